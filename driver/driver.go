@@ -1,0 +1,194 @@
+// Package driver says what a device is and what it does: its identity under DRA, the hardware behind it, the
+// catalogue of quantities that are measured on it, and [Source], which every vendor's reader implements.
+//
+// It imports the standard library alone, so that a vendor package needs nothing of ours but this.
+package driver
+
+import (
+	"context"
+	"strings"
+	"time"
+)
+
+// ID names a device as Kubernetes DRA does: the three parts together are unique in a cluster, and a device's
+// name alone says nothing (KEP-3063, KEP-4381). For an allocation of a device plugin, Driver is the resource
+// name and Pool is empty.
+type ID struct {
+	Driver string `json:"driver"`
+	Pool   string `json:"pool"`
+	Device string `json:"device"`
+}
+
+// String returns the ID as driver/pool/device, for logs and errors.
+func (id ID) String() string { return id.Driver + "/" + id.Pool + "/" + id.Device }
+
+// Compare orders IDs by driver, pool and device.
+func (id ID) Compare(other ID) int {
+	if c := strings.Compare(id.Driver, other.Driver); c != 0 {
+		return c
+	}
+	if c := strings.Compare(id.Pool, other.Pool); c != 0 {
+		return c
+	}
+	return strings.Compare(id.Device, other.Device)
+}
+
+// Kind says how a device can be measured at all.
+type Kind uint8
+
+// The kinds of devices.
+const (
+	// KindDevice is a whole device, or one of which nothing else is known.
+	KindDevice Kind = iota
+	// KindPartition is a part of a parent device (MIG instance, virtual function, AMD partition) with an identity of
+	// its own. While nobody holds it, it may exist on paper only.
+	KindPartition
+	// KindPassthrough is handed to a guest as it is (vfio): nothing on the host can or may read it.
+	KindPassthrough
+	// KindChannel is no hardware (an IMEX channel): there is nothing to measure.
+	KindChannel
+)
+
+// Measurable tells whether any source could ever read a device of this kind.
+func (k Kind) Measurable() bool { return k == KindDevice || k == KindPartition }
+
+// Hardware is what identifies a piece of hardware outside Kubernetes, and a few facts about it. An empty field is
+// unknown. UUID, PCI, NetDev, RDMADev, CPUs and DeviceNodes join inventory and telemetry; the others inform.
+type Hardware struct {
+	Kind Kind
+
+	UUID    string // vendor's UUID of this device itself, e.g. GPU-…, MIG-…; compared without regard to case
+	PCI     string // address of this device itself, as NormalizePCI returns it: 0000:3b:00.0
+	Parent  string // UUID or PCI address of the device that this one is a part of
+	NetDev  string // name of the network interface in the host's (or its holder's) network namespace
+	RDMADev string // name under /sys/class/infiniband
+	CPUs    []int  // logical CPU numbers, ascending
+
+	DeviceNodes []string // paths under /dev on the host
+
+	Vendor        string // e.g. nvidia
+	Model         string // product name
+	DriverVersion string // version of the kernel driver
+	NUMANode      string // decimal number
+}
+
+// Amount is a quantity of a named resource of a device, in the resource's own base unit (bytes for memory).
+type Amount struct {
+	Resource string
+	Value    float64
+}
+
+// Taint keeps, or chases, pods away from a device (KEP-5055). Effect is None, NoSchedule or NoExecute.
+type Taint struct{ Key, Value, Effect string }
+
+// Entry is what an inventory knows of one device.
+type Entry struct {
+	Hardware
+	Capacity []Amount // by resource name, each once
+	Taints   []Taint
+	// Shareable devices may be allocated several times at once (allowMultipleAllocations, KEP-5075).
+	Shareable bool
+}
+
+// Inventory maps devices of this node to their hardware.
+type Inventory map[ID]Entry
+
+// Sample is what a source read from one piece of hardware. A Sample without Readings says: this hardware is mine and
+// I can not read it now.
+type Sample struct {
+	// Driver restricts the match to devices of this DRA driver; empty: any.
+	Driver string
+	// Device is the name of the device within Driver, for sources that are told it; empty: match by Hardware.
+	Device string
+
+	Hardware  Hardware
+	Readings  []Reading
+	Processes []Process
+}
+
+// Reading is one measured value. What was not read has no Reading: there is no zero in its place.
+type Reading struct {
+	Quantity Quantity
+	Labels   Labels  // the values of the quantity's labels, in their order
+	Value    float64 // in the quantity's unit
+
+	// At is the time at which the value was true, as near as the source can know it: when the hardware or
+	// the vendor's software refreshed it, not when somebody asked. Reading the same At twice means: nothing new.
+	At time.Time
+
+	// Since belongs to counters: when the count stood at zero, where the source knows it. A Since later than
+	// the reading before marks a reset. Without it a counter that falls is taken to have restarted at zero.
+	Since time.Time
+}
+
+// Process is one process's use of the hardware, for attribution. PID is in the host's PID namespace.
+type Process struct {
+	PID      int
+	Readings []Reading // additive quantities only
+}
+
+// Source reads the devices of one kind.
+//
+// Sample returns what it could read, with an error for what it could not: both may be there. It returns soon
+// after ctx ends, leaves no goroutine behind, and is called by one goroutine at a time. Hardware that is not there
+// is no error: it returns nothing. The samples belong to the caller. A source is called at every tick; one whose
+// readings are dear keeps a slower rhythm of its own and returns the readings that it has, with their own At.
+type Source interface {
+	// Name is the source's name in flags and in the label source; it is constant.
+	Name() string
+	Sample(ctx context.Context) ([]Sample, error)
+}
+
+// NormalizePCI returns a PCI address as the kernel writes it (domain:bus:device.function in lower case, the domain
+// in four digits), accepting a missing domain, an eight-digit domain (as NVML and DCGM print it), upper case, and
+// dashes or underscores for separators. It returns "" for what is no PCI address.
+func NormalizePCI(address string) string {
+	var part [4]uint32
+	fields := strings.FieldsFunc(address, func(r rune) bool { return r == ':' || r == '.' || r == '-' || r == '_' })
+	switch len(fields) {
+	case 3:
+		fields = append([]string{"0"}, fields...)
+	case 4:
+	default:
+		return ""
+	}
+	limit := [4]uint32{0xffffffff, 0xff, 0x1f, 0x7}
+	for i, field := range fields {
+		v, ok := parseHex(field)
+		if !ok || v > limit[i] {
+			return ""
+		}
+		part[i] = v
+	}
+	var b [16]byte
+	out := appendHex(b[:0], part[0], 4)
+	out = appendHex(append(out, ':'), part[1], 2)
+	out = appendHex(append(out, ':'), part[2], 2)
+	out = appendHex(append(out, '.'), part[3], 1)
+	return string(out)
+}
+
+func parseHex(s string) (uint32, bool) {
+	if s == "" || len(s) > 8 {
+		return 0, false
+	}
+	var v uint32
+	for i := range len(s) {
+		d := strings.IndexByte("0123456789abcdef", s[i]|0x20)
+		if d < 0 {
+			return 0, false
+		}
+		v = v<<4 | uint32(d)
+	}
+	return v, true
+}
+
+func appendHex(b []byte, v uint32, digits int) []byte {
+	for digits < 8 && v>>(4*digits) != 0 {
+		digits++
+	}
+	for i := digits - 1; i >= 0; i-- {
+		b = append(b, "0123456789abcdef"[v>>(4*i)&0xf])
+	}
+	return b
+}

@@ -1,0 +1,138 @@
+// Package podresources says which pod and which claim holds a device: it asks the kubelet's PodResources endpoint,
+// believes it when it may, and watches the node's files for the moments at which ownership changes.
+package podresources
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Claim names a ResourceClaim.
+type Claim struct{ Namespace, Name string }
+
+// Compare orders claims by namespace and name.
+func (c Claim) Compare(other Claim) int {
+	return cmp.Or(strings.Compare(c.Namespace, other.Namespace), strings.Compare(c.Name, other.Name))
+}
+
+// Pod names a pod.
+type Pod struct{ Namespace, Name string }
+
+// Compare orders pods by namespace and name.
+func (p Pod) Compare(other Pod) int {
+	return cmp.Or(strings.Compare(p.Namespace, other.Namespace), strings.Compare(p.Name, other.Name))
+}
+
+// Holder is one container of a pod that was given an allocation.
+type Holder struct {
+	Pod
+	Container string
+	UID       string // the pod's UID; empty: unknown
+	ClaimName string // the pod's own name for the claim; empty: unknown
+}
+
+// Compare orders holders by pod and container.
+func (h Holder) Compare(other Holder) int {
+	return cmp.Or(h.Pod.Compare(other.Pod), strings.Compare(h.Container, other.Container), strings.Compare(h.UID, other.UID))
+}
+
+// Allocation is one device, or one share of it, as one claim holds it.
+//
+// What PodResources does not tell (KUBELET.md 1: request, admin access, consumed capacity, UIDs) is empty until
+// [Facts] of the claim are applied.
+type Allocation struct {
+	Claim   Claim
+	Device  driver.ID
+	ShareID string   // set for devices of consumable capacity (KEP-5075)
+	CDI     []string // qualified CDI device names of this device alone
+
+	ClaimUID    string
+	Request     string
+	DeviceClass string
+	Admin       bool // adminAccess: owns nothing (KEP-5018)
+	Consumed    []driver.Amount
+	AllocatedAt time.Time
+
+	Holders []Holder // at least one; sorted, each once
+}
+
+// Compare orders allocations by device, claim and share.
+func (a Allocation) Compare(other Allocation) int {
+	return cmp.Or(a.Device.Compare(other.Device), a.Claim.Compare(other.Claim), strings.Compare(a.ShareID, other.ShareID))
+}
+
+// Rejection counts rows of an input that could not be used, and why.
+type Rejection struct {
+	Reason string
+	Count  int
+}
+
+// ClaimFacts is what the ResourceClaim object itself says, which the kubelet does not pass on.
+type ClaimFacts struct {
+	UID         string
+	AllocatedAt time.Time // status.allocation.allocationTimestamp; zero: unknown
+	Results     []ClaimResult
+}
+
+// ClaimResult is one of status.allocation.devices.results.
+type ClaimResult struct {
+	Device      driver.ID
+	ShareID     string
+	Request     string // request, or request/subrequest
+	DeviceClass string
+	Admin       bool
+	Consumed    []driver.Amount
+}
+
+// Facts are the known claims.
+type Facts map[Claim]ClaimFacts
+
+// Apply returns the allocations completed by what is known of their claims; the input is not changed. A claim
+// without facts, or a device that the claim's facts do not list, stays as the kubelet said.
+func (f Facts) Apply(allocations []Allocation) []Allocation {
+	if len(f) == 0 {
+		return allocations
+	}
+	out := slices.Clone(allocations)
+	for i := range out {
+		a := &out[i]
+		facts, ok := f[a.Claim]
+		if !ok {
+			continue
+		}
+		a.ClaimUID, a.AllocatedAt = facts.UID, facts.AllocatedAt
+		for _, r := range facts.Results {
+			if r.Device == a.Device && r.ShareID == a.ShareID {
+				a.Request, a.DeviceClass, a.Admin, a.Consumed = r.Request, r.DeviceClass, r.Admin, r.Consumed
+				break
+			}
+		}
+	}
+	return out
+}
+
+// View is who holds what, as known at a moment.
+type View struct {
+	Allocations []Allocation
+	// At is when the kubelet's answer came on which Allocations rest.
+	At time.Time
+	// Changes are the moments at which pods and claims were seen to come and go, oldest first: what happened
+	// between two answers is dated by them. They are hints; ownership is what the kubelet says.
+	Changes []Change
+	// Unresolved is the time of the oldest change that no answer has covered yet; zero: there is none.
+	Unresolved time.Time
+}
+
+// Change is a sign that ownership changed, or is about to, at a known moment.
+type Change struct {
+	At   time.Time
+	Gone bool // false: came
+	// PodUID is the pod whose cgroup it is; or
+	PodUID string
+	// CDI are the qualified device names of the CDI spec that was written or removed.
+	CDI []string
+}
