@@ -1,0 +1,114 @@
+package podresourcestest
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Behaviour answers one List call: it returns the answer's bytes on the wire, made from those of the full answer, which
+// it does not change. It may wait, until ctx ends, and it may be called by several goroutines at once.
+type Behaviour func(ctx context.Context, full []byte) ([]byte, error)
+
+// errRateLimited is the kubelet's own (k8s.io/kubernetes pkg/kubelet/apis/grpc/ratelimit.go).
+var errRateLimited = status.Error(codes.ResourceExhausted, "rejected by rate limit")
+
+// Full answers with all that was set.
+func Full() Behaviour {
+	return func(_ context.Context, full []byte) ([]byte, error) { return full, nil }
+}
+
+// Empty answers successfully with no pods, as a kubelet does that has just started.
+func Empty() Behaviour { return Malformed(nil) }
+
+// Slow answers in full after d.
+func Slow(d time.Duration) Behaviour {
+	return func(ctx context.Context, full []byte) ([]byte, error) {
+		select {
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		case <-time.After(d):
+			return full, nil
+		}
+	}
+}
+
+// Hang does not answer until the caller gives up, or the kubelet is stopped.
+func Hang() Behaviour {
+	return func(ctx context.Context, _ []byte) ([]byte, error) {
+		<-ctx.Done()
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// Fail answers with an error.
+func Fail(code codes.Code, message string) Behaviour {
+	return func(context.Context, []byte) ([]byte, error) { return nil, status.Error(code, message) }
+}
+
+// RateLimited refuses every call as the kubelet's rate limit does. The limit itself (100 calls a second, burst 10) is
+// always in force.
+func RateLimited() Behaviour {
+	return func(context.Context, []byte) ([]byte, error) { return nil, errRateLimited }
+}
+
+// Huge answers in full, padded to at least size bytes by a field that the schema does not know: to a reader with room
+// for it the answer is the same.
+func Huge(size int) Behaviour {
+	return func(_ context.Context, full []byte) ([]byte, error) {
+		padding := bytes.Repeat([]byte{' '}, max(0, size-len(full)))
+		answer := bytes.Clone(full)
+		answer = protowire.AppendTag(answer, paddingField, protowire.BytesType)
+		return protowire.AppendBytes(answer, padding), nil
+	}
+}
+
+// Malformed answers with these bytes, whatever they are.
+func Malformed(answer []byte) Behaviour {
+	return func(context.Context, []byte) ([]byte, error) { return answer, nil }
+}
+
+// InvalidUTF8 answers in full, and adds a pod whose name is no UTF-8.
+func InvalidUTF8() Behaviour {
+	return func(_ context.Context, full []byte) ([]byte, error) {
+		pod := protowire.AppendTag(nil, podNameField, protowire.BytesType)
+		pod = protowire.AppendString(pod, "bad-\xff\xfe")
+		answer := protowire.AppendTag(bytes.Clone(full), podResourcesField, protowire.BytesType)
+		return protowire.AppendBytes(answer, pod), nil
+	}
+}
+
+// Field numbers of k8s.io/kubelet pkg/apis/podresources/v1/api.proto.
+const (
+	podResourcesField = 1 // ListPodResourcesResponse.pod_resources
+	podNameField      = 1 // PodResources.name
+	paddingField      = 1000
+)
+
+// wire is an answer that is already encoded.
+type wire []byte
+
+// codec is gRPC's own for protobuf, which also sends a wire as it is.
+type codec struct{}
+
+var _ encoding.CodecV2 = codec{}
+
+func (codec) Name() string { return proto.Name }
+
+func (codec) Marshal(v any) (mem.BufferSlice, error) {
+	if w, ok := v.(wire); ok {
+		return mem.BufferSlice{mem.SliceBuffer(w)}, nil
+	}
+	return encoding.GetCodecV2(proto.Name).Marshal(v)
+}
+
+func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+	return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
+}

@@ -1,0 +1,189 @@
+// Package podresourcestest is an in-process kubelet for tests and the demo: it serves the PodResources API on a real
+// unix socket and can be told to behave as kubelets do on their bad days.
+package podresourcestest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+)
+
+// The real kubelet's limit over all clients of its socket together (k8s.io/kubernetes pkg/kubelet/apis/podresources:
+// DefaultQPS and DefaultBurstTokens).
+const (
+	kubeletQPS   = 100
+	kubeletBurst = 10
+)
+
+// maxCallTimes bounds the memory of a kubelet that runs for long.
+const maxCallTimes = 4096
+
+// Kubelet answers PodResources calls. Its methods may be called at any time from any goroutine, and what is set
+// stays across Stop and Start.
+type Kubelet struct {
+	limiter *rate.Limiter
+
+	mu        sync.Mutex
+	answer    []byte
+	script    []Step
+	scripted  time.Time // when script began
+	calls     int
+	callTimes []time.Time
+	socket    string
+	server    *grpc.Server
+	served    chan error
+}
+
+// Step is one part of a script: a behaviour, and how long it lasts. The last step of a script lasts for ever.
+type Step struct {
+	Behaviour Behaviour
+	For       time.Duration
+}
+
+// New returns a kubelet that has no pods and does not serve yet.
+func New() *Kubelet {
+	return &Kubelet{limiter: rate.NewLimiter(kubeletQPS, kubeletBurst)}
+}
+
+// Start serves on a unix socket at that path. A file that a former kubelet left there is replaced.
+func (k *Kubelet) Start(socket string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.server != nil {
+		return fmt.Errorf("start kubelet on %s: already serving on %s", socket, k.socket)
+	}
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("remove stale socket: %w", err)
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	listener.SetUnlinkOnClose(false) // a kubelet that ends leaves its socket file behind
+	server := grpc.NewServer(
+		grpc.ForceServerCodecV2(codec{}),
+		grpc.UnaryInterceptor(k.intercept),
+		grpc.WaitForHandlers(true),
+	)
+	v1.RegisterPodResourcesListerServer(server, v1.UnimplementedPodResourcesListerServer{})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	k.socket, k.server, k.served = socket, server, served
+	return nil
+}
+
+// Stop closes the listener and all connections, and waits until every call has ended. The socket file stays, and
+// refuses connections, as that of a real kubelet does. Stopping a kubelet that does not serve does nothing.
+func (k *Kubelet) Stop() {
+	k.mu.Lock()
+	server, served := k.server, k.served
+	k.server, k.served = nil, nil
+	k.mu.Unlock()
+	if server == nil {
+		return
+	}
+	server.Stop()
+	<-served
+}
+
+// Restart does what a restarting kubelet does: no service for the time down, then successful empty answers for the
+// time empty, then answers in full. It returns when service is back, or ctx has ended.
+func (k *Kubelet) Restart(ctx context.Context, down, empty time.Duration) error {
+	k.mu.Lock()
+	socket := k.socket
+	k.mu.Unlock()
+	k.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(down):
+	}
+	k.Script(Step{Empty(), empty}, Step{Full(), 0})
+	return k.Start(socket)
+}
+
+// Set sets the full answer. The answer is copied.
+func (k *Kubelet) Set(answer *v1.ListPodResourcesResponse) error {
+	wire, err := proto.Marshal(answer)
+	if err != nil {
+		return fmt.Errorf("encode answer: %w", err)
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.answer = wire
+	return nil
+}
+
+// SetPods sets the pods of the full answer. The pods are copied.
+func (k *Kubelet) SetPods(pods ...*v1.PodResources) error {
+	return k.Set(&v1.ListPodResourcesResponse{PodResources: pods})
+}
+
+// Behave changes how List is answered from now on.
+func (k *Kubelet) Behave(b Behaviour) { k.Script(Step{Behaviour: b}) }
+
+// Script changes how List is answered over the time from now on. An empty script answers in full.
+func (k *Kubelet) Script(steps ...Step) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.script, k.scripted = steps, time.Now()
+}
+
+// Calls returns the number of List calls that arrived, the refused ones included.
+func (k *Kubelet) Calls() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.calls
+}
+
+// CallTimes returns the times at which the last List calls arrived, oldest first, 4096 at most.
+func (k *Kubelet) CallTimes() []time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return append([]time.Time(nil), k.callTimes...)
+}
+
+// intercept answers List; the other methods are left to the handler, which does not implement them.
+func (k *Kubelet) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if info.FullMethod != v1.PodResourcesLister_List_FullMethodName {
+		return handler(ctx, request)
+	}
+	behaviour, full := k.arrive(time.Now())
+	if !k.limiter.Allow() {
+		return nil, errRateLimited
+	}
+	answer, err := behaviour(ctx, full)
+	if err != nil {
+		return nil, err
+	}
+	return wire(answer), nil
+}
+
+// arrive notes a call, and returns how it is to be answered.
+func (k *Kubelet) arrive(now time.Time) (Behaviour, []byte) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.calls++
+	if len(k.callTimes) == maxCallTimes {
+		k.callTimes = append(k.callTimes[:0], k.callTimes[1:]...)
+	}
+	k.callTimes = append(k.callTimes, now)
+	behaviour, elapsed := Full(), now.Sub(k.scripted)
+	for _, step := range k.script {
+		behaviour = step.Behaviour
+		if elapsed < step.For {
+			break
+		}
+		elapsed -= step.For
+	}
+	return behaviour, k.answer
+}
