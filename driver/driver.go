@@ -174,9 +174,12 @@ func parseHex(s string) (uint32, bool) {
 	}
 	var v uint32
 	for i := range len(s) {
-		d := strings.IndexByte("0123456789abcdef", s[i]|0x20)
+		d := strings.IndexByte("0123456789abcdefABCDEF", s[i])
 		if d < 0 {
 			return 0, false
+		}
+		if d > 0xf {
+			d -= len("ABCDEF")
 		}
 		v = v<<4 | uint32(d)
 	}

@@ -1,0 +1,95 @@
+package driver_test
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+func TestNormalizePCI(t *testing.T) {
+	for _, tc := range []struct{ address, want string }{
+		{"0000:3b:00.0", "0000:3b:00.0"},
+		{"0000:3B:00.0", "0000:3b:00.0"},
+		{"00000000:3B:00.0", "0000:3b:00.0"}, // NVML, DCGM
+		{"3b:00.0", "0000:3b:00.0"},          // lspci
+		{"0000-3b-00-0", "0000:3b:00.0"},     // a device's name under DRA
+		{"0000_3b_00_0", "0000:3b:00.0"},
+		{"10000:e1:00.0", "10000:e1:00.0"}, // domains of VMD have five digits
+		{"00010000:e1:00.0", "10000:e1:00.0"},
+		{"ffffffff:ff:1f.7", "ffffffff:ff:1f.7"},
+		{"0:0:0.0", "0000:00:00.0"},
+		{"", ""},
+		{"virtio2", ""},
+		{"00.0", ""},
+		{"0000:3b:00.0.0", ""},
+		{"0000:3b:20.0", ""}, // a slot has five bits
+		{"0000:3b:00.8", ""}, // a function three
+		{"0000:100:00.0", ""},
+		{"100000000:3b:00.0", ""},
+		{"0000:3g:00.0", ""},
+		{"0000:3b:00.0\n", ""},
+		{"０000:3b:00.0", ""},     // a digit, but not of ASCII
+		{"\x10\x11:00:00.0", ""}, // digits with a bit missing
+	} {
+		if got := driver.NormalizePCI(tc.address); got != tc.want {
+			t.Errorf("NormalizePCI(%q) = %q, want %q", tc.address, got, tc.want)
+		}
+	}
+}
+
+func FuzzNormalizePCI(f *testing.F) {
+	for _, s := range []string{"0000:3b:00.0", "00000000:3B:00.0", "3b:00.0", "0000-3b-00-0", "10000:e1:00.0", "gpu-0", "::.", "+1:0:0.0", "0x1:0:0.0"} {
+		f.Add(s)
+	}
+	normal := regexp.MustCompile(`^([0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7}):[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)
+	f.Fuzz(func(t *testing.T, s string) {
+		got := driver.NormalizePCI(s)
+		if got == "" {
+			return
+		}
+		if strings.Trim(s, "0123456789abcdefABCDEF:.-_") != "" {
+			t.Errorf("NormalizePCI(%q) = %q of more than digits and separators", s, got)
+		}
+		if !normal.MatchString(got) {
+			t.Errorf("NormalizePCI(%q) = %q is not in the kernel's form", s, got)
+		}
+		if again := driver.NormalizePCI(got); again != got {
+			t.Errorf("NormalizePCI(%q) = %q, and of that %q", s, got, again)
+		}
+		if upper := driver.NormalizePCI(strings.ToUpper(s)); upper != got {
+			t.Errorf("NormalizePCI(%q) = %q, in upper case %q", s, got, upper)
+		}
+	})
+}
+
+func TestIDCompare(t *testing.T) {
+	want := []driver.ID{{}, {"a", "", "c"}, {"a", "b", ""}, {"a", "b", "c"}, {"a", "b", "d"}, {"b", "", ""}}
+	for i, a := range want {
+		for j, b := range want {
+			if got := a.Compare(b); got != min(1, max(-1, i-j)) {
+				t.Errorf("%v.Compare(%v) = %d", a, b, got)
+			}
+		}
+	}
+	shuffled := []driver.ID{want[4], want[1], want[5], want[0], want[3], want[2]}
+	slices.SortFunc(shuffled, driver.ID.Compare)
+	if !slices.Equal(shuffled, want) {
+		t.Errorf("sorted: %v", shuffled)
+	}
+	if got := want[3].String(); got != "a/b/c" {
+		t.Errorf("String() = %q", got)
+	}
+}
+
+func TestMeasurable(t *testing.T) {
+	for kind, want := range map[driver.Kind]bool{
+		driver.KindDevice: true, driver.KindPartition: true, driver.KindPassthrough: false, driver.KindChannel: false,
+	} {
+		if got := kind.Measurable(); got != want {
+			t.Errorf("kind %d is measurable: %v", kind, got)
+		}
+	}
+}
