@@ -1,0 +1,181 @@
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// checkName: the name is constant and fit for a flag and a label.
+func checkName(tb testing.TB, c Config) {
+	source := c.New(tb)
+	name := source.Name()
+	if !regexp.MustCompile(`^[a-z][a-z0-9-]*(/[A-Za-z0-9._-]+)?$`).MatchString(name) {
+		tb.Errorf("name %q is not fit for a flag or a label", name)
+	}
+	c.healthy(tb, source)
+	if again := source.Name(); again != name {
+		tb.Errorf("name was %q, is %q after a sample", name, again)
+	}
+	if other := c.New(tb).Name(); other != name {
+		tb.Errorf("name is %q, and %q in another source of the same kind", name, other)
+	}
+}
+
+// checkReadings: every sample is valid.
+func checkReadings(tb testing.TB, c Config) {
+	source := c.New(tb)
+	for i := range ticks {
+		samples := c.healthy(tb, source)
+		report(tb, tick(i), Validate(samples, c.now()))
+		c.advance()
+	}
+}
+
+// checkContinuity: each sample goes on from the one before.
+func checkContinuity(tb testing.TB, c Config) {
+	source := c.New(tb)
+	before := c.healthy(tb, source)
+	for i := range ticks - 1 {
+		c.advance()
+		samples := c.healthy(tb, source)
+		report(tb, tick(i+1), Follows(before, samples))
+		before = samples
+	}
+}
+
+// checkOwnership: samples belong to the caller, who may keep them and may write to them.
+func checkOwnership(tb testing.TB, c Config) {
+	source := c.New(tb)
+	kept := c.healthy(tb, source)
+	want := clone(kept)
+	c.advance()
+	second := c.healthy(tb, source)
+	if diff := cmp.Diff(want, kept); diff != "" {
+		tb.Errorf("a sample changed what the caller kept of the one before (-was +is):\n%s", diff)
+	}
+	for i := range second {
+		want := clone(second[i+1:])
+		poison(&second[i])
+		if diff := cmp.Diff(want, second[i+1:]); diff != "" {
+			tb.Errorf("sample %d shares memory with another (-before +after it was written to):\n%s", i, diff)
+		}
+	}
+	c.advance()
+	report(tb, "after the caller wrote to a sample", Follows(kept, c.healthy(tb, source)))
+}
+
+// checkCancelled: a context that has ended already ends Sample, and spoils nothing for the next.
+func checkCancelled(tb testing.TB, c Config) {
+	source := c.New(tb)
+	ctx, cancel := context.WithCancel(tb.Context())
+	cancel()
+	samples, err := c.sample(ctx, source)
+	if errors.Is(err, errLate) {
+		tb.Errorf("with a context that has ended: %v", err)
+		return
+	}
+	report(tb, "with a context that has ended", Validate(samples, c.now()))
+	report(tb, "after a context that had ended", Validate(c.healthy(tb, source), c.now()))
+}
+
+// checkGoroutines: Sample leaves no goroutine behind.
+func checkGoroutines(tb testing.TB, c Config) {
+	source := c.New(tb)
+	options := append([]goleak.Option{goleak.IgnoreCurrent()}, c.Goroutines...)
+	for range ticks {
+		c.healthy(tb, source)
+		c.advance()
+	}
+	report(tb, "goroutines left by Sample", goleak.Find(options...))
+}
+
+// checkAbsent: hardware that is not there is neither a sample nor an error.
+func checkAbsent(tb testing.TB, c Config) {
+	source := c.Absent(tb)
+	for i := range ticks {
+		samples, err := c.sample(tb.Context(), source)
+		report(tb, tick(i)+" without hardware", err)
+		if len(samples) > 0 {
+			tb.Errorf("%s without hardware: %d samples: %+v", tick(i), len(samples), samples[0])
+		}
+	}
+}
+
+// checkHang: Sample returns soon after its context ends, and says that it could not read.
+func checkHang(tb testing.TB, c Config) {
+	source := c.Hang(tb)
+	options := append([]goleak.Option{goleak.IgnoreCurrent()}, c.Goroutines...)
+	ctx, cancel := context.WithTimeout(tb.Context(), hangFor)
+	defer cancel()
+	samples, err := c.sample(ctx, source)
+	switch {
+	case errors.Is(err, errLate):
+		tb.Errorf("with an input that hangs: %v", err)
+		return
+	case err == nil:
+		tb.Errorf("with an input that hangs: no error")
+	}
+	report(tb, "with an input that hangs", Validate(samples, c.now()))
+	report(tb, "goroutines left with an input that hangs", goleak.Find(options...))
+}
+
+// checkFault: what can not be read is absent, and only that.
+func checkFault(tb testing.TB, c Config, f Fault, later bool) {
+	whole := c.healthy(tb, c.New(tb))
+	source, breakIt := f.New(tb)
+	if later {
+		whole = c.healthy(tb, source)
+		c.advance()
+	}
+	breakIt()
+	samples, err := c.sample(tb.Context(), source)
+	if f.Silent {
+		report(tb, "sample", err)
+	} else if err == nil {
+		tb.Errorf("no error of what can't be read")
+	}
+	report(tb, "sample", Validate(samples, c.now()))
+	compareFault(tb, f, whole, samples)
+}
+
+func compareFault(tb testing.TB, f Fault, whole, samples []driver.Sample) {
+	tb.Helper()
+	var want []series
+	hits := 0
+	for _, s := range whole {
+		for _, r := range s.Readings {
+			if f.Hits(s, r) {
+				hits++
+				continue
+			}
+			want = append(want, seriesOf(s, r, 0))
+		}
+	}
+	if hits == 0 {
+		tb.Errorf("the fault hits none of the readings")
+	}
+	var got []series
+	for _, s := range samples {
+		for _, r := range s.Readings {
+			got = append(got, seriesOf(s, r, 0))
+		}
+	}
+	for _, s := range want {
+		if !slices.Contains(got, s) {
+			tb.Errorf("lost though the fault does not hit it: %v", s)
+		}
+	}
+	for _, s := range got {
+		if !slices.Contains(want, s) {
+			tb.Errorf("there though it can't be read: %v", s)
+		}
+	}
+}

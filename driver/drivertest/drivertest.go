@@ -1,0 +1,177 @@
+// Package drivertest is the suite that every [driver.Source] passes: it holds a source to what the interface and the
+// catalogue of quantities promise, over inputs that work, that are missing, that break and that hang.
+package drivertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Config describes a source to the suite. Only New is required; the checks that a nil field makes impossible do not run.
+type Config struct {
+	// New returns a new source over inputs of its own that work: its Sample has readings and no error. All the
+	// sources that it returns read the same hardware. What it starts for the test (a server, a file) ends with tb.
+	New func(tb testing.TB) driver.Source
+
+	// Advance lets the inputs of the source that New, or a Fault, returned last go on, as a second would. The clock
+	// that the source was given goes on too. Nil: the inputs stand still, or go on by themselves.
+	Advance func()
+
+	// Now is the clock that the source was given; nil: [time.Now].
+	Now func() time.Time
+
+	// Absent returns a source on a machine that has none of its hardware.
+	Absent func(tb testing.TB) driver.Source
+
+	// Hang returns a source whose input never answers.
+	Hang func(tb testing.TB) driver.Source
+
+	// Faults are ways in which the inputs break.
+	Faults []Fault
+
+	// Goroutines are those that may remain after a Sample, such as those of a server inside the test.
+	Goroutines []goleak.Option
+
+	grace time.Duration // how long Sample may take after its context ended; 0: defaultGrace
+}
+
+// Fault is a way in which a source's inputs break: what it hits must vanish from the readings, and all else must stay.
+type Fault struct {
+	Name string
+
+	// New returns a source over inputs that work, like Config.New, and a function that breaks them.
+	New func(tb testing.TB) (source driver.Source, breakIt func())
+
+	// Hits tells whether the fault makes this reading of the whole source impossible.
+	Hits func(driver.Sample, driver.Reading) bool
+
+	// Silent faults are no error: what they hit is unsupported, or gone, rather than unreadable.
+	Silent bool
+}
+
+// The suite's bounds.
+const (
+	ticks        = 5                     // samples in a row
+	hangFor      = 20 * time.Millisecond // the deadline that a hanging input is given
+	defaultGrace = 5 * time.Second       // generous, for machines under load; it is waited for in failure only
+)
+
+type check struct {
+	name string
+	run  func(testing.TB, Config)
+}
+
+// checks returns the checks that can be run with the config.
+func (c Config) checks() []check {
+	list := []check{
+		{"name", checkName},
+		{"readings", checkReadings},
+		{"continuity", checkContinuity},
+		{"ownership", checkOwnership},
+		{"cancelled", checkCancelled},
+		{"goroutines", checkGoroutines},
+	}
+	if c.Absent != nil {
+		list = append(list, check{"absent", checkAbsent})
+	}
+	if c.Hang != nil {
+		list = append(list, check{"hang", checkHang})
+	}
+	for _, f := range c.Faults {
+		list = append(list,
+			check{"fault from the start/" + f.Name, func(tb testing.TB, c Config) { checkFault(tb, c, f, false) }},
+			check{"fault later/" + f.Name, func(tb testing.TB, c Config) { checkFault(tb, c, f, true) }},
+		)
+	}
+	return list
+}
+
+// Run runs the suite, a subtest for each promise.
+func Run(t *testing.T, c Config) {
+	t.Helper()
+	for _, check := range c.checks() {
+		t.Run(check.name, func(t *testing.T) { check.run(t, c) })
+	}
+}
+
+func (c Config) now() time.Time {
+	if c.Now != nil {
+		return c.Now()
+	}
+	return time.Now()
+}
+
+func (c Config) advance() {
+	if c.Advance != nil {
+		c.Advance()
+	}
+}
+
+var errLate = errors.New("sample did not return soon after its context ended")
+
+// sample calls the source and waits for it no longer than the context lasts and the grace after it.
+func (c Config) sample(ctx context.Context, source driver.Source) ([]driver.Sample, error) {
+	type answer struct {
+		samples []driver.Sample
+		err     error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		samples, err := source.Sample(ctx)
+		answers <- answer{samples, err}
+	}()
+	select {
+	case a := <-answers:
+		return a.samples, a.err
+	case <-ctx.Done():
+	}
+	grace := c.grace
+	if grace == 0 {
+		grace = defaultGrace
+	}
+	select {
+	case a := <-answers:
+		return a.samples, a.err
+	case <-time.After(grace):
+		return nil, errLate
+	}
+}
+
+// healthy samples a source whose inputs work.
+func (c Config) healthy(tb testing.TB, source driver.Source) []driver.Sample {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), defaultGrace)
+	defer cancel()
+	samples, err := c.sample(ctx, source)
+	if err != nil {
+		tb.Errorf("sample of inputs that work: %v", err)
+	}
+	if countReadings(samples) == 0 {
+		tb.Errorf("no reading of inputs that work")
+	}
+	return samples
+}
+
+func countReadings(samples []driver.Sample) int {
+	n := 0
+	for _, s := range samples {
+		n += len(s.Readings)
+	}
+	return n
+}
+
+func report(tb testing.TB, when string, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Errorf("%s: %v", when, err)
+	}
+}
+
+func tick(i int) string { return fmt.Sprintf("sample %d", i+1) }
