@@ -1,0 +1,301 @@
+package scrape
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// The bounds of an answer.
+const (
+	maxSeries     = 1 << 16          // mapped series
+	maxIdentity   = 256              // bytes of the label that names the hardware
+	maxLabelValue = 128              // bytes of a label's value that becomes a reading's
+	maxAge        = 10 * time.Minute // of a sample's own timestamp
+)
+
+// rule maps the series of one metric to one quantity.
+type rule struct {
+	rank     int // place in the configured list
+	quantity driver.Quantity
+	spec     driver.Spec
+	scale    float64
+	where    map[string]string
+	constant driver.Labels
+	from     [driver.MaxLabels]string // names of the series' labels; "": the constant
+	created  bool                     // the value is the time at which the count stood at zero
+}
+
+// compile returns the rules by the metric names that they want, each list in rank order. A counter is wanted together
+// with OpenMetrics' time of its creation.
+func compile(metrics []Metric) (map[string][]rule, error) {
+	rules := map[string][]rule{}
+	for i, m := range metrics {
+		r, err := m.rule(i)
+		if err != nil {
+			return nil, fmt.Errorf("metric %q: %w", m.Name, err)
+		}
+		rules[m.Name] = append(rules[m.Name], r)
+		if r.spec.Type == driver.Counter {
+			r.created = true
+			name := strings.TrimSuffix(m.Name, "_total") + "_created"
+			rules[name] = append(rules[name], r)
+		}
+	}
+	return rules, nil
+}
+
+// collector makes an answer of the samples of one exposition.
+type collector struct {
+	endpoint Endpoint
+	rules    map[string][]rule
+	now      time.Time
+
+	answer   answer
+	known    map[string]string // hardware of a label's value as it is written
+	text     map[string]string // values of labels, each once in memory
+	created  map[key]time.Time // by counter
+	refused  map[string]bool   // metrics whose type can't be used
+	rejected map[string]uint64 // by reason
+}
+
+func newCollector(e Endpoint, rules map[string][]rule, now time.Time) *collector {
+	return &collector{
+		endpoint: e, rules: rules, now: now,
+		answer:  answer{hardware: map[string]driver.Sample{}, values: map[key]value{}},
+		known:   map[string]string{},
+		text:    map[string]string{},
+		created: map[key]time.Time{}, refused: map[string]bool{}, rejected: map[string]uint64{},
+	}
+}
+
+func (c *collector) wants(name []byte) bool { return c.rules[string(name)] != nil }
+
+func (c *collector) reject(reason string) { c.rejected[reason]++ }
+
+// typed refuses histograms and summaries, whose series of the family's own name are no values of a quantity. Gauge,
+// counter and untyped pass for one another, since vendors mistake them.
+func (c *collector) typed(name []byte, kind string) {
+	switch kind {
+	case "histogram", "gaugehistogram", "summary":
+	default:
+		return
+	}
+	for _, wanted := range []string{string(name), string(name) + "_bucket"} {
+		if c.rules[wanted] != nil && !c.refused[wanted] {
+			c.refused[wanted] = true
+			c.reject(rejectType)
+		}
+	}
+}
+
+func (c *collector) sample(s *sample) {
+	if c.refused[string(s.name)] {
+		return
+	}
+	for i := range c.rules[string(s.name)] {
+		r := &c.rules[string(s.name)][i]
+		if !r.selects(s) {
+			continue
+		}
+		if reason := c.apply(r, s); reason != "" && !r.created {
+			c.reject(reason)
+		}
+	}
+}
+
+// selects tells whether the series has the values that the rule asks for.
+func (r *rule) selects(s *sample) bool {
+	for name, want := range r.where {
+		if string(s.get(name)) != want {
+			return false
+		}
+	}
+	return true
+}
+
+// apply takes a sample in, or returns the reason for which it can not.
+func (c *collector) apply(r *rule, s *sample) (reason string) {
+	if c.endpoint.Partition.holds(s) {
+		return rejectPartition
+	}
+	k := key{quantity: r.quantity}
+	var ok bool
+	if k.hardware, ok = c.identify(s.get(c.endpoint.Match.Label)); !ok {
+		return rejectNoMatch
+	}
+	if k.labels, ok = c.labels(r, s); !ok {
+		return rejectLabel
+	}
+	if r.created {
+		c.takeCreated(k, s.value)
+		return ""
+	}
+	v, reason := c.value(r, s)
+	if reason != "" {
+		return reason
+	}
+	return c.take(k, v)
+}
+
+// take keeps the value unless one of a better rule, or an earlier one of the same, is there.
+func (c *collector) take(k key, v value) (reason string) {
+	before, there := c.answer.values[k]
+	switch {
+	case there && before.rank == v.rank:
+		return rejectDuplicate
+	case there && before.rank < v.rank:
+		return ""
+	case !there && len(c.answer.values) >= maxSeries:
+		return rejectLimit
+	}
+	c.answer.values[k] = v
+	if _, ok := c.answer.hardware[k.hardware]; !ok {
+		c.answer.hardware[k.hardware] = c.endpoint.Match.sample(k.hardware)
+	}
+	return ""
+}
+
+func (c *collector) takeCreated(k key, seconds float64) {
+	if at, ok := fromSeconds(seconds); ok && at.Unix() > 0 && !at.After(c.now) && len(c.created) < maxSeries {
+		c.created[k] = at
+	}
+}
+
+// value checks and scales a sample's value, and its timestamp where it has one. A timestamp from the future is not
+// believed; the sample is then dated like those that have none.
+func (c *collector) value(r *rule, s *sample) (v value, reason string) {
+	v = value{value: s.value * r.scale, rank: r.rank}
+	switch {
+	case math.IsNaN(s.value):
+		return v, rejectNaN
+	case math.IsInf(v.value, 0):
+		return v, rejectInfinite
+	case r.spec.NonNegative && v.value < 0:
+		return v, rejectNegative
+	case r.spec.Max > 0 && v.value > r.spec.Max:
+		return v, rejectAboveMax
+	case s.at.IsZero() || s.at.After(c.now):
+		return v, ""
+	case s.at.Before(c.now.Add(-maxAge)):
+		return v, rejectStale
+	}
+	v.at, v.own = s.at, true
+	return v, ""
+}
+
+// labels returns the reading's labels; those of a closed list must be in it.
+func (c *collector) labels(r *rule, s *sample) (driver.Labels, bool) {
+	labels := r.constant
+	for i, name := range r.from {
+		if name == "" {
+			continue
+		}
+		v := s.get(name)
+		if len(v) > maxLabelValue {
+			return labels, false
+		}
+		labels[i] = c.intern(v)
+		if closed := r.spec.Labels[i].Values; closed != nil && !slices.Contains(closed, labels[i]) {
+			return labels, false
+		}
+	}
+	return labels, true
+}
+
+func (c *collector) intern(b []byte) string {
+	if s, ok := c.text[string(b)]; ok {
+		return s
+	}
+	s := string(b)
+	if len(c.text) < maxSeries {
+		c.text[s] = s
+	}
+	return s
+}
+
+// identify returns the hardware that a label's value names, in one spelling.
+func (c *collector) identify(b []byte) (string, bool) {
+	if id, ok := c.known[string(b)]; ok {
+		return id, id != ""
+	}
+	id := c.endpoint.Match.normalize(b)
+	if len(c.known) < maxSeries {
+		c.known[string(b)] = id
+	}
+	return id, id != ""
+}
+
+// finish returns the answer with the counters' beginnings.
+func (c *collector) finish() answer {
+	for k, at := range c.created {
+		if v, ok := c.answer.values[k]; ok {
+			v.since = at
+			c.answer.values[k] = v
+		}
+	}
+	return c.answer
+}
+
+// normalize returns the identity of the hardware that a label's value names, "" where it names none.
+func (m Match) normalize(b []byte) string {
+	if len(b) == 0 || len(b) > maxIdentity || !utf8.Valid(b) {
+		return ""
+	}
+	v := string(b)
+	if len(v) < len(m.Prefix) || !strings.EqualFold(v[:len(m.Prefix)], m.Prefix) {
+		v = m.Prefix + v
+	}
+	switch m.Hardware {
+	case MatchPCI:
+		return driver.NormalizePCI(v)
+	case MatchUUID:
+		return canonicalUUID(v)
+	default:
+		return v
+	}
+}
+
+// canonicalUUID spells UUIDs that differ in case alone alike: the digits in lower case, the vendor's letters (GPU-,
+// MIG-) in upper case, as NVIDIA prints them.
+func canonicalUUID(v string) string {
+	v = strings.ToLower(v)
+	for _, prefix := range []string{"gpu-", "mig-"} {
+		if rest, ok := strings.CutPrefix(v, prefix); ok {
+			return strings.ToUpper(prefix) + rest
+		}
+	}
+	return v
+}
+
+// sample returns the sample, still without driver and readings, of the hardware.
+func (m Match) sample(hardware string) driver.Sample {
+	switch m.Hardware {
+	case MatchPCI:
+		return driver.Sample{Hardware: driver.Hardware{PCI: hardware}}
+	case MatchNetDev:
+		return driver.Sample{Hardware: driver.Hardware{NetDev: hardware}}
+	case MatchDevice:
+		return driver.Sample{Device: hardware}
+	default:
+		return driver.Sample{Hardware: driver.Hardware{UUID: hardware}}
+	}
+}
+
+// holds tells whether the series is one of a partition.
+func (p Partition) holds(s *sample) bool {
+	if p.Label == "" {
+		return false
+	}
+	v := s.get(p.Label)
+	if len(v) == 0 {
+		return false
+	}
+	return !slices.ContainsFunc(p.Whole, func(whole string) bool { return bytes.EqualFold(v, []byte(whole)) })
+}

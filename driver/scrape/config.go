@@ -1,0 +1,351 @@
+package scrape
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/config"
+	"github.com/prometheus/common/model"
+	"go.yaml.in/yaml/v2"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// The defaults and bounds of a configuration.
+const (
+	defaultInterval = 5 * time.Second
+	defaultTimeout  = 5 * time.Second // at most; the interval where that is shorter
+	minInterval     = time.Second
+	maxEndpoints    = 100
+	maxMetrics      = 1000 // of an endpoint
+)
+
+// Config is a checked configuration.
+type Config struct{ Endpoints []Endpoint }
+
+// Endpoint is one exporter to scrape, with its preset's defaults filled in.
+type Endpoint struct {
+	Name     string
+	URL      string
+	Interval time.Duration
+	Timeout  time.Duration
+	// Refresh is how often the exporter refreshes its values; 0: for each scrape. Nil: found out, see freshness.go.
+	Refresh   *time.Duration
+	Driver    string // whose devices these are; "": any driver's
+	Match     Match
+	Partition Partition
+	Metrics   []Metric // the first of several that give the same reading wins
+	Client    config.HTTPClientConfig
+
+	presetRefresh *time.Duration // what is known of the preset; learning may correct it
+}
+
+// What a label's value may name.
+const (
+	MatchUUID   = "uuid"
+	MatchPCI    = "pci"
+	MatchNetDev = "netdev"
+	MatchDevice = "device"
+)
+
+// Match says which label of a series names the hardware, and what of the hardware it names.
+type Match struct {
+	Label    string `yaml:"label"`
+	Hardware string `yaml:"hardware"` // uuid, pci, netdev or device
+	// Prefix is put before values that do not have it yet.
+	Prefix string `yaml:"prefix,omitempty"`
+}
+
+// Partition says which series belong to a partition that Match would take for its parent: those that have the label with a
+// value that is neither empty nor, without regard to case, one of Whole. They are left out and counted.
+type Partition struct {
+	Label string   `yaml:"label"`
+	Whole []string `yaml:"whole,omitempty"`
+}
+
+// Metric maps a metric's series to a quantity.
+type Metric struct {
+	Name     string            `yaml:"name"`
+	Quantity string            `yaml:"quantity"`
+	Scale    *float64          `yaml:"scale,omitempty"` // factor to the quantity's unit; nil: 1
+	Where    map[string]string `yaml:"where,omitempty"` // only the series with these labels
+	Labels   map[string]string `yaml:"labels,omitempty"`
+	// LabelsFrom gives a label of the quantity the value of a label of the series.
+	LabelsFrom map[string]string `yaml:"labels_from,omitempty"`
+}
+
+// Load reads a configuration file.
+func Load(path string) (*Config, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read scrape configuration: %w", err)
+	}
+	c, err := ParseConfig(data, filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("scrape configuration %s: %w", path, err)
+	}
+	return c, nil
+}
+
+// ParseConfig parses and checks a configuration. Relative paths in it are resolved against dir; no file is read. The
+// error is one line that names the endpoint and the field.
+func ParseConfig(data []byte, dir string) (*Config, error) {
+	var file struct {
+		Endpoints []parsedEndpoint `yaml:"endpoints"`
+	}
+	if err := yaml.UnmarshalStrict(data, &file); err != nil {
+		return nil, oneLine(err)
+	}
+	if n := len(file.Endpoints); n == 0 || n > maxEndpoints {
+		return nil, fmt.Errorf("endpoints: %d of them; 1 to %d can be used", n, maxEndpoints)
+	}
+	c := &Config{}
+	seen := map[string]bool{}
+	for i, p := range file.Endpoints {
+		e, err := p.resolve(dir)
+		if err != nil {
+			return nil, fmt.Errorf("endpoint %s: %w", p.title(i), err)
+		}
+		if seen[e.Name] {
+			return nil, fmt.Errorf("endpoint %q: name: another endpoint has it", e.Name)
+		}
+		seen[e.Name] = true
+		c.Endpoints = append(c.Endpoints, e)
+	}
+	return c, nil
+}
+
+// oneLine makes one line of a YAML error, without the names of Go's types.
+func oneLine(err error) error {
+	var list *yaml.TypeError
+	if !errors.As(err, &list) {
+		return errors.New(flatten(err.Error()))
+	}
+	lines := slices.Clone(list.Errors)
+	for i, line := range lines {
+		if at := strings.Index(line, " in type "); at >= 0 {
+			line = line[:at]
+		}
+		lines[i] = flatten(line)
+	}
+	return errors.New(strings.Join(lines, "; "))
+}
+
+func flatten(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// parsedEndpoint is an endpoint as it is written.
+type parsedEndpoint struct {
+	endpointFields
+	problem error // of the fields' syntax
+}
+
+type endpointFields struct {
+	Name      string                  `yaml:"name"`
+	URL       string                  `yaml:"url"`
+	Preset    string                  `yaml:"preset"`
+	Interval  *model.Duration         `yaml:"interval"`
+	Timeout   *model.Duration         `yaml:"timeout"`
+	Refresh   *model.Duration         `yaml:"refresh"`
+	Driver    *string                 `yaml:"driver"`
+	Match     *Match                  `yaml:"match"`
+	Partition *Partition              `yaml:"partition"`
+	Metrics   []Metric                `yaml:"metrics"`
+	Client    config.HTTPClientConfig `yaml:",inline"`
+}
+
+// UnmarshalYAML keeps an error of the fields until the endpoint can be named.
+func (p *parsedEndpoint) UnmarshalYAML(unmarshal func(any) error) error {
+	if p.problem = unmarshal(&p.endpointFields); p.problem != nil {
+		p.problem = oneLine(p.problem)
+	}
+	return nil
+}
+
+// title names an endpoint in an error.
+func (p *parsedEndpoint) title(i int) string {
+	if p.Name == "" {
+		return fmt.Sprintf("%d", i+1)
+	}
+	return fmt.Sprintf("%.64q", p.Name)
+}
+
+// resolve checks the endpoint and fills in its preset's defaults.
+func (p *parsedEndpoint) resolve(dir string) (Endpoint, error) {
+	if p.problem != nil {
+		return Endpoint{}, p.problem
+	}
+	e := Endpoint{Name: p.Name, URL: p.URL, Metrics: p.Metrics, Client: p.Client}
+	if p.Preset != "" {
+		if err := e.applyPreset(p.Preset); err != nil {
+			return Endpoint{}, err
+		}
+	}
+	p.override(&e)
+	e.Client.SetDirectory(dir)
+	return e, e.check()
+}
+
+// override puts the endpoint's own fields in place of the preset's.
+func (p *parsedEndpoint) override(e *Endpoint) {
+	e.Interval = duration(p.Interval, defaultInterval)
+	e.Timeout = duration(p.Timeout, min(e.Interval, defaultTimeout))
+	if p.Refresh != nil {
+		refresh := time.Duration(*p.Refresh)
+		e.Refresh = &refresh
+	}
+	if p.Driver != nil {
+		e.Driver = *p.Driver
+	}
+	if p.Match != nil {
+		e.Match = *p.Match
+	}
+	if p.Partition != nil {
+		e.Partition = *p.Partition
+	}
+}
+
+func duration(d *model.Duration, otherwise time.Duration) time.Duration {
+	if d == nil {
+		return otherwise
+	}
+	return time.Duration(*d)
+}
+
+// check returns the first thing that is wrong with the endpoint.
+func (e *Endpoint) check() error {
+	if !endpointName(e.Name) {
+		return fmt.Errorf("name: %.64q is not 1 to 63 letters, digits, dots, dashes and underscores", e.Name)
+	}
+	if err := checkURL(e.URL); err != nil {
+		return fmt.Errorf("url: %w", err)
+	}
+	if e.Interval < minInterval {
+		return fmt.Errorf("interval: %v is shorter than %v", e.Interval, minInterval)
+	}
+	if e.Timeout <= 0 || e.Timeout > e.Interval {
+		return fmt.Errorf("timeout: %v is not above 0 and within the interval, %v", e.Timeout, e.Interval)
+	}
+	if err := e.checkMatch(); err != nil {
+		return err
+	}
+	if err := e.Client.Validate(); err != nil {
+		return fmt.Errorf("client settings: %s", flatten(err.Error()))
+	}
+	return e.checkMetrics()
+}
+
+func endpointName(s string) bool {
+	other := func(r rune) bool {
+		return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-", r)
+	}
+	return s != "" && len(s) <= 63 && !strings.ContainsFunc(s, other)
+}
+
+func checkURL(raw string) error {
+	u, err := url.Parse(raw)
+	switch {
+	case err != nil:
+		return errors.New(flatten(err.Error()))
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return fmt.Errorf("%.64q is no http or https address", raw)
+	case u.User != nil:
+		return errors.New("a user or password belongs in basic_auth")
+	}
+	return nil
+}
+
+func (e *Endpoint) checkMatch() error {
+	switch {
+	case !isLabelName(e.Match.Label):
+		return fmt.Errorf("match: label: %.64q is no label name", e.Match.Label)
+	case !slices.Contains([]string{MatchUUID, MatchPCI, MatchNetDev, MatchDevice}, e.Match.Hardware):
+		return fmt.Errorf("match: hardware: %.64q is none of uuid, pci, netdev and device", e.Match.Hardware)
+	case e.Match.Hardware == MatchDevice && e.Driver == "":
+		return errors.New("match: hardware: device needs driver, whose device's name it is")
+	case e.Partition.Label != "" && !isLabelName(e.Partition.Label):
+		return fmt.Errorf("partition: label: %.64q is no label name", e.Partition.Label)
+	case e.Partition.Label == "" && len(e.Partition.Whole) > 0:
+		return errors.New("partition: label: missing")
+	}
+	return nil
+}
+
+func (e *Endpoint) checkMetrics() error {
+	if n := len(e.Metrics); n == 0 || n > maxMetrics {
+		return fmt.Errorf("metrics: %d of them; 1 to %d can be used", n, maxMetrics)
+	}
+	for i, m := range e.Metrics {
+		if _, err := m.rule(i); err != nil {
+			return fmt.Errorf("metrics: %s: %w", cmp.Or(fmt.Sprintf("%.128s", flatten(m.Name)), fmt.Sprint(i+1)), err)
+		}
+	}
+	return nil
+}
+
+// isLabelName and isMetricName tell whether the text format can write the name without quotes.
+func isLabelName(s string) bool {
+	return !strings.Contains(s, ":") && isMetricName(s)
+}
+
+func isMetricName(s string) bool { return s != "" && len(leadingName([]byte(s))) == len(s) }
+
+// rule checks the metric and makes its rule.
+func (m Metric) rule(rank int) (rule, error) {
+	if !isMetricName(m.Name) {
+		return rule{}, fmt.Errorf("name: %.64q is no metric name", m.Name)
+	}
+	quantity, ok := driver.QuantityNamed(m.Quantity)
+	if !ok || !quantity.Configurable() {
+		return rule{}, fmt.Errorf("quantity: %.64q is none of the catalogue", m.Quantity)
+	}
+	r := rule{rank: rank, quantity: quantity, spec: quantity.Spec(), scale: 1, where: m.Where}
+	if m.Scale != nil {
+		r.scale = *m.Scale
+	}
+	if math.IsNaN(r.scale) || math.IsInf(r.scale, 0) || r.scale <= 0 {
+		return rule{}, fmt.Errorf("scale: %v is not above 0 and finite", r.scale)
+	}
+	for name := range m.Where {
+		if !isLabelName(name) {
+			return rule{}, fmt.Errorf("where: %.64q is no label name", name)
+		}
+	}
+	return r, m.addLabels(&r)
+}
+
+// addLabels finds a value for each label of the quantity. One of a closed list must have one; another may be empty.
+func (m Metric) addLabels(r *rule) error {
+	for field, given := range map[string]map[string]string{"labels": m.Labels, "labels_from": m.LabelsFrom} {
+		for name := range given {
+			if !slices.ContainsFunc(r.spec.Labels, func(l driver.Label) bool { return l.Name == name }) {
+				return fmt.Errorf("%s: %v has no label %.64q", field, r.quantity, name)
+			}
+		}
+	}
+	for i, l := range r.spec.Labels {
+		constant, isConstant := m.Labels[l.Name]
+		from, isFrom := m.LabelsFrom[l.Name]
+		switch {
+		case isConstant && isFrom:
+			return fmt.Errorf("labels_from: %s is in labels too", l.Name)
+		case isFrom && !isLabelName(from):
+			return fmt.Errorf("labels_from: %s: %.64q is no label name", l.Name, from)
+		case !isConstant && !isFrom && l.Values != nil:
+			return fmt.Errorf("labels: %v needs %s, one of %s", r.quantity, l.Name, strings.Join(l.Values, ", "))
+		case isConstant && l.Values != nil && !slices.Contains(l.Values, constant):
+			return fmt.Errorf("labels: %s: %.64q is none of %s", l.Name, constant, strings.Join(l.Values, ", "))
+		case len(constant) > maxLabelValue:
+			return fmt.Errorf("labels: %s: longer than %d bytes", l.Name, maxLabelValue)
+		}
+		r.constant[i], r.from[i] = constant, from
+	}
+	return nil
+}

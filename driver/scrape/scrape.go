@@ -1,0 +1,252 @@
+// Package scrape joins what a vendor's own exporter already serves: one [driver.Source] reads one Prometheus endpoint
+// and maps the metrics that its configuration names to the quantities of the catalogue.
+//
+// An endpoint is untrusted input. Its answer is bounded in bytes, line length, series and label length; a line that
+// can not be used costs itself alone and is counted by reason ([Source.Rejected]).
+//
+// Readings are dated by when the vendor refreshed them, as near as that can be known; freshness.go says how.
+package scrape
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// staleIntervals is how many intervals without an answer make the readings of the last one absent.
+const staleIntervals = 3
+
+// Source reads one endpoint.
+type Source struct {
+	endpoint Endpoint
+	client   *http.Client
+	rules    map[string][]rule
+	now      func() time.Time
+
+	// What follows belongs to the one goroutine that samples.
+	due        time.Time // of the next request
+	answered   time.Time // of the last answer that could be used
+	answer     answer    // that answer, with final times
+	err        error     // of the last request
+	fresh      freshness
+	rejections rejections
+}
+
+var _ driver.Source = (*Source)(nil)
+
+// Option changes a Source.
+type Option func(*Source)
+
+// WithClock gives the source a clock other than [time.Now].
+func WithClock(now func() time.Time) Option { return func(s *Source) { s.now = now } }
+
+// New returns the source of an endpoint that [ParseConfig] accepted. It sends nothing and starts nothing; it reads
+// the files that the client settings name, and fails where that fails.
+func New(endpoint Endpoint, options ...Option) (*Source, error) {
+	client, err := newClient(endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %q: client settings: %w", endpoint.Name, err)
+	}
+	rules, err := compile(endpoint.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %q: %w", endpoint.Name, err)
+	}
+	s := &Source{endpoint: endpoint, client: client, rules: rules, now: time.Now, fresh: newFreshness(endpoint)}
+	for _, option := range options {
+		option(s)
+	}
+	return s, nil
+}
+
+// Name returns scrape/ and the endpoint's name.
+func (s *Source) Name() string { return "scrape/" + s.endpoint.Name }
+
+// Sample returns the readings of the endpoint's last answer. It asks for a new one when the endpoint's interval has
+// passed since the last request was due, and never because it is called more often.
+//
+// While requests fail it returns, with the error of the last request, the readings that it has until they are older
+// than three intervals and one timeout; after that the hardware is named without readings. The error stays until a
+// request succeeds.
+func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
+	now := s.now()
+	if err := ctx.Err(); err != nil {
+		return s.samples(now), classify(err)
+	}
+	if !now.Before(s.due) {
+		s.schedule(now)
+		s.err = s.refresh(ctx, now)
+	}
+	return s.samples(s.now()), s.err
+}
+
+// schedule sets the next request one interval after this one was due, so that the rhythm of the calls does not
+// lengthen it, and one interval from now where the calls came too late for that.
+func (s *Source) schedule(now time.Time) {
+	s.due = s.due.Add(s.endpoint.Interval)
+	if !s.due.After(now) {
+		s.due = now.Add(s.endpoint.Interval)
+	}
+}
+
+// refresh asks the endpoint, and on success replaces the answer.
+func (s *Source) refresh(ctx context.Context, now time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, s.endpoint.Timeout)
+	defer cancel()
+	c := newCollector(s.endpoint, s.rules, now)
+	err := fetch(ctx, s.client, s.endpoint.URL, c)
+	s.rejections.add(c.rejected)
+	if err != nil {
+		return fmt.Errorf("scrape %s: %w", s.endpoint.URL, err)
+	}
+	next := c.finish()
+	next.date(s.answer, s.fresh.date(now, next.differs(s.answer)))
+	s.answer, s.answered = next, now
+	return nil
+}
+
+// samples renders the answer anew, since samples belong to the caller.
+func (s *Source) samples(now time.Time) []driver.Sample {
+	limit := staleIntervals*s.endpoint.Interval + s.endpoint.Timeout
+	return s.answer.samples(s.endpoint.Driver, now.Sub(s.answered) <= limit)
+}
+
+// Rejected returns how often values of the endpoint's answers were refused since the start, by reason. It may be
+// called while Sample runs.
+func (s *Source) Rejected() map[string]uint64 { return s.rejections.snapshot() }
+
+// The reasons for which a line or a value is refused.
+const (
+	rejectMalformed = "malformed"    // no well-formed sample line, or one that is too long
+	rejectType      = "type"         // a histogram or a summary
+	rejectNaN       = "nan"          // not a number
+	rejectInfinite  = "infinite"     // infinite, as it is or when scaled
+	rejectNegative  = "negative"     // where the quantity can't be
+	rejectAboveMax  = "above_max"    // more than the quantity can be: mostly a wrong scale
+	rejectNoMatch   = "no_match"     // the label that names the hardware is missing, or names none
+	rejectLabel     = "label"        // a label's value that the quantity does not allow
+	rejectPartition = "partition"    // of a partition that the endpoint does not name by itself
+	rejectDuplicate = "duplicate"    // one series of a metric too many for one reading
+	rejectStale     = "stale"        // its own timestamp is too old
+	rejectLimit     = "series_limit" // beyond the bound on series
+)
+
+// rejections counts by reason.
+type rejections struct {
+	mu     sync.Mutex
+	counts map[string]uint64
+}
+
+func (r *rejections) add(more map[string]uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.counts == nil {
+		r.counts = map[string]uint64{}
+	}
+	for reason, n := range more {
+		r.counts[reason] += n
+	}
+}
+
+func (r *rejections) snapshot() map[string]uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.counts)
+}
+
+// answer is what one exposition said, by series.
+type answer struct {
+	hardware map[string]driver.Sample // by the key's hardware; without readings
+	values   map[key]value
+}
+
+// key tells one reading from another.
+type key struct {
+	hardware string
+	quantity driver.Quantity
+	labels   driver.Labels
+}
+
+func (k key) compare(other key) int {
+	if c := strings.Compare(k.hardware, other.hardware); c != 0 {
+		return c
+	}
+	if c := int(k.quantity) - int(other.quantity); c != 0 {
+		return c
+	}
+	return slices.Compare(k.labels[:], other.labels[:])
+}
+
+// value is one reading's value and times.
+type value struct {
+	value float64
+	at    time.Time
+	own   bool // at came with the sample
+	since time.Time
+	rank  int // of the rule that gave it; lower wins
+}
+
+// differs tells whether any value without a timestamp of its own came, went or changed.
+func (a answer) differs(before answer) bool {
+	seen := 0
+	for k, v := range a.values {
+		if v.own {
+			continue
+		}
+		seen++
+		if b, ok := before.values[k]; !ok || b.own || b.value != v.value {
+			return true
+		}
+	}
+	for _, b := range before.values {
+		if !b.own {
+			seen--
+		}
+	}
+	return seen != 0
+}
+
+// date dates the values that have no timestamp of their own. No time goes back.
+func (a answer) date(before answer, at time.Time) {
+	for k, v := range a.values {
+		if !v.own {
+			v.at = at
+		}
+		if b, ok := before.values[k]; ok && v.at.Before(b.at) {
+			v.at = b.at
+		}
+		if v.since.After(v.at) {
+			v.since = time.Time{}
+		}
+		a.values[k] = v
+	}
+}
+
+// samples renders the answer, in order; when it is too old, without readings.
+func (a answer) samples(driverName string, valid bool) []driver.Sample {
+	if len(a.hardware) == 0 {
+		return nil
+	}
+	out := make([]driver.Sample, 0, len(a.hardware))
+	index := make(map[string]int, len(a.hardware))
+	for _, h := range slices.Sorted(maps.Keys(a.hardware)) {
+		s := a.hardware[h]
+		s.Driver = driverName
+		index[h] = len(out)
+		out = append(out, s)
+	}
+	if !valid {
+		return out
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(a.values), key.compare) {
+		v, s := a.values[k], &out[index[k.hardware]]
+		s.Readings = append(s.Readings, driver.Reading{Quantity: k.quantity, Labels: k.labels, Value: v.value, At: v.at, Since: v.since})
+	}
+	return out
+}
