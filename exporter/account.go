@@ -1,0 +1,109 @@
+package exporter
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// accountKey names a holder of a device: a claim or a pod by namespace and name. One that comes again under the same
+// name while its account is kept continues it.
+type accountKey struct {
+	Namespace, Name string
+	Device          driver.ID
+}
+
+func (k accountKey) compare(other accountKey) int {
+	return cmp.Or(strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Name, other.Name), k.Device.Compare(other.Device))
+}
+
+// account is what a holder was charged for one device. Its totals stand in the order of the device's attributed
+// counters, and reach as far as the last of them that it was charged for or that existed when it was opened.
+type account struct {
+	key    accountKey
+	device *device
+	labels []*dto.LabelPair
+
+	born  time.Time // when it began to hold the device
+	ended time.Time // when it ceased to; zero: it holds it now
+
+	allocated float64 // seconds in which it held the device
+	share     float64 // the same, divided among those who held it together
+	totals    []total
+
+	evicted bool // given up for --max-series
+
+	active time.Time // when the device was last seen active while this held it
+}
+
+// total is the sum of what an account was charged of one counter.
+type total struct {
+	counter *counter
+	value   float64
+	shown   time.Time // of the first snapshot with it
+	labels  []*dto.LabelPair
+}
+
+// open makes the account show all of the device's attributed counters, from 0.
+func (a *account) open(counters []*counter, now time.Time) {
+	for i := len(a.totals); i < len(counters); i++ {
+		a.totals = append(a.totals, total{counter: counters[i], shown: now, labels: counters[i].with(a.labels)})
+	}
+}
+
+func (a *account) charge(c *counter, amount float64) {
+	if c.index < len(a.totals) {
+		a.totals[c.index].value += amount
+	}
+}
+
+// book holds the accounts of all claims, or of all pods.
+type book struct {
+	holder   string // the label that names the holder
+	accounts map[accountKey]*account
+	order    []*account // by key; nil: to be made anew
+}
+
+// account returns the account of a holder of the device, and opens or reopens it where it must.
+func (b *book) account(d *device, namespace, name string, born, now time.Time) *account {
+	key := accountKey{namespace, name, d.id}
+	a := b.accounts[key]
+	if a == nil {
+		a = &account{key: key, device: d, labels: holderLabels(b.holder, key), born: born, active: now}
+		b.accounts[key] = a
+		b.order = nil
+	}
+	if !a.ended.IsZero() {
+		a.ended, a.active = time.Time{}, now
+	}
+	a.open(d.attributed, now)
+	return a
+}
+
+// release drops the accounts that ended longer ago than the retention and that no waiting reading can reach.
+func (b *book) release(now time.Time, retention time.Duration) {
+	for key, a := range b.accounts {
+		if a.ended.IsZero() || now.Sub(a.ended) < retention {
+			continue
+		}
+		if a.device.unsettled(now).Before(a.ended) && now.Sub(a.ended) < retention+forget {
+			continue
+		}
+		delete(b.accounts, key)
+		b.order = nil
+	}
+}
+
+// sorted returns the accounts, those that ended too, in the order of their keys.
+func (b *book) sorted() []*account {
+	if b.order == nil {
+		b.order = slices.SortedFunc(maps.Values(b.accounts), func(x, y *account) int { return x.key.compare(y.key) })
+	}
+	return b.order
+}

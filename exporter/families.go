@@ -1,0 +1,262 @@
+package exporter
+
+import (
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Stability says what may be expected of a family's name and labels.
+type Stability string
+
+// Stable families keep name, type and labels within a major version.
+const (
+	Stable Stability = "stable"
+)
+
+// Family describes a metric family that is made of snapshots. The exporter's own vital signs that are not are in
+// selfmetrics.go.
+type Family struct {
+	Name      string
+	Help      string
+	Unit      string
+	Type      driver.Type
+	Labels    []string // all of them, in the order in which people read them
+	Filled    string   // where the values come from
+	Stability Stability
+	Quantity  driver.Quantity // of families of a quantity; else NumQuantities
+}
+
+// familyID numbers the families: the fixed ones, then those of each quantity per device, claim, pod, and unattributed.
+type familyID int
+
+const (
+	famDeviceInfo familyID = iota
+	famDeviceUp
+	famDeviceAllocations
+	famDeviceAllocated
+	famDeviceTainted
+	famDeviceLastError
+	famDeviceQuantitySource
+	famClaimInfo
+	famClaimDeviceInfo
+	famClaimAllocatedAt
+	famClaimLastActive
+	famClaimConsumedCapacity
+	famClaimAllocated
+	famClaimShare
+	famPodInfo
+	famPodClaimInfo
+	famPodAllocated
+	famPodShare
+	famUnresolved
+	famSnapshotTime
+	famSeries
+	famSeriesDropped
+	numFixedFamilies
+)
+
+const (
+	famDeviceQuantity       = numFixedFamilies
+	famClaimQuantity        = famDeviceQuantity + familyID(driver.NumQuantities)
+	famPodQuantity          = famClaimQuantity + familyID(driver.NumQuantities)
+	famUnattributedQuantity = famPodQuantity + familyID(driver.NumQuantities)
+	numFamilies             = famUnattributedQuantity + familyID(driver.NumQuantities)
+)
+
+// Families returns all families that are made of snapshots, in no order that matters.
+func Families() []Family {
+	var out []Family
+	for id := range numFamilies {
+		if f := family(id); f.Name != "" {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// family describes a family; the zero Family for a number that is none (a quantity that is not attributed).
+func family(id familyID) Family {
+	f := Family{}
+	switch {
+	case id < numFixedFamilies:
+		f = fixedFamily(id)
+		f.Quantity = driver.NumQuantities
+	case id < famClaimQuantity:
+		f = quantityFamily("dra_device_", "", driver.Quantity(id-famDeviceQuantity), deviceLabelNames())
+	case id < famPodQuantity:
+		f = attributedFamily("dra_claim_", "The claim's part. ", driver.Quantity(id-famClaimQuantity), claimLabelNames())
+	case id < famUnattributedQuantity:
+		f = attributedFamily("dra_pod_", "The pod's part. ", driver.Quantity(id-famPodQuantity), podLabelNames())
+	default:
+		f = attributedFamily("dra_device_unattributed_", "What no claim is charged for. ",
+			driver.Quantity(id-famUnattributedQuantity), deviceLabelNames())
+	}
+	f.Stability = Stable
+	return f
+}
+
+func deviceLabelNames() []string { return []string{"driver", "pool", "device"} }
+
+func claimLabelNames() []string {
+	return []string{"namespace", "resourceclaim_name", "driver", "pool", "device"}
+}
+
+func podLabelNames() []string { return []string{"namespace", "pod", "driver", "pool", "device"} }
+
+func quantityFamily(prefix, help string, q driver.Quantity, labels []string) Family {
+	spec := q.Spec()
+	f := Family{
+		Name: prefix + spec.Metric, Help: help + spec.Help, Unit: spec.Unit, Type: spec.Type,
+		Labels: append(labels, labelNames(q)...), Quantity: q, Filled: "sources",
+	}
+	if q == driver.Capacity {
+		f.Filled = "ResourceSlices; netdev (speed)"
+	}
+	return f
+}
+
+func attributedFamily(prefix, help string, q driver.Quantity, labels []string) Family {
+	if q.Spec().Sharing != driver.Additive {
+		return Family{}
+	}
+	f := quantityFamily(prefix, help, q, labels)
+	f.Filled = "the device's value, by attribution"
+	return f
+}
+
+const (
+	fromKubelet   = "kubelet PodResources"
+	fromInventory = "ResourceSlices (inventory)"
+	fromClaims    = "ResourceClaims"
+	fromLedger    = "ledger"
+)
+
+func fixedFamily(id familyID) Family {
+	device, claim, pod := deviceLabelNames(), claimLabelNames(), podLabelNames()
+	switch id {
+	case famDeviceInfo:
+		return Family{
+			Name: "dra_device_info", Filled: fromInventory + ", sources",
+			Help:   "Facts about the device; empty where unknown. parent is the device that this one is a part of.",
+			Labels: append(device, "vendor", "model", "uuid", "pci_bus_id", "parent", "numa_node", "driver_version"),
+		}
+	case famDeviceUp:
+		return Family{
+			Name: "dra_device_up", Filled: "sources", Labels: device,
+			Help: "1 if the device's telemetry is readable, 0 if it is claimed or was read before and is not readable now. Absent for devices that no source supports or that were never realised.",
+		}
+	case famDeviceAllocations:
+		return Family{
+			Name: "dra_device_allocations", Filled: fromKubelet, Labels: device,
+			Help: "Claim shares that hold the device now, without admin access: a claim of 100 pods is 1, two shares of one claim are 2.",
+		}
+	case famDeviceAllocated:
+		return Family{
+			Name: "dra_device_allocated_seconds_total", Unit: "seconds", Type: driver.Counter, Filled: fromLedger, Labels: device,
+			Help: "Time in which at least one claim held the device.",
+		}
+	case famDeviceTainted:
+		return Family{
+			Name: "dra_device_tainted", Filled: fromInventory, Labels: append(device, "key", "value", "effect"),
+			Help: "1 for each taint of the device.",
+		}
+	case famDeviceLastError:
+		return Family{
+			Name: "dra_device_last_error_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: device,
+			Help: "Unix time at which one of the device's error counters was last seen to rise.",
+		}
+	case famDeviceQuantitySource:
+		return Family{
+			Name: "dra_device_quantity_source_info", Filled: "sources", Labels: append(device, "quantity", "source"),
+			Help: "Which source a quantity of the device comes from; an integral of a gauge says that it is one.",
+		}
+	case famClaimInfo:
+		return Family{
+			Name: "dra_claim_info", Filled: fromKubelet + ", " + fromClaims, Labels: []string{"namespace", "resourceclaim_name", "uid"},
+			Help: "A claim that holds devices of this node, or did within the retention.",
+		}
+	case famClaimDeviceInfo:
+		return Family{
+			Name: "dra_claim_device_info", Filled: fromKubelet + ", " + fromClaims,
+			Labels: append(claim, "share_id", "request", "device_class", "admin_access", "attribution"),
+			Help:   "A device that a claim holds now. attribution is how the device is divided among its claims.",
+		}
+	case famClaimAllocatedAt:
+		return Family{
+			Name: "dra_claim_allocated_timestamp_seconds", Unit: "seconds", Filled: fromClaims, Labels: []string{"namespace", "resourceclaim_name"},
+			Help: "Unix time at which the claim was allocated.",
+		}
+	case famClaimLastActive:
+		return Family{
+			Name: "dra_claim_last_active_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: claim,
+			Help: "Unix time at which the device was last seen active while the claim held it; at first, when the exporter first saw the claim. Absent without telemetry.",
+		}
+	case famClaimConsumedCapacity:
+		return Family{
+			Name: "dra_claim_consumed_capacity", Filled: fromClaims, Labels: append(claim, "share_id", "resource"),
+			Help: "Capacity of the device that the claim's share consumes, in the resource's base unit.",
+		}
+	case famClaimAllocated:
+		return allocatedFamily("dra_claim_allocated_seconds_total", "Time in which the claim held the device, whoever else did.", claim)
+	case famClaimShare:
+		return allocatedFamily("dra_claim_allocated_share_seconds_total", "Time in which the claim held the device, divided among those who held it together.", claim)
+	case famPodAllocated:
+		return allocatedFamily("dra_pod_allocated_seconds_total", "Time in which the pod held the device, whoever else did.", pod)
+	case famPodShare:
+		return allocatedFamily("dra_pod_allocated_share_seconds_total", "Time in which the pod held the device, divided among those who held it together.", pod)
+	case famPodInfo:
+		return Family{
+			Name: "dra_pod_info", Filled: fromKubelet + ", pod log folders", Labels: []string{"namespace", "pod", "uid"},
+			Help: "A pod that holds devices of this node, or did within the retention.",
+		}
+	case famPodClaimInfo:
+		return Family{
+			Name: "dra_pod_claim_info", Filled: fromKubelet,
+			Labels: []string{"namespace", "pod", "container", "claim_name", "resourceclaim_name", "driver", "pool", "device", "share_id", "request", "attribution"},
+			Help:   "A device that a container holds now through a claim. attribution is how the claim's part is divided among its pods.",
+		}
+	default:
+		return ownFamily(id)
+	}
+}
+
+func allocatedFamily(name, help string, labels []string) Family {
+	return Family{Name: name, Help: help, Unit: "seconds", Type: driver.Counter, Filled: fromLedger, Labels: labels}
+}
+
+// ownFamily describes what the exporter says of its own snapshots.
+func ownFamily(id familyID) Family {
+	switch id {
+	case famUnresolved:
+		return Family{
+			Name: "dra_exporter_unresolved_devices", Filled: "join", Labels: []string{"driver", "reason"},
+			Help: "Devices without telemetry, by reason: " + strings.Join(gapNames(), ", ") + ".",
+		}
+	case famSnapshotTime:
+		return Family{
+			Name: "dra_exporter_snapshot_timestamp_seconds", Unit: "seconds", Filled: "sampler",
+			Help: "Unix time of the snapshot that this answer was made of.",
+		}
+	case famSeries:
+		return Family{
+			Name: "dra_exporter_series", Filled: "ledger",
+			Help: "Series exported, without those of the exporter itself.",
+		}
+	case famSeriesDropped:
+		return Family{
+			Name: "dra_exporter_series_dropped", Filled: "ledger",
+			Help: "Series that are not exported, because there would be more than --max-series.",
+		}
+	default:
+		return Family{}
+	}
+}
+
+func gapNames() []string {
+	var out []string
+	for _, g := range []Gap{GapNoInventory, GapNoSource, GapNoMatch, GapNotInstantiated, GapDuplicate, GapUnreadable} {
+		out = append(out, string(g))
+	}
+	return out
+}

@@ -1,0 +1,156 @@
+package exporter
+
+import (
+	"slices"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+// limiter keeps the number of series at or below max: first it gives up the claims and pods that ended, the oldest
+// first, then whole families by rank. Families come back when the series would be no more than nine tenths of max.
+type limiter struct {
+	max     int // 0: no limit
+	keep    int // the lowest rank that is exported
+	evicted []eviction
+}
+
+// eviction is a number of series that were given up before their retention was over.
+type eviction struct {
+	until  time.Time
+	series int
+}
+
+// rank orders the families: those of the lowest rank are dropped first.
+type rank int
+
+const (
+	rankPod rank = iota
+	rankClaim
+	rankUnattributed
+	rankDevice
+	rankHolderInfo
+	rankVital // up and info
+	numRanks
+)
+
+// counting is a sink that counts series by rank.
+type counting struct{ ranks [numRanks]int }
+
+func (c *counting) put(id familyID, _ []*dto.LabelPair, _ float64, _, _ time.Time) {
+	if r, limited := rankOf(id); limited {
+		c.ranks[r]++
+	}
+}
+
+func (c *counting) atLeast(keep int) int {
+	n := 0
+	for r := keep; r < int(numRanks); r++ {
+		n += c.ranks[r]
+	}
+	return n
+}
+
+// rankOf returns a family's rank, and whether it counts as a series of the limit.
+func rankOf(id familyID) (rank, bool) {
+	switch {
+	case id >= famUnattributedQuantity:
+		return rankUnattributed, true
+	case id >= famPodQuantity:
+		return rankPod, true
+	case id >= famClaimQuantity:
+		return rankClaim, true
+	case id >= famDeviceQuantity:
+		return rankDevice, true
+	case id >= famUnresolved:
+		return rankVital, false
+	default:
+		return fixedRank(id), true
+	}
+}
+
+func fixedRank(id familyID) rank {
+	switch id {
+	case famDeviceInfo, famDeviceUp:
+		return rankVital
+	case famClaimInfo, famClaimDeviceInfo, famPodInfo, famPodClaimInfo:
+		return rankHolderInfo
+	case famPodAllocated, famPodShare:
+		return rankPod
+	case famClaimAllocatedAt, famClaimLastActive, famClaimConsumedCapacity, famClaimAllocated, famClaimShare:
+		return rankClaim
+	default:
+		return rankDevice
+	}
+}
+
+// apply counts the snapshot's series and decides what of it is exported.
+func (l *limiter) apply(ledger *Ledger, s *Snapshot) {
+	var c counting
+	s.walk(emission{sink: &c, bare: true})
+	if l.max <= 0 {
+		s.Series = c.atLeast(0)
+		return
+	}
+	if over := c.atLeast(0) - l.max; over > 0 {
+		l.evicted = append(l.evicted, ledger.evict(s, over)...)
+		c = counting{}
+		s.walk(emission{sink: &c, bare: true})
+	}
+	for l.keep < int(rankVital) && c.atLeast(l.keep) > l.max {
+		l.keep++
+	}
+	for l.keep > 0 && c.atLeast(l.keep-1) <= l.max*9/10 {
+		l.keep--
+	}
+	s.keep = l.keep
+	s.Series = c.atLeast(l.keep)
+	s.Dropped = c.atLeast(0) - s.Series
+	l.evicted = slices.DeleteFunc(l.evicted, func(e eviction) bool { return e.until.Before(s.Time) })
+	for _, e := range l.evicted {
+		s.Dropped += e.series
+	}
+}
+
+// evict gives up accounts of ended holders, the oldest first, until at least so many series are gone from the ledger
+// and from the snapshot.
+func (l *Ledger) evict(s *Snapshot, series int) []eviction {
+	var ended []*account
+	for _, b := range []*book{&l.claims, &l.pods} {
+		for _, a := range b.sorted() {
+			if !a.ended.IsZero() {
+				ended = append(ended, a)
+			}
+		}
+	}
+	slices.SortStableFunc(ended, func(a, b *account) int { return a.ended.Compare(b.ended) })
+	var out []eviction
+	for _, a := range ended {
+		if series <= 0 {
+			break
+		}
+		n := len(a.totals) + 2 // allocated and allocated share
+		series -= n
+		a.evicted = true
+		out = append(out, eviction{until: a.ended.Add(l.config.Retention), series: n})
+	}
+	if len(out) > 0 {
+		s.Claims = l.claims.evict(s.Claims)
+		s.Pods = l.pods.evict(s.Pods)
+	}
+	return out
+}
+
+// evict drops the evicted accounts from the book, and from its rows.
+func (b *book) evict(rows []HolderSnapshot) []HolderSnapshot {
+	kept := rows[:0]
+	for i, a := range b.sorted() {
+		if a.evicted {
+			delete(b.accounts, a.key)
+		} else {
+			kept = append(kept, rows[i])
+		}
+	}
+	b.order = nil
+	return kept
+}

@@ -1,0 +1,183 @@
+package exporter
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// hardwareIndex finds devices by what identifies their hardware. Positions are those of the joiner's devices.
+type hardwareIndex struct {
+	uuid, pci, netdev, rdma, node map[string][]int
+	name                          map[[2]string][]int // driver, device
+	cpu                           map[int][]int
+}
+
+func newHardwareIndex(devices []JoinedDevice) hardwareIndex {
+	x := hardwareIndex{
+		uuid: map[string][]int{}, pci: map[string][]int{}, netdev: map[string][]int{}, rdma: map[string][]int{},
+		node: map[string][]int{}, name: map[[2]string][]int{}, cpu: map[int][]int{},
+	}
+	for i := range devices {
+		h := &devices[i].Entry.Hardware
+		if !h.Kind.Measurable() {
+			continue
+		}
+		name := [2]string{devices[i].ID.Driver, devices[i].ID.Device}
+		x.name[name] = append(x.name[name], i)
+		add(x.uuid, strings.ToLower(h.UUID), i)
+		add(x.pci, h.PCI, i)
+		add(x.netdev, h.NetDev, i)
+		add(x.rdma, h.RDMADev, i)
+		for _, node := range h.DeviceNodes {
+			add(x.node, node, i)
+		}
+		for _, cpu := range h.CPUs {
+			x.cpu[cpu] = append(x.cpu[cpu], i)
+		}
+	}
+	return x
+}
+
+func add(m map[string][]int, key string, i int) {
+	if key != "" {
+		m[key] = append(m[key], i)
+	}
+}
+
+// find returns the devices that are the hardware of the sample, by the best key that both have: the name that the
+// source was told, UUID, PCI address, network interface, RDMA device, device node. A key that contradicts a better
+// one is no match. Most keys are unique, so that the result is mostly one device.
+func (x *hardwareIndex) find(devices []JoinedDevice, sample *driver.Sample) []int {
+	h := &sample.Hardware
+	if sample.Device != "" {
+		return x.name[[2]string{sample.Driver, sample.Device}]
+	}
+	if found := fitting(devices, sample, x.uuid[strings.ToLower(h.UUID)]); found != nil {
+		return found
+	}
+	if found := fitting(devices, sample, x.pci[h.PCI]); found != nil {
+		return found
+	}
+	if found := fitting(devices, sample, x.netdev[h.NetDev]); found != nil {
+		return found
+	}
+	if found := fitting(devices, sample, x.rdma[h.RDMADev]); found != nil {
+		return found
+	}
+	for _, node := range h.DeviceNodes {
+		if found := fitting(devices, sample, x.node[node]); found != nil {
+			return found
+		}
+	}
+	return nil
+}
+
+// fitting returns those candidates that the sample's other keys do not contradict; nil for none.
+func fitting(devices []JoinedDevice, sample *driver.Sample, candidates []int) []int {
+	if !slices.ContainsFunc(candidates, func(i int) bool { return !fits(&devices[i], sample) }) {
+		if len(candidates) == 0 {
+			return nil
+		}
+		return candidates
+	}
+	var out []int
+	for _, i := range candidates {
+		if fits(&devices[i], sample) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+func fits(d *JoinedDevice, sample *driver.Sample) bool {
+	h, other := &d.Entry.Hardware, &sample.Hardware
+	return (sample.Driver == "" || sample.Driver == d.ID.Driver) &&
+		(h.UUID == "" || other.UUID == "" || strings.EqualFold(h.UUID, other.UUID)) &&
+		(h.PCI == "" || other.PCI == "" || h.PCI == other.PCI) &&
+		(h.NetDev == "" || other.NetDev == "" || h.NetDev == other.NetDev)
+}
+
+// parent returns the position of the device with that UUID or PCI address, of the same driver and pool where there
+// are several.
+func (x *hardwareIndex) parent(devices []JoinedDevice, of driver.ID, key string) (int, bool) {
+	candidates := x.uuid[strings.ToLower(key)]
+	if len(candidates) == 0 {
+		candidates = x.pci[key]
+	}
+	for _, i := range candidates {
+		if id := devices[i].ID; id.Driver == of.Driver && id.Pool == of.Pool && id != of {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// completeHardware fills the fields that the inventory left empty.
+func completeHardware(h, from *driver.Hardware) {
+	fill := func(to *string, from string) {
+		if *to == "" {
+			*to = from
+		}
+	}
+	fill(&h.UUID, from.UUID)
+	fill(&h.PCI, from.PCI)
+	fill(&h.Parent, from.Parent)
+	fill(&h.NetDev, from.NetDev)
+	fill(&h.RDMADev, from.RDMADev)
+	fill(&h.Vendor, from.Vendor)
+	fill(&h.Model, from.Model)
+	fill(&h.DriverVersion, from.DriverVersion)
+	fill(&h.NUMANode, from.NUMANode)
+}
+
+// singleCPU returns the logical CPU that a sample is of, if it is one's.
+func singleCPU(sample *driver.Sample) (int, bool) {
+	if len(sample.Hardware.CPUs) != 1 {
+		return 0, false
+	}
+	return sample.Hardware.CPUs[0], true
+}
+
+// matchCPU adds the readings of one CPU to the devices made of it. The device's reading is the mean over its CPUs, so
+// that a device of 8 CPUs of which 4 are busy is used to 0.5, and its active seconds are the integral of that.
+func (j *joiner) matchCPU(source string, cpu int, sample *driver.Sample) {
+	for _, n := range j.index.cpu[cpu] {
+		d := &j.devices[n]
+		j.facts[n].matched = true
+		for _, r := range sample.Readings {
+			if reason := unusable(&r); reason != "" {
+				j.reject(source, reason)
+				continue
+			}
+			r.Value /= float64(len(d.Entry.CPUs))
+			d.addCPU(Reading{Reading: r, Source: source, cpus: 1})
+		}
+	}
+}
+
+func (d *JoinedDevice) addCPU(r Reading) {
+	for i := range d.Readings {
+		have := &d.Readings[i]
+		if have.Source == r.Source && compareReadings(*have, r) == 0 {
+			have.Value += r.Value
+			have.cpus++
+			if r.At.After(have.At) {
+				have.At = r.At
+			}
+			if r.Since.After(have.Since) {
+				have.Since = r.Since
+			}
+			return
+		}
+	}
+	d.Readings = append(d.Readings, r)
+}
+
+// dropPartialCPUs drops readings that not all CPUs of the device gave (one is offline): their mean would lie.
+func dropPartialCPUs(d *JoinedDevice) {
+	d.Readings = slices.DeleteFunc(d.Readings, func(r Reading) bool {
+		return r.cpus != 0 && r.cpus != len(d.Entry.CPUs)
+	})
+}

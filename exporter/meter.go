@@ -1,0 +1,125 @@
+package exporter
+
+import (
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// seriesKey names a series of a device.
+type seriesKey struct {
+	quantity driver.Quantity
+	labels   driver.Labels
+}
+
+// meter follows the readings of one series of a device. Readings wait in it until it is known who held the device
+// when they were taken.
+type meter struct {
+	key     seriesKey
+	source  string
+	last    driver.Reading // the last that was settled
+	have    bool
+	queue   []driver.Reading
+	now     Reading          // the newest reading, settled or not
+	present uint64           // the tick at which it was read
+	labels  []*dto.LabelPair // of the device's series
+
+	counts bool      // it is a counter; else
+	sums   bool      // its integral fills
+	sum    seriesKey // that counter
+}
+
+func newMeter(key seriesKey, base []*dto.LabelPair) *meter {
+	m := &meter{
+		key:    key,
+		labels: joinLabels(base, labelNames(key.quantity), key.labels),
+		counts: key.quantity.Spec().Type == driver.Counter,
+	}
+	m.sum.quantity, m.sums = integral(key.quantity)
+	return m
+}
+
+// maxQueue bounds the readings that wait.
+const maxQueue = 64
+
+// observe takes a reading: one with the time of the one before is the same reading, and an older one is late and of no
+// use. When another source takes the series over, its counter begins where it stands.
+func (m *meter) observe(r Reading) {
+	if m.source != r.Source {
+		m.source, m.have, m.queue = r.Source, false, m.queue[:0]
+	}
+	newest := m.last.At
+	if n := len(m.queue); n > 0 {
+		newest = m.queue[n-1].At
+	}
+	if m.have || len(m.queue) > 0 {
+		if !r.At.After(newest) {
+			return
+		}
+	}
+	m.queue = append(m.queue, r.Reading)
+}
+
+// counter is a sum that the ledger keeps of one series of a device: of a hardware counter's increments, or of
+// a gauge's integral.
+type counter struct {
+	key     seriesKey
+	index   int // among the device's attributed counters; -1: it is not attributed
+	total   float64
+	born    time.Time
+	settled time.Time // everything before is accounted for
+	present uint64    // the tick at which something filled it
+	source  string
+	labels  []*dto.LabelPair
+	names   []string // of the quantity's labels
+}
+
+// with returns labels joined with the counter's own.
+func (c *counter) with(labels []*dto.LabelPair) []*dto.LabelPair {
+	return joinLabels(labels, c.names, c.key.labels)
+}
+
+// increment returns what a hardware counter counted between two readings, and since when. A counter that its source
+// marks as restarted, or that fell, counted from zero: nothing that is read is lost, and no fall is handed on.
+func increment(last, next driver.Reading) (amount float64, from time.Time) {
+	switch {
+	case next.Since.After(last.At):
+		return next.Value, next.Since
+	case next.Value < last.Value:
+		return next.Value, last.At
+	default:
+		return next.Value - last.Value, last.At
+	}
+}
+
+// integral is the quantity that a gauge's integral over time fills, where no hardware counter does.
+func integral(q driver.Quantity) (driver.Quantity, bool) {
+	switch q {
+	case driver.Utilization:
+		return driver.ActiveSeconds, true
+	case driver.Power:
+		return driver.Energy, true
+	default:
+		return 0, false
+	}
+}
+
+// maxIntegration is the longest time between two readings of a gauge over which it is integrated: beyond it nobody
+// knows what the device did, and nothing is counted.
+const maxIntegration = 90 * time.Second
+
+// level estimates a gauge within a piece of the time between two readings: it moved evenly from one to the other, but
+// where the holder changed in between, it jumped there.
+func level(last, next driver.Reading, from, to time.Time) float64 {
+	first, final := !from.After(last.At), !to.Before(next.At)
+	switch {
+	case first && !final:
+		return last.Value
+	case final && !first:
+		return next.Value
+	default:
+		return (last.Value + next.Value) / 2
+	}
+}

@@ -1,0 +1,209 @@
+package exporter
+
+import (
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Snapshot is all that the exporter knows of the node's devices at a moment. It never changes once it is made; any
+// number of scrapes, pages and requests read it at the same time.
+type Snapshot struct {
+	Time    time.Time
+	Devices []DeviceSnapshot // sorted by ID
+	Claims  []HolderSnapshot // a row a claim and device, sorted; those that ended within the retention too
+	Pods    []HolderSnapshot // a row a pod and device, likewise
+
+	ClaimInfos []ClaimInfo
+	PodInfos   []PodInfo
+
+	Series  int // exported, without the exporter's own
+	Dropped int // not exported, for --max-series
+	keep    int // families of a lower rank are dropped
+}
+
+// Up says whether a device is readable.
+type Up int8
+
+// Unknown is for devices that no source supports or that were never realised.
+const (
+	UpUnknown Up = -1
+	Down      Up = 0
+	UpNow     Up = 1
+)
+
+// DeviceSnapshot is a device at the moment.
+type DeviceSnapshot struct {
+	*JoinedDevice
+	Up           Up
+	Gap          Gap
+	Values       []Value // gauges and counters that could be read
+	Unattributed []Value // what nobody was charged for, and the parts of gauges that nobody holds
+	Allocated    float64 // seconds in which somebody held it since Born
+	Born         time.Time
+	LastError    time.Time // zero: none seen
+	labels       []*dto.LabelPair
+}
+
+// HolderSnapshot is what a claim or a pod has of a device, and had.
+type HolderSnapshot struct {
+	Namespace, Name string
+	Device          driver.ID
+	Born            time.Time
+	Ended           time.Time // zero: it holds the device now
+	Values          []Value
+	Allocated       float64   // seconds of its own
+	Share           float64   // seconds, divided among those who held the device together
+	LastActive      time.Time // of claims; zero: the device is not measured
+	labels          []*dto.LabelPair
+}
+
+// Value is one number with its meaning.
+type Value struct {
+	Quantity driver.Quantity
+	Labels   driver.Labels
+	Value    float64
+	Source   string    // of a device's own values
+	Born     time.Time // of counters: since when it counts
+	shown    time.Time // of counters: when it was first exported
+	labels   []*dto.LabelPair
+}
+
+func (l *Ledger) snapshot(r Result, now time.Time) *Snapshot {
+	s := &Snapshot{Time: now, Devices: make([]DeviceSnapshot, 0, len(r.Devices))}
+	for i := range r.Devices {
+		d := l.devices[r.Devices[i].ID]
+		s.Devices = append(s.Devices, d.snapshot(l.tick))
+	}
+	l.supported(s.Devices)
+	s.Claims = l.claims.snapshot(l.tick)
+	s.Pods = l.pods.snapshot(l.tick)
+	s.ClaimInfos, s.PodInfos = l.names.snapshot(now)
+	l.limit.apply(l, s)
+	return s
+}
+
+func (d *device) snapshot(tick uint64) DeviceSnapshot {
+	s := DeviceSnapshot{
+		JoinedDevice: d.joined, Up: UpUnknown, Gap: d.joined.Gap, Allocated: d.allocated, Born: d.born,
+		LastError: d.lastError, labels: d.labels,
+	}
+	switch {
+	case s.Gap == GapNone:
+		s.Up = UpNow
+	case d.read || s.Gap == GapUnreadable:
+		s.Up, s.Gap = Down, GapUnreadable
+	}
+	if s.Gap != GapNone {
+		return s
+	}
+	free := 1.0
+	if len(d.timeline[len(d.timeline)-1].claims) > 0 {
+		free = 0
+	}
+	s.Values = make([]Value, 0, len(d.meters)+len(d.counters))
+	s.Unattributed = make([]Value, 0, len(d.attributed)+numAttributedGauges)
+	for _, m := range d.meters {
+		if m.present != tick || m.counts {
+			continue
+		}
+		v := Value{Quantity: m.key.quantity, Labels: m.key.labels, Value: m.now.Value, Source: m.source, labels: m.labels}
+		s.Values = append(s.Values, v)
+		if isAttributedGauge(m.key.quantity) {
+			v.Value *= free
+			s.Unattributed = append(s.Unattributed, v)
+		}
+	}
+	for _, c := range d.counters {
+		if c.present != tick {
+			continue
+		}
+		v := Value{Quantity: c.key.quantity, Labels: c.key.labels, Value: c.total, Source: c.source, Born: c.born, shown: c.born, labels: c.labels}
+		s.Values = append(s.Values, v)
+		if c.index >= 0 {
+			v.Value = d.nobody.totals[c.index].value
+			s.Unattributed = append(s.Unattributed, v)
+		}
+	}
+	return s
+}
+
+// supported tells down from unsupported: a device that is held and not readable is down if the same driver's other
+// devices are readable, or were.
+func (l *Ledger) supported(devices []DeviceSnapshot) {
+	read := map[string]bool{}
+	for _, d := range l.devices {
+		if d.read {
+			read[d.id.Driver] = true
+		}
+	}
+	for i := range devices {
+		d := &devices[i]
+		if d.Gap == GapNoMatch && d.Attribution != AttributionNone && read[d.ID.Driver] {
+			d.Up = Down
+		}
+	}
+}
+
+const numAttributedGauges = 3
+
+// isAttributedGauge tells whether a gauge appears per claim and pod too.
+func isAttributedGauge(q driver.Quantity) bool {
+	return q == driver.Utilization || q == driver.MemoryUsed || q == driver.Power
+}
+
+// snapshot returns the rows of all accounts. The present holders have their part of the device's gauges.
+func (b *book) snapshot(tick uint64) []HolderSnapshot {
+	accounts := b.sorted()
+	out := make([]HolderSnapshot, len(accounts))
+	n := 0
+	for _, a := range accounts {
+		n += len(a.totals) + numAttributedGauges
+	}
+	slab := make([]Value, 0, n)
+	for i, a := range accounts {
+		start := len(slab)
+		slab = a.appendValues(slab, tick)
+		out[i] = HolderSnapshot{
+			Namespace: a.key.Namespace, Name: a.key.Name, Device: a.key.Device, Born: a.born, Ended: a.ended,
+			Values: slab[start:len(slab):len(slab)], Allocated: a.allocated, Share: a.share, labels: a.labels,
+		}
+		if a.ended.IsZero() && a.device.measured {
+			out[i].LastActive = a.active
+		}
+	}
+	return out
+}
+
+func (a *account) appendValues(out []Value, tick uint64) []Value {
+	if a.ended.IsZero() {
+		weight := a.device.weight(a)
+		for _, m := range a.device.meters {
+			if m.present == tick && isAttributedGauge(m.key.quantity) {
+				out = append(out, Value{Quantity: m.key.quantity, Value: m.now.Value * weight, labels: a.labels})
+			}
+		}
+	}
+	for i := range a.totals {
+		t := &a.totals[i]
+		out = append(out, Value{
+			Quantity: t.counter.key.quantity, Labels: t.counter.key.labels, Value: t.value, Born: a.born, shown: t.shown, labels: t.labels,
+		})
+	}
+	return out
+}
+
+// weight returns the part of the device that an account has now.
+func (d *device) weight(a *account) float64 {
+	last := &d.timeline[len(d.timeline)-1]
+	for _, parts := range [2][]part{last.claims, last.pods} {
+		for _, p := range parts {
+			if p.account == a {
+				return p.weight
+			}
+		}
+	}
+	return 0
+}

@@ -1,0 +1,207 @@
+package exporter
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// timeline is who held a device when: segments in order of time, each lasting until the next begins. The first
+// begins at the zero time, the last is open.
+type timeline []segment
+
+// segment is a span of time in which the holders and their parts did not change. Both lists of parts are empty for a
+// free device; else each sums to 1.
+type segment struct {
+	from   time.Time
+	claims []part
+	pods   []part
+}
+
+type part struct {
+	account *account
+	weight  float64
+}
+
+// maxSegments bounds a device's timeline. What a late reading says of the time before the oldest kept segment goes to
+// that segment's holders.
+const maxSegments = 512
+
+// each calls f for every segment that overlaps from..to, with the overlap. An empty span has the segment at to.
+func (t timeline) each(from, to time.Time, f func(s *segment, from, to time.Time)) {
+	for i := t.at(from); i < len(t); i++ {
+		start, end := t[i].from, to
+		if i+1 < len(t) && t[i+1].from.Before(to) {
+			end = t[i+1].from
+		}
+		if start.Before(from) {
+			start = from
+		}
+		f(&t[i], start, end)
+		if !end.Before(to) {
+			return
+		}
+	}
+}
+
+// at returns the index of the segment that covers the moment.
+func (t timeline) at(moment time.Time) int {
+	i := len(t) - 1
+	for i > 0 && t[i].from.After(moment) {
+		i--
+	}
+	return i
+}
+
+// changesWithin tells whether a segment begins inside from..to.
+func (t timeline) changesWithin(from, to time.Time) bool {
+	return t.at(from) != t.at(to.Add(-1))
+}
+
+// since returns the timeline without the segments that ended by the moment.
+func (t timeline) since(moment time.Time) timeline {
+	i := max(t.at(moment), len(t)-maxSegments)
+	if i <= 0 {
+		return t
+	}
+	return slices.Clone(t[i:])
+}
+
+// tenure is the span in which one pod held one share. A zero from is "since ever", a zero to is "still".
+type tenure struct {
+	share    int // index into the change's shares
+	pod      podresources.Pod
+	from, to time.Time
+}
+
+// change is how a device's holders went from one answer of the kubelet to the next.
+type change struct {
+	shares  []Share // those of the new answer, then those of the old that ended
+	tenures []tenure
+	times   []time.Time // the moments at which something changed, in order
+}
+
+// newChange dates each coming and going between the two answers of the kubelet.
+func newChange(old, now []Share, d dating) change {
+	c := change{shares: slices.Clone(now)}
+	for i, s := range now {
+		before := findShare(old, s)
+		for _, pod := range s.Pods {
+			t := tenure{share: i, pod: pod}
+			if before == nil || !slices.Contains(before.Pods, pod) {
+				t.from = d.began(&s, pod)
+				c.times = append(c.times, t.from)
+			}
+			c.tenures = append(c.tenures, t)
+		}
+	}
+	for _, s := range old {
+		i, after := len(c.shares), findShare(now, s)
+		if after == nil {
+			c.shares = append(c.shares, s)
+		} else {
+			i = slices.IndexFunc(now, func(n Share) bool { return n.Compare(s.Allocation) == 0 })
+		}
+		for _, pod := range s.Pods {
+			if after != nil && slices.Contains(after.Pods, pod) {
+				continue
+			}
+			t := tenure{share: i, pod: pod, to: d.ended(&s, pod)}
+			c.times = append(c.times, t.to)
+			c.tenures = append(c.tenures, t)
+		}
+	}
+	if len(c.times) == 0 { // the same holders in other parts: known from now on
+		c.times = append(c.times, d.until)
+	}
+	slices.SortFunc(c.times, time.Time.Compare)
+	c.times = slices.CompactFunc(c.times, time.Time.Equal)
+	return c
+}
+
+func findShare(shares []Share, s Share) *Share {
+	for i := range shares {
+		if shares[i].Compare(s.Allocation) == 0 {
+			return &shares[i]
+		}
+	}
+	return nil
+}
+
+// at returns the shares with the pods that held them at the moment, weighed.
+func (c *change) at(moment time.Time) []Share {
+	pods := make([][]podresources.Pod, len(c.shares))
+	for _, t := range c.tenures {
+		if !t.from.After(moment) && (t.to.IsZero() || t.to.After(moment)) {
+			pods[t.share] = append(pods[t.share], t.pod)
+		}
+	}
+	var out []Share
+	for i, s := range c.shares {
+		if len(pods[i]) == 0 {
+			continue
+		}
+		s.Pods = pods[i]
+		out = append(out, s)
+	}
+	divide(out)
+	return out
+}
+
+// dating finds out when, between two answers of the kubelet, a pod began or ended to hold a device: by the pod's
+// cgroup or the CDI spec that was seen to come or go in that time, else in the middle, which errs to neither side. When
+// the answers are far apart the middle would be a guess, and what is new begins with the answer.
+type dating struct {
+	after, until time.Time
+	changes      []podresources.Change
+}
+
+// maxGuess is the longest time between two answers in whose middle an undated change is put.
+const maxGuess = 3 * time.Second
+
+func (d dating) began(s *Share, pod podresources.Pod) time.Time {
+	var last time.Time
+	for _, c := range d.changes {
+		if !c.Gone && d.within(c.At) && concerns(c, s, pod) {
+			last = c.At // they are in order: the last that had to happen
+		}
+	}
+	return d.orGuess(last)
+}
+
+func (d dating) ended(s *Share, pod podresources.Pod) time.Time {
+	for _, c := range d.changes {
+		if c.Gone && d.within(c.At) && concerns(c, s, pod) {
+			return c.At
+		}
+	}
+	return d.orGuess(time.Time{})
+}
+
+func (d dating) within(t time.Time) bool { return t.After(d.after) && !t.After(d.until) }
+
+func (d dating) orGuess(t time.Time) time.Time {
+	if !t.IsZero() {
+		return t
+	}
+	if gap := d.until.Sub(d.after); gap > 0 && gap <= maxGuess {
+		return d.after.Add(gap / 2)
+	}
+	return d.until
+}
+
+// concerns tells whether a change is of the pod, or of the CDI spec of the share.
+func concerns(c podresources.Change, s *Share, pod podresources.Pod) bool {
+	if c.PodUID != "" {
+		return slices.ContainsFunc(s.Holders, func(h podresources.Holder) bool { return h.Pod == pod && h.UID == c.PodUID })
+	}
+	return slices.ContainsFunc(s.CDI, func(name string) bool { return slices.Contains(c.CDI, name) })
+}
+
+// sameHolding tells whether two answers say the same of who holds a device, and in which parts.
+func sameHolding(a, b []Share) bool {
+	return slices.EqualFunc(a, b, func(x, y Share) bool {
+		return x.Weight == y.Weight && x.Admin == y.Admin && x.Compare(y.Allocation) == 0 && slices.Equal(x.Pods, y.Pods)
+	})
+}
