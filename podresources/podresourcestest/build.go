@@ -2,6 +2,7 @@ package podresourcestest
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
@@ -18,17 +19,18 @@ func Container(name string, claims ...*v1.DynamicResource) *v1.ContainerResource
 	return &v1.ContainerResources{Name: name, DynamicResources: claims}
 }
 
-// Claim is a claim as the kubelet shows it: the CDI names of its devices accumulate, so that each device carries its own
-// and those of all devices before it (k8s.io/kubernetes pkg/kubelet/cm/container_manager_linux.go,
-// GetDynamicResources). The devices are copied.
+// Claim is a claim as the kubelet shows it: the CDI names of a driver's devices accumulate, so that each device carries
+// its own and those of all of the driver's devices before it (k8s.io/kubernetes
+// pkg/kubelet/cm/container_manager_linux.go, GetDynamicResources). The devices are copied.
 func Claim(namespace, name string, devices ...*v1.ClaimResource) *v1.DynamicResource {
 	claim := &v1.DynamicResource{ClaimNamespace: namespace, ClaimName: name}
-	var cdi []*v1.CDIDevice
+	shown := make(map[string][]*v1.CDIDevice) // by driver
 	for _, device := range devices {
-		cdi = append(cdi, device.GetCdiDevices()...)
-		shown := proto.CloneOf(device)
-		shown.CdiDevices = cdi[:len(cdi):len(cdi)]
-		claim.ClaimResources = append(claim.ClaimResources, shown)
+		driver := device.GetDriverName()
+		shown[driver] = append(shown[driver], device.GetCdiDevices()...)
+		device = proto.CloneOf(device)
+		device.CdiDevices = slices.Clone(shown[driver])
+		claim.ClaimResources = append(claim.ClaimResources, device)
 	}
 	return claim
 }

@@ -155,18 +155,20 @@ func TestRateLimit(t *testing.T) {
 func TestClaimAccumulates(t *testing.T) {
 	devices := []*v1.ClaimResource{
 		podresourcestest.Device("d", "p", "a", "v/c=a"),
+		podresourcestest.Device("other", "p", "z", "o/c=z"),
 		podresourcestest.Share("d", "p", "b", "share", "v/c=b"),
 	}
 	got := podresourcestest.Claim("ns", "claim", devices...)
 	shareID := "share"
 	want := &v1.DynamicResource{ClaimNamespace: "ns", ClaimName: "claim", ClaimResources: []*v1.ClaimResource{
 		{DriverName: "d", PoolName: "p", DeviceName: "a", CdiDevices: []*v1.CDIDevice{{Name: "v/c=a"}}},
+		{DriverName: "other", PoolName: "p", DeviceName: "z", CdiDevices: []*v1.CDIDevice{{Name: "o/c=z"}}},
 		{DriverName: "d", PoolName: "p", DeviceName: "b", ShareId: &shareID, CdiDevices: []*v1.CDIDevice{{Name: "v/c=a"}, {Name: "v/c=b"}}},
 	}}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Error(diff)
 	}
-	if len(devices[1].GetCdiDevices()) != 1 {
+	if len(devices[2].GetCdiDevices()) != 1 {
 		t.Error("the device given was changed")
 	}
 }

@@ -1,0 +1,268 @@
+package podresources
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Bounds of one answer. A claim has at most 32 devices and 256 pods (k8s.io/api resource/v1), a node some hundred pods:
+// there is ample room.
+const (
+	maxAllocations = 1 << 15
+	maxHolders     = 1 << 17 // of all allocations together
+	maxOwnCDI      = 64      // CDI names of one device
+
+	maxName       = 253  // pod, claim, pool, device and share; DNS subdomains at most
+	maxDriverName = 63   // resource/v1 DriverNameMaxLength
+	maxCDIName    = 1024 // vendor/class=name
+)
+
+// Reasons for which [Parse] rejects.
+const (
+	reasonMalformed        = "malformed"         // a pod that could not be decoded
+	reasonMissingPod       = "missing_pod"       // a pod without name or namespace
+	reasonMissingContainer = "missing_container" // a container without name
+	reasonMissingClaim     = "missing_claim"     // a claim without name or namespace
+	reasonMissingDriver    = "missing_driver"
+	reasonMissingPool      = "missing_pool"
+	reasonMissingDevice    = "missing_device"
+	reasonMissingCDI       = "missing_cdi" // an empty CDI name; the device is kept
+	reasonInvalidUTF8      = "invalid_utf8"
+	reasonTooLong          = "too_long"
+	reasonTooMany          = "too_many"    // over the bounds of one answer
+	reasonDuplicate        = "duplicate"   // the same device twice in one claim of one container (kubernetes issue 141335)
+	reasonClassicDRA       = "classic_dra" // CDI names only, as kubelets before 1.31 answer
+)
+
+// Parse turns an answer of PodResources List into allocations: one for each claim, device and share, with all
+// containers that hold it. They are sorted, and the order of pods, containers and claims in the answer does not matter.
+//
+// A pod, container, claim, device or CDI name that is not usable is left out, and is counted once under the
+// reason; the rejections are sorted by reason. Names are only bounded and checked for UTF-8, for what else they may hold
+// is the API server's affair.
+//
+// The kubelet shows a device with the CDI names of all devices before it, of the same driver and claim
+// (k8s.io/kubernetes pkg/kubelet/cm/container_manager_linux.go, GetDynamicResources): Allocation.CDI has the device's
+// own alone.
+func Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, []Rejection) {
+	p := parser{rows: make(map[rowKey]int), rejected: make(map[string]int)}
+	// In order, so that holders come out sorted, and that the bounds always cut the same ones off.
+	for _, pod := range sorted(answer.GetPodResources(), comparePods) {
+		p.pod(pod)
+	}
+	for i := range p.allocations {
+		sortHolders(&p.allocations[i])
+	}
+	slices.SortFunc(p.allocations, Allocation.Compare)
+	return p.allocations, p.rejections()
+}
+
+// rowKey is what tells allocations apart.
+type rowKey struct {
+	claim   Claim
+	device  driver.ID
+	shareID string
+}
+
+// parser gathers the allocations of one answer.
+type parser struct {
+	allocations []Allocation
+	lastEntry   []int // for each allocation, the number of the claim entry that showed it last
+	rows        map[rowKey]int
+	rejected    map[string]int
+	holders     int
+	entries     int
+	scratch     []*v1.ClaimResource
+}
+
+func (p *parser) reject(reason string) { p.rejected[reason]++ }
+
+func (p *parser) rejections() []Rejection {
+	var rejections []Rejection
+	for _, reason := range slices.Sorted(maps.Keys(p.rejected)) {
+		rejections = append(rejections, Rejection{Reason: reason, Count: p.rejected[reason]})
+	}
+	return rejections
+}
+
+func (p *parser) pod(pod *v1.PodResources) {
+	if pod == nil {
+		p.reject(reasonMalformed)
+		return
+	}
+	if reason := cmp.Or(checkName(pod.Namespace, maxName, reasonMissingPod), checkName(pod.Name, maxName, reasonMissingPod)); reason != "" {
+		p.reject(reason)
+		return
+	}
+	holder := Holder{Pod: Pod{Namespace: pod.Namespace, Name: pod.Name}}
+	for _, container := range sorted(pod.Containers, compareContainers) {
+		if len(container.GetDynamicResources()) == 0 {
+			continue
+		}
+		if reason := checkName(container.Name, maxName, reasonMissingContainer); reason != "" {
+			p.reject(reason)
+			continue
+		}
+		holder.Container = container.Name
+		for _, claim := range container.DynamicResources {
+			p.claim(holder, claim)
+		}
+	}
+}
+
+// claim adds the devices of one claim of one container.
+func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
+	claim := Claim{Namespace: entry.GetClaimNamespace(), Name: entry.GetClaimName()}
+	if reason := cmp.Or(checkName(claim.Namespace, maxName, reasonMissingClaim), checkName(claim.Name, maxName, reasonMissingClaim)); reason != "" {
+		p.reject(reason)
+		return
+	}
+	p.entries++
+	p.scratch = append(p.scratch[:0], entry.ClaimResources...)
+	rows := sortInPlace(p.scratch, compareRows)
+	for i, row := range rows {
+		if reason := checkRow(row); reason != "" {
+			p.reject(reason)
+			continue
+		}
+		cdi := row.CdiDevices
+		if i > 0 && rows[i-1].GetDriverName() == row.DriverName {
+			cdi = ownCDI(rows[i-1].GetCdiDevices(), cdi)
+		}
+		p.row(holder, rowKey{claim, driver.ID{Driver: row.DriverName, Pool: row.PoolName, Device: row.DeviceName}, row.GetShareId()}, cdi)
+	}
+}
+
+// row adds one device of one claim of one container.
+func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) {
+	i, known := p.rows[key]
+	switch {
+	case known && p.lastEntry[i] == p.entries:
+		p.reject(reasonDuplicate)
+		return
+	case p.holders == maxHolders, !known && len(p.allocations) == maxAllocations:
+		p.reject(reasonTooMany)
+		return
+	case !known:
+		i = len(p.allocations)
+		p.rows[key] = i
+		p.allocations = append(p.allocations, Allocation{Claim: key.claim, Device: key.device, ShareID: key.shareID})
+		p.lastEntry = append(p.lastEntry, 0)
+	}
+	p.lastEntry[i] = p.entries
+	a := &p.allocations[i]
+	if n := len(a.Holders); n == 0 || a.Holders[n-1] != holder {
+		a.Holders = append(a.Holders, holder)
+		p.holders++
+	}
+	p.setCDI(a, cdi)
+}
+
+// setCDI gives an allocation its CDI names. All containers that hold it show the same; should they not, the choice does
+// not depend on their order.
+func (p *parser) setCDI(a *Allocation, cdi []*v1.CDIDevice) {
+	if slices.EqualFunc(a.CDI, cdi, func(name string, d *v1.CDIDevice) bool { return name == d.GetName() }) {
+		return
+	}
+	var names []string
+	for _, d := range cdi {
+		reason := checkName(d.GetName(), maxCDIName, reasonMissingCDI)
+		if reason == "" && len(names) == maxOwnCDI {
+			reason = reasonTooMany
+		}
+		if reason != "" {
+			p.reject(reason)
+			continue
+		}
+		names = append(names, d.Name)
+	}
+	if a.CDI == nil || len(names) > 0 && slices.Compare(names, a.CDI) < 0 {
+		a.CDI = names
+	}
+}
+
+// ownCDI returns the names of a device, given those that the device before it showed: what comes behind these. A list that
+// does not begin with them does not accumulate.
+func ownCDI(before, shown []*v1.CDIDevice) []*v1.CDIDevice {
+	if len(shown) < len(before) {
+		return shown
+	}
+	for i, d := range before {
+		if shown[i].GetName() != d.GetName() {
+			return shown
+		}
+	}
+	return shown[len(before):]
+}
+
+// checkRow returns why a device can not be used, or "".
+func checkRow(row *v1.ClaimResource) string {
+	if row.GetDriverName() == "" && row.GetPoolName() == "" && row.GetDeviceName() == "" && len(row.GetCdiDevices()) > 0 {
+		return reasonClassicDRA
+	}
+	if reason := cmp.Or(
+		checkName(row.GetDriverName(), maxDriverName, reasonMissingDriver),
+		checkName(row.GetPoolName(), maxName, reasonMissingPool),
+		checkName(row.GetDeviceName(), maxName, reasonMissingDevice),
+	); reason != "" {
+		return reason
+	}
+	if row.GetShareId() == "" {
+		return ""
+	}
+	return checkName(row.GetShareId(), maxName, "")
+}
+
+// checkName returns why a name can not be used, or "".
+func checkName(name string, maxLen int, missing string) string {
+	switch {
+	case name == "":
+		return missing
+	case len(name) > maxLen:
+		return reasonTooLong
+	case !utf8.ValidString(name):
+		return reasonInvalidUTF8
+	}
+	return ""
+}
+
+// sortHolders sorts the holders, each once. They are in order already unless an answer names a pod or container twice.
+func sortHolders(a *Allocation) {
+	if !slices.IsSortedFunc(a.Holders, Holder.Compare) {
+		slices.SortFunc(a.Holders, Holder.Compare)
+	}
+	a.Holders = slices.Compact(a.Holders)
+}
+
+// sorted returns the items in order, and leaves the input as it is.
+func sorted[T any](items []T, compare func(a, b T) int) []T {
+	return sortInPlace(slices.Clone(items), compare)
+}
+
+// sortInPlace sorts stably, at little cost where the order is right already.
+func sortInPlace[T any](items []T, compare func(a, b T) int) []T {
+	if !slices.IsSortedFunc(items, compare) {
+		slices.SortStableFunc(items, compare)
+	}
+	return items
+}
+
+func comparePods(a, b *v1.PodResources) int {
+	return cmp.Or(strings.Compare(a.GetNamespace(), b.GetNamespace()), strings.Compare(a.GetName(), b.GetName()))
+}
+
+func compareContainers(a, b *v1.ContainerResources) int {
+	return strings.Compare(a.GetName(), b.GetName())
+}
+
+// compareRows brings the devices of each driver together, in the order in which their CDI names accumulate.
+func compareRows(a, b *v1.ClaimResource) int {
+	return cmp.Or(strings.Compare(a.GetDriverName(), b.GetDriverName()), cmp.Compare(len(a.GetCdiDevices()), len(b.GetCdiDevices())))
+}

@@ -1,0 +1,388 @@
+package podresources
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// recorded returns a file of testdata/recorded.
+func recorded(t testing.TB, name string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("testdata", "recorded", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+func recordedList(t testing.TB) *v1.ListPodResourcesResponse {
+	t.Helper()
+	answer, err := test.ParseList(recorded(t, "list.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
+func answerOf(pods ...*v1.PodResources) *v1.ListPodResourcesResponse {
+	return &v1.ListPodResourcesResponse{PodResources: pods}
+}
+
+// render writes allocations and rejections for people to read.
+func render(allocations []Allocation, rejections []Rejection) string {
+	var b strings.Builder
+	for _, a := range allocations {
+		fmt.Fprintf(&b, "%v claim=%s/%s share=%q cdi=%q\n", a.Device, a.Claim.Namespace, a.Claim.Name, a.ShareID, a.CDI)
+		for _, h := range a.Holders {
+			fmt.Fprintf(&b, "\theld by %s/%s/%s\n", h.Namespace, h.Name, h.Container)
+		}
+	}
+	for _, r := range rejections {
+		fmt.Fprintf(&b, "rejected %s: %d\n", r.Reason, r.Count)
+	}
+	return b.String()
+}
+
+func TestParseRecorded(t *testing.T) {
+	got := render(Parse(recordedList(t)))
+	golden := filepath.Join("testdata", "list.golden")
+	if *update {
+		if err := os.WriteFile(golden, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// gpu is a device of the driver of most tests, named by its number, with one CDI name of its own.
+func gpu(n int) *v1.ClaimResource {
+	return test.Device("gpu.example.com", "node", fmt.Sprintf("gpu-%d", n), fmt.Sprintf("example.com/gpu=%d", n))
+}
+
+func TestParse(t *testing.T) {
+	gpuID := func(n int) driver.ID {
+		return driver.ID{Driver: "gpu.example.com", Pool: "node", Device: fmt.Sprintf("gpu-%d", n)}
+	}
+	cdi := func(n int) []string { return []string{fmt.Sprintf("example.com/gpu=%d", n)} }
+	holder := func(pod, container string) Holder {
+		return Holder{Pod: Pod{Namespace: "ns", Name: pod}, Container: container}
+	}
+	claim := Claim{Namespace: "ns", Name: "claim"}
+	// retried is what kubernetes issue 141335 makes of a claim: its devices again and again, names still accumulating.
+	retried := test.Claim("ns", "claim", gpu(0), gpu(1), gpu(0), gpu(1), gpu(0), gpu(1))
+
+	for name, tt := range map[string]struct {
+		pods       []*v1.PodResources
+		want       []Allocation
+		rejections []Rejection
+	}{
+		"nothing": {},
+		"pods without devices": {pods: []*v1.PodResources{
+			test.Pod("ns", "a"), test.Pod("ns", "b", test.Container("main")), test.Pod("ns", "c", test.Container("main", test.Claim("ns", "claim"))),
+		}},
+		"shared claim": {
+			pods: []*v1.PodResources{
+				test.Pod("ns", "b", test.Container("main", test.Claim("ns", "claim", gpu(0)))),
+				test.Pod("ns", "a", test.Container("two", test.Claim("ns", "claim", gpu(0))), test.Container("one", test.Claim("ns", "claim", gpu(0)))),
+			},
+			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "one"), holder("a", "two"), holder("b", "main")}}},
+		},
+		"shares": {
+			pods: []*v1.PodResources{test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim",
+				test.Share("gpu.example.com", "node", "gpu-0", "s2", "example.com/gpu=s2"),
+				test.Share("gpu.example.com", "node", "gpu-0", "s1", "example.com/gpu=s1"))))},
+			want: []Allocation{
+				{Claim: claim, Device: gpuID(0), ShareID: "s1", CDI: []string{"example.com/gpu=s1"}, Holders: []Holder{holder("a", "main")}},
+				{Claim: claim, Device: gpuID(0), ShareID: "s2", CDI: []string{"example.com/gpu=s2"}, Holders: []Holder{holder("a", "main")}},
+			},
+		},
+		"duplicates without end": {
+			pods: []*v1.PodResources{test.Pod("ns", "a", test.Container("main", retried))},
+			want: []Allocation{
+				{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "main")}},
+				{Claim: claim, Device: gpuID(1), CDI: cdi(1), Holders: []Holder{holder("a", "main")}},
+			},
+			rejections: []Rejection{{reasonDuplicate, 4}},
+		},
+		"two requests of one claim list it twice": {
+			pods: []*v1.PodResources{test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim", gpu(0)), test.Claim("ns", "claim", gpu(0))))},
+			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "main")}}},
+		},
+		"a pod twice": {
+			pods: []*v1.PodResources{
+				test.Pod("ns", "a", test.Container("one", test.Claim("ns", "claim", gpu(0))), test.Container("two", test.Claim("ns", "claim", gpu(0)))),
+				test.Pod("ns", "a", test.Container("one", test.Claim("ns", "claim", gpu(0)))),
+			},
+			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "one"), holder("a", "two")}}},
+		},
+		"hostile names are kept": {
+			pods: []*v1.PodResources{test.Pod("n\"s", "a\nb", test.Container("{x=\"\\", test.Claim("ns", "claim", gpu(0))))},
+			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{{Pod: Pod{"n\"s", "a\nb"}, Container: "{x=\"\\"}}}},
+		},
+		"bad rows cost themselves": {
+			pods: []*v1.PodResources{
+				nil,
+				test.Pod("ns", ""),
+				test.Pod("", "a"),
+				test.Pod("ns", strings.Repeat("a", 254)),
+				test.Pod("ns", "a\xff"),
+				test.Pod("ns", "a", nil, test.Container("", test.Claim("ns", "claim", gpu(7))), test.Container("main",
+					nil,
+					test.Claim("ns", "", gpu(7)),
+					test.Claim("", "claim", gpu(7)),
+					test.Claim("ns", "claim",
+						test.Device("", "node", "gpu-7"),
+						test.Device(strings.Repeat("d", 64), "node", "gpu-7"),
+						test.Device("gpu.example.com", "", "gpu-7", "example.com/gpu=7"),
+						test.Device("gpu.example.com", "node", ""),
+						test.Share("gpu.example.com", "node", "gpu-7", "\xff"),
+						test.Device("", "", "", "example.com/gpu=7"),
+						test.Device("gpu.example.com", "node", "gpu-0", "", "example.com/gpu=0"),
+					),
+					&v1.DynamicResource{ClaimNamespace: "ns", ClaimName: "nil", ClaimResources: []*v1.ClaimResource{nil}},
+				)),
+			},
+			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "main")}}},
+			rejections: []Rejection{
+				{reasonClassicDRA, 1},
+				{reasonInvalidUTF8, 2},
+				{reasonMalformed, 1},
+				{reasonMissingCDI, 1},
+				{reasonMissingClaim, 3},
+				{reasonMissingContainer, 1},
+				{reasonMissingDevice, 1},
+				{reasonMissingDriver, 2},
+				{reasonMissingPod, 2},
+				{reasonMissingPool, 1},
+				{reasonTooLong, 2},
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, rejections := Parse(answerOf(tt.pods...))
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(tt.rejections, rejections); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// TestParseCDI undoes the accumulating CDI names of the devices a, b and c of one claim.
+func TestParseCDI(t *testing.T) {
+	row := func(driverName, device string, cdi ...string) *v1.ClaimResource {
+		return test.Device(driverName, "node", device, cdi...)
+	}
+	for name, tt := range map[string]struct {
+		rows []*v1.ClaimResource // as shown
+		want map[string][]string
+	}{
+		"accumulated": {
+			rows: []*v1.ClaimResource{row("d", "a", "1"), row("d", "b", "1", "2", "3"), row("d", "c", "1", "2", "3", "4")},
+			want: map[string][]string{"a": {"1"}, "b": {"2", "3"}, "c": {"4"}},
+		},
+		"rows in another order": {
+			rows: []*v1.ClaimResource{row("d", "c", "1", "2", "3", "4"), row("d", "a", "1"), row("d", "b", "1", "2", "3")},
+			want: map[string][]string{"a": {"1"}, "b": {"2", "3"}, "c": {"4"}},
+		},
+		"several drivers, interleaved": {
+			rows: []*v1.ClaimResource{row("d", "a", "1"), row("e", "b", "x"), row("d", "c", "1", "2")},
+			want: map[string][]string{"a": {"1"}, "b": {"x"}, "c": {"2"}},
+		},
+		"one name for all": {
+			rows: []*v1.ClaimResource{row("d", "a", "1"), row("d", "b", "1", "1"), row("d", "c", "1", "1", "1")},
+			want: map[string][]string{"a": {"1"}, "b": {"1"}, "c": {"1"}},
+		},
+		"a device without names": {
+			rows: []*v1.ClaimResource{row("d", "a", "1"), row("d", "b", "1"), row("d", "c", "1", "2")},
+			want: map[string][]string{"a": {"1"}, "b": nil, "c": {"2"}},
+		},
+		"a rejected device still accumulates": {
+			rows: []*v1.ClaimResource{row("d", "a", "1"), row("d", "", "1", "2"), row("d", "c", "1", "2", "3")},
+			want: map[string][]string{"a": {"1"}, "c": {"3"}},
+		},
+		"a kubelet without the bug": {
+			rows: []*v1.ClaimResource{row("d", "a", "1", "2"), row("d", "b", "3"), row("d", "c", "4", "5")},
+			want: map[string][]string{"a": {"1", "2"}, "b": {"3"}, "c": {"4", "5"}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			entry := &v1.DynamicResource{ClaimNamespace: "ns", ClaimName: "claim", ClaimResources: tt.rows}
+			allocations, _ := Parse(answerOf(test.Pod("ns", "pod", test.Container("main", entry))))
+			got := make(map[string][]string)
+			for _, a := range allocations {
+				got[a.Device.Device] = a.CDI
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestParseBounds(t *testing.T) {
+	pods := make([]*v1.PodResources, 1100)
+	for i := range pods {
+		name := fmt.Sprintf("pod-%04d", i)
+		claim := test.Claim("ns", name)
+		for n := range 32 {
+			claim.ClaimResources = append(claim.ClaimResources, test.Device("d", "p", fmt.Sprintf("%d-%d", i, n)))
+		}
+		pods[i] = test.Pod("ns", name, test.Container("main", claim))
+	}
+	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+	allocations, rejections := Parse(answerOf(pods...))
+	if len(allocations) != maxAllocations {
+		t.Errorf("%d allocations, want %d", len(allocations), maxAllocations)
+	}
+	if diff := cmp.Diff([]Rejection{{reasonTooMany, 1100*32 - maxAllocations}}, rejections); diff != "" {
+		t.Error(diff)
+	}
+	for _, a := range allocations {
+		if a.Holders[0].Name >= fmt.Sprintf("pod-%04d", maxAllocations/32) {
+			t.Fatalf("%s was kept", a.Holders[0].Name)
+		}
+	}
+}
+
+// TestParseProperties draws answers as the kubelet builds them, and compares with what they were built from.
+func TestParseProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		devices := rapid.SliceOfN(rapid.IntRange(0, 40), 1, 12).Draw(t, "devices")
+		slices.Sort(devices)
+		devices = slices.Compact(devices)
+		want := make([]Allocation, 0, len(devices))
+		var claims []*v1.DynamicResource
+		for _, n := range devices {
+			name := fmt.Sprintf("claim-%d", n%3)
+			want = append(want, Allocation{
+				Claim:  Claim{"ns", name},
+				Device: driver.ID{Driver: "gpu.example.com", Pool: "node", Device: fmt.Sprintf("gpu-%d", n)},
+				CDI:    []string{fmt.Sprintf("example.com/gpu=%d", n)},
+			})
+		}
+		for c := range 3 {
+			var rows []*v1.ClaimResource
+			for _, n := range devices {
+				if n%3 == c {
+					rows = append(rows, gpu(n))
+				}
+			}
+			claims = append(claims, test.Claim("ns", fmt.Sprintf("claim-%d", c), rows...))
+		}
+		var pods []*v1.PodResources
+		for p := range rapid.IntRange(1, 4).Draw(t, "pods") {
+			pod := test.Pod("ns", fmt.Sprintf("pod-%d", p))
+			for c := range rapid.IntRange(1, 3).Draw(t, "containers") {
+				pod.Containers = append(pod.Containers, test.Container(fmt.Sprintf("c-%d", c), rapid.Permutation(claims).Draw(t, "claims")...))
+				for i := range want {
+					want[i].Holders = append(want[i].Holders, Holder{Pod: Pod{"ns", pod.Name}, Container: fmt.Sprintf("c-%d", c)})
+				}
+			}
+			pods = append(pods, pod)
+		}
+		slices.SortFunc(want, Allocation.Compare)
+		got, rejections := Parse(answerOf(rapid.Permutation(pods).Draw(t, "order")...))
+		if diff := cmp.Diff(want, got); diff != "" || rejections != nil {
+			t.Fatal(diff, rejections)
+		}
+	})
+}
+
+func FuzzParse(f *testing.F) {
+	wire, err := proto.Marshal(recordedList(f))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(wire)
+	for _, seed := range []*v1.PodResources{
+		test.Pod("", ""),
+		test.Pod("ns", "a", test.Container("", test.Claim("", "", test.Device("", "", "", "x")))),
+		test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim", gpu(0), gpu(1), gpu(0)))),
+	} {
+		wire, err := proto.Marshal(answerOf(seed))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(wire)
+	}
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		answer, err := decode(wire)
+		if err != nil {
+			return
+		}
+		allocations, rejections := Parse(answer)
+		if !slices.IsSortedFunc(allocations, Allocation.Compare) {
+			t.Error("not sorted")
+		}
+		for i, a := range allocations {
+			if len(a.Holders) == 0 || a.Device.Driver == "" || a.Device.Pool == "" || a.Device.Device == "" || a.Claim.Name == "" {
+				t.Errorf("not whole: %+v", a)
+			}
+			if i > 0 && a.Compare(allocations[i-1]) == 0 {
+				t.Errorf("twice: %+v", a)
+			}
+		}
+		slices.Reverse(answer.PodResources)
+		again, rejectionsAgain := Parse(answer)
+		if diff := cmp.Diff(render(allocations, rejections), render(again, rejectionsAgain)); diff != "" {
+			t.Error("the order of pods matters:", diff)
+		}
+	})
+}
+
+func BenchmarkParse(b *testing.B) {
+	for _, devices := range []int{8, 64, 512} {
+		for _, pods := range []int{50, 500} {
+			b.Run(fmt.Sprintf("devices=%d/pods=%d", devices, pods), func(b *testing.B) {
+				answer := nodeOf(devices, pods)
+				b.ReportAllocs()
+				for b.Loop() {
+					Parse(answer)
+				}
+			})
+		}
+	}
+}
+
+// nodeOf is a node on which every device is in a claim of eight, and every pod holds one of the claims.
+func nodeOf(devices, pods int) *v1.ListPodResourcesResponse {
+	var claims []*v1.DynamicResource
+	for first := 0; first < devices; first += 8 {
+		var rows []*v1.ClaimResource
+		for n := first; n < min(first+8, devices); n++ {
+			rows = append(rows, gpu(n))
+		}
+		claims = append(claims, test.Claim("ns", fmt.Sprintf("claim-%d", first), rows...))
+	}
+	answer := answerOf()
+	for p := range max(pods, len(claims)) {
+		claim := proto.CloneOf(claims[p%len(claims)])
+		answer.PodResources = append(answer.PodResources, test.Pod("ns", fmt.Sprintf("pod-%d", p), test.Container("main", claim), test.Container("sidecar")))
+	}
+	return answer
+}
