@@ -1,0 +1,56 @@
+package netdev
+
+import (
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+const numCounters = 8
+
+// counterFile is a file below an interface's folder and what it counts.
+type counterFile struct {
+	path     string
+	quantity driver.Quantity
+	labels   driver.Labels
+}
+
+// counterFiles returns the counters that are read. Drops are the kernel's rx_dropped and tx_dropped: unlike the
+// column of /proc/net/dev they leave out what the hardware missed for want of buffers (rx_missed_errors).
+func counterFiles() [numCounters]counterFile {
+	const receive, transmit = "receive", "transmit"
+	return [numCounters]counterFile{
+		{"statistics/rx_bytes", driver.IOBytes, driver.Labels{"network", receive}},
+		{"statistics/tx_bytes", driver.IOBytes, driver.Labels{"network", transmit}},
+		{"statistics/rx_packets", driver.NetworkPackets, driver.Labels{receive}},
+		{"statistics/tx_packets", driver.NetworkPackets, driver.Labels{transmit}},
+		{"statistics/rx_errors", driver.NetworkErrors, driver.Labels{receive}},
+		{"statistics/tx_errors", driver.NetworkErrors, driver.Labels{transmit}},
+		{"statistics/rx_dropped", driver.NetworkDrops, driver.Labels{receive}},
+		{"statistics/tx_dropped", driver.NetworkDrops, driver.Labels{transmit}},
+	}
+}
+
+// counter goes on where the kernel's starts again.
+type counter struct {
+	read       bool      // at the last measurement
+	known      bool      // was read at all
+	fromZero   bool      // the first value seen counts as zero
+	raw, value uint64    // the kernel's value, and ours
+	since      time.Time // when value was zero; the zero time: unknown
+}
+
+// advance takes the kernel's value as read at a time. A value that fell has restarted at zero.
+func (c *counter) advance(raw uint64, at time.Time) {
+	switch {
+	case c.known && raw >= c.raw:
+		c.value += raw - c.raw
+	case c.known:
+		c.value += raw
+	case c.fromZero:
+		c.since = at
+	default:
+		c.value = raw
+	}
+	c.known, c.raw = true, raw
+}

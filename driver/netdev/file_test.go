@@ -1,0 +1,124 @@
+package netdev
+
+import (
+	"errors"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestParseSpeed(t *testing.T) {
+	for _, tc := range []struct {
+		line string
+		want float64
+		err  error
+	}{
+		{"1000", 125e6, nil},
+		{"800000", 100e9, nil},
+		{"-1", 0, nil},         // unknown, in today's kernels
+		{"4294967295", 0, nil}, // unknown, in earlier ones
+		{"2147483647", 0, nil},
+		{"0", 0, nil},
+		{"", 0, strconv.ErrSyntax},
+		{"1e3", 0, strconv.ErrSyntax},
+		{"9223372036854775808", 0, strconv.ErrRange},
+	} {
+		if got, err := parseSpeed([]byte(tc.line)); got != tc.want || !errors.Is(err, tc.err) {
+			t.Errorf("parseSpeed(%q) = %v, %v; want %v, %v", tc.line, got, err, tc.want, tc.err)
+		}
+	}
+}
+
+func TestParseLine(t *testing.T) {
+	for _, tc := range []struct {
+		content, want string
+		err           error
+	}{
+		{"4\n", "4", nil},
+		{"p0", "p0", nil},
+		{"\n", "", errEmpty},
+		{"", "", errEmpty},
+		{strings.Repeat("1", maxFile), strings.Repeat("1", maxFile), nil},
+		{strings.Repeat("1", maxFile+1), "", errTooLong},
+	} {
+		if got, err := parseLine([]byte(tc.content)); string(got) != tc.want || !errors.Is(err, tc.err) {
+			t.Errorf("parseLine(%q) = %q, %v; want %q, %v", tc.content, got, err, tc.want, tc.err)
+		}
+	}
+}
+
+func TestIsRepresentor(t *testing.T) {
+	for name, want := range map[string]bool{
+		"p0": false, "p0s1": false, "c1p0": false, "": false, "c": false, "port": false,
+		"pf0": true, "pf0vf3": true, "pf1sf88": true, "c1pf0vf3": true, "c12pf0": true,
+	} {
+		if got := isRepresentor(name); got != want {
+			t.Errorf("isRepresentor(%q) = %v", name, got)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	tree, err := os.ReadFile("testdata/server.tree")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for line := range strings.Lines(string(tree)) {
+		if _, content, ok := strings.Cut(line, ": "); ok {
+			f.Add([]byte(content))
+		}
+	}
+	f.Fuzz(func(t *testing.T, content []byte) {
+		line, err := parseLine(content)
+		if err != nil {
+			return
+		}
+		if len(line) == 0 || len(line) > maxFile {
+			t.Errorf("parseLine(%q) = %q", content, line)
+		}
+		isRepresentor(string(line))
+		if speed, err := parseSpeed(line); speed < 0 || speed > math.MaxInt32*125e3 || err != nil && speed != 0 {
+			t.Errorf("parseSpeed(%q) = %v, %v", line, speed, err)
+		}
+		// A number that is taken is the number that is written.
+		n, err := parseNumber(line)
+		if digits := strings.TrimLeft(string(line), "0"); err == nil && n > 0 && strconv.FormatUint(n, 10) != digits {
+			t.Errorf("parseNumber(%q) = %d", line, n)
+		}
+	})
+}
+
+// TestCounterProperties: over any history of the kernel's values ours never falls, and rises by what the kernel's rose.
+func TestCounterProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := counter{fromZero: rapid.Bool().Draw(t, "from zero")}
+		raw := rapid.Uint64Range(0, 1<<40).Draw(t, "first")
+		c.advance(raw, time.Unix(1, 0))
+		first, since := c.value, c.since
+		switch {
+		case c.fromZero && (first != 0 || !since.Equal(time.Unix(1, 0))):
+			t.Fatalf("starts at %v since %v, want 0 at once", first, since)
+		case !c.fromZero && (first != raw || !since.IsZero()):
+			t.Fatalf("starts at %v since %v, want the kernel's %d", first, since, raw)
+		}
+		want := first
+		for step := range rapid.IntRange(1, 20).Draw(t, "steps") {
+			reset := rapid.Bool().Draw(t, "reset")
+			rise := rapid.Uint64Range(0, 1<<30).Draw(t, "rise")
+			if reset && rise < raw { // otherwise nobody can see it
+				raw = rise
+			} else {
+				raw += rise
+			}
+			want += rise
+			if c.advance(raw, time.Unix(int64(step)+2, 0)); c.value != want || !c.since.Equal(since) {
+				t.Fatalf("step %d: %v since %v, want %v since %v", step, c.value, c.since, want, since)
+			}
+		}
+	})
+}

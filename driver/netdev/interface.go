@@ -1,0 +1,108 @@
+package netdev
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// netInterface is what is known of an interface between samples.
+type netInterface struct {
+	index    uint64 // ifindex; 0: could not be read so far
+	counters [numCounters]counter
+	at       time.Time // when the counters were read
+	facts    facts
+	due      bool      // to be read in this sample
+	seen     time.Time // the last sample in which it was there
+}
+
+// measure reads the interface. It returns nil if there is no such interface (any more).
+func (s *Source) measure(root *os.File, name string, bad *problems) *netInterface {
+	folder, err := openFolder(root, name)
+	if err != nil {
+		// A file among the interfaces (bonding_masters) is no folder.
+		if !isGone(err) {
+			bad.add(fmt.Errorf("open network interface %s: %w", name, err))
+		}
+		return nil
+	}
+	defer folder.close()
+
+	index, err := s.file.number(folder, "ifindex")
+	if isGone(err) {
+		return nil
+	}
+	i := s.interfaceOf(name, index)
+	i.at = s.now()
+	s.refresh(i, name, bad)
+	if err != nil { // it is there, but whose counters these are is not known
+		bad.add(fmt.Errorf("read ifindex of network interface %s: %w", name, err))
+		i.lose()
+		return i
+	}
+	for n, f := range counterFiles() {
+		raw, err := s.file.number(folder, f.path)
+		i.counters[n].read = err == nil
+		if err == nil {
+			i.counters[n].advance(raw, i.at)
+		} else {
+			bad.addUnlessAbsent(err, name, f.path)
+		}
+	}
+	return i
+}
+
+// interfaceOf returns the state of the interface: a new one if the ifindex is not that of before, unless it is 0, unknown.
+func (s *Source) interfaceOf(name string, index uint64) *netInterface {
+	i := s.known[name]
+	switch {
+	case i == nil:
+		i = &netInterface{index: index}
+		s.known[name] = i
+	case i.index == 0:
+		i.index = index
+	case index != 0 && i.index != index:
+		*i = netInterface{index: index}
+		for n := range i.counters {
+			i.counters[n].fromZero = true
+		}
+	}
+	return i
+}
+
+// refresh reads the interface's facts if they are due.
+func (s *Source) refresh(i *netInterface, name string, bad *problems) {
+	if age := i.at.Sub(i.facts.at); age < factsEvery && age >= 0 && !i.facts.at.IsZero() {
+		return
+	}
+	var err error
+	i.facts, err = s.file.facts(filepath.Join(s.root, name), name, i.at)
+	bad.add(err)
+}
+
+// lose notes that no counter could be read.
+func (i *netInterface) lose() {
+	for n := range i.counters {
+		i.counters[n].read = false
+	}
+}
+
+// report appends the interface's last readings.
+func (i *netInterface) report(readings []driver.Reading) []driver.Reading {
+	for n, f := range counterFiles() {
+		if c := &i.counters[n]; c.read {
+			readings = append(readings, driver.Reading{
+				Quantity: f.quantity, Labels: f.labels, Value: float64(c.value), At: i.at, Since: c.since,
+			})
+		}
+	}
+	if i.facts.speed > 0 {
+		readings = append(readings, driver.Reading{
+			Quantity: driver.Capacity, Labels: driver.Labels{"speed"}, Value: i.facts.speed, At: i.facts.at,
+		})
+	}
+	return readings
+}

@@ -1,0 +1,149 @@
+// Package netdev reads the network interfaces of a network namespace: traffic, errors and link speed.
+//
+// Everything comes from <sysfs>/class/net. A sysfs shows the network namespace in which it was mounted, so that the
+// host's interfaces are seen through the host's sysfs from a pod of any namespace; /proc/net/dev would show the
+// reader's own. An interface that a driver moved into a pod's namespace is not there, and has no sample.
+package netdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+const (
+	// maxInterfaces bounds the interfaces that are read.
+	maxInterfaces = 4096
+
+	// virtualsAtOnce bounds the interfaces without hardware, pods' veths for the most part, that one sample reads
+	// again. Reading one takes some 30 system calls, at each of which the kernel sums the counters of all CPUs.
+	virtualsAtOnce = 128
+
+	// factsEvery is the rhythm of what hardly changes and is dear: links to follow, and the speed, for which the
+	// kernel takes the lock of all network configuration and asks the hardware.
+	factsEvery = 30 * time.Second
+
+	// remember is how long an interface that is gone stays known, to tell one that comes back from a new one.
+	remember = time.Hour
+
+	loopback = "lo" // its name in every network namespace
+)
+
+// Source reads all network interfaces but the loopback, which nobody allocates. It is a [driver.Source].
+//
+// The counters are the kernel's own (Documentation/ABI/testing/sysfs-class-net-statistics; their meaning: struct
+// rtnl_link_stats64 in include/uapi/linux/if_link.h) and go on when an interface's driver sets them back to zero. An
+// interface that was made anew under the name of an earlier one, which its ifindex shows, counts from zero at its
+// first sight.
+type Source struct {
+	root  string // <sysfs>/class/net
+	now   func() time.Time
+	known map[string]*netInterface // by name
+	next  string                   // the name of the interface without hardware whose turn it is, or one below
+	file  reader
+}
+
+var _ driver.Source = (*Source)(nil)
+
+// New returns a source that reads below the sysfs mounted at that path.
+func New(sysfs string) *Source {
+	return &Source{
+		root:  filepath.Join(sysfs, "class", "net"),
+		now:   time.Now,
+		known: map[string]*netInterface{},
+	}
+}
+
+// Name returns netdev.
+func (*Source) Name() string { return "netdev" }
+
+// Sample returns a sample of each interface, by name. What an interface does not support is absent without an error;
+// what could not be read is absent too, with one error for all. Where there are more than virtualsAtOnce interfaces
+// without hardware, those are read in turn, and have their last readings in between.
+func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
+	root, err := os.Open(s.root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open network interfaces: %w", err)
+	}
+	defer root.Close()
+
+	var bad problems
+	names, err := list(root)
+	bad.add(err)
+	s.schedule(names)
+	start := s.now()
+	samples := make([]driver.Sample, 0, len(names))
+	readings := make([]driver.Reading, 0, len(names)*(numCounters+1)) // of all samples, each of which gets a part
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			bad.add(fmt.Errorf("read network interfaces: %w", err))
+			break
+		}
+		i := s.known[name]
+		if i == nil || i.due {
+			i = s.measure(root, name, &bad)
+		}
+		if i == nil {
+			continue
+		}
+		i.seen = start
+		begin := len(readings)
+		readings = i.report(readings)
+		samples = append(samples, driver.Sample{Hardware: i.facts.hardware, Readings: readings[begin:len(readings):len(readings)]})
+	}
+	s.forget(start)
+	return samples, bad.err()
+}
+
+// list returns the sorted names of what is in the folder, at most maxInterfaces of them.
+func list(root *os.File) ([]string, error) {
+	names, err := root.Readdirnames(maxInterfaces + 2) // one may be the loopback
+	if len(names) == 0 {
+		return nil, nilAtEOF(err)
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return name == loopback })
+	if len(names) > maxInterfaces {
+		names, err = names[:maxInterfaces], fmt.Errorf("more than %d network interfaces: the others are not read", maxInterfaces)
+	}
+	slices.Sort(names)
+	return names, err
+}
+
+// schedule says which of the known interfaces are due: those with hardware, and the next of the others in the order
+// of their names.
+func (s *Source) schedule(names []string) {
+	first, _ := slices.BinarySearch(names, s.next)
+	left := virtualsAtOnce
+	for n := range names {
+		name := names[(first+n)%len(names)]
+		i := s.known[name]
+		if i == nil {
+			continue
+		}
+		i.due = i.facts.physical || left > 0
+		if i.due && !i.facts.physical {
+			left--
+			s.next = name + "\x00" // the lowest name above this one
+		}
+	}
+}
+
+// forget drops what has long been gone; when there is too much of it, all that was not seen since start.
+func (s *Source) forget(start time.Time) {
+	crowded := len(s.known) > 2*maxInterfaces
+	for name, i := range s.known {
+		if unseen := start.Sub(i.seen); unseen > remember || (crowded && unseen > 0) {
+			delete(s.known, name)
+		}
+	}
+}

@@ -1,0 +1,424 @@
+package netdev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// machine is a source over a tree of its own, and its clock.
+type machine struct {
+	tb     testing.TB
+	root   string
+	clock  time.Time
+	source *Source
+}
+
+func newMachine(tb testing.TB, trees ...string) *machine {
+	tb.Helper()
+	m := &machine{tb: tb, root: tb.TempDir(), clock: time.Unix(1_800_000_000, 0)}
+	for _, tree := range trees {
+		text, err := os.ReadFile(filepath.Join("testdata", tree))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		m.write(string(text))
+	}
+	m.source = New(m.root)
+	m.source.now = func() time.Time { return m.clock }
+	return m
+}
+
+func (m *machine) write(tree string) {
+	m.tb.Helper()
+	drivertest.WriteTree(m.tb, m.root, tree)
+}
+
+// set writes the value of an interface's file.
+func (m *machine) set(name, file string, value uint64) {
+	m.tb.Helper()
+	if err := os.WriteFile(m.path(name, file), fmt.Appendln(nil, value), 0o644); err != nil {
+		m.tb.Fatal(err)
+	}
+}
+
+func (m *machine) path(name, file string) string { return filepath.Join(m.source.root, name, file) }
+
+func (m *machine) remove(path string) {
+	m.tb.Helper()
+	if err := os.RemoveAll(path); err != nil {
+		m.tb.Fatal(err)
+	}
+}
+
+// later lets a second go by.
+func (m *machine) later() { m.clock = m.clock.Add(time.Second) }
+
+func (m *machine) sample() map[string]driver.Sample {
+	m.tb.Helper()
+	samples, err := m.source.Sample(m.tb.Context())
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+	return byName(samples)
+}
+
+func byName(samples []driver.Sample) map[string]driver.Sample {
+	named := map[string]driver.Sample{}
+	for _, s := range samples {
+		named[s.Hardware.NetDev] = s
+	}
+	return named
+}
+
+// received returns the reading of received bytes.
+func received(s driver.Sample) driver.Reading {
+	for _, r := range s.Readings {
+		if r.Quantity == driver.IOBytes && r.Labels[1] == "receive" {
+			return r
+		}
+	}
+	return driver.Reading{}
+}
+
+// values returns the readings' values, by quantity and labels.
+func values(s driver.Sample) map[string]float64 {
+	named := map[string]float64{}
+	for _, r := range s.Readings {
+		named[strings.TrimSpace(fmt.Sprintf("%v %s", r.Quantity, strings.Join(r.Labels[:], " ")))] = r.Value
+	}
+	return named
+}
+
+func TestRecordedMachine(t *testing.T) {
+	samples := newMachine(t, "virtio.tree").sample()
+	hardware := map[string]driver.Hardware{}
+	for name, s := range samples {
+		hardware[name] = s.Hardware
+	}
+	want := map[string]driver.Hardware{
+		"eth0": {NetDev: "eth0", PCI: "0000:00:03.0"},
+		"ifb0": {NetDev: "ifb0"},
+		"ifb1": {NetDev: "ifb1"},
+	}
+	if diff := cmp.Diff(want, hardware); diff != "" {
+		t.Errorf("hardware (-want +got):\n%s", diff)
+	}
+	if got := samples["eth0"].Readings; len(got) != numCounters {
+		t.Errorf("%d readings of eth0, whose speed is unknown: %v", len(got), got)
+	}
+}
+
+func TestServer(t *testing.T) {
+	samples := newMachine(t, "server.tree").sample()
+	hardware := map[string]driver.Hardware{}
+	for name, s := range samples {
+		hardware[name] = s.Hardware
+	}
+	const function = "0000:3b:00.0"
+	want := map[string]driver.Hardware{
+		"ens1f0np0":     {NetDev: "ens1f0np0", PCI: function, RDMADev: "mlx5_0", NUMANode: "1"},
+		"ens1f0npf0vf0": {NetDev: "ens1f0npf0vf0", Parent: function, NUMANode: "1"},
+		"ens1f0v0":      {NetDev: "ens1f0v0", Kind: driver.KindPartition, PCI: "0000:3b:00.2", Parent: function, RDMADev: "mlx5_2", NUMANode: "1"},
+		"en3f0pf0sf88":  {NetDev: "en3f0pf0sf88", Kind: driver.KindPartition, Parent: function, RDMADev: "mlx5_4", NUMANode: "1"},
+		"enxusb":        {NetDev: "enxusb"},
+		"bond0":         {NetDev: "bond0"},
+		"veth0a1b2c3d":  {NetDev: "veth0a1b2c3d"},
+	}
+	if diff := cmp.Diff(want, hardware); diff != "" {
+		t.Errorf("hardware (-want +got):\n%s", diff)
+	}
+	counters := map[string]float64{
+		"io_bytes network receive": 100000000, "io_bytes network transmit": 10000001,
+		"network_packets receive": 1000002, "network_packets transmit": 100003,
+		"network_errors receive": 10004, "network_errors transmit": 1005,
+		"network_drops receive": 106, "network_drops transmit": 17,
+	}
+	withSpeed := maps.Clone(counters)
+	withSpeed["capacity speed"] = 12.5e9
+	if diff := cmp.Diff(withSpeed, values(samples["ens1f0np0"])); diff != "" {
+		t.Errorf("readings of the physical function (-want +got):\n%s", diff)
+	}
+	for name, want := range map[string]float64{"enxusb": 125e6, "ens1f0v0": 0, "bond0": 0, "veth0a1b2c3d": 0} {
+		if got := values(samples[name])["capacity speed"]; got != want {
+			t.Errorf("speed of %s is %v bytes per second, want %v", name, got, want)
+		}
+	}
+}
+
+func TestSuite(t *testing.T) {
+	var current *machine
+	fresh := func(tb testing.TB) *machine {
+		current = newMachine(tb, "server.tree")
+		return current
+	}
+	isFile := func(name, file string) func(driver.Sample, driver.Reading) bool {
+		return func(s driver.Sample, r driver.Reading) bool {
+			return s.Hardware.NetDev == name && (file == "" || r.Quantity == driver.NetworkErrors && r.Labels[0] == "receive")
+		}
+	}
+	fault := func(name string, breakIt func(*machine), hits func(driver.Sample, driver.Reading) bool, silent bool) drivertest.Fault {
+		return drivertest.Fault{Name: name, Hits: hits, Silent: silent, New: func(tb testing.TB) (driver.Source, func()) {
+			m := fresh(tb)
+			return m.source, func() { breakIt(m) }
+		}}
+	}
+	const errorsFile = "statistics/rx_errors"
+	content := func(text string) func(*machine) {
+		return func(m *machine) {
+			if err := os.WriteFile(m.path("bond0", errorsFile), []byte(text), 0o644); err != nil {
+				m.tb.Fatal(err)
+			}
+		}
+	}
+	drivertest.Run(t, drivertest.Config{
+		New:     func(tb testing.TB) driver.Source { return fresh(tb).source },
+		Now:     func() time.Time { return current.clock },
+		Absent:  func(tb testing.TB) driver.Source { return newMachine(tb).source },
+		Advance: func() { current.later(); advance(current) },
+		Faults: []drivertest.Fault{
+			fault("file missing", func(m *machine) { m.remove(m.path("bond0", errorsFile)) }, isFile("bond0", errorsFile), true),
+			fault("interface missing", func(m *machine) { m.remove(m.path("bond0", "")) }, isFile("bond0", ""), true),
+			fault("garbage", content("many\n"), isFile("bond0", errorsFile), false),
+			fault("empty", content(""), isFile("bond0", errorsFile), false),
+			fault("negative", content("-1\n"), isFile("bond0", errorsFile), false),
+			fault("too long", content(strings.Repeat(" ", maxFile)+"1"), isFile("bond0", errorsFile), false),
+			fault("too high", content("18446744073709551616\n"), isFile("bond0", errorsFile), false),
+			fault("ifindex", func(m *machine) { m.write("class/net/bond0/ifindex: ?\n") }, isFile("bond0", ""), false),
+			fault("pipe", func(m *machine) {
+				m.remove(m.path("bond0", errorsFile))
+				if err := syscall.Mkfifo(m.path("bond0", errorsFile), 0o644); err != nil {
+					m.tb.Fatal(err)
+				}
+			}, isFile("bond0", errorsFile), false),
+		},
+	})
+}
+
+// advance raises the counters of all interfaces.
+func advance(m *machine) {
+	for name, i := range m.source.known {
+		for n, f := range counterFiles() {
+			m.set(name, f.path, i.counters[n].raw+uint64(1500*(n+1)))
+		}
+	}
+}
+
+// TestRecreated: an interface of an earlier one's name counts from its first sight.
+func TestRecreated(t *testing.T) {
+	m := newMachine(t, "server.tree")
+	const name, file = "veth0a1b2c3d", "statistics/rx_bytes"
+	m.set(name, file, 1000)
+	if got := received(m.sample()[name]); got.Value != 1000 || !got.Since.IsZero() {
+		t.Errorf("at first sight: %+v, want the kernel's 1000", got)
+	}
+	m.later()
+	m.set(name, "ifindex", 99)
+	m.set(name, file, 5000)
+	remade := m.clock
+	if got := received(m.sample()[name]); got.Value != 0 || !got.Since.Equal(remade) {
+		t.Errorf("made anew: %+v, want 0 since %v", got, remade)
+	}
+	m.later()
+	m.set(name, file, 5600)
+	if got := received(m.sample()[name]); got.Value != 600 || !got.Since.Equal(remade) || !got.At.Equal(m.clock) {
+		t.Errorf("later: %+v, want 600 since %v", got, remade)
+	}
+	m.later()
+	m.set(name, file, 40) // its driver was reset
+	if got := received(m.sample()[name]); got.Value != 640 || !got.Since.Equal(remade) {
+		t.Errorf("after a reset: %+v, want 640 since %v", got, remade)
+	}
+}
+
+// TestReturned: an interface that was away, in a pod's network namespace, goes on, whatever it did there.
+func TestReturned(t *testing.T) {
+	m := newMachine(t, "server.tree")
+	const name, file = "enxusb", "statistics/rx_bytes"
+	target, err := os.Readlink(m.path(name, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.set(name, file, 1000)
+	m.sample()
+	m.remove(m.path(name, ""))
+	m.later()
+	if s, ok := m.sample()[name]; ok {
+		t.Errorf("sample of an interface that is gone: %+v", s)
+	}
+	m.later()
+	m.write("class/net/" + name + " -> " + target + "\n")
+	m.set(name, file, 9000)
+	if got := received(m.sample()[name]); got.Value != 9000 || !got.Since.IsZero() {
+		t.Errorf("back again: %+v, want 9000", got)
+	}
+
+	m.remove(m.path(name, ""))
+	m.sample()
+	m.clock = m.clock.Add(remember + time.Second)
+	m.sample()
+	if m.source.known[name] != nil {
+		t.Errorf("an interface that has been gone for %v is still known", remember)
+	}
+}
+
+// TestFactsAreRefreshed: what changes behind an interface shows within factsEvery, at once if it is made anew.
+func TestFactsAreRefreshed(t *testing.T) {
+	m := newMachine(t, "server.tree")
+	first := m.clock
+	m.sample()
+	m.later()
+	m.set("enxusb", "speed", 10_000)
+	capacity := func() (driver.Reading, bool) {
+		for _, r := range m.sample()["enxusb"].Readings {
+			if r.Quantity == driver.Capacity {
+				return r, true
+			}
+		}
+		return driver.Reading{}, false
+	}
+	if got, _ := capacity(); got.Value != 125e6 || !got.At.Equal(first) {
+		t.Errorf("speed before its time: %+v, want that of %v", got, first)
+	}
+	m.clock = first.Add(factsEvery)
+	if got, _ := capacity(); got.Value != 1250e6 || !got.At.Equal(m.clock) {
+		t.Errorf("speed: %+v, want 10 Gbit/s at %v", got, m.clock)
+	}
+	m.remove(m.path("enxusb", "speed"))
+	m.set("enxusb", "ifindex", 77)
+	if got, ok := capacity(); ok {
+		t.Errorf("speed of another interface: %+v", got)
+	}
+}
+
+// TestDeadline: between two interfaces the source looks whether its time is over, and returns what it has.
+func TestDeadline(t *testing.T) {
+	m := newMachine(t, "server.tree")
+	ctx, cancel := context.WithCancel(t.Context())
+	calls := 0
+	m.source.now = func() time.Time {
+		if calls++; calls == 4 { // the start, and three interfaces
+			cancel()
+		}
+		return m.clock
+	}
+	samples, err := m.source.Sample(ctx)
+	if len(samples) != 3 || !errors.Is(err, context.Canceled) {
+		t.Errorf("%d samples, error %v; want 3 and %v", len(samples), err, context.Canceled)
+	}
+}
+
+// TestTurns: of many interfaces without hardware each has its turn, and keeps its readings until then; those with
+// hardware are read every time.
+func TestTurns(t *testing.T) {
+	const virtuals = 3*virtualsAtOnce - 10
+	m := newMachine(t, "server.tree")
+	m.remove(m.path("bond0", ""))
+	m.remove(m.path("veth0a1b2c3d", ""))
+	m.write(veths(virtuals))
+	m.sample() // reads all, being new
+	read := map[string]time.Time{}
+	for range 3 {
+		m.later()
+		now := 0
+		for name, s := range m.sample() {
+			at := received(s).At
+			switch isNow := at.Equal(m.clock); {
+			case !strings.HasPrefix(name, "veth") && !isNow:
+				t.Errorf("%s, with hardware, was read at %v, not %v", name, at, m.clock)
+			case strings.HasPrefix(name, "veth") && isNow:
+				now++
+				read[name] = at
+			}
+		}
+		if now != virtualsAtOnce {
+			t.Errorf("%d interfaces without hardware were read, want %d", now, virtualsAtOnce)
+		}
+	}
+	if len(read) != virtuals {
+		t.Errorf("%d of %d interfaces without hardware had their turn", len(read), virtuals)
+	}
+}
+
+func TestErrorsAreCounted(t *testing.T) {
+	m := newMachine(t, "server.tree")
+	m.write("class/net/bond0/statistics/rx_bytes: ?\nclass/net/enxusb/statistics/rx_bytes: ?\nclass/net/enxusb/speed: fast\n")
+	_, err := m.source.Sample(t.Context())
+	const want = `read statistics/rx_bytes of network interface bond0: strconv.ParseUint: parsing "?": invalid syntax (and 2 more errors)`
+	if err == nil || err.Error() != want {
+		t.Errorf("error %v, want %v", err, want)
+	}
+}
+
+func TestRootUnreadable(t *testing.T) {
+	m := newMachine(t)
+	m.write("class/net: a file\n")
+	if samples, err := m.source.Sample(t.Context()); len(samples) > 0 || err == nil {
+		t.Errorf("samples %v, error %v; want an error alone", samples, err)
+	}
+	m.remove(filepath.Join(m.root, "class"))
+	m.write("class -> class\n") // a loop
+	if samples, err := m.source.Sample(t.Context()); len(samples) > 0 || !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("samples %v, error %v; want an error alone", samples, err)
+	}
+}
+
+func TestBounded(t *testing.T) {
+	m := newMachine(t)
+	for n := range maxInterfaces + 2 {
+		m.write(fmt.Sprintf("class/net/veth%d/ifindex: %d\n", n, n+2))
+	}
+	samples, err := m.source.Sample(t.Context())
+	if len(samples) != maxInterfaces || err == nil {
+		t.Errorf("%d samples, error %v; want %d and an error", len(samples), err, maxInterfaces)
+	}
+	for n := range 2*maxInterfaces + 1 {
+		m.source.known[fmt.Sprintf("gone%d", n)] = &netInterface{seen: m.clock.Add(-time.Second)}
+	}
+	if _, err := m.source.Sample(t.Context()); err == nil || len(m.source.known) != maxInterfaces {
+		t.Errorf("%d interfaces are known, error %v; want the %d that are there", len(m.source.known), err, maxInterfaces)
+	}
+}
+
+// TestThisMachine reads the network interfaces that are really there.
+func TestThisMachine(t *testing.T) {
+	source := New("/sys")
+	before, err := source.Sample(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := source.Sample(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(drivertest.Validate(after, time.Now()), drivertest.Follows(before, after)); err != nil {
+		t.Error(err)
+	}
+	entries, err := os.ReadDir("/sys/class/net")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	named := byName(after)
+	for _, e := range entries {
+		s, ok := named[e.Name()]
+		if isInterface := e.Type()&fs.ModeSymlink != 0 && e.Name() != loopback; ok != isInterface || ok && len(s.Readings) < numCounters {
+			t.Errorf("%s: sample %v, with %d readings", e.Name(), ok, len(s.Readings))
+		}
+	}
+}
