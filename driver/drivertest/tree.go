@@ -1,0 +1,44 @@
+package drivertest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// WriteTree writes a tree of files, such as a part of sysfs, below a folder, from a text with a line for each: "path:
+// content" for a file of one line, "path -> target" for a symbolic link. Empty lines, and those that begin with #, say
+// nothing. Later lines replace earlier files. The text is how trees are kept as test data: a Go module can hold neither
+// symbolic links nor the colons of PCI addresses in names.
+func WriteTree(tb testing.TB, folder, text string) {
+	tb.Helper()
+	for line := range strings.Lines(text) {
+		line = strings.TrimSuffix(line, "\n")
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if err := writeNode(folder, line); err != nil {
+			tb.Fatalf("write tree: %v", err)
+		}
+	}
+}
+
+func writeNode(folder, line string) error {
+	name, target, isLink := strings.Cut(line, " -> ")
+	name, content, isFile := strings.Cut(name, ": ")
+	if !isLink && !isFile {
+		return &os.PathError{Op: "parse", Path: line, Err: os.ErrInvalid}
+	}
+	path := filepath.Join(folder, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	if isLink {
+		return os.Symlink(target, path)
+	}
+	return os.WriteFile(path, []byte(content+"\n"), 0o644)
+}
