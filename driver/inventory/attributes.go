@@ -1,0 +1,185 @@
+package inventory
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+)
+
+// The standard attributes, as package deviceattribute of k8s.io/dynamic-resource-allocation describes them. A PCIe
+// root (resource.kubernetes.io/pcieRoot) is shared by many devices and identifies none.
+const (
+	standardPCIBusID = "resource.kubernetes.io/pciBusID"
+	// standardNUMANode is an integer, or a list that has the device's own node first and near ones after it.
+	standardNUMANode = "resource.kubernetes.io/numaNode"
+)
+
+// maxText is the greatest length of an attribute's text, in bytes. The API allows 64.
+const maxText = 253
+
+// attributes are a device's attributes by name. Names of the driver's own domain are without it: of gpu.nvidia.com,
+// uuid and gpu.nvidia.com/uuid are one attribute, and it is called uuid here.
+type attributes map[string]resourcev1.DeviceAttribute
+
+// decodeAttributes counts attributes that are malformed, of an unknown type, or too long, and leaves them out.
+func decodeAttributes(driverName string, raw map[string]json.RawMessage, rejected tally) attributes {
+	out := make(attributes, len(raw))
+	for name, raw := range raw {
+		var value resourcev1.DeviceAttribute
+		if json.Unmarshal(raw, &value) != nil || !validAttribute(value) {
+			rejected.add(ReasonMalformedAttribute, 1)
+			continue
+		}
+		bare, own := strings.CutPrefix(name, driverName+"/")
+		if _, known := out[bare]; !known || own {
+			out[bare] = value
+		}
+	}
+	return out
+}
+
+// validAttribute tells whether exactly one of the types is set, and within bounds.
+func validAttribute(a resourcev1.DeviceAttribute) bool {
+	set := 0
+	for _, is := range []bool{
+		a.IntValue != nil, a.BoolValue != nil, a.StringValue != nil, a.VersionValue != nil,
+		len(a.IntValues) > 0, len(a.BoolValues) > 0, len(a.StringValues) > 0, len(a.VersionValues) > 0,
+	} {
+		if is {
+			set++
+		}
+	}
+	if set != 1 || max(len(a.IntValues), len(a.BoolValues), len(a.StringValues), len(a.VersionValues)) > maxList {
+		return false
+	}
+	return !slices.ContainsFunc(texts(a), func(s string) bool { return len(s) > maxText })
+}
+
+// texts returns the attribute's strings or versions.
+func texts(a resourcev1.DeviceAttribute) []string {
+	switch {
+	case a.StringValue != nil:
+		return []string{*a.StringValue}
+	case a.VersionValue != nil:
+		return []string{*a.VersionValue}
+	case len(a.StringValues) > 0:
+		return a.StringValues
+	default:
+		return a.VersionValues
+	}
+}
+
+// integers returns the attribute's numbers.
+func integers(a resourcev1.DeviceAttribute) []int64 {
+	if a.IntValue != nil {
+		return []int64{*a.IntValue}
+	}
+	return a.IntValues
+}
+
+// text returns the first text of the first of the attributes that has one.
+func (a attributes) text(names ...string) string {
+	for _, name := range names {
+		for _, s := range texts(a[name]) {
+			if s = strings.TrimSpace(s); s != "" {
+				return s
+			}
+		}
+	}
+	return ""
+}
+
+// flag returns the attribute's truth, false where it is absent.
+func (a attributes) flag(name string) bool {
+	value := a[name].BoolValue
+	return value != nil && *value
+}
+
+// index returns the first number of the first of the attributes that has one of zero or more, as decimal.
+func (a attributes) index(names ...string) string {
+	for _, name := range names {
+		if numbers := integers(a[name]); len(numbers) > 0 && numbers[0] >= 0 {
+			return strconv.FormatInt(numbers[0], 10)
+		}
+	}
+	return ""
+}
+
+// pci returns the address in the first of the attributes that has one.
+func (a attributes) pci(names ...string) string {
+	for _, name := range names {
+		if address := driver.NormalizePCI(a.text(name)); address != "" {
+			return address
+		}
+	}
+	return ""
+}
+
+// cpus returns the CPUs that the attributes name: a number, a list of numbers, or lists as the kernel writes them
+// (0-3,8). They are ascending, each once; malformed ones are left out.
+func (a attributes) cpus(names ...string) []int {
+	var out []int
+	for _, name := range names {
+		for _, n := range integers(a[name]) {
+			if n >= 0 && n < maxCPUs {
+				out = append(out, int(n))
+			}
+		}
+		for _, list := range texts(a[name]) {
+			out = append(out, parseCPUList(list)...)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// maxCPUs is the kernel's greatest CONFIG_NR_CPUS.
+const maxCPUs = 8192
+
+// parseCPUList returns the CPUs of a list in the kernel's format (Documentation/admin-guide/cputopology.rst), nil if
+// any part of it is malformed.
+func parseCPUList(list string) []int {
+	var out []int
+	for part := range strings.SplitSeq(strings.TrimSpace(list), ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		first, err1 := strconv.ParseUint(from, 10, 16)
+		last, err2 := strconv.ParseUint(to, 10, 16)
+		if err1 != nil || err2 != nil || first > last || last >= maxCPUs || len(out) > maxCPUs {
+			return nil
+		}
+		for cpu := first; cpu <= last; cpu++ {
+			out = append(out, int(cpu))
+		}
+	}
+	return out
+}
+
+// pciInName returns the PCI address that a device's name holds as dddd-bb-dd-f between dashes or at its ends, which
+// is how drivers make a DNS label of it (0000-03-00-0-0x56c0, qatvf-0000-6d-00-1).
+func pciInName(name string) string {
+	if len(name) > manifest.MaxName {
+		return ""
+	}
+	const length = len("0000-00-00-0")
+	for i := 0; i+length <= len(name); i++ {
+		candidate, rest := name[i:i+length], name[i+length:]
+		if candidate[4] != '-' || candidate[7] != '-' || candidate[10] != '-' {
+			continue
+		}
+		if (i == 0 || name[i-1] == '-') && (rest == "" || rest[0] == '-') {
+			if address := driver.NormalizePCI(candidate); address != "" {
+				return address
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,206 @@
+package inventory
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"tags.cncf.io/container-device-interface/pkg/parser"
+	specs "tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+)
+
+const (
+	// maxSpecDevices bounds the devices of a spec, maxSpecNodes the device nodes of a device.
+	maxSpecDevices = 4096
+	maxSpecNodes   = 256
+	// maxPath is the kernel's PATH_MAX.
+	maxPath = 4096
+)
+
+var (
+	errSpecKind    = errors.New("kind is not VENDOR/CLASS")
+	errSpecDevices = fmt.Errorf("no device, or more than %d", maxSpecDevices)
+)
+
+// specDevice is a device of a CDI spec.
+type specDevice struct {
+	name string // qualified: vendor/class=name
+	hw   driver.Hardware
+}
+
+// parseSpec returns the devices of a CDI spec, YAML or JSON, each with what its own container edits say of it. The
+// spec's common edits are left out: what every device of a kind is given (/dev/nvidiactl) identifies none. Devices
+// that are malformed are counted and left out, as runtimes refuse them; the version is not looked at, since nothing
+// that matters here has changed between versions.
+func parseSpec(data []byte) (devices []specDevice, malformed int, err error) {
+	raw, err := manifest.ToJSON(data)
+	if err != nil {
+		return nil, 0, fmt.Errorf("parse CDI spec: %w", err)
+	}
+	var spec struct {
+		Kind    string            `json:"kind"`
+		Devices []json.RawMessage `json:"devices"`
+	}
+	if err := json.Unmarshal(raw, &spec); err != nil {
+		return nil, 0, fmt.Errorf("parse CDI spec: %w", err)
+	}
+	vendor, class := parser.ParseQualifier(spec.Kind)
+	if parser.ValidateVendorName(vendor) != nil || parser.ValidateClassName(class) != nil || len(spec.Kind) > manifest.MaxName {
+		return nil, 0, fmt.Errorf("parse CDI spec: %w", errSpecKind)
+	}
+	if len(spec.Devices) == 0 || len(spec.Devices) > maxSpecDevices {
+		return nil, 0, fmt.Errorf("parse CDI spec: %w", errSpecDevices)
+	}
+	for _, raw := range spec.Devices {
+		var d specs.Device
+		if json.Unmarshal(raw, &d) != nil || parser.ValidateDeviceName(d.Name) != nil || len(d.Name) > manifest.MaxName {
+			malformed++
+			continue
+		}
+		devices = append(devices, specDevice{parser.QualifiedName(vendor, class, d.Name), hardwareOf(d)})
+	}
+	return devices, malformed, nil
+}
+
+// hardwareOf returns what a device's edits, and its name where that is a UUID or a PCI address, tell.
+func hardwareOf(d specs.Device) driver.Hardware {
+	h := driver.Hardware{PCI: pciInName(d.Name)}
+	if strings.HasPrefix(d.Name, "GPU-") || strings.HasPrefix(d.Name, "MIG-") {
+		h.UUID = d.Name
+	}
+	for _, n := range d.ContainerEdits.DeviceNodes {
+		if path := hostPath(n); path != "" && len(h.DeviceNodes) < maxSpecNodes {
+			h.DeviceNodes = append(h.DeviceNodes, path)
+		}
+	}
+	slices.Sort(h.DeviceNodes)
+	h.DeviceNodes = slices.Compact(h.DeviceNodes)
+	h.Kind = kindOfNodes(h.DeviceNodes)
+	if h.Kind == driver.KindPartition {
+		// A MIG instance is given its parent's node too, and is not to be taken for the parent.
+		h.DeviceNodes = slices.DeleteFunc(h.DeviceNodes, func(path string) bool { return !strings.HasPrefix(path, migNodes) })
+	}
+	for _, n := range d.ContainerEdits.NetDevices {
+		if n != nil && len(n.HostInterfaceName) < maxInterfaceName {
+			h.NetDev = n.HostInterfaceName
+		}
+	}
+	if len(d.ContainerEdits.NetDevices) > 1 {
+		h.NetDev = "" // which of them is not known
+	}
+	return h
+}
+
+const (
+	// maxInterfaceName is the kernel's IFNAMSIZ, which counts the final zero.
+	maxInterfaceName = 16
+
+	migNodes     = "/dev/nvidia-caps/"
+	channelNodes = "/dev/nvidia-caps-imex-channels/"
+	vfioNodes    = "/dev/vfio/"
+)
+
+// hostPath returns the node's path on the host, or "" for one that identifies no device, since every container with a
+// device of the kind gets it.
+func hostPath(n *specs.DeviceNode) string {
+	if n == nil {
+		return ""
+	}
+	path := n.HostPath
+	if path == "" {
+		path = n.Path
+	}
+	path = filepath.Clean(path)
+	if !strings.HasPrefix(path, "/dev/") || len(path) > maxPath {
+		return ""
+	}
+	switch path {
+	case "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset", "/dev/nvidia-nvswitchctl",
+		"/dev/kfd", "/dev/vfio/vfio", "/dev/infiniband/rdma_cm", "/dev/iommu":
+		return ""
+	}
+	return path
+}
+
+// kindOfNodes tells by the device nodes what is not a whole device.
+func kindOfNodes(paths []string) driver.Kind {
+	has := func(prefix string) bool {
+		return slices.ContainsFunc(paths, func(path string) bool { return strings.HasPrefix(path, prefix) })
+	}
+	switch {
+	case has(vfioNodes):
+		return driver.KindPassthrough
+	case has(migNodes):
+		return driver.KindPartition
+	case has(channelNodes):
+		return driver.KindChannel
+	default:
+		return driver.KindDevice
+	}
+}
+
+// resolve completes the hardware from sysfs: the PCI address behind DRM, accelerator and network devices, and the
+// RDMA device behind a verbs node. What does not resolve, or to two different things, stays unknown.
+func resolve(h *driver.Hardware, sysfs string) {
+	var addresses, rdma []string
+	for _, path := range h.DeviceNodes {
+		dir, name := filepath.Split(path)
+		switch {
+		case dir == "/dev/dri/":
+			addresses = append(addresses, pciBehind(sysfs, "drm", name))
+		case dir == "/dev/accel/":
+			addresses = append(addresses, pciBehind(sysfs, "accel", name))
+		case dir == "/dev/infiniband/" && strings.HasPrefix(name, "uverbs"):
+			rdma = append(rdma, firstLine(filepath.Join(sysfs, "class", "infiniband_verbs", name, "ibdev")))
+		}
+	}
+	if h.NetDev != "" {
+		addresses = append(addresses, pciBehind(sysfs, "net", h.NetDev))
+	}
+	if h.PCI == "" {
+		h.PCI = only(addresses)
+	}
+	h.RDMADev = only(rdma)
+}
+
+// pciBehind returns the PCI address of a class device (/sys/class/CLASS/NAME/device), "" if it is none.
+func pciBehind(sysfs, class, name string) string {
+	if name != filepath.Base(name) || strings.HasPrefix(name, ".") {
+		return ""
+	}
+	target, err := os.Readlink(filepath.Join(sysfs, "class", class, name, "device"))
+	if err != nil {
+		return ""
+	}
+	return driver.NormalizePCI(filepath.Base(target))
+}
+
+func firstLine(path string) string {
+	data, err := os.ReadFile(path)
+	if err != nil || len(data) > manifest.MaxName {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	return line
+}
+
+// only returns the one value that is not empty, "" if there are several.
+func only(values []string) string {
+	one := ""
+	for _, v := range values {
+		if v != "" && one != "" && v != one {
+			return ""
+		}
+		if v != "" {
+			one = v
+		}
+	}
+	return one
+}

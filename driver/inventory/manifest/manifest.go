@@ -1,0 +1,201 @@
+// Package manifest finds the objects of the API group resource.k8s.io in what kubectl prints: one object, a List,
+// several YAML documents, or any mix of these, in YAML or JSON. It knows nothing of what the objects mean.
+//
+// Input is taken for hostile: its size, depth and number of rows are bounded, and YAML aliases, by which a few bytes
+// can stand for gigabytes, are refused. kubectl writes none.
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+)
+
+const (
+	// MaxBytes is the greatest size of a file that is read.
+	MaxBytes = 64 << 20
+	// maxListDepth is how deep lists may hold lists.
+	maxListDepth = 4
+
+	group = "resource.k8s.io"
+)
+
+// ErrTooLarge says that a file has more bytes than are read.
+var ErrTooLarge = errors.New("file too large")
+
+var errNoObject = errors.New("not a Kubernetes object: no apiVersion and kind")
+
+// Object is one API object of a file.
+type Object struct {
+	Document int // number of the document, from 1; empty documents do not count
+	Item     int // number within the document's List, from 1; 0: the document is the object
+	Raw      json.RawMessage
+}
+
+// Objects returns the objects of one kind of resource.k8s.io in the order of the file, whatever version (v1,
+// v1beta2, v1beta1) each of them has; objects of other kinds are passed over. Items of a list that are no objects
+// cost themselves alone: malformed is their number.
+//
+// It fails, and names the document, when the file can not be read as YAML or JSON, when a document is no Kubernetes
+// object, and when an object of the kind has another version.
+func Objects(data []byte, kind string) (objects []Object, malformed int, err error) {
+	if len(data) > MaxBytes {
+		return nil, 0, fmt.Errorf("%w: %d bytes, at most %d are read", ErrTooLarge, len(data), MaxBytes)
+	}
+	f := finder{kind: kind}
+	for chunk := range documents(data) {
+		if err := f.chunk(chunk); err != nil {
+			return nil, 0, err
+		}
+	}
+	return f.objects, f.malformed, nil
+}
+
+// finder collects the objects of one kind.
+type finder struct {
+	kind      string
+	document  int
+	objects   []Object
+	malformed int
+}
+
+func (f *finder) chunk(c chunk) error {
+	documents, err := decode(c.data)
+	if err != nil {
+		return fmt.Errorf("document %d (from line %d): %w", f.document+1, c.line, err)
+	}
+	for _, raw := range documents {
+		f.document++
+		if err := f.top(raw); err != nil {
+			return fmt.Errorf("document %d (from line %d): %w", f.document, c.line, err)
+		}
+	}
+	return nil
+}
+
+// header is what every object begins with.
+type header struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+}
+
+func (f *finder) top(raw json.RawMessage) error {
+	var h header
+	if json.Unmarshal(raw, &h) != nil || h.APIVersion == "" || h.Kind == "" {
+		return errNoObject
+	}
+	item := 0
+	return f.visit(raw, h, &item, 0)
+}
+
+// visit takes the object, or the items of the list; item counts the items of the document.
+func (f *finder) visit(raw json.RawMessage, h header, item *int, depth int) error {
+	if itemKind, ok := strings.CutSuffix(h.Kind, "List"); ok {
+		return f.list(raw, header{h.APIVersion, itemKind}, item, depth)
+	}
+	apiGroup, version, _ := strings.Cut(h.APIVersion, "/")
+	if h.Kind != f.kind || apiGroup != group {
+		return nil
+	}
+	if !slices.Contains([]string{"v1", "v1beta2", "v1beta1"}, version) {
+		return fmt.Errorf("%s of item %d has the unknown apiVersion %.64q (known: v1, v1beta2, v1beta1 of %s)",
+			h.Kind, *item, h.APIVersion, group)
+	}
+	f.objects = append(f.objects, Object{Document: f.document, Item: *item, Raw: raw})
+	return nil
+}
+
+// list visits the items of a list. Items of a typed list, as the API server sends it, need not repeat what they are.
+func (f *finder) list(raw json.RawMessage, typed header, item *int, depth int) error {
+	var list struct {
+		Items []json.RawMessage `json:"items"`
+	}
+	if json.Unmarshal(raw, &list) != nil || depth == maxListDepth {
+		f.malformed++
+		return nil
+	}
+	for _, raw := range list.Items {
+		*item++
+		h := typed
+		if json.Unmarshal(raw, &h) != nil || h.Kind == "" {
+			f.malformed++
+			continue
+		}
+		if err := f.visit(raw, h, item, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chunk is what stands between two lines that begin with "---".
+type chunk struct {
+	data []byte
+	line int // its first line, from 1
+}
+
+// documents splits at document markers: a line that begins with "---" and then ends or has a space is one
+// everywhere in YAML, even within a scalar, and can not be in JSON.
+func documents(data []byte) func(yield func(chunk) bool) {
+	return func(yield func(chunk) bool) {
+		line := 1
+		for len(data) > 0 {
+			end, next := nextMarker(data)
+			if c := (chunk{data[:end], line}); len(bytes.TrimSpace(c.data)) > 0 && !yield(c) {
+				return
+			}
+			line += bytes.Count(data[:end], []byte("\n"))
+			data = data[next:]
+		}
+	}
+}
+
+// nextMarker returns where the chunk ends and where the one after it begins, which is behind the marker.
+func nextMarker(data []byte) (end, next int) {
+	for pos := 0; pos < len(data); {
+		rest := data[pos:]
+		if bytes.HasPrefix(rest, []byte("---")) && (len(rest) == 3 || strings.IndexByte(" \t\r\n", rest[3]) >= 0) {
+			return pos, pos + 3
+		}
+		newline := bytes.IndexByte(rest, '\n')
+		if newline < 0 {
+			break
+		}
+		pos += newline + 1
+	}
+	return len(data), len(data)
+}
+
+// decode returns the documents of a chunk as JSON.
+func decode(data []byte) ([]json.RawMessage, error) {
+	if first := bytes.TrimSpace(data)[0]; first != '{' && first != '[' {
+		return fromYAML(data)
+	}
+	documents, err := fromJSON(data)
+	if err == nil {
+		return documents, nil
+	}
+	if documents, err := fromYAML(data); err == nil { // flow style: JSON without the quotes
+		return documents, nil
+	}
+	return nil, err
+}
+
+func fromJSON(data []byte) ([]json.RawMessage, error) {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	var out []json.RawMessage
+	for {
+		var raw json.RawMessage
+		switch err := decoder.Decode(&raw); {
+		case errors.Is(err, io.EOF):
+			return out, nil
+		case err != nil:
+			return nil, fmt.Errorf("read JSON: %w", err)
+		}
+		out = append(out, raw)
+	}
+}

@@ -1,0 +1,99 @@
+package manifest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+const (
+	// maxQuantityLength is the greatest length of a quantity's text.
+	maxQuantityLength = 64
+	// maxExponent bounds scientific notation. resource.ParseQuantity computes the power of ten that a quantity names:
+	// on 1e-999999999 it would work for hours.
+	maxExponent = 30
+)
+
+var (
+	errQuantity  = errors.New("not a quantity")
+	errMagnitude = errors.New("not a finite amount of zero or more")
+)
+
+// Amounts returns quantities by resource name, in base units and sorted by name. Names of the driver's own domain
+// lose it: memory and gpu.example.com/memory are one resource of gpu.example.com, and the qualified one wins. Values
+// are quantities in JSON, as strings or numbers; rejected is the number of those that are none.
+func Amounts(driverName string, quantities map[string]json.RawMessage) (amounts []driver.Amount, rejected int) {
+	for name, raw := range quantities {
+		bare := strings.TrimPrefix(name, driverName+"/")
+		if _, shadowed := quantities[driverName+"/"+bare]; shadowed && name == bare {
+			continue
+		}
+		value, err := amount(raw)
+		if err != nil || !ValidName(bare) {
+			rejected++
+			continue
+		}
+		amounts = append(amounts, driver.Amount{Resource: bare, Value: value})
+	}
+	slices.SortFunc(amounts, func(a, b driver.Amount) int { return strings.Compare(a.Resource, b.Resource) })
+	return amounts, rejected
+}
+
+// amount returns a quantity (80Gi, 2, "1500m") as a number of base units.
+func amount(raw json.RawMessage) (float64, error) {
+	text := string(raw)
+	if len(raw) > 0 && raw[0] == '"' {
+		if err := json.Unmarshal(raw, &text); err != nil {
+			return 0, fmt.Errorf("read quantity: %w", err)
+		}
+	}
+	if len(text) > maxQuantityLength || !smallExponent(text) {
+		return 0, errQuantity
+	}
+	quantity, err := resource.ParseQuantity(text)
+	if err != nil {
+		return 0, fmt.Errorf("read quantity: %w", err)
+	}
+	value := quantity.AsApproximateFloat64()
+	if value < 0 || math.IsInf(value, 0) || math.IsNaN(value) {
+		return 0, errMagnitude
+	}
+	return value, nil
+}
+
+// smallExponent tells whether text is without an exponent, or has one that is safe to compute. E alone is the suffix
+// exa, Ei is exbi.
+func smallExponent(text string) bool {
+	i := strings.IndexAny(text, "eE")
+	if i < 0 || i == len(text)-1 || text[i+1:] == "i" {
+		return true
+	}
+	exponent, err := strconv.Atoi(text[i+1:])
+	return err == nil && exponent >= -maxExponent && exponent <= maxExponent
+}
+
+// MaxName is the greatest length of a name, in bytes: that of a DNS subdomain.
+const MaxName = 253
+
+// ValidName tells whether the name of a driver, pool, device, resource or object is one that the API server could
+// have accepted: letters, digits, dots, dashes, underscores and slashes, [MaxName] bytes at most.
+func ValidName(name string) bool {
+	if name == "" || len(name) > MaxName {
+		return false
+	}
+	for i := range len(name) {
+		c := name[i]
+		if (c|0x20 < 'a' || c|0x20 > 'z') && (c < '0' || c > '9') && strings.IndexByte("._-/", c) < 0 {
+			return false
+		}
+	}
+	return true
+}

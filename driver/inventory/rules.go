@@ -1,0 +1,183 @@
+package inventory
+
+import (
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// rule adds to the hardware, which describe has filled from the attributes that every driver may have, what is
+// particular to one driver.
+type rule func(d device, h *driver.Hardware)
+
+// ruleOf is the table of drivers. To add one: write its rule below and its line here. A driver whose attributes have
+// the usual names (those in describe) needs none.
+func ruleOf(driverName string) rule {
+	switch driverName {
+	case "gpu.nvidia.com", "hami-core-gpu.project-hami.io":
+		return nvidiaGPU
+	case "compute-domain.nvidia.com":
+		return nvidiaComputeDomain
+	case "gpu.amd.com":
+		return amdGPU
+	case "gpu.intel.com", "gaudi.intel.com":
+		return intelGPU
+	case "qat.intel.com":
+		return intelQAT
+	case "dra.net":
+		return dranet
+	case "sriovnetwork.k8snetworkplumbingwg.io":
+		return sriov
+	case "dra.cpu":
+		return cpu
+	case "gpu.example.com":
+		return example
+	default:
+		return generic
+	}
+}
+
+// describe returns the hardware of a device: standard attributes first, then the names that drivers commonly use,
+// then the driver's own rule.
+func describe(d device) driver.Hardware {
+	a := d.attributes
+	h := driver.Hardware{
+		UUID:          a.text("uuid"),
+		PCI:           a.pci(standardPCIBusID, "pciBusID", "pcieBusID", "pciAddress", "pciAddr"),
+		NetDev:        a.text("ifName", "interfaceName"),
+		RDMADev:       a.text("rdmaDevice"),
+		Vendor:        vendorName(a.text("vendor", "vendorID", "pciVendor")),
+		Model:         a.text("productName", "model"),
+		DriverVersion: a.text("driverVersion"),
+		NUMANode:      a.index(standardNUMANode, "numaNode", "numaNodeID", "dra.net/numaNode"),
+	}
+	if h.PCI == "" {
+		h.PCI = pciInName(d.name)
+	}
+	ruleOf(d.driver)(d, &h)
+	return h
+}
+
+// nvidiaGPU: whole GPUs, MIG instances (gpu-0-mig-1g.10gb-19-0), and GPUs for guests (gpu-vfio-0). A MIG instance
+// carries its parent's PCI address; a UUID of its own it has only where instances are static. HAMi's devices are
+// shares of whole GPUs.
+func nvidiaGPU(d device, h *driver.Hardware) {
+	h.Vendor = "nvidia"
+	switch d.attributes.text("type") {
+	case "mig":
+		partOf(h, d.attributes.text("parentUUID"))
+	case "vfio":
+		h.Kind = driver.KindPassthrough
+	}
+}
+
+// nvidiaComputeDomain: IMEX channels and daemons, no hardware.
+func nvidiaComputeDomain(_ device, h *driver.Hardware) {
+	h.Vendor, h.Kind = "nvidia", driver.KindChannel
+}
+
+// amdGPU: the name and the attributes tell the DRM nodes. A partition has DRM nodes of its own, and its parent's PCI
+// address.
+func amdGPU(d device, h *driver.Hardware) {
+	h.Vendor = "amd"
+	if card := d.attributes.index("cardIndex"); card != "" {
+		h.DeviceNodes = append(h.DeviceNodes, "/dev/dri/card"+card)
+	}
+	if render := d.attributes.index("renderIndex"); render != "" {
+		h.DeviceNodes = append(h.DeviceNodes, "/dev/dri/renderD"+render)
+	}
+	if h.DriverVersion == "" {
+		h.DriverVersion = d.attributes.text("driverSrcVersion")
+	}
+	if d.attributes.text("type") == "amdgpu-partition" {
+		partOf(h, "")
+	}
+}
+
+// intelGPU: the name has the PCI address and the PCI device ID. A virtual function's address is its own.
+func intelGPU(d device, h *driver.Hardware) {
+	h.Vendor = "intel"
+	if d.attributes.text("type") == "vf" {
+		h.Kind = driver.KindPartition
+	}
+}
+
+// intelQAT: every device is a virtual function, named by its PCI address.
+func intelQAT(_ device, h *driver.Hardware) {
+	h.Vendor, h.Kind = "intel", driver.KindPartition
+}
+
+// dranet: network interfaces, RDMA devices, virtual functions among them.
+func dranet(d device, h *driver.Hardware) {
+	if d.attributes.flag("isSriovVf") {
+		h.Kind = driver.KindPartition
+	}
+	if h.Model == "" {
+		h.Model = d.attributes.text("pciDevice")
+	}
+}
+
+// sriov: virtual functions, each with a PCI address of its own.
+func sriov(d device, h *driver.Hardware) {
+	if d.attributes.index("vfID") != "" {
+		h.Kind = driver.KindPartition
+		h.Parent = d.attributes.pci("pfPciAddress", "parentPciAddress")
+	}
+}
+
+// cpu: one CPU, or a group where the driver lists its members; of a group that is only counted (numCPUs) the CPUs
+// are unknown.
+func cpu(d device, h *driver.Hardware) {
+	h.CPUs = d.attributes.cpus("cpuID", "cpuIDs", "cpus", "cpuset")
+}
+
+// example: the example driver's partitions carry the UUID of the GPU that they are made of.
+func example(d device, h *driver.Hardware) {
+	if d.attributes.index("partition") != "" || strings.Contains(d.name, "-partition-") {
+		partOf(h, h.UUID)
+	}
+}
+
+// generic serves drivers that nobody has told us about: they are taken at their word when they use the usual terms.
+func generic(d device, h *driver.Hardware) {
+	a := d.attributes
+	switch a.text("type") {
+	case "vfio":
+		h.Kind = driver.KindPassthrough
+	case "vf":
+		h.Kind, h.Parent = driver.KindPartition, a.pci("pfPciAddress", "parentPciAddress")
+	case "mig", "partition":
+		partOf(h, a.text("parentUUID"))
+	}
+}
+
+// partOf makes h a partition of the device with that UUID, or else of the one at h's PCI address, which is the
+// parent's. What identifies the parent does not stay: nothing of the parent's may be taken for the partition's.
+func partOf(h *driver.Hardware, parentUUID string) {
+	h.Kind, h.Parent = driver.KindPartition, parentUUID
+	if parentUUID == "" {
+		h.Parent = h.PCI
+	}
+	h.PCI = ""
+	if strings.EqualFold(h.UUID, parentUUID) {
+		h.UUID = ""
+	}
+}
+
+// vendorName returns one name for the ways in which drivers tell a vendor: a PCI vendor ID, or the name in pci.ids.
+func vendorName(told string) string {
+	switch id := strings.TrimPrefix(strings.ToLower(told), "0x"); {
+	case id == "10de" || strings.HasPrefix(id, "nvidia"):
+		return "nvidia"
+	case id == "1002" || id == "1022" || strings.HasPrefix(id, "advanced micro devices") || id == "amd":
+		return "amd"
+	case id == "8086" || id == "1da3" || strings.HasPrefix(id, "intel"):
+		return "intel"
+	case id == "15b3" || strings.HasPrefix(id, "mellanox"):
+		return "mellanox"
+	case id == "14e4" || strings.HasPrefix(id, "broadcom"):
+		return "broadcom"
+	default:
+		return told
+	}
+}

@@ -1,0 +1,191 @@
+package inventory
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// TestRules holds one entry for every kind of device of every driver in the table of rules.
+func TestRules(t *testing.T) {
+	const mi, gi = 1 << 20, 1 << 30
+	h100 := driver.Hardware{Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", DriverVersion: "580.65.6"}
+	want := map[string]map[string]driver.Entry{
+		"gpu.nvidia.com": {
+			"gpu-0": {
+				Hardware: with(h100, func(h *driver.Hardware) {
+					h.UUID, h.PCI, h.NUMANode = "GPU-11111111-0000-0000-0000-000000000000", "0000:19:00.0", "0"
+				}),
+				Capacity: []driver.Amount{{Resource: "memory", Value: 81559 * mi}},
+			},
+			"gpu-1-mig-1g-10gb-19-0": {
+				Hardware: with(h100, func(h *driver.Hardware) {
+					h.Kind, h.Parent = driver.KindPartition, "GPU-11111111-0000-0000-0000-000000000001"
+				}),
+				Capacity: []driver.Amount{{Resource: "memory", Value: 9984 * mi}, {Resource: "multiprocessors", Value: 16}},
+			},
+			"gpu-2-mig-3g-40gb-9-4": {Hardware: with(h100, func(h *driver.Hardware) {
+				h.Kind, h.Parent = driver.KindPartition, "GPU-11111111-0000-0000-0000-000000000002"
+				h.UUID = "MIG-22222222-0000-0000-0000-000000000000"
+			})},
+			"gpu-vfio-3": {
+				Hardware: driver.Hardware{
+					Kind: driver.KindPassthrough, Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3",
+					UUID: "GPU-11111111-0000-0000-0000-000000000003", PCI: "0000:5d:00.0",
+				},
+				Taints: []driver.Taint{{Key: "gpu.nvidia.com/unhealthy", Value: "xid-79", Effect: "NoExecute"}},
+			},
+		},
+		"compute-domain.nvidia.com": {
+			"channel-0": {Hardware: driver.Hardware{Kind: driver.KindChannel, Vendor: "nvidia"}},
+			"daemon-0":  {Hardware: driver.Hardware{Kind: driver.KindChannel, Vendor: "nvidia"}},
+		},
+		"gpu.amd.com": {
+			"gpu-1-129": {
+				Hardware: driver.Hardware{
+					PCI: "0000:0c:00.0", DeviceNodes: []string{"/dev/dri/card1", "/dev/dri/renderD129"},
+					Vendor: "amd", Model: "AMD_Instinct_MI300X_OAM", DriverVersion: "6.12.12",
+				},
+				Capacity: []driver.Amount{{Resource: "memory", Value: 192 * gi}},
+			},
+			"gpu-2-130": {Hardware: driver.Hardware{
+				Kind: driver.KindPartition, Parent: "0000:22:00.0", DeviceNodes: []string{"/dev/dri/card2", "/dev/dri/renderD130"},
+				Vendor: "amd", Model: "AMD_Instinct_MI300X_OAM", DriverVersion: "B8F4D1A2",
+			}},
+		},
+		"gpu.intel.com": {
+			"0000-03-00-0-0x56c0": {Hardware: driver.Hardware{PCI: "0000:03:00.0", Vendor: "intel", Model: "Flex 170"}},
+			"0000-03-00-1-0x56c0": {Hardware: driver.Hardware{
+				Kind: driver.KindPartition, PCI: "0000:03:00.1", Vendor: "intel", Model: "Flex 170",
+			}},
+		},
+		"gaudi.intel.com": {
+			"0000-b3-00-0-0x1020": {Hardware: driver.Hardware{PCI: "0000:b3:00.0", Vendor: "intel", Model: "Gaudi2"}},
+		},
+		"qat.intel.com": {
+			"qatvf-0000-6d-00-1": {Hardware: driver.Hardware{Kind: driver.KindPartition, PCI: "0000:6d:00.1", Vendor: "intel"}},
+		},
+		"hami-core-gpu.project-hami.io": {
+			"hami-gpu-0": {
+				Hardware: driver.Hardware{
+					UUID: "GPU-33333333-0000-0000-0000-000000000000", PCI: "0000:65:00.0",
+					Vendor: "nvidia", Model: "Tesla T4", DriverVersion: "570.86.15",
+				},
+				Capacity:  []driver.Amount{{Resource: "cores", Value: 100}, {Resource: "memory", Value: 15360 * mi}},
+				Shareable: true,
+			},
+		},
+		"dra.net": {
+			"eth1": {Hardware: driver.Hardware{
+				PCI: "0000:9c:00.0", NetDev: "eth1", RDMADev: "mlx5_1", NUMANode: "1",
+				Vendor: "mellanox", Model: "MT2910 Family [ConnectX-7]",
+			}},
+			"pci-0000-9c-00-2": {Hardware: driver.Hardware{
+				Kind: driver.KindPartition, PCI: "0000:9c:00.2", RDMADev: "mlx5_2", NUMANode: "1",
+			}},
+			"net-mv2gqmjsgm2dknrx": {Hardware: driver.Hardware{NetDev: "dummy_long-name"}},
+		},
+		"sriovnetwork.k8snetworkplumbingwg.io": {
+			"0000-3b-02-1": {Hardware: driver.Hardware{
+				Kind: driver.KindPartition, PCI: "0000:3b:02.1", Parent: "0000:3b:00.0", Vendor: "mellanox", NUMANode: "0",
+			}},
+		},
+		"dra.cpu": {
+			"cpudev007":   {Hardware: driver.Hardware{CPUs: []int{7}, NUMANode: "0"}},
+			"cpudevl3000": {Hardware: driver.Hardware{CPUs: []int{1, 3, 8}}},
+			"cpudevnuma000": {
+				Hardware: driver.Hardware{NUMANode: "0"}, Capacity: []driver.Amount{{Resource: "cpu", Value: 64}}, Shareable: true,
+			},
+			"cpudevset000": {Hardware: driver.Hardware{CPUs: []int{0, 1, 2, 3, 8, 10}}},
+		},
+		"gpu.example.com": {
+			"gpu-0-full": {Hardware: driver.Hardware{
+				UUID: "GPU-44444444-0000-0000-0000-000000000000", Model: "LATEST-GPU-MODEL", DriverVersion: "1.0.0",
+			}},
+			"gpu-0-partition-1": {Hardware: driver.Hardware{
+				Kind: driver.KindPartition, Parent: "GPU-44444444-0000-0000-0000-000000000000",
+				Model: "LATEST-GPU-MODEL", DriverVersion: "1.0.0",
+			}},
+		},
+		"npu.unknown.test": {
+			"npu-0": {Hardware: driver.Hardware{UUID: "NPU-1", PCI: "0000:41:00.0", Vendor: "Acme", Model: "N1", DriverVersion: "1.2"}},
+			"npu-0-vf-1": {Hardware: driver.Hardware{
+				Kind: driver.KindPartition, PCI: "0000:41:00.1", Parent: "0000:41:00.0",
+			}},
+			"npu-0-part-1": {Hardware: driver.Hardware{Kind: driver.KindPartition, Parent: "NPU-1"}},
+			"npu-1":        {Hardware: driver.Hardware{Kind: driver.KindPassthrough}},
+		},
+	}
+	got := map[string]map[string]driver.Entry{}
+	for id, entry := range parse(t, readTestdata(t, "drivers.yaml"), "node1") {
+		if got[id.Driver] == nil {
+			got[id.Driver] = map[string]driver.Entry{}
+		}
+		got[id.Driver][id.Device] = entry
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func with(h driver.Hardware, change func(*driver.Hardware)) driver.Hardware {
+	change(&h)
+	return h
+}
+
+func TestVendorName(t *testing.T) {
+	for told, want := range map[string]string{
+		"": "", "10de": "nvidia", "0x10DE": "nvidia", "NVIDIA Corporation": "nvidia", "1002": "amd",
+		"Advanced Micro Devices, Inc. [AMD/ATI]": "amd", "AMD": "amd", "8086": "intel", "Intel Corporation": "intel",
+		"15b3": "mellanox", "Broadcom Inc. and subsidiaries": "broadcom", "Acme": "Acme",
+	} {
+		if got := vendorName(told); got != want {
+			t.Errorf("vendorName(%q) = %q, want %q", told, got, want)
+		}
+	}
+}
+
+func TestPCIInName(t *testing.T) {
+	for name, want := range map[string]string{
+		"0000-03-00-0-0x56c0": "0000:03:00.0", "0000-3b-00-0": "0000:3b:00.0", "qatvf-0000-6d-00-1": "0000:6d:00.1",
+		"gpu-0": "", "0000-03-00-8": "", "x0000-03-00-0": "", "0000-03-00-0x": "", "0000-03-20-0": "", "": "",
+		"gpu-0-mig-1g-10gb-19-0": "",
+	} {
+		if got := pciInName(name); got != want {
+			t.Errorf("pciInName(%q) = %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestParseCPUList(t *testing.T) {
+	for list, want := range map[string][]int{
+		"0": {0}, "0-3,8": {0, 1, 2, 3, 8}, " 5 ": {5}, "": nil, "3-1": nil, "1,": nil, "0-4294967295": nil,
+		"8191": {8191}, "8192": nil, "-1": nil, "a": nil,
+	} {
+		if diff := cmp.Diff(want, parseCPUList(list)); diff != "" {
+			t.Errorf("parseCPUList(%q): -want +got:\n%s", list, diff)
+		}
+	}
+}
+
+// parse parses slices in which nothing is to be rejected.
+func parse(t *testing.T, data []byte, node string) driver.Inventory {
+	t.Helper()
+	got, rejected, err := ParseSlices(data, node)
+	if err != nil || len(rejected) > 0 {
+		t.Fatalf("rejected %v, error %v", rejected, err)
+	}
+	return got
+}
+
+func readTestdata(t testing.TB, name string) []byte {
+	t.Helper()
+	data, err := os.ReadFile("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}

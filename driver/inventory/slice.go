@@ -1,0 +1,169 @@
+package inventory
+
+import (
+	"encoding/json"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+)
+
+// The types below are the parts of ResourceSliceSpec that say something of a device, in the JSON form that v1, v1beta2
+// and v1beta1 share. They hold devices, attributes and quantities raw, so that each can be malformed by itself, which
+// the types of k8s.io/api don't allow: they fail as a whole.
+
+// slice is a ResourceSlice's spec.
+type slice struct {
+	Driver string `json:"driver"`
+	Pool   struct {
+		Name       string `json:"name"`
+		Generation int64  `json:"generation"`
+	} `json:"pool"`
+	placement
+
+	PerDeviceNodeSelection bool              `json:"perDeviceNodeSelection"`
+	Devices                []json.RawMessage `json:"devices"`
+}
+
+// placement says on which nodes a slice's devices, or a device, are.
+type placement struct {
+	NodeName     string               `json:"nodeName"`
+	NodeSelector *corev1.NodeSelector `json:"nodeSelector"`
+	AllNodes     bool                 `json:"allNodes"`
+}
+
+// wireDevice is a device as v1 and v1beta2 write it. In v1beta1 all but the name is nested in basic.
+type wireDevice struct {
+	Name string `json:"name"`
+	wireBody
+	Basic *wireBody `json:"basic"`
+}
+
+type wireBody struct {
+	placement
+
+	Attributes               map[string]json.RawMessage `json:"attributes"`
+	Capacity                 map[string]json.RawMessage `json:"capacity"`
+	Taints                   []json.RawMessage          `json:"taints"`
+	AllowMultipleAllocations bool                       `json:"allowMultipleAllocations"`
+}
+
+// decodeSlice returns the spec of a ResourceSlice, or false if it is malformed or names no driver or pool.
+func decodeSlice(raw json.RawMessage) (slice, bool) {
+	var object struct {
+		Spec slice `json:"spec"`
+	}
+	if json.Unmarshal(raw, &object) != nil {
+		return slice{}, false
+	}
+	s := object.Spec
+	return s, manifest.ValidName(s.Driver) && manifest.ValidName(s.Pool.Name)
+}
+
+// device is a device of a slice, without what differs between the versions of the API.
+type device struct {
+	driver, name string
+	placement
+
+	attributes attributes
+	capacity   []driver.Amount
+	taints     []driver.Taint
+	shareable  bool
+}
+
+// decodeDevice returns a device of the driver, or false and the reason counted.
+func decodeDevice(driverName string, raw json.RawMessage, rejected tally) (device, bool) {
+	var wire wireDevice
+	if json.Unmarshal(raw, &wire) != nil || !manifest.ValidName(wire.Name) {
+		rejected.add(ReasonMalformedDevice, 1)
+		return device{}, false
+	}
+	body := wire.wireBody
+	if wire.Basic != nil {
+		body = *wire.Basic
+	}
+	if max(len(body.Attributes), len(body.Capacity), len(body.Taints)) > maxAttributes {
+		rejected.add(ReasonTooManyAttributes, 1)
+		return device{}, false
+	}
+	d := device{driver: driverName, name: wire.Name, placement: body.placement, shareable: body.AllowMultipleAllocations}
+	d.attributes = decodeAttributes(driverName, body.Attributes, rejected)
+	d.capacity = decodeCapacity(driverName, body.Capacity, rejected)
+	d.taints = decodeTaints(body.Taints, rejected)
+	return d, true
+}
+
+// decodeCapacity returns the capacities; of each only the value counts here, not the policy of requests.
+func decodeCapacity(driverName string, raw map[string]json.RawMessage, rejected tally) []driver.Amount {
+	values := make(map[string]json.RawMessage, len(raw))
+	for name, raw := range raw {
+		var capacity struct {
+			Value json.RawMessage `json:"value"`
+		}
+		if json.Unmarshal(raw, &capacity) != nil {
+			rejected.add(ReasonMalformedCapacity, 1)
+			continue
+		}
+		values[name] = capacity.Value
+	}
+	amounts, malformed := manifest.Amounts(driverName, values)
+	rejected.add(ReasonMalformedCapacity, malformed)
+	return amounts
+}
+
+func decodeTaints(raw []json.RawMessage, rejected tally) []driver.Taint {
+	var out []driver.Taint
+	for _, raw := range raw {
+		var taint resourcev1.DeviceTaint
+		if json.Unmarshal(raw, &taint) != nil || !validTaint(taint) {
+			rejected.add(ReasonMalformedTaint, 1)
+			continue
+		}
+		out = append(out, driver.Taint{Key: taint.Key, Value: taint.Value, Effect: string(taint.Effect)})
+	}
+	return out
+}
+
+func validTaint(t resourcev1.DeviceTaint) bool {
+	effects := []resourcev1.DeviceTaintEffect{
+		resourcev1.DeviceTaintEffectNone, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNoExecute,
+	}
+	return manifest.ValidName(t.Key) && (t.Value == "" || manifest.ValidName(t.Value)) && slices.Contains(effects, t.Effect)
+}
+
+// on tells whether the node is one of the placement's. Known is false where that hangs on the node's labels.
+func (p placement) on(node string) (on, known bool) {
+	if p.AllNodes || p.NodeName == node {
+		return true, true
+	}
+	known = true
+	if p.NodeSelector != nil {
+		for _, term := range p.NodeSelector.NodeSelectorTerms {
+			switch matches, ok := termMatches(term, node); {
+			case matches:
+				return true, true
+			case !ok:
+				known = false
+			}
+		}
+	}
+	return false, known
+}
+
+// termMatches evaluates a term: all its requirements must hold, and one without any matches nothing. The API knows
+// one field, metadata.name.
+func termMatches(term corev1.NodeSelectorTerm, node string) (matches, known bool) {
+	for _, field := range term.MatchFields {
+		in := slices.Contains(field.Values, node)
+		if field.Key != "metadata.name" || in != (field.Operator == corev1.NodeSelectorOpIn) {
+			return false, true
+		}
+	}
+	if len(term.MatchExpressions) > 0 {
+		return false, false
+	}
+	return len(term.MatchFields) > 0, true
+}
