@@ -1,0 +1,23 @@
+# The tools that checks and tests run, at the versions that the go.mod files of this folder pin. Each is built from source
+# when a target first needs it, into a folder that is named after everything that decides the result, outside the tree.
+# A tool comes into its place by a rename, so that makes that run side by side never see half of one.
+
+tools_cache := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dra-exporter/tools
+tools_folder = $(tools_cache)/$(shell { cat $(1)/go.mod $(1)/go.sum; go env GOVERSION GOOS GOARCH; } | sha256sum | cut -c -16)
+
+# $(call tool,variable,module folder,package,build flags)
+define tool
+$(1) := $(call tools_folder,$(2))/$(notdir $(3))
+$$($(1)):
+	@echo "tools: building $$(@F) once, into $$(@D)"
+	mkdir -p $$(@D)
+	start=$$$$SECONDS
+	go build -C $(2) $(4) -ldflags='-s -w' -o $$@.$$$$$$$$ $(3)
+	mv $$@.$$$$$$$$ $$@
+	echo "tools: $$(@F) took $$$$((SECONDS - start)) s"
+endef
+
+$(eval $(call tool,PROMTOOL,test/tools,github.com/prometheus/prometheus/cmd/promtool,-tags=remove_all_sd))
+$(eval $(call tool,PROMETHEUS,test/tools,github.com/prometheus/prometheus/cmd/prometheus,-tags=remove_all_sd))
+$(eval $(call tool,BENCHSTAT,test/tools,golang.org/x/perf/cmd/benchstat))
+$(eval $(call tool,GOLANGCI_LINT,test/tools/lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint))
