@@ -1,0 +1,203 @@
+package podresources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/testing/protocmp"
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 20 * time.Second
+
+// dial serves a kubelet with the recorded pods, and connects to it. The socket's name is one that URLs have to quote.
+func dial(t *testing.T) (*test.Kubelet, *Client) {
+	t.Helper()
+	k := test.New()
+	if err := k.Set(recordedList(t)); err != nil {
+		t.Fatal(err)
+	}
+	socket := filepath.Join(t.TempDir(), "kubelet %41?#.sock")
+	if err := k.Start(socket); err != nil {
+		t.Fatal(err)
+	}
+	c, err := NewClient(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		k.Stop()
+	})
+	return k, c
+}
+
+func list(t *testing.T, c *Client, timeout time.Duration) (*v1.ListPodResourcesResponse, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), timeout)
+	defer cancel()
+	return c.List(ctx)
+}
+
+func TestClientList(t *testing.T) {
+	_, c := dial(t)
+	got, err := list(t, c, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(recordedList(t), got, protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestClientErrors(t *testing.T) {
+	for name, tt := range map[string]struct {
+		behaviour test.Behaviour
+		err       error
+		code      codes.Code
+		reason    string
+		timeout   time.Duration
+	}{
+		"rate limit":          {test.RateLimited(), ErrRateLimited, codes.ResourceExhausted, "rate_limited", patience},
+		"too large":           {test.Huge(maxAnswer + 1), ErrTooLarge, codes.ResourceExhausted, "message_too_large", patience},
+		"other exhaustion":    {test.Fail(codes.ResourceExhausted, "no memory"), nil, codes.ResourceExhausted, "other", patience},
+		"unavailable":         {test.Fail(codes.Unavailable, "gone"), ErrUnavailable, codes.Unavailable, "unavailable", patience},
+		"hang":                {test.Hang(), ErrDeadline, codes.DeadlineExceeded, "deadline", 50 * time.Millisecond},
+		"old kubelet":         {test.Fail(codes.Unimplemented, "unknown service"), ErrUnimplemented, codes.Unimplemented, "unimplemented", patience},
+		"garbage":             {test.Malformed([]byte("\xffgarbage")), ErrMalformed, codes.Unknown, "malformed", patience},
+		"the kubelet's fault": {test.Fail(codes.Unknown, "panic"), nil, codes.Unknown, "other", patience},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k, c := dial(t)
+			k.Behave(tt.behaviour)
+			answer, err := list(t, c, tt.timeout)
+			if answer != nil || err == nil {
+				t.Fatalf("answer %v, error %v, want an error alone", answer, err)
+			}
+			if tt.err != nil && !errors.Is(err, tt.err) {
+				t.Errorf("%v is not %v", err, tt.err)
+			}
+			if got := status.Code(err); got != tt.code {
+				t.Errorf("code %v, want %v: %v", got, tt.code, err)
+			}
+			if got := Reason(err); got != tt.reason {
+				t.Errorf("reason %q, want %q: %v", got, tt.reason, err)
+			}
+			k.Behave(test.Full())
+			if _, err := list(t, c, patience); err != nil {
+				t.Errorf("afterwards: %v", err)
+			}
+		})
+	}
+}
+
+func TestClientCanceled(t *testing.T) {
+	_, c := dial(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.List(ctx); Reason(err) != "canceled" {
+		t.Errorf("reason of %v is %q", err, Reason(err))
+	}
+	if Reason(nil) != "" {
+		t.Error("no error has a reason")
+	}
+}
+
+// TestClientTakesLargeAnswers: 100 pods with 2 containers on one shared claim of 32 devices make 7 MB, over gRPC's default.
+func TestClientTakesLargeAnswers(t *testing.T) {
+	var rows []*v1.ClaimResource
+	for n := range 32 {
+		rows = append(rows, test.Device("gpu.example.com", "node", fmt.Sprintf("gpu-%d", n),
+			fmt.Sprintf("gpu.example.com/gpu=9197d3d4-c82c-4b38-b158-4a81536728ed-gpu-%d", n)))
+	}
+	claim := test.Claim("ns", "claim", rows...)
+	var pods []*v1.PodResources
+	for p := range 100 {
+		pods = append(pods, test.Pod("ns", fmt.Sprintf("pod-%d", p), test.Container("one", claim), test.Container("two", claim)))
+	}
+	k, c := dial(t)
+	if err := k.SetPods(pods...); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := list(t, c, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocations, rejections := Parse(answer)
+	if len(allocations) != 32 || len(allocations[0].Holders) != 200 || len(rejections) != 0 {
+		t.Errorf("%d allocations, %v", len(allocations), rejections)
+	}
+}
+
+// TestClientOneBadPod: what is no UTF-8 costs its pod, not the answer.
+func TestClientOneBadPod(t *testing.T) {
+	k, c := dial(t)
+	k.Behave(test.InvalidUTF8())
+	answer, err := list(t, c, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocations, rejections := Parse(answer)
+	want, _ := Parse(recordedList(t))
+	if diff := cmp.Diff(want, allocations); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]Rejection{{reasonMalformed, 1}}, rejections); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestClientFindsARestartedKubelet: the socket file stays and refuses, then there are empty answers, then full ones.
+func TestClientFindsARestartedKubelet(t *testing.T) {
+	k, c := dial(t)
+	if _, err := list(t, c, patience); err != nil {
+		t.Fatal(err)
+	}
+	k.Stop()
+	for range 3 {
+		if _, err := list(t, c, patience); !errors.Is(err, ErrUnavailable) {
+			t.Fatalf("while it is away: %v", err)
+		}
+	}
+	if err := k.Restart(t.Context(), time.Second, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	answer, err := list(t, c, patience)
+	for errors.Is(err, ErrUnavailable) && time.Since(begin) < patience {
+		time.Sleep(10 * time.Millisecond)
+		answer, err = list(t, c, patience)
+	}
+	if err != nil || len(answer.GetPodResources()) != 0 {
+		t.Fatalf("after the restart: %v, %v, want an empty answer", answer, err)
+	}
+	k.Behave(test.Full())
+	if answer, err = list(t, c, patience); err != nil || len(answer.GetPodResources()) == 0 {
+		t.Errorf("at last: %v, %v", answer, err)
+	}
+}
+
+func TestClientBeforeTheKubelet(t *testing.T) {
+	c, err := NewClient(filepath.Join(t.TempDir(), "none.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := list(t, c, patience); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("no socket: %v", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,100 @@
+package podresources
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+var limiterStart = time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
+
+// TestLimiterRate: whatever calls cost and however they end, no second has more than three of them, from the time at which
+// one may have arrived to that at which another may have.
+func TestLimiterRate(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var l Limiter
+		now := limiterStart
+		var ends, begins []time.Time
+		for range rapid.IntRange(1, 200).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(0, 400).Draw(t, "pause")) * time.Millisecond)
+			next := l.Next()
+			if allowed := l.Allow(now); allowed == now.Before(next) {
+				t.Fatalf("allowed %v at %v, next was %v", allowed, now, next)
+			} else if !allowed {
+				continue
+			}
+			begins = append(begins, now)
+			now = now.Add(time.Duration(rapid.IntRange(0, 1500).Draw(t, "duration")) * time.Millisecond)
+			ends = append(ends, now)
+			l.Done(now, rapid.SampledFrom([]error{nil, nil, ErrUnavailable, ErrDeadline, ErrTooLarge}).Draw(t, "error"))
+		}
+		for i := 3; i < len(begins); i++ {
+			if begins[i].Sub(ends[i-3]) < time.Second {
+				t.Fatalf("four calls in less than a second: %v", begins[i-3:i+1])
+			}
+		}
+	})
+}
+
+func TestLimiterIsNotTighter(t *testing.T) {
+	var l Limiter
+	for i, want := range []bool{true, true, true, false} {
+		if got := l.Allow(limiterStart); got != want {
+			t.Errorf("call %d: %v, want %v", i+1, got, want)
+		}
+	}
+	if got, want := l.Next(), limiterStart.Add(time.Second); !got.Equal(want) || !l.Allow(want) {
+		t.Errorf("next is %v, want %v", got, want)
+	}
+}
+
+func TestLimiterBackoff(t *testing.T) {
+	seconds := func(s ...float64) []time.Duration {
+		var delays []time.Duration
+		for _, s := range s {
+			delays = append(delays, time.Duration(s*float64(time.Second)))
+		}
+		return delays
+	}
+	for name, tt := range map[string]struct {
+		err  error
+		want []time.Duration
+	}{
+		"rate limited": {ErrRateLimited, seconds(1, 2, 4, 5, 5)},
+		"too large":    {fmt.Errorf("list: %w", ErrTooLarge), seconds(1, 2, 4, 8, 16, 30, 30)},
+		"unavailable":  {ErrUnavailable, seconds(0, .5, .5, .5)},
+		"deadline":     {ErrDeadline, seconds(0, 1, 2, 4, 5, 5)},
+		"other":        {errors.New("other"), seconds(0, 1, 2, 4, 5, 5)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, jitter := range []float64{0, 0.999} {
+				l := Limiter{Jitter: func() float64 { return jitter }}
+				now := limiterStart
+				for i, want := range tt.want {
+					if !l.Allow(now) {
+						t.Fatalf("call %d is not allowed", i+1)
+					}
+					l.Done(now, tt.err)
+					got := l.notUntil.Sub(now)
+					if got > want || got < want*3/4 {
+						t.Errorf("after failure %d: %v, want %v less a quarter at most", i+1, got, want)
+					}
+					now = now.Add(time.Minute)
+				}
+				for range 1000 {
+					l.Done(now, tt.err)
+				}
+				if got, bound := l.notUntil.Sub(now), tt.want[len(tt.want)-1]; got <= 0 || got > bound {
+					t.Errorf("after many failures: %v, want %v at most", got, bound)
+				}
+				l.Done(now, nil)
+				if l.Next().After(now.Add(time.Second)) {
+					t.Error("a success does not end the delay")
+				}
+			}
+		})
+	}
+}
