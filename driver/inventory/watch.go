@@ -25,6 +25,10 @@ const watchQueue = 1024
 func (c *CDI) Watch(ctx context.Context, emit func(at time.Time, gone bool, names []string)) error {
 	w := openWatcher()
 	defer w.close()
+	return c.watch(ctx, w, emit)
+}
+
+func (c *CDI) watch(ctx context.Context, w watcher, emit func(at time.Time, gone bool, names []string)) error {
 	for {
 		watched := w.add(c.dirs) // before reading, so that nothing falls between
 		for _, change := range c.refresh() {

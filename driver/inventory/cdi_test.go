@@ -1,0 +1,284 @@
+package inventory
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// spec returns a CDI spec in YAML of kind vendor.test/dev; each device is "name" or "name=/dev/path".
+func spec(devices ...string) string {
+	out := "cdiVersion: 0.6.0\nkind: vendor.test/dev\ndevices:\n"
+	for _, d := range devices {
+		name, path, _ := strings.Cut(d, "=")
+		out += fmt.Sprintf("- name: %q\n  containerEdits:\n    env: [A=b]\n    deviceNodes:\n    - path: %q\n", name, path)
+	}
+	return out
+}
+
+func TestParseSpec(t *testing.T) {
+	nodes := func(paths ...string) string {
+		var all []string
+		for _, p := range paths {
+			all = append(all, fmt.Sprintf(`{"path":%q}`, p))
+		}
+		return `"deviceNodes":[` + strings.Join(all, ",") + `]`
+	}
+	for name, tc := range map[string]struct {
+		device, edits string
+		want          driver.Hardware
+	}{
+		"nvidia": {
+			"claim-1-gpu-3", nodes("/dev/nvidia3", "/dev/nvidiactl", "/dev/nvidia-uvm"),
+			driver.Hardware{DeviceNodes: []string{"/dev/nvidia3"}},
+		},
+		"UUID": {"GPU-1-2", nodes("/dev/nvidia0"), driver.Hardware{UUID: "GPU-1-2", DeviceNodes: []string{"/dev/nvidia0"}}},
+		"MIG": {
+			"claim-1-mig", nodes("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap22", "/dev/nvidia-caps/nvidia-cap21"),
+			driver.Hardware{
+				Kind:        driver.KindPartition,
+				DeviceNodes: []string{"/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"},
+			},
+		},
+		"channel": {
+			"channel-0", nodes("/dev/nvidia-caps-imex-channels/channel0"),
+			driver.Hardware{Kind: driver.KindChannel, DeviceNodes: []string{"/dev/nvidia-caps-imex-channels/channel0"}},
+		},
+		"vfio": {
+			"vfio", nodes("/dev/vfio/vfio", "/dev/vfio/42"),
+			driver.Hardware{Kind: driver.KindPassthrough, DeviceNodes: []string{"/dev/vfio/42"}},
+		},
+		"PCI in name":  {"0000-03-00-0-0x56c0", nodes("/dev/dri/card0"), driver.Hardware{PCI: "0000:03:00.0", DeviceNodes: []string{"/dev/dri/card0"}}},
+		"host path":    {"d", `"deviceNodes":[{"path":"/dev/x","hostPath":"/dev/y"}]`, driver.Hardware{DeviceNodes: []string{"/dev/y"}}},
+		"twice":        {"d", nodes("/dev/x", "/dev//x", "/dev/a/../x"), driver.Hardware{DeviceNodes: []string{"/dev/x"}}},
+		"outside /dev": {"d", nodes("/etc/passwd", "/dev/../etc/passwd", "x", "", "/dev/"), driver.Hardware{}},
+		"null node":    {"d", `"deviceNodes":[null],"netDevices":[null]`, driver.Hardware{}},
+		"interface":    {"d", `"netDevices":[{"hostInterfaceName":"eth1","name":"net0"}]`, driver.Hardware{NetDev: "eth1"}},
+		"interfaces":   {"d", `"netDevices":[{"hostInterfaceName":"eth1"},{"hostInterfaceName":"eth2"}]`, driver.Hardware{}},
+		"long name":    {"d", `"netDevices":[{"hostInterfaceName":"0123456789abcdef"}]`, driver.Hardware{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			data := fmt.Sprintf(`{"cdiVersion":"1.1.0","kind":"vendor.test/dev","containerEdits":{%s},"devices":[{"name":%q,"containerEdits":{%s}}]}`,
+				nodes("/dev/common"), tc.device, tc.edits)
+			got, malformed, err := parseSpec([]byte(data))
+			if err != nil || malformed > 0 || len(got) != 1 || got[0].name != "vendor.test/dev="+tc.device {
+				t.Fatalf("%+v, %d malformed, error %v", got, malformed, err)
+			}
+			if diff := cmp.Diff(tc.want, got[0].hw, cmp.Transformer("nil", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseSpecMalformed(t *testing.T) {
+	for name, data := range map[string]string{
+		"nothing": "", "not YAML": "a: [", "scalar": "7", "no kind": "devices: [{name: a}]", "kind": "kind: dev\ndevices: [{name: a}]",
+		"class": "kind: v/-\ndevices: [{name: a}]", "long kind": "kind: v/" + strings.Repeat("x", 253) + "\ndevices: [{name: a}]",
+		"no devices": "kind: v/c\n", "devices' type": "kind: v/c\ndevices: 7", "alias": "kind: v/c\ndevices: [&x {name: a}, *x]",
+		"many": "kind: v/c\ndevices: [" + strings.Repeat("{name: a},", maxSpecDevices+1) + "]",
+	} {
+		if got, _, err := parseSpec([]byte(data)); err == nil || got != nil {
+			t.Errorf("%s: %v, error %v", name, got, err)
+		}
+	}
+	got, malformed, err := parseSpec([]byte(`{"kind":"v/c","devices":[7,{"name":""},{"name":"a b"},{"name":"x","containerEdits":[]},{"name":"ok"}]}`))
+	if err != nil || malformed != 4 || !cmp.Equal([]string{"v/c=ok"}, namesOf(got)) {
+		t.Errorf("%v, %d malformed, want 4; error %v", got, malformed, err)
+	}
+}
+
+// sysfsTree makes the links that the kernel has for a DRM device, an accelerator, an interface and a verbs device.
+func sysfsTree(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	for link, target := range map[string]string{
+		"class/drm/card1/device":        "../../../0000:0c:00.0",
+		"class/drm/renderD129/device":   "../../../0000:0c:00.0",
+		"class/drm/card2/device":        "../../../0000:22:00.0",
+		"class/drm/renderD131/device":   "../../../amdgpu_xcp_1",
+		"class/accel/accel0/device":     "../../../0000:b3:00.0",
+		"class/net/eth1/device":         "../../../0000:9c:00.2",
+		"class/infiniband_verbs/uverbs": "x",
+	} {
+		path := filepath.Join(root, link)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(target, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(root, "class/infiniband_verbs/uverbs1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(root, "class/infiniband_verbs/uverbs1/ibdev"), "mlx5_1\n")
+	return root
+}
+
+func TestLookup(t *testing.T) {
+	low, high := t.TempDir(), t.TempDir()
+	write(t, filepath.Join(low, "a.yaml"), spec("one=/dev/old", "drm=/dev/dri/card1", "render=/dev/dri/renderD129", "other=/dev/dri/card2",
+		"xcp=/dev/dri/renderD131", "accel=/dev/accel/accel0", "verbs=/dev/infiniband/uverbs1", "empty=", "up=/dev/dri/.."))
+	write(t, filepath.Join(low, "b.json"), `{"kind":"vendor.test/dev","devices":[{"name":"net","containerEdits":{"netDevices":[{"hostInterfaceName":"eth1"}]}}]}`)
+	write(t, filepath.Join(low, "c.yaml"), spec("twice=/dev/x"))
+	write(t, filepath.Join(low, "d.yaml"), spec("twice=/dev/y"))
+	write(t, filepath.Join(low, "ignored.tmp"), spec("tmp=/dev/x"))
+	write(t, filepath.Join(high, "a.yaml"), spec("one=/dev/new"))
+	c := NewCDI([]string{low, high, "/nowhere"}, sysfsTree(t))
+	c.Load()
+	for names, want := range map[string]driver.Hardware{
+		"one":          {DeviceNodes: []string{"/dev/new"}},
+		"drm":          {DeviceNodes: []string{"/dev/dri/card1"}, PCI: "0000:0c:00.0"},
+		"render drm":   {DeviceNodes: []string{"/dev/dri/card1", "/dev/dri/renderD129"}, PCI: "0000:0c:00.0"},
+		"drm other":    {DeviceNodes: []string{"/dev/dri/card1", "/dev/dri/card2"}},
+		"drm drm none": {DeviceNodes: []string{"/dev/dri/card1"}, PCI: "0000:0c:00.0"},
+		"xcp":          {DeviceNodes: []string{"/dev/dri/renderD131"}},
+		"accel":        {DeviceNodes: []string{"/dev/accel/accel0"}, PCI: "0000:b3:00.0"},
+		"verbs":        {DeviceNodes: []string{"/dev/infiniband/uverbs1"}, RDMADev: "mlx5_1"},
+		"net":          {NetDev: "eth1", PCI: "0000:9c:00.2"},
+		"empty":        {}, "none": {}, "twice": {}, "tmp": {}, "": {}, "up": {},
+	} {
+		var qualified []string
+		for name := range strings.FieldsSeq(names) {
+			qualified = append(qualified, "vendor.test/dev="+name)
+		}
+		got, ok := c.Lookup(qualified)
+		if wantOK := !cmp.Equal(want, driver.Hardware{}); ok != wantOK {
+			t.Errorf("%s: found %v, want %v", names, ok, wantOK)
+		}
+		if diff := cmp.Diff(want, got, cmp.Transformer("nil", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", names, diff)
+		}
+	}
+	if diff := cmp.Diff([]Rejection{{ReasonConflictingCDI, 1}}, c.Rejected()); diff != "" {
+		t.Errorf("rejections: -want +got:\n%s", diff)
+	}
+}
+
+// event is what Watch emits, less the time.
+type event struct {
+	Gone  bool
+	Names []string
+}
+
+// step changes the folder, lets a time pass and wants these events of one refresh.
+func TestRefresh(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "cdi")
+	c := NewCDI([]string{dir}, "")
+	now := time.Now().Add(time.Hour)
+	c.now = func() time.Time { return now }
+	path := func(name string) string { return filepath.Join(dir, name) }
+	const dev = "vendor.test/dev="
+	for _, step := range []struct {
+		name   string
+		change func() error
+		after  time.Duration
+		want   []event
+	}{
+		{"nothing", func() error { return nil }, 0, nil},
+		{"folder comes", func() error { return os.Mkdir(dir, 0o700) }, 0, nil},
+		{"written", func() error { write(t, path("a.yaml"), spec("a", "b")); return nil }, 0, []event{{false, []string{dev + "a", dev + "b"}}}},
+		{"same", func() error { write(t, path("a.yaml"), spec("a", "b")); return nil }, 0, nil},
+		{"changed", func() error { write(t, path("a.yaml"), spec("b", "c")); return nil }, 0, []event{{true, []string{dev + "a"}}, {false, []string{dev + "b", dev + "c"}}}},
+		{"half written", func() error { write(t, path("a.yaml"), "kind: [\n"); return nil }, 0, nil},
+		{"still half", func() error { return nil }, settleTime / 2, nil},
+		{"whole", func() error { write(t, path("a.yaml"), spec("c")); return nil }, 0, []event{{true, []string{dev + "b"}}, {false, []string{dev + "c"}}}},
+		{"moved", func() error { return os.Rename(path("a.yaml"), path("b.yaml")) }, 0, []event{{false, []string{dev + "c"}}}},
+		{"hidden", func() error { return os.Rename(path("b.yaml"), path("b.tmp")) }, 0, []event{{true, []string{dev + "c"}}}},
+		{"back", func() error { return os.Rename(path("b.tmp"), path("b.yaml")) }, 0, []event{{false, []string{dev + "c"}}}},
+		{"broken", func() error { write(t, path("b.yaml"), "?"); return nil }, 0, nil},
+		{"for good", func() error { return nil }, settleTime, []event{{true, []string{dev + "c"}}}},
+		{"for longer", func() error { return nil }, settleTime, nil},
+		{"repaired", func() error { write(t, path("b.yaml"), spec("c")); return nil }, 0, []event{{false, []string{dev + "c"}}}},
+		{"dangling", func() error { return os.Symlink("nowhere", path("c.yaml")) }, 0, nil},
+		{"dangling on", func() error { return nil }, settleTime, nil},
+		{"large", func() error { write(t, path("d.yaml"), ""); return os.Truncate(path("d.yaml"), maxSpecBytes+1) }, 0, nil},
+		{"large on", func() error { return nil }, settleTime, nil},
+		{"no folder", func() error { return os.RemoveAll(dir) }, 0, []event{{true, []string{dev + "c"}}}},
+	} {
+		if err := step.change(); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(step.after)
+		var got []event
+		for _, change := range c.refresh() {
+			got = append(got, event{change.gone, change.names})
+		}
+		if diff := cmp.Diff(step.want, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", step.name, diff)
+		}
+	}
+	want := []Rejection{{ReasonMalformedSpec, 1}, {ReasonLargeSpec, 1}, {ReasonUnreadableSpec, 1}}
+	if diff := cmp.Diff(want, c.Rejected()); diff != "" {
+		t.Errorf("rejections: -want +got:\n%s", diff)
+	}
+}
+
+func TestTooManySpecs(t *testing.T) {
+	dir := t.TempDir()
+	for i := range maxSpecs + 2 {
+		write(t, filepath.Join(dir, fmt.Sprintf("%05d.yaml", i)), spec(fmt.Sprint("d", i)))
+	}
+	c := NewCDI([]string{dir}, "")
+	c.Load()
+	c.Load()
+	if n := len(*c.devices.Load()); n != maxSpecs {
+		t.Errorf("%d devices, want %d", n, maxSpecs)
+	}
+	if diff := cmp.Diff([]Rejection{{ReasonTooManySpecs, 2}}, c.Rejected()); diff != "" {
+		t.Errorf("rejections: -want +got:\n%s", diff)
+	}
+}
+
+func TestWrittenAt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	write(t, path, "")
+	at := time.Now()
+	for name, tc := range map[string]struct{ mtime, last, want time.Duration }{
+		"between":     {-time.Second, -2 * time.Second, -time.Second},
+		"before last": {-3 * time.Second, -2 * time.Second, 0},
+		"future":      {time.Second, -2 * time.Second, 0},
+	} {
+		if err := os.Chtimes(path, at, at.Add(tc.mtime)); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := writtenAt(info, at.Add(tc.last), at); !got.Equal(at.Add(tc.want)) {
+			t.Errorf("%s: %v, want %v", name, got.Sub(at), tc.want)
+		}
+	}
+}
+
+func FuzzParseSpec(f *testing.F) {
+	f.Add([]byte(spec("a=/dev/nvidia0", "0000-03-00-0=/dev/dri/card0")))
+	f.Add([]byte(`{"kind":"v/c","devices":[{"name":"x","containerEdits":{"netDevices":[{"hostInterfaceName":"e"}],"deviceNodes":[null]}}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		devices, malformed, err := parseSpec(data)
+		if err != nil && devices != nil || malformed < 0 {
+			t.Fatal("an error and a result")
+		}
+		for _, d := range devices {
+			if !strings.Contains(d.name, "/") || !slices.IsSorted(d.hw.DeviceNodes) {
+				t.Fatalf("%+v", d)
+			}
+			for _, path := range d.hw.DeviceNodes {
+				if !strings.HasPrefix(path, "/dev/") || filepath.Clean(path) != path {
+					t.Fatalf("node %q", path)
+				}
+			}
+			checkEntry(t, driver.ID{Driver: "d", Pool: "p", Device: "x"}, driver.Entry{Hardware: d.hw})
+		}
+	})
+}

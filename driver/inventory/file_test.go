@@ -1,0 +1,101 @@
+package inventory
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+)
+
+func TestFile(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "slices.yaml")
+	f := NewFile(path)
+	now := time.Now()
+	f.now = func() time.Time { return now.Add(time.Hour) } // long after every write
+
+	expect := func(wantData string, wantChanged bool) {
+		t.Helper()
+		data, changed, err := f.Load()
+		if err != nil || string(data) != wantData || changed != wantChanged {
+			t.Errorf("Load() = %q, %v, %v; want %q, %v", data, changed, err, wantData, wantChanged)
+		}
+	}
+	if _, _, err := f.Load(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error %v, want %v", err, os.ErrNotExist)
+	}
+	write(t, path, "one")
+	expect("one", true)
+	expect("", false)
+	write(t, path, "three")
+	expect("three", true)
+
+	replacement := filepath.Join(dir, "new") // another inode, same size and time: a ConfigMap's swap
+	write(t, replacement, "seven")
+	if err := os.Chtimes(replacement, now, now); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(path, now, now); err != nil {
+		t.Fatal(err)
+	}
+	expect("three", true)
+	if err := os.Rename(replacement, path); err != nil {
+		t.Fatal(err)
+	}
+	expect("seven", true)
+
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := f.Load(); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error %v, want %v", err, os.ErrNotExist)
+	}
+	write(t, path, "back")
+	expect("back", true)
+}
+
+// TestFileRacy holds that a second write within the file clock's tick is not missed.
+func TestFileRacy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	at := time.Now()
+	f := NewFile(path)
+	f.now = func() time.Time { return at.Add(time.Millisecond) }
+	for _, content := range []string{"a", "b"} {
+		write(t, path, content)
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+		if data, changed, err := f.Load(); string(data) != content || !changed || err != nil {
+			t.Errorf("Load() = %q, %v, %v; want %q", data, changed, err, content)
+		}
+	}
+}
+
+func TestFileRefused(t *testing.T) {
+	dir := t.TempDir()
+	large := filepath.Join(dir, "large")
+	write(t, large, "")
+	if err := os.Truncate(large, manifest.MaxBytes+1); err != nil {
+		t.Fatal(err)
+	}
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{large: manifest.ErrTooLarge, pipe: errNotRegular, dir: errNotRegular} {
+		if _, changed, err := NewFile(path).Load(); !errors.Is(err, want) || changed {
+			t.Errorf("%s: changed %v, error %v, want %v", path, changed, err, want)
+		}
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,396 @@
+package inventory
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+func TestRecorded(t *testing.T) {
+	got := parse(t, readTestdata(t, "resourceslices.yaml"), "node1")
+	if len(got) != 10 {
+		t.Errorf("%d devices, want 10", len(got))
+	}
+	memory := []driver.Amount{{Resource: "memory", Value: 80 << 30}}
+	for id, want := range map[driver.ID]driver.Entry{
+		{Driver: "gpu.example.com", Pool: "node1", Device: "gpu-3"}: {
+			Hardware: driver.Hardware{
+				UUID: "GPU-aaaaaaaa-0000-0000-0000-000000000003", Model: "LATEST-GPU-MODEL", DriverVersion: "1.0.0",
+			},
+			Capacity: memory,
+		},
+		{Driver: "gpu.example.com", Pool: "node1", Device: "shared-1"}: {
+			Hardware: driver.Hardware{
+				UUID: "GPU-bbbbbbbb-0000-0000-0000-000000000001", Model: "LATEST-GPU-MODEL", DriverVersion: "1.0.0",
+			},
+			Capacity: memory, Shareable: true,
+		},
+	} {
+		if diff := cmp.Diff(want, got[id]); diff != "" {
+			t.Errorf("%v: -want +got:\n%s", id, diff)
+		}
+	}
+	if other := parse(t, readTestdata(t, "resourceslices.yaml"), "node2"); len(other) != 0 {
+		t.Errorf("node2 has %d devices of node1", len(other))
+	}
+}
+
+// TestVersions writes the same slices in the three versions, in YAML and JSON, as documents and as lists, and wants
+// the same inventory from all.
+func TestVersions(t *testing.T) {
+	source := readTestdata(t, "drivers.yaml")
+	want := parse(t, source, "")
+	for _, version := range []string{"v1", "v1beta2", "v1beta1"} {
+		var objects []json.RawMessage
+		for doc := range strings.SplitSeq(string(source), "\n---\n") {
+			objects = append(objects, inVersion(t, doc, version))
+		}
+		list, typed := asList(t, "v1", "List", objects), asList(t, "resource.k8s.io/"+version, "ResourceSliceList", objects)
+		for form, data := range map[string][]byte{
+			"list": list, "typed list": typed, "YAML list": asYAML(t, list),
+			"documents":           bytes.Join(rawBytes(objects), []byte("\n---\n")),
+			"concatenated":        bytes.Join(rawBytes(objects), nil),
+			"JSON, YAML and list": slices.Concat(objects[0], []byte("\n---\n"), asYAML(t, asList(t, "v1", "List", objects[1:]))),
+		} {
+			t.Run(version+"/"+form, func(t *testing.T) {
+				if diff := cmp.Diff(want, parse(t, data, "")); diff != "" {
+					t.Errorf("-want +got:\n%s", diff)
+				}
+			})
+		}
+	}
+}
+
+// inVersion returns a v1 slice as another version writes it.
+func inVersion(t *testing.T, doc, version string) json.RawMessage {
+	t.Helper()
+	var object map[string]any
+	if err := yaml.Unmarshal([]byte(doc), &object); err != nil {
+		t.Fatal(err)
+	}
+	object["apiVersion"] = "resource.k8s.io/" + version
+	if version == "v1beta1" {
+		spec := object["spec"].(map[string]any)
+		for i, d := range spec["devices"].([]any) {
+			basic := d.(map[string]any)
+			name := basic["name"]
+			delete(basic, "name")
+			spec["devices"].([]any)[i] = map[string]any{"name": name, "basic": basic}
+		}
+	}
+	raw, err := json.Marshal(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func asList(t *testing.T, apiVersion, kind string, items []json.RawMessage) []byte {
+	t.Helper()
+	raw, err := json.Marshal(map[string]any{"apiVersion": apiVersion, "kind": kind, "items": items})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+func asYAML(t *testing.T, raw []byte) []byte {
+	t.Helper()
+	out, err := yaml.JSONToYAML(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func rawBytes(raw []json.RawMessage) [][]byte {
+	var out [][]byte
+	for _, r := range raw {
+		out = append(out, r)
+	}
+	return out
+}
+
+// sliceOf returns a v1 slice in JSON with that placement (JSON members) and those devices.
+func sliceOf(generation int, placement string, devices ...string) string {
+	return fmt.Sprintf(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice","metadata":{"name":"s"},"spec":{
+		"driver":"d.test","pool":{"name":"p","generation":%d,"resourceSliceCount":1},%s,"devices":[%s]}}`,
+		generation, placement, strings.Join(devices, ","))
+}
+
+const here = `"nodeName":"n1"`
+
+func TestPlacement(t *testing.T) {
+	selector := func(terms ...string) string {
+		return fmt.Sprintf(`"nodeSelector":{"nodeSelectorTerms":[%s]}`, strings.Join(terms, ","))
+	}
+	fields := func(operator string, nodes ...string) string {
+		return fmt.Sprintf(`{"matchFields":[{"key":"metadata.name","operator":%q,"values":["%s"]}]}`,
+			operator, strings.Join(nodes, `","`))
+	}
+	const labels = `{"matchExpressions":[{"key":"zone","operator":"In","values":["a"]}]}`
+	for name, tc := range map[string]struct {
+		placement string
+		want      bool
+		unknown   bool
+	}{
+		"node":                {here, true, false},
+		"other node":          {`"nodeName":"n2"`, false, false},
+		"all nodes":           {`"allNodes":true`, true, false},
+		"nothing":             {`"x":0`, false, false},
+		"selected":            {selector(fields("In", "n2", "n1")), true, false},
+		"second term":         {selector(fields("In", "n2"), fields("In", "n1")), true, false},
+		"not selected":        {selector(fields("In", "n2")), false, false},
+		"excluded":            {selector(fields("NotIn", "n1")), false, false},
+		"not excluded":        {selector(fields("NotIn", "n2")), true, false},
+		"empty term":          {selector(`{}`), false, false},
+		"unknown field":       {selector(`{"matchFields":[{"key":"spec.x","operator":"In","values":["n1"]}]}`), false, false},
+		"labels":              {selector(labels), false, true},
+		"labels or this node": {selector(labels, fields("In", "n1")), true, false},
+		"other node's labels": {selector(fields("In", "n2")[:len(fields("In", "n2"))-1] + "," + labels[1:]), false, false},
+	} {
+		device := `{"name":"x"}`
+		perDevice := fmt.Sprintf(`{"name":"x",%s}`, tc.placement)
+		for form, data := range map[string]string{
+			"slice": sliceOf(1, tc.placement, device), "device": sliceOf(1, `"perDeviceNodeSelection":true`, perDevice),
+		} {
+			t.Run(name+"/"+form, func(t *testing.T) {
+				var wantRejected []Rejection
+				if tc.unknown {
+					wantRejected = []Rejection{{ReasonNodeSelector, 1}}
+				}
+				got, rejected, err := ParseSlices([]byte(data), "n1")
+				if err != nil || len(got) == 1 != tc.want || !cmp.Equal(wantRejected, rejected) {
+					t.Errorf("%d devices, want %v; rejected %v, want %v; error %v", len(got), tc.want, rejected, wantRejected, err)
+				}
+				if all := parse(t, []byte(data), ""); len(all) != 1 {
+					t.Errorf("%d devices of any node, want 1", len(all))
+				}
+			})
+		}
+	}
+}
+
+func TestNewestGeneration(t *testing.T) {
+	data := strings.Join([]string{
+		sliceOf(1, here, `{"name":"old"}`), sliceOf(3, here, `{"name":"a"}`), sliceOf(2, here, `{"name":"older"}`),
+		sliceOf(3, here, `{"name":"b"}`),
+		strings.ReplaceAll(sliceOf(1, here, `{"name":"c"}`), `"name":"p"`, `"name":"other-pool"`),
+	}, "\n---\n")
+	var names []string
+	for id := range parse(t, []byte(data), "n1") {
+		names = append(names, id.Pool+"/"+id.Device)
+	}
+	slices.Sort(names)
+	if diff := cmp.Diff([]string{"other-pool/c", "p/a", "p/b"}, names); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestMalformed holds that what is wrong costs itself alone: the device "ok" is there each time, and so is what of
+// "x" is well.
+func TestMalformed(t *testing.T) {
+	x := driver.Entry{Hardware: driver.Hardware{UUID: "U"}}
+	attributes := func(more string) string { return `{"name":"x","attributes":{"uuid":{"string":"U"},` + more + `}}` }
+	capacity := func(more string) string {
+		return `{"name":"x","attributes":{"uuid":{"string":"U"}},"capacity":{` + more + `}}`
+	}
+	many := func(format string) string {
+		var all []string
+		for i := range maxAttributes + 1 {
+			all = append(all, fmt.Sprintf(format, i))
+		}
+		return strings.Join(all, ",")
+	}
+	for name, tc := range map[string]struct {
+		device string
+		want   *driver.Entry
+		reason string
+	}{
+		"no object":            {`7`, nil, ReasonMalformedDevice},
+		"no name":              {`{}`, nil, ReasonMalformedDevice},
+		"bad name":             {`{"name":"a\nb"}`, nil, ReasonMalformedDevice},
+		"long name":            {`{"name":"` + strings.Repeat("x", 254) + `"}`, nil, ReasonMalformedDevice},
+		"not UTF-8":            {"{\"name\":\"\xff\"}", nil, ReasonMalformedDevice},
+		"duplicate":            {`{"name":"ok"}`, nil, ReasonDuplicateDevice},
+		"attribute's type":     {attributes(`"model":{"string":7}`), &x, ReasonMalformedAttribute},
+		"no type":              {attributes(`"model":{}`), &x, ReasonMalformedAttribute},
+		"unknown type":         {attributes(`"model":{"colour":"red"}`), &x, ReasonMalformedAttribute},
+		"two types":            {attributes(`"model":{"string":"m","int":1}`), &x, ReasonMalformedAttribute},
+		"no object, attribute": {attributes(`"model":"m"`), &x, ReasonMalformedAttribute},
+		"long text":            {attributes(`"model":{"string":"` + strings.Repeat("m", maxText+1) + `"}`), &x, ReasonMalformedAttribute},
+		"long list":            {attributes(`"cpus":{"ints":[0` + strings.Repeat(",1", maxList) + `]}`), &x, ReasonMalformedAttribute},
+		"integer overflow":     {attributes(`"numaNode":{"int":1e99}`), &x, ReasonMalformedAttribute},
+		"NaN quantity":         {capacity(`"memory":{"value":"NaN"}`), &x, ReasonMalformedCapacity},
+		"negative quantity":    {capacity(`"memory":{"value":"-1"}`), &x, ReasonMalformedCapacity},
+		"tiny exponent":        {capacity(`"memory":{"value":"1e-999999999"}`), &x, ReasonMalformedCapacity},
+		"huge exponent":        {capacity(`"memory":{"value":1e999999999}`), &x, ReasonMalformedCapacity},
+		"long quantity":        {capacity(`"memory":{"value":"` + strings.Repeat("9", 65) + `"}`), &x, ReasonMalformedCapacity},
+		"no quantity":          {capacity(`"memory":{}`), &x, ReasonMalformedCapacity},
+		"no object, capacity":  {capacity(`"memory":"80Gi"`), &x, ReasonMalformedCapacity},
+		"resource name":        {capacity(`"a\"b":{"value":"1"}`), &x, ReasonMalformedCapacity},
+		"taint":                {`{"name":"x","attributes":{"uuid":{"string":"U"}},"taints":[{"key":"k","effect":"Explode"}]}`, &x, ReasonMalformedTaint},
+		"no object, taint":     {`{"name":"x","attributes":{"uuid":{"string":"U"}},"taints":[7]}`, &x, ReasonMalformedTaint},
+		"many attributes":      {`{"name":"x","attributes":{` + many(`"a%d":{"int":1}`) + `}}`, nil, ReasonTooManyAttributes},
+		"many capacities":      {`{"name":"x","capacity":{` + many(`"a%d":{"value":1}`) + `}}`, nil, ReasonTooManyAttributes},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want := driver.Inventory{{Driver: "d.test", Pool: "p", Device: "ok"}: {}}
+			if tc.want != nil {
+				want[driver.ID{Driver: "d.test", Pool: "p", Device: "x"}] = *tc.want
+			}
+			got, rejected, err := ParseSlices([]byte(sliceOf(1, here, `{"name":"ok"}`, tc.device)), "n1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if diff := cmp.Diff([]Rejection{{tc.reason, 1}}, rejected); diff != "" {
+				t.Errorf("rejections: -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestMalformedSlices(t *testing.T) {
+	good := sliceOf(1, here, `{"name":"ok"}`)
+	for name, tc := range map[string]struct{ item, reason string }{
+		"no object":   {`7`, ReasonMalformedObject},
+		"no kind":     {`{}`, ReasonMalformedObject},
+		"no spec":     {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice"}`, ReasonMalformedSlice},
+		"spec's type": {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice","spec":[]}`, ReasonMalformedSlice},
+		"driver":      {strings.Replace(good, "d.test", `d\"`, 1), ReasonMalformedSlice},
+		"no pool":     {strings.Replace(good, `"name":"p"`, `"name":""`, 1), ReasonMalformedSlice},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, rejected, err := ParseSlices(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"List","items":[%s,%s]}`, tc.item, good), "n1")
+			if err != nil || len(got) != 1 || !cmp.Equal([]Rejection{{tc.reason, 1}}, rejected) {
+				t.Errorf("%d devices, rejected %v, error %v", len(got), rejected, err)
+			}
+		})
+	}
+}
+
+func TestTooManyDevices(t *testing.T) {
+	var devices []string
+	for i := range maxDevices + 3 {
+		devices = append(devices, fmt.Sprintf(`{"name":"x%d"}`, i))
+	}
+	got, rejected, err := ParseSlices([]byte(sliceOf(1, here, devices...)), "n1")
+	if err != nil || len(got) != maxDevices || !cmp.Equal([]Rejection{{ReasonTooManyDevices, 3}}, rejected) {
+		t.Errorf("%d devices, rejected %v, error %v", len(got), rejected, err)
+	}
+}
+
+// TestQualifiedNames holds that a bare attribute is one of the driver's domain, and that another domain's is not.
+func TestQualifiedNames(t *testing.T) {
+	for name, tc := range map[string]struct{ attributes, want string }{
+		"bare":      {`"uuid":{"string":"A"}`, "A"},
+		"qualified": {`"d.test/uuid":{"string":"B"}`, "B"},
+		"both":      {`"uuid":{"string":"A"},"d.test/uuid":{"string":"B"}`, "B"},
+		"foreign":   {`"e.test/uuid":{"string":"C"}`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for range 10 { // the order of a map changes nothing
+				got := parse(t, []byte(sliceOf(1, here, `{"name":"x","attributes":{`+tc.attributes+`}}`)), "n1")
+				if uuid := got[driver.ID{Driver: "d.test", Pool: "p", Device: "x"}].UUID; uuid != tc.want {
+					t.Fatalf("UUID %q, want %q", uuid, tc.want)
+				}
+			}
+		})
+	}
+}
+
+func FuzzParseSlices(f *testing.F) {
+	f.Add(readTestdata(f, "resourceslices.yaml"))
+	f.Add(readTestdata(f, "drivers.yaml"))
+	f.Add([]byte(sliceOf(1, `"allNodes":true`, `{"name":"x","basic":{"capacity":{"m":{"value":"1e-9"}}}}`)))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, rejected, err := ParseSlices(data, "node1")
+		if err != nil && (got != nil || rejected != nil) {
+			t.Fatal("an error and a result")
+		}
+		for id, entry := range got {
+			checkEntry(t, id, entry)
+		}
+		for _, r := range rejected {
+			if r.Reason == "" || r.Count <= 0 {
+				t.Fatalf("rejection %+v", r)
+			}
+		}
+	})
+}
+
+// checkEntry holds what every entry must satisfy.
+func checkEntry(t *testing.T, id driver.ID, e driver.Entry) {
+	t.Helper()
+	if id.Driver == "" || id.Pool == "" || id.Device == "" {
+		t.Fatalf("incomplete %+v", id)
+	}
+	if e.PCI != "" && driver.NormalizePCI(e.PCI) != e.PCI {
+		t.Fatalf("PCI address %q is not normal", e.PCI)
+	}
+	if e.Parent != "" && (e.Parent == e.UUID || e.Parent == e.PCI) {
+		t.Fatalf("%v is its own parent", id)
+	}
+	if !slices.IsSorted(e.CPUs) {
+		t.Fatalf("CPUs %v", e.CPUs)
+	}
+	for i, a := range e.Capacity {
+		if a.Resource == "" || a.Value < 0 || math.IsNaN(a.Value) || math.IsInf(a.Value, 0) || i > 0 && e.Capacity[i-1].Resource >= a.Resource {
+			t.Fatalf("capacity %+v", e.Capacity)
+		}
+	}
+}
+
+func BenchmarkParseSlices(b *testing.B) {
+	var list struct {
+		Items []json.RawMessage `json:"items"`
+	}
+	raw, err := yaml.YAMLToJSON(readTestdata(b, "resourceslices.yaml"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	var object map[string]any
+	if json.Unmarshal(raw, &list) != nil || json.Unmarshal(list.Items[0], &object) != nil {
+		b.Fatal("testdata")
+	}
+	spec := object["spec"].(map[string]any)
+	template := spec["devices"].([]any)[0].(map[string]any)
+	var devices []any
+	for i := range 512 {
+		d := map[string]any{}
+		for k, v := range template {
+			d[k] = v
+		}
+		d["name"] = fmt.Sprintf("gpu-%d", i)
+		devices = append(devices, d)
+	}
+	spec["devices"] = devices
+	asJSON, _ := json.Marshal(object)
+	asYAML, _ := yaml.JSONToYAML(asJSON)
+	for _, form := range []struct {
+		name string
+		data []byte
+	}{{"json", asJSON}, {"yaml", asYAML}} {
+		b.Run(form.name+"/devices=512", func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(len(form.data)))
+			for b.Loop() {
+				if got, _, err := ParseSlices(form.data, "node1"); err != nil || len(got) != 512 {
+					b.Fatal(len(got), err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,197 @@
+package manifest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+func TestObjects(t *testing.T) {
+	const one = "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nid: 1\n"
+	two := `{"apiVersion":"resource.k8s.io/v1beta1","kind":"ResourceSlice","id":2}`
+	for name, tc := range map[string]struct {
+		data      string
+		want      []Object
+		malformed int
+	}{
+		"nothing":            {"", nil, 0},
+		"comments":           {"# nothing\n---\n\n---\n# here\n", nil, 0},
+		"one":                {one, []Object{{1, 0, raw(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice","id":1}`)}}, 0},
+		"windows":            {"---\r\n" + two + "\r\n---\r\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(two)}}, 0},
+		"marker's line":      {"--- " + two + "\n--- # comment\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(two)}}, 0},
+		"end marker":         {two + "\n...\n---\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(two)}}, 0},
+		"flow":               {"{apiVersion: resource.k8s.io/v1, kind: ResourceSlice}", []Object{{1, 0, raw(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice"}`)}}, 0},
+		"other kinds":        {"apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\n---\napiVersion: v1\nkind: Pod\n---\n" + two, []Object{{3, 0, raw(two)}}, 0},
+		"other kind's alpha": {"apiVersion: resource.k8s.io/v1alpha3\nkind: DeviceTaintRule\n", nil, 0},
+		"other group":        {"apiVersion: example.com/v7\nkind: ResourceSlice\n", nil, 0},
+		"list":               {`{"apiVersion":"v1","kind":"List","items":[` + two + `,7,{},` + two + `]}`, []Object{{1, 1, raw(two)}, {1, 4, raw(two)}}, 2},
+		"typed list":         {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSliceList","items":[{"id":1}]}`, []Object{{1, 1, raw(`{"id":1}`)}}, 0},
+		"empty list":         {"apiVersion: v1\nkind: List\nitems: []\n", nil, 0},
+		"null list":          {"apiVersion: v1\nkind: List\nitems:\n", nil, 0},
+		"list's type":        {"apiVersion: v1\nkind: List\nitems: 7\n", nil, 1},
+		"list in list":       {`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"List","items":[` + two + `]}]}`, []Object{{1, 2, raw(two)}}, 0},
+		"lists without end":  {strings.Repeat(`{"apiVersion":"v1","kind":"List","items":[`, 9) + strings.Repeat("]}", 9), nil, 1},
+		"dashes in a value":  {"apiVersion: v1\nkind: Pod\ntext: |\n  ---\n  x\nmore: a---b\n----x: 1\n", nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, malformed, err := Objects([]byte(tc.data), "ResourceSlice")
+			if err != nil || malformed != tc.malformed {
+				t.Errorf("%d malformed, want %d; error %v", malformed, tc.malformed, err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func raw(s string) json.RawMessage { return json.RawMessage(s) }
+
+func TestObjectsErrors(t *testing.T) {
+	const good = "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\n"
+	for name, tc := range map[string]struct{ data, want string }{
+		"not YAML":        {good + "---\na: [\n", "document 2 (from line 3): read YAML: "},
+		"not JSON":        {`{"a":`, "document 1 (from line 1): read JSON: "},
+		"not UTF-8":       {"a: \xff\n", "document 1 (from line 1): read YAML: "},
+		"scalar":          {"hello", "document 1 (from line 1): not a Kubernetes object"},
+		"no kind":         {"apiVersion: v1\n", "document 1 (from line 1): not a Kubernetes object"},
+		"array":           {"[1]", "document 1 (from line 1): not a Kubernetes object"},
+		"unknown version": {good + "---\n" + strings.Replace(good, "/v1", "/v1alpha3", 1), `document 2 (from line 3): ResourceSlice of item 0 has the unknown apiVersion "resource.k8s.io/v1alpha3"`},
+		"version in list": {"apiVersion: v1\nkind: List\nitems:\n- apiVersion: resource.k8s.io/v2\n  kind: ResourceSlice\n", `document 1 (from line 1): ResourceSlice of item 1 has the unknown apiVersion "resource.k8s.io/v2"`},
+		"alias":           {"a: &x 1\nb: *x\n", "line 2: YAML aliases are not accepted"},
+		"alias as key":    {"a: &x 1\n*x : 2\n", "line 2: YAML aliases are not accepted"},
+		"merge":           {"a: &x {b: 1}\nc:\n  <<: *x\n", "line 3: YAML aliases are not accepted"},
+		"key":             {"? [a]\n: b\n", "a YAML key is not a scalar"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, _, err := Objects([]byte(tc.data), "ResourceSlice")
+			if err == nil || !strings.Contains(err.Error(), tc.want) || got != nil {
+				t.Errorf("error %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// TestHostile feeds inputs that would cost a naive reader its memory, its stack or hours.
+func TestHostile(t *testing.T) {
+	const size = 50 << 20
+	laughs := "a0: &a0 x\n"
+	for i := range 40 {
+		laughs += strings.ReplaceAll("aN: &aN [*aM, *aM, *aM]\n", "M", string(rune('0'+i)))
+	}
+	for name, data := range map[string]string{
+		"billion laughs":   laughs,
+		"long scalar":      "a: &a " + strings.Repeat("x", 1<<20) + "\nb: [" + strings.Repeat("*a,", 1000) + "]\n",
+		"deep flow":        strings.Repeat("[", size),
+		"deep flow map":    "a: " + strings.Repeat("{a: ", size/4),
+		"deep JSON":        strings.Repeat(`{"a":`, size/5),
+		"deep block":       strings.Repeat("- ", size/2),
+		"deep indentation": indentation(3000),
+		"deep keys":        strings.Repeat("? ", size/2),
+		"many rows":        "a:\n" + strings.Repeat("- a\n", size/4),
+		"many elements":    "a: [" + strings.Repeat("a,", size/2) + "]",
+		"many documents":   strings.Repeat("---\n[]\n", 1<<20),
+		"one line":         "a: " + strings.Repeat("x", size),
+		"one quoted line":  `a: "` + strings.Repeat("x", size),
+		"too large":        strings.Repeat("#", MaxBytes+1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, _, err := Objects([]byte(data), "ResourceSlice"); err == nil || len(got) > 0 {
+				t.Errorf("%d objects, error %v", len(got), err)
+			}
+		})
+	}
+	if _, _, err := Objects(make([]byte, MaxBytes+1), "X"); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("error %v, want %v", err, ErrTooLarge)
+	}
+}
+
+func indentation(depth int) string {
+	var b strings.Builder
+	for i := range depth {
+		b.WriteString(strings.Repeat(" ", i) + "a:\n")
+	}
+	return b.String()
+}
+
+func TestScalars(t *testing.T) {
+	const data = `{s: a"b\c, q: "7", i: 7, neg: -7, hex: 0x10, octal: 0o17, under: 1_000, f: 1.5, nan: .nan, inf: -.inf,
+  t: true, T: True, yes: yes, n: null, tilde: ~, e: "", time: 2026-11-21T01:59:17Z, uni: "ü\n", tag: !x 7, big: 123456789012345678901234567890}`
+	const want = `{"s":"a\"b\\c","q":"7","i":7,"neg":-7,"hex":16,"octal":15,"under":1000,"f":1.5,"nan":".nan","inf":"-.inf",` +
+		`"t":true,"T":true,"yes":"yes","n":null,"tilde":null,"e":"","time":"2026-11-21T01:59:17Z","uni":"ü\n","tag":"7","big":123456789012345678901234567890}`
+	got, err := ToJSON([]byte(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, string(got)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestToJSON(t *testing.T) {
+	for data, ok := range map[string]bool{"a: 1": true, `{"a":1}`: true, "---\na: 1\n": true, "": false, "a: 1\n---\nb: 2\n": false, "a: [": false} {
+		if _, err := ToJSON([]byte(data)); (err == nil) != ok {
+			t.Errorf("%q: error %v", data, err)
+		}
+	}
+}
+
+func TestAmounts(t *testing.T) {
+	got, rejected := Amounts("d.test", map[string]json.RawMessage{
+		"memory": raw(`"80Gi"`), "d.test/cores": raw(`100`), "e.test/x": raw(`"1500m"`), "exa": raw(`"1E"`), "exbi": raw(`"1Ei"`),
+		"science": raw(`"12e6"`), "zero": raw(`"0"`), "both": raw(`1`), "d.test/both": raw(`2`),
+		"bad": raw(`"x"`), "null": raw(`null`), "none": nil, "negative": raw(`-1`), "late": raw(`"1e31"`), "NaN": raw(`"NaN"`), "": raw(`1`),
+		"object": raw(`{}`),
+	})
+	want := []driver.Amount{
+		{Resource: "both", Value: 2},
+		{Resource: "cores", Value: 100},
+		{Resource: "e.test/x", Value: 1.5},
+		{Resource: "exa", Value: 1e18},
+		{Resource: "exbi", Value: 1 << 60},
+		{Resource: "memory", Value: 80 << 30},
+		{Resource: "science", Value: 12e6},
+		{Resource: "zero", Value: 0},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || rejected != 8 {
+		t.Errorf("%d rejected, want 8; -want +got:\n%s", rejected, diff)
+	}
+}
+
+func FuzzAmount(f *testing.F) {
+	for _, s := range []string{`"80Gi"`, `1`, `"1e-9"`, `"1E5"`, `"1e+30"`, `"0x1p-9"`, `"1e1e1"`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if v, err := amount(data); err == nil && (v < 0 || math.IsInf(v, 0) || math.IsNaN(v)) {
+			t.Fatalf("%q is %v", data, v)
+		}
+	})
+}
+
+// FuzzObjects holds that what is found is JSON, and that JSON goes through as it is.
+func FuzzObjects(f *testing.F) {
+	f.Add([]byte("apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\na: [1, x, {b: ~}]\n---\n{}\n"))
+	f.Add([]byte(`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice"}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, _, err := Objects(data, "ResourceSlice")
+		if err != nil && got != nil {
+			t.Fatal("an error and a result")
+		}
+		for _, o := range got {
+			if !json.Valid(o.Raw) || o.Document < 1 {
+				t.Fatalf("%+v", o)
+			}
+		}
+		if j, err := ToJSON(data); err == nil && json.Valid(data) && !bytes.Equal(bytes.TrimSpace(data), j) && data[0] == '{' {
+			t.Fatalf("%q became %q", data, j)
+		}
+	})
+}

@@ -1,0 +1,230 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/google/go-cmp/cmp"
+)
+
+// watching runs Watch until the test ends and returns what it emits.
+func watching(t *testing.T, c *CDI) <-chan event {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	events, done := make(chan event, 1024), make(chan error)
+	go func() {
+		done <- c.Watch(ctx, func(_ time.Time, gone bool, names []string) { events <- event{gone, names} })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("Watch: error %v, want %v", err, context.Canceled)
+		}
+	})
+	return events
+}
+
+func expectEvents(t *testing.T, events <-chan event, want ...event) {
+	t.Helper()
+	for _, want := range want {
+		select {
+		case got := <-events:
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("-want +got:\n%s", diff)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatalf("no event, want %+v", want)
+		}
+	}
+}
+
+func came(names ...string) event { return event{false, qualified(names)} }
+
+func gone(names ...string) event { return event{true, qualified(names)} }
+
+func qualified(names []string) []string {
+	var out []string
+	for _, name := range names {
+		out = append(out, "vendor.test/dev="+name)
+	}
+	return out
+}
+
+// TestWatch uses the kernel's inotify: specs as drivers write them (to a temporary name, then renamed), specs written in
+// place, and folders that come later, through a symbolic link too, and go.
+func TestWatch(t *testing.T) {
+	root := t.TempDir()
+	static, late, link := filepath.Join(root, "static"), filepath.Join(root, "late"), filepath.Join(root, "link")
+	if err := errors.Join(os.Mkdir(static, 0o700), os.Symlink(late, link)); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(static, "before.yaml"), spec("before"))
+	c := NewCDI([]string{static + "/", link}, "")
+	c.Load()
+	write(t, filepath.Join(static, "early.yaml"), spec("early"))
+	events := watching(t, c)
+	expectEvents(t, events, came("early"))
+
+	rename := func(dir, name, content string) {
+		t.Helper()
+		tmp := filepath.Join(dir, "spec.123.tmp")
+		write(t, tmp, content)
+		if err := os.Rename(tmp, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename(static, "claim.json", spec("claim-gpu-0=/dev/nvidia0", "claim-gpu-1=/dev/nvidia1"))
+	expectEvents(t, events, came("claim-gpu-0", "claim-gpu-1"))
+	if h, ok := c.Lookup(qualified([]string{"claim-gpu-1"})); !ok || len(h.DeviceNodes) != 1 {
+		t.Errorf("%+v, found %v", h, ok)
+	}
+	if err := os.Remove(filepath.Join(static, "claim.json")); err != nil {
+		t.Fatal(err)
+	}
+	expectEvents(t, events, gone("claim-gpu-0", "claim-gpu-1"))
+
+	file, err := os.Create(filepath.Join(static, "slow.yaml")) // half a spec, then the other half
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	content := spec("slow")
+	for _, part := range []string{content[:30], content[30:]} {
+		if _, err := file.WriteString(part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expectEvents(t, events, came("slow"))
+
+	for round := range 2 {
+		if err := os.Mkdir(late, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		name := fmt.Sprint("late-", round)
+		rename(late, "late.yaml", spec(name))
+		expectEvents(t, events, came(name))
+		rename(late, "more.yaml", spec("more"))
+		expectEvents(t, events, came("more"))
+		if err := os.RemoveAll(late); err != nil {
+			t.Fatal(err)
+		}
+		for left := 2; left > 0; { // in one look or two
+			e := <-events
+			if !e.Gone {
+				t.Fatalf("%+v", e)
+			}
+			left -= len(e.Names)
+		}
+	}
+}
+
+// TestWatchBurst writes and removes many specs at once: each comes and goes exactly once.
+func TestWatchBurst(t *testing.T) {
+	dir := t.TempDir()
+	c := NewCDI([]string{dir}, "")
+	c.Load()
+	events := watching(t, c)
+	const n = 200
+	paths := make([]string, n)
+	for i := range n {
+		paths[i] = filepath.Join(dir, fmt.Sprintf("%d.yaml", i))
+		write(t, paths[i]+".tmp", spec(fmt.Sprint("d", i)))
+		if err := os.Rename(paths[i]+".tmp", paths[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[string]int{}
+	for range n {
+		seen[(<-events).Names[0]]++
+	}
+	for _, path := range paths {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range n {
+		e := <-events
+		if !e.Gone {
+			t.Fatalf("%+v", e)
+		}
+		seen[e.Names[0]]++
+	}
+	for name, times := range seen {
+		if times != 2 {
+			t.Errorf("%s: %d events, want 2", name, times)
+		}
+	}
+	if len(seen) != n || len(events) > 0 {
+		t.Errorf("%d names, want %d; %d events more", len(seen), n, len(events))
+	}
+}
+
+// TestWatchPolls holds that, without inotify, changes are found within a poll's interval and dated.
+func TestWatchPolls(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := NewCDI([]string{dir}, "")
+		var got []event
+		var times []time.Duration
+		start := time.Now()
+		done := make(chan error)
+		go func() {
+			done <- c.watch(ctx, watcher{}, func(at time.Time, gone bool, names []string) {
+				got, times = append(got, event{gone, names}), append(times, at.Sub(start))
+			})
+		}()
+		synctest.Wait()
+		path := filepath.Join(dir, "a.yaml")
+		write(t, path, spec("a"))
+		time.Sleep(pollInterval + time.Millisecond)
+		synctest.Wait()
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(pollInterval)
+		synctest.Wait()
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+		if diff := cmp.Diff([]event{came("a"), gone("a")}, got); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		if diff := cmp.Diff([]time.Duration{pollInterval, 2 * pollInterval}, times); diff != "" {
+			t.Errorf("times: -want +got:\n%s", diff)
+		}
+	})
+}
+
+// TestWaitOverflow holds that a lost event means another look, and that a foreign file's does not.
+func TestWaitOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := NewCDI([]string{"/cdi"}, "")
+		w := watcher{events: make(chan fsnotify.Event, 1), errors: make(chan error, 1)}
+		returned := false
+		go func() {
+			if err := c.wait(t.Context(), w, true); err != nil {
+				t.Error(err)
+			}
+			returned = true
+		}()
+		w.events <- fsnotify.Event{Name: "/cdi/spec.123.tmp", Op: fsnotify.Create}
+		synctest.Wait()
+		if returned {
+			t.Error("a temporary file caused a look")
+		}
+		w.errors <- fsnotify.ErrEventOverflow
+		synctest.Wait()
+		if !returned {
+			t.Error("an overflow caused none")
+		}
+	})
+}
