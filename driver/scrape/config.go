@@ -151,9 +151,9 @@ type endpointFields struct {
 	Name      string                  `yaml:"name"`
 	URL       string                  `yaml:"url"`
 	Preset    string                  `yaml:"preset"`
-	Interval  *model.Duration         `yaml:"interval"`
-	Timeout   *model.Duration         `yaml:"timeout"`
-	Refresh   *model.Duration         `yaml:"refresh"`
+	Interval  string                  `yaml:"interval"`
+	Timeout   string                  `yaml:"timeout"`
+	Refresh   string                  `yaml:"refresh"`
 	Driver    *string                 `yaml:"driver"`
 	Match     *Match                  `yaml:"match"`
 	Partition *Partition              `yaml:"partition"`
@@ -188,17 +188,26 @@ func (p *parsedEndpoint) resolve(dir string) (Endpoint, error) {
 			return Endpoint{}, err
 		}
 	}
-	p.override(&e)
+	if err := p.override(&e); err != nil {
+		return Endpoint{}, err
+	}
 	e.Client.SetDirectory(dir)
 	return e, e.check()
 }
 
 // override puts the endpoint's own fields in place of the preset's.
-func (p *parsedEndpoint) override(e *Endpoint) {
-	e.Interval = duration(p.Interval, defaultInterval)
-	e.Timeout = duration(p.Timeout, min(e.Interval, defaultTimeout))
-	if p.Refresh != nil {
-		refresh := time.Duration(*p.Refresh)
+func (p *parsedEndpoint) override(e *Endpoint) (err error) {
+	if e.Interval, err = duration("interval", p.Interval, defaultInterval); err != nil {
+		return err
+	}
+	if e.Timeout, err = duration("timeout", p.Timeout, min(e.Interval, defaultTimeout)); err != nil {
+		return err
+	}
+	if p.Refresh != "" {
+		refresh, err := duration("refresh", p.Refresh, 0)
+		if err != nil {
+			return err
+		}
 		e.Refresh = &refresh
 	}
 	if p.Driver != nil {
@@ -210,13 +219,19 @@ func (p *parsedEndpoint) override(e *Endpoint) {
 	if p.Partition != nil {
 		e.Partition = *p.Partition
 	}
+	return nil
 }
 
-func duration(d *model.Duration, otherwise time.Duration) time.Duration {
-	if d == nil {
-		return otherwise
+// duration parses a duration as Prometheus writes it: 500ms, 30s, 1m.
+func duration(field, text string, otherwise time.Duration) (time.Duration, error) {
+	if text == "" {
+		return otherwise, nil
 	}
-	return time.Duration(*d)
+	d, err := model.ParseDuration(text)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %s", field, flatten(err.Error()))
+	}
+	return time.Duration(d), nil
 }
 
 // check returns the first thing that is wrong with the endpoint.

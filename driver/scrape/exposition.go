@@ -191,7 +191,7 @@ func parseLabel(rest []byte) (label, []byte, error) {
 	rest, equals := bytes.CutPrefix(bytes.TrimLeft(rest[n:], " \t"), []byte("="))
 	rest, quote := bytes.CutPrefix(bytes.TrimLeft(rest, " \t"), []byte(`"`))
 	end := closingQuote(rest)
-	if n == 0 || !equals || !quote || end < 0 {
+	if n == 0 || !equals || !quote || end < 0 || string(name) == "__name__" {
 		return label{}, nil, errMalformed
 	}
 	value, ok := unescape(rest[:end:end])

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"go.yaml.in/yaml/v2"
 )
@@ -53,8 +52,11 @@ func (e *Endpoint) applyPreset(name string) error {
 	if p.Partition != nil {
 		e.Partition = *p.Partition
 	}
-	if p.Refresh != nil {
-		refresh := time.Duration(*p.Refresh)
+	if p.Refresh != "" {
+		refresh, err := duration("refresh", p.Refresh, 0)
+		if err != nil {
+			return fmt.Errorf("preset: %s: %w", name, err)
+		}
 		e.presetRefresh = &refresh
 	}
 	e.Match = *p.Match

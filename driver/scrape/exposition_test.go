@@ -1,0 +1,200 @@
+package scrape
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// recorder writes down what it is told. It wants every metric but those that begin with x.
+type recorder struct{ lines []string }
+
+func (r *recorder) wants(name []byte) bool { return len(name) > 0 && name[0] != 'x' }
+func (r *recorder) reject(reason string)   { r.lines = append(r.lines, "reject "+reason) }
+
+func (r *recorder) typed(name []byte, kind string) {
+	r.lines = append(r.lines, fmt.Sprintf("type %s %s", name, kind))
+}
+
+func (r *recorder) sample(s *sample) {
+	line := string(s.name)
+	for _, l := range s.labels {
+		line += fmt.Sprintf(" %s=%q", l.name, l.value)
+	}
+	line += fmt.Sprintf(" %v", s.value)
+	if !s.at.IsZero() {
+		line += " @" + s.at.UTC().Format("2006-01-02T15:04:05.000")
+	}
+	r.lines = append(r.lines, line)
+}
+
+func TestParseExposition(t *testing.T) {
+	long := `a{l="` + strings.Repeat("v", maxLine) + `"} 1`
+	var many strings.Builder
+	for i := range maxLabels + 1 {
+		fmt.Fprintf(&many, `l%d="v",`, i)
+	}
+	for _, test := range []struct {
+		name, text  string
+		openMetrics bool
+		want        []string
+	}{
+		{"nothing", "", false, nil},
+		{"plain", "a 1\nb 2.5e3\n", false, []string{"a 1", "b 2500"}},
+		{"no newline at the end", "a 1", false, []string{"a 1"}},
+		{"carriage returns and blanks", "  a\t 1 \r\n\n\r\n", false, []string{"a 1"}},
+		{"labels", `a{b="c",d="e",} 1`, false, []string{`a b="c" d="e" 1`}},
+		{"spaces among labels", `a { b = "c" , d="" } 1`, false, []string{`a b="c" d="" 1`}},
+		{"escapes", `a{b="q\" s\\ n\n }"} 1`, false, []string{`a b="q\" s\\ n\n }" 1`}},
+		{"special values", "a NaN\na +Inf\na -Inf\na -0\n", false, []string{"a NaN", "a +Inf", "a -Inf", "a -0"}},
+		{"timestamp", "a 1 1000000000123\n", false, []string{"a 1 @2001-09-09T01:46:40.123"}},
+		{"timestamp of OpenMetrics", "a 1 1000000000.123\n# EOF\n", true, []string{"a 1 @2001-09-09T01:46:40.123"}},
+		{"exemplar", "a_total 1 # {trace=\"x\"} 0.5 1000000000\n", true, []string{"a_total 1"}},
+		{"types", "# HELP a b\n# TYPE a counter\n# UNIT a b\n# TYPE  b\n#TYPE c gauge\na 1\n", false, []string{"type a counter", "a 1"}},
+		{"unwanted is not parsed", "x{ 1\nxy }\na 1\n", false, []string{"a 1"}},
+		{"bad lines cost themselves", "a{b=\"c} 1\na{b} 1\na\na 1 2 3\na one\na 1 2.5\na 0x1\na 1_0\na{b=\"\\x\"} 1\na 2\n", false,
+			append(slices.Repeat([]string{"reject malformed"}, 9), "a 2")},
+		{"label twice", `a{b="c",b="d"} 1`, false, []string{"reject malformed"}},
+		{"not UTF-8", "a{b=\"\xff\"} 1\na 1\n", false, []string{"reject malformed", "a 1"}},
+		{"name runs into value", "a-1 5\na1 5\n", false, []string{"reject malformed", "a1 5"}},
+		{"too long a line", "a 1\n" + long + "\n" + "x" + long + "\nb 2\n", false, []string{"a 1", "reject malformed", "b 2"}},
+		{"too long a last line", long, false, []string{"reject malformed"}},
+		{"too many labels", "a{" + many.String() + "} 1\nb 1\n", false, []string{"reject malformed", "b 1"}},
+		{"quoted name", `{"a.b"} 1`, false, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var r recorder
+			if err := parseExposition(iotest.HalfReader(strings.NewReader(test.text)), test.openMetrics, &r); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(test.want, r.lines); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestParseExpositionReaderFails(t *testing.T) {
+	broken := errors.New("broken")
+	for _, text := range []string{"a 1\n", "a 1", strings.Repeat("a", 2*maxLine)} {
+		var r recorder
+		err := parseExposition(io.MultiReader(strings.NewReader(text), iotest.ErrReader(broken)), false, &r)
+		if !errors.Is(err, broken) {
+			t.Errorf("after %.10q the error is %v", text, err)
+		}
+	}
+}
+
+// A line is read as Prometheus's own parser reads it.
+func FuzzParseSample(f *testing.F) {
+	for _, line := range []string{
+		"a 1", `a{b="c"} 1 2`, `a{b="\\\"\n"} NaN`, `a{b="c",} +Inf -5`, `a{} 1e-7`, `a {b="c"}1`, `a{b="c"b="d"} 1`, `a:b 0x1p-2`,
+		`{"a",b="c"} 1`, `a{"b"="c"} 1`, `a{__name__="b"} 1`, `a{b="c"}`, "a 1 1.5", "a\t1", "# a", "a 1_000", `a{,} 1`,
+	} {
+		f.Add(line)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		trimmed := strings.Trim(line, " \t\r\n")
+		if strings.ContainsAny(trimmed, "\n\r\v\f\u0085\u00a0") || trimmed == "" || trimmed[0] == '#' || trimmed[0] == '{' {
+			return
+		}
+		want, ok := reference(trimmed)
+		var s sample
+		err := parseSample([]byte(trimmed), false, &s)
+		if err != nil {
+			if ok && !outside(trimmed, s) {
+				t.Fatalf("%q refused; it is %s", trimmed, want)
+			}
+			return
+		}
+		got := render(s)
+		if !ok {
+			t.Fatalf("%q read as %s; it is refused", trimmed, got)
+		}
+		if got != want {
+			t.Fatalf("%q read as %s; it is %s", trimmed, got, want)
+		}
+	})
+}
+
+// outside tells whether a line is one of those that are refused on purpose though Prometheus reads them.
+func outside(line string, s sample) bool {
+	return strings.Contains(line, `{"`) || strings.Contains(line, `,"`) || strings.Contains(line, ` "`) ||
+		strings.Contains(line, "\t\"") || len(s.labels) >= maxLabels
+}
+
+func render(s sample) string {
+	labels := map[string]string{}
+	for _, l := range s.labels {
+		labels[string(l.name)] = string(l.value)
+	}
+	return format(string(s.name), labels, s.value, s.at)
+}
+
+func format(name string, labels map[string]string, value float64, at time.Time) string {
+	out := name
+	for _, k := range slices.Sorted(maps.Keys(labels)) {
+		out += fmt.Sprintf(" %s=%q", k, labels[k])
+	}
+	out += fmt.Sprintf(" %x", math.Float64bits(value))
+	if math.IsNaN(value) {
+		out += " NaN"
+	}
+	if !at.IsZero() {
+		out += fmt.Sprintf(" @%d", at.UnixMilli())
+	}
+	return out
+}
+
+// reference reads the line with expfmt.
+func reference(line string) (string, bool) {
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(bytes.NewBufferString(line + "\n"))
+	if err != nil || len(families) != 1 {
+		return "", false
+	}
+	for name, family := range families {
+		m := family.Metric[0]
+		labels := map[string]string{}
+		for _, l := range m.Label {
+			labels[l.GetName()] = l.GetValue()
+		}
+		var at time.Time
+		if m.TimestampMs != nil {
+			at = time.UnixMilli(m.GetTimestampMs())
+		}
+		return format(name, labels, m.GetUntyped().GetValue(), at), true
+	}
+	return "", false
+}
+
+// Whatever an exporter answers, what becomes of it is valid. The seeds are the recorded expositions.
+func FuzzParseExposition(f *testing.F) {
+	for _, body := range recorded(f) {
+		f.Add(body, false)
+		f.Add(body, true)
+	}
+	f.Add([]byte("a{u=\"GPU-1\",k=\"xid\"} 1 1\na_created{u=\"GPU-1\",k=\"xid\"} 1e300\n# TYPE b histogram\nb_bucket{u=\"1\"} 1\n"), true)
+	f.Add([]byte(strings.Repeat("b{u=\"\\\\\"} 1e309\n", 3)), false)
+	f.Fuzz(func(t *testing.T, body []byte, openMetrics bool) {
+		var r recorder
+		if err := parseExposition(bytes.NewReader(body), openMetrics, &r); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range fuzzEndpoints(t) {
+			checkAnswer(t, e, body, openMetrics)
+		}
+	})
+}

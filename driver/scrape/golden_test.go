@@ -1,0 +1,172 @@
+package scrape
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// testNow is later than every time in the recorded expositions.
+func testNow() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }
+
+func recorded(tb testing.TB) [][]byte {
+	tb.Helper()
+	paths, err := filepath.Glob("testdata/*.prom")
+	if err != nil || len(paths) == 0 {
+		tb.Fatalf("no recorded expositions: %v", err)
+	}
+	var bodies [][]byte
+	for _, path := range paths {
+		body, err := os.ReadFile(path)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		bodies = append(bodies, body)
+	}
+	return bodies
+}
+
+// presetEndpoint returns an endpoint that the preset describes, with more fields.
+func presetEndpoint(tb testing.TB, preset, more string) Endpoint {
+	tb.Helper()
+	c, err := ParseConfig([]byte("endpoints: [{name: vendor, url: 'http://localhost/metrics', preset: "+preset+more+"}]"), "")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c.Endpoints[0]
+}
+
+// collect returns the answer that the endpoint makes of a body.
+func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, map[string]uint64) {
+	tb.Helper()
+	rules, err := compile(e.Metrics)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	c := newCollector(e, rules, testNow())
+	if err := parseExposition(bytes.NewReader(body), openMetrics, c); err != nil {
+		tb.Fatal(err)
+	}
+	a := c.finish()
+	a.date(answer{}, testNow())
+	return a, c.rejected
+}
+
+// lines renders samples for people.
+func lines(samples []driver.Sample) string {
+	var b strings.Builder
+	for _, s := range samples {
+		fmt.Fprintf(&b, "driver=%s device=%s uuid=%s pci=%s netdev=%s\n", s.Driver, s.Device, s.Hardware.UUID, s.Hardware.PCI, s.Hardware.NetDev)
+		for _, r := range s.Readings {
+			fmt.Fprintf(&b, "  %v", r.Quantity)
+			for i, l := range r.Quantity.Spec().Labels {
+				fmt.Fprintf(&b, " %s=%q", l.Name, r.Labels[i])
+			}
+			fmt.Fprintf(&b, " %v", r.Value)
+			if !r.At.Equal(testNow()) {
+				fmt.Fprintf(&b, " at %s", r.At.UTC().Format(time.RFC3339Nano))
+			}
+			if !r.Since.IsZero() {
+				fmt.Fprintf(&b, " since %s", r.Since.UTC().Format(time.RFC3339Nano))
+			}
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}
+
+// What every preset makes of its vendor's exposition; testdata/README.md says where the expositions are from.
+func TestGolden(t *testing.T) {
+	for _, name := range presetNames() {
+		t.Run(name, func(t *testing.T) {
+			body, err := os.ReadFile(filepath.Join("testdata", name+".prom"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			e := presetEndpoint(t, name, "")
+			a, rejected := collect(t, e, body, false)
+			samples := a.samples(e.Driver, true)
+			if err := drivertest.Validate(samples, testNow()); err != nil {
+				t.Error(err)
+			}
+			got := lines(samples) + fmt.Sprintf("rejected %v\n", rejected)
+			golden(t, filepath.Join("testdata", name+".readings"), got)
+			unnamed(t, e, body)
+		})
+	}
+}
+
+func golden(t *testing.T, path, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// unnamed fails for metrics of the preset that its recorded exposition does not have.
+func unnamed(t *testing.T, e Endpoint, body []byte) {
+	t.Helper()
+	var missing []string
+	for _, m := range e.Metrics {
+		if !bytes.Contains(body, []byte("\n"+m.Name+"{")) && !slices.Contains(missing, m.Name) {
+			missing = append(missing, m.Name)
+		}
+	}
+	if len(missing) > 0 {
+		t.Errorf("the recorded exposition lacks %v", missing)
+	}
+}
+
+func fuzzEndpoints(tb testing.TB) []Endpoint {
+	tb.Helper()
+	c, err := ParseConfig([]byte(`
+endpoints:
+- {name: a, url: 'http://a', match: {label: u, hardware: uuid, prefix: GPU-}, metrics: [{name: a_total, quantity: errors, labels_from: {kind: k, code: c}}, {name: a, quantity: errors, labels_from: {kind: k}}, {name: b_bucket, quantity: power}, {name: b, quantity: utilization, scale: 0.01}]}
+- {name: b, url: 'http://b', driver: d, match: {label: u, hardware: device}, partition: {label: k}, metrics: [{name: b, quantity: temperature, labels_from: {sensor: u}}]}
+`), "")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	list := c.Endpoints
+	for _, name := range presetNames() {
+		list = append(list, presetEndpoint(tb, name, ""))
+	}
+	return list
+}
+
+func checkAnswer(t *testing.T, e Endpoint, body []byte, openMetrics bool) {
+	t.Helper()
+	a, _ := collect(t, e, body, openMetrics)
+	samples := a.samples(e.Driver, true)
+	if err := drivertest.Validate(samples, testNow()); err != nil {
+		t.Errorf("endpoint %s: %v", e.Name, err)
+	}
+	if a.differs(a) {
+		t.Errorf("endpoint %s: an answer differs from itself", e.Name)
+	}
+	if len(a.values) > maxSeries {
+		t.Errorf("endpoint %s: %d series", e.Name, len(a.values))
+	}
+}
