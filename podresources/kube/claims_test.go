@@ -1,0 +1,250 @@
+package kube
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+func TestRecorded(t *testing.T) {
+	got, rejected, err := ParseClaims(readTestdata(t))
+	if err != nil || len(rejected) > 0 {
+		t.Fatalf("rejected %v, error %v", rejected, err)
+	}
+	gpu := func(name string) driver.ID {
+		return driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: name}
+	}
+	memory := func(gib float64) []driver.Amount {
+		return []driver.Amount{{Resource: "memory", Value: gib * (1 << 30)}}
+	}
+	shared := func(request, share string, gib float64) podresources.ClaimResult {
+		return podresources.ClaimResult{
+			Device: gpu("shared-0"), ShareID: share, Request: request, DeviceClass: "shared.example.com", Consumed: memory(gib),
+		}
+	}
+	single := func(device, request, class string) []podresources.ClaimResult {
+		return []podresources.ClaimResult{{Device: gpu(device), Request: request, DeviceClass: class}}
+	}
+	var all []podresources.ClaimResult
+	for i := range 8 {
+		all = append(all, podresources.ClaimResult{
+			Device: gpu(fmt.Sprint("gpu-", i)), Request: "all", DeviceClass: "gpu.example.com", Admin: true,
+		})
+	}
+	early := time.Date(2026, 11, 21, 1, 59, 17, 0, time.UTC)
+	late := early.Add(4 * time.Second)
+	want := podresources.Facts{
+		{Namespace: "monitoring", Name: "exporter-gpus-jn427"}: {
+			UID: "a39c77ee-238e-430d-872d-6fe4ac32a48a", AllocatedAt: early, Results: all,
+		},
+		{Namespace: "team-a", Name: "cc-1-gpu-hcsfg"}: {
+			UID: "ab086302-2d94-43ef-a53c-71248ec6bed9", AllocatedAt: late,
+			Results: []podresources.ClaimResult{shared("slice", "a181d5fa-e110-46f0-81c4-591fb5a81057", 20)},
+		},
+		{Namespace: "team-a", Name: "cc-2-gpu-dnz25"}: {
+			UID: "0b5b11d8-e12d-44e4-93c8-3281146c0e08", AllocatedAt: late,
+			Results: []podresources.ClaimResult{shared("slice", "bb69508f-47d3-4b7b-9b48-238338d82d13", 20)},
+		},
+		{Namespace: "team-a", Name: "single-gpu-64qkp"}: {
+			UID: "d0157326-9332-4d4f-b2c0-1e52841dd212", AllocatedAt: early, Results: single("gpu-0", "gpu", "gpu.example.com"),
+		},
+		{Namespace: "team-b", Name: "cc-3-gpu-p969z"}: {
+			UID: "21d86684-5793-4ac3-9adc-e5479cb126bb", AllocatedAt: late,
+			Results: []podresources.ClaimResult{
+				shared("a", "cb70e6eb-e349-46b9-a283-765b72304de1", 20), shared("b", "ad61afc3-4b7b-4b4d-b6ad-e44d9f9d39d6", 10),
+			},
+		},
+		{Namespace: "team-b", Name: "extended-extended-resources-jbpk2"}: {
+			UID: "c7b8da7d-7acc-4be6-8036-d54cac988877", AllocatedAt: late,
+			Results: single("gpu-1", "container-0-request-0", "ext.example.com"),
+		},
+		{Namespace: "team-b", Name: "shared-claim"}: {
+			UID: "4724f954-3f7f-4de9-9a53-ad4c0b7a046e", AllocatedAt: early, Results: single("gpu-4", "gpu", "gpu.example.com"),
+		},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// TestVersions holds that v1beta2 and v1beta1, which does not nest the class in exactly, say the same as v1.
+func TestVersions(t *testing.T) {
+	want, _, err := ParseClaims(readTestdata(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []string{"v1beta2", "v1beta1"} {
+		t.Run(version, func(t *testing.T) {
+			var list map[string]any
+			if err := yaml.Unmarshal(readTestdata(t), &list); err != nil {
+				t.Fatal(err)
+			}
+			for _, item := range list["items"].([]any) {
+				object := item.(map[string]any)
+				object["apiVersion"] = "resource.k8s.io/" + version
+				if version == "v1beta1" {
+					flattenRequests(object)
+				}
+			}
+			data, err := json.Marshal(list)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, rejected, err := ParseClaims(data)
+			if err != nil || len(rejected) > 0 {
+				t.Fatalf("rejected %v, error %v", rejected, err)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// flattenRequests writes a v1 claim's requests as v1beta1 does.
+func flattenRequests(object map[string]any) {
+	for _, r := range object["spec"].(map[string]any)["devices"].(map[string]any)["requests"].([]any) {
+		request := r.(map[string]any)
+		for k, v := range request["exactly"].(map[string]any) {
+			request[k] = v
+		}
+		delete(request, "exactly")
+	}
+}
+
+// claimOf returns a v1 claim with these requests, allocation timestamp and results, in JSON.
+func claimOf(name, requests, timestamp, results string) string {
+	return fmt.Sprintf(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":%q,"namespace":"ns","uid":"u"},
+		"spec":{"devices":{"requests":[%s]}},"status":{"allocation":{"allocationTimestamp":%s,"devices":{"results":[%s]}}}}`,
+		name, requests, timestamp, results)
+}
+
+const (
+	stamp  = `"2026-11-21T01:59:17Z"`
+	exact  = `{"name":"r","exactly":{"deviceClassName":"class"}}`
+	device = `{"driver":"d.test","pool":"p","device":"x","request":"r"}`
+)
+
+func TestParseClaims(t *testing.T) {
+	id := driver.ID{Driver: "d.test", Pool: "p", Device: "x"}
+	at := time.Date(2026, 11, 21, 1, 59, 17, 0, time.UTC)
+	good := podresources.ClaimResult{Device: id, Request: "r", DeviceClass: "class"}
+	classless := podresources.ClaimResult{Device: id, Request: "r"}
+	with := func(results ...podresources.ClaimResult) *podresources.ClaimFacts {
+		return &podresources.ClaimFacts{UID: "u", AllocatedAt: at, Results: results}
+	}
+	first := `{"name":"r","firstAvailable":[{"name":"big","deviceClassName":"c1"},{"name":"small","deviceClassName":"c2"}]}`
+	for name, tc := range map[string]struct {
+		data   string
+		want   *podresources.ClaimFacts
+		reason string
+	}{
+		"good":             {claimOf("c", exact, stamp, device), with(good), ""},
+		"subrequest":       {claimOf("c", first, stamp, strings.Replace(device, `"r"`, `"r/small"`, 1)), with(podresources.ClaimResult{Device: id, Request: "r/small", DeviceClass: "c2"}), ""},
+		"capacity's name":  {claimOf("c", exact, stamp, device[:len(device)-1]+`,"consumedCapacity":{"d.test/memory":"1Gi","cores":5}}`), with(podresources.ClaimResult{Device: id, Request: "r", DeviceClass: "class", Consumed: []driver.Amount{{Resource: "cores", Value: 5}, {Resource: "memory", Value: 1 << 30}}}), ""},
+		"offset":           {claimOf("c", exact, `"2026-11-21T02:59:17+01:00"`, device), with(good), ""},
+		"no timestamp":     {claimOf("c", exact, "null", device), &podresources.ClaimFacts{UID: "u", Results: []podresources.ClaimResult{good}}, ""},
+		"not allocated":    {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"c","namespace":"ns","uid":"u"}}`, &podresources.ClaimFacts{UID: "u"}, ""},
+		"unknown request":  {claimOf("c", "", stamp, device), with(classless), ""},
+		"timestamp":        {claimOf("c", exact, `"yesterday"`, device), &podresources.ClaimFacts{UID: "u", Results: []podresources.ClaimResult{good}}, ReasonMalformedTimestamp},
+		"request":          {claimOf("c", `7`, stamp, device), with(classless), ReasonMalformedRequest},
+		"class":            {claimOf("c", `{"name":"r","exactly":{"deviceClassName":"a\nb"}}`, stamp, device), with(classless), ReasonMalformedRequest},
+		"result":           {claimOf("c", exact, stamp, `7,`+device), with(good), ReasonMalformedResult},
+		"result's device":  {claimOf("c", exact, stamp, strings.Replace(device, `"x"`, `""`, 1)+`,`+device), with(good), ReasonMalformedResult},
+		"result's share":   {claimOf("c", exact, stamp, device[:len(device)-1]+`,"shareID":"a b"},`+device), with(good), ReasonMalformedResult},
+		"capacity":         {claimOf("c", exact, stamp, device[:len(device)-1]+`,"consumedCapacity":{"m":"NaN"}}`), with(good), ReasonMalformedCapacity},
+		"slow capacity":    {claimOf("c", exact, stamp, device[:len(device)-1]+`,"consumedCapacity":{"m":"1e-999999999"}}`), with(good), ReasonMalformedCapacity},
+		"name":             {claimOf("a\"b", exact, stamp, device), nil, ReasonMalformedClaim},
+		"long name":        {claimOf(strings.Repeat("x", 254), exact, stamp, device), nil, ReasonMalformedClaim},
+		"claim's type":     {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":7}`, nil, ReasonMalformedClaim},
+		"no object":        {`{"apiVersion":"v1","kind":"List","items":[7]}`, nil, ReasonMalformedObject},
+		"duplicate":        {claimOf("c", exact, stamp, device) + claimOf("c", exact, stamp, ""), with(good), ReasonDuplicateClaim},
+		"other kind":       {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice"}`, nil, ""},
+		"too many results": {claimOf("c", exact, stamp, device+strings.Repeat(","+device, maxResults)), nil, ReasonTooManyResults},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, rejected, err := ParseClaims([]byte(tc.data))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var wantRejected []podresources.Rejection
+			if tc.reason != "" {
+				wantRejected = []podresources.Rejection{{Reason: tc.reason, Count: 1}}
+			}
+			if diff := cmp.Diff(wantRejected, rejected); diff != "" {
+				t.Errorf("rejections: -want +got:\n%s", diff)
+			}
+			if tc.reason == ReasonTooManyResults {
+				if n := len(got[podresources.Claim{Namespace: "ns", Name: "c"}].Results); n != maxResults {
+					t.Errorf("%d results, want %d", n, maxResults)
+				}
+				return
+			}
+			want := podresources.Facts{}
+			if tc.want != nil {
+				want[podresources.Claim{Namespace: "ns", Name: "c"}] = *tc.want
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseClaimsErrors(t *testing.T) {
+	good := claimOf("c", exact, stamp, device)
+	for name, tc := range map[string]struct{ data, want string }{
+		"version": {good + "\n---\n" + strings.Replace(good, "/v1", "/v1alpha3", 1), "parse resource claims: document 2 (from line 3): ResourceClaim"},
+		"syntax":  {"a: [", "parse resource claims: document 1 (from line 1): read YAML"},
+	} {
+		if got, _, err := ParseClaims([]byte(tc.data)); err == nil || got != nil || !strings.HasPrefix(err.Error(), tc.want) {
+			t.Errorf("%s: error %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
+func FuzzParseClaims(f *testing.F) {
+	f.Add(readTestdata(f))
+	f.Add([]byte(claimOf("c", exact, stamp, device)))
+	f.Add([]byte(claimOf("c", `{"name":"r","deviceClassName":"x","firstAvailable":[{"name":"s"}]}`, `"x"`, device)))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		got, rejected, err := ParseClaims(data)
+		if err != nil && (got != nil || rejected != nil) {
+			t.Fatal("an error and a result")
+		}
+		for claim, facts := range got {
+			if claim.Name == "" || claim.Namespace == "" {
+				t.Fatalf("claim %+v", claim)
+			}
+			for _, r := range facts.Results {
+				if r.Device.Driver == "" || r.Device.Pool == "" || r.Device.Device == "" {
+					t.Fatalf("result %+v", r)
+				}
+				for _, a := range r.Consumed {
+					if a.Value < 0 || math.IsNaN(a.Value) || math.IsInf(a.Value, 0) {
+						t.Fatalf("consumed %+v", a)
+					}
+				}
+			}
+		}
+	})
+}
+
+func readTestdata(t testing.TB) []byte {
+	t.Helper()
+	data, err := os.ReadFile("testdata/resourceclaims.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
