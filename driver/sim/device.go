@@ -1,0 +1,96 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Device describes a simulated device. What is zero, the device does not have, and the source does not read.
+type Device struct {
+	Name   string // unique in the machine
+	Driver string // the DRA driver whose device it is
+	Parent string // name of the device of which this one is a part
+
+	Hardware driver.Hardware
+	// Told devices are sampled by their names, as a source does that is told them; all others by their hardware.
+	Told bool
+
+	Compute       bool    // has a utilization
+	MemoryBytes   float64 // capacity
+	ReservedBytes float64 // of it, in use while nobody holds the device
+
+	IdleWatts, MaxWatts     float64
+	IdleCelsius, MaxCelsius float64
+	IdleHertz, MaxHertz     float64
+
+	Link                        string  // of io_bytes: pcie, network
+	ReceiveRate, TransmitRate   float64 // bytes per second at full load
+	PacketBytes                 float64 // mean size of a packet
+	Healthy, Unhealthy          bool    // at most one of them; neither: it does not tell
+	UncorrectedErrorEvery       time.Duration
+	energy, active, io, packets float64 // where the hardware's counters stood when the machine began
+}
+
+const (
+	gibibyte = 1 << 30
+	// uuidFormat takes a number that makes the UUID unique.
+	uuidFormat = "GPU-%08x-0000-4000-8000-%012x"
+)
+
+// GPU is a healthy GPU of 80 GiB.
+func GPU(driverName, name string, seed uint64) Device {
+	random := rand.New(rand.NewPCG(seed, 0))
+	return Device{
+		Name: name, Driver: driverName,
+		Hardware:    driver.Hardware{UUID: fmt.Sprintf(uuidFormat, random.Uint32(), random.Uint64()>>16), Vendor: "example"},
+		Compute:     true,
+		MemoryBytes: 80 * gibibyte, ReservedBytes: gibibyte / 2,
+		IdleWatts: 70, MaxWatts: 700,
+		IdleCelsius: 31, MaxCelsius: 78,
+		IdleHertz: 345e6, MaxHertz: 1980e6,
+		Link: "pcie", ReceiveRate: 12e9, TransmitRate: 5e9,
+		Healthy: true,
+	}
+}
+
+// Partitioned returns a GPU cut into a number of partitions, after the manner of MIG: the parent keeps what can not be
+// told apart (power, temperature, clock, links, health), each partition has a utilization and a memory of its own.
+func Partitioned(gpu Device, partitions int) []Device {
+	out := make([]Device, 0, partitions+1)
+	memory := gpu.MemoryBytes / float64(partitions)
+	gpu.Compute, gpu.MemoryBytes, gpu.ReservedBytes = false, 0, 0
+	out = append(out, gpu)
+	for i := range partitions {
+		out = append(out, Device{
+			Name: fmt.Sprintf("%s-partition-%d", gpu.Name, i), Driver: gpu.Driver, Parent: gpu.Name, Told: true,
+			Hardware: driver.Hardware{Kind: driver.KindPartition, Parent: gpu.Hardware.UUID, Vendor: gpu.Hardware.Vendor},
+			Compute:  true, MemoryBytes: memory,
+		})
+	}
+	return out
+}
+
+// NIC is a network interface of 100 Gbit/s.
+func NIC(driverName, name, pci string) Device {
+	return Device{
+		Name: name, Driver: driverName,
+		Hardware: driver.Hardware{NetDev: name, PCI: pci, Vendor: "example"},
+		Link:     "network", ReceiveRate: 12.5e9, TransmitRate: 12.5e9, PacketBytes: 1500,
+	}
+}
+
+// joules returns the energy that the device used in a time, of which it was fully busy for some.
+func (d *Device) joules(elapsed, busy float64) float64 {
+	return d.IdleWatts*elapsed + (d.MaxWatts-d.IdleWatts)*busy
+}
+
+// withCounters returns the device with counters that did not begin at zero, as those of real hardware did not.
+func (d Device) withCounters(seed uint64) Device {
+	random := rand.New(rand.NewPCG(seed, 1))
+	d.energy, d.active = 1e6*random.Float64(), 1e4*random.Float64()
+	d.io, d.packets = 1e9*random.Float64(), 1e6*random.Float64()
+	return d
+}

@@ -1,0 +1,263 @@
+// Package sim is a simulated machine with devices, of which everything is known: what each workload really used, to
+// the joule. Its [Source] shows the machine as a vendor's library shows real devices. The demo and tests link it, the
+// shipped program does not.
+//
+// All that a device does follows from its load, which is made of straight lines over time: every value, and every
+// integral, can be computed for any moment, so that the truth does not depend on when somebody looks.
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+	"sync"
+	"time"
+)
+
+// Workload is somebody who holds a device.
+type Workload struct {
+	Name string // whose truth it is; each name holds a device once at most
+	// Group and Weight divide a device that several workloads hold at once: each group has a part by the weight of its
+	// workloads, which is the same for all of them, and they share that part equally. An empty Group is a group of
+	// its own. Weight 0 owns nothing and loads nothing, as admin access does.
+	Group  string
+	Weight float64
+
+	MemoryBytes float64 // resident while it holds the device
+	Load        Profile // of the part that it has of the device, from the moment at which it takes the device
+}
+
+// Errors of changes to a machine.
+var (
+	ErrUnknownDevice   = errors.New("no such device")
+	ErrUnknownWorkload = errors.New("the workload does not hold the device")
+	ErrHeld            = errors.New("the workload holds the device already")
+	ErrPartitioned     = errors.New("the device is partitioned: only its partitions can be held")
+	ErrOrder           = errors.New("a change before the last one")
+	ErrWorkload        = errors.New("weight or memory is no amount, or load beyond 0 to 1")
+)
+
+// maxEpochs bounds the changes of a device that are remembered: readings can be taken of the time since then.
+const maxEpochs = 4096
+
+// Machine is a set of devices. Its methods may be called by several goroutines.
+type Machine struct {
+	start time.Time
+
+	mu      sync.RWMutex
+	devices []*state
+	byName  map[string]*state
+}
+
+// New returns a machine that runs, idle, since start. Devices have distinct names, and parents come before their
+// parts; seed decides where the counters of the hardware stand.
+func New(start time.Time, seed uint64, devices ...Device) (*Machine, error) {
+	m := &Machine{start: start, byName: map[string]*state{}}
+	for i, d := range devices {
+		s := &state{Device: d.withCounters(seed + uint64(i)), epochs: []epoch{{start: start}}, accounts: map[string]*account{}}
+		if _, ok := m.byName[d.Name]; ok {
+			return nil, fmt.Errorf("add device %s: name is taken", d.Name)
+		}
+		if d.Parent != "" {
+			parent, ok := m.byName[d.Parent]
+			if !ok {
+				return nil, fmt.Errorf("add device %s: parent %s: %w", d.Name, d.Parent, ErrUnknownDevice)
+			}
+			parent.parts = append(parent.parts, s)
+		}
+		m.devices, m.byName[d.Name] = append(m.devices, s), s
+	}
+	return m, nil
+}
+
+// Devices returns the devices, in the order given.
+func (m *Machine) Devices() []Device {
+	out := make([]Device, len(m.devices))
+	for i, s := range m.devices {
+		out[i] = s.Device
+	}
+	return out
+}
+
+// Begin lets a workload hold a device from at on.
+func (m *Machine) Begin(device string, w Workload, at time.Time) error {
+	valid := func(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
+	if !valid(w.Weight) || !valid(w.MemoryBytes) || !w.Load.within() {
+		return fmt.Errorf("begin %s on %s: %w", w.Name, device, ErrWorkload)
+	}
+	return m.change("begin", device, w.Name, at, func(holds []hold, i int) ([]hold, error) {
+		if i >= 0 {
+			return nil, ErrHeld
+		}
+		return append(holds, hold{Workload: w, since: at}), nil
+	})
+}
+
+// End takes the device from the workload at that time.
+func (m *Machine) End(device, workload string, at time.Time) error {
+	return m.change("end", device, workload, at, func(holds []hold, i int) ([]hold, error) {
+		if i < 0 {
+			return nil, ErrUnknownWorkload
+		}
+		return slices.Delete(holds, i, i+1), nil
+	})
+}
+
+// SetLoad gives a workload, which goes on holding the device, another load from at on.
+func (m *Machine) SetLoad(device, workload string, load Profile, at time.Time) error {
+	return m.change("set load of", device, workload, at, func(holds []hold, i int) ([]hold, error) {
+		if i < 0 {
+			return nil, ErrUnknownWorkload
+		}
+		if !load.within() {
+			return nil, ErrWorkload
+		}
+		holds[i].Load, holds[i].since = load, at
+		return holds, nil
+	})
+}
+
+// change begins a new epoch of the device with the holds that edit makes of the present ones; it is given a copy, and
+// the workload's place in it, -1 for none.
+func (m *Machine) change(verb, device, workload string, at time.Time, edit func([]hold, int) ([]hold, error)) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	wrap := func(err error) error { return fmt.Errorf("%s %s on %s: %w", verb, workload, device, err) }
+	s, ok := m.byName[device]
+	switch {
+	case !ok:
+		return wrap(ErrUnknownDevice)
+	case len(s.parts) > 0:
+		return wrap(ErrPartitioned)
+	}
+	last := s.epochs[len(s.epochs)-1]
+	if at.Before(last.start) {
+		return wrap(ErrOrder)
+	}
+	i := slices.IndexFunc(last.holds, func(h hold) bool { return h.Name == workload })
+	holds, err := edit(slices.Clone(last.holds), i)
+	if err != nil {
+		return wrap(err)
+	}
+	s.settle(at)
+	s.begin(epoch{start: at, busy: last.busyAt(at), holds: divide(holds)})
+	return nil
+}
+
+// state is a device and its past.
+type state struct {
+	Device
+	parts    []*state
+	epochs   []epoch // oldest first; in each the holders are the same
+	accounts map[string]*account
+	total    account // of all holders with a weight
+}
+
+func (s *state) begin(e epoch) {
+	if len(s.epochs) == maxEpochs {
+		s.epochs = append(s.epochs[:0], s.epochs[1:]...)
+	}
+	s.epochs = append(s.epochs, e)
+}
+
+// epochAt returns the epoch in which a moment lies, the oldest for what is before.
+func (s *state) epochAt(at time.Time) epoch {
+	after := sort.Search(len(s.epochs), func(i int) bool { return s.epochs[i].start.After(at) })
+	return s.epochs[max(0, after-1)]
+}
+
+// load returns the device's load at a moment; that of a partitioned device is the mean of its parts.
+func (s *state) load(at time.Time) float64 {
+	if len(s.parts) == 0 {
+		return s.epochAt(at).loadAt(at)
+	}
+	sum := 0.0
+	for _, part := range s.parts {
+		sum += part.load(at)
+	}
+	return sum / float64(len(s.parts))
+}
+
+// busy returns the integral of the load, in seconds, since the machine's start.
+func (s *state) busy(at time.Time) float64 {
+	if len(s.parts) == 0 {
+		return s.epochAt(at).busyAt(at)
+	}
+	sum := 0.0
+	for _, part := range s.parts {
+		sum += part.busy(at)
+	}
+	return sum / float64(len(s.parts))
+}
+
+// memory returns the bytes in use at a moment, the capacity at most.
+func (s *state) memory(at time.Time) float64 {
+	sum := s.ReservedBytes
+	for _, h := range s.epochAt(at).holds {
+		sum += h.MemoryBytes
+	}
+	return min(sum, s.MemoryBytes)
+}
+
+// epoch is a time in which nothing changes but by itself.
+type epoch struct {
+	start time.Time
+	busy  float64 // the integral of the load from the machine's start until then, in seconds
+	holds []hold
+}
+
+func (e epoch) loadAt(at time.Time) float64 {
+	sum := 0.0
+	for _, h := range e.holds {
+		sum += h.share * h.Load.Level(at.Sub(h.since))
+	}
+	return min(sum, 1) // shares sum to 1 but for rounding
+}
+
+func (e epoch) busyAt(at time.Time) float64 {
+	sum := e.busy
+	for _, h := range e.holds {
+		sum += h.share * h.busy(e.start, at)
+	}
+	return sum
+}
+
+// hold is a workload that has a device.
+type hold struct {
+	Workload
+	since time.Time // when its load began
+	share float64   // its part of the device
+}
+
+// busy returns the integral of the workload's own load.
+func (h hold) busy(from, to time.Time) float64 {
+	return h.Load.Integral(to.Sub(h.since)) - h.Load.Integral(from.Sub(h.since))
+}
+
+// divide sets the shares of the holds, by the weights of their groups.
+func divide(holds []hold) []hold {
+	size, weight, sum := map[string]int{}, map[string]float64{}, 0.0
+	group := func(h hold) string {
+		if h.Group == "" {
+			return "workload " + h.Name
+		}
+		return "group " + h.Group
+	}
+	for _, h := range holds {
+		g := group(h)
+		size[g]++
+		if size[g] == 1 {
+			weight[g] = h.Weight
+			sum += h.Weight
+		}
+	}
+	for i, h := range holds {
+		holds[i].share = 0
+		if g := group(h); weight[g] > 0 {
+			holds[i].share = weight[g] / sum / float64(size[g])
+		}
+	}
+	return holds
+}

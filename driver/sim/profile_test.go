@@ -1,0 +1,88 @@
+package sim
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// grid is what the profiles of tests are made of, so that no piece begins or ends within a cell.
+const grid = 100 * time.Millisecond
+
+// anyProfile draws a profile whose pieces are whole cells.
+func anyProfile(t *rapid.T) Profile {
+	level := rapid.Float64Range(0, 1)
+	cells := func(label string) time.Duration { return time.Duration(rapid.IntRange(0, 40).Draw(t, label)) * grid }
+	pieces := func(label string) course {
+		var list []piece
+		for range rapid.IntRange(0, 4).Draw(t, label) {
+			list = append(list, piece{cells("length"), level.Draw(t, "from"), level.Draw(t, "to")})
+		}
+		return newCourse(list...)
+	}
+	p := Profile{once: pieces("once"), loop: pieces("loop")}
+	return rapid.SampledFrom([]Profile{
+		p, Constant(level.Draw(t, "constant")), Ramp(level.Draw(t, "low"), level.Draw(t, "high"), cells("over")), After(cells("delay"), p),
+	}).Draw(t, "profile")
+}
+
+// midpoints integrates a function that is straight within each cell: exactly, but for rounding.
+func midpoints(from, to time.Duration, f func(time.Duration) float64) float64 {
+	sum := 0.0
+	for at := from; at < to; at += grid {
+		sum += f(at+grid/2) * grid.Seconds()
+	}
+	return sum
+}
+
+func near(a, b float64) bool { return math.Abs(a-b) <= 1e-9*max(1, math.Abs(a), math.Abs(b)) }
+
+func TestProfileIntegral(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := anyProfile(t)
+		until := time.Duration(rapid.IntRange(0, 600).Draw(t, "until")) * grid
+		if got, want := p.Integral(until), midpoints(0, until, p.Level); !near(got, want) {
+			t.Errorf("integral until %v: %v, want %v", until, got, want)
+		}
+		if !p.within() {
+			t.Error("the load leaves 0 to 1")
+		}
+	})
+}
+
+func TestBursts(t *testing.T) {
+	const period, duty, low, high = 4 * time.Second, 0.5, 0.1, 0.8
+	p := Bursts(1, period, duty, low, high)
+	if !p.within() {
+		t.Error("the load leaves 0 to 1")
+	}
+	if got := p.loop.length(); got != burstPeriods*period {
+		t.Errorf("repeats after %v", got)
+	}
+	mean := p.Integral(burstPeriods*period) / (burstPeriods * period).Seconds()
+	if want := duty*high + (1-duty)*low; math.Abs(mean-want) > 0.1*want {
+		t.Errorf("mean load %v, want about %v", mean, want)
+	}
+	if Bursts(1, period, duty, low, high).Integral(time.Minute) != p.Integral(time.Minute) {
+		t.Error("the same seed gives other bursts")
+	}
+	if Bursts(2, period, duty, low, high).Integral(time.Minute) == p.Integral(time.Minute) {
+		t.Error("another seed gives the same bursts")
+	}
+}
+
+func TestProfileOutside(t *testing.T) {
+	for name, p := range map[string]Profile{"above": Constant(1.1), "below": Ramp(0, -0.1, grid), "no number": Constant(math.NaN())} {
+		if p.within() {
+			t.Errorf("%s: is taken", name)
+		}
+	}
+	if got := Constant(1).Level(-1); got != 0 {
+		t.Errorf("level before the beginning: %v", got)
+	}
+	if got := Constant(1).Integral(-1); got != 0 {
+		t.Errorf("integral before the beginning: %v", got)
+	}
+}

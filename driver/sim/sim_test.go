@@ -1,0 +1,341 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func start() time.Time { return time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC) }
+
+// devices are one of each kind.
+func devices() []Device {
+	list := []Device{GPU("gpu.example.com", "gpu-0", 1), NIC("dra.net", "eth0", "0000:41:00.0")}
+	list = append(list, Partitioned(GPU("gpu.example.com", "gpu-1", 2), 4)...)
+	sick := GPU("gpu.example.com", "gpu-2", 3)
+	sick.Healthy, sick.Unhealthy, sick.UncorrectedErrorEvery = false, true, 2*time.Second
+	return append(list, sick)
+}
+
+func machine(t testing.TB) *Machine {
+	t.Helper()
+	m, err := New(start(), 1, devices()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestDriver(t *testing.T) {
+	for name, options := range map[string]Options{
+		"exact":     {},
+		"averaged":  {Window: time.Second},
+		"refreshed": {Refresh: 2 * time.Second, ActiveCounter: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			now := start().Add(time.Minute)
+			options.Now = func() time.Time { return now }
+			busy := func(tb testing.TB) *Machine {
+				m := machine(tb)
+				for i, device := range []string{"gpu-0", "eth0", "gpu-1-partition-1"} {
+					w := Workload{Name: fmt.Sprint(i), Weight: 1, MemoryBytes: 1e9, Load: Bursts(uint64(i), 3*time.Second, 0.5, 0.1, 0.9)}
+					if err := m.Begin(device, w, start()); err != nil {
+						tb.Fatal(err)
+					}
+				}
+				return m
+			}
+			source := func(m *Machine, change func(*Options)) *Source {
+				o := options
+				change(&o)
+				return NewSource(m, o)
+			}
+			drivertest.Run(t, drivertest.Config{
+				New:     func(tb testing.TB) driver.Source { return source(busy(tb), func(*Options) {}) },
+				Advance: func() { now = now.Add(time.Second) },
+				Now:     options.Now,
+				Absent:  func(testing.TB) driver.Source { return NewSource(&Machine{start: start()}, options) },
+				Hang: func(tb testing.TB) driver.Source {
+					return source(busy(tb), func(o *Options) { o.Hang = func() bool { return true } })
+				},
+				Faults: []drivertest.Fault{{
+					Name: "power",
+					New: func(tb testing.TB) (driver.Source, func()) {
+						broken := false
+						fail := func(device string, q driver.Quantity) error {
+							if broken && device == "gpu-0" && q == driver.Power {
+								return errors.New("input/output error")
+							}
+							return nil
+						}
+						return source(busy(tb), func(o *Options) { o.Fail = fail }), func() { broken = true }
+					},
+					Hits: func(s driver.Sample, r driver.Reading) bool {
+						return r.Quantity == driver.Power && s.Hardware.UUID == devices()[0].Hardware.UUID
+					},
+				}},
+			})
+		})
+	}
+}
+
+// TestConservation plays random holders on all devices, and holds the truth to what the readings of each moment say.
+func TestConservation(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m, err := New(start(), 1, devices()...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := []string{"gpu-0", "eth0", "gpu-1-partition-0", "gpu-1-partition-3"}
+		workloads := []string{"a", "b", "c"}
+		now := start()
+		loads := map[string]float64{} // device → midpoints of its load
+		for range rapid.IntRange(0, 12).Draw(t, "changes") {
+			step := time.Duration(rapid.IntRange(0, 50).Draw(t, "step")) * grid
+			for _, d := range m.Devices() {
+				loads[d.Name] += midpoints(0, step, func(at time.Duration) float64 { return m.byName[d.Name].load(now.Add(at)) })
+			}
+			now = now.Add(step)
+			device, workload := rapid.SampledFrom(held).Draw(t, "device"), rapid.SampledFrom(workloads).Draw(t, "workload")
+			w := Workload{
+				Name: workload, Group: rapid.SampledFrom([]string{"", "shared"}).Draw(t, "group"),
+				Weight: rapid.SampledFrom([]float64{0, 1, 10, 20}).Draw(t, "weight"), Load: anyProfile(t),
+			}
+			if err := m.Begin(device, w, now); errors.Is(err, ErrHeld) {
+				err = m.End(device, workload, now)
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for _, d := range m.Devices() {
+			checkDevice(t, m, d, workloads, now, loads[d.Name])
+		}
+	})
+}
+
+func checkDevice(t *rapid.T, m *Machine, d Device, workloads []string, now time.Time, busy float64) {
+	total := m.Total(d.Name, now)
+	var sum Truth
+	for _, w := range workloads {
+		sum = sum.Plus(m.TruthOn(d.Name, w, now))
+	}
+	if d.Compute && !near(total.ActiveSeconds, busy) {
+		t.Errorf("%s: active for %v s, its load comes to %v s", d.Name, total.ActiveSeconds, busy)
+	}
+	elapsed := now.Sub(start()).Seconds()
+	if want := d.joules(elapsed, busy); d.MaxWatts > 0 && !near(total.Joules, want) {
+		t.Errorf("%s: %v J, its power comes to %v J", d.Name, total.Joules, want)
+	}
+	partitioned := !d.Compute && d.MaxWatts > 0 // what its parts do is nobody's here
+	if !partitioned && (!near(sum.ShareSeconds, total.HeldSeconds) || !near(sum.ReceiveBytes, total.ReceiveBytes) ||
+		!near(sum.ActiveSeconds, total.ActiveSeconds)) {
+		t.Errorf("%s: the workloads' parts are %+v of %+v", d.Name, sum, total)
+	}
+	if idle := total.Joules - sum.Joules; d.Compute && d.MaxWatts > 0 && !near(idle, d.IdleWatts*(elapsed-total.HeldSeconds)) {
+		t.Errorf("%s: %v J while nobody held it for %v s", d.Name, idle, elapsed-total.HeldSeconds)
+	}
+}
+
+// TestTruth checks numbers that can be computed in the head.
+func TestTruth(t *testing.T) {
+	m := machine(t)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := func(seconds int) time.Time { return start().Add(time.Duration(seconds) * time.Second) }
+	must(m.Begin("gpu-0", Workload{Name: "a", Weight: 20, Load: Constant(0.5)}, at(10)))
+	must(m.Begin("gpu-0", Workload{Name: "b", Weight: 60, Load: Constant(1)}, at(20)))
+	must(m.Begin("gpu-0", Workload{Name: "admin", Load: Constant(1)}, at(20)))
+	must(m.End("gpu-0", "a", at(30)))
+	must(m.SetLoad("gpu-0", "b", Idle(), at(30)))
+
+	// From 20 to 30 s the load is 1/4·0.5 + 3/4·1 = 0.875; of it a has 1/4 and b 3/4.
+	gpu := Truth{HeldSeconds: 20, ShareSeconds: 12.5, ActiveSeconds: 5 + 10*0.875/4}
+	gpu.Joules = 70*12.5 + 630*gpu.ActiveSeconds
+	gpu.ReceiveBytes, gpu.TransmitBytes = 12e9*gpu.ActiveSeconds, 5e9*gpu.ActiveSeconds
+	if diff := cmp.Diff(gpu, m.Truth("a", at(40))); diff != "" {
+		t.Errorf("a (-want +got):\n%s", diff)
+	}
+	b := m.Truth("b", at(40))
+	if b.HeldSeconds != 20 || b.ShareSeconds != 17.5 || b.ActiveSeconds != 10*0.875*3/4 {
+		t.Errorf("b: %+v", b)
+	}
+	if diff := cmp.Diff(Truth{HeldSeconds: 20}, m.Truth("admin", at(40))); diff != "" {
+		t.Errorf("admin access (-want +got):\n%s", diff)
+	}
+	m.Forget("a")
+	if got := m.Truth("a", at(40)); got != (Truth{}) {
+		t.Errorf("forgotten: %+v", got)
+	}
+}
+
+func TestChangesRefused(t *testing.T) {
+	m := machine(t)
+	later := start().Add(time.Second)
+	if err := m.Begin("gpu-0", Workload{Name: "a", Weight: 1}, later); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct{ got, want error }{
+		"unknown device":   {m.Begin("gpu-9", Workload{Name: "b"}, later), ErrUnknownDevice},
+		"twice":            {m.Begin("gpu-0", Workload{Name: "a"}, later), ErrHeld},
+		"partitioned":      {m.Begin("gpu-1", Workload{Name: "b"}, later), ErrPartitioned},
+		"the past":         {m.Begin("gpu-0", Workload{Name: "b"}, start()), ErrOrder},
+		"weight":           {m.Begin("gpu-0", Workload{Name: "b", Weight: -1}, later), ErrWorkload},
+		"load":             {m.Begin("gpu-0", Workload{Name: "b", Load: Constant(2)}, later), ErrWorkload},
+		"not there":        {m.End("gpu-0", "b", later), ErrUnknownWorkload},
+		"load of nobody":   {m.SetLoad("gpu-0", "b", Idle(), later), ErrUnknownWorkload},
+		"too much of load": {m.SetLoad("gpu-0", "a", Constant(2), later), ErrWorkload},
+	} {
+		if !errors.Is(test.got, test.want) {
+			t.Errorf("%s: %v, want %v", name, test.got, test.want)
+		}
+	}
+	if _, err := New(start(), 1, devices()[0], devices()[0]); err == nil {
+		t.Error("two devices of one name: no error")
+	}
+	if _, err := New(start(), 1, Device{Name: "part", Parent: "nobody"}); !errors.Is(err, ErrUnknownDevice) {
+		t.Errorf("a part of nothing: %v", err)
+	}
+}
+
+// TestRefresh: readings stand still until they renew, and are then those of that moment, whatever happened since.
+func TestRefresh(t *testing.T) {
+	m := machine(t)
+	now := start()
+	exact := NewSource(m, Options{Now: func() time.Time { return now }})
+	slow := NewSource(m, Options{Now: func() time.Time { return now }, Refresh: 30 * time.Second})
+	sample := func(s *Source) []driver.Sample {
+		t.Helper()
+		samples, err := s.Sample(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return samples
+	}
+	if err := m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Ramp(0, 1, time.Minute)}, start()); err != nil {
+		t.Fatal(err)
+	}
+	now = start().Add(30 * time.Second)
+	want := sample(exact)
+	for _, seconds := range []int{30, 31, 59} {
+		now = start().Add(time.Duration(seconds) * time.Second)
+		if seconds == 31 {
+			if err := m.End("gpu-0", "a", now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if diff := cmp.Diff(want, sample(slow)); diff != "" {
+			t.Errorf("at %d s (-want +got):\n%s", seconds, diff)
+		}
+	}
+	now = start().Add(time.Minute)
+	if diff := cmp.Diff(sample(exact), sample(slow)); diff != "" {
+		t.Errorf("renewed (-want +got):\n%s", diff)
+	}
+	now = start().Add(-time.Second)
+	if _, err := slow.Sample(t.Context()); !errors.Is(err, errTooEarly) {
+		t.Errorf("before the start: %v", err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	m := machine(t)
+	if err := m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Ramp(0, 1, 10*time.Second)}, start()); err != nil {
+		t.Fatal(err)
+	}
+	read := func(o Options, q driver.Quantity) (float64, bool) {
+		o.Now = func() time.Time { return start().Add(10 * time.Second) }
+		samples, err := NewSource(m, o).Sample(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range samples[0].Readings {
+			if r.Quantity == q {
+				return r.Value, true
+			}
+		}
+		return 0, false
+	}
+	type got struct {
+		value float64
+		there bool
+	}
+	for name, test := range map[string]struct {
+		options  Options
+		quantity driver.Quantity
+		want     got
+	}{
+		"of the moment":          {Options{}, driver.Utilization, got{1, true}},
+		"of the last two":        {Options{Window: 2 * time.Second}, driver.Utilization, got{0.9, true}},
+		"power of the last two":  {Options{Window: 2 * time.Second}, driver.Power, got{70 + 630*0.9, true}},
+		"window before it began": {Options{Window: time.Hour}, driver.Utilization, got{0.5, true}},
+		"no energy counter":      {Options{WithoutEnergyCounter: true}, driver.Energy, got{}},
+		"no active counter":      {Options{}, driver.ActiveSeconds, got{}},
+		"active counter":         {Options{ActiveCounter: true}, driver.ActiveSeconds, got{m.devices[0].active + 5, true}},
+	} {
+		value, there := read(test.options, test.quantity)
+		if there != test.want.there || !near(value, test.want.value) {
+			t.Errorf("%s: %v, %v, want %+v", name, value, there, test.want)
+		}
+	}
+}
+
+func TestDeterministic(t *testing.T) {
+	play := func(seed uint64) []driver.Sample {
+		m, err := New(start(), seed, devices()...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Bursts(seed, time.Second, 0.5, 0, 1)}, start()); err != nil {
+			t.Fatal(err)
+		}
+		samples, err := NewSource(m, Options{Now: func() time.Time { return start().Add(time.Minute) }}).Sample(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return samples
+	}
+	if diff := cmp.Diff(play(1), play(1)); diff != "" {
+		t.Errorf("one seed, two pasts:\n%s", diff)
+	}
+	if cmp.Equal(play(1), play(2)) {
+		t.Error("two seeds, one past")
+	}
+}
+
+// TestPastIsBounded: a device that changes hands for ever keeps its truth, and bounded memory.
+func TestPastIsBounded(t *testing.T) {
+	m := machine(t)
+	now := start()
+	for range maxEpochs {
+		for _, err := range []error{
+			m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Constant(1)}, now),
+			m.End("gpu-0", "a", now.Add(time.Second)),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		now = now.Add(2 * time.Second)
+	}
+	if got := len(m.byName["gpu-0"].epochs); got != maxEpochs {
+		t.Errorf("%d epochs are kept", got)
+	}
+	if got := m.Truth("a", now).ActiveSeconds; got != maxEpochs {
+		t.Errorf("active for %v s, want %d", got, maxEpochs)
+	}
+}

@@ -1,0 +1,188 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Options say how a source shows its machine. The zero Options are those of an attentive library over good hardware:
+// exact at the time of the call, with a counter of energy and none of active time.
+type Options struct {
+	// Refresh is how often the readings, and their times, renew; 0: they are of the moment of the call.
+	Refresh time.Duration
+	// Window is the time before a reading over which utilization and power are averaged, as real drivers do; 0: they
+	// are of the moment.
+	Window time.Duration
+	// WithoutEnergyCounter leaves power alone to tell the energy.
+	WithoutEnergyCounter bool
+	// ActiveCounter adds a counter of active seconds, which most hardware does not have.
+	ActiveCounter bool
+
+	// Fail, where it returns an error, makes a quantity of a device unreadable.
+	Fail func(device string, q driver.Quantity) error
+	// Hang, while it returns true, lets Sample wait for the end of its context.
+	Hang func() bool
+	// Now is the clock; nil: [time.Now].
+	Now func() time.Time
+}
+
+// Source reads a machine.
+type Source struct {
+	machine *Machine
+	options Options
+}
+
+var _ driver.Source = (*Source)(nil)
+
+// NewSource returns a source that reads the machine.
+func NewSource(m *Machine, o Options) *Source {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return &Source{machine: m, options: o}
+}
+
+// Name returns sim.
+func (s *Source) Name() string { return "sim" }
+
+// errTooEarly says that the machine begins later.
+var errTooEarly = errors.New("the machine has not started")
+
+// Sample returns one sample for each device of the machine. The error joins what Fail said.
+func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
+	if s.options.Hang != nil && s.options.Hang() {
+		<-ctx.Done()
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("read simulated devices: %w", err)
+	}
+	m := s.machine
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	at := s.refreshed(s.options.Now())
+	if at.Before(m.start) {
+		return nil, fmt.Errorf("read simulated devices: %w", errTooEarly)
+	}
+	samples := make([]driver.Sample, len(m.devices))
+	var errs []error
+	for i, device := range m.devices {
+		r := reader{state: device, options: &s.options, at: at, elapsed: at.Sub(m.start)}
+		r.readAll()
+		samples[i] = driver.Sample{Driver: device.Driver, Hardware: device.Hardware, Readings: r.readings}
+		samples[i].Hardware.CPUs = slices.Clone(device.Hardware.CPUs) // samples belong to the caller
+		samples[i].Hardware.DeviceNodes = slices.Clone(device.Hardware.DeviceNodes)
+		if device.Told {
+			samples[i].Device = device.Name
+		}
+		errs = append(errs, r.errs...)
+	}
+	return samples, errors.Join(errs...)
+}
+
+// refreshed returns the time at which the readings that are current now were taken.
+func (s *Source) refreshed(now time.Time) time.Time {
+	if s.options.Refresh <= 0 || now.Before(s.machine.start) {
+		return now
+	}
+	return now.Add(-(now.Sub(s.machine.start) % s.options.Refresh))
+}
+
+// reader reads one device at one time.
+type reader struct {
+	*state
+	options  *Options
+	at       time.Time
+	elapsed  time.Duration // since the machine's start
+	readings []driver.Reading
+	errs     []error
+}
+
+func (r *reader) read(q driver.Quantity, value float64, labels ...string) {
+	if r.options.Fail != nil {
+		if err := r.options.Fail(r.Name, q); err != nil {
+			r.errs = append(r.errs, fmt.Errorf("read %v of %s: %w", q, r.Name, err))
+			return
+		}
+	}
+	reading := driver.Reading{Quantity: q, Value: value, At: r.at}
+	copy(reading.Labels[:], labels)
+	r.readings = append(r.readings, reading)
+}
+
+func (r *reader) readAll() {
+	busy := r.busy(r.at)
+	if r.Compute {
+		r.read(driver.Utilization, r.meanLoad())
+		if r.options.ActiveCounter {
+			r.read(driver.ActiveSeconds, r.active+busy)
+		}
+	}
+	if r.MemoryBytes > 0 {
+		r.read(driver.MemoryUsed, r.memory(r.at))
+		r.read(driver.MemoryCapacity, r.MemoryBytes)
+	}
+	r.readPower(busy)
+	r.readLink(busy)
+	r.readHealth()
+}
+
+// meanLoad returns the load over the window before the reading, as much of it as the machine has run.
+func (r *reader) meanLoad() float64 {
+	window := min(r.options.Window, r.elapsed)
+	if window <= 0 {
+		return r.load(r.at)
+	}
+	return min(1, max(0, (r.busy(r.at)-r.busy(r.at.Add(-window)))/window.Seconds()))
+}
+
+func (r *reader) readPower(busy float64) {
+	load := r.load(r.at)
+	between := func(idle, full float64) float64 { return idle + (full-idle)*load }
+	if r.MaxWatts > 0 {
+		r.read(driver.Power, r.IdleWatts+(r.MaxWatts-r.IdleWatts)*r.meanLoad())
+		if !r.options.WithoutEnergyCounter {
+			r.read(driver.Energy, r.energy+r.joules(r.elapsed.Seconds(), busy))
+		}
+	}
+	if r.MaxCelsius > 0 {
+		r.read(driver.Temperature, between(r.IdleCelsius, r.MaxCelsius), "gpu")
+	}
+	if r.MaxHertz > 0 {
+		r.read(driver.Clock, between(r.IdleHertz, r.MaxHertz), "graphics")
+	}
+}
+
+func (r *reader) readLink(busy float64) {
+	if r.Link == "" {
+		return
+	}
+	for _, link := range []struct {
+		direction string
+		bytes     float64
+	}{{"receive", r.ReceiveRate * busy}, {"transmit", r.TransmitRate * busy}} {
+		r.read(driver.IOBytes, r.io+link.bytes, r.Link, link.direction)
+		if r.PacketBytes > 0 {
+			r.read(driver.NetworkPackets, math.Floor(r.packets+link.bytes/r.PacketBytes), link.direction)
+			r.read(driver.NetworkErrors, 0, link.direction)
+			r.read(driver.NetworkDrops, 0, link.direction)
+		}
+	}
+}
+
+func (r *reader) readHealth() {
+	if r.UncorrectedErrorEvery > 0 {
+		r.read(driver.Errors, float64(r.elapsed/r.UncorrectedErrorEvery), "ecc_uncorrected", "")
+	}
+	switch {
+	case r.Unhealthy:
+		r.read(driver.Health, 1, "unhealthy")
+	case r.Healthy:
+		r.read(driver.Health, 1, "healthy")
+	}
+}

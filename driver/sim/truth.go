@@ -1,0 +1,154 @@
+package sim
+
+import "time"
+
+// Truth is what was really used. What the device has no reading for is zero: the energy of a partition is not known
+// to anybody, and stays with its parent.
+type Truth struct {
+	HeldSeconds   float64 // time in which the device was held
+	ShareSeconds  float64 // the same, divided among those who held it at once
+	ActiveSeconds float64
+	Joules        float64 // with the idle device's, while it was held
+	ReceiveBytes  float64
+	TransmitBytes float64
+}
+
+// Plus returns the sum of both.
+func (t Truth) Plus(other Truth) Truth {
+	return Truth{
+		HeldSeconds:   t.HeldSeconds + other.HeldSeconds,
+		ShareSeconds:  t.ShareSeconds + other.ShareSeconds,
+		ActiveSeconds: t.ActiveSeconds + other.ActiveSeconds,
+		Joules:        t.Joules + other.Joules,
+		ReceiveBytes:  t.ReceiveBytes + other.ReceiveBytes,
+		TransmitBytes: t.TransmitBytes + other.TransmitBytes,
+	}
+}
+
+// Truth returns what a workload used of all devices until at, which is not before the last change of any of them.
+// While several hold a device, each is charged its part, by weight, of what the device does; the parts and what
+// nobody held sum to [Machine.Total].
+func (m *Machine) Truth(workload string, at time.Time) Truth {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	var sum Truth
+	for _, s := range m.devices {
+		sum = sum.Plus(s.truth(workload, at))
+	}
+	return sum
+}
+
+// TruthOn returns what a workload used of one device until at, like [Machine.Truth]; of an unknown device, nothing.
+func (m *Machine) TruthOn(device, workload string, at time.Time) Truth {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	s, ok := m.byName[device]
+	if !ok {
+		return Truth{}
+	}
+	return s.truth(workload, at)
+}
+
+// Total returns what a device did from the machine's start until at, held or not; its held and share seconds are
+// those in which anybody with a weight held it. Of an unknown device, nothing.
+func (m *Machine) Total(device string, at time.Time) Truth {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	s, ok := m.byName[device]
+	if !ok {
+		return Truth{}
+	}
+	total := s.total
+	last := s.epochs[len(s.epochs)-1]
+	total.add(last.whole(at))
+	total.active = s.busy(at)
+	out := s.valuate(total)
+	if s.MaxWatts > 0 {
+		out.Joules = s.joules(at.Sub(m.start).Seconds(), total.active)
+	}
+	return out
+}
+
+// Forget drops the truth of a workload that holds nothing any more.
+func (m *Machine) Forget(workload string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.devices {
+		delete(s.accounts, workload)
+	}
+}
+
+// account is what all that a workload used of a device follows from. All are seconds.
+type account struct {
+	held   float64
+	share  float64 // the integral of its share of the device
+	active float64 // the integral of its share of the device's load
+}
+
+func (a *account) add(other account) {
+	a.held += other.held
+	a.share += other.share
+	a.active += other.active
+}
+
+// account returns what the hold adds in the epoch until at.
+func (e epoch) account(h hold, at time.Time) account {
+	elapsed := max(0, at.Sub(e.start).Seconds())
+	return account{held: elapsed, share: h.share * elapsed, active: h.share * (e.busyAt(at) - e.busy)}
+}
+
+// whole returns what all holds with a weight add in the epoch until at, but for the activity.
+func (e epoch) whole(at time.Time) account {
+	for _, h := range e.holds {
+		if h.share > 0 {
+			elapsed := max(0, at.Sub(e.start).Seconds())
+			return account{held: elapsed, share: elapsed}
+		}
+	}
+	return account{}
+}
+
+// settle adds the last epoch, which ends at that time, to the accounts.
+func (s *state) settle(at time.Time) {
+	last := s.epochs[len(s.epochs)-1]
+	for _, h := range last.holds {
+		a, ok := s.accounts[h.Name]
+		if !ok {
+			a = &account{}
+			s.accounts[h.Name] = a
+		}
+		a.add(last.account(h, at))
+	}
+	s.total.add(last.whole(at))
+}
+
+func (s *state) truth(workload string, at time.Time) Truth {
+	var sum account
+	if a, ok := s.accounts[workload]; ok {
+		sum = *a
+	}
+	last := s.epochs[len(s.epochs)-1]
+	for _, h := range last.holds {
+		if h.Name == workload {
+			sum.add(last.account(h, at))
+		}
+	}
+	return s.valuate(sum)
+}
+
+// valuate returns what an account comes to on this device.
+func (s *state) valuate(a account) Truth {
+	t := Truth{
+		HeldSeconds:   a.held,
+		ShareSeconds:  a.share,
+		ReceiveBytes:  s.ReceiveRate * a.active,
+		TransmitBytes: s.TransmitRate * a.active,
+	}
+	if s.Compute {
+		t.ActiveSeconds = a.active
+	}
+	if s.MaxWatts > 0 {
+		t.Joules = s.joules(a.share, a.active)
+	}
+	return t
+}
