@@ -49,7 +49,7 @@ type Fault struct {
 	// New returns a source over inputs that work, like Config.New, and a function that breaks them.
 	New func(tb testing.TB) (source driver.Source, breakIt func())
 
-	// Hits tells whether the fault makes this reading of the whole source impossible.
+	// Hits tells whether the fault makes this reading impossible.
 	Hits func(driver.Sample, driver.Reading) bool
 
 	// Silent faults are no error: what they hit is unsupported, or gone, rather than unreadable.

@@ -1,0 +1,158 @@
+// Package cpu reads how busy each logical CPU of the node is.
+//
+// A device under DRA may be any set of CPUs; here each CPU is a piece of hardware of its own, and whoever knows the
+// sets adds them up.
+package cpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+const (
+	// userHZ is the rate of the ticks in which the kernel tells times, on every architecture that Go knows
+	// (sysconf(_SC_CLK_TCK), proc(5)).
+	userHZ = 100
+
+	// minWindow is the shortest time over which a share of busy ticks of 10 ms says something.
+	minWindow = 50 * time.Millisecond
+
+	// maxJitter is by how many ticks a count may fall for a moment; one that falls by more has been reset.
+	maxJitter = 3 * userHZ
+)
+
+// Source reads the CPUs that are online from <procfs>/stat, which shows those of the machine, whatever the reader's
+// namespaces. It is a [driver.Source].
+//
+// A CPU is busy while it runs anything (user, nice, system, irq, softirq) and while the hypervisor withholds it
+// (steal); it is not while idle or waiting for I/O. Both the active seconds and the utilization say so, the latter of
+// the time since the Sample before, or of at least 50 ms. The active seconds begin with the kernel's own count and never
+// fall: the kernel's may, by a little for a moment, or when it is reset.
+type Source struct {
+	path string
+	now  func() time.Time
+	cpus map[int]*state
+	call uint64 // counts the samples that could be read
+}
+
+var _ driver.Source = (*Source)(nil)
+
+// New returns a source that reads the procfs mounted at that path.
+func New(procfs string) *Source {
+	return &Source{path: filepath.Join(procfs, "stat"), now: time.Now, cpus: map[int]*state{}}
+}
+
+// Name returns cpu.
+func (*Source) Name() string { return "cpu" }
+
+// Sample returns a sample of each CPU that is online, in the kernel's order.
+func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("read CPU times: %w", err)
+	}
+	file, err := os.Open(s.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read CPU times: %w", err)
+	}
+	defer file.Close()
+	at := s.now()
+	all, err := parseStat(file)
+	if err != nil {
+		err = fmt.Errorf("read CPU times of %s: %w", s.path, err)
+	}
+	return s.samples(all, at), err
+}
+
+func (s *Source) samples(all []ticks, at time.Time) []driver.Sample {
+	s.call++
+	samples := make([]driver.Sample, len(all))
+	numbers := make([]int, len(all)) // of all samples, each of which gets one
+	readings := make([]driver.Reading, 0, 2*len(all))
+	for i, t := range all {
+		c := s.cpus[t.cpu]
+		if c == nil {
+			c = &state{active: t.busy, busy: t.busy}
+			s.cpus[t.cpu] = c
+		}
+		wasThere := c.call != 0 && c.call+1 == s.call
+		c.call = s.call
+		c.count(t, at)
+		if wasThere {
+			c.measure(t, at)
+		} else { // what it did while it was away says nothing about now
+			c.startWindow(t, at)
+			c.utilizationAt = time.Time{}
+		}
+		numbers[i] = t.cpu
+		begin := len(readings)
+		readings = c.report(readings, at)
+		samples[i] = driver.Sample{
+			Hardware: driver.Hardware{CPUs: numbers[i : i+1 : i+1]},
+			Readings: readings[begin:len(readings):len(readings)],
+		}
+	}
+	return samples
+}
+
+// state is what is known of a CPU between samples, in ticks.
+type state struct {
+	call   uint64 // in which it was last there
+	active uint64 // our count: rises only
+	busy   uint64 // the kernel's count up to which active goes
+
+	windowAt                 time.Time // begin of the time over which the next utilization goes,
+	windowActive, windowIdle uint64    // and the counts at it
+
+	utilization   float64
+	utilizationAt time.Time // zero: there is none yet
+}
+
+// count takes the kernel's count of busy ticks into ours.
+func (c *state) count(t ticks, at time.Time) {
+	switch {
+	case t.busy >= c.busy:
+		c.active += t.busy - c.busy
+		c.busy = t.busy
+	case c.busy-t.busy > maxJitter: // reset; what it has counted since, the kernel does not say
+		c.busy = t.busy
+		c.startWindow(t, at)
+	}
+}
+
+// measure takes the utilization over the window that ends now, if it is long enough. Where the kernel's idle time fell
+// (iowait may: Documentation/filesystems/proc.rst) the shares are unknown.
+func (c *state) measure(t ticks, at time.Time) {
+	if t.idle < c.windowIdle {
+		c.startWindow(t, at)
+	}
+	active, idle := c.active-c.windowActive, t.idle-c.windowIdle
+	if at.Sub(c.windowAt) < minWindow || active+idle == 0 {
+		return
+	}
+	c.utilization, c.utilizationAt = float64(active)/float64(active+idle), at
+	c.startWindow(t, at)
+}
+
+// startWindow lets the time over which the next utilization goes begin.
+func (c *state) startWindow(t ticks, at time.Time) {
+	c.windowAt, c.windowActive, c.windowIdle = at, c.active, t.idle
+}
+
+// report appends the CPU's readings.
+func (c *state) report(readings []driver.Reading, at time.Time) []driver.Reading {
+	readings = append(readings, driver.Reading{Quantity: driver.ActiveSeconds, Value: float64(c.active) / userHZ, At: at})
+	if c.utilizationAt.IsZero() {
+		return readings
+	}
+	return append(readings, driver.Reading{Quantity: driver.Utilization, Value: c.utilization, At: c.utilizationAt})
+}

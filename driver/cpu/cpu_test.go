@@ -1,0 +1,301 @@
+package cpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// machine is a source over a procfs of its own, and its clock.
+type machine struct {
+	tb     testing.TB
+	clock  time.Time
+	times  []ticks
+	source *Source
+}
+
+func newMachine(tb testing.TB, times ...ticks) *machine {
+	tb.Helper()
+	m := &machine{tb: tb, clock: time.Unix(1_800_000_000, 0), times: times, source: New(tb.TempDir())}
+	m.source.now = func() time.Time { return m.clock }
+	if len(times) > 0 {
+		m.write()
+	}
+	return m
+}
+
+// write writes the CPUs' times as the kernel does.
+func (m *machine) write() { m.writeText(render(m.times)) }
+
+func render(times []ticks) string {
+	var stat strings.Builder
+	stat.WriteString("cpu  1 2 3 4 5 6 7 8 9 10\n")
+	for _, t := range times {
+		fmt.Fprintf(&stat, "cpu%d %d 0 0 %d 0 0 0 0 0 0\n", t.cpu, t.busy, t.idle)
+	}
+	stat.WriteString("intr 1 2 3\n")
+	return stat.String()
+}
+
+func (m *machine) writeText(stat string) {
+	m.tb.Helper()
+	if err := os.WriteFile(m.source.path, []byte(stat), 0o644); err != nil {
+		m.tb.Fatal(err)
+	}
+}
+
+// run lets all CPUs be busy and idle for so many ticks.
+func (m *machine) run(busy, idle uint64) {
+	for i := range m.times {
+		m.times[i].busy += busy
+		m.times[i].idle += idle
+	}
+	m.clock = m.clock.Add(time.Duration(busy+idle) * time.Second / userHZ)
+	m.write()
+}
+
+// sample returns the readings of the CPUs by their numbers.
+func (m *machine) sample() map[int]map[driver.Quantity]driver.Reading {
+	m.tb.Helper()
+	samples, err := m.source.Sample(m.tb.Context())
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+	all := map[int]map[driver.Quantity]driver.Reading{}
+	for _, s := range samples {
+		all[s.Hardware.CPUs[0]] = map[driver.Quantity]driver.Reading{}
+		for _, r := range s.Readings {
+			all[s.Hardware.CPUs[0]][r.Quantity] = r
+		}
+	}
+	return all
+}
+
+// want checks a CPU's active seconds and utilization, which is absent if below 0, and the time of the latter.
+func (m *machine) want(what string, cpu int, active, utilization float64, at time.Time) {
+	m.tb.Helper()
+	got := m.sample()[cpu]
+	if a := got[driver.ActiveSeconds]; a.Value != active || !a.At.Equal(m.clock) {
+		m.tb.Errorf("%s: active %v s at %v, want %v at %v", what, a.Value, a.At, active, m.clock)
+	}
+	u, ok := got[driver.Utilization]
+	switch {
+	case utilization < 0:
+		if ok {
+			m.tb.Errorf("%s: utilization %v, want none", what, u.Value)
+		}
+	case !ok || u.Value != utilization || !u.At.Equal(at):
+		m.tb.Errorf("%s: utilization %v (there: %v) at %v, want %v at %v", what, u.Value, ok, u.At, utilization, at)
+	}
+}
+
+func TestUtilization(t *testing.T) {
+	m := newMachine(t, ticks{0, 1000, 9000}, ticks{5, 50, 50})
+	m.want("first", 0, 10, -1, time.Time{})
+	m.run(25, 75)
+	first := m.clock
+	m.want("a second later", 0, 10.25, 0.25, first)
+	m.run(4, 0)
+	m.want("40 ms later", 0, 10.29, 0.25, first)
+	m.run(0, 1)
+	m.want("50 ms later", 0, 10.29, 0.8, m.clock)
+	m.want("at the same time", 0, 10.29, 0.8, m.clock)
+	second := m.clock
+	m.clock = m.clock.Add(time.Minute) // and nothing was counted
+	m.want("standstill", 0, 10.29, 0.8, second)
+	m.run(0, 100)
+	m.want("idle", 5, 0.79, 0, m.clock)
+}
+
+// TestBackwards: the kernel's idle and iowait may fall, and its busy times by a little, or in a reset.
+func TestBackwards(t *testing.T) {
+	m := newMachine(t, ticks{0, 1000, 9000})
+	m.sample()
+	m.run(50, 50)
+	first := m.clock
+	m.want("before", 0, 10.5, 0.5, first)
+
+	m.run(50, 0)
+	m.times[0].idle -= 200
+	m.write()
+	m.want("idle fell", 0, 11, 0.5, first)
+	m.run(10, 90)
+	m.want("after it", 0, 11.1, 0.1, m.clock)
+
+	m.run(0, 100)
+	m.times[0].busy -= 5
+	m.write()
+	m.want("busy fell a little", 0, 11.1, 0, m.clock)
+	m.run(25, 75) // 5 of which were counted before
+	m.want("after it", 0, 11.3, 20./95, m.clock)
+	second := m.clock
+
+	m.clock = m.clock.Add(time.Second)
+	m.times[0] = ticks{0, 7, 20000}
+	m.write()
+	m.want("reset", 0, 11.3, 20./95, second)
+	m.run(75, 25)
+	m.want("after it", 0, 12.05, 0.75, m.clock)
+}
+
+func TestHotplug(t *testing.T) {
+	m := newMachine(t, ticks{0, 100, 100}, ticks{1, 100, 100})
+	m.sample()
+	m.run(50, 50)
+	m.want("before", 1, 1.5, 0.5, m.clock)
+	online := m.times
+	m.times = online[:1]
+	m.run(50, 50)
+	if got := m.sample(); len(got) != 1 {
+		t.Errorf("%d CPUs while one of two is offline", len(got))
+	}
+	m.times = online
+	m.times[1].busy += 30
+	m.run(0, 100)
+	m.want("back", 1, 1.8, -1, time.Time{})
+	m.run(10, 90)
+	m.want("later", 1, 1.9, 0.1, m.clock)
+}
+
+func TestSuite(t *testing.T) {
+	var current *machine
+	fresh := func(tb testing.TB) *machine {
+		current = newMachine(tb, ticks{0, 1000, 9000}, ticks{1, 5, 10}, ticks{3, 0, 0})
+		return current
+	}
+	fault := func(name, line, instead string, hits func(cpu int) bool, silent bool) drivertest.Fault {
+		return drivertest.Fault{
+			Name: name,
+			New: func(tb testing.TB) (driver.Source, func()) {
+				m := fresh(tb)
+				return m.source, func() { m.writeText(regexp.MustCompile(line).ReplaceAllString(render(m.times), instead)) }
+			},
+			Hits:   func(s driver.Sample, _ driver.Reading) bool { return hits(s.Hardware.CPUs[0]) },
+			Silent: silent,
+		}
+	}
+	one := func(cpu int) bool { return cpu == 1 }
+	all := func(int) bool { return true }
+	drivertest.Run(t, drivertest.Config{
+		New:     func(tb testing.TB) driver.Source { return fresh(tb).source },
+		Now:     func() time.Time { return current.clock },
+		Advance: func() { current.run(30, 70) },
+		Absent:  func(tb testing.TB) driver.Source { return newMachine(tb).source },
+		Faults: []drivertest.Fault{
+			fault("offline", `cpu1 .*\n`, "", one, true),
+			fault("garbage", `cpu1 `, "cpu1 ? ", one, false),
+			fault("number", `cpu1 `, "cpu99999 ", one, false),
+			fault("nothing", `(?s).*`, "", all, false),
+		},
+	})
+}
+
+func TestUnreadable(t *testing.T) {
+	m := newMachine(t)
+	if err := os.Mkdir(m.source.path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if samples, err := m.source.Sample(t.Context()); len(samples) > 0 || err == nil {
+		t.Errorf("samples %v, error %v; want an error alone", samples, err)
+	}
+	m.source.path = filepath.Join(m.source.path, strings.Repeat("x", 300))
+	if samples, err := m.source.Sample(t.Context()); len(samples) > 0 || err == nil {
+		t.Errorf("samples %v, error %v; want an error alone", samples, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := newMachine(t, ticks{0, 1, 1}).source.Sample(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("with a context that has ended: %v", err)
+	}
+}
+
+// TestThisMachine reads the CPUs that are really there.
+func TestThisMachine(t *testing.T) {
+	source := New("/proc")
+	before, err := source.Sample(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := source.Sample(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(drivertest.Validate(after, time.Now()), drivertest.Follows(before, after)); err != nil {
+		t.Error(err)
+	}
+	if len(after) < runtime.NumCPU() { // of which affinity may leave out some
+		t.Errorf("%d CPUs, of which this program may use %d", len(after), runtime.NumCPU())
+	}
+}
+
+// TestProperties: whatever the kernel's counts do, the active seconds never fall nor rise by more than the kernel's
+// rise, and the utilization is a share.
+func TestProperties(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		clock := time.Unix(1_800_000_000, 0)
+		s := New("/nowhere")
+		now := ticks{cpu: 7, busy: rapid.Uint64Range(0, 1e6).Draw(r, "busy"), idle: 1e6}
+		before := s.samples([]ticks{now}, clock)
+		for range rapid.IntRange(1, 30).Draw(r, "steps") {
+			clock = clock.Add(time.Duration(rapid.IntRange(1, 2000).Draw(r, "ms")) * time.Millisecond)
+			was := now
+			now.busy += rapid.Uint64Range(0, 400).Draw(r, "busy for")
+			now.idle += rapid.Uint64Range(0, 400).Draw(r, "idle for")
+			now.busy -= min(now.busy, rapid.SampledFrom([]uint64{0, 0, 1, 299, 1e5}).Draw(r, "busy back"))
+			now.idle -= min(now.idle, rapid.SampledFrom([]uint64{0, 0, 1, 1000}).Draw(r, "idle back"))
+			after := s.samples([]ticks{now}, clock)
+			if err := errors.Join(drivertest.Validate(after, clock), drivertest.Follows(before, after)); err != nil {
+				r.Fatal(err)
+			}
+			rise := after[0].Readings[0].Value - before[0].Readings[0].Value
+			if most := float64(now.busy) - float64(was.busy); rise > max(most, 0)/userHZ+1e-9 {
+				r.Fatalf("active for %v s, the kernel says %v ticks", rise, most)
+			}
+			if r := after[0].Readings; len(r) > 1 && r[1].Value > 1 {
+				t.Fatalf("utilization %v", r[1].Value)
+			}
+			before = after
+		}
+	})
+}
+
+func BenchmarkSample(b *testing.B) {
+	for _, n := range []int{16, 512, maxCPUs} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			times := make([]ticks, n)
+			for i := range times {
+				times[i] = ticks{i, uint64(i) * 123456, 9876543}
+			}
+			m := newMachine(b, times...)
+			benchmark(b, m.source, n)
+		})
+	}
+}
+
+// BenchmarkSampleOfThisMachine reads the real procfs.
+func BenchmarkSampleOfThisMachine(b *testing.B) { benchmark(b, New("/proc"), 1) }
+
+func benchmark(b *testing.B, source *Source, want int) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if samples, err := source.Sample(b.Context()); err != nil || len(samples) < want {
+			b.Fatal(len(samples), err)
+		}
+	}
+}

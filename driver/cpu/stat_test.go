@@ -1,0 +1,103 @@
+package cpu
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func testdata(tb testing.TB, name string) []byte {
+	tb.Helper()
+	content, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return content
+}
+
+func TestParseStat(t *testing.T) {
+	var tooMany strings.Builder
+	for n := range maxCPUs + 1 {
+		fmt.Fprintf(&tooMany, "cpu%d 1 0 0 0 0 0 0 0\n", min(n, maxCPUs-1))
+	}
+	for _, tc := range []struct {
+		name, stat string
+		want       []ticks
+		err        error
+	}{
+		{"offline", string(testdata(t, "stat-offline")), []ticks{{0, 180, 4400}, {1, 340, 3300}, {3, 610, 2200}}, nil},
+		{"no guests yet", "cpu0 1 2 3 4 5 6 7 8\n", []ticks{{0, 27, 9}}, nil},
+		{"columns to come", "cpu0 1 2 3 4 5 6 7 8 9 10 11 12\n", []ticks{{0, 27, 9}}, nil},
+		{"no end of line", "cpu0 1 2 3 4 5 6 7 8", []ticks{{0, 27, 9}}, nil},
+		{"stops at the rest", "cpu0 1 2 3 4 5 6 7 8\nintr 1\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{0, 27, 9}}, nil},
+		{"long rest", "cpu0 1 2 3 4 5 6 7 8\nintr" + strings.Repeat(" 0", maxLine), []ticks{{0, 27, 9}}, nil},
+		{"too few columns", "cpu0 1 2 3 4 5 6 7\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, errColumns},
+		{"twice", "cpu1 1 2 3 4 5 6 7 8\ncpu1 2 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, errTwice},
+		{"no number", "cpux 1 2 3 4 5 6 7 8\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, errNumber},
+		{"CPU too high", "cpu8192 1 2 3 4 5 6 7 8\ncpu8191 1 2 3 4 5 6 7 8\n", []ticks{{8191, 27, 9}}, errNumber},
+		{"garbage", "cpu0 1 2 3 ? 5 6 7 8\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, strconv.ErrSyntax},
+		{"negative", "cpu0 -1 2 3 4 5 6 7 8\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, strconv.ErrSyntax},
+		{"time too high", "cpu0 1 2 3 4 5 6 7 9007199254740993\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, strconv.ErrRange},
+		{"long", "cpu0" + strings.Repeat(" 1", maxLine) + "\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, errLong},
+		{"too many", tooMany.String() + "cpu8190 1 2 3 4 5 6 7 8\n", []ticks{}, errTooMany},
+		{"none", "intr 1 2 3\n", nil, errNone},
+		{"the sum alone", "cpu  1 2 3 4 5 6 7 8 9 10\n", nil, errNone},
+		{"empty", "", nil, errNone},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := parseStat(strings.NewReader(tc.stat))
+			if tc.err == errTooMany { // that there are more is seen at the end of all
+				if len(got) != maxCPUs || !strings.Contains(fmt.Sprint(err), "more") {
+					t.Errorf("%d CPUs, error %v", len(got), err)
+				}
+				return
+			}
+			if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(ticks{})); diff != "" || !errors.Is(err, tc.err) {
+				t.Errorf("error %v, want %v; CPUs (-want +got):\n%s", err, tc.err, diff)
+			}
+		})
+	}
+}
+
+func TestParseStatOfReaderThatFails(t *testing.T) {
+	errRead := errors.New("input/output error")
+	for _, head := range []string{"", "cpu0 1 2 3 4 5 6 7 8\n", "cpu0 1 2", "cpu0" + strings.Repeat(" 1", maxLine)} {
+		r := io.MultiReader(strings.NewReader(head), iotest.ErrReader(errRead))
+		if got, err := parseStat(r); !errors.Is(err, errRead) || got != nil {
+			t.Errorf("after %.30q: %v, %v", head, got, err)
+		}
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	for _, name := range []string{"stat", "stat-offline"} {
+		f.Add(testdata(f, name))
+	}
+	f.Add([]byte("cpu\ncpu 1\ncpu0\ncpu00 1 2 3 4 5 6 7 8\ncpu0 1 2 3 4 5 6 7 8"))
+	f.Fuzz(func(t *testing.T, stat []byte) {
+		all, err := parseStat(bytes.NewReader(stat))
+		if len(all) == 0 && err == nil {
+			t.Error("neither CPUs nor an error")
+		}
+		seen := map[int]bool{}
+		for _, c := range all {
+			if c.cpu < 0 || c.cpu >= maxCPUs || seen[c.cpu] || c.busy > 6*maxTicks || c.idle > 2*maxTicks {
+				t.Errorf("CPU %+v, seen before: %v", c, seen[c.cpu])
+			}
+			seen[c.cpu] = true
+		}
+		again, _ := parseStat(iotest.OneByteReader(bytes.NewReader(stat)))
+		if diff := cmp.Diff(all, again, cmp.AllowUnexported(ticks{})); diff != "" {
+			t.Errorf("read byte by byte (-whole +bytes):\n%s", diff)
+		}
+	})
+}
