@@ -55,7 +55,11 @@ func parseStat(r io.Reader) ([]ticks, error) {
 			bad.add(errTooMany)
 			break
 		}
-		t, isSum, err := parseLine(line, err)
+		if err != nil && err != io.EOF {
+			bad.add(err)
+			continue
+		}
+		t, isSum, err := parseLine(line)
 		switch {
 		case isSum:
 		case err != nil:
@@ -111,38 +115,46 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 }
 
 // parseLine returns the times of a CPU's line. Its columns are user, nice, system, idle, iowait, irq, softirq, steal,
-// guest and guest_nice; what guests used is in user and nice already. The error is that of reading the line, if any.
-func parseLine(line []byte, err error) (t ticks, isSum bool, _ error) {
-	const user, idle, iowait, steal = 1, 4, 5, 8
-	if err != nil && err != io.EOF {
-		return t, false, err
-	}
-	columns := bytes.Fields(line)
-	name := string(columns[0])
-	if name == "cpu" {
-		return t, true, nil
-	}
-	number, err := strconv.ParseUint(name[len("cpu"):], 10, 16)
-	if err != nil || number >= maxCPUs {
-		return t, false, fmt.Errorf("%.32q: %w", name, errNumber)
-	}
-	if len(columns) <= steal {
-		return t, false, fmt.Errorf("%s: %w", name, errColumns)
-	}
-	t.cpu = int(number)
-	for i, column := range columns[user : steal+1] {
-		v, err := strconv.ParseUint(string(column), 10, 64)
-		if err == nil && v > maxTicks {
-			err = strconv.ErrRange
+// guest and guest_nice; what guests used is in user and nice already.
+func parseLine(line []byte) (t ticks, isSum bool, err error) {
+	const idle, iowait, steal = 4, 5, 8
+	column := 0
+	for field := range bytes.FieldsSeq(line) {
+		switch {
+		case column == 0 && string(field) == "cpu":
+			return t, true, nil
+		case column == 0:
+			t.cpu, err = parseNumber(field)
+		case column == idle, column == iowait:
+			err = addTicks(&t.idle, field)
+		case column <= steal:
+			err = addTicks(&t.busy, field)
 		}
 		if err != nil {
-			return ticks{}, false, fmt.Errorf("%s, column %d: %w", name, i+user, err)
+			return ticks{}, false, fmt.Errorf("%.32q, column %d: %w", line, column, err)
 		}
-		if i+user == idle || i+user == iowait {
-			t.idle += v
-		} else {
-			t.busy += v
-		}
+		column++
+	}
+	if column <= steal {
+		return ticks{}, false, fmt.Errorf("%.32q: %w", line, errColumns)
 	}
 	return t, false, nil
+}
+
+// parseNumber returns the number of a CPU's name.
+func parseNumber(name []byte) (int, error) {
+	n, err := strconv.ParseUint(string(name[len("cpu"):]), 10, 16)
+	if err != nil || n >= maxCPUs {
+		return 0, errNumber
+	}
+	return int(n), nil
+}
+
+func addTicks(sum *uint64, column []byte) error {
+	v, err := strconv.ParseUint(string(column), 10, 64)
+	if err == nil && v > maxTicks {
+		err = strconv.ErrRange
+	}
+	*sum += v
+	return err
 }
