@@ -25,6 +25,7 @@ type Family struct {
 	Filled    string   // where the values come from
 	Stability Stability
 	Quantity  driver.Quantity // of families of a quantity; else NumQuantities
+	histogram bool
 }
 
 // familyID numbers the families: the fixed ones, then those of each quantity per device, claim, pod, and unattributed.

@@ -123,8 +123,15 @@ type View struct {
 	// Changes are the moments at which pods and claims were seen to come and go, oldest first: what happened
 	// between two answers is dated by them. They are hints; ownership is what the kubelet says.
 	Changes []Change
-	// Unresolved is the time of the oldest change that no answer has covered yet; zero: there is none.
-	Unresolved time.Time
+}
+
+// Observation is a view and how it came about.
+type Observation struct {
+	View     View
+	Rejected []Rejection // rows of this answer
+	Asked    bool        // the kubelet was asked
+	Took     time.Duration
+	Retry    time.Time // when to ask again before the next regular time; zero: no need
 }
 
 // Change is a sign that ownership changed, or is about to, at a known moment.

@@ -1,0 +1,40 @@
+// Command dra-exporter tells, for every Kubernetes DRA claim and pod on its node, what the devices it holds are really
+// doing, and which of them sit idle.
+package main
+
+//go:generate sh -c "go run . metrics-reference >../../METRICS.md"
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/cpu"
+	"github.com/dra-exporter/dra-exporter/driver/netdev"
+	"github.com/dra-exporter/dra-exporter/exporter/program"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	os.Exit(program.Run(ctx, os.Args[1:], sources(), os.Stdout, os.Stderr))
+}
+
+// sources is THE list of sources, in order of precedence: where two read the same quantity of a device, the first one
+// owns it. Endpoints of --source.scrape.config come after all of these.
+func sources() []program.Source {
+	return []program.Source{
+		{
+			Name: "netdev", Help: "Read network interfaces from sysfs.",
+			Fills: []driver.Quantity{driver.IOBytes, driver.NetworkPackets, driver.NetworkErrors, driver.NetworkDrops, driver.Capacity},
+			New:   func(p program.Paths) (driver.Source, error) { return netdev.New(p.Sysfs), nil },
+		},
+		{
+			Name: "cpu", Help: "Read CPUs that devices name from procfs.",
+			Fills: []driver.Quantity{driver.Utilization, driver.ActiveSeconds},
+			New:   func(p program.Paths) (driver.Source, error) { return cpu.New(p.Procfs), nil },
+		},
+	}
+}

@@ -1,0 +1,200 @@
+package program
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
+	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+)
+
+// node is what is known of the node besides what its devices do: who holds them, by the kubelet, and what they are, by
+// the inventory file and the CDI specs.
+type node struct {
+	name     string
+	client   *podresources.Client
+	observer podresources.Observer
+	cgroups  *podresources.Cgroups
+	changes  *podresources.ChangeLog
+	cdi      *inventory.CDI
+	file     *inventory.File // nil: none
+	hints    chan struct{}
+	metrics  *exporter.SelfMetrics
+	log      *slog.Logger
+
+	// What follows belongs to the goroutine that ticks.
+	listed driver.Inventory
+	facts  podresources.Facts
+	cdiIDs map[driver.ID]cdiDevice
+
+	rejected []exporter.RejectedInput // not counted yet
+}
+
+// cdiDevice is a device that only CDI specs describe, and when somebody held it last.
+type cdiDevice struct {
+	hardware driver.Hardware
+	held     time.Time
+}
+
+// rememberCDI is how long a device that only CDI specs described stays known after its last holder: long enough for the
+// last readings to be counted.
+const rememberCDI = 10 * time.Minute
+
+func newNode(o *options, log *slog.Logger) (*node, error) {
+	client, err := podresources.NewClient(o.socket)
+	if err != nil {
+		return nil, badFlag("kubelet.podresources-socket", err)
+	}
+	n := &node{
+		name: o.node, client: client, log: log,
+		cgroups: podresources.NewCgroups(o.paths.Sysfs, time.Now),
+		changes: &podresources.ChangeLog{},
+		cdi:     inventory.NewCDI(o.cdi, o.paths.Sysfs),
+		hints:   make(chan struct{}, 1),
+		cdiIDs:  map[driver.ID]cdiDevice{},
+	}
+	n.observer = podresources.Observer{
+		Lister:  client,
+		Keeper:  &podresources.Keeper{Grace: o.emptyGrace, PodState: n.cgroups.State, PodUID: podresources.NewPodLogs(o.podLogs).UID},
+		Limiter: &podresources.Limiter{Jitter: rand.Float64},
+		Changes: n.changes,
+		Now:     time.Now,
+	}
+	if o.inventoryFile != "" {
+		n.file = inventory.NewFile(o.inventoryFile)
+		if _, err := n.loadFile(); err != nil {
+			return nil, badFlag("inventory.file", err)
+		}
+	}
+	n.cdi.Load()
+	return n, nil
+}
+
+func (n *node) close() {
+	if err := n.client.Close(); err != nil {
+		n.log.Debug("closing the connection to the kubelet", "err", err)
+	}
+}
+
+// watch follows the pods' cgroups and the CDI specs until ctx ends. Without them, times of coming and going are less
+// exact; everything else works.
+func (n *node) watch(ctx context.Context) {
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		n.report(ctx, "pods' cgroups", n.cgroups.Watch(ctx, n.changed))
+	})
+	watching.Go(func() {
+		n.report(ctx, "CDI specs", n.cdi.Watch(ctx, func(at time.Time, gone bool, names []string) {
+			n.changed(podresources.Change{At: at, Gone: gone, CDI: names})
+		}))
+	})
+	watching.Wait()
+}
+
+func (n *node) report(ctx context.Context, what string, err error) {
+	if err != nil && ctx.Err() == nil {
+		n.log.Warn("not watching: ownership changes are dated by polling", "what", what, "err", err)
+	}
+}
+
+// changed notes a change and causes a tick.
+func (n *node) changed(c podresources.Change) {
+	n.changes.Add(c)
+	select {
+	case n.hints <- struct{}{}:
+	default: // a tick is due anyway
+	}
+}
+
+// Observe implements exporter.Owners.
+func (n *node) Observe(ctx context.Context) (podresources.Observation, error) {
+	return n.observer.Observe(ctx)
+}
+
+// Describe implements exporter.Inventory.
+func (n *node) Describe(allocations []podresources.Allocation) ([]podresources.Allocation, driver.Inventory, []exporter.RejectedInput) {
+	if n.file != nil {
+		begun := time.Now()
+		if loaded, err := n.loadFile(); loaded || err != nil {
+			n.metrics.Observe("slices", time.Since(begun), err, time.Now())
+		}
+	}
+	rejected := n.rejected
+	n.rejected = nil
+	n.metrics.RejectTotal("cdi", totals(n.cdi.Rejected()))
+	return n.facts.Apply(allocations), n.withCDI(allocations, time.Now()), rejected
+}
+
+// withCDI returns the inventory with the devices that somebody holds, or held a while ago, and no slice lists, as far as
+// their CDI specs tell.
+func (n *node) withCDI(allocations []podresources.Allocation, now time.Time) driver.Inventory {
+	for i := range allocations {
+		a := &allocations[i]
+		if _, ok := n.listed[a.Device]; ok {
+			continue
+		}
+		d, known := n.cdiIDs[a.Device]
+		if h, found := n.cdi.Lookup(a.CDI); found {
+			d.hardware, known = h, true
+		}
+		if known {
+			d.held = now
+			n.cdiIDs[a.Device] = d
+		}
+	}
+	if len(n.cdiIDs) == 0 {
+		return n.listed
+	}
+	all := make(driver.Inventory, len(n.listed)+len(n.cdiIDs))
+	for id, d := range n.cdiIDs {
+		if now.Sub(d.held) > rememberCDI {
+			delete(n.cdiIDs, id)
+			continue
+		}
+		all[id] = driver.Entry{Hardware: d.hardware}
+	}
+	for id, entry := range n.listed {
+		all[id] = entry
+	}
+	return all
+}
+
+// loadFile reads the inventory file and returns true if it has changed. What can not be read, or not be parsed at all,
+// leaves what was known before.
+func (n *node) loadFile() (bool, error) {
+	data, changed, err := n.file.Load()
+	if err != nil || !changed {
+		return false, err
+	}
+	listed, slicesRejected, err := inventory.ParseSlices(data, n.name)
+	if err != nil {
+		return false, err
+	}
+	facts, claimsRejected, err := kube.ParseClaims(data)
+	if err != nil {
+		return false, err
+	}
+	n.listed, n.facts = listed, facts
+	for _, r := range slicesRejected {
+		n.rejected = append(n.rejected, exporter.RejectedInput{Input: "slices", Reason: r.Reason, Count: r.Count})
+	}
+	for _, r := range claimsRejected {
+		n.rejected = append(n.rejected, exporter.RejectedInput{Input: "claims", Reason: r.Reason, Count: r.Count})
+	}
+	n.log.Debug("inventory file read", "devices", len(listed), "claims", len(facts))
+	return true, nil
+}
+
+func totals(rejected []inventory.Rejection) map[string]uint64 {
+	out := make(map[string]uint64, len(rejected))
+	for _, r := range rejected {
+		out[r.Reason] += uint64(max(r.Count, 0))
+	}
+	return out
+}

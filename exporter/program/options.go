@@ -1,0 +1,131 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/promslog"
+	promslogflag "github.com/prometheus/common/promslog/flag"
+	"github.com/prometheus/common/version"
+	"github.com/prometheus/exporter-toolkit/web"
+	webflag "github.com/prometheus/exporter-toolkit/web/kingpinflag"
+)
+
+// options are the flags.
+type options struct {
+	log promslog.Config
+	web *web.FlagConfig
+	top topOptions
+
+	telemetryPath  string
+	lastScrape     time.Duration
+	createdSamples bool
+	pprof          bool
+
+	node          string
+	kubeletRoot   string
+	socket        string
+	podLogs       string
+	paths         Paths
+	cdi           []string
+	kube          string
+	inventoryFile string
+	scrapeConfig  string
+	enabled       map[string]*bool
+
+	interval         time.Duration
+	retention        time.Duration
+	idleThreshold    float64
+	networkThreshold float64
+	zeroHold         time.Duration
+	maxSeries        int
+	emptyGrace       time.Duration
+}
+
+// sourceDeadline is how long one call of a source, and one call of the kubelet, may take.
+const sourceDeadline = 5 * time.Second
+
+func newOptions(app *kingpin.Application, sources []Source) *options {
+	o := &options{enabled: map[string]*bool{}}
+	app.HelpFlag.Short('h')
+	app.Version(version.Print("dra-exporter"))
+	promslogflag.AddFlags(app, &o.log)
+	app.Command("serve", "Serve the metrics (the default).").Default()
+	app.Command("check", "Say what the kubelet, the inventory and each source see, and why not.")
+	app.Command("metrics-reference", "Print the reference of all metrics as Markdown.")
+	o.top.add(app.Command("top", "Show a live table of a running exporter."))
+
+	o.web = webflag.AddFlags(app, ":10985")
+	app.Flag("web.telemetry-path", "Path under which to serve the metrics.").Default("/metrics").StringVar(&o.telemetryPath)
+	app.Flag("web.last-scrape-timeout", "On SIGTERM, how long to wait for one more scrape from whoever scraped in the last two minutes.").Default("15s").DurationVar(&o.lastScrape)
+	app.Flag("web.created-samples", "Write _created lines in OpenMetrics text. Most scrapers make series of them; protobuf carries created timestamps without this.").BoolVar(&o.createdSamples)
+	app.Flag("web.pprof", "Serve profiles under /debug/pprof/.").BoolVar(&o.pprof)
+	o.addNodeFlags(app)
+
+	app.Flag("sample.interval", "How often to read the devices and ask the kubelet.").Default("1s").DurationVar(&o.interval)
+	app.Flag("retention", "How long the counters of an ended claim or pod stay exported.").Default("5m").DurationVar(&o.retention)
+	app.Flag("idle.threshold", "A device whose utilization is above it is active.").Default("0.01").Float64Var(&o.idleThreshold)
+	app.Flag("idle.network-threshold", "A network or RDMA device whose traffic is above it is active, in bytes per second.").Default("1e4").Float64Var(&o.networkThreshold)
+	app.Flag("counter.zero-hold", "Show a new counter at 0 until it is this old, for a Prometheus without created timestamps.").Default("0s").DurationVar(&o.zeroHold)
+	app.Flag("max-series", "Highest number of dra_ series, without the exporter's own.").Default("50000").IntVar(&o.maxSeries)
+	for _, s := range sources {
+		o.enabled[s.Name] = app.Flag("source."+s.Name, s.Help).Default("true").Bool()
+	}
+	app.Flag("source.scrape.config", "File that says which metrics of co-installed exporters to join.").StringVar(&o.scrapeConfig)
+	return o
+}
+
+// addNodeFlags adds the flags that say where the node's facts are.
+func (o *options) addNodeFlags(app *kingpin.Application) {
+	app.Flag("node-name", "Name of this node; default: $NODE_NAME, else the host's name.").StringVar(&o.node)
+	app.Flag("kubelet.root", "Root folder of the kubelet.").Default("/var/lib/kubelet").StringVar(&o.kubeletRoot)
+	app.Flag("kubelet.podresources-socket", "Socket of the PodResources service; default: pod-resources/kubelet.sock under the root.").StringVar(&o.socket)
+	app.Flag("kubelet.empty-grace", "How long an empty answer is disbelieved where no cgroup can prove the pods gone.").Default("60s").DurationVar(&o.emptyGrace)
+	app.Flag("path.podlogs", "Folder of the pods' logs, whose names have the pods' UIDs.").Default("/var/log/pods").StringVar(&o.podLogs)
+	app.Flag("path.procfs", "Where procfs is mounted.").Default("/proc").StringVar(&o.paths.Procfs)
+	app.Flag("path.sysfs", "Where sysfs is mounted.").Default("/sys").StringVar(&o.paths.Sysfs)
+	app.Flag("path.cdi", "Folder of CDI specs (repeatable).").Default("/etc/cdi", "/var/run/cdi").StringsVar(&o.cdi)
+	app.Flag("kube", "Use of the API server: auto or off. This version has no API client yet: both mean off.").Default("auto").EnumVar(&o.kube, "auto", "off")
+	app.Flag("inventory.file", "ResourceSlices, and ResourceClaims, as kubectl get -o yaml prints them.").StringVar(&o.inventoryFile)
+}
+
+// check refuses values that make no sense, and fills in defaults that depend on others.
+func (o *options) check() error {
+	if !strings.HasPrefix(o.telemetryPath, "/") || o.telemetryPath == "/" {
+		return badFlag("web.telemetry-path", fmt.Errorf("%q is no path below /", o.telemetryPath))
+	}
+	for flag, d := range map[string]time.Duration{
+		"retention": o.retention, "counter.zero-hold": o.zeroHold, "kubelet.empty-grace": o.emptyGrace, "web.last-scrape-timeout": o.lastScrape,
+	} {
+		if d < 0 {
+			return badFlag(flag, fmt.Errorf("%v is negative", d))
+		}
+	}
+	if o.interval < minInterval {
+		return badFlag("sample.interval", fmt.Errorf("%v is shorter than %v", o.interval, minInterval))
+	}
+	if !(o.idleThreshold >= 0 && o.idleThreshold < 1) {
+		return badFlag("idle.threshold", fmt.Errorf("%v is not within 0 and 1", o.idleThreshold))
+	}
+	if !(o.networkThreshold >= 0) {
+		return badFlag("idle.network-threshold", fmt.Errorf("%v is not 0 or more", o.networkThreshold))
+	}
+	if o.maxSeries < 0 {
+		return badFlag("max-series", errors.New("is negative"))
+	}
+	if err := web.Validate(*o.web.WebConfigFile); err != nil {
+		return badFlag("web.config.file", err)
+	}
+	o.node = nodeName(o.node)
+	if o.socket == "" {
+		o.socket = filepath.Join(o.kubeletRoot, "pod-resources", "kubelet.sock")
+	}
+	return nil
+}
+
+// minInterval keeps the regular calls below what the kubelet is to be asked at most (3 a second).
+const minInterval = 500 * time.Millisecond

@@ -1,0 +1,135 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/version"
+	"github.com/prometheus/exporter-toolkit/web"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/scrape"
+	"github.com/dra-exporter/dra-exporter/exporter"
+)
+
+// serve samples and serves until ctx ends.
+func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) error {
+	sources, err := makeSources(o, list)
+	if err != nil {
+		return err
+	}
+	node, err := newNode(o, log)
+	if err != nil {
+		return err
+	}
+	defer node.close()
+
+	registry := prometheus.NewRegistry()
+	metrics := exporter.NewSelfMetrics(registry, o.node, log)
+	node.metrics = metrics
+	sampler := exporter.NewSampler(exporter.SamplerConfig{
+		Interval: o.interval, Deadline: sourceDeadline, Owners: node, Inventory: node, Sources: sources, Hints: node.hints,
+		Metrics: metrics, Now: time.Now,
+		Ledger: exporter.NewLedger(exporter.LedgerConfig{
+			Retention: o.retention, IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold, MaxSeries: o.maxSeries,
+		}),
+	})
+	scrapes := &exporter.Scrapes{}
+	server := &http.Server{
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      60 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		Handler: exporter.NewHandler(exporter.ServerConfig{
+			Gatherer: exporter.NewGatherer(registry, sampler.Latest, o.zeroHold), Latest: sampler.Latest, Node: o.node,
+			MetricsPath: o.telemetryPath, CreatedSamples: o.createdSamples, Pprof: o.pprof, Version: version.Version,
+			ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), Scrapes: scrapes, IdleAfter: idleAfter,
+		}),
+	}
+	log.Info("starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet", o.socket)
+	return run(ctx, parts{node: node, sampler: sampler, server: server, scrapes: scrapes}, o, log)
+}
+
+// idleAfter is how long a claim does nothing before the page calls it idle.
+const idleAfter = 30 * time.Second
+
+type parts struct {
+	node    *node
+	sampler *exporter.Sampler
+	server  *http.Server
+	scrapes *exporter.Scrapes
+}
+
+// run runs the parts until ctx ends or the server fails. At the end the sampler ticks once more and whoever scrapes
+// regularly gets that last snapshot.
+func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var watching, sampling sync.WaitGroup
+	watching.Go(func() { p.node.watch(ctx) })
+	sampling.Go(func() { p.sampler.Run(ctx) })
+
+	failed := make(chan error, 1)
+	go func() { failed <- web.ListenAndServe(p.server, o.web, log) }()
+	select {
+	case err := <-failed:
+		cancel()
+		sampling.Wait()
+		watching.Wait()
+		return err
+	case <-ctx.Done():
+	}
+	sampling.Wait()
+	watching.Wait()
+	if next := p.scrapes.Next(2 * time.Minute); next != nil && o.lastScrape > 0 {
+		log.Info("waiting for the last scrape", "timeout", o.lastScrape)
+		select {
+		case <-next:
+		case <-time.After(o.lastScrape):
+		}
+	}
+	stop, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer done()
+	err := p.server.Shutdown(stop)
+	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
+	}
+	log.Info("stopped")
+	return err
+}
+
+// makeSources makes the sources that are switched on, in order of precedence: those of the list, then the scraped
+// endpoints in the order of their file.
+func makeSources(o *options, list []Source) ([]driver.Source, error) {
+	var out []driver.Source
+	for _, s := range list {
+		if !*o.enabled[s.Name] {
+			continue
+		}
+		source, err := s.New(o.paths)
+		if err != nil {
+			return nil, badFlag("source."+s.Name, err)
+		}
+		out = append(out, source)
+	}
+	if o.scrapeConfig == "" {
+		return out, nil
+	}
+	config, err := scrape.Load(o.scrapeConfig)
+	if err != nil {
+		return nil, badFlag("source.scrape.config", err)
+	}
+	for _, endpoint := range config.Endpoints {
+		source, err := scrape.New(endpoint)
+		if err != nil {
+			return nil, badFlag("source.scrape.config", err)
+		}
+		out = append(out, source)
+	}
+	return out, nil
+}

@@ -1,0 +1,170 @@
+package program
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/dra-exporter/dra-exporter/exporter"
+)
+
+// topOptions are the flags of top.
+type topOptions struct {
+	url      string
+	once     bool
+	interval time.Duration
+}
+
+func (o *topOptions) add(c *kingpin.CmdClause) {
+	c.Flag("url", "Address of the exporter.").Default("http://127.0.0.1:10985").StringVar(&o.url)
+	c.Flag("once", "Print the table once and end.").BoolVar(&o.once)
+	c.Flag("interval", "How often to renew the table.").Default("1s").DurationVar(&o.interval)
+}
+
+const clearScreen = "\x1b[H\x1b[2J"
+
+// maxSnapshot bounds what top reads, in bytes.
+const maxSnapshot = 256 << 20
+
+// top shows a table of the exporter's snapshot, again and again until ctx ends.
+func top(ctx context.Context, o topOptions, w io.Writer) error {
+	if o.interval <= 0 {
+		return badFlag("interval", fmt.Errorf("%v is not above 0", o.interval))
+	}
+	ticker := time.NewTicker(o.interval)
+	defer ticker.Stop()
+	for {
+		r, err := fetchReport(ctx, o.url)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		if !o.once {
+			if _, err := io.WriteString(w, clearScreen); err != nil {
+				return err
+			}
+		}
+		if err := writeTop(w, r); err != nil || o.once {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+func fetchReport(ctx context.Context, url string) (exporter.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var r exporter.Report
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/api/v1/snapshot", nil)
+	if err != nil {
+		return r, badFlag("url", err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return r, fmt.Errorf("get snapshot: %w", err)
+	}
+	defer response.Body.Close() //nolint:errcheck // only read
+	if response.StatusCode != http.StatusOK {
+		return r, fmt.Errorf("get snapshot from %s: %s", url, response.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxSnapshot)).Decode(&r); err != nil {
+		return r, fmt.Errorf("decode snapshot from %s: %w", url, err)
+	}
+	return r, nil
+}
+
+// writeTop writes the busiest devices first, and those that are held and do nothing on top of all.
+func writeTop(w io.Writer, r exporter.Report) error {
+	held := 0
+	for i := range r.Devices {
+		if r.Devices[i].Attribution != "" {
+			held++
+		}
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(cells ...string) { _, _ = fmt.Fprintln(t, strings.Join(cells, "\t")) } // Flush returns the error
+	line(fmt.Sprintf("%s  %s  %d devices, %d held", r.Node, r.Time.Local().Format(time.TimeOnly), len(r.Devices), held))
+	line("")
+	line("DEVICE", "STATE", "UTIL", "POWER", "ENERGY", "HELD BY")
+	slices.SortStableFunc(r.Devices, func(a, b exporter.DeviceReport) int { return topRank(a) - topRank(b) })
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		line(printable(d.ID.String()), topState(d), figure(d.Values, "utilization", 100, " %"), figure(d.Values, "power", 1, " W"),
+			figure(d.Values, "energy", 1e-3, " kJ"), holders(d))
+	}
+	return t.Flush()
+}
+
+func topRank(d exporter.DeviceReport) int {
+	switch {
+	case d.Attribution != "":
+		return 0
+	case d.Up != nil && *d.Up:
+		return 1
+	default:
+		return 2
+	}
+}
+
+func topState(d *exporter.DeviceReport) string {
+	switch {
+	case d.Up != nil && !*d.Up:
+		return "down"
+	case d.Attribution != "" && d.Gap != "":
+		return "held, " + string(d.Gap)
+	case d.Attribution != "":
+		return "held, " + string(d.Attribution)
+	case d.Gap != "":
+		return string(d.Gap)
+	default:
+		return "free"
+	}
+}
+
+func figure(values []exporter.ValueReport, quantity string, scale float64, unit string) string {
+	for _, v := range values {
+		if v.Quantity == quantity {
+			return fmt.Sprintf("%.1f%s", v.Value*scale, unit)
+		}
+	}
+	return "-"
+}
+
+func holders(d *exporter.DeviceReport) string {
+	var out []string
+	for _, s := range d.Shares {
+		if !s.Admin {
+			out = append(out, s.Pods...)
+		}
+	}
+	slices.Sort(out)
+	out = slices.Compact(out)
+	if len(out) > 4 {
+		out = append(out[:4], fmt.Sprintf("and %d more", len(out)-4))
+	}
+	return printable(strings.Join(out, " "))
+}
+
+// printable takes what could command a terminal out of a name.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
+			return '?'
+		}
+		return r
+	}, s)
+}
