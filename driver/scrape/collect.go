@@ -65,10 +65,11 @@ type collector struct {
 	rejected map[string]uint64 // by reason
 }
 
-func newCollector(e Endpoint, rules map[string][]rule, now time.Time) *collector {
+// newCollector returns a collector for an answer of about as many series as expected.
+func newCollector(e Endpoint, rules map[string][]rule, now time.Time, expected int) *collector {
 	return &collector{
 		endpoint: e, rules: rules, now: now,
-		answer:  answer{hardware: map[string]driver.Sample{}, values: map[key]value{}},
+		answer:  answer{hardware: map[string]driver.Sample{}, values: make(map[key]value, expected)},
 		known:   map[string]string{},
 		text:    map[string]string{},
 		created: map[key]time.Time{}, refused: map[string]bool{}, rejected: map[string]uint64{},

@@ -94,7 +94,7 @@ func fetch(ctx context.Context, client *http.Client, url string, v visitor) erro
 	if response.StatusCode != http.StatusOK {
 		return &reasonError{reasonHTTPStatus, fmt.Errorf("server answered %s", response.Status)}
 	}
-	return classify(read(response, v))
+	return read(response, v)
 }
 
 // bare takes away the method and URL that net/http puts before an error: the caller names the endpoint.
@@ -110,12 +110,12 @@ func bare(err error) error {
 func read(response *http.Response, v visitor) error {
 	openMetrics, err := isOpenMetrics(response.Header.Get("Content-Type"))
 	if err != nil {
-		return &reasonError{reasonParse, err}
+		return parseError(err)
 	}
 	if response.ContentLength > maxBody {
 		return errTooLarge
 	}
-	body := io.Reader(&bounded{response.Body, maxBody})
+	body := io.Reader(&bounded{network{response.Body}, maxBody})
 	switch encoding := response.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":
 	case "gzip":
@@ -125,17 +125,29 @@ func read(response *http.Response, v visitor) error {
 		}
 		body = &bounded{unpacked, maxBody}
 	default:
-		return &reasonError{reasonParse, fmt.Errorf("content encoding %.64q was not asked for", encoding)}
+		return parseError(fmt.Errorf("content encoding %.64q was not asked for", encoding))
 	}
 	return parseError(parseExposition(body, openMetrics, v))
 }
 
-// parseError is for errors of the content as distinct from those of the network.
+// parseError is an error of the content where it is none of the network, which [network] has marked.
 func parseError(err error) error {
-	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
-		return &reasonError{reasonParse, err}
+	var known *reasonError
+	if err == nil || errors.As(err, &known) {
+		return err
 	}
-	return err
+	return &reasonError{reasonParse, err}
+}
+
+// network marks the errors of a connection, so that they differ from those of what came over it.
+type network struct{ r io.Reader }
+
+func (n network) Read(p []byte) (int, error) {
+	count, err := n.r.Read(p)
+	if errors.Is(err, io.EOF) {
+		return count, io.EOF
+	}
+	return count, classify(err)
 }
 
 // isOpenMetrics tells the formats apart. What is neither declared nor known is taken for text; a page for people,

@@ -56,7 +56,7 @@ func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, 
 	if err != nil {
 		tb.Fatal(err)
 	}
-	c := newCollector(e, rules, testNow())
+	c := newCollector(e, rules, testNow(), 0)
 	if err := parseExposition(bytes.NewReader(body), openMetrics, c); err != nil {
 		tb.Fatal(err)
 	}

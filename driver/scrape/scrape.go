@@ -99,7 +99,7 @@ func (s *Source) schedule(now time.Time) {
 func (s *Source) refresh(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, s.endpoint.Timeout)
 	defer cancel()
-	c := newCollector(s.endpoint, s.rules, now)
+	c := newCollector(s.endpoint, s.rules, now, len(s.answer.values))
 	err := fetch(ctx, s.client, s.endpoint.URL, c)
 	s.rejections.add(c.rejected)
 	if err != nil {

@@ -1,0 +1,670 @@
+package scrape
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/tls"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/driver/scrape/scrapetest"
+)
+
+// clock is moved by hand.
+type clock struct{ t time.Time }
+
+func newClock() *clock                   { return &clock{testNow()} }
+func (c *clock) now() time.Time          { return c.t }
+func (c *clock) advance(d time.Duration) { c.t = c.t.Add(d) }
+
+// page is a server of one text that can be changed and that counts its requests.
+type page struct {
+	text     atomic.Pointer[string]
+	requests atomic.Int64
+	handler  atomic.Pointer[http.HandlerFunc] // instead of the text
+}
+
+func (p *page) set(text string)           { p.text.Store(&text) }
+func (p *page) handle(h http.HandlerFunc) { p.handler.Store(&h) }
+func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	p.requests.Add(1)
+	if h := p.handler.Load(); h != nil {
+		(*h)(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+	io.WriteString(w, *p.text.Load())
+}
+
+const gpuText = `busy{UUID="GPU-1"} 25
+energy{UUID="GPU-1"} 1000
+busy{UUID="GPU-2"} 75
+energy{UUID="GPU-2"} 2000
+`
+
+const gpuFields = `
+  match: {label: UUID, hardware: uuid}
+  driver: gpu.nvidia.com
+  metrics:
+  - {name: busy, quantity: utilization, scale: 0.01}
+  - {name: energy, quantity: energy, scale: 0.001}
+`
+
+// serve starts a server that ends with the test.
+func serve(tb testing.TB, h http.Handler) string {
+	tb.Helper()
+	server := httptest.NewServer(h)
+	tb.Cleanup(server.Close)
+	return server.URL + "/metrics"
+}
+
+// source returns a source of the url, with more fields of its endpoint.
+func source(tb testing.TB, url, fields string, now func() time.Time) *Source {
+	tb.Helper()
+	s, err := New(parsed(tb, url, fields), WithClock(now))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+func parsed(tb testing.TB, url, fields string) Endpoint {
+	tb.Helper()
+	c, err := ParseConfig([]byte("endpoints:\n- name: vendor\n  url: "+url+fields), "")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c.Endpoints[0]
+}
+
+// gpuPage returns a server of gpuText and a source that reads it.
+func gpuPage(tb testing.TB, fields string) (*page, *Source, *clock) {
+	tb.Helper()
+	p, c := &page{}, newClock()
+	p.set(gpuText)
+	return p, source(tb, serve(tb, p), gpuFields+fields, c.now), c
+}
+
+func sampled(t *testing.T, s *Source) []driver.Sample {
+	t.Helper()
+	samples, err := s.Sample(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return samples
+}
+
+func TestSample(t *testing.T) {
+	_, s, c := gpuPage(t, "")
+	gpu := func(uuid string, busy, energy float64) driver.Sample {
+		return driver.Sample{
+			Driver: "gpu.nvidia.com", Hardware: driver.Hardware{UUID: uuid},
+			Readings: []driver.Reading{
+				{Quantity: driver.Utilization, Value: busy, At: c.now()},
+				{Quantity: driver.Energy, Value: energy, At: c.now()},
+			},
+		}
+	}
+	if diff := cmp.Diff([]driver.Sample{gpu("GPU-1", 0.25, 1), gpu("GPU-2", 0.75, 2)}, sampled(t, s)); diff != "" {
+		t.Error(diff)
+	}
+	if s.Name() != "scrape/vendor" {
+		t.Errorf("name is %s", s.Name())
+	}
+}
+
+// The endpoint is asked once an interval, however often the source is called, and the rhythm of the calls does not
+// make the intervals longer.
+func TestSampleKeepsTheInterval(t *testing.T) {
+	p, s, c := gpuPage(t, "")
+	var asked []int
+	for i := range 31 * 4 { // a call each 250 ms, and every fourth one late
+		before := p.requests.Load()
+		sampled(t, s)
+		if p.requests.Load() > before {
+			asked = append(asked, i)
+		}
+		c.advance(250 * time.Millisecond)
+	}
+	if diff := cmp.Diff([]int{0, 20, 40, 60, 80, 100, 120}, asked); diff != "" {
+		t.Error(diff)
+	}
+	c.advance(time.Hour)
+	before := p.requests.Load()
+	for range 4 {
+		sampled(t, s)
+		c.advance(time.Second)
+	}
+	if n := p.requests.Load() - before; n != 1 {
+		t.Errorf("%d requests to make up for an hour", n)
+	}
+}
+
+// An interval whose ends fall between calls is not stretched to the next multiple of the calls' own.
+func TestSampleRhythm(t *testing.T) {
+	p, s, c := gpuPage(t, "  interval: 2500ms\n")
+	for range 101 { // 100 s
+		sampled(t, s)
+		c.advance(time.Second)
+	}
+	if n := p.requests.Load(); n != 41 {
+		t.Errorf("%d requests in 100 s, want one each 2.5 s", n)
+	}
+}
+
+func TestSampleDates(t *testing.T) {
+	p, s, c := gpuPage(t, "  refresh: 30s\n")
+	start := c.now()
+	at := func() time.Duration { return sampled(t, s)[0].Readings[0].At.Sub(start) }
+	var got []time.Duration
+	for range 9 {
+		got = append(got, at())
+		c.advance(5 * time.Second)
+	}
+	p.set(strings.Replace(gpuText, "1000", "1001", 1))
+	got = append(got, at())
+	want := []time.Duration{0, 0, 0, 0, 0, 0, 0, 5e9, 10e9, 45e9}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestTimestamps(t *testing.T) {
+	now := testNow()
+	ms := func(d time.Duration) int64 { return now.Add(d).UnixMilli() }
+	for _, test := range []struct {
+		name, text string
+		want       time.Duration // from now
+		rejected   string
+	}{
+		{"of the sample", fmt.Sprintf("busy{UUID=\"a\"} 1 %d\n", ms(-7*time.Second)), -7 * time.Second, ""},
+		{"of the future", fmt.Sprintf("busy{UUID=\"a\"} 1 %d\n", ms(time.Hour)), 0, ""},
+		{"too old", fmt.Sprintf("busy{UUID=\"a\"} 1 %d\n", ms(-time.Hour)), 0, rejectStale},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := &page{}
+			p.set(test.text)
+			s := source(t, serve(t, p), gpuFields, testNow)
+			samples := sampled(t, s)
+			if test.rejected != "" {
+				if len(samples) > 0 || s.Rejected()[test.rejected] != 1 {
+					t.Errorf("%v, rejected %v", samples, s.Rejected())
+				}
+				return
+			}
+			if got := samples[0].Readings[0].At.Sub(now); got != test.want {
+				t.Errorf("dated %v from now, want %v", got, test.want)
+			}
+		})
+	}
+}
+
+func TestCreated(t *testing.T) {
+	p := &page{}
+	p.handle(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/openmetrics-text; version=1.0.0")
+		io.WriteString(w, `# TYPE joules counter
+joules_created{UUID="a"} 1000000000.5
+joules_total{UUID="a"} 7 # {trace="x"} 1 1000000000
+joules_total{UUID="b"} 8
+joules_created{UUID="b"} 9e9
+# TYPE busy gauge
+busy{UUID="a"} 0.5
+busy_created{UUID="a"} 1000000000.5
+# EOF
+`)
+	})
+	s := source(t, serve(t, p), `
+  match: {label: UUID, hardware: uuid}
+  metrics:
+  - {name: joules_total, quantity: energy}
+  - {name: busy, quantity: utilization}
+`, testNow)
+	want := `driver= device= uuid=a pci= netdev=
+  utilization 0.5
+  energy 7 since 2001-09-09T01:46:40.5Z
+driver= device= uuid=b pci= netdev=
+  energy 8
+`
+	if diff := cmp.Diff(want, lines(sampled(t, s))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestRejected(t *testing.T) {
+	const fields = `
+  match: {label: pci, hardware: pci}
+  partition: {label: part, whole: [whole]}
+  metrics:
+  - {name: first, quantity: utilization}
+  - {name: second, quantity: utilization}
+  - {name: net, quantity: network_drops, labels_from: {direction: dir}}
+  - {name: temp, quantity: temperature, labels_from: {sensor: s}}
+  - {name: shape, quantity: power}
+  - {name: huge, quantity: energy, scale: 1e300}
+`
+	for _, test := range []struct {
+		name, text, want string
+		rejected         map[string]uint64
+	}{
+		{"not a number", `first{pci="3b:00.0"} NaN`, "", map[string]uint64{rejectNaN: 1}},
+		{"infinite", `first{pci="3b:00.0"} +Inf`, "", map[string]uint64{rejectInfinite: 1}},
+		{"infinite when scaled", `huge{pci="3b:00.0"} 1e10`, "", map[string]uint64{rejectInfinite: 1}},
+		{"negative", `first{pci="3b:00.0"} -1`, "", map[string]uint64{rejectNegative: 1}},
+		{"negative where it can be", `temp{pci="3b:00.0"} -1`, "0000:3b:00.0 temperature -1", nil},
+		{"a percentage", `first{pci="3b:00.0"} 50`, "", map[string]uint64{rejectAboveMax: 1}},
+		{"no label", `first 0.5`, "", map[string]uint64{rejectNoMatch: 1}},
+		{"no address", `first{pci="x"} 0.5`, "", map[string]uint64{rejectNoMatch: 1}},
+		{"address as NVML prints it", `first{pci="00000000:3B:00.0"} 0.5`, "0000:3b:00.0 utilization 0.5", nil},
+		{"of a partition", `first{pci="3b:00.0",part="1"} 0.5`, "", map[string]uint64{rejectPartition: 1}},
+		{"of the whole", `first{pci="3b:00.0",part="WHOLE"} 0.5`, "0000:3b:00.0 utilization 0.5", nil},
+		{"outside a closed list", `net{pci="3b:00.0",dir="up"} 1`, "", map[string]uint64{rejectLabel: 1}},
+		{"without a closed label", `net{pci="3b:00.0"} 1`, "", map[string]uint64{rejectLabel: 1}},
+		{"long label", `temp{pci="3b:00.0",s="` + strings.Repeat("x", maxLabelValue+1) + `"} 1`, "", map[string]uint64{rejectLabel: 1}},
+		{"malformed", `first{pci="3b:00.0} 1`, "", map[string]uint64{rejectMalformed: 1}},
+		{"histogram", "# TYPE shape histogram\nshape_bucket{pci=\"3b:00.0\"} 1\nshape_sum 1", "", map[string]uint64{rejectType: 1}},
+		{"summary", "# TYPE shape summary\nshape{pci=\"3b:00.0\",quantile=\"0.5\"} 1", "", map[string]uint64{rejectType: 1}},
+		{"mistyped", "# TYPE first counter\nfirst{pci=\"3b:00.0\"} 1", "0000:3b:00.0 utilization 1", nil},
+		{"twice", "first{pci=\"3b:00.0\"} 0.1\nfirst{pci=\"0000:3B:00.0\"} 0.2", "0000:3b:00.0 utilization 0.1", map[string]uint64{rejectDuplicate: 1}},
+		{"the first of the list wins", "first{pci=\"3b:00.0\"} 0.1\nsecond{pci=\"3b:00.0\"} 0.2", "0000:3b:00.0 utilization 0.1", nil},
+		{"whatever the order", "second{pci=\"3b:00.0\"} 0.2\nfirst{pci=\"3b:00.0\"} 0.1", "0000:3b:00.0 utilization 0.1", nil},
+		{"the second where there is no first", "first{pci=\"3b:00.0\"} NaN\nsecond{pci=\"3b:00.0\"} 0.2", "0000:3b:00.0 utilization 0.2", map[string]uint64{rejectNaN: 1}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := &page{}
+			p.set(test.text + "\n")
+			s := source(t, serve(t, p), fields, testNow)
+			var got []string
+			for _, sample := range sampled(t, s) {
+				for _, r := range sample.Readings {
+					got = append(got, fmt.Sprintf("%s %v %v", sample.Hardware.PCI, r.Quantity, r.Value))
+				}
+			}
+			if diff := cmp.Diff(test.want, strings.Join(got, "\n")); diff != "" {
+				t.Error(diff)
+			}
+			if rejected := s.Rejected(); !maps.Equal(test.rejected, rejected) {
+				t.Errorf("rejected %v, want %v", rejected, test.rejected)
+			}
+		})
+	}
+}
+
+func TestMatchDevice(t *testing.T) {
+	p := &page{}
+	p.set("busy{name=\"gpu-0\"} 0.5\n")
+	s := source(t, serve(t, p), `
+  driver: gpu.example.com
+  match: {label: name, hardware: device}
+  metrics: [{name: busy, quantity: utilization}]
+`, testNow)
+	got := sampled(t, s)
+	if len(got) != 1 || got[0].Driver != "gpu.example.com" || got[0].Device != "gpu-0" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Failures leave the readings until they are stale, and the error until a request succeeds.
+func TestSampleFailure(t *testing.T) {
+	p, s, c := gpuPage(t, "  timeout: 1s\n")
+	first := sampled(t, s)
+	p.handle(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) })
+	for elapsed := time.Second; elapsed <= 20*time.Second; elapsed += time.Second {
+		c.advance(time.Second)
+		samples, err := s.Sample(t.Context())
+		if failed := elapsed >= 5*time.Second; (err != nil) != failed {
+			t.Fatalf("after %v the error is %v", elapsed, err)
+		} else if failed && Reason(err) != reasonHTTPStatus {
+			t.Errorf("reason is %s", Reason(err))
+		}
+		want := first
+		if elapsed > 16*time.Second { // three intervals and the timeout
+			want = []driver.Sample{{Driver: first[0].Driver, Hardware: first[0].Hardware}, {Driver: first[1].Driver, Hardware: first[1].Hardware}}
+		}
+		if diff := cmp.Diff(want, samples); diff != "" {
+			t.Fatalf("after %v: %s", elapsed, diff)
+		}
+	}
+	p.handler.Store(nil)
+	c.advance(5 * time.Second)
+	if samples := sampled(t, s); len(samples[0].Readings) != 2 {
+		t.Errorf("after it went well again: %+v", samples)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	text := func(contentType, encoding string, body []byte) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", contentType)
+			w.Header().Set("Content-Encoding", encoding)
+			w.Write(body)
+		}
+	}
+	pages := func(w http.ResponseWriter, n int) {
+		line := []byte(strings.Repeat("x", 1023) + "\n")
+		for range n << 10 {
+			if _, err := w.Write(line); err != nil {
+				return
+			}
+		}
+	}
+	for _, test := range []struct {
+		name    string
+		handler http.HandlerFunc
+		reason  string
+		message string
+	}{
+		{"status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, "http_status", "server answered 503 Service Unavailable"},
+		{"redirect", func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://192.0.2.1/metrics", http.StatusFound)
+		}, "http_status", "server answered 302 Found"},
+		{"large", func(w http.ResponseWriter, _ *http.Request) { pages(w, 50) }, "too_large", "answer is larger than 16777216 bytes"},
+		{"large and declared", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", fmt.Sprint(50<<20))
+			pages(w, 50)
+		}, "too_large", "answer is larger than 16777216 bytes"},
+		{"gzip bomb", text("text/plain", "gzip", zipped(bytes.Repeat([]byte(strings.Repeat("x", 1023)+"\n"), 17<<10))), "too_large", "answer is larger than 16777216 bytes"},
+		{"no gzip", text("text/plain", "gzip", []byte(gpuText)), "parse", "gzip: invalid header"},
+		{"cut gzip", text("text/plain", "gzip", zipped([]byte(gpuText))[:40]), "parse", "unexpected EOF"},
+		{"other encoding", text("text/plain", "br", []byte("x")), "parse", `content encoding "br" was not asked for`},
+		{"page for people", text("text/html", "", []byte("<html>")), "parse", `content type "text/html" is no text exposition`},
+		{"protobuf", text("application/vnd.google.protobuf; encoding=delimited", "", nil), "parse", "is no text exposition"},
+		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "timeout", "context deadline exceeded"},
+		{"slow body", func(w http.ResponseWriter, r *http.Request) {
+			for r.Context().Err() == nil {
+				io.WriteString(w, "x")
+				w.(http.Flusher).Flush()
+				time.Sleep(time.Millisecond)
+			}
+		}, "timeout", "context deadline exceeded"},
+		{"cut body", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "1000")
+			io.WriteString(w, gpuText)
+		}, "other", "unexpected EOF"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := &page{}
+			p.handle(test.handler)
+			s := source(t, serve(t, p), gpuFields+"  timeout: 250ms\n", testNow)
+			if test.reason != reasonTimeout {
+				s.endpoint.Timeout = time.Minute // for machines under load
+			}
+			samples, err := s.Sample(t.Context())
+			if err == nil || Reason(err) != test.reason || !strings.Contains(err.Error(), test.message) {
+				t.Errorf("reason %s of %v, want %s of … %s", Reason(err), err, test.reason, test.message)
+			}
+			if len(samples) > 0 {
+				t.Errorf("samples of a failed request: %v", samples)
+			}
+		})
+	}
+}
+
+func TestConnectionRefused(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.Close()
+	s := source(t, "http://"+listener.Addr().String(), gpuFields, testNow)
+	if _, err := s.Sample(t.Context()); Reason(err) != reasonRefused {
+		t.Errorf("reason %s of %v", Reason(err), err)
+	}
+	if Reason(io.EOF) != reasonOther {
+		t.Errorf("reason of another error is %s", Reason(io.EOF))
+	}
+}
+
+// A large answer costs bounded memory: it is read line by line, and no further than the bound.
+func TestLargeAnswerMemory(t *testing.T) {
+	var sent atomic.Int64
+	line := []byte(`busy{UUID="GPU-` + strings.Repeat("x", 1000) + "\"} 1\n")
+	p := &page{}
+	p.handle(func(w http.ResponseWriter, _ *http.Request) {
+		for range (50 << 20) / len(line) {
+			n, err := w.Write(line)
+			if err != nil {
+				return
+			}
+			sent.Add(int64(n))
+		}
+	})
+	s := source(t, serve(t, p), gpuFields, testNow)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := s.Sample(t.Context())
+	runtime.ReadMemStats(&after)
+	if Reason(err) != reasonTooLarge {
+		t.Errorf("error is %v", err)
+	}
+	if n := sent.Load(); n > 30<<20 {
+		t.Errorf("%d bytes were sent: the connection was not dropped", n)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
+		t.Errorf("%d bytes were allocated", n)
+	}
+}
+
+func TestSeriesLimit(t *testing.T) {
+	var b strings.Builder
+	for i := range maxSeries + 10 {
+		fmt.Fprintf(&b, "busy{UUID=\"%d\"} 1\n", i)
+	}
+	p := &page{}
+	p.set(b.String())
+	s := source(t, serve(t, p), gpuFields, testNow)
+	if n := len(sampled(t, s)); n != maxSeries {
+		t.Errorf("%d samples", n)
+	}
+	if n := s.Rejected()[rejectLimit]; n != 10 {
+		t.Errorf("%d rejected", n)
+	}
+}
+
+func TestRedirects(t *testing.T) {
+	p := &page{}
+	p.set(gpuText)
+	target := serve(t, p)
+	redirect := serve(t, http.RedirectHandler(target, http.StatusFound))
+	s := source(t, redirect, gpuFields+"  follow_redirects: true\n", testNow)
+	if n := len(sampled(t, s)); n != 2 {
+		t.Errorf("%d samples", n)
+	}
+}
+
+func TestClientSettings(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if user, password, ok := r.BasicAuth(); !ok || user != "scraper" || password != "secret" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if r.Header.Get("Accept-Encoding") != "gzip" || !strings.HasPrefix(r.Header.Get("Accept"), "text/plain;version=0.0.4") {
+			w.WriteHeader(http.StatusNotAcceptable)
+			return
+		}
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Write(zipped([]byte(gpuText)))
+	}))
+	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	dir := t.TempDir()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	for name, content := range map[string][]byte{"ca.crt": ca, "password": []byte("secret")} {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, test := range []struct{ name, settings, reason string }{
+		{"right", "  tls_config: {ca_file: ca.crt}\n  basic_auth: {username: scraper, password_file: password}\n", ""},
+		{"unknown authority", "  basic_auth: {username: scraper, password_file: password}\n", "other"},
+		{"no password", "  tls_config: {ca_file: ca.crt}\n", "http_status"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c, err := ParseConfig([]byte("endpoints:\n- name: vendor\n  url: "+server.URL+gpuFields+test.settings), dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := New(c.Endpoints[0], WithClock(testNow))
+			if err != nil {
+				t.Fatal(err)
+			}
+			samples, err := s.Sample(t.Context())
+			if test.reason != "" {
+				if err == nil || Reason(err) != test.reason {
+					t.Errorf("reason %s of %v", Reason(err), err)
+				}
+				return
+			}
+			if err != nil || len(samples) != 2 {
+				t.Errorf("%d samples, %v", len(samples), err)
+			}
+		})
+	}
+}
+
+func zipped(b []byte) []byte {
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	w.Write(b)
+	w.Close()
+	return out.Bytes()
+}
+
+// dcgm returns a simulated dcgm-exporter of two GPUs, one of them partitioned, that work.
+func dcgm(c *clock) *scrapetest.DCGM {
+	start := c.now()
+	return &scrapetest.DCGM{Now: c.now, Read: func(at time.Time) []scrapetest.GPU {
+		busy := at.Sub(start).Seconds()
+		return []scrapetest.GPU{
+			{UUID: "GPU-1", PCI: "00000000:3B:00.0", Model: "NVIDIA H100", Utilization: 0.5, Power: 400 + busy, Energy: 1000 + 400*busy, MemoryUsed: 1 << 30, MemoryTotal: 80 << 30, Temperature: 60},
+			{UUID: "GPU-2", PCI: "00000000:AF:00.0", Power: 90, Energy: 90 * busy, Instances: []scrapetest.Instance{{ID: 7, Profile: "1g.10gb", Utilization: 0.9}}},
+		}
+	}}
+}
+
+func TestDriverSuite(t *testing.T) {
+	var c *clock
+	endpoint := func(tb testing.TB, h http.Handler) driver.Source {
+		return source(tb, serve(tb, h), "\n  preset: dcgm-exporter\n  interval: 1s\n", c.now)
+	}
+	fresh := func(tb testing.TB) driver.Source {
+		c = newClock()
+		return endpoint(tb, dcgm(c))
+	}
+	// broken returns a fault that changes the text of an exporter that works.
+	broken := func(name string, change func(string) string, hits func(driver.Sample, driver.Reading) bool) drivertest.Fault {
+		return drivertest.Fault{Name: name, Silent: true, Hits: hits, New: func(tb testing.TB) (driver.Source, func()) {
+			c = newClock()
+			p, good := &page{}, dcgm(c)
+			p.handle(good.ServeHTTP)
+			return endpoint(tb, p), func() {
+				p.handle(func(w http.ResponseWriter, _ *http.Request) {
+					io.WriteString(w, change(string(scrapetest.Exposition(good.Read(c.now())))))
+				})
+			}
+		}}
+	}
+	drivertest.Run(t, drivertest.Config{
+		New:     fresh,
+		Advance: func() { c.advance(time.Second) },
+		Now:     func() time.Time { return c.now() },
+		Absent: func(tb testing.TB) driver.Source {
+			c = newClock()
+			return endpoint(tb, &scrapetest.DCGM{Now: c.now, Read: func(time.Time) []scrapetest.GPU { return nil }})
+		},
+		Hang: func(tb testing.TB) driver.Source {
+			c = newClock()
+			return endpoint(tb, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+		},
+		Faults: []drivertest.Fault{
+			broken("a metric is gone", func(s string) string { return strings.ReplaceAll(s, "TOTAL_ENERGY_CONSUMPTION", "X") },
+				func(_ driver.Sample, r driver.Reading) bool { return r.Quantity == driver.Energy }),
+			broken("a GPU is gone", func(s string) string { return strings.ReplaceAll(s, `UUID="GPU-2"`, `UUID=""`) },
+				func(s driver.Sample, _ driver.Reading) bool { return s.Hardware.UUID == "GPU-2" }),
+			broken("a metric is cut", func(s string) string { return strings.ReplaceAll(s, "POWER_USAGE{", "POWER_USAGE{{") },
+				func(_ driver.Sample, r driver.Reading) bool { return r.Quantity == driver.Power }),
+		},
+	})
+}
+
+func BenchmarkSample(b *testing.B) {
+	e := presetEndpoint(b, "dcgm-exporter", "")
+	var gpus []scrapetest.GPU
+	for i := range 64 {
+		gpus = append(gpus, scrapetest.GPU{
+			UUID: fmt.Sprintf("GPU-6f0c3bd8-1f1e-4d8a-9b3e-2f2f7a1c%04d", i), PCI: fmt.Sprintf("00000000:%02X:00.0", i), Model: "NVIDIA H100 80GB HBM3",
+			Utilization: 0.5, Power: 400, Energy: 12345.678, MemoryUsed: 1 << 34, MemoryTotal: 80 << 30, Temperature: 60,
+		})
+	}
+	text := string(scrapetest.Exposition(gpus))
+	var body strings.Builder
+	body.WriteString(text)
+	for _, m := range e.Metrics { // the preset's other metrics, and as many again that nobody wants
+		if !strings.Contains(text, m.Name+"{") {
+			body.WriteString(strings.ReplaceAll(power(text), "DCGM_FI_DEV_POWER_USAGE", m.Name))
+		}
+	}
+	for i := range 13 {
+		body.WriteString(strings.ReplaceAll(power(text), "DCGM_FI_DEV_POWER_USAGE", fmt.Sprintf("DCGM_FI_OTHER_%d", i)))
+	}
+	rules, err := compile(e.Metrics)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(body.Len()))
+	b.ReportAllocs()
+	before := answer{}
+	for b.Loop() {
+		c := newCollector(e, rules, testNow(), len(before.values))
+		if err := parseExposition(strings.NewReader(body.String()), false, c); err != nil {
+			b.Fatal(err)
+		}
+		a := c.finish()
+		a.date(before, testNow())
+		before = a
+		if n := len(a.samples(e.Driver, true)); n != 64 {
+			b.Fatalf("%d samples", n)
+		}
+	}
+	b.ReportMetric(float64(len(before.values)), "series")
+}
+
+// power returns the lines of one family.
+func power(text string) string {
+	start := strings.Index(text, "# HELP DCGM_FI_DEV_POWER_USAGE")
+	end := strings.Index(text, "# HELP DCGM_FI_DEV_TOTAL_ENERGY")
+	return text[start:end]
+}
+
+func TestSampleCancelled(t *testing.T) {
+	p, s, _ := gpuPage(t, "")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := s.Sample(ctx); err == nil {
+		t.Error("no error")
+	}
+	if n := p.requests.Load(); n != 0 {
+		t.Errorf("%d requests", n)
+	}
+	if n := len(sampled(t, s)); n != 2 {
+		t.Errorf("%d samples after it", n)
+	}
+}
