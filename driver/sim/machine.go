@@ -34,7 +34,7 @@ var (
 	ErrUnknownDevice   = errors.New("no such device")
 	ErrUnknownWorkload = errors.New("the workload does not hold the device")
 	ErrHeld            = errors.New("the workload holds the device already")
-	ErrPartitioned     = errors.New("the device is partitioned: only its partitions can be held")
+	ErrPartitioned     = errors.New("the device is partitioned: only its partitions can be owned")
 	ErrOrder           = errors.New("a change before the last one")
 	ErrWorkload        = errors.New("weight or memory is no amount, or load beyond 0 to 1")
 )
@@ -88,8 +88,11 @@ func (m *Machine) Begin(device string, w Workload, at time.Time) error {
 		return fmt.Errorf("begin %s on %s: %w", w.Name, device, ErrWorkload)
 	}
 	return m.change("begin", device, w.Name, at, func(holds []hold, i int) ([]hold, error) {
-		if i >= 0 {
+		switch {
+		case i >= 0:
 			return nil, ErrHeld
+		case w.Weight > 0 && len(m.byName[device].parts) > 0:
+			return nil, ErrPartitioned
 		}
 		return append(holds, hold{Workload: w, since: at}), nil
 	})
@@ -126,11 +129,8 @@ func (m *Machine) change(verb, device, workload string, at time.Time, edit func(
 	defer m.mu.Unlock()
 	wrap := func(err error) error { return fmt.Errorf("%s %s on %s: %w", verb, workload, device, err) }
 	s, ok := m.byName[device]
-	switch {
-	case !ok:
+	if !ok {
 		return wrap(ErrUnknownDevice)
-	case len(s.parts) > 0:
-		return wrap(ErrPartitioned)
 	}
 	last := s.epochs[len(s.epochs)-1]
 	if at.Before(last.start) {

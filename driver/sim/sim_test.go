@@ -192,7 +192,7 @@ func TestChangesRefused(t *testing.T) {
 	for name, test := range map[string]struct{ got, want error }{
 		"unknown device":   {m.Begin("gpu-9", Workload{Name: "b"}, later), ErrUnknownDevice},
 		"twice":            {m.Begin("gpu-0", Workload{Name: "a"}, later), ErrHeld},
-		"partitioned":      {m.Begin("gpu-1", Workload{Name: "b"}, later), ErrPartitioned},
+		"partitioned":      {m.Begin("gpu-1", Workload{Name: "b", Weight: 1}, later), ErrPartitioned},
 		"the past":         {m.Begin("gpu-0", Workload{Name: "b"}, start()), ErrOrder},
 		"weight":           {m.Begin("gpu-0", Workload{Name: "b", Weight: -1}, later), ErrWorkload},
 		"load":             {m.Begin("gpu-0", Workload{Name: "b", Load: Constant(2)}, later), ErrWorkload},
@@ -203,6 +203,9 @@ func TestChangesRefused(t *testing.T) {
 		if !errors.Is(test.got, test.want) {
 			t.Errorf("%s: %v, want %v", name, test.got, test.want)
 		}
+	}
+	if err := m.Begin("gpu-1", Workload{Name: "admin"}, later); err != nil {
+		t.Errorf("admin access to a partitioned device: %v", err)
 	}
 	if _, err := New(start(), 1, devices()[0], devices()[0]); err == nil {
 		t.Error("two devices of one name: no error")

@@ -1,0 +1,208 @@
+package simnode
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Errors of allocation.
+var (
+	ErrUnknownDevice = errors.New("no such device")
+	ErrTaken         = errors.New("the device is allocated")
+	ErrCapacity      = errors.New("the device has too little capacity left")
+)
+
+// memoryCapacity is the name of the capacity by which devices are shared.
+const memoryCapacity = "memory"
+
+// claim is a ResourceClaim that is allocated.
+type claim struct {
+	podresources.Claim
+	uid       string
+	created   time.Time
+	spec      ClaimSpec
+	allocated []allocated
+	pods      []*pod // that have it
+	item      []byte // its object, as an item of a list
+}
+
+// allocated is one device, or share of it, of a claim.
+type allocated struct {
+	device  *Device
+	request Request
+	shareID string
+	memory  resource.Quantity // consumed of a device that is shared
+}
+
+// claim returns the claim of that spec, which is made and allocated unless another pod has it already.
+func (n *Node) claim(p *pod, spec ClaimSpec) (*claim, error) {
+	key := podresources.Claim{Namespace: p.Namespace, Name: cmp.Or(spec.Object, p.Name+"-"+spec.Name)}
+	c, ok := n.claims[key]
+	if !ok {
+		c = &claim{Claim: key, uid: n.uid(), created: n.now(), spec: spec}
+		for _, request := range spec.Requests {
+			if err := n.allocate(c, request); err != nil {
+				return nil, fmt.Errorf("allocate claim %s/%s: %w", key.Namespace, key.Name, err)
+			}
+		}
+		n.claims[key] = c
+	}
+	return c, c.reserve(append(c.pods, p))
+}
+
+// allocate gives the request its devices, as the scheduler would: nobody else's, unless they may be shared.
+func (n *Node) allocate(c *claim, request Request) error {
+	for _, name := range request.Devices {
+		device, ok := n.devices[name]
+		if !ok {
+			return fmt.Errorf("%s: %w", name, ErrUnknownDevice)
+		}
+		a := allocated{device: device, request: request}
+		if !request.Admin {
+			if err := n.take(c, &a); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		c.allocated = append(c.allocated, a)
+	}
+	return nil
+}
+
+// take checks that the device is free for the claim, and measures out its share if the device is shared.
+func (n *Node) take(c *claim, a *allocated) error {
+	others := slices.Clone(c.allocated)
+	for _, other := range n.claims {
+		others = append(others, other.allocated...)
+	}
+	others = slices.DeleteFunc(others, func(o allocated) bool { return o.device != a.device || o.request.Admin })
+	if !a.device.Shareable {
+		if len(others) > 0 {
+			return ErrTaken
+		}
+		return nil
+	}
+	memory, err := resource.ParseQuantity(a.request.Memory)
+	if err != nil {
+		return fmt.Errorf("capacity %q: %w", a.request.Memory, err)
+	}
+	left := a.device.Capacity.DeepCopy()
+	for _, o := range others {
+		left.Sub(o.memory)
+	}
+	if left.Cmp(memory) < 0 {
+		return ErrCapacity
+	}
+	a.memory, a.shareID = memory, n.uid()
+	return nil
+}
+
+// weight is what counts when several share the device.
+func (a allocated) weight() float64 {
+	switch {
+	case a.request.Admin:
+		return 0
+	case a.device.Shareable:
+		return a.memory.AsApproximateFloat64()
+	default:
+		return 1
+	}
+}
+
+// cdiDevice is the name of a device in the claim's CDI spec, after the pattern of the example driver (KUBELET.md).
+func (c *claim) cdiDevice(a allocated) string {
+	name := c.uid + "-" + a.device.Name
+	if a.shareID != "" {
+		name += "-" + a.shareID
+	}
+	return name
+}
+
+// reserve sets the pods that have the claim.
+func (c *claim) reserve(pods []*pod) (err error) {
+	c.pods = pods
+	c.item, err = item(c.object())
+	return err
+}
+
+// object returns the ResourceClaim as the API server has it.
+func (c *claim) object() resourcev1.ResourceClaim {
+	allocatedAt := metav1.NewTime(c.created)
+	out := resourcev1.ResourceClaim{
+		TypeMeta: metav1.TypeMeta{APIVersion: resourcev1.SchemeGroupVersion.String(), Kind: "ResourceClaim"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: c.Name, Namespace: c.Namespace, UID: types.UID(c.uid), CreationTimestamp: allocatedAt,
+			Annotations: map[string]string{"resource.kubernetes.io/pod-claim-name": c.spec.Name},
+		},
+		Status: resourcev1.ResourceClaimStatus{Allocation: &resourcev1.AllocationResult{
+			AllocationTimestamp: &allocatedAt,
+			NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+				MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{Name}}},
+			}}},
+		}},
+	}
+	for _, request := range c.spec.Requests {
+		out.Spec.Devices.Requests = append(out.Spec.Devices.Requests, request.object(c.classOf(request)))
+	}
+	for _, a := range c.allocated {
+		out.Status.Allocation.Devices.Results = append(out.Status.Allocation.Devices.Results, a.object())
+	}
+	for _, p := range c.pods {
+		out.Status.ReservedFor = append(out.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{
+			Resource: "pods", Name: p.Name, UID: types.UID(p.uid),
+		})
+	}
+	return out
+}
+
+// classOf returns the device class of a request: that of the same name as its devices' driver.
+func (c *claim) classOf(request Request) string {
+	for _, a := range c.allocated {
+		if a.request.Name == request.Name {
+			return a.device.Driver
+		}
+	}
+	return ""
+}
+
+func (r Request) object(class string) resourcev1.DeviceRequest {
+	exactly := &resourcev1.ExactDeviceRequest{
+		DeviceClassName: class, AllocationMode: resourcev1.DeviceAllocationModeExactCount, Count: int64(len(r.Devices)),
+	}
+	if r.Admin {
+		admin := true
+		exactly.AdminAccess, exactly.AllocationMode, exactly.Count = &admin, resourcev1.DeviceAllocationModeAll, 0
+	}
+	if r.Memory != "" {
+		exactly.Capacity = &resourcev1.CapacityRequirements{
+			Requests: map[resourcev1.QualifiedName]resource.Quantity{memoryCapacity: resource.MustParse(r.Memory)},
+		}
+	}
+	return resourcev1.DeviceRequest{Name: r.Name, Exactly: exactly}
+}
+
+func (a allocated) object() resourcev1.DeviceRequestAllocationResult {
+	out := resourcev1.DeviceRequestAllocationResult{
+		Request: a.request.Name, Driver: a.device.Driver, Pool: Name, Device: a.device.Name,
+	}
+	if a.request.Admin {
+		admin := true
+		out.AdminAccess = &admin
+	}
+	if a.shareID != "" {
+		shareID := types.UID(a.shareID)
+		out.ShareID = &shareID
+		out.ConsumedCapacity = map[resourcev1.QualifiedName]resource.Quantity{memoryCapacity: a.memory}
+	}
+	return out
+}

@@ -1,0 +1,150 @@
+package simnode
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	resourcev1 "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sim"
+)
+
+// The drivers whose devices the node has, as their slices show them.
+const (
+	// GPUDriver is github.com/kubernetes-sigs/dra-example-driver.
+	GPUDriver = "gpu.example.com"
+	// NICDriver is github.com/google/dranet. It configures containers through NRI, without CDI.
+	NICDriver = "dra.net"
+)
+
+// Device is a simulated device, and what its driver publishes of it.
+type Device struct {
+	sim.Device
+	Attributes map[resourcev1.QualifiedName]resourcev1.DeviceAttribute
+	Capacity   resource.Quantity // of memory; zero: none is published
+	Shareable  bool              // may be allocated several times at once, as long as its capacity lasts
+	Taints     []resourcev1.DeviceTaint
+	CDIClass   string // of the driver's CDI devices; empty: it has none
+}
+
+func (d *Device) id() driver.ID {
+	return driver.ID{Driver: d.Driver, Pool: Name, Device: d.Name}
+}
+
+// GPU returns gpu-INDEX as the example driver publishes it.
+func GPU(seed uint64, index int) Device {
+	return gpuDevice(sim.GPU(GPUDriver, fmt.Sprintf("gpu-%d", index), seed+uint64(index)), index)
+}
+
+// PartitionedGPU returns gpu-INDEX and its partitions. All carry the parent's UUID, as the example driver's do.
+func PartitionedGPU(seed uint64, index, partitions int) []Device {
+	whole := GPU(seed, index)
+	out := []Device{whole}
+	for i, d := range sim.Partitioned(whole.Device, partitions) {
+		if i == 0 {
+			out[0].Device = d
+			continue
+		}
+		part := gpuDevice(d, index)
+		part.Attributes["uuid"] = whole.Attributes["uuid"]
+		part.Attributes["partition"] = resourcev1.DeviceAttribute{IntValue: new(int64(i - 1))}
+		out = append(out, part)
+	}
+	return out
+}
+
+func gpuDevice(d sim.Device, index int) Device {
+	return Device{
+		Device: d,
+		Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
+			"index":         {IntValue: new(int64(index))},
+			"uuid":          {StringValue: new(d.Hardware.UUID)},
+			"model":         {StringValue: new("LATEST-GPU-MODEL")},
+			"driverVersion": {VersionValue: new("1.0.0")},
+		},
+		Capacity: *resource.NewQuantity(int64(d.MemoryBytes), resource.BinarySI),
+		CDIClass: "gpu",
+	}
+}
+
+// Shared returns the device as one of which every claim takes as much memory as it wants (KEP-5075).
+func Shared(d Device) Device {
+	d.Shareable = true
+	return d
+}
+
+// Unhealthy returns the device with errors, and a taint that keeps pods away.
+func Unhealthy(d Device) Device {
+	d.Healthy, d.Device.Unhealthy, d.UncorrectedErrorEvery = false, true, errorInterval
+	d.Taints = []resourcev1.DeviceTaint{{
+		Key: GPUDriver + "/unhealthy", Value: "ecc", Effect: resourcev1.DeviceTaintEffectNoSchedule,
+	}}
+	return d
+}
+
+// NIC returns ethINDEX as dranet publishes it.
+func NIC(index int) Device {
+	name, pci := fmt.Sprintf("eth%d", index), fmt.Sprintf("0000:%02x:00.0", 0x41+index)
+	return Device{
+		Device: sim.NIC(NICDriver, name, pci),
+		Attributes: map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{
+			"dra.net/ifName":     {StringValue: new(name)},
+			"dra.net/pciAddress": {StringValue: new(pci)},
+			"dra.net/numaNode":   {IntValue: new(int64(index / 2))},
+			"dra.net/rdma":       {BoolValue: new(false)},
+			"dra.net/virtual":    {BoolValue: new(false)},
+			"dra.net/mtu":        {IntValue: new(int64(9000))},
+		},
+	}
+}
+
+// resourceSlices returns a ResourceSlice for each driver, as items of a list.
+func (n *Node) resourceSlices(devices []Device) ([]byte, error) {
+	byDriver := map[string]*resourcev1.ResourceSlice{}
+	for i := range devices {
+		d := &devices[i]
+		slice, ok := byDriver[d.Driver]
+		if !ok {
+			slice = n.resourceSlice(d.Driver)
+			byDriver[d.Driver] = slice
+		}
+		slice.Spec.Devices = append(slice.Spec.Devices, d.object())
+	}
+	var out []byte
+	for _, name := range slices.Sorted(maps.Keys(byDriver)) {
+		data, err := item(byDriver[name])
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, data...)
+	}
+	return out, nil
+}
+
+func (n *Node) resourceSlice(driverName string) *resourcev1.ResourceSlice {
+	return &resourcev1.ResourceSlice{
+		TypeMeta:   metav1.TypeMeta{APIVersion: resourcev1.SchemeGroupVersion.String(), Kind: "ResourceSlice"},
+		ObjectMeta: metav1.ObjectMeta{Name: Name + "-" + driverName, CreationTimestamp: metav1.NewTime(n.now())},
+		Spec: resourcev1.ResourceSliceSpec{
+			Driver:   driverName,
+			NodeName: new(Name),
+			Pool:     resourcev1.ResourcePool{Name: Name, Generation: 1, ResourceSliceCount: 1},
+		},
+	}
+}
+
+// object returns the device as its slice lists it.
+func (d *Device) object() resourcev1.Device {
+	out := resourcev1.Device{Name: d.Name, Attributes: d.Attributes, Taints: d.Taints}
+	if !d.Capacity.IsZero() {
+		out.Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{memoryCapacity: {Value: d.Capacity}}
+	}
+	if d.Shareable {
+		out.AllowMultipleAllocations = new(true)
+	}
+	return out
+}

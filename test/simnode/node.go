@@ -1,0 +1,205 @@
+// Package simnode is a Kubernetes node for the demo and for tests: below a root folder it has all that the exporter
+// reads of a node (the kubelet's socket, the pods' cgroups and log folders, CDI specs, ResourceSlices and
+// ResourceClaims), about pods that are played and devices that are simulated. What each pod really used is known.
+package simnode
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sim"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+// Name is the node's name.
+const Name = "demo-node"
+
+// Options change a node. The zero Options are those of a node that reads its devices exactly, in real time.
+type Options struct {
+	// Sim says how the source shows the devices. Its clock is the node's.
+	Sim sim.Options
+	// Now is the clock; nil: [time.Now].
+	Now func() time.Time
+	// Between is called between the steps in which a pod begins and ends, as the place to let time pass. It must not
+	// call the node. Nil: the steps follow at once.
+	Between func(pod podresources.Pod, done Step)
+}
+
+// Step is a step of a pod's life on its node.
+type Step string
+
+// The steps, in their order.
+const (
+	StepClaimed    Step = "claimed"    // its claims are allocated
+	StepCgroup     Step = "cgroup"     // its cgroup is there
+	StepPrepared   Step = "prepared"   // its CDI specs are there
+	StepListed     Step = "listed"     // the kubelet lists its devices: from now on it holds them
+	StepLogs       Step = "logs"       // its log folder is there
+	StepBusy       Step = "busy"       // its workload has begun
+	StepIdle       Step = "idle"       // its workload has ended
+	StepKilled     Step = "killed"     // its cgroup is gone
+	StepUnlisted   Step = "unlisted"   // the kubelet does not list it any more
+	StepUnprepared Step = "unprepared" // its CDI specs are gone, but for those of claims that others hold
+	StepRemoved    Step = "removed"    // its logs, and its claims, are gone
+)
+
+// Node is a simulated node. Its methods may be called by several goroutines. After an error of StartPod or StopPod the
+// pod is half there, and the node fit for nothing but Close.
+type Node struct {
+	root    string
+	now     func() time.Time
+	options Options
+	devices map[string]*Device // by name
+	machine *sim.Machine
+	kubelet *podresourcestest.Kubelet
+	slices  []byte // the ResourceSlices, as items of a list
+
+	mu     sync.Mutex
+	random *rand.Rand
+	pods   map[podresources.Pod]*pod
+	claims map[podresources.Claim]*claim
+	ended  []Use
+	played int
+}
+
+// New makes the folders of a node below root, which exists, and returns the node with these devices. Nothing serves
+// before Start. All that is made up (UIDs, counters) is the same for the same seed.
+func New(root string, seed uint64, devices []Device, options Options) (*Node, error) {
+	now := options.Now
+	if now == nil {
+		now = time.Now
+	}
+	simulated := make([]sim.Device, len(devices))
+	byName := make(map[string]*Device, len(devices))
+	for i := range devices {
+		simulated[i] = devices[i].Device
+		byName[devices[i].Name] = &devices[i]
+	}
+	machine, err := sim.New(now(), seed, simulated...)
+	if err != nil {
+		return nil, fmt.Errorf("make simulated node: %w", err)
+	}
+	n := &Node{
+		root: root, now: now, options: options, devices: byName, machine: machine,
+		kubelet: podresourcestest.New(), random: rand.New(rand.NewPCG(seed, 0)),
+		pods: map[podresources.Pod]*pod{}, claims: map[podresources.Claim]*claim{},
+	}
+	if n.slices, err = n.resourceSlices(devices); err != nil {
+		return nil, fmt.Errorf("make simulated node: %w", err)
+	}
+	if err := errors.Join(n.makeTree(), n.writeInventory()); err != nil {
+		return nil, fmt.Errorf("make simulated node: %w", err)
+	}
+	return n, nil
+}
+
+// Start serves the kubelet's socket.
+func (n *Node) Start() error { return n.kubelet.Start(n.path(socketPath)) }
+
+// Close ends the service. The files stay.
+func (n *Node) Close() { n.kubelet.Stop() }
+
+// Kubelet returns the node's kubelet, whose answers can be spoilt.
+func (n *Node) Kubelet() *podresourcestest.Kubelet { return n.kubelet }
+
+// Source returns a source that reads the node's devices.
+func (n *Node) Source() driver.Source {
+	options := n.options.Sim
+	options.Now = n.now
+	return sim.NewSource(n.machine, options)
+}
+
+// Devices returns the node's devices, sorted by their ID.
+func (n *Node) Devices() []driver.ID {
+	var out []driver.ID
+	for _, d := range n.devices {
+		out = append(out, d.id())
+	}
+	slices.SortFunc(out, driver.ID.Compare)
+	return out
+}
+
+// Args returns the exporter's flags for this node.
+func (n *Node) Args() []string {
+	return []string{
+		"--node-name=" + Name,
+		"--kubelet.root=" + n.path(kubeletPath),
+		"--path.podlogs=" + n.path(logsPath),
+		"--path.sysfs=" + n.path(sysfsPath),
+		"--path.procfs=" + n.path(procfsPath),
+		"--path.cdi=" + n.path(cdiPath),
+		"--inventory.file=" + n.path(inventoryPath),
+		"--kube=off",
+	}
+}
+
+// Played returns the number of pods that were started so far.
+func (n *Node) Played() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.played
+}
+
+// uid returns a UUID of version 4.
+func (n *Node) uid() string {
+	hi, lo := n.random.Uint64(), n.random.Uint64()
+	return fmt.Sprintf("%08x-%04x-4%03x-%04x-%012x", hi>>32, hi>>16&0xffff, hi&0xfff, lo>>48&0x3fff|0x8000, lo&0xffffffffffff)
+}
+
+// list makes the kubelet list the pods.
+func (n *Node) list() error {
+	pods := slices.SortedFunc(maps.Values(n.pods), func(a, b *pod) int { return a.Compare(b.Pod) })
+	var answer []*v1.PodResources
+	for _, p := range pods {
+		if p.listed {
+			answer = append(answer, p.resources())
+		}
+	}
+	if err := n.kubelet.SetPods(answer...); err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	return nil
+}
+
+// Where things are below the root. A unix socket's path has 107 bytes at most: the root must be short.
+const (
+	kubeletPath   = "kubelet"
+	socketPath    = kubeletPath + "/pod-resources/kubelet.sock"
+	logsPath      = "log/pods"
+	sysfsPath     = "sys"
+	procfsPath    = "proc"
+	cgroupPath    = sysfsPath + "/fs/cgroup"
+	burstablePath = cgroupPath + "/kubepods.slice/kubepods-burstable.slice"
+	cdiPath       = "cdi"
+	inventoryPath = "inventory.yaml"
+	// draftsPath has files that are not complete yet.
+	draftsPath = "drafts"
+)
+
+func (n *Node) path(parts ...string) string {
+	return filepath.Join(append([]string{n.root}, parts...)...)
+}
+
+func (n *Node) makeTree() error {
+	for _, dir := range []string{filepath.Dir(socketPath), logsPath, procfsPath, burstablePath, cdiPath, draftsPath} {
+		if err := os.MkdirAll(n.path(dir), 0o755); err != nil {
+			return fmt.Errorf("make folder: %w", err)
+		}
+	}
+	return errors.Join(
+		writeCgroup(n.path(cgroupPath)),
+		writeCgroup(n.path(filepath.Dir(burstablePath))),
+		writeCgroup(n.path(burstablePath)),
+	)
+}

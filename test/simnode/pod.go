@@ -1,0 +1,285 @@
+package simnode
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver/sim"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+// PodSpec is a pod to be played.
+type PodSpec struct {
+	Namespace, Name string
+	Containers      []string // none: one that is called main
+	Claims          []ClaimSpec
+}
+
+// ClaimSpec is a claim of a pod.
+type ClaimSpec struct {
+	Name string // the pod's own name for it
+	// Object is the name of the ResourceClaim: pods that name the same one share it, with the devices that the first of
+	// them asked for. Empty: it is made for the pod, like one from a template.
+	Object     string
+	Containers []string // that use it; none: all
+	Requests   []Request
+}
+
+// Request is a request of a claim, and what the pod does with what it gets.
+type Request struct {
+	Name    string   // unique in the claim
+	Devices []string // names of the devices that it gets, all of one driver
+	Memory  string   // of each device that is shared: the capacity consumed, as 20Gi
+	Admin   bool     // adminAccess: looks at devices that others hold
+
+	Load     sim.Profile // of each device
+	Resident float64     // bytes of each device's memory
+}
+
+// Errors of pods.
+var (
+	ErrRunning    = errors.New("the pod runs already")
+	ErrNotRunning = errors.New("no such pod")
+)
+
+// pod is a pod on the node.
+type pod struct {
+	podresources.Pod
+	uid    string
+	spec   PodSpec
+	claims []*claim // as spec.Claims
+	uses   []held
+	listed bool
+}
+
+// StartPod plays the begin of a pod, in the kubelet's order (k8s.io/kubernetes pkg/kubelet SyncPod): the pod's cgroup;
+// its claims' devices prepared, which leaves CDI specs; PodResources lists them; log folder; containers. The devices
+// are the pod's from the moment at which they are listed.
+func (n *Node) StartPod(spec PodSpec) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.newPod(spec)
+	err := ErrRunning
+	if _, running := n.pods[p.Pod]; !running {
+		n.pods[p.Pod] = p
+		n.played++
+		err = n.steps(p, []step{
+			{StepClaimed, n.claimAll},
+			{StepCgroup, func(p *pod) error { return n.makeCgroup(p.uid) }},
+			{StepPrepared, n.prepareAll},
+			{StepListed, n.hold},
+			{StepLogs, n.makeLogs},
+			{StepBusy, n.work},
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("start pod %s/%s: %w", spec.Namespace, spec.Name, err)
+	}
+	return nil
+}
+
+// StopPod plays the end of a pod: its work ends, its cgroup goes, PodResources lists it no more, and what was prepared
+// for it goes unless others use it too.
+func (n *Node) StopPod(namespace, name string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	err := ErrNotRunning
+	if p, running := n.pods[podresources.Pod{Namespace: namespace, Name: name}]; running {
+		err = n.steps(p, []step{
+			{StepIdle, n.rest},
+			{StepKilled, func(p *pod) error { return n.removeCgroup(p.uid) }},
+			{StepUnlisted, n.drop},
+			{StepUnprepared, n.releaseAll},
+			{StepRemoved, n.remove},
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("stop pod %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}
+
+func (n *Node) newPod(spec PodSpec) *pod {
+	if len(spec.Containers) == 0 {
+		spec.Containers = []string{"main"}
+	}
+	return &pod{Pod: podresources.Pod{Namespace: spec.Namespace, Name: spec.Name}, uid: n.uid(), spec: spec}
+}
+
+type step struct {
+	done Step
+	do   func(*pod) error
+}
+
+// steps does one step after the other, until one fails.
+func (n *Node) steps(p *pod, steps []step) error {
+	for _, s := range steps {
+		if err := s.do(p); err != nil {
+			return err
+		}
+		if n.options.Between != nil {
+			n.options.Between(p.Pod, s.done)
+		}
+	}
+	return nil
+}
+
+// claimAll gives the pod its claims, and lets the API server have them.
+func (n *Node) claimAll(p *pod) error {
+	for _, spec := range p.spec.Claims {
+		c, err := n.claim(p, spec)
+		if err != nil {
+			return err
+		}
+		p.claims = append(p.claims, c)
+	}
+	return n.writeInventory()
+}
+
+func (n *Node) prepareAll(p *pod) error {
+	for _, c := range p.claims {
+		if c.pods[0] != p {
+			continue // its first pod's claim is prepared
+		}
+		if err := n.prepare(c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// held is a use, and what the pod does with it.
+type held struct {
+	Use
+	does Request
+}
+
+// hold gives the pod its devices, and has the kubelet list them.
+func (n *Node) hold(p *pod) error {
+	at := n.now()
+	for i, c := range p.claims {
+		for _, a := range c.allocated {
+			use := held{
+				Use: Use{
+					Pod: p.Pod, PodUID: p.uid, Claim: c.Claim, Device: a.device.id(), ShareID: a.shareID,
+					Request: a.request.Name, Admin: a.request.Admin, From: at,
+				},
+				does: p.spec.Claims[i].request(a.request.Name),
+			}
+			if err := n.machine.Begin(a.device.Name, sim.Workload{
+				Name: use.workload(), Group: c.uid + a.shareID, Weight: a.weight(), MemoryBytes: use.does.Resident,
+			}, at); err != nil {
+				return fmt.Errorf("hold devices: %w", err)
+			}
+			p.uses = append(p.uses, use)
+		}
+	}
+	p.listed = true
+	return n.list()
+}
+
+// request returns the request of that name; none if the claim has been made by another pod, which asked for more.
+func (c ClaimSpec) request(name string) Request {
+	if i := slices.IndexFunc(c.Requests, func(r Request) bool { return r.Name == name }); i >= 0 {
+		return c.Requests[i]
+	}
+	return Request{}
+}
+
+// work begins the load of the pod's devices.
+func (n *Node) work(p *pod) error {
+	return n.load(p, func(use held) sim.Profile { return use.does.Load })
+}
+
+// rest ends the load of the pod's devices.
+func (n *Node) rest(p *pod) error {
+	return n.load(p, func(held) sim.Profile { return sim.Idle() })
+}
+
+func (n *Node) load(p *pod, of func(held) sim.Profile) error {
+	at := n.now()
+	for _, use := range p.uses {
+		if err := n.machine.SetLoad(use.Device.Device, use.workload(), of(use), at); err != nil {
+			return fmt.Errorf("set load: %w", err)
+		}
+	}
+	return nil
+}
+
+// drop takes the pod's devices, and its place in the kubelet's list.
+func (n *Node) drop(p *pod) error {
+	at := n.now()
+	for _, use := range p.uses {
+		if err := n.machine.End(use.Device.Device, use.workload(), at); err != nil {
+			return fmt.Errorf("drop devices: %w", err)
+		}
+		n.end(use.Use, at)
+	}
+	p.uses, p.listed = nil, false
+	return n.list()
+}
+
+func (n *Node) releaseAll(p *pod) error {
+	for _, c := range p.claims {
+		others := slices.DeleteFunc(c.pods, func(other *pod) bool { return other == p })
+		if err := c.reserve(others); err != nil {
+			return err
+		}
+		if len(others) > 0 {
+			continue
+		}
+		if err := n.unprepare(c); err != nil {
+			return err
+		}
+		delete(n.claims, c.Claim)
+	}
+	return nil
+}
+
+func (n *Node) remove(p *pod) error {
+	delete(n.pods, p.Pod)
+	return errors.Join(n.removeLogs(p), n.writeInventory())
+}
+
+// resources returns the pod as the kubelet lists it.
+func (p *pod) resources() *v1.PodResources {
+	var containers []*v1.ContainerResources
+	for _, name := range p.spec.Containers {
+		var claims []*v1.DynamicResource
+		for i, c := range p.claims {
+			if users := p.spec.Claims[i].Containers; len(users) == 0 || slices.Contains(users, name) {
+				claims = append(claims, c.resource())
+			}
+		}
+		containers = append(containers, podresourcestest.Container(name, claims...))
+	}
+	return podresourcestest.Pod(p.Namespace, p.Name, containers...)
+}
+
+// resource returns the claim as the kubelet lists it.
+func (c *claim) resource() *v1.DynamicResource {
+	var devices []*v1.ClaimResource
+	for _, a := range c.allocated {
+		var names []string
+		if a.device.CDIClass != "" {
+			names = []string{a.device.Driver + "/" + a.device.CDIClass + "=" + c.cdiDevice(a)}
+		}
+		id := a.device.id()
+		device := podresourcestest.Device(id.Driver, id.Pool, id.Device, names...)
+		if a.shareID != "" {
+			device = podresourcestest.Share(id.Driver, id.Pool, id.Device, a.shareID, names...)
+		}
+		devices = append(devices, device)
+	}
+	return podresourcestest.Claim(c.Namespace, c.Name, devices...)
+}
+
+// workload is the use's name in the machine.
+func (u *Use) workload() string {
+	return strings.Join([]string{u.PodUID, u.Claim.Namespace, u.Claim.Name, u.Device.Device, u.ShareID}, "/")
+}

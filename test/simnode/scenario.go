@@ -1,0 +1,247 @@
+package simnode
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver/sim"
+)
+
+// Scenario is what happens on a node: pods that are there from the beginning to the end, and pods that come and go, in
+// a cycle that is played again and again.
+type Scenario struct {
+	Devices  []Device
+	Standing []PodSpec
+	Cycle    time.Duration
+	Visits   []Visit // within the cycle
+}
+
+// Visit is a pod that comes and goes.
+type Visit struct {
+	From, To time.Duration // since the begin of the cycle
+	Pod      PodSpec
+}
+
+const (
+	gibibyte = 1 << 30
+	// errorInterval is how often the unhealthy device has an error.
+	errorInterval = 20 * time.Second
+	// cycle is longer than the exporter retains what ended, so that a pod that comes again is a new one.
+	cycle = 10 * time.Minute
+)
+
+// Demo is a node with 8 GPUs, of which one is partitioned and one is shared, and 4 network interfaces: long trainings
+// and inference, pods that come and go, and some who hold devices and leave them idle.
+func Demo(seed uint64) Scenario {
+	s := Scenario{Cycle: cycle, Devices: demoDevices(seed)}
+	s.Standing = slices.Concat(busyPods(seed), sharingPods(seed), idlePods(), infraPods(seed, s.Devices))
+	s.Visits = slices.Concat(batchVisits(seed), regularVisits(seed))
+	return s
+}
+
+func demoDevices(seed uint64) []Device {
+	var out []Device
+	for i := range 6 {
+		out = append(out, GPU(seed, i))
+	}
+	out[5] = Unhealthy(out[5])
+	out = append(out, PartitionedGPU(seed, 6, 4)...)
+	out = append(out, Shared(GPU(seed, 7)))
+	for i := range 4 {
+		out = append(out, NIC(i))
+	}
+	return out
+}
+
+// device is a claim of the pod's own for devices that do that.
+func device(claim string, load sim.Profile, resident float64, devices ...string) ClaimSpec {
+	return ClaimSpec{Name: claim, Requests: []Request{{Name: claim, Devices: devices, Load: load, Resident: resident}}}
+}
+
+// share is a claim of the pod's own for some memory of a shared device.
+func share(memory string, load sim.Profile, resident float64, devices ...string) ClaimSpec {
+	c := device("gpu", load, resident, devices...)
+	c.Requests[0].Memory = memory
+	return c
+}
+
+// busyPods train and infer on devices of their own.
+func busyPods(seed uint64) []PodSpec {
+	training := device("gpus", sim.Ramp(0.1, 0.97, 20*time.Second), 71*gibibyte, "gpu-0", "gpu-1")
+	training.Containers = []string{"trainer"}
+	traffic := device("nic", sim.After(5*time.Second, sim.Constant(0.35)), 0, "eth0")
+	traffic.Containers = []string{"trainer"}
+	return []PodSpec{
+		{Namespace: "team-nlp", Name: "llm-pretrain-0", Containers: []string{"trainer", "log-shipper"}, Claims: []ClaimSpec{training, traffic}},
+		{Namespace: "research", Name: "protein-folding-0", Claims: []ClaimSpec{
+			device("gpu", sim.Bursts(seed+1, 8*time.Second, 0.6, 0.02, 0.8), 9*gibibyte, "gpu-6-partition-0"),
+		}},
+	}
+}
+
+// sharingPods share a claim (two pods on gpu-2), or a device by its memory (gpu-7).
+func sharingPods(seed uint64) []PodSpec {
+	detector := func(offset uint64) []ClaimSpec {
+		c := device("gpu", sim.Bursts(seed+offset, 3*time.Second, 0.4, 0.05, 0.7), 11*gibibyte, "gpu-2")
+		c.Object = "detector"
+		return []ClaimSpec{c}
+	}
+	return []PodSpec{
+		{Namespace: "team-vision", Name: "detector-a", Claims: detector(2)},
+		{Namespace: "team-vision", Name: "detector-b", Claims: detector(3)},
+		{Namespace: "team-nlp", Name: "embedder-0", Claims: []ClaimSpec{
+			share("20Gi", sim.Bursts(seed+4, 5*time.Second, 0.5, 0.05, 0.6), 17*gibibyte, "gpu-7"),
+		}},
+		{Namespace: "team-vision", Name: "captioner-0", Claims: []ClaimSpec{
+			share("40Gi", sim.Bursts(seed+5, 7*time.Second, 0.7, 0.1, 0.9), 36*gibibyte, "gpu-7"),
+		}},
+	}
+}
+
+// idlePods hold devices and do nothing with them.
+func idlePods() []PodSpec {
+	return []PodSpec{
+		{Namespace: "research", Name: "notebook-ada", Claims: []ClaimSpec{device("gpu", sim.Idle(), 38*gibibyte, "gpu-4")}},
+		{Namespace: "research", Name: "notebook-bob", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-6-partition-1")}},
+		{Namespace: "team-vision", Name: "uploader-0", Claims: []ClaimSpec{device("nic", sim.Idle(), 0, "eth2")}},
+	}
+}
+
+// infraPods are a monitor that looks at all devices through admin access, one that uses the network, and one that has no
+// devices at all.
+func infraPods(seed uint64, devices []Device) []PodSpec {
+	admin := func(name, driverName string) Request {
+		request := Request{Name: name, Admin: true}
+		for _, d := range devices {
+			if d.Driver == driverName {
+				request.Devices = append(request.Devices, d.Name)
+			}
+		}
+		return request
+	}
+	return []PodSpec{
+		{Namespace: "infra", Name: "device-monitor-7xk2p", Claims: []ClaimSpec{
+			{Name: "all", Requests: []Request{admin("gpus", GPUDriver), admin("nics", NICDriver)}},
+		}},
+		{Namespace: "infra", Name: "ingest-0", Claims: []ClaimSpec{
+			device("nic", sim.Bursts(seed+6, 10*time.Second, 0.3, 0.01, 0.5), 0, "eth1"),
+		}},
+		{Namespace: "infra", Name: "node-agent-q4v9z"},
+	}
+}
+
+// batchVisits are pods of a few seconds each, one after the other on gpu-3.
+func batchVisits(seed uint64) []Visit {
+	random := rand.New(rand.NewPCG(seed, 3))
+	between := func(low, high time.Duration) time.Duration {
+		return low + time.Duration(random.Int64N(int64(high-low)))
+	}
+	var out []Visit
+	from := between(0, 3*time.Second)
+	for i := 0; ; i++ {
+		to := from + between(2*time.Second, 7*time.Second)
+		if to > cycle-time.Second {
+			return out
+		}
+		load := sim.Constant(0.4 + 0.6*random.Float64())
+		out = append(out, Visit{from, to, PodSpec{
+			Namespace: "team-vision", Name: fmt.Sprintf("batch-%03d", i),
+			Claims: []ClaimSpec{device("gpu", load, 24*gibibyte, "gpu-3")},
+		}})
+		from = to + between(500*time.Millisecond, 3*time.Second)
+	}
+}
+
+// regularVisits come and go every other minute: one to the shared GPU, so that the parts of the others change, one to a
+// partition.
+func regularVisits(seed uint64) []Visit {
+	var out []Visit
+	for from := 10 * time.Second; from < cycle-time.Minute; from += 2 * time.Minute {
+		number := int(from / (2 * time.Minute))
+		out = append(out,
+			Visit{from, from + 50*time.Second, PodSpec{
+				Namespace: "research", Name: fmt.Sprintf("evaluation-%d", number),
+				Claims: []ClaimSpec{share("10Gi", sim.Bursts(seed+10, 4*time.Second, 0.6, 0.1, 0.8), 8*gibibyte, "gpu-7")},
+			}},
+			Visit{from + 15*time.Second, from + 45*time.Second, PodSpec{
+				Namespace: "infra", Name: fmt.Sprintf("driver-test-%d", number),
+				Claims: []ClaimSpec{device("gpu", sim.Constant(0.9), 4*gibibyte, "gpu-6-partition-2")},
+			}},
+		)
+	}
+	return out
+}
+
+// event is the begin or the end of a visit.
+type event struct {
+	at    time.Duration
+	start bool
+	pod   PodSpec
+}
+
+// events returns the begins and ends of the visits in order of time, ends first.
+func (s Scenario) events() []event {
+	var out []event
+	for _, v := range s.Visits {
+		out = append(out, event{v.From, true, v.Pod}, event{v.To, false, v.Pod})
+	}
+	slices.SortStableFunc(out, func(a, b event) int {
+		first := func(e event) int {
+			if e.start {
+				return 1
+			}
+			return 0
+		}
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(first(a), first(b)))
+	})
+	return out
+}
+
+// Run plays the scenario on a node in real time, until ctx ends; the pods that are there then stay.
+func (s Scenario) Run(ctx context.Context, n *Node) error {
+	for _, p := range s.Standing {
+		if err := n.StartPod(p); err != nil {
+			return fmt.Errorf("play scenario: %w", err)
+		}
+	}
+	events := s.events()
+	for begin := n.now(); ; begin = begin.Add(s.Cycle) {
+		for _, e := range events {
+			if !wait(ctx, begin.Add(e.at).Sub(n.now())) {
+				return nil
+			}
+			if err := n.play(e); err != nil {
+				return fmt.Errorf("play scenario at %v: %w", e.at, err)
+			}
+		}
+		if !wait(ctx, begin.Add(s.Cycle).Sub(n.now())) {
+			return nil
+		}
+	}
+}
+
+func (n *Node) play(e event) error {
+	if e.start {
+		return n.StartPod(e.pod)
+	}
+	return n.StopPod(e.pod.Namespace, e.pod.Name)
+}
+
+// wait returns after d, or false when ctx has ended.
+func wait(ctx context.Context, d time.Duration) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

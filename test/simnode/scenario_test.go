@@ -1,0 +1,78 @@
+package simnode
+
+import (
+	"context"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sim"
+)
+
+// play runs the demo on a fake clock and returns all that was used, and what the devices did.
+func play(t *testing.T, seed uint64, d time.Duration) (uses []Use, totals map[driver.ID]sim.Truth) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), d)
+		defer cancel()
+		if err := Demo(seed).Run(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+		now := time.Now()
+		uses, totals = n.Uses(now), map[driver.ID]sim.Truth{}
+		for _, id := range n.Devices() {
+			totals[id] = n.Total(id, now)
+		}
+	})
+	return uses, totals
+}
+
+// TestDemo plays a cycle and a quarter: pods come and go, and what they used and what nobody held sums to what the
+// devices did.
+func TestDemo(t *testing.T) {
+	uses, totals := play(t, 1, cycle*5/4)
+	byDevice, idle := map[driver.ID]sim.Truth{}, 0
+	pods := map[string]int{}
+	for _, u := range uses {
+		byDevice[u.Device] = byDevice[u.Device].Plus(u.Truth)
+		pods[u.PodUID]++
+		if !u.Admin && u.To.IsZero() && u.Truth.ActiveSeconds == 0 && u.Truth.ReceiveBytes == 0 {
+			idle++
+		}
+	}
+	near := func(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Max(1, math.Abs(b)) }
+	for id, total := range totals {
+		sum := byDevice[id]
+		if id.Device == "gpu-6" { // what its partitions do is nobody's here
+			continue
+		}
+		if !near(sum.ShareSeconds, total.HeldSeconds) || !near(sum.ActiveSeconds, total.ActiveSeconds) || !near(sum.ReceiveBytes, total.ReceiveBytes) {
+			t.Errorf("%v: the pods' parts are %+v of %+v", id, sum, total)
+		}
+		if sum.Joules > total.Joules*(1+1e-9) {
+			t.Errorf("%v: the pods used %v J of %v J", id, sum.Joules, total.Joules)
+		}
+	}
+	if len(pods) < 100 {
+		t.Errorf("%d pods were played", len(pods))
+	}
+	if idle != 3 {
+		t.Errorf("%d devices are held and idle, want 3", idle)
+	}
+}
+
+func TestDemoDeterministic(t *testing.T) {
+	one, _ := play(t, 1, time.Minute)
+	again, _ := play(t, 1, time.Minute)
+	if diff := cmp.Diff(one, again); diff != "" {
+		t.Errorf("one seed, two pasts:\n%s", diff)
+	}
+	if other, _ := play(t, 2, time.Minute); cmp.Equal(one, other) {
+		t.Error("two seeds, one past")
+	}
+}

@@ -1,0 +1,322 @@
+package simnode
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
+	"github.com/dra-exporter/dra-exporter/driver/sim"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// clock is a node's clock, which stands still until it is moved.
+type clock struct{ now time.Time }
+
+func (c *clock) read() time.Time { return c.now }
+
+func newClock() *clock { return &clock{time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)} }
+
+// newNode returns a node with the demo's devices. Its root is short: the socket's path is limited.
+func newNode(t *testing.T, options Options) *Node {
+	t.Helper()
+	root, err := os.MkdirTemp("", "simnode")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(root); err != nil {
+			t.Error(err)
+		}
+	})
+	n, err := New(root, 1, Demo(1).Devices, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// ask asks the node's kubelet over its socket.
+func ask(t *testing.T, n *Node) []podresources.Allocation {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+n.path(socketPath), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answer, err := v1.NewPodResourcesListerClient(conn).List(t.Context(), &v1.ListPodResourcesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocations, rejected := podresources.Parse(answer)
+	if len(rejected) > 0 {
+		t.Errorf("the kubelet's answer: %v", rejected)
+	}
+	return allocations
+}
+
+// read returns the inventory and the claims of the node's file.
+func read(t *testing.T, n *Node) (driver.Inventory, podresources.Facts) {
+	t.Helper()
+	data, err := os.ReadFile(n.path(inventoryPath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	devices, rejectedDevices, err := inventory.ParseSlices(data, Name)
+	if err != nil || len(rejectedDevices) > 0 {
+		t.Errorf("slices: %v, %v", err, rejectedDevices)
+	}
+	facts, rejectedClaims, err := kube.ParseClaims(data)
+	if err != nil || len(rejectedClaims) > 0 {
+		t.Errorf("claims: %v, %v", err, rejectedClaims)
+	}
+	return devices, facts
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDemoOverTheSocket starts the demo's standing pods and one visit, and compares what the exporter would read of the
+// node with what was played.
+func TestDemoOverTheSocket(t *testing.T) {
+	n := newNode(t, Options{Now: newClock().read})
+	must(t, n.Start())
+	defer n.Close()
+	scenario := Demo(1)
+	for _, p := range append(scenario.Standing, scenario.Visits[0].Pod) {
+		must(t, n.StartPod(p))
+	}
+	inventoried, facts := read(t, n)
+	allocations := facts.Apply(ask(t, n))
+
+	type row struct {
+		Pod     podresources.Pod
+		Claim   podresources.Claim
+		Device  driver.ID
+		Share   string
+		Request string
+		Admin   bool
+	}
+	var got, want []row
+	for _, a := range allocations {
+		for _, h := range a.Holders {
+			got = append(got, row{h.Pod, a.Claim, a.Device, a.ShareID, a.Request, a.Admin})
+		}
+		if (a.ShareID != "") != (len(a.Consumed) > 0) || a.AllocatedAt.IsZero() || a.ClaimUID == "" || a.DeviceClass != a.Device.Driver {
+			t.Errorf("facts of %+v", a)
+		}
+	}
+	for _, u := range n.Uses(n.now()) {
+		want = append(want, row{u.Pod, u.Claim, u.Device, u.ShareID, u.Request, u.Admin})
+	}
+	sort := func(a, b row) int {
+		return strings.Compare(a.Device.String()+a.Pod.Name+a.Share, b.Device.String()+b.Pod.Name+b.Share)
+	}
+	slices.SortFunc(got, sort)
+	slices.SortFunc(want, sort)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("who holds what (-played +read):\n%s", diff)
+	}
+	checkSpecs(t, n, allocations)
+	checkInventory(t, n, inventoried)
+}
+
+// checkSpecs looks up the CDI names that the kubelet told.
+func checkSpecs(t *testing.T, n *Node, allocations []podresources.Allocation) {
+	t.Helper()
+	names := map[string]bool{}
+	files, err := filepath.Glob(n.path(cdiPath, "*.json"))
+	must(t, err)
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		must(t, err)
+		for _, part := range strings.Split(string(data), `"name":"`)[1:] {
+			name, _, _ := strings.Cut(part, `"`)
+			names[GPUDriver+"/gpu="+name] = true
+		}
+	}
+	for _, a := range allocations {
+		if (len(a.CDI) == 1) != (a.Device.Driver == GPUDriver) {
+			t.Errorf("%v has the CDI names %v", a.Device, a.CDI)
+		}
+		for _, name := range a.CDI {
+			if !names[name] {
+				t.Errorf("no CDI spec has %s", name)
+			}
+			delete(names, name)
+		}
+	}
+	if len(names) > 0 {
+		t.Errorf("nobody holds %v", names)
+	}
+}
+
+// checkInventory holds the slices to the source: each device's hardware is known by the same names.
+func checkInventory(t *testing.T, n *Node, devices driver.Inventory) {
+	t.Helper()
+	samples, err := n.Source().Sample(t.Context())
+	must(t, err)
+	if len(samples) != len(devices) || len(devices) != len(n.Devices()) {
+		t.Errorf("%d samples, %d devices in slices, %d on the node", len(samples), len(devices), len(n.Devices()))
+	}
+	found := map[driver.ID]bool{}
+	for _, s := range samples {
+		for id, entry := range devices {
+			same := s.Device == id.Device || s.Device == "" && entry.UUID == s.Hardware.UUID && entry.PCI == s.Hardware.PCI &&
+				entry.NetDev == s.Hardware.NetDev && entry.Parent == ""
+			if same && id.Driver == s.Driver {
+				found[id] = true
+			}
+		}
+	}
+	for _, id := range n.Devices() {
+		if !found[id] {
+			t.Errorf("%v is not sampled, or known by something else: %+v", id, devices[id])
+		}
+	}
+	part, parent := devices[driver.ID{Driver: GPUDriver, Pool: Name, Device: "gpu-6-partition-1"}],
+		devices[driver.ID{Driver: GPUDriver, Pool: Name, Device: "gpu-6"}]
+	if part.Kind != driver.KindPartition || part.Parent != parent.UUID || part.UUID != "" {
+		t.Errorf("partition %+v of %+v", part, parent)
+	}
+}
+
+// TestSteps looks at the node between the steps of a pod's life.
+func TestSteps(t *testing.T) {
+	type state struct {
+		Step                         Step
+		Claims, Specs, Cgroups, Logs int
+		Listed                       int
+		Busy                         bool
+	}
+	var n *Node
+	var got []state
+	clock := newClock()
+	n = newNode(t, Options{Now: clock.read, Between: func(_ podresources.Pod, done Step) {
+		clock.now = clock.now.Add(time.Second)
+		count := func(pattern string) int {
+			files, err := filepath.Glob(n.path(pattern))
+			must(t, err)
+			return len(files)
+		}
+		_, facts := read(t, n)
+		before := n.machine.Total("gpu-0", clock.now).ActiveSeconds
+		clock.now = clock.now.Add(time.Second)
+		got = append(got, state{
+			done, len(facts), count(cdiPath + "/*.json"), count(burstablePath + "/*.slice/cgroup.events"), count(logsPath + "/*"),
+			len(ask(t, n)), n.machine.Total("gpu-0", clock.now).ActiveSeconds > before,
+		})
+	}})
+	must(t, n.Start())
+	defer n.Close()
+	must(t, n.StartPod(PodSpec{Namespace: "ns", Name: "pod", Claims: []ClaimSpec{device("gpu", sim.Constant(1), 0, "gpu-0")}}))
+	must(t, n.StopPod("ns", "pod"))
+	want := []state{
+		{Step: StepClaimed, Claims: 1},
+		{Step: StepCgroup, Claims: 1, Cgroups: 1},
+		{Step: StepPrepared, Claims: 1, Cgroups: 1, Specs: 1},
+		{Step: StepListed, Claims: 1, Cgroups: 1, Specs: 1, Listed: 1},
+		{Step: StepLogs, Claims: 1, Cgroups: 1, Specs: 1, Listed: 1, Logs: 1},
+		{Step: StepBusy, Claims: 1, Cgroups: 1, Specs: 1, Listed: 1, Logs: 1, Busy: true},
+		{Step: StepIdle, Claims: 1, Cgroups: 1, Specs: 1, Listed: 1, Logs: 1},
+		{Step: StepKilled, Claims: 1, Specs: 1, Listed: 1, Logs: 1},
+		{Step: StepUnlisted, Claims: 1, Specs: 1, Logs: 1},
+		{Step: StepUnprepared, Claims: 1, Logs: 1},
+		{Step: StepRemoved},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	uses := n.Uses(clock.now)
+	if len(uses) != 1 || uses[0].To.Sub(uses[0].From) != 10*time.Second {
+		t.Fatalf("uses %+v, want one of 10 s", uses)
+	}
+	// Listed for 10 s (5 steps of 2 s each), busy for 2 s of them.
+	want10 := sim.Truth{HeldSeconds: 10, ShareSeconds: 10, ActiveSeconds: 2, Joules: 70*10 + 630*2, ReceiveBytes: 2 * 12e9, TransmitBytes: 2 * 5e9}
+	if diff := cmp.Diff(want10, uses[0].Truth); diff != "" {
+		t.Errorf("truth (-want +got):\n%s", diff)
+	}
+}
+
+// TestSharedClaim: the claim and its CDI spec last until the last pod that has it is gone.
+func TestSharedClaim(t *testing.T) {
+	clock := newClock()
+	n := newNode(t, Options{Now: clock.read})
+	spec := func(name string) PodSpec {
+		c := device("gpu", sim.Constant(1), 0, "gpu-0")
+		c.Object = "both"
+		return PodSpec{Namespace: "ns", Name: name, Claims: []ClaimSpec{c}}
+	}
+	specs := func() int {
+		files, err := os.ReadDir(n.path(cdiPath))
+		must(t, err)
+		return len(files)
+	}
+	must(t, n.StartPod(spec("a")))
+	clock.now = clock.now.Add(10 * time.Second)
+	must(t, n.StartPod(spec("b")))
+	clock.now = clock.now.Add(10 * time.Second)
+	must(t, n.StopPod("ns", "a"))
+	if specs() != 1 {
+		t.Error("the claim's spec went with the first pod")
+	}
+	clock.now = clock.now.Add(10 * time.Second)
+	must(t, n.StopPod("ns", "b"))
+	if specs() != 0 {
+		t.Error("the claim's spec stays after the last pod")
+	}
+	for _, u := range n.Uses(clock.now) {
+		if u.Truth.HeldSeconds != 20 || u.Truth.ActiveSeconds != 15 {
+			t.Errorf("%s: %+v, want 20 s, 15 s of them its own", u.Pod.Name, u.Truth)
+		}
+	}
+}
+
+func TestRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		first, second PodSpec
+		want          error
+	}{
+		"exclusive": {
+			PodSpec{Name: "a", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-0")}},
+			PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-0")}}, ErrTaken,
+		},
+		"exclusive, in one claim": {PodSpec{Name: "a"}, PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-0", "gpu-0")}}, ErrTaken},
+		"capacity": {
+			PodSpec{Name: "a", Claims: []ClaimSpec{share("50Gi", sim.Idle(), 0, "gpu-7")}},
+			PodSpec{Name: "b", Claims: []ClaimSpec{share("31Gi", sim.Idle(), 0, "gpu-7")}}, ErrCapacity,
+		},
+		"device":      {PodSpec{Name: "a"}, PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-99")}}, ErrUnknownDevice},
+		"partitioned": {PodSpec{Name: "a"}, PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-6")}}, sim.ErrPartitioned},
+		"name":        {PodSpec{Name: "a"}, PodSpec{Name: "a"}, ErrRunning},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t, Options{})
+			must(t, n.StartPod(test.first))
+			if err := n.StartPod(test.second); !errors.Is(err, test.want) {
+				t.Errorf("%v, want %v", err, test.want)
+			}
+		})
+	}
+	if err := newNode(t, Options{}).StopPod("ns", "nobody"); !errors.Is(err, ErrNotRunning) {
+		t.Errorf("stop of nobody: %v", err)
+	}
+}
