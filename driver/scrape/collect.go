@@ -164,7 +164,7 @@ func (c *collector) take(k key, v value) (reason string) {
 }
 
 func (c *collector) takeCreated(k key, seconds float64) {
-	if at, ok := fromSeconds(seconds); ok && at.Unix() > 0 && !at.After(c.now) && len(c.created) < maxSeries {
+	if at, ok := fromSeconds(seconds); ok && at.Unix() > 0 && len(c.created) < maxSeries {
 		c.created[k] = at
 	}
 }

@@ -50,14 +50,11 @@ func newFreshness(e Endpoint) freshness {
 // date returns the time at which the values of an answer were true. changed tells whether they differ from those of the answer
 // before. Neither the argument nor the result ever goes back.
 func (f *freshness) date(now time.Time, changed bool) time.Time {
-	period := f.period()
-	switch {
-	case changed:
+	if changed {
 		f.learn(now)
 		f.changed, f.at = now, later(f.at, now)
-	case now.Sub(f.changed) > period:
-		f.at = later(f.at, now.Add(-period))
 	}
+	f.at = later(f.at, now.Add(-f.period()))
 	return f.at
 }
 

@@ -212,7 +212,7 @@ func (a answer) differs(before answer) bool {
 	return seen != 0
 }
 
-// date dates the values that have no timestamp of their own. No time goes back.
+// date dates the values that have no timestamp of their own. No time goes back, and no count begins after its reading.
 func (a answer) date(before answer, at time.Time) {
 	for k, v := range a.values {
 		if !v.own {

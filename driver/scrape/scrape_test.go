@@ -1,20 +1,12 @@
 package scrape
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
-	"crypto/tls"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -216,6 +208,60 @@ func TestTimestamps(t *testing.T) {
 	}
 }
 
+// A series that loses its timestamp, or whose timestamp goes back, does not become older.
+func TestTimesDoNotGoBack(t *testing.T) {
+	p, c := &page{}, newClock()
+	s := source(t, serve(t, p), gpuFields+"  refresh: 1m\n", c.now)
+	start := c.now()
+	var got []time.Duration
+	for _, at := range []time.Duration{-1 * time.Second, -3 * time.Second, 12 * time.Second} {
+		p.set(fmt.Sprintf("busy{UUID=\"a\"} 1 %d\nenergy{UUID=\"a\"} 1\n", start.Add(at).UnixMilli()))
+		got = append(got, sampled(t, s)[0].Readings[0].At.Sub(start))
+		c.advance(10 * time.Second)
+	}
+	p.set("energy{UUID=\"a\"} 1\n") // an answer with a value less, all of them old
+	sampled(t, s)
+	c.advance(10 * time.Second)
+	p.set("busy{UUID=\"a\"} 1\nenergy{UUID=\"a\"} 1\n")
+	got = append(got, sampled(t, s)[0].Readings[0].At.Sub(start))
+	want := []time.Duration{-1e9, -1e9, 12e9, 40e9}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestAnswerDiffers(t *testing.T) {
+	of := func(values ...value) answer {
+		a := answer{values: map[key]value{}}
+		for i, v := range values {
+			a.values[key{hardware: fmt.Sprint(i)}] = v
+		}
+		return a
+	}
+	one, two, own := value{value: 1}, value{value: 2}, value{value: 3, own: true}
+	for _, test := range []struct {
+		name          string
+		before, after answer
+		want          bool
+	}{
+		{"nothing", answer{}, answer{}, false},
+		{"equal", of(one, two), of(one, two), false},
+		{"changed", of(one, two), of(one, one), true},
+		{"came", of(one), of(one, two), true},
+		{"went", of(one, two), of(one), true},
+		{"with a time of its own", of(one, own), of(one, value{value: 4, own: true}), false},
+		{"one with a time of its own came", of(one), of(one, own), false},
+		{"one with a time of its own went", of(one, own), of(one), false},
+		{"lost its time", of(one, own), of(one, value{value: 3}), true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if got := test.after.differs(test.before); got != test.want {
+				t.Errorf("differs: %v", got)
+			}
+		})
+	}
+}
+
 func TestCreated(t *testing.T) {
 	p := &page{}
 	p.handle(func(w http.ResponseWriter, _ *http.Request) {
@@ -349,119 +395,6 @@ func TestSampleFailure(t *testing.T) {
 	}
 }
 
-func TestErrors(t *testing.T) {
-	text := func(contentType, encoding string, body []byte) http.HandlerFunc {
-		return func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Type", contentType)
-			w.Header().Set("Content-Encoding", encoding)
-			w.Write(body)
-		}
-	}
-	pages := func(w http.ResponseWriter, n int) {
-		line := []byte(strings.Repeat("x", 1023) + "\n")
-		for range n << 10 {
-			if _, err := w.Write(line); err != nil {
-				return
-			}
-		}
-	}
-	for _, test := range []struct {
-		name    string
-		handler http.HandlerFunc
-		reason  string
-		message string
-	}{
-		{"status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, "http_status", "server answered 503 Service Unavailable"},
-		{"redirect", func(w http.ResponseWriter, r *http.Request) {
-			http.Redirect(w, r, "http://192.0.2.1/metrics", http.StatusFound)
-		}, "http_status", "server answered 302 Found"},
-		{"large", func(w http.ResponseWriter, _ *http.Request) { pages(w, 50) }, "too_large", "answer is larger than 16777216 bytes"},
-		{"large and declared", func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Length", fmt.Sprint(50<<20))
-			pages(w, 50)
-		}, "too_large", "answer is larger than 16777216 bytes"},
-		{"gzip bomb", text("text/plain", "gzip", zipped(bytes.Repeat([]byte(strings.Repeat("x", 1023)+"\n"), 17<<10))), "too_large", "answer is larger than 16777216 bytes"},
-		{"no gzip", text("text/plain", "gzip", []byte(gpuText)), "parse", "gzip: invalid header"},
-		{"cut gzip", text("text/plain", "gzip", zipped([]byte(gpuText))[:40]), "parse", "unexpected EOF"},
-		{"other encoding", text("text/plain", "br", []byte("x")), "parse", `content encoding "br" was not asked for`},
-		{"page for people", text("text/html", "", []byte("<html>")), "parse", `content type "text/html" is no text exposition`},
-		{"protobuf", text("application/vnd.google.protobuf; encoding=delimited", "", nil), "parse", "is no text exposition"},
-		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "timeout", "context deadline exceeded"},
-		{"slow body", func(w http.ResponseWriter, r *http.Request) {
-			for r.Context().Err() == nil {
-				io.WriteString(w, "x")
-				w.(http.Flusher).Flush()
-				time.Sleep(time.Millisecond)
-			}
-		}, "timeout", "context deadline exceeded"},
-		{"cut body", func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Content-Length", "1000")
-			io.WriteString(w, gpuText)
-		}, "other", "unexpected EOF"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			p := &page{}
-			p.handle(test.handler)
-			s := source(t, serve(t, p), gpuFields+"  timeout: 250ms\n", testNow)
-			if test.reason != reasonTimeout {
-				s.endpoint.Timeout = time.Minute // for machines under load
-			}
-			samples, err := s.Sample(t.Context())
-			if err == nil || Reason(err) != test.reason || !strings.Contains(err.Error(), test.message) {
-				t.Errorf("reason %s of %v, want %s of … %s", Reason(err), err, test.reason, test.message)
-			}
-			if len(samples) > 0 {
-				t.Errorf("samples of a failed request: %v", samples)
-			}
-		})
-	}
-}
-
-func TestConnectionRefused(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener.Close()
-	s := source(t, "http://"+listener.Addr().String(), gpuFields, testNow)
-	if _, err := s.Sample(t.Context()); Reason(err) != reasonRefused {
-		t.Errorf("reason %s of %v", Reason(err), err)
-	}
-	if Reason(io.EOF) != reasonOther {
-		t.Errorf("reason of another error is %s", Reason(io.EOF))
-	}
-}
-
-// A large answer costs bounded memory: it is read line by line, and no further than the bound.
-func TestLargeAnswerMemory(t *testing.T) {
-	var sent atomic.Int64
-	line := []byte(`busy{UUID="GPU-` + strings.Repeat("x", 1000) + "\"} 1\n")
-	p := &page{}
-	p.handle(func(w http.ResponseWriter, _ *http.Request) {
-		for range (50 << 20) / len(line) {
-			n, err := w.Write(line)
-			if err != nil {
-				return
-			}
-			sent.Add(int64(n))
-		}
-	})
-	s := source(t, serve(t, p), gpuFields, testNow)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	_, err := s.Sample(t.Context())
-	runtime.ReadMemStats(&after)
-	if Reason(err) != reasonTooLarge {
-		t.Errorf("error is %v", err)
-	}
-	if n := sent.Load(); n > 30<<20 {
-		t.Errorf("%d bytes were sent: the connection was not dropped", n)
-	}
-	if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
-		t.Errorf("%d bytes were allocated", n)
-	}
-}
-
 func TestSeriesLimit(t *testing.T) {
 	var b strings.Builder
 	for i := range maxSeries + 10 {
@@ -476,76 +409,6 @@ func TestSeriesLimit(t *testing.T) {
 	if n := s.Rejected()[rejectLimit]; n != 10 {
 		t.Errorf("%d rejected", n)
 	}
-}
-
-func TestRedirects(t *testing.T) {
-	p := &page{}
-	p.set(gpuText)
-	target := serve(t, p)
-	redirect := serve(t, http.RedirectHandler(target, http.StatusFound))
-	s := source(t, redirect, gpuFields+"  follow_redirects: true\n", testNow)
-	if n := len(sampled(t, s)); n != 2 {
-		t.Errorf("%d samples", n)
-	}
-}
-
-func TestClientSettings(t *testing.T) {
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if user, password, ok := r.BasicAuth(); !ok || user != "scraper" || password != "secret" {
-			w.WriteHeader(http.StatusUnauthorized)
-			return
-		}
-		if r.Header.Get("Accept-Encoding") != "gzip" || !strings.HasPrefix(r.Header.Get("Accept"), "text/plain;version=0.0.4") {
-			w.WriteHeader(http.StatusNotAcceptable)
-			return
-		}
-		w.Header().Set("Content-Encoding", "gzip")
-		w.Write(zipped([]byte(gpuText)))
-	}))
-	server.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	dir := t.TempDir()
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	for name, content := range map[string][]byte{"ca.crt": ca, "password": []byte("secret")} {
-		if err := os.WriteFile(filepath.Join(dir, name), content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, test := range []struct{ name, settings, reason string }{
-		{"right", "  tls_config: {ca_file: ca.crt}\n  basic_auth: {username: scraper, password_file: password}\n", ""},
-		{"unknown authority", "  basic_auth: {username: scraper, password_file: password}\n", "other"},
-		{"no password", "  tls_config: {ca_file: ca.crt}\n", "http_status"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			c, err := ParseConfig([]byte("endpoints:\n- name: vendor\n  url: "+server.URL+gpuFields+test.settings), dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := New(c.Endpoints[0], WithClock(testNow))
-			if err != nil {
-				t.Fatal(err)
-			}
-			samples, err := s.Sample(t.Context())
-			if test.reason != "" {
-				if err == nil || Reason(err) != test.reason {
-					t.Errorf("reason %s of %v", Reason(err), err)
-				}
-				return
-			}
-			if err != nil || len(samples) != 2 {
-				t.Errorf("%d samples, %v", len(samples), err)
-			}
-		})
-	}
-}
-
-func zipped(b []byte) []byte {
-	var out bytes.Buffer
-	w := gzip.NewWriter(&out)
-	w.Write(b)
-	w.Close()
-	return out.Bytes()
 }
 
 // dcgm returns a simulated dcgm-exporter of two GPUs, one of them partitioned, that work.
