@@ -1,0 +1,284 @@
+package podresources
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Bounds of what is read of the cgroup file system.
+const (
+	maxPodCgroups    = 1 << 13 // pods that are remembered
+	maxCgroupEntries = 1 << 13 // entries of one folder
+	maxCgroupWalk    = 512     // folders of one pod
+	maxKubepodsDepth = 3       // folders above kubepods
+	maxKubepodsWalk  = 1 << 12 // folders that are searched for kubepods
+	maxCgroupFile    = 4096    // bytes of one file
+
+	// minCgroupScan is the shortest time between two scans that [Cgroups.State] makes.
+	minCgroupScan = time.Second
+)
+
+// Cgroups knows the pods of the node by their cgroups, of version 2 and version 1, and of both of the kubelet's
+// drivers (k8s.io/kubernetes pkg/kubelet/cm/cgroup_manager_linux.go). The pod of UID a-b is
+//
+//	kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice    with the driver systemd
+//	kubepods/burstable/poda-b                                                  with the driver cgroupfs
+//
+// or, if it is guaranteed, one folder higher; all of it is in another folder if the kubelet has a --cgroup-root. Of
+// version 1 the hierarchy of one controller is read. Its methods may be called at once.
+type Cgroups struct {
+	path string
+	now  func() time.Time
+
+	mu      sync.Mutex
+	pods    map[string]podCgroup // that were seen, by UID
+	scanned time.Time
+}
+
+// podCgroup is a pod's cgroup, and the kubepods folder that it is in.
+type podCgroup struct{ path, kubepods string }
+
+// NewCgroups returns the pods whose cgroups are in fs/cgroup of a sysfs. It reads nothing yet.
+func NewCgroups(sysfs string, now func() time.Time) *Cgroups {
+	return &Cgroups{path: filepath.Join(sysfs, "fs", "cgroup"), now: now, pods: make(map[string]podCgroup)}
+}
+
+// State tells whether the pod of that UID lives: its cgroup has processes, or it was seen, here or by [Cgroups.Watch],
+// and is no more. A pod without processes, one that was never seen, and one that can not be read are StateUnknown.
+func (c *Cgroups) State(uid string) State {
+	pod, seen := c.lookup(uid)
+	if !seen {
+		return StateUnknown
+	}
+	switch populated, err := populated(pod.path); {
+	case errors.Is(err, fs.ErrNotExist) && exists(pod.kubepods): // else the whole file system may be out of sight
+		return StateGone
+	case err == nil && populated:
+		return StateAlive
+	default:
+		return StateUnknown
+	}
+}
+
+// lookup returns the cgroup of a pod if it was ever seen.
+func (c *Cgroups) lookup(uid string) (podCgroup, bool) {
+	c.mu.Lock()
+	pod, seen := c.pods[uid]
+	now := c.now()
+	due := !seen && (c.scanned.IsZero() || now.Sub(c.scanned) >= minCgroupScan)
+	if due {
+		c.scanned = now
+	}
+	c.mu.Unlock()
+	if due {
+		pod, seen = c.scan(func(string) {})[uid]
+	}
+	return pod, seen
+}
+
+// scan lists the pods' cgroups, and remembers them. It calls before with each folder in which pods, or the folders above
+// them, may come and go, before it reads that.
+func (c *Cgroups) scan(before func(dir string)) map[string]podCgroup {
+	pods := make(map[string]podCgroup)
+	for _, kubepods := range c.kubepods(before) {
+		before(filepath.Dir(kubepods))
+		before(kubepods)
+		for _, dir := range subfolders(kubepods) {
+			if isQoS(filepath.Base(dir)) {
+				before(dir)
+				addPods(pods, kubepods, subfolders(dir))
+			}
+		}
+		addPods(pods, kubepods, subfolders(kubepods))
+	}
+	for uid, pod := range pods {
+		c.remember(uid, pod)
+	}
+	return pods
+}
+
+// addPods adds those of the folders that are pods.
+func addPods(pods map[string]podCgroup, kubepods string, dirs []string) {
+	for _, dir := range dirs {
+		if uid, ok := podUID(filepath.Base(dir)); ok {
+			pods[uid] = podCgroup{path: dir, kubepods: kubepods}
+		}
+	}
+}
+
+// remember notes that a pod was seen. When there are too many, those that are no more are forgotten.
+func (c *Cgroups) remember(uid string, pod podCgroup) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.pods[uid]; !known && len(c.pods) >= maxPodCgroups {
+		for uid, pod := range c.pods {
+			if !exists(pod.path) {
+				delete(c.pods, uid)
+			}
+		}
+		if len(c.pods) >= maxPodCgroups {
+			return
+		}
+	}
+	c.pods[uid] = pod
+}
+
+// kubepods finds the kubelet's folders of pods: the highest ones, of the first hierarchy that has any.
+func (c *Cgroups) kubepods(before func(dir string)) []string {
+	for _, hierarchy := range c.hierarchies() {
+		before(hierarchy)
+		if found := findKubepods(hierarchy); len(found) > 0 {
+			return found
+		}
+	}
+	return nil
+}
+
+// hierarchies returns the roots of the cgroup hierarchies in which the kubelet may have its pods: the one of version 2, or
+// those of controllers of version 1 that the kubelet needs, and those of systemd.
+func (c *Cgroups) hierarchies() []string {
+	if exists(filepath.Join(c.path, "cgroup.controllers")) {
+		return []string{c.path}
+	}
+	var hierarchies []string
+	for _, name := range []string{"memory", "cpu", "cpuset", "pids", "systemd", "unified"} {
+		if dir := filepath.Join(c.path, name); exists(dir) {
+			hierarchies = append(hierarchies, dir)
+		}
+	}
+	return hierarchies
+}
+
+// findKubepods searches level by level, and returns what the first level has that has any.
+func findKubepods(hierarchy string) []string {
+	level := []string{hierarchy}
+	walked := 0
+	for range maxKubepodsDepth + 1 {
+		var found, below []string
+		for _, dir := range level {
+			if walked++; walked > maxKubepodsWalk {
+				return found
+			}
+			for _, sub := range subfolders(dir) {
+				if isKubepods(filepath.Base(sub)) {
+					found = append(found, sub)
+				} else {
+					below = append(below, sub)
+				}
+			}
+		}
+		if len(found) > 0 {
+			return found
+		}
+		level = below
+	}
+	return nil
+}
+
+// isKubepods tells whether a folder's name is that of the kubelet's folder of pods.
+func isKubepods(name string) bool {
+	return name == "kubepods" || name == "kubepods.slice" || strings.HasSuffix(name, "-kubepods.slice")
+}
+
+// isQoS tells whether a folder's name is that of the pods of one quality of service.
+func isQoS(name string) bool {
+	return name == "burstable" || name == "besteffort" ||
+		strings.HasSuffix(name, "-burstable.slice") || strings.HasSuffix(name, "-besteffort.slice")
+}
+
+// podUID returns the pod's UID from the name of its cgroup.
+func podUID(name string) (string, bool) {
+	if slice, ok := strings.CutSuffix(name, ".slice"); ok {
+		i := strings.LastIndex(slice, "-pod")
+		if i < 0 {
+			return "", false
+		}
+		uid := strings.ReplaceAll(slice[i+len("-pod"):], "_", "-") // systemd's dash divides slices
+		return uid, validUID(uid)
+	}
+	uid, ok := strings.CutPrefix(name, "pod")
+	return uid, ok && validUID(uid)
+}
+
+// populated tells whether a cgroup, or one below it, has processes: by cgroup.events (version 2, kernel
+// Documentation/admin-guide/cgroup-v2.rst), or else by the cgroup.procs of the tree (version 1).
+func populated(dir string) (bool, error) {
+	events, err := readHead(filepath.Join(dir, "cgroup.events"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return anyProcess(dir)
+	}
+	if err != nil {
+		return false, fmt.Errorf("read cgroup: %w", err)
+	}
+	return parsePopulated(events)
+}
+
+// parsePopulated reads a cgroup.events.
+func parsePopulated(events []byte) (bool, error) {
+	for line := range bytes.Lines(events) {
+		if key, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(" ")); string(key) == "populated" {
+			return string(value) != "0", nil
+		}
+	}
+	return false, errors.New("parse cgroup.events: no populated")
+}
+
+// anyProcess looks for a process in a tree of cgroups.
+func anyProcess(root string) (bool, error) {
+	dirs := []string{root}
+	for walked := 0; len(dirs) > 0; walked++ {
+		if walked == maxCgroupWalk {
+			return false, fmt.Errorf("read cgroup: more than %d folders in %s", maxCgroupWalk, root)
+		}
+		dir := dirs[len(dirs)-1]
+		procs, err := readHead(filepath.Join(dir, "cgroup.procs"))
+		if err != nil && (dir == root || !errors.Is(err, fs.ErrNotExist)) {
+			return false, fmt.Errorf("read cgroup: %w", err)
+		}
+		if len(procs) > 0 {
+			return true, nil
+		}
+		dirs = append(dirs[:len(dirs)-1], subfolders(dir)...)
+	}
+	return false, nil
+}
+
+// readHead reads a file, or as much of it as matters.
+func readHead(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return io.ReadAll(io.LimitReader(file, maxCgroupFile))
+}
+
+// subfolders returns the folders in a folder: none if it can not be read.
+func subfolders(dir string) []string {
+	file, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer file.Close()
+	entries, _ := file.ReadDir(maxCgroupEntries) // what was read before an error is there
+	var folders []string
+	for _, entry := range entries {
+		if entry.IsDir() {
+			folders = append(folders, filepath.Join(dir, entry.Name()))
+		}
+	}
+	return folders
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

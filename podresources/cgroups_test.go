@@ -1,0 +1,230 @@
+package podresources
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	uidA      = "6c61b571-6b3c-4d5e-8f0b-9b8d5c1a0001"
+	uidB      = "6c61b571-6b3c-4d5e-8f0b-9b8d5c1a0002"
+	uidC      = "6c61b571-6b3c-4d5e-8f0b-9b8d5c1a0003"
+	uidNever  = "6c61b571-6b3c-4d5e-8f0b-9b8d5c1a0009"
+	uidStatic = "0123456789abcdef0123456789abcdef"
+)
+
+// cgroupTree is a cgroup file system in a temporary folder.
+type cgroupTree struct {
+	t     *testing.T
+	sysfs string
+	v1    bool
+}
+
+func newCgroupTree(t *testing.T, v1 bool) cgroupTree {
+	t.Helper()
+	tree := cgroupTree{t: t, sysfs: t.TempDir(), v1: v1}
+	tree.mkdir(".")
+	if !v1 {
+		tree.write("cgroup.controllers", "cpu memory\n")
+	}
+	return tree
+}
+
+func (c cgroupTree) path(name string) string { return filepath.Join(c.sysfs, "fs", "cgroup", name) }
+
+func (c cgroupTree) mkdir(name string) {
+	c.t.Helper()
+	if err := os.MkdirAll(c.path(name), 0o755); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c cgroupTree) write(name, content string) {
+	c.t.Helper()
+	if err := os.WriteFile(c.path(name), []byte(content), 0o644); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// pod makes a pod's cgroup, with a container's in it that has processes or not.
+func (c cgroupTree) pod(name string, processes bool) {
+	c.t.Helper()
+	container := filepath.Join(name, "cri-containerd-1.scope")
+	c.mkdir(container)
+	populated, procs := "0", ""
+	if processes {
+		populated, procs = "1", "4711\n"
+	}
+	for _, dir := range []string{name, container} {
+		if !c.v1 {
+			c.write(filepath.Join(dir, "cgroup.events"), "populated "+populated+"\nfrozen 0\n")
+		}
+		c.write(filepath.Join(dir, "cgroup.procs"), "")
+	}
+	c.write(filepath.Join(container, "cgroup.procs"), procs)
+}
+
+func (c cgroupTree) remove(name string) {
+	c.t.Helper()
+	if err := os.RemoveAll(c.path(name)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// layout is where a kubelet has its pods of each quality of service.
+type layout struct {
+	v1                                bool
+	guaranteed, burstable, besteffort string // up to the UID
+	suffix                            string
+}
+
+func (l layout) path(class, uid string) string {
+	if l.suffix != "" {
+		uid = strings.ReplaceAll(uid, "-", "_")
+	}
+	return class + uid + l.suffix
+}
+
+var layouts = map[string]layout{
+	"v2 systemd": {
+		guaranteed: "kubepods.slice/kubepods-pod",
+		burstable:  "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod",
+		besteffort: "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod",
+		suffix:     ".slice",
+	},
+	"v2 systemd in kind": {
+		guaranteed: "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod",
+		burstable:  "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod",
+		besteffort: "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod",
+		suffix:     ".slice",
+	},
+	"v2 cgroupfs": {guaranteed: "kubepods/pod", burstable: "kubepods/burstable/pod", besteffort: "kubepods/besteffort/pod"},
+	"v1 cgroupfs": {
+		v1:         true,
+		guaranteed: "memory/kubepods/pod", burstable: "memory/kubepods/burstable/pod", besteffort: "memory/kubepods/besteffort/pod",
+	},
+	"v1 below other folders": {
+		v1:         true,
+		guaranteed: "pids/x/y/z/kubepods/pod", burstable: "pids/x/y/z/kubepods/burstable/pod", besteffort: "pids/x/y/z/kubepods/besteffort/pod",
+	},
+}
+
+func TestCgroupsState(t *testing.T) {
+	for name, l := range layouts {
+		t.Run(name, func(t *testing.T) {
+			tree := newCgroupTree(t, l.v1)
+			tree.mkdir("memory/system.slice/sshd.service")
+			a, b, c := l.path(l.guaranteed, uidA), l.path(l.burstable, uidB), l.path(l.besteffort, uidC)
+			static := l.path(l.burstable, uidStatic)
+			tree.pod(a, true)
+			tree.pod(b, true)
+			tree.pod(c, true)
+			tree.pod(static, false)
+			cgroups := NewCgroups(tree.sysfs, func() time.Time { return limiterStart })
+			expect := func(when string, want map[string]State) {
+				t.Helper()
+				for uid, want := range want {
+					if got := cgroups.State(uid); got != want {
+						t.Errorf("%s: %s is %v, want %v", when, uid, got, want)
+					}
+				}
+			}
+			expect("at first", map[string]State{
+				uidA: StateAlive, uidB: StateAlive, uidC: StateAlive, uidStatic: StateUnknown,
+				"": StateUnknown, "../..": StateUnknown, uidNever: StateUnknown,
+			})
+			tree.remove(a)
+			tree.pod(b, false)
+			tree.remove(static)
+			expect("later", map[string]State{uidA: StateGone, uidB: StateUnknown, uidC: StateAlive, uidStatic: StateGone})
+			for _, root := range []string{"kubepods.slice", "kubepods", "kubelet.slice", "memory", "pids"} {
+				tree.remove(root)
+			}
+			expect("with the whole tree out of sight", map[string]State{uidA: StateUnknown, uidC: StateUnknown})
+		})
+	}
+}
+
+// TestCgroupsStateScans: a pod that came after the last scan is found by another, one a second at most.
+func TestCgroupsStateScans(t *testing.T) {
+	tree := newCgroupTree(t, false)
+	now := limiterStart
+	cgroups := NewCgroups(tree.sysfs, func() time.Time { return now })
+	if got := cgroups.State(uidA); got != StateUnknown {
+		t.Errorf("without any cgroup: %v", got)
+	}
+	tree.pod("kubepods/pod"+uidA, true)
+	now = now.Add(minCgroupScan - 1)
+	if got := cgroups.State(uidA); got != StateUnknown {
+		t.Errorf("within a second of the last scan: %v", got)
+	}
+	now = now.Add(1)
+	if got := cgroups.State(uidA); got != StateAlive {
+		t.Errorf("a second later: %v", got)
+	}
+}
+
+func TestCgroupsRemembersNoMoreThanItMay(t *testing.T) {
+	tree := newCgroupTree(t, false)
+	cgroups := NewCgroups(tree.sysfs, time.Now)
+	tree.pod("kubepods/pod"+uidA, true)
+	cgroups.scan(func(string) {})
+	for i := range 2 * maxPodCgroups {
+		cgroups.remember(fmt.Sprint(i), podCgroup{path: tree.path("none")})
+	}
+	if got := len(cgroups.pods); got > maxPodCgroups {
+		t.Errorf("%d pods", got)
+	}
+	if got := cgroups.State(uidA); got != StateAlive {
+		t.Errorf("a pod that is there was forgotten: %v", got)
+	}
+}
+
+func TestAnyProcessIsBounded(t *testing.T) {
+	tree := newCgroupTree(t, true)
+	for i := range maxCgroupWalk {
+		tree.pod(fmt.Sprintf("pod/%d", i), false)
+	}
+	if _, err := anyProcess(tree.path("pod")); err == nil {
+		t.Error("walked through all of a tree that is too large")
+	}
+}
+
+func TestPodUID(t *testing.T) {
+	for name, want := range map[string]string{
+		"pod" + uidA:      uidA,
+		"pod" + uidStatic: uidStatic,
+		"kubepods-pod6c61b571_6b3c_4d5e_8f0b_9b8d5c1a0001.slice":                    uidA,
+		"kubepods-burstable-pod" + uidStatic + ".slice":                             uidStatic,
+		"kubelet-kubepods-besteffort-pod6c61b571_6b3c_4d5e_8f0b_9b8d5c1a0001.slice": uidA,
+		"pod":                    "",
+		"podium.d":               "",
+		"kubepods.slice":         "",
+		"burstable":              "",
+		"kubepods-pod.slice":     "",
+		"pod../..":               "",
+		"cri-containerd-1":       "",
+		"kubepods-pod\xff.slice": "",
+	} {
+		if got, ok := podUID(name); ok != (want != "") || ok && got != want {
+			t.Errorf("%q: %q, %v, want %q", name, got, ok, want)
+		}
+	}
+}
+
+func FuzzParsePopulated(f *testing.F) {
+	for _, seed := range []string{"populated 1\nfrozen 0\n", "populated 0\n", "frozen 0\npopulated 1", "populated", ""} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, events []byte) {
+		populated, err := parsePopulated(events)
+		if err == nil && !bytes.Contains(events, []byte("populated")) || err != nil && populated {
+			t.Errorf("%q: %v, %v", events, populated, err)
+		}
+	})
+}

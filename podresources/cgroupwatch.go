@@ -1,0 +1,165 @@
+package podresources
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+const (
+	// How often the pods' cgroups are listed: where inotify is not to be had; while there is no kubepods folder, whose
+	// coming inotify may not tell; and all the same.
+	pollCgroups    = time.Second
+	searchKubepods = 5 * time.Second
+	recheckCgroups = 30 * time.Second
+	// cgroupEvents is how many events may wait.
+	cgroupEvents = 1024
+)
+
+// Watch calls emit for every pod whose cgroup comes or goes, until ctx ends, whose error it returns. What is there at
+// the beginning is not emitted. Change.At is the time at which it was noticed: at once, but within a second where inotify
+// can not be used. emit is called by this goroutine, in order.
+//
+// The kubelet makes a pod's cgroup before its containers start, and removes it some time after they ended.
+func (c *Cgroups) Watch(ctx context.Context, emit func(Change)) error {
+	notify, err := fsnotify.NewBufferedWatcher(cgroupEvents)
+	if err != nil {
+		notify = nil // listing is left
+	} else {
+		defer notify.Close()
+	}
+	return newCgroupWatch(c, notify, emit).run(ctx)
+}
+
+// cgroupWatch is one call of [Cgroups.Watch].
+type cgroupWatch struct {
+	cgroups *Cgroups
+	emit    func(Change)
+	notify  *fsnotify.Watcher // nil: inotify is not to be had
+	present map[string]podCgroup
+	blind   bool // there is a folder that could not be watched
+	nowhere bool // there is no folder of pods
+}
+
+// newCgroupWatch looks at what is there.
+func newCgroupWatch(c *Cgroups, notify *fsnotify.Watcher, emit func(Change)) *cgroupWatch {
+	w := &cgroupWatch{cgroups: c, notify: notify, emit: emit}
+	w.present = w.scan()
+	return w
+}
+
+func (w *cgroupWatch) run(ctx context.Context) error {
+	var events chan fsnotify.Event
+	var failures chan error
+	if w.notify != nil {
+		events, failures = w.notify.Events, w.notify.Errors
+	}
+	for {
+		timer := time.NewTimer(w.interval())
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case event := <-events:
+			w.handle(event)
+		case <-failures: // more happened than the kernel could queue
+			w.rescan()
+		case <-timer.C:
+			w.rescan()
+		}
+		timer.Stop()
+	}
+}
+
+func (w *cgroupWatch) interval() time.Duration {
+	switch {
+	case w.blind:
+		return pollCgroups
+	case w.nowhere:
+		return searchKubepods
+	default:
+		return recheckCgroups
+	}
+}
+
+// scan lists the pods, and watches all folders in which they may come and go.
+func (w *cgroupWatch) scan() map[string]podCgroup {
+	w.blind, w.nowhere = w.notify == nil, true
+	return w.cgroups.scan(func(dir string) {
+		if isKubepods(filepath.Base(dir)) {
+			w.nowhere = false
+		}
+		if w.notify == nil {
+			return
+		}
+		if err := w.notify.Add(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			w.blind = true
+		}
+	})
+}
+
+// rescan finds out what has changed without an event that told it.
+func (w *cgroupWatch) rescan() {
+	pods := w.scan()
+	for _, uid := range slices.Sorted(maps.Keys(w.present)) {
+		if _, there := pods[uid]; !there {
+			w.gone(uid)
+		}
+	}
+	for _, uid := range slices.Sorted(maps.Keys(pods)) {
+		w.came(uid, pods[uid])
+	}
+}
+
+// handle does what an event asks for.
+func (w *cgroupWatch) handle(event fsnotify.Event) {
+	name := filepath.Base(event.Name)
+	uid, isPod := podUID(name)
+	switch {
+	case isPod && event.Has(fsnotify.Create):
+		pod := podCgroup{path: event.Name, kubepods: kubepodsOf(event.Name)}
+		w.cgroups.remember(uid, pod)
+		w.came(uid, pod)
+	case isPod && event.Has(fsnotify.Remove|fsnotify.Rename):
+		w.gone(uid)
+	case event.Has(fsnotify.Create) && (isKubepods(name) || isQoS(name)):
+		w.rescan()
+	}
+}
+
+// kubepodsOf returns the kubepods folder of a pod's folder.
+func kubepodsOf(dir string) string {
+	dir = filepath.Dir(dir)
+	if isQoS(filepath.Base(dir)) {
+		dir = filepath.Dir(dir)
+	}
+	return dir
+}
+
+// came emits that a pod came, once.
+func (w *cgroupWatch) came(uid string, pod podCgroup) {
+	if _, known := w.present[uid]; !known {
+		w.emit(Change{At: w.cgroups.now(), PodUID: uid})
+	}
+	w.present[uid] = pod
+}
+
+// gone emits that a pod is gone, once, if its folder indeed is.
+func (w *cgroupWatch) gone(uid string) {
+	pod, known := w.present[uid]
+	if !known {
+		return
+	}
+	if _, err := os.Lstat(pod.path); !errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	delete(w.present, uid)
+	w.emit(Change{At: w.cgroups.now(), Gone: true, PodUID: uid})
+}

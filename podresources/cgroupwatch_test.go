@@ -1,0 +1,218 @@
+package podresources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// watched is a running watch and what it emits.
+type watched struct {
+	t       *testing.T
+	notify  *fsnotify.Watcher
+	cgroups *Cgroups
+	changes chan Change
+}
+
+// startWatch watches until the test ends. When it returns, what is there has been seen.
+func startWatch(t *testing.T, tree cgroupTree, notify *fsnotify.Watcher) watched {
+	t.Helper()
+	w := watched{t: t, notify: notify, cgroups: NewCgroups(tree.sysfs, time.Now), changes: make(chan Change, 4096)}
+	watch := newCgroupWatch(w.cgroups, notify, func(c Change) { w.changes <- c })
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- watch.run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("watch ended with %v", err)
+		}
+		if notify != nil {
+			if err := notify.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return w
+}
+
+func newNotify(t *testing.T) *fsnotify.Watcher {
+	t.Helper()
+	notify, err := fsnotify.NewBufferedWatcher(cgroupEvents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return notify
+}
+
+// expect waits for the next changes.
+func (w watched) expect(want ...Change) {
+	w.t.Helper()
+	for _, want := range want {
+		select {
+		case got := <-w.changes:
+			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Change{}, "At")); diff != "" {
+				w.t.Fatal(diff)
+			}
+			if age := time.Since(got.At); age < 0 || age > patience {
+				w.t.Errorf("dated %v ago", age)
+			}
+		case <-time.After(patience):
+			w.t.Fatalf("no change, want %+v", want)
+		}
+	}
+}
+
+func podCame(uid string) Change { return Change{PodUID: uid} }
+
+func podGone(uid string) Change { return Change{PodUID: uid, Gone: true} }
+
+// TestWatch uses the kernel's inotify. One folder of pods is there from the beginning, the other comes with its pod.
+func TestWatch(t *testing.T) {
+	for name, l := range layouts {
+		t.Run(name, func(t *testing.T) {
+			tree := newCgroupTree(t, l.v1)
+			a, b, c := l.path(l.guaranteed, uidA), l.path(l.burstable, uidB), l.path(l.besteffort, uidC)
+			static := l.path(l.burstable, uidStatic)
+			tree.pod(static, true)
+			w := startWatch(t, tree, newNotify(t))
+
+			tree.pod(a, true)
+			w.expect(podCame(uidA))
+			tree.pod(b, true)
+			w.expect(podCame(uidB))
+			tree.pod(c, true)
+			w.expect(podCame(uidC))
+			if got := w.cgroups.State(uidC); got != StateAlive {
+				t.Errorf("a pod that came is %v", got)
+			}
+			tree.remove(b)
+			w.expect(podGone(uidB))
+			tree.remove(a)
+			w.expect(podGone(uidA))
+			tree.remove(static)
+			w.expect(podGone(uidStatic))
+			if got := w.cgroups.State(uidStatic); got != StateGone {
+				t.Errorf("a pod that went is %v", got)
+			}
+			tree.pod(b, true)
+			w.expect(podCame(uidB))
+		})
+	}
+}
+
+// TestWatchBeforeTheKubelet: kubepods comes later, and once more.
+func TestWatchBeforeTheKubelet(t *testing.T) {
+	tree := newCgroupTree(t, false)
+	w := startWatch(t, tree, newNotify(t))
+	tree.pod("kubepods/burstable/pod"+uidA, true)
+	w.expect(podCame(uidA))
+	tree.pod("kubepods/burstable/pod"+uidB, true)
+	w.expect(podCame(uidB))
+	tree.remove("kubepods/burstable/pod" + uidA)
+	w.expect(podGone(uidA))
+	tree.remove("kubepods/burstable/pod" + uidB)
+	w.expect(podGone(uidB))
+	tree.remove("kubepods")
+	tree.pod("kubepods/pod"+uidA, true)
+	w.expect(podCame(uidA))
+	tree.remove("kubepods/pod" + uidA)
+	w.expect(podGone(uidA))
+}
+
+// TestWatchOverflow: what the events did not tell is found when the kernel says that it lost some.
+func TestWatchOverflow(t *testing.T) {
+	tree := newCgroupTree(t, false)
+	tree.pod("kubepods/pod"+uidA, true)
+	notify := newNotify(t)
+	w := startWatch(t, tree, notify)
+	for _, dir := range notify.WatchList() {
+		if err := notify.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tree.pod("kubepods/pod"+uidB, true)
+	tree.remove("kubepods/pod" + uidA)
+	notify.Errors <- fsnotify.ErrEventOverflow
+	w.expect(podGone(uidA), podCame(uidB))
+	tree.remove("kubepods/pod" + uidB) // watched again
+	w.expect(podGone(uidB))
+}
+
+// TestWatchManyAtOnce: however many come and go at once, the last word on each is right.
+func TestWatchManyAtOnce(t *testing.T) {
+	tree := newCgroupTree(t, false)
+	tree.mkdir("kubepods/burstable")
+	w := startWatch(t, tree, newNotify(t))
+	const pods = 300
+	for i := range pods {
+		tree.mkdir(fmt.Sprintf("kubepods/burstable/pod%d", i))
+	}
+	tree.remove("kubepods/burstable")
+	tree.pod("kubepods/pod"+uidA, true)
+	there := make(map[string]bool)
+	for {
+		select {
+		case c := <-w.changes:
+			if there[c.PodUID] == !c.Gone {
+				t.Fatalf("%+v is nothing new", c)
+			}
+			there[c.PodUID] = !c.Gone
+		case <-time.After(patience):
+			t.Fatal("the last pod was not emitted")
+		}
+		if there[uidA] {
+			break
+		}
+	}
+	for uid, there := range there {
+		if there != (uid == uidA) {
+			t.Errorf("%s there: %v", uid, there)
+		}
+	}
+}
+
+// TestWatchWithoutInotify lists the pods every second; as soon as there is a folder for them at all.
+func TestWatchWithoutInotify(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tree := newCgroupTree(t, true)
+		w := startWatch(t, tree, nil)
+		expectAfter := func(d time.Duration, want ...Change) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			var got []Change
+			for len(w.changes) > 0 {
+				got = append(got, <-w.changes)
+			}
+			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Change{}, "At")); diff != "" {
+				t.Errorf("after %v: %s", d, diff)
+			}
+		}
+		tree.pod("cpu/kubepods/pod"+uidB, true)
+		tree.pod("cpu/kubepods/burstable/pod"+uidA, true)
+		expectAfter(pollCgroups, podCame(uidA), podCame(uidB))
+		expectAfter(pollCgroups)
+		tree.remove("cpu/kubepods/burstable/pod" + uidA)
+		expectAfter(pollCgroups, podGone(uidA))
+	})
+}
+
+func TestWatchEnds(t *testing.T) {
+	tree := newCgroupTree(t, false)
+	tree.pod(filepath.Join("kubepods", "pod"+uidA), true)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := NewCgroups(tree.sysfs, time.Now).Watch(ctx, func(c Change) { t.Errorf("what was there is emitted: %+v", c) })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("Watch: %v", err)
+	}
+}
