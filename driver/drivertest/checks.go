@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"errors"
+	"os"
 	"regexp"
 	"slices"
 	"testing"
@@ -95,6 +96,27 @@ func checkGoroutines(tb testing.TB, c Config) {
 		c.advance()
 	}
 	report(tb, "goroutines left by Sample", goleak.Find(options...))
+}
+
+// checkFiles: Sample leaves no file or connection open. A source may keep some, but not more with every sample.
+func checkFiles(tb testing.TB, c Config) {
+	source := c.New(tb)
+	c.healthy(tb, source)
+	before := openFiles(tb)
+	for range ticks {
+		c.advance()
+		c.healthy(tb, source)
+	}
+	if after := openFiles(tb); after >= before+ticks {
+		tb.Errorf("%d samples left %d files open", ticks, after-before)
+	}
+}
+
+func openFiles(tb testing.TB) int {
+	tb.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	report(tb, "count open files", err)
+	return len(entries)
 }
 
 // checkAbsent: hardware that is not there is neither a sample nor an error.

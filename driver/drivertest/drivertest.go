@@ -77,6 +77,7 @@ func (c Config) checks() []check {
 		{"ownership", checkOwnership},
 		{"cancelled", checkCancelled},
 		{"goroutines", checkGoroutines},
+		{"files", checkFiles},
 	}
 	if c.Absent != nil {
 		list = append(list, check{"absent", checkAbsent})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -261,6 +262,13 @@ func TestBadSourceFails(t *testing.T) {
 				return s, nil
 			}
 		}, "goroutines: goroutines left"},
+		{"file left open", func(f *fake) {
+			f.answer = func(_ context.Context, s []driver.Sample) ([]driver.Sample, error) {
+				file, err := os.Open(os.DevNull)
+				t.Cleanup(func() { file.Close() })
+				return s, err
+			}
+		}, "files: 5 samples left 5 files open"},
 	} {
 		t.Run(tc.name, func(t *testing.T) { wantFailure(t, config(tc.setup), tc.want) })
 	}
