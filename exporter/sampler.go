@@ -76,19 +76,28 @@ func (s *Sampler) Run(ctx context.Context) {
 
 	ticker := time.NewTicker(s.Interval)
 	defer ticker.Stop()
+	hinted := false
 	for {
 		begun := s.Now()
 		retry := s.tick(stop)
-		if !s.sleep(ctx, ticker, begun, retry) {
+		if again := s.Now().Add(followUp); hinted && (retry.IsZero() || again.Before(retry)) {
+			retry = again
+		}
+		var running bool
+		if running, hinted = s.sleep(ctx, ticker, begun, retry); !running {
 			s.tick(stop)
 			return
 		}
 	}
 }
 
-// sleep waits for the next tick: the regular one, one that a hint asks for, or a deferred question to the kubelet. It
-// returns false when ctx has ended.
-func (s *Sampler) sleep(ctx context.Context, ticker *time.Ticker, begun, retry time.Time) bool {
+// followUp is how long after a tick that a hint caused another one follows: when a pod's cgroup or CDI spec comes, its
+// containers are about to start, and a gauge that was read just before would be taken to rise until the next second.
+const followUp = 150 * time.Millisecond
+
+// sleep waits for the next tick: the regular one, one that a hint asks for, or one that was put off. It returns whether
+// there is to be one, which is not so when ctx has ended, and whether a hint is the cause.
+func (s *Sampler) sleep(ctx context.Context, ticker *time.Ticker, begun, retry time.Time) (running, hinted bool) {
 	var again <-chan time.Time
 	if !retry.IsZero() {
 		timer := time.NewTimer(max(retry.Sub(s.Now()), minGap))
@@ -97,19 +106,20 @@ func (s *Sampler) sleep(ctx context.Context, ticker *time.Ticker, begun, retry t
 	}
 	select {
 	case <-ctx.Done():
-		return false
+		return false, false
 	case <-ticker.C:
-		return true
+		return true, false
 	case <-again:
+		return true, false
 	case <-s.Hints:
 	}
 	gap := time.NewTimer(minGap - s.Now().Sub(begun))
 	defer gap.Stop()
 	select {
 	case <-ctx.Done():
-		return false
+		return false, true
 	case <-gap.C:
-		return true
+		return true, true
 	}
 }
 

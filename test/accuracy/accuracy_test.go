@@ -1,0 +1,316 @@
+// Package accuracy measures how far the figures of short pods are from the truth, as a real Prometheus has them.
+package accuracy
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sim"
+	"github.com/dra-exporter/dra-exporter/exporter/program"
+	"github.com/dra-exporter/dra-exporter/test/simnode"
+)
+
+const (
+	gpus           = 8
+	playing        = 2 * time.Minute
+	scrapeInterval = 15 * time.Second
+	slowRefresh    = 30 * time.Second
+	zeroHold       = 20 * time.Second
+	settling       = slowRefresh + 2*scrapeInterval // until the last pods' figures are scraped
+
+	maxErrorCreated  = 0.02
+	maxErrorZeroHold = 0.05
+)
+
+// The exporters that the test runs side by side on one node.
+const (
+	exact    = "exact"    // as shipped
+	held     = "held"     // with --counter.zero-hold
+	gauges   = "gauges"   // devices without counter of energy
+	slow     = "slow"     // devices that refresh every 30 s
+	slowHeld = "slowheld" // both
+	polling  = "polling"  // without anything that tells when ownership changes
+)
+
+// Pods of 2 to 7 s, back to back on each of 8 GPUs, scraped every 15 s: each pod's energy and active time, from the raw
+// samples, against the truth.
+func TestShortPods(t *testing.T) {
+	root, err := os.MkdirTemp("", "acc") // t.TempDir's path is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	node := newNode(t, root)
+	nowhere := []string{"--path.sysfs=" + filepath.Join(root, "none"), "--path.cdi=" + filepath.Join(root, "none")}
+	hold := "--counter.zero-hold=" + zeroHold.String()
+	exporters := map[string]string{
+		exact:    startExporter(t, node, sim.Options{}),
+		held:     startExporter(t, node, sim.Options{}, hold),
+		gauges:   startExporter(t, node, sim.Options{WithoutEnergyCounter: true}),
+		slow:     startExporter(t, node, sim.Options{Refresh: slowRefresh}),
+		slowHeld: startExporter(t, node, sim.Options{Refresh: slowRefresh}, hold),
+		polling:  startExporter(t, node, sim.Options{}, nowhere...),
+	}
+	created := startPrometheus(t, scrapeInterval, exporters, "--enable-feature=created-timestamp-zero-ingestion")
+	plain := startPrometheus(t, scrapeInterval, exporters)
+
+	begun := time.Now()
+	time.Sleep(2 * time.Second) // the exporters know the devices before the first pod comes
+	play(t, node, begun.Add(playing))
+	time.Sleep(settling)
+	at := time.Now()
+	pods := truthOf(node, at)
+	if len(pods) < gpus*10 {
+		t.Fatalf("%d pods were played, which says little", len(pods))
+	}
+
+	table := &report{pods: pods}
+	withCreated := table.add("created timestamps ingested", measure(t, created, exact, at), pods)
+	withHold := table.add("default Prometheus, zero-hold "+zeroHold.String(), measure(t, plain, held, at), pods)
+	table.add("default Prometheus, no zero-hold", measure(t, plain, exact, at), pods)
+	table.add("energy as integral of power, created timestamps", measure(t, created, gauges, at), pods)
+	slowly := table.add("source refreshes every 30 s, created timestamps", measure(t, created, slow, at), pods)
+	table.add("source refreshes every 30 s, zero-hold", measure(t, plain, slowHeld, at), pods)
+	table.add("polling at 1 s alone, created timestamps", measure(t, created, polling, at), pods)
+	table.add("today: each scrape interval to its owner at the scrape", today(t, plain, node, at), pods)
+	t.Logf("%d pods of 2 to 7 s on %d GPUs in %v, scraped every %v\n%s", len(pods), gpus, playing, scrapeInterval, table)
+
+	withCreated.hold(t, maxErrorCreated)
+	withHold.hold(t, maxErrorZeroHold)
+	if slowly.seen != len(pods) {
+		t.Errorf("the slow source shows %d of %d pods", slowly.seen, len(pods))
+	}
+	// Where a refresh interval reaches beyond the first or the last pod, its free part takes its share by time.
+	if math.Abs(slowly.total-1) > 0.1 {
+		t.Errorf("the slow source shows %.1f %% of the energy of all pods together, want about 100", 100*slowly.total)
+	}
+}
+
+func newNode(t *testing.T, root string) *simnode.Node {
+	var devices []simnode.Device
+	for i := range gpus {
+		devices = append(devices, simnode.GPU(1, i))
+	}
+	node, err := simnode.New(root, 1, devices, simnode.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := node.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(node.Close)
+	return node
+}
+
+// startExporter runs the program on the node until the test ends, and returns its address.
+func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags ...string) string {
+	address := freeAddress(t)
+	sources := []program.Source{{Name: "sim", New: func(program.Paths) (driver.Source, error) { return node.SourceWith(devices), nil }}}
+	args := []string{"--web.listen-address=" + address, "--web.last-scrape-timeout=0s", "--log.level=warn"}
+	for _, arg := range node.Args() {
+		name, _, _ := strings.Cut(arg, "=")
+		if !slices.ContainsFunc(flags, func(flag string) bool { return strings.HasPrefix(flag, name+"=") }) {
+			args = append(args, arg)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	var said bytes.Buffer
+	running.Go(func() {
+		if status := program.Run(ctx, append(args, flags...), sources, &said, &said); status != 0 {
+			t.Errorf("the exporter ended with %d", status)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		if t.Failed() {
+			t.Logf("exporter %v said:\n%s", flags, &said)
+		}
+	})
+	await(t, 10*time.Second, "the exporter is ready", func() bool { return get("http://"+address+"/readyz") == nil })
+	return address
+}
+
+// play runs pod after pod on every device until the end.
+func play(t *testing.T, node *simnode.Node, end time.Time) {
+	var playing sync.WaitGroup
+	for gpu := range gpus {
+		random := rand.New(rand.NewPCG(1, uint64(gpu)))
+		playing.Go(func() {
+			for i := 0; time.Now().Before(end); i++ {
+				name := fmt.Sprintf("pod-%d-%d", gpu, i)
+				spec := simnode.PodSpec{Namespace: "batch", Name: name, Claims: []simnode.ClaimSpec{{
+					Name:     "gpu",
+					Requests: []simnode.Request{{Name: "gpu", Devices: []string{fmt.Sprintf("gpu-%d", gpu)}, Load: load(random)}},
+				}}}
+				if err := node.StartPod(spec); err != nil {
+					t.Error(err)
+					return
+				}
+				time.Sleep(2*time.Second + time.Duration(random.Float64()*float64(5*time.Second)))
+				if err := node.StopPod("batch", name); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	playing.Wait()
+}
+
+// load is what a pod does: something steady, or something that rises or falls.
+func load(random *rand.Rand) sim.Profile {
+	level := func() float64 { return 0.1 + 0.9*random.Float64() }
+	if random.IntN(2) == 0 {
+		return sim.Constant(level())
+	}
+	return sim.Ramp(level(), level(), 4*time.Second)
+}
+
+// usage is what a pod used, or is said to have used.
+type usage struct{ joules, active float64 }
+
+func truthOf(node *simnode.Node, at time.Time) map[string]usage {
+	out := map[string]usage{}
+	for _, use := range node.Uses(at) {
+		u := out[use.Pod.Name]
+		u.joules += use.Truth.Joules
+		u.active += use.Truth.ActiveSeconds
+		out[use.Pod.Name] = u
+	}
+	return out
+}
+
+const window = "[10m]"
+
+// measure returns what a Prometheus has of the pods: the last raw sample less the first, which created timestamps or a
+// zero-hold make 0.
+func measure(t *testing.T, p prometheus, exporter string, at time.Time) figures {
+	f := figures{raw: map[string]usage{}, increase: map[string]usage{}}
+	each := func(metric string, set func(*usage, float64)) {
+		selector := fmt.Sprintf("%s{exporter=%q}%s", metric, exporter, window)
+		for _, s := range p.query(t, selector, at) {
+			update(f.raw, s, s.samples[len(s.samples)-1].value-s.samples[0].value, set)
+		}
+		for _, s := range p.query(t, "increase("+selector+")", at) {
+			update(f.increase, s, s.samples[0].value, set)
+		}
+	}
+	each("dra_pod_energy_joules_total", func(u *usage, v float64) { u.joules += v })
+	each("dra_pod_active_seconds_total", func(u *usage, v float64) { u.active += v })
+	return f
+}
+
+func update(usages map[string]usage, s series, value float64, set func(*usage, float64)) {
+	u := usages[s.labels["pod"]]
+	set(&u, value)
+	usages[s.labels["pod"]] = u
+}
+
+// today is the method of today's exporters: what a device did in a scrape interval is its owner's at the scrape.
+func today(t *testing.T, p prometheus, node *simnode.Node, at time.Time) figures {
+	f := figures{raw: map[string]usage{}}
+	uses := node.Uses(at)
+	each := func(metric string, set func(*usage, float64)) {
+		for _, s := range p.query(t, fmt.Sprintf("%s{exporter=%q}%s", metric, exact, window), at) {
+			for i := 1; i < len(s.samples); i++ {
+				for _, use := range uses {
+					now := s.samples[i].at
+					if use.Device.Device == s.labels["device"] && !use.From.After(now) && (use.To.IsZero() || use.To.After(now)) {
+						u := f.raw[use.Pod.Name]
+						set(&u, s.samples[i].value-s.samples[i-1].value)
+						f.raw[use.Pod.Name] = u
+					}
+				}
+			}
+		}
+	}
+	each("dra_device_energy_joules_total", func(u *usage, v float64) { u.joules += v })
+	each("dra_device_active_seconds_total", func(u *usage, v float64) { u.active += v })
+	return f
+}
+
+// figures are what some method says of each pod.
+type figures struct{ raw, increase map[string]usage }
+
+// summary is how far figures are from the truth.
+type summary struct {
+	name           string
+	joules, active float64 // mean relative errors
+	increase       float64 // of energy by increase(); NaN: none
+	seen, pods     int     // pods of which there is anything
+	total          float64 // the energy of all pods together over the truth
+}
+
+// hold fails the test where a mean is above the bound, or a pod is missing.
+func (s summary) hold(t *testing.T, bound float64) {
+	t.Helper()
+	if !(s.joules <= bound) {
+		t.Errorf("%s: mean relative error of energy is %.2f %%, want at most %.0f", s.name, 100*s.joules, 100*bound)
+	}
+	if !(s.active <= bound) {
+		t.Errorf("%s: mean relative error of active time is %.2f %%, want at most %.0f", s.name, 100*s.active, 100*bound)
+	}
+	if s.seen != s.pods {
+		t.Errorf("%s: %d of %d pods are seen", s.name, s.seen, s.pods)
+	}
+}
+
+// report is a table of summaries.
+type report struct {
+	pods map[string]usage
+	rows []summary
+}
+
+func (r *report) add(name string, f figures, pods map[string]usage) summary {
+	s := summary{name: name, pods: len(pods), increase: math.NaN()}
+	said, actual := 0.0, 0.0
+	for pod, truth := range pods {
+		got, ok := f.raw[pod]
+		if ok && got.joules > 0 {
+			s.seen++
+		}
+		s.joules += math.Abs(got.joules-truth.joules) / truth.joules / float64(len(pods))
+		s.active += math.Abs(got.active-truth.active) / truth.active / float64(len(pods))
+		said, actual = said+got.joules, actual+truth.joules
+	}
+	s.total = said / actual
+	if f.increase != nil {
+		s.increase = 0
+		for pod, truth := range pods {
+			s.increase += math.Abs(f.increase[pod].joules-truth.joules) / truth.joules / float64(len(pods))
+		}
+	}
+	r.rows = append(r.rows, s)
+	return s
+}
+
+// String returns the table.
+func (r *report) String() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(w, "METHOD\tENERGY ERROR\tACTIVE ERROR\tBY INCREASE()\tPODS SEEN\tENERGY OF ALL")
+	for _, s := range r.rows {
+		increase := "-"
+		if !math.IsNaN(s.increase) {
+			increase = fmt.Sprintf("%.2f %%", 100*s.increase)
+		}
+		_, _ = fmt.Fprintf(w, "%s\t%.2f %%\t%.2f %%\t%s\t%.1f %%\t%.1f %%\n",
+			s.name, 100*s.joules, 100*s.active, increase, 100*float64(s.seen)/float64(s.pods), 100*s.total)
+	}
+	_ = w.Flush() // to memory
+	return b.String()
+}
