@@ -1,0 +1,141 @@
+package podresources
+
+import (
+	"slices"
+	"time"
+)
+
+// State is what a pod's cgroup tells of the pod.
+type State uint8
+
+// The states.
+const (
+	StateUnknown State = iota // never seen, or there without processes
+	StateAlive                // there, with processes
+	StateGone                 // was there, and is no more
+)
+
+// String returns the state's name, for logs.
+func (s State) String() string {
+	switch s {
+	case StateAlive:
+		return "alive"
+	case StateGone:
+		return "gone"
+	default:
+		return "unknown"
+	}
+}
+
+// Keeper decides what of the kubelet's answers is believed, and holds what was believed last. It does no I/O of its
+// own, and is used by one goroutine at a time.
+//
+// A kubelet that has restarted answers successfully with nothing for about a second, and for as long as the API server
+// is away. So an answer without a single holder, after one that had some, is not believed of
+//
+//   - a pod whose cgroup has processes, for as long as it has;
+//   - a pod of which nothing is known, until Grace has passed since the first of these answers.
+//
+// A pod whose cgroup is seen gone holds nothing any more, at once, also while the kubelet does not answer. An answer with
+// any holder proves that the kubelet knows its pods, and is believed as a whole.
+type Keeper struct {
+	// Grace is how long empty answers are not believed of pods in StateUnknown.
+	Grace time.Duration
+	// PodState tells whether the pod of that UID, never "", lives; nil: that is never known.
+	PodState func(uid string) State
+	// PodUID returns the UID of a pod, "" where it is unknown; nil: it always is.
+	PodUID func(pod Pod, now time.Time) string
+
+	allocations []Allocation
+	at          time.Time
+	emptySince  time.Time // of the first of the empty answers that are not believed; zero: the last answer is believed
+}
+
+// Observe takes note of an answer that came at a time, or of the error in its place. The allocations belong to the keeper
+// from now on; their holders' UIDs are filled in.
+func (k *Keeper) Observe(allocations []Allocation, err error, now time.Time) {
+	switch {
+	case err != nil:
+		k.drop(func(state State) bool { return state == StateGone })
+	case len(allocations) > 0 || len(k.allocations) == 0:
+		k.believe(allocations, now)
+	default:
+		k.doubt(now)
+	}
+}
+
+// Allocations returns what is believed. It is not to be changed, and will not change.
+func (k *Keeper) Allocations() []Allocation { return k.allocations }
+
+// At returns when the answer came that was believed last; zero: there was none.
+func (k *Keeper) At() time.Time { return k.at }
+
+// Doubting tells whether the last answer was empty, and is not believed of all holders.
+func (k *Keeper) Doubting() bool { return !k.emptySince.IsZero() && len(k.allocations) > 0 }
+
+// believe takes an answer as a whole.
+func (k *Keeper) believe(allocations []Allocation, now time.Time) {
+	k.fillUIDs(allocations, now)
+	k.allocations, k.at, k.emptySince = allocations, now, time.Time{}
+}
+
+// doubt drops, at an empty answer, the holders of whom it is true.
+func (k *Keeper) doubt(now time.Time) {
+	if k.emptySince.IsZero() {
+		k.emptySince = now
+	}
+	graceOver := now.Sub(k.emptySince) >= k.Grace
+	k.drop(func(state State) bool { return state == StateGone || state == StateUnknown && graceOver })
+	if len(k.allocations) == 0 {
+		k.believe(nil, now)
+	}
+}
+
+// drop takes the holders away whose pods are in a state that ends holding. What was returned before does not change.
+func (k *Keeper) drop(ends func(State) bool) {
+	ended := make(map[string]bool) // by UID
+	dropped := func(h Holder) bool {
+		end, known := ended[h.UID]
+		if !known {
+			end = ends(k.state(h.UID))
+			ended[h.UID] = end
+		}
+		return end
+	}
+	kept := make([]Allocation, 0, len(k.allocations))
+	for _, a := range k.allocations {
+		if slices.ContainsFunc(a.Holders, dropped) {
+			a.Holders = slices.DeleteFunc(slices.Clone(a.Holders), dropped)
+		}
+		if len(a.Holders) > 0 {
+			kept = append(kept, a)
+		}
+	}
+	k.allocations = kept
+}
+
+func (k *Keeper) state(uid string) State {
+	if uid == "" || k.PodState == nil {
+		return StateUnknown
+	}
+	return k.PodState(uid)
+}
+
+// fillUIDs sets the UIDs of all holders.
+func (k *Keeper) fillUIDs(allocations []Allocation, now time.Time) {
+	if k.PodUID == nil {
+		return
+	}
+	uids := make(map[Pod]string)
+	for _, a := range allocations {
+		for i := range a.Holders {
+			h := &a.Holders[i]
+			uid, known := uids[h.Pod]
+			if !known {
+				uid = k.PodUID(h.Pod, now)
+				uids[h.Pod] = uid
+			}
+			h.UID = uid
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package podresources
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// logTree is a folder of pods' logs.
+type logTree struct {
+	t    *testing.T
+	path string
+}
+
+func newLogTree(t *testing.T) logTree {
+	t.Helper()
+	return logTree{t: t, path: t.TempDir()}
+}
+
+func (l logTree) mkdir(names ...string) {
+	l.t.Helper()
+	for _, name := range names {
+		if err := os.Mkdir(filepath.Join(l.path, name), 0o755); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+}
+
+// touch sets when a folder, or "." for all of them, changed.
+func (l logTree) touch(name string, at time.Time) {
+	l.t.Helper()
+	if err := os.Chtimes(filepath.Join(l.path, name), at, at); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func TestPodLogs(t *testing.T) {
+	tree := newLogTree(t)
+	tree.mkdir("ns_a_"+uidA, "ns_static-node1_"+uidStatic, "ns_twice_"+uidA, "ns_twice_"+uidB, "ns_twice_"+uidC,
+		"ns_hostile_..", "ns_hostile_a b", "_hostile_"+uidA, "ns__"+uidA, "ns_hostile", "ns_hostile_"+uidA+"_x", "ns_hostile_x\n")
+	tree.touch("ns_twice_"+uidA, limiterStart)
+	tree.touch("ns_twice_"+uidB, limiterStart.Add(time.Second))
+	tree.touch("ns_twice_"+uidC, limiterStart.Add(-time.Second))
+	if err := os.WriteFile(filepath.Join(tree.path, "ns_file_"+uidA), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	logs := NewPodLogs(tree.path)
+	for pod, want := range map[Pod]string{
+		{"ns", "a"}: uidA, {"ns", "static-node1"}: uidStatic, {"ns", "twice"}: uidB,
+		{"ns", "hostile"}: "", {"", "hostile"}: "", {"ns", ""}: "", {"ns", "file"}: "", {"other", "a"}: "",
+	} {
+		if got := logs.UID(pod, limiterStart); got != want {
+			t.Errorf("%v: %q, want %q", pod, got, want)
+		}
+	}
+	if logs.Err() != nil {
+		t.Error(logs.Err())
+	}
+}
+
+// TestPodLogsReads: the folder is read for a pod that it did not have, and when it changed; twice a second at most.
+func TestPodLogsReads(t *testing.T) {
+	tree := newLogTree(t)
+	logs, now := NewPodLogs(tree.path), limiterStart
+	expect := func(when, name, want string) {
+		t.Helper()
+		if got := logs.UID(Pod{"ns", name}, now); got != want {
+			t.Errorf("%s: %q, want %q", when, got, want)
+		}
+	}
+	tree.mkdir("ns_a_" + uidA)
+	tree.touch(".", limiterStart)
+	expect("at first", "a", uidA)
+	tree.mkdir("ns_b_" + uidB)
+	tree.touch(".", limiterStart)
+	now = now.Add(podLogsInterval - 1)
+	expect("too soon", "b", "")
+	now = now.Add(1)
+	expect("a pod that is known", "a", uidA)
+	expect("a pod that is not, and the folder seems the same", "b", uidB)
+
+	tree.mkdir("ns_a_" + uidC)
+	tree.touch("ns_a_"+uidA, limiterStart)
+	tree.touch(".", limiterStart)
+	now = now.Add(time.Hour)
+	expect("the folder seems the same", "a", uidA)
+	tree.touch(".", limiterStart.Add(time.Second))
+	expect("too soon after the last look", "a", uidA)
+	now = now.Add(podLogsInterval)
+	expect("the folder has changed", "a", uidC)
+}
+
+func TestPodLogsAway(t *testing.T) {
+	tree := newLogTree(t)
+	tree.mkdir("ns_a_" + uidA)
+	logs := NewPodLogs(tree.path)
+	if logs.UID(Pod{"ns", "a"}, limiterStart) != uidA {
+		t.Error("not found")
+	}
+	if err := os.RemoveAll(tree.path); err != nil {
+		t.Fatal(err)
+	}
+	if logs.UID(Pod{"ns", "a"}, limiterStart.Add(time.Hour)) != uidA || logs.Err() == nil {
+		t.Errorf("a folder that is away: error %v", logs.Err())
+	}
+	if NewPodLogs(filepath.Join(tree.path, "none")).UID(Pod{"ns", "a"}, limiterStart) != "" {
+		t.Error("a UID from nowhere")
+	}
+}
+
+func TestPodLogsAreBounded(t *testing.T) {
+	tree := newLogTree(t)
+	for i := range maxPodLogs + 10 {
+		tree.mkdir(fmt.Sprintf("ns_pod-%d_%s", i, uidA))
+	}
+	logs := NewPodLogs(tree.path)
+	logs.UID(Pod{}, limiterStart)
+	if len(logs.pods) != maxPodLogs {
+		t.Errorf("%d pods, want %d", len(logs.pods), maxPodLogs)
+	}
+}
+
+func FuzzParsePodLog(f *testing.F) {
+	f.Add("team-a_single_" + uidA)
+	f.Add("kube-system_etcd-node1_" + uidStatic)
+	f.Add("__")
+	f.Fuzz(func(t *testing.T, folder string) {
+		pod, uid, ok := parsePodLog(folder)
+		if ok && (pod.Namespace+"_"+pod.Name+"_"+uid != folder || filepath.Base(uid) != uid || uid == "..") {
+			t.Errorf("%q: %v, %q", folder, pod, uid)
+		}
+	})
+}
