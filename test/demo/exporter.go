@@ -1,0 +1,55 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/program"
+	"github.com/dra-exporter/dra-exporter/test/simnode"
+)
+
+// runExporter runs the exporter's program on the node until ctx ends.
+func runExporter(ctx context.Context, listen string, node *simnode.Node, stderr io.Writer) error {
+	args := append(node.Args(), "--web.listen-address="+listen, "--web.last-scrape-timeout=0s", "--log.level=warn")
+	sources := []program.Source{{
+		Name: "sim", Help: "Read the simulated devices.",
+		New: func(program.Paths) (driver.Source, error) { return node.Source(), nil },
+	}}
+	if status := program.Run(ctx, args, sources, io.Discard, stderr); status != 0 {
+		return fmt.Errorf("run exporter: exit status %d", status)
+	}
+	return nil
+}
+
+// waitReady returns when the exporter has its first snapshot, or an error if it ends before.
+func waitReady(ctx context.Context, listen string, exporter <-chan error) error {
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for !ready(ctx, listen) {
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the exporter: %w", ctx.Err())
+		case err := <-exporter:
+			return cmp.Or(err, errEnded)
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+func ready(ctx context.Context, listen string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+listen+"/readyz", nil)
+	if err != nil {
+		return false
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return false
+	}
+	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
+}

@@ -1,0 +1,149 @@
+// Command demo runs dra-exporter on a simulated node: real kubelet socket, cgroups, CDI specs and slices below a
+// temporary folder, simulated devices, and pods that come and go. It needs no cluster, no hardware and no privileges.
+//
+//	go run ./test/demo [--for=60s] [--listen=127.0.0.1:10985] [--seed=1]
+//
+// With --for it ends by itself, and fails unless the exporter joined pods with what their devices do.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver/sim"
+	"github.com/dra-exporter/dra-exporter/test/simnode"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the demo at once
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// demo is what the flags say.
+type demo struct {
+	length time.Duration // 0: until it is interrupted
+	listen string
+	seed   uint64
+}
+
+// The exit statuses.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// run runs the demo until ctx ends, or for as long as the flags say, and returns the exit status.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var d demo
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.DurationVar(&d.length, "for", 0, "how long to run; 0: until interrupted")
+	flags.StringVar(&d.listen, "listen", "127.0.0.1:10985", "address to serve on")
+	flags.Uint64Var(&d.seed, "seed", 1, "the same seed plays the same pods on the same devices")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil || flags.NArg() > 0:
+		_, _ = fmt.Fprintln(stderr, "usage: demo [--for=60s] [--listen=127.0.0.1:10985] [--seed=1]")
+		return exitUsage
+	}
+	if err := d.run(ctx, stdout, stderr); err != nil {
+		_, _ = fmt.Fprintf(stderr, "demo: %v\n", err)
+		return exitFailure
+	}
+	return 0
+}
+
+// run makes the node, and removes it in the end.
+func (d demo) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
+	root, err := os.MkdirTemp("", "dra-demo-")
+	if err != nil {
+		return fmt.Errorf("make root: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(root)) }()
+	scenario := simnode.Demo(d.seed)
+	// Averages over a second are what real drivers tell of utilization and power.
+	node, err := simnode.New(root, d.seed, scenario.Devices, simnode.Options{Sim: sim.Options{Window: time.Second}})
+	if err != nil {
+		return fmt.Errorf("make node: %w", err)
+	}
+	if err := node.Start(); err != nil {
+		return fmt.Errorf("start node: %w", err)
+	}
+	defer node.Close()
+	return d.play(ctx, node, scenario, stdout, stderr)
+}
+
+// play runs the exporter, and then the pods, on the node. The exporter outlives ctx for the summary.
+func (d demo) play(ctx context.Context, node *simnode.Node, scenario simnode.Scenario, stdout, stderr io.Writer) error {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	exporter, pods := make(chan error, 1), make(chan error, 1)
+	var both sync.WaitGroup
+	both.Go(func() { exporter <- runExporter(running, d.listen, node, stderr) })
+	defer both.Wait()
+	defer stop()
+
+	if err := waitReady(ctx, d.listen, exporter); err != nil {
+		return err
+	}
+	began := time.Now()
+	before := used(node, began)
+	both.Go(func() { pods <- scenario.Run(running, node) })
+	d.greet(stdout)
+	over, cancel := d.until(ctx)
+	defer cancel()
+
+	select {
+	case err := <-exporter:
+		return cmp.Or(err, errEnded)
+	case err := <-pods:
+		return cmp.Or(err, errEnded)
+	case <-over.Done():
+	}
+	s, err := summarize(running, d.listen, node, before)
+	if err != nil {
+		return err
+	}
+	_, _ = fmt.Fprintf(stdout, "\nAfter %v:\n%v", time.Since(began).Round(time.Second), s)
+	if d.length > 0 && s.pods == 0 {
+		return errNothing
+	}
+	return nil
+}
+
+var (
+	errEnded   = errors.New("ended before it was told to")
+	errNothing = errors.New("no pod was joined with what its devices do")
+)
+
+// until returns a context that ends when the demo is over.
+func (d demo) until(ctx context.Context) (context.Context, context.CancelFunc) {
+	if d.length <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d.length)
+}
+
+func (d demo) greet(w io.Writer) {
+	_, _ = fmt.Fprintf(w, `
+dra-exporter runs on a simulated node with 8 GPUs and 4 network interfaces. Pods come and go.
+
+  page      http://%[1]s/
+  metrics   http://%[1]s/metrics
+  snapshot  http://%[1]s/api/v1/snapshot
+
+`, d.listen)
+	if d.length == 0 {
+		_, _ = fmt.Fprintln(w, "Ctrl-C ends it.")
+	}
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// demoOn runs the demo on a free port, and returns its status and output.
+func demoOn(t *testing.T, ctx context.Context, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	temporary := t.TempDir()
+	t.Setenv("TMPDIR", temporary)
+	t.Cleanup(http.DefaultClient.CloseIdleConnections)
+	var out, errs strings.Builder
+	status = run(ctx, append([]string{"--listen=" + address}, args...), &out, &errs)
+	if left, err := os.ReadDir(temporary); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	return status, out.String(), errs.String()
+}
+
+// TestDemo runs the demo for a few seconds: with the exporter's real program, on a real socket and real files.
+func TestDemo(t *testing.T) {
+	status, stdout, stderr := demoOn(t, t.Context(), "--for=4s", "--seed=2")
+	if status != 0 || stderr != "" {
+		t.Errorf("status %d: %s", status, stderr)
+	}
+	for _, want := range []string{
+		`page +http://127`, `pods played +1[2-9]`, `joined +16 devices \(1[0-2] of them held\), 1\d claims, 1\d pods`, `energy +(\d+\.\d) kJ`,
+	} {
+		if !regexp.MustCompile(want).MatchString(stdout) {
+			t.Errorf("output does not match %q:\n%s", want, stdout)
+		}
+	}
+}
+
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	status, stdout, stderr := demoOn(t, ctx)
+	if status != 0 || !strings.Contains(stdout, "pods played") {
+		t.Errorf("status %d: %s\n%s", status, stdout, stderr)
+	}
+}
+
+func TestNothingJoined(t *testing.T) {
+	status, _, stderr := demoOn(t, t.Context(), "--for=1ns")
+	if status != exitFailure || !strings.Contains(stderr, errNothing.Error()) {
+		t.Errorf("status %d: %s", status, stderr)
+	}
+}
+
+func TestBadFlags(t *testing.T) {
+	for _, flag := range []string{"--for=soon", "--seed=-1", "more"} {
+		if status, _, stderr := demoOn(t, t.Context(), flag); status != exitUsage || !strings.Contains(stderr, "usage:") {
+			t.Errorf("%s: status %d: %s", flag, status, stderr)
+		}
+	}
+	if status, _, _ := demoOn(t, t.Context(), "--help"); status != 0 {
+		t.Errorf("--help: status %d", status)
+	}
+	status, _, stderr := demoOn(t, t.Context(), "--for=2s", "--listen=nowhere.invalid:1")
+	if status != exitFailure || !strings.Contains(stderr, "run exporter") {
+		t.Errorf("bad address: status %d: %s", status, stderr)
+	}
+}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/test/simnode"
+)
+
+// summary is what the exporter made of the demo.
+type summary struct {
+	played                int // pods
+	devices, claims, pods int // joined with telemetry
+	held                  int // devices
+	series                int
+	joules, podJoules     float64 // of all devices, and those of them that pods used, as the exporter has it
+	truth                 float64 // joules that the devices really used in that time
+}
+
+// String returns the summary, a line for each fact.
+func (s summary) String() string {
+	return fmt.Sprintf(`  pods played     %d
+  joined          %d devices (%d of them held), %d claims, %d pods
+  energy          %.1f kJ by the exporter, %.1f kJ in truth; %.1f kJ of it used by pods
+  series          %d
+`, s.played, s.devices, s.held, s.claims, s.pods, s.joules/1e3, s.truth/1e3, s.podJoules/1e3, s.series)
+}
+
+// used returns the joules that the devices really used so far.
+func used(node *simnode.Node, at time.Time) float64 {
+	sum := 0.0
+	for _, id := range node.Devices() {
+		sum += node.Total(id, at).Joules
+	}
+	return sum
+}
+
+// summarize asks the exporter, whose devices had used so many joules when it began.
+func summarize(ctx context.Context, listen string, node *simnode.Node, before float64) (summary, error) {
+	r, err := fetch(ctx, "http://"+listen+"/api/v1/snapshot")
+	if err != nil {
+		return summary{}, err
+	}
+	s := summary{played: node.Played(), series: r.Series, truth: used(node, r.Time) - before}
+	for _, d := range r.Devices {
+		if len(d.Values) == 0 {
+			continue
+		}
+		s.devices++
+		s.joules += energy(d.Values)
+		if d.Attribution != "" {
+			s.held++
+		}
+	}
+	s.claims, _ = joined(r.Claims)
+	s.pods, s.podJoules = joined(r.Pods)
+	return s, nil
+}
+
+func fetch(ctx context.Context, url string) (exporter.Report, error) {
+	var r exporter.Report
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return r, fmt.Errorf("get snapshot: %w", err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return r, fmt.Errorf("get snapshot: %w", err)
+	}
+	defer response.Body.Close() //nolint:errcheck // only read
+	if response.StatusCode != http.StatusOK {
+		return r, fmt.Errorf("get snapshot: %s", response.Status)
+	}
+	if err := json.NewDecoder(response.Body).Decode(&r); err != nil {
+		return r, fmt.Errorf("decode snapshot: %w", err)
+	}
+	return r, nil
+}
+
+// joined returns the number of claims, or pods, that have telemetry, and the energy of all.
+func joined(rows []exporter.HolderReport) (int, float64) {
+	names, joules := map[[2]string]bool{}, 0.0
+	for _, row := range rows {
+		if len(row.Values) > 0 {
+			names[[2]string{row.Namespace, row.Name}] = true
+		}
+		joules += energy(row.Values)
+	}
+	return len(names), joules
+}
+
+func energy(values []exporter.ValueReport) float64 {
+	sum := 0.0
+	for _, v := range values {
+		if v.Quantity == driver.Energy.String() {
+			sum += v.Value
+		}
+	}
+	return sum
+}
