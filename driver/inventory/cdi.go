@@ -225,7 +225,7 @@ func readDir(dir string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read folder: %w", err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	names, err := f.Readdirnames(4 * maxSpecs)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("read folder: %w", err)
@@ -256,7 +256,7 @@ func (c *CDI) update(dir int, path string, at time.Time) (came, gone []change) {
 		return nil, c.bad(f, at, err)
 	}
 	digest := fnv.New64a()
-	digest.Write(data)
+	_, _ = digest.Write(data) // a hash takes everything
 	changed := f.digest != digest.Sum64() || !f.badSince.IsZero() || f.devices == nil
 	before := namesOf(f.devices)
 	*f = specFile{dir: dir, stamp: current, digest: digest.Sum64(), devices: devices}

@@ -16,12 +16,13 @@ import (
 
 // spec returns a CDI spec in YAML of kind vendor.test/dev; each device is "name" or "name=/dev/path".
 func spec(devices ...string) string {
-	out := "cdiVersion: 0.6.0\nkind: vendor.test/dev\ndevices:\n"
+	var b strings.Builder
+	b.WriteString("cdiVersion: 0.6.0\nkind: vendor.test/dev\ndevices:\n")
 	for _, d := range devices {
 		name, path, _ := strings.Cut(d, "=")
-		out += fmt.Sprintf("- name: %q\n  containerEdits:\n    env: [A=b]\n    deviceNodes:\n    - path: %q\n", name, path)
+		fmt.Fprintf(&b, "- name: %q\n  containerEdits:\n    env: [A=b]\n    deviceNodes:\n    - path: %q\n", name, path)
 	}
-	return out
+	return b.String()
 }
 
 func TestParseSpec(t *testing.T) {
@@ -117,10 +118,11 @@ func sysfsTree(t *testing.T) string {
 			t.Fatal(err)
 		}
 	}
-	if err := os.MkdirAll(filepath.Join(root, "class/infiniband_verbs/uverbs1"), 0o700); err != nil {
+	verbs := filepath.Join(root, "class", "infiniband_verbs", "uverbs1")
+	if err := os.MkdirAll(verbs, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(root, "class/infiniband_verbs/uverbs1/ibdev"), "mlx5_1\n")
+	write(t, filepath.Join(verbs, "ibdev"), "mlx5_1\n")
 	return root
 }
 
@@ -140,7 +142,7 @@ func TestLookup(t *testing.T) {
 		"drm":          {DeviceNodes: []string{"/dev/dri/card1"}, PCI: "0000:0c:00.0"},
 		"render drm":   {DeviceNodes: []string{"/dev/dri/card1", "/dev/dri/renderD129"}, PCI: "0000:0c:00.0"},
 		"drm other":    {DeviceNodes: []string{"/dev/dri/card1", "/dev/dri/card2"}},
-		"drm drm none": {DeviceNodes: []string{"/dev/dri/card1"}, PCI: "0000:0c:00.0"},
+		"drm none drm": {DeviceNodes: []string{"/dev/dri/card1"}, PCI: "0000:0c:00.0"},
 		"xcp":          {DeviceNodes: []string{"/dev/dri/renderD131"}},
 		"accel":        {DeviceNodes: []string{"/dev/accel/accel0"}, PCI: "0000:b3:00.0"},
 		"verbs":        {DeviceNodes: []string{"/dev/infiniband/uverbs1"}, RDMADev: "mlx5_1"},

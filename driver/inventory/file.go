@@ -75,7 +75,7 @@ func readFile(path string, info os.FileInfo, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read file: %w", err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	data, err := io.ReadAll(io.LimitReader(file, limit+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -134,8 +135,7 @@ func TestPlacement(t *testing.T) {
 		return fmt.Sprintf(`"nodeSelector":{"nodeSelectorTerms":[%s]}`, strings.Join(terms, ","))
 	}
 	fields := func(operator string, nodes ...string) string {
-		return fmt.Sprintf(`{"matchFields":[{"key":"metadata.name","operator":%q,"values":["%s"]}]}`,
-			operator, strings.Join(nodes, `","`))
+		return `{"matchFields":[{"key":"metadata.name","operator":"` + operator + `","values":["` + strings.Join(nodes, `","`) + `"]}]}`
 	}
 	const labels = `{"matchExpressions":[{"key":"zone","operator":"In","values":["a"]}]}`
 	for name, tc := range map[string]struct {
@@ -369,10 +369,7 @@ func BenchmarkParseSlices(b *testing.B) {
 	template := spec["devices"].([]any)[0].(map[string]any)
 	var devices []any
 	for i := range 512 {
-		d := map[string]any{}
-		for k, v := range template {
-			d[k] = v
-		}
+		d := maps.Clone(template)
 		d["name"] = fmt.Sprintf("gpu-%d", i)
 		devices = append(devices, d)
 	}

@@ -166,18 +166,20 @@ func partOf(h *driver.Hardware, parentUUID string) {
 
 // vendorName returns one name for the ways in which drivers tell a vendor: a PCI vendor ID, or the name in pci.ids.
 func vendorName(told string) string {
-	switch id := strings.TrimPrefix(strings.ToLower(told), "0x"); {
-	case id == "10de" || strings.HasPrefix(id, "nvidia"):
-		return "nvidia"
-	case id == "1002" || id == "1022" || strings.HasPrefix(id, "advanced micro devices") || id == "amd":
-		return "amd"
-	case id == "8086" || id == "1da3" || strings.HasPrefix(id, "intel"):
-		return "intel"
-	case id == "15b3" || strings.HasPrefix(id, "mellanox"):
-		return "mellanox"
-	case id == "14e4" || strings.HasPrefix(id, "broadcom"):
-		return "broadcom"
-	default:
-		return told
+	told = strings.TrimSpace(told)
+	lower := strings.TrimPrefix(strings.ToLower(told), "0x")
+	for _, vendor := range []struct{ name, id, prefix string }{
+		{"nvidia", "10de", "nvidia"},
+		{"amd", "1002", "advanced micro devices"},
+		{"amd", "1022", "amd"},
+		{"intel", "8086", "intel"},
+		{"intel", "1da3", "habana"},
+		{"mellanox", "15b3", "mellanox"},
+		{"broadcom", "14e4", "broadcom"},
+	} {
+		if lower == vendor.id || strings.HasPrefix(lower, vendor.prefix) {
+			return vendor.name
+		}
 	}
+	return told
 }

@@ -139,7 +139,7 @@ func with(h driver.Hardware, change func(*driver.Hardware)) driver.Hardware {
 func TestVendorName(t *testing.T) {
 	for told, want := range map[string]string{
 		"": "", "10de": "nvidia", "0x10DE": "nvidia", "NVIDIA Corporation": "nvidia", "1002": "amd",
-		"Advanced Micro Devices, Inc. [AMD/ATI]": "amd", "AMD": "amd", "8086": "intel", "Intel Corporation": "intel",
+		"Advanced Micro Devices, Inc. [AMD/ATI]": "amd", "Habana Labs Ltd.": "intel", "AMD": "amd", "8086": "intel", "Intel Corporation": "intel",
 		"15b3": "mellanox", "Broadcom Inc. and subsidiaries": "broadcom", "Acme": "Acme",
 	} {
 		if got := vendorName(told); got != want {
@@ -162,7 +162,7 @@ func TestPCIInName(t *testing.T) {
 
 func TestParseCPUList(t *testing.T) {
 	for list, want := range map[string][]int{
-		"0": {0}, "0-3,8": {0, 1, 2, 3, 8}, " 5 ": {5}, "": nil, "3-1": nil, "1,": nil, "0-4294967295": nil,
+		"0": {0}, "0-3,8": {0, 1, 2, 3, 8}, "5\n": {5}, "": nil, "3-1": nil, "1,": nil, "0-4294967295": nil,
 		"8191": {8191}, "8192": nil, "-1": nil, "a": nil,
 	} {
 		if diff := cmp.Diff(want, parseCPUList(list)); diff != "" {
@@ -181,11 +181,11 @@ func parse(t *testing.T, data []byte, node string) driver.Inventory {
 	return got
 }
 
-func readTestdata(t testing.TB, name string) []byte {
-	t.Helper()
+func readTestdata(tb testing.TB, name string) []byte {
+	tb.Helper()
 	data, err := os.ReadFile("testdata/" + name)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return data
 }

@@ -61,7 +61,7 @@ func (c *CDI) wait(ctx context.Context, w watcher, quiet bool) error {
 			return ctx.Err()
 		case <-poll:
 			return nil
-		case <-w.errors:
+		case <-w.errors: //nolint:errcheck // Whatever it is, events may be lost, and looking again makes up for them.
 			return nil
 		case event := <-w.events:
 			if c.isSpec(event.Name) {
@@ -89,7 +89,7 @@ func openWatcher() watcher {
 
 func (w watcher) close() {
 	if w.notify != nil {
-		w.notify.Close()
+		_ = w.notify.Close()
 	}
 }
 

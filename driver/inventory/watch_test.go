@@ -33,13 +33,15 @@ func watching(t *testing.T, c *CDI) <-chan event {
 
 func expectEvents(t *testing.T, events <-chan event, want ...event) {
 	t.Helper()
+	timeout := time.NewTimer(30 * time.Second)
+	defer timeout.Stop()
 	for _, want := range want {
 		select {
 		case got := <-events:
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Fatalf("-want +got:\n%s", diff)
 			}
-		case <-time.After(30 * time.Second):
+		case <-timeout.C:
 			t.Fatalf("no event, want %+v", want)
 		}
 	}
@@ -94,7 +96,7 @@ func TestWatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer file.Close()
+	t.Cleanup(func() { _ = file.Close() })
 	content := spec("slow")
 	for _, part := range []string{content[:30], content[30:]} {
 		if _, err := file.WriteString(part); err != nil {
@@ -184,12 +186,12 @@ func TestWatchPolls(t *testing.T) {
 		synctest.Wait()
 		path := filepath.Join(dir, "a.yaml")
 		write(t, path, spec("a"))
-		time.Sleep(pollInterval + time.Millisecond)
+		<-time.NewTimer(pollInterval + time.Millisecond).C
 		synctest.Wait()
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(pollInterval)
+		<-time.NewTimer(pollInterval).C
 		synctest.Wait()
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -202,6 +204,22 @@ func TestWatchPolls(t *testing.T) {
 			t.Errorf("times: -want +got:\n%s", diff)
 		}
 	})
+}
+
+// TestWatcherAdd holds that a folder that is missing keeps no other from being watched.
+func TestWatcherAdd(t *testing.T) {
+	w := openWatcher()
+	defer w.close()
+	dir := t.TempDir()
+	if w.add([]string{filepath.Join(dir, "missing"), dir}) {
+		t.Error("a folder that is not there is watched")
+	}
+	if diff := cmp.Diff([]string{dir}, w.notify.WatchList()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if !w.add([]string{dir}) {
+		t.Error("a folder that is watched is not watched")
+	}
 }
 
 // TestWaitOverflow holds that a lost event means another look, and that a foreign file's does not.

@@ -3,6 +3,7 @@ package kube
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"strings"
@@ -115,9 +116,7 @@ func TestVersions(t *testing.T) {
 func flattenRequests(object map[string]any) {
 	for _, r := range object["spec"].(map[string]any)["devices"].(map[string]any)["requests"].([]any) {
 		request := r.(map[string]any)
-		for k, v := range request["exactly"].(map[string]any) {
-			request[k] = v
-		}
+		maps.Copy(request, request["exactly"].(map[string]any))
 		delete(request, "exactly")
 	}
 }
@@ -240,11 +239,11 @@ func FuzzParseClaims(f *testing.F) {
 	})
 }
 
-func readTestdata(t testing.TB) []byte {
-	t.Helper()
+func readTestdata(tb testing.TB) []byte {
+	tb.Helper()
 	data, err := os.ReadFile("testdata/resourceclaims.yaml")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return data
 }

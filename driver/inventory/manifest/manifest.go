@@ -111,14 +111,12 @@ func (f *finder) visit(raw json.RawMessage, h header, item *int, depth int) erro
 
 // list visits the items of a list. Items of a typed list, as the API server sends it, need not repeat what they are.
 func (f *finder) list(raw json.RawMessage, typed header, item *int, depth int) error {
-	var list struct {
-		Items []json.RawMessage `json:"items"`
-	}
-	if json.Unmarshal(raw, &list) != nil || depth == maxListDepth {
+	items, ok := itemsOf(raw)
+	if !ok || depth == maxListDepth {
 		f.malformed++
 		return nil
 	}
-	for _, raw := range list.Items {
+	for _, raw := range items {
 		*item++
 		h := typed
 		if json.Unmarshal(raw, &h) != nil || h.Kind == "" {
@@ -130,6 +128,14 @@ func (f *finder) list(raw json.RawMessage, typed header, item *int, depth int) e
 		}
 	}
 	return nil
+}
+
+func itemsOf(raw json.RawMessage) ([]json.RawMessage, bool) {
+	var list struct {
+		Items []json.RawMessage `json:"items"`
+	}
+	err := json.Unmarshal(raw, &list)
+	return list.Items, err == nil
 }
 
 // chunk is what stands between two lines that begin with "---".

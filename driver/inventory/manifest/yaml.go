@@ -14,10 +14,14 @@ import (
 // ends at a line's end or at a comma, and nesting within a line is bounded by the parser.
 const maxYAMLRows = 1 << 20
 
+// maxYAMLLine bounds a line, in bytes: the API server stores no object, and so no text in one, of more than 1.5 MiB.
+const maxYAMLLine = 2 << 20
+
 var (
-	errAlias   = errors.New("YAML aliases are not accepted")
-	errKey     = errors.New("a YAML key is not a scalar")
-	errTooLong = fmt.Errorf("more than %d lines and elements", maxYAMLRows)
+	errAlias = errors.New("YAML aliases are not accepted")
+	errKey   = errors.New("a YAML key is not a scalar")
+	errRows  = fmt.Errorf("more than %d lines and elements", maxYAMLRows)
+	errLine  = fmt.Errorf("a line of more than %d bytes", maxYAMLLine)
 )
 
 // ToJSON returns a file of one document, in YAML or JSON, as JSON. It refuses what [Objects] refuses.
@@ -42,7 +46,12 @@ func ToJSON(data []byte) (json.RawMessage, error) {
 // fromYAML returns the documents of a chunk, less the empty ones.
 func fromYAML(data []byte) ([]json.RawMessage, error) {
 	if bytes.Count(data, []byte("\n"))+bytes.Count(data, []byte(",")) > maxYAMLRows {
-		return nil, errTooLong
+		return nil, errRows
+	}
+	for line := range bytes.Lines(data) {
+		if len(line) > maxYAMLLine {
+			return nil, errLine
+		}
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var out []json.RawMessage
