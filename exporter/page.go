@@ -36,8 +36,14 @@ type deviceRow struct {
 	Model, State, Class, Why   string
 	Utilization                *float64 // percent
 	Memory, Power, Energy, Net string
-	Holders                    []string
+	Unhealthy                  bool
+	Holders                    []holderLine
 	Attribution                Attribution
+}
+
+type holderLine struct {
+	Who   string
+	Admin bool
 }
 
 type holderRow struct {
@@ -153,15 +159,16 @@ func newDeviceRow(d *DeviceSnapshot, idle, parent bool) deviceRow {
 	row.Class = stateClass(row.State)
 	f := figuresOf(d.Values)
 	row.Utilization, row.Memory, row.Power, row.Energy, row.Net = f.utilization, f.memory, f.power, f.energy, f.net
+	row.Unhealthy = slices.ContainsFunc(d.Values, func(v Value) bool { return v.Quantity == driver.Health && v.Labels[0] == "unhealthy" })
 	for i := range d.Shares {
 		s := &d.Shares[i]
-		who := podList(s.Pods) + " via " + s.Claim.Name
+		line := holderLine{Who: podList(s.Pods) + " via " + s.Claim.Name, Admin: s.Admin}
 		if s.Admin {
-			who += " (admin access)"
+			line.Who += " (admin access)"
 		} else if d.Attribution != AttributionExclusive {
-			who += fmt.Sprintf(" (%.0f %%)", 100*s.Weight)
+			line.Who += fmt.Sprintf(" (%.0f %%)", 100*s.Weight)
 		}
-		row.Holders = append(row.Holders, who)
+		row.Holders = append(row.Holders, line)
 	}
 	return row
 }

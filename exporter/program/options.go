@@ -70,7 +70,7 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	app.Flag("retention", "How long the counters of an ended claim or pod stay exported.").Default("5m").DurationVar(&o.retention)
 	app.Flag("idle.threshold", "A device whose utilization is above it is active.").Default("0.01").Float64Var(&o.idleThreshold)
 	app.Flag("idle.network-threshold", "A network or RDMA device whose traffic is above it is active, in bytes per second.").Default("1e4").Float64Var(&o.networkThreshold)
-	app.Flag("counter.zero-hold", "Show a new counter at 0 until it is this old, for a Prometheus without created timestamps.").Default("0s").DurationVar(&o.zeroHold)
+	app.Flag("counter.zero-hold", "Show a new counter at 0 until it is this old: a little more than the scrape interval, for a Prometheus without created timestamps.").Default("20s").DurationVar(&o.zeroHold)
 	app.Flag("max-series", "Highest number of dra_ series, without the exporter's own.").Default("50000").IntVar(&o.maxSeries)
 	for _, s := range sources {
 		o.enabled[s.Name] = app.Flag("source."+s.Name, s.Help).Default("true").Bool()

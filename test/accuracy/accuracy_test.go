@@ -36,8 +36,10 @@ const (
 
 // The exporters that the test runs side by side on one node.
 const (
-	exact    = "exact"    // as shipped
-	held     = "held"     // with --counter.zero-hold
+	exact    = "exact"    // without --counter.zero-hold
+	held10   = "held10"   // with one of 10 s, less than a scrape interval
+	held15   = "held15"   // of a scrape interval
+	held     = "held"     // of a little more, which is the default
 	gauges   = "gauges"   // devices without counter of energy
 	slow     = "slow"     // devices that refresh every 30 s
 	slowHeld = "slowheld" // both
@@ -54,14 +56,16 @@ func TestShortPods(t *testing.T) {
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	node := newNode(t, root)
 	nowhere := []string{"--path.sysfs=" + filepath.Join(root, "none"), "--path.cdi=" + filepath.Join(root, "none")}
-	hold := "--counter.zero-hold=" + zeroHold.String()
+	const none = "--counter.zero-hold=0s"
 	exporters := map[string]string{
-		exact:    startExporter(t, node, sim.Options{}),
-		held:     startExporter(t, node, sim.Options{}, hold),
-		gauges:   startExporter(t, node, sim.Options{WithoutEnergyCounter: true}),
-		slow:     startExporter(t, node, sim.Options{Refresh: slowRefresh}),
-		slowHeld: startExporter(t, node, sim.Options{Refresh: slowRefresh}, hold),
-		polling:  startExporter(t, node, sim.Options{}, nowhere...),
+		exact:    startExporter(t, node, sim.Options{}, none),
+		held10:   startExporter(t, node, sim.Options{}, "--counter.zero-hold=10s"),
+		held15:   startExporter(t, node, sim.Options{}, "--counter.zero-hold=15s"),
+		held:     startExporter(t, node, sim.Options{}),
+		gauges:   startExporter(t, node, sim.Options{WithoutEnergyCounter: true}, none),
+		slow:     startExporter(t, node, sim.Options{Refresh: slowRefresh}, none),
+		slowHeld: startExporter(t, node, sim.Options{Refresh: slowRefresh}),
+		polling:  startExporter(t, node, sim.Options{}, append(nowhere, none)...),
 	}
 	created := startPrometheus(t, scrapeInterval, exporters, "--enable-feature=created-timestamp-zero-ingestion")
 	plain := startPrometheus(t, scrapeInterval, exporters)
@@ -78,11 +82,14 @@ func TestShortPods(t *testing.T) {
 
 	table := &report{pods: pods}
 	withCreated := table.add("created timestamps ingested", measure(t, created, exact, at), pods)
-	withHold := table.add("default Prometheus, zero-hold "+zeroHold.String(), measure(t, plain, held, at), pods)
+	withHold := table.add("default Prometheus, default zero-hold (20 s)", measure(t, plain, held, at), pods)
+	table.add("default Prometheus, zero-hold 15 s", measure(t, plain, held15, at), pods)
+	table.add("default Prometheus, zero-hold 10 s", measure(t, plain, held10, at), pods)
 	table.add("default Prometheus, no zero-hold", measure(t, plain, exact, at), pods)
+	table.add("default zero-hold, created timestamps too", measure(t, created, held, at), pods)
 	table.add("energy as integral of power, created timestamps", measure(t, created, gauges, at), pods)
 	slowly := table.add("source refreshes every 30 s, created timestamps", measure(t, created, slow, at), pods)
-	table.add("source refreshes every 30 s, zero-hold", measure(t, plain, slowHeld, at), pods)
+	table.add("source refreshes every 30 s, default zero-hold", measure(t, plain, slowHeld, at), pods)
 	table.add("polling at 1 s alone, created timestamps", measure(t, created, polling, at), pods)
 	table.add("today: each scrape interval to its owner at the scrape", today(t, plain, node, at), pods)
 	t.Logf("%d pods of 2 to 7 s on %d GPUs in %v, scraped every %v\n%s", len(pods), gpus, playing, scrapeInterval, table)
