@@ -26,11 +26,13 @@ type Device struct {
 	IdleCelsius, MaxCelsius float64
 	IdleHertz, MaxHertz     float64
 
-	Link                        string  // of io_bytes: pcie, network
-	ReceiveRate, TransmitRate   float64 // bytes per second at full load
-	PacketBytes                 float64 // mean size of a packet
-	Healthy, Unhealthy          bool    // at most one of them; neither: it does not tell
-	UncorrectedErrorEvery       time.Duration
+	Link                      string  // of io_bytes: pcie, network
+	ReceiveRate, TransmitRate float64 // bytes per second at full load
+	PacketBytes               float64 // mean size of a packet
+
+	Healthy, Unhealthy    bool          // what it tells of its health; neither: nothing
+	UncorrectedErrorEvery time.Duration // how often its memory has an error
+
 	energy, active, io, packets float64 // where the hardware's counters stood when the machine began
 }
 
@@ -42,7 +44,7 @@ const (
 
 // GPU is a healthy GPU of 80 GiB.
 func GPU(driverName, name string, seed uint64) Device {
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a simulation is to be repeated
 	return Device{
 		Name: name, Driver: driverName,
 		Hardware:    driver.Hardware{UUID: fmt.Sprintf(uuidFormat, random.Uint32(), random.Uint64()>>16), Vendor: "example"},
@@ -88,8 +90,8 @@ func (d *Device) joules(elapsed, busy float64) float64 {
 }
 
 // withCounters returns the device with counters that did not begin at zero, as those of real hardware did not.
-func (d Device) withCounters(seed uint64) Device {
-	random := rand.New(rand.NewPCG(seed, 1))
+func withCounters(d Device, seed uint64) Device {
+	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a simulation is to be repeated
 	d.energy, d.active = 1e6*random.Float64(), 1e4*random.Float64()
 	d.io, d.packets = 1e9*random.Float64(), 1e6*random.Float64()
 	return d

@@ -56,7 +56,7 @@ type Machine struct {
 func New(start time.Time, seed uint64, devices ...Device) (*Machine, error) {
 	m := &Machine{start: start, byName: map[string]*state{}}
 	for i, d := range devices {
-		s := &state{Device: d.withCounters(seed + uint64(i)), epochs: []epoch{{start: start}}, accounts: map[string]*account{}}
+		s := &state{Device: withCounters(d, seed+uint64(i)), epochs: []epoch{{start: start}}, accounts: map[string]*account{}}
 		if _, ok := m.byName[d.Name]; ok {
 			return nil, fmt.Errorf("add device %s: name is taken", d.Name)
 		}

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sort"
 	"time"
 )
@@ -43,7 +44,7 @@ func (p Profile) Integral(until time.Duration) float64 {
 
 // within tells whether the load is between 0 and 1 at all times.
 func (p Profile) within() bool {
-	for _, piece := range append(p.once.pieces[:len(p.once.pieces):len(p.once.pieces)], p.loop.pieces...) {
+	for _, piece := range slices.Concat(p.once.pieces, p.loop.pieces) {
 		if !(piece.from >= 0 && piece.from <= 1 && piece.to >= 0 && piece.to <= 1) {
 			return false
 		}
@@ -76,7 +77,7 @@ const burstPeriods = 64
 // Bursts alternates between high and low loads, as inference does: each period begins with a burst. Lengths of the
 // bursts (by ±50 %) and both levels (by ±20 %, within 0 and 1) vary by chance, in the same way for the same seed.
 func Bursts(seed uint64, period time.Duration, duty, low, high float64) Profile {
-	random := rand.New(rand.NewPCG(seed, burstPeriods))
+	random := rand.New(rand.NewPCG(seed, burstPeriods)) //nolint:gosec // a simulation is to be repeated
 	vary := func(mean, by float64) float64 { return min(1, max(0, mean*(1+by*(2*random.Float64()-1)))) }
 	pieces := make([]piece, 0, 2*burstPeriods)
 	for range burstPeriods {

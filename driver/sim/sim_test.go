@@ -2,7 +2,7 @@ package sim
 
 import (
 	"errors"
-	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -27,11 +27,11 @@ func devices() []Device {
 	return append(list, sick)
 }
 
-func machine(t testing.TB) *Machine {
-	t.Helper()
+func machine(tb testing.TB) *Machine {
+	tb.Helper()
 	m, err := New(start(), 1, devices()...)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return m
 }
@@ -46,9 +46,10 @@ func TestDriver(t *testing.T) {
 			now := start().Add(time.Minute)
 			options.Now = func() time.Time { return now }
 			busy := func(tb testing.TB) *Machine {
+				tb.Helper()
 				m := machine(tb)
 				for i, device := range []string{"gpu-0", "eth0", "gpu-1-partition-1"} {
-					w := Workload{Name: fmt.Sprint(i), Weight: 1, MemoryBytes: 1e9, Load: Bursts(uint64(i), 3*time.Second, 0.5, 0.1, 0.9)}
+					w := Workload{Name: strconv.Itoa(i), Weight: 1, MemoryBytes: 1e9, Load: Bursts(uint64(i), 3*time.Second, 0.5, 0.1, 0.9)}
 					if err := m.Begin(device, w, start()); err != nil {
 						tb.Fatal(err)
 					}
@@ -61,16 +62,21 @@ func TestDriver(t *testing.T) {
 				return NewSource(m, o)
 			}
 			drivertest.Run(t, drivertest.Config{
-				New:     func(tb testing.TB) driver.Source { return source(busy(tb), func(*Options) {}) },
+				New: func(tb testing.TB) driver.Source {
+					tb.Helper()
+					return source(busy(tb), func(*Options) {})
+				},
 				Advance: func() { now = now.Add(time.Second) },
 				Now:     options.Now,
 				Absent:  func(testing.TB) driver.Source { return NewSource(&Machine{start: start()}, options) },
 				Hang: func(tb testing.TB) driver.Source {
+					tb.Helper()
 					return source(busy(tb), func(o *Options) { o.Hang = func() bool { return true } })
 				},
 				Faults: []drivertest.Fault{{
 					Name: "power",
 					New: func(tb testing.TB) (driver.Source, func()) {
+						tb.Helper()
 						broken := false
 						fail := func(device string, q driver.Quantity) error {
 							if broken && device == "gpu-0" && q == driver.Power {

@@ -49,7 +49,7 @@ func NewSource(m *Machine, o Options) *Source {
 }
 
 // Name returns sim.
-func (s *Source) Name() string { return "sim" }
+func (*Source) Name() string { return "sim" }
 
 // errTooEarly says that the machine begins later.
 var errTooEarly = errors.New("the machine has not started")

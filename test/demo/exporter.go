@@ -43,7 +43,7 @@ func waitReady(ctx context.Context, listen string, exporter <-chan error) error 
 }
 
 func ready(ctx context.Context, listen string) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+listen+"/readyz", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+listen+"/readyz", http.NoBody)
 	if err != nil {
 		return false
 	}

@@ -64,7 +64,7 @@ func summarize(ctx context.Context, listen string, node *simnode.Node, before fl
 
 func fetch(ctx context.Context, url string) (exporter.Report, error) {
 	var r exporter.Report
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return r, fmt.Errorf("get snapshot: %w", err)
 	}

@@ -58,7 +58,10 @@ func (n *Node) claim(p *pod, spec ClaimSpec) (*claim, error) {
 		}
 		n.claims[key] = c
 	}
-	return c, c.reserve(append(c.pods, p))
+	if err := c.reserve(append(c.pods, p)); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 // allocate gives the request its devices, as the scheduler would: nobody else's, unless they may be shared.

@@ -79,7 +79,7 @@ func Shared(d Device) Device {
 
 // Unhealthy returns the device with errors, and a taint that keeps pods away.
 func Unhealthy(d Device) Device {
-	d.Healthy, d.Device.Unhealthy, d.UncorrectedErrorEvery = false, true, errorInterval
+	d.Healthy, d.Unhealthy, d.UncorrectedErrorEvery = false, true, errorInterval
 	d.Taints = []resourcev1.DeviceTaint{{
 		Key: GPUDriver + "/unhealthy", Value: "ecc", Effect: resourcev1.DeviceTaintEffectNoSchedule,
 	}}

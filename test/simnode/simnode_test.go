@@ -31,19 +31,10 @@ func (c *clock) read() time.Time { return c.now }
 
 func newClock() *clock { return &clock{time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)} }
 
-// newNode returns a node with the demo's devices. Its root is short: the socket's path is limited.
+// newNode returns a node with the demo's devices.
 func newNode(t *testing.T, options Options) *Node {
 	t.Helper()
-	root, err := os.MkdirTemp("", "simnode")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(root); err != nil {
-			t.Error(err)
-		}
-	})
-	n, err := New(root, 1, Demo(1).Devices, options)
+	n, err := New(t.TempDir(), 1, Demo(1).Devices, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +48,7 @@ func ask(t *testing.T, n *Node) []podresources.Allocation {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	defer func() { must(t, conn.Close()) }()
 	answer, err := v1.NewPodResourcesListerClient(conn).List(t.Context(), &v1.ListPodResourcesRequest{})
 	if err != nil {
 		t.Fatal(err)
@@ -297,12 +288,14 @@ func TestRefused(t *testing.T) {
 	}{
 		"exclusive": {
 			PodSpec{Name: "a", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-0")}},
-			PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-0")}}, ErrTaken,
+			PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-0")}},
+			ErrTaken,
 		},
 		"exclusive, in one claim": {PodSpec{Name: "a"}, PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-0", "gpu-0")}}, ErrTaken},
 		"capacity": {
 			PodSpec{Name: "a", Claims: []ClaimSpec{share("50Gi", sim.Idle(), 0, "gpu-7")}},
-			PodSpec{Name: "b", Claims: []ClaimSpec{share("31Gi", sim.Idle(), 0, "gpu-7")}}, ErrCapacity,
+			PodSpec{Name: "b", Claims: []ClaimSpec{share("31Gi", sim.Idle(), 0, "gpu-7")}},
+			ErrCapacity,
 		},
 		"device":      {PodSpec{Name: "a"}, PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-99")}}, ErrUnknownDevice},
 		"partitioned": {PodSpec{Name: "a"}, PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-6")}}, sim.ErrPartitioned},
