@@ -64,7 +64,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read CPU times: %w", err)
 	}
-	defer file.Close()
+	defer func() { _ = file.Close() }()
 	at := s.now()
 	all, err := parseStat(file)
 	if err != nil {

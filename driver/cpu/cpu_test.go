@@ -176,6 +176,7 @@ func TestHotplug(t *testing.T) {
 func TestSuite(t *testing.T) {
 	var current *machine
 	fresh := func(tb testing.TB) *machine {
+		tb.Helper()
 		current = newMachine(tb, ticks{0, 1000, 9000}, ticks{1, 5, 10}, ticks{3, 0, 0})
 		return current
 	}
@@ -183,6 +184,7 @@ func TestSuite(t *testing.T) {
 		return drivertest.Fault{
 			Name: name,
 			New: func(tb testing.TB) (driver.Source, func()) {
+				tb.Helper()
 				m := fresh(tb)
 				return m.source, func() { m.writeText(regexp.MustCompile(line).ReplaceAllString(render(m.times), instead)) }
 			},
@@ -193,10 +195,16 @@ func TestSuite(t *testing.T) {
 	one := func(cpu int) bool { return cpu == 1 }
 	all := func(int) bool { return true }
 	drivertest.Run(t, drivertest.Config{
-		New:     func(tb testing.TB) driver.Source { return fresh(tb).source },
+		New: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			return fresh(tb).source
+		},
 		Now:     func() time.Time { return current.clock },
 		Advance: func() { current.run(30, 70) },
-		Absent:  func(tb testing.TB) driver.Source { return newMachine(tb).source },
+		Absent: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			return newMachine(tb).source
+		},
 		Faults: []drivertest.Fault{
 			fault("offline", `cpu1 .*\n`, "", one, true),
 			fault("garbage", `cpu1 `, "cpu1 ? ", one, false),
@@ -292,6 +300,7 @@ func BenchmarkSample(b *testing.B) {
 func BenchmarkSampleOfThisMachine(b *testing.B) { benchmark(b, New("/proc"), 1) }
 
 func benchmark(b *testing.B, source *Source, want int) {
+	b.Helper()
 	b.ReportAllocs()
 	for b.Loop() {
 		if samples, err := source.Sample(b.Context()); err != nil || len(samples) < want {

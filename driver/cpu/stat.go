@@ -46,7 +46,7 @@ func parseStat(r io.Reader) ([]ticks, error) {
 	for n := 0; ; n++ {
 		line, err := readLine(lines)
 		if !bytes.HasPrefix(line, []byte("cpu")) {
-			if err != nil && err != io.EOF && err != errLong {
+			if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, errLong) {
 				return nil, err
 			}
 			break
@@ -55,7 +55,7 @@ func parseStat(r io.Reader) ([]ticks, error) {
 			bad.add(errTooMany)
 			break
 		}
-		if err != nil && err != io.EOF {
+		if err != nil && !errors.Is(err, io.EOF) {
 			bad.add(err)
 			continue
 		}
@@ -84,7 +84,8 @@ type rejects struct {
 }
 
 func (r *rejects) add(err error) {
-	if r.count++; r.first == nil {
+	r.count++
+	if r.first == nil {
 		r.first = err
 	}
 }
@@ -99,16 +100,16 @@ func (r *rejects) err() error {
 // readLine returns the next line, valid until the next call, or the beginning of one that is too long, which it skips.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	line, err := r.ReadSlice('\n')
-	if err != bufio.ErrBufferFull {
+	if !errors.Is(err, bufio.ErrBufferFull) {
 		return line, err
 	}
 	if !bytes.HasPrefix(line, []byte("cpu")) {
 		return line, errLong // the end of what matters
 	}
-	for err == bufio.ErrBufferFull {
+	for errors.Is(err, bufio.ErrBufferFull) {
 		_, err = r.ReadSlice('\n')
 	}
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		return []byte("cpu"), err
 	}
 	return []byte("cpu"), errLong

@@ -80,7 +80,7 @@ func FuzzParseStat(f *testing.F) {
 	for _, name := range []string{"stat", "stat-offline"} {
 		f.Add(testdata(f, name))
 	}
-	f.Add([]byte("cpu\ncpu 1\ncpu0\ncpu00 1 2 3 4 5 6 7 8\ncpu0 1 2 3 4 5 6 7 8"))
+	f.Add([]byte("cpu 1\ncpu\ncpu0\ncpu00 1 2 3 4 5 6 7 8\ncpu0 1 2 3 4 5 6 7 8"))
 	f.Fuzz(func(t *testing.T, stat []byte) {
 		all, err := parseStat(bytes.NewReader(stat))
 		if len(all) == 0 && err == nil {

@@ -16,6 +16,7 @@ import (
 
 // checkName: the name is constant and fit for a flag and a label.
 func checkName(tb testing.TB, c Config) {
+	tb.Helper()
 	source := c.New(tb)
 	name := source.Name()
 	if !regexp.MustCompile(`^[a-z][a-z0-9-]*(/[A-Za-z0-9._-]+)?$`).MatchString(name) {
@@ -32,6 +33,7 @@ func checkName(tb testing.TB, c Config) {
 
 // checkReadings: every sample is valid.
 func checkReadings(tb testing.TB, c Config) {
+	tb.Helper()
 	source := c.New(tb)
 	for i := range ticks {
 		samples := c.healthy(tb, source)
@@ -42,6 +44,7 @@ func checkReadings(tb testing.TB, c Config) {
 
 // checkContinuity: each sample goes on from the one before.
 func checkContinuity(tb testing.TB, c Config) {
+	tb.Helper()
 	source := c.New(tb)
 	before := c.healthy(tb, source)
 	for i := range ticks - 1 {
@@ -54,6 +57,7 @@ func checkContinuity(tb testing.TB, c Config) {
 
 // checkOwnership: samples belong to the caller, who may keep them and may write to them.
 func checkOwnership(tb testing.TB, c Config) {
+	tb.Helper()
 	source := c.New(tb)
 	kept := c.healthy(tb, source)
 	want := clone(kept)
@@ -75,6 +79,7 @@ func checkOwnership(tb testing.TB, c Config) {
 
 // checkCancelled: a context that has ended already ends Sample, and spoils nothing for the next.
 func checkCancelled(tb testing.TB, c Config) {
+	tb.Helper()
 	source := c.New(tb)
 	ctx, cancel := context.WithCancel(tb.Context())
 	cancel()
@@ -89,6 +94,7 @@ func checkCancelled(tb testing.TB, c Config) {
 
 // checkGoroutines: Sample leaves no goroutine behind.
 func checkGoroutines(tb testing.TB, c Config) {
+	tb.Helper()
 	source := c.New(tb)
 	options := append([]goleak.Option{goleak.IgnoreCurrent()}, c.Goroutines...)
 	for range ticks {
@@ -100,6 +106,7 @@ func checkGoroutines(tb testing.TB, c Config) {
 
 // checkFiles: Sample leaves no file or connection open. A source may keep some, but not more with every sample.
 func checkFiles(tb testing.TB, c Config) {
+	tb.Helper()
 	source := c.New(tb)
 	c.healthy(tb, source)
 	before := openFiles(tb)
@@ -121,6 +128,7 @@ func openFiles(tb testing.TB) int {
 
 // checkAbsent: hardware that is not there is neither a sample nor an error.
 func checkAbsent(tb testing.TB, c Config) {
+	tb.Helper()
 	source := c.Absent(tb)
 	for i := range ticks {
 		samples, err := c.sample(tb.Context(), source)
@@ -133,6 +141,7 @@ func checkAbsent(tb testing.TB, c Config) {
 
 // checkHang: Sample returns soon after its context ends, and says that it could not read.
 func checkHang(tb testing.TB, c Config) {
+	tb.Helper()
 	source := c.Hang(tb)
 	options := append([]goleak.Option{goleak.IgnoreCurrent()}, c.Goroutines...)
 	ctx, cancel := context.WithTimeout(tb.Context(), hangFor)
@@ -149,23 +158,26 @@ func checkHang(tb testing.TB, c Config) {
 	report(tb, "goroutines left with an input that hangs", goleak.Find(options...))
 }
 
-// checkFault: what can not be read is absent, and only that.
-func checkFault(tb testing.TB, c Config, f Fault, later bool) {
-	whole := c.healthy(tb, c.New(tb))
-	source, breakIt := f.New(tb)
-	if later {
-		whole = c.healthy(tb, source)
-		c.advance()
+// checkFault returns the check that what can not be read is absent, and only that.
+func checkFault(f Fault, later bool) func(testing.TB, Config) {
+	return func(tb testing.TB, c Config) {
+		tb.Helper()
+		whole := c.healthy(tb, c.New(tb))
+		source, breakIt := f.New(tb)
+		if later {
+			whole = c.healthy(tb, source)
+			c.advance()
+		}
+		breakIt()
+		samples, err := c.sample(tb.Context(), source)
+		if f.Silent {
+			report(tb, "sample", err)
+		} else if err == nil {
+			tb.Errorf("no error of what can't be read")
+		}
+		report(tb, "sample", Validate(samples, c.now()))
+		compareFault(tb, f, whole, samples)
 	}
-	breakIt()
-	samples, err := c.sample(tb.Context(), source)
-	if f.Silent {
-		report(tb, "sample", err)
-	} else if err == nil {
-		tb.Errorf("no error of what can't be read")
-	}
-	report(tb, "sample", Validate(samples, c.now()))
-	compareFault(tb, f, whole, samples)
 }
 
 func compareFault(tb testing.TB, f Fault, whole, samples []driver.Sample) {

@@ -86,10 +86,7 @@ func (c Config) checks() []check {
 		list = append(list, check{"hang", checkHang})
 	}
 	for _, f := range c.Faults {
-		list = append(list,
-			check{"fault from the start/" + f.Name, func(tb testing.TB, c Config) { checkFault(tb, c, f, false) }},
-			check{"fault later/" + f.Name, func(tb testing.TB, c Config) { checkFault(tb, c, f, true) }},
-		)
+		list = append(list, check{"fault from the start/" + f.Name, checkFault(f, false)}, check{"fault later/" + f.Name, checkFault(f, true)})
 	}
 	return list
 }
@@ -137,10 +134,12 @@ func (c Config) sample(ctx context.Context, source driver.Source) ([]driver.Samp
 	if grace == 0 {
 		grace = defaultGrace
 	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
 	select {
 	case a := <-answers:
 		return a.samples, a.err
-	case <-time.After(grace):
+	case <-timer.C:
 		return nil, errLate
 	}
 }

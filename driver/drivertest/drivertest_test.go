@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,7 +105,7 @@ var errEnergy = errors.New("read energy: input/output error")
 
 func loseEnergy(_ context.Context, samples []driver.Sample) ([]driver.Sample, error) {
 	r := samples[0].Readings
-	samples[0].Readings = append(r[:1:1], r[2:]...)
+	samples[0].Readings = slices.Delete(r, 1, 2)
 	return samples, errEnergy
 }
 
@@ -250,7 +251,7 @@ func TestBadSourceFails(t *testing.T) {
 		{"ignores a context that ended", func(f *fake) {
 			f.answer = func(ctx context.Context, s []driver.Sample) ([]driver.Sample, error) {
 				if ctx.Err() != nil {
-					time.Sleep(200 * time.Millisecond)
+					<-t.Context().Done() // of the test around
 				}
 				return s, nil
 			}
@@ -265,7 +266,7 @@ func TestBadSourceFails(t *testing.T) {
 		{"file left open", func(f *fake) {
 			f.answer = func(_ context.Context, s []driver.Sample) ([]driver.Sample, error) {
 				file, err := os.Open(os.DevNull)
-				t.Cleanup(func() { file.Close() })
+				t.Cleanup(func() { _ = file.Close() })
 				return s, err
 			}
 		}, "files: 5 samples left 5 files open"},
@@ -352,6 +353,7 @@ func failing(testing.TB) driver.Source {
 
 // hanging returns a source that outlasts its context, but not the test.
 func hanging(tb testing.TB) driver.Source {
+	tb.Helper()
 	end := make(chan struct{})
 	tb.Cleanup(func() { close(end) })
 	return &fake{answer: func(context.Context, []driver.Sample) ([]driver.Sample, error) {

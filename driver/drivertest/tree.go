@@ -1,6 +1,8 @@
 package drivertest
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -31,14 +33,33 @@ func writeNode(folder, line string) error {
 		return &os.PathError{Op: "parse", Path: line, Err: os.ErrInvalid}
 	}
 	path := filepath.Join(folder, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	write := func() error {
+		if isLink {
+			return os.Symlink(target, path)
+		}
+		return writeNew(path, content+"\n")
+	}
+	err := write()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		err = os.MkdirAll(filepath.Dir(path), 0o755)
+	case errors.Is(err, fs.ErrExist):
+		err = os.Remove(path)
+	default:
 		return err
 	}
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+	if err != nil {
 		return err
 	}
-	if isLink {
-		return os.Symlink(target, path)
+	return write()
+}
+
+// writeNew writes a file that is not there, so that no link is followed.
+func writeNew(path, content string) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return err
 	}
-	return os.WriteFile(path, []byte(content+"\n"), 0o644)
+	_, err = file.WriteString(content)
+	return errors.Join(err, file.Close())
 }

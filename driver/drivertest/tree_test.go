@@ -14,7 +14,7 @@ devices/0000:3b:00.0/vendor: 0x15b3
 class/net/eth0/device -> ../../../devices/0000:3b:00.0
 devices/0000:3b:00.0/vendor: 0x8086
 `)
-	got, err := os.ReadFile(filepath.Join(folder, "class/net/eth0/device/vendor"))
+	got, err := os.ReadFile(filepath.Join(folder, "class", "net", "eth0", "device", "vendor"))
 	if err != nil || string(got) != "0x8086\n" {
 		t.Errorf("read through the link: %q, %v", got, err)
 	}

@@ -121,7 +121,7 @@ func only(folder string) string {
 	if err != nil {
 		return ""
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	if names, _ := f.Readdirnames(2); len(names) == 1 {
 		return names[0]
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// folder is an open folder of sysfs. What is opened below it belongs to the very interface that it was opened for:
+// folder is an open folder of sysfs, or a file. What is opened below it belongs to the very interface that it was opened for:
 // when that is gone there is nothing below it, even if another has taken the name.
 type folder int
 
@@ -30,7 +30,7 @@ func (f folder) close() { _ = unix.Close(int(f)) }
 func openAt(at folder, path string, flags int) (int, error) {
 	for {
 		fd, err := unix.Openat(int(at), path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK|flags, 0)
-		if err != unix.EINTR {
+		if !errors.Is(err, unix.EINTR) {
 			return fd, err
 		}
 	}
@@ -54,9 +54,9 @@ func (r *reader) line(at folder, path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer unix.Close(fd)
+	defer folder(fd).close()
 	n, err := unix.Read(fd, r.buffer[:])
-	for err == unix.EINTR {
+	for errors.Is(err, unix.EINTR) {
 		n, err = unix.Read(fd, r.buffer[:])
 	}
 	if err != nil {

@@ -75,7 +75,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open network interfaces: %w", err)
 	}
-	defer root.Close()
+	defer func() { _ = root.Close() }()
 
 	var bad problems
 	names, err := list(root)

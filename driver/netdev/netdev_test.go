@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -163,9 +164,17 @@ func TestServer(t *testing.T) {
 }
 
 func TestSuite(t *testing.T) {
+	const card = `
+devices/virtual/net/veth1/device -> ../../../0000:3b:00.0
+devices/0000:3b:00.0/subsystem -> ../../bus/pci
+devices/virtual/net/veth1/speed: 1000
+`
 	var current *machine
+	all := counterFiles()
 	fresh := func(tb testing.TB) *machine {
-		current = newMachine(tb, "server.tree")
+		tb.Helper()
+		current = newMachine(tb)
+		current.write(veths(2, all[:]) + card)
 		return current
 	}
 	isFile := func(name, file string) func(driver.Sample, driver.Reading) bool {
@@ -175,6 +184,7 @@ func TestSuite(t *testing.T) {
 	}
 	fault := func(name string, breakIt func(*machine), hits func(driver.Sample, driver.Reading) bool, silent bool) drivertest.Fault {
 		return drivertest.Fault{Name: name, Hits: hits, Silent: silent, New: func(tb testing.TB) (driver.Source, func()) {
+			tb.Helper()
 			m := fresh(tb)
 			return m.source, func() { breakIt(m) }
 		}}
@@ -182,31 +192,37 @@ func TestSuite(t *testing.T) {
 	const errorsFile = "statistics/rx_errors"
 	content := func(text string) func(*machine) {
 		return func(m *machine) {
-			if err := os.WriteFile(m.path("bond0", errorsFile), []byte(text), 0o644); err != nil {
+			if err := os.WriteFile(m.path("veth0", errorsFile), []byte(text), 0o644); err != nil {
 				m.tb.Fatal(err)
 			}
 		}
 	}
 	drivertest.Run(t, drivertest.Config{
-		New:     func(tb testing.TB) driver.Source { return fresh(tb).source },
-		Now:     func() time.Time { return current.clock },
-		Absent:  func(tb testing.TB) driver.Source { return newMachine(tb).source },
+		New: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			return fresh(tb).source
+		},
+		Now: func() time.Time { return current.clock },
+		Absent: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			return newMachine(tb).source
+		},
 		Advance: func() { current.later(); advance(current) },
 		Faults: []drivertest.Fault{
-			fault("file missing", func(m *machine) { m.remove(m.path("bond0", errorsFile)) }, isFile("bond0", errorsFile), true),
-			fault("interface missing", func(m *machine) { m.remove(m.path("bond0", "")) }, isFile("bond0", ""), true),
-			fault("garbage", content("many\n"), isFile("bond0", errorsFile), false),
-			fault("empty", content(""), isFile("bond0", errorsFile), false),
-			fault("negative", content("-1\n"), isFile("bond0", errorsFile), false),
-			fault("too long", content(strings.Repeat(" ", maxFile)+"1"), isFile("bond0", errorsFile), false),
-			fault("too high", content("18446744073709551616\n"), isFile("bond0", errorsFile), false),
-			fault("ifindex", func(m *machine) { m.write("class/net/bond0/ifindex: ?\n") }, isFile("bond0", ""), false),
+			fault("file missing", func(m *machine) { m.remove(m.path("veth0", errorsFile)) }, isFile("veth0", errorsFile), true),
+			fault("interface missing", func(m *machine) { m.remove(m.path("veth0", "")) }, isFile("veth0", ""), true),
+			fault("garbage", content("many\n"), isFile("veth0", errorsFile), false),
+			fault("empty", content(""), isFile("veth0", errorsFile), false),
+			fault("negative", content("-1\n"), isFile("veth0", errorsFile), false),
+			fault("too long", content(strings.Repeat(" ", maxFile)+"1"), isFile("veth0", errorsFile), false),
+			fault("too high", content("18446744073709551616\n"), isFile("veth0", errorsFile), false),
+			fault("ifindex", func(m *machine) { m.write("class/net/veth0/ifindex: ?\n") }, isFile("veth0", ""), false),
 			fault("pipe", func(m *machine) {
-				m.remove(m.path("bond0", errorsFile))
-				if err := syscall.Mkfifo(m.path("bond0", errorsFile), 0o644); err != nil {
+				m.remove(m.path("veth0", errorsFile))
+				if err := syscall.Mkfifo(m.path("veth0", errorsFile), 0o644); err != nil {
 					m.tb.Fatal(err)
 				}
-			}, isFile("bond0", errorsFile), false),
+			}, isFile("veth0", errorsFile), false),
 		},
 	})
 }
@@ -313,7 +329,8 @@ func TestDeadline(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	calls := 0
 	m.source.now = func() time.Time {
-		if calls++; calls == 4 { // the start, and three interfaces
+		calls++
+		if calls == 4 { // the start, and three interfaces
 			cancel()
 		}
 		return m.clock
@@ -328,10 +345,11 @@ func TestDeadline(t *testing.T) {
 // hardware are read every time.
 func TestTurns(t *testing.T) {
 	const virtuals = 3*virtualsAtOnce - 10
+	receivedBytes := counterFiles()
 	m := newMachine(t, "server.tree")
 	m.remove(m.path("bond0", ""))
 	m.remove(m.path("veth0a1b2c3d", ""))
-	m.write(veths(virtuals))
+	m.write(veths(virtuals, receivedBytes[:1]))
 	m.sample() // reads all, being new
 	read := map[string]time.Time{}
 	for range 3 {
@@ -379,20 +397,45 @@ func TestRootUnreadable(t *testing.T) {
 	}
 }
 
-func TestBounded(t *testing.T) {
-	m := newMachine(t)
-	for n := range maxInterfaces + 2 {
-		m.write(fmt.Sprintf("class/net/veth%d/ifindex: %d\n", n, n+2))
+func TestTooManyInterfaces(t *testing.T) {
+	folder := t.TempDir()
+	root, err := os.Open(folder)
+	if err != nil {
+		t.Fatal(err)
 	}
-	samples, err := m.source.Sample(t.Context())
-	if len(samples) != maxInterfaces || err == nil {
-		t.Errorf("%d samples, error %v; want %d and an error", len(samples), err, maxInterfaces)
+	defer func() { _ = root.Close() }()
+	add := func(name string) {
+		if err := os.Symlink("nowhere", filepath.Join(folder, name)); err != nil {
+			t.Fatal(err)
+		}
 	}
-	for n := range 2*maxInterfaces + 1 {
-		m.source.known[fmt.Sprintf("gone%d", n)] = &netInterface{seen: m.clock.Add(-time.Second)}
+	for n := range maxInterfaces {
+		add(fmt.Sprintf("veth%d", n))
 	}
-	if _, err := m.source.Sample(t.Context()); err == nil || len(m.source.known) != maxInterfaces {
-		t.Errorf("%d interfaces are known, error %v; want the %d that are there", len(m.source.known), err, maxInterfaces)
+	add(loopback)
+	if names, err := list(root); len(names) != maxInterfaces || err != nil {
+		t.Errorf("%d names, error %v; want %d", len(names), err, maxInterfaces)
+	}
+	add("veth")
+	if _, err := root.Seek(0, io.SeekStart); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := list(root); len(names) != maxInterfaces || err == nil {
+		t.Errorf("%d names, error %v; want %d and an error", len(names), err, maxInterfaces)
+	}
+}
+
+// TestCrowded: what is gone is forgotten early if there is too much of it.
+func TestCrowded(t *testing.T) {
+	m := newMachine(t, "server.tree")
+	present := len(m.sample())
+	for n := range 2 * maxInterfaces {
+		m.source.known[fmt.Sprintf("gone%d", n)] = &netInterface{seen: m.clock}
+	}
+	m.later()
+	m.sample()
+	if got := len(m.source.known); got != present {
+		t.Errorf("%d interfaces are known, want the %d that are there", got, present)
 	}
 }
 
