@@ -245,7 +245,11 @@ func scaled(v float64, unit string, base float64) string {
 		v /= base
 		i++
 	}
-	return fmt.Sprintf("%.3g %s%s", v, prefixes[i], unit)
+	digits := 3
+	if v >= 1000 {
+		digits = 4 // 1023 KiB is no 1.02e+03 KiB
+	}
+	return fmt.Sprintf("%.*g %s%s", digits, v, prefixes[i], unit)
 }
 
 // duration writes seconds as people say them.

@@ -1,0 +1,218 @@
+package exporter
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// funcSource is a source made of a function.
+type funcSource struct {
+	name   string
+	sample func(ctx context.Context) ([]driver.Sample, error)
+}
+
+func (s funcSource) Name() string                                        { return s.name }
+func (s funcSource) Sample(ctx context.Context) ([]driver.Sample, error) { return s.sample(ctx) }
+
+// funcOwners are owners made of a function.
+type funcOwners func(ctx context.Context) (podresources.Observation, error)
+
+func (f funcOwners) Observe(ctx context.Context) (podresources.Observation, error) { return f(ctx) }
+
+// fixedInventory is an inventory that does not change.
+type fixedInventory driver.Inventory
+
+func (f fixedInventory) Describe(a []podresources.Allocation) ([]podresources.Allocation, driver.Inventory, []RejectedInput) {
+	return a, driver.Inventory(f), nil
+}
+
+func testGPU() driver.ID { return driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: "gpu-0"} }
+
+func testInventory() fixedInventory {
+	return fixedInventory{testGPU(): {Hardware: driver.Hardware{UUID: "GPU-0"}}}
+}
+
+func goodSource(name string) funcSource {
+	return funcSource{name: name, sample: func(context.Context) ([]driver.Sample, error) {
+		return []driver.Sample{{
+			Hardware: driver.Hardware{UUID: "GPU-0"},
+			Readings: []driver.Reading{{Quantity: driver.Power, Value: 100, At: time.Now()}},
+		}}, nil
+	}}
+}
+
+func answering(context.Context) (podresources.Observation, error) {
+	return podresources.Observation{View: podresources.View{At: time.Now()}, Asked: true}, nil
+}
+
+// runSampler runs a sampler inside the bubble until f returns.
+func runSampler(t *testing.T, config SamplerConfig, f func(s *Sampler, registry *prometheus.Registry)) {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	config.Interval, config.Deadline, config.Now = time.Second, 5*time.Second, time.Now
+	config.Inventory = testInventory()
+	config.Ledger = NewLedger(LedgerConfig{Retention: 5 * time.Minute})
+	config.Metrics = NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
+	s := NewSampler(config)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { s.Run(ctx); close(ended) }()
+	f(s, registry)
+	cancel()
+	<-ended
+}
+
+func TestHungSourceDelaysNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		hung := funcSource{name: "hung", sample: func(context.Context) ([]driver.Sample, error) {
+			<-release // a library call that heeds no deadline
+			return nil, nil
+		}}
+		config := SamplerConfig{Owners: funcOwners(answering), Sources: []driver.Source{hung, goodSource("good")}}
+		runSampler(t, config, func(s *Sampler, registry *prometheus.Registry) {
+			time.Sleep(10*time.Second + 500*time.Millisecond)
+			latest := s.Latest()
+			if age := time.Since(latest.Time); age > time.Second {
+				t.Errorf("the snapshot is %v old, want at most a second", age)
+			}
+			if len(latest.Devices) != 1 || latest.Devices[0].Up != UpNow {
+				t.Errorf("the other source's device is not up: %+v", latest.Devices)
+			}
+			up, err := gaugeOf(registry, "dra_exporter_source_up", "hung")
+			if err != nil || up != 0 {
+				t.Errorf("source_up of the hung source is %v, %v, want 0", up, err)
+			}
+			close(release)
+			time.Sleep(3 * time.Second)
+			if up, err := gaugeOf(registry, "dra_exporter_source_up", "hung"); err != nil || up != 1 {
+				t.Errorf("source_up is %v, %v after the call came back, want 1", up, err)
+			}
+		})
+	})
+}
+
+func TestPanickingSourceFailsAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad := funcSource{name: "bad", sample: func(context.Context) ([]driver.Sample, error) { panic("no luck") }}
+		config := SamplerConfig{Owners: funcOwners(answering), Sources: []driver.Source{bad, goodSource("good")}}
+		runSampler(t, config, func(s *Sampler, registry *prometheus.Registry) {
+			time.Sleep(2500 * time.Millisecond)
+			if s.Latest().Devices[0].Up != UpNow {
+				t.Error("the other source's device is not up")
+			}
+			if n := testutil.CollectAndCount(registry, "dra_exporter_source_errors_total"); n != 1 {
+				t.Errorf("%d series of errors, want the one of the source that panicked", n)
+			}
+		})
+	})
+}
+
+// A kubelet that hangs leaves the last known holders, and delays a tick by no more than the wait.
+func TestHungKubeletKeepsHolders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		owners := funcOwners(func(ctx context.Context) (podresources.Observation, error) {
+			if calls++; calls > 2 {
+				<-ctx.Done()
+				return podresources.Observation{Asked: true}, ctx.Err()
+			}
+			o, err := answering(ctx)
+			o.View.Allocations = []podresources.Allocation{{
+				Claim: podresources.Claim{Namespace: "ns", Name: "claim"}, Device: testGPU(),
+				Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "ns", Name: "pod"}, Container: "main"}},
+			}}
+			return o, err
+		})
+		runSampler(t, SamplerConfig{Owners: owners, Sources: []driver.Source{goodSource("good")}}, func(s *Sampler, _ *prometheus.Registry) {
+			time.Sleep(5500 * time.Millisecond) // within the first call that hangs
+			latest := s.Latest()
+			if age := time.Since(latest.Time); age > 1300*time.Millisecond {
+				t.Errorf("the snapshot is %v old", age)
+			}
+			if latest.Devices[0].Attribution != AttributionExclusive {
+				t.Errorf("the holder is lost: %+v", latest.Devices[0].Shares)
+			}
+		})
+	})
+}
+
+func TestHintTicksAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hints := make(chan struct{}, 1)
+		config := SamplerConfig{Owners: funcOwners(answering), Sources: []driver.Source{goodSource("good")}, Hints: hints}
+		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
+			time.Sleep(1300 * time.Millisecond)
+			hints <- struct{}{}
+			time.Sleep(time.Millisecond)
+			if age := time.Since(s.Latest().Time); age > time.Millisecond {
+				t.Errorf("the snapshot is %v old just after a hint", age)
+			}
+			hint := s.Latest().Time
+			time.Sleep(followUp + time.Millisecond)
+			if next := s.Latest().Time.Sub(hint); next != followUp {
+				t.Errorf("the tick after a hint's comes %v later, want %v", next, followUp)
+			}
+		})
+	})
+}
+
+// What a source says at the end is in the last snapshot.
+func TestLastTick(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s *Sampler
+		var asked time.Time
+		runSampler(t, SamplerConfig{Owners: funcOwners(answering), Sources: []driver.Source{goodSource("good")}},
+			func(running *Sampler, _ *prometheus.Registry) {
+				s = running
+				time.Sleep(1700 * time.Millisecond)
+				asked = time.Now()
+			})
+		if !s.Latest().Time.Equal(asked) {
+			t.Errorf("the last snapshot is of %v, want of the end, %v", s.Latest().Time, asked)
+		}
+	})
+}
+
+func TestReason(t *testing.T) {
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{errHung, "hung"},
+		{context.DeadlineExceeded, "deadline"},
+		{errors.Join(errors.New("x"), context.Canceled), "canceled"},
+		{panicError{1}, "panic"},
+		{errors.New("x"), "error"},
+	} {
+		if got := reason(test.err); got != test.want {
+			t.Errorf("reason(%v) = %q, want %q", test.err, got, test.want)
+		}
+	}
+}
+
+// gaugeOf returns the value of a gauge of a source.
+func gaugeOf(registry *prometheus.Registry, name, source string) (float64, error) {
+	families, err := registry.Gather()
+	if err != nil {
+		return 0, err
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name && m.GetLabel()[0].GetValue() == source {
+				return m.GetGauge().GetValue(), nil
+			}
+		}
+	}
+	return 0, errors.New("no such series")
+}
