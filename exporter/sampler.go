@@ -93,7 +93,7 @@ func (s *Sampler) Run(ctx context.Context) {
 
 // followUp is how long after a tick that a hint caused another one follows: when a pod's cgroup or CDI spec comes, its
 // containers are about to start, and a gauge that was read just before would be taken to rise until the next second.
-const followUp = 150 * time.Millisecond
+const followUp = minGap
 
 // sleep waits for the next tick: the regular one, one that a hint asks for, or one that was put off. It returns whether
 // there is to be one, which is not so when ctx has ended, and whether a hint is the cause.

@@ -1,0 +1,87 @@
+package program
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A bad flag or file ends the program with status 2 and one line that names it.
+func TestBadUsage(t *testing.T) {
+	broken := Source{Name: "broken", New: func(Paths) (driver.Source, error) { return nil, errors.New("was not built in") }}
+	for _, test := range []struct{ args, want string }{
+		{"--bogus", "bogus"},
+		{"nonsense", "nonsense"},
+		{"--sample.interval=1ms", "--sample.interval"},
+		{"--sample.interval=often", "often"},
+		{"--retention=-1s", "--retention"},
+		{"--idle.threshold=1", "--idle.threshold"},
+		{"--idle.threshold=NaN", "--idle.threshold"},
+		{"--idle.network-threshold=-1", "--idle.network-threshold"},
+		{"--max-series=-1", "--max-series"},
+		{"--web.telemetry-path=metrics", "--web.telemetry-path"},
+		{"--web.config.file=/does/not/exist", "--web.config.file"},
+		{"--no-source.broken --inventory.file=/does/not/exist", "--inventory.file"},
+		{"--no-source.broken --source.scrape.config=/does/not/exist", "--source.scrape.config"},
+		{"--kube=maybe", "maybe"},
+		{"--source.broken", "--source.broken"},
+		{"top --interval=0s", "--interval"},
+	} {
+		var stdout, stderr bytes.Buffer
+		status := Run(t.Context(), strings.Fields(test.args), []Source{broken}, &stdout, &stderr)
+		if status != exitUsage {
+			t.Errorf("%s: exit status %d, want %d", test.args, status, exitUsage)
+		}
+		if said := stderr.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, test.want) {
+			t.Errorf("%s: said %q, want one line with %q", test.args, said, test.want)
+		}
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	for _, flag := range []string{"--help", "--version"} {
+		var stdout, stderr bytes.Buffer
+		if status := Run(t.Context(), []string{flag}, nil, &stdout, &stderr); status != exitOK {
+			t.Errorf("%s: exit status %d: %s", flag, status, &stderr)
+		}
+		if !strings.Contains(stdout.String(), "dra-exporter") {
+			t.Errorf("%s: said %q", flag, &stdout)
+		}
+	}
+}
+
+// Every flag is an environment variable too.
+func TestEnvironment(t *testing.T) {
+	t.Setenv("DRA_EXPORTER_SAMPLE_INTERVAL", "1ms")
+	var stdout, stderr bytes.Buffer
+	if status := Run(t.Context(), nil, nil, &stdout, &stderr); status != exitUsage || !strings.Contains(stderr.String(), "--sample.interval: 1ms") {
+		t.Errorf("exit status %d, said %q", status, &stderr)
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	if got, want := printable("a\x1b[2Jb\nc\u009bé"), "a?[2Jb?c?é"; got != want {
+		t.Errorf("printable: %q, want %q", got, want)
+	}
+}
+
+func TestReferenceNamesSources(t *testing.T) {
+	var stdout, stderr bytes.Buffer
+	sources := []Source{{Name: "mine", Fills: []driver.Quantity{driver.Power}}}
+	if status := Run(t.Context(), []string{"metrics-reference"}, sources, &stdout, &stderr); status != exitOK {
+		t.Fatalf("exit status %d: %s", status, &stderr)
+	}
+	for _, line := range strings.Split(stdout.String(), "\n") {
+		if strings.HasPrefix(line, "| `dra_device_power_watts`") && strings.Contains(line, "| mine, scrape |") {
+			return
+		}
+	}
+	t.Error("the reference does not say that power comes from the source mine")
+}
