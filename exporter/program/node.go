@@ -69,6 +69,7 @@ func newNode(o *options, log *slog.Logger) (*node, error) {
 	if o.inventoryFile != "" {
 		n.file = inventory.NewFile(o.inventoryFile)
 		if _, err := n.loadFile(); err != nil {
+			n.close()
 			return nil, badFlag("inventory.file", err)
 		}
 	}
