@@ -26,12 +26,11 @@ func check(ctx context.Context, o *options, list []Source, log *slog.Logger, w i
 	if err != nil {
 		return err
 	}
-	n, err := newNode(o, log)
+	n, err := newNode(o, exporter.NewSelfMetrics(prometheus.NewRegistry(), o.node, slog.New(slog.DiscardHandler)), log)
 	if err != nil {
 		return err
 	}
 	defer n.close()
-	n.metrics = exporter.NewSelfMetrics(prometheus.NewRegistry(), o.node, slog.New(slog.DiscardHandler))
 
 	p := printer{w: w}
 	p.line("node", o.node)
@@ -98,8 +97,10 @@ func (p *printer) source(ctx context.Context, s driver.Source) ([]driver.Sample,
 	ctx, cancel := context.WithTimeout(ctx, sourceDeadline)
 	defer cancel()
 	_, _ = s.Sample(ctx) // its error comes again
+	pause := time.NewTimer(100 * time.Millisecond)
+	defer pause.Stop()
 	select {
-	case <-time.After(100 * time.Millisecond):
+	case <-pause.C:
 	case <-ctx.Done():
 	}
 	samples, err := s.Sample(ctx)

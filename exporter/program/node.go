@@ -46,13 +46,13 @@ type cdiDevice struct {
 // last readings to be counted.
 const rememberCDI = 10 * time.Minute
 
-func newNode(o *options, log *slog.Logger) (*node, error) {
+func newNode(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (*node, error) {
 	client, err := podresources.NewClient(o.socket)
 	if err != nil {
 		return nil, badFlag("kubelet.podresources-socket", err)
 	}
 	n := &node{
-		name: o.node, client: client, log: log,
+		name: o.node, client: client, metrics: metrics, log: log,
 		cgroups: podresources.NewCgroups(o.paths.Sysfs, time.Now),
 		changes: &podresources.ChangeLog{},
 		cdi:     inventory.NewCDI(o.cdi, o.paths.Sysfs),

@@ -23,15 +23,14 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 	if err != nil {
 		return err
 	}
-	node, err := newNode(o, log)
+	registry := prometheus.NewRegistry()
+	metrics := exporter.NewSelfMetrics(registry, o.node, log)
+	node, err := newNode(o, metrics, log)
 	if err != nil {
 		return err
 	}
 	defer node.close()
 
-	registry := prometheus.NewRegistry()
-	metrics := exporter.NewSelfMetrics(registry, o.node, log)
-	node.metrics = metrics
 	sampler := exporter.NewSampler(exporter.SamplerConfig{
 		Interval: o.interval, Deadline: sourceDeadline, Owners: node, Inventory: node, Sources: sources, Hints: node.hints,
 		Metrics: metrics, Now: time.Now,
@@ -51,7 +50,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 			ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), Scrapes: scrapes, IdleAfter: idleAfter,
 		}),
 	}
-	log.Info("starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet", o.socket)
+	log.InfoContext(ctx, "starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet", o.socket)
 	return run(ctx, parts{node: node, sampler: sampler, server: server, scrapes: scrapes}, o, log)
 }
 
@@ -87,10 +86,12 @@ func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	sampling.Wait()
 	watching.Wait()
 	if next := p.scrapes.Next(2 * time.Minute); next != nil && o.lastScrape > 0 {
-		log.Info("waiting for the last scrape", "timeout", o.lastScrape)
+		log.InfoContext(ctx, "waiting for the last scrape", "timeout", o.lastScrape)
+		patience := time.NewTimer(o.lastScrape)
+		defer patience.Stop()
 		select {
 		case <-next:
-		case <-time.After(o.lastScrape):
+		case <-patience.C:
 		}
 	}
 	stop, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -99,7 +100,7 @@ func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
 		err = errors.Join(err, served)
 	}
-	log.Info("stopped")
+	log.InfoContext(ctx, "stopped")
 	return err
 }
 

@@ -1,0 +1,36 @@
+package program
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/dra-exporter/dra-exporter/exporter"
+)
+
+// The inventory file is a source like any other: it is up from the first reading on, changed or not.
+func TestInventoryFileIsUpAtOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "inventory.yaml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(file, old, old); err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewRegistry()
+	log := slog.New(slog.DiscardHandler)
+	n, err := newNode(&options{socket: "none", inventoryFile: file}, exporter.NewSelfMetrics(registry, "node", log), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.close()
+	if got, err := testutil.GatherAndCount(registry, "dra_exporter_source_up"); err != nil || got != 1 {
+		t.Errorf("%d sources are known (error %v), want that of the inventory file", got, err)
+	}
+}
