@@ -68,10 +68,12 @@ func newNode(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (*node
 	}
 	if o.inventoryFile != "" {
 		n.file = inventory.NewFile(o.inventoryFile)
+		begun := time.Now()
 		if _, err := n.loadFile(); err != nil {
 			n.close()
 			return nil, badFlag("inventory.file", err)
 		}
+		metrics.Observe("slices", time.Since(begun), nil, time.Now())
 	}
 	n.cdi.Load()
 	return n, nil
