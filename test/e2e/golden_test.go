@@ -1,0 +1,174 @@
+package e2e
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// What a real kubelet said, with the inventory alone: who holds what is known, and the admin claim passes for a holder.
+func TestGoldenKubelet(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	if err := n.kubelet.Set(recordedList(t)); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, n.flags(flags{"inventory.file": filepath.Join("testdata", "recorded", "resourceslices.yaml")}))
+	checkGolden(t, "kubelet.prom", p.page("/metrics").body)
+}
+
+// The same cluster a little later, with the ResourceClaims and a vendor's exporter: admin access owns nothing, what was
+// consumed divides a device, and requests are known.
+func TestGoldenClaims(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	if err := n.kubelet.Set(recordedLater(t)); err != nil {
+		t.Fatal(err)
+	}
+	n.mkdir("pods/team-a_cc-1_b983f273-4bba-4023-b1be-f3ef1ae4e797")
+	inventory := n.write("inventory.yaml", recorded(t, "resourceslices.yaml")+"---\n"+recorded(t, "resourceclaims-all.yaml"))
+	var exposition strings.Builder
+	for i, id := range []string{uuid(0), uuid(1), uuid(4), uuid(5), "GPU-bbbbbbbb-0000-0000-0000-000000000000"} {
+		fmt.Fprintf(&exposition, "utilization{uuid=%q} 0.%d\npower{uuid=%[1]q} %d00\nmemory{uuid=%[1]q} 1e9\ntemperature{uuid=%[1]q} 40\n", id, i+1, i+1)
+	}
+	config := n.scrapeConfig(endpoint("vendor", vendor(t, fixed(exposition.String()))))
+	p := start(t, n.flags(flags{"inventory.file": inventory, "source.scrape.config": config}))
+	p.eventually("charged", func() bool {
+		return p.scrape().positive("dra_pod_energy_joules_total", "pod", "cc-1")
+	})
+	checkGolden(t, "claims.prom", p.page("/metrics").body)
+	if conserved(t, p.report()) == 0 {
+		t.Error("nothing was compared")
+	}
+}
+
+func recorded(t *testing.T, name string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", "recorded", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func recordedList(t *testing.T) *v1.ListPodResourcesResponse {
+	t.Helper()
+	list, err := podresourcestest.ParseList([]byte(recorded(t, "list.json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// recordedLater returns what the kubelet listed when the ResourceClaims were recorded. The pods of list.json had other
+// claims of generated names by then, multi was gone, and the pods of get-*.json had come. cc-2, whose claim is
+// recorded, was not.
+func recordedLater(t *testing.T) *v1.ListPodResourcesResponse {
+	t.Helper()
+	list := recordedList(t)
+	list.PodResources = slices.DeleteFunc(list.PodResources, func(p *v1.PodResources) bool { return p.Name == "multi" })
+	renamed := map[string]string{"single-gpu-gw4mb": "single-gpu-64qkp", "exporter-gpus-87rgk": "exporter-gpus-jn427"}
+	for _, p := range list.PodResources {
+		for _, c := range p.Containers {
+			for _, claim := range c.DynamicResources {
+				if name, ok := renamed[claim.ClaimName]; ok {
+					claim.ClaimName = name
+				}
+			}
+		}
+	}
+	for _, name := range []string{"get-cc-1.json", "get-cc-3.json", "get-extended.json"} {
+		var got v1.GetPodResourcesResponse
+		if err := protojson.Unmarshal([]byte(recorded(t, name)), &got); err != nil {
+			t.Fatal(err)
+		}
+		list.PodResources = append(list.PodResources, got.PodResources)
+	}
+	return list
+}
+
+// checkGolden compares an exposition with a golden file, which promtool has to like too.
+func checkGolden(t *testing.T, name string, exposition []byte) {
+	t.Helper()
+	lint(t, exposition)
+	got := stable(exposition)
+	path := filepath.Join("testdata", "golden", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")); diff != "" {
+		t.Errorf("the exposition is not %s (-want +got; -update writes it anew):\n%s", path, diff)
+	}
+}
+
+// stable masks the values that differ from run to run, rounds the others, whose last bits differ from machine to machine,
+// and leaves out what the Go runtime says of itself.
+func stable(exposition []byte) []byte {
+	volatile := regexp.MustCompile(`^(dra_\w+_(allocated|active|share)_seconds_total|dra_\w+_energy_joules_total|` +
+		`dra_claim_last_active_timestamp_seconds|dra_exporter_\w*timestamp_seconds|dra_exporter_source_duration_seconds\w*|` +
+		`dra_exporter_build_info)(\{.*\})? `)
+	labels := regexp.MustCompile(`^dra_exporter_build_info\{.*\}`)
+	foreign := regexp.MustCompile(`^(# (HELP|TYPE) )?(go|process)_`)
+	var out bytes.Buffer
+	for line := range bytes.Lines(exposition) {
+		if foreign.Match(line) {
+			continue
+		}
+		if m := volatile.Find(line); m != nil {
+			line = labels.ReplaceAll(append(bytes.Clone(m), "<masked>\n"...), []byte("dra_exporter_build_info{<masked>}"))
+		} else if line[0] != '#' {
+			line = rounded(line)
+		}
+		out.Write(line)
+	}
+	return out.Bytes()
+}
+
+// rounded rounds the value of a series to twelve digits.
+func rounded(line []byte) []byte {
+	at := bytes.LastIndexByte(line, ' ') + 1
+	value, err := strconv.ParseFloat(string(bytes.TrimSpace(line[at:])), 64)
+	if err != nil {
+		return line
+	}
+	return fmt.Appendf(nil, "%s%.12g\n", line[:at], value)
+}
+
+// lint has promtool check an exposition, which must not complain.
+func lint(t *testing.T, exposition []byte) {
+	t.Helper()
+	promtool := os.Getenv("PROMTOOL")
+	if promtool == "" {
+		t.Fatal("PROMTOOL names no promtool: run make test-e2e")
+	}
+	cmd := exec.CommandContext(t.Context(), promtool, "check", "metrics", "--extended")
+	cmd.Stdin = bytes.NewReader(exposition)
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	if err != nil || complaints.Len() > 0 {
+		t.Errorf("promtool: %v: %s\n%s", err, &complaints, out)
+	}
+}

@@ -1,0 +1,50 @@
+// Package e2e starts the real program against a kubelet of the test's on a real unix socket, and asks it over HTTP.
+//
+// It needs Linux, root (for network namespaces) and ip of iproute2. $DRA_EXPORTER names the program, which is built
+// where it does not, and $PROMTOOL promtool.
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// programPath is the environment variable that names the program.
+const programPath = "DRA_EXPORTER"
+
+func TestMain(m *testing.M) {
+	clean, err := build()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		clean()
+		os.Exit(status)
+	}))
+}
+
+// build builds the program, if the environment names none, and says in the environment where it is.
+func build() (clean func(), err error) {
+	if os.Getenv(programPath) != "" {
+		return func() {}, nil
+	}
+	dir, err := os.MkdirTemp("", "e2e")
+	if err != nil {
+		return nil, fmt.Errorf("make folder: %w", err)
+	}
+	clean = func() { _ = os.RemoveAll(dir) }
+	path := filepath.Join(dir, "dra-exporter")
+	cmd := exec.Command("go", "build", "-C", filepath.Join("..", ".."), "-buildvcs=false", "-o", path, "./exporter/cmd/dra-exporter")
+	if said, err := cmd.CombinedOutput(); err != nil {
+		clean()
+		return nil, errors.Join(fmt.Errorf("build the program: %w", err), errors.New(string(said)))
+	}
+	return clean, os.Setenv(programPath, path)
+}
