@@ -213,6 +213,10 @@ func TestParseCDI(t *testing.T) {
 			rows: []*v1.ClaimResource{row("d", "a", "1"), row("e", "b", "x"), row("d", "c", "1", "2")},
 			want: map[string][]string{"a": {"1"}, "b": {"x"}, "c": {"2"}},
 		},
+		"drivers that share a name": {
+			rows: []*v1.ClaimResource{row("d", "a", "1"), row("e", "b", "1", "x")},
+			want: map[string][]string{"a": {"1"}, "b": {"1", "x"}},
+		},
 		"one name for all": {
 			rows: []*v1.ClaimResource{row("d", "a", "1"), row("d", "b", "1", "1"), row("d", "c", "1", "1", "1")},
 			want: map[string][]string{"a": {"1"}, "b": {"1"}, "c": {"1"}},
