@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -44,7 +43,7 @@ func (g *Gatherer) Gather() ([]*dto.MetricFamily, error) {
 	}
 	r := newRendering(g, s)
 	s.walk(emission{sink: r})
-	out := append(own, r.finish()...)
+	out := slices.Concat(own, r.finish())
 	slices.SortFunc(out, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
 	return out, err
 }
@@ -108,12 +107,12 @@ func (r *rendering) put(id familyID, labels []*dto.LabelPair, value float64, bor
 
 func (r *rendering) family(id familyID) *dto.MetricFamily {
 	desc := &r.g.families[id]
-	f := &dto.MetricFamily{Name: proto.String(desc.Name), Help: proto.String(desc.Help), Type: dto.MetricType_GAUGE.Enum()}
+	f := &dto.MetricFamily{Name: new(desc.Name), Help: new(desc.Help), Type: dto.MetricType_GAUGE.Enum()}
 	if desc.Type == driver.Counter {
 		f.Type = dto.MetricType_COUNTER.Enum()
 	}
 	if desc.Unit != "" {
-		f.Unit = proto.String(desc.Unit)
+		f.Unit = new(desc.Unit)
 	}
 	r.families[id] = f
 	return f
@@ -134,7 +133,7 @@ func (r *rendering) timestamp(t time.Time) *timestamppb.Timestamp {
 
 func (r *rendering) finish() []*dto.MetricFamily {
 	var out []*dto.MetricFamily
-	for _, f := range r.families {
+	for _, f := range &r.families {
 		if f != nil {
 			out = append(out, f)
 		}

@@ -78,7 +78,7 @@ func Families() []Family {
 
 // family describes a family; the zero Family for a number that is none (a quantity that is not attributed).
 func family(id familyID) Family {
-	f := Family{}
+	var f Family
 	switch {
 	case id < numFixedFamilies:
 		f = fixedFamily(id)
@@ -134,91 +134,92 @@ const (
 )
 
 func fixedFamily(id familyID) Family {
-	device, claim, pod := deviceLabelNames(), claimLabelNames(), podLabelNames()
-	switch id {
-	case famDeviceInfo:
-		return Family{
+	for _, group := range []map[familyID]Family{deviceFamilies(), claimFamilies(), podFamilies(), ownFamilies()} {
+		if f, ok := group[id]; ok {
+			return f
+		}
+	}
+	return Family{}
+}
+
+func deviceFamilies() map[familyID]Family {
+	device := deviceLabelNames()
+	return map[familyID]Family{
+		famDeviceInfo: {
 			Name: "dra_device_info", Filled: fromInventory + ", sources",
 			Help:   "Facts about the device; empty where unknown. parent is the device that this one is a part of.",
 			Labels: append(device, "vendor", "model", "uuid", "pci_bus_id", "parent", "numa_node", "driver_version"),
-		}
-	case famDeviceUp:
-		return Family{
+		},
+		famDeviceUp: {
 			Name: "dra_device_up", Filled: "sources", Labels: device,
 			Help: "1 if the device's telemetry is readable, 0 if it is claimed or was read before and is not readable now. Absent for devices that no source supports or that were never realised.",
-		}
-	case famDeviceAllocations:
-		return Family{
+		},
+		famDeviceAllocations: {
 			Name: "dra_device_allocations", Filled: fromKubelet, Labels: device,
 			Help: "Claim shares that hold the device now, without admin access: a claim of 100 pods is 1, two shares of one claim are 2.",
-		}
-	case famDeviceAllocated:
-		return Family{
+		},
+		famDeviceAllocated: {
 			Name: "dra_device_allocated_seconds_total", Unit: "seconds", Type: driver.Counter, Filled: fromLedger, Labels: device,
 			Help: "Time in which at least one claim held the device.",
-		}
-	case famDeviceTainted:
-		return Family{
+		},
+		famDeviceTainted: {
 			Name: "dra_device_tainted", Filled: fromInventory, Labels: append(device, "key", "value", "effect"),
 			Help: "1 for each taint of the device.",
-		}
-	case famDeviceLastError:
-		return Family{
+		},
+		famDeviceLastError: {
 			Name: "dra_device_last_error_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: device,
 			Help: "Unix time at which one of the device's error counters was last seen to rise.",
-		}
-	case famDeviceQuantitySource:
-		return Family{
+		},
+		famDeviceQuantitySource: {
 			Name: "dra_device_quantity_source_info", Filled: "sources", Labels: append(device, "quantity", "source"),
 			Help: "Which source a quantity of the device comes from; an integral of a gauge says that it is one.",
-		}
-	case famClaimInfo:
-		return Family{
+		},
+	}
+}
+
+func claimFamilies() map[familyID]Family {
+	claim := claimLabelNames()
+	return map[familyID]Family{
+		famClaimInfo: {
 			Name: "dra_claim_info", Filled: fromKubelet + ", " + fromClaims, Labels: []string{"namespace", "resourceclaim_name", "uid"},
 			Help: "A claim that holds devices of this node, or did within the retention.",
-		}
-	case famClaimDeviceInfo:
-		return Family{
+		},
+		famClaimDeviceInfo: {
 			Name: "dra_claim_device_info", Filled: fromKubelet + ", " + fromClaims,
 			Labels: append(claim, "share_id", "request", "device_class", "admin_access", "attribution"),
 			Help:   "A device that a claim holds now. attribution is how the device is divided among its claims.",
-		}
-	case famClaimAllocatedAt:
-		return Family{
+		},
+		famClaimAllocatedAt: {
 			Name: "dra_claim_allocated_timestamp_seconds", Unit: "seconds", Filled: fromClaims, Labels: []string{"namespace", "resourceclaim_name"},
 			Help: "Unix time at which the claim was allocated.",
-		}
-	case famClaimLastActive:
-		return Family{
+		},
+		famClaimLastActive: {
 			Name: "dra_claim_last_active_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: claim,
 			Help: "Unix time at which the device was last seen active while the claim held it; at first, when the exporter first saw the claim. Absent without telemetry.",
-		}
-	case famClaimConsumedCapacity:
-		return Family{
+		},
+		famClaimConsumedCapacity: {
 			Name: "dra_claim_consumed_capacity", Filled: fromClaims, Labels: append(claim, "share_id", "resource"),
 			Help: "Capacity of the device that the claim's share consumes, in the resource's base unit.",
-		}
-	case famClaimAllocated:
-		return allocatedFamily("dra_claim_allocated_seconds_total", "Time in which the claim held the device, whoever else did.", claim)
-	case famClaimShare:
-		return allocatedFamily("dra_claim_allocated_share_seconds_total", "Time in which the claim held the device, divided among those who held it together.", claim)
-	case famPodAllocated:
-		return allocatedFamily("dra_pod_allocated_seconds_total", "Time in which the pod held the device, whoever else did.", pod)
-	case famPodShare:
-		return allocatedFamily("dra_pod_allocated_share_seconds_total", "Time in which the pod held the device, divided among those who held it together.", pod)
-	case famPodInfo:
-		return Family{
+		},
+		famClaimAllocated: allocatedFamily("dra_claim_allocated_seconds_total", "Time in which the claim held the device, whoever else did.", claim),
+		famClaimShare:     allocatedFamily("dra_claim_allocated_share_seconds_total", "Time in which the claim held the device, divided among those who held it together.", claim),
+	}
+}
+
+func podFamilies() map[familyID]Family {
+	pod := podLabelNames()
+	return map[familyID]Family{
+		famPodAllocated: allocatedFamily("dra_pod_allocated_seconds_total", "Time in which the pod held the device, whoever else did.", pod),
+		famPodShare:     allocatedFamily("dra_pod_allocated_share_seconds_total", "Time in which the pod held the device, divided among those who held it together.", pod),
+		famPodInfo: {
 			Name: "dra_pod_info", Filled: fromKubelet + ", pod log folders", Labels: []string{"namespace", "pod", "uid"},
 			Help: "A pod that holds devices of this node, or did within the retention.",
-		}
-	case famPodClaimInfo:
-		return Family{
+		},
+		famPodClaimInfo: {
 			Name: "dra_pod_claim_info", Filled: fromKubelet,
 			Labels: []string{"namespace", "pod", "container", "claim_name", "resourceclaim_name", "driver", "pool", "device", "share_id", "request", "attribution"},
 			Help:   "A device that a container holds now through a claim. attribution is how the claim's part is divided among its pods.",
-		}
-	default:
-		return ownFamily(id)
+		},
 	}
 }
 
@@ -226,31 +227,25 @@ func allocatedFamily(name, help string, labels []string) Family {
 	return Family{Name: name, Help: help, Unit: "seconds", Type: driver.Counter, Filled: fromLedger, Labels: labels}
 }
 
-// ownFamily describes what the exporter says of its own snapshots.
-func ownFamily(id familyID) Family {
-	switch id {
-	case famUnresolved:
-		return Family{
+// ownFamilies are what the exporter says of its own snapshots.
+func ownFamilies() map[familyID]Family {
+	return map[familyID]Family{
+		famUnresolved: {
 			Name: "dra_exporter_unresolved_devices", Filled: "join", Labels: []string{"driver", "reason"},
 			Help: "Devices without telemetry, by reason: " + strings.Join(gapNames(), ", ") + ".",
-		}
-	case famSnapshotTime:
-		return Family{
+		},
+		famSnapshotTime: {
 			Name: "dra_exporter_snapshot_timestamp_seconds", Unit: "seconds", Filled: "sampler",
 			Help: "Unix time of the snapshot that this answer was made of.",
-		}
-	case famSeries:
-		return Family{
+		},
+		famSeries: {
 			Name: "dra_exporter_series", Filled: "ledger",
 			Help: "Series exported, without those of the exporter itself.",
-		}
-	case famSeriesDropped:
-		return Family{
+		},
+		famSeriesDropped: {
 			Name: "dra_exporter_series_dropped", Filled: "ledger",
 			Help: "Series that are not exported, because there would be more than --max-series.",
-		}
-	default:
-		return Family{}
+		},
 	}
 }
 

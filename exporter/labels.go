@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	dto "github.com/prometheus/client_model/go"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -15,7 +14,7 @@ import (
 func pairs(namesAndValues ...string) []*dto.LabelPair {
 	out := make([]*dto.LabelPair, 0, len(namesAndValues)/2)
 	for i := 0; i+1 < len(namesAndValues); i += 2 {
-		out = append(out, &dto.LabelPair{Name: proto.String(namesAndValues[i]), Value: proto.String(namesAndValues[i+1])})
+		out = append(out, &dto.LabelPair{Name: new(namesAndValues[i]), Value: new(namesAndValues[i+1])})
 	}
 	sortLabels(out)
 	return out
@@ -40,7 +39,7 @@ func joinLabels(base []*dto.LabelPair, names []string, values driver.Labels) []*
 	}
 	out := slices.Clone(base)
 	for i, name := range names {
-		out = append(out, &dto.LabelPair{Name: proto.String(name), Value: proto.String(values[i])})
+		out = append(out, &dto.LabelPair{Name: new(name), Value: new(values[i])})
 	}
 	sortLabels(out)
 	return out

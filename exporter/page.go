@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -99,7 +100,7 @@ func (p *page) fill(s *Snapshot, idleAfter time.Duration) {
 	}
 	for _, state := range []string{stateActive, stateIdle, statePartitioned, stateUnmeasured, stateDown, stateFree, statePossible} {
 		if n := counts[state]; n > 0 {
-			p.Tiles = append(p.Tiles, tile{Count: fmt.Sprint(n), Label: state, Class: stateClass(state)})
+			p.Tiles = append(p.Tiles, tile{Count: strconv.Itoa(n), Label: state, Class: stateClass(state)})
 		}
 	}
 }

@@ -97,8 +97,8 @@ func (w *referenceWriter) family(f Family, fills func(driver.Quantity) []string)
 	if f.Quantity < driver.NumQuantities {
 		help += closedLists(f.Quantity)
 	}
-	w.print(fmt.Sprintf("| `%s` | %s | %s | %s | %s | %s | %s |\n",
-		f.Name, kind, f.Unit, strings.Join(labels, " "), help, filled, f.Stability))
+	w.print(fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s |\n",
+		"`"+f.Name+"`", kind, f.Unit, strings.Join(labels, " "), help, filled, f.Stability))
 }
 
 // closedLists names the values of the labels that have a closed list of them.

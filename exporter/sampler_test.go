@@ -123,7 +123,8 @@ func TestHungKubeletKeepsHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
 		owners := funcOwners(func(ctx context.Context) (podresources.Observation, error) {
-			if calls++; calls > 2 {
+			calls++
+			if calls > 2 {
 				<-ctx.Done()
 				return podresources.Observation{Asked: true}, ctx.Err()
 			}

@@ -40,6 +40,7 @@ func snapshotWithHostileNames() *Snapshot {
 }
 
 func serving(t *testing.T, latest *Snapshot, more func(*ServerConfig)) *httptest.Server {
+	t.Helper()
 	registry := prometheus.NewRegistry()
 	NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
 	get := func() *Snapshot { return latest }
@@ -57,7 +58,7 @@ func serving(t *testing.T, latest *Snapshot, more func(*ServerConfig)) *httptest
 
 func fetch(t *testing.T, url string) (status int, body string) {
 	t.Helper()
-	response, err := http.Get(url) //nolint:noctx // a test server
+	response, err := http.Get(url)
 	if err != nil {
 		t.Fatal(err)
 	}

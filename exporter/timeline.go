@@ -28,14 +28,15 @@ type part struct {
 // that segment's holders.
 const maxSegments = 512
 
-// each calls f for every segment that overlaps from..to, with the overlap. An empty span has the segment at to.
+// each calls f for every segment that overlaps from..to, with the overlap; the overlaps make up the whole span. An empty
+// span has the segment at to.
 func (t timeline) each(from, to time.Time, f func(s *segment, from, to time.Time)) {
 	for i := t.at(from); i < len(t); i++ {
 		start, end := t[i].from, to
 		if i+1 < len(t) && t[i+1].from.Before(to) {
 			end = t[i+1].from
 		}
-		if start.Before(from) {
+		if i == 0 || start.Before(from) { // the first reaches back to whatever came before it
 			start = from
 		}
 		f(&t[i], start, end)
@@ -52,11 +53,6 @@ func (t timeline) at(moment time.Time) int {
 		i--
 	}
 	return i
-}
-
-// changesWithin tells whether a segment begins inside from..to.
-func (t timeline) changesWithin(from, to time.Time) bool {
-	return t.at(from) != t.at(to.Add(-1))
 }
 
 // since returns the timeline without the segments that ended by the moment.

@@ -80,8 +80,8 @@ func (w *worker) sample(ctx context.Context) (samples []driver.Sample, err error
 // panicError is what a source panicked with.
 type panicError struct{ value any }
 
-func (e panicError) Error() string  { return fmt.Sprintf("source panicked: %v", e.value) }
-func (e panicError) Reason() string { return "panic" }
+func (e panicError) Error() string { return fmt.Sprintf("source panicked: %v", e.value) }
+func (panicError) Reason() string  { return "panic" }
 
 var errHung = errors.New("source did not return after its deadline")
 

@@ -3,6 +3,7 @@ package program
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -102,7 +103,7 @@ func (n *node) watch(ctx context.Context) {
 
 func (n *node) report(ctx context.Context, what string, err error) {
 	if err != nil && ctx.Err() == nil {
-		n.log.Warn("not watching: ownership changes are dated by polling", "what", what, "err", err)
+		n.log.WarnContext(ctx, "not watching: ownership changes are dated by polling", "what", what, "err", err)
 	}
 }
 
@@ -162,9 +163,7 @@ func (n *node) withCDI(allocations []podresources.Allocation, now time.Time) dri
 		}
 		all[id] = driver.Entry{Hardware: d.hardware}
 	}
-	for id, entry := range n.listed {
-		all[id] = entry
-	}
+	maps.Copy(all, n.listed)
 	return all
 }
 

@@ -78,8 +78,7 @@ func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io
 
 func fail(stderr io.Writer, err error) int {
 	_, _ = fmt.Fprintf(stderr, "dra-exporter: %v\n", err)
-	var usage usageError
-	if errors.As(err, &usage) {
+	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}
 	return exitFailure

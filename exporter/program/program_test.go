@@ -78,7 +78,7 @@ func TestReferenceNamesSources(t *testing.T) {
 	if status := Run(t.Context(), []string{"metrics-reference"}, sources, &stdout, &stderr); status != exitOK {
 		t.Fatalf("exit status %d: %s", status, &stderr)
 	}
-	for _, line := range strings.Split(stdout.String(), "\n") {
+	for line := range strings.Lines(stdout.String()) {
 		if strings.HasPrefix(line, "| `dra_device_power_watts`") && strings.Contains(line, "| mine, scrape |") {
 			return
 		}

@@ -69,7 +69,7 @@ func fetchReport(ctx context.Context, url string) (exporter.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var r exporter.Report
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/api/v1/snapshot", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/api/v1/snapshot", http.NoBody)
 	if err != nil {
 		return r, badFlag("url", err)
 	}
@@ -103,7 +103,7 @@ func writeTop(w io.Writer, r exporter.Report) error {
 	slices.SortStableFunc(r.Devices, func(a, b exporter.DeviceReport) int { return topRank(a) - topRank(b) })
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		line(printable(d.ID.String()), topState(d), figure(d.Values, "utilization", 100, " %"), figure(d.Values, "power", 1, " W"),
+		line(printable(d.String()), topState(d), figure(d.Values, "utilization", 100, " %"), figure(d.Values, "power", 1, " W"),
 			figure(d.Values, "energy", 1e-3, " kJ"), holders(d))
 	}
 	return t.Flush()
