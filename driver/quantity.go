@@ -82,84 +82,76 @@ type Spec struct {
 
 // Spec returns the quantity's description, the zero Spec for one that is not in the catalogue.
 func (q Quantity) Spec() Spec {
+	if q >= NumQuantities {
+		return Spec{}
+	}
+	return catalogue()[q]
+}
+
+func catalogue() [NumQuantities]Spec {
 	directions := Label{Name: "direction", Values: []string{"receive", "transmit"}}
-	switch q {
-	case Utilization:
-		return Spec{
+	return [NumQuantities]Spec{
+		Utilization: {
 			Name: "utilization", Metric: "utilization_ratio", Unit: "ratio", Sharing: Additive, NonNegative: true, Max: maxRatio,
 			Help: "Share of time in which any engine of the device was busy, 0 to 1.",
-		}
-	case EngineUtilization:
-		return Spec{
+		},
+		EngineUtilization: {
 			Name: "engine_utilization", Metric: "engine_utilization_ratio", Unit: "ratio", NonNegative: true, Max: maxRatio,
 			Help: "Share of time in which one engine of the device was busy, 0 to 1.",
 			Labels: []Label{{Name: "engine", Values: []string{
 				"sm", "tensor", "dram", "copy", "encoder", "decoder", "jpeg", "ofa", "render", "video", "compute",
 			}}},
-		}
-	case Occupancy:
-		return Spec{
+		},
+		Occupancy: {
 			Name: "occupancy", Metric: "occupancy_ratio", Unit: "ratio", NonNegative: true, Max: maxRatio,
 			Help: "Resident warps or waves as a share of what the device can hold, 0 to 1.",
-		}
-	case ActiveSeconds:
-		return Spec{
+		},
+		ActiveSeconds: {
 			Name: "active_seconds", Metric: "active_seconds_total", Unit: "seconds", Type: Counter, Sharing: Additive, NonNegative: true,
 			Help: "Time in which the device was busy: the integral of its utilization.",
-		}
-	case MemoryUsed:
-		return Spec{
+		},
+		MemoryUsed: {
 			Name: "memory_used", Metric: "memory_used_bytes", Unit: "bytes", Sharing: Additive, NonNegative: true,
 			Help: "Device memory in use.",
-		}
-	case MemoryCapacity:
-		return Spec{
+		},
+		MemoryCapacity: {
 			Name: "memory_capacity", Metric: "memory_capacity_bytes", Unit: "bytes", NonNegative: true,
 			Help: "Device memory in all.",
-		}
-	case Power:
-		return Spec{
+		},
+		Power: {
 			Name: "power", Metric: "power_watts", Unit: "watts", Sharing: Additive, NonNegative: true,
 			Help: "Power drawn by the device.",
-		}
-	case Energy:
-		return Spec{
+		},
+		Energy: {
 			Name: "energy", Metric: "energy_joules_total", Unit: "joules", Type: Counter, Sharing: Additive, NonNegative: true,
 			Help: "Energy used by the device: its hardware counter, or else the integral of its power.",
-		}
-	case Temperature:
-		return Spec{
+		},
+		Temperature: {
 			Name: "temperature", Metric: "temperature_celsius", Unit: "celsius",
 			Help: "Temperature of one sensor of the device.", Labels: []Label{{Name: "sensor"}},
-		}
-	case Clock:
-		return Spec{
+		},
+		Clock: {
 			Name: "clock", Metric: "clock_hertz", Unit: "hertz", NonNegative: true,
 			Help: "Frequency of one clock domain of the device.", Labels: []Label{{Name: "domain"}},
-		}
-	case IOBytes:
-		return Spec{
+		},
+		IOBytes: {
 			Name: "io_bytes", Metric: "io_bytes_total", Unit: "bytes", Type: Counter, Sharing: Additive, NonNegative: true,
 			Help:   "Bytes that crossed one of the device's links.",
 			Labels: []Label{{Name: "link", Values: []string{"pcie", "nvlink", "network", "rdma", "xgmi"}}, directions},
-		}
-	case NetworkPackets:
-		return Spec{
+		},
+		NetworkPackets: {
 			Name: "network_packets", Metric: "network_packets_total", Type: Counter, NonNegative: true,
 			Help: "Packets that the network device received or transmitted.", Labels: []Label{directions},
-		}
-	case NetworkErrors:
-		return Spec{
+		},
+		NetworkErrors: {
 			Name: "network_errors", Metric: "network_errors_total", Type: Counter, NonNegative: true,
 			Help: "Packets that the network device received or transmitted with errors.", Labels: []Label{directions},
-		}
-	case NetworkDrops:
-		return Spec{
+		},
+		NetworkDrops: {
 			Name: "network_drops", Metric: "network_drops_total", Type: Counter, NonNegative: true,
 			Help: "Packets that the network device dropped.", Labels: []Label{directions},
-		}
-	case Errors:
-		return Spec{
+		},
+		Errors: {
 			Name: "errors", Metric: "errors_total", Type: Counter, NonNegative: true,
 			Help: "Errors that the device or its driver reported.",
 			Labels: []Label{
@@ -168,26 +160,21 @@ func (q Quantity) Spec() Spec {
 				}},
 				{Name: "code"},
 			},
-		}
-	case ThrottledSeconds:
-		return Spec{
+		},
+		ThrottledSeconds: {
 			Name: "throttled_seconds", Metric: "throttled_seconds_total", Unit: "seconds", Type: Counter, NonNegative: true,
 			Help: "Time in which the device ran below its clocks.", Labels: []Label{{Name: "reason"}},
-		}
-	case Health:
-		return Spec{
+		},
+		Health: {
 			Name: "health", Metric: "health", NonNegative: true, Max: 1,
 			Help:   "Health of the device as its driver tells it: 1 for the present status, 0 for the others.",
 			Labels: []Label{{Name: "status", Values: []string{"healthy", "unhealthy", "unknown"}}},
-		}
-	case Capacity:
-		return Spec{
+		},
+		Capacity: {
 			Name: "capacity", Metric: "capacity", NonNegative: true,
 			Help:   "What the device has of a resource, in the resource's base unit (memory in bytes, speed in bytes per second).",
 			Labels: []Label{{Name: "resource"}},
-		}
-	default:
-		return Spec{}
+		},
 	}
 }
 
@@ -199,9 +186,9 @@ func (q Quantity) String() string { return q.Spec().Name }
 
 // QuantityNamed returns the quantity of that name.
 func QuantityNamed(name string) (Quantity, bool) {
-	for q := range NumQuantities {
-		if q.Spec().Name == name {
-			return q, true
+	for q, spec := range catalogue() {
+		if spec.Name == name {
+			return Quantity(q), true
 		}
 	}
 	return 0, false
