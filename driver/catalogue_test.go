@@ -61,7 +61,7 @@ func wantSuffix(spec driver.Spec) string {
 }
 
 func TestCatalogueLabels(t *testing.T) {
-	// Reserved are the labels of the families themselves (DESIGN.md, section 6).
+	// Reserved are the labels of the families themselves.
 	reserved := []string{"driver", "pool", "device", "namespace", "pod", "resourceclaim_name", "node", "le", "quantile"}
 	for q := range driver.NumQuantities {
 		spec := q.Spec()
@@ -95,7 +95,7 @@ func TestQuantityNamed(t *testing.T) {
 	}
 }
 
-// TestConfigurable lists the names that DESIGN.md, section 5, allows in a scrape configuration.
+// TestConfigurable lists the names that are allowed in a scrape configuration.
 func TestConfigurable(t *testing.T) {
 	want := strings.Fields(`utilization engine_utilization active_seconds memory_used memory_capacity occupancy power energy
 		temperature clock io_bytes network_packets network_errors network_drops errors throttled_seconds`)

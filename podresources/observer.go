@@ -44,11 +44,11 @@ func (o *Observer) Observe(ctx context.Context) (Observation, error) {
 	if err == nil {
 		allocations, out.Rejected = Parse(answer)
 	}
-	believed := len(o.Keeper.Allocations())
+	believed := countHolders(o.Keeper.Allocations())
 	o.Keeper.Observe(allocations, err, now)
 	// Without an answer the holders are those of before, unless the end of one was seen.
 	at := o.before
-	if err == nil || len(o.Keeper.Allocations()) != believed {
+	if err == nil || countHolders(o.Keeper.Allocations()) != believed {
 		at = now
 	}
 	out.View = o.view(at)
@@ -61,6 +61,14 @@ func (o *Observer) Observe(ctx context.Context) (Observation, error) {
 
 func (o *Observer) view(at time.Time) View {
 	return View{Allocations: o.Keeper.Allocations(), At: at, Changes: o.Changes.Since(o.before.Add(-changesBefore))}
+}
+
+func countHolders(allocations []Allocation) int {
+	n := 0
+	for i := range allocations {
+		n += len(allocations[i].Holders)
+	}
+	return n
 }
 
 // doubtful is the error of an empty answer that is not believed.

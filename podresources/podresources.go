@@ -42,7 +42,7 @@ func (h Holder) Compare(other Holder) int {
 
 // Allocation is one device, or one share of it, as one claim holds it.
 //
-// What PodResources does not tell (KUBELET.md 1: request, admin access, consumed capacity, UIDs) is empty until
+// What PodResources does not tell (request, admin access, consumed capacity, UIDs) is empty until
 // [Facts] of the claim are applied.
 type Allocation struct {
 	Claim   Claim

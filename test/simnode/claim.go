@@ -122,7 +122,7 @@ func (a allocated) weight() float64 {
 	}
 }
 
-// cdiDevice is the name of a device in the claim's CDI spec, after the pattern of the example driver (KUBELET.md).
+// cdiDevice is the name of a device in the claim's CDI spec, after the pattern of the example driver.
 func (c *claim) cdiDevice(a allocated) string {
 	name := c.uid + "-" + a.device.Name
 	if a.shareID != "" {
