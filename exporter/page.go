@@ -39,7 +39,6 @@ type deviceRow struct {
 	Memory, Power, Energy, Net string
 	Unhealthy                  bool
 	Holders                    []holderLine
-	Attribution                Attribution
 }
 
 type holderLine struct {
@@ -139,7 +138,7 @@ func stateClass(state string) string {
 }
 
 func newDeviceRow(d *DeviceSnapshot, idle, parent bool) deviceRow {
-	row := deviceRow{ID: d.ID, Model: d.Entry.Model, Attribution: d.Attribution, Why: string(d.Gap)}
+	row := deviceRow{ID: d.ID, Model: d.Entry.Model, Why: string(d.Gap)}
 	held := d.Attribution != AttributionNone
 	switch {
 	case d.Up == Down:
@@ -163,11 +162,14 @@ func newDeviceRow(d *DeviceSnapshot, idle, parent bool) deviceRow {
 	row.Unhealthy = slices.ContainsFunc(d.Values, func(v Value) bool { return v.Quantity == driver.Health && v.Labels[0] == "unhealthy" })
 	for i := range d.Shares {
 		s := &d.Shares[i]
-		line := holderLine{Who: podList(s.Pods) + " via " + s.Claim.Name, Admin: s.Admin}
-		if s.Admin {
-			line.Who += " (admin access)"
-		} else if d.Attribution != AttributionExclusive {
-			line.Who += fmt.Sprintf(" (%.0f %%)", 100*s.Weight)
+		line := holderLine{Who: podList(s.Pods), Admin: s.Admin}
+		switch {
+		case s.Admin:
+			line.Who += " looks on with admin access"
+		case d.Attribution == AttributionExclusive:
+			line.Who += " via " + s.Claim.Name
+		default:
+			line.Who += fmt.Sprintf(" via %s: %.0f %%, %s", s.Claim.Name, 100*s.Weight, d.Attribution)
 		}
 		row.Holders = append(row.Holders, line)
 	}

@@ -1,6 +1,7 @@
 package program
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -46,7 +47,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		IdleTimeout:       2 * time.Minute,
 		Handler: exporter.NewHandler(exporter.ServerConfig{
 			Gatherer: exporter.NewGatherer(registry, sampler.Latest, o.zeroHold), Latest: sampler.Latest, Node: o.node,
-			MetricsPath: o.telemetryPath, CreatedSamples: o.createdSamples, Pprof: o.pprof, Version: version.Version,
+			MetricsPath: o.telemetryPath, CreatedSamples: o.createdSamples, Pprof: o.pprof, Version: cmp.Or(version.Version, "development build"),
 			ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), Scrapes: scrapes, IdleAfter: idleAfter,
 		}),
 	}

@@ -281,6 +281,25 @@ func TestSharedClaim(t *testing.T) {
 	}
 }
 
+// TestSharedDevice: a claim's part of a device goes by its capacity, however many pods have the claim.
+func TestSharedDevice(t *testing.T) {
+	clock := newClock()
+	n := newNode(t, Options{Now: clock.read})
+	both := share("20Gi", sim.Constant(1), 0, "gpu-7")
+	both.Object = "both"
+	for name, claim := range map[string]ClaimSpec{"a": both, "b": both, "c": share("60Gi", sim.Constant(1), 0, "gpu-7")} {
+		must(t, n.StartPod(PodSpec{Namespace: "ns", Name: name, Claims: []ClaimSpec{claim}}))
+	}
+	clock.now = clock.now.Add(8 * time.Second)
+	got := map[string]float64{}
+	for _, u := range n.Uses(clock.now) {
+		got[u.Pod.Name] = u.Truth.ShareSeconds
+	}
+	if diff := cmp.Diff(map[string]float64{"a": 1, "b": 1, "c": 6}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestRefused(t *testing.T) {
 	for name, test := range map[string]struct {
 		first, second PodSpec
