@@ -6,10 +6,8 @@ package exporter
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -35,7 +33,8 @@ type Result struct {
 	Rejected []RejectedInput
 }
 
-// RejectedInput counts readings of a source that could not be used.
+// RejectedInput counts rows of an input that could not be used: readings of a source, allocations and holders of
+// podresources, facts of the inventory and of claims.
 type RejectedInput struct {
 	Input, Reason string
 	Count         int
@@ -57,8 +56,12 @@ type Reading struct {
 	driver.Reading
 	Source string
 
+	origin
 	cpus int // how many CPUs of the device it is the sum of; 0: not of CPUs
 }
+
+// origin is where a reading comes from.
+type origin struct{ precedence, sample int } // positions of the source, and of the sample within it
 
 // Gap is the reason for which a device could not be joined with telemetry.
 type Gap string
@@ -84,21 +87,22 @@ type Share struct {
 // Join joins allocations, inventory and samples. It is a pure function: the order of its inputs (but for the
 // sources' precedence) changes nothing, and no input is changed or kept but for the strings and slices in it.
 func Join(in Input) Result {
-	j := joiner{rejected: map[RejectedInput]int{}}
+	j := joiner{catalogue: newCatalogue(), rejected: map[RejectedInput]int{}}
 	j.collect(in)
-	for _, source := range in.Sources {
-		j.match(source)
+	for i, source := range in.Sources {
+		j.match(source, i)
 	}
 	j.finish()
 	return Result{View: in.View, Devices: j.devices, Rejected: j.rejections()}
 }
 
 type joiner struct {
-	devices  []JoinedDevice
-	facts    []deviceFacts // beside devices
-	index    hardwareIndex
-	byDriver map[string]bool // drivers of which a device was read
-	rejected map[RejectedInput]int
+	catalogue *catalogue
+	devices   []JoinedDevice
+	facts     []deviceFacts // beside devices
+	index     hardwareIndex
+	byDriver  map[string]bool // drivers of which a device was read
+	rejected  map[RejectedInput]int
 }
 
 // deviceFacts are what the joiner must remember of a device while it joins.
@@ -111,31 +115,22 @@ type deviceFacts struct {
 
 // collect makes the sorted list of devices with their shares.
 func (j *joiner) collect(in Input) {
-	allocations := in.View.Allocations
-	ids := make([]driver.ID, 0, len(in.Inventory)+len(allocations))
-	for id := range in.Inventory {
-		ids = append(ids, id)
-	}
-	for i := range allocations {
-		if _, ok := in.Inventory[allocations[i].Device]; !ok {
-			ids = append(ids, allocations[i].Device)
-		}
-	}
-	slices.SortFunc(ids, driver.ID.Compare)
-	ids = slices.Compact(ids)
-
+	shares := j.shares(in.View.Allocations)
+	ids := j.ids(in.Inventory, shares)
 	position := make(map[driver.ID]int, len(ids))
 	j.devices = make([]JoinedDevice, len(ids))
 	j.facts = make([]deviceFacts, len(ids))
 	for i, id := range ids {
 		entry, listed := in.Inventory[id]
+		entry, bad := usableEntry(entry)
+		j.reject("inventory", "fact", bad)
 		j.devices[i] = JoinedDevice{ID: id, Entry: entry}
 		j.facts[i].listed = listed
 		position[id] = i
 	}
-	for i := range allocations {
-		d := &j.devices[position[allocations[i].Device]]
-		d.Shares = append(d.Shares, newShare(allocations[i]))
+	for i := range shares {
+		d := &j.devices[position[shares[i].Device]]
+		d.Shares = append(d.Shares, shares[i])
 	}
 	for i := range j.devices {
 		d := &j.devices[i]
@@ -147,8 +142,48 @@ func (j *joiner) collect(in Input) {
 	j.byDriver = map[string]bool{}
 }
 
+// ids returns the devices of the inventory and those that are held, sorted, each once.
+func (j *joiner) ids(inventory driver.Inventory, shares []Share) []driver.ID {
+	ids := make([]driver.ID, 0, len(inventory)+len(shares))
+	for id := range inventory {
+		if !usableID(id) {
+			j.reject("inventory", "label", 1)
+			continue
+		}
+		ids = append(ids, id)
+	}
+	for i := range shares {
+		if _, ok := inventory[shares[i].Device]; !ok {
+			ids = append(ids, shares[i].Device)
+		}
+	}
+	slices.SortFunc(ids, driver.ID.Compare)
+	return slices.Compact(ids)
+}
+
+// shares returns the usable allocations. One whose pods are all unusable is held by nobody.
+func (j *joiner) shares(allocations []podresources.Allocation) []Share {
+	shares := make([]Share, 0, len(allocations))
+	for i := range allocations {
+		a := &allocations[i]
+		if !usableAllocation(a) {
+			j.reject("podresources", "label", 1)
+			continue
+		}
+		s := newShare(*a)
+		j.reject("podresources", "holder", len(a.Holders)-len(s.Holders))
+		j.reject("claims", "consumed", len(a.Consumed)-len(s.Consumed))
+		if len(s.Holders) > 0 {
+			shares = append(shares, s)
+		}
+	}
+	return shares
+}
+
 func newShare(a podresources.Allocation) Share {
-	s := Share{Allocation: a}
+	a.Holders = usableHolders(&a)
+	a.Consumed = usableAmounts(a.Consumed)
+	s := Share{Allocation: a, Pods: make([]podresources.Pod, 0, len(a.Holders))}
 	for _, h := range a.Holders {
 		s.Pods = append(s.Pods, h.Pod)
 	}
@@ -177,7 +212,7 @@ func mergeShares(shares []Share) []Share {
 			continue
 		}
 		last.Holders = slices.Concat(last.Holders, s.Holders)
-		slices.SortFunc(last.Holders, podresources.Holder.Compare)
+		slices.SortFunc(last.Holders, compareHolders)
 		last.Holders = slices.Compact(last.Holders)
 		last.Pods = slices.Concat(last.Pods, s.Pods)
 		last.normalize()
@@ -185,12 +220,22 @@ func mergeShares(shares []Share) []Share {
 	return out
 }
 
-// match hands the samples of one source to the devices that they belong to.
-func (j *joiner) match(source SourceSamples) {
-	for i := range source.Samples {
-		sample := &source.Samples[i]
+// match hands the samples of one source to the devices that they belong to. precedence is the source's position.
+func (j *joiner) match(source SourceSamples, precedence int) {
+	samples := source.Samples
+	if !slices.IsSortedFunc(samples, compareSamples) {
+		samples = slices.Clone(samples)
+		slices.SortFunc(samples, compareSamples)
+	}
+	for i := range samples {
+		sample := &samples[i]
+		from := origin{precedence: precedence, sample: i}
 		if cpu, ok := singleCPU(sample); ok {
-			j.matchCPU(source.Name, cpu, sample)
+			if i > 0 && slices.Equal(samples[i-1].Hardware.CPUs, sample.Hardware.CPUs) {
+				j.reject(source.Name, "duplicate", len(sample.Readings))
+				continue
+			}
+			j.matchCPU(source.Name, from, cpu, sample)
 			continue
 		}
 		n := j.choose(sample)
@@ -201,13 +246,35 @@ func (j *joiner) match(source SourceSamples) {
 		j.facts[n].matched = true
 		completeHardware(&d.Entry.Hardware, &sample.Hardware)
 		for _, r := range sample.Readings {
-			if reason := unusable(&r); reason != "" {
-				j.reject(source.Name, reason)
+			if reason := j.catalogue.unusable(&r); reason != "" {
+				j.reject(source.Name, reason, 1)
 				continue
 			}
-			d.Readings = append(d.Readings, Reading{Reading: r, Source: source.Name})
+			d.Readings = append(d.Readings, Reading{Reading: r, Source: source.Name, origin: from})
 		}
 	}
+}
+
+// compareSamples orders samples by what identifies their hardware, so that their order in the input does not matter
+// where several claim to be the same.
+func compareSamples(a, b driver.Sample) int {
+	x, y := &a.Hardware, &b.Hardware
+	if c := cmp.Or(
+		slices.Compare(x.CPUs, y.CPUs),
+		strings.Compare(a.Driver, b.Driver), strings.Compare(a.Device, b.Device),
+		strings.Compare(x.UUID, y.UUID), strings.Compare(x.PCI, y.PCI),
+		strings.Compare(x.NetDev, y.NetDev), strings.Compare(x.RDMADev, y.RDMADev),
+	); c != 0 {
+		return c
+	}
+	return cmp.Or(slices.Compare(x.DeviceNodes, y.DeviceNodes), slices.CompareFunc(a.Readings, b.Readings, compareValues))
+}
+
+func compareValues(a, b driver.Reading) int {
+	return cmp.Or(
+		cmp.Compare(a.Quantity, b.Quantity), slices.Compare(a.Labels[:], b.Labels[:]),
+		a.At.Compare(b.At), cmp.Compare(a.Value, b.Value), a.Since.Compare(b.Since),
+	)
 }
 
 // choose returns the position of the device that a sample belongs to, -1 for none. Where several identities share the
@@ -276,39 +343,45 @@ func (j *joiner) gap(d *JoinedDevice, f deviceFacts) Gap {
 // label has a closed list of values (a link, an engine) to each of these: the first source, in order of precedence,
 // that has a reading of it.
 func (j *joiner) settleOwners(d *JoinedDevice) {
-	if len(d.Readings) == 0 {
-		return
-	}
-	type part struct {
-		quantity driver.Quantity
-		label    string
-	}
-	owner := make(map[part]string, len(d.Readings))
-	kept := d.Readings[:0]
-	for _, r := range d.Readings {
-		p := part{quantity: r.Quantity}
-		if hasClosedLabel(r.Quantity) {
-			p.label = r.Labels[0]
+	all := d.Readings
+	slices.SortFunc(all, func(a, b Reading) int {
+		return cmp.Or(
+			compareReadings(&a, &b), cmp.Compare(a.precedence, b.precedence), cmp.Compare(a.sample, b.sample),
+			compareValues(a.Reading, b.Reading),
+		)
+	})
+	kept := all[:0]
+	for len(all) > 0 {
+		n, owner := j.part(all)
+		for _, r := range all[:n] {
+			switch {
+			case r.precedence != owner:
+			case len(kept) > 0 && compareReadings(&r, &kept[len(kept)-1]) == 0:
+				j.reject(r.Source, "duplicate", 1)
+			case len(kept) == maxReadings:
+				j.reject(r.Source, "too_many", 1)
+			default:
+				kept = append(kept, r)
+			}
 		}
-		if o, ok := owner[p]; !ok {
-			owner[p] = r.Source
-		} else if o != r.Source {
-			continue
-		}
-		kept = append(kept, r)
+		all = all[n:]
 	}
-	slices.SortStableFunc(kept, compareReadings)
-	d.Readings = kept[:1]
-	for _, r := range kept[1:] {
-		if compareReadings(r, d.Readings[len(d.Readings)-1]) == 0 {
-			j.reject(r.Source, "duplicate")
-			continue
-		}
-		d.Readings = append(d.Readings, r)
-	}
+	d.Readings = kept
 }
 
-func compareReadings(a, b Reading) int {
+// part returns how many of the sorted readings belong together to one owner, and the precedence of that.
+func (j *joiner) part(readings []Reading) (n, owner int) {
+	first := &readings[0]
+	byLabel := j.catalogue.ownedByLabel(first.Quantity)
+	owner = first.precedence
+	for n < len(readings) && readings[n].Quantity == first.Quantity && (!byLabel || readings[n].Labels[0] == first.Labels[0]) {
+		owner = min(owner, readings[n].precedence)
+		n++
+	}
+	return n, owner
+}
+
+func compareReadings(a, b *Reading) int {
 	return cmp.Or(
 		cmp.Compare(a.Quantity, b.Quantity),
 		strings.Compare(a.Labels[0], b.Labels[0]),
@@ -316,53 +389,10 @@ func compareReadings(a, b Reading) int {
 	)
 }
 
-// hasClosedLabel is Spec's knowledge without the cost of making a Spec for each reading.
-func hasClosedLabel(q driver.Quantity) bool {
-	switch q {
-	case driver.EngineUtilization, driver.IOBytes, driver.NetworkPackets, driver.NetworkErrors, driver.NetworkDrops, driver.Errors, driver.Health:
-		return true
-	default:
-		return false
+func (j *joiner) reject(input, reason string, count int) {
+	if count > 0 {
+		j.rejected[RejectedInput{Input: input, Reason: reason}] += count
 	}
-}
-
-// unusable returns the reason for which a reading can't be believed, "" if it can. Values a little above 1 of a ratio
-// (counters that were read a moment apart) become 1.
-func unusable(r *driver.Reading) string {
-	if r.Quantity >= driver.NumQuantities {
-		return "unknown_quantity"
-	}
-	if math.IsNaN(r.Value) || math.IsInf(r.Value, 0) {
-		return "not_finite"
-	}
-	if r.Value < 0 && r.Quantity != driver.Temperature {
-		return "negative"
-	}
-	if isRatio(r.Quantity) && r.Value > 1 {
-		if r.Value > maxRatio {
-			return "out_of_range"
-		}
-		r.Value = 1
-	}
-	for _, l := range r.Labels {
-		if !utf8.ValidString(l) || len(l) > maxLabelLength {
-			return "label"
-		}
-	}
-	return ""
-}
-
-const (
-	maxRatio       = 1.5 // as in the catalogue: beyond it a "ratio" is a percentage
-	maxLabelLength = 512 // bytes
-)
-
-func isRatio(q driver.Quantity) bool {
-	return q == driver.Utilization || q == driver.EngineUtilization || q == driver.Occupancy
-}
-
-func (j *joiner) reject(source, reason string) {
-	j.rejected[RejectedInput{Input: source, Reason: reason}]++
 }
 
 func (j *joiner) rejections() []RejectedInput {

@@ -117,7 +117,7 @@ func (x *hardwareIndex) parent(devices []JoinedDevice, of driver.ID, key string)
 // completeHardware fills the fields that the inventory left empty.
 func completeHardware(h, from *driver.Hardware) {
 	fill := func(to *string, from string) {
-		if *to == "" {
+		if *to == "" && usableLabel(from) {
 			*to = from
 		}
 	}
@@ -142,25 +142,32 @@ func singleCPU(sample *driver.Sample) (int, bool) {
 
 // matchCPU adds the readings of one CPU to the devices made of it. The device's reading is the mean over its CPUs, so
 // that a device of 8 CPUs of which 4 are busy is used to 0.5, and its active seconds are the integral of that.
-func (j *joiner) matchCPU(source string, cpu int, sample *driver.Sample) {
+func (j *joiner) matchCPU(source string, from origin, cpu int, sample *driver.Sample) {
 	for _, n := range j.index.cpu[cpu] {
 		d := &j.devices[n]
 		j.facts[n].matched = true
 		for _, r := range sample.Readings {
-			if reason := unusable(&r); reason != "" {
-				j.reject(source, reason)
+			if reason := j.catalogue.unusable(&r); reason != "" {
+				j.reject(source, reason, 1)
 				continue
 			}
 			r.Value /= float64(len(d.Entry.CPUs))
-			d.addCPU(Reading{Reading: r, Source: source, cpus: 1})
+			if !d.addCPU(Reading{Reading: r, Source: source, origin: from, cpus: 1}) {
+				j.reject(source, "duplicate", 1)
+			}
 		}
 	}
 }
 
-func (d *JoinedDevice) addCPU(r Reading) {
+// addCPU adds one CPU's reading to the device's, and returns false if it has that CPU's already.
+func (d *JoinedDevice) addCPU(r Reading) bool {
 	for i := range d.Readings {
 		have := &d.Readings[i]
-		if have.Source == r.Source && compareReadings(*have, r) == 0 {
+		if have.precedence == r.precedence && compareReadings(have, &r) == 0 {
+			if have.sample == r.sample {
+				return false
+			}
+			have.sample = r.sample
 			have.Value += r.Value
 			have.cpus++
 			if r.At.After(have.At) {
@@ -169,10 +176,11 @@ func (d *JoinedDevice) addCPU(r Reading) {
 			if r.Since.After(have.Since) {
 				have.Since = r.Since
 			}
-			return
+			return true
 		}
 	}
 	d.Readings = append(d.Readings, r)
+	return true
 }
 
 // dropPartialCPUs drops readings that not all CPUs of the device gave (one is offline): their mean would lie.
