@@ -30,14 +30,15 @@ type account struct {
 	device *device
 	labels []*dto.LabelPair
 
-	born  time.Time // when it began to hold the device
-	ended time.Time // when it ceased to; zero: it holds it now
+	born    time.Time // when it began to hold the device
+	ended   time.Time // when it ceased to; zero: it holds it now
+	charged time.Time // the tick at which it was last charged for anything
 
 	allocated float64 // seconds in which it held the device
 	share     float64 // the same, divided among those who held it together
 	totals    []total
 
-	evicted bool // given up for --max-series
+	gone bool // dropped: its retention is over, or it was given up for --max-series
 
 	active time.Time // when the device was last seen active while this held it
 }
@@ -46,21 +47,30 @@ type account struct {
 type total struct {
 	counter *counter
 	value   float64
-	shown   time.Time // of the first snapshot with it
+	shown   time.Time // the first snapshot with it; zero: the counter was not read since the account was opened
 	labels  []*dto.LabelPair
 }
 
-// open makes the account show all of the device's attributed counters, from 0.
-func (a *account) open(counters []*counter, now time.Time) {
+// open makes room for all of the device's attributed counters.
+func (a *account) open(counters []*counter) {
 	for i := len(a.totals); i < len(counters); i++ {
-		a.totals = append(a.totals, total{counter: counters[i], shown: now, labels: counters[i].with(a.labels)})
+		a.totals = append(a.totals, total{counter: counters[i], labels: counters[i].with(a.labels)})
 	}
 }
 
 func (a *account) charge(c *counter, amount float64) {
-	if c.index < len(a.totals) {
+	if c.index < len(a.totals) && amount > 0 {
 		a.totals[c.index].value += amount
+		a.charged = a.device.clock
 	}
+}
+
+// show tells whether a total is exported. An account that was opened while its counter could not be read does not say 0.
+func (a *account) show(t *total, tick uint64, now time.Time) bool {
+	if t.shown.IsZero() && (t.value > 0 || a.ended.IsZero() && t.counter.present == tick) {
+		t.shown = now
+	}
+	return !t.shown.IsZero()
 }
 
 // book holds the accounts of all claims, or of all pods.
@@ -82,19 +92,21 @@ func (b *book) account(d *device, namespace, name string, born, now time.Time) *
 	if !a.ended.IsZero() {
 		a.ended, a.active = time.Time{}, now
 	}
-	a.open(d.attributed, now)
+	a.open(d.attributed)
 	return a
 }
 
-// release drops the accounts that ended longer ago than the retention and that no waiting reading can reach.
+// release drops the accounts that ended, and were last charged, longer ago than the retention and that no waiting reading
+// can reach.
 func (b *book) release(now time.Time, retention time.Duration) {
 	for key, a := range b.accounts {
-		if a.ended.IsZero() || now.Sub(a.ended) < retention {
+		if a.ended.IsZero() || now.Sub(a.ended) < retention || now.Sub(a.charged) < retention {
 			continue
 		}
 		if a.device.unsettled(now).Before(a.ended) && now.Sub(a.ended) < retention+forget {
 			continue
 		}
+		a.gone = true
 		delete(b.accounts, key)
 		b.order = nil
 	}

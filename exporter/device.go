@@ -14,6 +14,7 @@ type device struct {
 	id     driver.ID
 	labels []*dto.LabelPair
 	seen   time.Time // the last tick that knew it
+	clock  time.Time // the present tick
 	born   time.Time
 
 	joined *JoinedDevice // of the last tick that knew it
@@ -35,7 +36,9 @@ type device struct {
 
 func newDevice(id driver.ID, now time.Time) *device {
 	labels := deviceLabels(id)
-	return &device{id: id, labels: labels, born: now, nobody: account{labels: labels, born: now}}
+	d := &device{id: id, labels: labels, born: now, nobody: account{labels: labels, born: now}}
+	d.nobody.device = d
+	return d
 }
 
 // observe takes the readings of a tick.
@@ -119,10 +122,10 @@ func (d *device) counter(key seriesKey, now time.Time) *counter {
 	if key.quantity.Spec().Sharing == driver.Additive {
 		c.index = len(d.attributed)
 		d.attributed = append(d.attributed, c)
-		d.nobody.open(d.attributed, now)
+		d.nobody.open(d.attributed)
 		for _, s := range d.timeline {
 			for _, p := range slices.Concat(s.claims, s.pods) {
-				p.account.open(d.attributed, now)
+				p.account.open(d.attributed)
 			}
 		}
 	}
@@ -133,6 +136,7 @@ func (d *device) counter(key seriesKey, now time.Time) *counter {
 
 // settle accounts for the readings that were taken up to the horizon: up to then it is known who held the device.
 func (d *device) settle(horizon, now time.Time, config LedgerConfig) {
+	d.clock = now
 	for _, m := range d.meters {
 		n := 0
 		for n < len(m.queue) && (!m.queue[n].At.After(horizon) || len(m.queue)-n > maxQueue) {
@@ -190,8 +194,9 @@ func (d *device) integrate(c *counter, last, next driver.Reading) {
 }
 
 // distribute adds an amount that accrued evenly over a span of time to the device's counter, and divides it among
-// those who held the device in that time; what accrued while nobody did is nobody's. What reaches back before
-// the settled time was accounted for (from another source, or by an integral): that part is left out.
+// those who held the device in that time. What accrued while nobody did, or somebody whose account is gone, is nobody's.
+// What reaches back before the settled time was accounted for (from another source, or by an integral): that part is left
+// out.
 func (d *device) distribute(c *counter, amount float64, from, to time.Time) {
 	if from.Before(c.settled) {
 		whole := to.Sub(from)
@@ -212,7 +217,7 @@ func (d *device) distribute(c *counter, amount float64, from, to time.Time) {
 		if span > 0 {
 			here = amount * (float64(to.Sub(from)) / span)
 		}
-		if len(s.claims) == 0 {
+		if len(s.claims) == 0 || s.forgotten() {
 			d.nobody.charge(c, here)
 			return
 		}

@@ -155,11 +155,12 @@ func (l *Ledger) release(horizon, now time.Time) {
 		l.hold(d, nil, dating{until: now}, now)
 		d.settle(horizon, now, l.config)
 		d.accrue(horizon)
-		if now.Sub(d.seen) > forget {
+		if now.Sub(d.seen) > l.config.Retention+2*forget { // after all of its accounts
 			delete(l.devices, id)
 		}
 	}
 	l.claims.release(now, l.config.Retention)
 	l.pods.release(now, l.config.Retention)
+	l.names.keep(&l.claims, &l.pods, now)
 	l.names.release(now, l.config.Retention)
 }

@@ -129,9 +129,9 @@ func (l *Ledger) evict(s *Snapshot, series int) []eviction {
 		if series <= 0 {
 			break
 		}
-		n := len(a.totals) + 2 // allocated and allocated share
+		n := a.series()
 		series -= n
-		a.evicted = true
+		a.gone = true
 		out = append(out, eviction{until: a.ended.Add(l.config.Retention), series: n})
 	}
 	if len(out) > 0 {
@@ -141,11 +141,22 @@ func (l *Ledger) evict(s *Snapshot, series int) []eviction {
 	return out
 }
 
-// evict drops the evicted accounts from the book, and from its rows.
+// series is the number of series of an account that ended.
+func (a *account) series() int {
+	n := 2 // allocated and allocated share
+	for i := range a.totals {
+		if !a.totals[i].shown.IsZero() {
+			n++
+		}
+	}
+	return n
+}
+
+// evict drops the accounts that are gone from the book, and from its rows.
 func (b *book) evict(rows []HolderSnapshot) []HolderSnapshot {
 	kept := rows[:0]
 	for i, a := range b.sorted() {
-		if a.evicted {
+		if a.gone {
 			delete(b.accounts, a.key)
 		} else {
 			kept = append(kept, rows[i])

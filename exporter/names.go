@@ -18,6 +18,7 @@ type name struct {
 	uid         string // the newest
 	allocatedAt time.Time
 	seen        time.Time // the last tick at which it held a device
+	kept        time.Time // the last tick at which counters of it were kept
 }
 
 func newNames() names {
@@ -50,6 +51,20 @@ func noted[K comparable](m map[K]*name, key K, uid string, now time.Time) *name 
 	return n
 }
 
+// keep notes of which claims and pods counters are kept: these need their names.
+func (n *names) keep(claims, pods *book, now time.Time) {
+	for key := range claims.accounts {
+		if c := n.claims[podresources.Claim{Namespace: key.Namespace, Name: key.Name}]; c != nil {
+			c.kept = now
+		}
+	}
+	for key := range pods.accounts {
+		if p := n.pods[podresources.Pod{Namespace: key.Namespace, Name: key.Name}]; p != nil {
+			p.kept = now
+		}
+	}
+}
+
 func (n *names) release(now time.Time, retention time.Duration) {
 	release(n.claims, now, retention)
 	release(n.pods, now, retention)
@@ -57,7 +72,7 @@ func (n *names) release(now time.Time, retention time.Duration) {
 
 func release[K comparable](m map[K]*name, now time.Time, retention time.Duration) {
 	for key, n := range m {
-		if !n.seen.Equal(now) && now.Sub(n.seen) >= retention {
+		if !n.seen.Equal(now) && !n.kept.Equal(now) && now.Sub(n.seen) >= retention {
 			delete(m, key)
 		}
 	}

@@ -78,8 +78,8 @@ func (l *Ledger) snapshot(r Result, now time.Time) *Snapshot {
 		s.Devices = append(s.Devices, d.snapshot(l.tick))
 	}
 	l.supported(s.Devices)
-	s.Claims = l.claims.snapshot(l.tick)
-	s.Pods = l.pods.snapshot(l.tick)
+	s.Claims = l.claims.snapshot(l.tick, now)
+	s.Pods = l.pods.snapshot(l.tick, now)
 	s.ClaimInfos, s.PodInfos = l.names.snapshot(now)
 	l.limit.apply(l, s)
 	return s
@@ -93,7 +93,7 @@ func (d *device) snapshot(tick uint64) DeviceSnapshot {
 	switch {
 	case s.Gap == GapNone:
 		s.Up = UpNow
-	case d.read || s.Gap == GapUnreadable:
+	case s.Gap == GapUnreadable, d.read && s.Gap != GapDuplicate && s.Gap != GapNotInstantiated:
 		s.Up, s.Gap = Down, GapUnreadable
 	}
 	if s.Gap != GapNone {
@@ -155,7 +155,7 @@ func isAttributedGauge(q driver.Quantity) bool {
 }
 
 // snapshot returns the rows of all accounts. The present holders have their part of the device's gauges.
-func (b *book) snapshot(tick uint64) []HolderSnapshot {
+func (b *book) snapshot(tick uint64, now time.Time) []HolderSnapshot {
 	accounts := b.sorted()
 	out := make([]HolderSnapshot, len(accounts))
 	n := 0
@@ -165,7 +165,7 @@ func (b *book) snapshot(tick uint64) []HolderSnapshot {
 	slab := make([]Value, 0, n)
 	for i, a := range accounts {
 		start := len(slab)
-		slab = a.appendValues(slab, tick)
+		slab = a.appendValues(slab, tick, now)
 		out[i] = HolderSnapshot{
 			Namespace: a.key.Namespace, Name: a.key.Name, Device: a.key.Device, Born: a.born, Ended: a.ended,
 			Values: slab[start:len(slab):len(slab)], Allocated: a.allocated, Share: a.share, labels: a.labels,
@@ -177,7 +177,7 @@ func (b *book) snapshot(tick uint64) []HolderSnapshot {
 	return out
 }
 
-func (a *account) appendValues(out []Value, tick uint64) []Value {
+func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value {
 	if a.ended.IsZero() {
 		weight := a.device.weight(a)
 		for _, m := range a.device.meters {
@@ -188,6 +188,9 @@ func (a *account) appendValues(out []Value, tick uint64) []Value {
 	}
 	for i := range a.totals {
 		t := &a.totals[i]
+		if !a.show(t, tick, now) {
+			continue
+		}
 		out = append(out, Value{
 			Quantity: t.counter.key.quantity, Labels: t.counter.key.labels, Value: t.value, Born: a.born, shown: t.shown, labels: t.labels,
 		})

@@ -24,6 +24,12 @@ type part struct {
 	weight  float64
 }
 
+// forgotten tells whether an account of the segment is gone, so that who is left would not make up the whole.
+func (s *segment) forgotten() bool {
+	gone := func(p part) bool { return p.account.gone }
+	return slices.ContainsFunc(s.claims, gone) || slices.ContainsFunc(s.pods, gone)
+}
+
 // maxSegments bounds a device's timeline. What a late reading says of the time before the oldest kept segment goes to
 // that segment's holders.
 const maxSegments = 512
