@@ -1,8 +1,11 @@
 package exporter
 
 import (
+	"cmp"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
@@ -24,12 +27,12 @@ type emission struct {
 
 // walk puts every series of the snapshot into the emission's sink. What is dropped is left to the sink.
 func (s *Snapshot) walk(e emission) {
-	gaps := map[[2]string]int{}
+	gaps := map[unresolved]int{}
 	for i := range s.Devices {
 		d := &s.Devices[i]
 		e.device(d)
 		if d.Gap != GapNone {
-			gaps[[2]string{d.ID.Driver, string(d.Gap)}]++
+			gaps[unresolved{d.ID.Driver, d.Gap}]++
 		}
 	}
 	for i := range s.Claims {
@@ -42,12 +45,22 @@ func (s *Snapshot) walk(e emission) {
 		e.holder(&s.Pods[i], famPodQuantity, famPodAllocated, famPodShare)
 	}
 	e.infos(s)
-	for key, n := range gaps {
-		e.gauge(famUnresolved, e.pairs("driver", key[0], "reason", key[1]), float64(n))
+	for _, u := range slices.SortedFunc(maps.Keys(gaps), unresolved.compare) {
+		e.gauge(famUnresolved, e.pairs("driver", u.driver, "reason", string(u.gap)), float64(gaps[u]))
 	}
 	e.gauge(famSnapshotTime, nil, unix(s.Time))
 	e.gauge(famSeries, nil, float64(s.Series))
 	e.gauge(famSeriesDropped, nil, float64(s.Dropped))
+}
+
+// unresolved are devices without telemetry that are counted together.
+type unresolved struct {
+	driver string
+	gap    Gap
+}
+
+func (u unresolved) compare(other unresolved) int {
+	return cmp.Or(strings.Compare(u.driver, other.driver), cmp.Compare(u.gap, other.gap))
 }
 
 func (e emission) pairs(namesAndValues ...string) []*dto.LabelPair {
@@ -104,7 +117,7 @@ func (e emission) deviceValues(d *DeviceSnapshot) {
 		switch v.Quantity {
 		case driver.Health:
 			if i == 0 || d.Values[i-1].Quantity != driver.Health {
-				e.health(d, v)
+				e.health(d, d.Values[i:])
 			}
 		case driver.Capacity:
 			if !slices.ContainsFunc(d.Entry.Capacity, func(a driver.Amount) bool { return a.Resource == v.Labels[0] }) {
@@ -122,11 +135,21 @@ func (e emission) deviceValues(d *DeviceSnapshot) {
 	}
 }
 
-// health puts all statuses, of which the present one is 1.
-func (e emission) health(d *DeviceSnapshot, v *Value) {
+// health puts all statuses, of which the present one is 1. Of several that a source says are present the worst is
+// believed. The values begin with those of health, which are sorted by status: healthy, unhealthy, unknown.
+func (e emission) health(d *DeviceSnapshot, values []Value) {
+	present := ""
+	for _, v := range values {
+		if v.Quantity == driver.Health && v.Value > 0 && present != "unhealthy" {
+			present = v.Labels[0]
+		}
+	}
+	if present == "" {
+		return
+	}
 	for _, status := range []string{"healthy", "unhealthy", "unknown"} {
 		is := 0.0
-		if status == v.Labels[0] {
+		if status == present {
 			is = 1
 		}
 		e.gauge(famDeviceQuantity+familyID(driver.Health), e.with(d.labels, "status", status), is)
