@@ -1,0 +1,406 @@
+package exporter
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+const testRetention = 5 * time.Minute
+
+func testConfig() LedgerConfig {
+	return LedgerConfig{Retention: testRetention, IdleThreshold: 0.01, NetworkThreshold: 1e4}
+}
+
+const testSteps = 30
+
+// replay runs a random history through a ledger and calls check after each tick.
+func replay(t *rapid.T, config LedgerConfig, check func(w *world, r Result, s *Snapshot)) {
+	w := newWorld(t)
+	l := NewLedger(config)
+	for range rapid.IntRange(3, testSteps).Draw(t, "steps") {
+		w.step(pauses())
+		r := Join(w.input())
+		check(w, r, l.Advance(r, w.now))
+	}
+}
+
+// close to 1e-9 of the larger, or of the size of what the sum was made of.
+func closeTo(a, b, size float64) bool {
+	return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b), size)
+}
+
+// Invariant 1: whatever happens, the claims' parts and nobody's sum to the device's, and the pods' to the claims'; and 5:
+// no counter falls.
+func TestConservation(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		books := map[sumKey]*conservation{}
+		replay(t, testConfig(), func(w *world, _ Result, s *Snapshot) {
+			sums := scrape(t, s).sums()
+			for key, p := range sums {
+				if books[key] == nil {
+					books[key] = &conservation{claims: map[string]float64{}, pods: map[string]float64{}}
+				}
+				books[key].check(t, key, p)
+			}
+			for key, c := range books {
+				if sums[key] == nil {
+					clear(c.claims)
+					clear(c.pods)
+				}
+			}
+		})
+	})
+}
+
+// conservation keeps the last value of each counter of a quantity of a device, of holders that are gone too: a holder
+// whose retention is over and that comes again counts anew.
+type conservation struct {
+	device       float64
+	claims, pods map[string]float64 // last values
+	claimed      float64            // the sum of all that claims were charged
+	podded       float64
+}
+
+func (c *conservation) check(t *rapid.T, key sumKey, p *parts) {
+	t.Helper()
+	if p.gauge {
+		if claims := sumOf(p.claims); !closeTo(p.device, claims+p.nobody, 0) || !closeTo(claims, sumOf(p.pods), 0) {
+			t.Fatalf("%v: the device has %v, the claims %v, the pods %v, nobody %v", key, p.device, claims, sumOf(p.pods), p.nobody)
+		}
+		return
+	}
+	c.claimed += rise(t, key, c.claims, p.claims)
+	c.podded += rise(t, key, c.pods, p.pods)
+	if key.metric == "own_allocated_seconds_total" {
+		return
+	}
+	if !closeTo(c.claimed, c.podded, p.device) {
+		t.Fatalf("%v: the claims were charged %v, the pods %v", key, c.claimed, c.podded)
+	}
+	if !p.read {
+		return
+	}
+	if p.device < c.device {
+		t.Fatalf("%v: the device's counter fell from %v to %v", key, c.device, p.device)
+	}
+	c.device = p.device
+	if !closeTo(p.device, c.claimed+p.nobody, 0) {
+		t.Fatalf("%v: the device counted %v, the claims %v, nobody %v", key, p.device, c.claimed, p.nobody)
+	}
+}
+
+// rise returns by how much the counters rose in all, and notes their values.
+func rise(t *rapid.T, key sumKey, last, now map[string]float64) float64 {
+	t.Helper()
+	sum := 0.0
+	maps.DeleteFunc(last, func(holder string, _ float64) bool { _, ok := now[holder]; return !ok })
+	for holder, v := range now {
+		if v < last[holder] {
+			t.Fatalf("%v of %s fell from %v to %v", key, holder, last[holder], v)
+		}
+		sum += v - last[holder]
+		last[holder] = v
+	}
+	return sum
+}
+
+// Invariant 2: an admin claim is listed and has nothing.
+func TestAdminOwnsNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		everOwner := map[string]bool{}
+		replay(t, testConfig(), func(w *world, r Result, s *Snapshot) {
+			x := scrape(t, s)
+			listed := 0
+			for _, d := range r.Devices {
+				weight, owners := 0.0, 0
+				for _, share := range d.Shares {
+					if !share.Admin {
+						owners++
+						everOwner["resourceclaim_name="+share.Claim.Name+d.ID.String()] = true
+						for _, p := range share.Pods {
+							everOwner["pod="+p.Name+d.ID.String()] = true
+						}
+					} else {
+						listed++
+						if share.Weight != 0 {
+							t.Fatalf("an admin claim has the weight %v", share.Weight)
+						}
+					}
+					weight += share.Weight
+				}
+				if owners > 0 && !closeTo(weight, 1, 0) {
+					t.Fatalf("the weights of %v sum to %v", d.ID, weight)
+				}
+				if got := x.one(t, "dra_device_allocations", "device="+d.ID.Device); got != float64(owners) {
+					t.Fatalf("%v has %v allocations, want %d", d.ID, got, owners)
+				}
+			}
+			if got := len(x.matching("dra_claim_device_info", "admin_access=true", "attribution=")); got != listed {
+				t.Fatalf("%d admin claims are listed, want %d", got, listed)
+			}
+			for _, h := range slices.Concat(s.Claims, s.Pods) {
+				kind := "pod="
+				if slices.ContainsFunc(s.Claims, func(c HolderSnapshot) bool { return c.Name == h.Name }) {
+					kind = "resourceclaim_name="
+				}
+				if !everOwner[kind+h.Name+h.Device.String()] {
+					t.Fatalf("%s%s never owned %v and has a row", kind, h.Name, h.Device)
+				}
+			}
+		})
+	})
+}
+
+// Invariant 3: a device's value is there if, and only if, a source read it at this tick; a holder's gauge likewise, and a
+// holder's counter only if it was read while, or after, the holder came.
+func TestAbsentStaysAbsent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		readSince := map[string]bool{} // holder, device and quantity
+		replay(t, testConfig(), func(w *world, r Result, s *Snapshot) {
+			in := w.input()
+			x := scrape(t, s)
+			for i := range s.Devices {
+				d := &s.Devices[i]
+				read := readQuantities(in, d)
+				for q := range driver.Capacity {
+					got := len(x.matching("dra_device_"+q.Spec().Metric, "device="+d.ID.Device)) > 0
+					want := read[q] || q == driver.ActiveSeconds && read[driver.Utilization]
+					if q == driver.Energy && read[driver.Power] && !read[q] {
+						continue // an integral stands in, or not
+					}
+					if got != want {
+						t.Fatalf("%v: %v is there: %v, was read: %v", d.ID, q, got, want)
+					}
+				}
+				if up := x.matching("dra_device_up", "device="+d.ID.Device); len(up) > 0 && x.one(t, "dra_device_up", "device="+d.ID.Device) == 1 != (len(read) > 0) {
+					t.Fatalf("%v: up is %v, and %d quantities were read", d.ID, up, len(read))
+				}
+				for _, h := range slices.Concat(s.Claims, s.Pods) {
+					if h.Device != d.ID {
+						continue
+					}
+					for _, v := range h.Values {
+						key := fmt.Sprint(h.Name, h.Device, v.Quantity)
+						readNow := read[v.Quantity] || v.Quantity == driver.ActiveSeconds && read[driver.Utilization] || v.Quantity == driver.Energy && read[driver.Power]
+						readSince[key] = readSince[key] || readNow
+						if v.Quantity.Spec().Type == driver.Gauge && !readNow || !readSince[key] && v.Value == 0 {
+							t.Fatalf("%s has %v = %v of %v, which was not read", h.Name, v.Quantity, v.Value, h.Device)
+						}
+					}
+				}
+			}
+		})
+	})
+}
+
+func readQuantities(in Input, d *DeviceSnapshot) map[driver.Quantity]bool {
+	out := map[driver.Quantity]bool{}
+	for _, s := range in.Sources {
+		for _, sample := range s.Samples {
+			if _, listed := in.Inventory[d.ID]; listed && sample.Hardware.UUID == d.Entry.UUID {
+				for _, r := range sample.Readings {
+					out[r.Quantity] = true
+				}
+			}
+		}
+	}
+	return out
+}
+
+// twins runs a history through two ledgers, the second with a changed input, and calls check with both texts.
+func twins(t *rapid.T, change func(w *world, in *Input), check func(plain, changed Result, texts [2]string)) {
+	w := newWorld(t)
+	ledgers := [2]*Ledger{NewLedger(testConfig()), NewLedger(testConfig())}
+	for range rapid.IntRange(3, testSteps).Draw(t, "steps") {
+		w.step(pauses())
+		var results [2]Result
+		var texts [2]string
+		for i, l := range ledgers {
+			in := w.input()
+			if i == 1 {
+				change(w, &in)
+			}
+			results[i] = Join(in)
+			s := l.Advance(results[i], w.now)
+			scrape(t, s)
+			texts[i] = text(t, s)
+		}
+		check(results[0], results[1], texts)
+	}
+}
+
+// Invariant 4: the order of inputs changes nothing.
+func TestOrderChangesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		shuffle := func(w *world, in *Input) {
+			in.View.Allocations = rapid.Permutation(in.View.Allocations).Draw(t, "allocations")
+			for i := range in.View.Allocations {
+				a := &in.View.Allocations[i]
+				a.Consumed = rapid.Permutation(a.Consumed).Draw(t, "consumed")
+			}
+			for i := range in.Sources {
+				s := &in.Sources[i]
+				s.Samples = rapid.Permutation(s.Samples).Draw(t, "samples")
+				for j := range s.Samples {
+					s.Samples[j].Readings = rapid.Permutation(s.Samples[j].Readings).Draw(t, "readings")
+				}
+			}
+		}
+		twins(t, shuffle, func(_, _ Result, texts [2]string) { sameText(t, texts[0], texts[1]) })
+	})
+}
+
+// Invariant 4: what is new on one device changes nothing of the others.
+func TestLocality(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		stranger := podresources.Claim{Namespace: "other", Name: "stranger"}
+		add := func(w *world, in *Input) {
+			extra := driver.ID{Driver: "nic.example.com", Pool: "node1", Device: "extra"}
+			in.Inventory[extra] = driver.Entry{Hardware: driver.Hardware{UUID: "NIC-0"}}
+			holder := podresources.Holder{Pod: podresources.Pod{Namespace: "other", Name: "stranger"}, Container: "main", UID: "uid"}
+			for _, id := range []driver.ID{extra, simID("gpu-0")} {
+				if w.tick%3 > 0 {
+					in.View.Allocations = append(in.View.Allocations, podresources.Allocation{Claim: stranger, Device: id, Holders: []podresources.Holder{holder}})
+				}
+			}
+			in.Sources[0].Samples = append(in.Sources[0].Samples, driver.Sample{
+				Hardware: driver.Hardware{UUID: "NIC-0"}, Readings: []driver.Reading{{Quantity: driver.Power, Value: 7, At: w.now}},
+			})
+		}
+		others := func(text string) string {
+			var out strings.Builder
+			for line := range strings.Lines(text) {
+				touched := strings.HasPrefix(line, "dra_claim_info") || strings.HasPrefix(line, "dra_pod_info") || strings.Contains(line, `device="extra"`) || strings.Contains(line, `device="gpu-0"`) || strings.Contains(line, `"stranger"`)
+				if !touched && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "dra_exporter_") {
+					out.WriteString(line)
+				}
+			}
+			return out.String()
+		}
+		twins(t, add, func(_, _ Result, texts [2]string) { sameText(t, others(texts[0]), others(texts[1])) })
+	})
+}
+
+func sameText(t *rapid.T, a, b string) {
+	t.Helper()
+	if a == b {
+		return
+	}
+	as, bs := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for i := range min(len(as), len(bs)) {
+		if as[i] != bs[i] {
+			t.Fatalf("line %d is\n%s\nthen\n%s", i, as[i], bs[i])
+		}
+	}
+	t.Fatalf("%d lines became %d", len(as), len(bs))
+}
+
+// Invariant 6: when a holder ends its gauges and rows of who holds what go, its counters stay for the retention, with
+// all that it was charged, and so do the rows of what it is.
+func TestNothingIsLost(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		type kept struct {
+			ended  time.Time
+			values map[string]float64
+		}
+		ends := map[string]kept{}
+		replay(t, testConfig(), func(w *world, r Result, s *Snapshot) {
+			x := scrape(t, s)
+			present := map[string]bool{}
+			for _, h := range slices.Concat(s.Claims, s.Pods) {
+				key := h.Namespace + "/" + h.Name + " " + h.Device.String()
+				present[key] = true
+				if h.Ended.IsZero() {
+					delete(ends, key)
+					continue
+				}
+				for _, v := range h.Values {
+					if v.Quantity.Spec().Type == driver.Gauge {
+						t.Fatalf("%s ended and has %v", key, v.Quantity)
+					}
+				}
+				if _, known := ends[key]; !known {
+					ends[key] = kept{ended: s.Time}
+				}
+				infos := len(x.matching("dra_claim_info", "resourceclaim_name="+h.Name)) + len(x.matching("dra_pod_info", "pod="+h.Name))
+				if infos == 0 {
+					t.Fatalf("%s is kept without its info", key)
+				}
+			}
+			for key, k := range ends {
+				if !present[key] {
+					if s.Time.Sub(k.ended) < testRetention-maxPause() {
+						t.Fatalf("%s ended %v ago and is gone", key, s.Time.Sub(k.ended))
+					}
+					delete(ends, key)
+				}
+			}
+			checkInfos(t, r, x)
+		})
+	})
+}
+
+// maxPause is the longest time by which an end is seen late.
+func maxPause() time.Duration { return slices.Max(pauses()) }
+
+// checkInfos holds the rows of who holds what to the kubelet's answer.
+func checkInfos(t *rapid.T, r Result, x exposition) {
+	t.Helper()
+	shares, holders := 0, 0
+	for _, d := range r.Devices {
+		for _, s := range d.Shares {
+			shares++
+			holders += len(s.Holders)
+			if len(x.matching("dra_claim_device_info", "resourceclaim_name="+s.Claim.Name, "device="+d.ID.Device, "share_id="+s.ShareID, "attribution="+attributionOf(&d, &s))) != 1 {
+				t.Fatalf("%s is not listed with %v", s.Claim.Name, d.ID)
+			}
+		}
+	}
+	if got := len(x["dra_claim_device_info"]); got != shares {
+		t.Fatalf("%d shares are listed, want %d", got, shares)
+	}
+	if got := len(x["dra_pod_claim_info"]); got != holders {
+		t.Fatalf("%d holders are listed, want %d", got, holders)
+	}
+}
+
+func attributionOf(d *JoinedDevice, s *Share) string {
+	if s.Admin {
+		return ""
+	}
+	return string(d.Attribution)
+}
+
+// Invariant 6, to the joule: however late the reading comes that covers a holder's last time, the holder shows it for the
+// whole retention.
+func TestLateChargeIsShownForTheRetention(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		last := map[string]float64{}
+		rose := map[string]time.Time{}
+		replay(t, testConfig(), func(w *world, r Result, s *Snapshot) {
+			now := map[string]float64{}
+			for key, v := range scrape(t, s)["dra_claim_energy_joules_total"] {
+				now[key] = v
+				if v > last[key] {
+					rose[key] = s.Time
+				}
+			}
+			for key := range last {
+				if _, ok := now[key]; !ok && s.Time.Sub(rose[key]) < testRetention && !rose[key].IsZero() {
+					t.Fatalf("%s rose %v ago and is gone", key, s.Time.Sub(rose[key]))
+				}
+			}
+			last = now
+		})
+	})
+}

@@ -1,0 +1,296 @@
+package exporter
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// world is a random history of a node: what its kubelet, its inventory and two sources say from tick to tick.
+type world struct {
+	t       *rapid.T
+	now     time.Time
+	tick    int
+	devices []*simDevice
+	allocs  []podresources.Allocation // sorted
+	changes []podresources.Change
+	viewAt  time.Time
+	stalled bool // the kubelet does not answer
+	sources []*simSource
+
+	seen []podresources.Allocation // the kubelet's last answer
+}
+
+type simDevice struct {
+	id     driver.ID
+	uuid   string
+	listed bool
+}
+
+// simSource is a source with series of each device.
+type simSource struct {
+	name   string
+	down   bool
+	series []*simSeries
+}
+
+type simSeries struct {
+	device  *simDevice
+	reading driver.Reading
+	every   int // it is refreshed every so many ticks
+	rate    float64
+	missing bool
+}
+
+const simDriver = "gpu.example.com"
+
+func simID(name string) driver.ID { return driver.ID{Driver: simDriver, Pool: "node1", Device: name} }
+
+// unixTime begins all histories. Times are multiples of a step.
+func unixTime() time.Time { return time.Unix(1_700_000_000, 0) }
+
+const step = 50 * time.Millisecond
+
+func newWorld(t *rapid.T) *world {
+	w := &world{t: t, now: unixTime()}
+	for i := range rapid.IntRange(1, 3).Draw(t, "devices") {
+		w.devices = append(w.devices, &simDevice{id: simID(fmt.Sprintf("gpu-%d", i)), uuid: fmt.Sprintf("GPU-%d", i), listed: true})
+	}
+	w.addSource("a", driver.Energy, driver.Power, driver.IOBytes, driver.Temperature, driver.NetworkPackets)
+	w.addSource("b", driver.Energy, driver.Utilization, driver.MemoryUsed)
+	return w
+}
+
+func (w *world) addSource(name string, quantities ...driver.Quantity) {
+	s := &simSource{name: name}
+	for _, d := range w.devices {
+		for _, q := range quantities {
+			every := rapid.SampledFrom([]int{1, 1, 2, 5}).Draw(w.t, "every")
+			series := &simSeries{device: d, every: every, rate: w.rate(q)}
+			series.reading = driver.Reading{Quantity: q, At: w.now, Value: series.rate}
+			switch q {
+			case driver.IOBytes:
+				series.reading.Labels = driver.Labels{"pcie", "receive"}
+			case driver.NetworkPackets:
+				series.reading.Labels = driver.Labels{"receive"}
+			case driver.Temperature:
+				series.reading.Labels = driver.Labels{"core"}
+			}
+			s.series = append(s.series, series)
+		}
+	}
+	w.sources = append(w.sources, s)
+}
+
+func (w *world) rate(q driver.Quantity) float64 {
+	if q.Spec().Unit == "ratio" {
+		return rapid.SampledFrom([]float64{0, 0.3, 1}).Draw(w.t, "ratio")
+	}
+	return rapid.SampledFrom([]float64{0, 0.7, 100, 3e9}).Draw(w.t, "rate")
+}
+
+// step lets events happen, then time pass. The zeroth is the first tick.
+func (w *world) step(pause []time.Duration) {
+	if w.tick > 0 {
+		d := rapid.SampledFrom(pause).Draw(w.t, "pause")
+		w.hints(d)
+		w.now = w.now.Add(d)
+	}
+	for range rapid.IntRange(0, 2).Draw(w.t, "events") {
+		w.event()
+	}
+	for _, s := range w.sources {
+		for _, series := range s.series {
+			if w.tick > 0 && w.tick%series.every == 0 {
+				series.refresh(w.now)
+			}
+		}
+	}
+	if !w.stalled {
+		w.viewAt, w.seen = w.now, slices.Clone(w.allocs)
+	}
+	w.tick++
+}
+
+func (s *simSeries) refresh(now time.Time) {
+	r := &s.reading
+	if r.Quantity.Spec().Type == driver.Counter {
+		r.Value += s.rate * now.Sub(r.At).Seconds()
+	} else {
+		r.Value = s.rate
+	}
+	r.At = now
+}
+
+// hints makes changes within the coming pause: signs of pods and CDI specs that may, or may not, be followed by what
+// they announce.
+func (w *world) hints(pause time.Duration) {
+	for range rapid.IntRange(0, 2).Draw(w.t, "hints") {
+		at := w.now.Add(time.Duration(rapid.IntRange(1, int(pause/step)).Draw(w.t, "hint")) * step)
+		c := podresources.Change{At: at, Gone: rapid.Bool().Draw(w.t, "gone")}
+		if rapid.Bool().Draw(w.t, "pod") {
+			c.PodUID = "uid-" + w.drawPod().Name
+		} else {
+			c.CDI = []string{"example.com/gpu=" + w.drawClaim().Name}
+		}
+		w.changes = append(w.changes, c)
+	}
+	slices.SortStableFunc(w.changes, func(a, b podresources.Change) int { return a.At.Compare(b.At) })
+	if n := len(w.changes); n > 6 {
+		w.changes = slices.Clone(w.changes[n-6:])
+	}
+}
+
+func (w *world) drawPod() podresources.Pod {
+	return podresources.Pod{Namespace: "team", Name: rapid.SampledFrom([]string{"p0", "p1", "p2"}).Draw(w.t, "pod")}
+}
+
+func (w *world) drawClaim() podresources.Claim {
+	return podresources.Claim{Namespace: "team", Name: rapid.SampledFrom([]string{"c0", "c1", "c2", "admin"}).Draw(w.t, "claim")}
+}
+
+func (w *world) drawDevice() *simDevice { return rapid.SampledFrom(w.devices).Draw(w.t, "device") }
+
+func (w *world) drawSeries() *simSeries {
+	return rapid.SampledFrom(rapid.SampledFrom(w.sources).Draw(w.t, "source").series).Draw(w.t, "series")
+}
+
+// event is one thing that changes.
+func (w *world) event() {
+	switch rapid.SampledFrom([]string{
+		"hold", "hold", "hold", "hold", "leave", "leave", "free", "facts", "device", "source", "series", "series", "reset", "fall", "rate", "stall",
+	}).Draw(w.t, "event") {
+	case "hold":
+		w.hold()
+	case "leave":
+		w.leave()
+	case "free":
+		if i, ok := w.drawAllocation(); ok {
+			w.allocs = slices.Delete(w.allocs, i, i+1)
+		}
+	case "facts":
+		if i, ok := w.drawAllocation(); ok {
+			w.allocs[i].Consumed = w.drawConsumed()
+			w.allocs[i].Admin = rapid.Bool().Draw(w.t, "admin")
+		}
+	case "device":
+		d := w.drawDevice()
+		d.listed = !d.listed
+	case "source":
+		s := rapid.SampledFrom(w.sources).Draw(w.t, "source")
+		s.down = !s.down
+	case "series":
+		s := w.drawSeries()
+		s.missing = !s.missing
+	case "reset":
+		if s := w.drawSeries(); s.reading.Quantity.Spec().Type == driver.Counter {
+			s.reading.Since, s.reading.Value, s.reading.At = w.now, 0, w.now
+		}
+	case "fall":
+		if s := w.drawSeries(); s.reading.Quantity.Spec().Type == driver.Counter {
+			s.reading.Value /= 2
+		}
+	case "rate":
+		s := w.drawSeries()
+		s.rate = w.rate(s.reading.Quantity)
+	case "stall":
+		w.stalled = !w.stalled
+	}
+}
+
+func (w *world) drawAllocation() (int, bool) {
+	if len(w.allocs) == 0 {
+		return 0, false
+	}
+	return rapid.IntRange(0, len(w.allocs)-1).Draw(w.t, "allocation"), true
+}
+
+func (w *world) drawConsumed() []driver.Amount {
+	var out []driver.Amount
+	for _, resource := range []string{"memory", "cores"} {
+		if v := rapid.SampledFrom([]float64{0, 1, 3, 4e10}).Draw(w.t, resource); v > 0 {
+			out = append(out, driver.Amount{Resource: resource, Value: v})
+		}
+	}
+	return out
+}
+
+// hold gives a share of a device to a container of a pod.
+func (w *world) hold() {
+	claim, pod := w.drawClaim(), w.drawPod()
+	a := podresources.Allocation{
+		Claim: claim, Device: w.drawDevice().id, ShareID: rapid.SampledFrom([]string{"", "", "s1"}).Draw(w.t, "share"),
+		CDI: []string{"example.com/gpu=" + claim.Name}, Admin: claim.Name == "admin",
+	}
+	h := podresources.Holder{Pod: pod, Container: rapid.SampledFrom([]string{"main", "side"}).Draw(w.t, "container"), UID: "uid-" + pod.Name}
+	i, found := slices.BinarySearchFunc(w.allocs, a, podresources.Allocation.Compare)
+	if !found {
+		a.Consumed = w.drawConsumed()
+		w.allocs = slices.Insert(w.allocs, i, a)
+	}
+	held := &w.allocs[i]
+	if !slices.Contains(held.Holders, h) {
+		held.Holders = append(slices.Clone(held.Holders), h)
+		slices.SortFunc(held.Holders, podresources.Holder.Compare)
+	}
+}
+
+// leave takes one container off an allocation, and the allocation with the last.
+func (w *world) leave() {
+	i, ok := w.drawAllocation()
+	if !ok {
+		return
+	}
+	a := &w.allocs[i]
+	n := rapid.IntRange(0, len(a.Holders)-1).Draw(w.t, "holder")
+	a.Holders = slices.Delete(slices.Clone(a.Holders), n, n+1)
+	if len(a.Holders) == 0 {
+		w.allocs = slices.Delete(w.allocs, i, i+1)
+	}
+}
+
+// input returns what this tick knows.
+func (w *world) input() Input {
+	in := Input{
+		View:      podresources.View{At: w.viewAt, Allocations: slices.Clone(w.seen), Changes: slices.Clone(w.changes)},
+		Inventory: driver.Inventory{},
+	}
+	for _, d := range w.devices {
+		if d.listed {
+			in.Inventory[d.id] = driver.Entry{Hardware: driver.Hardware{UUID: d.uuid}}
+		}
+	}
+	for _, s := range w.sources {
+		out := SourceSamples{Name: s.name}
+		for _, d := range w.devices {
+			if readings := s.read(d); !s.down && len(readings) > 0 {
+				out.Samples = append(out.Samples, driver.Sample{Hardware: driver.Hardware{UUID: d.uuid}, Readings: readings})
+			}
+		}
+		in.Sources = append(in.Sources, out)
+	}
+	return in
+}
+
+func (s *simSource) read(d *simDevice) []driver.Reading {
+	var out []driver.Reading
+	for _, series := range s.series {
+		if series.device == d && !series.missing {
+			out = append(out, series.reading)
+		}
+	}
+	return out
+}
+
+// pauses between ticks: mostly the sampler's, at times ticks for events, hangs, and the retention.
+func pauses() []time.Duration {
+	return []time.Duration{
+		time.Second, time.Second, time.Second, time.Second, 100 * time.Millisecond, 300 * time.Millisecond,
+		2500 * time.Millisecond, 7 * time.Second, 40 * time.Second, 2 * time.Minute, 6 * time.Minute,
+	}
+}
