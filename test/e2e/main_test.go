@@ -19,6 +19,10 @@ import (
 const programPath = "DRA_EXPORTER"
 
 func TestMain(m *testing.M) {
+	if address := os.Getenv(echoAddress); address != "" {
+		fmt.Fprintln(os.Stderr, runEcho(address))
+		os.Exit(1)
+	}
 	clean, err := build()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -1,0 +1,191 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+// A pod that holds a CPU is charged the time for which that is busy, by the kernel's own count.
+func TestCPUTime(t *testing.T) {
+	const cpu = 0
+	n := newNode(t)
+	n.setPods(pod("team", "burner", "core", podresourcestest.Device(cpuDriver, nodeName, "cpu-0")))
+	p := start(t, n.flags(flags{
+		"path.procfs":    "/proc",
+		"inventory.file": n.inventory(slice(cpuDriver, [2]string{"cpu-0", fmt.Sprintf("{dra.cpu/cpuID: {int: %d}}", cpu)})),
+	}))
+	p.eventually("counting", func() bool {
+		_, ok := p.scrape().value("dra_pod_active_seconds_total", "pod", "burner")
+		return ok
+	})
+	kernel := watchCPU(t, cpu)
+	watched := time.Now()
+	p.eventually("read again", func() bool { return p.report().Time.After(watched.Add(maxReading)) })
+	before, begun := busy(p)
+	burn(t, cpu, 2*time.Second)
+	p.eventually("charged", func() bool {
+		now, _ := busy(p)
+		return now.claim > before.claim+1
+	})
+	after, ended := busy(p)
+	record := kernel()
+
+	rise := after.claim - before.claim
+	low := record.at(ended.Add(-maxReading)) - record.at(begun)
+	high := record.at(ended) - record.at(begun.Add(-maxReading))
+	if rise < low-2*tickSeconds || rise > high+2*tickSeconds {
+		t.Errorf("the claim was charged %.2f s, the kernel counted %.2f to %.2f s", rise, low, high)
+	}
+	if rise < 1 {
+		t.Errorf("the claim was charged %.2f s, want most of the 2 s", rise)
+	}
+	if rise := after.pod - before.pod; !near(rise, after.claim-before.claim) {
+		t.Errorf("the pod was charged %v s, the claim %v s", rise, after.claim-before.claim)
+	}
+	if after.nobody != before.nobody {
+		t.Errorf("nobody was charged %v s, want %v s as before", after.nobody, before.nobody)
+	}
+	if conserved(t, p.report()) == 0 {
+		t.Error("nothing was compared")
+	}
+}
+
+const (
+	// tickSeconds is the kernel's unit of these times.
+	tickSeconds = 0.01
+	// maxReading is how long before its snapshot a source was read at most.
+	maxReading = 300 * time.Millisecond
+)
+
+// times are what is charged for the time of a CPU.
+type times struct{ claim, pod, nobody float64 }
+
+// busy returns the times of a snapshot, and its time.
+func busy(p *program) (times, time.Time) {
+	p.t.Helper()
+	r := p.report()
+	values, snapshot := map[string]float64{}, r.Time
+	for name, rows := range map[string]int{"claim": len(r.Claims), "pod": len(r.Pods), "device": len(r.Devices)} {
+		if rows != 1 {
+			p.t.Fatalf("%d rows of a %s, want one", rows, name)
+		}
+	}
+	for _, v := range r.Claims[0].Values {
+		values["claim "+v.Quantity] = v.Value
+	}
+	for _, v := range r.Pods[0].Values {
+		values["pod "+v.Quantity] = v.Value
+	}
+	for _, v := range r.Devices[0].Unattributed {
+		values["nobody "+v.Quantity] = v.Value
+	}
+	return times{values["claim active_seconds"], values["pod active_seconds"], values["nobody active_seconds"]}, snapshot
+}
+
+// burn keeps a CPU busy.
+func burn(t *testing.T, cpu int, d time.Duration) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocks: the thread ends with the goroutine
+		var set unix.CPUSet
+		set.Set(cpu)
+		err := unix.SchedSetaffinity(0, &set)
+		for begun := time.Now(); err == nil && time.Since(begun) < d; {
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatalf("stay on CPU %d: %v", cpu, err)
+	}
+}
+
+// record is how long a CPU was busy up to some times, in seconds.
+type record []struct {
+	time time.Time
+	busy float64
+}
+
+// at returns the last record up to a time.
+func (r record) at(when time.Time) float64 {
+	busy := 0.0
+	for _, entry := range r {
+		if entry.time.After(when) {
+			break
+		}
+		busy = entry.busy
+	}
+	return busy
+}
+
+// watchCPU records a CPU's time until the function is called that it returns.
+func watchCPU(t *testing.T, cpu int) func() record {
+	t.Helper()
+	type result struct {
+		record record
+		err    error
+	}
+	stop, done := make(chan struct{}), make(chan result, 1)
+	go func() {
+		var r result
+		for r.err == nil {
+			var busy float64
+			at := time.Now()
+			busy, r.err = busySeconds(cpu)
+			r.record = append(r.record, struct {
+				time time.Time
+				busy float64
+			}{at, busy})
+			select {
+			case <-stop:
+				done <- r
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+		done <- r
+	}()
+	return func() record {
+		close(stop)
+		r := <-done
+		if r.err != nil {
+			t.Fatal(r.err)
+		}
+		return r.record
+	}
+}
+
+// busySeconds reads from /proc/stat how long a CPU ran anything, or would have but for the hypervisor.
+func busySeconds(cpu int) (float64, error) {
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(data)) {
+		// name user nice system idle iowait irq softirq steal
+		fields := strings.Fields(line)
+		if fields[0] != fmt.Sprintf("cpu%d", cpu) {
+			continue
+		}
+		sum := 0.0
+		for _, i := range []int{1, 2, 3, 6, 7, 8} {
+			ticks, err := strconv.ParseFloat(fields[i], 64)
+			if err != nil {
+				return 0, err
+			}
+			sum += ticks * tickSeconds
+		}
+		return sum, nil
+	}
+	return 0, errors.New("no such CPU in /proc/stat")
+}
