@@ -91,17 +91,26 @@ func NewClient(socket string) (*Client, error) {
 func (c *Client) Close() error { return c.conn.Close() }
 
 // List asks what all containers of the node hold. Answers over 64 MiB are not taken. A pod that can not be decoded is nil
-// in the answer, for [Parse] to count. Every error is one of this package's, or reason "other".
+// in the answer, for [Parse] to count. Every error is one of this package's, or of reason "other", and has a method
+// Reason too.
 func (c *Client) List(ctx context.Context) (*v1.ListPodResourcesResponse, error) {
 	var got answer
 	if err := c.conn.Invoke(ctx, v1.PodResourcesLister_List_FullMethodName, &v1.ListPodResourcesRequest{}, &got); err != nil {
-		return nil, fmt.Errorf("list pod resources: %w", classify(err))
+		return nil, callError{fmt.Errorf("list pod resources: %w", classify(err))}
 	}
 	if got.err != nil {
-		return nil, fmt.Errorf("list pod resources: %w: %w", ErrMalformed, got.err)
+		return nil, callError{fmt.Errorf("list pod resources: %w: %w", ErrMalformed, got.err)}
 	}
 	return got.response, nil
 }
+
+// callError is the error of a call, which says its reason to whoever does not know this package.
+type callError struct{ error }
+
+func (e callError) Unwrap() error { return e.error }
+
+// Reason names the error for a label.
+func (e callError) Reason() string { return Reason(e.error) }
 
 // classify adds to a gRPC error which of this package's errors it is.
 func classify(err error) error {

@@ -95,6 +95,10 @@ func TestClientErrors(t *testing.T) {
 			if got := Reason(err); got != tt.reason {
 				t.Errorf("reason %q, want %q: %v", got, tt.reason, err)
 			}
+			var named interface{ Reason() string }
+			if !errors.As(err, &named) || named.Reason() != tt.reason {
+				t.Errorf("the error does not name its reason, %q: %v", tt.reason, err)
+			}
 			k.Behave(test.Full())
 			if _, err := list(t, c, patience); err != nil {
 				t.Errorf("afterwards: %v", err)
