@@ -75,9 +75,9 @@ func (m *SelfMetrics) Observe(source string, took time.Duration, err error, now 
 	m.mu.Unlock()
 	switch {
 	case why != "" && why != before:
-		m.log.Warn("source is down", "source", source, "reason", why, "err", err)
+		m.log.Warn("source is down", "name", source, "reason", why, "err", err)
 	case why == "" && known && before != "":
-		m.log.Info("source is up again", "source", source)
+		m.log.Info("source is up again", "name", source)
 	}
 }
 
