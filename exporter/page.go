@@ -165,7 +165,7 @@ func newDeviceRow(d *DeviceSnapshot, idle, parent bool) deviceRow {
 		line := holderLine{Who: podList(s.Pods), Admin: s.Admin}
 		switch {
 		case s.Admin:
-			line.Who += " looks on with admin access"
+			line.Who += " (admin access)"
 		case d.Attribution == AttributionExclusive:
 			line.Who += " via " + s.Claim.Name
 		default:
@@ -173,6 +173,9 @@ func newDeviceRow(d *DeviceSnapshot, idle, parent bool) deviceRow {
 		}
 		row.Holders = append(row.Holders, line)
 	}
+	slices.SortStableFunc(row.Holders, func(a, b holderLine) int { // who looks on comes last
+		return cmp.Compare(strconv.FormatBool(a.Admin), strconv.FormatBool(b.Admin))
+	})
 	return row
 }
 
