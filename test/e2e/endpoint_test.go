@@ -1,0 +1,209 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+// An endpoint in trouble costs what it alone reads. The others are read, the scrape answers at once and says what is
+// wrong, and all is well again when the endpoint is.
+func TestEndpointInTrouble(t *testing.T) {
+	for name, test := range map[string]struct {
+		trouble http.HandlerFunc
+		reason  string
+	}{
+		"hung":        {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "timeout"},
+		"failing":     {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "boom", http.StatusInternalServerError) }, "http_status"},
+		"50 MB":       {huge, "too_large"},
+		"no text":     {fixed("\x00\x01\x02 <html>"), ""},
+		"cut short":   {cutShort, "other"},
+		"hung midway": {hungMidway, "timeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var inTrouble atomic.Bool
+			url := vendor(t, func(w http.ResponseWriter, r *http.Request) {
+				if inTrouble.Load() {
+					test.trouble(w, r)
+					return
+				}
+				fixed(fmt.Sprintf("power{uuid=%q} 100\n", uuid(0)))(w, r)
+			})
+			other := vendor(t, fixed(fmt.Sprintf("power{uuid=%q} 200\n", uuid(1))))
+			n := newNode(t)
+			n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "b", "claim-b", gpu(1)))
+			p := start(t, n.flags(flags{
+				"inventory.file":       n.inventory(gpus(2)),
+				"source.scrape.config": n.scrapeConfig(endpoint("first", url), endpoint("second", other)),
+			}))
+			p.eventually("reading both", func() bool {
+				m := p.scrape()
+				return m.is(100, "dra_pod_power_watts", "pod", "a") && m.is(200, "dra_pod_power_watts", "pod", "b")
+			})
+			inTrouble.Store(true)
+			if test.reason != "" {
+				p.eventually("counted", func() bool {
+					return p.scrape().positive("dra_exporter_source_errors_total", "source", "scrape/first", "reason", test.reason)
+				})
+				p.scrape().want(0, "dra_exporter_source_up", "source", "scrape/first")
+			} else {
+				p.eventually("counted", func() bool {
+					rejected, _ := p.scrape().sum("dra_exporter_input_rejected_total", "input", "scrape/first")
+					return rejected > 0
+				})
+			}
+			p.eventually("down", func() bool { return p.scrape().is(0, "dra_device_up", "device", "gpu-0") })
+			m := p.scrape()
+			m.wantNone("dra_device_power_watts", "device", "gpu-0")
+			m.wantNone("dra_pod_power_watts", "pod", "a")
+			m.want(1, "dra_exporter_unresolved_devices", "driver", gpuDriver, "reason", "unreadable")
+			m.want(200, "dra_pod_power_watts", "pod", "b")
+			m.want(1, "dra_exporter_source_up", "source", "scrape/second")
+
+			inTrouble.Store(false)
+			p.eventually("well again", func() bool { return p.scrape().is(100, "dra_pod_power_watts", "pod", "a") })
+			conserved(t, p.report())
+			if resident := p.memory("VmHWM"); resident > maxResident {
+				t.Errorf("%d MiB were resident, want at most %d", resident>>20, maxResident>>20)
+			}
+		})
+	}
+}
+
+// huge answers with 50 MB.
+func huge(w http.ResponseWriter, _ *http.Request) {
+	line := []byte(strings.Repeat(fmt.Sprintf("power{uuid=%q} 1\n", uuid(0)), 1000))
+	for sent := 0; sent < 50_000_000; sent += len(line) {
+		if _, err := w.Write(line); err != nil {
+			return
+		}
+	}
+}
+
+// cutShort ends the connection before the end of the answer.
+func cutShort(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Length", "1000")
+	_, _ = fmt.Fprintf(w, "power{uuid=%q} 1\n", uuid(0))
+}
+
+// hungMidway never ends the answer.
+func hungMidway(w http.ResponseWriter, r *http.Request) {
+	_, _ = fmt.Fprintf(w, "power{uuid=%q} 1\n", uuid(0))
+	w.(http.Flusher).Flush()
+	<-r.Context().Done()
+}
+
+// Nothing listens, ever: the scrape says so, and the device is held without telemetry.
+func TestEndpointAway(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.setPods(pod("team", "a", "claim-a", gpu(0)))
+	p := start(t, n.flags(flags{
+		"inventory.file":       n.inventory(gpus(1)),
+		"source.scrape.config": n.scrapeConfig(endpoint("away", "http://127.0.0.1:1/metrics")),
+	}))
+	p.eventually("counted", func() bool {
+		return p.scrape().positive("dra_exporter_source_errors_total", "source", "scrape/away", "reason", "connection_refused")
+	})
+	m := p.scrape()
+	m.want(0, "dra_exporter_source_up", "source", "scrape/away")
+	m.wantNone("dra_device_power_watts")
+	m.wantNone("dra_claim_last_active_timestamp_seconds")
+}
+
+// Values that can't be are rejected one by one, by reason, and are no zeros.
+func TestEndpointValues(t *testing.T) {
+	t.Parallel()
+	var exposition strings.Builder
+	for i, value := range []string{"NaN", "+Inf", "-Inf", "-1", "1e400", "100"} {
+		fmt.Fprintf(&exposition, "power{uuid=%q} %s\n", uuid(i), value)
+	}
+	fmt.Fprintf(&exposition, "utilization{uuid=%q} 50\n", uuid(5)) // no ratio
+	fmt.Fprintf(&exposition, "temperature{uuid=%q} -5\n", uuid(5))
+	fmt.Fprintf(&exposition, "power{uuid=\"\xff\"} 1\npower{} 1\npower{uuid=\"unended} 1\n")
+	fmt.Fprintf(&exposition, "power{uuid=%q} 1\n", uuid(5)) // twice
+	n := newNode(t)
+	p := start(t, n.flags(flags{
+		"inventory.file":       n.inventory(gpus(6)),
+		"source.scrape.config": n.scrapeConfig(endpoint("vendor", vendor(t, fixed(exposition.String())))),
+	}))
+	p.eventually("reading", func() bool { return p.scrape().is(100, "dra_device_power_watts", "device", "gpu-5") })
+	m := p.scrape()
+	for _, reason := range []string{"nan", "infinite", "negative", "above_max", "no_match", "malformed", "duplicate"} {
+		if !m.positive("dra_exporter_input_rejected_total", "input", "scrape/vendor", "reason", reason) {
+			t.Errorf("nothing was counted as %s", reason)
+		}
+	}
+	if rows := m.rows("dra_device_power_watts"); len(rows) != 1 {
+		t.Errorf("%d devices have a power, want 1", len(rows))
+	}
+	m.wantNone("dra_device_utilization_ratio")
+	m.want(-5, "dra_device_temperature_celsius", "device", "gpu-5", "sensor", "gpu")
+	m.want(1, "dra_exporter_source_up", "source", "scrape/vendor")
+}
+
+// Names may hold whatever the kubelet passes on, as long as it is UTF-8 and not too long.
+func TestHostileNames(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 253)
+	hostile := "a\"b\\c\nd{e=\"f\"} 1\n# TYPE é\u2028"
+	n := newNode(t)
+	n.setPods(
+		pod("team", hostile, "claim-a", podresourcestest.Device(gpuDriver, nodeName, "gpu-0")),
+		pod("team", long, "claim-b", podresourcestest.Device(gpuDriver, nodeName, hostile)),
+		pod("team", long+"x", "claim-c", gpu(1)),
+		pod("team", "", "claim-d", gpu(2)),
+		pod("team", "twice", "claim-e", gpu(3), gpu(3)),
+		pod("team", "fine", "claim-f", gpu(4)),
+	)
+	n.kubelet.Behave(podresourcestest.InvalidUTF8())
+	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(5))}))
+	p.eventually("known who holds the devices", func() bool { return holders(p) > 0 })
+	m := p.scrape()
+	m.want(1, "dra_pod_claim_info", "pod", hostile, "device", "gpu-0")
+	m.want(1, "dra_pod_claim_info", "pod", long, "device", hostile)
+	m.want(1, "dra_pod_claim_info", "pod", "twice", "device", "gpu-3")
+	m.want(1, "dra_pod_claim_info", "pod", "fine", "device", "gpu-4")
+	if rows := m.rows("dra_pod_claim_info"); len(rows) != 4 {
+		t.Errorf("%d pods hold devices, want 4", len(rows))
+	}
+	for _, reason := range []string{"too_long", "missing_pod", "duplicate", "malformed"} {
+		if !m.positive("dra_exporter_input_rejected_total", "input", "podresources", "reason", reason) {
+			t.Errorf("nothing was counted as %s", reason)
+		}
+	}
+	lint(t, p.page("/metrics").body)
+	if page := string(p.page("/").body); strings.Contains(page, `a"b\c`) {
+		t.Error("the page shows a name without escaping it")
+	}
+	p.report()
+}
+
+// An inventory file that breaks, or goes, leaves what was known, and says so.
+func TestInventoryBreaks(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.setPods(pod("team", "a", "claim-a", gpu(0)))
+	file := n.inventory(gpus(2))
+	p := start(t, n.flags(flags{"inventory.file": file}))
+	p.eventually("known who holds the device", func() bool { return holders(p) == 1 })
+	p.scrape().want(1, "dra_exporter_source_up", "source", "slices")
+	n.inventory("a: [b")
+	p.eventually("down", func() bool { return p.scrape().is(0, "dra_exporter_source_up", "source", "slices") })
+	p.scrape().want(1, "dra_device_info", "device", "gpu-1", "uuid", uuid(1))
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(1500 * time.Millisecond) // a tick
+	p.scrape().want(1, "dra_device_info", "device", "gpu-1", "uuid", uuid(1))
+	n.inventory(gpus(3))
+	p.eventually("up again", func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "slices") })
+	p.scrape().want(1, "dra_device_info", "device", "gpu-2", "uuid", uuid(2))
+}
