@@ -2,9 +2,9 @@ package exporter
 
 import (
 	"bytes"
-	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -116,7 +116,7 @@ func labelKey(t failer, f *Family, m *dto.Metric) string {
 	var names, parts []string
 	for _, l := range m.Label {
 		names = append(names, l.GetName())
-		parts = append(parts, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+		parts = append(parts, l.GetName()+"="+strconv.Quote(l.GetValue()))
 	}
 	if !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(f.Labels))) {
 		t.Fatalf("%s has the labels %q, not %q", f.Name, names, f.Labels)
@@ -140,10 +140,9 @@ func (x exposition) series() int {
 func (x exposition) matching(family string, labels ...string) map[string]float64 {
 	out := maps.Clone(x[family])
 	maps.DeleteFunc(out, func(key string, _ float64) bool {
-		have := parseKey(key)
 		return slices.ContainsFunc(labels, func(l string) bool {
 			name, value, _ := strings.Cut(l, "=")
-			return have[name] != value
+			return !strings.Contains(","+key+",", ","+name+"="+strconv.Quote(value)+",")
 		})
 	})
 	return out
@@ -167,11 +166,7 @@ func parseKey(key string) map[string]string {
 	for key != "" {
 		name, rest, _ := strings.Cut(key, "=")
 		quoted := rest[:quotedLen(rest)]
-		var value string
-		if _, err := fmt.Sscanf(quoted, "%q", &value); err != nil {
-			value = quoted
-		}
-		out[name] = value
+		out[name], _ = strconv.Unquote(quoted)
 		key = strings.TrimPrefix(rest[len(quoted):], ",")
 	}
 	return out

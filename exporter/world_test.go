@@ -22,8 +22,10 @@ type world struct {
 	viewAt  time.Time
 	stalled bool // the kubelet does not answer
 	sources []*simSource
+	events  []string // that may happen; often ones are there more than once
 
-	seen []podresources.Allocation // the kubelet's last answer
+	seen     []podresources.Allocation // the kubelet's last answer
+	consumed map[string][]driver.Amount
 }
 
 type simDevice struct {
@@ -57,12 +59,20 @@ func unixTime() time.Time { return time.Unix(1_700_000_000, 0) }
 const step = 50 * time.Millisecond
 
 func newWorld(t *rapid.T) *world {
-	w := &world{t: t, now: unixTime()}
+	w := newEmptyWorld(t)
+	w.events = append(w.events, "facts", "device", "source", "stall")
+	w.addSource("a", driver.Energy, driver.Power, driver.IOBytes, driver.Temperature, driver.NetworkPackets)
+	w.addSource("b", driver.Energy, driver.Utilization, driver.MemoryUsed)
+	return w
+}
+
+// newEmptyWorld returns a world of devices without sources, whose kubelet always answers.
+func newEmptyWorld(t *rapid.T) *world {
+	w := &world{t: t, now: unixTime(), consumed: map[string][]driver.Amount{}}
+	w.events = []string{"hold", "hold", "hold", "hold", "leave", "leave", "free", "series", "series", "reset", "fall", "rate"}
 	for i := range rapid.IntRange(1, 3).Draw(t, "devices") {
 		w.devices = append(w.devices, &simDevice{id: simID(fmt.Sprintf("gpu-%d", i)), uuid: fmt.Sprintf("GPU-%d", i), listed: true})
 	}
-	w.addSource("a", driver.Energy, driver.Power, driver.IOBytes, driver.Temperature, driver.NetworkPackets)
-	w.addSource("b", driver.Energy, driver.Utilization, driver.MemoryUsed)
 	return w
 }
 
@@ -162,9 +172,7 @@ func (w *world) drawSeries() *simSeries {
 
 // event is one thing that changes.
 func (w *world) event() {
-	switch rapid.SampledFrom([]string{
-		"hold", "hold", "hold", "hold", "leave", "leave", "free", "facts", "device", "source", "series", "series", "reset", "fall", "rate", "stall",
-	}).Draw(w.t, "event") {
+	switch rapid.SampledFrom(w.events).Draw(w.t, "event") {
 	case "hold":
 		w.hold()
 	case "leave":
@@ -230,7 +238,11 @@ func (w *world) hold() {
 	h := podresources.Holder{Pod: pod, Container: rapid.SampledFrom([]string{"main", "side"}).Draw(w.t, "container"), UID: "uid-" + pod.Name}
 	i, found := slices.BinarySearchFunc(w.allocs, a, podresources.Allocation.Compare)
 	if !found {
-		a.Consumed = w.drawConsumed()
+		key := fmt.Sprint(a.Device, a.Claim, a.ShareID)
+		if _, known := w.consumed[key]; !known {
+			w.consumed[key] = w.drawConsumed()
+		}
+		a.Consumed = w.consumed[key]
 		w.allocs = slices.Insert(w.allocs, i, a)
 	}
 	held := &w.allocs[i]

@@ -1,0 +1,311 @@
+package exporter
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// reference is a naive ledger: it remembers who held what when, and charges each reading step by step of 50 ms. It
+// knows worlds whose kubelet answers at every tick.
+type reference struct {
+	born     time.Time
+	answered time.Time
+	tenures  []refTenure
+	last     map[refSeries]driver.Reading
+	sums     map[refKey]float64
+}
+
+type refTenure struct {
+	device       driver.ID
+	claim, share string
+	pod          string
+	admin        bool
+	consumed     []driver.Amount
+	from, to     time.Time // zero to: still
+}
+
+type refSeries struct {
+	device   driver.ID
+	quantity driver.Quantity
+}
+
+// refKey names a sum by the family's prefix and metric, and the holder.
+type refKey struct {
+	device driver.ID
+	family string
+	holder string
+}
+
+// TestReference compares the ledger with the naive one.
+func TestReference(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := newEmptyWorld(t)
+		w.addSource("a", driver.Energy, driver.Utilization, driver.IOBytes)
+		config := testConfig()
+		config.Retention = time.Hour
+		l := NewLedger(config)
+		ref := &reference{last: map[refSeries]driver.Reading{}, sums: map[refKey]float64{}}
+		for range rapid.IntRange(3, testSteps).Draw(t, "steps") {
+			w.step([]time.Duration{time.Second, time.Second, 100 * time.Millisecond, 2900 * time.Millisecond, 3 * time.Second, 7 * time.Second})
+			in := w.input()
+			x := scrape(t, l.Advance(Join(in), w.now))
+			ref.advance(in)
+			ref.compare(t, w, x)
+		}
+	})
+}
+
+func (f *reference) advance(in Input) {
+	now := in.View.At
+	if f.born.IsZero() {
+		f.born = now
+	}
+	f.hold(in, now)
+	if !f.answered.IsZero() {
+		for _, id := range f.devices(in) {
+			f.allocate(id, f.answered, now)
+		}
+	}
+	for _, s := range in.Sources {
+		for _, sample := range s.Samples {
+			for id, e := range in.Inventory {
+				if e.UUID == sample.Hardware.UUID {
+					for _, r := range sample.Readings {
+						f.read(id, r)
+					}
+				}
+			}
+		}
+	}
+	f.answered = now
+}
+
+func (f *reference) devices(in Input) []driver.ID {
+	var out []driver.ID
+	for id := range in.Inventory {
+		out = append(out, id)
+	}
+	return out
+}
+
+// hold begins and ends tenures between the answers.
+func (f *reference) hold(in Input, now time.Time) {
+	kept := map[int]bool{}
+	for _, a := range in.View.Allocations {
+		for _, h := range a.Holders {
+			i := slices.IndexFunc(f.tenures, func(x refTenure) bool {
+				return x.to.IsZero() && x.device == a.Device && x.claim == a.Claim.Name && x.share == a.ShareID && x.pod == h.Name
+			})
+			if i < 0 {
+				i = len(f.tenures)
+				f.tenures = append(f.tenures, refTenure{
+					device: a.Device, claim: a.Claim.Name, share: a.ShareID, pod: h.Name, admin: a.Admin, consumed: a.Consumed,
+					from: f.date(in.View.Changes, now, h.Name, a.Claim.Name, false),
+				})
+				if f.answered.IsZero() {
+					f.tenures[i].from = time.Time{}
+				}
+			}
+			kept[i] = true
+		}
+	}
+	for i := range f.tenures {
+		if x := &f.tenures[i]; x.to.IsZero() && !kept[i] {
+			x.to = f.date(in.View.Changes, now, x.pod, x.claim, true)
+		}
+	}
+}
+
+func (f *reference) date(changes []podresources.Change, now time.Time, pod, claim string, gone bool) time.Time {
+	var found []time.Time
+	for _, c := range changes {
+		about := c.PodUID == "uid-"+pod || slices.Contains(c.CDI, "example.com/gpu="+claim)
+		if c.Gone == gone && about && c.At.After(f.answered) && !c.At.After(now) {
+			found = append(found, c.At)
+		}
+	}
+	switch {
+	case len(found) > 0 && gone:
+		return found[0]
+	case len(found) > 0:
+		return found[len(found)-1]
+	case now.Sub(f.answered) <= 3*time.Second:
+		return f.answered.Add(now.Sub(f.answered) / 2)
+	default:
+		return now
+	}
+}
+
+// read charges what is new in a reading.
+func (f *reference) read(id driver.ID, r driver.Reading) {
+	series := refSeries{id, r.Quantity}
+	last, have := f.last[series]
+	if have && !r.At.After(last.At) {
+		return
+	}
+	f.last[series] = r
+	switch {
+	case r.Quantity == driver.Utilization:
+		if have && r.At.Sub(last.At) <= 90*time.Second {
+			f.integrate(id, last, r)
+		}
+	case have && r.Since.After(last.At):
+		f.spread(id, r.Quantity, r.Value, r.Since, r.At)
+	case have && r.Value < last.Value:
+		f.spread(id, r.Quantity, r.Value, last.At, r.At)
+	case have:
+		f.spread(id, r.Quantity, r.Value-last.Value, last.At, r.At)
+	case r.Since.After(f.born):
+		f.spread(id, r.Quantity, r.Value, r.Since, r.At)
+	}
+}
+
+// integrate charges a gauge: even from one reading to the next, but with a jump where the holders changed.
+func (f *reference) integrate(id driver.ID, last, next driver.Reading) {
+	cuts := []time.Time{last.At, next.At}
+	for _, x := range f.tenures {
+		for _, cut := range []time.Time{x.from, x.to} {
+			if x.device == id && cut.After(last.At) && cut.Before(next.At) {
+				cuts = append(cuts, cut)
+			}
+		}
+	}
+	slices.SortFunc(cuts, time.Time.Compare)
+	cuts = slices.CompactFunc(cuts, time.Time.Equal)
+	for i := range len(cuts) - 1 {
+		level := (last.Value + next.Value) / 2
+		switch {
+		case len(cuts) == 2:
+		case i == 0:
+			level = last.Value
+		case i == len(cuts)-2:
+			level = next.Value
+		}
+		f.spread(id, driver.ActiveSeconds, level*cuts[i+1].Sub(cuts[i]).Seconds(), cuts[i], cuts[i+1])
+	}
+}
+
+// spread charges an amount step by step.
+func (f *reference) spread(id driver.ID, q driver.Quantity, amount float64, from, to time.Time) {
+	metric := q.Spec().Metric
+	f.sums[refKey{id, "dra_device_" + metric, ""}] += amount
+	n := int(to.Sub(from) / step)
+	for i := range n {
+		claims, pods := f.holders(id, from.Add(time.Duration(i)*step))
+		here := amount / float64(n)
+		if len(claims) == 0 {
+			f.sums[refKey{id, "dra_device_unattributed_" + metric, ""}] += here
+		}
+		for claim, weight := range claims {
+			f.sums[refKey{id, "dra_claim_" + metric, claim}] += here * weight
+		}
+		for pod, weight := range pods {
+			f.sums[refKey{id, "dra_pod_" + metric, pod}] += here * weight
+		}
+	}
+}
+
+func (f *reference) allocate(id driver.ID, from, to time.Time) {
+	for at := from; at.Before(to); at = at.Add(step) {
+		claims, pods := f.holders(id, at)
+		if len(claims) > 0 {
+			f.sums[refKey{id, "dra_device_allocated_seconds_total", ""}] += step.Seconds()
+		}
+		for claim, weight := range claims {
+			f.sums[refKey{id, "dra_claim_allocated_seconds_total", claim}] += step.Seconds()
+			f.sums[refKey{id, "dra_claim_allocated_share_seconds_total", claim}] += step.Seconds() * weight
+		}
+		for pod, weight := range pods {
+			f.sums[refKey{id, "dra_pod_allocated_seconds_total", pod}] += step.Seconds()
+			f.sums[refKey{id, "dra_pod_allocated_share_seconds_total", pod}] += step.Seconds() * weight
+		}
+	}
+}
+
+// holders returns the parts of those who hold a device at the moment.
+func (f *reference) holders(id driver.ID, at time.Time) (claims, pods map[string]float64) {
+	shares := map[[2]string][]refTenure{}
+	for _, x := range f.tenures {
+		if x.device == id && !x.admin && !x.from.After(at) && (x.to.IsZero() || at.Before(x.to)) {
+			key := [2]string{x.claim, x.share}
+			shares[key] = append(shares[key], x)
+		}
+	}
+	claims, pods = map[string]float64{}, map[string]float64{}
+	for key, tenures := range shares {
+		weight := f.weight(shares, key)
+		claims[key[0]] += weight
+		for _, x := range tenures {
+			pods[x.pod] += weight / float64(len(tenures))
+		}
+	}
+	return claims, pods
+}
+
+// weight is the mean of the share's parts in the resources that all shares consume; without any, an equal part.
+func (f *reference) weight(shares map[[2]string][]refTenure, key [2]string) float64 {
+	sum, resources := 0.0, 0
+	for _, resource := range []string{"memory", "cores"} {
+		total, consumers := 0.0, 0
+		for _, tenures := range shares {
+			if v := amountOf(tenures[0].consumed, resource); v > 0 {
+				total += v
+				consumers++
+			}
+		}
+		if consumers == len(shares) {
+			sum += amountOf(shares[key][0].consumed, resource) / total
+			resources++
+		}
+	}
+	if resources == 0 {
+		return 1 / float64(len(shares))
+	}
+	return sum / float64(resources)
+}
+
+func amountOf(amounts []driver.Amount, resource string) float64 {
+	for _, a := range amounts {
+		if a.Resource == resource {
+			return a.Value
+		}
+	}
+	return 0
+}
+
+// compare holds each counter to the reference: equal where it is there, and there if it is not 0.
+func (f *reference) compare(t *rapid.T, w *world, x exposition) {
+	t.Helper()
+	left := map[refKey]float64{}
+	for key, v := range f.sums {
+		if v > 0 {
+			left[key] = v
+		}
+	}
+	for _, family := range Families() {
+		metric, who := holderOf(family.Name)
+		if who == "" || family.Type != driver.Counter || !attributedMetric(metric) {
+			continue
+		}
+		for labels, v := range x[family.Name] {
+			l := parseKey(labels)
+			key := refKey{driver.ID{Driver: l["driver"], Pool: l["pool"], Device: l["device"]}, family.Name, l["resourceclaim_name"] + l["pod"]}
+			if !closeTo(v, f.sums[key], f.sums[refKey{key.device, "dra_device_" + metric, ""}]) {
+				t.Fatalf("tick %d: %v is %v, the reference says %v", w.tick, key, v, f.sums[key])
+			}
+			delete(left, key)
+		}
+	}
+	for key, v := range left {
+		_, who := holderOf(key.family)
+		if who == "claim" || who == "pod" {
+			t.Fatalf("tick %d: %v is not there, the reference says %v", w.tick, key, v)
+		}
+	}
+}
