@@ -26,8 +26,13 @@ func runExporter(ctx context.Context, listen string, node *simnode.Node, stderr 
 	return nil
 }
 
-// waitReady returns when the exporter has its first snapshot, or an error if it ends before.
+// patience is how long the exporter may take to be ready, and to answer.
+const patience = 30 * time.Second
+
+// waitReady returns when the exporter has its first snapshot, or an error if it ends before, or takes too long.
 func waitReady(ctx context.Context, listen string, exporter <-chan error) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
 	for !ready(ctx, listen) {

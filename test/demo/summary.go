@@ -63,6 +63,8 @@ func summarize(ctx context.Context, listen string, node *simnode.Node, before fl
 }
 
 func fetch(ctx context.Context, url string) (exporter.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	var r exporter.Report
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
