@@ -121,11 +121,31 @@ func parse(args []string, sources []Source, stdout io.Writer) (o *options, comma
 			err = done
 		}
 	}()
-	command, err = app.Parse(args)
-	if err == nil {
-		err = o.check()
+	if command, err = app.Parse(args); err != nil {
+		return o, command, named(app, args, err)
 	}
-	return o, command, err
+	return o, command, o.check()
+}
+
+// named adds to kingpin's error the flag, or the environment variable, whose value it is about: kingpin does not tell. To
+// find it, the values are set once more.
+func named(app *kingpin.Application, args []string, err error) error {
+	sameError := func(again error) bool { return again != nil && again.Error() == err.Error() }
+	parsed, parseErr := app.ParseContext(args)
+	if parseErr != nil {
+		return err // of the command line as a whole, and names its part
+	}
+	for _, e := range parsed.Elements {
+		if flag, ok := e.Clause.(*kingpin.FlagClause); ok && e.Value != nil && sameError(flag.Model().Value.Set(*e.Value)) {
+			return badFlag(flag.Model().Name, err)
+		}
+	}
+	for _, flag := range app.Model().Flags {
+		if value := os.Getenv(flag.Envar); value != "" && sameError(flag.Value.Set(value)) {
+			return fmt.Errorf("$%s: %w", flag.Envar, err)
+		}
+	}
+	return err
 }
 
 // nodeName is the flag, else what the DaemonSet's field reference or the machine says.

@@ -20,7 +20,7 @@ func TestBadUsage(t *testing.T) {
 		{"--bogus", "bogus"},
 		{"nonsense", "nonsense"},
 		{"--sample.interval=1ms", "--sample.interval"},
-		{"--sample.interval=often", "often"},
+		{"--sample.interval=often", "--sample.interval: "},
 		{"--retention=-1s", "--retention"},
 		{"--idle.threshold=1", "--idle.threshold"},
 		{"--idle.threshold=NaN", "--idle.threshold"},
@@ -30,7 +30,11 @@ func TestBadUsage(t *testing.T) {
 		{"--web.config.file=/does/not/exist", "--web.config.file"},
 		{"--no-source.broken --inventory.file=/does/not/exist", "--inventory.file"},
 		{"--no-source.broken --source.scrape.config=/does/not/exist", "--source.scrape.config"},
-		{"--kube=maybe", "maybe"},
+		{"--kube=maybe", "--kube: "},
+		{"--kube maybe --max-series=1", "--kube: "},
+		{"--max-series=many", "--max-series: "},
+		{"--log.level=loud", "--log.level: "},
+		{"--max-series=1 --max-series=2", "max-series"},
 		{"--source.broken", "--source.broken"},
 		{"top --interval=0s", "--interval"},
 	} {
@@ -62,6 +66,11 @@ func TestEnvironment(t *testing.T) {
 	t.Setenv("DRA_EXPORTER_SAMPLE_INTERVAL", "1ms")
 	var stdout, stderr bytes.Buffer
 	if status := Run(t.Context(), nil, nil, &stdout, &stderr); status != exitUsage || !strings.Contains(stderr.String(), "--sample.interval: 1ms") {
+		t.Errorf("exit status %d, said %q", status, &stderr)
+	}
+	t.Setenv("DRA_EXPORTER_SAMPLE_INTERVAL", "often")
+	stderr.Reset()
+	if status := Run(t.Context(), nil, nil, &stdout, &stderr); status != exitUsage || !strings.Contains(stderr.String(), "$DRA_EXPORTER_SAMPLE_INTERVAL: ") {
 		t.Errorf("exit status %d, said %q", status, &stderr)
 	}
 }
