@@ -74,7 +74,7 @@ func fetch(ctx context.Context, url string) (exporter.Report, error) {
 	if err != nil {
 		return r, fmt.Errorf("get snapshot: %w", err)
 	}
-	defer response.Body.Close() //nolint:errcheck // only read
+	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		return r, fmt.Errorf("get snapshot: %s", response.Status)
 	}
