@@ -22,7 +22,8 @@ func TestEndpointInTrouble(t *testing.T) {
 		"hung":        {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "timeout"},
 		"failing":     {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "boom", http.StatusInternalServerError) }, "http_status"},
 		"50 MB":       {huge, "too_large"},
-		"no text":     {fixed("\x00\x01\x02 <html>"), ""},
+		"a web page":  {webPage, "parse"},
+		"garbage":     {fixed("\x00\x01\x02\xff\npower{uuid=\n"), ""}, // the answer is none of a server in trouble
 		"cut short":   {cutShort, "other"},
 		"hung midway": {hungMidway, "timeout"},
 	} {
@@ -55,8 +56,7 @@ func TestEndpointInTrouble(t *testing.T) {
 				p.scrape().want(0, "dra_exporter_source_up", "source", "scrape/first")
 			} else {
 				p.eventually("counted", func() bool {
-					rejected, _ := p.scrape().sum("dra_exporter_input_rejected_total", "input", "scrape/first")
-					return rejected > 0
+					return p.scrape().positive("dra_exporter_input_rejected_total", "input", "scrape/first", "reason", "malformed")
 				})
 			}
 			p.eventually("down", func() bool { return p.scrape().is(0, "dra_device_up", "device", "gpu-0") })
@@ -85,6 +85,12 @@ func huge(w http.ResponseWriter, _ *http.Request) {
 			return
 		}
 	}
+}
+
+// webPage answers with what is no exposition.
+func webPage(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html")
+	_, _ = fmt.Fprint(w, "<html>Sign in</html>")
 }
 
 // cutShort ends the connection before the end of the answer.

@@ -1,0 +1,165 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// run runs the program to its end.
+func run(t *testing.T, args []string, env ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	cmd := command(ctx, args, env...)
+	var out, err bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &err
+	_ = cmd.Run() // its state tells
+	if ctx.Err() != nil {
+		t.Errorf("%q: still runs after %v", args, startTimeout)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), err.String()
+}
+
+// What is wrong with a flag or a file is said in one line that names it, and the exit status is 2.
+func TestBadFlags(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	bad := n.write("bad.yaml", "a: [b")
+	unknown := n.write("unknown.yaml", "endpoints:\n- {name: a, url: http://127.0.0.1:1, preset: none}\n")
+	quantity := n.scrapeConfig(strings.Replace(endpoint("mine", "http://127.0.0.1:1"), "quantity: power", "quantity: powder", 1))
+	for _, test := range []struct {
+		args []string
+		want []string
+	}{
+		{[]string{"--sample.interval=often"}, []string{"--sample.interval", "often"}},
+		{[]string{"--sample.interval=1ms"}, []string{"--sample.interval"}},
+		{[]string{"--retention=-1s"}, []string{"--retention"}},
+		{[]string{"--idle.threshold=2"}, []string{"--idle.threshold"}},
+		{[]string{"--max-series=-1"}, []string{"--max-series"}},
+		{[]string{"--max-series=many"}, []string{"--max-series", "many"}},
+		{[]string{"--kube=maybe"}, []string{"--kube", "maybe"}},
+		{[]string{"--nonsense"}, []string{"--nonsense"}},
+		{[]string{"--source.nonsense"}, []string{"--source.nonsense"}},
+		{[]string{"--log.level=loud"}, []string{"--log.level", "loud"}},
+		{[]string{"--web.telemetry-path=metrics"}, []string{"--web.telemetry-path"}},
+		{[]string{"--web.config.file=" + n.path("none")}, []string{"--web.config.file", n.path("none")}},
+		{[]string{"--web.config.file=" + bad}, []string{"--web.config.file"}},
+		{[]string{"--inventory.file=" + n.path("none")}, []string{"--inventory.file", n.path("none")}},
+		{[]string{"--inventory.file=" + bad}, []string{"--inventory.file"}},
+		{[]string{"--inventory.file=" + n.dir}, []string{"--inventory.file", n.dir}},
+		{[]string{"--source.scrape.config=" + n.path("none")}, []string{"--source.scrape.config", n.path("none")}},
+		{[]string{"--source.scrape.config=" + bad}, []string{"--source.scrape.config", bad}},
+		{[]string{"--source.scrape.config=" + unknown}, []string{"--source.scrape.config", unknown, "preset"}},
+		{[]string{"--source.scrape.config=" + quantity}, []string{"--source.scrape.config", "mine", "powder"}},
+		{[]string{"juggle"}, []string{"juggle"}},
+	} {
+		status, stdout, stderr := run(t, test.args)
+		if status != 2 {
+			t.Errorf("%q: exit status %d, want 2", test.args, status)
+		}
+		if strings.Count(stderr, "\n") != 1 || stdout != "" {
+			t.Errorf("%q: said %q and %q, want one line of errors", test.args, stdout, stderr)
+		}
+		for _, want := range test.want {
+			if !strings.Contains(stderr, want) {
+				t.Errorf("%q: said %q, want it to name %q", test.args, stderr, want)
+			}
+		}
+	}
+}
+
+// An address that is taken is no bad flag: it may be free when the program starts again.
+func TestAddressTaken(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	p := start(t, n.flags(nil))
+	status, _, stderr := run(t, n.flags(flags{"web.listen-address": p.address}).args())
+	if status != 1 || !strings.Contains(stderr, "address already in use") {
+		t.Errorf("exit status %d, want 1; said %q", status, stderr)
+	}
+}
+
+// Every flag is an environment variable too, and the flag has the last word.
+func TestEnvironment(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	f := n.flags(nil)
+	delete(f, "node-name")
+	start(t, f, "DRA_EXPORTER_NODE_NAME=by-env").scrape().want(1, "dra_exporter_node_info", "node", "by-env")
+	start(t, f, "NODE_NAME=by-field").scrape().want(1, "dra_exporter_node_info", "node", "by-field")
+	start(t, n.flags(nil), "DRA_EXPORTER_NODE_NAME=by-env").scrape().want(1, "dra_exporter_node_info", "node", nodeName)
+
+	delete(f, "kubelet.podresources-socket")
+	n.kubelet.Stop()
+	n.mkdir("root/pod-resources")
+	if err := n.kubelet.Start(n.path("root/pod-resources/" + socketName)); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, f, "DRA_EXPORTER_KUBELET_ROOT="+n.path("root"))
+	p.eventually("up", func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "podresources") })
+
+	status, _, stderr := run(t, nil, "DRA_EXPORTER_RETENTION=-1s")
+	if status != 2 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "--retention") {
+		t.Errorf("exit status %d, want 2; said %q", status, stderr)
+	}
+}
+
+// A source that is switched off says nothing.
+func TestSourceOff(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	p := start(t, n.flags(flags{"no-source.cpu": ""}))
+	p.eventually("up", func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "netdev") })
+	p.scrape().wantNone("dra_exporter_source_up", "source", "cpu")
+}
+
+// check says what there is, and fails where something does not work.
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	if err := n.kubelet.Set(recordedList(t)); err != nil {
+		t.Fatal(err)
+	}
+	f := n.flags(flags{"inventory.file": filepath.Join("testdata", "recorded", "resourceslices.yaml")})
+	status, stdout, stderr := run(t, append(f.args(), "check"))
+	if status != 0 {
+		t.Errorf("exit status %d, want 0: %s", status, stderr)
+	}
+	for _, want := range []string{nodeName, "4 claims", "10 devices", "gpu-7", "no telemetry: no_source", "netdev", "cpu"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("check does not say %q:\n%s", want, stdout)
+		}
+	}
+	n.kubelet.Stop()
+	if status, stdout, _ := run(t, append(f.args(), "check")); status != 1 || !strings.Contains(stdout, "kubelet unavailable") {
+		t.Errorf("without the kubelet: exit status %d, want 1; said\n%s", status, stdout)
+	}
+}
+
+// top shows who holds what.
+func TestTop(t *testing.T) {
+	t.Parallel()
+	_, f := busyNode(t)
+	p := start(t, f)
+	p.eventually("charged", p.charged)
+	status, stdout, stderr := run(t, []string{"top", "--once", "--url=http://" + p.address})
+	if status != 0 {
+		t.Errorf("exit status %d, want 0: %s", status, stderr)
+	}
+	for _, want := range []string{"2 devices, 1 held", "gpu-0", "50.0 %", "100.0 W", "team/a"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("top does not say %q:\n%s", want, stdout)
+		}
+	}
+	begun := time.Now()
+	if status, _, stderr := run(t, []string{"top", "--once", "--url=http://127.0.0.1:1"}); status != 1 || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("without an exporter: exit status %d, want 1 and one line: %s", status, stderr)
+	}
+	if took := time.Since(begun); took > 6*time.Second {
+		t.Errorf("top took %v to give up", took)
+	}
+}

@@ -1,0 +1,275 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"golang.org/x/crypto/bcrypt"
+)
+
+const (
+	acceptOpenMetrics = "application/openmetrics-text;version=1.0.0"
+	acceptProtobuf    = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
+)
+
+// busyNode returns a node with a pod whose device is read.
+func busyNode(t *testing.T) (*node, flags) {
+	t.Helper()
+	n := newNode(t)
+	n.setPods(pod("team", "a", "claim-a", gpu(0)))
+	config := n.scrapeConfig(endpoint("vendor", vendor(t, fixed(fmt.Sprintf("power{uuid=%q} 100\nutilization{uuid=%[1]q} 0.5\n", uuid(0))))))
+	return n, n.flags(flags{"inventory.file": n.inventory(gpus(2)), "source.scrape.config": config})
+}
+
+// charged tells whether the pod was charged for energy.
+func (p *program) charged() bool {
+	p.t.Helper()
+	return p.scrape().positive("dra_pod_energy_joules_total", "pod", "a")
+}
+
+func TestPages(t *testing.T) {
+	t.Parallel()
+	_, f := busyNode(t)
+	p := start(t, f)
+	p.eventually("charged", p.charged)
+	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ok", "/": "gpu-1", "/metrics": "dra_device_up"} {
+		if body := string(p.page(path).body); !strings.Contains(body, want) {
+			t.Errorf("%s does not say %q: %.300s", path, want, body)
+		}
+	}
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/nowhere"} {
+		if status := p.status(path); status != http.StatusNotFound {
+			t.Errorf("%s: status %d, want %d", path, status, http.StatusNotFound)
+		}
+	}
+	r := p.report()
+	if r.Node != nodeName || len(r.Devices) != 2 || len(r.Claims) != 1 || len(r.Pods) != 1 {
+		t.Errorf("the snapshot of node %s has %d devices, %d claims and %d pods", r.Node, len(r.Devices), len(r.Claims), len(r.Pods))
+	}
+	if conserved(t, r) == 0 {
+		t.Error("nothing was compared")
+	}
+}
+
+func TestPprofAndPath(t *testing.T) {
+	t.Parallel()
+	_, f := busyNode(t)
+	p := start(t, f.with(flags{"web.pprof": "", "web.telemetry-path": "/other"}))
+	p.page("/debug/pprof/")
+	p.page("/other")
+	if status := p.status("/metrics"); status != http.StatusNotFound {
+		t.Errorf("/metrics: status %d, want %d", status, http.StatusNotFound)
+	}
+}
+
+// Counters say in protobuf when they began; in OpenMetrics text only when asked to.
+func TestFormats(t *testing.T) {
+	t.Parallel()
+	begun := time.Now()
+	_, f := busyNode(t)
+	p, created := start(t, f), start(t, f.with(flags{"web.created-samples": ""}))
+	p.eventually("charged", p.charged)
+	created.eventually("charged", created.charged)
+
+	a := p.page("/metrics", "Accept", acceptOpenMetrics)
+	if kind := a.header.Get("Content-Type"); !strings.HasPrefix(kind, "application/openmetrics-text") {
+		t.Errorf("content type %q, want OpenMetrics", kind)
+	}
+	if !bytes.HasSuffix(a.body, []byte("# EOF\n")) || bytes.Contains(a.body, []byte("_created")) {
+		t.Error("the answer does not end as OpenMetrics does, or has _created lines")
+	}
+	if body := created.page("/metrics", "Accept", acceptOpenMetrics).body; !bytes.Contains(body, []byte("\ndra_pod_energy_joules_created{")) {
+		t.Error("--web.created-samples has no effect")
+	}
+
+	a = p.page("/metrics", "Accept", acceptProtobuf)
+	n := 0
+	for _, family := range parseProtobuf(t, a) {
+		if !strings.HasPrefix(family.GetName(), "dra_pod_") || family.GetType() != dto.MetricType_COUNTER {
+			continue
+		}
+		for _, row := range family.GetMetric() {
+			n++
+			if at := row.GetCounter().GetCreatedTimestamp().AsTime(); at.Before(begun.Add(-time.Second)) || at.After(time.Now()) {
+				t.Errorf("%s began at %v, want some time since %v", family.GetName(), at, begun)
+			}
+		}
+	}
+	if n == 0 {
+		t.Error("protobuf has no counters of pods")
+	}
+	if a := p.page("/metrics", "Accept-Encoding", "gzip"); a.header.Get("Content-Encoding") != "gzip" {
+		t.Error("the answer is not compressed for who asks for that")
+	}
+}
+
+func parseProtobuf(t *testing.T, a answer) []*dto.MetricFamily {
+	t.Helper()
+	format := expfmt.ResponseFormat(a.header)
+	if format.FormatType() != expfmt.TypeProtoDelim {
+		t.Fatalf("content type %q, want protobuf", a.header.Get("Content-Type"))
+	}
+	decoder := expfmt.NewDecoder(bytes.NewReader(a.body), format)
+	var out []*dto.MetricFamily
+	for {
+		family := new(dto.MetricFamily)
+		err := decoder.Decode(family)
+		if errors.Is(err, io.EOF) {
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, family)
+	}
+}
+
+// TLS and basic auth come from exporter-toolkit's file.
+func TestWebConfig(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	pool := n.certificate()
+	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := n.write("web.yaml", fmt.Sprintf("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: %q}\n", hash))
+	p := launch(t, n.flags(flags{"web.config.file": config}))
+	client := &http.Client{
+		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool}},
+		Timeout:   startTimeout,
+	}
+	for password, want := range map[string]int{"secret": http.StatusOK, "wrong": http.StatusUnauthorized, "": http.StatusUnauthorized} {
+		request, err := http.NewRequest(http.MethodGet, "https://"+p.address+"/metrics", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if password != "" {
+			request.SetBasicAuth("prometheus", password)
+		}
+		a, err := do(client, request)
+		if err != nil || a.status != want {
+			t.Errorf("password %q: status %d, error %v, want status %d", password, a.status, err, want)
+		}
+	}
+	if status := p.status("/metrics"); status == http.StatusOK {
+		t.Error("the metrics are served without TLS too")
+	}
+}
+
+// certificate writes cert.pem and key.pem of a server at 127.0.0.1, which signs for itself, and returns who trusts it.
+func (n *node) certificate() *x509.CertPool {
+	n.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	n.write("cert.pem", string(certificate))
+	n.write("key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(certificate)
+	return pool
+}
+
+// On SIGTERM whoever scraped before gets one more scrape, which has what happened up to then.
+func TestLastScrape(t *testing.T) {
+	t.Parallel()
+	_, f := busyNode(t)
+	p := start(t, f.with(flags{"web.last-scrape-timeout": "8s", "sample.interval": "4s"}))
+	p.eventually("charged", p.charged)
+	before, _ := p.scrape().value("dra_pod_energy_joules_total", "pod", "a")
+	time.Sleep(1500 * time.Millisecond) // less than the interval
+	p.terminate()
+	p.eventually("waiting for the last scrape", func() bool { return strings.Contains(p.said(), "waiting for the last scrape") })
+	time.Sleep(500 * time.Millisecond)
+	if !p.running() {
+		t.Fatal("the program did not wait for the last scrape")
+	}
+	after, _ := p.scrape().value("dra_pod_energy_joules_total", "pod", "a")
+	if rise := after - before; rise < 100 {
+		t.Errorf("the last scrape has %v J more, want at least those of a second at 100 W", rise)
+	}
+	begun := time.Now()
+	if status := p.wait(stopTimeout); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+	if took := time.Since(begun); took > 3*time.Second {
+		t.Errorf("the end took %v after the last scrape", took)
+	}
+	if err := syscall.Kill(p.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("the process is still there: %v", err)
+	}
+}
+
+// Nobody who scrapes: nobody to wait for. Somebody who scraped, and does not come again: not waited for too long.
+func TestStopWithoutLastScrape(t *testing.T) {
+	t.Parallel()
+	for scraped, limits := range map[bool][2]time.Duration{false: {0, 2 * time.Second}, true: {2 * time.Second, 5 * time.Second}} {
+		t.Run(fmt.Sprintf("scraped=%v", scraped), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			p := start(t, n.flags(flags{"web.last-scrape-timeout": "2s"}))
+			if scraped {
+				p.scrape()
+			}
+			begun := time.Now()
+			if status := p.stop(); status != 0 {
+				t.Errorf("exit status %d, want 0", status)
+			}
+			if took := time.Since(begun); took < limits[0] || took > limits[1] {
+				t.Errorf("the end took %v, want %v to %v", took, limits[0], limits[1])
+			}
+		})
+	}
+}
+
+// A kubelet and an endpoint that hang hold nobody back from the end.
+func TestStopWhileAllHang(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	hang := vendor(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	n.kubelet.Behave(func(ctx context.Context, _ []byte) ([]byte, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	p := start(t, n.flags(flags{"source.scrape.config": n.scrapeConfig(endpoint("hung", hang))}))
+	p.scrape()
+	begun := time.Now()
+	if status := p.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+	if took := time.Since(begun); took > 3*time.Second {
+		t.Errorf("the end took %v", took)
+	}
+}
