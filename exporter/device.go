@@ -51,7 +51,7 @@ func (d *device) observe(readings []Reading, tick uint64, now time.Time) {
 		d.read = true
 		d.measured = d.measured || measuresActivity(r.Quantity, r.Labels)
 		m := d.meter(seriesKey{r.Quantity, r.Labels})
-		m.present, m.now = tick, r
+		m.present, m.seen, m.now = tick, now, r
 		m.observe(r)
 	}
 	for _, m := range d.meters {
@@ -59,12 +59,18 @@ func (d *device) observe(readings []Reading, tick uint64, now time.Time) {
 			continue
 		}
 		if c := d.filledBy(m, now); c != nil {
-			c.present, c.source = tick, m.source
+			c.present, c.seen, c.source = tick, now, m.source
 			if m.sums {
 				c.source += integrated
 			}
 		}
 	}
+}
+
+// prune forgets series that were not read for long, of quantities whose labels are open: error codes come and go.
+func (d *device) prune(now time.Time) {
+	d.meters = slices.DeleteFunc(d.meters, func(m *meter) bool { return !m.additive && now.Sub(m.seen) > forget })
+	d.counters = slices.DeleteFunc(d.counters, func(c *counter) bool { return c.index < 0 && now.Sub(c.seen) > forget })
 }
 
 // integrated is added to the name of a source whose gauge stands in for a hardware counter.

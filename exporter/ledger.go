@@ -67,6 +67,7 @@ func (l *Ledger) Advance(r Result, now time.Time) *Snapshot {
 		d := l.device(joined, now)
 		l.hold(d, joined.Shares, when, now)
 		d.observe(joined.Readings, l.tick, now)
+		d.prune(now)
 		d.settle(horizon, now, l.config)
 		d.accrue(horizon)
 	}

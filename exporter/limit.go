@@ -30,7 +30,7 @@ const (
 	rankUnattributed
 	rankDevice
 	rankHolderInfo
-	rankVital // up and info
+	rankVital // up and info: only if not even these find room
 	numRanks
 )
 
@@ -97,7 +97,7 @@ func (l *limiter) apply(ledger *Ledger, s *Snapshot) {
 		c = counting{}
 		s.walk(emission{sink: &c, bare: true})
 	}
-	for l.keep < int(rankVital) && c.atLeast(l.keep) > l.max {
+	for l.keep < int(numRanks) && c.atLeast(l.keep) > l.max {
 		l.keep++
 	}
 	for l.keep > 0 && c.atLeast(l.keep-1) <= l.max*9/10 {

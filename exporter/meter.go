@@ -24,18 +24,22 @@ type meter struct {
 	queue   []driver.Reading
 	now     Reading          // the newest reading, settled or not
 	present uint64           // the tick at which it was read
+	seen    time.Time        // the time of that tick
 	labels  []*dto.LabelPair // of the device's series
 
-	counts bool      // it is a counter; else
-	sums   bool      // its integral fills
-	sum    seriesKey // that counter
+	additive bool      // there is but a fixed number of its quantity's series
+	counts   bool      // it is a counter; else
+	sums     bool      // its integral fills
+	sum      seriesKey // that counter
 }
 
 func newMeter(key seriesKey, base []*dto.LabelPair) *meter {
+	spec := key.quantity.Spec()
 	m := &meter{
-		key:    key,
-		labels: joinLabels(base, labelNames(key.quantity), key.labels),
-		counts: key.quantity.Spec().Type == driver.Counter,
+		key:      key,
+		labels:   joinLabels(base, labelNames(key.quantity), key.labels),
+		additive: spec.Sharing == driver.Additive,
+		counts:   spec.Type == driver.Counter,
 	}
 	m.sum.quantity, m.sums = integral(key.quantity)
 	return m
@@ -71,6 +75,7 @@ type counter struct {
 	born    time.Time
 	settled time.Time // everything before is accounted for
 	present uint64    // the tick at which something filled it
+	seen    time.Time // the time of that tick
 	source  string
 	labels  []*dto.LabelPair
 	names   []string // of the quantity's labels
