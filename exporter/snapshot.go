@@ -141,7 +141,8 @@ func (l *Ledger) supported(devices []DeviceSnapshot) {
 	}
 	for i := range devices {
 		d := &devices[i]
-		if d.Gap == GapNoMatch && d.Attribution != AttributionNone && read[d.ID.Driver] {
+		unread := d.Gap == GapNoMatch || d.Gap == GapNoSource && d.Entry.Kind.Measurable()
+		if unread && d.Attribution != AttributionNone && read[d.ID.Driver] {
 			d.Up = Down
 		}
 	}

@@ -1,0 +1,273 @@
+package exporter
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+func sampleOf(h driver.Hardware, readings ...driver.Reading) driver.Sample {
+	for i := range readings {
+		readings[i].At = unixTime()
+	}
+	return driver.Sample{Hardware: h, Readings: readings}
+}
+
+func watts(v float64) driver.Reading { return driver.Reading{Quantity: driver.Power, Value: v} }
+
+// joined joins with one source and returns the devices by name.
+func joined(inventory map[string]driver.Hardware, held []string, samples ...driver.Sample) map[string]*JoinedDevice {
+	in := Input{Inventory: driver.Inventory{}, Sources: []SourceSamples{{Name: "a", Samples: samples}}}
+	for name, h := range inventory {
+		in.Inventory[simID(name)] = driver.Entry{Hardware: h}
+	}
+	for _, name := range held {
+		in.View.Allocations = append(in.View.Allocations, allocationOf(name, "c-"+name, "p0"))
+	}
+	out := map[string]*JoinedDevice{}
+	devices := Join(in).Devices
+	for i := range devices {
+		out[devices[i].ID.Device] = &devices[i]
+	}
+	return out
+}
+
+func TestMatch(t *testing.T) {
+	for name, tc := range map[string]struct {
+		device, sample driver.Hardware
+		driver, told   string // of the sample
+		want           bool
+	}{
+		"uuid":              {driver.Hardware{UUID: "GPU-1"}, driver.Hardware{UUID: "gpu-1"}, "", "", true},
+		"other uuid":        {driver.Hardware{UUID: "GPU-1"}, driver.Hardware{UUID: "GPU-2"}, "", "", false},
+		"pci":               {driver.Hardware{PCI: "0000:01:00.0"}, driver.Hardware{PCI: "0000:01:00.0", UUID: "x"}, "", "", true},
+		"pci, not the uuid": {driver.Hardware{PCI: "0000:01:00.0", UUID: "y"}, driver.Hardware{PCI: "0000:01:00.0", UUID: "x"}, "", "", false},
+		"uuid, not the pci": {driver.Hardware{PCI: "0000:02:00.0", UUID: "x"}, driver.Hardware{PCI: "0000:01:00.0", UUID: "x"}, "", "", false},
+		"netdev":            {driver.Hardware{NetDev: "eth1"}, driver.Hardware{NetDev: "eth1"}, "", "", true},
+		"rdma":              {driver.Hardware{RDMADev: "mlx5_0"}, driver.Hardware{RDMADev: "mlx5_0"}, "", "", true},
+		"node": {
+			driver.Hardware{DeviceNodes: []string{"/dev/dri/card1", "/dev/dri/renderD129"}}, driver.Hardware{DeviceNodes: []string{"/dev/dri/renderD129"}},
+			"", "", true,
+		},
+		"told":              {driver.Hardware{}, driver.Hardware{}, simDriver, "dev", true},
+		"told another":      {driver.Hardware{UUID: "x"}, driver.Hardware{UUID: "x"}, simDriver, "other", false},
+		"told of a driver":  {driver.Hardware{}, driver.Hardware{}, "other.example.com", "dev", false},
+		"of another driver": {driver.Hardware{UUID: "x"}, driver.Hardware{UUID: "x"}, "other.example.com", "", false},
+		"of the driver":     {driver.Hardware{UUID: "x"}, driver.Hardware{UUID: "x"}, simDriver, "", true},
+		"nothing known":     {driver.Hardware{}, driver.Hardware{}, "", "", false},
+		"passed through":    {driver.Hardware{UUID: "x", Kind: driver.KindPassthrough}, driver.Hardware{UUID: "x"}, "", "", false},
+		"channel":           {driver.Hardware{UUID: "x", Kind: driver.KindChannel}, driver.Hardware{UUID: "x"}, "", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sample := sampleOf(tc.sample, watts(1))
+			sample.Driver, sample.Device = tc.driver, tc.told
+			d := joined(map[string]driver.Hardware{"dev": tc.device}, nil, sample)["dev"]
+			if got := len(d.Readings) == 1; got != tc.want || got != (d.Gap == GapNone) {
+				t.Errorf("matched: %v, want %v; gap %q", got, tc.want, d.Gap)
+			}
+		})
+	}
+}
+
+func TestGaps(t *testing.T) {
+	mig := driver.Hardware{UUID: "MIG-1", Kind: driver.KindPartition}
+	for name, tc := range map[string]struct {
+		device  *driver.Hardware // nil: not in the inventory
+		held    bool
+		samples []driver.Sample
+		want    Gap
+	}{
+		"read":                           {&driver.Hardware{UUID: "x"}, false, []driver.Sample{sampleOf(driver.Hardware{UUID: "x"}, watts(1))}, GapNone},
+		"no source at all":               {&driver.Hardware{UUID: "x"}, true, nil, GapNoSource},
+		"no source of the driver":        {&driver.Hardware{UUID: "x"}, true, []driver.Sample{sampleOf(driver.Hardware{UUID: "of nobody"}, watts(1))}, GapNoSource},
+		"the driver's others are read":   {&driver.Hardware{UUID: "x"}, true, []driver.Sample{sampleOf(driver.Hardware{UUID: "other"}, watts(1))}, GapNoMatch},
+		"a sample without readings":      {&driver.Hardware{UUID: "x"}, false, []driver.Sample{sampleOf(driver.Hardware{UUID: "x"})}, GapUnreadable},
+		"a sample of unusable readings":  {&driver.Hardware{UUID: "x"}, false, []driver.Sample{sampleOf(driver.Hardware{UUID: "x"}, watts(-1))}, GapUnreadable},
+		"held, and in no inventory":      {nil, true, []driver.Sample{sampleOf(driver.Hardware{UUID: "other"}, watts(1))}, GapNoInventory},
+		"a partition on paper":           {&mig, false, []driver.Sample{sampleOf(driver.Hardware{UUID: "other"}, watts(1))}, GapNotInstantiated},
+		"a partition that is held":       {&mig, true, []driver.Sample{sampleOf(driver.Hardware{UUID: "other"}, watts(1))}, GapNoMatch},
+		"a partition that is read":       {&mig, false, []driver.Sample{sampleOf(driver.Hardware{UUID: "MIG-1"}, watts(1))}, GapNone},
+		"a partition that can't be read": {&mig, false, []driver.Sample{sampleOf(driver.Hardware{UUID: "MIG-1"})}, GapUnreadable},
+		"what nothing can read":          {&driver.Hardware{Kind: driver.KindPassthrough}, true, nil, GapNoSource},
+		"another identity's hardware":    {&driver.Hardware{UUID: "other"}, false, []driver.Sample{sampleOf(driver.Hardware{UUID: "other"}, watts(1))}, GapDuplicate},
+		"the held identity's hardware":   {&driver.Hardware{UUID: "other"}, true, []driver.Sample{sampleOf(driver.Hardware{UUID: "other"}, watts(1))}, GapNone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inventory := map[string]driver.Hardware{"beside": {UUID: "other"}} // sorted before dev
+			if tc.device != nil {
+				inventory["dev"] = *tc.device
+			}
+			var held []string
+			if tc.held {
+				held = []string{"dev"}
+			}
+			d := joined(inventory, held, tc.samples...)
+			if got := d["dev"].Gap; got != tc.want {
+				t.Errorf("the gap is %q, want %q", got, tc.want)
+			}
+			if tc.held && tc.want == GapNone && d["beside"].Gap != GapDuplicate {
+				t.Errorf("the other identity's gap is %q, want %q", d["beside"].Gap, GapDuplicate)
+			}
+		})
+	}
+}
+
+// An admin claim does not make an identity the held one.
+func TestAdminDoesNotHoldHardware(t *testing.T) {
+	admin := allocationOf("b", "root", "p0")
+	admin.Admin = true
+	r := Join(Input{
+		Inventory: driver.Inventory{simID("a"): {Hardware: driver.Hardware{UUID: "x"}}, simID("b"): {Hardware: driver.Hardware{UUID: "x"}}},
+		View:      podresources.View{Allocations: []podresources.Allocation{admin}},
+		Sources:   []SourceSamples{{Name: "a", Samples: []driver.Sample{sampleOf(driver.Hardware{UUID: "x"}, watts(1))}}},
+	})
+	if r.Devices[0].Gap != GapNone || r.Devices[1].Gap != GapDuplicate {
+		t.Errorf("the gaps are %q and %q", r.Devices[0].Gap, r.Devices[1].Gap)
+	}
+}
+
+// A partition is a device of its own: what is the parent's stays the parent's.
+func TestPartition(t *testing.T) {
+	d := joined(map[string]driver.Hardware{
+		"gpu":   {UUID: "GPU-1", PCI: "0000:01:00.0"},
+		"mig-0": {UUID: "MIG-0", Parent: "GPU-1", Kind: driver.KindPartition},
+		"vf-0":  {PCI: "0000:01:00.1", Parent: "0000:01:00.0", Kind: driver.KindPartition},
+		"mig-1": {UUID: "MIG-1", Parent: "GPU-of-elsewhere", Kind: driver.KindPartition},
+	}, []string{"mig-0"},
+		sampleOf(driver.Hardware{UUID: "GPU-1", PCI: "0000:01:00.0"}, watts(300)),
+		sampleOf(driver.Hardware{UUID: "MIG-0"}, driver.Reading{Quantity: driver.MemoryUsed, Value: 5}),
+	)
+	got := map[string]string{}
+	for name, device := range d {
+		got[name] = device.Parent
+	}
+	want := map[string]string{"gpu": "", "mig-0": "gpu", "vf-0": "gpu", "mig-1": "GPU-of-elsewhere"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("parents: %s", diff)
+	}
+	if len(d["mig-0"].Readings) != 1 || d["mig-0"].Readings[0].Quantity != driver.MemoryUsed {
+		t.Errorf("the partition has %v", d["mig-0"].Readings)
+	}
+	if d["gpu"].Attribution != AttributionNone {
+		t.Errorf("the parent is divided %q", d["gpu"].Attribution)
+	}
+}
+
+// A partition that was read and is taken apart again is not down; a device that was read and can't be is.
+func TestUp(t *testing.T) {
+	h := newHistory(t)
+	h.in.Inventory[simID("mig-0")] = driver.Entry{Hardware: driver.Hardware{UUID: "MIG-0", Kind: driver.KindPartition}}
+	h.in.Inventory[simID("twin")] = driver.Entry{Hardware: driver.Hardware{UUID: "gpu-0"}}
+	h.in.Inventory[simID("never")] = driver.Entry{Hardware: driver.Hardware{UUID: "never"}}
+	up := func(x exposition, want map[string]float64) {
+		t.Helper()
+		got := map[string]float64{}
+		for key, v := range x["dra_device_up"] {
+			got[parseKey(key)["device"]] = v
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("up: %s", diff)
+		}
+	}
+	up(h.tick(time.Second), map[string]float64{})
+	h.energy(1)
+	h.readOf("MIG-0", watts(1))
+	h.in.View.Allocations = append(h.in.View.Allocations, allocationOf("mig-0", "c0", "p0"))
+	up(h.tick(time.Second), map[string]float64{"gpu-0": 1, "mig-0": 1})
+	h.free("c0")
+	h.in.Sources[0].Samples = h.in.Sources[0].Samples[:1]
+	up(h.tick(time.Second), map[string]float64{"gpu-0": 1})
+	h.in.View.Allocations = append(h.in.View.Allocations, allocationOf("twin", "c1", "p0"), allocationOf("never", "c1", "p0"))
+	up(h.tick(time.Second), map[string]float64{"twin": 1, "never": 0})
+	h.in.Sources[0].Samples = nil
+	up(h.tick(time.Second), map[string]float64{"gpu-0": 0, "twin": 0, "never": 0})
+}
+
+func TestCPUs(t *testing.T) {
+	cpu := func(n int, utilization, seconds float64) driver.Sample {
+		return sampleOf(driver.Hardware{CPUs: []int{n}},
+			driver.Reading{Quantity: driver.Utilization, Value: utilization}, driver.Reading{Quantity: driver.ActiveSeconds, Value: seconds})
+	}
+	inventory := map[string]driver.Hardware{"cpus": {CPUs: []int{0, 1, 2, 3}}}
+	for name, tc := range map[string]struct {
+		samples []driver.Sample
+		want    []float64 // utilization, active seconds; none: absent
+	}{
+		"mean":          {[]driver.Sample{cpu(0, 1, 40), cpu(1, 1, 20), cpu(2, 0, 0), cpu(3, 0, 0), cpu(9, 1, 99)}, []float64{0.5, 15}},
+		"one is away":   {[]driver.Sample{cpu(0, 1, 40), cpu(1, 1, 20), cpu(2, 0, 0)}, nil},
+		"one is double": {[]driver.Sample{cpu(0, 1, 40), cpu(1, 1, 20), cpu(2, 0, 0), cpu(2, 0, 0)}, nil},
+		"one more of one": {
+			[]driver.Sample{cpu(3, 0, 0), cpu(0, 1, 40), cpu(1, 1, 20), cpu(2, 0, 0), cpu(2, 0, 0)}, []float64{0.5, 15},
+		},
+		"one is bad": {[]driver.Sample{cpu(0, 50, 40), cpu(1, 1, 20), cpu(2, 0, 0), cpu(3, 0, 0)}, []float64{15}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []float64
+			d := joined(inventory, nil, tc.samples...)["cpus"]
+			for _, r := range d.Readings {
+				got = append(got, r.Value)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Error(diff)
+			}
+			if tc.want == nil && d.Gap != GapUnreadable {
+				t.Errorf("the gap is %q", d.Gap)
+			}
+		})
+	}
+}
+
+// The first source that reads a quantity owns it, and where it has links or engines each of these.
+func TestOwners(t *testing.T) {
+	io := func(link string, v float64) driver.Reading {
+		return driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{link, "receive"}, Value: v}
+	}
+	health := func(status string) driver.Reading {
+		return driver.Reading{Quantity: driver.Health, Labels: driver.Labels{status}, Value: 1}
+	}
+	sensor := func(name string) driver.Reading {
+		return driver.Reading{Quantity: driver.Temperature, Labels: driver.Labels{name}, Value: 30}
+	}
+	x := driver.Hardware{UUID: "x"}
+	r := Join(Input{
+		Inventory: driver.Inventory{simID("gpu"): {Hardware: x}},
+		Sources: []SourceSamples{
+			{Name: "a", Samples: []driver.Sample{sampleOf(x, io("pcie", 1), sensor("core"), health("healthy"))}},
+			{Name: "b", Samples: []driver.Sample{sampleOf(x, io("pcie", 2), io("nvlink", 3), sensor("memory"), watts(4), health("unhealthy"))}},
+		},
+	})
+	got := map[string]string{}
+	for _, r := range r.Devices[0].Readings {
+		got[r.Quantity.String()+" "+r.Labels[0]] = r.Source
+	}
+	want := map[string]string{"io_bytes pcie": "a", "io_bytes nvlink": "b", "temperature core": "a", "power ": "b", "health healthy": "a"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	if len(r.Rejected) != 0 {
+		t.Errorf("rejected: %v", r.Rejected)
+	}
+}
+
+// Join changes no input.
+func TestJoinChangesNoInput(t *testing.T) {
+	input := func() Input {
+		a := allocationOf("gpu", "c0", "p1", "p0")
+		a.Consumed = []driver.Amount{{Resource: "b", Value: 1}, {Resource: "a", Value: 1}}
+		x := driver.Hardware{UUID: "x"}
+		return Input{
+			Inventory: driver.Inventory{simID("gpu"): {Hardware: x, Taints: []driver.Taint{{Key: "k"}, {Key: "k"}}, Capacity: a.Consumed}},
+			View:      podresources.View{Allocations: []podresources.Allocation{a, a, allocationOf("a", "c0", "p0")}},
+			Sources:   []SourceSamples{{Name: "a", Samples: []driver.Sample{sampleOf(x, driver.Reading{Quantity: driver.Utilization, Value: 1.2}, watts(1)), sampleOf(driver.Hardware{UUID: "a"})}}},
+		}
+	}
+	in := input()
+	Join(in)
+	if diff := cmp.Diff(input(), in); diff != "" {
+		t.Error(diff)
+	}
+}
