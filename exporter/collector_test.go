@@ -1,0 +1,231 @@
+package exporter
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// busyHistory is one with all families of a device and its holder.
+func busyHistory(t *testing.T) *history {
+	t.Helper()
+	h := newHistory(t)
+	entry := h.in.Inventory[simID("gpu-0")]
+	entry.Capacity = []driver.Amount{{Resource: "memory", Value: 8e10}}
+	entry.Taints = []driver.Taint{{Key: "k", Value: "v", Effect: "NoSchedule"}}
+	h.in.Inventory[simID("gpu-0")] = entry
+	h.in.Inventory[simID("gpu-1")] = entry
+	a := h.hold("c0", "p0")
+	a.AllocatedAt = h.now.Add(-time.Hour)
+	a.Consumed = []driver.Amount{{Resource: "memory", Value: 1e9}}
+	for i := range 3 {
+		var readings []driver.Reading
+		for q := range driver.NumQuantities {
+			r := driver.Reading{Quantity: q, Value: 0.5}
+			if q.Spec().Type == driver.Counter {
+				r.Value = float64(i)
+			}
+			for j, l := range q.Spec().Labels {
+				r.Labels[j] = "open"
+				if l.Values != nil {
+					r.Labels[j] = l.Values[0]
+				}
+			}
+			readings = append(readings, r)
+		}
+		h.read(readings...)
+		h.tick(time.Second)
+	}
+	return h
+}
+
+// Every family that is described can be had, and no other; names and help are as Prometheus wants them.
+func TestEveryFamily(t *testing.T) {
+	x := scrape(t, busyHistory(t).last)
+	for name := range describedFamilies() {
+		if len(x[name]) == 0 {
+			t.Errorf("%s is described and was not seen", name)
+		}
+	}
+	lint(t, busyHistory(t).last)
+}
+
+// The families are in order and those of a registry among them; without a snapshot they are alone.
+func TestGatherer(t *testing.T) {
+	own := prometheus.NewRegistry()
+	own.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "dra_exporter_own", Help: "Own."}))
+	h := busyHistory(t)
+	var latest *Snapshot
+	g := NewGatherer(own, func() *Snapshot { return latest }, 0)
+	if got := encode(t, g, expfmt.NewFormat(expfmt.TypeTextPlain)); strings.Count(got, "# TYPE") != 1 || !strings.Contains(got, "dra_exporter_own 0") {
+		t.Errorf("before the first snapshot: %s", got)
+	}
+	latest = h.last
+	families, err := g.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := ""
+	for _, f := range families {
+		if f.GetName() <= last {
+			t.Errorf("%s comes behind %s", f.GetName(), last)
+		}
+		last = f.GetName()
+	}
+	if !strings.Contains(encode(t, g, expfmt.NewFormat(expfmt.TypeTextPlain)), "dra_exporter_own 0") {
+		t.Error("the registry's own are lost")
+	}
+}
+
+// OpenMetrics ends in # EOF and has the created times in protobuf alone.
+func TestFormats(t *testing.T) {
+	h := busyHistory(t)
+	openMetrics := encode(t, gatherer(h.last), expfmt.NewFormat(expfmt.TypeOpenMetrics))
+	if strings.Contains(openMetrics, "_created") {
+		t.Error("there are _created lines")
+	}
+	if !strings.Contains(openMetrics, "dra_claim_energy_joules_total{") {
+		t.Error("no claim counter")
+	}
+}
+
+// A new counter stands at 0 for a while, by its age; gauges do not, and the created times are those of the births.
+func TestZeroHold(t *testing.T) {
+	h := newHistory(t)
+	for i := range 11 {
+		if i == 6 {
+			h.hold("c0", "p0")
+		}
+		h.read(driver.Reading{Quantity: driver.Energy, Value: 10 * float64(i)}, watts(10))
+		h.tick(time.Second)
+	} // it is 10 s; the counters of c0 are shown since 6 s, those of the device since 0 s
+	for _, tc := range []struct {
+		hold          time.Duration
+		claim, device float64
+	}{
+		{0, 45, 100}, {3 * time.Second, 45, 100}, {4 * time.Second, 45, 100}, {4*time.Second + 1, 0, 100}, {10 * time.Second, 0, 100}, {11 * time.Second, 0, 0},
+	} {
+		g := NewGatherer(prometheus.NewRegistry(), func() *Snapshot { return h.last }, tc.hold)
+		families, err := g.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		born := map[string]float64{}
+		for _, f := range families {
+			for _, m := range f.Metric {
+				got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+				if c := m.GetCounter(); c != nil {
+					born[f.GetName()] = c.GetCreatedTimestamp().AsTime().Sub(unixTime()).Seconds()
+				}
+			}
+		}
+		for name, want := range map[string]float64{
+			"dra_claim_energy_joules_total": tc.claim, "dra_pod_energy_joules_total": tc.claim, "dra_device_energy_joules_total": tc.device,
+			"dra_claim_power_watts": 10, "dra_device_power_watts": 10,
+		} {
+			if got[name] != want {
+				t.Errorf("held for %v: %s is %v, want %v", tc.hold, name, got[name], want)
+			}
+		}
+		for name, want := range map[string]float64{
+			"dra_claim_energy_joules_total": 5.5, "dra_claim_allocated_seconds_total": 5.5, "dra_device_energy_joules_total": 0,
+			"dra_device_allocated_seconds_total": 0, "dra_device_unattributed_energy_joules_total": 0,
+		} {
+			if got, ok := born[name]; got != want || !ok {
+				t.Errorf("%s was born at %v s, want %v", name, got, want)
+			}
+		}
+	}
+}
+
+// A counter that comes late is held at 0 since it came, not since its holder did.
+func TestZeroHoldOfLateCounter(t *testing.T) {
+	h := newHistory(t)
+	h.hold("c0", "p0")
+	for range 10 {
+		h.read(watts(1))
+		h.tick(time.Second)
+	}
+	io := func(v float64) {
+		h.read(driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}, Value: v})
+		h.tick(time.Second)
+	}
+	io(0)
+	io(100)
+	value := func(hold time.Duration) float64 {
+		families, err := NewGatherer(prometheus.NewRegistry(), func() *Snapshot { return h.last }, hold).Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() == "dra_claim_io_bytes_total" {
+				return f.Metric[0].GetCounter().GetValue()
+			}
+		}
+		return -1
+	}
+	if got := value(time.Second); got != 100 {
+		t.Errorf("after its time the counter shows %v, want 100", got)
+	}
+	if got := value(2 * time.Second); got != 0 {
+		t.Errorf("within its time the counter shows %v, want 0", got)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	for name, tc := range map[string]struct {
+		said map[string]float64
+		want string
+	}{
+		"healthy":             {map[string]float64{"healthy": 1}, "healthy"},
+		"unhealthy of three":  {map[string]float64{"healthy": 0, "unhealthy": 1, "unknown": 0}, "unhealthy"},
+		"unknown":             {map[string]float64{"unknown": 1}, "unknown"},
+		"the worst of two":    {map[string]float64{"healthy": 1, "unhealthy": 1}, "unhealthy"},
+		"unknown, or healthy": {map[string]float64{"healthy": 1, "unknown": 1}, "unknown"},
+		"all":                 {map[string]float64{"healthy": 1, "unhealthy": 1, "unknown": 1}, "unhealthy"},
+		"none":                {map[string]float64{"healthy": 0}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHistory(t)
+			var readings []driver.Reading
+			for status, v := range tc.said {
+				readings = append(readings, driver.Reading{Quantity: driver.Health, Labels: driver.Labels{status}, Value: v})
+			}
+			h.read(readings...)
+			x := h.tick(time.Second)
+			got := map[string]float64{}
+			for key, v := range x["dra_device_health"] {
+				got[parseKey(key)["status"]] = v
+			}
+			want := map[string]float64{}
+			if tc.want != "" {
+				want = map[string]float64{"healthy": 0, "unhealthy": 0, "unknown": 0}
+				want[tc.want] = 1
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// An error counter that rises sets the time of the last error.
+func TestLastError(t *testing.T) {
+	h := newHistory(t)
+	var x exposition
+	for _, n := range []float64{3, 3, 4, 4} {
+		h.read(driver.Reading{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, Value: n})
+		x = h.tick(time.Second)
+	}
+	h.values(x, map[[2]string]float64{
+		{"dra_device_errors_total", "code=79"}:                      1,
+		{"dra_device_last_error_timestamp_seconds", "device=gpu-0"}: unix(unixTime()) + 2,
+	})
+}
