@@ -41,7 +41,7 @@ func newNode(t *testing.T) *node {
 // newNodeWithoutKubelet returns a node whose kubelet does not serve yet.
 func newNodeWithoutKubelet(t *testing.T) *node {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "e2e") // the path of t.TempDir is too long for a socket
+	dir, err := os.MkdirTemp("", "e2e") //nolint:usetesting // the path of t.TempDir is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
@@ -40,12 +41,8 @@ type program struct {
 type flags map[string]string
 
 func (f flags) with(more flags) flags {
-	out := flags{}
-	for _, m := range []flags{f, more} {
-		for name, value := range m {
-			out[name] = value
-		}
-	}
+	out := maps.Clone(f)
+	maps.Copy(out, more)
 	return out
 }
 

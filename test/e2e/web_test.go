@@ -36,7 +36,8 @@ func busyNode(t *testing.T) (*node, flags) {
 	n := newNode(t)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)))
 	config := n.scrapeConfig(endpoint("vendor", vendor(t, fixed(fmt.Sprintf("power{uuid=%q} 100\nutilization{uuid=%[1]q} 0.5\n", uuid(0))))))
-	return n, n.flags(flags{"inventory.file": n.inventory(gpus(2)), "source.scrape.config": config})
+	f := n.flags(flags{"inventory.file": n.inventory(gpus(2)), "source.scrape.config": config})
+	return n, f
 }
 
 // charged tells whether the pod was charged for energy.
