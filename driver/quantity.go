@@ -90,69 +90,69 @@ func (q Quantity) Spec() Spec {
 
 func catalogue() [NumQuantities]Spec {
 	directions := Label{Name: "direction", Values: []string{"receive", "transmit"}}
-	return [NumQuantities]Spec{
+	specs := [NumQuantities]Spec{
 		Utilization: {
-			Name: "utilization", Metric: "utilization_ratio", Unit: "ratio", Sharing: Additive, NonNegative: true, Max: maxRatio,
+			Metric: "utilization_ratio", Unit: "ratio", Sharing: Additive, NonNegative: true, Max: maxRatio,
 			Help: "Share of time in which any engine of the device was busy, 0 to 1.",
 		},
 		EngineUtilization: {
-			Name: "engine_utilization", Metric: "engine_utilization_ratio", Unit: "ratio", NonNegative: true, Max: maxRatio,
+			Metric: "engine_utilization_ratio", Unit: "ratio", NonNegative: true, Max: maxRatio,
 			Help: "Share of time in which one engine of the device was busy, 0 to 1.",
 			Labels: []Label{{Name: "engine", Values: []string{
 				"sm", "tensor", "dram", "copy", "encoder", "decoder", "jpeg", "ofa", "render", "video", "compute",
 			}}},
 		},
 		Occupancy: {
-			Name: "occupancy", Metric: "occupancy_ratio", Unit: "ratio", NonNegative: true, Max: maxRatio,
+			Metric: "occupancy_ratio", Unit: "ratio", NonNegative: true, Max: maxRatio,
 			Help: "Resident warps or waves as a share of what the device can hold, 0 to 1.",
 		},
 		ActiveSeconds: {
-			Name: "active_seconds", Metric: "active_seconds_total", Unit: "seconds", Type: Counter, Sharing: Additive, NonNegative: true,
+			Metric: "active_seconds_total", Unit: "seconds", Type: Counter, Sharing: Additive, NonNegative: true,
 			Help: "Time in which the device was busy: the integral of its utilization.",
 		},
 		MemoryUsed: {
-			Name: "memory_used", Metric: "memory_used_bytes", Unit: "bytes", Sharing: Additive, NonNegative: true,
+			Metric: "memory_used_bytes", Unit: "bytes", Sharing: Additive, NonNegative: true,
 			Help: "Device memory in use.",
 		},
 		MemoryCapacity: {
-			Name: "memory_capacity", Metric: "memory_capacity_bytes", Unit: "bytes", NonNegative: true,
+			Metric: "memory_capacity_bytes", Unit: "bytes", NonNegative: true,
 			Help: "Device memory in all.",
 		},
 		Power: {
-			Name: "power", Metric: "power_watts", Unit: "watts", Sharing: Additive, NonNegative: true,
+			Metric: "power_watts", Unit: "watts", Sharing: Additive, NonNegative: true,
 			Help: "Power drawn by the device.",
 		},
 		Energy: {
-			Name: "energy", Metric: "energy_joules_total", Unit: "joules", Type: Counter, Sharing: Additive, NonNegative: true,
+			Metric: "energy_joules_total", Unit: "joules", Type: Counter, Sharing: Additive, NonNegative: true,
 			Help: "Energy used by the device: its hardware counter, or else the integral of its power.",
 		},
 		Temperature: {
-			Name: "temperature", Metric: "temperature_celsius", Unit: "celsius",
+			Metric: "temperature_celsius", Unit: "celsius",
 			Help: "Temperature of one sensor of the device.", Labels: []Label{{Name: "sensor"}},
 		},
 		Clock: {
-			Name: "clock", Metric: "clock_hertz", Unit: "hertz", NonNegative: true,
+			Metric: "clock_hertz", Unit: "hertz", NonNegative: true,
 			Help: "Frequency of one clock domain of the device.", Labels: []Label{{Name: "domain"}},
 		},
 		IOBytes: {
-			Name: "io_bytes", Metric: "io_bytes_total", Unit: "bytes", Type: Counter, Sharing: Additive, NonNegative: true,
+			Metric: "io_bytes_total", Unit: "bytes", Type: Counter, Sharing: Additive, NonNegative: true,
 			Help:   "Bytes that crossed one of the device's links.",
 			Labels: []Label{{Name: "link", Values: []string{"pcie", "nvlink", "network", "rdma", "xgmi"}}, directions},
 		},
 		NetworkPackets: {
-			Name: "network_packets", Metric: "network_packets_total", Type: Counter, NonNegative: true,
+			Metric: "network_packets_total", Type: Counter, NonNegative: true,
 			Help: "Packets that the network device received or transmitted.", Labels: []Label{directions},
 		},
 		NetworkErrors: {
-			Name: "network_errors", Metric: "network_errors_total", Type: Counter, NonNegative: true,
+			Metric: "network_errors_total", Type: Counter, NonNegative: true,
 			Help: "Packets that the network device received or transmitted with errors.", Labels: []Label{directions},
 		},
 		NetworkDrops: {
-			Name: "network_drops", Metric: "network_drops_total", Type: Counter, NonNegative: true,
+			Metric: "network_drops_total", Type: Counter, NonNegative: true,
 			Help: "Packets that the network device dropped.", Labels: []Label{directions},
 		},
 		Errors: {
-			Name: "errors", Metric: "errors_total", Type: Counter, NonNegative: true,
+			Metric: "errors_total", Type: Counter, NonNegative: true,
 			Help: "Errors that the device or its driver reported.",
 			Labels: []Label{
 				{Name: "kind", Values: []string{
@@ -162,33 +162,62 @@ func catalogue() [NumQuantities]Spec {
 			},
 		},
 		ThrottledSeconds: {
-			Name: "throttled_seconds", Metric: "throttled_seconds_total", Unit: "seconds", Type: Counter, NonNegative: true,
+			Metric: "throttled_seconds_total", Unit: "seconds", Type: Counter, NonNegative: true,
 			Help: "Time in which the device ran below its clocks.", Labels: []Label{{Name: "reason"}},
 		},
 		Health: {
-			Name: "health", Metric: "health", NonNegative: true, Max: 1,
+			Metric: "health", NonNegative: true, Max: 1,
 			Help:   "Health of the device as its driver tells it: 1 for the present status, 0 for the others.",
 			Labels: []Label{{Name: "status", Values: []string{"healthy", "unhealthy", "unknown"}}},
 		},
 		Capacity: {
-			Name: "capacity", Metric: "capacity", NonNegative: true,
+			Metric: "capacity", NonNegative: true,
 			Help:   "What the device has of a resource, in the resource's base unit (memory in bytes, speed in bytes per second).",
 			Labels: []Label{{Name: "resource"}},
 		},
 	}
+	for q := range NumQuantities {
+		specs[q].Name = q.String()
+	}
+	return specs
 }
 
 // maxRatio leaves room for rounding and for counters read a little apart: 1.1 is late, 50 is a percentage.
 const maxRatio = 1.5
 
-// String returns the quantity's name.
-func (q Quantity) String() string { return q.Spec().Name }
+// String returns the quantity's name, as in configuration files and in the label quantity; "" for one that is not in the
+// catalogue. It costs nothing.
+func (q Quantity) String() string {
+	if q >= NumQuantities {
+		return ""
+	}
+	return [NumQuantities]string{
+		Utilization: "utilization",
+		EngineUtilization: "engine_utilization",
+		Occupancy: "occupancy",
+		ActiveSeconds: "active_seconds",
+		MemoryUsed: "memory_used",
+		MemoryCapacity: "memory_capacity",
+		Power: "power",
+		Energy: "energy",
+		Temperature: "temperature",
+		Clock: "clock",
+		IOBytes: "io_bytes",
+		NetworkPackets: "network_packets",
+		NetworkErrors: "network_errors",
+		NetworkDrops: "network_drops",
+		Errors: "errors",
+		ThrottledSeconds: "throttled_seconds",
+		Health: "health",
+		Capacity: "capacity",
+	}[q]
+}
 
 // QuantityNamed returns the quantity of that name.
 func QuantityNamed(name string) (Quantity, bool) {
-	for q, spec := range catalogue() {
-		if spec.Name == name {
-			return Quantity(q), true
+	for q := range NumQuantities {
+		if q.String() == name {
+			return q, true
 		}
 	}
 	return 0, false
