@@ -74,9 +74,7 @@ func (e emission) with(base []*dto.LabelPair, more ...string) []*dto.LabelPair {
 	if e.bare {
 		return nil
 	}
-	out := append(pairs(more...), base...)
-	sortLabels(out)
-	return out
+	return withPairs(base, more...)
 }
 
 func (e emission) gauge(id familyID, labels []*dto.LabelPair, value float64) {

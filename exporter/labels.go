@@ -10,11 +10,25 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
+// labelPair is the memory of one dto.LabelPair. The pairs of a series lie side by side, since most of the time of a
+// scrape is spent waiting for them.
+type labelPair struct {
+	dto.LabelPair
+	name, value string
+}
+
 // pairs makes label pairs of names and values in turns, sorted by name as Prometheus wants them.
-func pairs(namesAndValues ...string) []*dto.LabelPair {
-	out := make([]*dto.LabelPair, 0, len(namesAndValues)/2)
-	for i := 0; i+1 < len(namesAndValues); i += 2 {
-		out = append(out, &dto.LabelPair{Name: new(namesAndValues[i]), Value: new(namesAndValues[i+1])})
+func pairs(namesAndValues ...string) []*dto.LabelPair { return withPairs(nil, namesAndValues...) }
+
+// withPairs returns base with label pairs of names and values in turns, sorted by name. The base is not changed.
+func withPairs(base []*dto.LabelPair, namesAndValues ...string) []*dto.LabelPair {
+	slab := make([]labelPair, len(namesAndValues)/2)
+	out := append(make([]*dto.LabelPair, 0, len(base)+len(slab)), base...)
+	for i := range slab {
+		p := &slab[i]
+		p.name, p.value = namesAndValues[2*i], namesAndValues[2*i+1]
+		p.Name, p.Value = &p.name, &p.value
+		out = append(out, &p.LabelPair)
 	}
 	sortLabels(out)
 	return out
@@ -37,12 +51,11 @@ func joinLabels(base []*dto.LabelPair, names []string, values driver.Labels) []*
 	if len(names) == 0 {
 		return base
 	}
-	out := slices.Clone(base)
+	more := make([]string, 0, 2*len(names))
 	for i, name := range names {
-		out = append(out, &dto.LabelPair{Name: new(name), Value: new(values[i])})
+		more = append(more, name, values[i])
 	}
-	sortLabels(out)
-	return out
+	return withPairs(base, more...)
 }
 
 func labelNames(q driver.Quantity) []string {

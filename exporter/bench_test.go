@@ -1,0 +1,185 @@
+package exporter
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// node is a node under load: so many devices, divided among so many pods of one claim each, and 15 readings a device.
+type node struct {
+	now     time.Time
+	in      Input
+	samples []driver.Sample
+}
+
+func newNode(devices, pods int) *node {
+	n := &node{now: unixTime(), in: Input{Inventory: driver.Inventory{}}}
+	for i := range devices {
+		uuid := fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", i)
+		n.in.Inventory[benchID(i)] = driver.Entry{
+			Hardware: driver.Hardware{UUID: uuid, PCI: fmt.Sprintf("0000:%02x:%02x.0", i/32, i%32), Vendor: "example", Model: "Example 9000"},
+			Capacity: []driver.Amount{{Resource: "memory", Value: 8e10}},
+		}
+		n.samples = append(n.samples, driver.Sample{Hardware: driver.Hardware{UUID: uuid}, Readings: benchReadings()})
+	}
+	n.in.View.Allocations, _ = podresources.Parse(answer(devices, pods))
+	n.in.Sources = []SourceSamples{{Name: "bench", Samples: n.samples}}
+	return n
+}
+
+func benchID(i int) driver.ID {
+	return driver.ID{Driver: simDriver, Pool: "node-of-the-benchmark", Device: fmt.Sprintf("gpu-%d", i)}
+}
+
+// answer is one of the kubelet. With more devices than pods a pod has several.
+func answer(devices, pods int) *v1.ListPodResourcesResponse {
+	out := &v1.ListPodResourcesResponse{}
+	for p := range pods {
+		claim := &v1.DynamicResource{ClaimNamespace: "team", ClaimName: fmt.Sprintf("training-%d-gpus-x7k2p", p)}
+		for d := p % devices; d < devices; d += pods {
+			id := benchID(d)
+			claim.ClaimResources = append(claim.ClaimResources, &v1.ClaimResource{
+				DriverName: id.Driver, PoolName: id.Pool, DeviceName: id.Device, CdiDevices: []*v1.CDIDevice{{Name: "k8s.example.com/claim=" + claim.ClaimName}},
+			})
+		}
+		out.PodResources = append(out.PodResources, &v1.PodResources{
+			Namespace: "team", Name: fmt.Sprintf("training-%d", p),
+			Containers: []*v1.ContainerResources{{Name: "main", DynamicResources: []*v1.DynamicResource{claim}}},
+		})
+	}
+	return out
+}
+
+func benchReadings() []driver.Reading {
+	reading := func(q driver.Quantity, labels ...string) driver.Reading {
+		r := driver.Reading{Quantity: q, Value: 0.5}
+		copy(r.Labels[:], labels)
+		return r
+	}
+	return []driver.Reading{
+		reading(driver.Utilization), reading(driver.EngineUtilization, "sm"), reading(driver.EngineUtilization, "tensor"), reading(driver.EngineUtilization, "dram"),
+		reading(driver.Occupancy), reading(driver.MemoryUsed), reading(driver.MemoryCapacity), reading(driver.Power), reading(driver.Energy),
+		reading(driver.Temperature, "core"), reading(driver.Clock, "sm"),
+		reading(driver.IOBytes, "pcie", "receive"), reading(driver.IOBytes, "pcie", "transmit"),
+		reading(driver.IOBytes, "nvlink", "receive"), reading(driver.IOBytes, "nvlink", "transmit"),
+	}
+}
+
+// tick lets a second pass, in which every reading is refreshed.
+func (n *node) tick() {
+	n.now = n.now.Add(time.Second)
+	n.in.View.At = n.now
+	for i := range n.samples {
+		for j := range n.samples[i].Readings {
+			r := &n.samples[i].Readings[j]
+			r.At = n.now
+			switch r.Quantity {
+			case driver.Energy, driver.IOBytes:
+				r.Value += 100
+			}
+		}
+	}
+}
+
+func sizes(b *testing.B, run func(b *testing.B, devices, pods int)) {
+	b.Helper()
+	for _, devices := range []int{8, 64, 512} {
+		for _, pods := range []int{50, 500} {
+			b.Run(fmt.Sprintf("devices=%d/pods=%d", devices, pods), func(b *testing.B) { run(b, devices, pods) })
+		}
+	}
+}
+
+// BenchmarkTick is what one tick costs: the kubelet's answer, the join, the ledger, each and all.
+func BenchmarkTick(b *testing.B) {
+	for _, part := range []string{"parse", "join", "ledger", "all"} {
+		b.Run(part, func(b *testing.B) {
+			sizes(b, func(b *testing.B, devices, pods int) { benchTick(b, part, devices, pods) })
+		})
+	}
+}
+
+func benchTick(b *testing.B, part string, devices, pods int) {
+	n := newNode(devices, pods)
+	l := NewLedger(testConfig())
+	for range 3 {
+		n.tick()
+		l.Advance(Join(n.in), n.now)
+	}
+	wire, err := proto.Marshal(answer(devices, pods))
+	if err != nil {
+		b.Fatal(err)
+	}
+	parse := func() {
+		var answer v1.ListPodResourcesResponse
+		if err := proto.Unmarshal(wire, &answer); err != nil {
+			b.Fatal(err)
+		}
+		n.in.View.Allocations, _ = podresources.Parse(&answer)
+	}
+	b.ReportAllocs()
+	r := Join(n.in)
+	var s *Snapshot
+	for b.Loop() {
+		n.tick()
+		switch part {
+		case "parse":
+			parse()
+		case "join":
+			r = Join(n.in)
+		case "ledger":
+			b.StopTimer()
+			r = Join(n.in)
+			b.StartTimer()
+			s = l.Advance(r, n.now)
+		default:
+			parse()
+			s = l.Advance(Join(n.in), n.now)
+		}
+	}
+	if s != nil {
+		b.ReportMetric(float64(s.Series), "series")
+	}
+}
+
+// BenchmarkScrape is what one scrape costs, in text without compression.
+func BenchmarkScrape(b *testing.B) {
+	sizes(b, func(b *testing.B, devices, pods int) {
+		n := newNode(devices, pods)
+		l := NewLedger(testConfig())
+		var s *Snapshot
+		for range 3 {
+			n.tick()
+			s = l.Advance(Join(n.in), n.now)
+		}
+		g := NewGatherer(prometheus.NewRegistry(), func() *Snapshot { return s }, 0)
+		var out bytes.Buffer
+		b.ReportAllocs()
+		for b.Loop() {
+			out.Reset()
+			families, err := g.Gather()
+			if err != nil {
+				b.Fatal(err)
+			}
+			e := expfmt.NewEncoder(&out, expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(model.NoEscaping)) // as Prometheus 3 asks
+			for _, f := range families {
+				if err := e.Encode(f); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+		b.ReportMetric(float64(s.Series), "series")
+		b.ReportMetric(float64(out.Len()), "bytes")
+	})
+}
