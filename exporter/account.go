@@ -96,11 +96,16 @@ func (b *book) account(d *device, namespace, name string, born, now time.Time) *
 	return a
 }
 
-// release drops the accounts that ended, and were last charged, longer ago than the retention and that no waiting reading
-// can reach.
+// exported tells whether the account's series are shown: while it holds the device, and for the retention after its end and
+// after what it was charged last, should that come later.
+func (a *account) exported(now time.Time, retention time.Duration) bool {
+	return a.ended.IsZero() || now.Sub(a.ended) < retention || now.Sub(a.charged) < retention
+}
+
+// release drops the accounts that are no longer exported and that no waiting reading can reach.
 func (b *book) release(now time.Time, retention time.Duration) {
 	for key, a := range b.accounts {
-		if a.ended.IsZero() || now.Sub(a.ended) < retention || now.Sub(a.charged) < retention {
+		if a.exported(now, retention) {
 			continue
 		}
 		if a.device.unsettled(now).Before(a.ended) && now.Sub(a.ended) < retention+forget {

@@ -254,6 +254,55 @@ func TestRecreatedPodContinues(t *testing.T) {
 	}
 }
 
+// A partition that ends with its claim is kept no longer than the retention, though no reading will ever come.
+func TestRetentionOfPartition(t *testing.T) {
+	h := newHistory(t)
+	mig := simID("mig-0")
+	h.in.Inventory[mig] = driver.Entry{Hardware: driver.Hardware{UUID: "MIG-0", Kind: driver.KindPartition}}
+	h.in.View.Allocations = []podresources.Allocation{allocationOf("mig-0", "c0", "p0")}
+	for i := range 3 {
+		h.readOf("MIG-0", driver.Reading{Quantity: driver.Energy, Value: float64(i)})
+		h.tick(time.Second)
+	}
+	delete(h.in.Inventory, mig)
+	h.in.Sources[0].Samples, h.in.View.Allocations = nil, nil
+	h.tick(testRetention - time.Second)
+	h.values(h.tick(2*time.Second), map[[2]string]float64{{"dra_claim_energy_joules_total", "resourceclaim_name=c0"}: 2, {"dra_pod_info", "pod=p0"}: 1})
+	x := h.tick(time.Second)
+	for _, family := range []string{"dra_claim_energy_joules_total", "dra_pod_energy_joules_total", "dra_claim_info", "dra_pod_info"} {
+		if len(x[family]) != 0 {
+			t.Errorf("after the retention there is %v", x[family])
+		}
+	}
+}
+
+// A reading that covers the end of a holder and comes after its retention brings its series back, for as long.
+func TestChargeAfterRetention(t *testing.T) {
+	h := newHistory(t)
+	h.energy(0)
+	h.hold("c0", "p0")
+	for range 10 {
+		h.tick(time.Second)
+	}
+	h.free("c0")
+	h.tick(testRetention) // the end
+	h.tick(time.Second)
+	if x := h.tick(9 * time.Second); len(x["dra_claim_allocated_seconds_total"])+len(x["dra_claim_info"]) != 0 {
+		t.Errorf("after the retention there is %v", x["dra_claim_allocated_seconds_total"])
+	}
+	h.energy(3200) // 320 s, of which 9.5 s were the claim's
+	h.values(h.tick(testRetention-time.Second), map[[2]string]float64{
+		{"dra_claim_energy_joules_total", "device=gpu-0"}: 95, {"dra_pod_energy_joules_total", "device=gpu-0"}: 95,
+		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}: 3105,
+	})
+	if x := h.tick(time.Second); len(x["dra_claim_energy_joules_total"]) != 1 {
+		t.Error("the late charge is not shown for the retention")
+	}
+	if x := h.tick(time.Second); len(x["dra_claim_energy_joules_total"]) != 0 {
+		t.Error("the late charge is shown for ever")
+	}
+}
+
 // The integral of a gauge stands in for a counter that the hardware does not have, and says so.
 func TestIntegral(t *testing.T) {
 	h := newHistory(t)

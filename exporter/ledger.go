@@ -162,6 +162,6 @@ func (l *Ledger) release(horizon, now time.Time) {
 	}
 	l.claims.release(now, l.config.Retention)
 	l.pods.release(now, l.config.Retention)
-	l.names.keep(&l.claims, &l.pods, now)
+	l.names.keep(&l.claims, &l.pods, now, l.config.Retention)
 	l.names.release(now, l.config.Retention)
 }

@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -118,7 +119,7 @@ func (l *Ledger) evict(s *Snapshot, series int) []eviction {
 	var ended []*account
 	for _, b := range []*book{&l.claims, &l.pods} {
 		for _, a := range b.sorted() {
-			if !a.ended.IsZero() {
+			if !a.ended.IsZero() && a.exported(s.Time, l.config.Retention) {
 				ended = append(ended, a)
 			}
 		}
@@ -154,14 +155,9 @@ func (a *account) series() int {
 
 // evict drops the accounts that are gone from the book, and from its rows.
 func (b *book) evict(rows []HolderSnapshot) []HolderSnapshot {
-	kept := rows[:0]
-	for i, a := range b.sorted() {
-		if a.gone {
-			delete(b.accounts, a.key)
-		} else {
-			kept = append(kept, rows[i])
-		}
-	}
+	maps.DeleteFunc(b.accounts, func(_ accountKey, a *account) bool { return a.gone })
 	b.order = nil
-	return kept
+	return slices.DeleteFunc(rows, func(h HolderSnapshot) bool {
+		return b.accounts[accountKey{h.Namespace, h.Name, h.Device}] == nil
+	})
 }

@@ -51,14 +51,20 @@ func noted[K comparable](m map[K]*name, key K, uid string, now time.Time) *name 
 	return n
 }
 
-// keep notes of which claims and pods counters are kept: these need their names.
-func (n *names) keep(claims, pods *book, now time.Time) {
-	for key := range claims.accounts {
+// keep notes of which claims and pods counters are exported: these need their names.
+func (n *names) keep(claims, pods *book, now time.Time, retention time.Duration) {
+	for key, a := range claims.accounts {
+		if !a.exported(now, retention) {
+			continue
+		}
 		if c := n.claims[podresources.Claim{Namespace: key.Namespace, Name: key.Name}]; c != nil {
 			c.kept = now
 		}
 	}
-	for key := range pods.accounts {
+	for key, a := range pods.accounts {
+		if !a.exported(now, retention) {
+			continue
+		}
 		if p := n.pods[podresources.Pod{Namespace: key.Namespace, Name: key.Name}]; p != nil {
 			p.kept = now
 		}

@@ -78,8 +78,8 @@ func (l *Ledger) snapshot(r Result, now time.Time) *Snapshot {
 		s.Devices = append(s.Devices, d.snapshot(l.tick))
 	}
 	l.supported(s.Devices)
-	s.Claims = l.claims.snapshot(l.tick, now)
-	s.Pods = l.pods.snapshot(l.tick, now)
+	s.Claims = l.claims.snapshot(l.tick, now, l.config.Retention)
+	s.Pods = l.pods.snapshot(l.tick, now, l.config.Retention)
 	s.ClaimInfos, s.PodInfos = l.names.snapshot(now)
 	l.limit.apply(l, s)
 	return s
@@ -155,25 +155,29 @@ func isAttributedGauge(q driver.Quantity) bool {
 	return q == driver.Utilization || q == driver.MemoryUsed || q == driver.Power
 }
 
-// snapshot returns the rows of all accounts. The present holders have their part of the device's gauges.
-func (b *book) snapshot(tick uint64, now time.Time) []HolderSnapshot {
+// snapshot returns the rows of all accounts that are exported. The present holders have their part of the device's gauges.
+func (b *book) snapshot(tick uint64, now time.Time, retention time.Duration) []HolderSnapshot {
 	accounts := b.sorted()
-	out := make([]HolderSnapshot, len(accounts))
+	out := make([]HolderSnapshot, 0, len(accounts))
 	n := 0
 	for _, a := range accounts {
 		n += len(a.totals) + numAttributedGauges
 	}
 	slab := make([]Value, 0, n)
-	for i, a := range accounts {
+	for _, a := range accounts {
+		if !a.exported(now, retention) {
+			continue
+		}
 		start := len(slab)
 		slab = a.appendValues(slab, tick, now)
-		out[i] = HolderSnapshot{
+		h := HolderSnapshot{
 			Namespace: a.key.Namespace, Name: a.key.Name, Device: a.key.Device, Born: a.born, Ended: a.ended,
 			Values: slab[start:len(slab):len(slab)], Allocated: a.allocated, Share: a.share, labels: a.labels,
 		}
 		if a.ended.IsZero() && a.device.measured {
-			out[i].LastActive = a.active
+			h.LastActive = a.active
 		}
+		out = append(out, h)
 	}
 	return out
 }
