@@ -1,0 +1,65 @@
+package exporter
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// A ledger in a steady state does not grow, while ten thousand claims with pods, partitions and error codes of new names
+// come and go in a hundred thousand ticks.
+func TestSteadyStateDoesNotGrow(t *testing.T) {
+	claims, ticksEach := 10_000, 10
+	if raceEnabled {
+		claims /= 10
+	}
+	l := NewLedger(testConfig())
+	now := unixTime()
+	gpu := simID("gpu-0")
+	var early uint64
+	for i := range claims {
+		name := fmt.Sprint(i)
+		partition := simID("mig-" + name)
+		inventory := driver.Inventory{
+			gpu:       {Hardware: driver.Hardware{UUID: "GPU-0"}},
+			partition: {Hardware: driver.Hardware{UUID: "MIG-" + name, Kind: driver.KindPartition, Parent: "GPU-0"}},
+		}
+		allocations := []podresources.Allocation{allocationOf(gpu.Device, name, name), allocationOf(partition.Device, name, name)}
+		for j := range ticksEach {
+			now = now.Add(10 * time.Second)
+			in := Input{Inventory: inventory, View: podresources.View{At: now}}
+			if j > 2 {
+				in.View.Allocations = allocations
+			}
+			joules := float64(i*ticksEach + j)
+			in.Sources = []SourceSamples{{Name: "a", Samples: []driver.Sample{
+				{Hardware: driver.Hardware{UUID: "GPU-0"}, Readings: []driver.Reading{
+					{Quantity: driver.Energy, Value: joules, At: now},
+					{Quantity: driver.Errors, Labels: driver.Labels{"xid", name}, Value: 1, At: now},
+				}},
+				{Hardware: driver.Hardware{UUID: "MIG-" + name}, Readings: []driver.Reading{{Quantity: driver.Utilization, Value: 0.5, At: now}}},
+			}}}
+			l.Advance(Join(in), now)
+		}
+		if i == claims/2 {
+			early = heap()
+		}
+	}
+	late := heap()
+	if limit := early + early/10; late > limit {
+		t.Errorf("the heap grew from %d to %d bytes", early, late)
+	}
+	runtime.KeepAlive(l)
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC() // the second frees what has finalizers
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
