@@ -294,6 +294,7 @@ func TestChargeAfterRetention(t *testing.T) {
 	h.values(h.tick(testRetention-time.Second), map[[2]string]float64{
 		{"dra_claim_energy_joules_total", "device=gpu-0"}: 95, {"dra_pod_energy_joules_total", "device=gpu-0"}: 95,
 		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}: 3105,
+		{"dra_claim_info", "resourceclaim_name=c0"}:                     1, {"dra_pod_info", "uid=uid-p0"}: 1,
 	})
 	if x := h.tick(time.Second); len(x["dra_claim_energy_joules_total"]) != 1 {
 		t.Error("the late charge is not shown for the retention")

@@ -18,7 +18,8 @@ type name struct {
 	uid         string // the newest
 	allocatedAt time.Time
 	seen        time.Time // the last tick at which it held a device
-	kept        time.Time // the last tick at which counters of it were kept
+	kept        time.Time // the last tick at which there was an account of it
+	needed      time.Time // the last tick at which such an account was exported
 }
 
 func newNames() names {
@@ -51,24 +52,29 @@ func noted[K comparable](m map[K]*name, key K, uid string, now time.Time) *name 
 	return n
 }
 
-// keep notes of which claims and pods counters are exported: these need their names.
+// keep notes of which claims and pods there are accounts: these need their names, and show them while the accounts show.
 func (n *names) keep(claims, pods *book, now time.Time, retention time.Duration) {
 	for key, a := range claims.accounts {
-		if !a.exported(now, retention) {
-			continue
-		}
-		if c := n.claims[podresources.Claim{Namespace: key.Namespace, Name: key.Name}]; c != nil {
-			c.kept = now
-		}
+		n.claims[podresources.Claim{Namespace: key.Namespace, Name: key.Name}].keep(now, a.exported(now, retention))
 	}
 	for key, a := range pods.accounts {
-		if !a.exported(now, retention) {
-			continue
-		}
-		if p := n.pods[podresources.Pod{Namespace: key.Namespace, Name: key.Name}]; p != nil {
-			p.kept = now
-		}
+		n.pods[podresources.Pod{Namespace: key.Namespace, Name: key.Name}].keep(now, a.exported(now, retention))
 	}
+}
+
+func (n *name) keep(now time.Time, exported bool) {
+	if n == nil {
+		return
+	}
+	n.kept = now
+	if exported {
+		n.needed = now
+	}
+}
+
+// exported tells whether the name is shown.
+func (n *name) exported(now time.Time, retention time.Duration) bool {
+	return n.seen.Equal(now) || n.needed.Equal(now) || now.Sub(n.seen) < retention
 }
 
 func (n *names) release(now time.Time, retention time.Duration) {
@@ -78,7 +84,7 @@ func (n *names) release(now time.Time, retention time.Duration) {
 
 func release[K comparable](m map[K]*name, now time.Time, retention time.Duration) {
 	for key, n := range m {
-		if !n.seen.Equal(now) && !n.kept.Equal(now) && now.Sub(n.seen) >= retention {
+		if !n.kept.Equal(now) && !n.exported(now, retention) {
 			delete(m, key)
 		}
 	}
@@ -99,14 +105,20 @@ type PodInfo struct {
 	Ended bool
 }
 
-func (n *names) snapshot(now time.Time) ([]ClaimInfo, []PodInfo) {
+func (n *names) snapshot(now time.Time, retention time.Duration) ([]ClaimInfo, []PodInfo) {
 	claims := make([]ClaimInfo, 0, len(n.claims))
 	for c, v := range n.claims {
+		if !v.exported(now, retention) {
+			continue
+		}
 		claims = append(claims, ClaimInfo{Claim: c, UID: v.uid, AllocatedAt: v.allocatedAt, Ended: !v.seen.Equal(now)})
 	}
 	slices.SortFunc(claims, func(a, b ClaimInfo) int { return a.Compare(b.Claim) })
 	pods := make([]PodInfo, 0, len(n.pods))
 	for p, v := range n.pods {
+		if !v.exported(now, retention) {
+			continue
+		}
 		pods = append(pods, PodInfo{Pod: p, UID: v.uid, Ended: !v.seen.Equal(now)})
 	}
 	slices.SortFunc(pods, func(a, b PodInfo) int { return a.Compare(b.Pod) })

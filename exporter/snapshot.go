@@ -80,7 +80,7 @@ func (l *Ledger) snapshot(r Result, now time.Time) *Snapshot {
 	l.supported(s.Devices)
 	s.Claims = l.claims.snapshot(l.tick, now, l.config.Retention)
 	s.Pods = l.pods.snapshot(l.tick, now, l.config.Retention)
-	s.ClaimInfos, s.PodInfos = l.names.snapshot(now)
+	s.ClaimInfos, s.PodInfos = l.names.snapshot(now, l.config.Retention)
 	l.limit.apply(l, s)
 	return s
 }
