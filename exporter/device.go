@@ -147,7 +147,7 @@ func (d *device) settle(horizon, now time.Time, config LedgerConfig) {
 		n := 0
 		for n < len(m.queue) && (!m.queue[n].At.After(horizon) || len(m.queue)-n > maxQueue) {
 			d.count(m, m.queue[n], now, config)
-			m.last, m.have = m.queue[n], true
+			m.settle(m.queue[n])
 			n++
 		}
 		m.queue = slices.Delete(m.queue, 0, n)

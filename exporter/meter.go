@@ -66,6 +66,14 @@ func (m *meter) observe(r Reading) {
 	m.queue = append(m.queue, r.Reading)
 }
 
+// settle makes a reading the last that is accounted for.
+func (m *meter) settle(r driver.Reading) {
+	if m.counts && m.have {
+		r = baseline(m.last, r)
+	}
+	m.last, m.have = r, true
+}
+
 // counter is a sum that the ledger keeps of one series of a device: of a hardware counter's increments, or of
 // a gauge's integral.
 type counter struct {
@@ -87,16 +95,27 @@ func (c *counter) with(labels []*dto.LabelPair) []*dto.LabelPair {
 }
 
 // increment returns what a hardware counter counted between two readings, and since when. A counter that its source
-// marks as restarted, or that fell, counted from zero: nothing that is read is lost, and no fall is handed on.
+// marks as restarted, or that fell by more than half, counted from zero: what is read is not lost, and no fall is handed
+// on. A smaller fall is no restart but a reading that wavers, as hardware's do when they are read twice in a moment: it
+// counts nothing, and baseline sees to it that the way back up counts nothing either.
 func increment(last, next driver.Reading) (amount float64, from time.Time) {
 	switch {
 	case next.Since.After(last.At):
 		return next.Value, next.Since
-	case next.Value < last.Value:
+	case next.Value < last.Value/2:
 		return next.Value, last.At
 	default:
-		return next.Value - last.Value, last.At
+		return max(0, next.Value-last.Value), last.At
 	}
+}
+
+// baseline returns the reading from which a counter's next increment is measured.
+func baseline(last, next driver.Reading) driver.Reading {
+	wavers := !next.Since.After(last.At) && next.Value >= last.Value/2
+	if wavers && next.Value < last.Value {
+		next.Value = last.Value
+	}
+	return next
 }
 
 // integral is the quantity that a gauge's integral over time fills, where no hardware counter does.

@@ -157,8 +157,12 @@ func (f *reference) read(id driver.ID, r driver.Reading) {
 		}
 	case have && r.Since.After(last.At):
 		f.spread(id, r.Quantity, r.Value, r.Since, r.At)
-	case have && r.Value < last.Value:
+	case have && r.Value < last.Value/2: // a restart
 		f.spread(id, r.Quantity, r.Value, last.At, r.At)
+	case have && r.Value < last.Value: // a reading that wavers
+		f.spread(id, r.Quantity, 0, last.At, r.At)
+		r.Value = last.Value
+		f.last[series] = r
 	case have:
 		f.spread(id, r.Quantity, r.Value-last.Value, last.At, r.At)
 	case r.Since.After(f.born):

@@ -201,7 +201,7 @@ func (w *world) event() {
 		}
 	case "fall":
 		if s := w.drawSeries(); s.reading.Quantity.Spec().Type == driver.Counter {
-			s.reading.Value /= 2
+			s.reading.Value *= rapid.SampledFrom([]float64{0.95, 0.5, 0.3, 0}).Draw(w.t, "to")
 		}
 	case "rate":
 		s := w.drawSeries()

@@ -36,6 +36,14 @@ type Options struct {
 type Source struct {
 	machine *Machine
 	options Options
+	counted map[counterKey]float64 // how far each counter was seen to count
+}
+
+// counterKey names a counter of a device.
+type counterKey struct {
+	device   string
+	quantity driver.Quantity
+	labels   driver.Labels
 }
 
 var _ driver.Source = (*Source)(nil)
@@ -45,7 +53,7 @@ func NewSource(m *Machine, o Options) *Source {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	return &Source{machine: m, options: o}
+	return &Source{machine: m, options: o, counted: map[counterKey]float64{}}
 }
 
 // Name returns sim.
@@ -74,6 +82,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	for i, device := range m.devices {
 		r := reader{state: device, options: &s.options, at: at, elapsed: at.Sub(m.start)}
 		r.readAll()
+		s.count(device.Name, r.readings)
 		samples[i] = driver.Sample{Driver: device.Driver, Hardware: device.Hardware, Readings: r.readings}
 		samples[i].Hardware.CPUs = slices.Clone(device.Hardware.CPUs) // samples belong to the caller
 		samples[i].Hardware.DeviceNodes = slices.Clone(device.Hardware.DeviceNodes)
@@ -83,6 +92,29 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		errs = append(errs, r.errs...)
 	}
 	return samples, errors.Join(errs...)
+}
+
+// count keeps counters from falling. A load may be changed as of a moment before the last reading, since whoever plays the
+// pods and whoever reads their devices do not wait for one another; hardware does not count backwards for that.
+func (s *Source) count(device string, readings []driver.Reading) {
+	for i := range readings {
+		r := &readings[i]
+		if !counts(r.Quantity) {
+			continue
+		}
+		key := counterKey{device, r.Quantity, r.Labels}
+		r.Value = max(r.Value, s.counted[key])
+		s.counted[key] = r.Value
+	}
+}
+
+func counts(q driver.Quantity) bool {
+	switch q {
+	case driver.Energy, driver.ActiveSeconds, driver.IOBytes, driver.NetworkPackets, driver.Errors:
+		return true
+	default:
+		return false
+	}
 }
 
 // refreshed returns the time at which the readings that are current now were taken.

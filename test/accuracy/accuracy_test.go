@@ -178,13 +178,13 @@ func play(t *testing.T, node *simnode.Node, end time.Time) {
 	playing.Wait()
 }
 
-// load is what a pod does: something steady, or something that rises or falls.
+// load is what a pod does: something steady, or something that rises or falls over ten seconds.
 func load(random *rand.Rand) sim.Profile {
 	level := func() float64 { return 0.1 + 0.9*random.Float64() }
 	if random.IntN(2) == 0 {
 		return sim.Constant(level())
 	}
-	return sim.Ramp(level(), level(), 4*time.Second)
+	return sim.Ramp(level(), level(), 10*time.Second)
 }
 
 // usage is what a pod used, or is said to have used.
