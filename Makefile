@@ -20,7 +20,6 @@ modules := $(sort $(patsubst ./%,%,$(patsubst %/,%,$(dir $(shell find . -name go
 code_modules := $(filter-out test/tools test/tools/%,$(modules))
 system_modules := $(filter test/e2e test/accuracy test/cluster,$(code_modules))
 unit_modules := $(filter-out $(system_modules),$(code_modules))
--include test/cluster/cluster.mk
 
 # $(call each,modules,command): runs the command in every module, all of them even when one fails.
 define each
