@@ -304,6 +304,25 @@ func TestChargeAfterRetention(t *testing.T) {
 	}
 }
 
+// An end that is seen late is shown for the whole retention all the same.
+func TestEndSeenLate(t *testing.T) {
+	h := newHistory(t)
+	h.hold("c0", "p0")
+	h.tick(2 * testRetention)
+	h.free("c0")
+	h.in.View.Changes = []podresources.Change{{At: unixTime().Add(time.Second), Gone: true, PodUID: "uid-p0"}}
+	for range 2 {
+		h.values(h.tick(testRetention-time.Second), map[[2]string]float64{
+			{"dra_claim_allocated_seconds_total", "device=gpu-0"}: 1, {"dra_pod_info", "pod=p0"}: 1,
+		})
+	}
+	h.tick(0)
+	h.now = h.now.Add(2 * time.Second)
+	if x := h.tick(0); len(x["dra_claim_allocated_seconds_total"]) != 0 {
+		t.Error("the end is shown for ever")
+	}
+}
+
 // The integral of a gauge stands in for a counter that the hardware does not have, and says so.
 func TestIntegral(t *testing.T) {
 	h := newHistory(t)

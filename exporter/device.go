@@ -254,6 +254,7 @@ func (d *device) accrue(horizon time.Time) {
 			for _, p := range parts {
 				p.account.allocated += seconds
 				p.account.share += seconds * p.weight
+				p.account.charged = d.clock
 			}
 		}
 	})

@@ -2,7 +2,6 @@ package exporter
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -44,38 +43,46 @@ func closeTo(a, b, size float64) bool {
 func TestConservation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		books := map[sumKey]*conservation{}
-		// Within the retention no late reading is awaited any more: no series comes back that was gone, which this could not
-		// tell from a new one.
-		config := testConfig()
-		config.Retention = 2 * forget
-		replay(t, config, func(w *world, _ Result, s *Snapshot) {
-			sums := scrape(t, s).sums()
-			for key, p := range sums {
+		replay(t, testConfig(), func(w *world, _ Result, s *Snapshot) {
+			claims, pods := births(s.Claims), births(s.Pods)
+			for key, p := range scrape(t, s).sums() {
 				if books[key] == nil {
-					books[key] = &conservation{claims: map[string]float64{}, pods: map[string]float64{}}
+					books[key] = &conservation{claims: newCharges(), pods: newCharges()}
 				}
-				books[key].check(t, key, p)
-			}
-			for key, c := range books {
-				if sums[key] == nil {
-					clear(c.claims)
-					clear(c.pods)
-				}
+				books[key].check(t, key, p, claims, pods)
 			}
 		})
 	})
 }
 
-// conservation keeps the last value of each counter of a quantity of a device, of holders that are gone too: a holder
-// whose retention is over and that comes again counts anew.
-type conservation struct {
-	device       float64
-	claims, pods map[string]float64 // last values
-	claimed      float64            // the sum of all that claims were charged
-	podded       float64
+// births are the times at which the holders of devices were born: by them one that is shown again is told from one that is
+// new under its name.
+func births(rows []HolderSnapshot) map[[2]string]time.Time {
+	out := map[[2]string]time.Time{}
+	for _, h := range rows {
+		out[[2]string{h.Device.String(), h.Namespace + "/" + h.Name}] = h.Born
+	}
+	return out
 }
 
-func (c *conservation) check(t *rapid.T, key sumKey, p *parts) {
+// conservation follows a quantity of a device.
+type conservation struct {
+	device       float64
+	claims, pods charges
+}
+
+// charges are what holders were charged, with those that are gone.
+type charges struct {
+	all  float64
+	last map[string]float64
+	born map[string]time.Time
+}
+
+func newCharges() charges {
+	return charges{last: map[string]float64{}, born: map[string]time.Time{}}
+}
+
+func (c *conservation) check(t *rapid.T, key sumKey, p *parts, claims, pods map[[2]string]time.Time) {
 	t.Helper()
 	if p.gauge {
 		if claims := sumOf(p.claims); !closeTo(p.device, claims+p.nobody, 0) || !closeTo(claims, sumOf(p.pods), 0) {
@@ -83,13 +90,13 @@ func (c *conservation) check(t *rapid.T, key sumKey, p *parts) {
 		}
 		return
 	}
-	c.claimed += rise(t, key, c.claims, p.claims)
-	c.podded += rise(t, key, c.pods, p.pods)
+	c.claims.rise(t, key, p.claims, claims)
+	c.pods.rise(t, key, p.pods, pods)
 	if key.metric == "own_allocated_seconds_total" {
 		return
 	}
-	if !closeTo(c.claimed, c.podded, p.device) {
-		t.Fatalf("%v: the claims were charged %v, the pods %v", key, c.claimed, c.podded)
+	if !closeTo(c.claims.all, c.pods.all, p.device) {
+		t.Fatalf("%v: the claims were charged %v, the pods %v", key, c.claims.all, c.pods.all)
 	}
 	if !p.read {
 		return
@@ -98,30 +105,32 @@ func (c *conservation) check(t *rapid.T, key sumKey, p *parts) {
 		t.Fatalf("%v: the device's counter fell from %v to %v", key, c.device, p.device)
 	}
 	c.device = p.device
-	if !closeTo(p.device, c.claimed+p.nobody, 0) {
-		t.Fatalf("%v: the device counted %v, the claims %v, nobody %v", key, p.device, c.claimed, p.nobody)
+	if !closeTo(p.device, c.claims.all+p.nobody, 0) {
+		t.Fatalf("%v: the device counted %v, the claims %v, nobody %v", key, p.device, c.claims.all, p.nobody)
 	}
 }
 
-// rise returns by how much the counters rose in all, and notes their values.
-func rise(t *rapid.T, key sumKey, last, now map[string]float64) float64 {
+// rise notes by how much the counters rose.
+func (c *charges) rise(t *rapid.T, key sumKey, now map[string]float64, births map[[2]string]time.Time) {
 	t.Helper()
-	sum := 0.0
-	maps.DeleteFunc(last, func(holder string, _ float64) bool { _, ok := now[holder]; return !ok })
 	for holder, v := range now {
-		if v < last[holder] {
-			t.Fatalf("%v of %s fell from %v to %v", key, holder, last[holder], v)
+		born := births[[2]string{key.device, holder}]
+		if !c.born[holder].Equal(born) {
+			c.born[holder], c.last[holder] = born, 0
 		}
-		sum += v - last[holder]
-		last[holder] = v
+		if v < c.last[holder] {
+			t.Fatalf("%v of %s fell from %v to %v", key, holder, c.last[holder], v)
+		}
+		c.all += v - c.last[holder]
+		c.last[holder] = v
 	}
-	return sum
 }
 
 // Invariant 2: an admin claim is listed and has nothing.
 func TestAdminOwnsNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		everOwner := map[string]bool{}
+		before := map[string][]podresources.Pod{} // the pods of each share at the tick before: they may have owned it in between
 		replay(t, testConfig(), func(w *world, r Result, s *Snapshot) {
 			x := scrape(t, s)
 			listed := 0
@@ -131,7 +140,7 @@ func TestAdminOwnsNothing(t *testing.T) {
 					if !share.Admin {
 						owners++
 						everOwner["resourceclaim_name="+share.Claim.Name+d.ID.String()] = true
-						for _, p := range share.Pods {
+						for _, p := range slices.Concat(share.Pods, before[d.ID.String()+share.Claim.Name+share.ShareID]) {
 							everOwner["pod="+p.Name+d.ID.String()] = true
 						}
 					} else {
@@ -141,6 +150,7 @@ func TestAdminOwnsNothing(t *testing.T) {
 						}
 					}
 					weight += share.Weight
+					before[d.ID.String()+share.Claim.Name+share.ShareID] = share.Pods
 				}
 				if owners > 0 && !closeTo(weight, 1, 0) {
 					t.Fatalf("the weights of %v sum to %v", d.ID, weight)
