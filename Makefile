@@ -122,7 +122,7 @@ fmt: $(GOLANGCI_LINT) ## format the code (gofumpt, imports in order)
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) ## run the linters
-	@$(call each,$(code_modules),$(GOLANGCI_LINT) run --config='$(CURDIR)/.golangci.yml')
+	@$(call each,$(code_modules),$(GOLANGCI_LINT) run --allow-serial-runners --config='$(CURDIR)/.golangci.yml')
 
 .PHONY: tools
 tools: $(PROMTOOL) $(PROMETHEUS) $(BENCHSTAT) $(GOLANGCI_LINT) ## build every tool that the other targets use
