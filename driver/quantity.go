@@ -88,7 +88,7 @@ func (q Quantity) Spec() Spec {
 	return catalogue()[q]
 }
 
-func catalogue() [NumQuantities]Spec {
+func catalogue() [NumQuantities]Spec { //nolint:funlen // a table
 	directions := Label{Name: "direction", Values: []string{"receive", "transmit"}}
 	specs := [NumQuantities]Spec{
 		Utilization: {

@@ -31,7 +31,8 @@ func TestAttribution(t *testing.T) {
 		"two shares of a claim": {[]podresources.Allocation{share("a", "1"), share("a", "2")}, AttributionExclusive, map[string]float64{"a": 1}},
 		"two shares of a claim by capacity": {
 			[]podresources.Allocation{share("a", "1", amount("memory", 1)), share("a", "2", amount("memory", 3))},
-			AttributionExclusive, map[string]float64{"a": 1},
+			AttributionExclusive,
+			map[string]float64{"a": 1},
 		},
 		"two claims": {[]podresources.Allocation{share("a", ""), share("b", "")}, AttributionEqual, map[string]float64{"a": 0.5, "b": 0.5}},
 		"two shares against one": {
@@ -39,32 +40,38 @@ func TestAttribution(t *testing.T) {
 		},
 		"capacity": {
 			[]podresources.Allocation{share("a", "1", amount("memory", 10)), share("b", "2", amount("memory", 30))},
-			AttributionCapacity, map[string]float64{"a": 0.25, "b": 0.75},
+			AttributionCapacity,
+			map[string]float64{"a": 0.25, "b": 0.75},
 		},
 		"capacity and admin": {
 			[]podresources.Allocation{share("a", "1", amount("memory", 10)), share("b", "2", amount("memory", 30)), admin},
-			AttributionCapacity, map[string]float64{"a": 0.25, "b": 0.75, "root": 0},
+			AttributionCapacity,
+			map[string]float64{"a": 0.25, "b": 0.75, "root": 0},
 		},
 		"capacity of two resources": {
 			[]podresources.Allocation{
 				share("a", "1", amount("cores", 1), amount("memory", 10)), share("b", "2", amount("cores", 1), amount("memory", 30)),
 			},
-			AttributionCapacity, map[string]float64{"a": (0.5 + 0.25) / 2, "b": (0.5 + 0.75) / 2},
+			AttributionCapacity,
+			map[string]float64{"a": (0.5 + 0.25) / 2, "b": (0.5 + 0.75) / 2},
 		},
 		"one resource in common": {
 			[]podresources.Allocation{share("a", "1", amount("cores", 9), amount("memory", 10)), share("b", "2", amount("memory", 30))},
-			AttributionCapacity, map[string]float64{"a": 0.25, "b": 0.75},
+			AttributionCapacity,
+			map[string]float64{"a": 0.25, "b": 0.75},
 		},
 		"no resource in common": {
 			[]podresources.Allocation{share("a", "1", amount("cores", 9)), share("b", "2", amount("memory", 30))},
-			AttributionEqual, map[string]float64{"a": 0.5, "b": 0.5},
+			AttributionEqual,
+			map[string]float64{"a": 0.5, "b": 0.5},
 		},
 		"capacity of one alone": {
 			[]podresources.Allocation{share("a", "1", amount("memory", 10)), share("b", "2")}, AttributionEqual, map[string]float64{"a": 0.5, "b": 0.5},
 		},
 		"none of a resource is no capacity": {
 			[]podresources.Allocation{share("a", "1", amount("memory", 10)), share("b", "2", amount("memory", 0))},
-			AttributionEqual, map[string]float64{"a": 0.5, "b": 0.5},
+			AttributionEqual,
+			map[string]float64{"a": 0.5, "b": 0.5},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

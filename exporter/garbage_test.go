@@ -204,7 +204,8 @@ func TestHostileFacts(t *testing.T) {
 		t.Errorf("the claims have %v of 100 W", got)
 	}
 	want := []RejectedInput{
-		{Input: "claims", Reason: "consumed", Count: 7}, {Input: "inventory", Reason: "fact", Count: 5},
+		{Input: "claims", Reason: "consumed", Count: 7},
+		{Input: "inventory", Reason: "fact", Count: 5},
 		{Input: "podresources", Reason: "holder", Count: 3},
 	}
 	if diff := cmp.Diff(want, r.Rejected); diff != "" {

@@ -50,7 +50,8 @@ func TestMatch(t *testing.T) {
 		"netdev":            {driver.Hardware{NetDev: "eth1"}, driver.Hardware{NetDev: "eth1"}, "", "", true},
 		"rdma":              {driver.Hardware{RDMADev: "mlx5_0"}, driver.Hardware{RDMADev: "mlx5_0"}, "", "", true},
 		"node": {
-			driver.Hardware{DeviceNodes: []string{"/dev/dri/card1", "/dev/dri/renderD129"}}, driver.Hardware{DeviceNodes: []string{"/dev/dri/renderD129"}},
+			driver.Hardware{DeviceNodes: []string{"/dev/dri/card1", "/dev/dri/renderD129"}},
+			driver.Hardware{DeviceNodes: []string{"/dev/dri/renderD129"}},
 			"", "", true,
 		},
 		"told":              {driver.Hardware{}, driver.Hardware{}, simDriver, "dev", true},

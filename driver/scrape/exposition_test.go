@@ -64,8 +64,10 @@ func TestParseExposition(t *testing.T) {
 		{"exemplar", "a_total 1 # {trace=\"x\"} 0.5 1000000000\n", true, []string{"a_total 1"}},
 		{"types", "# HELP a b\n# TYPE a counter\n# UNIT a b\n# TYPE  b\n#TYPE c gauge\na 1\n", false, []string{"type a counter", "a 1"}},
 		{"unwanted is not parsed", "x{ 1\nxy }\na 1\n", false, []string{"a 1"}},
-		{"bad lines cost themselves", "a{b=\"c} 1\na{b} 1\na\na 1 2 3\na one\na 1 2.5\na 0x1\na 1_0\na{b=\"\\x\"} 1\na 2\n", false,
-			append(slices.Repeat([]string{"reject malformed"}, 9), "a 2")},
+		{
+			"bad lines cost themselves", "a{b=\"c} 1\na{b} 1\na\na 1 2 3\na one\na 1 2.5\na 0x1\na 1_0\na{b=\"\\x\"} 1\na 2\n", false,
+			append(slices.Repeat([]string{"reject malformed"}, 9), "a 2"),
+		},
 		{"label twice", `a{b="c",b="d"} 1`, false, []string{"reject malformed"}},
 		{"not UTF-8", "a{b=\"\xff\"} 1\na 1\n", false, []string{"reject malformed", "a 1"}},
 		{"name runs into value", "a-1 5\na1 5\n", false, []string{"reject malformed", "a1 5"}},

@@ -77,7 +77,7 @@ func fetchReport(ctx context.Context, url string) (exporter.Report, error) {
 	if err != nil {
 		return r, fmt.Errorf("get snapshot: %w", err)
 	}
-	defer response.Body.Close() //nolint:errcheck // only read
+	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		return r, fmt.Errorf("get snapshot from %s: %s", url, response.Status)
 	}
