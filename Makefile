@@ -60,7 +60,7 @@ build: ## build bin/dra-exporter; the same commit gives the same bytes
 test: deps ## run the unit tests of every module under the race detector, and build without cgo
 	@echo "== CGO_ENABLED=0 go build ./..."
 	CGO_ENABLED=0 go build ./...
-	$(call each,$(unit_modules),go test -race ./...)
+	$(call each,$(unit_modules),go test -race -timeout=30m ./...)
 
 .PHONY: test-e2e
 test-e2e: deps build $(PROMTOOL) $(PROMETHEUS) ## run the system tests: the real program, end to end, and the accuracy of its figures
