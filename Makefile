@@ -64,7 +64,7 @@ test: deps ## run the unit tests of every module under the race detector, and bu
 
 .PHONY: test-e2e
 test-e2e: deps build $(PROMTOOL) $(PROMETHEUS) ## run the system tests: the real program, end to end, and the accuracy of its figures
-	@$(call system_tests,$(system_modules),-race)
+	@$(call system_tests,$(system_modules),)
 
 .PHONY: accuracy
 accuracy: build $(PROMETHEUS) ## print how far the figures of short pods are from the truth
