@@ -360,7 +360,7 @@ func TestIntegral(t *testing.T) {
 	x = h.tick(time.Second)
 	h.values(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 2000})
 	h.read(driver.Reading{Quantity: driver.Power, Value: 200}, driver.Reading{Quantity: driver.Energy, Value: 1e6})
-	x = h.tick(time.Second) // a hardware counter comes: it counts from where it stands, and the integral ends
+	h.tick(time.Second) // a hardware counter comes: it counts from where it stands, and the integral ends
 	h.read(driver.Reading{Quantity: driver.Power, Value: 200}, driver.Reading{Quantity: driver.Energy, Value: 1e6 + 7})
 	x = h.tick(time.Second)
 	h.values(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 2007})

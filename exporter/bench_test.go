@@ -129,7 +129,6 @@ func benchTick(b *testing.B, part string, devices, pods int) {
 		n.in.View.Allocations, _ = podresources.Parse(&answer)
 	}
 	b.ReportAllocs()
-	r := Join(n.in)
 	var s *Snapshot
 	for b.Loop() {
 		n.tick()
@@ -137,10 +136,10 @@ func benchTick(b *testing.B, part string, devices, pods int) {
 		case "parse":
 			parse()
 		case "join":
-			r = Join(n.in)
+			Join(n.in)
 		case "ledger":
 			b.StopTimer()
-			r = Join(n.in)
+			r := Join(n.in)
 			b.StartTimer()
 			s = l.Advance(r, n.now)
 		default:

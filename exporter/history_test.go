@@ -55,7 +55,8 @@ func (h *history) readOf(uuid string, readings ...driver.Reading) {
 		}
 	}
 	samples := slices.DeleteFunc(slices.Clone(h.in.Sources[0].Samples), func(s driver.Sample) bool { return s.Hardware.UUID == uuid })
-	h.in.Sources[0].Samples = append(samples, driver.Sample{Hardware: driver.Hardware{UUID: uuid}, Readings: readings})
+	samples = append(samples, driver.Sample{Hardware: driver.Hardware{UUID: uuid}, Readings: readings})
+	h.in.Sources[0].Samples = samples
 }
 
 // energy reads gpu-0's energy counter.

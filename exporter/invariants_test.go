@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -43,8 +44,15 @@ func closeTo(a, b, size float64) bool {
 func TestConservation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		books := map[sumKey]*conservation{}
+		born := map[string]time.Time{}
 		replay(t, testConfig(), func(w *world, _ Result, s *Snapshot) {
 			claims, pods := births(s.Claims), births(s.Pods)
+			for _, d := range s.Devices {
+				if id := d.ID.String(); !born[id].Equal(d.Born) { // away for so long that it was forgotten
+					maps.DeleteFunc(books, func(key sumKey, _ *conservation) bool { return key.device == id })
+					born[id] = d.Born
+				}
+			}
 			for key, p := range scrape(t, s).sums() {
 				if books[key] == nil {
 					books[key] = &conservation{claims: newCharges(), pods: newCharges()}
@@ -338,14 +346,22 @@ func TestNothingIsLost(t *testing.T) {
 					delete(ends, key)
 					continue
 				}
+				values := map[string]float64{}
 				for _, v := range h.Values {
 					if v.Quantity.Spec().Type == driver.Gauge {
 						t.Fatalf("%s ended and has %v", key, v.Quantity)
 					}
+					values[fmt.Sprint(v.Quantity, v.Labels)] = v.Value
 				}
 				if _, known := ends[key]; !known {
 					ends[key] = kept{ended: s.Time}
 				}
+				for name, was := range ends[key].values {
+					if now, there := values[name]; !there || now < was {
+						t.Fatalf("%s ended with %s of %v and now has %v", key, name, was, now)
+					}
+				}
+				ends[key] = kept{ends[key].ended, values}
 				infos := len(x.matching("dra_claim_info", "resourceclaim_name="+h.Name)) + len(x.matching("dra_pod_info", "pod="+h.Name))
 				if infos == 0 {
 					t.Fatalf("%s is kept without its info", key)

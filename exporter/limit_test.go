@@ -129,17 +129,18 @@ func TestLimitEvictsTheOldest(t *testing.T) {
 
 // Whole families are dropped, pods before claims before devices, and come back only where there is room to spare.
 func TestLimitDropsFamilies(t *testing.T) {
-	live := func(max int) (*history, exposition) {
+	live := func(most int) (*history, exposition) {
 		h := newHistory(t)
-		h.ledger = NewLedger(LedgerConfig{Retention: testRetention, MaxSeries: max})
+		h.ledger = NewLedger(LedgerConfig{Retention: testRetention, MaxSeries: most})
 		for i := range 5 {
 			h.hold(fmt.Sprintf("c%d", i), fmt.Sprintf("p%d", i))
 		}
 		h.energy(1)
-		return h, h.tick(time.Second)
+		x := h.tick(time.Second)
+		return h, x
 	}
-	h, x := live(0)
-	whole := x.series()
+	_, all := live(0)
+	whole := all.series()
 	dropped := func(x exposition) string {
 		var out []string
 		for _, name := range families() {
@@ -150,14 +151,14 @@ func TestLimitDropsFamilies(t *testing.T) {
 		return strings.Join(out, " ")
 	}
 	last := ""
-	for max := whole; max > 0; max-- {
-		h, x = live(max)
-		if h.last.Series > max || h.last.Series+h.last.Dropped != whole {
-			t.Errorf("at most %d: %d series, %d dropped of %d", max, h.last.Series, h.last.Dropped, whole)
+	for most := whole; most > 0; most-- {
+		h, x := live(most)
+		if h.last.Series > most || h.last.Series+h.last.Dropped != whole {
+			t.Errorf("at most %d: %d series, %d dropped of %d", most, h.last.Series, h.last.Dropped, whole)
 		}
 		if got := dropped(x); got != last {
 			if !strings.HasPrefix(got, last) {
-				t.Errorf("at most %d: dropped are %q, before %q", max, got, last)
+				t.Errorf("at most %d: dropped are %q, before %q", most, got, last)
 			}
 			last = got
 		}
@@ -166,12 +167,12 @@ func TestLimitDropsFamilies(t *testing.T) {
 		t.Errorf("in the end %q are dropped", last)
 	}
 
-	h, x = live(whole - 1)
+	h, x := live(whole - 1)
 	if dropped(x) != "pod" {
 		t.Fatalf("dropped are %q", dropped(x))
 	}
 	h.free("c4") // there is room for all, but hardly
-	if x = h.tick(time.Second); h.ledger.limit.keep == 0 {
+	if h.tick(time.Second); h.ledger.limit.keep == 0 {
 		t.Error("families come back where there is no room to spare")
 	}
 	for i := range 4 {

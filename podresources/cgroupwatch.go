@@ -69,7 +69,7 @@ func (w *cgroupWatch) run(ctx context.Context) error {
 			return ctx.Err()
 		case event := <-events:
 			w.handle(event)
-		case <-failures: // more happened than the kernel could queue
+		case <-failures: //nolint:errcheck // whatever it says, more happened than the kernel could queue
 			w.rescan()
 		case <-timer.C:
 			w.rescan()

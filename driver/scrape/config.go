@@ -192,7 +192,10 @@ func (p *parsedEndpoint) resolve(dir string) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	e.Client.SetDirectory(dir)
-	return e, e.check()
+	if err := e.check(); err != nil {
+		return Endpoint{}, err
+	}
+	return e, nil
 }
 
 // override puts the endpoint's own fields in place of the preset's.
@@ -333,7 +336,10 @@ func (m Metric) rule(rank int) (rule, error) {
 			return rule{}, fmt.Errorf("where: %.64q is no label name", name)
 		}
 	}
-	return r, m.addLabels(&r)
+	if err := m.addLabels(&r); err != nil {
+		return rule{}, err
+	}
+	return r, nil
 }
 
 // addLabels finds a value for each label of the quantity. One of a closed list must have one; another may be empty.

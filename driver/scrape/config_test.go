@@ -93,7 +93,7 @@ func TestParseConfigErrors(t *testing.T) {
 		{"no YAML", "endpoints: [", "yaml: line 1: did not find expected node content"},
 		{"empty", "", "endpoints: 0 of them; 1 to 100 can be used"},
 		{"unknown top field", minimal + "\nglobal: {}", "line 9: field global not found"},
-		{"unknown field", endpoint("url:", "adress: x\n  url:"), `endpoint "vendor": line 4: field adress not found`},
+		{"unknown field", endpoint("url:", "location: x\n  url:"), `endpoint "vendor": line 4: field location not found`},
 		{"unknown field of a metric", metric("{name: x, quantity: power, factor: 2}"), `endpoint "vendor": line 7: field factor not found`},
 		{"field twice", endpoint("url:", "url: x\n  url:"), `endpoint "vendor": line 5: field url already set`},
 		{"wrong type", endpoint("vendor", "[a]"), `endpoint 1: line 3: cannot unmarshal !!seq into string`},

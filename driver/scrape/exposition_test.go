@@ -65,7 +65,7 @@ func TestParseExposition(t *testing.T) {
 		{"types", "# HELP a b\n# TYPE a counter\n# UNIT a b\n# TYPE  b\n#TYPE c gauge\na 1\n", false, []string{"type a counter", "a 1"}},
 		{"unwanted is not parsed", "x{ 1\nxy }\na 1\n", false, []string{"a 1"}},
 		{
-			"bad lines cost themselves", "a{b=\"c} 1\na{b} 1\na\na 1 2 3\na one\na 1 2.5\na 0x1\na 1_0\na{b=\"\\x\"} 1\na 2\n", false,
+			"bad lines cost themselves", "a{b=\"c} 1\na{b} 1\na{}\na 1 2 3\na one\na 1 2.5\na 0x1\na 1_0\na{b=\"\\x\"} 1\na 2\n", false,
 			append(slices.Repeat([]string{"reject malformed"}, 9), "a 2"),
 		},
 		{"label twice", `a{b="c",b="d"} 1`, false, []string{"reject malformed"}},
@@ -135,7 +135,7 @@ func FuzzParseSample(f *testing.F) {
 func outside(line string, s sample) bool {
 	name, _, _ := strings.Cut(line, "{")
 	after := line[len(leadingName([]byte(line))):]
-	return after != "" && !strings.Contains(" \t{", after[:1]) || strings.Contains(name, `"`) || strings.Contains(line, `{"`) || strings.Contains(line, `,"`) || strings.Contains(line, ` "`) ||
+	return after != "" && !strings.ContainsAny(after[:1], " \t{") || strings.Contains(name, `"`) || strings.Contains(line, `{"`) || strings.Contains(line, `,"`) || strings.Contains(line, ` "`) ||
 		strings.Contains(line, "\t\"") || len(s.labels) >= maxLabels
 }
 

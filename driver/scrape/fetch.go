@@ -100,7 +100,7 @@ func fetch(ctx context.Context, client *http.Client, url string, v visitor) erro
 // bare takes away the method and URL that net/http puts before an error: the caller names the endpoint.
 func bare(err error) error {
 	type wrapper interface{ Unwrap() error }
-	if w, ok := err.(wrapper); ok { //nolint:errorlint // the outermost layer only
+	if w, ok := err.(wrapper); ok {
 		return w.Unwrap()
 	}
 	return err

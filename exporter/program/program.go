@@ -124,7 +124,10 @@ func parse(args []string, sources []Source, stdout io.Writer) (o *options, comma
 	if command, err = app.Parse(args); err != nil {
 		return o, command, named(app, args, err)
 	}
-	return o, command, o.check()
+	if err := o.check(); err != nil {
+		return o, command, err
+	}
+	return o, command, nil
 }
 
 // named adds to kingpin's error the flag, or the environment variable, whose value it is about: kingpin does not tell. To

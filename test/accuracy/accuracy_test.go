@@ -49,7 +49,7 @@ const (
 // Pods of 2 to 7 s, back to back on each of 8 GPUs, scraped every 15 s: each pod's energy and active time, from the raw
 // samples, against the truth.
 func TestShortPods(t *testing.T) {
-	root, err := os.MkdirTemp("", "acc") // t.TempDir's path is too long for a socket
+	root, err := os.MkdirTemp("", "acc") //nolint:usetesting // t.TempDir's path is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
