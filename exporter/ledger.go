@@ -47,7 +47,8 @@ func NewLedger(config LedgerConfig) *Ledger {
 const patience = 2 * time.Second
 
 // forget is how long a device that neither inventory nor claims know any more, or a counter that is not read any
-// more, holds back what depends on it.
+// more, holds back what depends on it; and how far back it is known who held a device, for counters that are read late
+// or for the first time and tell since when they count.
 const forget = 10 * time.Minute
 
 // Advance takes the result of a tick into the books and returns the new snapshot. Time does not run backwards: now is
@@ -113,7 +114,7 @@ func (l *Ledger) hold(d *device, shares []Share, when dating, now time.Time) {
 	// Whatever the dates said, who holds the device now is what the kubelet says.
 	last := &d.timeline[len(d.timeline)-1]
 	*last = l.segment(d, shares, last.from, last.from, now)
-	d.timeline = d.timeline.since(d.unsettled(now))
+	d.timeline = d.timeline.since(now.Add(-forget))
 	d.shares = shares
 	d.closeAccounts()
 }
