@@ -54,7 +54,7 @@ type total struct {
 // open makes room for all of the device's attributed counters.
 func (a *account) open(counters []*counter) {
 	for i := len(a.totals); i < len(counters); i++ {
-		a.totals = append(a.totals, total{counter: counters[i], labels: counters[i].with(a.labels)})
+		a.totals = append(a.totals, total{counter: counters[i], labels: a.device.pool.join(a.labels, counters[i].names, counters[i].key.labels)})
 	}
 }
 
@@ -85,7 +85,7 @@ func (b *book) account(d *device, namespace, name string, born, now time.Time) *
 	key := accountKey{namespace, name, d.id}
 	a := b.accounts[key]
 	if a == nil {
-		a = &account{key: key, device: d, labels: holderLabels(b.holder, key), born: born, active: now}
+		a = &account{key: key, device: d, labels: d.pool.holder(b.holder, key), born: born, active: now}
 		b.accounts[key] = a
 		b.order = nil
 	}

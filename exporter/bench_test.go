@@ -152,33 +152,43 @@ func benchTick(b *testing.B, part string, devices, pods int) {
 	}
 }
 
-// BenchmarkScrape is what one scrape costs, in text without compression.
+// BenchmarkScrape is what one scrape costs, without compression: in text, and as protobuf, which carries created
+// timestamps.
 func BenchmarkScrape(b *testing.B) {
-	sizes(b, func(b *testing.B, devices, pods int) {
-		n := newNode(devices, pods)
-		l := NewLedger(testConfig())
-		var s *Snapshot
-		for range 3 {
-			n.tick()
-			s = l.Advance(Join(n.in), n.now)
+	for name, format := range map[string]expfmt.FormatType{"text": expfmt.TypeTextPlain, "protobuf": expfmt.TypeProtoDelim} {
+		b.Run(name, func(b *testing.B) {
+			sizes(b, func(b *testing.B, devices, pods int) {
+				benchScrape(b, expfmt.NewFormat(format).WithEscapingScheme(model.NoEscaping), devices, pods) // as Prometheus 3 asks
+			})
+		})
+	}
+}
+
+func benchScrape(b *testing.B, format expfmt.Format, devices, pods int) {
+	n := newNode(devices, pods)
+	l := NewLedger(testConfig())
+	var s *Snapshot
+	for range 3 {
+		n.tick()
+		s = l.Advance(Join(n.in), n.now)
+	}
+	g := NewGatherer(prometheus.NewRegistry(), func() *Snapshot { return s }, 0)
+	var out bytes.Buffer
+	b.ReportAllocs()
+	for b.Loop() {
+		out.Reset()
+		families, done, err := g.Gather()
+		if err != nil {
+			b.Fatal(err)
 		}
-		g := NewGatherer(prometheus.NewRegistry(), func() *Snapshot { return s }, 0)
-		var out bytes.Buffer
-		b.ReportAllocs()
-		for b.Loop() {
-			out.Reset()
-			families, err := g.Gather()
-			if err != nil {
+		e := expfmt.NewEncoder(&out, format)
+		for _, f := range families {
+			if err := e.Encode(f); err != nil {
 				b.Fatal(err)
 			}
-			e := expfmt.NewEncoder(&out, expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(model.NoEscaping)) // as Prometheus 3 asks
-			for _, f := range families {
-				if err := e.Encode(f); err != nil {
-					b.Fatal(err)
-				}
-			}
 		}
-		b.ReportMetric(float64(s.Series), "series")
-		b.ReportMetric(float64(out.Len()), "bytes")
-	})
+		done()
+	}
+	b.ReportMetric(float64(s.Series), "series")
+	b.ReportMetric(float64(out.Len()), "bytes")
 }

@@ -3,6 +3,7 @@ package exporter
 import (
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,6 +23,7 @@ type Gatherer struct {
 	latest   func() *Snapshot
 	zeroHold time.Duration
 	families []Family
+	memory   sync.Pool // of *rendering
 }
 
 // NewGatherer returns a Gatherer. latest returns nil before the first snapshot. A counter that was first exported less
@@ -34,27 +36,33 @@ func NewGatherer(registry prometheus.Gatherer, latest func() *Snapshot, zeroHold
 	return g
 }
 
-// Gather implements prometheus.Gatherer. The families are sorted by name.
-func (g *Gatherer) Gather() ([]*dto.MetricFamily, error) {
+// Gather implements prometheus.TransactionalGatherer. The families are sorted by name. They are made in memory that is
+// used again once done was called.
+func (g *Gatherer) Gather() (families []*dto.MetricFamily, done func(), err error) {
 	own, err := g.registry.Gather()
 	s := g.latest()
 	if s == nil {
-		return own, err
+		return own, func() {}, err
 	}
-	r := newRendering(g, s)
-	s.walk(emission{sink: r})
+	r, _ := g.memory.Get().(*rendering)
+	if r == nil {
+		r = newRendering(g.families)
+	}
+	r.begin(s, g.zeroHold)
+	s.walk(emission{sink: r, pool: s.labels})
 	out := slices.Concat(own, r.finish())
 	slices.SortFunc(out, func(a, b *dto.MetricFamily) int { return strings.Compare(a.GetName(), b.GetName()) })
-	return out, err
+	return out, func() { g.memory.Put(r) }, err
 }
 
-// rendering is a sink that makes metric families.
+// rendering is a sink that makes metric families. It can be used again: its families and metrics are then those of
+// another snapshot.
 type rendering struct {
-	g        *Gatherer
 	keep     int
 	held     time.Time // counters first exported after it are held at 0
-	families [numFamilies]*dto.MetricFamily
-	slab     []metric // memory for many metrics at once
+	families [numFamilies]dto.MetricFamily
+	slabs    [][]metric // memory for many metrics at once
+	used     int        // metrics
 	born     map[time.Time]*timestamppb.Timestamp
 }
 
@@ -66,29 +74,50 @@ type metric struct {
 	value   float64
 }
 
-func newRendering(g *Gatherer, s *Snapshot) *rendering {
-	r := &rendering{g: g, keep: s.keep, born: map[time.Time]*timestamppb.Timestamp{}}
-	if g.zeroHold > 0 {
-		r.held = s.Time.Add(-g.zeroHold)
+const slabSize = 256
+
+func newRendering(families []Family) *rendering {
+	r := &rendering{}
+	for id := range r.families {
+		desc, f := &families[id], &r.families[id]
+		f.Name, f.Help, f.Type = &desc.Name, &desc.Help, dto.MetricType_GAUGE.Enum()
+		if desc.Type == driver.Counter {
+			f.Type = dto.MetricType_COUNTER.Enum()
+		}
+		if desc.Unit != "" {
+			f.Unit = &desc.Unit
+		}
 	}
 	return r
 }
 
-const slabSize = 256
+// begin empties the rendering for a snapshot.
+func (r *rendering) begin(s *Snapshot, zeroHold time.Duration) {
+	r.keep, r.used, r.held = s.keep, 0, time.Time{}
+	r.born = map[time.Time]*timestamppb.Timestamp{}
+	if zeroHold > 0 {
+		r.held = s.Time.Add(-zeroHold)
+	}
+	for id := range r.families {
+		r.families[id].Metric = r.families[id].Metric[:0]
+	}
+}
+
+// next returns the memory of the next metric, as it was left by its last use.
+func (r *rendering) next() *metric {
+	if r.used == len(r.slabs)*slabSize {
+		r.slabs = append(r.slabs, make([]metric, slabSize))
+	}
+	m := &r.slabs[r.used/slabSize][r.used%slabSize]
+	r.used++
+	return m
+}
 
 func (r *rendering) put(id familyID, labels []*dto.LabelPair, value float64, born, shown time.Time) {
 	if n, limited := rankOf(id); limited && int(n) < r.keep {
 		return
 	}
-	f := r.families[id]
-	if f == nil {
-		f = r.family(id)
-	}
-	if len(r.slab) == 0 {
-		r.slab = make([]metric, slabSize)
-	}
-	m := &r.slab[0]
-	r.slab = r.slab[1:]
+	f, m := &r.families[id], r.next()
 	m.Label = labels
 	m.value = value
 	if f.GetType() == dto.MetricType_COUNTER {
@@ -97,25 +126,12 @@ func (r *rendering) put(id familyID, labels []*dto.LabelPair, value float64, bor
 		}
 		m.counter.Value = &m.value
 		m.counter.CreatedTimestamp = r.timestamp(born)
-		m.Counter = &m.counter
+		m.Counter, m.Gauge = &m.counter, nil
 	} else {
 		m.gauge.Value = &m.value
-		m.Gauge = &m.gauge
+		m.Gauge, m.Counter = &m.gauge, nil
 	}
 	f.Metric = append(f.Metric, &m.Metric)
-}
-
-func (r *rendering) family(id familyID) *dto.MetricFamily {
-	desc := &r.g.families[id]
-	f := &dto.MetricFamily{Name: new(desc.Name), Help: new(desc.Help), Type: dto.MetricType_GAUGE.Enum()}
-	if desc.Type == driver.Counter {
-		f.Type = dto.MetricType_COUNTER.Enum()
-	}
-	if desc.Unit != "" {
-		f.Unit = new(desc.Unit)
-	}
-	r.families[id] = f
-	return f
 }
 
 // timestamp shares one message among the many counters of the same birth.
@@ -131,10 +147,11 @@ func (r *rendering) timestamp(t time.Time) *timestamppb.Timestamp {
 	return ts
 }
 
+// finish returns the families that have metrics.
 func (r *rendering) finish() []*dto.MetricFamily {
 	var out []*dto.MetricFamily
-	for _, f := range &r.families {
-		if f != nil {
+	for id := range r.families {
+		if f := &r.families[id]; len(f.Metric) > 0 {
 			out = append(out, f)
 		}
 	}

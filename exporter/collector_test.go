@@ -67,7 +67,7 @@ func TestGatherer(t *testing.T) {
 		t.Errorf("before the first snapshot: %s", got)
 	}
 	latest = h.last
-	families, err := g.Gather()
+	families, _, err := g.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestZeroHold(t *testing.T) {
 		{0, 45, 100}, {3 * time.Second, 45, 100}, {4 * time.Second, 45, 100}, {4*time.Second + 1, 0, 100}, {10 * time.Second, 0, 100}, {11 * time.Second, 0, 0},
 	} {
 		g := NewGatherer(prometheus.NewRegistry(), func() *Snapshot { return h.last }, tc.hold)
-		families, err := g.Gather()
+		families, _, err := g.Gather()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestZeroHoldOfLateCounter(t *testing.T) {
 	io(0)
 	io(100)
 	value := func(hold time.Duration) float64 {
-		families, err := NewGatherer(prometheus.NewRegistry(), func() *Snapshot { return h.last }, hold).Gather()
+		families, _, err := NewGatherer(prometheus.NewRegistry(), func() *Snapshot { return h.last }, hold).Gather()
 		if err != nil {
 			t.Fatal(err)
 		}

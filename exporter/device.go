@@ -12,6 +12,7 @@ import (
 // device is the ledger's books of one device.
 type device struct {
 	id     driver.ID
+	pool   *labelPool
 	labels []*dto.LabelPair
 	seen   time.Time // the last tick that knew it
 	clock  time.Time // the present tick
@@ -34,9 +35,9 @@ type device struct {
 	measured  bool // activity was measured at this tick
 }
 
-func newDevice(id driver.ID, now time.Time) *device {
-	labels := deviceLabels(id)
-	d := &device{id: id, labels: labels, born: now, nobody: account{labels: labels, born: now}}
+func newDevice(id driver.ID, pool *labelPool, now time.Time) *device {
+	labels := pool.device(id)
+	d := &device{id: id, pool: pool, labels: labels, born: now, nobody: account{labels: labels, born: now}}
 	d.nobody.device = d
 	return d
 }
@@ -80,7 +81,7 @@ func (d *device) meter(key seriesKey) *meter {
 	if m := d.findMeter(key); m != nil {
 		return m
 	}
-	m := newMeter(key, d.labels)
+	m := newMeter(key, d.labels, d.pool)
 	d.meters = append(d.meters, m)
 	slices.SortFunc(d.meters, func(a, b *meter) int { return a.key.compare(b.key) })
 	return m
@@ -124,7 +125,7 @@ func (d *device) counter(key seriesKey, now time.Time) *counter {
 		return c
 	}
 	names := labelNames(key.quantity)
-	c := &counter{key: key, index: -1, born: now, labels: joinLabels(d.labels, names, key.labels), names: names}
+	c := &counter{key: key, index: -1, born: now, labels: d.pool.join(d.labels, names, key.labels), names: names}
 	if key.quantity.Spec().Sharing == driver.Additive {
 		c.index = len(d.attributed)
 		d.attributed = append(d.attributed, c)

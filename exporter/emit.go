@@ -22,7 +22,7 @@ type sink interface {
 // emission walks a snapshot for a sink.
 type emission struct {
 	sink
-	bare bool // the sink needs no labels: they are not made
+	pool *labelPool // nil: the sink needs no labels, and none are made
 }
 
 // walk puts every series of the snapshot into the emission's sink. What is dropped is left to the sink.
@@ -64,17 +64,14 @@ func (u unresolved) compare(other unresolved) int {
 }
 
 func (e emission) pairs(namesAndValues ...string) []*dto.LabelPair {
-	if e.bare {
-		return nil
-	}
-	return pairs(namesAndValues...)
+	return e.with(nil, namesAndValues...)
 }
 
 func (e emission) with(base []*dto.LabelPair, more ...string) []*dto.LabelPair {
-	if e.bare {
+	if e.pool == nil {
 		return nil
 	}
-	return withPairs(base, more...)
+	return e.pool.row(base, more...)
 }
 
 func (e emission) gauge(id familyID, labels []*dto.LabelPair, value float64) {
@@ -167,7 +164,7 @@ func (e emission) shares(d *DeviceSnapshot) {
 			attribution = AttributionNone
 		}
 		claim := func(more ...string) []*dto.LabelPair {
-			if e.bare {
+			if e.pool == nil {
 				return nil
 			}
 			return e.pairs(append([]string{

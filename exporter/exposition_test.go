@@ -37,9 +37,9 @@ func text(t failer, s *Snapshot) string {
 	return encode(t, gatherer(s), expfmt.NewFormat(expfmt.TypeTextPlain))
 }
 
-func encode(t failer, g prometheus.Gatherer, format expfmt.Format) string {
+func encode(t failer, g prometheus.TransactionalGatherer, format expfmt.Format) string {
 	t.Helper()
-	families, err := g.Gather()
+	families, _, err := g.Gather()
 	if err != nil {
 		t.Fatalf("gather: %v", err)
 	}
@@ -187,7 +187,7 @@ func quotedLen(s string) int {
 // lint holds the families' names and help to promlint.
 func lint(t *testing.T, s *Snapshot) {
 	t.Helper()
-	families, err := gatherer(s).Gather()
+	families, _, err := gatherer(s).Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,50 +4,95 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"sync"
 
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// labelPair is the memory of one dto.LabelPair. The pairs of a series lie side by side, since most of the time of a
-// scrape is spent waiting for them.
-type labelPair struct {
-	dto.LabelPair
-	name, value string
+// labelPool makes label pairs. One pair serves all series that have it: most of the time of a scrape is spent waiting
+// for the memory of the pairs, and so few of them lie in the processor's cache.
+type labelPool struct {
+	mu    sync.Mutex
+	pairs map[[2]string]*dto.LabelPair
+	rows  map[string][]*dto.LabelPair
+	key   []byte // of a row
 }
 
-// pairs makes label pairs of names and values in turns, sorted by name as Prometheus wants them.
-func pairs(namesAndValues ...string) []*dto.LabelPair { return withPairs(nil, namesAndValues...) }
+// maxPooled bounds the pairs, and the rows, that a pool keeps. When there are more it begins anew: who has one keeps it.
+const maxPooled = 1 << 15
 
-// withPairs returns base with label pairs of names and values in turns, sorted by name. The base is not changed.
-func withPairs(base []*dto.LabelPair, namesAndValues ...string) []*dto.LabelPair {
-	slab := make([]labelPair, len(namesAndValues)/2)
-	out := append(make([]*dto.LabelPair, 0, len(base)+len(slab)), base...)
-	for i := range slab {
-		p := &slab[i]
-		p.name, p.value = namesAndValues[2*i], namesAndValues[2*i+1]
-		p.Name, p.Value = &p.name, &p.value
-		out = append(out, &p.LabelPair)
+func newLabelPool() *labelPool {
+	return &labelPool{pairs: map[[2]string]*dto.LabelPair{}, rows: map[string][]*dto.LabelPair{}}
+}
+
+// row is with, for what is asked for again at every scrape. It must not be changed.
+func (p *labelPool) row(base []*dto.LabelPair, namesAndValues ...string) []*dto.LabelPair {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.key = p.key[:0]
+	for _, pair := range base {
+		p.key = append(append(append(append(p.key, *pair.Name...), 0xff), *pair.Value...), 0xff) // no UTF-8 has this byte
+	}
+	for _, s := range namesAndValues {
+		p.key = append(append(p.key, s...), 0xff)
+	}
+	row := p.rows[string(p.key)]
+	if row == nil {
+		if len(p.rows) >= maxPooled {
+			clear(p.rows)
+		}
+		row = p.make(base, namesAndValues)
+		p.rows[string(p.key)] = row
+	}
+	return row
+}
+
+// with returns base with label pairs of names and values in turns, sorted by name as Prometheus wants them. The base is
+// not changed.
+func (p *labelPool) with(base []*dto.LabelPair, namesAndValues ...string) []*dto.LabelPair {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.make(base, namesAndValues)
+}
+
+func (p *labelPool) make(base []*dto.LabelPair, namesAndValues []string) []*dto.LabelPair {
+	out := append(make([]*dto.LabelPair, 0, len(base)+len(namesAndValues)/2), base...)
+	for i := 0; i < len(namesAndValues); i += 2 {
+		out = append(out, p.pair(namesAndValues[i], namesAndValues[i+1]))
 	}
 	sortLabels(out)
 	return out
+}
+
+func (p *labelPool) pair(name, value string) *dto.LabelPair {
+	key := [2]string{name, value}
+	pair := p.pairs[key]
+	if pair == nil {
+		if len(p.pairs) >= maxPooled {
+			clear(p.pairs)
+		}
+		pair = &dto.LabelPair{Name: &key[0], Value: &key[1]}
+		p.pairs[key] = pair
+	}
+	return pair
 }
 
 func sortLabels(l []*dto.LabelPair) {
 	slices.SortFunc(l, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
 }
 
-func deviceLabels(id driver.ID) []*dto.LabelPair {
-	return pairs("driver", id.Driver, "pool", id.Pool, "device", id.Device)
+func (p *labelPool) device(id driver.ID) []*dto.LabelPair {
+	return p.with(nil, "driver", id.Driver, "pool", id.Pool, "device", id.Device)
 }
 
-func holderLabels(holder string, k accountKey) []*dto.LabelPair {
-	return pairs("namespace", k.Namespace, holder, k.Name, "driver", k.Device.Driver, "pool", k.Device.Pool, "device", k.Device.Device)
+func (p *labelPool) holder(holder string, k accountKey) []*dto.LabelPair {
+	return p.with(nil, "namespace", k.Namespace, holder, k.Name, "driver", k.Device.Driver, "pool", k.Device.Pool, "device", k.Device.Device)
 }
 
-// joinLabels returns base with the quantity's labels; without any it is base itself.
-func joinLabels(base []*dto.LabelPair, names []string, values driver.Labels) []*dto.LabelPair {
+// join returns base with the quantity's labels; without any it is base itself.
+func (p *labelPool) join(base []*dto.LabelPair, names []string, values driver.Labels) []*dto.LabelPair {
 	if len(names) == 0 {
 		return base
 	}
@@ -55,7 +100,7 @@ func joinLabels(base []*dto.LabelPair, names []string, values driver.Labels) []*
 	for i, name := range names {
 		more = append(more, name, values[i])
 	}
-	return withPairs(base, more...)
+	return p.with(base, more...)
 }
 
 func labelNames(q driver.Quantity) []string {

@@ -88,7 +88,7 @@ func fixedRank(id familyID) rank {
 // apply counts the snapshot's series and decides what of it is exported.
 func (l *limiter) apply(ledger *Ledger, s *Snapshot) {
 	var c counting
-	s.walk(emission{sink: &c, bare: true})
+	s.walk(emission{sink: &c})
 	if l.max <= 0 {
 		s.Series = c.atLeast(0)
 		return
@@ -96,7 +96,7 @@ func (l *limiter) apply(ledger *Ledger, s *Snapshot) {
 	if over := c.atLeast(0) - l.max; over > 0 {
 		l.evicted = append(l.evicted, ledger.evict(s, over)...)
 		c = counting{}
-		s.walk(emission{sink: &c, bare: true})
+		s.walk(emission{sink: &c})
 	}
 	for l.keep < int(numRanks) && c.atLeast(l.keep) > l.max {
 		l.keep++

@@ -33,11 +33,11 @@ type meter struct {
 	sum      seriesKey // that counter
 }
 
-func newMeter(key seriesKey, base []*dto.LabelPair) *meter {
+func newMeter(key seriesKey, base []*dto.LabelPair, pool *labelPool) *meter {
 	spec := key.quantity.Spec()
 	m := &meter{
 		key:      key,
-		labels:   joinLabels(base, labelNames(key.quantity), key.labels),
+		labels:   pool.join(base, labelNames(key.quantity), key.labels),
 		additive: spec.Sharing == driver.Additive,
 		counts:   spec.Type == driver.Counter,
 	}
@@ -87,11 +87,6 @@ type counter struct {
 	source  string
 	labels  []*dto.LabelPair
 	names   []string // of the quantity's labels
-}
-
-// with returns labels joined with the counter's own.
-func (c *counter) with(labels []*dto.LabelPair) []*dto.LabelPair {
-	return joinLabels(labels, c.names, c.key.labels)
 }
 
 // increment returns what a hardware counter counted between two readings, and since when. A counter that its source

@@ -2,6 +2,8 @@ package exporter
 
 import (
 	"cmp"
+	"iter"
+	"maps"
 	"slices"
 	"time"
 
@@ -10,8 +12,19 @@ import (
 
 // names remembers the claims and pods that hold devices, or did within the retention, with what identifies them.
 type names struct {
-	claims map[podresources.Claim]*name
-	pods   map[podresources.Pod]*name
+	claims roster[podresources.Claim]
+	pods   roster[podresources.Pod]
+}
+
+// roster holds names by key.
+type roster[K key[K]] struct {
+	names map[K]*name
+	order []K // sorted; nil: to be made anew
+}
+
+type key[K any] interface {
+	comparable
+	Compare(other K) int
 }
 
 type name struct {
@@ -23,7 +36,7 @@ type name struct {
 }
 
 func newNames() names {
-	return names{claims: map[podresources.Claim]*name{}, pods: map[podresources.Pod]*name{}}
+	return names{claims: roster[podresources.Claim]{names: map[podresources.Claim]*name{}}, pods: roster[podresources.Pod]{names: map[podresources.Pod]*name{}}}
 }
 
 // observe notes who holds something now. The newest UID wins, an unknown one does not overwrite a known one.
@@ -31,22 +44,23 @@ func (n *names) observe(devices []JoinedDevice, now time.Time) {
 	for i := range devices {
 		for j := range devices[i].Shares {
 			s := &devices[i].Shares[j]
-			claim := noted(n.claims, s.Claim, s.ClaimUID, now)
+			claim := n.claims.note(s.Claim, s.ClaimUID, now)
 			if !s.AllocatedAt.IsZero() {
 				claim.allocatedAt = s.AllocatedAt
 			}
 			for _, h := range s.Holders {
-				noted(n.pods, h.Pod, h.UID, now)
+				n.pods.note(h.Pod, h.UID, now)
 			}
 		}
 	}
 }
 
-func noted[K comparable](m map[K]*name, key K, uid string, now time.Time) *name {
-	n := m[key]
+func (r *roster[K]) note(key K, uid string, now time.Time) *name {
+	n := r.names[key]
 	if n == nil {
 		n = &name{}
-		m[key] = n
+		r.names[key] = n
+		r.order = nil
 	}
 	n.seen, n.uid = now, cmp.Or(uid, n.uid)
 	return n
@@ -55,10 +69,10 @@ func noted[K comparable](m map[K]*name, key K, uid string, now time.Time) *name 
 // keep notes of which claims and pods there are accounts: these need their names, and show them while the accounts show.
 func (n *names) keep(claims, pods *book, now time.Time, retention time.Duration) {
 	for key, a := range claims.accounts {
-		n.claims[podresources.Claim{Namespace: key.Namespace, Name: key.Name}].keep(now, a.exported(now, retention))
+		n.claims.names[podresources.Claim{Namespace: key.Namespace, Name: key.Name}].keep(now, a.exported(now, retention))
 	}
 	for key, a := range pods.accounts {
-		n.pods[podresources.Pod{Namespace: key.Namespace, Name: key.Name}].keep(now, a.exported(now, retention))
+		n.pods.names[podresources.Pod{Namespace: key.Namespace, Name: key.Name}].keep(now, a.exported(now, retention))
 	}
 }
 
@@ -78,14 +92,29 @@ func (n *name) exported(now time.Time, retention time.Duration) bool {
 }
 
 func (n *names) release(now time.Time, retention time.Duration) {
-	release(n.claims, now, retention)
-	release(n.pods, now, retention)
+	n.claims.release(now, retention)
+	n.pods.release(now, retention)
 }
 
-func release[K comparable](m map[K]*name, now time.Time, retention time.Duration) {
-	for key, n := range m {
+func (r *roster[K]) release(now time.Time, retention time.Duration) {
+	for key, n := range r.names {
 		if !n.kept.Equal(now) && !n.exported(now, retention) {
-			delete(m, key)
+			delete(r.names, key)
+			r.order = nil
+		}
+	}
+}
+
+// exported returns the names that are shown, in order.
+func (r *roster[K]) exported(now time.Time, retention time.Duration) iter.Seq2[K, *name] {
+	if r.order == nil {
+		r.order = slices.SortedFunc(maps.Keys(r.names), K.Compare)
+	}
+	return func(yield func(K, *name) bool) {
+		for _, key := range r.order {
+			if n := r.names[key]; n.exported(now, retention) && !yield(key, n) {
+				return
+			}
 		}
 	}
 }
@@ -106,21 +135,13 @@ type PodInfo struct {
 }
 
 func (n *names) snapshot(now time.Time, retention time.Duration) ([]ClaimInfo, []PodInfo) {
-	claims := make([]ClaimInfo, 0, len(n.claims))
-	for c, v := range n.claims {
-		if !v.exported(now, retention) {
-			continue
-		}
+	claims := make([]ClaimInfo, 0, len(n.claims.names))
+	for c, v := range n.claims.exported(now, retention) {
 		claims = append(claims, ClaimInfo{Claim: c, UID: v.uid, AllocatedAt: v.allocatedAt, Ended: !v.seen.Equal(now)})
 	}
-	slices.SortFunc(claims, func(a, b ClaimInfo) int { return a.Compare(b.Claim) })
-	pods := make([]PodInfo, 0, len(n.pods))
-	for p, v := range n.pods {
-		if !v.exported(now, retention) {
-			continue
-		}
+	pods := make([]PodInfo, 0, len(n.pods.names))
+	for p, v := range n.pods.exported(now, retention) {
 		pods = append(pods, PodInfo{Pod: p, UID: v.uid, Ended: !v.seen.Equal(now)})
 	}
-	slices.SortFunc(pods, func(a, b PodInfo) int { return a.Compare(b.Pod) })
 	return claims, pods
 }

@@ -15,7 +15,7 @@ import (
 
 // ServerConfig are the parts and settings of the HTTP side.
 type ServerConfig struct {
-	Gatherer       prometheus.Gatherer
+	Gatherer       prometheus.TransactionalGatherer
 	Latest         func() *Snapshot
 	Node           string
 	MetricsPath    string
@@ -30,7 +30,7 @@ type ServerConfig struct {
 // NewHandler returns the handler of all pages: the metrics, /healthz, /readyz, /api/v1/snapshot and the page at /.
 func NewHandler(c ServerConfig) http.Handler {
 	mux := http.NewServeMux()
-	metrics := promhttp.HandlerFor(c.Gatherer, promhttp.HandlerOpts{
+	metrics := promhttp.HandlerForTransactional(c.Gatherer, promhttp.HandlerOpts{
 		ErrorLog:                            c.ErrorLog,
 		ErrorHandling:                       promhttp.ContinueOnError,
 		EnableOpenMetrics:                   true,

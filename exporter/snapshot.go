@@ -22,6 +22,7 @@ type Snapshot struct {
 	Series  int // exported, without the exporter's own
 	Dropped int // not exported, for --max-series
 	keep    int // families of a lower rank are dropped
+	labels  *labelPool
 }
 
 // Up says whether a device is readable.
@@ -72,7 +73,7 @@ type Value struct {
 }
 
 func (l *Ledger) snapshot(r Result, now time.Time) *Snapshot {
-	s := &Snapshot{Time: now, Devices: make([]DeviceSnapshot, 0, len(r.Devices))}
+	s := &Snapshot{Time: now, labels: l.labels, Devices: make([]DeviceSnapshot, 0, len(r.Devices))}
 	for i := range r.Devices {
 		d := l.devices[r.Devices[i].ID]
 		s.Devices = append(s.Devices, d.snapshot(l.tick))
