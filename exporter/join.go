@@ -74,6 +74,7 @@ const (
 	GapNoMatch         Gap = "no_match"           // sources read the driver's other devices, but not this one
 	GapNotInstantiated Gap = "not_instantiated"   // a partition that is possible, and nobody holds
 	GapDuplicate       Gap = "duplicate_hardware" // another identity of the same hardware has the telemetry
+	GapAmbiguous       Gap = "ambiguous"          // only device nodes tell its hardware, and other devices have the same ones
 	GapUnreadable      Gap = "unreadable"         // its source knows it, or has read it before, and can not read it now
 )
 
@@ -111,6 +112,7 @@ type deviceFacts struct {
 	held     bool // by a claim without admin access
 	matched  bool // at least one sample is its own
 	shadowed bool // its hardware's sample went to another identity
+	unsure   bool // a sample may be its own, or that of another device
 }
 
 // collect makes the sorted list of devices with their shares.
@@ -280,8 +282,11 @@ func compareValues(a, b driver.Reading) int {
 // choose returns the position of the device that a sample belongs to, -1 for none. Where several identities share the
 // hardware (two drivers that publish the same GPU), the one that somebody holds has it, else the first.
 func (j *joiner) choose(sample *driver.Sample) int {
-	candidates := j.index.find(j.devices, sample)
+	candidates, unsure := j.index.find(j.devices, sample)
 	chosen := -1
+	for _, n := range unsure {
+		j.facts[n].unsure = true
+	}
 	for _, n := range candidates {
 		if chosen < 0 || (j.facts[n].held && !j.facts[chosen].held) {
 			chosen = n
@@ -328,6 +333,8 @@ func (j *joiner) gap(d *JoinedDevice, f deviceFacts) Gap {
 		return GapUnreadable
 	case f.shadowed:
 		return GapDuplicate
+	case f.unsure:
+		return GapAmbiguous
 	case d.Entry.Kind == driver.KindPartition && !f.held:
 		return GapNotInstantiated
 	case !f.listed:

@@ -117,6 +117,36 @@ func TestGaps(t *testing.T) {
 	}
 }
 
+// Device nodes that a CDI spec gives to all devices of a claim do not tell which of them is the hardware; a node of one's
+// own does.
+func TestSharedNodes(t *testing.T) {
+	all := []string{"/dev/gpu0", "/dev/gpu1", "/dev/gpuctl"}
+	samples := []driver.Sample{
+		sampleOf(driver.Hardware{UUID: "0", DeviceNodes: []string{"/dev/gpuctl", "/dev/gpu0"}}, watts(1)),
+		sampleOf(driver.Hardware{UUID: "1", DeviceNodes: []string{"/dev/gpuctl", "/dev/gpu1"}}, watts(2)),
+	}
+	for name, tc := range map[string]struct {
+		a, b  []string
+		wantA Gap
+		wantB Gap
+	}{
+		"all of them":          {all, all, GapAmbiguous, GapAmbiguous},
+		"one of their own":     {all[:1], all[1:2], GapNone, GapNone},
+		"and a common one":     {[]string{"/dev/gpu0", "/dev/gpuctl"}, []string{"/dev/gpu1", "/dev/gpuctl"}, GapNone, GapNone},
+		"the one that is left": {[]string{"/dev/gpu0", "/dev/gpuctl"}, []string{"/dev/gpuctl"}, GapNone, GapNone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := joined(map[string]driver.Hardware{"a": {DeviceNodes: tc.a}, "b": {DeviceNodes: tc.b}}, []string{"a", "b"}, samples...)
+			if d["a"].Gap != tc.wantA || d["b"].Gap != tc.wantB {
+				t.Errorf("the gaps are %q and %q, want %q and %q", d["a"].Gap, d["b"].Gap, tc.wantA, tc.wantB)
+			}
+			if tc.wantA == GapNone && (len(d["a"].Readings) != 1 || d["a"].Readings[0].Value != 1) {
+				t.Errorf("a reads %v", d["a"].Readings)
+			}
+		})
+	}
+}
+
 // An admin claim does not make an identity the held one.
 func TestAdminDoesNotHoldHardware(t *testing.T) {
 	admin := allocationOf("b", "root", "p0")

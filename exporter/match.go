@@ -49,29 +49,47 @@ func add(m map[string][]int, key string, i int) {
 // find returns the devices that are the hardware of the sample, by the best key that both have: the name that the
 // source was told, UUID, PCI address, network interface, RDMA device, device node. A key that contradicts a better
 // one is no match. Most keys are unique, so that the result is mostly one device.
-func (x *hardwareIndex) find(devices []JoinedDevice, sample *driver.Sample) []int {
+//
+// A node that several devices of one driver have does not tell them apart, since a CDI spec may name the nodes of all
+// devices of a claim: such devices are unsure.
+func (x *hardwareIndex) find(devices []JoinedDevice, sample *driver.Sample) (found, unsure []int) {
 	h := &sample.Hardware
 	if sample.Device != "" {
-		return x.name[[2]string{sample.Driver, sample.Device}]
+		return x.name[[2]string{sample.Driver, sample.Device}], nil
 	}
 	if found := fitting(devices, sample, x.uuid[strings.ToLower(h.UUID)]); found != nil {
-		return found
+		return found, nil
 	}
 	if found := fitting(devices, sample, x.pci[h.PCI]); found != nil {
-		return found
+		return found, nil
 	}
 	if found := fitting(devices, sample, x.netdev[h.NetDev]); found != nil {
-		return found
+		return found, nil
 	}
 	if found := fitting(devices, sample, x.rdma[h.RDMADev]); found != nil {
-		return found
+		return found, nil
 	}
 	for _, node := range h.DeviceNodes {
-		if found := fitting(devices, sample, x.node[node]); found != nil {
-			return found
+		found := fitting(devices, sample, x.node[node])
+		if found == nil {
+			continue
+		}
+		if !sameDriver(devices, found) {
+			return found, nil
+		}
+		unsure = append(unsure, found...)
+	}
+	return nil, unsure
+}
+
+// sameDriver tells whether two of the devices are of one driver.
+func sameDriver(devices []JoinedDevice, found []int) bool {
+	for i, n := range found {
+		if slices.ContainsFunc(found[:i], func(m int) bool { return devices[m].ID.Driver == devices[n].ID.Driver }) {
+			return true
 		}
 	}
-	return nil
+	return false
 }
 
 // fitting returns those candidates that the sample's other keys do not contradict; nil for none.
