@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"unicode/utf8"
 
@@ -26,9 +27,12 @@ type failer interface {
 // exposition is a scrape, parsed again: the value of each series by family and sorted labels.
 type exposition map[string]map[string]float64
 
+// theGatherer's families are made once: the property tests scrape many thousand times.
+var theGatherer = sync.OnceValue(func() *Gatherer { return NewGatherer(prometheus.NewRegistry(), nil, 0) })
+
 // gatherer returns a Gatherer of one snapshot.
 func gatherer(s *Snapshot) *Gatherer {
-	return NewGatherer(prometheus.NewRegistry(), func() *Snapshot { return s }, 0)
+	return &Gatherer{registry: theGatherer().registry, latest: func() *Snapshot { return s }, families: theGatherer().families}
 }
 
 // text returns the scrape in the text format.
@@ -102,13 +106,13 @@ func typeLines(written string) []string {
 	return out
 }
 
-func describedFamilies() map[string]Family {
+var describedFamilies = sync.OnceValue(func() map[string]Family {
 	out := map[string]Family{}
 	for _, f := range Families() {
 		out[f.Name] = f
 	}
 	return out
-}
+})
 
 // labelKey returns the labels of a series as name="value" in order, and holds their names to the family's.
 func labelKey(t failer, f *Family, m *dto.Metric) string {

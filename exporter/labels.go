@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	dto "github.com/prometheus/client_model/go"
 
@@ -14,17 +15,44 @@ import (
 // labelPool makes label pairs. One pair serves all series that have it: most of the time of a scrape is spent waiting
 // for the memory of the pairs, and so few of them lie in the processor's cache.
 type labelPool struct {
-	mu    sync.Mutex
-	pairs map[[2]string]*dto.LabelPair
-	rows  map[string][]*dto.LabelPair
-	key   []byte // of a row
+	mu      sync.Mutex
+	pairs   recent[[2]string, *dto.LabelPair]
+	rows    recent[string, []*dto.LabelPair]
+	key     []byte // of a row
+	renewed time.Time
 }
 
-// maxPooled bounds the pairs, and the rows, that a pool keeps. When there are more it begins anew: who has one keeps it.
-const maxPooled = 1 << 15
+// recent is a map that forgets what was not asked for between its last two renewals.
+type recent[K comparable, V any] struct{ young, old map[K]V }
+
+func (r *recent[K, V]) renew() { r.young, r.old = map[K]V{}, r.young }
+
+func (r *recent[K, V]) get(key K) (V, bool) {
+	v, ok := r.young[key]
+	if !ok {
+		if v, ok = r.old[key]; ok {
+			r.young[key] = v
+		}
+	}
+	return v, ok
+}
 
 func newLabelPool() *labelPool {
-	return &labelPool{pairs: map[[2]string]*dto.LabelPair{}, rows: map[string][]*dto.LabelPair{}}
+	p := &labelPool{}
+	p.pairs.renew()
+	p.rows.renew()
+	return p
+}
+
+// tick lets the pool forget, from time to time, what is not used any more. Who has a pair keeps it.
+func (p *labelPool) tick(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now.Sub(p.renewed) > forget {
+		p.renewed = now
+		p.pairs.renew()
+		p.rows.renew()
+	}
 }
 
 // row is with, for what is asked for again at every scrape. It must not be changed.
@@ -38,13 +66,12 @@ func (p *labelPool) row(base []*dto.LabelPair, namesAndValues ...string) []*dto.
 	for _, s := range namesAndValues {
 		p.key = append(append(p.key, s...), 0xff)
 	}
-	row := p.rows[string(p.key)]
-	if row == nil {
-		if len(p.rows) >= maxPooled {
-			clear(p.rows)
+	row, ok := p.rows.young[string(p.key)] // looked up without making a string
+	if !ok {
+		if row, ok = p.rows.get(string(p.key)); !ok {
+			row = p.make(base, namesAndValues)
+			p.rows.young[string(p.key)] = row
 		}
-		row = p.make(base, namesAndValues)
-		p.rows[string(p.key)] = row
 	}
 	return row
 }
@@ -68,13 +95,10 @@ func (p *labelPool) make(base []*dto.LabelPair, namesAndValues []string) []*dto.
 
 func (p *labelPool) pair(name, value string) *dto.LabelPair {
 	key := [2]string{name, value}
-	pair := p.pairs[key]
-	if pair == nil {
-		if len(p.pairs) >= maxPooled {
-			clear(p.pairs)
-		}
+	pair, ok := p.pairs.get(key)
+	if !ok {
 		pair = &dto.LabelPair{Name: &key[0], Value: &key[1]}
-		p.pairs[key] = pair
+		p.pairs.young[key] = pair
 	}
 	return pair
 }

@@ -75,6 +75,7 @@ func (l *Ledger) Advance(r Result, now time.Time) *Snapshot {
 		d.accrue(horizon)
 	}
 	l.view = r.View.At
+	l.labels.tick(now)
 	l.names.observe(r.Devices, now)
 	l.release(horizon, now)
 	return l.snapshot(r, now)
