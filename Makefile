@@ -18,7 +18,7 @@ include test/tools/tools.mk
 modules := $(sort $(patsubst ./%,%,$(patsubst %/,%,$(dir $(shell find . -name go.mod -not -path '*/.*/*' -not -path '*/testdata/*' -not -path '*/node_modules/*')))))
 # The modules of test/tools hold versions of tools and no code. Those of system tests run built programs, so they wait for test-e2e.
 code_modules := $(filter-out test/tools test/tools/%,$(modules))
-system_modules := $(filter test/e2e test/accuracy test/cluster,$(code_modules))
+system_modules := $(filter test/e2e test/accuracy test/cluster test/dashboards,$(code_modules))
 unit_modules := $(filter-out $(system_modules),$(code_modules))
 
 # $(call each,modules,command): runs the command in every module, all of them even when one fails.
@@ -63,7 +63,7 @@ test: deps ## run the unit tests of every module under the race detector, and bu
 	$(call each,$(unit_modules),go test -race -timeout=30m ./...)
 
 .PHONY: test-e2e
-test-e2e: deps build $(PROMTOOL) $(PROMETHEUS) ## run the system tests: the real program, end to end, and the accuracy of its figures
+test-e2e: deps build $(PROMTOOL) $(PROMETHEUS) $(PINT) ## run the system tests: the real program, end to end, and the accuracy of its figures
 	@$(call system_tests,$(system_modules),)
 
 .PHONY: accuracy
@@ -72,8 +72,8 @@ accuracy: build $(PROMETHEUS) ## print how far the figures of short pods are fro
 
 # $(call system_tests,modules,flags): -count=1, since go's cache of results can't see the programs change.
 define system_tests
-[ -n "$(1)" ] || { echo "there is no module test/e2e, test/accuracy or test/cluster to run" >&2; exit 1; }
-export DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)"
+[ -n "$(1)" ] || { echo "there is no module of system tests to run" >&2; exit 1; }
+export DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" PINT="$(PINT)"
 $(call each,$(1),go test -count=1 -timeout=20m $(2) ./...)
 endef
 
@@ -125,7 +125,7 @@ lint: $(GOLANGCI_LINT) ## run the linters
 	@$(call each,$(code_modules),$(GOLANGCI_LINT) run --allow-serial-runners --config='$(CURDIR)/.golangci.yml')
 
 .PHONY: tools
-tools: $(PROMTOOL) $(PROMETHEUS) $(BENCHSTAT) $(GOLANGCI_LINT) ## build every tool that the other targets use
+tools: $(PROMTOOL) $(PROMETHEUS) $(PINT) $(BENCHSTAT) $(GOLANGCI_LINT) ## build every tool that the other targets use
 	@printf '%s\n' $^
 
 # Debian packages that tests need, as COMMAND:PACKAGE.

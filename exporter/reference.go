@@ -18,7 +18,7 @@ import (
 // WriteReference writes the reference of all metrics as Markdown. fills says which sources fill a quantity.
 func WriteReference(w io.Writer, fills func(driver.Quantity) []string) error {
 	families := Families()
-	own, err := selfFamilies()
+	own, err := SelfFamilies()
 	if err != nil {
 		return err
 	}
@@ -112,8 +112,8 @@ func closedLists(q driver.Quantity) string {
 	return b.String()
 }
 
-// selfFamilies describes the exporter's vital signs by making them, observing once, and looking.
-func selfFamilies() ([]Family, error) {
+// SelfFamilies describes the exporter's vital signs by making them, observing once, and looking.
+func SelfFamilies() ([]Family, error) {
 	registry := prometheus.NewRegistry()
 	m := NewSelfMetrics(registry, "node", slog.New(slog.DiscardHandler))
 	m.Observe("source", time.Millisecond, nil, time.Unix(0, 0))

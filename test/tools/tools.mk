@@ -19,5 +19,6 @@ endef
 
 $(eval $(call tool,PROMTOOL,test/tools,github.com/prometheus/prometheus/cmd/promtool,-tags=remove_all_sd))
 $(eval $(call tool,PROMETHEUS,test/tools,github.com/prometheus/prometheus/cmd/prometheus,-tags=remove_all_sd))
+$(eval $(call tool,PINT,test/tools/pint,github.com/cloudflare/pint/cmd/pint))
 $(eval $(call tool,BENCHSTAT,test/tools,golang.org/x/perf/cmd/benchstat))
 $(eval $(call tool,GOLANGCI_LINT,test/tools/lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint))

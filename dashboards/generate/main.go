@@ -1,0 +1,102 @@
+// Command generate writes the rules and the runbook. Without flags it writes the files that are shipped; flags tune the rules' windows and thresholds.
+//
+//	go run ./generate -out=DIR -idle.window=1h -job=my-exporter
+package main
+
+//go:generate go run . -out=../out -runbook=../RUNBOOK.md
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
+
+// The exit statuses.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// run writes the files that the flags ask for, and returns the exit status.
+func run(args []string, stderr io.Writer) int {
+	options := rules.Defaults()
+	var out, runbook string
+	flags := flag.NewFlagSet("generate", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.StringVar(&out, "out", "out", "folder to write to")
+	flags.StringVar(&runbook, "runbook", "", "file to write the runbook to; empty: none")
+	addFlags(flags, &options)
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		return exitUsage
+	}
+	files, err := generate(options)
+	if err == nil && runbook != "" {
+		err = write(runbook, rules.Runbook(options))
+	}
+	for name, content := range files {
+		err = errors.Join(err, write(filepath.Join(out, name), content))
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(stderr, "generate: %v\n", err)
+		return exitFailure
+	}
+	return 0
+}
+
+// addFlags adds what may be tuned of the rules.
+func addFlags(flags *flag.FlagSet, o *rules.Options) {
+	flags.DurationVar(&o.Interval, "interval", o.Interval, "how often recording rules are evaluated")
+	flags.DurationVar(&o.RateWindow, "rate.window", o.RateWindow, "window of recorded rates: at least 4 scrape intervals")
+	flags.DurationVar(&o.IdleWindow, "idle.window", o.IdleWindow, "time over which a device must have been idle")
+	flags.Float64Var(&o.IdleHeld, "idle.held", o.IdleHeld, "share of the window for which it must have been held and measured")
+	flags.Float64Var(&o.IdleRatio, "idle.ratio", o.IdleRatio, "share of the window below which activity counts as idle")
+	flags.Float64Var(&o.IdleBytes, "idle.bytes", o.IdleBytes, "traffic below which a network device is idle, bytes per second")
+	flags.DurationVar(&o.IdleFor, "idle.for", o.IdleFor, "how long a claim must have looked idle before it is alerted on")
+	flags.Float64Var(&o.IdleMemory, "idle.memory", o.IdleMemory, "memory from which an idle claim counts as holding memory, bytes")
+	flags.Float64Var(&o.PartlyIdleDevice, "idle.partly", o.PartlyIdleDevice, "share of a claim's devices that must be idle for DRAClaimPartlyIdle")
+	flags.StringVar(&o.OptOut, "idle.opt-out", o.OptOut, "name of the claim label and pod annotation, as the exporter copies them, that silence the alerts on idle claims")
+	flags.DurationVar(&o.ErrorWindow, "error.window", o.ErrorWindow, "time in which errors and throttling are counted")
+	flags.Float64Var(&o.ThrottledRatio, "throttled.ratio", o.ThrottledRatio, "share of the time for which a device may be throttled")
+	flags.Float64Var(&o.MemoryFull, "memory.full", o.MemoryFull, "share of a shared device's memory that may be in use")
+	flags.DurationVar(&o.For, "for", o.For, "how long other conditions must hold")
+	flags.DurationVar(&o.KeepFiring, "keep-firing", o.KeepFiring, "how long alerts outlive a gap in the data")
+	flags.DurationVar(&o.StaleAfter, "stale.after", o.StaleAfter, "age at which an exporter's snapshot is stale")
+	flags.DurationVar(&o.PendingFor, "pending.for", o.PendingFor, "how long pods must have been unschedulable beside free devices")
+	flags.StringVar(&o.Job, "job", o.Job, "regular expression of the exporter's job")
+}
+
+// generate returns the files by name.
+func generate(o rules.Options) (map[string][]byte, error) {
+	catalog, err := query.NewCatalog()
+	if err != nil {
+		return nil, err
+	}
+	groups, err := rules.Groups(o, catalog)
+	if err != nil {
+		return nil, err
+	}
+	plain, errPlain := rules.File(groups)
+	operator, errOperator := rules.PrometheusRule(groups)
+	return map[string][]byte{"rules.yaml": plain, "kubernetes/prometheusrule.yaml": operator}, errors.Join(errPlain, errOperator)
+}
+
+func write(path string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return fmt.Errorf("make folder: %w", err)
+	}
+	if err := os.WriteFile(path, content, 0o644); err != nil { //nolint:gosec // for everybody to read
+		return fmt.Errorf("write file: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestShipped compares what is generated with what is shipped, to the file.
+func TestShipped(t *testing.T) {
+	dir := t.TempDir()
+	if status := run([]string{"-out=" + dir}, io.Discard); status != 0 {
+		t.Fatalf("status %d", status)
+	}
+	want, got := tree(t, dir), tree(t, "../out")
+	for name, content := range want {
+		if !bytes.Equal(content, got[name]) {
+			t.Errorf("%s is not what is generated", name)
+		}
+	}
+	for name := range got {
+		if _, ok := want[name]; !ok {
+			t.Errorf("%s is shipped, and not generated", name)
+		}
+	}
+}
+
+func tree(t *testing.T, root string) map[string][]byte {
+	t.Helper()
+	out := map[string][]byte{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		if err != nil {
+			return err
+		}
+		out[name], err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestBadUse(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		args   []string
+		status int
+		want   string
+	}{
+		{[]string{"-idle.window=soon"}, exitUsage, "idle.window"},
+		{[]string{"-help"}, 0, "idle.ratio"},
+		{[]string{"-out=" + t.TempDir(), "-idle.ratio=7"}, exitFailure, "idle ratio"},
+		{[]string{"-out=" + file}, exitFailure, "make folder"},
+	}
+	for _, tt := range tests {
+		var stderr strings.Builder
+		if status := run(tt.args, &stderr); status != tt.status || !strings.Contains(stderr.String(), tt.want) {
+			t.Errorf("%v: status %d: %s", tt.args, status, &stderr)
+		}
+	}
+}

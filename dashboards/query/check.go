@@ -1,0 +1,324 @@
+package query
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+// Answer describes what an expression returns.
+type Answer struct {
+	Unit   Unit
+	Labels []string // that every series has, or may have
+	open   bool     // labels that flags copy come too
+	scalar bool
+	number float64 // of a constant
+	fixed  bool    // it is one
+}
+
+// Has tells whether the series may have the label.
+func (a Answer) Has(label string) bool {
+	return slices.Contains(a.Labels, label) ||
+		a.open && (strings.HasPrefix(label, "label_") || strings.HasPrefix(label, "annotation_"))
+}
+
+// Check parses an expression and returns what it gives. The error names everything that is not in the catalog, and
+// every operation on units that makes no sense.
+func (c Catalog) Check(expression string) (Answer, error) {
+	parsed, err := parser.NewParser(parser.Options{}).ParseExpr(expression)
+	if err != nil {
+		return Answer{}, fmt.Errorf("parse %s: %w", expression, err)
+	}
+	k := checker{catalog: c}
+	answer := k.expr(parsed)
+	if err := errors.Join(k.errs...); err != nil {
+		return Answer{}, fmt.Errorf("check %s: %w", expression, err)
+	}
+	return answer, nil
+}
+
+// checker walks an expression from its leaves.
+type checker struct {
+	catalog Catalog
+	errs    []error
+}
+
+func (k *checker) fail(format string, args ...any) {
+	k.errs = append(k.errs, fmt.Errorf(format, args...))
+}
+
+func (k *checker) expr(e parser.Expr) Answer {
+	switch e := e.(type) {
+	case *parser.NumberLiteral:
+		return Answer{Unit: counts(), scalar: true, fixed: true, number: e.Val}
+	case *parser.StringLiteral:
+		return Answer{scalar: true}
+	case *parser.ParenExpr:
+		return k.expr(e.Expr)
+	case *parser.StepInvariantExpr:
+		return k.expr(e.Expr)
+	case *parser.UnaryExpr:
+		return k.expr(e.Expr)
+	case *parser.SubqueryExpr:
+		return k.expr(e.Expr)
+	case *parser.MatrixSelector:
+		return k.expr(e.VectorSelector)
+	case *parser.VectorSelector:
+		return k.selector(e)
+	case *parser.AggregateExpr:
+		return k.aggregation(e)
+	case *parser.BinaryExpr:
+		return k.binary(e)
+	case *parser.Call:
+		return k.call(e)
+	default:
+		k.fail("%T is not known here", e)
+		return Answer{Unit: Unit{Unknown: true}}
+	}
+}
+
+func (k *checker) selector(e *parser.VectorSelector) Answer {
+	f, ok := k.catalog[e.Name]
+	if !ok {
+		k.fail("there is no metric %q", e.Name)
+		return Answer{Unit: Unit{Unknown: true}}
+	}
+	a := Answer{Unit: f.Unit, Labels: slices.Concat(f.Labels, TargetLabels()), open: f.Open}
+	for _, m := range e.LabelMatchers {
+		if m.Name != model.MetricNameLabel && !a.Has(m.Name) {
+			k.fail("%s has no label %q", e.Name, m.Name)
+		}
+	}
+	return a
+}
+
+func (k *checker) aggregation(e *parser.AggregateExpr) Answer {
+	a := k.expr(e.Expr)
+	for _, label := range e.Grouping {
+		if !a.Has(label) && label != "le" {
+			k.fail("%s groups by %q, which is no label of %s", e.Op, label, e.Expr)
+		}
+	}
+	switch e.Op {
+	case parser.TOPK, parser.BOTTOMK, parser.LIMITK:
+		return a // the series themselves
+	case parser.COUNT, parser.GROUP, parser.COUNT_VALUES:
+		a.Unit = counts()
+	case parser.SUM:
+		a.Unit.Share = false // many halves are more than a whole
+	default: // averages, quantiles and extremes measure what they are of
+	}
+	if e.Without {
+		a.Labels = slices.DeleteFunc(slices.Clone(a.Labels), func(l string) bool { return slices.Contains(e.Grouping, l) })
+		return a
+	}
+	a.Labels, a.open = e.Grouping, false
+	return a
+}
+
+func (k *checker) binary(e *parser.BinaryExpr) Answer {
+	left, right := k.expr(e.LHS), k.expr(e.RHS)
+	out := k.matched(e, left, right)
+	switch {
+	case e.Op.IsSetOperator():
+		if e.Op == parser.LOR && !left.Unit.Fits(right.Unit) {
+			k.fail("%v or %v: they are not of one kind", left.Unit, right.Unit)
+		}
+		out.Unit = left.Unit
+		if left.Unit.Unknown && e.Op == parser.LOR {
+			out.Unit = right.Unit
+		}
+	case e.Op.IsComparisonOperator():
+		if !left.fixed && !right.fixed && !left.Unit.Fits(right.Unit) {
+			k.fail("%s compares %v with %v", e, left.Unit, right.Unit)
+		}
+		out.Unit = left.Unit
+		if e.ReturnBool {
+			out.Unit = counts()
+		}
+	default:
+		out.Unit = k.arithmetic(e, left, right)
+	}
+	return out
+}
+
+func (k *checker) arithmetic(e *parser.BinaryExpr, left, right Answer) Unit {
+	switch e.Op {
+	case parser.MUL:
+		return product(left, right)
+	case parser.DIV:
+		if right.fixed && right.number != 0 {
+			return left.Unit.scaled(1 / right.number)
+		}
+		return left.Unit.per(right.Unit)
+	case parser.ADD, parser.SUB:
+		return k.sum(e, left, right)
+	default:
+		return Unit{Unknown: true}
+	}
+}
+
+// product multiplies: by a constant it is another scale, and by an info metric or a 0 or 1 nothing changes.
+func product(left, right Answer) Unit {
+	switch {
+	case right.fixed:
+		return left.Unit.scaled(right.number)
+	case left.fixed:
+		return right.Unit.scaled(left.number)
+	case right.Unit == counts():
+		return left.Unit
+	case left.Unit == counts():
+		return right.Unit
+	default:
+		return left.Unit.times(right.Unit)
+	}
+}
+
+// sum adds and subtracts; the difference of two points in time is a length of time.
+func (k *checker) sum(e *parser.BinaryExpr, left, right Answer) Unit {
+	if e.Op == parser.SUB && left.Unit.Point && right.Unit.Point {
+		u := left.Unit
+		u.Point = false
+		return u
+	}
+	switch {
+	case left.fixed:
+		return right.Unit
+	case right.fixed || left.Unit.Fits(right.Unit):
+		return left.Unit
+	default:
+		k.fail("%s adds %v and %v", e, left.Unit, right.Unit)
+		return Unit{Unknown: true}
+	}
+}
+
+// matched returns the labels of a binary operation's series.
+func (k *checker) matched(e *parser.BinaryExpr, left, right Answer) Answer {
+	switch {
+	case left.scalar && right.scalar:
+		return Answer{scalar: true}
+	case left.scalar:
+		return Answer{Labels: right.Labels, open: right.open}
+	case right.scalar:
+		return Answer{Labels: left.Labels, open: left.open}
+	}
+	m := e.VectorMatching
+	if m == nil {
+		return left
+	}
+	if m.On {
+		for _, label := range m.MatchingLabels {
+			if !left.Has(label) || !right.Has(label) {
+				k.fail("%s matches on %q, which is no label of both sides", e.Op, label)
+			}
+		}
+	}
+	switch {
+	case m.Card == parser.CardManyToOne:
+		return k.grouped(left, right, m.Include)
+	case m.Card == parser.CardOneToMany:
+		return k.grouped(right, left, m.Include)
+	case e.Op == parser.LOR:
+		return Answer{Labels: intersection(left.Labels, right.Labels)}
+	case m.On && !e.Op.IsSetOperator() && !e.Op.IsComparisonOperator():
+		return Answer{Labels: m.MatchingLabels}
+	default:
+		return left
+	}
+}
+
+func (k *checker) grouped(many, one Answer, include []string) Answer {
+	for _, label := range include {
+		if !one.Has(label) {
+			k.fail("the one side has no label %q to include", label)
+		}
+	}
+	return Answer{Labels: slices.Concat(many.Labels, include), open: many.open}
+}
+
+func intersection(a, b []string) []string {
+	var out []string
+	for _, label := range a {
+		if slices.Contains(b, label) {
+			out = append(out, label)
+		}
+	}
+	return out
+}
+
+func (k *checker) call(e *parser.Call) Answer {
+	var args []Answer
+	for _, arg := range e.Args {
+		args = append(args, k.expr(arg))
+	}
+	switch e.Func.Name {
+	case "time", "timestamp":
+		return Answer{Unit: Unit{Seconds: 1, Scale: 1, Point: true}, scalar: e.Func.Name == "time"}
+	case "rate", "irate", "deriv":
+		a := args[0]
+		a.Unit = a.Unit.per(Unit{Seconds: 1, Scale: 1})
+		return a
+	case "changes", "resets", "count_over_time", "present_over_time":
+		a := args[0]
+		a.Unit = counts()
+		return a
+	case "absent", "absent_over_time":
+		return Answer{Unit: counts(), Labels: TargetLabels()}
+	case "vector":
+		return Answer{Unit: Unit{Unknown: true}}
+	case "scalar":
+		return Answer{Unit: args[0].Unit, scalar: true}
+	case "histogram_quantile":
+		return k.quantile(e, args[1])
+	case "label_replace", "label_join":
+		return k.relabelled(e, args[0])
+	case "quantile_over_time":
+		return args[1]
+	case "increase", "delta", "idelta", "sum_over_time", "avg_over_time", "max_over_time", "min_over_time", "last_over_time",
+		"clamp", "clamp_min", "clamp_max", "sort", "sort_desc", "abs", "round", "floor", "ceil":
+		return args[0]
+	default:
+		k.fail("the unit of %s() is not known here", e.Func.Name)
+		return Answer{Unit: Unit{Unknown: true}}
+	}
+}
+
+// quantile returns what a quantile of a histogram's buckets is: the buckets' name says its unit.
+func (k *checker) quantile(e *parser.Call, buckets Answer) Answer {
+	if !buckets.Has("le") {
+		k.fail("%s has no buckets: le is lost", e)
+	}
+	if !strings.Contains(e.String(), "_seconds_bucket") {
+		k.fail("the unit of %s is not known here", e)
+	}
+	rest := slices.DeleteFunc(slices.Clone(buckets.Labels), func(l string) bool { return l == "le" })
+	return Answer{Unit: Unit{Seconds: 1, Scale: 1}, Labels: rest}
+}
+
+func (k *checker) relabelled(e *parser.Call, a Answer) Answer {
+	text := func(i int) string {
+		s, ok := e.Args[i].(*parser.StringLiteral)
+		if !ok {
+			return ""
+		}
+		return s.Val
+	}
+	sources := []int{3}
+	if e.Func.Name == "label_join" {
+		sources = nil
+		for i := 3; i < len(e.Args); i++ {
+			sources = append(sources, i)
+		}
+	}
+	for _, i := range sources {
+		if source := text(i); source != "" && !a.Has(source) {
+			k.fail("%s takes the label %q, which is not there", e.Func.Name, source)
+		}
+	}
+	a.Labels = append(slices.Clone(a.Labels), text(1))
+	return a
+}

@@ -1,0 +1,103 @@
+// Package rules is Prometheus's recording and alerting rules for the exporter's metrics: as a plain rules file, as
+// a PrometheusRule, and with a runbook that says for each alert what it means and what to do.
+package rules
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/common/model"
+)
+
+// Options are what may be tuned. Windows are parts of the rules' text, so the rules are generated anew with them.
+type Options struct {
+	Interval   time.Duration // how often the recording rules are evaluated
+	RateWindow time.Duration // of rates that are recorded: at least 4 scrape intervals
+
+	IdleWindow       time.Duration // over which a device must have been idle
+	IdleHeld         float64       // the share of the window for which it must have been held, and measured
+	IdleRatio        float64       // a device that was active for less of the window is idle
+	IdleBytes        float64       // a network device with less traffic is idle, bytes per second
+	IdleFor          time.Duration // how long the claim must have looked idle
+	IdleMemory       float64       // memory from which an idle claim counts as holding memory, bytes
+	PartlyIdleDevice float64       // the share of a claim's devices that must be idle for DRAClaimPartlyIdle
+
+	ErrorWindow    time.Duration // in which errors are counted
+	ThrottledRatio float64       // the share of time for which a device may be throttled
+	MemoryFull     float64       // the share of a shared device's memory that may be in use
+	For            time.Duration // how long other conditions must hold
+	KeepFiring     time.Duration // for which alerts outlive a gap in the data, as of an exporter that restarts
+	StaleAfter     time.Duration // the age at which a snapshot is stale
+	PendingFor     time.Duration // how long pods must have been unschedulable
+
+	Job string // regular expression of the exporter's job
+	// OptOut are the names of the claim label and of the pod annotation that silence the alerts on idle claims. The
+	// exporter copies them with --claim-label and --pod-annotation.
+	OptOut string
+}
+
+// Defaults returns the options of the shipped files.
+func Defaults() Options {
+	return Options{
+		Interval: time.Minute, RateWindow: 5 * time.Minute,
+		IdleWindow: 30 * time.Minute, IdleHeld: 0.8, IdleRatio: 0.01, IdleBytes: 1e4, IdleFor: 5 * time.Minute,
+		IdleMemory: 1 << 30, PartlyIdleDevice: 0.5,
+		ErrorWindow: 15 * time.Minute, ThrottledRatio: 0.2, MemoryFull: 0.95,
+		For: 5 * time.Minute, KeepFiring: 5 * time.Minute, StaleAfter: time.Minute, PendingFor: 15 * time.Minute,
+		Job: "(.*/)?dra-exporter", OptOut: "dra_exporter_idle_alerts",
+	}
+}
+
+// Check refuses options with which the rules would say nothing, or nonsense.
+func (o *Options) Check() error {
+	for name, d := range map[string]time.Duration{
+		"interval": o.Interval, "rate window": o.RateWindow, "idle window": o.IdleWindow, "error window": o.ErrorWindow,
+		"stale after": o.StaleAfter,
+	} {
+		if d < time.Second || d%time.Second != 0 {
+			return fmt.Errorf("%s: %v is no number of seconds above 0", name, d)
+		}
+	}
+	for name, share := range map[string]float64{
+		"idle held": o.IdleHeld, "idle ratio": o.IdleRatio, "partly idle": o.PartlyIdleDevice,
+		"throttled ratio": o.ThrottledRatio, "memory full": o.MemoryFull,
+	} {
+		if !(share > 0 && share <= 1) {
+			return fmt.Errorf("%s: %v is not above 0 and at most 1", name, share)
+		}
+	}
+	return nil
+}
+
+// duration writes a duration as PromQL does.
+func duration(d time.Duration) string { return model.Duration(d).String() }
+
+// words returns what the templates of expressions and texts put in, in pairs for [strings.NewReplacer]. The keys are
+// in angle brackets, which no PromQL and no text of ours has.
+func (o *Options) words() []string {
+	number := func(v float64) string { return fmt.Sprintf("%g", v) }
+	percent := func(v float64) string { return fmt.Sprintf("%.4g%%", v*100) }
+	return []string{
+		"<device>", "cluster, node, driver, pool, device",
+		"<claim>", "cluster, node, namespace, resourceclaim_name",
+		"<claim driver>", "cluster, node, namespace, resourceclaim_name, driver",
+		"<claim device>", "cluster, node, namespace, resourceclaim_name, driver, pool, device",
+		"<rate>", duration(o.RateWindow),
+		"<idle window>", duration(o.IdleWindow),
+		"<held seconds>", number(o.IdleHeld * o.IdleWindow.Seconds()),
+		"<held>", number(o.IdleHeld),
+		"<idle ratio>", number(o.IdleRatio),
+		"<idle percent>", percent(o.IdleRatio),
+		"<idle bytes>", number(o.IdleBytes),
+		"<idle memory>", number(o.IdleMemory),
+		"<partly>", number(o.PartlyIdleDevice),
+		"<error window>", duration(o.ErrorWindow),
+		"<throttled>", number(o.ThrottledRatio),
+		"<full>", number(o.MemoryFull),
+		"<full percent>", percent(o.MemoryFull),
+		"<stale>", number(o.StaleAfter.Seconds()),
+		"<for>", duration(o.For),
+		"<job>", o.Job,
+		"<opt out>", o.OptOut,
+	}
+}

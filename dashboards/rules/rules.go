@@ -1,0 +1,155 @@
+package rules
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
+)
+
+// Group is a group of rules that are evaluated together, in order.
+type Group struct {
+	Name  string `yaml:"name"`
+	Every string `yaml:"interval,omitempty"`
+	Rules []Rule `yaml:"rules"`
+}
+
+// Rule is a rule as Prometheus reads it.
+type Rule struct {
+	Record        string            `yaml:"record,omitempty"`
+	Alert         string            `yaml:"alert,omitempty"`
+	Expr          string            `yaml:"expr"`
+	For           string            `yaml:"for,omitempty"`
+	KeepFiringFor string            `yaml:"keep_firing_for,omitempty"`
+	Labels        map[string]string `yaml:"labels,omitempty"`
+	Annotations   map[string]string `yaml:"annotations,omitempty"`
+}
+
+// Groups returns all rules with these options. The catalog gains the metrics that are recorded. The error names every
+// metric and label that the exporter does not have.
+func Groups(o Options, catalog query.Catalog) ([]Group, error) {
+	if err := o.Check(); err != nil {
+		return nil, fmt.Errorf("check options of rules: %w", err)
+	}
+	words := strings.NewReplacer(o.words()...)
+	recorded, errRecorded := recordingGroups(&o, words, catalog)
+	alerts, errAlerts := alertGroups(&o, words, catalog)
+	if err := errors.Join(errRecorded, errAlerts); err != nil {
+		return nil, fmt.Errorf("make rules: %w", err)
+	}
+	return append(recorded, alerts...), nil
+}
+
+func recordingGroups(o *Options, words *strings.Replacer, catalog query.Catalog) ([]Group, error) {
+	records := recordings()
+	group := Group{Name: records.name, Every: duration(o.Interval)}
+	var errs []error
+	for i := range records.recordings {
+		rule, err := records.recordings[i].rule(o, words, catalog)
+		errs = append(errs, err)
+		group.Rules = append(group.Rules, rule)
+	}
+	return []Group{group}, errors.Join(errs...)
+}
+
+// rule returns the recording as Prometheus reads it, and puts it into the catalog.
+func (r *recording) rule(o *Options, words *strings.Replacer, catalog query.Catalog) (Rule, error) {
+	rule := Rule{Record: r.name, Expr: tidy(words.Replace(r.expr)), Labels: r.labels}
+	answer, err := catalog.Check(rule.Expr)
+	if err != nil {
+		return rule, fmt.Errorf("record %s: %w", r.name, err)
+	}
+	family := query.Family{Name: r.name, Unit: answer.Unit, Labels: answer.Labels}
+	for label := range r.labels {
+		family.Labels = append(family.Labels, label)
+	}
+	if r.perInterval {
+		rule.Expr = fmt.Sprintf("(\n%s\n) * %g", indent(rule.Expr), o.Interval.Seconds())
+		family.Unit = r.unit
+	}
+	catalog.Add(family)
+	return rule, nil
+}
+
+func alertGroups(o *Options, words *strings.Replacer, catalog query.Catalog) ([]Group, error) {
+	var errs []error
+	var out []Group
+	for _, g := range alerts(o) {
+		group := Group{Name: g.name}
+		for i := range g.alerts {
+			rule, err := g.alerts[i].rule(words, catalog)
+			errs = append(errs, err)
+			group.Rules = append(group.Rules, rule)
+		}
+		out = append(out, group)
+	}
+	return out, errors.Join(errs...)
+}
+
+// rule returns the alert as Prometheus reads it. Labels that its texts name must be those of its expression.
+func (a *alert) rule(words *strings.Replacer, catalog query.Catalog) (Rule, error) {
+	rule := Rule{
+		Alert: a.name, Expr: tidy(words.Replace(a.expr)), For: span(a.hold), KeepFiringFor: span(a.keep),
+		Labels: map[string]string{"severity": string(a.severity)},
+		Annotations: map[string]string{
+			"summary":     words.Replace(a.summary),
+			"description": words.Replace(a.description),
+			"runbook_url": RunbookURL + "#" + strings.ToLower(a.name),
+		},
+	}
+	if a.action != "" {
+		rule.Labels["action"] = a.action
+	}
+	answer, err := catalog.Check(rule.Expr)
+	if err != nil {
+		return rule, fmt.Errorf("alert %s: %w", a.name, err)
+	}
+	for _, text := range rule.Annotations {
+		for _, label := range labelsIn(text) {
+			if !answer.Has(label) {
+				return rule, fmt.Errorf("alert %s: its text names the label %q, which its expression does not have", a.name, label)
+			}
+		}
+	}
+	return rule, nil
+}
+
+// labelsIn lists the labels that a template of an alert's text names, as $labels.NAME.
+func labelsIn(text string) []string {
+	var out []string
+	for _, rest := range strings.Split(text, "$labels.")[1:] {
+		end := len(rest) - len(strings.TrimLeft(rest, "abcdefghijklmnopqrstuvwxyz0123456789_"))
+		out = append(out, rest[:end])
+	}
+	return out
+}
+
+// span writes a duration, none for 0.
+func span(d time.Duration) string {
+	if d == 0 {
+		return ""
+	}
+	return duration(d)
+}
+
+// tidy removes the indentation that an expression has in the source of this program.
+func tidy(expr string) string {
+	lines := strings.Split(strings.Trim(expr, "\n\t "), "\n")
+	shortest := -1
+	for _, line := range lines[1:] {
+		if tabs := len(line) - len(strings.TrimLeft(line, "\t")); shortest < 0 || tabs < shortest {
+			shortest = tabs
+		}
+	}
+	for i, line := range lines {
+		if i > 0 {
+			line = line[shortest:]
+		}
+		lines[i] = strings.ReplaceAll(line, "\t", "  ")
+	}
+	return strings.Join(lines, "\n")
+}
+
+func indent(text string) string { return "  " + strings.ReplaceAll(text, "\n", "\n  ") }

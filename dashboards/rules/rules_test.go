@@ -1,0 +1,176 @@
+package rules
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
+)
+
+func newCatalog(t *testing.T) query.Catalog {
+	t.Helper()
+	c, err := query.NewCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func newGroups(t *testing.T) []Group {
+	t.Helper()
+	groups, err := Groups(Defaults(), newCatalog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return groups
+}
+
+// TestRemovedMetric takes each metric that a rule needs out of the catalog: the rules can't be made without it.
+func TestRemovedMetric(t *testing.T) {
+	var used []string
+	for name := range newCatalog(t) {
+		without := newCatalog(t)
+		delete(without, name)
+		_, err := Groups(Defaults(), without)
+		if err == nil {
+			continue
+		}
+		used = append(used, name)
+		if !strings.Contains(err.Error(), `there is no metric "`+name+`"`) {
+			t.Errorf("without %s: %v", name, err)
+		}
+	}
+	if len(used) < 25 {
+		t.Errorf("the rules need %d metrics only: %v", len(used), used)
+	}
+}
+
+func TestAlertsAreComplete(t *testing.T) {
+	alerts := 0
+	for _, g := range newGroups(t) {
+		for _, r := range g.Rules {
+			if r.Alert == "" {
+				continue
+			}
+			alerts++
+			for _, annotation := range []string{"summary", "description", "runbook_url"} {
+				if r.Annotations[annotation] == "" {
+					t.Errorf("%s has no %s", r.Alert, annotation)
+				}
+			}
+			if text := r.Annotations["summary"] + r.Annotations["description"]; strings.ContainsAny(text, "<>") {
+				t.Errorf("%s: a word is not filled in: %s", r.Alert, text)
+			}
+			if s := r.Labels["severity"]; s != "critical" && s != "warning" && s != "info" {
+				t.Errorf("%s: severity %q", r.Alert, s)
+			}
+		}
+	}
+	if alerts < 20 {
+		t.Errorf("%d alerts", alerts)
+	}
+}
+
+// TestRunbook finds a section for each alert where its runbook_url says, in the file that is shipped.
+func TestRunbook(t *testing.T) {
+	shipped, err := os.ReadFile("../RUNBOOK.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(Runbook(Defaults())), string(shipped)); diff != "" {
+		t.Errorf("the shipped runbook is another (-want +got):\n%s", diff)
+	}
+	anchors := map[string]bool{}
+	for _, section := range strings.Split(string(shipped), "\n## ")[1:] {
+		title, text, _ := strings.Cut(section, "\n")
+		anchors[strings.ToLower(title)] = true
+		for _, part := range []string{"**Meaning.** ", "**Look.** ", "**Do.** "} {
+			if _, rest, ok := strings.Cut(text, part); !ok || strings.HasPrefix(rest, "\n") {
+				t.Errorf("%s: no text after %s", title, part)
+			}
+		}
+	}
+	for _, g := range newGroups(t) {
+		for _, r := range g.Rules {
+			_, anchor, ok := strings.Cut(r.Annotations["runbook_url"], "RUNBOOK.md#")
+			if r.Alert != "" && (!ok || !anchors[anchor]) {
+				t.Errorf("%s: the runbook has no section %q", r.Alert, anchor)
+			}
+		}
+	}
+}
+
+func TestBothForms(t *testing.T) {
+	groups := newGroups(t)
+	plain, err := File(groups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	operator, err := PrometheusRule(groups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct{ Groups []Group }
+	var object struct {
+		APIVersion string `yaml:"apiVersion"`
+		Kind       string
+		Spec       struct{ Groups []Group }
+	}
+	if err := yaml.Unmarshal(plain, &file); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(operator, &object); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(file.Groups, object.Spec.Groups); diff != "" || object.Kind != "PrometheusRule" {
+		t.Errorf("%s %s has other rules than the file:\n%s", object.APIVersion, object.Kind, diff)
+	}
+}
+
+// TestTuned finds the options in the rules' text.
+func TestTuned(t *testing.T) {
+	o := Defaults()
+	o.IdleWindow, o.IdleRatio, o.Job, o.Interval = 2*time.Hour, 0.07, "mine", 30*time.Second
+	groups, err := Groups(o, newCatalog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := File(groups)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"[2h]", "< bool 0.07", `job=~"mine"`, "> 5760", "interval: 30s", ") * 30", "7% of the last 2h"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%q is not in the rules", want)
+		}
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	for name, spoil := range map[string]func(*Options){
+		"idle window":  func(o *Options) { o.IdleWindow = 0 },
+		"interval":     func(o *Options) { o.Interval = time.Millisecond },
+		"idle ratio":   func(o *Options) { o.IdleRatio = 50 },
+		"memory full":  func(o *Options) { o.MemoryFull = 0 },
+		"error window": func(o *Options) { o.ErrorWindow = -time.Minute },
+	} {
+		o := Defaults()
+		spoil(&o)
+		if _, err := Groups(o, newCatalog(t)); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// TestTextNamesLabels lets an alert's text name a label that its expression does not have.
+func TestTextNamesLabels(t *testing.T) {
+	a := alert{name: "X", expr: `sum by (node) (dra_device_up)`, summary: "{{ $labels.node }} {{ $labels.pool}}"}
+	if _, err := a.rule(strings.NewReplacer(), newCatalog(t)); err == nil || !strings.Contains(err.Error(), `"pool"`) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,197 @@
+package dashboards
+
+import (
+	"fmt"
+	"slices"
+)
+
+// deviceStories let the alerts on devices fire and resolve.
+func deviceStories() []story {
+	held := series{"dra_device_allocations", deviceLabels("gpu-0"), always(1)}
+	free := series{"dra_device_allocations", deviceLabels("gpu-1"), always(0)}
+	heat := counting(func(m int) float64 {
+		if m >= 30 && m < 60 {
+			return 30
+		}
+		return 0
+	})
+	consumed := func(claim string, bytes course) series {
+		return series{"dra_claim_consumed_capacity", claimLabels("a", claim, "gpu-0") + `, share_id="s", resource="memory"`, bytes}
+	}
+	condition := func(kind, status string, value course) series {
+		return series{"dra_claim_device_condition", claimLabels("a", "c", "gpu-0") + fmt.Sprintf(`, type=%q, status=%q`, kind, status), value}
+	}
+	return []story{
+		{
+			name: "unhealthy, then healthy",
+			series: []series{
+				{"dra_device_health", deviceLabels("gpu-0") + `, status="unhealthy"`, during(30, 60)},
+				{"dra_device_health", deviceLabels("gpu-0") + `, status="healthy"`, always(1)},
+			},
+			checks: []check{{29, nil}, {33, nil}, {36, []string{"DRADeviceUnhealthy device=gpu-0"}}, {70, nil}},
+		},
+		{
+			name: "down while claimed, and while free",
+			series: []series{
+				held, free,
+				{"dra_device_up", deviceLabels("gpu-0"), func(m int) (float64, bool) { v, _ := during(30, 60)(m); return 1 - v, true }},
+				{"dra_device_up", deviceLabels("gpu-1"), always(0)},
+			},
+			checks: []check{{29, nil}, {36, []string{"DRADeviceDown device=gpu-0"}}, {70, nil}},
+		},
+		{
+			name: "throttled while claimed, while free, and by being idle",
+			series: []series{
+				held, free,
+				{"dra_device_throttled_seconds_total", deviceLabels("gpu-0") + `, reason="thermal"`, heat},
+				{"dra_device_throttled_seconds_total", deviceLabels("gpu-0") + `, reason="idle"`, rising(60)},
+				{"dra_device_throttled_seconds_total", deviceLabels("gpu-1") + `, reason="thermal"`, heat},
+			},
+			checks: []check{{29, nil}, {48, []string{"DRADeviceThrottled device=gpu-0 reason=thermal"}}, {90, nil}},
+		},
+		{
+			name: "promised to more than it has",
+			series: []series{
+				{"dra_device_capacity", deviceLabels("gpu-0") + `, resource="memory"`, always(80)},
+				{"dra_device_capacity", deviceLabels("gpu-0") + `, resource="cores"`, always(4)},
+				consumed("c", always(50)), consumed("d", always(40).between(30, 60)),
+			},
+			checks: []check{{29, nil}, {36, []string{"DRASharedDeviceOvercommitted device=gpu-0"}}, {75, nil}},
+		},
+		{
+			name: "memory full, shared and alone",
+			series: []series{
+				{"dra_device_allocations", deviceLabels("gpu-0"), func(m int) (float64, bool) { v, _ := during(30, 60)(m); return 1 + v, true }},
+				{"dra_device_memory_used_bytes", deviceLabels("gpu-0"), always(79)},
+				{"dra_device_memory_capacity_bytes", deviceLabels("gpu-0"), always(80)},
+			},
+			checks: []check{{29, nil}, {36, []string{"DRASharedDeviceMemoryFull device=gpu-0"}}, {75, nil}},
+		},
+		{
+			name: "conditions",
+			series: []series{
+				condition("Ready", "False", during(30, 60)), condition("Ready", "True", always(1)),
+				condition("Attached", "True", always(1)), condition("Degraded", "False", always(1)),
+			},
+			checks: []check{{29, nil}, {36, []string{"DRAClaimDegraded namespace=a resourceclaim_name=c device=gpu-0"}}, {75, nil}},
+		},
+		{
+			name:   "degraded",
+			series: []series{condition("Degraded", "True", during(30, 60))},
+			checks: []check{{29, nil}, {36, []string{"DRAClaimDegraded namespace=a resourceclaim_name=c device=gpu-0"}}, {75, nil}},
+		},
+		pendingStory("free device while pods pend", "DRADevicesUnclaimedWhilePodsPend", freeDevice("gpu-0"), unschedulable()),
+		pendingStory("free device without kube-state-metrics", "", freeDevice("gpu-0")),
+		// A partitioned parent is neither free nor held, and here its one partition is held.
+		pendingStory("partitioned device while pods pend", "", freeDevice("gpu-0"), unschedulable(),
+			[]series{{"dra_device_info", deviceLabels("part") + `, vendor="x", model="X1", parent="gpu-0"`, always(1)}}),
+	}
+}
+
+func freeDevice(name string) []series {
+	d := device{name: name, active: rising(0), held: rising(0)}
+	return d.series()
+}
+
+// unschedulable is what kube-state-metrics says of a pod that pends for a while.
+func unschedulable() []series {
+	return []series{{"kube_pod_status_unschedulable", `namespace="a", pod="p", uid="u"`, always(1).between(30, 60)}}
+}
+
+func pendingStory(name, alert string, parts ...[]series) story {
+	s := story{name: name, series: slices.Concat(parts...), checks: []check{{29, nil}, {50, nil}, {75, nil}}}
+	if alert != "" {
+		s.checks[1].fire = []string{alert}
+	}
+	return s
+}
+
+// errorStories are one story for each class of errors, and one of errors that devices live with.
+func errorStories() []story {
+	of := func(name, kind, code, action string) story {
+		// The counter is shown at 0 first, as --counter.zero-hold has it.
+		count := counting(func(m int) float64 {
+			if m == 40 {
+				return 1
+			}
+			return 0
+		})
+		s := story{
+			name:   name,
+			series: []series{{"dra_device_errors_total", deviceLabels("gpu-0") + fmt.Sprintf(`, kind=%q, code=%q`, kind, code), count}},
+			checks: []check{{39, nil}, {43, nil}, {75, nil}},
+		}
+		if action != "" {
+			s.checks[1].fire = []string{"DRADeviceErrors device=gpu-0 action=" + action}
+		}
+		return s
+	}
+	out := []story{
+		of("Xid 79", "xid", "79", "restart-host"),
+		of("Xid 48", "xid", "48", "drain-and-reset"),
+		of("Xid 145", "xid", "145", "drain-and-reset"),
+		of("uncorrectable ECC", "ecc_uncorrected", "", "drain-and-reset"),
+		of("Xid 31", "xid", "31", "restart-workload"),
+		of("Xid 63", "xid", "63", "watch"),
+		of("row remapped", "row_remap", "", "watch"),
+		of("Xid 999", "xid", "999", "investigate"),
+		of("link down", "link_down", "", "investigate"),
+		of("corrected ECC", "ecc_corrected", "", ""),
+		of("PCIe replay", "pcie_replay", "", ""),
+	}
+	restarted := of("errors before a restart of the exporter", "xid", "79", "")
+	restarted.series[0].value = restarted.series[0].value.restarted(60, 62)
+	restarted.checks = []check{{61, nil}, {63, nil}, {70, nil}}
+	return append(out, restarted)
+}
+
+// exporterStories let the alerts on the exporter fire and resolve.
+func exporterStories() []story {
+	snapshot := func(lag course) series {
+		return series{"dra_exporter_snapshot_timestamp_seconds", target, func(m int) (float64, bool) {
+			v, ok := lag(m)
+			return float64(m)*60 - v, ok
+		}}
+	}
+	unresolved := func(reason string, n course) series {
+		return series{"dra_exporter_unresolved_devices", `driver="gpu.x", ` + target + fmt.Sprintf(`, reason=%q`, reason), n}
+	}
+	return []story{
+		{
+			name: "down, and up again",
+			series: []series{
+				{"up", target, func(m int) (float64, bool) { v, _ := during(30, 60)(m); return 1 - v, true }},
+				{"up", `job="monitoring/dra-exporter", node="n2", instance="n2"`, always(1)},
+				{"up", `job="other", instance="o"`, always(0)},
+			},
+			checks: []check{{29, nil}, {36, []string{"DRAExporterDown"}}, {61, nil}},
+		},
+		{
+			name: "absent, and back", alone: true, series: []series{{"up", target, always(1).without(30, 60)}},
+			checks: []check{{29, nil}, {55, []string{"DRAExporterAbsent"}}, {61, nil}},
+		},
+		{
+			name:   "stale, and fresh again",
+			series: []series{snapshot(func(m int) (float64, bool) { v, _ := during(30, 60)(m); return v * 600, true })},
+			checks: []check{{29, nil}, {36, []string{"DRAExporterStale"}}, {70, nil}},
+		},
+		{
+			name:   "join failing, and what is none",
+			series: []series{unresolved("no_match", during(30, 60)), unresolved("no_source", always(3)), unresolved("not_instantiated", always(7))},
+			checks: []check{{29, nil}, {40, nil}, {48, []string{"DRAExporterJoinFailing reason=no_match"}}, {70, nil}},
+		},
+		{
+			name: "source down, and up again",
+			series: []series{{"dra_exporter_source_up", `source="podresources", ` + target, func(m int) (float64, bool) {
+				v, _ := during(30, 60)(m)
+				return 1 - v, true
+			}}},
+			checks: []check{{29, nil}, {36, []string{"DRAExporterSourceDown source=podresources"}}, {70, nil}},
+		},
+		{
+			name:   "series dropped, for a while",
+			series: []series{{"dra_exporter_series_dropped", target, during(30, 60)}},
+			checks: []check{{29, nil}, {36, []string{"DRAExporterSeriesDropped"}}, {70, nil}},
+		},
+	}
+}

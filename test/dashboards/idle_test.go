@@ -1,0 +1,211 @@
+package dashboards
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// worksAfter is active seconds of a device that does nothing until that minute, and is half busy from then on.
+func worksAfter(minute int) course {
+	return counting(func(m int) float64 {
+		if m >= minute {
+			return 30
+		}
+		return 0
+	})
+}
+
+const (
+	idle       = "DRAClaimIdle namespace=a resourceclaim_name=c"
+	idleMemory = "DRAClaimIdleMemoryHeld namespace=a resourceclaim_name=c"
+	partlyIdle = "DRAClaimPartlyIdle namespace=a resourceclaim_name=c"
+)
+
+// idleStories let the alerts on idle claims fire and resolve.
+func idleStories() []story {
+	eight := func(active func(i int) course) []series {
+		var out []series
+		for i := range 8 {
+			out = append(out, alone("a", "c", fmt.Sprintf("gpu-%d", i), active(i), nil)...)
+		}
+		return out
+	}
+	return []story{
+		{
+			name: "idle, then at work", series: alone("a", "c", "gpu-0", worksAfter(70), nil),
+			checks: []check{{20, nil}, {26, nil}, {36, []string{idle}}, {69, []string{idle}}, {80, nil}},
+		},
+		{
+			name: "idle claim that ends",
+			series: alone("a", "c", "gpu-0", rising(0).between(0, 60), func(d *device, c *claimed) {
+				c.info, c.held = always(1).between(0, 60), c.held.between(0, 65)
+			}),
+			checks: []check{{50, []string{idle}}, {75, nil}},
+		},
+		{
+			name:   "idle with memory in use, then at work",
+			series: alone("a", "c", "gpu-0", worksAfter(70), func(_ *device, c *claimed) { c.memory = 40 << 30 }),
+			checks: []check{{36, []string{idleMemory}}, {80, nil}},
+		},
+		{
+			name: "one of eight devices used, then all",
+			series: eight(func(i int) course {
+				if i == 0 {
+					return rising(50)
+				}
+				return worksAfter(70)
+			}),
+			checks: []check{{36, []string{partlyIdle}}, {80, nil}},
+		},
+		{
+			name: "network device idle, then at work", series: idleNIC(),
+			checks: []check{{20, nil}, {36, []string{idle}}, {80, nil}},
+		},
+	}
+}
+
+// idleNIC has no utilization: its traffic counts, of which a keepalive is not work.
+func idleNIC() []series {
+	bytes := counting(func(m int) float64 {
+		if m >= 70 {
+			return 60e9
+		}
+		return 60 * 200
+	})
+	out := alone("a", "c", "eth0", nil, nil)
+	for _, direction := range []string{"receive", "transmit"} {
+		link := fmt.Sprintf(`, link="network", direction=%q`, direction)
+		out = append(out,
+			series{"dra_device_io_bytes_total", deviceLabels("eth0") + link, bytes},
+			series{"dra_claim_io_bytes_total", claimLabels("a", "c", "eth0") + link, bytes})
+	}
+	return out
+}
+
+// idleEdges are what must not look idle, and what must go on to.
+func idleEdges() []story {
+	return []story{
+		{
+			name: "restart of the exporter, idle", series: alone("a", "c", "gpu-0", rising(0).restarted(60, 62), func(d *device, c *claimed) {
+				d.held, c.held, c.info = d.held.restarted(60, 62), c.held.restarted(60, 62), always(1).without(60, 62)
+			}),
+			checks: []check{{55, []string{idle}}, {61, []string{idle}}, {66, []string{idle}}, {90, []string{idle}}},
+		},
+		{
+			name: "restart of the exporter, busy", series: alone("a", "c", "gpu-0", rising(20).restarted(60, 62), func(d *device, c *claimed) {
+				d.held, c.held, c.info = d.held.restarted(60, 62), c.held.restarted(60, 62), always(1).without(60, 62)
+			}),
+			checks: []check{{55, nil}, {61, nil}, {66, nil}, {90, nil}},
+		},
+		{
+			name: "missing scrapes", series: alone("a", "c", "gpu-0", rising(0).without(60, 63), func(d *device, c *claimed) {
+				d.held, c.held, c.info = d.held.without(60, 63), c.held.without(60, 63), always(1).without(60, 63)
+			}),
+			checks: []check{{59, []string{idle}}, {62, []string{idle}}, {75, []string{idle}}},
+		},
+		{
+			name: "shorter than the window", series: alone("a", "c", "gpu-0", rising(0), func(d *device, c *claimed) {
+				c.held, c.active, c.info = rising(60).from(40).between(40, 60), rising(0).from(40).between(40, 60), always(1).between(40, 55)
+			}),
+			checks: []check{{50, nil}, {54, nil}, {70, nil}},
+		},
+		{
+			name: "follows another that worked", series: alone("a", "c", "gpu-0", worksAfter(0), func(_ *device, c *claimed) {
+				c.held, c.active, c.info = rising(60).from(40), rising(0).from(40), always(1).between(40, 120)
+			}),
+			checks: []check{{60, nil}, {76, []string{idle}}},
+		},
+		{
+			name: "unmeasured device", series: alone("a", "c", "gpu-0", nil, func(_ *device, c *claimed) { c.active = rising(0) }),
+			checks: []check{{40, nil}, {119, nil}},
+		},
+		{
+			// The claim's counter is a sum, and stands still while the device is not readable.
+			name: "telemetry that is lost", series: alone("a", "c", "gpu-0", rising(30).between(0, 40), func(_ *device, c *claimed) {
+				c.active = counting(func(m int) float64 {
+					if m < 40 {
+						return 30
+					}
+					return 0
+				})
+			}),
+			checks: []check{{39, nil}, {60, nil}, {75, nil}, {119, nil}},
+		},
+		{
+			name: "admin access", series: alone("a", "c", "gpu-0", rising(0), func(_ *device, c *claimed) { c.attribution = "" }),
+			checks: []check{{60, nil}},
+		},
+		{
+			name: "idle beside admin access",
+			series: slices.Concat(alone("a", "c", "gpu-0", rising(0), nil),
+				alone("a", "c", "gpu-1", rising(0), func(_ *device, c *claimed) { c.attribution = "" })),
+			checks: []check{{60, []string{idle}}},
+		},
+		{
+			name: "silenced by a label of the claim",
+			series: append(alone("a", "c", "gpu-0", rising(0), nil),
+				series{"dra_claim_info", `namespace="a", resourceclaim_name="c", label_dra_exporter_idle_alerts="off", ` + target, always(1)}),
+			checks: []check{{60, nil}},
+		},
+		{
+			name: "silenced by an annotation of the pod",
+			series: append(alone("a", "c", "gpu-0", rising(0), nil),
+				series{"dra_pod_info", `namespace="a", pod="p", annotation_dra_exporter_idle_alerts="off", ` + target, always(1)},
+				series{"dra_pod_claim_info", `pod="p", ` + claimLabels("a", "c", "gpu-0"), always(1)}),
+			checks: []check{{60, nil}},
+		},
+		{
+			name: "one name in two clusters", alone: true,
+			series: slices.Concat(inCluster("east", alone("a", "c", "gpu-0", rising(0), nil)), inCluster("west", alone("a", "c", "gpu-0", rising(30), nil)), []series{{"up", target, always(1)}}),
+			checks: []check{{60, []string{"DRAClaimIdle cluster=east namespace=a resourceclaim_name=c"}}},
+		},
+	}
+}
+
+func inCluster(name string, in []series) []series {
+	for i := range in {
+		in[i].labels += fmt.Sprintf(`, cluster=%q`, name)
+	}
+	return in
+}
+
+// sharingStories are claims that hold one device together.
+func sharingStories() []story {
+	// Two claims on one device, of which each is given half of what it does.
+	shared := func(attribution string, active course) []series {
+		d := device{name: "gpu-0", active: active, held: rising(60), claims: 2}
+		half := course(func(m int) (float64, bool) {
+			v, ok := active(m)
+			return v / 2, ok
+		})
+		out := d.series()
+		for _, claim := range []string{"c", "d"} {
+			c := claimed{namespace: "a", claim: claim, device: "gpu-0", attribution: attribution, active: half, held: rising(60)}
+			out = append(out, c.series()...)
+		}
+		return out
+	}
+	both := []string{idle, strings.Replace(idle, "=c", "=d", 1)}
+	var out []story
+	for _, attribution := range []string{"equal", "capacity"} {
+		out = append(out,
+			story{
+				// 1.5 % of the time busy: either might be the one who is.
+				name: "little work on a device shared by " + attribution, series: shared(attribution, rising(0.9)),
+				checks: []check{{60, nil}},
+			},
+			story{
+				name: "no work on a device shared by " + attribution, series: shared(attribution, worksAfter(70)),
+				checks: []check{{60, both}, {80, nil}},
+			})
+	}
+	// By process the driver tells who works.
+	busy, still := claimed{namespace: "a", claim: "d", device: "gpu-0", attribution: "process", active: rising(40), held: rising(60)},
+		claimed{namespace: "a", claim: "c", device: "gpu-0", attribution: "process", active: rising(0), held: rising(60)}
+	d := device{name: "gpu-0", active: rising(40), held: rising(60), claims: 2}
+	return append(out, story{
+		name: "one of two works on a device divided by process", series: slices.Concat(d.series(), busy.series(), still.series()),
+		checks: []check{{60, []string{idle}}},
+	})
+}

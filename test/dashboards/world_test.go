@@ -1,0 +1,154 @@
+package dashboards
+
+import "fmt"
+
+// Courses of values over minutes.
+
+type course func(minute int) (float64, bool)
+
+func always(v float64) course { return func(int) (float64, bool) { return v, true } }
+
+// rising is a counter that gains perMinute in each minute.
+func rising(perMinute float64) course {
+	return counting(func(int) float64 { return perMinute })
+}
+
+// counting is a counter that gains as much as its function says in each minute.
+func counting(gain func(minute int) float64) course {
+	return func(minute int) (float64, bool) {
+		sum := 0.0
+		for m := range minute {
+			sum += gain(m)
+		}
+		return sum, true
+	}
+}
+
+// between is the course within these minutes, and absent else.
+func (c course) between(from, to int) course {
+	return func(minute int) (float64, bool) {
+		if minute < from || minute >= to {
+			return 0, false
+		}
+		return c(minute)
+	}
+}
+
+// without is the course, absent within these minutes.
+func (c course) without(from, to int) course {
+	return func(minute int) (float64, bool) {
+		if minute >= from && minute < to {
+			return 0, false
+		}
+		return c(minute)
+	}
+}
+
+// from is a counter that begins at 0 in that minute, and is absent before.
+func (c course) from(begin int) course {
+	return func(minute int) (float64, bool) {
+		if minute < begin {
+			return 0, false
+		}
+		return c(minute - begin)
+	}
+}
+
+// restarted is a counter of an exporter that is away within these minutes, and counts from 0 then.
+func (c course) restarted(down, up int) course {
+	return func(minute int) (float64, bool) {
+		switch {
+		case minute < down:
+			return c(minute)
+		case minute < up:
+			return 0, false
+		default:
+			v, ok := c(minute)
+			before, _ := c(up)
+			return v - before, ok
+		}
+	}
+}
+
+// during is 1 within these minutes, else 0.
+func during(from, to int) course {
+	return func(minute int) (float64, bool) {
+		if minute >= from && minute < to {
+			return 1, true
+		}
+		return 0, true
+	}
+}
+
+// device is a device of the driver gpu.x on a node.
+type device struct {
+	name   string
+	active course // active seconds; nil: not measured
+	held   course // allocated seconds
+	claims float64
+}
+
+// claimed is a claim's hold of a device.
+type claimed struct {
+	namespace, claim, device string
+	attribution              string
+	active, held             course
+	info                     course // whether the claim holds the device
+	memory                   float64
+}
+
+const target = `node="n1", instance="n1", job="dra-exporter"`
+
+func deviceLabels(name string) string {
+	return fmt.Sprintf(`driver="gpu.x", pool="n1", device=%q, %s`, name, target)
+}
+
+func claimLabels(namespace, claim, device string) string {
+	return fmt.Sprintf(`namespace=%q, resourceclaim_name=%q, %s`, namespace, claim, deviceLabels(device))
+}
+
+func (d *device) series() []series {
+	labels := deviceLabels(d.name)
+	out := []series{
+		{"dra_device_allocations", labels, always(d.claims)},
+		{"dra_device_allocated_seconds_total", labels, d.held},
+		{"dra_device_info", labels + `, vendor="x", model="X1", parent=""`, always(1)},
+	}
+	if d.active != nil {
+		out = append(out, series{"dra_device_active_seconds_total", labels, d.active}, series{"dra_device_up", labels, always(1)})
+	}
+	return out
+}
+
+func (c *claimed) series() []series {
+	labels := claimLabels(c.namespace, c.claim, c.device)
+	info := c.info
+	if info == nil {
+		info = always(1)
+	}
+	admin := "false"
+	if c.attribution == "" {
+		admin = "true"
+	}
+	out := []series{
+		{"dra_claim_device_info", labels + fmt.Sprintf(`, share_id="", admin_access=%q, attribution=%q`, admin, c.attribution), info},
+		{"dra_claim_allocated_seconds_total", labels, c.held},
+	}
+	if c.active != nil {
+		out = append(out, series{"dra_claim_active_seconds_total", labels, c.active})
+	}
+	if c.memory > 0 {
+		out = append(out, series{"dra_claim_memory_used_bytes", labels, always(c.memory)})
+	}
+	return out
+}
+
+// alone is a device that one claim holds all the time.
+func alone(namespace, claim, name string, active course, change func(*device, *claimed)) []series {
+	d := device{name: name, active: active, held: rising(60), claims: 1}
+	c := claimed{namespace: namespace, claim: claim, device: name, attribution: "exclusive", active: active, held: rising(60)}
+	if change != nil {
+		change(&d, &c)
+	}
+	return append(d.series(), c.series()...)
+}
