@@ -37,6 +37,7 @@ type account struct {
 	allocated float64 // seconds in which it held the device
 	share     float64 // the same, divided among those who held it together
 	totals    []total
+	gauges    [numAttributedGauges]*Series
 
 	gone bool // dropped: its retention is over, or it was given up for --max-series
 
@@ -47,14 +48,13 @@ type account struct {
 type total struct {
 	counter *counter
 	value   float64
-	shown   time.Time // the first snapshot with it; zero: the counter was not read since the account was opened
-	labels  []*dto.LabelPair
+	series  *Series // since the first snapshot with it; nil: the counter was not read since the account was opened
 }
 
 // open makes room for all of the device's attributed counters.
 func (a *account) open(counters []*counter) {
 	for i := len(a.totals); i < len(counters); i++ {
-		a.totals = append(a.totals, total{counter: counters[i], labels: a.device.pool.join(a.labels, counters[i].names, counters[i].key.labels)})
+		a.totals = append(a.totals, total{counter: counters[i]})
 	}
 }
 
@@ -67,10 +67,23 @@ func (a *account) charge(c *counter, amount float64) {
 
 // show tells whether a total is exported. An account that was opened while its counter could not be read does not say 0.
 func (a *account) show(t *total, tick uint64, now time.Time) bool {
-	if t.shown.IsZero() && (t.value > 0 || a.ended.IsZero() && t.counter.present == tick) {
-		t.shown = now
+	if t.series == nil && (t.value > 0 || a.ended.IsZero() && t.counter.present == tick) {
+		key := t.counter.key
+		t.series = &Series{
+			Quantity: key.quantity, Labels: key.labels, Born: a.born, shown: now,
+			labels: a.device.pool.join(a.labels, labelNames(key.quantity), key.labels),
+		}
 	}
-	return !t.shown.IsZero()
+	return t.series != nil
+}
+
+// gauge returns the series of the account's part of a gauge.
+func (a *account) gauge(m *meter) *Series {
+	s := &a.gauges[m.gauge]
+	if *s == nil {
+		*s = &Series{Quantity: m.key.quantity, labels: a.labels}
+	}
+	return *s
 }
 
 // book holds the accounts of all claims, or of all pods.

@@ -60,10 +60,8 @@ func (d *device) observe(readings []Reading, tick uint64, now time.Time) {
 			continue
 		}
 		if c := d.filledBy(m, now); c != nil {
-			c.present, c.seen, c.source = tick, now, m.source
-			if m.sums {
-				c.source += integrated
-			}
+			c.present, c.seen = tick, now
+			c.fill(m)
 		}
 	}
 }
@@ -124,8 +122,8 @@ func (d *device) counter(key seriesKey, now time.Time) *counter {
 	if c := d.find(key); c != nil {
 		return c
 	}
-	names := labelNames(key.quantity)
-	c := &counter{key: key, index: -1, born: now, labels: d.pool.join(d.labels, names, key.labels), names: names}
+	c := &counter{key: key, index: -1, series: newSeries(key, d.labels, d.pool)}
+	c.series.Born, c.series.shown = now, now
 	if key.quantity.Spec().Sharing == driver.Additive {
 		c.index = len(d.attributed)
 		d.attributed = append(d.attributed, c)

@@ -146,7 +146,7 @@ func (l *Ledger) evict(s *Snapshot, series int) []eviction {
 func (a *account) series() int {
 	n := 2 // allocated and allocated share
 	for i := range a.totals {
-		if !a.totals[i].shown.IsZero() {
+		if a.totals[i].series != nil {
 			n++
 		}
 	}

@@ -22,11 +22,12 @@ type meter struct {
 	last    driver.Reading // the last that was settled
 	have    bool
 	queue   []driver.Reading
-	now     Reading          // the newest reading, settled or not
-	present uint64           // the tick at which it was read
-	seen    time.Time        // the time of that tick
-	labels  []*dto.LabelPair // of the device's series
+	now     Reading   // the newest reading, settled or not
+	present uint64    // the tick at which it was read
+	seen    time.Time // the time of that tick
+	series  *Series
 
+	gauge    int       // its number among the attributed gauges; -1: it is none
 	additive bool      // there is but a fixed number of its quantity's series
 	counts   bool      // it is a counter; else
 	sums     bool      // its integral fills
@@ -37,7 +38,8 @@ func newMeter(key seriesKey, base []*dto.LabelPair, pool *labelPool) *meter {
 	spec := key.quantity.Spec()
 	m := &meter{
 		key:      key,
-		labels:   pool.join(base, labelNames(key.quantity), key.labels),
+		series:   newSeries(key, base, pool),
+		gauge:    attributedGauge(key.quantity),
 		additive: spec.Sharing == driver.Additive,
 		counts:   spec.Type == driver.Counter,
 	}
@@ -53,6 +55,7 @@ const maxQueue = 64
 func (m *meter) observe(r Reading) {
 	if m.source != r.Source {
 		m.source, m.have, m.queue = r.Source, false, m.queue[:0]
+		m.series = m.series.from(r.Source)
 	}
 	newest := m.last.At
 	if n := len(m.queue); n > 0 {
@@ -80,13 +83,36 @@ type counter struct {
 	key     seriesKey
 	index   int // among the device's attributed counters; -1: it is not attributed
 	total   float64
-	born    time.Time
 	settled time.Time // everything before is accounted for
 	present uint64    // the tick at which something filled it
 	seen    time.Time // the time of that tick
-	source  string
-	labels  []*dto.LabelPair
-	names   []string // of the quantity's labels
+	filler  string    // the source that fills it
+	sums    bool      // as the integral of its gauge
+	series  *Series
+}
+
+func newSeries(key seriesKey, base []*dto.LabelPair, pool *labelPool) *Series {
+	return &Series{Quantity: key.quantity, Labels: key.labels, labels: pool.join(base, labelNames(key.quantity), key.labels)}
+}
+
+// from returns the series with another source.
+func (s *Series) from(source string) *Series {
+	other := *s
+	other.Source = source
+	return &other
+}
+
+// fill notes which meter fills the counter.
+func (c *counter) fill(m *meter) {
+	if c.filler == m.source && c.sums == m.sums {
+		return
+	}
+	c.filler, c.sums = m.source, m.sums
+	source := m.source
+	if m.sums {
+		source += integrated
+	}
+	c.series = c.series.from(source)
 }
 
 // increment returns what a hardware counter counted between two readings, and since when. A counter that its source

@@ -63,9 +63,14 @@ type HolderSnapshot struct {
 
 // Value is one number with its meaning.
 type Value struct {
+	*Series
+	Value float64
+}
+
+// Series is what a number means, from snapshot to snapshot. It never changes once it is in one.
+type Series struct {
 	Quantity driver.Quantity
 	Labels   driver.Labels
-	Value    float64
 	Source   string    // of a device's own values
 	Born     time.Time // of counters: since when it counts
 	shown    time.Time // of counters: when it was first exported
@@ -110,9 +115,9 @@ func (d *device) snapshot(tick uint64) DeviceSnapshot {
 		if m.present != tick || m.counts {
 			continue
 		}
-		v := Value{Quantity: m.key.quantity, Labels: m.key.labels, Value: m.now.Value, Source: m.source, labels: m.labels}
+		v := Value{m.series, m.now.Value}
 		s.Values = append(s.Values, v)
-		if isAttributedGauge(m.key.quantity) {
+		if m.gauge >= 0 {
 			v.Value *= free
 			s.Unattributed = append(s.Unattributed, v)
 		}
@@ -121,7 +126,7 @@ func (d *device) snapshot(tick uint64) DeviceSnapshot {
 		if c.present != tick {
 			continue
 		}
-		v := Value{Quantity: c.key.quantity, Labels: c.key.labels, Value: c.total, Source: c.source, Born: c.born, shown: c.born, labels: c.labels}
+		v := Value{c.series, c.total}
 		s.Values = append(s.Values, v)
 		if c.index >= 0 {
 			v.Value = d.nobody.totals[c.index].value
@@ -151,9 +156,18 @@ func (l *Ledger) supported(devices []DeviceSnapshot) {
 
 const numAttributedGauges = 3
 
-// isAttributedGauge tells whether a gauge appears per claim and pod too.
-func isAttributedGauge(q driver.Quantity) bool {
-	return q == driver.Utilization || q == driver.MemoryUsed || q == driver.Power
+// attributedGauge numbers the gauges that appear per claim and pod too; -1 for others.
+func attributedGauge(q driver.Quantity) int {
+	switch q {
+	case driver.Utilization:
+		return 0
+	case driver.MemoryUsed:
+		return 1
+	case driver.Power:
+		return 2
+	default:
+		return -1
+	}
 }
 
 // snapshot returns the rows of all accounts that are exported. The present holders have their part of the device's gauges.
@@ -187,8 +201,8 @@ func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value 
 	if a.ended.IsZero() {
 		weight := a.device.weight(a)
 		for _, m := range a.device.meters {
-			if m.present == tick && isAttributedGauge(m.key.quantity) {
-				out = append(out, Value{Quantity: m.key.quantity, Value: m.now.Value * weight, labels: a.labels})
+			if m.present == tick && m.gauge >= 0 {
+				out = append(out, Value{a.gauge(m), m.now.Value * weight})
 			}
 		}
 	}
@@ -197,9 +211,7 @@ func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value 
 		if !a.show(t, tick, now) {
 			continue
 		}
-		out = append(out, Value{
-			Quantity: t.counter.key.quantity, Labels: t.counter.key.labels, Value: t.value, Born: a.born, shown: t.shown, labels: t.labels,
-		})
+		out = append(out, Value{t.series, t.value})
 	}
 	return out
 }
