@@ -4,7 +4,6 @@ package podresources
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 	"time"
 
@@ -31,8 +30,9 @@ func (p Pod) Compare(other Pod) int {
 type Holder struct {
 	Pod
 	Container string
-	UID       string // the pod's UID; empty: unknown
-	ClaimName string // the pod's own name for the claim; empty: unknown
+	UID       string   // the pod's UID; empty: unknown
+	ClaimName string   // the pod's own name for the claim; empty: unknown
+	Meta      *PodMeta // what else is shown of the pod; nil: unknown
 }
 
 // Compare orders holders by pod and container.
@@ -56,6 +56,9 @@ type Allocation struct {
 	Admin       bool // adminAccess: owns nothing (KEP-5018)
 	Consumed    []driver.Amount
 	AllocatedAt time.Time
+	ClaimLabels []string    // values of the chosen labels of the claim, in the order in which they were chosen
+	Conditions  []Condition // what the driver says of the device in the claim's status (KEP-4817), by type
+	Network     *Network    // nil: unknown
 
 	Holders []Holder // at least one; sorted, each once
 }
@@ -69,50 +72,6 @@ func (a Allocation) Compare(other Allocation) int {
 type Rejection struct {
 	Reason string
 	Count  int
-}
-
-// ClaimFacts is what the ResourceClaim object itself says, which the kubelet does not pass on.
-type ClaimFacts struct {
-	UID         string
-	AllocatedAt time.Time // status.allocation.allocationTimestamp; zero: unknown
-	Results     []ClaimResult
-}
-
-// ClaimResult is one of status.allocation.devices.results.
-type ClaimResult struct {
-	Device      driver.ID
-	ShareID     string
-	Request     string // request, or request/subrequest
-	DeviceClass string
-	Admin       bool
-	Consumed    []driver.Amount
-}
-
-// Facts are the known claims.
-type Facts map[Claim]ClaimFacts
-
-// Apply returns the allocations completed by what is known of their claims; the input is not changed. A claim
-// without facts, or a device that the claim's facts do not list, stays as the kubelet said.
-func (f Facts) Apply(allocations []Allocation) []Allocation {
-	if len(f) == 0 {
-		return allocations
-	}
-	out := slices.Clone(allocations)
-	for i := range out {
-		a := &out[i]
-		facts, ok := f[a.Claim]
-		if !ok {
-			continue
-		}
-		a.ClaimUID, a.AllocatedAt = facts.UID, facts.AllocatedAt
-		for _, r := range facts.Results {
-			if r.Device == a.Device && r.ShareID == a.ShareID {
-				a.Request, a.DeviceClass, a.Admin, a.Consumed = r.Request, r.DeviceClass, r.Admin, r.Consumed
-				break
-			}
-		}
-	}
-	return out
 }
 
 // View is who holds what, as known at a moment.

@@ -46,7 +46,7 @@ const (
 // ParseSlices returns the devices that the ResourceSlices of a file offer on a node, the file being what `kubectl get
 // resourceslices -o yaml` (or json) prints: a List, single objects, several documents, of resource.k8s.io/v1, v1beta2
 // or v1beta1. Objects of other kinds are passed over, and so are slices and devices of other nodes unless node is
-// empty. Of each pool only the newest generation counts.
+// empty. Of each pool only the newest complete generation counts.
 //
 // What is wrong with a device, or with one of its attributes, costs just that and is counted by reason. A file that
 // can not be read at all, or a slice of an unknown version, is an error that names the document.
@@ -55,41 +55,74 @@ func ParseSlices(data []byte, node string) (driver.Inventory, []Rejection, error
 	if err != nil {
 		return nil, nil, fmt.Errorf("parse resource slices: %w", err)
 	}
-	b := builder{node: node, inventory: driver.Inventory{}, rejected: tally{}}
-	b.rejected.add(ReasonMalformedObject, malformed)
-	var offered []slice
+	var offered []Slice
+	bad := 0
 	for _, o := range objects {
-		if s, ok := decodeSlice(o.Raw); ok {
+		if s, ok := DecodeSlice(o.Raw); ok {
 			offered = append(offered, s)
 		} else {
-			b.rejected.add(ReasonMalformedSlice, 1)
+			bad++
 		}
 	}
-	for _, s := range newestGenerations(offered) {
-		b.add(s)
-	}
-	return b.inventory, b.rejected.rejections(), nil
+	found, rejected := build(offered, node)
+	rejected.add(ReasonMalformedObject, malformed)
+	rejected.add(ReasonMalformedSlice, bad)
+	return found, rejected.rejections(), nil
 }
 
-// newestGenerations returns the slices that belong to the newest generation of their pool. A driver that changes a
-// pool writes new slices before it deletes the old ones (KEP-4381).
-func newestGenerations(offered []slice) []slice {
-	type pool struct{ driver, name string }
-	newest := map[pool]int64{}
-	for _, s := range offered {
-		key := pool{s.Driver, s.Pool.Name}
-		newest[key] = max(newest[key], s.Pool.Generation)
+// Build returns the devices that these slices offer on a node, as [ParseSlices] does. The slices may be in any order,
+// and are not changed.
+func Build(offered []Slice, node string) (driver.Inventory, []Rejection) {
+	found, rejected := build(offered, node)
+	return found, rejected.rejections()
+}
+
+func build(offered []Slice, node string) (driver.Inventory, tally) {
+	b := builder{node: node, inventory: driver.Inventory{}, generation: map[driver.ID]int64{}, rejected: tally{}}
+	for _, s := range current(offered) {
+		b.add(s.spec)
 	}
-	return slices.DeleteFunc(offered, func(s slice) bool {
-		return s.Pool.Generation < newest[pool{s.Driver, s.Pool.Name}]
+	return b.inventory, b.rejected
+}
+
+// current returns the slices that count, of each pool those of the newest generation that is complete: a driver that
+// changes a pool writes the slices of the new generation one by one and then deletes what is left of the old one
+// (KEP-4381). Where none is complete, which is so in the midst of that, and where a part of the pool is not listed
+// here, all count, the newest before the others.
+func current(offered []Slice) []Slice {
+	type pool struct{ driver, name string }
+	type generation struct {
+		pool
+		number int64
+	}
+	listed := map[generation]int64{}
+	for i := range offered {
+		s := &offered[i].spec
+		listed[generation{pool{s.Driver, s.Pool.Name}, s.Pool.Generation}]++
+	}
+	newest := map[pool]int64{}
+	for i := range offered {
+		s := &offered[i].spec
+		key := pool{s.Driver, s.Pool.Name}
+		number, known := newest[key]
+		if listed[generation{key, s.Pool.Generation}] >= s.Pool.Slices && (!known || s.Pool.Generation > number) {
+			newest[key] = s.Pool.Generation
+		}
+	}
+	out := slices.DeleteFunc(slices.Clone(offered), func(s Slice) bool {
+		number, known := newest[pool{s.spec.Driver, s.spec.Pool.Name}]
+		return known && s.spec.Pool.Generation != number
 	})
+	slices.SortStableFunc(out, func(a, b Slice) int { return cmp.Compare(b.spec.Pool.Generation, a.spec.Pool.Generation) })
+	return out
 }
 
 // builder collects the devices of a node.
 type builder struct {
-	node      string
-	inventory driver.Inventory
-	rejected  tally
+	node       string
+	inventory  driver.Inventory
+	generation map[driver.ID]int64 // of the pool that listed the device
+	rejected   tally
 }
 
 // add takes the slice's devices that are on the node. A device that several slices list counts once.
@@ -103,14 +136,17 @@ func (b *builder) add(s slice) {
 			continue
 		}
 		id := driver.ID{Driver: s.Driver, Pool: s.Pool.Name, Device: d.name}
-		if _, ok := b.inventory[id]; ok {
-			b.rejected.add(ReasonDuplicateDevice, 1)
+		if newer, ok := b.generation[id]; ok {
+			if newer == s.Pool.Generation {
+				b.rejected.add(ReasonDuplicateDevice, 1)
+			}
 			continue
 		}
 		if len(b.inventory) >= maxDevices {
 			b.rejected.add(ReasonTooManyDevices, 1)
 			continue
 		}
+		b.generation[id] = s.Pool.Generation
 		b.inventory[id] = driver.Entry{
 			Hardware:  describe(d),
 			Capacity:  d.capacity,

@@ -21,6 +21,7 @@ type slice struct {
 	Pool   struct {
 		Name       string `json:"name"`
 		Generation int64  `json:"generation"`
+		Slices     int64  `json:"resourceSliceCount"`
 	} `json:"pool"`
 	placement
 
@@ -51,17 +52,33 @@ type wireBody struct {
 	AllowMultipleAllocations bool                       `json:"allowMultipleAllocations"`
 }
 
-// decodeSlice returns the spec of a ResourceSlice, or false if it is malformed or names no driver or pool.
-func decodeSlice(raw json.RawMessage) (slice, bool) {
+// Slice is a ResourceSlice of one of the versions, decoded as far as is needed to see whom it concerns.
+type Slice struct{ spec slice }
+
+// DecodeSlice decodes a ResourceSlice; false: it is malformed, or names no driver or pool. What is wrong with its
+// devices comes to light in [Build].
+func DecodeSlice(raw json.RawMessage) (Slice, bool) {
 	var object struct {
 		Spec slice `json:"spec"`
 	}
 	if json.Unmarshal(raw, &object) != nil {
-		return slice{}, false
+		return Slice{}, false
 	}
 	s := object.Spec
-	return s, manifest.ValidName(s.Driver) && manifest.ValidName(s.Pool.Name)
+	return Slice{s}, manifest.ValidName(s.Driver) && manifest.ValidName(s.Pool.Name)
 }
+
+// For returns the slice as far as it concerns a node: one whose devices are all elsewhere is kept without them, so
+// that its pool is still known to be complete.
+func (s Slice) For(node string) Slice {
+	if on, known := s.spec.on(node); known && !on && !s.spec.PerDeviceNodeSelection {
+		s.spec.Devices = nil
+	}
+	return s
+}
+
+// Driver returns the name of the slice's DRA driver.
+func (s Slice) Driver() string { return s.spec.Driver }
 
 // device is a device of a slice, without what differs between the versions of the API.
 type device struct {

@@ -36,10 +36,11 @@ func check(ctx context.Context, o *options, list []Source, log *slog.Logger, w i
 	p.line("node", o.node)
 	ok := p.kubelet(ctx, n, o)
 	answer := podresources.View{Allocations: n.observer.Keeper.Allocations()}
+	ok = p.kube(ctx, n, answer.Allocations) && ok
 	allocations, inventory, rejected := n.Describe(answer.Allocations)
 	p.line("inventory", fmt.Sprintf("%d devices", len(inventory)))
-	if o.inventoryFile == "" {
-		p.line("", "no --inventory.file: hardware that nobody holds has no DRA identity")
+	if o.inventoryFile == "" && n.kube == nil {
+		p.line("", "neither API server nor --inventory.file: hardware that nobody holds has no DRA identity")
 	}
 	for _, r := range rejected {
 		p.line("", fmt.Sprintf("%d rejected of %s: %s", r.Count, r.Input, r.Reason))
@@ -90,6 +91,25 @@ func (p *printer) kubelet(ctx context.Context, n *node, o *options) bool {
 		p.line("", fmt.Sprintf("%d rejected: %s", r.Count, r.Reason))
 	}
 	return true
+}
+
+// kube asks the API server for what it is asked for.
+func (p *printer) kube(ctx context.Context, n *node, allocations []podresources.Allocation) bool {
+	if n.kube == nil {
+		p.line("API server", "not used: --kube=off, or neither in a cluster nor given a --kubeconfig")
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, sourceDeadline)
+	defer cancel()
+	ok := true
+	for _, found := range n.kube.Check(ctx, allocations) {
+		text := found.Text
+		if found.Err != nil {
+			ok, text = false, found.Err.Error()
+		}
+		p.line("API: "+found.Source, text)
+	}
+	return ok
 }
 
 // source samples twice, since rates need two readings.

@@ -25,13 +25,15 @@ type node struct {
 	changes  *podresources.ChangeLog
 	cdi      *inventory.CDI
 	file     *inventory.File // nil: none
+	kube     *kube.Node      // nil: the API server is not asked
+	pods     *podresources.PodSet
 	hints    chan struct{}
 	metrics  *exporter.SelfMetrics
 	log      *slog.Logger
 
 	// What follows belongs to the goroutine that ticks.
-	listed driver.Inventory
-	facts  podresources.Facts
+	listed driver.Inventory                               // of the file
+	claims map[podresources.Claim]podresources.ClaimFacts // of the file
 	cdiIDs map[driver.ID]cdiDevice
 
 	rejected []exporter.RejectedInput // not counted yet
@@ -57,12 +59,19 @@ func newNode(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (*node
 		cgroups: podresources.NewCgroups(o.paths.Sysfs, time.Now),
 		changes: &podresources.ChangeLog{},
 		cdi:     inventory.NewCDI(o.cdi, o.paths.Sysfs),
+		pods:    &podresources.PodSet{},
 		hints:   make(chan struct{}, 1),
 		cdiIDs:  map[driver.ID]cdiDevice{},
 	}
+	logs := podresources.NewPodLogs(o.podLogs)
 	n.observer = podresources.Observer{
-		Lister:  client,
-		Keeper:  &podresources.Keeper{Grace: o.emptyGrace, PodState: n.cgroups.State, PodUID: podresources.NewPodLogs(o.podLogs).UID},
+		Lister: client,
+		Keeper: &podresources.Keeper{Grace: o.emptyGrace, PodState: n.cgroups.State, PodUID: func(pod podresources.Pod, now time.Time) string {
+			if uid := n.pods.UID(pod); uid != "" {
+				return uid
+			}
+			return logs.UID(pod, now)
+		}},
 		Limiter: &podresources.Limiter{Jitter: rand.Float64},
 		Changes: n.changes,
 		Now:     time.Now,
@@ -75,6 +84,10 @@ func newNode(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (*node
 			return nil, badFlag("inventory.file", err)
 		}
 		metrics.Observe("slices", time.Since(begun), nil, time.Now())
+	}
+	if err := n.useKube(o); err != nil {
+		n.close()
+		return nil, err
 	}
 	n.cdi.Load()
 	return n, nil
@@ -98,6 +111,9 @@ func (n *node) watch(ctx context.Context) {
 			n.changed(podresources.Change{At: at, Gone: gone, CDI: names})
 		}))
 	})
+	if n.kube != nil {
+		n.followKube(ctx, &watching)
+	}
 	watching.Wait()
 }
 
@@ -118,7 +134,11 @@ func (n *node) changed(c podresources.Change) {
 
 // Observe implements exporter.Owners.
 func (n *node) Observe(ctx context.Context) (podresources.Observation, error) {
-	return n.observer.Observe(ctx)
+	o, err := n.observer.Observe(ctx)
+	if n.kube != nil && o.Asked {
+		n.wantClaims(ctx, o.View.Allocations)
+	}
+	return o, err
 }
 
 // Describe implements exporter.Inventory.
@@ -132,15 +152,40 @@ func (n *node) Describe(allocations []podresources.Allocation) ([]podresources.A
 	rejected := n.rejected
 	n.rejected = nil
 	n.metrics.RejectTotal("cdi", totals(n.cdi.Rejected()))
-	return n.facts.Apply(allocations), n.withCDI(allocations, time.Now()), rejected
+	return n.apply(allocations), n.withCDI(allocations, n.slices(), time.Now()), rejected
+}
+
+// slices returns the devices that slices list: those of the file, where there is one, else of the API server.
+func (n *node) slices() driver.Inventory {
+	if n.file != nil || n.kube == nil {
+		return n.listed
+	}
+	listed, _ := n.kube.Inventory()
+	return listed
+}
+
+// apply completes the allocations by what is known of their claims, by the file and the API server, of which that knows
+// better, and of their pods.
+func (n *node) apply(allocations []podresources.Allocation) []podresources.Allocation {
+	facts := podresources.Facts{Claims: n.claims, Pods: n.pods.All()}
+	if n.kube == nil {
+		return facts.Apply(allocations)
+	}
+	if known := n.kube.Claims(); len(n.claims) == 0 {
+		facts.Claims = known
+	} else {
+		facts.Claims = maps.Clone(n.claims)
+		maps.Copy(facts.Claims, known)
+	}
+	return facts.Apply(allocations)
 }
 
 // withCDI returns the inventory with the devices that somebody holds, or held a while ago, and no slice lists, as far as
 // their CDI specs tell.
-func (n *node) withCDI(allocations []podresources.Allocation, now time.Time) driver.Inventory {
+func (n *node) withCDI(allocations []podresources.Allocation, listed driver.Inventory, now time.Time) driver.Inventory {
 	for i := range allocations {
 		a := &allocations[i]
-		if _, ok := n.listed[a.Device]; ok {
+		if _, ok := listed[a.Device]; ok {
 			continue
 		}
 		d, known := n.cdiIDs[a.Device]
@@ -153,9 +198,9 @@ func (n *node) withCDI(allocations []podresources.Allocation, now time.Time) dri
 		}
 	}
 	if len(n.cdiIDs) == 0 {
-		return n.listed
+		return listed
 	}
-	all := make(driver.Inventory, len(n.listed)+len(n.cdiIDs))
+	all := make(driver.Inventory, len(listed)+len(n.cdiIDs))
 	for id, d := range n.cdiIDs {
 		if now.Sub(d.held) > rememberCDI {
 			delete(n.cdiIDs, id)
@@ -163,7 +208,7 @@ func (n *node) withCDI(allocations []podresources.Allocation, now time.Time) dri
 		}
 		all[id] = driver.Entry{Hardware: d.hardware}
 	}
-	maps.Copy(all, n.listed)
+	maps.Copy(all, listed)
 	return all
 }
 
@@ -182,7 +227,7 @@ func (n *node) loadFile() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	n.listed, n.facts = listed, facts
+	n.listed, n.claims = listed, facts
 	for _, r := range slicesRejected {
 		n.rejected = append(n.rejected, exporter.RejectedInput{Input: "slices", Reason: r.Reason, Count: r.Count})
 	}

@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/common/version"
 	"github.com/prometheus/exporter-toolkit/web"
 	webflag "github.com/prometheus/exporter-toolkit/web/kingpinflag"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // options are the flags.
@@ -33,6 +35,8 @@ type options struct {
 	paths         Paths
 	cdi           []string
 	kube          string
+	kubeconfig    string
+	selection     podresources.Selection
 	inventoryFile string
 	scrapeConfig  string
 	enabled       map[string]*bool
@@ -89,8 +93,12 @@ func (o *options) addNodeFlags(app *kingpin.Application) {
 	app.Flag("path.procfs", "Where procfs is mounted.").Default("/proc").StringVar(&o.paths.Procfs)
 	app.Flag("path.sysfs", "Where sysfs is mounted.").Default("/sys").StringVar(&o.paths.Sysfs)
 	app.Flag("path.cdi", "Folder of CDI specs (repeatable).").Default("/etc/cdi", "/var/run/cdi").StringsVar(&o.cdi)
-	app.Flag("kube", "Use of the API server: auto or off. This version has no API client yet: both mean off.").Default("auto").EnumVar(&o.kube, "auto", "off")
-	app.Flag("inventory.file", "ResourceSlices, and ResourceClaims, as kubectl get -o yaml prints them.").StringVar(&o.inventoryFile)
+	app.Flag("kube", "Use of the API server: auto (in a cluster, or given a kubeconfig) or off.").Default("auto").EnumVar(&o.kube, "auto", "off")
+	app.Flag("kubeconfig", "Kubeconfig of the API server; default: the service account's.").StringVar(&o.kubeconfig)
+	app.Flag("pod-label", "Label of pods to show in dra_pod_info, as label_NAME (repeatable).").StringsVar(&o.selection.PodLabels)
+	app.Flag("pod-annotation", "Annotation of pods to show in dra_pod_info, as annotation_NAME (repeatable).").StringsVar(&o.selection.PodAnnotations)
+	app.Flag("claim-label", "Label of claims to show in dra_claim_info, as label_NAME (repeatable).").StringsVar(&o.selection.ClaimLabels)
+	app.Flag("inventory.file", "ResourceSlices, and ResourceClaims, as kubectl get -o yaml prints them, in place of the API server's slices.").StringVar(&o.inventoryFile)
 }
 
 // check refuses values that make no sense, and fills in defaults that depend on others.

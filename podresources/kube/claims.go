@@ -21,6 +21,7 @@ const (
 	ReasonMalformedClaim     = "malformed_claim"
 	ReasonMalformedRequest   = "malformed_request" // the device class of its devices stays unknown
 	ReasonMalformedResult    = "malformed_result"
+	ReasonMalformedStatus    = "malformed_status" // of a device in status.devices
 	ReasonMalformedCapacity  = "malformed_capacity"
 	ReasonMalformedTimestamp = "malformed_timestamp"
 	ReasonTooManyResults     = "too_many_results" // those above the bound are lost
@@ -43,15 +44,15 @@ const (
 //
 // What is wrong with a claim, or with a part of it, costs just that and is counted by reason. A file that can not be
 // read at all, or a claim of an unknown version, is an error that names the document.
-func ParseClaims(data []byte) (podresources.Facts, []podresources.Rejection, error) {
+func ParseClaims(data []byte) (map[podresources.Claim]podresources.ClaimFacts, []podresources.Rejection, error) {
 	objects, malformed, err := manifest.Objects(data, "ResourceClaim")
 	if err != nil {
 		return nil, nil, fmt.Errorf("parse resource claims: %w", err)
 	}
-	facts, rejected := podresources.Facts{}, tally{}
+	facts, rejected := map[podresources.Claim]podresources.ClaimFacts{}, tally{}
 	rejected.add(ReasonMalformedObject, malformed)
 	for _, o := range objects {
-		claim, f, ok := parseClaim(o.Raw, rejected)
+		claim, f, ok := parseClaim(o.Raw, nil, rejected)
 		if !ok {
 			rejected.add(ReasonMalformedClaim, 1)
 			continue
@@ -72,9 +73,11 @@ func ParseClaims(data []byte) (podresources.Facts, []podresources.Rejection, err
 // claimObject is the part of a ResourceClaim that is used, in the JSON form that v1, v1beta2 and v1beta1 share.
 type claimObject struct {
 	Metadata struct {
-		Name      string `json:"name"`
-		Namespace string `json:"namespace"`
-		UID       string `json:"uid"`
+		Name        string            `json:"name"`
+		Namespace   string            `json:"namespace"`
+		UID         string            `json:"uid"`
+		Labels      map[string]string `json:"labels"`
+		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	Spec struct {
 		Devices struct {
@@ -88,8 +91,13 @@ type claimObject struct {
 				Results []json.RawMessage `json:"results"`
 			} `json:"devices"`
 		} `json:"allocation"`
+		Devices []json.RawMessage `json:"devices"`
 	} `json:"status"`
 }
+
+// podClaimAnnotation is what the controller that makes claims from templates writes to them: the pod's own name for
+// the claim (k8s.io/dynamic-resource-allocation resourceclaim).
+const podClaimAnnotation = "resource.kubernetes.io/pod-claim-name"
 
 // request is one of spec.devices.requests: v1 and v1beta2 nest the class in exactly, v1beta1 does not, and all have
 // firstAvailable (KEP-4816).
@@ -116,8 +124,8 @@ type result struct {
 	ConsumedCapacity map[string]json.RawMessage `json:"consumedCapacity"`
 }
 
-// parseClaim returns one claim's facts; false: it is malformed as a whole.
-func parseClaim(raw json.RawMessage, rejected tally) (podresources.Claim, podresources.ClaimFacts, bool) {
+// parseClaim returns one claim's facts, with the values of those labels; false: it is malformed as a whole.
+func parseClaim(raw json.RawMessage, labels []string, rejected tally) (podresources.Claim, podresources.ClaimFacts, bool) {
 	var object claimObject
 	if json.Unmarshal(raw, &object) != nil {
 		return podresources.Claim{}, podresources.ClaimFacts{}, false
@@ -127,11 +135,15 @@ func parseClaim(raw json.RawMessage, rejected tally) (podresources.Claim, podres
 	if !manifest.ValidName(meta.Name) || !manifest.ValidName(meta.Namespace) || !optional(meta.UID) {
 		return claim, podresources.ClaimFacts{}, false
 	}
-	facts := podresources.ClaimFacts{UID: meta.UID}
+	facts := podresources.ClaimFacts{UID: meta.UID, Labels: podresources.Chosen(meta.Labels, labels)}
+	if name := meta.Annotations[podClaimAnnotation]; manifest.ValidName(name) {
+		facts.PodClaimName = name
+	}
 	if allocation := object.Status.Allocation; allocation != nil {
 		facts.AllocatedAt = parseTime(allocation.AllocationTimestamp, rejected)
 		classes := deviceClasses(object.Spec.Devices.Requests, rejected)
 		facts.Results = parseResults(allocation.Devices.Results, classes, rejected)
+		addStatuses(facts.Results, object.Status.Devices, rejected)
 	}
 	return claim, facts, true
 }

@@ -44,23 +44,24 @@ func TestRecorded(t *testing.T) {
 	}
 	early := time.Date(2026, 11, 21, 1, 59, 17, 0, time.UTC)
 	late := early.Add(4 * time.Second)
-	want := podresources.Facts{
+	want := map[podresources.Claim]podresources.ClaimFacts{
 		{Namespace: "monitoring", Name: "exporter-gpus-jn427"}: {
-			UID: "a39c77ee-238e-430d-872d-6fe4ac32a48a", AllocatedAt: early, Results: all,
+			UID: "a39c77ee-238e-430d-872d-6fe4ac32a48a", AllocatedAt: early, PodClaimName: "gpus", Results: all,
 		},
 		{Namespace: "team-a", Name: "cc-1-gpu-hcsfg"}: {
-			UID: "ab086302-2d94-43ef-a53c-71248ec6bed9", AllocatedAt: late,
+			UID: "ab086302-2d94-43ef-a53c-71248ec6bed9", AllocatedAt: late, PodClaimName: "gpu",
 			Results: []podresources.ClaimResult{shared("slice", "a181d5fa-e110-46f0-81c4-591fb5a81057", 20)},
 		},
 		{Namespace: "team-a", Name: "cc-2-gpu-dnz25"}: {
-			UID: "0b5b11d8-e12d-44e4-93c8-3281146c0e08", AllocatedAt: late,
+			UID: "0b5b11d8-e12d-44e4-93c8-3281146c0e08", AllocatedAt: late, PodClaimName: "gpu",
 			Results: []podresources.ClaimResult{shared("slice", "bb69508f-47d3-4b7b-9b48-238338d82d13", 20)},
 		},
 		{Namespace: "team-a", Name: "single-gpu-64qkp"}: {
-			UID: "d0157326-9332-4d4f-b2c0-1e52841dd212", AllocatedAt: early, Results: single("gpu-0", "gpu", "gpu.example.com"),
+			UID: "d0157326-9332-4d4f-b2c0-1e52841dd212", AllocatedAt: early, PodClaimName: "gpu",
+			Results: single("gpu-0", "gpu", "gpu.example.com"),
 		},
 		{Namespace: "team-b", Name: "cc-3-gpu-p969z"}: {
-			UID: "21d86684-5793-4ac3-9adc-e5479cb126bb", AllocatedAt: late,
+			UID: "21d86684-5793-4ac3-9adc-e5479cb126bb", AllocatedAt: late, PodClaimName: "gpu",
 			Results: []podresources.ClaimResult{
 				shared("a", "cb70e6eb-e349-46b9-a283-765b72304de1", 20), shared("b", "ad61afc3-4b7b-4b4d-b6ad-e44d9f9d39d6", 10),
 			},
@@ -189,7 +190,7 @@ func TestParseClaims(t *testing.T) {
 				}
 				return
 			}
-			want := podresources.Facts{}
+			want := map[podresources.Claim]podresources.ClaimFacts{}
 			if tc.want != nil {
 				want[podresources.Claim{Namespace: "ns", Name: "c"}] = *tc.want
 			}

@@ -75,7 +75,7 @@ func read(t *testing.T, n *Node) (driver.Inventory, podresources.Facts) {
 	if err != nil || len(rejectedClaims) > 0 {
 		t.Errorf("claims: %v, %v", err, rejectedClaims)
 	}
-	return devices, facts
+	return devices, podresources.Facts{Claims: facts}
 }
 
 func must(t *testing.T, err error) {
@@ -212,7 +212,7 @@ func TestSteps(t *testing.T) {
 		before := n.machine.Total("gpu-0", clock.now).ActiveSeconds
 		clock.now = clock.now.Add(time.Second)
 		got = append(got, state{
-			done, len(facts), count(cdiPath + "/*.json"), count(burstablePath + "/*.slice/cgroup.events"), count(logsPath + "/*"),
+			done, len(facts.Claims), count(cdiPath + "/*.json"), count(burstablePath + "/*.slice/cgroup.events"), count(logsPath + "/*"),
 			len(ask(t, n)), n.machine.Total("gpu-0", clock.now).ActiveSeconds > before,
 		})
 	}})

@@ -1,0 +1,211 @@
+package kubetest
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// request is what the path and the query ask for.
+type request struct {
+	resource, namespace, name string
+	watch                     bool
+	from                      string
+	node                      *string // that spec.nodeName is to be
+	timeout                   time.Duration
+}
+
+// parse returns what is asked for; false: there is no such path.
+func (s *Server) parse(r *http.Request) (request, bool) {
+	q := r.URL.Query()
+	seconds, _ := strconv.Atoi(q.Get("timeoutSeconds"))
+	out := request{watch: q.Get("watch") == "true", from: q.Get("resourceVersion"), timeout: time.Duration(seconds) * time.Second}
+	if node, ok := strings.CutPrefix(q.Get("fieldSelector"), "spec.nodeName="); ok {
+		out.node = &node
+	}
+	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	switch {
+	case len(path) == 2 && path[0] == "apis":
+		return out, len(s.versions) > 0
+	case len(path) == 3 && path[0] == "api":
+		out.resource = path[2]
+	case len(path) >= 4 && slices.Contains(s.versions, path[2]):
+		if path[3] == "namespaces" && len(path) == 7 {
+			out.namespace, out.resource, out.name = path[4], path[5], path[6]
+		} else {
+			out.resource = path[3]
+		}
+	default:
+		return out, false
+	}
+	return out, true
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.usage.Requests++
+	in, ok := s.parse(r)
+	fault := None
+	if s.fault != nil {
+		fault = s.fault(in.resource, in.watch)
+	}
+	s.mu.Unlock()
+	counted := &countingWriter{ResponseWriter: w, server: s}
+	switch {
+	case fault != None:
+		s.fail(r.Context(), counted, fault)
+	case !ok:
+		http.Error(counted, "404 page not found", http.StatusNotFound)
+	case in.resource == "":
+		s.discover(counted)
+	case in.watch:
+		s.watch(r.Context(), counted, in)
+	case in.name != "":
+		s.get(counted, in)
+	default:
+		s.list(counted, in)
+	}
+}
+
+func (s *Server) fail(ctx context.Context, w http.ResponseWriter, fault Fault) {
+	switch fault {
+	case Hang:
+		<-ctx.Done()
+	case Broken:
+		_, _ = io.WriteString(w, `{"items":[}`)
+	case Unauthorized:
+		writeStatus(w, http.StatusUnauthorized, "Unauthorized", "")
+	case Forbidden:
+		writeStatus(w, http.StatusForbidden, "Forbidden", "")
+	case TooManyRequests:
+		writeStatus(w, http.StatusTooManyRequests, "TooManyRequests", "")
+	default:
+		writeStatus(w, http.StatusServiceUnavailable, "ServiceUnavailable", "")
+	}
+}
+
+func writeStatus(w http.ResponseWriter, code int, reason, name string) {
+	status := map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": reason}
+	if name != "" {
+		status["details"] = map[string]any{"name": name}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	writeJSON(w, status)
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	raw, _ := json.Marshal(v) // it is made of what can be
+	_, _ = w.Write(raw)
+}
+
+func (s *Server) discover(w http.ResponseWriter) {
+	s.mu.Lock()
+	var versions []any
+	for _, v := range s.versions {
+		versions = append(versions, map[string]any{"groupVersion": "resource.k8s.io/" + v, "version": v})
+	}
+	s.mu.Unlock()
+	writeJSON(w, map[string]any{"kind": "APIGroup", "apiVersion": "v1", "name": "resource.k8s.io", "versions": versions})
+}
+
+func (s *Server) get(w http.ResponseWriter, in request) {
+	s.mu.Lock()
+	s.usage.Gets++
+	o := s.objects[in.resource][in.namespace+"/"+in.name]
+	s.mu.Unlock()
+	if o == nil {
+		writeStatus(w, http.StatusNotFound, "NotFound", in.name)
+		return
+	}
+	_, _ = w.Write(o.raw)
+}
+
+func (in *request) selects(o *object) bool { return in.node == nil || *in.node == o.node }
+
+func (s *Server) list(w http.ResponseWriter, in request) {
+	s.mu.Lock()
+	s.usage.Lists++
+	items := []json.RawMessage{}
+	for _, o := range s.objects[in.resource] {
+		if in.selects(o) {
+			items = append(items, o.raw)
+		}
+	}
+	version := s.version
+	s.mu.Unlock()
+	writeJSON(w, map[string]any{"kind": "List", "metadata": map[string]any{"resourceVersion": itoa(version)}, "items": items})
+}
+
+// watch sends what happens after the resource version that the client has.
+func (s *Server) watch(ctx context.Context, w http.ResponseWriter, in request) {
+	from, _ := strconv.Atoi(in.from)
+	s.mu.Lock()
+	s.usage.Watches++
+	s.usage.Open++
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.usage.Open--
+		s.mu.Unlock()
+	}()
+	ctx, cancel := context.WithTimeout(ctx, in.timeout)
+	defer cancel()
+	w.WriteHeader(http.StatusOK)
+	for {
+		pending, expired, ends, changed := s.since(from, in)
+		if expired {
+			writeJSON(w, map[string]any{"type": "ERROR", "object": map[string]any{"kind": "Status", "code": 410, "reason": "Expired"}})
+			return
+		}
+		for _, e := range pending {
+			writeJSON(w, map[string]any{"type": e.kind, "object": e.object.raw})
+			from = e.object.version
+		}
+		w.(http.Flusher).Flush()
+		if ends {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// since returns the events after a version, whether that is too old, and whether watches end now, since they are to fail
+// or their version is served no more.
+func (s *Server) since(from int, in request) (pending []event, expired, ends bool, changed <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.events {
+		if e.resource == in.resource && e.object.version > from && in.selects(e.object) {
+			pending = append(pending, e)
+		}
+	}
+	ends = s.fault != nil && s.fault(in.resource, true) != None || len(s.versions) == 0 && in.resource != Pods
+	return pending, from < s.oldest, ends, s.changed
+}
+
+// countingWriter counts the bytes of answers.
+type countingWriter struct {
+	http.ResponseWriter
+	server *Server
+}
+
+func (w *countingWriter) Write(p []byte) (int, error) {
+	w.server.mu.Lock()
+	w.server.usage.Bytes += len(p)
+	w.server.mu.Unlock()
+	return w.ResponseWriter.Write(p)
+}
+
+func (w *countingWriter) Flush() { w.ResponseWriter.(http.Flusher).Flush() }

@@ -1,0 +1,222 @@
+// Package kubetest is an API server in the process, for tests: it serves what the exporter asks for (ResourceSlices,
+// ResourceClaims and Pods: get, list and watch, with the field selectors that the real one has), fails as tests want it
+// to, and counts what it is asked.
+package kubetest
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// The resources that it serves.
+const (
+	Slices = "resourceslices"
+	Claims = "resourceclaims"
+	Pods   = "pods"
+)
+
+// Server is an API server. Its methods may be called at once.
+type Server struct {
+	http     http.Server
+	listener net.Listener
+	serving  sync.WaitGroup
+
+	mu       sync.Mutex
+	versions []string
+	objects  map[string]map[string]*object // by resource and namespace/name
+	version  int                           // the last resource version
+	oldest   int                           // the oldest one from which a watch can go on
+	events   []event
+	changed  chan struct{} // closed at each change
+	fault    func(resource string, watch bool) Fault
+	usage    Usage
+}
+
+type object struct {
+	raw     json.RawMessage // with its resource version
+	node    string          // spec.nodeName
+	version int
+}
+
+type event struct {
+	resource, kind string
+	object         *object
+}
+
+// Fault is how a request fails.
+type Fault int
+
+// The faults. Hang keeps a request without an answer until the client gives up; Broken answers what is no JSON.
+const (
+	None Fault = iota
+	Hang
+	Broken
+	Unauthorized
+	Forbidden
+	Unavailable
+	TooManyRequests
+)
+
+// Usage is what the server was asked.
+type Usage struct {
+	Requests int // of all kinds
+	Lists    int
+	Gets     int
+	Watches  int // that were opened
+	Open     int // watches that are open now
+	Bytes    int // of all answers' bodies
+}
+
+// New starts a server on a port of the loopback interface. It serves v1 and has no objects.
+func New() (*Server, error) {
+	listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	return start(listener), nil
+}
+
+// NewInMemory starts a server that only [Server.Dial] reaches, for tests within a synctest bubble.
+func NewInMemory() *Server {
+	return start(&pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})})
+}
+
+func start(listener net.Listener) *Server {
+	s := &Server{
+		listener: listener, versions: []string{"v1"}, objects: map[string]map[string]*object{}, changed: make(chan struct{}), version: 1,
+	}
+	s.http.Handler = http.HandlerFunc(s.serve)
+	s.serving.Go(func() { _ = s.http.Serve(listener) }) // until Close
+	return s
+}
+
+// URL is the server's address.
+func (s *Server) URL() string { return "http://" + s.listener.Addr().String() }
+
+// Dial connects to the server.
+func (s *Server) Dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if l, ok := s.listener.(*pipeListener); ok {
+		return l.dial(ctx)
+	}
+	return (&net.Dialer{}).DialContext(ctx, network, address)
+}
+
+// Close ends the server and what is under way.
+func (s *Server) Close() {
+	_ = s.http.Close()
+	s.serving.Wait()
+}
+
+// Kubeconfig returns a file by which a client finds the server.
+func (s *Server) Kubeconfig() []byte {
+	config := map[string]any{
+		"apiVersion": "v1", "kind": "Config", "current-context": "test",
+		"clusters": []any{map[string]any{"name": "test", "cluster": map[string]any{"server": s.URL()}}},
+		"contexts": []any{map[string]any{"name": "test", "context": map[string]any{"cluster": "test", "user": "test"}}},
+		"users":    []any{map[string]any{"name": "test", "user": map[string]any{"token": "test"}}},
+	}
+	raw, _ := json.Marshal(config) // it can be
+	return raw
+}
+
+// Serve sets which versions of resource.k8s.io there are; none: the group is absent.
+func (s *Server) Serve(versions ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.versions = versions
+	s.broadcast()
+}
+
+// Fail sets how requests for a resource fail ("" is the discovery of versions).
+func (s *Server) Fail(fault func(resource string, watch bool) Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = fault
+	s.broadcast()
+}
+
+// Usage returns what was asked so far.
+func (s *Server) Usage() Usage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.usage
+}
+
+// Load puts an object without telling watches, which costs little: for clusters of many objects. node is the object's
+// spec.nodeName.
+func (s *Server) Load(resource, namespace, name, node string, raw []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.objects[resource] == nil {
+		s.objects[resource] = map[string]*object{}
+	}
+	s.objects[resource][namespace+"/"+name] = &object{raw: raw, node: node, version: s.version}
+}
+
+// Put makes or changes an object of a resource, given as JSON.
+func (s *Server) Put(resource string, raw []byte) {
+	var content map[string]any
+	if err := json.Unmarshal(raw, &content); err != nil {
+		panic(err)
+	}
+	metadata, _ := content["metadata"].(map[string]any)
+	name, _ := metadata["name"].(string)
+	namespace, _ := metadata["namespace"].(string)
+	spec, _ := content["spec"].(map[string]any)
+	node, _ := spec["nodeName"].(string)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	metadata["resourceVersion"] = itoa(s.version)
+	raw, _ = json.Marshal(content) // it was JSON
+	if s.objects[resource] == nil {
+		s.objects[resource] = map[string]*object{}
+	}
+	o := &object{raw: raw, node: node, version: s.version}
+	kind := "ADDED"
+	if s.objects[resource][namespace+"/"+name] != nil {
+		kind = "MODIFIED"
+	}
+	s.objects[resource][namespace+"/"+name] = o
+	s.happen(event{resource: resource, kind: kind, object: o})
+}
+
+// Delete takes an object away; namespace is empty for slices.
+func (s *Server) Delete(resource, namespace, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o := s.objects[resource][namespace+"/"+name]
+	if o == nil {
+		return
+	}
+	delete(s.objects[resource], namespace+"/"+name)
+	s.version++
+	last := *o
+	last.version = s.version
+	last.raw = []byte(strings.Replace(string(o.raw), `"resourceVersion":"`+itoa(o.version)+`"`, `"resourceVersion":"`+itoa(s.version)+`"`, 1))
+	s.happen(event{resource: resource, kind: "DELETED", object: &last})
+}
+
+// Expire forgets what happened so far: watches can not go on from there.
+func (s *Server) Expire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	s.oldest, s.events = s.version, nil
+	s.broadcast()
+}
+
+func (s *Server) happen(e event) {
+	s.events = append(s.events, e)
+	s.broadcast()
+}
+
+func (s *Server) broadcast() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}

@@ -1,0 +1,124 @@
+package kube
+
+import (
+	"encoding/json"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
+)
+
+// maxSlices bounds the slices that are kept: a node has some dozens.
+const maxSlices = 4096
+
+// sliceSet are the ResourceSlices that may concern a node: those that name it, and those that name no node at all
+// (all nodes', network-attached). Each half is kept up to date by a feed of its own.
+type sliceSet struct {
+	node string
+
+	mu       sync.Mutex
+	halves   [2]map[string]inventory.Slice // by name of the slice
+	synced   [2]bool                       // the half was listed
+	changed  bool
+	built    driver.Inventory
+	rejected map[string]uint64
+}
+
+// The halves.
+const (
+	ownSlices = iota
+	nodelessSlices
+)
+
+// sliceQuery selects the slices of a half; the API server keeps an index of spec.nodeName.
+func sliceQuery(half int, node string) url.Values {
+	if half == nodelessSlices {
+		node = ""
+	}
+	return url.Values{"fieldSelector": {"spec.nodeName=" + node}}
+}
+
+// replace makes a half consist of these slices.
+func (s *sliceSet) replace(half int, objects []json.RawMessage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.halves[half] = make(map[string]inventory.Slice, len(objects))
+	s.synced[half], s.changed = true, true
+	for _, raw := range objects {
+		s.put(half, raw)
+	}
+}
+
+// update takes a slice that changed or is gone.
+func (s *sliceSet) update(half int, object json.RawMessage, gone bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = true
+	if gone {
+		delete(s.halves[half], nameOf(object))
+		return
+	}
+	s.put(half, object)
+}
+
+// put keeps a slice. One that can not be decoded takes the place of what it was before all the same.
+func (s *sliceSet) put(half int, raw json.RawMessage) {
+	name := nameOf(raw)
+	slice, ok := inventory.DecodeSlice(raw)
+	if !ok || name == "" {
+		s.reject(inventory.ReasonMalformedSlice, 1)
+		delete(s.halves[half], name)
+		return
+	}
+	if _, known := s.halves[half][name]; !known && len(s.halves[half]) == maxSlices {
+		s.reject("too_many_slices", 1)
+		return
+	}
+	s.halves[half][name] = slice.For(s.node)
+}
+
+func (s *sliceSet) reject(reason string, n int) {
+	if s.rejected == nil {
+		s.rejected = map[string]uint64{}
+	}
+	s.rejected[reason] += uint64(n)
+}
+
+// inventory returns the node's devices, and whether the slices that name the node have been listed. The devices are
+// built anew only when slices have changed; what is returned will not change.
+func (s *sliceSet) inventory() (driver.Inventory, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed {
+		var all []inventory.Slice
+		for _, half := range s.halves {
+			for _, name := range slices.Sorted(maps.Keys(half)) {
+				all = append(all, half[name])
+			}
+		}
+		var rejected []inventory.Rejection
+		s.built, rejected = inventory.Build(all, s.node)
+		for _, r := range rejected {
+			s.reject(r.Reason, r.Count)
+		}
+		s.changed = false
+	}
+	return s.built, s.synced[ownSlices]
+}
+
+// nameOf returns the object's name, "" for none.
+func nameOf(raw json.RawMessage) string {
+	var object struct {
+		Metadata struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
+	}
+	if json.Unmarshal(raw, &object) != nil {
+		return ""
+	}
+	return strings.Clone(object.Metadata.Name)
+}

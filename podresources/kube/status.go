@@ -1,0 +1,89 @@
+package kube
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Bounds of what a driver says of a device. The API allows 8 conditions and 16 addresses.
+const (
+	maxConditions = 64
+	maxIPs        = 64
+	maxText       = 256 // bytes of an address or an interface's name
+)
+
+// deviceStatus is one of status.devices (KEP-4817), which v1, v1beta2 and v1beta1 write alike.
+type deviceStatus struct {
+	Driver     string `json:"driver"`
+	Pool       string `json:"pool"`
+	Device     string `json:"device"`
+	ShareID    string `json:"shareID"`
+	Conditions []struct {
+		Type   string `json:"type"`
+		Status string `json:"status"`
+	} `json:"conditions"`
+	NetworkData *struct {
+		InterfaceName   string   `json:"interfaceName"`
+		IPs             []string `json:"ips"`
+		HardwareAddress string   `json:"hardwareAddress"`
+	} `json:"networkData"`
+}
+
+// addStatuses adds to the results what the drivers say of them. A status of a device that is not allocated is passed
+// over.
+func addStatuses(results []podresources.ClaimResult, raw []json.RawMessage, rejected tally) {
+	if surplus := len(raw) - maxResults; surplus > 0 {
+		rejected.add(ReasonMalformedStatus, surplus)
+		raw = raw[:maxResults]
+	}
+	for _, raw := range raw {
+		var s deviceStatus
+		if json.Unmarshal(raw, &s) != nil || !s.valid() {
+			rejected.add(ReasonMalformedStatus, 1)
+			continue
+		}
+		id := driver.ID{Driver: s.Driver, Pool: s.Pool, Device: s.Device}
+		i := slices.IndexFunc(results, func(r podresources.ClaimResult) bool { return r.Device == id && r.ShareID == s.ShareID })
+		if i < 0 {
+			continue
+		}
+		results[i].Conditions = s.conditions()
+		if n := s.NetworkData; n != nil {
+			results[i].Network = &podresources.Network{Interface: n.InterfaceName, IPs: n.IPs, HardwareAddress: n.HardwareAddress}
+		}
+	}
+}
+
+func (s *deviceStatus) valid() bool {
+	for _, c := range s.Conditions {
+		if !manifest.ValidName(c.Type) || !slices.Contains([]string{"True", "False", "Unknown"}, c.Status) {
+			return false
+		}
+	}
+	if n := s.NetworkData; n != nil {
+		if len(n.IPs) > maxIPs || slices.ContainsFunc(append([]string{n.InterfaceName, n.HardwareAddress}, n.IPs...), unprintable) {
+			return false
+		}
+	}
+	return len(s.Conditions) <= maxConditions
+}
+
+// unprintable tells whether a text is no interface name or address: ASCII without spaces and controls, of some length.
+func unprintable(s string) bool {
+	return len(s) > maxText || strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// conditions returns the conditions sorted by type; of several of one type the first counts.
+func (s *deviceStatus) conditions() []podresources.Condition {
+	var out []podresources.Condition
+	for _, c := range s.Conditions {
+		out = append(out, podresources.Condition{Type: c.Type, Status: c.Status})
+	}
+	slices.SortStableFunc(out, func(a, b podresources.Condition) int { return strings.Compare(a.Type, b.Type) })
+	return slices.CompactFunc(out, func(a, b podresources.Condition) bool { return a.Type == b.Type })
+}

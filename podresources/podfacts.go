@@ -1,0 +1,156 @@
+package podresources
+
+import (
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Selection is which labels and annotations are kept of pods, and which labels of claims, in the order in which they
+// are shown.
+type Selection struct {
+	PodLabels, PodAnnotations, ClaimLabels []string
+}
+
+// Bounds of a pod object: the API server itself takes no more than 1.5 MiB.
+const (
+	maxPodClaims = 256
+	maxUses      = 4096
+	maxHealth    = 4096
+	maxShown     = 512 // bytes of a label's or an annotation's value
+)
+
+// NewPodFacts returns what a pod object says; false: it has no usable name.
+func NewPodFacts(pod *corev1.Pod, selection *Selection) (Pod, PodFacts, bool) {
+	name := Pod{Namespace: pod.Namespace, Name: pod.Name}
+	uid := string(pod.UID)
+	if checkName(name.Namespace, maxName, "missing") != "" || checkName(name.Name, maxName, "missing") != "" || !validUID(uid) {
+		return name, PodFacts{}, false
+	}
+	facts := PodFacts{
+		UID:    uid,
+		Ended:  pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+		Meta:   podMeta(pod, selection),
+		Claims: podClaims(pod),
+		Health: podHealth(&pod.Status),
+	}
+	uses := containerUses(pod)
+	uses = append(uses, extendedUses(pod.Status.ExtendedResourceClaimStatus)...)
+	if len(uses) <= maxUses {
+		facts.Containers = uses
+	}
+	return name, facts, true
+}
+
+func podMeta(pod *corev1.Pod, selection *Selection) *PodMeta {
+	meta := &PodMeta{
+		Labels:      Chosen(pod.Labels, selection.PodLabels),
+		Annotations: Chosen(pod.Annotations, selection.PodAnnotations),
+	}
+	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
+		meta.OwnerKind, meta.OwnerName = shown(owner.Kind), shown(owner.Name)
+	}
+	return meta
+}
+
+// Chosen returns the values of the named labels or annotations, in that order; empty where there is none. It returns
+// nil where none is named.
+func Chosen(values map[string]string, names []string) []string {
+	if len(names) == 0 {
+		return nil
+	}
+	out := make([]string, len(names))
+	for i, name := range names {
+		out[i] = shown(values[name])
+	}
+	return out
+}
+
+// shown returns a text as it may be a label's value: what is too long is cut.
+func shown(s string) string {
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) <= maxShown {
+		return s
+	}
+	end := maxShown
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end]
+}
+
+// podClaims returns the claims by the pod's own names. The names of those that are made from templates are in the status.
+func podClaims(pod *corev1.Pod) []PodClaim {
+	var out []PodClaim
+	for _, c := range pod.Spec.ResourceClaims[:min(len(pod.Spec.ResourceClaims), maxPodClaims)] {
+		claim := PodClaim{Name: c.Name}
+		if c.ResourceClaimName != nil {
+			claim.Claim = *c.ResourceClaimName
+		}
+		i := slices.IndexFunc(pod.Status.ResourceClaimStatuses, func(s corev1.PodResourceClaimStatus) bool { return s.Name == c.Name })
+		if claim.Claim == "" && i >= 0 && pod.Status.ResourceClaimStatuses[i].ResourceClaimName != nil {
+			claim.Claim = *pod.Status.ResourceClaimStatuses[i].ResourceClaimName
+		}
+		if checkName(claim.Name, maxName, "missing") == "" && (claim.Claim == "" || checkName(claim.Claim, maxName, "") == "") {
+			out = append(out, claim)
+		}
+	}
+	return out
+}
+
+// containerUses returns what the containers name of the pod's claims (resources.claims[]).
+func containerUses(pod *corev1.Pod) []PodContainer {
+	var out []PodContainer
+	for _, containers := range [2][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			c := PodContainer{Name: containers[i].Name}
+			for _, claim := range containers[i].Resources.Claims {
+				c.Uses = append(c.Uses, ClaimUse{Name: claim.Name, Request: claim.Request})
+			}
+			if len(c.Uses) > 0 {
+				out = append(out, c)
+			}
+		}
+	}
+	return out
+}
+
+// extendedUses returns which request of the claim that was made for extended resources (KEP-5004) each container is
+// given.
+func extendedUses(status *corev1.PodExtendedResourceClaimStatus) []PodContainer {
+	if status == nil || status.ResourceClaimName == "" {
+		return nil
+	}
+	var out []PodContainer
+	for _, m := range status.RequestMappings {
+		use := ClaimUse{Claim: status.ResourceClaimName, Request: m.RequestName}
+		i := slices.IndexFunc(out, func(c PodContainer) bool { return c.Name == m.ContainerName })
+		if i < 0 {
+			out = append(out, PodContainer{Name: m.ContainerName})
+			i = len(out) - 1
+		}
+		out[i].Uses = append(out[i].Uses, use)
+	}
+	return out
+}
+
+// podHealth returns the health of the devices that the containers' statuses list.
+func podHealth(status *corev1.PodStatus) []DeviceHealth {
+	var out []DeviceHealth
+	for _, containers := range [2][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
+		for i := range containers {
+			for _, resource := range containers[i].AllocatedResourcesStatus {
+				for _, r := range resource.Resources {
+					if len(out) == maxHealth || checkName(string(r.ResourceID), maxCDIName, "missing") != "" {
+						continue
+					}
+					out = append(out, DeviceHealth{Container: containers[i].Name, ResourceID: string(r.ResourceID), Health: string(r.Health)})
+				}
+			}
+		}
+	}
+	return out
+}

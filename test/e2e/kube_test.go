@@ -1,0 +1,125 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+)
+
+// apiServer starts an API server that has what a file of kubectl's lists, and returns it with a kubeconfig.
+func apiServer(t *testing.T, n *node) (server *kubetest.Server, kubeconfig string) {
+	t.Helper()
+	server, err := kubetest.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	put(t, server, kubetest.Slices, "resourceslices.yaml")
+	put(t, server, kubetest.Claims, "resourceclaims-all.yaml")
+	return server, n.write("kubeconfig", string(server.Kubeconfig()))
+}
+
+func put(t *testing.T, server *kubetest.Server, resource, file string) {
+	t.Helper()
+	var list struct {
+		Items []json.RawMessage `json:"items"`
+	}
+	if err := yaml.Unmarshal([]byte(recorded(t, file)), &list); err != nil || len(list.Items) == 0 {
+		t.Fatalf("%s: %d items, %v", file, len(list.Items), err)
+	}
+	for _, item := range list.Items {
+		server.Put(resource, item)
+	}
+}
+
+func podObject(namespace, name, phase string) []byte {
+	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":%q,"name":%q,"uid":"uid-of-%s",
+		"labels":{"app":"trainer"},"ownerReferences":[{"kind":"Job","name":"train","controller":true,"apiVersion":"batch/v1","uid":"j"}]},
+		"spec":{"nodeName":%q,"containers":[{"name":"main"}]},"status":{"phase":%q}}`, namespace, name, name, nodeName, phase)
+}
+
+// What the API server knows completes what the kubelet says; what it does not say any more, it does not take away. Scrapes
+// ask nobody.
+func TestAPIServer(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	if err := n.kubelet.Set(recordedLater(t)); err != nil {
+		t.Fatal(err)
+	}
+	server, kubeconfig := apiServer(t, n)
+	server.Put(kubetest.Pods, podObject("team-a", "cc-1", "Running"))
+	p := start(t, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig}))
+	complete := func() bool {
+		m := p.scrape()
+		return m.is(1, "dra_claim_device_info", "namespace", "monitoring", "admin_access", "true", "device", "gpu-0") &&
+			m.is(1, "dra_pod_info", "pod", "cc-1", "uid", "uid-of-cc-1") &&
+			m.is(1, "dra_claim_device_info", "resourceclaim_name", "cc-3-gpu-p969z", "request", "b", "device_class", "shared.example.com") &&
+			m.is(1, "dra_device_info", "device", "shared-1", "model", "LATEST-GPU-MODEL")
+	}
+	p.eventually("complete", complete)
+	m := p.scrape()
+	for _, source := range []string{"pods", "claims", "slices"} {
+		m.want(1, "dra_exporter_source_up", "source", source)
+	}
+	before := server.Usage().Requests
+	for range 50 {
+		p.scrape()
+	}
+	if after := server.Usage().Requests; after != before {
+		t.Errorf("50 scrapes caused %d requests", after-before)
+	}
+
+	server.Fail(func(string, bool) kubetest.Fault { return kubetest.Forbidden })
+	p.eventually("forbidden shows", func() bool {
+		m := p.scrape()
+		return m.is(0, "dra_exporter_source_up", "source", "slices") && m.positive("dra_exporter_source_errors_total", "source", "slices", "reason", "forbidden")
+	})
+	if !complete() {
+		t.Error("what was known is gone")
+	}
+	server.Fail(nil)
+	server.Put(kubetest.Pods, podObject("team-a", "cc-1", "Succeeded"))
+	// Within the back-off, the pod is seen to have ended.
+	p.eventually("ended", func() bool {
+		_, holds := p.scrape().value("dra_pod_claim_info", "pod", "cc-1")
+		return !holds
+	})
+}
+
+// check says what works, and what does not and why.
+func TestCheckAPIServer(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	if err := n.kubelet.Set(recordedLater(t)); err != nil {
+		t.Fatal(err)
+	}
+	server, kubeconfig := apiServer(t, n)
+	check := func() (string, error) {
+		cmd := exec.CommandContext(t.Context(), os.Getenv(programPath), append([]string{"check"}, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig}).args()...)...)
+		var out bytes.Buffer
+		cmd.Stdout = &out
+		err := cmd.Run()
+		return out.String(), err
+	}
+	said, err := check()
+	if err != nil || !strings.Contains(said, "resource.k8s.io/v1: 10 devices of this node") || !strings.Contains(said, "6 of the 6 that are held are known") {
+		t.Errorf("error %v, said %s", err, said)
+	}
+	server.Fail(func(resource string, _ bool) kubetest.Fault {
+		if resource == kubetest.Pods {
+			return kubetest.Forbidden
+		}
+		return kubetest.None
+	})
+	if said, err := check(); err == nil || !strings.Contains(said, "API: pods") || !strings.Contains(said, "orbidden") {
+		t.Errorf("error %v, said %s", err, said)
+	}
+}
