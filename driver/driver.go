@@ -57,9 +57,13 @@ func (k Kind) Measurable() bool { return k == KindDevice || k == KindPartition }
 type Hardware struct {
 	Kind Kind
 
-	UUID    string // vendor's UUID of this device itself, e.g. GPU-…, MIG-…; compared without regard to case
-	PCI     string // address of this device itself, as NormalizePCI returns it: 0000:3b:00.0
-	Parent  string // UUID or PCI address of the device that this one is a part of
+	UUID   string // vendor's UUID of this device itself, e.g. GPU-…, MIG-…; compared without regard to case
+	PCI    string // address of this device itself, as NormalizePCI returns it: 0000:3b:00.0
+	Parent string // UUID or PCI address of the device that this one is a part of
+	// Placement says which part of the parent device this one is, for partitions that come and go and have no UUID until
+	// they are there. What it looks like is between the inventory's rule for a driver and the vendor's source.
+	Placement string
+
 	NetDev  string // name of the network interface in the host's (or its holder's) network namespace
 	RDMADev string // name under /sys/class/infiniband
 	CPUs    []int  // logical CPU numbers, ascending
@@ -108,9 +112,10 @@ type Sample struct {
 
 // Reading is one measured value. What was not read has no Reading: there is no zero in its place.
 type Reading struct {
-	Quantity Quantity
-	Labels   Labels  // the values of the quantity's labels, in their order
-	Value    float64 // in the quantity's unit
+	Quantity  Quantity
+	Estimated bool    // the source did not count or measure it, but estimates it: what tells of sources says so
+	Labels    Labels  // the values of the quantity's labels, in their order
+	Value     float64 // in the quantity's unit
 
 	// At is the time at which the value was true, as near as the source can know it: when the hardware or
 	// the vendor's software refreshed it, not when somebody asked. Reading the same At twice means: nothing new.

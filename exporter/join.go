@@ -252,10 +252,17 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 				j.reject(source.Name, reason, 1)
 				continue
 			}
-			d.Readings = append(d.Readings, Reading{Reading: r, Source: source.Name, origin: from})
+			name := source.Name
+			if r.Estimated {
+				name += estimated
+			}
+			d.Readings = append(d.Readings, Reading{Reading: r, Source: name, origin: from})
 		}
 	}
 }
+
+// estimated is added to the name of a source for what it does not measure.
+const estimated = " (estimate)"
 
 // compareSamples orders samples by what identifies their hardware, so that their order in the input does not matter
 // where several claim to be the same.

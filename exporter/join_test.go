@@ -47,8 +47,13 @@ func TestMatch(t *testing.T) {
 		"pci":               {driver.Hardware{PCI: "0000:01:00.0"}, driver.Hardware{PCI: "0000:01:00.0", UUID: "x"}, "", "", true},
 		"pci, not the uuid": {driver.Hardware{PCI: "0000:01:00.0", UUID: "y"}, driver.Hardware{PCI: "0000:01:00.0", UUID: "x"}, "", "", false},
 		"uuid, not the pci": {driver.Hardware{PCI: "0000:02:00.0", UUID: "x"}, driver.Hardware{PCI: "0000:01:00.0", UUID: "x"}, "", "", false},
-		"netdev":            {driver.Hardware{NetDev: "eth1"}, driver.Hardware{NetDev: "eth1"}, "", "", true},
-		"rdma":              {driver.Hardware{RDMADev: "mlx5_0"}, driver.Hardware{RDMADev: "mlx5_0"}, "", "", true},
+		"placement":         {driver.Hardware{Placement: "v/0/19/2"}, driver.Hardware{Placement: "v/0/19/2", UUID: "x"}, "", "", true},
+		"other placement":   {driver.Hardware{Placement: "v/0/19/2"}, driver.Hardware{Placement: "v/0/19/1", UUID: "x"}, "", "", false},
+		"placement, not the uuid": {
+			driver.Hardware{Placement: "v/0/19/2", UUID: "y"}, driver.Hardware{Placement: "v/0/19/2", UUID: "x"}, "", "", false,
+		},
+		"netdev": {driver.Hardware{NetDev: "eth1"}, driver.Hardware{NetDev: "eth1"}, "", "", true},
+		"rdma":   {driver.Hardware{RDMADev: "mlx5_0"}, driver.Hardware{RDMADev: "mlx5_0"}, "", "", true},
 		"node": {
 			driver.Hardware{DeviceNodes: []string{"/dev/dri/card1", "/dev/dri/renderD129"}},
 			driver.Hardware{DeviceNodes: []string{"/dev/dri/renderD129"}},
@@ -71,6 +76,19 @@ func TestMatch(t *testing.T) {
 				t.Errorf("matched: %v, want %v; gap %q", got, tc.want, d.Gap)
 			}
 		})
+	}
+}
+
+// What a source estimates is not said to be measured.
+func TestEstimatesAreNamed(t *testing.T) {
+	h := driver.Hardware{UUID: "x"}
+	sample := sampleOf(h, watts(1), driver.Reading{Quantity: driver.Energy, Value: 2, Estimated: true})
+	got := map[driver.Quantity]string{}
+	for _, r := range joined(map[string]driver.Hardware{"dev": h}, nil, sample)["dev"].Readings {
+		got[r.Quantity] = r.Source
+	}
+	if diff := cmp.Diff(map[driver.Quantity]string{driver.Power: "a", driver.Energy: "a (estimate)"}, got); diff != "" {
+		t.Errorf("sources (-want +got):\n%s", diff)
 	}
 }
 

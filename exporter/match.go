@@ -9,14 +9,14 @@ import (
 
 // hardwareIndex finds devices by what identifies their hardware. Positions are those of the joiner's devices.
 type hardwareIndex struct {
-	uuid, pci, netdev, rdma, node map[string][]int
-	name                          map[[2]string][]int // driver, device
-	cpu                           map[int][]int
+	uuid, placement, pci, netdev, rdma, node map[string][]int
+	name                                     map[[2]string][]int // driver, device
+	cpu                                      map[int][]int
 }
 
 func newHardwareIndex(devices []JoinedDevice) hardwareIndex {
 	x := hardwareIndex{
-		uuid: map[string][]int{}, pci: map[string][]int{}, netdev: map[string][]int{}, rdma: map[string][]int{},
+		uuid: map[string][]int{}, placement: map[string][]int{}, pci: map[string][]int{}, netdev: map[string][]int{}, rdma: map[string][]int{},
 		node: map[string][]int{}, name: map[[2]string][]int{}, cpu: map[int][]int{},
 	}
 	for i := range devices {
@@ -27,6 +27,7 @@ func newHardwareIndex(devices []JoinedDevice) hardwareIndex {
 		name := [2]string{devices[i].ID.Driver, devices[i].ID.Device}
 		x.name[name] = append(x.name[name], i)
 		add(x.uuid, strings.ToLower(h.UUID), i)
+		add(x.placement, h.Placement, i)
 		add(x.pci, h.PCI, i)
 		add(x.netdev, h.NetDev, i)
 		add(x.rdma, h.RDMADev, i)
@@ -47,8 +48,8 @@ func add(m map[string][]int, key string, i int) {
 }
 
 // find returns the devices that are the hardware of the sample, by the best key that both have: the name that the
-// source was told, UUID, PCI address, network interface, RDMA device, device node. A key that contradicts a better
-// one is no match. Most keys are unique, so that the result is mostly one device.
+// source was told, UUID, placement of a partition, PCI address, network interface, RDMA device, device node. A key that
+// contradicts a better one is no match. Most keys are unique, so that the result is mostly one device.
 //
 // A node that several devices of one driver have does not tell them apart, since a CDI spec may name the nodes of all
 // devices of a claim: such devices are unsure.
@@ -58,6 +59,9 @@ func (x *hardwareIndex) find(devices []JoinedDevice, sample *driver.Sample) (fou
 		return x.name[[2]string{sample.Driver, sample.Device}], nil
 	}
 	if found := fitting(devices, sample, x.uuid[strings.ToLower(h.UUID)]); found != nil {
+		return found, nil
+	}
+	if found := fitting(devices, sample, x.placement[h.Placement]); found != nil {
 		return found, nil
 	}
 	if found := fitting(devices, sample, x.pci[h.PCI]); found != nil {

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"regexp"
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -66,9 +67,21 @@ func nvidiaGPU(d device, h *driver.Hardware) {
 	switch d.attributes.text("type") {
 	case "mig":
 		partOf(h, d.attributes.text("parentUUID"))
+		h.Placement = migPlacement(d.name)
 	case "vfio":
 		h.Kind = driver.KindPassthrough
 	}
+}
+
+// migPlacement returns where a MIG instance lies, from its device's name: gpu-<minor>-mig-<profile>-<profile ID>-<first
+// memory slice>, as k8s-dra-driver-gpu makes it (cmd/gpu-kubelet-plugin, ToCanonicalName). It is "" for other names. Source
+// nvml writes the same.
+func migPlacement(name string) string {
+	parts := regexp.MustCompile(`^gpu-(\d+)-mig-.+-(\d+)-(\d+)$`).FindStringSubmatch(name)
+	if parts == nil {
+		return ""
+	}
+	return "nvidia/" + strings.Join(parts[1:], "/")
 }
 
 // nvidiaComputeDomain: IMEX channels and daemons, no hardware.

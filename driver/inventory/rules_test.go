@@ -24,12 +24,13 @@ func TestRules(t *testing.T) {
 			"gpu-1-mig-1g-10gb-19-0": {
 				Hardware: with(h100, func(h *driver.Hardware) {
 					h.Kind, h.Parent = driver.KindPartition, "GPU-11111111-0000-0000-0000-000000000001"
+					h.Placement = "nvidia/1/19/0"
 				}),
 				Capacity: []driver.Amount{{Resource: "memory", Value: 9984 * mi}, {Resource: "multiprocessors", Value: 16}},
 			},
 			"gpu-2-mig-3g-40gb-9-4": {Hardware: with(h100, func(h *driver.Hardware) {
 				h.Kind, h.Parent = driver.KindPartition, "GPU-11111111-0000-0000-0000-000000000002"
-				h.UUID = "MIG-22222222-0000-0000-0000-000000000000"
+				h.UUID, h.Placement = "MIG-22222222-0000-0000-0000-000000000000", "nvidia/2/9/4"
 			})},
 			"gpu-vfio-3": {
 				Hardware: driver.Hardware{
@@ -188,4 +189,19 @@ func readTestdata(tb testing.TB, name string) []byte {
 		tb.Fatal(err)
 	}
 	return data
+}
+
+func TestMIGPlacement(t *testing.T) {
+	for name, want := range map[string]string{
+		"gpu-0-mig-1g10gb-19-0":     "nvidia/0/19/0",
+		"gpu-12-mig-1g10gb-me-20-6": "nvidia/12/20/6",
+		"gpu-0":                     "",
+		"gpu-0-mig-19-0":            "",
+		"gpu-x-mig-1g10gb-19-0":     "",
+		"gpu-0-mig-1g10gb-19-":      "",
+	} {
+		if got := migPlacement(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
 }
