@@ -1,0 +1,133 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// slowRhythm is how often what hardly changes is read, and what takes long.
+const slowRhythm = 10 * time.Second
+
+// allLinks is the scope of a sum over all NVLinks ("a scopeId of UINT_MAX returns aggregate value").
+const allLinks = math.MaxUint32
+
+// field is a field value of NVML (NVML_FI_DEV_* in nvml.h) and what it says.
+type field struct {
+	id       uint32
+	name     string // without NVML_FI_DEV_
+	scope    uint32
+	quantity driver.Quantity
+	labels   driver.Labels
+	scale    float64 // of the field's unit in the quantity's
+}
+
+const (
+	one         = 1
+	kibibytes   = 1 << 10
+	nanoseconds = 1e-9
+)
+
+// fastFields are read with each sample. Where two fill the same, the first that the device has counts.
+func fastFields() []field {
+	return []field{
+		{nvml.FI_DEV_MEMORY_TEMP, "MEMORY_TEMP", 0, driver.Temperature, driver.Labels{"memory"}, one},
+		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, "NVLINK_THROUGHPUT_DATA_TX", allLinks, driver.IOBytes, driver.Labels{"nvlink", "transmit"}, kibibytes},
+		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, "NVLINK_THROUGHPUT_DATA_RX", allLinks, driver.IOBytes, driver.Labels{"nvlink", "receive"}, kibibytes},
+		{nvml.FI_DEV_PCIE_COUNT_TX_BYTES, "PCIE_COUNT_TX_BYTES", 0, driver.IOBytes, driver.Labels{"pcie", "transmit"}, one},
+		{nvml.FI_DEV_PCIE_COUNT_RX_BYTES, "PCIE_COUNT_RX_BYTES", 0, driver.IOBytes, driver.Labels{"pcie", "receive"}, one},
+		{nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, "CLOCKS_EVENT_REASON_SW_POWER_CAP", 0, driver.ThrottledSeconds, driver.Labels{"power"}, nanoseconds},
+		{nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, "CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN", 0, driver.ThrottledSeconds, driver.Labels{"thermal"}, nanoseconds},
+		{nvml.FI_DEV_PERF_POLICY_THERMAL, "PERF_POLICY_THERMAL", 0, driver.ThrottledSeconds, driver.Labels{"thermal"}, nanoseconds},
+		{nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, "CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN", 0, driver.ThrottledSeconds, driver.Labels{"hw_thermal"}, nanoseconds},
+		{nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN", 0, driver.ThrottledSeconds, driver.Labels{"hw_power_brake"}, nanoseconds},
+		{nvml.FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST, "CLOCKS_EVENT_REASON_SYNC_BOOST", 0, driver.ThrottledSeconds, driver.Labels{"sync_boost"}, nanoseconds},
+		{nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT, "PERF_POLICY_BOARD_LIMIT", 0, driver.ThrottledSeconds, driver.Labels{"board_limit"}, nanoseconds},
+		{nvml.FI_DEV_PERF_POLICY_RELIABILITY, "PERF_POLICY_RELIABILITY", 0, driver.ThrottledSeconds, driver.Labels{"reliability"}, nanoseconds},
+	}
+}
+
+// slowFields are read every 10 s.
+func slowFields() []field {
+	return []field{
+		{nvml.FI_DEV_PCIE_REPLAY_COUNTER, "PCIE_REPLAY_COUNTER", 0, driver.Errors, driver.Labels{"pcie_replay"}, one},
+		{nvml.FI_DEV_ECC_SBE_VOL_TOTAL, "ECC_SBE_VOL_TOTAL", 0, driver.Errors, driver.Labels{"ecc_corrected"}, one},
+		{nvml.FI_DEV_ECC_DBE_VOL_TOTAL, "ECC_DBE_VOL_TOTAL", 0, driver.Errors, driver.Labels{"ecc_uncorrected"}, one},
+		{nvml.FI_DEV_REMAPPED_COR, "REMAPPED_COR", 0, driver.Errors, driver.Labels{"row_remap", "correctable"}, one},
+		{nvml.FI_DEV_REMAPPED_UNC, "REMAPPED_UNC", 0, driver.Errors, driver.Labels{"row_remap", "uncorrectable"}, one},
+		{nvml.FI_DEV_RETIRED_SBE, "RETIRED_SBE", 0, driver.Errors, driver.Labels{"page_retirement", "sbe"}, one},
+		{nvml.FI_DEV_RETIRED_DBE, "RETIRED_DBE", 0, driver.Errors, driver.Labels{"page_retirement", "dbe"}, one},
+	}
+}
+
+// readFields returns the query of some fields.
+func readFields(fields []field) func(*reader, nvml.Device) nvml.Return {
+	return func(r *reader, device nvml.Device) nvml.Return {
+		asked := make([]field, 0, len(fields))
+		values := make([]nvml.FieldValue, 0, len(fields))
+		for _, f := range fields {
+			if r.ask(f.name) {
+				asked = append(asked, f)
+				values = append(values, nvml.FieldValue{FieldId: f.id, ScopeId: f.scope})
+			}
+		}
+		if len(asked) == 0 {
+			return nvml.SUCCESS
+		}
+		if answer := device.GetFieldValues(values); answer != nvml.SUCCESS {
+			return answer
+		}
+		for i, f := range asked {
+			if r.took(f.name, nvml.Return(values[i].NvmlReturn)) {
+				r.field(f, &values[i])
+			}
+		}
+		return nvml.SUCCESS
+	}
+}
+
+// field adds what a field says.
+func (r *reader) field(f field, v *nvml.FieldValue) {
+	value, ok := decode(nvml.ValueType(v.ValueType), v.Value)
+	if !ok {
+		r.errs = append(r.errs, fmt.Errorf("NVML_FI_DEV_%s: value of unknown type %d", f.name, v.ValueType))
+		return
+	}
+	if f.labels[0] == "pcie" {
+		// Four bytes wrap within a second ("Value can be wrapped"): such a count says nothing.
+		if nvml.ValueType(v.ValueType) == nvml.VALUE_TYPE_UNSIGNED_INT || !r.traffic(trafficCounted) {
+			return
+		}
+	}
+	r.add(f.quantity, value*f.scale, f.labels[:]...)
+}
+
+// decode returns the number in an nvmlValue_t of some nvmlValueType_t, on a machine whose long has 8 bytes.
+func decode(kind nvml.ValueType, value [8]byte) (float64, bool) {
+	bits := binary.NativeEndian.Uint64(value[:])
+	half := binary.NativeEndian.Uint32(value[:4])
+	switch kind {
+	case nvml.VALUE_TYPE_DOUBLE:
+		v := math.Float64frombits(bits)
+		return v, !math.IsNaN(v) && !math.IsInf(v, 0)
+	case nvml.VALUE_TYPE_UNSIGNED_INT:
+		return float64(half), true
+	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG:
+		return float64(bits), true
+	case nvml.VALUE_TYPE_SIGNED_LONG_LONG:
+		return float64(int64(bits)), true
+	case nvml.VALUE_TYPE_SIGNED_INT:
+		return float64(int32(half)), true
+	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
+		return float64(binary.NativeEndian.Uint16(value[:2])), true
+	default:
+		return 0, false
+	}
+}

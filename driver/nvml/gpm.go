@@ -1,0 +1,169 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+const (
+	// minGPM is the shortest time between two GPM samples; nvml.h: "should be greater than 100ms".
+	minGPM = 200 * time.Millisecond
+	// maxGPM is the longest time over which a mean is still news.
+	maxGPM = 30 * time.Second
+)
+
+// gpmMeter measures a GPU, or a GPU instance, by GPM (Hopper and later): from two samples of its counters NVML makes the
+// means of the time between them.
+type gpmMeter struct {
+	samples  [2]nvml.GpmSample // nil: not allocated
+	last     int               // of samples
+	at       time.Time         // of the last sample; zero: there is none
+	readings []driver.Reading  // the last
+	bytes    [2]float64        // over PCIe: transmitted, received
+}
+
+// release frees the samples.
+func (m *gpmMeter) release(lib nvml.Interface) {
+	for i, sample := range m.samples {
+		if sample != nil {
+			_ = lib.GpmSampleFree(sample) // it has no failure that leaves something to do
+		}
+		m.samples[i] = nil
+	}
+	m.at, m.readings = time.Time{}, nil
+}
+
+// gpmMetric is a metric of GPM (NVML_GPM_METRIC_* in nvml.h): all of these are percentages. Where several are of one
+// engine, its units are many, and their mean counts.
+type gpmMetric struct {
+	id       nvml.GpmMetricId
+	quantity driver.Quantity
+	engine   string
+}
+
+// gpmMetrics are those of the same engine side by side.
+func gpmMetrics() []gpmMetric {
+	metrics := []gpmMetric{
+		{nvml.GPM_METRIC_GRAPHICS_UTIL, driver.Utilization, ""},
+		{nvml.GPM_METRIC_SM_UTIL, driver.EngineUtilization, "sm"},
+		{nvml.GPM_METRIC_SM_OCCUPANCY, driver.Occupancy, ""},
+		{nvml.GPM_METRIC_ANY_TENSOR_UTIL, driver.EngineUtilization, "tensor"},
+		{nvml.GPM_METRIC_DRAM_BW_UTIL, driver.EngineUtilization, "dram"},
+	}
+	for _, many := range []struct {
+		first  nvml.GpmMetricId
+		count  int
+		engine string
+	}{{nvml.GPM_METRIC_NVDEC_0_UTIL, 8, "decoder"}, {nvml.GPM_METRIC_NVJPG_0_UTIL, 8, "jpeg"}, {nvml.GPM_METRIC_NVOFA_0_UTIL, 2, "ofa"}} {
+		for i := range many.count {
+			metrics = append(metrics, gpmMetric{many.first + nvml.GpmMetricId(i), driver.EngineUtilization, many.engine})
+		}
+	}
+	return metrics
+}
+
+// gpm reads a GPU or a GPU instance by GPM; take takes a sample by the function of that name. Right after a sample the
+// readings are those of the one before. Where the exporter has not the permission that GPM needs, it is not supported.
+func (r *reader) gpm(uuid, function string, take func(nvml.GpmSample) nvml.Return) {
+	if r.gpu.session.brief || !r.ask(function) || !r.ask("nvmlGpmMetricsGet") {
+		return
+	}
+	m := r.gpu.meters[uuid]
+	if m == nil {
+		m = &gpmMeter{}
+		r.gpu.meters[uuid] = m
+	}
+	if now := r.gpu.now(); now.Sub(m.at) >= minGPM {
+		r.measure(m, now, function, take)
+	}
+	for _, reading := range m.readings {
+		if reading.Quantity != driver.IOBytes || r.traffic(trafficGPM) {
+			r.append(reading)
+		}
+	}
+}
+
+// measure takes a sample and makes readings of it and the one before.
+func (r *reader) measure(m *gpmMeter, now time.Time, function string, take func(nvml.GpmSample) nvml.Return) {
+	before, at := m.samples[m.last], m.at
+	m.last = 1 - m.last
+	m.at, m.readings = time.Time{}, nil
+	if m.samples[m.last] == nil {
+		if before == nil && !r.gpmSupported() {
+			r.took(function, nvml.ERROR_NOT_SUPPORTED)
+			return
+		}
+		sample, answer := r.gpu.session.lib.GpmSampleAlloc()
+		if !r.took(function, answer) {
+			return
+		}
+		m.samples[m.last] = sample
+	}
+	answer := take(m.samples[m.last])
+	if answer == nvml.ERROR_NO_PERMISSION {
+		answer = nvml.ERROR_NOT_SUPPORTED
+	}
+	if !r.took(function, answer) {
+		return
+	}
+	m.at = r.gpu.now()
+	if window := now.Sub(at); !at.IsZero() && window <= maxGPM {
+		m.readings = r.means(m, before, window.Seconds())
+	}
+}
+
+func (r *reader) gpmSupported() bool {
+	support, answer := r.gpu.handle.GpmQueryDeviceSupport()
+	return answer == nvml.SUCCESS && support.IsSupportedDevice != 0
+}
+
+// means returns the means of the time between the sample before and the last.
+func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []driver.Reading {
+	metrics := gpmMetrics()
+	get := nvml.GpmMetricsGetType{Sample1: before, Sample2: m.samples[m.last], NumMetrics: uint32(len(metrics) + 2)}
+	for i, metric := range metrics {
+		get.Metrics[i].MetricId = uint32(metric.id)
+	}
+	pcie := get.Metrics[len(metrics) : len(metrics)+2]
+	pcie[0].MetricId, pcie[1].MetricId = uint32(nvml.GPM_METRIC_PCIE_TX_PER_SEC), uint32(nvml.GPM_METRIC_PCIE_RX_PER_SEC)
+	if !r.took("nvmlGpmMetricsGet", r.gpu.session.lib.GpmMetricsGet(&get)) {
+		return nil
+	}
+	readings := gpmReadings(metrics, get.Metrics[:len(metrics)], m.at)
+	for i, direction := range [2]string{"transmit", "receive"} {
+		if p := get.Metrics[len(metrics)+i]; p.NvmlReturn == uint32(nvml.SUCCESS) && p.Value >= 0 {
+			m.bytes[i] += p.Value * (1 << 20) * seconds // MiB/sec
+			readings = append(readings, driver.Reading{
+				Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", direction}, Value: m.bytes[i], At: m.at,
+			})
+		}
+	}
+	return readings
+}
+
+// gpmReadings makes readings of the metrics' values; those of one engine become their mean.
+func gpmReadings(metrics []gpmMetric, values []nvml.GpmMetric, at time.Time) []driver.Reading {
+	var readings []driver.Reading
+	units := 0
+	for i, metric := range metrics {
+		if values[i].NvmlReturn != uint32(nvml.SUCCESS) {
+			continue
+		}
+		reading := driver.Reading{
+			Quantity: metric.quantity, Labels: driver.Labels{metric.engine}, Value: values[i].Value * percent, At: at,
+		}
+		if n := len(readings); n > 0 && readings[n-1].Quantity == reading.Quantity && readings[n-1].Labels == reading.Labels {
+			units++
+			readings[n-1].Value += (reading.Value - readings[n-1].Value) / float64(units)
+			continue
+		}
+		units = 1
+		readings = append(readings, reading)
+	}
+	return readings
+}

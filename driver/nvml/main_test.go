@@ -1,0 +1,32 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
+)
+
+// machine is the double, of which a process can have but one. Each test resets it.
+var machine *nvmltest.Machine
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "nvml")
+	if err == nil {
+		machine, err = nvmltest.New(context.Background(), dir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(status)
+	}))
+}

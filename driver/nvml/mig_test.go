@@ -1,0 +1,146 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
+)
+
+func TestInstances(t *testing.T) {
+	c := newClock()
+	machine.Reset(2)
+	machine.Partition(1, 3)
+	s := newSource(t, c, nil)
+	sample(t, s)
+	c.advance(1)
+	samples := sample(t, s)
+	if len(samples) != 5 {
+		t.Fatalf("%d samples of 2 GPUs and 3 instances", len(samples))
+	}
+	parent, instance := &machine.GPUs[1], &machine.GPUs[1].Instances[2]
+	got := of(t, samples, instance.UUID())
+	wantHardware := driver.Hardware{
+		Kind: driver.KindPartition, UUID: instance.UUID(), Parent: parent.UUID(), Placement: "nvidia/1/19/2",
+		Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3 MIG 1g.10gb", DriverVersion: "580.65.06",
+	}
+	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {
+		t.Errorf("hardware of an instance (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(listed(t, "gpu-1-mig-1g10gb-19-2").Placement, got.Hardware.Placement); diff != "" {
+		t.Errorf("the inventory has another placement (-inventory +source):\n%s", diff)
+	}
+	want := map[string]float64{
+		"memory_used": instance.Memory, "memory_capacity": instance.MemoryTotal,
+		"utilization": 0.3, "engine_utilization sm": 0.05, "occupancy": 0.04, "engine_utilization tensor": 0.03, "engine_utilization dram": 0.02,
+	}
+	if diff := cmp.Diff(want, values(got), approximately()); diff != "" {
+		t.Errorf("readings of an instance (-want +got):\n%s", diff)
+	}
+	whole := of(t, samples, parent.UUID())
+	for _, q := range []driver.Quantity{driver.Utilization, driver.MemoryUsed, driver.MemoryCapacity} {
+		if v, ok := value(whole, q); ok {
+			t.Errorf("the parent has %v %v, which its instances have too", q, v)
+		}
+	}
+	if v, _ := value(whole, driver.Power); v != parent.Power {
+		t.Errorf("power of the parent is %v", v)
+	}
+	if len(whole.Hardware.DeviceNodes) > 0 {
+		t.Errorf("the parent has the device nodes %v, which its instances have too", whole.Hardware.DeviceNodes)
+	}
+}
+
+// listed is what the inventory makes of a MIG device of a slice that has no UUID.
+func listed(t *testing.T, name string) driver.Hardware {
+	t.Helper()
+	slice := fmt.Sprintf(`
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata: {name: a}
+spec:
+  driver: gpu.nvidia.com
+  nodeName: n
+  pool: {name: n, generation: 1, resourceSliceCount: 1}
+  devices:
+  - name: %s
+    attributes: {type: {string: mig}, parentUUID: {string: GPU-1}}
+`, name)
+	all, rejected, err := inventory.ParseSlices([]byte(slice), "n")
+	if err != nil || len(rejected) > 0 {
+		t.Fatal(err, rejected)
+	}
+	return all[driver.ID{Driver: "gpu.nvidia.com", Pool: "n", Device: name}].Hardware
+}
+
+// A GPU that is partitioned, and otherwise partitioned, while it runs.
+func TestRepartition(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	s := newSource(t, c, nil)
+	g := &machine.GPUs[0]
+	uuids := func() (out []string) {
+		c.advance(1)
+		for _, sample := range sample(t, s) {
+			out = append(out, sample.Hardware.UUID)
+		}
+		return out
+	}
+	if got := uuids(); len(got) != 1 {
+		t.Fatalf("without MIG: %v", got)
+	}
+	machine.Partition(0, 7)
+	if got := uuids(); len(got) != 8 {
+		t.Fatalf("with 7 instances: %v", got)
+	}
+	uuids()
+	if machine.GPMSamples != 14 {
+		t.Errorf("%d GPM samples are allocated for 7 instances", machine.GPMSamples)
+	}
+	for i := 1; i < 7; i++ {
+		g.Instances[i].Present = 0
+	}
+	g.Instances[1].Present, g.Instances[1].GPUInstance, g.Instances[1].Profile, g.Instances[1].Start = 1, 1, 9, 4
+	g.Instances[1].SetUUID("MIG-new", "NVIDIA H100 80GB HBM3 MIG 3g.40gb")
+	if got := uuids(); len(got) != 3 || got[2] != "MIG-new" {
+		t.Errorf("after another partitioning: %v", got)
+	}
+	uuids()
+	if machine.GPMSamples != 4 {
+		t.Errorf("%d GPM samples are allocated for 2 instances", machine.GPMSamples)
+	}
+	if got := of(t, sample(t, s), "MIG-new").Hardware.Placement; got != "nvidia/0/9/4" {
+		t.Errorf("placement %q", got)
+	}
+	g.MIG = 0
+	c.advance(1)
+	if got := sample(t, s); len(got) != 1 {
+		t.Errorf("after MIG was switched off: %v", got)
+	} else if _, ok := value(got[0], driver.MemoryUsed); !ok {
+		t.Error("the memory of a GPU whose MIG mode was switched off is not read")
+	}
+}
+
+// Of a GPU instance with two compute instances nothing is told twice.
+func TestSharedGPUInstance(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	machine.Partition(0, 3)
+	second := &machine.GPUs[0].Instances[1]
+	second.GPUInstance, second.ComputeInstance = machine.GPUs[0].Instances[0].GPUInstance, 1
+	s := newSource(t, c, nil)
+	sample(t, s)
+	c.advance(1)
+	samples := sample(t, s)
+	for i := range 3 {
+		got := of(t, samples, machine.GPUs[0].Instances[i].UUID())
+		if shared := i < 2; shared != (len(got.Readings) == 0) || shared != (got.Hardware.Placement == "") {
+			t.Errorf("compute instance %d: %d readings, placement %q", i, len(got.Readings), got.Hardware.Placement)
+		}
+	}
+}

@@ -1,0 +1,34 @@
+// Package nvml reads NVIDIA GPUs and their MIG instances through NVML, NVIDIA's management library.
+//
+// The library, libnvidia-ml.so.1, is opened at run time and comes with NVIDIA's driver, 510 or newer; where it is not
+// there, nor a GPU, nothing is read and nothing is wrong. What each value means, and in which unit, is said by NVML's
+// header, nvml.h; the tables of this package name the function, or field, behind every quantity.
+//
+// Without cgo there is only [New], which returns [ErrNoCgo].
+package nvml
+
+import (
+	"errors"
+	"time"
+)
+
+// ErrNoCgo says that the program was built without cgo, and so can not open the library.
+var ErrNoCgo = errors.New("built without cgo, which NVML needs")
+
+// Config are the settings of a source; the zero Config is that of a usual machine.
+type Config struct {
+	// Library is the name, or the path, of the library; empty: libnvidia-ml.so.1, wherever the dynamic linker finds it.
+	Library string
+
+	// Sysfs is where sysfs is mounted; empty: /sys. It tells the NUMA nodes, and when a GPU came to, or left, the driver.
+	Sysfs string
+
+	// Passthrough tells whether GPUs of this machine may be handed to guests (vfio). NVML holds the files of all
+	// devices open from its initialisation to its shutdown, and a GPU whose file is open can't leave NVIDIA's driver:
+	// so NVML is shut down after every sample while Passthrough is true. XID errors and GPM, which need NVML to stay,
+	// are absent then. Nil: never.
+	Passthrough func() bool
+
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+}

@@ -1,0 +1,204 @@
+// Package nvmltest builds a double of libnvidia-ml.so.1 from the C sources in double, and says what the machine that it
+// shows is like: devices, MIG instances, values, errors, and calls that hang.
+//
+// The double and the test map one file, the [State]. A process can have one double only, since go-nvml binds the
+// library's functions for good.
+package nvmltest
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"unsafe"
+)
+
+// Machine is a machine with NVIDIA GPUs, as a process sees it through NVML.
+type Machine struct {
+	*State
+	// Library is the path of the double, OldLibrary that of an old driver's, which lacks functions.
+	Library, OldLibrary string
+	// Files is the folder of the device files nvidia0, nvidia1 and so on, which are open while NVML is initialised.
+	Files string
+
+	functions map[string]int
+}
+
+//go:embed double
+var sources embed.FS
+
+// New builds the double and its file of state in a folder, which must last as long as the process.
+func New(ctx context.Context, dir string) (*Machine, error) {
+	m := &Machine{
+		Library: filepath.Join(dir, "libnvidia-ml.so.1"), OldLibrary: filepath.Join(dir, "libnvidia-ml-old.so.1"),
+		Files: filepath.Join(dir, "dev"), functions: map[string]int{},
+	}
+	if err := m.mapState(filepath.Join(dir, "state")); err != nil {
+		return nil, fmt.Errorf("map the double's state: %w", err)
+	}
+	if err := os.CopyFS(dir, sources); err != nil {
+		return nil, fmt.Errorf("write the double's sources: %w", err)
+	}
+	headers, err := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml/pkg/nvml").Output()
+	if err != nil {
+		return nil, fmt.Errorf("find nvml.h: %w", err)
+	}
+	for library, flag := range map[string]string{m.Library: "-UOLD", m.OldLibrary: "-DOLD"} {
+		cc := exec.CommandContext(ctx, "cc", "-shared", "-fPIC", "-O1", "-Wno-deprecated-declarations", flag,
+			"-DNVML_NO_UNVERSIONED_FUNC_DEFS=1", "-DSTATE_PATH=\""+filepath.Join(dir, "state")+"\"",
+			"-I"+strings.TrimSpace(string(headers)), "-o", library, filepath.Join(dir, "double", "double.c"), "-lm")
+		if out, err := cc.CombinedOutput(); err != nil {
+			return nil, fmt.Errorf("compile the double: %w\n%s", err, out)
+		}
+	}
+	if err := os.Mkdir(m.Files, 0o755); err != nil {
+		return nil, fmt.Errorf("make the device files: %w", err)
+	}
+	for i := range MaxGPUs {
+		if err := os.WriteFile(filepath.Join(m.Files, fmt.Sprintf("nvidia%d", i)), nil, 0o600); err != nil {
+			return nil, fmt.Errorf("make the device files: %w", err)
+		}
+	}
+	list, err := fs.ReadFile(sources, "double/functions.h")
+	if err != nil {
+		return nil, fmt.Errorf("list the double's functions: %w", err)
+	}
+	for i, match := range regexp.MustCompile(`(?m)^FUNCTION\((\w+)\)`).FindAllSubmatch(list, -1) {
+		m.functions[string(match[1])] = i
+	}
+	return m, nil
+}
+
+// mapState makes the file of the state and maps it, for as long as the process lives.
+func (m *Machine) mapState(path string) error {
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := file.Truncate(int64(unsafe.Sizeof(State{}))); err != nil {
+		return err
+	}
+	memory, err := syscall.Mmap(int(file.Fd()), 0, int(unsafe.Sizeof(State{})), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	m.State = (*State)(unsafe.Pointer(&memory[0]))
+	return nil
+}
+
+// Reset makes the machine one of so many busy GPUs without MIG, on which nothing fails and NVML was never initialised.
+// Generation goes on.
+func (m *Machine) Reset(gpus int) {
+	generation := m.Generation
+	*m.State = State{magic: magic, size: uint64(unsafe.Sizeof(State{})), Count: int64(gpus), Generation: generation, driverVersion: text("580.65.06")}
+	copy(m.files[:], m.Files)
+	for i := range gpus {
+		m.GPUs[i] = newGPU(i)
+	}
+}
+
+func newGPU(i int) GPU {
+	g := GPU{
+		Minor: int64(i), PCIBus: int64(0x1b + i), MaxMIG: 7, GPM: 1,
+		Power: 312.5 + float64(i), Energy: 1e6 * float64(i+1),
+		Utilization: 0.75, MemoryUtilization: 0.25, Encoder: 0.1, Decoder: 0.2, JPEG: 0.3, OFA: 0.4,
+		MemoryTotal: 80 << 30, MemoryReserved: 1 << 30, Memory: 16 << 30,
+		Temperature: 61, MemoryTemperature: 70,
+		ClockGraphics: 1.755e9, ClockSM: 1.74e9, ClockMem: 2.619e9, ClockVideo: 1.5e9,
+		PCIeTransmitRate: 2e9, PCIeReceiveRate: 1e9, PCIeTransmit: 5e12, PCIeReceive: 6e12,
+		NVLinkTransmit: 1 << 40, NVLinkReceive: 1 << 41,
+		PCIeReplays: 3, Corrected: 5, Uncorrected: 1, RemappedCorrected: 2, RemappedUncorrected: 1, RetiredSBE: 4, RetiredDBE: 6,
+		Throttled: Throttled{
+			Power: 12.5, Thermal: 3, SyncBoost: 0, BoardLimit: 1, Reliability: 2, SoftThermal: 3.5, HardThermal: 0.5, PowerBrake: 0.25,
+		},
+	}
+	g.SetUUID(fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i), "NVIDIA H100 80GB HBM3")
+	g.Counters.Advance(1, g.metrics())
+	return g
+}
+
+// metrics are what GPM says of a GPU, by NVML_GPM_METRIC_*: the shares of graphics, SMs, occupancy, tensor and
+// memory, and the bytes per second over PCIe.
+func (g *GPU) metrics() map[int]float64 {
+	return map[int]float64{
+		1: g.Utilization, 2: g.Utilization / 2, 3: g.Utilization / 4, 5: g.Utilization / 8, 10: g.MemoryUtilization,
+		20: g.PCIeTransmitRate, 21: g.PCIeReceiveRate, 30: 0.5, 31: 0.25,
+	}
+}
+
+// Partition switches a GPU's MIG mode on and makes so many instances of one slice of it, with the profile 1g.10gb.
+func (m *Machine) Partition(gpu, instances int) {
+	g := &m.GPUs[gpu]
+	g.MIG = 1
+	for i := range instances {
+		instance := &g.Instances[i]
+		*instance = Instance{
+			Present: 1, GPUInstance: int64(7 + i), Profile: 19, Start: int64(i), Size: 1,
+			MemoryTotal: 10 << 30, MemoryReserved: 1 << 27, Memory: float64(i+1) * (1 << 30),
+		}
+		instance.SetUUID(fmt.Sprintf("MIG-%04d%04d-0000-5000-8000-000000000000", gpu, i), "NVIDIA H100 80GB HBM3 MIG 1g.10gb")
+		instance.Counters.Advance(1, instance.metrics())
+	}
+}
+
+func (m *Instance) metrics() map[int]float64 {
+	return map[int]float64{1: float64(m.Start+1) / 10, 2: 0.05, 3: 0.04, 5: 0.03, 10: 0.02, 20: 1e6, 21: 2e6}
+}
+
+// Advance lets the machine work on for a time.
+func (m *Machine) Advance(seconds float64) {
+	for i := range m.Count {
+		g := &m.GPUs[i]
+		g.Energy += g.Power * seconds
+		g.PCIeTransmit += g.PCIeTransmitRate * seconds
+		g.PCIeReceive += g.PCIeReceiveRate * seconds
+		g.NVLinkTransmit += math.Trunc(seconds*1000) * 1024
+		g.Throttled.Power += seconds / 2
+		g.ProcessTime += seconds
+		g.Counters.Advance(seconds, g.metrics())
+		for j := range g.Instances {
+			g.Instances[j].Counters.Advance(seconds, g.Instances[j].metrics())
+		}
+	}
+}
+
+// Fail lets a function answer an nvmlReturn_t, for one GPU, or for none where the function is of none: gpu is -1. 0 ends
+// it.
+func (m *Machine) Fail(function string, gpu, answer int) {
+	*m.at(&m.fail, function, gpu) = int64(answer)
+}
+
+// Hang lets a function not return until it may again.
+func (m *Machine) Hang(function string, gpu int, hang bool) {
+	*m.at(&m.hang, function, gpu) = 0
+	if hang {
+		*m.at(&m.hang, function, gpu) = 1
+	}
+}
+
+// Calls returns how often a function was called.
+func (m *Machine) Calls(function string) int { return int(m.calls[m.function(function)]) }
+
+func (m *Machine) at(table *[maxFunctions][MaxGPUs + 1]int64, function string, gpu int) *int64 {
+	if gpu < 0 {
+		gpu = MaxGPUs
+	}
+	return &table[m.function(function)][gpu]
+}
+
+// function returns the number of a function; that of one that the double does not have is a mistake of the test.
+func (m *Machine) function(name string) int {
+	i, ok := m.functions[name]
+	if !ok {
+		panic("the double has no " + name)
+	}
+	return i
+}

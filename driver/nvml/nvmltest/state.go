@@ -1,0 +1,139 @@
+package nvmltest
+
+import (
+	"bytes"
+	"math"
+)
+
+// Bounds of a machine, as in double/state.h.
+const (
+	MaxGPUs      = 8
+	MaxInstances = 8
+	maxProcesses = 8
+	maxEvents    = 64
+	maxMetrics   = 64
+	maxFunctions = 64
+
+	magic = 0x4e564d4c646f7562
+)
+
+// State is the struct state of double/state.h, which describes it. Values are in base units; NaN is what the device
+// does not support.
+type State struct {
+	magic, size   uint64
+	Init          int64 // what nvmlInit_v2 answers
+	Users         int64 // how often NVML is initialised and not shut down
+	Generation    int64 // counts initialisations
+	Misuse        int64 // calls with stale handles, or that the header forbids
+	Count         int64 // of GPUs
+	GPMSamples    int64 // allocated and not freed
+	EventSets     int64
+	written, read int64 // events
+	registered    int64
+	calls         [maxFunctions]uint64
+	fail, hang    [maxFunctions][MaxGPUs + 1]int64
+	events        [maxEvents]event
+	GPUs          [MaxGPUs]GPU
+	driverVersion [64]byte
+	files         [256]byte
+}
+
+// GPU is a GPU of the machine.
+type GPU struct {
+	Lost                                   int64 // not 0: it has fallen off the bus
+	Minor, PCIDomain, PCIBus, PCIDevice    int64
+	MIG, MaxMIG, GPM, NarrowPCIe           int64
+	Power, Energy                          float64
+	Utilization, MemoryUtilization         float64
+	Encoder, Decoder, JPEG, OFA            float64
+	MemoryTotal, MemoryReserved, Memory    float64
+	Temperature, MemoryTemperature         float64
+	ClockGraphics, ClockSM, ClockMem       float64
+	ClockVideo                             float64
+	PCIeTransmitRate, PCIeReceiveRate      float64
+	PCIeTransmit, PCIeReceive              float64
+	NVLinkTransmit, NVLinkReceive          float64
+	PCIeReplays, Corrected, Uncorrected    float64
+	RemappedCorrected, RemappedUncorrected float64
+	RetiredSBE, RetiredDBE                 float64
+	Throttled                              Throttled
+	ProcessTime                            float64
+	Counters                               Counters
+	Processes                              [maxProcesses]Process
+	Instances                              [MaxInstances]Instance
+	uuid, name                             [64]byte
+}
+
+// Throttled are the seconds in which a GPU was throttled, by reason.
+type Throttled struct {
+	Power, Thermal, SyncBoost, BoardLimit, Reliability float64
+	SoftThermal, HardThermal, PowerBrake               float64
+}
+
+// Counters are what GPM makes its metrics of: the integrals over time of shares and rates, by NVML_GPM_METRIC_*.
+type Counters struct {
+	Seconds float64
+	Total   [maxMetrics]float64
+}
+
+// Process is a process on a GPU; GPUInstance is -1 for none.
+type Process struct {
+	PID, Graphics       int64
+	Memory, Utilization float64
+	GPUInstance         int64
+}
+
+// Instance is a MIG device.
+type Instance struct {
+	Present, GPUInstance, ComputeInstance, Profile, Start, Size int64
+
+	MemoryTotal, MemoryReserved, Memory float64
+	Counters                            Counters
+	uuid, name                          [64]byte
+}
+
+type event struct{ gpu, xid, gpuInstance, computeInstance int64 }
+
+// SetUUID gives a GPU its UUID and its name.
+func (g *GPU) SetUUID(uuid, name string) { g.uuid, g.name = text(uuid), text(name) }
+
+// UUID returns the GPU's UUID.
+func (g *GPU) UUID() string { return untext(g.uuid[:]) }
+
+// SetUUID gives a MIG device its UUID and its name.
+func (m *Instance) SetUUID(uuid, name string) { m.uuid, m.name = text(uuid), text(name) }
+
+// UUID returns the MIG device's UUID.
+func (m *Instance) UUID() string { return untext(m.uuid[:]) }
+
+func text(s string) (b [64]byte) {
+	copy(b[:len(b)-1], s)
+	return b
+}
+
+func untext(b []byte) string {
+	b, _, _ = bytes.Cut(b, []byte{0})
+	return string(b)
+}
+
+// Advance lets the GPM counters go on for a time in which each metric had a constant value: a share of 1, or bytes per
+// second. Metrics that are not named are not supported.
+func (c *Counters) Advance(seconds float64, values map[int]float64) {
+	c.Seconds += seconds
+	for i := range c.Total {
+		if v, ok := values[i]; ok {
+			if math.IsNaN(c.Total[i]) {
+				c.Total[i] = 0
+			}
+			c.Total[i] += v * seconds
+		} else {
+			c.Total[i] = math.NaN()
+		}
+	}
+}
+
+// XID lets the driver report an error of a GPU, and of a GPU instance unless that is -1.
+func (s *State) XID(gpu, xid, gpuInstance, computeInstance int) {
+	s.events[s.written%maxEvents] = event{int64(gpu), int64(xid), int64(gpuInstance), int64(computeInstance)}
+	s.written++
+}

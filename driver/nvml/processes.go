@@ -1,0 +1,118 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+const (
+	// maxProcesses bounds the processes of a device.
+	maxProcesses = 4096
+	// maxBusyAge is for how long the utilization of a process is believed when NVML has no newer one.
+	maxBusyAge = 3 * time.Second
+	// unknownMemory is what NVML says where a process's memory is not available (NVML_VALUE_NOT_AVAILABLE).
+	unknownMemory = math.MaxUint64
+)
+
+// processSamples is the newest utilization of a process.
+type processSamples struct {
+	share float64
+	at    time.Time
+}
+
+// processes reads what each process does on a whole GPU: its memory, and its share of the SMs' time.
+func (r *reader) processes(device nvml.Device) {
+	r.memoryOfProcesses(device)
+	if len(r.running) > 0 {
+		r.busyProcesses(device)
+	}
+	r.report()
+}
+
+// memoryOfProcesses reads the processes that have a compute, or a graphics, context, and the memory that they use
+// (nvmlProcessInfo_t, usedGpuMemory, bytes). A process that has both kinds is listed twice with the same memory: "all of
+// the memory used by the application".
+func (r *reader) memoryOfProcesses(device nvml.Device) {
+	for _, list := range []struct {
+		function string
+		get      func(nvml.Device) ([]nvml.ProcessInfo, nvml.Return)
+	}{
+		{"nvmlDeviceGetComputeRunningProcesses_v3", nvml.Device.GetComputeRunningProcesses},
+		{"nvmlDeviceGetGraphicsRunningProcesses_v3", nvml.Device.GetGraphicsRunningProcesses},
+	} {
+		if !r.ask(list.function) {
+			continue
+		}
+		infos, answer := list.get(device)
+		if !r.took(list.function, answer) {
+			continue
+		}
+		at := r.gpu.now()
+		for _, info := range infos[:min(len(infos), maxProcesses)] {
+			p := r.process(int(info.Pid))
+			if p != nil && info.UsedGpuMemory != unknownMemory && len(p.Readings) == 0 {
+				p.Readings = append(p.Readings, driver.Reading{Quantity: driver.MemoryUsed, Value: float64(info.UsedGpuMemory), At: at})
+			}
+		}
+	}
+}
+
+// process returns the process, nil where NVML can't tell which it is: one of a PID namespace that can't be seen is 0.
+func (r *reader) process(pid int) *driver.Process {
+	if pid <= 0 {
+		return nil
+	}
+	if i := slices.IndexFunc(r.running, func(p driver.Process) bool { return p.PID == pid }); i >= 0 {
+		return &r.running[i]
+	}
+	r.running = append(r.running, driver.Process{PID: pid})
+	return &r.running[len(r.running)-1]
+}
+
+// busyProcesses reads the processes' utilization (nvmlProcessUtilizationSample_t, smUtil, taken to be a percentage). NVML
+// has a sample of each process with "some non-zero utilization during the last sample period": one that it lists, and
+// has none of, is idle.
+func (r *reader) busyProcesses(device nvml.Device) {
+	const function = "nvmlDeviceGetProcessUtilization"
+	if !r.ask(function) {
+		return
+	}
+	g := r.gpu
+	samples, answer := device.GetProcessUtilization(g.busySeen)
+	if !r.took(function, answer) && kindOf(answer) != nothingNow {
+		clear(g.busy)
+		return
+	}
+	now := g.now()
+	if len(samples) > 0 {
+		clear(g.busy)
+	}
+	newest := map[uint32]uint64{}
+	for _, s := range samples[:min(len(samples), maxProcesses)] {
+		if s.TimeStamp >= newest[s.Pid] {
+			newest[s.Pid] = s.TimeStamp
+			g.busy[s.Pid] = processSamples{float64(s.SmUtil) * percent, now}
+		}
+		g.busySeen = max(g.busySeen, s.TimeStamp)
+	}
+	for i := range r.running {
+		p := &r.running[i]
+		b, ok := g.busy[uint32(p.PID)]
+		if !ok || now.Sub(b.at) > maxBusyAge {
+			b = processSamples{0, now}
+		}
+		p.Readings = append(p.Readings, driver.Reading{Quantity: driver.Utilization, Value: b.share, At: b.at})
+	}
+}
+
+// report sorts the processes, so that the same are in the same order.
+func (r *reader) report() {
+	slices.SortFunc(r.running, func(a, b driver.Process) int { return a.PID - b.PID })
+}

@@ -1,0 +1,182 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// query is one function of NVML and what its answer says.
+type query struct {
+	function string // its name in nvml.h, which says what it returns
+	scope    scope
+	every    time.Duration // 0: at each sample
+	read     func(r *reader, device nvml.Device) nvml.Return
+}
+
+// scope says which devices a query is for.
+type scope uint8
+
+const (
+	everyGPU scope = iota // in MIG mode too: it is of the GPU as a whole, and no instance has it
+	wholeGPU              // without MIG: the instances have it, and it would count twice, or NVML does not have it
+)
+
+// queries is the table of what is read by functions of its own; fields has what is read by field values.
+func queries() []query {
+	return []query{
+		{"nvmlDeviceGetUtilizationRates", wholeGPU, 0, readUtilization},
+		{"nvmlDeviceGetMemoryInfo_v2", wholeGPU, 0, readMemory},
+		{"nvmlDeviceGetPowerUsage", everyGPU, 0, readPower},
+		{"nvmlDeviceGetTotalEnergyConsumption", everyGPU, 0, readEnergy},
+		{"nvmlDeviceGetTemperatureV", everyGPU, 0, readTemperature},
+		{"nvmlDeviceGetTemperature", everyGPU, 0, readOldTemperature},
+		{"nvmlDeviceGetClockInfo", everyGPU, 0, readClocks},
+		{"nvmlDeviceGetEncoderUtilization", wholeGPU, 0, engine("encoder", nvml.Device.GetEncoderUtilization)},
+		{"nvmlDeviceGetDecoderUtilization", wholeGPU, 0, engine("decoder", nvml.Device.GetDecoderUtilization)},
+		{"nvmlDeviceGetJpgUtilization", wholeGPU, 0, engine("jpeg", nvml.Device.GetJpgUtilization)},
+		{"nvmlDeviceGetOfaUtilization", wholeGPU, 0, engine("ofa", nvml.Device.GetOfaUtilization)},
+		{"nvmlDeviceGetFieldValues", everyGPU, 0, readFields(fastFields())},
+		{"nvmlDeviceGetFieldValues ", everyGPU, slowRhythm, readFields(slowFields())},
+	}
+}
+
+// optionalFunctions are those that not every driver since 510 has. go-nvml binds functions when they are first called, and
+// one that the library lacks would end the program: so they are looked up before.
+func optionalFunctions() []string {
+	return []string{
+		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature",
+		"nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization", "nvmlDeviceGetFieldValues",
+		"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo",
+		"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetProcessUtilization",
+		"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet", "nvmlGpmMetricsGet",
+	}
+}
+
+// run makes the queries on a GPU, or those alone that are of every one.
+func (r *reader) run(device nvml.Device, of scope) {
+	for _, q := range queries() {
+		if q.scope <= of && r.ask(q.function) {
+			r.query(q, device)
+		}
+	}
+}
+
+// query makes one query, or takes what it gave before if it is not due.
+func (r *reader) query(q query, device nvml.Device) {
+	if q.every == 0 {
+		r.took(q.function, q.read(r, device))
+		return
+	}
+	now := r.gpu.now()
+	kept, ok := r.gpu.kept[q.function]
+	if !ok || now.Sub(kept.at) >= q.every {
+		alone := reader{gpu: r.gpu}
+		alone.took(q.function, q.read(&alone, device))
+		kept = keptReadings{at: now, readings: alone.readings}
+		r.gpu.kept[q.function] = kept
+		r.errs, r.lost = append(r.errs, alone.errs...), alone.lost
+	}
+	for _, reading := range kept.readings {
+		r.append(reading)
+	}
+}
+
+const percent = 0.01
+
+// readUtilization: nvmlUtilization_t, gpu: percent of time in which a kernel ran; memory: in which the device's memory was
+// read or written.
+func readUtilization(r *reader, device nvml.Device) nvml.Return {
+	u, answer := device.GetUtilizationRates()
+	if answer == nvml.SUCCESS {
+		r.add(driver.Utilization, float64(u.Gpu)*percent)
+		r.add(driver.EngineUtilization, float64(u.Memory)*percent, "dram")
+	}
+	return answer
+}
+
+// readMemory: nvmlMemory_v2_t, used: allocated memory without what driver and firmware reserve, and total, in bytes.
+func readMemory(r *reader, device nvml.Device) nvml.Return {
+	m, answer := device.GetMemoryInfo_v2()
+	if answer == nvml.SUCCESS {
+		r.add(driver.MemoryUsed, float64(m.Used))
+		r.add(driver.MemoryCapacity, float64(m.Total))
+	}
+	return answer
+}
+
+// readPower: milliwatts, of the GPU and its circuitry such as memory; the mean of one second since Ampere (but GA100).
+func readPower(r *reader, device nvml.Device) nvml.Return {
+	milliwatts, answer := device.GetPowerUsage()
+	if answer == nvml.SUCCESS {
+		r.add(driver.Power, float64(milliwatts)/1000)
+	}
+	return answer
+}
+
+// readEnergy: millijoules since the driver was loaded.
+func readEnergy(r *reader, device nvml.Device) nvml.Return {
+	millijoules, answer := device.GetTotalEnergyConsumption()
+	if answer == nvml.SUCCESS {
+		r.add(driver.Energy, float64(millijoules)/1000)
+	}
+	return answer
+}
+
+// readTemperature: degrees Celsius.
+func readTemperature(r *reader, device nvml.Device) nvml.Return {
+	t, answer := device.GetTemperatureV().V1()
+	if answer == nvml.SUCCESS {
+		r.add(driver.Temperature, float64(t.Temperature), "gpu")
+	}
+	return answer
+}
+
+// readOldTemperature reads it by the function of drivers before 570.
+func readOldTemperature(r *reader, device nvml.Device) nvml.Return {
+	if r.has(driver.Temperature, driver.Labels{"gpu"}) {
+		return nvml.SUCCESS
+	}
+	celsius, answer := device.GetTemperature(nvml.TEMPERATURE_GPU)
+	if answer == nvml.SUCCESS {
+		r.add(driver.Temperature, float64(celsius), "gpu")
+	}
+	return answer
+}
+
+// readClocks: MHz. A domain that the device does not have is left out.
+func readClocks(r *reader, device nvml.Device) nvml.Return {
+	answer := nvml.ERROR_NOT_SUPPORTED
+	for _, clock := range []struct {
+		kind   nvml.ClockType
+		domain string
+	}{
+		{nvml.CLOCK_GRAPHICS, "graphics"}, {nvml.CLOCK_SM, "sm"}, {nvml.CLOCK_MEM, "memory"}, {nvml.CLOCK_VIDEO, "video"},
+	} {
+		megahertz, a := device.GetClockInfo(clock.kind)
+		switch kindOf(a) {
+		case answered:
+			r.add(driver.Clock, float64(megahertz)*1e6, clock.domain)
+			answer = nvml.SUCCESS
+		case lost, unreadable:
+			return a
+		case unsupported, nothingNow:
+		}
+	}
+	return answer
+}
+
+// engine returns the query of one engine: a percentage of the time of NVML's own sampling period.
+func engine(name string, get func(nvml.Device) (utilization, period uint32, answer nvml.Return)) func(*reader, nvml.Device) nvml.Return {
+	return func(r *reader, device nvml.Device) nvml.Return {
+		utilization, _, answer := get(device)
+		if answer == nvml.SUCCESS {
+			r.add(driver.EngineUtilization, float64(utilization)*percent, name)
+		}
+		return answer
+	}
+}

@@ -1,0 +1,308 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
+)
+
+func nan() float64 { return math.NaN() }
+
+// values are the readings of a sample by name, in the quantities' units, to nine digits.
+func values(s driver.Sample) map[string]float64 {
+	out := map[string]float64{}
+	for _, r := range s.Readings {
+		name := r.Quantity.String()
+		for _, l := range r.Labels {
+			if l != "" {
+				name += " " + l
+			}
+		}
+		if r.Estimated {
+			name += " (estimated)"
+		}
+		out[name] = math.Round(r.Value*1e9) / 1e9
+	}
+	return out
+}
+
+// Everything that the source reads of a GPU, against the machine's state in base units.
+func TestQuantities(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	g := &machine.GPUs[0]
+	g.GPM = 0
+	s := newSource(t, c, nil)
+	sample(t, s)
+	c.advance(1)
+	got := of(t, sample(t, s), g.UUID())
+	want := map[string]float64{
+		"utilization": g.Utilization, "memory_used": g.Memory, "memory_capacity": g.MemoryTotal,
+		"power": g.Power, "energy": g.Energy,
+		"temperature gpu": g.Temperature, "temperature memory": g.MemoryTemperature,
+		"clock graphics": g.ClockGraphics, "clock sm": g.ClockSM, "clock memory": g.ClockMem, "clock video": g.ClockVideo,
+		"engine_utilization dram": g.MemoryUtilization, "engine_utilization encoder": g.Encoder,
+		"engine_utilization decoder": g.Decoder, "engine_utilization jpeg": g.JPEG, "engine_utilization ofa": g.OFA,
+		"io_bytes pcie transmit": g.PCIeTransmit, "io_bytes pcie receive": g.PCIeReceive,
+		"io_bytes nvlink transmit": g.NVLinkTransmit, "io_bytes nvlink receive": g.NVLinkReceive,
+		"throttled_seconds power": g.Throttled.Power, "throttled_seconds thermal": g.Throttled.SoftThermal,
+		"throttled_seconds hw_thermal": g.Throttled.HardThermal, "throttled_seconds hw_power_brake": g.Throttled.PowerBrake,
+		"throttled_seconds sync_boost": g.Throttled.SyncBoost, "throttled_seconds board_limit": g.Throttled.BoardLimit,
+		"throttled_seconds reliability": g.Throttled.Reliability,
+		"errors pcie_replay":            g.PCIeReplays, "errors ecc_corrected": g.Corrected, "errors ecc_uncorrected": g.Uncorrected,
+		"errors row_remap correctable": g.RemappedCorrected, "errors row_remap uncorrectable": g.RemappedUncorrected,
+		"errors page_retirement sbe": g.RetiredSBE, "errors page_retirement dbe": g.RetiredDBE,
+	}
+	if diff := cmp.Diff(want, values(got), approximately()); diff != "" {
+		t.Errorf("readings (-want +got):\n%s", diff)
+	}
+	wantHardware := driver.Hardware{
+		UUID: g.UUID(), PCI: "0000:1b:00.0", DeviceNodes: []string{"/dev/nvidia0"},
+		Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", DriverVersion: "580.65.06",
+	}
+	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {
+		t.Errorf("hardware (-want +got):\n%s", diff)
+	}
+}
+
+// GPM is taken before the coarser rates, and gives what these have not.
+func TestGPM(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	g := &machine.GPUs[0]
+	s := newSource(t, c, nil)
+	first := values(of(t, sample(t, s), g.UUID()))
+	if first["utilization"] != g.Utilization || first["occupancy"] != 0 {
+		t.Errorf("the first sample has utilization %v and occupancy %v", first["utilization"], first["occupancy"])
+	}
+	g.Utilization = 0.505 // as no percentage tells
+	c.advance(1)
+	got := values(of(t, sample(t, s), g.UUID()))
+	for name, want := range map[string]float64{
+		"utilization": 0.505, "engine_utilization sm": 0.505 / 2, "occupancy": 0.505 / 4, "engine_utilization tensor": 0.505 / 8,
+		"engine_utilization dram": 0.25, "engine_utilization decoder": (0.5 + 0.25) / 2, "engine_utilization encoder": 0.1,
+	} {
+		if math.Abs(got[name]-want) > 1e-6 {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
+	}
+	g.Utilization = 0.9
+	c.advance(0.05) // too soon for another GPM sample: the readings are those of before, with their time
+	for _, r := range of(t, sample(t, s), g.UUID()).Readings {
+		if r.Quantity == driver.Utilization && (math.Abs(r.Value-0.505) > 1e-6 || !r.At.Equal(c.Add(-50*time.Millisecond))) {
+			t.Errorf("utilization %v of %v", r.Value, r.At)
+		}
+	}
+	if machine.GPMSamples != 2 {
+		t.Errorf("%d GPM samples are allocated for one GPU", machine.GPMSamples)
+	}
+}
+
+// The ways to count PCIe traffic: in this order, and never from one to the other.
+func TestTraffic(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(*nvmltest.GPU)
+		want   func(g *nvmltest.GPU, seconds float64) map[string]float64
+	}{
+		{"counted", func(*nvmltest.GPU) {}, func(g *nvmltest.GPU, _ float64) map[string]float64 {
+			return map[string]float64{"io_bytes pcie transmit": g.PCIeTransmit, "io_bytes pcie receive": g.PCIeReceive}
+		}},
+		{"counters wrap: by GPM", func(g *nvmltest.GPU) { g.NarrowPCIe = 1 }, func(g *nvmltest.GPU, seconds float64) map[string]float64 {
+			return map[string]float64{"io_bytes pcie transmit": g.PCIeTransmitRate * seconds, "io_bytes pcie receive": g.PCIeReceiveRate * seconds}
+		}},
+		{"neither: by samples", func(g *nvmltest.GPU) { g.NarrowPCIe, g.GPM = 1, 0 }, func(g *nvmltest.GPU, seconds float64) map[string]float64 {
+			return map[string]float64{
+				"io_bytes pcie transmit (estimated)": g.PCIeTransmitRate * seconds,
+				"io_bytes pcie receive (estimated)":  g.PCIeReceiveRate * seconds,
+			}
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newClock()
+			machine.Reset(1)
+			g := &machine.GPUs[0]
+			tc.change(g)
+			s := newSource(t, c, nil)
+			sample(t, s)
+			for range 10 {
+				c.advance(1)
+				sample(t, s)
+			}
+			calls := machine.Calls("nvmlDeviceGetPcieThroughput")
+			if calls != 0 && calls != 4 {
+				t.Errorf("%d calls that block in 10 s, want those of two times", calls)
+			}
+			g.GPM, g.NarrowPCIe = 1, 0 // a method that counts from another point is no better now
+			got := map[string]float64{}
+			for name, v := range values(of(t, sample(t, s), g.UUID())) {
+				if len(name) > 13 && name[:13] == "io_bytes pcie" {
+					got[name] = v
+				}
+			}
+			if diff := cmp.Diff(tc.want(g, 10), got, approximately()); diff != "" {
+				t.Errorf("traffic after 10 s (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func approximately() cmp.Option {
+	return cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Max(math.Abs(a), 1) })
+}
+
+func TestXIDs(t *testing.T) {
+	c := newClock()
+	machine.Reset(2)
+	machine.Partition(1, 2)
+	s := newSource(t, c, nil)
+	sample(t, s)
+	before := c.Time
+	c.advance(1)
+	machine.XID(0, 31, -1, -1)
+	machine.XID(0, 31, -1, -1)
+	machine.XID(1, 13, 8, 0)
+	machine.XID(1, 48, 99, 0) // of an instance that is not there
+	for range 2 {
+		samples := sample(t, s)
+		for _, tc := range []struct {
+			uuid, code string
+			want       float64
+		}{
+			{machine.GPUs[0].UUID(), "31", 2},
+			{machine.GPUs[1].Instances[1].UUID(), "13", 1},
+			{machine.GPUs[1].UUID(), "48", 1},
+		} {
+			got, ok := value(of(t, samples, tc.uuid), driver.Errors, "xid", tc.code)
+			if !ok || got != tc.want {
+				t.Errorf("%s: XID %s counted %v times, want %v", tc.uuid, tc.code, got, tc.want)
+			}
+		}
+		for _, r := range of(t, samples, machine.GPUs[0].UUID()).Readings {
+			if r.Labels[0] == "xid" && !r.Since.Equal(before) {
+				t.Errorf("XID %s counts since %v, want the sample before, %v", r.Labels[1], r.Since, before)
+			}
+		}
+		c.advance(1)
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	c := newClock()
+	machine.Reset(2)
+	machine.Partition(1, 2)
+	g := &machine.GPUs[0]
+	g.ProcessTime = 1e9
+	g.Processes = [8]nvmltest.Process{
+		{PID: 4242, Memory: 3 << 30, Utilization: 0.25},
+		{PID: 77, Memory: 1 << 30},
+		{PID: 78, Memory: nan(), Utilization: 0.5},
+		{PID: 4242, Graphics: 1, Memory: 3 << 30},
+	}
+	machine.GPUs[1].Processes[0] = nvmltest.Process{PID: 99, Memory: 1 << 20, GPUInstance: 8}
+	s := newSource(t, c, nil)
+	want := map[string]float64{
+		"77 memory_used": 1 << 30, "77 utilization": 0,
+		"78 utilization": 0.5, "4242 memory_used": 3 << 30, "4242 utilization": 0.25,
+	}
+	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
+		t.Errorf("processes (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
+		t.Errorf("processes at once again, before NVML has new samples (-want +got):\n%s", diff)
+	}
+	c.advance(1)
+	g.Processes[0].Utilization = 0
+	want["4242 utilization"] = 0
+	samples := sample(t, s)
+	if diff := cmp.Diff(want, uses(of(t, samples, g.UUID()))); diff != "" {
+		t.Errorf("processes after one went idle (-want +got):\n%s", diff)
+	}
+	wantInstance := map[string]float64{"99 memory_used": 1 << 20}
+	if diff := cmp.Diff(wantInstance, uses(of(t, samples, machine.GPUs[1].Instances[1].UUID()))); diff != "" {
+		t.Errorf("processes of an instance (-want +got):\n%s", diff)
+	}
+	if got := uses(of(t, samples, machine.GPUs[1].UUID())); len(got) > 0 {
+		t.Errorf("processes of a GPU in MIG mode: %v", got)
+	}
+}
+
+func uses(s driver.Sample) map[string]float64 {
+	out := map[string]float64{}
+	for _, p := range s.Processes {
+		for _, r := range p.Readings {
+			out[fmt.Sprintf("%d %v", p.PID, r.Quantity)] = r.Value
+		}
+	}
+	return out
+}
+
+// The library of an old driver lacks functions: they are not called, which would end the program.
+func TestOldLibrary(t *testing.T) {
+	machine.Reset(1)
+	s := newSource(t, newClock(), func(c *Config) { c.Library = machine.OldLibrary })
+	got := values(of(t, sample(t, s), machine.GPUs[0].UUID()))
+	if got["temperature gpu"] != machine.GPUs[0].Temperature {
+		t.Errorf("temperature is %v", got["temperature gpu"])
+	}
+	for _, function := range []string{"nvmlDeviceGetTemperatureV", "nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization", "nvmlGpmSampleGet"} {
+		if machine.Calls(function) != 0 {
+			t.Errorf("%s was called", function)
+		}
+	}
+	if _, ok := got["engine_utilization jpeg"]; ok {
+		t.Error("what the library has no function for has a reading")
+	}
+}
+
+// What a device does not support is asked for once in a while, not every time.
+func TestUnsupportedIsNotAskedFor(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	machine.GPUs[0].Encoder = nan()
+	s := newSource(t, c, nil)
+	for range 20 {
+		sample(t, s)
+		c.advance(1)
+	}
+	if n := machine.Calls("nvmlDeviceGetEncoderUtilization"); n != 1 {
+		t.Errorf("asked for %d times in 20 s", n)
+	}
+	machine.GPUs[0].Encoder = 0.5
+	c.advance(recheck.Seconds())
+	if v, ok := value(sample(t, s)[0], driver.EngineUtilization, "encoder"); !ok || v != 0.5 {
+		t.Errorf("encoder is %v after it came to be supported", v)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	for kind := range uint32(nvml.VALUE_TYPE_COUNT) + 1 {
+		f.Add(kind, uint64(0x8000_0000_ffff_0001))
+	}
+	f.Add(uint32(nvml.VALUE_TYPE_DOUBLE), math.Float64bits(math.Inf(1)))
+	f.Fuzz(func(t *testing.T, kind uint32, bits uint64) {
+		var value [8]byte
+		for i := range value {
+			value[i] = byte(bits >> (8 * i))
+		}
+		v, ok := decode(nvml.ValueType(kind), value)
+		if ok == (kind >= uint32(nvml.VALUE_TYPE_COUNT)) && kind != uint32(nvml.VALUE_TYPE_DOUBLE) {
+			t.Errorf("type %d: %v", kind, ok)
+		}
+		if ok && (math.IsNaN(v) || math.IsInf(v, 0)) {
+			t.Errorf("type %d: %v", kind, v)
+		}
+		if kind == uint32(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG) && uint64(v) != bits && v != float64(bits) {
+			t.Errorf("%d became %v", bits, v)
+		}
+	})
+}

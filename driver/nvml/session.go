@@ -1,0 +1,104 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// maxGPUs bounds the GPUs of a machine.
+const maxGPUs = 64
+
+// session is NVML between its initialisation and its shutdown.
+type session struct {
+	lib    nvml.Interface
+	begun  time.Time
+	brief  bool            // it ends with the sample: what needs two of them, or waits, is not for it
+	driver string          // version of the kernel driver
+	has    map[string]bool // functions of the library that not every driver has
+	events nvml.EventSet   // nil: none
+}
+
+// foundGPU is a GPU as NVML enumerates it.
+type foundGPU struct {
+	handle   nvml.Device
+	minor    int
+	hardware driver.Hardware
+}
+
+// opened is what became of an initialisation: a session or an error, or both where GPUs could not be identified.
+type opened struct {
+	session *session
+	gpus    []foundGPU
+	err     error
+}
+
+// openSession initialises NVML and enumerates the GPUs.
+func openSession(lib nvml.Interface, now time.Time, brief bool) opened {
+	if answer := lib.Init(); answer != nvml.SUCCESS {
+		return opened{err: fmt.Errorf("initialise NVML: %w", failure("nvmlInit_v2", answer))}
+	}
+	s := &session{lib: lib, begun: now, brief: brief, has: map[string]bool{}}
+	for _, symbol := range optionalFunctions() {
+		s.has[symbol] = lib.Extensions().LookupSymbol(symbol) == nil
+	}
+	s.driver, _ = lib.SystemGetDriverVersion() // a fact that may be missing
+	o := opened{session: s}
+	count, answer := lib.DeviceGetCount()
+	o.err = failure("nvmlDeviceGetCount_v2", answer)
+	for i := range min(count, maxGPUs) {
+		found, err := s.identify(i)
+		if err != nil {
+			o.err = errors.Join(o.err, fmt.Errorf("identify GPU %d: %w", i, err))
+			continue
+		}
+		o.gpus = append(o.gpus, found)
+	}
+	if !brief {
+		s.subscribe(o.gpus)
+	}
+	return o
+}
+
+// identify says which GPU the one with that index is: by nvmlDeviceGetUUID, nvmlDeviceGetPciInfo_v3,
+// nvmlDeviceGetMinorNumber and nvmlDeviceGetName.
+func (s *session) identify(index int) (foundGPU, error) {
+	device, answer := s.lib.DeviceGetHandleByIndex(index)
+	if answer != nvml.SUCCESS {
+		return foundGPU{}, failure("nvmlDeviceGetHandleByIndex_v2", answer)
+	}
+	f := foundGPU{handle: device, minor: -1, hardware: driver.Hardware{Vendor: "nvidia", DriverVersion: s.driver}}
+	if f.hardware.UUID, answer = device.GetUUID(); answer != nvml.SUCCESS {
+		return foundGPU{}, failure("nvmlDeviceGetUUID", answer)
+	}
+	if pci, answer := device.GetPciInfo(); answer == nvml.SUCCESS {
+		f.hardware.PCI = driver.NormalizePCI(fmt.Sprintf("%x:%x:%x.0", pci.Domain, pci.Bus, pci.Device))
+	}
+	if minor, answer := device.GetMinorNumber(); answer == nvml.SUCCESS {
+		f.minor = minor
+		f.hardware.DeviceNodes = []string{fmt.Sprintf("/dev/nvidia%d", minor)} // as the header says of the minor number
+	}
+	f.hardware.Model, _ = device.GetName() // a fact that may be missing
+	return f, nil
+}
+
+// close frees what the GPUs hold and shuts NVML down, which closes all of its files.
+func (s *session) close(gpus []*gpu) error {
+	for _, g := range gpus {
+		g.release()
+	}
+	if s.events != nil {
+		_ = s.events.Free() // the shutdown ends what this does not
+	}
+	// Where the driver is gone, or NVML never was initialised, there is nothing to shut down.
+	if answer := s.lib.Shutdown(); answer != nvml.SUCCESS && kindOf(answer) != lost {
+		return failure("nvmlShutdown", answer)
+	}
+	return nil
+}

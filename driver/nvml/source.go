@@ -1,0 +1,294 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+const (
+	// patience is how long a sample waits for a call into the library. A GPU that takes longer is left behind: it is
+	// unreadable until its call returns, and the others are read without it.
+	patience = time.Second
+
+	// retryFirst and retryMost bound the time between two attempts to initialise NVML, while it can not be, or while a
+	// GPU is lost; it doubles from one to the other. An initialisation is dear, and interrupts what the other GPUs
+	// count.
+	retryFirst = 10 * time.Second
+	retryMost  = 5 * time.Minute
+)
+
+// Source reads the GPUs that NVIDIA's driver has. It is a [driver.Source].
+//
+// Every GPU is read on a goroutine of its own, so that a call that hangs stops the reading of one GPU and no more; that
+// goroutine, and its thread, remain until the call returns, and there is one of them a GPU at most.
+type Source struct {
+	config Config
+	lib    nvml.Interface
+
+	session *session // nil: NVML is not initialised
+	opening *task[opened]
+	closing *task[error]
+	polling *task[polled]
+
+	gpus  []*gpu // known, in NVML's order; they outlive sessions
+	xids  xidCounts
+	bound string // the devices that were the driver's when the session began
+
+	retryAt time.Time // not to be initialised, or initialised anew for the sake of a lost GPU, before
+	retry   time.Duration
+	down    bool  // the last initialisation failed
+	failed  error // why; nil: no hardware
+
+	unidentified error // of the GPUs of the session that NVML can tell nothing of
+}
+
+var _ driver.Source = (*Source)(nil)
+
+// New returns a source. It does not open the library yet.
+func New(config Config) (*Source, error) {
+	if config.Library == "" {
+		config.Library = "libnvidia-ml.so.1"
+	}
+	if config.Sysfs == "" {
+		config.Sysfs = "/sys"
+	}
+	if config.Passthrough == nil {
+		config.Passthrough = func() bool { return false }
+	}
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	return &Source{config: config, lib: nvml.New(nvml.WithLibraryPath(config.Library)), xids: xidCounts{}}, nil
+}
+
+// Name returns nvml.
+func (*Source) Name() string { return "nvml" }
+
+// Sample returns a sample of each GPU and of each MIG instance. A GPU that can't be read, or that did not answer in
+// time, has a sample without readings, and an error.
+func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("read GPUs: %w", err)
+	}
+	deadline, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := s.open(deadline); err != nil || s.session == nil {
+		return s.unreadable(), err
+	}
+	s.start()
+	s.wait(deadline)
+	samples, err := s.collect()
+	return samples, errors.Join(err, s.settle(deadline))
+}
+
+// open brings a session about, if there can be one now. Without a session and an error there is no hardware.
+func (s *Source) open(ctx context.Context) error {
+	if s.closing != nil {
+		if err := s.closed(ctx); err != nil {
+			return err
+		}
+	}
+	if s.session != nil {
+		return nil
+	}
+	now := s.config.Now()
+	if s.opening == nil {
+		if s.down && now.Before(s.retryAt) {
+			return s.failed
+		}
+		s.bound = s.boundDevices()
+		lib, brief := s.lib, s.config.Passthrough()
+		s.opening = start(func() opened { return openSession(lib, now, brief) })
+	}
+	o, done := s.opening.wait(ctx)
+	if !done {
+		return hungError("initialise NVML")
+	}
+	s.opening, s.down = nil, o.session == nil
+	if s.down {
+		s.postpone(now)
+		s.failed = o.err
+		if len(s.gpus) == 0 && noHardware(o.err) {
+			s.failed = nil
+		}
+		return s.failed
+	}
+	s.session, s.unidentified = o.session, o.err
+	s.adopt(o)
+	return nil
+}
+
+// adopt brings the known GPUs in line with those that NVML has now. One that NVML does not have any more is gone, unless
+// there is one that NVML can't tell anything of, which may be it.
+func (s *Source) adopt(o opened) {
+	known := s.gpus
+	s.gpus = nil
+	for _, found := range o.gpus {
+		i := slices.IndexFunc(known, func(g *gpu) bool { return g.hardware.UUID == found.hardware.UUID })
+		if i < 0 {
+			s.gpus = append(s.gpus, newGPU(found, s.session, s.config))
+			continue
+		}
+		known[i].renew(found, s.session)
+		s.gpus = append(s.gpus, known[i])
+		known = slices.Delete(known, i, i+1)
+	}
+	if o.err == nil {
+		s.retry = 0
+		return
+	}
+	for _, g := range known {
+		g.lost = o.err
+		s.gpus = append(s.gpus, g)
+	}
+}
+
+// start begins to read every GPU that is not being read still.
+func (s *Source) start() {
+	if s.polling == nil {
+		session := s.session
+		s.polling = start(session.poll)
+	}
+	for _, g := range s.gpus {
+		if g.reading == nil && g.lost == nil {
+			g.reading = start(g.read)
+		}
+	}
+}
+
+// wait waits for all that was not late before.
+func (s *Source) wait(ctx context.Context) {
+	if !s.polling.late {
+		s.polling.wait(ctx)
+	}
+	for _, g := range s.gpus {
+		if g.reading != nil && !g.reading.late {
+			g.reading.wait(ctx)
+		}
+	}
+}
+
+// collect returns what was read.
+func (s *Source) collect() ([]driver.Sample, error) {
+	errs := []error{s.unidentified}
+	if p, done := s.polling.take(); done {
+		s.polling = nil
+		s.xids.add(p, s.gpus)
+		errs = append(errs, p.err)
+	} else {
+		errs = append(errs, hungError("wait for NVML's events"))
+	}
+	var samples []driver.Sample
+	for _, g := range s.gpus {
+		if g.lost != nil {
+			samples = append(samples, g.unreadable()...)
+			errs = append(errs, fmt.Errorf("read %s: %w", g.hardware.UUID, g.lost))
+			continue
+		}
+		o, done := g.reading.take()
+		if !done {
+			samples = append(samples, g.unreadable()...)
+			errs = append(errs, fmt.Errorf("read %s: %w", g.hardware.UUID, hungError("call NVML")))
+			continue
+		}
+		g.reading = nil
+		if o.err != nil {
+			errs = append(errs, fmt.Errorf("read %s: %w", g.hardware.UUID, o.err))
+		}
+		if o.lost != nil {
+			g.lost = o.lost
+			samples = append(samples, g.unreadable()...)
+			continue
+		}
+		g.instances, g.readAt = o.instances, o.at
+		samples = append(samples, o.samples...)
+	}
+	s.xids.report(samples)
+	return samples, errors.Join(errs...)
+}
+
+// settle ends the session where it must not, or need not, last: where a GPU must be free to leave, where one is lost, where
+// the driver has come to have others. It never does while a call is under way.
+func (s *Source) settle(ctx context.Context) error {
+	busy := s.polling != nil || slices.ContainsFunc(s.gpus, func(g *gpu) bool { return g.reading != nil })
+	if busy || !s.due() {
+		return nil
+	}
+	session, gpus := s.session, s.gpus
+	s.session = nil
+	s.closing = start(func() error { return session.close(gpus) })
+	return s.closed(ctx)
+}
+
+// due tells whether the session is to end.
+func (s *Source) due() bool {
+	if s.config.Passthrough() || s.bound != s.boundDevices() {
+		return true
+	}
+	incomplete := s.unidentified != nil
+	for _, g := range s.gpus {
+		if g.lost != nil && driverIsGone(g.lost) {
+			return true
+		}
+		incomplete = incomplete || g.lost != nil
+	}
+	now := s.config.Now()
+	if !incomplete || now.Before(s.retryAt) {
+		return false
+	}
+	again := s.retry > 0 // the first time, time passes before the attempt
+	s.postpone(now)
+	return again
+}
+
+// postpone puts the next attempt off.
+func (s *Source) postpone(now time.Time) {
+	s.retry = min(max(2*s.retry, retryFirst), retryMost)
+	s.retryAt = now.Add(s.retry)
+}
+
+// closed waits for the shutdown.
+func (s *Source) closed(ctx context.Context) error {
+	err, done := s.closing.wait(ctx)
+	if !done {
+		return hungError("shut NVML down")
+	}
+	s.closing = nil
+	return err
+}
+
+// unreadable returns a sample without readings of all that is known.
+func (s *Source) unreadable() []driver.Sample {
+	var samples []driver.Sample
+	for _, g := range s.gpus {
+		samples = append(samples, g.unreadable()...)
+	}
+	return samples
+}
+
+// boundDevices names the PCI devices that are NVIDIA's driver's (sysfs, bus/pci/drivers), "" where that can't be told.
+func (s *Source) boundDevices() string {
+	entries, err := os.ReadDir(filepath.Join(s.config.Sysfs, "bus", "pci", "drivers", "nvidia"))
+	if err != nil {
+		return ""
+	}
+	var names []string
+	for _, e := range entries {
+		if driver.NormalizePCI(e.Name()) != "" {
+			names = append(names, e.Name())
+		}
+	}
+	return strings.Join(names, " ")
+}

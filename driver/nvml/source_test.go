@@ -1,0 +1,406 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+)
+
+// clock is the time of a test, which the test alone sets.
+type clock struct {
+	mu sync.Mutex
+	time.Time
+}
+
+func newClock() *clock { return &clock{Time: time.Unix(1_800_000_000, 0)} }
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Time
+}
+
+// advance lets the machine and the clock go on.
+func (c *clock) advance(seconds float64) {
+	c.mu.Lock()
+	c.Time = c.Add(time.Duration(seconds * float64(time.Second)))
+	c.mu.Unlock()
+	machine.Advance(seconds)
+}
+
+// newSource returns a source on the machine, which lets go of the library when the test ends.
+func newSource(tb testing.TB, c *clock, change func(*Config)) *Source {
+	tb.Helper()
+	config := Config{Library: machine.Library, Sysfs: tb.TempDir(), Now: c.now}
+	if change != nil {
+		change(&config)
+	}
+	s, err := New(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if s.session != nil && machine.Users > 0 {
+			_ = s.session.close(s.gpus)
+		}
+		if machine.Misuse != 0 {
+			tb.Errorf("%d calls with stale handles, or that NVML's header forbids", machine.Misuse)
+		}
+	})
+	return s
+}
+
+// sample samples a machine of which everything can be read.
+func sample(tb testing.TB, s *Source) []driver.Sample {
+	tb.Helper()
+	samples, err := s.Sample(tb.Context())
+	if err != nil {
+		tb.Fatalf("sample: %v", err)
+	}
+	return samples
+}
+
+// of returns the sample of the hardware with that UUID.
+func of(tb testing.TB, samples []driver.Sample, uuid string) driver.Sample {
+	tb.Helper()
+	for _, s := range samples {
+		if s.Hardware.UUID == uuid {
+			return s
+		}
+	}
+	tb.Fatalf("no sample of %s", uuid)
+	return driver.Sample{}
+}
+
+// value returns a reading of a sample, false if there is none.
+func value(s driver.Sample, q driver.Quantity, labels ...string) (float64, bool) {
+	var want driver.Labels
+	copy(want[:], labels)
+	for _, r := range s.Readings {
+		if r.Quantity == q && r.Labels == want {
+			return r.Value, true
+		}
+	}
+	return 0, false
+}
+
+func TestSuite(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		layout func()
+	}{
+		{"8 GPUs", func() { machine.Reset(8) }},
+		{"4 GPUs of 7 MIG instances", func() {
+			machine.Reset(4)
+			for i := range 4 {
+				machine.Partition(i, 7)
+			}
+		}},
+		{"mixed", func() {
+			machine.Reset(3)
+			machine.Partition(1, 3)
+			machine.GPUs[2].MaxMIG, machine.GPUs[2].GPM = 0, 0
+			machine.XID(0, 31, -1, -1)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) { drivertest.Run(t, suite(tc.layout)) })
+	}
+}
+
+// suite is the configuration of drivertest for a machine.
+func suite(layout func()) drivertest.Config {
+	c := newClock()
+	fresh := func(tb testing.TB) driver.Source {
+		layout()
+		return newSource(tb, c, nil)
+	}
+	fault := func(name string, breakIt func(), silent bool, hits func(driver.Sample, driver.Reading) bool) drivertest.Fault {
+		return drivertest.Fault{
+			Name: name, Silent: silent, Hits: hits,
+			New: func(tb testing.TB) (driver.Source, func()) { return fresh(tb), breakIt },
+		}
+	}
+	first := func(s driver.Sample) bool {
+		uuid := machine.GPUs[0].UUID()
+		return s.Hardware.UUID == uuid || s.Hardware.Parent == uuid
+	}
+	is := func(quantity driver.Quantity) func(driver.Sample, driver.Reading) bool {
+		return func(s driver.Sample, r driver.Reading) bool { return first(s) && r.Quantity == quantity }
+	}
+	failing := func(function string, answer nvml.Return) func() {
+		return func() { machine.Fail(function, 0, int(answer)) }
+	}
+	return drivertest.Config{
+		New:     fresh,
+		Advance: func() { c.advance(11) }, // beyond the slow rhythm
+		Now:     c.now,
+		Absent: func(tb testing.TB) driver.Source {
+			return newSource(tb, c, func(config *Config) { config.Library = filepath.Join(tb.TempDir(), "libnvidia-ml.so.1") })
+		},
+		Faults: []drivertest.Fault{
+			fault("power can't be read", failing("nvmlDeviceGetPowerUsage", nvml.ERROR_UNKNOWN), false, is(driver.Power)),
+			fault("energy is not supported", failing("nvmlDeviceGetTotalEnergyConsumption", nvml.ERROR_NOT_SUPPORTED), true, is(driver.Energy)),
+			fault("memory can't be read", failing("nvmlDeviceGetMemoryInfo_v2", nvml.ERROR_UNKNOWN), false,
+				func(s driver.Sample, r driver.Reading) bool {
+					return first(s) && (r.Quantity == driver.MemoryUsed || r.Quantity == driver.MemoryCapacity)
+				}),
+			fault("a field is not supported", func() { machine.GPUs[0].PCIeReplays = nan() }, true,
+				func(s driver.Sample, r driver.Reading) bool { return first(s) && r.Labels[0] == "pcie_replay" }),
+			fault("off the bus", func() { machine.GPUs[0].Lost = 1 }, false,
+				func(s driver.Sample, _ driver.Reading) bool { return first(s) }),
+			fault("driver unloaded", func() { machine.Init, machine.Users = int64(nvml.ERROR_LIB_RM_VERSION_MISMATCH), 0 }, false,
+				func(driver.Sample, driver.Reading) bool { return true }),
+		},
+	}
+}
+
+func TestNoDriver(t *testing.T) {
+	c := newClock()
+	machine.Reset(0)
+	machine.Init = int64(nvml.ERROR_DRIVER_NOT_LOADED)
+	s := newSource(t, c, nil)
+	if samples := sample(t, s); len(samples) != 0 {
+		t.Errorf("samples without a driver: %v", samples)
+	}
+	before := machine.Calls("nvmlInit_v2")
+	sample(t, s)
+	if machine.Calls("nvmlInit_v2") != before {
+		t.Error("NVML is initialised again at once")
+	}
+	machine.Reset(1)
+	c.advance(retryFirst.Seconds())
+	if samples := sample(t, s); len(samples) != 1 || len(samples[0].Readings) == 0 {
+		t.Errorf("samples after the driver came: %v", samples)
+	}
+}
+
+func TestHungInitialisation(t *testing.T) {
+	machine.Reset(2)
+	machine.Hang("nvmlInit_v2", -1, true)
+	defer machine.Hang("nvmlInit_v2", -1, false)
+	s := newSource(t, newClock(), nil)
+	before := runtime.NumGoroutine()
+	for range 5 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		begun := time.Now()
+		samples, err := s.Sample(ctx)
+		cancel()
+		if hung, ok := errors.AsType[hungError](err); !ok || hung.Reason() != "hung" || len(samples) != 0 {
+			t.Fatalf("got %d samples and %v", len(samples), err)
+		}
+		if took := time.Since(begun); took > patience {
+			t.Errorf("it took %v", took)
+		}
+	}
+	if now := runtime.NumGoroutine(); now > before+1 {
+		t.Errorf("%d goroutines remain", now-before)
+	}
+	machine.Hang("nvmlInit_v2", -1, false)
+	if samples := sample(t, s); len(samples) != 2 {
+		t.Errorf("%d samples once it returned", len(samples))
+	}
+}
+
+// A GPU whose calls hang is unreadable; the others are read, and after the first time are not even late.
+func TestHungGPU(t *testing.T) {
+	c := newClock()
+	machine.Reset(8)
+	s := newSource(t, c, nil)
+	sample(t, s)
+	hung := machine.GPUs[3].UUID()
+	const function = "nvmlDeviceGetPowerUsage"
+	machine.Hang(function, 3, true)
+	defer machine.Hang(function, 3, false)
+	before := runtime.NumGoroutine()
+	for i := range 5 {
+		c.advance(1)
+		begun := time.Now()
+		samples, err := s.Sample(t.Context())
+		took := time.Since(begun)
+		if err == nil || !strings.Contains(err.Error(), hung) || strings.Count(err.Error(), "GPU-") != 1 {
+			t.Errorf("error %v", err)
+		}
+		if len(of(t, samples, hung).Readings) != 0 {
+			t.Error("the GPU that hangs has readings")
+		}
+		for j := range 8 {
+			if s := of(t, samples, machine.GPUs[j].UUID()); j != 3 && (len(s.Readings) == 0 || !s.Readings[0].At.Equal(c.Time)) {
+				t.Errorf("sample %d: GPU %d has no new readings", i, j)
+			}
+		}
+		if i > 0 && took > patience/2 {
+			t.Errorf("sample %d took %v: it waited for the GPU that hangs", i, took)
+		}
+	}
+	if now := runtime.NumGoroutine(); now > before+1 {
+		t.Errorf("%d goroutines remain", now-before)
+	}
+	machine.Hang(function, 3, false)
+	readAgain(t, s, c, hung)
+}
+
+// readAgain samples until a device has readings again.
+func readAgain(t *testing.T, s *Source, c *clock, uuid string) {
+	t.Helper()
+	for range 100 {
+		c.advance(1)
+		samples, _ := s.Sample(t.Context())
+		if len(of(t, samples, uuid).Readings) > 0 {
+			return
+		}
+		runtime.Gosched()
+	}
+	t.Errorf("%s is not read again", uuid)
+}
+
+// A GPU that falls off the bus is the only one that is lost, and comes back by itself; XID 79 is counted.
+func TestLostGPU(t *testing.T) {
+	c := newClock()
+	machine.Reset(3)
+	machine.Partition(1, 2)
+	s := newSource(t, c, nil)
+	sample(t, s)
+	c.advance(1)
+	sample(t, s)
+	machine.GPUs[1].Lost = 1
+	machine.XID(1, 79, -1, -1)
+	lost, generation := machine.GPUs[1].UUID(), machine.Generation
+	for range 30 {
+		c.advance(1)
+		samples, err := s.Sample(t.Context())
+		if e, ok := errors.AsType[callError](err); !ok || e.Reason() != "gpu_lost" {
+			t.Fatalf("after %v: error %v", c.Sub(newClock().Time), err)
+		}
+		for _, sample := range samples {
+			isLost := sample.Hardware.UUID == lost || sample.Hardware.Parent == lost
+			if isLost == (len(sample.Readings) > 0) {
+				t.Fatalf("%s has %d readings", sample.Hardware.UUID, len(sample.Readings))
+			}
+		}
+		if len(samples) != 5 {
+			t.Fatalf("%d samples of 3 GPUs and 2 instances", len(samples))
+		}
+	}
+	if again := machine.Generation - generation; again < 1 || again > 3 {
+		t.Errorf("NVML was initialised %d times in 30 s for the sake of a lost GPU", again)
+	}
+	machine.GPUs[1].Lost = 0
+	readAgain(t, s, c, lost)
+	c.advance(1)
+	got := of(t, sample(t, s), lost)
+	if n, ok := value(got, driver.Errors, "xid", "79"); !ok || n != 1 {
+		t.Errorf("XID 79 was counted %v times", n)
+	}
+}
+
+func TestDriverReload(t *testing.T) {
+	c := newClock()
+	machine.Reset(2)
+	s := newSource(t, c, nil)
+	sample(t, s)
+	machine.Users, machine.Init = 0, int64(nvml.ERROR_LIB_RM_VERSION_MISMATCH)
+	for range 3 {
+		c.advance(1)
+		samples, err := s.Sample(t.Context())
+		if err == nil || len(samples) != 2 || len(samples[0].Readings)+len(samples[1].Readings) != 0 {
+			t.Fatalf("without the driver: %d samples, error %v", len(samples), err)
+		}
+	}
+	machine.Init = 0
+	machine.GPUs[0].Energy = 1
+	c.advance(retryMost.Seconds())
+	samples := sample(t, s)
+	if got, _ := value(of(t, samples, machine.GPUs[1].UUID()), driver.Power); got != machine.GPUs[1].Power {
+		t.Errorf("power after the reload: %v", got)
+	}
+}
+
+// Where GPUs may be handed to guests, no device file is open between samples.
+func TestPassthroughClosesFiles(t *testing.T) {
+	for _, passthrough := range []bool{false, true} {
+		c := newClock()
+		machine.Reset(4)
+		s := newSource(t, c, func(config *Config) { config.Passthrough = func() bool { return passthrough } })
+		for range 3 {
+			samples := sample(t, s)
+			if len(samples) != 4 || len(samples[0].Readings) == 0 {
+				t.Fatalf("passthrough %v: %d samples", passthrough, len(samples))
+			}
+			open := openDevices(t)
+			if passthrough && len(open) > 0 {
+				t.Errorf("passthrough: open between samples: %v", open)
+			}
+			if !passthrough && len(open) != 4 {
+				t.Errorf("the double has %v open, and not the files of 4 devices: the test shows nothing", open)
+			}
+			c.advance(1)
+		}
+	}
+}
+
+func openDevices(t *testing.T) []string {
+	t.Helper()
+	fds, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var open []string
+	for _, fd := range fds {
+		if target, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && filepath.Dir(target) == machine.Files {
+			open = append(open, filepath.Base(target))
+		}
+	}
+	slices.Sort(open)
+	return open
+}
+
+// NVML knows the GPUs that there were when it was initialised: that others are bound to the driver, sysfs tells.
+func TestFollowsTheDriversDevices(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	var sysfs string
+	s := newSource(t, c, func(config *Config) { sysfs = config.Sysfs })
+	bind := func(address string) {
+		if err := os.MkdirAll(filepath.Join(sysfs, "bus", "pci", "drivers", "nvidia", address), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bind("0000:1b:00.0")
+	sample(t, s)
+	generation := machine.Generation
+	c.advance(1)
+	sample(t, s)
+	if machine.Generation != generation {
+		t.Error("NVML is initialised anew though nothing changed")
+	}
+	machine.Count = 2
+	machine.GPUs[1] = machine.GPUs[0]
+	machine.GPUs[1].SetUUID("GPU-new", "NVIDIA H100")
+	bind("0000:1c:00.0")
+	sample(t, s)
+	c.advance(1)
+	of(t, sample(t, s), "GPU-new")
+	if err := os.Remove(filepath.Join(sysfs, "bus", "pci", "drivers", "nvidia", "0000:1c:00.0")); err != nil {
+		t.Fatal(err)
+	}
+	sample(t, s)
+	machine.Count = 1
+	c.advance(1)
+	if samples := sample(t, s); len(samples) != 1 {
+		t.Errorf("%d samples of one GPU", len(samples))
+	}
+}

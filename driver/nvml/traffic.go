@@ -1,0 +1,79 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"time"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// trafficMethod is how the traffic over PCIe is counted. The methods count from different points, so that a GPU keeps the
+// first that works.
+type trafficMethod uint8
+
+const (
+	trafficUnknown trafficMethod = iota
+	trafficCounted               // by the device, in bytes
+	trafficGPM                   // by GPM: the mean rate of each time between two readings
+	trafficSampled               // by NVML: the rate over 20 ms of every 10 s, an estimate
+)
+
+// traffic tells whether traffic is counted by this method, and settles on it where there was none.
+func (r *reader) traffic(method trafficMethod) bool {
+	if r.gpu.traffic == trafficUnknown {
+		r.gpu.traffic = method
+	}
+	return r.gpu.traffic == method
+}
+
+// sampledTraffic is the integral of rates that are read now and then.
+type sampledTraffic struct {
+	at    time.Time // of the last rate
+	rate  float64   // bytes per second
+	bytes float64
+}
+
+// maxSampledGap is the longest time between two rates for which they say something.
+const maxSampledGap = 3 * slowRhythm
+
+// sampleTraffic estimates the traffic over PCIe from nvmlDeviceGetPcieThroughput, "throughput in KB/s" (taken to be 1000
+// bytes) over 20 ms, in which the call blocks: where neither counters nor GPM tell, and every 10 s.
+func (r *reader) sampleTraffic() {
+	const function = "nvmlDeviceGetPcieThroughput"
+	if r.gpu.traffic != trafficUnknown && r.gpu.traffic != trafficSampled || r.gpu.gpmWorks() || !r.ask(function) {
+		return
+	}
+	for i, direction := range [2]struct {
+		counter nvml.PcieUtilCounter
+		name    string
+	}{{nvml.PCIE_UTIL_TX_BYTES, "transmit"}, {nvml.PCIE_UTIL_RX_BYTES, "receive"}} {
+		t := &r.gpu.sampled[i]
+		if now := r.gpu.now(); now.Sub(t.at) >= slowRhythm {
+			kilobytes, answer := r.gpu.handle.GetPcieThroughput(direction.counter)
+			if !r.took(function, answer) || !r.traffic(trafficSampled) {
+				return
+			}
+			t.take(now, float64(kilobytes)*1000)
+		}
+		r.append(driver.Reading{
+			Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", direction.name}, Value: t.bytes, At: t.at, Estimated: true,
+		})
+	}
+}
+
+// gpmWorks tells whether GPM measures the GPU, or is about to.
+func (g *gpu) gpmWorks() bool {
+	m := g.meters[g.hardware.UUID]
+	return m != nil && !m.at.IsZero()
+}
+
+// take takes a rate: since the one before, the mean of the two is taken to have lasted.
+func (t *sampledTraffic) take(now time.Time, rate float64) {
+	if gap := now.Sub(t.at); gap <= maxSampledGap {
+		t.bytes += (t.rate + rate) / 2 * gap.Seconds()
+	}
+	t.at, t.rate = now, rate
+}
