@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -30,6 +31,8 @@ type node struct {
 	hints    chan struct{}
 	metrics  *exporter.SelfMetrics
 	log      *slog.Logger
+
+	passthrough *atomic.Bool // whether devices are handed to guests
 
 	// What follows belongs to the goroutine that ticks.
 	listed driver.Inventory                               // of the file
@@ -62,6 +65,8 @@ func newNode(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (*node
 		pods:    &podresources.PodSet{},
 		hints:   make(chan struct{}, 1),
 		cdiIDs:  map[driver.ID]cdiDevice{},
+
+		passthrough: &o.passthrough,
 	}
 	logs := podresources.NewPodLogs(o.podLogs)
 	n.observer = podresources.Observer{
@@ -152,7 +157,18 @@ func (n *node) Describe(allocations []podresources.Allocation) ([]podresources.A
 	rejected := n.rejected
 	n.rejected = nil
 	n.metrics.RejectTotal("cdi", totals(n.cdi.Rejected()))
-	return n.apply(allocations), n.withCDI(allocations, n.slices(), time.Now()), rejected
+	all := n.withCDI(allocations, n.slices(), time.Now())
+	n.passthrough.Store(hasPassthrough(all))
+	return n.apply(allocations), all, rejected
+}
+
+func hasPassthrough(all driver.Inventory) bool {
+	for id := range all {
+		if all[id].Kind == driver.KindPassthrough {
+			return true
+		}
+	}
+	return false
 }
 
 // slices returns the devices that slices list: those of the file, where there is one, else of the API server.

@@ -10,8 +10,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
 )
+
+// The sources are told when the inventory has devices for guests.
+func TestPassthrough(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	o := &options{socket: "none"}
+	n, err := newNode(o, exporter.NewSelfMetrics(prometheus.NewRegistry(), "node", log), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.close()
+	for kind, want := range map[driver.Kind]bool{driver.KindDevice: false, driver.KindPassthrough: true} {
+		n.listed = driver.Inventory{{Device: "gpu"}: {Hardware: driver.Hardware{Kind: kind}}}
+		n.Describe(nil)
+		if got := o.passthrough.Load(); got != want {
+			t.Errorf("with a device of kind %d: %v", kind, got)
+		}
+	}
+}
 
 // The inventory file is a source like any other: it is up from the first reading on, changed or not.
 func TestInventoryFileIsUpAtOnce(t *testing.T) {

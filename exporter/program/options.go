@@ -3,8 +3,10 @@ package program
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -40,6 +42,8 @@ type options struct {
 	inventoryFile string
 	scrapeConfig  string
 	enabled       map[string]*bool
+	asked         map[string]*bool // the flag was given
+	passthrough   atomic.Bool      // the inventory has devices that are handed to guests
 
 	interval         time.Duration
 	retention        time.Duration
@@ -54,7 +58,8 @@ type options struct {
 const sourceDeadline = 5 * time.Second
 
 func newOptions(app *kingpin.Application, sources []Source) *options {
-	o := &options{enabled: map[string]*bool{}}
+	o := &options{enabled: map[string]*bool{}, asked: map[string]*bool{}}
+	o.paths.Passthrough = o.passthrough.Load
 	app.HelpFlag.Short('h')
 	app.Version(version.Print("dra-exporter"))
 	promslogflag.AddFlags(app, &o.log)
@@ -77,10 +82,16 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	app.Flag("counter.zero-hold", "Show a new counter at 0 until it is this old: a little more than the scrape interval, for a Prometheus without created timestamps.").Default("20s").DurationVar(&o.zeroHold)
 	app.Flag("max-series", "Highest number of dra_ series, without the exporter's own.").Default("50000").IntVar(&o.maxSeries)
 	for _, s := range sources {
-		o.enabled[s.Name] = app.Flag("source."+s.Name, s.Help).Default("true").Bool()
+		o.asked[s.Name] = new(bool)
+		o.enabled[s.Name] = app.Flag("source."+s.Name, s.Help).Default("true").IsSetByUser(o.asked[s.Name]).Bool()
 	}
 	app.Flag("source.scrape.config", "File that says which metrics of co-installed exporters to join.").StringVar(&o.scrapeConfig)
 	return o
+}
+
+// askedFor tells whether a source's flag, or its environment variable, was given.
+func (o *options) askedFor(source string) bool {
+	return *o.asked[source] || os.Getenv("DRA_EXPORTER_SOURCE_"+strings.ToUpper(strings.ReplaceAll(source, "-", "_"))) != ""
 }
 
 // addNodeFlags adds the flags that say where the node's facts are.

@@ -23,12 +23,19 @@ type Source struct {
 	Help string // what it reads, for the flag
 	// Fills are the quantities that it can read, for the reference of the metrics.
 	Fills []driver.Quantity
-	New   func(Paths) (driver.Source, error)
+	// New makes the source. An error ends the program, but one that is ErrNotBuilt only where the flag was given.
+	New func(Paths) (driver.Source, error)
 }
 
-// Paths are where the node's files are mounted.
+// ErrNotBuilt says that this build of the program does not have the source.
+var ErrNotBuilt = errors.New("not in this build")
+
+// Paths are where the node's files are mounted, and what else a source may want to know of the node.
 type Paths struct {
 	Procfs, Sysfs string
+
+	// Passthrough tells whether the inventory has devices that are handed to guests as they are (vfio).
+	Passthrough func() bool
 }
 
 // Exit statuses.

@@ -3,6 +3,7 @@ package program
 import (
 	"bytes"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 
@@ -16,6 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // A bad flag or file ends the program with status 2 and one line that names it.
 func TestBadUsage(t *testing.T) {
 	broken := Source{Name: "broken", New: func(Paths) (driver.Source, error) { return nil, errors.New("was not built in") }}
+	unbuilt := Source{Name: "unbuilt", New: func(Paths) (driver.Source, error) { return nil, ErrNotBuilt }}
 	for _, test := range []struct{ args, want string }{
 		{"--bogus", "bogus"},
 		{"nonsense", "nonsense"},
@@ -36,10 +38,11 @@ func TestBadUsage(t *testing.T) {
 		{"--log.level=loud", "--log.level: "},
 		{"--max-series=1 --max-series=2", "max-series"},
 		{"--source.broken", "--source.broken"},
+		{"--no-source.broken --source.unbuilt", "--source.unbuilt: not in this build"},
 		{"top --interval=0s", "--interval"},
 	} {
 		var stdout, stderr bytes.Buffer
-		status := Run(t.Context(), strings.Fields(test.args), []Source{broken}, &stdout, &stderr)
+		status := Run(t.Context(), strings.Fields(test.args), []Source{broken, unbuilt}, &stdout, &stderr)
 		if status != exitUsage {
 			t.Errorf("%s: exit status %d, want %d", test.args, status, exitUsage)
 		}
@@ -57,6 +60,22 @@ func TestHelpAndVersion(t *testing.T) {
 		}
 		if !strings.Contains(stdout.String(), "dra-exporter") {
 			t.Errorf("%s: said %q", flag, &stdout)
+		}
+	}
+}
+
+// A source that this build does not have is no mistake unless somebody asked for it.
+func TestSourceNotBuilt(t *testing.T) {
+	list := []Source{{Name: "unbuilt", New: func(Paths) (driver.Source, error) { return nil, ErrNotBuilt }}}
+	for _, env := range []string{"", "true"} {
+		t.Setenv("DRA_EXPORTER_SOURCE_UNBUILT", env)
+		o, _, err := parse(nil, list, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources, err := makeSources(o, list)
+		if asked := env != ""; asked != (err != nil) || len(sources) != 0 {
+			t.Errorf("with the environment variable %q: %d sources, error %v", env, len(sources), err)
 		}
 	}
 }

@@ -114,6 +114,9 @@ func makeSources(o *options, list []Source) ([]driver.Source, error) {
 			continue
 		}
 		source, err := s.New(o.paths)
+		if errors.Is(err, ErrNotBuilt) && !o.askedFor(s.Name) {
+			continue
+		}
 		if err != nil {
 			return nil, badFlag("source."+s.Name, err)
 		}

@@ -6,6 +6,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -13,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/cpu"
 	"github.com/dra-exporter/dra-exporter/driver/netdev"
+	"github.com/dra-exporter/dra-exporter/driver/nvml"
 	"github.com/dra-exporter/dra-exporter/exporter/program"
 )
 
@@ -22,10 +25,26 @@ func main() {
 	os.Exit(program.Run(ctx, os.Args[1:], sources(), os.Stdout, os.Stderr))
 }
 
+func newNVML(p program.Paths) (driver.Source, error) {
+	source, err := nvml.New(nvml.Config{Sysfs: p.Sysfs, Passthrough: p.Passthrough})
+	if errors.Is(err, nvml.ErrNoCgo) {
+		return nil, fmt.Errorf("%w: %w", program.ErrNotBuilt, err)
+	}
+	return source, err
+}
+
 // sources is THE list of sources, in order of precedence: where two read the same quantity of a device, the first one
 // owns it. Endpoints of --source.scrape.config come after all of these.
 func sources() []program.Source {
 	return []program.Source{
+		{
+			Name: "nvml", Help: "Read NVIDIA GPUs and MIG instances through NVML.",
+			Fills: []driver.Quantity{
+				driver.Utilization, driver.EngineUtilization, driver.Occupancy, driver.MemoryUsed, driver.MemoryCapacity, driver.Power,
+				driver.Energy, driver.Temperature, driver.Clock, driver.IOBytes, driver.Errors, driver.ThrottledSeconds,
+			},
+			New: newNVML,
+		},
 		{
 			Name: "netdev", Help: "Read network interfaces from sysfs.",
 			Fills: []driver.Quantity{driver.IOBytes, driver.NetworkPackets, driver.NetworkErrors, driver.NetworkDrops, driver.Capacity},
