@@ -67,6 +67,15 @@ type Client struct {
 
 // NewClient returns a client of the service on that unix socket. It does not connect before the first call.
 func NewClient(socket string) (*Client, error) {
+	conn, err := connect(socket, grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(answerCodec{}))
+	if err != nil {
+		return nil, err
+	}
+	return &Client{conn: conn}, nil
+}
+
+// connect makes a connection to a socket of the kubelet.
+func connect(socket string, options ...grpc.CallOption) (*grpc.ClientConn, error) {
 	path, err := filepath.Abs(socket)
 	if err != nil {
 		return nil, fmt.Errorf("resolve socket path: %w", err)
@@ -79,12 +88,12 @@ func NewClient(socket string) (*Client, error) {
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
 			MinConnectTimeout: 5 * time.Second,
 		}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(answerCodec{})),
+		grpc.WithDefaultCallOptions(options...),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("make client of %s: %w", path, err)
 	}
-	return &Client{conn: conn}, nil
+	return conn, nil
 }
 
 // Close ends the connection, and calls that are under way.

@@ -56,7 +56,9 @@ type PodFacts struct {
 	UID string
 	// Ended pods (Succeeded, Failed) hold nothing, whatever is still listed.
 	Ended bool
-	Meta  *PodMeta
+	// Running is the number of its containers that run.
+	Running int
+	Meta    *PodMeta
 	// Claims are the names of ResourceClaims by the pod's own names for them.
 	Claims []PodClaim
 	// Containers are those that use claims, the restartable init containers among them.
@@ -300,6 +302,14 @@ func (s *PodSet) All() map[Pod]PodFacts {
 	defer s.mu.Unlock()
 	s.shared = true
 	return s.pods
+}
+
+// Get returns a pod.
+func (s *PodSet) Get(pod Pod) (PodFacts, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	facts, ok := s.pods[pod]
+	return facts, ok
 }
 
 // UID returns the UID of a pod, "" where it is unknown.

@@ -46,9 +46,10 @@ func TestRecordedPods(t *testing.T) {
 		return out
 	}
 	want := PodFacts{
-		UID:    "ccffd2eb-d640-4fed-b21b-8ca738230d1b",
-		Meta:   &PodMeta{},
-		Claims: []PodClaim{{Name: "gpus", Claim: "multi-gpus-5sjnf"}},
+		UID:     "ccffd2eb-d640-4fed-b21b-8ca738230d1b",
+		Running: 4,
+		Meta:    &PodMeta{},
+		Claims:  []PodClaim{{Name: "gpus", Claim: "multi-gpus-5sjnf"}},
 		Containers: []PodContainer{
 			{Name: "plain-init", Uses: []ClaimUse{{Name: "gpus"}}},
 			{Name: "sidecar", Uses: []ClaimUse{{Name: "gpus", Request: "small"}}},

@@ -19,22 +19,45 @@ type Observer struct {
 	Keeper  *Keeper
 	Limiter *Limiter
 	Changes *ChangeLog
-	Now     func() time.Time
+	// Pods is a watch of the pods, while which lives and tells of no change the kubelet is asked less; nil: there is none.
+	Pods *PodWatch
+	Now  func() time.Time
 
 	before time.Time // of the view before the present one
+	asked  time.Time // when the last question began
+	sure   bool      // the answer to it was believed as a whole
 }
+
+// A kubelet that is asked for what pods hold writes a line of error to its log for each pod that waits for its claim to
+// be prepared. While the pods are watched, it is asked when something happens, for a while after, and now and then.
+const (
+	afterChange = 3 * time.Second
+	nowAndThen  = 10 * time.Second
+	// watchLag is the longest time that the news of a change takes. Until then it is not known that nothing changed.
+	watchLag = 250 * time.Millisecond
+)
 
 // changesBefore is how far back the changes of a view reach before the view that came before it: a pod's cgroup is
 // there before the kubelet lists what the pod holds.
 const changesBefore = 10 * time.Second
 
-// Observe asks the kubelet, or, when the limiter forbids that, returns what was believed before, and when to ask again.
+// Observe asks the kubelet, or, when the limiter forbids that or the watch of the pods makes it needless, returns what was believed before, and when to ask again.
 // An error says why the kubelet gave no answer, or that its empty answer is not believed; there is a view all the same.
 func (o *Observer) Observe(ctx context.Context) (Observation, error) {
 	begun := o.Now()
+	if o.quiet(begun) {
+		at := o.before
+		if lately := begun.Add(-watchLag); lately.After(at) {
+			at = lately
+		}
+		view := o.view(at)
+		o.before = at
+		return Observation{View: view}, nil
+	}
 	if !o.Limiter.Allow(begun) {
 		return Observation{View: o.view(o.before), Retry: o.Limiter.Next()}, nil
 	}
+	o.asked = begun
 	answer, err := o.Lister.List(ctx)
 	now := o.Now()
 	o.Limiter.Done(now, err)
@@ -56,7 +79,14 @@ func (o *Observer) Observe(ctx context.Context) (Observation, error) {
 	if err == nil && o.Keeper.Doubting() {
 		err = doubtful{}
 	}
+	o.sure = err == nil
 	return out, err
+}
+
+// quiet tells whether there is no need to ask: the last answer still holds.
+func (o *Observer) quiet(now time.Time) bool {
+	since := now.Add(-afterChange)
+	return o.Pods != nil && o.sure && now.Sub(o.asked) < nowAndThen && o.Pods.quiet(since) && len(o.Changes.Since(since)) == 0
 }
 
 func (o *Observer) view(at time.Time) View {

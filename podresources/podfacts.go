@@ -31,11 +31,12 @@ func NewPodFacts(pod *corev1.Pod, selection *Selection) (Pod, PodFacts, bool) {
 		return name, PodFacts{}, false
 	}
 	facts := PodFacts{
-		UID:    uid,
-		Ended:  pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
-		Meta:   podMeta(pod, selection),
-		Claims: podClaims(pod),
-		Health: podHealth(&pod.Status),
+		UID:     uid,
+		Ended:   pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
+		Running: running(&pod.Status),
+		Meta:    podMeta(pod, selection),
+		Claims:  podClaims(pod),
+		Health:  podHealth(&pod.Status),
 	}
 	uses := containerUses(pod)
 	uses = append(uses, extendedUses(pod.Status.ExtendedResourceClaimStatus)...)
@@ -43,6 +44,19 @@ func NewPodFacts(pod *corev1.Pod, selection *Selection) (Pod, PodFacts, bool) {
 		facts.Containers = uses
 	}
 	return name, facts, true
+}
+
+// running returns how many containers run.
+func running(status *corev1.PodStatus) int {
+	n := 0
+	for _, containers := range [2][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
+		for i := range containers {
+			if containers[i].State.Running != nil {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 func podMeta(pod *corev1.Pod, selection *Selection) *PodMeta {

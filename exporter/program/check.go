@@ -36,6 +36,7 @@ func check(ctx context.Context, o *options, list []Source, log *slog.Logger, w i
 	p.line("node", o.node)
 	ok := p.kubelet(ctx, n, o)
 	answer := podresources.View{Allocations: n.observer.Keeper.Allocations()}
+	p.podsAPI(ctx, n, o)
 	ok = p.kube(ctx, n, answer.Allocations) && ok
 	allocations, inventory, rejected := n.Describe(answer.Allocations)
 	p.line("inventory", fmt.Sprintf("%d devices", len(inventory)))
@@ -91,6 +92,17 @@ func (p *printer) kubelet(ctx context.Context, n *node, o *options) bool {
 		p.line("", fmt.Sprintf("%d rejected: %s", r.Count, r.Reason))
 	}
 	return true
+}
+
+// podsAPI follows the kubelet's pods for a moment. That older kubelets do not serve them is nothing that does not work.
+func (p *printer) podsAPI(ctx context.Context, n *node, o *options) {
+	ctx, cancel := context.WithTimeout(ctx, sourceDeadline)
+	defer cancel()
+	if err := n.podsAPI.Follow(ctx, n.pods, n.podWatch, cancel); ctx.Err() == nil {
+		p.line("Pods API", fmt.Sprintf("%s: %v", o.podsSocket, err))
+		return
+	}
+	p.line("Pods API", fmt.Sprintf("%s: %d pods", o.podsSocket, len(n.pods.All())))
 }
 
 // kube asks the API server for what it is asked for.

@@ -43,7 +43,6 @@ func (n *node) followKube(ctx context.Context, following *sync.WaitGroup) {
 		following.Go(func() { n.kube.FollowSlices(ctx) })
 	}
 	following.Go(func() { n.kube.FollowClaims(ctx) })
-	following.Go(func() { n.kube.FollowPods(ctx) })
 }
 
 // wantClaims has the API server asked for the claims of an answer, and gives it a moment.

@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -28,6 +29,8 @@ type node struct {
 	file     *inventory.File // nil: none
 	kube     *kube.Node      // nil: the API server is not asked
 	pods     *podresources.PodSet
+	podsAPI  *podresources.PodsClient
+	podWatch *podresources.PodWatch
 	hints    chan struct{}
 	metrics  *exporter.SelfMetrics
 	log      *slog.Logger
@@ -68,6 +71,11 @@ func newNode(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (*node
 
 		passthrough: &o.passthrough,
 	}
+	if n.podsAPI, err = podresources.NewPodsClient(o.podsSocket, o.selection, time.Now); err != nil {
+		n.close()
+		return nil, badFlag("kubelet.pods-socket", err)
+	}
+	n.podWatch = podresources.NewPodWatch(n.hint)
 	logs := podresources.NewPodLogs(o.podLogs)
 	n.observer = podresources.Observer{
 		Lister: client,
@@ -79,6 +87,7 @@ func newNode(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (*node
 		}},
 		Limiter: &podresources.Limiter{Jitter: rand.Float64},
 		Changes: n.changes,
+		Pods:    n.podWatch,
 		Now:     time.Now,
 	}
 	if o.inventoryFile != "" {
@@ -99,8 +108,12 @@ func newNode(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (*node
 }
 
 func (n *node) close() {
-	if err := n.client.Close(); err != nil {
-		n.log.Debug("closing the connection to the kubelet", "err", err)
+	err := n.client.Close()
+	if n.podsAPI != nil {
+		err = errors.Join(err, n.podsAPI.Close())
+	}
+	if err != nil {
+		n.log.Debug("closing the connections to the kubelet", "err", err)
 	}
 }
 
@@ -116,6 +129,7 @@ func (n *node) watch(ctx context.Context) {
 			n.changed(podresources.Change{At: at, Gone: gone, CDI: names})
 		}))
 	})
+	watching.Go(func() { n.followPods(ctx) })
 	if n.kube != nil {
 		n.followKube(ctx, &watching)
 	}
@@ -131,6 +145,11 @@ func (n *node) report(ctx context.Context, what string, err error) {
 // changed notes a change and causes a tick.
 func (n *node) changed(c podresources.Change) {
 	n.changes.Add(c)
+	n.hint()
+}
+
+// hint causes a tick.
+func (n *node) hint() {
 	select {
 	case n.hints <- struct{}{}:
 	default: // a tick is due anyway

@@ -33,6 +33,7 @@ type options struct {
 	node          string
 	kubeletRoot   string
 	socket        string
+	podsSocket    string
 	podLogs       string
 	paths         Paths
 	cdi           []string
@@ -99,6 +100,7 @@ func (o *options) addNodeFlags(app *kingpin.Application) {
 	app.Flag("node-name", "Name of this node; default: $NODE_NAME, else the host's name.").StringVar(&o.node)
 	app.Flag("kubelet.root", "Root folder of the kubelet.").Default("/var/lib/kubelet").StringVar(&o.kubeletRoot)
 	app.Flag("kubelet.podresources-socket", "Socket of the PodResources service; default: pod-resources/kubelet.sock under the root.").StringVar(&o.socket)
+	app.Flag("kubelet.pods-socket", "Socket of the kubelet's Pods API (Kubernetes 1.37); default: pods-api/pods-api.sock under the root.").StringVar(&o.podsSocket)
 	app.Flag("kubelet.empty-grace", "How long an empty answer is disbelieved where no cgroup can prove the pods gone.").Default("60s").DurationVar(&o.emptyGrace)
 	app.Flag("path.podlogs", "Folder of the pods' logs, whose names have the pods' UIDs.").Default("/var/log/pods").StringVar(&o.podLogs)
 	app.Flag("path.procfs", "Where procfs is mounted.").Default("/proc").StringVar(&o.paths.Procfs)
@@ -142,6 +144,9 @@ func (o *options) check() error {
 	o.node = nodeName(o.node)
 	if o.socket == "" {
 		o.socket = filepath.Join(o.kubeletRoot, "pod-resources", "kubelet.sock")
+	}
+	if o.podsSocket == "" {
+		o.podsSocket = filepath.Join(o.kubeletRoot, "pods-api", "pods-api.sock")
 	}
 	return nil
 }

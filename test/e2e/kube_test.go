@@ -8,10 +8,15 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
 // apiServer starts an API server that has what a file of kubectl's lists, and returns it with a kubeconfig.
@@ -92,6 +97,42 @@ func TestAPIServer(t *testing.T) {
 		_, holds := p.scrape().value("dra_pod_claim_info", "pod", "cc-1")
 		return !holds
 	})
+}
+
+// The kubelet's own Pods API tells UIDs without the API server, and when pods change: where nothing does, the kubelet is
+// asked every ten seconds, and a new pod is seen at once.
+func TestPodsAPI(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	list := recordedLater(t)
+	if err := n.kubelet.Set(list); err != nil {
+		t.Fatal(err)
+	}
+	pods, err := podresourcestest.ServePods(n.path("pods.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pods.Stop)
+	pod := func(name, uid string) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, UID: types.UID(uid)}}
+	}
+	pods.Set(pod("cc-1", "uid-of-cc-1"))
+	p := start(t, n.flags(nil))
+	p.eventually("UID", func() bool { return p.scrape().is(1, "dra_pod_info", "pod", "cc-1", "uid", "uid-of-cc-1") })
+	time.Sleep(4 * time.Second)
+	before := n.kubelet.Calls()
+	time.Sleep(11 * time.Second)
+	if calls := n.kubelet.Calls() - before; calls < 1 || calls > 2 {
+		t.Errorf("the kubelet was asked %d times in 11 s", calls)
+	}
+	list.PodResources = append(list.PodResources, podresourcestest.Pod("team-a", "late", podresourcestest.Container("main",
+		podresourcestest.Claim("team-a", "late-claim", podresourcestest.Device(gpuDriver, nodeName, "gpu-7")))))
+	if err := n.kubelet.Set(list); err != nil {
+		t.Fatal(err)
+	}
+	pods.Set(pod("late", "uid-of-late"))
+	p.within(3*time.Second, "seen", func() bool { return p.scrape().is(1, "dra_pod_info", "pod", "late", "uid", "uid-of-late") })
+	p.scrape().want(1, "dra_exporter_source_up", "source", "pods")
 }
 
 // check says what works, and what does not and why.

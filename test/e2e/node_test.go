@@ -96,6 +96,7 @@ func (n *node) flags(more flags) flags {
 		"node-name":                   nodeName,
 		"kube":                        "off",
 		"kubelet.podresources-socket": n.path(socketName),
+		"kubelet.pods-socket":         n.path("pods.sock"),
 		"path.podlogs":                n.path("pods"),
 		"path.procfs":                 n.path("proc"),
 		"path.sysfs":                  n.path("sys"),

@@ -1,0 +1,148 @@
+package podresourcestest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
+)
+
+// Pods serves the kubelet's Pods API, its watch alone, on a unix socket. Its methods may be called at once.
+type Pods struct {
+	podsv1alpha1.UnimplementedPodsServer
+	server  *grpc.Server
+	serving sync.WaitGroup
+
+	mu      sync.Mutex
+	pods    map[string]*corev1.Pod // by UID
+	watches map[chan *podsv1alpha1.WatchPodsEvent]bool
+	begun   int
+	broken  bool
+}
+
+// ServePods starts the service.
+func ServePods(socket string) (*Pods, error) {
+	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("remove stale socket: %w", err)
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	p := &Pods{server: grpc.NewServer(), pods: map[string]*corev1.Pod{}, watches: map[chan *podsv1alpha1.WatchPodsEvent]bool{}}
+	podsv1alpha1.RegisterPodsServer(p.server, p)
+	p.serving.Go(func() { _ = p.server.Serve(listener) }) // until Stop
+	return p, nil
+}
+
+// Stop ends the service and its watches.
+func (p *Pods) Stop() {
+	p.server.Stop()
+	p.serving.Wait()
+}
+
+// Watches returns how many watches have begun, and how many there are now.
+func (p *Pods) Watches() (begun, open int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.begun, len(p.watches)
+}
+
+// Break ends all watches, and refuses new ones until it is called with false: the kubelet is initializing.
+func (p *Pods) Break(broken bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.broken = broken
+	for watch := range p.watches {
+		close(watch)
+		delete(p.watches, watch)
+	}
+}
+
+// Set makes or changes a pod.
+func (p *Pods) Set(pod *corev1.Pod) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kind := podsv1alpha1.EventType_ADDED
+	if p.pods[string(pod.UID)] != nil {
+		kind = podsv1alpha1.EventType_MODIFIED
+	}
+	p.pods[string(pod.UID)] = pod
+	p.send(kind, pod)
+}
+
+// Remove takes a pod away.
+func (p *Pods) Remove(uid string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	pod := p.pods[uid]
+	if pod == nil {
+		return
+	}
+	delete(p.pods, uid)
+	last := &corev1.Pod{} // as the kubelet sends it
+	last.Name, last.Namespace, last.UID = pod.Name, pod.Namespace, pod.UID
+	p.send(podsv1alpha1.EventType_DELETED, last)
+}
+
+// Spoil sends what is no pod.
+func (p *Pods) Spoil() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for watch := range p.watches {
+		watch <- &podsv1alpha1.WatchPodsEvent{Type: podsv1alpha1.EventType_ADDED, Pod: []byte{0xff}}
+	}
+}
+
+func (p *Pods) send(kind podsv1alpha1.EventType, pod *corev1.Pod) {
+	wire, _ := pod.Marshal() // it can be
+	for watch := range p.watches {
+		watch <- &podsv1alpha1.WatchPodsEvent{Type: kind, Pod: wire}
+	}
+}
+
+// maxEvents is how many events wait in a watch: a test sends fewer.
+const maxEvents = 4096
+
+// WatchPods implements the service.
+func (p *Pods) WatchPods(_ *podsv1alpha1.WatchPodsRequest, stream grpc.ServerStreamingServer[podsv1alpha1.WatchPodsEvent]) error {
+	watch := make(chan *podsv1alpha1.WatchPodsEvent, maxEvents)
+	p.mu.Lock()
+	if p.broken {
+		p.mu.Unlock()
+		return status.Error(codes.FailedPrecondition, "Kubelet is initializing")
+	}
+	for _, pod := range p.pods {
+		wire, _ := pod.Marshal()
+		watch <- &podsv1alpha1.WatchPodsEvent{Type: podsv1alpha1.EventType_ADDED, Pod: wire}
+	}
+	watch <- &podsv1alpha1.WatchPodsEvent{Type: podsv1alpha1.EventType_INITIAL_SYNC_COMPLETE}
+	p.watches[watch] = true
+	p.begun++
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.watches, watch)
+	}()
+	for {
+		select {
+		case <-stream.Context().Done():
+			return nil
+		case event, ok := <-watch:
+			if !ok {
+				return status.Error(codes.Unavailable, "the watch was dropped")
+			}
+			if err := stream.Send(event); err != nil {
+				return err
+			}
+		}
+	}
+}
