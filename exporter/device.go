@@ -21,8 +21,10 @@ type device struct {
 	joined *JoinedDevice // of the last tick that knew it
 	read   bool          // it was read at some time
 
-	shares   []Share
-	timeline timeline
+	shares    []Share
+	timeline  timeline
+	used      time.Time // the tick before
+	usesKnown bool      // the present parts are what processes told
 
 	meters     []*meter
 	counters   []*counter
@@ -156,7 +158,7 @@ func (d *device) settle(horizon, now time.Time, config LedgerConfig) {
 // count accounts for one reading.
 func (d *device) count(m *meter, next driver.Reading, now time.Time, config LedgerConfig) {
 	if m.key.quantity == driver.Utilization && next.Value > config.IdleThreshold {
-		d.markActive(next.At)
+		d.markActive(next.At, next.Value, config.IdleThreshold)
 	}
 	c := d.filledBy(m, now)
 	if c == nil {
@@ -184,8 +186,8 @@ func (d *device) tally(c *counter, amount float64, from, to time.Time, config Le
 		if c.key.quantity == driver.Errors {
 			d.lastError = to
 		}
-		if busy(c.key, amount/max(to.Sub(from).Seconds(), 1e-3), config) {
-			d.markActive(to)
+		if rate := amount / max(to.Sub(from).Seconds(), 1e-3); busy(c.key, rate, config) {
+			d.markActive(to, rate, config.IdleThreshold)
 		}
 	}
 	d.distribute(c, amount, from, to)
@@ -216,7 +218,7 @@ func (d *device) distribute(c *counter, amount float64, from, to time.Time) {
 	if c.index < 0 {
 		return
 	}
-	span := float64(to.Sub(from))
+	span, basis := float64(to.Sub(from)), basisOf(c.key.quantity)
 	d.timeline.each(from, to, func(s *segment, from, to time.Time) {
 		here := amount
 		if span > 0 {
@@ -227,11 +229,12 @@ func (d *device) distribute(c *counter, amount float64, from, to time.Time) {
 			return
 		}
 		for _, p := range s.claims {
-			p.account.charge(c, here*p.weight)
+			p.account.charge(c, here*p.use[basis])
 		}
 		for _, p := range s.pods {
-			p.account.charge(c, here*p.weight)
+			p.account.charge(c, here*p.use[basis])
 		}
+		d.nobody.charge(c, here*s.nobody[basis])
 	})
 }
 
@@ -271,9 +274,14 @@ func (d *device) unsettled(now time.Time) time.Time {
 	return oldest
 }
 
-// markActive notes that the device was active at the moment, for those who held it then.
-func (d *device) markActive(moment time.Time) {
-	for _, p := range d.timeline[d.timeline.at(moment)].claims {
+// markActive notes that the device was active at the moment, for those who held it then; where their processes tell, for
+// those alone whose part of the activity is above the threshold.
+func (d *device) markActive(moment time.Time, activity, threshold float64) {
+	s := &d.timeline[d.timeline.at(moment)]
+	for _, p := range s.claims {
+		if s.byProcess && activity*p.use[byTime] <= threshold {
+			continue
+		}
 		if moment.After(p.account.active) {
 			p.account.active = moment
 		}

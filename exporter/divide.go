@@ -8,10 +8,11 @@ import (
 // Attribution is how a whole is divided among those who share it.
 type Attribution string
 
-// The ways, best first. Attribution by process comes with the sources that read processes.
+// The ways, best first.
 const (
 	AttributionNone      Attribution = ""          // nobody to divide among
 	AttributionExclusive Attribution = "exclusive" // one has all
+	AttributionProcess   Attribution = "process"   // by what the holders' processes use
 	AttributionCapacity  Attribution = "capacity"  // by consumed capacity (KEP-5075)
 	AttributionEqual     Attribution = "equal"     // nothing is known: in equal parts
 )

@@ -188,6 +188,8 @@ func (e emission) holders(d *DeviceSnapshot, s *Share) {
 		among = AttributionNone
 	case len(s.Pods) == 1:
 		among = AttributionExclusive
+	case s.ByProcess:
+		among = AttributionProcess
 	}
 	var last podresources.Holder
 	for i, h := range s.Holders {

@@ -275,6 +275,7 @@ func TestOrderChangesNothing(t *testing.T) {
 				s.Samples = rapid.Permutation(s.Samples).Draw(t, "samples")
 				for j := range s.Samples {
 					s.Samples[j].Readings = rapid.Permutation(s.Samples[j].Readings).Draw(t, "readings")
+					s.Samples[j].Processes = rapid.Permutation(s.Samples[j].Processes).Draw(t, "processes")
 				}
 			}
 		}

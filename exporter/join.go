@@ -18,6 +18,7 @@ type Input struct {
 	View      podresources.View
 	Inventory driver.Inventory
 	Sources   []SourceSamples // in order of precedence: the first that reads a quantity of a device owns it
+	PodOf     map[int]string  // UIDs of the pods of the samples' processes
 }
 
 // SourceSamples are the newest samples of one source.
@@ -83,12 +84,15 @@ type Share struct {
 	podresources.Allocation
 	Pods   []podresources.Pod // the distinct pods of Holders, sorted
 	Weight float64            // its part of the device: the weights of a held device sum to 1; 0 for admin access
+	Uses   []Use              // what each of Pods used of the device, as their processes tell; nil: unknown
+	// ByProcess tells that it is known how busy the pods' processes were.
+	ByProcess bool
 }
 
 // Join joins allocations, inventory and samples. It is a pure function: the order of its inputs (but for the
 // sources' precedence) changes nothing, and no input is changed or kept but for the strings and slices in it.
 func Join(in Input) Result {
-	j := joiner{catalogue: newCatalogue(), rejected: map[RejectedInput]int{}}
+	j := joiner{catalogue: newCatalogue(), podOf: in.PodOf, rejected: map[RejectedInput]int{}}
 	j.collect(in)
 	for i, source := range in.Sources {
 		j.match(source, i)
@@ -99,6 +103,7 @@ func Join(in Input) Result {
 
 type joiner struct {
 	catalogue *catalogue
+	podOf     map[int]string
 	devices   []JoinedDevice
 	facts     []deviceFacts // beside devices
 	index     hardwareIndex
@@ -113,6 +118,8 @@ type deviceFacts struct {
 	matched  bool // at least one sample is its own
 	shadowed bool // its hardware's sample went to another identity
 	unsure   bool // a sample may be its own, or that of another device
+
+	processes []driver.Process // of the first sample that has any
 }
 
 // collect makes the sorted list of devices with their shares.
@@ -247,6 +254,9 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 		d := &j.devices[n]
 		j.facts[n].matched = true
 		completeHardware(&d.Entry.Hardware, &sample.Hardware)
+		if j.facts[n].processes == nil {
+			j.facts[n].processes = sample.Processes
+		}
 		for _, r := range sample.Readings {
 			if reason := j.catalogue.unusable(&r); reason != "" {
 				j.reject(source.Name, reason, 1)
@@ -313,6 +323,7 @@ func (j *joiner) finish() {
 		d := &j.devices[i]
 		dropPartialCPUs(d)
 		j.settleOwners(d)
+		j.divideByProcess(d, j.facts[i].processes)
 		if len(d.Readings) > 0 {
 			j.byDriver[d.ID.Driver] = true
 		}

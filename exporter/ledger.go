@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -69,6 +70,7 @@ func (l *Ledger) Advance(r Result, now time.Time) *Snapshot {
 		joined := &r.Devices[i]
 		d := l.device(joined, now)
 		l.hold(d, joined.Shares, when, now)
+		l.use(d, joined.Shares, now)
 		d.observe(joined.Readings, l.tick, now)
 		d.prune(now)
 		d.settle(horizon, now, l.config)
@@ -96,7 +98,7 @@ func (l *Ledger) device(joined *JoinedDevice, now time.Time) *device {
 // readings from before that answer are nobody else's.
 func (l *Ledger) hold(d *device, shares []Share, when dating, now time.Time) {
 	if len(d.timeline) == 0 {
-		d.timeline = timeline{{}}
+		d.timeline = timeline{{nobody: evenly(1)}}
 		if l.view.IsZero() && !when.until.IsZero() {
 			d.timeline[0] = l.segment(d, shares, time.Time{}, when.until, now)
 			d.shares = shares
@@ -130,24 +132,56 @@ func (l *Ledger) segment(d *device, shares []Share, from, born, now time.Time) s
 		if share.Admin {
 			continue
 		}
-		claim := l.claims.account(d, share.Claim.Namespace, share.Claim.Name, born, now)
-		s.claims = addPart(s.claims, claim, share.Weight)
-		for _, p := range share.Pods {
-			pod := l.pods.account(d, p.Namespace, p.Name, born, now)
-			s.pods = addPart(s.pods, pod, share.Weight/float64(len(share.Pods)))
+		s.byProcess = s.byProcess || share.ByProcess
+		var used Use
+		for n, p := range share.Pods {
+			pod := part{l.pods.account(d, p.Namespace, p.Name, born, now), share.Weight / float64(len(share.Pods)), share.use(n)}
+			s.pods = addPart(s.pods, pod)
+			used.add(pod.use)
 		}
+		if share.Uses == nil {
+			used = evenly(share.Weight)
+		}
+		s.claims = addPart(s.claims, part{l.claims.account(d, share.Claim.Namespace, share.Claim.Name, born, now), share.Weight, used})
 	}
+	s.leaveRest()
 	return s
 }
 
-func addPart(parts []part, a *account, weight float64) []part {
+func addPart(parts []part, more part) []part {
 	for i := range parts {
-		if parts[i].account == a {
-			parts[i].weight += weight
+		if parts[i].account == more.account {
+			parts[i].weight += more.weight
+			parts[i].use.add(more.use)
 			return parts
 		}
 	}
-	return append(parts, part{account: a, weight: weight})
+	return append(parts, more)
+}
+
+// use brings the present holders' parts up to date where processes tell them: what they tell now is of the time since the
+// tick before.
+func (l *Ledger) use(d *device, shares []Share, now time.Time) {
+	since := d.used
+	d.used = now
+	known := slices.ContainsFunc(shares, func(s Share) bool { return s.Uses != nil })
+	if !known && !d.usesKnown {
+		return
+	}
+	d.usesKnown = known
+	last := &d.timeline[len(d.timeline)-1]
+	fresh := l.segment(d, shares, last.from, last.from, now)
+	switch {
+	case last.sameParts(&fresh):
+	case since.After(last.from):
+		fresh.from = since
+		d.timeline = append(d.timeline, fresh)
+	default:
+		*last = fresh
+	}
+	if len(d.timeline) > 2*maxSegments {
+		d.timeline = d.timeline.since(now.Add(-forget))
+	}
 }
 
 // release ends the holding of devices that neither kubelet nor inventory know any more, and drops the books whose

@@ -168,6 +168,8 @@ func newDeviceRow(d *DeviceSnapshot, idle, parent bool) deviceRow {
 			line.Who += " (admin access)"
 		case d.Attribution == AttributionExclusive:
 			line.Who += " via " + s.Claim.Name
+		case d.Attribution == AttributionProcess:
+			line.Who += " via " + s.Claim.Name + ": by process"
 		default:
 			line.Who += fmt.Sprintf(" via %s: %.0f %%, %s", s.Claim.Name, 100*s.Weight, d.Attribution)
 		}

@@ -29,7 +29,8 @@ type SamplerConfig struct {
 	Deadline  time.Duration // of one call of a source
 	Owners    Owners
 	Inventory Inventory
-	Sources   []driver.Source // in order of precedence
+	Sources   []driver.Source            // in order of precedence
+	PodOf     func(pid int) (uid string) // the pod of a process, "" for none; nil: unknown
 	Ledger    *Ledger
 	Metrics   *SelfMetrics
 	// Hints are signs that ownership changed: they cause a tick at once. The channel may be nil.
@@ -137,6 +138,7 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	}
 	now := s.Now()
 	in := Input{View: view.View, Sources: s.samples(now)}
+	in.PodOf = s.podsOf(in.Sources)
 	var rejected []RejectedInput
 	in.View.Allocations, in.Inventory, rejected = s.Inventory.Describe(view.View.Allocations)
 	result := Join(in)
@@ -194,6 +196,27 @@ func (s *Sampler) samples(now time.Time) []SourceSamples {
 		out = append(out, SourceSamples{Name: name, Samples: o.samples})
 	}
 	return out
+}
+
+// maxPIDs bounds the processes whose pods are looked up at a tick.
+const maxPIDs = 1 << 14
+
+// podsOf finds the pods of the samples' processes.
+func (s *Sampler) podsOf(sources []SourceSamples) map[int]string {
+	if s.PodOf == nil {
+		return nil
+	}
+	pods := map[int]string{}
+	for _, source := range sources {
+		for i := range source.Samples {
+			for _, p := range source.Samples[i].Processes {
+				if _, known := pods[p.PID]; !known && len(pods) < maxPIDs {
+					pods[p.PID] = s.PodOf(p.PID)
+				}
+			}
+		}
+	}
+	return pods
 }
 
 // ownershipWorker asks the owners on a goroutine of its own, so that a kubelet that hangs delays no tick by more than

@@ -105,10 +105,7 @@ func (d *device) snapshot(tick uint64) DeviceSnapshot {
 	if s.Gap != GapNone {
 		return s
 	}
-	free := 1.0
-	if len(d.timeline[len(d.timeline)-1].claims) > 0 {
-		free = 0
-	}
+	last := &d.timeline[len(d.timeline)-1]
 	s.Values = make([]Value, 0, len(d.meters)+len(d.counters))
 	s.Unattributed = make([]Value, 0, len(d.attributed)+numAttributedGauges)
 	for _, m := range d.meters {
@@ -118,7 +115,7 @@ func (d *device) snapshot(tick uint64) DeviceSnapshot {
 		v := Value{m.series, m.now.Value}
 		s.Values = append(s.Values, v)
 		if m.gauge >= 0 {
-			v.Value *= free
+			v.Value *= last.nobody[basisOf(m.key.quantity)]
 			s.Unattributed = append(s.Unattributed, v)
 		}
 	}
@@ -199,10 +196,10 @@ func (b *book) snapshot(tick uint64, now time.Time, retention time.Duration) []H
 
 func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value {
 	if a.ended.IsZero() {
-		weight := a.device.weight(a)
+		part := a.device.part(a)
 		for _, m := range a.device.meters {
 			if m.present == tick && m.gauge >= 0 {
-				out = append(out, Value{a.gauge(m), m.now.Value * weight})
+				out = append(out, Value{a.gauge(m), m.now.Value * part[basisOf(m.key.quantity)]})
 			}
 		}
 	}
@@ -216,15 +213,15 @@ func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value 
 	return out
 }
 
-// weight returns the part of the device that an account has now.
-func (d *device) weight(a *account) float64 {
+// part returns the parts of the device's quantities that an account has now.
+func (d *device) part(a *account) Use {
 	last := &d.timeline[len(d.timeline)-1]
 	for _, parts := range [2][]part{last.claims, last.pods} {
 		for _, p := range parts {
 			if p.account == a {
-				return p.weight
+				return p.use
 			}
 		}
 	}
-	return 0
+	return Use{}
 }

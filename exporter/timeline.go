@@ -12,16 +12,39 @@ import (
 type timeline []segment
 
 // segment is a span of time in which the holders and their parts did not change. Both lists of parts are empty for a
-// free device; else each sums to 1.
+// free device; else the weights of each sum to 1, and what they use sums with nobody's to 1.
 type segment struct {
-	from   time.Time
-	claims []part
-	pods   []part
+	from      time.Time
+	claims    []part
+	pods      []part
+	nobody    Use
+	byProcess bool // the uses are not the weights, but what processes tell
 }
 
 type part struct {
 	account *account
 	weight  float64
+	use     Use
+}
+
+// leaveRest leaves to nobody what the claims do not use. Less than rounding leaves is nothing.
+func (s *segment) leaveRest() {
+	s.nobody = evenly(1)
+	for _, p := range s.claims {
+		for b := range s.nobody {
+			s.nobody[b] -= p.use[b]
+		}
+	}
+	for b := range s.nobody {
+		if s.nobody[b] < 1e-12 {
+			s.nobody[b] = 0
+		}
+	}
+}
+
+// sameParts tells whether the holders have the same parts in both segments.
+func (s *segment) sameParts(other *segment) bool {
+	return slices.Equal(s.claims, other.claims) && slices.Equal(s.pods, other.pods)
 }
 
 // forgotten tells whether an account of the segment is gone, so that who is left would not make up the whole.
@@ -144,7 +167,7 @@ func (c *change) at(moment time.Time) []Share {
 		if len(pods[i]) == 0 {
 			continue
 		}
-		s.Pods = pods[i]
+		s.Pods, s.Uses = pods[i], nil
 		out = append(out, s)
 	}
 	divide(out)

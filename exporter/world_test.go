@@ -29,9 +29,10 @@ type world struct {
 }
 
 type simDevice struct {
-	id     driver.ID
-	uuid   string
-	listed bool
+	processes []driver.Process
+	id        driver.ID
+	uuid      string
+	listed    bool
 }
 
 // simSource is a source with series of each device.
@@ -60,7 +61,7 @@ const step = 50 * time.Millisecond
 
 func newWorld(t *rapid.T) *world {
 	w := newEmptyWorld(t)
-	w.events = append(w.events, "facts", "device", "source", "stall")
+	w.events = append(w.events, "facts", "device", "source", "stall", "process", "process")
 	w.addSource("a", driver.Energy, driver.Power, driver.IOBytes, driver.Temperature, driver.NetworkPackets)
 	w.addSource("b", driver.Energy, driver.Utilization, driver.MemoryUsed)
 	return w
@@ -206,10 +207,31 @@ func (w *world) event() {
 	case "rate":
 		s := w.drawSeries()
 		s.rate = w.rate(s.reading.Quantity)
+	case "process":
+		w.process()
 	case "stall":
 		w.stalled = !w.stalled
 	}
 }
+
+// process lets a process of a pod, or of none, come to a device, use it otherwise, or go.
+func (w *world) process() {
+	d := w.drawDevice()
+	pid := rapid.IntRange(1, 4).Draw(w.t, "pid")
+	d.processes = slices.DeleteFunc(slices.Clone(d.processes), func(p driver.Process) bool { return p.PID == pid })
+	p := driver.Process{PID: pid}
+	for _, q := range []driver.Quantity{driver.Utilization, driver.MemoryUsed} {
+		if rapid.IntRange(0, 3).Draw(w.t, "known") > 0 {
+			p.Readings = append(p.Readings, driver.Reading{Quantity: q, Value: w.rate(q), At: w.now})
+		}
+	}
+	if rapid.IntRange(0, 3).Draw(w.t, "runs") > 0 {
+		d.processes = append(d.processes, p)
+	}
+}
+
+// podOf are the pods of the processes: one PID is of no pod.
+func podOf() map[int]string { return map[int]string{1: "uid-p0", 2: "uid-p1", 3: "uid-p2"} }
 
 func (w *world) drawAllocation() (int, bool) {
 	if len(w.allocs) == 0 {
@@ -270,7 +292,7 @@ func (w *world) leave() {
 func (w *world) input() Input {
 	in := Input{
 		View:      podresources.View{At: w.viewAt, Allocations: slices.Clone(w.seen), Changes: slices.Clone(w.changes)},
-		Inventory: driver.Inventory{},
+		Inventory: driver.Inventory{}, PodOf: podOf(),
 	}
 	for _, d := range w.devices {
 		if d.listed {
@@ -281,7 +303,11 @@ func (w *world) input() Input {
 		out := SourceSamples{Name: s.name}
 		for _, d := range w.devices {
 			if readings := s.read(d); !s.down && len(readings) > 0 {
-				out.Samples = append(out.Samples, driver.Sample{Hardware: driver.Hardware{UUID: d.uuid}, Readings: readings})
+				sample := driver.Sample{Hardware: driver.Hardware{UUID: d.uuid}, Readings: readings}
+				if s.name == "b" {
+					sample.Processes = slices.Clone(d.processes)
+				}
+				out.Samples = append(out.Samples, sample)
 			}
 		}
 		in.Sources = append(in.Sources, out)

@@ -16,6 +16,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
 	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // serve samples and serves until ctx ends.
@@ -34,7 +35,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 
 	sampler := exporter.NewSampler(exporter.SamplerConfig{
 		Interval: o.interval, Deadline: sourceDeadline, Owners: node, Inventory: node, Sources: sources, Hints: node.hints,
-		Metrics: metrics, Now: time.Now,
+		Metrics: metrics, Now: time.Now, PodOf: podresources.NewProcesses(o.paths.Procfs).PodUID,
 		Ledger: exporter.NewLedger(exporter.LedgerConfig{
 			Retention: o.retention, IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold, MaxSeries: o.maxSeries,
 		}),

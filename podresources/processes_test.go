@@ -1,0 +1,53 @@
+package podresources
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+const testUID = "0a1b2c3d-0000-4000-8000-00000000000f"
+
+func cgroupTexts() map[string]string {
+	return map[string]string{
+		"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0a1b2c3d_0000_4000_8000_00000000000f.slice/cri-containerd-ab.scope\n": testUID,
+		"0::/../../kubepods-pod0a1b2c3d_0000_4000_8000_00000000000f.slice/cri-containerd-ab.scope\n":                                             testUID,
+		"12:pids:/user.slice\n3:memory:/kubepods/burstable/pod" + testUID + "/ab\n0::/\n":                                                        testUID,
+		"0::/kubepods/pod" + testUID + "/ab/kubepods/pod11111111-0000-4000-8000-000000000000/cd\n":                                               testUID,
+		"0::/user.slice/user-0.slice/session-1.scope\n":                                                                                          "",
+		"0::/kubepods/pod.x/x": "",
+		"0::":                  "",
+		"":                     "",
+		":\n::\n":              "",
+	}
+}
+
+func TestPodOfProcess(t *testing.T) {
+	for text, want := range cgroupTexts() {
+		procfs := t.TempDir()
+		if err := os.Mkdir(filepath.Join(procfs, "42"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(procfs, "42", "cgroup"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := NewProcesses(procfs)
+		if got := p.PodUID(42); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+		if got := p.PodUID(43); got != "" {
+			t.Errorf("a process that is not there is of the pod %q", got)
+		}
+	}
+}
+
+func FuzzProcessCgroup(f *testing.F) {
+	for text := range cgroupTexts() {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if uid := parseProcessCgroup(text); uid != "" && !validUID(uid) {
+			t.Errorf("%q is no UID", uid)
+		}
+	})
+}
