@@ -58,6 +58,19 @@ build: ## build bin/dra-exporter; the same commit gives the same bytes
 	go build -trimpath -ldflags='$(ldflags)' -o $(program) ./exporter/cmd/dra-exporter
 	echo "$(program): version $(or $(VERSION),unknown)"
 
+IMAGE ?= ghcr.io/dra-exporter/dra-exporter
+.PHONY: image
+image: ## build the container image IMAGE=name with docker or podman, whichever is there
+	@engine=$$(command -v docker || command -v podman) || { echo "neither docker nor podman is here; make image-tar needs none" >&2; exit 1; }
+	"$$engine" build --build-arg VERSION='$(VERSION)' --build-arg REVISION='$(call git,rev-parse HEAD)' -t '$(IMAGE):$(VERSION)' .
+
+.PHONY: image-tar
+image-tar: build ## build the same image without engine or registry, as an OCI layout: bin/image.tar
+	@cd deployments
+	go run ./image/tar -program='$(CURDIR)/$(program)' -out='$(CURDIR)/bin/image.tar' -name='$(IMAGE):$(VERSION)' -version='$(VERSION)' \
+		-revision='$(call git,rev-parse HEAD)' -created='$(call git,log -1 --format=%ct)'
+	echo "bin/image.tar: $(IMAGE):$(VERSION)"
+
 .PHONY: test
 test: deps ## run the unit tests of every module under the race detector, and build without cgo
 	@echo "== CGO_ENABLED=0 go build ./..."

@@ -1,0 +1,282 @@
+package chart
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+)
+
+const folder = "../helm/dra-exporter"
+
+type values = map[string]any
+
+// combinations are what users choose.
+func combinations() map[string]values {
+	endpoints := values{"endpoints": []any{values{"name": "dcgm", "url": "http://dcgm-exporter.gpu-operator:9400/metrics", "preset": "dcgm-exporter"}}}
+	return map[string]values{
+		"defaults":     {},
+		"nvidia":       {"vendor": "nvidia", "sources": values{"scrape": endpoints}},
+		"nvidia admin": {"vendor": "nvidia", "adminAccess": values{"enabled": true}},
+		"amd":          {"vendor": "amd", "adminAccess": values{"enabled": true}},
+		"intel":        {"vendor": "intel"},
+		"network":      {"vendor": "network", "hostPID": true},
+		"cpu":          {"vendor": "cpu"},
+		"no API":       {"kube": values{"enabled": false}, "inventory": values{"configMapName": "slices"}},
+		"monitoring": {
+			"podMonitor":     values{"enabled": true, "labels": values{"release": "prometheus"}, "endpoint": values{"tlsConfig": values{"insecureSkipVerify": true}}},
+			"prometheusRule": values{"enabled": true}, "dashboards": values{"enabled": true}, "networkPolicy": values{"enabled": true},
+		},
+		"grafana operator": {"dashboards": values{"enabled": true, "operator": values{"enabled": true}}},
+		"TLS":              {"web": values{"secretName": "web", "tls": true}, "podMonitor": values{"enabled": true}},
+		"labels":           {"exportLabels": values{"pods": []any{"app.kubernetes.io/name"}, "claims": []any{"team"}, "podAnnotations": []any{"example.com/idle-ok"}}},
+		"extras": {
+			"image":        values{"digest": "sha256:" + strings.Repeat("0", 64)},
+			"extraArgs":    []any{"--web.pprof"},
+			"extraEnv":     []any{values{"name": "A", "value": "b"}},
+			"extraVolumes": []any{values{"name": "x", "emptyDir": values{}}}, "extraVolumeMounts": []any{values{"name": "x", "mountPath": "/x"}},
+			"affinity":         values{"nodeAffinity": values{}},
+			"nodeSelector":     values{"a": "b"},
+			"imagePullSecrets": []any{values{"name": "s"}},
+			"networkPolicy":    values{"enabled": true, "from": []any{values{"namespaceSelector": values{}}}},
+			"serviceAccount":   values{"create": false, "name": "mine"}, "rbac": values{"create": false}, "service": values{"enabled": false},
+		},
+	}
+}
+
+// objects are a rendered chart's, decoded strictly into their real types.
+type objects struct {
+	daemonSet *appsv1.DaemonSet
+	role      *rbacv1.ClusterRole
+	monitor   *monitoringv1.PodMonitor
+	all       map[string]runtime.Object // by kind and name
+}
+
+func renderObjects(t *testing.T, v values) objects {
+	t.Helper()
+	documents, err := Render(folder, Release{Name: "test", Namespace: "monitoring", Values: v}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := objects{all: map[string]runtime.Object{}}
+	for _, document := range documents {
+		o.add(t, document)
+	}
+	return o
+}
+
+func (o *objects) add(t *testing.T, document string) {
+	t.Helper()
+	var meta metav1.PartialObjectMetadata
+	if err := yaml.Unmarshal([]byte(document), &meta); err != nil {
+		t.Fatalf("%v in\n%s", err, document)
+	}
+	into := map[string]runtime.Object{
+		"DaemonSet": &appsv1.DaemonSet{}, "ServiceAccount": &corev1.ServiceAccount{}, "ClusterRole": &rbacv1.ClusterRole{},
+		"ClusterRoleBinding": &rbacv1.ClusterRoleBinding{}, "Service": &corev1.Service{}, "PodMonitor": &monitoringv1.PodMonitor{},
+		"PrometheusRule": &monitoringv1.PrometheusRule{}, "ConfigMap": &corev1.ConfigMap{}, "NetworkPolicy": &networkingv1.NetworkPolicy{},
+		"ResourceClaimTemplate": &resourcev1.ResourceClaimTemplate{}, "Pod": &corev1.Pod{}, "GrafanaDashboard": &metav1.PartialObjectMetadata{},
+	}[meta.Kind]
+	if into == nil {
+		t.Fatalf("a %s, of which nothing is known here", meta.Kind)
+	}
+	decode := yaml.UnmarshalStrict
+	if meta.Kind == "GrafanaDashboard" {
+		decode = func(data []byte, to any, _ ...yaml.JSONOpt) error { return yaml.Unmarshal(data, to) }
+	}
+	if err := decode([]byte(document), into); err != nil {
+		t.Fatalf("%s %s: %v in\n%s", meta.Kind, meta.Name, err, document)
+	}
+	key := meta.Kind + " " + meta.Name
+	if o.all[key] != nil {
+		t.Fatalf("%s is there twice", key)
+	}
+	o.all[key] = into
+	switch x := into.(type) {
+	case *appsv1.DaemonSet:
+		o.daemonSet = x
+	case *rbacv1.ClusterRole:
+		o.role = x
+	case *monitoringv1.PodMonitor:
+		o.monitor = x
+	}
+}
+
+func TestLint(t *testing.T) {
+	for name, v := range combinations() {
+		t.Run(name, func(t *testing.T) {
+			for _, m := range lint.RunAll(folder, v, "monitoring").Messages {
+				if m.Severity >= support.WarningSev {
+					t.Error(m)
+				}
+			}
+		})
+	}
+}
+
+// In every combination the container has what Pod Security's "restricted" asks for, but for exactly two things: it runs as
+// root, without any capability, and it reads folders of the host.
+func TestLeastPrivilege(t *testing.T) {
+	for name, v := range combinations() {
+		t.Run(name, func(t *testing.T) {
+			o := renderObjects(t, v)
+			pod := o.daemonSet.Spec.Template.Spec
+			c := pod.Containers[0]
+			s := c.SecurityContext
+			if len(pod.Containers) != 1 || s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
+				!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(s.Capabilities.Add) > 0 ||
+				pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+				t.Errorf("the container may do too much: %+v", s)
+			}
+			if pod.HostNetwork || pod.HostIPC || pod.HostPID != (v["hostPID"] == true) {
+				t.Error("it shares the host's namespaces unasked")
+			}
+			for _, m := range c.VolumeMounts {
+				if !m.ReadOnly && m.Name != "x" {
+					t.Errorf("%s is mounted for writing", m.Name)
+				}
+			}
+			if kube := v["kube"] == nil; *pod.AutomountServiceAccountToken != kube {
+				t.Error("the token of the service account is there although nothing needs it, or is missing")
+			}
+		})
+	}
+}
+
+// The paths in the arguments are those that are mounted.
+func TestPathsAreMounted(t *testing.T) {
+	for name, v := range combinations() {
+		t.Run(name, func(t *testing.T) {
+			c := renderObjects(t, v).daemonSet.Spec.Template.Spec.Containers[0]
+			for _, arg := range c.Args {
+				_, path, ok := strings.Cut(arg, "=/")
+				if !ok {
+					continue
+				}
+				if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+					return strings.HasPrefix("/"+path+"/", m.MountPath+"/") || strings.HasPrefix(m.MountPath, "/"+path+"/")
+				}) {
+					t.Errorf("%s is not mounted", arg)
+				}
+			}
+		})
+	}
+}
+
+// The program knows every flag that it is given.
+func TestFlags(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "dra-exporter")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./exporter/cmd/dra-exporter")
+	build.Dir = "../.."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	help, err := exec.CommandContext(t.Context(), program, "--help").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, help)
+	}
+	for name, v := range combinations() {
+		for _, arg := range renderObjects(t, v).daemonSet.Spec.Template.Spec.Containers[0].Args {
+			flag, _, _ := strings.Cut(arg, "=")
+			flag = strings.Replace(flag, "--no-", "--[no-]", 1)
+			if !strings.Contains(string(help), flag+"=") && !strings.Contains(string(help), flag+" ") &&
+				!strings.Contains(string(help), strings.Replace(flag, "--", "--[no-]", 1)+" ") {
+				t.Errorf("%s: the program knows no %s", name, flag)
+			}
+		}
+	}
+}
+
+// What the service account may do is to read what the exporter reads.
+func TestRBAC(t *testing.T) {
+	want := []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceslices"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceclaims"}, Verbs: []string{"get", "list", "watch"}},
+	}
+	if diff := cmp.Diff(want, renderObjects(t, values{}).role.Rules); diff != "" {
+		t.Error(diff)
+	}
+	if role := renderObjects(t, values{"kube": values{"enabled": false}}).role; role != nil {
+		t.Error("there is a role, and nothing that needs it")
+	}
+}
+
+// The series' own namespace and pod win, and the node names the target.
+func TestPodMonitor(t *testing.T) {
+	endpoint := renderObjects(t, values{"podMonitor": values{"enabled": true}}).monitor.Spec.PodMetricsEndpoints[0]
+	if !endpoint.HonorLabels || endpoint.Interval != "15s" {
+		t.Errorf("the endpoint is %+v", endpoint)
+	}
+	var got []string
+	for _, r := range endpoint.RelabelConfigs {
+		got = append(got, fmt.Sprint(r.Action, r.SourceLabels, r.TargetLabel, r.Regex))
+	}
+	want := []string{"[__meta_kubernetes_pod_node_name]node", "[__meta_kubernetes_pod_node_name]instance", "labeldrop[]pod|container|namespace|endpoint"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// What nobody could mean is refused before anything is installed.
+func TestBadValues(t *testing.T) {
+	for name, v := range map[string]values{
+		"vendor":    {"vendor": "nvidea"},
+		"interval":  {"interval": "soon"},
+		"unknown":   {"intervall": "1s"},
+		"port":      {"port": 0},
+		"digest":    {"image": values{"digest": "sha256:abc"}},
+		"CDI":       {"paths": values{"cdi": []any{"etc/cdi"}}},
+		"no class":  {"adminAccess": values{"enabled": true}},
+		"log level": {"logLevel": "loud"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := Render(folder, Release{Name: "test", Namespace: "x", Values: v}, false); err == nil {
+				t.Error("it is accepted")
+			}
+		})
+	}
+}
+
+// Every value has its place in the templates.
+func TestEveryValueIsUsed(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(folder, "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v values
+	if err := yaml.Unmarshal(data, &v); err != nil {
+		t.Fatal(err)
+	}
+	var templates strings.Builder
+	paths, err := filepath.Glob(filepath.Join(folder, "templates", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		if data, err := os.ReadFile(path); err == nil {
+			templates.Write(data)
+		}
+	}
+	for name := range v {
+		if !strings.Contains(templates.String(), ".Values."+name) {
+			t.Errorf("%s is used nowhere", name)
+		}
+	}
+}
