@@ -78,7 +78,7 @@ test: deps ## run the unit tests of every module under the race detector, and bu
 	$(call each,$(unit_modules),go test -race -timeout=30m ./...)
 
 .PHONY: test-e2e
-test-e2e: deps build $(PROMTOOL) $(PROMETHEUS) $(PINT) ## run the system tests: the real program, end to end, and the accuracy of its figures
+test-e2e: deps build $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) ## run the system tests: the real program, end to end, and the accuracy of its figures
 	@$(call system_tests,$(system_modules),)
 
 .PHONY: accuracy
@@ -88,7 +88,7 @@ accuracy: build $(PROMETHEUS) ## print how far the figures of short pods are fro
 # $(call system_tests,modules,flags): -count=1, since go's cache of results can't see the programs change.
 define system_tests
 [ -n "$(1)" ] || { echo "there is no module of system tests to run" >&2; exit 1; }
-export DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" PINT="$(PINT)"
+export DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
 $(call each,$(1),go test -count=1 -timeout=20m $(2) ./...)
 endef
 
@@ -140,11 +140,11 @@ lint: $(GOLANGCI_LINT) ## run the linters
 	@$(call each,$(code_modules),$(GOLANGCI_LINT) run --allow-serial-runners --config='$(CURDIR)/.golangci.yml')
 
 .PHONY: tools
-tools: $(PROMTOOL) $(PROMETHEUS) $(PINT) $(BENCHSTAT) $(GOLANGCI_LINT) ## build every tool that the other targets use
+tools: $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) $(BENCHSTAT) $(GOLANGCI_LINT) ## build every tool that the other targets use
 	@printf '%s\n' $^
 
 # Debian packages that tests need, as COMMAND:PACKAGE.
-debian_packages := ip:iproute2
+debian_packages := ip:iproute2 npm:npm
 
 .PHONY: deps
 deps: ## install the Debian packages that tests need, where they are missing

@@ -1,4 +1,4 @@
-// Command generate writes the rules and the runbook. Without flags it writes the files that are shipped; flags tune the rules' windows and thresholds.
+// Command generate writes the dashboards, the rules and the runbook. Without flags it writes the files that are shipped; flags tune the rules' windows and thresholds.
 //
 //	go run ./generate -out=DIR -idle.window=1h -job=my-exporter
 package main
@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
@@ -88,7 +89,27 @@ func generate(o rules.Options) (map[string][]byte, error) {
 	}
 	plain, errPlain := rules.File(groups)
 	operator, errOperator := rules.PrometheusRule(groups)
-	return map[string][]byte{"rules.yaml": plain, "kubernetes/prometheusrule.yaml": operator}, errors.Join(errPlain, errOperator)
+	files := map[string][]byte{"rules.yaml": plain, "kubernetes/prometheusrule.yaml": operator}
+	err = errors.Join(errPlain, errOperator)
+	catalog = grafana.Catalog(catalog)
+	for _, board := range grafana.Boards() {
+		err = errors.Join(err, board.Check(catalog), addBoard(files, board, catalog))
+	}
+	return files, err
+}
+
+// addBoard adds the forms of a dashboard: Grafana's own, and those in which Kubernetes brings it there.
+func addBoard(files map[string][]byte, board grafana.Board, catalog query.Catalog) error {
+	content, err := board.JSON(catalog)
+	if err != nil {
+		return err
+	}
+	configMap, errMap := board.ConfigMap(content)
+	object, errObject := board.GrafanaDashboard()
+	files["grafana/"+board.UID+".json"] = content
+	files["kubernetes/configmap-"+board.UID+".yaml"] = configMap
+	files["kubernetes/grafanadashboard-"+board.UID+".yaml"] = object
+	return errors.Join(errMap, errObject)
 }
 
 func write(path string, content []byte) error {

@@ -116,7 +116,9 @@ func deviceStates() []recording {
 			group by (<device>) (dra_device_allocations == 0)
 			and on (<device>) dra_device_up
 			unless on (<device>) device:dra_state:info{state="unhealthy"}
-			unless on (<device>) label_replace(dra_device_info{parent!=""}, "device", "$1", "parent", "(.+)")`},
+			unless on (<device>) label_replace(
+			  group by (cluster, node, driver, pool, parent) (dra_device_info{parent!=""}), "device", "$1", "parent", "(.+)"
+			)`},
 	}
 }
 

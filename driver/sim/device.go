@@ -32,6 +32,10 @@ type Device struct {
 
 	Healthy, Unhealthy    bool          // what it tells of its health; neither: nothing
 	UncorrectedErrorEvery time.Duration // how often its memory has an error
+	LinkDownEvery         time.Duration // how often its link goes down
+
+	Engines        bool    // tells engines and occupancy beside its utilization
+	ThrottledShare float64 // of its busy time, in which its power limit slows it down
 
 	energy, active, io, packets float64 // where the hardware's counters stood when the machine began
 }
@@ -54,7 +58,7 @@ func GPU(driverName, name string, seed uint64) Device {
 		IdleCelsius: 31, MaxCelsius: 78,
 		IdleHertz: 345e6, MaxHertz: 1980e6,
 		Link: "pcie", ReceiveRate: 12e9, TransmitRate: 5e9,
-		Healthy: true,
+		Healthy: true, Engines: true, ThrottledShare: 0.05,
 	}
 }
 
@@ -63,7 +67,7 @@ func GPU(driverName, name string, seed uint64) Device {
 func Partitioned(gpu Device, partitions int) []Device {
 	out := make([]Device, 0, partitions+1)
 	memory := gpu.MemoryBytes / float64(partitions)
-	gpu.Compute, gpu.MemoryBytes, gpu.ReservedBytes = false, 0, 0
+	gpu.Compute, gpu.MemoryBytes, gpu.ReservedBytes, gpu.Engines = false, 0, 0, false
 	out = append(out, gpu)
 	for i := range partitions {
 		out = append(out, Device{
@@ -81,6 +85,7 @@ func NIC(driverName, name, pci string) Device {
 		Name: name, Driver: driverName,
 		Hardware: driver.Hardware{NetDev: name, PCI: pci, Vendor: "example"},
 		Link:     "network", ReceiveRate: 12.5e9, TransmitRate: 12.5e9, PacketBytes: 1500,
+		LinkDownEvery: time.Hour,
 	}
 }
 

@@ -110,7 +110,7 @@ func (s *Source) count(device string, readings []driver.Reading) {
 
 func counts(q driver.Quantity) bool {
 	switch q {
-	case driver.Energy, driver.ActiveSeconds, driver.IOBytes, driver.NetworkPackets, driver.Errors:
+	case driver.Energy, driver.ActiveSeconds, driver.IOBytes, driver.NetworkPackets, driver.Errors, driver.ThrottledSeconds:
 		return true
 	default:
 		return false
@@ -155,6 +155,7 @@ func (r *reader) readAll() {
 			r.read(driver.ActiveSeconds, r.active+busy)
 		}
 	}
+	r.readEngines()
 	if r.MemoryBytes > 0 {
 		r.read(driver.MemoryUsed, r.memory(r.at))
 		r.read(driver.MemoryCapacity, r.MemoryBytes)
@@ -173,6 +174,17 @@ func (r *reader) meanLoad() float64 {
 	return min(1, max(0, (r.busy(r.at)-r.busy(r.at.Add(-window)))/window.Seconds()))
 }
 
+// readEngines tells engines that are busy while the device is: all of the time, and half of it.
+func (r *reader) readEngines() {
+	if !r.Engines {
+		return
+	}
+	load := r.meanLoad()
+	r.read(driver.EngineUtilization, load, "sm")
+	r.read(driver.EngineUtilization, load/2, "dram")
+	r.read(driver.Occupancy, load/2)
+}
+
 func (r *reader) readPower(busy float64) {
 	load := r.load(r.at)
 	between := func(idle, full float64) float64 { return idle + (full-idle)*load }
@@ -184,6 +196,9 @@ func (r *reader) readPower(busy float64) {
 	}
 	if r.MaxCelsius > 0 {
 		r.read(driver.Temperature, between(r.IdleCelsius, r.MaxCelsius), "gpu")
+	}
+	if r.ThrottledShare > 0 {
+		r.read(driver.ThrottledSeconds, r.ThrottledShare*busy, "power")
 	}
 	if r.MaxHertz > 0 {
 		r.read(driver.Clock, between(r.IdleHertz, r.MaxHertz), "graphics")
@@ -210,6 +225,9 @@ func (r *reader) readLink(busy float64) {
 func (r *reader) readHealth() {
 	if r.UncorrectedErrorEvery > 0 {
 		r.read(driver.Errors, float64(r.elapsed/r.UncorrectedErrorEvery), "ecc_uncorrected", "")
+	}
+	if r.LinkDownEvery > 0 {
+		r.read(driver.Errors, float64(r.elapsed/r.LinkDownEvery), "link_down", "")
 	}
 	switch {
 	case r.Unhealthy:

@@ -82,9 +82,8 @@ func deviceStories() []story {
 		},
 		pendingStory("free device while pods pend", "DRADevicesUnclaimedWhilePodsPend", freeDevice("gpu-0"), unschedulable()),
 		pendingStory("free device without kube-state-metrics", "", freeDevice("gpu-0")),
-		// A partitioned parent is neither free nor held, and here its one partition is held.
-		pendingStory("partitioned device while pods pend", "", freeDevice("gpu-0"), unschedulable(),
-			[]series{{"dra_device_info", deviceLabels("part") + `, vendor="x", model="X1", parent="gpu-0"`, always(1)}}),
+		// A partitioned parent is neither free nor held, and here its partitions are held.
+		pendingStory("partitioned device while pods pend", "", freeDevice("gpu-0"), unschedulable(), partition("part-0"), partition("part-1")),
 	}
 }
 
@@ -96,6 +95,11 @@ func freeDevice(name string) []series {
 // unschedulable is what kube-state-metrics says of a pod that pends for a while.
 func unschedulable() []series {
 	return []series{{"kube_pod_status_unschedulable", `namespace="a", pod="p", uid="u"`, always(1).between(30, 60)}}
+}
+
+// partition is a partition of gpu-0, with its parent's facts and none of its own.
+func partition(name string) []series {
+	return []series{{"dra_device_info", deviceLabels(name) + `, vendor="x", model="X1", parent="gpu-0"`, always(1)}}
 }
 
 func pendingStory(name, alert string, parts ...[]series) story {

@@ -22,3 +22,12 @@ $(eval $(call tool,PROMETHEUS,test/tools,github.com/prometheus/prometheus/cmd/pr
 $(eval $(call tool,PINT,test/tools/pint,github.com/cloudflare/pint/cmd/pint))
 $(eval $(call tool,BENCHSTAT,test/tools,golang.org/x/perf/cmd/benchstat))
 $(eval $(call tool,GOLANGCI_LINT,test/tools/lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint))
+
+# Grafana's types and the TypeScript compiler, from npm, as test/tools/schema pins them: a folder with node_modules.
+SCHEMA := $(tools_cache)/$(shell cat test/tools/schema/package*.json | sha256sum | cut -c -16)/schema
+$(SCHEMA):
+	@echo "tools: installing Grafana's schema once, into $@"
+	mkdir -p $@.$$$$
+	cp test/tools/schema/package*.json $@.$$$$
+	npm ci --prefix $@.$$$$ --ignore-scripts --no-audit --no-fund --silent
+	mv $@.$$$$ $@ || rm -rf $@.$$$$

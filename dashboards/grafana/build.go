@@ -1,0 +1,240 @@
+package grafana
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/grafana/grafana-foundation-sdk/go/bargauge"
+	"github.com/grafana/grafana-foundation-sdk/go/cog"
+	"github.com/grafana/grafana-foundation-sdk/go/common"
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/heatmap"
+	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
+	"github.com/grafana/grafana-foundation-sdk/go/stat"
+	"github.com/grafana/grafana-foundation-sdk/go/statetimeline"
+	"github.com/grafana/grafana-foundation-sdk/go/table"
+	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
+)
+
+const (
+	tag     = "dra"
+	columns = 24 // of Grafana's grid
+)
+
+// JSON returns the dashboard as Grafana's JSON. The catalog tells the columns of tables.
+func (b *Board) JSON(catalog query.Catalog) ([]byte, error) {
+	//nolint:staticcheck // schema v2 is for Grafana 12 and newer alone
+	builder := dashboard.NewDashboardBuilder(b.Title).Uid(b.UID).Description(b.Description).Tags([]string{tag}).
+		Readonly().Timezone("browser").Time("now-1h", "now").Refresh("1m").Tooltip(dashboard.DashboardCursorSyncCrosshair).
+		Variables(b.variables()).Annotations(annotations()).Links(links())
+	built, err := builder.Build()
+	if err != nil {
+		return nil, fmt.Errorf("build dashboard %s: %w", b.UID, err)
+	}
+	unset(&built)
+	if built.Panels, err = b.layout(catalog); err != nil {
+		return nil, fmt.Errorf("build dashboard %s: %w", b.UID, err)
+	}
+	out, err := json.MarshalIndent(built, "", " ")
+	if err != nil {
+		return nil, fmt.Errorf("write dashboard %s: %w", b.UID, err)
+	}
+	return append(out, '\n'), nil
+}
+
+// unset takes out what the SDK sets and nobody asked for: that links and annotations hide in a menu, and settings of
+// intervals on variables of all kinds.
+func unset(d *dashboard.Dashboard) { //nolint:staticcheck // as above
+	for i := range d.Links {
+		d.Links[i].Placement = nil
+	}
+	for i := range d.Annotations.List {
+		d.Annotations.List[i].Placement = nil
+	}
+	for i := range d.Templating.List {
+		v := &d.Templating.List[i]
+		v.Auto, v.AutoMin, v.AutoCount = nil, nil, nil
+	}
+}
+
+// layout places the panels: each row below the one before, its panels from left to right.
+func (b *Board) layout(catalog query.Catalog) ([]dashboard.PanelOrRowPanel, error) {
+	var out []dashboard.PanelOrRowPanel
+	var errs []error
+	id, y := uint32(0), uint32(0)
+	for _, row := range b.Rows {
+		id++
+		out = append(out, dashboard.PanelOrRowPanel{RowPanel: &dashboard.RowPanel{
+			Type: "row", Title: new(row.Title), Id: id, Panels: []dashboard.Panel{}, GridPos: &dashboard.GridPos{H: 1, W: columns, Y: y},
+		}})
+		y++
+		x, height := uint32(0), uint32(0)
+		for i := range row.Panels {
+			p := &row.Panels[i]
+			if x+p.Width > columns {
+				x, y, height = 0, y+height, 0
+			}
+			id++
+			panel, err := p.build(catalog)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("panel %q: %w", p.Title, err))
+			}
+			panel.Id, panel.GridPos = new(id), &dashboard.GridPos{X: x, Y: y, W: p.Width, H: p.Height}
+			out = append(out, dashboard.PanelOrRowPanel{Panel: &panel})
+			x, height = x+p.Width, max(height, p.Height)
+		}
+		y += height
+	}
+	return out, errors.Join(errs...)
+}
+
+// build returns the panel without its place.
+func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
+	panel, err := p.kind().Build()
+	if err != nil {
+		return panel, fmt.Errorf("build: %w", err)
+	}
+	panel.Title, panel.Description, panel.Datasource = new(p.Title), new(p.Description), new(source())
+	if panel.FieldConfig == nil {
+		panel.FieldConfig = dashboard.NewFieldConfigSource()
+	}
+	defaults := &panel.FieldConfig.Defaults
+	defaults.NoValue, defaults.Thresholds = new(p.NoData), p.thresholds()
+	if p.Unit != "" {
+		defaults.Unit = new(p.Unit)
+	}
+	if p.max > 0 {
+		defaults.Min, defaults.Max = new(0.0), new(p.max)
+	}
+	if p.decimals > 0 {
+		defaults.Decimals = new(float64(p.decimals))
+	}
+	mode := dashboard.FieldColorModeIdThresholds
+	if p.Kind == Graph && len(p.steps) == 0 {
+		mode = dashboard.FieldColorModeIdPaletteClassicByName
+	}
+	defaults.Color = &dashboard.FieldColor{Mode: mode}
+	defaults.Mappings = p.mappings()
+	for i := range p.Targets {
+		target, err := p.target(i)
+		if err != nil {
+			return panel, err
+		}
+		panel.Targets = append(panel.Targets, target)
+	}
+	if p.Kind == Table {
+		p.columns(&panel, catalog)
+	}
+	return panel, nil
+}
+
+// target returns a query, whose name is A for the first, and so on.
+func (p *Panel) target(i int) (cogQuery, error) {
+	t := p.Targets[i]
+	q := prometheus.NewDataqueryBuilder().Datasource(source()).RefId(refID(i)).Expr(expand(t.Expr)).
+		EditorMode(prometheus.QueryEditorModeCode).LegendFormat(t.Legend)
+	switch p.Kind {
+	case Table:
+		q.Instant().Format(prometheus.PromQueryFormatTable)
+	case Bars, Stat:
+		if p.Kind == Bars || strings.Contains(t.Expr, "$__range") {
+			q.Instant()
+		} else {
+			q.Range()
+		}
+		q.Format(prometheus.PromQueryFormatTimeSeries)
+	case Heatmap:
+		q.Range().Format(prometheus.PromQueryFormatHeatmap)
+	default:
+		q.Range().Format(prometheus.PromQueryFormatTimeSeries)
+	}
+	out, err := q.Build()
+	if err != nil {
+		return nil, fmt.Errorf("build query: %w", err)
+	}
+	return out, nil
+}
+
+func refID(i int) string { return string(rune('A' + i)) }
+
+// expand writes an expression out.
+func expand(expr string) string {
+	lines := strings.Split(strings.TrimSpace(expr), "\n")
+	for i := range lines {
+		lines[i] = strings.TrimSpace(lines[i])
+	}
+	return strings.NewReplacer(words()...).Replace(strings.Join(lines, "\n"))
+}
+
+func (p *Panel) thresholds() *dashboard.ThresholdsConfig {
+	base := green
+	if p.Kind == Table || p.Kind == Bars {
+		base = blue
+	}
+	if len(p.steps) > 0 && p.steps[0].value == 0 {
+		base = p.steps[0].color
+	}
+	out := &dashboard.ThresholdsConfig{Mode: dashboard.ThresholdsModeAbsolute, Steps: []dashboard.Threshold{{Color: base}}}
+	for _, s := range p.steps {
+		if s.value != 0 {
+			out.Steps = append(out.Steps, dashboard.Threshold{Value: new(s.value), Color: s.color})
+		}
+	}
+	return out
+}
+
+func (p *Panel) mappings() []dashboard.ValueMapping {
+	if len(p.states) == 0 {
+		return nil
+	}
+	options := map[string]dashboard.ValueMappingResult{}
+	for i, s := range p.states {
+		options[s.value] = dashboard.ValueMappingResult{Text: new(s.text), Color: new(s.color), Index: new(int32(i))}
+	}
+	return []dashboard.ValueMapping{{ValueMap: &dashboard.ValueMap{Type: "value", Options: options}}}
+}
+
+// kind returns the builder of the panel's kind, with what all of that kind have.
+func (p *Panel) kind() cog.Builder[dashboard.Panel] {
+	legend := common.NewVizLegendOptionsBuilder().DisplayMode(common.LegendDisplayModeTable).Placement(common.LegendPlacementRight).
+		ShowLegend(true).Calcs([]string{"lastNotNull", "max"}).SortBy("Last *").SortDesc(true)
+	tooltip := common.NewVizTooltipOptionsBuilder().Mode(common.TooltipDisplayModeMulti).Sort(common.SortOrderDescending)
+	last := common.NewReduceDataOptionsBuilder().Calcs([]string{"lastNotNull"}).Values(false)
+	switch p.Kind {
+	case Stat:
+		mode := common.BigValueGraphModeArea
+		if strings.Contains(p.Targets[0].Expr, "$__range") || strings.HasPrefix(p.Unit, "dateTime") {
+			mode = common.BigValueGraphModeNone
+		}
+		return stat.NewPanelBuilder().ReduceOptions(last).GraphMode(mode).ColorMode(common.BigValueColorModeValue).
+			TextMode(common.BigValueTextModeAuto).Orientation(common.VizOrientationAuto)
+	case Table:
+		return table.NewPanelBuilder().ShowHeader(true).CellHeight(common.TableCellHeightSm).Filterable(true)
+	case Bars:
+		return bargauge.NewPanelBuilder().ReduceOptions(last).Orientation(common.VizOrientationHorizontal).
+			DisplayMode(common.BarGaugeDisplayModeBasic).ValueMode(common.BarGaugeValueModeColor)
+	case Heatmap:
+		return heatmap.NewPanelBuilder().Calculate(false).CellGap(1).
+			Color(heatmap.NewHeatmapColorOptionsBuilder().Mode(heatmap.HeatmapColorModeScheme).Scheme("Oranges").
+				Scale(heatmap.HeatmapColorScaleExponential).Exponent(0.5).Steps(64).Fill("dark-orange")).
+			YAxis(heatmap.NewYAxisConfigBuilder().Unit("percentunit").AxisPlacement(common.AxisPlacementLeft))
+	case Timeline:
+		return statetimeline.NewPanelBuilder().ShowValue(common.VisibilityModeNever).MergeValues(true).RowHeight(0.8).
+			FillOpacity(80).LineWidth(0).Legend(common.NewVizLegendOptionsBuilder().DisplayMode(common.LegendDisplayModeList).
+			Placement(common.LegendPlacementBottom).ShowLegend(true).Calcs([]string{})).Tooltip(tooltip)
+	default:
+		graph := timeseries.NewPanelBuilder().Legend(legend).Tooltip(tooltip).LineWidth(1).FillOpacity(10).
+			ShowPoints(common.VisibilityModeNever).SpanNulls(common.BoolOrFloat64{Bool: new(false)})
+		if p.stacked {
+			graph.FillOpacity(60).Stacking(common.NewStackingConfigBuilder().Mode(common.StackingModeNormal).Group("A"))
+		}
+		if len(p.steps) > 0 {
+			graph.ThresholdsStyle(common.NewGraphThresholdsStyleConfigBuilder().Mode(common.GraphThresholdsStyleModeDashed))
+		}
+		return graph
+	}
+}

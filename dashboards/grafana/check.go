@@ -1,0 +1,134 @@
+package grafana
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
+)
+
+// Check holds a dashboard to the rules of ours: every panel says what it is, every query names metrics and labels that
+// there are, and measures what its unit says.
+func (b *Board) Check(catalog query.Catalog) error {
+	var errs []error
+	titles := map[string]bool{}
+	for _, row := range b.Rows {
+		if row.Title == "" {
+			errs = append(errs, errors.New("a row has no title"))
+		}
+		for i := range row.Panels {
+			p := &row.Panels[i]
+			if titles[p.Title] {
+				errs = append(errs, fmt.Errorf("two panels %q", p.Title))
+			}
+			titles[p.Title] = true
+			if err := p.check(catalog); err != nil {
+				errs = append(errs, fmt.Errorf("panel %q: %w", p.Title, err))
+			}
+		}
+	}
+	for _, v := range choices() {
+		answer, err := catalog.Check(checkable(v.selector))
+		if err == nil && !answer.Has(v.of) {
+			err = fmt.Errorf("%s has no label %q", v.selector, v.of)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("variable %s: %w", v.name, err))
+		}
+	}
+	for _, a := range Annotations() {
+		errs = append(errs, a.check(catalog))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("dashboard %s: %w", b.UID, err)
+	}
+	return nil
+}
+
+func (p *Panel) check(catalog query.Catalog) error {
+	var errs []error
+	require := func(is bool, what string) {
+		if !is {
+			errs = append(errs, errors.New(what))
+		}
+	}
+	require(p.Title != "" && p.Description != "", "it needs a title and a description")
+	require(strings.HasSuffix(p.Description, "."), "its description is no sentence")
+	require(p.NoData != "", "it says nothing where it has no data")
+	require(len(p.Targets) > 0, "it asks nothing")
+	require(p.Width > 0 && p.Width <= columns && p.Height > 0, "it has no size")
+	require(p.Unit != "" || p.Kind == Table || p.Kind == Timeline, "it has no unit")
+	require((p.Kind == Timeline) == (len(p.states) > 0), "timelines have states, others have none")
+	for _, t := range p.Targets {
+		if err := p.checkTarget(t, catalog); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Panel) checkTarget(t Target, catalog query.Catalog) error {
+	t.Expr = expand(t.Expr)
+	if strings.Contains(t.Expr, "rate(") && !strings.Contains(t.Expr, "[$__rate_interval]") {
+		return fmt.Errorf("%s: rates are over $__rate_interval", t.Expr)
+	}
+	answer, err := catalog.Check(checkable(t.Expr))
+	if err != nil {
+		return err
+	}
+	unit := p.Unit
+	if p.Kind == Table {
+		unit = t.Unit
+	}
+	if unit == "" {
+		unit = "none"
+	}
+	want, err := query.GrafanaUnit(unit)
+	if err != nil {
+		return err
+	}
+	if !answer.Unit.Fits(want) {
+		return fmt.Errorf("%s is %v, and the panel shows it as %s, %v", t.Expr, answer.Unit, unit, want)
+	}
+	if p.Kind != Table && p.Kind != Stat && t.Legend == "" {
+		return fmt.Errorf("%s has no legend", t.Expr)
+	}
+	for _, label := range legendLabels(t.Legend) {
+		if !answer.Has(label) {
+			return fmt.Errorf("the legend names the label %q, which %s does not have", label, t.Expr)
+		}
+	}
+	return nil
+}
+
+func (a *Annotation) check(catalog query.Catalog) error {
+	answer, err := catalog.Check(checkable(a.Expr))
+	if err != nil {
+		return fmt.Errorf("annotation %s: %w", a.Name, err)
+	}
+	if want, _ := query.GrafanaUnit("dateTimeAsIso"); !answer.Unit.Fits(want) {
+		return fmt.Errorf("annotation %s: its values are %v, want milliseconds since 1970", a.Name, answer.Unit)
+	}
+	for _, label := range legendLabels(a.title + a.text) {
+		if !answer.Has(label) {
+			return fmt.Errorf("annotation %s: it names the label %q, which is not there", a.Name, label)
+		}
+	}
+	return nil
+}
+
+// checkable fills an expression's variables in with what has their units.
+func checkable(expr string) string {
+	money := "scalar(" + price().Name + ")"
+	return Fill(expr, map[string]string{"price": money, "price_1": money, "price_2": money}, "1h", "5m", "1m")
+}
+
+func legendLabels(legend string) []string {
+	var out []string
+	for _, m := range regexp.MustCompile(`\{\{\s*(\w+)\s*\}\}`).FindAllStringSubmatch(legend, -1) {
+		out = append(out, m[1])
+	}
+	return out
+}

@@ -1,0 +1,224 @@
+package grafana
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+)
+
+func newCatalog(t *testing.T) query.Catalog {
+	t.Helper()
+	c, err := query.NewCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rules.Groups(rules.Defaults(), c); err != nil {
+		t.Fatal(err)
+	}
+	return Catalog(c)
+}
+
+func TestBoards(t *testing.T) {
+	uids := map[string]bool{}
+	for _, b := range Boards() {
+		if err := b.Check(newCatalog(t)); err != nil {
+			t.Error(err)
+		}
+		if uids[b.UID] || !strings.HasPrefix(b.Title, "DRA / ") || b.Description == "" {
+			t.Errorf("%s: %q", b.UID, b.Title)
+		}
+		uids[b.UID] = true
+	}
+	if len(uids) != 6 {
+		t.Errorf("%d dashboards, want 6", len(uids))
+	}
+}
+
+// TestRemovedMetric takes each metric out of the catalog: what asks for it can't be made without.
+func TestRemovedMetric(t *testing.T) {
+	used, all := 0, newCatalog(t)
+	for name := range all {
+		without := maps.Clone(all)
+		delete(without, name)
+		for _, b := range Boards() {
+			if err := b.Check(without); err != nil {
+				used++
+				if !strings.Contains(err.Error(), `there is no metric "`+name+`"`) {
+					t.Errorf("without %s: %v", name, err)
+				}
+				break
+			}
+		}
+	}
+	if used < 60 {
+		t.Errorf("the dashboards use %d metrics only", used)
+	}
+}
+
+func TestMistakes(t *testing.T) {
+	tests := []struct {
+		name  string
+		spoil func(*Panel)
+		want  string
+	}{
+		{"none", func(*Panel) {}, ""},
+		{"broken query", func(p *Panel) { p.Targets[0].Expr = "sum by (node" }, "parse"},
+		{"removed metric", func(p *Panel) { p.Targets[0].Expr = "max by (node) (dra_device_gone)" }, "no metric"},
+		{"wrong unit", func(p *Panel) { p.Unit = "percentunit" }, "percentunit"},
+		{"unknown unit", func(p *Panel) { p.Unit = "furlongs" }, "not known"},
+		{"no unit", func(p *Panel) { p.Unit = "" }, "no unit"},
+		{"no title", func(p *Panel) { p.Title = "" }, "title"},
+		{"no description", func(p *Panel) { p.Description = "" }, "description"},
+		{"no sentence", func(p *Panel) { p.Description = "power" }, "no sentence"},
+		{"no text without data", func(p *Panel) { p.NoData = "" }, "no data"},
+		{"no legend", func(p *Panel) { p.Targets[0].Legend = "" }, "no legend"},
+		{"legend of no label", func(p *Panel) { p.Targets[0].Legend = "{{pod}}" }, `"pod"`},
+		{"fixed window", func(p *Panel) { p.Targets[0].Expr = "max by (node) (rate(dra_device_energy_joules_total[5m]))" }, "$__rate_interval"},
+		{"no queries", func(p *Panel) { p.Targets = nil }, "asks nothing"},
+		{"too wide", func(p *Panel) { p.Width = 25 }, "size"},
+		{"states of a graph", func(p *Panel) { p.states = []state{{"1", "on", green}} }, "states"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			p := line("Power", "Power of each node.", "watt", "none", "{{node}}", "max by (node) (dra_device_power_watts{<d>})")
+			tt.spoil(&p)
+			b := Board{UID: "x", Rows: []Row{{"Row", []Panel{p}}}}
+			err := b.Check(newCatalog(t))
+			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+	twice := line("Power", "Power.", "watt", "none", "{{node}}", "max by (node) (dra_device_power_watts)")
+	b := Board{UID: "x", Rows: []Row{{"Row", []Panel{twice, twice}}}}
+	if err := b.Check(newCatalog(t)); err == nil || !strings.Contains(err.Error(), "two panels") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// board is what the tests need of Grafana's JSON.
+type board struct {
+	UID           string
+	SchemaVersion int
+	Links         []struct {
+		IncludeVars, KeepTime bool
+		Tags                  []string
+	}
+	Tags       []string
+	Templating struct{ List []struct{ Name, Type string } }
+	Panels     []struct {
+		ID          int
+		Type, Title string
+		Datasource  struct{ UID string }
+		GridPos     struct{ X, Y, W, H int }
+		Targets     []struct {
+			Expr, RefID string
+			Datasource  struct{ UID string }
+		}
+		FieldConfig struct {
+			Defaults struct {
+				NoValue    string
+				Thresholds struct{ Steps []json.RawMessage }
+			}
+		}
+	}
+}
+
+func decode(t *testing.T, b *Board) board {
+	t.Helper()
+	content, err := b.JSON(newCatalog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out board
+	if err := json.Unmarshal(content, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestJSON(t *testing.T) {
+	for _, b := range Boards() {
+		got := decode(t, &b)
+		if got.SchemaVersion != 42 || got.UID != b.UID || len(got.Links) != 1 || !got.Links[0].IncludeVars || !got.Links[0].KeepTime ||
+			!slices.Equal(got.Links[0].Tags, got.Tags) {
+			t.Errorf("%s: %+v", b.UID, got)
+		}
+		ids, cells := map[int]bool{}, map[[2]int]string{}
+		for _, p := range got.Panels {
+			if p.ID == 0 || ids[p.ID] {
+				t.Errorf("%s: the id of %q is not its own", b.UID, p.Title)
+			}
+			ids[p.ID] = true
+			for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+				for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+					if other := cells[[2]int{x, y}]; other != "" || x >= columns {
+						t.Fatalf("%s: %q lies upon %q", b.UID, p.Title, other)
+					}
+					cells[[2]int{x, y}] = p.Title
+				}
+			}
+			if p.Type == "row" {
+				continue
+			}
+			if p.Datasource.UID != "${datasource}" || p.FieldConfig.Defaults.NoValue == "" || len(p.FieldConfig.Defaults.Thresholds.Steps) == 0 {
+				t.Errorf("%s: %q: %+v", b.UID, p.Title, p)
+			}
+			for _, target := range p.Targets {
+				if target.Datasource.UID != "${datasource}" || target.RefID == "" || strings.Contains(target.Expr, "<c") || strings.Contains(target.Expr, "<d") {
+					t.Errorf("%s: %q asks %+v", b.UID, p.Title, target)
+				}
+			}
+		}
+	}
+}
+
+// TestSelection is carried from any dashboard to any other: all have the same variables.
+func TestSelection(t *testing.T) {
+	want := []string{"datasource", "cluster", "node", "driver", "model", "namespace", "claim"}
+	for _, b := range Boards() {
+		var got []string
+		for _, v := range decode(t, &b).Templating.List {
+			if v.Type != "textbox" {
+				got = append(got, v.Name)
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", b.UID, diff)
+		}
+	}
+}
+
+func TestKubernetesForms(t *testing.T) {
+	b := fleet()
+	content, err := b.JSON(newCatalog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var configMap, operator object
+	for into, write := range map[*object]func() ([]byte, error){
+		&configMap: func() ([]byte, error) { return b.ConfigMap(content) }, &operator: b.GrafanaDashboard,
+	} {
+		text, err := write()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := yaml.Unmarshal(text, into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if configMap.Metadata.Labels["grafana_dashboard"] != "1" || configMap.Data["dra-fleet.json"] != string(content) {
+		t.Errorf("the ConfigMap is %+v", configMap.Metadata)
+	}
+	if ref := operator.Spec.ConfigMapRef; ref.Name != configMap.Metadata.Name || configMap.Data[ref.Key] == "" {
+		t.Errorf("the operator's object names %+v", ref)
+	}
+}

@@ -1,0 +1,151 @@
+package grafana
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/grafana/grafana-foundation-sdk/go/cog"
+	"github.com/grafana/grafana-foundation-sdk/go/common"
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
+)
+
+// variable is a variable that chooses values of a label.
+type variable struct {
+	name, label  string
+	selector, of string // the series, and their label, whose values it gives
+}
+
+// query is what Grafana asks for its values.
+func (v *variable) query() string { return "label_values(" + v.selector + ", " + v.of + ")" }
+
+// choices are the variables of labels, each narrowed by those before it. They are the same in every dashboard.
+func choices() []variable {
+	return []variable{
+		{"cluster", "Cluster", `dra_exporter_build_info`, "cluster"},
+		{"node", "Node", `dra_exporter_build_info{cluster=~"$cluster"}`, "node"},
+		{"driver", "Driver", `dra_device_info{cluster=~"$cluster", node=~"$node"}`, "driver"},
+		{"model", "Model", `dra_device_info{cluster=~"$cluster", node=~"$node", driver=~"$driver"}`, "model"},
+		{"namespace", "Namespace", `dra_claim_info{cluster=~"$cluster", node=~"$node"}`, "namespace"},
+		{"claim", "Claim", `dra_claim_info{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"}`, "resourceclaim_name"},
+	}
+}
+
+// text is a variable that people write.
+type text struct{ name, label, value string }
+
+// prices are per device and hour: of two groups of models, and of all others.
+func prices() []text {
+	return []text{
+		{"model_1", "Models 1 (regex)", ".*(H100|H200|MI300).*"},
+		{"price_1", "Price 1 per hour", "2.5"},
+		{"model_2", "Models 2 (regex)", ".*(A100|L40|MI250).*"},
+		{"price_2", "Price 2 per hour", "1.2"},
+		{"price", "Price of others", "0.5"},
+	}
+}
+
+func source() common.DataSourceRef {
+	return common.DataSourceRef{Type: new("prometheus"), Uid: new("${datasource}")}
+}
+
+func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
+	out := []cog.Builder[dashboard.VariableModel]{
+		dashboard.NewDatasourceVariableBuilder("datasource").Label("Data source").Type("prometheus").
+			AllowCustomValue(false).Hide(dashboard.VariableHideDontHide),
+	}
+	all := dashboard.VariableOption{
+		Selected: new(true),
+		Text:     dashboard.StringOrArrayOfString{ArrayOfString: []string{"All"}},
+		Value:    dashboard.StringOrArrayOfString{ArrayOfString: []string{"$__all"}},
+	}
+	for _, v := range choices() {
+		hide := dashboard.VariableHideHideVariable
+		if slices.Contains(b.uses, v.name) {
+			hide = dashboard.VariableHideDontHide
+		}
+		out = append(out, dashboard.NewQueryVariableBuilder(v.name).Label(v.label).Hide(hide).Datasource(source()).
+			Query(dashboard.StringOrMap{String: new(v.query())}).Refresh(dashboard.VariableRefreshOnTimeRangeChanged).
+			Sort(dashboard.VariableSortNaturalAsc).Multi(true).IncludeAll(true).AllValue(".*").Current(all))
+	}
+	if b.prices {
+		for _, v := range prices() {
+			out = append(out, dashboard.NewTextBoxVariableBuilder(v.name).Label(v.label).
+				DefaultValue(dashboard.StringOrMap{String: &v.value}).Current(dashboard.VariableOption{
+				Text:  dashboard.StringOrArrayOfString{String: &v.value},
+				Value: dashboard.StringOrArrayOfString{String: &v.value},
+			}))
+		}
+	}
+	return out
+}
+
+// Fill puts values in the place of an expression's variables: those of the labels by name, All where there is none;
+// of Grafana's own, the range, the window of rates and the step, as durations.
+func Fill(expr string, values map[string]string, span, rate, step string) string {
+	pairs := []string{"$__rate_interval", rate, "$__range", span, "$__interval", step}
+	for _, v := range choices() {
+		value, ok := values[v.name]
+		if !ok {
+			value = ".*"
+		}
+		pairs = append(pairs, "$"+v.name, value)
+	}
+	for _, v := range prices() {
+		value, ok := values[v.name]
+		if !ok {
+			value = v.value
+		}
+		pairs = append(pairs, "$"+v.name, value)
+	}
+	return strings.NewReplacer(pairs...).Replace(expr)
+}
+
+// VariableQueries returns the queries of the variables, with those before them at All: a selector, and the label whose
+// values it gives.
+func VariableQueries() map[string][2]string {
+	out := map[string][2]string{}
+	for _, v := range choices() {
+		out[v.name] = [2]string{Fill(v.selector, nil, "1h", "5m", "1m"), v.of}
+	}
+	return out
+}
+
+// links are the same on every dashboard: to all the others, with the selection and the time.
+func links() []cog.Builder[dashboard.DashboardLink] {
+	return []cog.Builder[dashboard.DashboardLink]{
+		dashboard.NewDashboardLinkBuilder("DRA dashboards").Type(dashboard.DashboardLinkTypeDashboards).Tags([]string{tag}).
+			AsDropdown(false).IncludeVars(true).KeepTime(true).TargetBlank(false).Icon("external link").
+			Tooltip("The other DRA dashboards, with this selection and time"),
+	}
+}
+
+// annotations are marks in time: when a device had an error, and when a claim was allocated.
+func annotations() []cog.Builder[dashboard.AnnotationQuery] {
+	var out []cog.Builder[dashboard.AnnotationQuery]
+	for _, a := range Annotations() {
+		out = append(out, dashboard.NewAnnotationQueryBuilder().Name(a.Name).Datasource(source()).Enable(true).Hide(false).
+			IconColor(a.color).Target(prometheus.NewDataqueryBuilder().Datasource(source()).RefId("A").Expr(a.Expr)).TitleFormat(a.title).TextFormat(a.text).TagKeys(a.tags).UseValueForTime(true).Step("60s"))
+	}
+	return out
+}
+
+// Annotation is a query whose values are the times of what it marks, in milliseconds.
+type Annotation struct {
+	Name, Expr               string
+	color, title, text, tags string
+}
+
+// Annotations returns the annotations of every dashboard.
+func Annotations() []Annotation {
+	return []Annotation{
+		{
+			Name: "Device errors", color: red, title: "{{device}}: error", text: "{{driver}} on {{node}}", tags: "driver,node",
+			Expr: `dra_device_last_error_timestamp_seconds{cluster=~"$cluster", node=~"$node", driver=~"$driver"} * 1000`,
+		},
+		{
+			Name: "Claims allocated", color: blue, title: "{{namespace}}/{{resourceclaim_name}} allocated", text: "on {{node}}", tags: "namespace,node",
+			Expr: `dra_claim_allocated_timestamp_seconds{cluster=~"$cluster", node=~"$node", namespace=~"$namespace", resourceclaim_name=~"$claim"} * 1000`,
+		},
+	}
+}

@@ -1,0 +1,334 @@
+package dashboards
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+)
+
+// scrapes are the ways in which people scrape the exporter: honouring its labels, as the shipped configuration does; not
+// honouring them beside target labels that clash, and putting the exporter's back; and without a label cluster.
+const scrapes = `
+global: {scrape_interval: 2s, evaluation_interval: 2s}
+rule_files: [rules.yaml]
+scrape_configs:
+- job_name: dra-exporter
+  honor_labels: true
+  static_configs:
+  - {targets: [ADDRESS], labels: {cluster: honoring, node: n1, instance: n1, namespace: monitoring, pod: dra-exporter-x}}
+- job_name: east/dra-exporter
+  honor_labels: false
+  static_configs:
+  - {targets: [ADDRESS], labels: {cluster: clashing, node: n1, instance: n1, namespace: monitoring, pod: dra-exporter-x}}
+  metric_relabel_configs:
+  - {source_labels: [exported_namespace], regex: (.+), target_label: namespace}
+  - {source_labels: [exported_pod], regex: (.+), target_label: pod}
+  - {source_labels: [exported_node], regex: (.+), target_label: node}
+  - {regex: exported_(namespace|pod|node), action: labeldrop}
+- job_name: west/dra-exporter
+  static_configs:
+  - {targets: [ADDRESS], labels: {node: n1, instance: n1}}
+`
+
+// clusters are the values of the label cluster in them.
+func clusters() []string { return []string{"honoring", "clashing", ""} }
+
+// shortOptions are those of rules that see an idle claim within seconds.
+func shortOptions() rules.Options {
+	o := rules.Defaults()
+	o.Interval, o.RateWindow, o.IdleWindow, o.IdleFor = 2*time.Second, 16*time.Second, 20*time.Second, 2*time.Second
+	o.IdleHeld = 0.5 // a busy machine misses scrapes
+	o.ErrorWindow, o.For, o.KeepFiring = 30*time.Second, 20*time.Second, 5*time.Second
+	return o
+}
+
+// live starts the demo, and a Prometheus that scrapes it.
+func live(t *testing.T) server {
+	t.Helper()
+	dir := t.TempDir()
+	demo := filepath.Join(dir, "demo")
+	if said, err := exec.Command("go", "build", "-C", filepath.Join("..", ".."), "-buildvcs=false", "-o", demo, "./test/demo").CombinedOutput(); err != nil {
+		t.Fatalf("build the demo: %v\n%s", err, said)
+	}
+	exporter := freeAddress(t)
+	start(t, "/readyz", exporter, []string{"DRA_EXPORTER_COUNTER_ZERO_HOLD=2s"}, demo, "--listen="+exporter)
+
+	content, err := rules.File(groups(t, shortOptions()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(dir, "prometheus.yml")
+	for path, text := range map[string]string{
+		config: strings.ReplaceAll(scrapes, "ADDRESS", exporter), filepath.Join(dir, "rules.yaml"): string(content),
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	address := freeAddress(t)
+	return start(t, "/-/ready", address, nil, program(t, "PROMETHEUS"), "--config.file="+config,
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
+}
+
+// TestLive lets the demo's idle claims make a real Prometheus fire, then asks every query of every dashboard.
+func TestLive(t *testing.T) {
+	began := time.Now()
+	prometheus := live(t)
+	want := []string{
+		"DRAClaimIdle research/notebook-bob-gpu", "DRAClaimIdle team-vision/uploader-0-nic",
+		"DRAClaimIdleMemoryHeld research/notebook-ada-gpu",
+	}
+	for _, cluster := range clusters() {
+		for _, alert := range want {
+			await(t, 2*time.Minute, alert+" fires in cluster "+cluster, func() bool { return prometheus.firing(t, cluster)[alert] != nil })
+		}
+	}
+	t.Logf("the idle claims' alerts fired after %v", time.Since(began).Round(time.Second))
+	for _, cluster := range clusters() {
+		t.Run("alerts "+cluster, func(t *testing.T) { checkAlerts(t, prometheus, cluster) })
+	}
+	t.Run("rules", func(t *testing.T) { eventually(t, func(f *findings) { checkRules(f, prometheus) }) })
+	t.Run("variables", func(t *testing.T) { eventually(t, func(f *findings) { checkVariables(f, prometheus) }) })
+	for _, board := range grafana.Boards() {
+		for _, cluster := range clusters() {
+			t.Run(board.UID+" "+cluster, func(t *testing.T) {
+				eventually(t, func(f *findings) { checkBoard(f, prometheus, board, cluster, began) })
+			})
+		}
+	}
+}
+
+// findings are what is wrong at one look.
+type findings []string
+
+func (f *findings) Errorf(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
+
+// eventually looks until nothing is wrong. Data that is not there, or not yet, may come; what is wrong for a minute is.
+func eventually(t *testing.T, look func(*findings)) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Second) {
+		var f findings
+		look(&f)
+		if len(f) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(strings.Join(f, "\n"))
+		}
+	}
+}
+
+// checkAlerts allows no other alert on idle claims, and looks at the texts.
+func checkAlerts(t *testing.T, prometheus server, cluster string) {
+	for alert, annotations := range prometheus.firing(t, cluster) {
+		switch strings.Fields(alert)[0] {
+		case "DRAClaimIdle", "DRAClaimIdleMemoryHeld":
+			if !strings.Contains(alert, "notebook") && !strings.Contains(alert, "uploader") {
+				t.Errorf("%s fires for a claim that works", alert)
+			}
+		case "DRADeviceUnhealthy", "DRADeviceErrors": // gpu-5 has them
+		default:
+			t.Errorf("%s fires", alert)
+		}
+		for name, text := range annotations {
+			if text == "" || strings.Contains(text, "no value") || strings.Contains(text, "error expanding") {
+				t.Errorf("%s: %s: %q", alert, name, text)
+			}
+		}
+	}
+}
+
+// checkRules looks for rules that can't be evaluated, and compares the states of the demo's devices with what it has:
+// 16 less a partitioned parent, some of them busy now and then.
+func checkRules(f *findings, prometheus server) {
+	var data struct {
+		Groups []struct {
+			Rules []struct{ Name, Health, LastError string }
+		}
+	}
+	if err := prometheus.get("/api/v1/rules", nil, &data); err != nil {
+		f.Errorf("%v", err)
+		return
+	}
+	n := 0
+	for _, g := range data.Groups {
+		for _, r := range g.Rules {
+			n++
+			if r.Health != "ok" {
+				f.Errorf("%s is %s: %s", r.Name, r.Health, r.LastError)
+			}
+		}
+	}
+	if n < 50 {
+		f.Errorf("%d rules", n)
+	}
+	for _, cluster := range clusters() {
+		states, err := prometheus.query(fmt.Sprintf(`sum by (state) (cluster:dra_devices:count{cluster=%q})`, cluster), 0)
+		if err != nil {
+			f.Errorf("%v", err)
+			return
+		}
+		got, sum := map[string]float64{}, 0.0
+		for _, s := range states {
+			got[s.labels["state"]] = s.values[0]
+			sum += s.values[0]
+		}
+		if sum != 15 || got["unhealthy"] != 1 || got["idle"] != 3 || got["free"] < 2 || got["active"] < 6 || got["unmeasured"] != 0 {
+			f.Errorf("cluster %q: %v", cluster, got)
+		}
+	}
+}
+
+func checkVariables(f *findings, prometheus server) {
+	for name, q := range grafana.VariableQueries() {
+		var values []string
+		if err := prometheus.get("/api/v1/label/"+q[1]+"/values", url.Values{"match[]": {q[0]}}, &values); err != nil || len(values) == 0 {
+			f.Errorf("variable %s: %v, %v", name, values, err)
+		}
+	}
+	for _, a := range grafana.Annotations() {
+		got, err := prometheus.query(grafana.Fill(a.Expr, nil, "1m", "16s", "2s"), time.Minute)
+		if err != nil || len(got) == 0 {
+			f.Errorf("annotation %s: %d series, %v", a.Name, len(got), err)
+		}
+		for _, series := range got {
+			for _, v := range series.values {
+				if age := time.Since(time.UnixMilli(int64(v))); age < -time.Second || age > time.Hour {
+					f.Errorf("annotation %s at %v", a.Name, time.UnixMilli(int64(v)))
+				}
+			}
+		}
+	}
+}
+
+// shipped is what the test needs of a dashboard's JSON.
+type shipped struct {
+	Panels []struct {
+		Type, Title string
+		Targets     []struct {
+			Expr    string
+			Instant bool
+		}
+		FieldConfig struct {
+			Defaults struct{ Unit string }
+		}
+	}
+}
+
+// checkBoard asks the queries of a shipped dashboard.
+func checkBoard(f *findings, prometheus server, board grafana.Board, cluster string, began time.Time) {
+	content, err := os.ReadFile(filepath.Join("..", "..", "dashboards", "out", "grafana", board.UID+".json"))
+	if err != nil {
+		f.Errorf("%v", err)
+		return
+	}
+	var dashboard shipped
+	if err := json.Unmarshal(content, &dashboard); err != nil {
+		f.Errorf("%v", err)
+		return
+	}
+	panels, queries := 0, 0
+	for _, row := range board.Rows {
+		for _, panel := range row.Panels {
+			panels++
+			for _, p := range dashboard.Panels {
+				if p.Title != panel.Title || p.Type == "row" {
+					continue
+				}
+				found := 0
+				for i, target := range p.Targets {
+					queries++
+					unit := p.FieldConfig.Defaults.Unit
+					if panel.Kind == grafana.Table {
+						unit = panel.Targets[i].Unit
+					}
+					found += checkQuery(f, prometheus, panel, target.Expr, unit, target.Instant, cluster, began)
+				}
+				if found == 0 && panel.MayBeEmpty == "" {
+					f.Errorf("%q has no data", panel.Title)
+				}
+			}
+		}
+	}
+	if panels == 0 || queries < panels {
+		f.Errorf("%d panels, %d queries", panels, queries)
+	}
+}
+
+// checkQuery asks one query, and returns how many series it gives.
+func checkQuery(f *findings, prometheus server, panel grafana.Panel, expr, unit string, instant bool, cluster string, began time.Time) int {
+	span := time.Since(began).Truncate(time.Second)
+	filled := grafana.Fill(expr, map[string]string{"cluster": cluster}, fmt.Sprintf("%ds", int(span.Seconds())), "16s", "2s")
+	if instant {
+		span = 0
+	}
+	got, err := prometheus.query(filled, span)
+	if err != nil {
+		f.Errorf("%q: %v", panel.Title, err)
+	}
+	if len(got) == 0 && panel.MayBeEmpty == "" && panel.Kind != grafana.Table {
+		f.Errorf("%q: nothing answers %s", panel.Title, filled)
+	}
+	for _, series := range got {
+		for _, v := range series.values {
+			if !sensible(unit, v) {
+				f.Errorf("%q: %v as %q makes no sense: %v of %s", panel.Title, v, unit, series.labels, filled)
+				break
+			}
+		}
+	}
+	return len(got)
+}
+
+// sensible tells whether a value is possible for the demo's 8 GPUs and 4 interfaces.
+func sensible(unit string, v float64) bool {
+	within := func(low, high float64) bool { return v >= low && v <= high }
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return false
+	}
+	switch unit {
+	case "percentunit":
+		return within(0, 1.02) // rates are extrapolated
+	case "watt":
+		return within(0, 8*700*1.1)
+	case "celsius":
+		return within(20, 100)
+	case "hertz":
+		return within(1e8, 3e9)
+	case "bytes":
+		return within(0, 8*80*1<<30) || within(0, 1e13) // memory, or what was sent
+	case "binBps":
+		return within(0, 12*12.5e9*2)
+	case "pps":
+		return within(0, 12.5e9/100)
+	case "h":
+		return within(0, 4) // 20 devices for some minutes
+	case "kwatth":
+		return within(0, 0.5)
+	case "currency:¤":
+		return within(0, 3)
+	case "s":
+		return within(-1, 60)
+	case "dateTimeFromNow":
+		age := time.Since(time.UnixMilli(int64(v)))
+		return age > -5*time.Second && age < 10*time.Minute
+	case "cps":
+		return within(0, 10)
+	case "none":
+		return within(0, 1e5)
+	case "short":
+		return within(0, 80*1<<30)
+	default:
+		return unit == "" && within(0, 1e5)
+	}
+}
