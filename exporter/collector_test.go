@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // busyHistory is one with all families of a device and its holder.
@@ -24,6 +25,8 @@ func busyHistory(t *testing.T) *history {
 	a := h.hold("c0", "p0")
 	a.AllocatedAt = h.now.Add(-time.Hour)
 	a.Consumed = []driver.Amount{{Resource: "memory", Value: 1e9}}
+	a.Conditions = []podresources.Condition{{Type: "Ready", Status: "True"}}
+	a.Network = &podresources.Network{Interface: "net1"}
 	for i := range 3 {
 		var readings []driver.Reading
 		for q := range driver.NumQuantities {

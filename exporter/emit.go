@@ -177,6 +177,14 @@ func (e emission) shares(d *DeviceSnapshot) {
 		for _, c := range s.Consumed {
 			e.gauge(famClaimConsumedCapacity, claim("resource", c.Resource), c.Value)
 		}
+		for _, c := range s.Conditions {
+			e.gauge(famClaimCondition, claim("type", c.Type, "status", c.Status), 1)
+		}
+		if n := s.Network; n != nil {
+			for _, ip := range n.Addresses() {
+				e.gauge(famClaimNetwork, claim("interface", n.Interface, "ip", ip, "hardware_address", n.HardwareAddress), 1)
+			}
+		}
 		e.holders(d, s)
 	}
 }
@@ -215,14 +223,20 @@ func (e emission) holder(h *HolderSnapshot, quantity, allocated, share familyID)
 func (e emission) infos(s *Snapshot) {
 	for i := range s.ClaimInfos {
 		c := &s.ClaimInfos[i]
-		e.gauge(famClaimInfo, e.pairs("namespace", c.Namespace, "resourceclaim_name", c.Name, "uid", c.UID), 1)
+		e.gauge(famClaimInfo, e.pairs(append([]string{"namespace", c.Namespace, "resourceclaim_name", c.Name, "uid", c.UID}, c.Labels...)...), 1)
 		if !c.AllocatedAt.IsZero() && !c.Ended {
 			e.gauge(famClaimAllocatedAt, e.pairs("namespace", c.Namespace, "resourceclaim_name", c.Name), unix(c.AllocatedAt))
 		}
 	}
 	for i := range s.PodInfos {
 		p := &s.PodInfos[i]
-		e.gauge(famPodInfo, e.pairs("namespace", p.Namespace, "pod", p.Name, "uid", p.UID), 1)
+		var meta podresources.PodMeta
+		if p.Meta != nil {
+			meta = *p.Meta
+		}
+		e.gauge(famPodInfo, e.pairs(append([]string{
+			"namespace", p.Namespace, "pod", p.Name, "uid", p.UID, "created_by_kind", meta.OwnerKind, "created_by_name", meta.OwnerName,
+		}, meta.Labels...)...), 1)
 	}
 }
 

@@ -119,7 +119,9 @@ func labelKey(t failer, f *Family, m *dto.Metric) string {
 	t.Helper()
 	var names, parts []string
 	for _, l := range m.Label {
-		names = append(names, l.GetName())
+		if !chosen(l.GetName()) {
+			names = append(names, l.GetName())
+		}
 		parts = append(parts, l.GetName()+"="+strconv.Quote(l.GetValue()))
 	}
 	if !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(f.Labels))) {
@@ -127,6 +129,11 @@ func labelKey(t failer, f *Family, m *dto.Metric) string {
 	}
 	slices.Sort(parts)
 	return strings.Join(parts, ",")
+}
+
+// chosen tells whether a label is there because a flag asks for it.
+func chosen(label string) bool {
+	return strings.HasPrefix(label, "label_") || strings.HasPrefix(label, "annotation_")
 }
 
 // series is the number of series that count for --max-series.

@@ -44,6 +44,8 @@ const (
 	famClaimAllocatedAt
 	famClaimLastActive
 	famClaimConsumedCapacity
+	famClaimCondition
+	famClaimNetwork
 	famClaimAllocated
 	famClaimShare
 	famPodInfo
@@ -182,7 +184,7 @@ func claimFamilies() map[familyID]Family {
 	return map[familyID]Family{
 		famClaimInfo: {
 			Name: "dra_claim_info", Filled: fromKubelet + ", " + fromClaims, Labels: []string{"namespace", "resourceclaim_name", "uid"},
-			Help: "A claim that holds devices of this node, or did within the retention.",
+			Help: "A claim that holds devices of this node, or did within the retention; with label_NAME as chosen by flags.",
 		},
 		famClaimDeviceInfo: {
 			Name: "dra_claim_device_info", Filled: fromKubelet + ", " + fromClaims,
@@ -201,6 +203,14 @@ func claimFamilies() map[familyID]Family {
 			Name: "dra_claim_consumed_capacity", Filled: fromClaims, Labels: append(claim, "share_id", "resource"),
 			Help: "Capacity of the device that the claim's share consumes, in the resource's base unit.",
 		},
+		famClaimCondition: {
+			Name: "dra_claim_device_condition", Filled: fromClaims, Labels: append(claim, "share_id", "type", "status"),
+			Help: "1 for the present status of each condition that the driver gives of the device in the claim's status. status: True, False, Unknown.",
+		},
+		famClaimNetwork: {
+			Name: "dra_claim_network_info", Filled: fromClaims, Labels: append(claim, "share_id", "interface", "ip", "hardware_address"),
+			Help: "The interface that a network driver gave to the claim's pod, by its name in the pod, once per IP.",
+		},
 		famClaimAllocated: allocatedFamily("dra_claim_allocated_seconds_total", "Time in which the claim held the device, whoever else did.", claim),
 		famClaimShare:     allocatedFamily("dra_claim_allocated_share_seconds_total", "Time in which the claim held the device, divided among those who held it together.", claim),
 	}
@@ -212,8 +222,9 @@ func podFamilies() map[familyID]Family {
 		famPodAllocated: allocatedFamily("dra_pod_allocated_seconds_total", "Time in which the pod held the device, whoever else did.", pod),
 		famPodShare:     allocatedFamily("dra_pod_allocated_share_seconds_total", "Time in which the pod held the device, divided among those who held it together.", pod),
 		famPodInfo: {
-			Name: "dra_pod_info", Filled: fromKubelet + ", pod log folders", Labels: []string{"namespace", "pod", "uid"},
-			Help: "A pod that holds devices of this node, or did within the retention.",
+			Name: "dra_pod_info", Filled: fromKubelet + ", Pods API or API server, pod log folders",
+			Labels: []string{"namespace", "pod", "uid", "created_by_kind", "created_by_name"},
+			Help:   "A pod that holds devices of this node, or did within the retention; with label_NAME and annotation_NAME as chosen by flags.",
 		},
 		famPodClaimInfo: {
 			Name: "dra_pod_claim_info", Filled: fromKubelet,

@@ -74,11 +74,11 @@ func fixedRank(id familyID) rank {
 	switch id {
 	case famDeviceInfo, famDeviceUp:
 		return rankVital
-	case famClaimInfo, famClaimDeviceInfo, famPodInfo, famPodClaimInfo:
+	case famClaimInfo, famClaimDeviceInfo, famClaimNetwork, famPodInfo, famPodClaimInfo:
 		return rankHolderInfo
 	case famPodAllocated, famPodShare:
 		return rankPod
-	case famClaimAllocatedAt, famClaimLastActive, famClaimConsumedCapacity, famClaimAllocated, famClaimShare:
+	case famClaimAllocatedAt, famClaimLastActive, famClaimConsumedCapacity, famClaimCondition, famClaimAllocated, famClaimShare:
 		return rankClaim
 	default:
 		return rankDevice

@@ -28,7 +28,9 @@ type key[K any] interface {
 }
 
 type name struct {
-	uid         string // the newest
+	uid         string                // the newest
+	meta        *podresources.PodMeta // of a pod; nil: unknown
+	labels      []string              // of a claim: names and values in turns
 	allocatedAt time.Time
 	seen        time.Time // the last tick at which it held a device
 	kept        time.Time // the last tick at which there was an account of it
@@ -48,8 +50,13 @@ func (n *names) observe(devices []JoinedDevice, now time.Time) {
 			if !s.AllocatedAt.IsZero() {
 				claim.allocatedAt = s.AllocatedAt
 			}
+			if s.ClaimLabels != nil {
+				claim.labels = s.ClaimLabels
+			}
 			for _, h := range s.Holders {
-				n.pods.note(h.Pod, h.UID, now)
+				if pod := n.pods.note(h.Pod, h.UID, now); h.Meta != nil {
+					pod.meta = h.Meta
+				}
 			}
 		}
 	}
@@ -124,6 +131,7 @@ type ClaimInfo struct {
 	podresources.Claim
 	UID         string
 	AllocatedAt time.Time // zero: unknown
+	Labels      []string  // the chosen ones: names and values in turns
 	Ended       bool
 }
 
@@ -131,17 +139,18 @@ type ClaimInfo struct {
 type PodInfo struct {
 	podresources.Pod
 	UID   string
+	Meta  *podresources.PodMeta // nil: unknown
 	Ended bool
 }
 
 func (n *names) snapshot(now time.Time, retention time.Duration) ([]ClaimInfo, []PodInfo) {
 	claims := make([]ClaimInfo, 0, len(n.claims.names))
 	for c, v := range n.claims.exported(now, retention) {
-		claims = append(claims, ClaimInfo{Claim: c, UID: v.uid, AllocatedAt: v.allocatedAt, Ended: !v.seen.Equal(now)})
+		claims = append(claims, ClaimInfo{Claim: c, UID: v.uid, AllocatedAt: v.allocatedAt, Labels: v.labels, Ended: !v.seen.Equal(now)})
 	}
 	pods := make([]PodInfo, 0, len(n.pods.names))
 	for p, v := range n.pods.exported(now, retention) {
-		pods = append(pods, PodInfo{Pod: p, UID: v.uid, Ended: !v.seen.Equal(now)})
+		pods = append(pods, PodInfo{Pod: p, UID: v.uid, Meta: v.meta, Ended: !v.seen.Equal(now)})
 	}
 	return claims, pods
 }

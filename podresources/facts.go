@@ -22,7 +22,7 @@ type ClaimFacts struct {
 	AllocatedAt time.Time // status.allocation.allocationTimestamp; zero: unknown
 	// PodClaimName is what the pod calls the claim that was made for it from a template.
 	PodClaimName string
-	Labels       []string // values of the chosen labels, in the order in which they were chosen
+	Labels       []string // the chosen ones: names and values in turns
 	Results      []ClaimResult
 }
 
@@ -51,6 +51,14 @@ type Network struct {
 	HardwareAddress string
 }
 
+// Addresses returns the IPs; "" alone where there is none.
+func (n *Network) Addresses() []string {
+	if len(n.IPs) == 0 {
+		return []string{""}
+	}
+	return n.IPs
+}
+
 // PodFacts is what a pod object says.
 type PodFacts struct {
 	UID string
@@ -70,8 +78,7 @@ type PodFacts struct {
 // PodMeta is what is shown of a pod beside its name.
 type PodMeta struct {
 	OwnerKind, OwnerName string   // of the controller; empty: none
-	Labels               []string // values of the chosen labels, in the order in which they were chosen
-	Annotations          []string // likewise
+	Labels               []string // the chosen labels and annotations: names, as they are shown, and values in turns
 }
 
 // PodClaim is a claim as a pod refers to it.

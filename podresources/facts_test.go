@@ -184,10 +184,14 @@ func TestNewPodFacts(t *testing.T) {
 			{ContainerName: "main", ResourceName: "example.com/nic", RequestName: "container-0-request-1"},
 		},
 	}
-	_, got, ok := NewPodFacts(&pod, &Selection{PodLabels: []string{"app", "absent"}, PodAnnotations: []string{"note", "bad"}})
+	_, got, ok := NewPodFacts(&pod, &Selection{
+		PodLabels: []Chosen{{"app", "label_app"}, {"absent", "label_absent"}}, PodAnnotations: []Chosen{{"note", "annotation_note"}, {"bad", "annotation_bad"}},
+	})
 	want := PodFacts{
 		UID: "u-1", Ended: true,
-		Meta: &PodMeta{OwnerKind: "Job", OwnerName: "train", Labels: []string{"x", ""}, Annotations: []string{strings.Repeat("x", 511), "a?"}},
+		Meta: &PodMeta{OwnerKind: "Job", OwnerName: "train", Labels: []string{
+			"label_app", "x", "label_absent", "", "annotation_note", strings.Repeat("x", 511), "annotation_bad", "a?",
+		}},
 		Containers: []PodContainer{{Name: "main", Uses: []ClaimUse{
 			{Claim: "extended-x", Request: "container-0-request-0"}, {Claim: "extended-x", Request: "container-0-request-1"},
 		}}},

@@ -9,11 +9,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Selection is which labels and annotations are kept of pods, and which labels of claims, in the order in which they
-// are shown.
+// Selection is which labels and annotations are kept of pods, and which labels of claims.
 type Selection struct {
-	PodLabels, PodAnnotations, ClaimLabels []string
+	PodLabels, PodAnnotations, ClaimLabels []Chosen
 }
+
+// Chosen is a label or an annotation that is kept: its key, and the name under which it is shown.
+type Chosen struct{ Key, Name string }
 
 // Bounds of a pod object: the API server itself takes no more than 1.5 MiB.
 const (
@@ -61,8 +63,7 @@ func running(status *corev1.PodStatus) int {
 
 func podMeta(pod *corev1.Pod, selection *Selection) *PodMeta {
 	meta := &PodMeta{
-		Labels:      Chosen(pod.Labels, selection.PodLabels),
-		Annotations: Chosen(pod.Annotations, selection.PodAnnotations),
+		Labels: append(Choose(pod.Labels, selection.PodLabels), Choose(pod.Annotations, selection.PodAnnotations)...),
 	}
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		meta.OwnerKind, meta.OwnerName = shown(owner.Kind), shown(owner.Name)
@@ -70,15 +71,11 @@ func podMeta(pod *corev1.Pod, selection *Selection) *PodMeta {
 	return meta
 }
 
-// Chosen returns the values of the named labels or annotations, in that order; empty where there is none. It returns
-// nil where none is named.
-func Chosen(values map[string]string, names []string) []string {
-	if len(names) == 0 {
-		return nil
-	}
-	out := make([]string, len(names))
-	for i, name := range names {
-		out[i] = shown(values[name])
+// Choose returns the chosen labels or annotations as names and values in turns; a value is empty where there is none.
+func Choose(values map[string]string, chosen []Chosen) []string {
+	var out []string
+	for _, c := range chosen {
+		out = append(out, c.Name, shown(values[c.Key]))
 	}
 	return out
 }

@@ -56,7 +56,7 @@ type Allocation struct {
 	Admin       bool // adminAccess: owns nothing (KEP-5018)
 	Consumed    []driver.Amount
 	AllocatedAt time.Time
-	ClaimLabels []string    // values of the chosen labels of the claim, in the order in which they were chosen
+	ClaimLabels []string    // chosen labels of the claim: names and values in turns
 	Conditions  []Condition // what the driver says of the device in the claim's status (KEP-4817), by type
 	Network     *Network    // nil: unknown
 

@@ -34,7 +34,7 @@ func newPodsTest(t *testing.T) *podsTest {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Stop)
-	if p.client, err = podresources.NewPodsClient(p.socket, podresources.Selection{PodLabels: []string{"app"}}, time.Now); err != nil {
+	if p.client, err = podresources.NewPodsClient(p.socket, podresources.Selection{PodLabels: []podresources.Chosen{{Key: "app", Name: "label_app"}}}, time.Now); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.client.Close() })
@@ -84,7 +84,7 @@ func TestPodsFollowed(t *testing.T) {
 	p.follow(t)
 	name := func(pod string) podresources.Pod { return podresources.Pod{Namespace: "ns", Name: pod} }
 	eventually(t, "synced", func() bool { return p.synced.Load() == 1 })
-	if facts, ok := p.set.Get(name("a")); !ok || facts.UID != "1" || facts.Meta.Labels[0] != "x" || facts.Running != 1 {
+	if facts, ok := p.set.Get(name("a")); !ok || facts.UID != "1" || facts.Meta.Labels[1] != "x" || facts.Running != 1 {
 		t.Errorf("a: %+v, %v", facts, ok)
 	}
 	hints := p.hints.Load()

@@ -39,7 +39,10 @@ type options struct {
 	cdi           []string
 	kube          string
 	kubeconfig    string
-	selection     podresources.Selection
+	podLabels     []string
+	podNotes      []string
+	claimLabels   []string
+	selection     podresources.Selection // of these
 	inventoryFile string
 	scrapeConfig  string
 	enabled       map[string]*bool
@@ -108,9 +111,9 @@ func (o *options) addNodeFlags(app *kingpin.Application) {
 	app.Flag("path.cdi", "Folder of CDI specs (repeatable).").Default("/etc/cdi", "/var/run/cdi").StringsVar(&o.cdi)
 	app.Flag("kube", "Use of the API server: auto (in a cluster, or given a kubeconfig) or off.").Default("auto").EnumVar(&o.kube, "auto", "off")
 	app.Flag("kubeconfig", "Kubeconfig of the API server; default: the service account's.").StringVar(&o.kubeconfig)
-	app.Flag("pod-label", "Label of pods to show in dra_pod_info, as label_NAME (repeatable).").StringsVar(&o.selection.PodLabels)
-	app.Flag("pod-annotation", "Annotation of pods to show in dra_pod_info, as annotation_NAME (repeatable).").StringsVar(&o.selection.PodAnnotations)
-	app.Flag("claim-label", "Label of claims to show in dra_claim_info, as label_NAME (repeatable).").StringsVar(&o.selection.ClaimLabels)
+	app.Flag("pod-label", "Label of pods to show in dra_pod_info, as label_NAME (repeatable).").StringsVar(&o.podLabels)
+	app.Flag("pod-annotation", "Annotation of pods to show in dra_pod_info, as annotation_NAME (repeatable).").StringsVar(&o.podNotes)
+	app.Flag("claim-label", "Label of claims to show in dra_claim_info, as label_NAME (repeatable).").StringsVar(&o.claimLabels)
 	app.Flag("inventory.file", "ResourceSlices, and ResourceClaims, as kubectl get -o yaml prints them, in place of the API server's slices.").StringVar(&o.inventoryFile)
 }
 
@@ -141,6 +144,9 @@ func (o *options) check() error {
 	if err := web.Validate(*o.web.WebConfigFile); err != nil {
 		return badFlag("web.config.file", err)
 	}
+	if err := o.choose(); err != nil {
+		return err
+	}
 	o.node = nodeName(o.node)
 	if o.socket == "" {
 		o.socket = filepath.Join(o.kubeletRoot, "pod-resources", "kubelet.sock")
@@ -153,3 +159,37 @@ func (o *options) check() error {
 
 // minInterval keeps the regular calls below what the kubelet is to be asked at most (3 a second).
 const minInterval = 500 * time.Millisecond
+
+// choose names the chosen labels and annotations as they are shown.
+func (o *options) choose() error {
+	for _, of := range []struct {
+		flag, prefix string
+		keys         []string
+		to           *[]podresources.Chosen
+	}{
+		{"pod-label", "label_", o.podLabels, &o.selection.PodLabels},
+		{"pod-annotation", "annotation_", o.podNotes, &o.selection.PodAnnotations},
+		{"claim-label", "label_", o.claimLabels, &o.selection.ClaimLabels},
+	} {
+		seen := map[string]string{}
+		for _, key := range of.keys {
+			name := of.prefix + labelName(key)
+			if before, twice := seen[name]; twice || key == "" {
+				return badFlag(of.flag, fmt.Errorf("%q would be shown as %s, as is %q", key, name, before))
+			}
+			seen[name] = key
+			*of.to = append(*of.to, podresources.Chosen{Key: key, Name: name})
+		}
+	}
+	return nil
+}
+
+// labelName makes a part of a Prometheus label's name of a key, as kube-state-metrics does.
+func labelName(key string) string {
+	return strings.Map(func(r rune) rune {
+		if (r|0x20 >= 'a' && r|0x20 <= 'z') || (r >= '0' && r <= '9') {
+			return r
+		}
+		return '_'
+	}, key)
+}

@@ -125,7 +125,7 @@ type result struct {
 }
 
 // parseClaim returns one claim's facts, with the values of those labels; false: it is malformed as a whole.
-func parseClaim(raw json.RawMessage, labels []string, rejected tally) (podresources.Claim, podresources.ClaimFacts, bool) {
+func parseClaim(raw json.RawMessage, labels []podresources.Chosen, rejected tally) (podresources.Claim, podresources.ClaimFacts, bool) {
 	var object claimObject
 	if json.Unmarshal(raw, &object) != nil {
 		return podresources.Claim{}, podresources.ClaimFacts{}, false
@@ -135,7 +135,7 @@ func parseClaim(raw json.RawMessage, labels []string, rejected tally) (podresour
 	if !manifest.ValidName(meta.Name) || !manifest.ValidName(meta.Namespace) || !optional(meta.UID) {
 		return claim, podresources.ClaimFacts{}, false
 	}
-	facts := podresources.ClaimFacts{UID: meta.UID, Labels: podresources.Chosen(meta.Labels, labels)}
+	facts := podresources.ClaimFacts{UID: meta.UID, Labels: podresources.Choose(meta.Labels, labels)}
 	if name := meta.Annotations[podClaimAnnotation]; manifest.ValidName(name) {
 		facts.PodClaimName = name
 	}

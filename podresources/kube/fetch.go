@@ -46,7 +46,7 @@ const (
 type claimSet struct {
 	api      API
 	versions *negotiator
-	labels   []string
+	labels   []podresources.Chosen
 	jitter   func() float64
 	report   func(took time.Duration, err error)
 	now      func() time.Time

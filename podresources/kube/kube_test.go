@@ -42,7 +42,9 @@ func newCluster(t *testing.T) *cluster {
 	}
 	c.node = NewNode(Config{
 		API: client, Name: "node1", Pods: &c.pods, Report: c.report, Now: time.Now, Jitter: func() float64 { return 0 },
-		Selection: podresources.Selection{ClaimLabels: []string{"team"}, PodLabels: []string{"app"}},
+		Selection: podresources.Selection{
+			ClaimLabels: []podresources.Chosen{{Key: "team", Name: "label_team"}}, PodLabels: []podresources.Chosen{{Key: "app", Name: "label_app"}},
+		},
 	})
 	t.Cleanup(func() {
 		client.rest.Client.CloseIdleConnections()
@@ -369,7 +371,7 @@ func TestClaims(t *testing.T) {
 		want := map[podresources.Claim]podresources.ClaimFacts{}
 		for claim, device := range map[string]string{"c1": "a", "c2": "b"} {
 			want[podresources.Claim{Namespace: "ns", Name: claim}] = podresources.ClaimFacts{
-				UID: "uid-" + claim, Labels: []string{"red"}, Results: []podresources.ClaimResult{{
+				UID: "uid-" + claim, Labels: []string{"label_team", "red"}, Results: []podresources.ClaimResult{{
 					Device: driver.ID{Driver: "d.test", Pool: "p", Device: device}, Request: "r", DeviceClass: "class", Admin: true,
 				}},
 			}
@@ -498,7 +500,7 @@ func TestPodsFollowed(t *testing.T) {
 		synctest.Wait()
 		pod := func(name string) podresources.Pod { return podresources.Pod{Namespace: "ns", Name: name} }
 		facts := func(name string, ended bool) podresources.PodFacts {
-			return podresources.PodFacts{UID: "uid-" + name, Ended: ended, Meta: &podresources.PodMeta{Labels: []string{"trainer"}}}
+			return podresources.PodFacts{UID: "uid-" + name, Ended: ended, Meta: &podresources.PodMeta{Labels: []string{"label_app", "trainer"}}}
 		}
 		if diff := cmp.Diff(map[podresources.Pod]podresources.PodFacts{pod("mine"): facts("mine", false)}, c.pods.All()); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)

@@ -54,7 +54,8 @@ func addStatuses(results []podresources.ClaimResult, raw []json.RawMessage, reje
 		}
 		results[i].Conditions = s.conditions()
 		if n := s.NetworkData; n != nil {
-			results[i].Network = &podresources.Network{Interface: n.InterfaceName, IPs: n.IPs, HardwareAddress: n.HardwareAddress}
+			slices.Sort(n.IPs)
+			results[i].Network = &podresources.Network{Interface: n.InterfaceName, IPs: slices.Compact(n.IPs), HardwareAddress: n.HardwareAddress}
 		}
 	}
 }
