@@ -204,6 +204,9 @@ func (d *device) integrate(c *counter, last, next driver.Reading) {
 // those who held the device in that time. What accrued while nobody did, or somebody whose account is gone, is nobody's.
 // What reaches back before the settled time was accounted for (from another source, or by an integral): that part is left
 // out.
+//
+// The last piece of the span gets what the others leave, so that the pieces sum to the amount. Their lengths need not sum to the
+// span's: dates that come from files have the wall clock alone, all others have the monotonic one too, and the two drift.
 func (d *device) distribute(c *counter, amount float64, from, to time.Time) {
 	if from.Before(c.settled) {
 		whole := to.Sub(from)
@@ -219,11 +222,13 @@ func (d *device) distribute(c *counter, amount float64, from, to time.Time) {
 		return
 	}
 	span, basis := float64(to.Sub(from)), basisOf(c.key.quantity)
+	end, left := to, amount
 	d.timeline.each(from, to, func(s *segment, from, to time.Time) {
-		here := amount
-		if span > 0 {
-			here = amount * (float64(to.Sub(from)) / span)
+		here := left
+		if to.Before(end) {
+			here = min(left, max(0, amount*(float64(to.Sub(from))/span)))
 		}
+		left -= here
 		if len(s.claims) == 0 || s.forgotten() {
 			d.nobody.charge(c, here)
 			return
