@@ -1,0 +1,232 @@
+// Package invariant holds what the exporter says, snapshot by snapshot, to what must be true whatever the node does: parts sum to
+// wholes, counters never fall, admin access owns nothing, and what ended holders used is not lost.
+package invariant
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter"
+)
+
+// settled is how long after a holder's end its counters may still rise: the readings of its last moments come later.
+const settled = 30 * time.Second
+
+// Checker checks the snapshots of one run of the exporter in their order. Conservation is checked of whole sums, so the run is to
+// be shorter than the exporter's retention; nothing may be lost then. The zero value is ready.
+type Checker struct {
+	counters map[series]float64
+	final    map[series]float64 // of holders that ended long enough ago
+	held     map[holder]bool    // that were seen
+	time     time.Time
+	compared int
+}
+
+// series is one counter.
+type series struct {
+	of        string // device, unattributed, claim or pod
+	namespace string
+	name      string
+	amount
+}
+
+// amount is a quantity of a device.
+type amount struct {
+	id       driver.ID
+	quantity string
+	labels   string
+}
+
+type holder struct {
+	of, namespace, name string
+	id                  driver.ID
+}
+
+// Compared returns how many sums were compared so far: a check of nothing proves nothing.
+func (c *Checker) Compared() int { return c.compared }
+
+// Check returns what is wrong with the next snapshot. One that is not newer than the last is passed over.
+func (c *Checker) Check(r *exporter.Report) []error {
+	if !r.Time.After(c.time) {
+		return nil
+	}
+	c.time = r.Time
+	compared, wrong := Conserved(r)
+	c.compared += compared
+	wrong = append(wrong, adminOwnsNothing(r)...)
+	now := countersOf(r)
+	for s, before := range c.counters {
+		after, ok := now[s]
+		switch {
+		case !ok && (s.of == "claim" || s.of == "pod"):
+			wrong = append(wrong, fmt.Errorf("%+v is lost; it was %v", s, before))
+		case ok && after < before:
+			wrong = append(wrong, fmt.Errorf("%+v falls from %v to %v", s, before, after))
+		}
+	}
+	if c.counters == nil {
+		c.counters, c.held, c.final = map[series]float64{}, map[holder]bool{}, map[series]float64{}
+	}
+	maps.Copy(c.counters, now)
+	return append(wrong, c.ended(r)...)
+}
+
+// ended checks that every holder that was ever seen is still there, and that those of the past stay what they were.
+func (c *Checker) ended(r *exporter.Report) []error {
+	var wrong []error
+	seen := map[holder]bool{}
+	for of, rows := range map[string][]exporter.HolderReport{"claim": r.Claims, "pod": r.Pods} {
+		for i := range rows {
+			row := &rows[i]
+			h := holder{of, row.Namespace, row.Name, row.ID}
+			seen[h], c.held[h] = true, true
+			past := row.Ended != nil && r.Time.Sub(*row.Ended) > settled
+			for s, value := range holderCounters(of, row) {
+				if before, was := c.final[s]; was && past && value != before {
+					wrong = append(wrong, fmt.Errorf("%+v changes from %v to %v after its end", s, before, value))
+				}
+				delete(c.final, s)
+				if past {
+					c.final[s] = value
+				}
+			}
+		}
+	}
+	for h := range c.held {
+		if !seen[h] {
+			wrong = append(wrong, fmt.Errorf("%+v is lost", h))
+		}
+	}
+	return wrong
+}
+
+// Conserved checks that what a device did is what its claims did and what was left over, that pods did what claims did, and the same
+// of the time in which the device was held. It returns how many sums it compared.
+func Conserved(r *exporter.Report) (int, []error) {
+	devices, claims, pods, nobody := map[amount]float64{}, map[amount]float64{}, map[amount]float64{}, map[amount]float64{}
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		add(devices, d.ID, d.Values)
+		add(nobody, d.ID, d.Unattributed)
+		devices[amount{id: d.ID, quantity: held}] = d.AllocatedSeconds
+	}
+	addHolders(claims, r.Claims)
+	addHolders(pods, r.Pods)
+	compared, wrong := 0, []error(nil)
+	for a, whole := range devices {
+		if a.quantity != held && !additive(a.quantity) {
+			continue
+		}
+		compared++
+		if parts := claims[a] + nobody[a]; !near(whole, parts) {
+			wrong = append(wrong, fmt.Errorf("%+v: the device has %v, its claims and nobody %v", a, whole, parts))
+		}
+		if !near(claims[a], pods[a]) {
+			wrong = append(wrong, fmt.Errorf("%+v: the claims have %v, the pods %v", a, claims[a], pods[a]))
+		}
+	}
+	return compared, wrong
+}
+
+// held stands for the time in which a device was held, which sharers divide.
+const held = "held"
+
+func add(to map[amount]float64, id driver.ID, values []exporter.ValueReport) {
+	for i := range values {
+		to[amountOf(id, &values[i])] += values[i].Value
+	}
+}
+
+func addHolders(to map[amount]float64, rows []exporter.HolderReport) {
+	for i := range rows {
+		add(to, rows[i].ID, rows[i].Values)
+		to[amount{id: rows[i].ID, quantity: held}] += rows[i].ShareSeconds
+	}
+}
+
+func amountOf(id driver.ID, v *exporter.ValueReport) amount {
+	labels, err := json.Marshal(v.Labels) // Sorted.
+	if err != nil {
+		labels = nil // A map of strings has no errors.
+	}
+	return amount{id, v.Quantity, string(labels)}
+}
+
+// adminOwnsNothing checks that admin access has no part of any device.
+func adminOwnsNothing(r *exporter.Report) []error {
+	var wrong []error
+	for i := range r.Devices {
+		sum, owners := 0.0, 0
+		for _, s := range r.Devices[i].Shares {
+			if s.Admin && s.Weight != 0 {
+				wrong = append(wrong, fmt.Errorf("%v: the admin access of %s/%s has weight %v", r.Devices[i].ID, s.Namespace, s.Claim, s.Weight))
+			}
+			if !s.Admin {
+				sum += s.Weight
+				owners++
+			}
+		}
+		if owners > 0 && !near(sum, 1) {
+			wrong = append(wrong, fmt.Errorf("%v: the weights sum to %v", r.Devices[i].ID, sum))
+		}
+	}
+	return wrong
+}
+
+// countersOf returns all that must never fall.
+func countersOf(r *exporter.Report) map[series]float64 {
+	out := map[series]float64{}
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		addCounters(out, series{of: "device"}, d.ID, d.Values)
+		addCounters(out, series{of: "unattributed"}, d.ID, d.Unattributed)
+		out[series{of: "device", amount: amount{id: d.ID, quantity: held}}] = d.AllocatedSeconds
+	}
+	for i := range r.Claims {
+		maps.Copy(out, holderCounters("claim", &r.Claims[i]))
+	}
+	for i := range r.Pods {
+		maps.Copy(out, holderCounters("pod", &r.Pods[i]))
+	}
+	return out
+}
+
+func holderCounters(of string, h *exporter.HolderReport) map[series]float64 {
+	out := map[series]float64{}
+	s := series{of: of, namespace: h.Namespace, name: h.Name}
+	addCounters(out, s, h.ID, h.Values)
+	s.amount = amount{id: h.ID, quantity: "allocated"}
+	out[s] = h.AllocatedSeconds
+	s.quantity = held
+	out[s] = h.ShareSeconds
+	return out
+}
+
+func addCounters(to map[series]float64, s series, id driver.ID, values []exporter.ValueReport) {
+	for i := range values {
+		if spec(values[i].Quantity).Type == driver.Counter {
+			s.amount = amountOf(id, &values[i])
+			to[s] = values[i].Value
+		}
+	}
+}
+
+func additive(quantity string) bool { return spec(quantity).Sharing == driver.Additive }
+
+// spec returns what the catalogue says of a quantity.
+func spec(name string) driver.Spec {
+	for q := range driver.NumQuantities {
+		if q.String() == name {
+			return q.Spec()
+		}
+	}
+	return driver.Spec{}
+}
+
+func near(a, b float64) bool {
+	return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b), 1e-9)
+}
