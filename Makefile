@@ -22,6 +22,7 @@ modules := $(sort $(patsubst ./%,%,$(patsubst %/,%,$(dir $(shell find . -name go
 code_modules := $(filter-out test/tools test/tools/%,$(modules))
 system_modules := $(filter test/e2e test/accuracy test/cluster test/dashboards,$(code_modules))
 unit_modules := $(filter-out $(system_modules),$(code_modules))
+-include test/cluster/cluster.mk
 
 # $(call each,modules,command): runs the command in every module, all of them even when one fails.
 define each
@@ -85,11 +86,12 @@ test-e2e: deps build $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) ## run the syst
 accuracy: build $(PROMETHEUS) ## print how far the figures of short pods are from the truth
 	@$(call system_tests,test/accuracy,-v)
 
-# $(call system_tests,modules,flags): -count=1, since go's cache of results can't see the programs change.
+# $(call system_tests,modules,flags): -count=1, since go's cache of results can't see the programs change; -p=1, since they
+# measure and wait, and have the machine to themselves.
 define system_tests
 [ -n "$(1)" ] || { echo "there is no module of system tests to run" >&2; exit 1; }
 export DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
-$(call each,$(1),go test -count=1 -timeout=20m $(2) ./...)
+$(call each,$(1),go test -count=1 -p=1 -timeout=20m $(2) ./...)
 endef
 
 BENCH ?= .

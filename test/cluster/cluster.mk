@@ -1,0 +1,28 @@
+# A real Kubernetes of one node, for tests and for people. The module that builds it has no code of ours but its main program, and
+# takes minutes to compile: it is left to "cluster build", which keeps the result in the user's cache.
+
+code_modules := $(filter-out test/cluster/kube,$(code_modules))
+unit_modules := $(filter-out test/cluster/kube,$(unit_modules))
+
+cluster := bin/cluster
+.PHONY: cluster-program
+cluster-program:
+	@mkdir -p bin
+	go build -C test/cluster -o '$(CURDIR)/$(cluster)' ./cmd/cluster
+
+# Before the tests, whose time limit it would use up.
+.PHONY: cluster-build
+cluster-build: cluster-program
+	@cd test/cluster && '$(CURDIR)/$(cluster)' build
+
+.PHONY: cluster-up
+cluster-up: cluster-program ## start a real Kubernetes of one node, in seconds once it is built
+	@cd test/cluster && '$(CURDIR)/$(cluster)' up
+
+.PHONY: cluster-down
+cluster-down: cluster-program ## stop it
+	@$(cluster) down
+
+.PHONY: cluster-kubectl
+cluster-kubectl: cluster-program ## run kubectl there: ARGS='get pods -A'
+	@$(cluster) kubectl -- $(ARGS)

@@ -1,0 +1,115 @@
+// Cluster starts and stops the Kubernetes of package cluster for people:
+//
+//	cluster up        start it; it stays until "down"
+//	cluster down      stop it
+//	cluster kubectl   run kubectl as its administrator
+//	cluster build     compile Kubernetes into the cache, where it is not there yet
+//
+// The other commands are those of its processes.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/dra-exporter/dra-exporter/test/cluster"
+	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
+	"github.com/dra-exporter/dra-exporter/test/cluster/node"
+)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:])
+	cancel()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() > 0 {
+		os.Exit(exit.ExitCode())
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cluster:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return errors.New("usage: cluster up|down|kubectl|build")
+	}
+	flags := flag.NewFlagSet(args[0], flag.ExitOnError)
+	dir := flags.String("dir", filepath.Join(os.TempDir(), "dra-cluster"), "the folder of the cluster's files")
+	var c node.Config
+	if args[0] == "node" {
+		flags.StringVar(&c.Program, "kube", "", "the program of Kubernetes")
+		flags.BoolVar(&c.Rootless, "rootless", false, "in a user namespace")
+		flags.BoolVar(&c.Persistent, "persistent", false, "stay when the standard input ends")
+	}
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	switch args[0] {
+	case "up":
+		return up(ctx, *dir)
+	case "down":
+		return cluster.Down(*dir)
+	case "kubectl":
+		return kubectl(ctx, *dir, flags.Args())
+	case "build":
+		_, err := cluster.Build(ctx, os.Stderr)
+		return err
+	case "node":
+		c.Dir, c.Self = *dir, os.Args[0]
+		return node.Run(ctx, os.Stdin, os.Stdout, c)
+	case "driver":
+		return driver(ctx, *dir)
+	}
+	return fmt.Errorf("unknown command %q", args[0])
+}
+
+func up(ctx context.Context, dir string) error {
+	c, err := cluster.Start(ctx, cluster.Options{Dir: dir, Log: os.Stderr, Persistent: true})
+	if err != nil {
+		return err
+	}
+	fmt.Printf("The cluster is ready. Its kubelet's root is %s; its logs are in %s.\n", c.KubeletRoot(), filepath.Join(c.Dir(), "log"))
+	return nil
+}
+
+func kubectl(ctx context.Context, dir string, args []string) error {
+	c, err := cluster.Attach(dir)
+	if err != nil {
+		return err
+	}
+	cmd := c.KubectlCommand(ctx, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return cmd.Run()
+}
+
+func driver(ctx context.Context, dir string) error {
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	return gpudriver.Run(ctx, gpudriver.Config{
+		Node:        node.Name,
+		KubeletRoot: filepath.Join(dir, "kubelet"),
+		CDIFolder:   filepath.Join(dir, "cdi"),
+		Journal:     filepath.Join(dir, "journal.jsonl"),
+		Client:      client,
+		Log:         slog.New(slog.NewTextHandler(io.Writer(os.Stderr), nil)),
+	})
+}

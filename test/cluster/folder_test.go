@@ -1,0 +1,76 @@
+package cluster
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// A new cluster removes what killed ones have left, and leaves alone those that live.
+func TestSweep(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	live, err := newFolder("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed, err := newFolder("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []*folder{live, killed} {
+		if err := f.setPID(os.Getpid()); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(f.path, "etcd", "member"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := killed.lock.Close(); err != nil { // As the kernel does.
+		t.Fatal(err)
+	}
+	next, err := newFolder("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(killed.path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the folder of the killed cluster is there: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(live.path, "etcd", "member")); err != nil {
+		t.Errorf("the folder of the cluster that lives has lost its files: %v", err)
+	}
+	for _, f := range []*folder{live, next} {
+		if err := f.remove(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A folder is for one cluster at a time.
+func TestFolderIsTaken(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "c")
+	if len(path) > longestDir {
+		var err error
+		if path, err = os.MkdirTemp("", "c"); err != nil { //nolint:usetesting // the path of t.TempDir is too long for sockets
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(path) })
+	}
+	first, err := newFolder(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := newFolder(path); err == nil {
+		t.Error("a second cluster gets the folder too")
+	}
+	if err := first.remove(); err != nil {
+		t.Fatal(err)
+	}
+	second, err := newFolder(path)
+	if err != nil {
+		t.Fatalf("the folder is not free again: %v", err)
+	}
+	if err := second.remove(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,95 @@
+package gpudriver
+
+import (
+	"fmt"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
+	"k8s.io/utils/ptr"
+)
+
+// The devices of a node, by their attribute "type": gpu-0 to gpu-15 belong to one claim at a time, shared-0 to shared-2 to many, who
+// consume their memory. cut-0 is a GPU that is given as a whole or as four partitions. Nothing is scheduled to worn-0, which
+// has a taint.
+const (
+	exclusiveDevices = 16
+	sharedDevices    = 3
+	partitions       = 4
+
+	typeGPU       = "gpu"
+	typeShared    = "shared"
+	typeCut       = "cut"
+	typePartition = "partition"
+)
+
+// Taint is the key of worn-0's taint, "true" its value.
+const Taint = Name + "/worn"
+
+// resourceSlices returns the node's ResourceSlices: what partitions share counts in a slice of its own.
+func resourceSlices() []resourceslice.Slice {
+	var all []resourceapi.Device
+	for i := range exclusiveDevices {
+		all = append(all, device(typeGPU, i, 0))
+	}
+	for i := range sharedDevices {
+		d := device(typeShared, i, 1)
+		d.AllowMultipleAllocations = ptr.To(true)
+		memory := d.Capacity["memory"]
+		memory.RequestPolicy = &resourceapi.CapacityRequestPolicy{
+			Default:    ptr.To(resource.MustParse("10Gi")),
+			ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: ptr.To(resource.MustParse("10Gi")), Step: ptr.To(resource.MustParse("10Gi"))},
+		}
+		d.Capacity["memory"] = memory
+		all = append(all, d)
+	}
+	worn := device("worn", 0, 3)
+	worn.Taints = []resourceapi.DeviceTaint{{Key: Taint, Value: "true", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
+	return []resourceslice.Slice{{Devices: append(append(all, cut()...), worn)}, {SharedCounters: counters()}}
+}
+
+func device(kind string, index, family int) resourceapi.Device {
+	return resourceapi.Device{
+		Name: fmt.Sprintf("%s-%d", kind, index),
+		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
+			"type":          {StringValue: ptr.To(kind)},
+			"index":         {IntValue: ptr.To(int64(index))},
+			"uuid":          {StringValue: ptr.To(fmt.Sprintf("GPU-%08x-0000-4000-8000-%012d", 0xaaaaaaaa+0x11111111*family, index))},
+			"model":         {StringValue: ptr.To("LATEST-GPU-MODEL")},
+			"driverVersion": {VersionValue: ptr.To("1.0.0")},
+		},
+		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: resource.MustParse("80Gi")}},
+	}
+}
+
+// cut returns cut-0 and its partitions, which carry the UUID of the whole (KEP-4815).
+func cut() []resourceapi.Device {
+	whole := device(typeCut, 0, 2)
+	whole.ConsumesCounters = consumes(partitions)
+	all := []resourceapi.Device{whole}
+	for i := range partitions {
+		d := device(typeCut, 0, 2)
+		d.Name = fmt.Sprintf("%s-partition-%d", whole.Name, i)
+		d.Attributes["type"] = resourceapi.DeviceAttribute{StringValue: ptr.To(typePartition)}
+		d.Attributes["partition"] = resourceapi.DeviceAttribute{IntValue: ptr.To(int64(i))}
+		d.Capacity["memory"] = resourceapi.DeviceCapacity{Value: resource.MustParse("20Gi")}
+		d.ConsumesCounters = consumes(1)
+		all = append(all, d)
+	}
+	return all
+}
+
+// counterSet is the name of what cut-0 and its partitions share.
+const counterSet = "cut-0-counters"
+
+func counters() []resourceapi.CounterSet {
+	return []resourceapi.CounterSet{{Name: counterSet, Counters: quarters(partitions)}}
+}
+
+func consumes(n int64) []resourceapi.DeviceCounterConsumption {
+	return []resourceapi.DeviceCounterConsumption{{CounterSet: counterSet, Counters: quarters(n)}}
+}
+
+func quarters(n int64) map[string]resourceapi.Counter {
+	return map[string]resourceapi.Counter{"quarters": {Value: *resource.NewQuantity(n, resource.DecimalSI)}}
+}

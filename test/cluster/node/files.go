@@ -1,0 +1,114 @@
+package node
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"os"
+
+	"sigs.k8s.io/yaml"
+)
+
+// adminToken is no secret: the API server listens in a network namespace of its own.
+const adminToken = "admin"
+
+// object is a part of a YAML document.
+type object = map[string]any
+
+// writeFiles writes what the components read. They work in an empty folder: a kubelet whose runtime names no log of a container
+// that is removed deletes *.* where it works (removeContainerLog in pkg/kubelet/kuberuntime).
+func (n *node) writeFiles() error {
+	for _, folder := range []string{"log", "cdi", "pods", "kubelet", "certs", "empty"} {
+		if err := os.MkdirAll(n.path(folder), 0o755); err != nil {
+			return fmt.Errorf("make a folder of the cluster: %w", err)
+		}
+	}
+	key, err := newKey()
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{
+		"service-account.key": key,
+		"tokens.csv":          []byte(adminToken + ",admin,admin,system:masters\n"),
+	}
+	for name, content := range map[string]object{
+		"kubeconfig":     kubeconfig(),
+		"scheduler.yaml": n.schedulerConfig(),
+		"kubelet.yaml":   n.kubeletConfig(),
+	} {
+		if files[name], err = yaml.Marshal(content); err != nil {
+			return fmt.Errorf("encode %s: %w", name, err)
+		}
+	}
+	for name, content := range files {
+		if err := os.WriteFile(n.path(name), content, 0o600); err != nil {
+			return fmt.Errorf("write a file of the cluster: %w", err)
+		}
+	}
+	return nil
+}
+
+// newKey returns a key in PEM to sign the tokens of ServiceAccounts with.
+func newKey() ([]byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make the key of ServiceAccounts: %w", err)
+	}
+	der, err := x509.MarshalECPrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode the key of ServiceAccounts: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), nil
+}
+
+func kubeconfig() object {
+	return object{
+		"apiVersion":      "v1",
+		"kind":            "Config",
+		"current-context": "cluster",
+		"clusters":        []object{{"name": "cluster", "cluster": object{"server": serverURL, "insecure-skip-tls-verify": true}}},
+		"users":           []object{{"name": "admin", "user": object{"token": adminToken}}},
+		"contexts":        []object{{"name": "cluster", "context": object{"cluster": "cluster", "user": "admin"}}},
+	}
+}
+
+// schedulerConfig raises the client's rates: at the default ones, 100 pods take more than a minute.
+func (n *node) schedulerConfig() object {
+	return object{
+		"apiVersion":       "kubescheduler.config.k8s.io/v1",
+		"kind":             "KubeSchedulerConfiguration",
+		"leaderElection":   object{"leaderElect": false},
+		"clientConnection": object{"kubeconfig": n.path("kubeconfig"), "qps": 500, "burst": 1000},
+	}
+}
+
+func (n *node) kubeletConfig() object {
+	config := object{
+		"apiVersion":               "kubelet.config.k8s.io/v1beta1",
+		"kind":                     "KubeletConfiguration",
+		"containerRuntimeEndpoint": "unix://" + n.path("cri.sock"),
+		"podLogsDir":               n.path("pods"),
+		"address":                  Address,
+		"authentication":           object{"anonymous": object{"enabled": true}, "webhook": object{"enabled": false}},
+		"authorization":            object{"mode": "AlwaysAllow"},
+		"cgroupDriver":             "cgroupfs",
+		"cgroupsPerQOS":            false,
+		"enforceNodeAllocatable":   []string{},
+		"failCgroupV1":             false,
+		"failSwapOn":               false,
+		"makeIPTablesUtilChains":   false,
+		"resolvConf":               "",
+		"syncFrequency":            "1s",
+		"evictionHard":             object{"memory.available": "1Mi"},
+		"kubeAPIQPS":               500,
+		"kubeAPIBurst":             1000,
+		"maxPods":                  250,
+	}
+	if n.Rootless {
+		config["featureGates"] = object{"KubeletInUserNamespace": true}
+	}
+	return config
+}

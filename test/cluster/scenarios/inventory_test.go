@@ -1,0 +1,103 @@
+package scenarios
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	resourcelisters "k8s.io/client-go/listers/resource/v1"
+	"k8s.io/client-go/tools/cache"
+)
+
+// inventoryFile is the file that --inventory.file names, kept up with the API as an operator's job would do.
+type inventoryFile struct {
+	path   string
+	slices resourcelisters.ResourceSliceLister
+	claims resourcelisters.ResourceClaimLister
+}
+
+// startInventory writes the cluster's slices and claims, and again whenever they change, until the test ends.
+func startInventory(t *testing.T, client kubernetes.Interface, path string) string {
+	t.Helper()
+	factory := informers.NewSharedInformerFactory(client, 0)
+	api := factory.Resource().V1()
+	f := &inventoryFile{path: path, slices: api.ResourceSlices().Lister(), claims: api.ResourceClaims().Lister()}
+	changed := make(chan struct{}, 1)
+	notice := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	for _, informer := range []cache.SharedIndexInformer{api.ResourceSlices().Informer(), api.ResourceClaims().Informer()} {
+		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { notice() }, UpdateFunc: func(any, any) { notice() }, DeleteFunc: func(any) { notice() },
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	factory.StartWithContext(ctx)
+	factory.WaitForCacheSync(ctx.Done())
+	if err := f.write(); err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() { f.follow(ctx, t, changed) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		factory.Shutdown()
+	})
+	return path
+}
+
+// follow writes the file when something has changed, at most every 50 ms.
+func (f *inventoryFile) follow(ctx context.Context, t *testing.T, changed <-chan struct{}) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+		if err := f.write(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (f *inventoryFile) write() error {
+	slices, err := f.slices.List(labels.Everything())
+	claims, claimsErr := f.claims.List(labels.Everything())
+	if err := errors.Join(err, claimsErr); err != nil {
+		return err
+	}
+	var items []any
+	for _, s := range slices {
+		s = s.DeepCopy()
+		s.APIVersion, s.Kind = resourceapi.SchemeGroupVersion.String(), "ResourceSlice"
+		items = append(items, s)
+	}
+	for _, c := range claims {
+		c = c.DeepCopy()
+		c.APIVersion, c.Kind = resourceapi.SchemeGroupVersion.String(), "ResourceClaim"
+		items = append(items, c)
+	}
+	content, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(f.path+".tmp", content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(f.path+".tmp", f.path)
+}

@@ -1,0 +1,130 @@
+package scenarios
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
+)
+
+// A pod that completes gives its device back, though nobody deletes it, and what it used stays.
+func testCompleted(t *testing.T, w *world) {
+	n := w.namespace(t, "completed")
+	n.claim("job", request("gpu", gpudriver.ClassGPU))
+	n.pod("job", once(podSpec("job", "sleep", "4s")))
+	n.phase("job", corev1.PodRunning)
+	holds, _ := n.agree(1)
+	n.phase("job", corev1.PodSucceeded)
+	n.agree(0)
+	n.ended("job", holds[0].Device, 4*time.Second)
+}
+
+// A pod that is deleted holds its device until it is gone.
+func testDeletedGracefully(t *testing.T, w *world) {
+	n := w.namespace(t, "deleted")
+	n.claim("one", request("gpu", gpudriver.ClassGPU))
+	n.pod("user", podSpec("one"))
+	n.running(1)
+	holds, _ := n.agree(1)
+	n.remove("user", 2)
+	n.agree(0)
+	n.ended("one", holds[0].Device, 0)
+}
+
+// A pod that is deleted by force is gone from the API at once.
+func testForceDeleted(t *testing.T, w *world) {
+	n := w.namespace(t, "force-deleted")
+	n.claim("one", request("gpu", gpudriver.ClassGPU))
+	n.pod("user", podSpec("one"))
+	n.running(1)
+	holds, _ := n.agree(1)
+	n.remove("user", 0)
+	n.agree(0)
+	n.ended("one", holds[0].Device, 0)
+}
+
+// A pod whose container ends again and again, and waits longer each time, holds its device all the while.
+func testCrashLoop(t *testing.T, w *world) {
+	n := w.namespace(t, "crash-loop")
+	n.claim("one", request("gpu", gpudriver.ClassGPU))
+	n.pod("crasher", podSpec("one", "fail", "1s"))
+	n.running(1)
+	lift := n.keeps(1)
+	eventually(t, "the container waits for its next start", func() error {
+		pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), "crasher", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		s := pod.Status.ContainerStatuses[0]
+		if s.State.Waiting == nil || s.State.Waiting.Reason != "CrashLoopBackOff" || s.RestartCount < 1 {
+			return fmt.Errorf("its state is %+v after %d restarts", s.State, s.RestartCount)
+		}
+		return nil
+	})
+	holds, _ := n.agree(1)
+	n.charges(holds[0].Device, part{"claim", "one", 1}, part{"pod", "crasher", 1})
+	lift()
+	n.remove("crasher", 1)
+	n.agree(0)
+}
+
+// A pod and its claim that are made anew under the same names continue their series.
+func testRecreated(t *testing.T, w *world) {
+	n := w.namespace(t, "recreated")
+	n.claim("one", memory(request("part", gpudriver.ClassShared), 1, "10Gi"))
+	for range 2 {
+		n.pod("user", once(podSpec("one")))
+		n.running(1)
+		n.agree(1)
+		time.Sleep(2 * timing)
+		n.remove("user", 1)
+		n.agree(0)
+	}
+	events, err := n.cluster.Journal()
+	n.no(err)
+	var held time.Duration
+	spans := heldBy(events, n.name, "one")
+	for _, s := range spans {
+		held += s.to.Sub(s.from)
+	}
+	if len(spans) != 2 {
+		t.Fatalf("the driver has seen %d holds, want 2", len(spans))
+	}
+	eventually(t, "the time of both holds is counted", func() error {
+		r, err := n.exporter.report()
+		if err != nil {
+			return err
+		}
+		row := holder(r.Claims, n.name, "one", "shared-1")
+		if got := time.Duration(row.AllocatedSeconds * float64(time.Second)); (got - held).Abs() > 2*timing {
+			return fmt.Errorf("the claim held its device for %v in all, the driver says %v", got, held)
+		}
+		return nil
+	})
+}
+
+// ended checks that a claim's hold of a device has ended, and lasted at least so long.
+func (n *namespace) ended(claim, device string, least time.Duration) {
+	n.Helper()
+	r, err := n.exporter.report()
+	n.no(err)
+	for of, rows := range map[string][]exporter.HolderReport{"claim": r.Claims, "pod": r.Pods} {
+		for i := range rows {
+			row := &rows[i]
+			if row.Namespace != n.name || row.Device != device {
+				continue
+			}
+			if row.Ended == nil || row.AllocatedSeconds < least.Seconds() {
+				n.Errorf("%s %s held %s for %v s and ended at %v, want at least %v", of, row.Name, device, row.AllocatedSeconds, row.Ended, least)
+			}
+		}
+	}
+	if row := holder(r.Claims, n.name, claim, device); row.Name == "" {
+		n.Errorf("claim %s is lost", claim)
+	}
+}

@@ -1,0 +1,140 @@
+// Package scenarios runs the real exporter on a real Kubernetes, and compares what it says with what the cluster did.
+//
+// $DRA_EXPORTER names the program.
+package scenarios
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/dra-exporter/dra-exporter/test/cluster"
+	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// The scenarios wait for the cluster, not for the processor.
+	if err := flag.Set("test.parallel", "32"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// world is a cluster, what its GPUs do, and the exporter that watches them.
+type world struct {
+	cluster  *cluster.Cluster
+	client   kubernetes.Interface
+	dir      string
+	vendor   *vendor
+	exporter *program
+	watched  *watch
+}
+
+// TestScenarios runs everything on one cluster under one run of the exporter: first what bothers nobody else, at once, then what
+// stops parts of the cluster. At the end, what each claim was charged during all of it is compared with the truth.
+func TestScenarios(t *testing.T) {
+	w := newWorld(t)
+	// Somebody always holds something: an empty answer of the kubelet, where no cgroup tells more, is not believed for a minute.
+	anchor := w.namespace(t, "anchor")
+	anchor.claim("one", request("gpu", gpudriver.ClassGPU))
+	anchor.pod("user", podSpec("one"))
+	anchor.running(1)
+	anchor.agree(1)
+	t.Run("Claims", func(t *testing.T) {
+		for name, scenario := range map[string]func(*testing.T, *world){
+			"Single":            testSingle,
+			"Deployment":        testDeployment,
+			"SharedClaim":       testSharedClaim,
+			"RequestScoped":     testRequestScoped,
+			"ConsumedCapacity":  testConsumedCapacity,
+			"Partitions":        testPartitions,
+			"AdminAccess":       testAdminAccess,
+			"ExtendedResource":  testExtendedResource,
+			"Completed":         testCompleted,
+			"DeletedGracefully": testDeletedGracefully,
+			"ForceDeleted":      testForceDeleted,
+			"CrashLoop":         testCrashLoop,
+			"Recreated":         testRecreated,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				scenario(t, w)
+			})
+		}
+	})
+	for _, phase := range []struct {
+		name string
+		test func(*testing.T, *world)
+	}{
+		{"Devices", testDevices},
+		{"KubeletRestart", testKubeletRestart},
+		{"KubeletRestartWithoutServer", testKubeletRestartWithoutServer},
+		{"DriverRestart", testDriverRestart},
+		{"HundredPods", testHundredPods},
+		{"Truth", testTruth},
+	} {
+		if t.Failed() {
+			break // A cluster in trouble makes the others wait in vain.
+		}
+		t.Run(phase.name, func(t *testing.T) { phase.test(t, w) })
+	}
+	w.watched.finish(t)
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	begin := time.Now()
+	c, err := cluster.Start(t.Context(), cluster.Options{Variant: cluster.Fake, Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the cluster started in %v", time.Since(begin).Round(time.Millisecond))
+	t.Cleanup(func() {
+		if t.Failed() {
+			logTails(t, c)
+		}
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	config, err := c.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{cluster: c, client: client, dir: t.TempDir()}
+	slices, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.vendor = newVendor(slices.Items)
+	inventory := startInventory(t, client, filepath.Join(w.dir, "inventory.json"))
+	w.exporter = startExporter(t, w.flags(t, inventory))
+	w.watched = startWatch(t, w.exporter)
+	return w
+}
+
+// logTails shows the end of the components' logs.
+func logTails(t *testing.T, c *cluster.Cluster) {
+	const most = 3000
+	for _, name := range []string{"kubelet", "driver"} {
+		content, err := os.ReadFile(filepath.Join(c.Dir(), "log", name+".log"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		t.Logf("%s said: %s", name, content[max(0, len(content)-most):])
+	}
+}

@@ -1,0 +1,150 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
+)
+
+// trouble is how long a component is away.
+const trouble = 3 * time.Second
+
+// holders makes a namespace with claims of each kind, and pods that hold them, and returns who counts on every snapshot.
+func (w *world) holders(t *testing.T, name string) (n *namespace, lift func()) {
+	t.Helper()
+	n = w.namespace(t, name)
+	n.claim("whole", request("gpu", gpudriver.ClassGPU))
+	n.claim("small", memory(request("part", gpudriver.ClassShared), 2, "10Gi"))
+	n.claim("large", memory(request("part", gpudriver.ClassShared), 2, "20Gi"))
+	n.template("made", request("gpu", gpudriver.ClassGPU))
+	for _, claim := range []string{"whole", "small", "large"} {
+		n.pod(claim, podSpec(claim))
+	}
+	n.pod("other", podSpec("whole"))
+	n.pod("made", templateSpec("made"))
+	n.running(5)
+	lift = n.keeps(5)
+	return n, lift
+}
+
+// stillCharged checks that the holders are charged as before.
+func (n *namespace) stillCharged() {
+	n.Helper()
+	n.charges("shared-2", part{"claim", "small", 1.0 / 3}, part{"claim", "large", 2.0 / 3})
+}
+
+// sourceUp waits until the exporter says that a source is up, or down.
+func (n *namespace) sourceUp(source string, want float64) {
+	n.Helper()
+	eventually(n.T, fmt.Sprintf("source %s is at %v", source, want), func() error {
+		got, err := n.exporter.value("dra_exporter_source_up", "source", source)
+		if err != nil {
+			return err
+		}
+		if got != want {
+			return fmt.Errorf("it is at %v", got)
+		}
+		return nil
+	})
+}
+
+// order stops or starts a component.
+func (n *namespace) order(verb func(string) error, component string) {
+	n.Helper()
+	n.no(verb(component))
+}
+
+// A kubelet that is killed and comes back: everybody stays a holder on every snapshot, and is charged.
+func testKubeletRestart(t *testing.T, w *world) {
+	n, lift := w.holders(t, "kubelet-restart")
+	n.order(w.cluster.StopComponent, "kubelet")
+	n.sourceUp("podresources", 0)
+	n.stillCharged()
+	time.Sleep(trouble)
+	n.order(w.cluster.StartComponent, "kubelet")
+	n.sourceUp("podresources", 1)
+	n.stillCharged()
+	n.agree(5)
+	lift()
+	n.clear()
+}
+
+// A kubelet that comes back while the API server is away answers with nothing, for as long as that lasts.
+func testKubeletRestartWithoutServer(t *testing.T, w *world) {
+	n, lift := w.holders(t, "kubelet-restart-without-server")
+	n.order(w.cluster.StopComponent, "kube-apiserver")
+	n.order(w.cluster.StopComponent, "kubelet")
+	n.order(w.cluster.StartComponent, "kubelet")
+	eventually(t, "the empty answer is not believed", func() error {
+		v, err := n.exporter.value("dra_exporter_source_errors_total", "source", "podresources", "reason", "empty_disbelieved")
+		if err == nil && v < 1 {
+			err = errors.New("it was not counted")
+		}
+		return err
+	})
+	time.Sleep(trouble)
+	n.stillCharged()
+	n.order(w.cluster.StartComponent, "kube-apiserver")
+	n.sourceUp("podresources", 1)
+	n.stillCharged()
+	n.agree(5)
+	lift()
+	n.clear()
+}
+
+// A driver that is killed and comes back changes nothing for who holds its devices.
+func testDriverRestart(t *testing.T, w *world) {
+	n, lift := w.holders(t, "driver-restart")
+	n.order(w.cluster.StopComponent, "driver")
+	time.Sleep(trouble)
+	n.stillCharged()
+	n.order(w.cluster.StartComponent, "driver")
+	time.Sleep(trouble)
+	n.stillCharged()
+	lift()
+	n.clear()
+}
+
+// A hundred pods share four claims, and all go at once.
+func testHundredPods(t *testing.T, w *world) {
+	const claims, pods = 4, 100
+	n := w.namespace(t, "hundred")
+	for i := range claims {
+		n.claim(fmt.Sprintf("claim-%d", i), memory(request("part", gpudriver.ClassShared), 2, "10Gi"))
+	}
+	begin := time.Now()
+	for i := range pods {
+		n.pod(fmt.Sprintf("pod-%d", i), podSpec(fmt.Sprintf("claim-%d", i%claims)))
+	}
+	n.running(pods)
+	t.Logf("%d pods ran after %v", pods, time.Since(begin).Round(time.Millisecond))
+	n.agree(pods)
+	n.charges("shared-2", part{"claim", "claim-0", 0.25}, part{"pod", "pod-0", 0.01}, part{"pod", "pod-99", 0.01})
+	begin = time.Now()
+	n.clear()
+	t.Logf("they were gone after %v", time.Since(begin).Round(time.Millisecond))
+}
+
+// testDevices checks what is said of all devices, held or not.
+func testDevices(t *testing.T, w *world) {
+	r, err := w.exporter.report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Devices) != len(w.vendor.gpus) {
+		t.Errorf("%d devices, want the %d of the slices", len(r.Devices), len(w.vendor.gpus))
+	}
+	for _, g := range w.vendor.gpus {
+		d := deviceOf(r, g.name)
+		if d.Up == nil || !*d.Up || d.UUID != g.uuid {
+			t.Errorf("%s: up %v, UUID %q; want up and %q", g.name, d.Up, d.UUID, g.uuid)
+		}
+	}
+	taint, err := w.exporter.value("dra_device_tainted", "device", "worn-0", "key", gpudriver.Taint, "value", "true", "effect", "NoSchedule")
+	if err != nil || taint != 1 {
+		t.Errorf("the taint of worn-0: %v, %v; want 1", taint, err)
+	}
+}

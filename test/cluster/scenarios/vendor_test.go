@@ -1,0 +1,116 @@
+package scenarios
+
+import (
+	"cmp"
+	"fmt"
+	"hash/fnv"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver/sim"
+	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
+)
+
+const (
+	idleWatts = 60.0
+	maxWatts  = 660.0
+)
+
+// vendor is a vendor's exporter of simulated GPUs, each under a load of its own, whose joules are known exactly.
+type vendor struct {
+	begun time.Time
+	gpus  []gpu
+
+	mu    sync.Mutex
+	times []time.Time // at which it was read
+}
+
+type gpu struct {
+	name string
+	uuid string // "" of a partition, which the vendor's exporter names
+	load sim.Profile
+}
+
+// newVendor returns the vendor's exporter of the devices in the slices.
+func newVendor(all []resourceapi.ResourceSlice) *vendor {
+	v := &vendor{begun: time.Now()}
+	for i := range all {
+		for _, d := range all[i].Spec.Devices {
+			seed := fnv.New64a()
+			seed.Write([]byte(d.Name))
+			g := gpu{name: d.Name, load: sim.Bursts(seed.Sum64(), 2*time.Second, 0.5, 0.1, 0.8)}
+			if _, partition := d.Attributes["partition"]; !partition {
+				g.uuid = *d.Attributes["uuid"].StringValue
+			}
+			v.gpus = append(v.gpus, g)
+		}
+	}
+	slices.SortFunc(v.gpus, func(a, b gpu) int { return cmp.Compare(a.name, b.name) })
+	return v
+}
+
+// joules returns the energy that a device used between two moments.
+func (v *vendor) joules(device string, from, to time.Time) float64 {
+	i, ok := slices.BinarySearchFunc(v.gpus, device, func(g gpu, name string) int { return cmp.Compare(g.name, name) })
+	if !ok {
+		return 0
+	}
+	return v.energy(v.gpus[i], to) - v.energy(v.gpus[i], from)
+}
+
+func (v *vendor) energy(g gpu, at time.Time) float64 {
+	since := at.Sub(v.begun)
+	return idleWatts*since.Seconds() + (maxWatts-idleWatts)*g.load.Integral(since)
+}
+
+// ServeHTTP serves the GPUs, by UUID, and the partitions, by name, as they are at the moment.
+func (v *vendor) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	at := time.Now()
+	v.mu.Lock()
+	v.times = append(v.times, at)
+	v.mu.Unlock()
+	var b strings.Builder
+	for _, g := range v.gpus {
+		prefix, label := "gpu", fmt.Sprintf("uuid=%q", g.uuid)
+		if g.uuid == "" {
+			prefix, label = "partition", fmt.Sprintf("device=%q", g.name)
+		}
+		load := g.load.Level(at.Sub(v.begun))
+		for name, value := range map[string]float64{
+			"energy_joules_total": v.energy(g, at),
+			"power_watts":         idleWatts + (maxWatts-idleWatts)*load,
+			"utilization_ratio":   load,
+			"memory_used_bytes":   1 << 30,
+			"temperature_celsius": 30 + 40*load,
+		} {
+			fmt.Fprintf(&b, "%s_%s{%s} %v\n", prefix, name, label, value)
+		}
+	}
+	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+	_, _ = fmt.Fprint(w, &b) // The client has gone.
+}
+
+// scrapeConfig joins the vendor's exporter at a URL.
+func scrapeConfig(url string) string {
+	const endpoint = `- name: %[1]s
+  url: %[2]s
+  interval: 1s
+  refresh: 0s
+  driver: %[3]s
+  match: {label: %[4]s}
+  metrics:
+  - {name: %[1]s_energy_joules_total, quantity: energy}
+  - {name: %[1]s_power_watts, quantity: power}
+  - {name: %[1]s_utilization_ratio, quantity: utilization}
+  - {name: %[1]s_memory_used_bytes, quantity: memory_used}
+  - {name: %[1]s_temperature_celsius, quantity: temperature, labels: {sensor: gpu}}
+`
+	return "endpoints:\n" +
+		fmt.Sprintf(endpoint, "gpu", url, gpudriver.Name, "uuid, hardware: uuid") +
+		fmt.Sprintf(endpoint, "partition", url, gpudriver.Name, "device, hardware: device")
+}

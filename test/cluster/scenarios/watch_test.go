@@ -1,0 +1,131 @@
+package scenarios
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/test/invariant"
+)
+
+const (
+	watchEvery  = 250 * time.Millisecond
+	scrapeEvery = 8 // snapshots
+	maxWrong    = 20
+)
+
+// watch holds all snapshots of the exporter to the invariants while the tests run.
+type watch struct {
+	exporter *program
+	stop     func()
+
+	mu        sync.Mutex
+	checker   invariant.Checker
+	last      *exporter.Report
+	snapshots int
+	scrapes   int
+	wrong     []error
+	guards    map[*func(*exporter.Report) error]struct{}
+}
+
+func startWatch(t *testing.T, p *program) *watch {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &watch{exporter: p, guards: map[*func(*exporter.Report) error]struct{}{}}
+	var running sync.WaitGroup
+	running.Go(func() { w.run(ctx) })
+	w.stop = func() { cancel(); running.Wait() }
+	t.Cleanup(w.stop)
+	return w
+}
+
+func (w *watch) run(ctx context.Context) {
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		r, err := w.exporter.report()
+		if err == nil && n%scrapeEvery == 0 {
+			err = w.scrape()
+		}
+		w.check(r, err)
+	}
+}
+
+func (w *watch) check(r *exporter.Report, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		w.wrong = append(w.wrong, err)
+		return
+	}
+	if w.last == nil || r.Time.After(w.last.Time) {
+		w.snapshots++
+		w.last = r
+		for _, err := range w.checker.Check(r) {
+			w.wrong = append(w.wrong, fmt.Errorf("%s: %w", r.Time.Format(time.StampMilli), err))
+		}
+	}
+	for guard := range w.guards {
+		if err := (*guard)(r); err != nil {
+			w.wrong = append(w.wrong, fmt.Errorf("%s: %w", r.Time.Format(time.StampMilli), err))
+		}
+	}
+}
+
+// scrape checks that there is an exposition, and that no series is in it twice.
+func (w *watch) scrape() error {
+	families, err := w.exporter.families()
+	if err != nil {
+		return err
+	}
+	for name, family := range families {
+		seen := map[string]bool{}
+		for _, m := range family.GetMetric() {
+			key := fmt.Sprint(m.GetLabel())
+			if seen[key] {
+				return fmt.Errorf("%s has a series twice: %s", name, key)
+			}
+			seen[key] = true
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.scrapes++
+	return nil
+}
+
+// guard holds all snapshots to something more until it is lifted.
+func (w *watch) guard(check func(*exporter.Report) error) (lift func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.guards[&check] = struct{}{}
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.guards, &check)
+	}
+}
+
+// finish ends the watch and reports what was wrong.
+func (w *watch) finish(t *testing.T) {
+	w.stop()
+	t.Logf("%d snapshots and %d scrapes were checked, with %d sums", w.snapshots, w.scrapes, w.checker.Compared())
+	if w.snapshots < 20 || w.scrapes < 5 || w.checker.Compared() == 0 {
+		t.Error("that is too little to say anything")
+	}
+	for i, err := range w.wrong {
+		if i == maxWrong {
+			t.Errorf("and %d more", len(w.wrong)-maxWrong)
+			break
+		}
+		t.Error(err)
+	}
+}
