@@ -79,7 +79,7 @@ test: deps ## run the unit tests of every module under the race detector, and bu
 	$(call each,$(unit_modules),go test -race -timeout=30m ./...)
 
 .PHONY: test-e2e
-test-e2e: deps build $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) ## run the system tests: the real program, end to end, and the accuracy of its figures
+test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) ## run the system tests: the real program, end to end, and the accuracy of its figures
 	@$(call system_tests,$(system_modules),)
 
 .PHONY: accuracy
