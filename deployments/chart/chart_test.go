@@ -1,6 +1,7 @@
 package chart
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -206,9 +207,9 @@ func TestFlags(t *testing.T) {
 // What the service account may do is to read what the exporter reads.
 func TestRBAC(t *testing.T) {
 	want := []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceslices"}, Verbs: []string{"get", "list", "watch"}},
-		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceclaims"}, Verbs: []string{"get", "list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceslices"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceclaims"}, Verbs: []string{"get"}},
 	}
 	if diff := cmp.Diff(want, renderObjects(t, values{}).role.Rules); diff != "" {
 		t.Error(diff)
@@ -231,6 +232,34 @@ func TestPodMonitor(t *testing.T) {
 	want := []string{"[__meta_kubernetes_pod_node_name]node", "[__meta_kubernetes_pod_node_name]instance", "labeldrop[]pod|container|namespace|endpoint"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Every generated dashboard, and every rule, is in the chart.
+func TestMonitoring(t *testing.T) {
+	generated, err := filepath.Glob("../../dashboards/out/grafana/*.json")
+	if err != nil || len(generated) == 0 {
+		t.Fatalf("%d dashboards, %v", len(generated), err)
+	}
+	v := combinations()["monitoring"]
+	o := renderObjects(t, v)
+	for _, path := range generated {
+		name := strings.TrimSuffix(filepath.Base(path), ".json")
+		m, ok := o.all["ConfigMap "+name].(*corev1.ConfigMap)
+		if want, err := os.ReadFile(path); err != nil || !ok || m.Data[name+".json"] != string(want) || m.Labels["grafana_dashboard"] != "1" {
+			t.Errorf("the dashboard %s is not as it was generated: %v", name, err)
+		}
+		if renderObjects(t, combinations()["grafana operator"]).all["GrafanaDashboard "+name] == nil {
+			t.Errorf("there is no GrafanaDashboard %s", name)
+		}
+	}
+	var rules struct{ Groups []any }
+	data, err := os.ReadFile("../../dashboards/out/rules.yaml")
+	if err := errors.Join(err, yaml.Unmarshal(data, &rules)); err != nil {
+		t.Fatal(err)
+	}
+	if rule, ok := o.all["PrometheusRule test-dra-exporter"].(*monitoringv1.PrometheusRule); !ok || len(rule.Spec.Groups) != len(rules.Groups) {
+		t.Errorf("the rules are not those that were generated: %d groups", len(rules.Groups))
 	}
 }
 

@@ -69,8 +69,8 @@ func copyMonitoring() error {
 	if err := os.RemoveAll(to); err != nil {
 		return err
 	}
-	dashboards, err := filepath.Glob(filepath.Join(from, "*.json"))
-	if err != nil || len(dashboards) == 0 {
+	dashboards, err := filepath.Glob(filepath.Join(from, "grafana", "*.json"))
+	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(to, 0o755); err != nil {
