@@ -27,8 +27,7 @@ type Catalog map[string]Family
 // TargetLabels are what the scrape configuration and federation add to each series.
 func TargetLabels() []string { return []string{"cluster", "node", "instance", "job"} }
 
-// NewCatalog returns the exporter's own families, those that the metric contract names and no source fills yet, and
-// what Prometheus and kube-state-metrics say.
+// NewCatalog returns the exporter's own families, and what Prometheus and kube-state-metrics say.
 func NewCatalog() (Catalog, error) {
 	c := Catalog{}
 	own, err := exporter.SelfFamilies()
@@ -38,11 +37,6 @@ func NewCatalog() (Catalog, error) {
 	for _, f := range slices.Concat(exporter.Families(), own) {
 		for _, suffix := range suffixes(f.Name) {
 			c.Add(family(f, suffix))
-		}
-	}
-	for _, f := range Planned() {
-		if _, ok := c[f.Name]; !ok {
-			c.Add(f)
 		}
 	}
 	for _, f := range foreign() {
@@ -93,10 +87,6 @@ func unitOf(f exporter.Family) Unit {
 	}
 	return u
 }
-
-// Planned are families that the metric contract names and this version of the exporter does not export yet. Alerts and
-// panels that need them stay silent until it does; a test sees to it that none stays here longer. At present there are none.
-func Planned() []Family { return nil }
 
 // foreign are the metrics of others.
 func foreign() []Family {

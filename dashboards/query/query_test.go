@@ -97,17 +97,6 @@ func TestOpenLabels(t *testing.T) {
 	}
 }
 
-// TestPlanned keeps the list of families that are not exported yet to those.
-func TestPlanned(t *testing.T) {
-	planned := Planned()
-	c := catalog(t)
-	for _, f := range planned {
-		if got := c[f.Name]; len(got.Labels) != len(f.Labels) {
-			t.Errorf("%s is exported now: take it out of Planned", f.Name)
-		}
-	}
-}
-
 // TestFamiliesHaveUnits holds every family to a unit that is known here.
 func TestFamiliesHaveUnits(t *testing.T) {
 	for name, f := range catalog(t) {
