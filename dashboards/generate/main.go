@@ -116,7 +116,7 @@ func write(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
 		return fmt.Errorf("make folder: %w", err)
 	}
-	if err := os.WriteFile(path, content, 0o644); err != nil { //nolint:gosec // for everybody to read
+	if err := os.WriteFile(path, content, 0o600); err != nil {
 		return fmt.Errorf("write file: %w", err)
 	}
 	return nil
