@@ -94,6 +94,10 @@ export DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(
 $(call each,$(1),go test -count=1 -p=1 -timeout=20m $(2) ./...)
 endef
 
+.PHONY: test-gpu
+test-gpu: ## compare what is read of NVIDIA GPUs with nvidia-smi; says loudly where there is none
+	@go test -count=1 -v ./test/gpu
+
 BENCH ?= .
 COUNT ?= 6
 .PHONY: bench

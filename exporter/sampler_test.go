@@ -217,3 +217,34 @@ func gaugeOf(registry *prometheus.Registry, name, source string) (float64, error
 	}
 	return 0, errors.New("no such series")
 }
+
+// The pods of the samples' processes are looked up, and divide what is shared.
+func TestSamplerFindsPodsOfProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := funcSource{name: "good", sample: func(context.Context) ([]driver.Sample, error) {
+			now := time.Now()
+			process := driver.Process{PID: 42, Readings: []driver.Reading{{Quantity: driver.Utilization, Value: 0.5, At: now}}}
+			readings := []driver.Reading{{Quantity: driver.Utilization, Value: 0.5, At: now}}
+			return []driver.Sample{{Hardware: driver.Hardware{UUID: "GPU-0"}, Readings: readings, Processes: []driver.Process{process}}}, nil
+		}}
+		owners := funcOwners(func(ctx context.Context) (podresources.Observation, error) {
+			o, err := answering(ctx)
+			for _, name := range []string{"a", "b"} {
+				o.View.Allocations = append(o.View.Allocations, podresources.Allocation{
+					Claim: podresources.Claim{Namespace: "ns", Name: name}, Device: testGPU(),
+					Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "ns", Name: name}, Container: "main", UID: "uid-" + name}},
+				})
+			}
+			return o, err
+		})
+		config := SamplerConfig{Owners: owners, Sources: []driver.Source{source}, PodOf: func(pid int) string {
+			return map[int]string{42: "uid-b"}[pid]
+		}}
+		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
+			time.Sleep(1500 * time.Millisecond)
+			if got := s.Latest().Devices[0].Attribution; got != AttributionProcess {
+				t.Errorf("the device is divided %q", got)
+			}
+		})
+	})
+}

@@ -151,9 +151,13 @@ func TestCountersByProcess(t *testing.T) {
 		{"dra_pod_energy_joules_total", "pod=p0"}:                           4 * 75,
 		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}:     0,
 		{"dra_claim_allocated_share_seconds_total", "resourceclaim_name=a"}: 2.5,
-		{"dra_claim_last_active_timestamp_seconds", "resourceclaim_name=a"}: unix(unixTime().Add(4 * time.Second)),
-		{"dra_claim_last_active_timestamp_seconds", "resourceclaim_name=b"}: unix(unixTime().Add(5 * time.Second)),
 	})
+	for claim, want := range map[string]float64{"a": 4, "b": 5} {
+		got := x.one(t, "dra_claim_last_active_timestamp_seconds", "resourceclaim_name="+claim) - unix(unixTime())
+		if got != want {
+			t.Errorf("claim %s was last active after %v s, want %v", claim, got, want)
+		}
+	}
 }
 
 // A device that is shared for long keeps a timeline that is bounded.
@@ -171,4 +175,27 @@ func TestTimelineByProcessIsBounded(t *testing.T) {
 	if n := len(h.ledger.devices[simID("gpu-0")].timeline); n > 2*maxSegments {
 		t.Errorf("the timeline has %d segments", n)
 	}
+}
+
+// A counter that is seldom new is divided by what the processes used second by second since it was.
+func TestSlowCounterByProcess(t *testing.T) {
+	h := newHistory(t)
+	h.hold("a", "p0")
+	h.hold("b", "p1")
+	old := driver.Reading{Quantity: driver.Energy, At: h.now}
+	var x exposition
+	for second := range 5 {
+		if second == 4 {
+			old = driver.Reading{Quantity: driver.Energy, Value: 400, At: h.now}
+		}
+		first := second <= 2
+		busy := map[bool]float64{true: 0.5, false: 0}
+		h.read(old, driver.Reading{Quantity: driver.Utilization, Value: 0.5})
+		h.run(uses(1, busy[first], 0), uses(2, busy[!first], 0))
+		x = h.tick(time.Second)
+	}
+	h.values(x, map[[2]string]float64{
+		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}: 200,
+		{"dra_claim_energy_joules_total", "resourceclaim_name=b"}: 200,
+	})
 }

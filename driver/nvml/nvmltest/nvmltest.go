@@ -46,14 +46,14 @@ func New(ctx context.Context, dir string) (*Machine, error) {
 	if err := os.CopyFS(dir, sources); err != nil {
 		return nil, fmt.Errorf("write the double's sources: %w", err)
 	}
-	headers, err := exec.CommandContext(ctx, "go", "list", "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml/pkg/nvml").Output()
+	headers, err := findHeader(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("find nvml.h: %w", err)
 	}
 	for library, flag := range map[string]string{m.Library: "-UOLD", m.OldLibrary: "-DOLD"} {
 		cc := exec.CommandContext(ctx, "cc", "-shared", "-fPIC", "-O1", "-Wno-deprecated-declarations", flag,
 			"-DNVML_NO_UNVERSIONED_FUNC_DEFS=1", "-DSTATE_PATH=\""+filepath.Join(dir, "state")+"\"",
-			"-I"+strings.TrimSpace(string(headers)), "-o", library, filepath.Join(dir, "double", "double.c"), "-lm")
+			"-I"+headers, "-o", library, filepath.Join(dir, "double", "double.c"), "-lm")
 		if out, err := cc.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("compile the double: %w\n%s", err, out)
 		}
@@ -74,6 +74,17 @@ func New(ctx context.Context, dir string) (*Machine, error) {
 		m.functions[string(match[1])] = i
 	}
 	return m, nil
+}
+
+// findHeader returns the folder of NVIDIA's nvml.h, which comes with go-nvml. The module that asks may be another than the
+// one that requires it.
+func findHeader(ctx context.Context) (string, error) {
+	module, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/dra-exporter/dra-exporter").Output()
+	if err != nil {
+		return "", err
+	}
+	folder, err := exec.CommandContext(ctx, "go", "list", "-C", strings.TrimSpace(string(module)), "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml/pkg/nvml").Output()
+	return strings.TrimSpace(string(folder)), err
 }
 
 // mapState makes the file of the state and maps it, for as long as the process lives.

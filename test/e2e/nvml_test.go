@@ -1,0 +1,109 @@
+package e2e
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+const nvidiaDriver = "gpu.nvidia.com"
+
+// The program reads GPUs through the library that the dynamic linker finds: here the double. Two claims that share a GPU are
+// divided by their processes; a MIG instance that was made on demand is found by its place; what hangs or is lost is down alone.
+func TestNVML(t *testing.T) {
+	t.Parallel()
+	machine, err := nvmltest.New(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine.Reset(3)
+	machine.Partition(1, 2)
+	for i, pid := range []int64{4242, 4343} {
+		machine.GPUs[0].Processes[i] = nvmltest.Process{PID: pid, Memory: float64(i+1) * (1 << 30), Utilization: []float64{0.25, 0.75}[i], GPUInstance: -1}
+	}
+	machine.GPUs[0].ProcessTime = 1
+
+	n := newNode(t)
+	const instance = "gpu-1-mig-1g10gb-19-1"
+	device := func(name string) [2]string {
+		if name == instance {
+			return [2]string{name, "{type: {string: mig}, parentUUID: {string: " + machine.GPUs[1].UUID() + "}}"}
+		}
+		return [2]string{name, "{type: {string: gpu}, uuid: {string: " + machine.GPUs[int(name[len(name)-1]-'0')].UUID() + "}}"}
+	}
+	for pod, pid := range map[string]string{"one": "4242", "two": "4343"} {
+		uid := "00000000-0000-4000-8000-00000000" + pid
+		n.addPod("team", pod, uid)
+		n.mkdir("proc/" + pid)
+		n.write("proc/"+pid+"/cgroup", "0::/kubepods/pod"+uid+"/x\n")
+	}
+	hold := func(name string) *v1.ClaimResource { return podresourcestest.Device(nvidiaDriver, nodeName, name) }
+	n.setPods(
+		pod("team", "one", "first", hold("gpu-0")), pod("team", "two", "second", hold("gpu-0")), pod("team", "three", "part", hold(instance)),
+	)
+	p := start(t, n.flags(flags{
+		"sample.interval": "500ms",
+		"inventory.file":  n.inventory(slice(nvidiaDriver, device("gpu-0"), device("gpu-1"), device("gpu-2"), device(instance))),
+	}), "LD_LIBRARY_PATH="+filepath.Dir(machine.Library))
+
+	stop := work(machine)
+	defer stop()
+	p.eventually("reading", func() bool {
+		return p.scrape().positive("dra_device_utilization_ratio", "device", instance)
+	})
+	m := p.scrape()
+	m.want(machine.GPUs[2].Power, "dra_device_power_watts", "device", "gpu-2")
+	m.want(machine.GPUs[1].Power, "dra_device_power_watts", "device", "gpu-1")
+	m.wantNone("dra_device_power_watts", "device", instance)
+	m.want(machine.GPUs[1].Instances[1].Memory, "dra_claim_memory_used_bytes", "resourceclaim_name", "part")
+	m.want(1<<30, "dra_pod_memory_used_bytes", "pod", "one")
+	m.want(2<<30, "dra_pod_memory_used_bytes", "pod", "two")
+	m.want(machine.GPUs[0].Power*0.75, "dra_claim_power_watts", "resourceclaim_name", "second")
+	m.want(1, "dra_claim_device_info", "resourceclaim_name", "first", "attribution", "process")
+	if conserved(t, p.report()) == 0 {
+		t.Error("nothing was compared")
+	}
+
+	machine.GPUs[2].Lost = 1
+	machine.Hang("nvmlDeviceGetPowerUsage", 0, true)
+	defer machine.Hang("nvmlDeviceGetPowerUsage", 0, false)
+	p.eventually("down", func() bool {
+		m := p.scrape()
+		return m.is(0, "dra_device_up", "device", "gpu-2") && m.is(0, "dra_device_up", "device", "gpu-0")
+	})
+	for range 5 {
+		begun := time.Now()
+		m := p.scrape()
+		if took := time.Since(begun); took > time.Second {
+			t.Errorf("a scrape took %v while a call into the library hangs", took)
+		}
+		m.want(1, "dra_device_up", "device", "gpu-1")
+		m.want(1, "dra_exporter_source_up", "source", "cpu")
+	}
+	machine.Hang("nvmlDeviceGetPowerUsage", 0, false)
+	p.eventually("up again", func() bool { return p.scrape().is(1, "dra_device_up", "device", "gpu-0") })
+}
+
+// work lets the machine work on in the time of the clock until stop is called.
+func work(machine *nvmltest.Machine) (stop func()) {
+	const step = 20 * time.Millisecond
+	ticker, end, ended := time.NewTicker(step), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				machine.Advance(step.Seconds())
+			case <-end:
+				return
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
+}
