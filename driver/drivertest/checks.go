@@ -74,7 +74,7 @@ func checkOwnership(tb testing.TB, c Config) {
 		}
 	}
 	c.advance()
-	report(tb, "after the caller wrote to a sample", Follows(kept, c.healthy(tb, source)))
+	report(tb, "after the caller wrote to a sample", Follows(want, c.healthy(tb, source)))
 }
 
 // checkCancelled: a context that has ended already ends Sample, and spoils nothing for the next.
