@@ -4,18 +4,25 @@
 package scenarios
 
 import (
+	"context"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/dra-exporter/dra-exporter/test/cluster"
+	"github.com/dra-exporter/dra-exporter/test/cluster/forward"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 )
 
@@ -35,11 +42,12 @@ type world struct {
 	client   kubernetes.Interface
 	dir      string
 	vendor   *vendor
-	exporter *program
-	watched  *watch
+	exporter *program // With the API server.
+	file     *program // With a file in its place.
+	watched  []*watch // Of both.
 }
 
-// TestScenarios runs everything on one cluster under one run of the exporter: first what bothers nobody else, at once, then what
+// TestScenarios runs everything on one cluster under two runs of the exporter, with the API server and without: first what bothers nobody else, at once, then what
 // stops parts of the cluster. At the end, what each claim was charged during all of it is compared with the truth.
 func TestScenarios(t *testing.T) {
 	w := newWorld(t)
@@ -87,7 +95,9 @@ func TestScenarios(t *testing.T) {
 		}
 		t.Run(phase.name, func(t *testing.T) { phase.test(t, w) })
 	}
-	w.watched.finish(t)
+	for _, watched := range w.watched {
+		watched.finish(t)
+	}
 }
 
 func newWorld(t *testing.T) *world {
@@ -120,10 +130,43 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w.vendor = newVendor(slices.Items)
+	kubeconfig := filepath.Join(w.dir, "kubeconfig")
+	if err := clientcmd.WriteToFile(kubeconfigOf(config, forwarded(t, c)), kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	flags := w.flags(t)
+	w.exporter = startExporter(t, append(flags, "--kubeconfig="+kubeconfig))
 	inventory := startInventory(t, client, filepath.Join(w.dir, "inventory.json"))
-	w.exporter = startExporter(t, w.flags(t, inventory))
-	w.watched = startWatch(t, w.exporter)
+	w.file = startExporter(t, append(flags, "--kube=off", "--inventory.file="+inventory))
+	for _, p := range []*program{w.exporter, w.file} {
+		w.watched = append(w.watched, startWatch(t, p))
+	}
 	return w
+}
+
+// kubeconfigOf returns a client's access to the API server by way of another address.
+func kubeconfigOf(client *rest.Config, address string) clientcmdapi.Config {
+	const name = "cluster"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: "https://" + address, InsecureSkipTLSVerify: true}
+	config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: client.BearerToken}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	return *config
+}
+
+// forwarded returns an address of this network namespace that leads to the API server.
+func forwarded(t *testing.T, c *cluster.Cluster) string {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { forward.Serve(ctx, listener, c.DialServer) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return listener.Addr().String()
 }
 
 // logTails shows the end of the components' logs.

@@ -115,14 +115,22 @@ func (n *namespace) agree(count int) ([]hold, *exporter.Report) {
 	var want []hold
 	var r *exporter.Report
 	eventually(n.T, "the exporter agrees with the cluster", func() error {
-		var err, reportErr error
+		var err, fileErr error
+		var file *exporter.Report
 		want, err = n.holdsOfCluster(n.Context(), n.name)
-		r, reportErr = n.exporter.report()
-		if err := errors.Join(err, reportErr); err != nil {
+		if err != nil {
+			return err
+		}
+		r, err = n.exporter.report()
+		file, fileErr = n.file.report()
+		if err := errors.Join(err, fileErr); err != nil {
 			return err
 		}
 		if diff := gocmp.Diff(want, holdsOfExporter(r, n.name)); diff != "" {
 			return fmt.Errorf("they differ (-cluster +exporter):\n%s", diff)
+		}
+		if diff := gocmp.Diff(want, holdsOfExporter(file, n.name)); diff != "" {
+			return fmt.Errorf("they differ (-cluster +exporter with a file):\n%s", diff)
 		}
 		if len(want) != count {
 			return fmt.Errorf("%d holds of devices, want %d", len(want), count)
@@ -136,12 +144,21 @@ func (n *namespace) agree(count int) ([]hold, *exporter.Report) {
 func (n *namespace) keeps(count int) (lift func()) {
 	n.Helper()
 	want, _ := n.agree(count)
-	return n.watched.guard(func(r *exporter.Report) error {
+	guard := func(r *exporter.Report) error {
 		if diff := gocmp.Diff(want, holdsOfExporter(r, n.name)); diff != "" {
 			return fmt.Errorf("%s: the holders change while the cluster is in trouble (-before +now):\n%s", n.name, diff)
 		}
 		return nil
-	})
+	}
+	var lifts []func()
+	for _, w := range n.watched {
+		lifts = append(lifts, w.guard(guard))
+	}
+	return func() {
+		for _, lift := range lifts {
+			lift()
+		}
+	}
 }
 
 // deviceOf returns what a snapshot says of a device.

@@ -39,8 +39,8 @@ type program struct {
 	log []string
 }
 
-// flags returns those that put the exporter on the cluster's node.
-func (w *world) flags(t *testing.T, inventory string) []string {
+// flags returns those that put the exporter on the cluster's node, whatever it asks for slices and claims.
+func (w *world) flags(t *testing.T) []string {
 	t.Helper()
 	server := httptest.NewServer(w.vendor)
 	t.Cleanup(server.Close)
@@ -57,8 +57,6 @@ func (w *world) flags(t *testing.T, inventory string) []string {
 		"--path.cdi=" + w.cluster.CDI(),
 		"--path.sysfs=" + w.dir, // The node's own devices and cgroups are none of the cluster's.
 		"--path.procfs=" + w.dir,
-		"--kube=off",
-		"--inventory.file=" + inventory,
 		"--source.scrape.config=" + config,
 		"--counter.zero-hold=0s",
 		"--retention=1h",
