@@ -34,8 +34,9 @@ const (
 // Every GPU is read on a goroutine of its own, so that a call that hangs stops the reading of one GPU and no more; that
 // goroutine, and its thread, remain until the call returns, and there is one of them a GPU at most.
 type Source struct {
-	config Config
-	lib    nvml.Interface
+	config   Config
+	lib      nvml.Interface
+	patience time.Duration
 
 	session *session // nil: NVML is not initialised
 	opening *task[opened]
@@ -70,7 +71,7 @@ func New(config Config) (*Source, error) {
 	if config.Now == nil {
 		config.Now = time.Now
 	}
-	return &Source{config: config, lib: nvml.New(nvml.WithLibraryPath(config.Library)), xids: xidCounts{}}, nil
+	return &Source{config: config, lib: nvml.New(nvml.WithLibraryPath(config.Library)), patience: patience, xids: xidCounts{}}, nil
 }
 
 // Name returns nvml.
@@ -82,7 +83,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read GPUs: %w", err)
 	}
-	deadline, cancel := context.WithTimeout(ctx, patience)
+	deadline, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
 	if err := s.open(deadline); err != nil || s.session == nil {
 		return s.unreadable(), err
