@@ -45,7 +45,7 @@ const (
 
 // ParseSlices returns the devices that the ResourceSlices of a file offer on a node, the file being what `kubectl get
 // resourceslices -o yaml` (or json) prints: a List, single objects, several documents, of resource.k8s.io/v1, v1beta2
-// or v1beta1. Objects of other kinds are passed over, and so are slices and devices of other nodes unless node is
+// v1beta1 or v1alpha3. Objects of other kinds are passed over, and so are slices and devices of other nodes unless node is
 // empty. Of each pool only the newest complete generation counts.
 //
 // What is wrong with a device, or with one of its attributes, costs just that and is counted by reason. A file that

@@ -50,7 +50,7 @@ func TestRecorded(t *testing.T) {
 func TestVersions(t *testing.T) {
 	source := readTestdata(t, "drivers.yaml")
 	want := parse(t, source, "")
-	for _, version := range []string{"v1", "v1beta2", "v1beta1"} {
+	for _, version := range []string{"v1", "v1beta2", "v1beta1", "v1alpha3"} {
 		var objects []json.RawMessage
 		for doc := range strings.SplitSeq(string(source), "\n---\n") {
 			objects = append(objects, inVersion(t, doc, version))
@@ -79,12 +79,13 @@ func inVersion(t *testing.T, doc, version string) json.RawMessage {
 		t.Fatal(err)
 	}
 	object["apiVersion"] = "resource.k8s.io/" + version
-	if version == "v1beta1" {
+	if version == "v1beta1" || version == "v1alpha3" {
 		spec := object["spec"].(map[string]any)
 		for i, d := range spec["devices"].([]any) {
 			basic := d.(map[string]any)
 			name := basic["name"]
 			delete(basic, "name")
+			flattenCapacity(basic, version)
 			spec["devices"].([]any)[i] = map[string]any{"name": name, "basic": basic}
 		}
 	}
@@ -93,6 +94,16 @@ func inVersion(t *testing.T, doc, version string) json.RawMessage {
 		t.Fatal(err)
 	}
 	return raw
+}
+
+// flattenCapacity writes the capacities as v1alpha3 does: without an object about each.
+func flattenCapacity(basic map[string]any, version string) {
+	capacity, _ := basic["capacity"].(map[string]any)
+	for name, c := range capacity {
+		if version == "v1alpha3" {
+			capacity[name] = c.(map[string]any)["value"]
+		}
+	}
 }
 
 func asList(t *testing.T, apiVersion, kind string, items []json.RawMessage) []byte {
@@ -236,7 +247,7 @@ func TestMalformed(t *testing.T) {
 		"huge exponent":        {capacity(`"memory":{"value":1e999999999}`), &x, ReasonMalformedCapacity},
 		"long quantity":        {capacity(`"memory":{"value":"` + strings.Repeat("9", 65) + `"}`), &x, ReasonMalformedCapacity},
 		"no quantity":          {capacity(`"memory":{}`), &x, ReasonMalformedCapacity},
-		"no object, capacity":  {capacity(`"memory":"80Gi"`), &x, ReasonMalformedCapacity},
+		"no object, capacity":  {capacity(`"memory":["80Gi"]`), &x, ReasonMalformedCapacity},
 		"resource name":        {capacity(`"a\"b":{"value":"1"}`), &x, ReasonMalformedCapacity},
 		"taint":                {`{"name":"x","attributes":{"uuid":{"string":"U"}},"taints":[{"key":"k","effect":"Explode"}]}`, &x, ReasonMalformedTaint},
 		"no object, taint":     {`{"name":"x","attributes":{"uuid":{"string":"U"}},"taints":[7]}`, &x, ReasonMalformedTaint},

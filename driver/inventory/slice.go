@@ -12,7 +12,7 @@ import (
 )
 
 // The types below are the parts of ResourceSliceSpec that say something of a device, in the JSON form that v1, v1beta2
-// and v1beta1 share. They hold devices, attributes and quantities raw, so that each can be malformed by itself, which
+// v1beta1 and v1alpha3 share. They hold devices, attributes and quantities raw, so that each can be malformed by itself, which
 // the types of k8s.io/api don't allow: they fail as a whole.
 
 // slice is a ResourceSlice's spec.
@@ -36,7 +36,7 @@ type placement struct {
 	AllNodes     bool                 `json:"allNodes"`
 }
 
-// wireDevice is a device as v1 and v1beta2 write it. In v1beta1 all but the name is nested in basic.
+// wireDevice is a device as v1 and v1beta2 write it. In v1beta1 and v1alpha3 all but the name is nested in basic.
 type wireDevice struct {
 	Name string `json:"name"`
 	wireBody
@@ -113,10 +113,15 @@ func decodeDevice(driverName string, raw json.RawMessage, rejected tally) (devic
 	return d, true
 }
 
-// decodeCapacity returns the capacities; of each only the value counts here, not the policy of requests.
+// decodeCapacity returns the capacities; of each only the value counts here, not the policy of requests. In v1alpha3 the
+// value is all there is.
 func decodeCapacity(driverName string, raw map[string]json.RawMessage, rejected tally) []driver.Amount {
 	values := make(map[string]json.RawMessage, len(raw))
 	for name, raw := range raw {
+		if raw[0] != '{' {
+			values[name] = raw
+			continue
+		}
 		var capacity struct {
 			Value json.RawMessage `json:"value"`
 		}

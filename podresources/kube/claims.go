@@ -39,7 +39,7 @@ const (
 )
 
 // ParseClaims returns what the ResourceClaims of a file say, the file being what `kubectl get resourceclaims -A -o yaml`
-// (or json) prints: a List, single objects, several documents, of resource.k8s.io/v1, v1beta2 or v1beta1. Objects of
+// (or json) prints: a List, single objects, several documents, of resource.k8s.io/v1, v1beta2, v1beta1 or v1alpha3. Objects of
 // other kinds are passed over. A claim that has not been allocated has no results.
 //
 // What is wrong with a claim, or with a part of it, costs just that and is counted by reason. A file that can not be
@@ -70,7 +70,7 @@ func ParseClaims(data []byte) (map[podresources.Claim]podresources.ClaimFacts, [
 	return facts, rejected.rejections(), nil
 }
 
-// claimObject is the part of a ResourceClaim that is used, in the JSON form that v1, v1beta2 and v1beta1 share.
+// claimObject is the part of a ResourceClaim that is used, in the JSON form that v1, v1beta2, v1beta1 and v1alpha3 share.
 type claimObject struct {
 	Metadata struct {
 		Name        string            `json:"name"`
@@ -99,7 +99,7 @@ type claimObject struct {
 // the claim (k8s.io/dynamic-resource-allocation resourceclaim).
 const podClaimAnnotation = "resource.kubernetes.io/pod-claim-name"
 
-// request is one of spec.devices.requests: v1 and v1beta2 nest the class in exactly, v1beta1 does not, and all have
+// request is one of spec.devices.requests: v1 and v1beta2 nest the class in exactly, v1beta1 and v1alpha3 do not, and all have
 // firstAvailable (KEP-4816).
 type request struct {
 	Name            string `json:"name"`

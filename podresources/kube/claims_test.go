@@ -85,7 +85,7 @@ func TestVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, version := range []string{"v1beta2", "v1beta1"} {
+	for _, version := range []string{"v1beta2", "v1beta1", "v1alpha3"} {
 		t.Run(version, func(t *testing.T) {
 			var list map[string]any
 			if err := yaml.Unmarshal(readTestdata(t), &list); err != nil {
@@ -94,7 +94,7 @@ func TestVersions(t *testing.T) {
 			for _, item := range list["items"].([]any) {
 				object := item.(map[string]any)
 				object["apiVersion"] = "resource.k8s.io/" + version
-				if version == "v1beta1" {
+				if version == "v1beta1" || version == "v1alpha3" {
 					flattenRequests(object)
 				}
 			}
@@ -204,7 +204,7 @@ func TestParseClaims(t *testing.T) {
 func TestParseClaimsErrors(t *testing.T) {
 	good := claimOf("c", exact, stamp, device)
 	for name, tc := range map[string]struct{ data, want string }{
-		"version": {good + "\n---\n" + strings.Replace(good, "/v1", "/v1alpha3", 1), "parse resource claims: document 2 (from line 3): ResourceClaim"},
+		"version": {good + "\n---\n" + strings.Replace(good, "/v1", "/v1alpha2", 1), "parse resource claims: document 2 (from line 3): ResourceClaim"},
 		"syntax":  {"a: [", "parse resource claims: document 1 (from line 1): read YAML"},
 	} {
 		if got, _, err := ParseClaims([]byte(tc.data)); err == nil || got != nil || !strings.HasPrefix(err.Error(), tc.want) {

@@ -174,11 +174,16 @@ func TestSlicesFollowed(t *testing.T) {
 		c.Delete(kubetest.Slices, "", "mine")
 		c.Delete(kubetest.Slices, "", "all")
 		c.wantDevices(t, "r/d")
+		if usage := c.Usage(); usage.Open != 3 || usage.Lists != 3 || usage.Watches != 3 {
+			t.Errorf("%+v, want a list and a watch of each half of the slices and of the pods", usage)
+		}
+		before := c.Usage().Bytes
+		time.Sleep(6 * time.Minute) // the watches end, and go on from their last event
+		if usage := c.Usage(); usage.Watches != 6 || usage.Bytes != before {
+			t.Errorf("the next watches cost %d bytes: %+v", usage.Bytes-before, usage)
+		}
 		if got := c.state(SourceSlices); got != "up" {
 			t.Errorf("slices are %s", got)
-		}
-		if got := c.Usage(); got.Open != 3 || got.Lists != 3 || got.Watches != 3 {
-			t.Errorf("%+v, want a list and a watch of each half of the slices and of the pods", got)
 		}
 	})
 }
@@ -340,13 +345,18 @@ func TestVersionsNegotiated(t *testing.T) {
 			serves []string
 			want   string
 		}{
+			{[]string{"v1alpha3"}, "v1alpha3"},
 			{[]string{"v1beta1", "v1alpha3"}, "v1beta1"},
 			{[]string{"v1beta1", "v1beta2"}, "v1beta2"}, // within the hour
 			{[]string{"v1", "v1beta2"}, "v1"},
-			{[]string{"v1beta1"}, "v1beta1"}, // a downgrade
+			{[]string{"v1beta1"}, "v1beta1"}, // a downgrade: seen when the next watch finds no path
 		} {
 			c.Serve(upgrade.serves...)
-			time.Sleep(90 * time.Minute)
+			if len(upgrade.serves) == 1 {
+				time.Sleep(12 * time.Minute)
+			} else {
+				time.Sleep(90 * time.Minute)
+			}
 			c.wantDevices(t, "p/a")
 			if got, _ := c.node.versions.known(); got != upgrade.want {
 				t.Errorf("of %v it uses %s, want %s", upgrade.serves, got, upgrade.want)
@@ -570,5 +580,20 @@ func TestNoCluster(t *testing.T) {
 	var list page
 	if err := json.NewDecoder(body).Decode(&list); err != nil || list.Metadata.ResourceVersion == "" {
 		t.Errorf("list %+v, error %v", list, err)
+	}
+}
+
+// A source of two feeds is up when both are.
+func TestJoinedReport(t *testing.T) {
+	var got []string
+	j := joinedReport{report: func(_ time.Duration, err error) { got = append(got, fmt.Sprint(err)) }}
+	first, second := j.half(0), j.half(1)
+	first(0, nil)
+	second(0, errTooLarge)
+	first(0, nil)
+	second(0, nil)
+	first(0, errMalformed)
+	if diff := cmp.Diff([]string{"answer too large", "<nil>", "malformed answer"}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 }

@@ -12,8 +12,8 @@ import (
 const resourceGroup = "/apis/resource.k8s.io"
 
 // resourceVersions are the versions of resource.k8s.io that are understood, best first (KUBELET's "Stages": v1 since
-// Kubernetes 1.34, v1beta2 1.33, v1beta1 1.32).
-func resourceVersions() []string { return []string{"v1", "v1beta2", "v1beta1"} }
+// Kubernetes 1.34, v1beta2 1.33, v1beta1 1.32, v1alpha3 1.31; later ones serve other things under that name, beside v1beta1).
+func resourceVersions() []string { return []string{"v1", "v1beta2", "v1beta1", "v1alpha3"} }
 
 const (
 	// renegotiate is how long a version is used before it is asked again which there are: an upgrade may bring a better
