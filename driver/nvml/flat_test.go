@@ -50,9 +50,7 @@ func TestFlat(t *testing.T) {
 	if now := status(t, "Threads:"); now > threads+8 {
 		t.Errorf("threads went from %d to %d", threads, now)
 	}
-	if now := runtime.NumGoroutine(); now > goroutines+1 {
-		t.Errorf("goroutines went from %d to %d", goroutines, now)
-	}
+	atMostGoroutines(t, goroutines+1)
 	if now := len(openDevices(t)); now != files {
 		t.Errorf("open device files went from %d to %d", files, now)
 	}
