@@ -152,6 +152,10 @@ tools: $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) $(BENCHSTAT) $(GOLANGCI_LINT)
 # Debian packages that tests need, as COMMAND:PACKAGE.
 debian_packages := ip:iproute2 npm:npm
 
+.PHONY: screenshots
+screenshots: $(PROMETHEUS) ## draw the pictures of the dashboards from the demo (needs npm and chromium)
+	@PROMETHEUS="$(PROMETHEUS)" test/dashboards/screenshots/draw.sh
+
 .PHONY: deps
 deps: ## install the Debian packages that tests need, where they are missing
 	@missing=()
