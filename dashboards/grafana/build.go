@@ -110,6 +110,9 @@ func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
 	if p.max > 0 {
 		defaults.Min, defaults.Max = new(0.0), new(p.max)
 	}
+	if p.stacked {
+		defaults.Min = new(0.0) // parts of a whole are compared from 0
+	}
 	if p.decimals > 0 {
 		defaults.Decimals = new(float64(p.decimals))
 	}
