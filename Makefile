@@ -76,6 +76,8 @@ image-tar: build ## build the same image without engine or registry, as an OCI l
 test: deps ## run the unit tests of every module under the race detector, and build without cgo
 	@echo "== CGO_ENABLED=0 go build ./..."
 	CGO_ENABLED=0 go build ./...
+	echo "== the property tests of ./exporter in full"
+	go test ./exporter
 	$(call each,$(unit_modules),go test -race -timeout=30m ./...)
 
 .PHONY: test-e2e

@@ -101,19 +101,16 @@ func claimSharing() []Panel {
 	}
 }
 
-// reported is why panels about what drivers say of claims may be empty.
-const reported = "where no driver reports it, as in the demo"
-
 func claimStatus() []Panel {
 	return []Panel{
 		{
 			Title: "Conditions", Description: "Conditions of the claim's devices, as their drivers report them in the claim's status.", Kind: Table, NoData: "no driver reports conditions",
-			Width: 12, Height: 6, MayBeEmpty: reported,
+			Width: 12, Height: 6,
 			Targets: []Target{{Expr: `max by (namespace, resourceclaim_name, driver, device, type, status) (dra_claim_device_condition{<c>} == 1)`}},
 		},
 		{
 			Title: "Network data", Description: "Interface, addresses and hardware address of the claim's network devices, as their drivers report them.", Kind: Table,
-			NoData: "no driver reports network data", Width: 12, Height: 6, MayBeEmpty: reported,
+			NoData: "no driver reports network data", Width: 12, Height: 6,
 			Targets: []Target{{Expr: `max by (namespace, resourceclaim_name, driver, device, interface, ip, hardware_address) (dra_claim_network_info{<c>})`}},
 		},
 	}

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"net"
 	"slices"
 	"time"
 
@@ -159,6 +161,9 @@ func (c *claim) object() resourcev1.ResourceClaim {
 	}
 	for _, a := range c.allocated {
 		out.Status.Allocation.Devices.Results = append(out.Status.Allocation.Devices.Results, a.object())
+		if a.device.Driver == NICDriver {
+			out.Status.Devices = append(out.Status.Devices, a.status(allocatedAt))
+		}
 	}
 	for _, p := range c.pods {
 		out.Status.ReservedFor = append(out.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{
@@ -192,6 +197,29 @@ func (r Request) object(class string) resourcev1.DeviceRequest {
 		}
 	}
 	return resourcev1.DeviceRequest{Name: r.Name, Exactly: exactly}
+}
+
+// status is what dranet reports of an interface that it gave to a pod (KEP-4817).
+func (a allocated) status(at metav1.Time) resourcev1.AllocatedDeviceStatus {
+	mac := hardwareAddress(a.device.Name)
+	return resourcev1.AllocatedDeviceStatus{
+		Driver: a.device.Driver, Pool: Name, Device: a.device.Name,
+		Conditions: []metav1.Condition{
+			{Type: "Ready", Status: metav1.ConditionTrue, Reason: "NetworkDeviceReady", LastTransitionTime: at},
+			{Type: "NetworkReady", Status: metav1.ConditionTrue, Reason: "NetworkReady", LastTransitionTime: at},
+		},
+		NetworkData: &resourcev1.NetworkDeviceData{
+			InterfaceName: a.device.Name, IPs: []string{fmt.Sprintf("192.0.2.%d/24", mac[5])}, HardwareAddress: mac.String(),
+		},
+	}
+}
+
+// hardwareAddress is a locally administered address, by the interface's name.
+func hardwareAddress(name string) net.HardwareAddr {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(name)) // never fails
+	sum := h.Sum32()
+	return net.HardwareAddr{0x02, 0, byte(sum >> 24), byte(sum >> 16), byte(sum >> 8), byte(sum)}
 }
 
 func (a allocated) object() resourcev1.DeviceRequestAllocationResult {
