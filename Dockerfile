@@ -12,7 +12,7 @@ RUN go mod download
 COPY . .
 ARG VERSION=unknown
 ARG REVISION=unknown
-RUN make build VERSION=${VERSION}
+RUN make build VERSION=${VERSION} REVISION=${REVISION}
 
 FROM gcr.io/distroless/base-debian12${BASE_DIGEST}
 ARG VERSION=unknown

@@ -22,7 +22,7 @@ modules := $(sort $(patsubst ./%,%,$(patsubst %/,%,$(dir $(shell find . -name go
 code_modules := $(filter-out test/tools test/tools/%,$(modules))
 system_modules := $(filter test/e2e test/accuracy test/cluster test/dashboards,$(code_modules))
 unit_modules := $(filter-out $(system_modules),$(code_modules))
--include test/cluster/cluster.mk
+-include test/cluster/cluster.mk deployments/release.mk
 
 # $(call each,modules,command): runs the command in every module, all of them even when one fails.
 define each
@@ -37,9 +37,10 @@ endef
 program := bin/dra-exporter
 git = $(shell TZ=UTC git -c safe.directory='*' $(1) 2>/dev/null)
 VERSION ?= $(patsubst v%,%,$(call git,describe --tags --always --dirty))
+REVISION ?= $(call git,rev-parse HEAD)
 stamp = -X github.com/prometheus/common/version.$(strip $(1))=$(2)
 ldflags = $(call stamp,Version,$(or $(VERSION),unknown)) \
-	$(call stamp,Revision,$(call git,rev-parse HEAD)) \
+	$(call stamp,Revision,$(REVISION)) \
 	$(call stamp,Branch,$(call git,rev-parse --abbrev-ref HEAD)) \
 	$(call stamp,BuildDate,$(call git,log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd))
 
@@ -63,13 +64,13 @@ IMAGE ?= ghcr.io/dra-exporter/dra-exporter
 .PHONY: image
 image: ## build the container image IMAGE=name with docker or podman, whichever is there
 	@engine=$$(command -v docker || command -v podman) || { echo "neither docker nor podman is here; make image-tar needs none" >&2; exit 1; }
-	"$$engine" build --build-arg VERSION='$(VERSION)' --build-arg REVISION='$(call git,rev-parse HEAD)' -t '$(IMAGE):$(VERSION)' .
+	"$$engine" build --build-arg VERSION='$(VERSION)' --build-arg REVISION='$(REVISION)' -t '$(IMAGE):$(VERSION)' .
 
 .PHONY: image-tar
 image-tar: build ## build the same image without engine or registry, as an OCI layout: bin/image.tar
 	@cd deployments
 	go run ./image/tar -program='$(CURDIR)/$(program)' -out='$(CURDIR)/bin/image.tar' -name='$(IMAGE):$(VERSION)' -version='$(VERSION)' \
-		-revision='$(call git,rev-parse HEAD)' -created='$(call git,log -1 --format=%ct)'
+		-revision='$(REVISION)' -created='$(call git,log -1 --format=%ct)'
 	echo "bin/image.tar: $(IMAGE):$(VERSION)"
 
 .PHONY: test

@@ -129,10 +129,14 @@ func addLibraries(files map[string]string, path string, seen map[string]bool) er
 	}
 	defer f.Close() //nolint:errcheck // it was only read
 	if interpreter := interpreterOf(f); interpreter != "" {
-		files[interpreter] = interpreter
+		from, _, err := findLibrary(filepath.Base(interpreter), f.Machine)
+		if err != nil {
+			return err
+		}
+		files[interpreter] = from
 		// Libraries that programs open at run time need the rest of the C library beside them.
 		for _, library := range []string{"libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6", "libresolv.so.2", "libnss_files.so.2", "libnss_dns.so.2"} {
-			if err := addLibrary(files, library, seen); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := addLibrary(files, library, f.Machine, seen); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
@@ -142,27 +146,48 @@ func addLibraries(files map[string]string, path string, seen map[string]bool) er
 		return fmt.Errorf("libraries of %s: %w", path, err)
 	}
 	for _, library := range needed {
-		if err := addLibrary(files, library, seen); err != nil {
+		if err := addLibrary(files, library, f.Machine, seen); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func addLibrary(files map[string]string, library string, seen map[string]bool) error {
+func addLibrary(files map[string]string, library string, machine elf.Machine, seen map[string]bool) error {
 	if seen[library] {
 		return nil
 	}
 	seen[library] = true
-	for _, pattern := range []string{"/lib/*-linux-gnu/", "/usr/lib/*-linux-gnu/", "/lib64/", "/usr/lib64/", "/lib/", "/usr/lib/"} {
-		found, err := filepath.Glob(pattern + library)
-		if err != nil || len(found) == 0 {
+	from, to, err := findLibrary(library, machine)
+	if err != nil {
+		return err
+	}
+	files[to] = from
+	return addLibraries(files, from, seen)
+}
+
+// findLibrary returns where a library for a machine is, and where it belongs in the image. Debian keeps those of other machines
+// (libc6-arm64-cross) apart.
+func findLibrary(library string, machine elf.Machine) (from, to string, err error) {
+	triplet := map[elf.Machine]string{elf.EM_X86_64: "x86_64-linux-gnu", elf.EM_AARCH64: "aarch64-linux-gnu"}[machine]
+	native := "/lib/" + triplet
+	for _, folder := range []string{native, "/usr/lib/" + triplet, "/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/" + triplet + "/lib"} {
+		path := filepath.Join(folder, library)
+		f, err := elf.Open(path)
+		if err != nil {
 			continue
 		}
-		files[found[0]] = found[0]
-		return addLibraries(files, found[0], seen)
+		same := f.Machine == machine
+		f.Close() //nolint:errcheck // it was only read
+		switch {
+		case !same:
+		case folder == "/usr/"+triplet+"/lib":
+			return path, filepath.Join(native, library), nil
+		default:
+			return path, path, nil
+		}
 	}
-	return fmt.Errorf("library %s: %w", library, fs.ErrNotExist)
+	return "", "", fmt.Errorf("library %s for %v: %w", library, machine, fs.ErrNotExist)
 }
 
 func interpreterOf(f *elf.File) string {

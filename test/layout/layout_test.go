@@ -23,8 +23,8 @@ const (
 
 func TestTopLevel(t *testing.T) {
 	want := []string{
-		".ci", ".dockerignore", ".gitattributes", ".gitignore", ".golangci.yml", "Dockerfile", "LICENSE", "METRICS.md", "Makefile",
-		"README.md", "dashboards", "deployments", "driver", "exporter", "go.mod", "go.sum", "podresources", "test",
+		".ci", ".dockerignore", ".gitattributes", ".gitignore", ".golangci.yml", "CHANGELOG.md", "Dockerfile", "LICENSE", "METRICS.md",
+		"Makefile", "README.md", "SECURITY.md", "dashboards", "deployments", "driver", "exporter", "go.mod", "go.sum", "podresources", "test",
 	}
 	seen := map[string]bool{}
 	for _, path := range tracked(t) {

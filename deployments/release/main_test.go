@@ -1,0 +1,137 @@
+package main
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+)
+
+// packed packs a release of a program with and without cgo, neither of which is dra-exporter.
+func packed(t *testing.T, version string) (release, error) {
+	t.Helper()
+	dir := t.TempDir()
+	r := release{
+		Out: filepath.Join(dir, "out"), Programs: filepath.Join(dir, "programs"), Tree: "../..", Image: "example.com/dra-exporter",
+		Version: version, Revision: "abc", Created: time.Unix(1_700_000_000, 0).UTC(),
+	}
+	if err := os.Mkdir(r.Programs, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, platform := range []string{"linux-amd64", "linux-amd64" + purego} {
+		out, err := exec.CommandContext(t.Context(), "cc", "-o", filepath.Join(r.Programs, platform), "../image/testdata/program.c", "-ldl").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	return r, r.pack()
+}
+
+func TestRelease(t *testing.T) {
+	r, err := packed(t, "1.2.3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"SHA256SUMS", "dra-exporter-1.2.3.linux-amd64-purego.tar.gz", "dra-exporter-1.2.3.linux-amd64.image.tar",
+		"dra-exporter-1.2.3.linux-amd64.tar.gz", "dra-exporter-1.2.3.tgz",
+	}
+	if diff := cmp.Diff(want, names(t, r.Out)); diff != "" {
+		t.Error(diff)
+	}
+	check := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "SHA256SUMS")
+	check.Dir = r.Out
+	if out, err := check.CombinedOutput(); err != nil || strings.Count(string(out), ": OK") != len(want)-1 {
+		t.Errorf("%v: %s", err, out)
+	}
+	in := "dra-exporter-1.2.3.linux-amd64/"
+	if diff := cmp.Diff([]string{in + "CHANGELOG.md", in + "LICENSE", in + "README.md", in + "dra-exporter"}, members(t, filepath.Join(r.Out, want[3]))); diff != "" {
+		t.Error(diff)
+	}
+	c, err := loader.LoadFile(filepath.Join(r.Out, "dra-exporter-1.2.3.tgz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Metadata.Version != "1.2.3" || c.Metadata.AppVersion != "1.2.3" || len(c.Templates) == 0 || c.Schema == nil {
+		t.Errorf("the chart is %+v with %d templates", c.Metadata, len(c.Templates))
+	}
+}
+
+func TestSameInputSameBytes(t *testing.T) {
+	var sums [2]string
+	for i := range sums {
+		r, err := packed(t, "1.2.3")
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(filepath.Join(r.Out, "SHA256SUMS"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums[i] = string(data)
+	}
+	if diff := cmp.Diff(sums[0], sums[1]); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestBadInput(t *testing.T) {
+	if _, err := packed(t, "57a17ff"); err == nil || !strings.Contains(err.Error(), "57a17ff") {
+		t.Errorf("a version that is not SemVer: %v", err)
+	}
+	if err := (release{Programs: t.TempDir()}).pack(); err == nil {
+		t.Error("a release without programs is packed")
+	}
+}
+
+func names(t *testing.T, dir string) []string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, e := range entries {
+		out = append(out, e.Name())
+	}
+	return out
+}
+
+// members lists the files of an archive, all of which have the time of the release.
+func members(t *testing.T, path string) []string {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	zipped, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for r := tar.NewReader(zipped); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			slices.Sort(out)
+			return out
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.ModTime.Unix() != 1_700_000_000 {
+			t.Errorf("%s is of %v", h.Name, h.ModTime)
+		}
+		out = append(out, h.Name)
+	}
+}
