@@ -10,6 +10,8 @@ require (
 	go.yaml.in/yaml/v3 v3.0.5
 )
 
+require github.com/klauspost/compress v1.20.1 // indirect
+
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
@@ -28,7 +26,7 @@ func (k accountKey) compare(other accountKey) int {
 type account struct {
 	key    accountKey
 	device *device
-	labels []*dto.LabelPair
+	labels *labels
 
 	born    time.Time // when it began to hold the device
 	ended   time.Time // when it ceased to; zero: it holds it now
@@ -71,7 +69,7 @@ func (a *account) show(t *total, tick uint64, now time.Time) bool {
 		key := t.counter.key
 		t.series = &Series{
 			Quantity: key.quantity, Labels: key.labels, Born: a.born, shown: now,
-			labels: a.device.pool.join(a.labels, labelNames(key.quantity), key.labels),
+			labels: a.labels.ofQuantity(key),
 		}
 	}
 	return t.series != nil
@@ -98,7 +96,7 @@ func (b *book) account(d *device, namespace, name string, born, now time.Time) *
 	key := accountKey{namespace, name, d.id}
 	a := b.accounts[key]
 	if a == nil {
-		a = &account{key: key, device: d, labels: d.pool.holder(b.holder, key), born: born, active: now}
+		a = &account{key: key, device: d, labels: holderLabels(b.holder, key), born: born, active: now}
 		b.accounts[key] = a
 		b.order = nil
 	}

@@ -172,22 +172,14 @@ func benchScrape(b *testing.B, format expfmt.Format, devices, pods int) {
 		n.tick()
 		s = l.Advance(Join(n.in), n.now)
 	}
-	g := NewGatherer(prometheus.NewRegistry(), func() *Snapshot { return s }, 0)
+	e := NewExposition(prometheus.NewRegistry(), func() *Snapshot { return s }, ExpositionConfig{})
 	var out bytes.Buffer
 	b.ReportAllocs()
 	for b.Loop() {
 		out.Reset()
-		families, done, err := g.Gather()
-		if err != nil {
+		if err := e.Write(&out, format, nil); err != nil {
 			b.Fatal(err)
 		}
-		e := expfmt.NewEncoder(&out, format)
-		for _, f := range families {
-			if err := e.Encode(f); err != nil {
-				b.Fatal(err)
-			}
-		}
-		done()
 	}
 	b.ReportMetric(float64(s.Series), "series")
 	b.ReportMetric(float64(out.Len()), "bytes")

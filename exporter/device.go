@@ -4,16 +4,13 @@ import (
 	"slices"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // device is the ledger's books of one device.
 type device struct {
 	id     driver.ID
-	pool   *labelPool
-	labels []*dto.LabelPair
+	labels *labels
 	seen   time.Time // the last tick that knew it
 	clock  time.Time // the present tick
 	born   time.Time
@@ -37,9 +34,9 @@ type device struct {
 	measured  bool // activity was measured at this tick
 }
 
-func newDevice(id driver.ID, pool *labelPool, now time.Time) *device {
-	labels := pool.device(id)
-	d := &device{id: id, pool: pool, labels: labels, born: now, nobody: account{labels: labels, born: now}}
+func newDevice(id driver.ID, now time.Time) *device {
+	labels := deviceLabels(id)
+	d := &device{id: id, labels: labels, born: now, nobody: account{labels: labels, born: now}}
 	d.nobody.device = d
 	return d
 }
@@ -81,7 +78,7 @@ func (d *device) meter(key seriesKey) *meter {
 	if m := d.findMeter(key); m != nil {
 		return m
 	}
-	m := newMeter(key, d.labels, d.pool)
+	m := newMeter(key, d.labels)
 	d.meters = append(d.meters, m)
 	slices.SortFunc(d.meters, func(a, b *meter) int { return a.key.compare(b.key) })
 	return m
@@ -124,7 +121,7 @@ func (d *device) counter(key seriesKey, now time.Time) *counter {
 	if c := d.find(key); c != nil {
 		return c
 	}
-	c := &counter{key: key, index: -1, series: newSeries(key, d.labels, d.pool)}
+	c := &counter{key: key, index: -1, series: newSeries(key, d.labels)}
 	c.series.Born, c.series.shown = now, now
 	if key.quantity.Spec().Sharing == driver.Additive {
 		c.index = len(d.attributed)

@@ -8,21 +8,19 @@ import (
 	"strings"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // sink takes the series of a snapshot. born is zero for gauges; shown is when a counter was first exported.
 type sink interface {
-	put(id familyID, labels []*dto.LabelPair, value float64, born, shown time.Time)
+	put(id familyID, labels *labels, value float64, born, shown time.Time)
 }
 
 // emission walks a snapshot for a sink.
 type emission struct {
 	sink
-	pool *labelPool // nil: the sink needs no labels, and none are made
+	cache *labelCache // nil: the sink needs no labels, and none are made
 }
 
 // walk puts every series of the snapshot into the emission's sink. What is dropped is left to the sink.
@@ -63,18 +61,18 @@ func (u unresolved) compare(other unresolved) int {
 	return cmp.Or(strings.Compare(u.driver, other.driver), cmp.Compare(u.gap, other.gap))
 }
 
-func (e emission) pairs(namesAndValues ...string) []*dto.LabelPair {
+func (e emission) pairs(namesAndValues ...string) *labels {
 	return e.with(nil, namesAndValues...)
 }
 
-func (e emission) with(base []*dto.LabelPair, more ...string) []*dto.LabelPair {
-	if e.pool == nil {
+func (e emission) with(base *labels, more ...string) *labels {
+	if e.cache == nil {
 		return nil
 	}
-	return e.pool.row(base, more...)
+	return e.cache.with(base, more...)
 }
 
-func (e emission) gauge(id familyID, labels []*dto.LabelPair, value float64) {
+func (e emission) gauge(id familyID, labels *labels, value float64) {
 	e.put(id, labels, value, time.Time{}, time.Time{})
 }
 
@@ -163,8 +161,8 @@ func (e emission) shares(d *DeviceSnapshot) {
 		if s.Admin {
 			attribution = AttributionNone
 		}
-		claim := func(more ...string) []*dto.LabelPair {
-			if e.pool == nil {
+		claim := func(more ...string) *labels {
+			if e.cache == nil {
 				return nil
 			}
 			return e.pairs(append([]string{
@@ -240,7 +238,7 @@ func (e emission) infos(s *Snapshot) {
 	}
 }
 
-func (e emission) infoLabels(d *DeviceSnapshot) []*dto.LabelPair {
+func (e emission) infoLabels(d *DeviceSnapshot) *labels {
 	h := &d.Entry.Hardware
 	return e.with(d.labels, "vendor", h.Vendor, "model", h.Model, "uuid", h.UUID, "pci_bus_id", h.PCI,
 		"parent", d.Parent, "numa_node", h.NUMANode, "driver_version", h.DriverVersion)

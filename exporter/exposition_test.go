@@ -2,295 +2,322 @@ package exporter
 
 import (
 	"bytes"
-	"maps"
-	"slices"
-	"strconv"
+	"errors"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
-	"unicode/utf8"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// failer is a *testing.T or a *rapid.T.
-type failer interface {
-	Helper()
-	Fatalf(format string, args ...any)
-	Errorf(format string, args ...any)
-}
-
-// exposition is a scrape, parsed again: the value of each series by family and sorted labels.
-type exposition map[string]map[string]float64
-
-// theGatherer's families are made once: the property tests scrape many thousand times.
-var theGatherer = sync.OnceValue(func() *Gatherer { return NewGatherer(prometheus.NewRegistry(), nil, 0) })
-
-// gatherer returns a Gatherer of one snapshot.
-func gatherer(s *Snapshot) *Gatherer {
-	return &Gatherer{registry: theGatherer().registry, latest: func() *Snapshot { return s }, families: theGatherer().families}
-}
-
-// text returns the scrape in the text format.
-func text(t failer, s *Snapshot) string {
+// busyHistory is one with all families of a device and its holder.
+func busyHistory(t *testing.T) *history {
 	t.Helper()
-	return encode(t, gatherer(s), expfmt.NewFormat(expfmt.TypeTextPlain))
-}
-
-func encode(t failer, g prometheus.TransactionalGatherer, format expfmt.Format) string {
-	t.Helper()
-	families, _, err := g.Gather()
-	if err != nil {
-		t.Fatalf("gather: %v", err)
+	h := newHistory(t)
+	entry := h.in.Inventory[simID("gpu-0")]
+	entry.Capacity = []driver.Amount{{Resource: "memory", Value: 8e10}}
+	entry.Taints = []driver.Taint{{Key: "k", Value: "v", Effect: "NoSchedule"}}
+	h.in.Inventory[simID("gpu-0")] = entry
+	h.in.Inventory[simID("gpu-1")] = entry
+	a := h.hold("c0", "p0")
+	a.AllocatedAt = h.now.Add(-time.Hour)
+	a.Consumed = []driver.Amount{{Resource: "memory", Value: 1e9}}
+	a.Conditions = []podresources.Condition{{Type: "Ready", Status: "True"}}
+	a.Network = &podresources.Network{Interface: "net1"}
+	for i := range 3 {
+		var readings []driver.Reading
+		for q := range driver.NumQuantities {
+			r := driver.Reading{Quantity: q, Value: 0.5}
+			if q.Spec().Type == driver.Counter {
+				r.Value = float64(i)
+			}
+			for j, l := range q.Spec().Labels {
+				r.Labels[j] = "open"
+				if l.Values != nil {
+					r.Labels[j] = l.Values[0]
+				}
+			}
+			readings = append(readings, r)
+		}
+		h.read(readings...)
+		h.tick(time.Second)
 	}
-	var b bytes.Buffer
-	e := expfmt.NewEncoder(&b, format)
+	return h
+}
+
+// Every family that is described can be had, and no other; names and help are as Prometheus wants them.
+func TestEveryFamily(t *testing.T) {
+	x := scrape(t, busyHistory(t).last)
+	for name := range describedFamilies() {
+		if len(x[name]) == 0 {
+			t.Errorf("%s is described and was not seen", name)
+		}
+	}
+	lint(t, busyHistory(t).last)
+}
+
+// The families are in order and those of a registry among them; without a snapshot they are alone.
+func TestExposition(t *testing.T) {
+	own := prometheus.NewRegistry()
+	own.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "dra_exporter_own", Help: "Own."}))
+	h := busyHistory(t)
+	var latest *Snapshot
+	e := NewExposition(own, func() *Snapshot { return latest }, ExpositionConfig{})
+	if got := encode(t, e, expfmt.NewFormat(expfmt.TypeTextPlain)); strings.Count(got, "# TYPE") != 1 || !strings.Contains(got, "dra_exporter_own 0") {
+		t.Errorf("before the first snapshot: %s", got)
+	}
+	latest = h.last
+	last := ""
+	for _, f := range decode(t, e) {
+		if f.GetName() <= last {
+			t.Errorf("%s comes behind %s", f.GetName(), last)
+		}
+		last = f.GetName()
+	}
+	if !strings.Contains(encode(t, e, expfmt.NewFormat(expfmt.TypeTextPlain)), "dra_exporter_own 0") {
+		t.Error("the registry's own are lost")
+	}
+}
+
+// Each format is written as client_golang's encoder writes the same families, to the byte.
+func TestFormats(t *testing.T) {
+	hostile := busyHistory(t)
+	hostile.hold("a\"b\\c\nd", "p")
+	hostile.tick(time.Second)
+	for name, s := range map[string]*Snapshot{"busy": busyHistory(t).last, "hostile": hostile.last, "escaped": snapshotWithHostileNames()} {
+		families := decode(t, expose(s, ExpositionConfig{}))
+		for _, format := range formats() {
+			for _, created := range []bool{false, true} {
+				if diff := cmp.Diff(encodeByLibrary(t, families, format, created), encode(t, expose(s, ExpositionConfig{CreatedSamples: created}), format)); diff != "" {
+					t.Errorf("%s, %s, created lines %v: %s", name, format, created, diff)
+				}
+			}
+		}
+	}
+}
+
+func encodeByLibrary(t *testing.T, families []*dto.MetricFamily, format expfmt.Format, created bool) string {
+	t.Helper()
+	var out bytes.Buffer
+	var options []expfmt.EncoderOption
+	if created {
+		options = append(options, expfmt.WithCreatedLines())
+	}
+	e := expfmt.NewEncoder(&out, format, options...)
 	for _, f := range families {
 		if err := e.Encode(f); err != nil {
-			t.Fatalf("encode %s: %v", f.GetName(), err)
+			t.Fatal(err)
 		}
 	}
-	return b.String()
+	if closer, ok := e.(expfmt.Closer); ok {
+		if err := closer.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out.String()
 }
 
-// scrape gathers a snapshot's metrics, writes them as text, reads them again and holds them to what Prometheus asks of
-// an answer: families in order, each once and as the catalogue says; series unique; UTF-8.
-func scrape(t failer, s *Snapshot) exposition {
-	t.Helper()
-	written := text(t, s)
-	if !utf8.ValidString(written) {
-		t.Fatalf("the answer is no UTF-8")
-	}
-	if n := strings.Count(written, "# TYPE "); n != len(slices.Compact(typeLines(written))) {
-		t.Fatalf("a family is there twice")
-	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(strings.NewReader(written))
-	if err != nil {
-		t.Fatalf("parse: %v", err)
-	}
-	described := describedFamilies()
-	out := exposition{}
-	for name, f := range families {
-		out[name] = map[string]float64{}
-		desc, ok := described[name]
-		if !ok {
-			t.Fatalf("%s is no known family", name)
-		}
-		if want := strings.ToUpper(desc.Type.String()); f.GetType().String() != want {
-			t.Fatalf("%s is a %v, not a %s", name, f.GetType(), want)
-		}
-		for _, m := range f.Metric {
-			key := labelKey(t, &desc, m)
-			if _, twice := out[name][key]; twice {
-				t.Fatalf("%s{%s} is there twice", name, key)
+// Numbers are written as client_golang's encoder writes them.
+func TestNumbers(t *testing.T) {
+	whole := rapid.Map(rapid.Int64(), func(n int64) float64 { return float64(n) })
+	small := rapid.Map(rapid.IntRange(-2e6, 2e6), func(n int) float64 { return float64(n) })
+	special := rapid.SampledFrom([]float64{0, math.Copysign(0, -1), 1, -1, math.NaN(), math.Inf(1), math.Inf(-1), 999999, 1e6, 1e21, 1e-5, math.MaxFloat64})
+	rapid.Check(t, func(t *rapid.T) {
+		value := rapid.OneOf(rapid.Float64(), whole, small, special).Draw(t, "value")
+		f := &dto.MetricFamily{Name: proto.String("m"), Type: dto.MetricType_GAUGE.Enum(), Metric: []*dto.Metric{{Gauge: &dto.Gauge{Value: &value}}}}
+		for kind, own := range map[expfmt.FormatType]format{expfmt.TypeTextPlain: textFormat{}, expfmt.TypeOpenMetrics: openMetricsFormat{}} {
+			var want bytes.Buffer
+			if err := expfmt.NewEncoder(&want, expfmt.NewFormat(kind)).Encode(f); err != nil {
+				t.Fatal(err)
 			}
-			out[name][key] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			if got := string(own.sample(nil, &Family{Name: "m"}, nil, value, time.Time{})); got != strings.TrimPrefix(want.String(), "# TYPE m gauge\n") {
+				t.Errorf("%v is written %q, not as in %q", value, got, want.String())
+			}
 		}
-	}
-	return out
-}
-
-func typeLines(written string) []string {
-	var out []string
-	for line := range strings.Lines(written) {
-		if strings.HasPrefix(line, "# TYPE ") {
-			out = append(out, line)
-		}
-	}
-	slices.Sort(out)
-	return out
-}
-
-var describedFamilies = sync.OnceValue(func() map[string]Family {
-	out := map[string]Family{}
-	for _, f := range Families() {
-		out[f.Name] = f
-	}
-	return out
-})
-
-// labelKey returns the labels of a series as name="value" in order, and holds their names to the family's.
-func labelKey(t failer, f *Family, m *dto.Metric) string {
-	t.Helper()
-	var names, parts []string
-	for _, l := range m.Label {
-		if !chosen(l.GetName()) {
-			names = append(names, l.GetName())
-		}
-		parts = append(parts, l.GetName()+"="+strconv.Quote(l.GetValue()))
-	}
-	if !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(f.Labels))) {
-		t.Fatalf("%s has the labels %q, not %q", f.Name, names, f.Labels)
-	}
-	slices.Sort(parts)
-	return strings.Join(parts, ",")
-}
-
-// chosen tells whether a label is there because a flag asks for it.
-func chosen(label string) bool {
-	return strings.HasPrefix(label, "label_") || strings.HasPrefix(label, "annotation_")
-}
-
-// series is the number of series that count for --max-series.
-func (x exposition) series() int {
-	n := 0
-	for name, rows := range x {
-		if !strings.HasPrefix(name, "dra_exporter_") {
-			n += len(rows)
-		}
-	}
-	return n
-}
-
-// matching returns the series of a family that have all the given labels, as name=value.
-func (x exposition) matching(family string, labels ...string) map[string]float64 {
-	out := maps.Clone(x[family])
-	maps.DeleteFunc(out, func(key string, _ float64) bool {
-		return slices.ContainsFunc(labels, func(l string) bool {
-			name, value, _ := strings.Cut(l, "=")
-			return !strings.Contains(","+key+",", ","+name+"="+strconv.Quote(value)+",")
-		})
 	})
-	return out
 }
 
-// one returns the value of the one series of a family with the given labels.
-func (x exposition) one(t failer, family string, labels ...string) float64 {
-	t.Helper()
-	rows := x.matching(family, labels...)
-	if len(rows) != 1 {
-		t.Fatalf("%s%q: got the series %v, want one", family, labels, rows)
-	}
-	for _, v := range rows {
-		return v
-	}
-	return 0
-}
-
-func parseKey(key string) map[string]string {
-	out := map[string]string{}
-	for key != "" {
-		name, rest, _ := strings.Cut(key, "=")
-		quoted := rest[:quotedLen(rest)]
-		out[name], _ = strconv.Unquote(quoted)
-		key = strings.TrimPrefix(rest[len(quoted):], ",")
-	}
-	return out
-}
-
-func quotedLen(s string) int {
-	for i := 1; i < len(s); i++ {
-		switch s[i] {
-		case '\\':
-			i++
-		case '"':
-			return i + 1
+// A scrape is answered in the format and with the families that it asks for, and compressed for who wants that.
+func TestScrape(t *testing.T) {
+	server := serving(t, busyHistory(t).last, nil)
+	for _, tc := range []struct{ accept, query, format, want, not string }{
+		{"", "", "text/plain; version=0.0.4; charset=utf-8", "# TYPE dra_claim_energy_joules_total counter\n", "# EOF"},
+		{"text/html", "", "text/plain; version=0.0.4; charset=utf-8", "dra_exporter_", "# EOF"},
+		{"application/openmetrics-text; version=1.0.0", "", "application/openmetrics-text; version=1.0.0; charset=utf-8", "# EOF\n", "_created"},
+		{"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited", "", "application/vnd.google.protobuf", "dra_claim_power_watts", "# TYPE"},
+		{"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=text", "", "text/plain", "dra_claim_power_watts", "metric {"},
+		{"", "?name[]=dra_claim_power_watts&name[]=dra_exporter_info", "text/plain", "dra_claim_power_watts{", "dra_device_"},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/metrics"+tc.query, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Accept", tc.accept)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if got := response.Header.Get("Content-Type"); !strings.HasPrefix(got, tc.format) || response.StatusCode != http.StatusOK || response.Uncompressed != (len(body) > 2000) {
+			t.Errorf("%q%s: %s, Content-Type %s, compressed %v", tc.accept, tc.query, response.Status, got, response.Uncompressed)
+		}
+		if !strings.Contains(string(body), tc.want) || strings.Contains(string(body), tc.not) {
+			t.Errorf("%q%s: want %q and no %q in %.300s", tc.accept, tc.query, tc.want, tc.not, body)
 		}
 	}
-	return len(s)
 }
 
-// lint holds the families' names and help to promlint.
-func lint(t *testing.T, s *Snapshot) {
-	t.Helper()
-	families, _, err := gatherer(s).Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range problems {
-		t.Errorf("%s: %s", p.Metric, p.Text)
+// What fails in the registry is told, and the rest is answered.
+func TestScrapeOfFailingRegistry(t *testing.T) {
+	s := busyHistory(t).last
+	var told error
+	e := expose(s, ExpositionConfig{Error: func(err error) { told = err }})
+	e.registry = prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, errors.New("broken") })
+	answer := httptest.NewRecorder()
+	e.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	if answer.Body.String() != text(t, s) || told == nil {
+		t.Errorf("told %v, answered %.300s", told, answer.Body)
 	}
 }
 
-// sumKey names what is conserved: a quantity of a device, with the quantity's own labels.
-type sumKey struct{ device, metric, labels string }
-
-// parts are the values of the device and of those who share in it.
-type parts struct {
-	device       float64
-	claims, pods map[string]float64
-	nobody       float64
-	read         bool // the device's own value is there
-	gauge        bool
-}
-
-// sums collects from a scrape what must be conserved.
-func (x exposition) sums() map[sumKey]*parts {
-	out := map[sumKey]*parts{}
-	for _, f := range Families() {
-		metric, who := holderOf(f.Name)
-		if who == "" || !attributedMetric(metric) {
-			continue
+// A new counter stands at 0 for a while, by its age; gauges do not, and the created times are those of the births.
+func TestZeroHold(t *testing.T) {
+	h := newHistory(t)
+	for i := range 11 {
+		if i == 6 {
+			h.hold("c0", "p0")
 		}
-		for key, v := range x[f.Name] {
-			labels := parseKey(key)
-			k, holder := splitLabels(metric, labels)
-			p := out[k]
-			if p == nil {
-				p = &parts{claims: map[string]float64{}, pods: map[string]float64{}, gauge: !strings.HasSuffix(f.Name, "_total")}
-				out[k] = p
+		h.read(driver.Reading{Quantity: driver.Energy, Value: 10 * float64(i)}, watts(10))
+		h.tick(time.Second)
+	} // it is 10 s; the counters of c0 are shown since 6 s, those of the device since 0 s
+	for _, tc := range []struct {
+		hold          time.Duration
+		claim, device float64
+	}{
+		{0, 45, 100}, {3 * time.Second, 45, 100}, {4 * time.Second, 45, 100}, {4*time.Second + 1, 0, 100}, {10 * time.Second, 0, 100}, {11 * time.Second, 0, 0},
+	} {
+		got := map[string]float64{}
+		born := map[string]float64{}
+		for _, f := range decode(t, expose(h.last, ExpositionConfig{ZeroHold: tc.hold})) {
+			for _, m := range f.Metric {
+				got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+				if c := m.GetCounter(); c != nil {
+					born[f.GetName()] = c.GetCreatedTimestamp().AsTime().Sub(unixTime()).Seconds()
+				}
 			}
-			switch who {
-			case "device":
-				p.device, p.read = v, true
-			case "claim":
-				p.claims[holder] = v
-			case "pod":
-				p.pods[holder] = v
-			default:
-				p.nobody = v
+		}
+		for name, want := range map[string]float64{
+			"dra_claim_energy_joules_total": tc.claim, "dra_pod_energy_joules_total": tc.claim, "dra_device_energy_joules_total": tc.device,
+			"dra_claim_power_watts": 10, "dra_device_power_watts": 10,
+		} {
+			if got[name] != want {
+				t.Errorf("held for %v: %s is %v, want %v", tc.hold, name, got[name], want)
+			}
+		}
+		for name, want := range map[string]float64{
+			"dra_claim_energy_joules_total": 5.5, "dra_claim_allocated_seconds_total": 5.5, "dra_device_energy_joules_total": 0,
+			"dra_device_allocated_seconds_total": 0, "dra_device_unattributed_energy_joules_total": 0,
+		} {
+			if got, ok := born[name]; got != want || !ok {
+				t.Errorf("%s was born at %v s, want %v", name, got, want)
 			}
 		}
 	}
-	return out
 }
 
-func holderOf(family string) (metric, who string) {
-	for _, prefix := range []string{"dra_device_unattributed_", "dra_device_", "dra_claim_", "dra_pod_"} {
-		if rest, ok := strings.CutPrefix(family, prefix); ok {
-			return rest, strings.TrimSuffix(strings.TrimPrefix(prefix, "dra_"), "_")
+// A counter that comes late is held at 0 since it came, not since its holder did.
+func TestZeroHoldOfLateCounter(t *testing.T) {
+	h := newHistory(t)
+	h.hold("c0", "p0")
+	for range 10 {
+		h.read(watts(1))
+		h.tick(time.Second)
+	}
+	traffic := func(v float64) {
+		h.read(driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}, Value: v})
+		h.tick(time.Second)
+	}
+	traffic(0)
+	traffic(100)
+	value := func(hold time.Duration) float64 {
+		for _, f := range decode(t, expose(h.last, ExpositionConfig{ZeroHold: hold})) {
+			if f.GetName() == "dra_claim_io_bytes_total" {
+				return f.Metric[0].GetCounter().GetValue()
+			}
 		}
+		return -1
 	}
-	return "", ""
-}
-
-func attributedMetric(metric string) bool {
-	switch metric {
-	case "utilization_ratio", "active_seconds_total", "memory_used_bytes", "power_watts", "energy_joules_total", "io_bytes_total",
-		"allocated_seconds_total", "allocated_share_seconds_total":
-		return true
-	default:
-		return false
+	if got := value(time.Second); got != 100 {
+		t.Errorf("after its time the counter shows %v, want 100", got)
+	}
+	if got := value(2 * time.Second); got != 0 {
+		t.Errorf("within its time the counter shows %v, want 0", got)
 	}
 }
 
-// splitLabels tells a series' device and quantity from its holder. Divided allocated time belongs to the device's allocated
-// time; each holder's own belongs to nothing.
-func splitLabels(metric string, labels map[string]string) (sumKey, string) {
-	holder := labels["namespace"] + "/" + labels["resourceclaim_name"] + labels["pod"]
-	device := labels["driver"] + "/" + labels["pool"] + "/" + labels["device"]
-	if metric == "allocated_seconds_total" && holder != "/" {
-		metric = "own_allocated_seconds_total"
+func TestHealth(t *testing.T) {
+	for name, tc := range map[string]struct {
+		said map[string]float64
+		want string
+	}{
+		"healthy":             {map[string]float64{"healthy": 1}, "healthy"},
+		"unhealthy of three":  {map[string]float64{"healthy": 0, "unhealthy": 1, "unknown": 0}, "unhealthy"},
+		"unknown":             {map[string]float64{"unknown": 1}, "unknown"},
+		"the worst of two":    {map[string]float64{"healthy": 1, "unhealthy": 1}, "unhealthy"},
+		"unknown, or healthy": {map[string]float64{"healthy": 1, "unknown": 1}, "unknown"},
+		"all":                 {map[string]float64{"healthy": 1, "unhealthy": 1, "unknown": 1}, "unhealthy"},
+		"none":                {map[string]float64{"healthy": 0}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHistory(t)
+			var readings []driver.Reading
+			for status, v := range tc.said {
+				readings = append(readings, driver.Reading{Quantity: driver.Health, Labels: driver.Labels{status}, Value: v})
+			}
+			h.read(readings...)
+			x := h.tick(time.Second)
+			got := map[string]float64{}
+			for key, v := range x["dra_device_health"] {
+				got[parseKey(key)["status"]] = v
+			}
+			want := map[string]float64{}
+			if tc.want != "" {
+				want = map[string]float64{"healthy": 0, "unhealthy": 0, "unknown": 0}
+				want[tc.want] = 1
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
 	}
-	if metric == "allocated_share_seconds_total" {
-		metric = "allocated_seconds_total"
-	}
-	return sumKey{device, metric, labels["link"] + "," + labels["direction"]}, holder
 }
 
-func sumOf(m map[string]float64) float64 {
-	sum := 0.0
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		sum += m[k]
+// An error counter that rises sets the time of the last error.
+func TestLastError(t *testing.T) {
+	h := newHistory(t)
+	var x exposition
+	for _, n := range []float64{3, 3, 4, 4} {
+		h.read(driver.Reading{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, Value: n})
+		x = h.tick(time.Second)
 	}
-	return sum
+	h.values(x, map[[2]string]float64{
+		{"dra_device_errors_total", "code=79"}:                      1,
+		{"dra_device_last_error_timestamp_seconds", "device=gpu-0"}: unix(unixTime()) + 2,
+	})
 }

@@ -7,18 +7,70 @@ import (
 	"sync"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// labelPool makes label pairs. One pair serves all series that have it: most of the time of a scrape is spent waiting
-// for the memory of the pairs, and so few of them lie in the processor's cache.
-type labelPool struct {
+// labels are those of a series, as the formats write them: they are made when a series is, and only copied when it is
+// scraped. They never change. nil has no labels.
+type labels struct {
+	text string // a="1",b="2", escaped, for both text formats
+	wire string // the label fields of an io.prometheus.client.Metric
+}
+
+// with returns the labels and more, given as names and values in turns.
+func (l *labels) with(namesAndValues ...string) *labels {
+	var text, wire []byte
+	if l != nil {
+		text, wire = append(text, l.text...), append(wire, l.wire...)
+	}
+	for pair := range slices.Chunk(namesAndValues, 2) {
+		name, value := pair[0], pair[1]
+		if len(text) > 0 {
+			text = append(text, ',')
+		}
+		text = append(append(text, name...), `="`...)
+		text = append(appendEscaped(text, value, true), '"')
+		wire = appendLabelPair(wire, name, value)
+	}
+	return &labels{text: string(text), wire: string(wire)}
+}
+
+// appendLabelPair appends field 1 of an io.prometheus.client.Metric: a LabelPair of name (1) and value (2).
+func appendLabelPair(wire []byte, name, value string) []byte {
+	size := 2 + protowire.SizeBytes(len(name)) + protowire.SizeBytes(len(value))
+	wire = protowire.AppendVarint(protowire.AppendTag(wire, 1, protowire.BytesType), uint64(size))
+	wire = protowire.AppendString(protowire.AppendTag(wire, 1, protowire.BytesType), name)
+	return protowire.AppendString(protowire.AppendTag(wire, 2, protowire.BytesType), value)
+}
+
+func deviceLabels(id driver.ID) *labels {
+	return (*labels)(nil).with("driver", id.Driver, "pool", id.Pool, "device", id.Device)
+}
+
+func holderLabels(holder string, k accountKey) *labels {
+	return (*labels)(nil).with("namespace", k.Namespace, holder, k.Name, "driver", k.Device.Driver, "pool", k.Device.Pool, "device", k.Device.Device)
+}
+
+// ofQuantity returns the labels with the quantity's own; where it has none they are the same.
+func (l *labels) ofQuantity(key seriesKey) *labels {
+	names := labelNames(key.quantity)
+	if len(names) == 0 {
+		return l
+	}
+	more := make([]string, 0, 2*len(names))
+	for i, name := range names {
+		more = append(more, name, key.labels[i])
+	}
+	return l.with(more...)
+}
+
+// labelCache keeps the labels of what has no series that is kept from snapshot to snapshot.
+type labelCache struct {
 	mu      sync.Mutex
-	pairs   recent[[2]string, *dto.LabelPair]
-	rows    recent[string, []*dto.LabelPair]
-	key     []byte // of a row
+	rows    recent[string, *labels]
+	key     []byte
 	renewed time.Time
 }
 
@@ -27,104 +79,41 @@ type recent[K comparable, V any] struct{ young, old map[K]V }
 
 func (r *recent[K, V]) renew() { r.young, r.old = map[K]V{}, r.young }
 
-func (r *recent[K, V]) get(key K) (V, bool) {
-	v, ok := r.young[key]
-	if !ok {
-		if v, ok = r.old[key]; ok {
-			r.young[key] = v
-		}
-	}
-	return v, ok
+func newLabelCache() *labelCache {
+	c := &labelCache{}
+	c.rows.renew()
+	return c
 }
 
-func newLabelPool() *labelPool {
-	p := &labelPool{}
-	p.pairs.renew()
-	p.rows.renew()
-	return p
-}
-
-// tick lets the pool forget, from time to time, what is not used any more. Who has a pair keeps it.
-func (p *labelPool) tick(now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if now.Sub(p.renewed) > forget {
-		p.renewed = now
-		p.pairs.renew()
-		p.rows.renew()
+// tick lets the cache forget, from time to time, what is not used any more.
+func (c *labelCache) tick(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now.Sub(c.renewed) > forget {
+		c.renewed = now
+		c.rows.renew()
 	}
 }
 
-// row is with, for what is asked for again at every scrape. It must not be changed.
-func (p *labelPool) row(base []*dto.LabelPair, namesAndValues ...string) []*dto.LabelPair {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.key = p.key[:0]
-	for _, pair := range base {
-		p.key = append(append(append(append(p.key, *pair.Name...), 0xff), *pair.Value...), 0xff) // no UTF-8 has this byte
+// with is base.with, for what is asked for again at every scrape.
+func (c *labelCache) with(base *labels, namesAndValues ...string) *labels {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.key = c.key[:0]
+	if base != nil {
+		c.key = append(c.key, base.text...)
 	}
 	for _, s := range namesAndValues {
-		p.key = append(append(p.key, s...), 0xff)
+		c.key = append(append(c.key, 0xff), s...) // no UTF-8 has this byte
 	}
-	row, ok := p.rows.young[string(p.key)] // looked up without making a string
+	row, ok := c.rows.young[string(c.key)] // looked up without making a string
 	if !ok {
-		if row, ok = p.rows.get(string(p.key)); !ok {
-			row = p.make(base, namesAndValues)
-			p.rows.young[string(p.key)] = row
+		if row, ok = c.rows.old[string(c.key)]; !ok {
+			row = base.with(namesAndValues...)
 		}
+		c.rows.young[string(c.key)] = row
 	}
 	return row
-}
-
-// with returns base with label pairs of names and values in turns, sorted by name as Prometheus wants them. The base is
-// not changed.
-func (p *labelPool) with(base []*dto.LabelPair, namesAndValues ...string) []*dto.LabelPair {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.make(base, namesAndValues)
-}
-
-func (p *labelPool) make(base []*dto.LabelPair, namesAndValues []string) []*dto.LabelPair {
-	out := append(make([]*dto.LabelPair, 0, len(base)+len(namesAndValues)/2), base...)
-	for i := 0; i < len(namesAndValues); i += 2 {
-		out = append(out, p.pair(namesAndValues[i], namesAndValues[i+1]))
-	}
-	sortLabels(out)
-	return out
-}
-
-func (p *labelPool) pair(name, value string) *dto.LabelPair {
-	key := [2]string{name, value}
-	pair, ok := p.pairs.get(key)
-	if !ok {
-		pair = &dto.LabelPair{Name: &key[0], Value: &key[1]}
-		p.pairs.young[key] = pair
-	}
-	return pair
-}
-
-func sortLabels(l []*dto.LabelPair) {
-	slices.SortFunc(l, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
-}
-
-func (p *labelPool) device(id driver.ID) []*dto.LabelPair {
-	return p.with(nil, "driver", id.Driver, "pool", id.Pool, "device", id.Device)
-}
-
-func (p *labelPool) holder(holder string, k accountKey) []*dto.LabelPair {
-	return p.with(nil, "namespace", k.Namespace, holder, k.Name, "driver", k.Device.Driver, "pool", k.Device.Pool, "device", k.Device.Device)
-}
-
-// join returns base with the quantity's labels; without any it is base itself.
-func (p *labelPool) join(base []*dto.LabelPair, names []string, values driver.Labels) []*dto.LabelPair {
-	if len(names) == 0 {
-		return base
-	}
-	more := make([]string, 0, 2*len(names))
-	for i, name := range names {
-		more = append(more, name, values[i])
-	}
-	return p.with(base, more...)
 }
 
 func labelNames(q driver.Quantity) []string {

@@ -2,37 +2,38 @@ package exporter
 
 import (
 	"testing"
-	"time"
 )
 
-// One pair serves all series that have it, one row all scrapes; what nobody asked for in twice the time is made anew.
-func TestLabelPool(t *testing.T) {
-	p, now := newLabelPool(), unixTime()
-	p.tick(now)
-	pair := p.with(nil, "a", "1")[0]
-	row := p.row(nil, "b", "2", "a", "1")
-	if row[0] != pair || row[1].GetName() != "b" {
-		t.Errorf("the row is %v, and its first pair not the one that there was", row)
+// The cache makes labels once for all scrapes, tells what differs apart, and forgets what nobody asked for in twice
+// the time.
+func TestLabelCache(t *testing.T) {
+	c, now := newLabelCache(), unixTime()
+	c.tick(now)
+	base := (*labels)(nil).with("a", "1")
+	row := c.with(base, "b", "2")
+	if row.text != `a="1",b="2"` {
+		t.Errorf("the labels are %s", row.text)
 	}
-	if other := p.row(nil, "b", "2", "a", "1"); &other[0] != &row[0] {
-		t.Error("the row was made twice")
+	if c.with(base, "b", "2") != row {
+		t.Error("the labels were made twice")
 	}
-	if other := p.row(nil, "b", "2a", "", "1"); len(other) != 2 || other[1].GetValue() != "2a" {
-		t.Errorf("another row is %v", other)
+	for _, other := range []*labels{c.with(nil, "b", "2"), c.with(base, "b2", ""), c.with(base, "b", "2", "", "")} {
+		if other == row {
+			t.Error("other labels are the same")
+		}
 	}
 	for range 3 { // in use all the time
-		now = now.Add(forget + time.Second)
-		p.tick(now)
-		if other := p.with(p.row(nil, "b", "2", "a", "1")[:1], "c", "3"); other[0] != pair {
-			t.Error("a pair in use was forgotten")
+		now = now.Add(forget + 1)
+		c.tick(now)
+		if c.with(base, "b", "2") != row {
+			t.Error("labels in use were forgotten")
 		}
-		p.with(nil, "a", "1")
 	}
 	for range 2 {
-		now = now.Add(forget + time.Second)
-		p.tick(now)
+		now = now.Add(forget + 1)
+		c.tick(now)
 	}
-	if p.with(nil, "a", "1")[0] == pair {
-		t.Error("a pair that nobody uses was kept")
+	if c.with(base, "b", "2") == row {
+		t.Error("labels that nobody uses were kept")
 	}
 }

@@ -29,7 +29,7 @@ type Ledger struct {
 	pods    book
 	names   names
 	limit   limiter
-	labels  *labelPool
+	labels  *labelCache
 }
 
 // NewLedger returns an empty ledger.
@@ -41,7 +41,7 @@ func NewLedger(config LedgerConfig) *Ledger {
 		pods:    book{holder: "pod", accounts: map[accountKey]*account{}},
 		names:   newNames(),
 		limit:   limiter{max: config.MaxSeries},
-		labels:  newLabelPool(),
+		labels:  newLabelCache(),
 	}
 }
 
@@ -87,7 +87,7 @@ func (l *Ledger) Advance(r Result, now time.Time) *Snapshot {
 func (l *Ledger) device(joined *JoinedDevice, now time.Time) *device {
 	d := l.devices[joined.ID]
 	if d == nil {
-		d = newDevice(joined.ID, l.labels, now)
+		d = newDevice(joined.ID, now)
 		l.devices[joined.ID] = d
 	}
 	d.seen, d.joined = now, joined

@@ -4,8 +4,6 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	dto "github.com/prometheus/client_model/go"
 )
 
 // limiter keeps the number of series at or below max: first it gives up the claims and pods that ended, the oldest
@@ -38,7 +36,7 @@ const (
 // counting is a sink that counts series by rank.
 type counting struct{ ranks [numRanks]int }
 
-func (c *counting) put(id familyID, _ []*dto.LabelPair, _ float64, _, _ time.Time) {
+func (c *counting) put(id familyID, _ *labels, _ float64, _, _ time.Time) {
 	if r, limited := rankOf(id); limited {
 		c.ranks[r]++
 	}

@@ -3,8 +3,6 @@ package exporter
 import (
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
@@ -34,11 +32,11 @@ type meter struct {
 	sum      seriesKey // that counter
 }
 
-func newMeter(key seriesKey, base []*dto.LabelPair, pool *labelPool) *meter {
+func newMeter(key seriesKey, base *labels) *meter {
 	spec := key.quantity.Spec()
 	m := &meter{
 		key:      key,
-		series:   newSeries(key, base, pool),
+		series:   newSeries(key, base),
 		gauge:    attributedGauge(key.quantity),
 		additive: spec.Sharing == driver.Additive,
 		counts:   spec.Type == driver.Counter,
@@ -91,8 +89,8 @@ type counter struct {
 	series  *Series
 }
 
-func newSeries(key seriesKey, base []*dto.LabelPair, pool *labelPool) *Series {
-	return &Series{Quantity: key.quantity, Labels: key.labels, labels: pool.join(base, labelNames(key.quantity), key.labels)}
+func newSeries(key seriesKey, base *labels) *Series {
+	return &Series{Quantity: key.quantity, Labels: key.labels, labels: base.ofQuantity(key)}
 }
 
 // from returns the series with another source.

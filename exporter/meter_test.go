@@ -25,7 +25,7 @@ func TestIncrement(t *testing.T) {
 		"same origin as before":        {values: []float64{1000, 1010}, since: map[int]time.Time{0: at(-5), 1: at(-5)}, want: 10},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := newMeter(seriesKey{quantity: driver.Energy}, nil, newLabelPool())
+			m := newMeter(seriesKey{quantity: driver.Energy}, nil)
 			got := 0.0
 			for i, v := range test.values {
 				r := driver.Reading{Quantity: driver.Energy, Value: v, At: at(i), Since: test.since[i]}

@@ -1,42 +1,32 @@
 package exporter
 
 import (
-	"compress/gzip"
 	"encoding/json"
 	"net/http"
 	"net/http/pprof"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/klauspost/compress/gzhttp"
+	"github.com/klauspost/compress/gzip"
 )
 
 // ServerConfig are the parts and settings of the HTTP side.
 type ServerConfig struct {
-	Gatherer       prometheus.TransactionalGatherer
-	Latest         func() *Snapshot
-	Node           string
-	MetricsPath    string
-	CreatedSamples bool // _created lines in OpenMetrics text
-	Pprof          bool
-	Version        string
-	ErrorLog       promhttp.Logger
-	Scrapes        *Scrapes
-	IdleAfter      time.Duration // the page calls a claim idle that was not active for so long
+	Metrics     http.Handler
+	Latest      func() *Snapshot
+	Node        string
+	MetricsPath string
+	Pprof       bool
+	Version     string
+	Scrapes     *Scrapes
+	IdleAfter   time.Duration // the page calls a claim idle that was not active for so long
 }
 
 // NewHandler returns the handler of all pages: the metrics, /healthz, /readyz, /api/v1/snapshot and the page at /.
 func NewHandler(c ServerConfig) http.Handler {
 	mux := http.NewServeMux()
-	metrics := promhttp.HandlerForTransactional(c.Gatherer, promhttp.HandlerOpts{
-		ErrorLog:                            c.ErrorLog,
-		ErrorHandling:                       promhttp.ContinueOnError,
-		EnableOpenMetrics:                   true,
-		EnableOpenMetricsTextCreatedSamples: c.CreatedSamples,
-	})
-	mux.Handle("GET "+c.MetricsPath, c.Scrapes.count(metrics))
+	mux.Handle("GET "+c.MetricsPath, c.Scrapes.count(c.Metrics))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { respond(w, http.StatusOK, "ok\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if c.Latest() == nil {
@@ -45,7 +35,7 @@ func NewHandler(c ServerConfig) http.Handler {
 		}
 		respond(w, http.StatusOK, "ok\n")
 	})
-	mux.HandleFunc("GET /api/v1/snapshot", func(w http.ResponseWriter, r *http.Request) { serveSnapshot(w, r, c) })
+	mux.HandleFunc("GET /api/v1/snapshot", func(w http.ResponseWriter, _ *http.Request) { serveSnapshot(w, c) })
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { servePage(w, c) })
 	if c.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
@@ -54,7 +44,17 @@ func NewHandler(c ServerConfig) http.Handler {
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	return mux
+	return compressed(mux)
+}
+
+// compressed compresses the answers of more than a packet for the clients that ask for it, quickly rather than well: it
+// takes longer than all else of a scrape.
+func compressed(h http.Handler) http.Handler {
+	wrap, err := gzhttp.NewWrapper(gzhttp.CompressionLevel(gzip.BestSpeed), gzhttp.EnableZstd(false))
+	if err != nil {
+		panic(err) // of constants alone
+	}
+	return wrap(h)
 }
 
 func respond(w http.ResponseWriter, status int, text string) {
@@ -63,21 +63,14 @@ func respond(w http.ResponseWriter, status int, text string) {
 	_, _ = w.Write([]byte(text)) // the client is gone: nobody to tell
 }
 
-func serveSnapshot(w http.ResponseWriter, r *http.Request, c ServerConfig) {
+func serveSnapshot(w http.ResponseWriter, c ServerConfig) {
 	s := c.Latest()
 	if s == nil {
 		respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	out := json.NewEncoder(w)
-	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
-		w.Header().Set("Content-Encoding", "gzip")
-		z := gzip.NewWriter(w)
-		defer func() { _ = z.Close() }() // as above
-		out = json.NewEncoder(z)
-	}
-	_ = out.Encode(NewReport(s, c.Node)) // as above
+	_ = json.NewEncoder(w).Encode(NewReport(s, c.Node)) // as above
 }
 
 // Scrapes counts the scrapes, so that the end of the program can wait for the last one. Its zero value is ready.

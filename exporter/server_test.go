@@ -45,7 +45,7 @@ func serving(t *testing.T, latest *Snapshot, more func(*ServerConfig)) *httptest
 	NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
 	get := func() *Snapshot { return latest }
 	config := ServerConfig{
-		Gatherer: NewGatherer(registry, get, 0), Latest: get, Node: "node1", MetricsPath: "/metrics",
+		Metrics: NewExposition(registry, get, ExpositionConfig{}), Latest: get, Node: "node1", MetricsPath: "/metrics",
 		Scrapes: &Scrapes{}, IdleAfter: 30 * time.Second,
 	}
 	if more != nil {

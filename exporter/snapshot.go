@@ -3,8 +3,6 @@ package exporter
 import (
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
@@ -22,7 +20,7 @@ type Snapshot struct {
 	Series  int // exported, without the exporter's own
 	Dropped int // not exported, for --max-series
 	keep    int // families of a lower rank are dropped
-	labels  *labelPool
+	labels  *labelCache
 }
 
 // Up says whether a device is readable.
@@ -45,7 +43,7 @@ type DeviceSnapshot struct {
 	Allocated    float64 // seconds in which somebody held it since Born
 	Born         time.Time
 	LastError    time.Time // zero: none seen
-	labels       []*dto.LabelPair
+	labels       *labels
 }
 
 // HolderSnapshot is what a claim or a pod has of a device, and had.
@@ -58,7 +56,7 @@ type HolderSnapshot struct {
 	Allocated       float64   // seconds of its own
 	Share           float64   // seconds, divided among those who held the device together
 	LastActive      time.Time // of claims; zero: the device is not measured
-	labels          []*dto.LabelPair
+	labels          *labels
 }
 
 // Value is one number with its meaning.
@@ -74,7 +72,7 @@ type Series struct {
 	Source   string    // of a device's own values
 	Born     time.Time // of counters: since when it counts
 	shown    time.Time // of counters: when it was first exported
-	labels   []*dto.LabelPair
+	labels   *labels
 }
 
 func (l *Ledger) snapshot(r Result, now time.Time) *Snapshot {

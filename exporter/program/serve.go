@@ -41,15 +41,18 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		}),
 	})
 	scrapes := &exporter.Scrapes{}
+	exposition := exporter.NewExposition(registry, sampler.Latest, exporter.ExpositionConfig{
+		ZeroHold: o.zeroHold, CreatedSamples: o.createdSamples,
+		Error: func(err error) { log.WarnContext(ctx, "answering a scrape", "err", err) },
+	})
 	server := &http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      60 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		Handler: exporter.NewHandler(exporter.ServerConfig{
-			Gatherer: exporter.NewGatherer(registry, sampler.Latest, o.zeroHold), Latest: sampler.Latest, Node: o.node,
-			MetricsPath: o.telemetryPath, CreatedSamples: o.createdSamples, Pprof: o.pprof, Version: cmp.Or(version.Version, "development build"),
-			ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn), Scrapes: scrapes, IdleAfter: idleAfter,
+			Metrics: exposition, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
+			Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, IdleAfter: idleAfter,
 		}),
 	}
 	log.InfoContext(ctx, "starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet", o.socket)
