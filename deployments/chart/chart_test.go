@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -45,8 +44,14 @@ func combinations() map[string]values {
 			"prometheusRule": values{"enabled": true}, "dashboards": values{"enabled": true}, "networkPolicy": values{"enabled": true},
 		},
 		"grafana operator": {"dashboards": values{"enabled": true, "operator": values{"enabled": true}}},
-		"TLS":              {"web": values{"secretName": "web", "tls": true}, "podMonitor": values{"enabled": true}},
-		"labels":           {"exportLabels": values{"pods": []any{"app.kubernetes.io/name"}, "claims": []any{"team"}, "podAnnotations": []any{"example.com/idle-ok"}}},
+		"library":          {"vendor": "nvidia", "nvidia": values{"library": "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1", "privileged": true}},
+		"vendor nodes":     {"vendor": "nvidia", "onlyOnVendorNodes": true},
+		"authorization": {
+			"web":        values{"secretName": "web", "tls": true, "kubeAuthorization": values{"enabled": true, "scrapers": []any{values{"namespace": "monitoring", "name": "prometheus"}}}},
+			"podMonitor": values{"enabled": true, "endpoint": values{"tlsConfig": values{"insecureSkipVerify": true}}},
+		},
+		"TLS":    {"web": values{"secretName": "web", "tls": true}, "podMonitor": values{"enabled": true}},
+		"labels": {"exportLabels": values{"pods": []any{"app.kubernetes.io/name"}, "claims": []any{"team"}, "podAnnotations": []any{"example.com/idle-ok"}}},
 		"extras": {
 			"image":        values{"digest": "sha256:" + strings.Repeat("0", 64)},
 			"extraArgs":    []any{"--web.pprof"},
@@ -92,7 +97,7 @@ func (o *objects) add(t *testing.T, document string) {
 		"DaemonSet": &appsv1.DaemonSet{}, "ServiceAccount": &corev1.ServiceAccount{}, "ClusterRole": &rbacv1.ClusterRole{},
 		"ClusterRoleBinding": &rbacv1.ClusterRoleBinding{}, "Service": &corev1.Service{}, "PodMonitor": &monitoringv1.PodMonitor{},
 		"PrometheusRule": &monitoringv1.PrometheusRule{}, "ConfigMap": &corev1.ConfigMap{}, "NetworkPolicy": &networkingv1.NetworkPolicy{},
-		"ResourceClaimTemplate": &resourcev1.ResourceClaimTemplate{}, "Pod": &corev1.Pod{}, "GrafanaDashboard": &metav1.PartialObjectMetadata{},
+		"ResourceClaimTemplate": &resourcev1.ResourceClaimTemplate{}, "Pod": &corev1.Pod{}, "Secret": &corev1.Secret{}, "GrafanaDashboard": &metav1.PartialObjectMetadata{},
 	}[meta.Kind]
 	if into == nil {
 		t.Fatalf("a %s, of which nothing is known here", meta.Kind)
@@ -132,7 +137,7 @@ func TestLint(t *testing.T) {
 }
 
 // In every combination the container has what Pod Security's "restricted" asks for, but for exactly two things: it runs as
-// root, without any capability, and it reads folders of the host.
+// root, without any capability, and it reads folders of the host. Whoever asks for a privileged one gets that.
 func TestLeastPrivilege(t *testing.T) {
 	for name, v := range combinations() {
 		t.Run(name, func(t *testing.T) {
@@ -140,6 +145,12 @@ func TestLeastPrivilege(t *testing.T) {
 			pod := o.daemonSet.Spec.Template.Spec
 			c := pod.Containers[0]
 			s := c.SecurityContext
+			if name == "library" {
+				if s.Privileged == nil || !*s.Privileged || !*s.ReadOnlyRootFilesystem {
+					t.Errorf("the container is not privileged as it should be: %+v", s)
+				}
+				return
+			}
 			if len(pod.Containers) != 1 || s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
 				!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(s.Capabilities.Add) > 0 ||
 				pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
@@ -180,30 +191,6 @@ func TestPathsAreMounted(t *testing.T) {
 	}
 }
 
-// The program knows every flag that it is given.
-func TestFlags(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "dra-exporter")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./exporter/cmd/dra-exporter")
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	help, err := exec.CommandContext(t.Context(), program, "--help").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, help)
-	}
-	for name, v := range combinations() {
-		for _, arg := range renderObjects(t, v).daemonSet.Spec.Template.Spec.Containers[0].Args {
-			flag, _, _ := strings.Cut(arg, "=")
-			flag = strings.Replace(flag, "--no-", "--[no-]", 1)
-			if !strings.Contains(string(help), flag+"=") && !strings.Contains(string(help), flag+" ") &&
-				!strings.Contains(string(help), strings.Replace(flag, "--", "--[no-]", 1)+" ") {
-				t.Errorf("%s: the program knows no %s", name, flag)
-			}
-		}
-	}
-}
-
 // What the service account may do is to read what the exporter reads.
 func TestRBAC(t *testing.T) {
 	want := []rbacv1.PolicyRule{
@@ -216,6 +203,107 @@ func TestRBAC(t *testing.T) {
 	}
 	if role := renderObjects(t, values{"kube": values{"enabled": false}}).role; role != nil {
 		t.Error("there is a role, and nothing that needs it")
+	}
+}
+
+// The right to ask who scrapes is there where scrapers are asked, and the scrapers' own role reads pages alone.
+func TestAuthorization(t *testing.T) {
+	v := combinations()["authorization"]
+	o := renderObjects(t, v)
+	own := o.all["ClusterRole test-dra-exporter"].(*rbacv1.ClusterRole)
+	want := slices.Concat(renderObjects(t, values{}).role.Rules, []rbacv1.PolicyRule{
+		{APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"tokenreviews"}, Verbs: []string{"create"}},
+		{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}},
+	})
+	if diff := cmp.Diff(want, own.Rules); diff != "" {
+		t.Error(diff)
+	}
+	scraper := o.all["ClusterRole test-dra-exporter-scraper"].(*rbacv1.ClusterRole)
+	if diff := cmp.Diff([]rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics", "/api/v1/snapshot"}, Verbs: []string{"get"}}}, scraper.Rules); diff != "" {
+		t.Error(diff)
+	}
+	var subjects []string
+	for _, s := range o.all["ClusterRoleBinding test-dra-exporter-scraper"].(*rbacv1.ClusterRoleBinding).Subjects {
+		subjects = append(subjects, s.Namespace+"/"+s.Name)
+	}
+	if diff := cmp.Diff([]string{"monitoring/test-dra-exporter-scraper", "monitoring/prometheus"}, subjects); diff != "" {
+		t.Error(diff)
+	}
+	secret, credentials := o.all["Secret test-dra-exporter-scraper"].(*corev1.Secret), o.monitor.Spec.PodMetricsEndpoints[0].Authorization.Credentials
+	if secret.Type != corev1.SecretTypeServiceAccountToken || credentials.Name != secret.Name || credentials.Key != "token" {
+		t.Errorf("the PodMonitor's token is %+v, the Secret %s of type %s", credentials, secret.Name, secret.Type)
+	}
+	if !slices.Contains(o.daemonSet.Spec.Template.Spec.Containers[0].Args, "--web.kube-authorization") {
+		t.Error("nobody is asked")
+	}
+	if plain := renderObjects(t, values{"podMonitor": values{"enabled": true}}); plain.all["ClusterRole test-dra-exporter-scraper"] != nil ||
+		plain.monitor.Spec.PodMetricsEndpoints[0].Authorization != nil {
+		t.Error("there are rights and tokens that nobody asked for")
+	}
+}
+
+// helm test asks as the settings demand.
+func TestHelmTest(t *testing.T) {
+	for name, want := range map[string]string{
+		"defaults": "{}\n",
+		"TLS":      "tls_config:\n  insecure_skip_verify: true\n",
+		"authorization": "authorization:\n  credentials_file: /var/run/secrets/kubernetes.io/serviceaccount/token\n" +
+			"tls_config:\n  insecure_skip_verify: true\n",
+	} {
+		o := renderObjects(t, combinations()[name])
+		if diff := cmp.Diff(want, o.all["Secret test-dra-exporter-test"].(*corev1.Secret).StringData["http.yaml"]); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		pod := o.all["Pod test-dra-exporter-test"].(*corev1.Pod)
+		if token := *pod.Spec.AutomountServiceAccountToken; token != (name == "authorization") {
+			t.Errorf("%s: the token of the service account is there: %v", name, token)
+		}
+	}
+}
+
+// The vendor's devices come in one way: the preset's runtime class stands back where another is chosen.
+func TestWaysToDevices(t *testing.T) {
+	class := func(v values) string {
+		if c := renderObjects(t, v).daemonSet.Spec.Template.Spec.RuntimeClassName; c != nil {
+			return *c
+		}
+		return ""
+	}
+	all := combinations()
+	for name, want := range map[string]string{"defaults": "", "nvidia": "nvidia", "nvidia admin": "", "library": "", "amd": ""} {
+		if got := class(all[name]); got != want {
+			t.Errorf("%s: the runtime class is %q, want %q", name, got, want)
+		}
+	}
+	if got := class(values{"vendor": "nvidia", "runtimeClassName": "mine", "adminAccess": values{"enabled": true}}); got != "mine" {
+		t.Errorf("the runtime class is %q, and another was asked for", got)
+	}
+	pod := renderObjects(t, all["library"]).daemonSet.Spec.Template.Spec
+	volume := pod.Volumes[len(pod.Volumes)-1]
+	if volume.HostPath == nil || volume.HostPath.Path != "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1" || *volume.HostPath.Type != corev1.HostPathFile {
+		t.Errorf("the library is %+v", volume)
+	}
+}
+
+func TestVendorNodes(t *testing.T) {
+	labels := func(v values) (out []string) {
+		a := renderObjects(t, v).daemonSet.Spec.Template.Spec.Affinity
+		if a == nil {
+			return nil
+		}
+		for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+			for _, e := range term.MatchExpressions {
+				out = append(out, fmt.Sprint(e.Key, " ", e.Operator, " ", e.Values))
+			}
+		}
+		return out
+	}
+	want := []string{"nvidia.com/gpu.present In [true]", "feature.node.kubernetes.io/pci-10de.present In [true]"}
+	if diff := cmp.Diff(want, labels(combinations()["vendor nodes"])); diff != "" {
+		t.Error(diff)
+	}
+	if got := labels(values{"vendor": "nvidia"}); got != nil {
+		t.Errorf("it keeps to the nodes with %v unasked", got)
 	}
 }
 
@@ -273,6 +361,10 @@ func TestBadValues(t *testing.T) {
 		"digest":    {"image": values{"digest": "sha256:abc"}},
 		"CDI":       {"paths": values{"cdi": []any{"etc/cdi"}}},
 		"no class":  {"adminAccess": values{"enabled": true}},
+		"no nodes":  {"vendor": "cpu", "onlyOnVendorNodes": true},
+		"no API":    {"kube": values{"enabled": false}, "web": values{"kubeAuthorization": values{"enabled": true}}},
+		"library":   {"nvidia": values{"library": "/usr/lib"}},
+		"DCGM":      {"sources": values{"dcgm": values{"address": "somewhere"}}},
 		"log level": {"logLevel": "loud"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -298,7 +390,7 @@ func TestEveryValueIsUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range paths {
+	for _, path := range append(paths, filepath.Join(folder, "templates", "tests", "scrape.yaml")) {
 		if data, err := os.ReadFile(path); err == nil {
 			templates.Write(data)
 		}

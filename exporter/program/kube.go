@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"net/http"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/podresources/kube/access"
 )
 
 // claimWait is how long an answer of the kubelet waits for what the API server says of claims that are new in it.
@@ -29,6 +31,7 @@ func (n *node) useKube(o *options) error {
 	case err != nil:
 		return badFlag("kubeconfig", err)
 	}
+	n.api = client
 	n.log.Info("using the API server", "address", client.Host())
 	n.kube = kube.NewNode(kube.Config{
 		API: client, Name: n.name, Selection: o.selection, Pods: n.pods, Jitter: rand.Float64, Now: time.Now,
@@ -43,6 +46,25 @@ func (n *node) followKube(ctx context.Context, following *sync.WaitGroup) {
 		following.Go(func() { n.kube.FollowSlices(ctx) })
 	}
 	following.Go(func() { n.kube.FollowClaims(ctx) })
+}
+
+// sourceReviews is the API server as it decides who may read pages, in reports.
+const sourceReviews = "reviews"
+
+// guard has the API server decide who may read the pages, where that is switched on. Probes stay open.
+func (n *node) guard(o *options, pages http.Handler) (http.Handler, error) {
+	if !o.kubeAuthorization {
+		return pages, nil
+	}
+	if n.api == nil {
+		return nil, badFlag("web.kube-authorization", errors.New("there is no API server to ask: --kube=off, or neither in a cluster nor given a --kubeconfig"))
+	}
+	if *o.web.WebConfigFile == "" {
+		n.log.Warn("tokens are sent without TLS, unless something else encrypts: see --web.config.file")
+	}
+	return access.NewGate(access.Config{API: n.api, Open: []string{"/healthz", "/readyz"}, Report: func(took time.Duration, err error) {
+		n.metrics.Observe(sourceReviews, took, err, time.Now())
+	}}).Handler(pages), nil
 }
 
 // wantClaims has the API server asked for the claims of an answer, and gives it a moment.

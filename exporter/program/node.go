@@ -28,6 +28,7 @@ type node struct {
 	cdi      *inventory.CDI
 	file     *inventory.File // nil: none
 	kube     *kube.Node      // nil: the API server is not asked
+	api      *kube.Client    // nil likewise
 	pods     *podresources.PodSet
 	podsAPI  *podresources.PodsClient
 	podWatch *podresources.PodWatch

@@ -25,10 +25,11 @@ type options struct {
 	web *web.FlagConfig
 	top topOptions
 
-	telemetryPath  string
-	lastScrape     time.Duration
-	createdSamples bool
-	pprof          bool
+	telemetryPath     string
+	lastScrape        time.Duration
+	createdSamples    bool
+	pprof             bool
+	kubeAuthorization bool
 
 	node          string
 	kubeletRoot   string
@@ -77,6 +78,7 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	app.Flag("web.last-scrape-timeout", "On SIGTERM, how long to wait for one more scrape from whoever scraped in the last two minutes.").Default("15s").DurationVar(&o.lastScrape)
 	app.Flag("web.created-samples", "Write _created lines in OpenMetrics text. Most scrapers make series of them; protobuf carries created timestamps without this.").BoolVar(&o.createdSamples)
 	app.Flag("web.pprof", "Serve profiles under /debug/pprof/.").BoolVar(&o.pprof)
+	app.Flag("web.kube-authorization", "Let those read pages whose bearer token the API server knows and allows to get the path (TokenReview, SubjectAccessReview); /healthz and /readyz stay open.").BoolVar(&o.kubeAuthorization)
 	o.addNodeFlags(app)
 
 	app.Flag("sample.interval", "How often to read the devices and ask the kubelet.").Default("1s").DurationVar(&o.interval)

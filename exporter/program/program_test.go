@@ -42,7 +42,9 @@ func TestBadUsage(t *testing.T) {
 		{"--no-source.broken --kubeconfig=/does/not/exist", "--kubeconfig"},
 		{"--source.broken", "--source.broken"},
 		{"--no-source.broken --source.unbuilt", "--source.unbuilt: not in this build"},
+		{"--no-source.broken --web.kube-authorization --kube=off", "--web.kube-authorization"},
 		{"top --interval=0s", "--interval"},
+		{"top --http.config.file=/does/not/exist", "--http.config.file"},
 	} {
 		var stdout, stderr bytes.Buffer
 		status := Run(t.Context(), strings.Fields(test.args), []Source{broken, unbuilt}, &stdout, &stderr)

@@ -45,15 +45,19 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		ZeroHold: o.zeroHold, CreatedSamples: o.createdSamples,
 		Error: func(err error) { log.WarnContext(ctx, "answering a scrape", "err", err) },
 	})
+	pages, err := node.guard(o, exporter.NewHandler(exporter.ServerConfig{
+		Metrics: exposition, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
+		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, IdleAfter: idleAfter,
+	}))
+	if err != nil {
+		return err
+	}
 	server := &http.Server{
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      60 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		Handler: exporter.NewHandler(exporter.ServerConfig{
-			Metrics: exposition, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
-			Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, IdleAfter: idleAfter,
-		}),
+		Handler:           pages,
 	}
 	log.InfoContext(ctx, "starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet", o.socket)
 	return run(ctx, parts{node: node, sampler: sampler, server: server, scrapes: scrapes}, o, log)

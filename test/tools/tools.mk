@@ -3,11 +3,13 @@
 # A tool comes into its place by a rename, so that makes that run side by side never see half of one.
 
 tools_cache := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dra-exporter/tools
-tools_folder = $(tools_cache)/$(shell { cat $(1)/go.mod $(1)/go.sum; go env GOVERSION GOOS GOARCH; } | sha256sum | cut -c -16)
+tools_folder = $(tools_cache)/$(shell { cat $(1)/go.mod $(1)/go.sum; go env GOVERSION GOOS GOARCH; printf %s '$(2)'; } | sha256sum | cut -c -16)
+
+comma := ,
 
 # $(call tool,variable,module folder,package,build flags)
 define tool
-$(1) := $(call tools_folder,$(2))/$(notdir $(3))
+$(1) := $(call tools_folder,$(2),$(4))/$(notdir $(3))
 $$($(1)):
 	@echo "tools: building $$(@F) once, into $$(@D)"
 	mkdir -p $$(@D)
@@ -18,7 +20,7 @@ $$($(1)):
 endef
 
 $(eval $(call tool,PROMTOOL,test/tools,github.com/prometheus/prometheus/cmd/promtool,-tags=remove_all_sd))
-$(eval $(call tool,PROMETHEUS,test/tools,github.com/prometheus/prometheus/cmd/prometheus,-tags=remove_all_sd))
+$(eval $(call tool,PROMETHEUS,test/tools,github.com/prometheus/prometheus/cmd/prometheus,-tags=remove_all_sd$(comma)enable_kubernetes_sd))
 $(eval $(call tool,PINT,test/tools/pint,github.com/cloudflare/pint/cmd/pint))
 $(eval $(call tool,BENCHSTAT,test/tools,golang.org/x/perf/cmd/benchstat))
 $(eval $(call tool,GOLANGCI_LINT,test/tools/lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint))

@@ -47,6 +47,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "dra-exporter.presets" -}}
 nvidia:
   runtimeClassName: nvidia
+  nodeLabels: [nvidia.com/gpu.present, feature.node.kubernetes.io/pci-10de.present]
   deviceClassName: gpu.nvidia.com
   env:
     NVIDIA_VISIBLE_DEVICES: all
@@ -54,9 +55,11 @@ nvidia:
 amd:
   sources: {nvml: false}
   deviceClassName: gpu.amd.com
+  nodeLabels: [feature.node.kubernetes.io/amd-gpu]
 intel:
   sources: {nvml: false}
   deviceClassName: gpu.intel.com
+  nodeLabels: [intel.feature.node.kubernetes.io/gpu]
 network:
   sources: {cpu: false, nvml: false}
 cpu:
@@ -70,4 +73,38 @@ cpu:
 {{- $preset = get $all .Values.vendor -}}
 {{- end -}}
 {{- $preset | toYaml -}}
+{{- end -}}
+
+{{/* The runtime class: the one that is asked for, else the preset's, unless devices come in another way. */}}
+{{- define "dra-exporter.runtimeClassName" -}}
+{{- $preset := include "dra-exporter.preset" . | fromYaml -}}
+{{- if .Values.runtimeClassName -}}
+{{- .Values.runtimeClassName -}}
+{{- else if not (or .Values.adminAccess.enabled .Values.nvidia.library) -}}
+{{- $preset.runtimeClassName | default "" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The nodes that have the vendor's devices. */}}
+{{- define "dra-exporter.affinity" -}}
+{{- $preset := include "dra-exporter.preset" . | fromYaml -}}
+{{- if .Values.affinity -}}
+{{- toYaml .Values.affinity -}}
+{{- else if .Values.onlyOnVendorNodes -}}
+nodeAffinity:
+  requiredDuringSchedulingIgnoredDuringExecution:
+    nodeSelectorTerms:
+      {{- range required "onlyOnVendorNodes needs a vendor whose nodes have a label: nvidia, amd or intel" $preset.nodeLabels }}
+      - matchExpressions: [{key: {{ . }}, operator: In, values: ["true"]}]
+      {{- end }}
+{{- end -}}
+{{- end -}}
+
+{{- define "dra-exporter.kubeAuthorization" -}}
+{{- if .Values.web.kubeAuthorization.enabled -}}
+{{- if not .Values.kube.enabled -}}
+{{- fail "web.kubeAuthorization needs kube.enabled: it asks the API server" -}}
+{{- end -}}
+true
+{{- end -}}
 {{- end -}}
