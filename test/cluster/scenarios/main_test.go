@@ -41,6 +41,8 @@ type world struct {
 	cluster  *cluster.Cluster
 	client   kubernetes.Interface
 	dir      string
+	access   *clientcmdapi.Config // The administrator's, from this network namespace.
+	common   []string             // Flags of every exporter, whatever it reads and asks.
 	vendor   *vendor
 	exporter *program // With the API server.
 	file     *program // With a file in its place.
@@ -84,6 +86,7 @@ func TestScenarios(t *testing.T) {
 		test func(*testing.T, *world)
 	}{
 		{"Devices", testDevices},
+		{"Rights", testRights},
 		{"KubeletRestart", testKubeletRestart},
 		{"KubeletRestartWithoutServer", testKubeletRestartWithoutServer},
 		{"DriverRestart", testDriverRestart},
@@ -131,7 +134,8 @@ func newWorld(t *testing.T) *world {
 	}
 	w.vendor = newVendor(slices.Items)
 	kubeconfig := filepath.Join(w.dir, "kubeconfig")
-	if err := clientcmd.WriteToFile(kubeconfigOf(config, forwarded(t, c)), kubeconfig); err != nil {
+	w.access = kubeconfigOf(config, forwarded(t, c))
+	if err := clientcmd.WriteToFile(*w.access, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
 	flags := w.flags(t)
@@ -145,14 +149,14 @@ func newWorld(t *testing.T) *world {
 }
 
 // kubeconfigOf returns a client's access to the API server by way of another address.
-func kubeconfigOf(client *rest.Config, address string) clientcmdapi.Config {
+func kubeconfigOf(client *rest.Config, address string) *clientcmdapi.Config {
 	const name = "cluster"
 	config := clientcmdapi.NewConfig()
 	config.Clusters[name] = &clientcmdapi.Cluster{Server: "https://" + address, InsecureSkipTLSVerify: true}
 	config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: client.BearerToken}
 	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	config.CurrentContext = name
-	return *config
+	return config
 }
 
 // forwarded returns an address of this network namespace that leads to the API server.

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -39,7 +40,7 @@ type program struct {
 	log []string
 }
 
-// flags returns those that put the exporter on the cluster's node, whatever it asks for slices and claims.
+// flags returns those that put the exporter on the cluster's node, wherever it takes slices and claims from; common are those that have nothing to do with readings.
 func (w *world) flags(t *testing.T) []string {
 	t.Helper()
 	server := httptest.NewServer(w.vendor)
@@ -48,7 +49,7 @@ func (w *world) flags(t *testing.T) []string {
 	if err := os.WriteFile(config, []byte(scrapeConfig(server.URL)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return []string{
+	w.common = []string{
 		"--web.listen-address=127.0.0.1:0",
 		"--web.last-scrape-timeout=0s",
 		"--node-name=" + node.Name,
@@ -57,10 +58,10 @@ func (w *world) flags(t *testing.T) []string {
 		"--path.cdi=" + w.cluster.CDI(),
 		"--path.sysfs=" + w.dir, // The node's own devices and cgroups are none of the cluster's.
 		"--path.procfs=" + w.dir,
-		"--source.scrape.config=" + config,
 		"--counter.zero-hold=0s",
 		"--retention=1h",
 	}
+	return append(slices.Clone(w.common), "--source.scrape.config="+config)
 }
 
 // startExporter starts the exporter, waits until it is ready, and stops it at the test's end.
@@ -173,10 +174,7 @@ func (p *program) value(name string, labels ...string) (float64, error) {
 	found := 0
 	var value float64
 	for _, m := range families[name].GetMetric() {
-		has := map[string]string{}
-		for _, l := range m.GetLabel() {
-			has[l.GetName()] = l.GetValue()
-		}
+		has := labelsOf(m)
 		matches := true
 		for i := 0; i+1 < len(labels); i += 2 {
 			matches = matches && has[labels[i]] == labels[i+1]
@@ -190,6 +188,23 @@ func (p *program) value(name string, labels ...string) (float64, error) {
 		return 0, fmt.Errorf("%d series of %s%q, want 1", found, name, labels)
 	}
 	return value, nil
+}
+
+// has says whether the only series with these labels has a value.
+func (p *program) has(name string, want float64, labels ...string) error {
+	got, err := p.value(name, labels...)
+	if err == nil && got != want {
+		err = fmt.Errorf("%s%q is %v, want %v", name, labels, got, want)
+	}
+	return err
+}
+
+func labelsOf(m *dto.Metric) map[string]string {
+	labels := map[string]string{}
+	for _, l := range m.GetLabel() {
+		labels[l.GetName()] = l.GetValue()
+	}
+	return labels
 }
 
 // patience bounds every wait for the cluster or the exporter, on a busy machine too.

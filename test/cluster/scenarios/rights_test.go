@@ -1,0 +1,236 @@
+package scenarios
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
+)
+
+// manifests are what the chart is rendered to.
+const manifests = "../../../deployments/manifests/dra-exporter.yaml"
+
+// right is one verb on one resource.
+type right struct{ group, resource, verb string }
+
+// source is the source of the exporter that needs the right.
+func (r right) source() string { return strings.TrimPrefix(r.resource, "resource") }
+
+// chartRights returns the rights that the chart asks for.
+func chartRights(t *testing.T) []right {
+	t.Helper()
+	content, err := os.ReadFile(manifests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rights []right
+	for document := range bytes.SplitSeq(content, []byte("\n---\n")) {
+		var role rbacv1.ClusterRole
+		if err := yaml.Unmarshal(document, &role); err != nil || role.Kind != "ClusterRole" {
+			continue
+		}
+		for _, rule := range role.Rules {
+			for _, verb := range rule.Verbs {
+				rights = append(rights, right{group: rule.APIGroups[0], resource: rule.Resources[0], verb: verb})
+			}
+		}
+	}
+	return rights
+}
+
+// testRights runs exporters as ServiceAccounts. One with exactly the chart's rights says what the administrator's says. One that lacks a
+// right says so, and still says what the kubelet knows, and is as good as the others once it has the right.
+func testRights(t *testing.T, w *world) {
+	rights := chartRights(t)
+	want := []right{
+		{"", "pods", "list"},
+		{"", "pods", "watch"},
+		{"resource.k8s.io", "resourceslices", "list"},
+		{"resource.k8s.io", "resourceslices", "watch"},
+		{"resource.k8s.io", "resourceclaims", "get"},
+	}
+	if !slices.Equal(rights, want) {
+		t.Fatalf("the chart asks for %v, want %v", rights, want)
+	}
+	n := w.namespace(t, "rights", "resource.kubernetes.io/admin-access")
+	n.claim("part", memory(request("part", gpudriver.ClassShared), 1, "10Gi"))
+	n.claim("monitor", monitor(request("all", gpudriver.ClassShared)))
+	n.template("made", request("gpu", gpudriver.ClassGPU))
+	n.pod("part", podSpec("part"))
+	n.pod("monitor", podSpec("monitor"))
+	n.pod("made", templateSpec("made"))
+	n.running(3)
+	n.agree(1 + 3 + 1)
+	t.Run("Exactly", func(t *testing.T) {
+		for i := -1; i < len(rights); i++ {
+			name := "All"
+			if i >= 0 {
+				name = "Without " + rights[i].verb + " " + rights[i].resource
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				n := &namespace{T: t, world: w, name: n.name}
+				account := n.account(fmt.Sprintf("exporter-%d", i+1))
+				if i < 0 {
+					account.grant(rights)
+					n.knowsAll(account.start())
+				} else {
+					n.lacks(account, rights, rights[i])
+				}
+			})
+		}
+	})
+	n.clear()
+}
+
+// monitor makes a request one of an administrator, for all devices of the class.
+func monitor(r resourceapi.DeviceRequest) resourceapi.DeviceRequest {
+	r.Exactly.AllocationMode, r.Exactly.AdminAccess = resourceapi.DeviceAllocationModeAll, ptr.To(true)
+	return r
+}
+
+// lacks starts an exporter that lacks a right, and gives it the right later.
+func (n *namespace) lacks(a *account, rights []right, missing right) {
+	n.Helper()
+	a.grant(slices.DeleteFunc(slices.Clone(rights), func(r right) bool { return r == missing }))
+	p := a.start()
+	eventually(n.T, "the exporter says what it may not, and says what it knows", func() error {
+		if err := p.has("dra_exporter_source_up", 0, "source", missing.source()); err != nil {
+			return err
+		}
+		for _, r := range rights {
+			if r.source() == missing.source() {
+				continue
+			}
+			if err := p.has("dra_exporter_source_up", 1, "source", r.source()); err != nil {
+				return err
+			}
+		}
+		forbidden, err := p.value("dra_exporter_source_errors_total", "source", missing.source(), "reason", "forbidden")
+		if err == nil && forbidden < 1 {
+			err = errors.New("no error is counted as forbidden")
+		}
+		return errors.Join(err, n.holdsLike(p))
+	})
+	a.grant(rights)
+	n.knowsAll(p)
+}
+
+// holdsLike compares which pods hold which devices by which claims with what the administrator's exporter says.
+func (n *namespace) holdsLike(p *program) error {
+	admin, err := n.exporter.report()
+	got, gotErr := p.report()
+	if err := errors.Join(err, gotErr); err != nil {
+		return err
+	}
+	asKubelet := gocmp.Transformer("asKubelet", func(h hold) [4]string { return [4]string{h.Pod, h.Claim, h.Device, h.Share} })
+	if diff := gocmp.Diff(holdsOfExporter(admin, n.name), holdsOfExporter(got, n.name), asKubelet); diff != "" {
+		return fmt.Errorf("who holds what (-administrator +exporter):\n%s", diff)
+	}
+	return nil
+}
+
+// knowsAll waits until an exporter's sources are up, and it says of the namespace and of all devices what the administrator's says.
+func (n *namespace) knowsAll(p *program) {
+	n.Helper()
+	eventually(n.T, "the exporter knows what the administrator's knows", func() error {
+		for _, source := range []string{"slices", "claims", "pods"} {
+			if err := p.has("dra_exporter_source_up", 1, "source", source); err != nil {
+				return err
+			}
+		}
+		want, err := n.facts(n.exporter)
+		got, gotErr := n.facts(p)
+		if err := errors.Join(err, gotErr); err != nil {
+			return err
+		}
+		if diff := gocmp.Diff(want, got); diff != "" || len(want) == 0 {
+			return fmt.Errorf("%d facts (-administrator +exporter):\n%s", len(want), diff)
+		}
+		return nil
+	})
+}
+
+// facts returns the series that tell of the namespace's claims and pods, and of devices by slices.
+func (n *namespace) facts(p *program) (map[string]float64, error) {
+	families, err := p.families()
+	if err != nil {
+		return nil, err
+	}
+	facts := map[string]float64{}
+	for _, name := range []string{
+		"dra_claim_info", "dra_claim_device_info", "dra_claim_consumed_capacity", "dra_claim_allocated_timestamp_seconds",
+		"dra_pod_info", "dra_pod_claim_info", "dra_device_capacity", "dra_device_tainted",
+	} {
+		for _, m := range families[name].GetMetric() {
+			if ns := labelsOf(m)["namespace"]; ns == n.name || strings.HasPrefix(name, "dra_device_") {
+				facts[name+fmt.Sprint(labelsOf(m))] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	return facts, nil
+}
+
+// account is a ServiceAccount for an exporter, with a role of its own.
+type account struct {
+	*namespace
+	user string
+}
+
+func (n *namespace) account(name string) *account {
+	n.Helper()
+	meta := metav1.ObjectMeta{Name: name}
+	_, err := n.client.CoreV1().ServiceAccounts(n.name).Create(n.Context(), &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{})
+	n.no(err)
+	_, err = n.client.RbacV1().ClusterRoles().Create(n.Context(), &rbacv1.ClusterRole{ObjectMeta: meta}, metav1.CreateOptions{})
+	n.no(err)
+	_, err = n.client.RbacV1().ClusterRoleBindings().Create(n.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: n.name, Name: name}},
+	}, metav1.CreateOptions{})
+	n.no(err)
+	return &account{n, name}
+}
+
+// grant gives the account these rights and no others.
+func (a *account) grant(rights []right) {
+	a.Helper()
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: a.user}}
+	for _, r := range rights {
+		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{r.resource}, Verbs: []string{r.verb}})
+	}
+	_, err := a.client.RbacV1().ClusterRoles().Update(a.Context(), role, metav1.UpdateOptions{})
+	a.no(err)
+}
+
+// start starts an exporter with the account's token. It reads no devices, and takes the pods from the API server.
+func (a *account) start() *program {
+	a.Helper()
+	token, err := a.client.CoreV1().ServiceAccounts(a.name).CreateToken(a.Context(), a.user, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	a.no(err)
+	config := a.access.DeepCopy()
+	for _, user := range config.AuthInfos {
+		user.Token = token.Status.Token
+	}
+	kubeconfig := filepath.Join(a.T.TempDir(), "kubeconfig")
+	a.no(clientcmd.WriteToFile(*config, kubeconfig))
+	return startExporter(a.T, append(slices.Clone(a.common),
+		"--kubeconfig="+kubeconfig, "--kubelet.pods-socket="+filepath.Join(a.dir, "none.sock"), "--path.cdi="+a.dir))
+}
