@@ -1,8 +1,9 @@
 package exporter
 
 import (
+	"slices"
+
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // Attribution is how a whole is divided among those who share it.
@@ -29,7 +30,7 @@ func divide(shares []Share) Attribution {
 		if shares[i].Admin {
 			continue
 		}
-		if owners == 0 || !seenClaim(shares[:i], shares[i].Claim) {
+		if owners == 0 || !seenOwner(shares[:i], &shares[i]) {
 			claims++
 		}
 		owners++
@@ -53,9 +54,11 @@ func divide(shares []Share) Attribution {
 	return attribution
 }
 
-func seenClaim(shares []Share, claim podresources.Claim) bool {
-	for i := range shares {
-		if !shares[i].Admin && shares[i].Claim == claim {
+// seenOwner tells whether the claim of a share, or the pod that holds it by a device plugin, has one of the others too.
+func seenOwner(others []Share, s *Share) bool {
+	for i := range others {
+		other := &others[i]
+		if !other.Admin && other.Claim == s.Claim && (!s.ByPlugin() || slices.Equal(other.Pods, s.Pods)) {
 			return true
 		}
 	}

@@ -157,6 +157,10 @@ func (e emission) value(base familyID, v *Value) {
 func (e emission) shares(d *DeviceSnapshot) {
 	for i := range d.Shares {
 		s := &d.Shares[i]
+		e.holders(d, s)
+		if s.ByPlugin() {
+			continue
+		}
 		attribution := d.Attribution
 		if s.Admin {
 			attribution = AttributionNone
@@ -183,7 +187,6 @@ func (e emission) shares(d *DeviceSnapshot) {
 				e.gauge(famClaimNetwork, claim("interface", n.Interface, "ip", ip, "hardware_address", n.HardwareAddress), 1)
 			}
 		}
-		e.holders(d, s)
 	}
 }
 
@@ -192,6 +195,8 @@ func (e emission) holders(d *DeviceSnapshot, s *Share) {
 	switch {
 	case s.Admin:
 		among = AttributionNone
+	case s.ByPlugin(): // without a claim, its part is the pod's
+		among = d.Attribution
 	case len(s.Pods) == 1:
 		among = AttributionExclusive
 	case s.ByProcess:

@@ -158,7 +158,7 @@ func deviceFamilies() map[familyID]Family {
 		},
 		famDeviceAllocations: {
 			Name: "dra_device_allocations", Filled: fromKubelet, Labels: device,
-			Help: "Claim shares that hold the device now, without admin access: a claim of 100 pods is 1, two shares of one claim are 2.",
+			Help: "Claim shares that hold the device now, without admin access: a claim of 100 pods is 1, two shares of one claim are 2. What a device plugin gave to a pod counts likewise.",
 		},
 		famDeviceAllocated: {
 			Name: "dra_device_allocated_seconds_total", Unit: "seconds", Type: driver.Counter, Filled: fromLedger, Labels: device,
@@ -229,7 +229,7 @@ func podFamilies() map[familyID]Family {
 		famPodClaimInfo: {
 			Name: "dra_pod_claim_info", Filled: fromKubelet,
 			Labels: []string{"namespace", "pod", "container", "claim_name", "resourceclaim_name", "driver", "pool", "device", "share_id", "request", "attribution"},
-			Help:   "A device that a container holds now through a claim. attribution is how the claim's part is divided among its pods.",
+			Help:   "A device that a container holds now through a claim; or through a device plugin, without names of claims. attribution is how the claim's part is divided among its pods, without a claim the device.",
 		},
 	}
 }

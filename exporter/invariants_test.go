@@ -46,14 +46,16 @@ func TestConservation(t *testing.T) {
 		books := map[sumKey]*conservation{}
 		born := map[string]time.Time{}
 		replay(t, testConfig(), func(w *world, _ Result, s *Snapshot) {
-			claims, pods := births(s.Claims), births(s.Pods)
+			claims, pods := births(slices.Concat(s.Claims, s.Plugins)), births(s.Pods)
 			for _, d := range s.Devices {
 				if id := d.ID.String(); !born[id].Equal(d.Born) { // away for so long that it was forgotten
 					maps.DeleteFunc(books, func(key sumKey, _ *conservation) bool { return key.device == id })
 					born[id] = d.Born
 				}
 			}
-			for key, p := range scrape(t, s).sums() {
+			sums := scrape(t, s).sums()
+			addPlugins(sums, s.Plugins)
+			for key, p := range sums {
 				if books[key] == nil {
 					books[key] = &conservation{claims: newCharges(), pods: newCharges()}
 				}
@@ -340,6 +342,9 @@ func TestNothingIsLost(t *testing.T) {
 		replay(t, testConfig(), func(w *world, r Result, s *Snapshot) {
 			x := scrape(t, s)
 			present := map[string]bool{}
+			if slices.ContainsFunc(s.Claims, func(h HolderSnapshot) bool { return h.Name == "" }) {
+				t.Fatal("what a device plugin gave is a claim")
+			}
 			for _, h := range slices.Concat(s.Claims, s.Pods) {
 				key := h.Namespace + "/" + h.Name + " " + h.Device.String()
 				present[key] = true
@@ -390,8 +395,11 @@ func checkInfos(t *rapid.T, r Result, x exposition) {
 	shares, holders := 0, 0
 	for _, d := range r.Devices {
 		for _, s := range d.Shares {
-			shares++
 			holders += len(s.Holders)
+			if s.ByPlugin() {
+				continue
+			}
+			shares++
 			if len(x.matching("dra_claim_device_info", "resourceclaim_name="+s.Claim.Name, "device="+d.ID.Device, "share_id="+s.ShareID, "attribution="+attributionOf(&d, &s))) != 1 {
 				t.Fatalf("%s is not listed with %v", s.Claim.Name, d.ID)
 			}

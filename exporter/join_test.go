@@ -79,6 +79,19 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+// A device that a device plugin alone gives out has no driver, so that a source of a driver's devices reads it too.
+func TestMatchPluginDevice(t *testing.T) {
+	sample := sampleOf(driver.Hardware{UUID: "GPU-1"}, watts(1))
+	sample.Driver = "gpu.example.com"
+	d := Join(Input{
+		Inventory: driver.Inventory{{Driver: "example.com/gpu", Device: "GPU-1"}: {Hardware: driver.Hardware{UUID: "GPU-1"}}},
+		Sources:   []SourceSamples{{Name: "a", Samples: []driver.Sample{sample}}},
+	}).Devices[0]
+	if len(d.Readings) != 1 {
+		t.Errorf("it has the readings %v, and the gap %q", d.Readings, d.Gap)
+	}
+}
+
 // What a source estimates is not said to be measured.
 func TestEstimatesAreNamed(t *testing.T) {
 	h := driver.Hardware{UUID: "x"}

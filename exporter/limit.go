@@ -117,7 +117,7 @@ func (l *Ledger) evict(s *Snapshot, series int) []eviction {
 	var ended []*account
 	for _, b := range []*book{&l.claims, &l.pods} {
 		for _, a := range b.sorted() {
-			if !a.ended.IsZero() && a.exported(s.Time, l.config.Retention) {
+			if a.key.Name != "" && !a.ended.IsZero() && a.exported(s.Time, l.config.Retention) {
 				ended = append(ended, a)
 			}
 		}

@@ -46,12 +46,8 @@ func (n *names) observe(devices []JoinedDevice, now time.Time) {
 	for i := range devices {
 		for j := range devices[i].Shares {
 			s := &devices[i].Shares[j]
-			claim := n.claims.note(s.Claim, s.ClaimUID, now)
-			if !s.AllocatedAt.IsZero() {
-				claim.allocatedAt = s.AllocatedAt
-			}
-			if s.ClaimLabels != nil {
-				claim.labels = s.ClaimLabels
+			if !s.ByPlugin() {
+				n.observeClaim(s, now)
 			}
 			for _, h := range s.Holders {
 				if pod := n.pods.note(h.Pod, h.UID, now); h.Meta != nil {
@@ -59,6 +55,16 @@ func (n *names) observe(devices []JoinedDevice, now time.Time) {
 				}
 			}
 		}
+	}
+}
+
+func (n *names) observeClaim(s *Share, now time.Time) {
+	claim := n.claims.note(s.Claim, s.ClaimUID, now)
+	if !s.AllocatedAt.IsZero() {
+		claim.allocatedAt = s.AllocatedAt
+	}
+	if s.ClaimLabels != nil {
+		claim.labels = s.ClaimLabels
 	}
 }
 

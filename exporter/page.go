@@ -162,16 +162,16 @@ func newDeviceRow(d *DeviceSnapshot, idle, parent bool) deviceRow {
 	row.Unhealthy = slices.ContainsFunc(d.Values, func(v Value) bool { return v.Quantity == driver.Health && v.Labels[0] == "unhealthy" })
 	for i := range d.Shares {
 		s := &d.Shares[i]
-		line := holderLine{Who: podList(s.Pods), Admin: s.Admin}
+		line, via := holderLine{Who: podList(s.Pods), Admin: s.Admin}, cmp.Or(s.Claim.Name, "device plugin")
 		switch {
 		case s.Admin:
 			line.Who += " (admin access)"
 		case d.Attribution == AttributionExclusive:
-			line.Who += " via " + s.Claim.Name
+			line.Who += " via " + via
 		case d.Attribution == AttributionProcess:
-			line.Who += " via " + s.Claim.Name + ": by process"
+			line.Who += " via " + via + ": by process"
 		default:
-			line.Who += fmt.Sprintf(" via %s: %.0f %%, %s", s.Claim.Name, 100*s.Weight, d.Attribution)
+			line.Who += fmt.Sprintf(" via %s: %.0f %%, %s", via, 100*s.Weight, d.Attribution)
 		}
 		row.Holders = append(row.Holders, line)
 	}

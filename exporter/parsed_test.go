@@ -17,6 +17,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // failer is a *testing.T or a *rapid.T.
@@ -261,6 +263,29 @@ func (x exposition) sums() map[sumKey]*parts {
 		}
 	}
 	return out
+}
+
+// addPlugins adds what pods have through device plugins to what claims have: it is in no family.
+func addPlugins(sums map[sumKey]*parts, rows []HolderSnapshot) {
+	for i := range rows {
+		h := &rows[i]
+		values := map[sumKey]float64{
+			{h.Device.String(), "own_allocated_seconds_total", ","}: h.Allocated,
+			{h.Device.String(), "allocated_seconds_total", ","}:     h.Share,
+		}
+		for _, v := range h.Values {
+			labels := strings.Join(v.Labels[:], ",")
+			if v.Quantity != driver.IOBytes {
+				labels = ","
+			}
+			values[sumKey{h.Device.String(), v.Quantity.Spec().Metric, labels}] = v.Value
+		}
+		for key, v := range values {
+			if sums[key] != nil { // the pods have it too
+				sums[key].claims[h.Namespace+"/"] = v
+			}
+		}
+	}
 }
 
 func holderOf(family string) (metric, who string) {

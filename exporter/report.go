@@ -14,6 +14,8 @@ type Report struct {
 	Devices []DeviceReport `json:"devices"`
 	Claims  []HolderReport `json:"claims"`
 	Pods    []HolderReport `json:"pods"`
+	// Plugins are what pods hold through device plugins, and no claim: a row a namespace and device, without a name.
+	Plugins []HolderReport `json:"devicePlugins,omitempty"`
 	Series  int            `json:"series"`
 	Dropped int            `json:"seriesDropped"`
 }
@@ -39,7 +41,7 @@ type DeviceReport struct {
 // ShareReport is one allocation of a device.
 type ShareReport struct {
 	Namespace string             `json:"namespace"`
-	Claim     string             `json:"claim"`
+	Claim     string             `json:"claim"` // empty: by a device plugin
 	ShareID   string             `json:"shareID,omitempty"`
 	Request   string             `json:"request,omitempty"`
 	Admin     bool               `json:"adminAccess,omitempty"`
@@ -84,6 +86,9 @@ func NewReport(s *Snapshot, node string) Report {
 	}
 	for i := range s.Pods {
 		r.Pods = append(r.Pods, names.holder(&s.Pods[i]))
+	}
+	for i := range s.Plugins {
+		r.Plugins = append(r.Plugins, names.holder(&s.Plugins[i]))
 	}
 	return r
 }

@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -13,6 +14,9 @@ type Snapshot struct {
 	Devices []DeviceSnapshot // sorted by ID
 	Claims  []HolderSnapshot // a row a claim and device, sorted; those that ended within the retention too
 	Pods    []HolderSnapshot // a row a pod and device, likewise
+	// Plugins are what pods hold through device plugins, and no claim: a row a namespace and device, without a name. With
+	// these the claims' parts sum to the pods'.
+	Plugins []HolderSnapshot
 
 	ClaimInfos []ClaimInfo
 	PodInfos   []PodInfo
@@ -82,7 +86,7 @@ func (l *Ledger) snapshot(r Result, now time.Time) *Snapshot {
 		s.Devices = append(s.Devices, d.snapshot(l.tick))
 	}
 	l.supported(s.Devices)
-	s.Claims = l.claims.snapshot(l.tick, now, l.config.Retention)
+	s.Plugins, s.Claims = splitPlugins(l.claims.snapshot(l.tick, now, l.config.Retention))
 	s.Pods = l.pods.snapshot(l.tick, now, l.config.Retention)
 	s.ClaimInfos, s.PodInfos = l.names.snapshot(now, l.config.Retention)
 	l.limit.apply(l, s)
@@ -147,6 +151,19 @@ func (l *Ledger) supported(devices []DeviceSnapshot) {
 			d.Up = Down
 		}
 	}
+}
+
+// splitPlugins tells the rows of device plugins, which have no name, from those of claims. The order stays.
+func splitPlugins(rows []HolderSnapshot) (plugins, claims []HolderSnapshot) {
+	for i := range rows {
+		if rows[i].Name == "" {
+			plugins = append(plugins, rows[i])
+		}
+	}
+	if len(plugins) > 0 {
+		rows = slices.DeleteFunc(rows, func(h HolderSnapshot) bool { return h.Name == "" })
+	}
+	return plugins, rows
 }
 
 const numAttributedGauges = 3

@@ -61,7 +61,7 @@ const step = 50 * time.Millisecond
 
 func newWorld(t *rapid.T) *world {
 	w := newEmptyWorld(t)
-	w.events = append(w.events, "facts", "device", "source", "stall", "process", "process")
+	w.events = append(w.events, "facts", "device", "source", "stall", "process", "process", "plugin", "plugin")
 	w.addSource("a", driver.Energy, driver.Power, driver.IOBytes, driver.Temperature, driver.NetworkPackets)
 	w.addSource("b", driver.Energy, driver.Utilization, driver.MemoryUsed)
 	return w
@@ -175,7 +175,9 @@ func (w *world) drawSeries() *simSeries {
 func (w *world) event() {
 	switch rapid.SampledFrom(w.events).Draw(w.t, "event") {
 	case "hold":
-		w.hold()
+		w.hold(w.drawClaim())
+	case "plugin":
+		w.hold(podresources.Claim{Namespace: "team"})
 	case "leave":
 		w.leave()
 	case "free":
@@ -185,7 +187,7 @@ func (w *world) event() {
 	case "facts":
 		if i, ok := w.drawAllocation(); ok {
 			w.allocs[i].Consumed = w.drawConsumed()
-			w.allocs[i].Admin = rapid.Bool().Draw(w.t, "admin")
+			w.allocs[i].Admin = !w.allocs[i].ByPlugin() && rapid.Bool().Draw(w.t, "admin")
 		}
 	case "device":
 		d := w.drawDevice()
@@ -250,14 +252,15 @@ func (w *world) drawConsumed() []driver.Amount {
 	return out
 }
 
-// hold gives a share of a device to a container of a pod.
-func (w *world) hold() {
-	claim, pod := w.drawClaim(), w.drawPod()
+// hold gives a share of a device to a container of a pod, through a claim or, without its name, by a device plugin.
+func (w *world) hold(claim podresources.Claim) {
+	pod := w.drawPod()
 	a := podresources.Allocation{
 		Claim: claim, Device: w.drawDevice().id, ShareID: rapid.SampledFrom([]string{"", "", "s1"}).Draw(w.t, "share"),
 		CDI: []string{"example.com/gpu=" + claim.Name}, Admin: claim.Name == "admin",
 	}
 	h := podresources.Holder{Pod: pod, Container: rapid.SampledFrom([]string{"main", "side"}).Draw(w.t, "container"), UID: "uid-" + pod.Name}
+	a.Holders = []podresources.Holder{h}
 	i, found := slices.BinarySearchFunc(w.allocs, a, podresources.Allocation.Compare)
 	if !found {
 		key := fmt.Sprint(a.Device, a.Claim, a.ShareID)

@@ -210,6 +210,9 @@ func (p *PodFacts) describe(h Holder, claimName string) Holder {
 // The kubelet's Pods API does not tell the names of claims that were made from templates; the claim itself does,
 // and a single claim can be no other.
 func (p *PodFacts) claimName(claim, told string) string {
+	if claim == "" {
+		return "" // a device plugin's device
+	}
 	unnamed, name := 0, ""
 	for _, c := range p.Claims {
 		switch {

@@ -21,6 +21,7 @@ const (
 
 	maxName       = 253  // pod, claim, pool, device and share; DNS subdomains at most
 	maxDriverName = 63   // resource/v1 DriverNameMaxLength
+	maxResource   = 317  // DOMAIN/NAME: a DNS subdomain, a slash, and a qualified name's part of 63
 	maxCDIName    = 1024 // vendor/class=name
 )
 
@@ -33,6 +34,7 @@ const (
 	reasonMissingDriver    = "missing_driver"
 	reasonMissingPool      = "missing_pool"
 	reasonMissingDevice    = "missing_device"
+	reasonMissingResource  = "missing_resource" // a device plugin's device without the name of its resource
 	reasonMissingCDI       = "missing_cdi" // an empty CDI name; the device is kept
 	reasonInvalidUTF8      = "invalid_utf8"
 	reasonTooLong          = "too_long"
@@ -43,6 +45,9 @@ const (
 
 // Parse turns an answer of PodResources List into allocations: one for each claim, device and share, with all
 // containers that hold it. They are sorted, and the order of pods, containers and claims in the answer does not matter.
+//
+// A device that a device plugin gave (ContainerResources.devices) is an allocation of its pod: its driver is the name of the
+// resource, its pool is empty, its name is the plugin's ID.
 //
 // A pod, container, claim, device or CDI name that is not usable is left out, and is counted once under the
 // reason; the rejections are sorted by reason. Names are only bounded and checked for UTF-8, for what else they may hold
@@ -69,6 +74,7 @@ type rowKey struct {
 	claim   Claim
 	device  driver.ID
 	shareID string
+	pod     Pod // of a device plugin's device
 }
 
 // parser gathers the allocations of one answer.
@@ -103,7 +109,7 @@ func (p *parser) pod(pod *v1.PodResources) {
 	}
 	holder := Holder{Pod: Pod{Namespace: pod.Namespace, Name: pod.Name}}
 	for _, container := range sorted(pod.Containers, compareContainers) {
-		if len(container.GetDynamicResources()) == 0 {
+		if len(container.GetDynamicResources()) == 0 && len(container.GetDevices()) == 0 {
 			continue
 		}
 		if reason := checkName(container.Name, maxName, reasonMissingContainer); reason != "" {
@@ -113,6 +119,23 @@ func (p *parser) pod(pod *v1.PodResources) {
 		holder.Container = container.Name
 		for _, claim := range container.DynamicResources {
 			p.claim(holder, claim)
+		}
+		p.plugins(holder, container.Devices)
+	}
+}
+
+// plugins adds what device plugins gave to a container. The kubelet lists a device once for each part of its topology.
+func (p *parser) plugins(holder Holder, devices []*v1.ContainerDevices) {
+	for _, d := range devices {
+		p.entries++
+		for _, id := range d.GetDeviceIds() {
+			if reason := cmp.Or(checkName(d.GetResourceName(), maxResource, reasonMissingResource), checkName(id, maxName, reasonMissingDevice)); reason != "" {
+				p.reject(reason)
+				continue
+			}
+			p.row(holder, rowKey{
+				claim: Claim{Namespace: holder.Namespace}, device: driver.ID{Driver: d.GetResourceName(), Device: id}, pod: holder.Pod,
+			}, nil)
 		}
 	}
 }
@@ -136,7 +159,9 @@ func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 		if i > 0 && rows[i-1].GetDriverName() == row.DriverName {
 			cdi = ownCDI(rows[i-1].GetCdiDevices(), cdi)
 		}
-		p.row(holder, rowKey{claim, driver.ID{Driver: row.DriverName, Pool: row.PoolName, Device: row.DeviceName}, row.GetShareId()}, cdi)
+		p.row(holder, rowKey{
+			claim: claim, device: driver.ID{Driver: row.DriverName, Pool: row.PoolName, Device: row.DeviceName}, shareID: row.GetShareId(),
+		}, cdi)
 	}
 }
 

@@ -137,6 +137,30 @@ func TestParse(t *testing.T) {
 			},
 			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "one"), holder("a", "two")}}},
 		},
+		"device plugins": {
+			pods: []*v1.PodResources{
+				test.Pod("ns", "a", test.WithDevices(test.Container("main", test.Claim("ns", "claim", gpu(0))), "nvidia.com/gpu", "GPU-1", "GPU-2::0")),
+				test.Pod("ns", "b", test.WithDevices(test.Container("main"), "nvidia.com/gpu", "GPU-1"), test.WithDevices(test.Container("side"), "nvidia.com/gpu", "GPU-1")),
+			},
+			want: []Allocation{
+				{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "main")}},
+				{Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"}, Holders: []Holder{holder("a", "main")}},
+				{Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"}, Holders: []Holder{holder("b", "main"), holder("b", "side")}},
+				{Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-2::0"}, Holders: []Holder{holder("a", "main")}},
+			},
+		},
+		"bad rows of device plugins": {
+			pods: []*v1.PodResources{test.Pod("ns", "a", &v1.ContainerResources{Name: "main", Devices: []*v1.ContainerDevices{
+				nil,
+				{ResourceName: "nvidia.com/gpu"},
+				{ResourceName: "", DeviceIds: []string{"GPU-1"}},
+				{ResourceName: strings.Repeat("r", 318), DeviceIds: []string{"GPU-1"}},
+				{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"", "GPU-\xff", "GPU-1", "GPU-1"}},
+				{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-1"}},
+			}})},
+			want: []Allocation{{Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"}, Holders: []Holder{holder("a", "main")}}},
+			rejections: []Rejection{{reasonDuplicate, 1}, {reasonInvalidUTF8, 1}, {reasonMissingDevice, 1}, {reasonMissingResource, 1}, {reasonTooLong, 1}},
+		},
 		"hostile names are kept": {
 			pods: []*v1.PodResources{test.Pod("n\"s", "a\nb", test.Container("{x=\"\\", test.Claim("ns", "claim", gpu(0))))},
 			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{{Pod: Pod{"n\"s", "a\nb"}, Container: "{x=\"\\"}}}},
@@ -327,6 +351,7 @@ func FuzzParse(f *testing.F) {
 		test.Pod("", ""),
 		test.Pod("ns", "a", test.Container("", test.Claim("", "", test.Device("", "", "", "x")))),
 		test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim", gpu(0), gpu(1), gpu(0)))),
+		test.Pod("ns", "a", test.WithDevices(test.Container("main"), "nvidia.com/gpu", "GPU-1", "", "GPU-1")),
 	} {
 		wire, err := proto.Marshal(answerOf(seed))
 		if err != nil {
@@ -344,7 +369,7 @@ func FuzzParse(f *testing.F) {
 			t.Error("not sorted")
 		}
 		for i, a := range allocations {
-			if len(a.Holders) == 0 || a.Device.Driver == "" || a.Device.Pool == "" || a.Device.Device == "" || a.Claim.Name == "" {
+			if len(a.Holders) == 0 || a.Device.Driver == "" || a.Device.Device == "" || a.Claim.Namespace == "" || (a.Device.Pool == "") != a.ByPlugin() {
 				t.Errorf("not whole: %+v", a)
 			}
 			if i > 0 && a.Compare(allocations[i-1]) == 0 {

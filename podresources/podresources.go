@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Claim names a ResourceClaim.
+// Claim names a ResourceClaim. Of what a device plugin gave to a container the name is empty, and the namespace the pod's.
 type Claim struct{ Namespace, Name string }
 
 // Compare orders claims by namespace and name.
@@ -40,14 +40,14 @@ func (h Holder) Compare(other Holder) int {
 	return cmp.Or(h.Pod.Compare(other.Pod), strings.Compare(h.Container, other.Container), strings.Compare(h.UID, other.UID))
 }
 
-// Allocation is one device, or one share of it, as one claim holds it.
+// Allocation is one device, or one share of it, as one claim holds it; or, by a device plugin, one pod.
 //
 // What PodResources does not tell (request, admin access, consumed capacity, UIDs) is empty until
 // [Facts] of the claim are applied.
 type Allocation struct {
 	Claim   Claim
 	Device  driver.ID
-	ShareID string   // set for devices of consumable capacity (KEP-5075)
+	ShareID string   // set for devices of consumable capacity (KEP-5075), and for what a device plugin gives out several times
 	CDI     []string // qualified CDI device names of this device alone
 
 	ClaimUID    string
@@ -63,9 +63,16 @@ type Allocation struct {
 	Holders []Holder // at least one; sorted, each once
 }
 
-// Compare orders allocations by device, claim and share.
+// ByPlugin tells whether a device plugin gave the device, and no claim. Its holders are of one pod.
+func (a *Allocation) ByPlugin() bool { return a.Claim.Name == "" }
+
+// Compare orders allocations by device, claim and share, and those by device plugins by pod.
 func (a Allocation) Compare(other Allocation) int {
-	return cmp.Or(a.Device.Compare(other.Device), a.Claim.Compare(other.Claim), strings.Compare(a.ShareID, other.ShareID))
+	c := cmp.Or(a.Device.Compare(other.Device), a.Claim.Compare(other.Claim), strings.Compare(a.ShareID, other.ShareID))
+	if c == 0 && a.ByPlugin() && len(a.Holders) > 0 && len(other.Holders) > 0 {
+		c = a.Holders[0].Pod.Compare(other.Holders[0].Pod)
+	}
+	return c
 }
 
 // Rejection counts rows of an input that could not be used, and why.

@@ -83,8 +83,10 @@ func (p *printer) kubelet(ctx context.Context, n *node, o *options) bool {
 		return false
 	}
 	claims := map[podresources.Claim]bool{}
-	for _, a := range answer.View.Allocations {
-		claims[a.Claim] = true
+	for i := range answer.View.Allocations {
+		if a := &answer.View.Allocations[i]; !a.ByPlugin() {
+			claims[a.Claim] = true
+		}
 	}
 	p.line("podresources", fmt.Sprintf("%s: %d allocations of %d claims, answered in %v",
 		o.socket, len(answer.View.Allocations), len(claims), answer.Took.Round(time.Microsecond)))

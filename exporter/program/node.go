@@ -42,6 +42,7 @@ type node struct {
 	listed driver.Inventory                               // of the file
 	claims map[podresources.Claim]podresources.ClaimFacts // of the file
 	cdiIDs map[driver.ID]cdiDevice
+	plugin pluginDevices
 
 	rejected []exporter.RejectedInput // not counted yet
 }
@@ -52,9 +53,9 @@ type cdiDevice struct {
 	held     time.Time
 }
 
-// rememberCDI is how long a device that only CDI specs described stays known after its last holder: long enough for the
-// last readings to be counted.
-const rememberCDI = 10 * time.Minute
+// rememberHeld is how long a device that only CDI specs, or a device plugin's ID, described stays known after its last
+// holder: long enough for the last readings to be counted.
+const rememberHeld = 10 * time.Minute
 
 func newNode(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (*node, error) {
 	client, err := podresources.NewClient(o.socket)
@@ -69,6 +70,7 @@ func newNode(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (*node
 		pods:    &podresources.PodSet{},
 		hints:   make(chan struct{}, 1),
 		cdiIDs:  map[driver.ID]cdiDevice{},
+		plugin:  pluginDevices{sysfs: o.paths.Sysfs},
 
 		passthrough: &o.passthrough,
 	}
@@ -177,7 +179,9 @@ func (n *node) Describe(allocations []podresources.Allocation) ([]podresources.A
 	rejected := n.rejected
 	n.rejected = nil
 	n.metrics.RejectTotal("cdi", totals(n.cdi.Rejected()))
-	all := n.withCDI(allocations, n.slices(), time.Now())
+	now := time.Now()
+	all := n.withCDI(allocations, n.slices(), now)
+	allocations, all = n.plugin.identify(allocations, all, now)
 	n.passthrough.Store(hasPassthrough(all))
 	return n.apply(allocations), all, rejected
 }
@@ -238,7 +242,7 @@ func (n *node) withCDI(allocations []podresources.Allocation, listed driver.Inve
 	}
 	all := make(driver.Inventory, len(listed)+len(n.cdiIDs))
 	for id, d := range n.cdiIDs {
-		if now.Sub(d.held) > rememberCDI {
+		if now.Sub(d.held) > rememberHeld {
 			delete(n.cdiIDs, id)
 			continue
 		}

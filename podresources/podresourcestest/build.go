@@ -51,6 +51,15 @@ func Share(driver, pool, device, shareID string, cdi ...string) *v1.ClaimResourc
 	return resource
 }
 
+// WithDevices adds to a container what a device plugin gave to it: each device in an entry of its own, as the kubelet
+// lists them (k8s.io/kubernetes pkg/kubelet/cm/devicemanager/pod_devices.go, getContainerDevices). It returns the container.
+func WithDevices(container *v1.ContainerResources, resource string, ids ...string) *v1.ContainerResources {
+	for _, id := range ids {
+		container.Devices = append(container.Devices, &v1.ContainerDevices{ResourceName: resource, DeviceIds: []string{id}})
+	}
+	return container
+}
+
 // ParseList decodes a recorded answer: a ListPodResourcesResponse as protojson.
 func ParseList(recorded []byte) (*v1.ListPodResourcesResponse, error) {
 	answer := new(v1.ListPodResourcesResponse)

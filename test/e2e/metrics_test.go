@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/test/invariant"
 )
 
 // metrics is a parsed exposition.
@@ -128,58 +128,15 @@ func (p *program) report() exporter.Report {
 	return r
 }
 
-// amount names a value of a device.
-type amount struct {
-	id       driver.ID
-	quantity string
-	labels   string
-}
-
-func amounts(id driver.ID, values []exporter.ValueReport, into map[amount]float64) {
-	for _, v := range values {
-		labels, _ := json.Marshal(v.Labels) // sorted; a map of strings has no errors
-		into[amount{id, v.Quantity, string(labels)}] += v.Value
-	}
-}
-
 // conserved checks that what a device did is what its claims did and what was left over, and that the pods did what the
 // claims did. It returns how many values it compared.
 func conserved(t *testing.T, r exporter.Report) int {
 	t.Helper()
-	devices, claims, pods, nobody := map[amount]float64{}, map[amount]float64{}, map[amount]float64{}, map[amount]float64{}
-	for i := range r.Devices {
-		amounts(r.Devices[i].ID, r.Devices[i].Values, devices)
-		amounts(r.Devices[i].ID, r.Devices[i].Unattributed, nobody)
-	}
-	for i := range r.Claims {
-		amounts(r.Claims[i].ID, r.Claims[i].Values, claims)
-	}
-	for i := range r.Pods {
-		amounts(r.Pods[i].ID, r.Pods[i].Values, pods)
-	}
-	compared := 0
-	for a, whole := range devices {
-		if !additive(a.quantity) {
-			continue
-		}
-		compared++
-		if parts := claims[a] + nobody[a]; !near(whole, parts) {
-			t.Errorf("%v: the device has %v, its claims and nobody %v", a, whole, parts)
-		}
-		if !near(claims[a], pods[a]) {
-			t.Errorf("%v: the claims have %v, the pods %v", a, claims[a], pods[a])
-		}
+	compared, wrong := invariant.Conserved(&r)
+	for _, err := range wrong {
+		t.Error(err)
 	}
 	return compared
-}
-
-func additive(quantity string) bool {
-	for q := range driver.NumQuantities {
-		if q.String() == quantity {
-			return q.Spec().Sharing == driver.Additive
-		}
-	}
-	return false
 }
 
 func near(a, b float64) bool {

@@ -115,6 +115,7 @@ func Conserved(r *exporter.Report) (int, []error) {
 		devices[amount{id: d.ID, quantity: held}] = d.AllocatedSeconds
 	}
 	addHolders(claims, r.Claims)
+	addHolders(claims, r.Plugins)
 	addHolders(pods, r.Pods)
 	compared, wrong := 0, []error(nil)
 	for a, whole := range devices {

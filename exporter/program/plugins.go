@@ -1,0 +1,77 @@
+package program
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// pluginDevices are the devices that device plugins gave out, by resource and ID, as the kubelet lists them.
+type pluginDevices struct {
+	sysfs string
+	known map[driver.ID]*pluginDevice
+}
+
+// pluginDevice is a device that a device plugin gave out, and when somebody held it last.
+type pluginDevice struct {
+	inventory.PluginDevice
+	held time.Time
+}
+
+// identify gives every device one identity: a device plugin's device is the DRA device of the same hardware, where the
+// inventory has one. It returns the allocations so, and the inventory with the devices that device plugins alone give
+// out, or gave out a while ago. Neither argument is changed.
+func (p *pluginDevices) identify(
+	allocations []podresources.Allocation, all driver.Inventory, now time.Time,
+) ([]podresources.Allocation, driver.Inventory) {
+	if len(p.known) == 0 && !slices.ContainsFunc(allocations, func(a podresources.Allocation) bool { return a.ByPlugin() }) {
+		return allocations, all
+	}
+	index := inventory.NewPluginIndex(all)
+	identified, more := slices.Clone(allocations), maps.Clone(all)
+	if more == nil {
+		more = driver.Inventory{}
+	}
+	for i := range identified {
+		if a := &identified[i]; a.ByPlugin() {
+			d := p.device(a.Device)
+			d.held = now
+			a.ShareID = d.Share
+			a.Device = d.identity(a.Device, index)
+		}
+	}
+	for listed, d := range p.known {
+		if now.Sub(d.held) > rememberHeld {
+			delete(p.known, listed)
+			continue
+		}
+		if id := d.identity(listed, index); id.Driver == listed.Driver {
+			more[id] = driver.Entry{Hardware: d.Hardware}
+		}
+	}
+	return identified, more
+}
+
+func (p *pluginDevices) device(listed driver.ID) *pluginDevice {
+	d := p.known[listed]
+	if d == nil {
+		d = &pluginDevice{PluginDevice: inventory.NewPluginDevice(listed.Driver, listed.Device, p.sysfs)}
+		if p.known == nil {
+			p.known = map[driver.ID]*pluginDevice{}
+		}
+		p.known[listed] = d
+	}
+	return d
+}
+
+// identity returns the ID of the device, given the resource of which it is.
+func (d *pluginDevice) identity(listed driver.ID, index inventory.PluginIndex) driver.ID {
+	if id, ok := index.Find(&d.Hardware); ok {
+		return id
+	}
+	return driver.ID{Driver: listed.Driver, Device: d.Name}
+}
