@@ -35,7 +35,7 @@ const (
 	reasonMissingPool      = "missing_pool"
 	reasonMissingDevice    = "missing_device"
 	reasonMissingResource  = "missing_resource" // a device plugin's device without the name of its resource
-	reasonMissingCDI       = "missing_cdi" // an empty CDI name; the device is kept
+	reasonMissingCDI       = "missing_cdi"      // an empty CDI name; the device is kept
 	reasonInvalidUTF8      = "invalid_utf8"
 	reasonTooLong          = "too_long"
 	reasonTooMany          = "too_many"    // over the bounds of one answer

@@ -158,7 +158,7 @@ func TestParse(t *testing.T) {
 				{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"", "GPU-\xff", "GPU-1", "GPU-1"}},
 				{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-1"}},
 			}})},
-			want: []Allocation{{Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"}, Holders: []Holder{holder("a", "main")}}},
+			want:       []Allocation{{Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"}, Holders: []Holder{holder("a", "main")}}},
 			rejections: []Rejection{{reasonDuplicate, 1}, {reasonInvalidUTF8, 1}, {reasonMissingDevice, 1}, {reasonMissingResource, 1}, {reasonTooLong, 1}},
 		},
 		"hostile names are kept": {

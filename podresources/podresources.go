@@ -64,7 +64,7 @@ type Allocation struct {
 }
 
 // ByPlugin tells whether a device plugin gave the device, and no claim. Its holders are of one pod.
-func (a *Allocation) ByPlugin() bool { return a.Claim.Name == "" }
+func (a Allocation) ByPlugin() bool { return a.Claim.Name == "" }
 
 // Compare orders allocations by device, claim and share, and those by device plugins by pod.
 func (a Allocation) Compare(other Allocation) int {

@@ -229,7 +229,7 @@ func (a *account) start() *program {
 	for _, user := range config.AuthInfos {
 		user.Token = token.Status.Token
 	}
-	kubeconfig := filepath.Join(a.T.TempDir(), "kubeconfig")
+	kubeconfig := filepath.Join(a.TempDir(), "kubeconfig")
 	a.no(clientcmd.WriteToFile(*config, kubeconfig))
 	return startExporter(a.T, append(slices.Clone(a.common),
 		"--kubeconfig="+kubeconfig, "--kubelet.pods-socket="+filepath.Join(a.dir, "none.sock"), "--path.cdi="+a.dir))
