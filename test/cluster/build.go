@@ -37,27 +37,34 @@ func Build(ctx context.Context, log io.Writer) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(filepath.Dir(program), 0o755); err != nil {
-		return "", fmt.Errorf("make the cache of programs: %w", err)
+	return program, buildOnce(program, log, "Kubernetes "+Kubernetes, func(output string) error {
+		return buildKube(ctx, source, output, log)
+	})
+}
+
+// buildOnce builds a program, or a folder of some, where it is not there yet.
+func buildOnce(path string, log io.Writer, what string, build func(output string) error) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("make the cache of programs: %w", err)
 	}
-	unlock, err := lock(program + ".lock")
+	unlock, err := lock(path + ".lock")
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer unlock()
-	if _, err := os.Stat(program); err == nil {
-		return program, nil
+	if _, err := os.Stat(path); err == nil {
+		return nil
 	}
-	say(log, "building Kubernetes %s once, into %s; this takes some minutes", Kubernetes, program)
+	say(log, "building %s once, into %s; this takes some minutes", what, path)
 	begin := time.Now()
-	if err := buildKube(ctx, source, program+".new", log); err != nil {
-		return "", err
+	if err := build(path + ".new"); err != nil {
+		return err
 	}
-	if err := os.Rename(program+".new", program); err != nil {
-		return "", fmt.Errorf("put the program of Kubernetes into its place: %w", err)
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("put %s into its place: %w", what, err)
 	}
-	say(log, "built Kubernetes in %.0f s", time.Since(begin).Seconds())
-	return program, nil
+	say(log, "built %s in %.0f s", what, time.Since(begin).Seconds())
+	return nil
 }
 
 // cached returns the path of the program, whose folder is named after what decides its bytes: the sources, what they require, the
@@ -102,16 +109,21 @@ func buildKube(ctx context.Context, source, output string, log io.Writer) error 
 	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s", versionStamp, Kubernetes, major, minor)
 	cmd := goCommand(ctx, "build", "-C", source, "-v", "-trimpath", "-ldflags="+ldflags, "-o", output, ".")
 	cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
+	return follow(cmd, "Kubernetes", log)
+}
+
+// follow runs a build and says how far it is.
+func follow(cmd *exec.Cmd, what string, log io.Writer) error {
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
-		return fmt.Errorf("build Kubernetes: %w", err)
+		return fmt.Errorf("build %s: %w", what, err)
 	}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("build Kubernetes: %w", err)
+		return fmt.Errorf("build %s: %w", what, err)
 	}
 	last := progress(stderr, log)
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("build Kubernetes: %w: %s", err, last)
+		return fmt.Errorf("build %s: %w: %s", what, err, last)
 	}
 	return nil
 }
@@ -140,27 +152,32 @@ func say(log io.Writer, format string, args ...any) {
 	_, _ = fmt.Fprintf(log, "cluster: "+format+"\n", args...)
 }
 
-// buildNode builds the program of process 1 and of the driver, where the one in the cache is not of these sources, and returns its path.
-func buildNode(ctx context.Context) (string, error) {
+// buildOurs builds the program of process 1 and of the driver, and that of the image, where those in the cache are not of these sources.
+func buildOurs(ctx context.Context) (self, workload string, err error) {
 	source, err := goOutput(ctx, "list", "-m", "-f", "{{.Dir}}", module)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	folder, err := cacheFolder([]byte(source))
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache of programs: %w", err)
+		return "", "", fmt.Errorf("make the cache of programs: %w", err)
 	}
-	program := filepath.Join(folder, "cluster")
-	unlock, err := lock(program + ".lock")
+	self, workload = filepath.Join(folder, "cluster"), filepath.Join(folder, "workload")
+	unlock, err := lock(self + ".lock")
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer unlock()
-	_, err = goOutput(ctx, "build", "-o", program, module+"/cmd/cluster")
-	return program, err
+	if _, err := goOutput(ctx, "build", "-o", self, module+"/cmd/cluster"); err != nil {
+		return "", "", err
+	}
+	cmd := goCommand(ctx, "build", "-trimpath", "-ldflags=-s -w", "-o", workload, module+"/cmd/workload")
+	cmd.Env = append(cmd.Env, "CGO_ENABLED=0") // Its image has nothing else.
+	_, err = output(cmd)
+	return self, workload, err
 }
 
 // cacheFolder returns the folder of the user's cache for a program that a key decides.
@@ -174,14 +191,19 @@ func cacheFolder(key []byte) (string, error) {
 }
 
 func goOutput(ctx context.Context, args ...string) (string, error) {
-	output, err := goCommand(ctx, args...).Output()
+	return output(goCommand(ctx, args...))
+}
+
+// output runs a command and returns what it says.
+func output(cmd *exec.Cmd) (string, error) {
+	said, err := cmd.Output()
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 			err = fmt.Errorf("%w: %s", err, exit.Stderr)
 		}
-		return "", fmt.Errorf("go %s: %w", args[0], err)
+		return "", fmt.Errorf("run %s: %w", filepath.Base(cmd.Path), err)
 	}
-	return strings.TrimSpace(string(output)), nil
+	return strings.TrimSpace(string(said)), nil
 }
 
 // goCommand returns a go command that builds for this machine, whatever the caller's flags.

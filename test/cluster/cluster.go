@@ -26,16 +26,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/cluster/node"
 )
 
-// Variant says which container runtime the kubelet talks to.
-type Variant string
+// Runtime says which container runtime the kubelet talks to.
+type Runtime string
 
-// Fake is a runtime that runs nothing: pods go through their whole life without a process. What the kubelet says of
-// them is the same. A container with the command ["sleep", "3s"] ends by itself that long after its start.
-const Fake Variant = "fake"
+const (
+	// Fake runs nothing: pods go through their whole life without a process. What the kubelet says of them is the same. A container
+	// with the command ["sleep", "3s"] or ["fail", "3s"] ends by itself that long after its start.
+	Fake Runtime = "fake"
+	// Containerd runs containers with runc: processes, cgroups, network, CDI, logs and exec are real. It needs root and Debian's packages
+	// runc and containernetworking-plugins. The image workload:1 is there (cmd/workload says what it runs), others come by
+	// [Cluster.ImportImage]; none is pulled, since there is no network beyond the node.
+	Containerd Runtime = "containerd"
+)
 
 // Options say how to start a cluster.
 type Options struct {
-	Variant Variant   // Fake when empty.
+	Runtime Runtime   // Fake when empty.
 	Dir     string    // The folder of the cluster's files, which Stop removes; a temporary one when empty.
 	Log     io.Writer // Receives the progress of builds; nothing does when nil.
 
@@ -46,8 +52,9 @@ type Options struct {
 // Cluster is a cluster that runs.
 type Cluster struct {
 	kube    string // The program of Kubernetes and etcd.
+	ctr     string // containerd's client; empty with another runtime.
 	dir     *folder
-	process *exec.Cmd // Process 1; nil in a cluster that another process has started.
+	process *exec.Cmd // Starts process 1, and ends after it; nil in a cluster that another process has started.
 	stdin   io.WriteCloser
 
 	mu      sync.Mutex // Held for one order and its answer.
@@ -60,10 +67,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Log == nil {
 		o.Log = io.Discard
 	}
-	if o.Variant != "" && o.Variant != Fake {
-		return nil, fmt.Errorf("start a cluster: there is no variant %q", o.Variant)
-	}
-	kube, err := Build(ctx, o.Log)
+	programs, err := o.build(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -71,23 +75,51 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{kube: kube, dir: dir}
-	if err := c.launch(ctx, o); err != nil {
+	c := &Cluster{kube: programs.Program, dir: dir}
+	if programs.Containerd != "" {
+		c.ctr = filepath.Join(programs.Containerd, "ctr")
+	}
+	if err := c.launch(ctx, programs, o.Persistent); err != nil {
 		return nil, errors.Join(err, context.Cause(ctx), c.Stop())
 	}
 	return c, nil
 }
 
+// build returns what is to run, and builds what is not in the cache.
+func (o Options) build(ctx context.Context) (node.Config, error) {
+	var c node.Config
+	switch o.Runtime {
+	case Fake, "":
+	case Containerd:
+		if os.Geteuid() != 0 {
+			return c, errors.New("start a cluster: containerd needs root")
+		}
+		var err error
+		if c.Containerd, err = buildContainerd(ctx, o.Log); err != nil {
+			return c, err
+		}
+	default:
+		return c, fmt.Errorf("start a cluster: there is no runtime %q", o.Runtime)
+	}
+	var err error
+	if c.Program, err = Build(ctx, o.Log); err != nil {
+		return c, err
+	}
+	c.Self, c.Workload, err = buildOurs(ctx)
+	return c, err
+}
+
 // launch starts process 1 and waits until the cluster is ready.
-func (c *Cluster) launch(ctx context.Context, o Options) error {
-	if err := os.Symlink(c.kube, c.path("kube")); err != nil {
-		return fmt.Errorf("name the cluster's program: %w", err)
+func (c *Cluster) launch(ctx context.Context, programs node.Config, persistent bool) error {
+	for name, target := range map[string]string{"kube": c.kube, "ctr": c.ctr} {
+		if target == "" {
+			continue
+		}
+		if err := os.Symlink(target, c.path(name)); err != nil {
+			return fmt.Errorf("name the cluster's program: %w", err)
+		}
 	}
-	program, err := buildNode(ctx)
-	if err != nil {
-		return err
-	}
-	c.process = c.nodeCommand(context.WithoutCancel(ctx), program, o.Persistent)
+	c.process = c.nodeCommand(context.WithoutCancel(ctx), programs, persistent)
 	// A file, not a pipe to here: the cluster may outlive this process, and must not hold its caller's output open.
 	stderr, err := os.Create(c.path("start.log"))
 	if err != nil {
@@ -104,48 +136,55 @@ func (c *Cluster) launch(ctx context.Context, o Options) error {
 		return fmt.Errorf("start a cluster: %w", err)
 	}
 	if err := c.process.Start(); err != nil {
-		return fmt.Errorf("start a cluster in namespaces of its own: %w", err)
-	}
-	if err := c.dir.setPID(c.process.Process.Pid); err != nil {
-		return err
+		return fmt.Errorf("start a cluster: %w", err)
 	}
 	c.answers = bufio.NewReader(stdout)
-	stop := context.AfterFunc(ctx, func() { _ = c.process.Process.Kill() })
+	stop := context.AfterFunc(ctx, c.end)
 	defer stop()
-	if err := c.answer("ready"); err != nil {
+	if err := c.await(); err != nil {
 		return fmt.Errorf("start a cluster: %w", err)
 	}
 	return nil
 }
 
-// nodeCommand returns the command of process 1 of a new cluster. It is the leader of a session, so that Ctrl-C does not reach
+// await waits until the cluster is ready.
+func (c *Cluster) await() error {
+	started, err := c.line()
+	if err != nil {
+		return err
+	}
+	number, ok := strings.CutPrefix(started, "started ")
+	pid, err := strconv.Atoi(number)
+	if !ok || err != nil {
+		return fmt.Errorf("the cluster begins with %q", started)
+	}
+	if err := c.dir.setPID(pid); err != nil {
+		return err
+	}
+	return c.answer("ready")
+}
+
+// nodeCommand returns the command that runs a new cluster. It is the leader of a session, so that Ctrl-C does not reach
 // it: it is ended by the end of its standard input.
-func (c *Cluster) nodeCommand(ctx context.Context, program string, persistent bool) *exec.Cmd {
-	args := []string{"node", "-dir=" + c.dir.path, "-kube=" + c.kube, "-persistent=" + strconv.FormatBool(persistent)}
-	attributes := &syscall.SysProcAttr{
-		Setsid: true,
-		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS |
-			syscall.CLONE_NEWIPC | syscall.CLONE_NEWCGROUP,
-	}
-	if os.Geteuid() != 0 {
-		args = append(args, "-rootless")
-		attributes.Cloneflags |= syscall.CLONE_NEWUSER
-		attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Geteuid(), Size: 1}}
-		attributes.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
-	}
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.SysProcAttr = attributes
+func (c *Cluster) nodeCommand(ctx context.Context, programs node.Config, persistent bool) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, programs.Self, "node",
+		"-dir="+c.dir.path, "-kube="+c.kube, "-containerd="+programs.Containerd, "-workload="+programs.Workload,
+		"-persistent="+strconv.FormatBool(persistent), "-rootless="+strconv.FormatBool(os.Geteuid() != 0))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd
 }
 
 // Stop ends the cluster and removes its files. All its processes have ended when it returns.
 func (c *Cluster) Stop() error {
 	if c.process != nil && c.process.Process != nil {
-		_ = c.process.Process.Kill()
-		_ = c.process.Wait() // Says only that the process was killed.
+		c.end()
+		_ = c.process.Wait() // Says only that it was told to.
 	}
 	return c.dir.remove()
 }
+
+// end tells the process that has started process 1 to end that, and to tidy up.
+func (c *Cluster) end() { _ = c.process.Process.Signal(syscall.SIGTERM) }
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.dir.path, name) }
 
@@ -232,13 +271,21 @@ func (c *Cluster) order(order string) error {
 	return nil
 }
 
-// answer reads one line of process 1, which should be the one that is wanted.
-func (c *Cluster) answer(want string) error {
+// line reads one line of process 1, or of who starts it.
+func (c *Cluster) line() (string, error) {
 	line, err := c.answers.ReadString('\n')
 	if err != nil {
-		return fmt.Errorf("read the answer of process 1: %w", err)
+		return "", fmt.Errorf("read the answer of process 1: %w", err)
 	}
-	line = strings.TrimSpace(line)
+	return strings.TrimSpace(line), nil
+}
+
+// answer reads one line of process 1, which should be the one that is wanted.
+func (c *Cluster) answer(want string) error {
+	line, err := c.line()
+	if err != nil {
+		return err
+	}
 	if reason, ok := strings.CutPrefix(line, "error "); ok {
 		return errors.New(reason)
 	}

@@ -15,9 +15,14 @@ cluster-program:
 cluster-build: cluster-program
 	@cd test/cluster && '$(CURDIR)/$(cluster)' build
 
+RUNTIME ?= fake
 .PHONY: cluster-up
-cluster-up: cluster-program ## start a real Kubernetes of one node, in seconds once it is built
-	@cd test/cluster && '$(CURDIR)/$(cluster)' up
+cluster-up: $(if $(filter containerd,$(RUNTIME)),deps) cluster-program ## start a real Kubernetes of one node, in seconds once it is built (RUNTIME=containerd: with real containers)
+	@cd test/cluster && '$(CURDIR)/$(cluster)' up -runtime=$(RUNTIME)
+
+.PHONY: cluster-import
+cluster-import: cluster-program ## give the cluster's containerd the image IMAGES=image.tar
+	@$(cluster) import -- $(IMAGES)
 
 .PHONY: cluster-down
 cluster-down: cluster-program ## stop it

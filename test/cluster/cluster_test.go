@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -55,7 +56,7 @@ func hold() {
 		os.Exit(1)
 	}
 	fmt.Println(dir)
-	if _, err := cluster.Start(context.Background(), cluster.Options{Dir: dir}); err != nil {
+	if _, err := cluster.Start(context.Background(), cluster.Options{Runtime: cluster.Containerd, Dir: dir}); err != nil {
 		fmt.Println("error", err)
 		os.Exit(1)
 	}
@@ -69,10 +70,14 @@ func TestCluster(t *testing.T) {
 	ready := startHolder(t)
 	starting.kill(t) // In the middle of its start, or before.
 	c := start(t)
+	t.Run("Containers", func(t *testing.T) { testContainers(t, c) })
 	ready.await(t, "ready")
 	kubectl(t, c, "apply", "-f", "testdata/workloads.yaml")
 	ready.kill(t)
-	kubectl(t, c, "wait", "--for=condition=Ready", "pod", "--all", "--all-namespaces", "--timeout="+patience.String())
+	for pod := range claims {
+		namespace, name, _ := strings.Cut(pod, "/")
+		kubectl(t, c, "wait", "--for=condition=Ready", "pod", name, "--namespace="+namespace, "--timeout="+patience.String())
+	}
 	t.Run("PodResources", func(t *testing.T) { testPodResources(t, c) })
 }
 
@@ -138,7 +143,7 @@ func (h *holder) kill(t *testing.T) {
 func start(t *testing.T) *cluster.Cluster {
 	t.Helper()
 	begin := time.Now()
-	c, err := cluster.Start(t.Context(), cluster.Options{Variant: cluster.Fake, Log: os.Stderr})
+	c, err := cluster.Start(t.Context(), cluster.Options{Runtime: cluster.Containerd, Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,11 +180,19 @@ func leftovers(t *testing.T, dir string) []string {
 			}
 		}
 	}
-	groups, err := filepath.Glob("/sys/fs/cgroup/kubepods*")
-	if err != nil {
+	name := strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-")
+	if err := filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Name() == name {
+			left = append(left, path)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
-	return append(left, groups...)
+	return left
 }
 
 func kubectl(t *testing.T, c *cluster.Cluster, args ...string) string {

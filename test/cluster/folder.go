@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/dra-exporter/dra-exporter/test/cluster/node"
 )
 
 // longestDir bounds the path of a cluster's folder: the path of a socket has 107 bytes at most.
@@ -130,9 +132,12 @@ func (f *folder) setPID(pid int) error {
 
 // clear removes what a cluster makes, and nothing else: a user may have named any folder.
 func (f *folder) clear() error {
+	if err := node.RemoveCgroups(f.path); err != nil {
+		return err
+	}
 	for _, name := range []string{
-		"api.sock", "cdi", "certs", "cri.sock", "empty", "etcd", "journal.jsonl", "kube", "kubeconfig", "kubelet", "kubelet.yaml", "log", "pods",
-		"scheduler.yaml", "service-account.key", "start.log", "tokens.csv",
+		"api.sock", "cdi", "certs", "cni", "containerd.toml", "cri.sock", "ctr", "empty", "etcd", "journal.jsonl", "kube", "kubeconfig", "kubelet",
+		"kubelet.yaml", "log", "pods", "scheduler.yaml", "service-account.key", "start.log", "tokens.csv", "workload.tar",
 	} {
 		if err := os.RemoveAll(filepath.Join(f.path, name)); err != nil {
 			return fmt.Errorf("remove the cluster's files: %w", err)
@@ -166,7 +171,11 @@ func Attach(dir string) (*Cluster, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("find the cluster's program: %w", err), f.lock.Close())
 	}
-	return &Cluster{kube: kube, dir: f}, nil
+	ctr, err := os.Readlink(filepath.Join(dir, "ctr"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, errors.Join(fmt.Errorf("find the client of containerd: %w", err), f.lock.Close())
+	}
+	return &Cluster{kube: kube, ctr: ctr, dir: f}, nil
 }
 
 // Down ends the cluster that another process has started in a folder, if one runs there, and removes its files.

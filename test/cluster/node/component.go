@@ -18,6 +18,7 @@ const readyWithin = 2 * time.Minute
 type component struct {
 	name  string
 	args  []string                    // The command line, the program first.
+	env   []string                    // Variables that it has besides.
 	ready func(context.Context) error // Returns nil when it is ready; asked again and again.
 
 	mu       sync.Mutex
@@ -63,6 +64,7 @@ func (n *node) launch(ctx context.Context, c *component) error {
 	// The end of process 1 ends it.
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.args[0], c.args[1:]...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = n.path("empty"), log, log
+	cmd.Env = append(os.Environ(), c.env...)
 	if err := cmd.Start(); err != nil {
 		return err
 	}

@@ -48,6 +48,9 @@ func (n *node) writeFiles() error {
 			return fmt.Errorf("write a file of the cluster: %w", err)
 		}
 	}
+	if n.Containerd != "" {
+		return n.writeContainerd()
+	}
 	return nil
 }
 
@@ -89,14 +92,12 @@ func (n *node) kubeletConfig() object {
 	config := object{
 		"apiVersion":               "kubelet.config.k8s.io/v1beta1",
 		"kind":                     "KubeletConfiguration",
-		"containerRuntimeEndpoint": "unix://" + n.path("cri.sock"),
+		"containerRuntimeEndpoint": "unix://" + n.runtimeSocket(),
 		"podLogsDir":               n.path("pods"),
 		"address":                  Address,
 		"authentication":           object{"anonymous": object{"enabled": true}, "webhook": object{"enabled": false}},
 		"authorization":            object{"mode": "AlwaysAllow"},
 		"cgroupDriver":             "cgroupfs",
-		"cgroupsPerQOS":            false,
-		"enforceNodeAllocatable":   []string{},
 		"failCgroupV1":             false,
 		"failSwapOn":               false,
 		"makeIPTablesUtilChains":   false,
@@ -106,6 +107,9 @@ func (n *node) kubeletConfig() object {
 		"kubeAPIQPS":               500,
 		"kubeAPIBurst":             1000,
 		"maxPods":                  250,
+	}
+	if n.Containerd == "" {
+		config["cgroupsPerQOS"], config["enforceNodeAllocatable"] = false, []string{}
 	}
 	if n.Rootless {
 		config["featureGates"] = object{"KubeletInUserNamespace": true}

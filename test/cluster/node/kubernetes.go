@@ -23,9 +23,8 @@ const (
 
 // kubernetes returns the components in the order of their start.
 func (n *node) kubernetes() []*component {
-	cri := n.path("cri.sock")
 	return []*component{
-		{name: "cri", args: []string{n.Program, "cri", cri}, ready: connects(cri)},
+		n.runtime(),
 		{name: "etcd", ready: n.answers(etcdURL + "/health"), args: []string{
 			n.Program, "etcd",
 			"--data-dir=" + n.path("etcd"),
@@ -69,6 +68,21 @@ func (n *node) kubernetes() []*component {
 	}
 }
 
+// runtime returns the container runtime.
+func (n *node) runtime() *component {
+	if n.Containerd != "" {
+		return n.containerd()
+	}
+	return &component{name: "cri", args: []string{n.Program, "cri", n.runtimeSocket()}, ready: connects(n.runtimeSocket())}
+}
+
+func (n *node) runtimeSocket() string {
+	if n.Containerd != "" {
+		return ContainerdSocket
+	}
+	return n.path("cri.sock")
+}
+
 func (n *node) apiServer() []string {
 	return []string{
 		n.Program, "kube-apiserver",
@@ -83,7 +97,7 @@ func (n *node) apiServer() []string {
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file=" + n.path("service-account.key"),
 		"--service-account-signing-key-file=" + n.path("service-account.key"),
-		"--service-cluster-ip-range=203.0.113.0/24",
+		"--service-cluster-ip-range=" + serviceRange,
 		"--allow-privileged=true",
 		"--kubelet-preferred-address-types=InternalIP",
 	}

@@ -33,7 +33,9 @@ const Socket = "api.sock"
 type Config struct {
 	Dir        string // The folder of everything that the cluster keeps.
 	Program    string // The multi-call program of Kubernetes.
-	Self       string // The program to run as the driver: "SELF driver …".
+	Self       string // The program of process 1, "SELF init …", and of the driver, "SELF driver …".
+	Containerd string // The folder of containerd's programs; empty: a runtime that runs nothing.
+	Workload   string // The program of containerd's image.
 	Rootless   bool   // In a user namespace of its own.
 	Persistent bool   // Stay when the standard input ends: only a signal ends the cluster.
 }
@@ -85,10 +87,10 @@ func (n *node) startAll(ctx context.Context, lines chan string) error {
 }
 
 func (n *node) boot(ctx context.Context) error {
-	if err := n.enter(ctx); err != nil {
+	if err := n.writeFiles(); err != nil {
 		return err
 	}
-	if err := n.writeFiles(); err != nil {
+	if err := n.enter(ctx); err != nil {
 		return err
 	}
 	if err := n.forwardServer(ctx); err != nil {
@@ -105,16 +107,22 @@ func (n *node) boot(ctx context.Context) error {
 	})
 }
 
-// forwardServer makes the API server reachable from other network namespaces, by a socket.
+// forwardServer makes the API server reachable from other network namespaces, by a socket, and for pods.
 func (n *node) forwardServer(ctx context.Context) error {
-	listener, err := new(net.ListenConfig).Listen(ctx, "unix", n.path(Socket))
-	if err != nil {
-		return fmt.Errorf("listen for clients of the API server: %w", err)
+	near := map[string]string{n.path(Socket): "unix"}
+	if n.Containerd != "" {
+		near[net.JoinHostPort(serviceAddress, "443")] = "tcp"
 	}
-	// Ends with process 1.
-	go forward.Serve(context.WithoutCancel(ctx), listener, func(ctx context.Context) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", serverAddress)
-	})
+	for address, network := range near {
+		listener, err := new(net.ListenConfig).Listen(ctx, network, address)
+		if err != nil {
+			return fmt.Errorf("listen for clients of the API server: %w", err)
+		}
+		// Ends with process 1.
+		go forward.Serve(context.WithoutCancel(ctx), listener, func(ctx context.Context) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", serverAddress)
+		})
+	}
 	return nil
 }
 
@@ -163,17 +171,8 @@ func (n *node) obey(ctx context.Context, line string) error {
 
 // enter makes the namespaces, into which the process was born, a machine of its own.
 func (n *node) enter(ctx context.Context) error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
-	}
-	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
-		return fmt.Errorf("mount /proc: %w", err)
-	}
-	// The kubelet writes /var/lib/kubelet/device-plugins and /var/log/containers whatever its root is.
-	for _, folder := range []string{"/run", "/var/lib", "/var/log"} {
-		if err := unix.Mount("tmpfs", folder, "tmpfs", 0, "mode=755"); err != nil {
-			return fmt.Errorf("mount a tmpfs on %s: %w", folder, err)
-		}
+	if err := n.enterFiles(); err != nil {
+		return err
 	}
 	// A bridge, since a kernel may lack dummy interfaces. The kubelet and the API server refuse loopback addresses as theirs, and want
 	// a default route.
@@ -186,6 +185,36 @@ func (n *node) enter(ctx context.Context) error {
 	} {
 		if err := ip(ctx, strings.Fields(command)...); err != nil {
 			return err
+		}
+	}
+	if n.Containerd != "" {
+		return n.enterReal(ctx)
+	}
+	return nil
+}
+
+// enterFiles gives the node files of its own, and the cluster's folders their usual names beside those in the cluster's folder.
+func (n *node) enterFiles() error {
+	// Shared among the mounts of this namespace, as systemd has them: pods may ask for what is mounted later.
+	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
+		if err := unix.Mount("", "/", "", unix.MS_REC|propagation, ""); err != nil {
+			return fmt.Errorf("keep mounts in the namespace: %w", err)
+		}
+	}
+	if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		return fmt.Errorf("mount /proc: %w", err)
+	}
+	for _, folder := range []string{"/run", "/var/lib", "/var/log"} {
+		if err := unix.Mount("tmpfs", folder, "tmpfs", 0, "mode=755"); err != nil {
+			return fmt.Errorf("mount a tmpfs on %s: %w", folder, err)
+		}
+	}
+	for name, folder := range map[string]string{"kubelet": "/var/lib/kubelet", "pods": "/var/log/pods", "cdi": "/run/cdi"} {
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			return fmt.Errorf("make a folder of the node: %w", err)
+		}
+		if err := unix.Mount(n.path(name), folder, "", unix.MS_BIND, ""); err != nil {
+			return fmt.Errorf("mount %s: %w", folder, err)
 		}
 	}
 	return nil

@@ -106,7 +106,7 @@ func TestScenarios(t *testing.T) {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	begin := time.Now()
-	c, err := cluster.Start(t.Context(), cluster.Options{Variant: cluster.Fake, Log: os.Stderr})
+	c, err := cluster.Start(t.Context(), cluster.Options{Runtime: cluster.Fake, Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}

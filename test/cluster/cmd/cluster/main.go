@@ -3,7 +3,8 @@
 //	cluster up        start it; it stays until "down"
 //	cluster down      stop it
 //	cluster kubectl   run kubectl as its administrator
-//	cluster build     compile Kubernetes into the cache, where it is not there yet
+//	cluster import    give containerd images: tar files of OCI layouts
+//	cluster build     compile Kubernetes and containerd into the cache, where they are not there yet
 //
 // The other commands are those of its processes.
 package main
@@ -44,13 +45,16 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return errors.New("usage: cluster up|down|kubectl|build")
+		return errors.New("usage: cluster up|down|kubectl|import|build")
 	}
 	flags := flag.NewFlagSet(args[0], flag.ExitOnError)
 	dir := flags.String("dir", filepath.Join(os.TempDir(), "dra-cluster"), "the folder of the cluster's files")
 	var c node.Config
-	if args[0] == "node" {
+	runtime := flags.String("runtime", string(cluster.Fake), "what runs containers: fake or containerd")
+	if args[0] == "node" || args[0] == "init" {
 		flags.StringVar(&c.Program, "kube", "", "the program of Kubernetes")
+		flags.StringVar(&c.Containerd, "containerd", "", "the folder of containerd's programs")
+		flags.StringVar(&c.Workload, "workload", "", "the program of the image")
 		flags.BoolVar(&c.Rootless, "rootless", false, "in a user namespace")
 		flags.BoolVar(&c.Persistent, "persistent", false, "stay when the standard input ends")
 	}
@@ -59,15 +63,19 @@ func run(ctx context.Context, args []string) error {
 	}
 	switch args[0] {
 	case "up":
-		return up(ctx, *dir)
+		return up(ctx, cluster.Runtime(*runtime), *dir)
 	case "down":
 		return cluster.Down(*dir)
 	case "kubectl":
 		return kubectl(ctx, *dir, flags.Args())
+	case "import":
+		return importImages(ctx, *dir, flags.Args())
 	case "build":
-		_, err := cluster.Build(ctx, os.Stderr)
-		return err
+		return cluster.BuildAll(ctx, os.Stderr)
 	case "node":
+		c.Dir, c.Self = *dir, os.Args[0]
+		return node.Supervise(ctx, os.Stdout, c, args[1:])
+	case "init":
 		c.Dir, c.Self = *dir, os.Args[0]
 		return node.Run(ctx, os.Stdin, os.Stdout, c)
 	case "driver":
@@ -76,8 +84,8 @@ func run(ctx context.Context, args []string) error {
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-func up(ctx context.Context, dir string) error {
-	c, err := cluster.Start(ctx, cluster.Options{Dir: dir, Log: os.Stderr, Persistent: true})
+func up(ctx context.Context, runtime cluster.Runtime, dir string) error {
+	c, err := cluster.Start(ctx, cluster.Options{Runtime: runtime, Dir: dir, Log: os.Stderr, Persistent: true})
 	if err != nil {
 		return err
 	}
@@ -93,6 +101,19 @@ func kubectl(ctx context.Context, dir string, args []string) error {
 	cmd := c.KubectlCommand(ctx, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	return cmd.Run()
+}
+
+func importImages(ctx context.Context, dir string, files []string) error {
+	c, err := cluster.Attach(dir)
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		if err := c.ImportImage(ctx, file); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func driver(ctx context.Context, dir string) error {

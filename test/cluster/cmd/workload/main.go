@@ -1,0 +1,136 @@
+// Workload is the only program of the only image of a cluster's pods, sandboxes included. Its name, as containers give it in their
+// command, says what it does:
+//
+//	sleep 3s                            ends after that time
+//	fail 3s                             ends after that time with status 1
+//	burn 3s                             keeps one CPU busy so long, then waits
+//	send udp 192.0.2.1:9 1000000        sends so many bytes of payload, then waits
+//	env                                 prints its environment, then waits
+//
+// By any other name it waits. Whatever it does, SIGTERM ends it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// terminated is the status of a program that SIGTERM has ended.
+const terminated = 128 + int(syscall.SIGTERM)
+
+func main() {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	status, err := run(ctx, filepath.Base(os.Args[0]), os.Args[1:])
+	cancel()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	os.Exit(status)
+}
+
+// run returns the status to end with.
+func run(ctx context.Context, name string, args []string) (int, error) {
+	switch {
+	case name == "sleep" && len(args) == 1:
+		return after(ctx, args[0], 0)
+	case name == "fail" && len(args) == 1:
+		return after(ctx, args[0], 1)
+	case name == "burn" && len(args) == 1:
+		return thenWait(ctx, burn(ctx, args[0]))
+	case name == "send" && len(args) == 3:
+		return thenWait(ctx, send(ctx, args[0], args[1], args[2]))
+	case name == "env":
+		fmt.Println(strings.Join(os.Environ(), "\n"))
+		return thenWait(ctx, nil)
+	case len(args) == 0:
+		return thenWait(ctx, nil)
+	}
+	return 2, fmt.Errorf("%s knows no %q", name, args)
+}
+
+func after(ctx context.Context, duration string, status int) (int, error) {
+	d, err := time.ParseDuration(duration)
+	if err != nil {
+		return 2, err
+	}
+	select {
+	case <-ctx.Done():
+		return terminated, nil
+	case <-time.After(d):
+		return status, nil
+	}
+}
+
+func thenWait(ctx context.Context, err error) (int, error) {
+	if err != nil {
+		return 1, err
+	}
+	<-ctx.Done()
+	return terminated, nil
+}
+
+// burn keeps one CPU busy, and says how much time of a CPU the process took for it.
+func burn(ctx context.Context, duration string) error {
+	d, err := time.ParseDuration(duration)
+	if err != nil {
+		return err
+	}
+	end := time.Now().Add(d)
+	for time.Now().Before(end) && ctx.Err() == nil {
+		continue
+	}
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		return fmt.Errorf("read the time of the process: %w", err)
+	}
+	fmt.Println("burnt", time.Duration(usage.Utime.Nano()+usage.Stime.Nano()))
+	return nil
+}
+
+// datagram is the payload of one write: what a packet of a usual link holds.
+const datagram = 1400
+
+// send sends bytes, and waits until a receiver of TCP has taken them. A network that is not reachable yet is tried again.
+func send(ctx context.Context, network, address, bytes string) error {
+	left, err := strconv.Atoi(bytes)
+	if err != nil {
+		return err
+	}
+	conn, err := dial(ctx, network, address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	payload := make([]byte, datagram)
+	for left > 0 && ctx.Err() == nil {
+		n, err := conn.Write(payload[:min(left, datagram)])
+		if err != nil && !errors.Is(err, syscall.ECONNREFUSED) { // Of an earlier datagram, which nobody received.
+			return fmt.Errorf("send: %w", err)
+		}
+		left -= n
+	}
+	fmt.Println("sent", bytes)
+	return nil
+}
+
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	for {
+		conn, err := new(net.Dialer).DialContext(ctx, network, address)
+		if err == nil || ctx.Err() != nil {
+			return conn, err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
