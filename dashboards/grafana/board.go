@@ -109,14 +109,14 @@ func words() []string {
 	}
 }
 
-// price is the metric that stands for a variable with a price, of a device-hour, where queries are checked.
-func price() query.Family {
+// dashboardPrice is the metric that stands for a variable with a price, of a device-hour, where queries are checked.
+func dashboardPrice() query.Family {
 	return query.Family{Name: "dashboard_price", Unit: query.Unit{Money: 1, Seconds: -1, Scale: 1.0 / 3600}}
 }
 
 // Catalog returns the metrics that panels may name: those of the rules, whose catalog it is, and prices.
 func Catalog(rules query.Catalog) query.Catalog {
-	rules.Add(price())
+	rules.Add(dashboardPrice())
 	rules.Add(query.Family{
 		Name: "ALERTS", Unit: query.Unit{Scale: 1},
 		Labels: []string{"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "driver", "device", "source", "reason"},

@@ -121,8 +121,11 @@ func (a *Annotation) check(catalog query.Catalog) error {
 
 // checkable fills an expression's variables in with what has their units.
 func checkable(expr string) string {
-	money := "scalar(" + price().Name + ")"
-	return Fill(expr, map[string]string{"price": money, "price_1": money, "price_2": money}, "1h", "5m", "1m")
+	values := map[string]string{}
+	for _, p := range prices() {
+		values[p.variable] = "scalar(" + dashboardPrice().Name + ")"
+	}
+	return Fill(expr, values, "1h", "5m", "1m")
 }
 
 func legendLabels(legend string) []string {

@@ -18,24 +18,6 @@ func total(name, by string) string {
 	return sum + ` (sum_over_time(namespace:dra_` + name + `:increase{<n>}[$__range]))`
 }
 
-// cost is the price of the device-hours in the time shown: the first price whose models match.
-func cost(by string) string {
-	hours := func(models, price string) string {
-		return `sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>` + models + `}[$__range]) / 3600 * ` + price
-	}
-	sum := "sum"
-	if by != "" {
-		sum += " by (" + by + ")"
-	}
-	return sum + ` (
-		  ` + hours(`, model=~"$model_1"`, "$price_1") + `
-		or
-		  ` + hours(`, model=~"$model_2"`, "$price_2") + `
-		or
-		  ` + hours("", "$price") + `
-		)`
-}
-
 func showbackTotal() []Panel {
 	of := func(title, description, unit, expr string, decimals int, steps ...step) Panel {
 		return Panel{

@@ -1,6 +1,7 @@
 package grafana
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -31,20 +32,6 @@ func choices() []variable {
 	}
 }
 
-// text is a variable that people write.
-type text struct{ name, label, value string }
-
-// prices are per device and hour: of two groups of models, and of all others.
-func prices() []text {
-	return []text{
-		{"model_1", "Models 1 (regex)", ".*(H100|H200|MI300).*"},
-		{"price_1", "Price 1 per hour", "2.5"},
-		{"model_2", "Models 2 (regex)", ".*(A100|L40|MI250).*"},
-		{"price_2", "Price 2 per hour", "1.2"},
-		{"price", "Price of others", "0.5"},
-	}
-}
-
 func source() common.DataSourceRef {
 	return common.DataSourceRef{Type: new("prometheus"), Uid: new("${datasource}")}
 }
@@ -69,11 +56,11 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 			Sort(dashboard.VariableSortNaturalAsc).Multi(true).IncludeAll(true).AllValue(".*").Current(all))
 	}
 	if b.prices {
-		for _, v := range prices() {
-			out = append(out, dashboard.NewTextBoxVariableBuilder(v.name).Label(v.label).
-				DefaultValue(dashboard.StringOrMap{String: &v.value}).Current(dashboard.VariableOption{
-				Text:  dashboard.StringOrArrayOfString{String: &v.value},
-				Value: dashboard.StringOrArrayOfString{String: &v.value},
+		for _, p := range prices() {
+			out = append(out, dashboard.NewTextBoxVariableBuilder(p.variable).Label(p.label+" / h").
+				DefaultValue(dashboard.StringOrMap{String: &p.perHour}).Current(dashboard.VariableOption{
+				Text:  dashboard.StringOrArrayOfString{String: &p.perHour},
+				Value: dashboard.StringOrArrayOfString{String: &p.perHour},
 			}))
 		}
 	}
@@ -91,12 +78,8 @@ func Fill(expr string, values map[string]string, span, rate, step string) string
 		}
 		pairs = append(pairs, "$"+v.name, value)
 	}
-	for _, v := range prices() {
-		value, ok := values[v.name]
-		if !ok {
-			value = v.value
-		}
-		pairs = append(pairs, "$"+v.name, value)
+	for _, p := range prices() {
+		pairs = append(pairs, "$"+p.variable, cmp.Or(values[p.variable], p.perHour))
 	}
 	return strings.NewReplacer(pairs...).Replace(expr)
 }
