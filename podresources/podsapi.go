@@ -91,24 +91,35 @@ func (f *follower) take(event *podsv1alpha1.WatchPodsEvent) {
 	name, facts, ok := NewPodFacts(&pod, &f.selection)
 	switch {
 	case !ok:
-	case f.listed != nil:
-		if len(f.listed) < maxPods {
-			f.listed[name] = facts
-		}
-	case event.GetType() == podsv1alpha1.EventType_DELETED:
-		f.pods.Remove(name, facts.UID)
-		f.watch.happened(f.now(), true)
-	default:
-		before, known := f.pods.Get(name)
-		f.pods.Set(name, facts)
-		f.watch.happened(f.now(), !known || before.UID != facts.UID || before.Ended != facts.Ended || before.Running != facts.Running)
+	case f.listed == nil:
+		f.change(name, facts, event.GetType() == podsv1alpha1.EventType_DELETED)
+	case len(f.listed) < maxPods:
+		f.listed[name] = facts
 	}
+}
+
+// change takes what a pod has become. Its end is noted before the hint, so that who acts on that knows of it.
+func (f *follower) change(name Pod, facts PodFacts, gone bool) {
+	before, known := f.pods.Get(name)
+	if before.UID != facts.UID {
+		before, known = PodFacts{}, false
+	}
+	if (gone || facts.Ended) && !before.Ended {
+		f.watch.ended(f.now(), facts.UID)
+	}
+	if gone {
+		f.pods.Remove(name, facts.UID)
+	} else {
+		f.pods.Set(name, facts)
+	}
+	f.watch.happened(f.now(), gone || !known || before.Ended != facts.Ended || before.Running != facts.Running)
 }
 
 // PodWatch tells of a watch of the node's pods whether it lives, and when a pod changed. It is made by [NewPodWatch];
 // its methods may be called at once.
 type PodWatch struct {
-	hint func()
+	hint    func()
+	changes *ChangeLog
 
 	mu      sync.Mutex
 	live    bool
@@ -116,8 +127,10 @@ type PodWatch struct {
 }
 
 // NewPodWatch returns a watch that does not live yet. hint is called when a pod begins, ends, or starts containers: what
-// is held may have changed.
-func NewPodWatch(hint func()) *PodWatch { return &PodWatch{hint: hint} }
+// is held may have changed. The ends of pods are noted in changes.
+func NewPodWatch(hint func(), changes *ChangeLog) *PodWatch {
+	return &PodWatch{hint: hint, changes: changes}
+}
 
 func (w *PodWatch) begin(now time.Time) {
 	w.mu.Lock()
@@ -139,6 +152,12 @@ func (w *PodWatch) happened(now time.Time, held bool) {
 	if held {
 		w.hint()
 	}
+}
+
+// ended notes that a pod completed, failed or is gone: it holds nothing from now on. A pod's beginning has no such event:
+// it holds its devices since they were prepared, before its containers run.
+func (w *PodWatch) ended(now time.Time, uid string) {
+	w.changes.Add(Change{At: now, Gone: true, PodUID: uid})
 }
 
 // quiet tells whether the watch lives, and no pod has changed since a time.

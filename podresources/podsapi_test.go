@@ -18,12 +18,13 @@ import (
 // podsTest follows a kubelet's Pods API.
 type podsTest struct {
 	*podresourcestest.Pods
-	client *podresources.PodsClient
-	set    podresources.PodSet
-	watch  *podresources.PodWatch
-	hints  atomic.Int32
-	synced atomic.Int32
-	socket string
+	client  *podresources.PodsClient
+	set     podresources.PodSet
+	watch   *podresources.PodWatch
+	hints   atomic.Int32
+	synced  atomic.Int32
+	changes podresources.ChangeLog
+	socket  string
 }
 
 func newPodsTest(t *testing.T) *podsTest {
@@ -38,7 +39,7 @@ func newPodsTest(t *testing.T) *podsTest {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.client.Close() })
-	p.watch = podresources.NewPodWatch(func() { p.hints.Add(1) })
+	p.watch = podresources.NewPodWatch(func() { p.hints.Add(1) }, &p.changes)
 	return p
 }
 
@@ -96,10 +97,19 @@ func TestPodsFollowed(t *testing.T) {
 	eventually(t, "running", func() bool { facts, _ := p.set.Get(name("b")); return facts.Running == 1 })
 	p.Set(podObject("b", "2", corev1.PodSucceeded, false))
 	eventually(t, "ended", func() bool { facts, _ := p.set.Get(name("b")); return facts.Ended })
+	ends := p.changes.Since(time.Time{})
+	if len(ends) != 1 || !ends[0].Gone || ends[0].PodUID != "2" {
+		t.Errorf("the changes are %v, want the end of 2", ends)
+	}
+	p.Set(podObject("a", "1", corev1.PodFailed, false))
 	p.Remove("2")
-	eventually(t, "gone", func() bool { return p.set.UID(name("b")) == "" })
-	if got := p.hints.Load() - hints; got != 4 {
-		t.Errorf("%d hints, want one each for coming, running, ending and going", got)
+	p.Remove("1")
+	eventually(t, "gone", func() bool { return p.set.UID(name("a")) == "" })
+	if ends = p.changes.Since(time.Time{}); len(ends) != 2 || ends[1].PodUID != "1" {
+		t.Errorf("the changes are %v, want one end of each", ends)
+	}
+	if got := p.hints.Load() - hints; got != 6 {
+		t.Errorf("%d hints, want one each for coming, running, ending and going, two ends and two goings in all", got)
 	}
 }
 

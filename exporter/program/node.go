@@ -78,7 +78,7 @@ func newNode(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (*node
 		n.close()
 		return nil, badFlag("kubelet.pods-socket", err)
 	}
-	n.podWatch = podresources.NewPodWatch(n.hint)
+	n.podWatch = podresources.NewPodWatch(n.hint, n.changes)
 	logs := podresources.NewPodLogs(o.podLogs)
 	n.observer = podresources.Observer{
 		Lister: client,
