@@ -48,7 +48,7 @@ func (d *device) observe(readings []Reading, tick uint64, now time.Time) {
 		if r.At.After(now) {
 			r.At = now // a source's clock runs ahead: the reading can't be of later than now
 		}
-		d.read = true
+		d.read = d.read || r.Quantity != driver.Health
 		d.measured = d.measured || measuresActivity(r.Quantity, r.Labels)
 		m := d.meter(seriesKey{r.Quantity, r.Labels})
 		m.present, m.seen, m.now = tick, now, r

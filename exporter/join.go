@@ -49,7 +49,7 @@ type JoinedDevice struct {
 	Shares      []Share      // sorted; empty: free
 	Attribution Attribution  // how the device is divided among its claims
 	Readings    []Reading    // sorted; each (quantity, labels) once
-	Gap         Gap          // why there is no telemetry; empty: there is
+	Gap         Gap          // why there is no telemetry, whatever is known of its health; empty: there is
 }
 
 // Reading is a reading and the source that it comes from.
@@ -96,6 +96,9 @@ func Join(in Input) Result {
 	j.collect(in)
 	for i, source := range in.Sources {
 		j.match(source, i)
+	}
+	for i := range j.devices {
+		j.devices[i].tellHealth(&in.View, len(in.Sources))
 	}
 	j.finish()
 	return Result{View: in.View, Devices: j.devices, Rejected: j.rejections()}
@@ -252,7 +255,7 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 			continue
 		}
 		d := &j.devices[n]
-		j.facts[n].matched = true
+		j.facts[n].matched = j.facts[n].matched || !healthOnly(sample)
 		completeHardware(&d.Entry.Hardware, &sample.Hardware)
 		if j.facts[n].processes == nil {
 			j.facts[n].processes = sample.Processes
@@ -324,7 +327,7 @@ func (j *joiner) finish() {
 		dropPartialCPUs(d)
 		j.settleOwners(d)
 		j.divideByProcess(d, j.facts[i].processes)
-		if len(d.Readings) > 0 {
+		if measured(d.Readings) {
 			j.byDriver[d.ID.Driver] = true
 		}
 	}
@@ -337,7 +340,7 @@ func (j *joiner) finish() {
 				d.Parent = parent
 			}
 		}
-		if len(d.Readings) == 0 {
+		if !measured(d.Readings) {
 			d.Gap = j.gap(d, j.facts[i])
 		}
 	}

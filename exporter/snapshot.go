@@ -105,6 +105,7 @@ func (d *device) snapshot(tick uint64) DeviceSnapshot {
 		s.Up, s.Gap = Down, GapUnreadable
 	}
 	if s.Gap != GapNone {
+		s.Values = d.health(tick)
 		return s
 	}
 	last := &d.timeline[len(d.timeline)-1]
@@ -133,6 +134,17 @@ func (d *device) snapshot(tick uint64) DeviceSnapshot {
 		}
 	}
 	return s
+}
+
+// health returns what is known of the health of a device that is not measured.
+func (d *device) health(tick uint64) []Value {
+	var values []Value
+	for _, m := range d.meters {
+		if m.present == tick && m.key.quantity == driver.Health {
+			values = append(values, Value{m.series, m.now.Value})
+		}
+	}
+	return values
 }
 
 // supported tells down from unsupported: a device that is held and not readable is down if the same driver's other

@@ -100,27 +100,23 @@ type ClaimUse struct {
 	Request string // empty: all of the claim's requests
 }
 
-// DeviceHealth is one resource of allocatedResourcesStatus.
-type DeviceHealth struct {
-	Container  string
-	ResourceID string // a CDI name for DRA, a device ID for device plugins
-	Health     string // Healthy, Unhealthy or Unknown
-}
-
 // Apply returns the allocations completed by what is known of their claims and pods; the input is not changed. Where
 // nothing is known, all stays as the kubelet said:
 //
 //   - Pods that have ended hold nothing.
 //   - A container that is given one request of a claim holds that request's devices alone: the kubelet lists it with
 //     all of the claim. A device that no container of a pod is given stays with the pod, in no container.
-//   - UIDs, requests, device classes, admin access, consumed capacity and what the driver says of the device are added.
+//   - UIDs, requests, device classes, admin access, consumed capacity and what the driver says of the device are added, and
+//     what pods say of its health.
 func (f Facts) Apply(allocations []Allocation) []Allocation {
 	if len(f.Claims) == 0 && len(f.Pods) == 0 {
 		return allocations
 	}
 	out := make([]Allocation, 0, len(allocations))
+	health := f.health(allocations)
 	for _, a := range allocations {
 		claim := f.Claims[a.Claim]
+		a.Health = health[a.Device]
 		claim.complete(&a)
 		a.Holders = f.holders(&a, claim.PodClaimName)
 		if len(a.Holders) > 0 {

@@ -36,11 +36,11 @@ func recordedDevice(name string) driver.ID {
 
 func TestRecordedPods(t *testing.T) {
 	pods := recordedPods(t)
-	health := func(container string, devices ...string) []DeviceHealth {
+	health := func(resource string, devices ...string) []DeviceHealth {
 		var out []DeviceHealth
 		for _, d := range devices {
 			out = append(out, DeviceHealth{
-				Container: container, Health: "Healthy", ResourceID: "gpu.example.com/gpu=7775b32e-588a-415c-9585-97f82d874817-" + d,
+				Resource: resource, Health: HealthGood, ID: "gpu.example.com/gpu=7775b32e-588a-415c-9585-97f82d874817-" + d,
 			})
 		}
 		return out
@@ -56,7 +56,7 @@ func TestRecordedPods(t *testing.T) {
 			{Name: "all", Uses: []ClaimUse{{Name: "gpus"}}},
 			{Name: "only-big", Uses: []ClaimUse{{Name: "gpus", Request: "big"}}},
 		},
-		Health: append(health("all", "gpu-1", "gpu-2", "gpu-3"), health("only-big", "gpu-1", "gpu-2")...),
+		Health: append(health("claim:gpus", "gpu-1", "gpu-2", "gpu-3"), health("claim:gpus/big", "gpu-1", "gpu-2")...),
 	}
 	got := pods[Pod{Namespace: "team-a", Name: "multi"}]
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -21,7 +21,6 @@ type Chosen struct{ Key, Name string }
 const (
 	maxPodClaims = 256
 	maxUses      = 4096
-	maxHealth    = 4096
 	maxShown     = 512 // bytes of a label's or an annotation's value
 )
 
@@ -144,24 +143,6 @@ func extendedUses(status *corev1.PodExtendedResourceClaimStatus) []PodContainer 
 			i = len(out) - 1
 		}
 		out[i].Uses = append(out[i].Uses, use)
-	}
-	return out
-}
-
-// podHealth returns the health of the devices that the containers' statuses list.
-func podHealth(status *corev1.PodStatus) []DeviceHealth {
-	var out []DeviceHealth
-	for _, containers := range [2][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
-		for i := range containers {
-			for _, resource := range containers[i].AllocatedResourcesStatus {
-				for _, r := range resource.Resources {
-					if len(out) == maxHealth || checkName(string(r.ResourceID), maxCDIName, "missing") != "" {
-						continue
-					}
-					out = append(out, DeviceHealth{Container: containers[i].Name, ResourceID: string(r.ResourceID), Health: string(r.Health)})
-				}
-			}
-		}
 	}
 	return out
 }

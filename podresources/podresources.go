@@ -59,6 +59,7 @@ type Allocation struct {
 	ClaimLabels []string    // chosen labels of the claim: names and values in turns
 	Conditions  []Condition // what the driver says of the device in the claim's status (KEP-4817), by type
 	Network     *Network    // nil: unknown
+	Health      Health      // of the device, by the pods that hold it
 
 	Holders []Holder // at least one; sorted, each once
 }

@@ -181,9 +181,9 @@ func (n *node) Describe(allocations []podresources.Allocation) ([]podresources.A
 	n.metrics.RejectTotal("cdi", totals(n.cdi.Rejected()))
 	now := time.Now()
 	all := n.withCDI(allocations, n.slices(), now)
-	allocations, all = n.plugin.identify(allocations, all, now)
+	allocations, all = n.plugin.identify(n.apply(allocations), all, now)
 	n.passthrough.Store(hasPassthrough(all))
-	return n.apply(allocations), all, rejected
+	return allocations, all, rejected
 }
 
 func hasPassthrough(all driver.Inventory) bool {

@@ -1,0 +1,120 @@
+package podresources
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Health is what the kubelet says of a device in the status of a pod that holds it (KEP-4680). The greater is the worse.
+type Health uint8
+
+// The healths.
+const (
+	HealthNone    Health = iota // nothing is said
+	HealthGood                  // Healthy
+	HealthUnknown               // Unknown: the driver does not tell, or has not told for long
+	HealthBad                   // Unhealthy
+)
+
+// String returns healthy, unknown or unhealthy, as metrics name it, and "" where nothing is said.
+func (h Health) String() string {
+	return [...]string{HealthNone: "", HealthGood: "healthy", HealthUnknown: "unknown", HealthBad: "unhealthy"}[h]
+}
+
+// maxHealth bounds what is kept of a pod.
+const maxHealth = 4096
+
+// DeviceHealth is one resource of a container's allocatedResourcesStatus.
+type DeviceHealth struct {
+	// Resource is claim:NAME or claim:NAME/REQUEST of a claim, by the pod's own name, or the name of a device plugin's resource.
+	Resource string
+	// ID is the first CDI name of a claim's device, or DRIVER/POOL/DEVICE where it has none (k8s.io/kubernetes
+	// pkg/kubelet/cm/dra/manager.go, buildResourceHealth), or a device plugin's ID.
+	ID     string
+	Health Health
+}
+
+// podHealth returns the health of the devices that the containers' statuses list.
+func podHealth(status *corev1.PodStatus) []DeviceHealth {
+	var out []DeviceHealth
+	for _, containers := range [2][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
+		for i := range containers {
+			for _, resource := range containers[i].AllocatedResourcesStatus {
+				for _, r := range resource.Resources {
+					if len(out) == maxHealth || checkName(string(r.ResourceID), maxCDIName, "missing") != "" {
+						continue
+					}
+					out = append(out, DeviceHealth{Resource: string(resource.Name), ID: string(r.ResourceID), Health: healthOf(r.Health)})
+				}
+			}
+		}
+	}
+	return out
+}
+
+func healthOf(status corev1.ResourceHealthStatus) Health {
+	switch status {
+	case corev1.ResourceHealthStatusHealthy:
+		return HealthGood
+	case corev1.ResourceHealthStatusUnhealthy:
+		return HealthBad
+	default:
+		return HealthUnknown
+	}
+}
+
+// healthKey is how the kubelet names a device in the status of a pod. The resource is empty for a claim's device.
+type healthKey struct{ resource, id string }
+
+func (h *DeviceHealth) key() healthKey {
+	if strings.HasPrefix(h.Resource, "claim:") {
+		return healthKey{id: h.ID}
+	}
+	return healthKey{resource: h.Resource, id: h.ID}
+}
+
+func (a Allocation) healthKey() healthKey {
+	switch {
+	case a.ByPlugin():
+		return healthKey{resource: a.Device.Driver, id: a.Device.Device}
+	case len(a.CDI) > 0:
+		return healthKey{id: a.CDI[0]}
+	default:
+		return healthKey{id: a.Device.String()}
+	}
+}
+
+// health returns what the pods say of the devices, of several that differ the worst. What the kubelet names in a way that
+// fits several devices is said of none: it shows the first of them alone.
+func (f Facts) health(allocations []Allocation) map[driver.ID]Health {
+	said := map[healthKey]Health{}
+	for _, pod := range f.Pods {
+		if pod.Ended {
+			continue
+		}
+		for i := range pod.Health {
+			key := pod.Health[i].key()
+			said[key] = max(said[key], pod.Health[i].Health)
+		}
+	}
+	if len(said) == 0 {
+		return nil
+	}
+	named, out := map[healthKey]driver.ID{}, map[driver.ID]Health{}
+	for i := range allocations {
+		key := allocations[i].healthKey()
+		if id, known := named[key]; known && id != allocations[i].Device {
+			delete(said, key)
+		}
+		named[key] = allocations[i].Device
+	}
+	for key, id := range named {
+		if h := said[key]; h != HealthNone {
+			out[id] = max(out[id], h)
+		}
+	}
+	return out
+}
