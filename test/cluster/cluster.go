@@ -215,6 +215,11 @@ func (c *Cluster) Journal() ([]gpudriver.Event, error) {
 	return gpudriver.ReadJournal(c.path("journal.jsonl"))
 }
 
+// SetUnhealthy names the devices that the driver says are unhealthy: these and no others.
+func (c *Cluster) SetUnhealthy(devices ...string) error {
+	return gpudriver.SetUnhealthy(c.path("unhealthy"), devices...)
+}
+
 // KubeletRoot is the kubelet's folder, for --kubelet.root.
 func (c *Cluster) KubeletRoot() string { return c.path("kubelet") }
 

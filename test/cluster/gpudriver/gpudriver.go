@@ -27,6 +27,7 @@ type Config struct {
 	KubeletRoot string
 	CDIFolder   string
 	Journal     string // The file that receives an Event per claim that is prepared or unprepared.
+	Unhealthy   string // The file that SetUnhealthy writes; it need not be there.
 	Client      kubernetes.Interface
 	Log         *slog.Logger
 }
@@ -45,7 +46,8 @@ func Run(ctx context.Context, c Config) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	helper, err := kubeletplugin.Start(ctx, &plugin{cdi: c.CDIFolder, journal: journal{path: c.Journal}, log: c.Log, fatal: cancel},
+	p := &plugin{node: c.Node, cdi: c.CDIFolder, unhealthy: c.Unhealthy, journal: journal{path: c.Journal}, log: c.Log, fatal: cancel}
+	helper, err := kubeletplugin.Start(ctx, p,
 		kubeletplugin.DriverName(Name),
 		kubeletplugin.NodeName(c.Node),
 		kubeletplugin.KubeClient(c.Client),
@@ -70,10 +72,12 @@ func Run(ctx context.Context, c Config) error {
 
 // plugin answers the kubelet.
 type plugin struct {
-	cdi     string
-	journal journal
-	log     *slog.Logger
-	fatal   context.CancelCauseFunc
+	node      string
+	cdi       string
+	unhealthy string
+	journal   journal
+	log       *slog.Logger
+	fatal     context.CancelCauseFunc
 }
 
 var _ kubeletplugin.DRAPlugin = (*plugin)(nil)
@@ -128,11 +132,6 @@ func (p *plugin) HandleError(_ context.Context, err error, msg string) {
 	if !errors.Is(err, kubeletplugin.ErrRecoverable) {
 		p.fatal(fmt.Errorf("%s: %w", msg, err))
 	}
-}
-
-// WatchHealthStatus says that this driver knows nothing of health.
-func (*plugin) WatchHealthStatus(context.Context, chan<- kubeletplugin.DeviceHealthReport) error {
-	return kubeletplugin.ErrHealthNotSupported
 }
 
 func (p *plugin) specFile(claim types.UID) string {

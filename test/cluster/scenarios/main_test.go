@@ -74,6 +74,7 @@ func TestScenarios(t *testing.T) {
 			"ForceDeleted":      testForceDeleted,
 			"CrashLoop":         testCrashLoop,
 			"Recreated":         testRecreated,
+			"Health":            testHealth,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()

@@ -130,6 +130,7 @@ func driver(ctx context.Context, dir string) error {
 		KubeletRoot: filepath.Join(dir, "kubelet"),
 		CDIFolder:   filepath.Join(dir, "cdi"),
 		Journal:     filepath.Join(dir, "journal.jsonl"),
+		Unhealthy:   filepath.Join(dir, "unhealthy"),
 		Client:      client,
 		Log:         slog.New(slog.NewTextHandler(io.Writer(os.Stderr), nil)),
 	})
