@@ -254,23 +254,28 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 		if n < 0 {
 			continue
 		}
-		d := &j.devices[n]
-		j.facts[n].matched = j.facts[n].matched || !healthOnly(sample)
-		completeHardware(&d.Entry.Hardware, &sample.Hardware)
-		if j.facts[n].processes == nil {
-			j.facts[n].processes = sample.Processes
+		j.give(n, source.Name, from, sample)
+	}
+}
+
+// give hands a sample to the device that it belongs to.
+func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) {
+	d := &j.devices[n]
+	j.facts[n].matched = j.facts[n].matched || !healthOnly(sample)
+	completeHardware(&d.Entry.Hardware, &sample.Hardware)
+	if j.facts[n].processes == nil {
+		j.facts[n].processes = sample.Processes
+	}
+	for _, r := range sample.Readings {
+		if reason := j.catalogue.unusable(&r); reason != "" {
+			j.reject(source, reason, 1)
+			continue
 		}
-		for _, r := range sample.Readings {
-			if reason := j.catalogue.unusable(&r); reason != "" {
-				j.reject(source.Name, reason, 1)
-				continue
-			}
-			name := source.Name
-			if r.Estimated {
-				name += estimated
-			}
-			d.Readings = append(d.Readings, Reading{Reading: r, Source: name, origin: from})
+		name := source
+		if r.Estimated {
+			name += estimated
 		}
+		d.Readings = append(d.Readings, Reading{Reading: r, Source: name, origin: from})
 	}
 }
 
