@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/sim"
 	"github.com/dra-exporter/dra-exporter/exporter/program"
+	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
 
@@ -123,7 +125,7 @@ func newNode(t *testing.T, root string) *simnode.Node {
 
 // startExporter runs the program on the node until the test ends, and returns its address.
 func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags ...string) string {
-	address := freeAddress(t)
+	address := live.FreeAddress(t)
 	sources := []program.Source{{Name: "sim", New: func(program.Paths) (driver.Source, error) { return node.SourceWith(devices), nil }}}
 	args := []string{"--web.listen-address=" + address, "--web.last-scrape-timeout=0s", "--log.level=warn"}
 	for _, arg := range node.Args() {
@@ -147,7 +149,7 @@ func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags 
 			t.Logf("exporter %v said:\n%s", flags, &said)
 		}
 	})
-	await(t, 10*time.Second, "the exporter is ready", func() bool { return get("http://"+address+"/readyz") == nil })
+	live.Await(t, 10*time.Second, "the exporter is ready", func() error { return live.Get(http.DefaultClient, "http://"+address+"/readyz") })
 	return address
 }
 
@@ -205,15 +207,15 @@ const window = "[10m]"
 
 // measure returns what a Prometheus has of the pods: the last raw sample less the first, which created timestamps or a
 // zero-hold make 0.
-func measure(t *testing.T, p prometheus, exporter string, at time.Time) figures {
+func measure(t *testing.T, p live.Prometheus, exporter string, at time.Time) figures {
 	f := figures{raw: map[string]usage{}, increase: map[string]usage{}}
 	each := func(metric string, set func(*usage, float64)) {
 		selector := fmt.Sprintf("%s{exporter=%q}%s", metric, exporter, window)
-		for _, s := range p.query(t, selector, at) {
-			update(f.raw, s, s.samples[len(s.samples)-1].value-s.samples[0].value, set)
+		for _, s := range query(t, p, selector, at) {
+			update(f.raw, s, s.Samples[len(s.Samples)-1].Value-s.Samples[0].Value, set)
 		}
-		for _, s := range p.query(t, "increase("+selector+")", at) {
-			update(f.increase, s, s.samples[0].value, set)
+		for _, s := range query(t, p, "increase("+selector+")", at) {
+			update(f.increase, s, s.Samples[0].Value, set)
 		}
 	}
 	each("dra_pod_energy_joules_total", func(u *usage, v float64) { u.joules += v })
@@ -221,24 +223,24 @@ func measure(t *testing.T, p prometheus, exporter string, at time.Time) figures 
 	return f
 }
 
-func update(usages map[string]usage, s series, value float64, set func(*usage, float64)) {
-	u := usages[s.labels["pod"]]
+func update(usages map[string]usage, s live.Series, value float64, set func(*usage, float64)) {
+	u := usages[s.Labels["pod"]]
 	set(&u, value)
-	usages[s.labels["pod"]] = u
+	usages[s.Labels["pod"]] = u
 }
 
 // today is the method of today's exporters: what a device did in a scrape interval is its owner's at the scrape.
-func today(t *testing.T, p prometheus, node *simnode.Node, at time.Time) figures {
+func today(t *testing.T, p live.Prometheus, node *simnode.Node, at time.Time) figures {
 	f := figures{raw: map[string]usage{}}
 	uses := node.Uses(at)
 	each := func(metric string, set func(*usage, float64)) {
-		for _, s := range p.query(t, fmt.Sprintf("%s{exporter=%q}%s", metric, exact, window), at) {
-			for i := 1; i < len(s.samples); i++ {
+		for _, s := range query(t, p, fmt.Sprintf("%s{exporter=%q}%s", metric, exact, window), at) {
+			for i := 1; i < len(s.Samples); i++ {
 				for _, use := range uses {
-					now := s.samples[i].at
-					if use.Device.Device == s.labels["device"] && !use.From.After(now) && (use.To.IsZero() || use.To.After(now)) {
+					now := s.Samples[i].At
+					if use.Device.Device == s.Labels["device"] && !use.From.After(now) && (use.To.IsZero() || use.To.After(now)) {
 						u := f.raw[use.Pod.Name]
-						set(&u, s.samples[i].value-s.samples[i-1].value)
+						set(&u, s.Samples[i].Value-s.Samples[i-1].Value)
 						f.raw[use.Pod.Name] = u
 					}
 				}

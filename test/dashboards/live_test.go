@@ -1,9 +1,11 @@
 package dashboards
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
 // scrapes are the ways in which people scrape the exporter: honouring its labels, as the shipped configuration does; not
@@ -52,45 +55,43 @@ func shortOptions() rules.Options {
 	return o
 }
 
-// live starts the demo, and a Prometheus that scrapes it.
-func live(t *testing.T) server {
+// startLive starts the demo, and a Prometheus that scrapes it.
+func startLive(t *testing.T) server {
 	t.Helper()
-	dir := t.TempDir()
-	demo := filepath.Join(dir, "demo")
+	demo := filepath.Join(t.TempDir(), "demo")
 	if said, err := exec.Command("go", "build", "-C", filepath.Join("..", ".."), "-buildvcs=false", "-o", demo, "./test/demo").CombinedOutput(); err != nil {
 		t.Fatalf("build the demo: %v\n%s", err, said)
 	}
-	exporter := freeAddress(t)
-	start(t, "/readyz", exporter, []string{"DRA_EXPORTER_COUNTER_ZERO_HOLD=2s"}, demo, "--listen="+exporter)
+	exporter := live.FreeAddress(t)
+	cmd := exec.Command(demo, "--listen="+exporter)
+	cmd.Env = append(os.Environ(), "DRA_EXPORTER_COUNTER_ZERO_HOLD=2s")
+	live.Start(t, cmd, http.DefaultClient, "http://"+exporter+"/readyz")
 
 	content, err := rules.File(groups(t, shortOptions()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := filepath.Join(dir, "prometheus.yml")
-	for path, text := range map[string]string{
-		config: strings.ReplaceAll(scrapes, "ADDRESS", exporter), filepath.Join(dir, "rules.yaml"): string(content),
-	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	address := freeAddress(t)
-	return start(t, "/-/ready", address, nil, program(t, "PROMETHEUS"), "--config.file="+config,
-		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address, "--log.level=warn")
+	return server{live.StartPrometheus(t, live.PrometheusOptions{
+		Config: strings.ReplaceAll(scrapes, "ADDRESS", exporter), Files: map[string]string{"rules.yaml": string(content)},
+	})}
 }
 
 // TestLive lets the demo's idle claims make a real Prometheus fire, then asks every query of every dashboard.
 func TestLive(t *testing.T) {
 	began := time.Now()
-	prometheus := live(t)
+	prometheus := startLive(t)
 	want := []string{
 		"DRAClaimIdle research/notebook-bob-gpu", "DRAClaimIdle team-vision/uploader-0-nic",
 		"DRAClaimIdleMemoryHeld research/notebook-ada-gpu",
 	}
 	for _, cluster := range clusters() {
 		for _, alert := range want {
-			await(t, 2*time.Minute, alert+" fires in cluster "+cluster, func() bool { return prometheus.firing(t, cluster)[alert] != nil })
+			live.Await(t, 2*time.Minute, alert+" fires in cluster "+cluster, func() error {
+				if firing := prometheus.firing(t, cluster); firing[alert] == nil {
+					return fmt.Errorf("%d others do", len(firing))
+				}
+				return nil
+			})
 		}
 	}
 	t.Logf("the idle claims' alerts fired after %v", time.Since(began).Round(time.Second))
@@ -156,7 +157,7 @@ func checkRules(f *findings, prometheus server) {
 			Rules []struct{ Name, Health, LastError string }
 		}
 	}
-	if err := prometheus.get("/api/v1/rules", nil, &data); err != nil {
+	if err := prometheus.Get(context.Background(), "/api/v1/rules", nil, &data); err != nil {
 		f.Errorf("%v", err)
 		return
 	}
@@ -180,8 +181,8 @@ func checkRules(f *findings, prometheus server) {
 		}
 		got, sum := map[string]float64{}, 0.0
 		for _, s := range states {
-			got[s.labels["state"]] = s.values[0]
-			sum += s.values[0]
+			got[s.Labels["state"]] = s.Samples[0].Value
+			sum += s.Samples[0].Value
 		}
 		if sum != 15 || got["unhealthy"] != 1 || got["idle"] != 3 || got["free"] < 2 || got["active"] < 6 || got["unmeasured"] != 0 {
 			f.Errorf("cluster %q: %v", cluster, got)
@@ -192,7 +193,7 @@ func checkRules(f *findings, prometheus server) {
 func checkVariables(f *findings, prometheus server) {
 	for name, q := range grafana.VariableQueries() {
 		var values []string
-		if err := prometheus.get("/api/v1/label/"+q[1]+"/values", url.Values{"match[]": {q[0]}}, &values); err != nil || len(values) == 0 {
+		if err := prometheus.Get(context.Background(), "/api/v1/label/"+q[1]+"/values", url.Values{"match[]": {q[0]}}, &values); err != nil || len(values) == 0 {
 			f.Errorf("variable %s: %v, %v", name, values, err)
 		}
 	}
@@ -202,9 +203,9 @@ func checkVariables(f *findings, prometheus server) {
 			f.Errorf("annotation %s: %d series, %v", a.Name, len(got), err)
 		}
 		for _, series := range got {
-			for _, v := range series.values {
-				if age := time.Since(time.UnixMilli(int64(v))); age < -time.Second || age > time.Hour {
-					f.Errorf("annotation %s at %v", a.Name, time.UnixMilli(int64(v)))
+			for _, sample := range series.Samples {
+				if at := time.UnixMilli(int64(sample.Value)); time.Until(at) > time.Second || time.Since(at) > time.Hour {
+					f.Errorf("annotation %s at %v", a.Name, at)
 				}
 			}
 		}
@@ -280,9 +281,9 @@ func checkQuery(f *findings, prometheus server, panel grafana.Panel, expr, unit 
 		f.Errorf("%q: nothing answers %s", panel.Title, filled)
 	}
 	for _, series := range got {
-		for _, v := range series.values {
-			if !sensible(unit, v) {
-				f.Errorf("%q: %v as %q makes no sense: %v of %s", panel.Title, v, unit, series.labels, filled)
+		for _, sample := range series.Samples {
+			if !sensible(unit, sample.Value) {
+				f.Errorf("%q: %v as %q makes no sense: %v of %s", panel.Title, sample.Value, unit, series.Labels, filled)
 				break
 			}
 		}

@@ -1,0 +1,89 @@
+// Package live runs programs for system tests, and asks a real Prometheus.
+package live
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Start starts a program until the test ends, when it is asked to end and waited for, and waits until it answers a GET of ready with
+// status 200. What it said is shown if the test fails.
+func Start(t testing.TB, cmd *exec.Cmd, client *http.Client, ready string) {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = cmd.Wait()
+		_ = log.Close()
+		if t.Failed() {
+			said, _ := os.ReadFile(log.Name())
+			t.Logf("%s said:\n%s", filepath.Base(cmd.Path), said)
+		}
+	})
+	Await(t, 30*time.Second, ready+" answers", func() error { return Get(client, ready) })
+}
+
+// Get says why a GET of an address is not answered with status 200.
+func Get(client *http.Client, address string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if _, err := io.Copy(io.Discard, response.Body); err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", address, response.Status)
+	}
+	return nil
+}
+
+// Await tries again until there is no error, and ends the test if that takes too long.
+func Await(t testing.TB, atMost time.Duration, what string, try func() error) {
+	t.Helper()
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	for end := time.Now().Add(atMost); ; <-again.C {
+		err := try()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s: %v", atMost, what, err)
+		}
+	}
+}
+
+// FreeAddress returns an address of this machine at which nobody listens.
+func FreeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}

@@ -1,0 +1,151 @@
+package live
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// Prometheus is a real Prometheus that a test has started.
+type Prometheus struct {
+	url    string
+	client *http.Client
+}
+
+// PrometheusOptions say how to start one.
+type PrometheusOptions struct {
+	Config string            // its configuration
+	Files  map[string]string // by name: what lies beside the configuration, such as rules
+	Flags  []string
+
+	// Where it runs, if that is not the test's network namespace: how to run a program there, and how to reach Address from here.
+	Command func(ctx context.Context, name string, args ...string) *exec.Cmd
+	Client  *http.Client
+	Address string
+}
+
+// StartPrometheus starts the program that $PROMETHEUS names until the test ends, and returns when it is ready.
+func StartPrometheus(t testing.TB, o PrometheusOptions) Prometheus {
+	t.Helper()
+	program := os.Getenv("PROMETHEUS")
+	if program == "" {
+		t.Fatal("PROMETHEUS names no program: run this by make")
+	}
+	dir := t.TempDir()
+	config := filepath.Join(dir, "prometheus.yml")
+	if err := os.WriteFile(config, []byte(o.Config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range o.Files {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if o.Command == nil {
+		o.Command, o.Client, o.Address = exec.CommandContext, http.DefaultClient, FreeAddress(t)
+	}
+	p := Prometheus{url: "http://" + o.Address, client: o.Client}
+	args := append([]string{
+		"--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + o.Address, "--log.level=warn",
+	}, o.Flags...)
+	Start(t, o.Command(context.WithoutCancel(t.Context()), program, args...), o.Client, p.url+"/-/ready")
+	return p
+}
+
+// Sample is a value at a time.
+type Sample struct {
+	At    time.Time
+	Value float64
+}
+
+// Series is a series of an answer: its labels and samples, in order.
+type Series struct {
+	Labels  map[string]string
+	Samples []Sample
+}
+
+// Query evaluates an expression at a moment; a range selector gives the raw samples.
+func (p Prometheus) Query(ctx context.Context, expression string, at time.Time) ([]Series, error) {
+	return p.series(ctx, "/api/v1/query", url.Values{"query": {expression}, "time": {unixText(at)}})
+}
+
+// QueryRange evaluates an expression from one moment to another.
+func (p Prometheus) QueryRange(ctx context.Context, expression string, from, to time.Time, step time.Duration) ([]Series, error) {
+	return p.series(ctx, "/api/v1/query_range", url.Values{
+		"query": {expression}, "start": {unixText(from)}, "end": {unixText(to)}, "step": {step.String()},
+	})
+}
+
+func unixText(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1e3, 'f', 3, 64) }
+
+func (p Prometheus) series(ctx context.Context, path string, parameters url.Values) ([]Series, error) {
+	var data struct {
+		Result []struct {
+			Metric map[string]string
+			Value  *[2]any
+			Values [][2]any
+		}
+	}
+	if err := p.Get(ctx, path, parameters, &data); err != nil {
+		return nil, fmt.Errorf("query %s: %w", parameters.Get("query"), err)
+	}
+	var out []Series
+	for _, r := range data.Result {
+		s := Series{Labels: r.Metric}
+		if r.Value != nil {
+			r.Values = append(r.Values, *r.Value)
+		}
+		for _, v := range r.Values {
+			sample, err := decodeSample(v)
+			if err != nil {
+				return nil, fmt.Errorf("query %s: %w", parameters.Get("query"), err)
+			}
+			s.Samples = append(s.Samples, sample)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// decodeSample decodes [seconds, "value"].
+func decodeSample(v [2]any) (Sample, error) {
+	at, isNumber := v[0].(float64)
+	text, isText := v[1].(string)
+	if !isNumber || !isText {
+		return Sample{}, fmt.Errorf("%v is no sample", v)
+	}
+	value, err := strconv.ParseFloat(text, 64)
+	return Sample{At: time.UnixMilli(int64(at * 1e3)), Value: value}, err
+}
+
+// Get asks Prometheus's API, and decodes the data of its answer.
+func (p Prometheus) Get(ctx context.Context, path string, parameters url.Values, data any) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path+"?"+parameters.Encode(), http.NoBody)
+	if err != nil {
+		return err
+	}
+	response, err := p.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body := struct {
+		Status, Error string
+		Data          any
+	}{Data: data}
+	if err := json.NewDecoder(response.Body).Decode(&body); err != nil {
+		return err
+	}
+	if body.Status != "success" {
+		return fmt.Errorf("%s: %s", body.Status, body.Error)
+	}
+	return nil
+}
