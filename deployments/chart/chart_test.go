@@ -171,21 +171,27 @@ func TestLeastPrivilege(t *testing.T) {
 	}
 }
 
-// The paths in the arguments are those that are mounted.
+// The paths in the settings are those that are mounted.
 func TestPathsAreMounted(t *testing.T) {
 	for name, v := range combinations() {
 		t.Run(name, func(t *testing.T) {
 			c := renderObjects(t, v).daemonSet.Spec.Template.Spec.Containers[0]
-			for _, arg := range c.Args {
-				_, path, ok := strings.Cut(arg, "=/")
-				if !ok {
-					continue
+			paths := 0
+			for flag, values := range settings(&c) {
+				for _, path := range values {
+					if !strings.HasPrefix(path, "/") {
+						continue
+					}
+					paths++
+					if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+						return strings.HasPrefix(path+"/", m.MountPath+"/") || strings.HasPrefix(m.MountPath, path+"/")
+					}) {
+						t.Errorf("%s %s is not mounted", flag, path)
+					}
 				}
-				if !slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
-					return strings.HasPrefix("/"+path+"/", m.MountPath+"/") || strings.HasPrefix(m.MountPath, "/"+path+"/")
-				}) {
-					t.Errorf("%s is not mounted", arg)
-				}
+			}
+			if paths < 5 {
+				t.Errorf("%d paths are set", paths)
 			}
 		})
 	}

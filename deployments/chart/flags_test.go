@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	corev1 "k8s.io/api/core/v1"
 )
 
@@ -27,29 +28,49 @@ func help(t *testing.T) string {
 	return string(out)
 }
 
-// The program knows every flag that it is given, and every source can be switched in the values.
+// settings are those of a container, by flag or environment variable.
+func settings(c *corev1.Container) map[string][]string {
+	out := map[string][]string{}
+	for _, arg := range c.Args {
+		flag, value, _ := strings.Cut(arg, "=")
+		out[flag] = append(out[flag], value)
+	}
+	for _, e := range c.Env {
+		if strings.HasPrefix(e.Name, "DRA_EXPORTER_") {
+			out["$"+e.Name] = strings.Split(e.Value, "\n")
+		}
+	}
+	return out
+}
+
+// The program knows every flag and every variable that it is given, and every source can be switched in the values.
 func TestFlags(t *testing.T) {
-	known := help(t)
-	knows := func(flag string) bool {
-		return strings.Contains(known, flag+"=") || strings.Contains(known, flag+" ") || strings.Contains(known, strings.Replace(flag, "--", "--[no-]", 1)+" ")
+	known := regexp.MustCompile(`--(?:\[no-\])?[a-z][a-z.-]+|\$DRA_EXPORTER_[A-Z_]+`).FindAllString(help(t), -1)
+	for i := range known {
+		known[i] = strings.Replace(known[i], "[no-]", "", 1)
 	}
 	for name, v := range combinations() {
 		o := renderObjects(t, v)
-		args := o.daemonSet.Spec.Template.Spec.Containers[0].Args
+		containers := []corev1.Container{o.daemonSet.Spec.Template.Spec.Containers[0]}
 		if test, ok := o.all["Pod test-dra-exporter-test"].(*corev1.Pod); ok {
-			args = append(args, test.Spec.Containers[0].Args[1:]...)
+			containers = append(containers, test.Spec.Containers[0])
 		}
-		for _, arg := range args {
-			flag, _, _ := strings.Cut(arg, "=")
-			if !knows(strings.Replace(flag, "--no-", "--", 1)) {
-				t.Errorf("%s: the program knows no %s", name, flag)
+		for i := range containers {
+			for flag := range settings(&containers[i]) {
+				if flag != "top" && !slices.Contains(known, flag) {
+					t.Errorf("%s: the program knows no %s", name, flag)
+				}
 			}
 		}
 	}
-	args := renderObjects(t, values{}).daemonSet.Spec.Template.Spec.Containers[0].Args
-	for _, source := range regexp.MustCompile(`--\[no-\](source\.\w+) `).FindAllStringSubmatch(known, -1) {
-		if !slices.Contains(args, "--"+source[1]) {
-			t.Errorf("the values have no %s", source[1])
+	c, err := loader.LoadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := c.Values["sources"].(map[string]any)
+	for _, flag := range known {
+		if source, ok := strings.CutPrefix(flag, "--source."); ok && !strings.Contains(source, ".") && sources[source] == nil {
+			t.Errorf("the values have no source %s", source)
 		}
 	}
 }
