@@ -20,7 +20,7 @@ include test/tools/tools.mk
 modules := $(sort $(patsubst ./%,%,$(patsubst %/,%,$(dir $(shell find . -name go.mod -not -path '*/.*/*' -not -path '*/testdata/*' -not -path '*/node_modules/*')))))
 # The modules of test/tools hold versions of tools and no code. Those of system tests run built programs, so they wait for test-e2e.
 code_modules := $(filter-out test/tools test/tools/%,$(modules))
-system_modules := $(filter test/e2e test/accuracy test/cluster test/dashboards,$(code_modules))
+system_modules := $(filter test/e2e test/accuracy test/cluster test/dashboards test/deploy,$(code_modules))
 unit_modules := $(filter-out $(system_modules),$(code_modules))
 -include test/cluster/cluster.mk deployments/release.mk
 

@@ -73,44 +73,53 @@ type parts struct {
 	scrapes *exporter.Scrapes
 }
 
-// run runs the parts until ctx ends or the server fails. At the end the sampler ticks once more and whoever scrapes
-// regularly gets that last snapshot.
+// run runs the parts until ctx ends or the server fails. At the end whoever scrapes regularly gets one more scrape, until
+// which the devices are read on, so that what is lost to a restart is no more than the restart itself.
 func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	working, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
 	var watching, sampling sync.WaitGroup
-	watching.Go(func() { p.node.watch(ctx) })
-	sampling.Go(func() { p.sampler.Run(ctx) })
+	watching.Go(func() { p.node.watch(working) })
+	sampling.Go(func() { p.sampler.Run(working) })
 
 	failed := make(chan error, 1)
 	go func() { failed <- web.ListenAndServe(p.server, o.web, log) }()
 	select {
 	case err := <-failed:
-		cancel()
+		stop()
 		sampling.Wait()
 		watching.Wait()
 		return err
 	case <-ctx.Done():
 	}
+	p.node.hint()
+	p.awaitScrape(ctx, o.lastScrape, log)
+	stop()
 	sampling.Wait()
 	watching.Wait()
-	if next := p.scrapes.Next(2 * time.Minute); next != nil && o.lastScrape > 0 {
-		log.InfoContext(ctx, "waiting for the last scrape", "timeout", o.lastScrape)
-		patience := time.NewTimer(o.lastScrape)
-		defer patience.Stop()
-		select {
-		case <-next:
-		case <-patience.C:
-		}
-	}
-	stop, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	last, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer done()
-	err := p.server.Shutdown(stop)
+	err := p.server.Shutdown(last)
 	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
 		err = errors.Join(err, served)
 	}
 	log.InfoContext(ctx, "stopped")
 	return err
+}
+
+// awaitScrape waits for one more scrape, if somebody scraped in the last two minutes.
+func (p parts) awaitScrape(ctx context.Context, atMost time.Duration, log *slog.Logger) {
+	next := p.scrapes.Next(2 * time.Minute)
+	if next == nil || atMost <= 0 {
+		return
+	}
+	log.InfoContext(ctx, "waiting for the last scrape", "timeout", atMost)
+	patience := time.NewTimer(atMost)
+	defer patience.Stop()
+	select {
+	case <-next:
+	case <-patience.C:
+	}
 }
 
 // makeSources makes the sources that are switched on, in order of precedence: those of the list, then the scraped

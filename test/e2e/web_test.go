@@ -233,6 +233,25 @@ func TestLastScrape(t *testing.T) {
 	}
 }
 
+// While the program waits for the last scrape, it goes on reading.
+func TestReadsUntilLastScrape(t *testing.T) {
+	t.Parallel()
+	_, f := busyNode(t)
+	p := start(t, f.with(flags{"web.last-scrape-timeout": "8s"}))
+	p.eventually("charged", p.charged)
+	before, _ := p.scrape().value("dra_pod_energy_joules_total", "pod", "a")
+	p.terminate()
+	p.eventually("waiting for the last scrape", func() bool { return strings.Contains(p.said(), "waiting for the last scrape") })
+	time.Sleep(3 * time.Second)
+	after, _ := p.scrape().value("dra_pod_energy_joules_total", "pod", "a")
+	if rise := after - before; rise < 150 {
+		t.Errorf("the last scrape has %v J more after 3 s at 100 W", rise)
+	}
+	if status := p.wait(stopTimeout); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+}
+
 // Nobody who scrapes: nobody to wait for. Somebody who scraped, and does not come again: not waited for too long.
 func TestStopWithoutLastScrape(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,60 @@
+package deploy
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
+	"github.com/dra-exporter/dra-exporter/test/cluster/node"
+)
+
+// watts is what every device draws, always.
+const watts = 100.0
+
+// startVendor serves, on the node, what a vendor's exporter would of the devices in the slices. It returns the scrape
+// configuration that joins it.
+func startVendor(t *testing.T, client kubernetes.Interface, on network) map[string]any {
+	t.Helper()
+	slices, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var uuids []string
+	for i := range slices.Items {
+		for _, d := range slices.Items[i].Spec.Devices {
+			if uuid := d.Attributes["uuid"].StringValue; uuid != nil {
+				uuids = append(uuids, *uuid)
+			}
+		}
+	}
+	listener, err := on.listen(t.Context(), node.Address+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		var b strings.Builder
+		for _, uuid := range uuids {
+			fmt.Fprintf(&b, "energy_joules_total{uuid=%q} %v\n", uuid, watts*time.Since(begun).Seconds())
+		}
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		_, _ = fmt.Fprint(w, &b)
+	})}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-ended
+	})
+	return map[string]any{"endpoints": []any{map[string]any{
+		"name": "vendor", "url": "http://" + listener.Addr().String() + "/metrics", "interval": "1s", "refresh": "0s", "driver": gpudriver.Name,
+		"match":   map[string]any{"label": "uuid", "hardware": "uuid"},
+		"metrics": []any{map[string]any{"name": "energy_joules_total", "quantity": "energy"}},
+	}}}
+}
