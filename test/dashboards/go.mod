@@ -2,13 +2,15 @@ module github.com/dra-exporter/dra-exporter/test/dashboards
 
 go 1.26.0
 
-require github.com/dra-exporter/dra-exporter/dashboards v0.0.0
+require (
+	github.com/dra-exporter/dra-exporter v0.0.0
+	github.com/dra-exporter/dra-exporter/dashboards v0.0.0
+)
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/dennwc/varint v1.0.0 // indirect
-	github.com/dra-exporter/dra-exporter v0.0.0 // indirect
 	github.com/fsnotify/fsnotify v1.10.1 // indirect
 	github.com/fxamacker/cbor/v2 v2.9.1 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
