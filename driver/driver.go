@@ -85,11 +85,23 @@ type Amount struct {
 // Taint keeps, or chases, pods away from a device (KEP-5055). Effect is None, NoSchedule or NoExecute.
 type Taint struct{ Key, Value, Effect string }
 
+// String returns the taint as kubectl writes it, KEY=VALUE:EFFECT, without =VALUE where that is empty.
+func (t Taint) String() string {
+	if t.Value == "" {
+		return t.Key + ":" + t.Effect
+	}
+	return t.Key + "=" + t.Value + ":" + t.Effect
+}
+
 // Entry is what an inventory knows of one device.
 type Entry struct {
 	Hardware
 	Capacity []Amount // by resource name, each once
 	Taints   []Taint
+	// Local devices belong to a driver that runs on this node; others are offered to several nodes, or all.
+	Local bool
+	// DriverGone says that the driver that offered the device runs no more.
+	DriverGone bool
 	// Shareable devices may be allocated several times at once (allowMultipleAllocations, KEP-5075).
 	Shareable bool
 }

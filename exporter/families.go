@@ -262,7 +262,7 @@ func ownFamilies() map[familyID]Family {
 
 func gapNames() []string {
 	var out []string
-	for _, g := range []Gap{GapNoInventory, GapNoSource, GapNoMatch, GapNotInstantiated, GapDuplicate, GapAmbiguous, GapUnreadable} {
+	for _, g := range []Gap{GapNoInventory, GapNoSource, GapNoMatch, GapNotInstantiated, GapDriverGone, GapDuplicate, GapAmbiguous, GapUnreadable} {
 		out = append(out, string(g))
 	}
 	return out

@@ -74,6 +74,7 @@ const (
 	GapNoSource        Gap = "no_source"          // no source reads devices of this kind or driver
 	GapNoMatch         Gap = "no_match"           // sources read the driver's other devices, but not this one
 	GapNotInstantiated Gap = "not_instantiated"   // a partition that is possible, and nobody holds
+	GapDriverGone      Gap = "driver_gone"        // the driver that offered it runs no more
 	GapDuplicate       Gap = "duplicate_hardware" // another identity of the same hardware has the telemetry
 	GapAmbiguous       Gap = "ambiguous"          // only device nodes tell its hardware, and other devices have the same ones
 	GapUnreadable      Gap = "unreadable"         // its source knows it, or has read it before, and can not read it now
@@ -359,6 +360,8 @@ func (j *joiner) gap(d *JoinedDevice, f deviceFacts) Gap {
 		return GapUnreadable
 	case f.shadowed:
 		return GapDuplicate
+	case d.Entry.DriverGone:
+		return GapDriverGone
 	case f.unsure:
 		return GapAmbiguous
 	case d.Entry.Kind == driver.KindPartition && !f.held:

@@ -283,6 +283,24 @@ func TestCPUs(t *testing.T) {
 	}
 }
 
+// A device whose driver is gone is none that could be read, even if it was; while it is read, it is up.
+func TestDriverGone(t *testing.T) {
+	h := newHistory(t)
+	h.hold("claim", "p0")
+	h.energy(1)
+	h.tick(time.Second)
+	entry := h.in.Inventory[simID("gpu-0")]
+	entry.DriverGone = true
+	h.in.Inventory[simID("gpu-0")] = entry
+	h.values(h.tick(time.Second), map[[2]string]float64{{"dra_device_up", "device=gpu-0"}: 1})
+	h.in.Sources[0].Samples = nil
+	x := h.tick(time.Second)
+	h.values(x, map[[2]string]float64{{"dra_exporter_unresolved_devices", "reason=driver_gone"}: 1})
+	if len(x["dra_device_up"]) > 0 {
+		t.Errorf("it is up, or down: %v", x["dra_device_up"])
+	}
+}
+
 // The first source that reads a quantity owns it, and where it has links or engines each of these.
 func TestOwners(t *testing.T) {
 	io := func(link string, v float64) driver.Reading {

@@ -29,8 +29,9 @@ type DeviceReport struct {
 	PCI              string        `json:"pciBusID,omitempty"`
 	NetDev           string        `json:"netDev,omitempty"`
 	Parent           string        `json:"parent,omitempty"`
-	Up               *bool         `json:"up,omitempty"`  // absent: no source supports it
-	Gap              Gap           `json:"gap,omitempty"` // why there is no telemetry
+	Taints           []string      `json:"taints,omitempty"` // as KEY=VALUE:EFFECT
+	Up               *bool         `json:"up,omitempty"`     // absent: no source supports it
+	Gap              Gap           `json:"gap,omitempty"`    // why there is no telemetry
 	Attribution      Attribution   `json:"attribution,omitempty"`
 	Shares           []ShareReport `json:"shares,omitempty"`
 	AllocatedSeconds float64       `json:"allocatedSeconds"`
@@ -47,7 +48,9 @@ type ShareReport struct {
 	Admin     bool               `json:"adminAccess,omitempty"`
 	Weight    float64            `json:"weight"`
 	Consumed  map[string]float64 `json:"consumedCapacity,omitempty"`
-	Pods      []string           `json:"pods"`
+	// Tolerations of the device's taints, as KEY=VALUE:EFFECT; a part that matches anything is left out.
+	Tolerations []string `json:"tolerations,omitempty"`
+	Pods        []string `json:"pods"`
 }
 
 // HolderReport is a claim or a pod, and what it has of one device.
@@ -118,6 +121,9 @@ func (n *quantityNames) device(d *DeviceSnapshot) DeviceReport {
 		up := d.Up == UpNow
 		r.Up = &up
 	}
+	for _, t := range d.Entry.Taints {
+		r.Taints = append(r.Taints, t.String())
+	}
 	for i := range d.Shares {
 		r.Shares = append(r.Shares, shareReport(&d.Shares[i]))
 	}
@@ -127,6 +133,7 @@ func (n *quantityNames) device(d *DeviceSnapshot) DeviceReport {
 func shareReport(s *Share) ShareReport {
 	r := ShareReport{
 		Namespace: s.Claim.Namespace, Claim: s.Claim.Name, ShareID: s.ShareID, Request: s.Request, Admin: s.Admin, Weight: s.Weight,
+		Tolerations: s.Tolerations,
 	}
 	for _, c := range s.Consumed {
 		if r.Consumed == nil {

@@ -101,7 +101,7 @@ func (d *device) snapshot(tick uint64) DeviceSnapshot {
 	switch {
 	case s.Gap == GapNone:
 		s.Up = UpNow
-	case s.Gap == GapUnreadable, d.read && s.Gap != GapDuplicate && s.Gap != GapNotInstantiated:
+	case s.Gap == GapUnreadable, d.read && !s.Gap.unreal():
 		s.Up, s.Gap = Down, GapUnreadable
 	}
 	if s.Gap != GapNone {
@@ -135,6 +135,9 @@ func (d *device) snapshot(tick uint64) DeviceSnapshot {
 	}
 	return s
 }
+
+// unreal tells whether a device that was read before is now none that could be read.
+func (g Gap) unreal() bool { return g == GapDuplicate || g == GapNotInstantiated || g == GapDriverGone }
 
 // health returns what is known of the health of a device that is not measured.
 func (d *device) health(tick uint64) []Value {

@@ -23,7 +23,9 @@ type ClaimFacts struct {
 	// PodClaimName is what the pod calls the claim that was made for it from a template.
 	PodClaimName string
 	Labels       []string // the chosen ones: names and values in turns
-	Results      []ClaimResult
+	// Reserved are the UIDs of the pods for which the claim is reserved (status.reservedFor), by their names.
+	Reserved map[string]string
+	Results  []ClaimResult
 }
 
 // ClaimResult is one of status.allocation.devices.results, with what status.devices says of the same device.
@@ -34,6 +36,7 @@ type ClaimResult struct {
 	DeviceClass string
 	Admin       bool
 	Consumed    []driver.Amount
+	Tolerations []string    // of taints, as KEY=VALUE:EFFECT; a part that matches anything is left out
 	Conditions  []Condition // sorted by type, each once
 	Network     *Network    // nil: unknown
 }
@@ -106,7 +109,7 @@ type ClaimUse struct {
 //   - Pods that have ended hold nothing.
 //   - A container that is given one request of a claim holds that request's devices alone: the kubelet lists it with
 //     all of the claim. A device that no container of a pod is given stays with the pod, in no container.
-//   - UIDs, requests, device classes, admin access, consumed capacity and what the driver says of the device are added, and
+//   - UIDs, those of pods too where the claim is what tells them, requests, tolerations, device classes, admin access, consumed capacity and what the driver says of the device are added, and
 //     what pods say of its health.
 func (f Facts) Apply(allocations []Allocation) []Allocation {
 	if len(f.Claims) == 0 && len(f.Pods) == 0 {
@@ -118,7 +121,7 @@ func (f Facts) Apply(allocations []Allocation) []Allocation {
 		claim := f.Claims[a.Claim]
 		a.Health = health[a.Device]
 		claim.complete(&a)
-		a.Holders = f.holders(&a, claim.PodClaimName)
+		a.Holders = claim.withUIDs(f.holders(&a, claim.PodClaimName))
 		if len(a.Holders) > 0 {
 			out = append(out, a)
 		}
@@ -141,10 +144,27 @@ func (c *ClaimFacts) complete(a *Allocation) {
 		r := &c.Results[i]
 		if r.Device == a.Device && r.ShareID == a.ShareID {
 			a.Request, a.DeviceClass, a.Admin, a.Consumed = r.Request, r.DeviceClass, r.Admin, r.Consumed
-			a.Conditions, a.Network = r.Conditions, r.Network
+			a.Tolerations, a.Conditions, a.Network = r.Tolerations, r.Conditions, r.Network
 			return
 		}
 	}
+}
+
+// withUIDs returns the holders with the UIDs for which the claim is reserved, where nothing nearer told them. The input is
+// not changed.
+func (c *ClaimFacts) withUIDs(holders []Holder) []Holder {
+	shared := true
+	for i := range holders {
+		uid := c.Reserved[holders[i].Name]
+		if uid == "" || holders[i].UID != "" {
+			continue
+		}
+		if shared {
+			holders, shared = slices.Clone(holders), false
+		}
+		holders[i].UID = uid
+	}
+	return holders
 }
 
 // Covers tells whether the claim lists the device or share of the allocation.

@@ -102,6 +102,31 @@ func TestApplyRequestsOnRecorded(t *testing.T) {
 	}
 }
 
+// Where nothing nearer tells a pod's UID, its reservation of the claim does; the input does not change.
+func TestReservedTellsUIDs(t *testing.T) {
+	claim := Claim{"ns", "c"}
+	holders := []Holder{{Pod: Pod{"ns", "known"}, UID: "1"}, {Pod: Pod{"ns", "object"}}, {Pod: Pod{"ns", "reserved"}}, {Pod: Pod{"ns", "unknown"}}}
+	facts := Facts{
+		Claims: map[Claim]ClaimFacts{claim: {Reserved: map[string]string{"known": "9", "object": "9", "reserved": "3"}}},
+		Pods:   map[Pod]PodFacts{{"ns", "object"}: {UID: "2"}},
+	}
+	in := []Allocation{{Claim: claim, Holders: holders}}
+	var got []string
+	for _, h := range facts.Apply(in)[0].Holders {
+		got = append(got, h.UID)
+	}
+	if diff := cmp.Diff([]string{"1", "2", "3", ""}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if holders[2].UID != "" {
+		t.Error("the input has changed")
+	}
+	delete(facts.Pods, Pod{"ns", "object"})
+	if facts.Apply(in)[0].Holders[2].UID != "3" || holders[2].UID != "" {
+		t.Errorf("without pods: %+v, of %+v", facts.Apply(in)[0].Holders, holders)
+	}
+}
+
 func TestApply(t *testing.T) {
 	pod := Pod{Namespace: "ns", Name: "pod"}
 	claim := Claim{Namespace: "ns", Name: "claim"}

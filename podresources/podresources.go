@@ -57,6 +57,7 @@ type Allocation struct {
 	Consumed    []driver.Amount
 	AllocatedAt time.Time
 	ClaimLabels []string    // chosen labels of the claim: names and values in turns
+	Tolerations []string    // of the device's taints, as KEY=VALUE:EFFECT; a part that matches anything is left out
 	Conditions  []Condition // what the driver says of the device in the claim's status (KEP-4817), by type
 	Network     *Network    // nil: unknown
 	Health      Health      // of the device, by the pods that hold it

@@ -207,6 +207,10 @@ func TestRBAC(t *testing.T) {
 	if diff := cmp.Diff(want, renderObjects(t, values{}).role.Rules); diff != "" {
 		t.Error(diff)
 	}
+	node := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}}
+	if diff := cmp.Diff(append(want, node), renderObjects(t, values{"kube": values{"nodeLabels": true}}).role.Rules); diff != "" {
+		t.Error(diff)
+	}
 	if role := renderObjects(t, values{"kube": values{"enabled": false}}).role; role != nil {
 		t.Error("there is a role, and nothing that needs it")
 	}

@@ -64,20 +64,20 @@ func ParseSlices(data []byte, node string) (driver.Inventory, []Rejection, error
 			bad++
 		}
 	}
-	found, rejected := build(offered, node)
+	found, rejected := build(offered, host{name: node})
 	rejected.add(ReasonMalformedObject, malformed)
 	rejected.add(ReasonMalformedSlice, bad)
 	return found, rejected.rejections(), nil
 }
 
-// Build returns the devices that these slices offer on a node, as [ParseSlices] does. The slices may be in any order,
-// and are not changed.
-func Build(offered []Slice, node string) (driver.Inventory, []Rejection) {
-	found, rejected := build(offered, node)
+// Build returns the devices that these slices offer on a node of these labels, as [ParseSlices] does. Labels that are nil are
+// unknown: what they decide is left out, and counted. The slices may be in any order, and are not changed.
+func Build(offered []Slice, node string, labels map[string]string) (driver.Inventory, []Rejection) {
+	found, rejected := build(offered, host{node, labels})
 	return found, rejected.rejections()
 }
 
-func build(offered []Slice, node string) (driver.Inventory, tally) {
+func build(offered []Slice, node host) (driver.Inventory, tally) {
 	b := builder{node: node, inventory: driver.Inventory{}, generation: map[driver.ID]int64{}, rejected: tally{}}
 	for _, s := range current(offered) {
 		b.add(s.spec)
@@ -119,7 +119,7 @@ func current(offered []Slice) []Slice {
 
 // builder collects the devices of a node.
 type builder struct {
-	node       string
+	node       host
 	inventory  driver.Inventory
 	generation map[driver.ID]int64 // of the pool that listed the device
 	rejected   tally
@@ -152,13 +152,14 @@ func (b *builder) add(s slice) {
 			Capacity:  d.capacity,
 			Taints:    d.taints,
 			Shareable: d.shareable,
+			Local:     s.NodeName != "",
 		}
 	}
 }
 
 // here tells whether what is placed so is on the node; what can not be told is counted.
 func (b *builder) here(p placement, devices int) bool {
-	if b.node == "" {
+	if b.node.name == "" {
 		return true
 	}
 	on, known := p.on(b.node)

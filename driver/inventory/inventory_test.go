@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 )
 
 func TestRecorded(t *testing.T) {
@@ -137,6 +138,57 @@ func sliceOf(generation int, placement string, devices ...string) string {
 	return fmt.Sprintf(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice","metadata":{"name":"s"},"spec":{
 		"driver":"d.test","pool":{"name":"p","generation":%d,"resourceSliceCount":1},%s,"devices":[%s]}}`,
 		generation, placement, strings.Join(devices, ","))
+}
+
+// What the labels of a node decide, as far as they are known.
+func TestPlacementByLabels(t *testing.T) {
+	term := func(expressions string) []byte {
+		return []byte(sliceOf(1, `"nodeSelector":{"nodeSelectorTerms":[{"matchExpressions":[`+expressions+`]}]}`, `{"name":"x"}`))
+	}
+	labels := map[string]string{"zone": "a", "rack": "7", "empty": ""}
+	for expressions, want := range map[string]bool{
+		`{"key":"zone","operator":"In","values":["b","a"]}`:                                   true,
+		`{"key":"zone","operator":"In","values":["b"]}`:                                       false,
+		`{"key":"none","operator":"In","values":[""]}`:                                        false,
+		`{"key":"empty","operator":"In","values":[""]}`:                                       true,
+		`{"key":"zone","operator":"NotIn","values":["a"]}`:                                    false,
+		`{"key":"zone","operator":"NotIn","values":["b"]}`:                                    true,
+		`{"key":"none","operator":"NotIn","values":["b"]}`:                                    true,
+		`{"key":"empty","operator":"Exists"}`:                                                 true,
+		`{"key":"none","operator":"Exists"}`:                                                  false,
+		`{"key":"none","operator":"DoesNotExist"}`:                                            true,
+		`{"key":"zone","operator":"DoesNotExist"}`:                                            false,
+		`{"key":"rack","operator":"Gt","values":["6"]}`:                                       true,
+		`{"key":"rack","operator":"Gt","values":["7"]}`:                                       false,
+		`{"key":"rack","operator":"Lt","values":["8"]}`:                                       true,
+		`{"key":"rack","operator":"Lt","values":["7"]}`:                                       false,
+		`{"key":"zone","operator":"Lt","values":["7"]}`:                                       false,
+		`{"key":"none","operator":"Lt","values":["7"]}`:                                       false,
+		`{"key":"zone","operator":"Like","values":["a"]}`:                                     false,
+		`{"key":"zone","operator":"Exists"},{"key":"none","operator":"Exists"}`:               false,
+		`{"key":"zone","operator":"Exists"},{"key":"rack","operator":"NotIn","values":["8"]}`: true,
+	} {
+		slice, ok := decoded(t, term(expressions))
+		if !ok {
+			t.Fatalf("%s is malformed", expressions)
+		}
+		found, rejected := Build([]Slice{slice.For("n1")}, "n1", labels)
+		if len(found) == 1 != want || len(rejected) > 0 {
+			t.Errorf("%s: %d devices, want %v; rejected %v", expressions, len(found), want, rejected)
+		}
+		if found, rejected := Build([]Slice{slice.For("n1")}, "n1", nil); len(found) > 0 || !cmp.Equal(rejected, []Rejection{{ReasonNodeSelector, 1}}) {
+			t.Errorf("%s: without labels %d devices, rejected %v", expressions, len(found), rejected)
+		}
+	}
+}
+
+func decoded(t *testing.T, data []byte) (Slice, bool) {
+	t.Helper()
+	objects, _, err := manifest.Objects(data, "ResourceSlice")
+	if err != nil || len(objects) != 1 {
+		t.Fatalf("%d objects, error %v", len(objects), err)
+	}
+	return DecodeSlice(objects[0].Raw)
 }
 
 const here = `"nodeName":"n1"`

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	resourcev1 "k8s.io/api/resource/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -27,13 +26,6 @@ type slice struct {
 
 	PerDeviceNodeSelection bool              `json:"perDeviceNodeSelection"`
 	Devices                []json.RawMessage `json:"devices"`
-}
-
-// placement says on which nodes a slice's devices, or a device, are.
-type placement struct {
-	NodeName     string               `json:"nodeName"`
-	NodeSelector *corev1.NodeSelector `json:"nodeSelector"`
-	AllNodes     bool                 `json:"allNodes"`
 }
 
 // wireDevice is a device as v1 and v1beta2 write it. In v1beta1 and v1alpha3 all but the name is nested in basic.
@@ -71,7 +63,7 @@ func DecodeSlice(raw json.RawMessage) (Slice, bool) {
 // For returns the slice as far as it concerns a node: one whose devices are all elsewhere is kept without them, so
 // that its pool is still known to be complete.
 func (s Slice) For(node string) Slice {
-	if on, known := s.spec.on(node); known && !on && !s.spec.PerDeviceNodeSelection {
+	if on, known := s.spec.on(host{name: node}); known && !on && !s.spec.PerDeviceNodeSelection {
 		s.spec.Devices = nil
 	}
 	return s
@@ -154,38 +146,4 @@ func validTaint(t resourcev1.DeviceTaint) bool {
 		resourcev1.DeviceTaintEffectNone, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNoExecute,
 	}
 	return manifest.ValidName(t.Key) && (t.Value == "" || manifest.ValidName(t.Value)) && slices.Contains(effects, t.Effect)
-}
-
-// on tells whether the node is one of the placement's. Known is false where that hangs on the node's labels.
-func (p placement) on(node string) (on, known bool) {
-	if p.AllNodes || p.NodeName == node {
-		return true, true
-	}
-	known = true
-	if p.NodeSelector != nil {
-		for _, term := range p.NodeSelector.NodeSelectorTerms {
-			switch matches, ok := termMatches(term, node); {
-			case matches:
-				return true, true
-			case !ok:
-				known = false
-			}
-		}
-	}
-	return false, known
-}
-
-// termMatches evaluates a term: all its requirements must hold, and one without any matches nothing. The API knows
-// one field, metadata.name.
-func termMatches(term corev1.NodeSelectorTerm, node string) (matches, known bool) {
-	for _, field := range term.MatchFields {
-		in := slices.Contains(field.Values, node)
-		if field.Key != "metadata.name" || in != (field.Operator == corev1.NodeSelectorOpIn) {
-			return false, true
-		}
-	}
-	if len(term.MatchExpressions) > 0 {
-		return false, false
-	}
-	return len(term.MatchFields) > 0, true
 }

@@ -43,6 +43,7 @@ type node struct {
 	claims map[podresources.Claim]podresources.ClaimFacts // of the file
 	cdiIDs map[driver.ID]cdiDevice
 	plugin pluginDevices
+	driver *podresources.Drivers
 
 	rejected []exporter.RejectedInput // not counted yet
 }
@@ -71,6 +72,7 @@ func newNode(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (*node
 		hints:   make(chan struct{}, 1),
 		cdiIDs:  map[driver.ID]cdiDevice{},
 		plugin:  pluginDevices{sysfs: o.paths.Sysfs},
+		driver:  podresources.NewDrivers(o.kubeletRoot, time.Now),
 
 		passthrough: &o.passthrough,
 	}
@@ -133,6 +135,7 @@ func (n *node) watch(ctx context.Context) {
 		}))
 	})
 	watching.Go(func() { n.followPods(ctx) })
+	watching.Go(func() { n.driver.Watch(ctx) })
 	if n.kube != nil {
 		n.followKube(ctx, &watching)
 	}
@@ -180,10 +183,32 @@ func (n *node) Describe(allocations []podresources.Allocation) ([]podresources.A
 	n.rejected = nil
 	n.metrics.RejectTotal("cdi", totals(n.cdi.Rejected()))
 	now := time.Now()
-	all := n.withCDI(allocations, n.slices(), now)
+	all := n.withCDI(allocations, n.withoutDrivers(n.slices()), now)
 	allocations, all = n.plugin.identify(n.apply(allocations), all, now)
 	n.passthrough.Store(hasPassthrough(all))
 	return allocations, all, rejected
+}
+
+// withoutDrivers returns the inventory with a mark on the devices whose driver is gone from the node.
+func (n *node) withoutDrivers(listed driver.Inventory) driver.Inventory {
+	drivers := map[string]bool{}
+	for id := range listed {
+		if listed[id].Local {
+			drivers[id.Driver] = true
+		}
+	}
+	gone := n.driver.Gone(drivers)
+	if len(gone) == 0 {
+		return listed
+	}
+	marked := maps.Clone(listed)
+	for id, entry := range listed {
+		if entry.Local && gone[id.Driver] {
+			entry.DriverGone = true
+			marked[id] = entry
+		}
+	}
+	return marked
 }
 
 func hasPassthrough(all driver.Inventory) bool {

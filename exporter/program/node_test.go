@@ -1,6 +1,7 @@
 package program
 
 import (
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // The sources are told when the inventory has devices for guests.
@@ -29,6 +31,28 @@ func TestPassthrough(t *testing.T) {
 		if got := o.passthrough.Load(); got != want {
 			t.Errorf("with a device of kind %d: %v", kind, got)
 		}
+	}
+}
+
+// Devices of a local driver are marked when it is gone, and the inventory stays as it is; those that are offered from elsewhere have
+// no driver on the node.
+func TestWithoutDrivers(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "plugins", "d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1_700_000_000, 0)
+	n := &node{driver: podresources.NewDrivers(root, func() time.Time { return now })}
+	local, remote := driver.ID{Driver: "d", Device: "local"}, driver.ID{Driver: "d", Device: "remote"}
+	listed := driver.Inventory{local: {Local: true}, remote: {}}
+	n.withoutDrivers(listed)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	n.driver.Watch(ctx) // one look
+	now = now.Add(time.Hour)
+	got := n.withoutDrivers(listed)
+	if !got[local].DriverGone || got[remote].DriverGone || listed[local].DriverGone {
+		t.Errorf("got %+v of %+v", got, listed)
 	}
 }
 

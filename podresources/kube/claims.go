@@ -24,9 +24,10 @@ const (
 	ReasonMalformedStatus    = "malformed_status" // of a device in status.devices
 	ReasonMalformedCapacity  = "malformed_capacity"
 	ReasonMalformedTimestamp = "malformed_timestamp"
-	ReasonTooManyResults     = "too_many_results" // those above the bound are lost
-	ReasonTooManyClaims      = "too_many_claims"  // those above the bound are lost
-	ReasonDuplicateClaim     = "duplicate_claim"  // the first one counts
+	ReasonMalformedReserved  = "malformed_reservation" // a pod of status.reservedFor
+	ReasonTooManyResults     = "too_many_results"      // those above the bound are lost
+	ReasonTooManyClaims      = "too_many_claims"       // those above the bound are lost
+	ReasonDuplicateClaim     = "duplicate_claim"       // the first one counts
 )
 
 const (
@@ -34,6 +35,10 @@ const (
 	maxClaims = 131072
 	// maxResults bounds the devices and the requests of a claim. The API allows 32 of each.
 	maxResults = 512
+	// maxReserved bounds the pods of a claim. The API allows 256.
+	maxReserved = 4096
+	// maxTolerations bounds the tolerations of a device. The API allows 16.
+	maxTolerations = 64
 	// maxConsumed bounds the consumed capacities of a device.
 	maxConsumed = 256
 )
@@ -91,7 +96,8 @@ type claimObject struct {
 				Results []json.RawMessage `json:"results"`
 			} `json:"devices"`
 		} `json:"allocation"`
-		Devices []json.RawMessage `json:"devices"`
+		Devices     []json.RawMessage `json:"devices"`
+		ReservedFor []json.RawMessage `json:"reservedFor"`
 	} `json:"status"`
 }
 
@@ -122,6 +128,7 @@ type result struct {
 	ShareID          string                     `json:"shareID"`
 	AdminAccess      bool                       `json:"adminAccess"`
 	ConsumedCapacity map[string]json.RawMessage `json:"consumedCapacity"`
+	Tolerations      []toleration               `json:"tolerations"`
 }
 
 // parseClaim returns one claim's facts, with the values of those labels; false: it is malformed as a whole.
@@ -135,7 +142,9 @@ func parseClaim(raw json.RawMessage, labels []podresources.Chosen, rejected tall
 	if !manifest.ValidName(meta.Name) || !manifest.ValidName(meta.Namespace) || !optional(meta.UID) {
 		return claim, podresources.ClaimFacts{}, false
 	}
-	facts := podresources.ClaimFacts{UID: meta.UID, Labels: podresources.Choose(meta.Labels, labels)}
+	facts := podresources.ClaimFacts{
+		UID: meta.UID, Labels: podresources.Choose(meta.Labels, labels), Reserved: parseReserved(object.Status.ReservedFor, rejected),
+	}
 	if name := meta.Annotations[podClaimAnnotation]; manifest.ValidName(name) {
 		facts.PodClaimName = name
 	}
@@ -207,6 +216,7 @@ func parseResults(raw []json.RawMessage, classes map[string]string, rejected tal
 			DeviceClass: class,
 			Admin:       r.AdminAccess,
 			Consumed:    consumed,
+			Tolerations: tolerations(r.Tolerations),
 		})
 	}
 	return out
@@ -214,7 +224,8 @@ func parseResults(raw []json.RawMessage, classes map[string]string, rejected tal
 
 func (r result) valid() bool {
 	return manifest.ValidName(r.Driver) && manifest.ValidName(r.Pool) && manifest.ValidName(r.Device) &&
-		optional(r.ShareID) && optional(r.Request) && len(r.ConsumedCapacity) <= maxConsumed
+		optional(r.ShareID) && optional(r.Request) && len(r.ConsumedCapacity) <= maxConsumed && len(r.Tolerations) <= maxTolerations &&
+		!slices.ContainsFunc(r.Tolerations, func(t toleration) bool { return !t.valid() })
 }
 
 // optional tells whether a name is valid or absent.

@@ -46,32 +46,39 @@ func TestRecorded(t *testing.T) {
 	late := early.Add(4 * time.Second)
 	want := map[podresources.Claim]podresources.ClaimFacts{
 		{Namespace: "monitoring", Name: "exporter-gpus-jn427"}: {
-			UID: "a39c77ee-238e-430d-872d-6fe4ac32a48a", AllocatedAt: early, PodClaimName: "gpus", Results: all,
+			Reserved: map[string]string{"exporter": "f453a9c7-0dad-4a2f-b8b7-a20abedda1b9"},
+			UID:      "a39c77ee-238e-430d-872d-6fe4ac32a48a", AllocatedAt: early, PodClaimName: "gpus", Results: all,
 		},
 		{Namespace: "team-a", Name: "cc-1-gpu-hcsfg"}: {
-			UID: "ab086302-2d94-43ef-a53c-71248ec6bed9", AllocatedAt: late, PodClaimName: "gpu",
+			Reserved: map[string]string{"cc-1": "b983f273-4bba-4023-b1be-f3ef1ae4e797"},
+			UID:      "ab086302-2d94-43ef-a53c-71248ec6bed9", AllocatedAt: late, PodClaimName: "gpu",
 			Results: []podresources.ClaimResult{shared("slice", "a181d5fa-e110-46f0-81c4-591fb5a81057", 20)},
 		},
 		{Namespace: "team-a", Name: "cc-2-gpu-dnz25"}: {
-			UID: "0b5b11d8-e12d-44e4-93c8-3281146c0e08", AllocatedAt: late, PodClaimName: "gpu",
+			Reserved: map[string]string{"cc-2": "4099e23c-ed39-4a52-9da2-9076211a0b7f"},
+			UID:      "0b5b11d8-e12d-44e4-93c8-3281146c0e08", AllocatedAt: late, PodClaimName: "gpu",
 			Results: []podresources.ClaimResult{shared("slice", "bb69508f-47d3-4b7b-9b48-238338d82d13", 20)},
 		},
 		{Namespace: "team-a", Name: "single-gpu-64qkp"}: {
-			UID: "d0157326-9332-4d4f-b2c0-1e52841dd212", AllocatedAt: early, PodClaimName: "gpu",
+			Reserved: map[string]string{"single": "da4d727c-b8c8-415a-beec-c9f9e15f0f8e"},
+			UID:      "d0157326-9332-4d4f-b2c0-1e52841dd212", AllocatedAt: early, PodClaimName: "gpu",
 			Results: single("gpu-0", "gpu", "gpu.example.com"),
 		},
 		{Namespace: "team-b", Name: "cc-3-gpu-p969z"}: {
-			UID: "21d86684-5793-4ac3-9adc-e5479cb126bb", AllocatedAt: late, PodClaimName: "gpu",
+			Reserved: map[string]string{"cc-3": "573a64c1-f51c-4e6a-9274-1b5d316973a3"},
+			UID:      "21d86684-5793-4ac3-9adc-e5479cb126bb", AllocatedAt: late, PodClaimName: "gpu",
 			Results: []podresources.ClaimResult{
 				shared("a", "cb70e6eb-e349-46b9-a283-765b72304de1", 20), shared("b", "ad61afc3-4b7b-4b4d-b6ad-e44d9f9d39d6", 10),
 			},
 		},
 		{Namespace: "team-b", Name: "extended-extended-resources-jbpk2"}: {
-			UID: "c7b8da7d-7acc-4be6-8036-d54cac988877", AllocatedAt: late,
+			Reserved: map[string]string{"extended": "f7487c28-ed24-4fd9-bb1e-655251a22c4b"},
+			UID:      "c7b8da7d-7acc-4be6-8036-d54cac988877", AllocatedAt: late,
 			Results: single("gpu-1", "container-0-request-0", "ext.example.com"),
 		},
 		{Namespace: "team-b", Name: "shared-claim"}: {
-			UID: "4724f954-3f7f-4de9-9a53-ad4c0b7a046e", AllocatedAt: early, Results: single("gpu-4", "gpu", "gpu.example.com"),
+			Reserved: map[string]string{"share-1": "1d1908c7-1a65-46c5-a02c-88cb6c2b287b", "share-2": "0a30babd-e84c-4ee2-adb3-f2ddd0ad882b"},
+			UID:      "4724f954-3f7f-4de9-9a53-ad4c0b7a046e", AllocatedAt: early, Results: single("gpu-4", "gpu", "gpu.example.com"),
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -129,6 +136,11 @@ func claimOf(name, requests, timestamp, results string) string {
 		name, requests, timestamp, results)
 }
 
+// reserved returns a claim with these consumers.
+func reserved(consumers string) string {
+	return strings.Replace(claimOf("c", exact, stamp, device), `"status":{`, `"status":{"reservedFor":[`+consumers+`],`, 1)
+}
+
 const (
 	stamp  = `"2026-11-21T01:59:17Z"`
 	exact  = `{"name":"r","exactly":{"deviceClassName":"class"}}`
@@ -149,14 +161,20 @@ func TestParseClaims(t *testing.T) {
 		want   *podresources.ClaimFacts
 		reason string
 	}{
-		"good":             {claimOf("c", exact, stamp, device), with(good), ""},
-		"subrequest":       {claimOf("c", first, stamp, strings.Replace(device, `"r"`, `"r/small"`, 1)), with(podresources.ClaimResult{Device: id, Request: "r/small", DeviceClass: "c2"}), ""},
-		"capacity's name":  {claimOf("c", exact, stamp, device[:len(device)-1]+`,"consumedCapacity":{"d.test/memory":"1Gi","cores":5}}`), with(podresources.ClaimResult{Device: id, Request: "r", DeviceClass: "class", Consumed: []driver.Amount{{Resource: "cores", Value: 5}, {Resource: "memory", Value: 1 << 30}}}), ""},
-		"offset":           {claimOf("c", exact, `"2026-11-21T02:59:17+01:00"`, device), with(good), ""},
-		"no timestamp":     {claimOf("c", exact, "null", device), &podresources.ClaimFacts{UID: "u", Results: []podresources.ClaimResult{good}}, ""},
-		"not allocated":    {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"c","namespace":"ns","uid":"u"}}`, &podresources.ClaimFacts{UID: "u"}, ""},
-		"unknown request":  {claimOf("c", "", stamp, device), with(classless), ""},
-		"timestamp":        {claimOf("c", exact, `"yesterday"`, device), &podresources.ClaimFacts{UID: "u", Results: []podresources.ClaimResult{good}}, ReasonMalformedTimestamp},
+		"good":            {claimOf("c", exact, stamp, device), with(good), ""},
+		"subrequest":      {claimOf("c", first, stamp, strings.Replace(device, `"r"`, `"r/small"`, 1)), with(podresources.ClaimResult{Device: id, Request: "r/small", DeviceClass: "c2"}), ""},
+		"capacity's name": {claimOf("c", exact, stamp, device[:len(device)-1]+`,"consumedCapacity":{"d.test/memory":"1Gi","cores":5}}`), with(podresources.ClaimResult{Device: id, Request: "r", DeviceClass: "class", Consumed: []driver.Amount{{Resource: "cores", Value: 5}, {Resource: "memory", Value: 1 << 30}}}), ""},
+		"offset":          {claimOf("c", exact, `"2026-11-21T02:59:17+01:00"`, device), with(good), ""},
+		"no timestamp":    {claimOf("c", exact, "null", device), &podresources.ClaimFacts{UID: "u", Results: []podresources.ClaimResult{good}}, ""},
+		"not allocated":   {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"c","namespace":"ns","uid":"u"}}`, &podresources.ClaimFacts{UID: "u"}, ""},
+		"unknown request": {claimOf("c", "", stamp, device), with(classless), ""},
+		"timestamp":       {claimOf("c", exact, `"yesterday"`, device), &podresources.ClaimFacts{UID: "u", Results: []podresources.ClaimResult{good}}, ReasonMalformedTimestamp},
+		"tolerations":     {claimOf("c", exact, stamp, device[:len(device)-1]+`,"tolerations":[{"key":"k","operator":"Equal","value":"v","effect":"NoExecute"},{"key":"k","operator":"Exists"},{"operator":"Exists"}]}`), with(podresources.ClaimResult{Device: id, Request: "r", DeviceClass: "class", Tolerations: []string{"k=v:NoExecute", "k", ""}}), ""},
+		"toleration":      {claimOf("c", exact, stamp, device[:len(device)-1]+`,"tolerations":[{"key":"a b"}]},`+device), with(good), ReasonMalformedResult},
+		"reserved": {reserved(`{"resource":"pods","name":"p","uid":"1"},{"resource":"pods","name":"q","uid":"2"},{"apiGroup":"x","resource":"pods","name":"r","uid":"3"},{"resource":"jobs","name":"s","uid":"4"}`), &podresources.ClaimFacts{
+			UID: "u", AllocatedAt: at, Results: []podresources.ClaimResult{good}, Reserved: map[string]string{"p": "1", "q": "2"},
+		}, ""},
+		"reservation":      {reserved(`{"resource":"pods","name":"p q","uid":"1"}`), with(good), ReasonMalformedReserved},
 		"request":          {claimOf("c", `7`, stamp, device), with(classless), ReasonMalformedRequest},
 		"class":            {claimOf("c", `{"name":"r","exactly":{"deviceClassName":"a\nb"}}`, stamp, device), with(classless), ReasonMalformedRequest},
 		"result":           {claimOf("c", exact, stamp, `7,`+device), with(good), ReasonMalformedResult},

@@ -52,7 +52,7 @@ func NewNode(config Config) *Node {
 	n := &Node{
 		config:       config,
 		versions:     newNegotiator(config.API, config.Now),
-		slices:       &sliceSet{node: config.Name},
+		slices:       &sliceSet{node: config.Name, undecided: make(chan struct{}, 1)},
 		claims:       newClaimSet(),
 		rejectedPods: map[string]uint64{},
 	}
@@ -63,7 +63,7 @@ func NewNode(config Config) *Node {
 }
 
 // FollowSlices keeps the inventory up to date until ctx ends: by one list and watch of the slices that name the node, and
-// one of those that name none.
+// one of those that name none. Where slices select nodes by labels, those of the node are got too.
 func (n *Node) FollowSlices(ctx context.Context) {
 	report := joinedReport{report: n.reporter(SourceSlices)}
 	var following sync.WaitGroup
@@ -72,6 +72,7 @@ func (n *Node) FollowSlices(ctx context.Context) {
 		f.report = report.half(half)
 		following.Go(func() { f.run(ctx) })
 	}
+	following.Go(func() { n.followLabels(ctx) })
 	following.Wait()
 }
 

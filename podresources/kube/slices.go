@@ -20,7 +20,10 @@ const maxSlices = 4096
 type sliceSet struct {
 	node string
 
+	undecided chan struct{} // holds one while labels of the node are needed
+
 	mu       sync.Mutex
+	labels   map[string]string             // the node's; nil: unknown
 	halves   [2]map[string]inventory.Slice // by name of the slice
 	synced   [2]bool                       // the half was listed
 	changed  bool
@@ -101,13 +104,34 @@ func (s *sliceSet) inventory() (driver.Inventory, bool) {
 			}
 		}
 		var rejected []inventory.Rejection
-		s.built, rejected = inventory.Build(all, s.node)
+		s.built, rejected = inventory.Build(all, s.node, s.labels)
 		for _, r := range rejected {
 			s.reject(r.Reason, r.Count)
+			if r.Reason == inventory.ReasonNodeSelector {
+				s.askForLabels()
+			}
 		}
 		s.changed = false
 	}
 	return s.built, s.synced[ownSlices]
+}
+
+func (s *sliceSet) askForLabels() {
+	select {
+	case s.undecided <- struct{}{}:
+	default:
+	}
+}
+
+// setLabels takes the node's labels, of which there may be none.
+func (s *sliceSet) setLabels(labels map[string]string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	s.changed = s.changed || s.labels == nil || !maps.Equal(labels, s.labels)
+	s.labels = labels
 }
 
 // nameOf returns the object's name, "" for none.

@@ -36,6 +36,8 @@ func (s *Server) parse(r *http.Request) (request, bool) {
 		return out, len(s.versions) > 0
 	case len(path) == 3 && path[0] == "api":
 		out.resource = path[2]
+	case len(path) == 4 && path[0] == "api":
+		out.resource, out.name = path[2], path[3]
 	case len(path) >= 4 && slices.Contains(s.versions, path[2]):
 		if path[3] == "namespaces" && len(path) == 7 {
 			out.namespace, out.resource, out.name = path[4], path[5], path[6]

@@ -17,6 +17,7 @@ const (
 	Slices = "resourceslices"
 	Claims = "resourceclaims"
 	Pods   = "pods"
+	Nodes  = "nodes"
 )
 
 // Server is an API server. Its methods may be called at once.

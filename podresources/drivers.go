@@ -1,0 +1,127 @@
+package podresources
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Drivers tells which DRA drivers of the node run no more though their ResourceSlices are there: the kubelet removes these
+// 30 s after a driver has gone, but not while it is away itself, and not from a file.
+//
+// A driver serves the kubelet on sockets in a folder of its own name below <kubelet root>/plugins
+// (k8s.io/dynamic-resource-allocation kubeletplugin, PluginDataDirectoryPath). It is gone when the folder is there and nobody has
+// answered on any socket in it for a minute. Where there is no such folder, it is not known whether it is.
+type Drivers struct {
+	plugins string
+	now     func() time.Time
+
+	mu     sync.Mutex
+	wanted map[string]bool
+	silent map[string]time.Time // since when nobody answers
+}
+
+const (
+	driversEvery = 10 * time.Second
+	// driverAway is how long a driver may be away: it is restarted, or upgraded.
+	driverAway  = time.Minute
+	dialTimeout = time.Second
+	maxSockets  = 64
+)
+
+// NewDrivers returns what tells of drivers of the kubelet of that root folder.
+func NewDrivers(kubeletRoot string, now func() time.Time) *Drivers {
+	return &Drivers{plugins: filepath.Join(kubeletRoot, "plugins"), now: now, silent: map[string]time.Time{}}
+}
+
+// Gone returns which of the drivers are gone, as of the last look. It costs no I/O. From now on [Drivers.Watch] looks at these.
+func (d *Drivers) Gone(drivers map[string]bool) map[string]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.wanted = drivers
+	var gone map[string]bool
+	for driver := range drivers {
+		if since, silent := d.silent[driver]; silent && d.now().Sub(since) >= driverAway {
+			if gone == nil {
+				gone = map[string]bool{}
+			}
+			gone[driver] = true
+		}
+	}
+	return gone
+}
+
+// Watch looks at the sockets every ten seconds until ctx ends.
+func (d *Drivers) Watch(ctx context.Context) {
+	ticker := time.NewTicker(driversEvery)
+	defer ticker.Stop()
+	for {
+		d.look(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+func (d *Drivers) look(ctx context.Context) {
+	d.mu.Lock()
+	wanted := d.wanted
+	d.mu.Unlock()
+	silent := map[string]bool{}
+	for driver := range wanted {
+		silent[driver] = !d.answers(ctx, driver)
+	}
+	now := d.now()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for driver := range d.silent {
+		if !silent[driver] {
+			delete(d.silent, driver)
+		}
+	}
+	for driver, is := range silent {
+		if _, known := d.silent[driver]; is && !known {
+			d.silent[driver] = now
+		}
+	}
+}
+
+// answers tells whether somebody takes connections on one of the driver's sockets, or whether that can not be known.
+func (d *Drivers) answers(ctx context.Context, driver string) bool {
+	if driver != filepath.Base(driver) || driver == ".." {
+		return true
+	}
+	folder := filepath.Join(d.plugins, driver)
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return true
+	}
+	looked := 0
+	for _, e := range entries {
+		if e.Type()&fs.ModeSocket == 0 {
+			continue
+		}
+		if looked++; looked > maxSockets {
+			return true
+		}
+		call, cancel := context.WithTimeout(ctx, dialTimeout)
+		conn, err := new(net.Dialer).DialContext(call, "unix", filepath.Join(folder, e.Name()))
+		cancel()
+		if err == nil {
+			_ = conn.Close()
+			return true
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,82 @@
+package podresources
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// A driver is gone when nobody has answered on its sockets for a minute, and is back with the first answer. Of one without a
+// folder nothing is known.
+func TestDrivers(t *testing.T) {
+	root, err := os.MkdirTemp("", "drivers") //nolint:usetesting // the path of t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(root) })
+	now := time.Unix(1_700_000_000, 0)
+	d := NewDrivers(root, func() time.Time { return now })
+	serve := func(driver, name string) net.Listener {
+		t.Helper()
+		folder := filepath.Join(root, "plugins", driver)
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		l, err := new(net.ListenConfig).Listen(t.Context(), "unix", filepath.Join(folder, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		t.Cleanup(func() { _ = l.Close() })
+		return l
+	}
+	serve("lives", "dra.sock")
+	killed := serve("killed", "dra.sock")
+	serve("upgraded", "dra.0123.sock")
+	_ = serve("upgraded", "dra.sock").Close()
+	if err := os.MkdirAll(filepath.Join(root, "plugins", "uninstalled"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	drivers := map[string]bool{"lives": true, "killed": true, "upgraded": true, "uninstalled": true, "elsewhere": true, "..": true, "a/b": true}
+	look := func(after time.Duration, want ...string) {
+		t.Helper()
+		now = now.Add(after)
+		d.Gone(drivers)
+		d.look(t.Context())
+		got := d.Gone(drivers)
+		for _, driver := range want {
+			if !got[driver] {
+				t.Errorf("%s is not gone", driver)
+			}
+		}
+		if len(got) != len(want) {
+			t.Errorf("gone are %v, want %v", got, want)
+		}
+	}
+	look(0)
+	_ = killed.Close()
+	look(time.Second)
+	look(driverAway-time.Second, "uninstalled")
+	look(time.Second, "uninstalled", "killed")
+	_ = os.Remove(filepath.Join(root, "plugins", "killed", "dra.sock"))
+	look(time.Second, "uninstalled", "killed")
+	serve("killed", "dra.sock")
+	look(time.Second, "uninstalled")
+	if err := os.RemoveAll(filepath.Join(root, "plugins")); err != nil {
+		t.Fatal(err)
+	}
+	look(time.Hour)
+	if got := d.Gone(map[string]bool{"lives": true}); got != nil {
+		t.Errorf("gone are %v", got)
+	}
+}
+
+func TestDriversWatch(t *testing.T) {
+	d := NewDrivers(t.TempDir(), time.Now)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	d.Watch(ctx) // and ends
+}

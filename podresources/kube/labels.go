@@ -1,0 +1,60 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"time"
+)
+
+const (
+	nodesPath = "/api/v1/nodes/"
+	// maxNode bounds a node object, in bytes.
+	maxNode = 4 << 20
+	// labelsAfter is how long the node's labels are used.
+	labelsAfter = 10 * time.Minute
+)
+
+// followLabels gets the labels of the node once a slice selects nodes by them (network-attached devices), and now and then from
+// then on. Before that they are not asked for. Who may not get them does without these devices, which are counted.
+func (n *Node) followLabels(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-n.slices.undecided:
+	}
+	delay := backoff{jitter: n.config.Jitter}
+	for ctx.Err() == nil {
+		wait := labelsAfter
+		if labels, err := n.labels(ctx); err != nil {
+			wait = delay.next(err)
+		} else {
+			delay.reset()
+			n.slices.setLabels(labels)
+		}
+		if !pause(ctx, wait) {
+			return
+		}
+	}
+}
+
+// labels gets the labels of the node.
+func (n *Node) labels(ctx context.Context) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	body, err := n.config.API.Get(ctx, nodesPath+url.PathEscape(n.config.Name), nil)
+	if err != nil {
+		return nil, fmt.Errorf("get node: %w", err)
+	}
+	defer body.Close()
+	var node struct {
+		Metadata struct {
+			Labels map[string]string `json:"labels"`
+		} `json:"metadata"`
+	}
+	if err := json.NewDecoder(limited(body, maxNode)).Decode(&node); err != nil {
+		return nil, fmt.Errorf("get node: %w", answerError(err))
+	}
+	return node.Metadata.Labels, nil
+}

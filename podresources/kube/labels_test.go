@@ -1,0 +1,72 @@
+package kube
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+)
+
+const selectsLabel = `"nodeSelector":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"zone","operator":"In","values":["a"]}]}]}`
+
+func nodeJSON(zone string) []byte {
+	return []byte(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"node1","labels":{"zone":"` + zone + `"}}}`)
+}
+
+// The node is got when a slice selects nodes by labels, and not before; its devices follow the labels.
+func TestNodeLabels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.Put(kubetest.Nodes, nodeJSON("a"))
+		c.Put(kubetest.Slices, poolJSON("mine", "p", 1, 1, onNode1, "a"))
+		c.follow(t)
+		c.wantDevices(t, "p/a")
+		time.Sleep(time.Hour)
+		if got := c.Usage().Gets; got != 0 {
+			t.Errorf("%d gets, and no slice selects by labels", got)
+		}
+		c.Put(kubetest.Slices, poolJSON("net", "q", 1, 1, selectsLabel, "far"))
+		c.wantDevices(t, "p/a") // asks for the labels
+		c.wantDevices(t, "p/a", "q/far")
+		c.Put(kubetest.Nodes, nodeJSON("b"))
+		time.Sleep(labelsAfter)
+		c.wantDevices(t, "p/a")
+		time.Sleep(10 * time.Hour)
+		if got := c.Usage().Gets; got < 60 || got > 65 {
+			t.Errorf("%d gets in 10 hours", got)
+		}
+	})
+}
+
+// Who may not get the node does without the devices that its labels decide, which are counted; the slices are none the worse.
+func TestNodeLabelsForbidden(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.Put(kubetest.Nodes, nodeJSON("a"))
+		c.Put(kubetest.Slices, poolJSON("mine", "p", 1, 1, onNode1, "a"))
+		c.Put(kubetest.Slices, poolJSON("net", "q", 1, 1, selectsLabel, "far"))
+		c.Fail(func(resource string, _ bool) kubetest.Fault {
+			if resource == kubetest.Nodes {
+				return kubetest.Forbidden
+			}
+			return kubetest.None
+		})
+		c.follow(t)
+		c.wantDevices(t, "p/a")
+		time.Sleep(time.Hour)
+		c.wantDevices(t, "p/a")
+		if got := c.state(SourceSlices); got != "up" {
+			t.Errorf("slices are %s", got)
+		}
+		if got := c.node.Rejected(SourceSlices)["node_selector_labels"]; got != 1 {
+			t.Errorf("%d devices are counted", got)
+		}
+		if got := c.Usage().Requests; got > 80 { // 36 of them open watches again
+			t.Errorf("%d requests in an hour", got)
+		}
+		c.Fail(nil)
+		time.Sleep(maxDelayPermanent)
+		c.wantDevices(t, "p/a", "q/far")
+	})
+}
