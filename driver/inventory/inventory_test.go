@@ -28,13 +28,13 @@ func TestRecorded(t *testing.T) {
 			Hardware: driver.Hardware{
 				UUID: "GPU-aaaaaaaa-0000-0000-0000-000000000003", Model: "LATEST-GPU-MODEL", DriverVersion: "1.0.0",
 			},
-			Capacity: memory,
+			Capacity: memory, Local: true,
 		},
 		{Driver: "gpu.example.com", Pool: "node1", Device: "shared-1"}: {
 			Hardware: driver.Hardware{
 				UUID: "GPU-bbbbbbbb-0000-0000-0000-000000000001", Model: "LATEST-GPU-MODEL", DriverVersion: "1.0.0",
 			},
-			Capacity: memory, Shareable: true,
+			Capacity: memory, Local: true, Shareable: true,
 		},
 	} {
 		if diff := cmp.Diff(want, got[id]); diff != "" {
@@ -232,6 +232,11 @@ func TestPlacement(t *testing.T) {
 					wantRejected = []Rejection{{ReasonNodeSelector, 1}}
 				}
 				got, rejected, err := ParseSlices([]byte(data), "n1")
+				for id, entry := range got {
+					if entry.Local != (form == "slice" && tc.placement == here) {
+						t.Errorf("%v is local: %v", id, entry.Local)
+					}
+				}
 				if err != nil || len(got) == 1 != tc.want || !cmp.Equal(wantRejected, rejected) {
 					t.Errorf("%d devices, want %v; rejected %v, want %v; error %v", len(got), tc.want, rejected, wantRejected, err)
 				}
@@ -262,7 +267,7 @@ func TestNewestGeneration(t *testing.T) {
 // TestMalformed holds that what is wrong costs itself alone: the device "ok" is there each time, and so is what of
 // "x" is well.
 func TestMalformed(t *testing.T) {
-	x := driver.Entry{Hardware: driver.Hardware{UUID: "U"}}
+	x := driver.Entry{Hardware: driver.Hardware{UUID: "U"}, Local: true}
 	attributes := func(more string) string { return `{"name":"x","attributes":{"uuid":{"string":"U"},` + more + `}}` }
 	capacity := func(more string) string {
 		return `{"name":"x","attributes":{"uuid":{"string":"U"}},"capacity":{` + more + `}}`
@@ -307,7 +312,7 @@ func TestMalformed(t *testing.T) {
 		"many capacities":      {`{"name":"x","capacity":{` + many(`"a%d":{"value":1}`) + `}}`, nil, ReasonTooManyAttributes},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := driver.Inventory{{Driver: "d.test", Pool: "p", Device: "ok"}: {}}
+			want := driver.Inventory{{Driver: "d.test", Pool: "p", Device: "ok"}: {Local: true}}
 			if tc.want != nil {
 				want[driver.ID{Driver: "d.test", Pool: "p", Device: "x"}] = *tc.want
 			}

@@ -125,6 +125,7 @@ func TestRules(t *testing.T) {
 		if got[id.Driver] == nil {
 			got[id.Driver] = map[string]driver.Entry{}
 		}
+		entry.Local = false // which TestPlacement is about
 		got[id.Driver][id.Device] = entry
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
