@@ -20,6 +20,10 @@ RUNTIME ?= fake
 cluster-up: $(if $(filter containerd,$(RUNTIME)),deps) cluster-program ## start a real Kubernetes of one node, in seconds once it is built (RUNTIME=containerd: with real containers)
 	@cd test/cluster && '$(CURDIR)/$(cluster)' up -runtime=$(RUNTIME)
 
+.PHONY: cluster-record
+cluster-record: cluster-program ## save what its kubelet and its API server say: OUT=folder
+	@$(cluster) record -- '$(OUT)'
+
 .PHONY: cluster-import
 cluster-import: cluster-program ## give the cluster's containerd the image IMAGES=image.tar
 	@$(cluster) import -- $(IMAGES)

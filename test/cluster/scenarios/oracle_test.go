@@ -137,6 +137,9 @@ func (n *namespace) agree(count int) ([]hold, *exporter.Report) {
 		}
 		return nil
 	})
+	if count > 0 {
+		n.record()
+	}
 	return want, r
 }
 

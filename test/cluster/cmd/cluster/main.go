@@ -3,6 +3,7 @@
 //	cluster up        start it; it stays until "down"
 //	cluster down      stop it
 //	cluster kubectl   run kubectl as its administrator
+//	cluster record    save what its kubelet and its API server say in a folder
 //	cluster import    give containerd images: tar files of OCI layouts
 //	cluster build     compile Kubernetes and containerd into the cache, where they are not there yet
 //
@@ -28,6 +29,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/cluster"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 	"github.com/dra-exporter/dra-exporter/test/cluster/node"
+	"github.com/dra-exporter/dra-exporter/test/cluster/recording"
 )
 
 func main() {
@@ -45,7 +47,7 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
-		return errors.New("usage: cluster up|down|kubectl|import|build")
+		return errors.New("usage: cluster up|down|kubectl|record|import|build")
 	}
 	flags := flag.NewFlagSet(args[0], flag.ExitOnError)
 	dir := flags.String("dir", filepath.Join(os.TempDir(), "dra-cluster"), "the folder of the cluster's files")
@@ -68,6 +70,8 @@ func run(ctx context.Context, args []string) error {
 		return cluster.Down(*dir)
 	case "kubectl":
 		return kubectl(ctx, *dir, flags.Args())
+	case "record":
+		return record(ctx, *dir, flags.Args())
 	case "import":
 		return importImages(ctx, *dir, flags.Args())
 	case "build":
@@ -101,6 +105,17 @@ func kubectl(ctx context.Context, dir string, args []string) error {
 	cmd := c.KubectlCommand(ctx, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	return cmd.Run()
+}
+
+func record(ctx context.Context, dir string, args []string) error {
+	if len(args) != 1 {
+		return errors.New("usage: cluster record FOLDER")
+	}
+	c, err := cluster.Attach(dir)
+	if err != nil {
+		return err
+	}
+	return recording.Save(ctx, c, args[0], "cluster record")
 }
 
 func importImages(ctx context.Context, dir string, files []string) error {

@@ -1,0 +1,167 @@
+package podresources
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"sigs.k8s.io/yaml"
+
+	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+// recordings are what whole nodes said, as "cluster record" of test/cluster saves it.
+func recordings(t *testing.T) []string {
+	t.Helper()
+	folders, err := filepath.Glob("testdata/recordings/*")
+	if err != nil || len(folders) == 0 {
+		t.Fatalf("no recordings: %v", err)
+	}
+	return folders
+}
+
+// The kubelet's answer, parsed, says who holds what as the claims' own statuses do.
+func TestRecordedHolds(t *testing.T) {
+	for _, folder := range recordings(t) {
+		t.Run(filepath.Base(folder), func(t *testing.T) {
+			answer, err := test.ParseList(recordingFile(t, folder, "list.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			allocations, rejected := Parse(answer)
+			if len(rejected) > 0 {
+				t.Errorf("rejected: %v", rejected)
+			}
+			var got []string
+			for _, a := range allocations {
+				for _, h := range a.Holders {
+					got = append(got, hold(a.Device.String(), a.ShareID, a.Claim, h.Name))
+				}
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(holdsOfClaims(t, folder), slices.Compact(got)); diff != "" {
+				t.Errorf("who holds what (-API server +kubelet):\n%s", diff)
+			}
+		})
+	}
+}
+
+func hold(device, share string, claim Claim, pod string) string {
+	return fmt.Sprintf("%s %s: %s/%s, pod %s", device, share, claim.Namespace, claim.Name, pod)
+}
+
+// holdsOfClaims is who holds what, by the claims' allocations and the pods that they are reserved for.
+func holdsOfClaims(t *testing.T, folder string) []string {
+	t.Helper()
+	var claims resourceapi.ResourceClaimList
+	if err := yaml.Unmarshal(recordingFile(t, folder, "resourceclaims.yaml"), &claims); err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for i := range claims.Items {
+		c := &claims.Items[i]
+		if c.Status.Allocation == nil {
+			continue
+		}
+		for _, r := range c.Status.Allocation.Devices.Results {
+			share := ""
+			if r.ShareID != nil {
+				share = string(*r.ShareID)
+			}
+			for _, user := range c.Status.ReservedFor {
+				out = append(out, hold(r.Driver+"/"+r.Pool+"/"+r.Device, share, Claim{Namespace: c.Namespace, Name: c.Name}, user.Name))
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// identity is what the kubelet and the API server say alike of a pod at any time. Of the status the kubelet may know more,
+// and leaves out the names of claims that are made from templates and of extended resources.
+type identity struct {
+	UID, Owner string
+	Claims     []string // by the pod's own names
+}
+
+func identify(facts *PodFacts) identity {
+	out := identity{UID: facts.UID, Owner: facts.Meta.OwnerKind + " " + facts.Meta.OwnerName}
+	for _, c := range facts.Claims {
+		out.Claims = append(out.Claims, c.Name)
+	}
+	return out
+}
+
+// The Pods API's events tell of the pods that the API server has, and who they are.
+func TestRecordedEvents(t *testing.T) {
+	for _, folder := range recordings(t) {
+		t.Run(filepath.Base(folder), func(t *testing.T) {
+			got := recordedEvents(t, folder)
+			var pods corev1.PodList
+			if err := yaml.Unmarshal(recordingFile(t, folder, "pods.yaml"), &pods); err != nil {
+				t.Fatal(err)
+			}
+			want := map[Pod]identity{}
+			for i := range pods.Items {
+				if pods.Items[i].Status.StartTime == nil {
+					continue // the kubelet had not seen it yet
+				}
+				name, facts, ok := NewPodFacts(&pods.Items[i], &Selection{})
+				if !ok || len(facts.Containers) == 0 {
+					t.Errorf("%v: facts %+v, %v", name, facts, ok)
+				}
+				want[name] = identify(&facts)
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("the pods (-API server +kubelet):\n%s", diff)
+			}
+		})
+	}
+}
+
+// recordedEvents are the pods that a watch began with.
+func recordedEvents(t *testing.T, folder string) map[Pod]identity {
+	t.Helper()
+	out := map[Pod]identity{}
+	lines := bufio.NewScanner(bytes.NewReader(recordingFile(t, folder, "events.jsonl")))
+	lines.Buffer(nil, 1<<20)
+	kind := ""
+	for lines.Scan() {
+		var event struct {
+			Type string
+			Pod  corev1.Pod
+		}
+		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
+			t.Fatal(err)
+		}
+		if kind = event.Type; kind == "INITIAL_SYNC_COMPLETE" {
+			continue
+		}
+		name, facts, ok := NewPodFacts(&event.Pod, &Selection{})
+		if !ok {
+			t.Errorf("no facts of %v", event.Pod.Name)
+		}
+		out[name] = identify(&facts)
+	}
+	if lines.Err() != nil || kind != "INITIAL_SYNC_COMPLETE" {
+		t.Fatalf("the events end with %s, %v", kind, lines.Err())
+	}
+	return out
+}
+
+func recordingFile(t *testing.T, folder, name string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(folder, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
