@@ -36,6 +36,7 @@ type Panel struct {
 
 	steps    []step // thresholds; none: one neutral color
 	states   []state
+	colors   []colored // of a graph's series; the others have the palette's
 	stacked  bool
 	max      float64 // of the axis; 0: by the data
 	decimals int     // more than 0: so many
@@ -76,6 +77,9 @@ type step struct {
 type state struct {
 	value, text, color string
 }
+
+// colored gives a series of a graph a color, that it has elsewhere too.
+type colored struct{ series, color string }
 
 const (
 	green  = "green"

@@ -129,6 +129,10 @@ func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
 		}
 		panel.Targets = append(panel.Targets, target)
 	}
+	for _, c := range p.colors {
+		fixed := dashboard.DynamicConfigValue{Id: "color", Value: map[string]string{"mode": "fixed", "fixedColor": c.color}}
+		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, override(c.series, fixed))
+	}
 	if p.Kind == Table {
 		p.columns(&panel, catalog)
 	}

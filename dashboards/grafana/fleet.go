@@ -54,6 +54,7 @@ func fleetUse() []Panel {
 			Title: "Devices by state", Description: "Each device is in one state: unhealthy wins over idle, that over unmeasured and active; the rest is free.",
 			Kind: Graph, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, stacked: true,
 			Targets: []Target{{Expr: `sum by (state) (cluster:dra_devices:count{<m>})`, Legend: "{{state}}"}},
+			colors:  []colored{{"active", green}, {"idle", orange}, {"free", blue}, {"unhealthy", red}, {"unmeasured", yellow}},
 		},
 		{
 			Title: "Distribution of utilization", Description: "How many of the claimed devices were how busy. Two bands, one at the top and one at the bottom, are a fleet of which a part is wasted.",
