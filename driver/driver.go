@@ -6,6 +6,7 @@ package driver
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -63,6 +64,9 @@ type Hardware struct {
 	// Placement says which part of the parent device this one is, for partitions that come and go and have no UUID until
 	// they are there. What it looks like is between the inventory's rule for a driver and the vendor's source.
 	Placement string
+	// Instance is the number of this part within its Parent, as the parent's vendor counts them while the parts are there: of a
+	// MIG device what [MIGInstance] makes. Two sources that know no better name of a part agree on it.
+	Instance string
 
 	NetDev  string // name of the network interface in the host's (or its holder's) network namespace
 	RDMADev string // name under /sys/class/infiniband
@@ -74,6 +78,11 @@ type Hardware struct {
 	Model         string // product name
 	DriverVersion string // version of the kernel driver
 	NUMANode      string // decimal number
+}
+
+// MIGInstance returns the Instance of a MIG device of NVIDIA: NVML's numbers of its GPU instance and its compute instance.
+func MIGInstance(gpuInstance, compute int) string {
+	return strconv.Itoa(gpuInstance) + "/" + strconv.Itoa(compute)
 }
 
 // Amount is a quantity of a named resource of a device, in the resource's own base unit (bytes for memory).

@@ -169,7 +169,8 @@ func (d *device) count(m *meter, next driver.Reading, now time.Time, config Ledg
 	case m.have:
 		amount, from := increment(m.last, next)
 		d.tally(c, amount, from, next.At, config)
-	case next.Since.After(d.born):
+	case next.Since.After(d.born) && !c.settled.After(next.Since):
+		// The first reading of a count that began while the device was known; had another source counted meanwhile, it would count twice.
 		d.tally(c, next.Value, next.Since, next.At, config)
 	}
 	if next.At.After(c.settled) {

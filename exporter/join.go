@@ -264,6 +264,7 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 	d := &j.devices[n]
 	j.facts[n].matched = j.facts[n].matched || !healthOnly(sample)
 	completeHardware(&d.Entry.Hardware, &sample.Hardware)
+	j.index.learn(n, &sample.Hardware)
 	if j.facts[n].processes == nil {
 		j.facts[n].processes = sample.Processes
 	}
@@ -291,6 +292,7 @@ func compareSamples(a, b driver.Sample) int {
 		slices.Compare(x.CPUs, y.CPUs),
 		strings.Compare(a.Driver, b.Driver), strings.Compare(a.Device, b.Device),
 		strings.Compare(x.UUID, y.UUID), strings.Compare(x.PCI, y.PCI),
+		strings.Compare(x.Parent, y.Parent), strings.Compare(x.Instance, y.Instance),
 		strings.Compare(x.NetDev, y.NetDev), strings.Compare(x.RDMADev, y.RDMADev),
 	); c != 0 {
 		return c

@@ -11,13 +11,14 @@ import (
 type hardwareIndex struct {
 	uuid, placement, pci, netdev, rdma, node map[string][]int
 	name                                     map[[2]string][]int // driver, device
+	part                                     map[[2]string][]int // parent, number of the instance
 	cpu                                      map[int][]int
 }
 
 func newHardwareIndex(devices []JoinedDevice) hardwareIndex {
 	x := hardwareIndex{
 		uuid: map[string][]int{}, placement: map[string][]int{}, pci: map[string][]int{}, netdev: map[string][]int{}, rdma: map[string][]int{},
-		node: map[string][]int{}, name: map[[2]string][]int{}, cpu: map[int][]int{},
+		node: map[string][]int{}, name: map[[2]string][]int{}, part: map[[2]string][]int{}, cpu: map[int][]int{},
 	}
 	for i := range devices {
 		h := &devices[i].Entry.Hardware
@@ -31,6 +32,7 @@ func newHardwareIndex(devices []JoinedDevice) hardwareIndex {
 		add(x.pci, h.PCI, i)
 		add(x.netdev, h.NetDev, i)
 		add(x.rdma, h.RDMADev, i)
+		x.learn(i, h)
 		for _, node := range h.DeviceNodes {
 			add(x.node, node, i)
 		}
@@ -41,6 +43,22 @@ func newHardwareIndex(devices []JoinedDevice) hardwareIndex {
 	return x
 }
 
+// learn takes note of the number that a device has within its parent. Inventories do not know it: the source that finds a
+// partition by a better key tells it to those that come after, which know the partition by nothing else.
+func (x *hardwareIndex) learn(i int, h *driver.Hardware) {
+	key := partOf(h)
+	if key != [2]string{} && !slices.Contains(x.part[key], i) {
+		x.part[key] = append(x.part[key], i)
+	}
+}
+
+func partOf(h *driver.Hardware) [2]string {
+	if h.Parent == "" || h.Instance == "" {
+		return [2]string{}
+	}
+	return [2]string{strings.ToLower(h.Parent), h.Instance}
+}
+
 func add(m map[string][]int, key string, i int) {
 	if key != "" {
 		m[key] = append(m[key], i)
@@ -48,7 +66,7 @@ func add(m map[string][]int, key string, i int) {
 }
 
 // find returns the devices that are the hardware of the sample, by the best key that both have: the name that the
-// source was told, UUID, placement of a partition, PCI address, network interface, RDMA device, device node. A key that
+// source was told, UUID, placement and number of a partition, PCI address, network interface, RDMA device, device node. A key that
 // contradicts a better one is no match. Most keys are unique, so that the result is mostly one device.
 //
 // A node that several devices of one driver have does not tell them apart, since a CDI spec may name the nodes of all
@@ -62,6 +80,9 @@ func (x *hardwareIndex) find(devices []JoinedDevice, sample *driver.Sample) (fou
 		return found, nil
 	}
 	if found := fitting(devices, sample, x.placement[h.Placement]); found != nil {
+		return found, nil
+	}
+	if found := fitting(devices, sample, x.part[partOf(h)]); found != nil {
 		return found, nil
 	}
 	if found := fitting(devices, sample, x.pci[h.PCI]); found != nil {
@@ -147,6 +168,7 @@ func completeHardware(h, from *driver.Hardware) {
 	fill(&h.UUID, from.UUID)
 	fill(&h.PCI, from.PCI)
 	fill(&h.Parent, from.Parent)
+	fill(&h.Instance, from.Instance)
 	fill(&h.NetDev, from.NetDev)
 	fill(&h.RDMADev, from.RDMADev)
 	fill(&h.Vendor, from.Vendor)

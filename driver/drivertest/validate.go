@@ -13,7 +13,7 @@ import (
 )
 
 // identity is what tells one piece of hardware from another.
-type identity struct{ driver, device, uuid, pci, netDev, rdmaDev, cpus, nodes string }
+type identity struct{ driver, device, uuid, part, pci, netDev, rdmaDev, cpus, nodes string }
 
 func identityOf(s driver.Sample) identity {
 	h := s.Hardware
@@ -21,6 +21,9 @@ func identityOf(s driver.Sample) identity {
 		driver: s.Driver, device: s.Device,
 		uuid: strings.ToLower(h.UUID), pci: h.PCI, netDev: h.NetDev, rdmaDev: h.RDMADev,
 		nodes: strings.Join(h.DeviceNodes, " "),
+	}
+	if h.Instance != "" {
+		id.part = h.Parent + "#" + h.Instance
 	}
 	if len(h.CPUs) > 0 {
 		id.cpus = fmt.Sprint(h.CPUs)
@@ -31,7 +34,7 @@ func identityOf(s driver.Sample) identity {
 // String returns what is known of the hardware.
 func (id identity) String() string {
 	fields := strings.Fields(strings.Join([]string{
-		id.driver, id.device, id.uuid, id.pci, id.netDev, id.rdmaDev, id.cpus, id.nodes,
+		id.driver, id.device, id.uuid, id.part, id.pci, id.netDev, id.rdmaDev, id.cpus, id.nodes,
 	}, " "))
 	return strings.Join(fields, " ")
 }

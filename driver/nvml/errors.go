@@ -33,12 +33,6 @@ func (e callError) Reason() string {
 	}
 }
 
-// hungError is what was being done when the library did not return in time.
-type hungError string
-
-func (e hungError) Error() string { return string(e) + ": no answer in time" }
-func (hungError) Reason() string  { return "hung" }
-
 // failure returns the error of a call, nil if there is none.
 func failure(call string, answer nvml.Return) error {
 	if answer == nvml.SUCCESS {

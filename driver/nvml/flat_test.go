@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // Threads, goroutines, files and memory stay what they are over many ticks: NVML_TICKS of them, or 300.
@@ -34,7 +36,7 @@ func TestFlat(t *testing.T) {
 	late := 0
 	for i := range ticks {
 		if _, err := s.Sample(t.Context()); err != nil {
-			if _, hung := errors.AsType[hungError](err); !hung {
+			if _, hung := errors.AsType[driver.HungError](err); !hung {
 				t.Fatal(err)
 			}
 			late++ // a machine that is so busy that nothing ran for the time of patience

@@ -27,7 +27,7 @@ type gpu struct {
 	// These belong to the source.
 	hardware  driver.Hardware
 	lost      error // why it can't be read in this session
-	reading   *task[outcome]
+	reading   *driver.Call[outcome]
 	readAt    time.Time  // when it was last read
 	instances []instance // as of the last reading
 

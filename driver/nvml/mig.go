@@ -85,6 +85,7 @@ func (g *gpu) findInstance(r *reader, index int) (instance, bool) {
 	if m.compute, answer = device.GetComputeInstanceId(); !r.took("nvmlDeviceGetComputeInstanceId", answer) {
 		return instance{}, false
 	}
+	m.hardware.Instance = driver.MIGInstance(m.gpuInstance, m.compute)
 	m.hardware.Model, _ = device.GetName() // a fact that may be missing
 	m.hardware.Placement = g.placement(r, m.gpuInstance)
 	return m, true

@@ -26,7 +26,7 @@ func TestInstances(t *testing.T) {
 	parent, instance := &machine.GPUs[1], &machine.GPUs[1].Instances[2]
 	got := of(t, samples, instance.UUID())
 	wantHardware := driver.Hardware{
-		Kind: driver.KindPartition, UUID: instance.UUID(), Parent: parent.UUID(), Placement: "nvidia/1/19/2",
+		Kind: driver.KindPartition, UUID: instance.UUID(), Parent: parent.UUID(), Placement: "nvidia/1/19/2", Instance: "9/0",
 		Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3 MIG 1g.10gb", DriverVersion: "580.65.06",
 	}
 	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {

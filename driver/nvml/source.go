@@ -39,9 +39,9 @@ type Source struct {
 	patience time.Duration
 
 	session *session // nil: NVML is not initialised
-	opening *task[opened]
-	closing *task[error]
-	polling *task[polled]
+	opening *driver.Call[opened]
+	closing *driver.Call[error]
+	polling *driver.Call[polled]
 
 	gpus  []*gpu // known, in NVML's order; they outlive sessions
 	xids  xidCounts
@@ -111,11 +111,11 @@ func (s *Source) open(ctx context.Context) error {
 		}
 		s.bound = s.boundDevices()
 		lib, brief := s.lib, s.config.Passthrough()
-		s.opening = start(func() opened { return openSession(lib, now, brief) })
+		s.opening = driver.Go(func() opened { return openSession(lib, now, brief) })
 	}
-	o, done := s.opening.wait(ctx)
+	o, done := s.opening.Wait(ctx)
 	if !done {
-		return hungError("initialise NVML")
+		return driver.HungError("initialise NVML")
 	}
 	s.opening, s.down = nil, o.session == nil
 	if s.down {
@@ -160,23 +160,23 @@ func (s *Source) adopt(o opened) {
 func (s *Source) start() {
 	if s.polling == nil {
 		session := s.session
-		s.polling = start(session.poll)
+		s.polling = driver.Go(session.poll)
 	}
 	for _, g := range s.gpus {
 		if g.reading == nil && g.lost == nil {
-			g.reading = start(g.read)
+			g.reading = driver.Go(g.read)
 		}
 	}
 }
 
 // wait waits for all that was not late before.
 func (s *Source) wait(ctx context.Context) {
-	if !s.polling.late {
-		s.polling.wait(ctx)
+	if !s.polling.Late() {
+		s.polling.Wait(ctx)
 	}
 	for _, g := range s.gpus {
-		if g.reading != nil && !g.reading.late {
-			g.reading.wait(ctx)
+		if g.reading != nil && !g.reading.Late() {
+			g.reading.Wait(ctx)
 		}
 	}
 }
@@ -184,12 +184,12 @@ func (s *Source) wait(ctx context.Context) {
 // collect returns what was read.
 func (s *Source) collect() ([]driver.Sample, error) {
 	errs := []error{s.unidentified}
-	if p, done := s.polling.take(); done {
+	if p, done := s.polling.Take(); done {
 		s.polling = nil
 		s.xids.add(p, s.gpus)
 		errs = append(errs, p.err)
 	} else {
-		errs = append(errs, hungError("wait for NVML's events"))
+		errs = append(errs, driver.HungError("wait for NVML's events"))
 	}
 	var samples []driver.Sample
 	for _, g := range s.gpus {
@@ -198,10 +198,10 @@ func (s *Source) collect() ([]driver.Sample, error) {
 			errs = append(errs, fmt.Errorf("read %s: %w", g.hardware.UUID, g.lost))
 			continue
 		}
-		o, done := g.reading.take()
+		o, done := g.reading.Take()
 		if !done {
 			samples = append(samples, g.unreadable()...)
-			errs = append(errs, fmt.Errorf("read %s: %w", g.hardware.UUID, hungError("call NVML")))
+			errs = append(errs, fmt.Errorf("read %s: %w", g.hardware.UUID, driver.HungError("call NVML")))
 			continue
 		}
 		g.reading = nil
@@ -229,7 +229,7 @@ func (s *Source) settle(ctx context.Context) error {
 	}
 	session, gpus := s.session, s.gpus
 	s.session = nil
-	s.closing = start(func() error { return session.close(gpus) })
+	s.closing = driver.Go(func() error { return session.close(gpus) })
 	return s.closed(ctx)
 }
 
@@ -262,9 +262,9 @@ func (s *Source) postpone(now time.Time) {
 
 // closed waits for the shutdown.
 func (s *Source) closed(ctx context.Context) error {
-	err, done := s.closing.wait(ctx)
+	err, done := s.closing.Wait(ctx)
 	if !done {
-		return hungError("shut NVML down")
+		return driver.HungError("shut NVML down")
 	}
 	s.closing = nil
 	return err

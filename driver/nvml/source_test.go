@@ -200,7 +200,7 @@ func TestHungInitialisation(t *testing.T) {
 		begun := time.Now()
 		samples, err := s.Sample(ctx)
 		cancel()
-		if hung, ok := errors.AsType[hungError](err); !ok || hung.Reason() != "hung" || len(samples) != 0 {
+		if hung, ok := errors.AsType[driver.HungError](err); !ok || hung.Reason() != "hung" || len(samples) != 0 {
 			t.Fatalf("got %d samples and %v", len(samples), err)
 		}
 		if took := time.Since(begun); took > patience {

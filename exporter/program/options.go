@@ -47,8 +47,10 @@ type options struct {
 	inventoryFile string
 	scrapeConfig  string
 	enabled       map[string]*bool
-	asked         map[string]*bool // the flag was given
-	passthrough   atomic.Bool      // the inventory has devices that are handed to guests
+	addresses     map[string]*string // of sources that have one
+	switches      map[string]*bool   // by flag
+	asked         map[string]*bool   // the flag was given
+	passthrough   atomic.Bool        // the inventory has devices that are handed to guests
 
 	interval         time.Duration
 	retention        time.Duration
@@ -63,7 +65,7 @@ type options struct {
 const sourceDeadline = 5 * time.Second
 
 func newOptions(app *kingpin.Application, sources []Source) *options {
-	o := &options{enabled: map[string]*bool{}, asked: map[string]*bool{}}
+	o := &options{enabled: map[string]*bool{}, addresses: map[string]*string{}, switches: map[string]*bool{}, asked: map[string]*bool{}}
 	o.paths.Passthrough = o.passthrough.Load
 	app.HelpFlag.Short('h')
 	app.Version(version.Print("dra-exporter"))
@@ -88,11 +90,43 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	app.Flag("counter.zero-hold", "Show a new counter at 0 until it is this old: a little more than the scrape interval, for a Prometheus without created timestamps.").Default("20s").DurationVar(&o.zeroHold)
 	app.Flag("max-series", "Highest number of dra_ series, without the exporter's own.").Default("50000").IntVar(&o.maxSeries)
 	for _, s := range sources {
-		o.asked[s.Name] = new(bool)
-		o.enabled[s.Name] = app.Flag("source."+s.Name, s.Help).Default("true").IsSetByUser(o.asked[s.Name]).Bool()
+		o.addSource(app, s)
 	}
 	app.Flag("source.scrape.config", "File that says which metrics of co-installed exporters to join.").StringVar(&o.scrapeConfig)
 	return o
+}
+
+// addSource adds the flags of a source.
+func (o *options) addSource(app *kingpin.Application, s Source) {
+	o.asked[s.Name] = new(bool)
+	flag := app.Flag("source."+s.Name, s.Help).IsSetByUser(o.asked[s.Name])
+	if s.Addressed {
+		o.addresses[s.Name] = flag.Default(off).String()
+	} else {
+		o.enabled[s.Name] = flag.Default("true").Bool()
+	}
+	for _, w := range s.Switches {
+		name := "source." + s.Name + "." + w.Name
+		o.switches[name] = app.Flag(name, w.Help).Bool()
+	}
+}
+
+// off is the address of a source that is not to read.
+const off = "off"
+
+// pathsOf returns what a source is made with, false if it is not to be made.
+func (o *options) pathsOf(s Source) (Paths, bool) {
+	paths := o.paths
+	for _, w := range s.Switches {
+		if *o.switches["source."+s.Name+"."+w.Name] {
+			paths.Switches = append(paths.Switches, w.Name)
+		}
+	}
+	if !s.Addressed {
+		return paths, *o.enabled[s.Name]
+	}
+	paths.Address = *o.addresses[s.Name]
+	return paths, paths.Address != off
 }
 
 // askedFor tells whether a source's flag, or its environment variable, was given.

@@ -21,11 +21,17 @@ import (
 type Source struct {
 	Name string
 	Help string // what it reads, for the flag
+	// Addressed sources are off by default: in place of a switch their flag takes off, or where to read, which New checks.
+	Addressed bool
+	Switches  []Switch
 	// Fills are the quantities that it can read, for the reference of the metrics.
 	Fills []driver.Quantity
 	// New makes the source. An error ends the program, but one that is ErrNotBuilt only where the flag was given.
 	New func(Paths) (driver.Source, error)
 }
+
+// Switch is a further flag of a source, --source.NAME.SWITCH, off by default.
+type Switch struct{ Name, Help string }
 
 // ErrNotBuilt says that this build of the program does not have the source.
 var ErrNotBuilt = errors.New("not in this build")
@@ -36,6 +42,10 @@ type Paths struct {
 
 	// Passthrough tells whether the inventory has devices that are handed to guests as they are (vfio).
 	Passthrough func() bool
+
+	// Address and Switches are the flags of the source itself: where to read, and those of its switches that are on.
+	Address  string
+	Switches []string
 }
 
 // Exit statuses.

@@ -2,7 +2,9 @@ package program
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -117,4 +119,32 @@ func TestReferenceNamesSources(t *testing.T) {
 		}
 	}
 	t.Error("the reference does not say that power comes from the source mine")
+}
+
+// A source with an address is off unless it is given one, which its constructor checks; its switches are flags of their own.
+func TestAddressedSource(t *testing.T) {
+	list := []Source{{
+		Name: "far", Addressed: true, Switches: []Switch{{Name: "more"}, {Name: "most"}},
+		New: func(p Paths) (driver.Source, error) {
+			return nil, fmt.Errorf("%s %v", p.Address, p.Switches) //nolint:err113 // what the test looks at
+		},
+	}}
+	for _, tc := range []struct {
+		args []string
+		want string // error; "" for none
+	}{
+		{nil, ""},
+		{[]string{"--source.far=off", "--source.far.more"}, ""},
+		{[]string{"--source.far=here:1"}, "--source.far: here:1 []"},
+		{[]string{"--source.far=here:1", "--source.far.most"}, "--source.far: here:1 [most]"},
+	} {
+		o, _, err := parse(tc.args, list, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources, err := makeSources(o, list)
+		if got := fmt.Sprint(err); len(sources) != 0 || got != cmp.Or(tc.want, "<nil>") {
+			t.Errorf("%v: %d sources, error %q, want %q", tc.args, len(sources), got, tc.want)
+		}
+	}
 }

@@ -127,10 +127,11 @@ func (p parts) awaitScrape(ctx context.Context, atMost time.Duration, log *slog.
 func makeSources(o *options, list []Source) ([]driver.Source, error) {
 	var out []driver.Source
 	for _, s := range list {
-		if !*o.enabled[s.Name] {
+		paths, wanted := o.pathsOf(s)
+		if !wanted {
 			continue
 		}
-		source, err := s.New(o.paths)
+		source, err := s.New(paths)
 		if errors.Is(err, ErrNotBuilt) && !o.askedFor(s.Name) {
 			continue
 		}

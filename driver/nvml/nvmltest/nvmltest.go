@@ -9,15 +9,12 @@ import (
 	"context"
 	"embed"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strings"
-	"syscall"
 	"unsafe"
+
+	"github.com/dra-exporter/dra-exporter/driver/doubletest"
 )
 
 // Machine is a machine with NVIDIA GPUs, as a process sees it through NVML.
@@ -28,7 +25,7 @@ type Machine struct {
 	// Files is the folder of the device files nvidia0, nvidia1 and so on, which are open while NVML is initialised.
 	Files string
 
-	functions map[string]int
+	functions doubletest.Functions
 }
 
 //go:embed double
@@ -38,25 +35,20 @@ var sources embed.FS
 func New(ctx context.Context, dir string) (*Machine, error) {
 	m := &Machine{
 		Library: filepath.Join(dir, "libnvidia-ml.so.1"), OldLibrary: filepath.Join(dir, "libnvidia-ml-old.so.1"),
-		Files: filepath.Join(dir, "dev"), functions: map[string]int{},
+		Files: filepath.Join(dir, "dev"),
 	}
-	if err := m.mapState(filepath.Join(dir, "state")); err != nil {
-		return nil, fmt.Errorf("map the double's state: %w", err)
-	}
-	if err := os.CopyFS(dir, sources); err != nil {
-		return nil, fmt.Errorf("write the double's sources: %w", err)
-	}
-	headers, err := findHeader(ctx)
+	double := doubletest.Double{Sources: sources, Headers: "github.com/NVIDIA/go-nvml/pkg/nvml"}
+	memory, err := doubletest.Map(dir, unsafe.Sizeof(State{}))
 	if err != nil {
-		return nil, fmt.Errorf("find nvml.h: %w", err)
+		return nil, err
 	}
-	for library, flag := range map[string]string{m.Library: "-UOLD", m.OldLibrary: "-DOLD"} {
-		cc := exec.CommandContext(ctx, "cc", "-shared", "-fPIC", "-O1", "-Wno-deprecated-declarations", flag,
-			"-DNVML_NO_UNVERSIONED_FUNC_DEFS=1", "-DSTATE_PATH=\""+filepath.Join(dir, "state")+"\"",
-			"-I"+headers, "-o", library, filepath.Join(dir, "double", "double.c"), "-lm")
-		if out, err := cc.CombinedOutput(); err != nil {
-			return nil, fmt.Errorf("compile the double: %w\n%s", err, out)
-		}
+	m.State = (*State)(memory)
+	if m.functions, err = double.Write(dir); err != nil {
+		return nil, err
+	}
+	const current = "-DNVML_NO_UNVERSIONED_FUNC_DEFS=1"
+	if err := double.Compile(ctx, dir, map[string][]string{m.Library: {current}, m.OldLibrary: {current, "-DOLD"}}); err != nil {
+		return nil, err
 	}
 	if err := os.Mkdir(m.Files, 0o755); err != nil {
 		return nil, fmt.Errorf("make the device files: %w", err)
@@ -66,43 +58,7 @@ func New(ctx context.Context, dir string) (*Machine, error) {
 			return nil, fmt.Errorf("make the device files: %w", err)
 		}
 	}
-	list, err := fs.ReadFile(sources, "double/functions.h")
-	if err != nil {
-		return nil, fmt.Errorf("list the double's functions: %w", err)
-	}
-	for i, match := range regexp.MustCompile(`(?m)^FUNCTION\((\w+)\)`).FindAllSubmatch(list, -1) {
-		m.functions[string(match[1])] = i
-	}
 	return m, nil
-}
-
-// findHeader returns the folder of NVIDIA's nvml.h, which comes with go-nvml. The module that asks may be another than the
-// one that requires it.
-func findHeader(ctx context.Context) (string, error) {
-	module, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/dra-exporter/dra-exporter").Output()
-	if err != nil {
-		return "", err
-	}
-	folder, err := exec.CommandContext(ctx, "go", "list", "-C", strings.TrimSpace(string(module)), "-f", "{{.Dir}}", "github.com/NVIDIA/go-nvml/pkg/nvml").Output()
-	return strings.TrimSpace(string(folder)), err
-}
-
-// mapState makes the file of the state and maps it, for as long as the process lives.
-func (m *Machine) mapState(path string) error {
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	if err := file.Truncate(int64(unsafe.Sizeof(State{}))); err != nil {
-		return err
-	}
-	memory, err := syscall.Mmap(int(file.Fd()), 0, int(unsafe.Sizeof(State{})), syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
-	if err != nil {
-		return err
-	}
-	m.State = (*State)(unsafe.Pointer(&memory[0]))
-	return nil
 }
 
 // Reset makes the machine one of so many busy GPUs without MIG, on which nothing fails and NVML was never initialised.
@@ -196,20 +152,11 @@ func (m *Machine) Hang(function string, gpu int, hang bool) {
 }
 
 // Calls returns how often a function was called.
-func (m *Machine) Calls(function string) int { return int(m.calls[m.function(function)]) }
+func (m *Machine) Calls(function string) int { return int(m.calls[m.functions.Number(function)]) }
 
 func (m *Machine) at(table *[maxFunctions][MaxGPUs + 1]int64, function string, gpu int) *int64 {
 	if gpu < 0 {
 		gpu = MaxGPUs
 	}
-	return &table[m.function(function)][gpu]
-}
-
-// function returns the number of a function; that of one that the double does not have is a mistake of the test.
-func (m *Machine) function(name string) int {
-	i, ok := m.functions[name]
-	if !ok {
-		panic("the double has no " + name)
-	}
-	return i
+	return &table[m.functions.Number(function)][gpu]
 }

@@ -10,10 +10,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/cpu"
+	"github.com/dra-exporter/dra-exporter/driver/dcgm"
 	"github.com/dra-exporter/dra-exporter/driver/netdev"
 	"github.com/dra-exporter/dra-exporter/driver/nvml"
 	"github.com/dra-exporter/dra-exporter/exporter/program"
@@ -23,6 +25,17 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	os.Exit(program.Run(ctx, os.Args[1:], sources(), os.Stdout, os.Stderr))
+}
+
+// profiling is the switch of dcgm that asks for profiling metrics.
+const profiling = "profiling"
+
+func newDCGM(p program.Paths) (driver.Source, error) {
+	source, err := dcgm.New(dcgm.Config{Address: p.Address, Profiling: slices.Contains(p.Switches, profiling), Passthrough: p.Passthrough})
+	if errors.Is(err, dcgm.ErrNoCgo) {
+		return nil, fmt.Errorf("%w: %w", program.ErrNotBuilt, err)
+	}
+	return source, err
 }
 
 func newNVML(p program.Paths) (driver.Source, error) {
@@ -44,6 +57,18 @@ func sources() []program.Source {
 				driver.Energy, driver.Temperature, driver.Clock, driver.IOBytes, driver.Errors, driver.ThrottledSeconds,
 			},
 			New: newNVML,
+		},
+		{
+			Name: "dcgm", Help: "Read NVIDIA GPUs and MIG instances through DCGM: embedded, HOST:PORT of a host engine, or off.",
+			Addressed: true,
+			Switches: []program.Switch{{
+				Name: profiling, Help: "Read DCGM's profiling metrics too. Before Hopper they keep other profilers from the GPUs.",
+			}},
+			Fills: []driver.Quantity{
+				driver.Utilization, driver.EngineUtilization, driver.Occupancy, driver.MemoryUsed, driver.MemoryCapacity, driver.Power,
+				driver.Energy, driver.Temperature, driver.Clock, driver.IOBytes, driver.Errors, driver.ThrottledSeconds, driver.Health,
+			},
+			New: newDCGM,
 		},
 		{
 			Name: "netdev", Help: "Read network interfaces from sysfs.",

@@ -1,0 +1,54 @@
+package driver
+
+import "context"
+
+// Call is a function that runs on a goroutine of its own, since a call into a vendor's library may never return: who waits
+// for it stops waiting when a context ends, and finds the result later. A Call belongs to one goroutine.
+type Call[T any] struct {
+	done   chan struct{}
+	result T
+	late   bool
+}
+
+// Go starts a call of f. Its goroutine lasts until f returns.
+func Go[T any](f func() T) *Call[T] {
+	c := &Call[T]{done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		c.result = f()
+	}()
+	return c
+}
+
+// Wait waits for the result until ctx ends. It is false if there is none then.
+func (c *Call[T]) Wait(ctx context.Context) (result T, done bool) {
+	select {
+	case <-c.done:
+		return c.result, true
+	case <-ctx.Done():
+		result, done = c.Take()
+		c.late = !done
+		return result, done
+	}
+}
+
+// Take returns the result if it is there.
+func (c *Call[T]) Take() (result T, done bool) {
+	select {
+	case <-c.done:
+		return c.result, true
+	default:
+		return result, false
+	}
+}
+
+// Late tells whether the call was waited for in vain.
+func (c *Call[T]) Late() bool { return c.late }
+
+// HungError is what was being done when a call did not return in time.
+type HungError string
+
+func (e HungError) Error() string { return string(e) + ": no answer in time" }
+
+// Reason names the error for the label reason.
+func (HungError) Reason() string { return "hung" }

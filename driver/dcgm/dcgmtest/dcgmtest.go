@@ -1,0 +1,117 @@
+// Package dcgmtest builds a double of libdcgm.so.4 from the C sources in double, and says what the host engine in it knows:
+// devices, MIG instances, values over time, XID errors, failures, and calls that hang.
+//
+// The double and the test map one file, the [State]. A process can have one double only, since the library's functions are
+// bound for good.
+package dcgmtest
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"path/filepath"
+	"unsafe"
+
+	"github.com/dra-exporter/dra-exporter/driver/doubletest"
+)
+
+// Machine is a machine with NVIDIA GPUs, as a process sees it through DCGM.
+type Machine struct {
+	*State
+	// Library is the path of the double. Its name is that which programs look for, in LD_LIBRARY_PATH among others.
+	Library string
+
+	functions doubletest.Functions
+}
+
+//go:embed double
+var sources embed.FS
+
+// New builds the double and its file of state in a folder, which must last as long as the process.
+func New(ctx context.Context, dir string) (*Machine, error) {
+	m := &Machine{Library: filepath.Join(dir, "libdcgm.so.4")}
+	double := doubletest.Double{Sources: sources, Headers: "github.com/NVIDIA/go-dcgm/pkg/dcgm"}
+	memory, err := doubletest.Map(dir, unsafe.Sizeof(State{}))
+	if err != nil {
+		return nil, err
+	}
+	m.State = (*State)(memory)
+	if m.functions, err = double.Write(dir); err != nil {
+		return nil, err
+	}
+	return m, double.Compile(ctx, dir, map[string][]string{m.Library: {"-Wl,-soname,libdcgm.so.4"}})
+}
+
+// Reset makes the machine one of so many busy GPUs without MIG, on which nothing fails, with an engine of 4.6 that nobody
+// is connected to.
+func (m *Machine) Reset(gpus int, now float64) {
+	engine := m.Engine + 1
+	*m.State = State{
+		magic: magic, size: uint64(unsafe.Sizeof(State{})), Count: int64(gpus), Engine: engine, Time: now, driverVersion: text("580.65.06"),
+	}
+	for i := range gpus {
+		m.GPUs[i] = newGPU(i)
+	}
+}
+
+func newGPU(i int) GPU {
+	return GPU{
+		PCIBus: int64(0x1b + i),
+		Work: Work{
+			Graphics: 0.755, SM: 0.5, Occupancy: 0.25, Tensor: 0.125, DRAM: 0.3,
+			MemoryTotal: 80 << 30, Memory: 16 << 30,
+		},
+		Utilization: 0.75, MemoryUtilization: 0.25, Encoder: 0.1, Decoder: 0.2,
+		Power: 312.5 + float64(i), Energy: 1e6 * float64(i+1), Temperature: 61, MemoryTemperature: 70,
+		ClockSM: 1.74e9, ClockMemory: 2.619e9, ClockVideo: 1.5e9,
+		PCIeTransmitRate: 2e9, PCIeReceiveRate: 1e9, NVLinkTransmitRate: 4e9, NVLinkReceiveRate: 3e9,
+		ThrottledPower: 12.5, ThrottledThermal: 3, ThrottledSyncBoost: 4, ThrottledBoardLimit: 1, ThrottledReliability: 2,
+		Corrected: 5, Uncorrected: 1, PCIeReplays: 3, RemappedCorrected: 2, RemappedUncorrected: 7, RetiredSBE: 4, RetiredDBE: 6,
+		uuid: text(fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)), name: text("NVIDIA H100 80GB HBM3"),
+	}
+}
+
+// Partition switches a GPU's MIG mode on and makes so many GPU instances of one slice of it, with a compute instance each.
+func (m *Machine) Partition(gpu, instances int) {
+	g := &m.GPUs[gpu]
+	g.MIG, g.Instances = 1, [MaxInstances]Instance{}
+	for i := range instances {
+		g.Instances[i] = Instance{
+			Present: 1, GPUInstance: int64(7 + i), ComputeInstances: 1, Profile: 19,
+			Work: Work{
+				Graphics: float64(i+1) / 10, SM: 0.05, Occupancy: 0.04, Tensor: 0.03, DRAM: 0.02,
+				MemoryTotal: 10 << 30, Memory: float64(i+1) * (1 << 30),
+			},
+		}
+	}
+}
+
+// Advance lets the machine work on for a time.
+func (m *Machine) Advance(seconds float64) {
+	m.Time += seconds
+	for i := range m.Count {
+		g := &m.GPUs[i]
+		g.Energy += g.Power * seconds
+		g.ThrottledPower += seconds / 2
+	}
+}
+
+// Restart ends the engine, and starts another one.
+func (m *Machine) Restart() { m.Engine++ }
+
+// Fail lets a function answer a dcgmReturn_t. 0 ends it.
+func (m *Machine) Fail(function string, answer int) {
+	m.fail[m.functions.Number(function)] = int64(answer)
+}
+
+// Hang lets a function not return until it may again.
+func (m *Machine) Hang(function string, hang bool) {
+	var value int64
+	if hang {
+		value = 1
+	}
+	m.hang[m.functions.Number(function)] = value
+}
+
+// Calls returns how often a function was called.
+func (m *Machine) Calls(function string) int { return int(m.calls[m.functions.Number(function)]) }

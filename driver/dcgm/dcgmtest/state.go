@@ -1,0 +1,130 @@
+package dcgmtest
+
+import "bytes"
+
+// Bounds of a machine, as in double/state.h.
+const (
+	MaxGPUs      = 8
+	MaxInstances = 8
+	maxEvents    = 64
+	maxFunctions = 32
+	maxGroups    = 16
+	maxEntities  = 160
+	maxFields    = 64
+
+	magic = 0x4443474d646f7562
+)
+
+// State is the struct state of double/state.h, which describes it. Values are in base units; NaN is what the device
+// does not support.
+type State struct {
+	magic, size   uint64
+	Down          int64 // not 0: no engine listens
+	Engine        int64 // counts the engine's starts: connections to an earlier one are gone
+	Vocabulary    int64 // what the engine knows: Vocabulary46, 45 or Renewed
+	Profiling     int64 // the dcgmReturn_t that asking for profiling metrics is answered
+	Connections   int64
+	Misuse        int64 // calls that the header forbids
+	Count         int64 // of GPUs
+	Values        int64 // that were delivered
+	Embedded      int64 // not 0: an engine runs in this process
+	written       int64
+	Time          float64 // now, in seconds since 1970
+	calls         [maxFunctions]uint64
+	fail, hang    [maxFunctions]int64
+	events        [maxEvents]event
+	groups        [maxGroups]group
+	fieldGroups   [maxGroups]fieldGroup
+	GPUs          [MaxGPUs]GPU
+	driverVersion [64]byte
+}
+
+// The vocabularies of an engine.
+const (
+	Vocabulary46      = iota // old numbers and those in base units
+	Vocabulary45             // old numbers alone
+	VocabularyRenewed        // of a later DCGM: without those that 4.6 calls deprecated
+)
+
+// Work is what GPUs and GPU instances both have.
+type Work struct {
+	Graphics, SM, Occupancy, Tensor, DRAM float64
+	MemoryTotal, Memory                   float64
+}
+
+// Instance is a GPU instance.
+type Instance struct {
+	Present, GPUInstance, ComputeInstances, Profile int64
+
+	Work Work
+}
+
+// GPU is a GPU of the machine.
+type GPU struct {
+	Lost                                    int64 // not 0: it has fallen off the bus
+	Stalled                                 int64 // not 0: the engine does not refresh its values
+	MIG, Health, PCIBus                     int64 // Health: a dcgmHealthWatchResults_t
+	Work                                    Work
+	Utilization, MemoryUtilization          float64
+	Encoder, Decoder                        float64
+	Power, Energy                           float64
+	Temperature, MemoryTemperature          float64
+	ClockSM, ClockMemory, ClockVideo        float64
+	PCIeTransmitRate, PCIeReceiveRate       float64
+	NVLinkTransmitRate, NVLinkReceiveRate   float64
+	ThrottledPower, ThrottledThermal        float64
+	ThrottledSyncBoost, ThrottledBoardLimit float64
+	ThrottledReliability                    float64
+	Corrected, Uncorrected, PCIeReplays     float64
+	RemappedCorrected, RemappedUncorrected  float64
+	RetiredSBE, RetiredDBE                  float64
+	Instances                               [MaxInstances]Instance
+	uuid, name                              [64]byte
+}
+
+type event struct {
+	gpu, instance, compute, xid int64
+	time                        float64
+}
+
+type group struct {
+	used, count int64
+	kinds, ids  [maxEntities]int64
+}
+
+type fieldGroup struct {
+	used, count     int64
+	fields          [maxFields]int64
+	watched, group  int64
+	begun, interval float64
+}
+
+// UUID returns the GPU's UUID.
+func (g *GPU) UUID() string {
+	b, _, _ := bytes.Cut(g.uuid[:], []byte{0})
+	return string(b)
+}
+
+// SetUUID gives a GPU its UUID.
+func (g *GPU) SetUUID(uuid string) { g.uuid = text(uuid) }
+
+func text(s string) (b [64]byte) {
+	copy(b[:len(b)-1], s)
+	return b
+}
+
+// XID lets the driver report an error of a GPU now, and of its instance, and compute instance, at these positions unless they
+// are -1.
+func (s *State) XID(gpu, xid, instance, compute int) {
+	s.events[s.written%maxEvents] = event{int64(gpu), int64(instance), int64(compute), int64(xid), s.Time}
+	s.written++
+}
+
+// Groups returns how many groups of entities, and of fields, the engine keeps.
+func (s *State) Groups() (entities, fields int) {
+	for i := range maxGroups {
+		entities += int(s.groups[i].used)
+		fields += int(s.fieldGroups[i].used)
+	}
+	return entities, fields
+}

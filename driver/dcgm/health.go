@@ -1,0 +1,87 @@
+//go:build cgo
+
+package dcgm
+
+import (
+	"slices"
+	"time"
+
+	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// healthRhythm is how often the engine is asked for the GPUs' health.
+const healthRhythm = 10 * time.Second
+
+// healthStatus is a status of driver.Health.
+type healthStatus string
+
+const (
+	healthy   healthStatus = "healthy"
+	unhealthy healthStatus = "unhealthy"
+)
+
+// watchHealth lets the engine watch the health of a group of GPUs. The first check brings nothing: "stateful information
+// about all of the enabled watches within a group is created but no error results are provided".
+func (s *session) watchHealth(group dcgm.GroupHandle) error {
+	if err := dcgm.HealthSet(group, dcgm.DCGM_HEALTH_WATCH_ALL); err != nil {
+		return engineFailure("watch health", err)
+	}
+	if _, err := dcgm.HealthCheck(group); err != nil {
+		return engineFailure("check health", err)
+	}
+	s.health, s.checks = group, true
+	return nil
+}
+
+// checkHealth returns the health of each GPU, nil when it is not the time to check. A GPU is unhealthy where the engine has
+// an incident of it, or of one of its instances, that is a failure (DCGM_HEALTH_RESULT_FAIL); a warning leaves it healthy.
+func (s *session) checkHealth(now time.Time) (map[uint]healthStatus, error) {
+	if !s.checks || now.Sub(s.checked) < healthRhythm {
+		return nil, nil //nolint:nilnil // there is no news
+	}
+	s.checked = now
+	response, err := dcgm.HealthCheck(s.health)
+	if err != nil {
+		return nil, engineFailure("check health", err)
+	}
+	status := map[uint]healthStatus{}
+	for _, gpu := range s.layout.gpus {
+		status[gpu] = healthy
+	}
+	for _, incident := range response.Incidents {
+		gpu, ok := s.gpuOf(incident.EntityInfo)
+		if ok && incident.Health >= dcgm.DCGM_HEALTH_RESULT_FAIL {
+			status[gpu] = unhealthy
+		}
+	}
+	return status, nil
+}
+
+// gpuOf returns the GPU that an entity is, or is a part of.
+func (s *session) gpuOf(e entity) (uint, bool) {
+	if e.EntityGroupId == dcgm.FE_GPU {
+		return e.EntityId, true
+	}
+	for _, p := range s.layout.parts {
+		if p.gpuInstance != e && p.compute != e {
+			continue
+		}
+		i := slices.IndexFunc(s.devices, func(d device) bool { return d.hardware.UUID == p.gpuUUID })
+		if i >= 0 {
+			return s.devices[i].values.EntityId, true
+		}
+	}
+	return 0, false
+}
+
+// knownHealth is what is known of a GPU's health, and since when.
+type knownHealth struct {
+	status healthStatus
+	at     time.Time
+}
+
+func (k knownHealth) reading() driver.Reading {
+	return driver.Reading{Quantity: driver.Health, Labels: driver.Labels{string(k.status)}, Value: 1, At: k.at}
+}

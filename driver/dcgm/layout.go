@@ -1,0 +1,161 @@
+//go:build cgo
+
+package dcgm
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+const (
+	// maxGPUs bounds the GPUs of an engine (DCGM_MAX_NUM_DEVICES).
+	maxGPUs = 32
+	// liveData is DCGM_FV_FLAG_LIVE_DATA of dcgm_agent.h: values are read now, and need no watch.
+	liveData = 1
+)
+
+// layout is what there is, as the engine numbers it.
+type layout struct {
+	gpus  []uint
+	parts []part
+}
+
+// part is a MIG device: a compute instance of a GPU instance.
+type part struct {
+	gpuUUID             string
+	gpuInstance         entity
+	compute             entity
+	nvmlID, nvmlCompute uint
+	shared              bool // its GPU instance has several compute instances: what is told of that is no one's of these
+}
+
+func (l layout) equal(other layout) bool {
+	return slices.Equal(l.gpus, other.gpus) && slices.Equal(l.parts, other.parts)
+}
+
+// findLayout asks the engine what there is. Without GPUs it returns an error, and with one GPUs alone where the engine has
+// nothing to say of MIG.
+func findLayout() (layout, error) {
+	gpus, err := dcgm.GetEntityGroupEntities(dcgm.FE_GPU)
+	if err != nil {
+		return layout{}, fmt.Errorf("list DCGM's GPUs: %w", err)
+	}
+	l := layout{gpus: gpus[:min(len(gpus), maxGPUs)]}
+	slices.Sort(l.gpus)
+	hierarchy, err := dcgm.GetGPUInstanceHierarchy()
+	if err != nil {
+		return l, fmt.Errorf("list DCGM's MIG instances: %w", err)
+	}
+	l.parts = partsOf(hierarchy.EntityList[:min(hierarchy.Count, uint(len(hierarchy.EntityList)))])
+	return l, nil
+}
+
+// partsOf returns the compute instances of a hierarchy (dcgmMigHierarchyInfo_v2: each entity with its parent; nvmlInstanceId
+// and nvmlComputeInstanceId are NVML's numbers of both).
+func partsOf(all []dcgm.MigHierarchyInfo_v2) []part {
+	var parts []part
+	siblings := map[entity]int{}
+	for _, e := range all {
+		if e.Entity.EntityGroupId != dcgm.FE_GPU_CI {
+			continue
+		}
+		siblings[e.Parent]++
+		parts = append(parts, part{
+			gpuUUID: e.Info.GpuUuid, gpuInstance: e.Parent, compute: e.Entity,
+			nvmlID: e.Info.NvmlInstanceId, nvmlCompute: e.Info.NvmlComputeInstanceId,
+		})
+	}
+	for i := range parts {
+		parts[i].shared = siblings[parts[i].gpuInstance] > 1
+	}
+	return parts
+}
+
+// device is a GPU or a MIG device.
+type device struct {
+	hardware driver.Hardware
+	of       scope    // of the fields that it has, MIG mode aside
+	values   entity   // whose fields are its own; zero: nobody's
+	events   []entity // whose XID errors are its own
+}
+
+// identify says which devices these are. One that can't be identified is left out, with an error.
+func (l layout) identify() ([]device, error) {
+	if len(l.gpus) == 0 {
+		return nil, nil
+	}
+	facts, err := readFacts(l.gpus)
+	if err != nil {
+		return nil, err
+	}
+	var devices []device
+	var errs []error
+	for _, gpu := range l.gpus {
+		h := facts[gpu]
+		if h.UUID == "" {
+			errs = append(errs, fmt.Errorf("identify DCGM's GPU %d: it has no UUID", gpu))
+			continue
+		}
+		e := entity{EntityGroupId: dcgm.FE_GPU, EntityId: gpu}
+		devices = append(devices, device{hardware: h, of: anyGPU | wholeGPU, values: e, events: []entity{e}})
+	}
+	for _, p := range l.parts {
+		d := p.device()
+		if i := slices.IndexFunc(devices, func(d device) bool { return d.hardware.UUID == p.gpuUUID }); i >= 0 {
+			d.hardware.DriverVersion = devices[i].hardware.DriverVersion
+		}
+		devices = append(devices, d)
+	}
+	return devices, errors.Join(errs...)
+}
+
+// device describes a MIG device. DCGM does not tell its UUID: it is known by its GPU, and by the numbers of its instances.
+func (p part) device() device {
+	d := device{
+		hardware: driver.Hardware{
+			Kind: driver.KindPartition, Parent: p.gpuUUID, Vendor: "nvidia",
+			Instance: driver.MIGInstance(int(p.nvmlID), int(p.nvmlCompute)),
+		},
+		of: instance, events: []entity{p.compute},
+	}
+	if !p.shared {
+		d.values, d.events = p.gpuInstance, append(d.events, p.gpuInstance)
+	}
+	return d
+}
+
+// readFacts reads what identifies GPUs, and describes them.
+func readFacts(gpus []uint) (map[uint]driver.Hardware, error) {
+	entities := make([]entity, len(gpus))
+	for i, gpu := range gpus {
+		entities[i] = entity{EntityGroupId: dcgm.FE_GPU, EntityId: gpu}
+	}
+	ids := []dcgm.Short{dcgm.DCGM_FI_DEV_GPU_UUID, dcgm.DCGM_FI_DEV_PCI_BUS_ID, dcgm.DCGM_FI_DEV_GPU_NAME, dcgm.DCGM_FI_SYSTEM_DRIVER_VERSION}
+	values, err := dcgm.EntitiesGetLatestValues(entities, ids, liveData)
+	if err != nil {
+		return nil, fmt.Errorf("identify DCGM's GPUs: %w", err)
+	}
+	facts := map[uint]driver.Hardware{}
+	for i := range values {
+		v := &values[i]
+		h := facts[v.EntityID]
+		h.Vendor = "nvidia"
+		switch v.FieldID {
+		case dcgm.DCGM_FI_DEV_GPU_UUID:
+			h.UUID = text(v)
+		case dcgm.DCGM_FI_DEV_PCI_BUS_ID:
+			h.PCI = driver.NormalizePCI(text(v))
+		case dcgm.DCGM_FI_DEV_GPU_NAME:
+			h.Model = text(v)
+		case dcgm.DCGM_FI_SYSTEM_DRIVER_VERSION:
+			h.DriverVersion = text(v)
+		}
+		facts[v.EntityID] = h
+	}
+	return facts, nil
+}

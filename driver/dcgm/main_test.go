@@ -1,0 +1,48 @@
+//go:build cgo
+
+package dcgm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/driver/dcgm/dcgmtest"
+)
+
+// machine is the double, of which a process can have but one. Each test resets it.
+var machine *dcgmtest.Machine
+
+// withoutLibrary is set in the environment of a process that is to have no double.
+const withoutLibrary = "DCGM_WITHOUT_LIBRARY"
+
+func TestMain(m *testing.M) {
+	dir := ""
+	if os.Getenv(withoutLibrary) == "" {
+		var err error
+		if dir, err = load(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		_ = os.RemoveAll(dir)
+		os.Exit(status)
+	}))
+}
+
+// load makes the double, and returns the folder in which it is.
+func load() (dir string, err error) {
+	if dir, err = os.MkdirTemp("", "dcgm"); err != nil {
+		return "", err
+	}
+	machine, err = dcgmtest.New(context.Background(), dir)
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(dir))
+	}
+	return dir, machine.Load()
+}

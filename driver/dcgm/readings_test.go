@@ -1,0 +1,315 @@
+//go:build cgo
+
+package dcgm
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+func nan() float64 { return math.NaN() }
+
+// values are the readings of a sample by name, in the quantities' units.
+func values(s driver.Sample) map[string]float64 {
+	out := map[string]float64{}
+	for _, r := range s.Readings {
+		name := r.Quantity.String()
+		for _, l := range r.Labels {
+			if l != "" {
+				name += " " + l
+			}
+		}
+		out[name] = r.Value
+	}
+	return out
+}
+
+func approximately() cmp.Option {
+	return cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Max(math.Abs(a), 1) })
+}
+
+// Everything that the source reads of a GPU, against the machine's state in base units.
+func TestQuantities(t *testing.T) {
+	c := newClock(1)
+	g := &machine.GPUs[0]
+	s := newSource(t, c, nil)
+	sample(t, s)
+	for range 10 { // a second more would be the errors' next
+		c.advance(1)
+		sample(t, s)
+	}
+	got := sample(t, s)[0]
+	want := map[string]float64{
+		"utilization": g.Work.Graphics, "engine_utilization sm": g.Work.SM, "engine_utilization tensor": g.Work.Tensor,
+		"engine_utilization dram": g.Work.DRAM, "occupancy": g.Work.Occupancy,
+		"engine_utilization encoder": g.Encoder, "engine_utilization decoder": g.Decoder,
+		"memory_used": g.Work.Memory, "memory_capacity": g.Work.MemoryTotal, "power": g.Power, "energy": g.Energy,
+		"temperature gpu": g.Temperature, "temperature memory": g.MemoryTemperature,
+		"clock sm": g.ClockSM, "clock memory": g.ClockMemory, "clock video": g.ClockVideo,
+		"io_bytes pcie transmit": 10 * g.PCIeTransmitRate, "io_bytes pcie receive": 10 * g.PCIeReceiveRate,
+		"io_bytes nvlink transmit": 10 * g.NVLinkTransmitRate, "io_bytes nvlink receive": 10 * g.NVLinkReceiveRate,
+		"throttled_seconds power": g.ThrottledPower, "throttled_seconds thermal": g.ThrottledThermal,
+		"throttled_seconds sync_boost": g.ThrottledSyncBoost, "throttled_seconds board_limit": g.ThrottledBoardLimit,
+		"throttled_seconds reliability": g.ThrottledReliability,
+		"errors ecc_corrected":          g.Corrected, "errors ecc_uncorrected": g.Uncorrected, "errors pcie_replay": g.PCIeReplays,
+		"errors row_remap correctable": g.RemappedCorrected, "errors row_remap uncorrectable": g.RemappedUncorrected,
+		"errors page_retirement sbe": g.RetiredSBE, "errors page_retirement dbe": g.RetiredDBE,
+		"health healthy": 1,
+	}
+	if diff := cmp.Diff(want, values(got), approximately()); diff != "" {
+		t.Errorf("readings (-want +got):\n%s", diff)
+	}
+	for _, r := range got.Readings {
+		if age := c.Sub(r.At); age < 0 || age > 10*time.Second {
+			t.Errorf("%v%q is of %v ago", r.Quantity, r.Labels, age)
+		}
+	}
+	wantHardware := driver.Hardware{
+		UUID: g.UUID(), PCI: "0000:1b:00.0", Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", DriverVersion: "580.65.06",
+	}
+	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {
+		t.Errorf("hardware (-want +got):\n%s", diff)
+	}
+}
+
+// The same is read whatever numbers the engine knows: those of 4.5, those of 4.6, and those that will be left of these.
+func TestVocabularies(t *testing.T) {
+	for vocabulary, name := range []string{"4.6", "4.5", "renewed"} {
+		t.Run(name, func(t *testing.T) {
+			c := newClock(1)
+			machine.Vocabulary = int64(vocabulary)
+			g := &machine.GPUs[0]
+			s := newSource(t, c, nil)
+			sample(t, s)
+			c.advance(1)
+			got := values(sample(t, s)[0])
+			for name, want := range map[string]float64{
+				"energy": g.Energy, "clock sm": g.ClockSM, "clock memory": g.ClockMemory, "clock video": g.ClockVideo, "power": g.Power,
+			} {
+				if math.Abs(got[name]-want) > 1e-9*want {
+					t.Errorf("%s is %v, want %v", name, got[name], want)
+				}
+			}
+		})
+	}
+}
+
+// Of a GPU in MIG mode the instances have utilization and memory, and the GPU has what is of the whole alone.
+func TestInstances(t *testing.T) {
+	c := newClock(2)
+	machine.Partition(1, 2)
+	machine.GPUs[1].Instances[1].ComputeInstances = 2
+	s := newSource(t, c, nil)
+	sample(t, s)
+	c.advance(1)
+	machine.XID(1, 43, 0, 0)  // of the compute instance
+	machine.XID(1, 44, 0, -1) // of the GPU instance
+	machine.XID(1, 45, 1, 1)
+	machine.XID(1, 48, -1, -1)
+	c.advance(1)
+	samples := sample(t, s)
+	got := map[string]map[string]float64{}
+	for _, sample := range samples[1:] {
+		got[sample.Hardware.Instance] = values(sample)
+	}
+	parent := got[""]
+	delete(got, "")
+	work := machine.GPUs[1].Instances[0].Work
+	want := map[string]map[string]float64{
+		"7/0": {
+			"utilization": work.Graphics, "engine_utilization sm": work.SM, "engine_utilization tensor": work.Tensor,
+			"engine_utilization dram": work.DRAM, "occupancy": work.Occupancy, "memory_used": work.Memory, "memory_capacity": work.MemoryTotal,
+			"errors xid 43": 1, "errors xid 44": 1,
+		},
+		"8/0": {},
+		"8/1": {"errors xid 45": 1},
+	}
+	if diff := cmp.Diff(want, got, approximately()); diff != "" {
+		t.Errorf("readings of the instances (-want +got):\n%s", diff)
+	}
+	for _, name := range []string{"utilization", "memory_used", "memory_capacity", "occupancy", "engine_utilization sm"} {
+		if v, ok := parent[name]; ok {
+			t.Errorf("the parent has %s %v, which its instances have too", name, v)
+		}
+	}
+	if parent["power"] != machine.GPUs[1].Power || parent["errors xid 48"] != 1 {
+		t.Errorf("the parent has %v", parent)
+	}
+	wantHardware := driver.Hardware{
+		Kind: driver.KindPartition, Parent: machine.GPUs[1].UUID(), Instance: "7/0", Vendor: "nvidia", DriverVersion: "580.65.06",
+	}
+	if diff := cmp.Diff(wantHardware, samples[2].Hardware); diff != "" {
+		t.Errorf("hardware of an instance (-want +got):\n%s", diff)
+	}
+}
+
+// A GPU that is partitioned, and otherwise partitioned, while it is read.
+func TestRepartition(t *testing.T) {
+	c := newClock(1)
+	s := newSource(t, c, nil)
+	instances := func() (out []string) {
+		c.advance(1)
+		for _, sample := range sample(t, s) {
+			out = append(out, sample.Hardware.Instance)
+		}
+		return out
+	}
+	for _, step := range []struct {
+		change func()
+		want   []string
+	}{
+		{func() {}, []string{""}},
+		{func() { machine.Partition(0, 3) }, []string{"", "7/0", "8/0", "9/0"}},
+		{func() { machine.GPUs[0].Instances[1].Present = 0 }, []string{"", "7/0", "9/0"}},
+		{func() { machine.GPUs[0].MIG = 0 }, []string{""}},
+	} {
+		step.change()
+		if diff := cmp.Diff(step.want, instances()); diff != "" {
+			t.Errorf("instances (-want +got):\n%s", diff)
+		}
+	}
+	c.advance(10)
+	if _, ok := readingOf(sample(t, s)[0], driver.MemoryUsed); !ok {
+		t.Error("the memory of a GPU whose MIG mode was switched off is not read")
+	}
+}
+
+// XID errors are events: each counts once, however often the same code stands in the field, and none of before.
+func TestXIDs(t *testing.T) {
+	c := newClock(1)
+	machine.XID(0, 13, -1, -1) // before the exporter was there
+	c.advance(1)
+	s := newSource(t, c, nil)
+	count := func(code string) float64 {
+		n, _ := readingOf(sample(t, s)[0], driver.Errors, "xid", code)
+		return n
+	}
+	if n := count("13"); n != 0 {
+		t.Errorf("an error of before was counted %v times", n)
+	}
+	c.advance(1)
+	machine.XID(0, 31, -1, -1)
+	c.advance(0.01)
+	machine.XID(0, 31, -1, -1)
+	machine.XID(0, 79, -1, -1)
+	c.advance(1)
+	for range 5 {
+		if a, b := count("31"), count("79"); a != 2 || b != 1 {
+			t.Errorf("XID 31 was counted %v times, want 2, and 79 %v times, want 1", a, b)
+		}
+		c.advance(1)
+	}
+	machine.XID(0, 31, -1, -1)
+	c.advance(1)
+	if n := count("31"); n != 3 {
+		t.Errorf("XID 31 was counted %v times, want 3", n)
+	}
+	for _, r := range sample(t, s)[0].Readings {
+		if r.Labels[0] == "xid" && r.Labels[1] == "31" && !r.Since.Before(c.Add(-7*time.Second)) {
+			t.Errorf("there was none until %v, though one came earlier", r.Since)
+		}
+	}
+}
+
+func TestXIDCodesAreBounded(t *testing.T) {
+	d := newState(device{}, nil)
+	for code := range int64(maxCodes + 100) {
+		d.count(code, time.Unix(1, 0))
+	}
+	if len(d.xids) != maxCodes+1 || d.xids[maxCodes].code != "other" || d.xids[maxCodes].errors != 100 {
+		t.Errorf("%d codes, the last is %+v", len(d.xids), d.xids[len(d.xids)-1])
+	}
+}
+
+func TestHealth(t *testing.T) {
+	c := newClock(2)
+	s := newSource(t, c, nil)
+	status := func() (out []string) {
+		c.advance(10)
+		for _, sample := range sample(t, s) {
+			for _, r := range sample.Readings {
+				if r.Quantity == driver.Health {
+					out = append(out, fmt.Sprintf("%s %v", r.Labels[0], r.Value))
+				}
+			}
+		}
+		return out
+	}
+	for _, step := range []struct {
+		health dcgm.HealthResult
+		want   string
+	}{
+		{dcgm.DCGM_HEALTH_RESULT_PASS, "healthy 1"},
+		{dcgm.DCGM_HEALTH_RESULT_WARN, "healthy 1"},
+		{dcgm.DCGM_HEALTH_RESULT_FAIL, "unhealthy 1"},
+		{dcgm.DCGM_HEALTH_RESULT_PASS, "healthy 1"},
+	} {
+		machine.GPUs[1].Health = int64(step.health)
+		if diff := cmp.Diff([]string{"healthy 1", step.want}, status()); diff != "" {
+			t.Errorf("result %d (-want +got):\n%s", step.health, diff)
+		}
+	}
+}
+
+// An engine whose clock is ahead says nothing of the future.
+func TestClockAhead(t *testing.T) {
+	c := newClock(1)
+	machine.Time += 30
+	s := newSource(t, c, nil)
+	for range 3 {
+		for _, r := range sample(t, s)[0].Readings {
+			if r.At.After(c.Time) {
+				t.Errorf("%v is of %v, and it is %v", r.Quantity, r.At, c.Time)
+			}
+		}
+		c.advance(1)
+	}
+}
+
+// Samples that come seldom take all that the engine read meanwhile.
+func TestSlowReader(t *testing.T) {
+	c := newClock(1)
+	s := newSource(t, c, nil)
+	sample(t, s)
+	for range 4 {
+		c.advance(3)
+		sample(t, s)
+	}
+	if v, _ := readingOf(sample(t, s)[0], driver.IOBytes, "pcie", "transmit"); v != 12*machine.GPUs[0].PCIeTransmitRate {
+		t.Errorf("%v bytes in 12 s at %v per second", v, machine.GPUs[0].PCIeTransmitRate)
+	}
+}
+
+func FuzzNumber(f *testing.F) {
+	for _, kind := range []uint{dcgm.DCGM_FT_INT64, dcgm.DCGM_FT_DOUBLE, dcgm.DCGM_FT_STRING, dcgm.DCGM_FT_TIMESTAMP, dcgm.DCGM_FT_BINARY, 0} {
+		for _, bits := range []uint64{
+			0, 1, uint64(dcgm.DCGM_FT_INT64_BLANK), uint64(dcgm.DCGM_FT_INT64_NOT_PERMISSIONED), math.Float64bits(dcgm.DCGM_FT_FP64_BLANK),
+			math.Float64bits(dcgm.DCGM_FT_FP64_NOT_SUPPORTED), math.Float64bits(nan()), math.Float64bits(math.Inf(-1)), math.MaxUint64,
+		} {
+			f.Add(kind, bits)
+		}
+	}
+	f.Fuzz(func(t *testing.T, kind uint, bits uint64) {
+		v, ok := number(kind, bits)
+		if !ok {
+			return
+		}
+		blank := dcgm.DCGM_FT_FP64_BLANK
+		if kind == dcgm.DCGM_FT_INT64 {
+			blank = float64(dcgm.DCGM_FT_INT64_BLANK)
+			if int64(bits) >= dcgm.DCGM_FT_INT64_BLANK {
+				t.Errorf("the blank value %x became %v", bits, v)
+			}
+		}
+		if math.IsNaN(v) || math.IsInf(v, 0) || v > blank {
+			t.Errorf("type %d: %x became %v", kind, bits, v)
+		}
+	})
+}

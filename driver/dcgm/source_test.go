@@ -1,0 +1,406 @@
+//go:build cgo
+
+package dcgm
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+)
+
+const engineAddress = "127.0.0.1:5555"
+
+// clock is the time of a test, which the test alone sets; the engine's is the same.
+type clock struct {
+	mu sync.Mutex
+	time.Time
+}
+
+// newClock returns a clock, and makes the machine one of so many GPUs at that time.
+func newClock(gpus int) *clock {
+	c := &clock{Time: time.Unix(1_800_000_000, 0)}
+	machine.Reset(gpus, float64(c.Unix()))
+	return c
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Time
+}
+
+// advance lets the machine and the clock go on.
+func (c *clock) advance(seconds float64) {
+	c.mu.Lock()
+	c.Time = c.Add(time.Duration(seconds * float64(time.Second)))
+	c.mu.Unlock()
+	machine.Advance(seconds)
+}
+
+// newSource returns a source on the machine, which lets go of the engine when the test ends.
+func newSource(tb testing.TB, c *clock, change func(*Config)) *Source {
+	tb.Helper()
+	config := Config{Address: engineAddress, Profiling: true, Now: c.now}
+	if change != nil {
+		change(&config)
+	}
+	s, err := New(config)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s.patience = time.Minute // for machines under load: what hangs has a test of its own
+	misuse := machine.Misuse
+	tb.Cleanup(func() {
+		if s.session != nil {
+			_ = s.close(context.Background())
+		}
+		if machine.Misuse != misuse {
+			tb.Errorf("%d calls that DCGM's headers forbid", machine.Misuse-misuse)
+		}
+	})
+	return s
+}
+
+// sample samples a machine of which everything can be read.
+func sample(tb testing.TB, s *Source) []driver.Sample {
+	tb.Helper()
+	samples, err := s.Sample(tb.Context())
+	if err != nil {
+		tb.Fatalf("sample: %v", err)
+	}
+	return samples
+}
+
+// readingOf returns a reading of a sample, false if there is none.
+func readingOf(s driver.Sample, q driver.Quantity, labels ...string) (float64, bool) {
+	var want driver.Labels
+	copy(want[:], labels)
+	for _, r := range s.Readings {
+		if r.Quantity == q && r.Labels == want {
+			return r.Value, true
+		}
+	}
+	return 0, false
+}
+
+func TestSuite(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		gpus   int
+		layout func()
+	}{
+		{"8 GPUs", 8, func() {}},
+		{"4 GPUs of 7 MIG instances", 4, func() {
+			for i := range 4 {
+				machine.Partition(i, 7)
+			}
+		}},
+		{"mixed", 3, func() {
+			machine.Partition(1, 3)
+			machine.GPUs[1].Instances[2].ComputeInstances = 2
+			machine.GPUs[2].Encoder = nan()
+			machine.XID(0, 31, -1, -1)
+			machine.XID(1, 43, 0, 0)
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			drivertest.Run(t, suite(func() *clock {
+				c := newClock(tc.gpus)
+				tc.layout()
+				return c
+			}))
+		})
+	}
+}
+
+// suite is the configuration of drivertest for a machine.
+func suite(layout func() *clock) drivertest.Config {
+	var c *clock
+	var open *Source // of which there can be but one
+	fresh := func(tb testing.TB) *Source {
+		if open != nil && open.session != nil {
+			_ = open.close(context.Background())
+		}
+		c = layout()
+		open = newSource(tb, c, nil)
+		return open
+	}
+	of := func(uuid string) func(driver.Sample, driver.Reading) bool {
+		return func(s driver.Sample, _ driver.Reading) bool {
+			return s.Hardware.UUID == uuid || s.Hardware.Parent == uuid
+		}
+	}
+	first := "GPU-00000000-0000-4000-8000-000000000000"
+	return drivertest.Config{
+		New:     func(tb testing.TB) driver.Source { return fresh(tb) },
+		Advance: func() { c.advance(1) },
+		Now:     func() time.Time { return c.now() },
+		Absent: func(tb testing.TB) driver.Source {
+			s := fresh(tb)
+			machine.Count = 0
+			return s
+		},
+		Faults: []drivertest.Fault{
+			{
+				Name: "a GPU is lost",
+				New: func(tb testing.TB) (driver.Source, func()) {
+					return fresh(tb), func() { machine.GPUs[0].Lost = 1; c.advance(10) }
+				},
+				Hits: of(first),
+			},
+			{
+				Name: "the engine reads nothing new of a GPU",
+				New: func(tb testing.TB) (driver.Source, func()) {
+					return fresh(tb), func() { machine.GPUs[0].Stalled = 1; c.advance(60) }
+				},
+				Hits: of(first),
+			},
+			{
+				Name: "the memory's temperature is not supported", Silent: true,
+				New: func(tb testing.TB) (driver.Source, func()) {
+					return fresh(tb), func() { machine.GPUs[0].MemoryTemperature = nan(); c.advance(1) }
+				},
+				Hits: func(s driver.Sample, r driver.Reading) bool {
+					return of(first)(s, r) && r.Labels[0] == "memory" && r.Quantity == driver.Temperature
+				},
+			},
+			{
+				Name: "values can't be had",
+				New: func(tb testing.TB) (driver.Source, func()) {
+					return fresh(tb), func() { machine.Fail("dcgmGetValuesSince_v2", dcgm.DCGM_ST_GENERIC_ERROR) }
+				},
+				Hits: func(driver.Sample, driver.Reading) bool { return true },
+			},
+			{
+				Name: "the engine is gone",
+				New: func(tb testing.TB) (driver.Source, func()) {
+					return fresh(tb), func() { machine.Down = 1 }
+				},
+				Hits: func(driver.Sample, driver.Reading) bool { return true },
+			},
+		},
+	}
+}
+
+// A process without the library reads nothing, and nothing is wrong. This test is that process too.
+func TestNoLibrary(t *testing.T) {
+	if os.Getenv(withoutLibrary) == "" {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestNoLibrary$")
+		cmd.Env = append(os.Environ(), withoutLibrary+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("without the library: %v\n%s", err, out)
+		}
+		return
+	}
+	s, err := New(Config{Address: Embedded})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if samples, err := s.Sample(t.Context()); err != nil || len(samples) != 0 {
+			t.Errorf("got %d samples and error %v", len(samples), err)
+		}
+	}
+}
+
+// While the engine is gone everything is unreadable; the attempts to connect become seldom; a new engine is found, and what was
+// counted goes on.
+func TestReconnect(t *testing.T) {
+	c := newClock(2)
+	machine.Partition(1, 2)
+	s := newSource(t, c, nil)
+	sample(t, s)
+	c.advance(1)
+	before := sample(t, s)
+	machine.XID(0, 31, -1, -1)
+	c.advance(1)
+	sample(t, s)
+	machine.Down = 1
+	attempts := machine.Calls("dcgmConnect_v2")
+	for i := range 120 {
+		c.advance(1)
+		samples, err := s.Sample(t.Context())
+		if err == nil || len(samples) != 4 {
+			t.Fatalf("second %d without an engine: %d samples, error %v", i, len(samples), err)
+		}
+		for _, sample := range samples {
+			if len(sample.Readings) > 0 {
+				t.Fatalf("%s has readings without an engine", sample.Hardware.UUID)
+			}
+		}
+	}
+	if n := machine.Calls("dcgmConnect_v2") - attempts; n < 5 || n > 8 {
+		t.Errorf("%d attempts to connect in 120 s", n)
+	}
+	machine.Down = 0
+	machine.Restart()
+	machine.XID(0, 31, -1, -1)
+	c.advance(retryMost.Seconds())
+	sample(t, s)
+	c.advance(1)
+	after := sample(t, s)
+	if err := drivertest.Follows(before, after); err != nil {
+		t.Errorf("after the engine came back: %v", err)
+	}
+	if n, _ := readingOf(after[0], driver.Errors, "xid", "31"); n != 2 {
+		t.Errorf("%v XID errors were counted, want the one before and the one while nobody was connected", n)
+	}
+	if n, _ := readingOf(after[0], driver.Power); n != machine.GPUs[0].Power {
+		t.Errorf("power is %v after the engine came back", n)
+	}
+}
+
+func TestHung(t *testing.T) {
+	for _, function := range []string{"dcgmConnect_v2", "dcgmGetEntityGroupEntities", "dcgmWatchFields", "dcgmGetValuesSince_v2", "dcgmHealthCheck"} {
+		t.Run(function, func(t *testing.T) {
+			c := newClock(2)
+			s := newSource(t, c, nil)
+			machine.Hang(function, true)
+			defer machine.Hang(function, false)
+			before := runtime.NumGoroutine()
+			for range 5 {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+				begun := time.Now()
+				samples, err := s.Sample(ctx)
+				cancel()
+				if _, ok := errors.AsType[driver.HungError](err); !ok || len(samples) != 0 {
+					t.Fatalf("got %d samples and error %v", len(samples), err)
+				}
+				if took := time.Since(begun); took > patience {
+					t.Errorf("it took %v", took)
+				}
+				c.advance(1)
+			}
+			atMostGoroutines(t, before+1)
+			machine.Hang(function, false)
+			sample(t, s)
+			c.advance(1)
+			if samples := sample(t, s); len(samples) != 2 || len(samples[0].Readings) == 0 {
+				t.Errorf("samples once it returned: %v", samples)
+			}
+		})
+	}
+}
+
+// atMostGoroutines waits for the goroutines that have done their work to be gone.
+func atMostGoroutines(t *testing.T, most int) {
+	t.Helper()
+	now := runtime.NumGoroutine()
+	for end := time.Now().Add(10 * time.Second); now > most && time.Now().Before(end); now = runtime.NumGoroutine() {
+		runtime.Gosched()
+	}
+	if now > most {
+		t.Errorf("there are %d goroutines, want at most %d", now, most)
+	}
+}
+
+// An engine inside the process is started, and is stopped while GPUs may be handed to guests.
+func TestEmbedded(t *testing.T) {
+	c := newClock(2)
+	passthrough := false
+	s := newSource(t, c, func(config *Config) {
+		config.Address, config.Passthrough = Embedded, func() bool { return passthrough }
+	})
+	if samples := sample(t, s); len(samples) != 2 || machine.Embedded != 1 {
+		t.Errorf("%d samples of 2 GPUs, embedded %d", len(samples), machine.Embedded)
+	}
+	passthrough = true
+	if samples := sample(t, s); len(samples) != 0 || machine.Embedded != 0 {
+		t.Errorf("%d samples, embedded %d while GPUs may be handed to guests", len(samples), machine.Embedded)
+	}
+	passthrough = false
+	if samples := sample(t, s); len(samples) != 2 || len(samples[1].Readings) == 0 {
+		t.Errorf("samples after that: %v", samples)
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	for address, want := range map[string]string{
+		"localhost:5555": "dcgmConnect_v2", "[::1]:5555": "dcgmConnect_v2", "/run/dcgm.sock": "dcgmConnect_v2",
+		"tcp://localhost:5555": "dcgmConnect_v3", "unix:///run/dcgm.sock": "dcgmConnect_v3", "vsock://2:5555": "dcgmConnect_v3",
+		Embedded: "dcgmStartEmbedded", "localhost": "", ":5555": "", "": "", "http://localhost": "", "on": "",
+	} {
+		c := newClock(1)
+		s, err := New(Config{Address: address, Now: c.now})
+		if (err == nil) != (want != "") {
+			t.Errorf("%q: error %v", address, err)
+		}
+		if err != nil {
+			continue
+		}
+		if sample(t, s); machine.Calls(want) != 1 {
+			t.Errorf("%q: %s was not called", address, want)
+		}
+		if err := s.close(t.Context()); err != nil || machine.Misuse != 0 {
+			t.Errorf("%q: error %v, %d calls that the headers forbid", address, err, machine.Misuse)
+		}
+	}
+}
+
+// What the engine refuses costs itself alone, is an error once in a while, and comes when it can be had.
+func TestProfilingRefused(t *testing.T) {
+	c := newClock(1)
+	machine.Profiling = -36 // DCGM_ST_PROFILING_NOT_SUPPORTED
+	s := newSource(t, c, nil)
+	failed := 0
+	for range 60 {
+		samples, err := s.Sample(t.Context())
+		if err != nil {
+			failed++
+		}
+		if v, _ := readingOf(samples[0], driver.Utilization); v != machine.GPUs[0].Utilization {
+			t.Fatalf("utilization is %v", v)
+		}
+		c.advance(1)
+	}
+	if failed != 1 {
+		t.Errorf("%d of 60 samples failed, want the first", failed)
+	}
+	machine.Profiling = 0
+	sample(t, s)
+	c.advance(1)
+	if v, _ := readingOf(sample(t, s)[0], driver.Utilization); v != machine.GPUs[0].Work.Graphics {
+		t.Errorf("utilization is %v once the engine profiles", v)
+	}
+	if entities, fields := machine.Groups(); entities != 2 || fields != 4 {
+		t.Errorf("the engine keeps %d groups of entities and %d of fields", entities, fields)
+	}
+}
+
+func TestNotAskedForProfiling(t *testing.T) {
+	c := newClock(1)
+	machine.Profiling = -36
+	s := newSource(t, c, func(config *Config) { config.Profiling = false })
+	sample(t, s)
+	for _, r := range sample(t, s)[0].Readings {
+		if r.Quantity == driver.Occupancy || r.Quantity == driver.IOBytes {
+			t.Errorf("there is a reading of %v", r.Quantity)
+		}
+	}
+}
+
+func TestErrorsNameTheirReason(t *testing.T) {
+	c := newClock(2)
+	s := newSource(t, c, nil)
+	machine.GPUs[1].Lost = 1
+	_, err := s.Sample(t.Context())
+	var named interface{ Reason() string }
+	if !errors.As(err, &named) || named.Reason() != "gpu_lost" || !strings.Contains(err.Error(), machine.GPUs[1].UUID()) {
+		t.Errorf("of a lost GPU: %v", err)
+	}
+	machine.Down = 1
+	if _, err = s.Sample(t.Context()); !errors.As(err, &named) || named.Reason() != "host_engine" {
+		t.Errorf("of a lost engine: %v", err)
+	}
+}

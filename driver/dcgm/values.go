@@ -1,0 +1,112 @@
+//go:build cgo
+
+package dcgm
+
+import (
+	"encoding/binary"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// entity is a GPU, a GPU instance or a compute instance, as the host engine numbers them. After a new partitioning, and in
+// another engine, the numbers are others.
+type entity = dcgm.GroupEntityPair
+
+// value is a value of a field of an entity.
+type value struct {
+	entity entity
+	id     dcgm.Short
+	number float64
+	whole  bool      // it is an integer
+	absent bool      // the engine says that there is no value
+	lost   bool      // because the GPU is lost
+	at     time.Time // by the engine's clock
+}
+
+// decode returns the numbers among what the engine said. A status other than DCGM_ST_OK, and the blank values of
+// dcgm_structs.h (unknown, not found, not supported, not permissioned), are no values.
+func decode(from []dcgm.FieldValue_v2) []value {
+	out := make([]value, 0, len(from))
+	for i := range from {
+		f := &from[i]
+		v := value{
+			entity: entity{EntityGroupId: f.EntityGroupId, EntityId: f.EntityID},
+			id:     f.FieldID, whole: f.FieldType == dcgm.DCGM_FT_INT64, at: time.UnixMicro(f.TS),
+		}
+		v.lost = f.Status == dcgm.DCGM_ST_GPU_IS_LOST
+		var ok bool
+		v.number, ok = number(f.FieldType, binary.NativeEndian.Uint64(f.Value[:8]))
+		v.absent = !ok || f.Status != dcgm.DCGM_ST_OK
+		out = append(out, v)
+	}
+	return out
+}
+
+// number returns the number in the eight bytes of a value of a type (DCGM_FT_*), false if it is none, or blank:
+// DCGM_INT64_IS_BLANK and DCGM_FP64_IS_BLANK take all from the blank value on.
+func number(kind uint, bits uint64) (float64, bool) {
+	switch kind {
+	case dcgm.DCGM_FT_INT64:
+		v := int64(bits)
+		return float64(v), v < dcgm.DCGM_FT_INT64_BLANK
+	case dcgm.DCGM_FT_DOUBLE:
+		v := math.Float64frombits(bits)
+		return v, v < dcgm.DCGM_FT_FP64_BLANK && !math.IsInf(v, -1) // false for NaN
+	default:
+		return 0, false
+	}
+}
+
+// text returns a string value, "" for a blank one (DCGM_STR_IS_BLANK: between <<< and >>>).
+func text(v *dcgm.FieldValue_v2) string {
+	if v.Status != dcgm.DCGM_ST_OK || v.StringValue == nil || strings.HasPrefix(*v.StringValue, "<<<") {
+		return ""
+	}
+	return strings.ToValidUTF8(*v.StringValue, "")
+}
+
+// known is the newest value of a field, and when it came.
+type known struct {
+	value
+	came time.Time // by our clock
+}
+
+// integral is the sum over time of a rate, which outlives what the engine knows.
+type integral struct {
+	at  time.Time
+	sum float64
+}
+
+// maxRateGap is the longest time for which a rate says something: the engine refreshes it each second.
+const maxRateGap = 5 * time.Second
+
+// take takes a rate, which is the mean of the time before it: the engine says over which time, and that is the time since
+// the rate before ("averaged over the time interval", DCGM's user guide on profiling).
+func (i *integral) take(rate float64, at time.Time) {
+	if gap := at.Sub(i.at); gap > 0 && gap <= maxRateGap && rate >= 0 {
+		i.sum += rate * gap.Seconds()
+	}
+	i.at = at
+}
+
+// reading makes a reading of a value.
+func (f *field) reading(k known, now time.Time) driver.Reading {
+	scale := f.scale
+	if scale == percent && !k.whole {
+		scale = one // a ratio, as the names of 4.6 have it
+	}
+	return driver.Reading{Quantity: f.quantity, Labels: f.labels, Value: k.number * scale, At: earlier(k.at, now)}
+}
+
+// earlier returns the earlier time: the engine's clock may be ahead of ours, and no reading is of the future.
+func earlier(a, b time.Time) time.Time {
+	if a.After(b) {
+		return b
+	}
+	return a
+}
