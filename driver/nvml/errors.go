@@ -13,9 +13,10 @@ import (
 type callError struct {
 	call   string // the function's name in nvml.h
 	answer nvml.Return
+	text   string // NVML's words for it, which only the library knows
 }
 
-func (e callError) Error() string { return e.call + ": " + e.answer.Error() }
+func (e callError) Error() string { return e.call + ": " + e.text }
 
 // Reason names the error for the label reason.
 func (e callError) Reason() string {
@@ -38,7 +39,7 @@ func failure(call string, answer nvml.Return) error {
 	if answer == nvml.SUCCESS {
 		return nil
 	}
-	return callError{call, answer}
+	return callError{call, answer, answer.Error()}
 }
 
 func answerOf(err error) nvml.Return {

@@ -45,8 +45,8 @@ func queries() []query {
 	}
 }
 
-// optionalFunctions are those that not every driver since 510 has. go-nvml binds functions when they are first called, and
-// one that the library lacks would end the program: so they are looked up before.
+// optionalFunctions are those that not every driver since 510 has. They are looked up once a session, and not called where the
+// library lacks them.
 func optionalFunctions() []string {
 	return []string{
 		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature",

@@ -39,10 +39,11 @@ type opened struct {
 	err     error
 }
 
-// openSession initialises NVML and enumerates the GPUs.
-func openSession(lib nvml.Interface, now time.Time, brief bool) opened {
-	if answer := lib.Init(); answer != nvml.SUCCESS {
-		return opened{err: fmt.Errorf("initialise NVML: %w", failure("nvmlInit_v2", answer))}
+// openSession opens the library, initialises NVML and enumerates the GPUs.
+func openSession(library string, now time.Time, brief bool) opened {
+	lib, err := openLibrary(library)
+	if err != nil {
+		return opened{err: fmt.Errorf("initialise NVML: %w", err)}
 	}
 	s := &session{lib: lib, begun: now, brief: brief, has: map[string]bool{}}
 	for _, symbol := range optionalFunctions() {
@@ -88,7 +89,7 @@ func (s *session) identify(index int) (foundGPU, error) {
 	return f, nil
 }
 
-// close frees what the GPUs hold and shuts NVML down, which closes all of its files.
+// close frees what the GPUs hold, shuts NVML down, which closes all of its files.
 func (s *session) close(gpus []*gpu) error {
 	for _, g := range gpus {
 		g.release()
@@ -96,9 +97,5 @@ func (s *session) close(gpus []*gpu) error {
 	if s.events != nil {
 		_ = s.events.Free() // the shutdown ends what this does not
 	}
-	// Where the driver is gone, or NVML never was initialised, there is nothing to shut down.
-	if answer := s.lib.Shutdown(); answer != nvml.SUCCESS && kindOf(answer) != lost {
-		return failure("nvmlShutdown", answer)
-	}
-	return nil
+	return shutDown(s.lib)
 }

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
@@ -35,7 +33,6 @@ const (
 // goroutine, and its thread, remain until the call returns, and there is one of them a GPU at most.
 type Source struct {
 	config   Config
-	lib      nvml.Interface
 	patience time.Duration
 
 	session *session // nil: NVML is not initialised
@@ -71,7 +68,7 @@ func New(config Config) (*Source, error) {
 	if config.Now == nil {
 		config.Now = time.Now
 	}
-	return &Source{config: config, lib: nvml.New(nvml.WithLibraryPath(config.Library)), patience: patience, xids: xidCounts{}}, nil
+	return &Source{config: config, patience: patience, xids: xidCounts{}}, nil
 }
 
 // Name returns nvml.
@@ -110,8 +107,8 @@ func (s *Source) open(ctx context.Context) error {
 			return s.failed
 		}
 		s.bound = s.boundDevices()
-		lib, brief := s.lib, s.config.Passthrough()
-		s.opening = driver.Go(func() opened { return openSession(lib, now, brief) })
+		library, brief := s.config.Library, s.config.Passthrough()
+		s.opening = driver.Go(func() opened { return openSession(library, now, brief) })
 	}
 	o, done := s.opening.Wait(ctx)
 	if !done {

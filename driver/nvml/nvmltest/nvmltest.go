@@ -20,13 +20,17 @@ import (
 // Machine is a machine with NVIDIA GPUs, as a process sees it through NVML.
 type Machine struct {
 	*State
-	// Library is the path of the double, OldLibrary that of an old driver's, which lacks functions.
-	Library, OldLibrary string
+	// Library is the path of the double, OldLibrary that of an old driver's, which lacks functions, NewLibrary that of the driver
+	// NewVersion, which is the one there is where Init is NVML_ERROR_LIB_RM_VERSION_MISMATCH.
+	Library, OldLibrary, NewLibrary string
 	// Files is the folder of the device files nvidia0, nvidia1 and so on, which are open while NVML is initialised.
 	Files string
 
 	functions doubletest.Functions
 }
+
+// NewVersion is the version of the driver that NewLibrary came with.
+const NewVersion = "590.44.01"
 
 //go:embed double
 var sources embed.FS
@@ -35,7 +39,7 @@ var sources embed.FS
 func New(ctx context.Context, dir string) (*Machine, error) {
 	m := &Machine{
 		Library: filepath.Join(dir, "libnvidia-ml.so.1"), OldLibrary: filepath.Join(dir, "libnvidia-ml-old.so.1"),
-		Files: filepath.Join(dir, "dev"),
+		NewLibrary: filepath.Join(dir, "libnvidia-ml-new.so.1"), Files: filepath.Join(dir, "dev"),
 	}
 	double := doubletest.Double{Sources: sources, Headers: "github.com/NVIDIA/go-nvml/pkg/nvml"}
 	memory, err := doubletest.Map(dir, unsafe.Sizeof(State{}))
@@ -47,7 +51,9 @@ func New(ctx context.Context, dir string) (*Machine, error) {
 		return nil, err
 	}
 	const current = "-DNVML_NO_UNVERSIONED_FUNC_DEFS=1"
-	if err := double.Compile(ctx, dir, map[string][]string{m.Library: {current}, m.OldLibrary: {current, "-DOLD"}}); err != nil {
+	if err := double.Compile(ctx, dir, map[string][]string{
+		m.Library: {current}, m.OldLibrary: {current, "-DOLD"}, m.NewLibrary: {current, "-DDRIVER_VERSION=\"" + NewVersion + "\""},
+	}); err != nil {
 		return nil, err
 	}
 	if err := os.Mkdir(m.Files, 0o755); err != nil {

@@ -1,0 +1,77 @@
+//go:build cgo
+
+/*
+ * go-nvml leaves it to the dynamic linker to bind NVML's functions when they are first called, which is for good: the library
+ * can't be unloaded then, a later version of it never comes to be used, and a function that it lacks ends the process. So
+ * these functions, which take the place of NVML's in this program, look each one up in the library that is open now.
+ *
+ * They hand on six registers and know no types: NVML's functions take pointers, integers, and structs of one pointer, all of
+ * which are passed in registers for integers by the ABIs of the platforms that NVML is for (System V on x86-64, AAPCS64), six
+ * at most. They are hidden, so that no library, such as DCGM's, takes them for its own.
+ */
+#include <dlfcn.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "forward.h"
+
+enum { /* nvmlReturn_t */
+    SUCCESS = 0,
+    UNINITIALIZED = 1,
+    FUNCTION_NOT_FOUND = 13,
+};
+
+typedef uintptr_t (*function)(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t);
+
+static void *library;
+static char library_path[4096];
+static int initialised;
+static int shutdown_answer;
+
+void dra_nvml_close(void) {
+    if (library)
+        dlclose(library);
+    library = NULL;
+}
+
+int dra_nvml_open(const char *path) {
+    if (library && strcmp(path, library_path) != 0)
+        dra_nvml_close();
+    if (!library && strlen(path) < sizeof library_path)
+        library = dlopen(strcpy(library_path, path), RTLD_LAZY | RTLD_LOCAL);
+    return library != NULL;
+}
+
+int dra_nvml_shutdown_answer(void) { return shutdown_answer; }
+
+static function find(const char *name) { return library ? (function)(uintptr_t)dlsym(library, name) : NULL; }
+
+#define HIDDEN __attribute__((visibility("hidden")))
+
+#define FUNCTION(name)                                                                                                 \
+    HIDDEN uintptr_t name(uintptr_t a, uintptr_t b, uintptr_t c, uintptr_t d, uintptr_t e, uintptr_t f) {              \
+        function found = find(#name);                                                                                  \
+        return found ? found(a, b, c, d, e, f) : FUNCTION_NOT_FOUND;                                                   \
+    }
+#include "functions.h"
+
+HIDDEN uintptr_t nvmlInit_v2(void) {
+    function found = find("nvmlInit_v2");
+    int answer = found ? (int)found(0, 0, 0, 0, 0, 0) : FUNCTION_NOT_FOUND;
+    initialised = answer == SUCCESS;
+    return (uintptr_t)answer;
+}
+
+/* nvmlShutdown answers success to go-nvml, which closes the library then and not otherwise. */
+HIDDEN uintptr_t nvmlShutdown(void) {
+    function found = find("nvmlShutdown");
+    shutdown_answer = !initialised ? SUCCESS : found ? (int)found(0, 0, 0, 0, 0, 0) : UNINITIALIZED;
+    initialised = 0;
+    return SUCCESS;
+}
+
+HIDDEN const char *nvmlErrorString(uintptr_t result) {
+    function found = find("nvmlErrorString");
+    return found ? (const char *)found(result, 0, 0, 0, 0, 0) : "NVML's library is not open";
+}

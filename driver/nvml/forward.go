@@ -1,0 +1,44 @@
+//go:build cgo
+
+package nvml
+
+/*
+#cgo LDFLAGS: -ldl
+#include <stdlib.h>
+#include "forward.h"
+*/
+import "C"
+
+import (
+	"unsafe"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+)
+
+// openLibrary opens the library, unless it is open still, and initialises NVML. Where that fails, as it does when the driver
+// is not the one that the library came with, the library is closed: the next time it is whichever is at that path then.
+func openLibrary(path string) (nvml.Interface, error) {
+	name := C.CString(path)
+	defer C.free(unsafe.Pointer(name))
+	lib := nvml.New(nvml.WithLibraryPath(path))
+	if C.dra_nvml_open(name) == 0 {
+		return nil, failure("nvmlInit_v2", nvml.ERROR_LIBRARY_NOT_FOUND)
+	}
+	if answer := lib.Init(); answer != nvml.SUCCESS {
+		err := failure("nvmlInit_v2", answer)
+		_ = shutDown(lib) // nothing is initialised: it makes go-nvml close the library
+		C.dra_nvml_close()
+		return nil, err
+	}
+	return lib, nil
+}
+
+// shutDown shuts NVML down. Where the driver is gone, or NVML is not initialised, there is nothing to shut down.
+func shutDown(lib nvml.Interface) error {
+	_ = lib.Shutdown() // it succeeds always: the true answer comes next
+	answer := nvml.Return(C.dra_nvml_shutdown_answer())
+	if kindOf(answer) == lost {
+		return nil
+	}
+	return failure("nvmlShutdown", answer)
+}

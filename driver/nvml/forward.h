@@ -1,0 +1,10 @@
+/* The library whose functions forward.c calls. One call of these three at a time, and of NVML's none meanwhile. */
+
+/* dra_nvml_open opens the library, unless the one of that path is open, and tells whether it is open. */
+int dra_nvml_open(const char *path);
+
+/* dra_nvml_close closes it. It must not be initialised. */
+void dra_nvml_close(void);
+
+/* dra_nvml_shutdown_answer is the nvmlReturn_t of the last nvmlShutdown, of which go-nvml is told that it succeeded. */
+int dra_nvml_shutdown_answer(void);

@@ -1,0 +1,96 @@
+//go:build cgo
+
+package nvml
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
+)
+
+// A new driver comes with a new library at the old path: that one is used, in the same process, and the old one is gone from it.
+func TestNewLibrary(t *testing.T) {
+	c := newClock()
+	machine.Reset(2)
+	path := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	install := func(library string) {
+		t.Helper()
+		content, err := os.ReadFile(library)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	install(machine.Library)
+	s := newSource(t, c, func(config *Config) { config.Library = path })
+	for range 3 {
+		sample(t, s)
+		c.advance(1)
+	}
+	if !mapped(t, path) {
+		t.Fatal("the library is not mapped: the test shows nothing")
+	}
+	machine.Users, machine.Init = 0, int64(nvml.ERROR_LIB_RM_VERSION_MISMATCH)
+	c.advance(1)
+	if _, err := s.Sample(t.Context()); err == nil {
+		t.Fatal("no error while the library does not fit the driver")
+	}
+	c.advance(retryMost.Seconds())
+	if _, err := s.Sample(t.Context()); err == nil || !strings.Contains(err.Error(), "nvmlInit_v2") {
+		t.Fatalf("while the library does not fit the driver: error %v", err)
+	}
+	if mapped(t, path) {
+		t.Error("the library that does not fit the driver is mapped still")
+	}
+	install(machine.NewLibrary)
+	c.advance(retryMost.Seconds())
+	for _, got := range sample(t, s) {
+		if got.Hardware.DriverVersion != nvmltest.NewVersion || len(got.Readings) == 0 {
+			t.Errorf("%s: driver %s, %d readings", got.Hardware.UUID, got.Hardware.DriverVersion, len(got.Readings))
+		}
+	}
+}
+
+// mapped tells whether a library is in this process.
+func mapped(t *testing.T, path string) bool {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Contains(string(maps), path)
+}
+
+// What this package calls is forwarded, every function of it.
+func TestForwarded(t *testing.T) {
+	forwarded, err := os.ReadFile("functions.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	called, err := os.ReadFile(filepath.Join("nvmltest", "double", "functions.h"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	functions := func(text []byte) (out []string) {
+		for line := range strings.Lines(string(text)) {
+			if name, ok := strings.CutPrefix(line, "FUNCTION("); ok && !strings.HasPrefix(name, "nvmlInit_v2)") && !strings.HasPrefix(name, "nvmlShutdown)") {
+				out = append(out, name)
+			}
+		}
+		return out
+	}
+	if diff := cmp.Diff(functions(called), functions(forwarded)); diff != "" {
+		t.Errorf("functions that are called and those that are forwarded (-called +forwarded):\n%s", diff)
+	}
+}
