@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "forward.h"
@@ -35,11 +36,12 @@ void dra_nvml_close(void) {
     library = NULL;
 }
 
-int dra_nvml_open(const char *path) {
+int dra_nvml_open(char *path) {
     if (library && strcmp(path, library_path) != 0)
         dra_nvml_close();
     if (!library && strlen(path) < sizeof library_path)
         library = dlopen(strcpy(library_path, path), RTLD_LAZY | RTLD_LOCAL);
+    free(path);
     return library != NULL;
 }
 

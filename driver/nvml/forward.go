@@ -4,24 +4,17 @@ package nvml
 
 /*
 #cgo LDFLAGS: -ldl
-#include <stdlib.h>
 #include "forward.h"
 */
 import "C"
 
-import (
-	"unsafe"
-
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-)
+import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
 // openLibrary opens the library, unless it is open still, and initialises NVML. Where that fails, as it does when the driver
 // is not the one that the library came with, the library is closed: the next time it is whichever is at that path then.
 func openLibrary(path string) (nvml.Interface, error) {
-	name := C.CString(path)
-	defer C.free(unsafe.Pointer(name))
 	lib := nvml.New(nvml.WithLibraryPath(path))
-	if C.dra_nvml_open(name) == 0 {
+	if C.dra_nvml_open(C.CString(path)) == 0 {
 		return nil, failure("nvmlInit_v2", nvml.ERROR_LIBRARY_NOT_FOUND)
 	}
 	if answer := lib.Init(); answer != nvml.SUCCESS {

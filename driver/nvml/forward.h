@@ -1,7 +1,8 @@
 /* The library whose functions forward.c calls. One call of these three at a time, and of NVML's none meanwhile. */
 
-/* dra_nvml_open opens the library, unless the one of that path is open, and tells whether it is open. */
-int dra_nvml_open(const char *path);
+/* dra_nvml_open opens the library, unless the one of that path is open, tells whether it is open, and frees the
+ * path. */
+int dra_nvml_open(char *path);
 
 /* dra_nvml_close closes it. It must not be initialised. */
 void dra_nvml_close(void);
