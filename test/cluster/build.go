@@ -16,12 +16,8 @@ import (
 	"time"
 )
 
-const (
-	// Kubernetes is the version of Kubernetes, which kube/go.mod pins too.
-	Kubernetes = "v1.37.0"
-	// OlderKubelet is the version of the kubelet that lags behind, which kubelet136/go.mod pins too.
-	OlderKubelet = "v1.36.3"
-)
+// Kubernetes is the version of Kubernetes, which kube/go.mod pins too.
+const Kubernetes = "v1.37.0"
 
 const (
 	module       = "github.com/dra-exporter/dra-exporter/test/cluster"
@@ -32,22 +28,17 @@ const (
 // some minutes once per version; log says how far it is. The go command runs in the working folder, whose module must be this one or
 // require it.
 func Build(ctx context.Context, log io.Writer) (string, error) {
-	return buildVersion(ctx, log, "kube", Kubernetes)
-}
-
-// buildVersion builds the program of a folder as one of a version of Kubernetes.
-func buildVersion(ctx context.Context, log io.Writer, folder, version string) (string, error) {
 	source, err := goOutput(ctx, "list", "-m", "-f", "{{.Dir}}", module)
 	if err != nil {
 		return "", err
 	}
-	source = filepath.Join(source, folder)
-	program, err := cached(ctx, source, version)
+	source = filepath.Join(source, "kube")
+	program, err := cached(ctx, source)
 	if err != nil {
 		return "", err
 	}
-	return program, buildOnce(program, log, folder+" of Kubernetes "+version, func(output string) error {
-		return buildKube(ctx, source, output, version, log)
+	return program, buildOnce(program, log, "Kubernetes "+Kubernetes, func(output string) error {
+		return buildKube(ctx, source, output, log)
 	})
 }
 
@@ -78,7 +69,7 @@ func buildOnce(path string, log io.Writer, what string, build func(output string
 
 // cached returns the path of the program, whose folder is named after what decides its bytes: the sources, what they require, the
 // version and the compiler.
-func cached(ctx context.Context, source, version string) (string, error) {
+func cached(ctx context.Context, source string) (string, error) {
 	var key bytes.Buffer
 	files, err := filepath.Glob(filepath.Join(source, "*.go"))
 	if err != nil {
@@ -95,7 +86,7 @@ func cached(ctx context.Context, source, version string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	fmt.Fprintln(&key, version, compiler)
+	fmt.Fprintln(&key, Kubernetes, compiler)
 	folder, err := cacheFolder(key.Bytes())
 	return filepath.Join(folder, "kube"), err
 }
@@ -112,10 +103,10 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = file.Close() }, nil
 }
 
-func buildKube(ctx context.Context, source, output, version string, log io.Writer) error {
-	major, minor, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+func buildKube(ctx context.Context, source, output string, log io.Writer) error {
+	major, minor, _ := strings.Cut(strings.TrimPrefix(Kubernetes, "v"), ".")
 	minor, _, _ = strings.Cut(minor, ".")
-	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s", versionStamp, version, major, minor)
+	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s", versionStamp, Kubernetes, major, minor)
 	cmd := goCommand(ctx, "build", "-C", source, "-v", "-trimpath", "-ldflags="+ldflags, "-o", output, ".")
 	cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
 	return follow(cmd, "Kubernetes", log)

@@ -42,7 +42,6 @@ const (
 // Options say how to start a cluster.
 type Options struct {
 	Runtime Runtime   // Fake when empty.
-	Kubelet string    // The version of the kubelet: that of the control plane when empty, or OlderKubelet.
 	Dir     string    // The folder of the cluster's files, which Stop removes; a temporary one when empty.
 	Log     io.Writer // Receives the progress of builds; nothing does when nil.
 
@@ -105,15 +104,6 @@ func (o Options) build(ctx context.Context) (node.Config, error) {
 	var err error
 	if c.Program, err = Build(ctx, o.Log); err != nil {
 		return c, err
-	}
-	switch o.Kubelet {
-	case "", Kubernetes:
-	case OlderKubelet:
-		if c.Kubelet, err = buildVersion(ctx, o.Log, "kubelet136", OlderKubelet); err != nil {
-			return c, err
-		}
-	default:
-		return c, fmt.Errorf("start a cluster: there is no kubelet %q, but %s and %s", o.Kubelet, Kubernetes, OlderKubelet)
 	}
 	c.Self, c.Workload, err = buildOurs(ctx)
 	return c, err
@@ -178,7 +168,7 @@ func (c *Cluster) await() error {
 // it: it is ended by the end of its standard input.
 func (c *Cluster) nodeCommand(ctx context.Context, programs node.Config, persistent bool) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, programs.Self, "node",
-		"-dir="+c.dir.path, "-kube="+c.kube, "-kubelet="+programs.Kubelet, "-containerd="+programs.Containerd, "-workload="+programs.Workload,
+		"-dir="+c.dir.path, "-kube="+c.kube, "-containerd="+programs.Containerd, "-workload="+programs.Workload,
 		"-persistent="+strconv.FormatBool(persistent), "-rootless="+strconv.FormatBool(os.Geteuid() != 0))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd

@@ -1,8 +1,8 @@
 # A real Kubernetes of one node, for tests and for people. The module that builds it has no code of ours but its main program, and
 # takes minutes to compile: it is left to "cluster build", which keeps the result in the user's cache.
 
-code_modules := $(filter-out test/cluster/kube test/cluster/kubelet136,$(code_modules))
-unit_modules := $(filter-out test/cluster/kube test/cluster/kubelet136,$(unit_modules))
+code_modules := $(filter-out test/cluster/kube,$(code_modules))
+unit_modules := $(filter-out test/cluster/kube,$(unit_modules))
 
 cluster := bin/cluster
 .PHONY: cluster-program
@@ -17,8 +17,8 @@ cluster-build: cluster-program
 
 RUNTIME ?= fake
 .PHONY: cluster-up
-cluster-up: $(if $(filter containerd,$(RUNTIME)),deps) cluster-program ## start a real Kubernetes of one node, in seconds once it is built (RUNTIME=containerd: with real containers; KUBELET=v1.36.3: with an older kubelet)
-	@cd test/cluster && '$(CURDIR)/$(cluster)' up -runtime=$(RUNTIME) -kubelet='$(KUBELET)'
+cluster-up: $(if $(filter containerd,$(RUNTIME)),deps) cluster-program ## start a real Kubernetes of one node, in seconds once it is built (RUNTIME=containerd: with real containers)
+	@cd test/cluster && '$(CURDIR)/$(cluster)' up -runtime=$(RUNTIME)
 
 .PHONY: cluster-record
 cluster-record: cluster-program ## save what its kubelet and its API server say: OUT=folder

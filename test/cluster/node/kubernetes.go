@@ -53,26 +53,19 @@ func (n *node) kubernetes() []*component {
 			"--authentication-kubeconfig=" + n.path("kubeconfig"),
 			"--authorization-kubeconfig=" + n.path("kubeconfig"),
 		}},
-		{name: "kubelet", ready: connects(n.path("kubelet", "pod-resources", "kubelet.sock")), args: n.kubelet()},
+		{name: "kubelet", ready: connects(n.path("kubelet", "pod-resources", "kubelet.sock")), args: []string{
+			n.Program, "kubelet",
+			"--config=" + n.path("kubelet.yaml"),
+			"--kubeconfig=" + n.path("kubeconfig"),
+			"--root-dir=" + n.path("kubelet"),
+			"--cert-dir=" + n.path("certs", "kubelet"),
+			"--hostname-override=" + Name,
+			"--node-ip=" + Address,
+		}},
 		{name: "driver", ready: connects(n.path("kubelet", "plugins", gpudriver.Name, "dra.sock")), args: []string{
 			n.Self, "driver", "-dir=" + n.Dir,
 		}},
 	}
-}
-
-func (n *node) kubelet() []string {
-	program := []string{n.Program, "kubelet"}
-	if n.Kubelet != "" {
-		program = []string{n.Kubelet}
-	}
-	return append(program,
-		"--config="+n.path("kubelet.yaml"),
-		"--kubeconfig="+n.path("kubeconfig"),
-		"--root-dir="+n.path("kubelet"),
-		"--cert-dir="+n.path("certs", "kubelet"),
-		"--hostname-override="+Name,
-		"--node-ip="+Address,
-	)
 }
 
 // runtime returns the container runtime.

@@ -55,22 +55,17 @@ func run(ctx context.Context, args []string) error {
 	runtime := flags.String("runtime", string(cluster.Fake), "what runs containers: fake or containerd")
 	if args[0] == "node" || args[0] == "init" {
 		flags.StringVar(&c.Program, "kube", "", "the program of Kubernetes")
-		flags.StringVar(&c.Kubelet, "kubelet", "", "the program of another kubelet")
 		flags.StringVar(&c.Containerd, "containerd", "", "the folder of containerd's programs")
 		flags.StringVar(&c.Workload, "workload", "", "the program of the image")
 		flags.BoolVar(&c.Rootless, "rootless", false, "in a user namespace")
 		flags.BoolVar(&c.Persistent, "persistent", false, "stay when the standard input ends")
-	}
-	var kubelet string
-	if args[0] == "up" {
-		flags.StringVar(&kubelet, "kubelet", "", "the version of the kubelet: "+cluster.Kubernetes+" or "+cluster.OlderKubelet)
 	}
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
 	switch args[0] {
 	case "up":
-		return up(ctx, cluster.Options{Runtime: cluster.Runtime(*runtime), Kubelet: kubelet, Dir: *dir, Log: os.Stderr, Persistent: true})
+		return up(ctx, cluster.Runtime(*runtime), *dir)
 	case "down":
 		return cluster.Down(*dir)
 	case "kubectl":
@@ -93,8 +88,8 @@ func run(ctx context.Context, args []string) error {
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-func up(ctx context.Context, o cluster.Options) error {
-	c, err := cluster.Start(ctx, o)
+func up(ctx context.Context, runtime cluster.Runtime, dir string) error {
+	c, err := cluster.Start(ctx, cluster.Options{Runtime: runtime, Dir: dir, Log: os.Stderr, Persistent: true})
 	if err != nil {
 		return err
 	}
