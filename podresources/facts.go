@@ -26,6 +26,7 @@ type ClaimFacts struct {
 	// Reserved are the UIDs of the pods for which the claim is reserved (status.reservedFor), by their names.
 	Reserved map[string]string
 	Results  []ClaimResult
+	Classic  *Classic // nil: it is not of classic DRA
 }
 
 // ClaimResult is one of status.allocation.devices.results, with what status.devices says of the same device.
@@ -116,10 +117,11 @@ func (f Facts) Apply(allocations []Allocation) []Allocation {
 		return allocations
 	}
 	out := make([]Allocation, 0, len(allocations))
-	health := f.health(allocations)
+	health, classic := f.health(allocations), classicDevices(allocations)
 	for _, a := range allocations {
 		claim := f.Claims[a.Claim]
 		a.Health = health[a.Device]
+		claim.completeClassic(&a, classic[a.Claim] == 1)
 		claim.complete(&a)
 		a.Holders = claim.withUIDs(f.holders(&a, claim.PodClaimName))
 		if len(a.Holders) > 0 {
@@ -167,8 +169,11 @@ func (c *ClaimFacts) withUIDs(holders []Holder) []Holder {
 	return holders
 }
 
-// Covers tells whether the claim lists the device or share of the allocation.
+// Covers tells whether the claim lists the device or share of the allocation, as far as claims of its version do.
 func (c *ClaimFacts) Covers(a *Allocation) bool {
+	if a.Classic() {
+		return c.Classic != nil
+	}
 	return slices.ContainsFunc(c.Results, func(r ClaimResult) bool { return r.Device == a.Device && r.ShareID == a.ShareID })
 }
 

@@ -40,14 +40,15 @@ const (
 	reasonTooLong          = "too_long"
 	reasonTooMany          = "too_many"    // over the bounds of one answer
 	reasonDuplicate        = "duplicate"   // the same device twice in one claim of one container (kubernetes issue 141335)
-	reasonClassicDRA       = "classic_dra" // CDI names only, as kubelets before 1.31 answer
+	reasonClassicDRA       = "classic_dra" // a CDI name of classic DRA that is not VENDOR/CLASS=NAME
 )
 
 // Parse turns an answer of PodResources List into allocations: one for each claim, device and share, with all
 // containers that hold it. They are sorted, and the order of pods, containers and claims in the answer does not matter.
 //
 // A device that a device plugin gave (ContainerResources.devices) is an allocation of its pod: its driver is the name of the
-// resource, its pool is empty, its name is the plugin's ID.
+// resource, its pool is empty, its name is the plugin's ID. Kubelets 1.27 to 1.30 tell of claims by CDI names alone: see
+// [Allocation.Classic].
 //
 // A pod, container, claim, device or CDI name that is not usable is left out, and is counted once under the
 // reason; the rejections are sorted by reason. Names are only bounded and checked for UTF-8, for what else they may hold
@@ -149,8 +150,12 @@ func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 	}
 	p.entries++
 	p.scratch = append(p.scratch[:0], entry.ClaimResources...)
-	rows := sortInPlace(p.scratch, compareRows)
+	rows, class := sortInPlace(p.scratch, compareRows), className(entry)
 	for i, row := range rows {
+		if isClassic(row) {
+			p.classic(holder, claim, class, row)
+			continue
+		}
 		if reason := checkRow(row); reason != "" {
 			p.reject(reason)
 			continue
@@ -165,16 +170,17 @@ func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 	}
 }
 
-// row adds one device of one claim of one container.
-func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) {
+// row adds one device of one claim of one container, and returns its allocation; nil: it is not usable. Only until the next call
+// is it valid.
+func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) *Allocation {
 	i, known := p.rows[key]
 	switch {
 	case known && p.lastEntry[i] == p.entries:
 		p.reject(reasonDuplicate)
-		return
+		return nil
 	case p.holders == maxHolders, !known && len(p.allocations) == maxAllocations:
 		p.reject(reasonTooMany)
-		return
+		return nil
 	case !known:
 		i = len(p.allocations)
 		p.rows[key] = i
@@ -188,6 +194,7 @@ func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) {
 		p.holders++
 	}
 	p.setCDI(a, cdi)
+	return a
 }
 
 // setCDI gives an allocation its CDI names. All containers that hold it show the same; should they not, the choice does
@@ -227,11 +234,13 @@ func ownCDI(before, shown []*v1.CDIDevice) []*v1.CDIDevice {
 	return shown[len(before):]
 }
 
+// isClassic tells whether a row has CDI names only, as kubelets before 1.31 answer.
+func isClassic(row *v1.ClaimResource) bool {
+	return row.GetDriverName() == "" && row.GetPoolName() == "" && row.GetDeviceName() == "" && len(row.GetCdiDevices()) > 0
+}
+
 // checkRow returns why a device can not be used, or "".
 func checkRow(row *v1.ClaimResource) string {
-	if row.GetDriverName() == "" && row.GetPoolName() == "" && row.GetDeviceName() == "" && len(row.GetCdiDevices()) > 0 {
-		return reasonClassicDRA
-	}
 	if reason := cmp.Or(
 		checkName(row.GetDriverName(), maxDriverName, reasonMissingDriver),
 		checkName(row.GetPoolName(), maxName, reasonMissingPool),

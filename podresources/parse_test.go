@@ -182,7 +182,7 @@ func TestParse(t *testing.T) {
 						test.Device("gpu.example.com", "", "gpu-7", "example.com/gpu=7"),
 						test.Device("gpu.example.com", "node", ""),
 						test.Share("gpu.example.com", "node", "gpu-7", "\xff"),
-						test.Device("", "", "", "example.com/gpu=7"),
+						test.Device("", "", "", "no CDI name"),
 						test.Device("gpu.example.com", "node", "gpu-0", "", "example.com/gpu=0"),
 					),
 					&v1.DynamicResource{ClaimNamespace: "ns", ClaimName: "nil", ClaimResources: []*v1.ClaimResource{nil}},
@@ -352,6 +352,7 @@ func FuzzParse(f *testing.F) {
 		test.Pod("ns", "a", test.Container("", test.Claim("", "", test.Device("", "", "", "x")))),
 		test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim", gpu(0), gpu(1), gpu(0)))),
 		test.Pod("ns", "a", test.WithDevices(test.Container("main"), "nvidia.com/gpu", "GPU-1", "", "GPU-1")),
+		test.Pod("ns", "a", test.Container("main", test.Classic("ns", "claim", "class", "k8s.d.example.com/claim=x", "y", ""))),
 	} {
 		wire, err := proto.Marshal(answerOf(seed))
 		if err != nil {
@@ -369,7 +370,7 @@ func FuzzParse(f *testing.F) {
 			t.Error("not sorted")
 		}
 		for i, a := range allocations {
-			if len(a.Holders) == 0 || a.Device.Driver == "" || a.Device.Device == "" || a.Claim.Namespace == "" || (a.Device.Pool == "") != a.ByPlugin() {
+			if len(a.Holders) == 0 || a.Device.Driver == "" || a.Device.Device == "" || a.Claim.Namespace == "" || (a.Device.Pool == "") != (a.ByPlugin() || a.Classic()) {
 				t.Errorf("not whole: %+v", a)
 			}
 			if i > 0 && a.Compare(allocations[i-1]) == 0 {

@@ -49,7 +49,7 @@ type CDI struct {
 	sysfs string
 	now   func() time.Time
 
-	devices atomic.Pointer[map[string]driver.Hardware] // by qualified name
+	devices atomic.Pointer[map[string]specDevice] // by qualified name
 
 	mu         sync.Mutex // guards what follows, and reading
 	loaded     time.Time  // when the folders were last read; zero: never
@@ -81,7 +81,7 @@ func NewCDI(dirs []string, sysfs string) *CDI {
 	for _, dir := range dirs {
 		c.dirs = append(c.dirs, filepath.Clean(dir))
 	}
-	c.devices.Store(&map[string]driver.Hardware{})
+	c.devices.Store(&map[string]specDevice{})
 	return c
 }
 
@@ -103,10 +103,11 @@ func (c *CDI) Lookup(names []string) (driver.Hardware, bool) {
 	var h driver.Hardware
 	var uuids, addresses, netDevs, rdmaDevs []string
 	for _, name := range names {
-		d, ok := devices[name]
+		listed, ok := devices[name]
 		if !ok {
 			continue
 		}
+		d := listed.hw
 		h.Kind = max(h.Kind, d.Kind)
 		uuids, addresses = append(uuids, d.UUID), append(addresses, d.PCI)
 		netDevs, rdmaDevs = append(netDevs, d.NetDev), append(rdmaDevs, d.RDMADev)
@@ -117,6 +118,17 @@ func (c *CDI) Lookup(names []string) (driver.Hardware, bool) {
 	h.DeviceNodes = slices.Compact(h.DeviceNodes)
 	found := h.Kind != driver.KindDevice || len(h.DeviceNodes) > 0 || h.UUID+h.PCI+h.NetDev+h.RDMADev != ""
 	return h, found
+}
+
+// ClaimUID returns the UID of the claim for which a spec was written, as it tells the container, "" where it does not: drivers of
+// classic DRA do so in $DRA_CLAIM_UID (Spiderpool, pkg/dra).
+func (c *CDI) ClaimUID(names []string) string {
+	devices := *c.devices.Load()
+	var uids []string
+	for _, name := range names {
+		uids = append(uids, devices[name].claimUID)
+	}
+	return only(uids)
 }
 
 // change is a spec file that was written or removed.
@@ -161,7 +173,7 @@ func (c *CDI) refresh() []change {
 }
 
 // reallyGone returns the changes less the names that are still there.
-func reallyGone(changes []change, devices map[string]driver.Hardware) []change {
+func reallyGone(changes []change, devices map[string]specDevice) []change {
 	var out []change
 	for _, c := range changes {
 		c.names = slices.DeleteFunc(c.names, func(name string) bool { _, ok := devices[name]; return ok })
@@ -330,8 +342,8 @@ func (c *CDI) read(path string, info os.FileInfo) (data []byte, devices []specDe
 }
 
 // index returns the devices by name. A later folder wins; a name that one folder defines twice is nobody's.
-func (c *CDI) index() map[string]driver.Hardware {
-	devices := map[string]driver.Hardware{}
+func (c *CDI) index() map[string]specDevice {
+	devices := map[string]specDevice{}
 	folder := map[string]int{}
 	conflicts := map[string]bool{}
 	for i := range c.dirs {
@@ -340,7 +352,7 @@ func (c *CDI) index() map[string]driver.Hardware {
 				if at, ok := folder[d.name]; ok && at == i {
 					conflicts[d.name] = true
 				}
-				devices[d.name], folder[d.name] = d.hw, i
+				devices[d.name], folder[d.name] = d, i
 			}
 		}
 	}

@@ -31,8 +31,9 @@ var (
 
 // specDevice is a device of a CDI spec.
 type specDevice struct {
-	name string // qualified: vendor/class=name
-	hw   driver.Hardware
+	name     string // qualified: vendor/class=name
+	hw       driver.Hardware
+	claimUID string // of the claim for which it was written; empty: it does not say
 }
 
 // parseSpec returns the devices of a CDI spec, YAML or JSON, each with what its own container edits say of it. The
@@ -64,9 +65,19 @@ func parseSpec(data []byte) (devices []specDevice, malformed int, err error) {
 			malformed++
 			continue
 		}
-		devices = append(devices, specDevice{parser.QualifiedName(vendor, class, d.Name), hardwareOf(d)})
+		devices = append(devices, specDevice{parser.QualifiedName(vendor, class, d.Name), hardwareOf(d), claimUIDIn(d.ContainerEdits.Env)})
 	}
 	return devices, malformed, nil
+}
+
+// claimUIDIn returns the UID in the variable that tells a container of its claim.
+func claimUIDIn(env []string) string {
+	for _, e := range env {
+		if uid, ok := strings.CutPrefix(e, "DRA_CLAIM_UID="); ok && manifest.ValidName(uid) {
+			return uid
+		}
+	}
+	return ""
 }
 
 // hardwareOf returns what a device's edits, and its name where that is a UUID or a PCI address, tell.

@@ -52,11 +52,15 @@ type Slice struct{ spec slice }
 func DecodeSlice(raw json.RawMessage) (Slice, bool) {
 	var object struct {
 		Spec slice `json:"spec"`
+		classicSlice
 	}
 	if json.Unmarshal(raw, &object) != nil {
 		return Slice{}, false
 	}
 	s := object.Spec
+	if object.DriverName != "" {
+		s = object.classicSlice.slice()
+	}
 	return Slice{s}, manifest.ValidName(s.Driver) && manifest.ValidName(s.Pool.Name)
 }
 

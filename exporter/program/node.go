@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -183,10 +184,31 @@ func (n *node) Describe(allocations []podresources.Allocation) ([]podresources.A
 	n.rejected = nil
 	n.metrics.RejectTotal("cdi", totals(n.cdi.Rejected()))
 	now := time.Now()
+	allocations = n.apply(n.withClaimUIDs(allocations))
 	all := n.withCDI(allocations, n.withoutDrivers(n.slices()), now)
-	allocations, all = n.plugin.identify(n.apply(allocations), all, now)
+	allocations, all = n.plugin.identify(allocations, all, now)
 	n.passthrough.Store(hasPassthrough(all))
 	return allocations, all, rejected
+}
+
+// withClaimUIDs returns the allocations with the UIDs of claims of classic DRA that CDI specs alone tell. The argument is not
+// changed.
+func (n *node) withClaimUIDs(allocations []podresources.Allocation) []podresources.Allocation {
+	shared := true
+	for i := range allocations {
+		if a := &allocations[i]; !a.Classic() || a.ClaimUID != "" {
+			continue
+		}
+		uid := n.cdi.ClaimUID(allocations[i].CDI)
+		if uid == "" {
+			continue
+		}
+		if shared {
+			allocations, shared = slices.Clone(allocations), false
+		}
+		allocations[i].ClaimUID = uid
+	}
+	return allocations
 }
 
 // withoutDrivers returns the inventory with a mark on the devices whose driver is gone from the node.

@@ -44,7 +44,7 @@ const (
 )
 
 // ParseClaims returns what the ResourceClaims of a file say, the file being what `kubectl get resourceclaims -A -o yaml`
-// (or json) prints: a List, single objects, several documents, of resource.k8s.io/v1, v1beta2, v1beta1 or v1alpha3. Objects of
+// (or json) prints: a List, single objects, several documents, of resource.k8s.io/v1, v1beta2, v1beta1, v1alpha3 or v1alpha2. Objects of
 // other kinds are passed over. A claim that has not been allocated has no results.
 //
 // What is wrong with a claim, or with a part of it, costs just that and is counted by reason. A file that can not be
@@ -75,7 +75,8 @@ func ParseClaims(data []byte) (map[podresources.Claim]podresources.ClaimFacts, [
 	return facts, rejected.rejections(), nil
 }
 
-// claimObject is the part of a ResourceClaim that is used, in the JSON form that v1, v1beta2, v1beta1 and v1alpha3 share.
+// claimObject is the part of a ResourceClaim that is used, in the JSON form that v1, v1beta2, v1beta1 and v1alpha3 share, and what
+// v1alpha2 has in its place.
 type claimObject struct {
 	Metadata struct {
 		Name        string            `json:"name"`
@@ -85,13 +86,16 @@ type claimObject struct {
 		Annotations map[string]string `json:"annotations"`
 	} `json:"metadata"`
 	Spec struct {
-		Devices struct {
+		ResourceClassName string `json:"resourceClassName"` // v1alpha2
+		Devices           struct {
 			Requests []json.RawMessage `json:"requests"`
 		} `json:"devices"`
 	} `json:"spec"`
 	Status struct {
+		DriverName string `json:"driverName"` // v1alpha2
 		Allocation *struct {
-			AllocationTimestamp json.RawMessage `json:"allocationTimestamp"`
+			ResourceHandles     []json.RawMessage `json:"resourceHandles"` // v1alpha2
+			AllocationTimestamp json.RawMessage   `json:"allocationTimestamp"`
 			Devices             struct {
 				Results []json.RawMessage `json:"results"`
 			} `json:"devices"`
@@ -148,7 +152,10 @@ func parseClaim(raw json.RawMessage, labels []podresources.Chosen, rejected tall
 	if name := meta.Annotations[podClaimAnnotation]; manifest.ValidName(name) {
 		facts.PodClaimName = name
 	}
-	if allocation := object.Status.Allocation; allocation != nil {
+	facts.Classic = object.classic()
+	if allocation := object.Status.Allocation; allocation != nil && facts.Classic != nil {
+		facts.Results = parseHandles(allocation.ResourceHandles, facts.Classic, rejected)
+	} else if allocation != nil {
 		facts.AllocatedAt = parseTime(allocation.AllocationTimestamp, rejected)
 		classes := deviceClasses(object.Spec.Devices.Requests, rejected)
 		facts.Results = parseResults(allocation.Devices.Results, classes, rejected)

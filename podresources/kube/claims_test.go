@@ -222,7 +222,7 @@ func TestParseClaims(t *testing.T) {
 func TestParseClaimsErrors(t *testing.T) {
 	good := claimOf("c", exact, stamp, device)
 	for name, tc := range map[string]struct{ data, want string }{
-		"version": {good + "\n---\n" + strings.Replace(good, "/v1", "/v1alpha2", 1), "parse resource claims: document 2 (from line 3): ResourceClaim"},
+		"version": {good + "\n---\n" + strings.Replace(good, "/v1", "/v1alpha1", 1), "parse resource claims: document 2 (from line 3): ResourceClaim"},
 		"syntax":  {"a: [", "parse resource claims: document 1 (from line 1): read YAML"},
 	} {
 		if got, _, err := ParseClaims([]byte(tc.data)); err == nil || got != nil || !strings.HasPrefix(err.Error(), tc.want) {

@@ -31,9 +31,9 @@ const (
 // feed follows the objects of one list: it gets them all, and then what changes, for ever. What fails is tried again
 // after a growing delay, and what was known before stays known meanwhile.
 type feed struct {
-	api    API
-	path   func(ctx context.Context) (string, error)
-	query  url.Values // which objects
+	api API
+	// path returns where the objects are, and query which of them.
+	path   func(ctx context.Context) (path string, query url.Values, err error)
 	jitter func() float64
 	// replace takes all objects, and update one that is new, has changed, or, gone, is no more.
 	replace func(objects []json.RawMessage)
@@ -114,11 +114,11 @@ func (f *feed) page(ctx context.Context, token string) (page, error) {
 
 // get opens the feed's path with its query and more.
 func (f *feed) get(ctx context.Context, query url.Values) (io.ReadCloser, error) {
-	path, err := f.path(ctx)
+	path, selected, err := f.path(ctx)
 	if err != nil {
 		return nil, err
 	}
-	maps.Copy(query, f.query)
+	maps.Copy(query, selected)
 	body, err := f.api.Get(ctx, path, query)
 	if isPathMissing(err) {
 		f.lost()

@@ -329,7 +329,7 @@ func (s *claimSet) fetch(ctx context.Context, claim podresources.Claim) error {
 }
 
 func (s *claimSet) get(ctx context.Context, claim podresources.Claim) (json.RawMessage, error) {
-	path, err := s.versions.path(ctx, "namespaces/"+url.PathEscape(claim.Namespace)+"/resourceclaims/"+url.PathEscape(claim.Name))
+	path, _, err := s.versions.path(ctx, "namespaces/"+url.PathEscape(claim.Namespace)+"/resourceclaims/"+url.PathEscape(claim.Name))
 	if err != nil {
 		return nil, err
 	}

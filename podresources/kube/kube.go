@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/url"
 	"sync"
 	"time"
 
@@ -175,9 +176,11 @@ func (n *Node) newFeed() *feed {
 
 func (n *Node) sliceFeed(half int) *feed {
 	f := n.newFeed()
-	f.path = func(ctx context.Context) (string, error) { return n.versions.path(ctx, "resourceslices") }
+	f.path = func(ctx context.Context) (string, url.Values, error) {
+		path, version, err := n.versions.path(ctx, "resourceslices")
+		return path, sliceQuery(half, n.config.Name, version), err
+	}
 	f.lost = n.versions.forget
-	f.query = sliceQuery(half, n.config.Name)
 	f.replace = func(objects []json.RawMessage) { n.slices.replace(half, objects) }
 	f.update = func(object json.RawMessage, gone bool) { n.slices.update(half, object, gone) }
 	return f
@@ -186,8 +189,7 @@ func (n *Node) sliceFeed(half int) *feed {
 func (n *Node) podFeed() *feed {
 	pods := &podFeed{pods: n.config.Pods, selection: &n.config.Selection, rejected: n.rejectPod}
 	f := n.newFeed()
-	f.path = func(context.Context) (string, error) { return podsPath, nil }
-	f.query = podQuery(n.config.Name)
+	f.path = func(context.Context) (string, url.Values, error) { return podsPath, podQuery(n.config.Name), nil }
 	f.replace, f.update = pods.replace, pods.update
 	f.report = n.reporter(SourcePods)
 	return f

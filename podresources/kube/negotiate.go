@@ -13,7 +13,12 @@ const resourceGroup = "/apis/resource.k8s.io"
 
 // resourceVersions are the versions of resource.k8s.io that are understood, best first (KUBELET's "Stages": v1 since
 // Kubernetes 1.34, v1beta2 1.33, v1beta1 1.32, v1alpha3 1.31; later ones serve other things under that name, beside v1beta1).
-func resourceVersions() []string { return []string{"v1", "v1beta2", "v1beta1", "v1alpha3"} }
+func resourceVersions() []string {
+	return []string{"v1", "v1beta2", "v1beta1", "v1alpha3", classicVersion}
+}
+
+// classicVersion is that of classic DRA, of Kubernetes 1.26 to 1.30. ResourceSlices are there in 1.30 alone.
+const classicVersion = "v1alpha2"
 
 const (
 	// renegotiate is how long a version is used before it is asked again which there are: an upgrade may bring a better
@@ -42,16 +47,15 @@ func newNegotiator(api API, now func() time.Time) *negotiator {
 	return n
 }
 
-// path returns where the resource (resourceslices, or namespaces/NS/resourceclaims/NAME) is.
-func (n *negotiator) path(ctx context.Context, resource string) (string, error) {
+// path returns where the resource (resourceslices, or namespaces/NS/resourceclaims/NAME) is, and in which version.
+func (n *negotiator) path(ctx context.Context, resource string) (path, version string, err error) {
 	version, fresh := n.known()
 	if !fresh {
-		var err error
 		if version, err = n.renew(ctx); err != nil {
-			return "", err
+			return "", "", err
 		}
 	}
-	return resourceGroup + "/" + version + "/" + resource, nil
+	return resourceGroup + "/" + version + "/" + resource, version, nil
 }
 
 // renew asks which version to use. Where that can not be told, the one that was used before is.

@@ -37,12 +37,16 @@ const (
 	nodelessSlices
 )
 
-// sliceQuery selects the slices of a half; the API server keeps an index of spec.nodeName.
-func sliceQuery(half int, node string) url.Values {
+// sliceQuery selects the slices of a half; the API server keeps an index of spec.nodeName. In v1alpha2 slices have no spec.
+func sliceQuery(half int, node, version string) url.Values {
 	if half == nodelessSlices {
 		node = ""
 	}
-	return url.Values{"fieldSelector": {"spec.nodeName=" + node}}
+	field := "spec.nodeName="
+	if version == classicVersion {
+		field = "nodeName="
+	}
+	return url.Values{"fieldSelector": {field + node}}
 }
 
 // replace makes a half consist of these slices.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
@@ -49,6 +50,16 @@ func Share(driver, pool, device, shareID string, cdi ...string) *v1.ClaimResourc
 	resource := Device(driver, pool, device, cdi...)
 	resource.ShareId = proto.String(shareID)
 	return resource
+}
+
+// Classic is a claim of classic DRA as kubelets 1.27 to 1.30 show it: with the name of its resource class in a field that the
+// present proto does not have any more, and CDI names for devices.
+func Classic(namespace, name, class string, cdi ...string) *v1.DynamicResource {
+	const classNameField = 1 // k8s.io/kubelet v0.30 pkg/apis/podresources/v1/api.proto
+	claim := &v1.DynamicResource{ClaimNamespace: namespace, ClaimName: name, ClaimResources: []*v1.ClaimResource{Device("", "", "", cdi...)}}
+	unknown := protowire.AppendTag(nil, classNameField, protowire.BytesType)
+	claim.ProtoReflect().SetUnknown(protowire.AppendString(unknown, class))
+	return claim
 }
 
 // WithDevices adds to a container what a device plugin gave to it: each device in an entry of its own, as the kubelet

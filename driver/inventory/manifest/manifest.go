@@ -37,7 +37,7 @@ type Object struct {
 }
 
 // Objects returns the objects of one kind of resource.k8s.io in the order of the file, whatever version (v1,
-// v1beta2, v1beta1, v1alpha3) each of them has; objects of other kinds are passed over. Items of a list that are no objects
+// v1beta2, v1beta1, v1alpha3, v1alpha2) each of them has; objects of other kinds are passed over. Items of a list that are no objects
 // cost themselves alone: malformed is their number.
 //
 // It fails, and names the document, when the file can not be read as YAML or JSON, when a document is no Kubernetes
@@ -101,8 +101,8 @@ func (f *finder) visit(raw json.RawMessage, h header, item *int, depth int) erro
 	if h.Kind != f.kind || apiGroup != group {
 		return nil
 	}
-	if !slices.Contains([]string{"v1", "v1beta2", "v1beta1", "v1alpha3"}, version) {
-		return fmt.Errorf("%s of item %d has the unknown apiVersion %.64q (known: v1, v1beta2, v1beta1, v1alpha3 of %s)",
+	if !slices.Contains([]string{"v1", "v1beta2", "v1beta1", "v1alpha3", "v1alpha2"}, version) {
+		return fmt.Errorf("%s of item %d has the unknown apiVersion %.64q (known: v1, v1beta2, v1beta1, v1alpha3, v1alpha2 of %s)",
 			h.Kind, *item, h.APIVersion, group)
 	}
 	f.objects = append(f.objects, Object{Document: f.document, Item: *item, Raw: raw})

@@ -64,7 +64,7 @@ func TestObjectsErrors(t *testing.T) {
 		"scalar":          {"hello", "document 1 (from line 1): not a Kubernetes object"},
 		"no kind":         {"apiVersion: v1\n", "document 1 (from line 1): not a Kubernetes object"},
 		"array":           {"[1]", "document 1 (from line 1): not a Kubernetes object"},
-		"unknown version": {good + "---\n" + strings.Replace(good, "/v1", "/v1alpha2", 1), `document 2 (from line 3): ResourceSlice of item 0 has the unknown apiVersion "resource.k8s.io/v1alpha2"`},
+		"unknown version": {good + "---\n" + strings.Replace(good, "/v1", "/v1alpha1", 1), `document 2 (from line 3): ResourceSlice of item 0 has the unknown apiVersion "resource.k8s.io/v1alpha1"`},
 		"version in list": {"apiVersion: v1\nkind: List\nitems:\n- apiVersion: resource.k8s.io/v2\n  kind: ResourceSlice\n", `document 1 (from line 1): ResourceSlice of item 1 has the unknown apiVersion "resource.k8s.io/v2"`},
 		"alias":           {"a: &x 1\nb: *x\n", "line 2: YAML aliases are not accepted"},
 		"alias as key":    {"a: &x 1\n*x : 2\n", "line 2: YAML aliases are not accepted"},

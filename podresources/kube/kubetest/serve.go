@@ -27,7 +27,11 @@ func (s *Server) parse(r *http.Request) (request, bool) {
 	q := r.URL.Query()
 	seconds, _ := strconv.Atoi(q.Get("timeoutSeconds"))
 	out := request{watch: q.Get("watch") == "true", from: q.Get("resourceVersion"), timeout: time.Duration(seconds) * time.Second}
-	if node, ok := strings.CutPrefix(q.Get("fieldSelector"), "spec.nodeName="); ok {
+	field := "spec.nodeName="
+	if strings.HasPrefix(r.URL.Path, "/apis/resource.k8s.io/v1alpha2/") {
+		field = "nodeName=" // it has no spec; the real server refuses the other
+	}
+	if node, ok := strings.CutPrefix(q.Get("fieldSelector"), field); ok {
 		out.node = &node
 	}
 	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")

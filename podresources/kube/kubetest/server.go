@@ -168,7 +168,10 @@ func (s *Server) Put(resource string, raw []byte) {
 	name, _ := metadata["name"].(string)
 	namespace, _ := metadata["namespace"].(string)
 	spec, _ := content["spec"].(map[string]any)
-	node, _ := spec["nodeName"].(string)
+	node, ok := spec["nodeName"].(string)
+	if !ok {
+		node, _ = content["nodeName"].(string) // a slice of v1alpha2
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,0 +1,78 @@
+package inventory
+
+import (
+	"encoding/json"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// classicSlice is a ResourceSlice of v1alpha2 (Kubernetes 1.30; k8s.io/api v0.30 resource/v1alpha2/types.go): it has no spec and no
+// pools, and names instances of one node.
+type classicSlice struct {
+	NodeName       string `json:"nodeName"`
+	DriverName     string `json:"driverName"`
+	NamedResources *struct {
+		Instances []json.RawMessage `json:"instances"`
+	} `json:"namedResources"`
+}
+
+// slice returns the slice as later versions write it. The node is its pool, of which the slices are never known to be all.
+func (c *classicSlice) slice() slice {
+	s := slice{Driver: c.DriverName, placement: placement{NodeName: c.NodeName}}
+	s.Pool.Name = c.NodeName
+	if c.NamedResources == nil {
+		return s
+	}
+	for _, raw := range c.NamedResources.Instances {
+		s.Devices = append(s.Devices, modernInstance(raw))
+	}
+	return s
+}
+
+// modernInstance returns an instance as a device of later versions; what is malformed stays as it is, and is found out there.
+func modernInstance(raw json.RawMessage) json.RawMessage {
+	var instance struct {
+		Name       string `json:"name"`
+		Attributes []struct {
+			Name     string             `json:"name"`
+			Quantity *resource.Quantity `json:"quantity"`
+			Bool     *bool              `json:"bool"`
+			Int      *int64             `json:"int"`
+			Ints     *struct {
+				Ints []int64 `json:"ints"`
+			} `json:"intSlice"`
+			String  *string `json:"string"`
+			Strings *struct {
+				Strings []string `json:"strings"`
+			} `json:"stringSlice"`
+			Version *string `json:"version"`
+		} `json:"attributes"`
+	}
+	if json.Unmarshal(raw, &instance) != nil || len(instance.Attributes) > maxAttributes {
+		return raw
+	}
+	attributes, capacity := map[string]any{}, map[string]any{}
+	for _, a := range instance.Attributes {
+		switch {
+		case a.Quantity != nil:
+			capacity[a.Name] = map[string]any{"value": a.Quantity}
+		case a.Bool != nil:
+			attributes[a.Name] = map[string]any{"bool": a.Bool}
+		case a.Int != nil:
+			attributes[a.Name] = map[string]any{"int": a.Int}
+		case a.Ints != nil:
+			attributes[a.Name] = map[string]any{"ints": a.Ints.Ints}
+		case a.String != nil:
+			attributes[a.Name] = map[string]any{"string": a.String}
+		case a.Strings != nil:
+			attributes[a.Name] = map[string]any{"strings": a.Strings.Strings}
+		case a.Version != nil:
+			attributes[a.Name] = map[string]any{"version": a.Version}
+		}
+	}
+	out, err := json.Marshal(map[string]any{"name": instance.Name, "attributes": attributes, "capacity": capacity})
+	if err != nil {
+		return raw
+	}
+	return out
+}

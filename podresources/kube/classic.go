@@ -1,0 +1,82 @@
+package kube
+
+import (
+	"encoding/json"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// classic returns what a claim of v1alpha2 says of itself; nil for others. The API server refuses a claim of v1alpha2 without a
+// class.
+func (o *claimObject) classic() *podresources.Classic {
+	class := o.Spec.ResourceClassName
+	if !manifest.ValidName(class) {
+		return nil
+	}
+	c := &podresources.Classic{Class: class}
+	if manifest.ValidName(o.Status.DriverName) {
+		c.Driver = o.Status.DriverName
+	}
+	return c
+}
+
+// handle is one of v1alpha2's status.allocation.resourceHandles.
+type handle struct {
+	DriverName     string `json:"driverName"`
+	StructuredData *struct {
+		NodeName string `json:"nodeName"`
+		Results  []struct {
+			NamedResources *struct {
+				Name string `json:"name"`
+			} `json:"namedResources"`
+		} `json:"results"`
+	} `json:"structuredData"`
+}
+
+// parseHandles returns the devices that a claim of v1alpha2 was given of slices, where its driver publishes any (KEP-4381, Kubernetes
+// 1.30). Of what several drivers allocated no driver is that of the claim.
+func parseHandles(raw []json.RawMessage, claim *podresources.Classic, rejected tally) []podresources.ClaimResult {
+	if surplus := len(raw) - maxResults; surplus > 0 {
+		rejected.add(ReasonTooManyResults, surplus)
+		raw = raw[:maxResults]
+	}
+	var out []podresources.ClaimResult
+	drivers := map[string]bool{}
+	for _, raw := range raw {
+		var h handle
+		if json.Unmarshal(raw, &h) != nil || !optional(h.DriverName) {
+			rejected.add(ReasonMalformedResult, 1)
+			continue
+		}
+		if h.DriverName == "" {
+			h.DriverName = claim.Driver
+		}
+		drivers[h.DriverName] = true
+		if h.StructuredData == nil {
+			continue
+		}
+		for _, r := range h.StructuredData.Results {
+			if r.NamedResources == nil || len(out) == maxResults {
+				continue
+			}
+			id := driver.ID{Driver: h.DriverName, Pool: h.StructuredData.NodeName, Device: r.NamedResources.Name}
+			if !manifest.ValidName(id.Driver) || !manifest.ValidName(id.Pool) || !manifest.ValidName(id.Device) {
+				rejected.add(ReasonMalformedResult, 1)
+				continue
+			}
+			out = append(out, podresources.ClaimResult{Device: id, DeviceClass: claim.Class})
+		}
+	}
+	switch len(drivers) {
+	case 0:
+	case 1:
+		for name := range drivers {
+			claim.Driver = name
+		}
+	default:
+		claim.Driver = ""
+	}
+	return out
+}

@@ -1,0 +1,51 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+// A node of Kubernetes 1.27 to 1.30 with Spiderpool: the kubelet names a CDI device and a class alone. Its CDI spec, and the claim of
+// v1alpha2 where it is served, tell the rest.
+func TestClassic(t *testing.T) {
+	t.Parallel()
+	const (
+		uid    = "1e15705a-62fe-4694-8535-93a5f0ccf996"
+		driver = "netresources.spidernet.io"
+	)
+	for name, tc := range map[string]struct{ cdi, want string }{
+		"UID in the name": {uid, driver},
+		"UID in the spec": {"nic-0", "real.spidernet.io"}, // and the driver by the claim
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t)
+			n.write("cdi/nic.json", strings.NewReplacer("NAME", tc.cdi, "VALUE", uid).Replace(`{"cdiVersion":"0.6.0","kind":"k8s.netresources.spidernet.io/claim","devices":[
+				{"name":"NAME","containerEdits":{"env":["DRA_CLAIM_UID=VALUE"]}}]}`))
+			n.setPods(podresourcestest.Pod("ns", "pod", podresourcestest.Container("main",
+				podresourcestest.Classic("ns", "nic", "spider", "k8s.netresources.spidernet.io/claim="+tc.cdi))))
+			more := flags{}
+			if tc.want != driver {
+				server, err := kubetest.New()
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(server.Close)
+				server.Serve("v1alpha2")
+				server.Put(kubetest.Claims, []byte(`{"apiVersion":"resource.k8s.io/v1alpha2","kind":"ResourceClaim","metadata":{"name":"nic","namespace":"ns"},
+					"spec":{"resourceClassName":"spider"},"status":{"driverName":"real.spidernet.io","allocation":{"resourceHandles":[{"driverName":"real.spidernet.io"}]}}}`))
+				more = flags{"kube": "auto", "kubeconfig": n.write("kubeconfig", string(server.Kubeconfig()))}
+			}
+			p := start(t, n.flags(more))
+			p.eventually("known", func() bool {
+				m := p.scrape()
+				return m.is(1, "dra_claim_info", "resourceclaim_name", "nic", "uid", uid) &&
+					m.is(1, "dra_claim_device_info", "driver", tc.want, "pool", "", "device", tc.cdi, "device_class", "spider") &&
+					m.is(1, "dra_pod_claim_info", "pod", "pod", "resourceclaim_name", "nic", "driver", tc.want)
+			})
+		})
+	}
+}
