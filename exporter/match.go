@@ -136,8 +136,8 @@ func fitting(devices []JoinedDevice, sample *driver.Sample, candidates []int) []
 
 func fits(d *JoinedDevice, sample *driver.Sample) bool {
 	h, other := &d.Entry.Hardware, &sample.Hardware
-	byPlugin := d.ID.Pool == "" // under the name of a resource, not of a driver
-	return (sample.Driver == "" || sample.Driver == d.ID.Driver || byPlugin) &&
+	driverless := d.ID.Pool == "" // named by a device plugin's resource, or a CDI name's vendor
+	return (sample.Driver == "" || sample.Driver == d.ID.Driver || driverless) &&
 		(h.UUID == "" || other.UUID == "" || strings.EqualFold(h.UUID, other.UUID)) &&
 		(h.PCI == "" || other.PCI == "" || h.PCI == other.PCI) &&
 		(h.NetDev == "" || other.NetDev == "" || h.NetDev == other.NetDev)

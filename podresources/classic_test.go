@@ -89,8 +89,10 @@ func TestApplyClassic(t *testing.T) {
 		"no driver":        {ClaimFacts{Classic: &Classic{"gpus", ""}}, []Allocation{listed("card0")}, []driver.ID{{Driver: "intel.com", Device: "card0"}}, "gpus"},
 		"of a slice":       {ClaimFacts{Classic: &Classic{"gpus", "gpu.intel.com"}, Results: []ClaimResult{{Device: instance, DeviceClass: "gpus"}}}, []Allocation{listed("card0")}, []driver.ID{instance}, "gpus"},
 		"two, which is which": {
-			ClaimFacts{Classic: &Classic{"gpus", "gpu.intel.com"}, Results: []ClaimResult{{Device: instance, DeviceClass: "gpus"}}}, []Allocation{listed("card0"), listed("card1")},
-			[]driver.ID{{Driver: "gpu.intel.com", Device: "card0"}, {Driver: "gpu.intel.com", Device: "card1"}}, "gpus",
+			ClaimFacts{Classic: &Classic{"gpus", "gpu.intel.com"}, Results: []ClaimResult{{Device: instance, DeviceClass: "gpus"}}},
+			[]Allocation{listed("card0"), listed("card1")},
+			[]driver.ID{{Driver: "gpu.intel.com", Device: "card0"}, {Driver: "gpu.intel.com", Device: "card1"}},
+			"gpus",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -59,7 +59,7 @@ func DecodeSlice(raw json.RawMessage) (Slice, bool) {
 	}
 	s := object.Spec
 	if object.DriverName != "" {
-		s = object.classicSlice.slice()
+		s = object.slice()
 	}
 	return Slice{s}, manifest.ValidName(s.Driver) && manifest.ValidName(s.Pool.Name)
 }

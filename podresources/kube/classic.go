@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"encoding/json"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -50,33 +51,37 @@ func parseHandles(raw []json.RawMessage, claim *podresources.Classic, rejected t
 			rejected.add(ReasonMalformedResult, 1)
 			continue
 		}
-		if h.DriverName == "" {
-			h.DriverName = claim.Driver
-		}
+		h.DriverName = cmp.Or(h.DriverName, claim.Driver)
 		drivers[h.DriverName] = true
-		if h.StructuredData == nil {
-			continue
-		}
-		for _, r := range h.StructuredData.Results {
-			if r.NamedResources == nil || len(out) == maxResults {
-				continue
-			}
-			id := driver.ID{Driver: h.DriverName, Pool: h.StructuredData.NodeName, Device: r.NamedResources.Name}
-			if !manifest.ValidName(id.Driver) || !manifest.ValidName(id.Pool) || !manifest.ValidName(id.Device) {
-				rejected.add(ReasonMalformedResult, 1)
-				continue
-			}
-			out = append(out, podresources.ClaimResult{Device: id, DeviceClass: claim.Class})
-		}
+		out = append(out, h.devices(claim.Class, rejected)...)
 	}
-	switch len(drivers) {
-	case 0:
-	case 1:
-		for name := range drivers {
+	if len(drivers) > 1 {
+		claim.Driver = ""
+	}
+	for name := range drivers {
+		if len(drivers) == 1 {
 			claim.Driver = name
 		}
-	default:
-		claim.Driver = ""
+	}
+	return out[:min(len(out), maxResults)]
+}
+
+// devices returns the instances of slices that the handle names.
+func (h *handle) devices(class string, rejected tally) []podresources.ClaimResult {
+	if h.StructuredData == nil {
+		return nil
+	}
+	var out []podresources.ClaimResult
+	for _, r := range h.StructuredData.Results[:min(len(h.StructuredData.Results), maxResults)] {
+		if r.NamedResources == nil {
+			continue
+		}
+		id := driver.ID{Driver: h.DriverName, Pool: h.StructuredData.NodeName, Device: r.NamedResources.Name}
+		if !manifest.ValidName(id.Driver) || !manifest.ValidName(id.Pool) || !manifest.ValidName(id.Device) {
+			rejected.add(ReasonMalformedResult, 1)
+			continue
+		}
+		out = append(out, podresources.ClaimResult{Device: id, DeviceClass: class})
 	}
 	return out
 }
