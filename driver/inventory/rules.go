@@ -84,6 +84,24 @@ func migPlacement(name string) string {
 	return "nvidia/" + strings.Join(parts[1:], "/")
 }
 
+// Named completes the hardware of a device that no slice lists by what its name alone says, and tells whether that is
+// something: where a MIG instance of NVIDIA's driver lies. Its CDI spec names the GPU's nodes too, which are not its own.
+func Named(id driver.ID, h driver.Hardware) (driver.Hardware, bool) {
+	placement := migPlacement(id.Device)
+	if id.Driver != "gpu.nvidia.com" || placement == "" {
+		return h, false
+	}
+	h.Kind, h.Vendor, h.Placement = driver.KindPartition, "nvidia", placement
+	var own []string
+	for _, node := range h.DeviceNodes {
+		if strings.HasPrefix(node, migNodes) {
+			own = append(own, node)
+		}
+	}
+	h.DeviceNodes = own
+	return h, true
+}
+
 // nvidiaComputeDomain: IMEX channels and daemons, no hardware.
 func nvidiaComputeDomain(_ device, h *driver.Hardware) {
 	h.Vendor, h.Kind = "nvidia", driver.KindChannel

@@ -206,3 +206,24 @@ func TestMIGPlacement(t *testing.T) {
 		}
 	}
 }
+
+// A MIG instance that no slice lists is known by its name; its GPU's node is not its own.
+func TestNamed(t *testing.T) {
+	nodes := driver.Hardware{DeviceNodes: []string{"/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia0"}}
+	for _, tc := range []struct {
+		id    driver.ID
+		want  driver.Hardware
+		named bool
+	}{
+		{driver.ID{Driver: "gpu.nvidia.com", Device: "gpu-0-mig-1g10gb-19-2"}, driver.Hardware{
+			Kind: driver.KindPartition, Vendor: "nvidia", Placement: "nvidia/0/19/2", DeviceNodes: []string{"/dev/nvidia-caps/nvidia-cap21"},
+		}, true},
+		{driver.ID{Driver: "gpu.nvidia.com", Device: "gpu-0"}, nodes, false},
+		{driver.ID{Driver: "gpu.example.com", Device: "gpu-0-mig-1g10gb-19-2"}, nodes, false},
+	} {
+		got, named := Named(tc.id, nodes)
+		if diff := cmp.Diff(tc.want, got); diff != "" || named != tc.named {
+			t.Errorf("%v: named %v (-want +got):\n%s", tc.id, named, diff)
+		}
+	}
+}

@@ -42,6 +42,7 @@ type gpu struct {
 	traffic     trafficMethod             // how PCIe traffic is counted
 	sampled     [2]sampledTraffic         // transmit, receive
 	busy        map[uint32]processSamples // by process
+	accounts    map[int]account           // by process
 	busySeen    uint64                    // time of the newest sample of processes' utilization, in NVML's microseconds
 }
 

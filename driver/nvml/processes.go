@@ -82,12 +82,16 @@ func (r *reader) process(pid int) *driver.Process {
 func (r *reader) busyProcesses(device nvml.Device) {
 	const function = "nvmlDeviceGetProcessUtilization"
 	if !r.ask(function) {
+		r.accountedProcesses(device)
 		return
 	}
 	g := r.gpu
 	samples, answer := device.GetProcessUtilization(g.busySeen)
 	if !r.took(function, answer) && kindOf(answer) != nothingNow {
 		clear(g.busy)
+		if kindOf(answer) == unsupported {
+			r.accountedProcesses(device)
+		}
 		return
 	}
 	now := g.now()

@@ -53,6 +53,7 @@ func optionalFunctions() []string {
 		"nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization", "nvmlDeviceGetFieldValues",
 		"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo",
 		"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetProcessUtilization",
+		"nvmlDeviceGetAccountingStats_v2",
 		"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet", "nvmlGpmMetricsGet",
 	}
 }

@@ -268,7 +268,7 @@ func (n *node) apply(allocations []podresources.Allocation) []podresources.Alloc
 }
 
 // withCDI returns the inventory with the devices that somebody holds, or held a while ago, and no slice lists, as far as
-// their CDI specs tell.
+// their CDI specs and their names tell.
 func (n *node) withCDI(allocations []podresources.Allocation, listed driver.Inventory, now time.Time) driver.Inventory {
 	for i := range allocations {
 		a := &allocations[i]
@@ -276,7 +276,9 @@ func (n *node) withCDI(allocations []podresources.Allocation, listed driver.Inve
 			continue
 		}
 		d, known := n.cdiIDs[a.Device]
-		if h, found := n.cdi.Lookup(a.CDI); found {
+		h, found := n.cdi.Lookup(a.CDI)
+		h, named := inventory.Named(a.Device, h)
+		if found || named {
 			d.hardware, known = h, true
 		}
 		if known {

@@ -77,3 +77,18 @@ func TestInventoryFileIsUpAtOnce(t *testing.T) {
 		t.Errorf("%d sources are known (error %v), want that of the inventory file", got, err)
 	}
 }
+
+// A device of which neither a slice nor a CDI spec tells is known where its name tells.
+func TestKnownByName(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	n, err := newNode(&options{socket: "none"}, exporter.NewSelfMetrics(prometheus.NewRegistry(), "node", log), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.close()
+	mig, other := driver.ID{Driver: "gpu.nvidia.com", Device: "gpu-1-mig-3g40gb-9-4"}, driver.ID{Driver: "gpu.nvidia.com", Device: "gpu-1"}
+	all := n.withCDI([]podresources.Allocation{{Device: mig}, {Device: other}}, nil, time.Unix(1_700_000_000, 0))
+	if len(all) != 1 || all[mig].Placement != "nvidia/1/9/4" {
+		t.Errorf("the inventory is %+v", all)
+	}
+}

@@ -90,7 +90,7 @@ func TestNVML(t *testing.T) {
 }
 
 // work lets the machine work on in the time of the clock until stop is called.
-func work(machine *nvmltest.Machine) (stop func()) {
+func work(machine interface{ Advance(seconds float64) }) (stop func()) {
 	const step = 20 * time.Millisecond
 	ticker, end, ended := time.NewTicker(step), make(chan struct{}), make(chan struct{})
 	go func() {

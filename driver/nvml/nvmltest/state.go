@@ -43,6 +43,7 @@ type GPU struct {
 	Lost                                   int64 // not 0: it has fallen off the bus
 	Minor, PCIDomain, PCIBus, PCIDevice    int64
 	MIG, MaxMIG, GPM, NarrowPCIe           int64
+	Accounting                             int64 // mode: 0 is off
 	Power, Energy                          float64
 	Utilization, MemoryUtilization         float64
 	Encoder, Decoder, JPEG, OFA            float64
@@ -81,6 +82,9 @@ type Process struct {
 	PID, Graphics       int64
 	Memory, Utilization float64
 	GPUInstance         int64
+	// What the driver's accounting has of it: how many samples, and the sum of its utilization over these.
+	Accounted     int64
+	AccountedBusy float64
 }
 
 // Instance is a MIG device.

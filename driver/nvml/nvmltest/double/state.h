@@ -22,6 +22,8 @@ struct process {
     double memory;         /* bytes; NaN: NVML_VALUE_NOT_AVAILABLE */
     double utilization;    /* share of the SMs' time; 0: none in the last sample period */
     int64_t gpu_instance;  /* -1: none */
+    int64_t accounted;     /* samples that the driver's accounting has of it; 0: it has none */
+    double accounted_busy; /* the sum of its utilization over these */
 };
 
 struct instance { /* a MIG device: a compute instance of a GPU instance */
@@ -34,6 +36,7 @@ struct instance { /* a MIG device: a compute instance of a GPU instance */
 struct gpu {
     int64_t lost; /* every call answers NVML_ERROR_GPU_IS_LOST */
     int64_t minor, pci_domain, pci_bus, pci_device, mig, mig_max, gpm_supported, narrow_pcie;
+    int64_t accounting; /* mode: 0 is off */
     double power, energy;
     double utilization, memory_utilization, encoder, decoder, jpeg, ofa;
     double memory_total, memory_reserved, memory_used;
