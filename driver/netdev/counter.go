@@ -6,7 +6,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-const numCounters = 8
+const (
+	numCounters   = 8
+	receivedDrops = 6 // among counterFiles
+)
 
 // counterFile is a file below an interface's folder and what it counts.
 type counterFile struct {
@@ -38,11 +41,13 @@ type counter struct {
 	fromZero   bool      // the first value seen counts as zero
 	raw, value uint64    // the kernel's value, and ours
 	since      time.Time // when value was zero; the zero time: unknown
+	rebase     bool      // the next value of the kernel does not follow the last: nothing is known of what happened in between
 }
 
 // advance takes the kernel's value as read at a time. A value that fell has restarted at zero.
 func (c *counter) advance(raw uint64, at time.Time) {
 	switch {
+	case c.known && c.rebase:
 	case c.known && raw >= c.raw:
 		c.value += raw - c.raw
 	case c.known:
@@ -52,5 +57,5 @@ func (c *counter) advance(raw uint64, at time.Time) {
 	default:
 		c.value = raw
 	}
-	c.known, c.raw = true, raw
+	c.known, c.raw, c.rebase = true, raw, false
 }

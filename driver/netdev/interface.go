@@ -15,8 +15,11 @@ type netInterface struct {
 	counters [numCounters]counter
 	at       time.Time // when the counters were read
 	facts    facts
-	due      bool      // to be read in this sample
-	seen     time.Time // the last sample in which it was there
+	due      bool // to be read in this sample
+
+	// namespace is that of the pod where it was read last; 0: the host's.
+	namespace uint64
+	seen      time.Time // the last sample in which it was there
 }
 
 // measure reads the interface. It returns nil if there is no such interface (any more).
@@ -36,6 +39,7 @@ func (s *Source) measure(root *os.File, name string, bad *problems) *netInterfac
 		return nil
 	}
 	i := s.interfaceOf(name, index)
+	i.move(0)
 	i.at = s.now()
 	s.refresh(i, name, bad)
 	if err != nil { // it is there, but whose counters these are is not known

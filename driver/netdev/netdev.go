@@ -1,8 +1,10 @@
-// Package netdev reads the network interfaces of a network namespace: traffic, errors and link speed.
+// Package netdev reads the network interfaces of the host, and those that drivers have moved into pods: traffic, errors
+// and link speed.
 //
-// Everything comes from <sysfs>/class/net. A sysfs shows the network namespace in which it was mounted, so that the
-// host's interfaces are seen through the host's sysfs from a pod of any namespace; /proc/net/dev would show the
-// reader's own. An interface that a driver moved into a pod's namespace is not there, and has no sample.
+// What the host has comes from <sysfs>/class/net. A sysfs shows the network namespace in which it was mounted, so that
+// the host's interfaces are seen through the host's sysfs from a pod of any namespace; /proc/net/dev would show the
+// reader's own. An interface that a driver moved into a pod's namespace is not there: it is read in the net/dev of a
+// process of that pod, which shows the process's namespace to any reader, without setns and without privilege.
 package netdev
 
 import (
@@ -42,7 +44,10 @@ const (
 // rtnl_link_stats64 in include/uapi/linux/if_link.h) and go on when an interface's driver sets them back to zero. An
 // interface that was made anew under the name of an earlier one, which its ifindex shows, counts from zero at its
 // first sight.
+//
+// The counters of an interface that moves to a pod, and back, go on: what it counted on the way is counted once.
 type Source struct {
+	Config
 	root  string // <sysfs>/class/net
 	now   func() time.Time
 	known map[string]*netInterface // by name
@@ -52,10 +57,21 @@ type Source struct {
 
 var _ driver.Source = (*Source)(nil)
 
-// New returns a source that reads below the sysfs mounted at that path.
-func New(sysfs string) *Source {
+// Config says what a source reads.
+type Config struct {
+	Sysfs string // where the host's sysfs is mounted
+	// Procfs is where the procfs is mounted whose process numbers Attachments uses.
+	Procfs string
+	// Attachments returns the devices that are in pods at the moment. Sample calls it once. It may be nil: none.
+	Attachments func() []driver.Attachment
+}
+
+// New returns a source. It reads nothing yet.
+func New(c Config) *Source {
 	return &Source{
-		root:  filepath.Join(sysfs, "class", "net"),
+		Config: c,
+
+		root:  filepath.Join(c.Sysfs, "class", "net"),
 		now:   time.Now,
 		known: map[string]*netInterface{},
 	}
@@ -64,24 +80,35 @@ func New(sysfs string) *Source {
 // Name returns netdev.
 func (*Source) Name() string { return "netdev" }
 
-// Sample returns a sample of each interface, by name. What an interface does not support is absent without an error;
+// Sample returns a sample of each interface of the host, by name, and of each attached device that is not there, by the
+// device's name. What an interface does not support is absent without an error;
 // what could not be read is absent too, with one error for all. Where there are more than virtualsAtOnce interfaces
 // without hardware, those are read in turn, and have their last readings in between.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
+	var bad problems
+	start := s.now()
+	samples := s.sampleHost(ctx, start, &bad)
+	if ctx.Err() == nil {
+		samples = s.samplePods(samples, start, &bad)
+	}
+	s.forget(start)
+	return samples, bad.err()
+}
+
+// sampleHost returns a sample of each interface that the host has.
+func (s *Source) sampleHost(ctx context.Context, start time.Time, bad *problems) []driver.Sample {
 	root, err := os.Open(s.root)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open network interfaces: %w", err)
+		bad.add(fmt.Errorf("open network interfaces: %w", err))
+		return nil
 	}
 	defer func() { _ = root.Close() }()
-
-	var bad problems
 	names, err := list(root)
 	bad.add(err)
 	s.schedule(names)
-	start := s.now()
 	samples := make([]driver.Sample, 0, len(names))
 	readings := make([]driver.Reading, 0, len(names)*(numCounters+1)) // of all samples, each of which gets a part
 	for _, name := range names {
@@ -91,7 +118,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		}
 		i := s.known[name]
 		if i == nil || i.due {
-			i = s.measure(root, name, &bad)
+			i = s.measure(root, name, bad)
 		}
 		if i == nil {
 			continue
@@ -101,8 +128,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		readings = i.report(readings)
 		samples = append(samples, driver.Sample{Hardware: i.facts.hardware, Readings: readings[begin:len(readings):len(readings)]})
 	}
-	s.forget(start)
-	return samples, bad.err()
+	return samples
 }
 
 // list returns the sorted names of what is in the folder, at most maxInterfaces of them.

@@ -25,10 +25,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // machine is a source over a tree of its own, and its clock.
 type machine struct {
-	tb     testing.TB
-	root   string
-	clock  time.Time
-	source *Source
+	tb       testing.TB
+	root     string
+	clock    time.Time
+	attached []driver.Attachment
+	source   *Source
 }
 
 func newMachine(tb testing.TB, trees ...string) *machine {
@@ -41,7 +42,7 @@ func newMachine(tb testing.TB, trees ...string) *machine {
 		}
 		m.write(string(text))
 	}
-	m.source = New(m.root)
+	m.source = New(Config{Sysfs: m.root, Procfs: filepath.Join(m.root, "proc"), Attachments: func() []driver.Attachment { return m.attached }})
 	m.source.now = func() time.Time { return m.clock }
 	return m
 }
@@ -441,7 +442,7 @@ func TestCrowded(t *testing.T) {
 
 // TestThisMachine reads the network interfaces that are really there.
 func TestThisMachine(t *testing.T) {
-	source := New("/sys")
+	source := New(Config{Sysfs: "/sys"})
 	before, err := source.Sample(t.Context())
 	if err != nil {
 		t.Fatal(err)

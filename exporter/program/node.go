@@ -38,6 +38,7 @@ type node struct {
 	log      *slog.Logger
 
 	passthrough *atomic.Bool // whether devices are handed to guests
+	attachments *attachments // the devices that are interfaces of pods
 
 	// What follows belongs to the goroutine that ticks.
 	listed driver.Inventory                               // of the file
@@ -76,6 +77,7 @@ func newNode(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (*node
 		driver:  podresources.NewDrivers(o.kubeletRoot, time.Now),
 
 		passthrough: &o.passthrough,
+		attachments: &o.attachments,
 	}
 	if n.podsAPI, err = podresources.NewPodsClient(o.podsSocket, o.selection, time.Now); err != nil {
 		n.close()
@@ -188,6 +190,7 @@ func (n *node) Describe(allocations []podresources.Allocation) ([]podresources.A
 	all := n.withCDI(allocations, n.withoutDrivers(n.slices()), now)
 	allocations, all = n.plugin.identify(allocations, all, now)
 	n.passthrough.Store(hasPassthrough(all))
+	n.attachments.update(allocations, all)
 	return allocations, all, rejected
 }
 

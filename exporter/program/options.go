@@ -51,6 +51,7 @@ type options struct {
 	switches      map[string]*bool   // by flag
 	asked         map[string]*bool   // the flag was given
 	passthrough   atomic.Bool        // the inventory has devices that are handed to guests
+	attachments   attachments        // the devices that are interfaces of pods
 
 	interval         time.Duration
 	retention        time.Duration
@@ -67,6 +68,7 @@ const sourceDeadline = 5 * time.Second
 func newOptions(app *kingpin.Application, sources []Source) *options {
 	o := &options{enabled: map[string]*bool{}, addresses: map[string]*string{}, switches: map[string]*bool{}, asked: map[string]*bool{}}
 	o.paths.Passthrough = o.passthrough.Load
+	o.paths.Attachments = o.attachments.current
 	app.HelpFlag.Short('h')
 	app.Version(version.Print("dra-exporter"))
 	promslogflag.AddFlags(app, &o.log)
@@ -184,6 +186,7 @@ func (o *options) check() error {
 		return err
 	}
 	o.node = nodeName(o.node)
+	o.attachments.processes = podresources.NewPodProcesses(o.paths.Procfs, time.Now)
 	if o.socket == "" {
 		o.socket = filepath.Join(o.kubeletRoot, "pod-resources", "kubelet.sock")
 	}

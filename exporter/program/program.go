@@ -42,6 +42,8 @@ type Paths struct {
 
 	// Passthrough tells whether the inventory has devices that are handed to guests as they are (vfio).
 	Passthrough func() bool
+	// Attachments returns the devices that are network interfaces of pods at the moment, with process numbers of Procfs.
+	Attachments func() []driver.Attachment
 
 	// Address and Switches are the flags of the source itself: where to read, and those of its switches that are on.
 	Address  string

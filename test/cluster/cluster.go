@@ -24,6 +24,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 	"github.com/dra-exporter/dra-exporter/test/cluster/node"
+	"github.com/dra-exporter/dra-exporter/test/cluster/plugin"
 )
 
 // Runtime says which container runtime the kubelet talks to.
@@ -211,8 +212,8 @@ func (c *Cluster) DialServer(ctx context.Context) (net.Conn, error) {
 }
 
 // Journal returns when the driver has prepared and unprepared claims.
-func (c *Cluster) Journal() ([]gpudriver.Event, error) {
-	return gpudriver.ReadJournal(c.path("journal.jsonl"))
+func (c *Cluster) Journal() ([]plugin.Event, error) {
+	return plugin.ReadJournal(c.path("journal.jsonl"))
 }
 
 // SetUnhealthy names the devices that the driver says are unhealthy: these and no others.

@@ -137,7 +137,7 @@ func (f *folder) clear() error {
 	}
 	for _, name := range []string{
 		"api.sock", "cdi", "certs", "cni", "containerd.toml", "cri.sock", "ctr", "empty", "etcd", "journal.jsonl", "kube", "kubeconfig", "kubelet",
-		"kubelet.yaml", "log", "pods", "scheduler.yaml", "service-account.key", "start.log", "tokens.csv", "workload.tar",
+		"kubelet.yaml", "log", "pods", "scheduler.yaml", "service-account.key", "start.log", "tokens.csv", "unhealthy", "workload.tar",
 	} {
 		if err := os.RemoveAll(filepath.Join(f.path, name)); err != nil {
 			return fmt.Errorf("remove the cluster's files: %w", err)

@@ -71,9 +71,11 @@ func sources() []program.Source {
 			New: newDCGM,
 		},
 		{
-			Name: "netdev", Help: "Read network interfaces from sysfs.",
+			Name: "netdev", Help: "Read network interfaces of the host from sysfs, and those in pods through procfs.",
 			Fills: []driver.Quantity{driver.IOBytes, driver.NetworkPackets, driver.NetworkErrors, driver.NetworkDrops, driver.Capacity},
-			New:   func(p program.Paths) (driver.Source, error) { return netdev.New(p.Sysfs), nil },
+			New: func(p program.Paths) (driver.Source, error) {
+				return netdev.New(netdev.Config{Sysfs: p.Sysfs, Procfs: p.Procfs, Attachments: p.Attachments}), nil
+			},
 		},
 		{
 			Name: "cpu", Help: "Read CPUs that devices name from procfs.",

@@ -19,7 +19,7 @@ const (
 	healthAgain = 10 * time.Second
 )
 
-// SetUnhealthy names the devices whose driver says that they are unhealthy, in the file that its Config names.
+// SetUnhealthy names the devices whose driver says that they are unhealthy, in the file that Driver is given.
 func SetUnhealthy(path string, devices ...string) error {
 	if err := os.WriteFile(path+".tmp", []byte(strings.Join(devices, "\n")), 0o600); err != nil {
 		return fmt.Errorf("write the unhealthy devices: %w", err)
@@ -39,14 +39,20 @@ func unhealthy(path string) ([]string, error) {
 	return strings.Fields(string(content)), nil
 }
 
-// WatchHealthStatus tells the kubelet of the health of all devices, and again when it changes.
-func (p *plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
+// health tells the kubelet how the devices are.
+type health struct {
+	node      string
+	unhealthy string // what SetUnhealthy has written
+}
+
+// watch tells the kubelet of the health of all devices, and again when it changes.
+func (h health) watch(ctx context.Context, reports chan<- kubeletplugin.DeviceHealthReport) error {
 	var told []string
 	var at time.Time
 	ticker := time.NewTicker(healthEvery)
 	defer ticker.Stop()
 	for {
-		now, err := unhealthy(p.unhealthy)
+		now, err := unhealthy(h.unhealthy)
 		if err != nil {
 			return err
 		}
@@ -54,7 +60,7 @@ func (p *plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 			select {
 			case <-ctx.Done():
 				return nil
-			case reports <- p.report(now):
+			case reports <- h.report(now):
 				told, at = now, time.Now()
 			}
 		}
@@ -66,12 +72,12 @@ func (p *plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 	}
 }
 
-func (p *plugin) report(unhealthy []string) kubeletplugin.DeviceHealthReport {
+func (h health) report(unhealthy []string) kubeletplugin.DeviceHealthReport {
 	var report kubeletplugin.DeviceHealthReport
 	for _, slice := range resourceSlices() {
 		for i := range slice.Devices {
 			d := kubeletplugin.DeviceHealth{
-				PoolName: p.node, DeviceName: slice.Devices[i].Name, Health: kubeletplugin.HealthStatusHealthy, LastUpdated: time.Now(),
+				PoolName: h.node, DeviceName: slice.Devices[i].Name, Health: kubeletplugin.HealthStatusHealthy, LastUpdated: time.Now(),
 			}
 			if slices.Contains(unhealthy, d.DeviceName) {
 				d.Health, d.Message = kubeletplugin.HealthStatusUnhealthy, "simulated"

@@ -228,7 +228,10 @@ func RemoveCgroups(dir string) error {
 	if err != nil {
 		return err
 	}
-	return os.Remove(cgroupsFile(dir))
+	if err := os.Remove(cgroupsFile(dir)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget the cluster's cgroups: %w", err)
+	}
+	return nil
 }
 
 // removeCgroup removes a cgroup and those below it. One whose processes have just ended is busy for a moment.

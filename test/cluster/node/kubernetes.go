@@ -21,6 +21,12 @@ const (
 	serverURL     = "https://" + serverAddress
 )
 
+// The ResourceSlices of the drivers: the simulated GPUs', and those of network interfaces and CPUs.
+const (
+	gpuSlices  = 2
+	realSlices = 2
+)
+
 // kubernetes returns the components in the order of their start.
 func (n *node) kubernetes() []*component {
 	return []*component{
@@ -63,7 +69,7 @@ func (n *node) kubernetes() []*component {
 			"--node-ip=" + Address,
 		}},
 		{name: "driver", ready: connects(n.path("kubelet", "plugins", gpudriver.Name, "dra.sock")), args: []string{
-			n.Self, "driver", "-dir=" + n.Dir,
+			n.Self, "driver", "-dir=" + n.Dir, "-containerd=" + n.Containerd,
 		}},
 	}
 }
@@ -161,8 +167,12 @@ func (n *node) hasSlices(ctx context.Context) error {
 	if err := json.Unmarshal(body, &list); err != nil {
 		return fmt.Errorf("decode the ResourceSlices: %w", err)
 	}
-	if len(list.Items) == 0 {
-		return errors.New("there is no ResourceSlice")
+	want := gpuSlices
+	if n.Containerd != "" {
+		want += realSlices
+	}
+	if len(list.Items) < want {
+		return fmt.Errorf("%d ResourceSlices, want %d", len(list.Items), want)
 	}
 	return nil
 }

@@ -26,7 +26,11 @@ func Supervise(ctx context.Context, out io.Writer, c Config, args []string) erro
 			return errors.Join(err, RemoveCgroups(c.Dir))
 		}
 	}
+	// Held until the cgroups are removed, also against the garbage collector, which would close it.
+	lock := os.NewFile(lockFile, "lock")
+	defer lock.Close()
 	cmd := initCommand(ctx, c, args)
+	cmd.ExtraFiles = []*os.File{lock}
 	err := groups.inside(cmd.Start)
 	if err == nil {
 		answer(out, "started "+strconv.Itoa(cmd.Process.Pid))
@@ -51,7 +55,6 @@ func initCommand(ctx context.Context, c Config, args []string) *exec.Cmd {
 	}
 	cmd := exec.CommandContext(ctx, c.Self, append([]string{"init"}, args...)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.ExtraFiles = []*os.File{os.NewFile(lockFile, "lock")}
 	cmd.SysProcAttr = attributes
 	return cmd
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
+	"github.com/dra-exporter/dra-exporter/test/cluster/plugin"
 )
 
 // timing is how far the exporter's dates of one hold may be from the driver's on a machine whose processors others want too, and
@@ -20,12 +20,12 @@ const (
 // span is a time in which a claim held its devices, by the driver.
 type span struct {
 	from, to time.Time
-	event    gpudriver.Event
+	event    plugin.Event
 }
 
 // spans returns the claims' times, by the driver's journal. A claim that is prepared again, after a restart of the kubelet, held its
 // devices all the time; one that is not unprepared holds them until end.
-func spans(events []gpudriver.Event, end time.Time) []span {
+func spans(events []plugin.Event, end time.Time) []span {
 	var out []span
 	open := map[string]int{} // by UID
 	for _, e := range events {
@@ -44,7 +44,7 @@ func spans(events []gpudriver.Event, end time.Time) []span {
 }
 
 // heldBy returns the ended spans of one claim.
-func heldBy(events []gpudriver.Event, ns, claim string) []span {
+func heldBy(events []plugin.Event, ns, claim string) []span {
 	return slices.DeleteFunc(spans(events, time.Time{}), func(s span) bool {
 		return s.event.Namespace != ns || s.event.Name != claim || s.to.IsZero()
 	})

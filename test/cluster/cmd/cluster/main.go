@@ -15,20 +15,24 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"syscall"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/dra-exporter/dra-exporter/test/cluster"
+	"github.com/dra-exporter/dra-exporter/test/cluster/cpudriver"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
+	"github.com/dra-exporter/dra-exporter/test/cluster/netdriver"
 	"github.com/dra-exporter/dra-exporter/test/cluster/node"
+	"github.com/dra-exporter/dra-exporter/test/cluster/plugin"
 	"github.com/dra-exporter/dra-exporter/test/cluster/recording"
 )
 
@@ -52,8 +56,8 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet(args[0], flag.ExitOnError)
 	dir := flags.String("dir", filepath.Join(os.TempDir(), "dra-cluster"), "the folder of the cluster's files")
 	var c node.Config
-	runtime := flags.String("runtime", string(cluster.Fake), "what runs containers: fake or containerd")
-	if args[0] == "node" || args[0] == "init" {
+	runs := flags.String("runtime", string(cluster.Fake), "what runs containers: fake or containerd")
+	if args[0] == "node" || args[0] == "init" || args[0] == "driver" {
 		flags.StringVar(&c.Program, "kube", "", "the program of Kubernetes")
 		flags.StringVar(&c.Containerd, "containerd", "", "the folder of containerd's programs")
 		flags.StringVar(&c.Workload, "workload", "", "the program of the image")
@@ -65,7 +69,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	switch args[0] {
 	case "up":
-		return up(ctx, cluster.Runtime(*runtime), *dir)
+		return up(ctx, cluster.Runtime(*runs), *dir)
 	case "down":
 		return cluster.Down(*dir)
 	case "kubectl":
@@ -83,13 +87,13 @@ func run(ctx context.Context, args []string) error {
 		c.Dir, c.Self = *dir, os.Args[0]
 		return node.Run(ctx, os.Stdin, os.Stdout, c)
 	case "driver":
-		return driver(ctx, *dir)
+		return driver(ctx, *dir, c.Containerd != "")
 	}
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-func up(ctx context.Context, runtime cluster.Runtime, dir string) error {
-	c, err := cluster.Start(ctx, cluster.Options{Runtime: runtime, Dir: dir, Log: os.Stderr, Persistent: true})
+func up(ctx context.Context, runs cluster.Runtime, dir string) error {
+	c, err := cluster.Start(ctx, cluster.Options{Runtime: runs, Dir: dir, Log: os.Stderr, Persistent: true})
 	if err != nil {
 		return err
 	}
@@ -131,7 +135,8 @@ func importImages(ctx context.Context, dir string, files []string) error {
 	return nil
 }
 
-func driver(ctx context.Context, dir string) error {
+// driver runs the DRA drivers: that of simulated GPUs and, where containers are real, those of real devices.
+func driver(ctx context.Context, dir string, containers bool) error {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig: %w", err)
@@ -140,13 +145,28 @@ func driver(ctx context.Context, dir string) error {
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
-	return gpudriver.Run(ctx, gpudriver.Config{
-		Node:        node.Name,
-		KubeletRoot: filepath.Join(dir, "kubelet"),
-		CDIFolder:   filepath.Join(dir, "cdi"),
-		Journal:     filepath.Join(dir, "journal.jsonl"),
-		Unhealthy:   filepath.Join(dir, "unhealthy"),
-		Client:      client,
-		Log:         slog.New(slog.NewTextHandler(io.Writer(os.Stderr), nil)),
-	})
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	drivers := []plugin.Driver{gpudriver.Driver(node.Name, filepath.Join(dir, "unhealthy"))}
+	running, ctx := errgroup.WithContext(ctx)
+	if containers {
+		nics, err := netdriver.New(ctx, client, log)
+		if err != nil {
+			return err
+		}
+		running.Go(func() error { return nics.Serve(ctx) })
+		drivers = append(drivers, nics.Plugin(), cpudriver.Driver(runtime.NumCPU()))
+	}
+	for _, d := range drivers {
+		running.Go(func() error {
+			return plugin.Run(ctx, plugin.Config{
+				Node:        node.Name,
+				KubeletRoot: filepath.Join(dir, "kubelet"),
+				CDIFolder:   filepath.Join(dir, "cdi"),
+				Journal:     filepath.Join(dir, "journal.jsonl"),
+				Client:      client,
+				Log:         log,
+			}, d)
+		})
+	}
+	return running.Wait()
 }

@@ -3,7 +3,7 @@
 //
 //	sleep 3s                            ends after that time
 //	fail 3s                             ends after that time with status 1
-//	burn 3s                             keeps one CPU busy so long, then waits
+//	burn 3s                             keeps one CPU busy so long, of those of $DRA_CPU_0 and so on if they are set, then waits
 //	send udp 192.0.2.1:9 1000000        sends so many bytes of payload, then waits
 //	env                                 prints its environment, then waits
 //
@@ -18,10 +18,13 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // terminated is the status of a program that SIGTERM has ended.
@@ -84,6 +87,9 @@ func burn(ctx context.Context, duration string) error {
 	if err != nil {
 		return err
 	}
+	if err := pin(); err != nil {
+		return err
+	}
 	end := time.Now().Add(d)
 	for time.Now().Before(end) && ctx.Err() == nil {
 		continue
@@ -94,6 +100,27 @@ func burn(ctx context.Context, duration string) error {
 	}
 	fmt.Println("burnt", time.Duration(usage.Utime.Nano()+usage.Stime.Nano()))
 	return nil
+}
+
+// pin keeps this goroutine to the CPUs of the claims.
+func pin() error {
+	var set unix.CPUSet
+	for _, variable := range os.Environ() {
+		name, value, _ := strings.Cut(variable, "=")
+		if !strings.HasPrefix(name, "DRA_CPU_") {
+			continue
+		}
+		cpu, err := strconv.Atoi(value)
+		if err != nil {
+			return fmt.Errorf("read $%s: %w", name, err)
+		}
+		set.Set(cpu)
+	}
+	if set.Count() == 0 {
+		return nil
+	}
+	runtime.LockOSThread()
+	return unix.SchedSetaffinity(0, &set)
 }
 
 // datagram is the payload of one write: what a packet of a usual link holds.

@@ -1,4 +1,4 @@
-package gpudriver
+package plugin
 
 import (
 	"bufio"
@@ -12,10 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Event is a line of a driver's journal, the truth about when claims held their devices.
+// Event is a line of the drivers' journal, the truth about when claims held their devices.
 type Event struct {
 	Time      time.Time
 	Prepared  bool // else unprepared
+	Driver    string
 	UID       types.UID
 	Namespace string
 	Name      string

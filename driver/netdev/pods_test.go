@@ -1,0 +1,301 @@
+package netdev
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+const tableHead = `Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+    lo:       0       0    0    0    0     0          0         0        0       0    0    0    0     0       0          0
+`
+
+// row is an interface's row of net/dev that received some bytes.
+func row(name string, bytes uint64) string {
+	return fmt.Sprintf("%6s: %7d 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n", name, bytes)
+}
+
+// process makes a process whose network namespace has these rows; a namespace is a file, by whatever names.
+func (m *machine) process(pid int, rows ...string) {
+	m.tb.Helper()
+	path := m.table(pid)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		m.tb.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(tableHead+strings.Join(rows, "")), 0o644); err != nil {
+		m.tb.Fatal(err)
+	}
+}
+
+// sibling makes a process in the network namespace of another.
+func (m *machine) sibling(pid, of int) {
+	m.tb.Helper()
+	if err := os.MkdirAll(filepath.Dir(m.table(pid)), 0o755); err != nil {
+		m.tb.Fatal(err)
+	}
+	if err := os.Link(m.table(of), m.table(pid)); err != nil {
+		m.tb.Fatal(err)
+	}
+}
+
+func (m *machine) table(pid int) string {
+	return filepath.Join(m.source.Procfs, strconv.Itoa(pid), "net", "dev")
+}
+
+func (m *machine) exit(pid int) { m.remove(filepath.Dir(filepath.Dir(m.table(pid)))) }
+
+// attach says that the device nic-0 is interface net1 of the pod with these processes.
+func (m *machine) attach(hardware driver.Hardware, pids ...int) {
+	m.attached = []driver.Attachment{{Driver: "dra.net", Device: "nic-0", Hardware: hardware, Interface: "net1", PIDs: pids}}
+}
+
+// device returns the sample of nic-0 by its name, or of the host's interface that it is.
+func (m *machine) device(netDev string) (sample driver.Sample, ok bool) {
+	m.tb.Helper()
+	samples, err := m.source.Sample(m.tb.Context())
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+	for _, s := range samples {
+		if s.Device == "nic-0" || netDev != "" && s.Hardware.NetDev == netDev {
+			if ok {
+				m.tb.Errorf("the device has two samples: %+v and %+v", sample, s)
+			}
+			sample, ok = s, true
+		}
+	}
+	return sample, ok
+}
+
+func TestPodsInterface(t *testing.T) {
+	m := newMachine(t)
+	m.process(1)
+	m.process(7, row("eth0", 5), row("net1", 1000))
+	m.attach(driver.Hardware{}, 7)
+	s, ok := m.device("")
+	if !ok || s.Driver != "dra.net" {
+		t.Fatalf("sample %+v, %v", s, ok)
+	}
+	want := map[string]float64{
+		"io_bytes network receive": 1000, "io_bytes network transmit": 9,
+		"network_packets receive": 2, "network_packets transmit": 10,
+		"network_errors receive": 3, "network_errors transmit": 11,
+		"network_drops receive": 4, "network_drops transmit": 12,
+	}
+	if diff := cmp.Diff(want, values(s)); diff != "" {
+		t.Errorf("readings (-want +got):\n%s", diff)
+	}
+	if got := received(s); !got.Since.IsZero() || !got.At.Equal(m.clock) {
+		t.Errorf("%+v, want a value of unknown beginning at %v", got, m.clock)
+	}
+}
+
+// What a pod's processes do changes nothing as long as one is left, and without any there is no sample.
+func TestPodsProcesses(t *testing.T) {
+	m := newMachine(t)
+	m.process(7, row("net1", 1000))
+	m.sibling(8, 7)
+	for _, tc := range []struct {
+		name string
+		do   func()
+		want float64
+	}{
+		{"two of one namespace", func() {}, 1000},
+		{"the first ends", func() { m.exit(7) }, 1000},
+		{"another one takes its number", func() { m.process(7, row("net1", 77)); m.attach(driver.Hardware{}, 8) }, 1000},
+		{"none is left", func() { m.exit(7); m.exit(8) }, -1},
+	} {
+		m.attach(driver.Hardware{}, 7, 8)
+		tc.do()
+		m.later()
+		s, ok := m.device("")
+		if got := received(s).Value; ok != (tc.want >= 0) || ok && got != tc.want {
+			t.Errorf("%s: %v, %v; want %v", tc.name, got, ok, tc.want)
+		}
+	}
+}
+
+// A device that the host shows is read there alone; one that moves to a pod and back goes on, whatever its number then.
+func TestMovesToPodAndBack(t *testing.T) {
+	const name, file, drops = "enxusb", "statistics/rx_bytes", "statistics/rx_dropped"
+	m := newMachine(t, "server.tree")
+	target, err := os.Readlink(m.path(name, ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	device := driver.Hardware{NetDev: name}
+	check := func(what string, bytes, dropped float64) {
+		t.Helper()
+		s, ok := m.device(name)
+		v := values(s)
+		if !ok || v["io_bytes network receive"] != bytes || v["network_drops receive"] != dropped {
+			t.Errorf("%s: %v, want %v bytes and %v drops", what, v, bytes, dropped)
+		}
+		if r := received(s); !r.Since.IsZero() {
+			t.Errorf("%s: counts since %v, want since ever", what, r.Since)
+		}
+		m.later()
+	}
+	m.set(name, file, 1000)
+	m.set(name, drops, 1)
+	check("on the host", 1000, 1)
+	m.process(7, row("net1", 1)) // another's of the same name, or a share of it
+	m.attach(device, 7)
+	check("on the host, and said to be in a pod", 1000, 1)
+
+	m.remove(m.path(name, ""))
+	m.process(7, row("net1", 1500)) // with 4 drops, of which some were missed for want of buffers
+	check("in the pod", 1500, 1)
+	m.process(8, strings.Replace(row("net1", 1800), " 4 5", " 6 5", 1))
+	m.attach(device, 8)
+	check("in another pod", 1800, 3)
+
+	m.exit(8)
+	m.write("class/net/" + name + " -> " + target + "\n")
+	m.set(name, "ifindex", 99)
+	m.set(name, file, 2000)
+	m.set(name, drops, 3)
+	check("back on the host", 2000, 3)
+	m.set(name, file, 2300)
+	m.set(name, drops, 5)
+	check("later", 2300, 5)
+	if len(m.attached) == 0 || m.source.known["dra.net/nic-0"] != nil {
+		t.Error("the device has two histories")
+	}
+}
+
+// An interface that its driver makes anew in each pod starts at zero there, and the device goes on.
+func TestRemadeInNextPod(t *testing.T) {
+	m := newMachine(t)
+	for n, tc := range []struct{ raw, want uint64 }{{1000, 1000}, {40, 1040}, {41, 1041}} {
+		m.process(7+n, row("net1", tc.raw))
+		m.attach(driver.Hardware{}, 7+n)
+		if s, _ := m.device(""); received(s).Value != float64(tc.want) {
+			t.Errorf("%+v, want %v", received(s), tc.want)
+		}
+		m.later()
+	}
+}
+
+// What can not be told apart is not read.
+func TestAmbiguousInterfaces(t *testing.T) {
+	nic := driver.Attachment{Driver: "dra.net", Device: "nic-0", Interface: "net1", PIDs: []int{7}}
+	other := driver.Attachment{Driver: "dra.net", Device: "nic-1", Interface: "net1", PIDs: []int{7}}
+	elsewhere := driver.Attachment{Driver: "dra.net", Device: "nic-0", Interface: "net1", PIDs: []int{8}}
+	both := driver.Attachment{Driver: "dra.net", Device: "nic-0", Interface: "net1", PIDs: []int{7, 8}}
+	gone := driver.Attachment{Driver: "dra.net", Device: "nic-0", Interface: "net2", PIDs: []int{7, 8, 99}}
+	hosts := driver.Attachment{Driver: "dra.net", Device: "nic-0", Interface: "eth0", PIDs: []int{2}}
+	for _, tc := range []struct {
+		name        string
+		attachments []driver.Attachment
+		samples     int
+		err         string
+	}{
+		{"one", []driver.Attachment{nic}, 1, ""},
+		{"two devices in one place", []driver.Attachment{nic, other}, 0, "said to be several devices"},
+		{"one device in two places", []driver.Attachment{nic, elsewhere}, 0, ""},
+		{"two namespaces", []driver.Attachment{both}, 0, "in several network namespaces"},
+		{"no such interface", []driver.Attachment{gone}, 0, ""},
+		{"the host's own namespace", []driver.Attachment{hosts}, 0, ""},
+		{"garbage", []driver.Attachment{{Driver: "dra.net", Device: "nic-0", Interface: "net1", PIDs: []int{9}}}, 0, "invalid syntax"},
+		{"too few columns", []driver.Attachment{{Driver: "dra.net", Device: "nic-0", Interface: "net1", PIDs: []int{10}}}, 0, "columns"},
+		{"garbage is its own alone", []driver.Attachment{{Driver: "dra.net", Device: "bad", Interface: "net1", PIDs: []int{9}}, nic}, 1, "invalid syntax"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m := newMachine(t)
+			m.process(1, row("eth0", 1))
+			m.sibling(2, 1)
+			m.process(7, row("net1", 1))
+			m.process(8, row("net1", 2))
+			m.process(9, "net1: ? 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n")
+			m.process(10, "net1: 1 2 3\n")
+			m.attached = tc.attachments
+			samples, err := m.source.Sample(t.Context())
+			if len(samples) != tc.samples || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+				t.Errorf("%d samples, error %v; want %d, %q", len(samples), err, tc.samples, tc.err)
+			}
+		})
+	}
+}
+
+func TestTooManyAttachments(t *testing.T) {
+	m := newMachine(t)
+	m.process(7, row("net1", 1))
+	m.attach(driver.Hardware{}, 7)
+	for n := range maxAttachments {
+		m.attached = append(m.attached, driver.Attachment{Driver: "dra.net", Device: strconv.Itoa(n)})
+	}
+	if samples, err := m.source.Sample(t.Context()); len(samples) != 1 || err == nil {
+		t.Errorf("%d samples, error %v; want 1 and an error", len(samples), err)
+	}
+}
+
+// TestMoveProperties: over any walk of an interface between the host and pods, the device's count is what the interface has
+// counted since it was first seen, and never falls.
+func TestMoveProperties(t *testing.T) {
+	const name, file = "veth0", "statistics/rx_bytes"
+	files := counterFiles()
+	rapid.Check(t, func(rt *rapid.T) {
+		m := newMachine(t)
+		m.write(veths(1, files[:1]))
+		target, err := os.Readlink(m.path(name, ""))
+		if err != nil {
+			rt.Fatal(err)
+		}
+		kernel, index := uint64(500), uint64(9)
+		host := true
+		m.set(name, "ifindex", index)
+		m.set(name, file, kernel)
+		m.device(name)
+		for step := range rapid.IntRange(1, 8).Draw(rt, "steps") {
+			kernel += rapid.Uint64Range(0, 1000).Draw(rt, "bytes")
+			m.later()
+			if to := rapid.Bool().Draw(rt, "to host"); to != host {
+				host = to
+				if host {
+					index++
+					m.write("class/net/" + name + " -> " + target + "\n")
+				} else {
+					m.remove(m.path(name, ""))
+				}
+			}
+			if host {
+				m.set(name, "ifindex", index)
+				m.set(name, file, kernel)
+			} else {
+				m.process(10+step, row("net1", kernel))
+				m.attach(driver.Hardware{NetDev: name}, 10+step)
+			}
+			s, ok := m.device(name)
+			if got := received(s).Value; !ok || got != float64(kernel) {
+				rt.Fatalf("step %d, on host %v: %v, want %d", step, host, got, kernel)
+			}
+		}
+	})
+}
+
+func FuzzTable(f *testing.F) {
+	f.Add([]byte(tableHead+row("net1", 1<<40)), "net1")
+	f.Add([]byte(tableHead), "lo")
+	f.Add([]byte("a:b:1 2"), "a")
+	f.Fuzz(func(t *testing.T, table []byte, name string) {
+		counters, ok, err := parseTable(table, name)
+		if ok && err != nil || ok && !strings.Contains(string(table), name) {
+			t.Errorf("parseTable(%q, %q) = %v, %v", table, name, ok, err)
+		}
+		for _, c := range counters {
+			if ok && c > 0 && !strings.Contains(string(table), strconv.FormatUint(c, 10)) {
+				t.Errorf("parseTable(%q, %q) has %d", table, name, c)
+			}
+		}
+	})
+}

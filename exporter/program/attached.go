@@ -1,0 +1,93 @@
+package program
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// attachments are the devices that may be network interfaces in pods, for the sources that read them there. The goroutine that ticks
+// keeps them up to date, and others ask.
+type attachments struct {
+	processes *podresources.PodProcesses
+
+	mu   sync.Mutex
+	list []attachment
+}
+
+// attachment is a device, and the pods whose interface it may be.
+type attachment struct {
+	driver.Attachment
+	pods []string // by UID, sorted
+}
+
+// update takes over who holds what now.
+func (a *attachments) update(allocations []podresources.Allocation, inventory driver.Inventory) {
+	list := attached(allocations, inventory)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.list = list
+}
+
+// current returns the devices with processes of their pods.
+func (a *attachments) current() []driver.Attachment {
+	a.mu.Lock()
+	list := a.list
+	a.mu.Unlock()
+	uids := map[string]bool{}
+	for i := range list {
+		for _, uid := range list[i].pods {
+			uids[uid] = true
+		}
+	}
+	processes := a.processes.Of(slices.Sorted(maps.Keys(uids)))
+	var out []driver.Attachment
+	for _, a := range list {
+		for _, uid := range a.pods {
+			a.PIDs = append(a.PIDs, processes[uid]...)
+		}
+		if len(a.PIDs) > 0 {
+			out = append(out, a.Attachment)
+		}
+	}
+	return out
+}
+
+// attached returns the devices that may be network interfaces of pods: those of which the driver says in the claim's status how the
+// interface is called there (KEP-4817), and those that are one on the host, which keep their name then.
+func attached(allocations []podresources.Allocation, inventory driver.Inventory) []attachment {
+	var out []attachment
+	for i := range allocations {
+		a := &allocations[i]
+		hardware := inventory[a.Device].Hardware
+		name := hardware.NetDev
+		if a.Network != nil && a.Network.Interface != "" {
+			name = a.Network.Interface
+		}
+		if name == "" || a.Admin || a.ByPlugin() {
+			continue
+		}
+		out = append(out, attachment{
+			Attachment: driver.Attachment{
+				Driver: a.Device.Driver, Device: a.Device.Device, Interface: name,
+				Hardware: driver.Hardware{NetDev: hardware.NetDev, PCI: hardware.PCI},
+			},
+			pods: podsOf(a.Holders),
+		})
+	}
+	return out
+}
+
+// podsOf returns the UIDs of the holders' pods, each once, as far as they are known.
+func podsOf(holders []podresources.Holder) []string {
+	uids := map[string]bool{}
+	for _, h := range holders {
+		if h.UID != "" {
+			uids[h.UID] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(uids))
+}
