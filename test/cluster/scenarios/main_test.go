@@ -41,6 +41,8 @@ type world struct {
 	cluster  *cluster.Cluster
 	client   kubernetes.Interface
 	dir      string
+	sysfs    string // Where the exporters find the node's devices and cgroups, and its processes.
+	procfs   string
 	access   *clientcmdapi.Config // The administrator's, from this network namespace.
 	common   []string             // Flags of every exporter, whatever it reads and asks.
 	vendor   *vendor
@@ -52,7 +54,7 @@ type world struct {
 // TestScenarios runs everything on one cluster under two runs of the exporter, with the API server and without: first what bothers nobody else, at once, then what
 // stops parts of the cluster. At the end, what each claim was charged during all of it is compared with the truth.
 func TestScenarios(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, cluster.Fake)
 	// Somebody always holds something: an empty answer of the kubelet, where no cgroup tells more, is not believed for a minute.
 	anchor := w.namespace(t, "anchor")
 	anchor.claim("one", request("gpu", gpudriver.ClassGPU))
@@ -104,10 +106,10 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, runtime cluster.Runtime) *world {
 	t.Helper()
 	begin := time.Now()
-	c, err := cluster.Start(t.Context(), cluster.Options{Runtime: cluster.Fake, Log: os.Stderr})
+	c, err := cluster.Start(t.Context(), cluster.Options{Runtime: runtime, Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,6 +131,10 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	w := &world{cluster: c, client: client, dir: t.TempDir()}
+	w.sysfs, w.procfs = w.dir, w.dir // The machine's own devices and cgroups are none of the cluster's.
+	if runtime == cluster.Containerd {
+		w.sysfs, w.procfs = filepath.Join(c.Root(), "sys"), "/proc"
+	}
 	slices, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)

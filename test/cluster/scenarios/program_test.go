@@ -56,8 +56,8 @@ func (w *world) flags(t *testing.T) []string {
 		"--kubelet.root=" + w.cluster.KubeletRoot(),
 		"--path.podlogs=" + w.cluster.PodLogs(),
 		"--path.cdi=" + w.cluster.CDI(),
-		"--path.sysfs=" + w.dir, // The node's own devices and cgroups are none of the cluster's.
-		"--path.procfs=" + w.dir,
+		"--path.sysfs=" + w.sysfs,
+		"--path.procfs=" + w.procfs,
 		"--counter.zero-hold=0s",
 		"--retention=1h",
 	}

@@ -40,6 +40,9 @@ type gpu struct {
 func newVendor(all []resourceapi.ResourceSlice) *vendor {
 	v := &vendor{begun: time.Now()}
 	for i := range all {
+		if all[i].Spec.Driver != gpudriver.Name {
+			continue
+		}
 		for _, d := range all[i].Spec.Devices {
 			seed := fnv.New64a()
 			seed.Write([]byte(d.Name))

@@ -1,0 +1,203 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/test/cluster"
+	"github.com/dra-exporter/dra-exporter/test/cluster/cpudriver"
+	"github.com/dra-exporter/dra-exporter/test/cluster/netdriver"
+)
+
+// TestContainers runs, at once, what real containers may do otherwise than those of the runtime that runs nothing, and what takes
+// real devices: network interfaces in pods, and CPUs.
+func TestContainers(t *testing.T) {
+	w := newWorld(t, cluster.Containerd)
+	t.Run("Claims", func(t *testing.T) {
+		for name, scenario := range map[string]func(*testing.T, *world){
+			"Single":            testSingle,
+			"Completed":         testCompleted,
+			"DeletedGracefully": testDeletedGracefully,
+			"CrashLoop":         testCrashLoop,
+			"Network":           testNetwork,
+			"CPU":               testCPU,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				scenario(t, w)
+			})
+		}
+	})
+	for _, watched := range w.watched {
+		watched.finish(t)
+	}
+}
+
+// testNetwork has two pods, one after the other, send through an interface that the driver moves into each: claim and pods are
+// charged what came out at its far end on the node, to the byte, and the device is up on the host, in the pod, and back.
+func testNetwork(t *testing.T, w *world) {
+	const first, second = 3_000_000, 2_000_000
+	n := w.namespace(t, "network")
+	nic := request("nic", netdriver.Name)
+	nic.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: fmt.Sprintf("device.attributes[%q].ifName == 'nic1'", netdriver.Name),
+	}}}
+	n.claim("nic", nic)
+	before := n.arrived()
+	n.pod("first", once(podSpec("nic", "send", "udp", "198.18.1.1:9", strconv.Itoa(first))))
+	n.running(1)
+	n.agree(1)
+	sent := n.charged(before, first, "first")
+	n.remove("first", 1)
+	n.agree(0)
+	eventually(t, "the interface is back on the node", func() error {
+		_, err := os.Stat(filepath.Join(w.sysfs, "class", "net", "nic1"))
+		return err
+	})
+	between := n.arrived()
+	if between < sent {
+		t.Fatalf("its far end has counted %v bytes, after %v", between, sent)
+	}
+	n.pod("second", once(podSpec("nic", "send", "udp", "198.18.1.1:9", strconv.Itoa(second))))
+	n.running(1)
+	n.agree(1)
+	n.charged(between, second, "second")
+	n.remove("second", 1)
+	n.agree(0)
+}
+
+// arrived returns what has come out at the far end of nic1, in bytes.
+func (n *namespace) arrived() float64 {
+	n.Helper()
+	content, err := os.ReadFile(filepath.Join(n.sysfs, "class", "net", "wire1", "statistics", "rx_bytes"))
+	n.no(err)
+	bytes, err := strconv.ParseFloat(strings.TrimSpace(string(content)), 64)
+	n.no(err)
+	return bytes
+}
+
+// charged waits until both exporters charge the pod, and add to the device and the claim, what has arrived since, which is the
+// payload and more; and returns what has arrived at all.
+func (n *namespace) charged(since, payload float64, pod string) (arrived float64) {
+	n.Helper()
+	eventually(n.T, "what arrived is charged to who sent it", func() error {
+		var err error
+		arrived = n.arrived()
+		for _, p := range []*program{n.exporter, n.file} {
+			r, reportErr := p.report()
+			if reportErr != nil {
+				return reportErr
+			}
+			all := transmitted(holder(r.Claims, n.name, "nic", "nic1").Values)
+			if device := transmitted(deviceOf(r, "nic1").Values); device != all {
+				err = errors.Join(err, fmt.Errorf("device nic1 sent %v bytes, its claim %v", device, all))
+			}
+			if up := deviceOf(r, "nic1").Up; up == nil || !*up {
+				err = errors.Join(err, errors.New("nic1 is down"))
+			}
+			if got := transmitted(holder(r.Pods, n.name, pod, "nic1").Values); got != arrived-since || got < payload {
+				err = errors.Join(err, fmt.Errorf("pod %s is charged %v bytes, of which %v are payload; %v arrived", pod, got, payload, arrived-since))
+			}
+		}
+		if n.arrived() != arrived {
+			return errors.New("more arrives")
+		}
+		return err
+	})
+	return arrived
+}
+
+func transmitted(values []exporter.ValueReport) float64 {
+	for i := range values {
+		if values[i].Quantity == "io_bytes" && values[i].Labels["direction"] == "transmit" {
+			return values[i].Value
+		}
+	}
+	return 0
+}
+
+// cpuSlack is how far a CPU's active time may be from the truth, in seconds: the kernel counts in hundredths, and the begin and the end
+// of a hold are put between two readings of a second each.
+const cpuSlack = 0.25
+
+// testCPU has a pod keep its CPU busy: the claim is charged at least what the pod took, and no more than what the CPU did for all
+// users, since /proc/stat, unlike cgroups, does not tell them apart.
+func testCPU(t *testing.T, w *world) {
+	n := w.namespace(t, "cpu")
+	n.claim("cpu", request("cpu", cpudriver.Name))
+	before := n.busy()
+	n.pod("burner", once(podSpec("cpu", "burn", "3s")))
+	n.running(1)
+	holds, _ := n.agree(1)
+	burnt := n.burnt("burner")
+	var claim *exporter.HolderReport
+	eventually(t, "the claim is charged what its pod took", func() error {
+		r, err := n.exporter.report()
+		if err != nil {
+			return err
+		}
+		claim = holder(r.Claims, n.name, "cpu", holds[0].Device)
+		if got := active(claim.Values); got < burnt-cpuSlack {
+			return fmt.Errorf("%.2f s, want %.2f s", got, burnt)
+		}
+		return nil
+	})
+	busy := n.busy()[holds[0].Device] - before[holds[0].Device]
+	got := active(claim.Values)
+	t.Logf("the pod took %.2f s of its CPU, the claim is charged %.2f s, all users took %.2f s", burnt, got, busy)
+	if got > busy+cpuSlack || got > claim.AllocatedSeconds+cpuSlack {
+		t.Errorf("the claim is charged %.2f s of a CPU that it held for %.2f s, and that was busy for %.2f s", got, claim.AllocatedSeconds, busy)
+	}
+	n.remove("burner", 1)
+	n.agree(0)
+}
+
+// burnt waits until a pod says how much time of a CPU it took, in seconds.
+func (n *namespace) burnt(pod string) (seconds float64) {
+	n.Helper()
+	eventually(n.T, "the pod has burnt its CPU", func() error {
+		logs, err := n.client.CoreV1().Pods(n.name).GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(n.Context())
+		if err != nil {
+			return err
+		}
+		took, err := time.ParseDuration(strings.TrimSpace(strings.TrimPrefix(string(logs), "burnt ")))
+		seconds = took.Seconds()
+		return err
+	})
+	return seconds
+}
+
+// busy returns how long each CPU was busy since the machine's start, in seconds, by the devices that they are.
+func (n *namespace) busy() map[string]float64 {
+	n.Helper()
+	content, err := os.ReadFile("/proc/stat")
+	n.no(err)
+	out := map[string]float64{}
+	for line := range strings.Lines(string(content)) {
+		var cpu int
+		var user, nice, system, idle, wait, irq, soft, steal float64 // in hundredths of a second (proc(5))
+		if _, err := fmt.Sscanf(line, "cpu%d %f %f %f %f %f %f %f %f", &cpu, &user, &nice, &system, &idle, &wait, &irq, &soft, &steal); err == nil {
+			out[fmt.Sprintf("cpudev%03d", cpu)] = (user + nice + system + irq + soft + steal) / 100
+		}
+	}
+	return out
+}
+
+func active(values []exporter.ValueReport) float64 {
+	for i := range values {
+		if values[i].Quantity == "active_seconds" {
+			return values[i].Value
+		}
+	}
+	return 0
+}
