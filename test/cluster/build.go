@@ -38,7 +38,7 @@ func Build(ctx context.Context, log io.Writer) (string, error) {
 		return "", err
 	}
 	return program, buildOnce(program, log, "Kubernetes "+Kubernetes, func(output string) error {
-		return buildKube(ctx, source, output, log)
+		return buildKube(ctx, source, "readonly", output, Kubernetes, log)
 	})
 }
 
@@ -103,11 +103,12 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = file.Close() }, nil
 }
 
-func buildKube(ctx context.Context, source, output string, log io.Writer) error {
-	major, minor, _ := strings.Cut(strings.TrimPrefix(Kubernetes, "v"), ".")
+// buildKube builds a program of Kubernetes, and tells it its version; mod is go's flag of that name.
+func buildKube(ctx context.Context, source, mod, output, version string, log io.Writer) error {
+	major, minor, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
 	minor, _, _ = strings.Cut(minor, ".")
-	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s", versionStamp, Kubernetes, major, minor)
-	cmd := goCommand(ctx, "build", "-C", source, "-v", "-trimpath", "-ldflags="+ldflags, "-o", output, ".")
+	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s", versionStamp, version, major, minor)
+	cmd := goCommand(ctx, "build", "-C", source, "-mod="+mod, "-v", "-trimpath", "-ldflags="+ldflags, "-o", output, ".")
 	cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
 	return follow(cmd, "Kubernetes", log)
 }

@@ -46,6 +46,10 @@ type Options struct {
 	Dir     string    // The folder of the cluster's files, which Stop removes; a temporary one when empty.
 	Log     io.Writer // Receives the progress of builds; nothing does when nil.
 
+	// Kubelet is the version of the kubelet, such as v1.36.3, where it is to be another than that of the rest of Kubernetes. Its first
+	// build takes minutes.
+	Kubelet string
+
 	// Persistent lets the cluster outlive the calling process.
 	Persistent bool
 }
@@ -105,6 +109,12 @@ func (o Options) build(ctx context.Context) (node.Config, error) {
 	var err error
 	if c.Program, err = Build(ctx, o.Log); err != nil {
 		return c, err
+	}
+	c.Kubelet = c.Program
+	if o.Kubelet != "" && o.Kubelet != Kubernetes {
+		if c.Kubelet, err = buildKubelet(ctx, o.Kubelet, o.Log); err != nil {
+			return c, err
+		}
 	}
 	c.Self, c.Workload, err = buildOurs(ctx)
 	return c, err
@@ -169,7 +179,7 @@ func (c *Cluster) await() error {
 // it: it is ended by the end of its standard input.
 func (c *Cluster) nodeCommand(ctx context.Context, programs node.Config, persistent bool) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, programs.Self, "node",
-		"-dir="+c.dir.path, "-kube="+c.kube, "-containerd="+programs.Containerd, "-workload="+programs.Workload,
+		"-dir="+c.dir.path, "-kube="+c.kube, "-kubelet="+programs.Kubelet, "-containerd="+programs.Containerd, "-workload="+programs.Workload,
 		"-persistent="+strconv.FormatBool(persistent), "-rootless="+strconv.FormatBool(os.Geteuid() != 0))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd

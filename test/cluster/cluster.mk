@@ -17,8 +17,8 @@ cluster-build: cluster-program
 
 RUNTIME ?= fake
 .PHONY: cluster-up
-cluster-up: $(if $(filter containerd,$(RUNTIME)),deps) cluster-program ## start a real Kubernetes of one node, in seconds once it is built (RUNTIME=containerd: with real containers)
-	@cd test/cluster && '$(CURDIR)/$(cluster)' up -runtime=$(RUNTIME)
+cluster-up: $(if $(filter containerd,$(RUNTIME)),deps) cluster-program ## start a real Kubernetes of one node, in seconds once it is built (RUNTIME=containerd: with real containers; KUBELET=v1.36.3: with an older kubelet, built in minutes)
+	@cd test/cluster && '$(CURDIR)/$(cluster)' up -runtime=$(RUNTIME) -kubelet=$(KUBELET)
 
 .PHONY: cluster-record
 cluster-record: cluster-program ## save what its kubelet and its API server say: OUT=folder

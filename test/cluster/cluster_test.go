@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -64,16 +65,17 @@ func hold() {
 	select {}
 }
 
-// Clusters side by side do not meet, and each ends with whoever started it, even one that is killed.
+// Clusters side by side do not meet, and each ends with whoever started it, even one that is killed, or gets a
+// Ctrl-C.
 func TestCluster(t *testing.T) {
 	starting := startHolder(t)
 	ready := startHolder(t)
-	starting.kill(t) // In the middle of its start, or before.
+	starting.end(t, syscall.SIGKILL) // In the middle of its start, or before.
 	c := start(t)
 	t.Run("Containers", func(t *testing.T) { testContainers(t, c) })
 	ready.await(t, "ready")
 	kubectl(t, c, "apply", "-f", "testdata/workloads.yaml")
-	ready.kill(t)
+	ready.end(t, syscall.SIGINT)
 	for pod := range claims {
 		namespace, name, _ := strings.Cut(pod, "/")
 		kubectl(t, c, "wait", "--for=condition=Ready", "pod", name, "--namespace="+namespace, "--timeout="+patience.String())
@@ -93,6 +95,7 @@ func startHolder(t *testing.T) *holder {
 	h := &holder{cmd: exec.Command(os.Args[0])}
 	h.cmd.Env = append(os.Environ(), holdEnv+"=1")
 	h.cmd.Stderr = os.Stderr
+	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdout, err := h.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -117,10 +120,10 @@ func (h *holder) await(t *testing.T, want string) {
 	}
 }
 
-// kill kills the process and checks that nothing of its cluster runs soon after.
-func (h *holder) kill(t *testing.T) {
+// end sends a signal to the process and all of its group, as a terminal does, and checks that nothing of its cluster runs soon after.
+func (h *holder) end(t *testing.T, signal syscall.Signal) {
 	t.Helper()
-	if err := h.cmd.Process.Kill(); err != nil {
+	if err := syscall.Kill(-h.cmd.Process.Pid, signal); err != nil {
 		t.Fatal(err)
 	}
 	_ = h.cmd.Wait() // Says only that it was killed.

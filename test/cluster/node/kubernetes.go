@@ -60,7 +60,7 @@ func (n *node) kubernetes() []*component {
 			"--authorization-kubeconfig=" + n.path("kubeconfig"),
 		}},
 		{name: "kubelet", ready: connects(n.path("kubelet", "pod-resources", "kubelet.sock")), args: []string{
-			n.Program, "kubelet",
+			n.Kubelet, "kubelet",
 			"--config=" + n.path("kubelet.yaml"),
 			"--kubeconfig=" + n.path("kubeconfig"),
 			"--root-dir=" + n.path("kubelet"),

@@ -33,6 +33,7 @@ const Socket = "api.sock"
 type Config struct {
 	Dir        string // The folder of everything that the cluster keeps.
 	Program    string // The multi-call program of Kubernetes.
+	Kubelet    string // The program of the kubelet, which may be Program.
 	Self       string // The program of process 1, "SELF init …", and of the driver, "SELF driver …".
 	Containerd string // The folder of containerd's programs; empty: a runtime that runs nothing.
 	Workload   string // The program of containerd's image.

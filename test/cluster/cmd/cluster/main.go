@@ -57,6 +57,7 @@ func run(ctx context.Context, args []string) error {
 	dir := flags.String("dir", filepath.Join(os.TempDir(), "dra-cluster"), "the folder of the cluster's files")
 	var c node.Config
 	runs := flags.String("runtime", string(cluster.Fake), "what runs containers: fake or containerd")
+	kubelet := flags.String("kubelet", "", "up: the version of the kubelet; else its program")
 	if args[0] == "node" || args[0] == "init" || args[0] == "driver" {
 		flags.StringVar(&c.Program, "kube", "", "the program of Kubernetes")
 		flags.StringVar(&c.Containerd, "containerd", "", "the folder of containerd's programs")
@@ -69,7 +70,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	switch args[0] {
 	case "up":
-		return up(ctx, cluster.Runtime(*runs), *dir)
+		return up(ctx, cluster.Options{Runtime: cluster.Runtime(*runs), Kubelet: *kubelet, Dir: *dir, Log: os.Stderr, Persistent: true})
 	case "down":
 		return cluster.Down(*dir)
 	case "kubectl":
@@ -84,7 +85,7 @@ func run(ctx context.Context, args []string) error {
 		c.Dir, c.Self = *dir, os.Args[0]
 		return node.Supervise(ctx, os.Stdout, c, args[1:])
 	case "init":
-		c.Dir, c.Self = *dir, os.Args[0]
+		c.Dir, c.Self, c.Kubelet = *dir, os.Args[0], *kubelet
 		return node.Run(ctx, os.Stdin, os.Stdout, c)
 	case "driver":
 		return driver(ctx, *dir, c.Containerd != "")
@@ -92,8 +93,8 @@ func run(ctx context.Context, args []string) error {
 	return fmt.Errorf("unknown command %q", args[0])
 }
 
-func up(ctx context.Context, runs cluster.Runtime, dir string) error {
-	c, err := cluster.Start(ctx, cluster.Options{Runtime: runs, Dir: dir, Log: os.Stderr, Persistent: true})
+func up(ctx context.Context, o cluster.Options) error {
+	c, err := cluster.Start(ctx, o)
 	if err != nil {
 		return err
 	}
