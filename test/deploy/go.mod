@@ -1,6 +1,6 @@
 module github.com/dra-exporter/dra-exporter/test/deploy
 
-go 1.26.0
+go 1.26.7
 
 require (
 	github.com/dra-exporter/dra-exporter v0.0.0
