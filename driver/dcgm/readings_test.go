@@ -287,6 +287,32 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
+// A rate counts for the time since the one before, unless that is so long ago that nobody knows.
+func TestIntegral(t *testing.T) {
+	var i integral
+	at := time.Unix(1_800_000_000, 0)
+	for _, step := range []struct {
+		seconds, rate, want float64
+	}{
+		{0, 10, 0}, {0.5, 10, 5}, {2, 4, 13}, {0, 100, 13}, {-1, 100, 13}, {1, -7, 13}, {60, 10, 13}, {1, 1, 14},
+	} {
+		at = at.Add(time.Duration(step.seconds * float64(time.Second)))
+		if i.take(step.rate, at); i.sum != step.want {
+			t.Errorf("after %v s at %v: %v, want %v", step.seconds, step.rate, i.sum, step.want)
+		}
+	}
+}
+
+// A whole number of a utilization is a percentage; what is not whole is a ratio, as the names of 4.6 have it.
+func TestPercentageOrRatio(t *testing.T) {
+	f := field{quantity: driver.Utilization, scale: percent}
+	for _, k := range []known{{value: value{number: 75, whole: true}}, {value: value{number: 0.75}}} {
+		if got := f.reading(k, time.Unix(1, 0)).Value; got != 0.75 {
+			t.Errorf("%v, whole %v, became %v", k.number, k.whole, got)
+		}
+	}
+}
+
 func FuzzNumber(f *testing.F) {
 	for _, kind := range []uint{dcgm.DCGM_FT_INT64, dcgm.DCGM_FT_DOUBLE, dcgm.DCGM_FT_STRING, dcgm.DCGM_FT_TIMESTAMP, dcgm.DCGM_FT_BINARY, 0} {
 		for _, bits := range []uint64{
