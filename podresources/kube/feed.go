@@ -106,8 +106,8 @@ func (f *feed) page(ctx context.Context, token string) (page, error) {
 		return p, fmt.Errorf("list: %w", err)
 	}
 	defer body.Close()
-	if err := json.NewDecoder(limited(body, maxList)).Decode(&p); err != nil {
-		return p, fmt.Errorf("list: %w", answerError(err))
+	if err := decodeJSON(body, maxList, &p); err != nil {
+		return p, fmt.Errorf("list: %w", err)
 	}
 	return p, nil
 }
@@ -243,6 +243,24 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p[:min(len(p), l.left)])
 	l.left -= n
 	return n, err
+}
+
+// getJSON decodes the answer to a GET of at most so many bytes.
+func getJSON(ctx context.Context, api API, path string, limit int, into any) error {
+	body, err := api.Get(ctx, path, nil)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	return decodeJSON(body, limit, into)
+}
+
+// decodeJSON decodes an answer of at most so many bytes.
+func decodeJSON(body io.Reader, limit int, into any) error {
+	if err := json.NewDecoder(limited(body, limit)).Decode(into); err != nil {
+		return answerError(err)
+	}
+	return nil
 }
 
 // answerError says of an error of decoding whether the answer was broken or did not come.

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"time"
@@ -43,18 +42,13 @@ func (n *Node) followLabels(ctx context.Context) {
 func (n *Node) labels(ctx context.Context) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	body, err := n.config.API.Get(ctx, nodesPath+url.PathEscape(n.config.Name), nil)
-	if err != nil {
-		return nil, fmt.Errorf("get node: %w", err)
-	}
-	defer body.Close()
 	var node struct {
 		Metadata struct {
 			Labels map[string]string `json:"labels"`
 		} `json:"metadata"`
 	}
-	if err := json.NewDecoder(limited(body, maxNode)).Decode(&node); err != nil {
-		return nil, fmt.Errorf("get node: %w", answerError(err))
+	if err := getJSON(ctx, n.config.API, nodesPath+url.PathEscape(n.config.Name), maxNode, &node); err != nil {
+		return nil, fmt.Errorf("get node: %w", err)
 	}
 	return node.Metadata.Labels, nil
 }

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"sync"
@@ -101,18 +100,13 @@ func (n *negotiator) forget() { n.set("") }
 func (n *negotiator) negotiate(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
 	defer cancel()
-	body, err := n.api.Get(ctx, resourceGroup, nil)
-	if err != nil {
-		return "", fmt.Errorf("negotiate version: %w", err)
-	}
-	defer body.Close()
 	var group struct {
 		Versions []struct {
 			Version string `json:"version"`
 		} `json:"versions"`
 	}
-	if err := json.NewDecoder(limited(body, maxDiscovery)).Decode(&group); err != nil {
-		return "", fmt.Errorf("negotiate version: %w", answerError(err))
+	if err := getJSON(ctx, n.api, resourceGroup, maxDiscovery, &group); err != nil {
+		return "", fmt.Errorf("negotiate version: %w", err)
 	}
 	var served []string
 	for _, v := range group.Versions {

@@ -1,0 +1,148 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+)
+
+func TestClaims(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.Put(kubetest.Claims, claimJSON("c1", "a"))
+		c.Put(kubetest.Claims, claimJSON("c2", "b"))
+		c.Put(kubetest.Claims, claimJSON("not-ours", "z"))
+		c.follow(t)
+		held := []podresources.Allocation{allocation("c1", "a", "pod1"), allocation("c2", "b", "pod2"), allocation("gone", "c", "pod3")}
+		c.node.Want(held)
+		c.node.Wait(t.Context())
+		want := map[podresources.Claim]podresources.ClaimFacts{}
+		for claim, device := range map[string]string{"c1": "a", "c2": "b"} {
+			want[podresources.Claim{Namespace: "ns", Name: claim}] = podresources.ClaimFacts{
+				UID: "uid-" + claim, Labels: []string{"label_team", "red"}, Results: []podresources.ClaimResult{{
+					Device: driver.ID{Driver: "d.test", Pool: "p", Device: device}, Request: "r", DeviceClass: "class", Admin: true,
+				}},
+			}
+		}
+		if diff := cmp.Diff(want, c.node.Claims()); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		if got := c.Usage().Gets; got != 3 {
+			t.Errorf("%d gets for 3 claims", got)
+		}
+		// An hour of the same answers each second: 15 s, 30 s, … 10 min for each claim.
+		for range 3600 {
+			time.Sleep(time.Second)
+			c.node.Want(held)
+		}
+		if got := c.Usage().Gets; got < 20 || got > 60 {
+			t.Errorf("%d gets in an hour", got)
+		}
+		// Forgotten with its holder.
+		for range 120 {
+			time.Sleep(time.Second)
+			c.node.Want(held[1:])
+		}
+		if _, known := c.node.Claims()[held[0].Claim]; known {
+			t.Error("a claim that the kubelet names no more is remembered")
+		}
+	})
+}
+
+// A claim that was made anew under the same name is asked for again soon; one that never lists what the kubelet does is
+// not asked for each second.
+func TestClaimMadeAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.Put(kubetest.Claims, claimJSON("c", "a"))
+		c.follow(t)
+		c.node.Want([]podresources.Allocation{allocation("c", "a", "pod")})
+		c.node.Wait(t.Context())
+		c.Put(kubetest.Claims, claimJSON("c", "b"))
+		for range 5 {
+			c.node.Want([]podresources.Allocation{allocation("c", "b", "pod")})
+			time.Sleep(time.Second)
+		}
+		if got := c.node.Claims()[podresources.Claim{Namespace: "ns", Name: "c"}]; len(got.Results) != 1 || got.Results[0].Device.Device != "b" {
+			t.Errorf("it says %+v", got)
+		}
+		before := c.Usage().Gets
+		for range 600 {
+			c.node.Want([]podresources.Allocation{allocation("c", "other", "pod")})
+			time.Sleep(time.Second)
+		}
+		if got := c.Usage().Gets - before; got > 20 {
+			t.Errorf("%d gets in ten minutes", got)
+		}
+	})
+}
+
+// What a claim's pods do is a reason to look at it again, though not at once each time.
+func TestClaimOfChangingPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.Put(kubetest.Claims, claimJSON("c", "a"))
+		c.follow(t)
+		for i := range 600 {
+			c.node.Want([]podresources.Allocation{allocation("c", "a", fmt.Sprint("pod", i))})
+			time.Sleep(time.Second)
+		}
+		if got := c.Usage().Gets; got < 60 || got > 150 {
+			t.Errorf("%d gets in ten minutes", got)
+		}
+	})
+}
+
+// Waiting for claims ends when the API server does not answer.
+func TestWaitIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.Fail(func(string, bool) kubetest.Fault { return kubetest.Hang })
+		c.follow(t)
+		c.node.Want([]podresources.Allocation{allocation("c", "a", "pod")})
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		begun := time.Now()
+		c.node.Wait(ctx)
+		if waited := time.Since(begun); waited != 200*time.Millisecond {
+			t.Errorf("waited for %v", waited)
+		}
+		time.Sleep(30 * time.Second) // now it is known that nothing comes
+		begun = time.Now()
+		c.node.Wait(t.Context())
+		if waited := time.Since(begun); waited != 0 {
+			t.Errorf("waited for %v of an API server that does not answer", waited)
+		}
+	})
+}
+
+// The budget of claims holds for any number of them.
+func TestClaimBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		var held []podresources.Allocation
+		for i := range 500 {
+			name := fmt.Sprint("c", i)
+			c.Put(kubetest.Claims, claimJSON(name, fmt.Sprint("d", i)))
+			held = append(held, allocation(name, fmt.Sprint("d", i), "pod"))
+		}
+		c.follow(t)
+		c.node.Want(held)
+		time.Sleep(10 * time.Second)
+		if got := c.Usage().Gets; got < 100 || got > fetchBurst+10*fetchRate+fetchAtOnce {
+			t.Errorf("%d gets in 10 s", got)
+		}
+		time.Sleep(time.Minute)
+		if got := len(c.node.Claims()); got != 500 {
+			t.Errorf("%d of 500 claims are known after a minute", got)
+		}
+	})
+}
