@@ -153,7 +153,8 @@ func say(log io.Writer, format string, args ...any) {
 	_, _ = fmt.Fprintf(log, "cluster: "+format+"\n", args...)
 }
 
-// buildOurs builds the program of process 1 and of the driver, and that of the image, where those in the cache are not of these sources.
+// buildOurs builds the program of process 1 and of the drivers, and that of the image, where those in the cache are not of these sources. It does
+// so in the module of this package: the caller's need not know what the programs require.
 func buildOurs(ctx context.Context) (self, workload string, err error) {
 	source, err := goOutput(ctx, "list", "-m", "-f", "{{.Dir}}", module)
 	if err != nil {
@@ -172,10 +173,10 @@ func buildOurs(ctx context.Context) (self, workload string, err error) {
 		return "", "", err
 	}
 	defer unlock()
-	if _, err := goOutput(ctx, "build", "-o", self, module+"/cmd/cluster"); err != nil {
+	if _, err := goOutput(ctx, "build", "-C", source, "-o", self, "./cmd/cluster"); err != nil {
 		return "", "", err
 	}
-	cmd := goCommand(ctx, "build", "-trimpath", "-ldflags=-s -w", "-o", workload, module+"/cmd/workload")
+	cmd := goCommand(ctx, "build", "-C", source, "-trimpath", "-ldflags=-s -w", "-o", workload, "./cmd/workload")
 	cmd.Env = append(cmd.Env, "CGO_ENABLED=0") // Its image has nothing else.
 	_, err = output(cmd)
 	return self, workload, err
