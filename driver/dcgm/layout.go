@@ -31,6 +31,7 @@ type part struct {
 	gpuInstance         entity
 	compute             entity
 	nvmlID, nvmlCompute uint
+	profile             uint // of the GPU instance
 	shared              bool // its GPU instance has several compute instances: what is told of that is no one's of these
 }
 
@@ -59,9 +60,10 @@ func findLayout() (layout, error) {
 // and nvmlComputeInstanceId are NVML's numbers of both).
 func partsOf(all []dcgm.MigHierarchyInfo_v2) []part {
 	var parts []part
-	siblings := map[entity]int{}
+	siblings, profiles := map[entity]int{}, map[entity]uint{}
 	for _, e := range all {
 		if e.Entity.EntityGroupId != dcgm.FE_GPU_CI {
+			profiles[e.Entity] = e.Info.NvmlMigProfileId
 			continue
 		}
 		siblings[e.Parent]++
@@ -72,6 +74,7 @@ func partsOf(all []dcgm.MigHierarchyInfo_v2) []part {
 	}
 	for i := range parts {
 		parts[i].shared = siblings[parts[i].gpuInstance] > 1
+		parts[i].profile = profiles[parts[i].gpuInstance]
 	}
 	return parts
 }
@@ -82,6 +85,7 @@ type device struct {
 	of       scope    // of the fields that it has, MIG mode aside
 	values   entity   // whose fields are its own; zero: nobody's
 	events   []entity // whose XID errors are its own
+	profile  uint     // of a MIG device
 }
 
 // identify says which devices these are. One that can't be identified is left out, with an error.
@@ -121,7 +125,7 @@ func (p part) device() device {
 			Kind: driver.KindPartition, Parent: p.gpuUUID, Vendor: "nvidia",
 			Instance: driver.MIGInstance(int(p.nvmlID), int(p.nvmlCompute)),
 		},
-		of: instance, events: []entity{p.compute},
+		of: instance, events: []entity{p.compute}, profile: p.profile,
 	}
 	if !p.shared {
 		d.values, d.events = p.gpuInstance, append(d.events, p.gpuInstance)

@@ -181,6 +181,25 @@ func TestRepartition(t *testing.T) {
 	}
 }
 
+// A MIG device of another profile is another one, though its numbers are the same: nothing that was counted is its own.
+func TestOtherInstanceOfTheSameNumber(t *testing.T) {
+	c := newClock(1)
+	machine.Partition(0, 1)
+	s := newSource(t, c, nil)
+	sample(t, s)
+	c.advance(1)
+	machine.XID(0, 43, 0, 0)
+	c.advance(1)
+	if n, _ := readingOf(sample(t, s)[1], driver.Errors, "xid", "43"); n != 1 {
+		t.Errorf("the error was counted %v times", n)
+	}
+	machine.GPUs[0].Instances[0].Profile = 9
+	c.advance(1)
+	if n, ok := readingOf(sample(t, s)[1], driver.Errors, "xid", "43"); ok {
+		t.Errorf("a new instance has %v errors", n)
+	}
+}
+
 // XID errors are events: each counts once, however often the same code stands in the field, and none of before.
 func TestXIDs(t *testing.T) {
 	c := newClock(1)

@@ -37,7 +37,7 @@ func (d *state) is(other device) bool {
 // renew takes the device as the engine describes it now. A MIG device whose instance is another one, though its numbers are
 // the same, is a new one: what was known of the one before is forgotten.
 func (d *state) renew(other device) {
-	if d.of == instance && !slices.Equal(d.events, other.events) {
+	if d.of == instance && (d.profile != other.profile || !slices.Equal(d.events, other.events)) {
 		*d = *newState(other, d.table)
 		return
 	}
