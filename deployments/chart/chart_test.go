@@ -50,8 +50,9 @@ func combinations() map[string]values {
 			"web":        values{"secretName": "web", "tls": true, "kubeAuthorization": values{"enabled": true, "scrapers": []any{values{"namespace": "monitoring", "name": "prometheus"}}}},
 			"podMonitor": values{"enabled": true, "endpoint": values{"tlsConfig": values{"insecureSkipVerify": true}}},
 		},
-		"TLS":    {"web": values{"secretName": "web", "tls": true}, "podMonitor": values{"enabled": true}},
-		"labels": {"exportLabels": values{"pods": []any{"app.kubernetes.io/name"}, "claims": []any{"team"}, "podAnnotations": []any{"example.com/idle-ok"}}},
+		"password": {"web": values{"secretName": "web", "tcpProbes": true}, "test": values{"httpConfig": values{"basic_auth": values{"username": "a", "password": "b"}}}},
+		"TLS":      {"web": values{"secretName": "web", "tls": true}, "podMonitor": values{"enabled": true}},
+		"labels":   {"exportLabels": values{"pods": []any{"app.kubernetes.io/name"}, "claims": []any{"team"}, "podAnnotations": []any{"example.com/idle-ok"}}},
 		"extras": {
 			"image":        values{"digest": "sha256:" + strings.Repeat("0", 64)},
 			"extraArgs":    []any{"--web.pprof"},
@@ -292,6 +293,27 @@ func TestWaysToDevices(t *testing.T) {
 	volume := pod.Volumes[len(pod.Volumes)-1]
 	if volume.HostPath == nil || volume.HostPath.Path != "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1" || *volume.HostPath.Type != corev1.HostPathFile {
 		t.Errorf("the library is %+v", volume)
+	}
+}
+
+// The kubelet's probes speak what the exporter does, as far as the kubelet can.
+func TestProbes(t *testing.T) {
+	for name, want := range map[string]string{
+		"defaults": "HTTP /healthz, HTTP /readyz", "TLS": "HTTPS /healthz, HTTPS /readyz", "authorization": "HTTPS /healthz, HTTPS /readyz", "password": "TCP, TCP",
+	} {
+		c := renderObjects(t, combinations()[name]).daemonSet.Spec.Template.Spec.Containers[0]
+		var got []string
+		for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+			switch {
+			case p.HTTPGet != nil && p.TCPSocket == nil:
+				got = append(got, string(p.HTTPGet.Scheme)+" "+p.HTTPGet.Path)
+			case p.TCPSocket != nil:
+				got = append(got, "TCP")
+			}
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("%s: the probes are %v, want %s", name, got, want)
+		}
 	}
 }
 

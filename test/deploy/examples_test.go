@@ -1,0 +1,43 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/deployments/chart"
+	"github.com/dra-exporter/dra-exporter/driver/scrape"
+)
+
+// The program accepts the scrape configuration that the chart makes of the simulated example's values.
+func TestSimulatedExample(t *testing.T) {
+	deployments := filepath.Join("..", "..", "deployments")
+	data, err := os.ReadFile(filepath.Join(deployments, "examples", "simulated", "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(data, &values); err != nil {
+		t.Fatal(err)
+	}
+	documents, err := chart.Render(filepath.Join(deployments, "helm", "dra-exporter"), chart.Release{Name: release, Namespace: namespace, Values: values}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range documents {
+		var m corev1.ConfigMap
+		if err := yaml.Unmarshal([]byte(document), &m); err != nil {
+			t.Fatal(err)
+		}
+		if config, ok := m.Data["scrape.yaml"]; ok {
+			if _, err := scrape.ParseConfig([]byte(config), "/"); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+	}
+	t.Error("there is no scrape configuration")
+}
