@@ -35,6 +35,7 @@ func combinations() map[string]values {
 		"nvidia":       {"vendor": "nvidia", "sources": values{"scrape": endpoints}},
 		"nvidia admin": {"vendor": "nvidia", "adminAccess": values{"enabled": true}},
 		"amd":          {"vendor": "amd", "adminAccess": values{"enabled": true}},
+		"DCGM":         {"vendor": "nvidia", "sources": values{"dcgm": values{"address": "nvidia-dcgm.gpu-operator:5555", "profiling": true, "library": "/usr/lib/x86_64-linux-gnu/libdcgm.so.4"}}},
 		"intel":        {"vendor": "intel"},
 		"network":      {"vendor": "network", "hostPID": true},
 		"cpu":          {"vendor": "cpu"},
@@ -313,6 +314,20 @@ func TestProbes(t *testing.T) {
 		}
 		if strings.Join(got, ", ") != want {
 			t.Errorf("%s: the probes are %v, want %s", name, got, want)
+		}
+	}
+}
+
+func TestDCGM(t *testing.T) {
+	c := renderObjects(t, combinations()["DCGM"]).daemonSet.Spec.Template.Spec.Containers[0]
+	got := settings(&c)
+	if got["$DRA_EXPORTER_SOURCE_DCGM"][0] != "nvidia-dcgm.gpu-operator:5555" || got["$DRA_EXPORTER_SOURCE_DCGM_PROFILING"][0] != "true" {
+		t.Errorf("the settings are %v", got)
+	}
+	c = renderObjects(t, values{}).daemonSet.Spec.Template.Spec.Containers[0]
+	for name := range settings(&c) {
+		if strings.Contains(name, "DCGM") {
+			t.Errorf("%s is set unasked", name)
 		}
 	}
 }
