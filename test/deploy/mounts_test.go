@@ -24,8 +24,8 @@ func (w *world) testMounts(t *testing.T) {
 		"volume pod-resources": {"device", "podresources"},
 		"volume pods-api":      {"Pods API"},
 		"volume podlogs":       nil,
-		"volume proc":          {"cpu"},
-		"volume sys":           {"netdev"},
+		"volume proc":          {"cpu", "device"},
+		"volume sys":           {"device", "netdev"},
 		"volume cdi-0":         nil,
 		"volume scrape":        {"dra-exporter: --source.scrape.config"}, // instead of all
 		"token":                {"", "API server", "API: claims", "API: pods", "API: slices", "device"},
