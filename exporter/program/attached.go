@@ -57,7 +57,8 @@ func (a *attachments) current() []driver.Attachment {
 }
 
 // attached returns the devices that may be network interfaces of pods: those of which the driver says in the claim's status how the
-// interface is called there (KEP-4817), and those that are one on the host, which keep their name then.
+// interface is called there (KEP-4817), those that are one on the host, which keep their name then, and claims of classic DRA for the
+// pod's own network.
 func attached(allocations []podresources.Allocation, inventory driver.Inventory) []attachment {
 	var out []attachment
 	for i := range allocations {
@@ -66,6 +67,9 @@ func attached(allocations []podresources.Allocation, inventory driver.Inventory)
 		name := hardware.NetDev
 		if a.Network != nil && a.Network.Interface != "" {
 			name = a.Network.Interface
+		}
+		if name == "" && a.Classic() {
+			name = podInterface(a.Device.Driver)
 		}
 		if name == "" || a.Admin || a.ByPlugin() {
 			continue
@@ -79,6 +83,15 @@ func attached(allocations []podresources.Allocation, inventory driver.Inventory)
 		})
 	}
 	return out
+}
+
+// podInterface returns the interface of the pod that claims of a driver of classic DRA are for, "" where they are for none:
+// Spiderpool's are for the pod's network, whose default interface is eth0.
+func podInterface(driverName string) string {
+	if driverName == "netresources.spidernet.io" {
+		return "eth0"
+	}
+	return ""
 }
 
 // podsOf returns the UIDs of the holders' pods, each once, as far as they are known.

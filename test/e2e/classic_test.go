@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -27,6 +28,17 @@ func TestClassic(t *testing.T) {
 				{"name":"NAME","containerEdits":{"env":["DRA_CLAIM_UID=VALUE"]}}]}`))
 			n.setPods(podresourcestest.Pod("ns", "pod", podresourcestest.Container("main",
 				podresourcestest.Classic("ns", "nic", "spider", "k8s.netresources.spidernet.io/claim="+tc.cdi))))
+			const pod = "5a0b5b6e-7e3a-4c28-9d0e-3d1f0c9f3a11"
+			n.addPod("ns", "pod", pod)
+			traffic := func(bytes int) {
+				const header = "Inter-|   Receive                                                |  Transmit\n face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n"
+				n.write("proc/42/net/dev", fmt.Sprintf("%s    lo: 9 0 0 0 0 0 0 0 9 0 0 0 0 0 0 0\n  eth0: %d 1 0 0 0 0 0 0 7 1 0 0 0 0 0 0\n", header, bytes))
+			}
+			n.mkdir("proc/42/net")
+			n.mkdir("proc/1/net")
+			n.write("proc/1/net/dev", "")
+			n.write("proc/42/cgroup", "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod"+strings.ReplaceAll(pod, "-", "_")+".slice/cri-containerd-x.scope\n")
+			traffic(1000)
 			more := flags{}
 			if tc.want != driver {
 				server, err := kubetest.New()
@@ -45,6 +57,15 @@ func TestClassic(t *testing.T) {
 				return m.is(1, "dra_claim_info", "resourceclaim_name", "nic", "uid", uid) &&
 					m.is(1, "dra_claim_device_info", "driver", tc.want, "pool", "", "device", tc.cdi, "device_class", "spider") &&
 					m.is(1, "dra_pod_claim_info", "pod", "pod", "resourceclaim_name", "nic", "driver", tc.want)
+			})
+			if tc.want != driver {
+				return
+			}
+			// The traffic of the pod's own network is the claim's.
+			p.eventually("read", func() bool { return p.scrape().is(0, "dra_pod_io_bytes_total", "pod", "pod", "direction", "receive") })
+			traffic(5000)
+			p.eventually("charged", func() bool {
+				return p.scrape().is(4000, "dra_claim_io_bytes_total", "resourceclaim_name", "nic", "link", "network", "direction", "receive")
 			})
 		})
 	}
