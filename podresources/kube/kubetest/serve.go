@@ -20,6 +20,7 @@ type request struct {
 	from                      string
 	node                      *string // that spec.nodeName is to be
 	timeout                   time.Duration
+	unsupported               bool // the field selector
 }
 
 // parse returns what is asked for; false: there is no such path.
@@ -31,8 +32,9 @@ func (s *Server) parse(r *http.Request) (request, bool) {
 	if strings.HasPrefix(r.URL.Path, "/apis/resource.k8s.io/v1alpha2/") {
 		field = "nodeName=" // it has no spec; the real server refuses the other
 	}
-	if node, ok := strings.CutPrefix(q.Get("fieldSelector"), field); ok {
-		out.node = &node
+	if selector := q.Get("fieldSelector"); selector != "" {
+		node, ok := strings.CutPrefix(selector, field)
+		out.node, out.unsupported = &node, !ok
 	}
 	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	switch {
@@ -67,6 +69,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case fault != None:
 		s.fail(r.Context(), counted, fault)
+	case in.unsupported:
+		writeStatus(counted, http.StatusBadRequest, "BadRequest", "")
 	case !ok:
 		http.Error(counted, "404 page not found", http.StatusNotFound)
 	case in.resource == "":
