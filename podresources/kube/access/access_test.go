@@ -208,6 +208,24 @@ func TestCache(t *testing.T) {
 	})
 }
 
+// What was decided of one page says nothing of another, nor of another method.
+func TestDecisionsAreOfOnePage(t *testing.T) {
+	s := &server{}
+	g := newGated(s)
+	for _, path := range []string{"/metrics", "/api/v1/snapshot"} {
+		want := map[string]int{"/metrics": 200, "/api/v1/snapshot": 403}[path]
+		if status := g.status(path, "Bearer alice"); status != want {
+			t.Errorf("%s: status %d, want %d", path, status, want)
+		}
+	}
+	r := httptest.NewRequest(http.MethodPost, "/metrics", http.NoBody)
+	r.Header.Set("Authorization", "Bearer alice")
+	w := httptest.NewRecorder()
+	if g.ServeHTTP(w, r); w.Code != http.StatusForbidden {
+		t.Errorf("POST: status %d, want %d", w.Code, http.StatusForbidden)
+	}
+}
+
 // Many who ask the same at once cause one decision.
 func TestTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
