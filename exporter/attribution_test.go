@@ -97,56 +97,6 @@ func TestAttribution(t *testing.T) {
 }
 
 // Pods of one claim share its part; the info metrics say how.
-// What device plugins give is divided by pods, each of which has its part; it is no claim's. A claim on the same device counts
-// as one of them.
-func TestAttributionOfPlugins(t *testing.T) {
-	h := newHistory(t)
-	slice := func(share, pod string) podresources.Allocation {
-		a := allocationOf("gpu-0", "", pod)
-		a.ShareID = share
-		return a
-	}
-	h.in.View.Allocations = []podresources.Allocation{slice("0", "a"), slice("1", "b"), slice("2", "b"), allocationOf("gpu-0", "claim", "c")}
-	for i := range 3 {
-		h.energy(float64(400 * i))
-		h.tick(time.Second)
-	}
-	x := scrape(t, h.last)
-	h.values(x, map[[2]string]float64{
-		{"dra_pod_energy_joules_total", "pod=a"}:                        200,
-		{"dra_pod_energy_joules_total", "pod=b"}:                        400,
-		{"dra_pod_energy_joules_total", "pod=c"}:                        200,
-		{"dra_claim_energy_joules_total", "resourceclaim_name=claim"}:   200,
-		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}: 0,
-		{"dra_device_allocations", "device=gpu-0"}:                      4,
-	})
-	if got := len(x.matching("dra_pod_claim_info", "resourceclaim_name=", "claim_name=", "attribution=equal")); got != 3 {
-		t.Errorf("%d rows of device plugins in %v", got, x["dra_pod_claim_info"])
-	}
-	for name := range x {
-		if len(x.matching(name, "resourceclaim_name=")) > 0 && name != "dra_pod_claim_info" {
-			t.Errorf("%s has a claim without a name: %v", name, x[name])
-		}
-	}
-	h.in.View.Allocations = []podresources.Allocation{slice("0", "a")}
-	if d := h.joinedAfter(); d.Attribution != AttributionExclusive {
-		t.Errorf("of one pod it is divided by %q", d.Attribution)
-	}
-	h.in.View.Allocations = []podresources.Allocation{slice("1", "b"), slice("2", "b")}
-	if d := h.joinedAfter(); d.Attribution != AttributionExclusive {
-		t.Errorf("two slices of one pod are divided by %q", d.Attribution)
-	}
-	h.in.View.Allocations = []podresources.Allocation{slice("1", "a"), slice("2", "b")}
-	if d := h.joinedAfter(); d.Attribution != AttributionEqual {
-		t.Errorf("slices of two pods are divided by %q", d.Attribution)
-	}
-}
-
-func (h *history) joinedAfter() *JoinedDevice {
-	h.tick(time.Second)
-	return &h.joined.Devices[0]
-}
-
 func TestAttributionAmongPods(t *testing.T) {
 	h := newHistory(t)
 	h.hold("a", "p0", "p1")
@@ -197,8 +147,10 @@ func TestDating(t *testing.T) {
 		"the last sign of a coming":     {[]podresources.Change{pod(1100, false), pod(1800, false)}, time.Second, 2.7},
 		"the first sign of a going":     {[]podresources.Change{pod(4200, true), pod(4800, true)}, time.Second, 2.7},
 		"signs of others":               {[]podresources.Change{{At: at(1100), PodUID: "uid-p1"}, {At: at(1200), CDI: []string{"example.com/gpu=c1"}}}, time.Second, 3},
-		"signs of other times":          {[]podresources.Change{pod(900, false), pod(2100, false), pod(3500, true)}, time.Second, 3},
-		"a sign at the earlier answer":  {[]podresources.Change{pod(1000, false)}, time.Second, 3},
+		"signs of other times":          {[]podresources.Change{pod(-1100, false), pod(2100, false), pod(3500, true)}, time.Second, 3},
+		"a sign before an answer":       {[]podresources.Change{pod(-900, false)}, time.Second, 3.5},
+		"a sign at the earlier answer":  {[]podresources.Change{pod(1000, false)}, time.Second, 3.5},
+		"a sign before and one between": {[]podresources.Change{pod(900, false), pod(1200, false)}, time.Second, 3.3},
 		"a sign at the later answer":    {[]podresources.Change{pod(2000, false)}, time.Second, 2.5},
 		"far apart: with the answers":   {nil, 4 * time.Second, 12},
 		"far apart: with the signs":     {[]podresources.Change{pod(5500, false), pod(18500, true)}, 4 * time.Second, 13},

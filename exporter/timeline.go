@@ -176,7 +176,8 @@ func (c *change) at(moment time.Time) []Share {
 
 // dating finds out when, between two answers of the kubelet, a pod began or ended to hold a device: by the pod's
 // cgroup or the CDI spec that was seen to come or go in that time, else in the middle, which errs to neither side. When
-// the answers are far apart the middle would be a guess, and what is new begins with the answer.
+// the answers are far apart the middle would be a guess, and what is new begins with the answer. What was seen to come
+// shortly before the first answer, which did not name it yet, began with that answer.
 type dating struct {
 	after, until time.Time
 	changes      []podresources.Change
@@ -185,11 +186,20 @@ type dating struct {
 // maxGuess is the longest time between two answers in whose middle an undated change is put.
 const maxGuess = 3 * time.Second
 
+// preparing is the longest time from a sign that a pod is about to hold a device to the kubelet's naming it.
+const preparing = 2 * time.Second
+
 func (d dating) began(s *Share, pod podresources.Pod) time.Time {
 	var last time.Time
 	for _, c := range d.changes {
-		if !c.Gone && d.within(c.At) && concerns(c, s, pod) {
+		if c.Gone || !concerns(c, s, pod) {
+			continue
+		}
+		switch {
+		case d.within(c.At):
 			last = c.At // they are in order: the last that had to happen
+		case !c.At.After(d.after) && d.after.Sub(c.At) <= preparing:
+			last = d.after
 		}
 	}
 	return d.orGuess(last)

@@ -30,10 +30,11 @@ npm ci --prefix "$work/page" --legacy-peer-deps --ignore-scripts --no-audit --no
 	--define:process.env.NODE_ENV='"production"' --loader:.ttf=dataurl --loader:.svg=dataurl --log-level=error)
 while ((SECONDS < ended)); do sleep 1; done
 
-# draw BOARD HEIGHT PANELS
+# draw BOARD HEIGHT PANELS [CLAIM]
 draw() {
-	go run -C test/dashboards ./screenshots -prometheus="http://$prometheus" -board="$1" -panels="$3" -out="$work/page/data.js"
+	go run -C test/dashboards ./screenshots -prometheus="http://$prometheus" -board="$1" -panels="$3" -claim="${4:-.*}" -out="$work/page/data.js"
 	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size="1230,$2" --virtual-time-budget=8000 \
 		--allow-file-access-from-files --user-data-dir="$work/chromium" --screenshot="dashboards/$1.png" "file://$work/page/index.html" 2>/dev/null
 }
 draw dra-fleet 1130 'Claimed;Idle;Free;Unhealthy;Unmeasured;Utilization;Power;Alerts;Devices by state;Utilization by driver;Wasted device-hours by namespace;Wasted energy by namespace;Share of held time that was idle;Top idle claims'
+draw dra-namespaces 1100 'Total device-hours;Active share of measured time;Total energy;Total cost;Namespaces;Namespaces by driver and model;Devices held;Devices busy'

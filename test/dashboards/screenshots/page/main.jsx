@@ -37,8 +37,10 @@ function Graph({ panel, answers, width, height }) {
     options={{}} />;
 }
 
-function frame(panel, c, name, series) {
+function frame(panel, defaults, name, series) {
   const values = series.values.map((v) => +v[1]);
+  const own = panel.fieldConfig.overrides.filter((o) => o.matcher.options === name).flatMap((o) => o.properties);
+  const c = { ...defaults, ...Object.fromEntries(own.map((p) => [p.id, p.value])) };
   const f = toDataFrame({
     name,
     fields: [
