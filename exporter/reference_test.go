@@ -124,10 +124,15 @@ func (f *reference) hold(in Input, now time.Time) {
 
 func (f *reference) date(changes []podresources.Change, now time.Time, pod, claim string, gone bool) time.Time {
 	var found []time.Time
+	shortlyBefore := false
 	for _, c := range changes {
 		about := c.PodUID == "uid-"+pod || slices.Contains(c.CDI, "example.com/gpu="+claim)
-		if c.Gone == gone && about && c.At.After(f.answered) && !c.At.After(now) {
+		switch {
+		case c.Gone != gone || !about || c.At.After(now):
+		case c.At.After(f.answered):
 			found = append(found, c.At)
+		case f.answered.Sub(c.At) <= 2*time.Second:
+			shortlyBefore = true
 		}
 	}
 	switch {
@@ -135,6 +140,8 @@ func (f *reference) date(changes []podresources.Change, now time.Time, pod, clai
 		return found[0]
 	case len(found) > 0:
 		return found[len(found)-1]
+	case shortlyBefore && !gone:
+		return f.answered
 	case now.Sub(f.answered) <= 3*time.Second:
 		return f.answered.Add(now.Sub(f.answered) / 2)
 	default:

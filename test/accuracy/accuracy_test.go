@@ -26,7 +26,7 @@ import (
 
 const (
 	gpus           = 8
-	playing        = 2 * time.Minute
+	playing        = 90 * time.Second
 	scrapeInterval = 15 * time.Second
 	slowRefresh    = 30 * time.Second
 	zeroHold       = 20 * time.Second
