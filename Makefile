@@ -98,8 +98,8 @@ $(call each,$(1),go test -count=1 -p=1 -timeout=20m $(2) ./...)
 endef
 
 .PHONY: test-gpu
-test-gpu: ## compare what is read of NVIDIA GPUs with nvidia-smi; says loudly where there is none
-	@go test -count=1 -v ./test/gpu
+test-gpu: ## compare what is read of NVIDIA GPUs with nvidia-smi; says loudly where there is none; RECORD=DIR records it
+	@go test -count=1 -v -run 'AgainstNvidiaSMI|Recordings' ./test/gpu $(if $(RECORD),-args -record=$(abspath $(RECORD)))
 
 BENCH ?= .
 COUNT ?= 6

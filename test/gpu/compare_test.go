@@ -1,0 +1,347 @@
+package gpu
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// look is what was read before and after nvidia-smi printed its own view.
+type look struct {
+	before, after []driver.Sample
+	query         string // nvidia-smi -q -x
+	list          string // nvidia-smi -L
+	links         string // nvidia-smi nvlink -gt d; "" where it can't be had
+}
+
+// verdict says what came of a comparison.
+type verdict string
+
+const (
+	agrees      verdict = "agrees"
+	differs     verdict = "DIFFERS"
+	missing     verdict = "MISSING: nvidia-smi has it"
+	notCompared verdict = "not compared"
+)
+
+// finding is the comparison of one value of one device.
+type finding struct {
+	verdict       verdict
+	device, what  string
+	ours, printed string
+}
+
+func (f finding) String() string {
+	return fmt.Sprintf("%s: %s: %s: read %s, printed %s", f.verdict, f.device, f.what, f.ours, f.printed)
+}
+
+// column is a number that nvidia-smi prints of a GPU, or of a MIG device, and the reading that it is held against. The reading
+// may be off by a share of the number and by an absolute slack, since nvidia-smi reads at another moment.
+type column struct {
+	paths    [][]string // the first list of which anything is printed counts, and of that the sum
+	quantity driver.Quantity
+	labels   driver.Labels
+	relative float64
+	slack    float64
+	whole    bool // not of a GPU in MIG mode, whose instances have it
+	rated    bool // GPM means something else by it, so that it can be compared without GPM alone
+}
+
+const mebibyte = 1 << 20
+
+func single(path string) [][]string { return [][]string{{path}} }
+
+// gpuColumns are the numbers of a GPU.
+func gpuColumns() []column {
+	const share = 0.2 // two means of a busy GPU over different times
+	engine := func(path, name string) column {
+		return column{single("utilization/" + path), driver.EngineUtilization, driver.Labels{name}, 0, share, true, name == "dram"}
+	}
+	clock := func(path, domain string) column {
+		return column{single("clocks/" + path), driver.Clock, driver.Labels{domain}, 0.1, 0, false, false}
+	}
+	count := func(kind, code string, paths ...[]string) column {
+		return column{paths, driver.Errors, driver.Labels{kind, code}, 0, 0, false, false}
+	}
+	throttled := func(path, reason string) column {
+		const all = "clocks_event_reasons_counters/clocks_event_reasons_counters_"
+		return column{single(all + path), driver.ThrottledSeconds, driver.Labels{reason}, 0, 0.5, false, false}
+	}
+	const volatile, power, retired = "ecc_errors/volatile/", "gpu_power_readings/", "retired_pages/"
+	return []column{
+		{single("utilization/gpu_util"), driver.Utilization, driver.Labels{}, 0, share, true, false},
+		engine("memory_util", "dram"), engine("encoder_util", "encoder"), engine("decoder_util", "decoder"),
+		engine("jpeg_util", "jpeg"), engine("ofa_util", "ofa"),
+		{single("fb_memory_usage/total"), driver.MemoryCapacity, driver.Labels{}, 0, mebibyte, true, false},
+		{single("fb_memory_usage/used"), driver.MemoryUsed, driver.Labels{}, 0, 64 * mebibyte, true, false},
+		{[][]string{{power + "average_power_draw"}, {power + "power_draw"}, {power + "instant_power_draw"}, {"power_readings/power_draw"}}, driver.Power, driver.Labels{}, 0.1, 20, false, false},
+		{single("temperature/gpu_temp"), driver.Temperature, driver.Labels{"gpu"}, 0, 3, false, false},
+		{single("temperature/memory_temp"), driver.Temperature, driver.Labels{"memory"}, 0, 3, false, false},
+		clock("graphics_clock", "graphics"), clock("sm_clock", "sm"), clock("mem_clock", "memory"), clock("video_clock", "video"),
+		throttled("sw_power_cap", "power"), throttled("sync_boost", "sync_boost"), throttled("sw_therm_slowdown", "thermal"),
+		throttled("hw_therm_slowdown", "hw_thermal"), throttled("hw_power_brake", "hw_power_brake"),
+		count("ecc_corrected", "", []string{volatile + "sram_correctable", volatile + "dram_correctable"}, []string{volatile + "single_bit/total"}),
+		count("ecc_uncorrected", "", []string{
+			volatile + "sram_uncorrectable", volatile + "sram_uncorrectable_parity", volatile + "sram_uncorrectable_secded", volatile + "dram_uncorrectable",
+		}, []string{volatile + "double_bit/total"}),
+		count("page_retirement", "sbe", []string{retired + "multiple_single_bit_retirement/retired_count"}),
+		count("page_retirement", "dbe", []string{retired + "double_bit_retirement/retired_count"}),
+		count("row_remap", "correctable", []string{"remapped_rows/remapped_row_corr"}),
+		count("row_remap", "uncorrectable", []string{"remapped_rows/remapped_row_unc"}),
+		count("pcie_replay", "", []string{"pci/replay_counter"}),
+	}
+}
+
+// instanceColumns are the numbers of a MIG device.
+func instanceColumns() []column {
+	return []column{
+		{single("fb_memory_usage/total"), driver.MemoryCapacity, driver.Labels{}, 0, mebibyte, false, false},
+		{single("fb_memory_usage/used"), driver.MemoryUsed, driver.Labels{}, 0, 64 * mebibyte, false, false},
+	}
+}
+
+// comparison compares one look.
+type comparison struct {
+	look
+	findings []finding
+	compared map[string]bool // readings, by device and name
+}
+
+// compare holds all that was read against all that nvidia-smi printed. Each value of either has a finding.
+func compare(l look) ([]finding, error) {
+	c := comparison{look: l, compared: map[string]bool{}}
+	log, err := parseQuery(l.query)
+	if err != nil {
+		return nil, err
+	}
+	links := parseLinks(l.links)
+	for _, gpu := range log.all("gpu") {
+		uuid := gpu.text("uuid")
+		i := slices.IndexFunc(l.after, func(s driver.Sample) bool { return s.Hardware.UUID == uuid })
+		if i < 0 {
+			c.add(finding{missing, uuid, "device", "", gpu.text("product_name")})
+			continue
+		}
+		c.gpu(gpu, l.after[i], log.text("driver_version"))
+		if of, ok := links[uuid]; ok {
+			c.within(l.after[i], driver.IOBytes, driver.Labels{"nvlink", "transmit"}, of.transmitted, 0.01, mebibyte)
+			c.within(l.after[i], driver.IOBytes, driver.Labels{"nvlink", "receive"}, of.received, 0.01, mebibyte)
+		}
+	}
+	c.uuids()
+	c.rest()
+	return c.findings, nil
+}
+
+func (c *comparison) add(f finding) { c.findings = append(c.findings, f) }
+
+// text compares two texts.
+func (c *comparison) text(device, what, ours, printed string) {
+	f := finding{agrees, device, what, ours, printed}
+	switch {
+	case printed == "" || printed == "N/A":
+		f.verdict = notCompared
+	case !strings.EqualFold(ours, printed):
+		f.verdict = differs
+	}
+	c.add(f)
+}
+
+// gpu compares a GPU, its MIG devices and its processes.
+func (c *comparison) gpu(gpu *element, s driver.Sample, version string) {
+	uuid := s.Hardware.UUID
+	c.text(uuid, "driver version", s.Hardware.DriverVersion, version)
+	c.text(uuid, "model", s.Hardware.Model, gpu.text("product_name"))
+	c.text(uuid, "PCI address", s.Hardware.PCI, driver.NormalizePCI(gpu.text("pci/pci_bus_id")))
+	mig := strings.EqualFold(gpu.text("mig_mode/current_mig"), "Enabled")
+	for _, column := range gpuColumns() {
+		if !mig || !column.whole {
+			c.column(gpu, s, column)
+		}
+	}
+	for _, printed := range gpu.all("mig_devices/mig_device") {
+		gi, _ := printed.number("gpu_instance_id")
+		ci, _ := printed.number("compute_instance_id")
+		instance := driver.MIGInstance(int(gi), int(ci))
+		i := slices.IndexFunc(c.after, func(s driver.Sample) bool { return s.Hardware.Parent == uuid && s.Hardware.Instance == instance })
+		if i < 0 {
+			c.add(finding{missing, uuid, "MIG device " + instance, "", ""})
+			continue
+		}
+		for _, column := range instanceColumns() {
+			c.column(printed, c.after[i], column)
+		}
+	}
+	for _, printed := range gpu.all("processes/process_info") {
+		c.process(uuid, printed)
+	}
+}
+
+// column compares one number.
+func (c *comparison) column(printed *element, s driver.Sample, column column) {
+	for _, paths := range column.paths {
+		v, ok := printed.sum(paths)
+		if !ok {
+			continue
+		}
+		if column.rated && slices.ContainsFunc(s.Readings, func(r driver.Reading) bool { return r.Quantity == driver.Occupancy }) {
+			return // its reading is told of among the rest
+		}
+		c.within(s, column.quantity, column.labels, v, column.relative, column.slack)
+		return
+	}
+}
+
+// within holds a number against the readings before and after.
+func (c *comparison) within(s driver.Sample, q driver.Quantity, labels driver.Labels, printed, relative, slack float64) {
+	f := finding{missing, s.Hardware.UUID, name(q, labels), "", fmt.Sprint(printed)}
+	before, _ := readingIn(c.before, s.Hardware.UUID, q, labels)
+	after, ok := readingIn(c.after, s.Hardware.UUID, q, labels)
+	if ok {
+		low, high := min(before.Value, after.Value), max(before.Value, after.Value)
+		if before.Quantity != q || before.At.IsZero() {
+			low, high = after.Value, after.Value
+		}
+		margin := relative*math.Abs(printed) + slack
+		f.verdict, f.ours = differs, fmt.Sprintf("%v to %v", low, high)
+		if low-margin <= printed && printed <= high+margin {
+			f.verdict = agrees
+		}
+		c.compared[f.device+" "+f.what] = true
+	}
+	c.add(f)
+}
+
+// process compares the memory of a process. nvidia-smi lists those that it can see.
+func (c *comparison) process(gpu string, printed *element) {
+	pid, ok := printed.number("pid")
+	if !ok {
+		return
+	}
+	f := finding{missing, gpu, fmt.Sprintf("memory_used of process %v", pid), "", printed.text("used_memory")}
+	var ours []float64
+	for _, samples := range [][]driver.Sample{c.before, c.after} {
+		for _, s := range samples {
+			if v, ok := processMemory(s, int(pid)); ok && (s.Hardware.UUID == gpu || s.Hardware.Parent == gpu) {
+				ours = append(ours, v)
+			}
+		}
+	}
+	v, ok := number(f.printed)
+	switch {
+	case !ok:
+		f.verdict = notCompared
+	case len(ours) > 0:
+		f.verdict, f.ours = differs, fmt.Sprint(ours)
+		if v >= slices.Min(ours)-16*mebibyte && v <= slices.Max(ours)+16*mebibyte {
+			f.verdict = agrees
+		}
+	}
+	c.add(f)
+}
+
+func processMemory(s driver.Sample, pid int) (float64, bool) {
+	for _, p := range s.Processes {
+		for _, r := range p.Readings {
+			if p.PID == pid && r.Quantity == driver.MemoryUsed {
+				return r.Value, true
+			}
+		}
+	}
+	return 0, false
+}
+
+// uuids compares the devices with those that are listed.
+func (c *comparison) uuids() {
+	listed := parseList(c.list)
+	for _, uuid := range listed {
+		if !slices.ContainsFunc(c.after, func(s driver.Sample) bool { return s.Hardware.UUID == uuid }) {
+			c.add(finding{missing, uuid, "device", "", "listed"})
+		}
+	}
+	for _, s := range c.after {
+		f := finding{agrees, s.Hardware.UUID, "device", "read", "listed"}
+		if !slices.Contains(listed, s.Hardware.UUID) {
+			f.verdict, f.printed = differs, "not listed"
+		}
+		c.add(f)
+	}
+}
+
+// rest tells of the readings that nvidia-smi does not print.
+func (c *comparison) rest() {
+	for _, s := range c.after {
+		for _, r := range s.Readings {
+			if what := name(r.Quantity, r.Labels); !c.compared[s.Hardware.UUID+" "+what] {
+				c.add(finding{notCompared, s.Hardware.UUID, what, fmt.Sprint(r.Value), "nothing"})
+			}
+		}
+	}
+}
+
+// name names a quantity with its labels.
+func name(q driver.Quantity, labels driver.Labels) string {
+	return strings.TrimSpace(q.String() + " " + strings.TrimSpace(strings.Join(labels[:], " ")))
+}
+
+// readingIn returns a reading of a device.
+func readingIn(samples []driver.Sample, uuid string, q driver.Quantity, labels driver.Labels) (driver.Reading, bool) {
+	for _, s := range samples {
+		for _, r := range s.Readings {
+			if s.Hardware.UUID == uuid && r.Quantity == q && r.Labels == labels {
+				return r, true
+			}
+		}
+	}
+	return driver.Reading{}, false
+}
+
+// compareSources holds what source dcgm reads against what source nvml reads of the same GPUs at about the same time. What only one of
+// them has, and counters that start at zero with the exporter, are not compared.
+func compareSources(ours, others []driver.Sample) []finding {
+	var findings []finding
+	for _, s := range others {
+		for _, r := range s.Readings {
+			f := finding{notCompared, s.Hardware.UUID, name(r.Quantity, r.Labels), "", fmt.Sprint(r.Value)}
+			reading, ok := readingIn(ours, s.Hardware.UUID, r.Quantity, r.Labels)
+			relative, slack, known := tolerance(r)
+			if ok && known {
+				f.verdict, f.ours = differs, fmt.Sprint(reading.Value)
+				if math.Abs(r.Value-reading.Value) <= relative*math.Abs(reading.Value)+slack {
+					f.verdict = agrees
+				}
+			}
+			findings = append(findings, f)
+		}
+	}
+	return findings
+}
+
+// tolerance says how far two sources may be apart, false where they count from different points.
+func tolerance(r driver.Reading) (relative, slack float64, ok bool) {
+	switch r.Quantity {
+	case driver.Utilization, driver.EngineUtilization, driver.Occupancy:
+		return 0, 0.25, true
+	case driver.MemoryUsed:
+		return 0.02, 64 * mebibyte, true
+	case driver.MemoryCapacity:
+		return 0.01, mebibyte, true
+	case driver.Power:
+		return 0.2, 20, true
+	case driver.Energy:
+		return 0.001, 3000, true
+	case driver.Temperature:
+		return 0, 4, true
+	case driver.Clock:
+		return 0.15, 0, true
+	case driver.ThrottledSeconds:
+		return 0, 3, true
+	case driver.Errors:
+		return 0, 0, r.Labels[0] != "xid"
+	default:
+		return 0, 0, false
+	}
+}

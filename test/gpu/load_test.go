@@ -1,0 +1,166 @@
+package gpu
+
+import (
+	"bufio"
+	"context"
+	"embed"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+//go:embed load
+var sources embed.FS
+
+// buildLoad compiles the program load, and returns its path. A fake libcuda.so.1 is beside it in the folder fake.
+func buildLoad(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, sources); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "load", "burden")
+	for _, args := range [][]string{
+		{"-O1", "-Wall", "-Werror", "-o", path, filepath.Join(dir, "load", "load.c"), "-ldl"},
+		{"-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", filepath.Join(dir, "load", "fake", "libcuda.so.1"), filepath.Join(dir, "load", "fake", "libcuda.c")},
+	} {
+		if out, err := exec.CommandContext(t.Context(), "cc", args...).CombinedOutput(); err != nil {
+			t.Fatalf("compile the load: %v\n%s", err, out)
+		}
+	}
+	return path
+}
+
+// fakeCUDA is the environment in which the load meets the fake library, which writes its calls to a file.
+func fakeCUDA(load, calls string) []string {
+	return []string{"LD_LIBRARY_PATH=" + filepath.Join(filepath.Dir(load), "fake"), "FAKE_CUDA_LOG=" + calls}
+}
+
+// load is a process that burdens a GPU.
+type load struct {
+	pid    int
+	cmd    *exec.Cmd
+	input  io.Closer
+	output *bufio.Reader
+}
+
+// startLoad starts the program at a path on a device, and returns when it is at work.
+func startLoad(ctx context.Context, path, device string, b burden, environment ...string) (*load, error) {
+	cmd := exec.CommandContext(ctx, path, fmt.Sprint(b.Bytes), fmt.Sprint(b.Share), fmt.Sprint(b.Copy))
+	cmd.Env = append(append(os.Environ(), "CUDA_VISIBLE_DEVICES="+device), environment...)
+	cmd.Stderr = os.Stderr
+	input, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start the load: %w", err)
+	}
+	output, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start the load: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the load: %w", err)
+	}
+	l := &load{pid: cmd.Process.Pid, cmd: cmd, input: input, output: bufio.NewReader(output)}
+	if line, err := l.output.ReadString('\n'); err != nil || line != "ready\n" {
+		l.kill()
+		return nil, fmt.Errorf("start the load: it said %q: %w", line, err)
+	}
+	return l, nil
+}
+
+// stop ends the process, and returns how many bytes it copied in a second.
+func (l *load) stop() (float64, error) {
+	if err := l.input.Close(); err != nil {
+		return 0, fmt.Errorf("end the load: %w", err)
+	}
+	line, err := l.output.ReadString('\n')
+	if err != nil {
+		return 0, fmt.Errorf("end the load: it said %q: %w", line, err)
+	}
+	var rounds, copied uint64
+	var took float64
+	if _, err := fmt.Sscanf(line, "%d rounds, %d bytes copied in %f s", &rounds, &copied, &took); err != nil {
+		return 0, fmt.Errorf("end the load: it said %q: %w", line, err)
+	}
+	if err := l.cmd.Wait(); err != nil {
+		return 0, fmt.Errorf("end the load: %w", err)
+	}
+	return float64(copied) / took, nil
+}
+
+// kill ends the process at once, if it runs still.
+func (l *load) kill() {
+	if l.cmd.ProcessState == nil {
+		_ = l.cmd.Process.Kill()
+		_ = l.cmd.Wait()
+	}
+}
+
+// The load on the fake library: its calls, in their order, and the time that its kernels take.
+func TestLoad(t *testing.T) {
+	path, calls := buildLoad(t), filepath.Join(t.TempDir(), "calls")
+	l, err := startLoad(t.Context(), path, "GPU-a", burden{Bytes: 1 << 20, Share: 0.4, Copy: 1 << 16}, fakeCUDA(path, calls)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.kill()
+	time.Sleep(500 * time.Millisecond)
+	copied, err := l.stop()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	round := []string{"cuLaunchKernel 528 x 256, 20000000 ns 0", "cuCtxSynchronize 0", "cuMemcpyHtoD_v2 65536 0"}
+	want := append([]string{
+		"cuInit 0", "cuDeviceGet 0 of GPU-a 0", "cuDeviceGetAttribute 16 0", "cuDevicePrimaryCtxRetain 0", "cuCtxSetCurrent 0",
+		"cuMemAlloc_v2 1048576 0", "cuMemsetD8_v2 0 1048576 0", "cuModuleLoadData 0", "cuModuleGetFunction spin 0",
+	}, round...)
+	if diff := cmp.Diff(want, lines[:min(len(want), len(lines))]); diff != "" {
+		t.Errorf("first calls (-want +got):\n%s", diff)
+	}
+	rounds := (len(lines) - len(want) + len(round)) / len(round)
+	for i := range rounds {
+		begun := len(want) - len(round) + i*len(round)
+		if diff := cmp.Diff(round, lines[begun:begun+len(round)]); diff != "" {
+			t.Errorf("calls of round %d (-want +got):\n%s", i, diff)
+		}
+	}
+	// A period is 50 ms, and never less: the load is never more than it was asked to be.
+	if perSecond := 20 * 65536.; rounds < 2 || copied > 1.3*perSecond {
+		t.Errorf("%d rounds in 500 ms, and %v bytes copied in a second, want %v", rounds, copied, perSecond)
+	}
+}
+
+// A load that can not burden the GPU says so, and is no load.
+func TestLoadFails(t *testing.T) {
+	path, broken := buildLoad(t), t.TempDir()
+	if err := os.WriteFile(filepath.Join(broken, "libcuda.so.1"), []byte("no library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	calls := filepath.Join(t.TempDir(), "calls")
+	for name, tc := range map[string]struct {
+		burden      burden
+		environment []string
+	}{
+		"a library that is none":      {burden{Bytes: 1 << 20}, []string{"LD_LIBRARY_PATH=" + broken}},
+		"more to copy than there is":  {burden{Bytes: 4, Copy: 5}, fakeCUDA(path, calls)},
+		"more time than there is":     {burden{Bytes: 4, Share: 1.1}, fakeCUDA(path, calls)},
+		"memory that holds no number": {burden{Bytes: 3}, fakeCUDA(path, calls)},
+	} {
+		if l, err := startLoad(t.Context(), path, "GPU-a", tc.burden, tc.environment...); err == nil {
+			l.kill()
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package gpu
+
+import (
+	"encoding/xml"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// element is an element of what `nvidia-smi -q -x` prints (nvsmi_device_v11.dtd to v13.dtd).
+type element struct {
+	XMLName  xml.Name
+	Text     string    `xml:",chardata"`
+	Elements []element `xml:",any"`
+}
+
+// parseQuery parses what `nvidia-smi -q -x` printed.
+func parseQuery(text string) (element, error) {
+	var log element
+	if err := xml.Unmarshal([]byte(text), &log); err != nil {
+		return element{}, fmt.Errorf("parse what nvidia-smi printed: %w", err)
+	}
+	if log.XMLName.Local != "nvidia_smi_log" {
+		return element{}, fmt.Errorf("parse what nvidia-smi printed: it is a %s", log.XMLName.Local)
+	}
+	return log, nil
+}
+
+// all returns the elements of a path, whose names are separated by slashes.
+func (e *element) all(path string) []*element {
+	name, rest, deeper := strings.Cut(path, "/")
+	var found []*element
+	for i := range e.Elements {
+		child := &e.Elements[i]
+		switch {
+		case child.XMLName.Local != name:
+		case deeper:
+			found = append(found, child.all(rest)...)
+		default:
+			found = append(found, child)
+		}
+	}
+	return found
+}
+
+// text returns the text of the first element of a path, "" if there is none.
+func (e *element) text(path string) string {
+	if found := e.all(path); len(found) > 0 {
+		return strings.TrimSpace(found[0].Text)
+	}
+	return ""
+}
+
+// number returns the number at a path in base units, false where nvidia-smi has none: N/A, or words.
+func (e *element) number(path string) (float64, bool) { return number(e.text(path)) }
+
+// sum returns the sum of the numbers at some paths, false where there is none at all.
+func (e *element) sum(paths []string) (float64, bool) {
+	sum, some := 0., false
+	for _, path := range paths {
+		if v, ok := e.number(path); ok {
+			sum, some = sum+v, true
+		}
+	}
+	return sum, some
+}
+
+// number returns the number in a text such as "97887 MiB" in base units, NaN if its unit is unknown.
+func number(text string) (float64, bool) {
+	digits, unit, _ := strings.Cut(strings.TrimSpace(text), " ")
+	v, err := strconv.ParseFloat(digits, 64)
+	if err != nil {
+		return 0, false
+	}
+	scale, known := map[string]float64{"": 1, "MiB": 1 << 20, "KiB": 1 << 10, "W": 1, "C": 1, "MHz": 1e6, "%": 0.01, "us": 1e-6, "ns": 1e-9}[unit]
+	if !known {
+		return math.NaN(), true
+	}
+	return v * scale, true
+}
+
+// parseList returns the UUIDs of GPUs and MIG devices in what `nvidia-smi -L` printed.
+func parseList(text string) []string {
+	var uuids []string
+	for _, match := range regexp.MustCompile(`\(UUID: ([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
+		uuids = append(uuids, match[1])
+	}
+	return uuids
+}
+
+// linkBytes are the bytes over a GPU's NVLinks.
+type linkBytes struct{ transmitted, received float64 }
+
+// parseLinks returns the bytes over all NVLinks of each GPU, by UUID, in what `nvidia-smi nvlink -gt d` printed.
+func parseLinks(text string) map[string]linkBytes {
+	links := map[string]linkBytes{}
+	uuid := ""
+	line := regexp.MustCompile(`Link \d+: Data (Tx|Rx): (.+)`)
+	for l := range strings.Lines(text) {
+		if found := parseList(l); len(found) == 1 {
+			uuid = found[0]
+		}
+		match := line.FindStringSubmatch(strings.TrimSpace(l))
+		if match == nil || uuid == "" {
+			continue
+		}
+		v, ok := number(match[2])
+		if !ok {
+			continue
+		}
+		of := links[uuid]
+		if match[1] == "Tx" {
+			of.transmitted += v
+		} else {
+			of.received += v
+		}
+		links[uuid] = of
+	}
+	return links
+}
+
+func TestNumber(t *testing.T) {
+	for text, want := range map[string]float64{
+		"97887 MiB": 97887 << 20, "3.97 W": 3.97, "24 C": 24, "180 MHz": 180e6, "7 %": 0.07, "25483012608 us": 25483.012608, " 3 ": 3,
+	} {
+		if got, ok := number(text); !ok || math.Abs(got-want) > 1e-12*want {
+			t.Errorf("%q became %v, want %v", text, got, want)
+		}
+	}
+	for _, text := range []string{"", "N/A", "None", "Requested functionality has been deprecated", "[N/A]", "16x"} {
+		if got, ok := number(text); ok {
+			t.Errorf("%q became %v", text, got)
+		}
+	}
+	if got, ok := number("528 furlongs"); !ok || !math.IsNaN(got) {
+		t.Errorf("an unknown unit became %v", got)
+	}
+}
+
+func TestParseLinks(t *testing.T) {
+	text := "GPU 0: NVIDIA H100 (UUID: GPU-a)\n\t Link 0: Data Tx: 10 KiB\n\t Link 0: Data Rx: 1 KiB\n\t Link 1: Data Tx: 20 KiB\n" +
+		"\t Link 1: Data Rx: N/A\nGPU 1: NVIDIA H100 (UUID: GPU-b)\n\t Link 0: Data Rx: 7 KiB\n"
+	want := map[string]linkBytes{"GPU-a": {30 << 10, 1 << 10}, "GPU-b": {0, 7 << 10}}
+	if diff := cmp.Diff(want, parseLinks(text), cmp.AllowUnexported(linkBytes{})); diff != "" {
+		t.Errorf("links (-want +got):\n%s", diff)
+	}
+}
+
+func TestParseQueryRejects(t *testing.T) {
+	for _, text := range []string{"", "No devices were found", "<html></html>", "<nvidia_smi_log>"} {
+		if _, err := parseQuery(text); err == nil {
+			t.Errorf("%q is taken for an answer", text)
+		}
+	}
+}

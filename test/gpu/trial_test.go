@@ -1,0 +1,303 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// bench is a machine with GPUs: a real one, or a double of one.
+type bench struct {
+	source driver.Source
+	smi    func(ctx context.Context, args ...string) (string, error) // what nvidia-smi prints
+	wait   func(seconds float64)
+	start  func(device string, b burden) (*load, error) // a process that burdens a device
+}
+
+// burden is what a process does to a GPU.
+type burden struct {
+	Bytes uint64  // of memory
+	Share float64 // of the time
+	Copy  uint64  // bytes, to the GPU in each 50 ms
+}
+
+// burdens are those of the two processes of a trial: they differ, so that mixing them up shows.
+func burdens() [2]burden {
+	return [2]burden{{Bytes: 2 << 30, Share: 0.6, Copy: 32 << 20}, {Bytes: 1 << 30, Share: 0.2}}
+}
+
+// seconds is how long a trial looks at the idle GPU, and at the busy one.
+const seconds = 10
+
+// trial is what became of a trial: everything that its checks need, so that a recording of it can be checked too.
+type trial struct {
+	Device     string // that was burdened
+	Idle, Busy look
+	IdleSeries [][]driver.Sample // a second apart
+	BusySeries [][]driver.Sample
+	Loads      []loaded
+}
+
+// loaded is a process of a trial.
+type loaded struct {
+	PID    int
+	Burden burden
+	Copied float64 // bytes per second, as the process counted them
+}
+
+// try looks at the machine, burdens its first idle GPU with two processes and looks again.
+func (b bench) try(t *testing.T) trial {
+	t.Helper()
+	var out trial
+	out.IdleSeries = b.series(t)
+	out.Idle = b.look(t)
+	out.Device = idleDevice(out.Idle.after)
+	if out.Device == "" {
+		t.Fatal("every device is busy: there is none to burden")
+	}
+	var loads []*load
+	for _, burden := range burdens() {
+		l, err := b.start(out.Device, burden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(l.kill)
+		loads = append(loads, l)
+		out.Loads = append(out.Loads, loaded{PID: l.pid, Burden: burden})
+	}
+	b.wait(3) // until the means of before are over
+	b.series(t)
+	out.BusySeries = b.series(t)
+	out.Busy = b.look(t)
+	for i, l := range loads {
+		copied, err := l.stop()
+		if err != nil {
+			t.Error(err)
+		}
+		out.Loads[i].Copied = copied
+	}
+	return out
+}
+
+// series samples once a second.
+func (b bench) series(t *testing.T) [][]driver.Sample {
+	t.Helper()
+	series := make([][]driver.Sample, 0, seconds)
+	for range seconds {
+		series = append(series, b.sample(t))
+		b.wait(1)
+	}
+	return series
+}
+
+// sample reads the machine, again where it was too busy to answer in time.
+func (b bench) sample(t *testing.T) []driver.Sample {
+	t.Helper()
+	for range 5 {
+		samples, err := b.source.Sample(t.Context())
+		if _, late := errors.AsType[driver.HungError](err); late {
+			continue
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return samples
+	}
+	t.Fatal("the library does not answer in time")
+	return nil
+}
+
+// look reads the machine before and after nvidia-smi does.
+func (b bench) look(t *testing.T) look {
+	t.Helper()
+	run := func(args ...string) string {
+		out, err := b.smi(t.Context(), args...)
+		if err != nil {
+			t.Fatalf("nvidia-smi %q: %v", args, err)
+		}
+		return out
+	}
+	l := look{before: b.sample(t)}
+	l.query, l.list = run("-q", "-x"), run("-L")
+	if out, err := b.smi(t.Context(), "nvlink", "-gt", "d"); err == nil {
+		l.links = out
+	} else {
+		t.Logf("not compared: NVLinks: nvidia-smi nvlink -gt d: %v", err)
+	}
+	b.wait(1)
+	l.after = b.sample(t)
+	return l
+}
+
+// idleDevice returns the UUID of the first GPU without MIG, else of the first MIG device, that nobody uses.
+func idleDevice(samples []driver.Sample) string {
+	for _, kind := range []driver.Kind{0, driver.KindPartition} {
+		for _, s := range samples {
+			_, memory := readingIn(samples, s.Hardware.UUID, driver.MemoryUsed, driver.Labels{})
+			busy, _ := readingIn(samples, s.Hardware.UUID, driver.Utilization, driver.Labels{})
+			if s.Hardware.Kind == kind && memory && busy.Value < 0.05 && len(s.Processes) == 0 {
+				return s.Hardware.UUID
+			}
+		}
+	}
+	return ""
+}
+
+// mean returns the mean of a gauge over a series.
+func mean(series [][]driver.Sample, uuid string, q driver.Quantity, labels driver.Labels) (float64, bool) {
+	sum, n := 0., 0
+	for _, samples := range series {
+		if r, ok := readingIn(samples, uuid, q, labels); ok {
+			sum, n = sum+r.Value, n+1
+		}
+	}
+	return sum / float64(max(n, 1)), n > 0
+}
+
+// rate returns the rate of a counter over a series, per second.
+func rate(series [][]driver.Sample, uuid string, q driver.Quantity, labels driver.Labels) (perSecond float64, estimated, ok bool) {
+	if len(series) == 0 {
+		return 0, false, false
+	}
+	first, ok1 := readingIn(series[0], uuid, q, labels)
+	last, ok2 := readingIn(series[len(series)-1], uuid, q, labels)
+	took := last.At.Sub(first.At).Seconds()
+	if !ok1 || !ok2 || took <= 0 {
+		return 0, false, false
+	}
+	return (last.Value - first.Value) / took, last.Estimated, true
+}
+
+// checkMoved checks that the load moved what it must move, and says what could not be checked.
+func (t trial) checkMoved() (wrong, unchecked []string) {
+	expect := func(what string, known bool, v, least, most float64) {
+		switch {
+		case !known:
+			unchecked = append(unchecked, what)
+		case v < least || v > most:
+			wrong = append(wrong, fmt.Sprintf("%s is %.4g, want %.4g to %.4g", what, v, least, most))
+		}
+	}
+	gauge := func(q driver.Quantity) (idle, busy float64, ok bool) {
+		idle, ok1 := mean(t.IdleSeries, t.Device, q, driver.Labels{})
+		busy, ok2 := mean(t.BusySeries, t.Device, q, driver.Labels{})
+		return idle, busy, ok1 && ok2
+	}
+	bytes, share := 0., 0.
+	for _, l := range t.Loads {
+		bytes += float64(l.Burden.Bytes)
+		share += l.Burden.Share
+	}
+	idle, busy, ok := gauge(driver.Utilization)
+	expect("the rise of utilization", ok, busy-idle, share/2, 1)
+	idle, busy, ok = gauge(driver.MemoryUsed)
+	const contexts = 3 << 30 // what two contexts take beside what was asked for
+	expect("the rise of memory in use", ok, busy-idle, bytes, bytes+contexts)
+	idlePower, busyPower, ok := gauge(driver.Power)
+	expect("the rise of power", ok, busyPower-idlePower, max(5, idlePower/20), 2000)
+	joules, _, counted := rate(t.BusySeries, t.Device, driver.Energy, driver.Labels{})
+	expect("energy per second, as a share of power,", ok && counted, joules/max(busyPower, 1), 0.75, 1.25)
+	received, estimated, counted := rate(t.BusySeries, t.Device, driver.IOBytes, driver.Labels{"pcie", "receive"})
+	copied := t.Loads[0].Copied
+	expect("what came over PCIe, as a share of what was copied,", counted && !estimated, received/max(copied, 1), 0.8, 1.6)
+	return wrong, unchecked
+}
+
+// claims lets the exporter divide the busy device between two claims, each of a pod that has one of the processes.
+func (t trial) claims() *exporter.Snapshot {
+	id := driver.ID{Driver: "gpu.nvidia.com", Pool: "node", Device: "gpu"}
+	ledger := exporter.NewLedger(exporter.LedgerConfig{Retention: time.Minute, IdleThreshold: 0.01})
+	pods := map[int]string{}
+	var allocations []podresources.Allocation
+	for i, l := range t.Loads {
+		name := claimName(i)
+		pods[l.PID] = "uid-" + name
+		allocations = append(allocations, podresources.Allocation{
+			Claim: podresources.Claim{Namespace: "test", Name: name}, Device: id, ShareID: name,
+			Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "test", Name: name}, Container: "main", UID: "uid-" + name}},
+		})
+	}
+	var snapshot *exporter.Snapshot
+	for _, samples := range t.BusySeries {
+		now := samples[0].Readings[0].At
+		for _, s := range samples {
+			for _, r := range s.Readings {
+				now = later(now, r.At)
+			}
+		}
+		snapshot = ledger.Advance(exporter.Join(exporter.Input{
+			View:      podresources.View{Allocations: allocations, At: now},
+			Inventory: driver.Inventory{id: {Hardware: driver.Hardware{UUID: t.Device}}},
+			Sources:   []exporter.SourceSamples{{Name: "nvml", Samples: samples}},
+			PodOf:     pods,
+		}), now)
+	}
+	return snapshot
+}
+
+func later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
+func claimName(i int) string { return [2]string{"heavy", "light"}[i] }
+
+// seen tells whether the processes of the trial are seen on the device: in another PID namespace than the driver's they are
+// not, or have numbers that nobody here knows.
+func (t trial) seen() bool {
+	for _, l := range t.Loads {
+		if !slices.ContainsFunc(t.Busy.after, func(s driver.Sample) bool { _, ok := processMemory(s, l.PID); return ok }) {
+			return false
+		}
+	}
+	return true
+}
+
+// checkAttribution checks the claims' parts against what their processes did.
+func (t trial) checkAttribution() (wrong, unchecked []string) {
+	snapshot := t.claims()
+	value := func(claim string, q driver.Quantity) (float64, bool) {
+		for _, c := range snapshot.Claims {
+			for _, v := range c.Values {
+				if c.Name == claim && v.Quantity == q {
+					return v.Value, true
+				}
+			}
+		}
+		return 0, false
+	}
+	expect := func(what string, v, least, most float64) {
+		if !(v >= least && v <= most) {
+			wrong = append(wrong, fmt.Sprintf("%s is %.4g, want %.4g to %.4g", what, v, least, most))
+		}
+	}
+	heavy, light := t.Loads[0].Burden, t.Loads[1].Burden
+	memory, ok1 := value("heavy", driver.MemoryUsed)
+	other, ok2 := value("light", driver.MemoryUsed)
+	if !ok1 || !ok2 {
+		return []string{"the claims have no memory"}, nil
+	}
+	expect("the heavy claim's memory", memory, float64(heavy.Bytes), float64(heavy.Bytes)+2<<30)
+	expect("the light claim's memory", other, float64(light.Bytes), float64(light.Bytes)+2<<30)
+	expect("how much more memory the heavy claim has", memory-other, 0.9*float64(heavy.Bytes-light.Bytes), 1.1*float64(heavy.Bytes-light.Bytes))
+	if snapshot.Devices[0].Attribution != exporter.AttributionProcess {
+		return wrong, append(unchecked, fmt.Sprintf("the claims' busy time: the device is divided %q", snapshot.Devices[0].Attribution))
+	}
+	busy, _ := value("heavy", driver.ActiveSeconds)
+	rest, _ := value("light", driver.ActiveSeconds)
+	expect("the heavy claim's busy time as a multiple of the light one's", busy/max(rest, 1e-9), 1.5, 6)
+	expect("the claims' busy time as a share of what was asked for", (busy+rest)/(float64(len(t.BusySeries)-1)*(heavy.Share+light.Share)), 0.5, 1.3)
+	energy, _ := value("heavy", driver.Energy)
+	power, _ := value("light", driver.Energy)
+	expect("the heavy claim's energy as a multiple of the light one's", energy/max(power, 1e-9), 1.5, 6)
+	return wrong, unchecked
+}
