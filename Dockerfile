@@ -12,7 +12,8 @@ RUN go mod download
 COPY . .
 ARG VERSION=unknown
 ARG REVISION=unknown
-RUN make build VERSION=${VERSION} REVISION=${REVISION}
+ARG BUILD_DATE=
+RUN make build VERSION=${VERSION} REVISION=${REVISION} BUILD_DATE=${BUILD_DATE}
 
 FROM gcr.io/distroless/base-debian12${BASE_DIGEST}
 ARG VERSION=unknown

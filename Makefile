@@ -38,11 +38,12 @@ program := bin/dra-exporter
 git = $(shell TZ=UTC git -c safe.directory='*' $(1) 2>/dev/null)
 VERSION ?= $(patsubst v%,%,$(call git,describe --tags --always --dirty))
 REVISION ?= $(call git,rev-parse HEAD)
+BUILD_DATE ?= $(call git,log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd)
+# No branch: a commit is on many, and gives the same bytes.
 stamp = -X github.com/prometheus/common/version.$(strip $(1))=$(2)
 ldflags = $(call stamp,Version,$(or $(VERSION),unknown)) \
 	$(call stamp,Revision,$(REVISION)) \
-	$(call stamp,Branch,$(call git,rev-parse --abbrev-ref HEAD)) \
-	$(call stamp,BuildDate,$(call git,log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd))
+	$(call stamp,BuildDate,$(BUILD_DATE))
 
 .PHONY: help
 help: ## list the targets
@@ -62,9 +63,10 @@ build: ## build bin/dra-exporter; the same commit gives the same bytes
 
 IMAGE ?= ghcr.io/dra-exporter/dra-exporter
 .PHONY: image
-image: ## build the container image IMAGE=name with docker or podman, whichever is there
-	@engine=$$(command -v docker || command -v podman) || { echo "neither docker nor podman is here; make image-tar needs none" >&2; exit 1; }
-	"$$engine" build --build-arg VERSION='$(VERSION)' --build-arg REVISION='$(REVISION)' -t '$(IMAGE):$(VERSION)' .
+image: ## build the container image IMAGE=name with docker, podman or buildah, whichever is there first, or with ENGINE=podman
+	@engine=$${ENGINE:-$$(command -v docker || command -v podman || command -v buildah || true)}
+	[ -n "$$engine" ] || { echo "neither docker, podman nor buildah is here; make image-tar needs none" >&2; exit 1; }
+	"$$engine" build --build-arg VERSION='$(VERSION)' --build-arg REVISION='$(REVISION)' --build-arg BUILD_DATE='$(BUILD_DATE)' -t '$(IMAGE):$(VERSION)' .
 
 .PHONY: image-tar
 image-tar: build ## build the same image without engine or registry, as an OCI layout: bin/image.tar
@@ -93,7 +95,7 @@ accuracy: build $(PROMETHEUS) ## print how far the figures of short pods are fro
 # measure and wait, and have the machine to themselves.
 define system_tests
 [ -n "$(1)" ] || { echo "there is no module of system tests to run" >&2; exit 1; }
-export DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
+export VERSION="$(VERSION)" REVISION="$(REVISION)" DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
 $(call each,$(1),go test -count=1 -p=1 -timeout=20m $(2) ./...)
 endef
 

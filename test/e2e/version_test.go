@@ -1,0 +1,31 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The program says of which version it is, as the Makefile stamps it: by --version and in a metric.
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	version, revision := os.Getenv("VERSION"), os.Getenv("REVISION")
+	if version == "" || version == "unknown" || revision == "" {
+		t.Fatalf("VERSION=%q and REVISION=%q name no version: run make test-e2e in a clone", version, revision)
+	}
+	out, err := command(t.Context(), []string{"--version"}).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	said := string(out)
+	if want := fmt.Sprintf("dra-exporter, version %s (branch: ", version); !strings.HasPrefix(said, want) ||
+		!strings.Contains(said, "revision: "+revision+")") || !regexp.MustCompile(`build date: +\d{4}-\d\d-\d\dT`).MatchString(said) {
+		t.Errorf("--version says %s, want %s…, revision %s and a date", said, want, revision)
+	}
+	p := start(t, newNode(t).flags(flags{}))
+	if _, ok := p.scrape().value("dra_exporter_build_info", "version", version, "revision", revision); !ok {
+		t.Errorf("there is no dra_exporter_build_info of version %s and revision %s", version, revision)
+	}
+}
