@@ -138,41 +138,6 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// In every combination the container has what Pod Security's "restricted" asks for, but for exactly two things: it runs as
-// root, without any capability, and it reads folders of the host. Whoever asks for a privileged one gets that.
-func TestLeastPrivilege(t *testing.T) {
-	for name, v := range combinations() {
-		t.Run(name, func(t *testing.T) {
-			o := renderObjects(t, v)
-			pod := o.daemonSet.Spec.Template.Spec
-			c := pod.Containers[0]
-			s := c.SecurityContext
-			if name == "library" {
-				if s.Privileged == nil || !*s.Privileged || !*s.ReadOnlyRootFilesystem {
-					t.Errorf("the container is not privileged as it should be: %+v", s)
-				}
-				return
-			}
-			if len(pod.Containers) != 1 || s.Privileged != nil || *s.AllowPrivilegeEscalation || !*s.ReadOnlyRootFilesystem ||
-				!slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) || len(s.Capabilities.Add) > 0 ||
-				pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
-				t.Errorf("the container may do too much: %+v", s)
-			}
-			if pod.HostNetwork || pod.HostIPC || pod.HostPID != (v["hostPID"] == true) {
-				t.Error("it shares the host's namespaces unasked")
-			}
-			for _, m := range c.VolumeMounts {
-				if !m.ReadOnly && m.Name != "x" {
-					t.Errorf("%s is mounted for writing", m.Name)
-				}
-			}
-			if kube := v["kube"] == nil; *pod.AutomountServiceAccountToken != kube {
-				t.Error("the token of the service account is there although nothing needs it, or is missing")
-			}
-		})
-	}
-}
-
 // The paths in the settings are those that are mounted.
 func TestPathsAreMounted(t *testing.T) {
 	for name, v := range combinations() {
