@@ -3,6 +3,7 @@
 package dcgm
 
 import (
+	"context"
 	"os"
 	"runtime"
 	"strconv"
@@ -12,7 +13,20 @@ import (
 	"time"
 )
 
-// Threads, goroutines and memory stay what they are over many ticks: DCGM_TICKS of them, or 300.
+// footprint is what a process takes.
+type footprint struct {
+	threads, goroutines, resident int
+	live                          uint64
+}
+
+func footprintNow(t *testing.T) footprint {
+	t.Helper()
+	return footprint{status(t, "Threads:"), runtime.NumGoroutine(), status(t, "VmRSS:"), liveHeap()}
+}
+
+// Threads, goroutines and memory stay what they are over many ticks: DCGM_TICKS of them, or 300. A call of the library takes a
+// thread while it lasts, and the Go runtime keeps the threads that it made: there is one call at a time, which hangs first, so that
+// its thread is there. That one is the bound.
 func TestFlat(t *testing.T) {
 	ticks := 300
 	if text := os.Getenv("DCGM_TICKS"); text != "" {
@@ -26,31 +40,51 @@ func TestFlat(t *testing.T) {
 	machine.Partition(6, 7)
 	machine.Partition(7, 3)
 	s := newSource(t, c, nil)
-	warm := min(ticks/2, 5000)
-	var threads, goroutines, resident int
-	var heap uint64
+	sample(t, s)
+	bound := status(t, "Threads:") + 1 + runtime.GOMAXPROCS(0) // beside the call's thread, those that run Go
+	hangOnce(t, s)
+	var first footprint
 	for i := range ticks {
 		sample(t, s)
 		c.advance(1)
 		if i%100 == 99 { // other partitions are a part of what goes on
 			machine.GPUs[7].Instances[2].Present ^= 1
 		}
-		if i == warm {
-			threads, goroutines, heap, resident = status(t, "Threads:"), runtime.NumGoroutine(), liveHeap(), status(t, "VmRSS:")
+		switch i {
+		case ticks / 10:
+			first = footprintNow(t)
+			t.Logf("after %d ticks: %+v", i, first)
+		case ticks / 2:
+			t.Logf("after %d ticks: %+v", i, footprintNow(t))
 		}
 	}
-	t.Logf("after %d and %d ticks: %d and %d threads, %d and %d kB resident, %d and %d bytes live",
-		warm, ticks, threads, status(t, "Threads:"), resident, status(t, "VmRSS:"), heap, liveHeap())
-	if now := status(t, "Threads:"); now > threads+8 {
-		t.Errorf("threads went from %d to %d", threads, now)
+	last := footprintNow(t)
+	t.Logf("after %d ticks: %+v", ticks, last)
+	if last.threads > bound {
+		t.Errorf("there are %d threads, want %d at most", last.threads, bound)
 	}
-	atMostGoroutines(t, goroutines+1)
-	if now := liveHeap(); now > heap+heap/10+1<<20 {
-		t.Errorf("live memory went from %d to %d bytes", heap, now)
+	atMostGoroutines(t, first.goroutines+1)
+	if last.live > first.live+first.live/20+64<<10 {
+		t.Errorf("live memory went from %d to %d bytes", first.live, last.live)
 	}
 	if entities, fields := machine.Groups(); entities != 3 || fields != 6 {
 		t.Errorf("the engine keeps %d groups of entities and %d of fields", entities, fields)
 	}
+}
+
+// hangOnce lets a call hang, and then return.
+func hangOnce(t *testing.T, s *Source) {
+	t.Helper()
+	const function = "dcgmGetValuesSince_v2"
+	machine.Hang(function, true)
+	defer machine.Hang(function, false)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := s.Sample(ctx); err == nil {
+		t.Fatal("no error while a call hangs")
+	}
+	machine.Hang(function, false)
+	sample(t, s)
 }
 
 // status reads a number of /proc/self/status.

@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"context"
 	"errors"
 	"os"
 	"runtime"
@@ -15,7 +16,20 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Threads, goroutines, files and memory stay what they are over many ticks: NVML_TICKS of them, or 300.
+// footprint is what a process takes.
+type footprint struct {
+	threads, goroutines, files, resident int
+	live                                 uint64
+}
+
+func footprintNow(t *testing.T) footprint {
+	t.Helper()
+	return footprint{status(t, "Threads:"), runtime.NumGoroutine(), len(openDevices(t)), status(t, "VmRSS:"), liveHeap()}
+}
+
+// Threads, goroutines, files and memory stay what they are over many ticks: NVML_TICKS of them, or 300. A call of the library takes
+// a thread while it lasts, and the Go runtime keeps the threads that it made: so all calls that are made side by side hang first,
+// one a GPU and that for events, which makes every thread that is ever needed. That many are the bound.
 func TestFlat(t *testing.T) {
 	ticks := 300
 	if text := os.Getenv("NVML_TICKS"); text != "" {
@@ -30,9 +44,10 @@ func TestFlat(t *testing.T) {
 	machine.Partition(6, 7)
 	machine.Partition(7, 3)
 	s := newSource(t, c, nil)
-	warm := min(ticks/2, 5000)
-	var threads, goroutines, files, resident int
-	var heap uint64
+	sample(t, s)
+	bound := status(t, "Threads:") + 8 + 1 + runtime.GOMAXPROCS(0) // beside the calls' threads, those that run Go
+	hangAll(t, s)
+	var first footprint
 	late := 0
 	for i := range ticks {
 		if _, err := s.Sample(t.Context()); err != nil {
@@ -42,22 +57,25 @@ func TestFlat(t *testing.T) {
 			late++ // a machine that is so busy that nothing ran for the time of patience
 		}
 		c.advance(1)
-		if i == warm {
-			threads, goroutines, files, heap = status(t, "Threads:"), runtime.NumGoroutine(), len(openDevices(t)), liveHeap()
-			resident = status(t, "VmRSS:")
+		switch i {
+		case ticks / 10:
+			first = footprintNow(t)
+			t.Logf("after %d ticks: %+v", i, first)
+		case ticks / 2:
+			t.Logf("after %d ticks: %+v", i, footprintNow(t))
 		}
 	}
-	t.Logf("%d ticks were late; after %d and %d: %d and %d threads, %d and %d kB resident, %d and %d bytes live",
-		late, warm, ticks, threads, status(t, "Threads:"), resident, status(t, "VmRSS:"), heap, liveHeap())
-	if now := status(t, "Threads:"); now > threads+8 {
-		t.Errorf("threads went from %d to %d", threads, now)
+	last := footprintNow(t)
+	t.Logf("after %d ticks, of which %d were late: %+v", ticks, late, last)
+	if last.threads > bound {
+		t.Errorf("there are %d threads, want %d at most", last.threads, bound)
 	}
-	atMostGoroutines(t, goroutines+1)
-	if now := len(openDevices(t)); now != files {
-		t.Errorf("open device files went from %d to %d", files, now)
+	atMostGoroutines(t, first.goroutines+1)
+	if last.files != first.files {
+		t.Errorf("open device files went from %d to %d", first.files, last.files)
 	}
-	if now := liveHeap(); now > heap+heap/10+1<<20 {
-		t.Errorf("live memory went from %d to %d bytes", heap, now)
+	if last.live > first.live+first.live/20+64<<10 {
+		t.Errorf("live memory went from %d to %d bytes", first.live, last.live)
 	}
 	if late > ticks/100 {
 		t.Errorf("%d ticks were late", late)
@@ -65,6 +83,39 @@ func TestFlat(t *testing.T) {
 	if machine.EventSets != 1 || machine.GPMSamples != 2*(6+7+3) {
 		t.Errorf("%d event sets and %d GPM samples are allocated", machine.EventSets, machine.GPMSamples)
 	}
+}
+
+// hangAll lets all calls that are made side by side hang at the same time, and then return.
+func hangAll(t *testing.T, s *Source) {
+	t.Helper()
+	const ofGPU, ofNone = "nvmlDeviceGetPowerUsage", "nvmlEventSetWait_v2"
+	hang := func(hang bool) {
+		for i := range 8 {
+			machine.Hang(ofGPU, i, hang)
+		}
+		machine.Hang(ofNone, -1, hang)
+	}
+	calls := machine.Calls(ofGPU) + machine.Calls(ofNone)
+	hang(true)
+	defer hang(false)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		for end := time.Now().Add(30 * time.Second); machine.Calls(ofGPU)+machine.Calls(ofNone) < calls+9 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	if _, err := s.Sample(ctx); err == nil || strings.Count(err.Error(), "no answer in time") != 9 {
+		t.Fatalf("while all calls hang: %v", err)
+	}
+	hang(false)
+	var err error
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if _, err = s.Sample(t.Context()); err == nil {
+			return
+		}
+	}
+	t.Fatalf("after all calls hung: %v", err)
 }
 
 // status reads a number of /proc/self/status.
