@@ -46,8 +46,12 @@ type gpmMetric struct {
 	engine   string
 }
 
+// encoderMetrics stands for NVML_GPM_METRIC_NVENC_*_UTIL, which came after the other metrics: a driver that does not know a
+// metric is taken to refuse the whole question (a guess), which is then asked without them.
+const encoderMetrics = "NVML_GPM_METRIC_NVENC_0_UTIL"
+
 // gpmMetrics are those of the same engine side by side.
-func gpmMetrics() []gpmMetric {
+func gpmMetrics(encoders bool) []gpmMetric {
 	metrics := []gpmMetric{
 		{nvml.GPM_METRIC_GRAPHICS_UTIL, driver.Utilization, ""},
 		{nvml.GPM_METRIC_SM_UTIL, driver.EngineUtilization, "sm"},
@@ -55,11 +59,16 @@ func gpmMetrics() []gpmMetric {
 		{nvml.GPM_METRIC_ANY_TENSOR_UTIL, driver.EngineUtilization, "tensor"},
 		{nvml.GPM_METRIC_DRAM_BW_UTIL, driver.EngineUtilization, "dram"},
 	}
-	for _, many := range []struct {
+	type units struct {
 		first  nvml.GpmMetricId
 		count  int
 		engine string
-	}{{nvml.GPM_METRIC_NVDEC_0_UTIL, 8, "decoder"}, {nvml.GPM_METRIC_NVJPG_0_UTIL, 8, "jpeg"}, {nvml.GPM_METRIC_NVOFA_0_UTIL, 2, "ofa"}} {
+	}
+	engines := []units{{nvml.GPM_METRIC_NVDEC_0_UTIL, 8, "decoder"}, {nvml.GPM_METRIC_NVJPG_0_UTIL, 8, "jpeg"}, {nvml.GPM_METRIC_NVOFA_0_UTIL, 2, "ofa"}}
+	if encoders {
+		engines = append(engines, units{nvml.GPM_METRIC_NVENC_0_UTIL, 4, "encoder"})
+	}
+	for _, many := range engines {
 		for i := range many.count {
 			metrics = append(metrics, gpmMetric{many.first + nvml.GpmMetricId(i), driver.EngineUtilization, many.engine})
 		}
@@ -124,14 +133,20 @@ func (r *reader) gpmSupported() bool {
 
 // means returns the means of the time between the sample before and the last.
 func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []driver.Reading {
-	metrics := gpmMetrics()
+	encoders := r.ask(encoderMetrics)
+	metrics := gpmMetrics(encoders)
 	get := nvml.GpmMetricsGetType{Sample1: before, Sample2: m.samples[m.last], NumMetrics: uint32(len(metrics) + 2)}
 	for i, metric := range metrics {
 		get.Metrics[i].MetricId = uint32(metric.id)
 	}
 	pcie := get.Metrics[len(metrics) : len(metrics)+2]
 	pcie[0].MetricId, pcie[1].MetricId = uint32(nvml.GPM_METRIC_PCIE_TX_PER_SEC), uint32(nvml.GPM_METRIC_PCIE_RX_PER_SEC)
-	if !r.took("nvmlGpmMetricsGet", r.gpu.session.lib.GpmMetricsGet(&get)) {
+	answer := r.gpu.session.lib.GpmMetricsGet(&get)
+	if answer == nvml.ERROR_INVALID_ARGUMENT && encoders {
+		r.took(encoderMetrics, nvml.ERROR_NOT_SUPPORTED)
+		return r.means(m, before, seconds)
+	}
+	if !r.took("nvmlGpmMetricsGet", answer) {
 		return nil
 	}
 	readings := gpmReadings(metrics, get.Metrics[:len(metrics)], m.at)

@@ -38,6 +38,7 @@ func TestInstances(t *testing.T) {
 	want := map[string]float64{
 		"memory_used": instance.Memory, "memory_capacity": instance.MemoryTotal,
 		"utilization": 0.3, "engine_utilization sm": 0.05, "occupancy": 0.04, "engine_utilization tensor": 0.03, "engine_utilization dram": 0.02,
+		"engine_utilization encoder": 0.07,
 	}
 	if diff := cmp.Diff(want, values(got), approximately()); diff != "" {
 		t.Errorf("readings of an instance (-want +got):\n%s", diff)

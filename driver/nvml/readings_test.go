@@ -89,7 +89,7 @@ func TestGPM(t *testing.T) {
 	got := values(of(t, sample(t, s), g.UUID()))
 	for name, want := range map[string]float64{
 		"utilization": 0.505, "engine_utilization sm": 0.505 / 2, "occupancy": 0.505 / 4, "engine_utilization tensor": 0.505 / 8,
-		"engine_utilization dram": 0.25, "engine_utilization decoder": (0.5 + 0.25) / 2, "engine_utilization encoder": 0.1,
+		"engine_utilization dram": 0.25, "engine_utilization decoder": (0.5 + 0.25) / 2, "engine_utilization encoder": (0.6 + 0.2) / 2,
 	} {
 		if math.Abs(got[name]-want) > 1e-6 {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
@@ -104,6 +104,35 @@ func TestGPM(t *testing.T) {
 	}
 	if machine.GPMSamples != 2 {
 		t.Errorf("%d GPM samples are allocated for one GPU", machine.GPMSamples)
+	}
+}
+
+// A driver that does not know the metrics of encoders is asked without them, and for these once in a while.
+func TestGPMWithoutEncoders(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	machine.GPMMetrics = int64(nvml.GPM_METRIC_NVENC_0_UTIL)
+	g := &machine.GPUs[0]
+	s := newSource(t, c, nil)
+	var got map[string]float64
+	for range 10 {
+		got = values(of(t, sample(t, s), g.UUID()))
+		c.advance(1)
+	}
+	for name, want := range map[string]float64{"occupancy": g.Utilization / 4, "engine_utilization encoder": g.Encoder} {
+		if math.Abs(got[name]-want) > 1e-6 {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
+		}
+	}
+	if calls := machine.Calls("nvmlGpmMetricsGet"); calls != 9+1 {
+		t.Errorf("nvmlGpmMetricsGet was called %d times for 9 means", calls)
+	}
+	machine.GPMMetrics = 0
+	c.advance(recheck.Seconds())
+	sample(t, s)
+	c.advance(1)
+	if v, _ := value(of(t, sample(t, s), g.UUID()), driver.EngineUtilization, "encoder"); math.Abs(v-0.4) > 1e-6 {
+		t.Errorf("encoder is %v once the driver knows the metric", v)
 	}
 }
 
@@ -306,19 +335,19 @@ func TestOldLibrary(t *testing.T) {
 func TestUnsupportedIsNotAskedFor(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)
-	machine.GPUs[0].Encoder = nan()
+	machine.GPUs[0].JPEG = nan()
 	s := newSource(t, c, nil)
 	for range 20 {
 		sample(t, s)
 		c.advance(1)
 	}
-	if n := machine.Calls("nvmlDeviceGetEncoderUtilization"); n != 1 {
+	if n := machine.Calls("nvmlDeviceGetJpgUtilization"); n != 1 {
 		t.Errorf("asked for %d times in 20 s", n)
 	}
-	machine.GPUs[0].Encoder = 0.5
+	machine.GPUs[0].JPEG = 0.5
 	c.advance(recheck.Seconds())
-	if v, ok := value(sample(t, s)[0], driver.EngineUtilization, "encoder"); !ok || v != 0.5 {
-		t.Errorf("encoder is %v after it came to be supported", v)
+	if v, ok := value(sample(t, s)[0], driver.EngineUtilization, "jpeg"); !ok || v != 0.5 {
+		t.Errorf("jpeg is %v after it came to be supported", v)
 	}
 }
 

@@ -147,7 +147,7 @@ func (d *double) printGPU(e *element, g *nvmltest.GPU) {
 		"clocks/mem_clock": g.ClockMem / 1e6, "clocks/video_clock": g.ClockVideo / 1e6,
 		"fb_memory_usage/total": g.MemoryTotal / mebibyte, "fb_memory_usage/used": g.Memory / mebibyte,
 		"utilization/gpu_util": g.Utilization * 100, "utilization/memory_util": g.MemoryUtilization * 100,
-		"utilization/encoder_util": g.Encoder * 100, "utilization/decoder_util": 37.5, // of GPM's two units in nvmltest
+		"utilization/encoder_util": 40, "utilization/decoder_util": 37.5, // of GPM's two units each in nvmltest
 		"utilization/jpeg_util": g.JPEG * 100, "utilization/ofa_util": g.OFA * 100,
 		"ecc_errors/volatile/sram_correctable": 2, "ecc_errors/volatile/dram_correctable": g.Corrected - 2,
 		"ecc_errors/volatile/sram_uncorrectable_parity": 0, "ecc_errors/volatile/dram_uncorrectable": g.Uncorrected,

@@ -11,7 +11,7 @@ const (
 	MaxInstances = 8
 	maxProcesses = 8
 	maxEvents    = 64
-	maxMetrics   = 64
+	maxMetrics   = 176
 	maxFunctions = 64
 
 	magic = 0x4e564d4c646f7562
@@ -26,6 +26,7 @@ type State struct {
 	Generation    int64 // counts initialisations
 	Misuse        int64 // calls with stale handles, or that the header forbids
 	Count         int64 // of GPUs
+	GPMMetrics    int64 // of GPM: those from this number on are not known to the driver; 0: all are
 	GPMSamples    int64 // allocated and not freed
 	EventSets     int64
 	written, read int64 // events

@@ -8,7 +8,7 @@
  */
 #include <stdint.h>
 
-enum { MAX_GPUS = 8, MAX_INSTANCES = 8, MAX_PROCESSES = 8, MAX_EVENTS = 64, MAX_METRICS = 64, MAX_FUNCTIONS = 64 };
+enum { MAX_GPUS = 8, MAX_INSTANCES = 8, MAX_PROCESSES = 8, MAX_EVENTS = 64, MAX_METRICS = 176, MAX_FUNCTIONS = 64 };
 
 #define STATE_MAGIC 0x4e564d4c646f7562ULL
 
@@ -66,6 +66,7 @@ struct state {
     int64_t generation; /* counts initialisations: handles of an earlier one are stale */
     int64_t misuse;     /* calls with stale handles, or that the header forbids */
     int64_t gpus;
+    int64_t gpm_metrics;                /* GPM metrics from this number on are not known to the driver; 0: all are */
     int64_t gpm_samples, event_sets;    /* allocated and not freed */
     int64_t events_written, events_read;
     int64_t registered;                 /* GPUs whose events were asked for, as bits */
