@@ -117,7 +117,11 @@ func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
 		defaults.Decimals = new(float64(p.decimals))
 	}
 	mode := dashboard.FieldColorModeIdThresholds
-	if p.Kind == Graph && len(p.steps) == 0 {
+	switch {
+	case p.Kind != Graph || len(p.steps) > 0:
+	case p.stacked:
+		mode = dashboard.FieldColorModeIdPaletteClassic // parts that touch must differ, and two names may have one color
+	default:
 		mode = dashboard.FieldColorModeIdPaletteClassicByName
 	}
 	defaults.Color = &dashboard.FieldColor{Mode: mode}

@@ -30,6 +30,7 @@ function Stat({ panel, answers, width, height }) {
 function Graph({ panel, answers, width, height }) {
   const c = config(panel);
   const frames = answers.flatMap((series, i) => series.map((s) => frame(panel, c, legend(panel.targets[i], s.metric), s)));
+  frames.forEach((f, i) => finish(f.fields[1], f, i));
   const times = frames.flatMap((f) => f.fields[0].values);
   const from = dateTime(Math.min(...times)), to = dateTime(Math.max(...times));
   return <TimeSeries frames={frames} width={width} height={height} timeZone="utc" theme={theme} structureRev={1}
@@ -48,10 +49,14 @@ function frame(panel, defaults, name, series) {
       { name, type: FieldType.number, values, config: { ...c, displayName: name, custom: { ...panel.fieldConfig.defaults.custom, showPoints: 'never' } } },
     ],
   });
-  f.fields[1].display = processor(f.fields[1].config, values, name);
-  f.fields[1].state = { displayName: getFieldDisplayName(f.fields[1], f) };
   f.fields[0].display = (v) => ({ text: dateTime(v).utc().format('HH:mm'), numeric: v });
   return f;
+}
+
+// finish gives a field what depends on its place among the others: the palette's color.
+function finish(field, frame, seriesIndex) {
+  field.state = { displayName: getFieldDisplayName(field, frame), seriesIndex };
+  field.display = getDisplayProcessor({ field, theme });
 }
 
 function Bars({ panel, answers, width, height }) {
@@ -62,7 +67,9 @@ function Bars({ panel, answers, width, height }) {
   const field = { ...c, min: 0, max };
   const display = processor(field, bars.map((b) => b.value));
   const each = Math.min(44, height / Math.max(1, bars.length));
-  return bars.length ? bars.map((b) => <BarGauge key={b.name} value={{ ...display(b.value), title: b.name }} field={field} display={display} width={width} height={each - 4}
+  const longest = (texts) => texts.reduce((a, b) => (b.length > a.length ? b : a), '');
+  const widths = { title: longest(bars.map((b) => b.name)), text: longest(bars.map((b) => display(b.value).text)) };
+  return bars.length ? bars.map((b) => <BarGauge key={b.name} value={{ ...display(b.value), title: b.name }} alignmentFactors={widths} field={field} display={display} width={width} height={each - 4}
     orientation="horizontal" displayMode={BarGaugeDisplayMode.Basic} theme={theme} itemSpacing={4} />) : c.noValue;
 }
 
