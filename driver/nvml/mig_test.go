@@ -127,7 +127,7 @@ func TestRepartition(t *testing.T) {
 	}
 }
 
-// Of a GPU instance with two compute instances nothing is told twice.
+// Of a GPU instance with two compute instances nothing is told twice; an XID error of one of them is its own.
 func TestSharedGPUInstance(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)
@@ -143,5 +143,35 @@ func TestSharedGPUInstance(t *testing.T) {
 		if shared := i < 2; shared != (len(got.Readings) == 0) || shared != (got.Hardware.Placement == "") {
 			t.Errorf("compute instance %d: %d readings, placement %q", i, len(got.Readings), got.Hardware.Placement)
 		}
+	}
+	machine.XID(0, 43, int(second.GPUInstance), 1)
+	for range 2 {
+		c.advance(1)
+		samples = sample(t, s)
+		for i, want := range []float64{0, 1, 0} {
+			if n, _ := value(of(t, samples, machine.GPUs[0].Instances[i].UUID()), driver.Errors, "xid", "43"); n != want {
+				t.Errorf("compute instance %d has %v XID errors, want %v", i, n, want)
+			}
+		}
+	}
+}
+
+// Before Hopper there is no GPM: of an instance memory alone is told, and not what the GPU does.
+func TestInstancesWithoutGPM(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	machine.GPUs[0].GPM = 0
+	machine.Partition(0, 1)
+	s := newSource(t, c, nil)
+	sample(t, s)
+	c.advance(1)
+	samples := sample(t, s)
+	instance := &machine.GPUs[0].Instances[0]
+	want := map[string]float64{"memory_used": instance.Memory, "memory_capacity": instance.MemoryTotal}
+	if diff := cmp.Diff(want, values(of(t, samples, instance.UUID()))); diff != "" {
+		t.Errorf("readings of an instance (-want +got):\n%s", diff)
+	}
+	if v, ok := value(samples[0], driver.Utilization); ok {
+		t.Errorf("the parent's utilization is %v, which nobody knows", v)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 )
 
@@ -104,6 +105,42 @@ func TestGPM(t *testing.T) {
 	}
 	if machine.GPMSamples != 2 {
 		t.Errorf("%d GPM samples are allocated for one GPU", machine.GPMSamples)
+	}
+}
+
+// The node of the GPU's memory is sysfs's, where that has one.
+func TestNUMANode(t *testing.T) {
+	for content, want := range map[string]string{"1": "1", "0": "0", "-1": ""} {
+		c := newClock()
+		machine.Reset(1)
+		machine.Partition(0, 1)
+		s := newSource(t, c, func(config *Config) {
+			drivertest.WriteTree(t, config.Sysfs, "bus/pci/devices/0000:1b:00.0/numa_node: "+content)
+		})
+		for _, got := range sample(t, s) {
+			if got.Hardware.NUMANode != want {
+				t.Errorf("%q: %s is of node %q, want %q", content, got.Hardware.UUID, got.Hardware.NUMANode, want)
+			}
+		}
+	}
+}
+
+// What hardly changes is read each 10 s, with all of it in one call.
+func TestSlowRhythm(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	g := &machine.GPUs[0]
+	s := newSource(t, c, nil)
+	for range 10 {
+		sample(t, s)
+		c.advance(1)
+	}
+	if n := machine.Calls("nvmlDeviceGetFieldValues"); n != 10+1 {
+		t.Errorf("nvmlDeviceGetFieldValues was called %d times in 10 samples, want one each and one for what is slow", n)
+	}
+	g.Corrected += 7
+	if v, _ := value(sample(t, s)[0], driver.Errors, "ecc_corrected"); v != g.Corrected {
+		t.Errorf("ecc_corrected is %v after 10 s, want %v", v, g.Corrected)
 	}
 }
 

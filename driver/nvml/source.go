@@ -211,9 +211,9 @@ func (s *Source) collect() ([]driver.Sample, error) {
 			continue
 		}
 		g.instances, g.readAt = o.instances, o.at
+		s.xids.report(o.samples, s.config.Now())
 		samples = append(samples, o.samples...)
 	}
-	s.xids.report(samples)
 	return samples, errors.Join(errs...)
 }
 

@@ -97,17 +97,13 @@ func (c xidCounts) add(p polled, gpus []*gpu) {
 	}
 }
 
-// report adds the counts to the samples of the devices that could be read.
-func (c xidCounts) report(samples []driver.Sample) {
+// report adds the counts, as of now, to the samples of devices that could be read; some of these have nothing else to tell.
+func (c xidCounts) report(samples []driver.Sample, now time.Time) {
 	for i := range samples {
 		s := &samples[i]
-		if len(s.Readings) == 0 {
-			continue
-		}
-		at := s.Readings[len(s.Readings)-1].At
 		for code, count := range c[s.Hardware.UUID] {
 			s.Readings = append(s.Readings, driver.Reading{
-				Quantity: driver.Errors, Labels: driver.Labels{"xid", code}, Value: float64(count.errors), At: at, Since: count.since,
+				Quantity: driver.Errors, Labels: driver.Labels{"xid", code}, Value: float64(count.errors), At: now, Since: count.since,
 			})
 		}
 	}

@@ -1,7 +1,10 @@
 package e2e
 
 import (
+	"debug/elf"
+	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -65,6 +68,8 @@ func TestNVML(t *testing.T) {
 	m.want(2<<30, "dra_pod_memory_used_bytes", "pod", "two")
 	m.want(machine.GPUs[0].Power*0.75, "dra_claim_power_watts", "resourceclaim_name", "second")
 	m.want(1, "dra_claim_device_info", "resourceclaim_name", "first", "attribution", "process")
+	m.want(1, "dra_exporter_source_up", "source", "nvml")
+	m.wantNone("dra_exporter_source_up", "source", "dcgm")
 	if conserved(t, p.report()) == 0 {
 		t.Error("nothing was compared")
 	}
@@ -87,6 +92,24 @@ func TestNVML(t *testing.T) {
 	}
 	machine.Hang("nvmlDeviceGetPowerUsage", 0, false)
 	p.eventually("up again", func() bool { return p.scrape().is(1, "dra_device_up", "device", "gpu-0") })
+}
+
+// The program needs no vendor's library to start: what it opens when it runs is not linked.
+func TestNotLinked(t *testing.T) {
+	program, err := elf.Open(os.Getenv(programPath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	libraries, err := program.ImportedLibraries()
+	if err != nil || len(libraries) == 0 {
+		t.Fatalf("the program is linked with %q: %v", libraries, err)
+	}
+	for _, library := range libraries {
+		if !slices.Contains([]string{"libc.so.6", "libdl.so.2", "libpthread.so.0", "libresolv.so.2", "libm.so.6"}, library) {
+			t.Errorf("the program is linked with %s", library)
+		}
+	}
 }
 
 // work lets the machine work on in the time of the clock until stop is called.
