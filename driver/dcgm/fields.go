@@ -37,10 +37,11 @@ const (
 	fast      rhythm = iota
 	slow             // hardly changes
 	profiling        // where that is wanted
+	units            // likewise: of one unit of several of an engine, of which the mean counts
 )
 
 func (r rhythm) interval() time.Duration {
-	if r == slow {
+	if r == slow || r == units {
 		return 10 * time.Second
 	}
 	return time.Second
@@ -73,7 +74,7 @@ const xidError = dcgm.DCGM_FI_DEV_XID_ERROR
 // gives no unit are in ns, like the others.
 func fields() []field {
 	nothing := driver.Labels{}
-	return []field{
+	return append([]field{
 		{dcgm.DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO, wholeGPU | instance, profiling, driver.Utilization, nothing, one, false},
 		{dcgm.DCGM_FI_DEV_GPU_UTIL_RATIO, wholeGPU, fast, driver.Utilization, nothing, percent, false},
 		{dcgm.DCGM_FI_PROF_SM_UTIL_RATIO, wholeGPU | instance, profiling, driver.EngineUtilization, driver.Labels{"sm"}, one, false},
@@ -113,7 +114,27 @@ func fields() []field {
 		{dcgm.DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL, anyGPU, slow, driver.Errors, driver.Labels{"row_remap", "uncorrectable"}, one, false},
 		{dcgm.DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL, anyGPU, slow, driver.Errors, driver.Labels{"page_retirement", "sbe"}, one, false},
 		{dcgm.DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL, anyGPU, slow, driver.Errors, driver.Labels{"page_retirement", "dbe"}, one, false},
+	}, unitFields()...)
+}
+
+// unitFields are the fields of the units of engines, "Ratio of cycles each of the NVDEC engines are active" and so on. A unit that a
+// device does not have is taken to have no value (a guess).
+func unitFields() []field {
+	var out []field
+	for _, many := range []struct {
+		first  dcgm.Short
+		count  dcgm.Short
+		engine string
+	}{
+		{dcgm.DCGM_FI_PROF_NVDEC_UTIL_0_RATIO, 8, "decoder"},
+		{dcgm.DCGM_FI_PROF_NVJPG_UTIL_0_RATIO, 8, "jpeg"},
+		{dcgm.DCGM_FI_PROF_NVOFA_UTIL_0_RATIO, 2, "ofa"},
+	} {
+		for i := range many.count {
+			out = append(out, field{many.first + i, wholeGPU | instance, units, driver.EngineUtilization, driver.Labels{many.engine}, one, false})
+		}
 	}
+	return out
 }
 
 // baseUnits is the first number of the fields that DCGM 4.6 added ("Base unit field IDs (1600-1799)").

@@ -50,6 +50,7 @@ func TestQuantities(t *testing.T) {
 		"utilization": g.Work.Graphics, "engine_utilization sm": g.Work.SM, "engine_utilization tensor": g.Work.Tensor,
 		"engine_utilization dram": g.Work.DRAM, "occupancy": g.Work.Occupancy,
 		"engine_utilization encoder": g.Encoder, "engine_utilization decoder": g.Decoder,
+		"engine_utilization jpeg": g.Work.JPEG, "engine_utilization ofa": g.Work.OFA,
 		"memory_used": g.Work.Memory, "memory_capacity": g.Work.MemoryTotal, "power": g.Power, "energy": g.Energy,
 		"temperature gpu": g.Temperature, "temperature memory": g.MemoryTemperature,
 		"clock sm": g.ClockSM, "clock memory": g.ClockMemory, "clock video": g.ClockVideo,
@@ -126,6 +127,8 @@ func TestInstances(t *testing.T) {
 		"7/0": {
 			"utilization": work.Graphics, "engine_utilization sm": work.SM, "engine_utilization tensor": work.Tensor,
 			"engine_utilization dram": work.DRAM, "occupancy": work.Occupancy, "memory_used": work.Memory, "memory_capacity": work.MemoryTotal,
+			"engine_utilization decoder": (work.Decoders[0] + work.Decoders[1]) / 2,
+			"engine_utilization jpeg":    work.JPEG, "engine_utilization ofa": work.OFA,
 			"errors xid 43": 1, "errors xid 44": 1,
 		},
 		"8/0": {},

@@ -373,8 +373,24 @@ func TestProfilingRefused(t *testing.T) {
 	if v, _ := readingOf(sample(t, s)[0], driver.Utilization); v != machine.GPUs[0].Work.Graphics {
 		t.Errorf("utilization is %v once the engine profiles", v)
 	}
-	if entities, fields := machine.Groups(); entities != 2 || fields != 4 {
+	if entities, fields := machine.Groups(); entities != 2 || fields != 5 {
 		t.Errorf("the engine keeps %d groups of entities and %d of fields", entities, fields)
+	}
+}
+
+// GPUs of which the units of engines can't be profiled have the rest, and no error.
+func TestUnitsRefused(t *testing.T) {
+	c := newClock(1)
+	machine.Units = -36 // DCGM_ST_PROFILING_NOT_SUPPORTED
+	s := newSource(t, c, nil)
+	sample(t, s)
+	c.advance(10)
+	got := sample(t, s)[0]
+	if v, _ := readingOf(got, driver.Occupancy); v != machine.GPUs[0].Work.Occupancy {
+		t.Errorf("occupancy is %v", v)
+	}
+	if v, ok := readingOf(got, driver.EngineUtilization, "jpeg"); ok {
+		t.Errorf("there is a reading of jpeg: %v", v)
 	}
 }
 
@@ -384,7 +400,7 @@ func TestNotAskedForProfiling(t *testing.T) {
 	s := newSource(t, c, func(config *Config) { config.Profiling = false })
 	sample(t, s)
 	for _, r := range sample(t, s)[0].Readings {
-		if r.Quantity == driver.Occupancy || r.Quantity == driver.IOBytes {
+		if r.Quantity == driver.Occupancy || r.Quantity == driver.IOBytes || r.Labels[0] == "jpeg" {
 			t.Errorf("there is a reading of %v", r.Quantity)
 		}
 	}

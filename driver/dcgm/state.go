@@ -100,12 +100,23 @@ func (d *state) readings(now time.Time) []driver.Reading {
 	has := func(f *field) bool {
 		return slices.ContainsFunc(out, func(r driver.Reading) bool { return r.Quantity == f.quantity && r.Labels == f.labels })
 	}
-	of := d.scope()
+	of, merged := d.scope(), 0.
 	for i := range d.table {
 		f := &d.table[i]
 		k, ok := d.latest[f.id]
-		if f.of&of == 0 || !ok || k.absent || now.Sub(k.came) > maxAge(f.rhythm) || has(f) {
+		if f.of&of == 0 || !ok || k.absent || now.Sub(k.came) > maxAge(f.rhythm) {
 			continue
+		}
+		if last := len(out) - 1; merged > 0 && out[last].Labels == f.labels { // another unit of the engine
+			merged++
+			out[last].Value += (f.reading(k, now).Value - out[last].Value) / merged
+			continue
+		}
+		if has(f) {
+			continue
+		}
+		if f.rhythm == units {
+			merged = 1
 		}
 		if f.rate {
 			k.number = d.traffic[f.id].sum

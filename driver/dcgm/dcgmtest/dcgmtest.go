@@ -58,7 +58,7 @@ func newGPU(i int) GPU {
 	return GPU{
 		PCIBus: int64(0x1b + i),
 		Work: Work{
-			Graphics: 0.755, SM: 0.5, Occupancy: 0.25, Tensor: 0.125, DRAM: 0.3,
+			Graphics: 0.755, SM: 0.5, Occupancy: 0.25, Tensor: 0.125, DRAM: 0.3, Decoders: [2]float64{0.5, 0.25}, JPEG: 0.35, OFA: 0.45,
 			MemoryTotal: 80 << 30, Memory: 16 << 30,
 		},
 		Utilization: 0.75, MemoryUtilization: 0.25, Encoder: 0.1, Decoder: 0.2,
@@ -79,7 +79,7 @@ func (m *Machine) Partition(gpu, instances int) {
 		g.Instances[i] = Instance{
 			Present: 1, GPUInstance: int64(7 + i), ComputeInstances: 1, Profile: 19,
 			Work: Work{
-				Graphics: float64(i+1) / 10, SM: 0.05, Occupancy: 0.04, Tensor: 0.03, DRAM: 0.02,
+				Graphics: float64(i+1) / 10, SM: 0.05, Occupancy: 0.04, Tensor: 0.03, DRAM: 0.02, Decoders: [2]float64{0.6, 0.4}, JPEG: 0.07, OFA: 0.08,
 				MemoryTotal: 10 << 30, Memory: float64(i+1) * (1 << 30),
 			},
 		}

@@ -23,6 +23,7 @@ type State struct {
 	Engine        int64 // counts the engine's starts: connections to an earlier one are gone
 	Vocabulary    int64 // what the engine knows: Vocabulary46, 45 or Renewed
 	Profiling     int64 // the dcgmReturn_t that asking for profiling metrics is answered
+	Units         int64 // likewise those of the units of engines
 	Connections   int64
 	Misuse        int64 // calls that the header forbids
 	Count         int64 // of GPUs
@@ -49,6 +50,8 @@ const (
 // Work is what GPUs and GPU instances both have.
 type Work struct {
 	Graphics, SM, Occupancy, Tensor, DRAM float64
+	Decoders                              [2]float64
+	JPEG, OFA                             float64
 	MemoryTotal, Memory                   float64
 }
 

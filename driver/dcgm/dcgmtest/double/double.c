@@ -278,9 +278,12 @@ dcgmReturn_t dcgmWatchFields(dcgmHandle_t handle, dcgmGpuGrp_t group, dcgmFieldG
     const struct group *of = LOOKUP(groups, group);
     if (!g || !of || g->watched || samples != 0 || age < 2 * (double)interval / 1e6)
         return misuse();
-    for (int i = 0; i < g->count; i++)
+    for (int i = 0; i < g->count; i++) {
         if (g->fields[i] >= DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO && g->fields[i] < 1100 && state->profiling)
             return (dcgmReturn_t)state->profiling;
+        if (g->fields[i] >= DCGM_FI_PROF_NVDEC_UTIL_0_RATIO && g->fields[i] <= DCGM_FI_PROF_NVOFA_UTIL_1_RATIO && state->units)
+            return (dcgmReturn_t)state->units;
+    }
     g->watched = 1;
     g->group = (int64_t)group;
     g->begun = state->time;

@@ -14,6 +14,7 @@ enum { MAX_GPUS = 8, MAX_INSTANCES = 8, MAX_EVENTS = 64, MAX_FUNCTIONS = 32, MAX
 
 struct work { /* what GPUs and GPU instances both have */
     double graphics, sm, occupancy, tensor, dram; /* shares of time: the profiling metrics */
+    double decoders[2], jpeg, ofa;                /* likewise, of one unit each */
     double memory_total, memory_used;             /* bytes */
 };
 
@@ -61,6 +62,7 @@ struct state {
     int64_t engine;     /* counts the engine's starts: handles of an earlier one are not valid */
     int64_t vocabulary; /* 0: that of 4.6; 1: of 4.5, without the numbers from 1600 on; 2: without those that 4.6 deprecates */
     int64_t profiling;  /* a dcgmReturn_t: what asking for profiling metrics is answered; 0: they are there */
+    int64_t units;      /* likewise those of the units of engines */
     int64_t users;      /* connections */
     int64_t misuse;     /* calls that the header forbids */
     int64_t gpus;

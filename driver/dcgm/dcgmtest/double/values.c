@@ -21,6 +21,10 @@ static int work(const struct work *w, dcgmFieldValue_v1 *v) {
     case DCGM_FI_PROF_SM_OCCUPANCY_RATIO: real(v, w->occupancy); return 1;
     case DCGM_FI_PROF_TENSOR_UTIL_RATIO: real(v, w->tensor); return 1;
     case DCGM_FI_PROF_DRAM_UTIL_RATIO: real(v, w->dram); return 1;
+    case DCGM_FI_PROF_NVDEC_UTIL_0_RATIO: real(v, w->decoders[0]); return 1;
+    case DCGM_FI_PROF_NVDEC_UTIL_1_RATIO: real(v, w->decoders[1]); return 1;
+    case DCGM_FI_PROF_NVJPG_UTIL_0_RATIO: real(v, w->jpeg); return 1;
+    case DCGM_FI_PROF_NVOFA_UTIL_0_RATIO: real(v, w->ofa); return 1;
     case DCGM_FI_DEV_FB_TOTAL: whole(v, w->memory_total / (1 << 20)); return 1;
     case DCGM_FI_DEV_FB_USED: whole(v, w->memory_used / (1 << 20)); return 1;
     default: return 0;
