@@ -39,6 +39,7 @@ func check(ctx context.Context, o *options, list []Source, log *slog.Logger, w i
 	p.podsAPI(ctx, n, o)
 	ok = p.kube(ctx, n, answer.Allocations) && ok
 	allocations, inventory, rejected := n.Describe(answer.Allocations)
+	p.pods(n, allocations)
 	p.line("inventory", fmt.Sprintf("%d devices", len(inventory)))
 	if o.inventoryFile == "" && n.kube == nil {
 		p.line("", "neither API server nor --inventory.file: hardware that nobody holds has no DRA identity")
@@ -124,6 +125,28 @@ func (p *printer) kube(ctx context.Context, n *node, allocations []podresources.
 		p.line("API: "+found.Source, text)
 	}
 	return ok
+}
+
+// pods says how many pods hold devices, and of how many nobody tells the UID, without which neither their processes nor the interfaces
+// in them are found.
+func (p *printer) pods(n *node, allocations []podresources.Allocation) {
+	known := map[podresources.Pod]bool{}
+	for i := range allocations {
+		for _, h := range allocations[i].Holders {
+			known[h.Pod] = known[h.Pod] || h.UID != "" || n.pods.UID(h.Pod) != ""
+		}
+	}
+	unknown := 0
+	for _, k := range known {
+		if !k {
+			unknown++
+		}
+	}
+	text := fmt.Sprintf("%d hold devices", len(known))
+	if unknown > 0 {
+		text += fmt.Sprintf("; Pods API, API server and log folders do not tell the UIDs of %d", unknown)
+	}
+	p.line("pods", text)
 }
 
 // source samples twice, since rates need two readings.

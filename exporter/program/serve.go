@@ -58,6 +58,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		WriteTimeout:      60 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		Handler:           pages,
+		ErrorLog:          slog.NewLogLogger(serverLog{log.Handler()}, slog.LevelWarn),
 	}
 	log.InfoContext(ctx, "starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet", o.socket)
 	return run(ctx, parts{node: node, sampler: sampler, server: server, scrapes: scrapes}, o, log)

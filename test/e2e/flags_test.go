@@ -129,7 +129,7 @@ func TestCheck(t *testing.T) {
 	if status != 0 {
 		t.Errorf("exit status %d, want 0: %s", status, stderr)
 	}
-	for _, want := range []string{nodeName, "4 claims", "10 devices", "gpu-7", "no telemetry: no_source", "netdev", "cpu"} {
+	for _, want := range []string{nodeName, "4 claims", "10 devices", "gpu-7", "no telemetry: no_source", "netdev", "cpu", "do not tell the UIDs of"} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("check does not say %q:\n%s", want, stdout)
 		}

@@ -15,6 +15,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -153,7 +154,7 @@ func TestWebConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := n.write("web.yaml", fmt.Sprintf("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: %q}\n", hash))
-	p := launch(t, n.flags(flags{"web.config.file": config}))
+	p := launch(t, n.flags(flags{"web.config.file": config, "log.level": "debug"}))
 	client := &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool}},
 		Timeout:   startTimeout,
@@ -174,6 +175,15 @@ func TestWebConfig(t *testing.T) {
 	if status := p.status("/metrics"); status == http.StatusOK {
 		t.Error("the metrics are served without TLS too")
 	}
+	// A probe that only opens the port, again and again, is not worth a line.
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", p.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	p.eventually("said at level debug", func() bool {
+		return regexp.MustCompile(`level=DEBUG .*TLS handshake error.*EOF`).MatchString(p.said())
+	})
 }
 
 // certificate writes cert.pem and key.pem of a server at 127.0.0.1, which signs for itself, and returns who trusts it.
