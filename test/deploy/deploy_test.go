@@ -31,10 +31,11 @@ func TestDaemonSet(t *testing.T) {
 	w.kubectl("create", "namespace", namespace)
 	w.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=privileged")
 	w.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--all-namespaces", "--timeout="+patience.String())
+	t.Run("Manifests", func(t *testing.T) { w.testManifests(t) })
 	begun := time.Now()
 	w.install(nil)
 	t.Logf("installed in %v", time.Since(begun).Round(100*time.Millisecond))
-	prometheus := w.startPrometheus()
+	prometheus := w.startPrometheus("127.0.0.1:9090")
 	live.Await(t, patience, "the claims are in Prometheus", func() error { return w.claims(prometheus) })
 	t.Logf("the claims were in Prometheus after %v", time.Since(begun).Round(100*time.Millisecond))
 	t.Run("Probes", func(t *testing.T) { w.testProbes(t) })
@@ -42,6 +43,7 @@ func TestDaemonSet(t *testing.T) {
 	replaced := w.replace()
 	t.Run("Mounts", func(t *testing.T) { w.testMounts(t) })
 	t.Run("Rollout", func(t *testing.T) { w.testRollout(t, prometheus, replaced) })
+	t.Run("Password", func(t *testing.T) { w.testPassword(t) })
 }
 
 // claims compares what Prometheus has with the workloads.
@@ -65,21 +67,20 @@ func (w *world) claims(prometheus live.Prometheus) error {
 			}
 		}
 	}
-	if diff := cmp.Diff(map[string]int{"default/single": 1, "default/both": 2, "default/part-a": 1, "default/part-b": 1}, holds); diff != "" {
+	if diff := cmp.Diff(map[string]int{"default/single": 1, "default/both": 2, "default/part-a": 1, "default/part-b": 1, "default/interface": 1}, holds); diff != "" {
 		return fmt.Errorf("%s", diff)
 	}
 	return nil
 }
 
-// testProbes checks that the kubelet's probes pass, and that the one that kills never failed.
-func (w *world) testProbes(t *testing.T) {
+// healthy checks that the kubelet's probes pass, and that the one that kills never failed. It returns the container.
+func (w *world) healthy(t *testing.T) corev1.Container {
+	t.Helper()
 	pods := w.pods()
 	if len(pods) != 1 {
 		t.Fatalf("%d pods", len(pods))
 	}
-	status := pods[0].Status.ContainerStatuses[0]
-	c := pods[0].Spec.Containers[0]
-	if !status.Ready || status.RestartCount != 0 || c.ReadinessProbe.HTTPGet.Path != "/readyz" || c.LivenessProbe.HTTPGet.Path != "/healthz" {
+	if status := pods[0].Status.ContainerStatuses[0]; !status.Ready || status.RestartCount != 0 {
 		t.Errorf("the container is %+v", status)
 	}
 	var events corev1.EventList
@@ -90,6 +91,13 @@ func (w *world) testProbes(t *testing.T) {
 		if e := &events.Items[i]; e.Reason == "Unhealthy" && strings.Contains(e.Message, "Liveness") { // it may well not be ready at first
 			t.Errorf("%s: %s", e.Reason, e.Message)
 		}
+	}
+	return pods[0].Spec.Containers[0]
+}
+
+func (w *world) testProbes(t *testing.T) {
+	if c := w.healthy(t); c.ReadinessProbe.HTTPGet.Path != "/readyz" || c.LivenessProbe.HTTPGet.Path != "/healthz" {
+		t.Errorf("the probes are %v and %v", c.ReadinessProbe, c.LivenessProbe)
 	}
 }
 

@@ -3,6 +3,7 @@ package deploy
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -40,4 +41,20 @@ func TestSimulatedExample(t *testing.T) {
 		}
 	}
 	t.Error("there is no scrape configuration")
+}
+
+// testManifests has the API server judge the plain manifests and the examples: every field is known, and every expression compiles.
+func (w *world) testManifests(t *testing.T) {
+	deployments := filepath.Join("..", "..", "deployments")
+	files, err := filepath.Glob(filepath.Join(deployments, "examples", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	simulated := filepath.Join(deployments, "examples", "simulated")
+	files = append(files, filepath.Join(simulated, "vendor-exporter.yaml"), filepath.Join(simulated, "workloads.yaml"))
+	base := w.kubectl("apply", "--dry-run=server", "-k", filepath.Join(deployments, "manifests"))
+	examples := w.kubectl("apply", "--dry-run=server", "-f", strings.Join(files, ","))
+	if !strings.Contains(base, "daemonset.apps/dra-exporter created") || !strings.Contains(examples, "resourceclaimtemplate.resource.k8s.io/nic created") {
+		t.Errorf("what the API server would make:\n%s%s", base, examples)
+	}
 }

@@ -16,77 +16,116 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
-// testMounts takes each thing away that the DaemonSet's container is given, runs dra-exporter check without it, and looks at which
-// of its lines change. What changes nothing here is needed only where there is less than a Kubernetes of today: see
-// deployments/README.md.
-func (w *world) testMounts(t *testing.T) {
-	lines := map[string][]string{ // that change, by what is taken away
-		"volume pod-resources": {"device", "podresources"},
-		"volume pods-api":      {"Pods API"},
-		"volume podlogs":       nil,
-		"volume proc":          {"cpu", "device"},
-		"volume sys":           {"device", "netdev"},
-		"volume cdi-0":         nil,
-		"volume scrape":        {"dra-exporter: --source.scrape.config"}, // instead of all
-		"token":                {"", "API server", "API: claims", "API: pods", "API: slices", "device"},
-		"root":                 {"Pods API", "device", "podresources"},
+// needed are the lines of dra-exporter check that change without a thing that the DaemonSet's container is given, by what else is
+// missing and by that thing. A node that is alone has neither API server nor Pods API: older kubelets, and --kube=off.
+func needed() map[string]map[string][]string {
+	return map[string]map[string][]string{
+		"": {
+			"volume pod-resources": {"device", "podresources"},
+			"volume pods-api":      {"Pods API"},
+			"volume podlogs":       nil,
+			"volume proc":          {"cpu", "device"},
+			"volume sys":           {"device"},
+			"volume cdi-0":         nil,
+			"volume nvidia":        {"nvml"},
+			"volume nvidia-files":  {"nvml"},
+			"volume scrape":        {"dra-exporter: --source.scrape.config"}, // instead of all
+			"token":                {"", "API server", "API: claims", "API: pods", "API: slices", "device"},
+			"root":                 {"Pods API", "device", "nvml", "podresources"}, // the double's files are root's
+			"confinement":          nil,                                            // a privileged container sees no more
+			"PID namespace":        nil,                                            // nor does one in the host's
+		},
+		"token, volume pods-api": {
+			"volume podlogs": {"pods"},
+		},
 	}
+}
+
+// testMounts takes each thing away that the DaemonSet's container is given, runs dra-exporter check without it, and looks at which
+// of its lines change.
+func (w *world) testMounts(t *testing.T) {
 	var set appsv1.DaemonSet
 	if err := json.Unmarshal([]byte(w.kubectl("get", "daemonset", release, "-n", namespace, "-o", "json")), &set); err != nil {
 		t.Fatal(err)
 	}
 	for _, volume := range set.Spec.Template.Spec.Volumes {
-		if _, ok := lines["volume "+volume.Name]; !ok {
+		if _, ok := needed()[""]["volume "+volume.Name]; !ok {
 			t.Errorf("nothing is known of volume %s", volume.Name)
 		}
 	}
-	w.check("nothing", set.Spec.Template.Spec)
-	for missing := range lines {
-		w.check(missing, without(&set.Spec.Template.Spec, missing))
-	}
-	whole := w.checked("nothing")
-	if len(whole) < 10 {
-		t.Fatalf("check says only %q", whole)
-	}
-	for missing, want := range lines {
-		got := w.checked(missing)
-		var changed []string
-		for name := range whole {
-			if len(got) > 1 && got[name] != whole[name] {
-				changed = append(changed, name)
-			}
+	for base, lines := range needed() {
+		less := without(set.Spec.Template.Spec, base)
+		w.check(base, less)
+		for missing := range lines {
+			w.check(also(base, missing), without(less, missing))
 		}
-		for name := range got {
-			if whole[name] == "" {
-				changed = append(changed, name)
-			}
+	}
+	if devices := w.checked("")["device"]; !regexp.MustCompile(`draNnet/\S+: N readings, held`).MatchString(devices) {
+		t.Errorf("the interface in the pod is not read: %s", devices)
+	}
+	for base, lines := range needed() {
+		whole := w.checked(base)
+		if len(whole) < 8 {
+			t.Fatalf("check says only %q", whole)
 		}
-		slices.Sort(changed)
-		if diff := cmp.Diff(want, slices.Compact(changed)); diff != "" {
-			t.Errorf("without %s, other lines of check change: %s\n%v", missing, diff, got)
+		for missing, want := range lines {
+			got := w.checked(also(base, missing))
+			if diff := cmp.Diff(want, changed(whole, got)); diff != "" {
+				t.Errorf("without %s, other lines of check change: %s\n%v\n%v", also(base, missing), diff, whole, got)
+			}
 		}
 	}
 }
 
-// without returns what is left of a pod.
-func without(spec *corev1.PodSpec, missing string) corev1.PodSpec {
+// changed names the lines that are not as they were. Where there is but one, the program has refused to start.
+func changed(whole, got map[string]string) []string {
+	var out []string
+	for name := range whole {
+		if len(got) > 1 && got[name] != whole[name] {
+			out = append(out, name)
+		}
+	}
+	for name := range got {
+		if whole[name] == "" {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// without returns what is left of a pod when things are missing, whose names are separated by commas.
+func without(spec corev1.PodSpec, missing string) corev1.PodSpec {
 	out := spec.DeepCopy()
 	c := &out.Containers[0]
-	switch volume, _ := strings.CutPrefix(missing, "volume "); missing {
-	case "token":
-		off := false
-		out.AutomountServiceAccountToken = &off
-	case "root":
-		nobody := int64(65534)
-		c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup = &nobody, &nobody
-	default:
-		c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume })
-		out.Volumes = slices.DeleteFunc(out.Volumes, func(v corev1.Volume) bool { return v.Name == volume })
+	for thing := range strings.SplitSeq(missing, ", ") {
+		switch volume, _ := strings.CutPrefix(thing, "volume "); thing {
+		case "token":
+			off := false
+			out.AutomountServiceAccountToken = &off
+		case "root":
+			nobody := int64(65534)
+			c.SecurityContext.RunAsUser, c.SecurityContext.RunAsGroup = &nobody, &nobody
+		case "confinement":
+			on := true
+			c.SecurityContext = &corev1.SecurityContext{RunAsUser: c.SecurityContext.RunAsUser, Privileged: &on}
+		case "PID namespace":
+			out.HostPID = true
+		default:
+			c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == volume })
+			out.Volumes = slices.DeleteFunc(out.Volumes, func(v corev1.Volume) bool { return v.Name == volume })
+		}
 	}
 	return *out
 }
 
-func checker(missing string) string { return "without-" + strings.ReplaceAll(missing, " ", "-") }
+// also adds a thing to those that are missing.
+func also(missing, thing string) string { return strings.TrimPrefix(missing+", "+thing, ", ") }
+
+// checker names the pod that checks what there is when things are missing.
+func checker(missing string) string {
+	return strings.TrimSuffix("without-"+strings.NewReplacer(" ", "-", ",", "").Replace(strings.ToLower(missing)), "-")
+}
 
 // check runs dra-exporter check in a pod.
 func (w *world) check(missing string, spec corev1.PodSpec) {
@@ -104,13 +143,7 @@ func (w *world) check(missing string, spec corev1.PodSpec) {
 func (w *world) checked(missing string) map[string]string {
 	w.Helper()
 	name := checker(missing)
-	live.Await(w, patience, name+" has ended", func() error {
-		pod, err := w.client.CoreV1().Pods(namespace).Get(w.Context(), name, metav1.GetOptions{})
-		if err == nil && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
-			err = fmt.Errorf("it is %s: %+v", pod.Status.Phase, pod.Status.ContainerStatuses)
-		}
-		return err
-	})
+	w.ended(name)
 	number := regexp.MustCompile(`[0-9.]+(ms|µs|s\b)?`)
 	line := regexp.MustCompile(`^(dra-exporter: --[a-z.]+|.{16}):? (.*)`)
 	out := map[string]string{}
@@ -120,4 +153,20 @@ func (w *world) checked(missing string) map[string]string {
 		}
 	}
 	return out
+}
+
+// ended waits until a pod has ended, and returns how.
+func (w *world) ended(name string) (phase corev1.PodPhase) {
+	w.Helper()
+	live.Await(w, patience, name+" has ended", func() error {
+		pod, err := w.client.CoreV1().Pods(namespace).Get(w.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if phase = pod.Status.Phase; phase != corev1.PodSucceeded && phase != corev1.PodFailed {
+			return fmt.Errorf("it is %s: %+v", phase, pod.Status.ContainerStatuses)
+		}
+		return nil
+	})
+	return phase
 }

@@ -43,14 +43,27 @@ func prometheusConfig(t *testing.T, m *monitoringv1.PodMonitor, kubeconfig strin
 		"kubernetes_sd_configs": []object{{"role": "pod", "kubeconfig_file": kubeconfig, "namespaces": object{"names": []string{m.Namespace}}}},
 		"relabel_configs":       relabelings, "metric_relabel_configs": relabelConfigs(endpoint.MetricRelabelConfigs),
 	}
-	if a := endpoint.Authorization; a != nil {
-		scrape["authorization"] = object{"type": cmp.Or(a.Type, "Bearer"), "credentials": secret(a.Credentials.Name, a.Credentials.Key)}
-	}
+	maps.Copy(scrape, clientConfig(endpoint, secret))
 	out, err := yaml.Marshal(object{"scrape_configs": []object{scrape}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(out)
+}
+
+// clientConfig returns how an endpoint is talked to.
+func clientConfig(endpoint *monitoringv1.PodMetricsEndpoint, secret func(name, key string) string) object {
+	out := object{}
+	if a := endpoint.Authorization; a != nil {
+		out["authorization"] = object{"type": cmp.Or(a.Type, "Bearer"), "credentials": secret(a.Credentials.Name, a.Credentials.Key)}
+	}
+	if b := endpoint.BasicAuth; b != nil {
+		out["basic_auth"] = object{"username": secret(b.Username.Name, b.Username.Key), "password": secret(b.Password.Name, b.Password.Key)}
+	}
+	if c := endpoint.TLSConfig; c != nil {
+		out["tls_config"] = object{"ca": secret(c.CA.Secret.Name, c.CA.Secret.Key), "server_name": *c.ServerName}
+	}
+	return out
 }
 
 func relabelConfigs(from []monitoringv1.RelabelConfig) []object {

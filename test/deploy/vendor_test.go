@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 	"github.com/dra-exporter/dra-exporter/test/cluster/node"
 )
@@ -57,4 +58,21 @@ func startVendor(t *testing.T, client kubernetes.Interface, on network) map[stri
 		"match":   map[string]any{"label": "uuid", "hardware": "uuid"},
 		"metrics": []any{map[string]any{"name": "energy_joules_total", "quantity": "energy"}},
 	}}}
+}
+
+// nvidia makes a double of NVIDIA's library on the node. It returns the values that bring it into the container by its path, and the
+// folder of what it opens, as the library opens /dev/nvidia*.
+func nvidia(t *testing.T) object {
+	t.Helper()
+	dir := t.TempDir()
+	machine, err := nvmltest.New(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	machine.Reset(2)
+	return object{
+		"nvidia":            object{"library": machine.Library},
+		"extraVolumes":      []any{object{"name": "nvidia-files", "hostPath": object{"path": dir}}},
+		"extraVolumeMounts": []any{object{"name": "nvidia-files", "mountPath": dir}},
+	}
 }

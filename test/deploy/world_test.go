@@ -66,7 +66,7 @@ func newWorld(t *testing.T) *world {
 	if w.client, err = kubernetes.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}
-	w.kubectl("apply", "-f", filepath.Join("..", "cluster", "testdata", "workloads.yaml"))
+	w.kubectl("apply", "-f", filepath.Join("..", "cluster", "testdata", "workloads.yaml"), "-f", filepath.Join("testdata", "nic.yaml"))
 	tar := filepath.Join(t.TempDir(), "image.tar")
 	program := os.Getenv("DRA_EXPORTER")
 	if program == "" {
@@ -86,22 +86,29 @@ func newWorld(t *testing.T) *world {
 		"podMonitor": object{"enabled": true, "interval": interval.String(), "scrapeTimeout": "2s"},
 		"web":        object{"kubeAuthorization": object{"enabled": true}},
 	}
+	maps.Copy(w.values, nvidia(t))
 	return w
 }
 
-// install renders the chart with more values, applies it and waits for the rollout.
-func (w *world) install(more map[string]any) {
+// render renders the chart with more values.
+func (w *world) render(more map[string]any, tests bool) []string {
 	w.Helper()
 	values := maps.Clone(w.values)
 	maps.Copy(values, more)
 	documents, err := chart.Render(filepath.Join("..", "..", "deployments", "helm", "dra-exporter"), chart.Release{
 		Name: release, Namespace: namespace, Values: values,
-	}, false)
+	}, tests)
 	if err != nil {
 		w.Fatal(err)
 	}
+	return documents
+}
+
+// install renders the chart with more values, applies it and waits for the rollout.
+func (w *world) install(more map[string]any) {
+	w.Helper()
 	var applied []string
-	for _, document := range documents {
+	for _, document := range w.render(more, false) {
 		var kind metav1.TypeMeta
 		if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
 			w.Fatal(err)
@@ -115,10 +122,15 @@ func (w *world) install(more map[string]any) {
 			w.Fatal(err)
 		}
 	}
-	if _, err := w.cluster.Kubectl(w.Context(), strings.Join(applied, "---\n"), "apply", "-f", "-"); err != nil {
+	w.apply(applied...)
+	w.kubectl("rollout", "status", "daemonset/"+release, "-n", namespace, "--timeout="+patience.String())
+}
+
+func (w *world) apply(documents ...string) {
+	w.Helper()
+	if _, err := w.cluster.Kubectl(w.Context(), strings.Join(documents, "---\n"), "apply", "-f", "-"); err != nil {
 		w.Fatal(err)
 	}
-	w.kubectl("rollout", "status", "daemonset/"+release, "-n", namespace, "--timeout="+patience.String())
 }
 
 func (w *world) kubectl(args ...string) string {
@@ -146,11 +158,11 @@ func (w *world) pods() []corev1.Pod {
 	return out
 }
 
-// startPrometheus starts a Prometheus beside the pods, which scrapes as the PodMonitor says.
-func (w *world) startPrometheus() live.Prometheus {
+// startPrometheus starts a Prometheus at an address beside the pods, which scrapes as the PodMonitor says.
+func (w *world) startPrometheus(address string) live.Prometheus {
 	w.Helper()
 	config := prometheusConfig(w.T, w.monitor, w.cluster.Kubeconfig(), func(name, key string) (value string) {
-		live.Await(w, patience, "the token of Secret "+name, func() error {
+		live.Await(w, patience, key+" of Secret "+name, func() error {
 			s, err := w.client.CoreV1().Secrets(namespace).Get(w.Context(), name, metav1.GetOptions{})
 			if err == nil && len(s.Data[key]) == 0 {
 				err = os.ErrNotExist
@@ -163,6 +175,6 @@ func (w *world) startPrometheus() live.Prometheus {
 		return value
 	})
 	return live.StartPrometheus(w, live.PrometheusOptions{
-		Config: config, Command: w.cluster.Command, Client: w.network.client(), Address: "127.0.0.1:9090",
+		Config: config, Command: w.cluster.Command, Client: w.network.client(), Address: address,
 	})
 }
