@@ -100,11 +100,12 @@ func (r *reader) field(f field, v *nvml.FieldValue) {
 		r.errs = append(r.errs, fmt.Errorf("NVML_FI_DEV_%s: value of unknown type %d", f.name, v.ValueType))
 		return
 	}
-	if f.labels[0] == "pcie" {
-		// Four bytes wrap within a second ("Value can be wrapped"): such a count says nothing.
-		if nvml.ValueType(v.ValueType) == nvml.VALUE_TYPE_UNSIGNED_INT || !r.traffic(trafficCounted) {
-			return
-		}
+	// Four bytes wrap within a second ("Value can be wrapped"): such a count says nothing.
+	if f.labels[0] == "pcie" && nvml.ValueType(v.ValueType) == nvml.VALUE_TYPE_UNSIGNED_INT {
+		return
+	}
+	if f.quantity == driver.IOBytes && !r.traffic(f.labels[0], trafficCounted) {
+		return
 	}
 	r.add(f.quantity, value*f.scale, f.labels[:]...)
 }

@@ -24,7 +24,7 @@ type gpmMeter struct {
 	last     int               // of samples
 	at       time.Time         // of the last sample; zero: there is none
 	readings []driver.Reading  // the last
-	bytes    [2]float64        // over PCIe: transmitted, received
+	bytes    [4]float64        // by gpmTraffic
 }
 
 // release frees the samples.
@@ -76,7 +76,24 @@ func gpmMetrics(encoders bool) []gpmMetric {
 	return metrics
 }
 
-// gpm reads a GPU or a GPU instance by GPM; take takes a sample by the function of that name. Right after a sample the
+// gpmRate is a metric of GPM that is a rate: "PCIe traffic from this GPU in MiB/sec", "NvLink write bandwidth for all links in
+// MiB/sec", and the like.
+type gpmRate struct {
+	id     nvml.GpmMetricId
+	labels driver.Labels
+}
+
+// gpmTraffic are the rates of a GPU's traffic. That reading from a link is receiving is a guess.
+func gpmTraffic() [4]gpmRate {
+	return [4]gpmRate{
+		{nvml.GPM_METRIC_PCIE_TX_PER_SEC, driver.Labels{"pcie", "transmit"}},
+		{nvml.GPM_METRIC_PCIE_RX_PER_SEC, driver.Labels{"pcie", "receive"}},
+		{nvml.GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC, driver.Labels{"nvlink", "transmit"}},
+		{nvml.GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, driver.Labels{"nvlink", "receive"}},
+	}
+}
+
+// gpm reads a GPU or a GPU instance by GPM; take takes a sample by the function of that name. Traffic is the GPU's. Right after a sample the
 // readings are those of the one before. Where the exporter has not the permission that GPM needs, it is not supported.
 func (r *reader) gpm(uuid, function string, take func(nvml.GpmSample) nvml.Return) {
 	if r.gpu.session.brief || !r.ask(function) || !r.ask("nvmlGpmMetricsGet") {
@@ -91,7 +108,7 @@ func (r *reader) gpm(uuid, function string, take func(nvml.GpmSample) nvml.Retur
 		r.measure(m, now, function, take)
 	}
 	for _, reading := range m.readings {
-		if reading.Quantity != driver.IOBytes || r.traffic(trafficGPM) {
+		if reading.Quantity != driver.IOBytes || uuid == r.gpu.hardware.UUID && r.traffic(reading.Labels[0], trafficGPM) {
 			r.append(reading)
 		}
 	}
@@ -134,13 +151,14 @@ func (r *reader) gpmSupported() bool {
 // means returns the means of the time between the sample before and the last.
 func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []driver.Reading {
 	encoders := r.ask(encoderMetrics)
-	metrics := gpmMetrics(encoders)
-	get := nvml.GpmMetricsGetType{Sample1: before, Sample2: m.samples[m.last], NumMetrics: uint32(len(metrics) + 2)}
+	metrics, traffic := gpmMetrics(encoders), gpmTraffic()
+	get := nvml.GpmMetricsGetType{Sample1: before, Sample2: m.samples[m.last], NumMetrics: uint32(len(metrics) + len(traffic))}
 	for i, metric := range metrics {
 		get.Metrics[i].MetricId = uint32(metric.id)
 	}
-	pcie := get.Metrics[len(metrics) : len(metrics)+2]
-	pcie[0].MetricId, pcie[1].MetricId = uint32(nvml.GPM_METRIC_PCIE_TX_PER_SEC), uint32(nvml.GPM_METRIC_PCIE_RX_PER_SEC)
+	for i, over := range traffic {
+		get.Metrics[len(metrics)+i].MetricId = uint32(over.id)
+	}
 	answer := r.gpu.session.lib.GpmMetricsGet(&get)
 	if answer == nvml.ERROR_INVALID_ARGUMENT && encoders {
 		r.took(encoderMetrics, nvml.ERROR_NOT_SUPPORTED)
@@ -150,12 +168,10 @@ func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []dr
 		return nil
 	}
 	readings := gpmReadings(metrics, get.Metrics[:len(metrics)], m.at)
-	for i, direction := range [2]string{"transmit", "receive"} {
+	for i, over := range traffic {
 		if p := get.Metrics[len(metrics)+i]; p.NvmlReturn == uint32(nvml.SUCCESS) && p.Value >= 0 {
 			m.bytes[i] += p.Value * (1 << 20) * seconds // MiB/sec
-			readings = append(readings, driver.Reading{
-				Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", direction}, Value: m.bytes[i], At: m.at,
-			})
+			readings = append(readings, driver.Reading{Quantity: driver.IOBytes, Labels: over.labels, Value: m.bytes[i], At: m.at})
 		}
 	}
 	return readings

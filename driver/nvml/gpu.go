@@ -39,7 +39,7 @@ type gpu struct {
 	unsupported map[string]time.Time      // functions and fields, until when they are not asked for
 	kept        map[string]keptReadings   // of functions that are called seldom
 	meters      map[string]*gpmMeter      // by UUID: of the GPU and of its MIG instances
-	traffic     trafficMethod             // how PCIe traffic is counted
+	traffic     map[string]trafficMethod  // how the traffic over each kind of link is counted
 	sampled     [2]sampledTraffic         // transmit, receive
 	busy        map[uint32]processSamples // by process
 	accounts    map[int]account           // by process
@@ -53,7 +53,7 @@ type keptReadings struct {
 }
 
 func newGPU(found foundGPU, s *session, config Config) *gpu {
-	g := &gpu{now: config.Now, sysfs: config.Sysfs, readAt: s.begun, meters: map[string]*gpmMeter{}, busy: map[uint32]processSamples{}}
+	g := &gpu{now: config.Now, sysfs: config.Sysfs, readAt: s.begun, meters: map[string]*gpmMeter{}, traffic: map[string]trafficMethod{}, busy: map[uint32]processSamples{}}
 	g.renew(found, s)
 	return g
 }

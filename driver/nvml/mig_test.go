@@ -15,6 +15,7 @@ import (
 func TestInstances(t *testing.T) {
 	c := newClock()
 	machine.Reset(2)
+	machine.GPUs[1].NarrowPCIe, machine.GPUs[1].NVLinkTransmit, machine.GPUs[1].NVLinkReceive = 1, nan(), nan() // traffic would come by GPM
 	machine.Partition(1, 3)
 	s := newSource(t, c, nil)
 	sample(t, s)

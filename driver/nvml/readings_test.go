@@ -5,6 +5,7 @@ package nvml
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -219,6 +220,42 @@ func TestTraffic(t *testing.T) {
 				t.Errorf("traffic after 10 s (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Where the fields of NVLink are not supported, GPM tells, and goes on to do so.
+func TestNVLinkByGPM(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	g := &machine.GPUs[0]
+	g.NVLinkTransmit, g.NVLinkReceive = nan(), nan()
+	s := newSource(t, c, nil)
+	traffic := func() map[string]float64 {
+		got := map[string]float64{}
+		for name, v := range values(of(t, sample(t, s), g.UUID())) {
+			if strings.HasPrefix(name, "io_bytes nvlink") {
+				got[name] = v
+			}
+		}
+		return got
+	}
+	for range 10 {
+		sample(t, s)
+		c.advance(1)
+	}
+	want := map[string]float64{"io_bytes nvlink transmit": 10 * 1000 * 1024, "io_bytes nvlink receive": 10 * 3e6}
+	if diff := cmp.Diff(want, traffic(), approximately()); diff != "" {
+		t.Errorf("traffic after 10 s (-want +got):\n%s", diff)
+	}
+	g.NVLinkTransmit, g.NVLinkReceive = 1<<40, 1<<41 // they count from another point
+	c.advance(recheck.Seconds())
+	if got := traffic(); len(got) != 0 { // the time is too long for a mean
+		t.Errorf("traffic after 10 minutes: %v", got)
+	}
+	c.advance(1)
+	want["io_bytes nvlink transmit"], want["io_bytes nvlink receive"] = 11*1000*1024, 11*3e6
+	if diff := cmp.Diff(want, traffic(), approximately()); diff != "" {
+		t.Errorf("traffic after the fields came to be supported (-want +got):\n%s", diff)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// trafficMethod is how the traffic over PCIe is counted. The methods count from different points, so that a GPU keeps the
+// trafficMethod is how the traffic over PCIe, or over NVLink, is counted. The methods count from different points, so that a GPU keeps the
 // first that works.
 type trafficMethod uint8
 
@@ -18,15 +18,15 @@ const (
 	trafficUnknown trafficMethod = iota
 	trafficCounted               // by the device, in bytes
 	trafficGPM                   // by GPM: the mean rate of each time between two readings
-	trafficSampled               // by NVML: the rate over 20 ms of every 10 s, an estimate
+	trafficSampled               // by NVML, over PCIe alone: the rate over 20 ms of every 10 s, an estimate
 )
 
-// traffic tells whether traffic is counted by this method, and settles on it where there was none.
-func (r *reader) traffic(method trafficMethod) bool {
-	if r.gpu.traffic == trafficUnknown {
-		r.gpu.traffic = method
+// traffic tells whether the traffic over a link is counted by this method, and settles on it where there was none.
+func (r *reader) traffic(link string, method trafficMethod) bool {
+	if r.gpu.traffic[link] == trafficUnknown {
+		r.gpu.traffic[link] = method
 	}
-	return r.gpu.traffic == method
+	return r.gpu.traffic[link] == method
 }
 
 // sampledTraffic is the integral of rates that are read now and then.
@@ -43,7 +43,7 @@ const maxSampledGap = 3 * slowRhythm
 // bytes) over 20 ms, in which the call blocks: where neither counters nor GPM tell, and every 10 s.
 func (r *reader) sampleTraffic() {
 	const function = "nvmlDeviceGetPcieThroughput"
-	if r.gpu.traffic != trafficUnknown && r.gpu.traffic != trafficSampled || r.gpu.gpmWorks() || !r.ask(function) {
+	if now := r.gpu.traffic["pcie"]; now != trafficUnknown && now != trafficSampled || r.gpu.gpmWorks() || !r.ask(function) {
 		return
 	}
 	for i, direction := range [2]struct {
@@ -53,7 +53,7 @@ func (r *reader) sampleTraffic() {
 		t := &r.gpu.sampled[i]
 		if now := r.gpu.now(); now.Sub(t.at) >= slowRhythm {
 			kilobytes, answer := r.gpu.handle.GetPcieThroughput(direction.counter)
-			if !r.took(function, answer) || !r.traffic(trafficSampled) {
+			if !r.took(function, answer) || !r.traffic("pcie", trafficSampled) {
 				return
 			}
 			t.take(now, float64(kilobytes)*1000)

@@ -99,11 +99,12 @@ func newGPU(i int) GPU {
 }
 
 // metrics are what GPM says of a GPU, by NVML_GPM_METRIC_*: the shares of graphics, SMs, occupancy, tensor and
-// memory, the bytes per second over PCIe, and the shares of two decoders and two encoders.
+// memory, the bytes per second over PCIe and NVLink, and the shares of two decoders and two encoders.
 func (g *GPU) metrics() map[int]float64 {
 	return map[int]float64{
 		1: g.Utilization, 2: g.Utilization / 2, 3: g.Utilization / 4, 5: g.Utilization / 8, 10: g.MemoryUtilization,
 		20: g.PCIeTransmitRate, 21: g.PCIeReceiveRate, 30: 0.5, 31: 0.25, 166: 0.6, 167: 0.2,
+		60: 3e6, 61: 1000 * 1024,
 	}
 }
 
@@ -123,7 +124,7 @@ func (m *Machine) Partition(gpu, instances int) {
 }
 
 func (m *Instance) metrics() map[int]float64 {
-	return map[int]float64{1: float64(m.Start+1) / 10, 2: 0.05, 3: 0.04, 5: 0.03, 10: 0.02, 166: 0.07, 20: 1e6, 21: 2e6}
+	return map[int]float64{1: float64(m.Start+1) / 10, 2: 0.05, 3: 0.04, 5: 0.03, 10: 0.02, 166: 0.07, 20: 1e6, 21: 2e6, 60: 3e6, 61: 4e6}
 }
 
 // Advance lets the machine work on for a time.

@@ -102,7 +102,8 @@ nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get) {
         if (state->gpm_metrics && m->metricId >= state->gpm_metrics)
             return NVML_ERROR_INVALID_ARGUMENT; /* a guess: the header does not say */
         double rate = m->metricId < MAX_METRICS ? (to->total[m->metricId] - from->total[m->metricId]) / seconds : (double)NAN;
-        int traffic = m->metricId == NVML_GPM_METRIC_PCIE_TX_PER_SEC || m->metricId == NVML_GPM_METRIC_PCIE_RX_PER_SEC;
+        int traffic = m->metricId == NVML_GPM_METRIC_PCIE_TX_PER_SEC || m->metricId == NVML_GPM_METRIC_PCIE_RX_PER_SEC ||
+                      m->metricId == NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC || m->metricId == NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC;
         m->nvmlReturn = isnan(rate) ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
         m->value = traffic ? rate / (1 << 20) : rate * 100;
     }
