@@ -3,7 +3,7 @@
 import React from 'react';
 import 'uplot/dist/uPlot.min.css';
 import { createRoot } from 'react-dom/client';
-import { createTheme, dateTime, FieldType, getDisplayProcessor, getFieldDisplayName, ThemeContext, toDataFrame } from '@grafana/data';
+import { createTheme, dateTime, FieldType, formattedValueToString, getDisplayProcessor, getFieldDisplayName, ThemeContext, toDataFrame } from '@grafana/data';
 import { BarGauge, BarGaugeDisplayMode, BigValue, BigValueColorMode, BigValueGraphMode, LegendDisplayMode, TimeSeries } from '@grafana/ui';
 
 const theme = createTheme({ colors: { mode: 'dark' } });
@@ -68,7 +68,7 @@ function Bars({ panel, answers, width, height }) {
   const display = processor(field, bars.map((b) => b.value));
   const each = Math.min(44, height / Math.max(1, bars.length));
   const longest = (texts) => texts.reduce((a, b) => (b.length > a.length ? b : a), '');
-  const widths = { title: longest(bars.map((b) => b.name)), text: longest(bars.map((b) => display(b.value).text)) };
+  const widths = { title: `${longest(bars.map((b) => b.name))}__`, text: longest(bars.map((b) => formattedValueToString(display(b.value)))) };
   return bars.length ? bars.map((b) => <BarGauge key={b.name} value={{ ...display(b.value), title: b.name }} alignmentFactors={widths} field={field} display={display} width={width} height={each - 4}
     orientation="horizontal" displayMode={BarGaugeDisplayMode.Basic} theme={theme} itemSpacing={4} />) : c.noValue;
 }
