@@ -304,9 +304,10 @@ func readingIn(samples []driver.Sample, uuid string, q driver.Quantity, labels d
 func compareSources(ours, others []driver.Sample) []finding {
 	var findings []finding
 	for _, s := range others {
+		uuid := uuidOf(s.Hardware, ours)
 		for _, r := range s.Readings {
-			f := finding{notCompared, s.Hardware.UUID, name(r.Quantity, r.Labels), "", fmt.Sprint(r.Value)}
-			reading, ok := readingIn(ours, s.Hardware.UUID, r.Quantity, r.Labels)
+			f := finding{notCompared, uuid, name(r.Quantity, r.Labels), "", fmt.Sprint(r.Value)}
+			reading, ok := readingIn(ours, uuid, r.Quantity, r.Labels)
 			relative, slack, known := tolerance(r)
 			if ok && known {
 				f.verdict, f.ours = differs, fmt.Sprint(reading.Value)
@@ -318,6 +319,16 @@ func compareSources(ours, others []driver.Sample) []finding {
 		}
 	}
 	return findings
+}
+
+// uuidOf returns the UUID of hardware: DCGM knows MIG devices by their numbers alone.
+func uuidOf(h driver.Hardware, known []driver.Sample) string {
+	for _, s := range known {
+		if h.UUID == "" && s.Hardware.Parent == h.Parent && s.Hardware.Instance == h.Instance {
+			return s.Hardware.UUID
+		}
+	}
+	return h.UUID
 }
 
 // tolerance says how far two sources may be apart, false where they count from different points.

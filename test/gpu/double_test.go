@@ -389,7 +389,7 @@ func TestCompareSources(t *testing.T) {
 		{Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}, Value: 1},
 		{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}, Value: 5},
 		{Quantity: driver.Clock, Labels: driver.Labels{"sm"}, Value: 1.7e9},
-	}}}
+	}}, {Hardware: driver.Hardware{UUID: "MIG-b", Parent: "GPU-a", Instance: "7/0"}, Readings: []driver.Reading{{Quantity: driver.MemoryUsed, Value: 1 << 30}}}}
 	others := []driver.Sample{{Hardware: driver.Hardware{UUID: "GPU-a"}, Readings: []driver.Reading{
 		{Quantity: driver.Power, Value: 0.3},
 		{Quantity: driver.Energy, Value: 1.0005e6},
@@ -397,13 +397,14 @@ func TestCompareSources(t *testing.T) {
 		{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}, Value: 9e9},
 		{Quantity: driver.Clock, Labels: driver.Labels{"sm"}, Value: 1700},
 		{Quantity: driver.Occupancy, Value: 0.5},
-	}}}
+	}}, {Hardware: driver.Hardware{Parent: "GPU-a", Instance: "7/0"}, Readings: []driver.Reading{{Quantity: driver.MemoryUsed, Value: 2 << 30}}}}
 	got := map[string]verdict{}
 	for _, f := range compareSources(ours, others) {
 		got[f.what] = f.verdict
 	}
 	want := map[string]verdict{
 		"power": differs, "energy": agrees, "errors xid 31": notCompared, "io_bytes pcie receive": notCompared, "clock sm": differs, "occupancy": notCompared,
+		"memory_used": differs,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("verdicts (-want +got):\n%s", diff)
