@@ -100,9 +100,10 @@ func (b bench) series(t *testing.T) [][]driver.Sample {
 // sample reads the machine, again where it was too busy to answer in time.
 func (b bench) sample(t *testing.T) []driver.Sample {
 	t.Helper()
-	for range 5 {
+	for range 50 {
 		samples, err := b.source.Sample(t.Context())
 		if _, late := errors.AsType[driver.HungError](err); late {
+			time.Sleep(100 * time.Millisecond)
 			continue
 		}
 		if err != nil {
