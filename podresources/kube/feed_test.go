@@ -33,10 +33,10 @@ func TestSlicesFollowed(t *testing.T) {
 		if usage := c.Usage(); usage.Open != 3 || usage.Lists != 3 || usage.Watches != 3 {
 			t.Errorf("%+v, want a list and a watch of each half of the slices and of the pods", usage)
 		}
-		before := c.Usage().Bytes
+		before := c.Usage().Events
 		time.Sleep(6 * time.Minute) // the watches end, and go on from their last event
-		if usage := c.Usage(); usage.Watches != 6 || usage.Bytes != before {
-			t.Errorf("the next watches cost %d bytes: %+v", usage.Bytes-before, usage)
+		if usage := c.Usage(); usage.Watches != 6 || usage.Events != before {
+			t.Errorf("the next watches were sent %d events: %+v", usage.Events-before, usage)
 		}
 		if got := c.state(SourceSlices); got != "up" {
 			t.Errorf("slices are %s", got)

@@ -16,7 +16,7 @@ func itoa(n int) string { return strconv.Itoa(n) }
 // request is what the path and the query ask for.
 type request struct {
 	resource, namespace, name string
-	watch                     bool
+	watch, bookmarks          bool
 	from                      string
 	node                      *string // that spec.nodeName is to be
 	timeout                   time.Duration
@@ -27,7 +27,10 @@ type request struct {
 func (s *Server) parse(r *http.Request) (request, bool) {
 	q := r.URL.Query()
 	seconds, _ := strconv.Atoi(q.Get("timeoutSeconds"))
-	out := request{watch: q.Get("watch") == "true", from: q.Get("resourceVersion"), timeout: time.Duration(seconds) * time.Second}
+	out := request{
+		watch: q.Get("watch") == "true", bookmarks: q.Get("allowWatchBookmarks") == "true",
+		from: q.Get("resourceVersion"), timeout: time.Duration(seconds) * time.Second,
+	}
 	field := "spec.nodeName="
 	if strings.HasPrefix(r.URL.Path, "/apis/resource.k8s.io/v1alpha2/") {
 		field = "nodeName=" // it has no spec; the real server refuses the other
@@ -168,6 +171,9 @@ func (s *Server) watch(ctx context.Context, w http.ResponseWriter, in request) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, in.timeout)
 	defer cancel()
+	bookmark := time.NewTimer(untilBookmark(in.timeout))
+	defer bookmark.Stop()
+	begun := time.Now()
 	w.WriteHeader(http.StatusOK)
 	for {
 		pending, expired, ends, changed := s.since(from, in)
@@ -175,6 +181,9 @@ func (s *Server) watch(ctx context.Context, w http.ResponseWriter, in request) {
 			writeJSON(w, map[string]any{"type": "ERROR", "object": map[string]any{"kind": "Status", "code": 410, "reason": "Expired"}})
 			return
 		}
+		s.mu.Lock()
+		s.usage.Events += len(pending)
+		s.mu.Unlock()
 		for _, e := range pending {
 			writeJSON(w, map[string]any{"type": e.kind, "object": e.object.raw})
 			from = e.object.version
@@ -187,8 +196,35 @@ func (s *Server) watch(ctx context.Context, w http.ResponseWriter, in request) {
 		case <-ctx.Done():
 			return
 		case <-changed:
+		case <-bookmark.C:
+			from = s.bookmark(w, in, from)
+			bookmark.Reset(untilBookmark(in.timeout - time.Since(begun)))
 		}
 	}
+}
+
+// untilBookmark returns how long it is until a watch is told the version that it has reached, given how long it lasts: a minute, and shortly
+// before its end (k8s.io/apiserver pkg/storage/cacher, nextBookmarkTime).
+func untilBookmark(left time.Duration) time.Duration {
+	const every, before = time.Minute, 2 * time.Second
+	if last := left - before; last > 0 && last < every {
+		return last
+	}
+	return every
+}
+
+// bookmark tells a watch that all before the present version was sent, unless something waits to be sent, and returns the version that
+// it has then.
+func (s *Server) bookmark(w http.ResponseWriter, in request, from int) int {
+	s.mu.Lock()
+	version := s.version
+	s.mu.Unlock()
+	if pending, _, _, _ := s.since(from, in); !in.bookmarks || len(pending) > 0 {
+		return from
+	}
+	object := map[string]any{"kind": "Pod", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": itoa(version)}, "spec": nil, "status": nil}
+	writeJSON(w, map[string]any{"type": "BOOKMARK", "object": object})
+	return version
 }
 
 // since returns the events after a version, whether that is too old, and whether watches end now, since they are to fail

@@ -69,6 +69,7 @@ type Usage struct {
 	Gets     int
 	Watches  int // that were opened
 	Open     int // watches that are open now
+	Events   int // that watches were sent, beside bookmarks
 	Bytes    int // of all answers' bodies
 }
 
