@@ -30,8 +30,9 @@ type DeviceReport struct {
 	NetDev           string        `json:"netDev,omitempty"`
 	Parent           string        `json:"parent,omitempty"`
 	Taints           []string      `json:"taints,omitempty"` // as KEY=VALUE:EFFECT
-	Up               *bool         `json:"up,omitempty"`     // absent: no source supports it
-	Gap              Gap           `json:"gap,omitempty"`    // why there is no telemetry
+	Multiple         bool          `json:"allowMultipleAllocations,omitempty"`
+	Up               *bool         `json:"up,omitempty"`  // absent: no source supports it
+	Gap              Gap           `json:"gap,omitempty"` // why there is no telemetry
 	Attribution      Attribution   `json:"attribution,omitempty"`
 	Shares           []ShareReport `json:"shares,omitempty"`
 	AllocatedSeconds float64       `json:"allocatedSeconds"`
@@ -114,7 +115,7 @@ func (n *quantityNames) device(d *DeviceSnapshot) DeviceReport {
 	h := &d.Entry.Hardware
 	r := DeviceReport{
 		ID: d.ID, Vendor: h.Vendor, Model: h.Model, UUID: h.UUID, PCI: h.PCI, NetDev: h.NetDev, Parent: d.Parent,
-		Gap: d.Gap, Attribution: d.Attribution, AllocatedSeconds: d.Allocated,
+		Multiple: d.Entry.Shareable, Gap: d.Gap, Attribution: d.Attribution, AllocatedSeconds: d.Allocated,
 		Values: n.values(d.Values), Unattributed: n.values(d.Unattributed),
 	}
 	if d.Up != UpUnknown {

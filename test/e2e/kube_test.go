@@ -74,6 +74,14 @@ func TestAPIServer(t *testing.T) {
 	for _, source := range []string{"pods", "claims", "slices"} {
 		m.want(1, "dra_exporter_source_up", "source", source)
 	}
+	multiple := map[string]bool{}
+	r := p.report()
+	for i := range r.Devices {
+		multiple[r.Devices[i].Device] = r.Devices[i].Multiple
+	}
+	if !multiple["shared-0"] || multiple["gpu-0"] {
+		t.Errorf("devices that allow multiple allocations: %v", multiple)
+	}
 	before := server.Usage().Requests
 	for range 50 {
 		p.scrape()
