@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
 )
 
 // ErrNoCluster says that there is neither a kubeconfig nor a service account's token: the program runs outside of a
@@ -27,7 +28,7 @@ type API interface {
 }
 
 // Client asks the API server, with the credentials of a kubeconfig or of the service account. Tokens that are
-// renewed on the disk are read again. It holds one connection, which all requests share.
+// renewed on the disk are read again within a minute, and at once after they were refused. It holds one connection, which all requests share.
 type Client struct {
 	rest *rest.RESTClient
 	host string
@@ -47,6 +48,7 @@ func NewClient(kubeconfig, userAgent string) (*Client, error) {
 }
 
 func newClient(config *rest.Config) (*Client, error) {
+	rereadToken(config)
 	scheme := runtime.NewScheme()
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // Status, which is what errors come as
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
@@ -59,6 +61,16 @@ func newClient(config *rest.Config) (*Client, error) {
 		return nil, fmt.Errorf("make API client: %w", err)
 	}
 	return &Client{rest: client, host: config.Host}, nil
+}
+
+// rereadToken has a token that is refused read from its file again before the next request. By itself client-go reads the file once
+// a minute, whatever the API server says of the token (transport.NewBearerAuthWithRefreshRoundTripper).
+func rereadToken(config *rest.Config) {
+	if config.BearerTokenFile == "" {
+		return
+	}
+	config.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(config.BearerTokenFile)))
+	config.BearerToken, config.BearerTokenFile = "", ""
 }
 
 func restConfig(kubeconfig string) (*rest.Config, error) {
