@@ -21,10 +21,19 @@ const (
 	typeShared    = "shared"
 	typeCut       = "cut"
 	typePartition = "partition"
+	typeWorn      = "worn"
+
+	wornFamily = 3
 )
 
 // Taint is the key of worn-0's taint, "true" its value.
 const Taint = Name + "/worn"
+
+// Worn is the name of the device that has the taint. A device plugin gives it out (package deviceplugin).
+const Worn = typeWorn + "-0"
+
+// WornUUID returns the UUID of that device.
+func WornUUID() string { return uuid(wornFamily, 0) }
 
 // resourceSlices returns the node's ResourceSlices: what partitions share counts in a slice of its own.
 func resourceSlices() []resourceslice.Slice {
@@ -43,7 +52,7 @@ func resourceSlices() []resourceslice.Slice {
 		d.Capacity["memory"] = memory
 		all = append(all, d)
 	}
-	worn := device("worn", 0, 3)
+	worn := device(typeWorn, 0, wornFamily)
 	worn.Taints = []resourceapi.DeviceTaint{{Key: Taint, Value: "true", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
 	return []resourceslice.Slice{{Devices: append(append(all, cut()...), worn)}, {SharedCounters: counters()}}
 }
@@ -54,12 +63,16 @@ func device(kind string, index, family int) resourceapi.Device {
 		Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
 			"type":          {StringValue: ptr.To(kind)},
 			"index":         {IntValue: ptr.To(int64(index))},
-			"uuid":          {StringValue: ptr.To(fmt.Sprintf("GPU-%08x-0000-4000-8000-%012d", 0xaaaaaaaa+0x11111111*family, index))},
+			"uuid":          {StringValue: ptr.To(uuid(family, index))},
 			"model":         {StringValue: ptr.To("LATEST-GPU-MODEL")},
 			"driverVersion": {VersionValue: ptr.To("1.0.0")},
 		},
 		Capacity: map[resourceapi.QualifiedName]resourceapi.DeviceCapacity{"memory": {Value: resource.MustParse("80Gi")}},
 	}
+}
+
+func uuid(family, index int) string {
+	return fmt.Sprintf("GPU-%08x-0000-4000-8000-%012d", 0xaaaaaaaa+0x11111111*family, index)
 }
 
 // cut returns cut-0 and its partitions, which carry the UUID of the whole (KEP-4815).

@@ -7,9 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/exporter"
@@ -183,12 +181,7 @@ func testAdminAccess(t *testing.T, w *world) {
 // A pod that asks for an extended resource holds a device by a claim that the scheduler made.
 func testExtendedResource(t *testing.T, w *world) {
 	n := w.namespace(t, "extended-resource")
-	spec := podSpec("")
-	spec.ResourceClaims = nil
-	spec.Containers[0].Resources = corev1.ResourceRequirements{
-		Limits: corev1.ResourceList{gpudriver.ExtendedResource: resource.MustParse("1")},
-	}
-	n.pod("user", spec)
+	n.pod("user", resourceSpec(gpudriver.ExtendedResource, "1"))
 	n.running(1)
 	holds, _ := n.agree(1)
 	n.charges(holds[0].Device, part{"claim", holds[0].Claim, 1})

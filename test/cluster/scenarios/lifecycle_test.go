@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/exporter"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
@@ -24,16 +25,26 @@ func testCompleted(t *testing.T, w *world) {
 	n.ended("job", holds[0].Device, 3500*time.Millisecond) // without cgroups its begin is put between two answers, half a second wrong
 }
 
-// A pod that is deleted holds its device until it is gone.
+// A pod that is deleted holds its device, and is charged, until its time of grace is over.
 func testDeletedGracefully(t *testing.T, w *world) {
+	const grace = 3
 	n := w.namespace(t, "deleted")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
-	n.pod("user", podSpec("one"))
+	spec := podSpec("one")
+	spec.TerminationGracePeriodSeconds = ptr.To[int64](2 * grace)
+	spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: grace}}}
+	n.pod("user", spec)
 	n.running(1)
+	lift := n.keeps(1)
+	n.no(n.client.CoreV1().Pods(n.name).Delete(n.Context(), "user", metav1.DeleteOptions{}))
+	deleted := time.Now()
 	holds, _ := n.agree(1)
-	n.remove("user", 2)
+	n.charges(holds[0].Device, part{"claim", "one", 1}, part{"pod", "user", 1})
+	time.Sleep(time.Until(deleted.Add((grace - 1) * time.Second)))
+	lift()
+	n.gone("user")
 	n.agree(0)
-	n.ended("one", holds[0].Device, 0)
+	n.ended("one", holds[0].Device, (grace-1)*time.Second)
 }
 
 // A pod that is deleted by force is gone from the API at once.

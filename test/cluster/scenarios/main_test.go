@@ -71,6 +71,7 @@ func TestScenarios(t *testing.T) {
 			"Partitions":        testPartitions,
 			"AdminAccess":       testAdminAccess,
 			"ExtendedResource":  testExtendedResource,
+			"DevicePlugin":      testDevicePlugin,
 			"Completed":         testCompleted,
 			"DeletedGracefully": testDeletedGracefully,
 			"ForceDeleted":      testForceDeleted,
@@ -141,7 +142,7 @@ func newWorld(t *testing.T, runtime cluster.Runtime) *world {
 	}
 	w.vendor = newVendor(slices.Items)
 	kubeconfig := filepath.Join(w.dir, "kubeconfig")
-	w.access = kubeconfigOf(config, forwarded(t, c))
+	w.access = kubeconfigOf(config, forwarded(t, c.DialServer))
 	if err := clientcmd.WriteToFile(*w.access, kubeconfig); err != nil {
 		t.Fatal(err)
 	}
@@ -166,8 +167,8 @@ func kubeconfigOf(client *rest.Config, address string) *clientcmdapi.Config {
 	return config
 }
 
-// forwarded returns an address of this network namespace that leads to the API server.
-func forwarded(t *testing.T, c *cluster.Cluster) string {
+// forwarded returns an address of this network namespace that leads to the server that dial connects to.
+func forwarded(t *testing.T, dial func(context.Context) (net.Conn, error)) string {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -175,7 +176,7 @@ func forwarded(t *testing.T, c *cluster.Cluster) string {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { forward.Serve(ctx, listener, c.DialServer) })
+	running.Go(func() { forward.Serve(ctx, listener, dial) })
 	t.Cleanup(func() { cancel(); running.Wait() })
 	return listener.Addr().String()
 }

@@ -110,6 +110,14 @@ func templateSpec(template string, command ...string) corev1.PodSpec {
 	return spec
 }
 
+// resourceSpec is that of a pod that asks for so many of an extended resource, and names no claim.
+func resourceSpec(name corev1.ResourceName, count string) corev1.PodSpec {
+	spec := podSpec("")
+	spec.ResourceClaims = nil
+	spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{name: resource.MustParse(count)}}
+	return spec
+}
+
 // once makes a pod run once: its end is not the beginning of the next run.
 func once(spec corev1.PodSpec) corev1.PodSpec {
 	spec.RestartPolicy = corev1.RestartPolicyNever
@@ -190,6 +198,12 @@ func (n *namespace) phase(pod string, phase corev1.PodPhase) {
 func (n *namespace) remove(pod string, graceSeconds int64) {
 	n.Helper()
 	n.no(n.client.CoreV1().Pods(n.name).Delete(n.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: &graceSeconds}))
+	n.gone(pod)
+}
+
+// gone waits until a pod is gone.
+func (n *namespace) gone(pod string) {
+	n.Helper()
 	eventually(n.T, "the pod is gone", func() error {
 		_, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), pod, metav1.GetOptions{})
 		switch {

@@ -15,9 +15,10 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/test/cluster/deviceplugin"
 )
 
-// hold is a pod's hold of a device, as far as both the API and the exporter tell it.
+// hold is a pod's hold of a device, as far as both the API and the exporter tell it. The claim of a device plugin's device is empty.
 type hold struct {
 	Pod, Claim, Device, Share, Request string
 	Admin                              bool
@@ -40,6 +41,7 @@ func (w *world) holdsOfCluster(ctx context.Context, ns string) ([]hold, error) {
 		if pod.Status.Phase != corev1.PodRunning {
 			continue
 		}
+		holds = append(holds, w.holdsByPlugin(pod)...)
 		for _, name := range claimsOf(pod) {
 			claim, err := w.client.ResourceV1().ResourceClaims(ns).Get(ctx, name, metav1.GetOptions{})
 			if err != nil {
@@ -55,6 +57,23 @@ func (w *world) holdsOfCluster(ctx context.Context, ns string) ([]hold, error) {
 	}
 	slices.SortFunc(holds, compareHolds)
 	return holds, nil
+}
+
+// holdsByPlugin returns what device plugins gave to a pod, by the health of these devices (KEP-4680): nothing else in the API names them.
+func (w *world) holdsByPlugin(pod *corev1.Pod) []hold {
+	var holds []hold
+	for i := range pod.Status.ContainerStatuses {
+		for _, s := range pod.Status.ContainerStatuses[i].AllocatedResourcesStatus {
+			if s.Name != deviceplugin.Whole && s.Name != deviceplugin.Shared {
+				continue
+			}
+			for _, r := range s.Resources {
+				uuid, share, _ := strings.Cut(string(r.ResourceID), "::")
+				holds = append(holds, hold{Pod: pod.Name, Device: w.vendor.named(uuid), Share: share})
+			}
+		}
+	}
+	return holds
 }
 
 // claimsOf returns the names of a pod's claims.

@@ -134,8 +134,14 @@ func testDevices(t *testing.T, w *world) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Devices) != len(w.vendor.gpus) {
-		t.Errorf("%d devices, want the %d of the slices", len(r.Devices), len(w.vendor.gpus))
+	listed := 0
+	for i := range r.Devices {
+		if r.Devices[i].Driver == gpudriver.Name {
+			listed++
+		}
+	}
+	if listed != len(w.vendor.gpus) {
+		t.Errorf("%d devices of the driver, want the %d of the slices", listed, len(w.vendor.gpus))
 	}
 	for _, g := range w.vendor.gpus {
 		d := deviceOf(r, g.name)
@@ -143,8 +149,17 @@ func testDevices(t *testing.T, w *world) {
 			t.Errorf("%s: up %v, UUID %q; want up and %q", g.name, d.Up, d.UUID, g.uuid)
 		}
 	}
-	taint, err := w.exporter.value("dra_device_tainted", "device", "worn-0", "key", gpudriver.Taint, "value", "true", "effect", "NoSchedule")
+	taint, err := w.exporter.value("dra_device_tainted", "device", gpudriver.Worn, "key", gpudriver.Taint, "value", "true", "effect", "NoSchedule")
 	if err != nil || taint != 1 {
 		t.Errorf("the taint of worn-0: %v, %v; want 1", taint, err)
+	}
+	// Each option of a GPU that is cut has its own, though they can not be had at once.
+	for device, gib := range map[string]float64{"cut-0": 80, "cut-0-partition-0": 20, "cut-0-partition-3": 20, "shared-0": 80} {
+		if err := w.exporter.has("dra_device_capacity", gib*(1<<30), "device", device, "resource", "memory"); err != nil {
+			t.Error(err)
+		}
+	}
+	if !deviceOf(r, "shared-0").Multiple || deviceOf(r, "gpu-0").Multiple {
+		t.Error("shared-0 alone of shared-0 and gpu-0 allows multiple allocations")
 	}
 }

@@ -13,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver/sim"
+	"github.com/dra-exporter/dra-exporter/test/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 )
 
@@ -23,8 +24,9 @@ const (
 
 // vendor is a vendor's exporter of simulated GPUs, each under a load of its own, whose joules are known exactly.
 type vendor struct {
-	begun time.Time
-	gpus  []gpu
+	begun   time.Time
+	gpus    []gpu // of the slices
+	plugged []gpu // those that device plugins alone give out
 
 	mu    sync.Mutex
 	times []time.Time // at which it was read
@@ -44,9 +46,7 @@ func newVendor(all []resourceapi.ResourceSlice) *vendor {
 			continue
 		}
 		for _, d := range all[i].Spec.Devices {
-			seed := fnv.New64a()
-			seed.Write([]byte(d.Name))
-			g := gpu{name: d.Name, load: sim.Bursts(seed.Sum64(), 2*time.Second, 0.5, 0.1, 0.8)}
+			g := newGPU(d.Name)
 			if _, partition := d.Attributes["partition"]; !partition {
 				g.uuid = *d.Attributes["uuid"].StringValue
 			}
@@ -54,7 +54,27 @@ func newVendor(all []resourceapi.ResourceSlice) *vendor {
 		}
 	}
 	slices.SortFunc(v.gpus, func(a, b gpu) int { return cmp.Compare(a.name, b.name) })
+	for _, uuid := range []string{deviceplugin.UnlistedUUID, deviceplugin.SlicedUUID} {
+		g := newGPU(uuid)
+		g.uuid = uuid
+		v.plugged = append(v.plugged, g)
+	}
 	return v
+}
+
+// newGPU returns a GPU whose load its name decides.
+func newGPU(name string) gpu {
+	seed := fnv.New64a()
+	seed.Write([]byte(name))
+	return gpu{name: name, load: sim.Bursts(seed.Sum64(), 2*time.Second, 0.5, 0.1, 0.8)}
+}
+
+// named returns the name of the device of that UUID, which is the UUID where no slice has it.
+func (v *vendor) named(uuid string) string {
+	if i := slices.IndexFunc(v.gpus, func(g gpu) bool { return g.uuid == uuid }); i >= 0 {
+		return v.gpus[i].name
+	}
+	return uuid
 }
 
 // joules returns the energy that a device used between two moments.
@@ -78,7 +98,7 @@ func (v *vendor) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	v.times = append(v.times, at)
 	v.mu.Unlock()
 	var b strings.Builder
-	for _, g := range v.gpus {
+	for _, g := range slices.Concat(v.gpus, v.plugged) {
 		prefix, label := "gpu", fmt.Sprintf("uuid=%q", g.uuid)
 		if g.uuid == "" {
 			prefix, label = "partition", fmt.Sprintf("device=%q", g.name)

@@ -114,13 +114,18 @@ func (w *watch) guard(check func(*exporter.Report) error) (lift func()) {
 	}
 }
 
-// finish ends the watch and reports what was wrong.
+// finish ends the watch, once it has seen enough to say anything, and reports what was wrong.
 func (w *watch) finish(t *testing.T) {
+	eventually(t, "snapshots and scrapes were checked", func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.snapshots < 20 || w.scrapes < 5 || w.checker.Compared() == 0 {
+			return fmt.Errorf("%d snapshots and %d scrapes, with %d sums", w.snapshots, w.scrapes, w.checker.Compared())
+		}
+		return nil
+	})
 	w.stop()
 	t.Logf("%d snapshots and %d scrapes were checked, with %d sums", w.snapshots, w.scrapes, w.checker.Compared())
-	if w.snapshots < 20 || w.scrapes < 5 || w.checker.Compared() == 0 {
-		t.Error("that is too little to say anything")
-	}
 	for i, err := range w.wrong {
 		if i == maxWrong {
 			t.Errorf("and %d more", len(w.wrong)-maxWrong)

@@ -29,6 +29,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/test/cluster"
 	"github.com/dra-exporter/dra-exporter/test/cluster/cpudriver"
+	"github.com/dra-exporter/dra-exporter/test/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 	"github.com/dra-exporter/dra-exporter/test/cluster/netdriver"
 	"github.com/dra-exporter/dra-exporter/test/cluster/node"
@@ -136,7 +137,7 @@ func importImages(ctx context.Context, dir string, files []string) error {
 	return nil
 }
 
-// driver runs the DRA drivers: that of simulated GPUs and, where containers are real, those of real devices.
+// driver runs the DRA drivers, that of simulated GPUs and, where containers are real, those of real devices; and the device plugins.
 func driver(ctx context.Context, dir string, containers bool) error {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
 	if err != nil {
@@ -157,11 +158,15 @@ func driver(ctx context.Context, dir string, containers bool) error {
 		running.Go(func() error { return nics.Serve(ctx) })
 		drivers = append(drivers, nics.Plugin(), cpudriver.Driver(runtime.NumCPU()))
 	}
+	root := filepath.Join(dir, "kubelet")
+	for _, p := range deviceplugin.Plugins() {
+		running.Go(func() error { return p.Run(ctx, root, log) })
+	}
 	for _, d := range drivers {
 		running.Go(func() error {
 			return plugin.Run(ctx, plugin.Config{
 				Node:        node.Name,
-				KubeletRoot: filepath.Join(dir, "kubelet"),
+				KubeletRoot: root,
 				CDIFolder:   filepath.Join(dir, "cdi"),
 				Journal:     filepath.Join(dir, "journal.jsonl"),
 				Client:      client,
