@@ -16,14 +16,16 @@ type pluginDevices struct {
 	known map[driver.ID]*pluginDevice
 }
 
-// pluginDevice is a device that a device plugin gave out, and when somebody held it last.
+// pluginDevice is a device that a device plugin gave out.
 type pluginDevice struct {
 	inventory.PluginDevice
-	held time.Time
+	held time.Time // when somebody held it last
+	dra  driver.ID // the DRA device that it was found to be
 }
 
 // identify gives every device one identity: a device plugin's device is the DRA device of the same hardware, where the
-// inventory has one. It returns the allocations so, and the inventory with the devices that device plugins alone give
+// inventory has one, or had one while this was known: a kubelet that starts deletes the slices of its node (wipeResourceSlices in
+// pkg/kubelet/cm/dra/plugin), and drivers take seconds to publish them again. It returns the allocations so, and the inventory with the devices that device plugins alone give
 // out, or gave out a while ago. Neither argument is changed.
 func (p *pluginDevices) identify(
 	allocations []podresources.Allocation, all driver.Inventory, now time.Time,
@@ -49,7 +51,8 @@ func (p *pluginDevices) identify(
 			delete(p.known, listed)
 			continue
 		}
-		if id := d.identity(listed, index); id.Driver == listed.Driver {
+		id := d.identity(listed, index)
+		if _, described := all[id]; !described {
 			more[id] = driver.Entry{Hardware: d.Hardware}
 		}
 	}
@@ -71,7 +74,10 @@ func (p *pluginDevices) device(listed driver.ID) *pluginDevice {
 // identity returns the ID of the device, given the resource of which it is.
 func (d *pluginDevice) identity(listed driver.ID, index inventory.PluginIndex) driver.ID {
 	if id, ok := index.Find(&d.Hardware); ok {
-		return id
+		d.dra = id
+	}
+	if d.dra != (driver.ID{}) {
+		return d.dra
 	}
 	return driver.ID{Driver: listed.Driver, Device: d.Name}
 }

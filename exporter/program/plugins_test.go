@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// A device plugin's device has the identity of the DRA device of the same hardware, as soon as that is known, and else one of
+// A device plugin's device has the identity of the DRA device of the same hardware, as soon as that is known and from then on, and else one of
 // its own, which outlives its holder for a while. Nothing that was handed in changes.
 func TestPluginDevicesIdentified(t *testing.T) {
 	gpu := driver.ID{Driver: "gpu.nvidia.com", Pool: "n", Device: "gpu-0"}
@@ -43,10 +43,16 @@ func TestPluginDevicesIdentified(t *testing.T) {
 	if id, n := identified(time.Second, listed, inventory); id != gpu || n != 1 {
 		t.Errorf("with an inventory it is %v among %d devices", id, n)
 	}
+	if id, n := identified(2*time.Second, listed, nil); id != gpu || n != 1 {
+		t.Errorf("while its slice is away it is %v among %d devices", id, n)
+	}
+	if _, more := p.identify(listed, nil, now.Add(2*time.Second)); more[gpu].UUID != "GPU-1" {
+		t.Errorf("while its slice is away it is %+v", more)
+	}
 	if _, n := identified(2*time.Second, nil, nil); n != 1 {
 		t.Errorf("%d devices just after the end of the holder", n)
 	}
-	if _, n := identified(rememberHeld+2*time.Second, nil, nil); n != 0 {
+	if _, n := identified(rememberHeld+3*time.Second, nil, nil); n != 0 {
 		t.Errorf("%d devices long after it", n)
 	}
 	if out, more := p.identify(listed[:1], inventory, now); len(out) != 1 || len(more) != 1 {

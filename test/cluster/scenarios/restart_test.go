@@ -6,13 +6,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/test/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 )
 
 // trouble is how long a component is away.
 const trouble = 3 * time.Second
 
-// holders makes a namespace with claims of each kind, and pods that hold them, and returns who counts on every snapshot.
+// holders makes a namespace with claims of each kind, pods that hold them, and one that holds a device plugin's device, and has every snapshot
+// checked for them. They are six.
 func (w *world) holders(t *testing.T, name string) (n *namespace, lift func()) {
 	t.Helper()
 	n = w.namespace(t, name)
@@ -25,8 +27,9 @@ func (w *world) holders(t *testing.T, name string) (n *namespace, lift func()) {
 	}
 	n.pod("other", podSpec("whole"))
 	n.pod("made", templateSpec("made"))
-	n.running(5)
-	lift = n.keeps(5)
+	n.pod("plugged", resourceSpec(deviceplugin.Whole, "1"))
+	n.running(6)
+	lift = n.keeps(6)
 	return n, lift
 }
 
@@ -67,7 +70,7 @@ func testKubeletRestart(t *testing.T, w *world) {
 	n.order(w.cluster.StartComponent, "kubelet")
 	n.sourceUp("podresources", 1)
 	n.stillCharged()
-	n.agree(5)
+	n.agree(6)
 	lift()
 	n.clear()
 }
@@ -90,7 +93,7 @@ func testKubeletRestartWithoutServer(t *testing.T, w *world) {
 	n.order(w.cluster.StartComponent, "kube-apiserver")
 	n.sourceUp("podresources", 1)
 	n.stillCharged()
-	n.agree(5)
+	n.agree(6)
 	lift()
 	n.clear()
 }
