@@ -47,7 +47,7 @@ func testDeletedGracefully(t *testing.T, w *world) {
 	n.ended("one", holds[0].Device, (grace-1)*time.Second)
 }
 
-// A pod that is deleted by force is gone from the API at once.
+// A pod that is deleted by force is gone from the API at once, and holds nothing from then on.
 func testForceDeleted(t *testing.T, w *world) {
 	n := w.namespace(t, "force-deleted")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
@@ -55,7 +55,9 @@ func testForceDeleted(t *testing.T, w *world) {
 	n.running(1)
 	holds, _ := n.agree(1)
 	n.remove("user", 0)
-	n.agree(0)
+	lift := n.keeps(0)
+	time.Sleep(trouble)
+	lift()
 	n.ended("one", holds[0].Device, 0)
 }
 
