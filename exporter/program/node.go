@@ -42,6 +42,7 @@ type node struct {
 
 	// What follows belongs to the goroutine that ticks.
 	listed driver.Inventory                               // of the file
+	before driver.Inventory                               // what was listed at the last tick, and what was held of it
 	claims map[podresources.Claim]podresources.ClaimFacts // of the file
 	cdiIDs map[driver.ID]cdiDevice
 	plugin pluginDevices
@@ -187,7 +188,7 @@ func (n *node) Describe(allocations []podresources.Allocation) ([]podresources.A
 	n.metrics.RejectTotal("cdi", totals(n.cdi.Rejected()))
 	now := time.Now()
 	allocations = n.apply(n.withClaimUIDs(allocations))
-	all := n.withCDI(allocations, n.withoutDrivers(n.slices()), now)
+	all := n.withCDI(allocations, n.withoutDrivers(n.withHeld(allocations, n.slices())), now)
 	allocations, all = n.plugin.identify(allocations, all, now)
 	n.passthrough.Store(hasPassthrough(all))
 	n.attachments.update(allocations, all)
@@ -212,6 +213,28 @@ func (n *node) withClaimUIDs(allocations []podresources.Allocation) []podresourc
 		allocations[i].ClaimUID = uid
 	}
 	return allocations
+}
+
+// withHeld returns the inventory with the devices that it had while they have been held. A kubelet that starts deletes the slices
+// of its node (wipeResourceSlices in pkg/kubelet/cm/dra/plugin), drivers take seconds to publish them again, and who holds a
+// device holds it on. The argument is not changed.
+func (n *node) withHeld(allocations []podresources.Allocation, listed driver.Inventory) driver.Inventory {
+	held := driver.Inventory{}
+	for i := range allocations {
+		id := allocations[i].Device
+		if _, ok := listed[id]; ok {
+			continue
+		}
+		if entry, ok := n.before[id]; ok {
+			held[id] = entry
+		}
+	}
+	if len(held) > 0 {
+		maps.Copy(held, listed)
+		listed = held
+	}
+	n.before = listed
+	return listed
 }
 
 // withoutDrivers returns the inventory with a mark on the devices whose driver is gone from the node.

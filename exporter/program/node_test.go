@@ -3,11 +3,14 @@ package program
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -53,6 +56,35 @@ func TestWithoutDrivers(t *testing.T) {
 	got := n.withoutDrivers(listed)
 	if !got[local].DriverGone || got[remote].DriverGone || listed[local].DriverGone {
 		t.Errorf("got %+v of %+v", got, listed)
+	}
+}
+
+// What is known of a device stays while it is held, even if nobody lists it for a while; what is listed again is what counts.
+func TestWithHeld(t *testing.T) {
+	n := &node{}
+	held, free := driver.ID{Driver: "d", Device: "held"}, driver.ID{Driver: "d", Device: "free"}
+	holders := []podresources.Allocation{{Device: held}, {Device: driver.ID{Driver: "d", Device: "never listed"}}}
+	uuid := func(s string) driver.Entry { return driver.Entry{Hardware: driver.Hardware{UUID: s}} }
+	full := driver.Inventory{held: uuid("1"), free: uuid("2")}
+	for i, step := range []struct {
+		holders      []podresources.Allocation
+		listed, want driver.Inventory
+	}{
+		{holders, nil, nil},
+		{holders, full, full},
+		{holders, nil, driver.Inventory{held: uuid("1")}},
+		{holders, driver.Inventory{free: uuid("2")}, full},
+		{holders, driver.Inventory{held: uuid("3")}, driver.Inventory{held: uuid("3")}},
+		{nil, nil, nil},
+		{holders, nil, nil},
+	} {
+		before := maps.Clone(step.listed)
+		if diff := cmp.Diff(step.want, n.withHeld(step.holders, step.listed), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("step %d (-want +got):\n%s", i, diff)
+		}
+		if diff := cmp.Diff(before, step.listed); diff != "" {
+			t.Errorf("step %d changed what is listed:\n%s", i, diff)
+		}
 	}
 }
 
