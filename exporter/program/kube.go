@@ -15,8 +15,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube/access"
 )
 
-// claimWait is how long an answer of the kubelet waits for what the API server says of claims that are new in it.
-const claimWait = 150 * time.Millisecond
+// How long an answer of the kubelet waits for what the API server says of claims that are new in it. The first answer has more time:
+// the connection has to be made first, and nobody waits for more than the start of the program.
+const (
+	claimWait      = 150 * time.Millisecond
+	firstClaimWait = 2 * time.Second
+)
 
 // useKube makes the one client of the API server, where there is one and it may be asked.
 func (n *node) useKube(o *options) error {
@@ -70,7 +74,11 @@ func (n *node) guard(o *options, pages http.Handler) (http.Handler, error) {
 // wantClaims has the API server asked for the claims of an answer, and gives it a moment.
 func (n *node) wantClaims(ctx context.Context, allocations []podresources.Allocation) {
 	n.kube.Want(allocations)
-	ctx, cancel := context.WithTimeout(ctx, claimWait)
+	wait := claimWait
+	if !n.claimsAsked {
+		wait, n.claimsAsked = firstClaimWait, true
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	n.kube.Wait(ctx)
 	for _, source := range []string{kube.SourceSlices, kube.SourceClaims, kube.SourcePods} {

@@ -70,6 +70,7 @@ func typescript(t *testing.T, content []byte) []byte {
 		`"mode": "absolute"`:                `"mode": ThresholdsMode.Absolute`,
 		`"mode": "thresholds"`:              `"mode": FieldColorModeId.Thresholds`,
 		`"mode": "palette-classic-by-name"`: `"mode": FieldColorModeId.PaletteClassicByName`,
+		`"mode": "palette-classic"`:         `"mode": FieldColorModeId.PaletteClassic`,
 		`"type": "value"`:                   `"type": MappingType.ValueToText`,
 	} {
 		text = regexp.MustCompile(pattern).ReplaceAll(text, []byte(enum))
