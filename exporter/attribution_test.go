@@ -182,6 +182,36 @@ func TestDating(t *testing.T) {
 	}
 }
 
+// Where the pods are watched, an end that was not seen before the answer without the pod was just before that.
+func TestDatingOfTheWatched(t *testing.T) {
+	for name, tc := range map[string]struct {
+		changes []podresources.Change
+		want    float64 // seconds from the middle between the answers of seconds 1 and 2
+	}{
+		"not seen yet": {nil, 3.5},
+		"seen":         {[]podresources.Change{{At: unixTime().Add(4200 * time.Millisecond), Gone: true, PodUID: "uid-p0"}}, 2.7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHistory(t)
+			h.in.View.Watched, h.in.View.Changes = true, tc.changes
+			var x exposition
+			for second := range 7 {
+				switch second {
+				case 2:
+					h.hold("c0", "p0")
+				case 5:
+					h.free("c0")
+				}
+				x = energyAt(h, second)
+			}
+			h.values(x, map[[2]string]float64{
+				{"dra_claim_energy_joules_total", "resourceclaim_name=c0"}: 10 * tc.want,
+				{"dra_claim_allocated_seconds_total", "device=gpu-0"}:      tc.want,
+			})
+		})
+	}
+}
+
 // What a sharer used before it left is its own, even where the reading comes after.
 func TestSharerLeaves(t *testing.T) {
 	h := newHistory(t)

@@ -61,7 +61,7 @@ func (l *Ledger) Advance(r Result, now time.Time) *Snapshot {
 	if l.started.IsZero() {
 		l.started = now
 	}
-	when := dating{after: l.view, until: r.View.At, changes: r.View.Changes}
+	when := dating{after: l.view, until: r.View.At, changes: r.View.Changes, watched: r.View.Watched}
 	horizon := r.View.At
 	if late := now.Add(-patience); late.After(horizon) {
 		horizon = late

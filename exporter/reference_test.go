@@ -106,7 +106,7 @@ func (f *reference) hold(in Input, now time.Time) {
 				i = len(f.tenures)
 				f.tenures = append(f.tenures, refTenure{
 					device: a.Device, claim: a.Claim.Name, share: a.ShareID, pod: h.Name, admin: a.Admin, consumed: a.Consumed,
-					from: f.date(in.View.Changes, now, h.Name, a.Claim.Name, false),
+					from: f.date(&in.View, now, h.Name, a.Claim.Name, false),
 				})
 				if f.answered.IsZero() {
 					f.tenures[i].from = time.Time{}
@@ -117,15 +117,15 @@ func (f *reference) hold(in Input, now time.Time) {
 	}
 	for i := range f.tenures {
 		if x := &f.tenures[i]; x.to.IsZero() && !kept[i] {
-			x.to = f.date(in.View.Changes, now, x.pod, x.claim, true)
+			x.to = f.date(&in.View, now, x.pod, x.claim, true)
 		}
 	}
 }
 
-func (f *reference) date(changes []podresources.Change, now time.Time, pod, claim string, gone bool) time.Time {
+func (f *reference) date(view *podresources.View, now time.Time, pod, claim string, gone bool) time.Time {
 	var found []time.Time
 	shortlyBefore := false
-	for _, c := range changes {
+	for _, c := range view.Changes {
 		about := c.PodUID == "uid-"+pod || slices.Contains(c.CDI, "example.com/gpu="+claim)
 		switch {
 		case c.Gone != gone || !about || c.At.After(now):
@@ -142,6 +142,8 @@ func (f *reference) date(changes []podresources.Change, now time.Time, pod, clai
 		return found[len(found)-1]
 	case shortlyBefore && !gone:
 		return f.answered
+	case gone && view.Watched:
+		return now
 	case now.Sub(f.answered) <= 3*time.Second:
 		return f.answered.Add(now.Sub(f.answered) / 2)
 	default:

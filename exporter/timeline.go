@@ -177,10 +177,12 @@ func (c *change) at(moment time.Time) []Share {
 // dating finds out when, between two answers of the kubelet, a pod began or ended to hold a device: by the pod's
 // cgroup or the CDI spec that was seen to come or go in that time, else in the middle, which errs to neither side. When
 // the answers are far apart the middle would be a guess, and what is new begins with the answer. What was seen to come
-// shortly before the first answer, which did not name it yet, began with that answer.
+// shortly before the first answer, which did not name it yet, began with that answer. Where the pods are watched, an end
+// that was not seen yet was just before the answer that no longer names the pod: its sign is on the way.
 type dating struct {
 	after, until time.Time
 	changes      []podresources.Change
+	watched      bool
 }
 
 // maxGuess is the longest time between two answers in whose middle an undated change is put.
@@ -210,6 +212,9 @@ func (d dating) ended(s *Share, pod podresources.Pod) time.Time {
 		if c.Gone && d.within(c.At) && concerns(c, s, pod) {
 			return c.At
 		}
+	}
+	if d.watched {
+		return d.until
 	}
 	return d.orGuess(time.Time{})
 }

@@ -19,6 +19,7 @@ type world struct {
 	devices []*simDevice
 	allocs  []podresources.Allocation // sorted
 	changes []podresources.Change
+	watched bool
 	viewAt  time.Time
 	stalled bool // the kubelet does not answer
 	sources []*simSource
@@ -69,7 +70,7 @@ func newWorld(t *rapid.T) *world {
 
 // newEmptyWorld returns a world of devices without sources, whose kubelet always answers.
 func newEmptyWorld(t *rapid.T) *world {
-	w := &world{t: t, now: unixTime(), consumed: map[string][]driver.Amount{}}
+	w := &world{t: t, now: unixTime(), consumed: map[string][]driver.Amount{}, watched: rapid.Bool().Draw(t, "watched")}
 	w.events = []string{"hold", "hold", "hold", "hold", "leave", "leave", "free", "series", "series", "reset", "fall", "rate"}
 	for i := range rapid.IntRange(1, 3).Draw(t, "devices") {
 		w.devices = append(w.devices, &simDevice{id: simID(fmt.Sprintf("gpu-%d", i)), uuid: fmt.Sprintf("GPU-%d", i), listed: true})
@@ -294,7 +295,7 @@ func (w *world) leave() {
 // input returns what this tick knows.
 func (w *world) input() Input {
 	in := Input{
-		View:      podresources.View{At: w.viewAt, Allocations: slices.Clone(w.seen), Changes: slices.Clone(w.changes)},
+		View:      podresources.View{At: w.viewAt, Allocations: slices.Clone(w.seen), Changes: slices.Clone(w.changes), Watched: w.watched},
 		Inventory: driver.Inventory{}, PodOf: podOf(),
 	}
 	for _, d := range w.devices {

@@ -90,7 +90,10 @@ func (o *Observer) quiet(now time.Time) bool {
 }
 
 func (o *Observer) view(at time.Time) View {
-	return View{Allocations: o.Keeper.Allocations(), At: at, Changes: o.Changes.Since(o.before.Add(-changesBefore))}
+	return View{
+		Allocations: o.Keeper.Allocations(), At: at, Changes: o.Changes.Since(o.before.Add(-changesBefore)),
+		Watched: o.Pods != nil && o.Pods.lives(),
+	}
 }
 
 func countHolders(allocations []Allocation) int {

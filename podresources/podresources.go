@@ -91,6 +91,8 @@ type View struct {
 	// Changes are the moments at which pods and claims were seen to come and go, oldest first: what happened
 	// between two answers is dated by them. They are hints; ownership is what the kubelet says.
 	Changes []Change
+	// Watched tells that a watch of the pods lives, so that the end of each shows in Changes, if a moment after the answer.
+	Watched bool
 }
 
 // Observation is a view and how it came about.

@@ -160,6 +160,13 @@ func (w *PodWatch) ended(now time.Time, uid string) {
 	w.changes.Add(Change{At: now, Gone: true, PodUID: uid})
 }
 
+// lives tells whether the watch lives.
+func (w *PodWatch) lives() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.live
+}
+
 // quiet tells whether the watch lives, and no pod has changed since a time.
 func (w *PodWatch) quiet(since time.Time) bool {
 	w.mu.Lock()
