@@ -76,6 +76,11 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	return o.start(ctx, programs)
+}
+
+// start starts a cluster of programs that are built.
+func (o Options) start(ctx context.Context, programs node.Config) (*Cluster, error) {
 	dir, err := newFolder(o.Dir)
 	if err != nil {
 		return nil, err

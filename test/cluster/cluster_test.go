@@ -25,6 +25,7 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/test/cluster"
+	"github.com/dra-exporter/dra-exporter/test/cluster/node"
 )
 
 // patience bounds every wait for the cluster or the exporter, on a busy machine too.
@@ -40,24 +41,33 @@ var claims = map[string]string{
 	"monitoring/monitor": "monitoring/monitor",
 }
 
-// holdEnv makes the test binary start a cluster, say where it is, and wait to be killed.
+// holdEnv makes the test binary start a cluster, say where it is, and wait to be killed. Its value is the programs of a cluster without
+// containers, as JSON, or empty.
 const holdEnv = "CLUSTER_TEST_HOLD"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(holdEnv) != "" {
-		hold()
+	if programs, ok := os.LookupEnv(holdEnv); ok {
+		hold(programs)
 	}
 	goleak.VerifyTestMain(m)
 }
 
-func hold() {
+func hold(programs string) {
 	dir, err := os.MkdirTemp("", "held-cluster-")
 	if err != nil {
 		fmt.Println("error", err)
 		os.Exit(1)
 	}
 	fmt.Println(dir)
-	if _, err := cluster.Start(context.Background(), cluster.Options{Runtime: cluster.Containerd, Dir: dir}); err != nil {
+	if programs == "" {
+		_, err = cluster.Start(context.Background(), cluster.Options{Runtime: cluster.Containerd, Dir: dir})
+	} else {
+		var built node.Config
+		if err = json.Unmarshal([]byte(programs), &built); err == nil {
+			_, err = cluster.StartPrograms(context.Background(), cluster.Options{Dir: dir}, built)
+		}
+	}
+	if err != nil {
 		fmt.Println("error", err)
 		os.Exit(1)
 	}
@@ -66,21 +76,29 @@ func hold() {
 }
 
 // Clusters side by side do not meet, and each ends with whoever started it, even one that is killed, or gets a
-// Ctrl-C.
+// Ctrl-C. One of them is of a user without privileges.
 func TestCluster(t *testing.T) {
-	starting := startHolder(t)
-	ready := startHolder(t)
+	starting := startHolder(t, exec.Command(os.Args[0]), "")
+	ready := startHolder(t, exec.Command(os.Args[0]), "")
+	unprivileged := startUnprivileged(t)
 	starting.end(t, syscall.SIGKILL) // In the middle of its start, or before.
 	c := start(t)
 	t.Run("Containers", func(t *testing.T) { testContainers(t, c) })
 	ready.await(t, "ready")
 	kubectl(t, c, "apply", "-f", "testdata/workloads.yaml")
 	ready.end(t, syscall.SIGINT)
+	awaitPods(t, c)
+	t.Run("PodResources", func(t *testing.T) { testPodResources(t, c) })
+	t.Run("Unprivileged", func(t *testing.T) { testUnprivileged(t, unprivileged) })
+}
+
+// awaitPods waits until the pods of testdata/workloads.yaml are ready.
+func awaitPods(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
 	for pod := range claims {
 		namespace, name, _ := strings.Cut(pod, "/")
 		kubectl(t, c, "wait", "--for=condition=Ready", "pod", name, "--namespace="+namespace, "--timeout="+patience.String())
 	}
-	t.Run("PodResources", func(t *testing.T) { testPodResources(t, c) })
 }
 
 // holder is another process that holds a cluster.
@@ -90,12 +108,16 @@ type holder struct {
 	dir   string
 }
 
-func startHolder(t *testing.T) *holder {
+// startHolder starts a holder by a command that runs this test binary; hold says what programs are.
+func startHolder(t *testing.T, cmd *exec.Cmd, programs string) *holder {
 	t.Helper()
-	h := &holder{cmd: exec.Command(os.Args[0])}
-	h.cmd.Env = append(os.Environ(), holdEnv+"=1")
+	h := &holder{cmd: cmd}
+	h.cmd.Env = append(os.Environ(), holdEnv+"="+programs)
 	h.cmd.Stderr = os.Stderr
-	h.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if h.cmd.SysProcAttr == nil {
+		h.cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	h.cmd.SysProcAttr.Setpgid = true
 	stdout, err := h.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

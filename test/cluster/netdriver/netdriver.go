@@ -59,14 +59,28 @@ type holder struct {
 	pods  []types.UID
 }
 
-// New makes the interfaces that are not there.
+// New makes the interfaces that are not there, and learns who holds the others since before a restart of the driver.
 func New(ctx context.Context, client kubernetes.Interface, log *slog.Logger) (*Driver, error) {
 	for n := range nic(interfaces) {
 		if err := n.make(ctx); err != nil {
 			return nil, err
 		}
 	}
-	return &Driver{client: client, log: log, holders: map[nic]holder{}}, nil
+	d := &Driver{client: client, log: log, holders: map[nic]holder{}}
+	claims, err := client.ResourceV1().ResourceClaims(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list claims: %w", err)
+	}
+	for i := range claims.Items {
+		claim := &claims.Items[i]
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		if err := d.prepared(claim, plugin.Results(claim, Name)); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
 }
 
 // make makes the pair, unless its far end is there: then the near one is, too, here or in a pod.
@@ -176,6 +190,7 @@ func (d *Driver) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 		for _, args := range []string{
 			fmt.Sprintf("link set %s netns %s", n.device(), namespace),
 			fmt.Sprintf("-n %s link set %s name %s", namespace, n.device(), n.inPod()),
+			fmt.Sprintf("-n %s link set %s addrgenmode none", namespace, n.inPod()), // no IPv6, which would send by itself
 			fmt.Sprintf("-n %s addr add %s dev %s", namespace, n.near(), n.inPod()),
 			fmt.Sprintf("-n %s link set %s up", namespace, n.inPod()),
 		} {

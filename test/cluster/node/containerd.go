@@ -75,7 +75,7 @@ func (n *node) writeContainerd() error {
 		}
 	}
 	return image.Write(n.path("workload.tar"), image.Config{
-		Name: WorkloadImage, Program: n.Workload, Aliases: []string{"sleep", "fail", "burn", "send", "env"},
+		Name: WorkloadImage, Program: n.Workload, Aliases: []string{"sleep", "fail", "burn", "send", "stubborn", "env"},
 	})
 }
 

@@ -127,7 +127,7 @@ func (p *plugin) PrepareResourceClaims(
 }
 
 func (p *plugin) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
-	ours := p.results(claim)
+	ours := Results(claim, p.Name)
 	devices, spec := p.describe(claim.UID, ours)
 	if err := writeSpec(p.specFile(claim.UID), spec); err != nil {
 		return nil, err
@@ -142,11 +142,11 @@ func (p *plugin) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Devi
 	})
 }
 
-// results returns this driver's devices of an allocated claim.
-func (p *plugin) results(claim *resourceapi.ResourceClaim) []resourceapi.DeviceRequestAllocationResult {
+// Results returns a driver's devices of an allocated claim.
+func Results(claim *resourceapi.ResourceClaim, driver string) []resourceapi.DeviceRequestAllocationResult {
 	var ours []resourceapi.DeviceRequestAllocationResult
 	for i := range claim.Status.Allocation.Devices.Results {
-		if r := claim.Status.Allocation.Devices.Results[i]; r.Driver == p.Name {
+		if r := claim.Status.Allocation.Devices.Results[i]; r.Driver == driver {
 			ours = append(ours, r)
 		}
 	}

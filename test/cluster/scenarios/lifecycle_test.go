@@ -22,7 +22,7 @@ func testCompleted(t *testing.T, w *world) {
 	holds, _ := n.agree(1)
 	n.phase("job", corev1.PodSucceeded)
 	n.agree(0)
-	n.ended("job", holds[0].Device, 3500*time.Millisecond) // without cgroups its begin is put between two answers, half a second wrong
+	n.ended("job", holds[0].Device, 4*time.Second)
 }
 
 // A pod that is deleted holds its device, and is charged, until its time of grace is over.

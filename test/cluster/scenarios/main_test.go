@@ -91,9 +91,7 @@ func TestScenarios(t *testing.T) {
 	}{
 		{"Devices", testDevices},
 		{"Rights", testRights},
-		{"KubeletRestart", testKubeletRestart},
-		{"KubeletRestartWithoutServer", testKubeletRestartWithoutServer},
-		{"DriverRestart", testDriverRestart},
+		{"Restarts", testRestarts},
 		{"HundredPods", testHundredPods},
 		{"Truth", testTruth},
 	} {

@@ -162,7 +162,8 @@ func (n *namespace) agree(count int) ([]hold, *exporter.Report) {
 	return want, r
 }
 
-// keeps checks that every snapshot from now on shows what the namespace's pods hold now, until it is lifted.
+// keeps checks that every snapshot from now on shows what the namespace's pods hold now, and that these devices are read, until it is
+// lifted.
 func (n *namespace) keeps(count int) (lift func()) {
 	n.Helper()
 	want, _ := n.agree(count)
@@ -172,9 +173,17 @@ func (n *namespace) keeps(count int) (lift func()) {
 		}
 		return nil
 	}
+	read := func(r *exporter.Report) error {
+		for _, h := range want {
+			if d := deviceOf(r, h.Device); d.Up == nil || !*d.Up {
+				return fmt.Errorf("%s: %s is not read while the cluster is in trouble", n.name, h.Device)
+			}
+		}
+		return nil
+	}
 	var lifts []func()
 	for _, w := range n.watched {
-		lifts = append(lifts, w.guard(guard))
+		lifts = append(lifts, w.guard(guard), w.guard(read))
 	}
 	return func() {
 		for _, lift := range lifts {

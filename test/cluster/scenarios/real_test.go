@@ -25,12 +25,13 @@ func TestContainers(t *testing.T) {
 	w := newWorld(t, cluster.Containerd)
 	t.Run("Claims", func(t *testing.T) {
 		for name, scenario := range map[string]func(*testing.T, *world){
-			"Single":            testSingle,
-			"Completed":         testCompleted,
-			"DeletedGracefully": testDeletedGracefully,
-			"CrashLoop":         testCrashLoop,
-			"Network":           testNetwork,
-			"CPU":               testCPU,
+			"Single":              testSingle,
+			"Completed":           testCompleted,
+			"DeletedGracefully":   testDeletedGracefully,
+			"ForceDeletedRunning": testForceDeletedRunning,
+			"CrashLoop":           testCrashLoop,
+			"Network":             testNetwork,
+			"CPU":                 testCPU,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -38,6 +39,9 @@ func TestContainers(t *testing.T) {
 			})
 		}
 	})
+	if !t.Failed() {
+		t.Run("RealDevicesThroughRestarts", func(t *testing.T) { testRealDevicesThroughRestarts(t, w) })
+	}
 	for _, watched := range w.watched {
 		watched.finish(t)
 	}
@@ -48,38 +52,49 @@ func TestContainers(t *testing.T) {
 func testNetwork(t *testing.T, w *world) {
 	const first, second = 3_000_000, 2_000_000
 	n := w.namespace(t, "network")
-	nic := request("nic", netdriver.Name)
-	nic.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-		Expression: fmt.Sprintf("device.attributes[%q].ifName == 'nic1'", netdriver.Name),
-	}}}
-	n.claim("nic", nic)
-	before := n.arrived()
+	n.claim("nic", nic(1))
+	before := n.arrived(1)
 	n.pod("first", once(podSpec("nic", "send", "udp", "198.18.1.1:9", strconv.Itoa(first))))
 	n.running(1)
 	n.agree(1)
-	sent := n.charged(before, first, "first")
+	sent := n.charged(1, before, first, "first")
 	n.remove("first", 1)
 	n.agree(0)
-	eventually(t, "the interface is back on the node", func() error {
-		_, err := os.Stat(filepath.Join(w.sysfs, "class", "net", "nic1"))
-		return err
-	})
-	between := n.arrived()
+	n.onNode(1)
+	between := n.arrived(1)
 	if between < sent {
 		t.Fatalf("its far end has counted %v bytes, after %v", between, sent)
 	}
 	n.pod("second", once(podSpec("nic", "send", "udp", "198.18.1.1:9", strconv.Itoa(second))))
 	n.running(1)
 	n.agree(1)
-	n.charged(between, second, "second")
+	n.charged(1, between, second, "second")
 	n.remove("second", 1)
 	n.agree(0)
 }
 
-// arrived returns what has come out at the far end of nic1, in bytes.
-func (n *namespace) arrived() float64 {
+// nic asks for one interface.
+func nic(index int) resourceapi.DeviceRequest {
+	r := request("nic", netdriver.Name)
+	r.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: fmt.Sprintf("device.attributes[%q].ifName == 'nic%d'", netdriver.Name, index),
+	}}}
+	return r
+}
+
+// onNode waits until an interface is back on the node.
+func (n *namespace) onNode(nic int) {
 	n.Helper()
-	content, err := os.ReadFile(filepath.Join(n.sysfs, "class", "net", "wire1", "statistics", "rx_bytes"))
+	eventually(n.T, "the interface is back on the node", func() error {
+		_, err := os.Stat(filepath.Join(n.sysfs, "class", "net", fmt.Sprintf("nic%d", nic)))
+		return err
+	})
+}
+
+// arrived returns what has come out at the far end of an interface, in bytes.
+func (n *namespace) arrived(nic int) float64 {
+	n.Helper()
+	content, err := os.ReadFile(filepath.Join(n.sysfs, "class", "net", fmt.Sprintf("wire%d", nic), "statistics", "rx_bytes"))
 	n.no(err)
 	bytes, err := strconv.ParseFloat(strings.TrimSpace(string(content)), 64)
 	n.no(err)
@@ -87,29 +102,30 @@ func (n *namespace) arrived() float64 {
 }
 
 // charged waits until both exporters charge the pod, and add to the device and the claim, what has arrived since, which is the
-// payload and more; and returns what has arrived at all.
-func (n *namespace) charged(since, payload float64, pod string) (arrived float64) {
+// payload and more; and returns what has arrived at all. The device was held by that claim alone.
+func (n *namespace) charged(nic int, since, payload float64, pod string) (arrived float64) {
 	n.Helper()
+	name := fmt.Sprintf("nic%d", nic)
 	eventually(n.T, "what arrived is charged to who sent it", func() error {
 		var err error
-		arrived = n.arrived()
+		arrived = n.arrived(nic)
 		for _, p := range []*program{n.exporter, n.file} {
 			r, reportErr := p.report()
 			if reportErr != nil {
 				return reportErr
 			}
-			all := transmitted(holder(r.Claims, n.name, "nic", "nic1").Values)
-			if device := transmitted(deviceOf(r, "nic1").Values); device != all {
-				err = errors.Join(err, fmt.Errorf("device nic1 sent %v bytes, its claim %v", device, all))
+			all := transmitted(holder(r.Claims, n.name, "nic", name).Values)
+			if device := transmitted(deviceOf(r, name).Values); device != all {
+				err = errors.Join(err, fmt.Errorf("device %s sent %v bytes, its claim %v", name, device, all))
 			}
-			if up := deviceOf(r, "nic1").Up; up == nil || !*up {
-				err = errors.Join(err, errors.New("nic1 is down"))
+			if up := deviceOf(r, name).Up; up == nil || !*up {
+				err = errors.Join(err, fmt.Errorf("%s is down", name))
 			}
-			if got := transmitted(holder(r.Pods, n.name, pod, "nic1").Values); got != arrived-since || got < payload {
+			if got := transmitted(holder(r.Pods, n.name, pod, name).Values); got != arrived-since || got < payload {
 				err = errors.Join(err, fmt.Errorf("pod %s is charged %v bytes, of which %v are payload; %v arrived", pod, got, payload, arrived-since))
 			}
 		}
-		if n.arrived() != arrived {
+		if n.arrived(nic) != arrived {
 			return errors.New("more arrives")
 		}
 		return err
@@ -139,27 +155,33 @@ func testCPU(t *testing.T, w *world) {
 	n.pod("burner", once(podSpec("cpu", "burn", "3s")))
 	n.running(1)
 	holds, _ := n.agree(1)
-	burnt := n.burnt("burner")
+	n.chargedBusy("burner", "cpu", holds[0].Device, before)
+	n.remove("burner", 1)
+	n.agree(0)
+}
+
+// chargedBusy waits until a pod has burnt its CPU, and checks what the claim is charged.
+func (n *namespace) chargedBusy(pod, claimName, device string, before map[string]float64) {
+	n.Helper()
+	burnt := n.burnt(pod)
 	var claim *exporter.HolderReport
-	eventually(t, "the claim is charged what its pod took", func() error {
+	eventually(n.T, "the claim is charged what its pod took", func() error {
 		r, err := n.exporter.report()
 		if err != nil {
 			return err
 		}
-		claim = holder(r.Claims, n.name, "cpu", holds[0].Device)
+		claim = holder(r.Claims, n.name, claimName, device)
 		if got := active(claim.Values); got < burnt-cpuSlack {
 			return fmt.Errorf("%.2f s, want %.2f s", got, burnt)
 		}
 		return nil
 	})
-	busy := n.busy()[holds[0].Device] - before[holds[0].Device]
+	busy := n.busy()[device] - before[device]
 	got := active(claim.Values)
-	t.Logf("the pod took %.2f s of its CPU, the claim is charged %.2f s, all users took %.2f s", burnt, got, busy)
+	n.Logf("the pod took %.2f s of its CPU, the claim is charged %.2f s, all users took %.2f s", burnt, got, busy)
 	if got > busy+cpuSlack || got > claim.AllocatedSeconds+cpuSlack {
-		t.Errorf("the claim is charged %.2f s of a CPU that it held for %.2f s, and that was busy for %.2f s", got, claim.AllocatedSeconds, busy)
+		n.Errorf("the claim is charged %.2f s of a CPU that it held for %.2f s, and that was busy for %.2f s", got, claim.AllocatedSeconds, busy)
 	}
-	n.remove("burner", 1)
-	n.agree(0)
 }
 
 // burnt waits until a pod says how much time of a CPU it took, in seconds.

@@ -60,28 +60,44 @@ func (n *namespace) order(verb func(string) error, component string) {
 	n.no(verb(component))
 }
 
-// A kubelet that is killed and comes back: everybody stays a holder on every snapshot, and is charged.
-func testKubeletRestart(t *testing.T, w *world) {
-	n, lift := w.holders(t, "kubelet-restart")
-	n.order(w.cluster.StopComponent, "kubelet")
-	n.sourceUp("podresources", 0)
-	n.stillCharged()
-	time.Sleep(trouble)
-	n.order(w.cluster.StartComponent, "kubelet")
-	n.sourceUp("podresources", 1)
-	n.stillCharged()
-	n.agree(6)
+// testRestarts restarts one component after the other. All the while, and whatever is away, those who hold devices do so on every
+// snapshot, and are charged.
+func testRestarts(t *testing.T, w *world) {
+	n, lift := w.holders(t, "restarts")
+	for _, restart := range []struct {
+		name string
+		test func(*namespace)
+	}{
+		{"Kubelet", testKubeletRestart},
+		{"KubeletWithoutServer", testKubeletRestartWithoutServer},
+		{"Driver", testDriverRestart},
+	} {
+		if t.Failed() {
+			break
+		}
+		t.Run(restart.name, func(t *testing.T) { restart.test(&namespace{T: t, world: w, name: n.name}) })
+	}
 	lift()
 	n.clear()
 }
 
+// A kubelet that is killed and comes back.
+func testKubeletRestart(n *namespace) {
+	n.order(n.cluster.StopComponent, "kubelet")
+	n.sourceUp("podresources", 0)
+	n.stillCharged() // Which takes some seconds.
+	n.order(n.cluster.StartComponent, "kubelet")
+	n.sourceUp("podresources", 1)
+	n.stillCharged()
+	n.agree(6)
+}
+
 // A kubelet that comes back while the API server is away answers with nothing, for as long as that lasts.
-func testKubeletRestartWithoutServer(t *testing.T, w *world) {
-	n, lift := w.holders(t, "kubelet-restart-without-server")
-	n.order(w.cluster.StopComponent, "kube-apiserver")
-	n.order(w.cluster.StopComponent, "kubelet")
-	n.order(w.cluster.StartComponent, "kubelet")
-	eventually(t, "the empty answer is not believed", func() error {
+func testKubeletRestartWithoutServer(n *namespace) {
+	n.order(n.cluster.StopComponent, "kube-apiserver")
+	n.order(n.cluster.StopComponent, "kubelet")
+	n.order(n.cluster.StartComponent, "kubelet")
+	eventually(n.T, "the empty answer is not believed", func() error {
 		v, err := n.exporter.value("dra_exporter_source_errors_total", "source", "podresources", "reason", "empty_disbelieved")
 		if err == nil && v < 1 {
 			err = errors.New("it was not counted")
@@ -90,25 +106,20 @@ func testKubeletRestartWithoutServer(t *testing.T, w *world) {
 	})
 	time.Sleep(trouble)
 	n.stillCharged()
-	n.order(w.cluster.StartComponent, "kube-apiserver")
+	n.order(n.cluster.StartComponent, "kube-apiserver")
 	n.sourceUp("podresources", 1)
 	n.stillCharged()
 	n.agree(6)
-	lift()
-	n.clear()
 }
 
 // A driver that is killed and comes back changes nothing for who holds its devices.
-func testDriverRestart(t *testing.T, w *world) {
-	n, lift := w.holders(t, "driver-restart")
-	n.order(w.cluster.StopComponent, "driver")
+func testDriverRestart(n *namespace) {
+	n.order(n.cluster.StopComponent, "driver")
 	time.Sleep(trouble)
 	n.stillCharged()
-	n.order(w.cluster.StartComponent, "driver")
+	n.order(n.cluster.StartComponent, "driver")
 	time.Sleep(trouble)
 	n.stillCharged()
-	lift()
-	n.clear()
 }
 
 // A hundred pods share four claims, and all go at once.

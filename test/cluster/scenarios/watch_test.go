@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -13,7 +14,7 @@ import (
 
 const (
 	watchEvery  = 250 * time.Millisecond
-	scrapeEvery = 8 // snapshots
+	scrapeEvery = 4 // snapshots
 	maxWrong    = 20
 )
 
@@ -24,6 +25,7 @@ type watch struct {
 
 	mu        sync.Mutex
 	checker   invariant.Checker
+	exposed   invariant.Exposition
 	last      *exporter.Report
 	snapshots int
 	scrapes   int
@@ -80,26 +82,16 @@ func (w *watch) check(r *exporter.Report, err error) {
 	}
 }
 
-// scrape checks that there is an exposition, and that no series is in it twice.
+// scrape checks that there is an exposition, and that the invariants hold in it too.
 func (w *watch) scrape() error {
 	families, err := w.exporter.families()
 	if err != nil {
 		return err
 	}
-	for name, family := range families {
-		seen := map[string]bool{}
-		for _, m := range family.GetMetric() {
-			key := fmt.Sprint(m.GetLabel())
-			if seen[key] {
-				return fmt.Errorf("%s has a series twice: %s", name, key)
-			}
-			seen[key] = true
-		}
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.scrapes++
-	return nil
+	return errors.Join(w.exposed.Check(families)...)
 }
 
 // guard holds all snapshots to something more until it is lifted.
@@ -119,13 +111,13 @@ func (w *watch) finish(t *testing.T) {
 	eventually(t, "snapshots and scrapes were checked", func() error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.snapshots < 20 || w.scrapes < 5 || w.checker.Compared() == 0 {
-			return fmt.Errorf("%d snapshots and %d scrapes, with %d sums", w.snapshots, w.scrapes, w.checker.Compared())
+		if w.snapshots < 20 || w.scrapes < 5 || w.checker.Compared() == 0 || w.exposed.Compared() == 0 {
+			return fmt.Errorf("%d snapshots and %d scrapes, with %d and %d sums", w.snapshots, w.scrapes, w.checker.Compared(), w.exposed.Compared())
 		}
 		return nil
 	})
 	w.stop()
-	t.Logf("%d snapshots and %d scrapes were checked, with %d sums", w.snapshots, w.scrapes, w.checker.Compared())
+	t.Logf("%d snapshots and %d scrapes were checked, with %d and %d sums", w.snapshots, w.scrapes, w.checker.Compared(), w.exposed.Compared())
 	for i, err := range w.wrong {
 		if i == maxWrong {
 			t.Errorf("and %d more", len(w.wrong)-maxWrong)

@@ -4,10 +4,12 @@
 //	sleep 3s                            ends after that time
 //	fail 3s                             ends after that time with status 1
 //	burn 3s                             keeps one CPU busy so long, of those of $DRA_CPU_0 and so on if they are set, then waits
-//	send udp 192.0.2.1:9 1000000        sends so many bytes of payload, then waits
+//	send udp 192.0.2.1:9 1000000        sends so many bytes of payload, after a while, then waits
+//	send udp 192.0.2.1:9 1000000 5s     spreads them over that time
+//	stubborn send …                     does that without heed to SIGTERM
 //	env                                 prints its environment, then waits
 //
-// By any other name it waits. Whatever it does, SIGTERM ends it.
+// By any other name it waits. Whatever it does, SIGTERM ends it, but for a stubborn one.
 package main
 
 import (
@@ -32,7 +34,11 @@ const terminated = 128 + int(syscall.SIGTERM)
 
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	status, err := run(ctx, filepath.Base(os.Args[0]), os.Args[1:])
+	name, args := filepath.Base(os.Args[0]), os.Args[1:]
+	if name == "stubborn" && len(args) > 0 {
+		ctx, name, args = context.WithoutCancel(ctx), args[0], args[1:]
+	}
+	status, err := run(ctx, name, args)
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -50,7 +56,9 @@ func run(ctx context.Context, name string, args []string) (int, error) {
 	case name == "burn" && len(args) == 1:
 		return thenWait(ctx, burn(ctx, args[0]))
 	case name == "send" && len(args) == 3:
-		return thenWait(ctx, send(ctx, args[0], args[1], args[2]))
+		return thenWait(ctx, send(ctx, args[0], args[1], args[2], "0s"))
+	case name == "send" && len(args) == 4:
+		return thenWait(ctx, send(ctx, args[0], args[1], args[2], args[3]))
 	case name == "env":
 		fmt.Println(strings.Join(os.Environ(), "\n"))
 		return thenWait(ctx, nil)
@@ -123,14 +131,28 @@ func pin() error {
 	return unix.SchedSetaffinity(0, &set)
 }
 
-// datagram is the payload of one write: what a packet of a usual link holds.
-const datagram = 1400
+const (
+	// datagram is the payload of one write: what a packet of a usual link holds.
+	datagram = 1400
+	// quiet is the time before the first: an exporter that reads once a second has read then, while the pod held its interface, that
+	// nothing was sent yet.
+	quiet = 2 * time.Second
+)
 
-// send sends bytes, and waits until a receiver of TCP has taken them. A network that is not reachable yet is tried again.
-func send(ctx context.Context, network, address, bytes string) error {
+// send sends bytes over a time, and waits until a receiver of TCP has taken them. A network that is not reachable yet is tried again.
+func send(ctx context.Context, network, address, bytes, duration string) error {
 	left, err := strconv.Atoi(bytes)
 	if err != nil {
 		return err
+	}
+	over, err := time.ParseDuration(duration)
+	if err != nil {
+		return err
+	}
+	pause := over * datagram / time.Duration(max(left, 1)) // after each datagram
+	select {
+	case <-ctx.Done():
+	case <-time.After(quiet):
 	}
 	conn, err := dial(ctx, network, address)
 	if err != nil {
@@ -144,6 +166,7 @@ func send(ctx context.Context, network, address, bytes string) error {
 			return fmt.Errorf("send: %w", err)
 		}
 		left -= n
+		time.Sleep(pause)
 	}
 	fmt.Println("sent", bytes)
 	return nil

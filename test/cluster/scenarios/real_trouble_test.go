@@ -1,0 +1,105 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"k8s.io/utils/ptr"
+
+	"github.com/dra-exporter/dra-exporter/test/cluster/cpudriver"
+)
+
+// testRealDevicesThroughRestarts has a pod send through an interface, and another keep a CPU busy, while the drivers restart and then
+// the kubelet. Both hold their devices on every snapshot, and are charged in the end what went through and what was burnt: nothing is
+// lost, and nothing counted twice. The driver that came back brings the interface back from the pod.
+func testRealDevicesThroughRestarts(t *testing.T, w *world) {
+	const nicIndex, payload = 3, 2_000_000
+	n := w.namespace(t, "restarts")
+	n.claim("nic", nic(nicIndex))
+	n.claim("cpu", request("cpu", cpudriver.Name))
+	arrived, busy := n.arrived(nicIndex), n.busy()
+	n.pod("sender", once(podSpec("nic", "send", "udp", "198.18.3.1:9", strconv.Itoa(payload), "12s")))
+	n.pod("burner", once(podSpec("cpu", "burn", "6s")))
+	n.running(2)
+	lift := n.keeps(2)
+	holds, _ := n.agree(2)
+
+	n.order(w.cluster.StopComponent, "driver")
+	n.sendsOn(nicIndex)
+	n.order(w.cluster.StartComponent, "driver")
+	n.order(w.cluster.StopComponent, "kubelet")
+	n.sourceUp("podresources", 0)
+	n.sendsOn(nicIndex)
+	n.order(w.cluster.StartComponent, "kubelet")
+	n.sourceUp("podresources", 1)
+
+	n.charged(nicIndex, arrived, payload, "sender")
+	n.chargedBusy("burner", "cpu", holds[0].Device, busy)
+	lift()
+	n.clear()
+	n.onNode(nicIndex)
+}
+
+// sendsOn waits a second, in which something goes through the interface.
+func (n *namespace) sendsOn(nic int) {
+	n.Helper()
+	before := n.arrived(nic)
+	time.Sleep(time.Second)
+	if n.arrived(nic) == before {
+		n.Error("nothing was sent meanwhile")
+	}
+}
+
+// A pod that is deleted by force is gone for the kubelet at once, but its processes have their time of grace. It is no holder any more,
+// and is charged what it sent as one; what its processes send afterwards is nobody's, and not lost.
+func testForceDeletedRunning(t *testing.T, w *world) {
+	const (
+		nicIndex = 2
+		rate     = 500_000.0 // bytes a second, and a little more for headers
+		grace    = 4
+		allowed  = 1.2 * rate * 1.5 // what is sent in the time by which the end may be dated wrong
+	)
+	n := w.namespace(t, "force-deleted-running")
+	n.claim("nic", nic(nicIndex))
+	spec := podSpec("nic", "stubborn", "send", "udp", "198.18.2.1:9", strconv.Itoa(20*rate), "20s")
+	spec.TerminationGracePeriodSeconds = ptr.To[int64](grace)
+	before := n.arrived(nicIndex)
+	n.pod("user", once(spec))
+	n.running(1)
+	n.agree(1)
+	eventually(t, "it sends", func() error {
+		if got := n.arrived(nicIndex) - before; got < rate {
+			return fmt.Errorf("%v bytes arrived", got)
+		}
+		return nil
+	})
+	held := n.arrived(nicIndex) - before
+	n.remove("user", 0)
+	n.agree(0)
+	n.sendsOn(nicIndex)
+	n.onNode(nicIndex)
+	eventually(t, "all that was sent is somebody's or nobody's", func() error {
+		all := n.arrived(nicIndex) - before
+		var wrong error
+		for _, p := range []*program{n.exporter, n.file} {
+			r, err := p.report()
+			if err != nil {
+				return err
+			}
+			d := deviceOf(r, fmt.Sprintf("nic%d", nicIndex))
+			claim, pod := holder(r.Claims, n.name, "nic", d.Device), holder(r.Pods, n.name, "user", d.Device)
+			if got := transmitted(d.Values); got != all {
+				wrong = errors.Join(wrong, fmt.Errorf("the device sent %v bytes, %v arrived", got, all))
+			}
+			charged, left := transmitted(claim.Values), transmitted(d.Unattributed)
+			if charged < held-allowed || charged > held+allowed || left < all-held-allowed || transmitted(pod.Values) != charged || claim.Ended == nil {
+				wrong = errors.Join(wrong, fmt.Errorf("claim and pod are charged %v and %v bytes, nobody %v, the end is at %v; of %v bytes %v came before",
+					charged, transmitted(pod.Values), left, claim.Ended, all, held))
+			}
+		}
+		return wrong
+	})
+}

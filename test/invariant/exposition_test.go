@@ -1,0 +1,78 @@
+package invariant
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// scrape is what an exporter says whose device two pods share: it has used so many joules, and 100 before.
+func scrape(t *testing.T, joules float64, edits ...string) map[string]*dto.MetricFamily {
+	t.Helper()
+	const device = `driver="gpu.example.com",pool="node1",device="gpu-0"`
+	text := fmt.Sprintf(`
+# TYPE dra_device_energy_joules_total counter
+dra_device_energy_joules_total{DEVICE} %g
+# TYPE dra_device_unattributed_energy_joules_total counter
+dra_device_unattributed_energy_joules_total{DEVICE} 100
+# TYPE dra_claim_energy_joules_total counter
+dra_claim_energy_joules_total{namespace="team",resourceclaim_name="c",DEVICE} %g
+# TYPE dra_pod_energy_joules_total counter
+dra_pod_energy_joules_total{namespace="team",pod="a",DEVICE} %g
+dra_pod_energy_joules_total{namespace="team",pod="b",DEVICE} %[3]g
+# TYPE dra_device_power_watts gauge
+dra_device_power_watts{DEVICE} 10
+# TYPE dra_device_unattributed_power_watts gauge
+dra_device_unattributed_power_watts{DEVICE} 10
+# TYPE dra_device_allocated_seconds_total counter
+dra_device_allocated_seconds_total{DEVICE} 9
+# TYPE dra_claim_allocated_share_seconds_total counter
+dra_claim_allocated_share_seconds_total{namespace="team",resourceclaim_name="c",DEVICE} 9
+# TYPE dra_pod_allocated_share_seconds_total counter
+dra_pod_allocated_share_seconds_total{namespace="team",pod="a",DEVICE} 9
+# TYPE dra_exporter_series gauge
+dra_exporter_series 10
+`, 100+joules, joules, joules/2)
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	text = strings.ReplaceAll(strings.NewReplacer(edits...).Replace(text), "DEVICE", device)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
+}
+
+func TestExposition(t *testing.T) {
+	const claim = `dra_claim_energy_joules_total{namespace="team",resourceclaim_name="c",DEVICE}`
+	for _, tt := range []struct {
+		name   string
+		joules float64
+		edits  []string
+		want   string
+	}{
+		{name: "right", joules: 30},
+		{name: "not conserved", joules: 30, edits: []string{"} 100\n", "} 101\n"}, want: "of its claims and nobody 131"},
+		{name: "pods and claims differ", joules: 30, edits: []string{`pod="b",DEVICE} 15`, `pod="b",DEVICE} 16`}, want: "the claims have 30, the pods 31"},
+		{name: "held time is not conserved", joules: 30, edits: []string{`"c",DEVICE} 9`, `"c",DEVICE} 8`}, want: "is 9, of its claims and nobody 8"},
+		{name: "a gauge is not conserved", joules: 30, edits: []string{"unattributed_power_watts{DEVICE} 10", "unattributed_power_watts{DEVICE} 9"}, want: "power_watts"},
+		{name: "falls", joules: 10, want: "falls from 20 to 10"},
+		{name: "is lost", joules: 30, edits: []string{claim, strings.Replace(claim, `"c"`, `"d"`, 1)}, want: "is lost; it was 20"},
+		{name: "twice", joules: 30, edits: []string{`pod="b"`, `pod="a"`}, want: "is there twice"},
+		{name: "not counted", joules: 30, edits: []string{"dra_exporter_series 10", "dra_exporter_series 9"}, want: "10 series"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var e Exposition
+			if wrong := e.Check(scrape(t, 20)); wrong != nil || e.Compared() != 3 {
+				t.Fatalf("%d sums were compared, wrong: %v", e.Compared(), wrong)
+			}
+			wrong := fmt.Sprint(e.Check(scrape(t, tt.joules, tt.edits...)))
+			if tt.want == "" && wrong != "[]" || !strings.Contains(wrong, tt.want) {
+				t.Errorf("wrong: %s, want %q", wrong, tt.want)
+			}
+		})
+	}
+}
