@@ -6,6 +6,7 @@ package e2e
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -21,6 +22,12 @@ const programPath = "DRA_EXPORTER"
 func TestMain(m *testing.M) {
 	if address := os.Getenv(echoAddress); address != "" {
 		fmt.Fprintln(os.Stderr, runEcho(address))
+		os.Exit(1)
+	}
+	flag.Parse()
+	// Most tests wait for the program's ticks and back-offs, not for the processor.
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	clean, err := build()
