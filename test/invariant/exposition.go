@@ -6,22 +6,26 @@ import (
 	"strings"
 
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // Exposition checks the scrapes of one run of the exporter in their order, as [Checker] does its snapshots. The exporter is to hold no counter
 // at zero, and the run to be shorter than its retention. The zero value is ready.
 type Exposition struct {
 	counters map[string]float64 // by family and labels
+	plugged  map[driver.ID]bool // devices that a device plugin gave to pods at some time: those are charged besides what claims are
 	compared int
 }
 
 // Compared returns how many sums were compared so far.
 func (e *Exposition) Compared() int { return e.compared }
 
-// Check returns what is wrong with the next scrape: what a device did is not what its claims did and what was left over, pods did not do
-// what claims did, a series is there twice, a counter falls, that of a claim or pod is lost, or the series are not counted.
+// Check returns what is wrong with the next scrape: what a device did is not what its pods did and what was left over, pods did not do
+// what claims did, unless a device plugin gave them the device, a series is there twice, a counter falls, that of a claim or pod is lost, or the series are not counted.
 func (e *Exposition) Check(families map[string]*dto.MetricFamily) []error {
 	const unattributed = "dra_device_unattributed_"
+	e.observePlugins(families["dra_pod_claim_info"])
 	var wrong []error
 	for name := range families {
 		if quantity, ok := strings.CutPrefix(name, unattributed); ok {
@@ -33,29 +37,67 @@ func (e *Exposition) Check(families map[string]*dto.MetricFamily) []error {
 	return append(wrong, counted(families)...)
 }
 
+// observePlugins notes which devices pods have without a claim.
+func (e *Exposition) observePlugins(info *dto.MetricFamily) {
+	if e.plugged == nil {
+		e.plugged = map[driver.ID]bool{}
+	}
+	for _, m := range info.GetMetric() {
+		for _, l := range m.GetLabel() {
+			if l.GetName() == "resourceclaim_name" && l.GetValue() == "" {
+				e.plugged[deviceOf(m)] = true
+			}
+		}
+	}
+}
+
 // conserved compares the sums of one quantity by device and by what else tells its series apart.
 func (e *Exposition) conserved(families map[string]*dto.MetricFamily, whole, nobody, quantity string) []error {
 	claims, pods, rest := sums(families["dra_claim_"+quantity]), sums(families["dra_pod_"+quantity]), sums(families[nobody])
 	var wrong []error
-	for device, value := range sums(families[whole]) {
+	for series, value := range sums(families[whole]) {
 		e.compared++
-		if parts := claims[device] + rest[device]; !near(value, parts) {
-			wrong = append(wrong, fmt.Errorf("%s{%s} is %v, of its claims and nobody %v", whole, device, value, parts))
+		if parts := pods[series].value + rest[series].value; !near(value.value, parts) {
+			wrong = append(wrong, fmt.Errorf("%s{%s} is %v, of its pods and nobody %v", whole, series, value.value, parts))
 		}
-		if !near(claims[device], pods[device]) {
-			wrong = append(wrong, fmt.Errorf("%s{%s}: the claims have %v, the pods %v", quantity, device, claims[device], pods[device]))
+		if !near(claims[series].value, pods[series].value) && !e.plugged[value.device] {
+			wrong = append(wrong, fmt.Errorf("%s{%s}: the claims have %v, the pods %v", quantity, series, claims[series].value, pods[series].value))
 		}
 	}
 	return wrong
 }
 
+// sum is a value of a device.
+type sum struct {
+	device driver.ID
+	value  float64
+}
+
 // sums returns the sums over the holders.
-func sums(family *dto.MetricFamily) map[string]float64 {
-	out := map[string]float64{}
+func sums(family *dto.MetricFamily) map[string]sum {
+	out := map[string]sum{}
 	for _, m := range family.GetMetric() {
-		out[labels(m, "namespace", "resourceclaim_name", "pod")] += m.GetCounter().GetValue() + m.GetGauge().GetValue() // one of them is nil
+		series := labels(m, "namespace", "resourceclaim_name", "pod")
+		before := out[series].value
+		out[series] = sum{deviceOf(m), before + m.GetCounter().GetValue() + m.GetGauge().GetValue()} // one of them is nil
 	}
 	return out
+}
+
+// deviceOf returns which device a series is of.
+func deviceOf(m *dto.Metric) driver.ID {
+	var id driver.ID
+	for _, l := range m.GetLabel() {
+		switch l.GetName() {
+		case "driver":
+			id.Driver = l.GetValue()
+		case "pool":
+			id.Pool = l.GetValue()
+		case "device":
+			id.Device = l.GetValue()
+		}
+	}
+	return id
 }
 
 // monotonic compares all counters of devices and holders with those of the scrape before.

@@ -181,6 +181,14 @@ func (n *namespace) keeps(count int) (lift func()) {
 		}
 		return nil
 	}
+	eventually(n.T, "the devices are read", func() error {
+		r, err := n.exporter.report()
+		file, fileErr := n.file.report()
+		if err := errors.Join(err, fileErr); err != nil {
+			return err
+		}
+		return errors.Join(read(r), read(file))
+	})
 	var lifts []func()
 	for _, w := range n.watched {
 		lifts = append(lifts, w.guard(guard), w.guard(read))

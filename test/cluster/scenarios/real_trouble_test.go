@@ -5,15 +5,14 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
-	"time"
 
 	"k8s.io/utils/ptr"
 
 	"github.com/dra-exporter/dra-exporter/test/cluster/cpudriver"
 )
 
-// testRealDevicesThroughRestarts has a pod send through an interface, and another keep a CPU busy, while the drivers restart and then
-// the kubelet. Both hold their devices on every snapshot, and are charged in the end what went through and what was burnt: nothing is
+// testRealDevicesThroughRestarts has a pod send through an interface, and another keep a CPU busy, while the drivers and the kubelet
+// restart. Both hold their devices on every snapshot, and are charged in the end what went through and what was burnt: nothing is
 // lost, and nothing counted twice. The driver that came back brings the interface back from the pod.
 func testRealDevicesThroughRestarts(t *testing.T, w *world) {
 	const nicIndex, payload = 3, 2_000_000
@@ -21,18 +20,17 @@ func testRealDevicesThroughRestarts(t *testing.T, w *world) {
 	n.claim("nic", nic(nicIndex))
 	n.claim("cpu", request("cpu", cpudriver.Name))
 	arrived, busy := n.arrived(nicIndex), n.busy()
-	n.pod("sender", once(podSpec("nic", "send", "udp", "198.18.3.1:9", strconv.Itoa(payload), "12s")))
+	n.pod("sender", once(podSpec("nic", "send", "udp", "198.18.3.1:9", strconv.Itoa(payload), "8s")))
 	n.pod("burner", once(podSpec("cpu", "burn", "6s")))
 	n.running(2)
 	lift := n.keeps(2)
 	holds, _ := n.agree(2)
 
 	n.order(w.cluster.StopComponent, "driver")
+	n.order(w.cluster.StopComponent, "kubelet")
 	n.sendsOn(nicIndex)
 	n.order(w.cluster.StartComponent, "driver")
-	n.order(w.cluster.StopComponent, "kubelet")
 	n.sourceUp("podresources", 0)
-	n.sendsOn(nicIndex)
 	n.order(w.cluster.StartComponent, "kubelet")
 	n.sourceUp("podresources", 1)
 
@@ -43,14 +41,16 @@ func testRealDevicesThroughRestarts(t *testing.T, w *world) {
 	n.onNode(nicIndex)
 }
 
-// sendsOn waits a second, in which something goes through the interface.
+// sendsOn waits until more has gone through the interface.
 func (n *namespace) sendsOn(nic int) {
 	n.Helper()
 	before := n.arrived(nic)
-	time.Sleep(time.Second)
-	if n.arrived(nic) == before {
-		n.Error("nothing was sent meanwhile")
-	}
+	eventually(n.T, "more is sent", func() error {
+		if n.arrived(nic) < before+10_000 {
+			return errors.New("nothing was sent")
+		}
+		return nil
+	})
 }
 
 // A pod that is deleted by force is gone for the kubelet at once, but its processes have their time of grace. It is no holder any more,
