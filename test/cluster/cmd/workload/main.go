@@ -150,10 +150,7 @@ func send(ctx context.Context, network, address, bytes, duration string) error {
 		return err
 	}
 	pause := over * datagram / time.Duration(max(left, 1)) // after each datagram
-	select {
-	case <-ctx.Done():
-	case <-time.After(quiet):
-	}
+	wait(ctx, quiet)
 	conn, err := dial(ctx, network, address)
 	if err != nil {
 		return err
@@ -166,10 +163,21 @@ func send(ctx context.Context, network, address, bytes, duration string) error {
 			return fmt.Errorf("send: %w", err)
 		}
 		left -= n
-		time.Sleep(pause)
+		wait(ctx, pause)
 	}
 	fmt.Println("sent", bytes)
 	return nil
+}
+
+// wait waits so long, or until the context ends.
+func wait(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
 
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -178,9 +186,6 @@ func dial(ctx context.Context, network, address string) (net.Conn, error) {
 		if err == nil || ctx.Err() != nil {
 			return conn, err
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond):
-		}
+		wait(ctx, 50*time.Millisecond)
 	}
 }
