@@ -81,7 +81,7 @@ func TestClassicCluster(t *testing.T) {
 			time.Sleep(time.Second)
 			c.node.Want([]podresources.Allocation{held})
 		}
-		if got := c.Usage().Gets; got > 3 {
+		if got := c.Usage().Gets; got > 4 {
 			t.Errorf("%d gets in a minute of a claim that says all it can", got)
 		}
 		for _, source := range []string{SourceSlices, SourceClaims} {

@@ -30,11 +30,10 @@ const (
 	// refreshAfter is how long what a claim says is used; what is allocated does not change while a pod holds it, and
 	// what drivers say of the devices is looked at again soon after the allocation, and when the claim's pods change.
 	refreshAfter = 10 * time.Minute
-	// firstRefresh is when a claim is looked at again for the first time: by then its driver has prepared it, and said
-	// what it had to. The time doubles from look to look.
-	firstRefresh = 15 * time.Second
-	// minRefresh is the shortest time between two looks at a claim for changes of its pods.
-	minRefresh = 5 * time.Second
+	// firstRefresh is when a claim is looked at again for the first time: by then its driver has prepared it, and most
+	// likely said what it had to. The time doubles from look to look. It is also the shortest time between two looks
+	// for changes of the claim's pods.
+	firstRefresh = 5 * time.Second
 	// absentAfter is how long a claim that is not there, may not be seen, or does not list what the kubelet lists, is
 	// not asked for again; it doubles from time to time.
 	absentAfter = 2 * time.Second
@@ -139,7 +138,7 @@ func (s *claimSet) wantOne(claim podresources.Claim, h holding, now time.Time) {
 	}
 	if e.holding.devices != h.devices || e.holding.pods != h.pods {
 		e.again = firstRefresh
-		e.due = earlier(e.due, later(now, e.last.Add(minRefresh)))
+		e.due = earlier(e.due, later(now, e.last.Add(firstRefresh)))
 	}
 	e.holding, e.wanted = h, now
 	switch {

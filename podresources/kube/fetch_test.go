@@ -38,7 +38,7 @@ func TestClaims(t *testing.T) {
 		if got := c.Usage().Gets; got != 3 {
 			t.Errorf("%d gets for 3 claims", got)
 		}
-		// An hour of the same answers each second: 15 s, 30 s, … 10 min for each claim.
+		// An hour of the same answers each second: 5 s, 10 s, … 10 min for each claim.
 		for range 3600 {
 			time.Sleep(time.Second)
 			c.node.Want(held)

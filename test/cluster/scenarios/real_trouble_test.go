@@ -20,7 +20,7 @@ func testRealDevicesThroughRestarts(t *testing.T, w *world) {
 	n.claim("nic", nic(nicIndex))
 	n.claim("cpu", request("cpu", cpudriver.Name))
 	arrived, busy := n.arrived(nicIndex), n.busy()
-	n.pod("sender", once(podSpec("nic", "send", "udp", "198.18.3.1:9", strconv.Itoa(payload), "8s")))
+	n.pod("sender", once(podSpec("nic", "send", "udp", "198.18.3.1:9", strconv.Itoa(payload), "15s")))
 	n.pod("burner", once(podSpec("cpu", "burn", "6s")))
 	n.running(2)
 	lift := n.keeps(2)
