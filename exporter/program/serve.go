@@ -67,6 +67,9 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 // idleAfter is how long a claim does nothing before the page calls it idle.
 const idleAfter = 30 * time.Second
 
+// lastAnswers is how long answers that were begun may take at the end.
+const lastAnswers = 3 * time.Second
+
 type parts struct {
 	node    *node
 	sampler *exporter.Sampler
@@ -98,13 +101,23 @@ func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	stop()
 	sampling.Wait()
 	watching.Wait()
-	last, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer done()
-	err := p.server.Shutdown(last)
+	err := p.closeServer(ctx, log)
 	if served := <-failed; !errors.Is(served, http.ErrServerClosed) {
 		err = errors.Join(err, served)
 	}
 	log.InfoContext(ctx, "stopped")
+	return err
+}
+
+// closeServer ends the server when all is answered. Connections over which nothing comes, or that take nothing, are cut after a while.
+func (p parts) closeServer(ctx context.Context, log *slog.Logger) error {
+	patient, done := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
+	defer done()
+	err := p.server.Shutdown(patient)
+	if errors.Is(err, context.DeadlineExceeded) {
+		log.InfoContext(ctx, "cutting the connections that are left", "after", lastAnswers)
+		err = p.server.Close()
+	}
 	return err
 }
 

@@ -284,6 +284,24 @@ func TestStopWithoutLastScrape(t *testing.T) {
 	}
 }
 
+// A connection that nothing comes over, as browsers open them ahead, is no reason to fail, and not waited for too long.
+func TestStopWhileConnected(t *testing.T) {
+	t.Parallel()
+	p := start(t, newNode(t).flags(nil))
+	silent, err := net.Dial("tcp", p.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	begun := time.Now()
+	if status := p.stop(); status != 0 {
+		t.Errorf("exit status %d, want 0", status)
+	}
+	if took := time.Since(begun); took > 4*time.Second {
+		t.Errorf("the end took %v", took)
+	}
+}
+
 // A kubelet and an endpoint that hang hold nobody back from the end.
 func TestStopWhileAllHang(t *testing.T) {
 	t.Parallel()
