@@ -17,6 +17,7 @@ import (
 
 // Invariant 7: what can't be used costs itself alone, and is counted.
 func TestGarbageCostsItself(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var want map[RejectedInput]int
 		soil := func(w *world, in *Input) {

@@ -42,6 +42,7 @@ func closeTo(a, b, size float64) bool {
 // Invariant 1: whatever happens, the claims' parts and nobody's sum to the device's, and the pods' to the claims'; and 5:
 // no counter falls.
 func TestConservation(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		books := map[sumKey]*conservation{}
 		born := map[string]time.Time{}
@@ -138,6 +139,7 @@ func (c *charges) rise(t *rapid.T, key sumKey, now map[string]float64, births ma
 
 // Invariant 2: an admin claim is listed and has nothing.
 func TestAdminOwnsNothing(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		everOwner := map[string]bool{}
 		before := map[string][]podresources.Pod{} // the pods of each share at the tick before: they may have owned it in between
@@ -188,6 +190,7 @@ func TestAdminOwnsNothing(t *testing.T) {
 // Invariant 3: a device's value is there if, and only if, a source read it at this tick; a holder's gauge likewise, and a
 // holder's counter only if it was read while, or after, the holder came.
 func TestAbsentStaysAbsent(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		readSince := map[string]bool{} // holder, device and quantity
 		replay(t, testConfig(), func(w *world, r Result, s *Snapshot) {
@@ -265,6 +268,7 @@ func twins(t *rapid.T, change func(w *world, in *Input), check func(plain, chang
 
 // Invariant 4: the order of inputs changes nothing.
 func TestOrderChangesNothing(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		shuffle := func(w *world, in *Input) {
 			in.View.Allocations = rapid.Permutation(in.View.Allocations).Draw(t, "allocations")
@@ -287,6 +291,7 @@ func TestOrderChangesNothing(t *testing.T) {
 
 // Invariant 4: what is new on one device changes nothing of the others.
 func TestLocality(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		stranger := podresources.Claim{Namespace: "other", Name: "stranger"}
 		add := func(w *world, in *Input) {
@@ -333,6 +338,7 @@ func sameText(t *rapid.T, a, b string) {
 // Invariant 6: when a holder ends its gauges and rows of who holds what go, its counters stay for the retention, with
 // all that it was charged, and so do the rows of what it is.
 func TestNothingIsLost(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		type kept struct {
 			ended  time.Time
@@ -423,6 +429,7 @@ func attributionOf(d *JoinedDevice, s *Share) string {
 // Invariant 6, to the joule: however late the reading comes that covers a holder's last time, the holder shows it for the
 // whole retention.
 func TestLateChargeIsShownForTheRetention(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		last := map[string]float64{}
 		rose := map[string]time.Time{}

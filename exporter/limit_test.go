@@ -221,6 +221,7 @@ func TestNewLabelsAreForgotten(t *testing.T) {
 
 // A history is bounded however fast its holders change and however long no reading comes.
 func TestTimelineIsBounded(t *testing.T) {
+	t.Parallel()
 	h := newHistory(t)
 	h.energy(0)
 	first := h.now

@@ -44,6 +44,7 @@ type refKey struct {
 
 // TestReference compares the ledger with the naive one.
 func TestReference(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		w := newEmptyWorld(t)
 		w.addSource("a", driver.Energy, driver.Utilization, driver.IOBytes)
