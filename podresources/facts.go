@@ -66,8 +66,10 @@ func (n *Network) Addresses() []string {
 // PodFacts is what a pod object says.
 type PodFacts struct {
 	UID string
-	// Ended pods (Succeeded, Failed) hold nothing, whatever is still listed.
+	// Ended pods (Succeeded, Failed, or gone) hold nothing, whatever is still listed.
 	Ended bool
+	// Gone pods are no more, and remembered until the kubelet lists them no more.
+	Gone bool
 	// Running is the number of its containers that run.
 	Running int
 	Meta    *PodMeta
@@ -291,10 +293,15 @@ type PodSet struct {
 	shared bool // pods was handed out and must not be changed
 }
 
-// Replace makes the set that of these pods alone.
+// Replace makes the set that of these pods, and of those that are gone and not forgotten.
 func (s *PodSet) Replace(pods map[Pod]PodFacts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for pod := range s.pods {
+		if _, there := pods[pod]; !there && s.pods[pod].Gone {
+			pods[pod] = s.pods[pod]
+		}
+	}
 	s.pods, s.shared = pods, false
 }
 
@@ -306,12 +313,44 @@ func (s *PodSet) Set(pod Pod, facts PodFacts) {
 	s.pods[pod] = facts
 }
 
-// Remove takes a pod out, unless another one has taken its name.
+// Remove notes that a pod is gone, unless another one has taken its name. It stays in the set, as one that has ended, until [PodSet.Forget]:
+// what the kubelet said before may still list it.
 func (s *PodSet) Remove(pod Pod, uid string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if known, ok := s.pods[pod]; ok && known.UID == uid {
-		s.own()
+	known, ok := s.pods[pod]
+	if !ok || known.UID != uid {
+		return
+	}
+	s.own()
+	if len(s.pods) > maxPods {
+		delete(s.pods, pod)
+		return
+	}
+	known.Ended, known.Gone = true, true
+	s.pods[pod] = known
+}
+
+// Forget takes the pods that are gone out of the set, but for those that the kubelet lists.
+func (s *PodSet) Forget(listed []Allocation) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gone := map[Pod]struct{}{}
+	for pod := range s.pods {
+		if s.pods[pod].Gone {
+			gone[pod] = struct{}{}
+		}
+	}
+	if len(gone) == 0 {
+		return
+	}
+	for i := range listed {
+		for _, h := range listed[i].Holders {
+			delete(gone, h.Pod)
+		}
+	}
+	s.own()
+	for pod := range gone {
 		delete(s.pods, pod)
 	}
 }

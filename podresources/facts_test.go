@@ -248,14 +248,48 @@ func TestPodSet(t *testing.T) {
 		t.Errorf("pods %v", got)
 	}
 	s.Remove(a, "1")
-	if got := s.All(); len(got) != 1 || s.UID(a) != "" {
-		t.Errorf("pods %v", got)
+	gone := PodFacts{UID: "1", Ended: true, Gone: true}
+	if diff := cmp.Diff(map[Pod]PodFacts{a: gone, b: {UID: "2"}}, s.All()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
 	if diff := cmp.Diff(map[Pod]PodFacts{a: {UID: "1"}}, first); diff != "" {
 		t.Errorf("what was handed out changed:\n%s", diff)
 	}
 	s.Replace(map[Pod]PodFacts{b: {UID: "3"}})
-	if s.UID(b) != "3" {
-		t.Errorf("UID %s", s.UID(b))
+	if diff := cmp.Diff(map[Pod]PodFacts{a: gone, b: {UID: "3"}}, s.All()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	s.Replace(map[Pod]PodFacts{a: {UID: "4"}})
+	if diff := cmp.Diff(map[Pod]PodFacts{a: {UID: "4"}}, s.All()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// What the kubelet listed before a pod was gone gives the pod nothing back, and a pod that it does not list any more is forgotten.
+func TestPodIsGoneBeforeTheNextAnswer(t *testing.T) {
+	var s PodSet
+	a := Pod{"ns", "a"}
+	listed := []Allocation{{Holders: []Holder{{Pod: a, Container: "main"}}}}
+	holders := func() int { return countHolders(Facts{Pods: s.All()}.Apply(listed)) }
+	s.Set(a, PodFacts{UID: "1"})
+	if holders() != 1 {
+		t.Error("a pod that runs holds nothing")
+	}
+	s.Set(a, PodFacts{UID: "1", Ended: true})
+	s.Remove(a, "1")
+	s.Forget(listed)
+	if holders() != 0 {
+		t.Error("a pod that ended holds again when it is gone")
+	}
+	s.Forget(nil)
+	if len(s.All()) != 0 {
+		t.Errorf("pods %v", s.All())
+	}
+	s.Set(a, PodFacts{UID: "2"})
+	s.Remove(a, "2")
+	s.Set(a, PodFacts{UID: "3"})
+	s.Forget(nil)
+	if holders() != 1 {
+		t.Error("a pod that was made anew under the name holds nothing")
 	}
 }

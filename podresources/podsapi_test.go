@@ -104,7 +104,7 @@ func TestPodsFollowed(t *testing.T) {
 	p.Set(podObject("a", "1", corev1.PodFailed, false))
 	p.Remove("2")
 	p.Remove("1")
-	eventually(t, "gone", func() bool { return p.set.UID(name("a")) == "" })
+	eventually(t, "gone", func() bool { facts, _ := p.set.Get(name("a")); return facts.Gone })
 	if ends = p.changes.Since(time.Time{}); len(ends) != 2 || ends[1].PodUID != "1" {
 		t.Errorf("the changes are %v, want one end of each", ends)
 	}

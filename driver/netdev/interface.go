@@ -35,7 +35,7 @@ func (s *Source) measure(root *os.File, name string, bad *problems) *netInterfac
 	defer folder.close()
 
 	index, err := s.file.number(folder, "ifindex")
-	if isGone(err) {
+	if isAbsent(err) { // every interface has one: this one is gone, or going (dev_isalive in net/core/net-sysfs.c)
 		return nil
 	}
 	i := s.interfaceOf(name, index)

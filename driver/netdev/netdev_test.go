@@ -218,6 +218,13 @@ devices/virtual/net/veth1/speed: 1000
 			fault("too long", content(strings.Repeat(" ", maxFile)+"1"), isFile("veth0", errorsFile), false),
 			fault("too high", content("18446744073709551616\n"), isFile("veth0", errorsFile), false),
 			fault("ifindex", func(m *machine) { m.write("class/net/veth0/ifindex: ?\n") }, isFile("veth0", ""), false),
+			// The kernel answers so while it takes an interface away, and of the loopback's speed always.
+			fault("interface goes", func(m *machine) {
+				m.remove(m.path("veth0", "ifindex"))
+				if err := os.Symlink("/sys/class/net/lo/speed", m.path("veth0", "ifindex")); err != nil {
+					m.tb.Fatal(err)
+				}
+			}, isFile("veth0", ""), true),
 			fault("pipe", func(m *machine) {
 				m.remove(m.path("veth0", errorsFile))
 				if err := syscall.Mkfifo(m.path("veth0", errorsFile), 0o644); err != nil {

@@ -170,6 +170,9 @@ func (n *node) hint() {
 // Observe implements exporter.Owners.
 func (n *node) Observe(ctx context.Context) (podresources.Observation, error) {
 	o, err := n.observer.Observe(ctx)
+	if o.Asked && err == nil {
+		n.pods.Forget(o.View.Allocations)
+	}
 	if n.kube != nil && o.Asked {
 		n.wantClaims(ctx, o.View.Allocations)
 	}

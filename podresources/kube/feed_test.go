@@ -161,8 +161,15 @@ func TestPodsFollowed(t *testing.T) {
 		}
 		c.Delete(kubetest.Pods, "ns", "mine")
 		synctest.Wait()
-		if got := c.pods.All(); len(got) != 1 || len(before) != 1 {
-			t.Errorf("pods %v, and what was handed out became %v", got, before)
+		gone := facts("mine", true)
+		gone.Gone = true
+		want[pod("mine")] = gone
+		if diff := cmp.Diff(want, c.pods.All()); diff != "" || len(before) != 1 {
+			t.Errorf("-want +got:\n%s, and what was handed out became %v", diff, before)
+		}
+		c.pods.Forget(nil)
+		if got := c.pods.All(); len(got) != 1 {
+			t.Errorf("pods %v after the kubelet's next answer", got)
 		}
 	})
 }

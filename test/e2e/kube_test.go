@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -141,6 +142,43 @@ func TestPodsAPI(t *testing.T) {
 	pods.Set(pod("late", "uid-of-late"))
 	p.within(3*time.Second, "seen", func() bool { return p.scrape().is(1, "dra_pod_info", "pod", "late", "uid", "uid-of-late") })
 	p.scrape().want(1, "dra_exporter_source_up", "source", "pods")
+}
+
+// A pod that ended holds nothing, and gets nothing back when it is gone before the kubelet answers again.
+func TestGoneBeforeTheNextAnswer(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	if err := n.kubelet.Set(recordedLater(t)); err != nil {
+		t.Fatal(err)
+	}
+	pods, err := podresourcestest.ServePods(n.path("pods.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pods.Stop)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "cc-1", UID: "uid-of-cc-1"}}
+	pods.Set(pod)
+	p := start(t, n.flags(nil))
+	p.eventually("held", func() bool { return p.scrape().is(1, "dra_pod_info", "pod", "cc-1", "uid", "uid-of-cc-1") })
+	n.kubelet.Behave(func(ctx context.Context, _ []byte) ([]byte, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	ended := pod.DeepCopy()
+	ended.Status.Phase = corev1.PodSucceeded
+	pods.Set(ended)
+	holds := func() bool {
+		_, holds := p.scrape().value("dra_pod_claim_info", "pod", "cc-1")
+		return holds
+	}
+	p.eventually("ended", func() bool { return !holds() })
+	pods.Remove("uid-of-cc-1")
+	for range 12 {
+		time.Sleep(250 * time.Millisecond)
+		if holds() {
+			t.Fatal("a pod that is gone holds again what it held before it ended")
+		}
+	}
 }
 
 // check says what works, and what does not and why.
