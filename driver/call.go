@@ -48,6 +48,7 @@ func (c *Call[T]) Late() bool { return c.late }
 // HungError is what was being done when a call did not return in time.
 type HungError string
 
+// Error implements error.
 func (e HungError) Error() string { return string(e) + ": no answer in time" }
 
 // Reason names the error for the label reason.
