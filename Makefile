@@ -142,13 +142,13 @@ generate: ## write the generated files anew
 fingerprint = git -c safe.directory='*' ls-files -coz --exclude-standard | sort -zu | { xargs -0 sha256sum 2>/dev/null || true; }
 
 .PHONY: verify
-verify: ## check that generated files, go.mod and go.sum are what they would be made anew
+verify: ## check that generated files, go.mod and go.sum are what they would be made anew, and that modules are what go.sum says
 	@before=$$(mktemp)
 	trap 'rm -f "$$before"' EXIT
 	$(fingerprint) >"$$before"
 	$(MAKE) generate
 	$(fingerprint) | diff "$$before" - || { echo "generated files are stale: commit what 'make generate' has written" >&2; exit 1; }
-	printf '%s\n' $(modules) | xargs -P2 -I{} bash -c 'cd "$$1" && go mod tidy -diff && echo "== $$1: go.mod and go.sum are tidy"' _ {}
+	printf '%s\n' $(modules) | xargs -P2 -I{} bash -c 'cd "$$1" && go mod tidy -diff && go mod verify >/dev/null && echo "== $$1: go.mod and go.sum are tidy and true"' _ {}
 
 .PHONY: fmt
 fmt: $(GOLANGCI_LINT) ## format the code (gofumpt, imports in order)

@@ -40,14 +40,15 @@ type node struct {
 	passthrough *atomic.Bool // whether devices are handed to guests
 	attachments *attachments // the devices that are interfaces of pods
 
+	claimsAsked bool // the API server was asked for claims before; of the goroutine that asks for owners
+
 	// What follows belongs to the goroutine that ticks.
-	listed      driver.Inventory                               // of the file
-	claimsAsked bool                                           // the API server was asked for claims before
-	before      driver.Inventory                               // what was listed at the last tick, and what was held of it
-	claims      map[podresources.Claim]podresources.ClaimFacts // of the file
-	cdiIDs      map[driver.ID]cdiDevice
-	plugin      pluginDevices
-	driver      *podresources.Drivers
+	listed driver.Inventory                               // of the file
+	before driver.Inventory                               // what was listed at the last tick, and what was held of it
+	claims map[podresources.Claim]podresources.ClaimFacts // of the file
+	cdiIDs map[driver.ID]cdiDevice
+	plugin pluginDevices
+	driver *podresources.Drivers
 
 	rejected []exporter.RejectedInput // not counted yet
 }
