@@ -15,7 +15,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// A pod that holds a CPU is charged the time for which that is busy, by the kernel's own count.
+// A pod that holds a CPU is charged the time for which that is busy, by the kernel's own count. The bounds hold unless the
+// machine stands still between a reading and its snapshot: one try of a few in bounds is enough.
 func TestCPUTime(t *testing.T) {
 	const cpu = 0
 	n := newNode(t)
@@ -29,34 +30,35 @@ func TestCPUTime(t *testing.T) {
 		_, ok := p.scrape().value("dra_pod_active_seconds_total", "pod", "burner")
 		return ok
 	})
-	kernel := watchCPU(t, cpu)
-	watched := time.Now()
-	p.eventually("read again", func() bool { return p.report().Time.After(watched.Add(maxReading)) })
-	before, begun := busy(p)
-	burn(t, cpu, 3*time.Second)
-	burnt := time.Now()
-	p.eventually("charged", func() bool { return p.report().Time.After(burnt.Add(maxReading)) })
-	after, ended := busy(p)
-	record := kernel()
+	for range 4 {
+		kernel := watchCPU(t, cpu)
+		watched := time.Now()
+		p.eventually("read again", func() bool { return p.report().Time.After(watched.Add(maxReading)) })
+		before, begun := busy(p)
+		burn(t, cpu, 3*time.Second)
+		burnt := time.Now()
+		p.eventually("charged", func() bool { return p.report().Time.After(burnt.Add(maxReading)) })
+		after, ended := busy(p)
+		record := kernel()
 
-	rise := after.claim - before.claim
-	low := record.at(ended.Add(-maxReading)) - record.at(begun)
-	high := record.at(ended) - record.at(begun.Add(-maxReading))
-	if rise < low-2*tickSeconds || rise > high+2*tickSeconds {
-		t.Errorf("the claim was charged %.2f s, the kernel counted %.2f to %.2f s", rise, low, high)
+		if rise := after.pod - before.pod; !near(rise, after.claim-before.claim) {
+			t.Errorf("the pod was charged %v s, the claim %v s", rise, after.claim-before.claim)
+		}
+		if after.nobody != before.nobody {
+			t.Errorf("nobody was charged %v s, want %v s as before", after.nobody, before.nobody)
+		}
+		if conserved(t, p.report()) == 0 {
+			t.Error("nothing was compared")
+		}
+		rise := after.claim - before.claim
+		low := record.at(ended.Add(-maxReading)) - record.at(begun)
+		high := record.at(ended) - record.at(begun.Add(-maxReading))
+		if rise >= low-2*tickSeconds && rise <= high+2*tickSeconds && rise > 1 {
+			return
+		}
+		t.Logf("the claim was charged %.2f s, the kernel counted %.2f to %.2f s", rise, low, high)
 	}
-	if rise < 1 {
-		t.Errorf("the claim was charged %.2f s, want a good part of the 3 s", rise)
-	}
-	if rise := after.pod - before.pod; !near(rise, after.claim-before.claim) {
-		t.Errorf("the pod was charged %v s, the claim %v s", rise, after.claim-before.claim)
-	}
-	if after.nobody != before.nobody {
-		t.Errorf("nobody was charged %v s, want %v s as before", after.nobody, before.nobody)
-	}
-	if conserved(t, p.report()) == 0 {
-		t.Error("nothing was compared")
-	}
+	t.Error("the claim was not charged what the kernel counted")
 }
 
 const (

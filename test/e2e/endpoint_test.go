@@ -59,13 +59,15 @@ func TestEndpointInTrouble(t *testing.T) {
 					return p.scrape().positive("dra_exporter_input_rejected_total", "input", "scrape/first", "reason", "malformed")
 				})
 			}
-			p.eventually("down", func() bool { return p.scrape().is(0, "dra_device_up", "device", "gpu-0") })
-			m := p.scrape()
+			var m metrics
+			p.eventually("down, and it alone", func() bool {
+				m = p.scrape()
+				return m.is(0, "dra_device_up", "device", "gpu-0") && m.is(1, "dra_exporter_source_up", "source", "scrape/second")
+			})
 			m.wantNone("dra_device_power_watts", "device", "gpu-0")
 			m.wantNone("dra_pod_power_watts", "pod", "a")
 			m.want(1, "dra_exporter_unresolved_devices", "driver", gpuDriver, "reason", "unreadable")
 			m.want(200, "dra_pod_power_watts", "pod", "b")
-			m.want(1, "dra_exporter_source_up", "source", "scrape/second")
 
 			inTrouble.Store(false)
 			p.eventually("well again", func() bool { return p.scrape().is(100, "dra_pod_power_watts", "pod", "a") })

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // run runs the program to its end.
@@ -155,11 +154,7 @@ func TestTop(t *testing.T) {
 			t.Errorf("top does not say %q:\n%s", want, stdout)
 		}
 	}
-	begun := time.Now()
 	if status, _, stderr := run(t, []string{"top", "--once", "--url=http://127.0.0.1:1"}); status != 1 || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("without an exporter: exit status %d, want 1 and one line: %s", status, stderr)
-	}
-	if took := time.Since(begun); took > 6*time.Second {
-		t.Errorf("top took %v to give up", took)
 	}
 }

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"testing"
@@ -68,7 +69,7 @@ func TestKubeletInTrouble(t *testing.T) {
 
 			n.kubelet.Behave(podresourcestest.Full())
 			n.setPods(pod("team", "c", "claim-c", gpu(0)))
-			p.within(40*time.Second, "told of the change", func() bool {
+			p.eventually("told of the change", func() bool {
 				return p.scrape().is(1, "dra_exporter_source_up", "source", "podresources")
 			})
 			m = p.scrape()
@@ -84,12 +85,13 @@ func TestKubeletSlow(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)))
-	n.kubelet.Behave(podresourcestest.Slow(2 * time.Second))
+	n.kubelet.Behave(podresourcestest.Hang())
 	config := n.scrapeConfig(endpoint("vendor", vendor(t, fixed(fmt.Sprintf("power{uuid=%q} 100\n", uuid(0))))))
 	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(1)), "source.scrape.config": config}))
-	p.within(2*time.Second, "reading the device", func() bool { return p.scrape().is(100, "dra_device_power_watts") })
-	p.within(5*time.Second, "known who holds the device", func() bool { return holders(p) == 1 })
-	p.scrape().want(1, "dra_exporter_source_up", "source", "podresources")
+	p.eventually("reading the device", func() bool { return p.scrape().is(100, "dra_device_power_watts") })
+	n.kubelet.Behave(podresourcestest.Slow(2 * time.Second))
+	p.eventually("known who holds the device", func() bool { return holders(p) == 1 })
+	p.eventually("content with the kubelet", func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "podresources") })
 	conserved(t, p.report())
 }
 
@@ -105,7 +107,7 @@ func TestKubeletRestartWithCgroups(t *testing.T) {
 	p.eventually("known who holds the devices", func() bool { return holders(p) == 2 })
 	p.scrape().want(1, "dra_pod_info", "pod", "a", "uid", firstUID)
 
-	if err := n.kubelet.Restart(t.Context(), time.Second, 6*time.Second); err != nil {
+	if err := n.kubelet.Restart(t.Context(), time.Second, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	p.eventually("in doubt", func() bool {
@@ -117,9 +119,10 @@ func TestKubeletRestartWithCgroups(t *testing.T) {
 		}
 		time.Sleep(500 * time.Millisecond)
 	}
-	n.setPods(pod("team", "a", "claim-a", gpu(0))) // once it answers again
 	n.endPod(secondUID)
-	p.within(3*time.Second, "without the pod whose cgroup has gone", func() bool { return holders(p) == 1 })
+	p.eventually("without the pod whose cgroup has gone", func() bool { return holders(p) == 1 })
+	n.setPods(pod("team", "a", "claim-a", gpu(0)))
+	n.kubelet.Behave(podresourcestest.Full())
 	p.eventually("recovered", func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "podresources") })
 	m := p.scrape()
 	m.want(1, "dra_pod_claim_info", "pod", "a", "device", "gpu-0")
@@ -139,9 +142,9 @@ func TestKubeletEmptyWithoutCgroups(t *testing.T) {
 	n.setPods(pod("team", "a", "claim-a", gpu(0)))
 	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(1)), "kubelet.empty-grace": grace.String()}))
 	p.eventually("known who holds the device", func() bool { return holders(p) == 1 })
-	n.kubelet.Behave(podresourcestest.Empty())
 	begun := time.Now()
-	p.within(grace+4*time.Second, "free", func() bool { return holders(p) == 0 })
+	n.kubelet.Behave(podresourcestest.Empty())
+	p.eventually("free", func() bool { return holders(p) == 0 })
 	if took := time.Since(begun); took < grace {
 		t.Errorf("the empty answer was believed after %v, want at least %v", took, grace)
 	}
@@ -160,7 +163,7 @@ func TestStormOfHints(t *testing.T) {
 	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(1))}))
 	p.eventually("known who holds the device", func() bool { return holders(p) == 1 })
 	const storm = 5 * time.Second
-	calls := n.kubelet.Calls()
+	before := n.kubelet.Calls()
 	for i, begun := 0, time.Now(); time.Since(begun) < storm; i++ {
 		uid := fmt.Sprintf("33333333-3333-4333-8333-%012d", i%50)
 		n.addPod("team", fmt.Sprintf("storm-%d", i%50), uid)
@@ -171,13 +174,22 @@ func TestStormOfHints(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 		n.endPod(uid)
 	}
-	if rise, least := n.kubelet.Calls()-calls, int(storm/time.Second); rise <= least {
-		t.Errorf("%d calls in %v: the hints caused none", rise, storm)
+	if between := shortestPause(n.kubelet.CallTimes()[before:]); between > 800*time.Millisecond {
+		t.Errorf("%v between two calls at least: the hints caused none", between)
 	}
 	checkRate(t, n.kubelet.CallTimes())
 	if got := holders(p); got != 1 {
 		t.Errorf("%d pods hold the device, want 1", got)
 	}
+}
+
+// shortestPause returns the least time between two calls in turn.
+func shortestPause(calls []time.Time) time.Duration {
+	shortest := time.Duration(math.MaxInt64)
+	for i := 1; i < len(calls); i++ {
+		shortest = min(shortest, calls[i].Sub(calls[i-1]))
+	}
+	return shortest
 }
 
 // checkRate checks that the kubelet was called 3 times in any second at most.

@@ -20,9 +20,10 @@ import (
 )
 
 const (
-	startTimeout  = 20 * time.Second
-	stopTimeout   = 10 * time.Second
-	maxScrapeTime = time.Second
+	startTimeout   = time.Minute
+	stopTimeout    = 30 * time.Second
+	maxScrapeTime  = time.Second
+	scrapeAttempts = 5
 )
 
 // program is a running exporter.
@@ -232,14 +233,27 @@ func (p *program) scrape() metrics {
 	return parseMetrics(p.t, p.timely().body)
 }
 
-// timely scrapes the program, and holds it to the time that a scrape may take.
+// timely scrapes the program, and holds it to the time that a scrape may take. A scrape that waits for somebody takes long each time;
+// while the machine stands still, one or two do.
 func (p *program) timely() answer {
 	p.t.Helper()
-	a := p.page("/metrics")
-	if a.took > maxScrapeTime {
-		p.t.Errorf("the scrape took %v, want at most %v", a.took, maxScrapeTime)
+	var slow []time.Duration
+	for {
+		a := p.page("/metrics")
+		if a.took <= maxScrapeTime {
+			return a
+		}
+		if slow = append(slow, a.took); len(slow) == scrapeAttempts {
+			p.t.Errorf("the scrapes took %v, want at most %v", slow, maxScrapeTime)
+			return a
+		}
 	}
-	return a
+}
+
+// lastScrape scrapes a program that waits for just that.
+func (p *program) lastScrape() metrics {
+	p.t.Helper()
+	return parseMetrics(p.t, p.page("/metrics").body)
 }
 
 // eventually waits until something is the case.
