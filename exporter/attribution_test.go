@@ -398,6 +398,31 @@ func TestIntegral(t *testing.T) {
 	h.values(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 2007})
 }
 
+// A pod whose cgroup is gone works no more, though the kubelet names it yet: the gauge fell then, and not evenly since the reading before.
+func TestIntegralUntilGone(t *testing.T) {
+	for name, test := range map[string]struct {
+		change podresources.Change
+		want   float64
+	}{
+		"its cgroup":      {podresources.Change{Gone: true, PodUID: "uid-p0"}, 0.8 * 0.75},
+		"another pod's":   {podresources.Change{Gone: true, PodUID: "uid-p1"}, 0.8 / 2},
+		"comes, not goes": {podresources.Change{PodUID: "uid-p0"}, 0.8 / 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHistory(t)
+			h.hold("c0", "p0")
+			h.read(driver.Reading{Quantity: driver.Utilization, Value: 0.8})
+			h.tick(time.Second)
+			test.change.At = h.now.Add(-250 * time.Millisecond)
+			h.in.View.Changes = []podresources.Change{test.change}
+			h.read(driver.Reading{Quantity: driver.Utilization, Value: 0})
+			h.values(h.tick(time.Second), map[[2]string]float64{
+				{"dra_device_active_seconds_total", "device=gpu-0"}: test.want, {"dra_pod_active_seconds_total", "pod=p0"}: test.want,
+			})
+		})
+	}
+}
+
 // A claim was last active when its device was, from its coming on; without telemetry it is not said.
 func TestLastActive(t *testing.T) {
 	h := newHistory(t)

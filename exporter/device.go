@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // device is the ledger's books of one device.
@@ -18,10 +19,11 @@ type device struct {
 	joined *JoinedDevice // of the last tick that knew it
 	read   bool          // it was read at some time
 
-	shares    []Share
-	timeline  timeline
-	used      time.Time // the tick before
-	usesKnown bool      // the present parts are what processes told
+	shares     []Share
+	departures []podresources.Change // what was seen to go lately, on the whole node
+	timeline   timeline
+	used       time.Time // the tick before
+	usesKnown  bool      // the present parts are what processes told
 
 	meters     []*meter
 	counters   []*counter
@@ -191,11 +193,33 @@ func (d *device) tally(c *counter, amount float64, from, to time.Time, config Le
 	d.distribute(c, amount, from, to)
 }
 
-// integrate distributes the integral of a gauge between two readings, piece by piece where the holders changed.
+// integrate distributes the integral of a gauge between two readings, piece by piece where the holders changed, or one was seen to go
+// that the kubelet still names: its work ended with its cgroup at the latest, and the reading that this caused is of after it.
 func (d *device) integrate(c *counter, last, next driver.Reading) {
+	left := d.left(last.At, next.At)
 	d.timeline.each(last.At, next.At, func(_ *segment, from, to time.Time) {
+		if left.After(from) && left.Before(to) {
+			d.distribute(c, level(last, next, from, left)*left.Sub(from).Seconds(), from, left)
+			from = left
+		}
 		d.distribute(c, level(last, next, from, to)*to.Sub(from).Seconds(), from, to)
 	})
+}
+
+// left returns when a holder was first seen to go in a span of time, the zero time if none was.
+func (d *device) left(after, until time.Time) time.Time {
+	for _, c := range d.departures {
+		if !c.At.After(after) || !c.At.Before(until) {
+			continue
+		}
+		for i := range d.shares {
+			s := &d.shares[i]
+			if !s.Admin && slices.ContainsFunc(s.Pods, func(pod podresources.Pod) bool { return concerns(c, s, pod) }) {
+				return c.At
+			}
+		}
+	}
+	return time.Time{}
 }
 
 // distribute adds an amount that accrued evenly over a span of time to the device's counter, and divides it among

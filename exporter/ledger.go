@@ -62,6 +62,7 @@ func (l *Ledger) Advance(r Result, now time.Time) *Snapshot {
 		l.started = now
 	}
 	when := dating{after: l.view, until: r.View.At, changes: r.View.Changes, watched: r.View.Watched}
+	departures := when.departures()
 	horizon := r.View.At
 	if late := now.Add(-patience); late.After(horizon) {
 		horizon = late
@@ -73,6 +74,7 @@ func (l *Ledger) Advance(r Result, now time.Time) *Snapshot {
 		l.use(d, joined.Shares, now)
 		d.observe(joined.Readings, l.tick, now)
 		d.prune(now)
+		d.departures = departures
 		d.settle(horizon, now, l.config)
 		d.accrue(horizon)
 	}

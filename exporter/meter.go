@@ -154,7 +154,7 @@ func integral(q driver.Quantity) (driver.Quantity, bool) {
 const maxIntegration = 90 * time.Second
 
 // level estimates a gauge within a piece of the time between two readings: it moved evenly from one to the other, but
-// where the holder changed in between, it jumped there.
+// where the holder changed or went in between, it jumped there.
 func level(last, next driver.Reading, from, to time.Time) float64 {
 	first, final := !from.After(last.At), !to.Before(next.At)
 	switch {

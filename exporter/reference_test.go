@@ -16,6 +16,7 @@ import (
 type reference struct {
 	born     time.Time
 	answered time.Time
+	changes  []podresources.Change // of the present answer
 	tenures  []refTenure
 	last     map[refSeries]driver.Reading
 	sums     map[refKey]float64
@@ -67,6 +68,7 @@ func (f *reference) advance(in Input) {
 	if f.born.IsZero() {
 		f.born = now
 	}
+	f.changes = in.View.Changes
 	f.hold(in, now)
 	if !f.answered.IsZero() {
 		for _, id := range f.devices(in) {
@@ -127,9 +129,8 @@ func (f *reference) date(view *podresources.View, now time.Time, pod, claim stri
 	var found []time.Time
 	shortlyBefore := false
 	for _, c := range view.Changes {
-		about := c.PodUID == "uid-"+pod || slices.Contains(c.CDI, "example.com/gpu="+claim)
 		switch {
-		case c.Gone != gone || !about || c.At.After(now):
+		case c.Gone != gone || !about(c, pod, claim) || c.At.After(now):
 		case c.At.After(f.answered):
 			found = append(found, c.At)
 		case f.answered.Sub(c.At) <= 2*time.Second:
@@ -150,6 +151,11 @@ func (f *reference) date(view *podresources.View, now time.Time, pod, claim stri
 	default:
 		return now
 	}
+}
+
+// about tells whether a change is of the pod or the claim.
+func about(c podresources.Change, pod, claim string) bool {
+	return c.PodUID == "uid-"+pod || slices.Contains(c.CDI, "example.com/gpu="+claim)
 }
 
 // read charges what is new in a reading.
@@ -180,7 +186,8 @@ func (f *reference) read(id driver.ID, r driver.Reading) {
 	}
 }
 
-// integrate charges a gauge: even from one reading to the next, but with a jump where the holders changed.
+// integrate charges a gauge: even from one reading to the next, but with a jump where the holders changed, and where the first of those
+// who hold on was seen to go.
 func (f *reference) integrate(id driver.ID, last, next driver.Reading) {
 	cuts := []time.Time{last.At, next.At}
 	for _, x := range f.tenures {
@@ -188,6 +195,13 @@ func (f *reference) integrate(id driver.ID, last, next driver.Reading) {
 			if x.device == id && cut.After(last.At) && cut.Before(next.At) {
 				cuts = append(cuts, cut)
 			}
+		}
+	}
+	for _, c := range f.changes {
+		leaves := func(x refTenure) bool { return x.device == id && !x.admin && x.to.IsZero() && about(c, x.pod, x.claim) }
+		if c.Gone && c.At.After(last.At) && c.At.Before(next.At) && slices.ContainsFunc(f.tenures, leaves) {
+			cuts = append(cuts, c.At)
+			break
 		}
 	}
 	slices.SortFunc(cuts, time.Time.Compare)

@@ -219,6 +219,17 @@ func (d dating) ended(s *Share, pod podresources.Pod) time.Time {
 	return d.orGuess(time.Time{})
 }
 
+// departures returns what was seen to go.
+func (d dating) departures() []podresources.Change {
+	var gone []podresources.Change
+	for _, c := range d.changes {
+		if c.Gone {
+			gone = append(gone, c)
+		}
+	}
+	return gone
+}
+
 func (d dating) within(t time.Time) bool { return t.After(d.after) && !t.After(d.until) }
 
 func (d dating) orGuess(t time.Time) time.Time {
