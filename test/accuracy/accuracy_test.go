@@ -98,13 +98,13 @@ func TestShortPods(t *testing.T) {
 	t.Logf("%d pods of 2 to 7 s on %d GPUs in %v, scraped every %v\n%sthe machine stood still %d times, %v in all, %.2f %% of each pod's time in the mean",
 		len(pods), gpus, playing, scrapeInterval, table, len(still), total(still), 100*pods.meanStill())
 
-	withCreated.hold(t, maxErrorCreated)
-	withHold.hold(t, maxErrorZeroHold)
-	if slowly.seen != len(pods) {
-		t.Errorf("the slow source shows %d of %d pods", slowly.seen, len(pods))
+	withCreated.hold(t, maxErrorCreated+pods.meanStill())
+	withHold.hold(t, maxErrorZeroHold+pods.meanStill())
+	if slowly.missed > 0 {
+		t.Errorf("the slow source does not show %d of %d pods", slowly.missed, len(pods))
 	}
 	// Where a refresh interval reaches beyond the first or the last pod, its free part takes its share by time.
-	if math.Abs(slowly.total-1) > 0.1 {
+	if math.Abs(slowly.total-1) > 0.1+pods.meanStill() {
 		t.Errorf("the slow source shows %.1f %% of the energy of all pods together, want about 100", 100*slowly.total)
 	}
 }
@@ -283,6 +283,7 @@ type summary struct {
 	joules, active float64 // mean relative errors
 	increase       float64 // of energy by increase(); NaN: none
 	seen, pods     int     // pods of which there is anything
+	missed         int     // pods of which there is nothing, though the machine let the exporter run
 	total          float64 // the energy of all pods together over the truth
 }
 
@@ -290,13 +291,13 @@ type summary struct {
 func (s summary) hold(t *testing.T, bound float64) {
 	t.Helper()
 	if !(s.joules <= bound) {
-		t.Errorf("%s: mean relative error of energy is %.2f %%, want at most %.0f", s.name, 100*s.joules, 100*bound)
+		t.Errorf("%s: mean relative error of energy is %.2f %%, want at most %.2f", s.name, 100*s.joules, 100*bound)
 	}
 	if !(s.active <= bound) {
-		t.Errorf("%s: mean relative error of active time is %.2f %%, want at most %.0f", s.name, 100*s.active, 100*bound)
+		t.Errorf("%s: mean relative error of active time is %.2f %%, want at most %.2f", s.name, 100*s.active, 100*bound)
 	}
-	if s.seen != s.pods {
-		t.Errorf("%s: %d of %d pods are seen", s.name, s.seen, s.pods)
+	if s.missed > 0 {
+		t.Errorf("%s: %d of %d pods are not seen", s.name, s.missed, s.pods)
 	}
 }
 
@@ -314,8 +315,11 @@ func (r *report) add(name string, f figures) summary {
 	said, actual, n := 0.0, 0.0, float64(len(r.pods))
 	for name, pod := range r.pods {
 		got, ok := f.raw[name]
-		if ok && got.joules > 0 {
+		switch {
+		case ok && got.joules > 0:
 			s.seen++
+		case pod.still < mostlyRan:
+			s.missed++
 		}
 		said, actual = said+got.joules, actual+pod.joules
 		s.joules += math.Abs(got.joules-pod.joules) / pod.joules / n

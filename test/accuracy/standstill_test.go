@@ -13,6 +13,9 @@ const standstill = 50 * time.Millisecond
 // divided by time.
 const margin = time.Second
 
+// mostlyRan is the part of a pod's time, as short as 2 s, in which the machine may stand still before the pod may go unseen.
+const mostlyRan = 0.2
+
 // span is some time.
 type span struct{ from, to time.Time }
 
