@@ -30,6 +30,7 @@ func TestGoldenKubelet(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := start(t, n.flags(flags{"inventory.file": filepath.Join("testdata", "recorded", "resourceslices.yaml")}))
+	p.eventually("known who holds the devices", func() bool { return holders(p) > 0 })
 	checkGolden(t, "kubelet.prom", p.page("/metrics").body)
 }
 
