@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	startTimeout   = time.Minute
+	startTimeout   = 3 * time.Minute
 	stopTimeout    = 30 * time.Second
 	maxScrapeTime  = time.Second
 	scrapeAttempts = 5
