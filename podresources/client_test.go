@@ -18,7 +18,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // dial serves a kubelet with the recorded pods, and connects to it. The socket's name is one that URLs have to quote.
 func dial(t *testing.T) (*test.Kubelet, *Client) {

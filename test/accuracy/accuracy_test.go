@@ -151,7 +151,7 @@ func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags 
 			t.Logf("exporter %v said:\n%s", flags, &said)
 		}
 	})
-	live.Await(t, 10*time.Second, "the exporter is ready", func() error { return live.Get(http.DefaultClient, "http://"+address+"/readyz") })
+	live.Await(t, time.Minute, "the exporter is ready", func() error { return live.Get(http.DefaultClient, "http://"+address+"/readyz") })
 	return address
 }
 

@@ -29,7 +29,7 @@ import (
 )
 
 // patience bounds every wait for the cluster or the exporter, on a busy machine too.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // claims are the claims of testdata/workloads.yaml, by the pods that hold them.
 var claims = map[string]string{

@@ -33,7 +33,7 @@ const (
 	namespace = "dra-exporter"
 	imageName = "ghcr.io/dra-exporter/dra-exporter:test"
 
-	patience = time.Minute
+	patience = 3 * time.Minute
 )
 
 // world is a cluster, and the chart on it.

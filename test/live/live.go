@@ -15,6 +15,9 @@ import (
 	"time"
 )
 
+// startTimeout is how long a program may take to start on the slowest of machines.
+const startTimeout = 3 * time.Minute
+
 // Start starts a program until the test ends, when it is asked to end and waited for, and waits until it answers a GET of ready with
 // status 200. What it said is shown if the test fails.
 func Start(t testing.TB, cmd *exec.Cmd, client *http.Client, ready string) {
@@ -36,7 +39,7 @@ func Start(t testing.TB, cmd *exec.Cmd, client *http.Client, ready string) {
 			t.Logf("%s said:\n%s", filepath.Base(cmd.Path), said)
 		}
 	})
-	Await(t, 30*time.Second, ready+" answers", func() error { return Get(client, ready) })
+	Await(t, startTimeout, ready+" answers", func() error { return Get(client, ready) })
 }
 
 // Get says why a GET of an address is not answered with status 200.

@@ -208,7 +208,7 @@ func labelsOf(m *dto.Metric) map[string]string {
 }
 
 // patience bounds every wait for the cluster or the exporter, on a busy machine too.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // eventually waits until there is no error any more.
 func eventually(t *testing.T, what string, is func() error) {
