@@ -70,6 +70,9 @@ func nvidia(t *testing.T) object {
 		t.Fatal(err)
 	}
 	machine.Reset(2)
+	if err := machine.Live(); err != nil {
+		t.Fatal(err)
+	}
 	return object{
 		"nvidia":            object{"library": machine.Library},
 		"extraVolumes":      []any{object{"name": "nvidia-files", "hostPath": object{"path": dir}}},

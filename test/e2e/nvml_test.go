@@ -30,6 +30,9 @@ func TestNVML(t *testing.T) {
 		machine.GPUs[0].Processes[i] = nvmltest.Process{PID: pid, Memory: float64(i+1) * (1 << 30), Utilization: []float64{0.25, 0.75}[i], GPUInstance: -1}
 	}
 	machine.GPUs[0].ProcessTime = 1
+	if err := machine.Live(); err != nil {
+		t.Fatal(err)
+	}
 
 	n := newNode(t)
 	const instance = "gpu-1-mig-1g10gb-19-1"

@@ -29,7 +29,8 @@ type State struct {
 	GPMMetrics    int64 // of GPM: those from this number on are not known to the driver; 0: all are
 	GPMSamples    int64 // allocated and not freed
 	EventSets     int64
-	written, read int64 // events
+	live          float64 // CLOCK_MONOTONIC in seconds since which the GPM counters go on by themselves; 0: they do not
+	written, read int64   // events
 	registered    int64
 	calls         [maxFunctions]uint64
 	fail, hang    [maxFunctions][MaxGPUs + 1]int64
@@ -76,6 +77,7 @@ type Throttled struct {
 type Counters struct {
 	Seconds float64
 	Total   [maxMetrics]float64
+	rate    [maxMetrics]float64 // of the last Advance
 }
 
 // Process is a process on a GPU; GPUInstance is -1 for none.
@@ -126,6 +128,7 @@ func untext(b []byte) string {
 func (c *Counters) Advance(seconds float64, values map[int]float64) {
 	c.Seconds += seconds
 	for i := range c.Total {
+		c.rate[i] = values[i]
 		if v, ok := values[i]; ok {
 			if math.IsNaN(c.Total[i]) {
 				c.Total[i] = 0

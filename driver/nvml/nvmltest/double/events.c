@@ -66,11 +66,23 @@ nvmlReturn_t nvmlGpmSampleFree(nvmlGpmSample_t sample) {
     return NVML_SUCCESS;
 }
 
+static void sample_gpm(struct gpm *sample, const struct gpm *of) {
+    *sample = *of;
+    if (!state->live)
+        return;
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double seconds = (double)now.tv_sec + (double)now.tv_nsec * 1e-9 - state->live;
+    sample->time += seconds;
+    for (int i = 0; i < MAX_METRICS; i++)
+        sample->total[i] += of->rate[i] * seconds;
+}
+
 nvmlReturn_t nvmlGpmSampleGet(nvmlDevice_t device, nvmlGpmSample_t sample) {
     OF(nvmlGpmSampleGet, device, 1);
     if (!g->gpm_supported)
         return NVML_ERROR_NOT_SUPPORTED;
-    *(struct gpm *)(void *)sample.handle = instance_of(device) < 0 ? g->gpm : g->instances[instance_of(device)].gpm;
+    sample_gpm((void *)sample.handle, instance_of(device) < 0 ? &g->gpm : &g->instances[instance_of(device)].gpm);
     return NVML_SUCCESS;
 }
 
@@ -81,7 +93,7 @@ nvmlReturn_t nvmlGpmMigSampleGet(nvmlDevice_t device, unsigned int id, nvmlGpmSa
         return NVML_ERROR_NOT_SUPPORTED;
     if (!m)
         return NVML_ERROR_INVALID_ARGUMENT;
-    *(struct gpm *)(void *)sample.handle = m->gpm;
+    sample_gpm((void *)sample.handle, &m->gpm);
     return NVML_SUCCESS;
 }
 

@@ -15,6 +15,7 @@ enum { MAX_GPUS = 8, MAX_INSTANCES = 8, MAX_PROCESSES = 8, MAX_EVENTS = 64, MAX_
 struct gpm { /* counters, as the hardware has them: each the integral of a share, or of a rate, over time */
     double time; /* seconds */
     double total[MAX_METRICS]; /* by NVML_GPM_METRIC_*; NaN: not supported */
+    double rate[MAX_METRICS];  /* how fast each total rises by itself while the machine is live */
 };
 
 struct process {
@@ -68,6 +69,7 @@ struct state {
     int64_t gpus;
     int64_t gpm_metrics;                /* GPM metrics from this number on are not known to the driver; 0: all are */
     int64_t gpm_samples, event_sets;    /* allocated and not freed */
+    double live; /* CLOCK_MONOTONIC in seconds since which the gpm counters go on by themselves; 0: they do not */
     int64_t events_written, events_read;
     int64_t registered;                 /* GPUs whose events were asked for, as bits */
     uint64_t calls[MAX_FUNCTIONS];
