@@ -149,12 +149,16 @@ func (p *printer) pods(n *node, allocations []podresources.Allocation) {
 	p.line("pods", text)
 }
 
+// betweenReadings is how long check waits between two readings of a source: longer than any source that makes rates of them does
+// (200 ms for NVIDIA's GPM).
+const betweenReadings = 300 * time.Millisecond
+
 // source samples twice, since rates need two readings.
 func (p *printer) source(ctx context.Context, s driver.Source) ([]driver.Sample, bool) {
 	ctx, cancel := context.WithTimeout(ctx, sourceDeadline)
 	defer cancel()
 	_, _ = s.Sample(ctx) // its error comes again
-	pause := time.NewTimer(100 * time.Millisecond)
+	pause := time.NewTimer(betweenReadings)
 	defer pause.Stop()
 	select {
 	case <-pause.C:

@@ -19,7 +19,7 @@ import (
 )
 
 // interval is that between scrapes.
-const interval = 4 * time.Second
+const interval = 6 * time.Second
 
 // drawn is what the claims of the workloads draw together: those on single (1 GPU), both (2 GPUs), and shared-0.
 const drawn = 4 * watts

@@ -43,7 +43,8 @@ type world struct {
 	client  kubernetes.Interface
 	network network
 	values  map[string]any
-	monitor *monitoringv1.PodMonitor // of what is installed
+	monitor *monitoringv1.PodMonitor  // of what is installed
+	checks  map[string]corev1.PodSpec // the pods that run dra-exporter check, by what is missing
 }
 
 // newWorld starts a cluster with holders of devices, a vendor's exporter and the image.
