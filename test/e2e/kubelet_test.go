@@ -37,7 +37,7 @@ func TestKubeletComesLater(t *testing.T) {
 		t.Error("the errors do not say that the kubelet is unavailable")
 	}
 	n.startKubelet()
-	p.within(5*time.Second, "known who holds the device", func() bool { return holders(p) == 1 })
+	p.within(20*time.Second, "known who holds the device", func() bool { return holders(p) == 1 })
 	p.scrape().want(1, "dra_exporter_source_up", "source", "podresources")
 }
 
