@@ -1,8 +1,11 @@
 # syntax=docker/dockerfile:1
-# The image of dra-exporter: one program on glibc, without a shell. The libraries of the vendors (NVML, libdcgm) are not in it:
-# the program looks for them where the host's are mounted. `make image` builds it; `make image-tar` makes the same without an engine.
 
-# A release fills in the digests: docker build --build-arg GO_DIGEST=@sha256:… --build-arg BASE_DIGEST=@sha256:…
+# The image of dra-exporter: one program on glibc, without a shell. It has no libraries of vendors
+# (NVML, libdcgm): the program opens those of the host, which must be mounted. `make image` builds
+# it; `make image-tar` builds the same image without a container engine.
+
+# A release sets the digests:
+#   docker build --build-arg GO_DIGEST=@sha256:… --build-arg BASE_DIGEST=@sha256:…
 ARG GO_DIGEST=
 ARG BASE_DIGEST=
 FROM golang:1.26-bookworm${GO_DIGEST} AS build
@@ -25,7 +28,7 @@ LABEL org.opencontainers.image.title="dra-exporter" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /src/bin/dra-exporter /usr/bin/dra-exporter
-# The kubelet's socket is root's. The DaemonSet takes every capability away.
+# The kubelet's socket belongs to root. The DaemonSet drops all capabilities.
 USER 0:0
 EXPOSE 10985
 ENTRYPOINT ["/usr/bin/dra-exporter"]

@@ -1,4 +1,4 @@
-# `make help` lists the targets. Whatever checks or tests does so for every go.mod of the tree.
+# `make help` lists the targets. Checks and tests run for every go.mod of the tree.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,22 +10,23 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 
 export PATH := $(PATH):/usr/sbin:/sbin
 export GOWORK := off
-# The version comes from VERSION and git below, so go need not ask git, which refuses a clone of somebody else's.
-# NVIDIA's headers mark functions as deprecated, and the bindings call them all.
+# The version comes from VERSION and git below, not from go, since git fails in a clone that belongs
+# to another user. NVIDIA's headers mark functions as deprecated, but the bindings call them all.
 export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations
 export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 
 include test/tools/tools.mk
 
 modules := $(sort $(patsubst ./%,%,$(patsubst %/,%,$(dir $(shell find . -name go.mod -not -path '*/.*/*' -not -path '*/testdata/*' -not -path '*/node_modules/*')))))
-# The modules of test/tools hold versions of tools and no code. Those of system tests run built programs, so they wait for test-e2e.
+# The modules of test/tools pin versions of tools and have no code. Those of system tests need built
+# programs, so they run in test-e2e.
 code_modules := $(filter-out test/tools test/tools/%,$(modules))
 system_modules := $(filter test/e2e test/accuracy test/cluster test/dashboards test/deploy,$(code_modules))
 slow_modules := $(filter test/accuracy,$(system_modules))
 unit_modules := $(filter-out $(system_modules),$(code_modules))
 -include test/cluster/cluster.mk deployments/release.mk
 
-# $(call each,modules,command): runs the command in every module, all of them even when one fails.
+# $(call each,modules,command): runs the command in every module, even if it fails in one.
 define each
 status=0
 for module in $(1); do
@@ -40,7 +41,7 @@ git = $(shell TZ=UTC git -c safe.directory='*' $(1) 2>/dev/null)
 VERSION ?= $(patsubst v%,%,$(call git,describe --tags --always --dirty))
 REVISION ?= $(call git,rev-parse HEAD)
 BUILD_DATE ?= $(call git,log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd)
-# No branch: a commit is on many, and gives the same bytes.
+# No branch: a commit may be on several, and must give the same bytes.
 stamp = -X github.com/prometheus/common/version.$(strip $(1))=$(2)
 ldflags = $(call stamp,Version,$(or $(VERSION),unknown)) \
 	$(call stamp,Revision,$(REVISION)) \
@@ -51,7 +52,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: run
-run: ## serve a node of simulated devices on :10985 until Ctrl-C, or for FOR=60s
+run: ## serve metrics of a simulated node on :10985 until Ctrl-C, or for FOR=60s
 	@mkdir -p bin
 	go build -o bin/demo ./test/demo
 	exec bin/demo $(if $(FOR),--for=$(FOR)) $(ARGS)
@@ -64,31 +65,32 @@ build: ## build bin/dra-exporter; the same commit gives the same bytes
 
 IMAGE ?= ghcr.io/dra-exporter/dra-exporter
 .PHONY: image
-image: ## build the container image IMAGE=name with docker, podman or buildah, whichever is there first, or with ENGINE=podman
+image: ## build the container image IMAGE=name with docker, podman or buildah, the first that is installed, or ENGINE=podman
 	@engine=$${ENGINE:-$$(command -v docker || command -v podman || command -v buildah || true)}
 	[ -n "$$engine" ] || { echo "neither docker, podman nor buildah is here; make image-tar needs none" >&2; exit 1; }
 	"$$engine" build --build-arg VERSION='$(VERSION)' --build-arg REVISION='$(REVISION)' --build-arg BUILD_DATE='$(BUILD_DATE)' -t '$(IMAGE):$(VERSION)' .
 
 .PHONY: image-tar
-image-tar: build ## build the same image without engine or registry, as an OCI layout: bin/image.tar
+image-tar: build ## build the same image without container engine and registry, as an OCI layout: bin/image.tar
 	@cd deployments
 	go run ./image/tar -program='$(CURDIR)/$(program)' -out='$(CURDIR)/bin/image.tar' -name='$(IMAGE):$(VERSION)' -version='$(VERSION)' \
 		-revision='$(REVISION)' -created='$(call git,log -1 --format=%ct)'
 	echo "bin/image.tar: $(IMAGE):$(VERSION)"
 
 .PHONY: test
-test: deps ## run the unit tests of every module, under the race detector where code of ours is concurrent, and build without cgo
+test: deps ## run the unit tests of every module with the race detector, and build without cgo
 	@echo "== CGO_ENABLED=0 go build ./..."
 	CGO_ENABLED=0 go build ./...
-	echo "== the property tests of ./exporter in full"
-	go test ./exporter
+	echo "== the property tests of the exporter in full"
+	go test ./exporter ./exporter/join ./exporter/ledger ./exporter/exposition
 	$(call each,$(unit_modules),go test $$([ "$$module" = deployments ] || echo -race) -timeout=30m ./...)
 
 .PHONY: test-e2e
-test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) ## run the system tests: the real program, end to end, and the accuracy of its figures
+test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) ## run the system tests: the program end to end, and the accuracy of its metrics
 	@$(MAKE) --keep-going -j2 test-e2e-slow test-e2e-busy
 
-# The pods of test/accuracy take their time and next to no CPU, but that at once: it runs beside the others, and before them where it may.
+# test/accuracy runs for a long time with little CPU, which it must get at once: it runs in parallel
+# with the other tests, with a higher priority if allowed.
 .PHONY: test-e2e-slow test-e2e-busy
 test-e2e-slow:
 	@[ "$$(id -u)" != 0 ] || renice -n -10 $$$$ >/dev/null
@@ -97,25 +99,30 @@ test-e2e-busy:
 	@$(call system_tests,$(filter-out $(slow_modules),$(system_modules)),)
 
 .PHONY: accuracy
-accuracy: build $(PROMETHEUS) ## print how far the figures of short pods are from the truth
+accuracy: build $(PROMETHEUS) ## print the errors of the metrics of short pods
 	@$(call system_tests,$(slow_modules),-v)
 
-# $(call system_tests,modules,flags): -count=1, since go's cache of results can't see the programs change; -p=1, since they
-# measure and wait, and have the machine to themselves.
+# $(call system_tests,modules,flags,arguments): -count=1, since go's cache of results does not notice changes
+# of the programs; -p=1, since the tests measure times and must not disturb each other.
 define system_tests
 [ -n "$(1)" ] || { echo "there is no module of system tests to run" >&2; exit 1; }
 export VERSION="$(VERSION)" REVISION="$(REVISION)" DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
-$(call each,$(1),go test -count=1 -p=1 -timeout=20m $(2) ./...)
+$(call each,$(1),go test -count=1 -p=1 -timeout=20m $(2) ./... $(3))
 endef
 
+.PHONY: test-one
+test-one: deps build $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) ## run the system tests of one module: MODULE=test/e2e RUN=TestGolden, ARGS=-update writes golden files again
+	@[ -d "$(MODULE)" ] || { echo "MODULE= names no folder, such as test/e2e" >&2; exit 1; }
+	$(call system_tests,$(MODULE),-v -run='$(RUN)',$(ARGS))
+
 .PHONY: test-gpu
-test-gpu: ## compare what is read of NVIDIA GPUs with nvidia-smi; says loudly where there is none; RECORD=DIR records it
+test-gpu: ## compare readings of NVIDIA GPUs with nvidia-smi; reports clearly if there is none; RECORD=DIR records them
 	@go test -count=1 -v -run 'AgainstNvidiaSMI|Recordings' ./test/gpu $(if $(RECORD),-args -record=$(abspath $(RECORD)))
 
 BENCH ?= .
 COUNT ?= 6
 .PHONY: bench
-bench: $(if $(OLD),$(BENCHSTAT)) ## run the benchmarks (BENCH=regexp COUNT=6), compared with the file OLD= where given
+bench: $(if $(OLD),$(BENCHSTAT)) ## run the benchmarks (BENCH=regexp COUNT=6), compared with the file OLD= if given
 	@mkdir -p bin
 	{ $(call each,$(unit_modules),go test -run='^$$' -bench='$(BENCH)' -benchmem -count=$(COUNT) ./...) ; } | tee bin/bench.txt
 	echo "kept in bin/bench.txt: copy it, and name the copy as OLD= of a later run"
@@ -136,14 +143,14 @@ fuzz: ## run every fuzz test that matches FUZZ=regexp for FUZZTIME=10s
 	exit $$status
 
 .PHONY: generate
-generate: ## write the generated files anew
+generate: ## update the generated files
 	@$(call each,$(code_modules),go generate ./...)
 
-# What a tree holds, as far as git does not ignore it. A file that was deleted has no sum, which is right.
+# Checksums of all files that git does not ignore. A deleted file has none, as intended.
 fingerprint = git -c safe.directory='*' ls-files -coz --exclude-standard | sort -zu | { xargs -0 sha256sum 2>/dev/null || true; }
 
 .PHONY: verify
-verify: ## check that generated files, go.mod and go.sum are what they would be made anew, and that modules are what go.sum says
+verify: ## check that generated files, go.mod and go.sum are up to date, and that modules match go.sum
 	@before=$$(mktemp)
 	trap 'rm -f "$$before"' EXIT
 	$(fingerprint) >"$$before"
@@ -160,7 +167,7 @@ lint: $(GOLANGCI_LINT) ## run the linters
 	@$(call each,$(code_modules),$(GOLANGCI_LINT) run --allow-serial-runners --config='$(CURDIR)/.golangci.yml')
 
 .PHONY: tools
-tools: $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) $(BENCHSTAT) $(GOLANGCI_LINT) ## build every tool that the other targets use
+tools: $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) $(BENCHSTAT) $(GOLANGCI_LINT) ## build all tools of the other targets
 	@printf '%s\n' $^
 
 # Debian packages that tests need, as COMMAND:PACKAGE.
@@ -171,7 +178,7 @@ screenshots: $(PROMETHEUS) ## draw the pictures of the dashboards from the demo 
 	@PROMETHEUS="$(PROMETHEUS)" test/dashboards/screenshots/draw.sh
 
 .PHONY: deps
-deps: ## install the Debian packages that tests need, where they are missing
+deps: ## install missing Debian packages that tests need
 	@missing=()
 	for need in $(debian_packages); do
 		command -v "$${need%%:*}" >/dev/null || missing+=("$${need#*:}")
@@ -186,5 +193,5 @@ deps: ## install the Debian packages that tests need, where they are missing
 	apt-get update -q=2 && apt-get install -q=2 --no-install-recommends "$${missing[@]}" >/dev/null
 
 .PHONY: clean
-clean: ## remove what the build made; the tools stay in their cache
+clean: ## remove build results; the tools stay in their cache
 	@rm -rf bin

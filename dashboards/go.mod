@@ -10,7 +10,7 @@ require (
 	go.yaml.in/yaml/v3 v3.0.5
 )
 
-require github.com/klauspost/compress v1.20.1 // indirect
+require github.com/cenkalti/backoff/v5 v5.0.3 // indirect
 
 require (
 	github.com/beorn7/perks v1.0.1 // indirect

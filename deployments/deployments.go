@@ -1,5 +1,5 @@
-// Package deployments holds what installs dra-exporter: the Helm chart, the manifests rendered from it, and the image's root file
-// system.
+// Package deployments holds the Helm chart, the manifests rendered from it, and the builder of the
+// container image.
 package deployments
 
 //go:generate go run ./generate

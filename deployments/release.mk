@@ -1,13 +1,15 @@
-# What a release consists of. Nothing is uploaded: a person looks at bin/release first.
+# The files of a release. Nothing is uploaded: a person checks bin/release first.
 
-# A commit that has no tag is a version before the chart's: SemVer wants three numbers.
+# A commit without a tag is a pre-release of the chart's version, since SemVer requires three
+# numbers.
 release_version = $(if $(findstring .,$(VERSION)),$(VERSION),$(shell sed -n 's/^version: //p' deployments/helm/dra-exporter/Chart.yaml)-dev.g$(VERSION))
-# The C compiler for another machine, by its Debian package: gcc-aarch64-linux-gnu. Where it is missing, that one program is left out.
+# The C compiler for the other architecture, from the Debian package gcc-aarch64-linux-gnu. If it is
+# missing, that program is omitted.
 cross_arm64 := aarch64-linux-gnu-gcc
 cross_amd64 := x86_64-linux-gnu-gcc
 
 .PHONY: release
-release: ## build what a release consists of into bin/release: programs, images, chart, checksums; uploads nothing
+release: ## build a release in bin/release: programs, images, chart, checksums; uploads nothing
 	@programs=$$(mktemp -d)
 	trap 'rm -rf "$$programs"' EXIT
 	for arch in amd64 arm64; do

@@ -1,15 +1,17 @@
 package driver
 
-// Attachment says that a device is a network interface which its driver has put into a pod's network namespace, where
-// the host does not see it.
+// Attachment says that a device is a network interface which its driver has put into a pod's
+// network namespace, where the host does not see it.
 type Attachment struct {
 	// Driver and Device are what samples of the device carry.
 	Driver, Device string
-	// Hardware is what the device is on the host while it is there: NetDev and PCI, as far as they are known.
+	// Hardware is what the device is on the host while it is there: NetDev and PCI, as far as they
+	// are known.
 	Hardware Hardware
 	// Interface is its name in the pod.
 	Interface string
-	// PIDs are some processes of the pod, by their numbers in the procfs that the source reads: all are in the pod's
-	// network namespace, and each may end at any time. Whoever names them has just checked that they are the pod's.
+	// PIDs are some processes of the pod, by their numbers in the procfs that the source reads: all
+	// are in the pod's network namespace, and each may end at any time. Whoever names them has just
+	// checked that they are the pod's.
 	PIDs []int
 }

@@ -1,9 +1,13 @@
 package driver
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
-// Call is a function that runs on a goroutine of its own, since a call into a vendor's library may never return: who waits
-// for it stops waiting when a context ends, and finds the result later. A Call belongs to one goroutine.
+// Call is a function that runs on a goroutine of its own, since a call into a vendor's library may
+// never return: who waits for it stops waiting when a context ends, and finds the result later. A
+// Call belongs to one goroutine.
 type Call[T any] struct {
 	done   chan struct{}
 	result T
@@ -42,14 +46,10 @@ func (c *Call[T]) Take() (result T, done bool) {
 	}
 }
 
-// Late tells whether the call was waited for in vain.
+// Late reports whether the call was waited for, and had not returned.
 func (c *Call[T]) Late() bool { return c.late }
 
-// HungError is what was being done when a call did not return in time.
-type HungError string
-
-// Error implements error.
-func (e HungError) Error() string { return string(e) + ": no answer in time" }
-
-// Reason names the error for the label reason.
-func (HungError) Reason() string { return "hung" }
+// Hung returns the error of an operation, such as "call NVML", that did not return in time.
+func Hung(operation string) error {
+	return WithReason(ReasonHung, errors.New(operation+": no answer in time"))
+}

@@ -9,13 +9,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// units are Prometheus' base units that the catalogue uses (https://prometheus.io/docs/practices/naming/#base-units).
+// units are Prometheus' base units that the catalogue uses
+// (https://prometheus.io/docs/practices/naming/#base-units).
 func units() []string {
 	return []string{"", "ratio", "seconds", "bytes", "watts", "joules", "celsius", "hertz"}
 }
 
-// TestCatalogue holds each quantity to Prometheus' naming conventions: a counter, and nothing else, ends in _total;
-// the unit stands at the end, before it.
+// TestCatalogue holds each quantity to Prometheus' naming conventions: a counter, and nothing else,
+// ends in _total; the unit stands at the end, before it.
 func TestCatalogue(t *testing.T) {
 	snake := regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
 	names, metrics := map[string]bool{}, map[string]bool{}
@@ -82,26 +83,28 @@ func TestCatalogueLabels(t *testing.T) {
 	}
 }
 
-func TestQuantityNamed(t *testing.T) {
+func TestNamed(t *testing.T) {
+	catalogue := driver.Standard()
 	for q := range driver.NumQuantities {
-		if got, ok := driver.QuantityNamed(q.String()); !ok || got != q {
-			t.Errorf("QuantityNamed(%q) = %d, %v; want %d", q, got, ok, q)
+		if got, ok := catalogue.Named(q.String()); !ok || got != q {
+			t.Errorf("Named(%q) = %d, %v; want %d", q, got, ok, q)
 		}
 	}
 	for _, name := range []string{"", "Utilization", "utilization_ratio"} {
-		if got, ok := driver.QuantityNamed(name); ok {
-			t.Errorf("QuantityNamed(%q) = %v", name, got)
+		if got, ok := catalogue.Named(name); ok {
+			t.Errorf("Named(%q) = %v", name, got)
 		}
 	}
 }
 
 // TestConfigurable lists the names that are allowed in a scrape configuration.
 func TestConfigurable(t *testing.T) {
-	want := strings.Fields(`utilization engine_utilization active_seconds memory_used memory_capacity occupancy power energy
+	want := strings.Fields(`utilization engine_utilization active_seconds memory_used memory_capacity occupancy power
+		energy
 		temperature clock io_bytes network_packets network_errors network_drops errors throttled_seconds`)
 	var got []string
 	for q := range driver.NumQuantities + 1 {
-		if q.Configurable() {
+		if spec := q.Spec(); !spec.Internal && spec.Name != "" {
 			got = append(got, q.String())
 		}
 	}
@@ -112,7 +115,95 @@ func TestConfigurable(t *testing.T) {
 	}
 }
 
+// What the entries say of each other, and of claims, holds together.
+func TestCatalogueRelations(t *testing.T) {
+	catalogue := driver.Standard()
+	measures := map[driver.Basis]driver.Quantity{}
+	for q := range driver.NumQuantities {
+		spec := catalogue.Spec(q)
+		if spec.Integral != "" {
+			filled, ok := catalogue.Named(spec.Integral)
+			counter := catalogue.Spec(filled)
+			if !ok || spec.Type != driver.Gauge || counter.Type != driver.Counter || counter.Sharing != spec.Sharing ||
+				counter.Basis != spec.Basis || len(counter.Labels)+len(spec.Labels) > 0 {
+				t.Errorf("%v can't be integrated to %q", q, spec.Integral)
+			}
+		}
+		if spec.MeasuresBasis {
+			if other, taken := measures[spec.Basis]; taken || spec.Type != driver.Gauge || spec.Basis == driver.ByWork {
+				t.Errorf("%v can't measure basis %d, which %v does", q, spec.Basis, other)
+			}
+			measures[spec.Basis] = q
+		}
+		if spec.Sharing != driver.Additive && (spec.Basis != 0 || spec.MeasuresBasis) {
+			t.Errorf("%v is not divided, and has a basis", q)
+		}
+		if open := func(l driver.Label) bool { return l.Values == nil }; spec.Sharing == driver.Additive &&
+			slices.ContainsFunc(spec.Labels, open) { // its series are kept for as long as the device is
+			t.Errorf("%v is divided, and has a label without a closed list", q)
+		}
+		if spec.Activity == driver.Traffic && spec.Type != driver.Counter {
+			t.Errorf("%v is no traffic", q)
+		}
+		if spec.ActiveLabels != nil && (len(spec.Labels) == 0 || !subset(spec.ActiveLabels, spec.Labels[0].Values)) {
+			t.Errorf("%v has no labels %q", q, spec.ActiveLabels)
+		}
+		if spec.State && (spec.Type != driver.Gauge || len(spec.Labels) == 0 || spec.Labels[0].Values == nil) {
+			t.Errorf("%v is no state", q)
+		}
+		if spec.Failure && spec.Type != driver.Counter {
+			t.Errorf("%v counts no errors", q)
+		}
+	}
+	for basis := range driver.NumBases {
+		if _, ok := measures[basis]; !ok && basis != driver.ByWork {
+			t.Errorf("nothing measures basis %d", basis)
+		}
+	}
+}
+
+func subset(some, of []string) bool {
+	return !slices.ContainsFunc(some, func(s string) bool { return !slices.Contains(of, s) })
+}
+
+func TestShowsActivity(t *testing.T) {
+	for _, tc := range []struct {
+		quantity driver.Quantity
+		labels   driver.Labels
+		want     bool
+	}{
+		{driver.Utilization, driver.Labels{}, true},
+		{driver.ActiveSeconds, driver.Labels{}, true},
+		{driver.Power, driver.Labels{}, false},
+		{driver.IOBytes, driver.Labels{"network", "receive"}, true},
+		{driver.IOBytes, driver.Labels{"rdma", "transmit"}, true},
+		{driver.IOBytes, driver.Labels{"pcie", "receive"}, false},
+	} {
+		if got := driver.Standard().Spec(tc.quantity).ShowsActivity(tc.labels); got != tc.want {
+			t.Errorf("%v%q shows activity: %v", tc.quantity, tc.labels, got)
+		}
+	}
+}
+
+// A catalogue that is extended leaves the standard one as it is.
+func TestWith(t *testing.T) {
+	standard := driver.Standard()
+	more := standard.With(driver.Spec{Name: "noise", Metric: "noise_decibels"})
+	q, ok := more.Named("noise")
+	if !ok || q != driver.NumQuantities || !more.Has(q) || more.Spec(q).Metric != "noise_decibels" ||
+		more.Spec(driver.Power).Name != "power" {
+		t.Errorf("noise is %d, %v: %+v", q, ok, more.Spec(q))
+	}
+	if _, ok := standard.Named("noise"); ok || standard.Has(q) || standard.Spec(q).Name != "" || q.String() != "" {
+		t.Error("the standard catalogue has it too")
+	}
+}
+
 func TestOutsideCatalogue(t *testing.T) {
+	if driver.NumQuantities > driver.MaxQuantities ||
+		driver.Catalogue(nil).OrStandard().Spec(driver.Power).Name != "power" {
+		t.Error("the standard catalogue is too large, or none stands in for nil")
+	}
 	if s := driver.NumQuantities.Spec(); s.Name != "" || s.Labels != nil {
 		t.Errorf("the number of quantities is described as %+v", s)
 	}

@@ -1,19 +1,19 @@
-// Package driver says what a device is and what it does: its identity under DRA, the hardware behind it, the
-// catalogue of quantities that are measured on it, and [Source], which every vendor's reader implements.
+// Package driver says what a device is and what it does: its identity under DRA, the hardware
+// behind it, the catalogue of quantities that are measured on it, and [Source], which every
+// vendor's reader implements.
 //
 // It imports the standard library alone, so that a vendor package needs nothing of ours but this.
 package driver
 
 import (
 	"context"
-	"strconv"
 	"strings"
 	"time"
 )
 
-// ID names a device as Kubernetes DRA does: the three parts together are unique in a cluster, and a device's
-// name alone says nothing (KEP-3063, KEP-4381). For an allocation of a device plugin, Driver is the resource
-// name and Pool is empty.
+// ID names a device as Kubernetes DRA does: the three parts together are unique in a cluster, and a
+// device's name alone says nothing (KEP-3063, KEP-4381). For an allocation of a device plugin,
+// Driver is the resource name and Pool is empty.
 type ID struct {
 	Driver string `json:"driver"`
 	Pool   string `json:"pool"`
@@ -41,8 +41,8 @@ type Kind uint8
 const (
 	// KindDevice is a whole device, or one of which nothing else is known.
 	KindDevice Kind = iota
-	// KindPartition is a part of a parent device (MIG instance, virtual function, AMD partition) with an identity of
-	// its own. While nobody holds it, it may exist on paper only.
+	// KindPartition is a part of a parent device (MIG instance, virtual function, AMD partition)
+	// with an identity of its own. While it is not held, it may not exist.
 	KindPartition
 	// KindPassthrough is handed to a guest as it is (vfio): nothing on the host can or may read it.
 	KindPassthrough
@@ -50,22 +50,25 @@ const (
 	KindChannel
 )
 
-// Measurable tells whether any source could ever read a device of this kind.
+// Measurable reports whether any source could ever read a device of this kind.
 func (k Kind) Measurable() bool { return k == KindDevice || k == KindPartition }
 
-// Hardware is what identifies a piece of hardware outside Kubernetes, and a few facts about it. An empty field is
-// unknown. UUID, PCI, NetDev, RDMADev, CPUs and DeviceNodes join inventory and telemetry; the others inform.
+// Hardware is what identifies a piece of hardware outside Kubernetes, and a few facts about it. An
+// empty field is unknown. UUID, PCI, NetDev, RDMADev, CPUs and DeviceNodes join inventory and
+// telemetry; the others inform.
 type Hardware struct {
 	Kind Kind
 
 	UUID   string // vendor's UUID of this device itself, e.g. GPU-…, MIG-…; compared without regard to case
 	PCI    string // address of this device itself, as NormalizePCI returns it: 0000:3b:00.0
 	Parent string // UUID or PCI address of the device that this one is a part of
-	// Placement says which part of the parent device this one is, for partitions that come and go and have no UUID until
-	// they are there. What it looks like is between the inventory's rule for a driver and the vendor's source.
+	// Placement says which part of the parent device this one is, for partitions that come and go
+	// and have no UUID until they are there. What it looks like is between the inventory's rule for
+	// a driver and the vendor's source.
 	Placement string
-	// Instance is the number of this part within its Parent, as the parent's vendor counts them while the parts are there: of a
-	// MIG device what [MIGInstance] makes. Two sources that know no better name of a part agree on it.
+	// Instance is the number of this part within its Parent, as the parent's vendor counts them
+	// while the parts are there: of a MIG device what nvidia.Instance makes. Two sources that know
+	// no better name of a part agree on it.
 	Instance string
 
 	NetDev  string // name of the network interface in the host's (or its holder's) network namespace
@@ -80,21 +83,32 @@ type Hardware struct {
 	NUMANode      string // decimal number
 }
 
-// MIGInstance returns the Instance of a MIG device of NVIDIA: NVML's numbers of its GPU instance and its compute instance.
-func MIGInstance(gpuInstance, compute int) string {
-	return strconv.Itoa(gpuInstance) + "/" + strconv.Itoa(compute)
-}
-
-// Amount is a quantity of a named resource of a device, in the resource's own base unit (bytes for memory).
+// Amount is a quantity of a named resource of a device, in the resource's own base unit (bytes for
+// memory).
 type Amount struct {
 	Resource string
 	Value    float64
 }
 
-// Taint keeps, or chases, pods away from a device (KEP-5055). Effect is None, NoSchedule or NoExecute.
-type Taint struct{ Key, Value, Effect string }
+// Taint keeps, or chases, pods away from a device (KEP-5055). Effect is None, NoSchedule or
+// NoExecute.
+type Taint struct {
+	Key, Value, Effect string
+	// Rule is the name of the DeviceTaintRule that the taint comes from; empty: the device's
+	// ResourceSlice.
+	Rule string
+}
 
-// String returns the taint as kubectl writes it, KEY=VALUE:EFFECT, without =VALUE where that is empty.
+// Source returns where the taint comes from: "slice" or "rule".
+func (t Taint) Source() string {
+	if t.Rule == "" {
+		return "slice"
+	}
+	return "rule"
+}
+
+// String returns the taint as kubectl writes it, KEY=VALUE:EFFECT, without =VALUE where that is
+// empty.
 func (t Taint) String() string {
 	if t.Value == "" {
 		return t.Key + ":" + t.Effect
@@ -107,23 +121,26 @@ type Entry struct {
 	Hardware
 	Capacity []Amount // by resource name, each once
 	Taints   []Taint
-	// Local devices belong to a driver that runs on this node; others are offered to several nodes, or all.
+	// Local devices belong to a driver that runs on this node; others are offered to several nodes,
+	// or all.
 	Local bool
 	// DriverGone says that the driver that offered the device runs no more.
 	DriverGone bool
-	// Shareable devices may be allocated several times at once (allowMultipleAllocations, KEP-5075).
+	// Shareable devices may be allocated several times (allowMultipleAllocations,
+	// KEP-5075).
 	Shareable bool
 }
 
 // Inventory maps devices of this node to their hardware.
 type Inventory map[ID]Entry
 
-// Sample is what a source read from one piece of hardware. A Sample without Readings says: this hardware is mine and
-// I can not read it now.
+// Sample is what a source read from one piece of hardware. A Sample without Readings says: this
+// hardware is mine and I can not read it now.
 type Sample struct {
 	// Driver restricts the match to devices of this DRA driver; empty: any.
 	Driver string
-	// Device is the name of the device within Driver, for sources that are told it; empty: match by Hardware.
+	// Device is the name of the device within Driver, for sources that are told it; empty: match by
+	// Hardware.
 	Device string
 
 	Hardware  Hardware
@@ -138,16 +155,19 @@ type Reading struct {
 	Labels    Labels  // the values of the quantity's labels, in their order
 	Value     float64 // in the quantity's unit
 
-	// At is the time at which the value was true, as near as the source can know it: when the hardware or
-	// the vendor's software refreshed it, not when somebody asked. Reading the same At twice means: nothing new.
+	// At is the time at which the value was true, as near as the source can know it: when the
+	// hardware or the vendor's software refreshed it, not when somebody asked. Reading the same At
+	// twice means: nothing new.
 	At time.Time
 
-	// Since belongs to counters: when the count stood at zero, where the source knows it. A Since later than
-	// the reading before marks a reset. Without it a counter that falls is taken to have restarted at zero.
+	// Since belongs to counters: when the count stood at zero, where the source knows it. A Since
+	// later than the reading before marks a reset. Without it a counter that falls is taken to have
+	// restarted at zero.
 	Since time.Time
 }
 
-// Process is one process's use of the hardware, for attribution. PID is in the host's PID namespace.
+// Process is one process's use of the hardware, for attribution. PID is in the host's PID
+// namespace.
 type Process struct {
 	PID      int
 	Readings []Reading // additive quantities only
@@ -155,19 +175,21 @@ type Process struct {
 
 // Source reads the devices of one kind.
 //
-// Sample returns what it could read, with an error for what it could not: both may be there. It returns soon
-// after ctx ends, leaves no goroutine behind, and is called by one goroutine at a time. Hardware that is not there
-// is no error: it returns nothing. The samples belong to the caller. A source is called at every tick; one whose
-// readings are dear keeps a slower rhythm of its own and returns the readings that it has, with their own At.
+// Sample returns what it could read, with an error for what it could not: both may be there. It
+// returns soon after ctx ends, leaves no goroutine behind, and is called by one goroutine at a
+// time. Hardware that is not there is no error: it returns nothing. The samples belong to the
+// caller. A source is called at every tick; one for which reading is expensive reads less
+// often, and returns the readings that it has with their own At.
 type Source interface {
 	// Name is the source's name in flags and in the label source; it is constant.
 	Name() string
 	Sample(ctx context.Context) ([]Sample, error)
 }
 
-// NormalizePCI returns a PCI address as the kernel writes it (domain:bus:device.function in lower case, the domain
-// in four digits), accepting a missing domain, an eight-digit domain (as NVML and DCGM print it), upper case, and
-// dashes or underscores for separators. It returns "" for what is no PCI address.
+// NormalizePCI returns a PCI address as the kernel writes it (domain:bus:device.function in lower
+// case, the domain in four digits), accepting a missing domain, an eight-digit domain (as NVML and
+// DCGM print it), upper case, and dashes or underscores for separators. It returns "" for what is
+// no PCI address.
 func NormalizePCI(address string) string {
 	var part [4]uint32
 	fields := strings.FieldsFunc(address, func(r rune) bool { return r == ':' || r == '.' || r == '-' || r == '_' })

@@ -41,7 +41,10 @@ func TestNormalizePCI(t *testing.T) {
 }
 
 func FuzzNormalizePCI(f *testing.F) {
-	for _, s := range []string{"0000:3b:00.0", "00000000:3B:00.0", "3b:00.0", "0000-3b-00-0", "10000:e1:00.0", "gpu-0", "::.", "+1:0:0.0", "0x1:0:0.0"} {
+	for _, s := range []string{
+		"0000:3b:00.0", "00000000:3B:00.0", "3b:00.0", "0000-3b-00-0", "10000:e1:00.0", "gpu-0",
+		"::.", "+1:0:0.0", "0x1:0:0.0",
+	} {
 		f.Add(s)
 	}
 	normal := regexp.MustCompile(`^([0-9a-f]{4}|[1-9a-f][0-9a-f]{4,7}):[0-9a-f]{2}:[01][0-9a-f]\.[0-7]$`)

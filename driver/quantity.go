@@ -1,10 +1,13 @@
 package driver
 
-// Quantity is something that can be measured on a device. The quantities are a closed catalogue: every source gives
-// the same meaning and unit to the same quantity.
+import "slices"
+
+// Quantity is something that can be measured on a device: its number in the [Catalogue]. Every
+// source gives the same meaning and unit to the same quantity.
 type Quantity uint8
 
-// The catalogue; [Quantity.Spec] describes each.
+// The quantities of the standard catalogue, which specOf describes. To add one, add its constant
+// here and its entry there.
 const (
 	Utilization Quantity = iota
 	EngineUtilization
@@ -27,10 +30,14 @@ const (
 	NumQuantities // the number of quantities, not one of them
 )
 
-// MaxLabels is the highest number of labels that a quantity has.
+// MaxQuantities bounds the quantities of a catalogue.
+const MaxQuantities = 64
+
+// MaxLabels bounds the labels of a quantity.
 const MaxLabels = 2
 
-// Labels are the values of a quantity's own labels, in the order of Spec.Labels; the rest are empty.
+// Labels are the values of a quantity's own labels, in the order of Spec.Labels; the rest are
+// empty.
 type Labels [MaxLabels]string
 
 // Type tells gauges from counters.
@@ -56,7 +63,42 @@ type Sharing uint8
 // The ways of sharing.
 const (
 	Intensive Sharing = iota // never split, never summed: a temperature, a clock, a ratio of an engine
-	Additive                 // may be split among holders, whose parts sum to the whole
+	Additive                 // split among holders, whose parts sum to the whole
+)
+
+// Basis says in which proportion an additive quantity is divided among holders whose processes' use
+// of the device is known.
+type Basis uint8
+
+// The bases.
+const (
+	ByWork   Basis = iota // as the processes' busy time: what work causes, such as power and traffic
+	ByTime                // the busy time itself
+	ByMemory              // the memory that the processes have
+	NumBases              // the number of bases, not one of them
+)
+
+// Activity says how values of a quantity show that the device is active.
+type Activity uint8
+
+// The kinds of activity.
+const (
+	NoActivity Activity = iota // the values say nothing about that
+	// BusyShare is a share of time: a gauge's value, or a counter's rate. It is compared with
+	// --idle.threshold.
+	BusyShare
+	// Traffic is a counter whose rate is compared with --idle.network-threshold.
+	Traffic
+)
+
+// Rank orders the families of devices that --max-series drops: those of a lower rank are dropped
+// first. Families of claims and pods are dropped before any of a device.
+type Rank uint8
+
+// The ranks.
+const (
+	RankMeasurement Rank = iota // what a source measures
+	RankState                   // kept as long as dra_device_up
 )
 
 // Label is a label of a quantity.
@@ -65,164 +107,242 @@ type Label struct {
 	Values []string // the closed list of values; nil: open, bounded by what the hardware has
 }
 
-// Spec describes a quantity.
+// Spec describes a quantity. All that any package knows of a particular quantity stands here, so
+// that a new one needs an entry in the catalogue and a source that reads it.
 type Spec struct {
-	Name    string // as in configuration files and in the label quantity
-	Metric  string // the family's name behind the prefix dra_device_, dra_claim_ or dra_pod_
-	Help    string
-	Unit    string // Prometheus base unit; "" for a state
-	Type    Type
-	Sharing Sharing // additive quantities appear per claim and per pod too
+	Name   string // as in configuration files and in the label quantity
+	Metric string // the family's name after the prefix dra_device_, dra_claim_ or dra_pod_
+	Help   string
+	Unit   string // Prometheus base unit; "" for a state or a count
+	Type   Type
+	// Sharing is Additive for quantities that claims and pods have too.
+	Sharing Sharing
 	Labels  []Label
+
 	// NonNegative values only: a negative one is rejected.
 	NonNegative bool
 	// Max, when above 0, is the highest value that makes sense; higher ones are rejected.
 	Max float64
+
+	// Basis is that of an additive quantity.
+	Basis Basis
+	// MeasuresBasis says that a process's value of this gauge is the process's amount of Basis. One
+	// gauge measures each basis but ByWork, which is measured as ByTime is.
+	MeasuresBasis bool
+	// Integral is the name of the counter that is filled by the integral of this gauge over time
+	// where no source reads the counter; "" if there is none.
+	Integral string
+
+	// Activity says whether values show that the device is active, and ActiveLabels which ones:
+	// those with one of these values of the first label; nil: all.
+	Activity     Activity
+	ActiveLabels []string
+	// Failure says that an increase is an error of the device, with its time in
+	// dra_device_last_error_timestamp_seconds.
+	Failure bool
+	// State says that the values of the first label exclude each other. The present one has value
+	// 1.
+	State bool
+
+	// Rank is that of the device's family.
+	Rank Rank
+	// Internal quantities are reported by drivers and ResourceSlices. A scrape configuration can't
+	// name them.
+	Internal bool
 }
 
-// Spec returns the quantity's description, the zero Spec for one that is not in the catalogue.
-func (q Quantity) Spec() Spec {
-	if q >= NumQuantities {
-		return Spec{}
+// ShowsActivity reports whether values with these labels show that the device is active or idle.
+func (s *Spec) ShowsActivity(labels Labels) bool {
+	return s.Activity != NoActivity && (s.ActiveLabels == nil || slices.Contains(s.ActiveLabels, labels[0]))
+}
+
+// Catalogue describes quantities by their numbers. It is never changed.
+type Catalogue []Spec
+
+// Standard returns the catalogue of this program.
+func Standard() Catalogue {
+	c := make(Catalogue, NumQuantities)
+	for q := range NumQuantities {
+		c[q] = specOf(q)
 	}
-	return catalogue()[q]
+	return c
 }
 
-func catalogue() [NumQuantities]Spec { //nolint:funlen // a table
-	directions := Label{Name: "direction", Values: []string{"receive", "transmit"}}
-	specs := [NumQuantities]Spec{
-		Utilization: {
+// OrStandard returns the catalogue, or the standard one if c is nil.
+func (c Catalogue) OrStandard() Catalogue {
+	if c == nil {
+		return Standard()
+	}
+	return c
+}
+
+// With returns a catalogue with more quantities, whose numbers follow those of c.
+func (c Catalogue) With(more ...Spec) Catalogue { return slices.Concat(c, more) }
+
+// Has reports whether the quantity is in the catalogue.
+func (c Catalogue) Has(q Quantity) bool { return int(q) < len(c) }
+
+// Spec returns the description of a quantity, which is not to be changed; that of one outside the
+// catalogue is empty.
+func (c Catalogue) Spec(q Quantity) *Spec {
+	if !c.Has(q) {
+		return &Spec{}
+	}
+	return &c[q]
+}
+
+// Named returns the quantity of that name.
+func (c Catalogue) Named(name string) (Quantity, bool) {
+	i := slices.IndexFunc(c, func(s Spec) bool { return s.Name == name })
+	return Quantity(max(i, 0)), i >= 0 && name != ""
+}
+
+// Spec returns the description of a quantity of the standard catalogue; that of another is empty.
+func (q Quantity) Spec() Spec { return specOf(q) }
+
+// String returns the name of a quantity of the standard catalogue; "" for another.
+func (q Quantity) String() string { return specOf(q).Name }
+
+// specOf is the standard catalogue.
+func specOf(q Quantity) Spec { //nolint:funlen // a table
+	switch q {
+	case Utilization:
+		return Spec{
+			Name:   "utilization",
 			Metric: "utilization_ratio", Unit: "ratio", Sharing: Additive, NonNegative: true, Max: maxRatio,
-			Help: "Share of time in which any engine of the device was busy, 0 to 1.",
-		},
-		EngineUtilization: {
+			Help:  "Share of time in which any engine of the device was busy, 0 to 1.",
+			Basis: ByTime, MeasuresBasis: true, Integral: "active_seconds", Activity: BusyShare,
+		}
+	case EngineUtilization:
+		return Spec{
+			Name:   "engine_utilization",
 			Metric: "engine_utilization_ratio", Unit: "ratio", NonNegative: true, Max: maxRatio,
 			Help: "Share of time in which one engine of the device was busy, 0 to 1.",
 			Labels: []Label{{Name: "engine", Values: []string{
 				"sm", "tensor", "dram", "copy", "encoder", "decoder", "jpeg", "ofa", "render", "video", "compute",
 			}}},
-		},
-		Occupancy: {
+		}
+	case Occupancy:
+		return Spec{
+			Name:   "occupancy",
 			Metric: "occupancy_ratio", Unit: "ratio", NonNegative: true, Max: maxRatio,
 			Help: "Resident warps or waves as a share of what the device can hold, 0 to 1.",
-		},
-		ActiveSeconds: {
+		}
+	case ActiveSeconds:
+		return Spec{
+			Name:   "active_seconds",
 			Metric: "active_seconds_total", Unit: "seconds", Type: Counter, Sharing: Additive, NonNegative: true,
-			Help: "Time in which the device was busy: the integral of its utilization.",
-		},
-		MemoryUsed: {
+			Help:  "Time in which the device was busy: the integral of its utilization.",
+			Basis: ByTime, Activity: BusyShare,
+		}
+	case MemoryUsed:
+		return Spec{
+			Name:   "memory_used",
 			Metric: "memory_used_bytes", Unit: "bytes", Sharing: Additive, NonNegative: true,
-			Help: "Device memory in use.",
-		},
-		MemoryCapacity: {
+			Help:  "Device memory in use.",
+			Basis: ByMemory, MeasuresBasis: true,
+		}
+	case MemoryCapacity:
+		return Spec{
+			Name:   "memory_capacity",
 			Metric: "memory_capacity_bytes", Unit: "bytes", NonNegative: true,
 			Help: "Device memory in all.",
-		},
-		Power: {
+		}
+	case Power:
+		return Spec{
+			Name:   "power",
 			Metric: "power_watts", Unit: "watts", Sharing: Additive, NonNegative: true,
-			Help: "Power drawn by the device.",
-		},
-		Energy: {
+			Help:     "Power drawn by the device.",
+			Integral: "energy",
+		}
+	case Energy:
+		return Spec{
+			Name:   "energy",
 			Metric: "energy_joules_total", Unit: "joules", Type: Counter, Sharing: Additive, NonNegative: true,
 			Help: "Energy used by the device: its hardware counter, or else the integral of its power.",
-		},
-		Temperature: {
+		}
+	case Temperature:
+		return Spec{
+			Name:   "temperature",
 			Metric: "temperature_celsius", Unit: "celsius",
 			Help: "Temperature of one sensor of the device.", Labels: []Label{{Name: "sensor"}},
-		},
-		Clock: {
+		}
+	case Clock:
+		return Spec{
+			Name:   "clock",
 			Metric: "clock_hertz", Unit: "hertz", NonNegative: true,
 			Help: "Frequency of one clock domain of the device.", Labels: []Label{{Name: "domain"}},
-		},
-		IOBytes: {
+		}
+	case IOBytes:
+		return Spec{
+			Name:   "io_bytes",
 			Metric: "io_bytes_total", Unit: "bytes", Type: Counter, Sharing: Additive, NonNegative: true,
-			Help:   "Bytes that crossed one of the device's links.",
-			Labels: []Label{{Name: "link", Values: []string{"pcie", "nvlink", "network", "rdma", "xgmi"}}, directions},
-		},
-		NetworkPackets: {
+			Help:     "Bytes that crossed one of the device's links.",
+			Labels:   []Label{{Name: "link", Values: []string{"pcie", "nvlink", "network", "rdma", "xgmi"}}, directions()},
+			Activity: Traffic, ActiveLabels: []string{"network", "rdma"},
+		}
+	case NetworkPackets:
+		return Spec{
+			Name:   "network_packets",
 			Metric: "network_packets_total", Type: Counter, NonNegative: true,
-			Help: "Packets that the network device received or transmitted.", Labels: []Label{directions},
-		},
-		NetworkErrors: {
+			Help: "Packets that the network device received or transmitted.", Labels: []Label{directions()},
+		}
+	case NetworkErrors:
+		return Spec{
+			Name:   "network_errors",
 			Metric: "network_errors_total", Type: Counter, NonNegative: true,
-			Help: "Packets that the network device received or transmitted with errors.", Labels: []Label{directions},
-		},
-		NetworkDrops: {
+			Help: "Packets that the network device received or transmitted with errors.", Labels: []Label{directions()},
+		}
+	case NetworkDrops:
+		return Spec{
+			Name:   "network_drops",
 			Metric: "network_drops_total", Type: Counter, NonNegative: true,
-			Help: "Packets that the network device dropped.", Labels: []Label{directions},
-		},
-		Errors: {
+			Help: "Packets that the network device dropped.", Labels: []Label{directions()},
+		}
+	case Errors:
+		return Spec{
+			Name:   "errors",
 			Metric: "errors_total", Type: Counter, NonNegative: true,
 			Help: "Errors that the device or its driver reported.",
 			Labels: []Label{
 				{Name: "kind", Values: []string{
-					"xid", "ecc_corrected", "ecc_uncorrected", "pcie_replay", "ras", "link_down", "row_remap", "page_retirement", "other",
+					"xid", "ecc_corrected", "ecc_uncorrected", "pcie_replay", "ras", "link_down", "row_remap", "page_retirement",
+					"other",
 				}},
 				{Name: "code"},
 			},
-		},
-		ThrottledSeconds: {
+			Failure: true,
+		}
+	case ThrottledSeconds:
+		return Spec{
+			Name:   "throttled_seconds",
 			Metric: "throttled_seconds_total", Unit: "seconds", Type: Counter, NonNegative: true,
 			Help: "Time in which the device ran below its clocks.", Labels: []Label{{Name: "reason"}},
-		},
-		Health: {
+		}
+	case Health:
+		return Spec{
+			Name:   "health",
 			Metric: "health", NonNegative: true, Max: 1,
 			Help:   "Health of the device as its driver tells it: 1 for the present status, 0 for the others.",
 			Labels: []Label{{Name: "status", Values: []string{"healthy", "unhealthy", "unknown"}}},
-		},
-		Capacity: {
-			Metric: "capacity", NonNegative: true,
-			Help:   "What the device has of a resource, in the resource's base unit (memory in bytes, speed in bytes per second).",
-			Labels: []Label{{Name: "resource"}},
-		},
-	}
-	for q := range NumQuantities {
-		specs[q].Name = q.String()
-	}
-	return specs
-}
-
-// maxRatio leaves room for rounding and for counters read a little apart: 1.1 is late, 50 is a percentage.
-const maxRatio = 1.5
-
-// String returns the quantity's name, as in configuration files and in the label quantity; "" for one that is not in the
-// catalogue. It costs nothing.
-func (q Quantity) String() string {
-	if q >= NumQuantities {
-		return ""
-	}
-	return [NumQuantities]string{
-		Utilization:       "utilization",
-		EngineUtilization: "engine_utilization",
-		Occupancy:         "occupancy",
-		ActiveSeconds:     "active_seconds",
-		MemoryUsed:        "memory_used",
-		MemoryCapacity:    "memory_capacity",
-		Power:             "power",
-		Energy:            "energy",
-		Temperature:       "temperature",
-		Clock:             "clock",
-		IOBytes:           "io_bytes",
-		NetworkPackets:    "network_packets",
-		NetworkErrors:     "network_errors",
-		NetworkDrops:      "network_drops",
-		Errors:            "errors",
-		ThrottledSeconds:  "throttled_seconds",
-		Health:            "health",
-		Capacity:          "capacity",
-	}[q]
-}
-
-// QuantityNamed returns the quantity of that name.
-func QuantityNamed(name string) (Quantity, bool) {
-	for q := range NumQuantities {
-		if q.String() == name {
-			return q, true
+			State:  true, Internal: true,
 		}
+	case Capacity:
+		return Spec{
+			Name:   "capacity",
+			Metric: "capacity", NonNegative: true,
+			Help: "What the device has of a resource, in the resource's base unit (memory in bytes, speed in bytes per " +
+				"second).",
+			Labels:   []Label{{Name: "resource"}},
+			Internal: true,
+		}
+	default:
+		return Spec{}
 	}
-	return 0, false
 }
 
-// Configurable tells whether a scrape configuration may name the quantity: the catalogue less what only drivers and
-// slices say of themselves.
-func (q Quantity) Configurable() bool { return q < Health }
+func directions() Label { return Label{Name: "direction", Values: []string{"receive", "transmit"}} }
+
+// maxRatio leaves room for rounding and for counters read a little apart: 1.1 is late, 50 is a
+// percentage.
+const maxRatio = 1.5

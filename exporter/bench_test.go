@@ -13,33 +13,41 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// node is a node under load: so many devices, divided among so many pods of one claim each, and 15 readings a device.
+// node is a node under load: so many devices, divided among so many pods of one claim each, and 15
+// readings a device.
 type node struct {
 	now     time.Time
-	in      Input
+	in      join.Input
 	samples []driver.Sample
 }
 
 func newNode(devices, pods int) *node {
-	n := &node{now: unixTime(), in: Input{Inventory: driver.Inventory{}}}
+	n := &node{now: jointest.Start(), in: join.Input{Inventory: driver.Inventory{}}}
 	for i := range devices {
 		uuid := fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", i)
 		n.in.Inventory[benchID(i)] = driver.Entry{
-			Hardware: driver.Hardware{UUID: uuid, PCI: fmt.Sprintf("0000:%02x:%02x.0", i/32, i%32), Vendor: "example", Model: "Example 9000"},
+			Hardware: driver.Hardware{
+				UUID: uuid, PCI: fmt.Sprintf("0000:%02x:%02x.0", i/32, i%32), Vendor: "example", Model: "Example 9000",
+			},
 			Capacity: []driver.Amount{{Resource: "memory", Value: 8e10}},
 		}
 		n.samples = append(n.samples, driver.Sample{Hardware: driver.Hardware{UUID: uuid}, Readings: benchReadings()})
 	}
 	n.in.View.Allocations, _ = podresources.Parse(answer(devices, pods))
-	n.in.Sources = []SourceSamples{{Name: "bench", Samples: n.samples}}
+	n.in.Sources = []join.SourceSamples{{Name: "bench", Samples: n.samples}}
 	return n
 }
 
 func benchID(i int) driver.ID {
-	return driver.ID{Driver: simDriver, Pool: "node-of-the-benchmark", Device: fmt.Sprintf("gpu-%d", i)}
+	return driver.ID{Driver: jointest.Driver, Pool: "node-of-the-benchmark", Device: fmt.Sprintf("gpu-%d", i)}
 }
 
 // answer is one of the kubelet. With more devices than pods a pod has several.
@@ -50,7 +58,9 @@ func answer(devices, pods int) *v1.ListPodResourcesResponse {
 		for d := p % devices; d < devices; d += pods {
 			id := benchID(d)
 			claim.ClaimResources = append(claim.ClaimResources, &v1.ClaimResource{
-				DriverName: id.Driver, PoolName: id.Pool, DeviceName: id.Device, CdiDevices: []*v1.CDIDevice{{Name: "k8s.example.com/claim=" + claim.ClaimName}},
+				DriverName: id.Driver, PoolName: id.Pool, DeviceName: id.Device, CdiDevices: []*v1.CDIDevice{
+					{Name: "k8s.example.com/claim=" + claim.ClaimName},
+				},
 			})
 		}
 		out.PodResources = append(out.PodResources, &v1.PodResources{
@@ -68,8 +78,10 @@ func benchReadings() []driver.Reading {
 		return r
 	}
 	return []driver.Reading{
-		reading(driver.Utilization), reading(driver.EngineUtilization, "sm"), reading(driver.EngineUtilization, "tensor"), reading(driver.EngineUtilization, "dram"),
-		reading(driver.Occupancy), reading(driver.MemoryUsed), reading(driver.MemoryCapacity), reading(driver.Power), reading(driver.Energy),
+		reading(driver.Utilization), reading(driver.EngineUtilization, "sm"),
+		reading(driver.EngineUtilization, "tensor"), reading(driver.EngineUtilization, "dram"),
+		reading(driver.Occupancy), reading(driver.MemoryUsed), reading(driver.MemoryCapacity),
+		reading(driver.Power), reading(driver.Energy),
 		reading(driver.Temperature, "core"), reading(driver.Clock, "sm"),
 		reading(driver.IOBytes, "pcie", "receive"), reading(driver.IOBytes, "pcie", "transmit"),
 		reading(driver.IOBytes, "nvlink", "receive"), reading(driver.IOBytes, "nvlink", "transmit"),
@@ -112,10 +124,10 @@ func BenchmarkTick(b *testing.B) {
 
 func benchTick(b *testing.B, part string, devices, pods int) {
 	n := newNode(devices, pods)
-	l := NewLedger(testConfig())
+	l, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(0)
 	for range 3 {
 		n.tick()
-		l.Advance(Join(n.in), n.now)
+		l.Advance(join.Join(n.in), n.now)
 	}
 	wire, err := proto.Marshal(answer(devices, pods))
 	if err != nil {
@@ -129,22 +141,22 @@ func benchTick(b *testing.B, part string, devices, pods int) {
 		n.in.View.Allocations, _ = podresources.Parse(&answer)
 	}
 	b.ReportAllocs()
-	var s *Snapshot
+	var s *exposition.Snapshot
 	for b.Loop() {
 		n.tick()
 		switch part {
 		case "parse":
 			parse()
 		case "join":
-			Join(n.in)
+			join.Join(n.in)
 		case "ledger":
 			b.StopTimer()
-			r := Join(n.in)
+			r := join.Join(n.in)
 			b.StartTimer()
-			s = l.Advance(r, n.now)
+			s = limiter.Apply(l, l.Advance(r, n.now))
 		default:
 			parse()
-			s = l.Advance(Join(n.in), n.now)
+			s = limiter.Apply(l, l.Advance(join.Join(n.in), n.now))
 		}
 	}
 	if s != nil {
@@ -152,10 +164,12 @@ func benchTick(b *testing.B, part string, devices, pods int) {
 	}
 }
 
-// BenchmarkScrape is what one scrape costs, without compression: in text, and as protobuf, which carries created
-// timestamps.
+// BenchmarkScrape is what one scrape costs, without compression: in text, and as protobuf, which
+// carries created timestamps.
 func BenchmarkScrape(b *testing.B) {
-	for name, format := range map[string]expfmt.FormatType{"text": expfmt.TypeTextPlain, "protobuf": expfmt.TypeProtoDelim} {
+	for name, format := range map[string]expfmt.FormatType{
+		"text": expfmt.TypeTextPlain, "protobuf": expfmt.TypeProtoDelim,
+	} {
 		b.Run(name, func(b *testing.B) {
 			sizes(b, func(b *testing.B, devices, pods int) {
 				benchScrape(b, expfmt.NewFormat(format).WithEscapingScheme(model.NoEscaping), devices, pods) // as Prometheus 3 asks
@@ -166,14 +180,17 @@ func BenchmarkScrape(b *testing.B) {
 
 func benchScrape(b *testing.B, format expfmt.Format, devices, pods int) {
 	n := newNode(devices, pods)
-	l := NewLedger(testConfig())
-	var s *Snapshot
+	l, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(0)
+	var s *exposition.Snapshot
 	for range 3 {
 		n.tick()
-		s = l.Advance(Join(n.in), n.now)
+		s = limiter.Apply(l, l.Advance(join.Join(n.in), n.now))
 	}
-	e := NewExposition(prometheus.NewRegistry(), func() *Snapshot { return s }, ExpositionConfig{})
+	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s }, exposition.Config{})
 	var out bytes.Buffer
+	if err := e.Write(&out, format, nil); err != nil { // the first one makes the labels
+		b.Fatal(err)
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		out.Reset()

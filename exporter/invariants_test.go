@@ -3,59 +3,41 @@ package exporter
 import (
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-const testRetention = 5 * time.Minute
-
-func testConfig() LedgerConfig {
-	return LedgerConfig{Retention: testRetention, IdleThreshold: 0.01, NetworkThreshold: 1e4}
-}
-
-const testSteps = 30
-
-// replay runs a random history through a ledger and calls check after each tick.
-func replay(t *rapid.T, config LedgerConfig, check func(w *world, r Result, s *Snapshot)) {
-	w := newWorld(t)
-	l := NewLedger(config)
-	for range rapid.IntRange(3, testSteps).Draw(t, "steps") {
-		w.step(pauses())
-		r := Join(w.input())
-		check(w, r, l.Advance(r, w.now))
-	}
-}
-
-// close to 1e-9 of the larger, or of the size of what the sum was made of.
-func closeTo(a, b, size float64) bool {
-	return math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b), size)
-}
-
-// Invariant 1: whatever happens, the claims' parts and nobody's sum to the device's, and the pods' to the claims'; and 5:
-// no counter falls.
+// Invariant 1: whatever happens, the claims' parts and the unattributed part sum to the device's,
+// and the pods' to the claims'; and 5: no counter falls.
 func TestConservation(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		books := map[sumKey]*conservation{}
+		books := map[exportertest.SumKey]*conservation{}
 		born := map[string]time.Time{}
-		replay(t, testConfig(), func(w *world, _ Result, s *Snapshot) {
+		exportertest.Replay(t, func(w *exportertest.World, _ join.Result, s *exposition.Snapshot) {
 			claims, pods := births(slices.Concat(s.Claims, s.Plugins)), births(s.Pods)
 			for _, d := range s.Devices {
-				if id := d.ID.String(); !born[id].Equal(d.Born) { // away for so long that it was forgotten
-					maps.DeleteFunc(books, func(key sumKey, _ *conservation) bool { return key.device == id })
+				if id := d.ID.String(); !born[id].Equal(d.Born) { // absent for so long that the ledger dropped it
+					maps.DeleteFunc(books, func(key exportertest.SumKey, _ *conservation) bool { return key.Device == id })
 					born[id] = d.Born
 				}
 			}
-			sums := scrape(t, s).sums()
-			addPlugins(sums, s.Plugins)
+			sums := exportertest.Scrape(t, s).Sums()
+			exportertest.AddPlugins(sums, s.Plugins)
 			for key, p := range sums {
 				if books[key] == nil {
 					books[key] = &conservation{claims: newCharges(), pods: newCharges()}
@@ -66,9 +48,9 @@ func TestConservation(t *testing.T) {
 	})
 }
 
-// births are the times at which the holders of devices were born: by them one that is shown again is told from one that is
-// new under its name.
-func births(rows []HolderSnapshot) map[[2]string]time.Time {
+// births are the times at which holders began: they distinguish a holder that is shown again from a
+// new one of the same name.
+func births(rows []ledger.Holder) map[[2]string]time.Time {
 	out := map[[2]string]time.Time{}
 	for _, h := range rows {
 		out[[2]string{h.Device.String(), h.Namespace + "/" + h.Name}] = h.Born
@@ -93,39 +75,43 @@ func newCharges() charges {
 	return charges{last: map[string]float64{}, born: map[string]time.Time{}}
 }
 
-func (c *conservation) check(t *rapid.T, key sumKey, p *parts, claims, pods map[[2]string]time.Time) {
+func (c *conservation) check(
+	t *rapid.T, key exportertest.SumKey, p *exportertest.Division, claims, pods map[[2]string]time.Time,
+) {
 	t.Helper()
-	if p.gauge {
-		if claims := sumOf(p.claims); !closeTo(p.device, claims+p.nobody, 0) || !closeTo(claims, sumOf(p.pods), 0) {
-			t.Fatalf("%v: the device has %v, the claims %v, the pods %v, nobody %v", key, p.device, claims, sumOf(p.pods), p.nobody)
+	if p.Gauge {
+		claims, pods := exportertest.SumOf(p.Claims), exportertest.SumOf(p.Pods)
+		if !exportertest.Close(p.Device, claims+p.Unattributed, 0) || !exportertest.Close(claims, pods, 0) {
+			t.Fatalf("%v: the device has %v, the claims %v, the pods %v, unattributed are %v",
+				key, p.Device, claims, pods, p.Unattributed)
 		}
 		return
 	}
-	c.claims.rise(t, key, p.claims, claims)
-	c.pods.rise(t, key, p.pods, pods)
-	if key.metric == "own_allocated_seconds_total" {
+	c.claims.rise(t, key, p.Claims, claims)
+	c.pods.rise(t, key, p.Pods, pods)
+	if key.Metric == "own_allocated_seconds_total" {
 		return
 	}
-	if !closeTo(c.claims.all, c.pods.all, p.device) {
+	if !exportertest.Close(c.claims.all, c.pods.all, p.Device) {
 		t.Fatalf("%v: the claims were charged %v, the pods %v", key, c.claims.all, c.pods.all)
 	}
-	if !p.read {
+	if !p.Read {
 		return
 	}
-	if p.device < c.device {
-		t.Fatalf("%v: the device's counter fell from %v to %v", key, c.device, p.device)
+	if p.Device < c.device {
+		t.Fatalf("%v: the device's counter fell from %v to %v", key, c.device, p.Device)
 	}
-	c.device = p.device
-	if !closeTo(p.device, c.claims.all+p.nobody, 0) {
-		t.Fatalf("%v: the device counted %v, the claims %v, nobody %v", key, p.device, c.claims.all, p.nobody)
+	c.device = p.Device
+	if !exportertest.Close(p.Device, c.claims.all+p.Unattributed, 0) {
+		t.Fatalf("%v: the device counted %v, the claims %v, unattributed %v", key, p.Device, c.claims.all, p.Unattributed)
 	}
 }
 
 // rise notes by how much the counters rose.
-func (c *charges) rise(t *rapid.T, key sumKey, now map[string]float64, births map[[2]string]time.Time) {
+func (c *charges) rise(t *rapid.T, key exportertest.SumKey, now map[string]float64, births map[[2]string]time.Time) {
 	t.Helper()
 	for holder, v := range now {
-		born := births[[2]string{key.device, holder}]
+		born := births[[2]string{key.Device, holder}]
 		if !c.born[holder].Equal(born) {
 			c.born[holder], c.last[holder] = born, 0
 		}
@@ -142,9 +128,10 @@ func TestAdminOwnsNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		everOwner := map[string]bool{}
-		before := map[string][]podresources.Pod{} // the pods of each share at the tick before: they may have owned it in between
-		replay(t, testConfig(), func(w *world, r Result, s *Snapshot) {
-			x := scrape(t, s)
+		// the pods of each share at the tick before: they may have owned it in between
+		before := map[string][]podresources.Pod{}
+		exportertest.Replay(t, func(w *exportertest.World, r join.Result, s *exposition.Snapshot) {
+			x := exportertest.Scrape(t, s)
 			listed := 0
 			for _, d := range r.Devices {
 				weight, owners := 0.0, 0
@@ -164,19 +151,19 @@ func TestAdminOwnsNothing(t *testing.T) {
 					weight += share.Weight
 					before[d.ID.String()+share.Claim.Name+share.ShareID] = share.Pods
 				}
-				if owners > 0 && !closeTo(weight, 1, 0) {
+				if owners > 0 && !exportertest.Close(weight, 1, 0) {
 					t.Fatalf("the weights of %v sum to %v", d.ID, weight)
 				}
-				if got := x.one(t, "dra_device_allocations", "device="+d.ID.Device); got != float64(owners) {
+				if got := x.One(t, "dra_device_allocations", "device="+d.ID.Device); got != float64(owners) {
 					t.Fatalf("%v has %v allocations, want %d", d.ID, got, owners)
 				}
 			}
-			if got := len(x.matching("dra_claim_device_info", "admin_access=true", "attribution=")); got != listed {
+			if got := len(x.Matching("dra_claim_device_info", "admin_access=true", "attribution=")); got != listed {
 				t.Fatalf("%d admin claims are listed, want %d", got, listed)
 			}
 			for _, h := range slices.Concat(s.Claims, s.Pods) {
 				kind := "pod="
-				if slices.ContainsFunc(s.Claims, func(c HolderSnapshot) bool { return c.Name == h.Name }) {
+				if slices.ContainsFunc(s.Claims, func(c ledger.Holder) bool { return c.Name == h.Name }) {
 					kind = "resourceclaim_name="
 				}
 				if !everOwner[kind+h.Name+h.Device.String()] {
@@ -187,20 +174,20 @@ func TestAdminOwnsNothing(t *testing.T) {
 	})
 }
 
-// Invariant 3: a device's value is there if, and only if, a source read it at this tick; a holder's gauge likewise, and a
-// holder's counter only if it was read while, or after, the holder came.
+// Invariant 3: a device's value is there if, and only if, a source read it at this tick; a holder's
+// gauge likewise, and a holder's counter only if it was read while, or after, the holder came.
 func TestAbsentStaysAbsent(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		readSince := map[string]bool{} // holder, device and quantity
-		replay(t, testConfig(), func(w *world, r Result, s *Snapshot) {
-			in := w.input()
-			x := scrape(t, s)
+		exportertest.Replay(t, func(w *exportertest.World, r join.Result, s *exposition.Snapshot) {
+			in := w.Input()
+			x := exportertest.Scrape(t, s)
 			for i := range s.Devices {
 				d := &s.Devices[i]
 				read := readQuantities(in, d)
 				for q := range driver.Capacity {
-					got := len(x.matching("dra_device_"+q.Spec().Metric, "device="+d.ID.Device)) > 0
+					got := len(x.Matching("dra_device_"+q.Spec().Metric, "device="+d.ID.Device)) > 0
 					want := read[q] || q == driver.ActiveSeconds && read[driver.Utilization]
 					if q == driver.Energy && read[driver.Power] && !read[q] {
 						continue // an integral stands in, or not
@@ -209,7 +196,8 @@ func TestAbsentStaysAbsent(t *testing.T) {
 						t.Fatalf("%v: %v is there: %v, was read: %v", d.ID, q, got, want)
 					}
 				}
-				if up := x.matching("dra_device_up", "device="+d.ID.Device); len(up) > 0 && x.one(t, "dra_device_up", "device="+d.ID.Device) == 1 != (len(read) > 0) {
+				if up := x.Matching("dra_device_up", "device="+d.ID.Device); len(up) > 0 &&
+					x.One(t, "dra_device_up", "device="+d.ID.Device) == 1 != (len(read) > 0) {
 					t.Fatalf("%v: up is %v, and %d quantities were read", d.ID, up, len(read))
 				}
 				for _, h := range slices.Concat(s.Claims, s.Pods) {
@@ -218,7 +206,8 @@ func TestAbsentStaysAbsent(t *testing.T) {
 					}
 					for _, v := range h.Values {
 						key := fmt.Sprint(h.Name, h.Device, v.Quantity)
-						readNow := read[v.Quantity] || v.Quantity == driver.ActiveSeconds && read[driver.Utilization] || v.Quantity == driver.Energy && read[driver.Power]
+						readNow := read[v.Quantity] || v.Quantity == driver.ActiveSeconds && read[driver.Utilization] ||
+							v.Quantity == driver.Energy && read[driver.Power]
 						readSince[key] = readSince[key] || readNow
 						if v.Quantity.Spec().Type == driver.Gauge && !readNow || !readSince[key] && v.Value == 0 {
 							t.Fatalf("%s has %v = %v of %v, which was not read", h.Name, v.Quantity, v.Value, h.Device)
@@ -230,7 +219,7 @@ func TestAbsentStaysAbsent(t *testing.T) {
 	})
 }
 
-func readQuantities(in Input, d *DeviceSnapshot) map[driver.Quantity]bool {
+func readQuantities(in join.Input, d *ledger.Device) map[driver.Quantity]bool {
 	out := map[driver.Quantity]bool{}
 	for _, s := range in.Sources {
 		for _, sample := range s.Samples {
@@ -244,33 +233,11 @@ func readQuantities(in Input, d *DeviceSnapshot) map[driver.Quantity]bool {
 	return out
 }
 
-// twins runs a history through two ledgers, the second with a changed input, and calls check with both texts.
-func twins(t *rapid.T, change func(w *world, in *Input), check func(plain, changed Result, texts [2]string)) {
-	w := newWorld(t)
-	ledgers := [2]*Ledger{NewLedger(testConfig()), NewLedger(testConfig())}
-	for range rapid.IntRange(3, testSteps).Draw(t, "steps") {
-		w.step(pauses())
-		var results [2]Result
-		var texts [2]string
-		for i, l := range ledgers {
-			in := w.input()
-			if i == 1 {
-				change(w, &in)
-			}
-			results[i] = Join(in)
-			s := l.Advance(results[i], w.now)
-			scrape(t, s)
-			texts[i] = text(t, s)
-		}
-		check(results[0], results[1], texts)
-	}
-}
-
 // Invariant 4: the order of inputs changes nothing.
 func TestOrderChangesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		shuffle := func(w *world, in *Input) {
+		shuffle := func(w *exportertest.World, in *join.Input) {
 			in.View.Allocations = rapid.Permutation(in.View.Allocations).Draw(t, "allocations")
 			for i := range in.View.Allocations {
 				a := &in.View.Allocations[i]
@@ -285,7 +252,9 @@ func TestOrderChangesNothing(t *testing.T) {
 				}
 			}
 		}
-		twins(t, shuffle, func(_, _ Result, texts [2]string) { sameText(t, texts[0], texts[1]) })
+		exportertest.Twins(
+			t, shuffle, func(_, _ join.Result, texts [2]string) { exportertest.SameText(t, texts[0], texts[1]) },
+		)
 	})
 }
 
@@ -293,50 +262,59 @@ func TestOrderChangesNothing(t *testing.T) {
 func TestLocality(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		stranger := podresources.Claim{Namespace: "other", Name: "stranger"}
-		add := func(w *world, in *Input) {
+		other := podresources.Claim{Namespace: "other", Name: "other"}
+		add := func(w *exportertest.World, in *join.Input) {
 			extra := driver.ID{Driver: "nic.example.com", Pool: "node1", Device: "extra"}
 			in.Inventory[extra] = driver.Entry{Hardware: driver.Hardware{UUID: "NIC-0"}}
-			holder := podresources.Holder{Pod: podresources.Pod{Namespace: "other", Name: "stranger"}, Container: "main", UID: "uid"}
-			for _, id := range []driver.ID{extra, simID("gpu-0")} {
-				if w.tick%3 > 0 {
-					in.View.Allocations = append(in.View.Allocations, podresources.Allocation{Claim: stranger, Device: id, Holders: []podresources.Holder{holder}})
+			holder := podresources.Holder{
+				Pod: podresources.Pod{Namespace: "other", Name: "other"}, Container: "main", UID: "uid",
+			}
+			for _, id := range []driver.ID{extra, jointest.ID("gpu-0")} {
+				if w.Tick%3 > 0 {
+					in.View.Allocations = append(
+						in.View.Allocations, podresources.Allocation{Claim: other, Device: id, Holders: []podresources.Holder{holder}},
+					)
 				}
 			}
 			in.Sources[0].Samples = append(in.Sources[0].Samples, driver.Sample{
-				Hardware: driver.Hardware{UUID: "NIC-0"}, Readings: []driver.Reading{{Quantity: driver.Power, Value: 7, At: w.now}},
+				Hardware: driver.Hardware{UUID: "NIC-0"}, Readings: []driver.Reading{{Quantity: driver.Power, Value: 7, At: w.Now}},
 			})
 		}
 		others := func(text string) string {
 			var out strings.Builder
 			for line := range strings.Lines(text) {
-				touched := strings.HasPrefix(line, "dra_claim_info") || strings.HasPrefix(line, "dra_pod_info") || strings.Contains(line, `device="extra"`) || strings.Contains(line, `device="gpu-0"`) || strings.Contains(line, `"stranger"`)
+				touched := strings.HasPrefix(line, "dra_claim_info") || strings.HasPrefix(line, "dra_pod_info") ||
+					strings.Contains(
+						line, `device="extra"`,
+					) || strings.Contains(line, `device="gpu-0"`) || strings.Contains(line, `"other"`)
 				if !touched && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "dra_exporter_") {
 					out.WriteString(line)
 				}
 			}
 			return out.String()
 		}
-		twins(t, add, func(_, _ Result, texts [2]string) { sameText(t, others(texts[0]), others(texts[1])) })
+		exportertest.Twins(
+			t, add, func(_, _ join.Result, texts [2]string) { exportertest.SameText(t, others(texts[0]), others(texts[1])) },
+		)
 	})
 }
 
-func sameText(t *rapid.T, a, b string) {
-	t.Helper()
-	if a == b {
-		return
-	}
-	as, bs := strings.Split(a, "\n"), strings.Split(b, "\n")
-	for i := range min(len(as), len(bs)) {
-		if as[i] != bs[i] {
-			t.Fatalf("line %d is\n%s\nthen\n%s", i, as[i], bs[i])
-		}
-	}
-	t.Fatalf("%d lines became %d", len(as), len(bs))
+// Labels that are kept from scrape to scrape are those of the snapshot, whatever changed in
+// between.
+func TestKeptLabels(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var latest *exposition.Snapshot
+		e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return latest }, exposition.Config{})
+		exportertest.Replay(t, func(_ *exportertest.World, _ join.Result, s *exposition.Snapshot) {
+			latest = s
+			exportertest.SameText(t, exportertest.Text(t, s), exportertest.Encode(t, e, expfmt.NewFormat(expfmt.TypeTextPlain)))
+		})
+	})
 }
 
-// Invariant 6: when a holder ends its gauges and rows of who holds what go, its counters stay for the retention, with
-// all that it was charged, and so do the rows of what it is.
+// Invariant 6: when a holder ends its gauges and rows of who holds what go, its counters stay for
+// the retention, with all that it was charged, and so do the rows of what it is.
 func TestNothingIsLost(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -345,10 +323,10 @@ func TestNothingIsLost(t *testing.T) {
 			values map[string]float64
 		}
 		ends := map[string]kept{}
-		replay(t, testConfig(), func(w *world, r Result, s *Snapshot) {
-			x := scrape(t, s)
+		exportertest.Replay(t, func(w *exportertest.World, r join.Result, s *exposition.Snapshot) {
+			x := exportertest.Scrape(t, s)
 			present := map[string]bool{}
-			if slices.ContainsFunc(s.Claims, func(h HolderSnapshot) bool { return h.Name == "" }) {
+			if slices.ContainsFunc(s.Claims, func(h ledger.Holder) bool { return h.Name == "" }) {
 				t.Fatal("what a device plugin gave is a claim")
 			}
 			for _, h := range slices.Concat(s.Claims, s.Pods) {
@@ -374,14 +352,16 @@ func TestNothingIsLost(t *testing.T) {
 					}
 				}
 				ends[key] = kept{ends[key].ended, values}
-				infos := len(x.matching("dra_claim_info", "resourceclaim_name="+h.Name)) + len(x.matching("dra_pod_info", "pod="+h.Name))
+				infos := len(
+					x.Matching("dra_claim_info", "resourceclaim_name="+h.Name),
+				) + len(x.Matching("dra_pod_info", "pod="+h.Name))
 				if infos == 0 {
 					t.Fatalf("%s is kept without its info", key)
 				}
 			}
 			for key, k := range ends {
 				if !present[key] {
-					if s.Time.Sub(k.ended) < testRetention-maxPause() {
+					if s.Time.Sub(k.ended) < exportertest.Retention-maxPause() {
 						t.Fatalf("%s ended %v ago and is gone", key, s.Time.Sub(k.ended))
 					}
 					delete(ends, key)
@@ -393,10 +373,10 @@ func TestNothingIsLost(t *testing.T) {
 }
 
 // maxPause is the longest time by which an end is seen late.
-func maxPause() time.Duration { return slices.Max(pauses()) }
+func maxPause() time.Duration { return slices.Max(exportertest.Pauses()) }
 
 // checkInfos holds the rows of who holds what to the kubelet's answer.
-func checkInfos(t *rapid.T, r Result, x exposition) {
+func checkInfos(t *rapid.T, r join.Result, x exportertest.Scraped) {
 	t.Helper()
 	shares, holders := 0, 0
 	for _, d := range r.Devices {
@@ -406,7 +386,10 @@ func checkInfos(t *rapid.T, r Result, x exposition) {
 				continue
 			}
 			shares++
-			if len(x.matching("dra_claim_device_info", "resourceclaim_name="+s.Claim.Name, "device="+d.ID.Device, "share_id="+s.ShareID, "attribution="+attributionOf(&d, &s))) != 1 {
+			if len(x.Matching(
+				"dra_claim_device_info", "resourceclaim_name="+s.Claim.Name, "device="+d.ID.Device, "share_id="+s.ShareID,
+				"attribution="+attributionOf(&d, &s),
+			)) != 1 {
 				t.Fatalf("%s is not listed with %v", s.Claim.Name, d.ID)
 			}
 		}
@@ -419,30 +402,30 @@ func checkInfos(t *rapid.T, r Result, x exposition) {
 	}
 }
 
-func attributionOf(d *JoinedDevice, s *Share) string {
+func attributionOf(d *join.Device, s *join.Share) string {
 	if s.Admin {
 		return ""
 	}
 	return string(d.Attribution)
 }
 
-// Invariant 6, to the joule: however late the reading comes that covers a holder's last time, the holder shows it for the
-// whole retention.
+// Invariant 6, to the joule: however late the reading comes that covers a holder's last time, the
+// holder shows it for the whole retention.
 func TestLateChargeIsShownForTheRetention(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		last := map[string]float64{}
 		rose := map[string]time.Time{}
-		replay(t, testConfig(), func(w *world, r Result, s *Snapshot) {
+		exportertest.Replay(t, func(w *exportertest.World, r join.Result, s *exposition.Snapshot) {
 			now := map[string]float64{}
-			for key, v := range scrape(t, s)["dra_claim_energy_joules_total"] {
+			for key, v := range exportertest.Scrape(t, s)["dra_claim_energy_joules_total"] {
 				now[key] = v
 				if v > last[key] {
 					rose[key] = s.Time
 				}
 			}
 			for key := range last {
-				if _, ok := now[key]; !ok && s.Time.Sub(rose[key]) < testRetention && !rose[key].IsZero() {
+				if _, ok := now[key]; !ok && s.Time.Sub(rose[key]) < exportertest.Retention && !rose[key].IsZero() {
 					t.Fatalf("%s rose %v ago and is gone", key, s.Time.Sub(rose[key]))
 				}
 			}

@@ -7,23 +7,27 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Owners says who holds what. Observe asks the kubelet, if it may be asked now, and returns what is to be believed: at
-// worst the last known, with the error. It returns soon after ctx ends.
+// Owners knows who holds what. Observe asks the kubelet, unless it was asked too recently, and
+// returns what is believed: if it fails, the last known, with the error. It returns soon after ctx
+// ends.
 type Owners interface {
 	Observe(ctx context.Context) (podresources.Observation, error)
 }
 
-// Inventory describes the node's devices. Describe completes the allocations by what is known of their claims, and
-// returns the hardware of the node's devices, the allocated ones among them. It reads no file that has not changed, and
-// changes nothing of what it is given.
+// Inventory describes the node's devices. Describe completes the allocations by what is known of
+// their claims, and returns the hardware of the node's devices, the allocated ones among them. It
+// reads no file that has not changed, and does not change its argument.
 type Inventory interface {
-	Describe(allocations []podresources.Allocation) ([]podresources.Allocation, driver.Inventory, []RejectedInput)
+	Describe(view podresources.View) ([]podresources.Allocation, driver.Inventory)
 }
 
-// SamplerConfig are a sampler's parts and settings.
+// SamplerConfig configures a [Sampler].
 type SamplerConfig struct {
 	Interval  time.Duration
 	Deadline  time.Duration // of one call of a source
@@ -31,41 +35,45 @@ type SamplerConfig struct {
 	Inventory Inventory
 	Sources   []driver.Source            // in order of precedence
 	PodOf     func(pid int) (uid string) // the pod of a process, "" for none; nil: unknown
-	Ledger    *Ledger
+	Ledger    *ledger.Ledger
+	Limiter   *exposition.Limiter
 	Metrics   *SelfMetrics
-	// Hints are signs that ownership changed: they cause a tick at once. The channel may be nil.
+	// Hints has a value when something shows that ownership changed, which causes a tick. It may be
+	// nil.
 	Hints <-chan struct{}
 	Now   func() time.Time
 }
 
-// Sampler ticks: at each tick it reads all sources side by side and then asks who holds what, so that what was read is
-// covered by what is known. A source that is slow or hangs is not waited for; what it has comes with a later tick.
+// Sampler ticks. At each tick it reads all sources side by side and then asks who holds what, so
+// that the holders are known for the time of the readings. It does not wait for a slow source: its
+// samples come with a later tick.
 type Sampler struct {
 	SamplerConfig
 	workers []*worker
 	done    chan *worker
-	latest  atomic.Pointer[Snapshot]
+	latest  atomic.Pointer[exposition.Snapshot]
 	views   ownershipWorker
 }
 
-// NewSampler returns a sampler that [Sampler.Run] starts.
+// NewSampler returns a sampler. [Sampler.Run] starts it.
 func NewSampler(config SamplerConfig) *Sampler {
 	s := &Sampler{SamplerConfig: config, done: make(chan *worker, len(config.Sources))}
 	for _, source := range config.Sources {
 		s.workers = append(s.workers, newWorker(source, config.Deadline))
 	}
-	s.views = ownershipWorker{owners: config.Owners, deadline: config.Deadline, wake: make(chan struct{}, 1), done: make(chan struct{}, 1)}
+	s.views = ownershipWorker{
+		owners: config.Owners, deadline: config.Deadline, wake: make(chan struct{}, 1), done: make(chan struct{}, 1),
+	}
 	return s
 }
 
-// Latest returns the last snapshot, nil before the first.
-func (s *Sampler) Latest() *Snapshot { return s.latest.Load() }
+// Latest returns the latest snapshot, nil before the first.
+func (s *Sampler) Latest() *exposition.Snapshot { return s.latest.Load() }
 
-// minGap is the shortest time between two ticks that hints cause.
-const minGap = 50 * time.Millisecond
+// minTickInterval is the shortest time between two ticks.
+const minTickInterval = 50 * time.Millisecond
 
-// Run ticks until ctx ends, and once more then, so that the last snapshot has all that can be known. Goroutines of
-// sources that hang outlive it.
+// Run ticks until ctx ends, and once more then. Goroutines of sources that hang outlive it.
 func (s *Sampler) Run(ctx context.Context) {
 	stop, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
@@ -92,16 +100,17 @@ func (s *Sampler) Run(ctx context.Context) {
 	}
 }
 
-// followUp is how long after a tick that a hint caused another one follows: when a pod's cgroup or CDI spec comes, its
-// containers are about to start, and a gauge that was read just before would be taken to rise until the next second.
-const followUp = minGap
+// followUp is the time from a tick that a hint caused to another one. When a pod's cgroup or CDI
+// spec comes, its containers are about to start: without a second reading, a gauge would be taken
+// to rise until the next regular tick.
+const followUp = minTickInterval
 
-// sleep waits for the next tick: the regular one, one that a hint asks for, or one that was put off. It returns whether
-// there is to be one, which is not so when ctx has ended, and whether a hint is the cause.
+// sleep waits for the next tick: the regular one, one that a hint causes, or one that was
+// postponed. It returns false if ctx has ended, and whether a hint is the cause.
 func (s *Sampler) sleep(ctx context.Context, ticker *time.Ticker, begun, retry time.Time) (running, hinted bool) {
 	var again <-chan time.Time
 	if !retry.IsZero() {
-		timer := time.NewTimer(max(retry.Sub(s.Now()), minGap))
+		timer := time.NewTimer(max(retry.Sub(s.Now()), minTickInterval))
 		defer timer.Stop()
 		again = timer.C
 	}
@@ -114,7 +123,7 @@ func (s *Sampler) sleep(ctx context.Context, ticker *time.Ticker, begun, retry t
 		return true, false
 	case <-s.Hints:
 	}
-	gap := time.NewTimer(minGap - s.Now().Sub(begun))
+	gap := time.NewTimer(minTickInterval - s.Now().Sub(begun))
 	defer gap.Stop()
 	select {
 	case <-ctx.Done():
@@ -124,7 +133,7 @@ func (s *Sampler) sleep(ctx context.Context, ticker *time.Ticker, begun, retry t
 	}
 }
 
-// tick makes one snapshot and returns when the kubelet may be asked again, if it had to be spared now.
+// tick makes one snapshot and returns when the kubelet may be asked again, if it could not be now.
 func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	s.read(ctx)
 	view := s.views.observe(ctx, s.wait())
@@ -132,27 +141,22 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 		if view.Asked {
 			s.Metrics.Observe("podresources", view.Took, view.err, s.Now())
 		}
-		for _, r := range view.Rejected {
-			s.Metrics.Reject("podresources", r.Reason, r.Count)
-		}
+		s.Metrics.Reject(view.Rejected.Of("podresources")...)
 	}
 	now := s.Now()
-	in := Input{View: view.View, Sources: s.samples(now)}
+	in := join.Input{View: view.View, Sources: s.samples(now)}
 	in.PodOf = s.podsOf(in.Sources)
-	var rejected []RejectedInput
-	in.View.Allocations, in.Inventory, rejected = s.Inventory.Describe(view.View.Allocations)
-	result := Join(in)
-	for _, r := range append(rejected, result.Rejected...) {
-		s.Metrics.Reject(r.Input, r.Reason, r.Count)
-	}
-	s.latest.Store(s.Ledger.Advance(result, now))
+	in.View.Allocations, in.Inventory = s.Inventory.Describe(view.View)
+	result := join.Join(in)
+	s.Metrics.Reject(result.Rejected...)
+	s.latest.Store(s.Limiter.Apply(s.Ledger, s.Ledger.Advance(result, now)))
 	return view.Retry
 }
 
-// wait is how long a tick waits for its sources, and for the kubelet.
+// wait is how long a tick waits for its sources, and then for the kubelet.
 func (s *Sampler) wait() time.Duration { return min(s.Interval/4, 250*time.Millisecond) }
 
-// read starts all sources that are idle and waits for them, though not for long.
+// read starts all idle sources and waits for them, at most for wait.
 func (s *Sampler) read(ctx context.Context) {
 	pending := 0
 	for len(s.done) > 0 { // calls of earlier ticks
@@ -181,28 +185,28 @@ func (s *Sampler) read(ctx context.Context) {
 	}
 }
 
-// samples returns what the sources have, and reports how they did.
-func (s *Sampler) samples(now time.Time) []SourceSamples {
-	out := make([]SourceSamples, 0, len(s.workers))
+// samples returns the newest samples of the sources, and records their outcomes.
+func (s *Sampler) samples(now time.Time) []join.SourceSamples {
+	out := make([]join.SourceSamples, 0, len(s.workers))
 	for _, w := range s.workers {
 		o := w.outcome(now, 3*s.Interval+s.Deadline)
 		name := w.source.Name()
 		if o.fresh {
 			s.Metrics.Observe(name, o.took, o.err, now)
 		}
-		if counting, ok := w.source.(interface{ Rejected() map[string]uint64 }); ok {
+		if counting, ok := w.source.(driver.RejectionCounter); ok {
 			s.Metrics.RejectTotal(name, counting.Rejected())
 		}
-		out = append(out, SourceSamples{Name: name, Samples: o.samples})
+		out = append(out, join.SourceSamples{Name: name, Samples: o.samples})
 	}
 	return out
 }
 
-// maxPIDs bounds the processes whose pods are looked up at a tick.
+// maxPIDs is the largest number of processes whose pods are looked up at a tick.
 const maxPIDs = 1 << 14
 
 // podsOf finds the pods of the samples' processes.
-func (s *Sampler) podsOf(sources []SourceSamples) map[int]string {
+func (s *Sampler) podsOf(sources []join.SourceSamples) map[int]string {
 	if s.PodOf == nil {
 		return nil
 	}
@@ -219,8 +223,8 @@ func (s *Sampler) podsOf(sources []SourceSamples) map[int]string {
 	return pods
 }
 
-// ownershipWorker asks the owners on a goroutine of its own, so that a kubelet that hangs delays no tick by more than
-// a moment: the last known holders serve until it answers.
+// ownershipWorker asks the owners in a goroutine of its own, so that a kubelet that hangs does not
+// delay ticks: until it answers, the last known holders are used.
 type ownershipWorker struct {
 	owners   Owners
 	deadline time.Duration
@@ -235,7 +239,7 @@ type ownershipWorker struct {
 type observed struct {
 	podresources.Observation
 	err   error
-	fresh bool // not seen by a tick before
+	fresh bool // no tick has had it before
 }
 
 func (w *ownershipWorker) run(ctx context.Context) {
@@ -258,7 +262,8 @@ func (w *ownershipWorker) run(ctx context.Context) {
 	}
 }
 
-// observe asks, unless a question is under way, waits a little for the answer, and returns the newest one.
+// observe asks, unless a request is in progress, waits for the answer at most for wait, and returns
+// the newest answer.
 func (w *ownershipWorker) observe(ctx context.Context, wait time.Duration) observed {
 	w.mu.Lock()
 	if !w.busy {

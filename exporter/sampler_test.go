@@ -12,6 +12,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -32,8 +35,8 @@ func (f funcOwners) Observe(ctx context.Context) (podresources.Observation, erro
 // fixedInventory is an inventory that does not change.
 type fixedInventory driver.Inventory
 
-func (f fixedInventory) Describe(a []podresources.Allocation) ([]podresources.Allocation, driver.Inventory, []RejectedInput) {
-	return a, driver.Inventory(f), nil
+func (f fixedInventory) Describe(v podresources.View) ([]podresources.Allocation, driver.Inventory) {
+	return v.Allocations, driver.Inventory(f)
 }
 
 func testGPU() driver.ID { return driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: "gpu-0"} }
@@ -61,7 +64,7 @@ func runSampler(t *testing.T, config SamplerConfig, f func(s *Sampler, registry 
 	registry := prometheus.NewRegistry()
 	config.Interval, config.Deadline, config.Now = time.Second, 5*time.Second, time.Now
 	config.Inventory = testInventory()
-	config.Ledger = NewLedger(LedgerConfig{Retention: 5 * time.Minute})
+	config.Ledger, config.Limiter = ledger.New(ledger.Config{Retention: 5 * time.Minute}), exposition.NewLimiter(0)
 	config.Metrics = NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
 	s := NewSampler(config)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -86,7 +89,7 @@ func TestHungSourceDelaysNobody(t *testing.T) {
 			if age := time.Since(latest.Time); age > time.Second {
 				t.Errorf("the snapshot is %v old, want at most a second", age)
 			}
-			if len(latest.Devices) != 1 || latest.Devices[0].Up != UpNow {
+			if len(latest.Devices) != 1 || latest.Devices[0].Up != ledger.UpNow {
 				t.Errorf("the other source's device is not up: %+v", latest.Devices)
 			}
 			up, err := gaugeOf(registry, "dra_exporter_source_up", "hung")
@@ -108,7 +111,7 @@ func TestPanickingSourceFailsAlone(t *testing.T) {
 		config := SamplerConfig{Owners: funcOwners(answering), Sources: []driver.Source{bad, goodSource("good")}}
 		runSampler(t, config, func(s *Sampler, registry *prometheus.Registry) {
 			time.Sleep(2500 * time.Millisecond)
-			if s.Latest().Devices[0].Up != UpNow {
+			if s.Latest().Devices[0].Up != ledger.UpNow {
 				t.Error("the other source's device is not up")
 			}
 			if n := testutil.CollectAndCount(registry, "dra_exporter_source_errors_total"); n != 1 {
@@ -135,13 +138,15 @@ func TestHungKubeletKeepsHolders(t *testing.T) {
 			}}
 			return o, err
 		})
-		runSampler(t, SamplerConfig{Owners: owners, Sources: []driver.Source{goodSource("good")}}, func(s *Sampler, _ *prometheus.Registry) {
+		runSampler(t, SamplerConfig{
+			Owners: owners, Sources: []driver.Source{goodSource("good")},
+		}, func(s *Sampler, _ *prometheus.Registry) {
 			time.Sleep(5500 * time.Millisecond) // within the first call that hangs
 			latest := s.Latest()
 			if age := time.Since(latest.Time); age > 1300*time.Millisecond {
 				t.Errorf("the snapshot is %v old", age)
 			}
-			if latest.Devices[0].Attribution != AttributionExclusive {
+			if latest.Devices[0].Attribution != join.AttributionExclusive {
 				t.Errorf("the holder is lost: %+v", latest.Devices[0].Shares)
 			}
 		})
@@ -185,20 +190,11 @@ func TestLastTick(t *testing.T) {
 	})
 }
 
-func TestReason(t *testing.T) {
-	for _, test := range []struct {
-		err  error
-		want string
-	}{
-		{errHung, "hung"},
-		{context.DeadlineExceeded, "deadline"},
-		{errors.Join(errors.New("x"), context.Canceled), "canceled"},
-		{panicError{1}, "panic"},
-		{errors.New("x"), "error"},
-	} {
-		if got := reason(test.err); got != test.want {
-			t.Errorf("reason(%v) = %q, want %q", test.err, got, test.want)
-		}
+// A source that panics has failed, and no more than that.
+func TestPanic(t *testing.T) {
+	panics := newWorker(funcSource{sample: func(context.Context) ([]driver.Sample, error) { panic("x") }}, time.Minute)
+	if _, err := panics.sample(t.Context()); driver.ReasonOf(err) != driver.ReasonPanic {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -225,14 +221,18 @@ func TestSamplerFindsPodsOfProcesses(t *testing.T) {
 			now := time.Now()
 			process := driver.Process{PID: 42, Readings: []driver.Reading{{Quantity: driver.Utilization, Value: 0.5, At: now}}}
 			readings := []driver.Reading{{Quantity: driver.Utilization, Value: 0.5, At: now}}
-			return []driver.Sample{{Hardware: driver.Hardware{UUID: "GPU-0"}, Readings: readings, Processes: []driver.Process{process}}}, nil
+			return []driver.Sample{
+				{Hardware: driver.Hardware{UUID: "GPU-0"}, Readings: readings, Processes: []driver.Process{process}},
+			}, nil
 		}}
 		owners := funcOwners(func(ctx context.Context) (podresources.Observation, error) {
 			o, err := answering(ctx)
 			for _, name := range []string{"a", "b"} {
 				o.View.Allocations = append(o.View.Allocations, podresources.Allocation{
 					Claim: podresources.Claim{Namespace: "ns", Name: name}, Device: testGPU(),
-					Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "ns", Name: name}, Container: "main", UID: "uid-" + name}},
+					Holders: []podresources.Holder{
+						{Pod: podresources.Pod{Namespace: "ns", Name: name}, Container: "main", UID: "uid-" + name},
+					},
 				})
 			}
 			return o, err
@@ -242,7 +242,7 @@ func TestSamplerFindsPodsOfProcesses(t *testing.T) {
 		}}
 		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
 			time.Sleep(1500 * time.Millisecond)
-			if got := s.Latest().Devices[0].Attribution; got != AttributionProcess {
+			if got := s.Latest().Devices[0].Attribution; got != join.AttributionProcess {
 				t.Errorf("the device is divided %q", got)
 			}
 		})

@@ -1,31 +1,41 @@
 package exporter
 
 import (
+	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	versioncollector "github.com/prometheus/client_golang/prometheus/collectors/version"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 )
 
-// SelfMetrics are the exporter's own vital signs: what each source did, and what had to be rejected. It is safe for
-// concurrent use.
+// SelfMetrics are the metrics of the exporter about itself: the state of its sources, and rejected
+// input. They are safe for concurrent use.
 type SelfMetrics struct {
 	up       *prometheus.GaugeVec
 	errors   *prometheus.CounterVec
 	success  *prometheus.GaugeVec
 	duration *prometheus.HistogramVec
 	rejected *prometheus.CounterVec
-	log      *slog.Logger
+
+	conflicts, unresolved *prometheus.GaugeVec
+
+	log *slog.Logger
 
 	mu     sync.Mutex
-	states map[string]string    // by source: the reason for which it is down, "" up
-	totals map[[2]string]uint64 // by input and reason: what a cumulative count stood at
+	states map[string]string            // by source: why it is down, "" if it is up
+	totals map[string]driver.Rejections // by input: its last total
 }
 
-// NewSelfMetrics registers the metrics, with those of the process, the Go runtime and the build.
+// NewSelfMetrics registers the metrics, together with those of the process, the Go runtime and the
+// build.
 func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logger) *SelfMetrics {
 	m := &SelfMetrics{
 		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
@@ -44,57 +54,141 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "dra_exporter_input_rejected_total", Help: "Rows and readings of an input that could not be used, by reason.",
 		}, []string{"input", "reason"}),
+		conflicts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "dra_exporter_conflicts",
+			Help: "Rows of the kubelet's PodResources that the API server's claims contradict, by kind: device (another " +
+				"device " +
+				"than the claim's allocation, which is used) or reservation (the claim is not reserved for the pod; the " +
+				"kubelet is believed).",
+		}, []string{"kind"}),
+		unresolved: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "dra_exporter_unresolved_pods",
+			Help: "Pods with claims of which it is not known what they hold, by reason: claim_name_unknown, claim_unknown, or " +
+				"request_unknown (they are taken to hold the whole claim).",
+		}, []string{"reason"}),
 		log:    log,
 		states: map[string]string{},
-		totals: map[[2]string]uint64{},
+		totals: map[string]driver.Rejections{},
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "dra_exporter_node_info", Help: "The node that the exporter runs on.", ConstLabels: prometheus.Labels{"node": node},
+		Name: "dra_exporter_node_info", Help: "The node that the exporter runs on.",
+		ConstLabels: prometheus.Labels{"node": node},
 	})
 	info.Set(1)
-	registry.MustRegister(m.up, m.errors, m.success, m.duration, m.rejected, info, versioncollector.NewCollector("dra_exporter"),
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(
+		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.unresolved, info,
+		versioncollector.NewCollector("dra_exporter"), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
 	return m
 }
 
-// Observe notes one reading of a source. A change of its state is logged, once.
+// Observe records one reading of a source. A change of the source's state is logged once.
 func (m *SelfMetrics) Observe(source string, took time.Duration, err error, now time.Time) {
 	m.duration.WithLabelValues(source).Observe(took.Seconds())
-	why := ""
+	why := driver.ReasonOf(err)
 	if err != nil {
-		why = reason(err)
-		m.errors.WithLabelValues(source, why).Inc()
+		m.errors.WithLabelValues(source, string(why)).Inc()
 		m.up.WithLabelValues(source).Set(0)
 	} else {
 		m.up.WithLabelValues(source).Set(1)
-		m.success.WithLabelValues(source).Set(unix(now))
+		m.success.WithLabelValues(source).Set(float64(now.UnixNano()) / 1e9)
 	}
 	m.mu.Lock()
 	before, known := m.states[source]
-	m.states[source] = why
+	m.states[source] = string(why)
 	m.mu.Unlock()
 	switch {
-	case why != "" && why != before:
+	case why != "" && string(why) != before:
 		m.log.Warn("source is down", "name", source, "reason", why, "err", err)
 	case why == "" && known && before != "":
 		m.log.Info("source is up again", "name", source)
 	}
 }
 
-// Reject counts rejections of an input.
-func (m *SelfMetrics) Reject(input, reason string, n int) {
-	m.rejected.WithLabelValues(input, reason).Add(float64(n))
+// Absent records that an optional source is not served, or may not be read, which is no failure:
+// the source is neither up nor down. It is logged the first time, and when the reason changes.
+func (m *SelfMetrics) Absent(source string, err error) {
+	why := "absent: " + string(driver.ReasonOf(err))
+	m.mu.Lock()
+	before := m.states[source]
+	m.states[source] = why
+	m.up.DeleteLabelValues(source)
+	m.success.DeleteLabelValues(source)
+	m.mu.Unlock()
+	if why != before {
+		m.log.Info("an optional source is not used", "name", source, "err", err)
+	}
 }
 
-// RejectTotal counts rejections of an input that counts them itself, cumulatively.
-func (m *SelfMetrics) RejectTotal(input string, totals map[string]uint64) {
+// Reject counts rejections.
+func (m *SelfMetrics) Reject(rejected ...driver.Rejection) {
+	for _, r := range rejected {
+		m.rejected.WithLabelValues(r.Input, string(r.Reason)).Add(float64(r.Count))
+	}
+}
+
+// RejectTotal takes the rejections of an input that counts them itself, since its start.
+func (m *SelfMetrics) RejectTotal(input string, totals driver.Rejections) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for reason, n := range totals {
-		key := [2]string{input, reason}
-		if before := m.totals[key]; n > before {
-			m.rejected.WithLabelValues(input, reason).Add(float64(n - before))
-		}
-		m.totals[key] = n
+	if m.totals[input] == nil {
+		m.totals[input] = driver.Rejections{}
 	}
+	before := m.totals[input]
+	for reason, n := range totals {
+		if more := n - before[reason]; more > 0 {
+			m.rejected.WithLabelValues(input, string(reason)).Add(float64(more))
+		}
+		before[reason] = n
+	}
+}
+
+// Conflicts sets the number of rows of the kubelet that the API server contradicts, by kind.
+func (m *SelfMetrics) Conflicts(byKind map[string]int) { setEach(m.conflicts, byKind) }
+
+// UnresolvedPods sets the number of pods for which it is unknown what they hold, by reason.
+func (m *SelfMetrics) UnresolvedPods(byReason map[string]int) { setEach(m.unresolved, byReason) }
+
+func setEach(gauges *prometheus.GaugeVec, values map[string]int) {
+	for label, n := range values {
+		gauges.WithLabelValues(label).Set(float64(n))
+	}
+}
+
+// SelfFamilies returns the families of [SelfMetrics]: it makes them, records an observation of each
+// kind, and gathers.
+func SelfFamilies() ([]exposition.Family, error) {
+	registry := prometheus.NewRegistry()
+	m := NewSelfMetrics(registry, "node", slog.New(slog.DiscardHandler))
+	m.Observe("source", time.Millisecond, nil, time.Unix(0, 0))
+	m.Observe("source", time.Millisecond, errHung, time.Unix(0, 0))
+	m.Reject(driver.Rejection{Input: "input", Reason: driver.ReasonOther, Count: 1})
+	m.Conflicts(map[string]int{"kind": 0})
+	m.UnresolvedPods(map[string]int{"reason": 0})
+	gathered, err := registry.Gather()
+	if err != nil {
+		return nil, fmt.Errorf("describe own metrics: %w", err)
+	}
+	var out []exposition.Family
+	for _, g := range gathered {
+		if !strings.HasPrefix(g.GetName(), "dra_") {
+			continue
+		}
+		f := exposition.Family{
+			Name: g.GetName(), Help: g.GetHelp(), Filled: "sampler", Stability: exposition.Stable,
+			Histogram: g.GetType() == dto.MetricType_HISTOGRAM,
+		}
+		if g.GetType() == dto.MetricType_COUNTER {
+			f.Type = driver.Counter
+		}
+		if strings.Contains(f.Name, "_seconds") {
+			f.Unit = "seconds"
+		}
+		for _, l := range g.GetMetric()[0].GetLabel() {
+			f.Labels = append(f.Labels, l.GetName())
+		}
+		out = append(out, f)
+	}
+	return out, nil
 }

@@ -10,20 +10,20 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// worker runs one source apart from all others: it has one goroutine, which a source that hangs keeps, and which
-// nobody waits for.
+// worker runs one source. It has a goroutine of its own; if the source hangs, that is blocked and
+// nothing else.
 type worker struct {
 	source   driver.Source
 	deadline time.Duration
 	wake     chan struct{}
 
 	mu      sync.Mutex
-	begun   time.Time // of the call under way; zero: idle
+	begun   time.Time // of the call in progress; zero: idle
 	samples []driver.Sample
-	ended   time.Time // of the last call that came to an end
+	ended   time.Time // of the last call that ended
 	took    time.Duration
 	err     error
-	fresh   bool // the last call's outcome was not reported yet
+	fresh   bool // its outcome was not returned yet
 	hung    bool // reported as hung
 }
 
@@ -31,7 +31,7 @@ func newWorker(source driver.Source, deadline time.Duration) *worker {
 	return &worker{source: source, deadline: deadline, wake: make(chan struct{}, 1)}
 }
 
-// start begins a call unless one is under way. It returns false in that case.
+// start begins a call, unless one is in progress. In that case it returns false.
 func (w *worker) start(now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -43,7 +43,7 @@ func (w *worker) start(now time.Time) bool {
 	return true
 }
 
-// run makes the calls until ctx ends; each end of a call is told to done, which has room for it.
+// run makes calls until ctx ends, and sends to done at the end of each. done has room for it.
 func (w *worker) run(ctx context.Context, done chan<- *worker) {
 	for {
 		select {
@@ -65,45 +65,40 @@ func (w *worker) call(ctx context.Context) {
 	w.begun, w.fresh, w.hung = time.Time{}, true, false
 }
 
-// sample makes one call. A source that panics has failed, and no more than that.
+// sample makes one call. A panic of the source becomes an error.
 func (w *worker) sample(ctx context.Context) (samples []driver.Sample, err error) {
 	ctx, cancel := context.WithTimeout(ctx, w.deadline)
 	defer cancel()
 	defer func() {
 		if p := recover(); p != nil {
-			samples, err = nil, panicError{p}
+			samples, err = nil, driver.WithReason(driver.ReasonPanic, fmt.Errorf("source panicked: %v", p))
 		}
 	}()
 	return w.source.Sample(ctx)
 }
 
-// panicError is what a source panicked with.
-type panicError struct{ value any }
+var errHung = driver.WithReason(driver.ReasonHung, errors.New("source did not return after its deadline"))
 
-func (e panicError) Error() string { return fmt.Sprintf("source panicked: %v", e.value) }
-func (panicError) Reason() string  { return "panic" }
-
-var errHung = errors.New("source did not return after its deadline")
-
-// outcome is what became of the calls of a source since the outcome before.
+// outcome is the result of a source's calls since the previous outcome.
 type outcome struct {
 	samples []driver.Sample
 	ended   time.Time
 	took    time.Duration
 	err     error
-	fresh   bool // a call came to an end
+	fresh   bool // a call has ended since
 }
 
-// hangs is how long after its deadline a call counts as hung.
-const hangs = time.Second
+// hangAfter is how long after its deadline a call counts as hung.
+const hangAfter = time.Second
 
-// outcome returns the newest samples, none when they are older than maxAge. A call that hangs is reported once.
+// outcome returns the newest samples, none if they are older than maxAge. A call that hangs is
+// reported once.
 func (w *worker) outcome(now time.Time, maxAge time.Duration) outcome {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	o := outcome{samples: w.samples, ended: w.ended, took: w.took, err: w.err, fresh: w.fresh}
 	w.fresh = false
-	if !w.begun.IsZero() && now.Sub(w.begun) > w.deadline+hangs {
+	if !w.begun.IsZero() && now.Sub(w.begun) > w.deadline+hangAfter {
 		o.err, o.fresh, o.took = errHung, !w.hung, now.Sub(w.begun)
 		w.hung = true
 	}
@@ -111,21 +106,4 @@ func (w *worker) outcome(now time.Time, maxAge time.Duration) outcome {
 		o.samples = nil
 	}
 	return o
-}
-
-// reason names an error for the label reason.
-func reason(err error) string {
-	var named interface{ Reason() string }
-	switch {
-	case errors.As(err, &named):
-		return named.Reason()
-	case errors.Is(err, errHung):
-		return "hung"
-	case errors.Is(err, context.DeadlineExceeded):
-		return "deadline"
-	case errors.Is(err, context.Canceled):
-		return "canceled"
-	default:
-		return "error"
-	}
 }

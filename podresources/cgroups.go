@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Bounds of what is read of the cgroup file system.
+// Bounds of reading the cgroup file system.
 const (
 	maxPodCgroups    = 1 << 13 // pods that are remembered
 	maxCgroupEntries = 1 << 13 // entries of one folder
@@ -26,14 +26,16 @@ const (
 	minCgroupScan = time.Second
 )
 
-// Cgroups knows the pods of the node by their cgroups, of version 2 and version 1, and of both of the kubelet's
-// drivers (k8s.io/kubernetes pkg/kubelet/cm/cgroup_manager_linux.go). The pod of UID a-b is
+// Cgroups finds the pods of the node by their cgroups, of version 2 and version 1, and of both of
+// the kubelet's drivers (k8s.io/kubernetes pkg/kubelet/cm/cgroup_manager_linux.go). The pod of UID
+// a-b is
 //
 //	kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice    with the driver systemd
 //	kubepods/burstable/poda-b                                                  with the driver cgroupfs
 //
-// or, if it is guaranteed, one folder higher; all of it is in another folder if the kubelet has a --cgroup-root. Of
-// version 1 the hierarchy of one controller is read. Its methods may be called at once.
+// or, if it is guaranteed, one folder higher; all of it is in another folder if the kubelet has a
+// --cgroup-root. Of version 1 the hierarchy of one controller is read. It is safe for concurrent
+// use.
 type Cgroups struct {
 	path string
 	now  func() time.Time
@@ -51,8 +53,9 @@ func NewCgroups(sysfs string, now func() time.Time) *Cgroups {
 	return &Cgroups{path: filepath.Join(sysfs, "fs", "cgroup"), now: now, pods: make(map[string]podCgroup)}
 }
 
-// State tells whether the pod of that UID lives: its cgroup has processes, or it was seen, here or by [Cgroups.Watch],
-// and is no more. A pod without processes, one that was never seen, and one that can not be read are StateUnknown.
+// State reports whether the pod of that UID lives: its cgroup has processes, or it was seen, here
+// or by [Cgroups.Watch], and is gone. A pod without processes, one that was never seen, and one
+// that cannot be read are StateUnknown.
 func (c *Cgroups) State(uid string) State {
 	pod, seen := c.lookup(uid)
 	if !seen {
@@ -84,8 +87,8 @@ func (c *Cgroups) lookup(uid string) (podCgroup, bool) {
 	return pod, seen
 }
 
-// scan lists the pods' cgroups, and remembers them. It calls before with each folder in which pods, or the folders above
-// them, may come and go, before it reads that.
+// scan lists the pods' cgroups, and remembers them. It calls before with each folder in which pods,
+// or the folders above them, may come and go, before it reads that.
 func (c *Cgroups) scan(before func(dir string)) map[string]podCgroup {
 	pods := make(map[string]podCgroup)
 	for _, kubepods := range c.kubepods(before) {
@@ -114,7 +117,7 @@ func addPods(pods map[string]podCgroup, kubepods string, dirs []string) {
 	}
 }
 
-// remember notes that a pod was seen. When there are too many, those that are no more are forgotten.
+// remember records that a pod was seen. If there are too many, removed ones are forgotten.
 func (c *Cgroups) remember(uid string, pod podCgroup) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +134,8 @@ func (c *Cgroups) remember(uid string, pod podCgroup) {
 	c.pods[uid] = pod
 }
 
-// kubepods finds the kubelet's folders of pods: the highest ones, of the first hierarchy that has any.
+// kubepods finds the kubelet's folders of pods: the highest ones, of the first hierarchy that has
+// any.
 func (c *Cgroups) kubepods(before func(dir string)) []string {
 	for _, hierarchy := range c.hierarchies() {
 		before(hierarchy)
@@ -142,8 +146,9 @@ func (c *Cgroups) kubepods(before func(dir string)) []string {
 	return nil
 }
 
-// hierarchies returns the roots of the cgroup hierarchies in which the kubelet may have its pods: the one of version 2, or
-// those of controllers of version 1 that the kubelet needs, and those of systemd.
+// hierarchies returns the roots of the cgroup hierarchies in which the kubelet may have its pods:
+// the one of version 2, or those of controllers of version 1 that the kubelet needs, and those of
+// systemd.
 func (c *Cgroups) hierarchies() []string {
 	if exists(filepath.Join(c.path, "cgroup.controllers")) {
 		return []string{c.path}
@@ -183,12 +188,12 @@ func findKubepods(hierarchy string) []string {
 	return nil
 }
 
-// isKubepods tells whether a folder's name is that of the kubelet's folder of pods.
+// isKubepods reports whether a folder's name is that of the kubelet's folder of pods.
 func isKubepods(name string) bool {
 	return name == "kubepods" || name == "kubepods.slice" || strings.HasSuffix(name, "-kubepods.slice")
 }
 
-// isQoS tells whether a folder's name is that of the pods of one quality of service.
+// isQoS reports whether a folder's name is that of the pods of one quality of service.
 func isQoS(name string) bool {
 	return name == "burstable" || name == "besteffort" ||
 		strings.HasSuffix(name, "-burstable.slice") || strings.HasSuffix(name, "-besteffort.slice")
@@ -208,8 +213,9 @@ func podUID(name string) (string, bool) {
 	return uid, ok && validUID(uid)
 }
 
-// populated tells whether a cgroup, or one below it, has processes: by cgroup.events (version 2, kernel
-// Documentation/admin-guide/cgroup-v2.rst), or else by the cgroup.procs of the tree (version 1).
+// populated reports whether a cgroup, or one below it, has processes: by cgroup.events (version 2,
+// kernel Documentation/admin-guide/cgroup-v2.rst), or else by the cgroup.procs of the tree (version
+// 1).
 func populated(dir string) (bool, error) {
 	events, err := readHead(filepath.Join(dir, "cgroup.events"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -261,7 +267,7 @@ func readHead(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxCgroupFile))
 }
 
-// subfolders returns the folders in a folder: none if it can not be read.
+// subfolders returns the folders in a folder: none if it cannot be read.
 func subfolders(dir string) []string {
 	file, err := os.Open(dir)
 	if err != nil {

@@ -103,14 +103,19 @@ var layouts = map[string]layout{
 		besteffort: "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod",
 		suffix:     ".slice",
 	},
-	"v2 cgroupfs": {guaranteed: "kubepods/pod", burstable: "kubepods/burstable/pod", besteffort: "kubepods/besteffort/pod"},
+	"v2 cgroupfs": {
+		guaranteed: "kubepods/pod", burstable: "kubepods/burstable/pod",
+		besteffort: "kubepods/besteffort/pod",
+	},
 	"v1 cgroupfs": {
 		v1:         true,
-		guaranteed: "memory/kubepods/pod", burstable: "memory/kubepods/burstable/pod", besteffort: "memory/kubepods/besteffort/pod",
+		guaranteed: "memory/kubepods/pod", burstable: "memory/kubepods/burstable/pod",
+		besteffort: "memory/kubepods/besteffort/pod",
 	},
 	"v1 below other folders": {
 		v1:         true,
-		guaranteed: "pids/x/y/z/kubepods/pod", burstable: "pids/x/y/z/kubepods/burstable/pod", besteffort: "pids/x/y/z/kubepods/besteffort/pod",
+		guaranteed: "pids/x/y/z/kubepods/pod", burstable: "pids/x/y/z/kubepods/burstable/pod",
+		besteffort: "pids/x/y/z/kubepods/besteffort/pod",
 	},
 }
 
@@ -150,7 +155,8 @@ func TestCgroupsState(t *testing.T) {
 	}
 }
 
-// TestCgroupsStateScans: a pod that came after the last scan is found by another, one a second at most.
+// TestCgroupsStateScans: a pod that came after the last scan is found by another, one a second at
+// most.
 func TestCgroupsStateScans(t *testing.T) {
 	tree := newCgroupTree(t, false)
 	now := limiterStart

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// How often the pods' cgroups are listed: where inotify is not to be had; while there is no kubepods folder, whose
-	// coming inotify may not tell; and all the same.
+	// How often the pods' cgroups are listed: where inotify is not to be had; while there is no
+	// kubepods folder, whose coming inotify may not tell; and all the same.
 	pollCgroups    = time.Second
 	searchKubepods = 5 * time.Second
 	recheckCgroups = 30 * time.Second
@@ -23,11 +23,13 @@ const (
 	cgroupEvents = 1024
 )
 
-// Watch calls emit for every pod whose cgroup comes or goes, until ctx ends, whose error it returns. What is there at
-// the beginning is not emitted. Change.At is the time at which it was noticed: at once, but within a second where inotify
-// can not be used. emit is called by this goroutine, in order.
+// Watch calls emit for every pod whose cgroup is created or removed, until ctx ends, whose error it
+// returns. Existing cgroups are not emitted. Change.At is the time at which the change was noticed:
+// at once, or within a second if inotify is not available. emit is called by this goroutine, in
+// order.
 //
-// The kubelet makes a pod's cgroup before its containers start, and removes it some time after they ended.
+// The kubelet makes a pod's cgroup before its containers start, and removes it some time after they
+// ended.
 func (c *Cgroups) Watch(ctx context.Context, emit func(Change)) error {
 	notify, err := fsnotify.NewBufferedWatcher(cgroupEvents)
 	if err != nil {
@@ -105,7 +107,7 @@ func (w *cgroupWatch) scan() map[string]podCgroup {
 	})
 }
 
-// rescan finds out what has changed without an event that told it.
+// rescan finds out what has changed without an event.
 func (w *cgroupWatch) rescan() {
 	pods := w.scan()
 	for _, uid := range slices.Sorted(maps.Keys(w.present)) {

@@ -62,10 +62,10 @@ func (w watched) expect(want ...Change) {
 			if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(Change{}, "At")); diff != "" {
 				w.t.Fatal(diff)
 			}
-			if age := time.Since(got.At); age < 0 || age > patience {
+			if age := time.Since(got.At); age < 0 || age > waitLimit {
 				w.t.Errorf("dated %v ago", age)
 			}
-		case <-time.After(patience):
+		case <-time.After(waitLimit):
 			w.t.Fatalf("no change, want %+v", want)
 		}
 	}
@@ -75,7 +75,8 @@ func podCame(uid string) Change { return Change{PodUID: uid} }
 
 func podGone(uid string) Change { return Change{PodUID: uid, Gone: true} }
 
-// TestWatch uses the kernel's inotify. One folder of pods is there from the beginning, the other comes with its pod.
+// TestWatch uses the kernel's inotify. One folder of pods is there from the beginning, the other
+// comes with its pod.
 func TestWatch(t *testing.T) {
 	for name, l := range layouts {
 		t.Run(name, func(t *testing.T) {
@@ -166,7 +167,7 @@ func TestWatchManyAtOnce(t *testing.T) {
 				t.Fatalf("%+v is nothing new", c)
 			}
 			there[c.PodUID] = !c.Gone
-		case <-time.After(patience):
+		case <-time.After(waitLimit):
 			t.Fatal("the last pod was not emitted")
 		}
 		if there[uidA] {
@@ -180,7 +181,8 @@ func TestWatchManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestWatchWithoutInotify lists the pods every second; as soon as there is a folder for them at all.
+// TestWatchWithoutInotify lists the pods every second; as soon as there is a folder for them at
+// all.
 func TestWatchWithoutInotify(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tree := newCgroupTree(t, true)

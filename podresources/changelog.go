@@ -10,20 +10,20 @@ const (
 	changeMemory = 10 * time.Minute // how long changes are kept, counted back from the newest
 	maxChanges   = 4096
 
-	// sameChange is the time within which the same sign tells of one change: a file that is written in several steps, a
-	// folder that is seen twice.
+	// sameChange is the time within which the same sign tells of one change: a file that is written
+	// in several steps, a folder that is seen twice.
 	sameChange = time.Second
 )
 
-// ChangeLog keeps the last changes: ten minutes of them, and 4096 at most. The zero value is ready; its methods may be
-// called at once.
+// ChangeLog keeps the changes of the last ten minutes, at most 4096. The zero value is ready; it is
+// safe for concurrent use.
 type ChangeLog struct {
 	mu      sync.Mutex
 	changes []Change // by time
 }
 
-// Add notes a change, in any order of time. One that says the same as the one before of the same pod or CDI spec, within a
-// second, is the same change, of which the first time stays. It tells whether the change was new.
+// Add records a change, in any order of time. An equal change of the same pod or CDI spec within a
+// second is the same change, whose first time is kept. Add reports whether the change is new.
 func (l *ChangeLog) Add(c Change) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -39,7 +39,8 @@ func (l *ChangeLog) Add(c Change) bool {
 	return true
 }
 
-// repeats tells whether the last change of the same thing, of those before index i, already says what c says.
+// repeats reports whether the last change of the same thing, of those before index i, already says
+// what c says.
 func (l *ChangeLog) repeats(i int, c Change) bool {
 	for i--; i >= 0 && c.At.Sub(l.changes[i].At) <= sameChange; i-- {
 		if before := &l.changes[i]; before.PodUID == c.PodUID && slices.Equal(before.CDI, c.CDI) {

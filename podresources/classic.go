@@ -9,15 +9,16 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Classic DRA is that of resource.k8s.io/v1alpha2, with kubelets 1.27 to 1.30: a driver says what it will of a claim's devices in
-// CDI names, and nothing else. The kubelet lists for each driver a row without driver, pool and device. Such a device has no
-// pool; its driver is the vendor of the CDI name, and its name that of the CDI device.
+// Classic DRA is that of resource.k8s.io/v1alpha2, with kubelets 1.27 to 1.30: a driver says what
+// it will of a claim's devices in CDI names, and nothing else. The kubelet lists for each driver a
+// row without driver, pool and device. Such a device has no pool; its driver is the vendor of the
+// CDI name, and its name that of the CDI device.
 
-// classNameField is the number of DynamicResource.class_name, which was dropped with classic DRA (k8s.io/kubelet v0.30
-// pkg/apis/podresources/v1/api.proto).
+// classNameField is the number of DynamicResource.class_name, which was dropped with classic DRA
+// (k8s.io/kubelet v0.30 pkg/apis/podresources/v1/api.proto).
 const classNameField = 1
 
-// Classic tells whether the device is one of classic DRA.
+// Classic reports whether the device is one of classic DRA.
 func (a Allocation) Classic() bool { return a.Device.Pool == "" && !a.ByPlugin() }
 
 // className returns the name of the claim's resource class, "" where a kubelet does not send it.
@@ -48,9 +49,9 @@ func className(entry *v1.DynamicResource) string {
 func (p *parser) classic(holder Holder, claim Claim, class string, row *v1.ClaimResource) {
 	for _, cdi := range row.GetCdiDevices() {
 		device, uid, ok := classicDevice(cdi.GetName())
-		if reason := checkName(cdi.GetName(), maxCDIName, reasonMissingCDI); reason != "" || !ok {
+		if reason := checkName(cdi.GetName(), maxCDIName, driver.ReasonMissingCDI); reason != "" || !ok {
 			if reason == "" {
-				reason = reasonClassicDRA
+				reason = driver.ReasonClassicDRA
 			}
 			p.reject(reason)
 			continue
@@ -61,8 +62,9 @@ func (p *parser) classic(holder Holder, claim Claim, class string, row *v1.Claim
 	}
 }
 
-// classicDevice returns the device that a CDI name stands for, VENDOR/CLASS=NAME, and the UID of the claim where the name tells
-// it: drivers that write a CDI spec for each claim name its device, of class claim, by the claim's UID.
+// classicDevice returns the device that a CDI name stands for, VENDOR/CLASS=NAME, and the UID of
+// the claim where the name tells it: drivers that write a CDI spec for each claim name its device,
+// of class claim, by the claim's UID.
 func classicDevice(cdi string) (id driver.ID, uid string, ok bool) {
 	kind, name, _ := strings.Cut(cdi, "=")
 	vendor, class, _ := strings.Cut(kind, "/")
@@ -77,13 +79,14 @@ func classicDevice(cdi string) (id driver.ID, uid string, ok bool) {
 	return id, uid, true
 }
 
-// isUUID tells whether a name has the form of a UUID, as UIDs have.
+// isUUID reports whether a name has the form of a UUID, as UIDs have.
 func isUUID(s string) bool {
 	if len(s) != 36 {
 		return false
 	}
 	for i := range len(s) {
-		if dash := i == 8 || i == 13 || i == 18 || i == 23; dash != (s[i] == '-') || !dash && strings.IndexByte("0123456789abcdefABCDEF", s[i]) < 0 {
+		if dash := i == 8 || i == 13 || i == 18 ||
+			i == 23; dash != (s[i] == '-') || !dash && strings.IndexByte("0123456789abcdefABCDEF", s[i]) < 0 {
 			return false
 		}
 	}
@@ -96,8 +99,9 @@ type Classic struct {
 	Driver string // the one that allocated it; empty: several did, or none yet
 }
 
-// completeClassic adds what the claim says of a device of classic DRA. alone tells that the claim has no other: where
-// the claim's driver published slices and was given one device of these, it is that device.
+// completeClassic adds what the claim says of a device of classic DRA. alone reports that the claim
+// has no other: where the claim's driver published slices and was given one device of these, it is
+// that device.
 func (c *ClaimFacts) completeClassic(a *Allocation, alone bool) {
 	if c.Classic == nil || !a.Classic() {
 		return

@@ -14,13 +14,15 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// patience is how long a test waits for what must happen.
-const patience = time.Minute
+// waitLimit is how long a test waits for what must happen.
+const waitLimit = time.Minute
 
-// dial serves a kubelet with the recorded pods, and connects to it. The socket's name is one that URLs have to quote.
+// dial serves a kubelet with the recorded pods, and connects to it. The socket's name is one that
+// URLs have to quote.
 func dial(t *testing.T) (*test.Kubelet, *Client) {
 	t.Helper()
 	k := test.New()
@@ -53,7 +55,7 @@ func list(t *testing.T, c *Client, timeout time.Duration) (*v1.ListPodResourcesR
 
 func TestClientList(t *testing.T) {
 	_, c := dial(t)
-	got, err := list(t, c, patience)
+	got, err := list(t, c, waitLimit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,17 +69,26 @@ func TestClientErrors(t *testing.T) {
 		behaviour test.Behaviour
 		err       error
 		code      codes.Code
-		reason    string
+		reason    driver.Reason
 		timeout   time.Duration
 	}{
-		"rate limit":          {test.RateLimited(), ErrRateLimited, codes.ResourceExhausted, "rate_limited", patience},
-		"too large":           {test.Huge(maxAnswer + 1), ErrTooLarge, codes.ResourceExhausted, "message_too_large", patience},
-		"other exhaustion":    {test.Fail(codes.ResourceExhausted, "no memory"), nil, codes.ResourceExhausted, "other", patience},
-		"unavailable":         {test.Fail(codes.Unavailable, "gone"), ErrUnavailable, codes.Unavailable, "unavailable", patience},
-		"hang":                {test.Hang(), ErrDeadline, codes.DeadlineExceeded, "deadline", 50 * time.Millisecond},
-		"old kubelet":         {test.Fail(codes.Unimplemented, "unknown service"), ErrUnimplemented, codes.Unimplemented, "unimplemented", patience},
-		"garbage":             {test.Malformed([]byte("\xffgarbage")), ErrMalformed, codes.Unknown, "malformed", patience},
-		"the kubelet's fault": {test.Fail(codes.Unknown, "panic"), nil, codes.Unknown, "other", patience},
+		"rate limit": {test.RateLimited(), ErrRateLimited, codes.ResourceExhausted, "rate_limited", waitLimit},
+		"too large":  {test.Huge(maxAnswer + 1), ErrTooLarge, codes.ResourceExhausted, "too_large", waitLimit},
+		"other exhaustion": {
+			test.Fail(codes.ResourceExhausted, "no memory"), nil, codes.ResourceExhausted, "other",
+			waitLimit,
+		},
+		"unavailable": {
+			test.Fail(codes.Unavailable, "gone"), ErrUnavailable, codes.Unavailable, "unavailable",
+			waitLimit,
+		},
+		"hang": {test.Hang(), ErrDeadline, codes.DeadlineExceeded, "timeout", 50 * time.Millisecond},
+		"old kubelet": {
+			test.Fail(codes.Unimplemented, "unknown service"), ErrUnimplemented, codes.Unimplemented,
+			"unimplemented", waitLimit,
+		},
+		"garbage":             {test.Malformed([]byte("\xffgarbage")), ErrMalformed, codes.Unknown, "malformed", waitLimit},
+		"the kubelet's fault": {test.Fail(codes.Unknown, "panic"), nil, codes.Unknown, "other", waitLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k, c := dial(t)
@@ -92,15 +103,11 @@ func TestClientErrors(t *testing.T) {
 			if got := status.Code(err); got != tt.code {
 				t.Errorf("code %v, want %v: %v", got, tt.code, err)
 			}
-			if got := Reason(err); got != tt.reason {
+			if got := driver.ReasonOf(err); got != tt.reason {
 				t.Errorf("reason %q, want %q: %v", got, tt.reason, err)
 			}
-			var named interface{ Reason() string }
-			if !errors.As(err, &named) || named.Reason() != tt.reason {
-				t.Errorf("the error does not name its reason, %q: %v", tt.reason, err)
-			}
 			k.Behave(test.Full())
-			if _, err := list(t, c, patience); err != nil {
+			if _, err := list(t, c, waitLimit); err != nil {
 				t.Errorf("afterwards: %v", err)
 			}
 		})
@@ -111,15 +118,16 @@ func TestClientCanceled(t *testing.T) {
 	_, c := dial(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := c.List(ctx); Reason(err) != "canceled" {
-		t.Errorf("reason of %v is %q", err, Reason(err))
+	if _, err := c.List(ctx); driver.ReasonOf(err) != "canceled" {
+		t.Errorf("reason of %v is %q", err, driver.ReasonOf(err))
 	}
-	if Reason(nil) != "" {
+	if driver.ReasonOf(nil) != "" {
 		t.Error("no error has a reason")
 	}
 }
 
-// TestClientTakesLargeAnswers: 100 pods with 2 containers on one shared claim of 32 devices make 7 MB, over gRPC's default.
+// TestClientTakesLargeAnswers: 100 pods with 2 containers on one shared claim of 32 devices make 7
+// MB, over gRPC's default.
 func TestClientTakesLargeAnswers(t *testing.T) {
 	var rows []*v1.ClaimResource
 	for n := range 32 {
@@ -129,13 +137,14 @@ func TestClientTakesLargeAnswers(t *testing.T) {
 	claim := test.Claim("ns", "claim", rows...)
 	var pods []*v1.PodResources
 	for p := range 100 {
-		pods = append(pods, test.Pod("ns", fmt.Sprintf("pod-%d", p), test.Container("one", claim), test.Container("two", claim)))
+		pods = append(pods,
+			test.Pod("ns", fmt.Sprintf("pod-%d", p), test.Container("one", claim), test.Container("two", claim)))
 	}
 	k, c := dial(t)
 	if err := k.SetPods(pods...); err != nil {
 		t.Fatal(err)
 	}
-	answer, err := list(t, c, patience)
+	answer, err := list(t, c, waitLimit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +158,7 @@ func TestClientTakesLargeAnswers(t *testing.T) {
 func TestClientOneBadPod(t *testing.T) {
 	k, c := dial(t)
 	k.Behave(test.InvalidUTF8())
-	answer, err := list(t, c, patience)
+	answer, err := list(t, c, waitLimit)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,20 +167,21 @@ func TestClientOneBadPod(t *testing.T) {
 	if diff := cmp.Diff(want, allocations); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]Rejection{{reasonMalformed, 1}}, rejections); diff != "" {
+	if diff := cmp.Diff(driver.Rejections{driver.ReasonMalformed: 1}, rejections); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// TestClientFindsARestartedKubelet: the socket file stays and refuses, then there are empty answers, then full ones.
+// TestClientFindsARestartedKubelet: the socket file stays and refuses, then there are empty
+// answers, then full ones.
 func TestClientFindsARestartedKubelet(t *testing.T) {
 	k, c := dial(t)
-	if _, err := list(t, c, patience); err != nil {
+	if _, err := list(t, c, waitLimit); err != nil {
 		t.Fatal(err)
 	}
 	k.Stop()
 	for range 3 {
-		if _, err := list(t, c, patience); !errors.Is(err, ErrUnavailable) {
+		if _, err := list(t, c, waitLimit); !errors.Is(err, ErrUnavailable) {
 			t.Fatalf("while it is away: %v", err)
 		}
 	}
@@ -179,16 +189,16 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	answer, err := list(t, c, patience)
-	for errors.Is(err, ErrUnavailable) && time.Since(begin) < patience {
+	answer, err := list(t, c, waitLimit)
+	for errors.Is(err, ErrUnavailable) && time.Since(begin) < waitLimit {
 		time.Sleep(10 * time.Millisecond)
-		answer, err = list(t, c, patience)
+		answer, err = list(t, c, waitLimit)
 	}
 	if err != nil || len(answer.GetPodResources()) != 0 {
 		t.Fatalf("after the restart: %v, %v, want an empty answer", answer, err)
 	}
 	k.Behave(test.Full())
-	if answer, err = list(t, c, patience); err != nil || len(answer.GetPodResources()) == 0 {
+	if answer, err = list(t, c, waitLimit); err != nil || len(answer.GetPodResources()) == 0 {
 		t.Errorf("at last: %v, %v", answer, err)
 	}
 }
@@ -198,7 +208,7 @@ func TestClientBeforeTheKubelet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := list(t, c, patience); !errors.Is(err, ErrUnavailable) {
+	if _, err := list(t, c, waitLimit); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("no socket: %v", err)
 	}
 	if err := c.Close(); err != nil {

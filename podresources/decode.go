@@ -12,8 +12,8 @@ import (
 // pkg/apis/podresources/v1/api.proto).
 const podResourcesField = 1
 
-// decode reads an answer of List. One bad pod costs itself alone: protobuf gives up the whole message for a single name
-// that is no UTF-8; here the pods that can not be decoded are nil, and the others are there.
+// decode decodes a response of List. protobuf rejects the whole message for a single name that is
+// not UTF-8; here only the pods that cannot be decoded are nil.
 func decode(wire []byte) (*v1.ListPodResourcesResponse, error) {
 	answer := new(v1.ListPodResourcesResponse)
 	if proto.Unmarshal(wire, answer) == nil {
@@ -38,7 +38,7 @@ func decode(wire []byte) (*v1.ListPodResourcesResponse, error) {
 	return answer, nil
 }
 
-// decodePod reads one pod, with its length before it; nil: it can not be decoded.
+// decodePod reads one pod, with its length before it; nil: it cannot be decoded.
 func decodePod(wire []byte) *v1.PodResources {
 	content, n := protowire.ConsumeBytes(wire)
 	pod := new(v1.PodResources)

@@ -12,24 +12,26 @@ import (
 	"time"
 )
 
-// Drivers tells which DRA drivers of the node run no more though their ResourceSlices are there: the kubelet removes these
-// 30 s after a driver has gone, but not while it is away itself, and not from a file.
+// Drivers detects DRA drivers of the node that no longer run although their ResourceSlices exist:
+// the kubelet removes these 30 s after a driver has ended, but not while it is down itself, and not
+// from a file.
 //
 // A driver serves the kubelet on sockets in a folder of its own name below <kubelet root>/plugins
-// (k8s.io/dynamic-resource-allocation kubeletplugin, PluginDataDirectoryPath). It is gone when the folder is there and nobody has
-// answered on any socket in it for a minute. Where there is no such folder, it is not known whether it is.
+// (k8s.io/dynamic-resource-allocation kubeletplugin, PluginDataDirectoryPath). It is gone if the
+// folder exists and no socket in it has accepted connections for a minute. Without the folder its
+// state is unknown.
 type Drivers struct {
 	plugins string
 	now     func() time.Time
 
 	mu     sync.Mutex
 	wanted map[string]bool
-	silent map[string]time.Time // since when nobody answers
+	silent map[string]time.Time // since when no socket accepts connections
 }
 
 const (
 	driversEvery = 10 * time.Second
-	// driverAway is how long a driver may be away: it is restarted, or upgraded.
+	// driverAway is how long a driver may be down for a restart or an upgrade.
 	driverAway  = time.Minute
 	dialTimeout = time.Second
 	maxSockets  = 64
@@ -40,7 +42,8 @@ func NewDrivers(kubeletRoot string, now func() time.Time) *Drivers {
 	return &Drivers{plugins: filepath.Join(kubeletRoot, "plugins"), now: now, silent: map[string]time.Time{}}
 }
 
-// Gone returns which of the drivers are gone, as of the last look. It costs no I/O. From now on [Drivers.Watch] looks at these.
+// Gone returns which of the drivers are gone, as of the last check. It does no I/O. From now on
+// [Drivers.Watch] checks these drivers.
 func (d *Drivers) Gone(drivers map[string]bool) map[string]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -57,7 +60,7 @@ func (d *Drivers) Gone(drivers map[string]bool) map[string]bool {
 	return gone
 }
 
-// Watch looks at the sockets every ten seconds until ctx ends.
+// Watch checks the sockets every ten seconds until ctx ends.
 func (d *Drivers) Watch(ctx context.Context) {
 	ticker := time.NewTicker(driversEvery)
 	defer ticker.Stop()
@@ -94,7 +97,8 @@ func (d *Drivers) look(ctx context.Context) {
 	}
 }
 
-// answers tells whether somebody takes connections on one of the driver's sockets, or whether that can not be known.
+// answers reports whether one of the driver's sockets accepts connections, or whether that cannot
+// be known.
 func (d *Drivers) answers(ctx context.Context, driver string) bool {
 	if driver != filepath.Base(driver) || driver == ".." {
 		return true

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A driver is gone when nobody has answered on its sockets for a minute, and is back with the first answer. Of one without a
-// folder nothing is known.
+// A driver is gone when nobody has answered on its sockets for a minute, and is back with the first
+// answer. Of one without a folder nothing is known.
 func TestDrivers(t *testing.T) {
 	root, err := os.MkdirTemp("", "drivers") //nolint:usetesting // the path of t.TempDir is too long for a socket
 	if err != nil {
@@ -40,7 +40,10 @@ func TestDrivers(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(root, "plugins", "uninstalled"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	drivers := map[string]bool{"lives": true, "killed": true, "upgraded": true, "uninstalled": true, "elsewhere": true, "..": true, "a/b": true}
+	drivers := map[string]bool{
+		"lives": true, "killed": true, "upgraded": true, "uninstalled": true, "elsewhere": true,
+		"..": true, "a/b": true,
+	}
 	look := func(after time.Duration, want ...string) {
 		t.Helper()
 		now = now.Add(after)

@@ -1,35 +1,45 @@
 package podresources
 
 import (
-	"maps"
 	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Facts are what objects of the API say of claims and pods, which PodResources does not pass on.
+// Facts are data of API objects about claims and pods that PodResources lacks.
 type Facts struct {
 	Claims map[Claim]ClaimFacts
-	Pods   map[Pod]PodFacts
+	Pods   map[string]PodFacts // by UID
+	// Listed are the pods in the kubelet's last answer that was believed; nil: there was none.
+	Listed map[Pod]struct{}
+	// Exited are the pods, by UID, whose cgroup is gone. It is used for pods that are ending.
+	Exited map[string]bool
 }
 
-// ClaimFacts is what a ResourceClaim says.
+// ClaimFacts are the facts of a ResourceClaim.
 type ClaimFacts struct {
 	UID         string
 	AllocatedAt time.Time // status.allocation.allocationTimestamp; zero: unknown
 	// PodClaimName is what the pod calls the claim that was made for it from a template.
 	PodClaimName string
-	Labels       []string // the chosen ones: names and values in turns
-	// Reserved are the UIDs of the pods for which the claim is reserved (status.reservedFor), by their names.
+	// Extended reports that the claim was made for extended resources of a pod (KEP-5004).
+	Extended bool
+	Labels   []string // the chosen ones: alternating names and values
+	// Reserved are the names of the pods for which the claim is reserved (status.reservedFor), by
+	// UID.
 	Reserved map[string]string
-	Results  []ClaimResult
-	Classic  *Classic // nil: it is not of classic DRA
+	// ReservedOther reports that the claim is reserved for something else than pods, such as a pod
+	// group: then any pod of the node that refers to the claim may hold it.
+	ReservedOther bool
+	// Read is when the API server or the file said all this; zero: unknown.
+	Read    time.Time
+	Results []ClaimResult
+	Classic *Classic // nil: it is not of classic DRA
 }
 
-// ClaimResult is one of status.allocation.devices.results, with what status.devices says of the same device.
+// ClaimResult is one of status.allocation.devices.results, with what status.devices says of the
+// same device.
 type ClaimResult struct {
 	Device      driver.ID
 	ShareID     string
@@ -63,25 +73,45 @@ func (n *Network) Addresses() []string {
 	return n.IPs
 }
 
-// PodFacts is what a pod object says.
+// PodFacts are the facts of a pod object.
 type PodFacts struct {
-	UID string
-	// Ended pods (Succeeded, Failed, or gone) hold nothing, whatever is still listed.
+	Pod     Pod
+	UID     string
+	Created time.Time // by the API server; zero: unknown
+	Seen    time.Time // when the pod was first seen here
+	// Ended reports that the API server's status says Succeeded or Failed: the kubelet reports that
+	// when no container runs and nothing is left to unprepare. Such a pod holds nothing.
 	Ended bool
-	// Gone pods are no more, and remembered until the kubelet lists them no more.
+	// Ending reports that the kubelet's own status says Succeeded or Failed. It says so as soon as
+	// termination starts: containers may run on, and devices be prepared.
+	Ending      bool
+	EndingSince time.Time // when Ending was first seen
+	// Gone pods were deleted. They hold nothing, and are remembered until the kubelet no longer
+	// lists them.
 	Gone bool
-	// Running is the number of its containers that run.
+	// Running is the number of its containers that run, init containers included.
 	Running int
+	// Started reports that a container of the pod has been started, so that its claims were
+	// prepared.
+	Started bool
 	Meta    *PodMeta
 	// Claims are the names of ResourceClaims by the pod's own names for them.
 	Claims []PodClaim
-	// Containers are those that use claims, the restartable init containers among them.
+	// Containers are those that use claims, init containers included.
 	Containers []PodContainer
+	// Extended reports that a container requests extended resources, which may be backed by a claim
+	// (KEP-5004): ExtendedClaim, of which the containers are given ExtendedUses.
+	Extended      bool
+	ExtendedClaim string // empty: none, or unknown
+	ExtendedUses  []PodContainer
+	// Told reports that the API server's status is known: it has the names of claims that were made
+	// from templates and ExtendedClaim, which the kubelet's own status leaves out.
+	Told bool
 	// Health is what the pod's status says of its devices (KEP-4680).
 	Health []DeviceHealth
 }
 
-// PodMeta is what is shown of a pod beside its name.
+// PodMeta has the exported data of a pod in addition to its name.
 type PodMeta struct {
 	OwnerKind, OwnerName string   // of the controller; empty: none
 	Labels               []string // the chosen labels and annotations: names, as they are shown, and values in turns
@@ -90,50 +120,25 @@ type PodMeta struct {
 // PodClaim is a claim as a pod refers to it.
 type PodClaim struct {
 	Name  string // the pod's own
-	Claim string // the ResourceClaim's; empty: made from a template, and not told
+	Claim string // the ResourceClaim's; empty: made from a template, and unknown
 }
 
 // PodContainer is a container and the requests of claims that it is given.
 type PodContainer struct {
 	Name string
 	Uses []ClaimUse
+	// Listed reports that PodResources lists the container: it is not a plain init container.
+	Listed bool
 }
 
 // ClaimUse is a claim, or one request of it, that a container is given.
 type ClaimUse struct {
-	Claim   string // the ResourceClaim's name, where Name is empty
-	Name    string // the pod's own name
+	Name    string // the pod's own name; empty for the claim of extended resources
 	Request string // empty: all of the claim's requests
 }
 
-// Apply returns the allocations completed by what is known of their claims and pods; the input is not changed. Where
-// nothing is known, all stays as the kubelet said:
-//
-//   - Pods that have ended hold nothing.
-//   - A container that is given one request of a claim holds that request's devices alone: the kubelet lists it with
-//     all of the claim. A device that no container of a pod is given stays with the pod, in no container.
-//   - UIDs, those of pods too where the claim is what tells them, requests, tolerations, device classes, admin access, consumed capacity and what the driver says of the device are added, and
-//     what pods say of its health.
-func (f Facts) Apply(allocations []Allocation) []Allocation {
-	if len(f.Claims) == 0 && len(f.Pods) == 0 {
-		return allocations
-	}
-	out := make([]Allocation, 0, len(allocations))
-	health, classic := f.health(allocations), classicDevices(allocations)
-	for _, a := range allocations {
-		claim := f.Claims[a.Claim]
-		a.Health = health[a.Device]
-		claim.completeClassic(&a, classic[a.Claim] == 1)
-		claim.complete(&a)
-		a.Holders = claim.withUIDs(f.holders(&a, claim.PodClaimName))
-		if len(a.Holders) > 0 {
-			out = append(out, a)
-		}
-	}
-	return out
-}
-
-// complete adds what the claim says of one allocation. A device that it does not list stays as the kubelet said.
+// complete adds the facts of the claim to one allocation. A device that the claim does not list
+// keeps the kubelet's data.
 func (c *ClaimFacts) complete(a *Allocation) {
 	if c.UID != "" {
 		a.ClaimUID = c.UID
@@ -154,13 +159,16 @@ func (c *ClaimFacts) complete(a *Allocation) {
 	}
 }
 
-// withUIDs returns the holders with the UIDs for which the claim is reserved, where nothing nearer told them. The input is
-// not changed.
+// withUIDs returns the holders with the UIDs for which the claim is reserved, unless they are known
+// otherwise. The input is not changed.
 func (c *ClaimFacts) withUIDs(holders []Holder) []Holder {
 	shared := true
 	for i := range holders {
-		uid := c.Reserved[holders[i].Name]
-		if uid == "" || holders[i].UID != "" {
+		if holders[i].UID != "" {
+			continue
+		}
+		uid := c.reservedUID(holders[i].Name)
+		if uid == "" {
 			continue
 		}
 		if shared {
@@ -171,220 +179,34 @@ func (c *ClaimFacts) withUIDs(holders []Holder) []Holder {
 	return holders
 }
 
-// Covers tells whether the claim lists the device or share of the allocation, as far as claims of its version do.
+// reservedUID returns the UID of the pod of that name for which the claim is reserved, "" where
+// there is none, or more than one.
+func (c *ClaimFacts) reservedUID(name string) string {
+	found := ""
+	for uid, other := range c.Reserved {
+		if other != name {
+			continue
+		}
+		if found != "" {
+			return ""
+		}
+		found = uid
+	}
+	return found
+}
+
+// Covers reports whether the claim lists the device or share of the allocation, as far as claims of
+// its version do.
 func (c *ClaimFacts) Covers(a *Allocation) bool {
 	if a.Classic() {
 		return c.Classic != nil
 	}
-	return slices.ContainsFunc(c.Results, func(r ClaimResult) bool { return r.Device == a.Device && r.ShareID == a.ShareID })
+	return slices.ContainsFunc(c.Results,
+		func(r ClaimResult) bool { return r.Device == a.Device && r.ShareID == a.ShareID })
 }
 
-// holders returns who holds the allocation, given what the pods say.
-func (f Facts) holders(a *Allocation, podClaimName string) []Holder {
-	if len(f.Pods) == 0 {
-		return a.Holders
-	}
-	out := make([]Holder, 0, len(a.Holders))
-	for i := 0; i < len(a.Holders); {
-		n := 1
-		for i+n < len(a.Holders) && a.Holders[i+n].Pod == a.Holders[i].Pod {
-			n++
-		}
-		pod, known := f.Pods[a.Holders[i].Pod]
-		if known {
-			out = pod.appendHolders(out, a, a.Holders[i:i+n], podClaimName)
-		} else {
-			out = append(out, a.Holders[i:i+n]...)
-		}
-		i += n
-	}
-	return out
-}
-
-// appendHolders appends the containers of this pod that hold the allocation, of those that the kubelet lists.
-func (p *PodFacts) appendHolders(out []Holder, a *Allocation, listed []Holder, podClaimName string) []Holder {
-	if p.Ended && (listed[0].UID == "" || listed[0].UID == p.UID) {
-		return out
-	}
-	name := p.claimName(a.Claim.Name, podClaimName)
-	before := len(out)
-	for _, h := range listed {
-		if p.given(h.Container, a, name) {
-			out = append(out, p.describe(h, name))
-		}
-	}
-	if len(out) == before {
-		h := listed[0]
-		h.Container = ""
-		out = append(out, p.describe(h, name))
-	}
-	return out
-}
-
-func (p *PodFacts) describe(h Holder, claimName string) Holder {
-	if p.UID != "" {
-		h.UID = p.UID
-	}
-	h.ClaimName, h.Meta = claimName, p.Meta
-	return h
-}
-
-// claimName returns the pod's own name for a claim, "" where it is unknown or, for an extended resource, there is none.
-// The kubelet's Pods API does not tell the names of claims that were made from templates; the claim itself does,
-// and a single claim can be no other.
-func (p *PodFacts) claimName(claim, told string) string {
-	if claim == "" {
-		return "" // a device plugin's device
-	}
-	unnamed, name := 0, ""
-	for _, c := range p.Claims {
-		switch {
-		case c.Claim == claim:
-			return c.Name
-		case c.Claim == "" && c.Name == told:
-			return told
-		case c.Claim == "":
-			unnamed++
-			name = c.Name
-		}
-	}
-	if unnamed == 1 && !p.uses(claim) {
-		return name
-	}
-	return ""
-}
-
-// uses tells whether a container refers to the claim by the claim's own name, as it is with extended resources.
-func (p *PodFacts) uses(claim string) bool {
-	return slices.ContainsFunc(p.Containers, func(c PodContainer) bool {
-		return slices.ContainsFunc(c.Uses, func(u ClaimUse) bool { return u.Claim == claim })
-	})
-}
-
-// given tells whether a container is given the device of the allocation, as far as it is known which request the device
-// was allocated for, and which the container names.
-func (p *PodFacts) given(container string, a *Allocation, claimName string) bool {
-	if a.Request == "" {
-		return true
-	}
-	request, _, _ := strings.Cut(a.Request, "/")
-	named := false
-	for _, c := range p.Containers {
-		if c.Name != container {
-			continue
-		}
-		for _, u := range c.Uses {
-			if u.Claim != a.Claim.Name && (u.Name == "" || u.Name != claimName) {
-				continue
-			}
-			if u.Request == "" || u.Request == request {
-				return true
-			}
-			named = true
-		}
-	}
-	return !named
-}
-
-// PodSet is a set of pods that one goroutine keeps up to date while others read it. The zero value is an empty set.
-type PodSet struct {
-	mu     sync.Mutex
-	pods   map[Pod]PodFacts
-	shared bool // pods was handed out and must not be changed
-}
-
-// Replace makes the set that of these pods, and of those that are gone and not forgotten.
-func (s *PodSet) Replace(pods map[Pod]PodFacts) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for pod := range s.pods {
-		if _, there := pods[pod]; !there && s.pods[pod].Gone {
-			pods[pod] = s.pods[pod]
-		}
-	}
-	s.pods, s.shared = pods, false
-}
-
-// Set adds a pod, or replaces what was known of it.
-func (s *PodSet) Set(pod Pod, facts PodFacts) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.own()
-	s.pods[pod] = facts
-}
-
-// Remove notes that a pod is gone, unless another one has taken its name. It stays in the set, as one that has ended, until [PodSet.Forget]:
-// what the kubelet said before may still list it.
-func (s *PodSet) Remove(pod Pod, uid string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	known, ok := s.pods[pod]
-	if !ok || known.UID != uid {
-		return
-	}
-	s.own()
-	if len(s.pods) > maxPods {
-		delete(s.pods, pod)
-		return
-	}
-	known.Ended, known.Gone = true, true
-	s.pods[pod] = known
-}
-
-// Forget takes the pods that are gone out of the set, but for those that the kubelet lists.
-func (s *PodSet) Forget(listed []Allocation) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	gone := map[Pod]struct{}{}
-	for pod := range s.pods {
-		if s.pods[pod].Gone {
-			gone[pod] = struct{}{}
-		}
-	}
-	if len(gone) == 0 {
-		return
-	}
-	for i := range listed {
-		for _, h := range listed[i].Holders {
-			delete(gone, h.Pod)
-		}
-	}
-	s.own()
-	for pod := range gone {
-		delete(s.pods, pod)
-	}
-}
-
-// own makes the map one that may be changed.
-func (s *PodSet) own() {
-	switch {
-	case s.pods == nil:
-		s.pods = map[Pod]PodFacts{}
-	case s.shared:
-		s.pods = maps.Clone(s.pods)
-	}
-	s.shared = false
-}
-
-// All returns the pods; the map will not change, and is not to be changed.
-func (s *PodSet) All() map[Pod]PodFacts {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.shared = true
-	return s.pods
-}
-
-// Get returns a pod.
-func (s *PodSet) Get(pod Pod) (PodFacts, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	facts, ok := s.pods[pod]
-	return facts, ok
-}
-
-// UID returns the UID of a pod, "" where it is unknown.
-func (s *PodSet) UID(pod Pod) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.pods[pod].UID
+// ReservedFor reports whether the claim is reserved for the pod.
+func (c *ClaimFacts) ReservedFor(uid string) bool {
+	_, reserved := c.Reserved[uid]
+	return reserved || c.ReservedOther
 }

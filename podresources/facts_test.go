@@ -1,8 +1,10 @@
 package podresources
 
 import (
+	stdcmp "cmp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -13,19 +15,33 @@ import (
 )
 
 // recordedPods returns the pods of the recorded cluster.
-func recordedPods(t *testing.T) map[Pod]PodFacts {
+func recordedPods(t *testing.T) map[string]PodFacts {
 	t.Helper()
 	var list corev1.PodList
 	if err := yaml.Unmarshal(recorded(t, "pods.yaml"), &list); err != nil {
 		t.Fatal(err)
 	}
-	out := map[Pod]PodFacts{}
+	out := map[string]PodFacts{}
 	for i := range list.Items {
 		name, facts, ok := NewPodFacts(&list.Items[i], &Selection{})
 		if !ok {
 			t.Fatalf("pod %v is not usable", name)
 		}
-		out[name] = facts
+		out[facts.UID] = facts
+	}
+	return out
+}
+
+// podNamed returns the newest pod of that name.
+func podNamed(pods map[string]PodFacts, namespace, name string) PodFacts {
+	return pods[newest(pods)[Pod{Namespace: namespace, Name: name}]]
+}
+
+// byUID returns the pods by UID.
+func byUID(pods ...PodFacts) map[string]PodFacts {
+	out := map[string]PodFacts{}
+	for _, p := range pods {
+		out[p.UID] = p
 	}
 	return out
 }
@@ -46,29 +62,31 @@ func TestRecordedPods(t *testing.T) {
 		return out
 	}
 	want := PodFacts{
+		Pod:     Pod{Namespace: "team-a", Name: "multi"},
 		UID:     "ccffd2eb-d640-4fed-b21b-8ca738230d1b",
-		Running: 4,
-		Meta:    &PodMeta{},
-		Claims:  []PodClaim{{Name: "gpus", Claim: "multi-gpus-5sjnf"}},
+		Created: time.Date(2026, 11, 21, 1, 56, 56, 0, time.UTC),
+		Running: 4, Started: true, Told: true,
+		Meta:   &PodMeta{},
+		Claims: []PodClaim{{Name: "gpus", Claim: "multi-gpus-5sjnf"}},
 		Containers: []PodContainer{
 			{Name: "plain-init", Uses: []ClaimUse{{Name: "gpus"}}},
-			{Name: "sidecar", Uses: []ClaimUse{{Name: "gpus", Request: "small"}}},
-			{Name: "all", Uses: []ClaimUse{{Name: "gpus"}}},
-			{Name: "only-big", Uses: []ClaimUse{{Name: "gpus", Request: "big"}}},
+			{Name: "sidecar", Uses: []ClaimUse{{Name: "gpus", Request: "small"}}, Listed: true},
+			{Name: "all", Uses: []ClaimUse{{Name: "gpus"}}, Listed: true},
+			{Name: "only-big", Uses: []ClaimUse{{Name: "gpus", Request: "big"}}, Listed: true},
 		},
 		Health: append(health("claim:gpus", "gpu-1", "gpu-2", "gpu-3"), health("claim:gpus/big", "gpu-1", "gpu-2")...),
 	}
-	got := pods[Pod{Namespace: "team-a", Name: "multi"}]
+	got := podNamed(pods, "team-a", "multi")
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("multi: -want +got:\n%s", diff)
 	}
-	if shared := pods[Pod{Namespace: "team-b", Name: "share-1"}].Claims; len(shared) != 1 || shared[0].Claim != "shared-claim" {
+	if shared := podNamed(pods, "team-b", "share-1").Claims; len(shared) != 1 || shared[0].Claim != "shared-claim" {
 		t.Errorf("share-1 has the claims %v", shared)
 	}
 }
 
-// multiClaim is what the API server said of the claim of the recorded pod multi: the recording has the requests of its
-// devices in the pod's health alone.
+// multiClaim is what the API server said of the claim of the recorded pod multi: the recording has
+// the requests of its devices in the pod's health alone.
 func multiClaim() (Claim, ClaimFacts) {
 	result := func(device, request string) ClaimResult {
 		return ClaimResult{Device: recordedDevice(device), Request: request, DeviceClass: "gpu.example.com"}
@@ -79,13 +97,13 @@ func multiClaim() (Claim, ClaimFacts) {
 	}
 }
 
-// A container that names a request holds that request's devices alone, though the kubelet lists it with all of the
-// claim (KUBELET.md 3).
+// A container that names a request holds that request's devices alone, though the kubelet lists it
+// with all of the claim (KUBELET.md 3).
 func TestApplyRequestsOnRecorded(t *testing.T) {
 	claim, facts := multiClaim()
 	all, _ := Parse(recordedList(t))
 	containers := map[string][]string{}
-	for _, a := range (Facts{Claims: map[Claim]ClaimFacts{claim: facts}, Pods: recordedPods(t)}).Apply(all) {
+	for _, a := range (Facts{Claims: map[Claim]ClaimFacts{claim: facts}, Pods: recordedPods(t)}).Resolve(all).Allocations {
 		if a.Claim != claim {
 			continue
 		}
@@ -96,23 +114,32 @@ func TestApplyRequestsOnRecorded(t *testing.T) {
 			}
 		}
 	}
-	want := map[string][]string{"gpu-1 big": {"all", "only-big"}, "gpu-2 big": {"all", "only-big"}, "gpu-3 small": {"all", "sidecar"}}
+	want := map[string][]string{
+		"gpu-1 big": {"all", "only-big"}, "gpu-2 big": {"all", "only-big"},
+		"gpu-3 small": {"all", "sidecar"},
+	}
 	if diff := cmp.Diff(want, containers); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-// Where nothing nearer tells a pod's UID, its reservation of the claim does; the input does not change.
+// Where nothing nearer tells a pod's UID, its reservation of the claim does; the input does not
+// change.
 func TestReservedTellsUIDs(t *testing.T) {
 	claim := Claim{"ns", "c"}
-	holders := []Holder{{Pod: Pod{"ns", "known"}, UID: "1"}, {Pod: Pod{"ns", "object"}}, {Pod: Pod{"ns", "reserved"}}, {Pod: Pod{"ns", "unknown"}}}
+	holders := []Holder{
+		{Pod: Pod{"ns", "known"}, UID: "1"},
+		{Pod: Pod{"ns", "object"}},
+		{Pod: Pod{"ns", "reserved"}},
+		{Pod: Pod{"ns", "unknown"}},
+	}
 	facts := Facts{
-		Claims: map[Claim]ClaimFacts{claim: {Reserved: map[string]string{"known": "9", "object": "9", "reserved": "3"}}},
-		Pods:   map[Pod]PodFacts{{"ns", "object"}: {UID: "2"}},
+		Claims: map[Claim]ClaimFacts{claim: {Reserved: map[string]string{"8": "known", "9": "object", "3": "reserved"}}},
+		Pods:   byUID(PodFacts{Pod: Pod{"ns", "object"}, UID: "2"}),
 	}
 	in := []Allocation{{Claim: claim, Holders: holders}}
 	var got []string
-	for _, h := range facts.Apply(in)[0].Holders {
+	for _, h := range facts.Resolve(in).Allocations[0].Holders {
 		got = append(got, h.UID)
 	}
 	if diff := cmp.Diff([]string{"1", "2", "3", ""}, got); diff != "" {
@@ -121,9 +148,9 @@ func TestReservedTellsUIDs(t *testing.T) {
 	if holders[2].UID != "" {
 		t.Error("the input has changed")
 	}
-	delete(facts.Pods, Pod{"ns", "object"})
-	if facts.Apply(in)[0].Holders[2].UID != "3" || holders[2].UID != "" {
-		t.Errorf("without pods: %+v, of %+v", facts.Apply(in)[0].Holders, holders)
+	delete(facts.Pods, "2")
+	if facts.Resolve(in).Allocations[0].Holders[2].UID != "3" || holders[2].UID != "" {
+		t.Errorf("without pods: %+v, of %+v", facts.Resolve(in).Allocations[0].Holders, holders)
 	}
 }
 
@@ -142,7 +169,10 @@ func TestApply(t *testing.T) {
 		return PodContainer{Name: container, Uses: uses}
 	}
 	facts := func(request string) map[Claim]ClaimFacts {
-		return map[Claim]ClaimFacts{claim: {UID: "claim-uid", PodClaimName: "mine", Results: []ClaimResult{{Device: device, Request: request, Admin: true}}}}
+		return map[Claim]ClaimFacts{claim: {
+			UID: "claim-uid", PodClaimName: "mine",
+			Results: []ClaimResult{{Device: device, Request: request, Admin: true}},
+		}}
 	}
 	for name, tt := range map[string]struct {
 		claims map[Claim]ClaimFacts
@@ -150,20 +180,110 @@ func TestApply(t *testing.T) {
 		listed []Holder
 		want   []string // containers, with the pod's name for the claim
 	}{
-		"nothing known":               {nil, nil, listed("", "a", "b"), []string{"a ", "b "}},
-		"another pod":                 {facts("r"), nil, listed("", "a"), []string{"a "}},
-		"all requests":                {facts("r"), &PodFacts{Claims: []PodClaim{{"mine", "claim"}}, Containers: []PodContainer{uses("a", ClaimUse{Name: "mine"})}}, listed("", "a"), []string{"a mine"}},
-		"its request":                 {facts("r"), &PodFacts{Claims: []PodClaim{{"mine", "claim"}}, Containers: []PodContainer{uses("a", ClaimUse{Name: "mine", Request: "r"}), uses("b", ClaimUse{Name: "mine", Request: "s"})}}, listed("", "a", "b"), []string{"a mine"}},
-		"a subrequest":                {facts("r/small"), &PodFacts{Claims: []PodClaim{{"mine", "claim"}}, Containers: []PodContainer{uses("a", ClaimUse{Name: "mine", Request: "r"}), uses("b", ClaimUse{Name: "mine", Request: "s"})}}, listed("", "a", "b"), []string{"a mine"}},
-		"several requests":            {facts("r"), &PodFacts{Claims: []PodClaim{{"mine", "claim"}}, Containers: []PodContainer{uses("a", ClaimUse{Name: "mine", Request: "s"}, ClaimUse{Name: "mine", Request: "r"})}}, listed("", "a"), []string{"a mine"}},
-		"another claim's request":     {facts("r"), &PodFacts{Claims: []PodClaim{{"mine", "claim"}, {"other", "c2"}}, Containers: []PodContainer{uses("a", ClaimUse{Name: "other", Request: "s"})}}, listed("", "a"), []string{"a mine"}},
-		"request of unknown claim":    {nil, &PodFacts{Claims: []PodClaim{{"mine", "claim"}}, Containers: []PodContainer{uses("a", ClaimUse{Name: "mine", Request: "s"})}}, listed("", "a"), []string{"a mine"}},
-		"no container's":              {facts("r"), &PodFacts{Claims: []PodClaim{{"mine", "claim"}}, Containers: []PodContainer{uses("a", ClaimUse{Name: "mine", Request: "s"}), uses("b", ClaimUse{Name: "mine", Request: "s"})}}, listed("", "a", "b"), []string{" mine"}},
-		"named by the claim":          {facts("r"), &PodFacts{Claims: []PodClaim{{"other", ""}, {"mine", ""}}}, listed("", "a"), []string{"a mine"}},
-		"the only one":                {nil, &PodFacts{Claims: []PodClaim{{"known", "c2"}, {"mine", ""}}}, listed("", "a"), []string{"a mine"}},
-		"one of two":                  {nil, &PodFacts{Claims: []PodClaim{{"other", ""}, {"mine", ""}}}, listed("", "a"), []string{"a "}},
-		"extended resource":           {facts("c-0-r-0"), &PodFacts{Containers: []PodContainer{uses("a", ClaimUse{Claim: "claim", Request: "c-0-r-0"}), uses("b", ClaimUse{Claim: "claim", Request: "c-1-r-0"})}}, listed("", "a", "b"), []string{"a "}},
-		"extended, and a template's":  {facts("c-0-r-0"), &PodFacts{Claims: []PodClaim{{"mine2", ""}}, Containers: []PodContainer{uses("a", ClaimUse{Claim: "claim", Request: "c-0-r-0"})}}, listed("", "a"), []string{"a "}},
+		"nothing known": {nil, nil, listed("", "a", "b"), []string{"a ", "b "}},
+		"another pod":   {facts("r"), nil, listed("", "a"), []string{"a "}},
+		"all requests": {
+			facts("r"),
+			&PodFacts{Claims: []PodClaim{{"mine", "claim"}}, Containers: []PodContainer{uses("a", ClaimUse{Name: "mine"})}},
+			listed("", "a"),
+			[]string{"a mine"},
+		},
+		"its request": {
+			facts("r"),
+			&PodFacts{
+				Claims: []PodClaim{{"mine", "claim"}},
+				Containers: []PodContainer{
+					uses("a", ClaimUse{Name: "mine", Request: "r"}),
+					uses("b", ClaimUse{Name: "mine", Request: "s"}),
+				},
+			},
+			listed("", "a", "b"),
+			[]string{"a mine"},
+		},
+		"a subrequest": {
+			facts("r/small"),
+			&PodFacts{
+				Claims: []PodClaim{{"mine", "claim"}},
+				Containers: []PodContainer{
+					uses("a", ClaimUse{Name: "mine", Request: "r"}),
+					uses("b", ClaimUse{Name: "mine", Request: "s"}),
+				},
+			},
+			listed("", "a", "b"),
+			[]string{"a mine"},
+		},
+		"several requests": {
+			facts("r"),
+			&PodFacts{
+				Claims:     []PodClaim{{"mine", "claim"}},
+				Containers: []PodContainer{uses("a", ClaimUse{Name: "mine", Request: "s"}, ClaimUse{Name: "mine", Request: "r"})},
+			},
+			listed("", "a"),
+			[]string{"a mine"},
+		},
+		"another claim's request": {
+			facts("r"),
+			&PodFacts{
+				Claims:     []PodClaim{{"mine", "claim"}, {"other", "c2"}},
+				Containers: []PodContainer{uses("a", ClaimUse{Name: "other", Request: "s"})},
+			},
+			listed("", "a"),
+			[]string{"a mine"},
+		},
+		"request of unknown claim": {
+			nil,
+			&PodFacts{
+				Claims:     []PodClaim{{"mine", "claim"}},
+				Containers: []PodContainer{uses("a", ClaimUse{Name: "mine", Request: "s"})},
+			},
+			listed("", "a"),
+			[]string{"a mine"},
+		},
+		"no container's": {
+			facts("r"),
+			&PodFacts{
+				Claims: []PodClaim{{"mine", "claim"}},
+				Containers: []PodContainer{
+					uses("a", ClaimUse{Name: "mine", Request: "s"}),
+					uses("b", ClaimUse{Name: "mine", Request: "s"}),
+				},
+			},
+			listed("", "a", "b"),
+			[]string{" mine"},
+		},
+		"named by the claim": {
+			facts("r"), &PodFacts{Claims: []PodClaim{{"other", ""}, {"mine", ""}}},
+			listed("", "a"),
+			[]string{"a mine"},
+		},
+		"the only one": {
+			nil, &PodFacts{Claims: []PodClaim{{"known", "c2"}, {"mine", ""}}}, listed("", "a"),
+			[]string{"a mine"},
+		},
+		"one of two": {
+			nil, &PodFacts{Claims: []PodClaim{{"other", ""}, {"mine", ""}}}, listed("", "a"),
+			[]string{"a "},
+		},
+		"extended resource": {
+			facts("c-0-r-0"),
+			&PodFacts{
+				ExtendedClaim: "claim",
+				ExtendedUses:  []PodContainer{uses("a", ClaimUse{Request: "c-0-r-0"}), uses("b", ClaimUse{Request: "c-1-r-0"})},
+			},
+			listed("", "a", "b"),
+			[]string{"a "},
+		},
+		"extended, and a template's": {
+			facts("c-0-r-0"),
+			&PodFacts{
+				Claims: []PodClaim{{"mine2", ""}}, ExtendedClaim: "claim",
+				ExtendedUses: []PodContainer{uses("a", ClaimUse{Request: "c-0-r-0"})},
+			},
+			listed("", "a"),
+			[]string{"a "},
+		},
+		"ending, and still listed":    {facts("r"), &PodFacts{UID: "u1", Ending: true}, listed("u1", "a"), []string{"a "}},
+		"gone":                        {facts("r"), &PodFacts{UID: "u1", Gone: true}, listed("u1", "a"), nil},
 		"ended":                       {facts("r"), &PodFacts{UID: "u1", Ended: true}, listed("u1", "a"), nil},
 		"ended, UID unknown":          {facts("r"), &PodFacts{UID: "u1", Ended: true}, listed("", "a"), nil},
 		"ended, and there is a newer": {facts("r"), &PodFacts{UID: "u1", Ended: true}, listed("u2", "a"), []string{"a "}},
@@ -172,11 +292,12 @@ func TestApply(t *testing.T) {
 			given := []Allocation{{Claim: claim, Device: device, Holders: tt.listed}}
 			known := Facts{Claims: tt.claims}
 			if tt.pod != nil {
-				known.Pods = map[Pod]PodFacts{pod: *tt.pod}
+				tt.pod.Pod, tt.pod.UID = pod, stdcmp.Or(tt.pod.UID, "u")
+				known.Pods = byUID(*tt.pod)
 			}
 			before := cmp.Diff([]Allocation{{Claim: claim, Device: device, Holders: tt.listed}}, given)
 			var got []string
-			for _, a := range known.Apply(given) {
+			for _, a := range known.Resolve(given).Allocations {
 				if a.Admin != (tt.claims != nil) || (a.ClaimUID == "claim-uid") != (tt.claims != nil) {
 					t.Errorf("facts of %+v", a)
 				}
@@ -200,7 +321,10 @@ func TestNewPodFacts(t *testing.T) {
 	pod.Name, pod.Namespace, pod.UID = "p", "ns", "u-1"
 	pod.Labels = map[string]string{"app": "x", "other": "y"}
 	pod.Annotations = map[string]string{"note": strings.Repeat("x", 511) + "é", "bad": "a\xff"}
-	pod.OwnerReferences = []metav1.OwnerReference{{Kind: "Thing", Name: "no-controller"}, {Kind: "Job", Name: "train", Controller: &controller}}
+	pod.OwnerReferences = []metav1.OwnerReference{
+		{Kind: "Thing", Name: "no-controller"},
+		{Kind: "Job", Name: "train", Controller: &controller},
+	}
 	pod.Status.Phase = corev1.PodFailed
 	pod.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
 		ResourceClaimName: "extended-x",
@@ -210,15 +334,16 @@ func TestNewPodFacts(t *testing.T) {
 		},
 	}
 	_, got, ok := NewPodFacts(&pod, &Selection{
-		PodLabels: []Chosen{{"app", "label_app"}, {"absent", "label_absent"}}, PodAnnotations: []Chosen{{"note", "annotation_note"}, {"bad", "annotation_bad"}},
+		PodLabels:      []Chosen{{"app", "label_app"}, {"absent", "label_absent"}},
+		PodAnnotations: []Chosen{{"note", "annotation_note"}, {"bad", "annotation_bad"}},
 	})
 	want := PodFacts{
-		UID: "u-1", Ended: true,
+		Pod: Pod{"ns", "p"}, UID: "u-1", Ended: true,
 		Meta: &PodMeta{OwnerKind: "Job", OwnerName: "train", Labels: []string{
 			"label_app", "x", "label_absent", "", "annotation_note", strings.Repeat("x", 511), "annotation_bad", "a?",
 		}},
-		Containers: []PodContainer{{Name: "main", Uses: []ClaimUse{
-			{Claim: "extended-x", Request: "container-0-request-0"}, {Claim: "extended-x", Request: "container-0-request-1"},
+		Told: true, ExtendedClaim: "extended-x", ExtendedUses: []PodContainer{{Name: "main", Uses: []ClaimUse{
+			{Request: "container-0-request-0"}, {Request: "container-0-request-1"},
 		}}},
 	}
 	if diff := cmp.Diff(want, got); diff != "" || !ok {
@@ -237,59 +362,35 @@ func TestNewPodFacts(t *testing.T) {
 	}
 }
 
-func TestPodSet(t *testing.T) {
-	var s PodSet
-	a, b := Pod{"ns", "a"}, Pod{"ns", "b"}
-	s.Set(a, PodFacts{UID: "1"})
-	first := s.All()
-	s.Set(b, PodFacts{UID: "2"})
-	s.Remove(a, "of another")
-	if got := s.All(); len(got) != 2 || s.UID(b) != "2" {
-		t.Errorf("pods %v", got)
-	}
-	s.Remove(a, "1")
-	gone := PodFacts{UID: "1", Ended: true, Gone: true}
-	if diff := cmp.Diff(map[Pod]PodFacts{a: gone, b: {UID: "2"}}, s.All()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	if diff := cmp.Diff(map[Pod]PodFacts{a: {UID: "1"}}, first); diff != "" {
-		t.Errorf("what was handed out changed:\n%s", diff)
-	}
-	s.Replace(map[Pod]PodFacts{b: {UID: "3"}})
-	if diff := cmp.Diff(map[Pod]PodFacts{a: gone, b: {UID: "3"}}, s.All()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	s.Replace(map[Pod]PodFacts{a: {UID: "4"}})
-	if diff := cmp.Diff(map[Pod]PodFacts{a: {UID: "4"}}, s.All()); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-}
-
-// What the kubelet listed before a pod was gone gives the pod nothing back, and a pod that it does not list any more is forgotten.
-func TestPodIsGoneBeforeTheNextAnswer(t *testing.T) {
-	var s PodSet
-	a := Pod{"ns", "a"}
-	listed := []Allocation{{Holders: []Holder{{Pod: a, Container: "main"}}}}
-	holders := func() int { return countHolders(Facts{Pods: s.All()}.Apply(listed)) }
-	s.Set(a, PodFacts{UID: "1"})
-	if holders() != 1 {
-		t.Error("a pod that runs holds nothing")
-	}
-	s.Set(a, PodFacts{UID: "1", Ended: true})
-	s.Remove(a, "1")
-	s.Forget(listed)
-	if holders() != 0 {
-		t.Error("a pod that ended holds again when it is gone")
-	}
-	s.Forget(nil)
-	if len(s.All()) != 0 {
-		t.Errorf("pods %v", s.All())
-	}
-	s.Set(a, PodFacts{UID: "2"})
-	s.Remove(a, "2")
-	s.Set(a, PodFacts{UID: "3"})
-	s.Forget(nil)
-	if holders() != 1 {
-		t.Error("a pod that was made anew under the name holds nothing")
+// A pod that is ending for the kubelet holds what the kubelet lists until the claim, read since, is
+// no longer reserved for it.
+func TestEndingPodHoldsWhileReserved(t *testing.T) {
+	pod, claim, device := Pod{"ns", "pod"}, Claim{"ns", "claim"}, driver.ID{Driver: "d", Pool: "p", Device: "a"}
+	since := time.Unix(1_700_000_000, 0)
+	for name, tc := range map[string]struct {
+		read     time.Time
+		reserved map[string]string
+		other    bool
+		want     int
+	}{
+		"the claim is unknown":           {want: 1},
+		"read before the end, reserved":  {read: since.Add(-time.Second), reserved: map[string]string{"u1": "pod"}, want: 1},
+		"read before the end, not":       {read: since.Add(-time.Second), want: 1},
+		"read after the end, reserved":   {read: since.Add(time.Second), reserved: map[string]string{"u1": "pod"}, want: 1},
+		"read after the end, a group's":  {read: since.Add(time.Second), other: true, want: 1},
+		"read after the end, another's":  {read: since.Add(time.Second), reserved: map[string]string{"u2": "pod"}, want: 0},
+		"read after the end, not at all": {read: since.Add(time.Second), want: 0},
+	} {
+		facts := Facts{
+			Claims: map[Claim]ClaimFacts{claim: {Read: tc.read, Reserved: tc.reserved, ReservedOther: tc.other}},
+			Pods:   byUID(PodFacts{Pod: pod, UID: "u1", Ending: true, EndingSince: since}),
+		}
+		got := facts.Resolve([]Allocation{{
+			Claim: claim, Device: device,
+			Holders: []Holder{{Pod: pod, Container: "c", UID: "u1"}},
+		}}).Allocations
+		if countHolders(got) != tc.want {
+			t.Errorf("%s: %d holders, want %d", name, countHolders(got), tc.want)
+		}
 	}
 }

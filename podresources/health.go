@@ -8,14 +8,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Health is what the kubelet says of a device in the status of a pod that holds it (KEP-4680). The greater is the worse.
+// Health is the health of a device in the status of a pod that holds it (KEP-4680). A greater value
+// is worse.
 type Health uint8
 
 // The healths.
 const (
 	HealthNone    Health = iota // nothing is said
 	HealthGood                  // Healthy
-	HealthUnknown               // Unknown: the driver does not tell, or has not told for long
+	HealthUnknown               // Unknown: the driver does not report it, or has not for long
 	HealthBad                   // Unhealthy
 )
 
@@ -29,10 +30,12 @@ const maxHealth = 4096
 
 // DeviceHealth is one resource of a container's allocatedResourcesStatus.
 type DeviceHealth struct {
-	// Resource is claim:NAME or claim:NAME/REQUEST of a claim, by the pod's own name, or the name of a device plugin's resource.
+	// Resource is claim:NAME or claim:NAME/REQUEST of a claim, by the pod's own name, or the name
+	// of a device plugin's resource.
 	Resource string
-	// ID is the first CDI name of a claim's device, or DRIVER/POOL/DEVICE where it has none (k8s.io/kubernetes
-	// pkg/kubelet/cm/dra/manager.go, buildResourceHealth), or a device plugin's ID.
+	// ID is the first CDI name of a claim's device, or DRIVER/POOL/DEVICE where it has none
+	// (k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go, buildResourceHealth), or a device plugin's
+	// ID.
 	ID     string
 	Health Health
 }
@@ -47,7 +50,8 @@ func podHealth(status *corev1.PodStatus) []DeviceHealth {
 					if len(out) == maxHealth || checkName(string(r.ResourceID), maxCDIName, "missing") != "" {
 						continue
 					}
-					out = append(out, DeviceHealth{Resource: string(resource.Name), ID: string(r.ResourceID), Health: healthOf(r.Health)})
+					out = append(out,
+						DeviceHealth{Resource: string(resource.Name), ID: string(r.ResourceID), Health: healthOf(r.Health)})
 				}
 			}
 		}
@@ -66,7 +70,8 @@ func healthOf(status corev1.ResourceHealthStatus) Health {
 	}
 }
 
-// healthKey is how the kubelet names a device in the status of a pod. The resource is empty for a claim's device.
+// healthKey is how the kubelet names a device in the status of a pod. The resource is empty for a
+// claim's device.
 type healthKey struct{ resource, id string }
 
 func (h *DeviceHealth) key() healthKey {
@@ -87,12 +92,12 @@ func (a Allocation) healthKey() healthKey {
 	}
 }
 
-// health returns what the pods say of the devices, of several that differ the worst. What the kubelet names in a way that
-// fits several devices is said of none: it shows the first of them alone.
+// health returns the health of the devices in the status of pods, the worst of several. An entry
+// whose name fits several devices is ignored, since the kubelet reports only the first of them.
 func (f Facts) health(allocations []Allocation) map[driver.ID]Health {
 	said := map[healthKey]Health{}
 	for _, pod := range f.Pods {
-		if pod.Ended {
+		if pod.Ended || pod.Gone {
 			continue
 		}
 		for i := range pod.Health {

@@ -9,16 +9,16 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// The recorded pods tell the health of what the recorded answer lists, by the CDI names that are each device's own.
+// The recorded pods tell the health of what the recorded answer lists, by the CDI names that are
+// each device's own.
 func TestRecordedHealth(t *testing.T) {
 	allocations, _ := Parse(recordedList(t))
-	pods := recordedPods(t)
-	multi := pods[Pod{Namespace: "team-a", Name: "multi"}]
+	multi := podNamed(recordedPods(t), "team-a", "multi")
 	multi.Health = append([]DeviceHealth(nil), multi.Health...)
 	multi.Health[2].Health = HealthBad // gpu-3
-	pods = map[Pod]PodFacts{{Namespace: "team-a", Name: "multi"}: multi}
+	pods := byUID(multi)
 	got := map[string]string{}
-	for _, a := range (Facts{Pods: pods}).Apply(allocations) {
+	for _, a := range (Facts{Pods: pods}).Resolve(allocations).Allocations {
 		if a.Health != HealthNone {
 			got[a.Device.Device] = a.Health.String()
 		}
@@ -44,33 +44,73 @@ func TestHealth(t *testing.T) {
 		pods       []PodFacts
 		want       Health
 	}{
-		"nothing is said":        {allocation: claimed("a", "x"), pods: []PodFacts{pod()}},
-		"by CDI name":            {allocation: claimed("a", "x", "y"), pods: []PodFacts{pod(said("claim:c", "x", HealthGood))}, want: HealthGood},
-		"by the first name only": {allocation: claimed("a", "x", "y"), pods: []PodFacts{pod(said("claim:c", "y", HealthGood))}},
-		"of a request":           {allocation: claimed("a", "x"), pods: []PodFacts{pod(said("claim:c/r", "x", HealthBad))}, want: HealthBad},
-		"without a CDI name":     {allocation: claimed("a"), pods: []PodFacts{pod(said("claim:c", "d/p/a", HealthGood))}, want: HealthGood},
+		"nothing is said": {allocation: claimed("a", "x"), pods: []PodFacts{pod()}},
+		"by CDI name": {
+			allocation: claimed("a", "x", "y"),
+			pods:       []PodFacts{pod(said("claim:c", "x", HealthGood))}, want: HealthGood,
+		},
+		"by the first name only": {
+			allocation: claimed("a", "x", "y"),
+			pods:       []PodFacts{pod(said("claim:c", "y", HealthGood))},
+		},
+		"of a request": {
+			allocation: claimed("a", "x"), pods: []PodFacts{pod(said("claim:c/r", "x", HealthBad))},
+			want: HealthBad,
+		},
+		"without a CDI name": {
+			allocation: claimed("a"), pods: []PodFacts{pod(said("claim:c", "d/p/a", HealthGood))},
+			want: HealthGood,
+		},
 		"the worst of two pods": {
-			allocation: claimed("a", "x"), pods: []PodFacts{pod(said("claim:c", "x", HealthBad)), pod(said("claim:c", "x", HealthUnknown))}, want: HealthBad,
+			allocation: claimed("a", "x"),
+			pods:       []PodFacts{pod(said("claim:c", "x", HealthBad)), pod(said("claim:c", "x", HealthUnknown))},
+			want:       HealthBad,
 		},
 		"unknown, and healthy": {
-			allocation: claimed("a", "x"), pods: []PodFacts{pod(said("claim:c", "x", HealthGood), said("claim:d", "x", HealthUnknown))}, want: HealthUnknown,
+			allocation: claimed("a", "x"),
+			pods:       []PodFacts{pod(said("claim:c", "x", HealthGood), said("claim:d", "x", HealthUnknown))},
+			want:       HealthUnknown,
 		},
-		"of a pod that has ended": {allocation: claimed("a", "x"), pods: []PodFacts{{Ended: true, Health: []DeviceHealth{said("claim:c", "x", HealthBad)}}}},
-		"a name of two devices":   {allocation: claimed("a", "x"), other: claimed("b", "x"), pods: []PodFacts{pod(said("claim:c", "x", HealthGood))}},
-		"two claims on a device":  {allocation: claimed("a", "x"), other: claimed("a", "y"), pods: []PodFacts{pod(said("claim:c", "y", HealthBad))}, want: HealthBad},
-		"of a device plugin":      {allocation: given("nvidia.com/gpu", "GPU-1"), pods: []PodFacts{pod(said("nvidia.com/gpu", "GPU-1", HealthBad))}, want: HealthBad},
-		"of another resource":     {allocation: given("nvidia.com/gpu", "GPU-1"), pods: []PodFacts{pod(said("amd.com/gpu", "GPU-1", HealthBad))}},
-		"a plugin's, not a CDI":   {allocation: claimed("a", "x"), pods: []PodFacts{pod(said("nvidia.com/gpu", "x", HealthBad))}},
+		"of a pod that has ended": {
+			allocation: claimed("a", "x"),
+			pods:       []PodFacts{{Ended: true, Health: []DeviceHealth{said("claim:c", "x", HealthBad)}}},
+		},
+		"of a pod that is gone": {
+			allocation: claimed("a", "x"),
+			pods:       []PodFacts{{Gone: true, Health: []DeviceHealth{said("claim:c", "x", HealthBad)}}},
+		},
+		"a name of two devices": {
+			allocation: claimed("a", "x"), other: claimed("b", "x"),
+			pods: []PodFacts{pod(said("claim:c", "x", HealthGood))},
+		},
+		"two claims on a device": {
+			allocation: claimed("a", "x"), other: claimed("a", "y"),
+			pods: []PodFacts{pod(said("claim:c", "y", HealthBad))}, want: HealthBad,
+		},
+		"of a device plugin": {
+			allocation: given("nvidia.com/gpu", "GPU-1"),
+			pods:       []PodFacts{pod(said("nvidia.com/gpu", "GPU-1", HealthBad))}, want: HealthBad,
+		},
+		"of another resource": {
+			allocation: given("nvidia.com/gpu", "GPU-1"),
+			pods:       []PodFacts{pod(said("amd.com/gpu", "GPU-1", HealthBad))},
+		},
+		"a plugin's, not a CDI": {
+			allocation: claimed("a", "x"),
+			pods:       []PodFacts{pod(said("nvidia.com/gpu", "x", HealthBad))},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			facts := Facts{Pods: map[Pod]PodFacts{}}
+			facts := Facts{Pods: map[string]PodFacts{}}
 			for i, p := range tc.pods {
-				facts.Pods[Pod{"ns", string(rune('a' + i))}] = p
+				facts.Pods[string(rune('a'+i))] = p
 			}
 			tc.allocation.Holders = []Holder{{Pod: Pod{"ns", "holder"}}}
 			tc.other.Holders = tc.allocation.Holders
-			if got := facts.Apply([]Allocation{tc.allocation, tc.other})[0].Health; got != tc.want {
-				t.Errorf("got %q, want %q", got, tc.want)
+			for _, a := range facts.Resolve([]Allocation{tc.allocation, tc.other}).Allocations {
+				if a.Device == tc.allocation.Device && a.Health != tc.want {
+					t.Errorf("got %q, want %q", a.Health, tc.want)
+				}
 			}
 		})
 	}
@@ -80,9 +120,10 @@ func TestHealth(t *testing.T) {
 func TestHealthOfStatus(t *testing.T) {
 	var pod corev1.Pod
 	for _, status := range []corev1.ResourceHealthStatus{"Healthy", "Unhealthy", "Unknown", "Sleepy", ""} {
-		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{AllocatedResourcesStatus: []corev1.ResourceStatus{
-			{Name: "claim:c", Resources: []corev1.ResourceHealth{{ResourceID: "x", Health: status}, {ResourceID: ""}}},
-		}})
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses,
+			corev1.ContainerStatus{AllocatedResourcesStatus: []corev1.ResourceStatus{
+				{Name: "claim:c", Resources: []corev1.ResourceHealth{{ResourceID: "x", Health: status}, {ResourceID: ""}}},
+			}})
 	}
 	var got []Health
 	for _, h := range podHealth(&pod.Status) {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// State is what a pod's cgroup tells of the pod.
+// State is the state of a pod according to its cgroup.
 type State uint8
 
 // The states.
 const (
-	StateUnknown State = iota // never seen, or there without processes
-	StateAlive                // there, with processes
-	StateGone                 // was there, and is no more
+	StateUnknown State = iota // never seen, or without processes
+	StateAlive                // exists, with processes
+	StateGone                 // existed, and was removed
 )
 
 // String returns the state's name, for logs.
@@ -27,21 +27,23 @@ func (s State) String() string {
 	}
 }
 
-// Keeper decides what of the kubelet's answers is believed, and holds what was believed last. It does no I/O of its
-// own, and is used by one goroutine at a time.
+// Keeper decides which of the kubelet's responses take effect, and keeps the present allocations.
+// It does no I/O, and is not safe for concurrent use.
 //
-// A kubelet that has restarted answers successfully with nothing for about a second, and for as long as the API server
-// is away. So an answer without a single holder, after one that had some, is not believed of
+// A kubelet that has restarted answers successfully with nothing for about a second, and for as
+// long as the API server is away. So an answer without a single holder, after one that had some, is
+// not believed of
 //
 //   - a pod whose cgroup has processes, for as long as it has;
 //   - a pod of which nothing is known, until Grace has passed since the first of these answers.
 //
-// A pod whose cgroup is seen gone holds nothing any more, at once, also while the kubelet does not answer. An answer with
-// any holder proves that the kubelet knows its pods, and is believed as a whole.
+// A pod whose cgroup is seen gone holds nothing from that moment on, also while the kubelet does
+// not answer. An answer with any holder proves that the kubelet knows its pods, and is believed as
+// a whole.
 type Keeper struct {
 	// Grace is how long empty answers are not believed of pods in StateUnknown.
 	Grace time.Duration
-	// PodState tells whether the pod of that UID, never "", lives; nil: that is never known.
+	// PodState reports whether the pod of that UID, never "", lives; nil: that is never known.
 	PodState func(uid string) State
 	// PodUID returns the UID of a pod, "" where it is unknown; nil: it always is.
 	PodUID func(pod Pod, now time.Time) string
@@ -51,8 +53,8 @@ type Keeper struct {
 	emptySince  time.Time // of the first of the empty answers that are not believed; zero: the last answer is believed
 }
 
-// Observe takes note of an answer that came at a time, or of the error in its place. The allocations belong to the keeper
-// from now on; their holders' UIDs are filled in.
+// Observe records a response that arrived at a time, or the error in its place. The keeper takes
+// ownership of the allocations and fills in their holders' UIDs.
 func (k *Keeper) Observe(allocations []Allocation, err error, now time.Time) {
 	switch {
 	case err != nil:
@@ -64,13 +66,13 @@ func (k *Keeper) Observe(allocations []Allocation, err error, now time.Time) {
 	}
 }
 
-// Allocations returns what is believed. It is not to be changed, and will not change.
+// Allocations returns the present allocations. They are immutable.
 func (k *Keeper) Allocations() []Allocation { return k.allocations }
 
-// At returns when the answer came that was believed last; zero: there was none.
+// At returns the time of the last response that took effect, zero if there was none.
 func (k *Keeper) At() time.Time { return k.at }
 
-// Doubting tells whether the last answer was empty, and is not believed of all holders.
+// Doubting reports whether the last response was empty and has not taken effect for all holders.
 func (k *Keeper) Doubting() bool { return !k.emptySince.IsZero() && len(k.allocations) > 0 }
 
 // believe takes an answer as a whole.
@@ -79,7 +81,7 @@ func (k *Keeper) believe(allocations []Allocation, now time.Time) {
 	k.allocations, k.at, k.emptySince = allocations, now, time.Time{}
 }
 
-// doubt drops, at an empty answer, the holders of whom it is true.
+// doubt drops, at an empty answer, the holders for which it is true.
 func (k *Keeper) doubt(now time.Time) {
 	if k.emptySince.IsZero() {
 		k.emptySince = now
@@ -91,7 +93,8 @@ func (k *Keeper) doubt(now time.Time) {
 	}
 }
 
-// drop takes the holders away whose pods are in a state that ends holding. What was returned before does not change.
+// drop takes the holders away whose pods are in a state that ends holding. What was returned before
+// does not change.
 func (k *Keeper) drop(ends func(State) bool) {
 	ended := make(map[string]bool) // by UID
 	dropped := func(h Holder) bool {

@@ -17,8 +17,8 @@ import (
 
 const grace = 60 * time.Second
 
-// keeperTest is a keeper with a clock and pods whose states the test sets. A pod's UID is its name, but that of the pod
-// called nameless is unknown.
+// keeperTest is a keeper with a clock and pods whose states the test sets. A pod's UID is its name,
+// but that of the pod called nameless is unknown.
 type keeperTest struct {
 	t      *testing.T
 	now    time.Time
@@ -107,7 +107,8 @@ func TestKeeperRestart(t *testing.T) {
 	k.expect("empty once more: grace begins anew", true, holdings{"gpu-0": {"a"}, "gpu-1": {"nameless"}})
 }
 
-// TestKeeperEmpty: an empty answer lasts. What the cgroups tell of a pod decides how long it is not believed.
+// TestKeeperEmpty: an empty answer lasts. What the cgroups tell of a pod decides how long it is not
+// believed.
 func TestKeeperEmpty(t *testing.T) {
 	k := newKeeperTest(t)
 	k.answer(0, held("gpu-0", "alive", "unknown"), held("gpu-1", "gone"), held("gpu-2", "nameless"), held("gpu-3", "dies"))
@@ -177,8 +178,8 @@ func TestKeeperUIDs(t *testing.T) {
 	}
 }
 
-// TestKeeperProperties: whatever happens, every holder was in an answer; a live one goes only by an answer with holders;
-// a dead one is not kept by any other; no allocation is without holders.
+// TestKeeperProperties: whatever happens, every holder was in an answer; a live one goes only by an
+// answer with holders; a dead one is not kept by any other; no allocation is without holders.
 func TestKeeperProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		k := newKeeperTest(t)
@@ -226,7 +227,8 @@ func TestKeeperProperties(t *testing.T) {
 	})
 }
 
-// TestKeeperWithKubelet restarts a kubelet on a real socket, with the pods' logs and cgroups in folders.
+// TestKeeperWithKubelet restarts a kubelet on a real socket, with the pods' logs and cgroups in
+// folders.
 func TestKeeperWithKubelet(t *testing.T) {
 	kubelet, client := dial(t)
 	if err := kubelet.SetPods(
@@ -245,7 +247,7 @@ func TestKeeperWithKubelet(t *testing.T) {
 	keeper := Keeper{Grace: time.Hour, PodState: cgroups.State, PodUID: NewPodLogs(logs.path).UID}
 	observe := func(when string, wantErr error, want ...string) {
 		t.Helper()
-		answer, err := list(t, client, patience)
+		answer, err := list(t, client, waitLimit)
 		if !errors.Is(err, wantErr) {
 			t.Fatalf("%s: error %v, want %v", when, err, wantErr)
 		}
@@ -267,8 +269,8 @@ func TestKeeperWithKubelet(t *testing.T) {
 	if err := kubelet.Restart(t.Context(), 0, time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		if _, err := list(t, client, patience); err == nil {
+	for deadline := time.Now().Add(waitLimit); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if _, err := list(t, client, waitLimit); err == nil {
 			break
 		}
 	}

@@ -3,10 +3,12 @@ package podresources
 import (
 	"errors"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 )
 
-// Bounds of the calls to the kubelet. Its own limit, 100 calls a second with a burst of 10, is one for all clients of the
-// socket: what is taken here is taken from the device plugins and agents of others.
+// Bounds of the calls to the kubelet. All clients of the socket share the kubelet's own limit of
+// 100 calls a second with a burst of 10.
 const (
 	maxCalls   = 3
 	callWindow = time.Second
@@ -14,22 +16,24 @@ const (
 	firstDelay          = time.Second
 	maxDelay            = 5 * time.Second
 	maxDelayTooLarge    = 30 * time.Second
-	maxDelayUnavailable = 500 * time.Millisecond // who is away is not burdened, and its return is to be seen soon
+	maxDelayUnavailable = 500 * time.Millisecond // short, so that a restart of the kubelet is noticed soon
 )
 
-// Limiter says when the kubelet may be called: 3 times in any second at most, and less while calls fail. The zero value
-// is ready; it is used by one goroutine at a time, and the times that it is given do not go back.
+// Limiter limits calls to the kubelet to 3 in any second, and fewer while calls fail. The zero
+// value is ready; it is used by one goroutine at a time, and the times that it is given do not go
+// back.
 type Limiter struct {
 	// Jitter returns a number in [0, 1) that spreads the delays of many nodes; nil: none.
 	Jitter func() float64
 
 	last     [maxCalls]time.Time // the times of the last calls; the oldest is at next
 	next     int
-	failures int
+	failed   bool // the last call
+	delays   backoff.ExponentialBackOff
 	notUntil time.Time
 }
 
-// Next returns the earliest time at which a call is allowed; it may be past.
+// Next returns the earliest time at which a call is allowed. It may be in the past.
 func (l *Limiter) Next() time.Time {
 	next := l.notUntil
 	if oldest := l.last[l.next]; !oldest.IsZero() && oldest.Add(callWindow).After(next) {
@@ -38,7 +42,7 @@ func (l *Limiter) Next() time.Time {
 	return next
 }
 
-// Allow tells whether a call may begin now, and counts it when it may.
+// Allow reports whether a call may begin now, and counts it when it may.
 func (l *Limiter) Allow(now time.Time) bool {
 	if now.Before(l.Next()) {
 		return false
@@ -48,36 +52,37 @@ func (l *Limiter) Allow(now time.Time) bool {
 	return true
 }
 
-// Done says how the last call that was allowed ended. It counts from there, so that however late a call arrives, the
-// kubelet sees no more than 3 in any second. A failure delays the next call: the first one of a row only if the kubelet
-// said that there was too much.
+// Done says how the last call that was allowed ended. It counts from there, so that however late a
+// call arrives, the kubelet sees no more than 3 in any second. A failure delays the next call: the
+// first one of a row only if the kubelet said that there was too much.
 func (l *Limiter) Done(now time.Time, err error) {
 	l.last[(l.next+maxCalls-1)%maxCalls] = now
 	if err == nil {
-		l.failures, l.notUntil = 0, time.Time{}
+		l.failed, l.notUntil = false, time.Time{}
+		l.delays.Reset()
 		return
 	}
-	l.failures++
 	l.notUntil = now.Add(l.delay(err))
+	l.failed = true
 }
 
-// delay doubles from failure to failure up to the bound of that error, less up to a quarter by jitter.
+// delay returns the delay after one more failure: twice the previous one up to a limit, less up to
+// a quarter of it as jitter.
 func (l *Limiter) delay(err error) time.Duration {
-	limit, doublings := maxDelay, l.failures-1
+	limit, atOnce := maxDelay, !l.failed
 	switch {
 	case errors.Is(err, ErrTooLarge):
-		limit = maxDelayTooLarge
+		limit, atOnce = maxDelayTooLarge, false
 	case errors.Is(err, ErrRateLimited):
+		atOnce = false
 	case errors.Is(err, ErrUnavailable):
 		limit = maxDelayUnavailable
-		doublings--
-	default:
-		doublings--
 	}
-	if doublings < 0 {
+	if atOnce {
 		return 0
 	}
-	delay := min(limit, firstDelay<<min(doublings, 8))
+	l.delays.InitialInterval, l.delays.MaxInterval, l.delays.Multiplier = firstDelay, limit, 2
+	delay := min(l.delays.NextBackOff(), limit)
 	if l.Jitter != nil {
 		delay -= time.Duration(l.Jitter() * float64(delay) / 4)
 	}

@@ -11,8 +11,8 @@ import (
 
 var limiterStart = time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 
-// TestLimiterRate: whatever calls cost and however they end, no second has more than three of them, from the time at which
-// one may have arrived to that at which another may have.
+// TestLimiterRate: whatever calls cost and however they end, no second has more than three of them,
+// from the time at which one may have arrived to that at which another may have.
 func TestLimiterRate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var l Limiter

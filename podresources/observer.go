@@ -2,47 +2,57 @@ package podresources
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Lister asks the kubelet what all containers of the node hold; [Client] is the one.
+// Lister requests the devices of all containers of the node from the kubelet. [Client] implements
+// it.
 type Lister interface {
 	List(ctx context.Context) (*v1.ListPodResourcesResponse, error)
 }
 
-// Observer asks the kubelet as often as it may, and says what is to be believed. It is used by one goroutine at a
-// time; its ChangeLog may be written to at once.
+// Observer requests the kubelet's list as often as allowed, and determines the present allocations.
+// It is used by one goroutine at a time; its ChangeLog is safe for concurrent use.
 type Observer struct {
 	Lister  Lister
 	Keeper  *Keeper
 	Limiter *Limiter
 	Changes *ChangeLog
-	// Pods is a watch of the pods, while which lives and tells of no change the kubelet is asked less; nil: there is none.
+	// Pods is a watch of the pods, while which lives and tells of no change the kubelet is asked
+	// less; nil: there is none.
 	Pods *PodWatch
 	Now  func() time.Time
 
 	before time.Time // of the view before the present one
 	asked  time.Time // when the last question began
 	sure   bool      // the answer to it was believed as a whole
+	listed map[Pod]struct{}
 }
 
-// A kubelet that is asked for what pods hold writes a line of error to its log for each pod that waits for its claim to
-// be prepared. While the pods are watched, it is asked when something happens, for a while after, and now and then.
+// A kubelet that is asked for what pods hold writes a line of error to its log for each pod that
+// waits for its claim to be prepared. While the pods are watched, it is asked when something
+// happens, for a while after, and now and then.
 const (
 	afterChange = 3 * time.Second
 	nowAndThen  = 10 * time.Second
-	// watchLag is the longest time that the news of a change takes. Until then it is not known that nothing changed.
+	// watchLag is the longest time that the news of a change takes. Until then it is not known that
+	// nothing changed.
 	watchLag = 250 * time.Millisecond
 )
 
-// changesBefore is how far back the changes of a view reach before the view that came before it: a pod's cgroup is
-// there before the kubelet lists what the pod holds.
+// changesBefore is how far back the changes of a view reach before the view that came before it: a
+// pod's cgroup is there before the kubelet lists what the pod holds.
 const changesBefore = 10 * time.Second
 
-// Observe asks the kubelet, or, when the limiter forbids that or the watch of the pods makes it needless, returns what was believed before, and when to ask again.
-// An error says why the kubelet gave no answer, or that its empty answer is not believed; there is a view all the same.
+// Observe requests the kubelet's list. If the limiter forbids that, or the watch of the pods makes
+// it unnecessary, it returns the previous allocations and the time of the next request. An error
+// says why the request failed, or that an empty response has not taken effect; the view is valid
+// nevertheless.
 func (o *Observer) Observe(ctx context.Context) (Observation, error) {
 	begun := o.Now()
 	if o.quiet(begun) {
@@ -74,25 +84,29 @@ func (o *Observer) Observe(ctx context.Context) (Observation, error) {
 	if err == nil || countHolders(o.Keeper.Allocations()) != believed {
 		at = now
 	}
+	if err == nil && !o.Keeper.Doubting() {
+		o.listed = ListedPods(answer)
+	}
 	out.View = o.view(at)
 	o.before = at
 	if err == nil && o.Keeper.Doubting() {
-		err = doubtful{}
+		err = errDoubtful
 	}
 	o.sure = err == nil
 	return out, err
 }
 
-// quiet tells whether there is no need to ask: the last answer still holds.
+// quiet reports whether there is no need to ask: the last answer still holds.
 func (o *Observer) quiet(now time.Time) bool {
 	since := now.Add(-afterChange)
-	return o.Pods != nil && o.sure && now.Sub(o.asked) < nowAndThen && o.Pods.quiet(since) && len(o.Changes.Since(since)) == 0
+	return o.Pods != nil && o.sure && now.Sub(o.asked) < nowAndThen && o.Pods.quiet(since) &&
+		len(o.Changes.Since(since)) == 0
 }
 
 func (o *Observer) view(at time.Time) View {
 	return View{
 		Allocations: o.Keeper.Allocations(), At: at, Changes: o.Changes.Since(o.before.Add(-changesBefore)),
-		Watched: o.Pods != nil && o.Pods.lives(),
+		Watched: o.Pods != nil && o.Pods.lives(), Listed: o.listed,
 	}
 }
 
@@ -104,12 +118,6 @@ func countHolders(allocations []Allocation) int {
 	return n
 }
 
-// doubtful is the error of an empty answer that is not believed.
-type doubtful struct{}
-
-func (doubtful) Error() string {
-	return "list pod resources: the answer is empty, and pods that held devices may still run"
-}
-
-// Reason names the error for a label.
-func (doubtful) Reason() string { return "empty_disbelieved" }
+// errDoubtful is the error of an empty response that has not taken effect.
+var errDoubtful = driver.WithReason(driver.ReasonEmptyDisbelieved,
+	errors.New("list pod resources: the answer is empty, and pods that held devices may still run"))

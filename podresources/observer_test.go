@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
@@ -75,7 +76,7 @@ func TestObserverKeepsHoldersWhileTheKubeletIsAway(t *testing.T) {
 	}
 	o.listing.err = errors.New("away")
 	second, err := o.observe(t)
-	if err == nil || holders(second.View) != 2 || !second.View.At.Equal(first.View.At) {
+	if err == nil || holders(second.View) != 2 || !second.View.At.Equal(first.View.At) || len(second.View.Listed) != 2 {
 		t.Errorf("got %+v, %v, want an error and the two holders as of before", second, err)
 	}
 	// One of two pods that share an allocation is seen to end: it is known now.
@@ -94,12 +95,11 @@ func TestObserverDoubtsAnEmptyAnswer(t *testing.T) {
 	}
 	o.listing.pods = nil
 	got, err := o.observe(t)
-	var named interface{ Reason() string }
-	if !errors.As(err, &named) || named.Reason() != "empty_disbelieved" || holders(got.View) != 1 {
+	if driver.ReasonOf(err) != driver.ReasonEmptyDisbelieved || holders(got.View) != 1 || len(got.View.Listed) != 1 {
 		t.Errorf("got %+v, %v, want the holder and the reason empty_disbelieved", got, err)
 	}
 	o.now = o.now.Add(time.Minute)
-	if got, err := o.observe(t); err != nil || holders(got.View) != 0 {
+	if got, err := o.observe(t); err != nil || holders(got.View) != 0 || len(got.View.Listed) != 0 {
 		t.Errorf("after the grace got %+v, %v, want no holder", got, err)
 	}
 }

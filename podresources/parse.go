@@ -2,7 +2,6 @@ package podresources
 
 import (
 	"cmp"
-	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -12,8 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Bounds of one answer. A claim has at most 32 devices and 256 pods (k8s.io/api resource/v1), a node some hundred pods:
-// there is ample room.
+// Bounds of one answer. A claim has at most 32 devices and 256 pods (k8s.io/api resource/v1), a
+// node some hundred pods: there is ample room.
 const (
 	maxAllocations = 1 << 15
 	maxHolders     = 1 << 17 // of all allocations together
@@ -25,40 +24,22 @@ const (
 	maxCDIName    = 1024 // vendor/class=name
 )
 
-// Reasons for which [Parse] rejects.
-const (
-	reasonMalformed        = "malformed"         // a pod that could not be decoded
-	reasonMissingPod       = "missing_pod"       // a pod without name or namespace
-	reasonMissingContainer = "missing_container" // a container without name
-	reasonMissingClaim     = "missing_claim"     // a claim without name or namespace
-	reasonMissingDriver    = "missing_driver"
-	reasonMissingPool      = "missing_pool"
-	reasonMissingDevice    = "missing_device"
-	reasonMissingResource  = "missing_resource" // a device plugin's device without the name of its resource
-	reasonMissingCDI       = "missing_cdi"      // an empty CDI name; the device is kept
-	reasonInvalidUTF8      = "invalid_utf8"
-	reasonTooLong          = "too_long"
-	reasonTooMany          = "too_many"    // over the bounds of one answer
-	reasonDuplicate        = "duplicate"   // the same device twice in one claim of one container (kubernetes issue 141335)
-	reasonClassicDRA       = "classic_dra" // a CDI name of classic DRA that is not VENDOR/CLASS=NAME
-)
-
-// Parse turns an answer of PodResources List into allocations: one for each claim, device and share, with all
-// containers that hold it. They are sorted, and the order of pods, containers and claims in the answer does not matter.
+// Parse returns the allocations of a response of PodResources List: one for each claim, device and
+// share, with all containers that hold it. They are sorted, and the order of pods, containers and
+// claims in the answer does not matter.
 //
-// A device that a device plugin gave (ContainerResources.devices) is an allocation of its pod: its driver is the name of the
-// resource, its pool is empty, its name is the plugin's ID. Kubelets 1.27 to 1.30 tell of claims by CDI names alone: see
-// [Allocation.Classic].
+// A device that a device plugin gave (ContainerResources.devices) is an allocation of its pod: its
+// driver is the name of the resource, its pool is empty, its name is the plugin's ID. Kubelets 1.27
+// to 1.30 list claims by CDI names alone: see [Allocation.Classic].
 //
-// A pod, container, claim, device or CDI name that is not usable is left out, and is counted once under the
-// reason; the rejections are sorted by reason. Names are only bounded and checked for UTF-8, for what else they may hold
-// is the API server's affair.
+// A pod, container, claim, device or CDI name that is not usable is left out, and is counted once
+// under the reason. Names are only bounded and checked for UTF-8; the API server checks the rest.
 //
-// The kubelet shows a device with the CDI names of all devices before it, of the same driver and claim
-// (k8s.io/kubernetes pkg/kubelet/cm/container_manager_linux.go, GetDynamicResources): Allocation.CDI has the device's
-// own alone.
-func Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, []Rejection) {
-	p := parser{rows: make(map[rowKey]int), rejected: make(map[string]int)}
+// The kubelet shows a device with the CDI names of all devices before it, of the same driver and
+// claim (k8s.io/kubernetes pkg/kubelet/cm/container_manager_linux.go, GetDynamicResources):
+// Allocation.CDI has the device's own alone.
+func Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections) {
+	p := parser{rows: make(map[rowKey]int), rejected: driver.Rejections{}}
 	// In order, so that holders come out sorted, and that the bounds always cut the same ones off.
 	for _, pod := range sorted(answer.GetPodResources(), comparePods) {
 		p.pod(pod)
@@ -67,10 +48,21 @@ func Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, []Rejection) {
 		sortHolders(&p.allocations[i])
 	}
 	slices.SortFunc(p.allocations, Allocation.Compare)
-	return p.allocations, p.rejections()
+	return p.allocations, p.rejected
 }
 
-// rowKey is what tells allocations apart.
+// ListedPods returns the pods of an answer, those without devices too.
+func ListedPods(answer *v1.ListPodResourcesResponse) map[Pod]struct{} {
+	pods := make(map[Pod]struct{}, min(len(answer.GetPodResources()), maxPods))
+	for _, pod := range answer.GetPodResources() {
+		if pod != nil && len(pods) < maxPods {
+			pods[Pod{Namespace: pod.Namespace, Name: pod.Name}] = struct{}{}
+		}
+	}
+	return pods
+}
+
+// rowKey identifies an allocation.
 type rowKey struct {
 	claim   Claim
 	device  driver.ID
@@ -83,28 +75,21 @@ type parser struct {
 	allocations []Allocation
 	lastEntry   []int // for each allocation, the number of the claim entry that showed it last
 	rows        map[rowKey]int
-	rejected    map[string]int
+	rejected    driver.Rejections
 	holders     int
 	entries     int
 	scratch     []*v1.ClaimResource
 }
 
-func (p *parser) reject(reason string) { p.rejected[reason]++ }
-
-func (p *parser) rejections() []Rejection {
-	var rejections []Rejection
-	for _, reason := range slices.Sorted(maps.Keys(p.rejected)) {
-		rejections = append(rejections, Rejection{Reason: reason, Count: p.rejected[reason]})
-	}
-	return rejections
-}
+func (p *parser) reject(reason driver.Reason) { p.rejected[reason]++ }
 
 func (p *parser) pod(pod *v1.PodResources) {
 	if pod == nil {
-		p.reject(reasonMalformed)
+		p.reject(driver.ReasonMalformed)
 		return
 	}
-	if reason := cmp.Or(checkName(pod.Namespace, maxName, reasonMissingPod), checkName(pod.Name, maxName, reasonMissingPod)); reason != "" {
+	if reason := cmp.Or(checkName(pod.Namespace, maxName, driver.ReasonMissingPod),
+		checkName(pod.Name, maxName, driver.ReasonMissingPod)); reason != "" {
 		p.reject(reason)
 		return
 	}
@@ -113,7 +98,7 @@ func (p *parser) pod(pod *v1.PodResources) {
 		if len(container.GetDynamicResources()) == 0 && len(container.GetDevices()) == 0 {
 			continue
 		}
-		if reason := checkName(container.Name, maxName, reasonMissingContainer); reason != "" {
+		if reason := checkName(container.Name, maxName, driver.ReasonMissingContainer); reason != "" {
 			p.reject(reason)
 			continue
 		}
@@ -125,17 +110,20 @@ func (p *parser) pod(pod *v1.PodResources) {
 	}
 }
 
-// plugins adds what device plugins gave to a container. The kubelet lists a device once for each part of its topology.
+// plugins adds what device plugins gave to a container. The kubelet lists a device once for each
+// part of its topology.
 func (p *parser) plugins(holder Holder, devices []*v1.ContainerDevices) {
 	for _, d := range devices {
 		p.entries++
 		for _, id := range d.GetDeviceIds() {
-			if reason := cmp.Or(checkName(d.GetResourceName(), maxResource, reasonMissingResource), checkName(id, maxName, reasonMissingDevice)); reason != "" {
+			if reason := cmp.Or(checkName(d.GetResourceName(), maxResource, driver.ReasonMissingResource),
+				checkName(id, maxName, driver.ReasonMissingDevice)); reason != "" {
 				p.reject(reason)
 				continue
 			}
 			p.row(holder, rowKey{
-				claim: Claim{Namespace: holder.Namespace}, device: driver.ID{Driver: d.GetResourceName(), Device: id}, pod: holder.Pod,
+				claim: Claim{Namespace: holder.Namespace}, device: driver.ID{Driver: d.GetResourceName(), Device: id},
+				pod: holder.Pod,
 			}, nil)
 		}
 	}
@@ -144,7 +132,8 @@ func (p *parser) plugins(holder Holder, devices []*v1.ContainerDevices) {
 // claim adds the devices of one claim of one container.
 func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 	claim := Claim{Namespace: entry.GetClaimNamespace(), Name: entry.GetClaimName()}
-	if reason := cmp.Or(checkName(claim.Namespace, maxName, reasonMissingClaim), checkName(claim.Name, maxName, reasonMissingClaim)); reason != "" {
+	if reason := cmp.Or(checkName(claim.Namespace, maxName, driver.ReasonMissingClaim),
+		checkName(claim.Name, maxName, driver.ReasonMissingClaim)); reason != "" {
 		p.reject(reason)
 		return
 	}
@@ -165,21 +154,22 @@ func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 			cdi = ownCDI(rows[i-1].GetCdiDevices(), cdi)
 		}
 		p.row(holder, rowKey{
-			claim: claim, device: driver.ID{Driver: row.DriverName, Pool: row.PoolName, Device: row.DeviceName}, shareID: row.GetShareId(),
+			claim: claim, device: driver.ID{Driver: row.DriverName, Pool: row.PoolName, Device: row.DeviceName},
+			shareID: row.GetShareId(),
 		}, cdi)
 	}
 }
 
-// row adds one device of one claim of one container, and returns its allocation; nil: it is not usable. Only until the next call
-// is it valid.
+// row adds one device of one claim of one container, and returns its allocation; nil: it is not
+// usable. Only until the next call is it valid.
 func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) *Allocation {
 	i, known := p.rows[key]
 	switch {
 	case known && p.lastEntry[i] == p.entries:
-		p.reject(reasonDuplicate)
+		p.reject(driver.ReasonDuplicate)
 		return nil
 	case p.holders == maxHolders, !known && len(p.allocations) == maxAllocations:
-		p.reject(reasonTooMany)
+		p.reject(driver.ReasonTooMany)
 		return nil
 	case !known:
 		i = len(p.allocations)
@@ -197,17 +187,17 @@ func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) *Allocation
 	return a
 }
 
-// setCDI gives an allocation its CDI names. All containers that hold it show the same; should they not, the choice does
-// not depend on their order.
+// setCDI gives an allocation its CDI names. All containers that hold it show the same; should they
+// not, the choice does not depend on their order.
 func (p *parser) setCDI(a *Allocation, cdi []*v1.CDIDevice) {
 	if slices.EqualFunc(a.CDI, cdi, func(name string, d *v1.CDIDevice) bool { return name == d.GetName() }) {
 		return
 	}
 	var names []string
 	for _, d := range cdi {
-		reason := checkName(d.GetName(), maxCDIName, reasonMissingCDI)
+		reason := checkName(d.GetName(), maxCDIName, driver.ReasonMissingCDI)
 		if reason == "" && len(names) == maxOwnCDI {
-			reason = reasonTooMany
+			reason = driver.ReasonTooMany
 		}
 		if reason != "" {
 			p.reject(reason)
@@ -220,8 +210,8 @@ func (p *parser) setCDI(a *Allocation, cdi []*v1.CDIDevice) {
 	}
 }
 
-// ownCDI returns the names of a device, given those that the device before it showed: what comes behind these. A list that
-// does not begin with them does not accumulate.
+// ownCDI returns the names of a device, given those that the device before it showed: what comes
+// behind these. A list that does not begin with them does not accumulate.
 func ownCDI(before, shown []*v1.CDIDevice) []*v1.CDIDevice {
 	if len(shown) < len(before) {
 		return shown
@@ -234,17 +224,18 @@ func ownCDI(before, shown []*v1.CDIDevice) []*v1.CDIDevice {
 	return shown[len(before):]
 }
 
-// isClassic tells whether a row has CDI names only, as kubelets before 1.31 answer.
+// isClassic reports whether a row has CDI names only, as kubelets before 1.31 answer.
 func isClassic(row *v1.ClaimResource) bool {
-	return row.GetDriverName() == "" && row.GetPoolName() == "" && row.GetDeviceName() == "" && len(row.GetCdiDevices()) > 0
+	return row.GetDriverName() == "" && row.GetPoolName() == "" && row.GetDeviceName() == "" &&
+		len(row.GetCdiDevices()) > 0
 }
 
-// checkRow returns why a device can not be used, or "".
-func checkRow(row *v1.ClaimResource) string {
+// checkRow returns the reason why a device is rejected, or "".
+func checkRow(row *v1.ClaimResource) driver.Reason {
 	if reason := cmp.Or(
-		checkName(row.GetDriverName(), maxDriverName, reasonMissingDriver),
-		checkName(row.GetPoolName(), maxName, reasonMissingPool),
-		checkName(row.GetDeviceName(), maxName, reasonMissingDevice),
+		checkName(row.GetDriverName(), maxDriverName, driver.ReasonMissingDriver),
+		checkName(row.GetPoolName(), maxName, driver.ReasonMissingPool),
+		checkName(row.GetDeviceName(), maxName, driver.ReasonMissingDevice),
 	); reason != "" {
 		return reason
 	}
@@ -254,20 +245,21 @@ func checkRow(row *v1.ClaimResource) string {
 	return checkName(row.GetShareId(), maxName, "")
 }
 
-// checkName returns why a name can not be used, or "".
-func checkName(name string, maxLen int, missing string) string {
+// checkName returns the reason why a name is rejected, or "".
+func checkName(name string, maxLen int, missing driver.Reason) driver.Reason {
 	switch {
 	case name == "":
 		return missing
 	case len(name) > maxLen:
-		return reasonTooLong
+		return driver.ReasonTooLong
 	case !utf8.ValidString(name):
-		return reasonInvalidUTF8
+		return driver.ReasonInvalidUTF8
 	}
 	return ""
 }
 
-// sortHolders sorts the holders, each once. They are in order already unless an answer names a pod or container twice.
+// sortHolders sorts the holders, each once. They are in order already unless an answer names a pod
+// or container twice.
 func sortHolders(a *Allocation) {
 	if !slices.IsSortedFunc(a.Holders, Holder.Compare) {
 		slices.SortFunc(a.Holders, Holder.Compare)
@@ -296,7 +288,9 @@ func compareContainers(a, b *v1.ContainerResources) int {
 	return strings.Compare(a.GetName(), b.GetName())
 }
 
-// compareRows brings the devices of each driver together, in the order in which their CDI names accumulate.
+// compareRows brings the devices of each driver together, in the order in which their CDI names
+// accumulate.
 func compareRows(a, b *v1.ClaimResource) int {
-	return cmp.Or(strings.Compare(a.GetDriverName(), b.GetDriverName()), cmp.Compare(len(a.GetCdiDevices()), len(b.GetCdiDevices())))
+	return cmp.Or(strings.Compare(a.GetDriverName(), b.GetDriverName()),
+		cmp.Compare(len(a.GetCdiDevices()), len(b.GetCdiDevices())))
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/proto"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 	"pgregory.net/rapid"
@@ -45,7 +46,7 @@ func answerOf(pods ...*v1.PodResources) *v1.ListPodResourcesResponse {
 }
 
 // render writes allocations and rejections for people to read.
-func render(allocations []Allocation, rejections []Rejection) string {
+func render(allocations []Allocation, rejections driver.Rejections) string {
 	var b strings.Builder
 	for _, a := range allocations {
 		fmt.Fprintf(&b, "%v claim=%s/%s share=%q cdi=%q\n", a.Device, a.Claim.Namespace, a.Claim.Name, a.ShareID, a.CDI)
@@ -53,7 +54,7 @@ func render(allocations []Allocation, rejections []Rejection) string {
 			fmt.Fprintf(&b, "\theld by %s/%s/%s\n", h.Namespace, h.Name, h.Container)
 		}
 	}
-	for _, r := range rejections {
+	for _, r := range rejections.Of("podresources") {
 		fmt.Fprintf(&b, "rejected %s: %d\n", r.Reason, r.Count)
 	}
 	return b.String()
@@ -90,32 +91,44 @@ func TestParse(t *testing.T) {
 		return Holder{Pod: Pod{Namespace: "ns", Name: pod}, Container: container}
 	}
 	claim := Claim{Namespace: "ns", Name: "claim"}
-	// retried is what kubernetes issue 141335 makes of a claim: its devices again and again, names still accumulating.
+	// retried is what kubernetes issue 141335 makes of a claim: its devices again and again, names
+	// still accumulating.
 	retried := test.Claim("ns", "claim", gpu(0), gpu(1), gpu(0), gpu(1), gpu(0), gpu(1))
 
 	for name, tt := range map[string]struct {
 		pods       []*v1.PodResources
 		want       []Allocation
-		rejections []Rejection
+		rejections driver.Rejections
 	}{
 		"nothing": {},
 		"pods without devices": {pods: []*v1.PodResources{
-			test.Pod("ns", "a"), test.Pod("ns", "b", test.Container("main")), test.Pod("ns", "c", test.Container("main", test.Claim("ns", "claim"))),
+			test.Pod("ns", "a"), test.Pod("ns", "b", test.Container("main")),
+			test.Pod("ns", "c", test.Container("main", test.Claim("ns", "claim"))),
 		}},
 		"shared claim": {
 			pods: []*v1.PodResources{
 				test.Pod("ns", "b", test.Container("main", test.Claim("ns", "claim", gpu(0)))),
-				test.Pod("ns", "a", test.Container("two", test.Claim("ns", "claim", gpu(0))), test.Container("one", test.Claim("ns", "claim", gpu(0)))),
+				test.Pod("ns", "a", test.Container("two", test.Claim("ns", "claim", gpu(0))),
+					test.Container("one", test.Claim("ns", "claim", gpu(0)))),
 			},
-			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "one"), holder("a", "two"), holder("b", "main")}}},
+			want: []Allocation{{
+				Claim: claim, Device: gpuID(0), CDI: cdi(0),
+				Holders: []Holder{holder("a", "one"), holder("a", "two"), holder("b", "main")},
+			}},
 		},
 		"shares": {
 			pods: []*v1.PodResources{test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim",
 				test.Share("gpu.example.com", "node", "gpu-0", "s2", "example.com/gpu=s2"),
 				test.Share("gpu.example.com", "node", "gpu-0", "s1", "example.com/gpu=s1"))))},
 			want: []Allocation{
-				{Claim: claim, Device: gpuID(0), ShareID: "s1", CDI: []string{"example.com/gpu=s1"}, Holders: []Holder{holder("a", "main")}},
-				{Claim: claim, Device: gpuID(0), ShareID: "s2", CDI: []string{"example.com/gpu=s2"}, Holders: []Holder{holder("a", "main")}},
+				{
+					Claim: claim, Device: gpuID(0), ShareID: "s1", CDI: []string{"example.com/gpu=s1"},
+					Holders: []Holder{holder("a", "main")},
+				},
+				{
+					Claim: claim, Device: gpuID(0), ShareID: "s2", CDI: []string{"example.com/gpu=s2"},
+					Holders: []Holder{holder("a", "main")},
+				},
 			},
 		},
 		"duplicates without end": {
@@ -124,29 +137,46 @@ func TestParse(t *testing.T) {
 				{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "main")}},
 				{Claim: claim, Device: gpuID(1), CDI: cdi(1), Holders: []Holder{holder("a", "main")}},
 			},
-			rejections: []Rejection{{reasonDuplicate, 4}},
+			rejections: driver.Rejections{driver.ReasonDuplicate: 4},
 		},
 		"two requests of one claim list it twice": {
-			pods: []*v1.PodResources{test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim", gpu(0)), test.Claim("ns", "claim", gpu(0))))},
+			pods: []*v1.PodResources{test.Pod("ns", "a",
+				test.Container("main", test.Claim("ns", "claim", gpu(0)), test.Claim("ns", "claim", gpu(0))))},
 			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "main")}}},
 		},
 		"a pod twice": {
 			pods: []*v1.PodResources{
-				test.Pod("ns", "a", test.Container("one", test.Claim("ns", "claim", gpu(0))), test.Container("two", test.Claim("ns", "claim", gpu(0)))),
+				test.Pod("ns", "a", test.Container("one", test.Claim("ns", "claim", gpu(0))),
+					test.Container("two", test.Claim("ns", "claim", gpu(0)))),
 				test.Pod("ns", "a", test.Container("one", test.Claim("ns", "claim", gpu(0)))),
 			},
-			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "one"), holder("a", "two")}}},
+			want: []Allocation{{
+				Claim: claim, Device: gpuID(0), CDI: cdi(0),
+				Holders: []Holder{holder("a", "one"), holder("a", "two")},
+			}},
 		},
 		"device plugins": {
 			pods: []*v1.PodResources{
-				test.Pod("ns", "a", test.WithDevices(test.Container("main", test.Claim("ns", "claim", gpu(0))), "nvidia.com/gpu", "GPU-1", "GPU-2::0")),
-				test.Pod("ns", "b", test.WithDevices(test.Container("main"), "nvidia.com/gpu", "GPU-1"), test.WithDevices(test.Container("side"), "nvidia.com/gpu", "GPU-1")),
+				test.Pod("ns", "a",
+					test.WithDevices(test.Container("main", test.Claim("ns", "claim", gpu(0))), "nvidia.com/gpu", "GPU-1",
+						"GPU-2::0")),
+				test.Pod("ns", "b", test.WithDevices(test.Container("main"), "nvidia.com/gpu", "GPU-1"),
+					test.WithDevices(test.Container("side"), "nvidia.com/gpu", "GPU-1")),
 			},
 			want: []Allocation{
 				{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "main")}},
-				{Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"}, Holders: []Holder{holder("a", "main")}},
-				{Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"}, Holders: []Holder{holder("b", "main"), holder("b", "side")}},
-				{Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-2::0"}, Holders: []Holder{holder("a", "main")}},
+				{
+					Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"},
+					Holders: []Holder{holder("a", "main")},
+				},
+				{
+					Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"},
+					Holders: []Holder{holder("b", "main"), holder("b", "side")},
+				},
+				{
+					Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-2::0"},
+					Holders: []Holder{holder("a", "main")},
+				},
 			},
 		},
 		"bad rows of device plugins": {
@@ -158,12 +188,21 @@ func TestParse(t *testing.T) {
 				{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"", "GPU-\xff", "GPU-1", "GPU-1"}},
 				{ResourceName: "nvidia.com/gpu", DeviceIds: []string{"GPU-1"}},
 			}})},
-			want:       []Allocation{{Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"}, Holders: []Holder{holder("a", "main")}}},
-			rejections: []Rejection{{reasonDuplicate, 1}, {reasonInvalidUTF8, 1}, {reasonMissingDevice, 1}, {reasonMissingResource, 1}, {reasonTooLong, 1}},
+			want: []Allocation{{
+				Claim:  Claim{Namespace: "ns"},
+				Device: driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"}, Holders: []Holder{holder("a", "main")},
+			}},
+			rejections: driver.Rejections{
+				driver.ReasonDuplicate: 1, driver.ReasonInvalidUTF8: 1, driver.ReasonMissingDevice: 1,
+				driver.ReasonMissingResource: 1, driver.ReasonTooLong: 1,
+			},
 		},
 		"hostile names are kept": {
 			pods: []*v1.PodResources{test.Pod("n\"s", "a\nb", test.Container("{x=\"\\", test.Claim("ns", "claim", gpu(0))))},
-			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{{Pod: Pod{"n\"s", "a\nb"}, Container: "{x=\"\\"}}}},
+			want: []Allocation{{
+				Claim: claim, Device: gpuID(0), CDI: cdi(0),
+				Holders: []Holder{{Pod: Pod{"n\"s", "a\nb"}, Container: "{x=\"\\"}},
+			}},
 		},
 		"bad rows cost themselves": {
 			pods: []*v1.PodResources{
@@ -189,18 +228,18 @@ func TestParse(t *testing.T) {
 				)),
 			},
 			want: []Allocation{{Claim: claim, Device: gpuID(0), CDI: cdi(0), Holders: []Holder{holder("a", "main")}}},
-			rejections: []Rejection{
-				{reasonClassicDRA, 1},
-				{reasonInvalidUTF8, 2},
-				{reasonMalformed, 1},
-				{reasonMissingCDI, 1},
-				{reasonMissingClaim, 3},
-				{reasonMissingContainer, 1},
-				{reasonMissingDevice, 1},
-				{reasonMissingDriver, 2},
-				{reasonMissingPod, 2},
-				{reasonMissingPool, 1},
-				{reasonTooLong, 2},
+			rejections: driver.Rejections{
+				driver.ReasonClassicDRA:       1,
+				driver.ReasonInvalidUTF8:      2,
+				driver.ReasonMalformed:        1,
+				driver.ReasonMissingCDI:       1,
+				driver.ReasonMissingClaim:     3,
+				driver.ReasonMissingContainer: 1,
+				driver.ReasonMissingDevice:    1,
+				driver.ReasonMissingDriver:    2,
+				driver.ReasonMissingPod:       2,
+				driver.ReasonMissingPool:      1,
+				driver.ReasonTooLong:          2,
 			},
 		},
 	} {
@@ -209,7 +248,7 @@ func TestParse(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Error(diff)
 			}
-			if diff := cmp.Diff(tt.rejections, rejections); diff != "" {
+			if diff := cmp.Diff(tt.rejections, rejections, cmpopts.EquateEmpty()); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -287,7 +326,7 @@ func TestParseBounds(t *testing.T) {
 	if len(allocations) != maxAllocations {
 		t.Errorf("%d allocations, want %d", len(allocations), maxAllocations)
 	}
-	if diff := cmp.Diff([]Rejection{{reasonTooMany, 1100*32 - maxAllocations}}, rejections); diff != "" {
+	if diff := cmp.Diff(driver.Rejections{driver.ReasonTooMany: 1100*32 - maxAllocations}, rejections); diff != "" {
 		t.Error(diff)
 	}
 	for _, a := range allocations {
@@ -297,7 +336,8 @@ func TestParseBounds(t *testing.T) {
 	}
 }
 
-// TestParseProperties draws answers as the kubelet builds them, and compares with what they were built from.
+// TestParseProperties draws answers as the kubelet builds them, and compares with what they were
+// built from.
 func TestParseProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		devices := rapid.SliceOfN(rapid.IntRange(0, 40), 1, 12).Draw(t, "devices")
@@ -326,7 +366,8 @@ func TestParseProperties(t *testing.T) {
 		for p := range rapid.IntRange(1, 4).Draw(t, "pods") {
 			pod := test.Pod("ns", fmt.Sprintf("pod-%d", p))
 			for c := range rapid.IntRange(1, 3).Draw(t, "containers") {
-				pod.Containers = append(pod.Containers, test.Container(fmt.Sprintf("c-%d", c), rapid.Permutation(claims).Draw(t, "claims")...))
+				pod.Containers = append(pod.Containers,
+					test.Container(fmt.Sprintf("c-%d", c), rapid.Permutation(claims).Draw(t, "claims")...))
 				for i := range want {
 					want[i].Holders = append(want[i].Holders, Holder{Pod: Pod{"ns", pod.Name}, Container: fmt.Sprintf("c-%d", c)})
 				}
@@ -335,7 +376,7 @@ func TestParseProperties(t *testing.T) {
 		}
 		slices.SortFunc(want, Allocation.Compare)
 		got, rejections := Parse(answerOf(rapid.Permutation(pods).Draw(t, "order")...))
-		if diff := cmp.Diff(want, got); diff != "" || rejections != nil {
+		if diff := cmp.Diff(want, got); diff != "" || len(rejections) > 0 {
 			t.Fatal(diff, rejections)
 		}
 	})
@@ -352,7 +393,8 @@ func FuzzParse(f *testing.F) {
 		test.Pod("ns", "a", test.Container("", test.Claim("", "", test.Device("", "", "", "x")))),
 		test.Pod("ns", "a", test.Container("main", test.Claim("ns", "claim", gpu(0), gpu(1), gpu(0)))),
 		test.Pod("ns", "a", test.WithDevices(test.Container("main"), "nvidia.com/gpu", "GPU-1", "", "GPU-1")),
-		test.Pod("ns", "a", test.Container("main", test.Classic("ns", "claim", "class", "k8s.d.example.com/claim=x", "y", ""))),
+		test.Pod("ns", "a",
+			test.Container("main", test.Classic("ns", "claim", "class", "k8s.d.example.com/claim=x", "y", ""))),
 	} {
 		wire, err := proto.Marshal(answerOf(seed))
 		if err != nil {
@@ -370,7 +412,8 @@ func FuzzParse(f *testing.F) {
 			t.Error("not sorted")
 		}
 		for i, a := range allocations {
-			if len(a.Holders) == 0 || a.Device.Driver == "" || a.Device.Device == "" || a.Claim.Namespace == "" || (a.Device.Pool == "") != (a.ByPlugin() || a.Classic()) {
+			if len(a.Holders) == 0 || a.Device.Driver == "" || a.Device.Device == "" || a.Claim.Namespace == "" ||
+				(a.Device.Pool == "") != (a.ByPlugin() || a.Classic()) {
 				t.Errorf("not whole: %+v", a)
 			}
 			if i > 0 && a.Compare(allocations[i-1]) == 0 {
@@ -399,7 +442,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// nodeOf is a node on which every device is in a claim of eight, and every pod holds one of the claims.
+// nodeOf is a node on which every device is in a claim of eight, and every pod holds one of the
+// claims.
 func nodeOf(devices, pods int) *v1.ListPodResourcesResponse {
 	var claims []*v1.DynamicResource
 	for first := 0; first < devices; first += 8 {
@@ -412,7 +456,8 @@ func nodeOf(devices, pods int) *v1.ListPodResourcesResponse {
 	answer := answerOf()
 	for p := range max(pods, len(claims)) {
 		claim := proto.CloneOf(claims[p%len(claims)])
-		answer.PodResources = append(answer.PodResources, test.Pod("ns", fmt.Sprintf("pod-%d", p), test.Container("main", claim), test.Container("sidecar")))
+		answer.PodResources = append(answer.PodResources,
+			test.Pod("ns", fmt.Sprintf("pod-%d", p), test.Container("main", claim), test.Container("sidecar")))
 	}
 	return answer
 }

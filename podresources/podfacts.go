@@ -14,7 +14,7 @@ type Selection struct {
 	PodLabels, PodAnnotations, ClaimLabels []Chosen
 }
 
-// Chosen is a label or an annotation that is kept: its key, and the name under which it is shown.
+// Chosen is a selected label or annotation: its key, and the name of the exported label.
 type Chosen struct{ Key, Name string }
 
 // Bounds of a pod object: the API server itself takes no more than 1.5 MiB.
@@ -24,40 +24,53 @@ const (
 	maxShown     = 512 // bytes of a label's or an annotation's value
 )
 
-// NewPodFacts returns what a pod object says; false: it has no usable name.
+// NewPodFacts returns the facts of a pod object of the API server, and false if it has no valid
+// name.
 func NewPodFacts(pod *corev1.Pod, selection *Selection) (Pod, PodFacts, bool) {
 	name := Pod{Namespace: pod.Namespace, Name: pod.Name}
 	uid := string(pod.UID)
-	if checkName(name.Namespace, maxName, "missing") != "" || checkName(name.Name, maxName, "missing") != "" || !validUID(uid) {
+	if checkName(name.Namespace, maxName, "missing") != "" || checkName(name.Name, maxName, "missing") != "" ||
+		!validUID(uid) {
 		return name, PodFacts{}, false
 	}
 	facts := PodFacts{
+		Pod:     name,
 		UID:     uid,
+		Created: pod.CreationTimestamp.UTC(),
 		Ended:   pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
-		Running: running(&pod.Status),
+		Told:    true,
 		Meta:    podMeta(pod, selection),
 		Claims:  podClaims(pod),
 		Health:  podHealth(&pod.Status),
 	}
-	uses := containerUses(pod)
-	uses = append(uses, extendedUses(pod.Status.ExtendedResourceClaimStatus)...)
-	if len(uses) <= maxUses {
+	facts.Running, facts.Started = containerStates(&pod.Status)
+	facts.Extended = requestsExtended(pod)
+	if uses := containerUses(pod); countUses(uses) <= maxUses {
 		facts.Containers = uses
+	}
+	if extended := pod.Status.ExtendedResourceClaimStatus; extended != nil &&
+		checkName(extended.ResourceClaimName, maxName, "missing") == "" {
+		facts.ExtendedClaim = extended.ResourceClaimName
+		if uses := extendedUses(extended); countUses(uses) <= maxUses {
+			facts.ExtendedUses = uses
+		}
 	}
 	return name, facts, true
 }
 
-// running returns how many containers run.
-func running(status *corev1.PodStatus) int {
-	n := 0
+// containerStates returns how many containers run, and whether any ran at some time.
+func containerStates(status *corev1.PodStatus) (running int, started bool) {
 	for _, containers := range [2][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
 		for i := range containers {
-			if containers[i].State.Running != nil {
-				n++
+			c := &containers[i]
+			if c.State.Running != nil {
+				running++
 			}
+			started = started || c.State.Running != nil || c.State.Terminated != nil ||
+				c.LastTerminationState.Terminated != nil || c.RestartCount > 0
 		}
 	}
-	return n
+	return running, started
 }
 
 func podMeta(pod *corev1.Pod, selection *Selection) *PodMeta {
@@ -70,7 +83,8 @@ func podMeta(pod *corev1.Pod, selection *Selection) *PodMeta {
 	return meta
 }
 
-// Choose returns the chosen labels or annotations as names and values in turns; a value is empty where there is none.
+// Choose returns the chosen labels or annotations as names and values in turns; a value is empty
+// where there is none.
 func Choose(values map[string]string, chosen []Chosen) []string {
 	var out []string
 	for _, c := range chosen {
@@ -92,7 +106,8 @@ func shown(s string) string {
 	return s[:end]
 }
 
-// podClaims returns the claims by the pod's own names. The names of those that are made from templates are in the status.
+// podClaims returns the claims by the pod's own names. The names of those that are made from
+// templates are in the status; an entry there without a name says that no claim was made.
 func podClaims(pod *corev1.Pod) []PodClaim {
 	var out []PodClaim
 	for _, c := range pod.Spec.ResourceClaims[:min(len(pod.Spec.ResourceClaims), maxPodClaims)] {
@@ -100,11 +115,17 @@ func podClaims(pod *corev1.Pod) []PodClaim {
 		if c.ResourceClaimName != nil {
 			claim.Claim = *c.ResourceClaimName
 		}
-		i := slices.IndexFunc(pod.Status.ResourceClaimStatuses, func(s corev1.PodResourceClaimStatus) bool { return s.Name == c.Name })
-		if claim.Claim == "" && i >= 0 && pod.Status.ResourceClaimStatuses[i].ResourceClaimName != nil {
-			claim.Claim = *pod.Status.ResourceClaimStatuses[i].ResourceClaimName
+		i := slices.IndexFunc(pod.Status.ResourceClaimStatuses,
+			func(s corev1.PodResourceClaimStatus) bool { return s.Name == c.Name })
+		if claim.Claim == "" && i >= 0 {
+			made := pod.Status.ResourceClaimStatuses[i].ResourceClaimName
+			if made == nil {
+				continue
+			}
+			claim.Claim = *made
 		}
-		if checkName(claim.Name, maxName, "missing") == "" && (claim.Claim == "" || checkName(claim.Claim, maxName, "") == "") {
+		if checkName(claim.Name, maxName, "missing") == "" &&
+			(claim.Claim == "" || checkName(claim.Claim, maxName, "") == "") {
 			out = append(out, claim)
 		}
 	}
@@ -114,9 +135,9 @@ func podClaims(pod *corev1.Pod) []PodClaim {
 // containerUses returns what the containers name of the pod's claims (resources.claims[]).
 func containerUses(pod *corev1.Pod) []PodContainer {
 	var out []PodContainer
-	for _, containers := range [2][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+	for n, containers := range [2][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
 		for i := range containers {
-			c := PodContainer{Name: containers[i].Name}
+			c := PodContainer{Name: containers[i].Name, Listed: n == 1 || restarts(&containers[i])}
 			for _, claim := range containers[i].Resources.Claims {
 				c.Uses = append(c.Uses, ClaimUse{Name: claim.Name, Request: claim.Request})
 			}
@@ -128,21 +149,48 @@ func containerUses(pod *corev1.Pod) []PodContainer {
 	return out
 }
 
-// extendedUses returns which request of the claim that was made for extended resources (KEP-5004) each container is
-// given.
-func extendedUses(status *corev1.PodExtendedResourceClaimStatus) []PodContainer {
-	if status == nil || status.ResourceClaimName == "" {
-		return nil
+// restarts reports whether an init container is a restartable one (a sidecar).
+func restarts(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+// countUses returns how many uses the containers have together.
+func countUses(containers []PodContainer) int {
+	n := 0
+	for i := range containers {
+		n += len(containers[i].Uses)
 	}
+	return n
+}
+
+// extendedUses returns which requests of the claim that was made for extended resources (KEP-5004)
+// each container is given.
+func extendedUses(status *corev1.PodExtendedResourceClaimStatus) []PodContainer {
 	var out []PodContainer
 	for _, m := range status.RequestMappings {
-		use := ClaimUse{Claim: status.ResourceClaimName, Request: m.RequestName}
 		i := slices.IndexFunc(out, func(c PodContainer) bool { return c.Name == m.ContainerName })
 		if i < 0 {
 			out = append(out, PodContainer{Name: m.ContainerName})
 			i = len(out) - 1
 		}
-		out[i].Uses = append(out[i].Uses, use)
+		out[i].Uses = append(out[i].Uses, ClaimUse{Request: m.RequestName})
 	}
 	return out
+}
+
+// requestsExtended reports whether a container requests an extended resource: one whose name has a
+// domain other than Kubernetes' own (k8s.io/kubernetes pkg/apis/core/helper,
+// IsExtendedResourceName).
+func requestsExtended(pod *corev1.Pod) bool {
+	for _, containers := range [2][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range containers {
+			for name := range containers[i].Resources.Requests {
+				if domain, _, ok := strings.Cut(string(name), "/"); ok && !strings.Contains(string(name), "kubernetes.io/") &&
+					!strings.HasPrefix(domain, "requests.") {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }

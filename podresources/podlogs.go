@@ -19,9 +19,9 @@ const (
 	maxUID = 64
 )
 
-// PodLogs finds the UIDs of the node's pods without any API, in the folder in which the kubelet keeps their logs: that
-// has a folder NAMESPACE_NAME_UID for each pod (k8s.io/kubernetes pkg/kubelet/kuberuntime/helpers.go,
-// BuildPodLogsDirectory). It is used by one goroutine at a time.
+// PodLogs finds the UIDs of the node's pods without any API, in the folder of their logs, in which
+// the kubelet creates a folder NAMESPACE_NAME_UID for each pod (k8s.io/kubernetes
+// pkg/kubelet/kuberuntime/helpers.go, BuildPodLogsDirectory). It is not safe for concurrent use.
 type PodLogs struct {
 	path    string
 	pods    map[Pod]podLog
@@ -37,9 +37,9 @@ type podLog struct{ uid, folder string }
 // NewPodLogs returns the UIDs of the pods that have logs under path, usually /var/log/pods.
 func NewPodLogs(path string) *PodLogs { return &PodLogs{path: path} }
 
-// UID returns the UID of a pod, "" where it is unknown. When several pods had that name, it is that of the one whose
-// folder changed last. The folder is looked at twice a second at most, and is read when it has changed, or does not have
-// the pod.
+// UID returns the UID of a pod, "" where it is unknown. When several pods had that name, it is that
+// of the one whose folder changed last. The folder is looked at twice a second at most, and is read
+// when it has changed, or does not have the pod.
 func (l *PodLogs) UID(pod Pod, now time.Time) string {
 	if _, known := l.pods[pod]; l.stale(known, now) {
 		l.refresh(now)
@@ -47,10 +47,10 @@ func (l *PodLogs) UID(pod Pod, now time.Time) string {
 	return l.pods[pod].uid
 }
 
-// Err returns why the folder could not be read; nil: it was read. While it can not be, what was known stays.
+// Err returns the error of reading the folder, or nil. After an error the last data stay in use.
 func (l *PodLogs) Err() error { return l.err }
 
-// stale tells whether it is time to read the folder, when asked for a pod that it had or had not.
+// stale reports whether it is time to read the folder, when asked for a pod that it had or had not.
 func (l *PodLogs) stale(known bool, now time.Time) bool {
 	switch {
 	case l.read.IsZero():
@@ -105,7 +105,8 @@ func readPodLogs(path string) (map[Pod]podLog, time.Time, error) {
 	return pods, info.ModTime(), nil
 }
 
-// newer tells whether the folder a in dir changed later than b. One that is gone is not newer than anything.
+// newer reports whether the folder a in dir changed later than b. One that is gone is not newer
+// than anything.
 func newer(dir, a, b string) bool {
 	infoA, errA := os.Lstat(filepath.Join(dir, a))
 	infoB, errB := os.Lstat(filepath.Join(dir, b))
@@ -124,7 +125,7 @@ func parsePodLog(folder string) (pod Pod, uid string, ok bool) {
 	return Pod{Namespace: parts[0], Name: parts[1]}, parts[2], true
 }
 
-// validUID tells whether a pod's UID may be used in a path: letters, digits and dashes.
+// validUID reports whether a pod's UID may be used in a path: letters, digits and dashes.
 func validUID(uid string) bool {
 	if uid == "" || len(uid) > maxUID {
 		return false

@@ -39,7 +39,8 @@ func (l logTree) touch(name string, at time.Time) {
 func TestPodLogs(t *testing.T) {
 	tree := newLogTree(t)
 	tree.mkdir("ns_a_"+uidA, "ns_static-node1_"+uidStatic, "ns_twice_"+uidA, "ns_twice_"+uidB, "ns_twice_"+uidC,
-		"ns_hostile_..", "ns_hostile_a b", "_hostile_"+uidA, "ns__"+uidA, "ns_hostile", "ns_hostile_"+uidA+"_x", "ns_hostile_x\n")
+		"ns_hostile_..", "ns_hostile_a b", "_hostile_"+uidA, "ns__"+uidA, "ns_hostile", "ns_hostile_"+uidA+"_x",
+		"ns_hostile_x\n")
 	tree.touch("ns_twice_"+uidA, limiterStart)
 	tree.touch("ns_twice_"+uidB, limiterStart.Add(time.Second))
 	tree.touch("ns_twice_"+uidC, limiterStart.Add(-time.Second))
@@ -60,7 +61,8 @@ func TestPodLogs(t *testing.T) {
 	}
 }
 
-// TestPodLogsReads: the folder is read for a pod that it did not have, and when it changed; twice a second at most.
+// TestPodLogsReads: the folder is read for a pod that it did not have, and when it changed; twice a
+// second at most.
 func TestPodLogsReads(t *testing.T) {
 	tree := newLogTree(t)
 	logs, now := NewPodLogs(tree.path), limiterStart

@@ -14,15 +14,15 @@ const (
 	maxProcesses       = 1 << 16 // that are looked at
 	maxProcessesPerPod = 4       // that are remembered
 
-	// minProcessSearch and maxProcessSearch are the shortest and the longest time between two searches. It grows while pods have no
-	// process that can be found.
+	// minProcessSearch and maxProcessSearch are the shortest and the longest time between two
+	// searches. It grows while pods have no process that can be found.
 	minProcessSearch = 500 * time.Millisecond
 	maxProcessSearch = 15 * time.Second
 )
 
-// PodProcesses finds processes of pods. It looks at all processes of the procfs, since the numbers that a cgroup.procs shows are
-// those of the reader's PID namespace, which need not be the procfs's; but seldom, for it remembers a few of each pod. Its methods
-// may be called at once.
+// PodProcesses finds processes of pods. It looks at all processes of the procfs, since the numbers
+// that a cgroup.procs shows are those of the reader's PID namespace, which need not be the
+// procfs's; but rarely, since it remembers a few of each pod. It is safe for concurrent use.
 type PodProcesses struct {
 	processes Processes
 	now       func() time.Time
@@ -31,16 +31,18 @@ type PodProcesses struct {
 	known    map[string][]int // by the pods' UIDs
 	searched time.Time
 	pause    time.Duration // before the next search
-	wanted   []string      // whom the last search did not find
+	wanted   []string      // those that the last search did not find
 }
 
-// NewPodProcesses returns the pods' processes of the procfs mounted at that path. It reads nothing yet.
+// NewPodProcesses returns the pods' processes of the procfs mounted at that path. It reads nothing
+// yet.
 func NewPodProcesses(procfs string, now func() time.Time) *PodProcesses {
 	return &PodProcesses{processes: NewProcesses(procfs), now: now}
 }
 
-// Of returns a few processes of each of the pods, by their UIDs. Each of them was of its pod during the call. Pods of which no process
-// is known are not in the answer. What is remembered of other pods is forgotten.
+// Of returns a few processes of each of the pods, by their UIDs. Each of them was of its pod during
+// the call. Pods of which no process is known are not in the answer. What is remembered of other
+// pods is forgotten.
 func (p *PodProcesses) Of(uids []string) map[string][]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,7 +67,8 @@ func (p *PodProcesses) alive(uid string) []int {
 	return slices.DeleteFunc(slices.Clone(p.known[uid]), func(pid int) bool { return p.processes.PodUID(pid) != uid })
 }
 
-// due tells whether to search for these pods now: soon for one that is new, ever later for those that were not found.
+// due reports whether to search for these pods now: soon for a new one, later and later for those
+// that were not found.
 func (p *PodProcesses) due(missing []string) bool {
 	if len(missing) == 0 {
 		return false
@@ -81,7 +84,8 @@ func (p *PodProcesses) due(missing []string) bool {
 	return true
 }
 
-// search looks at all processes, adds those of the missing pods, and returns which are missing still.
+// search looks at all processes, adds those of the missing pods, and returns which are missing
+// still.
 func (p *PodProcesses) search(missing []string, found map[string][]int) []string {
 	for _, pid := range p.list() {
 		uid := p.processes.PodUID(pid)
@@ -92,7 +96,8 @@ func (p *PodProcesses) search(missing []string, found map[string][]int) []string
 	return slices.DeleteFunc(missing, func(uid string) bool { return len(found[uid]) > 0 })
 }
 
-// list returns the numbers of the processes, ascending: a pod's first process is mostly the one that lives longest.
+// list returns the numbers of the processes, ascending: a pod's first process is mostly the one
+// that lives longest.
 func (p *PodProcesses) list() []int {
 	folder, err := os.Open(p.processes.procfs)
 	if err != nil {

@@ -23,7 +23,8 @@ func (p *procfsTree) process(pid int, uid string) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "cgroup"), []byte("0::/kubepods/pod"+uid+"/container\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "cgroup"), []byte("0::/kubepods/pod"+uid+"/container\n"),
+		0o600); err != nil {
 		p.t.Fatal(err)
 	}
 }
@@ -52,7 +53,11 @@ func TestPodProcesses(t *testing.T) {
 		of    []string
 		want  map[string][]int
 	}{
-		{"a few of the lowest, and none of a pod without any", func() {}, 0, []string{a, b, ""}, map[string][]int{a: {100, 101, 102, 103}}},
+		{
+			"a few of the lowest, and none of a pod without any", func() {}, 0,
+			[]string{a, b, ""},
+			map[string][]int{a: {100, 101, 102, 103}},
+		},
 		{"not again at once", func() { procfs.process(9, b) }, 0, []string{a, b}, map[string][]int{a: {100, 101, 102, 103}}},
 		{"but later", func() {}, time.Second, []string{a, b}, map[string][]int{a: {100, 101, 102, 103}, b: {9}}},
 		{
@@ -69,7 +74,11 @@ func TestPodProcesses(t *testing.T) {
 			[]string{a},
 			map[string][]int{a: {104, 105, 106, 107}},
 		},
-		{"a pod that comes is searched for at once", func() {}, time.Second, []string{a, b}, map[string][]int{a: {104, 105, 106, 107}, b: {9, 101}}},
+		{
+			"a pod that comes is searched for at once", func() {}, time.Second,
+			[]string{a, b},
+			map[string][]int{a: {104, 105, 106, 107}, b: {9, 101}},
+		},
 	} {
 		procfs.clock = procfs.clock.Add(step.later)
 		step.do()

@@ -1,5 +1,6 @@
-// Package podresources says which pod and which claim holds a device: it asks the kubelet's PodResources endpoint,
-// believes it when it may, and watches the node's files for the moments at which ownership changes.
+// Package podresources determines which pods and claims hold a device. It requests the kubelet's
+// PodResources list, decides when an empty list takes effect, and watches the node's files for the
+// times at which ownership changes.
 package podresources
 
 import (
@@ -10,7 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Claim names a ResourceClaim. Of what a device plugin gave to a container the name is empty, and the namespace the pod's.
+// Claim names a ResourceClaim. For a device of a device plugin the name is empty, and the namespace
+// is the pod's.
 type Claim struct{ Namespace, Name string }
 
 // Compare orders claims by namespace and name.
@@ -37,17 +39,36 @@ type Holder struct {
 
 // Compare orders holders by pod and container.
 func (h Holder) Compare(other Holder) int {
-	return cmp.Or(h.Pod.Compare(other.Pod), strings.Compare(h.Container, other.Container), strings.Compare(h.UID, other.UID))
+	return cmp.Or(h.Pod.Compare(other.Pod), strings.Compare(h.Container, other.Container),
+		strings.Compare(h.UID, other.UID))
 }
 
-// Allocation is one device, or one share of it, as one claim holds it; or, by a device plugin, one pod.
+// ClaimState is whether the devices of a claim are ready for a pod.
+type ClaimState uint8
+
+// The states.
+const (
+	StatePrepared  ClaimState = iota // by the driver, for the kubelet
+	StateAllocated                   // and reserved for a pod of this node, which waits for the driver
+)
+
+// String returns the state's name, as metrics have it.
+func (s ClaimState) String() string {
+	if s == StateAllocated {
+		return "allocated"
+	}
+	return "prepared"
+}
+
+// Allocation is one device, or one share of it, that one claim holds or, through a device plugin,
+// one pod.
 //
-// What PodResources does not tell (request, admin access, consumed capacity, UIDs) is empty until
+// Fields that PodResources lacks (request, admin access, consumed capacity, UIDs) are empty until
 // [Facts] of the claim are applied.
 type Allocation struct {
 	Claim   Claim
 	Device  driver.ID
-	ShareID string   // set for devices of consumable capacity (KEP-5075), and for what a device plugin gives out several times
+	ShareID string   // for consumable capacity (KEP-5075), and for devices that a plugin allocates repeatedly
 	CDI     []string // qualified CDI device names of this device alone
 
 	ClaimUID    string
@@ -61,11 +82,16 @@ type Allocation struct {
 	Conditions  []Condition // what the driver says of the device in the claim's status (KEP-4817), by type
 	Network     *Network    // nil: unknown
 	Health      Health      // of the device, by the pods that hold it
+	State       ClaimState
+	// Pending reports that the API server has yet to say what the claim is: one with admin access
+	// may look like an owner.
+	Pending bool
 
 	Holders []Holder // at least one; sorted, each once
 }
 
-// ByPlugin tells whether a device plugin gave the device, and no claim. Its holders are of one pod.
+// ByPlugin reports whether a device plugin gave the device, and no claim. Its holders are of one
+// pod.
 func (a Allocation) ByPlugin() bool { return a.Claim.Name == "" }
 
 // Compare orders allocations by device, claim and share, and those by device plugins by pod.
@@ -77,34 +103,33 @@ func (a Allocation) Compare(other Allocation) int {
 	return c
 }
 
-// Rejection counts rows of an input that could not be used, and why.
-type Rejection struct {
-	Reason string
-	Count  int
-}
-
-// View is who holds what, as known at a moment.
+// View holds the known allocations at a time.
 type View struct {
 	Allocations []Allocation
-	// At is when the kubelet's answer came on which Allocations rest.
+	// At is the time of the kubelet's response that Allocations are based on.
 	At time.Time
-	// Changes are the moments at which pods and claims were seen to come and go, oldest first: what happened
-	// between two answers is dated by them. They are hints; ownership is what the kubelet says.
+	// Changes are the times at which pods and claims were seen to start and end, oldest first. They
+	// refine the times of changes between two responses; the holders themselves come from the
+	// kubelet.
 	Changes []Change
-	// Watched tells that a watch of the pods lives, so that the end of each shows in Changes, if a moment after the answer.
+	// Watched reports that a watch of the pods is open, so that the end of each pod is in Changes,
+	// possibly a moment after the answer.
 	Watched bool
+	// Listed are the pods of the last answer that was believed, those without devices too; nil:
+	// there was none. It must not be changed.
+	Listed map[Pod]struct{}
 }
 
-// Observation is a view and how it came about.
+// Observation is a view with the outcome of the request.
 type Observation struct {
 	View     View
-	Rejected []Rejection // rows of this answer
-	Asked    bool        // the kubelet was asked
+	Rejected driver.Rejections // rows of this answer
+	Asked    bool              // the kubelet's list was requested
 	Took     time.Duration
 	Retry    time.Time // when to ask again before the next regular time; zero: no need
 }
 
-// Change is a sign that ownership changed, or is about to, at a known moment.
+// Change is an event at a known time after which ownership changed or is about to change.
 type Change struct {
 	At   time.Time
 	Gone bool // false: came

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
@@ -35,7 +37,8 @@ func newPodsTest(t *testing.T) *podsTest {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Stop)
-	if p.client, err = podresources.NewPodsClient(p.socket, podresources.Selection{PodLabels: []podresources.Chosen{{Key: "app", Name: "label_app"}}}, time.Now); err != nil {
+	if p.client, err = podresources.NewPodsClient(p.socket,
+		podresources.Selection{PodLabels: []podresources.Chosen{{Key: "app", Name: "label_app"}}}, time.Now); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.client.Close() })
@@ -74,7 +77,10 @@ func podObject(name, uid string, phase corev1.PodPhase, running bool) *corev1.Po
 	pod.Namespace, pod.Name, pod.UID, pod.Labels = "ns", name, types.UID(uid), map[string]string{"app": "x"}
 	pod.Status.Phase = phase
 	if running {
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name:  "main",
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+		}}
 	}
 	return pod
 }
@@ -85,7 +91,7 @@ func TestPodsFollowed(t *testing.T) {
 	p.follow(t)
 	name := func(pod string) podresources.Pod { return podresources.Pod{Namespace: "ns", Name: pod} }
 	eventually(t, "synced", func() bool { return p.synced.Load() == 1 })
-	if facts, ok := p.set.Get(name("a")); !ok || facts.UID != "1" || facts.Meta.Labels[1] != "x" || facts.Running != 1 {
+	if facts, ok := p.set.Get("1"); !ok || facts.UID != "1" || facts.Meta.Labels[1] != "x" || facts.Running != 1 {
 		t.Errorf("a: %+v, %v", facts, ok)
 	}
 	hints := p.hints.Load()
@@ -94,9 +100,9 @@ func TestPodsFollowed(t *testing.T) {
 	eventually(t, "there", func() bool { return p.set.UID(name("b")) == "2" })
 	p.Set(podObject("b", "2", corev1.PodPending, false)) // nothing that matters
 	p.Set(podObject("b", "2", corev1.PodRunning, true))
-	eventually(t, "running", func() bool { facts, _ := p.set.Get(name("b")); return facts.Running == 1 })
+	eventually(t, "running", func() bool { facts, _ := p.set.Get("2"); return facts.Running == 1 })
 	p.Set(podObject("b", "2", corev1.PodSucceeded, false))
-	eventually(t, "ended", func() bool { facts, _ := p.set.Get(name("b")); return facts.Ended })
+	eventually(t, "ended", func() bool { facts, _ := p.set.Get("2"); return facts.Ending })
 	ends := p.changes.Since(time.Time{})
 	if len(ends) != 1 || !ends[0].Gone || ends[0].PodUID != "2" {
 		t.Errorf("the changes are %v, want the end of 2", ends)
@@ -104,12 +110,64 @@ func TestPodsFollowed(t *testing.T) {
 	p.Set(podObject("a", "1", corev1.PodFailed, false))
 	p.Remove("2")
 	p.Remove("1")
-	eventually(t, "gone", func() bool { facts, _ := p.set.Get(name("a")); return facts.Gone })
+	eventually(t, "gone", func() bool { facts, _ := p.set.Get("1"); return facts.Gone })
 	if ends = p.changes.Since(time.Time{}); len(ends) != 2 || ends[1].PodUID != "1" {
 		t.Errorf("the changes are %v, want one end of each", ends)
 	}
 	if got := p.hints.Load() - hints; got != 6 {
 		t.Errorf("%d hints, want one each for coming, running, ending and going, two ends and two goings in all", got)
+	}
+}
+
+// A pod that is recreated under its name after a force delete: the kubelet sends the old pod's last
+// events after the new pod's first one (KUBELET.md).
+func TestRecreatedPodOutlivesOldEvents(t *testing.T) {
+	p := newPodsTest(t)
+	created := func(pod *corev1.Pod, second int64) *corev1.Pod {
+		pod.CreationTimestamp = metav1.Unix(1_700_000_000+second, 0)
+		return pod
+	}
+	p.Set(created(podObject("a", "old", corev1.PodRunning, true), 0))
+	p.follow(t)
+	eventually(t, "synced", func() bool { return p.synced.Load() == 1 })
+	p.Set(created(podObject("a", "new", corev1.PodRunning, true), 5))
+	p.Set(created(podObject("a", "old", corev1.PodFailed, false), 0))
+	p.Remove("old")
+	eventually(t, "gone", func() bool { facts, _ := p.set.Get("old"); return facts.Gone })
+	name := podresources.Pod{Namespace: "ns", Name: "a"}
+	facts, ok := p.set.Get("new")
+	if uid := p.set.UID(name); uid != "new" || !ok || facts.Ending || facts.Gone {
+		t.Errorf("the pod of that name is %q; the new one is %+v", uid, facts)
+	}
+	listed := []podresources.Allocation{{
+		Claim:   podresources.Claim{Namespace: "ns", Name: "c"},
+		Holders: []podresources.Holder{{Pod: name, Container: "main", UID: "new"}},
+	}}
+	if got := (podresources.Facts{Pods: p.set.All()}).Resolve(listed).Allocations; len(got) != 1 ||
+		len(got[0].Holders) != 1 {
+		t.Errorf("the new pod holds %+v", got)
+	}
+}
+
+// Termination that starts is not the end: the kubelet's own status says Failed while containers run
+// on.
+func TestEndIsNotedWithTheLastContainer(t *testing.T) {
+	p := newPodsTest(t)
+	p.Set(podObject("a", "1", corev1.PodRunning, true))
+	p.follow(t)
+	eventually(t, "synced", func() bool { return p.synced.Load() == 1 })
+	p.Set(podObject("a", "1", corev1.PodFailed, true))
+	eventually(t, "ending", func() bool { facts, _ := p.set.Get("1"); return facts.Ending })
+	if ends := p.changes.Since(time.Time{}); len(ends) != 0 {
+		t.Errorf("an end is noted while a container runs: %v", ends)
+	}
+	since, _ := p.set.Get("1")
+	p.Set(podObject("a", "1", corev1.PodFailed, false))
+	eventually(t, "noted", func() bool { return len(p.changes.Since(time.Time{})) == 1 })
+	facts, _ := p.set.Get("1")
+	if facts.Ended || facts.Gone || !facts.Started || !facts.EndingSince.Equal(since.EndingSince) ||
+		since.EndingSince.IsZero() {
+		t.Errorf("facts %+v after %+v", facts, since)
 	}
 }
 
@@ -120,9 +178,7 @@ func TestPodsWatchBreaks(t *testing.T) {
 	ended := p.follow(t)
 	eventually(t, "synced", func() bool { return p.synced.Load() == 1 })
 	p.Break(true)
-	var named interface{ Reason() string }
-	err := <-ended
-	if !errors.As(err, &named) || named.Reason() != "unavailable" {
+	if err := <-ended; driver.ReasonOf(err) != driver.ReasonUnavailable {
 		t.Errorf("error %v", err)
 	}
 	if p.set.UID(podresources.Pod{Namespace: "ns", Name: "a"}) != "1" {
@@ -142,7 +198,8 @@ func TestPodsWatchBreaks(t *testing.T) {
 	}
 }
 
-// While pods are watched, the kubelet is asked when one changes and now and then: a second's tick asks it no more.
+// While pods are watched, the kubelet is asked when one changes and now and then: a second's tick
+// asks it no more.
 func TestObserverAsksLess(t *testing.T) {
 	p := newPodsTest(t)
 	o := newObserverTest()

@@ -10,11 +10,13 @@ const testUID = "0a1b2c3d-0000-4000-8000-00000000000f"
 
 func cgroupTexts() map[string]string {
 	return map[string]string{
-		"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod0a1b2c3d_0000_4000_8000_00000000000f.slice/cri-containerd-ab.scope\n": testUID,
-		"0::/../../kubepods-pod0a1b2c3d_0000_4000_8000_00000000000f.slice/cri-containerd-ab.scope\n":                                             testUID,
-		"12:pids:/user.slice\n3:memory:/kubepods/burstable/pod" + testUID + "/ab\n0::/\n":                                                        testUID,
-		"0::/kubepods/pod" + testUID + "/ab/kubepods/pod11111111-0000-4000-8000-000000000000/cd\n":                                               testUID,
-		"0::/user.slice/user-0.slice/session-1.scope\n":                                                                                          "",
+		"0::/kubepods.slice/kubepods-burstable.slice/" +
+			"kubepods-burstable-pod0a1b2c3d_0000_4000_8000_00000000000f.slice/cri-containerd-ab.scope\n": testUID,
+		"0::/../../kubepods-pod0a1b2c3d_0000_4000_8000_00000000000f.slice/cri-containerd-ab.scope\n": testUID,
+		"12:pids:/user.slice\n3:memory:/kubepods/burstable/pod" + testUID +
+			"/ab\n0::/\n": testUID,
+		"0::/kubepods/pod" + testUID + "/ab/kubepods/pod11111111-0000-4000-8000-000000000000/cd\n": testUID,
+		"0::/user.slice/user-0.slice/session-1.scope\n":                                            "",
 		"0::/kubepods/pod.x/x": "",
 		"0::":                  "",
 		"":                     "",

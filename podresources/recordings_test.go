@@ -61,7 +61,8 @@ func hold(device, share string, claim Claim, pod string) string {
 	return fmt.Sprintf("%s %s: %s/%s, pod %s", device, share, claim.Namespace, claim.Name, pod)
 }
 
-// holdsOfClaims is who holds what, by the claims' allocations and the pods that they are reserved for, and that have begun to run.
+// holdsOfClaims is who holds what, by the claims' allocations and the pods that they are reserved
+// for, and that have begun to run.
 func holdsOfClaims(t *testing.T, folder string) []string {
 	t.Helper()
 	pending := map[Pod]bool{}
@@ -87,7 +88,8 @@ func holdsOfClaims(t *testing.T, folder string) []string {
 				if pending[Pod{Namespace: c.Namespace, Name: user.Name}] {
 					continue
 				}
-				out = append(out, hold(r.Driver+"/"+r.Pool+"/"+r.Device, share, Claim{Namespace: c.Namespace, Name: c.Name}, user.Name))
+				out = append(out,
+					hold(r.Driver+"/"+r.Pool+"/"+r.Device, share, Claim{Namespace: c.Namespace, Name: c.Name}, user.Name))
 			}
 		}
 	}
@@ -95,8 +97,9 @@ func holdsOfClaims(t *testing.T, folder string) []string {
 	return out
 }
 
-// identity is what the kubelet and the API server say alike of a pod at any time. Of the status the kubelet may know more,
-// and leaves out the names of claims that are made from templates and of extended resources.
+// identity is what the kubelet and the API server say alike of a pod at any time. Of the status the
+// kubelet may know more, and leaves out the names of claims that are made from templates and of
+// extended resources.
 type identity struct {
 	UID, Owner string
 	Claims     []string // by the pod's own names
@@ -115,8 +118,8 @@ func TestRecordedEvents(t *testing.T) {
 	for _, folder := range recordings(t) {
 		t.Run(filepath.Base(folder), func(t *testing.T) {
 			got, want := map[Pod]identity{}, map[Pod]identity{}
-			for name, facts := range recordedEvents(t, folder) {
-				got[name] = identify(&facts)
+			for _, facts := range recordedEvents(t, folder) {
+				got[facts.Pod] = identify(&facts)
 			}
 			for _, pod := range recordedObjects(t, folder) {
 				if pod.Status.StartTime == nil {
@@ -135,9 +138,11 @@ func TestRecordedEvents(t *testing.T) {
 	}
 }
 
-// What is left of a pod's life is not judged: one whose container ends again and again, and one that is being deleted, hold their
-// devices as long as the kubelet lists them, whatever the Pods API or the API server say of them. One of whose claims one can not be prepared is
-// listed, and holds nothing, not even the other claim's devices. What device plugins gave is held like the rest.
+// What is left of a pod's life is not judged: one whose container ends again and again, and one
+// that is being deleted, hold their devices as long as the kubelet lists them, whatever the Pods
+// API or the API server say of them. One of whose claims one cannot be prepared is listed, and
+// holds nothing, not even the other claim's devices. What device plugins gave is held like the
+// rest.
 func TestRecordedLives(t *testing.T) {
 	const folder = "testdata/recordings/lives"
 	answer, err := test.ParseList(recordingFile(t, folder, "list.json"))
@@ -148,21 +153,27 @@ func TestRecordedLives(t *testing.T) {
 	if len(rejected) > 0 {
 		t.Errorf("rejected: %v", rejected)
 	}
-	objects := map[Pod]PodFacts{}
+	objects := map[string]PodFacts{}
 	for _, pod := range recordedObjects(t, folder) {
-		name, facts, _ := NewPodFacts(&pod, &Selection{})
-		objects[name] = facts
+		_, facts, _ := NewPodFacts(&pod, &Selection{})
+		objects[facts.UID] = facts
 	}
 	want := map[string][]string{
 		"crasher": {"gpu.example.com/node1/gpu-0"},
 		"leaving": {"gpu.example.com/node1/gpu-1"},
 		"slice-a": {"nvidia.com/gpu.shared//GPU-ffffffff-0000-4000-8000-000000000000::0"},
 		"slice-b": {"nvidia.com/gpu.shared//GPU-ffffffff-0000-4000-8000-000000000000::1"},
-		"whole":   {"nvidia.com/gpu//GPU-dddddddd-0000-4000-8000-000000000000", "nvidia.com/gpu//GPU-eeeeeeee-0000-4000-8000-000000000000"},
+		"whole": {
+			"nvidia.com/gpu//GPU-dddddddd-0000-4000-8000-000000000000",
+			"nvidia.com/gpu//GPU-eeeeeeee-0000-4000-8000-000000000000",
+		},
 	}
-	for from, pods := range map[string]map[Pod]PodFacts{"the kubelet": recordedEvents(t, folder), "the API server": objects} {
+	for from, pods := range map[string]map[string]PodFacts{
+		"the kubelet":    recordedEvents(t, folder),
+		"the API server": objects,
+	} {
 		got := map[string][]string{}
-		for _, a := range (Facts{Pods: pods}).Apply(allocations) {
+		for _, a := range (Facts{Pods: pods}).Resolve(allocations).Allocations {
 			if a.Health != HealthGood {
 				t.Errorf("%v is %q", a.Device, a.Health)
 			}
@@ -193,9 +204,9 @@ func recordedObjects(t *testing.T, folder string) []corev1.Pod {
 }
 
 // recordedEvents are the pods that a watch began with.
-func recordedEvents(t *testing.T, folder string) map[Pod]PodFacts {
+func recordedEvents(t *testing.T, folder string) map[string]PodFacts {
 	t.Helper()
-	out := map[Pod]PodFacts{}
+	out := map[string]PodFacts{}
 	lines := bufio.NewScanner(bytes.NewReader(recordingFile(t, folder, "events.jsonl")))
 	lines.Buffer(nil, 1<<20)
 	kind := ""
@@ -210,11 +221,11 @@ func recordedEvents(t *testing.T, folder string) map[Pod]PodFacts {
 		if kind = event.Type; kind == "INITIAL_SYNC_COMPLETE" {
 			continue
 		}
-		name, facts, ok := NewPodFacts(&event.Pod, &Selection{})
+		facts, ok := newLocalFacts(&event.Pod, &Selection{})
 		if !ok {
 			t.Errorf("no facts of %v", event.Pod.Name)
 		}
-		out[name] = facts
+		out[facts.UID] = facts
 	}
 	if lines.Err() != nil || kind != "INITIAL_SYNC_COMPLETE" {
 		t.Fatalf("the events end with %s, %v", kind, lines.Err())

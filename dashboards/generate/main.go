@@ -1,4 +1,5 @@
-// Command generate writes the dashboards, the rules and the runbook. Without flags it writes the files that are shipped; flags tune the rules' windows and thresholds.
+// Command generate writes the dashboards, the rules and the runbook. Without flags it writes the
+// shipped files; flags set the windows and thresholds of the rules.
 //
 //	go run ./generate -out=DIR -idle.window=1h -job=my-exporter
 package main
@@ -55,26 +56,33 @@ func run(args []string, stderr io.Writer) int {
 	return 0
 }
 
-// addFlags adds what may be tuned of the rules.
+// addFlags adds a flag for each option of the rules.
 func addFlags(flags *flag.FlagSet, o *rules.Options) {
 	flags.DurationVar(&o.Interval, "interval", o.Interval, "how often recording rules are evaluated")
 	flags.DurationVar(&o.RateWindow, "rate.window", o.RateWindow, "window of recorded rates: at least 4 scrape intervals")
-	flags.DurationVar(&o.IdleWindow, "idle.window", o.IdleWindow, "time over which a device must have been idle")
-	flags.Float64Var(&o.IdleHeld, "idle.held", o.IdleHeld, "share of the window for which it must have been held and measured")
+	flags.DurationVar(&o.IdleWindow, "idle.window", o.IdleWindow, "window over which a device must have been idle")
+	flags.Float64Var(&o.IdleHeld, "idle.held", o.IdleHeld,
+		"share of the window during which it must have been held and measured")
 	flags.Float64Var(&o.IdleRatio, "idle.ratio", o.IdleRatio, "share of the window below which activity counts as idle")
-	flags.Float64Var(&o.IdleBytes, "idle.bytes", o.IdleBytes, "traffic below which a network device is idle, bytes per second")
-	flags.DurationVar(&o.IdleFor, "idle.for", o.IdleFor, "how long a claim must have looked idle before it is alerted on")
-	flags.Float64Var(&o.IdleMemory, "idle.memory", o.IdleMemory, "memory from which an idle claim counts as holding memory, bytes")
-	flags.Float64Var(&o.PartlyIdleDevice, "idle.partly", o.PartlyIdleDevice, "share of a claim's devices that must be idle for DRAClaimPartlyIdle")
-	flags.StringVar(&o.OptOut, "idle.opt-out", o.OptOut, "name of the claim label and pod annotation, as the exporter copies them, that silence the alerts on idle claims")
-	flags.DurationVar(&o.ErrorWindow, "error.window", o.ErrorWindow, "time in which errors and throttling are counted")
-	flags.Float64Var(&o.ThrottledRatio, "throttled.ratio", o.ThrottledRatio, "share of the time for which a device may be throttled")
+	flags.Float64Var(&o.IdleBytes, "idle.bytes", o.IdleBytes,
+		"traffic below which a network device is idle, bytes per second")
+	flags.DurationVar(&o.IdleFor, "idle.for", o.IdleFor, "how long a claim must have been idle before an alert fires")
+	flags.Float64Var(&o.IdleMemory, "idle.memory", o.IdleMemory,
+		"memory from which an idle claim is reported as holding memory, bytes")
+	flags.Float64Var(&o.PartlyIdleDevice, "idle.partly", o.PartlyIdleDevice,
+		"share of a claim's devices that must be idle for DRAClaimPartlyIdle")
+	flags.StringVar(&o.OptOut, "idle.opt-out", o.OptOut,
+		"name of the claim label and the pod annotation, as copied by the exporter, that disable alerts on idle claims")
+	flags.DurationVar(&o.ErrorWindow, "error.window", o.ErrorWindow, "window in which errors and throttling are counted")
+	flags.Float64Var(&o.ThrottledRatio, "throttled.ratio", o.ThrottledRatio,
+		"share of the time during which a device may be throttled")
 	flags.Float64Var(&o.MemoryFull, "memory.full", o.MemoryFull, "share of a shared device's memory that may be in use")
 	flags.DurationVar(&o.For, "for", o.For, "how long other conditions must hold")
-	flags.DurationVar(&o.KeepFiring, "keep-firing", o.KeepFiring, "how long alerts outlive a gap in the data")
+	flags.DurationVar(&o.KeepFiring, "keep-firing", o.KeepFiring, "how long alerts keep firing through a gap in the data")
 	flags.DurationVar(&o.StaleAfter, "stale.after", o.StaleAfter, "age at which an exporter's snapshot is stale")
-	flags.DurationVar(&o.PendingFor, "pending.for", o.PendingFor, "how long pods must have been unschedulable beside free devices")
-	flags.StringVar(&o.Job, "job", o.Job, "regular expression of the exporter's job")
+	flags.DurationVar(&o.PendingFor, "pending.for", o.PendingFor,
+		"how long pods must have been unschedulable while devices are free")
+	flags.StringVar(&o.Job, "job", o.Job, "regular expression that matches the exporter's job label")
 }
 
 // generate returns the files by name.
@@ -98,7 +106,8 @@ func generate(o rules.Options) (map[string][]byte, error) {
 	return files, err
 }
 
-// addBoard adds the forms of a dashboard: Grafana's own, and those in which Kubernetes brings it there.
+// addBoard adds the files of a dashboard: Grafana's JSON and the Kubernetes objects that contain it
+// or refer to it.
 func addBoard(files map[string][]byte, board grafana.Board, catalog query.Catalog) error {
 	content, err := board.JSON(catalog)
 	if err != nil {

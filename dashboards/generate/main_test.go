@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestShipped compares what is generated with what is shipped, to the file.
+// TestShipped compares the generated files with the shipped ones.
 func TestShipped(t *testing.T) {
 	dir := t.TempDir()
 	if status := run([]string{"-out=" + dir}, io.Discard); status != 0 {
@@ -19,12 +19,12 @@ func TestShipped(t *testing.T) {
 	want, got := tree(t, dir), tree(t, "../out")
 	for name, content := range want {
 		if !bytes.Equal(content, got[name]) {
-			t.Errorf("%s is not what is generated", name)
+			t.Errorf("%s differs from the generated file", name)
 		}
 	}
 	for name := range got {
 		if _, ok := want[name]; !ok {
-			t.Errorf("%s is shipped, and not generated", name)
+			t.Errorf("%s is shipped but not generated", name)
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package grafana is the dashboards for the exporter's metrics: what each panel asks and says is Go, checked
-// against the exporter's families, and written as Grafana's JSON (schema v1).
+// Package grafana defines the dashboards for the exporter's metrics. Queries and texts of panels
+// are Go code, checked against the exporter's families and written as Grafana's JSON (schema v1).
 package grafana
 
 import (
@@ -13,8 +13,8 @@ type Board struct {
 	Description string
 	Rows        []Row
 
-	uses   []string // the variables that it shows; it carries the others hidden, so that links keep them
-	prices bool     // it has variables for prices
+	uses   []string // the visible variables; the others are present but hidden, so that links keep their values
+	prices bool     // whether it has variables for prices
 }
 
 // Row is a titled row of panels.
@@ -23,38 +23,38 @@ type Row struct {
 	Panels []Panel
 }
 
-// Panel is a panel, and what it must say of itself.
+// Panel is a panel with its queries and its texts.
 type Panel struct {
 	Title       string
 	Description string
 	Kind        Kind
-	Unit        string // of Grafana's; of tables, each target has its own
-	NoData      string // what it shows without data
+	Unit        string // as Grafana names it; in tables each target has its own
+	NoData      string // the text without data
 	Targets     []Target
 	Width       uint32 // of 24
 	Height      uint32
 
 	steps    []step // thresholds; none: one neutral color
 	states   []state
-	colors   []colored // of a graph's series; the others have the palette's
+	colors   []colored // by series of a graph; other series use the palette
 	stacked  bool
-	max      float64 // of the axis; 0: by the data
-	decimals int     // more than 0: so many
+	max      float64 // of the axis; 0: from the data
+	decimals int     // number of decimals; 0: automatic
 	sort     string  // the column of a table by which it is sorted, highest first
 	limit    int     // of a table's rows
-	// MayBeEmpty says why the panel may have no data where all is well.
+	// MayBeEmpty is the reason why the panel may have no data although nothing is wrong.
 	MayBeEmpty string
 }
 
 // Target is one query of a panel.
 type Target struct {
 	Expr   string
-	Legend string // of a graph: the text of a series, with {{label}}
+	Legend string // of a graph: the name of a series, with {{label}}
 	Column string // of a table: the title of the value's column; empty hides it
 	Unit   string // of a table's column
 }
 
-// Kind is the kind of a panel, as Grafana's plugins are named.
+// Kind is the kind of a panel, named as Grafana's plugin.
 type Kind string
 
 // The kinds that the dashboards use.
@@ -73,12 +73,12 @@ type step struct {
 	color string
 }
 
-// state gives a value of a timeline a text and a color.
+// state is the text and color of a value in a timeline.
 type state struct {
 	value, text, color string
 }
 
-// colored gives a series of a graph a color, that it has elsewhere too.
+// colored is the color of a series, the same in all graphs.
 type colored struct{ series, color string }
 
 const (
@@ -96,7 +96,7 @@ func Boards() []Board {
 	return []Board{fleet(), claim(), namespaces(), nodes(), network(), exporter()}
 }
 
-// words are what expressions are abbreviated by: selectors of the variables, and lists of labels.
+// words are the abbreviations in expressions: selectors by the variables, and lists of labels.
 func words() []string {
 	return []string{
 		"<d>", `cluster=~"$cluster", node=~"$node", driver=~"$driver"`,
@@ -113,17 +113,21 @@ func words() []string {
 	}
 }
 
-// dashboardPrice is the metric that stands for a variable with a price, of a device-hour, where queries are checked.
+// dashboardPrice is the metric that replaces a variable with the price of a device-hour when
+// queries are checked.
 func dashboardPrice() query.Family {
 	return query.Family{Name: "dashboard_price", Unit: query.Unit{Money: 1, Seconds: -1, Scale: 1.0 / 3600}}
 }
 
-// Catalog returns the metrics that panels may name: those of the rules, whose catalog it is, and prices.
+// Catalog adds the prices to the rules' catalog, which gives the metrics that panels may use.
 func Catalog(rules query.Catalog) query.Catalog {
 	rules.Add(dashboardPrice())
 	rules.Add(query.Family{
 		Name: "ALERTS", Unit: query.Unit{Scale: 1},
-		Labels: []string{"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "driver", "device", "source", "reason"},
+		Labels: []string{
+			"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "driver",
+			"device", "source", "reason",
+		},
 	})
 	return rules
 }

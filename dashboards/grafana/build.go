@@ -22,12 +22,12 @@ import (
 
 const (
 	tag     = "dra"
-	columns = 24 // of Grafana's grid
+	columns = 24 // columns of Grafana's grid
 )
 
-// JSON returns the dashboard as Grafana's JSON. The catalog tells the columns of tables.
+// JSON returns the dashboard as Grafana's JSON. The columns of tables come from the catalog.
 func (b *Board) JSON(catalog query.Catalog) ([]byte, error) {
-	//nolint:staticcheck // schema v2 is for Grafana 12 and newer alone
+	//nolint:staticcheck // schema v2 works only with Grafana 12 and newer
 	builder := dashboard.NewDashboardBuilder(b.Title).Uid(b.UID).Description(b.Description).Tags([]string{tag}).
 		Readonly().Timezone("browser").Time("now-1h", "now").Refresh("1m").Tooltip(dashboard.DashboardCursorSyncCrosshair).
 		Variables(b.variables()).Annotations(annotations()).Links(links())
@@ -46,8 +46,8 @@ func (b *Board) JSON(catalog query.Catalog) ([]byte, error) {
 	return append(out, '\n'), nil
 }
 
-// unset takes out what the SDK sets and nobody asked for: that links and annotations hide in a menu, and settings of
-// intervals on variables of all kinds.
+// unset removes defaults of the SDK that are not wanted: links and annotations hidden in a menu,
+// and interval settings on variables of other kinds.
 func unset(d *dashboard.Dashboard) { //nolint:staticcheck // as above
 	for i := range d.Links {
 		d.Links[i].Placement = nil
@@ -61,7 +61,7 @@ func unset(d *dashboard.Dashboard) { //nolint:staticcheck // as above
 	}
 }
 
-// layout places the panels: each row below the one before, its panels from left to right.
+// layout places the rows from top to bottom and the panels of each row from left to right.
 func (b *Board) layout(catalog query.Catalog) ([]dashboard.PanelOrRowPanel, error) {
 	var out []dashboard.PanelOrRowPanel
 	var errs []error
@@ -69,7 +69,8 @@ func (b *Board) layout(catalog query.Catalog) ([]dashboard.PanelOrRowPanel, erro
 	for _, row := range b.Rows {
 		id++
 		out = append(out, dashboard.PanelOrRowPanel{RowPanel: &dashboard.RowPanel{
-			Type: "row", Title: new(row.Title), Id: id, Panels: []dashboard.Panel{}, GridPos: &dashboard.GridPos{H: 1, W: columns, Y: y},
+			Type: "row", Title: new(row.Title), Id: id, Panels: []dashboard.Panel{},
+			GridPos: &dashboard.GridPos{H: 1, W: columns, Y: y},
 		}})
 		y++
 		x, height := uint32(0), uint32(0)
@@ -92,7 +93,7 @@ func (b *Board) layout(catalog query.Catalog) ([]dashboard.PanelOrRowPanel, erro
 	return out, errors.Join(errs...)
 }
 
-// build returns the panel without its place.
+// build returns the panel without its position.
 func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
 	panel, err := p.kind().Build()
 	if err != nil {
@@ -111,7 +112,7 @@ func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
 		defaults.Min, defaults.Max = new(0.0), new(p.max)
 	}
 	if p.stacked {
-		defaults.Min = new(0.0) // parts of a whole are compared from 0
+		defaults.Min = new(0.0) // stacked values need an axis that starts at 0
 	}
 	if p.decimals > 0 {
 		defaults.Decimals = new(float64(p.decimals))
@@ -120,7 +121,8 @@ func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
 	switch {
 	case p.Kind != Graph || len(p.steps) > 0:
 	case p.stacked:
-		mode = dashboard.FieldColorModeIdPaletteClassic // parts that touch must differ, and two names may have one color
+		// Adjacent areas need different colors, and a color by name may occur twice.
+		mode = dashboard.FieldColorModeIdPaletteClassic
 	default:
 		mode = dashboard.FieldColorModeIdPaletteClassicByName
 	}
@@ -143,7 +145,7 @@ func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
 	return panel, nil
 }
 
-// target returns a query, whose name is A for the first, and so on.
+// target returns the query with index i; queries are named A, B, ….
 func (p *Panel) target(i int) (cogQuery, error) {
 	t := p.Targets[i]
 	q := prometheus.NewDataqueryBuilder().Datasource(source()).RefId(refID(i)).Expr(expand(t.Expr)).
@@ -172,7 +174,7 @@ func (p *Panel) target(i int) (cogQuery, error) {
 
 func refID(i int) string { return string(rune('A' + i)) }
 
-// expand writes an expression out.
+// expand replaces the abbreviations in an expression.
 func expand(expr string) string {
 	lines := strings.Split(strings.TrimSpace(expr), "\n")
 	for i := range lines {
@@ -209,10 +211,11 @@ func (p *Panel) mappings() []dashboard.ValueMapping {
 	return []dashboard.ValueMapping{{ValueMap: &dashboard.ValueMap{Type: "value", Options: options}}}
 }
 
-// kind returns the builder of the panel's kind, with what all of that kind have.
+// kind returns the builder for the panel's kind with the settings that all panels of the kind have.
 func (p *Panel) kind() cog.Builder[dashboard.Panel] {
-	legend := common.NewVizLegendOptionsBuilder().DisplayMode(common.LegendDisplayModeTable).Placement(common.LegendPlacementRight).
-		ShowLegend(true).Calcs([]string{"lastNotNull", "max"}).SortBy("Last *").SortDesc(true)
+	legend := common.NewVizLegendOptionsBuilder().ShowLegend(true).
+		DisplayMode(common.LegendDisplayModeTable).Placement(common.LegendPlacementRight).
+		Calcs([]string{"lastNotNull", "max"}).SortBy("Last *").SortDesc(true)
 	tooltip := common.NewVizTooltipOptionsBuilder().Mode(common.TooltipDisplayModeMulti).Sort(common.SortOrderDescending)
 	last := common.NewReduceDataOptionsBuilder().Calcs([]string{"lastNotNull"}).Values(false)
 	switch p.Kind {

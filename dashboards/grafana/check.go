@@ -9,8 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 )
 
-// Check holds a dashboard to the rules of ours: every panel says what it is, every query names metrics and labels that
-// there are, and measures what its unit says.
+// Check returns an error unless every panel has a title and a description, every query uses
+// existing metrics and labels, and every result has the unit of its panel.
 func (b *Board) Check(catalog query.Catalog) error {
 	var errs []error
 	titles := map[string]bool{}
@@ -54,13 +54,14 @@ func (p *Panel) check(catalog query.Catalog) error {
 			errs = append(errs, errors.New(what))
 		}
 	}
-	require(p.Title != "" && p.Description != "", "it needs a title and a description")
-	require(strings.HasSuffix(p.Description, "."), "its description is no sentence")
-	require(p.NoData != "", "it says nothing where it has no data")
-	require(len(p.Targets) > 0, "it asks nothing")
-	require(p.Width > 0 && p.Width <= columns && p.Height > 0, "it has no size")
-	require(p.Unit != "" || p.Kind == Table || p.Kind == Timeline, "it has no unit")
-	require((p.Kind == Timeline) == (len(p.states) > 0), "timelines have states, others have none")
+	require(p.Title != "" && p.Description != "", "title or description is missing")
+	require(strings.HasSuffix(p.Description, "."), "the description is not a sentence")
+	require(p.NoData != "", "the text without data is missing")
+	require(len(p.Targets) > 0, "no query")
+	require(p.Width > 0 && p.Width <= columns && p.Height > 0, "no size")
+	require(p.Unit != "" || p.Kind == Table || p.Kind == Timeline, "no unit")
+	require((p.Kind == Timeline) == (len(p.states) > 0),
+		"states are required for timelines and not allowed for other kinds")
 	for _, t := range p.Targets {
 		if err := p.checkTarget(t, catalog); err != nil {
 			errs = append(errs, err)
@@ -72,7 +73,7 @@ func (p *Panel) check(catalog query.Catalog) error {
 func (p *Panel) checkTarget(t Target, catalog query.Catalog) error {
 	t.Expr = expand(t.Expr)
 	if strings.Contains(t.Expr, "rate(") && !strings.Contains(t.Expr, "[$__rate_interval]") {
-		return fmt.Errorf("%s: rates are over $__rate_interval", t.Expr)
+		return fmt.Errorf("%s: rates must use $__rate_interval", t.Expr)
 	}
 	answer, err := catalog.Check(checkable(t.Expr))
 	if err != nil {
@@ -90,7 +91,7 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) error {
 		return err
 	}
 	if !answer.Unit.Fits(want) {
-		return fmt.Errorf("%s is %v, and the panel shows it as %s, %v", t.Expr, answer.Unit, unit, want)
+		return fmt.Errorf("%s is %v, but the panel shows it as %s, %v", t.Expr, answer.Unit, unit, want)
 	}
 	if p.Kind != Table && p.Kind != Stat && t.Legend == "" {
 		return fmt.Errorf("%s has no legend", t.Expr)
@@ -113,13 +114,13 @@ func (a *Annotation) check(catalog query.Catalog) error {
 	}
 	for _, label := range legendLabels(a.title + a.text) {
 		if !answer.Has(label) {
-			return fmt.Errorf("annotation %s: it names the label %q, which is not there", a.Name, label)
+			return fmt.Errorf("annotation %s: there is no label %q", a.Name, label)
 		}
 	}
 	return nil
 }
 
-// checkable fills an expression's variables in with what has their units.
+// checkable replaces the variables of an expression by metrics and values with the same units.
 func checkable(expr string) string {
 	values := map[string]string{}
 	for _, p := range prices() {

@@ -1,41 +1,56 @@
 package grafana
 
-// exporter is about the exporter itself: can its figures be believed, and what does it cost.
+// exporter is the dashboard of the exporter itself: the state of its sources and its cost.
 func exporter() Board {
 	return Board{
 		UID: "dra-exporter", Title: "DRA / Exporter", uses: []string{"cluster", "node"},
-		Description: "Whether the exporters see their sources, join what they see, and what they cost.",
-		Rows:        []Row{{"State", exporterState()}, {"Sources", exporterSources()}, {"Joins and series", exporterJoins()}, {"Cost", exporterCost()}},
+		Description: "State of the exporters' sources, results of the join, and cost of the exporters.",
+		Rows: []Row{
+			{"State", exporterState()},
+			{"Sources", exporterSources()},
+			{"Joins and series", exporterJoins()},
+			{"Cost", exporterCost()},
+		},
 	}
 }
 
 func exporterState() []Panel {
 	return []Panel{
 		{
-			Title: "Exporters", Description: "Exporters that are scraped.", Kind: Stat, Unit: "none", NoData: "none is scraped", Width: 6, Height: 4, steps: []step{{0, blue}},
+			Title: "Exporters", Description: "Number of exporters that Prometheus can scrape.", Kind: Stat, Unit: "none",
+			NoData: "none is scraped", Width: 6, Height: 4, steps: []step{{0, blue}},
 			Targets: []Target{{Expr: `count(dra_exporter_node_info{<e>})`}},
 		},
 		{
-			Title: "Oldest snapshot", Description: "Age of the oldest snapshot that any exporter shows; a few seconds, plus the time since the scrape.", Kind: Stat, Unit: "s", NoData: "none is scraped",
+			Title:       "Oldest snapshot",
+			Description: "Age of the oldest snapshot of any exporter. Normal are a few seconds plus the time since the scrape.",
+			Kind:        Stat, Unit: "s", NoData: "none is scraped",
 			Width: 6, Height: 4, steps: []step{{0, green}, {60, orange}, {300, red}},
 			Targets: []Target{{Expr: `time() - min(dra_exporter_snapshot_timestamp_seconds{<e>})`}},
 		},
 		{
-			Title: "Failing sources", Description: "Sources that do not work now, of all exporters.", Kind: Stat, Unit: "none", NoData: "none is scraped", Width: 6, Height: 4,
+			Title: "Failing sources", Description: "Sources that fail now, of all exporters.", Kind: Stat, Unit: "none",
+			NoData: "none is scraped", Width: 6, Height: 4,
 			steps:   []step{{0, green}, {1, red}},
 			Targets: []Target{{Expr: `sum(dra_exporter_source_up{<e>} == bool 0)`}},
 		},
 		{
-			Title: "Devices without telemetry", Description: "Devices that the exporters know and can't measure, for any reason.", Kind: Stat, Unit: "none", NoData: "none", Width: 6, Height: 4,
+			Title: "Devices without telemetry", Description: "Devices that are known but cannot be measured, for any reason.",
+			Kind: Stat, Unit: "none", NoData: "none", Width: 6, Height: 4,
 			steps:   []step{{0, green}, {1, yellow}},
 			Targets: []Target{{Expr: `sum(dra_exporter_unresolved_devices{<e>})`}}, MayBeEmpty: "where every device is measured",
 		},
 		{
-			Title: "Versions", Description: "What runs where.", Kind: Table, NoData: "none is scraped", Width: 12, Height: 7,
-			Targets: []Target{{Expr: `count by (version, revision, goversion) (dra_exporter_build_info{<e>})`, Column: "Exporters", Unit: "none"}},
+			Title: "Versions", Description: "Number of exporters by version.", Kind: Table, NoData: "none is scraped",
+			Width: 12, Height: 7,
+			Targets: []Target{{
+				Expr:   `count by (version, revision, goversion) (dra_exporter_build_info{<e>})`,
+				Column: "Exporters", Unit: "none",
+			}},
 		},
 		{
-			Title: "Source state", Description: "Whether each source worked when it was last read.", Kind: Timeline, NoData: "none is scraped", Width: 12, Height: 7,
+			Title: "Source state", Description: "Whether the last reading of each source succeeded.", Kind: Timeline,
+			NoData: "none is scraped", Width: 12, Height: 7,
 			states:  []state{{"1", "works", green}, {"0", "fails", red}},
 			Targets: []Target{{Expr: `min by (node, source) (dra_exporter_source_up{<e>})`, Legend: "{{source}} {{node}}"}},
 		},
@@ -44,36 +59,56 @@ func exporterState() []Panel {
 
 func exporterSources() []Panel {
 	return []Panel{
-		line("Duration of readings, 99th percentile", "How long readings of each source take. Sources run side by side: a slow one delays no other, and no scrape.", "s", "none is scraped", "{{source}}",
-			`histogram_quantile(0.99, sum by (source, le) (rate(dra_exporter_source_duration_seconds_bucket{<e>}[$__rate_interval]))) >= 0`),
-		orEmpty("where no reading ever failed", line("Failed readings", "Readings per second that did not work, by reason.", "cps", "none failed", "{{source}} {{reason}}",
-			`sum by (source, reason) (rate(dra_exporter_source_errors_total{<e>}[$__rate_interval]))`)),
+		line("Duration of readings, 99th percentile",
+			"Duration of the readings of each source. Sources are read concurrently: a slow source delays neither the others "+
+				"nor scrapes.",
+			"s", "none is scraped", "{{source}}",
+			`histogram_quantile(0.99, sum by (source, le) `+
+				`(rate(dra_exporter_source_duration_seconds_bucket{<e>}[$__rate_interval]))) >= 0`),
+		orEmpty("where no reading ever failed",
+			line("Failed readings", "Failed readings per second, by reason.", "cps", "none failed", "{{source}} {{reason}}",
+				`sum by (source, reason) (rate(dra_exporter_source_errors_total{<e>}[$__rate_interval]))`)),
 		{
-			Title: "Last success", Description: "When each source last worked.", Kind: Table, NoData: "none is scraped", Width: 12, Height: 8,
-			Targets: []Target{{Expr: `min by (node, source) (dra_exporter_source_last_success_timestamp_seconds{<e>}) * 1000`, Column: "Last success", Unit: "dateTimeFromNow"}},
+			Title: "Last success", Description: "Time of the last successful reading of each source.", Kind: Table,
+			NoData: "none is scraped", Width: 12, Height: 8,
+			Targets: []Target{{
+				Expr:   `min by (node, source) (dra_exporter_source_last_success_timestamp_seconds{<e>}) * 1000`,
+				Column: "Last success", Unit: "dateTimeFromNow",
+			}},
 		},
-		orEmpty("where no input was ever rejected", line("Rejected input", "Rows and readings per second that could not be used, by input and reason.", "cps", "nothing is rejected", "{{input}} {{reason}}",
-			`sum by (input, reason) (rate(dra_exporter_input_rejected_total{<e>}[$__rate_interval]))`)),
+		orEmpty("where no input was ever rejected",
+			line("Rejected input", "Rows and readings per second that were rejected, by input and reason.", "cps",
+				"nothing is rejected", "{{input}} {{reason}}",
+				`sum by (input, reason) (rate(dra_exporter_input_rejected_total{<e>}[$__rate_interval]))`)),
 	}
 }
 
 func exporterJoins() []Panel {
 	return []Panel{
-		orEmpty("where every device is measured", line("Devices without telemetry by reason", "Why devices are not measured. no_source and not_instantiated are no failures.", "none", "none", "{{driver}} {{reason}}",
-			`sum by (driver, reason) (dra_exporter_unresolved_devices{<e>})`)),
-		line("Series", "Series that each exporter shows of devices, claims and pods.", "none", "none is scraped", "{{node}}", `max by (node) (dra_exporter_series{<e>})`),
-		line("Series dropped", "Series that are left out because there would be more than --max-series.", "none", "none is scraped", "{{node}}", `max by (node) (dra_exporter_series_dropped{<e>})`),
-		line("Age of snapshots", "How old what is scraped was, at each point.", "s", "none is scraped", "{{node}}", `time() - max by (node) (dra_exporter_snapshot_timestamp_seconds{<e>})`),
+		orEmpty("where every device is measured",
+			line("Devices without telemetry by reason",
+				"Devices that are not measured, by reason. The reasons no_source and not_instantiated are not failures.", "none",
+				"none", "{{driver}} {{reason}}",
+				`sum by (driver, reason) (dra_exporter_unresolved_devices{<e>})`)),
+		line("Series", "Series of devices, claims and pods that each exporter exports.", "none", "none is scraped",
+			"{{node}}", `max by (node) (dra_exporter_series{<e>})`),
+		line("Series dropped", "Series that are dropped because of --max-series.", "none", "none is scraped", "{{node}}",
+			`max by (node) (dra_exporter_series_dropped{<e>})`),
+		line("Age of snapshots", "Age of the scraped snapshot over time.", "s", "none is scraped", "{{node}}",
+			`time() - max by (node) (dra_exporter_snapshot_timestamp_seconds{<e>})`),
 	}
 }
 
 func exporterCost() []Panel {
 	const own = `and on (cluster, instance, job) dra_exporter_build_info`
 	return []Panel{
-		line("CPU", "CPUs that each exporter uses.", "none", "no process metrics", "{{instance}}",
+		line("CPU", "CPU usage of each exporter.", "none", "no process metrics", "{{instance}}",
 			`sum by (instance) (rate(process_cpu_seconds_total{<e>}[$__rate_interval]) `+own+`)`),
-		line("Resident memory", "Memory of each exporter.", "bytes", "no process metrics", "{{instance}}", `max by (instance) (process_resident_memory_bytes{<e>} `+own+`)`),
-		line("Duration of scrapes", "How long Prometheus waits for each exporter.", "s", "none is scraped", "{{instance}}", `max by (instance) (scrape_duration_seconds{<e>} `+own+`)`),
-		line("Goroutines", "Goroutines of each exporter: a number that keeps rising is a leak.", "none", "no process metrics", "{{instance}}", `max by (instance) (go_goroutines{<e>} `+own+`)`),
+		line("Resident memory", "Resident memory of each exporter.", "bytes", "no process metrics", "{{instance}}",
+			`max by (instance) (process_resident_memory_bytes{<e>} `+own+`)`),
+		line("Duration of scrapes", "Duration of Prometheus' scrapes of each exporter.", "s", "none is scraped",
+			"{{instance}}", `max by (instance) (scrape_duration_seconds{<e>} `+own+`)`),
+		line("Goroutines", "Goroutines of each exporter. A number that rises continuously indicates a leak.", "none",
+			"no process metrics", "{{instance}}", `max by (instance) (go_goroutines{<e>} `+own+`)`),
 	}
 }

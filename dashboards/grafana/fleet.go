@@ -1,47 +1,58 @@
 package grafana
 
-// fleet is what is open all day, and first at night.
+// fleet is the overview of the cluster.
 func fleet() Board {
 	return Board{
 		UID: "dra-fleet", Title: "DRA / Fleet", uses: []string{"cluster", "driver", "model", "namespace"},
-		Description: "How many devices are claimed, idle, free and unhealthy; what is wasted, and by whom.",
+		Description: "Claimed, idle, free and unhealthy devices, and the waste by namespace.",
 		Rows:        []Row{{"Now", fleetNow()}, {"Use", fleetUse()}, {"Waste", fleetWaste()}, {"Alerts", fleetAlerts()}},
 	}
 }
 
-// counted is a number of devices in a state, 0 where there are devices and none in that state.
+// counted is the number of devices in a state, 0 if there are devices but none in that state.
 func counted(state string) string {
 	return `sum(cluster:dra_devices:count{<m>, state="` + state + `"}) or 0 * sum(cluster:dra_devices:count{<m>})`
 }
 
 func number(title, description, expr string, steps ...step) Panel {
 	return Panel{
-		Title: title, Description: description, Kind: Stat, Unit: "none", NoData: "no exporter", Targets: []Target{{Expr: expr}},
-		Width: 3, Height: 4, steps: steps,
+		Title: title, Description: description, Kind: Stat, Unit: "none", NoData: "no exporter",
+		Targets: []Target{{Expr: expr}},
+		Width:   3, Height: 4, steps: steps,
 	}
 }
 
 func fleetNow() []Panel {
 	return []Panel{
-		number("Claimed", "Devices that at least one claim holds, without admin access.",
+		number("Claimed", "Devices that are held by at least one claim. Admin access does not count.",
 			`sum(cluster:dra_claimed_devices:count{<m>}) or 0 * sum(cluster:dra_devices:count{<m>})`, step{0, blue}),
-		number("Idle", "Devices that are claimed and did nothing for the idle window. Devices without telemetry are never among them.",
+		number("Idle", "Claimed devices that were idle during the idle window. Devices without telemetry are not included.",
 			counted("idle"), step{0, green}, step{1, orange}),
-		number("Free", "Healthy devices with telemetry that nobody holds. A partitioned device is not one; its partitions are.", counted("free"), step{0, blue}),
-		number("Unhealthy", "Devices whose driver says so, or whose telemetry can't be read any more.", counted("unhealthy"), step{0, green}, step{1, red}),
-		number("Unmeasured", "Claimed devices of which nothing is measured: whether they are idle is not known.", counted("unmeasured"), step{0, green}, step{1, yellow}),
+		number("Free",
+			"Healthy devices with telemetry that no claim holds and no taint keeps claims away from. Of a partitioned device, "+
+				"the partitions count, not the device.",
+			counted("free"), step{0, blue}),
+		number("Unhealthy", "Devices that their driver reports as unhealthy, or whose telemetry can no longer be read.",
+			counted("unhealthy"), step{0, green}, step{1, red}),
+		number("Unmeasured", "Claimed devices without telemetry: whether they are idle is unknown.", counted("unmeasured"),
+			step{0, green}, step{1, yellow}),
 		{
-			Title: "Utilization", Description: "Mean utilization of the claimed devices that have one.", Kind: Stat, Unit: "percentunit", NoData: "no exporter",
-			Targets: []Target{{Expr: `avg(cluster:dra_utilization:avg{cluster=~"$cluster", driver=~"$driver"})`}}, Width: 3, Height: 4,
-			steps: []step{{0, red}, {0.2, orange}, {0.5, green}},
+			Title: "Utilization", Description: "Mean utilization of the claimed devices that report it.", Kind: Stat,
+			Unit: "percentunit", NoData: "no exporter",
+			Targets: []Target{{Expr: `avg(cluster:dra_utilization:avg{cluster=~"$cluster", driver=~"$driver"})`}}, Width: 3,
+			Height: 4,
+			steps:  []step{{0, red}, {0.2, orange}, {0.5, green}},
 		},
 		{
-			Title: "Power", Description: "Power that all devices draw which tell it.", Kind: Stat, Unit: "watt", NoData: "not measured",
-			Targets: []Target{{Expr: `sum(cluster:dra_power_watts:sum{cluster=~"$cluster", driver=~"$driver"})`}}, Width: 3, Height: 4,
-			steps: []step{{0, blue}},
+			Title: "Power", Description: "Total power of all devices that report it.", Kind: Stat, Unit: "watt",
+			NoData:  "not measured",
+			Targets: []Target{{Expr: `sum(cluster:dra_power_watts:sum{cluster=~"$cluster", driver=~"$driver"})`}}, Width: 3,
+			Height: 4,
+			steps:  []step{{0, blue}},
 		},
 		{
-			Title: "Alerts", Description: "Alerts of dra-exporter's rules that fire.", Kind: Stat, Unit: "none", NoData: "none", Width: 3, Height: 4,
+			Title: "Alerts", Description: "Firing alerts of dra-exporter's rules.", Kind: Stat, Unit: "none", NoData: "none",
+			Width: 3, Height: 4,
 			Targets: []Target{{Expr: `count(ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster"})`}},
 			steps:   []step{{0, green}, {1, orange}}, MayBeEmpty: "without a firing alert",
 		},
@@ -51,30 +62,58 @@ func fleetNow() []Panel {
 func fleetUse() []Panel {
 	return []Panel{
 		{
-			Title: "Devices by state", Description: "Each device is in one state: unhealthy wins over idle, that over unmeasured and active; the rest is free.",
+			Title: "Devices by state",
+			Description: "Devices by state. A device has one state, by precedence: unhealthy, idle, unmeasured, active, " +
+				"tainted (free, but a taint keeps claims away), free.",
 			Kind: Graph, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, stacked: true,
 			Targets: []Target{{Expr: `sum by (state) (cluster:dra_devices:count{<m>})`, Legend: "{{state}}"}},
-			colors:  []colored{{"active", green}, {"idle", orange}, {"free", blue}, {"unhealthy", red}, {"unmeasured", yellow}},
-		},
-		{
-			Title: "Distribution of utilization", Description: "How many of the claimed devices were how busy. Two bands, one at the top and one at the bottom, are a fleet of which a part is wasted.",
-			Kind: Heatmap, Unit: "none", NoData: "no device tells a utilization", Width: 12, Height: 9,
-			Targets: []Target{{Expr: `sum by (le) (cluster:dra_utilization:bucket{cluster=~"$cluster", driver=~"$driver"})`, Legend: "{{le}}"}},
-		},
-		{
-			Title: "Devices by vendor and model", Description: "What there is, and how much of it is in use.", Kind: Table, NoData: "no exporter", Width: 12, Height: 8, sort: "All",
-			Targets: []Target{
-				{Expr: `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>})`, Column: "All", Unit: "none"},
-				{Expr: `sum by (driver, vendor, model) (cluster:dra_claimed_devices:count{<m>})`, Column: "Claimed", Unit: "none"},
-				{Expr: `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>, state="idle"})`, Column: "Idle", Unit: "none"},
-				{Expr: `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>, state="free"})`, Column: "Free", Unit: "none"},
-				{Expr: `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>, state="unhealthy"})`, Column: "Unhealthy", Unit: "none"},
+			colors: []colored{
+				{"active", green},
+				{"idle", orange},
+				{"free", blue},
+				{"unhealthy", red},
+				{"unmeasured", yellow},
+				{"tainted", purple},
 			},
 		},
 		{
-			Title: "Utilization by driver", Description: "Mean utilization of the claimed devices of each driver.", Kind: Graph, Unit: "percentunit", max: 1,
-			NoData: "no device tells a utilization", Width: 12, Height: 8,
-			Targets: []Target{{Expr: `avg by (driver) (cluster:dra_utilization:avg{cluster=~"$cluster", driver=~"$driver"})`, Legend: "{{driver}}"}},
+			Title: "Distribution of utilization",
+			Description: "Number of claimed devices by utilization. Two bands, one at the top and one at the bottom, mean " +
+				"that some claimed devices are wasted.",
+			Kind: Heatmap, Unit: "none", NoData: "no device reports utilization", Width: 12, Height: 9,
+			Targets: []Target{{
+				Expr:   `sum by (le) (cluster:dra_utilization:bucket{cluster=~"$cluster", driver=~"$driver"})`,
+				Legend: "{{le}}",
+			}},
+		},
+		{
+			Title: "Devices by vendor and model", Description: "Devices by vendor and model, and how many of them are in use.",
+			Kind: Table, NoData: "no exporter", Width: 12, Height: 8, sort: "All",
+			Targets: []Target{
+				{Expr: `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>})`, Column: "All", Unit: "none"},
+				{Expr: `sum by (driver, vendor, model) (cluster:dra_claimed_devices:count{<m>})`, Column: "Claimed", Unit: "none"},
+				{
+					Expr: `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>, state="idle"})`, Column: "Idle",
+					Unit: "none",
+				},
+				{
+					Expr: `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>, state="free"})`, Column: "Free",
+					Unit: "none",
+				},
+				{
+					Expr: `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>, state="unhealthy"})`, Column: "Unhealthy",
+					Unit: "none",
+				},
+			},
+		},
+		{
+			Title: "Utilization by driver", Description: "Mean utilization of the claimed devices of each driver.", Kind: Graph,
+			Unit: "percentunit", max: 1,
+			NoData: "no device reports utilization", Width: 12, Height: 8,
+			Targets: []Target{{
+				Expr:   `avg by (driver) (cluster:dra_utilization:avg{cluster=~"$cluster", driver=~"$driver"})`,
+				Legend: "{{driver}}",
+			}},
 		},
 	}
 }
@@ -82,47 +121,74 @@ func fleetUse() []Panel {
 func fleetWaste() []Panel {
 	return []Panel{
 		{
-			Title: "Wasted device-hours by namespace", Description: "Device-hours of claims that were idle at the time, in the time shown. Shared devices are divided.",
+			Title: "Wasted device-hours by namespace",
+			Description: "Device-hours of claims while they were idle, in the selected time range. Shared devices are divided " +
+				"among their claims.",
 			Kind: Bars, Unit: "h", NoData: "nothing was idle", Width: 8, Height: 9,
-			Targets: []Target{{Expr: `sort_desc(sum by (namespace) (sum_over_time(namespace:dra_idle_share_seconds:increase{<n>}[$__range])) / 3600)`, Legend: "{{namespace}}"}},
+			Targets: []Target{{
+				Expr: `sort_desc(sum by (namespace) ` +
+					`(sum_over_time(namespace:dra_idle_share_seconds:increase{<n>}[$__range])) / 3600)`,
+				Legend: "{{namespace}}",
+			}},
 		},
 		{
-			Title: "Wasted energy by namespace", Description: "Energy that idle devices used while claims held them, in the time shown.",
-			Kind: Bars, Unit: "kwatth", NoData: "nothing was idle, or no device tells its energy", Width: 8, Height: 9, decimals: 3,
-			Targets: []Target{{Expr: `sort_desc(sum by (namespace) (sum_over_time(namespace:dra_idle_energy_joules:increase{<n>}[$__range])) / 3.6e6)`, Legend: "{{namespace}}"}},
+			Title:       "Wasted energy by namespace",
+			Description: "Energy used by idle devices while claims held them, in the selected time range.",
+			Kind:        Bars, Unit: "kwatth", NoData: "nothing was idle, or no device reports energy", Width: 8, Height: 9,
+			decimals: 3,
+			Targets: []Target{{
+				Expr: `sort_desc(sum by (namespace) ` +
+					`(sum_over_time(namespace:dra_idle_energy_joules:increase{<n>}[$__range])) / 3.6e6)`,
+				Legend: "{{namespace}}",
+			}},
 		},
 		{
-			Title: "Share of held time that was idle", Description: "Of all device-hours that a namespace held, those of idle claims.", Kind: Bars, Unit: "percentunit", max: 1,
+			Title:       "Share of held time that was idle",
+			Description: "Share of a namespace's device-hours in which its claims were idle.", Kind: Bars, Unit: "percentunit",
+			max:    1,
 			NoData: "nothing was idle", Width: 8, Height: 9, steps: []step{{0, green}, {0.1, yellow}, {0.3, red}},
-			Targets: []Target{{Expr: `
+			Targets: []Target{{
+				Expr: `
 				sum by (namespace) (sum_over_time(namespace:dra_idle_share_seconds:increase{<n>}[$__range]))
-				  / sum by (namespace) (sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[$__range]))`, Legend: "{{namespace}}"}},
+				  / sum by (namespace) (sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[$__range]))`,
+				Legend: "{{namespace}}",
+			}},
 		},
 		idleClaims(),
 	}
 }
 
 func idleClaims() Panel {
-	const listed = `claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", driver=~"$driver", namespace=~"$namespace"} > 0`
+	const listed = `claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", driver=~"$driver", ` +
+		`namespace=~"$namespace"} > 0`
 	return Panel{
-		Title: "Top idle claims", Description: "Claims that hold idle devices, most devices first. A click on a claim opens it.", Kind: Table,
+		Title:       "Top idle claims",
+		Description: "Claims that hold idle devices, most devices first. Click a claim to open its dashboard.", Kind: Table,
 		NoData: "no claim is idle", Width: 24, Height: 9, sort: "Idle devices", limit: 20,
 		Targets: []Target{
 			{Expr: listed, Column: "Idle devices", Unit: "none"},
 			{Expr: `claim:dra_devices:count and on (<claim driver>) (` + listed + `)`, Column: "Devices", Unit: "none"},
 			{
-				Expr:   `max by (<claim driver>) (dra_claim_last_active_timestamp_seconds) * 1000 and on (<claim driver>) (` + listed + `)`,
+				Expr: `max by (<claim driver>) (dra_claim_last_active_timestamp_seconds) * 1000 and on (<claim driver>) (` +
+					listed + `)`,
 				Column: "Last active", Unit: "dateTimeFromNow",
 			},
-			{Expr: `sum by (<claim driver>) (dra_claim_memory_used_bytes) and on (<claim driver>) (` + listed + `)`, Column: "Memory held", Unit: "bytes"},
-			{Expr: `sum by (<claim driver>) (dra_claim_power_watts) and on (<claim driver>) (` + listed + `)`, Column: "Power", Unit: "watt"},
+			{
+				Expr:   `sum by (<claim driver>) (dra_claim_memory_used_bytes) and on (<claim driver>) (` + listed + `)`,
+				Column: "Memory held", Unit: "bytes",
+			},
+			{
+				Expr: `sum by (<claim driver>) (dra_claim_power_watts) and on (<claim driver>) (` + listed + `)`, Column: "Power",
+				Unit: "watt",
+			},
 		},
 	}
 }
 
 func fleetAlerts() []Panel {
 	return []Panel{{
-		Title: "Firing alerts", Description: "What fires now, of dra-exporter's rules. The runbook says what each means.", Kind: Table, NoData: "none", Width: 24, Height: 7,
+		Title: "Firing alerts", Description: "Firing alerts of dra-exporter's rules. The runbook explains each.",
+		Kind: Table, NoData: "none", Width: 24, Height: 7,
 		Targets: []Target{{
 			Expr: `sum by (alertname, severity, cluster, node, namespace, resourceclaim_name, driver, device, action) (
 				ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster", node=~"$node|"}

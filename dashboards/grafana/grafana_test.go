@@ -42,7 +42,7 @@ func TestBoards(t *testing.T) {
 	}
 }
 
-// TestRemovedMetric takes each metric out of the catalog: what asks for it can't be made without.
+// TestRemovedMetric removes each metric from the catalog: dashboards that use it fail to build.
 func TestRemovedMetric(t *testing.T) {
 	used, all := 0, newCatalog(t)
 	for name := range all {
@@ -59,7 +59,7 @@ func TestRemovedMetric(t *testing.T) {
 		}
 	}
 	if used < 60 {
-		t.Errorf("the dashboards use %d metrics only", used)
+		t.Errorf("the dashboards use only %d metrics", used)
 	}
 }
 
@@ -73,16 +73,19 @@ func TestMistakes(t *testing.T) {
 		{"broken query", func(p *Panel) { p.Targets[0].Expr = "sum by (node" }, "parse"},
 		{"removed metric", func(p *Panel) { p.Targets[0].Expr = "max by (node) (dra_device_gone)" }, "no metric"},
 		{"wrong unit", func(p *Panel) { p.Unit = "percentunit" }, "percentunit"},
-		{"unknown unit", func(p *Panel) { p.Unit = "furlongs" }, "not known"},
+		{"unknown unit", func(p *Panel) { p.Unit = "furlongs" }, "unknown"},
 		{"no unit", func(p *Panel) { p.Unit = "" }, "no unit"},
 		{"no title", func(p *Panel) { p.Title = "" }, "title"},
 		{"no description", func(p *Panel) { p.Description = "" }, "description"},
-		{"no sentence", func(p *Panel) { p.Description = "power" }, "no sentence"},
-		{"no text without data", func(p *Panel) { p.NoData = "" }, "no data"},
+		{"no sentence", func(p *Panel) { p.Description = "power" }, "not a sentence"},
+		{"no text if empty", func(p *Panel) { p.NoData = "" }, "without data"},
 		{"no legend", func(p *Panel) { p.Targets[0].Legend = "" }, "no legend"},
 		{"legend of no label", func(p *Panel) { p.Targets[0].Legend = "{{pod}}" }, `"pod"`},
-		{"fixed window", func(p *Panel) { p.Targets[0].Expr = "max by (node) (rate(dra_device_energy_joules_total[5m]))" }, "$__rate_interval"},
-		{"no queries", func(p *Panel) { p.Targets = nil }, "asks nothing"},
+		{
+			"fixed window", func(p *Panel) { p.Targets[0].Expr = "max by (node) (rate(dra_device_energy_joules_total[5m]))" },
+			"$__rate_interval",
+		},
+		{"no queries", func(p *Panel) { p.Targets = nil }, "no query"},
 		{"too wide", func(p *Panel) { p.Width = 25 }, "size"},
 		{"states of a graph", func(p *Panel) { p.states = []state{{"1", "on", green}} }, "states"},
 	}
@@ -104,7 +107,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// board is what the tests need of Grafana's JSON.
+// board is the part of Grafana's JSON that the tests read.
 type board struct {
 	UID           string
 	SchemaVersion int
@@ -148,20 +151,21 @@ func decode(t *testing.T, b *Board) board {
 func TestJSON(t *testing.T) {
 	for _, b := range Boards() {
 		got := decode(t, &b)
-		if got.SchemaVersion != 42 || got.UID != b.UID || len(got.Links) != 1 || !got.Links[0].IncludeVars || !got.Links[0].KeepTime ||
+		if got.SchemaVersion != 42 || got.UID != b.UID || len(got.Links) != 1 || !got.Links[0].IncludeVars ||
+			!got.Links[0].KeepTime ||
 			!slices.Equal(got.Links[0].Tags, got.Tags) {
 			t.Errorf("%s: %+v", b.UID, got)
 		}
 		ids, cells := map[int]bool{}, map[[2]int]string{}
 		for _, p := range got.Panels {
 			if p.ID == 0 || ids[p.ID] {
-				t.Errorf("%s: the id of %q is not its own", b.UID, p.Title)
+				t.Errorf("%s: the id of %q is not unique", b.UID, p.Title)
 			}
 			ids[p.ID] = true
 			for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 				for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 					if other := cells[[2]int{x, y}]; other != "" || x >= columns {
-						t.Fatalf("%s: %q lies upon %q", b.UID, p.Title, other)
+						t.Fatalf("%s: %q overlaps %q", b.UID, p.Title, other)
 					}
 					cells[[2]int{x, y}] = p.Title
 				}
@@ -169,19 +173,21 @@ func TestJSON(t *testing.T) {
 			if p.Type == "row" {
 				continue
 			}
-			if p.Datasource.UID != "${datasource}" || p.FieldConfig.Defaults.NoValue == "" || len(p.FieldConfig.Defaults.Thresholds.Steps) == 0 {
+			if p.Datasource.UID != "${datasource}" || p.FieldConfig.Defaults.NoValue == "" ||
+				len(p.FieldConfig.Defaults.Thresholds.Steps) == 0 {
 				t.Errorf("%s: %q: %+v", b.UID, p.Title, p)
 			}
 			for _, target := range p.Targets {
-				if target.Datasource.UID != "${datasource}" || target.RefID == "" || strings.Contains(target.Expr, "<c") || strings.Contains(target.Expr, "<d") {
-					t.Errorf("%s: %q asks %+v", b.UID, p.Title, target)
+				if target.Datasource.UID != "${datasource}" || target.RefID == "" || strings.Contains(target.Expr, "<c") ||
+					strings.Contains(target.Expr, "<d") {
+					t.Errorf("%s: %q has the targets %+v", b.UID, p.Title, target)
 				}
 			}
 		}
 	}
 }
 
-// TestSelection is carried from any dashboard to any other: all have the same variables.
+// TestSelection checks that links keep the selection: all dashboards have the same variables.
 func TestSelection(t *testing.T) {
 	want := []string{"datasource", "cluster", "node", "driver", "model", "namespace", "claim"}
 	for _, b := range Boards() {

@@ -1,15 +1,19 @@
 package grafana
 
-// namespaces is the showback: who held what, used how much of it, and what it cost.
+// namespaces is the showback: devices held and used by each namespace, and their cost.
 func namespaces() Board {
 	return Board{
-		UID: "dra-namespaces", Title: "DRA / Namespaces (showback)", uses: []string{"cluster", "namespace", "driver", "model"}, prices: true,
-		Description: "Device-hours, active share, energy and cost by namespace, in the time shown. Shared devices are divided among their claims, so that no device-hour is counted twice. Prices are those of the variables, per device and hour.",
-		Rows:        []Row{{"Total", showbackTotal()}, {"By namespace", showbackTables()}, {"Over time", showbackTime()}},
+		UID: "dra-namespaces", Title: "DRA / Namespaces (showback)",
+		uses: []string{"cluster", "namespace", "driver", "model"}, prices: true,
+		Description: "Device-hours, active share, energy and cost by namespace in the selected time range. Shared devices " +
+			"are divided among their claims, so that no device-hour is counted twice. Prices are variables, per device and " +
+			"hour.",
+		Rows: []Row{{"Total", showbackTotal()}, {"By namespace", showbackTables()}, {"Over time", showbackTime()}},
 	}
 }
 
-// total is a recorded increase in the time shown, summed by labels; none: all of it.
+// total is the sum of a recorded increase over the selected time range, by the labels if there are
+// any.
 func total(name, by string) string {
 	sum := "sum"
 	if by != "" {
@@ -21,16 +25,24 @@ func total(name, by string) string {
 func showbackTotal() []Panel {
 	of := func(title, description, unit, expr string, decimals int, steps ...step) Panel {
 		return Panel{
-			Title: title, Description: description, Kind: Stat, Unit: unit, NoData: "nothing was held", Targets: []Target{{Expr: expr}},
-			Width: 6, Height: 4, steps: steps, decimals: decimals,
+			Title: title, Description: description, Kind: Stat, Unit: unit, NoData: "nothing was held",
+			Targets: []Target{{Expr: expr}},
+			Width:   6, Height: 4, steps: steps, decimals: decimals,
 		}
 	}
 	return []Panel{
-		of("Total device-hours", "Device-hours that claims held, in the time shown.", "h", total("allocated_share_seconds", "")+" / 3600", 2, step{0, blue}),
-		of("Active share of measured time", "Active time of all devices per time held. Devices without a utilization are held and never active: choose the driver to leave them out.", "percentunit",
-			total("active_seconds", "")+" / "+total("allocated_share_seconds", ""), 1, step{0, red}, step{0.2, orange}, step{0.5, green}),
-		of("Total energy", "Energy that devices used for claims, in the time shown.", "kwatth", total("energy_joules", "")+" / 3.6e6", 3, step{0, blue}),
-		of("Total cost", "Price of the device-hours, in the currency of the variables' prices.", "currency:¤", cost(""), 2, step{0, blue}),
+		of("Total device-hours", "Device-hours held by claims in the selected time range.", "h",
+			total("allocated_share_seconds", "")+" / 3600", 2, step{0, blue}),
+		of("Active share of measured time",
+			"Active time of all devices divided by the time held. Devices without utilization never count as active: select a "+
+				"driver to exclude them.",
+			"percentunit",
+			total("active_seconds", "")+" / "+total("allocated_share_seconds", ""), 1, step{0, red}, step{0.2, orange},
+			step{0.5, green}),
+		of("Total energy", "Energy used by devices for claims in the selected time range.", "kwatth",
+			total("energy_joules", "")+" / 3.6e6", 3, step{0, blue}),
+		of("Total cost", "Price of the device-hours, in the currency of the price variables.", "currency:¤", cost(""), 2,
+			step{0, blue}),
 	}
 }
 
@@ -38,7 +50,10 @@ func showbackTables() []Panel {
 	columns := func(by string) []Target {
 		return []Target{
 			{Expr: total("allocated_share_seconds", by) + " / 3600", Column: "Device-hours", Unit: "h"},
-			{Expr: total("active_seconds", by) + " / " + total("allocated_share_seconds", by), Column: "Active", Unit: "percentunit"},
+			{
+				Expr: total("active_seconds", by) + " / " + total("allocated_share_seconds", by), Column: "Active",
+				Unit: "percentunit",
+			},
 			{Expr: total("idle_share_seconds", by) + " / 3600", Column: "Idle device-hours", Unit: "h"},
 			{Expr: total("energy_joules", by) + " / 3.6e6", Column: "Energy", Unit: "kwatth"},
 			{Expr: total("network_bytes", by), Column: "Network traffic", Unit: "bytes"},
@@ -47,25 +62,35 @@ func showbackTables() []Panel {
 	}
 	return []Panel{
 		{
-			Title: "Namespaces", Description: "What each namespace held and used. Sort by a column; a click on a namespace chooses it.", Kind: Table,
-			NoData: "nothing was held", Width: 24, Height: 9, sort: "Device-hours", Targets: columns("namespace"),
+			Title:       "Namespaces",
+			Description: "Devices held and used by each namespace. Click a column title to sort, a namespace to select it.",
+			Kind:        Table,
+			NoData:      "nothing was held", Width: 24, Height: 9, sort: "Device-hours", Targets: columns("namespace"),
 		},
 		{
-			Title: "Namespaces by driver and model", Description: "The same by model, as prices are.", Kind: Table, NoData: "nothing was held",
-			Width: 24, Height: 9, sort: "Device-hours", Targets: columns("namespace, driver, model"),
+			Title:       "Namespaces by driver and model",
+			Description: "Devices held and used by namespace and model, which determines the price.", Kind: Table,
+			NoData: "nothing was held",
+			Width:  24, Height: 9, sort: "Device-hours", Targets: columns("namespace, driver, model"),
 		},
 	}
 }
 
 func showbackTime() []Panel {
-	held := line("Devices held", "Devices that the namespace's claims hold, without admin access. A shared device counts once for each claim here.", "none", "nothing was held", "{{namespace}}",
+	held := line("Devices held",
+		"Devices held by the namespace's claims, without admin access. A shared device counts once per claim.", "none",
+		"nothing was held", "{{namespace}}",
 		`sum by (namespace) (claim:dra_devices:count{cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace"})`)
 	power := line("Power by namespace", "Power drawn for the namespace's claims.", "watt", "not measured", "{{namespace}}",
 		`sum by (namespace) (dra_claim_power_watts{cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace"})`)
-	daily := line("Device-hours per day", "Device-hours of the day before each point: read it at midnight for a day's sum.", "h", "nothing was held", "{{namespace}}",
+	daily := line("Device-hours per day",
+		"Device-hours of the 24 hours before each point. The value at midnight is the sum of a day.", "h",
+		"nothing was held", "{{namespace}}",
 		`sum by (namespace) (sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[1d])) / 3600`)
-	busy := line("Devices busy", "Device-seconds of activity per second: 1 is one device that is busy all the time.", "none", "not measured", "{{namespace}}",
-		`sum by (namespace) (rate(dra_claim_active_seconds_total{cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace"}[$__rate_interval]))`)
+	busy := line("Devices busy", "Device-seconds of activity per second: 1 means one device that is always busy.", "none",
+		"not measured", "{{namespace}}",
+		`sum by (namespace) (rate(dra_claim_active_seconds_total{cluster=~"$cluster", driver=~"$driver", `+
+			`namespace=~"$namespace"}[$__rate_interval]))`)
 	held.stacked, power.stacked, busy.stacked = true, true, true
 	return []Panel{held, busy, power, daily}
 }

@@ -1,42 +1,58 @@
 package grafana
 
-// network is about network and RDMA devices, by claim.
+// network is the dashboard of network and RDMA devices, by claim.
 func network() Board {
 	return Board{
-		UID: "dra-network", Title: "DRA / Network and RDMA", uses: []string{"cluster", "node", "namespace", "claim", "driver"},
-		Description: "Traffic of claims on network and RDMA devices, and what the devices lose.",
+		UID: "dra-network", Title: "DRA / Network and RDMA",
+		uses:        []string{"cluster", "node", "namespace", "claim", "driver"},
+		Description: "Traffic of claims on network and RDMA devices, and drops and errors of the devices.",
 		Rows:        []Row{{"Claims", networkClaims()}, {"Interfaces", networkDevices()}},
 	}
 }
 
 func networkClaims() []Panel {
 	rate := func(direction string) string {
-		return `sum by (namespace, resourceclaim_name, link) (rate(dra_claim_io_bytes_total{<c>, link=~"network|rdma", direction="` + direction + `"}[$__rate_interval]))`
+		return `sum by (namespace, resourceclaim_name, link) (rate(dra_claim_io_bytes_total{<c>, link=~"network|rdma", ` +
+			`direction="` + direction + `"}[$__rate_interval]))`
 	}
 	sum := func(direction string) string {
-		return `sum by (<claim driver>) (increase(dra_claim_io_bytes_total{<c>, link=~"network|rdma", direction="` + direction + `"}[$__range]))`
+		return `sum by (<claim driver>) (increase(dra_claim_io_bytes_total{<c>, link=~"network|rdma", direction="` +
+			direction + `"}[$__range]))`
 	}
 	const none = "no claim has a network device"
 	return []Panel{
-		line("Received by claim", "Bytes per second that the claim's network and RDMA devices received for it.", "binBps", none, "{{namespace}}/{{resourceclaim_name}} {{link}}", rate("receive")),
-		line("Transmitted by claim", "Bytes per second that the claim's network and RDMA devices transmitted for it.", "binBps", none, "{{namespace}}/{{resourceclaim_name}} {{link}}", rate("transmit")),
+		line("Received by claim", "Bytes per second received for the claim by its network and RDMA devices.", "binBps", none,
+			"{{namespace}}/{{resourceclaim_name}} {{link}}", rate("receive")),
+		line("Transmitted by claim", "Bytes per second transmitted for the claim by its network and RDMA devices.", "binBps",
+			none, "{{namespace}}/{{resourceclaim_name}} {{link}}", rate("transmit")),
 		{
-			Title: "Traffic in the time shown", Description: "What each claim moved, and how fast it is now, of both directions.", Kind: Table, NoData: none, Width: 12, Height: 8, sort: "Received",
+			Title:       "Traffic in the time shown",
+			Description: "Bytes received and transmitted by each claim, and the present rate of both directions together.",
+			Kind:        Table, NoData: none, Width: 12, Height: 8, sort: "Received",
 			Targets: []Target{
 				{Expr: sum("receive"), Column: "Received", Unit: "bytes"},
 				{Expr: sum("transmit"), Column: "Transmitted", Unit: "bytes"},
-				{Expr: `sum by (<claim driver>) (rate(dra_claim_io_bytes_total{<c>, link=~"network|rdma"}[$__rate_interval]))`, Column: "Now", Unit: "binBps"},
+				{
+					Expr:   `sum by (<claim driver>) (rate(dra_claim_io_bytes_total{<c>, link=~"network|rdma"}[$__rate_interval]))`,
+					Column: "Now", Unit: "binBps",
+				},
 			},
 		},
 		{
-			Title: "Idle network claims", Description: "Claims whose network devices moved less than the idle threshold, over the idle window.", Kind: Table,
-			NoData: "none is idle", Width: 12, Height: 8,
+			Title:       "Idle network claims",
+			Description: "Claims with network devices whose traffic was below the idle threshold during the idle window.",
+			Kind:        Table,
+			NoData:      "none is idle", Width: 12, Height: 8,
 			Targets: []Target{
-				{Expr: `claim_device:dra_io:rate{<c>} and on (<claim device>) (claim_device:dra_idle:bool == 1)`, Column: "Traffic", Unit: "binBps"},
+				{
+					Expr:   `claim_device:dra_io:rate{<c>} and on (<claim device>) (claim_device:dra_idle:bool == 1)`,
+					Column: "Traffic", Unit: "binBps",
+				},
 			},
 		},
 		{
-			Title: "Network data of the claims", Description: "Interface and addresses of the claims' devices, as their drivers report them.", Kind: Table,
+			Title:       "Network data of the claims",
+			Description: "Interface and addresses of the claims' devices, as their drivers report them.", Kind: Table,
 			NoData: "no driver reports network data", Width: 24, Height: 6,
 			Targets: []Target{{Expr: `max by (<claim device>, interface, ip, hardware_address) (dra_claim_network_info{<c>})`}},
 		},
@@ -44,19 +60,23 @@ func networkClaims() []Panel {
 }
 
 func networkDevices() []Panel {
-	const none = "no device tells it"
+	const none = "no device reports it"
 	return []Panel{
 		line("Packets", "Packets per second of each device.", "pps", none, "{{device}} {{node}} {{direction}}",
 			`sum by (node, device, direction) (rate(dra_device_network_packets_total{<d>}[$__rate_interval]))`),
 		line("Drops", "Packets per second that each device dropped.", "pps", none, "{{device}} {{node}} {{direction}}",
 			`sum by (node, device, direction) (rate(dra_device_network_drops_total{<d>}[$__rate_interval]))`),
-		line("Packet errors", "Packets per second that each device received or transmitted with errors.", "pps", none, "{{device}} {{node}} {{direction}}",
+		line("Packet errors", "Packets per second that each device received or transmitted with errors.", "pps", none,
+			"{{device}} {{node}} {{direction}}",
 			`sum by (node, device, direction) (rate(dra_device_network_errors_total{<d>}[$__rate_interval]))`),
-		line("Links that went down", "Times per second that a link went down.", "cps", "no source tells it", "{{device}} {{node}}",
+		line("Links that went down", "Times per second that a link went down.", "cps", "no source reports it",
+			"{{device}} {{node}}",
 			`sum by (node, device) (rate(dra_device_errors_total{<d>, kind="link_down"}[$__rate_interval]))`),
-		line("Traffic of all interfaces", "Bytes per second of each network and RDMA device, whoever has it.", "binBps", none, "{{device}} {{node}} {{direction}}",
+		line("Traffic of all interfaces", "Bytes per second of each network and RDMA device, whether claimed or not.",
+			"binBps", none, "{{device}} {{node}} {{direction}}",
 			`sum by (node, device, direction) (rate(dra_device_io_bytes_total{<d>, link=~"network|rdma"}[$__rate_interval]))`),
-		line("Traffic that no claim is charged for", "Bytes per second of network and RDMA devices that nobody holds.", "binBps", none, "{{device}} {{node}}",
+		line("Unattributed traffic", "Bytes per second of network and RDMA devices while no claim holds them.", "binBps",
+			none, "{{device}} {{node}}",
 			`sum by (node, device) (rate(dra_device_unattributed_io_bytes_total{<d>, link=~"network|rdma"}[$__rate_interval]))`),
 	}
 }

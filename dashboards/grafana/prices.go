@@ -2,15 +2,15 @@ package grafana
 
 import "strings"
 
-// price is what a device of a model costs per hour: the value that its variable has until people write another.
+// price is the price of a device-hour of a model: the default value of its variable.
 type price struct {
 	variable, label string
-	models          string // a regular expression of all of a model's names; none: the models that have no price of their own
+	models          string // matches the names of the model; empty: all models without a price of their own
 	perHour         string
 }
 
-// prices has a line for each model that has a variable of its own, a model before those whose expression matches it too.
-// The values are of the order that clouds ask in 2026, in dollars: they are there to be replaced.
+// prices has an entry for each model with a variable of its own. The first match applies. The
+// values are dollars, in the order of cloud prices in 2026; users replace them.
 func prices() []price {
 	return []price{
 		{"price_b300", "B300", ".*B300.*", "7"},
@@ -29,7 +29,7 @@ func prices() []price {
 	}
 }
 
-// cost is the price of the device-hours in the time shown, each model's at its own.
+// cost is the price of the device-hours in the selected time range, by model.
 func cost(by string) string {
 	var terms []string
 	for _, p := range prices() {
@@ -37,7 +37,8 @@ func cost(by string) string {
 		if p.models != "" {
 			models = `, model=~"` + p.models + `"`
 		}
-		terms = append(terms, `sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>`+models+`}[$__range]) / 3600 * $`+p.variable)
+		terms = append(terms,
+			`sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>`+models+`}[$__range]) / 3600 * $`+p.variable)
 	}
 	sum := "sum"
 	if by != "" {

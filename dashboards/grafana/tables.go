@@ -9,7 +9,8 @@ import (
 
 type cogQuery = variants.Dataquery
 
-// columns lets a table show the labels and values of its queries side by side: one row for each set of labels.
+// columns joins the queries of a table: one row for each set of labels, with a column for each
+// value.
 func (p *Panel) columns(panel *dashboard.Panel, catalog query.Catalog) {
 	hidden, names := map[string]bool{"Time": true, "__name__": true}, map[string]string{}
 	titles := columnTitles()
@@ -29,26 +30,31 @@ func (p *Panel) columns(panel *dashboard.Panel, catalog query.Catalog) {
 		names[field] = t.Column
 		properties := []dashboard.DynamicConfigValue{{Id: "unit", Value: t.Unit}}
 		if t.Unit == "percentunit" {
-			properties = append(properties, dashboard.DynamicConfigValue{Id: "max", Value: 1}, dashboard.DynamicConfigValue{Id: "min", Value: 0},
+			properties = append(properties, dashboard.DynamicConfigValue{Id: "max", Value: 1},
+				dashboard.DynamicConfigValue{Id: "min", Value: 0},
 				dashboard.DynamicConfigValue{Id: "custom.cellOptions", Value: map[string]string{"type": "gauge", "mode": "basic"}})
 		}
 		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, override(t.Column, properties...))
 	}
 	panel.Transformations = append(panel.Transformations,
 		dashboard.DataTransformerConfig{Id: "merge", Options: map[string]any{}},
-		dashboard.DataTransformerConfig{Id: "organize", Options: map[string]any{"excludeByName": hidden, "renameByName": names, "indexByName": map[string]int{}}})
+		dashboard.DataTransformerConfig{
+			Id:      "organize",
+			Options: map[string]any{"excludeByName": hidden, "renameByName": names, "indexByName": map[string]int{}},
+		})
 	if p.sort != "" {
 		panel.Transformations = append(panel.Transformations, dashboard.DataTransformerConfig{
 			Id: "sortBy", Options: map[string]any{"sort": []map[string]any{{"field": p.sort, "desc": true}}},
 		})
 	}
 	if p.limit > 0 {
-		panel.Transformations = append(panel.Transformations, dashboard.DataTransformerConfig{Id: "limit", Options: map[string]any{"limitField": p.limit}})
+		panel.Transformations = append(panel.Transformations,
+			dashboard.DataTransformerConfig{Id: "limit", Options: map[string]any{"limitField": p.limit}})
 	}
 	panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, jumps()...)
 }
 
-// valueField is how Grafana names the values of a query in a table.
+// valueField returns Grafana's name of the values of a query in a table.
 func valueField(i, of int) string {
 	if of == 1 {
 		return "Value"
@@ -56,16 +62,20 @@ func valueField(i, of int) string {
 	return "Value #" + refID(i)
 }
 
-// columnTitles are those of labels that read badly.
+// columnTitles are the titles of columns whose label is not a good title.
 func columnTitles() map[string]string {
 	return map[string]string{
-		"cluster": "Cluster", "node": "Node", "namespace": "Namespace", "resourceclaim_name": "Claim", "pod": "Pod", "driver": "Driver",
-		"pool": "Pool", "device": "Device", "model": "Model", "vendor": "Vendor", "request": "Request", "device_class": "Class",
-		"attribution": "Divided", "share_id": "Share", "admin_access": "Admin", "container": "Container", "uuid": "UUID",
+		"cluster": "Cluster", "node": "Node", "namespace": "Namespace", "resourceclaim_name": "Claim", "pod": "Pod",
+		"driver": "Driver",
+		"pool":   "Pool", "device": "Device", "model": "Model", "vendor": "Vendor", "request": "Request",
+		"device_class": "Class",
+		"attribution":  "Divided", "share_id": "Share", "admin_access": "Admin", "container": "Container", "uuid": "UUID",
 		"pci_bus_id": "PCI", "parent": "Part of", "driver_version": "Driver version", "numa_node": "NUMA", "state": "State",
-		"status": "Status", "type": "Condition", "reason": "Reason", "source": "Source", "quantity": "Quantity", "kind": "Kind",
+		"status": "Status", "type": "Condition", "reason": "Reason", "source": "Source", "quantity": "Quantity",
+		"kind": "Kind",
 		"code": "Code", "key": "Taint", "value": "Value of taint", "effect": "Effect", "interface": "Interface", "ip": "IP",
-		"hardware_address": "Hardware address", "alertname": "Alert", "severity": "Severity", "instance": "Instance", "version": "Version",
+		"hardware_address": "Hardware address", "alertname": "Alert", "severity": "Severity", "instance": "Instance",
+		"version":  "Version",
 		"revision": "Revision", "goversion": "Go", "input": "Input", "resource": "Resource", "action": "Action",
 	}
 }
@@ -76,14 +86,20 @@ func override(column string, properties ...dashboard.DynamicConfigValue) dashboa
 	}
 }
 
-// jumps are links from a cell to the dashboard about what it names, with data source and time.
+// jumps are links from a cell to the dashboard of the object that it names. They keep the data
+// source and the time range.
 func jumps() []dashboard.DashboardFieldConfigSourceOverrides {
 	const carry = "?${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
 	link := func(title, uid, selection string) dashboard.DynamicConfigValue {
-		return dashboard.DynamicConfigValue{Id: "links", Value: []map[string]any{{"title": title, "url": "/d/" + uid + carry + selection}}}
+		return dashboard.DynamicConfigValue{
+			Id:    "links",
+			Value: []map[string]any{{"title": title, "url": "/d/" + uid + carry + selection}},
+		}
 	}
 	return []dashboard.DashboardFieldConfigSourceOverrides{
-		override("Claim", link("This claim", "dra-claim", "&${node:queryparam}&var-namespace=${__data.fields.Namespace}&var-claim=${__value.raw}")),
+		override("Claim",
+			link("This claim", "dra-claim",
+				"&${node:queryparam}&var-namespace=${__data.fields.Namespace}&var-claim=${__value.raw}")),
 		override("Namespace", link("This namespace", "dra-namespaces", "&var-namespace=${__value.raw}")),
 		override("Node", link("This node", "dra-nodes", "&var-node=${__value.raw}")),
 	}

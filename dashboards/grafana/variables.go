@@ -11,16 +11,17 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
 )
 
-// variable is a variable that chooses values of a label.
+// variable is a variable whose values are those of a label.
 type variable struct {
 	name, label  string
-	selector, of string // the series, and their label, whose values it gives
+	selector, of string // the series and the label that give the values
 }
 
-// query is what Grafana asks for its values.
+// query is Grafana's query for the values.
 func (v *variable) query() string { return "label_values(" + v.selector + ", " + v.of + ")" }
 
-// choices are the variables of labels, each narrowed by those before it. They are the same in every dashboard.
+// choices are the variables for labels, each restricted by those before it. All dashboards have the
+// same ones.
 func choices() []variable {
 	return []variable{
 		{"cluster", "Cluster", `dra_exporter_build_info`, "cluster"},
@@ -28,7 +29,10 @@ func choices() []variable {
 		{"driver", "Driver", `dra_device_info{cluster=~"$cluster", node=~"$node"}`, "driver"},
 		{"model", "Model", `dra_device_info{cluster=~"$cluster", node=~"$node", driver=~"$driver"}`, "model"},
 		{"namespace", "Namespace", `dra_claim_info{cluster=~"$cluster", node=~"$node"}`, "namespace"},
-		{"claim", "Claim", `dra_claim_info{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"}`, "resourceclaim_name"},
+		{
+			"claim", "Claim", `dra_claim_info{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"}`,
+			"resourceclaim_name",
+		},
 	}
 }
 
@@ -67,8 +71,8 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 	return out
 }
 
-// Fill puts values in the place of an expression's variables: those of the labels by name, All where there is none;
-// of Grafana's own, the range, the window of rates and the step, as durations.
+// Fill replaces the variables of an expression: those for labels by the value of that name, All if
+// there is none; Grafana's own range, rate interval and step by the durations.
 func Fill(expr string, values map[string]string, span, rate, step string) string {
 	pairs := []string{"$__rate_interval", rate, "$__range", span, "$__interval", step}
 	for _, v := range choices() {
@@ -84,8 +88,8 @@ func Fill(expr string, values map[string]string, span, rate, step string) string
 	return strings.NewReplacer(pairs...).Replace(expr)
 }
 
-// VariableQueries returns the queries of the variables, with those before them at All: a selector, and the label whose
-// values it gives.
+// VariableQueries returns the query of each variable, with the variables before it set to All: a
+// selector and the label that gives the values.
 func VariableQueries() map[string][2]string {
 	out := map[string][2]string{}
 	for _, v := range choices() {
@@ -94,26 +98,29 @@ func VariableQueries() map[string][2]string {
 	return out
 }
 
-// links are the same on every dashboard: to all the others, with the selection and the time.
+// links are the links of every dashboard to all the others. They keep the selection and the time
+// range.
 func links() []cog.Builder[dashboard.DashboardLink] {
 	return []cog.Builder[dashboard.DashboardLink]{
 		dashboard.NewDashboardLinkBuilder("DRA dashboards").Type(dashboard.DashboardLinkTypeDashboards).Tags([]string{tag}).
 			AsDropdown(false).IncludeVars(true).KeepTime(true).TargetBlank(false).Icon("external link").
-			Tooltip("The other DRA dashboards, with this selection and time"),
+			Tooltip("The other DRA dashboards, with the same selection and time range"),
 	}
 }
 
-// annotations are marks in time: when a device had an error, and when a claim was allocated.
+// annotations mark the times of device errors and of allocations of claims.
 func annotations() []cog.Builder[dashboard.AnnotationQuery] {
 	var out []cog.Builder[dashboard.AnnotationQuery]
 	for _, a := range Annotations() {
 		out = append(out, dashboard.NewAnnotationQueryBuilder().Name(a.Name).Datasource(source()).Enable(true).Hide(false).
-			IconColor(a.color).Target(prometheus.NewDataqueryBuilder().Datasource(source()).RefId("A").Expr(a.Expr)).TitleFormat(a.title).TextFormat(a.text).TagKeys(a.tags).UseValueForTime(true).Step("60s"))
+			IconColor(a.color).
+			Target(prometheus.NewDataqueryBuilder().Datasource(source()).RefId("A").Expr(a.Expr)).
+			TitleFormat(a.title).TextFormat(a.text).TagKeys(a.tags).UseValueForTime(true).Step("60s"))
 	}
 	return out
 }
 
-// Annotation is a query whose values are the times of what it marks, in milliseconds.
+// Annotation is a query whose values are times in milliseconds, which graphs mark.
 type Annotation struct {
 	Name, Expr               string
 	color, title, text, tags string
@@ -127,8 +134,10 @@ func Annotations() []Annotation {
 			Expr: `dra_device_last_error_timestamp_seconds{cluster=~"$cluster", node=~"$node", driver=~"$driver"} * 1000`,
 		},
 		{
-			Name: "Claims allocated", color: blue, title: "{{namespace}}/{{resourceclaim_name}} allocated", text: "on {{node}}", tags: "namespace,node",
-			Expr: `dra_claim_allocated_timestamp_seconds{cluster=~"$cluster", node=~"$node", namespace=~"$namespace", resourceclaim_name=~"$claim"} * 1000`,
+			Name: "Claims allocated", color: blue, title: "{{namespace}}/{{resourceclaim_name}} allocated", text: "on {{node}}",
+			tags: "namespace,node",
+			Expr: `dra_claim_allocated_timestamp_seconds{cluster=~"$cluster", node=~"$node", namespace=~"$namespace", ` +
+				`resourceclaim_name=~"$claim"} * 1000`,
 		},
 	}
 }

@@ -1,6 +1,6 @@
-// Package query checks PromQL expressions against what the exporter exports: every metric and label that they name is
-// one of its families, and what they measure has the unit that is claimed for it. A metric that is renamed or removed
-// fails the generator of dashboards and rules, and so the build.
+// Package query checks PromQL expressions against the exporter's metric families: every metric and
+// label must exist, and the result must have the stated unit. If a metric is renamed or removed,
+// the generator of dashboards and rules fails.
 package query
 
 import (
@@ -10,31 +10,34 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 )
 
-// Family is a metric that expressions may name.
+// Family is a metric that expressions may use.
 type Family struct {
 	Name   string
 	Unit   Unit
 	Labels []string
-	// Open families have, beside Labels, those that flags copy from Kubernetes: label_*, annotation_*.
+	// Open is whether the family also has labels that flags copy from Kubernetes: label_*,
+	// annotation_*.
 	Open bool
 }
 
-// Catalog holds the metrics that expressions may name, by name.
+// Catalog holds the metrics that expressions may use, by name.
 type Catalog map[string]Family
 
-// TargetLabels are what the scrape configuration and federation add to each series.
+// TargetLabels returns the labels that the scrape configuration and federation add to each series.
 func TargetLabels() []string { return []string{"cluster", "node", "instance", "job"} }
 
-// NewCatalog returns the exporter's own families, and what Prometheus and kube-state-metrics say.
+// NewCatalog returns the exporter's families and the metrics of Prometheus and kube-state-metrics
+// that are used.
 func NewCatalog() (Catalog, error) {
 	c := Catalog{}
 	own, err := exporter.SelfFamilies()
 	if err != nil {
 		return nil, fmt.Errorf("list metric families: %w", err)
 	}
-	for _, f := range slices.Concat(exporter.Families(), own) {
+	for _, f := range slices.Concat(exposition.Families(driver.Standard()), own) {
 		for _, suffix := range suffixes(f.Name) {
 			c.Add(family(f, suffix))
 		}
@@ -45,13 +48,13 @@ func NewCatalog() (Catalog, error) {
 	return c, nil
 }
 
-// Add adds a family, in the place of one of the same name.
+// Add adds a family. It replaces one of the same name.
 func (c Catalog) Add(f Family) { c[f.Name] = f }
 
-// histogram is the exporter's only one; the others are counters and gauges.
+// histogram is the exporter's only histogram; the other families are counters and gauges.
 const histogram = "dra_exporter_source_duration_seconds"
 
-// suffixes are those of the series of a family.
+// suffixes returns the suffixes of the series of a family.
 func suffixes(name string) []string {
 	if name == histogram {
 		return []string{"_bucket", "_sum", "_count"}
@@ -59,7 +62,7 @@ func suffixes(name string) []string {
 	return []string{""}
 }
 
-func family(f exporter.Family, suffix string) Family {
+func family(f exposition.Family, suffix string) Family {
 	out := Family{Name: f.Name + suffix, Unit: unitOf(f), Labels: slices.Clone(f.Labels)}
 	switch suffix {
 	case "_bucket":
@@ -71,7 +74,7 @@ func family(f exporter.Family, suffix string) Family {
 	return out
 }
 
-func unitOf(f exporter.Family) Unit {
+func unitOf(f exposition.Family) Unit {
 	if strings.HasSuffix(f.Name, "_timestamp_seconds") {
 		return Unit{Seconds: 1, Scale: 1, Point: true}
 	}
@@ -88,7 +91,7 @@ func unitOf(f exporter.Family) Unit {
 	return u
 }
 
-// foreign are the metrics of others.
+// foreign returns the metrics of other programs.
 func foreign() []Family {
 	seconds := Unit{Seconds: 1, Scale: 1}
 	return []Family{

@@ -10,24 +10,24 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// Answer describes what an expression returns.
+// Answer describes the result of an expression.
 type Answer struct {
 	Unit   Unit
-	Labels []string // that every series has, or may have
-	open   bool     // labels that flags copy come too
+	Labels []string // that the series have or may have
+	open   bool     // labels that flags copy are possible too
 	scalar bool
 	number float64 // of a constant
-	fixed  bool    // it is one
+	fixed  bool    // it is a constant
 }
 
-// Has tells whether the series may have the label.
+// Has reports whether the series may have the label.
 func (a Answer) Has(label string) bool {
 	return slices.Contains(a.Labels, label) ||
 		a.open && (strings.HasPrefix(label, "label_") || strings.HasPrefix(label, "annotation_"))
 }
 
-// Check parses an expression and returns what it gives. The error names everything that is not in the catalog, and
-// every operation on units that makes no sense.
+// Check parses an expression and describes its result. The error names everything that is not in
+// the catalog and every operation on incompatible units.
 func (c Catalog) Check(expression string) (Answer, error) {
 	parsed, err := parser.NewParser(parser.Options{}).ParseExpr(expression)
 	if err != nil {
@@ -76,7 +76,7 @@ func (k *checker) expr(e parser.Expr) Answer {
 	case *parser.Call:
 		return k.call(e)
 	default:
-		k.fail("%T is not known here", e)
+		k.fail("%T is not supported", e)
 		return Answer{Unit: Unit{Unknown: true}}
 	}
 }
@@ -100,7 +100,7 @@ func (k *checker) aggregation(e *parser.AggregateExpr) Answer {
 	a := k.expr(e.Expr)
 	for _, label := range e.Grouping {
 		if !a.Has(label) && label != "le" {
-			k.fail("%s groups by %q, which is no label of %s", e.Op, label, e.Expr)
+			k.fail("%s groups by %q, which is not a label of %s", e.Op, label, e.Expr)
 		}
 	}
 	switch e.Op {
@@ -109,8 +109,8 @@ func (k *checker) aggregation(e *parser.AggregateExpr) Answer {
 	case parser.COUNT, parser.GROUP, parser.COUNT_VALUES:
 		a.Unit = counts()
 	case parser.SUM:
-		a.Unit.Share = false // many halves are more than a whole
-	default: // averages, quantiles and extremes measure what they are of
+		a.Unit.Share = false // a sum of shares may exceed 1
+	default: // averages, quantiles and extremes keep the unit
 	}
 	if e.Without {
 		a.Labels = slices.DeleteFunc(slices.Clone(a.Labels), func(l string) bool { return slices.Contains(e.Grouping, l) })
@@ -126,7 +126,7 @@ func (k *checker) binary(e *parser.BinaryExpr) Answer {
 	switch {
 	case e.Op.IsSetOperator():
 		if e.Op == parser.LOR && !left.Unit.Fits(right.Unit) {
-			k.fail("%v or %v: they are not of one kind", left.Unit, right.Unit)
+			k.fail("%v or %v: the units differ", left.Unit, right.Unit)
 		}
 		out.Unit = left.Unit
 		if left.Unit.Unknown && e.Op == parser.LOR {
@@ -162,7 +162,8 @@ func (k *checker) arithmetic(e *parser.BinaryExpr, left, right Answer) Unit {
 	}
 }
 
-// product multiplies: by a constant it is another scale, and by an info metric or a 0 or 1 nothing changes.
+// product multiplies. A constant changes the scale; an info metric, or a value of 0 or 1, changes
+// nothing.
 func product(left, right Answer) Unit {
 	switch {
 	case right.fixed:
@@ -178,7 +179,7 @@ func product(left, right Answer) Unit {
 	}
 }
 
-// sum adds and subtracts; the difference of two points in time is a length of time.
+// sum adds and subtracts. The difference of two times is a duration.
 func (k *checker) sum(e *parser.BinaryExpr, left, right Answer) Unit {
 	if e.Op == parser.SUB && left.Unit.Point && right.Unit.Point {
 		u := left.Unit
@@ -196,7 +197,7 @@ func (k *checker) sum(e *parser.BinaryExpr, left, right Answer) Unit {
 	}
 }
 
-// matched returns the labels of a binary operation's series.
+// matched returns the labels of the series that a binary operation gives.
 func (k *checker) matched(e *parser.BinaryExpr, left, right Answer) Answer {
 	switch {
 	case left.scalar && right.scalar:
@@ -213,7 +214,7 @@ func (k *checker) matched(e *parser.BinaryExpr, left, right Answer) Answer {
 	if m.On {
 		for _, label := range m.MatchingLabels {
 			if !left.Has(label) || !right.Has(label) {
-				k.fail("%s matches on %q, which is no label of both sides", e.Op, label)
+				k.fail("%s matches on %q, which is not a label of both sides", e.Op, label)
 			}
 		}
 	}
@@ -234,7 +235,7 @@ func (k *checker) matched(e *parser.BinaryExpr, left, right Answer) Answer {
 func (k *checker) grouped(many, one Answer, include []string) Answer {
 	for _, label := range include {
 		if !one.Has(label) {
-			k.fail("the one side has no label %q to include", label)
+			k.fail("the 'one' side has no label %q to include", label)
 		}
 	}
 	return Answer{Labels: slices.Concat(many.Labels, include), open: many.open}
@@ -278,22 +279,22 @@ func (k *checker) call(e *parser.Call) Answer {
 		return k.relabelled(e, args[0])
 	case "quantile_over_time":
 		return args[1]
-	case "increase", "delta", "idelta", "sum_over_time", "avg_over_time", "max_over_time", "min_over_time", "last_over_time",
-		"clamp", "clamp_min", "clamp_max", "sort", "sort_desc", "abs", "round", "floor", "ceil":
+	case "increase", "delta", "idelta", "sum_over_time", "avg_over_time", "max_over_time", "min_over_time",
+		"last_over_time", "clamp", "clamp_min", "clamp_max", "sort", "sort_desc", "abs", "round", "floor", "ceil":
 		return args[0]
 	default:
-		k.fail("the unit of %s() is not known here", e.Func.Name)
+		k.fail("the unit of %s() is unknown", e.Func.Name)
 		return Answer{Unit: Unit{Unknown: true}}
 	}
 }
 
-// quantile returns what a quantile of a histogram's buckets is: the buckets' name says its unit.
+// quantile describes a quantile of a histogram. Its unit is that of the family of the buckets.
 func (k *checker) quantile(e *parser.Call, buckets Answer) Answer {
 	if !buckets.Has("le") {
-		k.fail("%s has no buckets: le is lost", e)
+		k.fail("%s has no buckets: the label le is missing", e)
 	}
 	if !strings.Contains(e.String(), "_seconds_bucket") {
-		k.fail("the unit of %s is not known here", e)
+		k.fail("the unit of %s is unknown", e)
 	}
 	rest := slices.DeleteFunc(slices.Clone(buckets.Labels), func(l string) bool { return l == "le" })
 	return Answer{Unit: Unit{Seconds: 1, Scale: 1}, Labels: rest}
@@ -316,7 +317,7 @@ func (k *checker) relabelled(e *parser.Call, a Answer) Answer {
 	}
 	for _, i := range sources {
 		if source := text(i); source != "" && !a.Has(source) {
-			k.fail("%s takes the label %q, which is not there", e.Func.Name, source)
+			k.fail("%s takes the label %q, which does not exist", e.Func.Name, source)
 		}
 	}
 	a.Labels = append(slices.Clone(a.Labels), text(1))

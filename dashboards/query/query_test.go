@@ -37,7 +37,10 @@ func TestUnits(t *testing.T) {
 		{`count(dra_device_up == 1)`, "short"},
 		{`histogram_quantile(0.99, sum by (le) (rate(dra_exporter_source_duration_seconds_bucket[5m])))`, "s"},
 		{`sum(increase(dra_claim_allocated_share_seconds_total[1h])) / 3600 * scalar(price)`, "currency:¤"},
-		{`rate(dra_claim_active_seconds_total[5m]) * on (node, driver, pool, device) group_left (model) dra_device_info`, "percentunit"},
+		{
+			`rate(dra_claim_active_seconds_total[5m]) * on (node, driver, pool, device) group_left (model) dra_device_info`,
+			"percentunit",
+		},
 		{`dra_device_power_watts < bool 3`, "none"},
 	}
 	for _, tt := range tests {
@@ -55,7 +58,7 @@ func TestUnits(t *testing.T) {
 		}
 		for _, other := range []string{"percentunit", "h", "watt", "kwatth", "binBps", "celsius", "dateTimeFromNow"} {
 			if wrong, _ := GrafanaUnit(other); other != tt.unit && answer.Unit.Fits(wrong) {
-				t.Errorf("%s, which is %s, passes for %s", tt.expression, tt.unit, other)
+				t.Errorf("%s, which is %s, fits %s", tt.expression, tt.unit, other)
 			}
 		}
 	}
@@ -67,17 +70,17 @@ func TestMistakes(t *testing.T) {
 		{`dra_device_busy_ratio`, `there is no metric "dra_device_busy_ratio"`},
 		{`dra_device_up{claim="a"}`, `no label "claim"`},
 		{`dra_device_info{label_team="a"}`, `no label "label_team"`},
-		{`sum by (namespace) (dra_device_up)`, `"namespace", which is no label`},
-		{`sum by (pod) (sum by (device) (dra_pod_power_watts))`, `"pod", which is no label`},
-		{`dra_device_up * on (namespace) dra_claim_power_watts`, `"namespace", which is no label of both sides`},
+		{`sum by (namespace) (dra_device_up)`, `"namespace", which is not a label`},
+		{`sum by (pod) (sum by (device) (dra_pod_power_watts))`, `"pod", which is not a label`},
+		{`dra_device_up * on (namespace) dra_claim_power_watts`, `"namespace", which is not a label of both sides`},
 		{`dra_device_up * on (device) group_left (pod) dra_device_info`, `no label "pod"`},
 		{`dra_device_power_watts > dra_device_memory_used_bytes`, "compares"},
 		{`dra_device_power_watts + dra_device_memory_used_bytes`, "adds"},
-		{`dra_device_power_watts or dra_device_memory_used_bytes`, "not of one kind"},
-		{`label_replace(dra_device_up, "x", "$1", "pod", "(.*)")`, `"pod", which is not there`},
+		{`dra_device_power_watts or dra_device_memory_used_bytes`, "the units differ"},
+		{`label_replace(dra_device_up, "x", "$1", "pod", "(.*)")`, `"pod", which does not exist`},
 		{`histogram_quantile(0.9, sum by (source) (rate(dra_exporter_source_duration_seconds_bucket[5m])))`, "no buckets"},
 		{`sum by (dra_device_up`, "parse"},
-		{`predict_linear(dra_device_power_watts[1h], 60)`, "not known here"},
+		{`predict_linear(dra_device_power_watts[1h], 60)`, "is unknown"},
 	}
 	for _, tt := range tests {
 		_, err := c.Check(tt.expression)
@@ -87,7 +90,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestOpenLabels are those that flags of the exporter copy.
+// TestOpenLabels checks the labels that flags of the exporter copy.
 func TestOpenLabels(t *testing.T) {
 	c := catalog(t)
 	for _, expression := range []string{`dra_claim_info{label_team="a"}`, `sum by (annotation_x) (dra_pod_info)`} {
@@ -97,11 +100,11 @@ func TestOpenLabels(t *testing.T) {
 	}
 }
 
-// TestFamiliesHaveUnits holds every family to a unit that is known here.
+// TestFamiliesHaveUnits checks that the unit of every family is known.
 func TestFamiliesHaveUnits(t *testing.T) {
 	for name, f := range catalog(t) {
 		if f.Unit.Unknown && name != "dra_device_capacity" && name != "dra_claim_consumed_capacity" {
-			t.Errorf("the unit of %s is not known here", name)
+			t.Errorf("the unit of %s is unknown", name)
 		}
 	}
 }

@@ -6,22 +6,22 @@ import (
 	"strings"
 )
 
-// Unit is what a number measures: a product of powers of base units, and how many of these one of it is (an hour is
-// 3600 seconds). Of numbers without a dimension, shares of a whole are told apart from counts.
+// Unit is a unit of measurement: a product of powers of base units and a scale (an hour is 3600
+// seconds). Among numbers without dimension, shares of a whole differ from counts.
 type Unit struct {
 	Seconds, Bytes, Joules, Celsius, Hertz, Money int
 
 	Scale   float64
 	Share   bool // 0 to 1
-	Point   bool // a point in time, not a length of it
-	Unknown bool // it may be anything
+	Point   bool // a time, not a duration
+	Unknown bool // fits every unit
 }
 
 func counts() Unit { return Unit{Scale: 1} }
 
 func share() Unit { return Unit{Scale: 1, Share: true} }
 
-// baseUnit returns the unit that a family names.
+// baseUnit returns the unit with the name that families use.
 func baseUnit(name string) (Unit, error) {
 	switch name {
 	case "":
@@ -45,7 +45,8 @@ func baseUnit(name string) (Unit, error) {
 	}
 }
 
-// GrafanaUnit returns what a unit of Grafana's displays (@grafana/data, valueFormats/categories).
+// GrafanaUnit returns the unit that Grafana displays under a name (@grafana/data,
+// valueFormats/categories).
 func GrafanaUnit(id string) (Unit, error) {
 	units := map[string]Unit{
 		"short":           counts(),
@@ -69,12 +70,12 @@ func GrafanaUnit(id string) (Unit, error) {
 	}
 	u, ok := units[id]
 	if !ok {
-		return Unit{}, fmt.Errorf("unit %q of a panel is not known here", id)
+		return Unit{}, fmt.Errorf("unit %q of a panel is unknown", id)
 	}
 	return u, nil
 }
 
-// Fits tells whether what has unit u may be shown as want.
+// Fits reports whether values of unit u may be shown as want.
 func (u Unit) Fits(want Unit) bool {
 	if u.Unknown || want.Unknown {
 		return true
@@ -99,14 +100,14 @@ func (u Unit) combine(v Unit, sign int) Unit {
 	switch {
 	case !out.plain():
 	case sign < 0:
-		out.Share = !u.Share || v.Share // a quotient of equal things is a share of a whole; half of a count is a count
+		out.Share = !u.Share || v.Share // a quotient of equal units is a share of a whole; half of a count is a count
 	default:
 		out.Share = u.Share && v.Share
 	}
 	return out
 }
 
-// scaled returns the unit of a number that was multiplied by a constant.
+// scaled returns the unit after multiplication by a constant.
 func (u Unit) scaled(by float64) Unit {
 	if by > 0 && !u.Unknown {
 		u.Scale /= by
@@ -114,12 +115,12 @@ func (u Unit) scaled(by float64) Unit {
 	return u
 }
 
-// plain tells whether it has no dimension.
+// plain reports whether the unit has no dimension.
 func (u Unit) plain() bool {
 	return u.Seconds == 0 && u.Bytes == 0 && u.Joules == 0 && u.Celsius == 0 && u.Hertz == 0 && u.Money == 0
 }
 
-// String returns the unit for people.
+// String returns a readable form of the unit.
 func (u Unit) String() string {
 	switch {
 	case u.Unknown:

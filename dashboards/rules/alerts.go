@@ -7,7 +7,7 @@ import (
 
 type severity string
 
-// The severities: who is woken, who gets a ticket, who reads it when there is time.
+// The severities: critical pages an operator, warning opens a ticket, info is for review.
 const (
 	critical severity = "critical"
 	warning  severity = "warning"
@@ -17,16 +17,16 @@ const (
 // alert is an alerting rule and its section of the runbook.
 type alert struct {
 	name        string
-	action      string // tells alerts of one name apart by what to do
-	expr        string // with the words of Options
+	action      string // the label action, for several alerts of one name
+	expr        string // with abbreviations, see Options.words
 	hold, keep  time.Duration
 	severity    severity
 	summary     string
 	description string
 
-	meaning string // of the runbook, as Markdown
-	look    string // where to look
-	do      string // what to do
+	meaning    string // of the runbook, as Markdown
+	diagnosis  string // where to look
+	mitigation string // what to do
 }
 
 type alertGroup struct {
@@ -36,8 +36,8 @@ type alertGroup struct {
 
 func alerts(o *Options) []alertGroup {
 	return []alertGroup{
-		{"dra-exporter-claims", claimAlerts(o)},
-		{"dra-exporter-device-health", slices.Concat(deviceAlerts(o), errorAlerts(o))},
+		{"dra-exporter-claims", slices.Concat(claimAlerts(o), claimStateAlerts(o))},
+		{"dra-exporter-device-health", slices.Concat(deviceAlerts(o), sharedDeviceAlerts(o), errorAlerts(o))},
 		{"dra-exporter-exporter", exporterAlerts(o)},
 		{"dra-exporter-capacity", capacityAlerts(o)},
 	}
@@ -48,8 +48,13 @@ const (
 	aDevice = "Device {{ $labels.device }} of {{ $labels.driver }} on node {{ $labels.node }}"
 	aNode   = "node {{ $labels.node }}"
 
-	optOut = "If this claim may idle, label it `<opt out>=off`, or annotate its pod likewise, and let the exporter copy that with `--claim-label` or `--pod-annotation`."
+	optOut = "If this claim may idle, label it `<opt out>=off`, or annotate its pod likewise, and let the exporter copy " +
+		"that with `--claim-label` or `--pod-annotation`."
 )
+
+// notPrepared is how long the devices of a claim may wait for their driver. A driver that restarts,
+// or an image that is pulled, takes less.
+const notPrepared = 10 * time.Minute
 
 func claimAlerts(o *Options) []alert {
 	return []alert{
@@ -59,11 +64,16 @@ func claimAlerts(o *Options) []alert {
 			(claim:dra_idle_devices:count == claim:dra_devices:count)
 			unless on (<claim>) claim:dra_idle_alerts:off
 			unless on (<claim driver>) (sum by (<claim driver>) (dra_claim_memory_used_bytes) > <idle memory>)`,
-			summary:     aClaim + " holds devices and does nothing with them.",
-			description: "All {{ $value }} devices of {{ $labels.driver }} that the claim holds on " + aNode + " were active for less than <idle percent> of the last <idle window> (network devices: less than <idle bytes> bytes per second).",
-			meaning:     "The claim's devices were held and measured for most of the window, and did nothing. Devices without telemetry, and devices that several claims hold of which any is active, never cause it.",
-			look:        "The Claim dashboard: since when, and which pods. A job that waits for others, a crash loop, or a notebook that was left open look alike here; the pods' logs tell them apart.",
-			do:          "Ask the owner, or delete the pod: the claim of a template goes with it. " + optOut,
+			summary: aClaim + " holds devices and does not use them.",
+			description: "All {{ $value }} devices of {{ $labels.driver }} that the claim holds on " + aNode +
+				" were active for less than <idle percent> of the last <idle window> (network devices: less than <idle bytes> " +
+				"bytes per second).",
+			meaning: "The claim's devices were held and measured for most of the window and were idle. Devices without " +
+				"telemetry never cause this alert, nor do shared devices on which another claim is active.",
+			diagnosis: "The Claim dashboard shows since when, and which pods. A job that waits for others, a crash loop and a " +
+				"forgotten notebook look alike here; the pods' logs show the difference.",
+			mitigation: "Ask the owner, or delete the pod; a claim that was created from a template is deleted with it. " +
+				optOut,
 		},
 		{
 			name: "DRAClaimIdleMemoryHeld", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
@@ -71,11 +81,15 @@ func claimAlerts(o *Options) []alert {
 			(claim:dra_idle_devices:count == claim:dra_devices:count)
 			and on (<claim driver>) (sum by (<claim driver>) (dra_claim_memory_used_bytes) > <idle memory>)
 			unless on (<claim>) claim:dra_idle_alerts:off`,
-			summary:     aClaim + " holds device memory and does no work.",
-			description: "All {{ $value }} devices of {{ $labels.driver }} that the claim holds on " + aNode + " were active for less than <idle percent> of the last <idle window>, while it has memory in use on them: a loaded model that nobody asks, a notebook, or a job that hangs.",
-			meaning:     "As [DRAClaimIdle](#draclaimidle), but the workload has data on the devices: it is not just unused, it may hang, or serve a model without requests.",
-			look:        "The Claim dashboard: did activity stop at once (a hang) or fade (no requests)? For NCCL and RCCL jobs compare the ranks: one that hangs stops all.",
-			do:          "Hanging: take a stack trace, then restart the job. Without requests: scale it down. " + optOut,
+			summary: aClaim + " holds device memory but its devices are idle.",
+			description: "All {{ $value }} devices of {{ $labels.driver }} that the claim holds on " + aNode +
+				" were active for less than <idle percent> of the last <idle window>, while it has memory in use on them: a " +
+				"loaded model without requests, a notebook, or a job that hangs.",
+			meaning: "As [DRAClaimIdle](#draclaimidle), but the workload has data on the devices: it may hang, or serve a " +
+				"model without requests.",
+			diagnosis: "The Claim dashboard: activity that stops suddenly indicates a hang, activity that fades indicates " +
+				"missing requests. For NCCL and RCCL jobs compare the ranks: one that hangs stops all.",
+			mitigation: "If it hangs, take a stack trace and restart the job. If it has no requests, scale it down. " + optOut,
 		},
 		{
 			name: "DRAClaimPartlyIdle", severity: info, hold: o.IdleFor, keep: o.KeepFiring,
@@ -85,11 +99,36 @@ func claimAlerts(o *Options) []alert {
 			  unless on (<claim driver>) (claim:dra_idle_devices:count == claim:dra_devices:count)
 			)
 			unless on (<claim>) claim:dra_idle_alerts:off`,
-			summary:     aClaim + " uses only some of its devices.",
-			description: "{{ $value | humanizePercentage }} of the devices of {{ $labels.driver }} that the claim holds on " + aNode + " did nothing for <idle window>.",
-			meaning:     "The claim asks for more devices than its workload uses: often a job that was given 8 devices and runs on one, since its launcher or its visible devices are not set for more.",
-			look:        "The Claim dashboard's table of devices: always the same ones, or by turns?",
-			do:          "Ask for fewer devices, or make the job use them. " + optOut,
+			summary: aClaim + " uses only some of its devices.",
+			description: "{{ $value | humanizePercentage }} of the devices of {{ $labels.driver }} that the claim holds on " +
+				aNode + " were idle for <idle window>.",
+			meaning: "The claim requests more devices than its workload uses. Often a job with 8 devices runs on one, " +
+				"because its launcher or its visible devices are not configured for more.",
+			diagnosis:  "The table of devices in the Claim dashboard: are always the same devices idle, or do they alternate?",
+			mitigation: "Request fewer devices, or make the job use them. " + optOut,
+		},
+	}
+}
+
+func claimStateAlerts(o *Options) []alert {
+	return []alert{
+		{
+			name: "DRAClaimNotPrepared", severity: warning, hold: notPrepared, keep: o.KeepFiring,
+			expr: `
+			count by (<claim driver>) (
+			  group by (<claim device>) (dra_claim_device_info{state="allocated", admin_access="false"})
+			) > 0`,
+			summary: aClaim + " holds devices that were never prepared for its pod.",
+			description: "{{ $value }} devices of {{ $labels.driver }} are allocated to the claim and reserved for a pod on " +
+				aNode + " for 10 minutes, and the kubelet has not started the pod, which cannot use them.",
+			meaning: "The scheduler allocated the devices and placed the pod, but the driver has not prepared them: it is " +
+				"not running, it fails, or another claim of the pod cannot be prepared. The time counts as allocated, and " +
+				"not as active.",
+			diagnosis: "`kubectl describe pod`: the event `FailedPrepareDynamicResources` has the driver's error. " +
+				"`dra_claim_allocated_timestamp_seconds` is when the claim was allocated. Check that the driver's pod runs on " +
+				"the node, and see its log.",
+			mitigation: "Repair or restart the driver: the kubelet tries again every few seconds. If that takes long, " +
+				"delete the pod, so that its devices become free for another one.",
 		},
 		{
 			name: "DRAClaimDegraded", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -97,13 +136,16 @@ func claimAlerts(o *Options) []alert {
 			max by (<claim device>, type, status) (
 			    dra_claim_device_condition{type=~".*Ready", status=~"False|Unknown"} == 1
 			  or
-			    dra_claim_device_condition{type!~".*Ready", status="True"} == 1 and dra_claim_device_condition{type=~".*(Degraded|Failed|Error|Unhealthy).*"}
+			    dra_claim_device_condition{type!~".*Ready", status="True"} == 1
+			      and dra_claim_device_condition{type=~".*(Degraded|Failed|Error|Unhealthy).*"}
 			)`,
-			summary:     aClaim + " has a device in a bad condition.",
-			description: "Condition {{ $labels.type }} of device {{ $labels.device }} of {{ $labels.driver }} on " + aNode + " is {{ $labels.status }}, as its driver reports in the claim's status.",
-			meaning:     "The DRA driver says in `status.devices[].conditions` of the ResourceClaim that the device is not what was asked for.",
-			look:        "`kubectl get resourceclaim -n NAMESPACE NAME -o yaml`: reason and message of the condition.",
-			do:          "What the message says; if nothing, the driver's log on that node.",
+			summary: aClaim + " has a device in a bad condition.",
+			description: "Condition {{ $labels.type }} of device {{ $labels.device }} of {{ $labels.driver }} on " + aNode +
+				" is {{ $labels.status }}, as its driver reports in the claim's status.",
+			meaning: "The DRA driver reports in `status.devices[].conditions` of the ResourceClaim that the device is not " +
+				"as requested.",
+			diagnosis:  "`kubectl get resourceclaim -n NAMESPACE NAME -o yaml`: reason and message of the condition.",
+			mitigation: "Follow the message. If there is none, see the driver's log on that node.",
 		},
 	}
 }
@@ -114,19 +156,43 @@ func deviceAlerts(o *Options) []alert {
 			name: "DRADeviceUnhealthy", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr:        `max by (<device>) (dra_device_health{status="unhealthy"}) == 1`,
 			summary:     aDevice + " is unhealthy.",
-			description: "Its driver has said so for <for>.",
+			description: "Its driver has reported so for <for>.",
 			meaning:     "The device's driver or the kubelet reports it as unhealthy. Work on it may fail or be wrong.",
-			look:        "The Node and device dashboard: errors, temperature, throttling, and who holds it.",
-			do:          "If it is free, see that it is tainted, so that nobody gets it. If it is claimed, tell the owner, drain, then see [DRADeviceErrors](#dradeviceerrors).",
+			diagnosis:   "The Node and device dashboard: errors, temperature, throttling, and who holds it.",
+			mitigation: "If it is free, check that it is tainted (`dra_device_tainted`), so that it is not allocated: its " +
+				"driver taints it in the ResourceSlice; you can taint it with a DeviceTaintRule (Kubernetes 1.37) that names " +
+				"driver, pool and device. If it is claimed, inform the owner, drain the node, then see " +
+				"[DRADeviceErrors](#dradeviceerrors).",
+		},
+		{
+			name: "DRATaintedDeviceHeld", severity: info, hold: o.For, keep: o.KeepFiring,
+			expr: `
+			max by (<device>, key, source) (dra_device_tainted{effect="NoExecute"})
+			and on (<device>) (max by (<device>) (dra_device_allocations) > 0)`,
+			summary: aDevice + " is tainted with NoExecute and still held.",
+			description: "Taint {{ $labels.key }}, set by a {{ $labels.source }}, evicts the pods that use the device, but a " +
+				"claim has held it for <for>.",
+			meaning: "A driver (`source=\"slice\"`) or an administrator (`source=\"rule\"`, a DeviceTaintRule) evicts the " +
+				"pods that use the device. Pods whose claims tolerate the taint stay, as intended. Other pods end within " +
+				"seconds, unless their termination hangs.",
+			diagnosis: "`/api/v1/snapshot` on the node lists the taints of the device, the name of the rule, and the " +
+				"tolerations of the claims that hold it. `kubectl describe devicetaintrule NAME`: the condition " +
+				"`EvictionInProgress` counts the remaining pods.",
+			mitigation: "If a pod hangs in termination, find out why: finalizers, volumes, a process that does not end. If " +
+				"the taint is no longer needed, delete the DeviceTaintRule; the driver removes a taint of the slice.",
 		},
 		{
 			name: "DRADeviceDown", severity: critical, hold: o.For, keep: o.KeepFiring,
-			expr:        `(max by (<device>) (dra_device_up) == 0) and on (<device>) (max by (<device>) (dra_device_allocations) > 0)`,
-			summary:     aDevice + " is claimed, and can't be read any more.",
-			description: "Its telemetry has failed for <for> while somebody holds it: it may have fallen off the bus, or its driver hangs.",
-			meaning:     "The device was readable, or is claimed, and no source can read it now; other devices of the node are not concerned. Reasons are counted in `dra_exporter_unresolved_devices`.",
-			look:        "`dra-exporter check` on the node says what each source sees and why not; then the kernel's log.",
-			do:          "A GPU that fell off the bus (Xid 79) needs a restart of the host. A driver in the middle of an upgrade comes back by itself.",
+			expr: `(max by (<device>) (dra_device_up) == 0) and on (<device>) (max by (<device>) ` +
+				`(dra_device_allocations) > 0)`,
+			summary: aDevice + " is claimed, but can no longer be read.",
+			description: "Its telemetry has failed for <for> while a claim holds it: it may have fallen off the bus, or its " +
+				"driver hangs.",
+			meaning: "The device was readable before, or is claimed, and no source can read it now. Other devices of the " +
+				"node are not affected. `dra_exporter_unresolved_devices` counts devices by reason.",
+			diagnosis: "`dra-exporter check` on the node shows what each source reads, or why it fails; then the kernel's log.",
+			mitigation: "A GPU that fell off the bus (Xid 79) needs a restart of the host. During an upgrade of the driver " +
+				"wait for its end.",
 		},
 		{
 			name: "DRADeviceThrottled", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -135,22 +201,34 @@ func deviceAlerts(o *Options) []alert {
 			  sum by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>])) > <throttled>
 			)
 			and on (<device>) (max by (<device>) (dra_device_allocations) > 0)`,
-			summary:     aDevice + " is slowed down ({{ $labels.reason }}).",
-			description: "It ran below its clocks for {{ $value | humanizePercentage }} of the last <error window>, for the reason {{ $labels.reason }}.",
-			meaning:     "The device protects itself: reason `thermal` is heat, `power` a power limit. A job on many devices is as slow as its slowest.",
-			look:        "The Node and device dashboard: temperature and power of the neighbours. One hot device: its cooling. All of them: the rack's.",
-			do:          "Thermal: check fans, air flow and coolant. Power: check the configured limit and the supplies.",
+			summary: aDevice + " is throttled ({{ $labels.reason }}).",
+			description: "It ran below its maximum clocks for {{ $value | humanizePercentage }} of the last <error window>, " +
+				"with the reason {{ $labels.reason }}.",
+			meaning: "The device limits its clocks: reason `thermal` is heat, `power` a power limit. A job on many devices " +
+				"is as slow as the slowest one.",
+			diagnosis: "The Node and device dashboard: temperature and power of the other devices. If one device is hot, its " +
+				"own cooling is at fault; if all are, that of the rack.",
+			mitigation: "Thermal: check fans, air flow and coolant. Power: check the configured limit and the power supplies.",
 		},
+	}
+}
+
+func sharedDeviceAlerts(o *Options) []alert {
+	return []alert{
 		{
 			name: "DRASharedDeviceOvercommitted", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
 			sum by (<device>, resource) (dra_claim_consumed_capacity)
 			  > on (<device>, resource) max by (<device>, resource) (dra_device_capacity)`,
-			summary:     aDevice + " is promised to more than it has.",
-			description: "Claims consume {{ $value | humanize }} of its {{ $labels.resource }}, which is more than there is.",
-			meaning:     "The sum of the consumed capacity of all claims on the device is above its capacity: the slice was changed after the allocation, or two schedulers allocate.",
-			look:        "`kubectl get resourceclaims -A -o yaml`, `consumedCapacity` of the device's results, and the device's slice.",
-			do:          "Delete one of the pods. If it comes again, look for a second scheduler and for drivers that shrink slices.",
+			summary: aDevice + " is overcommitted.",
+			description: "Claims consume {{ $value | humanize }} of its {{ $labels.resource }}, which is more than its " +
+				"capacity.",
+			meaning: "The sum of the consumed capacity of all claims on the device exceeds its capacity: the slice was " +
+				"changed after the allocation, or two schedulers allocate.",
+			diagnosis: "`kubectl get resourceclaims -A -o yaml`, `consumedCapacity` of the device's results, and the " +
+				"device's slice.",
+			mitigation: "Delete one of the pods. If the alert returns, look for a second scheduler and for drivers that " +
+				"reduce the capacity in slices.",
 		},
 		{
 			name: "DRASharedDeviceMemoryFull", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -159,11 +237,13 @@ func deviceAlerts(o *Options) []alert {
 			  max by (<device>) (dra_device_memory_used_bytes) / max by (<device>) (dra_device_memory_capacity_bytes) > <full>
 			)
 			and on (<device>) (max by (<device>) (dra_device_allocations) > 1)`,
-			summary:     aDevice + " is shared, and its memory is nearly full.",
-			description: "{{ $value | humanizePercentage }} of its memory is in use by several claims: the next allocation of any of them may fail.",
-			meaning:     "Shares of a device are promises that nothing enforces on many devices: one workload that takes more than its share makes the others fail.",
-			look:        "The Claim dashboard of each sharer: memory used against consumed capacity.",
-			do:          "Find the one above its share and limit it, or move it to a device of its own.",
+			summary: aDevice + " is shared, and its memory is nearly full.",
+			description: "{{ $value | humanizePercentage }} of its memory is in use by several claims: the next allocation of " +
+				"any of them may fail.",
+			meaning: "Many devices do not enforce shares: a workload that uses more memory than its share makes the others " +
+				"fail.",
+			diagnosis:  "The Claim dashboard of each claim on the device: compare memory used with consumed capacity.",
+			mitigation: "Limit the workload that exceeds its share, or move it to a device of its own.",
 		},
 	}
 }
@@ -175,9 +255,12 @@ func capacityAlerts(o *Options) []alert {
 			sum by (cluster) (cluster:dra_devices:count{state="free"})
 			and on (cluster) (count by (cluster) (kube_pod_status_unschedulable == 1) > 0)`,
 		summary:     "{{ $value }} devices are free while pods can't be scheduled.",
-		description: "Devices are healthy and unclaimed, and yet pods pend.",
-		meaning:     "Needs kube-state-metrics beside the exporter, and is silent without it. The pods may wait for something else than devices: this asks to look, not more.",
-		look:        "`kubectl describe` of a pending pod. Does its claim ask for attributes, a topology or a count on one node that the free devices can't give?",
-		do:          "Loosen the claim's selectors, defragment nodes, or remove taints that are not needed any more.",
+		description: "Devices are healthy and unclaimed while pods are pending.",
+		meaning: "This alert needs metrics of kube-state-metrics and never fires without them. The pods may wait for " +
+			"something other than devices.",
+		diagnosis: "`kubectl describe` of a pending pod. Its claim may request attributes, a topology or a number of " +
+			"devices on one node that the free devices cannot satisfy.",
+		mitigation: "Relax the claim's selectors, defragment nodes, or remove taints that are no longer needed: tainted " +
+			"devices are not counted here (`device:dra_state:info{state=\"tainted\"}`).",
 	}}
 }

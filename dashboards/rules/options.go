@@ -1,5 +1,6 @@
-// Package rules is Prometheus's recording and alerting rules for the exporter's metrics: as a plain rules file, as
-// a PrometheusRule, and with a runbook that says for each alert what it means and what to do.
+// Package rules defines Prometheus recording and alerting rules for the exporter's metrics. It
+// writes them as a rules file and as a PrometheusRule, with a runbook that explains each alert and
+// what to do.
 package rules
 
 import (
@@ -9,30 +10,31 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Options are what may be tuned. Windows are parts of the rules' text, so the rules are generated anew with them.
+// Options are the adjustable windows and thresholds. They are part of the rules' text, so the rules
+// must be generated again after a change.
 type Options struct {
 	Interval   time.Duration // how often the recording rules are evaluated
 	RateWindow time.Duration // of rates that are recorded: at least 4 scrape intervals
 
 	IdleWindow       time.Duration // over which a device must have been idle
-	IdleHeld         float64       // the share of the window for which it must have been held, and measured
-	IdleRatio        float64       // a device that was active for less of the window is idle
+	IdleHeld         float64       // share of the window during which it must have been held and measured
+	IdleRatio        float64       // a device that was active for a smaller share of the window is idle
 	IdleBytes        float64       // a network device with less traffic is idle, bytes per second
-	IdleFor          time.Duration // how long the claim must have looked idle
-	IdleMemory       float64       // memory from which an idle claim counts as holding memory, bytes
+	IdleFor          time.Duration // how long the claim must have been idle
+	IdleMemory       float64       // memory from which an idle claim is reported as holding memory, bytes
 	PartlyIdleDevice float64       // the share of a claim's devices that must be idle for DRAClaimPartlyIdle
 
 	ErrorWindow    time.Duration // in which errors are counted
-	ThrottledRatio float64       // the share of time for which a device may be throttled
+	ThrottledRatio float64       // the share of time during which a device may be throttled
 	MemoryFull     float64       // the share of a shared device's memory that may be in use
 	For            time.Duration // how long other conditions must hold
-	KeepFiring     time.Duration // for which alerts outlive a gap in the data, as of an exporter that restarts
+	KeepFiring     time.Duration // how long alerts keep firing through a gap in the data, as when an exporter restarts
 	StaleAfter     time.Duration // the age at which a snapshot is stale
 	PendingFor     time.Duration // how long pods must have been unschedulable
 
-	Job string // regular expression of the exporter's job
-	// OptOut are the names of the claim label and of the pod annotation that silence the alerts on idle claims. The
-	// exporter copies them with --claim-label and --pod-annotation.
+	Job string // regular expression that matches the exporter's job label
+	// OptOut is the name of the claim label and of the pod annotation that disable the alerts on
+	// idle claims. The exporter copies them with --claim-label and --pod-annotation.
 	OptOut string
 }
 
@@ -48,14 +50,14 @@ func Defaults() Options {
 	}
 }
 
-// Check refuses options with which the rules would say nothing, or nonsense.
+// Check returns an error for options that make the rules meaningless.
 func (o *Options) Check() error {
 	for name, d := range map[string]time.Duration{
 		"interval": o.Interval, "rate window": o.RateWindow, "idle window": o.IdleWindow, "error window": o.ErrorWindow,
 		"stale after": o.StaleAfter,
 	} {
 		if d < time.Second || d%time.Second != 0 {
-			return fmt.Errorf("%s: %v is no number of seconds above 0", name, d)
+			return fmt.Errorf("%s: %v is not a positive number of whole seconds", name, d)
 		}
 	}
 	for name, share := range map[string]float64{
@@ -72,8 +74,9 @@ func (o *Options) Check() error {
 // duration writes a duration as PromQL does.
 func duration(d time.Duration) string { return model.Duration(d).String() }
 
-// words returns what the templates of expressions and texts put in, in pairs for [strings.NewReplacer]. The keys are
-// in angle brackets, which no PromQL and no text of ours has.
+// words returns the abbreviations in expressions and texts with their replacements, in pairs for
+// [strings.NewReplacer]. They are in angle brackets, which neither the PromQL nor the texts contain
+// otherwise.
 func (o *Options) words() []string {
 	number := func(v float64) string { return fmt.Sprintf("%g", v) }
 	percent := func(v float64) string { return fmt.Sprintf("%.4g%%", v*100) }

@@ -7,14 +7,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 )
 
-// recording is a rule that keeps the answer of an expression, which dashboards and alerts would else ask of every device
-// of the fleet again and again.
+// recording is a recording rule. Dashboards and alerts use it in place of an expensive expression
+// over all devices.
 type recording struct {
 	name   string // level:metric:operation
-	expr   string // with the words of Options
+	expr   string // with abbreviations, see Options.words
 	labels map[string]string
-	// perInterval recordings hold what a rate comes to in one interval of evaluation, in unit: their sums over any
-	// time are totals, gaps counting nothing.
+	// perInterval is whether the value is the increase per evaluation interval, in unit: the rate
+	// times the interval. Its sum over any time is a total in which gaps count nothing.
 	perInterval bool
 	unit        query.Unit
 }
@@ -24,14 +24,19 @@ type recordingGroup struct {
 	recordings []recording
 }
 
-// recordings returns all of them, in one group: each sees those before it as of the same moment.
+// recordings returns all recording rules, in one group, so that each uses the values of those
+// before it from the same evaluation.
 func recordings() recordingGroup {
-	return recordingGroup{"dra-exporter-records", slices.Concat(idleDevices(), idleClaims(), deviceStates(), fleet(), namespaces())}
+	return recordingGroup{
+		"dra-exporter-records",
+		slices.Concat(idleDevices(), idleClaims(), deviceStates(), fleet(), namespaces()),
+	}
 }
 
-// idleDevices say of each device of each claim how active it was within the idle window. A device counts only if it was
-// held, and measured, for most of the window: the counters of claims stand still while their device is not readable, which
-// must not look idle. Counters of the exporter start anew when it does, which increase() allows for.
+// idleDevices record the activity of each device of each claim within the idle window. A device
+// counts only if it was held and measured for most of the window: the counters of claims do not
+// increase while their device is unreadable, which must not count as idle. increase() handles the
+// counter resets when the exporter restarts.
 func idleDevices() []recording {
 	return []recording{
 		{name: "device:dra_active:ratio", expr: `
@@ -77,7 +82,7 @@ func idleDevices() []recording {
 	}
 }
 
-// idleClaims count, per claim and driver, the devices that it holds and those of them that are idle.
+// idleClaims count, by claim and driver, the devices held and those of them that are idle.
 func idleClaims() []recording {
 	return []recording{
 		{name: "claim:dra_devices:count", expr: `
@@ -93,8 +98,8 @@ func idleClaims() []recording {
 	}
 }
 
-// deviceStates give each device one state. What stands first wins; a device that is in none of them (a partitioned
-// parent, a partition that was never made) is not counted.
+// deviceStates give each device one state, the first that applies. A device to which none applies
+// (a partitioned parent, a partition that was never created) is not counted.
 func deviceStates() []recording {
 	const name = "device:dra_state:info"
 	state := func(s string) map[string]string { return map[string]string{"state": s} }
@@ -112,10 +117,18 @@ func deviceStates() []recording {
 		{name: name, labels: state("active"), expr: `
 			group by (<device>) (dra_device_allocations > 0)
 			unless on (<device>) device:dra_state:info{state=~"unhealthy|idle|unmeasured"}`},
+		{name: name, labels: state("tainted"), expr: `
+			group by (<device>) (dra_device_allocations == 0)
+			and on (<device>) dra_device_tainted{effect=~"NoSchedule|NoExecute"}
+			and on (<device>) dra_device_up
+			unless on (<device>) device:dra_state:info{state="unhealthy"}
+			unless on (<device>) label_replace(
+			  group by (cluster, node, driver, pool, parent) (dra_device_info{parent!=""}), "device", "$1", "parent", "(.+)"
+			)`},
 		{name: name, labels: state("free"), expr: `
 			group by (<device>) (dra_device_allocations == 0)
 			and on (<device>) dra_device_up
-			unless on (<device>) device:dra_state:info{state="unhealthy"}
+			unless on (<device>) device:dra_state:info{state=~"unhealthy|tainted"}
 			unless on (<device>) label_replace(
 			  group by (cluster, node, driver, pool, parent) (dra_device_info{parent!=""}), "device", "$1", "parent", "(.+)"
 			)`},
@@ -141,8 +154,8 @@ func fleet() []recording {
 	return append(out, utilizationBuckets()...)
 }
 
-// utilizationBuckets are a histogram of the claimed devices by their utilization, of cumulative buckets, as those of
-// Prometheus are.
+// utilizationBuckets are a histogram of the claimed devices by their utilization, with cumulative
+// buckets like those of Prometheus.
 func utilizationBuckets() []recording {
 	var out []recording
 	for _, le := range []string{"0.01", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1", "+Inf"} {
@@ -157,10 +170,13 @@ func utilizationBuckets() []recording {
 	return out
 }
 
-// namespaces are what each namespace is to be shown at the end of the month. Shared devices are divided among their
-// claims, so that no device-second is counted twice.
+// namespaces are the showback of each namespace. Shared devices are divided among their claims, so
+// that no device-second is counted twice.
 func namespaces() []recording {
-	seconds, joules, bytes := query.Unit{Seconds: 1, Scale: 1}, query.Unit{Joules: 1, Scale: 1}, query.Unit{Bytes: 1, Scale: 1}
+	seconds, joules, bytes := query.Unit{
+		Seconds: 1,
+		Scale:   1,
+	}, query.Unit{Joules: 1, Scale: 1}, query.Unit{Bytes: 1, Scale: 1}
 	byModel := func(rate string) string {
 		return `
 			sum by (cluster, namespace, driver, model) (

@@ -27,8 +27,8 @@ type Rule struct {
 	Annotations   map[string]string `yaml:"annotations,omitempty"`
 }
 
-// Groups returns all rules with these options. The catalog gains the metrics that are recorded. The error names every
-// metric and label that the exporter does not have.
+// Groups returns all rules with these options, and adds the recorded metrics to the catalog. The
+// error names every metric and label that the exporter does not have.
 func Groups(o Options, catalog query.Catalog) ([]Group, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("check options of rules: %w", err)
@@ -37,7 +37,7 @@ func Groups(o Options, catalog query.Catalog) ([]Group, error) {
 	recorded, errRecorded := recordingGroups(&o, words, catalog)
 	alerts, errAlerts := alertGroups(&o, words, catalog)
 	if err := errors.Join(errRecorded, errAlerts); err != nil {
-		return nil, fmt.Errorf("make rules: %w", err)
+		return nil, fmt.Errorf("build rules: %w", err)
 	}
 	return append(recorded, alerts...), nil
 }
@@ -54,7 +54,7 @@ func recordingGroups(o *Options, words *strings.Replacer, catalog query.Catalog)
 	return []Group{group}, errors.Join(errs...)
 }
 
-// rule returns the recording as Prometheus reads it, and puts it into the catalog.
+// rule returns the recording as a Prometheus rule and adds its metric to the catalog.
 func (r *recording) rule(o *Options, words *strings.Replacer, catalog query.Catalog) (Rule, error) {
 	rule := Rule{Record: r.name, Expr: tidy(words.Replace(r.expr)), Labels: r.labels}
 	answer, err := catalog.Check(rule.Expr)
@@ -88,7 +88,8 @@ func alertGroups(o *Options, words *strings.Replacer, catalog query.Catalog) ([]
 	return out, errors.Join(errs...)
 }
 
-// rule returns the alert as Prometheus reads it. Labels that its texts name must be those of its expression.
+// rule returns the alert as a Prometheus rule. Labels in its texts must be labels of its
+// expression.
 func (a *alert) rule(words *strings.Replacer, catalog query.Catalog) (Rule, error) {
 	rule := Rule{
 		Alert: a.name, Expr: tidy(words.Replace(a.expr)), For: span(a.hold), KeepFiringFor: span(a.keep),
@@ -109,14 +110,14 @@ func (a *alert) rule(words *strings.Replacer, catalog query.Catalog) (Rule, erro
 	for _, text := range rule.Annotations {
 		for _, label := range labelsIn(text) {
 			if !answer.Has(label) {
-				return rule, fmt.Errorf("alert %s: its text names the label %q, which its expression does not have", a.name, label)
+				return rule, fmt.Errorf("alert %s: its text has the label %q, but its expression does not", a.name, label)
 			}
 		}
 	}
 	return rule, nil
 }
 
-// labelsIn lists the labels that a template of an alert's text names, as $labels.NAME.
+// labelsIn returns the labels that the template of an alert's text uses as $labels.NAME.
 func labelsIn(text string) []string {
 	var out []string
 	for _, rest := range strings.Split(text, "$labels.")[1:] {
@@ -126,7 +127,7 @@ func labelsIn(text string) []string {
 	return out
 }
 
-// span writes a duration, none for 0.
+// span formats a duration, 0 as "".
 func span(d time.Duration) string {
 	if d == 0 {
 		return ""
@@ -134,7 +135,7 @@ func span(d time.Duration) string {
 	return duration(d)
 }
 
-// tidy removes the indentation that an expression has in the source of this program.
+// tidy removes the indentation that an expression has in the Go source.
 func tidy(expr string) string {
 	lines := strings.Split(strings.Trim(expr, "\n\t "), "\n")
 	shortest := -1

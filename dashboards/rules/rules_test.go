@@ -30,7 +30,8 @@ func newGroups(t *testing.T) []Group {
 	return groups
 }
 
-// TestRemovedMetric takes each metric that a rule needs out of the catalog: the rules can't be made without it.
+// TestRemovedMetric removes each metric that a rule needs from the catalog: the rules fail to
+// build.
 func TestRemovedMetric(t *testing.T) {
 	var used []string
 	for name := range newCatalog(t) {
@@ -46,7 +47,7 @@ func TestRemovedMetric(t *testing.T) {
 		}
 	}
 	if len(used) < 25 {
-		t.Errorf("the rules need %d metrics only: %v", len(used), used)
+		t.Errorf("the rules need only %d metrics: %v", len(used), used)
 	}
 }
 
@@ -64,7 +65,7 @@ func TestAlertsAreComplete(t *testing.T) {
 				}
 			}
 			if text := r.Annotations["summary"] + r.Annotations["description"]; strings.ContainsAny(text, "<>") {
-				t.Errorf("%s: a word is not filled in: %s", r.Alert, text)
+				t.Errorf("%s: an abbreviation is not replaced: %s", r.Alert, text)
 			}
 			if s := r.Labels["severity"]; s != "critical" && s != "warning" && s != "info" {
 				t.Errorf("%s: severity %q", r.Alert, s)
@@ -76,20 +77,21 @@ func TestAlertsAreComplete(t *testing.T) {
 	}
 }
 
-// TestRunbook finds a section for each alert where its runbook_url says, in the file that is shipped.
+// TestRunbook checks that the shipped runbook is up to date and has the section that each alert's
+// runbook_url names.
 func TestRunbook(t *testing.T) {
 	shipped, err := os.ReadFile("../RUNBOOK.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(Runbook(Defaults())), string(shipped)); diff != "" {
-		t.Errorf("the shipped runbook is another (-want +got):\n%s", diff)
+		t.Errorf("the shipped runbook is out of date (-want +got):\n%s", diff)
 	}
 	anchors := map[string]bool{}
 	for _, section := range strings.Split(string(shipped), "\n## ")[1:] {
 		title, text, _ := strings.Cut(section, "\n")
 		anchors[strings.ToLower(title)] = true
-		for _, part := range []string{"**Meaning.** ", "**Look.** ", "**Do.** "} {
+		for _, part := range []string{"**Meaning.** ", "**Diagnosis.** ", "**Mitigation.** "} {
 			if _, rest, ok := strings.Cut(text, part); !ok || strings.HasPrefix(rest, "\n") {
 				t.Errorf("%s: no text after %s", title, part)
 			}
@@ -128,11 +130,11 @@ func TestBothForms(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(file.Groups, object.Spec.Groups); diff != "" || object.Kind != "PrometheusRule" {
-		t.Errorf("%s %s has other rules than the file:\n%s", object.APIVersion, object.Kind, diff)
+		t.Errorf("the rules of %s %s differ from the file's:\n%s", object.APIVersion, object.Kind, diff)
 	}
 }
 
-// TestTuned finds the options in the rules' text.
+// TestTuned checks that the options appear in the rules' text.
 func TestTuned(t *testing.T) {
 	o := Defaults()
 	o.IdleWindow, o.IdleRatio, o.Job, o.Interval = 2*time.Hour, 0.07, "mine", 30*time.Second
@@ -144,7 +146,10 @@ func TestTuned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"[2h]", "< bool 0.07", `job=~"mine"`, "> 5760", "interval: 30s", ") * 30", "7% of the last 2h"} {
+	for _, want := range []string{
+		"[2h]", "< bool 0.07", `job=~"mine"`, "> 5760", "interval: 30s", ") * 30",
+		"7% of the last 2h",
+	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("%q is not in the rules", want)
 		}
@@ -167,7 +172,7 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// TestTextNamesLabels lets an alert's text name a label that its expression does not have.
+// TestTextNamesLabels checks the error for a text with a label that the expression does not have.
 func TestTextNamesLabels(t *testing.T) {
 	a := alert{name: "X", expr: `sum by (node) (dra_device_up)`, summary: "{{ $labels.node }} {{ $labels.pool}}"}
 	if _, err := a.rule(strings.NewReplacer(), newCatalog(t)); err == nil || !strings.Contains(err.Error(), `"pool"`) {

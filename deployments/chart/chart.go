@@ -1,7 +1,9 @@
-// Package chart renders the Helm chart of dra-exporter with Helm's own library, for the plain manifests and for tests.
+// Package chart renders the Helm chart of dra-exporter with Helm's own library, for the plain
+// manifests and for tests.
 package chart
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,14 +16,20 @@ import (
 	"helm.sh/helm/v4/pkg/engine"
 )
 
-// Release is what a user would give to helm template.
+// Release is the input of helm template: a release's name, namespace and values, and the version of
+// the API server.
 type Release struct {
 	Name, Namespace string
 	Values          map[string]any
+	KubeVersion     string // empty: NewestKubeVersion
 }
 
-// Render returns the objects of the chart in a folder as YAML documents, in order of their templates' names. Values that the chart's
-// schema refuses are an error. Tests and notes are left out, unless tests are asked for.
+// NewestKubeVersion is the version of Kubernetes that the chart was last tested with.
+const NewestKubeVersion = "v1.37.0"
+
+// Render returns the objects of the chart in a folder as YAML documents, sorted by the names of
+// their templates. It returns an error for values that the chart's schema rejects. Tests are
+// included on request, notes never.
 func Render(folder string, r Release, tests bool) ([]string, error) {
 	c, err := loader.LoadDir(folder)
 	if err != nil {
@@ -47,7 +55,13 @@ func Render(folder string, r Release, tests bool) ([]string, error) {
 
 func render(c *chart.Chart, r Release) (map[string]string, error) {
 	options := common.ReleaseOptions{Name: r.Name, Namespace: r.Namespace, Revision: 1, IsInstall: true}
-	values, err := util.ToRenderValues(c, r.Values, options, common.DefaultCapabilities.Copy())
+	version, err := common.ParseKubeVersion(cmp.Or(r.KubeVersion, NewestKubeVersion))
+	if err != nil {
+		return nil, fmt.Errorf("version of Kubernetes: %w", err)
+	}
+	capabilities := common.DefaultCapabilities.Copy()
+	capabilities.KubeVersion = *version
+	values, err := util.ToRenderValues(c, r.Values, options, capabilities)
 	if err != nil {
 		return nil, fmt.Errorf("values: %w", err)
 	}

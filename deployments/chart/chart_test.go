@@ -27,48 +27,78 @@ const folder = "../helm/dra-exporter"
 
 type values = map[string]any
 
-// combinations are what users choose.
+// combinations are sets of values that users choose.
 func combinations() map[string]values {
-	endpoints := values{"endpoints": []any{values{"name": "dcgm", "url": "http://dcgm-exporter.gpu-operator:9400/metrics", "preset": "dcgm-exporter"}}}
+	endpoints := values{"endpoints": []any{values{
+		"name": "dcgm", "url": "http://dcgm-exporter.gpu-operator:9400/metrics",
+		"preset": "dcgm-exporter",
+	}}}
 	return map[string]values{
 		"defaults":     {},
 		"nvidia":       {"vendor": "nvidia", "sources": values{"scrape": endpoints}},
 		"nvidia admin": {"vendor": "nvidia", "adminAccess": values{"enabled": true}},
 		"amd":          {"vendor": "amd", "adminAccess": values{"enabled": true}},
-		"DCGM":         {"vendor": "nvidia", "sources": values{"dcgm": values{"address": "nvidia-dcgm.gpu-operator:5555", "profiling": true, "library": "/usr/lib/x86_64-linux-gnu/libdcgm.so.4"}}},
-		"intel":        {"vendor": "intel"},
-		"network":      {"vendor": "network", "hostPID": true},
-		"cpu":          {"vendor": "cpu"},
-		"no API":       {"kube": values{"enabled": false}, "inventory": values{"configMapName": "slices"}},
+		"DCGM": {
+			"vendor": "nvidia",
+			"sources": values{"dcgm": values{
+				"address": "nvidia-dcgm.gpu-operator:5555", "profiling": true,
+				"library": "/usr/lib/x86_64-linux-gnu/libdcgm.so.4",
+			}},
+		},
+		"intel":   {"vendor": "intel"},
+		"network": {"vendor": "network", "hostPID": true},
+		"cpu":     {"vendor": "cpu"},
+		"no API":  {"kube": values{"enabled": false}, "inventory": values{"configMapName": "slices"}},
 		"monitoring": {
-			"podMonitor":     values{"enabled": true, "labels": values{"release": "prometheus"}, "endpoint": values{"tlsConfig": values{"insecureSkipVerify": true}}},
-			"prometheusRule": values{"enabled": true}, "dashboards": values{"enabled": true}, "networkPolicy": values{"enabled": true},
+			"podMonitor": values{
+				"enabled": true, "labels": values{"release": "prometheus"},
+				"endpoint": values{"tlsConfig": values{"insecureSkipVerify": true}},
+			},
+			"prometheusRule": values{"enabled": true}, "dashboards": values{"enabled": true},
+			"networkPolicy": values{"enabled": true},
 		},
 		"grafana operator": {"dashboards": values{"enabled": true, "operator": values{"enabled": true}}},
-		"library":          {"vendor": "nvidia", "nvidia": values{"library": "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1", "privileged": true}},
-		"vendor nodes":     {"vendor": "nvidia", "onlyOnVendorNodes": true},
+		"library": {
+			"vendor": "nvidia",
+			"nvidia": values{"library": "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1", "privileged": true},
+		},
+		"vendor nodes": {"vendor": "nvidia", "onlyOnVendorNodes": true},
 		"authorization": {
-			"web":        values{"secretName": "web", "tls": true, "kubeAuthorization": values{"enabled": true, "scrapers": []any{values{"namespace": "monitoring", "name": "prometheus"}}}},
+			"web": values{
+				"secretName": "web", "tls": true,
+				"kubeAuthorization": values{
+					"enabled":  true,
+					"scrapers": []any{values{"namespace": "monitoring", "name": "prometheus"}},
+				},
+			},
 			"podMonitor": values{"enabled": true, "endpoint": values{"tlsConfig": values{"insecureSkipVerify": true}}},
 		},
-		"password": {"web": values{"secretName": "web", "tcpProbes": true}, "test": values{"httpConfig": values{"basic_auth": values{"username": "a", "password": "b"}}}},
-		"TLS":      {"web": values{"secretName": "web", "tls": true}, "podMonitor": values{"enabled": true}},
-		"labels":   {"exportLabels": values{"pods": []any{"app.kubernetes.io/name"}, "claims": []any{"team"}, "podAnnotations": []any{"example.com/idle-ok"}}},
+		"password": {
+			"web":  values{"secretName": "web", "tcpProbes": true},
+			"test": values{"httpConfig": values{"basic_auth": values{"username": "a", "password": "b"}}},
+		},
+		"TLS": {"web": values{"secretName": "web", "tls": true}, "podMonitor": values{"enabled": true}},
+		"labels": {"exportLabels": values{
+			"pods": []any{"app.kubernetes.io/name"}, "claims": []any{"team"},
+			"podAnnotations": []any{"example.com/idle-ok"},
+		}},
 		"extras": {
-			"image":        values{"digest": "sha256:" + strings.Repeat("0", 64)},
-			"extraArgs":    []any{"--web.pprof"},
-			"extraEnv":     []any{values{"name": "A", "value": "b"}},
-			"extraVolumes": []any{values{"name": "x", "emptyDir": values{}}}, "extraVolumeMounts": []any{values{"name": "x", "mountPath": "/x"}},
-			"affinity":         values{"nodeAffinity": values{}},
-			"nodeSelector":     values{"a": "b"},
-			"imagePullSecrets": []any{values{"name": "s"}},
-			"networkPolicy":    values{"enabled": true, "from": []any{values{"namespaceSelector": values{}}}},
-			"serviceAccount":   values{"create": false, "name": "mine"}, "rbac": values{"create": false}, "service": values{"enabled": false},
+			"image":             values{"digest": "sha256:" + strings.Repeat("0", 64)},
+			"extraArgs":         []any{"--web.pprof"},
+			"extraEnv":          []any{values{"name": "A", "value": "b"}},
+			"extraVolumes":      []any{values{"name": "x", "emptyDir": values{}}},
+			"extraVolumeMounts": []any{values{"name": "x", "mountPath": "/x"}},
+			"affinity":          values{"nodeAffinity": values{}},
+			"nodeSelector":      values{"a": "b"},
+			"imagePullSecrets":  []any{values{"name": "s"}},
+			"networkPolicy":     values{"enabled": true, "from": []any{values{"namespaceSelector": values{}}}},
+			"serviceAccount":    values{"create": false, "name": "mine"}, "rbac": values{"create": false},
+			"service": values{"enabled": false},
 		},
 	}
 }
 
-// objects are a rendered chart's, decoded strictly into their real types.
+// objects are those of a rendered chart, decoded strictly into their types.
 type objects struct {
 	daemonSet *appsv1.DaemonSet
 	role      *rbacv1.ClusterRole
@@ -97,12 +127,15 @@ func (o *objects) add(t *testing.T, document string) {
 	}
 	into := map[string]runtime.Object{
 		"DaemonSet": &appsv1.DaemonSet{}, "ServiceAccount": &corev1.ServiceAccount{}, "ClusterRole": &rbacv1.ClusterRole{},
-		"ClusterRoleBinding": &rbacv1.ClusterRoleBinding{}, "Service": &corev1.Service{}, "PodMonitor": &monitoringv1.PodMonitor{},
-		"PrometheusRule": &monitoringv1.PrometheusRule{}, "ConfigMap": &corev1.ConfigMap{}, "NetworkPolicy": &networkingv1.NetworkPolicy{},
-		"ResourceClaimTemplate": &resourcev1.ResourceClaimTemplate{}, "Pod": &corev1.Pod{}, "Secret": &corev1.Secret{}, "GrafanaDashboard": &metav1.PartialObjectMetadata{},
+		"ClusterRoleBinding": &rbacv1.ClusterRoleBinding{}, "Service": &corev1.Service{},
+		"PodMonitor":     &monitoringv1.PodMonitor{},
+		"PrometheusRule": &monitoringv1.PrometheusRule{}, "ConfigMap": &corev1.ConfigMap{},
+		"NetworkPolicy":         &networkingv1.NetworkPolicy{},
+		"ResourceClaimTemplate": &resourcev1.ResourceClaimTemplate{}, "Pod": &corev1.Pod{}, "Secret": &corev1.Secret{},
+		"GrafanaDashboard": &metav1.PartialObjectMetadata{},
 	}[meta.Kind]
 	if into == nil {
-		t.Fatalf("a %s, of which nothing is known here", meta.Kind)
+		t.Fatalf("unknown kind %s", meta.Kind)
 	}
 	decode := yaml.UnmarshalStrict
 	if meta.Kind == "GrafanaDashboard" {
@@ -113,7 +146,7 @@ func (o *objects) add(t *testing.T, document string) {
 	}
 	key := meta.Kind + " " + meta.Name
 	if o.all[key] != nil {
-		t.Fatalf("%s is there twice", key)
+		t.Fatalf("%s occurs twice", key)
 	}
 	o.all[key] = into
 	switch x := into.(type) {
@@ -138,7 +171,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// The paths in the settings are those that are mounted.
+// Every path in the settings is mounted.
 func TestPathsAreMounted(t *testing.T) {
 	for name, v := range combinations() {
 		t.Run(name, func(t *testing.T) {
@@ -164,26 +197,38 @@ func TestPathsAreMounted(t *testing.T) {
 	}
 }
 
-// What the service account may do is to read what the exporter reads.
+// The service account may read what the exporter reads, and nothing else.
 func TestRBAC(t *testing.T) {
 	want := []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
+		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceslices"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"resourceclaims"}, Verbs: []string{"get"}},
+		{APIGroups: []string{"resource.k8s.io"}, Resources: []string{"devicetaintrules"}, Verbs: []string{"list", "watch"}},
 	}
 	if diff := cmp.Diff(want, renderObjects(t, values{}).role.Rules); diff != "" {
 		t.Error(diff)
 	}
 	node := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get"}}
-	if diff := cmp.Diff(append(want, node), renderObjects(t, values{"kube": values{"nodeLabels": true}}).role.Rules); diff != "" {
+	if diff := cmp.Diff(append(want, node),
+		renderObjects(t, values{"kube": values{"nodeLabels": true}}).role.Rules); diff != "" {
+		t.Error(diff)
+	}
+	without := renderObjects(t, values{"kube": values{"deviceTaintRules": false}}).role.Rules
+	if diff := cmp.Diff(want[:len(want)-1], without); diff != "" {
+		t.Error(diff)
+	}
+	byName := renderObjects(t, values{"kube": values{"listPods": false}}).role.Rules
+	pods := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}
+	if diff := cmp.Diff(append([]rbacv1.PolicyRule{pods}, want[1:]...), byName); diff != "" {
 		t.Error(diff)
 	}
 	if role := renderObjects(t, values{"kube": values{"enabled": false}}).role; role != nil {
-		t.Error("there is a role, and nothing that needs it")
+		t.Error("there is a role, but nothing needs it")
 	}
 }
 
-// The right to ask who scrapes is there where scrapers are asked, and the scrapers' own role reads pages alone.
+// The right to review tokens exists only with authorization of scrapers, and the scrapers' role may
+// only read the pages.
 func TestAuthorization(t *testing.T) {
 	v := combinations()["authorization"]
 	o := renderObjects(t, v)
@@ -196,7 +241,11 @@ func TestAuthorization(t *testing.T) {
 		t.Error(diff)
 	}
 	scraper := o.all["ClusterRole test-dra-exporter-scraper"].(*rbacv1.ClusterRole)
-	if diff := cmp.Diff([]rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics", "/api/v1/snapshot"}, Verbs: []string{"get"}}}, scraper.Rules); diff != "" {
+	if diff := cmp.Diff([]rbacv1.PolicyRule{{
+		NonResourceURLs: []string{"/metrics", "/api/v1/snapshot"},
+		Verbs:           []string{"get"},
+	}},
+		scraper.Rules); diff != "" {
 		t.Error(diff)
 	}
 	var subjects []string
@@ -206,20 +255,23 @@ func TestAuthorization(t *testing.T) {
 	if diff := cmp.Diff([]string{"monitoring/test-dra-exporter-scraper", "monitoring/prometheus"}, subjects); diff != "" {
 		t.Error(diff)
 	}
-	secret, credentials := o.all["Secret test-dra-exporter-scraper"].(*corev1.Secret), o.monitor.Spec.PodMetricsEndpoints[0].Authorization.Credentials
-	if secret.Type != corev1.SecretTypeServiceAccountToken || credentials.Name != secret.Name || credentials.Key != "token" {
+	secret := o.all["Secret test-dra-exporter-scraper"].(*corev1.Secret)
+	credentials := o.monitor.Spec.PodMetricsEndpoints[0].Authorization.Credentials
+	if secret.Type != corev1.SecretTypeServiceAccountToken || credentials.Name != secret.Name ||
+		credentials.Key != "token" {
 		t.Errorf("the PodMonitor's token is %+v, the Secret %s of type %s", credentials, secret.Name, secret.Type)
 	}
 	if !slices.Contains(o.daemonSet.Spec.Template.Spec.Containers[0].Args, "--web.kube-authorization") {
-		t.Error("nobody is asked")
+		t.Error("scrapers are not authorized")
 	}
-	if plain := renderObjects(t, values{"podMonitor": values{"enabled": true}}); plain.all["ClusterRole test-dra-exporter-scraper"] != nil ||
+	if plain := renderObjects(t,
+		values{"podMonitor": values{"enabled": true}}); plain.all["ClusterRole test-dra-exporter-scraper"] != nil ||
 		plain.monitor.Spec.PodMetricsEndpoints[0].Authorization != nil {
-		t.Error("there are rights and tokens that nobody asked for")
+		t.Error("there are rights and tokens that are not needed")
 	}
 }
 
-// helm test asks as the settings demand.
+// helm test uses TLS and credentials as the settings require.
 func TestHelmTest(t *testing.T) {
 	for name, want := range map[string]string{
 		"defaults": "{}\n",
@@ -228,17 +280,19 @@ func TestHelmTest(t *testing.T) {
 			"tls_config:\n  insecure_skip_verify: true\n",
 	} {
 		o := renderObjects(t, combinations()[name])
-		if diff := cmp.Diff(want, o.all["Secret test-dra-exporter-test"].(*corev1.Secret).StringData["http.yaml"]); diff != "" {
+		if diff := cmp.Diff(want,
+			o.all["Secret test-dra-exporter-test"].(*corev1.Secret).StringData["http.yaml"]); diff != "" {
 			t.Errorf("%s: %s", name, diff)
 		}
 		pod := o.all["Pod test-dra-exporter-test"].(*corev1.Pod)
 		if token := *pod.Spec.AutomountServiceAccountToken; token != (name == "authorization") {
-			t.Errorf("%s: the token of the service account is there: %v", name, token)
+			t.Errorf("%s: the token of the service account is mounted: %v", name, token)
 		}
 	}
 }
 
-// The vendor's devices come in one way: the preset's runtime class stands back where another is chosen.
+// Devices get into the container in one way: the preset's runtime class is not used if another way
+// is chosen.
 func TestWaysToDevices(t *testing.T) {
 	class := func(v values) string {
 		if c := renderObjects(t, v).daemonSet.Spec.Template.Spec.RuntimeClassName; c != nil {
@@ -247,25 +301,33 @@ func TestWaysToDevices(t *testing.T) {
 		return ""
 	}
 	all := combinations()
-	for name, want := range map[string]string{"defaults": "", "nvidia": "nvidia", "nvidia admin": "", "library": "", "amd": ""} {
+	for name, want := range map[string]string{
+		"defaults": "", "nvidia": "nvidia", "nvidia admin": "", "library": "",
+		"amd": "",
+	} {
 		if got := class(all[name]); got != want {
 			t.Errorf("%s: the runtime class is %q, want %q", name, got, want)
 		}
 	}
-	if got := class(values{"vendor": "nvidia", "runtimeClassName": "mine", "adminAccess": values{"enabled": true}}); got != "mine" {
-		t.Errorf("the runtime class is %q, and another was asked for", got)
+	if got := class(values{
+		"vendor": "nvidia", "runtimeClassName": "mine",
+		"adminAccess": values{"enabled": true},
+	}); got != "mine" {
+		t.Errorf("the runtime class is %q although another way is chosen", got)
 	}
 	pod := renderObjects(t, all["library"]).daemonSet.Spec.Template.Spec
 	volume := pod.Volumes[len(pod.Volumes)-1]
-	if volume.HostPath == nil || volume.HostPath.Path != "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1" || *volume.HostPath.Type != corev1.HostPathFile {
+	if volume.HostPath == nil || volume.HostPath.Path != "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1" ||
+		*volume.HostPath.Type != corev1.HostPathFile {
 		t.Errorf("the library is %+v", volume)
 	}
 }
 
-// The kubelet's probes speak what the exporter does, as far as the kubelet can.
+// The kubelet's probes use the exporter's protocol as far as the kubelet can.
 func TestProbes(t *testing.T) {
 	for name, want := range map[string]string{
-		"defaults": "HTTP /healthz, HTTP /readyz", "TLS": "HTTPS /healthz, HTTPS /readyz", "authorization": "HTTPS /healthz, HTTPS /readyz", "password": "TCP, TCP",
+		"defaults": "HTTP /healthz, HTTP /readyz", "TLS": "HTTPS /healthz, HTTPS /readyz",
+		"authorization": "HTTPS /healthz, HTTPS /readyz", "password": "TCP, TCP",
 	} {
 		c := renderObjects(t, combinations()[name]).daemonSet.Spec.Template.Spec.Containers[0]
 		var got []string
@@ -286,13 +348,14 @@ func TestProbes(t *testing.T) {
 func TestDCGM(t *testing.T) {
 	c := renderObjects(t, combinations()["DCGM"]).daemonSet.Spec.Template.Spec.Containers[0]
 	got := settings(&c)
-	if got["$DRA_EXPORTER_SOURCE_DCGM"][0] != "nvidia-dcgm.gpu-operator:5555" || got["$DRA_EXPORTER_SOURCE_DCGM_PROFILING"][0] != "true" {
+	if got["$DRA_EXPORTER_SOURCE_DCGM"][0] != "nvidia-dcgm.gpu-operator:5555" ||
+		got["$DRA_EXPORTER_SOURCE_DCGM_PROFILING"][0] != "true" {
 		t.Errorf("the settings are %v", got)
 	}
 	c = renderObjects(t, values{}).daemonSet.Spec.Template.Spec.Containers[0]
 	for name := range settings(&c) {
 		if strings.Contains(name, "DCGM") {
-			t.Errorf("%s is set unasked", name)
+			t.Errorf("%s is set by default", name)
 		}
 	}
 }
@@ -315,11 +378,11 @@ func TestVendorNodes(t *testing.T) {
 		t.Error(diff)
 	}
 	if got := labels(values{"vendor": "nvidia"}); got != nil {
-		t.Errorf("it keeps to the nodes with %v unasked", got)
+		t.Errorf("by default it runs only on nodes with %v", got)
 	}
 }
 
-// The series' own namespace and pod win, and the node names the target.
+// The labels namespace and pod of the series are kept, and the target's labels name the node.
 func TestPodMonitor(t *testing.T) {
 	endpoint := renderObjects(t, values{"podMonitor": values{"enabled": true}}).monitor.Spec.PodMetricsEndpoints[0]
 	if !endpoint.HonorLabels || endpoint.Interval != "15s" {
@@ -329,7 +392,10 @@ func TestPodMonitor(t *testing.T) {
 	for _, r := range endpoint.RelabelConfigs {
 		got = append(got, fmt.Sprint(r.Action, r.SourceLabels, r.TargetLabel, r.Regex))
 	}
-	want := []string{"[__meta_kubernetes_pod_node_name]node", "[__meta_kubernetes_pod_node_name]instance", "labeldrop[]pod|container|namespace|endpoint"}
+	want := []string{
+		"[__meta_kubernetes_pod_node_name]node", "[__meta_kubernetes_pod_node_name]instance",
+		"labeldrop[]pod|container|namespace|endpoint",
+	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
@@ -346,8 +412,9 @@ func TestMonitoring(t *testing.T) {
 	for _, path := range generated {
 		name := strings.TrimSuffix(filepath.Base(path), ".json")
 		m, ok := o.all["ConfigMap "+name].(*corev1.ConfigMap)
-		if want, err := os.ReadFile(path); err != nil || !ok || m.Data[name+".json"] != string(want) || m.Labels["grafana_dashboard"] != "1" {
-			t.Errorf("the dashboard %s is not as it was generated: %v", name, err)
+		if want, err := os.ReadFile(path); err != nil || !ok || m.Data[name+".json"] != string(want) ||
+			m.Labels["grafana_dashboard"] != "1" {
+			t.Errorf("the dashboard %s differs from the generated one: %v", name, err)
 		}
 		if renderObjects(t, combinations()["grafana operator"]).all["GrafanaDashboard "+name] == nil {
 			t.Errorf("there is no GrafanaDashboard %s", name)
@@ -358,12 +425,13 @@ func TestMonitoring(t *testing.T) {
 	if err := errors.Join(err, yaml.Unmarshal(data, &rules)); err != nil {
 		t.Fatal(err)
 	}
-	if rule, ok := o.all["PrometheusRule test-dra-exporter"].(*monitoringv1.PrometheusRule); !ok || len(rule.Spec.Groups) != len(rules.Groups) {
-		t.Errorf("the rules are not those that were generated: %d groups", len(rules.Groups))
+	if rule, ok := o.all["PrometheusRule test-dra-exporter"].(*monitoringv1.PrometheusRule); !ok ||
+		len(rule.Spec.Groups) != len(rules.Groups) {
+		t.Errorf("the rules differ from the generated ones: %d groups", len(rules.Groups))
 	}
 }
 
-// What nobody could mean is refused before anything is installed.
+// Meaningless values are rejected before anything is installed.
 func TestBadValues(t *testing.T) {
 	for name, v := range map[string]values{
 		"vendor":    {"vendor": "nvidea"},
@@ -377,17 +445,19 @@ func TestBadValues(t *testing.T) {
 		"no API":    {"kube": values{"enabled": false}, "web": values{"kubeAuthorization": values{"enabled": true}}},
 		"library":   {"nvidia": values{"library": "/usr/lib"}},
 		"DCGM":      {"sources": values{"dcgm": values{"address": "somewhere"}}},
+		"source":    {"sources": values{"nvlm": "false"}},
+		"switch":    {"sources": values{"nvml": "perhaps"}},
 		"log level": {"logLevel": "loud"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := Render(folder, Release{Name: "test", Namespace: "x", Values: v}, false); err == nil {
-				t.Error("it is accepted")
+				t.Error("no error")
 			}
 		})
 	}
 }
 
-// Every value has its place in the templates.
+// Every value is used by a template.
 func TestEveryValueIsUsed(t *testing.T) {
 	data, err := os.ReadFile(filepath.Join(folder, "values.yaml"))
 	if err != nil {
@@ -409,7 +479,7 @@ func TestEveryValueIsUsed(t *testing.T) {
 	}
 	for name := range v {
 		if !strings.Contains(templates.String(), ".Values."+name) {
-			t.Errorf("%s is used nowhere", name)
+			t.Errorf("%s is not used", name)
 		}
 	}
 }

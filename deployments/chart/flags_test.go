@@ -8,11 +8,10 @@ import (
 	"strings"
 	"testing"
 
-	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	corev1 "k8s.io/api/core/v1"
 )
 
-// help builds the program and returns what it says of its flags.
+// help builds the program and returns its help text.
 func help(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "dra-exporter")
@@ -28,7 +27,7 @@ func help(t *testing.T) string {
 	return string(out)
 }
 
-// settings are those of a container, by flag or environment variable.
+// settings are the settings of a container by flag or environment variable.
 func settings(c *corev1.Container) map[string][]string {
 	out := map[string][]string{}
 	for _, arg := range c.Args {
@@ -43,7 +42,8 @@ func settings(c *corev1.Container) map[string][]string {
 	return out
 }
 
-// The program knows every flag and every variable that it is given, and every source can be switched in the values.
+// The program has every flag and every variable that the chart sets, and the values can switch off
+// every source.
 func TestFlags(t *testing.T) {
 	known := regexp.MustCompile(`--(?:\[no-\])?[a-z][a-z.-]+|\$DRA_EXPORTER_[A-Z_]+`).FindAllString(help(t), -1)
 	for i := range known {
@@ -58,19 +58,25 @@ func TestFlags(t *testing.T) {
 		for i := range containers {
 			for flag := range settings(&containers[i]) {
 				if flag != "top" && !slices.Contains(known, flag) {
-					t.Errorf("%s: the program knows no %s", name, flag)
+					t.Errorf("%s: the program does not have %s", name, flag)
 				}
 			}
 		}
 	}
-	c, err := loader.LoadDir(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	sources := c.Values["sources"].(map[string]any)
+	switches := 0
 	for _, flag := range known {
-		if source, ok := strings.CutPrefix(flag, "--source."); ok && !strings.Contains(source, ".") && sources[source] == nil {
-			t.Errorf("the values have no source %s", source)
+		source, ok := strings.CutPrefix(flag, "--source.")
+		if !ok || strings.Contains(source, ".") || source == "dcgm" { // whose value is an address
+			continue
 		}
+		switches++
+		o := renderObjects(t, values{"sources": values{source: false}})
+		set := settings(&o.daemonSet.Spec.Template.Spec.Containers[0])
+		if got := set["$DRA_EXPORTER_SOURCE_"+strings.ToUpper(source)]; !slices.Equal(got, []string{"false"}) {
+			t.Errorf("without source %s its variable is %q", source, got)
+		}
+	}
+	if switches < 3 {
+		t.Errorf("only %d sources have a switch", switches)
 	}
 }

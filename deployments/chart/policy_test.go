@@ -2,6 +2,7 @@ package chart
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -11,7 +12,8 @@ import (
 	"k8s.io/pod-security-admission/policy"
 )
 
-// violations are what the API server's own admission has against a pod where "restricted" is enforced.
+// violations returns the violations of a pod that the API server's own admission reports with
+// "restricted".
 func violations(t *testing.T, pod *corev1.PodSpec) []string {
 	t.Helper()
 	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
@@ -19,7 +21,11 @@ func violations(t *testing.T, pod *corev1.PodSpec) []string {
 		t.Fatal(err)
 	}
 	var out []string
-	for _, result := range evaluator.EvaluatePod(api.LevelVersion{Level: api.LevelRestricted, Version: api.LatestVersion()}, &metav1.ObjectMeta{}, pod) {
+	for _, result := range evaluator.EvaluatePod(api.LevelVersion{
+		Level:   api.LevelRestricted,
+		Version: api.LatestVersion(),
+	},
+		&metav1.ObjectMeta{}, pod) {
 		if !result.Allowed {
 			out = append(out, result.ForbiddenReason)
 		}
@@ -28,8 +34,9 @@ func violations(t *testing.T, pod *corev1.PodSpec) []string {
 	return out
 }
 
-// In every combination the pod violates nothing of Pod Security's "restricted" but what cannot be otherwise: it is root, without any
-// capability, and it reads folders of the host. More is violated only where it is asked for. The pod of helm test violates nothing.
+// In every combination the pod violates Pod Security's "restricted" only where necessary: it runs
+// as root, without any capability, and mounts folders of the host. Further violations occur only if
+// values request them. The pod of helm test violates nothing.
 func TestPodSecurity(t *testing.T) {
 	never := []string{"restricted volume types", "runAsNonRoot != true", "runAsUser=0"}
 	more := map[string][]string{
@@ -52,23 +59,89 @@ func TestPodSecurity(t *testing.T) {
 	}
 }
 
-// What Pod Security does not ask: everything is read-only, and a token is there only where it is needed.
+// Beyond Pod Security: all mounts are read-only, and a token is mounted only if it is needed.
 func TestLeastPrivilege(t *testing.T) {
 	for name, v := range combinations() {
 		t.Run(name, func(t *testing.T) {
 			pod := renderObjects(t, v).daemonSet.Spec.Template.Spec
 			c := pod.Containers[0]
 			if len(pod.Containers) != 1 || !*c.SecurityContext.ReadOnlyRootFilesystem {
-				t.Errorf("the container may do too much: %+v", c.SecurityContext)
+				t.Errorf("the container has too many rights: %+v", c.SecurityContext)
 			}
 			for _, m := range c.VolumeMounts {
 				if !m.ReadOnly && m.Name != "x" {
-					t.Errorf("%s is mounted for writing", m.Name)
+					t.Errorf("%s is mounted read-write", m.Name)
+				}
+				if hostPath(&pod, m.Name) != "" && (m.RecursiveReadOnly == nil ||
+					*m.RecursiveReadOnly != corev1.RecursiveReadOnlyIfPossible || m.MountPropagation != nil) {
+					t.Errorf("what is mounted below %s is not read-only: %+v", m.MountPath, m)
 				}
 			}
 			if kube := v["kube"] == nil; *pod.AutomountServiceAccountToken != kube {
-				t.Error("the token of the service account is there although nothing needs it, or is missing")
+				t.Error("the token of the service account is missing, or mounted although it is not needed")
 			}
 		})
+	}
+}
+
+// hostPath returns the path of a pod's volume on the host, "" for other volumes.
+func hostPath(pod *corev1.PodSpec, name string) string {
+	for _, v := range pod.Volumes {
+		if v.Name == name && v.HostPath != nil {
+			return v.HostPath.Path
+		}
+	}
+	return ""
+}
+
+// Runtimes that cannot make mounts recursively read-only are given no folder that usually has other
+// file systems below it, except /proc.
+func TestFoldersOfSys(t *testing.T) {
+	pod := renderObjects(t, values{}).daemonSet.Spec.Template.Spec
+	var got []string
+	for _, m := range pod.Containers[0].VolumeMounts {
+		if path := hostPath(&pod, m.Name); strings.HasPrefix(path, "/sys") {
+			got = append(got, path)
+			if m.MountPath != "/host"+path {
+				t.Errorf("%s is mounted at %s", path, m.MountPath)
+			}
+		}
+	}
+	if diff := cmp.Diff([]string{"/sys/bus", "/sys/class", "/sys/devices", "/sys/fs/cgroup"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Without recursively read-only mounts the field is left out: API servers before 1.30 do not know
+// it.
+func TestRecursiveReadOnly(t *testing.T) {
+	for _, test := range []struct {
+		value, version, want string
+	}{
+		{"IfPossible", "v1.29.9", ""},
+		{"IfPossible", "v1.30.0-gke.1", "IfPossible"},
+		{"IfPossible", "", "IfPossible"},
+		{"Enabled", "v1.29.0", ""},
+		{"Enabled", "v1.33.1", "Enabled"},
+		{"Disabled", "v1.33.1", ""},
+	} {
+		documents, err := Render(folder, Release{
+			Name: "test", Namespace: "monitoring", KubeVersion: test.version,
+			Values: values{"recursiveReadOnly": test.value},
+		}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := strings.Join(documents, "")
+		mounts := strings.Count(all, "readOnly: true, recursiveReadOnly: "+test.want+"}")
+		if test.want == "" {
+			mounts = strings.Count(all, "recursiveReadOnly")
+		}
+		if want := map[bool]int{true: 0, false: 10}[test.want == ""]; mounts != want {
+			t.Errorf("%+v: %d mounts, want %d", test, mounts, want)
+		}
+	}
+	if _, err := Render(folder, Release{Name: "test", Values: values{"recursiveReadOnly": "Yes"}}, false); err == nil {
+		t.Error("a value that Kubernetes does not know was accepted")
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/deployments/chart"
 )
 
-// decoded are the objects of the examples, decoded strictly.
+// decoded holds the objects of the examples, decoded strictly.
 type decoded struct {
 	pods    map[string]corev1.PodSpec // by file and name
 	claims  []string                  // names of claims and templates, by file
@@ -70,11 +70,13 @@ func (d *decoded) add(t *testing.T, path string, document []byte) {
 		t.Fatalf("%s: %v", path, err)
 	}
 	into := map[string]any{
-		"Pod": &corev1.Pod{}, "Deployment": &appsv1.Deployment{}, "DaemonSet": &appsv1.DaemonSet{}, "ConfigMap": &corev1.ConfigMap{}, "Service": &corev1.Service{},
-		"ResourceClaim": &resourcev1.ResourceClaim{}, "ResourceClaimTemplate": &resourcev1.ResourceClaimTemplate{}, "DeviceClass": &resourcev1.DeviceClass{},
+		"Pod": &corev1.Pod{}, "Deployment": &appsv1.Deployment{}, "DaemonSet": &appsv1.DaemonSet{},
+		"ConfigMap": &corev1.ConfigMap{}, "Service": &corev1.Service{},
+		"ResourceClaim": &resourcev1.ResourceClaim{}, "ResourceClaimTemplate": &resourcev1.ResourceClaimTemplate{},
+		"DeviceClass": &resourcev1.DeviceClass{},
 	}[meta.Kind]
 	if into == nil {
-		t.Fatalf("%s: a %s, of which nothing is known here", path, meta.Kind)
+		t.Fatalf("%s: unknown kind %s", path, meta.Kind)
 	}
 	if err := yaml.UnmarshalStrict(document, into); err != nil {
 		t.Fatalf("%s: %s %s: %v", path, meta.Kind, meta.Name, err)
@@ -96,7 +98,7 @@ func (d *decoded) add(t *testing.T, path string, document []byte) {
 	}
 }
 
-// Every pod names claims that are in its file, and its containers use them.
+// Every pod refers to claims in its file, and its containers use them.
 func TestPodsHaveTheirClaims(t *testing.T) {
 	d := decode(t)
 	used := 0
@@ -123,7 +125,8 @@ func TestPodsHaveTheirClaims(t *testing.T) {
 	}
 }
 
-// The chart takes the simulated values, which name the simulated vendor's Service and every metric that it serves.
+// The chart accepts the simulated values, which name the simulated vendor's Service and every
+// metric that it serves.
 func TestSimulatedVendor(t *testing.T) {
 	d := decode(t)
 	data, err := os.ReadFile("simulated/values.yaml")
@@ -134,10 +137,12 @@ func TestSimulatedVendor(t *testing.T) {
 	if err := yaml.Unmarshal(data, &values); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := chart.Render("../helm/dra-exporter", chart.Release{Name: "dra-exporter", Namespace: "dra-exporter", Values: values}, false); err != nil {
+	if _, err := chart.Render("../helm/dra-exporter",
+		chart.Release{Name: "dra-exporter", Namespace: "dra-exporter", Values: values}, false); err != nil {
 		t.Error(err)
 	}
-	if url := "http://" + d.service.Name + "." + d.service.Namespace + ":9400/metrics"; !strings.Contains(string(data), url) || d.service.Spec.Ports[0].Port != 9400 {
+	if url := "http://" + d.service.Name + "." + d.service.Namespace +
+		":9400/metrics"; !strings.Contains(string(data), url) || d.service.Spec.Ports[0].Port != 9400 {
 		t.Errorf("the values do not name %s", url)
 	}
 	www := t.TempDir()
@@ -151,7 +156,8 @@ func TestSimulatedVendor(t *testing.T) {
 		t.Fatal(err)
 	}
 	served, joined := map[string]int{}, map[string]int{}
-	for _, m := range regexp.MustCompile(`(?m)^(sim_\w+)\{device="gpu-[01]"\} [0-9.]+$`).FindAllStringSubmatch(string(metrics), -1) {
+	sample := regexp.MustCompile(`(?m)^(sim_\w+)\{device="gpu-[01]"\} [0-9.]+$`)
+	for _, m := range sample.FindAllStringSubmatch(string(metrics), -1) {
 		served[m[1]]++
 	}
 	for _, m := range regexp.MustCompile(`name: (sim_\w+)`).FindAllStringSubmatch(string(data), -1) {

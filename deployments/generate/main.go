@@ -1,12 +1,19 @@
-// Command generate renders what is derived from the chart and the dashboards: the chart's copies of rules and dashboards, and
-// the plain manifests with their kustomize base. It is run in deployments/.
+// Command generate writes the files that are derived from the chart, the dashboards and the
+// program: the chart's copies of rules and dashboards, the names of sources in the schema of its
+// values, and the plain manifests with their kustomize base. It must run in deployments/.
 package main
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/deployments/chart"
@@ -29,6 +36,9 @@ func run() error {
 	if err := copyMonitoring(); err != nil {
 		return err
 	}
+	if err := nameSources(); err != nil {
+		return err
+	}
 	documents, err := chart.Render(folder, chart.Release{Name: "dra-exporter", Namespace: "dra-exporter"}, false)
 	if err != nil {
 		return err
@@ -39,17 +49,19 @@ func run() error {
 	if err := os.WriteFile(filepath.Join(manifests, "dra-exporter.yaml"), []byte(all), 0o644); err != nil {
 		return err
 	}
-	base := "# A base for overlays: kubectl apply -k, with patches of your own.\napiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n  - dra-exporter.yaml\n"
+	base := "# A base for overlays: kubectl apply -k, with your own patches.\napiVersion: " +
+		"kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources:\n  - dra-exporter.yaml\n"
 	return os.WriteFile(filepath.Join(manifests, "kustomization.yaml"), []byte(base), 0o644)
 }
 
-// withoutHelm leaves out what only Helm can keep up to date, and the comments that name templates.
+// withoutHelm removes labels that only Helm maintains, and comments that name templates.
 func withoutHelm(documents []string) []string {
 	var out []string
 	for _, document := range documents {
 		var b strings.Builder
 		for line := range strings.Lines(document) {
-			if strings.HasPrefix(line, "# Source:") || strings.Contains(line, "helm.sh/chart:") || strings.Contains(line, "app.kubernetes.io/managed-by:") {
+			if strings.HasPrefix(line, "# Source:") || strings.Contains(line, "helm.sh/chart:") ||
+				strings.Contains(line, "app.kubernetes.io/managed-by:") {
 				continue
 			}
 			b.WriteString(line)
@@ -59,7 +71,39 @@ func withoutHelm(documents []string) []string {
 	return out
 }
 
-// copyMonitoring brings the generated rules and dashboards into the chart, which can not reach files outside of it.
+// nameSources writes the names of the program's sources into the schema of the chart's values, so
+// that the chart knows each source and refuses misspelled names.
+func nameSources() error {
+	program := exec.CommandContext(context.Background(), "go", "run", "./exporter/cmd/dra-exporter", "--help-long")
+	program.Dir = ".."
+	help, err := program.Output()
+	if err != nil {
+		return fmt.Errorf("ask the program for its flags: %w", err)
+	}
+	names := []string{"scrape"} // whose one flag is --source.scrape.config
+	for _, flag := range regexp.MustCompile(`--(?:\[no-\])?source\.([a-z0-9-]+)[ =]`).FindAllSubmatch(help, -1) {
+		names = append(names, string(flag[1]))
+	}
+	slices.Sort(names)
+	list, err := json.Marshal(slices.Compact(names))
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(folder, "values.schema.json")
+	schema, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	line := regexp.MustCompile(`"propertyNames": \{"enum": \[.*\]\}`)
+	if n := len(line.FindAll(schema, -1)); n != 1 || len(names) < 2 {
+		return errors.New("the schema has no list of sources, or the program no sources")
+	}
+	enum := `"propertyNames": {"enum": ` + strings.ReplaceAll(string(list), ",", ", ") + "}"
+	return os.WriteFile(path, line.ReplaceAllLiteral(schema, []byte(enum)), 0o644)
+}
+
+// copyMonitoring copies the generated rules and dashboards into the chart, which cannot use files
+// outside of it.
 func copyMonitoring() error {
 	from := filepath.Join("..", "dashboards", "out")
 	if err := copyFile(filepath.Join(from, "rules.yaml"), filepath.Join(folder, "files", "rules.yaml")); err != nil {

@@ -1,5 +1,6 @@
-// Package image builds the container image of dra-exporter without an engine and without a registry: the program, the C library that
-// it is linked with, and certificates, as an OCI layout in a tar file, which containerd and podman load.
+// Package image builds the container image of dra-exporter without a container engine and without a
+// registry. The image holds the program, the C library that it is linked with, and certificates. It
+// is written as an OCI layout in a tar file, which containerd and podman load.
 package image
 
 import (
@@ -25,13 +26,13 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Config says what an image is made of.
+// Config describes an image.
 type Config struct {
 	Program  string // path of the built program
 	Name     string // of the image, with its tag
 	Version  string
 	Revision string
-	Created  time.Time // of all that is in it, so that the same input gives the same bytes
+	Created  time.Time // of all files, so that the same input gives the same bytes
 }
 
 const (
@@ -49,7 +50,7 @@ func Write(path string, c Config) error {
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // what is left harms nobody
+	defer os.RemoveAll(dir) //nolint:errcheck // a file that is left over does no harm
 	out, err := layout.Write(dir, empty.Index)
 	if err != nil {
 		return fmt.Errorf("write layout: %w", err)
@@ -67,7 +68,7 @@ func Write(path string, c Config) error {
 	return archive(path, dir, c.Created)
 }
 
-// Build makes the image: one layer with the root file system, and the settings of the Dockerfile.
+// Build builds the image: one layer with the root file system, and the settings of the Dockerfile.
 func Build(c Config) (v1.Image, error) {
 	files, err := rootFiles(c.Program)
 	if err != nil {
@@ -78,7 +79,8 @@ func Build(c Config) (v1.Image, error) {
 		return nil, err
 	}
 	layer, err := tarball.LayerFromOpener(
-		func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }, tarball.WithMediaType(types.OCILayer))
+		func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil },
+		tarball.WithMediaType(types.OCILayer))
 	if err != nil {
 		return nil, fmt.Errorf("layer: %w", err)
 	}
@@ -86,7 +88,9 @@ func Build(c Config) (v1.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	image, err := mutate.Append(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON), mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: c.Created}, CreatedBy: "make image-tar"}})
+	image, err := mutate.Append(mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1),
+		types.OCIConfigJSON),
+		mutate.Addendum{Layer: layer, History: v1.History{Created: v1.Time{Time: c.Created}, CreatedBy: "make image-tar"}})
 	if err != nil {
 		return nil, fmt.Errorf("append layer: %w", err)
 	}
@@ -120,22 +124,25 @@ func rootFiles(program string) (map[string]string, error) {
 	return files, nil
 }
 
-// addLibraries adds the program's interpreter and the libraries that it, and they, are linked with. The vendors' are
-// not among them: they are opened while the program runs.
+// addLibraries adds the program's interpreter and all libraries that it is linked with, directly or
+// indirectly. The vendors' libraries are not included: the program opens them at run time.
 func addLibraries(files map[string]string, path string, seen map[string]bool) error {
 	f, err := elf.Open(path)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", path, err)
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() //nolint:errcheck // the file was only read
 	if interpreter := interpreterOf(f); interpreter != "" {
 		from, _, err := findLibrary(filepath.Base(interpreter), f.Machine)
 		if err != nil {
 			return err
 		}
 		files[interpreter] = from
-		// Libraries that programs open at run time need the rest of the C library beside them.
-		for _, library := range []string{"libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6", "libresolv.so.2", "libnss_files.so.2", "libnss_dns.so.2"} {
+		// Libraries that the program opens at run time need the rest of the C library.
+		for _, library := range []string{
+			"libdl.so.2", "libpthread.so.0", "librt.so.1", "libm.so.6", "libresolv.so.2",
+			"libnss_files.so.2", "libnss_dns.so.2",
+		} {
 			if err := addLibrary(files, library, f.Machine, seen); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
@@ -166,19 +173,22 @@ func addLibrary(files map[string]string, library string, machine elf.Machine, se
 	return addLibraries(files, from, seen)
 }
 
-// findLibrary returns where a library for a machine is, and where it belongs in the image. Debian keeps those of other machines
-// (libc6-arm64-cross) apart.
+// findLibrary returns the path of a library for an architecture and its path in the image. Debian
+// has a folder of its own for libraries of other architectures (libc6-arm64-cross).
 func findLibrary(library string, machine elf.Machine) (from, to string, err error) {
 	triplet := map[elf.Machine]string{elf.EM_X86_64: "x86_64-linux-gnu", elf.EM_AARCH64: "aarch64-linux-gnu"}[machine]
 	native := "/lib/" + triplet
-	for _, folder := range []string{native, "/usr/lib/" + triplet, "/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/" + triplet + "/lib"} {
+	for _, folder := range []string{
+		native, "/usr/lib/" + triplet, "/lib64", "/usr/lib64", "/lib", "/usr/lib",
+		"/usr/" + triplet + "/lib",
+	} {
 		path := filepath.Join(folder, library)
 		f, err := elf.Open(path)
 		if err != nil {
 			continue
 		}
 		same := f.Machine == machine
-		f.Close() //nolint:errcheck // it was only read
+		f.Close() //nolint:errcheck // the file was only read
 		switch {
 		case !same:
 		case folder == "/usr/"+triplet+"/lib":
@@ -207,7 +217,7 @@ func architecture(program string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read %s: %w", program, err)
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() //nolint:errcheck // the file was only read
 	switch f.Machine {
 	case elf.EM_X86_64:
 		return "amd64", nil
@@ -218,7 +228,7 @@ func architecture(program string) (string, error) {
 	}
 }
 
-// root makes the tar file of a root file system. Its folders come before what is in them.
+// root writes a root file system as a tar file. Folders precede their files.
 func root(files map[string]string, created time.Time) ([]byte, error) {
 	folders := map[string]bool{"/tmp": true, "/etc": true, "/host": true}
 	for path := range files {
@@ -233,7 +243,10 @@ func root(files map[string]string, created time.Time) ([]byte, error) {
 		if path == "/tmp" {
 			mode = 0o1777
 		}
-		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: path[1:] + "/", Mode: mode, ModTime: created}); err != nil {
+		if err := w.WriteHeader(&tar.Header{
+			Typeflag: tar.TypeDir, Name: path[1:] + "/", Mode: mode,
+			ModTime: created,
+		}); err != nil {
 			return nil, err
 		}
 	}
@@ -255,7 +268,10 @@ func root(files map[string]string, created time.Time) ([]byte, error) {
 }
 
 func addFile(w *tar.Writer, path string, data []byte, mode int64, created time.Time) error {
-	if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: path, Mode: mode, Size: int64(len(data)), ModTime: created}); err != nil {
+	if err := w.WriteHeader(&tar.Header{
+		Typeflag: tar.TypeReg, Name: path, Mode: mode, Size: int64(len(data)),
+		ModTime: created,
+	}); err != nil {
 		return err
 	}
 	_, err := w.Write(data)

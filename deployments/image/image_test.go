@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// build compiles a program that, as dra-exporter does, needs the C library and opens others by name.
+// build compiles a program that needs the C library and opens others by name, like dra-exporter.
 func build(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "program")
@@ -30,7 +30,10 @@ func build(t *testing.T) string {
 }
 
 func config(program string) Config {
-	return Config{Program: program, Name: "example.com/dra-exporter:test", Version: "1.2.3", Revision: "abc", Created: time.Unix(1_700_000_000, 0).UTC()}
+	return Config{
+		Program: program, Name: "example.com/dra-exporter:test", Version: "1.2.3", Revision: "abc",
+		Created: time.Unix(1_700_000_000, 0).UTC(),
+	}
 }
 
 func TestSameInputSameBytes(t *testing.T) {
@@ -52,7 +55,8 @@ func TestSameInputSameBytes(t *testing.T) {
 	}
 }
 
-// The program runs in the image's root file system, where there is nothing else, and finds a library that is mounted.
+// The program runs in the image's root file system without anything else, and finds a mounted
+// library.
 func TestProgramRunsInTheRoot(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "image.tar")
 	if err := Write(path, config(build(t))); err != nil {
@@ -95,7 +99,7 @@ func TestSettings(t *testing.T) {
 		t.Error(diff)
 	}
 	if got.OS != "linux" || got.Architecture == "" || got.Created.Unix() != 1_700_000_000 {
-		t.Errorf("the image is of %s/%s, made at %v", got.OS, got.Architecture, got.Created)
+		t.Errorf("the image is for %s/%s, created at %v", got.OS, got.Architecture, got.Created)
 	}
 }
 
@@ -111,13 +115,13 @@ func TestBadInput(t *testing.T) {
 				t.Error("it is accepted")
 			}
 			if _, err := os.Stat(path); err == nil {
-				t.Error("a file is left")
+				t.Error("a file is left over")
 			}
 		})
 	}
 }
 
-// load unpacks the tar file and returns its only image.
+// load reads the tar file and returns its only image.
 func load(t *testing.T, path string) v1.Image {
 	t.Helper()
 	f, err := os.Open(path)
@@ -135,7 +139,8 @@ func load(t *testing.T, path string) v1.Image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(manifest.Manifests) != 1 || manifest.Manifests[0].MediaType != types.OCIManifestSchema1 || manifest.Manifests[0].Annotations["io.containerd.image.name"] != "example.com/dra-exporter:test" {
+	if len(manifest.Manifests) != 1 || manifest.Manifests[0].MediaType != types.OCIManifestSchema1 ||
+		manifest.Manifests[0].Annotations["io.containerd.image.name"] != "example.com/dra-exporter:test" {
 		t.Fatalf("the images are %+v", manifest.Manifests)
 	}
 	image, err := index.Image(manifest.Manifests[0].Digest)

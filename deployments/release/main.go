@@ -1,5 +1,6 @@
-// Command release packs what a release consists of, from programs that are built: archives of the programs, images for air-gapped
-// clusters, the Helm chart, and the checksums of all of it. The same input gives the same bytes. It uploads nothing. See make release.
+// Command release packs the files of a release from built programs: archives of the programs,
+// images for clusters without a registry, the Helm chart, and checksums. The same input gives the
+// same bytes. It uploads nothing. See make release.
 package main
 
 import (
@@ -22,10 +23,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/deployments/image"
 )
 
-// release is what to pack.
+// release describes a release.
 type release struct {
-	Out      string // the folder to write, which holds nothing else
-	Programs string // the folder of the built programs, each named after its platform: linux-amd64, linux-arm64-purego
+	Out      string // the folder to write; its content is replaced
+	Programs string // the folder of the built programs, named by platform: linux-amd64, linux-arm64-purego
 	Tree     string // the root of the source tree
 	Image    string // name of the image, without its tag
 	Version  string
@@ -33,14 +34,15 @@ type release struct {
 	Created  time.Time
 }
 
-// purego marks a program that was built without cgo, and so without the sources that need a vendor's library.
+// purego is the suffix of a program that was built without cgo, and therefore without the sources
+// that need a vendor's library.
 const purego = "-purego"
 
 func main() {
 	var r release
-	created := flag.Int64("created", 0, "Unix time of everything in the release")
+	created := flag.Int64("created", 0, "Unix time of all files in the release")
 	flag.StringVar(&r.Out, "out", "", "the folder to write")
-	flag.StringVar(&r.Programs, "programs", "", "the folder of the built programs, named after their platforms")
+	flag.StringVar(&r.Programs, "programs", "", "the folder of the built programs, named by platform")
 	flag.StringVar(&r.Tree, "tree", "..", "the root of the source tree")
 	flag.StringVar(&r.Image, "image", "", "name of the image, without its tag")
 	flag.StringVar(&r.Version, "version", "", "version of the release (SemVer, without v)")
@@ -81,7 +83,7 @@ func (r release) pack() error {
 	return r.checksums()
 }
 
-// platforms lists the platforms that there are programs for.
+// platforms returns the platforms of the built programs.
 func (r release) platforms() ([]string, error) {
 	entries, err := os.ReadDir(r.Programs)
 	if err != nil {
@@ -92,7 +94,7 @@ func (r release) platforms() ([]string, error) {
 		out = append(out, entry.Name())
 	}
 	if len(out) == 0 {
-		return nil, errors.New("there are no programs to pack")
+		return nil, errors.New("no programs to pack")
 	}
 	return out, nil
 }
@@ -101,7 +103,7 @@ func (r release) name(platform string) string {
 	return "dra-exporter-" + r.Version + "." + platform
 }
 
-// archive packs a program with what a reader wants beside it.
+// archive packs a program with its documents.
 func (r release) archive(platform string) error {
 	var content bytes.Buffer
 	zipped := gzip.NewWriter(&content)
@@ -120,7 +122,8 @@ func (r release) archive(platform string) error {
 			return err
 		}
 		header := tar.Header{
-			Typeflag: tar.TypeReg, Name: r.name(platform) + "/" + file.name, Mode: file.mode, Size: int64(len(data)), ModTime: r.Created,
+			Typeflag: tar.TypeReg, Name: r.name(platform) + "/" + file.name, Mode: file.mode, Size: int64(len(data)),
+			ModTime: r.Created,
 		}
 		if err := w.WriteHeader(&header); err != nil {
 			return err
@@ -138,11 +141,12 @@ func (r release) archive(platform string) error {
 // image packs the image of a program.
 func (r release) image(platform string) error {
 	return image.Write(filepath.Join(r.Out, r.name(platform)+".image.tar"), image.Config{
-		Program: filepath.Join(r.Programs, platform), Name: r.Image + ":" + r.Version, Version: r.Version, Revision: r.Revision, Created: r.Created,
+		Program: filepath.Join(r.Programs, platform), Name: r.Image + ":" + r.Version, Version: r.Version,
+		Revision: r.Revision, Created: r.Created,
 	})
 }
 
-// chart packs the Helm chart, which installs the image of the same version.
+// chart packs the Helm chart, with the image of the same version as default.
 func (r release) chart() error {
 	c, err := loader.LoadDir(filepath.Join(r.Tree, "deployments", "helm", "dra-exporter"))
 	if err != nil {

@@ -17,19 +17,21 @@ import (
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
 )
 
-// packed packs a release of a program with and without cgo, neither of which is dra-exporter.
+// packed packs a release of a small program, with and without cgo, in place of dra-exporter.
 func packed(t *testing.T, version string) (release, error) {
 	t.Helper()
 	dir := t.TempDir()
 	r := release{
-		Out: filepath.Join(dir, "out"), Programs: filepath.Join(dir, "programs"), Tree: "../..", Image: "example.com/dra-exporter",
+		Out: filepath.Join(dir, "out"), Programs: filepath.Join(dir, "programs"), Tree: "../..",
+		Image:   "example.com/dra-exporter",
 		Version: version, Revision: "abc", Created: time.Unix(1_700_000_000, 0).UTC(),
 	}
 	if err := os.Mkdir(r.Programs, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for _, platform := range []string{"linux-amd64", "linux-amd64" + purego} {
-		out, err := exec.CommandContext(t.Context(), "cc", "-o", filepath.Join(r.Programs, platform), "../image/testdata/program.c", "-ldl").CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), "cc", "-o", filepath.Join(r.Programs, platform),
+			"../image/testdata/program.c", "-ldl").CombinedOutput()
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -55,7 +57,8 @@ func TestRelease(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 	in := "dra-exporter-1.2.3.linux-amd64/"
-	if diff := cmp.Diff([]string{in + "CHANGELOG.md", in + "LICENSE", in + "README.md", in + "dra-exporter"}, members(t, filepath.Join(r.Out, want[3]))); diff != "" {
+	if diff := cmp.Diff([]string{in + "CHANGELOG.md", in + "LICENSE", in + "README.md", in + "dra-exporter"},
+		members(t, filepath.Join(r.Out, want[3]))); diff != "" {
 		t.Error(diff)
 	}
 	c, err := loader.LoadFile(filepath.Join(r.Out, "dra-exporter-1.2.3.tgz"))
@@ -87,7 +90,7 @@ func TestSameInputSameBytes(t *testing.T) {
 
 func TestBadInput(t *testing.T) {
 	if _, err := packed(t, "57a17ff"); err == nil || !strings.Contains(err.Error(), "57a17ff") {
-		t.Errorf("a version that is not SemVer: %v", err)
+		t.Errorf("error %v for a version that is not SemVer", err)
 	}
 	if err := (release{Programs: t.TempDir()}).pack(); err == nil {
 		t.Error("a release without programs is packed")
@@ -107,7 +110,7 @@ func names(t *testing.T, dir string) []string {
 	return out
 }
 
-// members lists the files of an archive, all of which have the time of the release.
+// members returns the files of an archive and checks that all have the time of the release.
 func members(t *testing.T, path string) []string {
 	t.Helper()
 	f, err := os.Open(path)
@@ -130,7 +133,7 @@ func members(t *testing.T, path string) []string {
 			t.Fatal(err)
 		}
 		if h.ModTime.Unix() != 1_700_000_000 {
-			t.Errorf("%s is of %v", h.Name, h.ModTime)
+			t.Errorf("%s has the time %v", h.Name, h.ModTime)
 		}
 		out = append(out, h.Name)
 	}

@@ -1,7 +1,7 @@
 // Package cpu reads how busy each logical CPU of the node is.
 //
-// A device under DRA may be any set of CPUs; here each CPU is a piece of hardware of its own, and whoever knows the
-// sets adds them up.
+// A device under DRA may be any set of CPUs; here each CPU is a piece of hardware of its own, and
+// whoever knows the sets adds them up.
 package cpu
 
 import (
@@ -9,32 +9,34 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 const (
-	// userHZ is the rate of the ticks in which the kernel tells times, on every architecture that Go knows
-	// (sysconf(_SC_CLK_TCK), proc(5)).
+	// userHZ is the rate of the ticks in which the kernel tells times, on every architecture that
+	// Go knows (sysconf(_SC_CLK_TCK), proc(5)).
 	userHZ = 100
 
 	// minWindow is the shortest time over which a share of busy ticks of 10 ms says something.
 	minWindow = 50 * time.Millisecond
 
-	// maxJitter is by how many ticks a count may fall for a moment; one that falls by more has been reset.
+	// maxJitter is by how many ticks a count may fall for a moment; one that falls by more has been
+	// reset.
 	maxJitter = 3 * userHZ
 )
 
-// Source reads the CPUs that are online from <procfs>/stat, which shows those of the machine, whatever the reader's
-// namespaces. It is a [driver.Source].
+// Source reads the CPUs that are online from <procfs>/stat, which shows those of the machine,
+// whatever the reader's namespaces. It is a [driver.Source].
 //
-// A CPU is busy while it runs anything (user, nice, system, irq, softirq) and while the hypervisor withholds it
-// (steal); it is not while idle or waiting for I/O. Both the active seconds and the utilization say so, the latter of
-// the time since the Sample before, or of at least 50 ms. The active seconds begin with the kernel's own count and never
-// fall: the kernel's may, by a little for a moment, or when it is reset.
+// A CPU is busy while it runs anything (user, nice, system, irq, softirq) and while the hypervisor
+// withholds it (steal); it is not while idle or waiting for I/O. Both the active seconds and the
+// utilization say so, the latter of the time since the Sample before, or of at least 50 ms. The
+// active seconds begin with the kernel's own count and never fall: the kernel's may, by a little
+// for a moment, or when it is reset.
 type Source struct {
 	path string
 	now  func() time.Time
@@ -43,6 +45,12 @@ type Source struct {
 }
 
 var _ driver.Source = (*Source)(nil)
+
+// FromHost returns the source of a machine.
+func FromHost(h driver.Host) (driver.Source, error) { return New(h.Procfs), nil }
+
+// Fills returns the quantities that the source reads.
+func Fills() []driver.Quantity { return []driver.Quantity{driver.Utilization, driver.ActiveSeconds} }
 
 // New returns a source that reads the procfs mounted at that path.
 func New(procfs string) *Source {
@@ -57,7 +65,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read CPU times: %w", err)
 	}
-	file, err := os.Open(s.path)
+	file, err := sysfs.Open(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -129,8 +137,8 @@ func (c *state) count(t ticks, at time.Time) {
 	}
 }
 
-// measure takes the utilization over the window that ends now, if it is long enough. Where the kernel's idle time fell
-// (iowait may: Documentation/filesystems/proc.rst) the shares are unknown.
+// measure takes the utilization over the window that ends now, if it is long enough. Where the
+// kernel's idle time fell (iowait may: Documentation/filesystems/proc.rst) the shares are unknown.
 func (c *state) measure(t ticks, at time.Time) {
 	if t.idle < c.windowIdle {
 		c.startWindow(t, at)

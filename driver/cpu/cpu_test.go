@@ -87,7 +87,8 @@ func (m *machine) sample() map[int]map[driver.Quantity]driver.Reading {
 	return all
 }
 
-// want checks a CPU's active seconds and utilization, which is absent if below 0, and the time of the latter.
+// want checks a CPU's active seconds and utilization, which is absent if below 0, and the time of
+// the latter.
 func (m *machine) want(what string, cpu int, active, utilization float64, at time.Time) {
 	m.tb.Helper()
 	got := m.sample()[cpu]
@@ -123,7 +124,8 @@ func TestUtilization(t *testing.T) {
 	m.want("idle", 5, 0.79, 0, m.clock)
 }
 
-// TestBackwards: the kernel's idle and iowait may fall, and its busy times by a little, or in a reset.
+// TestBackwards: the kernel's idle and iowait may fall, and its busy times by a little, or in a
+// reset.
 func TestBackwards(t *testing.T) {
 	m := newMachine(t, ticks{0, 1000, 9000})
 	m.sample()
@@ -195,6 +197,7 @@ func TestSuite(t *testing.T) {
 	one := func(cpu int) bool { return cpu == 1 }
 	all := func(int) bool { return true }
 	drivertest.Run(t, drivertest.Config{
+		Fills: Fills(),
 		New: func(tb testing.TB) driver.Source {
 			tb.Helper()
 			return fresh(tb).source
@@ -252,8 +255,8 @@ func TestThisMachine(t *testing.T) {
 	}
 }
 
-// TestProperties: whatever the kernel's counts do, the active seconds never fall nor rise by more than the kernel's
-// rise, and the utilization is a share.
+// TestProperties: whatever the kernel's counts do, the active seconds never fall nor rise by more
+// than the kernel's rise, and the utilization is a share.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		clock := time.Unix(1_800_000_000, 0)

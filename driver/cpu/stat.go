@@ -35,9 +35,9 @@ var (
 	errNone    = errors.New("no CPU in it")
 )
 
-// parseStat returns the times of the CPUs that are online, which are the lines cpuN at the top of /proc/stat
-// (proc(5), Documentation/filesystems/proc.rst). It reads no further. A bad line costs its own CPU: the error tells
-// of the first, and the number of all.
+// parseStat returns the times of the CPUs that are online, which are the lines cpuN at the top of
+// /proc/stat (proc(5), Documentation/filesystems/proc.rst). It reads no further. A bad line costs
+// its own CPU: the error tells of the first, and the number of all.
 func parseStat(r io.Reader) ([]ticks, error) {
 	lines := bufio.NewReaderSize(r, maxLine)
 	var all []ticks
@@ -97,7 +97,8 @@ func (r *rejects) err() error {
 	return fmt.Errorf("%w (and %d more errors)", r.first, r.count-1)
 }
 
-// readLine returns the next line, valid until the next call, or the beginning of one that is too long, which it skips.
+// readLine returns the next line, valid until the next call, or the beginning of one that is too
+// long, which it skips.
 func readLine(r *bufio.Reader) ([]byte, error) {
 	line, err := r.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {
@@ -115,8 +116,8 @@ func readLine(r *bufio.Reader) ([]byte, error) {
 	return []byte("cpu"), errLong
 }
 
-// parseLine returns the times of a CPU's line. Its columns are user, nice, system, idle, iowait, irq, softirq, steal,
-// guest and guest_nice; what guests used is in user and nice already.
+// parseLine returns the times of a CPU's line. Its columns are user, nice, system, idle, iowait,
+// irq, softirq, steal, guest and guest_nice; what guests used is in user and nice already.
 func parseLine(line []byte) (t ticks, isSum bool, err error) {
 	const idle, iowait, steal = 4, 5, 8
 	column := 0

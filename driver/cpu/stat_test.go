@@ -49,7 +49,11 @@ func TestParseStat(t *testing.T) {
 		{"CPU too high", "cpu8192 1 2 3 4 5 6 7 8\ncpu8191 1 2 3 4 5 6 7 8\n", []ticks{{8191, 27, 9}}, errNumber},
 		{"garbage", "cpu0 1 2 3 ? 5 6 7 8\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, strconv.ErrSyntax},
 		{"negative", "cpu0 -1 2 3 4 5 6 7 8\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, strconv.ErrSyntax},
-		{"time too high", "cpu0 1 2 3 4 5 6 7 9007199254740993\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, strconv.ErrRange},
+		{
+			"time too high", "cpu0 1 2 3 4 5 6 7 9007199254740993\ncpu1 1 2 3 4 5 6 7 8\n",
+			[]ticks{{1, 27, 9}},
+			strconv.ErrRange,
+		},
 		{"long", "cpu0" + strings.Repeat(" 1", maxLine) + "\ncpu1 1 2 3 4 5 6 7 8\n", []ticks{{1, 27, 9}}, errLong},
 		{"as many as can be", tooMany.String(), all, nil},
 		{"too many", tooMany.String() + "cpu0 1 2 3 4 5 6 7 8\n", all, errTooMany},

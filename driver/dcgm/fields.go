@@ -14,7 +14,7 @@ import (
 type field struct {
 	id       dcgm.Short
 	of       scope
-	rhythm   rhythm
+	schedule schedule
 	quantity driver.Quantity
 	labels   driver.Labels
 	scale    float64 // of the field's unit in the quantity's
@@ -30,24 +30,25 @@ const (
 	instance                   // a MIG GPU instance has it
 )
 
-// rhythm says how often the host engine is asked to read a field, and under which conditions.
-type rhythm uint8
+// schedule says how often the host engine is asked to read a field, and under which conditions.
+type schedule uint8
 
 const (
-	fast      rhythm = iota
-	slow             // hardly changes
-	profiling        // where that is wanted
-	units            // likewise: of one unit of several of an engine, of which the mean counts
+	fast      schedule = iota
+	slow               // hardly changes
+	profiling          // where that is wanted
+	units              // likewise: of one unit of several of an engine, of which the mean counts
 )
 
-func (r rhythm) interval() time.Duration {
+func (r schedule) interval() time.Duration {
 	if r == slow || r == units {
 		return 10 * time.Second
 	}
 	return time.Second
 }
 
-// The scales. DCGM says percent, MB and MHz of no field but these, and of some not even that: see fields.
+// The scales. DCGM says percent, MB and MHz of no field but these, and of some not even that: see
+// fields.
 const (
 	one         = 1
 	percent     = 0.01
@@ -60,26 +61,41 @@ const (
 // migMode is DCGM_FI_DEV_MIG_MODE: "Boolean: 0 is disabled, 1 is enabled".
 const migMode = dcgm.DCGM_FI_DEV_MIG_MODE
 
-// xidError is DCGM_FI_DEV_XID_ERROR, "The value is the specific XID error": the engine adds a value, with its time, at each
-// event, to the GPU, the GPU instance or the compute instance that it concerns (RecordXidFor… in DcgmCacheManager.cpp).
+// xidError is DCGM_FI_DEV_XID_ERROR, "The value is the specific XID error": the engine adds a
+// value, with its time, at each event, to the GPU, the GPU instance or the compute instance that it
+// concerns (RecordXidFor… in DcgmCacheManager.cpp).
 const xidError = dcgm.DCGM_FI_DEV_XID_ERROR
 
 // fields is the table of what is read. Where two fill the same, the first that has a value counts.
 //
-// The names are those of DCGM 4.6, which gave new names to many numbers of 4.5, and new numbers, from 1600 on, to fields in
-// base units. The old numbers remain for now, so that both are asked for.
+// The names are those of DCGM 4.6, which gave new names to many numbers of 4.5, and new numbers,
+// from 1600 on, to fields in base units. The old numbers remain for now, so that both are asked
+// for.
 //
-// Guesses: a whole number of DCGM_FI_DEV_*_UTIL* is a percentage, as NVML has it, also where the name ends in RATIO; MB
-// are MiB, as NVIDIA's tools have them; *_CLOCK without HERTZ is in MHz; memory temperatures are in °C; violations whose comment
-// gives no unit are in ns, like the others.
+// Guesses: a whole number of DCGM_FI_DEV_*_UTIL* is a percentage, as NVML has it, also where the
+// name ends in RATIO; MB are MiB, as NVIDIA's tools have them; *_CLOCK without HERTZ is in MHz;
+// memory temperatures are in °C; violations whose comment gives no unit are in ns, like the others.
 func fields() []field {
 	nothing := driver.Labels{}
 	return append([]field{
 		{dcgm.DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO, wholeGPU | instance, profiling, driver.Utilization, nothing, one, false},
 		{dcgm.DCGM_FI_DEV_GPU_UTIL_RATIO, wholeGPU, fast, driver.Utilization, nothing, percent, false},
-		{dcgm.DCGM_FI_PROF_SM_UTIL_RATIO, wholeGPU | instance, profiling, driver.EngineUtilization, driver.Labels{"sm"}, one, false},
-		{dcgm.DCGM_FI_PROF_TENSOR_UTIL_RATIO, wholeGPU | instance, profiling, driver.EngineUtilization, driver.Labels{"tensor"}, one, false},
-		{dcgm.DCGM_FI_PROF_DRAM_UTIL_RATIO, wholeGPU | instance, profiling, driver.EngineUtilization, driver.Labels{"dram"}, one, false},
+		{
+			dcgm.DCGM_FI_PROF_SM_UTIL_RATIO, wholeGPU | instance, profiling, driver.EngineUtilization,
+			driver.Labels{"sm"},
+			one,
+			false,
+		},
+		{
+			dcgm.DCGM_FI_PROF_TENSOR_UTIL_RATIO, wholeGPU | instance, profiling, driver.EngineUtilization,
+			driver.Labels{"tensor"},
+			one, false,
+		},
+		{
+			dcgm.DCGM_FI_PROF_DRAM_UTIL_RATIO, wholeGPU | instance, profiling, driver.EngineUtilization,
+			driver.Labels{"dram"},
+			one, false,
+		},
 		{dcgm.DCGM_FI_DEV_MEM_COPY_UTIL, wholeGPU, fast, driver.EngineUtilization, driver.Labels{"dram"}, percent, false},
 		{dcgm.DCGM_FI_DEV_ENC_UTIL, wholeGPU, fast, driver.EngineUtilization, driver.Labels{"encoder"}, percent, false},
 		{dcgm.DCGM_FI_DEV_DEC_UTIL, wholeGPU, fast, driver.EngineUtilization, driver.Labels{"decoder"}, percent, false},
@@ -100,25 +116,71 @@ func fields() []field {
 		{dcgm.DCGM_FI_DEV_VIDEO_CLOCK, anyGPU, fast, driver.Clock, driver.Labels{"video"}, megahertz, false},
 		{dcgm.DCGM_FI_PROF_PCIE_TX_BYTES, anyGPU, profiling, driver.IOBytes, driver.Labels{"pcie", "transmit"}, one, true},
 		{dcgm.DCGM_FI_PROF_PCIE_RX_BYTES, anyGPU, profiling, driver.IOBytes, driver.Labels{"pcie", "receive"}, one, true},
-		{dcgm.DCGM_FI_PROF_NVLINK_TX_BYTES, anyGPU, profiling, driver.IOBytes, driver.Labels{"nvlink", "transmit"}, one, true},
+		{
+			dcgm.DCGM_FI_PROF_NVLINK_TX_BYTES, anyGPU, profiling, driver.IOBytes,
+			driver.Labels{"nvlink", "transmit"},
+			one,
+			true,
+		},
 		{dcgm.DCGM_FI_PROF_NVLINK_RX_BYTES, anyGPU, profiling, driver.IOBytes, driver.Labels{"nvlink", "receive"}, one, true},
+	}, troubleFields()...)
+}
+
+// troubleFields are the fields of throttling and errors.
+func troubleFields() []field {
+	return append([]field{
 		{dcgm.DCGM_FI_DEV_POWER_VIOLATION, anyGPU, fast, driver.ThrottledSeconds, driver.Labels{"power"}, nanoseconds, false},
-		{dcgm.DCGM_FI_DEV_THERMAL_VIOLATION, anyGPU, fast, driver.ThrottledSeconds, driver.Labels{"thermal"}, nanoseconds, false},
-		{dcgm.DCGM_FI_DEV_SYNC_BOOST_VIOLATION, anyGPU, fast, driver.ThrottledSeconds, driver.Labels{"sync_boost"}, nanoseconds, false},
-		{dcgm.DCGM_FI_DEV_BOARD_LIMIT_VIOLATION, anyGPU, fast, driver.ThrottledSeconds, driver.Labels{"board_limit"}, nanoseconds, false},
-		{dcgm.DCGM_FI_DEV_RELIABILITY_VIOLATION, anyGPU, fast, driver.ThrottledSeconds, driver.Labels{"reliability"}, nanoseconds, false},
+		{
+			dcgm.DCGM_FI_DEV_THERMAL_VIOLATION, anyGPU, fast, driver.ThrottledSeconds,
+			driver.Labels{"thermal"},
+			nanoseconds,
+			false,
+		},
+		{
+			dcgm.DCGM_FI_DEV_SYNC_BOOST_VIOLATION, anyGPU, fast, driver.ThrottledSeconds,
+			driver.Labels{"sync_boost"},
+			nanoseconds, false,
+		},
+		{
+			dcgm.DCGM_FI_DEV_BOARD_LIMIT_VIOLATION, anyGPU, fast, driver.ThrottledSeconds,
+			driver.Labels{"board_limit"},
+			nanoseconds, false,
+		},
+		{
+			dcgm.DCGM_FI_DEV_RELIABILITY_VIOLATION, anyGPU, fast, driver.ThrottledSeconds,
+			driver.Labels{"reliability"},
+			nanoseconds, false,
+		},
 		{dcgm.DCGM_FI_DEV_ECC_SBE_VOL_TOTAL, anyGPU, slow, driver.Errors, driver.Labels{"ecc_corrected"}, one, false},
 		{dcgm.DCGM_FI_DEV_ECC_DBE_VOL_TOTAL, anyGPU, slow, driver.Errors, driver.Labels{"ecc_uncorrected"}, one, false},
 		{dcgm.DCGM_FI_DEV_PCIE_REPLAY_TOTAL, anyGPU, slow, driver.Errors, driver.Labels{"pcie_replay"}, one, false},
-		{dcgm.DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL, anyGPU, slow, driver.Errors, driver.Labels{"row_remap", "correctable"}, one, false},
-		{dcgm.DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL, anyGPU, slow, driver.Errors, driver.Labels{"row_remap", "uncorrectable"}, one, false},
-		{dcgm.DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL, anyGPU, slow, driver.Errors, driver.Labels{"page_retirement", "sbe"}, one, false},
-		{dcgm.DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL, anyGPU, slow, driver.Errors, driver.Labels{"page_retirement", "dbe"}, one, false},
+		{
+			dcgm.DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL, anyGPU, slow, driver.Errors,
+			driver.Labels{"row_remap", "correctable"},
+			one, false,
+		},
+		{
+			dcgm.DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL, anyGPU, slow, driver.Errors,
+			driver.Labels{"row_remap", "uncorrectable"},
+			one, false,
+		},
+		{
+			dcgm.DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL, anyGPU, slow, driver.Errors,
+			driver.Labels{"page_retirement", "sbe"},
+			one,
+			false,
+		},
+		{
+			dcgm.DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL, anyGPU, slow, driver.Errors,
+			driver.Labels{"page_retirement", "dbe"},
+			one,
+			false,
+		},
 	}, unitFields()...)
 }
 
-// unitFields are the fields of the units of engines, "Ratio of cycles each of the NVDEC engines are active" and so on. A unit that a
-// device does not have is taken to have no value (a guess).
+// unitFields are the fields of the units of engines, "Ratio of cycles each of the NVDEC engines are
+// active" and so on. A unit that a device does not have is taken to have no value (a guess).
 func unitFields() []field {
 	var out []field
 	for _, many := range []struct {
@@ -131,18 +193,21 @@ func unitFields() []field {
 		{dcgm.DCGM_FI_PROF_NVOFA_UTIL_0_RATIO, 2, "ofa"},
 	} {
 		for i := range many.count {
-			out = append(out, field{many.first + i, wholeGPU | instance, units, driver.EngineUtilization, driver.Labels{many.engine}, one, false})
+			out = append(out,
+				field{many.first + i, wholeGPU | instance, units, driver.EngineUtilization, driver.Labels{many.engine}, one, false})
 		}
 	}
 	return out
 }
 
-// baseUnits is the first number of the fields that DCGM 4.6 added ("Base unit field IDs (1600-1799)").
+// baseUnits is the first number of the fields that DCGM 4.6 added ("Base unit field IDs
+// (1600-1799)").
 const baseUnits dcgm.Short = 1600
 
-// vocabularies returns the numbers of the fields of a rhythm that entities of a kind have, as lists that an engine may
-// know: all of them, those of 4.5, and those of a later DCGM without the numbers that 4.6 calls deprecated.
-func vocabularies(of scope, at rhythm) [][]dcgm.Short {
+// vocabularies returns the numbers of the fields of a schedule that entities of a kind have, as
+// lists that an engine may know: all of them, those of 4.5, and those of a later DCGM without the
+// numbers that 4.6 calls deprecated.
+func vocabularies(of scope, at schedule) [][]dcgm.Short {
 	var all, old, renewed []dcgm.Short
 	table := fields()
 	replaced := func(f field) bool {
@@ -154,7 +219,7 @@ func vocabularies(of scope, at rhythm) [][]dcgm.Short {
 		return false
 	}
 	for _, f := range table {
-		if f.of&of == 0 || f.rhythm != at {
+		if f.of&of == 0 || f.schedule != at {
 			continue
 		}
 		all = append(all, f.id)

@@ -24,9 +24,10 @@ func footprintNow(t *testing.T) footprint {
 	return footprint{status(t, "Threads:"), runtime.NumGoroutine(), status(t, "VmRSS:"), liveHeap()}
 }
 
-// Threads, goroutines and memory stay what they are over many ticks: DCGM_TICKS of them, or 300. A call of the library takes a
-// thread while it lasts, and the Go runtime keeps the threads that it made: there is one call at a time, which hangs first, so that
-// its thread is there. That one is the bound.
+// Threads, goroutines and memory stay what they are over many ticks: DCGM_TICKS of them, or 300. A
+// call of the library takes a thread while it lasts, and the Go runtime keeps the threads that it
+// made: there is one call at a time, which hangs first, so that its thread is there. That one is
+// the bound.
 func TestFlat(t *testing.T) {
 	ticks := 300
 	if text := os.Getenv("DCGM_TICKS"); text != "" {
@@ -110,7 +111,8 @@ func liveHeap() uint64 {
 	return m.HeapAlloc
 }
 
-// BenchmarkSample is a tick of 8 GPUs: cpu-ns/op is the CPU time of the whole process, that of the double included.
+// BenchmarkSample is a tick of 8 GPUs: cpu-ns/op is the CPU time of the whole process, that of the
+// fake included.
 func BenchmarkSample(b *testing.B) {
 	for _, bench := range []struct {
 		name      string

@@ -11,8 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// healthRhythm is how often the engine is asked for the GPUs' health.
-const healthRhythm = 10 * time.Second
+// healthInterval is how often the engine is asked for the GPUs' health.
+const healthInterval = 10 * time.Second
 
 // healthStatus is a status of driver.Health.
 type healthStatus string
@@ -22,8 +22,9 @@ const (
 	unhealthy healthStatus = "unhealthy"
 )
 
-// watchHealth lets the engine watch the health of a group of GPUs. The first check brings nothing: "stateful information
-// about all of the enabled watches within a group is created but no error results are provided".
+// watchHealth lets the engine watch the health of a group of GPUs. The first check brings nothing:
+// "stateful information about all of the enabled watches within a group is created but no error
+// results are provided".
 func (s *session) watchHealth(group dcgm.GroupHandle) error {
 	if err := dcgm.HealthSet(group, dcgm.DCGM_HEALTH_WATCH_ALL); err != nil {
 		return engineFailure("watch health", err)
@@ -35,10 +36,11 @@ func (s *session) watchHealth(group dcgm.GroupHandle) error {
 	return nil
 }
 
-// checkHealth returns the health of each GPU, nil when it is not the time to check. A GPU is unhealthy where the engine has
-// an incident of it, or of one of its instances, that is a failure (DCGM_HEALTH_RESULT_FAIL); a warning leaves it healthy.
+// checkHealth returns the health of each GPU, nil when it is not the time to check. A GPU is
+// unhealthy where the engine has an incident of it, or of one of its instances, that is a failure
+// (DCGM_HEALTH_RESULT_FAIL); a warning leaves it healthy.
 func (s *session) checkHealth(now time.Time) (map[uint]healthStatus, error) {
-	if !s.checks || now.Sub(s.checked) < healthRhythm {
+	if !s.checks || now.Sub(s.checked) < healthInterval {
 		return nil, nil //nolint:nilnil // there is no news
 	}
 	s.checked = now

@@ -10,6 +10,7 @@ import (
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
 const (
@@ -32,15 +33,15 @@ type part struct {
 	compute             entity
 	nvmlID, nvmlCompute uint
 	profile             uint // of the GPU instance
-	shared              bool // its GPU instance has several compute instances: what is told of that is no one's of these
+	shared              bool // its GPU instance has several compute instances: what is told of that is of none of these
 }
 
 func (l layout) equal(other layout) bool {
 	return slices.Equal(l.gpus, other.gpus) && slices.Equal(l.parts, other.parts)
 }
 
-// findLayout asks the engine what there is. Without GPUs it returns an error, and with one GPUs alone where the engine has
-// nothing to say of MIG.
+// findLayout asks the engine what there is. Without GPUs it returns an error, and with one GPUs
+// alone where the engine has nothing to say of MIG.
 func findLayout() (layout, error) {
 	gpus, err := dcgm.GetEntityGroupEntities(dcgm.FE_GPU)
 	if err != nil {
@@ -56,8 +57,8 @@ func findLayout() (layout, error) {
 	return l, nil
 }
 
-// partsOf returns the compute instances of a hierarchy (dcgmMigHierarchyInfo_v2: each entity with its parent; nvmlInstanceId
-// and nvmlComputeInstanceId are NVML's numbers of both).
+// partsOf returns the compute instances of a hierarchy (dcgmMigHierarchyInfo_v2: each entity with
+// its parent; nvmlInstanceId and nvmlComputeInstanceId are NVML's numbers of both).
 func partsOf(all []dcgm.MigHierarchyInfo_v2) []part {
 	var parts []part
 	siblings, profiles := map[entity]int{}, map[entity]uint{}
@@ -83,7 +84,7 @@ func partsOf(all []dcgm.MigHierarchyInfo_v2) []part {
 type device struct {
 	hardware driver.Hardware
 	of       scope    // of the fields that it has, MIG mode aside
-	values   entity   // whose fields are its own; zero: nobody's
+	values   entity   // whose fields are its own; zero: none
 	events   []entity // whose XID errors are its own
 	profile  uint     // of a MIG device
 }
@@ -118,12 +119,13 @@ func (l layout) identify() ([]device, error) {
 	return devices, errors.Join(errs...)
 }
 
-// device describes a MIG device. DCGM does not tell its UUID: it is known by its GPU, and by the numbers of its instances.
+// device describes a MIG device. DCGM does not tell its UUID: it is known by its GPU, and by the
+// numbers of its instances.
 func (p part) device() device {
 	d := device{
 		hardware: driver.Hardware{
 			Kind: driver.KindPartition, Parent: p.gpuUUID, Vendor: "nvidia",
-			Instance: driver.MIGInstance(int(p.nvmlID), int(p.nvmlCompute)),
+			Instance: nvidia.Instance(int(p.nvmlID), int(p.nvmlCompute)),
 		},
 		of: instance, events: []entity{p.compute}, profile: p.profile,
 	}
@@ -139,7 +141,10 @@ func readFacts(gpus []uint) (map[uint]driver.Hardware, error) {
 	for i, gpu := range gpus {
 		entities[i] = entity{EntityGroupId: dcgm.FE_GPU, EntityId: gpu}
 	}
-	ids := []dcgm.Short{dcgm.DCGM_FI_DEV_GPU_UUID, dcgm.DCGM_FI_DEV_PCI_BUS_ID, dcgm.DCGM_FI_DEV_GPU_NAME, dcgm.DCGM_FI_SYSTEM_DRIVER_VERSION}
+	ids := []dcgm.Short{
+		dcgm.DCGM_FI_DEV_GPU_UUID, dcgm.DCGM_FI_DEV_PCI_BUS_ID, dcgm.DCGM_FI_DEV_GPU_NAME,
+		dcgm.DCGM_FI_SYSTEM_DRIVER_VERSION,
+	}
 	values, err := dcgm.EntitiesGetLatestValues(entities, ids, liveData)
 	if err != nil {
 		return nil, fmt.Errorf("identify DCGM's GPUs: %w", err)

@@ -14,10 +14,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/dcgm/dcgmtest"
 )
 
-// machine is the double, of which a process can have but one. Each test resets it.
+// machine is the fake, of which a process can have but one. Each test resets it.
 var machine *dcgmtest.Machine
 
-// withoutLibrary is set in the environment of a process that is to have no double.
+// withoutLibrary is set in the environment of a process that is to have no fake.
 const withoutLibrary = "DCGM_WITHOUT_LIBRARY"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// load makes the double, and returns the folder in which it is.
+// load makes the fake, and returns the folder in which it is.
 func load() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "dcgm"); err != nil {
 		return "", err

@@ -10,9 +10,12 @@ import (
 	"time"
 
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// session is a connection to a host engine. While a call of it is under way, it belongs to that call.
+// session is a connection to a host engine. While a call of it is under way, it belongs to that
+// call.
 type session struct {
 	profiling bool
 	layout    layout
@@ -37,23 +40,18 @@ type report struct {
 	broken  bool                  // nothing can be read any more
 }
 
-// engineError is an error of the host engine, or of the connection to it. go-dcgm tells it as a text.
-type engineError struct{ err error }
-
-func (e engineError) Error() string { return e.err.Error() }
-func (e engineError) Unwrap() error { return e.err }
-
-// Reason names the error for the label reason.
-func (engineError) Reason() string { return "host_engine" }
-
+// engineFailure returns an error of the host engine, or of the connection to it.
 func engineFailure(operation string, err error) error {
-	return engineError{fmt.Errorf("%s: %w", operation, err)}
+	return engineError(fmt.Errorf("%s: %w", operation, err))
 }
+
+func engineError(err error) error { return driver.WithReason(driver.ReasonHostEngine, err) }
 
 // errNoLibrary says that the library is not there.
 var errNoLibrary = errors.New("libdcgm.so.4 not found")
 
-// retryWatches is when what the engine refused to watch is asked for again, and what it could not identify.
+// retryWatches is when what the engine refused to watch is asked for again, and what it could not
+// identify.
 const retryWatches = time.Minute
 
 // connect connects to the engine, or starts one. XID errors are wanted from a time on.
@@ -130,7 +128,7 @@ func (s *session) newEvents(values []value) []value {
 func (s *session) follow(now time.Time) (broken bool, err error) {
 	found, err := findLayout()
 	if err != nil {
-		err = engineError{err}
+		err = engineError(err)
 		if found.gpus == nil {
 			return true, err
 		}
@@ -147,7 +145,7 @@ func (s *session) follow(now time.Time) (broken bool, err error) {
 	var failure error
 	if s.devices, failure = found.identify(); failure != nil {
 		s.retryAt = now.Add(retryWatches)
-		err = errors.Join(err, engineError{failure})
+		err = errors.Join(err, engineError(failure))
 	}
 	broken, failure = s.watch(now)
 	return broken, errors.Join(err, failure)

@@ -10,42 +10,33 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
 const (
-	// patience is how long a sample waits for the host engine.
-	patience = time.Second
+	// callTimeout is how long a sample waits for the host engine.
+	callTimeout = time.Second
 
-	// retryFirst and retryMost bound the time between two attempts to connect; it doubles from one to the other.
+	// retryFirst and retryMost bound the time between two attempts to connect; it doubles from one
+	// to the other.
 	retryFirst = time.Second
 	retryMost  = time.Minute
 )
 
 // Source reads what a host engine reads. It is a [driver.Source].
 //
-// One call at a time is made, on a goroutine of its own, which remains, with its thread, until the call returns.
+// One call at a time is made, on a goroutine of its own, which remains, with its thread, until the
+// call returns.
 type Source struct {
-	config   Config
-	table    []field
-	patience time.Duration
+	config      Config
+	table       []field
+	callTimeout time.Duration
 
-	session *session // nil: not connected
-	opening *driver.Call[opened]
+	session nvidia.Session[session]
 	reading *driver.Call[report]
-	closing *driver.Call[error]
 
 	states []*state // of the devices; they outlive sessions
 	events time.Time
-
-	retryAt time.Time
-	retry   time.Duration
-	failed  error // why there is no session; nil: there is no library
-}
-
-// opened is what became of an attempt to connect.
-type opened struct {
-	session *session
-	err     error
 }
 
 var _ driver.Source = (*Source)(nil)
@@ -61,117 +52,79 @@ func New(config Config) (*Source, error) {
 	if config.Now == nil {
 		config.Now = time.Now
 	}
-	return &Source{config: config, table: fields(), patience: patience}, nil
+	return &Source{
+		config: config, table: fields(), callTimeout: callTimeout,
+		session: nvidia.Session[session]{
+			Retry:   nvidia.NewRetry(retryFirst, retryMost),
+			Opening: "connect to DCGM's host engine", Closing: "disconnect from DCGM's host engine",
+		},
+	}, nil
 }
 
 // Name returns dcgm.
 func (*Source) Name() string { return "dcgm" }
 
-// Sample returns a sample of each GPU and of each MIG device. One of which the engine has no values has a sample without
-// readings, and an error.
+// Sample returns a sample of each GPU and of each MIG device. One of which the engine has no values
+// has a sample without readings, and an error.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read DCGM: %w", err)
 	}
-	deadline, cancel := context.WithTimeout(ctx, s.patience)
+	deadline, cancel := context.WithTimeout(ctx, s.callTimeout)
 	defer cancel()
 	if s.config.Address == Embedded && s.config.Passthrough() {
 		return nil, s.close(deadline)
 	}
-	if err := s.open(deadline); err != nil || s.session == nil {
+	if err := s.open(deadline); err != nil || s.session.Current() == nil {
 		return s.unreadable(), err
 	}
 	if s.reading == nil {
-		session, now := s.session, s.config.Now()
+		session, now := s.session.Current(), s.config.Now()
 		s.reading = driver.Go(func() report { return session.read(now) })
 	}
 	r, done := s.reading.Wait(deadline)
 	if !done {
-		return s.unreadable(), driver.HungError("read DCGM")
+		return s.unreadable(), driver.Hung("read DCGM")
 	}
 	s.reading = nil
 	if r.broken {
-		s.postpone(r.err)
+		s.session.Fail(s.config.Now(), r.err)
 		return s.unreadable(), errors.Join(r.err, s.close(deadline))
 	}
-	s.retry = 0
+	s.session.Retry.Reset()
 	s.take(r)
 	samples, err := s.samples(s.config.Now())
 	return samples, errors.Join(r.err, err)
 }
 
-// open connects, if that can be now. Without a session and an error there is no library.
+// open connects unless there is a connection. Without a session and an error there is no library.
 func (s *Source) open(ctx context.Context) error {
-	if s.closing != nil {
-		if err := s.closed(ctx); err != nil {
-			return err
-		}
+	now := s.config.Now()
+	if s.events.IsZero() {
+		s.events = now
 	}
-	if s.session != nil {
+	config, events := s.config, s.events
+	_, err := s.session.Open(ctx, now, func() (*session, error) {
+		return connect(config.Address, config.Profiling, events)
+	})
+	if errors.Is(err, errNoLibrary) {
 		return nil
 	}
-	now := s.config.Now()
-	if s.opening == nil {
-		if now.Before(s.retryAt) {
-			return s.failed
-		}
-		if s.events.IsZero() {
-			s.events = now
-		}
-		config, events := s.config, s.events
-		s.opening = driver.Go(func() opened {
-			session, err := connect(config.Address, config.Profiling, events)
-			return opened{session, err}
-		})
-	}
-	o, done := s.opening.Wait(ctx)
-	if !done {
-		return driver.HungError("connect to DCGM's host engine")
-	}
-	s.opening, s.session, s.failed = nil, o.session, nil
-	if s.session == nil {
-		s.postpone(o.err)
-	}
-	return s.failed
-}
-
-// postpone puts the next attempt to connect off.
-func (s *Source) postpone(err error) {
-	s.retry = min(max(2*s.retry, retryFirst), retryMost)
-	s.retryAt = s.config.Now().Add(s.retry)
-	s.failed = err
-	if errors.Is(err, errNoLibrary) {
-		s.failed = nil
-	}
+	return err
 }
 
 // close ends the session, if there is one and no call of it is under way.
 func (s *Source) close(ctx context.Context) error {
-	if s.session != nil && s.reading != nil {
-		if _, done := s.reading.Wait(ctx); !done {
-			return driver.HungError("read DCGM")
+	if current := s.session.Current(); current != nil {
+		if s.reading != nil {
+			if _, done := s.reading.Wait(ctx); !done {
+				return driver.Hung("read DCGM")
+			}
+			s.reading = nil
 		}
-		s.reading = nil
+		s.events = current.events
 	}
-	if s.session != nil {
-		session := s.session
-		s.session, s.events = nil, session.events
-		s.closing = driver.Go(session.close)
-	}
-	if s.closing == nil {
-		return nil
-	}
-	return s.closed(ctx)
-}
-
-// closed waits for the end of a session.
-func (s *Source) closed(ctx context.Context) error {
-	err, done := s.closing.Wait(ctx)
-	if !done {
-		return driver.HungError("disconnect from DCGM's host engine")
-	}
-	s.closing = nil
-	return err
+	return s.session.Close(ctx, (*session).close)
 }
 
 // take takes what the engine said.
@@ -191,7 +144,7 @@ func (s *Source) take(r report) {
 	}
 	for _, v := range r.events {
 		if d := byEvents[v.entity]; d != nil {
-			d.count(int64(v.number), earlier(v.at, r.at))
+			d.xids.Count(int64(v.number), earlier(v.at, r.at).Add(-time.Millisecond)) // right before it there was none
 		}
 	}
 	for _, d := range s.states {
@@ -223,7 +176,7 @@ func (s *Source) samples(now time.Time) ([]driver.Sample, error) {
 	for _, d := range s.states {
 		readings := d.readings(now)
 		if len(readings) == 0 && d.values != (entity{}) {
-			errs = append(errs, fmt.Errorf("read %s: %w", d.name(), noValuesError{d.lost}))
+			errs = append(errs, fmt.Errorf("read %s: %w", d.name(), noValues(d.lost)))
 		}
 		samples = append(samples, driver.Sample{Hardware: d.hardware, Readings: readings})
 	}

@@ -4,7 +4,6 @@ package dcgm
 
 import (
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"runtime"
@@ -59,10 +58,10 @@ func newSource(tb testing.TB, c *clock, change func(*Config)) *Source {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s.patience = time.Minute // for machines under load: what hangs has a test of its own
+	s.callTimeout = time.Minute // for machines under load: what hangs has a test of its own
 	misuse := machine.Misuse
 	tb.Cleanup(func() {
-		if s.session != nil {
+		if s.session.Current() != nil {
 			_ = s.close(context.Background())
 		}
 		if machine.Misuse != misuse {
@@ -129,7 +128,7 @@ func suite(layout func() *clock) drivertest.Config {
 	var c *clock
 	var open *Source // of which there can be but one
 	fresh := func(tb testing.TB) *Source {
-		if open != nil && open.session != nil {
+		if open != nil && open.session.Current() != nil {
 			_ = open.close(context.Background())
 		}
 		c = layout()
@@ -143,6 +142,7 @@ func suite(layout func() *clock) drivertest.Config {
 	}
 	first := "GPU-00000000-0000-4000-8000-000000000000"
 	return drivertest.Config{
+		Fills:   Fills(),
 		New:     func(tb testing.TB) driver.Source { return fresh(tb) },
 		Advance: func() { c.advance(1) },
 		Now:     func() time.Time { return c.now() },
@@ -214,8 +214,8 @@ func TestNoLibrary(t *testing.T) {
 	}
 }
 
-// While the engine is gone everything is unreadable; the attempts to connect become seldom; a new engine is found, and what was
-// counted goes on.
+// While the engine is gone everything is unreadable; the attempts to connect become seldom; a new
+// engine is found, and what was counted goes on.
 func TestReconnect(t *testing.T) {
 	c := newClock(2)
 	machine.Partition(1, 2)
@@ -262,7 +262,10 @@ func TestReconnect(t *testing.T) {
 }
 
 func TestHung(t *testing.T) {
-	for _, function := range []string{"dcgmConnect_v2", "dcgmGetEntityGroupEntities", "dcgmWatchFields", "dcgmGetValuesSince_v2", "dcgmHealthCheck"} {
+	for _, function := range []string{
+		"dcgmConnect_v2", "dcgmGetEntityGroupEntities", "dcgmWatchFields",
+		"dcgmGetValuesSince_v2", "dcgmHealthCheck",
+	} {
 		t.Run(function, func(t *testing.T) {
 			c := newClock(2)
 			s := newSource(t, c, nil)
@@ -274,10 +277,10 @@ func TestHung(t *testing.T) {
 				begun := time.Now()
 				samples, err := s.Sample(ctx)
 				cancel()
-				if _, ok := errors.AsType[driver.HungError](err); !ok || len(samples) != 0 {
+				if driver.ReasonOf(err) != driver.ReasonHung || len(samples) != 0 {
 					t.Fatalf("got %d samples and error %v", len(samples), err)
 				}
-				if took := time.Since(begun); took > patience {
+				if took := time.Since(begun); took > callTimeout {
 					t.Errorf("it took %v", took)
 				}
 				c.advance(1)
@@ -328,8 +331,9 @@ func TestEmbedded(t *testing.T) {
 func TestAddresses(t *testing.T) {
 	for address, want := range map[string]string{
 		"localhost:5555": "dcgmConnect_v2", "[::1]:5555": "dcgmConnect_v2", "/run/dcgm.sock": "dcgmConnect_v2",
-		"tcp://localhost:5555": "dcgmConnect_v3", "unix:///run/dcgm.sock": "dcgmConnect_v3", "vsock://2:5555": "dcgmConnect_v3",
-		Embedded: "dcgmStartEmbedded", "localhost": "", ":5555": "", "": "", "http://localhost": "", "on": "",
+		"tcp://localhost:5555": "dcgmConnect_v3", "unix:///run/dcgm.sock": "dcgmConnect_v3",
+		"vsock://2:5555": "dcgmConnect_v3",
+		Embedded:         "dcgmStartEmbedded", "localhost": "", ":5555": "", "": "", "http://localhost": "", "on": "",
 	} {
 		c := newClock(1)
 		s, err := New(Config{Address: address, Now: c.now})
@@ -348,7 +352,8 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// What the engine refuses costs itself alone, is an error once in a while, and comes when it can be had.
+// What the engine refuses costs itself alone, is an error once in a while, and comes when it can be
+// had.
 func TestProfilingRefused(t *testing.T) {
 	c := newClock(1)
 	machine.Profiling = -36 // DCGM_ST_PROFILING_NOT_SUPPORTED
@@ -411,12 +416,11 @@ func TestErrorsNameTheirReason(t *testing.T) {
 	s := newSource(t, c, nil)
 	machine.GPUs[1].Lost = 1
 	_, err := s.Sample(t.Context())
-	var named interface{ Reason() string }
-	if !errors.As(err, &named) || named.Reason() != "gpu_lost" || !strings.Contains(err.Error(), machine.GPUs[1].UUID()) {
+	if driver.ReasonOf(err) != driver.ReasonGPULost || !strings.Contains(err.Error(), machine.GPUs[1].UUID()) {
 		t.Errorf("of a lost GPU: %v", err)
 	}
 	machine.Down = 1
-	if _, err = s.Sample(t.Context()); !errors.As(err, &named) || named.Reason() != "host_engine" {
+	if _, err = s.Sample(t.Context()); driver.ReasonOf(err) != driver.ReasonHostEngine {
 		t.Errorf("of a lost engine: %v", err)
 	}
 }

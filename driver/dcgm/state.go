@@ -3,16 +3,19 @@
 package dcgm
 
 import (
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
-// maxAge is how long a value that is refreshed at a rhythm is believed: an engine that does not refresh it can't read it.
-func maxAge(r rhythm) time.Duration { return 5*time.Second + 2*r.interval() }
+// maxAge is how long a value that is refreshed at a schedule is believed: an engine that does not
+// refresh it can't read it.
+func maxAge(r schedule) time.Duration { return 5*time.Second + 2*r.interval() }
 
 // state is what is known of a device. It outlives sessions, so that what is counted here goes on.
 type state struct {
@@ -20,7 +23,7 @@ type state struct {
 	table   []field
 	latest  map[dcgm.Short]known
 	traffic map[dcgm.Short]*integral
-	xids    []xidCount
+	xids    nvidia.XIDs
 	health  knownHealth
 	lost    bool // the engine said so of its last value
 }
@@ -29,13 +32,15 @@ func newState(d device, table []field) *state {
 	return &state{device: d, table: table, latest: map[dcgm.Short]known{}, traffic: map[dcgm.Short]*integral{}}
 }
 
-// is tells whether this is the state of a device.
+// is reports whether this is the state of a device.
 func (d *state) is(other device) bool {
-	return d.hardware.UUID == other.hardware.UUID && d.hardware.Parent == other.hardware.Parent && d.hardware.Instance == other.hardware.Instance
+	return d.hardware.UUID == other.hardware.UUID && d.hardware.Parent == other.hardware.Parent &&
+		d.hardware.Instance == other.hardware.Instance
 }
 
-// renew takes the device as the engine describes it now. A MIG device whose instance is another one, though its numbers are
-// the same, is a new one: what was known of the one before is forgotten.
+// renew takes the device as the engine describes it now. A MIG device whose instance is another
+// one, though its numbers are the same, is a new one: what was known of the one before is
+// forgotten.
 func (d *state) renew(other device) {
 	if d.of == instance && (d.profile != other.profile || !slices.Equal(d.events, other.events)) {
 		*d = *newState(other, d.table)
@@ -52,22 +57,12 @@ func (d *state) name() string {
 	return d.hardware.Parent + " MIG " + d.hardware.Instance
 }
 
-// noValuesError says that the engine has no values of a device.
-type noValuesError struct{ lost bool }
-
-func (e noValuesError) Error() string {
-	if e.lost {
-		return "DCGM has lost it"
+// noValues returns the error of a device of which the engine has no values.
+func noValues(lost bool) error {
+	if lost {
+		return driver.WithReason(driver.ReasonGPULost, errors.New("DCGM has lost it"))
 	}
-	return "DCGM has no new values"
-}
-
-// Reason names the error for the label reason.
-func (e noValuesError) Reason() string {
-	if e.lost {
-		return "gpu_lost"
-	}
-	return "no_data"
+	return driver.WithReason(driver.ReasonNoData, errors.New("DCGM has no new values"))
 }
 
 // take takes a value that came at a time, by our clock.
@@ -98,13 +93,14 @@ func (d *state) scope() scope {
 func (d *state) readings(now time.Time) []driver.Reading {
 	var out []driver.Reading
 	has := func(f *field) bool {
-		return slices.ContainsFunc(out, func(r driver.Reading) bool { return r.Quantity == f.quantity && r.Labels == f.labels })
+		return slices.ContainsFunc(out,
+			func(r driver.Reading) bool { return r.Quantity == f.quantity && r.Labels == f.labels })
 	}
 	of, merged := d.scope(), 0.
 	for i := range d.table {
 		f := &d.table[i]
 		k, ok := d.latest[f.id]
-		if f.of&of == 0 || !ok || k.absent || now.Sub(k.came) > maxAge(f.rhythm) {
+		if f.of&of == 0 || !ok || k.absent || now.Sub(k.came) > maxAge(f.schedule) {
 			continue
 		}
 		if last := len(out) - 1; merged > 0 && out[last].Labels == f.labels { // another unit of the engine
@@ -115,7 +111,7 @@ func (d *state) readings(now time.Time) []driver.Reading {
 		if has(f) {
 			continue
 		}
-		if f.rhythm == units {
+		if f.schedule == units {
 			merged = 1
 		}
 		if f.rate {
@@ -126,8 +122,8 @@ func (d *state) readings(now time.Time) []driver.Reading {
 	if len(out) == 0 && d.values != (entity{}) {
 		return nil
 	}
-	if !d.health.at.IsZero() && now.Sub(d.health.at) <= healthRhythm+maxAge(slow) {
+	if !d.health.at.IsZero() && now.Sub(d.health.at) <= healthInterval+maxAge(slow) {
 		out = append(out, d.health.reading())
 	}
-	return append(out, d.countedXIDs(now)...)
+	return d.xids.Append(out, now)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// entity is a GPU, a GPU instance or a compute instance, as the host engine numbers them. After a new partitioning, and in
-// another engine, the numbers are others.
+// entity is a GPU, a GPU instance or a compute instance, as the host engine numbers them. After a
+// new partitioning, and in another engine, the numbers are others.
 type entity = dcgm.GroupEntityPair
 
 // value is a value of a field of an entity.
@@ -28,8 +28,9 @@ type value struct {
 	at     time.Time // by the engine's clock
 }
 
-// decode returns the numbers among what the engine said. A status other than DCGM_ST_OK, and the blank values of
-// dcgm_structs.h (unknown, not found, not supported, not permissioned), are no values.
+// decode returns the numbers among what the engine said. A status other than DCGM_ST_OK, and the
+// blank values of dcgm_structs.h (unknown, not found, not supported, not permissioned), are no
+// values.
 func decode(from []dcgm.FieldValue_v2) []value {
 	out := make([]value, 0, len(from))
 	for i := range from {
@@ -47,8 +48,8 @@ func decode(from []dcgm.FieldValue_v2) []value {
 	return out
 }
 
-// number returns the number in the eight bytes of a value of a type (DCGM_FT_*), false if it is none, or blank:
-// DCGM_INT64_IS_BLANK and DCGM_FP64_IS_BLANK take all from the blank value on.
+// number returns the number in the eight bytes of a value of a type (DCGM_FT_*), false if it is
+// none, or blank: DCGM_INT64_IS_BLANK and DCGM_FP64_IS_BLANK take all from the blank value on.
 func number(kind uint, bits uint64) (float64, bool) {
 	switch kind {
 	case dcgm.DCGM_FT_INT64:
@@ -82,11 +83,13 @@ type integral struct {
 	sum float64
 }
 
-// maxRateGap is the longest time for which a rate says something: the engine refreshes it each second.
+// maxRateGap is the longest time for which a rate says something: the engine refreshes it each
+// second.
 const maxRateGap = 5 * time.Second
 
-// take takes a rate, which is the mean of the time before it: the engine says over which time, and that is the time since
-// the rate before ("averaged over the time interval", DCGM's user guide on profiling).
+// take takes a rate, which is the mean of the time before it: the engine says over which time, and
+// that is the time since the rate before ("averaged over the time interval", DCGM's user guide on
+// profiling).
 func (i *integral) take(rate float64, at time.Time) {
 	if gap := at.Sub(i.at); gap > 0 && gap <= maxRateGap && rate >= 0 {
 		i.sum += rate * gap.Seconds()
@@ -103,7 +106,8 @@ func (f *field) reading(k known, now time.Time) driver.Reading {
 	return driver.Reading{Quantity: f.quantity, Labels: f.labels, Value: k.number * scale, At: earlier(k.at, now)}
 }
 
-// earlier returns the earlier time: the engine's clock may be ahead of ours, and no reading is of the future.
+// earlier returns the earlier time: the engine's clock may be ahead of ours, and no reading is of
+// the future.
 func earlier(a, b time.Time) time.Time {
 	if a.After(b) {
 		return b

@@ -21,16 +21,18 @@ type watch struct {
 }
 
 const (
-	// keepValues is for how long the engine keeps values: longer than any pause between two of our readings.
+	// keepValues is for how long the engine keeps values: longer than any pause between two of our
+	// readings.
 	keepValues = 10 * time.Second
-	// keepEvents is for how long it keeps XID errors, while nobody asks.
+	// keepEvents is for how long it keeps XID errors, while it is not asked.
 	keepEvents = 10 * time.Minute
-	// recent is how far back values are taken at first: others may let the engine keep hours of them.
+	// recent is how far back values are taken at first: others may let the engine keep hours of
+	// them.
 	recent = 5 * time.Second
 )
 
-// watch asks the engine to read what the devices have. Without the usual fields the session is of no use; profiling and
-// health are left out where the engine refuses them, and tried again later.
+// watch asks the engine to read what the devices have. Without the usual fields the session is of
+// no use; profiling and health are left out where the engine refuses them, and tried again later.
 func (s *session) watch(now time.Time) (broken bool, err error) {
 	gpus, instances, everything := s.entities()
 	if len(gpus) == 0 {
@@ -70,13 +72,14 @@ type watched struct {
 	entities []entity
 }
 
-// watchEntities watches the fields of entities, and GPUs' health. What is refused of profiling and health is told apart.
+// watchEntities watches the fields of entities, and GPUs' health. What is refused of profiling and
+// health is told apart.
 func (s *session) watchEntities(of watched, now time.Time) (refused, err error) {
 	group, err := s.group(of.name, of.entities)
 	if err != nil {
 		return nil, err
 	}
-	for _, at := range []rhythm{fast, slow} {
+	for _, at := range []schedule{fast, slow} {
 		if err := s.addFields(group, vocabularies(of.scope, at), at.interval(), now); err != nil {
 			return nil, err
 		}
@@ -92,8 +95,8 @@ func (s *session) watchEntities(of watched, now time.Time) (refused, err error) 
 	return refused, nil
 }
 
-// entities returns what is watched: GPUs, the GPU instances that are one MIG device each, and these with all compute
-// instances.
+// entities returns what is watched: GPUs, the GPU instances that are one MIG device each, and these
+// with all compute instances.
 func (s *session) entities() (gpus, instances, everything []entity) {
 	for _, d := range s.devices {
 		everything = append(everything, d.events...)
@@ -107,7 +110,8 @@ func (s *session) entities() (gpus, instances, everything []entity) {
 	return gpus, instances, everything
 }
 
-// group makes a group of entities. The engine wants its names to be unique: other exporters may be there.
+// group makes a group of entities. The engine wants its names to be unique: other exporters may be
+// there.
 func (s *session) group(name string, entities []entity) (dcgm.GroupHandle, error) {
 	group, err := dcgm.CreateGroup(uniqueName(name))
 	if err != nil {
@@ -125,7 +129,9 @@ func (s *session) group(name string, entities []entity) (dcgm.GroupHandle, error
 func uniqueName(name string) string { return fmt.Sprintf("dra-exporter-%d-%s", os.Getpid(), name) }
 
 // addFields watches the fields of the first vocabulary that the engine takes.
-func (s *session) addFields(group dcgm.GroupHandle, vocabularies [][]dcgm.Short, every time.Duration, now time.Time) error {
+func (s *session) addFields(group dcgm.GroupHandle, vocabularies [][]dcgm.Short, every time.Duration,
+	now time.Time,
+) error {
 	var errs []error
 	for _, fields := range vocabularies {
 		if len(fields) == 0 {

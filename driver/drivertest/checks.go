@@ -42,6 +42,25 @@ func checkReadings(tb testing.TB, c Config) {
 	}
 }
 
+// checkFills: the quantities that are read are those of the list of sources.
+func checkFills(tb testing.TB, c Config) {
+	tb.Helper()
+	source := c.New(tb)
+	var filled []driver.Quantity
+	for range 3 * ticks {
+		for _, s := range c.healthy(tb, source) {
+			for _, r := range s.Readings {
+				filled = append(filled, r.Quantity)
+			}
+		}
+		c.advance()
+	}
+	slices.Sort(filled)
+	if diff := cmp.Diff(slices.Sorted(slices.Values(c.Fills)), slices.Compact(filled)); diff != "" {
+		tb.Errorf("quantities that are listed and those that are read (-listed +read):\n%s", diff)
+	}
+}
+
 // checkContinuity: each sample goes on from the one before.
 func checkContinuity(tb testing.TB, c Config) {
 	tb.Helper()
@@ -104,7 +123,8 @@ func checkGoroutines(tb testing.TB, c Config) {
 	report(tb, "goroutines left by Sample", goleak.Find(options...))
 }
 
-// checkFiles: Sample leaves no file or connection open. A source may keep some, but not more with every sample.
+// checkFiles: Sample leaves no file or connection open. A source may keep some, but not more with
+// every sample.
 func checkFiles(tb testing.TB, c Config) {
 	tb.Helper()
 	source := c.New(tb)
@@ -153,6 +173,8 @@ func checkHang(tb testing.TB, c Config) {
 		return
 	case err == nil:
 		tb.Errorf("with an input that hangs: no error")
+	default:
+		Reason(tb, err, driver.ReasonTimeout, driver.ReasonHung, driver.ReasonCanceled)
 	}
 	report(tb, "with an input that hangs", Validate(samples, c.now()))
 	report(tb, "goroutines left with an input that hangs", goleak.Find(options...))
@@ -175,6 +197,7 @@ func checkFault(f Fault, later bool) func(testing.TB, Config) {
 		} else if err == nil {
 			tb.Errorf("no error of what can't be read")
 		}
+		Reason(tb, err)
 		report(tb, "sample", Validate(samples, c.now()))
 		compareFault(tb, f, whole, samples)
 	}

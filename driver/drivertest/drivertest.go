@@ -1,5 +1,6 @@
-// Package drivertest is the suite that every [driver.Source] passes: it holds a source to what the interface and the
-// catalogue of quantities promise, over inputs that work, that are missing, that break and that hang.
+// Package drivertest is the suite that every [driver.Source] passes: it holds a source to what the
+// interface and the catalogue of quantities promise, over inputs that work, that are missing, that
+// break and that hang.
 package drivertest
 
 import (
@@ -14,14 +15,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Config describes a source to the suite. Only New is required; the checks that a nil field makes impossible do not run.
+// Config describes a source to the suite. Only New is required; the checks that a nil field makes
+// impossible do not run.
 type Config struct {
-	// New returns a new source over inputs of its own that work: its Sample has readings and no error. All the
-	// sources that it returns read the same hardware. What it starts for the test (a server, a file) ends with tb.
+	// New returns a new source over inputs of its own that work: its Sample has readings and no
+	// error. All the sources that it returns read the same hardware. What it starts for the test (a
+	// server, a file) ends with tb.
 	New func(tb testing.TB) driver.Source
 
-	// Advance lets the inputs of the source that New, or a Fault, returned last go on, as a second would. The clock
-	// that the source was given goes on too. Nil: the inputs stand still, or go on by themselves.
+	// Fills are the quantities that the list of sources (exporter/cmd/dra-exporter) has for the
+	// source: the source that New returns reads all of these within a few samples, and no others.
+	// Nil: not in the list.
+	Fills []driver.Quantity
+
+	// Advance lets the inputs of the source that New, or a Fault, returned last go on, as a second
+	// would. The clock that the source was given goes on too. Nil: the inputs stand still, or go on
+	// by themselves.
 	Advance func()
 
 	// Now is the clock that the source was given; nil: [time.Now].
@@ -36,20 +45,22 @@ type Config struct {
 	// Faults are ways in which the inputs break.
 	Faults []Fault
 
-	// Goroutines are those that may remain after a Sample, such as those of a server inside the test.
+	// Goroutines are those that may remain after a Sample, such as those of a server inside the
+	// test.
 	Goroutines []goleak.Option
 
 	grace time.Duration // how long Sample may take after its context ended; 0: defaultGrace
 }
 
-// Fault is a way in which a source's inputs break: what it hits must vanish from the readings, and all else must stay.
+// Fault is a way in which a source's inputs break: what it hits must vanish from the readings, and
+// all else must stay.
 type Fault struct {
 	Name string
 
 	// New returns a source over inputs that work, like Config.New, and a function that breaks them.
 	New func(tb testing.TB) (source driver.Source, breakIt func())
 
-	// Hits tells whether the fault makes this reading impossible.
+	// Hits reports whether the fault makes this reading impossible.
 	Hits func(driver.Sample, driver.Reading) bool
 
 	// Silent faults are no error: what they hit is unsupported, or gone, rather than unreadable.
@@ -78,6 +89,10 @@ func (c Config) checks() []check {
 		{"cancelled", checkCancelled},
 		{"goroutines", checkGoroutines},
 		{"files", checkFiles},
+		{"rejections", checkRejections},
+	}
+	if c.Fills != nil {
+		list = append(list, check{"fills", checkFills})
 	}
 	if c.Absent != nil {
 		list = append(list, check{"absent", checkAbsent})
@@ -86,7 +101,8 @@ func (c Config) checks() []check {
 		list = append(list, check{"hang", checkHang})
 	}
 	for _, f := range c.Faults {
-		list = append(list, check{"fault from the start/" + f.Name, checkFault(f, false)}, check{"fault later/" + f.Name, checkFault(f, true)})
+		list = append(list, check{"fault from the start/" + f.Name, checkFault(f, false)},
+			check{"fault later/" + f.Name, checkFault(f, true)})
 	}
 	return list
 }

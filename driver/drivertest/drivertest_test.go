@@ -56,11 +56,17 @@ func (f *fake) read() []driver.Sample {
 				{Quantity: driver.Energy, Value: rise, At: f.now},
 				{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, Value: 1, At: f.now, Since: f.now.Add(-time.Hour)},
 			},
-			Processes: []driver.Process{{PID: 7, Readings: []driver.Reading{{Quantity: driver.MemoryUsed, Value: 1, At: f.now}}}},
+			Processes: []driver.Process{{
+				PID:      7,
+				Readings: []driver.Reading{{Quantity: driver.MemoryUsed, Value: 1, At: f.now}},
+			}},
 		},
 		{
 			Hardware: driver.Hardware{CPUs: []int{1, 2}},
-			Readings: []driver.Reading{{Quantity: driver.IOBytes, Labels: driver.Labels{"network", "receive"}, Value: rise, At: f.now}},
+			Readings: []driver.Reading{{
+				Quantity: driver.IOBytes, Labels: driver.Labels{"network", "receive"}, Value: rise,
+				At: f.now,
+			}},
 		},
 	}
 }
@@ -184,13 +190,22 @@ func TestBadSourceFails(t *testing.T) {
 		setup func(*fake)
 		want  string // the check, and a part of its message
 	}{
-		{"name changes", func(f *fake) { f.name = func(calls int) string { return fmt.Sprintf("fake%d", calls) } }, "name: name was"},
-		{"name is no flag", func(f *fake) { f.name = func(int) string { return "Fake source" } }, "name: name \"Fake source\" is not fit"},
+		{
+			"name changes", func(f *fake) { f.name = func(calls int) string { return fmt.Sprintf("fake%d", calls) } },
+			"name: name was",
+		},
+		{
+			"name is no flag", func(f *fake) { f.name = func(int) string { return "Fake source" } },
+			"name: name \"Fake source\" is not fit",
+		},
 		{"error of inputs that work", func(f *fake) {
 			f.answer = func(_ context.Context, s []driver.Sample) ([]driver.Sample, error) { return s, errEnergy }
 		}, "readings: sample of inputs that work: read energy"},
 		{"no readings", onSamples(func(int, []driver.Sample) []driver.Sample { return nil }), "readings: no reading"},
-		{"unknown quantity", onReading(func(_ int, r *driver.Reading) { r.Quantity = driver.NumQuantities }), "is not in the catalogue"},
+		{
+			"unknown quantity", onReading(func(_ int, r *driver.Reading) { r.Quantity = driver.NumQuantities }),
+			"is not in the catalogue",
+		},
 		{"label too many", onReading(func(_ int, r *driver.Reading) { r.Labels[0] = "x" }), "without a label"},
 		{"label not in list", onSamples(func(_ int, s []driver.Sample) []driver.Sample {
 			s[1].Readings[0].Labels[1] = "sideways"
@@ -212,7 +227,10 @@ func TestBadSourceFails(t *testing.T) {
 			s[0].Readings[1] = s[0].Readings[0]
 			return s
 		}), "reading is there twice"},
-		{"twice the hardware", onSamples(func(_ int, s []driver.Sample) []driver.Sample { return append(s, s[0]) }), "hardware is there twice"},
+		{
+			"twice the hardware", onSamples(func(_ int, s []driver.Sample) []driver.Sample { return append(s, s[0]) }),
+			"hardware is there twice",
+		},
 		{"no identity", onSamples(func(_ int, s []driver.Sample) []driver.Sample {
 			s[1].Hardware = driver.Hardware{}
 			return s
@@ -237,15 +255,28 @@ func TestBadSourceFails(t *testing.T) {
 			s[0].Processes[0].Readings[0].Quantity = driver.Temperature
 			return s
 		}), "is not additive"},
-		{"hardware vanishes", onSamples(func(calls int, s []driver.Sample) []driver.Sample { return s[:2-min(calls/3, 1)] }), "continuity: sample 3: [1 2]: hardware vanished"},
+		{
+			"hardware vanishes", onSamples(func(calls int, s []driver.Sample) []driver.Sample { return s[:2-min(calls/3, 1)] }),
+			"continuity: sample 3: [1 2]: hardware vanished",
+		},
 		{"hardware renamed", onSamples(func(calls int, s []driver.Sample) []driver.Sample {
 			s[0].Hardware.UUID = fmt.Sprintf("GPU-%d", calls)
 			return s
 		}), "hardware appeared"},
-		{"time goes back", onReading(func(calls int, r *driver.Reading) { r.At = r.At.Add(time.Duration(-calls*calls) * time.Second) }), "time went back"},
+		{
+			"time goes back",
+			onReading(func(calls int, r *driver.Reading) { r.At = r.At.Add(time.Duration(-calls*calls) * time.Second) }),
+			"time went back",
+		},
 		{"time stands", onEnergy(func(_ int, r *driver.Reading) { r.At = time.Unix(1, 0) }), "value changed"},
-		{"counter falls", onEnergy(func(calls int, r *driver.Reading) { r.Value = float64(100 - calls) }), "counter fell from 99 to 98"},
-		{"since goes back", onEnergy(func(calls int, r *driver.Reading) { r.Since = time.Unix(int64(100-calls), 0) }), "start of the count went back"},
+		{
+			"counter falls", onEnergy(func(calls int, r *driver.Reading) { r.Value = float64(100 - calls) }),
+			"counter fell from 99 to 98",
+		},
+		{
+			"since goes back", onEnergy(func(calls int, r *driver.Reading) { r.Since = time.Unix(int64(100-calls), 0) }),
+			"start of the count went back",
+		},
 		{"memory kept", keepMemory(), "ownership: a sample changed what the caller kept"},
 		{"memory shared", shareMemory, "ownership: sample 0 shares memory"},
 		{"ignores a context that ended", func(f *fake) {
@@ -324,7 +355,10 @@ func TestBadSourceFailsWithBadInputs(t *testing.T) {
 		{"absent is an error", func(c *Config) { c.Absent = failing }, "absent: sample 1 without hardware: read energy"},
 		{"hangs", func(c *Config) { c.Hang = hanging }, "hang: with an input that hangs: sample did not return"},
 		{"hang is no error", func(c *Config) { c.Hang = c.New }, "hang: with an input that hangs: no error"},
-		{"zero for unread", func(c *Config) { c.Faults[0] = energyFault(whole) }, "fault later/energy: there though it can't be read"},
+		{
+			"zero for unread", func(c *Config) { c.Faults[0] = energyFault(whole) },
+			"fault later/energy: there though it can't be read",
+		},
 		{"all lost", func(c *Config) {
 			c.Faults[0] = energyFault(func(context.Context, []driver.Sample) ([]driver.Sample, error) { return nil, errEnergy })
 		}, "fault from the start/energy: lost though the fault does not hit it"},
@@ -334,7 +368,20 @@ func TestBadSourceFailsWithBadInputs(t *testing.T) {
 				return s, nil
 			})
 		}, "no error of what can't be read"},
-		{"error of what is unsupported", func(c *Config) { c.Faults[0].Silent = true }, "fault later/energy: sample: read energy"},
+		{"reason of its own", func(c *Config) {
+			c.Faults[0] = energyFault(func(ctx context.Context, s []driver.Sample) ([]driver.Sample, error) {
+				s, err := loseEnergy(ctx, s)
+				return s, driver.WithReason("broken", err)
+			})
+		}, `fault later/energy: reason "broken" of "read energy: input/output error" is not in driver.Reasons`},
+		{
+			"hang for another reason", func(c *Config) { c.Hang = patient },
+			`hang: reason "other" of "read energy: input/output error" is none of`,
+		},
+		{
+			"error of what is unsupported", func(c *Config) { c.Faults[0].Silent = true },
+			"fault later/energy: sample: read energy",
+		},
 		{"fault that hits nothing", func(c *Config) {
 			c.Faults[0].Hits = func(driver.Sample, driver.Reading) bool { return false }
 		}, "hits none"},
@@ -345,6 +392,14 @@ func TestBadSourceFailsWithBadInputs(t *testing.T) {
 			wantFailure(t, c, tc.want)
 		})
 	}
+}
+
+// patient returns a source that fails when its context ends, and does not say that this is why.
+func patient(testing.TB) driver.Source {
+	return &fake{answer: func(ctx context.Context, _ []driver.Sample) ([]driver.Sample, error) {
+		<-ctx.Done()
+		return nil, errEnergy
+	}}
 }
 
 func failing(testing.TB) driver.Source {
@@ -376,4 +431,64 @@ func TestFollowsAcceptsMarkedReset(t *testing.T) {
 	if Follows(before, after) == nil {
 		t.Error("a fall, with a start before the reading before, is accepted")
 	}
+}
+
+// counting is a source that counts rejections.
+type counting struct {
+	driver.Source
+	rejected func() driver.Rejections
+}
+
+func (c *counting) Rejected() driver.Rejections { return c.rejected() }
+
+// miscounting counts rejections in a way of its own.
+type miscounting struct{ driver.Source }
+
+func (*miscounting) Rejected() map[string]uint64 { return nil }
+
+func TestRejections(t *testing.T) {
+	newCounting := func(rejected func() driver.Rejections) Config {
+		c := config(nil)
+		inner := c.New
+		c.New = func(tb testing.TB) driver.Source {
+			tb.Helper()
+			return &counting{inner(tb), rejected}
+		}
+		return c
+	}
+	count := 0
+	if got := failures(t, newCounting(func() driver.Rejections {
+		count++
+		return driver.Rejections{driver.ReasonStale: count}
+	})); len(got) > 0 {
+		t.Errorf("a source that counts well fails: %q", got)
+	}
+	kept := driver.Rejections{driver.ReasonStale: 1}
+	for name, tc := range map[string]struct {
+		rejected func() driver.Rejections
+		want     string
+	}{
+		"unknown reason": {
+			func() driver.Rejections { return driver.Rejections{"bad": 1} },
+			`rejections: sample 1: 1 rejected for reason "bad"`,
+		},
+		"none": {
+			func() driver.Rejections { return driver.Rejections{driver.ReasonStale: 0} },
+			"rejections: sample 1: 0 rejected",
+		},
+		"falls": {func() driver.Rejections {
+			count--
+			return driver.Rejections{driver.ReasonStale: 100 + count}
+		}, `rejections: sample 2: rejections for reason "stale" fell`},
+		"keeps the map": {func() driver.Rejections { return kept }, `fell from 1 to 0`},
+	} {
+		t.Run(name, func(t *testing.T) { wantFailure(t, newCounting(tc.rejected), tc.want) })
+	}
+	c := config(nil)
+	inner := c.New
+	c.New = func(tb testing.TB) driver.Source {
+		tb.Helper()
+		return &miscounting{inner(tb)}
+	}
+	wantFailure(t, c, "rejections: method Rejected is not that of driver.RejectionCounter")
 }

@@ -24,9 +24,13 @@ func clone(samples []driver.Sample) []driver.Sample {
 	return out
 }
 
-// poison writes to everything that a caller can reach from a sample, as far as its slices' capacity goes.
+// poison writes to everything that a caller can reach from a sample, as far as its slices' capacity
+// goes.
 func poison(s *driver.Sample) {
-	bad := driver.Reading{Quantity: driver.NumQuantities, Labels: driver.Labels{"poison", "poison"}, Value: math.Inf(-1), At: time.Unix(1, 0)}
+	bad := driver.Reading{
+		Quantity: driver.NumQuantities, Labels: driver.Labels{"poison", "poison"}, Value: math.Inf(-1),
+		At: time.Unix(1, 0),
+	}
 	fill(s.Hardware.CPUs, -1)
 	fill(s.Hardware.DeviceNodes, "poison")
 	for _, p := range s.Processes {

@@ -9,10 +9,11 @@ import (
 	"testing"
 )
 
-// WriteTree writes a tree of files, such as a part of sysfs, below a folder, from a text with a line for each: "path:
-// content" for a file of one line, "path -> target" for a symbolic link. Empty lines, and those that begin with #, say
-// nothing. Later lines replace earlier files. The text is how trees are kept as test data: a Go module can hold neither
-// symbolic links nor the colons of PCI addresses in names.
+// WriteTree writes a tree of files, such as a part of sysfs, below a folder, from a text with a
+// line for each: "path: content" for a file of one line, "path -> target" for a symbolic link.
+// Empty lines, and those that begin with #, say nothing. Later lines replace earlier files. The
+// text is how trees are kept as test data: a Go module can hold neither symbolic links nor the
+// colons of PCI addresses in names.
 func WriteTree(tb testing.TB, folder, text string) {
 	tb.Helper()
 	for line := range strings.Lines(text) {

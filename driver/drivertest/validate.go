@@ -56,9 +56,9 @@ func (s series) String() string {
 	return fmt.Sprintf("%v: %v%q pid %d", s.hardware, s.quantity, s.labels, s.pid)
 }
 
-// Validate holds the samples of one call to the contract: hardware that is known by something and is there once,
-// addresses in their normal form, and readings that the catalogue allows, each once and not from the future. It
-// returns every breach, joined.
+// Validate holds the samples of one call to the contract: hardware that is known by something and
+// is there once, addresses in their normal form, and readings that the catalogue allows, each once
+// and not from the future. It returns every breach, joined.
 func Validate(samples []driver.Sample, now time.Time) error {
 	var errs []error
 	seen := map[identity]bool{}
@@ -89,7 +89,8 @@ func hardware(s driver.Sample) error {
 	if driver.NormalizePCI(h.PCI) != h.PCI {
 		errs = append(errs, fmt.Errorf("PCI address %q is not in its normal form", h.PCI))
 	}
-	if !slices.IsSorted(h.CPUs) || len(slices.Compact(slices.Clone(h.CPUs))) != len(h.CPUs) || (len(h.CPUs) > 0 && h.CPUs[0] < 0) {
+	if !slices.IsSorted(h.CPUs) || len(slices.Compact(slices.Clone(h.CPUs))) != len(h.CPUs) ||
+		(len(h.CPUs) > 0 && h.CPUs[0] < 0) {
 		errs = append(errs, fmt.Errorf("CPUs %v are not ascending numbers", h.CPUs))
 	}
 	return errors.Join(errs...)
@@ -139,8 +140,9 @@ func readings(list []driver.Reading, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// labels holds a reading to its quantity's labels: those with a closed list take a value of the list, the open ones
-// any text (error codes may be unknown, and then empty), and there are no others.
+// labels holds a reading to its quantity's labels: those with a closed list take a value of the
+// list, the open ones any text (error codes may be unknown, and then empty), and there are no
+// others.
 func labels(r driver.Reading) error {
 	spec := r.Quantity.Spec()
 	for i, v := range r.Labels {
@@ -185,9 +187,9 @@ func times(r driver.Reading, now time.Time) error {
 	return nil
 }
 
-// Follows holds the samples of one call to those of the call before: the same hardware, times that do not go back,
-// one value for one time, and counters that rise or say that they were reset. Both must be valid. It returns every
-// breach, joined.
+// Follows holds the samples of one call to those of the call before: the same hardware, times that
+// do not go back, one value for one time, and counters that rise or say that they were reset. Both
+// must be valid. It returns every breach, joined.
 func Follows(before, after []driver.Sample) error {
 	var errs []error
 	hardware := func(samples []driver.Sample) map[identity]bool {

@@ -12,28 +12,31 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 )
 
-// The standard attributes, as package deviceattribute of k8s.io/dynamic-resource-allocation describes them. A PCIe
-// root (resource.kubernetes.io/pcieRoot) is shared by many devices and identifies none.
+// The standard attributes, as package deviceattribute of k8s.io/dynamic-resource-allocation
+// describes them. A PCIe root (resource.kubernetes.io/pcieRoot) is shared by many devices and
+// identifies none.
 const (
 	standardPCIBusID = "resource.kubernetes.io/pciBusID"
-	// standardNUMANode is an integer, or a list that has the device's own node first and near ones after it.
+	// standardNUMANode is an integer, or a list that has the device's own node first and near ones
+	// after it.
 	standardNUMANode = "resource.kubernetes.io/numaNode"
 )
 
 // maxText is the greatest length of an attribute's text, in bytes. The API allows 64.
 const maxText = 253
 
-// attributes are a device's attributes by name. Names of the driver's own domain are without it: of gpu.nvidia.com,
-// uuid and gpu.nvidia.com/uuid are one attribute, and it is called uuid here.
+// attributes are a device's attributes by name. Names of the driver's own domain are without it: of
+// gpu.nvidia.com, uuid and gpu.nvidia.com/uuid are one attribute, and it is called uuid here.
 type attributes map[string]resourcev1.DeviceAttribute
 
-// decodeAttributes counts attributes that are malformed, of an unknown type, or too long, and leaves them out.
-func decodeAttributes(driverName string, raw map[string]json.RawMessage, rejected tally) attributes {
+// decodeAttributes counts attributes that are malformed, of an unknown type, or too long, and
+// leaves them out.
+func decodeAttributes(driverName string, raw map[string]json.RawMessage, rejected driver.Rejections) attributes {
 	out := make(attributes, len(raw))
 	for name, raw := range raw {
 		var value resourcev1.DeviceAttribute
 		if json.Unmarshal(raw, &value) != nil || !validAttribute(value) {
-			rejected.add(ReasonMalformedAttribute, 1)
+			rejected.Add(driver.ReasonMalformedAttribute, 1)
 			continue
 		}
 		bare, own := strings.CutPrefix(name, driverName+"/")
@@ -44,7 +47,7 @@ func decodeAttributes(driverName string, raw map[string]json.RawMessage, rejecte
 	return out
 }
 
-// validAttribute tells whether exactly one of the types is set, and within bounds.
+// validAttribute reports whether exactly one of the types is set, and within bounds.
 func validAttribute(a resourcev1.DeviceAttribute) bool {
 	set := 0
 	for _, is := range []bool{
@@ -101,7 +104,8 @@ func (a attributes) flag(name string) bool {
 	return value != nil && *value
 }
 
-// index returns the first number of the first of the attributes that has one of zero or more, as decimal.
+// index returns the first number of the first of the attributes that has one of zero or more, as
+// decimal.
 func (a attributes) index(names ...string) string {
 	for _, name := range names {
 		if numbers := integers(a[name]); len(numbers) > 0 && numbers[0] >= 0 {
@@ -121,8 +125,8 @@ func (a attributes) pci(names ...string) string {
 	return ""
 }
 
-// cpus returns the CPUs that the attributes name: a number, a list of numbers, or lists as the kernel writes them
-// (0-3,8). They are ascending, each once; malformed ones are left out.
+// cpus returns the CPUs that the attributes name: a number, a list of numbers, or lists as the
+// kernel writes them (0-3,8). They are ascending, each once; malformed ones are left out.
 func (a attributes) cpus(names ...string) []int {
 	var out []int
 	for _, name := range names {
@@ -142,8 +146,8 @@ func (a attributes) cpus(names ...string) []int {
 // maxCPUs is the kernel's greatest CONFIG_NR_CPUS.
 const maxCPUs = 8192
 
-// parseCPUList returns the CPUs of a list in the kernel's format (Documentation/admin-guide/cputopology.rst), nil if
-// any part of it is malformed.
+// parseCPUList returns the CPUs of a list in the kernel's format
+// (Documentation/admin-guide/cputopology.rst), nil if any part of it is malformed.
 func parseCPUList(list string) []int {
 	var out []int
 	for part := range strings.SplitSeq(strings.TrimSpace(list), ",") {
@@ -163,8 +167,8 @@ func parseCPUList(list string) []int {
 	return out
 }
 
-// pciInName returns the PCI address that a device's name holds as dddd-bb-dd-f between dashes or at its ends, which
-// is how drivers make a DNS label of it (0000-03-00-0-0x56c0, qatvf-0000-6d-00-1).
+// pciInName returns the PCI address that a device's name holds as dddd-bb-dd-f between dashes or at
+// its ends, which is how drivers make a DNS label of it (0000-03-00-0-0x56c0, qatvf-0000-6d-00-1).
 func pciInName(name string) string {
 	if len(name) > manifest.MaxName {
 		return ""

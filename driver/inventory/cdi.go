@@ -7,6 +7,7 @@ import (
 	"hash/fnv"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,33 +18,26 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
-)
-
-// The reasons for which CDI specs are rejected.
-const (
-	ReasonMalformedSpec    = "malformed_spec"
-	ReasonMalformedCDI     = "malformed_cdi_device"
-	ReasonLargeSpec        = "spec_too_large"
-	ReasonUnreadableSpec   = "unreadable_spec"
-	ReasonUnreadableFolder = "unreadable_folder"
-	ReasonTooManySpecs     = "too_many_specs"
-	ReasonConflictingCDI   = "conflicting_cdi_device" // defined twice in one folder: runtimes refuse it too
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 const (
-	// maxSpecBytes bounds a spec file; the API objects that specs are made from are smaller than 1.5 MiB.
+	// maxSpecBytes bounds a spec file; the API objects that specs are made from are smaller than
+	// 1.5 MiB.
 	maxSpecBytes = 1 << 20
 	// maxSpecs bounds the files of a folder.
 	maxSpecs = 4096
-	// settleTime is for how long a spec that can't be parsed is taken for one that is being written.
+	// settleTime is for how long a spec that can't be parsed is taken for one that is being
+	// written.
 	settleTime = time.Second
 )
 
-// CDI knows the devices of the CDI specs on the node (tags.cncf.io/container-device-interface): for an allocation that
-// no slice describes, the device nodes and network interfaces that the container was given tell the hardware.
+// CDI knows the devices of the CDI specs on the node (tags.cncf.io/container-device-interface): for
+// an allocation that no slice describes, the device nodes and network interfaces that the container
+// was given tell the hardware.
 //
-// It reads files only in Load, and in Watch when they change; Lookup costs no I/O. Methods may be called at once from
-// several goroutines.
+// It reads files only in Load, and in Watch when they change; Lookup costs no I/O. Methods may be
+// called concurrently.
 type CDI struct {
 	dirs  []string
 	sysfs string
@@ -57,7 +51,7 @@ type CDI struct {
 	conflicts  map[string]bool
 	unreadable map[string]bool // folders
 	excess     map[string]int  // files above the bound, by folder
-	rejected   tally
+	rejected   driver.Rejections
 	unsettled  bool // a file may be half written, or the like: look again soon
 }
 
@@ -71,11 +65,12 @@ type specFile struct {
 	counted  bool      // as rejected
 }
 
-// NewCDI returns the CDI of these folders, which need not exist yet. Later folders have precedence. With a sysfs root
-// (usually /sys), PCI addresses of DRM, accelerator and network devices are found; without, they stay unknown.
-func NewCDI(dirs []string, sysfs string) *CDI {
+// NewCDI returns the CDI of these folders, which need not exist yet. Later folders have precedence.
+// With a sysfs root (usually /sys), PCI addresses of DRM, accelerator and network devices are
+// found; without, they stay unknown.
+func NewCDI(dirs []string, sysfsRoot string) *CDI {
 	c := &CDI{
-		sysfs: sysfs, now: time.Now, files: map[string]*specFile{}, rejected: tally{},
+		sysfs: sysfsRoot, now: time.Now, files: map[string]*specFile{}, rejected: driver.Rejections{},
 		conflicts: map[string]bool{}, unreadable: map[string]bool{}, excess: map[string]int{},
 	}
 	for _, dir := range dirs {
@@ -85,19 +80,20 @@ func NewCDI(dirs []string, sysfs string) *CDI {
 	return c
 }
 
-// Load reads the specs that have changed since the last time. It is needed only where [CDI.Watch] does not run.
+// Load reads the specs that have changed since the last time. It is needed only where [CDI.Watch]
+// does not run.
 func (c *CDI) Load() { c.refresh() }
 
-// Rejected returns what could not be used since the CDI was made, by reason.
-func (c *CDI) Rejected() []Rejection {
+// Rejected returns what could not be used since the CDI was made.
+func (c *CDI) Rejected() driver.Rejections {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.rejected.rejections()
+	return maps.Clone(c.rejected)
 }
 
-// Lookup returns what the specs say of the hardware behind qualified device names (vendor/class=name), all of which
-// belong to one allocated device. It is false if they say nothing. Where the names disagree on a PCI address or an
-// interface, it stays unknown.
+// Lookup returns what the specs say of the hardware behind qualified device names
+// (vendor/class=name), all of which belong to one allocated device. It is false if they say
+// nothing. Where the names disagree on a PCI address or an interface, it stays unknown.
 func (c *CDI) Lookup(names []string) (driver.Hardware, bool) {
 	devices := *c.devices.Load()
 	var h driver.Hardware
@@ -120,8 +116,8 @@ func (c *CDI) Lookup(names []string) (driver.Hardware, bool) {
 	return h, found
 }
 
-// ClaimUID returns the UID of the claim for which a spec was written, as it tells the container, "" where it does not: drivers of
-// classic DRA do so in $DRA_CLAIM_UID (Spiderpool, pkg/dra).
+// ClaimUID returns the UID of the claim for which a spec was written, as it tells the container, ""
+// where it does not: drivers of classic DRA do so in $DRA_CLAIM_UID (Spiderpool, pkg/dra).
 func (c *CDI) ClaimUID(names []string) string {
 	devices := *c.devices.Load()
 	var uids []string
@@ -138,8 +134,9 @@ type change struct {
 	names []string
 }
 
-// refresh reads what has changed in the folders and returns the changes, those of the first time excepted: what is
-// there from the beginning does not come. Names that another file still defines are not gone.
+// refresh reads what has changed in the folders and returns the changes, those of the first time
+// excepted: what is there from the beginning does not come. Names that another file still defines
+// are not gone.
 func (c *CDI) refresh() []change {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,14 +190,14 @@ func namesOf(devices []specDevice) []string {
 	return names
 }
 
-// list returns the spec files of a folder, sorted. A folder that is not there has none; of one that can't be read the
-// files stay what they were.
+// list returns the spec files of a folder, sorted. A folder that is not there has none; of one that
+// can't be read the files stay what they were.
 func (c *CDI) list(i int, dir string) []string {
 	entries, err := readDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		if !c.unreadable[dir] {
 			c.unreadable[dir] = true
-			c.rejected.add(ReasonUnreadableFolder, 1)
+			c.rejected.Add(driver.ReasonUnreadableFolder, 1)
 		}
 		c.unsettled = true
 		return c.known(i)
@@ -214,7 +211,7 @@ func (c *CDI) list(i int, dir string) []string {
 	}
 	slices.Sort(paths)
 	excess := max(0, len(paths)-maxSpecs)
-	c.rejected.add(ReasonTooManySpecs, excess-c.excess[dir])
+	c.rejected.Add(driver.ReasonTooManySpecs, excess-c.excess[dir])
 	c.excess[dir] = excess
 	return paths[:len(paths)-excess]
 }
@@ -245,8 +242,9 @@ func readDir(dir string) ([]string, error) {
 	return names, nil
 }
 
-// update reads a file if it has changed. A file that can't be parsed keeps what it defined before for the settle
-// time, since drivers that don't rename write in several steps; then it defines nothing.
+// update reads a file if it has changed. A file that can't be parsed keeps what it defined before
+// for the settle time, since drivers that don't rename write in several steps; then it defines
+// nothing.
 func (c *CDI) update(dir int, path string, at time.Time) (came, gone []change) {
 	f := c.files[path]
 	if f == nil {
@@ -262,7 +260,7 @@ func (c *CDI) update(dir int, path string, at time.Time) (came, gone []change) {
 	if current.same(f.stamp) && (f.badSince.IsZero() || f.counted) {
 		return nil, nil
 	}
-	data, devices, malformed, err := c.read(path, info)
+	data, devices, malformed, err := c.read(path)
 	if err != nil {
 		f.stamp = current
 		return nil, c.bad(f, at, err)
@@ -275,7 +273,7 @@ func (c *CDI) update(dir int, path string, at time.Time) (came, gone []change) {
 	if !changed {
 		return nil, nil
 	}
-	c.rejected.add(ReasonMalformedCDI, malformed)
+	c.rejected.Add(driver.ReasonMalformedCDI, malformed)
 	if len(before) > 0 {
 		gone = []change{{at: at, gone: true, names: before}}
 	}
@@ -285,7 +283,8 @@ func (c *CDI) update(dir int, path string, at time.Time) (came, gone []change) {
 	return came, gone
 }
 
-// writtenAt dates a write by the file's own time where that is credible: between the last look and this one.
+// writtenAt dates a write by the file's own time where that is credible: between the last look and
+// this one.
 func writtenAt(info os.FileInfo, last, at time.Time) time.Time {
 	if t := info.ModTime(); t.After(last) && t.Before(at) {
 		return t
@@ -304,7 +303,7 @@ func (c *CDI) bad(f *specFile, at time.Time, err error) (gone []change) {
 	}
 	if !f.counted {
 		f.counted = true
-		c.rejected.add(reasonOf(err), 1)
+		c.rejected.Add(reasonOf(err), 1)
 	}
 	if names := namesOf(f.devices); len(names) > 0 {
 		gone = []change{{at: at, gone: true, names: names}}
@@ -313,21 +312,21 @@ func (c *CDI) bad(f *specFile, at time.Time, err error) (gone []change) {
 	return gone
 }
 
-func reasonOf(err error) string {
+func reasonOf(err error) driver.Reason {
 	var pathError *fs.PathError
 	switch {
-	case errors.Is(err, manifest.ErrTooLarge):
-		return ReasonLargeSpec
-	case errors.As(err, &pathError), errors.Is(err, errNotRegular):
-		return ReasonUnreadableSpec
+	case errors.Is(err, manifest.ErrTooLarge), errors.Is(err, sysfs.ErrTooLarge):
+		return driver.ReasonLargeSpec
+	case errors.As(err, &pathError):
+		return driver.ReasonUnreadableSpec
 	default:
-		return ReasonMalformedSpec
+		return driver.ReasonMalformedSpec
 	}
 }
 
 // read returns the devices of a spec's file, resolved.
-func (c *CDI) read(path string, info os.FileInfo) (data []byte, devices []specDevice, malformed int, err error) {
-	if data, err = readFile(path, info, maxSpecBytes); err != nil {
+func (c *CDI) read(path string) (data []byte, devices []specDevice, malformed int, err error) {
+	if data, err = sysfs.ReadFile(path, maxSpecBytes); err != nil {
 		return nil, nil, 0, err
 	}
 	if devices, malformed, err = parseSpec(data); err != nil {
@@ -341,7 +340,8 @@ func (c *CDI) read(path string, info os.FileInfo) (data []byte, devices []specDe
 	return data, devices, malformed, nil
 }
 
-// index returns the devices by name. A later folder wins; a name that one folder defines twice is nobody's.
+// index returns the devices by name. A later folder wins; a name that one folder defines twice is
+// nobody's.
 func (c *CDI) index() map[string]specDevice {
 	devices := map[string]specDevice{}
 	folder := map[string]int{}
@@ -359,14 +359,14 @@ func (c *CDI) index() map[string]specDevice {
 	for name := range conflicts {
 		delete(devices, name)
 		if !c.conflicts[name] {
-			c.rejected.add(ReasonConflictingCDI, 1)
+			c.rejected.Add(driver.ReasonConflictingCDI, 1)
 		}
 	}
 	c.conflicts = conflicts
 	return devices
 }
 
-// isSpec tells whether a changed path may matter: a spec, or a folder itself.
+// isSpec reports whether a changed path may matter: a spec, or a folder itself.
 func (c *CDI) isSpec(path string) bool {
 	return strings.HasSuffix(path, ".json") || strings.HasSuffix(path, ".yaml") || slices.Contains(c.dirs, path)
 }

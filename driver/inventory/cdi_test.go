@@ -14,7 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// spec returns a CDI spec in YAML of kind vendor.test/dev; each device is "name" or "name=/dev/path".
+// spec returns a CDI spec in YAML of kind vendor.test/dev; each device is "name" or
+// "name=/dev/path".
 func spec(devices ...string) string {
 	var b strings.Builder
 	b.WriteString("cdiVersion: 0.6.0\nkind: vendor.test/dev\ndevices:\n")
@@ -57,8 +58,14 @@ func TestParseSpec(t *testing.T) {
 			"vfio", nodes("/dev/vfio/vfio", "/dev/vfio/42"),
 			driver.Hardware{Kind: driver.KindPassthrough, DeviceNodes: []string{"/dev/vfio/42"}},
 		},
-		"PCI in name":  {"0000-03-00-0-0x56c0", nodes("/dev/dri/card0"), driver.Hardware{PCI: "0000:03:00.0", DeviceNodes: []string{"/dev/dri/card0"}}},
-		"host path":    {"d", `"deviceNodes":[{"path":"/dev/x","hostPath":"/dev/y"}]`, driver.Hardware{DeviceNodes: []string{"/dev/y"}}},
+		"PCI in name": {
+			"0000-03-00-0-0x56c0", nodes("/dev/dri/card0"),
+			driver.Hardware{PCI: "0000:03:00.0", DeviceNodes: []string{"/dev/dri/card0"}},
+		},
+		"host path": {
+			"d", `"deviceNodes":[{"path":"/dev/x","hostPath":"/dev/y"}]`,
+			driver.Hardware{DeviceNodes: []string{"/dev/y"}},
+		},
 		"twice":        {"d", nodes("/dev/x", "/dev//x", "/dev/a/../x"), driver.Hardware{DeviceNodes: []string{"/dev/x"}}},
 		"outside /dev": {"d", nodes("/etc/passwd", "/dev/../etc/passwd", "x", "", "/dev/"), driver.Hardware{}},
 		"null node":    {"d", `"deviceNodes":[null],"netDevices":[null]`, driver.Hardware{}},
@@ -67,13 +74,15 @@ func TestParseSpec(t *testing.T) {
 		"long name":    {"d", `"netDevices":[{"hostInterfaceName":"0123456789abcdef"}]`, driver.Hardware{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			data := fmt.Sprintf(`{"cdiVersion":"1.1.0","kind":"vendor.test/dev","containerEdits":{%s},"devices":[{"name":%q,"containerEdits":{%s}}]}`,
+			data := fmt.Sprintf(`{"cdiVersion":"1.1.0","kind":"vendor.test/dev","containerEdits":{%s},`+
+				`"devices":[{"name":%q,"containerEdits":{%s}}]}`,
 				nodes("/dev/common"), tc.device, tc.edits)
 			got, malformed, err := parseSpec([]byte(data))
 			if err != nil || malformed > 0 || len(got) != 1 || got[0].name != "vendor.test/dev="+tc.device {
 				t.Fatalf("%+v, %d malformed, error %v", got, malformed, err)
 			}
-			if diff := cmp.Diff(tc.want, got[0].hw, cmp.Transformer("nil", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
+			if diff := cmp.Diff(tc.want, got[0].hw,
+				cmp.Transformer("nil", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -82,22 +91,27 @@ func TestParseSpec(t *testing.T) {
 
 func TestParseSpecMalformed(t *testing.T) {
 	for name, data := range map[string]string{
-		"nothing": "", "not YAML": "a: [", "scalar": "7", "no kind": "devices: [{name: a}]", "kind": "kind: dev\ndevices: [{name: a}]",
-		"class": "kind: v/-\ndevices: [{name: a}]", "long kind": "kind: v/" + strings.Repeat("x", 253) + "\ndevices: [{name: a}]",
-		"no devices": "kind: v/c\n", "devices' type": "kind: v/c\ndevices: 7", "alias": "kind: v/c\ndevices: [&x {name: a}, *x]",
-		"many": "kind: v/c\ndevices: [" + strings.Repeat("{name: a},", maxSpecDevices+1) + "]",
+		"nothing": "", "not YAML": "a: [", "scalar": "7", "no kind": "devices: [{name: a}]",
+		"kind":       "kind: dev\ndevices: [{name: a}]",
+		"class":      "kind: v/-\ndevices: [{name: a}]",
+		"long kind":  "kind: v/" + strings.Repeat("x", 253) + "\ndevices: [{name: a}]",
+		"no devices": "kind: v/c\n", "devices' type": "kind: v/c\ndevices: 7",
+		"alias": "kind: v/c\ndevices: [&x {name: a}, *x]",
+		"many":  "kind: v/c\ndevices: [" + strings.Repeat("{name: a},", maxSpecDevices+1) + "]",
 	} {
 		if got, _, err := parseSpec([]byte(data)); err == nil || got != nil {
 			t.Errorf("%s: %v, error %v", name, got, err)
 		}
 	}
-	got, malformed, err := parseSpec([]byte(`{"kind":"v/c","devices":[7,{"name":""},{"name":"a b"},{"name":"x","containerEdits":[]},{"name":"ok"}]}`))
+	got, malformed, err := parseSpec([]byte(`{"kind":"v/c","devices":[7,{"name":""},{"name":"a ` +
+		`b"},{"name":"x","containerEdits":[]},{"name":"ok"}]}`))
 	if err != nil || malformed != 4 || !cmp.Equal([]string{"v/c=ok"}, namesOf(got)) {
 		t.Errorf("%v, %d malformed, want 4; error %v", got, malformed, err)
 	}
 }
 
-// sysfsTree makes the links that the kernel has for a DRM device, an accelerator, an interface and a verbs device.
+// sysfsTree makes the links that the kernel has for a DRM device, an accelerator, an interface and
+// a verbs device.
 func sysfsTree(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -128,9 +142,12 @@ func sysfsTree(t *testing.T) string {
 
 func TestLookup(t *testing.T) {
 	low, high := t.TempDir(), t.TempDir()
-	write(t, filepath.Join(low, "a.yaml"), spec("one=/dev/old", "drm=/dev/dri/card1", "render=/dev/dri/renderD129", "other=/dev/dri/card2",
-		"xcp=/dev/dri/renderD131", "accel=/dev/accel/accel0", "verbs=/dev/infiniband/uverbs1", "empty=", "up=/dev/dri/.."))
-	write(t, filepath.Join(low, "b.json"), `{"kind":"vendor.test/dev","devices":[{"name":"net","containerEdits":{"netDevices":[{"hostInterfaceName":"eth1"}]}}]}`)
+	write(t, filepath.Join(low, "a.yaml"),
+		spec("one=/dev/old", "drm=/dev/dri/card1", "render=/dev/dri/renderD129", "other=/dev/dri/card2",
+			"xcp=/dev/dri/renderD131", "accel=/dev/accel/accel0", "verbs=/dev/infiniband/uverbs1", "empty=", "up=/dev/dri/.."))
+	write(t, filepath.Join(low, "b.json"),
+		`{"kind":"vendor.test/dev","devices":[{"name":"net",`+
+			`"containerEdits":{"netDevices":[{"hostInterfaceName":"eth1"}]}}]}`)
 	write(t, filepath.Join(low, "c.yaml"), spec("twice=/dev/x"))
 	write(t, filepath.Join(low, "d.yaml"), spec("twice=/dev/y"))
 	write(t, filepath.Join(low, "ignored.tmp"), spec("tmp=/dev/x"))
@@ -157,11 +174,12 @@ func TestLookup(t *testing.T) {
 		if wantOK := !cmp.Equal(want, driver.Hardware{}); ok != wantOK {
 			t.Errorf("%s: found %v, want %v", names, ok, wantOK)
 		}
-		if diff := cmp.Diff(want, got, cmp.Transformer("nil", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
+		if diff := cmp.Diff(want, got,
+			cmp.Transformer("nil", func(s []string) []string { return append([]string{}, s...) })); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", names, diff)
 		}
 	}
-	if diff := cmp.Diff([]Rejection{{ReasonConflictingCDI, 1}}, c.Rejected()); diff != "" {
+	if diff := cmp.Diff(driver.Rejections{driver.ReasonConflictingCDI: 1}, c.Rejected()); diff != "" {
 		t.Errorf("rejections: -want +got:\n%s", diff)
 	}
 }
@@ -188,19 +206,34 @@ func TestRefresh(t *testing.T) {
 	}{
 		{"nothing", func() error { return nil }, 0, nil},
 		{"folder comes", func() error { return os.Mkdir(dir, 0o700) }, 0, nil},
-		{"written", func() error { write(t, path("a.yaml"), spec("a", "b")); return nil }, 0, []event{{false, []string{dev + "a", dev + "b"}}}},
+		{
+			"written", func() error { write(t, path("a.yaml"), spec("a", "b")); return nil }, 0,
+			[]event{{false, []string{dev + "a", dev + "b"}}},
+		},
 		{"same", func() error { write(t, path("a.yaml"), spec("a", "b")); return nil }, 0, nil},
-		{"changed", func() error { write(t, path("a.yaml"), spec("b", "c")); return nil }, 0, []event{{true, []string{dev + "a"}}, {false, []string{dev + "b", dev + "c"}}}},
+		{
+			"changed", func() error { write(t, path("a.yaml"), spec("b", "c")); return nil }, 0,
+			[]event{{true, []string{dev + "a"}}, {false, []string{dev + "b", dev + "c"}}},
+		},
 		{"half written", func() error { write(t, path("a.yaml"), "kind: [\n"); return nil }, 0, nil},
 		{"still half", func() error { return nil }, settleTime / 2, nil},
-		{"whole", func() error { write(t, path("a.yaml"), spec("c")); return nil }, 0, []event{{true, []string{dev + "b"}}, {false, []string{dev + "c"}}}},
-		{"moved", func() error { return os.Rename(path("a.yaml"), path("b.yaml")) }, 0, []event{{false, []string{dev + "c"}}}},
+		{
+			"whole", func() error { write(t, path("a.yaml"), spec("c")); return nil }, 0,
+			[]event{{true, []string{dev + "b"}}, {false, []string{dev + "c"}}},
+		},
+		{
+			"moved", func() error { return os.Rename(path("a.yaml"), path("b.yaml")) }, 0,
+			[]event{{false, []string{dev + "c"}}},
+		},
 		{"hidden", func() error { return os.Rename(path("b.yaml"), path("b.tmp")) }, 0, []event{{true, []string{dev + "c"}}}},
 		{"back", func() error { return os.Rename(path("b.tmp"), path("b.yaml")) }, 0, []event{{false, []string{dev + "c"}}}},
 		{"broken", func() error { write(t, path("b.yaml"), "?"); return nil }, 0, nil},
 		{"for good", func() error { return nil }, settleTime, []event{{true, []string{dev + "c"}}}},
 		{"for longer", func() error { return nil }, settleTime, nil},
-		{"repaired", func() error { write(t, path("b.yaml"), spec("c")); return nil }, 0, []event{{false, []string{dev + "c"}}}},
+		{
+			"repaired", func() error { write(t, path("b.yaml"), spec("c")); return nil }, 0,
+			[]event{{false, []string{dev + "c"}}},
+		},
 		{"dangling", func() error { return os.Symlink("nowhere", path("c.yaml")) }, 0, nil},
 		{"dangling on", func() error { return nil }, settleTime, nil},
 		{"large", func() error { write(t, path("d.yaml"), ""); return os.Truncate(path("d.yaml"), maxSpecBytes+1) }, 0, nil},
@@ -219,7 +252,7 @@ func TestRefresh(t *testing.T) {
 			t.Errorf("%s: -want +got:\n%s", step.name, diff)
 		}
 	}
-	want := []Rejection{{ReasonMalformedSpec, 1}, {ReasonLargeSpec, 1}, {ReasonUnreadableSpec, 1}}
+	want := driver.Rejections{driver.ReasonMalformedSpec: 1, driver.ReasonLargeSpec: 1, driver.ReasonUnreadableSpec: 1}
 	if diff := cmp.Diff(want, c.Rejected()); diff != "" {
 		t.Errorf("rejections: -want +got:\n%s", diff)
 	}
@@ -236,7 +269,7 @@ func TestTooManySpecs(t *testing.T) {
 	if n := len(*c.devices.Load()); n != maxSpecs {
 		t.Errorf("%d devices, want %d", n, maxSpecs)
 	}
-	if diff := cmp.Diff([]Rejection{{ReasonTooManySpecs, 2}}, c.Rejected()); diff != "" {
+	if diff := cmp.Diff(driver.Rejections{driver.ReasonTooManySpecs: 2}, c.Rejected()); diff != "" {
 		t.Errorf("rejections: -want +got:\n%s", diff)
 	}
 }
@@ -265,7 +298,8 @@ func TestWrittenAt(t *testing.T) {
 
 func FuzzParseSpec(f *testing.F) {
 	f.Add([]byte(spec("a=/dev/nvidia0", "0000-03-00-0=/dev/dri/card0")))
-	f.Add([]byte(`{"kind":"v/c","devices":[{"name":"x","containerEdits":{"netDevices":[{"hostInterfaceName":"e"}],"deviceNodes":[null]}}]}`))
+	f.Add([]byte(`{"kind":"v/c","devices":[{"name":"x",` +
+		`"containerEdits":{"netDevices":[{"hostInterfaceName":"e"}],"deviceNodes":[null]}}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		devices, malformed, err := parseSpec(data)
 		if err != nil && devices != nil || malformed < 0 {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 const (
@@ -36,10 +36,11 @@ type specDevice struct {
 	claimUID string // of the claim for which it was written; empty: it does not say
 }
 
-// parseSpec returns the devices of a CDI spec, YAML or JSON, each with what its own container edits say of it. The
-// spec's common edits are left out: what every device of a kind is given (/dev/nvidiactl) identifies none. Devices
-// that are malformed are counted and left out, as runtimes refuse them; the version is not looked at, since nothing
-// that matters here has changed between versions.
+// parseSpec returns the devices of a CDI spec, YAML or JSON, each with what its own container edits
+// say of it. The spec's common edits are left out: what every device of a kind is given
+// (/dev/nvidiactl) identifies none. Devices that are malformed are counted and left out, as
+// runtimes refuse them; the version is not looked at, since nothing that matters here has changed
+// between versions.
 func parseSpec(data []byte) (devices []specDevice, malformed int, err error) {
 	raw, err := manifest.ToJSON(data)
 	if err != nil {
@@ -53,7 +54,8 @@ func parseSpec(data []byte) (devices []specDevice, malformed int, err error) {
 		return nil, 0, fmt.Errorf("parse CDI spec: %w", err)
 	}
 	vendor, class := parser.ParseQualifier(spec.Kind)
-	if parser.ValidateVendorName(vendor) != nil || parser.ValidateClassName(class) != nil || len(spec.Kind) > manifest.MaxName {
+	if parser.ValidateVendorName(vendor) != nil || parser.ValidateClassName(class) != nil ||
+		len(spec.Kind) > manifest.MaxName {
 		return nil, 0, fmt.Errorf("parse CDI spec: %w", errSpecKind)
 	}
 	if len(spec.Devices) == 0 || len(spec.Devices) > maxSpecDevices {
@@ -65,7 +67,8 @@ func parseSpec(data []byte) (devices []specDevice, malformed int, err error) {
 			malformed++
 			continue
 		}
-		devices = append(devices, specDevice{parser.QualifiedName(vendor, class, d.Name), hardwareOf(d), claimUIDIn(d.ContainerEdits.Env)})
+		devices = append(devices,
+			specDevice{parser.QualifiedName(vendor, class, d.Name), hardwareOf(d), claimUIDIn(d.ContainerEdits.Env)})
 	}
 	return devices, malformed, nil
 }
@@ -80,7 +83,8 @@ func claimUIDIn(env []string) string {
 	return ""
 }
 
-// hardwareOf returns what a device's edits, and its name where that is a UUID or a PCI address, tell.
+// hardwareOf returns what a device's edits, and its name where that is a UUID or a PCI address,
+// tell.
 func hardwareOf(d specs.Device) driver.Hardware {
 	h := driver.Hardware{PCI: pciInName(d.Name)}
 	if strings.HasPrefix(d.Name, "GPU-") || strings.HasPrefix(d.Name, "MIG-") {
@@ -118,8 +122,8 @@ const (
 	vfioNodes    = "/dev/vfio/"
 )
 
-// hostPath returns the node's path on the host, or "" for one that identifies no device, since every container with a
-// device of the kind gets it.
+// hostPath returns the node's path on the host, or "" for one that identifies no device, since
+// every container with a device of the kind gets it.
 func hostPath(n *specs.DeviceNode) string {
 	if n == nil {
 		return ""
@@ -157,23 +161,24 @@ func kindOfNodes(paths []string) driver.Kind {
 	}
 }
 
-// resolve completes the hardware from sysfs: the PCI address behind DRM, accelerator and network devices, and the
-// RDMA device behind a verbs node. What does not resolve, or to two different things, stays unknown.
-func resolve(h *driver.Hardware, sysfs string) {
+// resolve completes the hardware from sysfs: the PCI address behind DRM, accelerator and network
+// devices, and the RDMA device behind a verbs node. What does not resolve, or to two different
+// things, stays unknown.
+func resolve(h *driver.Hardware, root string) {
 	var addresses, rdma []string
 	for _, path := range h.DeviceNodes {
 		dir, name := filepath.Split(path)
 		switch {
 		case dir == "/dev/dri/":
-			addresses = append(addresses, pciBehind(sysfs, "drm", name))
+			addresses = append(addresses, sysfs.PCIOf(root, "drm", name))
 		case dir == "/dev/accel/":
-			addresses = append(addresses, pciBehind(sysfs, "accel", name))
+			addresses = append(addresses, sysfs.PCIOf(root, "accel", name))
 		case dir == "/dev/infiniband/" && strings.HasPrefix(name, "uverbs"):
-			rdma = append(rdma, firstLine(filepath.Join(sysfs, "class", "infiniband_verbs", name, "ibdev")))
+			rdma = append(rdma, attribute(root, "infiniband_verbs", name, "ibdev"))
 		}
 	}
 	if h.NetDev != "" {
-		addresses = append(addresses, pciBehind(sysfs, "net", h.NetDev))
+		addresses = append(addresses, sysfs.PCIOf(root, "net", h.NetDev))
 	}
 	if h.PCI == "" {
 		h.PCI = only(addresses)
@@ -181,25 +186,18 @@ func resolve(h *driver.Hardware, sysfs string) {
 	h.RDMADev = only(rdma)
 }
 
-// pciBehind returns the PCI address of a class device (/sys/class/CLASS/NAME/device), "" if it is none.
-func pciBehind(sysfs, class, name string) string {
-	if name != filepath.Base(name) || strings.HasPrefix(name, ".") {
+// attribute returns the value of an attribute of a class device, "" if there is none.
+func attribute(root, class, name, file string) string {
+	folder := sysfs.ClassDevice(root, class, name)
+	if folder == "" {
 		return ""
 	}
-	target, err := os.Readlink(filepath.Join(sysfs, "class", class, name, "device"))
+	var r sysfs.Reader
+	value, err := r.Value(sysfs.WorkingDir, filepath.Join(folder, file))
 	if err != nil {
 		return ""
 	}
-	return driver.NormalizePCI(filepath.Base(target))
-}
-
-func firstLine(path string) string {
-	data, err := os.ReadFile(path)
-	if err != nil || len(data) > manifest.MaxName {
-		return ""
-	}
-	line, _, _ := strings.Cut(string(data), "\n")
-	return line
+	return string(value)
 }
 
 // only returns the one value that is not empty, "" if there are several.

@@ -6,8 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// classicSlice is a ResourceSlice of v1alpha2 (Kubernetes 1.30; k8s.io/api v0.30 resource/v1alpha2/types.go): it has no spec and no
-// pools, and names instances of one node.
+// classicSlice is a ResourceSlice of v1alpha2 (Kubernetes 1.30; k8s.io/api v0.30
+// resource/v1alpha2/types.go): it has no spec and no pools, and names instances of one node.
 type classicSlice struct {
 	NodeName       string `json:"nodeName"`
 	DriverName     string `json:"driverName"`
@@ -16,9 +16,10 @@ type classicSlice struct {
 	} `json:"namedResources"`
 }
 
-// slice returns the slice as later versions write it. The node is its pool, of which the slices are never known to be all.
+// slice returns the slice as later versions write it. The node is its pool, of which the slices are
+// never known to be all.
 func (c *classicSlice) slice() slice {
-	s := slice{Driver: c.DriverName, placement: placement{NodeName: c.NodeName}}
+	s := slice{Driver: c.DriverName, nodeSelection: nodeSelection{NodeName: c.NodeName}}
 	s.Pool.Name = c.NodeName
 	if c.NamedResources == nil {
 		return s
@@ -29,7 +30,8 @@ func (c *classicSlice) slice() slice {
 	return s
 }
 
-// modernInstance returns an instance as a device of later versions; what is malformed stays as it is, and is found out there.
+// modernInstance returns an instance as a device of later versions; what is malformed stays as it
+// is, and is found out there.
 func modernInstance(raw json.RawMessage) json.RawMessage {
 	var instance struct {
 		Name       string `json:"name"`

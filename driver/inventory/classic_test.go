@@ -10,12 +10,17 @@ import (
 )
 
 const classicSlices = `{"apiVersion":"v1","kind":"List","items":[
-	{"apiVersion":"resource.k8s.io/v1alpha2","kind":"ResourceSlice","metadata":{"name":"a"},"nodeName":"n1","driverName":"d.test","namedResources":{"instances":[
-		{"name":"gpu-0","attributes":[{"name":"uuid","string":"U"},{"name":"memory","quantity":"1Gi"},{"name":"numaNode","int":1},
-			{"name":"driverVersion","version":"1.2.3"},{"name":"fast","bool":true},{"name":"cpus","intSlice":{"ints":[1,2]}},{"name":"model","stringSlice":{"strings":["M"]}}]},
+	{"apiVersion":"resource.k8s.io/v1alpha2","kind":"ResourceSlice","metadata":{"name":"a"},
+		"nodeName":"n1","driverName":"d.test","namedResources":{"instances":[
+		{"name":"gpu-0","attributes":[{"name":"uuid","string":"U"},{"name":"memory","quantity":"1Gi"},
+			{"name":"numaNode","int":1},
+			{"name":"driverVersion","version":"1.2.3"},{"name":"fast","bool":true},
+			{"name":"cpus","intSlice":{"ints":[1,2]}},{"name":"model","stringSlice":{"strings":["M"]}}]},
 		{"name":"gpu-1"}, {"attributes":[]}, 7]}},
-	{"apiVersion":"resource.k8s.io/v1alpha2","kind":"ResourceSlice","metadata":{"name":"b"},"nodeName":"n2","driverName":"d.test","namedResources":{"instances":[{"name":"gpu-2"}]}},
-	{"apiVersion":"resource.k8s.io/v1alpha2","kind":"ResourceSlice","metadata":{"name":"c"},"nodeName":"n1","driverName":"e.test"},
+	{"apiVersion":"resource.k8s.io/v1alpha2","kind":"ResourceSlice","metadata":{"name":"b"},
+		"nodeName":"n2","driverName":"d.test","namedResources":{"instances":[{"name":"gpu-2"}]}},
+	{"apiVersion":"resource.k8s.io/v1alpha2","kind":"ResourceSlice","metadata":{"name":"c"},
+		"nodeName":"n1","driverName":"e.test"},
 	{"apiVersion":"resource.k8s.io/v1alpha2","kind":"ResourceSlice","metadata":{"name":"d"},"driverName":"e.test"}]}`
 
 // Slices of v1alpha2 say what those of later versions do.
@@ -34,7 +39,8 @@ func TestClassicSlices(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if diff := cmp.Diff([]Rejection{{ReasonMalformedDevice, 2}, {ReasonMalformedSlice, 1}}, rejected); diff != "" {
+	if diff := cmp.Diff(driver.Rejections{driver.ReasonMalformedDevice: 2, driver.ReasonMalformedSlice: 1},
+		rejected); diff != "" {
 		t.Errorf("rejections: -want +got:\n%s", diff)
 	}
 }
@@ -56,7 +62,10 @@ devices:
 	c := NewCDI([]string{dir}, "")
 	c.Load()
 	const kind = "k8s.netresources.spidernet.io/claim="
-	for name, want := range map[string]string{"one": "1e15705a-62fe-4694-8535-93a5f0ccf996", "odd": "", "none": "", "absent": ""} {
+	for name, want := range map[string]string{
+		"one": "1e15705a-62fe-4694-8535-93a5f0ccf996", "odd": "", "none": "",
+		"absent": "",
+	} {
 		if got := c.ClaimUID([]string{kind + name}); got != want {
 			t.Errorf("%s: %q, want %q", name, got, want)
 		}

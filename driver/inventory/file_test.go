@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 func TestFile(t *testing.T) {
@@ -86,7 +87,9 @@ func TestFileRefused(t *testing.T) {
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]error{large: manifest.ErrTooLarge, pipe: errNotRegular, dir: errNotRegular} {
+	for path, want := range map[string]error{
+		large: sysfs.ErrTooLarge, pipe: sysfs.ErrNotRegular, dir: sysfs.ErrNotRegular,
+	} {
 		if _, changed, err := NewFile(path).Load(); !errors.Is(err, want) || changed {
 			t.Errorf("%s: changed %v, error %v, want %v", path, changed, err, want)
 		}

@@ -1,56 +1,37 @@
-// Package inventory says which hardware stands behind a DRA device: from the attributes that its driver publishes in
-// ResourceSlices (rules.go has a rule for each driver), and, for an allocation that no slice describes, from the CDI
-// specs that the driver leaves on the node.
+// Package inventory says which hardware stands behind a DRA device: from the attributes that its
+// driver publishes in ResourceSlices (rules.go has a rule for each driver), and, for an allocation
+// that no slice describes, from the CDI specs that the driver leaves on the node.
 package inventory
 
 import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 )
 
-// Rejection counts rows of an input that could not be used, and why.
-type Rejection struct {
-	Reason string
-	Count  int
-}
-
-// The reasons for which rows are rejected. A reason names the thing that was lost: a malformed attribute costs the
-// attribute, a malformed device the device.
-const (
-	ReasonMalformedObject    = "malformed_object"
-	ReasonMalformedSlice     = "malformed_slice"
-	ReasonMalformedDevice    = "malformed_device"
-	ReasonMalformedAttribute = "malformed_attribute"
-	ReasonMalformedCapacity  = "malformed_capacity"
-	ReasonMalformedTaint     = "malformed_taint"
-	ReasonTooManyAttributes  = "too_many_attributes"  // the device is lost
-	ReasonTooManyDevices     = "too_many_devices"     // the devices above the bound are lost
-	ReasonDuplicateDevice    = "duplicate_device"     // the first one counts
-	ReasonNodeSelector       = "node_selector_labels" // what is selected by node labels, which are not known here
-)
-
 const (
 	// maxDevices bounds the devices of one node.
 	maxDevices = 16384
-	// maxAttributes bounds the attributes, capacities and taints of a device, each. The API allows 32.
+	// maxAttributes bounds the attributes, capacities and taints of a device, each. The API allows
+	// 32.
 	maxAttributes = 256
 	// maxList bounds the values of a list-valued attribute; CPUs are the longest lists there are.
 	maxList = 8192
 )
 
-// ParseSlices returns the devices that the ResourceSlices of a file offer on a node, the file being what `kubectl get
-// resourceslices -o yaml` (or json) prints: a List, single objects, several documents, of resource.k8s.io/v1, v1beta2
-// v1beta1 or v1alpha3. Objects of other kinds are passed over, and so are slices and devices of other nodes unless node is
-// empty. Of each pool only the newest complete generation counts.
+// ParseSlices returns the devices that the ResourceSlices of a file offer on a node, the file being
+// what `kubectl get resourceslices -o yaml` (or json) prints: a List, single objects, several
+// documents, of resource.k8s.io/v1, v1beta2 v1beta1 or v1alpha3. Objects of other kinds are passed
+// over, and so are slices and devices of other nodes unless node is empty. Of each pool only the
+// newest complete generation counts.
 //
-// What is wrong with a device, or with one of its attributes, costs just that and is counted by reason. A file that
-// can not be read at all, or a slice of an unknown version, is an error that names the document.
-func ParseSlices(data []byte, node string) (driver.Inventory, []Rejection, error) {
+// What is wrong with a device, or with one of its attributes, costs just that and is counted by
+// reason. A file that can not be read at all, or a slice of an unknown version, is an error that
+// names the document.
+func ParseSlices(data []byte, node string) (driver.Inventory, driver.Rejections, error) {
 	objects, malformed, err := manifest.Objects(data, "ResourceSlice")
 	if err != nil {
 		return nil, nil, fmt.Errorf("parse resource slices: %w", err)
@@ -65,30 +46,35 @@ func ParseSlices(data []byte, node string) (driver.Inventory, []Rejection, error
 		}
 	}
 	found, rejected := build(offered, host{name: node})
-	rejected.add(ReasonMalformedObject, malformed)
-	rejected.add(ReasonMalformedSlice, bad)
-	return found, rejected.rejections(), nil
+	rejected.Add(driver.ReasonMalformedObject, malformed)
+	rejected.Add(driver.ReasonMalformedSlice, bad)
+	return found, rejected, nil
 }
 
-// Build returns the devices that these slices offer on a node of these labels, as [ParseSlices] does. Labels that are nil are
-// unknown: what they decide is left out, and counted. The slices may be in any order, and are not changed.
-func Build(offered []Slice, node string, labels map[string]string) (driver.Inventory, []Rejection) {
+// Build returns the devices that these slices offer on a node of these labels, as [ParseSlices]
+// does. Labels that are nil are unknown: what they decide is left out, and counted. The slices may
+// be in any order, and are not changed.
+func Build(offered []Slice, node string, labels map[string]string) (driver.Inventory, driver.Rejections) {
 	found, rejected := build(offered, host{node, labels})
-	return found, rejected.rejections()
+	return found, rejected
 }
 
-func build(offered []Slice, node host) (driver.Inventory, tally) {
-	b := builder{node: node, inventory: driver.Inventory{}, generation: map[driver.ID]int64{}, rejected: tally{}}
+func build(offered []Slice, node host) (driver.Inventory, driver.Rejections) {
+	b := builder{
+		node: node, inventory: driver.Inventory{}, generation: map[driver.ID]int64{},
+		rejected: driver.Rejections{},
+	}
 	for _, s := range current(offered) {
 		b.add(s.spec)
 	}
 	return b.inventory, b.rejected
 }
 
-// current returns the slices that count, of each pool those of the newest generation that is complete: a driver that
-// changes a pool writes the slices of the new generation one by one and then deletes what is left of the old one
-// (KEP-4381). Where none is complete, which is so in the midst of that, and where a part of the pool is not listed
-// here, all count, the newest before the others.
+// current returns the slices that count, of each pool those of the newest generation that is
+// complete: a driver that changes a pool writes the slices of the new generation one by one and
+// then deletes what is left of the old one (KEP-4381). Where none is complete, which is so in the
+// midst of that, and where a part of the pool is not listed here, all count, the newest before the
+// others.
 func current(offered []Slice) []Slice {
 	type pool struct{ driver, name string }
 	type generation struct {
@@ -122,28 +108,29 @@ type builder struct {
 	node       host
 	inventory  driver.Inventory
 	generation map[driver.ID]int64 // of the pool that listed the device
-	rejected   tally
+	rejected   driver.Rejections
 }
 
-// add takes the slice's devices that are on the node. A device that several slices list counts once.
+// add takes the slice's devices that are on the node. A device that several slices list counts
+// once.
 func (b *builder) add(s slice) {
-	if !s.PerDeviceNodeSelection && !b.here(s.placement, len(s.Devices)) {
+	if !s.PerDeviceNodeSelection && !b.here(s.nodeSelection, len(s.Devices)) {
 		return
 	}
 	for _, raw := range s.Devices {
 		d, ok := decodeDevice(s.Driver, raw, b.rejected)
-		if !ok || s.PerDeviceNodeSelection && !b.here(d.placement, 1) {
+		if !ok || s.PerDeviceNodeSelection && !b.here(d.nodeSelection, 1) {
 			continue
 		}
 		id := driver.ID{Driver: s.Driver, Pool: s.Pool.Name, Device: d.name}
 		if newer, ok := b.generation[id]; ok {
 			if newer == s.Pool.Generation {
-				b.rejected.add(ReasonDuplicateDevice, 1)
+				b.rejected.Add(driver.ReasonDuplicateDevice, 1)
 			}
 			continue
 		}
 		if len(b.inventory) >= maxDevices {
-			b.rejected.add(ReasonTooManyDevices, 1)
+			b.rejected.Add(driver.ReasonTooManyDevices, 1)
 			continue
 		}
 		b.generation[id] = s.Pool.Generation
@@ -157,35 +144,14 @@ func (b *builder) add(s slice) {
 	}
 }
 
-// here tells whether what is placed so is on the node; what can not be told is counted.
-func (b *builder) here(p placement, devices int) bool {
+// here reports whether the selection includes the node. Devices of an unknown result are counted.
+func (b *builder) here(s nodeSelection, devices int) bool {
 	if b.node.name == "" {
 		return true
 	}
-	on, known := p.on(b.node)
+	on, known := s.on(b.node)
 	if !known {
-		b.rejected.add(ReasonNodeSelector, devices)
+		b.rejected.Add(driver.ReasonNodeSelector, devices)
 	}
 	return on
-}
-
-// tally counts rejections by reason.
-type tally map[string]int
-
-func (t tally) add(reason string, n int) {
-	if n > 0 {
-		t[reason] += n
-	}
-}
-
-// rejections returns the counts, sorted by reason.
-func (t tally) rejections() []Rejection {
-	var out []Rejection
-	for reason, n := range t {
-		out = append(out, Rejection{reason, n})
-	}
-	slices.SortFunc(out, func(a, b Rejection) int {
-		return cmp.Or(strings.Compare(a.Reason, b.Reason), cmp.Compare(a.Count, b.Count))
-	})
-	return out
 }

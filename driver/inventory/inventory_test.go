@@ -46,8 +46,8 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// TestVersions writes the same slices in the three versions, in YAML and JSON, as documents and as lists, and wants
-// the same inventory from all.
+// TestVersions writes the same slices in the three versions, in YAML and JSON, as documents and as
+// lists, and wants the same inventory from all.
 func TestVersions(t *testing.T) {
 	source := readTestdata(t, "drivers.yaml")
 	want := parse(t, source, "")
@@ -133,17 +133,18 @@ func rawBytes(raw []json.RawMessage) [][]byte {
 	return out
 }
 
-// sliceOf returns a v1 slice in JSON with that placement (JSON members) and those devices.
-func sliceOf(generation int, placement string, devices ...string) string {
+// sliceOf returns a v1 slice in JSON with that node selection (JSON members) and those devices.
+func sliceOf(generation int, nodeSelection string, devices ...string) string {
 	return fmt.Sprintf(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice","metadata":{"name":"s"},"spec":{
 		"driver":"d.test","pool":{"name":"p","generation":%d,"resourceSliceCount":1},%s,"devices":[%s]}}`,
-		generation, placement, strings.Join(devices, ","))
+		generation, nodeSelection, strings.Join(devices, ","))
 }
 
 // What the labels of a node decide, as far as they are known.
 func TestPlacementByLabels(t *testing.T) {
 	term := func(expressions string) []byte {
-		return []byte(sliceOf(1, `"nodeSelector":{"nodeSelectorTerms":[{"matchExpressions":[`+expressions+`]}]}`, `{"name":"x"}`))
+		return []byte(sliceOf(1, `"nodeSelector":{"nodeSelectorTerms":[{"matchExpressions":[`+expressions+`]}]}`,
+			`{"name":"x"}`))
 	}
 	labels := map[string]string{"zone": "a", "rack": "7", "empty": ""}
 	for expressions, want := range map[string]bool{
@@ -176,7 +177,8 @@ func TestPlacementByLabels(t *testing.T) {
 		if len(found) == 1 != want || len(rejected) > 0 {
 			t.Errorf("%s: %d devices, want %v; rejected %v", expressions, len(found), want, rejected)
 		}
-		if found, rejected := Build([]Slice{slice.For("n1")}, "n1", nil); len(found) > 0 || !cmp.Equal(rejected, []Rejection{{ReasonNodeSelector, 1}}) {
+		if found, rejected := Build([]Slice{slice.For("n1")}, "n1",
+			nil); len(found) > 0 || !cmp.Equal(rejected, driver.Rejections{driver.ReasonNodeSelector: 1}) {
 			t.Errorf("%s: without labels %d devices, rejected %v", expressions, len(found), rejected)
 		}
 	}
@@ -198,13 +200,14 @@ func TestPlacement(t *testing.T) {
 		return fmt.Sprintf(`"nodeSelector":{"nodeSelectorTerms":[%s]}`, strings.Join(terms, ","))
 	}
 	fields := func(operator string, nodes ...string) string {
-		return `{"matchFields":[{"key":"metadata.name","operator":"` + operator + `","values":["` + strings.Join(nodes, `","`) + `"]}]}`
+		return `{"matchFields":[{"key":"metadata.name","operator":"` + operator + `","values":["` +
+			strings.Join(nodes, `","`) + `"]}]}`
 	}
 	const labels = `{"matchExpressions":[{"key":"zone","operator":"In","values":["a"]}]}`
 	for name, tc := range map[string]struct {
-		placement string
-		want      bool
-		unknown   bool
+		nodeSelection string
+		want          bool
+		unknown       bool
 	}{
 		"node":                {here, true, false},
 		"other node":          {`"nodeName":"n2"`, false, false},
@@ -222,18 +225,18 @@ func TestPlacement(t *testing.T) {
 		"other node's labels": {selector(fields("In", "n2")[:len(fields("In", "n2"))-1] + "," + labels[1:]), false, false},
 	} {
 		device := `{"name":"x"}`
-		perDevice := fmt.Sprintf(`{"name":"x",%s}`, tc.placement)
+		perDevice := fmt.Sprintf(`{"name":"x",%s}`, tc.nodeSelection)
 		for form, data := range map[string]string{
-			"slice": sliceOf(1, tc.placement, device), "device": sliceOf(1, `"perDeviceNodeSelection":true`, perDevice),
+			"slice": sliceOf(1, tc.nodeSelection, device), "device": sliceOf(1, `"perDeviceNodeSelection":true`, perDevice),
 		} {
 			t.Run(name+"/"+form, func(t *testing.T) {
-				var wantRejected []Rejection
+				wantRejected := driver.Rejections{}
 				if tc.unknown {
-					wantRejected = []Rejection{{ReasonNodeSelector, 1}}
+					wantRejected = driver.Rejections{driver.ReasonNodeSelector: 1}
 				}
 				got, rejected, err := ParseSlices([]byte(data), "n1")
 				for id, entry := range got {
-					if entry.Local != (form == "slice" && tc.placement == here) {
+					if entry.Local != (form == "slice" && tc.nodeSelection == here) {
 						t.Errorf("%v is local: %v", id, entry.Local)
 					}
 				}
@@ -264,8 +267,8 @@ func TestNewestGeneration(t *testing.T) {
 	}
 }
 
-// TestMalformed holds that what is wrong costs itself alone: the device "ok" is there each time, and so is what of
-// "x" is well.
+// TestMalformed holds that what is wrong costs itself alone: the device "ok" is there each time,
+// and so is what of "x" is well.
 func TestMalformed(t *testing.T) {
 	x := driver.Entry{Hardware: driver.Hardware{UUID: "U"}, Local: true}
 	attributes := func(more string) string { return `{"name":"x","attributes":{"uuid":{"string":"U"},` + more + `}}` }
@@ -282,34 +285,55 @@ func TestMalformed(t *testing.T) {
 	for name, tc := range map[string]struct {
 		device string
 		want   *driver.Entry
-		reason string
+		reason driver.Reason
 	}{
-		"no object":            {`7`, nil, ReasonMalformedDevice},
-		"no name":              {`{}`, nil, ReasonMalformedDevice},
-		"bad name":             {`{"name":"a\nb"}`, nil, ReasonMalformedDevice},
-		"long name":            {`{"name":"` + strings.Repeat("x", 254) + `"}`, nil, ReasonMalformedDevice},
-		"not UTF-8":            {"{\"name\":\"\xff\"}", nil, ReasonMalformedDevice},
-		"duplicate":            {`{"name":"ok"}`, nil, ReasonDuplicateDevice},
-		"attribute's type":     {attributes(`"model":{"string":7}`), &x, ReasonMalformedAttribute},
-		"no type":              {attributes(`"model":{}`), &x, ReasonMalformedAttribute},
-		"unknown type":         {attributes(`"model":{"colour":"red"}`), &x, ReasonMalformedAttribute},
-		"two types":            {attributes(`"model":{"string":"m","int":1}`), &x, ReasonMalformedAttribute},
-		"no object, attribute": {attributes(`"model":"m"`), &x, ReasonMalformedAttribute},
-		"long text":            {attributes(`"model":{"string":"` + strings.Repeat("m", maxText+1) + `"}`), &x, ReasonMalformedAttribute},
-		"long list":            {attributes(`"cpus":{"ints":[0` + strings.Repeat(",1", maxList) + `]}`), &x, ReasonMalformedAttribute},
-		"integer overflow":     {attributes(`"numaNode":{"int":1e99}`), &x, ReasonMalformedAttribute},
-		"NaN quantity":         {capacity(`"memory":{"value":"NaN"}`), &x, ReasonMalformedCapacity},
-		"negative quantity":    {capacity(`"memory":{"value":"-1"}`), &x, ReasonMalformedCapacity},
-		"tiny exponent":        {capacity(`"memory":{"value":"1e-999999999"}`), &x, ReasonMalformedCapacity},
-		"huge exponent":        {capacity(`"memory":{"value":1e999999999}`), &x, ReasonMalformedCapacity},
-		"long quantity":        {capacity(`"memory":{"value":"` + strings.Repeat("9", 65) + `"}`), &x, ReasonMalformedCapacity},
-		"no quantity":          {capacity(`"memory":{}`), &x, ReasonMalformedCapacity},
-		"no object, capacity":  {capacity(`"memory":["80Gi"]`), &x, ReasonMalformedCapacity},
-		"resource name":        {capacity(`"a\"b":{"value":"1"}`), &x, ReasonMalformedCapacity},
-		"taint":                {`{"name":"x","attributes":{"uuid":{"string":"U"}},"taints":[{"key":"k","effect":"Explode"}]}`, &x, ReasonMalformedTaint},
-		"no object, taint":     {`{"name":"x","attributes":{"uuid":{"string":"U"}},"taints":[7]}`, &x, ReasonMalformedTaint},
-		"many attributes":      {`{"name":"x","attributes":{` + many(`"a%d":{"int":1}`) + `}}`, nil, ReasonTooManyAttributes},
-		"many capacities":      {`{"name":"x","capacity":{` + many(`"a%d":{"value":1}`) + `}}`, nil, ReasonTooManyAttributes},
+		"no object":            {`7`, nil, driver.ReasonMalformedDevice},
+		"no name":              {`{}`, nil, driver.ReasonMalformedDevice},
+		"bad name":             {`{"name":"a\nb"}`, nil, driver.ReasonMalformedDevice},
+		"long name":            {`{"name":"` + strings.Repeat("x", 254) + `"}`, nil, driver.ReasonMalformedDevice},
+		"not UTF-8":            {"{\"name\":\"\xff\"}", nil, driver.ReasonMalformedDevice},
+		"duplicate":            {`{"name":"ok"}`, nil, driver.ReasonDuplicateDevice},
+		"attribute's type":     {attributes(`"model":{"string":7}`), &x, driver.ReasonMalformedAttribute},
+		"no type":              {attributes(`"model":{}`), &x, driver.ReasonMalformedAttribute},
+		"unknown type":         {attributes(`"model":{"colour":"red"}`), &x, driver.ReasonMalformedAttribute},
+		"two types":            {attributes(`"model":{"string":"m","int":1}`), &x, driver.ReasonMalformedAttribute},
+		"no object, attribute": {attributes(`"model":"m"`), &x, driver.ReasonMalformedAttribute},
+		"long text": {
+			attributes(`"model":{"string":"` + strings.Repeat("m", maxText+1) + `"}`), &x,
+			driver.ReasonMalformedAttribute,
+		},
+		"long list": {
+			attributes(`"cpus":{"ints":[0` + strings.Repeat(",1", maxList) + `]}`), &x,
+			driver.ReasonMalformedAttribute,
+		},
+		"integer overflow":  {attributes(`"numaNode":{"int":1e99}`), &x, driver.ReasonMalformedAttribute},
+		"NaN quantity":      {capacity(`"memory":{"value":"NaN"}`), &x, driver.ReasonMalformedCapacity},
+		"negative quantity": {capacity(`"memory":{"value":"-1"}`), &x, driver.ReasonMalformedCapacity},
+		"tiny exponent":     {capacity(`"memory":{"value":"1e-999999999"}`), &x, driver.ReasonMalformedCapacity},
+		"huge exponent":     {capacity(`"memory":{"value":1e999999999}`), &x, driver.ReasonMalformedCapacity},
+		"long quantity": {
+			capacity(`"memory":{"value":"` + strings.Repeat("9", 65) + `"}`), &x,
+			driver.ReasonMalformedCapacity,
+		},
+		"no quantity":         {capacity(`"memory":{}`), &x, driver.ReasonMalformedCapacity},
+		"no object, capacity": {capacity(`"memory":["80Gi"]`), &x, driver.ReasonMalformedCapacity},
+		"resource name":       {capacity(`"a\"b":{"value":"1"}`), &x, driver.ReasonMalformedCapacity},
+		"taint": {
+			`{"name":"x","attributes":{"uuid":{"string":"U"}},"taints":[{"key":"k","effect":"Explode"}]}`,
+			&x, driver.ReasonMalformedTaint,
+		},
+		"no object, taint": {
+			`{"name":"x","attributes":{"uuid":{"string":"U"}},"taints":[7]}`, &x,
+			driver.ReasonMalformedTaint,
+		},
+		"many attributes": {
+			`{"name":"x","attributes":{` + many(`"a%d":{"int":1}`) + `}}`, nil,
+			driver.ReasonTooManyAttributes,
+		},
+		"many capacities": {
+			`{"name":"x","capacity":{` + many(`"a%d":{"value":1}`) + `}}`, nil,
+			driver.ReasonTooManyAttributes,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := driver.Inventory{{Driver: "d.test", Pool: "p", Device: "ok"}: {Local: true}}
@@ -323,7 +347,7 @@ func TestMalformed(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			if diff := cmp.Diff([]Rejection{{tc.reason, 1}}, rejected); diff != "" {
+			if diff := cmp.Diff(driver.Rejections{tc.reason: 1}, rejected); diff != "" {
 				t.Errorf("rejections: -want +got:\n%s", diff)
 			}
 		})
@@ -332,17 +356,22 @@ func TestMalformed(t *testing.T) {
 
 func TestMalformedSlices(t *testing.T) {
 	good := sliceOf(1, here, `{"name":"ok"}`)
-	for name, tc := range map[string]struct{ item, reason string }{
-		"no object":   {`7`, ReasonMalformedObject},
-		"no kind":     {`{}`, ReasonMalformedObject},
-		"no spec":     {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice"}`, ReasonMalformedSlice},
-		"spec's type": {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice","spec":[]}`, ReasonMalformedSlice},
-		"driver":      {strings.Replace(good, "d.test", `d\"`, 1), ReasonMalformedSlice},
-		"no pool":     {strings.Replace(good, `"name":"p"`, `"name":""`, 1), ReasonMalformedSlice},
+	for name, tc := range map[string]struct {
+		item   string
+		reason driver.Reason
+	}{
+		"no object":   {`7`, driver.ReasonMalformedObject},
+		"no kind":     {`{}`, driver.ReasonMalformedObject},
+		"no spec":     {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice"}`, driver.ReasonMalformedSlice},
+		"spec's type": {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice","spec":[]}`, driver.ReasonMalformedSlice},
+		"driver":      {strings.Replace(good, "d.test", `d\"`, 1), driver.ReasonMalformedSlice},
+		"no pool":     {strings.Replace(good, `"name":"p"`, `"name":""`, 1), driver.ReasonMalformedSlice},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, rejected, err := ParseSlices(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"List","items":[%s,%s]}`, tc.item, good), "n1")
-			if err != nil || len(got) != 1 || !cmp.Equal([]Rejection{{tc.reason, 1}}, rejected) {
+			got, rejected, err := ParseSlices(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"List","items":[%s,%s]}`, tc.item,
+				good),
+				"n1")
+			if err != nil || len(got) != 1 || !cmp.Equal(driver.Rejections{tc.reason: 1}, rejected) {
 				t.Errorf("%d devices, rejected %v, error %v", len(got), rejected, err)
 			}
 		})
@@ -355,12 +384,13 @@ func TestTooManyDevices(t *testing.T) {
 		devices = append(devices, fmt.Sprintf(`{"name":"x%d"}`, i))
 	}
 	got, rejected, err := ParseSlices([]byte(sliceOf(1, here, devices...)), "n1")
-	if err != nil || len(got) != maxDevices || !cmp.Equal([]Rejection{{ReasonTooManyDevices, 3}}, rejected) {
+	if err != nil || len(got) != maxDevices || !cmp.Equal(driver.Rejections{driver.ReasonTooManyDevices: 3}, rejected) {
 		t.Errorf("%d devices, rejected %v, error %v", len(got), rejected, err)
 	}
 }
 
-// TestQualifiedNames holds that a bare attribute is one of the driver's domain, and that another domain's is not.
+// TestQualifiedNames holds that a bare attribute is one of the driver's domain, and that another
+// domain's is not.
 func TestQualifiedNames(t *testing.T) {
 	for name, tc := range map[string]struct{ attributes, want string }{
 		"bare":      {`"uuid":{"string":"A"}`, "A"},
@@ -391,9 +421,9 @@ func FuzzParseSlices(f *testing.F) {
 		for id, entry := range got {
 			checkEntry(t, id, entry)
 		}
-		for _, r := range rejected {
-			if r.Reason == "" || r.Count <= 0 {
-				t.Fatalf("rejection %+v", r)
+		for reason, n := range rejected {
+			if !slices.Contains(driver.Reasons(), reason) || n <= 0 {
+				t.Fatalf("%d times %q", n, reason)
 			}
 		}
 	})
@@ -415,7 +445,8 @@ func checkEntry(t *testing.T, id driver.ID, e driver.Entry) {
 		t.Fatalf("CPUs %v", e.CPUs)
 	}
 	for i, a := range e.Capacity {
-		if a.Resource == "" || a.Value < 0 || math.IsNaN(a.Value) || math.IsInf(a.Value, 0) || i > 0 && e.Capacity[i-1].Resource >= a.Resource {
+		if a.Resource == "" || a.Value < 0 || math.IsNaN(a.Value) || math.IsInf(a.Value, 0) ||
+			i > 0 && e.Capacity[i-1].Resource >= a.Resource {
 			t.Fatalf("capacity %+v", e.Capacity)
 		}
 	}

@@ -3,12 +3,12 @@ package inventory
 import (
 	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 // PluginDevice is what the ID under which a device plugin gives out a device tells.
@@ -18,17 +18,18 @@ type PluginDevice struct {
 	Hardware driver.Hardware
 }
 
-// NewPluginDevice returns what a device plugin's ID tells of a device of that resource. What is particular to one plugin:
+// NewPluginDevice returns what a device plugin's ID tells of a device of that resource. What is
+// particular to one plugin:
 //
-//   - NVIDIA k8s-device-plugin: the UUID of a GPU or a MIG instance, and behind it, with time slicing or MPS, ::REPLICA
-//     (internal/rm/devices.go, AnnotatedID).
+//   - NVIDIA k8s-device-plugin: the UUID of a GPU or a MIG instance, and behind it, with time
+//     slicing or MPS, ::REPLICA (internal/rm/devices.go, AnnotatedID).
 //   - GKE's: nvidiaMINOR, with time sharing nvidiaMINOR/vgpuREPLICA.
 //   - Intel's GPU plugin: the DRM card with a number from 0 to its shared-dev-num, card0-0.
 //   - AMD's, the SR-IOV network device plugin, QAT and others: a PCI address.
 //
-// With a sysfs root, an ID that is the name of a network interface is known for one, and PCI addresses behind DRM cards
-// and interfaces are found.
-func NewPluginDevice(resource, id, sysfs string) PluginDevice {
+// With the root of a sysfs, an ID that is the name of a network interface is known for one, and PCI
+// addresses behind DRM cards and interfaces are found.
+func NewPluginDevice(resource, id, root string) PluginDevice {
 	d := PluginDevice{Name: id}
 	if m := regexp.MustCompile(`^(.+)::(\d+)$`).FindStringSubmatch(id); m != nil {
 		d.Name, d.Share = m[1], m[2]
@@ -40,13 +41,13 @@ func NewPluginDevice(resource, id, sysfs string) PluginDevice {
 		d.intel()
 	}
 	d.Hardware.PCI = driver.NormalizePCI(d.Name)
-	if sysfs == "" {
+	if root == "" {
 		return d
 	}
-	if isInterface(sysfs, d.Name) {
+	if isInterface(root, d.Name) {
 		d.Hardware.NetDev = d.Name
 	}
-	resolve(&d.Hardware, sysfs)
+	resolve(&d.Hardware, root)
 	return d
 }
 
@@ -73,21 +74,22 @@ func (d *PluginDevice) intel() {
 	}
 }
 
-// isInterface tells whether the host has a network interface of that name.
-func isInterface(sysfs, name string) bool {
-	if len(name) >= maxInterfaceName || name != filepath.Base(name) || strings.HasPrefix(name, ".") {
+// isInterface reports whether the host has a network interface of that name.
+func isInterface(root, name string) bool {
+	folder := sysfs.ClassDevice(root, "net", name)
+	if folder == "" || len(name) >= maxInterfaceName {
 		return false
 	}
-	_, err := os.Lstat(filepath.Join(sysfs, "class", "net", name))
+	_, err := os.Lstat(folder)
 	return err == nil
 }
 
-// PluginIndex finds the DRA device that is the same hardware as a device plugin's. On a node in migration both give out
-// one GPU, and it is to count once.
+// PluginIndex finds the DRA device that is the same hardware as a device plugin's. On a node in
+// migration both give out one GPU, and it is to count once.
 type PluginIndex map[string]driver.ID
 
-// NewPluginIndex returns the index of an inventory. Of several identities of one hardware a whole device comes before its
-// parts and before one for guests, and then the first by ID.
+// NewPluginIndex returns the index of an inventory. Of several identities of one hardware a whole
+// device comes before its parts and before one for guests, and then the first by ID.
 func NewPluginIndex(all driver.Inventory) PluginIndex {
 	index, shared := PluginIndex{}, map[string]bool{}
 	for _, id := range slices.SortedFunc(maps.Keys(all), driver.ID.Compare) {
@@ -105,7 +107,8 @@ func NewPluginIndex(all driver.Inventory) PluginIndex {
 	return index
 }
 
-// Find returns the DRA device of that hardware, by UUID, PCI address, network interface or device node.
+// Find returns the DRA device of that hardware, by UUID, PCI address, network interface or device
+// node.
 func (x PluginIndex) Find(h *driver.Hardware) (driver.ID, bool) {
 	for _, key := range pluginKeys(driver.ID{}, h) {
 		if id, ok := x[key]; ok {
@@ -128,8 +131,10 @@ func pluginKeys(id driver.ID, h *driver.Hardware) []string {
 	for _, path := range h.DeviceNodes {
 		keys = append(keys, nodeKey+path)
 	}
-	// The name of a whole GPU has its minor number (cmd/gpu-kubelet-plugin of k8s-dra-driver-gpu, CanonicalName).
-	if minor, ok := strings.CutPrefix(id.Device, "gpu-"); ok && id.Driver == "gpu.nvidia.com" && h.Kind == driver.KindDevice {
+	// The name of a whole GPU has its minor number (cmd/gpu-kubelet-plugin of k8s-dra-driver-gpu,
+	// CanonicalName).
+	if minor, ok := strings.CutPrefix(id.Device,
+		"gpu-"); ok && id.Driver == "gpu.nvidia.com" && h.Kind == driver.KindDevice {
 		keys = append(keys, nodeKey+"/dev/nvidia"+minor)
 	}
 	return keys

@@ -18,27 +18,48 @@ func TestPluginDevice(t *testing.T) {
 		resource, id string
 		want         PluginDevice
 	}{
-		"NVIDIA":              {"nvidia.com/gpu", gpu, PluginDevice{gpu, "", driver.Hardware{UUID: gpu, Vendor: "nvidia"}}},
-		"NVIDIA, time slices": {"nvidia.com/gpu.shared", gpu + "::3", PluginDevice{gpu, "3", driver.Hardware{UUID: gpu, Vendor: "nvidia"}}},
-		"NVIDIA, MIG":         {"nvidia.com/mig-1g.10gb", mig, PluginDevice{mig, "", driver.Hardware{UUID: mig, Vendor: "nvidia", Kind: driver.KindPartition}}},
+		"NVIDIA": {"nvidia.com/gpu", gpu, PluginDevice{gpu, "", driver.Hardware{UUID: gpu, Vendor: "nvidia"}}},
+		"NVIDIA, time slices": {
+			"nvidia.com/gpu.shared", gpu + "::3",
+			PluginDevice{gpu, "3", driver.Hardware{UUID: gpu, Vendor: "nvidia"}},
+		},
+		"NVIDIA, MIG": {
+			"nvidia.com/mig-1g.10gb", mig,
+			PluginDevice{mig, "", driver.Hardware{UUID: mig, Vendor: "nvidia", Kind: driver.KindPartition}},
+		},
 		"NVIDIA, MIG, time slices": {
 			"nvidia.com/mig-1g.10gb.shared", mig + "::0",
 			PluginDevice{mig, "0", driver.Hardware{UUID: mig, Vendor: "nvidia", Kind: driver.KindPartition}},
 		},
-		"GKE":               {"nvidia.com/gpu", "nvidia1", PluginDevice{"nvidia1", "", driver.Hardware{DeviceNodes: []string{"/dev/nvidia1"}, Vendor: "nvidia"}}},
-		"GKE, time sharing": {"nvidia.com/gpu", "nvidia1/vgpu2", PluginDevice{"nvidia1", "2", driver.Hardware{DeviceNodes: []string{"/dev/nvidia1"}, Vendor: "nvidia"}}},
-		"GKE, MIG":          {"nvidia.com/gpu", "nvidia1/gi2", PluginDevice{"nvidia1/gi2", "", driver.Hardware{Vendor: "nvidia"}}},
+		"GKE": {
+			"nvidia.com/gpu", "nvidia1",
+			PluginDevice{"nvidia1", "", driver.Hardware{DeviceNodes: []string{"/dev/nvidia1"}, Vendor: "nvidia"}},
+		},
+		"GKE, time sharing": {
+			"nvidia.com/gpu", "nvidia1/vgpu2",
+			PluginDevice{"nvidia1", "2", driver.Hardware{DeviceNodes: []string{"/dev/nvidia1"}, Vendor: "nvidia"}},
+		},
+		"GKE, MIG": {"nvidia.com/gpu", "nvidia1/gi2", PluginDevice{"nvidia1/gi2", "", driver.Hardware{Vendor: "nvidia"}}},
 		"Intel": {"gpu.intel.com/i915", "card1-0", PluginDevice{"card1", "0", driver.Hardware{
 			DeviceNodes: []string{"/dev/dri/card1"}, PCI: "0000:03:00.0", Vendor: "intel",
 		}}},
-		"AMD":                 {"amd.com/gpu", "0000:C1:00.0", PluginDevice{"0000:C1:00.0", "", driver.Hardware{PCI: "0000:c1:00.0"}}},
-		"SR-IOV":              {"intel.com/sriov_netdevice", "0000:3b:02.1", PluginDevice{"0000:3b:02.1", "", driver.Hardware{PCI: "0000:3b:02.1"}}},
-		"a network interface": {"example.com/nic", "eth1", PluginDevice{"eth1", "", driver.Hardware{NetDev: "eth1", PCI: "0000:3b:00.0"}}},
-		"no interface":        {"devices.kubevirt.io/kvm", "kvm12", PluginDevice{"kvm12", "", driver.Hardware{}}},
-		"a path":              {"example.com/nic", "../net/eth1", PluginDevice{"../net/eth1", "", driver.Hardware{}}},
-		"the folder itself":   {"example.com/nic", "..", PluginDevice{"..", "", driver.Hardware{}}},
-		"no replica":          {"example.com/x", "a::b", PluginDevice{"a::b", "", driver.Hardware{}}},
-		"a replica of none":   {"example.com/x", "::1", PluginDevice{"::1", "", driver.Hardware{}}},
+		"AMD": {
+			"amd.com/gpu", "0000:C1:00.0",
+			PluginDevice{"0000:C1:00.0", "", driver.Hardware{PCI: "0000:c1:00.0"}},
+		},
+		"SR-IOV": {
+			"intel.com/sriov_netdevice", "0000:3b:02.1",
+			PluginDevice{"0000:3b:02.1", "", driver.Hardware{PCI: "0000:3b:02.1"}},
+		},
+		"a network interface": {
+			"example.com/nic", "eth1",
+			PluginDevice{"eth1", "", driver.Hardware{NetDev: "eth1", PCI: "0000:3b:00.0"}},
+		},
+		"no interface":      {"devices.kubevirt.io/kvm", "kvm12", PluginDevice{"kvm12", "", driver.Hardware{}}},
+		"a path":            {"example.com/nic", "../net/eth1", PluginDevice{"../net/eth1", "", driver.Hardware{}}},
+		"the folder itself": {"example.com/nic", "..", PluginDevice{"..", "", driver.Hardware{}}},
+		"no replica":        {"example.com/x", "a::b", PluginDevice{"a::b", "", driver.Hardware{}}},
+		"a replica of none": {"example.com/x", "::1", PluginDevice{"::1", "", driver.Hardware{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sysfs := t.TempDir()
@@ -72,10 +93,16 @@ func TestPluginIndex(t *testing.T) {
 		id("gpu.nvidia.com/gpu-vfio-0"):   {Hardware: driver.Hardware{PCI: "0000:01:00.0", Kind: driver.KindPassthrough}},
 		id("gpu.nvidia.com/gpu-1-mig-x"):  {Hardware: driver.Hardware{UUID: "MIG-1", Kind: driver.KindPartition}},
 		id("a.passthrough.example.com/a"): {Hardware: driver.Hardware{PCI: "0000:01:00.0", Kind: driver.KindPassthrough}},
-		id("gpu.amd.com/p0"):              {Hardware: driver.Hardware{DeviceNodes: []string{"/dev/dri/card3", "/dev/dri/renderD128"}}},
-		id("gpu.amd.com/p1"):              {Hardware: driver.Hardware{DeviceNodes: []string{"/dev/dri/card3", "/dev/dri/renderD129"}}},
-		id("dra.net/eth1"):                {Hardware: driver.Hardware{NetDev: "eth1"}},
-		id("other.example.com/gpu-7"):     {Hardware: driver.Hardware{}},
+		id("gpu.amd.com/p0"): {Hardware: driver.Hardware{DeviceNodes: []string{
+			"/dev/dri/card3",
+			"/dev/dri/renderD128",
+		}}},
+		id("gpu.amd.com/p1"): {Hardware: driver.Hardware{DeviceNodes: []string{
+			"/dev/dri/card3",
+			"/dev/dri/renderD129",
+		}}},
+		id("dra.net/eth1"):            {Hardware: driver.Hardware{NetDev: "eth1"}},
+		id("other.example.com/gpu-7"): {Hardware: driver.Hardware{}},
 	})
 	for name, tc := range map[string]struct {
 		hardware driver.Hardware
@@ -85,11 +112,14 @@ func TestPluginIndex(t *testing.T) {
 		"the whole before what is behind": {driver.Hardware{PCI: "0000:01:00.0"}, "gpu.nvidia.com/gpu-0"},
 		"minor":                           {driver.Hardware{DeviceNodes: []string{"/dev/nvidia0"}}, "gpu.nvidia.com/gpu-0"},
 		"minor of another driver":         {driver.Hardware{DeviceNodes: []string{"/dev/nvidia7"}}, ""},
-		"instance":                        {driver.Hardware{UUID: "MIG-1", Kind: driver.KindPartition}, "gpu.nvidia.com/gpu-1-mig-x"},
-		"node":                            {driver.Hardware{DeviceNodes: []string{"/dev/dri/renderD129"}}, "gpu.amd.com/p1"},
-		"a node of several":               {driver.Hardware{DeviceNodes: []string{"/dev/dri/card3"}}, ""},
-		"netdev":                          {driver.Hardware{NetDev: "eth1"}, "dra.net/eth1"},
-		"nothing known":                   {driver.Hardware{}, ""},
+		"instance": {
+			driver.Hardware{UUID: "MIG-1", Kind: driver.KindPartition},
+			"gpu.nvidia.com/gpu-1-mig-x",
+		},
+		"node":              {driver.Hardware{DeviceNodes: []string{"/dev/dri/renderD129"}}, "gpu.amd.com/p1"},
+		"a node of several": {driver.Hardware{DeviceNodes: []string{"/dev/dri/card3"}}, ""},
+		"netdev":            {driver.Hardware{NetDev: "eth1"}, "dra.net/eth1"},
+		"nothing known":     {driver.Hardware{}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := driver.ID{}

@@ -1,18 +1,18 @@
 package inventory
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
-// rule adds to the hardware, which describe has filled from the attributes that every driver may have, what is
-// particular to one driver.
+// rule adds to the hardware, which describe has filled from the attributes that every driver may
+// have, what is particular to one driver.
 type rule func(d device, h *driver.Hardware)
 
-// ruleOf is the table of drivers. To add one: write its rule below and its line here. A driver whose attributes have
-// the usual names (those in describe) needs none.
+// ruleOf is the table of drivers. To add one: write its rule below and its line here. A driver
+// whose attributes have the usual names (those in describe) needs none.
 func ruleOf(driverName string) rule {
 	switch driverName {
 	case "gpu.nvidia.com", "hami-core-gpu.project-hami.io":
@@ -38,8 +38,8 @@ func ruleOf(driverName string) rule {
 	}
 }
 
-// describe returns the hardware of a device: standard attributes first, then the names that drivers commonly use,
-// then the driver's own rule.
+// describe returns the hardware of a device: standard attributes first, then the names that drivers
+// commonly use, then the driver's own rule.
 func describe(d device) driver.Hardware {
 	a := d.attributes
 	h := driver.Hardware{
@@ -59,35 +59,25 @@ func describe(d device) driver.Hardware {
 	return h
 }
 
-// nvidiaGPU: whole GPUs, MIG instances (gpu-0-mig-1g.10gb-19-0), and GPUs for guests (gpu-vfio-0). A MIG instance
-// carries its parent's PCI address; a UUID of its own it has only where instances are static. HAMi's devices are
-// shares of whole GPUs.
+// nvidiaGPU: whole GPUs, MIG instances (gpu-0-mig-1g.10gb-19-0), and GPUs for guests (gpu-vfio-0).
+// A MIG instance carries its parent's PCI address; a UUID of its own it has only where instances
+// are static. HAMi's devices are shares of whole GPUs.
 func nvidiaGPU(d device, h *driver.Hardware) {
 	h.Vendor = "nvidia"
 	switch d.attributes.text("type") {
 	case "mig":
 		partOf(h, d.attributes.text("parentUUID"))
-		h.Placement = migPlacement(d.name)
+		h.Placement = nvidia.PlacementInName(d.name)
 	case "vfio":
 		h.Kind = driver.KindPassthrough
 	}
 }
 
-// migPlacement returns where a MIG instance lies, from its device's name: gpu-<minor>-mig-<profile>-<profile ID>-<first
-// memory slice>, as k8s-dra-driver-gpu makes it (cmd/gpu-kubelet-plugin, ToCanonicalName). It is "" for other names. Source
-// nvml writes the same.
-func migPlacement(name string) string {
-	parts := regexp.MustCompile(`^gpu-(\d+)-mig-.+-(\d+)-(\d+)$`).FindStringSubmatch(name)
-	if parts == nil {
-		return ""
-	}
-	return "nvidia/" + strings.Join(parts[1:], "/")
-}
-
-// Named completes the hardware of a device that no slice lists by what its name alone says, and tells whether that is
-// something: where a MIG instance of NVIDIA's driver lies. Its CDI spec names the GPU's nodes too, which are not its own.
+// Named completes the hardware of a device that no slice lists by what its name alone says, and
+// reports whether that is something: where a MIG instance of NVIDIA's driver lies. Its CDI spec
+// names the GPU's nodes too, which are not its own.
 func Named(id driver.ID, h driver.Hardware) (driver.Hardware, bool) {
-	placement := migPlacement(id.Device)
+	placement := nvidia.PlacementInName(id.Device)
 	if id.Driver != "gpu.nvidia.com" || placement == "" {
 		return h, false
 	}
@@ -107,8 +97,8 @@ func nvidiaComputeDomain(_ device, h *driver.Hardware) {
 	h.Vendor, h.Kind = "nvidia", driver.KindChannel
 }
 
-// amdGPU: the name and the attributes tell the DRM nodes. A partition has DRM nodes of its own, and its parent's PCI
-// address.
+// amdGPU: the name and the attributes tell the DRM nodes. A partition has DRM nodes of its own, and
+// its parent's PCI address.
 func amdGPU(d device, h *driver.Hardware) {
 	h.Vendor = "amd"
 	if card := d.attributes.index("cardIndex"); card != "" {
@@ -125,7 +115,8 @@ func amdGPU(d device, h *driver.Hardware) {
 	}
 }
 
-// intelGPU: the name has the PCI address and the PCI device ID. A virtual function's address is its own.
+// intelGPU: the name has the PCI address and the PCI device ID. A virtual function's address is its
+// own.
 func intelGPU(d device, h *driver.Hardware) {
 	h.Vendor = "intel"
 	if d.attributes.text("type") == "vf" {
@@ -156,8 +147,8 @@ func sriov(d device, h *driver.Hardware) {
 	}
 }
 
-// cpu: one CPU, or a group where the driver lists its members; of a group that is only counted (numCPUs) the CPUs
-// are unknown.
+// cpu: one CPU, or a group where the driver lists its members; of a group that is only counted
+// (numCPUs) the CPUs are unknown.
 func cpu(d device, h *driver.Hardware) {
 	h.CPUs = d.attributes.cpus("cpuID", "cpuIDs", "cpus", "cpuset")
 }
@@ -169,7 +160,8 @@ func example(d device, h *driver.Hardware) {
 	}
 }
 
-// generic serves drivers that nobody has told us about: they are taken at their word when they use the usual terms.
+// generic serves drivers without a rule, as far as they use
+// the usual terms.
 func generic(d device, h *driver.Hardware) {
 	a := d.attributes
 	switch a.text("type") {
@@ -182,8 +174,9 @@ func generic(d device, h *driver.Hardware) {
 	}
 }
 
-// partOf makes h a partition of the device with that UUID, or else of the one at h's PCI address, which is the
-// parent's. What identifies the parent does not stay: nothing of the parent's may be taken for the partition's.
+// partOf makes h a partition of the device with that UUID, or else of the one at h's PCI address,
+// which is the parent's. What identifies the parent does not stay: nothing of the parent's may be
+// taken for the partition's.
 func partOf(h *driver.Hardware, parentUUID string) {
 	h.Kind, h.Parent = driver.KindPartition, parentUUID
 	if parentUUID == "" {
@@ -195,7 +188,8 @@ func partOf(h *driver.Hardware, parentUUID string) {
 	}
 }
 
-// vendorName returns one name for the ways in which drivers tell a vendor: a PCI vendor ID, or the name in pci.ids.
+// vendorName returns one name for the ways in which drivers tell a vendor: a PCI vendor ID, or the
+// name in pci.ids.
 func vendorName(told string) string {
 	told = strings.TrimSpace(told)
 	lower := strings.TrimPrefix(strings.ToLower(told), "0x")

@@ -112,7 +112,10 @@ func TestRules(t *testing.T) {
 			}},
 		},
 		"npu.unknown.test": {
-			"npu-0": {Hardware: driver.Hardware{UUID: "NPU-1", PCI: "0000:41:00.0", Vendor: "Acme", Model: "N1", DriverVersion: "1.2"}},
+			"npu-0": {Hardware: driver.Hardware{
+				UUID: "NPU-1", PCI: "0000:41:00.0", Vendor: "Acme", Model: "N1",
+				DriverVersion: "1.2",
+			}},
 			"npu-0-vf-1": {Hardware: driver.Hardware{
 				Kind: driver.KindPartition, PCI: "0000:41:00.1", Parent: "0000:41:00.0",
 			}},
@@ -141,8 +144,9 @@ func with(h driver.Hardware, change func(*driver.Hardware)) driver.Hardware {
 func TestVendorName(t *testing.T) {
 	for told, want := range map[string]string{
 		"": "", "10de": "nvidia", "0x10DE": "nvidia", "NVIDIA Corporation": "nvidia", "1002": "amd",
-		"Advanced Micro Devices, Inc. [AMD/ATI]": "amd", "Habana Labs Ltd.": "intel", "AMD": "amd", "8086": "intel", "Intel Corporation": "intel",
-		"15b3": "mellanox", "Broadcom Inc. and subsidiaries": "broadcom", "Acme": "Acme",
+		"Advanced Micro Devices, Inc. [AMD/ATI]": "amd", "Habana Labs Ltd.": "intel", "AMD": "amd", "8086": "intel",
+		"Intel Corporation": "intel",
+		"15b3":              "mellanox", "Broadcom Inc. and subsidiaries": "broadcom", "Acme": "Acme",
 	} {
 		if got := vendorName(told); got != want {
 			t.Errorf("vendorName(%q) = %q, want %q", told, got, want)
@@ -192,21 +196,6 @@ func readTestdata(tb testing.TB, name string) []byte {
 	return data
 }
 
-func TestMIGPlacement(t *testing.T) {
-	for name, want := range map[string]string{
-		"gpu-0-mig-1g10gb-19-0":     "nvidia/0/19/0",
-		"gpu-12-mig-1g10gb-me-20-6": "nvidia/12/20/6",
-		"gpu-0":                     "",
-		"gpu-0-mig-19-0":            "",
-		"gpu-x-mig-1g10gb-19-0":     "",
-		"gpu-0-mig-1g10gb-19-":      "",
-	} {
-		if got := migPlacement(name); got != want {
-			t.Errorf("%s: %q, want %q", name, got, want)
-		}
-	}
-}
-
 // A MIG instance that no slice lists is known by its name; its GPU's node is not its own.
 func TestNamed(t *testing.T) {
 	nodes := driver.Hardware{DeviceNodes: []string{"/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia0"}}
@@ -216,7 +205,8 @@ func TestNamed(t *testing.T) {
 		named bool
 	}{
 		{driver.ID{Driver: "gpu.nvidia.com", Device: "gpu-0-mig-1g10gb-19-2"}, driver.Hardware{
-			Kind: driver.KindPartition, Vendor: "nvidia", Placement: "nvidia/0/19/2", DeviceNodes: []string{"/dev/nvidia-caps/nvidia-cap21"},
+			Kind: driver.KindPartition, Vendor: "nvidia", Placement: "nvidia/0/19/2",
+			DeviceNodes: []string{"/dev/nvidia-caps/nvidia-cap21"},
 		}, true},
 		{driver.ID{Driver: "gpu.nvidia.com", Device: "gpu-0"}, nodes, false},
 		{driver.ID{Driver: "gpu.example.com", Device: "gpu-0-mig-1g10gb-19-2"}, nodes, false},

@@ -10,9 +10,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 )
 
-// The types below are the parts of ResourceSliceSpec that say something of a device, in the JSON form that v1, v1beta2
-// v1beta1 and v1alpha3 share. They hold devices, attributes and quantities raw, so that each can be malformed by itself, which
-// the types of k8s.io/api don't allow: they fail as a whole.
+// The types below are the parts of ResourceSliceSpec that say something of a device, in the JSON
+// form that v1, v1beta2 v1beta1 and v1alpha3 share. They hold devices, attributes and quantities
+// raw, so that each can be malformed by itself, which the types of k8s.io/api don't allow: they
+// fail as a whole.
 
 // slice is a ResourceSlice's spec.
 type slice struct {
@@ -22,13 +23,14 @@ type slice struct {
 		Generation int64  `json:"generation"`
 		Slices     int64  `json:"resourceSliceCount"`
 	} `json:"pool"`
-	placement
+	nodeSelection
 
 	PerDeviceNodeSelection bool              `json:"perDeviceNodeSelection"`
 	Devices                []json.RawMessage `json:"devices"`
 }
 
-// wireDevice is a device as v1 and v1beta2 write it. In v1beta1 and v1alpha3 all but the name is nested in basic.
+// wireDevice is a device as v1 and v1beta2 write it. In v1beta1 and v1alpha3 all but the name is
+// nested in basic.
 type wireDevice struct {
 	Name string `json:"name"`
 	wireBody
@@ -36,7 +38,7 @@ type wireDevice struct {
 }
 
 type wireBody struct {
-	placement
+	nodeSelection
 
 	Attributes               map[string]json.RawMessage `json:"attributes"`
 	Capacity                 map[string]json.RawMessage `json:"capacity"`
@@ -44,11 +46,12 @@ type wireBody struct {
 	AllowMultipleAllocations bool                       `json:"allowMultipleAllocations"`
 }
 
-// Slice is a ResourceSlice of one of the versions, decoded as far as is needed to see whom it concerns.
+// Slice is a ResourceSlice of one of the versions, decoded as far as is needed to see whom it
+// concerns.
 type Slice struct{ spec slice }
 
-// DecodeSlice decodes a ResourceSlice; false: it is malformed, or names no driver or pool. What is wrong with its
-// devices comes to light in [Build].
+// DecodeSlice decodes a ResourceSlice; false: it is malformed, or names no driver or pool. What is
+// wrong with its devices comes to light in [Build].
 func DecodeSlice(raw json.RawMessage) (Slice, bool) {
 	var object struct {
 		Spec slice `json:"spec"`
@@ -64,8 +67,8 @@ func DecodeSlice(raw json.RawMessage) (Slice, bool) {
 	return Slice{s}, manifest.ValidName(s.Driver) && manifest.ValidName(s.Pool.Name)
 }
 
-// For returns the slice as far as it concerns a node: one whose devices are all elsewhere is kept without them, so
-// that its pool is still known to be complete.
+// For returns the slice as far as it concerns a node: one whose devices are all elsewhere is kept
+// without them, so that its pool is still known to be complete.
 func (s Slice) For(node string) Slice {
 	if on, known := s.spec.on(host{name: node}); known && !on && !s.spec.PerDeviceNodeSelection {
 		s.spec.Devices = nil
@@ -79,7 +82,7 @@ func (s Slice) Driver() string { return s.spec.Driver }
 // device is a device of a slice, without what differs between the versions of the API.
 type device struct {
 	driver, name string
-	placement
+	nodeSelection
 
 	attributes attributes
 	capacity   []driver.Amount
@@ -88,10 +91,10 @@ type device struct {
 }
 
 // decodeDevice returns a device of the driver, or false and the reason counted.
-func decodeDevice(driverName string, raw json.RawMessage, rejected tally) (device, bool) {
+func decodeDevice(driverName string, raw json.RawMessage, rejected driver.Rejections) (device, bool) {
 	var wire wireDevice
 	if json.Unmarshal(raw, &wire) != nil || !manifest.ValidName(wire.Name) {
-		rejected.add(ReasonMalformedDevice, 1)
+		rejected.Add(driver.ReasonMalformedDevice, 1)
 		return device{}, false
 	}
 	body := wire.wireBody
@@ -99,19 +102,22 @@ func decodeDevice(driverName string, raw json.RawMessage, rejected tally) (devic
 		body = *wire.Basic
 	}
 	if max(len(body.Attributes), len(body.Capacity), len(body.Taints)) > maxAttributes {
-		rejected.add(ReasonTooManyAttributes, 1)
+		rejected.Add(driver.ReasonTooManyAttributes, 1)
 		return device{}, false
 	}
-	d := device{driver: driverName, name: wire.Name, placement: body.placement, shareable: body.AllowMultipleAllocations}
+	d := device{
+		driver: driverName, name: wire.Name,
+		nodeSelection: body.nodeSelection, shareable: body.AllowMultipleAllocations,
+	}
 	d.attributes = decodeAttributes(driverName, body.Attributes, rejected)
 	d.capacity = decodeCapacity(driverName, body.Capacity, rejected)
 	d.taints = decodeTaints(body.Taints, rejected)
 	return d, true
 }
 
-// decodeCapacity returns the capacities; of each only the value counts here, not the policy of requests. In v1alpha3 the
-// value is all there is.
-func decodeCapacity(driverName string, raw map[string]json.RawMessage, rejected tally) []driver.Amount {
+// decodeCapacity returns the capacities; of each only the value counts here, not the policy of
+// requests. In v1alpha3 the value is all there is.
+func decodeCapacity(driverName string, raw map[string]json.RawMessage, rejected driver.Rejections) []driver.Amount {
 	values := make(map[string]json.RawMessage, len(raw))
 	for name, raw := range raw {
 		if raw[0] != '{' {
@@ -122,22 +128,22 @@ func decodeCapacity(driverName string, raw map[string]json.RawMessage, rejected 
 			Value json.RawMessage `json:"value"`
 		}
 		if json.Unmarshal(raw, &capacity) != nil {
-			rejected.add(ReasonMalformedCapacity, 1)
+			rejected.Add(driver.ReasonMalformedCapacity, 1)
 			continue
 		}
 		values[name] = capacity.Value
 	}
 	amounts, malformed := manifest.Amounts(driverName, values)
-	rejected.add(ReasonMalformedCapacity, malformed)
+	rejected.Add(driver.ReasonMalformedCapacity, malformed)
 	return amounts
 }
 
-func decodeTaints(raw []json.RawMessage, rejected tally) []driver.Taint {
+func decodeTaints(raw []json.RawMessage, rejected driver.Rejections) []driver.Taint {
 	var out []driver.Taint
 	for _, raw := range raw {
 		var taint resourcev1.DeviceTaint
 		if json.Unmarshal(raw, &taint) != nil || !validTaint(taint) {
-			rejected.add(ReasonMalformedTaint, 1)
+			rejected.Add(driver.ReasonMalformedTaint, 1)
 			continue
 		}
 		out = append(out, driver.Taint{Key: taint.Key, Value: taint.Value, Effect: string(taint.Effect)})
@@ -149,5 +155,6 @@ func validTaint(t resourcev1.DeviceTaint) bool {
 	effects := []resourcev1.DeviceTaintEffect{
 		resourcev1.DeviceTaintEffectNone, resourcev1.DeviceTaintEffectNoSchedule, resourcev1.DeviceTaintEffectNoExecute,
 	}
-	return manifest.ValidName(t.Key) && (t.Value == "" || manifest.ValidName(t.Value)) && slices.Contains(effects, t.Effect)
+	return manifest.ValidName(t.Key) && (t.Value == "" || manifest.ValidName(t.Value)) &&
+		slices.Contains(effects, t.Effect)
 }

@@ -7,21 +7,23 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// pollInterval is how often the folders are looked at while they can't be watched: inotify is not to be had, a folder
-// is not there yet, a file is half written.
+// pollInterval is how often the folders are looked at while they can't be watched: inotify is not
+// to be had, a folder is not there yet, a file is half written.
 const pollInterval = time.Second
 
-// watchQueue is how many events can wait while the folders are read, so that one more look answers them all.
+// watchQueue is how many events can wait while the folders are read, so that one more look answers
+// them all.
 const watchQueue = 1024
 
-// Watch keeps the devices up to date until ctx ends, whose error it returns, and calls emit for every spec file that
-// is written (with the names that it defines) and removed (with those that it had defined and no other file does).
-// Drivers write the specs just before a container starts and remove them after it has ended, so these are the moments
-// at which ownership changes. What is there when the folders are first read, here or in [CDI.Load], is not emitted.
+// Watch keeps the devices up to date until ctx ends, whose error it returns, and calls emit for
+// every spec file that is written (with the names that it defines) and removed (with those that it
+// had defined and no other file does). Drivers write the specs just before a container starts and
+// remove them after it has ended, so these are the moments at which ownership changes. What is
+// there when the folders are first read, here or in [CDI.Load], is not emitted.
 //
-// It reads files only when inotify says that something changed. Folders need not exist yet, and may go and come back:
-// without inotify's help they are looked at once a second, and a write found that way is dated by the file's own time.
-// emit is called by this goroutine, in order.
+// It reads files only when inotify says that something changed. Folders need not exist yet, and may
+// go and come back: without inotify's help they are looked at once a second, and a write found that
+// way is dated by the file's own time. emit is called by this goroutine, in order.
 func (c *CDI) Watch(ctx context.Context, emit func(at time.Time, gone bool, names []string)) error {
 	w := openWatcher()
 	defer w.close()
@@ -40,14 +42,15 @@ func (c *CDI) watch(ctx context.Context, w watcher, emit func(at time.Time, gone
 	}
 }
 
-// restless tells whether something must be looked at again though nothing will announce it.
+// restless reports whether something must be looked at again though nothing will announce it.
 func (c *CDI) restless() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.unsettled
 }
 
-// wait returns when a spec has changed, when the queue of events overflowed, or, unless quiet, when it is time to poll.
+// wait returns when a spec has changed, when the queue of events overflowed, or, unless quiet, when
+// it is time to poll.
 func (c *CDI) wait(ctx context.Context, w watcher, quiet bool) error {
 	var poll <-chan time.Time
 	if !quiet {
@@ -93,7 +96,8 @@ func (w watcher) close() {
 	}
 }
 
-// add watches the folders, and tells whether all of them are. One that is watched already stays so.
+// add watches the folders, and reports whether all of them are. One that is watched already stays
+// so.
 func (w watcher) add(dirs []string) bool {
 	if w.notify == nil {
 		return false

@@ -59,8 +59,9 @@ func qualified(names []string) []string {
 	return out
 }
 
-// TestWatch uses the kernel's inotify: specs as drivers write them (to a temporary name, then renamed), specs written in
-// place, and folders that come later, through a symbolic link too, and go.
+// TestWatch uses the kernel's inotify: specs as drivers write them (to a temporary name, then
+// renamed), specs written in place, and folders that come later, through a symbolic link too, and
+// go.
 func TestWatch(t *testing.T) {
 	root := t.TempDir()
 	static, late, link := filepath.Join(root, "static"), filepath.Join(root, "late"), filepath.Join(root, "link")

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// BenchmarkSample reads interfaces without hardware, such as pods' veths, of a tree on disk. A sysfs costs more: the
-// kernel sums the counters of all CPUs at each file.
+// BenchmarkSample reads interfaces without hardware, such as pods' veths, of a tree on disk. A
+// sysfs costs more: the kernel sums the counters of all CPUs at each file.
 func BenchmarkSample(b *testing.B) {
 	for _, interfaces := range []int{16, 512, maxInterfaces} {
 		b.Run(strconv.Itoa(interfaces), func(b *testing.B) {
@@ -27,7 +27,7 @@ func BenchmarkSampleOfThisMachine(b *testing.B) { benchmark(b, New(Config{Sysfs:
 func benchmark(b *testing.B, source *Source, want int) {
 	b.Helper()
 	now := time.Now()
-	source.now = func() time.Time { // a second a sample: facts are read in their rhythm
+	source.now = func() time.Time { // a second a sample: facts are read when they are due
 		now = now.Add(time.Second / time.Duration(max(want, 1)))
 		return now
 	}

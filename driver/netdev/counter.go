@@ -18,8 +18,9 @@ type counterFile struct {
 	labels   driver.Labels
 }
 
-// counterFiles returns the counters that are read. Drops are the kernel's rx_dropped and tx_dropped: unlike the
-// column of /proc/net/dev they leave out what the hardware missed for want of buffers (rx_missed_errors).
+// counterFiles returns the counters that are read. Drops are the kernel's rx_dropped and
+// tx_dropped: unlike the column of /proc/net/dev they leave out what the hardware missed for want
+// of buffers (rx_missed_errors).
 func counterFiles() [numCounters]counterFile {
 	const receive, transmit = "receive", "transmit"
 	return [numCounters]counterFile{
@@ -41,7 +42,7 @@ type counter struct {
 	fromZero   bool      // the first value seen counts as zero
 	raw, value uint64    // the kernel's value, and ours
 	since      time.Time // when value was zero; the zero time: unknown
-	rebase     bool      // the next value of the kernel does not follow the last: nothing is known of what happened in between
+	rebase     bool      // the kernel's next value does not continue the last one: the increase is unknown
 }
 
 // advance takes the kernel's value as read at a time. A value that fell has restarted at zero.

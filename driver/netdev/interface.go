@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 // netInterface is what is known of an interface between samples.
@@ -24,18 +25,18 @@ type netInterface struct {
 
 // measure reads the interface. It returns nil if there is no such interface (any more).
 func (s *Source) measure(root *os.File, name string, bad *problems) *netInterface {
-	folder, err := openFolder(root, name)
+	folder, err := sysfs.OpenDir(sysfs.Dir(root.Fd()), name)
 	if err != nil {
 		// A file among the interfaces (bonding_masters) is no folder.
-		if !isGone(err) {
+		if !sysfs.IsGone(err) {
 			bad.add(fmt.Errorf("open network interface %s: %w", name, err))
 		}
 		return nil
 	}
-	defer folder.close()
+	defer folder.Close()
 
-	index, err := s.file.number(folder, "ifindex")
-	if isAbsent(err) { // every interface has one: this one is gone, or going (dev_isalive in net/core/net-sysfs.c)
+	index, err := s.file.Number(folder, "ifindex")
+	if sysfs.IsAbsent(err) { // every interface has one: this one is gone, or going (dev_isalive in net/core/net-sysfs.c)
 		return nil
 	}
 	i := s.interfaceOf(name, index)
@@ -48,7 +49,7 @@ func (s *Source) measure(root *os.File, name string, bad *problems) *netInterfac
 		return i
 	}
 	for n, f := range counterFiles() {
-		raw, err := s.file.number(folder, f.path)
+		raw, err := s.file.Number(folder, f.path)
 		i.counters[n].read = err == nil
 		if err == nil {
 			i.counters[n].advance(raw, i.at)
@@ -59,7 +60,8 @@ func (s *Source) measure(root *os.File, name string, bad *problems) *netInterfac
 	return i
 }
 
-// interfaceOf returns the state of the interface: a new one if the ifindex is not that of before, unless it is 0, unknown.
+// interfaceOf returns the state of the interface: a new one if the ifindex is not that of before,
+// unless it is 0, unknown.
 func (s *Source) interfaceOf(name string, index uint64) *netInterface {
 	i := s.known[name]
 	switch {
@@ -83,7 +85,7 @@ func (s *Source) refresh(i *netInterface, name string, bad *problems) {
 		return
 	}
 	var err error
-	i.facts, err = s.file.facts(filepath.Join(s.root, name), name, i.at)
+	i.facts, err = readFacts(&s.file, filepath.Join(s.root, name), name, i.at)
 	bad.add(err)
 }
 
@@ -108,5 +110,5 @@ func (i *netInterface) report(readings []driver.Reading) []driver.Reading {
 			Quantity: driver.Capacity, Labels: driver.Labels{"speed"}, Value: i.facts.speed, At: i.facts.at,
 		})
 	}
-	return readings
+	return append(readings, i.facts.temperatures...)
 }

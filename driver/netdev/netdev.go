@@ -1,10 +1,11 @@
-// Package netdev reads the network interfaces of the host, and those that drivers have moved into pods: traffic, errors
-// and link speed.
+// Package netdev reads the network interfaces of the host, and those that drivers have moved into
+// pods: traffic, errors and link speed.
 //
-// What the host has comes from <sysfs>/class/net. A sysfs shows the network namespace in which it was mounted, so that
-// the host's interfaces are seen through the host's sysfs from a pod of any namespace; /proc/net/dev would show the
-// reader's own. An interface that a driver moved into a pod's namespace is not there: it is read in the net/dev of a
-// process of that pod, which shows the process's namespace to any reader, without setns and without privilege.
+// What the host has comes from <sysfs>/class/net. A sysfs shows the network namespace in which it
+// was mounted, so that the host's interfaces are seen through the host's sysfs from a pod of any
+// namespace; /proc/net/dev would show the reader's own. An interface that a driver moved into a
+// pod's namespace is not there: it is read in the net/dev of a process of that pod, which shows the
+// process's namespace to any reader, without setns and without privilege.
 package netdev
 
 import (
@@ -18,41 +19,47 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 const (
 	// maxInterfaces bounds the interfaces that are read.
 	maxInterfaces = 4096
 
-	// virtualsAtOnce bounds the interfaces without hardware, pods' veths for the most part, that one sample reads
-	// again. Reading one takes some 30 system calls, at each of which the kernel sums the counters of all CPUs.
+	// virtualsAtOnce bounds the interfaces without hardware, pods' veths for the most part, that
+	// one sample reads again. Reading one takes some 30 system calls, at each of which the kernel
+	// sums the counters of all CPUs.
 	virtualsAtOnce = 128
 
-	// factsEvery is the rhythm of what hardly changes and is dear: links to follow, and the speed, for which the
-	// kernel takes the lock of all network configuration and asks the hardware.
+	// factsEvery is how often values are read that rarely change and are expensive: links to
+	// follow, and the speed, for which the kernel takes the lock of all network configuration and
+	// asks the hardware.
 	factsEvery = 30 * time.Second
 
-	// remember is how long an interface that is gone stays known, to tell one that comes back from a new one.
+	// remember is how long an interface that is gone stays known, to tell one that comes back from
+	// a new one.
 	remember = time.Hour
 
 	loopback = "lo" // its name in every network namespace
 )
 
-// Source reads all network interfaces but the loopback, which nobody allocates. It is a [driver.Source].
+// Source reads all network interfaces but the loopback, which is never allocated. It is a
+// [driver.Source].
 //
-// The counters are the kernel's own (Documentation/ABI/testing/sysfs-class-net-statistics; their meaning: struct
-// rtnl_link_stats64 in include/uapi/linux/if_link.h) and go on when an interface's driver sets them back to zero. An
-// interface that was made anew under the name of an earlier one, which its ifindex shows, counts from zero at its
-// first sight.
+// The counters are the kernel's own (Documentation/ABI/testing/sysfs-class-net-statistics; their
+// meaning: struct rtnl_link_stats64 in include/uapi/linux/if_link.h) and go on when an interface's
+// driver sets them back to zero. An interface that was made anew under the name of an earlier one,
+// which its ifindex shows, counts from zero at its first sight.
 //
-// The counters of an interface that moves to a pod, and back, go on: what it counted on the way is counted once.
+// The counters of an interface that moves to a pod, and back, go on: what it counted on the way is
+// counted once.
 type Source struct {
 	Config
 	root  string // <sysfs>/class/net
 	now   func() time.Time
 	known map[string]*netInterface // by name
 	next  string                   // the name of the interface without hardware whose turn it is, or one below
-	file  reader
+	file  sysfs.Reader
 }
 
 var _ driver.Source = (*Source)(nil)
@@ -62,8 +69,21 @@ type Config struct {
 	Sysfs string // where the host's sysfs is mounted
 	// Procfs is where the procfs is mounted whose process numbers Attachments uses.
 	Procfs string
-	// Attachments returns the devices that are in pods at the moment. Sample calls it once. It may be nil: none.
+	// Attachments returns the devices that are in pods at the moment. Sample calls it once. It may
+	// be nil: none.
 	Attachments func() []driver.Attachment
+}
+
+// FromHost returns the source of a machine.
+func FromHost(h driver.Host) (driver.Source, error) {
+	return New(Config{Sysfs: h.Sysfs, Procfs: h.Procfs, Attachments: h.Attachments}), nil
+}
+
+// Fills returns the quantities that the source reads.
+func Fills() []driver.Quantity {
+	return []driver.Quantity{
+		driver.IOBytes, driver.NetworkPackets, driver.NetworkErrors, driver.NetworkDrops, driver.Capacity, driver.Temperature,
+	}
 }
 
 // New returns a source. It reads nothing yet.
@@ -80,10 +100,11 @@ func New(c Config) *Source {
 // Name returns netdev.
 func (*Source) Name() string { return "netdev" }
 
-// Sample returns a sample of each interface of the host, by name, and of each attached device that is not there, by the
-// device's name. What an interface does not support is absent without an error;
-// what could not be read is absent too, with one error for all. Where there are more than virtualsAtOnce interfaces
-// without hardware, those are read in turn, and have their last readings in between.
+// Sample returns a sample of each interface of the host, by name, and of each attached device that
+// is not there, by the device's name. What an interface does not support is absent without an
+// error; what could not be read is absent too, with one error for all. Where there are more than
+// virtualsAtOnce interfaces without hardware, those are read in turn, and have their last readings
+// in between.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	var bad problems
 	start := s.now()
@@ -126,7 +147,8 @@ func (s *Source) sampleHost(ctx context.Context, start time.Time, bad *problems)
 		i.seen = start
 		begin := len(readings)
 		readings = i.report(readings)
-		samples = append(samples, driver.Sample{Hardware: i.facts.hardware, Readings: readings[begin:len(readings):len(readings)]})
+		samples = append(samples,
+			driver.Sample{Hardware: i.facts.hardware, Readings: readings[begin:len(readings):len(readings)]})
 	}
 	return samples
 }
@@ -139,14 +161,15 @@ func list(root *os.File) ([]string, error) {
 	}
 	names = slices.DeleteFunc(names, func(name string) bool { return name == loopback })
 	if len(names) > maxInterfaces {
-		names, err = names[:maxInterfaces], fmt.Errorf("more than %d network interfaces: the others are not read", maxInterfaces)
+		names, err = names[:maxInterfaces], fmt.Errorf("more than %d network interfaces: the others are not read",
+			maxInterfaces)
 	}
 	slices.Sort(names)
 	return names, err
 }
 
-// schedule says which of the known interfaces are due: those with hardware, and the next of the others in the order
-// of their names.
+// schedule says which of the known interfaces are due: those with hardware, and the next of the
+// others in the order of their names.
 func (s *Source) schedule(names []string) {
 	first, _ := slices.BinarySearch(names, s.next)
 	left := virtualsAtOnce
@@ -164,7 +187,8 @@ func (s *Source) schedule(names []string) {
 	}
 }
 
-// forget drops what has long been gone; when there is too much of it, all that was not seen since start.
+// forget drops what has long been gone; when there is too much of it, all that was not seen since
+// start.
 func (s *Source) forget(start time.Time) {
 	crowded := len(s.known) > 2*maxInterfaces
 	for name, i := range s.known {

@@ -42,7 +42,10 @@ func newMachine(tb testing.TB, trees ...string) *machine {
 		}
 		m.write(string(text))
 	}
-	m.source = New(Config{Sysfs: m.root, Procfs: filepath.Join(m.root, "proc"), Attachments: func() []driver.Attachment { return m.attached }})
+	m.source = New(Config{
+		Sysfs: m.root, Procfs: filepath.Join(m.root, "proc"),
+		Attachments: func() []driver.Attachment { return m.attached },
+	})
 	m.source.now = func() time.Time { return m.clock }
 	return m
 }
@@ -137,11 +140,17 @@ func TestServer(t *testing.T) {
 	want := map[string]driver.Hardware{
 		"ens1f0np0":     {NetDev: "ens1f0np0", PCI: function, RDMADev: "mlx5_0", NUMANode: "1"},
 		"ens1f0npf0vf0": {NetDev: "ens1f0npf0vf0", Parent: function, NUMANode: "1"},
-		"ens1f0v0":      {NetDev: "ens1f0v0", Kind: driver.KindPartition, PCI: "0000:3b:00.2", Parent: function, RDMADev: "mlx5_2", NUMANode: "1"},
-		"en3f0pf0sf88":  {NetDev: "en3f0pf0sf88", Kind: driver.KindPartition, Parent: function, RDMADev: "mlx5_4", NUMANode: "1"},
-		"enxusb":        {NetDev: "enxusb"},
-		"bond0":         {NetDev: "bond0"},
-		"veth0a1b2c3d":  {NetDev: "veth0a1b2c3d"},
+		"ens1f0v0": {
+			NetDev: "ens1f0v0", Kind: driver.KindPartition, PCI: "0000:3b:00.2", Parent: function,
+			RDMADev: "mlx5_2", NUMANode: "1",
+		},
+		"en3f0pf0sf88": {
+			NetDev: "en3f0pf0sf88", Kind: driver.KindPartition, Parent: function, RDMADev: "mlx5_4",
+			NUMANode: "1",
+		},
+		"enxusb":       {NetDev: "enxusb"},
+		"bond0":        {NetDev: "bond0"},
+		"veth0a1b2c3d": {NetDev: "veth0a1b2c3d"},
 	}
 	if diff := cmp.Diff(want, hardware); diff != "" {
 		t.Errorf("hardware (-want +got):\n%s", diff)
@@ -169,6 +178,7 @@ func TestSuite(t *testing.T) {
 devices/virtual/net/veth1/device -> ../../../0000:3b:00.0
 devices/0000:3b:00.0/subsystem -> ../../bus/pci
 devices/virtual/net/veth1/speed: 1000
+devices/0000:3b:00.0/hwmon/hwmon0/temp1_input: 40000
 `
 	var current *machine
 	all := counterFiles()
@@ -183,7 +193,9 @@ devices/virtual/net/veth1/speed: 1000
 			return s.Hardware.NetDev == name && (file == "" || r.Quantity == driver.NetworkErrors && r.Labels[0] == "receive")
 		}
 	}
-	fault := func(name string, breakIt func(*machine), hits func(driver.Sample, driver.Reading) bool, silent bool) drivertest.Fault {
+	fault := func(name string, breakIt func(*machine), hits func(driver.Sample, driver.Reading) bool,
+		silent bool,
+	) drivertest.Fault {
 		return drivertest.Fault{Name: name, Hits: hits, Silent: silent, New: func(tb testing.TB) (driver.Source, func()) {
 			tb.Helper()
 			m := fresh(tb)
@@ -199,6 +211,7 @@ devices/virtual/net/veth1/speed: 1000
 		}
 	}
 	drivertest.Run(t, drivertest.Config{
+		Fills: Fills(),
 		New: func(tb testing.TB) driver.Source {
 			tb.Helper()
 			return fresh(tb).source
@@ -215,10 +228,11 @@ devices/virtual/net/veth1/speed: 1000
 			fault("garbage", content("many\n"), isFile("veth0", errorsFile), false),
 			fault("empty", content(""), isFile("veth0", errorsFile), false),
 			fault("negative", content("-1\n"), isFile("veth0", errorsFile), false),
-			fault("too long", content(strings.Repeat(" ", maxFile)+"1"), isFile("veth0", errorsFile), false),
+			fault("too long", content(strings.Repeat(" ", 64)+"1"), isFile("veth0", errorsFile), false),
 			fault("too high", content("18446744073709551616\n"), isFile("veth0", errorsFile), false),
 			fault("ifindex", func(m *machine) { m.write("class/net/veth0/ifindex: ?\n") }, isFile("veth0", ""), false),
-			// The kernel answers so while it takes an interface away, and of the loopback's speed always.
+			// The kernel answers so while it takes an interface away, and of the loopback's speed
+			// always.
 			fault("interface goes", func(m *machine) {
 				m.remove(m.path("veth0", "ifindex"))
 				if err := os.Symlink("/sys/class/net/lo/speed", m.path("veth0", "ifindex")); err != nil {
@@ -271,7 +285,8 @@ func TestRecreated(t *testing.T) {
 	}
 }
 
-// TestReturned: an interface that was away, in a pod's network namespace, goes on, whatever it did there.
+// TestReturned: an interface that was away, in a pod's network namespace, goes on, whatever it did
+// there.
 func TestReturned(t *testing.T) {
 	m := newMachine(t, "server.tree")
 	const name, file = "enxusb", "statistics/rx_bytes"
@@ -302,7 +317,8 @@ func TestReturned(t *testing.T) {
 	}
 }
 
-// TestFactsAreRefreshed: what changes behind an interface shows within factsEvery, at once if it is made anew.
+// TestFactsAreRefreshed: what changes behind an interface shows within factsEvery, at once if it is
+// made anew.
 func TestFactsAreRefreshed(t *testing.T) {
 	m := newMachine(t, "server.tree")
 	first := m.clock
@@ -331,7 +347,34 @@ func TestFactsAreRefreshed(t *testing.T) {
 	}
 }
 
-// TestDeadline: between two interfaces the source looks whether its time is over, and returns what it has.
+// TestDeadline: between two interfaces the source looks whether its time is over, and returns what
+// it has.
+func TestTemperature(t *testing.T) {
+	m := newMachine(t, "server.tree")
+	const monitor = "devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/hwmon/hwmon4/"
+	m.write(monitor + "temp1_input: 51000\n" + monitor + "temp1_label: asic\n" + monitor + "temp2_input: 39250\n")
+	named := m.sample()
+	for name, want := range map[string]map[string]float64{
+		"ens1f0np0": {"temperature asic": 51, "temperature temp2": 39.25}, "ens1f0v0": {}, "enxusb": {},
+	} {
+		got := values(named[name])
+		maps.DeleteFunc(got, func(key string, _ float64) bool { return !strings.HasPrefix(key, "temperature") })
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	m.clock = m.clock.Add(factsEvery)
+	m.write(monitor + "temp1_input: hot\n")
+	samples, err := m.source.Sample(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "read temperature of network interface ens1f0np0") {
+		t.Errorf("error %v of a sensor that can't be read", err)
+	}
+	got := values(byName(samples)["ens1f0np0"])
+	if _, there := got["temperature asic"]; there || got["temperature temp2"] != 39.25 {
+		t.Errorf("readings %v, want those of the other sensor alone", got)
+	}
+}
+
 func TestDeadline(t *testing.T) {
 	m := newMachine(t, "server.tree")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -349,8 +392,8 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
-// TestTurns: of many interfaces without hardware each has its turn, and keeps its readings until then; those with
-// hardware are read every time.
+// TestTurns: of many interfaces without hardware each has its turn, and keeps its readings until
+// then; those with hardware are read every time.
 func TestTurns(t *testing.T) {
 	const virtuals = 3*virtualsAtOnce - 10
 	receivedBytes := counterFiles()
@@ -384,9 +427,11 @@ func TestTurns(t *testing.T) {
 
 func TestErrorsAreCounted(t *testing.T) {
 	m := newMachine(t, "server.tree")
-	m.write("class/net/bond0/statistics/rx_bytes: ?\nclass/net/enxusb/statistics/rx_bytes: ?\nclass/net/enxusb/speed: fast\n")
+	m.write("class/net/bond0/statistics/rx_bytes: ?\nclass/net/enxusb/statistics/rx_bytes: ?\nclass/net/enxusb/speed: " +
+		"fast\n")
 	_, err := m.source.Sample(t.Context())
-	const want = `read statistics/rx_bytes of network interface bond0: strconv.ParseUint: parsing "?": invalid syntax (and 2 more errors)`
+	const want = `read statistics/rx_bytes of network interface bond0: strconv.ParseUint: parsing "?": invalid syntax ` +
+		`(and 2 more errors)`
 	if err == nil || err.Error() != want {
 		t.Errorf("error %v, want %v", err, want)
 	}
@@ -468,7 +513,8 @@ func TestThisMachine(t *testing.T) {
 	named := byName(after)
 	for _, e := range entries {
 		s, ok := named[e.Name()]
-		if isInterface := e.Type()&fs.ModeSymlink != 0 && e.Name() != loopback; ok != isInterface || ok && len(s.Readings) < numCounters {
+		if isInterface := e.Type()&fs.ModeSymlink != 0 &&
+			e.Name() != loopback; ok != isInterface || ok && len(s.Readings) < numCounters {
 			t.Errorf("%s: sample %v, with %d readings", e.Name(), ok, len(s.Readings))
 		}
 	}

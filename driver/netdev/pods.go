@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 const (
@@ -25,9 +25,9 @@ const (
 	maxTable = 1 << 20
 )
 
-// namespace is a network namespace, as one sample sees it. The inode of its net/dev tells it from others: a procfs makes
-// these files once for each namespace (proc_net_ns_init in fs/proc/proc_net.c), and to look at their numbers takes no
-// privilege, unlike /proc/<pid>/ns/net.
+// namespace is a network namespace, as one sample sees it. The inode of its net/dev tells it from
+// others: a procfs makes these files once for each namespace (proc_net_ns_init in
+// fs/proc/proc_net.c), and to look at their numbers takes no privilege, unlike /proc/<pid>/ns/net.
 type namespace struct {
 	id    uint64
 	table []byte // its net/dev
@@ -55,10 +55,10 @@ type found struct {
 	counters [numCounters]uint64
 }
 
-// samplePods appends samples of the devices that are interfaces of pods. A device that the host shows, by its interface
-// or its PCI address, is read there and not here. What can not be told apart is not read: a device that is attached
-// several times, one whose interface's name is in several namespaces of its pods, and an interface that several devices
-// are said to be.
+// samplePods appends samples of the devices that are interfaces of pods. A device that the host
+// shows, by its interface or its PCI address, is read there and not here. What can not be told
+// apart is not read: a device that is attached several times, one whose interface's name is in
+// several namespaces of its pods, and an interface that several devices are said to be.
 func (s *Source) samplePods(samples []driver.Sample, start time.Time, bad *problems) []driver.Sample {
 	if s.Attachments == nil {
 		return samples
@@ -93,7 +93,7 @@ func (s *Source) samplePods(samples []driver.Sample, start time.Time, bad *probl
 	return samples
 }
 
-// shown tells whether the host has the device's interface.
+// shown reports whether the host has the device's interface.
 func shown(samples []driver.Sample, h *driver.Hardware) bool {
 	for i := range samples {
 		s := &samples[i]
@@ -106,7 +106,8 @@ func shown(samples []driver.Sample, h *driver.Hardware) bool {
 	return false
 }
 
-// find finds the interface in the namespace of the first process of the pods that has it, and in no other.
+// find finds the interface in the namespace of the first process of the pods that has it, and in no
+// other.
 func (r *podReader) find(a *driver.Attachment) (found, bool) {
 	f := found{Attachment: a}
 	for _, pid := range a.PIDs[:min(len(a.PIDs), maxPIDs)] {
@@ -127,7 +128,8 @@ func (r *podReader) find(a *driver.Attachment) (found, bool) {
 			continue
 		}
 		if f.namespace != 0 {
-			r.bad.add(fmt.Errorf("interface %s is in several network namespaces of the pods that hold %s", a.Interface, a.Device))
+			r.bad.add(fmt.Errorf("interface %s is in several network namespaces of the pods that hold %s", a.Interface,
+				a.Device))
 			return f, false
 		}
 		f.place, f.counters = place{id, a.Interface}, counters
@@ -135,9 +137,10 @@ func (r *podReader) find(a *driver.Attachment) (found, bool) {
 	return f, f.namespace != 0
 }
 
-// open returns the ID of a process's network namespace, whose table it reads once; 0 if the process has ended.
+// open returns the ID of a process's network namespace, whose table it reads once; 0 if the process
+// has ended.
 func (r *podReader) open(pid int) (uint64, error) {
-	file, err := os.Open(filepath.Join(r.source.Procfs, strconv.Itoa(pid), "net", "dev"))
+	file, err := sysfs.Open(filepath.Join(r.source.Procfs, strconv.Itoa(pid), "net", "dev"))
 	if ended(err) {
 		return 0, nil
 	}
@@ -163,19 +166,21 @@ func (r *podReader) open(pid int) (uint64, error) {
 	case err != nil:
 		return 0, fmt.Errorf("read a pod's network interfaces: %w", err)
 	case len(table) > maxTable:
-		return 0, fmt.Errorf("read a pod's network interfaces: %w", errTooLong)
+		return 0, fmt.Errorf("read a pod's network interfaces: %w", sysfs.ErrTooLarge)
 	}
 	r.tables[stat.Ino] = namespace{id: stat.Ino, table: table}
 	return stat.Ino, nil
 }
 
-// ended tells whether an error says that a process has ended: it is no more, or it is left for its parent alone.
+// ended reports whether an error says that a process has ended: it is no more, or it is left for
+// its parent alone.
 func ended(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL)
 }
 
-// sample counts on from what was read of the device before, here or on the host: the kernel's counters go with an
-// interface from namespace to namespace (__dev_change_net_namespace in net/core/dev.c).
+// sample counts on from what was read of the device before, here or on the host: the kernel's
+// counters go with an interface from namespace to namespace (__dev_change_net_namespace in
+// net/core/dev.c).
 func (r *podReader) sample(f *found) driver.Sample {
 	i := r.source.attached(f.Attachment)
 	i.seen, i.at = r.start, r.source.now()
@@ -188,7 +193,8 @@ func (r *podReader) sample(f *found) driver.Sample {
 	return driver.Sample{Driver: f.Driver, Device: f.Device, Readings: i.report(nil)}
 }
 
-// attached returns what is known of a device that is in a pod: what is known of it on the host, if it was there.
+// attached returns what is known of a device that is in a pod: what is known of it on the host, if
+// it was there.
 func (s *Source) attached(a *driver.Attachment) *netInterface {
 	if i := s.known[a.Hardware.NetDev]; i != nil {
 		if pci := i.facts.hardware.PCI; pci == "" || a.Hardware.PCI == "" || pci == a.Hardware.PCI {
@@ -204,8 +210,9 @@ func (s *Source) attached(a *driver.Attachment) *netInterface {
 	return i
 }
 
-// move notes in which namespace the interface is; 0 is the host's. What a pod's received drops count has more in it than
-// the host's (see counterFiles), so the difference between the two is nothing that happened.
+// move notes in which namespace the interface is; 0 is the host's. What a pod's received drops
+// count has more in it than the host's (see counterFiles), so the difference between the two is
+// nothing that happened.
 func (i *netInterface) move(namespace uint64) {
 	if (i.namespace == 0) != (namespace == 0) {
 		i.counters[receivedDrops].rebase = true

@@ -15,8 +15,8 @@ import (
 )
 
 const tableHead = `Inter-|   Receive                                                |  Transmit
- face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
-    lo:       0       0    0    0    0     0          0         0        0       0    0    0    0     0       0          0
+ face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo colls carrier compressed
+    lo:     0       0    0    0    0     0          0         0      0       0    0    0    0     0       0          0
 `
 
 // row is an interface's row of net/dev that received some bytes.
@@ -24,7 +24,8 @@ func row(name string, bytes uint64) string {
 	return fmt.Sprintf("%6s: %7d 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n", name, bytes)
 }
 
-// process makes a process whose network namespace has these rows; a namespace is a file, by whatever names.
+// process makes a process whose network namespace has these rows; a namespace is a file, by
+// whatever names.
 func (m *machine) process(pid int, rows ...string) {
 	m.tb.Helper()
 	path := m.table(pid)
@@ -55,7 +56,10 @@ func (m *machine) exit(pid int) { m.remove(filepath.Dir(filepath.Dir(m.table(pid
 
 // attach says that the device nic-0 is interface net1 of the pod with these processes.
 func (m *machine) attach(hardware driver.Hardware, pids ...int) {
-	m.attached = []driver.Attachment{{Driver: "dra.net", Device: "nic-0", Hardware: hardware, Interface: "net1", PIDs: pids}}
+	m.attached = []driver.Attachment{{
+		Driver: "dra.net", Device: "nic-0", Hardware: hardware, Interface: "net1",
+		PIDs: pids,
+	}}
 }
 
 // device returns the sample of nic-0 by its name, or of the host's interface that it is.
@@ -99,7 +103,8 @@ func TestPodsInterface(t *testing.T) {
 	}
 }
 
-// What a pod's processes do changes nothing as long as one is left, and without any there is no sample.
+// What a pod's processes do changes nothing as long as one is left, and without any there is no
+// sample.
 func TestPodsProcesses(t *testing.T) {
 	m := newMachine(t)
 	m.process(7, row("net1", 1000))
@@ -124,7 +129,8 @@ func TestPodsProcesses(t *testing.T) {
 	}
 }
 
-// A device that the host shows is read there alone; one that moves to a pod and back goes on, whatever its number then.
+// A device that the host shows is read there alone; one that moves to a pod and back goes on,
+// whatever its number then.
 func TestMovesToPodAndBack(t *testing.T) {
 	const name, file, drops = "enxusb", "statistics/rx_bytes", "statistics/rx_dropped"
 	m := newMachine(t, "server.tree")
@@ -206,9 +212,24 @@ func TestAmbiguousInterfaces(t *testing.T) {
 		{"two namespaces", []driver.Attachment{both}, 0, "in several network namespaces"},
 		{"no such interface", []driver.Attachment{gone}, 0, ""},
 		{"the host's own namespace", []driver.Attachment{hosts}, 0, ""},
-		{"garbage", []driver.Attachment{{Driver: "dra.net", Device: "nic-0", Interface: "net1", PIDs: []int{9}}}, 0, "invalid syntax"},
-		{"too few columns", []driver.Attachment{{Driver: "dra.net", Device: "nic-0", Interface: "net1", PIDs: []int{10}}}, 0, "columns"},
-		{"garbage is its own alone", []driver.Attachment{{Driver: "dra.net", Device: "bad", Interface: "net1", PIDs: []int{9}}, nic}, 1, "invalid syntax"},
+		{
+			"garbage",
+			[]driver.Attachment{{Driver: "dra.net", Device: "nic-0", Interface: "net1", PIDs: []int{9}}},
+			0,
+			"invalid syntax",
+		},
+		{
+			"too few columns",
+			[]driver.Attachment{{Driver: "dra.net", Device: "nic-0", Interface: "net1", PIDs: []int{10}}},
+			0,
+			"columns",
+		},
+		{
+			"garbage is its own alone",
+			[]driver.Attachment{{Driver: "dra.net", Device: "bad", Interface: "net1", PIDs: []int{9}}, nic},
+			1,
+			"invalid syntax",
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := newMachine(t)
@@ -220,7 +241,8 @@ func TestAmbiguousInterfaces(t *testing.T) {
 			m.process(10, "net1: 1 2 3\n")
 			m.attached = tc.attachments
 			samples, err := m.source.Sample(t.Context())
-			if len(samples) != tc.samples || (err == nil) != (tc.err == "") || err != nil && !strings.Contains(err.Error(), tc.err) {
+			if len(samples) != tc.samples || (err == nil) != (tc.err == "") ||
+				err != nil && !strings.Contains(err.Error(), tc.err) {
 				t.Errorf("%d samples, error %v; want %d, %q", len(samples), err, tc.samples, tc.err)
 			}
 		})
@@ -239,8 +261,8 @@ func TestTooManyAttachments(t *testing.T) {
 	}
 }
 
-// TestMoveProperties: over any walk of an interface between the host and pods, the device's count is what the interface has
-// counted since it was first seen, and never falls.
+// TestMoveProperties: over any walk of an interface between the host and pods, the device's count
+// is what the interface has counted since it was first seen, and never falls.
 func TestMoveProperties(t *testing.T) {
 	const name, file = "veth0", "statistics/rx_bytes"
 	files := counterFiles()

@@ -3,15 +3,17 @@ package netdev
 import (
 	"bytes"
 	"fmt"
+	"strconv"
 )
 
-// The columns of /proc/net/dev (dev_seq_printf_stats in net/core/net-procfs.c), in the order of counterFiles. Received
-// drops are rx_dropped and rx_missed_errors together.
+// The columns of /proc/net/dev (dev_seq_printf_stats in net/core/net-procfs.c), in the order of
+// counterFiles. Received drops are rx_dropped and rx_missed_errors together.
 func tableColumns() [numCounters]int { return [numCounters]int{0, 8, 1, 9, 2, 10, 3, 11} }
 
 const numColumns = 16
 
-// parseTable returns the counters of one interface in the content of a /proc/net/dev, and whether it has the interface.
+// parseTable returns the counters of one interface in the content of a /proc/net/dev, and whether
+// it has the interface.
 func parseTable(table []byte, name string) (counters [numCounters]uint64, ok bool, err error) {
 	for line := range bytes.Lines(table) {
 		have, rest, isRow := bytes.Cut(line, []byte(":"))
@@ -23,7 +25,7 @@ func parseTable(table []byte, name string) (counters [numCounters]uint64, ok boo
 			return counters, false, fmt.Errorf("%d columns of net/dev, want %d", len(fields), numColumns)
 		}
 		for n, column := range tableColumns() {
-			if counters[n], err = parseNumber(fields[column]); err != nil {
+			if counters[n], err = strconv.ParseUint(string(fields[column]), 10, 64); err != nil {
 				return counters, false, fmt.Errorf("column %d of net/dev: %w", column+1, err)
 			}
 		}

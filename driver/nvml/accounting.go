@@ -18,9 +18,10 @@ type account struct {
 	busy    []driver.Reading // of the time between two looks; none before the second
 }
 
-// accountedProcesses reads the processes' share of the GPU's time from the driver's accounting, where that is on (nvidia-smi
-// -am 1) and nothing finer tells it: nvmlAccountingStats_v2_t has the sum, over so many samples, of the "GR engine utilization
-// in unit of pct * 100" (taken to be hundredths of a percent). Between two looks its mean is what was added by what was.
+// accountedProcesses reads the processes' share of the GPU's time from the driver's accounting,
+// where that is on (nvidia-smi -am 1) and nothing finer tells it: nvmlAccountingStats_v2_t has the
+// sum, over so many samples, of the "GR engine utilization in unit of pct * 100" (taken to be
+// hundredths of a percent). Between two looks its mean is what was added by what was.
 func (r *reader) accountedProcesses(device nvml.Device) {
 	const function = "nvmlDeviceGetAccountingStats_v2"
 	g := r.gpu
@@ -41,8 +42,8 @@ func (r *reader) accountedProcesses(device nvml.Device) {
 	g.accounts = known
 }
 
-// next returns the account after another look. While there is no new sample the share is what it was. A process that began
-// at another time is another one.
+// next returns the account after another look. While there is no new sample the share is what it
+// was. A process that began at another time is another one.
 func (a account) next(stats nvml.AccountingStats_v2, reading driver.Reading) account {
 	next := account{start: stats.StartTime, samples: stats.SampleCount, sum: stats.SumGpuUtil}
 	switch {

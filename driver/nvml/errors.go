@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // callError is a call that failed.
@@ -18,28 +20,29 @@ type callError struct {
 
 func (e callError) Error() string { return e.call + ": " + e.text }
 
-// Reason names the error for the label reason.
-func (e callError) Reason() string {
-	switch e.answer {
-	case nvml.ERROR_GPU_IS_LOST:
-		return "gpu_lost"
-	case nvml.ERROR_NO_PERMISSION:
-		return "no_permission"
-	case nvml.ERROR_DRIVER_NOT_LOADED:
-		return "driver_not_loaded"
-	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
-		return "driver_mismatch"
-	default:
-		return "error"
-	}
-}
-
 // failure returns the error of a call, nil if there is none.
 func failure(call string, answer nvml.Return) error {
 	if answer == nvml.SUCCESS {
 		return nil
 	}
-	return callError{call, answer, answer.Error()}
+	return driver.WithReason(reasonOf(answer), callError{call, answer, answer.Error()})
+}
+
+func reasonOf(answer nvml.Return) driver.Reason {
+	switch answer {
+	case nvml.ERROR_GPU_IS_LOST:
+		return driver.ReasonGPULost
+	case nvml.ERROR_NO_PERMISSION:
+		return driver.ReasonForbidden
+	case nvml.ERROR_DRIVER_NOT_LOADED:
+		return driver.ReasonDriverNotLoaded
+	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+		return driver.ReasonDriverMismatch
+	case nvml.ERROR_TIMEOUT:
+		return driver.ReasonTimeout
+	default:
+		return driver.ReasonOther
+	}
 }
 
 func answerOf(err error) nvml.Return {
@@ -49,14 +52,16 @@ func answerOf(err error) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// noHardware tells whether NVML could not be initialised for want of the library, the driver or a GPU.
+// noHardware reports whether NVML could not be initialised for want of the library, the driver or a
+// GPU.
 func noHardware(err error) bool {
 	return slices.Contains([]nvml.Return{
 		nvml.ERROR_LIBRARY_NOT_FOUND, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_GPU_NOT_FOUND,
 	}, answerOf(err))
 }
 
-// driverIsGone tells whether an error says that NVML as a whole is of no use until it is initialised anew.
+// driverIsGone reports whether an error says that NVML as a whole cannot be used until it is
+// initialised anew.
 func driverIsGone(err error) bool {
 	return slices.Contains([]nvml.Return{
 		nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH,
@@ -68,11 +73,13 @@ func kindOf(answer nvml.Return) answerKind {
 	switch answer {
 	case nvml.SUCCESS:
 		return answered
-	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_DEPRECATED:
+	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_ARGUMENT_VERSION_MISMATCH,
+		nvml.ERROR_DEPRECATED:
 		return unsupported
 	case nvml.ERROR_NOT_FOUND, nvml.ERROR_NO_DATA, nvml.ERROR_NOT_READY:
 		return nothingNow
-	case nvml.ERROR_GPU_IS_LOST, nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH:
+	case nvml.ERROR_GPU_IS_LOST, nvml.ERROR_UNINITIALIZED, nvml.ERROR_DRIVER_NOT_LOADED,
+		nvml.ERROR_LIB_RM_VERSION_MISMATCH:
 		return lost
 	default:
 		return unreadable

@@ -13,10 +13,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// slowRhythm is how often what hardly changes is read, and what takes long.
-const slowRhythm = 10 * time.Second
+// slowInterval is how often what hardly changes is read, and what takes long.
+const slowInterval = 10 * time.Second
 
-// allLinks is the scope of a sum over all NVLinks ("a scopeId of UINT_MAX returns aggregate value").
+// allLinks is the scope of a sum over all NVLinks ("a scopeId of UINT_MAX returns aggregate
+// value").
 const allLinks = math.MaxUint32
 
 // field is a field value of NVML (NVML_FI_DEV_* in nvml.h) and what it says.
@@ -35,22 +36,66 @@ const (
 	nanoseconds = 1e-9
 )
 
-// fastFields are read with each sample. Where two fill the same, the first that the device has counts.
+// fastFields are read with each sample. Where two fill the same, the first that the device has
+// counts.
 func fastFields() []field {
 	return []field{
 		{nvml.FI_DEV_MEMORY_TEMP, "MEMORY_TEMP", 0, driver.Temperature, driver.Labels{"memory"}, one},
-		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, "NVLINK_THROUGHPUT_DATA_TX", allLinks, driver.IOBytes, driver.Labels{"nvlink", "transmit"}, kibibytes},
-		{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, "NVLINK_THROUGHPUT_DATA_RX", allLinks, driver.IOBytes, driver.Labels{"nvlink", "receive"}, kibibytes},
+		{
+			nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, "NVLINK_THROUGHPUT_DATA_TX", allLinks, driver.IOBytes,
+			driver.Labels{"nvlink", "transmit"},
+			kibibytes,
+		},
+		{
+			nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, "NVLINK_THROUGHPUT_DATA_RX", allLinks, driver.IOBytes,
+			driver.Labels{"nvlink", "receive"},
+			kibibytes,
+		},
 		{nvml.FI_DEV_PCIE_COUNT_TX_BYTES, "PCIE_COUNT_TX_BYTES", 0, driver.IOBytes, driver.Labels{"pcie", "transmit"}, one},
 		{nvml.FI_DEV_PCIE_COUNT_RX_BYTES, "PCIE_COUNT_RX_BYTES", 0, driver.IOBytes, driver.Labels{"pcie", "receive"}, one},
-		{nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, "CLOCKS_EVENT_REASON_SW_POWER_CAP", 0, driver.ThrottledSeconds, driver.Labels{"power"}, nanoseconds},
-		{nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, "CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN", 0, driver.ThrottledSeconds, driver.Labels{"thermal"}, nanoseconds},
-		{nvml.FI_DEV_PERF_POLICY_THERMAL, "PERF_POLICY_THERMAL", 0, driver.ThrottledSeconds, driver.Labels{"thermal"}, nanoseconds},
-		{nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, "CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN", 0, driver.ThrottledSeconds, driver.Labels{"hw_thermal"}, nanoseconds},
-		{nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN", 0, driver.ThrottledSeconds, driver.Labels{"hw_power_brake"}, nanoseconds},
-		{nvml.FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST, "CLOCKS_EVENT_REASON_SYNC_BOOST", 0, driver.ThrottledSeconds, driver.Labels{"sync_boost"}, nanoseconds},
-		{nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT, "PERF_POLICY_BOARD_LIMIT", 0, driver.ThrottledSeconds, driver.Labels{"board_limit"}, nanoseconds},
-		{nvml.FI_DEV_PERF_POLICY_RELIABILITY, "PERF_POLICY_RELIABILITY", 0, driver.ThrottledSeconds, driver.Labels{"reliability"}, nanoseconds},
+		{
+			nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, "CLOCKS_EVENT_REASON_SW_POWER_CAP", 0, driver.ThrottledSeconds,
+			driver.Labels{"power"},
+			nanoseconds,
+		},
+		{
+			nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, "CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN", 0,
+			driver.ThrottledSeconds,
+			driver.Labels{"thermal"},
+			nanoseconds,
+		},
+		{
+			nvml.FI_DEV_PERF_POLICY_THERMAL, "PERF_POLICY_THERMAL", 0, driver.ThrottledSeconds,
+			driver.Labels{"thermal"},
+			nanoseconds,
+		},
+		{
+			nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, "CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN", 0,
+			driver.ThrottledSeconds,
+			driver.Labels{"hw_thermal"},
+			nanoseconds,
+		},
+		{
+			nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN", 0,
+			driver.ThrottledSeconds,
+			driver.Labels{"hw_power_brake"},
+			nanoseconds,
+		},
+		{
+			nvml.FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST, "CLOCKS_EVENT_REASON_SYNC_BOOST", 0, driver.ThrottledSeconds,
+			driver.Labels{"sync_boost"},
+			nanoseconds,
+		},
+		{
+			nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT, "PERF_POLICY_BOARD_LIMIT", 0, driver.ThrottledSeconds,
+			driver.Labels{"board_limit"},
+			nanoseconds,
+		},
+		{
+			nvml.FI_DEV_PERF_POLICY_RELIABILITY, "PERF_POLICY_RELIABILITY", 0, driver.ThrottledSeconds,
+			driver.Labels{"reliability"},
+			nanoseconds,
+		},
 	}
 }
 
@@ -110,7 +155,8 @@ func (r *reader) field(f field, v *nvml.FieldValue) {
 	r.add(f.quantity, value*f.scale, f.labels[:]...)
 }
 
-// decode returns the number in an nvmlValue_t of some nvmlValueType_t, on a machine whose long has 8 bytes.
+// decode returns the number in an nvmlValue_t of some nvmlValueType_t, on a machine whose long has
+// 8 bytes.
 func decode(kind nvml.ValueType, value [8]byte) (float64, bool) {
 	bits := binary.NativeEndian.Uint64(value[:])
 	half := binary.NativeEndian.Uint32(value[:4])

@@ -4,7 +4,6 @@ package nvml
 
 import (
 	"context"
-	"errors"
 	"os"
 	"runtime"
 	"strconv"
@@ -27,9 +26,10 @@ func footprintNow(t *testing.T) footprint {
 	return footprint{status(t, "Threads:"), runtime.NumGoroutine(), len(openDevices(t)), status(t, "VmRSS:"), liveHeap()}
 }
 
-// Threads, goroutines, files and memory stay what they are over many ticks: NVML_TICKS of them, or 300. A call of the library takes
-// a thread while it lasts, and the Go runtime keeps the threads that it made: so all calls that are made side by side hang first,
-// one a GPU and that for events, which makes every thread that is ever needed. That many are the bound.
+// Threads, goroutines, files and memory stay what they are over many ticks: NVML_TICKS of them, or
+// 300. A call of the library takes a thread while it lasts, and the Go runtime keeps the threads
+// that it made: so all calls that are made side by side hang first, one a GPU and that for events,
+// which makes every thread that is ever needed. That many are the bound.
 func TestFlat(t *testing.T) {
 	ticks := 300
 	if text := os.Getenv("NVML_TICKS"); text != "" {
@@ -51,10 +51,10 @@ func TestFlat(t *testing.T) {
 	late := 0
 	for i := range ticks {
 		if _, err := s.Sample(t.Context()); err != nil {
-			if _, hung := errors.AsType[driver.HungError](err); !hung {
+			if driver.ReasonOf(err) != driver.ReasonHung {
 				t.Fatal(err)
 			}
-			late++ // a machine that is so busy that nothing ran for the time of patience
+			late++ // a machine that is so busy that nothing ran for the time of callTimeout
 		}
 		c.advance(1)
 		switch i {
@@ -101,7 +101,8 @@ func hangAll(t *testing.T, s *Source) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer cancel()
-		for end := time.Now().Add(30 * time.Second); machine.Calls(ofGPU)+machine.Calls(ofNone) < calls+9 && time.Now().Before(end); {
+		for end := time.Now().Add(30 * time.Second); machine.Calls(ofGPU)+machine.Calls(ofNone) < calls+9 &&
+			time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 	}()
@@ -141,7 +142,8 @@ func liveHeap() uint64 {
 	return m.HeapAlloc
 }
 
-// BenchmarkSample is a tick of 8 GPUs: cpu-ns/op is the CPU time of the whole process, that of the double included.
+// BenchmarkSample is a tick of 8 GPUs: cpu-ns/op is the CPU time of the whole process, that of the
+// fake included.
 func BenchmarkSample(b *testing.B) {
 	for _, bench := range []struct {
 		name      string

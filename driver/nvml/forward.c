@@ -1,13 +1,16 @@
 //go:build cgo
 
 /*
- * go-nvml leaves it to the dynamic linker to bind NVML's functions when they are first called, which is for good: the library
- * can't be unloaded then, a later version of it never comes to be used, and a function that it lacks ends the process. So
- * these functions, which take the place of NVML's in this program, look each one up in the library that is open now.
+ * What these functions buy: an upgrade of NVIDIA's driver needs no restart of the exporter. go-nvml lets the dynamic
+ * linker bind each NVML function at its first call, for good. From then on the library cannot be unloaded, the library
+ * of a new driver is never used (every call fails with "driver/library version mismatch" until the process ends), and a
+ * call of a function that an older library lacks ends the process. The functions below replace NVML's in this program:
+ * each looks its namesake up in the library that is open now, and answers FUNCTION_NOT_FOUND if there is none.
+ * TestNewLibrary exchanges the library under a running source; TestOldLibrary reads with one that lacks functions.
  *
- * They hand on six registers and know no types: NVML's functions take pointers, integers, and structs of one pointer, all of
- * which are passed in registers for integers by the ABIs of the platforms that NVML is for (System V on x86-64, AAPCS64), six
- * at most. They are hidden, so that no library, such as DCGM's, takes them for its own.
+ * They pass on six integer registers and know no types: NVML's functions take at most six parameters, which are
+ * pointers, integers and structs of one pointer. The ABIs of NVML's platforms (System V on x86-64, AAPCS64) pass all of
+ * these in integer registers. The functions are hidden, so that other libraries such as DCGM's do not bind to them.
  */
 #include <dlfcn.h>
 #include <stddef.h>

@@ -10,8 +10,9 @@ import "C"
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-// openLibrary opens the library, unless it is open still, and initialises NVML. Where that fails, as it does when the driver
-// is not the one that the library came with, the library is closed: the next time it is whichever is at that path then.
+// openLibrary opens the library, unless it is open still, and initialises NVML. Where that fails,
+// as it does when the driver is not the one that the library came with, the library is closed: the
+// next time it is whichever is at that path then.
 func openLibrary(path string) (nvml.Interface, error) {
 	lib := nvml.New(nvml.WithLibraryPath(path))
 	if C.dra_nvml_open(C.CString(path)) == 0 {
@@ -26,7 +27,8 @@ func openLibrary(path string) (nvml.Interface, error) {
 	return lib, nil
 }
 
-// shutDown shuts NVML down. Where the driver is gone, or NVML is not initialised, there is nothing to shut down.
+// shutDown shuts NVML down. Where the driver is gone, or NVML is not initialised, there is nothing
+// to shut down.
 func shutDown(lib nvml.Interface) error {
 	_ = lib.Shutdown() // it succeeds always: the true answer comes next
 	answer := nvml.Return(C.dra_nvml_shutdown_answer())

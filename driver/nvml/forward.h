@@ -1,6 +1,6 @@
 /* The library whose functions forward.c calls. One call of these three at a time, and of NVML's none meanwhile. */
 
-/* dra_nvml_open opens the library, unless the one of that path is open, tells whether it is open, and frees the
+/* dra_nvml_open opens the library, unless the one of that path is open, reports whether it is open, and frees the
  * path. */
 int dra_nvml_open(char *path);
 

@@ -14,7 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 )
 
-// A new driver comes with a new library at the old path: that one is used, in the same process, and the old one is gone from it.
+// A new driver comes with a new library at the old path: that one is used, in the same process, and
+// the old one is gone from it.
 func TestNewLibrary(t *testing.T) {
 	c := newClock()
 	machine.Reset(2)
@@ -62,7 +63,7 @@ func TestNewLibrary(t *testing.T) {
 	}
 }
 
-// mapped tells whether a library is in this process.
+// mapped reports whether a library is in this process.
 func mapped(t *testing.T, path string) bool {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
@@ -78,13 +79,14 @@ func TestForwarded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	called, err := os.ReadFile(filepath.Join("nvmltest", "double", "functions.h"))
+	called, err := os.ReadFile(filepath.Join("nvmltest", "fake", "functions.h"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	functions := func(text []byte) (out []string) {
 		for line := range strings.Lines(string(text)) {
-			if name, ok := strings.CutPrefix(line, "FUNCTION("); ok && !strings.HasPrefix(name, "nvmlInit_v2)") && !strings.HasPrefix(name, "nvmlShutdown)") {
+			if name, ok := strings.CutPrefix(line,
+				"FUNCTION("); ok && !strings.HasPrefix(name, "nvmlInit_v2)") && !strings.HasPrefix(name, "nvmlShutdown)") {
 				out = append(out, name)
 			}
 		}

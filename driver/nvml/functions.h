@@ -1,4 +1,4 @@
-/* NVML's functions that this package calls, but for those that forward.c writes out. A test holds the list to the double's. */
+/* NVML's functions that this package calls, but for those that forward.c writes out. A test holds the list to the fake's. */
 FUNCTION(nvmlSystemGetDriverVersion)
 FUNCTION(nvmlDeviceGetCount_v2)
 FUNCTION(nvmlDeviceGetHandleByIndex_v2)

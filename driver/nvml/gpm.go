@@ -17,8 +17,8 @@ const (
 	maxGPM = 30 * time.Second
 )
 
-// gpmMeter measures a GPU, or a GPU instance, by GPM (Hopper and later): from two samples of its counters NVML makes the
-// means of the time between them.
+// gpmMeter measures a GPU, or a GPU instance, by GPM (Hopper and later): from two samples of its
+// counters NVML makes the means of the time between them.
 type gpmMeter struct {
 	samples  [2]nvml.GpmSample // nil: not allocated
 	last     int               // of samples
@@ -38,16 +38,17 @@ func (m *gpmMeter) release(lib nvml.Interface) {
 	m.at, m.readings = time.Time{}, nil
 }
 
-// gpmMetric is a metric of GPM (NVML_GPM_METRIC_* in nvml.h): all of these are percentages. Where several are of one
-// engine, its units are many, and their mean counts.
+// gpmMetric is a metric of GPM (NVML_GPM_METRIC_* in nvml.h): all of these are percentages. Where
+// several are of one engine, its units are many, and their mean counts.
 type gpmMetric struct {
 	id       nvml.GpmMetricId
 	quantity driver.Quantity
 	engine   string
 }
 
-// encoderMetrics stands for NVML_GPM_METRIC_NVENC_*_UTIL, which came after the other metrics: a driver that does not know a
-// metric is taken to refuse the whole question (a guess), which is then asked without them.
+// encoderMetrics stands for NVML_GPM_METRIC_NVENC_*_UTIL, which came after the other metrics: a
+// driver that does not know a metric is taken to refuse the whole question (a guess), which is then
+// asked without them.
 const encoderMetrics = "NVML_GPM_METRIC_NVENC_0_UTIL"
 
 // gpmMetrics are those of the same engine side by side.
@@ -64,7 +65,11 @@ func gpmMetrics(encoders bool) []gpmMetric {
 		count  int
 		engine string
 	}
-	engines := []units{{nvml.GPM_METRIC_NVDEC_0_UTIL, 8, "decoder"}, {nvml.GPM_METRIC_NVJPG_0_UTIL, 8, "jpeg"}, {nvml.GPM_METRIC_NVOFA_0_UTIL, 2, "ofa"}}
+	engines := []units{
+		{nvml.GPM_METRIC_NVDEC_0_UTIL, 8, "decoder"},
+		{nvml.GPM_METRIC_NVJPG_0_UTIL, 8, "jpeg"},
+		{nvml.GPM_METRIC_NVOFA_0_UTIL, 2, "ofa"},
+	}
 	if encoders {
 		engines = append(engines, units{nvml.GPM_METRIC_NVENC_0_UTIL, 4, "encoder"})
 	}
@@ -76,8 +81,8 @@ func gpmMetrics(encoders bool) []gpmMetric {
 	return metrics
 }
 
-// gpmRate is a metric of GPM that is a rate: "PCIe traffic from this GPU in MiB/sec", "NvLink write bandwidth for all links in
-// MiB/sec", and the like.
+// gpmRate is a metric of GPM that is a rate: "PCIe traffic from this GPU in MiB/sec", "NvLink write
+// bandwidth for all links in MiB/sec", and the like.
 type gpmRate struct {
 	id     nvml.GpmMetricId
 	labels driver.Labels
@@ -93,8 +98,9 @@ func gpmTraffic() [4]gpmRate {
 	}
 }
 
-// gpm reads a GPU or a GPU instance by GPM; take takes a sample by the function of that name. Traffic is the GPU's. Right after a sample the
-// readings are those of the one before. Where the exporter has not the permission that GPM needs, it is not supported.
+// gpm reads a GPU or a GPU instance by GPM; take takes a sample by the function of that name.
+// Traffic is the GPU's. Right after a sample the readings are those of the one before. Where the
+// exporter has not the permission that GPM needs, it is not supported.
 func (r *reader) gpm(uuid, function string, take func(nvml.GpmSample) nvml.Return) {
 	if r.gpu.session.brief || !r.ask(function) || !r.ask("nvmlGpmMetricsGet") {
 		return
@@ -152,7 +158,10 @@ func (r *reader) gpmSupported() bool {
 func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []driver.Reading {
 	encoders := r.ask(encoderMetrics)
 	metrics, traffic := gpmMetrics(encoders), gpmTraffic()
-	get := nvml.GpmMetricsGetType{Sample1: before, Sample2: m.samples[m.last], NumMetrics: uint32(len(metrics) + len(traffic))}
+	get := nvml.GpmMetricsGetType{
+		Sample1: before, Sample2: m.samples[m.last],
+		NumMetrics: uint32(len(metrics) + len(traffic)),
+	}
 	for i, metric := range metrics {
 		get.Metrics[i].MetricId = uint32(metric.id)
 	}
@@ -171,7 +180,8 @@ func (r *reader) means(m *gpmMeter, before nvml.GpmSample, seconds float64) []dr
 	for i, over := range traffic {
 		if p := get.Metrics[len(metrics)+i]; p.NvmlReturn == uint32(nvml.SUCCESS) && p.Value >= 0 {
 			m.bytes[i] += p.Value * (1 << 20) * seconds // MiB/sec
-			readings = append(readings, driver.Reading{Quantity: driver.IOBytes, Labels: over.labels, Value: m.bytes[i], At: m.at})
+			readings = append(readings,
+				driver.Reading{Quantity: driver.IOBytes, Labels: over.labels, Value: m.bytes[i], At: m.at})
 		}
 	}
 	return readings

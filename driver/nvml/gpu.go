@@ -4,22 +4,20 @@ package nvml
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 // recheck is how long a quantity that a device does not support is not asked for again.
 const recheck = 10 * time.Minute
 
-// gpu is what is known of a GPU. It outlives sessions, so that what is counted here goes on. While it is being read, what
-// the reading needs belongs to that.
+// gpu is what is known of a GPU. It outlives sessions, so that what is counted here goes on. While
+// it is being read, what the reading needs belongs to that.
 type gpu struct {
 	now   func() time.Time
 	sysfs string
@@ -53,7 +51,10 @@ type keptReadings struct {
 }
 
 func newGPU(found foundGPU, s *session, config Config) *gpu {
-	g := &gpu{now: config.Now, sysfs: config.Sysfs, readAt: s.begun, meters: map[string]*gpmMeter{}, traffic: map[string]trafficMethod{}, busy: map[uint32]processSamples{}}
+	g := &gpu{
+		now: config.Now, sysfs: config.Sysfs, readAt: s.begun, meters: map[string]*gpmMeter{},
+		traffic: map[string]trafficMethod{}, busy: map[uint32]processSamples{},
+	}
 	g.renew(found, s)
 	return g
 }
@@ -61,7 +62,9 @@ func newGPU(found foundGPU, s *session, config Config) *gpu {
 // renew takes the GPU into a new session.
 func (g *gpu) renew(found foundGPU, s *session) {
 	g.session, g.handle, g.minor, g.hardware, g.lost = s, found.handle, found.minor, found.hardware, nil
-	g.hardware.NUMANode = g.numaNode()
+	if g.hardware.PCI != "" {
+		g.hardware.NUMANode = sysfs.NUMANode(sysfs.PCIDevice(g.sysfs, g.hardware.PCI))
+	}
 	g.forget()
 }
 
@@ -75,19 +78,6 @@ func (g *gpu) release() {
 	for _, m := range g.meters {
 		m.release(g.session.lib)
 	}
-}
-
-// numaNode reads the node of the GPU's PCI device (sysfs, numa_node; -1: there is none).
-func (g *gpu) numaNode() string {
-	if g.hardware.PCI == "" {
-		return ""
-	}
-	text, err := os.ReadFile(filepath.Join(g.sysfs, "bus", "pci", "devices", g.hardware.PCI, "numa_node"))
-	node := strings.TrimSpace(string(text))
-	if err != nil || strings.HasPrefix(node, "-") {
-		return ""
-	}
-	return node
 }
 
 // unreadable returns samples of the GPU and its instances without readings.
@@ -111,7 +101,7 @@ type outcome struct {
 	instances []instance
 	samples   []driver.Sample
 	err       error
-	lost      error // nothing can be read: the samples are of no use
+	lost      error // nothing can be read: the samples are not used
 }
 
 // read reads the GPU and its MIG instances.
@@ -136,7 +126,8 @@ func (g *gpu) read() outcome {
 		m := reader{gpu: g, lost: r.lost}
 		m.readInstance(&instances[i])
 		r.errs, r.lost = append(r.errs, m.errs...), m.lost
-		o.samples = append(o.samples, driver.Sample{Hardware: instances[i].hardware, Readings: m.readings, Processes: m.running})
+		o.samples = append(o.samples,
+			driver.Sample{Hardware: instances[i].hardware, Readings: m.readings, Processes: m.running})
 	}
 	if o.lost = r.lost; o.lost != nil {
 		r.errs = append(r.errs, o.lost)
@@ -154,8 +145,8 @@ type reader struct {
 	lost     error
 }
 
-// ask tells whether a function is to be called, or a field asked for: the GPU is not lost, the library has it and the
-// device supports it.
+// ask reports whether a function is to be called, or a field asked for: the GPU is not lost, the
+// library has it and the device supports it.
 func (r *reader) ask(name string) bool {
 	if r.lost != nil {
 		return false
@@ -167,7 +158,7 @@ func (r *reader) ask(name string) bool {
 	return !unsupported || !r.gpu.now().Before(until)
 }
 
-// took takes note of what a function answered, and tells whether there is a value.
+// took takes note of what a function answered, and reports whether there is a value.
 func (r *reader) took(name string, answer nvml.Return) bool {
 	switch kindOf(answer) {
 	case answered:
@@ -184,7 +175,8 @@ func (r *reader) took(name string, answer nvml.Return) bool {
 	return false
 }
 
-// add adds a reading of this moment, unless there is one of the same already: of two ways to read it, the first counts.
+// add adds a reading of this moment, unless there is one of the same already: of two ways to read
+// it, the first counts.
 func (r *reader) add(q driver.Quantity, value float64, labels ...string) {
 	reading := driver.Reading{Quantity: q, Value: value, At: r.gpu.now()}
 	copy(reading.Labels[:], labels)
@@ -198,5 +190,6 @@ func (r *reader) append(reading driver.Reading) {
 }
 
 func (r *reader) has(q driver.Quantity, labels driver.Labels) bool {
-	return slices.ContainsFunc(r.readings, func(have driver.Reading) bool { return have.Quantity == q && have.Labels == labels })
+	return slices.ContainsFunc(r.readings,
+		func(have driver.Reading) bool { return have.Quantity == q && have.Labels == labels })
 }

@@ -3,12 +3,12 @@
 package nvml
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
 // instance is a MIG device: a compute instance of a GPU instance.
@@ -17,13 +17,14 @@ type instance struct {
 	hardware    driver.Hardware
 	gpuInstance int
 	compute     int
-	shared      bool // its GPU instance has several compute instances: what NVML tells of that is no one's of these
+	shared      bool // its GPU instance has several compute instances: what NVML tells of that is of none of these
 }
 
 // maxInstances bounds the MIG devices of a GPU.
 const maxInstances = 64
 
-// findInstances returns the MIG devices that there are now, so that a new layout is followed; none where MIG is off.
+// findInstances returns the MIG devices that there are now, so that a new layout is followed; none
+// where MIG is off.
 func (g *gpu) findInstances(r *reader) []instance {
 	was := g.mig
 	g.mig = false
@@ -66,7 +67,8 @@ func (g *gpu) findInstances(r *reader) []instance {
 	return found
 }
 
-// findInstance identifies one MIG device. There may be none of that index, and one may be destroyed meanwhile.
+// findInstance identifies one MIG device. There may be none of that index, and one may be destroyed
+// meanwhile.
 func (g *gpu) findInstance(r *reader, index int) (instance, bool) {
 	device, answer := g.handle.GetMigDeviceHandleByIndex(index)
 	if !r.took("nvmlDeviceGetMigDeviceHandleByIndex", answer) {
@@ -85,14 +87,15 @@ func (g *gpu) findInstance(r *reader, index int) (instance, bool) {
 	if m.compute, answer = device.GetComputeInstanceId(); !r.took("nvmlDeviceGetComputeInstanceId", answer) {
 		return instance{}, false
 	}
-	m.hardware.Instance = driver.MIGInstance(m.gpuInstance, m.compute)
+	m.hardware.Instance = nvidia.Instance(m.gpuInstance, m.compute)
 	m.hardware.Model, _ = device.GetName() // a fact that may be missing
 	m.hardware.Placement = g.placement(r, m.gpuInstance)
 	return m, true
 }
 
-// placement says where on the GPU a GPU instance lies, as NVIDIA's DRA driver does in its devices' names: by the GPU's
-// minor number, the profile's ID and the first memory slice (nvmlGpuInstanceInfo_t). It is "" where that is unknown.
+// placement says where on the GPU a GPU instance lies, as NVIDIA's DRA driver does in its devices'
+// names: by the GPU's minor number, the profile's ID and the first memory slice
+// (nvmlGpuInstanceInfo_t). It is "" where that is unknown.
 func (g *gpu) placement(r *reader, id int) string {
 	const byID, infoOf = "nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo"
 	if g.minor < 0 || !r.ask(byID) || !r.ask(infoOf) {
@@ -106,11 +109,12 @@ func (g *gpu) placement(r *reader, id int) string {
 	if !r.took(infoOf, answer) {
 		return ""
 	}
-	return fmt.Sprintf("nvidia/%d/%d/%d", g.minor, info.ProfileId, info.Placement.Start)
+	return nvidia.Placement(g.minor, int(info.ProfileId), int(info.Placement.Start))
 }
 
-// readInstance reads a MIG device: its memory, processes and GPM metrics. All three are of the GPU instance; where that has
-// several compute instances, none of them has the readings, which would count several times.
+// readInstance reads a MIG device: its memory, processes and GPM metrics. All three are of the GPU
+// instance; where that has several compute instances, none of them has the readings, which would
+// count several times.
 func (r *reader) readInstance(m *instance) {
 	if m.shared {
 		return
@@ -126,10 +130,12 @@ func (r *reader) readInstance(m *instance) {
 	r.report()
 }
 
-// dropMeters releases the meters of MIG devices that are gone, and that of the GPU where it has such.
+// dropMeters releases the meters of MIG devices that are gone, and that of the GPU where it has
+// such.
 func (g *gpu) dropMeters(present []instance) {
 	for uuid, m := range g.meters {
-		if !g.mig && uuid == g.hardware.UUID || slices.ContainsFunc(present, func(i instance) bool { return i.hardware.UUID == uuid }) {
+		if !g.mig && uuid == g.hardware.UUID ||
+			slices.ContainsFunc(present, func(i instance) bool { return i.hardware.UUID == uuid }) {
 			continue
 		}
 		m.release(g.session.lib)
@@ -137,7 +143,8 @@ func (g *gpu) dropMeters(present []instance) {
 	}
 }
 
-// deviceOf returns the UUID of the MIG device with these IDs; of the GPU where they are not given or there is none.
+// deviceOf returns the UUID of the MIG device with these IDs; of the GPU where they are not given
+// or there is none.
 func (g *gpu) deviceOf(gpuInstance, compute uint32) string {
 	for i := range g.instances {
 		m := &g.instances[i]

@@ -15,7 +15,8 @@ import (
 func TestInstances(t *testing.T) {
 	c := newClock()
 	machine.Reset(2)
-	machine.GPUs[1].NarrowPCIe, machine.GPUs[1].NVLinkTransmit, machine.GPUs[1].NVLinkReceive = 1, nan(), nan() // traffic would come by GPM
+	// Otherwise traffic is read by GPM.
+	machine.GPUs[1].NarrowPCIe, machine.GPUs[1].NVLinkTransmit, machine.GPUs[1].NVLinkReceive = 1, nan(), nan()
 	machine.Partition(1, 3)
 	s := newSource(t, c, nil)
 	sample(t, s)
@@ -38,7 +39,8 @@ func TestInstances(t *testing.T) {
 	}
 	want := map[string]float64{
 		"memory_used": instance.Memory, "memory_capacity": instance.MemoryTotal,
-		"utilization": 0.3, "engine_utilization sm": 0.05, "occupancy": 0.04, "engine_utilization tensor": 0.03, "engine_utilization dram": 0.02,
+		"utilization": 0.3, "engine_utilization sm": 0.05, "occupancy": 0.04, "engine_utilization tensor": 0.03,
+		"engine_utilization dram":    0.02,
 		"engine_utilization encoder": 0.07,
 	}
 	if diff := cmp.Diff(want, values(got), approximately()); diff != "" {
@@ -67,17 +69,17 @@ kind: ResourceSlice
 metadata: {name: a}
 spec:
   driver: gpu.nvidia.com
-  nodeName: n
-  pool: {name: n, generation: 1, resourceSliceCount: 1}
+  nodeName: node
+  pool: {name: pool, generation: 1, resourceSliceCount: 1}
   devices:
   - name: %s
     attributes: {type: {string: mig}, parentUUID: {string: GPU-1}}
 `, name)
-	all, rejected, err := inventory.ParseSlices([]byte(slice), "n")
+	all, rejected, err := inventory.ParseSlices([]byte(slice), "node")
 	if err != nil || len(rejected) > 0 {
 		t.Fatal(err, rejected)
 	}
-	return all[driver.ID{Driver: "gpu.nvidia.com", Pool: "n", Device: name}].Hardware
+	return all[driver.ID{Driver: "gpu.nvidia.com", Pool: "pool", Device: name}].Hardware
 }
 
 // A GPU that is partitioned, and otherwise partitioned, while it runs.
@@ -128,7 +130,8 @@ func TestRepartition(t *testing.T) {
 	}
 }
 
-// Of a GPU instance with two compute instances nothing is told twice; an XID error of one of them is its own.
+// Of a GPU instance with two compute instances nothing is told twice; an XID error of one of them
+// is its own.
 func TestSharedGPUInstance(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)

@@ -15,9 +15,11 @@ import (
 const (
 	// maxProcesses bounds the processes of a device.
 	maxProcesses = 4096
-	// maxBusyAge is for how long the utilization of a process is believed when NVML has no newer one.
+	// maxBusyAge is for how long the utilization of a process is believed when NVML has no newer
+	// one.
 	maxBusyAge = 3 * time.Second
-	// unknownMemory is what NVML says where a process's memory is not available (NVML_VALUE_NOT_AVAILABLE).
+	// unknownMemory is what NVML says where a process's memory is not available
+	// (NVML_VALUE_NOT_AVAILABLE).
 	unknownMemory = math.MaxUint64
 )
 
@@ -27,7 +29,8 @@ type processSamples struct {
 	at    time.Time
 }
 
-// processes reads what each process does on a whole GPU: its memory, and its share of the SMs' time.
+// processes reads what each process does on a whole GPU: its memory, and its share of the SMs'
+// time.
 func (r *reader) processes(device nvml.Device) {
 	r.memoryOfProcesses(device)
 	if len(r.running) > 0 {
@@ -36,9 +39,9 @@ func (r *reader) processes(device nvml.Device) {
 	r.report()
 }
 
-// memoryOfProcesses reads the processes that have a compute, or a graphics, context, and the memory that they use
-// (nvmlProcessInfo_t, usedGpuMemory, bytes). A process that has both kinds is listed twice with the same memory: "all of
-// the memory used by the application".
+// memoryOfProcesses reads the processes that have a compute, or a graphics, context, and the memory
+// that they use (nvmlProcessInfo_t, usedGpuMemory, bytes). A process that has both kinds is listed
+// twice with the same memory: "all of the memory used by the application".
 func (r *reader) memoryOfProcesses(device nvml.Device) {
 	for _, list := range []struct {
 		function string
@@ -58,13 +61,15 @@ func (r *reader) memoryOfProcesses(device nvml.Device) {
 		for _, info := range infos[:min(len(infos), maxProcesses)] {
 			p := r.process(int(info.Pid))
 			if p != nil && info.UsedGpuMemory != unknownMemory && len(p.Readings) == 0 {
-				p.Readings = append(p.Readings, driver.Reading{Quantity: driver.MemoryUsed, Value: float64(info.UsedGpuMemory), At: at})
+				p.Readings = append(p.Readings,
+					driver.Reading{Quantity: driver.MemoryUsed, Value: float64(info.UsedGpuMemory), At: at})
 			}
 		}
 	}
 }
 
-// process returns the process, nil where NVML can't tell which it is: one of a PID namespace that can't be seen is 0.
+// process returns the process, nil where NVML can't tell which it is: one of a PID namespace that
+// can't be seen is 0.
 func (r *reader) process(pid int) *driver.Process {
 	if pid <= 0 {
 		return nil
@@ -76,9 +81,9 @@ func (r *reader) process(pid int) *driver.Process {
 	return &r.running[len(r.running)-1]
 }
 
-// busyProcesses reads the processes' utilization (nvmlProcessUtilizationSample_t, smUtil, taken to be a percentage). NVML
-// has a sample of each process with "some non-zero utilization during the last sample period": one that it lists, and
-// has none of, is idle.
+// busyProcesses reads the processes' utilization (nvmlProcessUtilizationSample_t, smUtil, taken to
+// be a percentage). NVML has a sample of each process with "some non-zero utilization during the
+// last sample period": one that it lists, and has none of, is idle.
 func (r *reader) busyProcesses(device nvml.Device) {
 	const function = "nvmlDeviceGetProcessUtilization"
 	if !r.ask(function) {

@@ -26,7 +26,8 @@ const (
 	wholeGPU              // without MIG: the instances have it, and it would count twice, or NVML does not have it
 )
 
-// queries is the table of what is read by functions of its own; fields has what is read by field values.
+// queries is the table of what is read by functions of its own; fields has what is read by field
+// values.
 func queries() []query {
 	return []query{
 		{"nvmlDeviceGetUtilizationRates", wholeGPU, 0, readUtilization},
@@ -41,20 +42,22 @@ func queries() []query {
 		{"nvmlDeviceGetJpgUtilization", wholeGPU, 0, engine("jpeg", nvml.Device.GetJpgUtilization)},
 		{"nvmlDeviceGetOfaUtilization", wholeGPU, 0, engine("ofa", nvml.Device.GetOfaUtilization)},
 		{"nvmlDeviceGetFieldValues", everyGPU, 0, readFields(fastFields())},
-		{"nvmlDeviceGetFieldValues ", everyGPU, slowRhythm, readFields(slowFields())},
+		{"nvmlDeviceGetFieldValues ", everyGPU, slowInterval, readFields(slowFields())},
 	}
 }
 
-// optionalFunctions are those that not every driver since 510 has. They are looked up once a session, and not called where the
-// library lacks them.
+// optionalFunctions are those that not every driver since 510 has. They are looked up once a
+// session, and not called where the library lacks them.
 func optionalFunctions() []string {
 	return []string{
 		"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature",
 		"nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization", "nvmlDeviceGetFieldValues",
 		"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo",
-		"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetProcessUtilization",
+		"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
+		"nvmlDeviceGetProcessUtilization",
 		"nvmlDeviceGetAccountingStats_v2",
-		"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet", "nvmlGpmMetricsGet",
+		"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet",
+		"nvmlGpmMetricsGet",
 	}
 }
 
@@ -89,8 +92,8 @@ func (r *reader) query(q query, device nvml.Device) {
 
 const percent = 0.01
 
-// readUtilization: nvmlUtilization_t, gpu: percent of time in which a kernel ran; memory: in which the device's memory was
-// read or written.
+// readUtilization: nvmlUtilization_t, gpu: percent of time in which a kernel ran; memory: in which
+// the device's memory was read or written.
 func readUtilization(r *reader, device nvml.Device) nvml.Return {
 	u, answer := device.GetUtilizationRates()
 	if answer == nvml.SUCCESS {
@@ -100,7 +103,8 @@ func readUtilization(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readMemory: nvmlMemory_v2_t, used: allocated memory without what driver and firmware reserve, and total, in bytes.
+// readMemory: nvmlMemory_v2_t, used: allocated memory without what driver and firmware reserve, and
+// total, in bytes.
 func readMemory(r *reader, device nvml.Device) nvml.Return {
 	m, answer := device.GetMemoryInfo_v2()
 	if answer == nvml.SUCCESS {
@@ -110,7 +114,8 @@ func readMemory(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readPower: milliwatts, of the GPU and its circuitry such as memory; the mean of one second since Ampere (but GA100).
+// readPower: milliwatts, of the GPU and its circuitry such as memory; the mean of one second since
+// Ampere (but GA100).
 func readPower(r *reader, device nvml.Device) nvml.Return {
 	milliwatts, answer := device.GetPowerUsage()
 	if answer == nvml.SUCCESS {
@@ -172,7 +177,9 @@ func readClocks(r *reader, device nvml.Device) nvml.Return {
 }
 
 // engine returns the query of one engine: a percentage of the time of NVML's own sampling period.
-func engine(name string, get func(nvml.Device) (utilization, period uint32, answer nvml.Return)) func(*reader, nvml.Device) nvml.Return {
+func engine(name string,
+	get func(nvml.Device) (utilization, period uint32, answer nvml.Return),
+) func(*reader, nvml.Device) nvml.Return {
 	return func(r *reader, device nvml.Device) nvml.Return {
 		utilization, _, answer := get(device)
 		if answer == nvml.SUCCESS {

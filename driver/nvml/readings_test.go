@@ -60,7 +60,8 @@ func TestQuantities(t *testing.T) {
 		"throttled_seconds hw_thermal": g.Throttled.HardThermal, "throttled_seconds hw_power_brake": g.Throttled.PowerBrake,
 		"throttled_seconds sync_boost": g.Throttled.SyncBoost, "throttled_seconds board_limit": g.Throttled.BoardLimit,
 		"throttled_seconds reliability": g.Throttled.Reliability,
-		"errors pcie_replay":            g.PCIeReplays, "errors ecc_corrected": g.Corrected, "errors ecc_uncorrected": g.Uncorrected,
+		"errors pcie_replay":            g.PCIeReplays, "errors ecc_corrected": g.Corrected,
+		"errors ecc_uncorrected":       g.Uncorrected,
 		"errors row_remap correctable": g.RemappedCorrected, "errors row_remap uncorrectable": g.RemappedUncorrected,
 		"errors page_retirement sbe": g.RetiredSBE, "errors page_retirement dbe": g.RetiredDBE,
 	}
@@ -90,8 +91,10 @@ func TestGPM(t *testing.T) {
 	c.advance(1)
 	got := values(of(t, sample(t, s), g.UUID()))
 	for name, want := range map[string]float64{
-		"utilization": 0.505, "engine_utilization sm": 0.505 / 2, "occupancy": 0.505 / 4, "engine_utilization tensor": 0.505 / 8,
-		"engine_utilization dram": 0.25, "engine_utilization decoder": (0.5 + 0.25) / 2, "engine_utilization encoder": (0.6 + 0.2) / 2,
+		"utilization": 0.505, "engine_utilization sm": 0.505 / 2, "occupancy": 0.505 / 4,
+		"engine_utilization tensor": 0.505 / 8,
+		"engine_utilization dram":   0.25, "engine_utilization decoder": (0.5 + 0.25) / 2,
+		"engine_utilization encoder": (0.6 + 0.2) / 2,
 	} {
 		if math.Abs(got[name]-want) > 1e-6 {
 			t.Errorf("%s is %v, want %v", name, got[name], want)
@@ -127,7 +130,7 @@ func TestNUMANode(t *testing.T) {
 }
 
 // What hardly changes is read each 10 s, with all of it in one call.
-func TestSlowRhythm(t *testing.T) {
+func TestSlowFields(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)
 	g := &machine.GPUs[0]
@@ -145,7 +148,8 @@ func TestSlowRhythm(t *testing.T) {
 	}
 }
 
-// A driver that does not know the metrics of encoders is asked without them, and for these once in a while.
+// A driver that does not know the metrics of encoders is asked without them, and for these once in
+// a while.
 func TestGPMWithoutEncoders(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)
@@ -184,15 +188,24 @@ func TestTraffic(t *testing.T) {
 		{"counted", func(*nvmltest.GPU) {}, func(g *nvmltest.GPU, _ float64) map[string]float64 {
 			return map[string]float64{"io_bytes pcie transmit": g.PCIeTransmit, "io_bytes pcie receive": g.PCIeReceive}
 		}},
-		{"counters wrap: by GPM", func(g *nvmltest.GPU) { g.NarrowPCIe = 1 }, func(g *nvmltest.GPU, seconds float64) map[string]float64 {
-			return map[string]float64{"io_bytes pcie transmit": g.PCIeTransmitRate * seconds, "io_bytes pcie receive": g.PCIeReceiveRate * seconds}
-		}},
-		{"neither: by samples", func(g *nvmltest.GPU) { g.NarrowPCIe, g.GPM = 1, 0 }, func(g *nvmltest.GPU, seconds float64) map[string]float64 {
-			return map[string]float64{
-				"io_bytes pcie transmit (estimated)": g.PCIeTransmitRate * seconds,
-				"io_bytes pcie receive (estimated)":  g.PCIeReceiveRate * seconds,
-			}
-		}},
+		{
+			"counters wrap: by GPM", func(g *nvmltest.GPU) { g.NarrowPCIe = 1 },
+			func(g *nvmltest.GPU, seconds float64) map[string]float64 {
+				return map[string]float64{
+					"io_bytes pcie transmit": g.PCIeTransmitRate * seconds,
+					"io_bytes pcie receive":  g.PCIeReceiveRate * seconds,
+				}
+			},
+		},
+		{
+			"neither: by samples", func(g *nvmltest.GPU) { g.NarrowPCIe, g.GPM = 1, 0 },
+			func(g *nvmltest.GPU, seconds float64) map[string]float64 {
+				return map[string]float64{
+					"io_bytes pcie transmit (estimated)": g.PCIeTransmitRate * seconds,
+					"io_bytes pcie receive (estimated)":  g.PCIeReceiveRate * seconds,
+				}
+			},
+		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			c := newClock()
@@ -395,7 +408,10 @@ func TestOldLibrary(t *testing.T) {
 	if got["temperature gpu"] != machine.GPUs[0].Temperature {
 		t.Errorf("temperature is %v", got["temperature gpu"])
 	}
-	for _, function := range []string{"nvmlDeviceGetTemperatureV", "nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization", "nvmlGpmSampleGet"} {
+	for _, function := range []string{
+		"nvmlDeviceGetTemperatureV", "nvmlDeviceGetJpgUtilization",
+		"nvmlDeviceGetOfaUtilization", "nvmlGpmSampleGet",
+	} {
 		if machine.Calls(function) != 0 {
 			t.Errorf("%s was called", function)
 		}

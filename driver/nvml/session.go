@@ -32,25 +32,27 @@ type foundGPU struct {
 	hardware driver.Hardware
 }
 
-// opened is what became of an initialisation: a session or an error, or both where GPUs could not be identified.
+// opened is what an initialisation of NVML found.
 type opened struct {
 	session *session
 	gpus    []foundGPU
-	err     error
+	err     error  // GPUs that could not be identified
+	bound   string // the devices that the kernel driver had before
 }
 
 // openSession opens the library, initialises NVML and enumerates the GPUs.
-func openSession(library string, now time.Time, brief bool) opened {
-	lib, err := openLibrary(library)
+func openSession(config Config, now time.Time, brief bool) (*opened, error) {
+	bound := boundDevices(config.Sysfs)
+	lib, err := openLibrary(config.Library)
 	if err != nil {
-		return opened{err: fmt.Errorf("initialise NVML: %w", err)}
+		return nil, fmt.Errorf("initialise NVML: %w", err)
 	}
 	s := &session{lib: lib, begun: now, brief: brief, has: map[string]bool{}}
 	for _, symbol := range optionalFunctions() {
 		s.has[symbol] = lib.Extensions().LookupSymbol(symbol) == nil
 	}
 	s.driver, _ = lib.SystemGetDriverVersion() // a fact that may be missing
-	o := opened{session: s}
+	o := &opened{session: s, bound: bound}
 	count, answer := lib.DeviceGetCount()
 	o.err = failure("nvmlDeviceGetCount_v2", answer)
 	for i := range min(count, maxGPUs) {
@@ -64,11 +66,11 @@ func openSession(library string, now time.Time, brief bool) opened {
 	if !brief {
 		s.subscribe(o.gpus)
 	}
-	return o
+	return o, nil
 }
 
-// identify says which GPU the one with that index is: by nvmlDeviceGetUUID, nvmlDeviceGetPciInfo_v3,
-// nvmlDeviceGetMinorNumber and nvmlDeviceGetName.
+// identify says which GPU the one with that index is: by nvmlDeviceGetUUID,
+// nvmlDeviceGetPciInfo_v3, nvmlDeviceGetMinorNumber and nvmlDeviceGetName.
 func (s *session) identify(index int) (foundGPU, error) {
 	device, answer := s.lib.DeviceGetHandleByIndex(index)
 	if answer != nvml.SUCCESS {

@@ -13,43 +13,35 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
 const (
-	// patience is how long a sample waits for a call into the library. A GPU that takes longer is left behind: it is
-	// unreadable until its call returns, and the others are read without it.
-	patience = time.Second
+	// callTimeout is how long a sample waits for a call into the library. A GPU that takes longer
+	// is left behind: it is unreadable until its call returns, and the others are read without it.
+	callTimeout = time.Second
 
-	// retryFirst and retryMost bound the time between two attempts to initialise NVML, while it can not be, or while a
-	// GPU is lost; it doubles from one to the other. An initialisation is dear, and interrupts what the other GPUs
-	// count.
+	// retryFirst and retryMost bound the time between two attempts to initialise NVML, while that
+	// fails or a GPU is lost. An initialisation is expensive and interrupts the counting on all
+	// GPUs.
 	retryFirst = 10 * time.Second
 	retryMost  = 5 * time.Minute
 )
 
 // Source reads the GPUs that NVIDIA's driver has. It is a [driver.Source].
 //
-// Every GPU is read on a goroutine of its own, so that a call that hangs stops the reading of one GPU and no more; that
-// goroutine, and its thread, remain until the call returns, and there is one of them a GPU at most.
+// Every GPU is read on a goroutine of its own, so that a call that hangs stops the reading of one
+// GPU and no more; that goroutine, and its thread, remain until the call returns, and there is one
+// of them a GPU at most.
 type Source struct {
-	config   Config
-	patience time.Duration
+	config      Config
+	callTimeout time.Duration
 
-	session *session // nil: NVML is not initialised
-	opening *driver.Call[opened]
-	closing *driver.Call[error]
+	session nvidia.Session[opened]
 	polling *driver.Call[polled]
 
-	gpus  []*gpu // known, in NVML's order; they outlive sessions
-	xids  xidCounts
-	bound string // the devices that were the driver's when the session began
-
-	retryAt time.Time // not to be initialised, or initialised anew for the sake of a lost GPU, before
-	retry   time.Duration
-	down    bool  // the last initialisation failed
-	failed  error // why; nil: no hardware
-
-	unidentified error // of the GPUs of the session that NVML can tell nothing of
+	gpus []*gpu // known, in NVML's order; they outlive sessions
+	xids xidCounts
 }
 
 var _ driver.Source = (*Source)(nil)
@@ -68,21 +60,27 @@ func New(config Config) (*Source, error) {
 	if config.Now == nil {
 		config.Now = time.Now
 	}
-	return &Source{config: config, patience: patience, xids: xidCounts{}}, nil
+	return &Source{
+		config: config, callTimeout: callTimeout, xids: xidCounts{},
+		session: nvidia.Session[opened]{
+			Retry:   nvidia.NewRetry(retryFirst, retryMost),
+			Opening: "initialise NVML", Closing: "shut down NVML",
+		},
+	}, nil
 }
 
 // Name returns nvml.
 func (*Source) Name() string { return "nvml" }
 
-// Sample returns a sample of each GPU and of each MIG instance. A GPU that can't be read, or that did not answer in
-// time, has a sample without readings, and an error.
+// Sample returns a sample of each GPU and of each MIG instance. A GPU that can't be read, or that
+// did not answer in time, has a sample without readings, and an error.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read GPUs: %w", err)
 	}
-	deadline, cancel := context.WithTimeout(ctx, s.patience)
+	deadline, cancel := context.WithTimeout(ctx, s.callTimeout)
 	defer cancel()
-	if err := s.open(deadline); err != nil || s.session == nil {
+	if err := s.open(deadline); err != nil || s.session.Current() == nil {
 		return s.unreadable(), err
 	}
 	s.start()
@@ -91,60 +89,37 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return samples, errors.Join(err, s.settle(deadline))
 }
 
-// open brings a session about, if there can be one now. Without a session and an error there is no hardware.
+// open opens a session unless one is open. Without a session and an error there is no hardware.
 func (s *Source) open(ctx context.Context) error {
-	if s.closing != nil {
-		if err := s.closed(ctx); err != nil {
-			return err
-		}
+	now := s.config.Now()
+	config, brief := s.config, s.config.Passthrough()
+	fresh, err := s.session.Open(ctx, now, func() (*opened, error) { return openSession(config, now, brief) })
+	if fresh {
+		s.adopt(s.session.Current())
 	}
-	if s.session != nil {
+	if len(s.gpus) == 0 && noHardware(err) {
 		return nil
 	}
-	now := s.config.Now()
-	if s.opening == nil {
-		if s.down && now.Before(s.retryAt) {
-			return s.failed
-		}
-		s.bound = s.boundDevices()
-		library, brief := s.config.Library, s.config.Passthrough()
-		s.opening = driver.Go(func() opened { return openSession(library, now, brief) })
-	}
-	o, done := s.opening.Wait(ctx)
-	if !done {
-		return driver.HungError("initialise NVML")
-	}
-	s.opening, s.down = nil, o.session == nil
-	if s.down {
-		s.postpone(now)
-		s.failed = o.err
-		if len(s.gpus) == 0 && noHardware(o.err) {
-			s.failed = nil
-		}
-		return s.failed
-	}
-	s.session, s.unidentified = o.session, o.err
-	s.adopt(o)
-	return nil
+	return err
 }
 
-// adopt brings the known GPUs in line with those that NVML has now. One that NVML does not have any more is gone, unless
-// there is one that NVML can't tell anything of, which may be it.
-func (s *Source) adopt(o opened) {
+// adopt brings the known GPUs in line with those that NVML has now. One that NVML does not have any
+// more is gone, unless there is one that NVML can't tell anything of, which may be it.
+func (s *Source) adopt(o *opened) {
 	known := s.gpus
 	s.gpus = nil
 	for _, found := range o.gpus {
 		i := slices.IndexFunc(known, func(g *gpu) bool { return g.hardware.UUID == found.hardware.UUID })
 		if i < 0 {
-			s.gpus = append(s.gpus, newGPU(found, s.session, s.config))
+			s.gpus = append(s.gpus, newGPU(found, o.session, s.config))
 			continue
 		}
-		known[i].renew(found, s.session)
+		known[i].renew(found, o.session)
 		s.gpus = append(s.gpus, known[i])
 		known = slices.Delete(known, i, i+1)
 	}
 	if o.err == nil {
-		s.retry = 0
+		s.session.Retry.Reset()
 		return
 	}
 	for _, g := range known {
@@ -156,7 +131,7 @@ func (s *Source) adopt(o opened) {
 // start begins to read every GPU that is not being read still.
 func (s *Source) start() {
 	if s.polling == nil {
-		session := s.session
+		session := s.session.Current().session
 		s.polling = driver.Go(session.poll)
 	}
 	for _, g := range s.gpus {
@@ -180,13 +155,13 @@ func (s *Source) wait(ctx context.Context) {
 
 // collect returns what was read.
 func (s *Source) collect() ([]driver.Sample, error) {
-	errs := []error{s.unidentified}
+	errs := []error{s.session.Current().err}
 	if p, done := s.polling.Take(); done {
 		s.polling = nil
 		s.xids.add(p, s.gpus)
 		errs = append(errs, p.err)
 	} else {
-		errs = append(errs, driver.HungError("wait for NVML's events"))
+		errs = append(errs, driver.Hung("wait for NVML's events"))
 	}
 	var samples []driver.Sample
 	for _, g := range s.gpus {
@@ -198,7 +173,7 @@ func (s *Source) collect() ([]driver.Sample, error) {
 		o, done := g.reading.Take()
 		if !done {
 			samples = append(samples, g.unreadable()...)
-			errs = append(errs, fmt.Errorf("read %s: %w", g.hardware.UUID, driver.HungError("call NVML")))
+			errs = append(errs, fmt.Errorf("read %s: %w", g.hardware.UUID, driver.Hung("call NVML")))
 			continue
 		}
 		g.reading = nil
@@ -217,25 +192,25 @@ func (s *Source) collect() ([]driver.Sample, error) {
 	return samples, errors.Join(errs...)
 }
 
-// settle ends the session where it must not, or need not, last: where a GPU must be free to leave, where one is lost, where
-// the driver has come to have others. It never does while a call is under way.
+// settle ends the session where it must not, or need not, last: where a GPU must be free to leave,
+// where one is lost, where the driver has come to have others. It never does while a call is under
+// way.
 func (s *Source) settle(ctx context.Context) error {
 	busy := s.polling != nil || slices.ContainsFunc(s.gpus, func(g *gpu) bool { return g.reading != nil })
 	if busy || !s.due() {
 		return nil
 	}
-	session, gpus := s.session, s.gpus
-	s.session = nil
-	s.closing = driver.Go(func() error { return session.close(gpus) })
-	return s.closed(ctx)
+	gpus := s.gpus
+	return s.session.Close(ctx, func(o *opened) error { return o.session.close(gpus) })
 }
 
-// due tells whether the session is to end.
+// due reports whether the session is to end.
 func (s *Source) due() bool {
-	if s.config.Passthrough() || s.bound != s.boundDevices() {
+	current := s.session.Current()
+	if s.config.Passthrough() || current.bound != boundDevices(s.config.Sysfs) {
 		return true
 	}
-	incomplete := s.unidentified != nil
+	incomplete := current.err != nil
 	for _, g := range s.gpus {
 		if g.lost != nil && driverIsGone(g.lost) {
 			return true
@@ -243,28 +218,12 @@ func (s *Source) due() bool {
 		incomplete = incomplete || g.lost != nil
 	}
 	now := s.config.Now()
-	if !incomplete || now.Before(s.retryAt) {
+	if !incomplete || !s.session.Retry.Due(now) {
 		return false
 	}
-	again := s.retry > 0 // the first time, time passes before the attempt
-	s.postpone(now)
+	again := s.session.Retry.Waiting() // the first time, time passes before the attempt
+	s.session.Retry.Postpone(now)
 	return again
-}
-
-// postpone puts the next attempt off.
-func (s *Source) postpone(now time.Time) {
-	s.retry = min(max(2*s.retry, retryFirst), retryMost)
-	s.retryAt = now.Add(s.retry)
-}
-
-// closed waits for the shutdown.
-func (s *Source) closed(ctx context.Context) error {
-	err, done := s.closing.Wait(ctx)
-	if !done {
-		return driver.HungError("shut NVML down")
-	}
-	s.closing = nil
-	return err
 }
 
 // unreadable returns a sample without readings of all that is known.
@@ -276,9 +235,10 @@ func (s *Source) unreadable() []driver.Sample {
 	return samples
 }
 
-// boundDevices names the PCI devices that are NVIDIA's driver's (sysfs, bus/pci/drivers), "" where that can't be told.
-func (s *Source) boundDevices() string {
-	entries, err := os.ReadDir(filepath.Join(s.config.Sysfs, "bus", "pci", "drivers", "nvidia"))
+// boundDevices names the PCI devices that NVIDIA's driver has (sysfs, bus/pci/drivers), "" if that
+// can't be read.
+func boundDevices(sysfs string) string {
+	entries, err := os.ReadDir(filepath.Join(sysfs, "bus", "pci", "drivers", "nvidia"))
 	if err != nil {
 		return ""
 	}

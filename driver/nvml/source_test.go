@@ -4,7 +4,6 @@ package nvml
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -53,10 +52,10 @@ func newSource(tb testing.TB, c *clock, change func(*Config)) *Source {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	s.patience = time.Minute // for machines under load: what hangs has a test of its own
+	s.callTimeout = time.Minute // for machines under load: what hangs has a test of its own
 	tb.Cleanup(func() {
-		if s.session != nil && machine.Users > 0 {
-			_ = s.session.close(s.gpus)
+		if o := s.session.Current(); o != nil && machine.Users > 0 {
+			_ = o.session.close(s.gpus)
 		}
 		if machine.Misuse != 0 {
 			tb.Errorf("%d calls with stale handles, or that NVML's header forbids", machine.Misuse)
@@ -129,7 +128,9 @@ func suite(layout func()) drivertest.Config {
 		layout()
 		return newSource(tb, c, nil)
 	}
-	fault := func(name string, breakIt func(), silent bool, hits func(driver.Sample, driver.Reading) bool) drivertest.Fault {
+	fault := func(name string, breakIt func(), silent bool,
+		hits func(driver.Sample, driver.Reading) bool,
+	) drivertest.Fault {
 		return drivertest.Fault{
 			Name: name, Silent: silent, Hits: hits,
 			New: func(tb testing.TB) (driver.Source, func()) { return fresh(tb), breakIt },
@@ -146,15 +147,17 @@ func suite(layout func()) drivertest.Config {
 		return func() { machine.Fail(function, 0, int(answer)) }
 	}
 	return drivertest.Config{
+		Fills:   Fills(),
 		New:     fresh,
-		Advance: func() { c.advance(11) }, // beyond the slow rhythm
+		Advance: func() { c.advance(11) }, // beyond the interval of slow fields
 		Now:     c.now,
 		Absent: func(tb testing.TB) driver.Source {
 			return newSource(tb, c, func(config *Config) { config.Library = filepath.Join(tb.TempDir(), "libnvidia-ml.so.1") })
 		},
 		Faults: []drivertest.Fault{
 			fault("power can't be read", failing("nvmlDeviceGetPowerUsage", nvml.ERROR_UNKNOWN), false, is(driver.Power)),
-			fault("energy is not supported", failing("nvmlDeviceGetTotalEnergyConsumption", nvml.ERROR_NOT_SUPPORTED), true, is(driver.Energy)),
+			fault("energy is not supported", failing("nvmlDeviceGetTotalEnergyConsumption", nvml.ERROR_NOT_SUPPORTED), true,
+				is(driver.Energy)),
 			fault("memory can't be read", failing("nvmlDeviceGetMemoryInfo_v2", nvml.ERROR_UNKNOWN), false,
 				func(s driver.Sample, r driver.Reading) bool {
 					return first(s) && (r.Quantity == driver.MemoryUsed || r.Quantity == driver.MemoryCapacity)
@@ -163,7 +166,8 @@ func suite(layout func()) drivertest.Config {
 				func(s driver.Sample, r driver.Reading) bool { return first(s) && r.Labels[0] == "pcie_replay" }),
 			fault("off the bus", func() { machine.GPUs[0].Lost = 1 }, false,
 				func(s driver.Sample, _ driver.Reading) bool { return first(s) }),
-			fault("driver unloaded", func() { machine.Init, machine.Users = int64(nvml.ERROR_LIB_RM_VERSION_MISMATCH), 0 }, false,
+			fault("driver unloaded", func() { machine.Init, machine.Users = int64(nvml.ERROR_LIB_RM_VERSION_MISMATCH), 0 },
+				false,
 				func(driver.Sample, driver.Reading) bool { return true }),
 		},
 	}
@@ -200,10 +204,10 @@ func TestHungInitialisation(t *testing.T) {
 		begun := time.Now()
 		samples, err := s.Sample(ctx)
 		cancel()
-		if hung, ok := errors.AsType[driver.HungError](err); !ok || hung.Reason() != "hung" || len(samples) != 0 {
+		if driver.ReasonOf(err) != driver.ReasonHung || len(samples) != 0 {
 			t.Fatalf("got %d samples and %v", len(samples), err)
 		}
-		if took := time.Since(begun); took > patience {
+		if took := time.Since(begun); took > callTimeout {
 			t.Errorf("it took %v", took)
 		}
 	}
@@ -214,13 +218,14 @@ func TestHungInitialisation(t *testing.T) {
 	}
 }
 
-// A GPU whose calls hang is unreadable; the others are read, and after the first time are not even late.
+// A GPU whose calls hang is unreadable; the others are read, and after the first time are not even
+// late.
 func TestHungGPU(t *testing.T) {
 	c := newClock()
 	machine.Reset(8)
 	s := newSource(t, c, nil)
 	sample(t, s)
-	s.patience = patience
+	s.callTimeout = callTimeout
 	hung := machine.GPUs[3].UUID()
 	const function = "nvmlDeviceGetPowerUsage"
 	machine.Hang(function, 3, true)
@@ -242,7 +247,7 @@ func TestHungGPU(t *testing.T) {
 				t.Errorf("sample %d: GPU %d has no new readings", i, j)
 			}
 		}
-		if i > 0 && took > patience/2 {
+		if i > 0 && took > callTimeout/2 {
 			t.Errorf("sample %d took %v: it waited for the GPU that hangs", i, took)
 		}
 	}
@@ -277,7 +282,8 @@ func readAgain(t *testing.T, s *Source, c *clock, uuid string) {
 	t.Errorf("%s is not read again", uuid)
 }
 
-// A GPU that falls off the bus is the only one that is lost, and comes back by itself; XID 79 is counted.
+// A GPU that falls off the bus is the only one that is lost, and comes back by itself; XID 79 is
+// counted.
 func TestLostGPU(t *testing.T) {
 	c := newClock()
 	machine.Reset(3)
@@ -292,7 +298,7 @@ func TestLostGPU(t *testing.T) {
 	for range 30 {
 		c.advance(1)
 		samples, err := s.Sample(t.Context())
-		if e, ok := errors.AsType[callError](err); !ok || e.Reason() != "gpu_lost" {
+		if driver.ReasonOf(err) != driver.ReasonGPULost {
 			t.Fatalf("after %v: error %v", c.Sub(newClock().Time), err)
 		}
 		for _, sample := range samples {
@@ -355,7 +361,7 @@ func TestPassthroughClosesFiles(t *testing.T) {
 				t.Errorf("passthrough: open between samples: %v", open)
 			}
 			if !passthrough && len(open) != 4 {
-				t.Errorf("the double has %v open, and not the files of 4 devices: the test shows nothing", open)
+				t.Errorf("the fake has %v open, and not the files of 4 devices: the test shows nothing", open)
 			}
 			c.advance(1)
 		}
@@ -378,7 +384,8 @@ func openDevices(t *testing.T) []string {
 	return open
 }
 
-// NVML knows the GPUs that there were when it was initialised: that others are bound to the driver, sysfs tells.
+// NVML knows the GPUs that there were when it was initialised: that others are bound to the driver,
+// sysfs tells.
 func TestFollowsTheDriversDevices(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)

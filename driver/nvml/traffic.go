@@ -10,8 +10,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// trafficMethod is how the traffic over PCIe, or over NVLink, is counted. The methods count from different points, so that a GPU keeps the
-// first that works.
+// trafficMethod is how the traffic over PCIe, or over NVLink, is counted. The methods count from
+// different points, so that a GPU keeps the first that works.
 type trafficMethod uint8
 
 const (
@@ -21,7 +21,8 @@ const (
 	trafficSampled               // by NVML, over PCIe alone: the rate over 20 ms of every 10 s, an estimate
 )
 
-// traffic tells whether the traffic over a link is counted by this method, and settles on it where there was none.
+// traffic reports whether the traffic over a link is counted by this method, and settles on it
+// where there was none.
 func (r *reader) traffic(link string, method trafficMethod) bool {
 	if r.gpu.traffic[link] == trafficUnknown {
 		r.gpu.traffic[link] = method
@@ -37,13 +38,15 @@ type sampledTraffic struct {
 }
 
 // maxSampledGap is the longest time between two rates for which they say something.
-const maxSampledGap = 3 * slowRhythm
+const maxSampledGap = 3 * slowInterval
 
-// sampleTraffic estimates the traffic over PCIe from nvmlDeviceGetPcieThroughput, "throughput in KB/s" (taken to be 1000
-// bytes) over 20 ms, in which the call blocks: where neither counters nor GPM tell, and every 10 s.
+// sampleTraffic estimates the traffic over PCIe from nvmlDeviceGetPcieThroughput, "throughput in
+// KB/s" (taken to be 1000 bytes) over 20 ms, in which the call blocks: where neither counters nor
+// GPM tell, and every 10 s.
 func (r *reader) sampleTraffic() {
 	const function = "nvmlDeviceGetPcieThroughput"
-	if now := r.gpu.traffic["pcie"]; now != trafficUnknown && now != trafficSampled || r.gpu.gpmWorks() || !r.ask(function) {
+	if now := r.gpu.traffic["pcie"]; now != trafficUnknown && now != trafficSampled || r.gpu.gpmWorks() ||
+		!r.ask(function) {
 		return
 	}
 	for i, direction := range [2]struct {
@@ -51,7 +54,7 @@ func (r *reader) sampleTraffic() {
 		name    string
 	}{{nvml.PCIE_UTIL_TX_BYTES, "transmit"}, {nvml.PCIE_UTIL_RX_BYTES, "receive"}} {
 		t := &r.gpu.sampled[i]
-		if now := r.gpu.now(); now.Sub(t.at) >= slowRhythm {
+		if now := r.gpu.now(); now.Sub(t.at) >= slowInterval {
 			kilobytes, answer := r.gpu.handle.GetPcieThroughput(direction.counter)
 			if !r.took(function, answer) || !r.traffic("pcie", trafficSampled) {
 				return
@@ -64,7 +67,7 @@ func (r *reader) sampleTraffic() {
 	}
 }
 
-// gpmWorks tells whether GPM measures the GPU, or is about to.
+// gpmWorks reports whether GPM measures the GPU, or is about to.
 func (g *gpu) gpmWorks() bool {
 	m := g.meters[g.hardware.UUID]
 	return m != nil && !m.at.IsZero()

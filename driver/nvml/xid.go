@@ -4,25 +4,24 @@ package nvml
 
 import (
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
 const (
 	// maxEvents bounds the events that one sample takes.
 	maxEvents = 256
-	// maxCodes bounds the XID codes that are counted apart on one device; NVIDIA's list has fewer than 200.
-	maxCodes = 256
-	// noInstance is the ID of a GPU or compute instance that an event does not tell (nvmlEventData_t).
+	// noInstance is the ID of a GPU or compute instance that an event does not tell
+	// (nvmlEventData_t).
 	noInstance = 0xffffffff
 )
 
-// subscribe asks for the XID errors of the GPUs (nvmlDeviceRegisterEvents). A GPU that reports none, or a machine where
-// events can't be had, is as it is.
+// subscribe asks for the XID errors of the GPUs (nvmlDeviceRegisterEvents). A GPU that reports
+// none, or a machine where events can't be had, is as it is.
 func (s *session) subscribe(gpus []foundGPU) {
 	set, answer := s.lib.EventSetCreate()
 	if answer != nvml.SUCCESS {
@@ -40,8 +39,8 @@ type polled struct {
 	err    error
 }
 
-// poll takes the events that have come since the poll before, or since the session began. nvmlEventSetWait_v2 waits for
-// at least a millisecond where there is none.
+// poll takes the events that have come since the poll before, or since the session began.
+// nvmlEventSetWait_v2 waits for at least a millisecond where there is none.
 func (s *session) poll() polled {
 	var p polled
 	if s.events == nil {
@@ -63,15 +62,10 @@ func (s *session) poll() polled {
 	return p
 }
 
-// xidCounts count the XID errors of each device, by its UUID, and code.
-type xidCounts map[string]map[string]*xidCount
+// xidCounts count the XID errors of each device, by its UUID.
+type xidCounts map[string]*nvidia.XIDs
 
-type xidCount struct {
-	errors int
-	since  time.Time // there was none yet
-}
-
-// add counts events. Of an error that is new on a GPU there was none when the GPU was last read.
+// add counts events. A GPU had no error of a new code when it was last read.
 func (c xidCounts) add(p polled, gpus []*gpu) {
 	for _, e := range p.events {
 		i := slices.IndexFunc(gpus, func(g *gpu) bool { return g.handle == e.Device })
@@ -79,32 +73,18 @@ func (c xidCounts) add(p polled, gpus []*gpu) {
 			continue
 		}
 		uuid := gpus[i].deviceOf(e.GpuInstanceId, e.ComputeInstanceId)
-		codes := c[uuid]
-		if codes == nil {
-			codes = map[string]*xidCount{}
-			c[uuid] = codes
+		if c[uuid] == nil {
+			c[uuid] = &nvidia.XIDs{}
 		}
-		code := strconv.FormatUint(e.EventData, 10)
-		if codes[code] == nil {
-			if len(codes) >= maxCodes {
-				code = "other"
-			}
-			if codes[code] == nil {
-				codes[code] = &xidCount{since: gpus[i].readAt}
-			}
-		}
-		codes[code].errors++
+		c[uuid].Count(int64(e.EventData), gpus[i].readAt)
 	}
 }
 
-// report adds the counts, as of now, to the samples of devices that could be read; some of these have nothing else to tell.
+// report adds the counts, as of now, to the samples of devices that could be read. Some of these
+// have no other readings.
 func (c xidCounts) report(samples []driver.Sample, now time.Time) {
 	for i := range samples {
 		s := &samples[i]
-		for code, count := range c[s.Hardware.UUID] {
-			s.Readings = append(s.Readings, driver.Reading{
-				Quantity: driver.Errors, Labels: driver.Labels{"xid", code}, Value: float64(count.errors), At: now, Since: count.since,
-			})
-		}
+		s.Readings = c[s.Hardware.UUID].Append(s.Readings, now)
 	}
 }

@@ -32,8 +32,8 @@ type rule struct {
 	created  bool                     // the value is the time at which the count stood at zero
 }
 
-// compile returns the rules by the metric names that they want, each list in rank order. A counter is wanted together
-// with OpenMetrics' time of its creation.
+// compile returns the rules by the metric names that they want, each list in rank order. A counter
+// is wanted together with OpenMetrics' time of its creation.
 func compile(metrics []Metric) (map[string][]rule, error) {
 	rules := map[string][]rule{}
 	for i, m := range metrics {
@@ -62,7 +62,7 @@ type collector struct {
 	text     map[string]string // values of labels, each once in memory
 	created  map[key]time.Time // by counter
 	refused  map[string]bool   // metrics whose type can't be used
-	rejected map[string]uint64 // by reason
+	rejected driver.Rejections
 }
 
 // newCollector returns a collector for an answer of about as many series as expected.
@@ -72,16 +72,16 @@ func newCollector(e Endpoint, rules map[string][]rule, now time.Time, expected i
 		answer:  answer{hardware: map[string]driver.Sample{}, values: make(map[key]value, expected)},
 		known:   map[string]string{},
 		text:    map[string]string{},
-		created: map[key]time.Time{}, refused: map[string]bool{}, rejected: map[string]uint64{},
+		created: map[key]time.Time{}, refused: map[string]bool{}, rejected: driver.Rejections{},
 	}
 }
 
 func (c *collector) wants(name []byte) bool { return c.rules[string(name)] != nil }
 
-func (c *collector) reject(reason string) { c.rejected[reason]++ }
+func (c *collector) reject(reason driver.Reason) { c.rejected[reason]++ }
 
-// typed refuses histograms and summaries, whose series of the family's own name are no values of a quantity. Gauge,
-// counter and untyped pass for one another, since vendors mistake them.
+// typed refuses histograms and summaries, whose series of the family's own name are no values of a
+// quantity. Gauge, counter and untyped pass for one another, since vendors mistake them.
 func (c *collector) typed(name []byte, kind string) {
 	switch kind {
 	case "histogram", "gaugehistogram", "summary":
@@ -91,7 +91,7 @@ func (c *collector) typed(name []byte, kind string) {
 	for _, wanted := range []string{string(name), string(name) + "_bucket"} {
 		if c.rules[wanted] != nil && !c.refused[wanted] {
 			c.refused[wanted] = true
-			c.reject(rejectType)
+			c.reject(driver.ReasonType)
 		}
 	}
 }
@@ -111,7 +111,7 @@ func (c *collector) sample(s *sample) {
 	}
 }
 
-// selects tells whether the series has the values that the rule asks for.
+// selects reports whether the series has the values that the rule asks for.
 func (r *rule) selects(s *sample) bool {
 	for name, want := range r.where {
 		if string(s.get(name)) != want {
@@ -122,17 +122,17 @@ func (r *rule) selects(s *sample) bool {
 }
 
 // apply takes a sample in, or returns the reason for which it can not.
-func (c *collector) apply(r *rule, s *sample) (reason string) {
+func (c *collector) apply(r *rule, s *sample) (reason driver.Reason) {
 	if c.endpoint.Partition.holds(s) {
-		return rejectPartition
+		return driver.ReasonPartition
 	}
 	k := key{quantity: r.quantity}
 	var ok bool
 	if k.hardware, ok = c.identify(s.get(c.endpoint.Match.Label)); !ok {
-		return rejectNoMatch
+		return driver.ReasonNoMatch
 	}
 	if k.labels, ok = c.labels(r, s); !ok {
-		return rejectLabel
+		return driver.ReasonLabel
 	}
 	if r.created {
 		c.takeCreated(k, s.value)
@@ -146,15 +146,15 @@ func (c *collector) apply(r *rule, s *sample) (reason string) {
 }
 
 // take keeps the value unless one of a better rule, or an earlier one of the same, is there.
-func (c *collector) take(k key, v value) (reason string) {
+func (c *collector) take(k key, v value) (reason driver.Reason) {
 	before, there := c.answer.values[k]
 	switch {
 	case there && before.rank == v.rank:
-		return rejectDuplicate
+		return driver.ReasonDuplicate
 	case there && before.rank < v.rank:
 		return ""
 	case !there && len(c.answer.values) >= maxSeries:
-		return rejectLimit
+		return driver.ReasonTooMany
 	}
 	c.answer.values[k] = v
 	if _, ok := c.answer.hardware[k.hardware]; !ok {
@@ -169,23 +169,23 @@ func (c *collector) takeCreated(k key, seconds float64) {
 	}
 }
 
-// value checks and scales a sample's value, and its timestamp where it has one. A timestamp from the future is not
-// believed; the sample is then dated like those that have none.
-func (c *collector) value(r *rule, s *sample) (v value, reason string) {
+// value checks and scales a sample's value, and its timestamp where it has one. A timestamp from
+// the future is not believed; the sample is then dated like those that have none.
+func (c *collector) value(r *rule, s *sample) (v value, reason driver.Reason) {
 	v = value{value: s.value * r.scale, rank: r.rank}
 	switch {
 	case math.IsNaN(s.value):
-		return v, rejectNaN
+		return v, driver.ReasonNotFinite
 	case math.IsInf(v.value, 0):
-		return v, rejectInfinite
+		return v, driver.ReasonNotFinite
 	case r.spec.NonNegative && v.value < 0:
-		return v, rejectNegative
+		return v, driver.ReasonNegative
 	case r.spec.Max > 0 && v.value > r.spec.Max:
-		return v, rejectAboveMax
+		return v, driver.ReasonOutOfRange
 	case s.at.IsZero() || s.at.After(c.now):
 		return v, ""
 	case s.at.Before(c.now.Add(-maxAge)):
-		return v, rejectStale
+		return v, driver.ReasonStale
 	}
 	v.at, v.own = s.at, true
 	return v, ""
@@ -244,7 +244,8 @@ func (c *collector) finish() answer {
 	return c.answer
 }
 
-// normalize returns the identity of the hardware that a label's value names, "" where it names none.
+// normalize returns the identity of the hardware that a label's value names, "" where it names
+// none.
 func (m Match) normalize(b []byte) string {
 	if len(b) == 0 || len(b) > maxIdentity || !utf8.Valid(b) {
 		return ""
@@ -263,8 +264,8 @@ func (m Match) normalize(b []byte) string {
 	}
 }
 
-// canonicalUUID spells UUIDs that differ in case alone alike: the digits in lower case, the vendor's letters (GPU-,
-// MIG-) in upper case, as NVIDIA prints them.
+// canonicalUUID spells UUIDs that differ in case alone alike: the digits in lower case, the
+// vendor's letters (GPU-, MIG-) in upper case, as NVIDIA prints them.
 func canonicalUUID(v string) string {
 	v = strings.ToLower(v)
 	for _, prefix := range []string{"gpu-", "mig-"} {
@@ -289,7 +290,7 @@ func (m Match) sample(hardware string) driver.Sample {
 	}
 }
 
-// holds tells whether the series is one of a partition.
+// holds reports whether the series is one of a partition.
 func (p Partition) holds(s *sample) bool {
 	if p.Label == "" {
 		return false

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"net/url"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"go.yaml.in/yaml/v2"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 // The defaults and bounds of a configuration.
@@ -26,6 +26,7 @@ const (
 	minInterval     = time.Second
 	maxEndpoints    = 100
 	maxMetrics      = 1000 // of an endpoint
+	maxConfigBytes  = 1 << 20
 )
 
 // Config is a checked configuration.
@@ -37,7 +38,8 @@ type Endpoint struct {
 	URL      string
 	Interval time.Duration
 	Timeout  time.Duration
-	// Refresh is how often the exporter refreshes its values; 0: for each scrape. Nil: found out, see freshness.go.
+	// Refresh is how often the exporter refreshes its values; 0: for each scrape. Nil: found out,
+	// see freshness.go.
 	Refresh   *time.Duration
 	Driver    string // whose devices these are; "": any driver's
 	Match     Match
@@ -64,8 +66,9 @@ type Match struct {
 	Prefix string `yaml:"prefix,omitempty"`
 }
 
-// Partition says which series belong to a partition that Match would take for its parent: those that have the label with a
-// value that is neither empty nor, without regard to case, one of Whole. They are left out and counted.
+// Partition says which series belong to a partition that Match would take for its parent: those
+// that have the label with a value that is neither empty nor, without regard to case, one of Whole.
+// They are left out and counted.
 type Partition struct {
 	Label string   `yaml:"label"`
 	Whole []string `yaml:"whole,omitempty"`
@@ -84,7 +87,7 @@ type Metric struct {
 
 // Load reads a configuration file.
 func Load(path string) (*Config, error) {
-	data, err := os.ReadFile(path)
+	data, err := sysfs.ReadFile(path, maxConfigBytes)
 	if err != nil {
 		return nil, fmt.Errorf("read scrape configuration: %w", err)
 	}
@@ -95,8 +98,9 @@ func Load(path string) (*Config, error) {
 	return c, nil
 }
 
-// ParseConfig parses and checks a configuration. Relative paths in it are resolved against dir; no file is read. The
-// error is one line that names the endpoint and the field.
+// ParseConfig parses and checks a configuration. Relative paths in it are resolved against dir; no
+// file is read. The error is one line that names the endpoint and the field. The decoder is yaml/v2
+// and not sigs.k8s.io/yaml, because config.HTTPClientConfig sets its defaults in UnmarshalYAML.
 func ParseConfig(data []byte, dir string) (*Config, error) {
 	var file struct {
 		Endpoints []parsedEndpoint `yaml:"endpoints"`
@@ -308,7 +312,7 @@ func (e *Endpoint) checkMetrics() error {
 	return nil
 }
 
-// isLabelName and isMetricName tell whether the text format can write the name without quotes.
+// isLabelName and isMetricName report whether the text format can write the name without quotes.
 func isLabelName(s string) bool {
 	return !strings.Contains(s, ":") && isMetricName(s)
 }
@@ -320,8 +324,8 @@ func (m Metric) rule(rank int) (rule, error) {
 	if !isMetricName(m.Name) {
 		return rule{}, fmt.Errorf("name: %.64q is no metric name", m.Name)
 	}
-	quantity, ok := driver.QuantityNamed(m.Quantity)
-	if !ok || !quantity.Configurable() {
+	quantity, ok := driver.Standard().Named(m.Quantity)
+	if spec := quantity.Spec(); !ok || spec.Internal {
 		return rule{}, fmt.Errorf("quantity: %.64q is none of the catalogue", m.Quantity)
 	}
 	r := rule{rank: rank, quantity: quantity, spec: quantity.Spec(), scale: 1, where: m.Where}
@@ -342,7 +346,8 @@ func (m Metric) rule(rank int) (rule, error) {
 	return r, nil
 }
 
-// addLabels finds a value for each label of the quantity. One of a closed list must have one; another may be empty.
+// addLabels finds a value for each label of the quantity. One of a closed list must have one;
+// another may be empty.
 func (m Metric) addLabels(r *rule) error {
 	for field, given := range map[string]map[string]string{"labels": m.Labels, "labels_from": m.LabelsFrom} {
 		for name := range given {

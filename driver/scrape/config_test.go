@@ -1,14 +1,19 @@
 package scrape
 
 import (
+	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 const minimal = `
@@ -94,38 +99,120 @@ func TestParseConfigErrors(t *testing.T) {
 		{"empty", "", "endpoints: 0 of them; 1 to 100 can be used"},
 		{"unknown top field", minimal + "\nglobal: {}", "line 9: field global not found"},
 		{"unknown field", endpoint("url:", "location: x\n  url:"), `endpoint "vendor": line 4: field location not found`},
-		{"unknown field of a metric", metric("{name: x, quantity: power, factor: 2}"), `endpoint "vendor": line 7: field factor not found`},
+		{
+			"unknown field of a metric", metric("{name: x, quantity: power, factor: 2}"),
+			`endpoint "vendor": line 7: field factor not found`,
+		},
 		{"field twice", endpoint("url:", "url: x\n  url:"), `endpoint "vendor": line 5: field url already set`},
 		{"wrong type", endpoint("vendor", "[a]"), `endpoint 1: line 3: cannot unmarshal !!seq into string`},
-		{"bad interval", endpoint("url:", "interval: soon\n  url:"), `endpoint "vendor": interval: not a valid duration string: "soon"`},
+		{
+			"bad interval", endpoint("url:", "interval: soon\n  url:"),
+			`endpoint "vendor": interval: not a valid duration string: "soon"`,
+		},
 		{"short interval", endpoint("url:", "interval: 1ms\n  url:"), `endpoint "vendor": interval: 1ms is shorter than 1s`},
-		{"long timeout", endpoint("url:", "timeout: 6s\n  url:"), `endpoint "vendor": timeout: 6s is not above 0 and within the interval, 5s`},
-		{"no name", endpoint("vendor", `""`), `endpoint 1: name: "" is not 1 to 63 letters, digits, dots, dashes and underscores`},
-		{"bad name", endpoint("vendor", "a/b"), `endpoint "a/b": name: "a/b" is not 1 to 63 letters, digits, dots, dashes and underscores`},
+		{
+			"long timeout", endpoint("url:", "timeout: 6s\n  url:"),
+			`endpoint "vendor": timeout: 6s is not above 0 and within the interval, 5s`,
+		},
+		{
+			"no name", endpoint("vendor", `""`),
+			`endpoint 1: name: "" is not 1 to 63 letters, digits, dots, dashes and underscores`,
+		},
+		{
+			"bad name", endpoint("vendor", "a/b"),
+			`endpoint "a/b": name: "a/b" is not 1 to 63 letters, digits, dots, dashes and underscores`,
+		},
 		{"no url", endpoint("http://127.0.0.1:9400/metrics", `""`), `endpoint "vendor": url: "" is no http or https address`},
-		{"file url", endpoint("http://127.0.0.1:9400", "file:///etc"), `endpoint "vendor": url: "file:///etc/metrics" is no http or https address`},
-		{"password in url", endpoint("http://", "http://a:b@"), `endpoint "vendor": url: a user or password belongs in basic_auth`},
-		{"no match", endpoint("match: {label: UUID, hardware: uuid}", ""), `endpoint "vendor": match: label: "" is no label name`},
-		{"unknown hardware", endpoint("hardware: uuid", "hardware: mac"), `endpoint "vendor": match: hardware: "mac" is none of uuid, pci, netdev and device`},
-		{"device without driver", endpoint("hardware: uuid", "hardware: device"), `endpoint "vendor": match: hardware: device needs driver, whose device's name it is`},
-		{"partition without label", endpoint("url:", "partition: {whole: [spx]}\n  url:"), `endpoint "vendor": partition: label: missing`},
-		{"both authorizations", endpoint("url:", "basic_auth: {username: a}\n  authorization: {credentials: b}\n  url:"), `endpoint "vendor": client settings: at most one of basic_auth, oauth2 & authorization must be configured`},
-		{"no metrics", endpoint("\n  - {name: busy, quantity: utilization, scale: 0.01}", " []"), `endpoint "vendor": metrics: 0 of them; 1 to 1000 can be used`},
-		{"unknown preset", endpoint("url:", "preset: gpus\n  url:"), `endpoint "vendor": preset: "gpus" is none of dcgm-exporter, dcgm-exporter-4.6, amd-device-metrics-exporter, xpumd, nvidia-gpu-exporter, node-exporter`},
-		{"same name twice", minimal + strings.TrimPrefix(minimal, "\nendpoints:\n"), `endpoint "vendor": name: another endpoint has it`},
+		{
+			"file url", endpoint("http://127.0.0.1:9400", "file:///etc"),
+			`endpoint "vendor": url: "file:///etc/metrics" is no http or https address`,
+		},
+		{
+			"password in url", endpoint("http://", "http://a:b@"),
+			`endpoint "vendor": url: a user or password belongs in basic_auth`,
+		},
+		{
+			"no match", endpoint("match: {label: UUID, hardware: uuid}", ""),
+			`endpoint "vendor": match: label: "" is no label name`,
+		},
+		{
+			"unknown hardware", endpoint("hardware: uuid", "hardware: mac"),
+			`endpoint "vendor": match: hardware: "mac" is none of uuid, pci, netdev and device`,
+		},
+		{
+			"device without driver", endpoint("hardware: uuid", "hardware: device"),
+			`endpoint "vendor": match: hardware: device needs driver, whose device's name it is`,
+		},
+		{
+			"partition without label", endpoint("url:", "partition: {whole: [spx]}\n  url:"),
+			`endpoint "vendor": partition: label: missing`,
+		},
+		{
+			"both authorizations", endpoint("url:", "basic_auth: {username: a}\n  authorization: {credentials: b}\n  url:"),
+			`endpoint "vendor": client settings: at most one of basic_auth, oauth2 & authorization must be configured`,
+		},
+		{
+			"no metrics", endpoint("\n  - {name: busy, quantity: utilization, scale: 0.01}", " []"),
+			`endpoint "vendor": metrics: 0 of them; 1 to 1000 can be used`,
+		},
+		{
+			"unknown preset", endpoint("url:", "preset: gpus\n  url:"),
+			`endpoint "vendor": preset: "gpus" is none of dcgm-exporter, dcgm-exporter-4.6, amd-device-metrics-exporter, ` +
+				`xpumd, nvidia-gpu-exporter, node-exporter`,
+		},
+		{
+			"same name twice", minimal + strings.TrimPrefix(minimal, "\nendpoints:\n"),
+			`endpoint "vendor": name: another endpoint has it`,
+		},
 		{"metric without name", metric("{quantity: power}"), `endpoint "vendor": metrics: 1: name: "" is no metric name`},
-		{"bad metric name", metric("{name: a b, quantity: power}"), `endpoint "vendor": metrics: a b: name: "a b" is no metric name`},
-		{"unknown quantity", metric("{name: x, quantity: volume}"), `endpoint "vendor": metrics: x: quantity: "volume" is none of the catalogue`},
-		{"quantity of drivers alone", metric("{name: x, quantity: health}"), `endpoint "vendor": metrics: x: quantity: "health" is none of the catalogue`},
-		{"zero scale", metric("{name: x, quantity: power, scale: 0}"), `endpoint "vendor": metrics: x: scale: 0 is not above 0 and finite`},
-		{"scale not a number", metric("{name: x, quantity: power, scale: .nan}"), `endpoint "vendor": metrics: x: scale: NaN is not above 0 and finite`},
-		{"label that is none", metric("{name: x, quantity: power, labels: {sensor: a}}"), `endpoint "vendor": metrics: x: labels: power has no label "sensor"`},
-		{"label from that is none", metric("{name: x, quantity: power, labels_from: {sensor: a}}"), `endpoint "vendor": metrics: x: labels_from: power has no label "sensor"`},
-		{"value outside a closed list", metric("{name: x, quantity: network_drops, labels: {direction: up}}"), `endpoint "vendor": metrics: x: labels: direction: "up" is none of receive, transmit`},
-		{"closed list without value", metric("{name: x, quantity: network_drops}"), `endpoint "vendor": metrics: x: labels: network_drops needs direction, one of receive, transmit`},
-		{"label given twice", metric("{name: x, quantity: temperature, labels: {sensor: a}, labels_from: {sensor: b}}"), `endpoint "vendor": metrics: x: labels_from: sensor is in labels too`},
-		{"label from no label", metric("{name: x, quantity: temperature, labels_from: {sensor: a b}}"), `endpoint "vendor": metrics: x: labels_from: sensor: "a b" is no label name`},
-		{"where no label", metric("{name: x, quantity: power, where: {a b: c}}"), `endpoint "vendor": metrics: x: where: "a b" is no label name`},
+		{
+			"bad metric name", metric("{name: a b, quantity: power}"),
+			`endpoint "vendor": metrics: a b: name: "a b" is no metric name`,
+		},
+		{
+			"unknown quantity", metric("{name: x, quantity: volume}"),
+			`endpoint "vendor": metrics: x: quantity: "volume" is none of the catalogue`,
+		},
+		{
+			"quantity of drivers alone", metric("{name: x, quantity: health}"),
+			`endpoint "vendor": metrics: x: quantity: "health" is none of the catalogue`,
+		},
+		{
+			"zero scale", metric("{name: x, quantity: power, scale: 0}"),
+			`endpoint "vendor": metrics: x: scale: 0 is not above 0 and finite`,
+		},
+		{
+			"scale not a number", metric("{name: x, quantity: power, scale: .nan}"),
+			`endpoint "vendor": metrics: x: scale: NaN is not above 0 and finite`,
+		},
+		{
+			"label that is none", metric("{name: x, quantity: power, labels: {sensor: a}}"),
+			`endpoint "vendor": metrics: x: labels: power has no label "sensor"`,
+		},
+		{
+			"label from that is none", metric("{name: x, quantity: power, labels_from: {sensor: a}}"),
+			`endpoint "vendor": metrics: x: labels_from: power has no label "sensor"`,
+		},
+		{
+			"value outside a closed list", metric("{name: x, quantity: network_drops, labels: {direction: up}}"),
+			`endpoint "vendor": metrics: x: labels: direction: "up" is none of receive, transmit`,
+		},
+		{
+			"closed list without value", metric("{name: x, quantity: network_drops}"),
+			`endpoint "vendor": metrics: x: labels: network_drops needs direction, one of receive, transmit`,
+		},
+		{
+			"label given twice", metric("{name: x, quantity: temperature, labels: {sensor: a}, labels_from: {sensor: b}}"),
+			`endpoint "vendor": metrics: x: labels_from: sensor is in labels too`,
+		},
+		{
+			"label from no label", metric("{name: x, quantity: temperature, labels_from: {sensor: a b}}"),
+			`endpoint "vendor": metrics: x: labels_from: sensor: "a b" is no label name`,
+		},
+		{
+			"where no label", metric("{name: x, quantity: power, where: {a b: c}}"),
+			`endpoint "vendor": metrics: x: where: "a b" is no label name`,
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := ParseConfig([]byte(test.config), "")
@@ -170,7 +257,8 @@ endpoints:
 		t.Fatal(err)
 	}
 	e := c.Endpoints[0]
-	if e.Driver != "hami-core-gpu.project-hami.io" || e.Match.Label != "pci_bus_id" || *e.Refresh != 10*time.Second || e.Partition.Label != "GPU_I_ID" {
+	if e.Driver != "hami-core-gpu.project-hami.io" || e.Match.Label != "pci_bus_id" || *e.Refresh != 10*time.Second ||
+		e.Partition.Label != "GPU_I_ID" {
 		t.Errorf("%+v", e)
 	}
 	first, powers := e.Metrics[1].Name, 0
@@ -200,6 +288,19 @@ func TestLoad(t *testing.T) {
 	if got, want := c.Endpoints[0].Client.TLSConfig.CAFile, filepath.Join(filepath.Dir(path), "ca.crt"); got != want {
 		t.Errorf("CA file is %s, want %s", got, want)
 	}
+	large := append(bytes.Repeat([]byte("# comment\n"), maxConfigBytes/10), "endpoints: []\n"...)
+	if err := os.WriteFile(path+".large", large, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path + ".large"); err == nil || !errors.Is(err, sysfs.ErrTooLarge) {
+		t.Errorf("error %v, want that the file is too large", err)
+	}
+	if err := syscall.Mkfifo(path+".pipe", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Load(path + ".pipe"); !errors.Is(err, sysfs.ErrNotRegular) { // without waiting for a writer
+		t.Errorf("error %v, want that the file is a pipe", err)
+	}
 	if _, err := Load(path + ".not"); err == nil || !strings.Contains(err.Error(), "read scrape configuration") {
 		t.Errorf("error is %v", err)
 	}
@@ -214,7 +315,8 @@ func FuzzParseConfig(f *testing.F) {
 	for _, name := range presetNames() {
 		f.Add([]byte("endpoints: [{name: a, url: 'http://localhost/metrics', preset: " + name + "}]"))
 	}
-	f.Add([]byte("endpoints: [{name: a, url: 'http://b', match: {label: c, hardware: device}, driver: d, metrics: [{name: e, quantity: errors, labels_from: {kind: f}}]}]"))
+	f.Add([]byte("endpoints: [{name: a, url: 'http://b', match: {label: c, hardware: device}, driver: d, metrics: " +
+		"[{name: e, quantity: errors, labels_from: {kind: f}}]}]"))
 	f.Add([]byte("endpoints: [{<<: *a}]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := ParseConfig(data, "/dir")

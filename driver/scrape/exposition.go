@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // The bounds of an exposition.
@@ -46,16 +48,16 @@ type visitor interface {
 	wants(name []byte) bool
 	typed(name []byte, kind string)
 	sample(*sample)
-	reject(reason string)
+	reject(reason driver.Reason)
 }
 
-// parseExposition reads an exposition in the Prometheus text format 0.0.4 or in OpenMetrics 1.0 and passes on the
-// samples and types of wanted metrics. It holds one line at a time, and parses no line of an unwanted metric: a
-// vendor's whole catalogue costs little more than its reading. A malformed line of a wanted metric is rejected, and
-// the next one read. The error is the reader's.
+// parseExposition reads an exposition in the Prometheus text format 0.0.4 or in OpenMetrics 1.0 and
+// passes on the samples and types of wanted metrics. It holds one line at a time, and parses no
+// line of an unwanted metric: a vendor's whole catalogue costs little more than its reading. A
+// malformed line of a wanted metric is rejected, and the next one read. The error is the reader's.
 //
-// expfmt's TextParser would give up the whole answer for one bad line, builds the families that nobody asked for, and
-// does not read OpenMetrics.
+// expfmt's TextParser would give up the whole answer for one bad line, builds the families that
+// are not wanted, and does not read OpenMetrics.
 func parseExposition(r io.Reader, openMetrics bool, v visitor) error {
 	lines := bufio.NewReaderSize(r, maxLine)
 	var s sample
@@ -63,7 +65,7 @@ func parseExposition(r io.Reader, openMetrics bool, v visitor) error {
 		line, err := lines.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) {
 			if v.wants(leadingName(line)) {
-				v.reject(rejectMalformed)
+				v.reject(driver.ReasonMalformed)
 			}
 			err = skipLine(lines)
 		} else {
@@ -102,7 +104,7 @@ func parseLine(line []byte, openMetrics bool, s *sample, v visitor) {
 		return
 	}
 	if err := parseSample(line, openMetrics, s); err != nil {
-		v.reject(rejectMalformed)
+		v.reject(driver.ReasonMalformed)
 		return
 	}
 	v.sample(s)
@@ -132,8 +134,8 @@ func nameByte(c byte, first bool) bool {
 	return c == '_' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || !first && '0' <= c && c <= '9'
 }
 
-// parseSample reads one line: name{label="value",…} value [timestamp] [# exemplar]. The timestamp is in milliseconds,
-// in OpenMetrics in seconds. It keeps nothing of s but its memory.
+// parseSample reads one line: name{label="value",…} value [timestamp] [# exemplar]. The timestamp
+// is in milliseconds, in OpenMetrics in seconds. It keeps nothing of s but its memory.
 func parseSample(line []byte, openMetrics bool, s *sample) error {
 	*s = sample{labels: s.labels[:0]}
 	s.name = leadingName(line)

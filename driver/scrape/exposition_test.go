@@ -16,13 +16,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // recorder writes down what it is told. It wants every metric but those that begin with x.
 type recorder struct{ lines []string }
 
-func (r *recorder) wants(name []byte) bool { return len(name) > 0 && name[0] != 'x' }
-func (r *recorder) reject(reason string)   { r.lines = append(r.lines, "reject "+reason) }
+func (r *recorder) wants(name []byte) bool      { return len(name) > 0 && name[0] != 'x' }
+func (r *recorder) reject(reason driver.Reason) { r.lines = append(r.lines, "reject "+string(reason)) }
 
 func (r *recorder) typed(name []byte, kind string) {
 	r.lines = append(r.lines, fmt.Sprintf("type %s %s", name, kind))
@@ -62,16 +64,23 @@ func TestParseExposition(t *testing.T) {
 		{"timestamp", "a 1 1000000000123\n", false, []string{"a 1 @2001-09-09T01:46:40.123"}},
 		{"timestamp of OpenMetrics", "a 1 1000000000.123\n# EOF\n", true, []string{"a 1 @2001-09-09T01:46:40.123"}},
 		{"exemplar", "a_total 1 # {trace=\"x\"} 0.5 1000000000\n", true, []string{"a_total 1"}},
-		{"types", "# HELP a b\n# TYPE a counter\n# UNIT a b\n# TYPE  b\n#TYPE c gauge\na 1\n", false, []string{"type a counter", "a 1"}},
+		{
+			"types", "# HELP a b\n# TYPE a counter\n# UNIT a b\n# TYPE  b\n#TYPE c gauge\na 1\n", false,
+			[]string{"type a counter", "a 1"},
+		},
 		{"unwanted is not parsed", "x{ 1\nxy }\na 1\n", false, []string{"a 1"}},
 		{
-			"bad lines cost themselves", "a{b=\"c} 1\na{b} 1\na{}\na 1 2 3\na one\na 1 2.5\na 0x1\na 1_0\na{b=\"\\x\"} 1\na 2\n", false,
+			"bad lines cost themselves",
+			"a{b=\"c} 1\na{b} 1\na{}\na 1 2 3\na one\na 1 2.5\na 0x1\na 1_0\na{b=\"\\x\"} 1\na 2\n", false,
 			append(slices.Repeat([]string{"reject malformed"}, 9), "a 2"),
 		},
 		{"label twice", `a{b="c",b="d"} 1`, false, []string{"reject malformed"}},
 		{"not UTF-8", "a{b=\"\xff\"} 1\na 1\n", false, []string{"reject malformed", "a 1"}},
 		{"name runs into value", "a-1 5\na1 5\n", false, []string{"reject malformed", "a1 5"}},
-		{"too long a line", "a 1\n" + long + "\n" + "x" + long + "\nb 2\n", false, []string{"a 1", "reject malformed", "b 2"}},
+		{
+			"too long a line", "a 1\n" + long + "\n" + "x" + long + "\nb 2\n", false,
+			[]string{"a 1", "reject malformed", "b 2"},
+		},
 		{"too long a last line", long, false, []string{"reject malformed"}},
 		{"too many labels", "a{" + many.String() + "} 1\nb 1\n", false, []string{"reject malformed", "b 1"}},
 		{"quoted name", `{"a.b"} 1`, false, nil},
@@ -102,7 +111,8 @@ func TestParseExpositionReaderFails(t *testing.T) {
 // A line is read as Prometheus's own parser reads it.
 func FuzzParseSample(f *testing.F) {
 	for _, line := range []string{
-		"a 1", `a{b="c"} 1 2`, `a{b="\\\"\n"} NaN`, `a{b="c",} +Inf -5`, `a{} 1e-7`, `a {b="c"}1`, `a{b="c"b="d"} 1`, `a:b 0x1p-2`,
+		"a 1", `a{b="c"} 1 2`, `a{b="\\\"\n"} NaN`, `a{b="c",} +Inf -5`, `a{} 1e-7`, `a {b="c"}1`, `a{b="c"b="d"} 1`,
+		`a:b 0x1p-2`,
 		`{"a",b="c"} 1`, `a{"b"="c"} 1`, `a{__name__="b"} 1`, `a{b="c"}`, "a 1 1.5", "a\t1", "# a", "a 1_000", `a{,} 1`,
 	} {
 		f.Add(line)
@@ -131,11 +141,13 @@ func FuzzParseSample(f *testing.F) {
 	})
 }
 
-// outside tells whether a line is one of those that are refused on purpose though Prometheus reads them.
+// outside reports whether a line is one of those that are refused on purpose though Prometheus
+// reads them.
 func outside(line string, s sample) bool {
 	name, _, _ := strings.Cut(line, "{")
 	after := line[len(leadingName([]byte(line))):]
-	return after != "" && !strings.ContainsAny(after[:1], " \t{") || strings.Contains(name, `"`) || strings.Contains(line, `{"`) || strings.Contains(line, `,"`) || strings.Contains(line, ` "`) ||
+	return after != "" && !strings.ContainsAny(after[:1], " \t{") || strings.Contains(name, `"`) ||
+		strings.Contains(line, `{"`) || strings.Contains(line, `,"`) || strings.Contains(line, ` "`) ||
 		strings.Contains(line, "\t\"") || len(s.labels) >= maxLabels
 }
 
@@ -184,7 +196,8 @@ func reference(line string) (string, bool) {
 	return "", false
 }
 
-// Whatever an exporter answers, what becomes of it is valid. The seeds are the recorded expositions.
+// Whatever an exporter answers, what becomes of it is valid. The seeds are the recorded
+// expositions.
 func FuzzParseExposition(f *testing.F) {
 	endpoints := fuzzEndpoints(f)
 	for _, body := range recorded(f) {
@@ -192,7 +205,9 @@ func FuzzParseExposition(f *testing.F) {
 		f.Add(body, false)
 		f.Add(body, true)
 	}
-	f.Add([]byte("a{u=\"GPU-1\",k=\"xid\"} 1 1\na_created{u=\"GPU-1\",k=\"xid\"} 1e300\n# TYPE b histogram\nb_bucket{u=\"1\"} 1\n"), true)
+	f.Add([]byte("a{u=\"GPU-1\",k=\"xid\"} 1 1\na_created{u=\"GPU-1\",k=\"xid\"} 1e300\n# TYPE b "+
+		"histogram\nb_bucket{u=\"1\"} 1\n"),
+		true)
 	f.Add([]byte(strings.Repeat("b{u=\"\\\\\"} 1e309\n", 3)), false)
 	f.Fuzz(func(t *testing.T, body []byte, openMetrics bool) {
 		var r recorder

@@ -13,61 +13,50 @@ import (
 	"syscall"
 
 	"github.com/prometheus/common/config"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// maxBody is how many bytes of an answer are read, compressed and uncompressed. 64 GPUs of 40 metrics are about 1 MB.
+// maxBody is how many bytes of an answer are read, compressed and uncompressed. 64 GPUs of 40
+// metrics are about 1 MB.
 const maxBody = 16 << 20
 
-// accept prefers the text format: in OpenMetrics a counter's name must end in _total, and the exporters' libraries
-// rename those that do not, so that the configured names would not be found.
+// accept prefers the text format: in OpenMetrics a counter's name must end in _total, and the
+// exporters' libraries rename those that do not, so that the configured names would not be found.
 const accept = "text/plain;version=0.0.4;q=1,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1"
 
-// The reasons of errors, see [Reason].
-const (
-	reasonRefused    = "connection_refused"
-	reasonTimeout    = "timeout"
-	reasonHTTPStatus = "http_status"
-	reasonTooLarge   = "too_large"
-	reasonParse      = "parse"
-	reasonOther      = "other"
-)
-
-// Reason returns the reason of an error of [Source.Sample], one of connection_refused, timeout, http_status,
-// too_large, parse and other: a label's value.
-func Reason(err error) string {
-	var r interface{ Reason() string }
-	if errors.As(err, &r) {
-		return r.Reason()
-	}
-	return reasonOther
-}
-
-// reasonError is an error whose reason is known.
-type reasonError struct {
-	reason string
-	err    error
-}
-
-func (e *reasonError) Error() string  { return e.err.Error() }
-func (e *reasonError) Unwrap() error  { return e.err }
-func (e *reasonError) Reason() string { return e.reason }
-
 // errTooLarge is an answer of more than maxBody bytes.
-var errTooLarge = &reasonError{reasonTooLarge, fmt.Errorf("answer is larger than %d bytes", maxBody)}
+var errTooLarge = driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("answer is larger than %d bytes", maxBody))
 
 // classify finds the reason of an error of the network.
 func classify(err error) error {
-	var known *reasonError
+	var known *driver.ReasonError
 	var network net.Error
 	switch {
 	case err == nil || errors.As(err, &known):
 		return err
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return &reasonError{reasonRefused, err}
+		return driver.WithReason(driver.ReasonUnavailable, err)
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
-		return &reasonError{reasonTimeout, err}
+		return driver.WithReason(driver.ReasonTimeout, err)
 	default:
-		return &reasonError{reasonOther, err}
+		return driver.WithReason(driver.ReasonOther, err)
+	}
+}
+
+// statusReason returns the reason of an HTTP status that is an error.
+func statusReason(status int) driver.Reason {
+	switch status {
+	case http.StatusUnauthorized:
+		return driver.ReasonUnauthorized
+	case http.StatusForbidden:
+		return driver.ReasonForbidden
+	case http.StatusNotFound:
+		return driver.ReasonAbsent
+	case http.StatusTooManyRequests:
+		return driver.ReasonRateLimited
+	default:
+		return driver.ReasonServerError
 	}
 }
 
@@ -77,8 +66,9 @@ func newClient(e Endpoint) (*http.Client, error) {
 		config.WithKeepAlivesDisabled(), config.WithHTTP2Disabled(), config.WithUserAgent("dra-exporter"))
 }
 
-// fetch asks the endpoint and passes its answer to the visitor. What the visitor was given before an error is of no
-// use. An answer that is too large is not read to its end: the connection is dropped.
+// fetch asks the endpoint and passes its answer to the visitor. What the visitor was given before
+// an error must not be used. An answer that is too large is not read to its end: the connection is
+// dropped.
 func fetch(ctx context.Context, client *http.Client, url string, v visitor) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
@@ -92,12 +82,13 @@ func fetch(ctx context.Context, client *http.Client, url string, v visitor) erro
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return &reasonError{reasonHTTPStatus, fmt.Errorf("server answered %s", response.Status)}
+		return driver.WithReason(statusReason(response.StatusCode), fmt.Errorf("server answered %s", response.Status))
 	}
 	return read(response, v)
 }
 
-// bare takes away the method and URL that net/http puts before an error: the caller names the endpoint.
+// bare takes away the method and URL that net/http puts before an error: the caller names the
+// endpoint.
 func bare(err error) error {
 	type wrapper interface{ Unwrap() error }
 	if w, ok := err.(wrapper); ok {
@@ -130,13 +121,14 @@ func read(response *http.Response, v visitor) error {
 	return parseError(parseExposition(body, openMetrics, v))
 }
 
-// parseError is an error of the content where it is none of the network, which [network] has marked.
+// parseError is an error of the content where it is none of the network, which [network] has
+// marked.
 func parseError(err error) error {
-	var known *reasonError
+	var known *driver.ReasonError
 	if err == nil || errors.As(err, &known) {
 		return err
 	}
-	return &reasonError{reasonParse, err}
+	return driver.WithReason(driver.ReasonMalformed, err)
 }
 
 // network marks the errors of a connection, so that they differ from those of what came over it.
@@ -150,8 +142,8 @@ func (n network) Read(p []byte) (int, error) {
 	return count, classify(err)
 }
 
-// isOpenMetrics tells the formats apart. What is neither declared nor known is taken for text; a page for people,
-// or protobuf, is an error.
+// isOpenMetrics tells the formats apart. What is neither declared nor known is taken for text; a
+// page for people, or protobuf, is an error.
 func isOpenMetrics(contentType string) (bool, error) {
 	media, _, err := mime.ParseMediaType(contentType)
 	switch {

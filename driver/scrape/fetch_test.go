@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 func TestErrors(t *testing.T) {
@@ -38,25 +40,43 @@ func TestErrors(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		handler http.HandlerFunc
-		reason  string
+		reason  driver.Reason
 		message string
 	}{
-		{"status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, "http_status", "server answered 503 Service Unavailable"},
+		{
+			"status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) },
+			"server_error", "server answered 503 Service Unavailable",
+		},
 		{"redirect", func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://192.0.2.1/metrics", http.StatusFound)
-		}, "http_status", "server answered 302 Found"},
-		{"large", func(w http.ResponseWriter, _ *http.Request) { pages(w, 50) }, "too_large", "answer is larger than 16777216 bytes"},
+		}, "server_error", "server answered 302 Found"},
+		{
+			"large", func(w http.ResponseWriter, _ *http.Request) { pages(w, 50) }, "too_large",
+			"answer is larger than 16777216 bytes",
+		},
 		{"large and declared", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", fmt.Sprint(50<<20))
 			pages(w, 50)
 		}, "too_large", "answer is larger than 16777216 bytes"},
-		{"gzip bomb", text("text/plain", "gzip", zipped(bytes.Repeat([]byte(strings.Repeat("x", 1023)+"\n"), 17<<10))), "too_large", "answer is larger than 16777216 bytes"},
-		{"no gzip", text("text/plain", "gzip", []byte(gpuText)), "parse", "gzip: invalid header"},
-		{"cut gzip", text("text/plain", "gzip", zipped([]byte(gpuText))[:40]), "parse", "unexpected EOF"},
-		{"other encoding", text("text/plain", "br", []byte("x")), "parse", `content encoding "br" was not asked for`},
-		{"page for people", text("text/html", "", []byte("<html>")), "parse", `content type "text/html" is no text exposition`},
-		{"protobuf", text("application/vnd.google.protobuf; encoding=delimited", "", nil), "parse", "is no text exposition"},
-		{"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "timeout", "context deadline exceeded"},
+		{
+			"gzip bomb", text("text/plain", "gzip", zipped(bytes.Repeat([]byte(strings.Repeat("x", 1023)+"\n"), 17<<10))),
+			"too_large", "answer is larger than 16777216 bytes",
+		},
+		{"no gzip", text("text/plain", "gzip", []byte(gpuText)), "malformed", "gzip: invalid header"},
+		{"cut gzip", text("text/plain", "gzip", zipped([]byte(gpuText))[:40]), "malformed", "unexpected EOF"},
+		{"other encoding", text("text/plain", "br", []byte("x")), "malformed", `content encoding "br" was not asked for`},
+		{
+			"page for people", text("text/html", "", []byte("<html>")), "malformed",
+			`content type "text/html" is no text exposition`,
+		},
+		{
+			"protobuf", text("application/vnd.google.protobuf; encoding=delimited", "", nil), "malformed",
+			"is no text exposition",
+		},
+		{
+			"hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "timeout",
+			"context deadline exceeded",
+		},
 		{"slow body", func(w http.ResponseWriter, r *http.Request) {
 			for r.Context().Err() == nil {
 				io.WriteString(w, "x")
@@ -73,12 +93,12 @@ func TestErrors(t *testing.T) {
 			p := &page{}
 			p.handle(test.handler)
 			s := source(t, serve(t, p), gpuFields+"  timeout: 250ms\n", testNow)
-			if test.reason != reasonTimeout {
+			if test.reason != driver.ReasonTimeout {
 				s.endpoint.Timeout = time.Minute // for machines under load
 			}
 			samples, err := s.Sample(t.Context())
-			if err == nil || Reason(err) != test.reason || !strings.Contains(err.Error(), test.message) {
-				t.Errorf("reason %s of %v, want %s of … %s", Reason(err), err, test.reason, test.message)
+			if err == nil || driver.ReasonOf(err) != test.reason || !strings.Contains(err.Error(), test.message) {
+				t.Errorf("reason %s of %v, want %s of … %s", driver.ReasonOf(err), err, test.reason, test.message)
 			}
 			if len(samples) > 0 {
 				t.Errorf("samples of a failed request: %v", samples)
@@ -94,11 +114,11 @@ func TestConnectionRefused(t *testing.T) {
 	}
 	listener.Close()
 	s := source(t, "http://"+listener.Addr().String(), gpuFields, testNow)
-	if _, err := s.Sample(t.Context()); Reason(err) != reasonRefused {
-		t.Errorf("reason %s of %v", Reason(err), err)
+	if _, err := s.Sample(t.Context()); driver.ReasonOf(err) != driver.ReasonUnavailable {
+		t.Errorf("reason %s of %v", driver.ReasonOf(err), err)
 	}
-	if Reason(io.EOF) != reasonOther {
-		t.Errorf("reason of another error is %s", Reason(io.EOF))
+	if driver.ReasonOf(io.EOF) != driver.ReasonOther {
+		t.Errorf("reason of another error is %s", driver.ReasonOf(io.EOF))
 	}
 }
 
@@ -121,7 +141,7 @@ func TestLargeAnswerMemory(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	_, err := s.Sample(t.Context())
 	runtime.ReadMemStats(&after)
-	if Reason(err) != reasonTooLarge {
+	if driver.ReasonOf(err) != driver.ReasonTooLarge {
 		t.Errorf("error is %v", err)
 	}
 	if n := sent.Load(); n > 30<<20 {
@@ -149,7 +169,8 @@ func TestClientSettings(t *testing.T) {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
-		if r.Header.Get("Accept-Encoding") != "gzip" || !strings.HasPrefix(r.Header.Get("Accept"), "text/plain;version=0.0.4") {
+		if r.Header.Get("Accept-Encoding") != "gzip" ||
+			!strings.HasPrefix(r.Header.Get("Accept"), "text/plain;version=0.0.4") {
 			w.WriteHeader(http.StatusNotAcceptable)
 			return
 		}
@@ -166,10 +187,13 @@ func TestClientSettings(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, test := range []struct{ name, settings, reason string }{
+	for _, test := range []struct {
+		name, settings string
+		reason         driver.Reason
+	}{
 		{"right", "  tls_config: {ca_file: ca.crt}\n  basic_auth: {username: scraper, password_file: password}\n", ""},
-		{"unknown authority", "  basic_auth: {username: scraper, password_file: password}\n", "other"},
-		{"no password", "  tls_config: {ca_file: ca.crt}\n", "http_status"},
+		{"unknown authority", "  basic_auth: {username: scraper, password_file: password}\n", driver.ReasonOther},
+		{"no password", "  tls_config: {ca_file: ca.crt}\n", driver.ReasonUnauthorized},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c, err := ParseConfig([]byte("endpoints:\n- name: vendor\n  url: "+server.URL+gpuFields+test.settings), dir)
@@ -182,8 +206,8 @@ func TestClientSettings(t *testing.T) {
 			}
 			samples, err := s.Sample(t.Context())
 			if test.reason != "" {
-				if err == nil || Reason(err) != test.reason {
-					t.Errorf("reason %s of %v", Reason(err), err)
+				if err == nil || driver.ReasonOf(err) != test.reason {
+					t.Errorf("reason %s of %v", driver.ReasonOf(err), err)
 				}
 				return
 			}

@@ -13,17 +13,20 @@ const (
 	keptGaps       = 8               // so that one odd gap, as of a restart, is forgotten
 )
 
-// freshness finds out when a vendor's exporter refreshed the values that it serves, which is not when it was asked:
-// dcgm-exporter collects every 30 s and repeats itself in between, node_exporter reads the kernel for every scrape.
+// freshness finds out when a vendor's exporter refreshed the values that it serves, which is not
+// when it was asked: dcgm-exporter collects every 30 s and repeats itself in between, node_exporter
+// reads the kernel for every scrape.
 //
-// The values of an endpoint refresh together, so an answer that differs from the one before is dated at its scrape, and one that
-// is equal is the old answer, with the old time. But hardware that idles gives equal answers however often it is read. When
-// nothing has changed for longer than the refresh period R, a refresh with equal values must have happened within the last R:
-// the answer is then dated now − R, the latest time of which that is sure.
+// The values of an endpoint refresh together, so an answer that differs from the one before is
+// dated at its scrape, and one that is equal is the old answer, with the old time. But hardware
+// that idles gives equal answers however often it is read. When nothing has changed for longer than
+// the refresh period R, a refresh with equal values must have happened within the last R: the
+// answer is then dated now − R, the latest time of which that is sure.
 //
-// R is given by the configuration, or learned: the smallest of the last gaps between two changes plus one interval, since
-// a change is seen up to one interval late. Until three gaps were seen it is not believed to be longer than the assumed
-// period: that of the preset, or one minute. R = 0 means fresh at every scrape.
+// R is given by the configuration, or learned: the smallest of the last gaps between two changes
+// plus one interval, since a change is seen up to one interval late. Until three gaps were seen it
+// is not believed to be longer than the assumed period: that of the preset, or one minute. R = 0
+// means fresh at every scrape.
 type freshness struct {
 	interval time.Duration
 	given    bool                    // the configuration says assumed: nothing is learned
@@ -47,8 +50,8 @@ func newFreshness(e Endpoint) freshness {
 	return f
 }
 
-// date returns the time at which the values of an answer were true. changed tells whether they differ from those of the answer
-// before. Neither the argument nor the result ever goes back.
+// date returns the time at which the values of an answer were true. changed reports whether they
+// differ from those of the answer before. Neither the argument nor the result ever goes back.
 func (f *freshness) date(now time.Time, changed bool) time.Time {
 	if changed {
 		f.learn(now)
@@ -58,7 +61,8 @@ func (f *freshness) date(now time.Time, changed bool) time.Time {
 	return f.at
 }
 
-// learn takes note of a change. The first answer is none: the refresh before it may be any time ago.
+// learn takes note of a change. The first answer is none: the refresh before it may be any time
+// ago.
 func (f *freshness) learn(now time.Time) {
 	if !f.seen {
 		f.seen = !f.changed.IsZero()

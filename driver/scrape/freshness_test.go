@@ -61,14 +61,33 @@ func TestFreshness(t *testing.T) {
 		{
 			"learned: longer than assumed, after three gaps",
 			Endpoint{presetRefresh: &thirty},
-			[]scrape{{-5, true}, {0, true}, {60, true}, {120, true}, {155, false}, {180, true}, {215, false}, {245, false}, {250, false}},
+			[]scrape{
+				{-5, true},
+				{0, true},
+				{60, true},
+				{120, true},
+				{155, false},
+				{180, true},
+				{215, false},
+				{245, false},
+				{250, false},
+			},
 			[]int{-5, 0, 60, 120, 125, 180, 180, 180, 185}, // R = 30, then 65
 		},
 		{
 			"learned: one odd gap is forgotten",
 			Endpoint{presetRefresh: &thirty},
 			append([]scrape{{-5, true}, {0, true}, {5, true}}, []scrape{
-				{35, true}, {65, true}, {95, true}, {125, true}, {155, true}, {185, true}, {215, true}, {245, true}, {275, false}, {285, false},
+				{35, true},
+				{65, true},
+				{95, true},
+				{125, true},
+				{155, true},
+				{185, true},
+				{215, true},
+				{245, true},
+				{275, false},
+				{285, false},
 			}...),
 			[]int{-5, 0, 5, 35, 65, 95, 125, 155, 185, 215, 245, 245, 250}, // R = 35
 		},
@@ -107,9 +126,10 @@ func TestFreshness(t *testing.T) {
 	}
 }
 
-// An exporter that refreshes every P, scraped every I ≤ P at any phase, with values that sometimes stay equal: the time
-// never goes back, is never later than the scrape, is never later than the last refresh unless the values just changed,
-// and never falls further behind than the refresh period that can be known.
+// An exporter that refreshes every P, scraped every I ≤ P at any phase, with values that sometimes
+// stay equal: the time never goes back, is never later than the scrape, is never later than the
+// last refresh unless the values just changed, and never falls further behind than the refresh
+// period that can be known.
 func TestFreshnessProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		period := seconds(rapid.IntRange(1, 55).Draw(t, "period"))

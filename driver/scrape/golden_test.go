@@ -42,7 +42,8 @@ func recorded(tb testing.TB) [][]byte {
 // presetEndpoint returns an endpoint that the preset describes, with more fields.
 func presetEndpoint(tb testing.TB, preset, more string) Endpoint {
 	tb.Helper()
-	c, err := ParseConfig([]byte("endpoints: [{name: vendor, url: 'http://localhost/metrics', preset: "+preset+more+"}]"), "")
+	c, err := ParseConfig([]byte("endpoints: [{name: vendor, url: 'http://localhost/metrics', preset: "+preset+more+"}]"),
+		"")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func presetEndpoint(tb testing.TB, preset, more string) Endpoint {
 }
 
 // collect returns the answer that the endpoint makes of a body.
-func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, map[string]uint64) {
+func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, driver.Rejections) {
 	tb.Helper()
 	rules, err := compile(e.Metrics)
 	if err != nil {
@@ -69,7 +70,8 @@ func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, 
 func lines(samples []driver.Sample) string {
 	var b strings.Builder
 	for _, s := range samples {
-		fmt.Fprintf(&b, "driver=%s device=%s uuid=%s pci=%s netdev=%s\n", s.Driver, s.Device, s.Hardware.UUID, s.Hardware.PCI, s.Hardware.NetDev)
+		fmt.Fprintf(&b, "driver=%s device=%s uuid=%s pci=%s netdev=%s\n", s.Driver, s.Device, s.Hardware.UUID,
+			s.Hardware.PCI, s.Hardware.NetDev)
 		for _, r := range s.Readings {
 			fmt.Fprintf(&b, "  %v", r.Quantity)
 			for i, l := range r.Quantity.Spec().Labels {
@@ -88,7 +90,8 @@ func lines(samples []driver.Sample) string {
 	return b.String()
 }
 
-// What every preset makes of its vendor's exposition; testdata/README.md says where the expositions are from.
+// What every preset makes of its vendor's exposition; testdata/README.md says where the expositions
+// are from.
 func TestGolden(t *testing.T) {
 	for _, name := range presetNames() {
 		t.Run(name, func(t *testing.T) {
@@ -143,8 +146,12 @@ func fuzzEndpoints(tb testing.TB) []Endpoint {
 	tb.Helper()
 	c, err := ParseConfig([]byte(`
 endpoints:
-- {name: a, url: 'http://a', match: {label: u, hardware: uuid, prefix: GPU-}, metrics: [{name: a_total, quantity: errors, labels_from: {kind: k, code: c}}, {name: a, quantity: errors, labels_from: {kind: k}}, {name: b_bucket, quantity: power}, {name: b, quantity: utilization, scale: 0.01}]}
-- {name: b, url: 'http://b', driver: d, match: {label: u, hardware: device}, partition: {label: k}, metrics: [{name: b, quantity: temperature, labels_from: {sensor: u}}]}
+- {name: a, url: 'http://a', match: {label: u, hardware: uuid, prefix: GPU-}, metrics: [
+    {name: a_total, quantity: errors, labels_from: {kind: k, code: c}},
+    {name: a, quantity: errors, labels_from: {kind: k}}, {name: b_bucket, quantity: power},
+    {name: b, quantity: utilization, scale: 0.01}]}
+- {name: b, url: 'http://b', driver: d, match: {label: u, hardware: device}, partition: {label: k}, metrics: [
+    {name: b, quantity: temperature, labels_from: {sensor: u}}]}
 `), "")
 	if err != nil {
 		tb.Fatal(err)

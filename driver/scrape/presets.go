@@ -35,8 +35,8 @@ func presetText(name string) (string, bool) {
 	}
 }
 
-// applyPreset fills in the preset's defaults. The endpoint's own metrics come before the preset's, and replace those
-// of the same name.
+// applyPreset fills in the preset's defaults. The endpoint's own metrics come before the preset's,
+// and replace those of the same name.
 func (e *Endpoint) applyPreset(name string) error {
 	text, ok := presetText(name)
 	if !ok {
@@ -69,8 +69,9 @@ func (e *Endpoint) applyPreset(name string) error {
 	return nil
 }
 
-// NVIDIA/dcgm-exporter. Labels: internal/pkg/rendermetrics/render_metrics.go. Its -c (collect interval) is 30000 ms by
-// default. A series of a MIG instance carries the parent's UUID and GPU_I_ID, and no UUID of its own.
+// NVIDIA/dcgm-exporter. Labels: internal/pkg/rendermetrics/render_metrics.go. Its -c (collect
+// interval) is 30000 ms by default. A series of a MIG instance carries the parent's UUID and
+// GPU_I_ID, and no UUID of its own.
 const presetDCGM = `
 driver: gpu.nvidia.com
 match: {label: UUID, hardware: uuid}
@@ -79,11 +80,13 @@ refresh: 30s
 metrics:
 `
 
-// The fields' units: etc/default-counters.csv and etc/dcp-metrics-included.csv of dcgm-exporter, dcgm_fields.h of DCGM.
+// The fields' units: etc/default-counters.csv and etc/dcp-metrics-included.csv of dcgm-exporter,
+// dcgm_fields.h of DCGM.
 //
-// Utilization is DCGM's graphics engine activity, any engine's share of time, 0 to 1; GPU_UTIL (203), a percentage of
-// coarser samples, stands in where no profiling runs. Not here, though exported: XID_ERRORS, whose value is the last
-// error's number and no count; PROF_PCIE_*_BYTES and PROF_NVLINK_*_BYTES, which are rates.
+// Utilization is DCGM's graphics engine activity, any engine's share of time, 0 to 1; GPU_UTIL
+// (203), a percentage of coarser samples, stands in where no profiling runs. Not here, though
+// exported: XID_ERRORS, whose value is the last error's number and no count; PROF_PCIE_*_BYTES and
+// PROF_NVLINK_*_BYTES, which are rates.
 const presetDCGMMetrics = `
 - {name: DCGM_FI_PROF_GR_ENGINE_ACTIVE, quantity: utilization}
 - {name: DCGM_FI_DEV_GPU_UTIL, quantity: utilization, scale: 0.01}
@@ -114,11 +117,12 @@ const presetDCGMMetrics = `
 - {name: DCGM_FI_DEV_SYNC_BOOST_VIOLATION, quantity: throttled_seconds, scale: 1e-9, labels: {reason: sync_boost}}
 `
 
-// DCGM 4.6's names and its fields in base units, ids 1603 and up: dcgm_fields.h of 4.6.1. The names before it follow,
-// since dcgm-exporter keeps those that its counters' file has.
+// DCGM 4.6's names and its fields in base units, ids 1603 and up: dcgm_fields.h of 4.6.1. The names
+// before it follow, since dcgm-exporter keeps those that its counters' file has.
 //
-// Not here: DEV_GPU_UTIL_RATIO, which is field 203 in 4.6, a percentage still, and from 4.7 on field 1613, 0 to 1. Add
-// it with the scale of the DCGM that runs, where the graphics engine's activity is not exported.
+// Not here: DEV_GPU_UTIL_RATIO, which is field 203 in 4.6, a percentage still, and from 4.7 on
+// field 1613, 0 to 1. Add it with the scale of the DCGM that runs, where the graphics engine's
+// activity is not exported.
 const presetDCGM46Metrics = `
 - {name: DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO, quantity: utilization}
 - {name: DCGM_FI_PROF_SM_UTIL_RATIO, quantity: engine_utilization, labels: {engine: sm}}
@@ -140,13 +144,14 @@ const presetDCGM46Metrics = `
 - {name: DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL, quantity: errors, labels: {kind: page_retirement, code: dbe}}
 `
 
-// ROCm/device-metrics-exporter: docs/configuration/metricslist.md for names and units (used_vram and total_vram are MiB
-// called MB: an MI300X of 192 GiB shows 196592). Only a whole GPU, in mode SPX, is taken: in the other modes the
-// series of partition 0 speak for the whole.
+// ROCm/device-metrics-exporter: docs/configuration/metricslist.md for names and units (used_vram
+// and total_vram are MiB called MB: an MI300X of 192 GiB shows 196592). Only a whole GPU, in mode
+// SPX, is taken: in the other modes the series of partition 0 speak for the whole.
 //
-// By default no label names the hardware as others know it: add GPU_UUID to its GPUConfig.Labels. Unverified against a
-// machine: that gpu_uuid is the UUID that an inventory shows, and that energy is µJ in all versions. From some version on,
-// names can have the prefix amd_; then the metrics are to be given.
+// By default no label names the hardware as others know it: add GPU_UUID to its GPUConfig.Labels.
+// Unverified against a machine: that gpu_uuid is the UUID that an inventory shows, and that energy
+// is µJ in all versions. From some version on, names can have the prefix amd_; then the metrics are
+// to be given.
 const presetAMD = `
 driver: gpu.amd.com
 match: {label: gpu_uuid, hardware: uuid}
@@ -168,32 +173,39 @@ metrics:
 - {name: pcie_replay_count, quantity: errors, labels: {kind: pcie_replay}}
 `
 
-// intel/xpumanager's xpumd, OpenTelemetry's names; checked against its end-to-end test's metrics (TestMetrics). Series of
-// a subdevice (tile) are parts. Unverified: hw_power's sensor locations card and package, and which of several
-// sensors of one location stands for the whole (the first is taken, the others counted as duplicates).
+// intel/xpumanager's xpumd, OpenTelemetry's names; checked against its end-to-end test's metrics
+// (TestMetrics). Series of a subdevice (tile) are parts. Unverified: hw_power's sensor locations
+// card and package, and which of several sensors of one location stands for the whole (the first is
+// taken, the others counted as duplicates).
 const presetXPUMD = `
 driver: gpu.intel.com
 match: {label: pci_bdf, hardware: pci}
 partition: {label: com_intel_subdevice_id}
 metrics:
 - {name: hw_gpu_utilization_ratio, quantity: utilization, where: {hw_gpu_task: all}}
-- {name: hw_gpu_utilization_ratio, quantity: engine_utilization, where: {hw_gpu_task: compute-all}, labels: {engine: compute}}
-- {name: hw_gpu_utilization_ratio, quantity: engine_utilization, where: {hw_gpu_task: render-all}, labels: {engine: render}}
+- {name: hw_gpu_utilization_ratio, quantity: engine_utilization, where: {hw_gpu_task: compute-all},
+   labels: {engine: compute}}
+- {name: hw_gpu_utilization_ratio, quantity: engine_utilization, where: {hw_gpu_task: render-all},
+   labels: {engine: render}}
 - {name: hw_gpu_utilization_ratio, quantity: engine_utilization, where: {hw_gpu_task: copy-all}, labels: {engine: copy}}
-- {name: hw_gpu_utilization_ratio, quantity: engine_utilization, where: {hw_gpu_task: media-all}, labels: {engine: video}}
+- {name: hw_gpu_utilization_ratio, quantity: engine_utilization, where: {hw_gpu_task: media-all},
+   labels: {engine: video}}
 - {name: hw_memory_usage_bytes, quantity: memory_used, where: {hw_memory_location: device}}
 - {name: hw_memory_size_bytes, quantity: memory_capacity, where: {hw_memory_location: device}}
 - {name: hw_power_watts, quantity: power, where: {hw_sensor_location: card}}
 - {name: hw_power_watts, quantity: power, where: {hw_sensor_location: package}}
 - {name: hw_energy_joules_total, quantity: energy, where: {hw_sensor_location: card}}
 - {name: hw_energy_joules_total, quantity: energy, where: {hw_sensor_location: package}}
-- {name: hw_temperature_celsius, quantity: temperature, where: {statistic: max}, labels_from: {sensor: hw_sensor_location}}
+- {name: hw_temperature_celsius, quantity: temperature, where: {statistic: max},
+   labels_from: {sensor: hw_sensor_location}}
 - {name: hw_frequency_hertz, quantity: clock, where: {aggregation: avg}, labels_from: {domain: hw_frequency_domain}}
-- {name: hw_gpu_io_bytes_total, quantity: io_bytes, labels: {link: pcie}, labels_from: {direction: network_io_direction}}
+- {name: hw_gpu_io_bytes_total, quantity: io_bytes, labels: {link: pcie},
+   labels_from: {direction: network_io_direction}}
 `
 
-// utkuozdemir/nvidia_gpu_exporter: internal/integration/testdata holds expositions of real machines. Its uuid has lost
-// the vendor's prefix. It runs nvidia-smi for each scrape unless told otherwise, so refresh is left to be found out.
+// utkuozdemir/nvidia_gpu_exporter: internal/integration/testdata holds expositions of real
+// machines. Its uuid has lost the vendor's prefix. It runs nvidia-smi for each scrape unless told
+// otherwise, so refresh is left to be found out.
 const presetNvidiaGPU = `
 driver: gpu.nvidia.com
 match: {label: uuid, hardware: uuid, prefix: GPU-}

@@ -1,10 +1,13 @@
-// Package scrape joins what a vendor's own exporter already serves: one [driver.Source] reads one Prometheus endpoint
-// and maps the metrics that its configuration names to the quantities of the catalogue.
+// Package scrape joins what a vendor's own exporter already serves: one [driver.Source] reads one
+// Prometheus endpoint and maps the metrics that its configuration names to the quantities of the
+// catalogue.
 //
-// An endpoint is untrusted input. Its answer is bounded in bytes, line length, series and label length; a line that
-// can not be used costs itself alone and is counted by reason ([Source.Rejected]).
+// An endpoint is untrusted input. Its answer is bounded in bytes, line length, series and label
+// length; a line that can not be used costs itself alone and is counted by reason
+// ([Source.Rejected]).
 //
-// Readings are dated by when the vendor refreshed them, as near as that can be known; freshness.go says how.
+// Readings are dated by when the vendor refreshed them, as near as that can be known; freshness.go
+// says how.
 package scrape
 
 import (
@@ -39,7 +42,10 @@ type Source struct {
 	rejections rejections
 }
 
-var _ driver.Source = (*Source)(nil)
+var (
+	_ driver.Source           = (*Source)(nil)
+	_ driver.RejectionCounter = (*Source)(nil)
+)
 
 // Option changes a Source.
 type Option func(*Source)
@@ -47,8 +53,8 @@ type Option func(*Source)
 // WithClock gives the source a clock other than [time.Now].
 func WithClock(now func() time.Time) Option { return func(s *Source) { s.now = now } }
 
-// New returns the source of an endpoint that [ParseConfig] accepted. It sends nothing and starts nothing; it reads
-// the files that the client settings name, and fails where that fails.
+// New returns the source of an endpoint that [ParseConfig] accepted. It sends nothing and starts
+// nothing; it reads the files that the client settings name, and fails where that fails.
 func New(endpoint Endpoint, options ...Option) (*Source, error) {
 	client, err := newClient(endpoint)
 	if err != nil {
@@ -68,12 +74,13 @@ func New(endpoint Endpoint, options ...Option) (*Source, error) {
 // Name returns scrape/ and the endpoint's name.
 func (s *Source) Name() string { return "scrape/" + s.endpoint.Name }
 
-// Sample returns the readings of the endpoint's last answer. It asks for a new one when the endpoint's interval has
-// passed since the last request was due, and never because it is called more often.
+// Sample returns the readings of the endpoint's last answer. It asks for a new one when the
+// endpoint's interval has passed since the last request was due, and never because it is called
+// more often.
 //
-// While requests fail it returns, with the error of the last request, the readings that it has until they are older
-// than three intervals and one timeout; after that the hardware is named without readings. The error stays until a
-// request succeeds.
+// While requests fail it returns, with the error of the last request, the readings that it has
+// until they are older than three intervals and one timeout; after that the hardware is named
+// without readings. The error stays until a request succeeds.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	now := s.now()
 	if err := ctx.Err(); err != nil {
@@ -86,8 +93,8 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return s.samples(s.now()), s.err
 }
 
-// schedule sets the next request one interval after this one was due, so that the rhythm of the calls does not
-// lengthen it, and one interval from now where the calls came too late for that.
+// schedule sets the next request one interval after this one was due, so that the times of the
+// calls do not lengthen it, and one interval from now where the calls came too late for that.
 func (s *Source) schedule(now time.Time) {
 	s.due = s.due.Add(s.endpoint.Interval)
 	if !s.due.After(now) {
@@ -117,44 +124,26 @@ func (s *Source) samples(now time.Time) []driver.Sample {
 	return s.answer.samples(s.endpoint.Driver, now.Sub(s.answered) <= limit)
 }
 
-// Rejected returns how often values of the endpoint's answers were refused since the start, by reason. It may be
-// called while Sample runs.
-func (s *Source) Rejected() map[string]uint64 { return s.rejections.snapshot() }
+// Rejected returns how many values of the endpoint's answers were rejected since the start. It is
+// safe for concurrent use with Sample.
+func (s *Source) Rejected() driver.Rejections { return s.rejections.snapshot() }
 
-// The reasons for which a line or a value is refused.
-const (
-	rejectMalformed = "malformed"    // no well-formed sample line, or one that is too long
-	rejectType      = "type"         // a histogram or a summary
-	rejectNaN       = "nan"          // not a number
-	rejectInfinite  = "infinite"     // infinite, as it is or when scaled
-	rejectNegative  = "negative"     // where the quantity can't be
-	rejectAboveMax  = "above_max"    // more than the quantity can be: mostly a wrong scale
-	rejectNoMatch   = "no_match"     // the label that names the hardware is missing, or names none
-	rejectLabel     = "label"        // a label's value that the quantity does not allow
-	rejectPartition = "partition"    // of a partition that the endpoint does not name by itself
-	rejectDuplicate = "duplicate"    // one series of a metric too many for one reading
-	rejectStale     = "stale"        // its own timestamp is too old
-	rejectLimit     = "series_limit" // beyond the bound on series
-)
-
-// rejections counts by reason.
+// rejections counts what was rejected.
 type rejections struct {
 	mu     sync.Mutex
-	counts map[string]uint64
+	counts driver.Rejections
 }
 
-func (r *rejections) add(more map[string]uint64) {
+func (r *rejections) add(more driver.Rejections) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.counts == nil {
-		r.counts = map[string]uint64{}
+		r.counts = driver.Rejections{}
 	}
-	for reason, n := range more {
-		r.counts[reason] += n
-	}
+	r.counts.AddAll(more)
 }
 
-func (r *rejections) snapshot() map[string]uint64 {
+func (r *rejections) snapshot() driver.Rejections {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return maps.Clone(r.counts)
@@ -192,7 +181,7 @@ type value struct {
 	rank  int // of the rule that gave it; lower wins
 }
 
-// differs tells whether any value without a timestamp of its own came, went or changed.
+// differs reports whether any value without a timestamp of its own came, went or changed.
 func (a answer) differs(before answer) bool {
 	seen := 0
 	for k, v := range a.values {
@@ -212,7 +201,8 @@ func (a answer) differs(before answer) bool {
 	return seen != 0
 }
 
-// date dates the values that have no timestamp of their own. No time goes back, and no count begins after its reading.
+// date dates the values that have no timestamp of their own. No time goes back, and no count begins
+// after its reading.
 func (a answer) date(before answer, at time.Time) {
 	for k, v := range a.values {
 		if !v.own {
@@ -246,7 +236,8 @@ func (a answer) samples(driverName string, valid bool) []driver.Sample {
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(a.values), key.compare) {
 		v, s := a.values[k], &out[index[k.hardware]]
-		s.Readings = append(s.Readings, driver.Reading{Quantity: k.quantity, Labels: k.labels, Value: v.value, At: v.at, Since: v.since})
+		s.Readings = append(s.Readings,
+			driver.Reading{Quantity: k.quantity, Labels: k.labels, Value: v.value, At: v.at, Since: v.since})
 	}
 	return out
 }

@@ -120,8 +120,8 @@ func TestSample(t *testing.T) {
 	}
 }
 
-// The endpoint is asked once an interval, however often the source is called, and the rhythm of the calls does not
-// make the intervals longer.
+// The endpoint is asked once an interval, however often the source is called, and the times of the
+// calls do not make the intervals longer.
 func TestSampleKeepsTheInterval(t *testing.T) {
 	p, s, c := gpuPage(t, "")
 	var asked []int
@@ -147,8 +147,9 @@ func TestSampleKeepsTheInterval(t *testing.T) {
 	}
 }
 
-// An interval whose ends fall between calls is not stretched to the next multiple of the calls' own.
-func TestSampleRhythm(t *testing.T) {
+// An interval whose ends fall between calls is not stretched to the next multiple of the calls'
+// own.
+func TestSampleInterval(t *testing.T) {
 	p, s, c := gpuPage(t, "  interval: 2500ms\n")
 	for range 101 { // 100 s
 		sampled(t, s)
@@ -182,11 +183,11 @@ func TestTimestamps(t *testing.T) {
 	for _, test := range []struct {
 		name, text string
 		want       time.Duration // from now
-		rejected   string
+		rejected   driver.Reason
 	}{
 		{"of the sample", fmt.Sprintf("busy{UUID=\"a\"} 1 %d\n", ms(-7*time.Second)), -7 * time.Second, ""},
 		{"of the future", fmt.Sprintf("busy{UUID=\"a\"} 1 %d\n", ms(time.Hour)), 0, ""},
-		{"too old", fmt.Sprintf("busy{UUID=\"a\"} 1 %d\n", ms(-time.Hour)), 0, rejectStale},
+		{"too old", fmt.Sprintf("busy{UUID=\"a\"} 1 %d\n", ms(-time.Hour)), 0, driver.ReasonStale},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := &page{}
@@ -306,30 +307,52 @@ func TestRejected(t *testing.T) {
 `
 	for _, test := range []struct {
 		name, text, want string
-		rejected         map[string]uint64
+		rejected         driver.Rejections
 	}{
-		{"not a number", `first{pci="3b:00.0"} NaN`, "", map[string]uint64{rejectNaN: 1}},
-		{"infinite", `first{pci="3b:00.0"} +Inf`, "", map[string]uint64{rejectInfinite: 1}},
-		{"infinite when scaled", `huge{pci="3b:00.0"} 1e10`, "", map[string]uint64{rejectInfinite: 1}},
-		{"negative", `first{pci="3b:00.0"} -1`, "", map[string]uint64{rejectNegative: 1}},
+		{"not a number", `first{pci="3b:00.0"} NaN`, "", driver.Rejections{driver.ReasonNotFinite: 1}},
+		{"infinite", `first{pci="3b:00.0"} +Inf`, "", driver.Rejections{driver.ReasonNotFinite: 1}},
+		{"infinite when scaled", `huge{pci="3b:00.0"} 1e10`, "", driver.Rejections{driver.ReasonNotFinite: 1}},
+		{"negative", `first{pci="3b:00.0"} -1`, "", driver.Rejections{driver.ReasonNegative: 1}},
 		{"negative where it can be", `temp{pci="3b:00.0"} -1`, "0000:3b:00.0 temperature -1", nil},
-		{"a percentage", `first{pci="3b:00.0"} 50`, "", map[string]uint64{rejectAboveMax: 1}},
-		{"no label", `first 0.5`, "", map[string]uint64{rejectNoMatch: 1}},
-		{"no address", `first{pci="x"} 0.5`, "", map[string]uint64{rejectNoMatch: 1}},
+		{"a percentage", `first{pci="3b:00.0"} 50`, "", driver.Rejections{driver.ReasonOutOfRange: 1}},
+		{"no label", `first 0.5`, "", driver.Rejections{driver.ReasonNoMatch: 1}},
+		{"no address", `first{pci="x"} 0.5`, "", driver.Rejections{driver.ReasonNoMatch: 1}},
 		{"address as NVML prints it", `first{pci="00000000:3B:00.0"} 0.5`, "0000:3b:00.0 utilization 0.5", nil},
-		{"of a partition", `first{pci="3b:00.0",part="1"} 0.5`, "", map[string]uint64{rejectPartition: 1}},
+		{"of a partition", `first{pci="3b:00.0",part="1"} 0.5`, "", driver.Rejections{driver.ReasonPartition: 1}},
 		{"of the whole", `first{pci="3b:00.0",part="WHOLE"} 0.5`, "0000:3b:00.0 utilization 0.5", nil},
-		{"outside a closed list", `net{pci="3b:00.0",dir="up"} 1`, "", map[string]uint64{rejectLabel: 1}},
-		{"without a closed label", `net{pci="3b:00.0"} 1`, "", map[string]uint64{rejectLabel: 1}},
-		{"long label", `temp{pci="3b:00.0",s="` + strings.Repeat("x", maxLabelValue+1) + `"} 1`, "", map[string]uint64{rejectLabel: 1}},
-		{"malformed", `first{pci="3b:00.0} 1`, "", map[string]uint64{rejectMalformed: 1}},
-		{"histogram", "# TYPE shape histogram\nshape_bucket{pci=\"3b:00.0\"} 1\nshape_sum 1", "", map[string]uint64{rejectType: 1}},
-		{"summary", "# TYPE shape summary\nshape{pci=\"3b:00.0\",quantile=\"0.5\"} 1", "", map[string]uint64{rejectType: 1}},
+		{"outside a closed list", `net{pci="3b:00.0",dir="up"} 1`, "", driver.Rejections{driver.ReasonLabel: 1}},
+		{"without a closed label", `net{pci="3b:00.0"} 1`, "", driver.Rejections{driver.ReasonLabel: 1}},
+		{
+			"long label", `temp{pci="3b:00.0",s="` + strings.Repeat("x", maxLabelValue+1) + `"} 1`, "",
+			driver.Rejections{driver.ReasonLabel: 1},
+		},
+		{"malformed", `first{pci="3b:00.0} 1`, "", driver.Rejections{driver.ReasonMalformed: 1}},
+		{
+			"histogram", "# TYPE shape histogram\nshape_bucket{pci=\"3b:00.0\"} 1\nshape_sum 1", "",
+			driver.Rejections{driver.ReasonType: 1},
+		},
+		{
+			"summary", "# TYPE shape summary\nshape{pci=\"3b:00.0\",quantile=\"0.5\"} 1", "",
+			driver.Rejections{driver.ReasonType: 1},
+		},
 		{"mistyped", "# TYPE first counter\nfirst{pci=\"3b:00.0\"} 1", "0000:3b:00.0 utilization 1", nil},
-		{"twice", "first{pci=\"3b:00.0\"} 0.1\nfirst{pci=\"0000:3B:00.0\"} 0.2", "0000:3b:00.0 utilization 0.1", map[string]uint64{rejectDuplicate: 1}},
-		{"the first of the list wins", "first{pci=\"3b:00.0\"} 0.1\nsecond{pci=\"3b:00.0\"} 0.2", "0000:3b:00.0 utilization 0.1", nil},
-		{"whatever the order", "second{pci=\"3b:00.0\"} 0.2\nfirst{pci=\"3b:00.0\"} 0.1", "0000:3b:00.0 utilization 0.1", nil},
-		{"the second where there is no first", "first{pci=\"3b:00.0\"} NaN\nsecond{pci=\"3b:00.0\"} 0.2", "0000:3b:00.0 utilization 0.2", map[string]uint64{rejectNaN: 1}},
+		{
+			"twice", "first{pci=\"3b:00.0\"} 0.1\nfirst{pci=\"0000:3B:00.0\"} 0.2", "0000:3b:00.0 utilization 0.1",
+			driver.Rejections{driver.ReasonDuplicate: 1},
+		},
+		{
+			"the first of the list wins", "first{pci=\"3b:00.0\"} 0.1\nsecond{pci=\"3b:00.0\"} 0.2",
+			"0000:3b:00.0 utilization 0.1", nil,
+		},
+		{
+			"whatever the order", "second{pci=\"3b:00.0\"} 0.2\nfirst{pci=\"3b:00.0\"} 0.1", "0000:3b:00.0 utilization 0.1",
+			nil,
+		},
+		{
+			"the second where there is no first", "first{pci=\"3b:00.0\"} NaN\nsecond{pci=\"3b:00.0\"} 0.2",
+			"0000:3b:00.0 utilization 0.2",
+			driver.Rejections{driver.ReasonNotFinite: 1},
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			p := &page{}
@@ -375,12 +398,15 @@ func TestSampleFailure(t *testing.T) {
 		samples, err := s.Sample(t.Context())
 		if failed := elapsed >= 5*time.Second; (err != nil) != failed {
 			t.Fatalf("after %v the error is %v", elapsed, err)
-		} else if failed && Reason(err) != reasonHTTPStatus {
-			t.Errorf("reason is %s", Reason(err))
+		} else if failed && driver.ReasonOf(err) != driver.ReasonServerError {
+			t.Errorf("reason is %s", driver.ReasonOf(err))
 		}
 		want := first
 		if elapsed > 16*time.Second { // three intervals and the timeout
-			want = []driver.Sample{{Driver: first[0].Driver, Hardware: first[0].Hardware}, {Driver: first[1].Driver, Hardware: first[1].Hardware}}
+			want = []driver.Sample{
+				{Driver: first[0].Driver, Hardware: first[0].Hardware},
+				{Driver: first[1].Driver, Hardware: first[1].Hardware},
+			}
 		}
 		if diff := cmp.Diff(want, samples); diff != "" {
 			t.Fatalf("after %v: %s", elapsed, diff)
@@ -404,7 +430,7 @@ func TestSeriesLimit(t *testing.T) {
 	if n := len(sampled(t, s)); n != maxSeries {
 		t.Errorf("%d samples", n)
 	}
-	if n := s.Rejected()[rejectLimit]; n != 10 {
+	if n := s.Rejected()[driver.ReasonTooMany]; n != 10 {
 		t.Errorf("%d rejected", n)
 	}
 }

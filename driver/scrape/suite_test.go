@@ -19,8 +19,14 @@ func dcgm(c *clock) *scrapetest.DCGM {
 	return &scrapetest.DCGM{Now: c.now, Read: func(at time.Time) []scrapetest.GPU {
 		busy := at.Sub(start).Seconds()
 		return []scrapetest.GPU{
-			{UUID: "GPU-1", PCI: "00000000:3B:00.0", Model: "NVIDIA H100", Utilization: 0.5, Power: 400 + busy, Energy: 1000 + 400*busy, MemoryUsed: 1 << 30, MemoryTotal: 80 << 30, Temperature: 60},
-			{UUID: "GPU-2", PCI: "00000000:AF:00.0", Power: 90, Energy: 90 * busy, Instances: []scrapetest.Instance{{ID: 7, Profile: "1g.10gb", Utilization: 0.9}}},
+			{
+				UUID: "GPU-1", PCI: "00000000:3B:00.0", Model: "NVIDIA H100", Utilization: 0.5, Power: 400 + busy,
+				Energy: 1000 + 400*busy, MemoryUsed: 1 << 30, MemoryTotal: 80 << 30, Temperature: 60,
+			},
+			{
+				UUID: "GPU-2", PCI: "00000000:AF:00.0", Power: 90, Energy: 90 * busy,
+				Instances: []scrapetest.Instance{{ID: 7, Profile: "1g.10gb", Utilization: 0.9}},
+			},
 		}
 	}}
 }
@@ -35,7 +41,9 @@ func TestDriverSuite(t *testing.T) {
 		return endpoint(tb, dcgm(c))
 	}
 	// broken returns a fault that changes the text of an exporter that works.
-	broken := func(name string, change func(string) string, hits func(driver.Sample, driver.Reading) bool) drivertest.Fault {
+	broken := func(name string, change func(string) string,
+		hits func(driver.Sample, driver.Reading) bool,
+	) drivertest.Fault {
 		return drivertest.Fault{Name: name, Silent: true, Hits: hits, New: func(tb testing.TB) (driver.Source, func()) {
 			c = newClock()
 			p, good := &page{}, dcgm(c)
@@ -75,7 +83,8 @@ func BenchmarkSample(b *testing.B) {
 	var gpus []scrapetest.GPU
 	for i := range 64 {
 		gpus = append(gpus, scrapetest.GPU{
-			UUID: fmt.Sprintf("GPU-6f0c3bd8-1f1e-4d8a-9b3e-2f2f7a1c%04d", i), PCI: fmt.Sprintf("00000000:%02X:00.0", i), Model: "NVIDIA H100 80GB HBM3",
+			UUID: fmt.Sprintf("GPU-6f0c3bd8-1f1e-4d8a-9b3e-2f2f7a1c%04d", i), PCI: fmt.Sprintf("00000000:%02X:00.0", i),
+			Model:       "NVIDIA H100 80GB HBM3",
 			Utilization: 0.5, Power: 400, Energy: 12345.678, MemoryUsed: 1 << 34, MemoryTotal: 80 << 30, Temperature: 60,
 		})
 	}

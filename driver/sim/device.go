@@ -8,19 +8,21 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Device describes a simulated device. What is zero, the device does not have, and the source does not read.
+// Device describes a simulated device. What is zero, the device does not have, and the source does
+// not read.
 type Device struct {
 	Name   string // unique in the machine
 	Driver string // the DRA driver whose device it is
 	Parent string // name of the device of which this one is a part
 
 	Hardware driver.Hardware
-	// Told devices are sampled by their names, as a source does that is told them; all others by their hardware.
+	// Told devices are sampled by their names, as a source does that is told them; all others by
+	// their hardware.
 	Told bool
 
 	Compute       bool    // has a utilization
 	MemoryBytes   float64 // capacity
-	ReservedBytes float64 // of it, in use while nobody holds the device
+	ReservedBytes float64 // of it, in use while the device is not held
 
 	IdleWatts, MaxWatts     float64
 	IdleCelsius, MaxCelsius float64
@@ -62,8 +64,9 @@ func GPU(driverName, name string, seed uint64) Device {
 	}
 }
 
-// Partitioned returns a GPU cut into a number of partitions, after the manner of MIG: the parent keeps what can not be
-// told apart (power, temperature, clock, links, health), each partition has a utilization and a memory of its own.
+// Partitioned returns a GPU cut into a number of partitions, after the manner of MIG: the parent
+// keeps what can not be told apart (power, temperature, clock, links, health), each partition has a
+// utilization and a memory of its own.
 func Partitioned(gpu Device, partitions int) []Device {
 	out := make([]Device, 0, partitions+1)
 	memory := gpu.MemoryBytes / float64(partitions)
@@ -94,7 +97,8 @@ func (d *Device) joules(elapsed, busy float64) float64 {
 	return d.IdleWatts*elapsed + (d.MaxWatts-d.IdleWatts)*busy
 }
 
-// withCounters returns the device with counters that did not begin at zero, as those of real hardware did not.
+// withCounters returns the device with counters that did not begin at zero, as those of real
+// hardware did not.
 func withCounters(d Device, seed uint64) Device {
 	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a simulation is to be repeated
 	d.energy, d.active = 1e6*random.Float64(), 1e4*random.Float64()

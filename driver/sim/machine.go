@@ -1,9 +1,10 @@
-// Package sim is a simulated machine with devices, of which everything is known: what each workload really used, to
-// the joule. Its [Source] shows the machine as a vendor's library shows real devices. The demo and tests link it, the
-// shipped program does not.
+// Package sim is a simulated machine with devices, of which everything is known: what each workload
+// really used, to the joule. Its [Source] shows the machine as a vendor's library shows real
+// devices. The demo and tests link it, the shipped program does not.
 //
-// All that a device does follows from its load, which is made of straight lines over time: every value, and every
-// integral, can be computed for any moment, so that the truth does not depend on when somebody looks.
+// All that a device does follows from its load, which is made of straight lines over time: every
+// value, and every integral, can be computed for any moment, so that the truth does not depend on
+// when somebody looks.
 package sim
 
 import (
@@ -19,9 +20,10 @@ import (
 // Workload is somebody who holds a device.
 type Workload struct {
 	Name string // whose truth it is; each name holds a device once at most
-	// Group and Weight divide a device that several workloads hold at once: each group has a part by the weight of its
-	// workloads, which is the same for all of them, and they share that part equally. An empty Group is a group of
-	// its own. Weight 0 owns nothing and loads nothing, as admin access does.
+	// Group and Weight divide a device that several workloads hold at once: each group has a part
+	// by the weight of its workloads, which is the same for all of them, and they share that part
+	// equally. An empty Group is a group of its own. Weight 0 owns nothing and loads nothing, as
+	// admin access does.
 	Group  string
 	Weight float64
 
@@ -39,7 +41,8 @@ var (
 	ErrWorkload        = errors.New("weight or memory is no amount, or load beyond 0 to 1")
 )
 
-// maxEpochs bounds the changes of a device that are remembered: readings can be taken of the time since then.
+// maxEpochs bounds the changes of a device that are remembered: readings can be taken of the time
+// since then.
 const maxEpochs = 4096
 
 // Machine is a set of devices. Its methods may be called by several goroutines.
@@ -51,8 +54,8 @@ type Machine struct {
 	byName  map[string]*state
 }
 
-// New returns a machine that runs, idle, since start. Devices have distinct names, and parents come before their
-// parts; seed decides where the counters of the hardware stand.
+// New returns a machine that runs, idle, since start. Devices have distinct names, and parents come
+// before their parts; seed decides where the counters of the hardware stand.
 func New(start time.Time, seed uint64, devices ...Device) (*Machine, error) {
 	m := &Machine{start: start, byName: map[string]*state{}}
 	for i, d := range devices {
@@ -122,8 +125,8 @@ func (m *Machine) SetLoad(device, workload string, load Profile, at time.Time) e
 	})
 }
 
-// change begins a new epoch of the device with the holds that edit makes of the present ones; it is given a copy, and
-// the workload's place in it, -1 for none.
+// change begins a new epoch of the device with the holds that edit makes of the present ones; it is
+// given a copy, and the workload's place in it, -1 for none.
 func (m *Machine) change(verb, device, workload string, at time.Time, edit func([]hold, int) ([]hold, error)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -168,7 +171,8 @@ func (s *state) epochAt(at time.Time) epoch {
 	return s.epochs[max(0, after-1)]
 }
 
-// load returns the device's load at a moment; that of a partitioned device is the mean of its parts.
+// load returns the device's load at a moment; that of a partitioned device is the mean of its
+// parts.
 func (s *state) load(at time.Time) float64 {
 	if len(s.parts) == 0 {
 		return s.epochAt(at).loadAt(at)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Profile is a load over time, from 0 (idle) to 1 (all that the device can do). It consists of straight pieces, so
-// that its integral is exact. The zero Profile is idle for ever.
+// Profile is a load over time, from 0 (idle) to 1 (all that the device can do). It consists of
+// straight pieces, so that its integral is exact. The zero Profile is idle for ever.
 type Profile struct{ once, loop course }
 
 // Level returns the load at a time since the profile began: 0 before it.
@@ -26,7 +26,8 @@ func (p Profile) Level(at time.Duration) float64 {
 	}
 }
 
-// Integral returns the integral of the load, in seconds, from the beginning of the profile to a time since then.
+// Integral returns the integral of the load, in seconds, from the beginning of the profile to a
+// time since then.
 func (p Profile) Integral(until time.Duration) float64 {
 	once := p.once.length()
 	switch {
@@ -42,7 +43,7 @@ func (p Profile) Integral(until time.Duration) float64 {
 	}
 }
 
-// within tells whether the load is between 0 and 1 at all times.
+// within reports whether the load is between 0 and 1 at all times.
 func (p Profile) within() bool {
 	for _, piece := range slices.Concat(p.once.pieces, p.loop.pieces) {
 		if !(piece.from >= 0 && piece.from <= 1 && piece.to >= 0 && piece.to <= 1) {
@@ -74,8 +75,9 @@ func After(delay time.Duration, p Profile) Profile {
 // burstPeriods is the number of periods after which bursts repeat.
 const burstPeriods = 64
 
-// Bursts alternates between high and low loads, as inference does: each period begins with a burst. Lengths of the
-// bursts (by ±50 %) and both levels (by ±20 %, within 0 and 1) vary by chance, in the same way for the same seed.
+// Bursts alternates between high and low loads, as inference does: each period begins with a burst.
+// Lengths of the bursts (by ±50 %) and both levels (by ±20 %, within 0 and 1) vary by chance, in
+// the same way for the same seed.
 func Bursts(seed uint64, period time.Duration, duty, low, high float64) Profile {
 	random := rand.New(rand.NewPCG(seed, burstPeriods)) //nolint:gosec // a simulation is to be repeated
 	vary := func(mean, by float64) float64 { return min(1, max(0, mean*(1+by*(2*random.Float64()-1)))) }

@@ -24,7 +24,8 @@ func anyProfile(t *rapid.T) Profile {
 	}
 	p := Profile{once: pieces("once"), loop: pieces("loop")}
 	return rapid.SampledFrom([]Profile{
-		p, Constant(level.Draw(t, "constant")), Ramp(level.Draw(t, "low"), level.Draw(t, "high"), cells("over")), After(cells("delay"), p),
+		p, Constant(level.Draw(t, "constant")), Ramp(level.Draw(t, "low"), level.Draw(t, "high"), cells("over")),
+		After(cells("delay"), p),
 	}).Draw(t, "profile")
 }
 
@@ -74,7 +75,10 @@ func TestBursts(t *testing.T) {
 }
 
 func TestProfileOutside(t *testing.T) {
-	for name, p := range map[string]Profile{"above": Constant(1.1), "below": Ramp(0, -0.1, grid), "no number": Constant(math.NaN())} {
+	for name, p := range map[string]Profile{
+		"above": Constant(1.1), "below": Ramp(0, -0.1, grid),
+		"no number": Constant(math.NaN()),
+	} {
 		if p.within() {
 			t.Errorf("%s: is taken", name)
 		}

@@ -49,7 +49,10 @@ func TestDriver(t *testing.T) {
 				tb.Helper()
 				m := machine(tb)
 				for i, device := range []string{"gpu-0", "eth0", "gpu-1-partition-1"} {
-					w := Workload{Name: strconv.Itoa(i), Weight: 1, MemoryBytes: 1e9, Load: Bursts(uint64(i), 3*time.Second, 0.5, 0.1, 0.9)}
+					w := Workload{
+						Name: strconv.Itoa(i), Weight: 1, MemoryBytes: 1e9,
+						Load: Bursts(uint64(i), 3*time.Second, 0.5, 0.1, 0.9),
+					}
 					if err := m.Begin(device, w, start()); err != nil {
 						tb.Fatal(err)
 					}
@@ -95,7 +98,8 @@ func TestDriver(t *testing.T) {
 	}
 }
 
-// TestConservation plays random holders on all devices, and holds the truth to what the readings of each moment say.
+// TestConservation plays random holders on all devices, and holds the truth to what the readings of
+// each moment say.
 func TestConservation(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, err := New(start(), 1, devices()...)
@@ -148,7 +152,8 @@ func checkDevice(t *rapid.T, m *Machine, d Device, workloads []string, now time.
 		!near(sum.ActiveSeconds, total.ActiveSeconds)) {
 		t.Errorf("%s: the workloads' parts are %+v of %+v", d.Name, sum, total)
 	}
-	if idle := total.Joules - sum.Joules; d.Compute && d.MaxWatts > 0 && !near(idle, d.IdleWatts*(elapsed-total.HeldSeconds)) {
+	if idle := total.Joules - sum.Joules; d.Compute && d.MaxWatts > 0 &&
+		!near(idle, d.IdleWatts*(elapsed-total.HeldSeconds)) {
 		t.Errorf("%s: %v J while nobody held it for %v s", d.Name, idle, elapsed-total.HeldSeconds)
 	}
 }
@@ -221,7 +226,8 @@ func TestChangesRefused(t *testing.T) {
 	}
 }
 
-// TestRefresh: readings stand still until they renew, and are then those of that moment, whatever happened since.
+// TestRefresh: readings stand still until they renew, and are then those of that moment, whatever
+// happened since.
 func TestRefresh(t *testing.T) {
 	m := machine(t)
 	now := start()
@@ -309,7 +315,8 @@ func TestDeterministic(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Bursts(seed, time.Second, 0.5, 0, 1)}, start()); err != nil {
+		if err := m.Begin("gpu-0", Workload{Name: "a", Weight: 1, Load: Bursts(seed, time.Second, 0.5, 0, 1)},
+			start()); err != nil {
 			t.Fatal(err)
 		}
 		samples, err := NewSource(m, Options{Now: func() time.Time { return start().Add(time.Minute) }}).Sample(t.Context())

@@ -11,13 +11,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Options say how a source shows its machine. The zero Options are those of an attentive library over good hardware:
-// exact at the time of the call, with a counter of energy and none of active time.
+// Options say how a source shows its machine. The zero Options are those of an attentive library
+// over good hardware: exact at the time of the call, with a counter of energy and none of active
+// time.
 type Options struct {
-	// Refresh is how often the readings, and their times, renew; 0: they are of the moment of the call.
+	// Refresh is how often the readings, and their times, renew; 0: they are of the moment of the
+	// call.
 	Refresh time.Duration
-	// Window is the time before a reading over which utilization and power are averaged, as real drivers do; 0: they
-	// are of the moment.
+	// Window is the time before a reading over which utilization and power are averaged, as real
+	// drivers do; 0: they are of the moment.
 	Window time.Duration
 	// WithoutEnergyCounter leaves power alone to tell the energy.
 	WithoutEnergyCounter bool
@@ -94,8 +96,9 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return samples, errors.Join(errs...)
 }
 
-// count keeps counters from falling. A load may be changed as of a moment before the last reading, since whoever plays the
-// pods and whoever reads their devices do not wait for one another; hardware does not count backwards for that.
+// count keeps counters from falling. A load may be changed as of a moment before the last reading,
+// since whoever plays the pods and whoever reads their devices do not wait for one another;
+// hardware does not count backwards for that.
 func (s *Source) count(device string, readings []driver.Reading) {
 	for i := range readings {
 		r := &readings[i]
@@ -110,7 +113,8 @@ func (s *Source) count(device string, readings []driver.Reading) {
 
 func counts(q driver.Quantity) bool {
 	switch q {
-	case driver.Energy, driver.ActiveSeconds, driver.IOBytes, driver.NetworkPackets, driver.Errors, driver.ThrottledSeconds:
+	case driver.Energy, driver.ActiveSeconds, driver.IOBytes, driver.NetworkPackets, driver.Errors,
+		driver.ThrottledSeconds:
 		return true
 	default:
 		return false
@@ -165,7 +169,8 @@ func (r *reader) readAll() {
 	r.readHealth()
 }
 
-// meanLoad returns the load over the window before the reading, as much of it as the machine has run.
+// meanLoad returns the load over the window before the reading, as much of it as the machine has
+// run.
 func (r *reader) meanLoad() float64 {
 	window := min(r.options.Window, r.elapsed)
 	if window <= 0 {

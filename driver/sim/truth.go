@@ -2,8 +2,8 @@ package sim
 
 import "time"
 
-// Truth is what was really used. What the device has no reading for is zero: the energy of a partition is not known
-// to anybody, and stays with its parent.
+// Truth is what was really used. What the device has no reading for is zero: the energy of a
+// partition is not known to anybody, and stays with its parent.
 type Truth struct {
 	HeldSeconds   float64 // time in which the device was held
 	ShareSeconds  float64 // the same, divided among those who held it at once
@@ -25,9 +25,9 @@ func (t Truth) Plus(other Truth) Truth {
 	}
 }
 
-// Truth returns what a workload used of all devices until at, which is not before the last change of any of them.
-// While several hold a device, each is charged its part, by weight, of what the device does; the parts and what
-// nobody held sum to [Machine.Total].
+// Truth returns what a workload used of all devices until at, which is not before the last change
+// of any of them. While several hold a device, each is charged its part, by weight, of what the
+// device does; the parts and what was not held sum to [Machine.Total].
 func (m *Machine) Truth(workload string, at time.Time) Truth {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -38,7 +38,8 @@ func (m *Machine) Truth(workload string, at time.Time) Truth {
 	return sum
 }
 
-// TruthOn returns what a workload used of one device until at, like [Machine.Truth]; of an unknown device, nothing.
+// TruthOn returns what a workload used of one device until at, like [Machine.Truth]; of an unknown
+// device, nothing.
 func (m *Machine) TruthOn(device, workload string, at time.Time) Truth {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
@@ -49,8 +50,8 @@ func (m *Machine) TruthOn(device, workload string, at time.Time) Truth {
 	return s.truth(workload, at)
 }
 
-// Total returns what a device did from the machine's start until at, held or not; its held and share seconds are
-// those in which anybody with a weight held it. Of an unknown device, nothing.
+// Total returns what a device did from the machine's start until at, held or not; its held and
+// share seconds are those in which anybody with a weight held it. Of an unknown device, nothing.
 func (m *Machine) Total(device string, at time.Time) Truth {
 	m.mu.RLock()
 	defer m.mu.RUnlock()

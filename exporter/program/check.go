@@ -6,54 +6,61 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// errCheck says that check found something that does not work; what, it has printed.
+// errCheck reports that check has printed a failure.
 var errCheck = errors.New("check: something does not work, see above")
 
-// check asks everything once and says what there is, and what is missing and why.
+// check asks every input once and prints what it has, and what is missing and why.
 func check(ctx context.Context, o *options, list []Source, log *slog.Logger, w io.Writer) error {
-	sources, err := makeSources(o, list)
+	api, err := newAPI(o, log)
 	if err != nil {
 		return err
 	}
-	n, err := newNode(o, exporter.NewSelfMetrics(prometheus.NewRegistry(), o.node, slog.New(slog.DiscardHandler)), log)
+	found := &findings{rejected: map[string]driver.Rejections{}}
+	n, err := newNode(o, api, found, log)
 	if err != nil {
 		return err
 	}
-	defer n.close()
+	defer n.Close()
+	sources, err := makeSources(o, list, n)
+	if err != nil {
+		return err
+	}
 
 	p := printer{w: w}
 	p.line("node", o.node)
-	ok := p.kubelet(ctx, n, o)
-	answer := podresources.View{Allocations: n.observer.Keeper.Allocations()}
+	held, ok := p.kubelet(ctx, n, o)
 	p.podsAPI(ctx, n, o)
-	ok = p.kube(ctx, n, answer.Allocations) && ok
-	allocations, inventory, rejected := n.Describe(answer.Allocations)
+	ok = p.kube(ctx, n, held) && ok
+	allocations, inventory := n.Describe(held)
 	p.pods(n, allocations)
 	p.line("inventory", fmt.Sprintf("%d devices", len(inventory)))
-	if o.inventoryFile == "" && n.kube == nil {
-		p.line("", "neither API server nor --inventory.file: hardware that nobody holds has no DRA identity")
+	if o.inventoryFile == "" && api == nil {
+		p.line("", "neither API server nor --inventory.file: devices that are not held are unknown")
 	}
-	for _, r := range rejected {
-		p.line("", fmt.Sprintf("%d rejected of %s: %s", r.Count, r.Input, r.Reason))
+	p.unresolved(found)
+	for _, input := range slices.Sorted(maps.Keys(found.rejected)) {
+		for _, r := range found.rejected[input].Of(input) {
+			p.line("", fmt.Sprintf("%d rejected of %s: %s", r.Count, r.Input, r.Reason))
+		}
 	}
-	in := exporter.Input{View: podresources.View{Allocations: allocations, At: time.Now()}, Inventory: inventory}
+	in := join.Input{View: podresources.View{Allocations: allocations, At: time.Now()}, Inventory: inventory}
 	for _, s := range sources {
 		samples, good := p.source(ctx, s)
 		ok = ok && good
-		in.Sources = append(in.Sources, exporter.SourceSamples{Name: s.Name(), Samples: samples})
+		in.Sources = append(in.Sources, join.SourceSamples{Name: s.Name(), Samples: samples})
 	}
-	p.joined(exporter.Join(in))
+	p.joined(join.Join(in))
 	if p.err != nil {
 		return p.err
 	}
@@ -62,6 +69,38 @@ func check(ctx context.Context, o *options, list []Source, log *slog.Logger, w i
 	}
 	return nil
 }
+
+// findings collects the rejections of the node's inputs and what remains unknown of pods. It is
+// used by one goroutine.
+type findings struct {
+	rejected              map[string]driver.Rejections
+	conflicts, unresolved map[string]int
+}
+
+// Conflicts implements [node.Metrics].
+func (f *findings) Conflicts(byKind map[string]int) { f.conflicts = byKind }
+
+// UnresolvedPods implements [node.Metrics].
+func (f *findings) UnresolvedPods(byReason map[string]int) { f.unresolved = byReason }
+
+// Observe implements node.Metrics: check prints errors where they occur.
+func (*findings) Observe(string, time.Duration, error, time.Time) {}
+
+// Absent implements node.Metrics.
+func (*findings) Absent(string, error) {}
+
+// Reject implements node.Metrics.
+func (f *findings) Reject(rejected ...driver.Rejection) {
+	for _, one := range rejected {
+		if f.rejected[one.Input] == nil {
+			f.rejected[one.Input] = driver.Rejections{}
+		}
+		f.rejected[one.Input].Add(one.Reason, one.Count)
+	}
+}
+
+// RejectTotal implements node.Metrics.
+func (f *findings) RejectTotal(input string, totals driver.Rejections) { f.rejected[input] = totals }
 
 // printer prints lines in two columns and keeps the first error.
 type printer struct {
@@ -75,13 +114,14 @@ func (p *printer) line(what, text string) {
 	}
 }
 
-func (p *printer) kubelet(ctx context.Context, n *node, o *options) bool {
+// kubelet asks the kubelet who holds what, and returns what is believed.
+func (p *printer) kubelet(ctx context.Context, n *node.Node, o *options) (podresources.View, bool) {
 	ctx, cancel := context.WithTimeout(ctx, sourceDeadline)
 	defer cancel()
 	answer, err := n.Observe(ctx)
 	if err != nil {
 		p.line("podresources", fmt.Sprintf("%s: %v", o.socket, err))
-		return false
+		return answer.View, false
 	}
 	claims := map[podresources.Claim]bool{}
 	for i := range answer.View.Allocations {
@@ -91,49 +131,51 @@ func (p *printer) kubelet(ctx context.Context, n *node, o *options) bool {
 	}
 	p.line("podresources", fmt.Sprintf("%s: %d allocations of %d claims, answered in %v",
 		o.socket, len(answer.View.Allocations), len(claims), answer.Took.Round(time.Microsecond)))
-	for _, r := range answer.Rejected {
+	for _, r := range answer.Rejected.Of("podresources") {
 		p.line("", fmt.Sprintf("%d rejected: %s", r.Count, r.Reason))
 	}
-	return true
+	return answer.View, true
 }
 
-// podsAPI follows the kubelet's pods for a moment. That older kubelets do not serve them is nothing that does not work.
-func (p *printer) podsAPI(ctx context.Context, n *node, o *options) {
+// podsAPI lists the pods of the kubelet's Pods API. That older kubelets do not serve it is no
+// failure.
+func (p *printer) podsAPI(ctx context.Context, n *node.Node, o *options) {
 	ctx, cancel := context.WithTimeout(ctx, sourceDeadline)
 	defer cancel()
-	if err := n.podsAPI.Follow(ctx, n.pods, n.podWatch, cancel); ctx.Err() == nil {
+	pods, err := n.CheckPods(ctx)
+	if err != nil {
 		p.line("Pods API", fmt.Sprintf("%s: %v", o.podsSocket, err))
 		return
 	}
-	p.line("Pods API", fmt.Sprintf("%s: %d pods", o.podsSocket, len(n.pods.All())))
+	p.line("Pods API", fmt.Sprintf("%s: %d pods", o.podsSocket, pods))
 }
 
-// kube asks the API server for what it is asked for.
-func (p *printer) kube(ctx context.Context, n *node, allocations []podresources.Allocation) bool {
-	if n.kube == nil {
+// kube asks the API server for everything that it is used for.
+func (p *printer) kube(ctx context.Context, n *node.Node, view podresources.View) bool {
+	if !n.UsesAPI() {
 		p.line("API server", "not used: --kube=off, or neither in a cluster nor given a --kubeconfig")
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, sourceDeadline)
 	defer cancel()
 	ok := true
-	for _, found := range n.kube.Check(ctx, allocations) {
-		text := found.Text
-		if found.Err != nil {
-			ok, text = false, found.Err.Error()
+	for _, finding := range n.CheckAPI(ctx, view) {
+		text := finding.Text
+		if finding.Err != nil {
+			ok, text = false, finding.Err.Error()
 		}
-		p.line("API: "+found.Source, text)
+		p.line("API: "+finding.Source, text)
 	}
 	return ok
 }
 
-// pods says how many pods hold devices, and of how many nobody tells the UID, without which neither their processes nor the interfaces
-// in them are found.
-func (p *printer) pods(n *node, allocations []podresources.Allocation) {
+// pods prints how many pods hold devices, and of how many the UID is unknown, without which their
+// processes and network interfaces are not found.
+func (p *printer) pods(n *node.Node, allocations []podresources.Allocation) {
 	known := map[podresources.Pod]bool{}
 	for i := range allocations {
 		for _, h := range allocations[i].Holders {
-			known[h.Pod] = known[h.Pod] || h.UID != "" || n.pods.UID(h.Pod) != ""
+			known[h.Pod] = known[h.Pod] || h.UID != "" || n.PodUID(h.Pod) != ""
 		}
 	}
 	unknown := 0
@@ -144,20 +186,34 @@ func (p *printer) pods(n *node, allocations []podresources.Allocation) {
 	}
 	text := fmt.Sprintf("%d hold devices", len(known))
 	if unknown > 0 {
-		text += fmt.Sprintf("; Pods API, API server and log folders do not tell the UIDs of %d", unknown)
+		text += fmt.Sprintf("; Pods API, API server and log folders do not have the UIDs of %d", unknown)
 	}
 	p.line("pods", text)
 }
 
-// betweenReadings is how long check waits between two readings of a source: longer than any source that makes rates of them does
-// (200 ms for NVIDIA's GPM).
+// unresolved prints for how many pods it is unknown what they hold, and the conflicts.
+func (p *printer) unresolved(found *findings) {
+	for _, reason := range slices.Sorted(maps.Keys(found.unresolved)) {
+		if n := found.unresolved[reason]; n > 0 {
+			p.line("", fmt.Sprintf("of %d pods it is not known what they hold: %s", n, reason))
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(found.conflicts)) {
+		if n := found.conflicts[kind]; n > 0 {
+			p.line("", fmt.Sprintf("%d devices of which kubelet and API server disagree: %s", n, kind))
+		}
+	}
+}
+
+// betweenReadings is the time between two readings of a source. It is longer than any source needs
+// for a rate (200 ms for NVIDIA's GPM).
 const betweenReadings = 300 * time.Millisecond
 
 // source samples twice, since rates need two readings.
 func (p *printer) source(ctx context.Context, s driver.Source) ([]driver.Sample, bool) {
 	ctx, cancel := context.WithTimeout(ctx, sourceDeadline)
 	defer cancel()
-	_, _ = s.Sample(ctx) // its error comes again
+	_, _ = s.Sample(ctx) // an error would occur again
 	pause := time.NewTimer(betweenReadings)
 	defer pause.Stop()
 	select {
@@ -187,15 +243,15 @@ func (p *printer) source(ctx context.Context, s driver.Source) ([]driver.Sample,
 	return samples, err == nil
 }
 
-// joined says of each device whether it has telemetry.
-func (p *printer) joined(r exporter.Result) {
+// joined prints for each device whether it has telemetry.
+func (p *printer) joined(r join.Result) {
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		text := "no telemetry: " + string(d.Gap)
-		if d.Gap == exporter.GapNone {
+		text := "no telemetry: " + string(d.Missing)
+		if d.Missing == join.MissingNone {
 			text = fmt.Sprintf("%d readings", len(d.Readings))
 		}
-		if d.Attribution != exporter.AttributionNone {
+		if d.Attribution != join.AttributionNone {
 			text += ", held (" + string(d.Attribution) + ")"
 		}
 		p.line("device", d.ID.String()+": "+text)

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -16,10 +15,11 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 	webflag "github.com/prometheus/exporter-toolkit/web/kingpinflag"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// options are the flags.
+// options are the values of the flags.
 type options struct {
 	log promslog.Config
 	web *web.FlagConfig
@@ -31,27 +31,25 @@ type options struct {
 	pprof             bool
 	kubeAuthorization bool
 
-	node          string
-	kubeletRoot   string
-	socket        string
-	podsSocket    string
-	podLogs       string
-	paths         Paths
-	cdi           []string
-	kube          string
-	kubeconfig    string
-	podLabels     []string
-	podNotes      []string
-	claimLabels   []string
-	selection     podresources.Selection // of these
-	inventoryFile string
-	scrapeConfig  string
-	enabled       map[string]*bool
-	addresses     map[string]*string // of sources that have one
-	switches      map[string]*bool   // by flag
-	asked         map[string]*bool   // the flag was given
-	passthrough   atomic.Bool        // the inventory has devices that are handed to guests
-	attachments   attachments        // the devices that are interfaces of pods
+	node           string
+	kubeletRoot    string
+	socket         string
+	podsSocket     string
+	podLogs        string
+	paths          driver.Host
+	cdi            []string
+	kube           string
+	kubeconfig     string
+	podLabels      []string
+	podAnnotations []string
+	claimLabels    []string
+	selection      podresources.Selection // of these
+	inventoryFile  string
+	scrapeConfig   string
+	enabled        map[string]*bool
+	addresses      map[string]*string // of sources that have one
+	switches       map[string]*bool   // by flag
+	asked          map[string]*bool   // the flag is set
 
 	interval         time.Duration
 	retention        time.Duration
@@ -62,39 +60,68 @@ type options struct {
 	emptyGrace       time.Duration
 }
 
-// sourceDeadline is how long one call of a source, and one call of the kubelet, may take.
+// sourceDeadline is the longest time for one call of a source and one request to the kubelet.
 const sourceDeadline = 5 * time.Second
 
 func newOptions(app *kingpin.Application, sources []Source) *options {
-	o := &options{enabled: map[string]*bool{}, addresses: map[string]*string{}, switches: map[string]*bool{}, asked: map[string]*bool{}}
-	o.paths.Passthrough = o.passthrough.Load
-	o.paths.Attachments = o.attachments.current
+	o := &options{
+		enabled: map[string]*bool{}, addresses: map[string]*string{}, switches: map[string]*bool{}, asked: map[string]*bool{},
+	}
 	app.HelpFlag.Short('h')
 	app.Version(version.Print("dra-exporter"))
 	promslogflag.AddFlags(app, &o.log)
 	app.Command("serve", "Serve the metrics (the default).").Default()
-	app.Command("check", "Say what the kubelet, the inventory and each source see, and why not.")
+	app.Command("check", "Check the kubelet, the inventory and each source, and print what they have.")
 	app.Command("metrics-reference", "Print the reference of all metrics as Markdown.")
 	o.top.add(app.Command("top", "Show a live table of a running exporter."))
 
 	o.web = webflag.AddFlags(app, ":10985")
-	app.Flag("web.telemetry-path", "Path under which to serve the metrics.").Default("/metrics").StringVar(&o.telemetryPath)
-	app.Flag("web.last-scrape-timeout", "On SIGTERM, how long to wait for one more scrape from whoever scraped in the last two minutes.").Default("15s").DurationVar(&o.lastScrape)
-	app.Flag("web.created-samples", "Write _created lines in OpenMetrics text. Most scrapers make series of them; protobuf carries created timestamps without this.").BoolVar(&o.createdSamples)
+	app.Flag(
+		"web.telemetry-path", "Path under which to serve the metrics.",
+	).Default("/metrics").StringVar(&o.telemetryPath)
+	app.Flag(
+		"web.last-scrape-timeout",
+		"On SIGTERM, how long to wait for one more scrape if there was one in the last two minutes.",
+	).Default("15s").DurationVar(&o.lastScrape)
+	app.Flag(
+		"web.created-samples",
+		"Write _created lines in OpenMetrics text. Most scrapers make series of them; protobuf carries created "+
+			"timestamps without this.",
+	).BoolVar(&o.createdSamples)
 	app.Flag("web.pprof", "Serve profiles under /debug/pprof/.").BoolVar(&o.pprof)
-	app.Flag("web.kube-authorization", "Let those read pages whose bearer token the API server knows and allows to get the path (TokenReview, SubjectAccessReview); /healthz and /readyz stay open.").BoolVar(&o.kubeAuthorization)
+	app.Flag(
+		"web.kube-authorization",
+		"Restrict pages to bearer tokens that the API server allows to get the path (TokenReview, "+
+			"SubjectAccessReview); /healthz and /readyz stay open.",
+	).BoolVar(&o.kubeAuthorization)
 	o.addNodeFlags(app)
 
-	app.Flag("sample.interval", "How often to read the devices and ask the kubelet.").Default("1s").DurationVar(&o.interval)
-	app.Flag("retention", "How long the counters of an ended claim or pod stay exported.").Default("5m").DurationVar(&o.retention)
-	app.Flag("idle.threshold", "A device whose utilization is above it is active.").Default("0.01").Float64Var(&o.idleThreshold)
-	app.Flag("idle.network-threshold", "A network or RDMA device whose traffic is above it is active, in bytes per second.").Default("1e4").Float64Var(&o.networkThreshold)
-	app.Flag("counter.zero-hold", "Show a new counter at 0 until it is this old: a little more than the scrape interval, for a Prometheus without created timestamps.").Default("20s").DurationVar(&o.zeroHold)
-	app.Flag("max-series", "Highest number of dra_ series, without the exporter's own.").Default("50000").IntVar(&o.maxSeries)
+	app.Flag(
+		"sample.interval", "How often to read the devices and ask the kubelet.",
+	).Default("1s").DurationVar(&o.interval)
+	app.Flag(
+		"retention", "How long the counters of an ended claim or pod stay exported.",
+	).Default("5m").DurationVar(&o.retention)
+	app.Flag(
+		"idle.threshold", "A device whose utilization is above it is active.",
+	).Default("0.01").Float64Var(&o.idleThreshold)
+	app.Flag(
+		"idle.network-threshold", "A network or RDMA device whose traffic is above it is active, in bytes per second.",
+	).Default("1e4").Float64Var(&o.networkThreshold)
+	app.Flag(
+		"counter.zero-hold",
+		"Show a new counter at 0 until it is this old: a little more than the scrape interval, for a Prometheus "+
+			"without created timestamps.",
+	).Default("20s").DurationVar(&o.zeroHold)
+	app.Flag(
+		"max-series", "Highest number of dra_ series, without the exporter's own.",
+	).Default("50000").IntVar(&o.maxSeries)
 	for _, s := range sources {
 		o.addSource(app, s)
 	}
-	app.Flag("source.scrape.config", "File that says which metrics of co-installed exporters to join.").StringVar(&o.scrapeConfig)
+	app.Flag(
+		"source.scrape.config", "File that lists the metrics of co-installed exporters to join.",
+	).StringVar(&o.scrapeConfig)
 	return o
 }
 
@@ -113,12 +140,11 @@ func (o *options) addSource(app *kingpin.Application, s Source) {
 	}
 }
 
-// off is the address of a source that is not to read.
+// off is the address of a source that is disabled.
 const off = "off"
 
-// pathsOf returns what a source is made with, false if it is not to be made.
-func (o *options) pathsOf(s Source) (Paths, bool) {
-	paths := o.paths
+// pathsOf adds the source's own flags to the paths, and reports whether the source is enabled.
+func (o *options) pathsOf(s Source, paths driver.Host) (driver.Host, bool) {
 	for _, w := range s.Switches {
 		if *o.switches["source."+s.Name+"."+w.Name] {
 			paths.Switches = append(paths.Switches, w.Name)
@@ -131,37 +157,59 @@ func (o *options) pathsOf(s Source) (Paths, bool) {
 	return paths, paths.Address != off
 }
 
-// askedFor tells whether a source's flag, or its environment variable, was given.
+// askedFor reports whether a source's flag, or its environment variable, is set.
 func (o *options) askedFor(source string) bool {
-	return *o.asked[source] || os.Getenv("DRA_EXPORTER_SOURCE_"+strings.ToUpper(strings.ReplaceAll(source, "-", "_"))) != ""
+	return *o.asked[source] || os.Getenv(
+		"DRA_EXPORTER_SOURCE_"+strings.ToUpper(strings.ReplaceAll(source, "-", "_")),
+	) != ""
 }
 
-// addNodeFlags adds the flags that say where the node's facts are.
+// addNodeFlags adds the flags for the inputs of the node.
 func (o *options) addNodeFlags(app *kingpin.Application) {
 	app.Flag("node-name", "Name of this node; default: $NODE_NAME, else the host's name.").StringVar(&o.node)
 	app.Flag("kubelet.root", "Root folder of the kubelet.").Default("/var/lib/kubelet").StringVar(&o.kubeletRoot)
-	app.Flag("kubelet.podresources-socket", "Socket of the PodResources service; default: pod-resources/kubelet.sock under the root.").StringVar(&o.socket)
-	app.Flag("kubelet.pods-socket", "Socket of the kubelet's Pods API (Kubernetes 1.37); default: pods-api/pods-api.sock under the root.").StringVar(&o.podsSocket)
-	app.Flag("kubelet.empty-grace", "How long an empty answer is disbelieved where no cgroup can prove the pods gone.").Default("60s").DurationVar(&o.emptyGrace)
-	app.Flag("path.podlogs", "Folder of the pods' logs, whose names have the pods' UIDs.").Default("/var/log/pods").StringVar(&o.podLogs)
+	app.Flag(
+		"kubelet.podresources-socket",
+		"Socket of the PodResources service; default: pod-resources/kubelet.sock under the root.",
+	).StringVar(&o.socket)
+	app.Flag(
+		"kubelet.pods-socket",
+		"Socket of the kubelet's Pods API (Kubernetes 1.37); default: pods-api/pods-api.sock under the root.",
+	).StringVar(&o.podsSocket)
+	app.Flag(
+		"kubelet.empty-grace", "How long an empty answer is not believed if no cgroup proves that the pods are gone.",
+	).Default("60s").DurationVar(&o.emptyGrace)
+	app.Flag(
+		"path.podlogs", "Folder of the pods' logs; its names have the pods' UIDs.",
+	).Default("/var/log/pods").StringVar(&o.podLogs)
 	app.Flag("path.procfs", "Where procfs is mounted.").Default("/proc").StringVar(&o.paths.Procfs)
 	app.Flag("path.sysfs", "Where sysfs is mounted.").Default("/sys").StringVar(&o.paths.Sysfs)
 	app.Flag("path.cdi", "Folder of CDI specs (repeatable).").Default("/etc/cdi", "/var/run/cdi").StringsVar(&o.cdi)
-	app.Flag("kube", "Use of the API server: auto (in a cluster, or given a kubeconfig) or off.").Default("auto").EnumVar(&o.kube, "auto", "off")
+	app.Flag(
+		"kube", "Use of the API server: auto (in a cluster, or given a kubeconfig) or off.",
+	).Default("auto").EnumVar(&o.kube, "auto", "off")
 	app.Flag("kubeconfig", "Kubeconfig of the API server; default: the service account's.").StringVar(&o.kubeconfig)
 	app.Flag("pod-label", "Label of pods to show in dra_pod_info, as label_NAME (repeatable).").StringsVar(&o.podLabels)
-	app.Flag("pod-annotation", "Annotation of pods to show in dra_pod_info, as annotation_NAME (repeatable).").StringsVar(&o.podNotes)
-	app.Flag("claim-label", "Label of claims to show in dra_claim_info, as label_NAME (repeatable).").StringsVar(&o.claimLabels)
-	app.Flag("inventory.file", "ResourceSlices, and ResourceClaims, as kubectl get -o yaml prints them, in place of the API server's slices.").StringVar(&o.inventoryFile)
+	app.Flag(
+		"pod-annotation", "Annotation of pods to show in dra_pod_info, as annotation_NAME (repeatable).",
+	).StringsVar(&o.podAnnotations)
+	app.Flag(
+		"claim-label", "Label of claims to show in dra_claim_info, as label_NAME (repeatable).",
+	).StringsVar(&o.claimLabels)
+	app.Flag(
+		"inventory.file",
+		"ResourceSlices, and ResourceClaims, as kubectl get -o yaml prints them, in place of the API server's slices.",
+	).StringVar(&o.inventoryFile)
 }
 
-// check refuses values that make no sense, and fills in defaults that depend on others.
+// check validates the flags, and sets defaults that depend on others.
 func (o *options) check() error {
 	if !strings.HasPrefix(o.telemetryPath, "/") || o.telemetryPath == "/" {
 		return badFlag("web.telemetry-path", fmt.Errorf("%q is no path below /", o.telemetryPath))
 	}
 	for flag, d := range map[string]time.Duration{
-		"retention": o.retention, "counter.zero-hold": o.zeroHold, "kubelet.empty-grace": o.emptyGrace, "web.last-scrape-timeout": o.lastScrape,
+		"retention": o.retention, "counter.zero-hold": o.zeroHold, "kubelet.empty-grace": o.emptyGrace,
+		"web.last-scrape-timeout": o.lastScrape,
 	} {
 		if d < 0 {
 			return badFlag(flag, fmt.Errorf("%v is negative", d))
@@ -186,7 +234,6 @@ func (o *options) check() error {
 		return err
 	}
 	o.node = nodeName(o.node)
-	o.attachments.processes = podresources.NewPodProcesses(o.paths.Procfs, time.Now)
 	if o.socket == "" {
 		o.socket = filepath.Join(o.kubeletRoot, "pod-resources", "kubelet.sock")
 	}
@@ -196,10 +243,10 @@ func (o *options) check() error {
 	return nil
 }
 
-// minInterval keeps the regular calls below what the kubelet is to be asked at most (3 a second).
+// minInterval keeps the regular requests below the limit of the kubelet (3 a second).
 const minInterval = 500 * time.Millisecond
 
-// choose names the chosen labels and annotations as they are shown.
+// choose sets the names under which the selected labels and annotations are shown.
 func (o *options) choose() error {
 	for _, of := range []struct {
 		flag, prefix string
@@ -207,7 +254,7 @@ func (o *options) choose() error {
 		to           *[]podresources.Chosen
 	}{
 		{"pod-label", "label_", o.podLabels, &o.selection.PodLabels},
-		{"pod-annotation", "annotation_", o.podNotes, &o.selection.PodAnnotations},
+		{"pod-annotation", "annotation_", o.podAnnotations, &o.selection.PodAnnotations},
 		{"claim-label", "label_", o.claimLabels, &o.selection.ClaimLabels},
 	} {
 		seen := map[string]string{}
@@ -223,7 +270,7 @@ func (o *options) choose() error {
 	return nil
 }
 
-// labelName makes a part of a Prometheus label's name of a key, as kube-state-metrics does.
+// labelName returns a key as part of a Prometheus label's name, as kube-state-metrics does.
 func labelName(key string) string {
 	return strings.Map(func(r rune) rune {
 		if (r|0x20 >= 'a' && r|0x20 <= 'z') || (r >= '0' && r <= '9') {

@@ -1,5 +1,6 @@
-// Package program is the command line of dra-exporter: flags, the parts and how they are put together. The list of
-// sources is its caller's, so that the demo runs the same program on simulated devices.
+// Package program is the command line of dra-exporter: it turns flags into the configurations of
+// the other packages and runs them. The caller provides the list of sources, so that the demo runs
+// the same program with simulated devices.
 package program
 
 import (
@@ -15,40 +16,27 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 )
 
-// Source is an entry of the list of sources: a flag --source.NAME, on by default, and how to make the source.
+// Source is an entry of the list of sources: a flag --source.NAME, by default true, and the
+// constructor.
 type Source struct {
 	Name string
 	Help string // what it reads, for the flag
-	// Addressed sources are off by default: in place of a switch their flag takes off, or where to read, which New checks.
+	// Addressed sources are off by default. Their flag is no switch but an address, which New
+	// checks, or off.
 	Addressed bool
 	Switches  []Switch
-	// Fills are the quantities that it can read, for the reference of the metrics.
+	// Fills are the quantities that the source can read, for the reference of metrics.
 	Fills []driver.Quantity
-	// New makes the source. An error ends the program, but one that is ErrNotBuilt only where the flag was given.
-	New func(Paths) (driver.Source, error)
+	// New returns the source. An error ends the program, except driver.ErrNotBuilt if the flag
+	// is not set.
+	New func(driver.Host) (driver.Source, error)
 }
 
 // Switch is a further flag of a source, --source.NAME.SWITCH, off by default.
 type Switch struct{ Name, Help string }
-
-// ErrNotBuilt says that this build of the program does not have the source.
-var ErrNotBuilt = errors.New("not in this build")
-
-// Paths are where the node's files are mounted, and what else a source may want to know of the node.
-type Paths struct {
-	Procfs, Sysfs string
-
-	// Passthrough tells whether the inventory has devices that are handed to guests as they are (vfio).
-	Passthrough func() bool
-	// Attachments returns the devices that are network interfaces of pods at the moment, with process numbers of Procfs.
-	Attachments func() []driver.Attachment
-
-	// Address and Switches are the flags of the source itself: where to read, and those of its switches that are on.
-	Address  string
-	Switches []string
-}
 
 // Exit statuses.
 const (
@@ -57,7 +45,7 @@ const (
 	exitUsage   = 2 // a bad flag or file
 )
 
-// usageError is a bad flag, file or value: one line tells which.
+// usageError is a bad flag, file or value.
 type usageError struct{ err error }
 
 func (e usageError) Error() string { return e.err.Error() }
@@ -67,8 +55,8 @@ func badFlag(flag string, err error) error {
 	return usageError{fmt.Errorf("--%s: %w", flag, err)}
 }
 
-// Run runs the program until ctx ends and returns its exit status. The order of sources is that of their precedence: the
-// first one that reads a quantity of a device owns it.
+// Run runs the program until ctx ends and returns its exit status. Sources are in order of
+// precedence: the first that reads a quantity of a device owns it.
 func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io.Writer) int {
 	o, command, err := parse(args, sources, stdout)
 	var done finished
@@ -83,7 +71,7 @@ func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io
 	case "top":
 		err = top(ctx, o.top, stdout)
 	case "metrics-reference":
-		err = exporter.WriteReference(stdout, fillers(sources))
+		err = writeReference(stdout, sources)
 	case "check":
 		err = check(ctx, o, sources, log, stdout)
 	default:
@@ -103,7 +91,17 @@ func fail(stderr io.Writer, err error) int {
 	return exitFailure
 }
 
-// fillers returns which sources can fill a quantity; endpoints can fill whatever their configuration names.
+// writeReference writes the reference of all metrics.
+func writeReference(w io.Writer, sources []Source) error {
+	own, err := exporter.SelfFamilies()
+	if err != nil {
+		return err
+	}
+	return exposition.WriteReference(w, driver.Standard(), own, fillers(sources))
+}
+
+// fillers returns the sources that can fill a quantity. Endpoints can fill what their configuration
+// names.
 func fillers(sources []Source) func(driver.Quantity) []string {
 	return func(q driver.Quantity) []string {
 		var out []string
@@ -112,21 +110,24 @@ func fillers(sources []Source) func(driver.Quantity) []string {
 				out = append(out, s.Name)
 			}
 		}
-		if q.Configurable() {
+		if !q.Spec().Internal {
 			out = append(out, "scrape")
 		}
 		return out
 	}
 }
 
-// finished is the exit status that kingpin asks for after --help or --version.
+// finished is the exit status that kingpin requests after --help or --version.
 type finished int
 
 func (f finished) Error() string { return fmt.Sprintf("exit status %d", int(f)) }
 
 // parse reads the command line and returns the chosen command.
 func parse(args []string, sources []Source, stdout io.Writer) (o *options, command string, err error) {
-	app := kingpin.New("dra-exporter", "Tells for every DRA claim and pod of this node what the devices that it holds are doing, and which sit idle.")
+	app := kingpin.New(
+		"dra-exporter",
+		"Reports, for every DRA claim and pod of this node, what the devices that it holds are doing, and which are idle.",
+	)
 	app.Terminate(func(status int) { panic(finished(status)) })
 	app.UsageWriter(stdout)
 	app.DefaultEnvars()
@@ -149,13 +150,13 @@ func parse(args []string, sources []Source, stdout io.Writer) (o *options, comma
 	return o, command, nil
 }
 
-// named adds to kingpin's error the flag, or the environment variable, whose value it is about: kingpin does not tell. To
-// find it, the values are set once more.
+// named adds to kingpin's error the flag or environment variable whose value is wrong, which
+// kingpin omits. To find it, it sets the values again.
 func named(app *kingpin.Application, args []string, err error) error {
 	sameError := func(again error) bool { return again != nil && again.Error() == err.Error() }
 	parsed, parseErr := app.ParseContext(args)
 	if parseErr != nil {
-		return err // of the command line as a whole, and names its part
+		return err // of the command line itself
 	}
 	for _, e := range parsed.Elements {
 		if flag, ok := e.Clause.(*kingpin.FlagClause); ok && e.Value != nil && sameError(flag.Model().Value.Set(*e.Value)) {
@@ -170,7 +171,7 @@ func named(app *kingpin.Application, args []string, err error) error {
 	return err
 }
 
-// nodeName is the flag, else what the DaemonSet's field reference or the machine says.
+// nodeName returns the flag, else $NODE_NAME, else the host's name.
 func nodeName(flag string) string {
 	if flag != "" {
 		return flag

@@ -12,14 +12,17 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/node"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A bad flag or file ends the program with status 2 and one line that names it.
 func TestBadUsage(t *testing.T) {
-	broken := Source{Name: "broken", New: func(Paths) (driver.Source, error) { return nil, errors.New("was not built in") }}
-	unbuilt := Source{Name: "unbuilt", New: func(Paths) (driver.Source, error) { return nil, ErrNotBuilt }}
+	broken := Source{
+		Name: "broken", New: func(driver.Host) (driver.Source, error) { return nil, errors.New("was not built in") },
+	}
+	unbuilt := Source{Name: "unbuilt", New: func(driver.Host) (driver.Source, error) { return nil, driver.ErrNotBuilt }}
 	for _, test := range []struct{ args, want string }{
 		{"--bogus", "bogus"},
 		{"nonsense", "nonsense"},
@@ -71,16 +74,16 @@ func TestHelpAndVersion(t *testing.T) {
 	}
 }
 
-// A source that this build does not have is no mistake unless somebody asked for it.
+// A source that this build does not have is no error unless its flag is set.
 func TestSourceNotBuilt(t *testing.T) {
-	list := []Source{{Name: "unbuilt", New: func(Paths) (driver.Source, error) { return nil, ErrNotBuilt }}}
+	list := []Source{{Name: "unbuilt", New: func(driver.Host) (driver.Source, error) { return nil, driver.ErrNotBuilt }}}
 	for _, env := range []string{"", "true"} {
 		t.Setenv("DRA_EXPORTER_SOURCE_UNBUILT", env)
 		o, _, err := parse(nil, list, io.Discard)
 		if err != nil {
 			t.Fatal(err)
 		}
-		sources, err := makeSources(o, list)
+		sources, err := makeSources(o, list, &node.Node{})
 		if asked := env != ""; asked != (err != nil) || len(sources) != 0 {
 			t.Errorf("with the environment variable %q: %d sources, error %v", env, len(sources), err)
 		}
@@ -91,12 +94,14 @@ func TestSourceNotBuilt(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	t.Setenv("DRA_EXPORTER_SAMPLE_INTERVAL", "1ms")
 	var stdout, stderr bytes.Buffer
-	if status := Run(t.Context(), nil, nil, &stdout, &stderr); status != exitUsage || !strings.Contains(stderr.String(), "--sample.interval: 1ms") {
+	if status := Run(t.Context(), nil, nil, &stdout, &stderr); status != exitUsage ||
+		!strings.Contains(stderr.String(), "--sample.interval: 1ms") {
 		t.Errorf("exit status %d, said %q", status, &stderr)
 	}
 	t.Setenv("DRA_EXPORTER_SAMPLE_INTERVAL", "often")
 	stderr.Reset()
-	if status := Run(t.Context(), nil, nil, &stdout, &stderr); status != exitUsage || !strings.Contains(stderr.String(), "$DRA_EXPORTER_SAMPLE_INTERVAL: ") {
+	if status := Run(t.Context(), nil, nil, &stdout, &stderr); status != exitUsage ||
+		!strings.Contains(stderr.String(), "$DRA_EXPORTER_SAMPLE_INTERVAL: ") {
 		t.Errorf("exit status %d, said %q", status, &stderr)
 	}
 }
@@ -121,11 +126,12 @@ func TestReferenceNamesSources(t *testing.T) {
 	t.Error("the reference does not say that power comes from the source mine")
 }
 
-// A source with an address is off unless it is given one, which its constructor checks; its switches are flags of their own.
+// A source with an address is off unless it is given one, which its constructor checks; its
+// switches are flags of their own.
 func TestAddressedSource(t *testing.T) {
 	list := []Source{{
 		Name: "far", Addressed: true, Switches: []Switch{{Name: "more"}, {Name: "most"}},
-		New: func(p Paths) (driver.Source, error) {
+		New: func(p driver.Host) (driver.Source, error) {
 			return nil, fmt.Errorf("%s %v", p.Address, p.Switches) //nolint:err113 // what the test looks at
 		},
 	}}
@@ -142,7 +148,7 @@ func TestAddressedSource(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		sources, err := makeSources(o, list)
+		sources, err := makeSources(o, list, &node.Node{})
 		if got := fmt.Sprint(err); len(sources) != 0 || got != cmp.Or(tc.want, "<nil>") {
 			t.Errorf("%v: %d sources, error %q, want %q", tc.args, len(sources), got, tc.want)
 		}

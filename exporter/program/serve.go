@@ -11,42 +11,51 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/version"
-	"github.com/prometheus/exporter-toolkit/web"
+	toolkit "github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
 	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/node"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // serve samples and serves until ctx ends.
 func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) error {
-	sources, err := makeSources(o, list)
-	if err != nil {
-		return err
-	}
 	registry := prometheus.NewRegistry()
 	metrics := exporter.NewSelfMetrics(registry, o.node, log)
-	node, err := newNode(o, metrics, log)
+	api, err := newAPI(o, log)
 	if err != nil {
 		return err
 	}
-	defer node.close()
+	n, err := newNode(o, api, metrics, log)
+	if err != nil {
+		return err
+	}
+	defer n.Close()
+	sources, err := makeSources(o, list, n)
+	if err != nil {
+		return err
+	}
 
 	sampler := exporter.NewSampler(exporter.SamplerConfig{
-		Interval: o.interval, Deadline: sourceDeadline, Owners: node, Inventory: node, Sources: sources, Hints: node.hints,
+		Interval: o.interval, Deadline: sourceDeadline, Owners: n, Inventory: n, Sources: sources, Hints: n.Hints(),
 		Metrics: metrics, Now: time.Now, PodOf: podresources.NewProcesses(o.paths.Procfs).PodUID,
-		Ledger: exporter.NewLedger(exporter.LedgerConfig{
-			Retention: o.retention, IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold, MaxSeries: o.maxSeries,
+		Ledger: ledger.New(ledger.Config{
+			Retention: o.retention, IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold,
 		}),
+		Limiter: exposition.NewLimiter(o.maxSeries),
 	})
-	scrapes := &exporter.Scrapes{}
-	exposition := exporter.NewExposition(registry, sampler.Latest, exporter.ExpositionConfig{
+	scrapes := &web.Scrapes{}
+	renderer := exposition.New(registry, sampler.Latest, exposition.Config{
 		ZeroHold: o.zeroHold, CreatedSamples: o.createdSamples,
 		Error: func(err error) { log.WarnContext(ctx, "answering a scrape", "err", err) },
 	})
-	pages, err := node.guard(o, exporter.NewHandler(exporter.ServerConfig{
-		Metrics: exposition, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
+	pages, err := guard(o, api, metrics, log, web.NewHandler(web.Config{
+		Metrics: renderer, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
 		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, IdleAfter: idleAfter,
 	}))
 	if err != nil {
@@ -60,34 +69,38 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		Handler:           pages,
 		ErrorLog:          slog.NewLogLogger(serverLog{log.Handler()}, slog.LevelWarn),
 	}
-	log.InfoContext(ctx, "starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet", o.socket)
-	return run(ctx, parts{node: node, sampler: sampler, server: server, scrapes: scrapes}, o, log)
+	log.InfoContext(
+		ctx, "starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet",
+		o.socket,
+	)
+	return run(ctx, parts{node: n, sampler: sampler, server: server, scrapes: scrapes}, o, log)
 }
 
-// idleAfter is how long a claim does nothing before the page calls it idle.
+// idleAfter is how long a claim must be inactive to be idle on the page.
 const idleAfter = 30 * time.Second
 
-// lastAnswers is how long answers that were begun may take at the end.
-const lastAnswers = 3 * time.Second
+// shutdownTimeout is how long answers in progress may take at the end.
+const shutdownTimeout = 3 * time.Second
 
 type parts struct {
-	node    *node
+	node    *node.Node
 	sampler *exporter.Sampler
 	server  *http.Server
-	scrapes *exporter.Scrapes
+	scrapes *web.Scrapes
 }
 
-// run runs the parts until ctx ends or the server fails. At the end whoever scrapes regularly gets one more scrape, until
-// which the devices are read on, so that what is lost to a restart is no more than the restart itself.
+// run runs the parts until ctx ends or the server fails. At the end it waits for one more scrape,
+// if there are regular ones, and samples until then, so that a restart loses no more than its own
+// time.
 func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var watching, sampling sync.WaitGroup
-	watching.Go(func() { p.node.watch(working) })
+	watching.Go(func() { p.node.Watch(working) })
 	sampling.Go(func() { p.sampler.Run(working) })
 
 	failed := make(chan error, 1)
-	go func() { failed <- web.ListenAndServe(p.server, o.web, log) }()
+	go func() { failed <- toolkit.ListenAndServe(p.server, o.web, log) }()
 	select {
 	case err := <-failed:
 		stop()
@@ -96,7 +109,7 @@ func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 		return err
 	case <-ctx.Done():
 	}
-	p.node.hint()
+	p.node.Hint()
 	p.awaitScrape(ctx, o.lastScrape, log)
 	stop()
 	sampling.Wait()
@@ -109,44 +122,47 @@ func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	return err
 }
 
-// closeServer ends the server when all is answered. Connections over which nothing comes, or that take nothing, are cut after a while.
+// closeServer ends the server when all requests are answered. Connections that are still open after
+// shutdownTimeout are closed.
 func (p parts) closeServer(ctx context.Context, log *slog.Logger) error {
-	patient, done := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
+	closing, done := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 	defer done()
-	err := p.server.Shutdown(patient)
+	err := p.server.Shutdown(closing)
 	if errors.Is(err, context.DeadlineExceeded) {
-		log.InfoContext(ctx, "cutting the connections that are left", "after", lastAnswers)
+		log.InfoContext(ctx, "cutting the connections that are left", "after", shutdownTimeout)
 		err = p.server.Close()
 	}
 	return err
 }
 
-// awaitScrape waits for one more scrape, if somebody scraped in the last two minutes.
+// awaitScrape waits for one more scrape, if there was one in the last two minutes.
 func (p parts) awaitScrape(ctx context.Context, atMost time.Duration, log *slog.Logger) {
 	next := p.scrapes.Next(2 * time.Minute)
 	if next == nil || atMost <= 0 {
 		return
 	}
 	log.InfoContext(ctx, "waiting for the last scrape", "timeout", atMost)
-	patience := time.NewTimer(atMost)
-	defer patience.Stop()
+	timeout := time.NewTimer(atMost)
+	defer timeout.Stop()
 	select {
 	case <-next:
-	case <-patience.C:
+	case <-timeout.C:
 	}
 }
 
-// makeSources makes the sources that are switched on, in order of precedence: those of the list, then the scraped
-// endpoints in the order of their file.
-func makeSources(o *options, list []Source) ([]driver.Source, error) {
+// makeSources returns the enabled sources, in order of precedence: those of the list, then the
+// scraped endpoints in the order of their file.
+func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, error) {
+	mounts := o.paths
+	mounts.Passthrough, mounts.Attachments = n.Passthrough, n.Attachments
 	var out []driver.Source
 	for _, s := range list {
-		paths, wanted := o.pathsOf(s)
+		paths, wanted := o.pathsOf(s, mounts)
 		if !wanted {
 			continue
 		}
 		source, err := s.New(paths)
-		if errors.Is(err, ErrNotBuilt) && !o.askedFor(s.Name) {
+		if errors.Is(err, driver.ErrNotBuilt) && !o.askedFor(s.Name) {
 			continue
 		}
 		if err != nil {

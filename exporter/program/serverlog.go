@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// serverLog is what net/http tells of its troubles with connections and handlers, at slog.LevelWarn. A connection that ends before it is
-// encrypted is nothing to look at: probes that only open the port do that every few seconds, and so may every stranger.
+// serverLog lowers the level of net/http's errors of connections that end during the TLS handshake:
+// probes that only open the port cause one every few seconds, and any client can.
 type serverLog struct{ slog.Handler }
 
 // Handle implements slog.Handler.

@@ -14,7 +14,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/config"
 
-	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
 // topOptions are the flags of top.
@@ -27,17 +27,21 @@ type topOptions struct {
 
 func (o *topOptions) add(c *kingpin.CmdClause) {
 	c.Flag("url", "Address of the exporter.").Default("http://127.0.0.1:10985").StringVar(&o.url)
-	c.Flag("http.config.file", "How to talk to an exporter that wants TLS or a password: Prometheus's settings of an HTTP client (tls_config, authorization, basic_auth).").StringVar(&o.httpConfig)
+	c.Flag(
+		"http.config.file",
+		"How to talk to an exporter that wants TLS or a password: Prometheus's settings of an HTTP client "+
+			"(tls_config, authorization, basic_auth).",
+	).StringVar(&o.httpConfig)
 	c.Flag("once", "Print the table once and end.").BoolVar(&o.once)
 	c.Flag("interval", "How often to renew the table.").Default("1s").DurationVar(&o.interval)
 }
 
 const clearScreen = "\x1b[H\x1b[2J"
 
-// maxSnapshot bounds what top reads, in bytes.
+// maxSnapshot is the largest snapshot that top reads, in bytes.
 const maxSnapshot = 256 << 20
 
-// top shows a table of the exporter's snapshot, again and again until ctx ends.
+// top prints a table of the exporter's snapshot, repeatedly until ctx ends.
 func top(ctx context.Context, o topOptions, w io.Writer) error {
 	if o.interval <= 0 {
 		return badFlag("interval", fmt.Errorf("%v is not above 0", o.interval))
@@ -73,7 +77,7 @@ func top(ctx context.Context, o topOptions, w io.Writer) error {
 	}
 }
 
-// client returns the client that the file asks for.
+// client returns the HTTP client for the configuration file.
 func (o *topOptions) client() (*http.Client, error) {
 	if o.httpConfig == "" {
 		return &http.Client{}, nil
@@ -85,11 +89,13 @@ func (o *topOptions) client() (*http.Client, error) {
 	return config.NewClientFromConfig(*settings, "top")
 }
 
-func fetchReport(ctx context.Context, client *http.Client, url string) (exporter.Report, error) {
+func fetchReport(ctx context.Context, client *http.Client, url string) (web.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	var r exporter.Report
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/api/v1/snapshot", http.NoBody)
+	var r web.Report
+	request, err := http.NewRequestWithContext(
+		ctx, http.MethodGet, strings.TrimSuffix(url, "/")+"/api/v1/snapshot", http.NoBody,
+	)
 	if err != nil {
 		return r, badFlag("url", err)
 	}
@@ -107,8 +113,8 @@ func fetchReport(ctx context.Context, client *http.Client, url string) (exporter
 	return r, nil
 }
 
-// writeTop writes the busiest devices first, and those that are held and do nothing on top of all.
-func writeTop(w io.Writer, r exporter.Report) error {
+// writeTop writes the held devices first.
+func writeTop(w io.Writer, r web.Report) error {
 	held := 0
 	for i := range r.Devices {
 		if r.Devices[i].Attribution != "" {
@@ -120,16 +126,16 @@ func writeTop(w io.Writer, r exporter.Report) error {
 	line(fmt.Sprintf("%s  %s  %d devices, %d held", r.Node, r.Time.Local().Format(time.TimeOnly), len(r.Devices), held))
 	line("")
 	line("DEVICE", "STATE", "UTIL", "POWER", "ENERGY", "HELD BY")
-	slices.SortStableFunc(r.Devices, func(a, b exporter.DeviceReport) int { return topRank(a) - topRank(b) })
+	slices.SortStableFunc(r.Devices, func(a, b web.DeviceReport) int { return topRank(a) - topRank(b) })
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		line(printable(d.String()), topState(d), figure(d.Values, "utilization", 100, " %"), figure(d.Values, "power", 1, " W"),
-			figure(d.Values, "energy", 1e-3, " kJ"), holders(d))
+		line(printable(d.String()), topState(d), figure(d.Values, "utilization", 100, " %"),
+			figure(d.Values, "power", 1, " W"), figure(d.Values, "energy", 1e-3, " kJ"), holders(d))
 	}
 	return t.Flush()
 }
 
-func topRank(d exporter.DeviceReport) int {
+func topRank(d web.DeviceReport) int {
 	switch {
 	case d.Attribution != "":
 		return 0
@@ -140,22 +146,22 @@ func topRank(d exporter.DeviceReport) int {
 	}
 }
 
-func topState(d *exporter.DeviceReport) string {
+func topState(d *web.DeviceReport) string {
 	switch {
 	case d.Up != nil && !*d.Up:
 		return "down"
-	case d.Attribution != "" && d.Gap != "":
-		return "held, " + string(d.Gap)
+	case d.Attribution != "" && d.Missing != "":
+		return "held, " + string(d.Missing)
 	case d.Attribution != "":
 		return "held, " + string(d.Attribution)
-	case d.Gap != "":
-		return string(d.Gap)
+	case d.Missing != "":
+		return string(d.Missing)
 	default:
 		return "free"
 	}
 }
 
-func figure(values []exporter.ValueReport, quantity string, scale float64, unit string) string {
+func figure(values []web.ValueReport, quantity string, scale float64, unit string) string {
 	for _, v := range values {
 		if v.Quantity == quantity {
 			return fmt.Sprintf("%.1f%s", v.Value*scale, unit)
@@ -164,7 +170,7 @@ func figure(values []exporter.ValueReport, quantity string, scale float64, unit 
 	return "-"
 }
 
-func holders(d *exporter.DeviceReport) string {
+func holders(d *web.DeviceReport) string {
 	var out []string
 	for _, s := range d.Shares {
 		if !s.Admin {
@@ -179,7 +185,7 @@ func holders(d *exporter.DeviceReport) string {
 	return printable(strings.Join(out, " "))
 }
 
-// printable takes what could command a terminal out of a name.
+// printable replaces control characters, which could command a terminal.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {

@@ -3,35 +3,42 @@ package kube
 import (
 	"context"
 	"time"
+
+	"github.com/cenkalti/backoff/v5"
 )
 
-// Delays after failures. Many nodes fail together, when the API server is away: they must not return together.
+// Delays after failures.
 const (
 	firstDelay        = time.Second
 	maxDelay          = time.Minute
-	maxDelayPermanent = 3 * time.Minute // what is forbidden or absent stays so for a while
+	maxDelayPermanent = 3 * time.Minute // after errors that last until the cluster is changed
 )
 
-// backoff is the delay between attempts that fail.
-type backoff struct {
-	jitter   func() float64 // in [0, 1); spreads the nodes
-	failures int
+// retryDelay computes the delay before the next attempt. The jitter spreads the nodes of a cluster,
+// whose requests fail together while the API server is down.
+type retryDelay struct {
+	delays backoff.ExponentialBackOff
+	jitter func() float64 // in [0, 1)
 }
 
-// next returns how long to wait after one more failure: twice as long as after the one before, and up to a half less.
-func (b *backoff) next(err error) time.Duration {
-	limit := maxDelay
+func newRetryDelay(jitter func() float64) *retryDelay {
+	return &retryDelay{delays: backoff.ExponentialBackOff{InitialInterval: firstDelay, Multiplier: 2}, jitter: jitter}
+}
+
+// next returns the delay after one more failure: twice the previous one up to a limit, less up to
+// half of it as jitter.
+func (d *retryDelay) next(err error) time.Duration {
+	d.delays.MaxInterval = maxDelay
 	if isPermanent(err) {
-		limit = maxDelayPermanent
+		d.delays.MaxInterval = maxDelayPermanent
 	}
-	delay := min(limit, firstDelay<<min(b.failures, 10))
-	b.failures++
-	return delay - time.Duration(b.jitter()*float64(delay)/2)
+	delay := min(d.delays.NextBackOff(), d.delays.MaxInterval)
+	return delay - time.Duration(d.jitter()*float64(delay)/2)
 }
 
-func (b *backoff) reset() { b.failures = 0 }
+func (d *retryDelay) reset() { d.delays.Reset() }
 
-// pause waits; false: ctx ended.
+// pause waits for d. It returns false if ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

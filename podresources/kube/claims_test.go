@@ -46,39 +46,43 @@ func TestRecorded(t *testing.T) {
 	late := early.Add(4 * time.Second)
 	want := map[podresources.Claim]podresources.ClaimFacts{
 		{Namespace: "monitoring", Name: "exporter-gpus-jn427"}: {
-			Reserved: map[string]string{"exporter": "f453a9c7-0dad-4a2f-b8b7-a20abedda1b9"},
+			Reserved: map[string]string{"f453a9c7-0dad-4a2f-b8b7-a20abedda1b9": "exporter"},
 			UID:      "a39c77ee-238e-430d-872d-6fe4ac32a48a", AllocatedAt: early, PodClaimName: "gpus", Results: all,
 		},
 		{Namespace: "team-a", Name: "cc-1-gpu-hcsfg"}: {
-			Reserved: map[string]string{"cc-1": "b983f273-4bba-4023-b1be-f3ef1ae4e797"},
+			Reserved: map[string]string{"b983f273-4bba-4023-b1be-f3ef1ae4e797": "cc-1"},
 			UID:      "ab086302-2d94-43ef-a53c-71248ec6bed9", AllocatedAt: late, PodClaimName: "gpu",
 			Results: []podresources.ClaimResult{shared("slice", "a181d5fa-e110-46f0-81c4-591fb5a81057", 20)},
 		},
 		{Namespace: "team-a", Name: "cc-2-gpu-dnz25"}: {
-			Reserved: map[string]string{"cc-2": "4099e23c-ed39-4a52-9da2-9076211a0b7f"},
+			Reserved: map[string]string{"4099e23c-ed39-4a52-9da2-9076211a0b7f": "cc-2"},
 			UID:      "0b5b11d8-e12d-44e4-93c8-3281146c0e08", AllocatedAt: late, PodClaimName: "gpu",
 			Results: []podresources.ClaimResult{shared("slice", "bb69508f-47d3-4b7b-9b48-238338d82d13", 20)},
 		},
 		{Namespace: "team-a", Name: "single-gpu-64qkp"}: {
-			Reserved: map[string]string{"single": "da4d727c-b8c8-415a-beec-c9f9e15f0f8e"},
+			Reserved: map[string]string{"da4d727c-b8c8-415a-beec-c9f9e15f0f8e": "single"},
 			UID:      "d0157326-9332-4d4f-b2c0-1e52841dd212", AllocatedAt: early, PodClaimName: "gpu",
 			Results: single("gpu-0", "gpu", "gpu.example.com"),
 		},
 		{Namespace: "team-b", Name: "cc-3-gpu-p969z"}: {
-			Reserved: map[string]string{"cc-3": "573a64c1-f51c-4e6a-9274-1b5d316973a3"},
+			Reserved: map[string]string{"573a64c1-f51c-4e6a-9274-1b5d316973a3": "cc-3"},
 			UID:      "21d86684-5793-4ac3-9adc-e5479cb126bb", AllocatedAt: late, PodClaimName: "gpu",
 			Results: []podresources.ClaimResult{
 				shared("a", "cb70e6eb-e349-46b9-a283-765b72304de1", 20), shared("b", "ad61afc3-4b7b-4b4d-b6ad-e44d9f9d39d6", 10),
 			},
 		},
 		{Namespace: "team-b", Name: "extended-extended-resources-jbpk2"}: {
-			Reserved: map[string]string{"extended": "f7487c28-ed24-4fd9-bb1e-655251a22c4b"},
-			UID:      "c7b8da7d-7acc-4be6-8036-d54cac988877", AllocatedAt: late,
+			Extended: true, Reserved: map[string]string{"f7487c28-ed24-4fd9-bb1e-655251a22c4b": "extended"},
+			UID: "c7b8da7d-7acc-4be6-8036-d54cac988877", AllocatedAt: late,
 			Results: single("gpu-1", "container-0-request-0", "ext.example.com"),
 		},
 		{Namespace: "team-b", Name: "shared-claim"}: {
-			Reserved: map[string]string{"share-1": "1d1908c7-1a65-46c5-a02c-88cb6c2b287b", "share-2": "0a30babd-e84c-4ee2-adb3-f2ddd0ad882b"},
-			UID:      "4724f954-3f7f-4de9-9a53-ad4c0b7a046e", AllocatedAt: early, Results: single("gpu-4", "gpu", "gpu.example.com"),
+			Reserved: map[string]string{
+				"1d1908c7-1a65-46c5-a02c-88cb6c2b287b": "share-1",
+				"0a30babd-e84c-4ee2-adb3-f2ddd0ad882b": "share-2",
+			},
+			UID: "4724f954-3f7f-4de9-9a53-ad4c0b7a046e", AllocatedAt: early,
+			Results: single("gpu-4", "gpu", "gpu.example.com"),
 		},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -86,7 +90,8 @@ func TestRecorded(t *testing.T) {
 	}
 }
 
-// TestVersions holds that v1beta2 and v1beta1, which does not nest the class in exactly, say the same as v1.
+// TestVersions checks that v1beta2 and v1beta1, which does not nest the class in exactly, give the
+// same facts as v1.
 func TestVersions(t *testing.T) {
 	want, _, err := ParseClaims(readTestdata(t))
 	if err != nil {
@@ -131,7 +136,8 @@ func flattenRequests(object map[string]any) {
 
 // claimOf returns a v1 claim with these requests, allocation timestamp and results, in JSON.
 func claimOf(name, requests, timestamp, results string) string {
-	return fmt.Sprintf(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":%q,"namespace":"ns","uid":"u"},
+	return fmt.Sprintf(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim",
+		"metadata":{"name":%q,"namespace":"ns","uid":"u"},
 		"spec":{"devices":{"requests":[%s]}},"status":{"allocation":{"allocationTimestamp":%s,"devices":{"results":[%s]}}}}`,
 		name, requests, timestamp, results)
 }
@@ -155,54 +161,120 @@ func TestParseClaims(t *testing.T) {
 	with := func(results ...podresources.ClaimResult) *podresources.ClaimFacts {
 		return &podresources.ClaimFacts{UID: "u", AllocatedAt: at, Results: results}
 	}
-	first := `{"name":"r","firstAvailable":[{"name":"big","deviceClassName":"c1"},{"name":"small","deviceClassName":"c2"}]}`
+	first := `{"name":"r","firstAvailable":[{"name":"big","deviceClassName":"c1"},` +
+		`{"name":"small","deviceClassName":"c2"}]}`
 	for name, tc := range map[string]struct {
 		data   string
 		want   *podresources.ClaimFacts
-		reason string
+		reason driver.Reason
 	}{
-		"good":            {claimOf("c", exact, stamp, device), with(good), ""},
-		"subrequest":      {claimOf("c", first, stamp, strings.Replace(device, `"r"`, `"r/small"`, 1)), with(podresources.ClaimResult{Device: id, Request: "r/small", DeviceClass: "c2"}), ""},
-		"capacity's name": {claimOf("c", exact, stamp, device[:len(device)-1]+`,"consumedCapacity":{"d.test/memory":"1Gi","cores":5}}`), with(podresources.ClaimResult{Device: id, Request: "r", DeviceClass: "class", Consumed: []driver.Amount{{Resource: "cores", Value: 5}, {Resource: "memory", Value: 1 << 30}}}), ""},
-		"offset":          {claimOf("c", exact, `"2026-11-21T02:59:17+01:00"`, device), with(good), ""},
-		"no timestamp":    {claimOf("c", exact, "null", device), &podresources.ClaimFacts{UID: "u", Results: []podresources.ClaimResult{good}}, ""},
-		"not allocated":   {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"c","namespace":"ns","uid":"u"}}`, &podresources.ClaimFacts{UID: "u"}, ""},
+		"good": {claimOf("c", exact, stamp, device), with(good), ""},
+		"subrequest": {
+			claimOf("c", first, stamp, strings.Replace(device, `"r"`, `"r/small"`, 1)),
+			with(podresources.ClaimResult{Device: id, Request: "r/small", DeviceClass: "c2"}), "",
+		},
+		"capacity's name": {
+			claimOf("c", exact, stamp,
+				device[:len(device)-1]+`,"consumedCapacity":{"d.test/memory":"1Gi","cores":5}}`),
+			with(podresources.ClaimResult{
+				Device: id, Request: "r", DeviceClass: "class",
+				Consumed: []driver.Amount{{Resource: "cores", Value: 5}, {Resource: "memory", Value: 1 << 30}},
+			}),
+			"",
+		},
+		"offset": {claimOf("c", exact, `"2026-11-21T02:59:17+01:00"`, device), with(good), ""},
+		"no timestamp": {
+			claimOf("c", exact, "null", device),
+			&podresources.ClaimFacts{UID: "u", Results: []podresources.ClaimResult{good}}, "",
+		},
+		"not allocated": {
+			`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":{"name":"c","namespace":"ns","uid":"u"}}`,
+			&podresources.ClaimFacts{UID: "u"}, "",
+		},
 		"unknown request": {claimOf("c", "", stamp, device), with(classless), ""},
-		"timestamp":       {claimOf("c", exact, `"yesterday"`, device), &podresources.ClaimFacts{UID: "u", Results: []podresources.ClaimResult{good}}, ReasonMalformedTimestamp},
-		"tolerations":     {claimOf("c", exact, stamp, device[:len(device)-1]+`,"tolerations":[{"key":"k","operator":"Equal","value":"v","effect":"NoExecute"},{"key":"k","operator":"Exists"},{"operator":"Exists"}]}`), with(podresources.ClaimResult{Device: id, Request: "r", DeviceClass: "class", Tolerations: []string{"k=v:NoExecute", "k", ""}}), ""},
-		"toleration":      {claimOf("c", exact, stamp, device[:len(device)-1]+`,"tolerations":[{"key":"a b"}]},`+device), with(good), ReasonMalformedResult},
-		"reserved": {reserved(`{"resource":"pods","name":"p","uid":"1"},{"resource":"pods","name":"q","uid":"2"},{"apiGroup":"x","resource":"pods","name":"r","uid":"3"},{"resource":"jobs","name":"s","uid":"4"}`), &podresources.ClaimFacts{
-			UID: "u", AllocatedAt: at, Results: []podresources.ClaimResult{good}, Reserved: map[string]string{"p": "1", "q": "2"},
-		}, ""},
-		"reservation":      {reserved(`{"resource":"pods","name":"p q","uid":"1"}`), with(good), ReasonMalformedReserved},
-		"request":          {claimOf("c", `7`, stamp, device), with(classless), ReasonMalformedRequest},
-		"class":            {claimOf("c", `{"name":"r","exactly":{"deviceClassName":"a\nb"}}`, stamp, device), with(classless), ReasonMalformedRequest},
-		"result":           {claimOf("c", exact, stamp, `7,`+device), with(good), ReasonMalformedResult},
-		"result's device":  {claimOf("c", exact, stamp, strings.Replace(device, `"x"`, `""`, 1)+`,`+device), with(good), ReasonMalformedResult},
-		"result's share":   {claimOf("c", exact, stamp, device[:len(device)-1]+`,"shareID":"a b"},`+device), with(good), ReasonMalformedResult},
-		"capacity":         {claimOf("c", exact, stamp, device[:len(device)-1]+`,"consumedCapacity":{"m":"NaN"}}`), with(good), ReasonMalformedCapacity},
-		"slow capacity":    {claimOf("c", exact, stamp, device[:len(device)-1]+`,"consumedCapacity":{"m":"1e-999999999"}}`), with(good), ReasonMalformedCapacity},
-		"name":             {claimOf("a\"b", exact, stamp, device), nil, ReasonMalformedClaim},
-		"long name":        {claimOf(strings.Repeat("x", 254), exact, stamp, device), nil, ReasonMalformedClaim},
-		"claim's type":     {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":7}`, nil, ReasonMalformedClaim},
-		"no object":        {`{"apiVersion":"v1","kind":"List","items":[7]}`, nil, ReasonMalformedObject},
-		"duplicate":        {claimOf("c", exact, stamp, device) + claimOf("c", exact, stamp, ""), with(good), ReasonDuplicateClaim},
-		"other kind":       {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice"}`, nil, ""},
-		"too many results": {claimOf("c", exact, stamp, device+strings.Repeat(","+device, maxResults)), nil, ReasonTooManyResults},
+		"timestamp": {
+			claimOf("c", exact, `"yesterday"`, device),
+			&podresources.ClaimFacts{UID: "u", Results: []podresources.ClaimResult{good}}, driver.ReasonMalformedTimestamp,
+		},
+		"tolerations": {
+			claimOf("c", exact, stamp,
+				device[:len(device)-1]+
+					`,"tolerations":[{"key":"k","operator":"Equal","value":"v","effect":"NoExecute"},`+
+					`{"key":"k","operator":"Exists"},{"operator":"Exists"}]}`),
+			with(podresources.ClaimResult{
+				Device: id, Request: "r", DeviceClass: "class",
+				Tolerations: []string{"k=v:NoExecute", "k", ""},
+			}),
+			"",
+		},
+		"toleration": {
+			claimOf("c", exact, stamp, device[:len(device)-1]+`,"tolerations":[{"key":"a b"}]},`+device),
+			with(good), driver.ReasonMalformedResult,
+		},
+		"reserved": {
+			reserved(`{"resource":"pods","name":"p","uid":"1"},{"resource":"pods","name":"q","uid":"2"},` +
+				`{"apiGroup":"x","resource":"pods","name":"r","uid":"3"},{"resource":"jobs","name":"s","uid":"4"}`),
+			&podresources.ClaimFacts{
+				UID: "u", AllocatedAt: at, Results: []podresources.ClaimResult{good},
+				Reserved: map[string]string{"1": "p", "2": "q"}, ReservedOther: true,
+			}, "",
+		},
+		"reservation": {
+			reserved(`{"resource":"pods","name":"p q","uid":"1"}`), with(good),
+			driver.ReasonMalformedReservation,
+		},
+		"request": {claimOf("c", `7`, stamp, device), with(classless), driver.ReasonMalformedRequest},
+		"class": {
+			claimOf("c", `{"name":"r","exactly":{"deviceClassName":"a\nb"}}`, stamp, device),
+			with(classless), driver.ReasonMalformedRequest,
+		},
+		"result": {claimOf("c", exact, stamp, `7,`+device), with(good), driver.ReasonMalformedResult},
+		"result's device": {
+			claimOf("c", exact, stamp, strings.Replace(device, `"x"`, `""`, 1)+`,`+device), with(good),
+			driver.ReasonMalformedResult,
+		},
+		"result's share": {
+			claimOf("c", exact, stamp, device[:len(device)-1]+`,"shareID":"a b"},`+device), with(good),
+			driver.ReasonMalformedResult,
+		},
+		"capacity": {
+			claimOf("c", exact, stamp, device[:len(device)-1]+`,"consumedCapacity":{"m":"NaN"}}`),
+			with(good), driver.ReasonMalformedCapacity,
+		},
+		"slow capacity": {
+			claimOf("c", exact, stamp, device[:len(device)-1]+`,"consumedCapacity":{"m":"1e-999999999"}}`),
+			with(good), driver.ReasonMalformedCapacity,
+		},
+		"name":      {claimOf("a\"b", exact, stamp, device), nil, driver.ReasonMalformedClaim},
+		"long name": {claimOf(strings.Repeat("x", 254), exact, stamp, device), nil, driver.ReasonMalformedClaim},
+		"claim's type": {
+			`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim","metadata":7}`, nil,
+			driver.ReasonMalformedClaim,
+		},
+		"no object": {`{"apiVersion":"v1","kind":"List","items":[7]}`, nil, driver.ReasonMalformedObject},
+		"duplicate": {
+			claimOf("c", exact, stamp, device) + claimOf("c", exact, stamp, ""), with(good),
+			driver.ReasonDuplicateClaim,
+		},
+		"other kind": {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice"}`, nil, ""},
+		"too many results": {
+			claimOf("c", exact, stamp, device+strings.Repeat(","+device, maxResults)), nil,
+			driver.ReasonTooManyResults,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, rejected, err := ParseClaims([]byte(tc.data))
 			if err != nil {
 				t.Fatal(err)
 			}
-			var wantRejected []podresources.Rejection
+			wantRejected := driver.Rejections{}
 			if tc.reason != "" {
-				wantRejected = []podresources.Rejection{{Reason: tc.reason, Count: 1}}
+				wantRejected = driver.Rejections{tc.reason: 1}
 			}
 			if diff := cmp.Diff(wantRejected, rejected); diff != "" {
 				t.Errorf("rejections: -want +got:\n%s", diff)
 			}
-			if tc.reason == ReasonTooManyResults {
+			if tc.reason == driver.ReasonTooManyResults {
 				if n := len(got[podresources.Claim{Namespace: "ns", Name: "c"}].Results); n != maxResults {
 					t.Errorf("%d results, want %d", n, maxResults)
 				}
@@ -222,8 +294,11 @@ func TestParseClaims(t *testing.T) {
 func TestParseClaimsErrors(t *testing.T) {
 	good := claimOf("c", exact, stamp, device)
 	for name, tc := range map[string]struct{ data, want string }{
-		"version": {good + "\n---\n" + strings.Replace(good, "/v1", "/v1alpha1", 1), "parse resource claims: document 2 (from line 3): ResourceClaim"},
-		"syntax":  {"a: [", "parse resource claims: document 1 (from line 1): read YAML"},
+		"version": {
+			good + "\n---\n" + strings.Replace(good, "/v1", "/v1alpha1", 1),
+			"parse resource claims: document 2 (from line 4): ResourceClaim",
+		},
+		"syntax": {"a: [", "parse resource claims: document 1 (from line 1): read YAML"},
 	} {
 		if got, _, err := ParseClaims([]byte(tc.data)); err == nil || got != nil || !strings.HasPrefix(err.Error(), tc.want) {
 			t.Errorf("%s: error %v, want %q", name, err, tc.want)

@@ -9,8 +9,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// classic returns what a claim of v1alpha2 says of itself; nil for others. The API server refuses a claim of v1alpha2 without a
-// class.
+// classic returns the facts that only claims of v1alpha2 have; nil for others. The API server
+// rejects a claim of v1alpha2 without a class.
 func (o *claimObject) classic() *podresources.Classic {
 	class := o.Spec.ResourceClassName
 	if !manifest.ValidName(class) {
@@ -36,11 +36,14 @@ type handle struct {
 	} `json:"structuredData"`
 }
 
-// parseHandles returns the devices that a claim of v1alpha2 was given of slices, where its driver publishes any (KEP-4381, Kubernetes
-// 1.30). Of what several drivers allocated no driver is that of the claim.
-func parseHandles(raw []json.RawMessage, claim *podresources.Classic, rejected tally) []podresources.ClaimResult {
+// parseHandles returns the devices of slices that are allocated to a claim of v1alpha2, if its
+// driver publishes slices (KEP-4381, Kubernetes 1.30). If several drivers allocated devices, the
+// claim has no driver.
+func parseHandles(raw []json.RawMessage, claim *podresources.Classic,
+	rejected driver.Rejections,
+) []podresources.ClaimResult {
 	if surplus := len(raw) - maxResults; surplus > 0 {
-		rejected.add(ReasonTooManyResults, surplus)
+		rejected.Add(driver.ReasonTooManyResults, surplus)
 		raw = raw[:maxResults]
 	}
 	var out []podresources.ClaimResult
@@ -48,7 +51,7 @@ func parseHandles(raw []json.RawMessage, claim *podresources.Classic, rejected t
 	for _, raw := range raw {
 		var h handle
 		if json.Unmarshal(raw, &h) != nil || !optional(h.DriverName) {
-			rejected.add(ReasonMalformedResult, 1)
+			rejected.Add(driver.ReasonMalformedResult, 1)
 			continue
 		}
 		h.DriverName = cmp.Or(h.DriverName, claim.Driver)
@@ -67,7 +70,7 @@ func parseHandles(raw []json.RawMessage, claim *podresources.Classic, rejected t
 }
 
 // devices returns the instances of slices that the handle names.
-func (h *handle) devices(class string, rejected tally) []podresources.ClaimResult {
+func (h *handle) devices(class string, rejected driver.Rejections) []podresources.ClaimResult {
 	if h.StructuredData == nil {
 		return nil
 	}
@@ -78,7 +81,7 @@ func (h *handle) devices(class string, rejected tally) []podresources.ClaimResul
 		}
 		id := driver.ID{Driver: h.DriverName, Pool: h.StructuredData.NodeName, Device: r.NamedResources.Name}
 		if !manifest.ValidName(id.Driver) || !manifest.ValidName(id.Pool) || !manifest.ValidName(id.Device) {
-			rejected.add(ReasonMalformedResult, 1)
+			rejected.Add(driver.ReasonMalformedResult, 1)
 			continue
 		}
 		out = append(out, podresources.ClaimResult{Device: id, DeviceClass: class})

@@ -16,19 +16,20 @@ import (
 	"k8s.io/client-go/transport"
 )
 
-// ErrNoCluster says that there is neither a kubeconfig nor a service account's token: the program runs outside of a
-// cluster, or without leave to ask.
+// ErrNoCluster is returned if there is neither a kubeconfig nor a service account's token: the
+// program runs outside of a cluster, or without credentials.
 var ErrNoCluster = errors.New("not in a cluster, and no kubeconfig given")
 
-// API is what is asked of the API server: [Client] is the one, and the only one that a program makes.
+// API sends requests to the API server. [Client] implements it; a program creates only one.
 type API interface {
-	// Get opens the answer to a GET of path; what it can not get is an error of k8s.io/apimachinery/pkg/api/errors or
-	// of the transport. Whoever gets an answer closes it.
+	// Get opens the response to a GET of path. Errors are those of
+	// k8s.io/apimachinery/pkg/api/errors or of the transport. The caller must close the response.
 	Get(ctx context.Context, path string, query url.Values) (io.ReadCloser, error)
 }
 
-// Client asks the API server, with the credentials of a kubeconfig or of the service account. Tokens that are
-// renewed on the disk are read again within a minute, and at once after they were refused. It holds one connection, which all requests share.
+// Client sends requests to the API server with the credentials of a kubeconfig or of the service
+// account. It reads a renewed token from its file within a minute, and at once after the API server
+// rejected the old one. All requests share one connection.
 type Client struct {
 	rest *rest.RESTClient
 	host string
@@ -36,8 +37,8 @@ type Client struct {
 
 var _ API = (*Client)(nil)
 
-// NewClient returns the client of the cluster that the kubeconfig names, or, where it is "", of the one that the program
-// runs in. It does not connect. Outside of a cluster the error is [ErrNoCluster].
+// NewClient returns the client of the cluster of the kubeconfig or, if it is "", of the cluster
+// that the program runs in. It does not connect. Outside of a cluster the error is [ErrNoCluster].
 func NewClient(kubeconfig, userAgent string) (*Client, error) {
 	config, err := restConfig(kubeconfig)
 	if err != nil {
@@ -50,21 +51,22 @@ func NewClient(kubeconfig, userAgent string) (*Client, error) {
 func newClient(config *rest.Config) (*Client, error) {
 	rereadToken(config)
 	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // Status, which is what errors come as
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"}) // Status is the type of errors
 	config.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	config.AcceptContentTypes = runtime.ContentTypeJSON
 	config.ContentType = runtime.ContentTypeJSON
-	config.QPS = -1 // the rate is bounded by who asks: watches last, and claims have a budget of their own
+	config.QPS = -1 // callers limit the rate: watches are long, and claims have a budget of their own
 	config.WarningHandler = rest.NoWarnings{}
 	client, err := rest.UnversionedRESTClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("make API client: %w", err)
+		return nil, fmt.Errorf("create API client: %w", err)
 	}
 	return &Client{rest: client, host: config.Host}, nil
 }
 
-// rereadToken has a token that is refused read from its file again before the next request. By itself client-go reads the file once
-// a minute, whatever the API server says of the token (transport.NewBearerAuthWithRefreshRoundTripper).
+// rereadToken makes the client read the token's file again after the API server rejected the token.
+// client-go itself reads the file once a minute, independent of the API server's responses
+// (transport.NewBearerAuthWithRefreshRoundTripper).
 func rereadToken(config *rest.Config) {
 	if config.BearerTokenFile == "" {
 		return
@@ -91,7 +93,7 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 // Host returns the API server's address.
 func (c *Client) Host() string { return c.host }
 
-// Get implements [API]. It does not try again, not even when the server says when to: whoever asks does.
+// Get implements [API]. It does not retry, not even if the server says when to; callers do.
 func (c *Client) Get(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 	request := c.rest.Get().AbsPath(path).MaxRetries(0)
 	for name, values := range query {
@@ -106,11 +108,12 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values) (io.Rea
 	return body, nil
 }
 
-// Post opens the answer to a POST of a JSON object to path. Errors, and whoever closes the answer, are as of Get.
+// Post opens the response to a POST of a JSON object to path. Errors, which have a method Reason
+// for a label, and closing are as for Get.
 func (c *Client) Post(ctx context.Context, path string, object []byte) (io.ReadCloser, error) {
 	body, err := c.rest.Post().AbsPath(path).MaxRetries(0).Body(object).Stream(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("post %s: %w", path, err)
+		return nil, withReason(fmt.Errorf("post %s: %w", path, err))
 	}
 	return body, nil
 }

@@ -10,9 +10,12 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// A token that the API server refuses is read from its file again: one that was renewed there is used for the next request.
+// When the API server rejects a token, the client reads its file again and uses a renewed token for
+// the next request.
 func TestTokenIsReadAgain(t *testing.T) {
 	var valid atomic.Value
 	valid.Store("Bearer first")
@@ -32,7 +35,10 @@ func TestTokenIsReadAgain(t *testing.T) {
 	}
 	renew("first\n")
 	config := clientcmdapi.NewConfig()
-	config.Clusters["c"] = &clientcmdapi.Cluster{Server: server.URL, InsecureSkipTLSVerify: true} // tokens are sent over TLS alone
+	config.Clusters["c"] = &clientcmdapi.Cluster{
+		Server:                server.URL,
+		InsecureSkipTLSVerify: true,
+	} // tokens are sent only over TLS
 	config.AuthInfos["c"] = &clientcmdapi.AuthInfo{TokenFile: token}
 	config.Contexts["c"] = &clientcmdapi.Context{Cluster: "c", AuthInfo: "c"}
 	config.CurrentContext = "c"
@@ -44,13 +50,13 @@ func TestTokenIsReadAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.rest.Client.CloseIdleConnections()
-	get := func(when, want string) {
+	get := func(when string, want driver.Reason) {
 		t.Helper()
 		body, err := client.Get(t.Context(), "/", nil)
 		if err == nil {
 			err = body.Close()
 		}
-		if got := Reason(err); got != want {
+		if got := reasonOf(err); got != want {
 			t.Errorf("%s: %q, want %q: %v", when, got, want, err)
 		}
 	}

@@ -6,69 +6,68 @@ import (
 	"net"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// What went wrong beside what the API server and the transport say.
+// Errors in addition to those of the API server and the transport.
 var (
 	errMalformed = errors.New("malformed answer")
 	errTooLarge  = errors.New("answer too large")
 	errExpired   = errors.New("the watch is too old to go on")
-	errNotServed = errors.New("resource.k8s.io is not served in a version that is known here")
+	errNotServed = errors.New("resource.k8s.io is not served in a supported version")
 )
 
-// reasonError is an error that names its reason for a label.
-type reasonError struct{ error }
+// withReason gives the error of a request its reason.
+func withReason(err error) error { return driver.WithReason(reasonOf(err), err) }
 
-func (e reasonError) Unwrap() error { return e.error }
-
-// Reason returns the reason.
-func (e reasonError) Reason() string { return Reason(e.error) }
-
-// Reason names what went wrong with a request in one word, from a closed list, for a label; "" for no error.
-func Reason(err error) string {
+// reasonOf returns why a request failed; "" for no error.
+func reasonOf(err error) driver.Reason {
 	var network net.Error
 	switch {
 	case err == nil:
 		return ""
 	case errors.Is(err, errMalformed):
-		return "malformed"
+		return driver.ReasonMalformed
 	case errors.Is(err, errTooLarge):
-		return "too_large"
+		return driver.ReasonTooLarge
 	case errors.Is(err, errNotServed):
-		return "absent"
+		return driver.ReasonAbsent
 	case isExpired(err):
-		return "expired"
+		return driver.ReasonExpired
 	case apierrors.IsForbidden(err):
-		return "forbidden"
+		return driver.ReasonForbidden
 	case apierrors.IsUnauthorized(err):
-		return "unauthorized"
+		return driver.ReasonUnauthorized
 	case apierrors.IsNotFound(err):
-		return "absent"
+		return driver.ReasonAbsent
 	case apierrors.IsTooManyRequests(err):
-		return "too_many_requests"
+		return driver.ReasonRateLimited
 	case errors.Is(err, context.Canceled):
-		return "canceled"
+		return driver.ReasonCanceled
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
-		return "deadline"
+		return driver.ReasonTimeout
 	case isStatus(err):
-		return "server"
+		return driver.ReasonServerError
 	default:
-		return "unavailable"
+		return driver.ReasonUnavailable
 	}
 }
 
-// isExpired tells whether a watch, or the next page of a list, can not go on from where it was.
+// isExpired reports whether a watch, or the next page of a list, cannot continue from its resource
+// version.
 func isExpired(err error) bool {
 	return errors.Is(err, errExpired) || apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 }
 
-// isStatus tells whether the API server itself answered.
+// isStatus reports whether the error is a response of the API server.
 func isStatus(err error) bool {
 	var status apierrors.APIStatus
 	return errors.As(err, &status)
 }
 
-// isPathMissing tells whether the path itself is not served, which is not the same as an object that is not there.
+// isPathMissing reports whether the path itself is not served, as opposed to an object that does
+// not exist.
 func isPathMissing(err error) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
@@ -78,7 +77,7 @@ func isPathMissing(err error) bool {
 	return details == nil || details.Name == ""
 }
 
-// isPermanent tells whether an error lasts until somebody changes the cluster.
+// isPermanent reports whether an error lasts until the cluster is changed.
 func isPermanent(err error) bool {
 	return apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || errors.Is(err, errNotServed)
 }

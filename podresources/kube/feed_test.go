@@ -1,6 +1,11 @@
 package kube
 
 import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/url"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,7 +39,7 @@ func TestSlicesFollowed(t *testing.T) {
 			t.Errorf("%+v, want a list and a watch of each half of the slices and of the pods", usage)
 		}
 		before := c.Usage().Events
-		time.Sleep(6 * time.Minute) // the watches end, and go on from their last event
+		time.Sleep(6 * time.Minute) // the watches end, and continue from their last event
 		if usage := c.Usage(); usage.Watches != 6 || usage.Events != before {
 			t.Errorf("the next watches were sent %d events: %+v", usage.Events-before, usage)
 		}
@@ -44,7 +49,8 @@ func TestSlicesFollowed(t *testing.T) {
 	})
 }
 
-// Of a pool that changes, devices neither vanish nor appear twice, and the old ones are gone once the new are complete.
+// When a pool changes, devices neither vanish nor appear twice. The old ones are removed when the
+// new generation is complete.
 func TestGenerations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -67,7 +73,8 @@ func TestGenerations(t *testing.T) {
 	})
 }
 
-// A watch that can not go on from where it was is followed by a list, which finds what was missed.
+// A watch that cannot continue from its resource version is followed by a list, which finds the
+// missed changes.
 func TestWatchExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -76,7 +83,7 @@ func TestWatchExpires(t *testing.T) {
 		c.wantDevices(t, "p/a")
 		c.Fail(func(resource string, watch bool) kubetest.Fault { return kubetest.Unavailable })
 		time.Sleep(5 * time.Second)
-		if got := c.state(SourceSlices); got != "server" {
+		if got := c.state(SourceSlices); got != "server_error" {
 			t.Errorf("slices are %s, want server", got)
 		}
 		c.Delete(kubetest.Slices, "", "mine")
@@ -92,7 +99,8 @@ func TestWatchExpires(t *testing.T) {
 	})
 }
 
-// An API server that goes away and comes back costs no second list: the watches go on from where they were.
+// After an outage of the API server the watches continue from their resource version, without a
+// second list.
 func TestWatchGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -111,13 +119,13 @@ func TestWatchGoesOn(t *testing.T) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		// 1, 2, 4, … 60 s: 15 attempts of each of the two halves in 10 minutes.
-		if n := c.counts["slices server"]; n < 20 || n > 40 {
+		if n := c.counts["slices server_error"]; n < 20 || n > 40 {
 			t.Errorf("%d attempts while the server was away: %v", n, c.counts)
 		}
 	})
 }
 
-// A watch that may not be opened leaves what was listed, and is shown.
+// A watch that is forbidden leaves the listed objects in use and is reported.
 func TestWatchForbidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -137,6 +145,60 @@ func TestWatchForbidden(t *testing.T) {
 	})
 }
 
+// apiFunc answers every GET.
+type apiFunc func(ctx context.Context, query url.Values) (io.ReadCloser, error)
+
+func (f apiFunc) Get(ctx context.Context, _ string, query url.Values) (io.ReadCloser, error) {
+	return f(ctx, query)
+}
+
+// A server that ends every watch at once is asked at most once a second, and one whose events
+// cannot be used is asked less and less often.
+func TestWatchEndsAtOnce(t *testing.T) {
+	for name, tc := range map[string]struct {
+		watch                string
+		lists, watches, fail int // the most in a minute; failures are exact
+	}{
+		"no event":        {"", 1, 61, 0},
+		"one event":       {`{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"9"}}}`, 1, 61, 0},
+		"malformed event": {`{"type":"MODIFIED","object":{"metadata":7}}`, 6, 6, 6},
+		"broken":          {`{]`, 6, 6, 6},
+		"internal error":  {`{"type":"ERROR","object":{"kind":"Status","code":500,"reason":"InternalError"}}`, 1, 6, 6},
+		"expired":         {`{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}`, 6, 6, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				lists, watches, failures := 0, 0, 0
+				f := &feed{
+					api: apiFunc(func(_ context.Context, query url.Values) (io.ReadCloser, error) {
+						if query.Get("watch") == "" {
+							lists++
+							return io.NopCloser(strings.NewReader(`{"metadata":{"resourceVersion":"5"},"items":[]}`)), nil
+						}
+						watches++
+						return io.NopCloser(strings.NewReader(tc.watch)), nil
+					}),
+					jitter: func() float64 { return 0 }, now: time.Now, lost: func() {},
+					path:    func(context.Context) (string, url.Values, error) { return "/objects", nil, nil },
+					replace: func([]json.RawMessage) {}, update: func(json.RawMessage, bool) {},
+					report: func(_ time.Duration, err error) {
+						if err != nil {
+							failures++
+						}
+					},
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				f.run(ctx)
+				if lists == 0 || watches == 0 || lists > tc.lists || watches > tc.watches || failures != tc.fail {
+					t.Errorf("%d lists, %d watches and %d failures in a minute, want at most %d and %d, and %d",
+						lists, watches, failures, tc.lists, tc.watches, tc.fail)
+				}
+			})
+		})
+	}
+}
+
 func TestPodsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -144,18 +206,21 @@ func TestPodsFollowed(t *testing.T) {
 		c.Put(kubetest.Pods, podJSON("other", "node2", "Running"))
 		c.follow(t)
 		synctest.Wait()
-		pod := func(name string) podresources.Pod { return podresources.Pod{Namespace: "ns", Name: name} }
+		seen := time.Now()
 		facts := func(name string, ended bool) podresources.PodFacts {
-			return podresources.PodFacts{UID: "uid-" + name, Ended: ended, Meta: &podresources.PodMeta{Labels: []string{"label_app", "trainer"}}}
+			return podresources.PodFacts{
+				Pod: podresources.Pod{Namespace: "ns", Name: name}, UID: "uid-" + name, Seen: seen, Ended: ended, Told: true,
+				Meta: &podresources.PodMeta{Labels: []string{"label_app", "trainer"}},
+			}
 		}
-		if diff := cmp.Diff(map[podresources.Pod]podresources.PodFacts{pod("mine"): facts("mine", false)}, c.pods.All()); diff != "" {
+		if diff := cmp.Diff(map[string]podresources.PodFacts{"uid-mine": facts("mine", false)}, c.pods.All()); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 		before := c.pods.All()
 		c.Put(kubetest.Pods, podJSON("mine", "node1", "Succeeded"))
 		c.Put(kubetest.Pods, podJSON("second", "node1", "Pending"))
 		synctest.Wait()
-		want := map[podresources.Pod]podresources.PodFacts{pod("mine"): facts("mine", true), pod("second"): facts("second", false)}
+		want := map[string]podresources.PodFacts{"uid-mine": facts("mine", true), "uid-second": facts("second", false)}
 		if diff := cmp.Diff(want, c.pods.All()); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
@@ -163,7 +228,7 @@ func TestPodsFollowed(t *testing.T) {
 		synctest.Wait()
 		gone := facts("mine", true)
 		gone.Gone = true
-		want[pod("mine")] = gone
+		want["uid-mine"] = gone
 		if diff := cmp.Diff(want, c.pods.All()); diff != "" || len(before) != 1 {
 			t.Errorf("-want +got:\n%s, and what was handed out became %v", diff, before)
 		}

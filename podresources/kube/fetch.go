@@ -9,17 +9,19 @@ import (
 	"maps"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// The budget of the claims. They are got one by one, by name, and only those that the kubelet names: a list or a watch
-// by namespace would bring those of all nodes.
+// The budget of the claims. Each is read by its name, and only those that the kubelet lists: a list
+// or a watch by namespace would return those of all nodes.
 const (
 	fetchRate    = 10 // a second
 	fetchBurst   = 32
@@ -27,21 +29,22 @@ const (
 	fetchTimeout = 5 * time.Second
 	maxClaimSize = 4 << 20 // bytes; etcd takes objects of 1.5 MiB
 
-	// refreshAfter is how long what a claim says is used; what is allocated does not change while a pod holds it, and
-	// what drivers say of the devices is looked at again soon after the allocation, and when the claim's pods change.
+	// refreshAfter is how long the facts of a claim are used before it is read again. The
+	// allocation does not change while a pod holds it, and the status of devices is read again soon
+	// after the allocation and when the claim's pods change.
 	refreshAfter = 10 * time.Minute
-	// firstRefresh is when a claim is looked at again for the first time: by then its driver has prepared it, and most
-	// likely said what it had to. The time doubles from look to look. It is also the shortest time between two looks
-	// for changes of the claim's pods.
+	// firstRefresh is the time until a claim is read again for the first time: by then its driver
+	// has prepared it, and most likely set its status. The time doubles with each request. It is
+	// also the shortest time between two requests because of changes of the claim's pods.
 	firstRefresh = 5 * time.Second
-	// absentAfter is how long a claim that is not there, may not be seen, or does not list what the kubelet lists, is
-	// not asked for again; it doubles from time to time.
+	// absentAfter is the time until a claim is read again that does not exist, may not be read, or
+	// lacks devices that the kubelet lists. It doubles with each request.
 	absentAfter = 2 * time.Second
-	// forgetAfter is how long a claim that the kubelet names no more is remembered.
+	// forgetAfter is how long a claim is kept after the kubelet no longer lists it.
 	forgetAfter = time.Minute
 )
 
-// claimSet is what is known of the claims that the kubelet names.
+// claimSet holds the facts of the claims that the kubelet lists.
 type claimSet struct {
 	api      API
 	versions *negotiator
@@ -50,48 +53,55 @@ type claimSet struct {
 	report   func(took time.Duration, err error)
 	now      func() time.Time
 	wake     chan struct{}
+	budget   *rate.Limiter
+	updated  func() // the facts of a claim became known or changed
 
 	mu       sync.Mutex
 	entries  map[podresources.Claim]*claimEntry
 	facts    map[podresources.Claim]podresources.ClaimFacts // made of entries; shared: never changed
 	changed  bool
 	down     bool          // the last request failed
-	settled  chan struct{} // closed when a request ends; then it is another one
-	rejected map[string]uint64
+	settled  chan struct{} // closed when a request ends, and then replaced
+	rejected driver.Rejections
 }
 
 // claimEntry is one claim.
 type claimEntry struct {
 	facts   podresources.ClaimFacts
 	known   bool
-	asked   bool      // at least one request for it ended
+	asked   bool      // at least one request for it has ended
 	holding holding   // as the kubelet listed it last
 	due     time.Time // when to ask again
 	last    time.Time // when it was asked for last
 	again   time.Duration
-	wanted  time.Time // when the kubelet named it last
-	judged  bool      // whether the last answer lists what the kubelet lists was looked at
-	misses  int       // how many answers in a row did not
+	wanted  time.Time // when the kubelet listed it last
+	judged  bool      // whether the last response was compared with the kubelet's list
+	misses  int       // number of consecutive responses that lack devices of the kubelet's list
 }
 
-// holding is what the kubelet says of a claim, made comparable: changes of it are reasons to look at the claim.
+// holding is a comparable summary of the kubelet's data about a claim. When it changes, the claim
+// is read again.
 type holding struct {
 	devices   int
 	pods      string
-	uncovered bool // the claim does not list all of the devices
+	uncovered bool // the claim does not list all of the devices, or its reservations are not those expected
 }
 
 func newClaimSet() *claimSet {
-	return &claimSet{wake: make(chan struct{}, 1), settled: make(chan struct{}), entries: map[podresources.Claim]*claimEntry{}}
+	return &claimSet{
+		wake: make(chan struct{}, 1), settled: make(chan struct{}), entries: map[podresources.Claim]*claimEntry{},
+		budget: rate.NewLimiter(fetchRate, fetchBurst),
+	}
 }
 
-// want says which claims the kubelet names now. Those that are new, that hold something else than before, or that
-// do not list what the kubelet lists, are asked for soon.
-func (s *claimSet) want(allocations []podresources.Allocation) {
+// want sets the claims that the kubelet lists and the pods use now. Claims that are new, whose
+// devices changed, that lack devices of the kubelet's list, or that are not reserved for a pod that
+// uses them, are read soon.
+func (s *claimSet) want(allocations []podresources.Allocation, users map[podresources.Claim][]podresources.WantedFor) {
 	now := s.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for claim, h := range s.holdings(allocations) {
+	for claim, h := range s.holdings(allocations, users) {
 		s.wantOne(claim, h, now)
 	}
 	for claim, e := range s.entries {
@@ -103,8 +113,10 @@ func (s *claimSet) want(allocations []podresources.Allocation) {
 	s.signal()
 }
 
-// holdings gathers what the kubelet says of each claim.
-func (s *claimSet) holdings(allocations []podresources.Allocation) map[podresources.Claim]holding {
+// holdings collects the data of the kubelet and the pods about each claim.
+func (s *claimSet) holdings(
+	allocations []podresources.Allocation, users map[podresources.Claim][]podresources.WantedFor,
+) map[podresources.Claim]holding {
 	holdings := map[podresources.Claim]holding{}
 	for i := range allocations {
 		a := &allocations[i]
@@ -113,9 +125,7 @@ func (s *claimSet) holdings(allocations []podresources.Allocation) map[podresour
 		}
 		h, seen := holdings[a.Claim]
 		if !seen {
-			for _, holder := range a.Holders {
-				h.pods += holder.Name + "/" + holder.UID + " "
-			}
+			h.pods = strings.Join(userNames(a.Holders, users[a.Claim]), " ")
 		}
 		h.devices++
 		if e := s.entries[a.Claim]; e != nil && e.known && !e.facts.Covers(a) {
@@ -123,10 +133,22 @@ func (s *claimSet) holdings(allocations []podresources.Allocation) map[podresour
 		}
 		holdings[a.Claim] = h
 	}
+	for claim, pods := range users {
+		h, listed := holdings[claim]
+		if !listed {
+			h.pods = strings.Join(userNames(nil, pods), " ")
+		}
+		if e := s.entries[claim]; e != nil && e.known {
+			h.uncovered = h.uncovered || slices.ContainsFunc(pods, func(p podresources.WantedFor) bool {
+				return p.Ending == e.facts.ReservedFor(p.UID)
+			})
+		}
+		holdings[claim] = h
+	}
 	return holdings
 }
 
-// wantOne notes what the kubelet says of a claim.
+// wantOne records the kubelet's data about a claim.
 func (s *claimSet) wantOne(claim podresources.Claim, h holding, now time.Time) {
 	e := s.entries[claim]
 	if e == nil {
@@ -137,7 +159,7 @@ func (s *claimSet) wantOne(claim podresources.Claim, h holding, now time.Time) {
 		s.entries[claim] = e
 	}
 	if e.holding.devices != h.devices || e.holding.pods != h.pods {
-		e.again = firstRefresh
+		e.again, e.misses, e.judged = firstRefresh, 0, false
 		e.due = earlier(e.due, later(now, e.last.Add(firstRefresh)))
 	}
 	e.holding, e.wanted = h, now
@@ -173,8 +195,8 @@ func (s *claimSet) signal() {
 	}
 }
 
-// wait returns when every claim that the kubelet names has been asked for once, or can not be now, or when ctx ends. So
-// whoever waits learns of an administrator's claim before it is taken for an owner.
+// wait returns when every claim that the kubelet lists has been requested once, or requests fail,
+// or ctx ends. After it, claims with admin access are known as such and not taken for owners.
 func (s *claimSet) wait(ctx context.Context) {
 	for {
 		s.mu.Lock()
@@ -195,7 +217,17 @@ func (s *claimSet) wait(ctx context.Context) {
 	}
 }
 
-// known returns what the claims say. The map does not change, and is not to be changed.
+// pending reports whether a response about the claim is expected that may change who holds its
+// devices: the claim is new, or lacks devices of the kubelet's list. It returns false while
+// requests fail.
+func (s *claimSet) pending(claim podresources.Claim) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.entries[claim]
+	return e != nil && !s.down && (!e.asked || e.holding.uncovered && !e.due.After(s.now()))
+}
+
+// known returns the facts of the claims. The map is immutable.
 func (s *claimSet) known() map[podresources.Claim]podresources.ClaimFacts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,10 +243,9 @@ func (s *claimSet) known() map[podresources.Claim]podresources.ClaimFacts {
 	return s.facts
 }
 
-// follow asks for claims when they are due, until ctx ends.
+// follow requests claims when they are due, until ctx ends.
 func (s *claimSet) follow(ctx context.Context) {
-	limiter := rate.NewLimiter(fetchRate, fetchBurst)
-	delay := backoff{jitter: s.jitter}
+	delay := newRetryDelay(s.jitter)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -224,7 +255,7 @@ func (s *claimSet) follow(ctx context.Context) {
 		case <-s.wake:
 		case <-timer.C:
 		}
-		next, ok := s.fetchDue(ctx, limiter, &delay)
+		next, ok := s.fetchDue(ctx, delay)
 		if !ok {
 			return
 		}
@@ -232,13 +263,14 @@ func (s *claimSet) follow(ctx context.Context) {
 	}
 }
 
-// fetchDue asks for some claims that are due, and waits after a failure. It returns when to go on; false: ctx ended.
-func (s *claimSet) fetchDue(ctx context.Context, limiter *rate.Limiter, delay *backoff) (time.Duration, bool) {
+// fetchDue requests some claims that are due, and waits after a failure. It returns the time until
+// the next call, and false if ctx ended.
+func (s *claimSet) fetchDue(ctx context.Context, delay *retryDelay) (time.Duration, bool) {
 	due, next := s.due()
 	if len(due) == 0 {
 		return next, true
 	}
-	if limiter.WaitN(ctx, len(due)) != nil {
+	if s.budget.WaitN(ctx, len(due)) != nil {
 		return 0, false
 	}
 	if _, err := s.fetchAll(ctx, due); err != nil {
@@ -248,7 +280,7 @@ func (s *claimSet) fetchDue(ctx context.Context, limiter *rate.Limiter, delay *b
 	return 0, true
 }
 
-// due returns some of the claims that are due, those that were never asked for first, and else how long until one is.
+// due returns some of the claims that are due, new ones first, or the time until one is.
 func (s *claimSet) due() ([]podresources.Claim, time.Duration) {
 	now := s.now()
 	next := refreshAfter
@@ -268,7 +300,8 @@ func (s *claimSet) due() ([]podresources.Claim, time.Duration) {
 	return due[:min(len(due), fetchAtOnce)], next
 }
 
-// fetchAll asks for the claims at once. refused is why some may not be seen; err, why the API server could not be asked.
+// fetchAll requests the claims concurrently. refused is the reason why some may not be read; err,
+// why requests failed.
 func (s *claimSet) fetchAll(ctx context.Context, claims []podresources.Claim) (refused, err error) {
 	errs := make([]error, len(claims))
 	var fetching sync.WaitGroup
@@ -294,7 +327,7 @@ func (s *claimSet) fetchAll(ctx context.Context, claims []podresources.Claim) (r
 	return refused, err
 }
 
-// fetch asks for a claim. That it is not there is no error.
+// fetch requests a claim. A claim that does not exist is not an error.
 func (s *claimSet) fetch(ctx context.Context, claim podresources.Claim) error {
 	begun := s.now()
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
@@ -308,7 +341,7 @@ func (s *claimSet) fetch(ctx context.Context, claim podresources.Claim) error {
 		return nil
 	}
 	if err != nil {
-		err = reasonError{fmt.Errorf("get claim %s/%s: %w", claim.Namespace, claim.Name, err)}
+		err = withReason(fmt.Errorf("get claim %s/%s: %w", claim.Namespace, claim.Name, err))
 		s.report(s.now().Sub(begun), err)
 		if apierrors.IsForbidden(err) {
 			s.settle(claim, nil, nil)
@@ -316,19 +349,21 @@ func (s *claimSet) fetch(ctx context.Context, claim podresources.Claim) error {
 		return err
 	}
 	s.report(s.now().Sub(begun), nil)
-	rejected := tally{}
+	rejected := driver.Rejections{}
 	name, facts, ok := parseClaim(raw, s.labels, rejected)
 	if !ok || name != claim {
-		rejected.add(ReasonMalformedClaim, 1)
+		rejected.Add(driver.ReasonMalformedClaim, 1)
 		s.settle(claim, nil, rejected)
 		return nil
 	}
+	facts.Read = begun
 	s.settle(claim, &facts, rejected)
 	return nil
 }
 
 func (s *claimSet) get(ctx context.Context, claim podresources.Claim) (json.RawMessage, error) {
-	path, _, err := s.versions.path(ctx, "namespaces/"+url.PathEscape(claim.Namespace)+"/resourceclaims/"+url.PathEscape(claim.Name))
+	path, _, err := s.versions.path(ctx,
+		"namespaces/"+url.PathEscape(claim.Namespace)+"/resourceclaims/"+url.PathEscape(claim.Name))
 	if err != nil {
 		return nil, err
 	}
@@ -344,17 +379,21 @@ func (s *claimSet) get(ctx context.Context, claim podresources.Claim) (json.RawM
 	return raw, nil
 }
 
-// settle takes the answer for a claim, nil where there is none that can be used, and says when to ask again.
-func (s *claimSet) settle(claim podresources.Claim, facts *podresources.ClaimFacts, rejected tally) {
-	now := s.now()
+// settle records the response for a claim, nil if there is none that can be used, and schedules the
+// next request.
+func (s *claimSet) settle(claim podresources.Claim, facts *podresources.ClaimFacts, rejected driver.Rejections) {
+	now, news := s.now(), false
+	defer func() { // after the lock is released
+		if news {
+			s.updated()
+		}
+	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for reason, n := range rejected {
-		if s.rejected == nil {
-			s.rejected = map[string]uint64{}
-		}
-		s.rejected[reason] += uint64(n)
+	if s.rejected == nil {
+		s.rejected = driver.Rejections{}
 	}
+	s.rejected.AddAll(rejected)
 	e := s.entries[claim]
 	if e == nil {
 		return
@@ -362,6 +401,7 @@ func (s *claimSet) settle(claim podresources.Claim, facts *podresources.ClaimFac
 	e.asked, e.last, e.judged = true, now, false
 	limit := refreshAfter
 	if facts != nil {
+		news = !e.known || !sameAllocation(&e.facts, facts)
 		e.facts, e.known = *facts, true
 	} else {
 		limit = maxDelayPermanent
@@ -374,8 +414,16 @@ func (s *claimSet) settle(claim podresources.Claim, facts *podresources.ClaimFac
 	e.again = min(2*e.again, limit)
 }
 
-// rejections returns what was rejected so far, by reason.
-func (s *claimSet) rejections() map[string]uint64 {
+// sameAllocation reports whether two answers allocate the same devices, for the same pods.
+func sameAllocation(a, b *podresources.ClaimFacts) bool {
+	return maps.Equal(a.Reserved, b.Reserved) &&
+		slices.EqualFunc(a.Results, b.Results, func(x, y podresources.ClaimResult) bool {
+			return x.Device == y.Device && x.ShareID == y.ShareID && x.Admin == y.Admin
+		})
+}
+
+// rejections returns the number of rejections so far, by reason.
+func (s *claimSet) rejections() driver.Rejections {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.rejected)

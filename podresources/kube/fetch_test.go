@@ -21,13 +21,17 @@ func TestClaims(t *testing.T) {
 		c.Put(kubetest.Claims, claimJSON("c2", "b"))
 		c.Put(kubetest.Claims, claimJSON("not-ours", "z"))
 		c.follow(t)
-		held := []podresources.Allocation{allocation("c1", "a", "pod1"), allocation("c2", "b", "pod2"), allocation("gone", "c", "pod3")}
-		c.node.Want(held)
+		held := []podresources.Allocation{
+			allocation("c1", "a", "pod1"), allocation("c2", "b", "pod2"),
+			allocation("gone", "c", "pod3"),
+		}
+		asked := time.Now()
+		c.node.Want(held, podresources.Wanted{})
 		c.node.Wait(t.Context())
 		want := map[podresources.Claim]podresources.ClaimFacts{}
 		for claim, device := range map[string]string{"c1": "a", "c2": "b"} {
 			want[podresources.Claim{Namespace: "ns", Name: claim}] = podresources.ClaimFacts{
-				UID: "uid-" + claim, Labels: []string{"label_team", "red"}, Results: []podresources.ClaimResult{{
+				UID: "uid-" + claim, Read: asked, Labels: []string{"label_team", "red"}, Results: []podresources.ClaimResult{{
 					Device: driver.ID{Driver: "d.test", Pool: "p", Device: device}, Request: "r", DeviceClass: "class", Admin: true,
 				}},
 			}
@@ -41,7 +45,7 @@ func TestClaims(t *testing.T) {
 		// An hour of the same answers each second: 5 s, 10 s, … 10 min for each claim.
 		for range 3600 {
 			time.Sleep(time.Second)
-			c.node.Want(held)
+			c.node.Want(held, podresources.Wanted{})
 		}
 		if got := c.Usage().Gets; got < 20 || got > 60 {
 			t.Errorf("%d gets in an hour", got)
@@ -49,7 +53,7 @@ func TestClaims(t *testing.T) {
 		// Forgotten with its holder.
 		for range 120 {
 			time.Sleep(time.Second)
-			c.node.Want(held[1:])
+			c.node.Want(held[1:], podresources.Wanted{})
 		}
 		if _, known := c.node.Claims()[held[0].Claim]; known {
 			t.Error("a claim that the kubelet names no more is remembered")
@@ -57,26 +61,29 @@ func TestClaims(t *testing.T) {
 	})
 }
 
-// A claim that was made anew under the same name is asked for again soon; one that never lists what the kubelet does is
-// not asked for each second.
+// A claim that was recreated under the same name is requested again soon. One that never lists the
+// kubelet's devices is not requested each second.
 func TestClaimMadeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		c.Put(kubetest.Claims, claimJSON("c", "a"))
 		c.follow(t)
-		c.node.Want([]podresources.Allocation{allocation("c", "a", "pod")})
+		c.node.Want([]podresources.Allocation{allocation("c", "a", "pod")}, podresources.Wanted{})
 		c.node.Wait(t.Context())
 		c.Put(kubetest.Claims, claimJSON("c", "b"))
 		for range 5 {
-			c.node.Want([]podresources.Allocation{allocation("c", "b", "pod")})
+			c.node.Want([]podresources.Allocation{allocation("c", "b", "pod")}, podresources.Wanted{})
 			time.Sleep(time.Second)
 		}
-		if got := c.node.Claims()[podresources.Claim{Namespace: "ns", Name: "c"}]; len(got.Results) != 1 || got.Results[0].Device.Device != "b" {
+		if got := c.node.Claims()[podresources.Claim{
+			Namespace: "ns",
+			Name:      "c",
+		}]; len(got.Results) != 1 || got.Results[0].Device.Device != "b" {
 			t.Errorf("it says %+v", got)
 		}
 		before := c.Usage().Gets
 		for range 600 {
-			c.node.Want([]podresources.Allocation{allocation("c", "other", "pod")})
+			c.node.Want([]podresources.Allocation{allocation("c", "other", "pod")}, podresources.Wanted{})
 			time.Sleep(time.Second)
 		}
 		if got := c.Usage().Gets - before; got > 20 {
@@ -85,19 +92,57 @@ func TestClaimMadeAnew(t *testing.T) {
 	})
 }
 
-// What a claim's pods do is a reason to look at it again, though not at once each time.
+// Changes of a claim's pods cause new requests, at a limited rate.
 func TestClaimOfChangingPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		c.Put(kubetest.Claims, claimJSON("c", "a"))
 		c.follow(t)
 		for i := range 600 {
-			c.node.Want([]podresources.Allocation{allocation("c", "a", fmt.Sprint("pod", i))})
+			c.node.Want([]podresources.Allocation{allocation("c", "a", fmt.Sprint("pod", i))}, podresources.Wanted{})
 			time.Sleep(time.Second)
 		}
 		if got := c.Usage().Gets; got < 60 || got > 150 {
 			t.Errorf("%d gets in ten minutes", got)
 		}
+	})
+}
+
+// A claim is pending until it has been requested, and again if it lacks devices of the kubelet's
+// list, but not while the API server fails.
+func TestPending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		c.Put(kubetest.Claims, claimJSON("c", "a"))
+		claim := podresources.Claim{Namespace: "ns", Name: "c"}
+		want := func(what string, pending bool) {
+			t.Helper()
+			if got := c.node.Pending(claim); got != pending {
+				t.Errorf("%s: pending is %v", what, got)
+			}
+		}
+		list := func(device string) {
+			c.node.Want([]podresources.Allocation{allocation("c", device, "pod")}, podresources.Wanted{})
+		}
+		want("unknown", false)
+		list("a")
+		want("new", true)
+		c.follow(t)
+		c.node.Wait(t.Context())
+		want("known", false)
+		time.Sleep(time.Minute)
+		c.Put(kubetest.Claims, claimJSON("c", "b"))
+		list("b")
+		want("another device", true)
+		time.Sleep(time.Second)
+		list("b")
+		want("known again", false)
+		c.Fail(func(string, bool) kubetest.Fault { return kubetest.Unavailable })
+		time.Sleep(time.Minute)
+		list("c")
+		time.Sleep(time.Second)
+		list("c")
+		want("no API server", false)
 	})
 }
 
@@ -107,7 +152,7 @@ func TestWaitIsBounded(t *testing.T) {
 		c := newCluster(t)
 		c.Fail(func(string, bool) kubetest.Fault { return kubetest.Hang })
 		c.follow(t)
-		c.node.Want([]podresources.Allocation{allocation("c", "a", "pod")})
+		c.node.Want([]podresources.Allocation{allocation("c", "a", "pod")}, podresources.Wanted{})
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		begun := time.Now()
@@ -115,7 +160,7 @@ func TestWaitIsBounded(t *testing.T) {
 		if waited := time.Since(begun); waited != 200*time.Millisecond {
 			t.Errorf("waited for %v", waited)
 		}
-		time.Sleep(30 * time.Second) // now it is known that nothing comes
+		time.Sleep(30 * time.Second) // now the failure is known
 		begun = time.Now()
 		c.node.Wait(t.Context())
 		if waited := time.Since(begun); waited != 0 {
@@ -135,7 +180,7 @@ func TestClaimBudget(t *testing.T) {
 			held = append(held, allocation(name, fmt.Sprint("d", i), "pod"))
 		}
 		c.follow(t)
-		c.node.Want(held)
+		c.node.Want(held, podresources.Wanted{})
 		time.Sleep(10 * time.Second)
 		if got := c.Usage().Gets; got < 100 || got > fetchBurst+10*fetchRate+fetchAtOnce {
 			t.Errorf("%d gets in 10 s", got)

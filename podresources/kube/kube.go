@@ -11,60 +11,77 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// The names of the sources that the API server is, in reports.
+// The names of the API server's sources in reports.
 const (
 	SourceSlices = "slices"
 	SourceClaims = "claims"
 	SourcePods   = "pods"
 )
 
-// Config are the parts of a [Node].
+// Config is the configuration of a [Node].
 type Config struct {
 	API       API
 	Name      string // the node's
 	Selection podresources.Selection
-	// Pods is the set that FollowPods keeps up to date.
+	// Pods is the set that FollowPods updates.
 	Pods *podresources.PodSet
-	// Report takes how each source does: what a success took, or what failed, with a method Reason. It is called by
-	// several goroutines.
+	// Report receives the outcome of requests by source: the duration of a success, or an error
+	// with a method Reason. It is called concurrently.
 	Report func(source string, took time.Duration, err error)
-	Jitter func() float64 // in [0, 1): spreads what many nodes do
-	Now    func() time.Time
+	// Absent receives the reason why an optional source is not served or may not be read, which is
+	// not a failure. It is called concurrently.
+	Absent func(source string, err error)
+	// Updated, if not nil, is called when a claim's allocation or reservations, or a wanted pod,
+	// became known or changed. It is called concurrently.
+	Updated func()
+	Jitter  func() float64 // in [0, 1): spreads the requests of many nodes
+	Now     func() time.Time
 }
 
-// Node is what the API server knows of one node: the slices that it is offered, the claims that its kubelet names, and its
-// pods. What it costs depends on that node alone. Its methods may be called at once; what they return was known
-// before, so that an API server that is away delays nothing.
+// Node holds the API server's data about one node: its slices, the claims that its kubelet lists,
+// its pods, and the DeviceTaintRules of the cluster. Its cost depends only on that node and on
+// those rules. It is safe for concurrent use. Its methods return known data without requests, so
+// that an API server that fails delays nothing.
 type Node struct {
 	config   Config
 	versions *negotiator
 	slices   *sliceSet
 	claims   *claimSet
+	lookups  podLookups
+
+	taintRules taintRuleSet
 
 	mu           sync.Mutex
-	rejectedPods map[string]uint64
+	rejectedPods driver.Rejections
 }
 
-// NewNode returns a node of which nothing is known before it is followed.
+// NewNode returns a node without data. The Follow methods get the data.
 func NewNode(config Config) *Node {
 	n := &Node{
 		config:       config,
 		versions:     newNegotiator(config.API, config.Now),
 		slices:       &sliceSet{node: config.Name, undecided: make(chan struct{}, 1)},
 		claims:       newClaimSet(),
-		rejectedPods: map[string]uint64{},
+		rejectedPods: driver.Rejections{},
 	}
 	n.claims.api, n.claims.versions, n.claims.labels = config.API, n.versions, config.Selection.ClaimLabels
 	n.claims.jitter, n.claims.now = config.Jitter, config.Now
 	n.claims.report = n.reporter(SourceClaims)
+	n.claims.updated = n.updated
+	n.lookups = podLookups{
+		api: config.API, selection: &n.config.Selection, pods: config.Pods, budget: n.claims.budget,
+		jitter: config.Jitter, report: n.claims.report, changed: n.updated, now: config.Now, wake: make(chan struct{}, 1),
+	}
 	return n
 }
 
-// FollowSlices keeps the inventory up to date until ctx ends: by one list and watch of the slices that name the node, and
-// one of those that name none. Where slices select nodes by labels, those of the node are got too.
+// FollowSlices updates the inventory until ctx ends, with one list and watch of the slices that
+// name the node, and one of those that name none. If slices select nodes by labels, it also reads
+// the labels of the node.
 func (n *Node) FollowSlices(ctx context.Context) {
 	report := joinedReport{report: n.reporter(SourceSlices)}
 	var following sync.WaitGroup
@@ -77,30 +94,54 @@ func (n *Node) FollowSlices(ctx context.Context) {
 	following.Wait()
 }
 
-// FollowClaims gets the claims that the kubelet names until ctx ends.
-func (n *Node) FollowClaims(ctx context.Context) { n.claims.follow(ctx) }
+// updated reports new data that may change the holders.
+func (n *Node) updated() {
+	if n.config.Updated != nil {
+		n.config.Updated()
+	}
+}
 
-// FollowPods keeps the set of pods up to date until ctx ends.
+// FollowClaims reads the claims that the kubelet lists and the pods use, and the wanted pods, until
+// ctx ends: each by its name, 10 per second with bursts of 32.
+func (n *Node) FollowClaims(ctx context.Context) {
+	var following sync.WaitGroup
+	following.Go(func() { n.claims.follow(ctx) })
+	following.Go(func() { n.lookups.follow(ctx) })
+	following.Wait()
+}
+
+// FollowPods updates the set of pods until ctx ends.
 func (n *Node) FollowPods(ctx context.Context) {
 	n.podFeed().run(ctx)
 }
 
-// Want says what the kubelet lists: its claims are the ones that are asked for.
-func (n *Node) Want(allocations []podresources.Allocation) { n.claims.want(allocations) }
+// Want sets the kubelet's list and the claims and pods that are needed in addition to find the
+// holders. They are requested.
+func (n *Node) Want(allocations []podresources.Allocation, wanted podresources.Wanted) {
+	n.claims.want(allocations, wanted.Claims)
+	n.lookups.want(wanted.Pods)
+}
 
-// Wait waits until all of the wanted claims have been asked for once, but not while the API server can not be asked, and
-// not longer than ctx. So an administrator's claim is known for one before its first moment is taken into account.
+// Wait waits until all wanted claims have been requested once, requests fail, or ctx ends. After
+// it, claims with admin access are known as such before their first sample.
 func (n *Node) Wait(ctx context.Context) { n.claims.wait(ctx) }
 
-// Claims returns what is known of the wanted claims. The map is not to be changed, and will not change.
+// Pending reports whether a response about a wanted claim is expected. It returns true for no
+// longer than requests for all claims take, and false while the API server fails.
+func (n *Node) Pending(claim podresources.Claim) bool { return n.claims.pending(claim) }
+
+// Claims returns the facts of the wanted claims. The map is immutable.
 func (n *Node) Claims() map[podresources.Claim]podresources.ClaimFacts { return n.claims.known() }
 
-// Inventory returns the devices that the slices offer to the node; false: the slices have not been listed yet. It is not
-// to be changed, and will not change.
+// Inventory returns the devices that slices offer to the node, and false if the slices have not
+// been listed yet. It is immutable.
 func (n *Node) Inventory() (driver.Inventory, bool) { return n.slices.inventory() }
 
-// Rejected returns how many parts of an input (a source's name) were rejected so far, by reason.
-func (n *Node) Rejected(source string) map[string]uint64 {
+// TaintRules returns the valid DeviceTaintRules of the cluster, sorted by name. They are immutable.
+func (n *Node) TaintRules() []inventory.TaintRule { return n.taintRules.all() }
+
+// Rejected returns the number of rejections so far in the input of a source.
+func (n *Node) Rejected(source string) driver.Rejections {
 	switch source {
 	case SourceSlices:
 		n.slices.mu.Lock()
@@ -108,6 +149,8 @@ func (n *Node) Rejected(source string) map[string]uint64 {
 		return maps.Clone(n.slices.rejected)
 	case SourceClaims:
 		return n.claims.rejections()
+	case SourceTaintRules:
+		return n.taintRules.rejections()
 	default:
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -115,21 +158,27 @@ func (n *Node) Rejected(source string) map[string]uint64 {
 	}
 }
 
-// Finding is what [Node.Check] found of a source.
+// Finding is the result of [Node.Check] for a source.
 type Finding struct {
 	Source string
 	Text   string
 	Err    error
 }
 
-// Check asks each source once.
-func (n *Node) Check(ctx context.Context, allocations []podresources.Allocation) []Finding {
-	n.Want(allocations)
-	out := []Finding{n.checkSlices(ctx), n.checkClaims(ctx), {Source: SourcePods}}
+// Check requests each source once. wanted is called when the pods have been listed.
+func (n *Node) Check(ctx context.Context, allocations []podresources.Allocation,
+	wanted func() podresources.Wanted,
+) []Finding {
+	out := []Finding{n.checkSlices(ctx), {}, {Source: SourcePods}}
 	pods := n.podFeed()
 	_, err := pods.list(ctx)
+	if err != nil {
+		err = withReason(err)
+	}
 	out[2].Text, out[2].Err = fmt.Sprintf("%d of this node", len(n.config.Pods.All())), err
-	return out
+	n.Want(allocations, wanted())
+	out[1] = n.checkClaims(ctx)
+	return append(out, n.checkTaintRules(ctx))
 }
 
 func (n *Node) checkSlices(ctx context.Context) Finding {
@@ -187,7 +236,7 @@ func (n *Node) sliceFeed(half int) *feed {
 }
 
 func (n *Node) podFeed() *feed {
-	pods := &podFeed{pods: n.config.Pods, selection: &n.config.Selection, rejected: n.rejectPod}
+	pods := &podFeed{pods: n.config.Pods, now: n.config.Now, selection: &n.config.Selection, rejected: n.rejectPod}
 	f := n.newFeed()
 	f.path = func(context.Context) (string, url.Values, error) { return podsPath, podQuery(n.config.Name), nil }
 	f.replace, f.update = pods.replace, pods.update
@@ -195,7 +244,7 @@ func (n *Node) podFeed() *feed {
 	return f
 }
 
-func (n *Node) rejectPod(reason string) {
+func (n *Node) rejectPod(reason driver.Reason) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.rejectedPods[reason]++

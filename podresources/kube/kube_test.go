@@ -28,6 +28,8 @@ type cluster struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
+	taintRules bool // are followed too
+
 	mu     sync.Mutex
 	states map[string]string // by source: why it is down, "up" when it is not
 	counts map[string]int    // reports by source and reason
@@ -41,9 +43,11 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c.node = NewNode(Config{
-		API: client, Name: "node1", Pods: &c.pods, Report: c.report, Now: time.Now, Jitter: func() float64 { return 0 },
+		API: client, Name: "node1", Pods: &c.pods, Report: c.report, Absent: c.absent, Now: time.Now,
+		Jitter: func() float64 { return 0 },
 		Selection: podresources.Selection{
-			ClaimLabels: []podresources.Chosen{{Key: "team", Name: "label_team"}}, PodLabels: []podresources.Chosen{{Key: "app", Name: "label_app"}},
+			ClaimLabels: []podresources.Chosen{{Key: "team", Name: "label_team"}},
+			PodLabels:   []podresources.Chosen{{Key: "app", Name: "label_app"}},
 		},
 	})
 	t.Cleanup(func() {
@@ -64,6 +68,9 @@ func (c *cluster) follow(t *testing.T) {
 	c.running.Go(func() { c.node.FollowSlices(ctx) })
 	c.running.Go(func() { c.node.FollowClaims(ctx) })
 	c.running.Go(func() { c.node.FollowPods(ctx) })
+	if c.taintRules {
+		c.running.Go(func() { c.node.FollowTaintRules(ctx) })
+	}
 	t.Cleanup(c.stop)
 }
 
@@ -72,14 +79,17 @@ func (c *cluster) report(source string, _ time.Duration, err error) {
 	defer c.mu.Unlock()
 	state := "up"
 	if err != nil {
-		var named interface{ Reason() string }
-		state = "no reason: " + err.Error()
-		if errors.As(err, &named) {
-			state = named.Reason()
-		}
+		state = string(driver.ReasonOf(err))
 	}
 	c.states[source] = state
 	c.counts[source+" "+state]++
+}
+
+func (c *cluster) absent(source string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.states[source] = "not used: " + string(reasonOf(err))
+	c.counts[source+" not used"]++
 }
 
 func (c *cluster) state(source string) string {
@@ -110,7 +120,7 @@ func (c *cluster) wantDevices(t *testing.T, names ...string) {
 	}
 }
 
-// sliceJSON is a ResourceSlice of one device, placed by a member of its spec.
+// sliceJSON is a ResourceSlice of one device. A field of its spec selects the nodes.
 func sliceJSON(name, placement, device string) []byte {
 	return poolJSON(name, "p", 1, 1, placement, device)
 }
@@ -129,8 +139,10 @@ const (
 	onNode1  = `"nodeName":"node1"`
 	onNode2  = `"nodeName":"node2"`
 	onAll    = `"allNodes":true`
-	selects1 = `"nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["node1"]}]}]}`
-	selects2 = `"nodeSelector":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["node2"]}]}]}`
+	selects1 = `"nodeSelector":{"nodeSelectorTerms":[` +
+		`{"matchFields":[{"key":"metadata.name","operator":"In","values":["node1"]}]}]}`
+	selects2 = `"nodeSelector":{"nodeSelectorTerms":[` +
+		`{"matchFields":[{"key":"metadata.name","operator":"In","values":["node2"]}]}]}`
 )
 
 // claimJSON is a ResourceClaim that holds one device.
@@ -138,7 +150,8 @@ func claimJSON(name, device string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim",
 		"metadata":{"name":%q,"namespace":"ns","uid":"uid-%s","labels":{"team":"red","other":"x"}},
 		"spec":{"devices":{"requests":[{"name":"r","exactly":{"deviceClassName":"class"}}]}},
-		"status":{"allocation":{"devices":{"results":[{"request":"r","driver":"d.test","pool":"p","device":%q,"adminAccess":true}]}}}}`,
+		"status":{"allocation":{"devices":{"results":[
+			{"request":"r","driver":"d.test","pool":"p","device":%q,"adminAccess":true}]}}}}`,
 		name, name, device)
 }
 
@@ -151,14 +164,15 @@ func allocation(claim, device, pod string) podresources.Allocation {
 }
 
 func podJSON(name, node, phase string) []byte {
-	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":"ns","uid":"uid-%s","labels":{"app":"trainer"}},
+	return fmt.Appendf(nil,
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":"ns","uid":"uid-%s","labels":{"app":"trainer"}},
 		"spec":{"nodeName":%q},"status":{"phase":%q}}`, name, name, node, phase)
 }
 
 func TestFaults(t *testing.T) {
 	for fault, want := range map[kubetest.Fault]string{
-		kubetest.Hang: "deadline", kubetest.Broken: "malformed", kubetest.Unauthorized: "unauthorized",
-		kubetest.Forbidden: "forbidden", kubetest.Unavailable: "server", kubetest.TooManyRequests: "too_many_requests",
+		kubetest.Hang: "timeout", kubetest.Broken: "malformed", kubetest.Unauthorized: "unauthorized",
+		kubetest.Forbidden: "forbidden", kubetest.Unavailable: "server_error", kubetest.TooManyRequests: "rate_limited",
 	} {
 		t.Run(want, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -172,13 +186,13 @@ func TestFaults(t *testing.T) {
 					}
 					return fault
 				})
-				c.node.Want([]podresources.Allocation{allocation("c", "a", "pod")})
+				c.node.Want([]podresources.Allocation{allocation("c", "a", "pod")}, podresources.Wanted{})
 				c.follow(t)
 				time.Sleep(30 * time.Second)
 				for _, source := range []string{SourceSlices, SourceClaims, SourcePods} {
 					expect := want
 					if source == SourceClaims && fault == kubetest.Broken {
-						expect = "up" // an answer that is no claim is a claim's fault
+						expect = "up" // a response that is not a claim counts as a malformed claim
 					}
 					if got := c.state(source); got != expect {
 						t.Errorf("%s: %s, want %s", source, got, expect)
@@ -203,8 +217,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// The best version that is served is used, a group that is not there is waited for, and a version that goes away in
-// an upgrade is left for another one.
+// The best served version is used. If the group is not served, it is requested again later. If a
+// version is removed in an upgrade, another one is used.
 func TestVersionsNegotiated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -223,7 +237,7 @@ func TestVersionsNegotiated(t *testing.T) {
 			{[]string{"v1beta1", "v1alpha3"}, "v1beta1"},
 			{[]string{"v1beta1", "v1beta2"}, "v1beta2"}, // within the hour
 			{[]string{"v1", "v1beta2"}, "v1"},
-			{[]string{"v1beta1"}, "v1beta1"}, // a downgrade: seen when the next watch finds no path
+			{[]string{"v1beta1"}, "v1beta1"}, // a downgrade: detected when the path of the next watch is not found
 		} {
 			c.Serve(upgrade.serves...)
 			if len(upgrade.serves) == 1 {
@@ -253,9 +267,11 @@ func TestCheck(t *testing.T) {
 			}
 			return kubetest.None
 		})
-		got := c.node.Check(t.Context(), []podresources.Allocation{allocation("c", "a", "pod")})
-		if len(got) != 3 || got[0].Text != "resource.k8s.io/v1: 1 devices of this node" || got[0].Err != nil ||
-			Reason(got[1].Err) != "forbidden" || got[2].Text != "1 of this node" || got[2].Err != nil {
+		got := c.node.Check(t.Context(), []podresources.Allocation{allocation("c", "a", "pod")},
+			func() podresources.Wanted { return podresources.Wanted{} })
+		if len(got) != 4 || got[0].Text != "resource.k8s.io/v1: 1 devices of this node" || got[0].Err != nil ||
+			reasonOf(got[1].Err) != "forbidden" || got[2].Text != "1 of this node" || got[2].Err != nil ||
+			got[3] != (Finding{Source: SourceTaintRules, Text: "resource.k8s.io/v1: 0 rules of the cluster"}) {
 			t.Errorf("found %+v", got)
 		}
 	})
@@ -294,7 +310,7 @@ func TestNoCluster(t *testing.T) {
 	}
 }
 
-// A source of two feeds is up when both are.
+// A source with two feeds is up if both are.
 func TestJoinedReport(t *testing.T) {
 	var got []string
 	j := joinedReport{report: func(_ time.Duration, err error) { got = append(got, fmt.Sprint(err)) }}

@@ -15,15 +15,16 @@ const (
 	labelsAfter = 10 * time.Minute
 )
 
-// followLabels gets the labels of the node once a slice selects nodes by them (network-attached devices), and now and then from
-// then on. Before that they are not asked for. Who may not get them does without these devices, which are counted.
+// followLabels reads the labels of the node when a slice selects nodes by labels (network-attached
+// devices), and periodically from then on. If they may not be read, such devices are omitted and
+// counted.
 func (n *Node) followLabels(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
 	case <-n.slices.undecided:
 	}
-	delay := backoff{jitter: n.config.Jitter}
+	delay := newRetryDelay(n.config.Jitter)
 	for ctx.Err() == nil {
 		wait := labelsAfter
 		if labels, err := n.labels(ctx); err != nil {
@@ -38,7 +39,7 @@ func (n *Node) followLabels(ctx context.Context) {
 	}
 }
 
-// labels gets the labels of the node.
+// labels reads the labels of the node.
 func (n *Node) labels(ctx context.Context) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()

@@ -8,13 +8,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 )
 
-const selectsLabel = `"nodeSelector":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"zone","operator":"In","values":["a"]}]}]}`
+const selectsLabel = `"nodeSelector":{"nodeSelectorTerms":[` +
+	`{"matchExpressions":[{"key":"zone","operator":"In","values":["a"]}]}]}`
 
 func nodeJSON(zone string) []byte {
 	return []byte(`{"apiVersion":"v1","kind":"Node","metadata":{"name":"node1","labels":{"zone":"` + zone + `"}}}`)
 }
 
-// The node is got when a slice selects nodes by labels, and not before; its devices follow the labels.
+// The node is read only when a slice selects nodes by labels. Its devices follow the labels.
 func TestNodeLabels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -39,7 +40,8 @@ func TestNodeLabels(t *testing.T) {
 	})
 }
 
-// Who may not get the node does without the devices that its labels decide, which are counted; the slices are none the worse.
+// If the node may not be read, devices that depend on its labels are omitted and counted. Other
+// slices are not affected.
 func TestNodeLabelsForbidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

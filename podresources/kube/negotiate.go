@@ -10,18 +10,20 @@ import (
 
 const resourceGroup = "/apis/resource.k8s.io"
 
-// resourceVersions are the versions of resource.k8s.io that are understood, best first (KUBELET's "Stages": v1 since
-// Kubernetes 1.34, v1beta2 1.33, v1beta1 1.32, v1alpha3 1.31; later ones serve other things under that name, beside v1beta1).
+// resourceVersions are the supported versions of resource.k8s.io, best first (KUBELET's "Stages":
+// v1 since Kubernetes 1.34, v1beta2 1.33, v1beta1 1.32, v1alpha3 1.31; later ones serve other
+// things under that name, beside v1beta1).
 func resourceVersions() []string {
 	return []string{"v1", "v1beta2", "v1beta1", "v1alpha3", classicVersion}
 }
 
-// classicVersion is that of classic DRA, of Kubernetes 1.26 to 1.30. ResourceSlices are there in 1.30 alone.
+// classicVersion is the version of classic DRA in Kubernetes 1.26 to 1.30. Only 1.30 has
+// ResourceSlices in it.
 const classicVersion = "v1alpha2"
 
 const (
-	// renegotiate is how long a version is used before it is asked again which there are: an upgrade may bring a better
-	// one long before it takes the old one away.
+	// renegotiate is how long a version is used before the served versions are requested again: an
+	// upgrade may add a better one long before it removes the old one.
 	renegotiate = time.Hour
 	// maxDiscovery bounds the answer that lists a group's versions, in bytes.
 	maxDiscovery = 1 << 20
@@ -29,14 +31,15 @@ const (
 	discoveryTimeout = 10 * time.Second
 )
 
-// negotiator knows which version of resource.k8s.io to use. It may be used by several goroutines at once.
+// negotiator chooses the version of resource.k8s.io. It is safe for concurrent use.
 type negotiator struct {
 	api API
 	now func() time.Time
-	one chan struct{} // holds what lets one at a time ask
+	one chan struct{} // a semaphore for one request at a time
 
 	mu      sync.Mutex
 	version string
+	all     []string // that are served, of all that there are; never changed
 	until   time.Time
 }
 
@@ -46,18 +49,36 @@ func newNegotiator(api API, now func() time.Time) *negotiator {
 	return n
 }
 
-// path returns where the resource (resourceslices, or namespaces/NS/resourceclaims/NAME) is, and in which version.
+// path returns the path of the resource (resourceslices, or namespaces/NS/resourceclaims/NAME) and
+// its version.
 func (n *negotiator) path(ctx context.Context, resource string) (path, version string, err error) {
-	version, fresh := n.known()
-	if !fresh {
-		if version, err = n.renew(ctx); err != nil {
-			return "", "", err
-		}
+	version, err = n.current(ctx)
+	if err != nil {
+		return "", "", err
 	}
 	return resourceGroup + "/" + version + "/" + resource, version, nil
 }
 
-// renew asks which version to use. Where that can not be told, the one that was used before is.
+// served returns all versions of the group that are served.
+func (n *negotiator) served(ctx context.Context) ([]string, error) {
+	if _, err := n.current(ctx); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.all, nil
+}
+
+// current returns the version to use.
+func (n *negotiator) current(ctx context.Context) (string, error) {
+	version, fresh := n.known()
+	if fresh {
+		return version, nil
+	}
+	return n.renew(ctx)
+}
+
+// renew negotiates the version. If that fails, it returns the version that was used before.
 func (n *negotiator) renew(ctx context.Context) (string, error) {
 	select {
 	case <-n.one:
@@ -66,13 +87,13 @@ func (n *negotiator) renew(ctx context.Context) (string, error) {
 	}
 	defer func() { n.one <- struct{}{} }()
 	before, fresh := n.known()
-	if fresh { // somebody asked while this one waited
+	if fresh { // another goroutine has negotiated meanwhile
 		return before, nil
 	}
-	version, err := n.negotiate(ctx)
+	version, served, err := n.negotiate(ctx)
 	switch {
 	case err == nil:
-		n.set(version)
+		n.set(version, served)
 		return version, nil
 	case before != "":
 		return before, nil
@@ -81,23 +102,24 @@ func (n *negotiator) renew(ctx context.Context) (string, error) {
 	}
 }
 
-// known returns the version that was negotiated last, and whether it needs not be asked for again.
+// known returns the last negotiated version, and whether it is still fresh.
 func (n *negotiator) known() (version string, fresh bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.version, n.version != "" && !n.now().After(n.until)
 }
 
-func (n *negotiator) set(version string) {
+func (n *negotiator) set(version string, served []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.version, n.until = version, n.now().Add(renegotiate)
+	n.version, n.all, n.until = version, served, n.now().Add(renegotiate)
 }
 
-// forget has the version asked anew: a path of it was not found.
-func (n *negotiator) forget() { n.set("") }
+// forget makes the next caller negotiate again, since a path was not found.
+func (n *negotiator) forget() { n.set("", nil) }
 
-func (n *negotiator) negotiate(ctx context.Context) (string, error) {
+// negotiate returns the best version that is served, and all that are.
+func (n *negotiator) negotiate(ctx context.Context) (version string, served []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, discoveryTimeout)
 	defer cancel()
 	var group struct {
@@ -106,16 +128,15 @@ func (n *negotiator) negotiate(ctx context.Context) (string, error) {
 		} `json:"versions"`
 	}
 	if err := getJSON(ctx, n.api, resourceGroup, maxDiscovery, &group); err != nil {
-		return "", fmt.Errorf("negotiate version: %w", err)
+		return "", nil, fmt.Errorf("negotiate version: %w", err)
 	}
-	var served []string
 	for _, v := range group.Versions {
 		served = append(served, v.Version)
 	}
 	for _, version := range resourceVersions() {
 		if slices.Contains(served, version) {
-			return version, nil
+			return version, served, nil
 		}
 	}
-	return "", fmt.Errorf("negotiate version: %w: it serves %.200q", errNotServed, served)
+	return "", nil, fmt.Errorf("negotiate version: %w: it serves %.200q", errNotServed, served)
 }

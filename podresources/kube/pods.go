@@ -3,17 +3,20 @@ package kube
 import (
 	"encoding/json"
 	"net/url"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// podFeed keeps a set of the node's pods up to date.
+// podFeed updates a set of the node's pods.
 type podFeed struct {
 	pods      *podresources.PodSet
+	now       func() time.Time
 	selection *podresources.Selection
-	rejected  func(reason string)
+	rejected  func(driver.Reason)
 }
 
 const podsPath = "/api/v1/pods"
@@ -21,35 +24,35 @@ const podsPath = "/api/v1/pods"
 func podQuery(node string) url.Values { return url.Values{"fieldSelector": {"spec.nodeName=" + node}} }
 
 func (p *podFeed) replace(objects []json.RawMessage) {
-	pods := make(map[podresources.Pod]podresources.PodFacts, len(objects))
+	pods := make([]podresources.PodFacts, 0, len(objects))
 	for _, raw := range objects {
-		if name, facts, ok := p.parse(raw); ok {
-			pods[name] = facts
+		if facts, ok := p.parse(raw); ok {
+			pods = append(pods, facts)
 		}
 	}
-	p.pods.Replace(pods)
+	p.pods.Replace(pods, p.now())
 }
 
 func (p *podFeed) update(object json.RawMessage, gone bool) {
-	name, facts, ok := p.parse(object)
+	facts, ok := p.parse(object)
 	switch {
 	case !ok:
 	case gone:
-		p.pods.Remove(name, facts.UID)
+		p.pods.Remove(facts.UID)
 	default:
-		p.pods.Set(name, facts)
+		p.pods.Set(facts, p.now())
 	}
 }
 
-func (p *podFeed) parse(raw json.RawMessage) (podresources.Pod, podresources.PodFacts, bool) {
+func (p *podFeed) parse(raw json.RawMessage) (podresources.PodFacts, bool) {
 	var pod corev1.Pod
 	if json.Unmarshal(raw, &pod) != nil {
-		p.rejected("malformed_pod")
-		return podresources.Pod{}, podresources.PodFacts{}, false
+		p.rejected(driver.ReasonMalformedPod)
+		return podresources.PodFacts{}, false
 	}
-	name, facts, ok := podresources.NewPodFacts(&pod, p.selection)
+	_, facts, ok := podresources.NewPodFacts(&pod, p.selection)
 	if !ok {
-		p.rejected("malformed_pod")
+		p.rejected(driver.ReasonMalformedPod)
 	}
-	return name, facts, ok
+	return facts, ok
 }

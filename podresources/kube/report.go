@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// joinedReport makes one source of two feeds: it is up when both are.
+// joinedReport combines the reports of two feeds into one source, which is up if both are.
 type joinedReport struct {
 	report func(took time.Duration, err error)
 

@@ -3,6 +3,7 @@ package kube
 import (
 	"encoding/json"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
 )
 
@@ -14,29 +15,32 @@ type consumer struct {
 	UID      string `json:"uid"`
 }
 
-// parseReserved returns the UIDs of the pods for which a claim is reserved, by name; nil for none. What else may use a
-// claim is passed over.
-func parseReserved(raw []json.RawMessage, rejected tally) map[string]string {
+// parseReserved returns the names of the pods for which a claim is reserved, by UID, nil for none;
+// other reports whether something other than pods also uses the claim.
+func parseReserved(raw []json.RawMessage, rejected driver.Rejections) (pods map[string]string, other bool) {
 	if surplus := len(raw) - maxReserved; surplus > 0 {
-		rejected.add(ReasonMalformedReserved, surplus)
+		rejected.Add(driver.ReasonMalformedReservation, surplus)
 		raw = raw[:maxReserved]
 	}
-	var out map[string]string
 	for _, raw := range raw {
 		var c consumer
 		if json.Unmarshal(raw, &c) != nil || !manifest.ValidName(c.Name) || !optional(c.UID) {
-			rejected.add(ReasonMalformedReserved, 1)
+			rejected.Add(driver.ReasonMalformedReservation, 1)
 			continue
 		}
-		if c.APIGroup != "" || c.Resource != "pods" || c.UID == "" {
+		if c.APIGroup != "" || c.Resource != "pods" {
+			other = true
 			continue
 		}
-		if out == nil {
-			out = map[string]string{}
+		if c.UID == "" {
+			continue
 		}
-		out[c.Name] = c.UID
+		if pods == nil {
+			pods = map[string]string{}
+		}
+		pods[c.UID] = c.Name
 	}
-	return out
+	return pods, other
 }
 
 // toleration is one of a result's tolerations (KEP-5055).
@@ -48,7 +52,7 @@ type toleration struct {
 
 func (t toleration) valid() bool { return optional(t.Key) && optional(t.Value) && optional(t.Effect) }
 
-// String writes the toleration as kubectl writes taints. What is left out matches anything.
+// String returns the toleration in kubectl's format of taints. An omitted field matches anything.
 func (t toleration) String() string {
 	s := t.Key
 	if t.Value != "" {

@@ -13,26 +13,28 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 )
 
-// What objects of a node are in JSON, with their managed fields, in bytes.
+// Sizes of a node's objects in JSON, with their managed fields, in bytes.
 const (
 	podSize   = 8 << 10
 	claimSize = 3 << 10
 	sliceSize = 8 << 10 // of 8 devices
+	ruleSize  = 1 << 10
 )
 
-// cost is what an exporter asks the API server for in its first hour, and in the second one, on a node of 2 slices of 8 devices, 16 claims and
-// 32 pods, in a cluster of that many nodes like it, and so many claims.
+// cost returns the requests of an exporter to the API server in its first and its second hour, on a
+// node of 2 slices of 8 devices, 16 claims and 32 pods, in a cluster of that many nodes like it, so
+// many claims, and 16 DeviceTaintRules.
 func cost(t *testing.T, nodes, claims int) (first, second kubetest.Usage) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t)
-		held := loadCluster(c.Server, nodes, claims)
+		c := newRules(t)
+		held, wanted := loadCluster(c.Server, nodes, claims)
 		c.follow(t)
 		for second := range 7230 { // not at moments when watches end
 			if second == 3630 {
 				first = c.Usage()
 			}
-			c.node.Want(held)
+			c.node.Want(held, wanted)
 			time.Sleep(time.Second)
 		}
 		second = c.Usage()
@@ -48,15 +50,16 @@ func cost(t *testing.T, nodes, claims int) (first, second kubetest.Usage) {
 	return first, second
 }
 
-// sized makes an object one of so many bytes.
+// sized pads an object to a number of bytes.
 func sized(raw []byte, size int) []byte {
 	filled := bytes.Replace(raw, []byte(`"metadata":{`), []byte(`"metadata":{"annotations":{"a":"FILL"},`), 1)
 	return bytes.Replace(filled, []byte("FILL"), bytes.Repeat([]byte("x"), max(0, size-len(filled)+len("FILL"))), 1)
 }
 
-// loadCluster fills a server, and returns what the kubelet of node1 lists. What belongs to other nodes is null: read it
-// is more bytes, and no object.
-func loadCluster(s *kubetest.Server, nodes, claims int) []podresources.Allocation {
+// loadCluster fills a server, and returns what the kubelet of node1 lists, and which other claims
+// its pods use: half of the node's claims each. Objects of other nodes are null: reading them costs
+// bytes.
+func loadCluster(s *kubetest.Server, nodes, claims int) ([]podresources.Allocation, podresources.Wanted) {
 	for i := range 32 {
 		name := fmt.Sprint("pod-", i)
 		s.Load(kubetest.Pods, "ns", name, "node1", sized(podJSON(name, "node1", "Running"), podSize))
@@ -78,37 +81,85 @@ func loadCluster(s *kubetest.Server, nodes, claims int) []podresources.Allocatio
 			s.Load(kubetest.Slices, "", fmt.Sprint(node, "-", i), node, nil)
 		}
 	}
+	for i := range 16 {
+		name := fmt.Sprint("rule-", i)
+		s.Load(kubetest.TaintRules, "", name, "", sized(ruleJSON(name, fmt.Sprint("gpu-0-", i), ""), ruleSize))
+	}
 	var held []podresources.Allocation
+	wanted := podresources.Wanted{Claims: map[podresources.Claim][]podresources.WantedFor{}}
 	for i := range claims {
-		name, device := fmt.Sprint("claim-", i), fmt.Sprint("gpu-", i)
+		name, device, pod := fmt.Sprint("claim-", i), fmt.Sprint("gpu-", i), fmt.Sprint("pod-", i)
 		if i >= 16 {
 			s.Load(kubetest.Claims, "ns", name, "", nil)
 			continue
 		}
-		s.Load(kubetest.Claims, "ns", name, "", sized(claimJSON(name, device), claimSize))
-		held = append(held, allocation(name, device, fmt.Sprint("pod-", i)))
+		s.Load(kubetest.Claims, "ns", name, "", sized(reservedJSON(name, device, "uid-"+pod), claimSize))
+		if i%2 == 0 {
+			held = append(held, allocation(name, device, pod))
+		} else {
+			wanted.Claims[podresources.Claim{
+				Namespace: "ns",
+				Name:      name,
+			}] = []podresources.WantedFor{{PodRef: podRef(pod, "uid-"+pod)}}
+		}
 	}
-	return held
+	return held, wanted
 }
 
-// What an exporter asks does not depend on the size of the cluster: 5 000 nodes and 100 000 claims cost what its own node
-// does, to the byte. The README has the figures.
+// The requests of an exporter do not depend on the size of the cluster: with 5 000 nodes and 100
+// 000 claims they have exactly the size of those with only its own node. podresources/README.md has
+// the figures. Of the cluster, only the number of DeviceTaintRules counts: see
+// TestCostOfTaintRules.
 func TestCostIsTheNodesAlone(t *testing.T) {
 	firstAlone, secondAlone := cost(t, 1, 16)
 	first, second := cost(t, 5000, 100_000)
 	if firstAlone != first || secondAlone != second {
 		t.Errorf("alone: %+v, then %+v; in a large cluster: %+v, then %+v", firstAlone, secondAlone, first, second)
 	}
-	readme, err := os.ReadFile("../../README.md")
+	readme, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	figures := fmt.Sprintf("%d requests and %d kB in its first hour, then %d requests and %d kB an hour",
 		first.Requests, (first.Bytes+500)/1000, second.Requests, (second.Bytes+500)/1000)
-	if !strings.Contains(string(readme), figures) {
+	if !strings.Contains(strings.Join(strings.Fields(string(readme)), " "), figures) {
 		t.Errorf("README does not say %q: %+v, then %+v", figures, first, second)
 	}
-	if first.Open != 3 || first.Lists != 3 || second.Lists != 0 {
+	if first.Open != 4 || first.Lists != 4 || second.Lists != 0 {
 		t.Errorf("the first hour: %+v, the second one: %+v", first, second)
+	}
+}
+
+// DeviceTaintRules are watched by every node. Each costs a node its size once, and again when it
+// changes: nothing of it is asked for again.
+func TestCostOfTaintRules(t *testing.T) {
+	const rules = 1000
+	usage := func(n int) (listed, changed kubetest.Usage) {
+		synctest.Test(t, func(t *testing.T) {
+			c := newRules(t)
+			for i := range n {
+				name := fmt.Sprint("rule-", i)
+				c.Load(kubetest.TaintRules, "", name, "", sized(ruleJSON(name, "x", ""), ruleSize))
+			}
+			c.follow(t)
+			time.Sleep(time.Hour + time.Second)
+			listed = c.Usage()
+			for i := range n {
+				c.Put(kubetest.TaintRules, sized(ruleJSON(fmt.Sprint("rule-", i), "x", "evicted"), ruleSize))
+			}
+			synctest.Wait()
+			changed = c.Usage()
+		})
+		return listed, changed
+	}
+	without, _ := usage(0)
+	listed, changed := usage(rules)
+	if each := (listed.Bytes - without.Bytes) / rules; listed.Requests != without.Requests || each < ruleSize-64 ||
+		each > ruleSize+64 {
+		t.Errorf("%d requests without rules, %d with, and %d bytes a rule", without.Requests, listed.Requests, each)
+	}
+	if each := (changed.Bytes - listed.Bytes) / rules; changed.Requests != listed.Requests || each < ruleSize-64 ||
+		each > ruleSize+128 {
+		t.Errorf("a change of a rule: %d bytes; %d requests before and %d after", each, listed.Requests, changed.Requests)
 	}
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 )
 
-// maxSlices bounds the slices that are kept: a node has some dozens.
+// maxSlices bounds the kept slices: a node has some dozens.
 const maxSlices = 4096
 
-// sliceSet are the ResourceSlices that may concern a node: those that name it, and those that name no node at all
-// (all nodes', network-attached). Each half is kept up to date by a feed of its own.
+// sliceSet are the ResourceSlices that may concern a node: those that name it, and those that name
+// no node at all (all nodes', network-attached). Each half has its own feed.
 type sliceSet struct {
 	node string
 
@@ -28,7 +28,7 @@ type sliceSet struct {
 	synced   [2]bool                       // the half was listed
 	changed  bool
 	built    driver.Inventory
-	rejected map[string]uint64
+	rejected driver.Rejections
 }
 
 // The halves.
@@ -37,7 +37,8 @@ const (
 	nodelessSlices
 )
 
-// sliceQuery selects the slices of a half; the API server keeps an index of spec.nodeName. In v1alpha2 slices have no spec.
+// sliceQuery selects the slices of a half; the API server keeps an index of spec.nodeName. In
+// v1alpha2 slices have no spec.
 func sliceQuery(half int, node, version string) url.Values {
 	if half == nodelessSlices {
 		node = ""
@@ -49,7 +50,7 @@ func sliceQuery(half int, node, version string) url.Values {
 	return url.Values{"fieldSelector": {field + node}}
 }
 
-// replace makes a half consist of these slices.
+// replace replaces all slices of a half.
 func (s *sliceSet) replace(half int, objects []json.RawMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,7 +61,7 @@ func (s *sliceSet) replace(half int, objects []json.RawMessage) {
 	}
 }
 
-// update takes a slice that changed or is gone.
+// update applies the change or deletion of a slice.
 func (s *sliceSet) update(half int, object json.RawMessage, gone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,31 +73,31 @@ func (s *sliceSet) update(half int, object json.RawMessage, gone bool) {
 	s.put(half, object)
 }
 
-// put keeps a slice. One that can not be decoded takes the place of what it was before all the same.
+// put stores a slice. One that cannot be decoded still replaces its previous version.
 func (s *sliceSet) put(half int, raw json.RawMessage) {
 	name := nameOf(raw)
 	slice, ok := inventory.DecodeSlice(raw)
 	if !ok || name == "" {
-		s.reject(inventory.ReasonMalformedSlice, 1)
+		s.reject(driver.ReasonMalformedSlice, 1)
 		delete(s.halves[half], name)
 		return
 	}
 	if _, known := s.halves[half][name]; !known && len(s.halves[half]) == maxSlices {
-		s.reject("too_many_slices", 1)
+		s.reject(driver.ReasonTooManySlices, 1)
 		return
 	}
 	s.halves[half][name] = slice.For(s.node)
 }
 
-func (s *sliceSet) reject(reason string, n int) {
+func (s *sliceSet) reject(reason driver.Reason, n int) {
 	if s.rejected == nil {
-		s.rejected = map[string]uint64{}
+		s.rejected = driver.Rejections{}
 	}
-	s.rejected[reason] += uint64(n)
+	s.rejected.Add(reason, n)
 }
 
-// inventory returns the node's devices, and whether the slices that name the node have been listed. The devices are
-// built anew only when slices have changed; what is returned will not change.
+// inventory returns the node's devices, and whether the slices that name the node have been listed.
+// The devices are rebuilt only when slices have changed. The result is immutable.
 func (s *sliceSet) inventory() (driver.Inventory, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,13 +108,13 @@ func (s *sliceSet) inventory() (driver.Inventory, bool) {
 				all = append(all, half[name])
 			}
 		}
-		var rejected []inventory.Rejection
+		var rejected driver.Rejections
 		s.built, rejected = inventory.Build(all, s.node, s.labels)
-		for _, r := range rejected {
-			s.reject(r.Reason, r.Count)
-			if r.Reason == inventory.ReasonNodeSelector {
-				s.askForLabels()
-			}
+		for reason, n := range rejected {
+			s.reject(reason, n)
+		}
+		if rejected[driver.ReasonNodeSelector] > 0 {
+			s.askForLabels()
 		}
 		s.changed = false
 	}
@@ -127,7 +128,7 @@ func (s *sliceSet) askForLabels() {
 	}
 }
 
-// setLabels takes the node's labels, of which there may be none.
+// setLabels sets the node's labels, which may be empty.
 func (s *sliceSet) setLabels(labels map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,16 +15,20 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 )
 
-// withStatus returns a claim of device x, and of share s of it, of which drivers say so much.
+// withStatus returns a claim of device x, and of share s of it, with these statuses.
 func withStatus(statuses ...string) string {
 	share := device[:len(device)-1] + `,"shareID":"s"}`
-	return strings.Replace(claimOf("c", exact, stamp, device+","+share), `"status":{`, `"status":{"devices":[`+strings.Join(statuses, ",")+`],`, 1)
+	return strings.Replace(claimOf("c", exact, stamp, device+","+share), `"status":{`,
+		`"status":{"devices":[`+strings.Join(statuses, ",")+`],`, 1)
 }
 
-// What drivers say of an allocated device (KEP-4817) is that device's, or that share's, alone. What is malformed costs one status.
+// A status of an allocated device (KEP-4817) applies only to that device or share. A malformed
+// status is omitted alone.
 func TestDeviceStatus(t *testing.T) {
 	const of = `{"driver":"d.test","pool":"p","device":"x",`
-	network := of + `"networkData":{"interfaceName":"net1","ips":["10.0.0.2/24","fd00::2/64","10.0.0.2/24"],"hardwareAddress":"02:00:00:00:00:01"}}`
+	network := of +
+		`"networkData":{"interfaceName":"net1","ips":["10.0.0.2/24","fd00::2/64","10.0.0.2/24"],` +
+		`"hardwareAddress":"02:00:00:00:00:01"}}`
 	ready := podresources.Condition{Type: "Ready", Status: "True"}
 	var many []string
 	for i := range maxConditions + 1 {
@@ -38,7 +42,9 @@ func TestDeviceStatus(t *testing.T) {
 	}{
 		"none": {},
 		"conditions, sorted, each once": {
-			statuses:   []string{of + `"conditions":[{"type":"Ready","status":"True","reason":"x"},{"type":"Linked","status":"Unknown"},{"type":"Ready","status":"False"}]}`},
+			statuses: []string{of +
+				`"conditions":[{"type":"Ready","status":"True","reason":"x"},{"type":"Linked","status":"Unknown"},` +
+				`{"type":"Ready","status":"False"}]}`},
 			conditions: [2][]podresources.Condition{{{Type: "Linked", Status: "Unknown"}, ready}},
 		},
 		"of a share": {
@@ -47,14 +53,23 @@ func TestDeviceStatus(t *testing.T) {
 		},
 		"network": {
 			statuses: []string{network},
-			network:  &podresources.Network{Interface: "net1", IPs: []string{"10.0.0.2/24", "fd00::2/64"}, HardwareAddress: "02:00:00:00:00:01"},
+			network: &podresources.Network{
+				Interface: "net1", IPs: []string{"10.0.0.2/24", "fd00::2/64"},
+				HardwareAddress: "02:00:00:00:00:01",
+			},
 		},
 		"of no device of the claim": {statuses: []string{strings.Replace(network, `"x"`, `"y"`, 1)}},
-		"a condition's type":        {statuses: []string{of + `"conditions":[{"type":"a\nb","status":"True"}]}`}, rejected: 1},
-		"a condition's status":      {statuses: []string{of + `"conditions":[{"type":"Ready","status":"Yes"}]}`}, rejected: 1},
-		"too many conditions":       {statuses: []string{of + `"conditions":[` + strings.Join(many, ",") + `]}`}, rejected: 1},
-		"an address":                {statuses: []string{strings.Replace(network, "fd00::2", `fd00 \u0000`, 1)}, rejected: 1},
-		"a long interface":          {statuses: []string{strings.Replace(network, "net1", strings.Repeat("x", maxText+1), 1)}, rejected: 1},
+		"a condition's type": {
+			statuses: []string{of + `"conditions":[{"type":"a\nb","status":"True"}]}`},
+			rejected: 1,
+		},
+		"a condition's status": {statuses: []string{of + `"conditions":[{"type":"Ready","status":"Yes"}]}`}, rejected: 1},
+		"too many conditions":  {statuses: []string{of + `"conditions":[` + strings.Join(many, ",") + `]}`}, rejected: 1},
+		"an address":           {statuses: []string{strings.Replace(network, "fd00::2", `fd00 \u0000`, 1)}, rejected: 1},
+		"a long interface": {
+			statuses: []string{strings.Replace(network, "net1", strings.Repeat("x", maxText+1), 1)},
+			rejected: 1,
+		},
 		"no object": {
 			statuses:   []string{`7`, of + `"conditions":[{"type":"Ready","status":"True"}]}`},
 			conditions: [2][]podresources.Condition{{ready}}, rejected: 1,
@@ -74,10 +89,8 @@ func TestDeviceStatus(t *testing.T) {
 			if diff := cmp.Diff(want, got[podresources.Claim{Namespace: "ns", Name: "c"}].Results); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
-			var wantRejected []podresources.Rejection
-			if tc.rejected > 0 {
-				wantRejected = []podresources.Rejection{{Reason: ReasonMalformedStatus, Count: tc.rejected}}
-			}
+			wantRejected := driver.Rejections{}
+			wantRejected.Add(driver.ReasonMalformedStatus, tc.rejected)
 			if diff := cmp.Diff(wantRejected, rejected); diff != "" {
 				t.Errorf("rejections: -want +got:\n%s", diff)
 			}
@@ -85,7 +98,7 @@ func TestDeviceStatus(t *testing.T) {
 	}
 }
 
-// What can not be used of the API server's objects costs itself alone, and is counted.
+// Malformed elements of API objects are omitted alone, and counted.
 func TestRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -94,20 +107,23 @@ func TestRejected(t *testing.T) {
 		c.Put(kubetest.Claims, claimJSON("good", "a"))
 		c.Put(kubetest.Claims, []byte(`{"metadata":{"namespace":"ns","name":"bad"},"status":7}`))
 		c.Put(kubetest.Pods, podJSON("good", "node1", "Running"))
-		c.Put(kubetest.Pods, []byte(`{"metadata":{"namespace":"ns","name":"bad"},"spec":{"nodeName":"node1","containers":7}}`))
-		c.node.Want([]podresources.Allocation{allocation("good", "a", "good"), allocation("bad", "b", "bad")})
+		c.Put(kubetest.Pods,
+			[]byte(`{"metadata":{"namespace":"ns","name":"bad"},"spec":{"nodeName":"node1","containers":7}}`))
+		c.node.Want([]podresources.Allocation{allocation("good", "a", "good"), allocation("bad", "b", "bad")},
+			podresources.Wanted{})
 		c.follow(t)
 		time.Sleep(time.Second)
 		c.wantDevices(t, "p/a")
 		if len(c.pods.All()) != 1 || len(c.node.Claims()) != 1 {
 			t.Errorf("pods %v, claims %v", c.pods.All(), c.node.Claims())
 		}
-		got := map[string]map[string]uint64{}
+		got := map[string]driver.Rejections{}
 		for _, source := range []string{SourceSlices, SourceClaims, SourcePods} {
 			got[source] = c.node.Rejected(source)
 		}
-		if diff := cmp.Diff(map[string]map[string]uint64{
-			SourceSlices: {"malformed_slice": 1}, SourceClaims: {ReasonMalformedClaim: 1}, SourcePods: {"malformed_pod": 1},
+		if diff := cmp.Diff(map[string]driver.Rejections{
+			SourceSlices: {"malformed_slice": 1}, SourceClaims: {driver.ReasonMalformedClaim: 1},
+			SourcePods: {"malformed_pod": 1},
 		}, got); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}

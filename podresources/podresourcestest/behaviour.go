@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Behaviour answers one List call: it returns the answer's bytes on the wire, made from those of the full answer, which
-// it does not change. It may wait, until ctx ends, and it may be called by several goroutines at once.
+// Behaviour answers one List call: it returns the encoded response, derived from the full one,
+// which it does not change. It may wait until ctx ends, and must be safe for concurrent use.
 type Behaviour func(ctx context.Context, full []byte) ([]byte, error)
 
 // errRateLimited is the kubelet's own (k8s.io/kubernetes pkg/kubelet/apis/grpc/ratelimit.go).
@@ -40,7 +40,7 @@ func Slow(d time.Duration) Behaviour {
 	}
 }
 
-// Hang does not answer until the caller gives up, or the kubelet is stopped.
+// Hang does not answer until the caller cancels the call or the kubelet is stopped.
 func Hang() Behaviour {
 	return func(ctx context.Context, _ []byte) ([]byte, error) {
 		<-ctx.Done()
@@ -53,14 +53,14 @@ func Fail(code codes.Code, message string) Behaviour {
 	return func(context.Context, []byte) ([]byte, error) { return nil, status.Error(code, message) }
 }
 
-// RateLimited refuses every call as the kubelet's rate limit does. The limit itself (100 calls a second, burst 10) is
-// always in force.
+// RateLimited refuses every call as the kubelet's rate limit does. The limit itself (100 calls a
+// second, burst 10) is always in force.
 func RateLimited() Behaviour {
 	return func(context.Context, []byte) ([]byte, error) { return nil, errRateLimited }
 }
 
-// Huge answers in full, padded to at least size bytes by a field that the schema does not know: to a reader with room
-// for it the answer is the same.
+// Huge answers in full, padded to at least size bytes by a field that the schema does not know: to
+// a reader with room for it the answer is the same.
 func Huge(size int) Behaviour {
 	return func(_ context.Context, full []byte) ([]byte, error) {
 		padding := bytes.Repeat([]byte{' '}, max(0, size-len(full)))
@@ -70,7 +70,7 @@ func Huge(size int) Behaviour {
 	}
 }
 
-// Malformed answers with these bytes, whatever they are.
+// Malformed answers with these bytes.
 func Malformed(answer []byte) Behaviour {
 	return func(context.Context, []byte) ([]byte, error) { return answer, nil }
 }

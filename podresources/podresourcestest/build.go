@@ -20,8 +20,8 @@ func Container(name string, claims ...*v1.DynamicResource) *v1.ContainerResource
 	return &v1.ContainerResources{Name: name, DynamicResources: claims}
 }
 
-// Claim is a claim as the kubelet shows it: the CDI names of a driver's devices accumulate, so that each device carries
-// its own and those of all of the driver's devices before it (k8s.io/kubernetes
+// Claim is a claim as the kubelet shows it: the CDI names of a driver's devices accumulate, so that
+// each device carries its own and those of all of the driver's devices before it (k8s.io/kubernetes
 // pkg/kubelet/cm/container_manager_linux.go, GetDynamicResources). The devices are copied.
 func Claim(namespace, name string, devices ...*v1.ClaimResource) *v1.DynamicResource {
 	claim := &v1.DynamicResource{ClaimNamespace: namespace, ClaimName: name}
@@ -52,18 +52,22 @@ func Share(driver, pool, device, shareID string, cdi ...string) *v1.ClaimResourc
 	return resource
 }
 
-// Classic is a claim of classic DRA as kubelets 1.27 to 1.30 show it: with the name of its resource class in a field that the
-// present proto does not have any more, and CDI names for devices.
+// Classic is a claim of classic DRA as kubelets 1.27 to 1.30 show it: with the name of its resource
+// class in a field that the present proto does not have any more, and CDI names for devices.
 func Classic(namespace, name, class string, cdi ...string) *v1.DynamicResource {
 	const classNameField = 1 // k8s.io/kubelet v0.30 pkg/apis/podresources/v1/api.proto
-	claim := &v1.DynamicResource{ClaimNamespace: namespace, ClaimName: name, ClaimResources: []*v1.ClaimResource{Device("", "", "", cdi...)}}
+	claim := &v1.DynamicResource{
+		ClaimNamespace: namespace, ClaimName: name,
+		ClaimResources: []*v1.ClaimResource{Device("", "", "", cdi...)},
+	}
 	unknown := protowire.AppendTag(nil, classNameField, protowire.BytesType)
 	claim.ProtoReflect().SetUnknown(protowire.AppendString(unknown, class))
 	return claim
 }
 
-// WithDevices adds to a container what a device plugin gave to it: each device in an entry of its own, as the kubelet
-// lists them (k8s.io/kubernetes pkg/kubelet/cm/devicemanager/pod_devices.go, getContainerDevices). It returns the container.
+// WithDevices adds to a container what a device plugin gave to it: each device in an entry of its
+// own, as the kubelet lists them (k8s.io/kubernetes pkg/kubelet/cm/devicemanager/pod_devices.go,
+// getContainerDevices). It returns the container.
 func WithDevices(container *v1.ContainerResources, resource string, ids ...string) *v1.ContainerResources {
 	for _, id := range ids {
 		container.Devices = append(container.Devices, &v1.ContainerDevices{ResourceName: resource, DeviceIds: []string{id}})

@@ -1,5 +1,5 @@
-// Package podresourcestest is an in-process kubelet for tests and the demo: it serves the PodResources API on a real
-// unix socket and can be told to behave as kubelets do on their bad days.
+// Package podresourcestest is a fake kubelet for tests and the demo. It serves the PodResources API
+// on a unix socket, and can inject the faults of real kubelets.
 package podresourcestest
 
 import (
@@ -17,8 +17,8 @@ import (
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// The real kubelet's limit over all clients of its socket together (k8s.io/kubernetes pkg/kubelet/apis/podresources:
-// DefaultQPS and DefaultBurstTokens).
+// The real kubelet's limit over all clients of its socket together (k8s.io/kubernetes
+// pkg/kubelet/apis/podresources: DefaultQPS and DefaultBurstTokens).
 const (
 	kubeletQPS   = 100
 	kubeletBurst = 10
@@ -27,8 +27,8 @@ const (
 // maxCallTimes bounds the memory of a kubelet that runs for long.
 const maxCallTimes = 4096
 
-// Kubelet answers PodResources calls. Its methods may be called at any time from any goroutine, and what is set
-// stays across Stop and Start.
+// Kubelet answers PodResources calls. Its methods may be called at any time from any goroutine, and
+// what is set stays across Stop and Start.
 type Kubelet struct {
 	limiter *rate.Limiter
 
@@ -43,7 +43,8 @@ type Kubelet struct {
 	served    chan error
 }
 
-// Step is one part of a script: a behaviour, and how long it lasts. The last step of a script lasts for ever.
+// Step is one part of a script: a behaviour, and how long it lasts. The last step of a script lasts
+// for ever.
 type Step struct {
 	Behaviour Behaviour
 	For       time.Duration
@@ -81,8 +82,9 @@ func (k *Kubelet) Start(socket string) error {
 	return nil
 }
 
-// Stop closes the listener and all connections, and waits until every call has ended. The socket file stays, and
-// refuses connections, as that of a real kubelet does. Stopping a kubelet that does not serve does nothing.
+// Stop closes the listener and all connections, and waits until every call has ended. The socket
+// file stays, and refuses connections, as that of a real kubelet does. Stopping a kubelet that does
+// not serve does nothing.
 func (k *Kubelet) Stop() {
 	k.mu.Lock()
 	server, served := k.server, k.served
@@ -95,8 +97,9 @@ func (k *Kubelet) Stop() {
 	<-served //nolint:errcheck // a stopped server's error says nothing
 }
 
-// Restart does what a restarting kubelet does: no service for the time down, then successful empty answers for the
-// time empty, then answers in full. It returns when service is back, or ctx has ended.
+// Restart does what a restarting kubelet does: no service for the time down, then successful empty
+// answers for the time empty, then answers in full. It returns when service is back, or ctx has
+// ended.
 func (k *Kubelet) Restart(ctx context.Context, down, empty time.Duration) error {
 	k.mu.Lock()
 	socket := k.socket
@@ -153,7 +156,9 @@ func (k *Kubelet) CallTimes() []time.Time {
 }
 
 // intercept answers List; the other methods are left to the handler, which does not implement them.
-func (k *Kubelet) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (k *Kubelet) intercept(ctx context.Context, request any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler,
+) (any, error) {
 	if info.FullMethod != v1.PodResourcesLister_List_FullMethodName {
 		return handler(ctx, request)
 	}

@@ -47,10 +47,13 @@ func start(t *testing.T) (*podresourcestest.Kubelet, v1.PodResourcesListerClient
 
 func onePod() *v1.PodResources {
 	return podresourcestest.Pod("ns", "pod", podresourcestest.Container("main",
-		podresourcestest.Claim("ns", "claim", podresourcestest.Device("gpu.example.com", "node", "gpu-0", "example.com/gpu=0"))))
+		podresourcestest.Claim("ns", "claim",
+			podresourcestest.Device("gpu.example.com", "node", "gpu-0", "example.com/gpu=0"))))
 }
 
-func list(t *testing.T, client v1.PodResourcesListerClient, timeout time.Duration, opts ...grpc.CallOption) (*v1.ListPodResourcesResponse, error) {
+func list(t *testing.T, client v1.PodResourcesListerClient, timeout time.Duration,
+	opts ...grpc.CallOption,
+) (*v1.ListPodResourcesResponse, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), timeout)
 	defer cancel()
@@ -64,16 +67,19 @@ func TestBehaviours(t *testing.T) {
 		message   string
 		pods      int
 	}{
-		"full":         {behaviour: podresourcestest.Full(), pods: 1},
-		"empty":        {behaviour: podresourcestest.Empty()},
-		"slow":         {behaviour: podresourcestest.Slow(time.Millisecond), pods: 1},
-		"hang":         {behaviour: podresourcestest.Hang(), code: codes.DeadlineExceeded},
-		"fail":         {behaviour: podresourcestest.Fail(codes.Internal, "boom"), code: codes.Internal, message: "boom"},
-		"rate limited": {behaviour: podresourcestest.RateLimited(), code: codes.ResourceExhausted, message: "rejected by rate limit"},
-		"padded":       {behaviour: podresourcestest.Huge(1 << 20), pods: 1},
-		"huge":         {behaviour: podresourcestest.Huge(5 << 20), code: codes.ResourceExhausted},
-		"garbage":      {behaviour: podresourcestest.Malformed([]byte("\xffgarbage")), code: codes.Internal},
-		"no UTF-8":     {behaviour: podresourcestest.InvalidUTF8(), code: codes.Internal},
+		"full":  {behaviour: podresourcestest.Full(), pods: 1},
+		"empty": {behaviour: podresourcestest.Empty()},
+		"slow":  {behaviour: podresourcestest.Slow(time.Millisecond), pods: 1},
+		"hang":  {behaviour: podresourcestest.Hang(), code: codes.DeadlineExceeded},
+		"fail":  {behaviour: podresourcestest.Fail(codes.Internal, "boom"), code: codes.Internal, message: "boom"},
+		"rate limited": {
+			behaviour: podresourcestest.RateLimited(), code: codes.ResourceExhausted,
+			message: "rejected by rate limit",
+		},
+		"padded":   {behaviour: podresourcestest.Huge(1 << 20), pods: 1},
+		"huge":     {behaviour: podresourcestest.Huge(5 << 20), code: codes.ResourceExhausted},
+		"garbage":  {behaviour: podresourcestest.Malformed([]byte("\xffgarbage")), code: codes.Internal},
+		"no UTF-8": {behaviour: podresourcestest.InvalidUTF8(), code: codes.Internal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k, client := start(t)
@@ -115,7 +121,8 @@ func TestRestart(t *testing.T) {
 	if err != nil || len(answer.GetPodResources()) != 0 {
 		t.Fatalf("after the restart: %v, %v, want an empty answer", answer, err)
 	}
-	k.Script(podresourcestest.Step{Behaviour: podresourcestest.Empty(), For: 0}, podresourcestest.Step{Behaviour: podresourcestest.Full()})
+	k.Script(podresourcestest.Step{Behaviour: podresourcestest.Empty(), For: 0},
+		podresourcestest.Step{Behaviour: podresourcestest.Full()})
 	answer, err = list(t, client, 10*time.Second)
 	if err != nil || len(answer.GetPodResources()) != 1 {
 		t.Fatalf("at last: %v, %v, want the pod", answer, err)
@@ -163,7 +170,10 @@ func TestClaimAccumulates(t *testing.T) {
 	want := &v1.DynamicResource{ClaimNamespace: "ns", ClaimName: "claim", ClaimResources: []*v1.ClaimResource{
 		{DriverName: "d", PoolName: "p", DeviceName: "a", CdiDevices: []*v1.CDIDevice{{Name: "v/c=a"}}},
 		{DriverName: "other", PoolName: "p", DeviceName: "z", CdiDevices: []*v1.CDIDevice{{Name: "o/c=z"}}},
-		{DriverName: "d", PoolName: "p", DeviceName: "b", ShareId: &shareID, CdiDevices: []*v1.CDIDevice{{Name: "v/c=a"}, {Name: "v/c=b"}}},
+		{
+			DriverName: "d", PoolName: "p", DeviceName: "b", ShareId: &shareID,
+			CdiDevices: []*v1.CDIDevice{{Name: "v/c=a"}, {Name: "v/c=b"}},
+		},
 	}}
 	if diff := cmp.Diff(want, got, protocmp.Transform()); diff != "" {
 		t.Error(diff)

@@ -14,7 +14,8 @@ import (
 	podsv1alpha1 "k8s.io/kubelet/pkg/apis/pods/v1alpha1"
 )
 
-// Pods serves the kubelet's Pods API, its watch alone, on a unix socket. Its methods may be called at once.
+// Pods serves the kubelet's Pods API, its watch alone, on a unix socket. It is safe for concurrent
+// use.
 type Pods struct {
 	podsv1alpha1.UnimplementedPodsServer
 	server  *grpc.Server
@@ -36,7 +37,10 @@ func ServePods(socket string) (*Pods, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}
-	p := &Pods{server: grpc.NewServer(), pods: map[string]*corev1.Pod{}, watches: map[chan *podsv1alpha1.WatchPodsEvent]bool{}}
+	p := &Pods{
+		server: grpc.NewServer(), pods: map[string]*corev1.Pod{},
+		watches: map[chan *podsv1alpha1.WatchPodsEvent]bool{},
+	}
 	podsv1alpha1.RegisterPodsServer(p.server, p)
 	p.serving.Go(func() { _ = p.server.Serve(listener) }) // until Stop
 	return p, nil
@@ -55,7 +59,8 @@ func (p *Pods) Watches() (begun, open int) {
 	return p.begun, len(p.watches)
 }
 
-// Break ends all watches, and refuses new ones until it is called with false: the kubelet is initializing.
+// Break ends all watches, and refuses new ones until it is called with false: the kubelet is
+// initializing.
 func (p *Pods) Break(broken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +117,9 @@ func (p *Pods) send(kind podsv1alpha1.EventType, pod *corev1.Pod) {
 const maxEvents = 4096
 
 // WatchPods implements the service.
-func (p *Pods) WatchPods(_ *podsv1alpha1.WatchPodsRequest, stream grpc.ServerStreamingServer[podsv1alpha1.WatchPodsEvent]) error {
+func (p *Pods) WatchPods(_ *podsv1alpha1.WatchPodsRequest,
+	stream grpc.ServerStreamingServer[podsv1alpha1.WatchPodsEvent],
+) error {
 	watch := make(chan *podsv1alpha1.WatchPodsEvent, maxEvents)
 	p.mu.Lock()
 	if p.broken {

@@ -1,4 +1,4 @@
-// Package accuracy measures how far the figures of short pods are from the truth, as a real Prometheus has them.
+// Package accuracy measures the errors of the metrics of short pods in a real Prometheus.
 package accuracy
 
 import (
@@ -30,26 +30,27 @@ const (
 	scrapeInterval = 15 * time.Second
 	slowRefresh    = 30 * time.Second
 	zeroHold       = 20 * time.Second
-	settling       = slowRefresh + 2*scrapeInterval // until the last pods' figures are scraped
+	settling       = slowRefresh + 2*scrapeInterval // until the last pods' metrics are scraped
 
 	maxErrorCreated  = 0.02
 	maxErrorZeroHold = 0.05
 )
 
-// The exporters that the test runs side by side on one node.
+// The exporters that the test runs at the same time on one node.
 const (
 	exact    = "exact"    // without --counter.zero-hold
-	held10   = "held10"   // with one of 10 s, less than a scrape interval
-	held15   = "held15"   // of a scrape interval
-	held     = "held"     // of a little more, which is the default
-	gauges   = "gauges"   // devices without counter of energy
+	held10   = "held10"   // with 10 s, less than a scrape interval
+	held15   = "held15"   // with a scrape interval
+	held     = "held"     // with a little more, the default
+	gauges   = "gauges"   // devices without an energy counter
 	slow     = "slow"     // devices that refresh every 30 s
 	slowHeld = "slowheld" // both
-	polling  = "polling"  // without anything that tells when ownership changes
+	polling  = "polling"  // without events of ownership changes
 )
 
-// Pods of 2 to 7 s, back to back on each of 8 GPUs, scraped every 15 s: each pod's energy and active time, from the raw
-// samples, against the truth. Nobody can tell what happens while the machine stands still: on one that does, the bounds are wider by just that.
+// Pods of 2 to 7 s run back to back on each of 8 GPUs and are scraped every 15 s. The test compares
+// each pod's energy and active time, from the raw samples, with the true values. While the machine
+// is stalled nothing can be measured: the bounds are wider by the share of stalled time.
 func TestShortPods(t *testing.T) {
 	root, err := os.MkdirTemp("", "acc") //nolint:usetesting // t.TempDir's path is too long for a socket
 	if err != nil {
@@ -74,14 +75,14 @@ func TestShortPods(t *testing.T) {
 
 	machine := watchMachine()
 	begun := time.Now()
-	time.Sleep(2 * time.Second) // the exporters know the devices before the first pod comes
-	play(t, node, begun.Add(playing))
+	time.Sleep(2 * time.Second) // the exporters find the devices before the first pod starts
+	simulate(t, node, begun.Add(playing))
 	time.Sleep(settling)
 	at := time.Now()
 	still := machine()
 	pods := truthOf(node, at, still)
 	if len(pods) < gpus*10 {
-		t.Errorf("%d pods were played, which says little", len(pods))
+		t.Errorf("only %d pods were simulated", len(pods))
 	}
 	table := &report{pods: pods}
 	withCreated := table.add("created timestamps ingested", measure(t, created, exact, at))
@@ -93,19 +94,21 @@ func TestShortPods(t *testing.T) {
 	table.add("energy as integral of power, created timestamps", measure(t, created, gauges, at))
 	slowly := table.add("source refreshes every 30 s, created timestamps", measure(t, created, slow, at))
 	table.add("source refreshes every 30 s, default zero-hold", measure(t, plain, slowHeld, at))
-	table.add("polling at 1 s alone, created timestamps", measure(t, created, polling, at))
-	table.add("today: each scrape interval to its owner at the scrape", today(t, plain, node, at))
-	t.Logf("%d pods of 2 to 7 s on %d GPUs in %v, scraped every %v\n%sthe machine stood still %d times, %v in all, %.2f %% of each pod's time in the mean",
-		len(pods), gpus, playing, scrapeInterval, table, len(still), total(still), 100*pods.meanStill())
+	table.add("polling at 1 s only, created timestamps", measure(t, created, polling, at))
+	table.add("other exporters: each scrape interval to its owner at the scrape", byScrape(t, plain, node, at))
+	t.Logf("%d pods of 2 to 7 s on %d GPUs in %v, scraped every %v\n%sthe machine was stalled %d times, %v in total, "+
+		"%.2f %% of each pod's time on average",
+		len(pods), gpus, playing, scrapeInterval, table, len(still), total(still), 100*pods.meanStalled())
 
-	withCreated.hold(t, maxErrorCreated+pods.meanStill())
-	withHold.hold(t, maxErrorZeroHold+pods.meanStill())
+	withCreated.hold(t, maxErrorCreated+pods.meanStalled())
+	withHold.hold(t, maxErrorZeroHold+pods.meanStalled())
 	if slowly.missed > 0 {
-		t.Errorf("the slow source does not show %d of %d pods", slowly.missed, len(pods))
+		t.Errorf("the slow source misses %d of %d pods", slowly.missed, len(pods))
 	}
-	// Where a refresh interval reaches beyond the first or the last pod, its free part takes its share by time.
-	if math.Abs(slowly.total-1) > 0.1+pods.meanStill() {
-		t.Errorf("the slow source shows %.1f %% of the energy of all pods together, want about 100", 100*slowly.total)
+	// If a refresh interval extends beyond the first or the last pod, the time without a pod gets
+	// its share.
+	if math.Abs(slowly.total-1) > 0.1+pods.meanStalled() {
+		t.Errorf("the slow source reports %.1f %% of the energy of all pods together, want about 100", 100*slowly.total)
 	}
 }
 
@@ -128,7 +131,10 @@ func newNode(t *testing.T, root string) *simnode.Node {
 // startExporter runs the program on the node until the test ends, and returns its address.
 func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags ...string) string {
 	address := live.FreeAddress(t)
-	sources := []program.Source{{Name: "sim", New: func(program.Paths) (driver.Source, error) { return node.SourceWith(devices), nil }}}
+	sources := []program.Source{{
+		Name: "sim",
+		New:  func(driver.Host) (driver.Source, error) { return node.SourceWith(devices), nil },
+	}}
 	args := []string{"--web.listen-address=" + address, "--web.last-scrape-timeout=0s", "--log.level=warn"}
 	for _, arg := range node.Args() {
 		name, _, _ := strings.Cut(arg, "=")
@@ -148,15 +154,16 @@ func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags 
 		cancel()
 		running.Wait()
 		if t.Failed() {
-			t.Logf("exporter %v said:\n%s", flags, &said)
+			t.Logf("output of exporter %v:\n%s", flags, &said)
 		}
 	})
-	live.Await(t, time.Minute, "the exporter is ready", func() error { return live.Get(http.DefaultClient, "http://"+address+"/readyz") })
+	live.Await(t, time.Minute, "the exporter is ready",
+		func() error { return live.Get(http.DefaultClient, "http://"+address+"/readyz") })
 	return address
 }
 
-// play runs pod after pod on every device until the end.
-func play(t *testing.T, node *simnode.Node, end time.Time) {
+// simulate runs pod after pod on every device until the end.
+func simulate(t *testing.T, node *simnode.Node, end time.Time) {
 	var playing sync.WaitGroup
 	for gpu := range gpus {
 		random := rand.New(rand.NewPCG(1, uint64(gpu)))
@@ -182,7 +189,7 @@ func play(t *testing.T, node *simnode.Node, end time.Time) {
 	playing.Wait()
 }
 
-// load is what a pod does: something steady, or something that rises or falls over ten seconds.
+// load is the load of a pod: constant, or rising or falling over ten seconds.
 func load(random *rand.Rand) sim.Profile {
 	level := func() float64 { return 0.1 + 0.9*random.Float64() }
 	if random.IntN(2) == 0 {
@@ -191,15 +198,15 @@ func load(random *rand.Rand) sim.Profile {
 	return sim.Ramp(level(), level(), 10*time.Second)
 }
 
-// usage is what a pod used, or is said to have used.
+// usage is the true or measured use of a pod.
 type usage struct{ joules, active float64 }
 
-// truth is what each pod used.
+// truth is the true use of each pod.
 type truth map[string]*pod
 
 type pod struct {
 	usage
-	still float64 // the part of its time in which the machine stood still
+	still float64 // the share of its time in which the machine was stalled
 }
 
 func truthOf(node *simnode.Node, at time.Time, still []span) truth {
@@ -207,7 +214,10 @@ func truthOf(node *simnode.Node, at time.Time, still []span) truth {
 	for _, use := range node.Uses(at) {
 		p := out[use.Pod.Name]
 		if p == nil {
-			p = &pod{still: span{use.From.Add(-margin), use.To.Add(margin)}.overlap(still).Seconds() / use.To.Sub(use.From).Seconds()}
+			p = &pod{still: span{
+				use.From.Add(-margin),
+				use.To.Add(margin),
+			}.overlap(still).Seconds() / use.To.Sub(use.From).Seconds()}
 			out[use.Pod.Name] = p
 		}
 		p.joules += use.Truth.Joules
@@ -216,8 +226,8 @@ func truthOf(node *simnode.Node, at time.Time, still []span) truth {
 	return out
 }
 
-// meanStill returns the mean of the part of the pods' time in which the machine stood still.
-func (t truth) meanStill() float64 {
+// meanStalled returns the mean share of the pods' time in which the machine was stalled.
+func (t truth) meanStalled() float64 {
 	sum := 0.0
 	for _, p := range t {
 		sum += p.still
@@ -227,8 +237,8 @@ func (t truth) meanStill() float64 {
 
 const window = "[10m]"
 
-// measure returns what a Prometheus has of the pods: the last raw sample less the first, which created timestamps or a
-// zero-hold make 0.
+// measure returns the use of the pods according to a Prometheus: the last raw sample minus the
+// first, which is 0 through created timestamps or --counter.zero-hold.
 func measure(t *testing.T, p live.Prometheus, exporter string, at time.Time) figures {
 	f := figures{raw: map[string]usage{}, increase: map[string]usage{}}
 	each := func(metric string, set func(*usage, float64)) {
@@ -251,8 +261,9 @@ func update(usages map[string]usage, s live.Series, value float64, set func(*usa
 	usages[s.Labels["pod"]] = u
 }
 
-// today is the method of today's exporters: what a device did in a scrape interval is its owner's at the scrape.
-func today(t *testing.T, p live.Prometheus, node *simnode.Node, at time.Time) figures {
+// byScrape is the method of other exporters: the use of a device in a scrape interval goes to its
+// owner at the scrape.
+func byScrape(t *testing.T, p live.Prometheus, node *simnode.Node, at time.Time) figures {
 	f := figures{raw: map[string]usage{}}
 	uses := node.Uses(at)
 	each := func(metric string, set func(*usage, float64)) {
@@ -274,20 +285,20 @@ func today(t *testing.T, p live.Prometheus, node *simnode.Node, at time.Time) fi
 	return f
 }
 
-// figures are what some method says of each pod.
+// figures are the uses of the pods according to one method.
 type figures struct{ raw, increase map[string]usage }
 
-// summary is how far figures are from the truth.
+// summary compares figures with the truth.
 type summary struct {
 	name           string
 	joules, active float64 // mean relative errors
 	increase       float64 // of energy by increase(); NaN: none
-	seen, pods     int     // pods of which there is anything
-	missed         int     // pods of which there is nothing, though the machine let the exporter run
-	total          float64 // the energy of all pods together over the truth
+	seen, pods     int     // pods with any sample
+	missed         int     // pods without a sample although the machine was not stalled
+	total          float64 // the energy of all pods together, divided by the true one
 }
 
-// hold fails the test where a mean is above the bound, or a pod is missing.
+// hold fails the test if a mean exceeds its bound or a pod is missing.
 func (s summary) hold(t *testing.T, bound float64) {
 	t.Helper()
 	if !(s.joules <= bound) {
@@ -297,11 +308,11 @@ func (s summary) hold(t *testing.T, bound float64) {
 		t.Errorf("%s: mean relative error of active time is %.2f %%, want at most %.2f", s.name, 100*s.active, 100*bound)
 	}
 	if s.missed > 0 {
-		t.Errorf("%s: %d of %d pods are not seen", s.name, s.missed, s.pods)
+		t.Errorf("%s: %d of %d pods are missing", s.name, s.missed, s.pods)
 	}
 }
 
-// report is a table of summaries.
+// report formats a table of summaries.
 type report struct {
 	pods truth
 	rows []summary
@@ -318,7 +329,7 @@ func (r *report) add(name string, f figures) summary {
 		switch {
 		case ok && got.joules > 0:
 			s.seen++
-		case pod.still < mostlyRan:
+		case pod.still < maxStalled:
 			s.missed++
 		}
 		said, actual = said+got.joules, actual+pod.joules
@@ -344,6 +355,6 @@ func (r *report) String() string {
 		_, _ = fmt.Fprintf(w, "%s\t%.2f %%\t%.2f %%\t%s\t%.1f %%\t%.1f %%\n",
 			s.name, 100*s.joules, 100*s.active, increase, 100*float64(s.seen)/float64(s.pods), 100*s.total)
 	}
-	_ = w.Flush() // to memory
+	_ = w.Flush() // to a buffer
 	return b.String()
 }

@@ -17,17 +17,21 @@ scrape_configs:
   static_configs:
 %s`
 
-// startPrometheus starts a Prometheus that scrapes the exporters by name and address until the test ends.
-func startPrometheus(t *testing.T, interval time.Duration, exporters map[string]string, flags ...string) live.Prometheus {
+// startPrometheus starts a Prometheus that scrapes the exporters, given as addresses by name, until
+// the test ends.
+func startPrometheus(t *testing.T, interval time.Duration, exporters map[string]string,
+	flags ...string,
+) live.Prometheus {
 	t.Helper()
 	var targets strings.Builder
 	for name, address := range exporters {
 		fmt.Fprintf(&targets, "  - {targets: [%q], labels: {exporter: %q}}\n", address, name)
 	}
-	return live.StartPrometheus(t, live.PrometheusOptions{Config: fmt.Sprintf(prometheusConfig, interval, &targets), Flags: flags})
+	return live.StartPrometheus(t,
+		live.PrometheusOptions{Config: fmt.Sprintf(prometheusConfig, interval, &targets), Flags: flags})
 }
 
-// query evaluates an expression at a moment; a range selector gives the raw samples.
+// query evaluates an expression at a time. A range selector gives the raw samples.
 func query(t *testing.T, p live.Prometheus, expression string, at time.Time) []live.Series {
 	t.Helper()
 	out, err := p.Query(t.Context(), expression, at)

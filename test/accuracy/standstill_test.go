@@ -5,21 +5,23 @@ import (
 	"time"
 )
 
-// A machine that does not let its programs run for so long stands still: what happens meanwhile nobody can see, and no clock stops.
-// The hypervisor of a small virtual machine does that, or a load beside the test.
+// The machine is stalled if it does not run its programs for this long. Nothing can be measured
+// meanwhile, while the clock goes on. The cause is the hypervisor of a small virtual machine, or
+// other load.
 const standstill = 50 * time.Millisecond
 
-// margin is how far from a pod's time a standstill bears on what it is charged: what a device did between two readings, a second apart, is
-// divided by time.
+// margin is how far outside a pod's time a stall affects its figures: the use between two readings,
+// a second apart, is divided by time.
 const margin = time.Second
 
-// mostlyRan is the part of a pod's time, as short as 2 s, in which the machine may stand still before the pod may go unseen.
-const mostlyRan = 0.2
+// maxStalled is the share of a pod's time, which is at least 2 s, from which on the pod may be
+// missed if the machine is stalled.
+const maxStalled = 0.2
 
-// span is some time.
+// span is an interval of time.
 type span struct{ from, to time.Time }
 
-// watchMachine notes when the machine stands still, until the function is called that it returns.
+// watchMachine records when the machine is stalled. The function that it returns ends it.
 func watchMachine() func() []span {
 	ctx, cancel := context.WithCancel(context.Background())
 	found := make(chan []span)
@@ -41,7 +43,7 @@ func watchMachine() func() []span {
 	}
 }
 
-// overlap returns how long the machine stood still in a span.
+// overlap returns how long the machine was stalled in a span.
 func (s span) overlap(still []span) time.Duration {
 	sum := time.Duration(0)
 	for _, other := range still {
@@ -57,7 +59,7 @@ func (s span) overlap(still []span) time.Duration {
 	return sum
 }
 
-// total returns how long spans are together.
+// total returns the sum of the durations of spans.
 func total(spans []span) time.Duration {
 	sum := time.Duration(0)
 	for _, s := range spans {

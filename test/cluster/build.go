@@ -24,9 +24,9 @@ const (
 	versionStamp = "k8s.io/component-base/version"
 )
 
-// Build builds Kubernetes and etcd as one program into the user's cache, where it is not there yet, and returns its path. That takes
-// some minutes once per version; log says how far it is. The go command runs in the working folder, whose module must be this one or
-// require it.
+// Build builds Kubernetes and etcd as one program into the user's cache, where it is not there yet,
+// and returns its path. That takes some minutes once per version; log says how far it is. The go
+// command runs in the working folder, whose module must be this one or require it.
 func Build(ctx context.Context, log io.Writer) (string, error) {
 	source, err := goOutput(ctx, "list", "-m", "-f", "{{.Dir}}", module)
 	if err != nil {
@@ -67,8 +67,8 @@ func buildOnce(path string, log io.Writer, what string, build func(output string
 	return nil
 }
 
-// cached returns the path of the program, whose folder is named after what decides its bytes: the sources, what they require, the
-// version and the compiler.
+// cached returns the path of the program, whose folder is named after what decides its bytes: the
+// sources, what they require, the version and the compiler.
 func cached(ctx context.Context, source string) (string, error) {
 	var key bytes.Buffer
 	files, err := filepath.Glob(filepath.Join(source, "*.go"))
@@ -91,7 +91,8 @@ func cached(ctx context.Context, source string) (string, error) {
 	return filepath.Join(folder, "kube"), err
 }
 
-// lock waits for the lock that a file stands for, which the kernel releases at the latest when this process ends.
+// lock waits for the lock that a file stands for, which the kernel releases at the latest when this
+// process ends.
 func lock(path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -103,11 +104,13 @@ func lock(path string) (unlock func(), err error) {
 	return func() { _ = file.Close() }, nil
 }
 
-// buildKube builds a program of Kubernetes, and tells it its version; mod is go's flag of that name.
+// buildKube builds a program of Kubernetes, and tells it its version; mod is go's flag of that
+// name.
 func buildKube(ctx context.Context, source, mod, output, version string, log io.Writer) error {
 	major, minor, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
 	minor, _, _ = strings.Cut(minor, ".")
-	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s", versionStamp, version, major, minor)
+	ldflags := fmt.Sprintf("-s -w -X %[1]s.gitVersion=%[2]s -X %[1]s.gitMajor=%[3]s -X %[1]s.gitMinor=%[4]s",
+		versionStamp, version, major, minor)
 	cmd := goCommand(ctx, "build", "-C", source, "-mod="+mod, "-v", "-trimpath", "-ldflags="+ldflags, "-o", output, ".")
 	cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
 	return follow(cmd, "Kubernetes", log)
@@ -129,7 +132,8 @@ func follow(cmd *exec.Cmd, what string, log io.Writer) error {
 	return nil
 }
 
-// progress says every 20 s or so how many packages go has compiled, and returns the last lines of its output.
+// progress says every 20 s or so how many packages go has compiled, and returns the last lines of
+// its output.
 func progress(output io.Reader, log io.Writer) string {
 	const every, kept = 20 * time.Second, 20
 	begin, next := time.Now(), every
@@ -153,8 +157,9 @@ func say(log io.Writer, format string, args ...any) {
 	_, _ = fmt.Fprintf(log, "cluster: "+format+"\n", args...)
 }
 
-// buildOurs builds the program of process 1 and of the drivers, and that of the image, where those in the cache are not of these sources. It does
-// so in the module of this package: the caller's need not know what the programs require.
+// buildOurs builds the program of process 1 and of the drivers, and that of the image, where those
+// in the cache are not of these sources. It does so in the module of this package: the caller's
+// need not know what the programs require.
 func buildOurs(ctx context.Context) (self, workload string, err error) {
 	source, err := goOutput(ctx, "list", "-m", "-f", "{{.Dir}}", module)
 	if err != nil {

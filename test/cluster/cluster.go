@@ -1,7 +1,8 @@
-// Package cluster starts a real Kubernetes of one node on a Linux machine, in seconds: etcd, API server, controller manager, scheduler and
-// kubelet from Go modules, with a DRA driver of simulated GPUs. Everything runs in namespaces of its own, whose process 1 ends
-// with whoever started it, so that no process, mount or interface stays behind, even after a crash, and clusters side by
-// side do not meet.
+// Package cluster starts a real Kubernetes of one node on a Linux machine, in seconds: etcd, API
+// server, controller manager, scheduler and kubelet from Go modules, with a DRA driver of simulated
+// GPUs. Everything runs in namespaces of its own, whose process 1 ends with whoever started it, so
+// that no process, mount or interface stays behind, even after a crash, and clusters side by side
+// do not meet.
 package cluster
 
 import (
@@ -31,12 +32,14 @@ import (
 type Runtime string
 
 const (
-	// Fake runs nothing: pods go through their whole life without a process. What the kubelet says of them is the same. A container
-	// with the command ["sleep", "3s"] or ["fail", "3s"] ends by itself that long after its start.
+	// Fake runs nothing: pods go through their whole life without a process. What the kubelet says
+	// of them is the same. A container with the command ["sleep", "3s"] or ["fail", "3s"] ends by
+	// itself that long after its start.
 	Fake Runtime = "fake"
-	// Containerd runs containers with runc: processes, cgroups, network, CDI, logs and exec are real. It needs root and Debian's packages
-	// runc and containernetworking-plugins. The image workload:1 is there (cmd/workload says what it runs), others come by
-	// [Cluster.ImportImage]; none is pulled, since there is no network beyond the node.
+	// Containerd runs containers with runc: processes, cgroups, network, CDI, logs and exec are
+	// real. It needs root and Debian's packages runc and containernetworking-plugins. The image
+	// workload:1 is there (cmd/workload says what it runs), others come by [Cluster.ImportImage];
+	// none is pulled, since there is no network beyond the node.
 	Containerd Runtime = "containerd"
 )
 
@@ -46,8 +49,8 @@ type Options struct {
 	Dir     string    // The folder of the cluster's files, which Stop removes; a temporary one when empty.
 	Log     io.Writer // Receives the progress of builds; nothing does when nil.
 
-	// Kubelet is the version of the kubelet, such as v1.36.3, where it is to be another than that of the rest of Kubernetes. Its first
-	// build takes minutes.
+	// Kubelet is the version of the kubelet, such as v1.36.3, if it is another than that
+	// of the rest of Kubernetes. Its first build takes minutes.
 	Kubelet string
 
 	// Persistent lets the cluster outlive the calling process.
@@ -66,8 +69,9 @@ type Cluster struct {
 	answers *bufio.Reader
 }
 
-// Start builds what is not in the cache, starts a cluster, and returns when its node is ready, its devices are published and pods can be
-// made. The cluster ends with Stop, and with the calling process unless it is to persist. The context bounds the start only.
+// Start builds what is not in the cache, starts a cluster, and returns when its node is ready, its
+// devices are published and pods can be made. The cluster ends with Stop, and with the calling
+// process unless it is to persist. The context bounds the start only.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.Log == nil {
 		o.Log = io.Discard
@@ -136,7 +140,8 @@ func (c *Cluster) launch(ctx context.Context, programs node.Config, persistent b
 		}
 	}
 	c.process = c.nodeCommand(context.WithoutCancel(ctx), programs, persistent)
-	// A file, not a pipe to here: the cluster may outlive this process, and must not hold its caller's output open.
+	// A file, not a pipe to here: the cluster may outlive this process, and must not hold its
+	// caller's output open.
 	stderr, err := os.Create(c.path("start.log"))
 	if err != nil {
 		return fmt.Errorf("start a cluster: %w", err)
@@ -180,11 +185,12 @@ func (c *Cluster) await() error {
 	return c.answer("ready")
 }
 
-// nodeCommand returns the command that runs a new cluster. It is the leader of a session, so that Ctrl-C does not reach
-// it: it is ended by the end of its standard input.
+// nodeCommand returns the command that runs a new cluster. It is the leader of a session, so that
+// Ctrl-C does not reach it: it is ended by the end of its standard input.
 func (c *Cluster) nodeCommand(ctx context.Context, programs node.Config, persistent bool) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, programs.Self, "node",
-		"-dir="+c.dir.path, "-kube="+c.kube, "-kubelet="+programs.Kubelet, "-containerd="+programs.Containerd, "-workload="+programs.Workload,
+		"-dir="+c.dir.path, "-kube="+c.kube, "-kubelet="+programs.Kubelet, "-containerd="+programs.Containerd,
+		"-workload="+programs.Workload,
 		"-persistent="+strconv.FormatBool(persistent), "-rootless="+strconv.FormatBool(os.Geteuid() != 0))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd
@@ -207,7 +213,8 @@ func (c *Cluster) path(name string) string { return filepath.Join(c.dir.path, na
 // Dir is the folder of the cluster's files: log/NAME.log holds what a component said.
 func (c *Cluster) Dir() string { return c.dir.path }
 
-// Kubeconfig is the file of the administrator's access. Its address is one of the cluster's network namespace.
+// Kubeconfig is the file of the administrator's access. Its address is one of the cluster's network
+// namespace.
 func (c *Cluster) Kubeconfig() string { return c.path("kubeconfig") }
 
 // Client returns the administrator's access, for clients in any network namespace.
@@ -233,7 +240,13 @@ func (c *Cluster) Journal() ([]plugin.Event, error) {
 
 // SetUnhealthy names the devices that the driver says are unhealthy: these and no others.
 func (c *Cluster) SetUnhealthy(devices ...string) error {
-	return gpudriver.SetUnhealthy(c.path("unhealthy"), devices...)
+	return gpudriver.SetNames(c.path("unhealthy"), devices...)
+}
+
+// SetReplaced names the devices of the simulated GPUs' driver whose hardware was replaced by
+// another: these and no others. The driver publishes them with another UUID, under the same name.
+func (c *Cluster) SetReplaced(devices ...string) error {
+	return gpudriver.SetNames(c.path("replaced"), devices...)
 }
 
 // KubeletRoot is the kubelet's folder, for --kubelet.root.
@@ -245,8 +258,8 @@ func (c *Cluster) PodLogs() string { return c.path("pods") }
 // CDI is the folder of the CDI specs that the driver writes, for --path.cdi.
 func (c *Cluster) CDI() string { return c.path("cdi") }
 
-// Command returns a command that runs inside the cluster's network namespace alone: it sees the files and processes of the caller, and
-// reaches the API server.
+// Command returns a command that runs inside the cluster's network namespace alone: it sees the
+// files and processes of the caller, and reaches the API server.
 func (c *Cluster) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	enter := []string{"--target=" + strconv.Itoa(c.dir.pid), "--net"}
 	if os.Geteuid() != 0 {
@@ -260,7 +273,8 @@ func (c *Cluster) KubectlCommand(ctx context.Context, args ...string) *exec.Cmd 
 	return c.Command(ctx, c.kube, append([]string{"kubectl", "--kubeconfig=" + c.Kubeconfig()}, args...)...)
 }
 
-// Kubectl runs kubectl as the administrator, with the input given, and returns its standard output. Its standard error is in the error.
+// Kubectl runs kubectl as the administrator, with the input given, and returns its standard output.
+// Its standard error is in the error.
 func (c *Cluster) Kubectl(ctx context.Context, input string, args ...string) ([]byte, error) {
 	cmd := c.KubectlCommand(ctx, args...)
 	cmd.Stdin = strings.NewReader(input)
@@ -274,7 +288,8 @@ func (c *Cluster) Kubectl(ctx context.Context, input string, args ...string) ([]
 	return output, nil
 }
 
-// StopComponent kills a component, as a crash would: cri, etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet or driver.
+// StopComponent kills a component, as a crash would: cri, etcd, kube-apiserver,
+// kube-controller-manager, kube-scheduler, kubelet or driver.
 func (c *Cluster) StopComponent(name string) error { return c.order("stop " + name) }
 
 // StartComponent starts a component that was stopped, and returns when it is ready.

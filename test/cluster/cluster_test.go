@@ -25,11 +25,12 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/test/cluster"
+	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 	"github.com/dra-exporter/dra-exporter/test/cluster/node"
 )
 
-// patience bounds every wait for the cluster or the exporter, on a busy machine too.
-const patience = 3 * time.Minute
+// waitLimit bounds every wait for the cluster or the exporter, on a busy machine too.
+const waitLimit = 3 * time.Minute
 
 // claims are the claims of testdata/workloads.yaml, by the pods that hold them.
 var claims = map[string]string{
@@ -41,8 +42,8 @@ var claims = map[string]string{
 	"monitoring/monitor": "monitoring/monitor",
 }
 
-// holdEnv makes the test binary start a cluster, say where it is, and wait to be killed. Its value is the programs of a cluster without
-// containers, as JSON, or empty.
+// holdEnv makes the test binary start a cluster, say where it is, and wait to be killed. Its value
+// is the programs of a cluster without containers, as JSON, or empty.
 const holdEnv = "CLUSTER_TEST_HOLD"
 
 func TestMain(m *testing.M) {
@@ -75,8 +76,8 @@ func hold(programs string) {
 	select {}
 }
 
-// Clusters side by side do not meet, and each ends with whoever started it, even one that is killed, or gets a
-// Ctrl-C. One of them is of a user without privileges.
+// Clusters side by side do not meet, and each ends with whoever started it, even one that is
+// killed, or gets a Ctrl-C. One of them is of a user without privileges.
 func TestCluster(t *testing.T) {
 	starting := startHolder(t, exec.Command(os.Args[0]), "")
 	ready := startHolder(t, exec.Command(os.Args[0]), "")
@@ -97,7 +98,7 @@ func awaitPods(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
 	for pod := range claims {
 		namespace, name, _ := strings.Cut(pod, "/")
-		kubectl(t, c, "wait", "--for=condition=Ready", "pod", name, "--namespace="+namespace, "--timeout="+patience.String())
+		kubectl(t, c, "wait", "--for=condition=Ready", "pod", name, "--namespace="+namespace, "--timeout="+waitLimit.String())
 	}
 }
 
@@ -142,14 +143,15 @@ func (h *holder) await(t *testing.T, want string) {
 	}
 }
 
-// end sends a signal to the process and all of its group, as a terminal does, and checks that nothing of its cluster runs soon after.
+// end sends a signal to the process and all of its group, as a terminal does, and checks that
+// nothing of its cluster runs soon after.
 func (h *holder) end(t *testing.T, signal syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(-h.cmd.Process.Pid, signal); err != nil {
 		t.Fatal(err)
 	}
 	_ = h.cmd.Wait() // Says only that it was killed.
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitLimit)
 	for len(leftovers(t, h.dir)) > 0 {
 		if time.Now().After(deadline) {
 			t.Fatalf("left after its end: %q", leftovers(t, h.dir))
@@ -274,8 +276,9 @@ func kubelet(t *testing.T, c *cluster.Cluster) podresources.PodResourcesListerCl
 	return podresources.NewPodResourcesListerClient(conn)
 }
 
-// testPodResources checks that the kubelet says of every pod what the scheduler has decided, and the two oddities that the
-// exporter is built around: CDI names accumulate along the devices of a claim, and admin access does not show.
+// testPodResources checks that the kubelet says of every pod what the scheduler has decided, and
+// the two oddities that the exporter is built around: CDI names accumulate along the devices of a
+// claim, and admin access does not show.
 func testPodResources(t *testing.T, c *cluster.Cluster) {
 	resp, err := kubelet(t, c).List(t.Context(), &podresources.ListPodResourcesRequest{})
 	if err != nil {
@@ -301,10 +304,11 @@ func testPodResources(t *testing.T, c *cluster.Cluster) {
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("the kubelet and the API differ (-API +kubelet):\n%s", diff)
 	}
-	if n := len(got["monitoring/monitor"]); n != 16 {
-		t.Errorf("the monitor is listed with %d devices, want all 16", n)
+	if n := len(got["monitoring/monitor"]); n != gpudriver.GPUs {
+		t.Errorf("the monitor is listed with %d devices, want all %d", n, gpudriver.GPUs)
 	}
-	if a, b := got["default/part-a"], got["default/part-b"]; len(a) != 1 || len(b) != 1 || a[0].Share == "" || a[0].Share == b[0].Share {
+	if a, b := got["default/part-a"], got["default/part-b"]; len(a) != 1 || len(b) != 1 || a[0].Share == "" ||
+		a[0].Share == b[0].Share {
 		t.Errorf("consumable capacity: shares are %v and %v, want one each with its own ID", a, b)
 	}
 }

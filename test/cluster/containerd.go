@@ -14,8 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/cluster/node"
 )
 
-// ContainerdVersion is the version of containerd. Its programs are built by themselves: they want another version of the runtime's API
-// than Kubernetes.
+// ContainerdVersion is the version of containerd. Its programs are built by themselves: they want
+// another version of the runtime's API than Kubernetes.
 const ContainerdVersion = "v2.3.7"
 
 const (
@@ -23,7 +23,8 @@ const (
 	containerdTags   = "no_btrfs no_devmapper no_zfs"
 )
 
-// BuildAll builds Kubernetes and, for root, who alone can run it, containerd into the user's cache, where they are not there yet.
+// BuildAll builds Kubernetes and, for root, who alone can run it, containerd into the user's cache,
+// where they are not there yet.
 func BuildAll(ctx context.Context, log io.Writer) error {
 	_, err := Build(ctx, log)
 	if os.Geteuid() == 0 {
@@ -33,13 +34,15 @@ func BuildAll(ctx context.Context, log io.Writer) error {
 	return err
 }
 
-// buildContainerd builds containerd, its shim and its client into the user's cache, where they are not there yet, and returns their folder.
+// buildContainerd builds containerd, its shim and its client into the user's cache, where they are
+// not there yet, and returns their folder.
 func buildContainerd(ctx context.Context, log io.Writer) (string, error) {
 	compiler, err := goOutput(ctx, "env", "GOVERSION", "GOOS", "GOARCH")
 	if err != nil {
 		return "", err
 	}
-	folder, err := cacheFolder([]byte(strings.Join([]string{containerdModule, ContainerdVersion, containerdTags, compiler}, "\n")))
+	folder, err := cacheFolder([]byte(strings.Join([]string{containerdModule, ContainerdVersion, containerdTags, compiler},
+		"\n")))
 	if err != nil {
 		return "", err
 	}
@@ -55,22 +58,26 @@ func buildContainerd(ctx context.Context, log io.Writer) (string, error) {
 	})
 }
 
-// Root is the node's file system as other processes see it: Root()/sys is a sysfs of the node's network namespace, with the pods'
-// cgroups. The numbers in its /proc are those of the node's own PID namespace; in the caller's /proc the same processes have others.
+// Root is the node's file system as other processes see it: Root()/sys is a sysfs of the node's
+// network namespace, with the pods' cgroups. The numbers in its /proc are those of the node's own
+// PID namespace; in the caller's /proc the same processes have others.
 func (c *Cluster) Root() string { return fmt.Sprintf("/proc/%d/root", c.dir.pid) }
 
-// ImportImage gives containerd an image, a tar file of an OCI layout as "make image-tar" writes, and returns when pods can use it by
-// the name in that. They must not ask for a pull: imagePullPolicy Never, or IfNotPresent with a tag that is not latest.
+// ImportImage gives containerd an image, a tar file of an OCI layout as "make image-tar" writes,
+// and returns when pods can use it by the name in that. They must not ask for a pull:
+// imagePullPolicy Never, or IfNotPresent with a tag that is not latest.
 //
-// A test of a DaemonSet that ships to clusters needs little more. The node has the usual paths (/var/lib/kubelet, /var/log/pods,
-// /var/run/cdi, /proc, /sys), pods reach the API server as anywhere (a ServiceAccount's token and its rights count), and the API server
-// reaches pods, so a test does by its proxy:
+// A test of a DaemonSet that ships to clusters needs little more. The node has the usual paths
+// (/var/lib/kubelet, /var/log/pods, /var/run/cdi, /proc, /sys), pods reach the API server as
+// anywhere (a ServiceAccount's token and its rights count), and the API server reaches pods, so a
+// test does by its proxy:
 //
 //	c, err := cluster.Start(ctx, cluster.Options{Runtime: cluster.Containerd, Log: os.Stderr})
 //	err = c.ImportImage(ctx, "bin/image.tar")
 //	_, err = c.Kubectl(ctx, manifests, "apply", "-f", "-")
 //	_, err = c.Kubectl(ctx, "", "rollout", "status", "daemonset/dra-exporter", "-n", "dra-exporter", "--timeout=1m")
-//	metrics, err := c.Kubectl(ctx, "", "get", "--raw", "/api/v1/namespaces/dra-exporter/pods/"+pod+":10985/proxy/metrics")
+//	path := "/api/v1/namespaces/dra-exporter/pods/" + pod + ":10985/proxy/metrics"
+//	metrics, err := c.Kubectl(ctx, "", "get", "--raw", path)
 func (c *Cluster) ImportImage(ctx context.Context, file string) error {
 	if _, err := c.ctrOutput(ctx, "images", "import", file); err != nil {
 		return fmt.Errorf("import %s: %w", file, err)

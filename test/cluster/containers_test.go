@@ -14,10 +14,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/cluster/image"
 )
 
-// testContainers checks what containers are for: exits, the environment of CDI, images, and the network of pods.
+// testContainers checks what containers are for: exits, the environment of CDI, images, and the
+// network of pods.
 func testContainers(t *testing.T, c *cluster.Cluster) {
 	tar := filepath.Join(t.TempDir(), "other.tar")
-	if err := image.Write(tar, image.Config{Name: "docker.io/library/other:1", Program: filepath.Join(c.Dir(), "ctr")}); err != nil {
+	if err := image.Write(tar,
+		image.Config{Name: "docker.io/library/other:1", Program: filepath.Join(c.Dir(), "ctr")}); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.ImportImage(t.Context(), tar); err != nil {
@@ -43,7 +45,7 @@ func testContainers(t *testing.T, c *cluster.Cluster) {
 // awaitPod waits until a pod is in a phase and has said something.
 func awaitPod(t *testing.T, c *cluster.Cluster, name string, phase corev1.PodPhase, logs string) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
+	for deadline := time.Now().Add(waitLimit); ; time.Sleep(200 * time.Millisecond) {
 		err := podIs(t, c, name, phase, logs)
 		if err == nil {
 			return

@@ -18,8 +18,8 @@ import (
 // longestDir bounds the path of a cluster's folder: the path of a socket has 107 bytes at most.
 const longestDir = 60
 
-// folder is the folder of a cluster. The lock of its file "lock" is held as long as a process of the cluster lives, and the file holds
-// the number of process 1.
+// folder is the folder of a cluster. The lock of its file "lock" is held as long as a process of
+// the cluster lives, and the file holds the number of process 1.
 type folder struct {
 	path string
 	lock *os.File
@@ -40,7 +40,8 @@ func sweep() {
 	}
 }
 
-// newFolder makes a folder, a temporary one when the path is empty, takes its lock, and removes what an earlier cluster has left in it.
+// newFolder makes a folder, a temporary one when the path is empty, takes its lock, and removes
+// what an earlier cluster has left in it.
 func newFolder(path string) (*folder, error) {
 	if path != "" {
 		return lockFolder(path)
@@ -92,7 +93,8 @@ func folderPath(path string) (string, error) {
 	return path, os.MkdirAll(path, 0o755)
 }
 
-// openFolder returns the folder of a cluster that another process has started, or nil where none runs.
+// openFolder returns the folder of a cluster that another process has started, or nil where none
+// runs.
 func openFolder(path string) (*folder, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -136,8 +138,11 @@ func (f *folder) clear() error {
 		return err
 	}
 	for _, name := range []string{
-		"api.sock", "cdi", "certs", "cni", "containerd.toml", "cri.sock", "ctr", "empty", "etcd", "journal.jsonl", "kube", "kubeconfig", "kubelet",
-		"kubelet.yaml", "log", "pods", "scheduler.yaml", "service-account.key", "start.log", "tokens.csv", "unhealthy", "workload.tar",
+		"api.sock", "cdi", "certs", "cni", "containerd.toml", "cri.sock", "ctr", "empty", "etcd", "journal.jsonl", "kube",
+		"kubeconfig", "kubelet",
+		"kubelet.yaml", "log", "pods", "replaced", "scheduler.yaml", "service-account.key",
+		"start.log", "tokens.csv", "unhealthy",
+		"workload.tar",
 	} {
 		if err := os.RemoveAll(filepath.Join(f.path, name)); err != nil {
 			return fmt.Errorf("remove the cluster's files: %w", err)
@@ -158,7 +163,8 @@ func (f *folder) remove() error {
 	return errors.Join(err, f.lock.Close())
 }
 
-// Attach returns the cluster that another process has started in a folder. Stop and the orders to components are not for it.
+// Attach returns the cluster that another process has started in a folder. Stop and the orders to
+// components are not for it.
 func Attach(dir string) (*Cluster, error) {
 	f, err := openFolder(dir)
 	if err != nil {
@@ -178,7 +184,8 @@ func Attach(dir string) (*Cluster, error) {
 	return &Cluster{kube: kube, ctr: ctr, dir: f}, nil
 }
 
-// Down ends the cluster that another process has started in a folder, if one runs there, and removes its files.
+// Down ends the cluster that another process has started in a folder, if one runs there, and
+// removes its files.
 func Down(dir string) error {
 	f, err := openFolder(dir)
 	if err != nil || f == nil {

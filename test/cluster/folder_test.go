@@ -51,7 +51,8 @@ func TestFolderIsTaken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c")
 	if len(path) > longestDir {
 		var err error
-		if path, err = os.MkdirTemp("", "c"); err != nil { //nolint:usetesting // the path of t.TempDir is too long for sockets
+		//nolint:usetesting // the path of t.TempDir is too long for sockets
+		if path, err = os.MkdirTemp("", "c"); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = os.RemoveAll(path) })

@@ -31,8 +31,9 @@ func main() {
 }
 `
 
-// buildKubelet builds a kubelet of a version of Kubernetes, such as v1.36.3, into the user's cache, where it is not there yet, and returns
-// its path. The module that it is built in is made of Kubernetes's own, and checked against Kubernetes's go.sum alone.
+// buildKubelet builds a kubelet of a version of Kubernetes, such as v1.36.3, into the user's cache,
+// where it is not there yet, and returns its path. The module that it is built in is made of
+// Kubernetes's own, and checked against Kubernetes's go.sum alone.
 func buildKubelet(ctx context.Context, version string, log io.Writer) (string, error) {
 	compiler, err := goOutput(ctx, "env", "GOVERSION", "GOOS", "GOARCH")
 	if err != nil {
@@ -53,8 +54,8 @@ func buildKubelet(ctx context.Context, version string, log io.Writer) (string, e
 	})
 }
 
-// kubeletModule makes the module in a temporary folder, which it returns. In Kubernetes's own, the libraries of Kubernetes are folders
-// beside it and have no version.
+// kubeletModule makes the module in a temporary folder, which it returns. In Kubernetes's own, the
+// libraries of Kubernetes are folders beside it and have no version.
 func kubeletModule(ctx context.Context, version string) (string, error) {
 	major, rest, ok := strings.Cut(version, ".")
 	if !ok || major != "v1" {
@@ -91,7 +92,8 @@ func kubeletModule(ctx context.Context, version string) (string, error) {
 
 const kubernetesModule = "k8s.io/kubernetes"
 
-// publishedModule makes a module that requires Kubernetes of Kubernetes's own go.mod: its libraries are those that were published with it.
+// publishedModule makes a module that requires Kubernetes of Kubernetes's own go.mod: its libraries
+// are those that were published with it.
 func publishedModule(own []byte, libraries, version string) []byte {
 	for pattern, replacement := range map[string]string{
 		`(?m)^module .*$`:                     "module kubelet",

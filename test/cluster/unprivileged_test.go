@@ -67,7 +67,8 @@ func lend(t *testing.T, program string) string {
 	return lent
 }
 
-// testUnprivileged checks that pods get their devices in a cluster of nobody's, and that nothing of it is left after Ctrl-C.
+// testUnprivileged checks that pods get their devices in a cluster of an unprivileged user, and
+// that nothing of it is left after Ctrl-C.
 func testUnprivileged(t *testing.T, h *holder) {
 	h.await(t, "ready")
 	info, err := os.Stat(h.dir)

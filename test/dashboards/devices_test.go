@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// deviceStories let the alerts on devices fire and resolve.
+// deviceStories make the alerts on devices fire and resolve.
 func deviceStories() []story {
 	held := series{"dra_device_allocations", deviceLabels("gpu-0"), always(1)}
 	free := series{"dra_device_allocations", deviceLabels("gpu-1"), always(0)}
@@ -16,10 +16,21 @@ func deviceStories() []story {
 		return 0
 	})
 	consumed := func(claim string, bytes course) series {
-		return series{"dra_claim_consumed_capacity", claimLabels("a", claim, "gpu-0") + `, share_id="s", resource="memory"`, bytes}
+		return series{
+			"dra_claim_consumed_capacity", claimLabels("a", claim, "gpu-0") + `, share_id="s", resource="memory"`,
+			bytes,
+		}
 	}
 	condition := func(kind, status string, value course) series {
-		return series{"dra_claim_device_condition", claimLabels("a", "c", "gpu-0") + fmt.Sprintf(`, type=%q, status=%q`, kind, status), value}
+		return series{
+			"dra_claim_device_condition",
+			claimLabels("a", "c", "gpu-0") + fmt.Sprintf(`, type=%q, status=%q`, kind, status), value,
+		}
+	}
+	info := func(claim, state string, value course) series {
+		labels := claimLabels("a", claim, "gpu-0") +
+			fmt.Sprintf(`, share_id="", admin_access="false", attribution="exclusive", state=%q`, state)
+		return series{"dra_claim_device_info", labels, value}
 	}
 	return []story{
 		{
@@ -31,10 +42,39 @@ func deviceStories() []story {
 			checks: []check{{29, nil}, {33, nil}, {36, []string{"DRADeviceUnhealthy device=gpu-0"}}, {70, nil}},
 		},
 		{
+			name: "tainted while claimed, and while free",
+			series: []series{
+				held, free,
+				{"dra_device_up", deviceLabels("gpu-0"), always(1)},
+				{"dra_device_up", deviceLabels("gpu-1"), always(1)},
+				{
+					"dra_device_tainted", deviceLabels("gpu-0") + `, key="k", value="", effect="NoSchedule", source="slice"`,
+					always(1),
+				},
+				{
+					"dra_device_tainted", deviceLabels("gpu-0") + `, key="k", value="", effect="NoExecute", source="rule"`,
+					always(1).between(30, 60),
+				},
+				{"dra_device_tainted", deviceLabels("gpu-1") + `, key="k", value="", effect="NoExecute", source="rule"`, always(1)},
+			},
+			checks: []check{{29, nil}, {36, []string{"DRATaintedDeviceHeld device=gpu-0 source=rule"}}, {75, nil}},
+		},
+		{
+			name: "allocated and not prepared, for long and not so long",
+			series: []series{
+				info("c", "allocated", always(1).between(30, 60)), info("c", "prepared", always(1).between(60, 90)),
+				info("d", "allocated", always(1).between(30, 38)), info("d", "prepared", always(1).between(38, 90)),
+			},
+			checks: []check{{39, nil}, {42, []string{"DRAClaimNotPrepared namespace=a resourceclaim_name=c"}}, {75, nil}},
+		},
+		{
 			name: "down while claimed, and while free",
 			series: []series{
 				held, free,
-				{"dra_device_up", deviceLabels("gpu-0"), func(m int) (float64, bool) { v, _ := during(30, 60)(m); return 1 - v, true }},
+				{
+					"dra_device_up", deviceLabels("gpu-0"),
+					func(m int) (float64, bool) { v, _ := during(30, 60)(m); return 1 - v, true },
+				},
 				{"dra_device_up", deviceLabels("gpu-1"), always(0)},
 			},
 			checks: []check{{29, nil}, {36, []string{"DRADeviceDown device=gpu-0"}}, {70, nil}},
@@ -50,7 +90,7 @@ func deviceStories() []story {
 			checks: []check{{29, nil}, {48, []string{"DRADeviceThrottled device=gpu-0 reason=thermal"}}, {90, nil}},
 		},
 		{
-			name: "promised to more than it has",
+			name: "overcommitted",
 			series: []series{
 				{"dra_device_capacity", deviceLabels("gpu-0") + `, resource="memory"`, always(80)},
 				{"dra_device_capacity", deviceLabels("gpu-0") + `, resource="cores"`, always(4)},
@@ -61,7 +101,10 @@ func deviceStories() []story {
 		{
 			name: "memory full, shared and alone",
 			series: []series{
-				{"dra_device_allocations", deviceLabels("gpu-0"), func(m int) (float64, bool) { v, _ := during(30, 60)(m); return 1 + v, true }},
+				{
+					"dra_device_allocations", deviceLabels("gpu-0"),
+					func(m int) (float64, bool) { v, _ := during(30, 60)(m); return 1 + v, true },
+				},
 				{"dra_device_memory_used_bytes", deviceLabels("gpu-0"), always(79)},
 				{"dra_device_memory_capacity_bytes", deviceLabels("gpu-0"), always(80)},
 			},
@@ -73,17 +116,32 @@ func deviceStories() []story {
 				condition("Ready", "False", during(30, 60)), condition("Ready", "True", always(1)),
 				condition("Attached", "True", always(1)), condition("Degraded", "False", always(1)),
 			},
-			checks: []check{{29, nil}, {36, []string{"DRAClaimDegraded namespace=a resourceclaim_name=c device=gpu-0"}}, {75, nil}},
+			checks: []check{
+				{29, nil},
+				{36, []string{"DRAClaimDegraded namespace=a resourceclaim_name=c device=gpu-0"}},
+				{75, nil},
+			},
 		},
 		{
 			name:   "degraded",
 			series: []series{condition("Degraded", "True", during(30, 60))},
-			checks: []check{{29, nil}, {36, []string{"DRAClaimDegraded namespace=a resourceclaim_name=c device=gpu-0"}}, {75, nil}},
+			checks: []check{
+				{29, nil},
+				{36, []string{"DRAClaimDegraded namespace=a resourceclaim_name=c device=gpu-0"}},
+				{75, nil},
+			},
 		},
-		pendingStory("free device while pods pend", "DRADevicesUnclaimedWhilePodsPend", freeDevice("gpu-0"), unschedulable()),
+		pendingStory("free device while pods are pending", "DRADevicesUnclaimedWhilePodsPend", freeDevice("gpu-0"),
+			unschedulable()),
 		pendingStory("free device without kube-state-metrics", "", freeDevice("gpu-0")),
-		// A partitioned parent is neither free nor held, and here its partitions are held.
-		pendingStory("partitioned device while pods pend", "", freeDevice("gpu-0"), unschedulable(), partition("part-0"), partition("part-1")),
+		// A partitioned parent is neither free nor held. Here its partitions are held.
+		pendingStory("partitioned device while pods are pending", "", freeDevice("gpu-0"), unschedulable(),
+			partition("part-0"), partition("part-1")),
+		// A tainted device is not free: pods without a toleration cannot use it.
+		pendingStory("tainted device while pods are pending", "", freeDevice("gpu-0"), unschedulable(),
+			tainted("NoSchedule")),
+		pendingStory("device with a taint without effect while pods are pending", "DRADevicesUnclaimedWhilePodsPend",
+			freeDevice("gpu-0"), unschedulable(), tainted("None")),
 	}
 }
 
@@ -92,12 +150,18 @@ func freeDevice(name string) []series {
 	return d.series()
 }
 
-// unschedulable is what kube-state-metrics says of a pod that pends for a while.
+// tainted returns a taint of gpu-0.
+func tainted(effect string) []series {
+	labels := deviceLabels("gpu-0") + `, key="k", value="", source="rule", effect="` + effect + `"`
+	return []series{{"dra_device_tainted", labels, always(1)}}
+}
+
+// unschedulable returns the metric of kube-state-metrics for a pod that is pending for some time.
 func unschedulable() []series {
 	return []series{{"kube_pod_status_unschedulable", `namespace="a", pod="p", uid="u"`, always(1).between(30, 60)}}
 }
 
-// partition is a partition of gpu-0, with its parent's facts and none of its own.
+// partition returns a partition of gpu-0, with its parent's facts and none of its own.
 func partition(name string) []series {
 	return []series{{"dra_device_info", deviceLabels(name) + `, vendor="x", model="X1", parent="gpu-0"`, always(1)}}
 }
@@ -110,10 +174,10 @@ func pendingStory(name, alert string, parts ...[]series) story {
 	return s
 }
 
-// errorStories are one story for each class of errors, and one of errors that devices live with.
+// errorStories are one story for each class of errors, and one for errors without an alert.
 func errorStories() []story {
 	of := func(name, kind, code, action string) story {
-		// The counter is shown at 0 first, as --counter.zero-hold has it.
+		// The counter starts at 0, as with --counter.zero-hold.
 		count := counting(func(m int) float64 {
 			if m == 40 {
 				return 1
@@ -121,8 +185,11 @@ func errorStories() []story {
 			return 0
 		})
 		s := story{
-			name:   name,
-			series: []series{{"dra_device_errors_total", deviceLabels("gpu-0") + fmt.Sprintf(`, kind=%q, code=%q`, kind, code), count}},
+			name: name,
+			series: []series{{
+				"dra_device_errors_total", deviceLabels("gpu-0") + fmt.Sprintf(`, kind=%q, code=%q`, kind, code),
+				count,
+			}},
 			checks: []check{{39, nil}, {43, nil}, {75, nil}},
 		}
 		if action != "" {
@@ -149,7 +216,7 @@ func errorStories() []story {
 	return append(out, restarted)
 }
 
-// exporterStories let the alerts on the exporter fire and resolve.
+// exporterStories make the alerts on the exporter fire and resolve.
 func exporterStories() []story {
 	snapshot := func(lag course) series {
 		return series{"dra_exporter_snapshot_timestamp_seconds", target, func(m int) (float64, bool) {
@@ -180,8 +247,11 @@ func exporterStories() []story {
 			checks: []check{{29, nil}, {36, []string{"DRAExporterStale"}}, {70, nil}},
 		},
 		{
-			name:   "join failing, and what is none",
-			series: []series{unresolved("no_match", during(30, 60)), unresolved("no_source", always(3)), unresolved("not_instantiated", always(7))},
+			name: "failing join, and reasons that are not failures",
+			series: []series{
+				unresolved("no_match", during(30, 60)), unresolved("no_source", always(3)),
+				unresolved("not_instantiated", always(7)),
+			},
 			checks: []check{{29, nil}, {40, nil}, {48, []string{"DRAExporterJoinFailing reason=no_match"}}, {70, nil}},
 		},
 		{
@@ -193,7 +263,7 @@ func exporterStories() []story {
 			checks: []check{{29, nil}, {36, []string{"DRAExporterSourceDown source=podresources"}}, {70, nil}},
 		},
 		{
-			name:   "series dropped, for a while",
+			name:   "series dropped, for some time",
 			series: []series{{"dra_exporter_series_dropped", target, during(30, 60)}},
 			checks: []check{{29, nil}, {36, []string{"DRAExporterSeriesDropped"}}, {70, nil}},
 		},

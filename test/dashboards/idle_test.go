@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// worksAfter is active seconds of a device that does nothing until that minute, and is half busy from then on.
+// worksAfter returns the active seconds of a device that is idle until a minute, and half busy from
+// then on.
 func worksAfter(minute int) course {
 	return counting(func(m int) float64 {
 		if m >= minute {
@@ -22,7 +23,7 @@ const (
 	partlyIdle = "DRAClaimPartlyIdle namespace=a resourceclaim_name=c"
 )
 
-// idleStories let the alerts on idle claims fire and resolve.
+// idleStories make the alerts on idle claims fire and resolve.
 func idleStories() []story {
 	eight := func(active func(i int) course) []series {
 		var out []series
@@ -65,7 +66,7 @@ func idleStories() []story {
 	}
 }
 
-// idleNIC has no utilization: its traffic counts, of which a keepalive is not work.
+// idleNIC has no utilization: its traffic decides, and a keepalive does not count as activity.
 func idleNIC() []series {
 	bytes := counting(func(m int) float64 {
 		if m >= 70 {
@@ -83,17 +84,19 @@ func idleNIC() []series {
 	return out
 }
 
-// idleEdges are what must not look idle, and what must go on to.
+// idleEdges are cases that must not count as idle, and cases that must still count as idle.
 func idleEdges() []story {
 	return []story{
 		{
-			name: "restart of the exporter, idle", series: alone("a", "c", "gpu-0", rising(0).restarted(60, 62), func(d *device, c *claimed) {
+			name: "restart of the exporter, idle",
+			series: alone("a", "c", "gpu-0", rising(0).restarted(60, 62), func(d *device, c *claimed) {
 				d.held, c.held, c.info = d.held.restarted(60, 62), c.held.restarted(60, 62), always(1).without(60, 62)
 			}),
 			checks: []check{{55, []string{idle}}, {61, []string{idle}}, {66, []string{idle}}, {90, []string{idle}}},
 		},
 		{
-			name: "restart of the exporter, busy", series: alone("a", "c", "gpu-0", rising(20).restarted(60, 62), func(d *device, c *claimed) {
+			name: "restart of the exporter, busy",
+			series: alone("a", "c", "gpu-0", rising(20).restarted(60, 62), func(d *device, c *claimed) {
 				d.held, c.held, c.info = d.held.restarted(60, 62), c.held.restarted(60, 62), always(1).without(60, 62)
 			}),
 			checks: []check{{55, nil}, {61, nil}, {66, nil}, {90, nil}},
@@ -106,7 +109,8 @@ func idleEdges() []story {
 		},
 		{
 			name: "shorter than the window", series: alone("a", "c", "gpu-0", rising(0), func(d *device, c *claimed) {
-				c.held, c.active, c.info = rising(60).from(40).between(40, 60), rising(0).from(40).between(40, 60), always(1).between(40, 55)
+				c.held, c.active = rising(60).from(40).between(40, 60), rising(0).from(40).between(40, 60)
+				c.info = always(1).between(40, 55)
 			}),
 			checks: []check{{50, nil}, {54, nil}, {70, nil}},
 		},
@@ -117,12 +121,14 @@ func idleEdges() []story {
 			checks: []check{{60, nil}, {76, []string{idle}}},
 		},
 		{
-			name: "unmeasured device", series: alone("a", "c", "gpu-0", nil, func(_ *device, c *claimed) { c.active = rising(0) }),
+			name:   "unmeasured device",
+			series: alone("a", "c", "gpu-0", nil, func(_ *device, c *claimed) { c.active = rising(0) }),
 			checks: []check{{40, nil}, {119, nil}},
 		},
 		{
-			// The claim's counter is a sum, and stands still while the device is not readable.
-			name: "telemetry that is lost", series: alone("a", "c", "gpu-0", rising(30).between(0, 40), func(_ *device, c *claimed) {
+			// The claim's counter is a sum, which does not increase while the device is unreadable.
+			name: "telemetry that is lost",
+			series: alone("a", "c", "gpu-0", rising(30).between(0, 40), func(_ *device, c *claimed) {
 				c.active = counting(func(m int) float64 {
 					if m < 40 {
 						return 30
@@ -133,7 +139,8 @@ func idleEdges() []story {
 			checks: []check{{39, nil}, {60, nil}, {75, nil}, {119, nil}},
 		},
 		{
-			name: "admin access", series: alone("a", "c", "gpu-0", rising(0), func(_ *device, c *claimed) { c.attribution = "" }),
+			name:   "admin access",
+			series: alone("a", "c", "gpu-0", rising(0), func(_ *device, c *claimed) { c.attribution = "" }),
 			checks: []check{{60, nil}},
 		},
 		{
@@ -145,7 +152,10 @@ func idleEdges() []story {
 		{
 			name: "silenced by a label of the claim",
 			series: append(alone("a", "c", "gpu-0", rising(0), nil),
-				series{"dra_claim_info", `namespace="a", resourceclaim_name="c", label_dra_exporter_idle_alerts="off", ` + target, always(1)}),
+				series{
+					"dra_claim_info", `namespace="a", resourceclaim_name="c", label_dra_exporter_idle_alerts="off", ` + target,
+					always(1),
+				}),
 			checks: []check{{60, nil}},
 		},
 		{
@@ -157,7 +167,8 @@ func idleEdges() []story {
 		},
 		{
 			name: "one name in two clusters", alone: true,
-			series: slices.Concat(inCluster("east", alone("a", "c", "gpu-0", rising(0), nil)), inCluster("west", alone("a", "c", "gpu-0", rising(30), nil)), []series{{"up", target, always(1)}}),
+			series: slices.Concat(inCluster("east", alone("a", "c", "gpu-0", rising(0), nil)),
+				inCluster("west", alone("a", "c", "gpu-0", rising(30), nil)), []series{{"up", target, always(1)}}),
 			checks: []check{{60, []string{"DRAClaimIdle cluster=east namespace=a resourceclaim_name=c"}}},
 		},
 	}
@@ -170,9 +181,9 @@ func inCluster(name string, in []series) []series {
 	return in
 }
 
-// sharingStories are claims that hold one device together.
+// sharingStories are claims that share a device.
 func sharingStories() []story {
-	// Two claims on one device, of which each is given half of what it does.
+	// Two claims on one device: each is attributed half of its activity.
 	shared := func(attribution string, active course) []series {
 		d := device{name: "gpu-0", active: active, held: rising(60), claims: 2}
 		half := course(func(m int) (float64, bool) {
@@ -191,7 +202,7 @@ func sharingStories() []story {
 	for _, attribution := range []string{"equal", "capacity"} {
 		out = append(out,
 			story{
-				// 1.5 % of the time busy: either might be the one who is.
+				// 1.5 % of the time busy: either claim may be the active one.
 				name: "little work on a device shared by " + attribution, series: shared(attribution, rising(0.9)),
 				checks: []check{{60, nil}},
 			},
@@ -200,12 +211,16 @@ func sharingStories() []story {
 				checks: []check{{60, both}, {80, nil}},
 			})
 	}
-	// By process the driver tells who works.
-	busy, still := claimed{namespace: "a", claim: "d", device: "gpu-0", attribution: "process", active: rising(40), held: rising(60)},
+	// With attribution by process the active claim is known.
+	busy, still := claimed{
+		namespace: "a", claim: "d", device: "gpu-0", attribution: "process", active: rising(40),
+		held: rising(60),
+	},
 		claimed{namespace: "a", claim: "c", device: "gpu-0", attribution: "process", active: rising(0), held: rising(60)}
 	d := device{name: "gpu-0", active: rising(40), held: rising(60), claims: 2}
 	return append(out, story{
-		name: "one of two works on a device divided by process", series: slices.Concat(d.series(), busy.series(), still.series()),
+		name:   "one of two works on a device divided by process",
+		series: slices.Concat(d.series(), busy.series(), still.series()),
 		checks: []check{{60, []string{idle}}},
 	})
 }

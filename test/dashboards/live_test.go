@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"net/http"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,8 +17,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
-// scrapes are the ways in which people scrape the exporter: honouring its labels, as the shipped configuration does; not
-// honouring them beside target labels that clash, and putting the exporter's back; and without a label cluster.
+// scrapes are scrape configurations: with honor_labels, as shipped; without it and with conflicting
+// target labels, where relabeling restores the exporter's labels; and without a label cluster.
 const scrapes = `
 global: {scrape_interval: 2s, evaluation_interval: 2s}
 rule_files: [rules.yaml]
@@ -28,11 +26,13 @@ scrape_configs:
 - job_name: dra-exporter
   honor_labels: true
   static_configs:
-  - {targets: [ADDRESS], labels: {cluster: honoring, node: n1, instance: n1, namespace: monitoring, pod: dra-exporter-x}}
+  - targets: [ADDRESS]
+    labels: {cluster: honoring, node: n1, instance: n1, namespace: monitoring, pod: dra-exporter-x}
 - job_name: east/dra-exporter
   honor_labels: false
   static_configs:
-  - {targets: [ADDRESS], labels: {cluster: clashing, node: n1, instance: n1, namespace: monitoring, pod: dra-exporter-x}}
+  - targets: [ADDRESS]
+    labels: {cluster: clashing, node: n1, instance: n1, namespace: monitoring, pod: dra-exporter-x}
   metric_relabel_configs:
   - {source_labels: [exported_namespace], regex: (.+), target_label: namespace}
   - {source_labels: [exported_pod], regex: (.+), target_label: pod}
@@ -43,10 +43,10 @@ scrape_configs:
   - {targets: [ADDRESS], labels: {node: n1, instance: n1}}
 `
 
-// clusters are the values of the label cluster in them.
+// clusters are the values of the label cluster in scrapes.
 func clusters() []string { return []string{"honoring", "clashing", ""} }
 
-// shortOptions are those of rules that see an idle claim within seconds.
+// shortOptions are options of rules that detect an idle claim within seconds.
 func shortOptions() rules.Options {
 	o := rules.Defaults()
 	o.Interval, o.RateWindow, o.IdleWindow, o.IdleFor = 2*time.Second, 16*time.Second, 20*time.Second, 2*time.Second
@@ -55,17 +55,11 @@ func shortOptions() rules.Options {
 	return o
 }
 
-// startLive starts the demo, and a Prometheus that scrapes it.
+// startLive starts the demo and a Prometheus that scrapes it.
 func startLive(t *testing.T) server {
 	t.Helper()
-	demo := filepath.Join(t.TempDir(), "demo")
-	if said, err := exec.Command("go", "build", "-C", filepath.Join("..", ".."), "-buildvcs=false", "-o", demo, "./test/demo").CombinedOutput(); err != nil {
-		t.Fatalf("build the demo: %v\n%s", err, said)
-	}
 	exporter := live.FreeAddress(t)
-	cmd := exec.Command(demo, "--listen="+exporter)
-	cmd.Env = append(os.Environ(), "DRA_EXPORTER_COUNTER_ZERO_HOLD=2s")
-	live.Start(t, cmd, http.DefaultClient, "http://"+exporter+"/readyz")
+	startDemo(t, exporter)
 
 	content, err := rules.File(groups(t, shortOptions()))
 	if err != nil {
@@ -76,7 +70,8 @@ func startLive(t *testing.T) server {
 	})}
 }
 
-// TestLive lets the demo's idle claims make a real Prometheus fire, then asks every query of every dashboard.
+// TestLive waits until the alerts for the demo's idle claims fire in a real Prometheus, then
+// evaluates every query of every dashboard.
 func TestLive(t *testing.T) {
 	began := time.Now()
 	prometheus := startLive(t)
@@ -109,12 +104,13 @@ func TestLive(t *testing.T) {
 	}
 }
 
-// findings are what is wrong at one look.
+// findings are the errors of one check.
 type findings []string
 
 func (f *findings) Errorf(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
 
-// eventually looks until nothing is wrong. Data that is not there, or not yet, may come; what is wrong for a minute is.
+// eventually repeats a check until it finds no error. Missing data may still arrive; an error that
+// lasts for a minute fails the test.
 func eventually(t *testing.T, look func(*findings)) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Second) {
@@ -129,15 +125,15 @@ func eventually(t *testing.T, look func(*findings)) {
 	}
 }
 
-// checkAlerts allows no other alert on idle claims, and looks at the texts.
+// checkAlerts allows no other alert on idle claims, and checks the texts.
 func checkAlerts(t *testing.T, prometheus server, cluster string) {
 	for alert, annotations := range prometheus.firing(t, cluster) {
 		switch strings.Fields(alert)[0] {
 		case "DRAClaimIdle", "DRAClaimIdleMemoryHeld":
 			if !strings.Contains(alert, "notebook") && !strings.Contains(alert, "uploader") {
-				t.Errorf("%s fires for a claim that works", alert)
+				t.Errorf("%s fires for an active claim", alert)
 			}
-		case "DRADeviceUnhealthy", "DRADeviceErrors": // gpu-5 has them
+		case "DRADeviceUnhealthy", "DRADeviceErrors": // gpu-5 has errors
 		default:
 			t.Errorf("%s fires", alert)
 		}
@@ -149,8 +145,8 @@ func checkAlerts(t *testing.T, prometheus server, cluster string) {
 	}
 }
 
-// checkRules looks for rules that can't be evaluated, and compares the states of the demo's devices with what it has:
-// 16 less a partitioned parent, some of them busy now and then.
+// checkRules checks that all rules can be evaluated, and the states of the demo's devices: there
+// are 16 without the partitioned parent, and some are busy only from time to time.
 func checkRules(f *findings, prometheus server) {
 	var data struct {
 		Groups []struct {
@@ -184,7 +180,8 @@ func checkRules(f *findings, prometheus server) {
 			got[s.Labels["state"]] = s.Samples[0].Value
 			sum += s.Samples[0].Value
 		}
-		if sum != 15 || got["unhealthy"] != 1 || got["idle"] != 3 || got["free"] < 2 || got["active"] < 6 || got["unmeasured"] != 0 {
+		if sum != 15 || got["unhealthy"] != 1 || got["idle"] != 3 || got["free"] < 2 || got["active"] < 6 ||
+			got["unmeasured"] != 0 {
 			f.Errorf("cluster %q: %v", cluster, got)
 		}
 	}
@@ -193,7 +190,8 @@ func checkRules(f *findings, prometheus server) {
 func checkVariables(f *findings, prometheus server) {
 	for name, q := range grafana.VariableQueries() {
 		var values []string
-		if err := prometheus.Get(context.Background(), "/api/v1/label/"+q[1]+"/values", url.Values{"match[]": {q[0]}}, &values); err != nil || len(values) == 0 {
+		if err := prometheus.Get(context.Background(), "/api/v1/label/"+q[1]+"/values", url.Values{"match[]": {q[0]}},
+			&values); err != nil || len(values) == 0 {
 			f.Errorf("variable %s: %v, %v", name, values, err)
 		}
 	}
@@ -212,7 +210,7 @@ func checkVariables(f *findings, prometheus server) {
 	}
 }
 
-// shipped is what the test needs of a dashboard's JSON.
+// shipped is the part of a dashboard's JSON that the test reads.
 type shipped struct {
 	Panels []struct {
 		Type, Title string
@@ -226,7 +224,7 @@ type shipped struct {
 	}
 }
 
-// checkBoard asks the queries of a shipped dashboard.
+// checkBoard evaluates the queries of a shipped dashboard.
 func checkBoard(f *findings, prometheus server, board grafana.Board, cluster string, began time.Time) {
 	content, err := os.ReadFile(filepath.Join("..", "..", "dashboards", "out", "grafana", board.UID+".json"))
 	if err != nil {
@@ -266,10 +264,13 @@ func checkBoard(f *findings, prometheus server, board grafana.Board, cluster str
 	}
 }
 
-// checkQuery asks one query, and returns how many series it gives.
-func checkQuery(f *findings, prometheus server, panel grafana.Panel, expr, unit string, instant bool, cluster string, began time.Time) int {
+// checkQuery evaluates one query, and returns the number of series.
+func checkQuery(f *findings, prometheus server, panel grafana.Panel, expr, unit string, instant bool, cluster string,
+	began time.Time,
+) int {
 	span := time.Since(began).Truncate(time.Second)
-	filled := grafana.Fill(expr, map[string]string{"cluster": cluster}, fmt.Sprintf("%ds", int(span.Seconds())), "16s", "2s")
+	filled := grafana.Fill(expr, map[string]string{"cluster": cluster}, fmt.Sprintf("%ds", int(span.Seconds())), "16s",
+		"2s")
 	if instant {
 		span = 0
 	}
@@ -278,12 +279,12 @@ func checkQuery(f *findings, prometheus server, panel grafana.Panel, expr, unit 
 		f.Errorf("%q: %v", panel.Title, err)
 	}
 	if len(got) == 0 && panel.MayBeEmpty == "" && panel.Kind != grafana.Table {
-		f.Errorf("%q: nothing answers %s", panel.Title, filled)
+		f.Errorf("%q: no data for %s", panel.Title, filled)
 	}
 	for _, series := range got {
 		for _, sample := range series.Samples {
-			if !sensible(unit, sample.Value) {
-				f.Errorf("%q: %v as %q makes no sense: %v of %s", panel.Title, sample.Value, unit, series.Labels, filled)
+			if !plausible(unit, sample.Value) {
+				f.Errorf("%q: %v as %q is not plausible: %v of %s", panel.Title, sample.Value, unit, series.Labels, filled)
 				break
 			}
 		}
@@ -291,8 +292,8 @@ func checkQuery(f *findings, prometheus server, panel grafana.Panel, expr, unit 
 	return len(got)
 }
 
-// sensible tells whether a value is possible for the demo's 8 GPUs and 4 interfaces.
-func sensible(unit string, v float64) bool {
+// plausible reports whether a value is possible for the demo's 8 GPUs and 4 interfaces.
+func plausible(unit string, v float64) bool {
 	within := func(low, high float64) bool { return v >= low && v <= high }
 	if math.IsNaN(v) || math.IsInf(v, 0) {
 		return false
@@ -307,7 +308,7 @@ func sensible(unit string, v float64) bool {
 	case "hertz":
 		return within(1e8, 3e9)
 	case "bytes":
-		return within(0, 8*80*1<<30) || within(0, 1e13) // memory, or what was sent
+		return within(0, 8*80*1<<30) || within(0, 1e13) // memory or traffic
 	case "binBps":
 		return within(0, 12*12.5e9*2)
 	case "pps":

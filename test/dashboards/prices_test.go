@@ -12,7 +12,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 )
 
-// TestPrices lets Prometheus price two hours of each model: at its own variable's price, or at that of all others.
+// TestPrices evaluates the price of two hours of each model: at the price of its variable, or at
+// that of other models.
 func TestPrices(t *testing.T) {
 	expr := costByModel(t)
 	for _, tc := range []struct {

@@ -9,10 +9,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
-// server is the Prometheus that the test asks.
+// server is the Prometheus of the test.
 type server struct{ live.Prometheus }
 
-// query evaluates an expression: now, or over the span before now in steps of two seconds.
+// query evaluates an expression at the present time, or over a span before it in steps of two
+// seconds.
 func (s server) query(expr string, span time.Duration) ([]live.Series, error) {
 	now := time.Now()
 	if span > 0 {
@@ -21,7 +22,7 @@ func (s server) query(expr string, span time.Duration) ([]live.Series, error) {
 	return s.Query(context.Background(), expr, now)
 }
 
-// firing lists the alerts that fire, as NAME NAMESPACE/CLAIM, in one cluster, with their annotations.
+// firing returns the firing alerts of one cluster, as NAME NAMESPACE/CLAIM, with their annotations.
 func (s server) firing(t *testing.T, cluster string) map[string]map[string]string {
 	t.Helper()
 	var data struct {
@@ -36,7 +37,8 @@ func (s server) firing(t *testing.T, cluster string) map[string]map[string]strin
 	out := map[string]map[string]string{}
 	for _, a := range data.Alerts {
 		if a.State == "firing" && a.Labels["cluster"] == cluster {
-			out[strings.TrimSpace(a.Labels["alertname"]+" "+a.Labels["namespace"]+"/"+a.Labels["resourceclaim_name"])] = a.Annotations
+			out[strings.TrimSpace(a.Labels["alertname"]+" "+a.Labels["namespace"]+"/"+
+				a.Labels["resourceclaim_name"])] = a.Annotations
 		}
 	}
 	return out

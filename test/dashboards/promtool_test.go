@@ -1,7 +1,7 @@
-// Package dashboards tests the shipped rules and dashboards with a real Prometheus: promtool plays courses of events for each
-// alert, and a server scrapes the demo.
+// Package dashboards tests the shipped rules and dashboards with a real Prometheus: promtool
+// evaluates a story for each alert, and a server scrapes the demo.
 //
-// $PROMTOOL, $PROMETHEUS and $PINT name the programs; make test-e2e sets them.
+// $PROMTOOL, $PROMETHEUS and $PINT are the paths of the programs; make test-e2e sets them.
 package dashboards
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
-// TestCheckedRules lets promtool and pint look for mistakes in the shipped rules.
+// TestCheckedRules checks the shipped rules with promtool and pint.
 func TestCheckedRules(t *testing.T) {
 	shipped, err := filepath.Abs("../../dashboards/out/rules.yaml")
 	if err != nil {
@@ -28,22 +28,24 @@ func TestCheckedRules(t *testing.T) {
 		{program(t, "PINT"), "--offline", "--no-color", "--log-level=warn", "lint", "--fail-on=info", shipped},
 	} {
 		cmd := exec.Command(tool[0], tool[1:]...)
-		cmd.Dir = t.TempDir() // pint looks for a configuration and a repository
+		cmd.Dir = t.TempDir() // pint searches a configuration and a repository
 		if said, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s", strings.Join(tool, " "), err, said)
 		}
 	}
 }
 
-// TestAlerts plays a course of events for each alert, in which it fires and resolves, and the edge cases in which it must
-// not fire.
+// TestAlerts evaluates a story for each alert, in which it fires and resolves, and edge cases in
+// which it must not fire.
 func TestAlerts(t *testing.T) {
-	stories := slices.Concat(idleStories(), idleEdges(), sharingStories(), deviceStories(), errorStories(), exporterStories())
+	stories := slices.Concat(idleStories(), idleEdges(), sharingStories(), deviceStories(), errorStories(),
+		exporterStories())
 	dir := t.TempDir()
 	writeRules(t, dir)
 	var file strings.Builder
 	file.WriteString("rule_files: [rules.yaml]\nevaluation_interval: 1m\ntests:\n")
-	// All stories are told at once, each in a cluster of its own; those about all clusters alone.
+	// All stories run at the same time, each in a cluster of its own. Those about all clusters run
+	// alone.
 	var together, alone []story
 	var told []string
 	checks := 0
@@ -69,7 +71,7 @@ func TestAlerts(t *testing.T) {
 	}
 	for _, name := range alertNames(t) {
 		if !slices.Contains(told, name) {
-			t.Errorf("no story lets %s fire and resolve", name)
+			t.Errorf("no story makes %s fire and resolve", name)
 		}
 	}
 	t.Logf("%d stories with %d checks", len(stories), checks)
@@ -112,46 +114,46 @@ func alertNames(t *testing.T) []string {
 	return out
 }
 
-// program returns the program that an environment variable names.
+// program returns the path of a program from an environment variable.
 func program(t *testing.T, variable string) string {
 	t.Helper()
 	path := os.Getenv(variable)
 	if path == "" {
-		t.Fatalf("%s names no program: run make test-e2e", variable)
+		t.Fatalf("%s is not set: run make test-e2e", variable)
 	}
 	return path
 }
 
-// story is what Prometheus scrapes each minute, and which alerts fire then.
+// story is the data that Prometheus scrapes each minute, and the alerts that must fire.
 type story struct {
 	name   string
 	series []series
 	checks []check
-	alone  bool // it is about all clusters
+	alone  bool // about all clusters
 }
 
-// series is what one series is worth, minute by minute; false: it was not scraped.
+// series is the value of one series by minute; false: it was not scraped.
 type series struct {
 	name   string
 	labels string
 	value  course
 }
 
-// check says which alerts fire at a minute, each as NAME SUBJECT, of the subject's labels those that are told apart by:
-// claim, device, source and so on.
+// check has the alerts that fire at a minute, each as NAME SUBJECT. The subject has the labels that
+// distinguish alerts: claim, device, source and so on.
 type check struct {
 	minute int
 	fire   []string
 }
 
-// minutes is how long a story lasts.
+// minutes is the duration of a story.
 const minutes = 120
 
-// subject are the labels by which the alerts of a check are told apart.
+// subject are the labels that distinguish the alerts of a check.
 const subject = "alertname, cluster, namespace, resourceclaim_name, device, action, reason, source"
 
-// inCluster returns the story in a cluster that is named after it, in which an exporter is up unless the story has it
-// otherwise.
+// inCluster returns the story in a cluster with the story's name. An exporter is up unless the
+// story says otherwise.
 func (s *story) inCluster() story {
 	label := fmt.Sprintf(", cluster=%q", s.name)
 	out := story{name: s.name, series: slices.Clone(s.series)}
@@ -165,7 +167,7 @@ func (s *story) inCluster() story {
 	return out
 }
 
-// labelled returns the story with its alerts as labels of series, and one more.
+// labelled returns the story with its alerts as labels of series, and one more label.
 func (s *story) labelled(more string) story {
 	out := *s
 	out.checks = nil
@@ -179,12 +181,13 @@ func (s *story) labelled(more string) story {
 	return out
 }
 
-// write writes stories that happen at once, as promtool test rules reads them.
+// write writes stories that run at the same time, in the format of promtool test rules.
 func write(out *strings.Builder, stories ...story) {
 	out.WriteString("- interval: 1m\n  input_series:\n")
 	for _, s := range stories {
 		for i := range s.series {
-			fmt.Fprintf(out, "  - {series: '%s{%s}', values: '%s'}\n", s.series[i].name, s.series[i].labels, s.series[i].values())
+			fmt.Fprintf(out, "  - {series: '%s{%s}', values: '%s'}\n", s.series[i].name, s.series[i].labels,
+				s.series[i].values())
 		}
 	}
 	out.WriteString("  promql_expr_test:\n")
@@ -194,7 +197,9 @@ func write(out *strings.Builder, stories ...story) {
 			where = fmt.Sprintf(", cluster=%q", s.name)
 		}
 		for _, c := range s.checks {
-			fmt.Fprintf(out, "  - eval_time: %dm\n    expr: 'count by (%s) (ALERTS{alertstate=\"firing\"%s})'\n    exp_samples: [", c.minute, subject, where)
+			fmt.Fprintf(out,
+				"  - eval_time: %dm\n    expr: 'count by (%s) (ALERTS{alertstate=\"firing\"%s})'\n    exp_samples: [", c.minute,
+				subject, where)
 			for i, alert := range c.fire {
 				if i > 0 {
 					out.WriteString(", ")
@@ -206,7 +211,7 @@ func write(out *strings.Builder, stories ...story) {
 	}
 }
 
-// alertLabels turns "DRAClaimIdle namespace=a resourceclaim_name=b" into the labels of a series.
+// alertLabels returns the labels of a series for "DRAClaimIdle namespace=a resourceclaim_name=b".
 func alertLabels(alert string) string {
 	name, rest, _ := strings.Cut(alert, " ")
 	out := fmt.Sprintf("alertname=%q", name)
@@ -217,7 +222,8 @@ func alertLabels(alert string) string {
 	return out
 }
 
-// firing lists the names of the alerts that fire at some time and not at the end, so that they were seen to resolve.
+// firing returns the names of the alerts that fire at some time but not at the end, so that they
+// have resolved.
 func (s *story) firing() []string {
 	if len(s.checks) == 0 || len(s.checks[len(s.checks)-1].fire) > 0 {
 		return nil
@@ -232,7 +238,8 @@ func (s *story) firing() []string {
 	return out
 }
 
-// values writes the course. A series that is missed once is stale, as after a scrape that fails or does not have it.
+// values writes the values. A series that is missing once is stale, as after a scrape that fails or
+// does not have it.
 func (s *series) values() string {
 	var out []string
 	present := false

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestSchema compiles the shipped dashboards as values of Grafana's own type Dashboard: a key that it does not know, and a
-// value of another type, are mistakes.
+// TestSchema compiles the shipped dashboards as values of Grafana's type Dashboard: unknown keys
+// and values of other types are errors.
 func TestSchema(t *testing.T) {
 	tools := program(t, "SCHEMA")
 	boards, err := filepath.Glob(filepath.Join("..", "..", "dashboards", "out", "grafana", "*.json"))
@@ -44,8 +44,9 @@ func TestSchema(t *testing.T) {
 	}
 }
 
-// typescript writes a dashboard as a value of type Dashboard. Enumerations of TypeScript take no strings, and the
-// annotations' keys of the Prometheus data source (PrometheusAnnotation) are no part of the type.
+// typescript writes a dashboard as a value of type Dashboard. Enumerations of TypeScript do not
+// accept strings, and the annotations' keys of the Prometheus data source (PrometheusAnnotation)
+// are not part of the type.
 func typescript(t *testing.T, content []byte) []byte {
 	t.Helper()
 	var dashboard map[string]any

@@ -2,18 +2,18 @@ package dashboards
 
 import "fmt"
 
-// Courses of values over minutes.
+// Functions of the minute that return values.
 
 type course func(minute int) (float64, bool)
 
 func always(v float64) course { return func(int) (float64, bool) { return v, true } }
 
-// rising is a counter that gains perMinute in each minute.
+// rising is a counter that increases by perMinute in each minute.
 func rising(perMinute float64) course {
 	return counting(func(int) float64 { return perMinute })
 }
 
-// counting is a counter that gains as much as its function says in each minute.
+// counting is a counter that increases in each minute by the value of a function.
 func counting(gain func(minute int) float64) course {
 	return func(minute int) (float64, bool) {
 		sum := 0.0
@@ -24,7 +24,7 @@ func counting(gain func(minute int) float64) course {
 	}
 }
 
-// between is the course within these minutes, and absent else.
+// between has the values within these minutes, and none otherwise.
 func (c course) between(from, to int) course {
 	return func(minute int) (float64, bool) {
 		if minute < from || minute >= to {
@@ -34,7 +34,7 @@ func (c course) between(from, to int) course {
 	}
 }
 
-// without is the course, absent within these minutes.
+// without has the values except within these minutes.
 func (c course) without(from, to int) course {
 	return func(minute int) (float64, bool) {
 		if minute >= from && minute < to {
@@ -44,7 +44,7 @@ func (c course) without(from, to int) course {
 	}
 }
 
-// from is a counter that begins at 0 in that minute, and is absent before.
+// from is a counter that starts at 0 in that minute, and is absent before.
 func (c course) from(begin int) course {
 	return func(minute int) (float64, bool) {
 		if minute < begin {
@@ -54,7 +54,7 @@ func (c course) from(begin int) course {
 	}
 }
 
-// restarted is a counter of an exporter that is away within these minutes, and counts from 0 then.
+// restarted is a counter of an exporter that is down within these minutes, and then counts from 0.
 func (c course) restarted(down, up int) course {
 	return func(minute int) (float64, bool) {
 		switch {
@@ -70,7 +70,7 @@ func (c course) restarted(down, up int) course {
 	}
 }
 
-// during is 1 within these minutes, else 0.
+// during is 1 within these minutes, otherwise 0.
 func during(from, to int) course {
 	return func(minute int) (float64, bool) {
 		if minute >= from && minute < to {
@@ -88,7 +88,7 @@ type device struct {
 	claims float64
 }
 
-// claimed is a claim's hold of a device.
+// claimed is a device held by a claim.
 type claimed struct {
 	namespace, claim, device string
 	attribution              string
@@ -115,7 +115,8 @@ func (d *device) series() []series {
 		{"dra_device_info", labels + `, vendor="x", model="X1", parent=""`, always(1)},
 	}
 	if d.active != nil {
-		out = append(out, series{"dra_device_active_seconds_total", labels, d.active}, series{"dra_device_up", labels, always(1)})
+		out = append(out, series{"dra_device_active_seconds_total", labels, d.active},
+			series{"dra_device_up", labels, always(1)})
 	}
 	return out
 }
@@ -131,7 +132,10 @@ func (c *claimed) series() []series {
 		admin = "true"
 	}
 	out := []series{
-		{"dra_claim_device_info", labels + fmt.Sprintf(`, share_id="", admin_access=%q, attribution=%q`, admin, c.attribution), info},
+		{
+			"dra_claim_device_info",
+			labels + fmt.Sprintf(`, share_id="", admin_access=%q, attribution=%q, state="prepared"`, admin, c.attribution), info,
+		},
 		{"dra_claim_allocated_seconds_total", labels, c.held},
 	}
 	if c.active != nil {
@@ -143,10 +147,13 @@ func (c *claimed) series() []series {
 	return out
 }
 
-// alone is a device that one claim holds all the time.
+// alone returns a device that one claim holds all the time.
 func alone(namespace, claim, name string, active course, change func(*device, *claimed)) []series {
 	d := device{name: name, active: active, held: rising(60), claims: 1}
-	c := claimed{namespace: namespace, claim: claim, device: name, attribution: "exclusive", active: active, held: rising(60)}
+	c := claimed{
+		namespace: namespace, claim: claim, device: name, attribution: "exclusive", active: active,
+		held: rising(60),
+	}
 	if change != nil {
 		change(&d, &c)
 	}

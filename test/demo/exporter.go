@@ -13,12 +13,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
 
-// runExporter runs the exporter's program on the node until ctx ends.
+// runExporter runs the program's own main function on the node until ctx ends.
 func runExporter(ctx context.Context, listen string, node *simnode.Node, stderr io.Writer) error {
 	args := append(node.Args(), "--web.listen-address="+listen, "--web.last-scrape-timeout=0s", "--log.level=warn")
 	sources := []program.Source{{
 		Name: "sim", Help: "Read the simulated devices.",
-		New: func(program.Paths) (driver.Source, error) { return node.Source(), nil },
+		New: func(driver.Host) (driver.Source, error) { return node.Source(), nil },
 	}}
 	if status := program.Run(ctx, args, sources, io.Discard, stderr); status != 0 {
 		return fmt.Errorf("run exporter: exit status %d", status)
@@ -26,12 +26,13 @@ func runExporter(ctx context.Context, listen string, node *simnode.Node, stderr 
 	return nil
 }
 
-// patience is how long the exporter may take to be ready, and to answer.
-const patience = 30 * time.Second
+// readyTimeout is how long the exporter may take to be ready, and to answer.
+const readyTimeout = 30 * time.Second
 
-// waitReady returns when the exporter has its first snapshot, or an error if it ends before, or takes too long.
+// waitReady waits for the exporter's first snapshot. It returns an error if the exporter ends
+// before, or takes too long.
 func waitReady(ctx context.Context, listen string, exporter <-chan error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()

@@ -1,9 +1,11 @@
-// Command demo runs dra-exporter on a simulated node: real kubelet socket, cgroups, CDI specs and slices below a
-// temporary folder, simulated devices, and pods that come and go. It needs no cluster, no hardware and no privileges.
+// Command demo runs dra-exporter on a simulated node: the kubelet's socket, cgroups, CDI specs and
+// slices in a temporary folder, simulated devices, and pods that start and end. It needs no
+// cluster, no hardware and no privileges.
 //
 //	go run ./test/demo [--for=60s] [--listen=127.0.0.1:10985] [--seed=1]
 //
-// With --for it ends by itself, and fails unless the exporter joined pods with what their devices do.
+// With --for it ends after that time, and fails unless the exporter joined pods with the telemetry
+// of their devices.
 package main
 
 import (
@@ -29,7 +31,7 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// demo is what the flags say.
+// demo holds the flags.
 type demo struct {
 	length time.Duration // 0: until it is interrupted
 	listen string
@@ -42,14 +44,15 @@ const (
 	exitUsage   = 2
 )
 
-// run runs the demo until ctx ends, or for as long as the flags say, and returns the exit status.
+// run runs the demo until ctx ends, or for the time that the flags give, and returns the exit
+// status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var d demo
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.DurationVar(&d.length, "for", 0, "how long to run; 0: until interrupted")
 	flags.StringVar(&d.listen, "listen", "127.0.0.1:10985", "address to serve on")
-	flags.Uint64Var(&d.seed, "seed", 1, "the same seed plays the same pods on the same devices")
+	flags.Uint64Var(&d.seed, "seed", 1, "the same seed simulates the same pods on the same devices")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -64,7 +67,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// run makes the node, and removes it in the end.
+// run creates the node, and removes it at the end.
 func (d demo) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 	root, err := os.MkdirTemp("", "dra-demo-")
 	if err != nil {
@@ -72,7 +75,7 @@ func (d demo) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(root)) }()
 	scenario := simnode.Demo(d.seed)
-	// Averages over a second are what real drivers tell of utilization and power.
+	// Real drivers report averages over a second of utilization and power.
 	node, err := simnode.New(root, d.seed, scenario.Devices, simnode.Options{Sim: sim.Options{Window: time.Second}})
 	if err != nil {
 		return fmt.Errorf("make node: %w", err)
@@ -84,7 +87,8 @@ func (d demo) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 	return d.play(ctx, node, scenario, stdout, stderr)
 }
 
-// play runs the exporter, and then the pods, on the node. The exporter outlives ctx for the summary.
+// play runs the exporter, then the pods, on the node. The exporter ends after ctx, so that it can
+// be asked for the summary.
 func (d demo) play(ctx context.Context, node *simnode.Node, scenario simnode.Scenario, stdout, stderr io.Writer) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	exporter, pods := make(chan error, 1), make(chan error, 1)
@@ -122,11 +126,11 @@ func (d demo) play(ctx context.Context, node *simnode.Node, scenario simnode.Sce
 }
 
 var (
-	errEnded   = errors.New("ended before it was told to")
-	errNothing = errors.New("no pod was joined with what its devices do")
+	errEnded   = errors.New("ended early")
+	errNothing = errors.New("no pod was joined with the telemetry of its devices")
 )
 
-// until returns a context that ends when the demo is over.
+// until returns a context that ends with the demo.
 func (d demo) until(ctx context.Context) (context.Context, context.CancelFunc) {
 	if d.length <= 0 {
 		return context.WithCancel(ctx)
@@ -136,7 +140,7 @@ func (d demo) until(ctx context.Context) (context.Context, context.CancelFunc) {
 
 func (d demo) greet(w io.Writer) {
 	_, _ = fmt.Fprintf(w, `
-dra-exporter runs on a simulated node with 8 GPUs and 4 network interfaces. Pods come and go.
+dra-exporter runs on a simulated node with 8 GPUs and 4 network interfaces. Pods start and end.
 
   page      http://%[1]s/
   metrics   http://%[1]s/metrics

@@ -15,8 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// demoOn runs the demo on a free port, and returns its status and output.
-func demoOn(ctx context.Context, t *testing.T, args ...string) (status int, stdout, stderr string) {
+// runDemo runs the demo on a free port, and returns its status and output.
+func runDemo(ctx context.Context, t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -37,14 +37,16 @@ func demoOn(ctx context.Context, t *testing.T, args ...string) (status int, stdo
 	return status, out.String(), errs.String()
 }
 
-// TestDemo runs the demo for a few seconds: with the exporter's real program, on a real socket and real files.
+// TestDemo runs the demo for a few seconds, with the exporter's own main function, a real socket
+// and real files.
 func TestDemo(t *testing.T) {
-	status, stdout, stderr := demoOn(t.Context(), t, "--for=4s", "--seed=2")
+	status, stdout, stderr := runDemo(t.Context(), t, "--for=4s", "--seed=2")
 	if status != 0 || stderr != "" {
 		t.Errorf("status %d: %s", status, stderr)
 	}
 	for _, want := range []string{
-		`page +http://127`, `pods played +1[2-9]`, `joined +16 devices \(1[0-2] of them held\), 1\d claims, 1\d pods`, `energy +(\d+\.\d) kJ`,
+		`page +http://127`, `pods simulated +1[2-9]`, `joined +16 devices \(1[0-2] of them held\), 1\d claims, 1\d pods`,
+		`energy +(\d+\.\d) kJ`,
 	} {
 		if !regexp.MustCompile(want).MatchString(stdout) {
 			t.Errorf("output does not match %q:\n%s", want, stdout)
@@ -55,14 +57,14 @@ func TestDemo(t *testing.T) {
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
-	status, stdout, stderr := demoOn(ctx, t)
-	if status != 0 || !strings.Contains(stdout, "pods played") {
+	status, stdout, stderr := runDemo(ctx, t)
+	if status != 0 || !strings.Contains(stdout, "pods simulated") {
 		t.Errorf("status %d: %s\n%s", status, stdout, stderr)
 	}
 }
 
 func TestNothingJoined(t *testing.T) {
-	status, _, stderr := demoOn(t.Context(), t, "--for=1ns")
+	status, _, stderr := runDemo(t.Context(), t, "--for=1ns")
 	if status != exitFailure || !strings.Contains(stderr, errNothing.Error()) {
 		t.Errorf("status %d: %s", status, stderr)
 	}
@@ -70,14 +72,14 @@ func TestNothingJoined(t *testing.T) {
 
 func TestBadFlags(t *testing.T) {
 	for _, flag := range []string{"--for=soon", "--seed=-1", "more"} {
-		if status, _, stderr := demoOn(t.Context(), t, flag); status != exitUsage || !strings.Contains(stderr, "usage:") {
+		if status, _, stderr := runDemo(t.Context(), t, flag); status != exitUsage || !strings.Contains(stderr, "usage:") {
 			t.Errorf("%s: status %d: %s", flag, status, stderr)
 		}
 	}
-	if status, _, _ := demoOn(t.Context(), t, "--help"); status != 0 {
+	if status, _, _ := runDemo(t.Context(), t, "--help"); status != 0 {
 		t.Errorf("--help: status %d", status)
 	}
-	status, _, stderr := demoOn(t.Context(), t, "--for=2s", "--listen=nowhere.invalid:1")
+	status, _, stderr := runDemo(t.Context(), t, "--for=2s", "--listen=nowhere.invalid:1")
 	if status != exitFailure || !strings.Contains(stderr, "run exporter") {
 		t.Errorf("bad address: status %d: %s", status, stderr)
 	}

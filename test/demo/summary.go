@@ -8,30 +8,30 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
 
-// summary is what the exporter made of the demo.
+// summary is the exporter's view of the demo.
 type summary struct {
 	played                int // pods
 	devices, claims, pods int // joined with telemetry
 	held                  int // devices
 	series                int
-	joules, podJoules     float64 // of all devices, and those of them that pods used, as the exporter has it
-	truth                 float64 // joules that the devices really used in that time
+	joules, podJoules     float64 // of all devices and of pods, in joules, as the exporter reports it
+	truth                 float64 // joules that the devices used in that time
 }
 
-// String returns the summary, a line for each fact.
+// String returns the summary, one fact per line.
 func (s summary) String() string {
-	return fmt.Sprintf(`  pods played     %d
+	return fmt.Sprintf(`  pods simulated  %d
   joined          %d devices (%d of them held), %d claims, %d pods
-  energy          %.1f kJ by the exporter, %.1f kJ in truth; %.1f kJ of it used by pods
+  energy          %.1f kJ by the exporter, %.1f kJ simulated; %.1f kJ of it used by pods
   series          %d
 `, s.played, s.devices, s.held, s.claims, s.pods, s.joules/1e3, s.truth/1e3, s.podJoules/1e3, s.series)
 }
 
-// used returns the joules that the devices really used so far.
+// used returns the joules that the devices have used so far.
 func used(node *simnode.Node, at time.Time) float64 {
 	sum := 0.0
 	for _, id := range node.Devices() {
@@ -40,7 +40,8 @@ func used(node *simnode.Node, at time.Time) float64 {
 	return sum
 }
 
-// summarize asks the exporter, whose devices had used so many joules when it began.
+// summarize gets the exporter's snapshot. before is how many joules the devices had used when the
+// exporter started.
 func summarize(ctx context.Context, listen string, node *simnode.Node, before float64) (summary, error) {
 	r, err := fetch(ctx, "http://"+listen+"/api/v1/snapshot")
 	if err != nil {
@@ -62,10 +63,10 @@ func summarize(ctx context.Context, listen string, node *simnode.Node, before fl
 	return s, nil
 }
 
-func fetch(ctx context.Context, url string) (exporter.Report, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func fetch(ctx context.Context, url string) (web.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	var r exporter.Report
+	var r web.Report
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return r, fmt.Errorf("get snapshot: %w", err)
@@ -85,7 +86,7 @@ func fetch(ctx context.Context, url string) (exporter.Report, error) {
 }
 
 // joined returns the number of claims, or pods, that have telemetry, and the energy of all.
-func joined(rows []exporter.HolderReport) (int, float64) {
+func joined(rows []web.HolderReport) (int, float64) {
 	names, joules := map[[2]string]bool{}, 0.0
 	for _, row := range rows {
 		if len(row.Values) > 0 {
@@ -96,7 +97,7 @@ func joined(rows []exporter.HolderReport) (int, float64) {
 	return len(names), joules
 }
 
-func energy(values []exporter.ValueReport) float64 {
+func energy(values []web.ValueReport) float64 {
 	sum := 0.0
 	for _, v := range values {
 		if v.Quantity == driver.Energy.String() {

@@ -18,35 +18,41 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
-// interval is that between scrapes.
+// interval is the scrape interval.
 const interval = 6 * time.Second
 
-// drawn is what the claims of the workloads draw together: those on single (1 GPU), both (2 GPUs), and shared-0.
+// drawn is the power of all claims of the workloads: those on single (1 GPU), both (2 GPUs), and
+// shared-0.
 const drawn = 4 * watts
 
-// The DaemonSet comes up with its own ServiceAccount and no more rights than the chart's; claims appear in Prometheus, for
-// those alone who may scrape; and a rollout renames no series and loses no more than an interval.
+// The DaemonSet starts with its own ServiceAccount and only the rights of the chart. Claims appear
+// in Prometheus, and only authorized scrapers can read them. A rollout does not change the labels
+// of series and loses at most one interval.
 func TestDaemonSet(t *testing.T) {
 	w := newWorld(t)
 	w.kubectl("create", "namespace", namespace)
 	w.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=privileged")
-	w.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--all-namespaces", "--timeout="+patience.String())
+	w.kubectl("wait", "--for=condition=Ready", "pod", "--all", "--all-namespaces", "--timeout="+startTimeout.String())
 	t.Run("Manifests", func(t *testing.T) { w.testManifests(t) })
 	begun := time.Now()
 	w.install(nil)
 	t.Logf("installed in %v", time.Since(begun).Round(100*time.Millisecond))
 	prometheus := w.startPrometheus("127.0.0.1:9090")
-	live.Await(t, patience, "the claims are in Prometheus", func() error { return w.claims(prometheus) })
+	live.Await(t, startTimeout, "the claims are in Prometheus", func() error { return w.claims(prometheus) })
 	t.Logf("the claims were in Prometheus after %v", time.Since(begun).Round(100*time.Millisecond))
 	t.Run("Probes", func(t *testing.T) { w.testProbes(t) })
 	t.Run("Access", func(t *testing.T) { w.testAccess(t) })
+	t.Run("Writes", func(t *testing.T) { w.testWrites(t) })
+	t.Run("OlderWrites", func(t *testing.T) { w.testOlderWrites(t) })
 	replaced := w.replace()
 	t.Run("Mounts", func(t *testing.T) { w.testMounts(t) })
 	t.Run("Rollout", func(t *testing.T) { w.testRollout(t, prometheus, replaced) })
+	w.install(object{"web": object{}})
+	t.Run("Documents", func(t *testing.T) { w.testDocuments(t) })
 	t.Run("Password", func(t *testing.T) { w.testPassword(t) })
 }
 
-// claims compares what Prometheus has with the workloads.
+// claims compares the data in Prometheus with the workloads.
 func (w *world) claims(prometheus live.Prometheus) error {
 	got, err := prometheus.Query(w.Context(), "dra_claim_device_info", time.Now())
 	if err != nil {
@@ -67,13 +73,18 @@ func (w *world) claims(prometheus live.Prometheus) error {
 			}
 		}
 	}
-	if diff := cmp.Diff(map[string]int{"default/single": 1, "default/both": 2, "default/part-a": 1, "default/part-b": 1, "default/interface": 1}, holds); diff != "" {
+	if diff := cmp.Diff(map[string]int{
+		"default/single": 1, "default/both": 2, "default/part-a": 1, "default/part-b": 1,
+		"default/interface": 1,
+	},
+		holds); diff != "" {
 		return fmt.Errorf("%s", diff)
 	}
 	return nil
 }
 
-// healthy checks that the kubelet's probes pass, and that the one that kills never failed. It returns the container.
+// healthy checks that the kubelet's probes pass, and that the liveness probe never failed. It
+// returns the container.
 func (w *world) healthy(t *testing.T) corev1.Container {
 	t.Helper()
 	pods := w.pods()
@@ -88,7 +99,8 @@ func (w *world) healthy(t *testing.T) corev1.Container {
 		t.Fatal(err)
 	}
 	for i := range events.Items {
-		if e := &events.Items[i]; e.Reason == "Unhealthy" && strings.Contains(e.Message, "Liveness") { // it may well not be ready at first
+		if e := &events.Items[i]; e.Reason == "Unhealthy" &&
+			strings.Contains(e.Message, "Liveness") { // not ready at first is normal
 			t.Errorf("%s: %s", e.Reason, e.Message)
 		}
 	}
@@ -101,7 +113,8 @@ func (w *world) testProbes(t *testing.T) {
 	}
 }
 
-// testAccess asks with the tokens of service accounts that exist and may, exist and may not, and do not exist.
+// testAccess sends requests with tokens of service accounts that are authorized, not authorized,
+// and do not exist.
 func (w *world) testAccess(t *testing.T) {
 	address := "http://" + w.pods()[0].Status.PodIP + ":10985"
 	token := func(account string) string {
@@ -133,12 +146,13 @@ func (w *world) testAccess(t *testing.T) {
 		body, err := io.ReadAll(response.Body)
 		response.Body.Close()
 		if err != nil || response.StatusCode != test.want {
-			t.Errorf("%s with %.20q: status %d, %v, want %d: %.200s", test.path, test.authorization, response.StatusCode, err, test.want, body)
+			t.Errorf("%s with %.20q: status %d, %v, want %d: %.200s", test.path, test.authorization, response.StatusCode, err,
+				test.want, body)
 		}
 	}
 }
 
-// replace changes the DaemonSet, waits for the new pod, and returns when it was there.
+// replace changes the DaemonSet, waits for the new pod, and returns the time when it existed.
 func (w *world) replace() time.Time {
 	w.Helper()
 	before := w.pods()[0].Name
@@ -149,10 +163,11 @@ func (w *world) replace() time.Time {
 	return time.Now()
 }
 
-// testRollout compares what the claims were charged until after the rollout with what they drew.
+// testRollout compares the energy attributed to the claims across the rollout with the energy that
+// they used.
 func (w *world) testRollout(t *testing.T, prometheus live.Prometheus, replaced time.Time) {
 	// Until two scrapes after the hold.
-	live.Await(t, patience, "the new pod is scraped", func() error {
+	live.Await(t, startTimeout, "the new pod is scraped", func() error {
 		if wait := time.Until(replaced.Add(3 * interval)); wait > 0 {
 			return fmt.Errorf("in %v", wait)
 		}
@@ -171,17 +186,17 @@ func (w *world) testRollout(t *testing.T, prometheus live.Prometheus, replaced t
 		truth = max(truth, d.Seconds()*drawn)
 	}
 	if len(names) != 5 || slices.Max(slices.Collect(maps.Values(names))) != 1 {
-		t.Errorf("the series are %v: one of each device of each claim is right", names)
+		t.Errorf("the series are %v, want one for each device of each claim", names)
 	}
 	lost := time.Duration((truth - charged) / drawn * float64(time.Second)).Round(10 * time.Millisecond)
-	t.Logf("charged %.0f J of %.0f J: the rollout lost %v", charged, truth, lost)
+	t.Logf("attributed %.0f J of %.0f J: the rollout lost %v", charged, truth, lost)
 	if lost > interval || lost < -interval {
 		t.Errorf("the rollout lost %v, which is more than the interval of %v", lost, interval)
 	}
 }
 
-// increase returns what a counter rose by in its samples, and the time between the first that is above 0 and the last. A
-// counter that fell begins at 0 again.
+// increase returns the increase of a counter over its samples, and the time from the first sample
+// above 0 to the last. A counter that decreased restarted at 0.
 func increase(samples []live.Sample) (rise float64, span time.Duration) {
 	for len(samples) > 0 && samples[0].Value == 0 {
 		samples = samples[1:]

@@ -13,7 +13,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
 )
 
-// The program accepts the scrape configuration that the chart makes of the simulated example's values.
+// The program accepts the scrape configuration that the chart renders for the simulated example's
+// values.
 func TestSimulatedExample(t *testing.T) {
 	deployments := filepath.Join("..", "..", "deployments")
 	data, err := os.ReadFile(filepath.Join(deployments, "examples", "simulated", "values.yaml"))
@@ -24,7 +25,8 @@ func TestSimulatedExample(t *testing.T) {
 	if err := yaml.Unmarshal(data, &values); err != nil {
 		t.Fatal(err)
 	}
-	documents, err := chart.Render(filepath.Join(deployments, "helm", "dra-exporter"), chart.Release{Name: release, Namespace: namespace, Values: values}, false)
+	documents, err := chart.Render(filepath.Join(deployments, "helm", "dra-exporter"),
+		chart.Release{Name: release, Namespace: namespace, Values: values}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,10 +42,11 @@ func TestSimulatedExample(t *testing.T) {
 			return
 		}
 	}
-	t.Error("there is no scrape configuration")
+	t.Error("no scrape configuration")
 }
 
-// testManifests has the API server judge the plain manifests and the examples: every field is known, and every expression compiles.
+// testManifests validates the plain manifests and the examples with the API server: every field is
+// known, and every expression compiles.
 func (w *world) testManifests(t *testing.T) {
 	deployments := filepath.Join("..", "..", "deployments")
 	files, err := filepath.Glob(filepath.Join(deployments, "examples", "*.yaml"))
@@ -54,7 +57,8 @@ func (w *world) testManifests(t *testing.T) {
 	files = append(files, filepath.Join(simulated, "vendor-exporter.yaml"), filepath.Join(simulated, "workloads.yaml"))
 	base := w.kubectl("apply", "--dry-run=server", "-k", filepath.Join(deployments, "manifests"))
 	examples := w.kubectl("apply", "--dry-run=server", "-f", strings.Join(files, ","))
-	if !strings.Contains(base, "daemonset.apps/dra-exporter created") || !strings.Contains(examples, "resourceclaimtemplate.resource.k8s.io/nic created") {
-		t.Errorf("what the API server would make:\n%s%s", base, examples)
+	if !strings.Contains(base, "daemonset.apps/dra-exporter created") ||
+		!strings.Contains(examples, "resourceclaimtemplate.resource.k8s.io/nic created") {
+		t.Errorf("result of the API server:\n%s%s", base, examples)
 	}
 }

@@ -16,24 +16,28 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
-// needed are the lines of dra-exporter check that change without a thing that the DaemonSet's container is given, by what else is
-// missing and by that thing. A node that is alone has neither API server nor Pods API: older kubelets, and --kube=off.
+// needed has the lines of dra-exporter check that change without a resource of the DaemonSet's
+// container, by what else is missing and by the resource. An isolated node has neither API server
+// nor Pods API, as with older kubelets and --kube=off.
 func needed() map[string]map[string][]string {
 	return map[string]map[string][]string{
 		"": {
-			"volume pod-resources": {"device", "podresources"},
+			"volume pod-resources": {"podresources"}, // the API server's claims say who holds the devices
 			"volume pods-api":      {"Pods API"},
 			"volume podlogs":       nil,
 			"volume proc":          {"cpu", "device"},
-			"volume sys":           {"device"},
+			"volume sys-bus":       nil, // the node has no GPU
+			"volume sys-class":     {"device"},
+			"volume sys-devices":   {"device"},
+			"volume sys-cgroup":    nil, // what check does not say: when a pod came or went
 			"volume cdi-0":         nil,
 			"volume nvidia":        {"nvml"},
 			"volume nvidia-files":  {"nvml"},
-			"volume scrape":        {"dra-exporter: --source.scrape.config"}, // instead of all
-			"token":                {"", "API server", "API: claims", "API: pods", "API: slices", "device"},
-			"root":                 {"Pods API", "device", "nvml", "podresources"}, // the double's files are root's
-			"confinement":          nil,                                            // a privileged container sees no more
-			"PID namespace":        nil,                                            // nor does one in the host's
+			"volume scrape":        {"dra-exporter: --source.scrape.config"}, // in place of all others
+			"token":                {"", "API server", "API: claims", "API: pods", "API: slices", "API: taintrules", "device"},
+			"root":                 {"Pods API", "nvml", "podresources"}, // the fake's files belong to root
+			"confinement":          nil,                                  // no change in a privileged container
+			"PID namespace":        nil,                                  // nor in the host's PID namespace
 		},
 		"token, volume pods-api": {
 			"volume podlogs": {"pods"},
@@ -41,16 +45,17 @@ func needed() map[string]map[string][]string {
 	}
 }
 
-// testMounts takes each thing away that the DaemonSet's container is given, runs dra-exporter check without it, and looks at which
-// of its lines change.
+// testMounts removes each resource of the DaemonSet's container in turn, runs dra-exporter check
+// without it, and checks which lines change.
 func (w *world) testMounts(t *testing.T) {
 	var set appsv1.DaemonSet
-	if err := json.Unmarshal([]byte(w.kubectl("get", "daemonset", release, "-n", namespace, "-o", "json")), &set); err != nil {
+	raw := w.kubectl("get", "daemonset", release, "-n", namespace, "-o", "json")
+	if err := json.Unmarshal([]byte(raw), &set); err != nil {
 		t.Fatal(err)
 	}
 	for _, volume := range set.Spec.Template.Spec.Volumes {
 		if _, ok := needed()[""]["volume "+volume.Name]; !ok {
-			t.Errorf("nothing is known of volume %s", volume.Name)
+			t.Errorf("unknown volume %s", volume.Name)
 		}
 	}
 	w.checks = map[string]corev1.PodSpec{}
@@ -67,7 +72,7 @@ func (w *world) testMounts(t *testing.T) {
 	for base, lines := range needed() {
 		whole := w.checked(base)
 		if len(whole) < 8 {
-			t.Fatalf("check says only %q", whole)
+			t.Fatalf("check prints only %q", whole)
 		}
 		for missing, want := range lines {
 			got := w.checked(also(base, missing))
@@ -78,7 +83,8 @@ func (w *world) testMounts(t *testing.T) {
 	}
 }
 
-// changed names the lines that are not as they were. Where there is but one, the program has refused to start.
+// changed returns the names of the lines that differ. If there is only one line, the program
+// refused to start.
 func changed(whole, got map[string]string) []string {
 	var out []string
 	for name := range whole {
@@ -95,7 +101,7 @@ func changed(whole, got map[string]string) []string {
 	return slices.Compact(out)
 }
 
-// without returns what is left of a pod when things are missing, whose names are separated by commas.
+// without returns the pod without some resources, whose names are separated by commas.
 func without(spec corev1.PodSpec, missing string) corev1.PodSpec {
 	out := spec.DeepCopy()
 	c := &out.Containers[0]
@@ -120,10 +126,10 @@ func without(spec corev1.PodSpec, missing string) corev1.PodSpec {
 	return *out
 }
 
-// also adds a thing to those that are missing.
+// also adds a resource to the missing ones.
 func also(missing, thing string) string { return strings.TrimPrefix(missing+", "+thing, ", ") }
 
-// checker names the pod that checks what there is when things are missing.
+// checker returns the name of the pod that runs check without some resources.
 func checker(missing string) string {
 	return strings.TrimSuffix("without-"+strings.NewReplacer(" ", "-", ",", "").Replace(strings.ToLower(missing)), "-")
 }
@@ -147,14 +153,15 @@ func (w *world) run(name string, spec corev1.PodSpec) {
 	}
 }
 
-// checked returns what check said, by the name of the line, without the numbers in it. Many pods check at once: where somebody did not
-// answer one in time, another does it again.
+// checked returns the output of check by the name of the line, with numbers masked. Many pods run
+// check at the same time: if a request timed out in one, another pod repeats it.
 func (w *world) checked(missing string) map[string]string {
 	w.Helper()
 	name := checker(missing)
 	w.ended(name)
 	said := w.kubectl("logs", "-n", namespace, name)
-	for try := 2; try < 5 && (strings.Contains(said, "deadline exceeded") || strings.Contains(said, "no answer in time")); try++ {
+	for try := 2; try < 5 &&
+		(strings.Contains(said, "deadline exceeded") || strings.Contains(said, "no answer in time")); try++ {
 		again := fmt.Sprintf("%s-%d", name, try)
 		w.run(again, w.checks[missing])
 		w.ended(again)
@@ -164,17 +171,18 @@ func (w *world) checked(missing string) map[string]string {
 	line := regexp.MustCompile(`^(dra-exporter: --[a-z.]+|.{16}):? (.*)`)
 	out := map[string]string{}
 	for said := range strings.Lines(said) {
-		if m := line.FindStringSubmatch(said); m != nil && !strings.HasPrefix(said, "time=") && !strings.HasPrefix(said, "dra-exporter: check") {
+		if m := line.FindStringSubmatch(said); m != nil && !strings.HasPrefix(said, "time=") &&
+			!strings.HasPrefix(said, "dra-exporter: check") {
 			out[strings.TrimSpace(m[1])] += number.ReplaceAllString(m[2], "N")
 		}
 	}
 	return out
 }
 
-// ended waits until a pod has ended, and returns how.
+// ended waits until a pod has ended, and returns its state.
 func (w *world) ended(name string) (phase corev1.PodPhase) {
 	w.Helper()
-	live.Await(w, patience, name+" has ended", func() error {
+	live.Await(w, startTimeout, name+" has ended", func() error {
 		pod, err := w.client.CoreV1().Pods(namespace).Get(w.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err

@@ -12,12 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// network is a network namespace other than the test's own, by its path. A socket belongs to the one in which it is made.
+// network is a network namespace other than the test's, by its path. A socket belongs to the
+// namespace in which it was created.
 type network string
 
-// within calls do in the network namespace.
+// within calls do within the network namespace.
 func (n network) within(do func() error) error {
-	runtime.LockOSThread() // for good, where the thread does not find home: it ends with its goroutine
+	runtime.LockOSThread() // stays locked if the thread cannot return: it ends with its goroutine
 	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open network namespace: %w", err)

@@ -29,8 +29,9 @@ const (
 	password = "a password of the test"
 )
 
-// testPassword moves the DaemonSet to TLS and a password, as deployments/examples/password has it: the kubelet's probes pass, the
-// password decides who reads, and the PodMonitor's settings and helm test know it.
+// testPassword configures the DaemonSet with TLS and a password as in
+// deployments/examples/password. The kubelet's probes pass, only requests with the password
+// succeed, and the PodMonitor's settings and helm test have it.
 func (w *world) testPassword(t *testing.T) {
 	example := filepath.Join("..", "..", "deployments", "examples", "password")
 	authority := w.makeSecrets(t, readExample(t, filepath.Join(example, "web-config.yml")))
@@ -47,11 +48,12 @@ func (w *world) testPassword(t *testing.T) {
 	}
 	w.testPasswordAccess(t, authority)
 	prometheus := w.startPrometheus("127.0.0.1:9091")
-	live.Await(t, patience, "the claims are in the Prometheus that knows the password", func() error { return w.claims(prometheus) })
+	live.Await(t, startTimeout, "the claims are in the Prometheus with the password",
+		func() error { return w.claims(prometheus) })
 	w.testHelmTest(t, values)
 }
 
-// testPasswordAccess asks with a password that is right, wrong or missing, and without TLS.
+// testPasswordAccess sends requests with the right, a wrong and no password, and without TLS.
 func (w *world) testPasswordAccess(t *testing.T, authority *x509.CertPool) {
 	address := w.pods()[0].Status.PodIP + ":10985"
 	client := w.network.client()
@@ -84,7 +86,8 @@ func (w *world) testPasswordAccess(t *testing.T, authority *x509.CertPool) {
 	}
 }
 
-// testHelmTest runs the chart's test pod as helm test does. The cluster has no DNS, so that the pod is told where the Service leads.
+// testHelmTest runs the chart's test pod like helm test. The cluster has no DNS, so the pod gets
+// the address of the Service.
 func (w *world) testHelmTest(t *testing.T, values object) {
 	ip, name := w.pods()[0].Status.PodIP, release+"-test"
 	for _, document := range w.render(values, true) {
@@ -108,13 +111,14 @@ func (w *world) testHelmTest(t *testing.T, values object) {
 		}
 	}
 	phase := w.ended(name)
-	if said := w.kubectl("logs", "-n", namespace, name); phase != corev1.PodSucceeded || !strings.Contains(said, "default/single") {
-		t.Errorf("the chart's test has %s: %s", phase, said)
+	said := w.kubectl("logs", "-n", namespace, name)
+	if phase != corev1.PodSucceeded || !strings.Contains(said, "default/single") {
+		t.Errorf("the chart's test %s: %s", phase, said)
 	}
 }
 
-// makeSecrets makes the Secrets of the example: the exporter's with the web configuration, and the scraper's. It returns who trusts
-// the certificate.
+// makeSecrets creates the Secrets of the example: the exporter's with the web configuration, and
+// the scraper's. It returns a pool that trusts the certificate.
 func (w *world) makeSecrets(t *testing.T, webConfig string) *x509.CertPool {
 	t.Helper()
 	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
@@ -123,7 +127,10 @@ func (w *world) makeSecrets(t *testing.T, webConfig string) *x509.CertPool {
 	}
 	certificate, key := selfSigned(t)
 	for name, content := range map[string]map[string]string{
-		"dra-exporter-web":      {"web-config.yml": strings.Replace(webConfig, "HASH", string(hash), 1), "tls.crt": certificate, "tls.key": key},
+		"dra-exporter-web": {
+			"web-config.yml": strings.Replace(webConfig, "HASH", string(hash), 1),
+			"tls.crt":        certificate, "tls.key": key,
+		},
 		"dra-exporter-password": {"ca.crt": certificate, "username": user, "password": password},
 	} {
 		secret := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: content}
@@ -136,7 +143,7 @@ func (w *world) makeSecrets(t *testing.T, webConfig string) *x509.CertPool {
 	return authority
 }
 
-// selfSigned returns a certificate for the exporter's name, which signs for itself, and its key.
+// selfSigned returns a self-signed certificate for the exporter's name, and its key.
 func selfSigned(t *testing.T) (certificate, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -155,7 +162,8 @@ func selfSigned(t *testing.T) (certificate, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed})), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}))
+	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed})
+	return string(public), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}))
 }
 
 func readExample(t *testing.T, path string) string {

@@ -14,9 +14,11 @@ import (
 
 type object = map[string]any
 
-// prometheusConfig returns the configuration that the Prometheus operator makes of a PodMonitor: what it chooses by itself (which
-// pods, the first labels) and then the PodMonitor's settings.
-func prometheusConfig(t *testing.T, m *monitoringv1.PodMonitor, kubeconfig string, secret func(name, key string) string) string {
+// prometheusConfig returns the configuration that the Prometheus operator generates for a
+// PodMonitor: its own settings (selection of pods, first labels), then the PodMonitor's.
+func prometheusConfig(t *testing.T, m *monitoringv1.PodMonitor, kubeconfig string,
+	secret func(name, key string) string,
+) string {
 	t.Helper()
 	endpoint := &m.Spec.PodMetricsEndpoints[0]
 	relabelings := []object{
@@ -40,8 +42,11 @@ func prometheusConfig(t *testing.T, m *monitoringv1.PodMonitor, kubeconfig strin
 		"honor_labels":    endpoint.HonorLabels,
 		"scrape_interval": string(endpoint.Interval), "scrape_timeout": string(endpoint.ScrapeTimeout),
 		"metrics_path": endpoint.Path, "scheme": cmp.Or(string(*endpoint.Scheme), "http"),
-		"kubernetes_sd_configs": []object{{"role": "pod", "kubeconfig_file": kubeconfig, "namespaces": object{"names": []string{m.Namespace}}}},
-		"relabel_configs":       relabelings, "metric_relabel_configs": relabelConfigs(endpoint.MetricRelabelConfigs),
+		"kubernetes_sd_configs": []object{{
+			"role": "pod", "kubeconfig_file": kubeconfig,
+			"namespaces": object{"names": []string{m.Namespace}},
+		}},
+		"relabel_configs": relabelings, "metric_relabel_configs": relabelConfigs(endpoint.MetricRelabelConfigs),
 	}
 	maps.Copy(scrape, clientConfig(endpoint, secret))
 	out, err := yaml.Marshal(object{"scrape_configs": []object{scrape}})
@@ -51,14 +56,20 @@ func prometheusConfig(t *testing.T, m *monitoringv1.PodMonitor, kubeconfig strin
 	return string(out)
 }
 
-// clientConfig returns how an endpoint is talked to.
+// clientConfig returns the HTTP client settings of an endpoint.
 func clientConfig(endpoint *monitoringv1.PodMetricsEndpoint, secret func(name, key string) string) object {
 	out := object{}
 	if a := endpoint.Authorization; a != nil {
-		out["authorization"] = object{"type": cmp.Or(a.Type, "Bearer"), "credentials": secret(a.Credentials.Name, a.Credentials.Key)}
+		out["authorization"] = object{
+			"type":        cmp.Or(a.Type, "Bearer"),
+			"credentials": secret(a.Credentials.Name, a.Credentials.Key),
+		}
 	}
 	if b := endpoint.BasicAuth; b != nil {
-		out["basic_auth"] = object{"username": secret(b.Username.Name, b.Username.Key), "password": secret(b.Password.Name, b.Password.Key)}
+		out["basic_auth"] = object{
+			"username": secret(b.Username.Name, b.Username.Key),
+			"password": secret(b.Password.Name, b.Password.Key),
+		}
 	}
 	if c := endpoint.TLSConfig; c != nil {
 		out["tls_config"] = object{"ca": secret(c.CA.Secret.Name, c.CA.Secret.Key), "server_name": *c.ServerName}

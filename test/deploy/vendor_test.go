@@ -15,11 +15,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/cluster/node"
 )
 
-// watts is what every device draws, always.
+// watts is the constant power of every device.
 const watts = 100.0
 
-// startVendor serves, on the node, what a vendor's exporter would of the devices in the slices. It returns the scrape
-// configuration that joins it.
+// startVendor starts a fake vendor's exporter on the node for the devices in the slices. It returns
+// the scrape configuration for it.
 func startVendor(t *testing.T, client kubernetes.Interface, on network) map[string]any {
 	t.Helper()
 	slices, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
@@ -39,14 +39,17 @@ func startVendor(t *testing.T, client kubernetes.Interface, on network) map[stri
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		var b strings.Builder
-		for _, uuid := range uuids {
-			fmt.Fprintf(&b, "energy_joules_total{uuid=%q} %v\n", uuid, watts*time.Since(begun).Seconds())
-		}
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-		_, _ = fmt.Fprint(w, &b)
-	})}
+	server := &http.Server{
+		ReadHeaderTimeout: time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			var b strings.Builder
+			for _, uuid := range uuids {
+				fmt.Fprintf(&b, "energy_joules_total{uuid=%q} %v\n", uuid, watts*time.Since(begun).Seconds())
+			}
+			w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+			_, _ = fmt.Fprint(w, &b)
+		}),
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(listener) }()
 	t.Cleanup(func() {
@@ -54,14 +57,16 @@ func startVendor(t *testing.T, client kubernetes.Interface, on network) map[stri
 		<-ended
 	})
 	return map[string]any{"endpoints": []any{map[string]any{
-		"name": "vendor", "url": "http://" + listener.Addr().String() + "/metrics", "interval": "1s", "refresh": "0s", "driver": gpudriver.Name,
+		"name": "vendor", "url": "http://" + listener.Addr().String() + "/metrics", "interval": "1s", "refresh": "0s",
+		"driver":  gpudriver.Name,
 		"match":   map[string]any{"label": "uuid", "hardware": "uuid"},
 		"metrics": []any{map[string]any{"name": "energy_joules_total", "quantity": "energy"}},
 	}}}
 }
 
-// nvidia makes a double of NVIDIA's library on the node. It returns the values that bring it into the container by its path, and the
-// folder of what it opens, as the library opens /dev/nvidia*.
+// nvidia installs a fake of NVIDIA's library on the node. It returns the values that mount it into
+// the container by its path, and the folder of the files that it opens, as the library opens
+// /dev/nvidia*.
 func nvidia(t *testing.T) object {
 	t.Helper()
 	dir := t.TempDir()

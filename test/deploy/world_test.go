@@ -1,7 +1,8 @@
-// Package deploy installs the chart's own DaemonSet, from the image that make image-tar builds, on a real Kubernetes with real
-// containers, and lets a real Prometheus scrape it as the chart's PodMonitor says.
+// Package deploy installs the chart's DaemonSet with the image of make image-tar on a real
+// Kubernetes with real containers. A real Prometheus scrapes it with the settings of the chart's
+// PodMonitor.
 //
-// $DRA_EXPORTER names the program that is in the image, $PROMETHEUS that of Prometheus.
+// $DRA_EXPORTER is the path of the program in the image, $PROMETHEUS that of Prometheus.
 package deploy
 
 import (
@@ -33,17 +34,17 @@ const (
 	namespace = "dra-exporter"
 	imageName = "ghcr.io/dra-exporter/dra-exporter:test"
 
-	patience = 3 * time.Minute
+	startTimeout = 3 * time.Minute
 )
 
-// world is a cluster, and the chart on it.
+// world is a cluster with the chart installed.
 type world struct {
 	*testing.T
 	cluster *cluster.Cluster
 	client  kubernetes.Interface
 	network network
 	values  map[string]any
-	monitor *monitoringv1.PodMonitor  // of what is installed
+	monitor *monitoringv1.PodMonitor  // of the installed objects
 	checks  map[string]corev1.PodSpec // the pods that run dra-exporter check, by what is missing
 }
 
@@ -67,11 +68,12 @@ func newWorld(t *testing.T) *world {
 	if w.client, err = kubernetes.NewForConfig(config); err != nil {
 		t.Fatal(err)
 	}
-	w.kubectl("apply", "-f", filepath.Join("..", "cluster", "testdata", "workloads.yaml"), "-f", filepath.Join("testdata", "nic.yaml"))
+	w.kubectl("apply", "-f", filepath.Join("..", "cluster", "testdata", "workloads.yaml"), "-f",
+		filepath.Join("testdata", "nic.yaml"))
 	tar := filepath.Join(t.TempDir(), "image.tar")
 	program := os.Getenv("DRA_EXPORTER")
 	if program == "" {
-		t.Fatal("DRA_EXPORTER names no program: run this by make")
+		t.Fatal("DRA_EXPORTER is not set: run this with make")
 	}
 	if err := image.Write(tar, image.Config{Program: program, Name: imageName, Created: time.Unix(0, 0)}); err != nil {
 		t.Fatal(err)
@@ -114,7 +116,7 @@ func (w *world) install(more map[string]any) {
 		if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
 			w.Fatal(err)
 		}
-		if kind.Kind != "PodMonitor" { // which only the operator's cluster knows
+		if kind.Kind != "PodMonitor" { // kinds that only clusters with the operator have
 			applied = append(applied, document)
 			continue
 		}
@@ -124,7 +126,7 @@ func (w *world) install(more map[string]any) {
 		}
 	}
 	w.apply(applied...)
-	w.kubectl("rollout", "status", "daemonset/"+release, "-n", namespace, "--timeout="+patience.String())
+	w.kubectl("rollout", "status", "daemonset/"+release, "-n", namespace, "--timeout="+startTimeout.String())
 }
 
 func (w *world) apply(documents ...string) {
@@ -143,11 +145,12 @@ func (w *world) kubectl(args ...string) string {
 	return string(out)
 }
 
-// pods returns the pods of the DaemonSet that are not about to end.
+// pods returns the pods of the DaemonSet that are not terminating.
 func (w *world) pods() []corev1.Pod {
 	w.Helper()
 	var all corev1.PodList
-	if err := json.Unmarshal([]byte(w.kubectl("get", "pods", "-n", namespace, "-l", "app.kubernetes.io/name="+release, "-o", "json")), &all); err != nil {
+	raw := w.kubectl("get", "pods", "-n", namespace, "-l", "app.kubernetes.io/name="+release, "-o", "json")
+	if err := json.Unmarshal([]byte(raw), &all); err != nil {
 		w.Fatal(err)
 	}
 	var out []corev1.Pod
@@ -159,11 +162,12 @@ func (w *world) pods() []corev1.Pod {
 	return out
 }
 
-// startPrometheus starts a Prometheus at an address beside the pods, which scrapes as the PodMonitor says.
+// startPrometheus starts a Prometheus in the network of the pods, which scrapes with the settings
+// of the PodMonitor.
 func (w *world) startPrometheus(address string) live.Prometheus {
 	w.Helper()
 	config := prometheusConfig(w.T, w.monitor, w.cluster.Kubeconfig(), func(name, key string) (value string) {
-		live.Await(w, patience, key+" of Secret "+name, func() error {
+		live.Await(w, startTimeout, key+" of Secret "+name, func() error {
 			s, err := w.client.CoreV1().Secrets(namespace).Get(w.Context(), name, metav1.GetOptions{})
 			if err == nil && len(s.Data[key]) == 0 {
 				err = os.ErrNotExist

@@ -15,8 +15,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// A pod that holds a CPU is charged the time for which that is busy, by the kernel's own count. The bounds hold unless the
-// machine stands still between a reading and its snapshot: one try of a few in bounds is enough.
+// The time in which a CPU is busy, as the kernel counts it, is attributed to the pod that holds it.
+// The bounds hold unless the machine is stalled between a reading and its snapshot: it is enough if
+// one of several attempts is within bounds.
 func TestCPUTime(t *testing.T) {
 	const cpu = 0
 	n := newNode(t)
@@ -42,10 +43,10 @@ func TestCPUTime(t *testing.T) {
 		record := kernel()
 
 		if rise := after.pod - before.pod; !near(rise, after.claim-before.claim) {
-			t.Errorf("the pod was charged %v s, the claim %v s", rise, after.claim-before.claim)
+			t.Errorf("attributed: %v s to the pod, %v s to the claim", rise, after.claim-before.claim)
 		}
-		if after.nobody != before.nobody {
-			t.Errorf("nobody was charged %v s, want %v s as before", after.nobody, before.nobody)
+		if after.unattributed != before.unattributed {
+			t.Errorf("unattributed: %v s, want %v s as before", after.unattributed, before.unattributed)
 		}
 		if conserved(t, p.report()) == 0 {
 			t.Error("nothing was compared")
@@ -56,21 +57,21 @@ func TestCPUTime(t *testing.T) {
 		if rise >= low-2*tickSeconds && rise <= high+2*tickSeconds && rise > 0.3 {
 			return
 		}
-		t.Logf("the claim was charged %.2f s, the kernel counted %.2f to %.2f s", rise, low, high)
+		t.Logf("attributed to the claim: %.2f s, counted by the kernel: %.2f to %.2f s", rise, low, high)
 	}
-	t.Error("the claim was not charged what the kernel counted")
+	t.Error("the attributed time differs from the kernel's")
 }
 
 const (
-	// tickSeconds is the kernel's unit of these times.
+	// tickSeconds is the kernel's unit of CPU times.
 	tickSeconds = 0.01
-	// maxReading is how long before its snapshot a source was read at most: a tick waits a quarter of the interval for the
-	// kubelet.
+	// maxReading is the longest time between the reading of a source and the snapshot: a tick waits
+	// up to a quarter of the interval for the kubelet.
 	maxReading = 150 * time.Millisecond
 )
 
-// times are what is charged for the time of a CPU.
-type times struct{ claim, pod, nobody float64 }
+// times are the attributed and unattributed times of a CPU.
+type times struct{ claim, pod, unattributed float64 }
 
 // busy returns the times of a snapshot, and its time.
 func busy(p *program) (times, time.Time) {
@@ -89,9 +90,12 @@ func busy(p *program) (times, time.Time) {
 		values["pod "+v.Quantity] = v.Value
 	}
 	for _, v := range r.Devices[0].Unattributed {
-		values["nobody "+v.Quantity] = v.Value
+		values["unattributed "+v.Quantity] = v.Value
 	}
-	return times{values["claim active_seconds"], values["pod active_seconds"], values["nobody active_seconds"]}, snapshot
+	return times{
+		values["claim active_seconds"], values["pod active_seconds"],
+		values["unattributed active_seconds"],
+	}, snapshot
 }
 
 // burn keeps a CPU busy.
@@ -99,7 +103,7 @@ func burn(t *testing.T, cpu int, d time.Duration) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocks: the thread ends with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 		var set unix.CPUSet
 		set.Set(cpu)
 		err := unix.SchedSetaffinity(0, &set)
@@ -114,13 +118,13 @@ func burn(t *testing.T, cpu int, d time.Duration) {
 	}
 }
 
-// record is how long a CPU was busy up to some times, in seconds.
+// record holds how long a CPU was busy up to given times, in seconds.
 type record []struct {
 	time time.Time
 	busy float64
 }
 
-// at returns the last record up to a time.
+// at returns the last value up to a time.
 func (r record) at(when time.Time) float64 {
 	busy := 0.0
 	for _, entry := range r {
@@ -132,7 +136,7 @@ func (r record) at(when time.Time) float64 {
 	return busy
 }
 
-// watchCPU records a CPU's time until the function is called that it returns.
+// watchCPU records a CPU's time. The function that it returns ends it.
 func watchCPU(t *testing.T, cpu int) func() record {
 	t.Helper()
 	type result struct {
@@ -169,7 +173,7 @@ func watchCPU(t *testing.T, cpu int) func() record {
 	}
 }
 
-// busySeconds reads from /proc/stat how long a CPU ran anything, or would have but for the hypervisor.
+// busySeconds returns the busy time of a CPU from /proc/stat, including stolen time.
 func busySeconds(cpu int) (float64, error) {
 	data, err := os.ReadFile("/proc/stat")
 	if err != nil {

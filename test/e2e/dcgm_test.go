@@ -10,9 +10,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// The program reads the same GPUs through NVML and through DCGM: each quantity has one owner, the MIG device that DCGM knows by a
-// number is the one that the slice knows by its place, and what NVML loses DCGM tells on. A host engine that hangs delays neither
-// a scrape nor NVML.
+// The program reads the same GPUs through NVML and DCGM. Each quantity comes from one source. The
+// MIG device that DCGM identifies by a number is the one that the slice identifies by its
+// placement. Quantities that NVML can no longer read come from DCGM. A host engine that hangs
+// delays neither scrapes nor NVML.
 func TestDCGM(t *testing.T) {
 	t.Parallel()
 	nvidia, err := nvmltest.New(t.Context(), t.TempDir())
@@ -38,13 +39,15 @@ func TestDCGM(t *testing.T) {
 		"sample.interval": "500ms", "source.dcgm": "embedded",
 		"inventory.file": n.inventory(slice(nvidiaDriver, [2]string{"gpu-0", uuid(0)}, [2]string{"gpu-1", uuid(1)},
 			[2]string{instance, "{type: {string: mig}, parentUUID: {string: " + nvidia.GPUs[1].UUID() + "}}"})),
-	}), "LD_LIBRARY_PATH="+filepath.Dir(nvidia.Library)+":"+filepath.Dir(engine.Library), "DRA_EXPORTER_SOURCE_DCGM_PROFILING=true")
+	}), "LD_LIBRARY_PATH="+filepath.Dir(nvidia.Library)+":"+filepath.Dir(engine.Library),
+		"DRA_EXPORTER_SOURCE_DCGM_PROFILING=true")
 	defer work(nvidia)()
 	defer work(engine)()
 
-	p.eventually("both sources read", func() bool {
+	p.eventually("both sources up", func() bool {
 		m := p.scrape()
-		return m.is(1, "dra_device_health", "device", "gpu-1", "status", "unhealthy") && m.positive("dra_device_utilization_ratio", "device", instance)
+		return m.is(1, "dra_device_health", "device", "gpu-1", "status", "unhealthy") &&
+			m.positive("dra_device_utilization_ratio", "device", instance)
 	})
 	m := p.scrape()
 	m.want(nvidia.GPUs[0].Power, "dra_device_power_watts", "device", "gpu-0")
@@ -54,7 +57,7 @@ func TestDCGM(t *testing.T) {
 	m.want(1, "dra_device_health", "device", "gpu-0", "status", "healthy")
 
 	nvidia.GPUs[1].Lost = 1
-	p.eventually("DCGM has taken over", func() bool {
+	p.eventually("reading from DCGM", func() bool {
 		m := p.scrape()
 		return m.is(222, "dra_device_power_watts", "device", "gpu-1") &&
 			m.is(engine.GPUs[1].Instances[1].Work.Graphics, "dra_claim_utilization_ratio", "resourceclaim_name", "part")
@@ -65,7 +68,7 @@ func TestDCGM(t *testing.T) {
 
 	engine.Hang("dcgmGetValuesSince_v2", true)
 	defer engine.Hang("dcgmGetValuesSince_v2", false)
-	p.eventually("the engine hangs", func() bool { return p.scrape().is(0, "dra_exporter_source_up", "source", "dcgm") })
+	p.eventually("hanging", func() bool { return p.scrape().is(0, "dra_exporter_source_up", "source", "dcgm") })
 	for range 5 {
 		m := p.scrape()
 		m.want(1, "dra_device_up", "device", "gpu-0")

@@ -12,19 +12,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// An endpoint in trouble costs what it alone reads. The others are read, the scrape answers at once and says what is
-// wrong, and all is well again when the endpoint is.
+// If an endpoint fails, only its own readings are missing. The others are read, scrapes are
+// answered at once and report the failure, and everything recovers with the endpoint.
 func TestEndpointInTrouble(t *testing.T) {
 	for name, test := range map[string]struct {
 		trouble http.HandlerFunc
 		reason  string
-		slowly  string // the reason on a machine that is slow enough for another
+		slowly  string // another possible reason on a slow machine
 	}{
-		"hung":        {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "timeout", ""},
-		"failing":     {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "boom", http.StatusInternalServerError) }, "http_status", ""},
+		"hung": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "timeout", ""},
+		"failing": {
+			func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "boom", http.StatusInternalServerError) },
+			"server_error", "",
+		},
 		"50 MB":       {huge, "too_large", "timeout"},
-		"a web page":  {webPage, "parse", ""},
-		"garbage":     {fixed("\x00\x01\x02\xff\npower{uuid=\n"), "", ""}, // the answer is none of a server in trouble
+		"a web page":  {webPage, "malformed", ""},
+		"garbage":     {fixed("\x00\x01\x02\xff\npower{uuid=\n"), "", ""}, // the answer is that of a working server
 		"cut short":   {cutShort, "other", ""},
 		"hung midway": {hungMidway, "timeout", ""},
 	} {
@@ -65,7 +68,7 @@ func TestEndpointInTrouble(t *testing.T) {
 				})
 			}
 			var m metrics
-			p.eventually("down, and it alone", func() bool {
+			p.eventually("down alone", func() bool {
 				m = p.scrape()
 				return m.is(0, "dra_device_up", "device", "gpu-0") && m.is(1, "dra_exporter_source_up", "source", "scrape/second")
 			})
@@ -84,7 +87,7 @@ func TestEndpointInTrouble(t *testing.T) {
 	}
 }
 
-// huge answers with 50 MB.
+// huge responds with 50 MB.
 func huge(w http.ResponseWriter, _ *http.Request) {
 	line := []byte(strings.Repeat(fmt.Sprintf("power{uuid=%q} 1\n", uuid(0)), 1000))
 	for sent := 0; sent < 50_000_000; sent += len(line) {
@@ -94,26 +97,26 @@ func huge(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// webPage answers with what is no exposition.
+// webPage responds with a page that is not an exposition.
 func webPage(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html")
 	_, _ = fmt.Fprint(w, "<html>Sign in</html>")
 }
 
-// cutShort ends the connection before the end of the answer.
+// cutShort closes the connection before the end of the response.
 func cutShort(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Length", "1000")
 	_, _ = fmt.Fprintf(w, "power{uuid=%q} 1\n", uuid(0))
 }
 
-// hungMidway never ends the answer.
+// hungMidway never ends the response.
 func hungMidway(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "power{uuid=%q} 1\n", uuid(0))
 	w.(http.Flusher).Flush()
 	<-r.Context().Done()
 }
 
-// Nothing listens, ever: the scrape says so, and the device is held without telemetry.
+// An endpoint that never listens is reported by scrapes, and the device is held without telemetry.
 func TestEndpointAway(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -123,7 +126,7 @@ func TestEndpointAway(t *testing.T) {
 		"source.scrape.config": n.scrapeConfig(endpoint("away", "http://127.0.0.1:1/metrics")),
 	}))
 	p.eventually("counted", func() bool {
-		return p.scrape().positive("dra_exporter_source_errors_total", "source", "scrape/away", "reason", "connection_refused")
+		return p.scrape().positive("dra_exporter_source_errors_total", "source", "scrape/away", "reason", "unavailable")
 	})
 	m := p.scrape()
 	m.want(0, "dra_exporter_source_up", "source", "scrape/away")
@@ -131,14 +134,14 @@ func TestEndpointAway(t *testing.T) {
 	m.wantNone("dra_claim_last_active_timestamp_seconds")
 }
 
-// Values that can't be are rejected one by one, by reason, and are no zeros.
+// Impossible values are rejected one by one, counted by reason, and missing rather than zero.
 func TestEndpointValues(t *testing.T) {
 	t.Parallel()
 	var exposition strings.Builder
 	for i, value := range []string{"NaN", "+Inf", "-Inf", "-1", "1e400", "100"} {
 		fmt.Fprintf(&exposition, "power{uuid=%q} %s\n", uuid(i), value)
 	}
-	fmt.Fprintf(&exposition, "utilization{uuid=%q} 50\n", uuid(5)) // no ratio
+	fmt.Fprintf(&exposition, "utilization{uuid=%q} 50\n", uuid(5)) // not a ratio
 	fmt.Fprintf(&exposition, "temperature{uuid=%q} -5\n", uuid(5))
 	fmt.Fprintf(&exposition, "power{uuid=\"\xff\"} 1\npower{} 1\npower{uuid=\"unended} 1\n")
 	fmt.Fprintf(&exposition, "power{uuid=%q} 1\n", uuid(5)) // twice
@@ -149,7 +152,7 @@ func TestEndpointValues(t *testing.T) {
 	}))
 	p.eventually("reading", func() bool { return p.scrape().is(100, "dra_device_power_watts", "device", "gpu-5") })
 	m := p.scrape()
-	for _, reason := range []string{"nan", "infinite", "negative", "above_max", "no_match", "malformed", "duplicate"} {
+	for _, reason := range []string{"not_finite", "negative", "out_of_range", "no_match", "malformed", "duplicate"} {
 		if !m.positive("dra_exporter_input_rejected_total", "input", "scrape/vendor", "reason", reason) {
 			t.Errorf("nothing was counted as %s", reason)
 		}
@@ -162,7 +165,7 @@ func TestEndpointValues(t *testing.T) {
 	m.want(1, "dra_exporter_source_up", "source", "scrape/vendor")
 }
 
-// Names may hold whatever the kubelet passes on, as long as it is UTF-8 and not too long.
+// Names may have any characters that the kubelet passes on, if they are UTF-8 and not too long.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 253)
@@ -178,7 +181,7 @@ func TestHostileNames(t *testing.T) {
 	)
 	n.kubelet.Behave(podresourcestest.InvalidUTF8())
 	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(5))}))
-	p.eventually("known who holds the devices", func() bool { return holders(p) > 0 })
+	p.eventually("aware of the holders", func() bool { return holders(p) > 0 })
 	m := p.scrape()
 	m.want(1, "dra_pod_claim_info", "pod", hostile, "device", "gpu-0")
 	m.want(1, "dra_pod_claim_info", "pod", long, "device", hostile)
@@ -199,14 +202,15 @@ func TestHostileNames(t *testing.T) {
 	p.report()
 }
 
-// An inventory file that breaks, or goes, leaves what was known, and says so.
+// When the inventory file becomes invalid or is deleted, the last inventory stays in use, and the
+// error is reported.
 func TestInventoryBreaks(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)))
 	file := n.inventory(gpus(2))
 	p := start(t, n.flags(flags{"inventory.file": file}))
-	p.eventually("known who holds the device", func() bool { return holders(p) == 1 })
+	p.eventually("aware of the holders", func() bool { return holders(p) == 1 })
 	p.scrape().want(1, "dra_exporter_source_up", "source", "slices")
 	n.inventory("a: [b")
 	p.eventually("down", func() bool { return p.scrape().is(0, "dra_exporter_source_up", "source", "slices") })

@@ -16,20 +16,21 @@ func run(t *testing.T, args []string, env ...string) (status int, stdout, stderr
 	cmd := command(ctx, args, env...)
 	var out, err bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &err
-	_ = cmd.Run() // its state tells
+	_ = cmd.Run() // the state tells how
 	if ctx.Err() != nil {
 		t.Errorf("%q: still runs after %v", args, startTimeout)
 	}
 	return cmd.ProcessState.ExitCode(), out.String(), err.String()
 }
 
-// What is wrong with a flag or a file is said in one line that names it, and the exit status is 2.
+// An error in a flag or a file is reported in one line that names it, with exit status 2.
 func TestBadFlags(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	bad := n.write("bad.yaml", "a: [b")
 	unknown := n.write("unknown.yaml", "endpoints:\n- {name: a, url: http://127.0.0.1:1, preset: none}\n")
-	quantity := n.scrapeConfig(strings.Replace(endpoint("mine", "http://127.0.0.1:1"), "quantity: power", "quantity: powder", 1))
+	quantity := n.scrapeConfig(strings.Replace(endpoint("mine", "http://127.0.0.1:1"), "quantity: power",
+		"quantity: powder", 1))
 	for _, test := range []struct {
 		args []string
 		want []string
@@ -61,28 +62,28 @@ func TestBadFlags(t *testing.T) {
 			t.Errorf("%q: exit status %d, want 2", test.args, status)
 		}
 		if strings.Count(stderr, "\n") != 1 || stdout != "" {
-			t.Errorf("%q: said %q and %q, want one line of errors", test.args, stdout, stderr)
+			t.Errorf("%q: output %q and %q, want one line of errors", test.args, stdout, stderr)
 		}
 		for _, want := range test.want {
 			if !strings.Contains(stderr, want) {
-				t.Errorf("%q: said %q, want it to name %q", test.args, stderr, want)
+				t.Errorf("%q: output %q, want it to name %q", test.args, stderr, want)
 			}
 		}
 	}
 }
 
-// An address that is taken is no bad flag: it may be free when the program starts again.
+// An address in use is not a wrong flag: it may be free when the program is restarted.
 func TestAddressTaken(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	p := start(t, n.flags(nil))
 	status, _, stderr := run(t, n.flags(flags{"web.listen-address": p.address}).args())
 	if status != 1 || !strings.Contains(stderr, "address already in use") {
-		t.Errorf("exit status %d, want 1; said %q", status, stderr)
+		t.Errorf("exit status %d, want 1; output %q", status, stderr)
 	}
 }
 
-// Every flag is an environment variable too, and the flag has the last word.
+// Every flag is also an environment variable. The flag takes precedence.
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -103,11 +104,11 @@ func TestEnvironment(t *testing.T) {
 
 	status, _, stderr := run(t, nil, "DRA_EXPORTER_RETENTION=-1s")
 	if status != 2 || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "--retention") {
-		t.Errorf("exit status %d, want 2; said %q", status, stderr)
+		t.Errorf("exit status %d, want 2; output %q", status, stderr)
 	}
 }
 
-// A source that is switched off says nothing.
+// A source that is disabled has no metrics.
 func TestSourceOff(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -116,7 +117,7 @@ func TestSourceOff(t *testing.T) {
 	p.scrape().wantNone("dra_exporter_source_up", "source", "cpu")
 }
 
-// check says what there is, and fails where something does not work.
+// check prints the state of the inputs and sources, and fails if one of them fails.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -128,18 +129,22 @@ func TestCheck(t *testing.T) {
 	if status != 0 {
 		t.Errorf("exit status %d, want 0: %s", status, stderr)
 	}
-	for _, want := range []string{nodeName, "4 claims", "10 devices", "gpu-7", "no telemetry: no_source", "netdev", "cpu", "do not tell the UIDs of"} {
+	for _, want := range []string{
+		nodeName, "4 claims", "10 devices", "gpu-7", "no telemetry: no_source", "netdev", "cpu",
+		"do not have the UIDs of",
+	} {
 		if !strings.Contains(stdout, want) {
-			t.Errorf("check does not say %q:\n%s", want, stdout)
+			t.Errorf("output of check without %q:\n%s", want, stdout)
 		}
 	}
 	n.kubelet.Stop()
-	if status, stdout, _ := run(t, append(f.args(), "check")); status != 1 || !strings.Contains(stdout, "kubelet unavailable") {
-		t.Errorf("without the kubelet: exit status %d, want 1; said\n%s", status, stdout)
+	status, stdout, _ = run(t, append(f.args(), "check"))
+	if status != 1 || !strings.Contains(stdout, "kubelet unavailable") {
+		t.Errorf("without the kubelet: exit status %d, want 1; output\n%s", status, stdout)
 	}
 }
 
-// top shows who holds what.
+// top prints the devices and their holders.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	_, f := busyNode(t)
@@ -151,10 +156,11 @@ func TestTop(t *testing.T) {
 	}
 	for _, want := range []string{"2 devices, 1 held", "gpu-0", "50.0 %", "100.0 W", "team/a"} {
 		if !strings.Contains(stdout, want) {
-			t.Errorf("top does not say %q:\n%s", want, stdout)
+			t.Errorf("output of top without %q:\n%s", want, stdout)
 		}
 	}
-	if status, _, stderr := run(t, []string{"top", "--once", "--url=http://127.0.0.1:1"}); status != 1 || strings.Count(stderr, "\n") != 1 {
+	status, _, stderr = run(t, []string{"top", "--once", "--url=http://127.0.0.1:1"})
+	if status != 1 || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("without an exporter: exit status %d, want 1 and one line: %s", status, stderr)
 	}
 }

@@ -20,22 +20,25 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "update the golden files")
 
-// What a real kubelet said, with the inventory alone: who holds what is known, and the admin claim passes for a holder.
+// Responses of a real kubelet, with only an inventory. Holders are known, and the claim with admin
+// access is taken for a holder.
 func TestGoldenKubelet(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	if err := n.kubelet.Set(recordedList(t)); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, n.flags(flags{"inventory.file": filepath.Join("testdata", "recorded", "resourceslices.yaml")}))
-	p.eventually("known who holds the devices", func() bool { return holders(p) > 0 })
+	p := start(t, goldenSources(t, n.flags(flags{
+		"inventory.file": filepath.Join("testdata", "recorded", "resourceslices.yaml"),
+	})))
+	p.eventually("aware of the holders", func() bool { return holders(p) > 0 })
 	checkGolden(t, "kubelet.prom", p.page("/metrics").body)
 }
 
-// The same cluster a little later, with the ResourceClaims and a vendor's exporter: admin access owns nothing, what was
-// consumed divides a device, and requests are known.
+// The same cluster later, with ResourceClaims and a vendor's exporter. Nothing is attributed to
+// admin access, a device is divided by consumed capacity, and requests are known.
 func TestGoldenClaims(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -43,13 +46,16 @@ func TestGoldenClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.mkdir("pods/team-a_cc-1_b983f273-4bba-4023-b1be-f3ef1ae4e797")
-	inventory := n.write("inventory.yaml", recorded(t, "resourceslices.yaml")+"---\n"+recorded(t, "resourceclaims-all.yaml"))
+	inventory := n.write("inventory.yaml",
+		recorded(t, "resourceslices.yaml")+"---\n"+recorded(t, "resourceclaims-all.yaml"))
 	var exposition strings.Builder
 	for i, id := range []string{uuid(0), uuid(1), uuid(4), uuid(5), "GPU-bbbbbbbb-0000-0000-0000-000000000000"} {
-		fmt.Fprintf(&exposition, "utilization{uuid=%q} 0.%d\npower{uuid=%[1]q} %d00\nmemory{uuid=%[1]q} 1e9\ntemperature{uuid=%[1]q} 40\n", id, i+1, i+1)
+		fmt.Fprintf(&exposition,
+			"utilization{uuid=%q} 0.%d\npower{uuid=%[1]q} %d00\nmemory{uuid=%[1]q} 1e9\ntemperature{uuid=%[1]q} 40\n", id, i+1,
+			i+1)
 	}
 	config := n.scrapeConfig(endpoint("vendor", vendor(t, fixed(exposition.String()))))
-	p := start(t, n.flags(flags{"inventory.file": inventory, "source.scrape.config": config}))
+	p := start(t, goldenSources(t, n.flags(flags{"inventory.file": inventory, "source.scrape.config": config})))
 	p.eventually("charged", func() bool {
 		return p.scrape().positive("dra_pod_energy_joules_total", "pod", "cc-1")
 	})
@@ -77,9 +83,9 @@ func recordedList(t *testing.T) *v1.ListPodResourcesResponse {
 	return list
 }
 
-// recordedLater returns what the kubelet listed when the ResourceClaims were recorded. The pods of list.json had other
-// claims of generated names by then, multi was gone, and the pods of get-*.json had come. cc-2, whose claim is
-// recorded, was not.
+// recordedLater returns the kubelet's list at the time when the ResourceClaims were recorded. Since
+// list.json, the claims with generated names had changed, multi had ended, and the pods of
+// get-*.json had started. cc-2, whose claim is recorded, is not listed.
 func recordedLater(t *testing.T) *v1.ListPodResourcesResponse {
 	t.Helper()
 	list := recordedList(t)
@@ -104,7 +110,27 @@ func recordedLater(t *testing.T) *v1.ListPodResourcesResponse {
 	return list
 }
 
-// checkGolden compares an exposition with a golden file, which promtool has to like too.
+// goldenSources returns the flags with all sources switched off whose own metrics the golden files
+// do not have, so that a new source changes no golden file.
+func goldenSources(t *testing.T, f flags) flags {
+	t.Helper()
+	help, err := command(t.Context(), []string{"--help"}).CombinedOutput()
+	if err != nil {
+		t.Fatalf("--help: %v: %s", err, help)
+	}
+	found := regexp.MustCompile(`--\[no-\]source\.(\w+)\s`).FindAllSubmatch(help, -1)
+	if len(found) == 0 {
+		t.Fatalf("--help has no source:\n%s", help)
+	}
+	for _, m := range found {
+		if name := string(m[1]); name != "nvml" && name != "netdev" && name != "cpu" {
+			f["no-source."+name] = ""
+		}
+	}
+	return f
+}
+
+// checkGolden compares an exposition with a golden file and checks it with promtool.
 func checkGolden(t *testing.T, name string, exposition []byte) {
 	t.Helper()
 	lint(t, exposition)
@@ -120,12 +146,12 @@ func checkGolden(t *testing.T, name string, exposition []byte) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")); diff != "" {
-		t.Errorf("the exposition is not %s (-want +got; -update writes it anew):\n%s", path, diff)
+		t.Errorf("the exposition differs from %s (-want +got; -update updates it):\n%s", path, diff)
 	}
 }
 
-// stable masks the values that differ from run to run, rounds the others, whose last bits differ from machine to machine,
-// and leaves out what the Go runtime says of itself.
+// stable masks the values that differ from run to run, rounds the others, whose last bits differ
+// from machine to machine, and removes the metrics of the Go runtime.
 func stable(exposition []byte) []byte {
 	volatile := regexp.MustCompile(`^(dra_\w+_(allocated|active|share)_seconds_total|dra_\w+_energy_joules_total|` +
 		`dra_claim_last_active_timestamp_seconds|dra_exporter_\w*timestamp_seconds|dra_exporter_source_duration_seconds\w*|` +
@@ -157,12 +183,12 @@ func rounded(line []byte) []byte {
 	return fmt.Appendf(nil, "%s%.12g\n", line[:at], value)
 }
 
-// lint has promtool check an exposition, which must not complain.
+// lint checks an exposition with promtool.
 func lint(t *testing.T, exposition []byte) {
 	t.Helper()
 	promtool := os.Getenv("PROMTOOL")
 	if promtool == "" {
-		t.Fatal("PROMTOOL names no promtool: run make test-e2e")
+		t.Fatal("PROMTOOL is not set: run make test-e2e")
 	}
 	cmd := exec.CommandContext(t.Context(), promtool, "check", "metrics", "--extended")
 	cmd.Stdin = bytes.NewReader(exposition)

@@ -20,7 +20,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// apiServer starts an API server that has what a file of kubectl's lists, and returns it with a kubeconfig.
+// apiServer starts an API server with the objects of a file in kubectl's format, and returns it
+// with a kubeconfig.
 func apiServer(t *testing.T, n *node) (server *kubetest.Server, kubeconfig string) {
 	t.Helper()
 	server, err := kubetest.New()
@@ -48,12 +49,13 @@ func put(t *testing.T, server *kubetest.Server, resource, file string) {
 
 func podObject(namespace, name, phase string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":%q,"name":%q,"uid":"uid-of-%s",
-		"labels":{"app":"trainer"},"ownerReferences":[{"kind":"Job","name":"train","controller":true,"apiVersion":"batch/v1","uid":"j"}]},
+		"labels":{"app":"trainer"},
+		"ownerReferences":[{"kind":"Job","name":"train","controller":true,"apiVersion":"batch/v1","uid":"j"}]},
 		"spec":{"nodeName":%q,"containers":[{"name":"main"}]},"status":{"phase":%q}}`, namespace, name, name, nodeName, phase)
 }
 
-// What the API server knows completes what the kubelet says; what it does not say any more, it does not take away. Scrapes
-// ask nobody.
+// Data of the API server complete those of the kubelet. When the API server fails, known data stay
+// in use. Scrapes cause no requests.
 func TestAPIServer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -66,8 +68,10 @@ func TestAPIServer(t *testing.T) {
 	complete := func() bool {
 		m := p.scrape()
 		return m.is(1, "dra_claim_device_info", "namespace", "monitoring", "admin_access", "true", "device", "gpu-0") &&
-			m.is(1, "dra_pod_info", "pod", "cc-1", "uid", "uid-of-cc-1", "created_by_kind", "Job", "created_by_name", "train", "label_app", "trainer") &&
-			m.is(1, "dra_claim_device_info", "resourceclaim_name", "cc-3-gpu-p969z", "request", "b", "device_class", "shared.example.com") &&
+			m.is(1, "dra_pod_info", "pod", "cc-1", "uid", "uid-of-cc-1", "created_by_kind", "Job", "created_by_name", "train",
+				"label_app", "trainer") &&
+			m.is(1, "dra_claim_device_info", "resourceclaim_name", "cc-3-gpu-p969z", "request", "b", "device_class",
+				"shared.example.com") &&
 			m.is(1, "dra_device_info", "device", "shared-1", "model", "LATEST-GPU-MODEL")
 	}
 	p.eventually("complete", complete)
@@ -83,8 +87,8 @@ func TestAPIServer(t *testing.T) {
 	if !multiple["shared-0"] || multiple["gpu-0"] {
 		t.Errorf("devices that allow multiple allocations: %v", multiple)
 	}
-	// Now and then the program asks by itself, but not each time that somebody scrapes.
-	p.eventually("silent while it is scraped", func() bool {
+	// The program sends requests from time to time, but not for each scrape.
+	p.eventually("without requests during scrapes", func() bool {
 		before := server.Usage().Requests
 		for range 20 {
 			p.scrape()
@@ -95,22 +99,23 @@ func TestAPIServer(t *testing.T) {
 	server.Fail(func(string, bool) kubetest.Fault { return kubetest.Forbidden })
 	p.eventually("forbidden shows", func() bool {
 		m := p.scrape()
-		return m.is(0, "dra_exporter_source_up", "source", "slices") && m.positive("dra_exporter_source_errors_total", "source", "slices", "reason", "forbidden")
+		return m.is(0, "dra_exporter_source_up", "source", "slices") &&
+			m.positive("dra_exporter_source_errors_total", "source", "slices", "reason", "forbidden")
 	})
 	if !complete() {
-		t.Error("what was known is gone")
+		t.Error("known data are lost")
 	}
 	server.Fail(nil)
 	server.Put(kubetest.Pods, podObject("team-a", "cc-1", "Succeeded"))
-	// Within the back-off, the pod is seen to have ended.
+	// Within the backoff, the end of the pod is noticed.
 	p.eventually("ended", func() bool {
 		_, holds := p.scrape().value("dra_pod_claim_info", "pod", "cc-1")
 		return !holds
 	})
 }
 
-// The kubelet's own Pods API tells UIDs without the API server, and when pods change: where nothing does, the kubelet is
-// asked every ten seconds, and a new pod is seen at once.
+// The kubelet's Pods API reports UIDs without the API server, and changes of pods: without changes,
+// the kubelet's list is requested every ten seconds, and a new pod is noticed at once.
 func TestPodsAPI(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -129,7 +134,7 @@ func TestPodsAPI(t *testing.T) {
 	pods.Set(pod("cc-1", "uid-of-cc-1"))
 	p := start(t, n.flags(nil))
 	p.eventually("UID", func() bool { return p.scrape().is(1, "dra_pod_info", "pod", "cc-1", "uid", "uid-of-cc-1") })
-	p.eventually("asked after ten quiet seconds", func() bool {
+	p.eventually("requested after ten seconds without changes", func() bool {
 		calls := n.kubelet.CallTimes()
 		return len(calls) > 1 && calls[len(calls)-1].Sub(calls[len(calls)-2]) > 9*time.Second
 	})
@@ -139,12 +144,15 @@ func TestPodsAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	pods.Set(pod("late", "uid-of-late"))
-	// The kubelet was just asked: without the change of the pod, it would be asked ten seconds later.
-	p.within(7*time.Second, "seen", func() bool { return p.scrape().is(1, "dra_pod_info", "pod", "late", "uid", "uid-of-late") })
+	// The kubelet's list was just requested: without the change of the pod, the next request would
+	// be ten seconds later.
+	p.within(7*time.Second, "seen",
+		func() bool { return p.scrape().is(1, "dra_pod_info", "pod", "late", "uid", "uid-of-late") })
 	p.scrape().want(1, "dra_exporter_source_up", "source", "pods")
 }
 
-// A pod that ended holds nothing, and gets nothing back when it is gone before the kubelet answers again.
+// A pod that ends for the kubelet holds what the kubelet listed last; one that is deleted holds
+// nothing, not even if that is before the kubelet's next list.
 func TestGoneBeforeTheNextAnswer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -171,17 +179,23 @@ func TestGoneBeforeTheNextAnswer(t *testing.T) {
 		_, holds := p.scrape().value("dra_pod_claim_info", "pod", "cc-1")
 		return holds
 	}
-	p.eventually("ended", func() bool { return !holds() })
+	for range 8 {
+		time.Sleep(250 * time.Millisecond)
+		if !holds() {
+			t.Fatal("a pod that is listed holds nothing as soon as it ends")
+		}
+	}
 	pods.Remove("uid-of-cc-1")
+	p.eventually("gone", func() bool { return !holds() })
 	for range 12 {
 		time.Sleep(250 * time.Millisecond)
 		if holds() {
-			t.Fatal("a pod that is gone holds again what it held before it ended")
+			t.Fatal("a deleted pod holds its devices again")
 		}
 	}
 }
 
-// check says what works, and what does not and why.
+// check prints what works, what fails, and why.
 func TestCheckAPIServer(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -190,15 +204,17 @@ func TestCheckAPIServer(t *testing.T) {
 	}
 	server, kubeconfig := apiServer(t, n)
 	check := func() (string, error) {
-		cmd := exec.CommandContext(t.Context(), os.Getenv(programPath), append([]string{"check"}, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig}).args()...)...)
+		cmd := exec.CommandContext(t.Context(), os.Getenv(programPath),
+			append([]string{"check"}, n.flags(flags{"kube": "auto", "kubeconfig": kubeconfig}).args()...)...)
 		var out bytes.Buffer
 		cmd.Stdout = &out
 		err := cmd.Run()
 		return out.String(), err
 	}
 	said, err := check()
-	if err != nil || !strings.Contains(said, "resource.k8s.io/v1: 10 devices of this node") || !strings.Contains(said, "6 of the 6 that are held are known") {
-		t.Errorf("error %v, said %s", err, said)
+	if err != nil || !strings.Contains(said, "resource.k8s.io/v1: 10 devices of this node") ||
+		!strings.Contains(said, "6 of the 6 that are held are known") {
+		t.Errorf("error %v, output %s", err, said)
 	}
 	server.Fail(func(resource string, _ bool) kubetest.Fault {
 		if resource == kubetest.Pods {
@@ -207,6 +223,15 @@ func TestCheckAPIServer(t *testing.T) {
 		return kubetest.None
 	})
 	if said, err := check(); err == nil || !strings.Contains(said, "API: pods") || !strings.Contains(said, "orbidden") {
-		t.Errorf("error %v, said %s", err, said)
+		t.Errorf("error %v, output %s", err, said)
+	}
+	// The right to list pods is not needed if the kubelet serves them.
+	pods, err := podresourcestest.ServePods(n.path("pods.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pods.Stop)
+	if said, err := check(); err != nil || !strings.Contains(said, "need not be") {
+		t.Errorf("error %v, output %s", err, said)
 	}
 }

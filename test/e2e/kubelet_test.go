@@ -24,7 +24,7 @@ func holders(p *program) int {
 	return len(p.scrape().rows("dra_pod_claim_info"))
 }
 
-// The kubelet may come after the exporter: until then the scrape says that it is away.
+// The kubelet may start after the exporter. Until then scrapes report that it is unavailable.
 func TestKubeletComesLater(t *testing.T) {
 	t.Parallel()
 	n := newNodeWithoutKubelet(t)
@@ -34,29 +34,30 @@ func TestKubeletComesLater(t *testing.T) {
 	m.want(0, "dra_exporter_source_up", "source", "podresources")
 	m.want(0, "dra_device_allocations", "device", "gpu-0")
 	if !m.positive("dra_exporter_source_errors_total", "source", "podresources", "reason", "unavailable") {
-		t.Error("the errors do not say that the kubelet is unavailable")
+		t.Error("no error with reason unavailable is counted")
 	}
 	n.startKubelet()
-	p.within(20*time.Second, "known who holds the device", func() bool { return holders(p) == 1 })
+	p.within(20*time.Second, "aware of the holders", func() bool { return holders(p) == 1 })
 	p.scrape().want(1, "dra_exporter_source_up", "source", "podresources")
 }
 
-// Whatever the kubelet does, the last known holders stay, the scrape says what is wrong, and answers at once.
+// Whatever the kubelet does, the last known holders stay, and scrapes are answered at once and
+// report the failure.
 func TestKubeletInTrouble(t *testing.T) {
 	for reason, behaviour := range map[string]podresourcestest.Behaviour{
-		"rate_limited":      podresourcestest.RateLimited(),
-		"deadline":          podresourcestest.Hang(),
-		"message_too_large": podresourcestest.Huge(65 << 20),
-		"malformed":         podresourcestest.Malformed([]byte("\xffgarbage")),
-		"other":             podresourcestest.Fail(codes.Internal, "boom"),
-		"unimplemented":     podresourcestest.Fail(codes.Unimplemented, "not here"),
+		"rate_limited":  podresourcestest.RateLimited(),
+		"timeout":       podresourcestest.Hang(),
+		"too_large":     podresourcestest.Huge(65 << 20),
+		"malformed":     podresourcestest.Malformed([]byte("\xffgarbage")),
+		"other":         podresourcestest.Fail(codes.Internal, "boom"),
+		"unimplemented": podresourcestest.Fail(codes.Unimplemented, "not here"),
 	} {
 		t.Run(reason, func(t *testing.T) {
 			t.Parallel()
 			n := newNode(t)
 			n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "b", "claim-b", gpu(1)))
 			p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(2)), "kubelet.empty-grace": "1s"}))
-			p.eventually("known who holds the devices", func() bool { return holders(p) == 2 })
+			p.eventually("aware of the holders", func() bool { return holders(p) == 2 })
 
 			n.kubelet.Behave(behaviour)
 			p.eventually("counted", func() bool {
@@ -69,7 +70,7 @@ func TestKubeletInTrouble(t *testing.T) {
 
 			n.kubelet.Behave(podresourcestest.Full())
 			n.setPods(pod("team", "c", "claim-c", gpu(0)))
-			p.eventually("told of the change", func() bool {
+			p.eventually("notified of the change", func() bool {
 				return p.scrape().is(1, "dra_exporter_source_up", "source", "podresources")
 			})
 			m = p.scrape()
@@ -80,7 +81,7 @@ func TestKubeletInTrouble(t *testing.T) {
 	}
 }
 
-// A kubelet that takes long costs nobody but itself.
+// A slow kubelet delays nothing else.
 func TestKubeletSlow(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -90,13 +91,14 @@ func TestKubeletSlow(t *testing.T) {
 	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(1)), "source.scrape.config": config}))
 	p.eventually("reading the device", func() bool { return p.scrape().is(100, "dra_device_power_watts") })
 	n.kubelet.Behave(podresourcestest.Slow(2 * time.Second))
-	p.eventually("known who holds the device", func() bool { return holders(p) == 1 })
-	p.eventually("content with the kubelet", func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "podresources") })
+	p.eventually("aware of the holders", func() bool { return holders(p) == 1 })
+	p.eventually("successful with the kubelet",
+		func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "podresources") })
 	conserved(t, p.report())
 }
 
-// A kubelet that restarts answers with nothing for a while. Pods whose cgroups have processes stay holders however long
-// that takes; one whose cgroup has gone does not.
+// After a restart the kubelet's list is empty for some time. Pods whose cgroups have processes stay
+// holders during that time; a pod whose cgroup was removed does not.
 func TestKubeletRestartWithCgroups(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -104,14 +106,15 @@ func TestKubeletRestartWithCgroups(t *testing.T) {
 	n.addPod("team", "b", secondUID)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "b", "claim-b", gpu(1)))
 	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(2)), "kubelet.empty-grace": "100ms"}))
-	p.eventually("known who holds the devices", func() bool { return holders(p) == 2 })
+	p.eventually("aware of the holders", func() bool { return holders(p) == 2 })
 	p.scrape().want(1, "dra_pod_info", "pod", "a", "uid", firstUID)
 
 	if err := n.kubelet.Restart(t.Context(), time.Second, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	p.eventually("in doubt", func() bool {
-		return p.scrape().positive("dra_exporter_source_errors_total", "source", "podresources", "reason", "empty_disbelieved")
+		return p.scrape().positive("dra_exporter_source_errors_total", "source", "podresources", "reason",
+			"empty_disbelieved")
 	})
 	for range 4 {
 		if got := holders(p); got != 2 {
@@ -120,7 +123,7 @@ func TestKubeletRestartWithCgroups(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 	}
 	n.endPod(secondUID)
-	p.eventually("without the pod whose cgroup has gone", func() bool { return holders(p) == 1 })
+	p.eventually("without the pod whose cgroup was removed", func() bool { return holders(p) == 1 })
 	n.setPods(pod("team", "a", "claim-a", gpu(0)))
 	n.kubelet.Behave(podresourcestest.Full())
 	p.eventually("recovered", func() bool { return p.scrape().is(1, "dra_exporter_source_up", "source", "podresources") })
@@ -131,7 +134,7 @@ func TestKubeletRestartWithCgroups(t *testing.T) {
 	checkRate(t, n.kubelet.CallTimes())
 }
 
-// Without cgroups, an empty answer is believed when it has lasted for the grace.
+// Without cgroups, an empty list takes effect after the grace period.
 func TestKubeletEmptyWithoutCgroups(t *testing.T) {
 	t.Parallel()
 	const grace = 4 * time.Second
@@ -141,33 +144,35 @@ func TestKubeletEmptyWithoutCgroups(t *testing.T) {
 	}
 	n.setPods(pod("team", "a", "claim-a", gpu(0)))
 	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(1)), "kubelet.empty-grace": grace.String()}))
-	p.eventually("known who holds the device", func() bool { return holders(p) == 1 })
+	p.eventually("aware of the holders", func() bool { return holders(p) == 1 })
 	begun := time.Now()
 	n.kubelet.Behave(podresourcestest.Empty())
 	p.eventually("free", func() bool { return holders(p) == 0 })
 	if took := time.Since(begun); took < grace {
-		t.Errorf("the empty answer was believed after %v, want at least %v", took, grace)
+		t.Errorf("the empty list took effect after %v, want at least %v", took, grace)
 	}
 	m := p.scrape()
 	m.want(1, "dra_exporter_source_up", "source", "podresources")
 	if _, n := m.sum("dra_pod_allocated_seconds_total", "pod", "a"); n != 1 {
-		t.Errorf("%d counters of the ended pod, want 1: it stays for the retention", n)
+		t.Errorf("%d counters of the ended pod, want 1 during the retention", n)
 	}
 }
 
-// Hints that ownership changed are no reason to ask the kubelet more often than it may be asked.
+// Events of ownership changes do not cause more requests to the kubelet than its limit.
 func TestStormOfHints(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)))
 	p := start(t, n.flags(flags{"inventory.file": n.inventory(gpus(1))}))
-	p.eventually("known who holds the device", func() bool { return holders(p) == 1 })
+	p.eventually("aware of the holders", func() bool { return holders(p) == 1 })
 	const storm = 5 * time.Second
 	before := n.kubelet.Calls()
 	for i, begun := 0, time.Now(); time.Since(begun) < storm; i++ {
 		uid := fmt.Sprintf("33333333-3333-4333-8333-%012d", i%50)
 		n.addPod("team", fmt.Sprintf("storm-%d", i%50), uid)
-		n.write("cdi/storm.json", fmt.Sprintf(`{"cdiVersion":"0.6.0","kind":"example.com/gpu","devices":[{"name":"gpu-%d","containerEdits":{"env":["A=B"]}}]}`, i))
+		n.write("cdi/storm.json",
+			fmt.Sprintf(`{"cdiVersion":"0.6.0","kind":"example.com/gpu",
+				"devices":[{"name":"gpu-%d","containerEdits":{"env":["A=B"]}}]}`, i))
 		if i%7 == 0 {
 			p.scrape()
 		}
@@ -175,7 +180,7 @@ func TestStormOfHints(t *testing.T) {
 		n.endPod(uid)
 	}
 	if between := shortestPause(n.kubelet.CallTimes()[before:]); between > 800*time.Millisecond {
-		t.Errorf("%v between two calls at least: the hints caused none", between)
+		t.Errorf("at least %v between two calls: the events caused none", between)
 	}
 	checkRate(t, n.kubelet.CallTimes())
 	if got := holders(p); got != 1 {
@@ -183,7 +188,7 @@ func TestStormOfHints(t *testing.T) {
 	}
 }
 
-// shortestPause returns the least time between two calls in turn.
+// shortestPause returns the shortest time between two consecutive calls.
 func shortestPause(calls []time.Time) time.Duration {
 	shortest := time.Duration(math.MaxInt64)
 	for i := 1; i < len(calls); i++ {
@@ -192,7 +197,7 @@ func shortestPause(calls []time.Time) time.Duration {
 	return shortest
 }
 
-// checkRate checks that the kubelet was called 3 times in any second at most.
+// checkRate checks that the kubelet was called at most 3 times in any second.
 func checkRate(t *testing.T, calls []time.Time) {
 	t.Helper()
 	const most = 3

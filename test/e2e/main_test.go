@@ -1,7 +1,8 @@
-// Package e2e starts the real program against a kubelet of the test's on a real unix socket, and asks it over HTTP.
+// Package e2e starts the real program with a test kubelet on a unix socket, and queries it over
+// HTTP.
 //
-// It needs Linux, root (for network namespaces) and ip of iproute2. $DRA_EXPORTER names the program, which is built
-// where it does not, and $PROMTOOL promtool.
+// It needs Linux, root (for network namespaces) and ip of iproute2. $DRA_EXPORTER is the path of
+// the program, which is built if it is not set, and $PROMTOOL that of promtool.
 package e2e
 
 import (
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	flag.Parse()
-	// Most tests wait for the program's ticks and back-offs, not for the processor.
+	// Most tests wait for the program's ticks and backoffs, not for the processor.
 	if err := flag.Set("test.parallel", "8"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -41,7 +42,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// build builds the program, if the environment names none, and says in the environment where it is.
+// build builds the program unless the environment names one, and sets its path in the environment.
 func build() (clean func(), err error) {
 	if os.Getenv(programPath) != "" {
 		return func() {}, nil
@@ -52,7 +53,8 @@ func build() (clean func(), err error) {
 	}
 	clean = func() { _ = os.RemoveAll(dir) }
 	path := filepath.Join(dir, "dra-exporter")
-	cmd := exec.Command("go", "build", "-C", filepath.Join("..", ".."), "-buildvcs=false", "-o", path, "./exporter/cmd/dra-exporter")
+	cmd := exec.Command("go", "build", "-C", filepath.Join("..", ".."), "-buildvcs=false", "-o", path,
+		"./exporter/cmd/dra-exporter")
 	if said, err := cmd.CombinedOutput(); err != nil {
 		clean()
 		return nil, errors.Join(fmt.Errorf("build the program: %w", err), errors.New(string(said)))

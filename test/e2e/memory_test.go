@@ -12,10 +12,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// maxResident is how many bytes the program may have in memory at any time.
+// maxResident is the limit of the program's resident memory in bytes.
 const maxResident = 96 << 20
 
-// A large node: 64 devices, which 500 pods share, with 15 readings each that change all the time.
+// A large node: 64 devices shared by 500 pods, with 15 readings each that always change.
 func TestMemoryOfLargeNode(t *testing.T) {
 	const (
 		devices = 64
@@ -30,7 +30,7 @@ func TestMemoryOfLargeNode(t *testing.T) {
 		"inventory.file":       n.inventory(gpus(devices)),
 		"source.scrape.config": n.scrapeConfig(denseEndpoint(url)),
 	}))
-	p.eventually("known who holds the devices", func() bool { return holders(p) == pods })
+	p.eventually("aware of the holders", func() bool { return holders(p) == pods })
 	p.eventually("reading", func() bool { return len(p.scrape().rows("dra_device_power_watts")) == devices })
 	var slowest time.Duration
 	var body []byte
@@ -53,22 +53,26 @@ func TestMemoryOfLargeNode(t *testing.T) {
 	checkRate(t, n.kubelet.CallTimes())
 }
 
-// crowd are pods that share devices by claims of their own.
+// crowd returns pods that share devices through claims of their own.
 func crowd(devices, pods int) []*v1.PodResources {
 	var out []*v1.PodResources
 	for i := range pods {
 		share := podresourcestest.Share(gpuDriver, nodeName, fmt.Sprintf("gpu-%d", i%devices), fmt.Sprintf("share-%d", i))
-		out = append(out, pod(fmt.Sprintf("team-%d", i%10), fmt.Sprintf("pod-of-some-deployment-%d", i), fmt.Sprintf("pod-of-some-deployment-%d-gpu", i), share))
+		out = append(out,
+			pod(fmt.Sprintf("team-%d", i%10), fmt.Sprintf("pod-of-some-deployment-%d", i),
+				fmt.Sprintf("pod-of-some-deployment-%d-gpu", i), share))
 	}
 	return out
 }
 
-// denseQuantities are what is read of each device, as the fields of a metric's mapping.
+// denseQuantities are the quantities of each device, as fields of a metric's mapping.
 func denseQuantities() []string {
 	return []string{
 		"quantity: utilization", "quantity: memory_used", "quantity: memory_capacity", "quantity: power", "quantity: energy",
-		"quantity: io_bytes, labels: {link: pcie, direction: receive}", "quantity: io_bytes, labels: {link: pcie, direction: transmit}",
-		"quantity: io_bytes, labels: {link: nvlink, direction: receive}", "quantity: io_bytes, labels: {link: nvlink, direction: transmit}",
+		"quantity: io_bytes, labels: {link: pcie, direction: receive}",
+		"quantity: io_bytes, labels: {link: pcie, direction: transmit}",
+		"quantity: io_bytes, labels: {link: nvlink, direction: receive}",
+		"quantity: io_bytes, labels: {link: nvlink, direction: transmit}",
 		"quantity: engine_utilization, labels: {engine: sm}", "quantity: engine_utilization, labels: {engine: tensor}",
 		"quantity: temperature, labels: {sensor: gpu}", "quantity: clock, labels: {domain: sm}",
 		"quantity: errors, labels: {kind: ecc_corrected}", "quantity: errors, labels: {kind: ecc_uncorrected}",
@@ -77,14 +81,18 @@ func denseQuantities() []string {
 
 func denseEndpoint(url string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "- name: vendor\n  url: %s\n  interval: 1s\n  refresh: 0s\n  driver: %s\n  match: {label: uuid, hardware: uuid}\n  metrics:\n", url, gpuDriver)
+	fmt.Fprintf(&b,
+		"- name: vendor\n  url: %s\n  interval: 1s\n  refresh: 0s\n  driver: %s\n  match: {label: uuid, hardware: uuid}\n  "+
+			"metrics:\n",
+		url, gpuDriver)
 	for i, q := range denseQuantities() {
 		fmt.Fprintf(&b, "  - {name: reading_%d, %s}\n", i, q)
 	}
 	return b.String()
 }
 
-// dense are those readings at a time: all of them rise, and stay within 0 and 1 for the first minutes.
+// dense returns these readings at a time. All of them rise, and stay between 0 and 1 for the first
+// minutes.
 func dense(devices int, at time.Duration) string {
 	var b strings.Builder
 	for q := range denseQuantities() {

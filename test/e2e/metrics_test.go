@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
 )
 
@@ -31,7 +31,7 @@ func parseMetrics(t *testing.T, body []byte) metrics {
 	return metrics{t, families}
 }
 
-// rows returns the metrics of a family that have these labels, given as names and values in turns.
+// rows returns the metrics of a family with these labels, given as alternating names and values.
 func (m metrics) rows(name string, labels ...string) []*dto.Metric {
 	var out []*dto.Metric
 	for _, row := range m.families[name].GetMetric() {
@@ -62,7 +62,7 @@ func (m metrics) sum(name string, labels ...string) (sum float64, n int) {
 	return sum, n
 }
 
-// value returns the value of the only row with these labels; false without one.
+// value returns the value of the only row with these labels, and false if there is none.
 func (m metrics) value(name string, labels ...string) (float64, bool) {
 	m.t.Helper()
 	rows := m.rows(name, labels...)
@@ -91,14 +91,14 @@ func (m metrics) wantNone(name string, labels ...string) {
 	}
 }
 
-// is tells whether the only row with these labels has that value.
+// is reports whether the only row with these labels has that value.
 func (m metrics) is(want float64, name string, labels ...string) bool {
 	m.t.Helper()
 	got, ok := m.value(name, labels...)
 	return ok && got == want
 }
 
-// positive tells whether the only row with these labels is there and above 0.
+// positive reports whether there is one row with these labels and its value is above 0.
 func (m metrics) positive(name string, labels ...string) bool {
 	m.t.Helper()
 	got, ok := m.value(name, labels...)
@@ -116,10 +116,10 @@ func rowValue(row *dto.Metric) float64 {
 	}
 }
 
-// report asks for the snapshot.
-func (p *program) report() exporter.Report {
+// report gets the snapshot.
+func (p *program) report() web.Report {
 	p.t.Helper()
-	var r exporter.Report
+	var r web.Report
 	d := json.NewDecoder(bytes.NewReader(p.page("/api/v1/snapshot").body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&r); err != nil {
@@ -128,9 +128,9 @@ func (p *program) report() exporter.Report {
 	return r
 }
 
-// conserved checks that what a device did is what its claims did and what was left over, and that the pods did what the
-// claims did. It returns how many values it compared.
-func conserved(t *testing.T, r exporter.Report) int {
+// conserved checks that the values of claims and the unattributed value sum to the device's value,
+// and the values of pods to the claim's. It returns the number of comparisons.
+func conserved(t *testing.T, r web.Report) int {
 	t.Helper()
 	compared, wrong := invariant.Conserved(&r)
 	for _, err := range wrong {

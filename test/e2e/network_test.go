@@ -15,21 +15,23 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// echoAddress makes a process of this test's program an echo server at that address, see [TestMain].
+// echoAddress is the environment variable that makes a process of this test an echo server at that
+// address, see [TestMain].
 const echoAddress = "E2E_ECHO"
 
-// What goes through a network interface that a pod holds is the pod's, byte for byte as the kernel counts it; what goes
-// through it after the pod is nobody's.
+// The traffic of a network interface that a pod holds is attributed to the pod, exactly as the
+// kernel counts it. Traffic after the pod's end is not attributed.
 func TestNetworkTraffic(t *testing.T) {
 	t.Parallel()
 	link := newLink(t)
 	n := newNode(t)
 	holder := pod("team", "web", "nic", podresourcestest.Device(netDriver, nodeName, "net-0"))
-	bystander := pod("team", "other", "gpu", gpu(0)) // without any, the kubelet's answer would not be believed at once
+	bystander := pod("team", "other", "gpu", gpu(0)) // without any, an empty list would not take effect at once
 	n.setPods(holder, bystander)
 	p := start(t, n.flags(flags{
-		"path.sysfs":     "/sys",
-		"inventory.file": n.inventory(slice(netDriver, [2]string{"net-0", fmt.Sprintf("{dra.net/ifName: {string: %s}}", link.name)})),
+		"path.sysfs": "/sys",
+		"inventory.file": n.inventory(slice(netDriver,
+			[2]string{"net-0", fmt.Sprintf("{dra.net/ifName: {string: %s}}", link.name)})),
 	}))
 	p.eventually("counting", func() bool {
 		_, ok := p.scrape().value("dra_pod_io_bytes_total", "pod", "web", "direction", "transmit")
@@ -41,8 +43,8 @@ func TestNetworkTraffic(t *testing.T) {
 
 	claim := charge{"dra_claim_io_bytes_total", []string{"resourceclaim_name", "nic"}}
 	web := charge{"dra_pod_io_bytes_total", []string{"pod", "web"}}
-	nobody := charge{"dra_device_unattributed_io_bytes_total", nil}
-	before, spared := link.settle(p, claim, web), nobody.of(p.scrape())
+	unattributed := charge{"dra_device_unattributed_io_bytes_total", nil}
+	before, spared := link.settle(p, claim, web), unattributed.of(p.scrape())
 	link.echo(t, 500, 1200)
 	after := link.settle(p, claim, web)
 	for i, direction := range []string{"receive", "transmit"} {
@@ -50,8 +52,8 @@ func TestNetworkTraffic(t *testing.T) {
 			t.Errorf("%s: the kernel counted %v bytes, want at least %v", direction, rise, least)
 		}
 	}
-	if now := nobody.of(p.scrape()); now != spared {
-		t.Errorf("nobody was charged %v bytes, want %v as before", now, spared)
+	if now := unattributed.of(p.scrape()); now != spared {
+		t.Errorf("unattributed: %v bytes, want %v as before", now, spared)
 	}
 	if conserved(t, p.report()) == 0 {
 		t.Error("nothing was compared")
@@ -59,40 +61,42 @@ func TestNetworkTraffic(t *testing.T) {
 
 	n.setPods(bystander)
 	p.eventually("free", func() bool { return p.scrape().is(0, "dra_device_allocations", "device", "net-0") })
-	link.settle(p, nobody)
+	link.settle(p, unattributed)
 	held := claim.of(p.scrape())
 	link.echo(t, 100, 800)
-	link.settle(p, nobody)
+	link.settle(p, unattributed)
 	if now := claim.of(p.scrape()); now != held {
-		t.Errorf("the ended claim was charged %v bytes, want %v as before", now, held)
+		t.Errorf("attributed to the ended claim: %v bytes, want %v as before", now, held)
 	}
 	conserved(t, p.report())
 }
 
-// charge is a family of traffic, and the labels of the holder.
+// charge is a family of traffic with the labels of the holder.
 type charge struct {
 	family string
 	labels []string
 }
 
-// of returns what was received and transmitted.
+// of returns the received and transmitted bytes.
 func (c charge) of(m metrics) [2]float64 {
 	var out [2]float64
 	for i, direction := range []string{"receive", "transmit"} {
-		out[i], _ = m.value(c.family, append([]string{"device", "net-0", "link", "network", "direction", direction}, c.labels...)...)
+		out[i], _ = m.value(c.family,
+			append([]string{"device", "net-0", "link", "network", "direction", direction}, c.labels...)...)
 	}
 	return out
 }
 
-// link is a pair of virtual Ethernet interfaces: one here, and one in a network namespace with an echo server.
+// link is a pair of virtual Ethernet interfaces: one in the test's network namespace, and one in
+// another with an echo server.
 type link struct {
-	name   string // of the interface here
+	name   string // of the interface in the test's namespace
 	server string
-	// base is what kernel and exporter had counted when they were compared first, by family.
+	// base is the state of the counters at the first comparison, by family.
 	base map[string]balance
 }
 
-// balance is what was received and transmitted as the kernel counts it, and as the exporter does.
+// balance is the traffic received and transmitted, as counted by the kernel and by the exporter.
 type balance struct{ kernel, exporter [2]float64 }
 
 func newLink(t *testing.T) *link {
@@ -139,7 +143,7 @@ func (l *link) serve(t *testing.T, namespace string) {
 	})
 }
 
-// runEcho sends half of every datagram back, so that what was sent and what was received differ.
+// runEcho returns half of every datagram, so that sent and received bytes differ.
 func runEcho(address string) error {
 	server, err := net.ListenPacket("udp", address)
 	if err != nil {
@@ -152,11 +156,11 @@ func runEcho(address string) error {
 		if err != nil {
 			return err
 		}
-		_, _ = server.WriteTo(buffer[:n/2], from) // what is lost, the client sends again
+		_, _ = server.WriteTo(buffer[:n/2], from) // the client repeats lost datagrams
 	}
 }
 
-// echo sends datagrams of that many bytes to the server, one after the other, and gets half of each back.
+// echo sends datagrams of a size to the server, one after the other, and receives half of each.
 func (l *link) echo(t *testing.T, datagrams, size int) {
 	t.Helper()
 	conn, err := net.Dial("udp", l.server)
@@ -167,7 +171,7 @@ func (l *link) echo(t *testing.T, datagrams, size int) {
 	data := make([]byte, size)
 	deadline := time.Now().Add(startTimeout)
 	for sent := 0; sent < datagrams; {
-		_ = conn.SetDeadline(time.Now().Add(200 * time.Millisecond)) // else it waits for ever, which the test's timeout ends
+		_ = conn.SetDeadline(time.Now().Add(200 * time.Millisecond)) // otherwise it waits until the test's timeout
 		_, err := conn.Write(data)
 		if err == nil {
 			_, err = conn.Read(data)
@@ -183,7 +187,7 @@ func (l *link) echo(t *testing.T, datagrams, size int) {
 	}
 }
 
-// kernel returns what the kernel counts.
+// kernel returns the kernel's counters.
 func (l *link) kernel(t *testing.T) [2]float64 {
 	t.Helper()
 	var out [2]float64
@@ -199,8 +203,8 @@ func (l *link) kernel(t *testing.T) [2]float64 {
 	return out
 }
 
-// settle waits until nothing goes through the link and the exporter has seen all that went. All charges must have risen
-// by exactly what the kernel's counters rose by since the first call for them.
+// settle waits until the link is idle and the exporter has read all traffic. All charges must have
+// increased by exactly the increase of the kernel's counters since their first call.
 func (l *link) settle(p *program, charges ...charge) balance {
 	p.t.Helper()
 	var b balance
@@ -217,7 +221,8 @@ func (l *link) settle(p *program, charges ...charge) balance {
 			if !begun {
 				l.base[c.family] = b
 			} else if sub(b.kernel, base.kernel) != sub(b.exporter, base.exporter) {
-				p.t.Logf("%s rose by %v, the kernel's count by %v", c.family, sub(b.exporter, base.exporter), sub(b.kernel, base.kernel))
+				p.t.Logf("%s increased by %v, the kernel's counters by %v", c.family, sub(b.exporter, base.exporter),
+					sub(b.kernel, base.kernel))
 				return false
 			}
 		}

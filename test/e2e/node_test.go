@@ -14,7 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// The node, and the driver of its devices.
+// The names of the node and of the driver of its devices.
 const (
 	nodeName   = "node1"
 	gpuDriver  = "gpu.example.com"
@@ -23,7 +23,7 @@ const (
 	socketName = "kubelet.sock"
 )
 
-// node is a node of the test's: its folders, and its kubelet.
+// node is a simulated node with its folders and its kubelet.
 type node struct {
 	t       *testing.T
 	dir     string
@@ -88,7 +88,7 @@ func (n *node) setPods(pods ...*v1.PodResources) {
 	}
 }
 
-// flags are those that put the program on this node.
+// flags returns the flags that make the program use this node.
 func (n *node) flags(more flags) flags {
 	return flags{
 		"web.listen-address":          "127.0.0.1:0",
@@ -105,7 +105,7 @@ func (n *node) flags(more flags) flags {
 	}.with(more)
 }
 
-// addPod makes the log folder of a pod, and its cgroup with processes.
+// addPod creates the log folder of a pod and its cgroup with processes.
 func (n *node) addPod(namespace, name, uid string) {
 	n.t.Helper()
 	n.mkdir("pods/" + namespace + "_" + name + "_" + uid)
@@ -113,7 +113,7 @@ func (n *node) addPod(namespace, name, uid string) {
 	n.write(cgroup(uid)+"/cgroup.events", "populated 1\nfrozen 0\n")
 }
 
-// endPod takes the cgroup of a pod away.
+// endPod removes the cgroup of a pod.
 func (n *node) endPod(uid string) {
 	n.t.Helper()
 	if err := os.RemoveAll(n.path(cgroup(uid))); err != nil {
@@ -122,7 +122,8 @@ func (n *node) endPod(uid string) {
 }
 
 func cgroup(uid string) string {
-	return "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + strings.ReplaceAll(uid, "-", "_") + ".slice"
+	return "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" +
+		strings.ReplaceAll(uid, "-", "_") + ".slice"
 }
 
 // pod is a pod with one container that holds one claim on these devices.
@@ -131,26 +132,30 @@ func pod(namespace, name, claim string, devices ...*v1.ClaimResource) *v1.PodRes
 		podresourcestest.Container("main", podresourcestest.Claim(namespace, claim, devices...)))
 }
 
-// gpu is a device of the node's own pool.
+// gpu returns a device of the node's own pool.
 func gpu(i int) *v1.ClaimResource {
 	return podresourcestest.Device(gpuDriver, nodeName, fmt.Sprintf("gpu-%d", i))
 }
 
-// uuid is that of gpu i.
+// uuid returns the UUID of gpu i.
 func uuid(i int) string { return fmt.Sprintf("GPU-aaaaaaaa-0000-0000-0000-%012d", i) }
 
-// slice is a ResourceSlice of a driver's devices, each given as a name and the YAML of its attributes.
+// slice returns a ResourceSlice of a driver's devices, each given as a name and the YAML of its
+// attributes.
 func slice(driver string, devices ...[2]string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "---\napiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nmetadata: {name: %s-%s}\nspec:\n", nodeName, driver)
-	fmt.Fprintf(&b, "  driver: %s\n  nodeName: %s\n  pool: {name: %s, generation: 1, resourceSliceCount: 1}\n  devices:\n", driver, nodeName, nodeName)
+	fmt.Fprintf(&b, "---\napiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nmetadata: {name: %s-%s}\nspec:\n",
+		nodeName, driver)
+	fmt.Fprintf(&b,
+		"  driver: %s\n  nodeName: %s\n  pool: {name: %s, generation: 1, resourceSliceCount: 1}\n  devices:\n", driver,
+		nodeName, nodeName)
 	for _, d := range devices {
 		fmt.Fprintf(&b, "  - name: %s\n    attributes: %s\n", d[0], d[1])
 	}
 	return b.String()
 }
 
-// gpus is a ResourceSlice of GPUs with UUIDs.
+// gpus returns a ResourceSlice of GPUs with UUIDs.
 func gpus(n int) string {
 	devices := make([][2]string, n)
 	for i := range devices {
@@ -165,26 +170,26 @@ func (n *node) inventory(objects ...string) string {
 	return n.write("inventory.yaml", strings.Join(objects, ""))
 }
 
-// vendor serves what a vendor's exporter would.
+// vendor starts a fake vendor's exporter.
 func vendor(t *testing.T, h http.HandlerFunc) string {
 	t.Helper()
 	server := httptest.NewServer(h)
 	t.Cleanup(func() {
-		server.CloseClientConnections() // those that hang
+		server.CloseClientConnections() // handlers that hang
 		server.Close()
 	})
 	return server.URL
 }
 
-// fixed serves an exposition.
+// fixed returns a handler that serves an exposition.
 func fixed(exposition string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-		_, _ = fmt.Fprint(w, exposition) // the client has gone
+		_, _ = fmt.Fprint(w, exposition) // the client closed the connection
 	}
 }
 
-// endpoint is an endpoint of a scrape configuration, for GPUs by UUID.
+// endpoint returns an endpoint of a scrape configuration, for GPUs by UUID.
 func endpoint(name, url string) string {
 	return fmt.Sprintf(`- name: %s
   url: %s

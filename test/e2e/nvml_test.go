@@ -16,8 +16,9 @@ import (
 
 const nvidiaDriver = "gpu.nvidia.com"
 
-// The program reads GPUs through the library that the dynamic linker finds: here the double. Two claims that share a GPU are
-// divided by their processes; a MIG instance that was made on demand is found by its place; what hangs or is lost is down alone.
+// The program reads GPUs through the library that the dynamic linker finds: here the fake. A GPU
+// that two claims share is divided by their processes. A MIG instance that was created on demand is
+// identified by its placement. Devices that hang or are lost fail without others.
 func TestNVML(t *testing.T) {
 	t.Parallel()
 	machine, err := nvmltest.New(t.Context(), t.TempDir())
@@ -27,7 +28,10 @@ func TestNVML(t *testing.T) {
 	machine.Reset(3)
 	machine.Partition(1, 2)
 	for i, pid := range []int64{4242, 4343} {
-		machine.GPUs[0].Processes[i] = nvmltest.Process{PID: pid, Memory: float64(i+1) * (1 << 30), Utilization: []float64{0.25, 0.75}[i], GPUInstance: -1}
+		machine.GPUs[0].Processes[i] = nvmltest.Process{
+			PID: pid, Memory: float64(i+1) * (1 << 30),
+			Utilization: []float64{0.25, 0.75}[i], GPUInstance: -1,
+		}
 	}
 	machine.GPUs[0].ProcessTime = 1
 	if err := machine.Live(); err != nil {
@@ -40,7 +44,10 @@ func TestNVML(t *testing.T) {
 		if name == instance {
 			return [2]string{name, "{type: {string: mig}, parentUUID: {string: " + machine.GPUs[1].UUID() + "}}"}
 		}
-		return [2]string{name, "{type: {string: gpu}, uuid: {string: " + machine.GPUs[int(name[len(name)-1]-'0')].UUID() + "}}"}
+		return [2]string{
+			name,
+			"{type: {string: gpu}, uuid: {string: " + machine.GPUs[int(name[len(name)-1]-'0')].UUID() + "}}",
+		}
 	}
 	for pod, pid := range map[string]string{"one": "4242", "two": "4343"} {
 		uid := "00000000-0000-4000-8000-00000000" + pid
@@ -50,11 +57,13 @@ func TestNVML(t *testing.T) {
 	}
 	hold := func(name string) *v1.ClaimResource { return podresourcestest.Device(nvidiaDriver, nodeName, name) }
 	n.setPods(
-		pod("team", "one", "first", hold("gpu-0")), pod("team", "two", "second", hold("gpu-0")), pod("team", "three", "part", hold(instance)),
+		pod("team", "one", "first", hold("gpu-0")), pod("team", "two", "second", hold("gpu-0")),
+		pod("team", "three", "part", hold(instance)),
 	)
 	p := start(t, n.flags(flags{
 		"sample.interval": "500ms",
-		"inventory.file":  n.inventory(slice(nvidiaDriver, device("gpu-0"), device("gpu-1"), device("gpu-2"), device(instance))),
+		"inventory.file": n.inventory(slice(nvidiaDriver, device("gpu-0"), device("gpu-1"), device("gpu-2"),
+			device(instance))),
 	}), "LD_LIBRARY_PATH="+filepath.Dir(machine.Library))
 
 	stop := work(machine)
@@ -93,7 +102,8 @@ func TestNVML(t *testing.T) {
 	p.eventually("up again", func() bool { return p.scrape().is(1, "dra_device_up", "device", "gpu-0") })
 }
 
-// The program needs no vendor's library to start: what it opens when it runs is not linked.
+// The program needs no vendor's library to start: it opens them at run time and is not linked with
+// them.
 func TestNotLinked(t *testing.T) {
 	program, err := elf.Open(os.Getenv(programPath))
 	if err != nil {
@@ -111,7 +121,7 @@ func TestNotLinked(t *testing.T) {
 	}
 }
 
-// work lets the machine work on in the time of the clock until stop is called.
+// work advances the fake machine with the clock until stop is called.
 func work(machine interface{ Advance(seconds float64) }) (stop func()) {
 	const step = 20 * time.Millisecond
 	ticker, end, ended := time.NewTicker(step), make(chan struct{}), make(chan struct{})

@@ -32,13 +32,13 @@ type program struct {
 	cmd     *exec.Cmd
 	address string // host:port
 	client  *http.Client
-	ended   chan struct{} // closed at its end
+	ended   chan struct{} // closed when it ends
 
-	mu  sync.Mutex
-	log []string
+	mu    sync.Mutex
+	lines []string
 }
 
-// flags are flags by name; one of an empty value is a switch.
+// flags are flags by name. One with an empty value is a boolean.
 type flags map[string]string
 
 func (f flags) with(more flags) flags {
@@ -59,14 +59,15 @@ func (f flags) args() []string {
 	return out
 }
 
-// command returns the program with an environment that has nothing but env.
+// command returns the program with env as its whole environment.
 func command(ctx context.Context, args []string, env ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, os.Getenv(programPath), args...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
 	return cmd
 }
 
-// start starts the program, waits until it serves its first snapshot, and stops it at the test's end.
+// start starts the program, waits until it serves its first snapshot, and stops it when the test
+// ends.
 func start(t *testing.T, f flags, env ...string) *program {
 	t.Helper()
 	p := launch(t, f, env...)
@@ -74,7 +75,7 @@ func start(t *testing.T, f flags, env ...string) *program {
 	return p
 }
 
-// launch starts the program, waits until it listens, and stops it at the test's end.
+// launch starts the program, waits until it listens, and stops it when the test ends.
 func launch(t *testing.T, f flags, env ...string) *program {
 	t.Helper()
 	p := &program{
@@ -101,30 +102,30 @@ func launch(t *testing.T, f flags, env ...string) *program {
 	return p
 }
 
-// follow keeps what the program says, finds its address in that, and waits for its end.
+// follow keeps the program's log, finds its address in it, and waits for its end.
 func (p *program) follow(stderr io.Reader, listening chan<- string) {
 	address := regexp.MustCompile(`msg="Listening on" address=(\S+)`)
 	lines := bufio.NewScanner(stderr)
 	for lines.Scan() {
 		p.mu.Lock()
-		p.log = append(p.log, lines.Text())
+		p.lines = append(p.lines, lines.Text())
 		p.mu.Unlock()
 		if found := address.FindStringSubmatch(lines.Text()); found != nil {
 			listening <- found[1]
 		}
 	}
-	_ = p.cmd.Wait() // its state tells
+	_ = p.cmd.Wait() // the state tells how
 	close(p.ended)
 }
 
-// said returns the log.
-func (p *program) said() string {
+// log returns the log.
+func (p *program) log() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return strings.Join(p.log, "\n")
+	return strings.Join(p.lines, "\n")
 }
 
-// end ends the program and shows its log if the test failed.
+// end stops the program and shows its log if the test failed.
 func (p *program) end() {
 	if p.running() {
 		if status := p.stop(); status != 0 {
@@ -132,10 +133,10 @@ func (p *program) end() {
 		}
 	}
 	if p.t.Failed() {
-		p.t.Logf("the program said:\n%s", p.said())
+		p.t.Logf("the program's log:\n%s", p.log())
 	}
-	if strings.Contains(p.said(), "DATA RACE") || strings.Contains(p.said(), "panic:") {
-		p.t.Errorf("the program said:\n%s", p.said())
+	if strings.Contains(p.log(), "DATA RACE") || strings.Contains(p.log(), "panic:") {
+		p.t.Errorf("the program's log:\n%s", p.log())
 	}
 }
 
@@ -148,7 +149,7 @@ func (p *program) running() bool {
 	}
 }
 
-// stop sends SIGTERM and returns the exit status, or kills the program when it does not end.
+// stop sends SIGTERM and returns the exit status. It kills the program if it does not end.
 func (p *program) stop() int {
 	p.t.Helper()
 	p.terminate()
@@ -174,7 +175,7 @@ func (p *program) wait(timeout time.Duration) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// answer is what the program answered.
+// answer is a response of the program.
 type answer struct {
 	status int
 	header http.Header
@@ -182,7 +183,7 @@ type answer struct {
 	took   time.Duration
 }
 
-// get asks for a path; the headers are names and values in turns.
+// get requests a path. The headers are alternating names and values.
 func (p *program) get(path string, headers ...string) (answer, error) {
 	request, err := http.NewRequest(http.MethodGet, "http://"+p.address+path, http.NoBody)
 	if err != nil {
@@ -205,7 +206,7 @@ func do(client *http.Client, request *http.Request) (answer, error) {
 	return answer{status: response.StatusCode, header: response.Header, body: body, took: time.Since(begun)}, err
 }
 
-// page asks for a path that has to be there.
+// page requests a path that must exist.
 func (p *program) page(path string, headers ...string) answer {
 	p.t.Helper()
 	a, err := p.get(path, headers...)
@@ -218,7 +219,7 @@ func (p *program) page(path string, headers ...string) answer {
 	return a
 }
 
-// status returns the status of a path, 0 without an answer.
+// status returns the status of a path, or 0 without a response.
 func (p *program) status(path string) int {
 	a, err := p.get(path)
 	if err != nil {
@@ -227,14 +228,14 @@ func (p *program) status(path string) int {
 	return a.status
 }
 
-// scrape scrapes the program, which has to answer in time, whatever happens.
+// scrape scrapes the program, which must always answer in time.
 func (p *program) scrape() metrics {
 	p.t.Helper()
 	return parseMetrics(p.t, p.timely().body)
 }
 
-// timely scrapes the program, and holds it to the time that a scrape may take. A scrape that waits for somebody takes long each time;
-// while the machine stands still, one or two do.
+// timely scrapes the program and checks the duration. A program that waits during scrapes is always
+// slow; if the machine is stalled, only one or two scrapes are.
 func (p *program) timely() answer {
 	p.t.Helper()
 	var slow []time.Duration
@@ -250,13 +251,13 @@ func (p *program) timely() answer {
 	}
 }
 
-// lastScrape scrapes a program that waits for just that.
+// lastScrape scrapes a program that waits for its last scrape.
 func (p *program) lastScrape() metrics {
 	p.t.Helper()
 	return parseMetrics(p.t, p.page("/metrics").body)
 }
 
-// eventually waits until something is the case.
+// eventually waits until a condition holds.
 func (p *program) eventually(what string, is func() bool) {
 	p.t.Helper()
 	p.within(startTimeout, what, is)

@@ -8,12 +8,12 @@ import (
 	"testing"
 )
 
-// The program says of which version it is, as the Makefile stamps it: by --version and in a metric.
+// The program reports the version that the Makefile sets: with --version and in a metric.
 func TestVersion(t *testing.T) {
 	t.Parallel()
 	version, revision := os.Getenv("VERSION"), os.Getenv("REVISION")
 	if version == "" || version == "unknown" || revision == "" {
-		t.Fatalf("VERSION=%q and REVISION=%q name no version: run make test-e2e in a clone", version, revision)
+		t.Fatalf("VERSION=%q and REVISION=%q are not a version: run make test-e2e in a clone", version, revision)
 	}
 	out, err := command(t.Context(), []string{"--version"}).CombinedOutput()
 	if err != nil {
@@ -21,8 +21,9 @@ func TestVersion(t *testing.T) {
 	}
 	said := string(out)
 	if want := fmt.Sprintf("dra-exporter, version %s (branch: ", version); !strings.HasPrefix(said, want) ||
-		!strings.Contains(said, "revision: "+revision+")") || !regexp.MustCompile(`build date: +\d{4}-\d\d-\d\dT`).MatchString(said) {
-		t.Errorf("--version says %s, want %s…, revision %s and a date", said, want, revision)
+		!strings.Contains(said, "revision: "+revision+")") ||
+		!regexp.MustCompile(`build date: +\d{4}-\d\d-\d\dT`).MatchString(said) {
+		t.Errorf("--version prints %s, want %s…, revision %s and a date", said, want, revision)
 	}
 	p := start(t, newNode(t).flags(flags{}))
 	if _, ok := p.scrape().value("dra_exporter_build_info", "version", version, "revision", revision); !ok {

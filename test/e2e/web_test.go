@@ -31,17 +31,18 @@ const (
 	acceptProtobuf    = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"
 )
 
-// busyNode returns a node with a pod whose device is read.
+// busyNode returns a node with a pod whose device has readings.
 func busyNode(t *testing.T) (*node, flags) {
 	t.Helper()
 	n := newNode(t)
 	n.setPods(pod("team", "a", "claim-a", gpu(0)))
-	config := n.scrapeConfig(endpoint("vendor", vendor(t, fixed(fmt.Sprintf("power{uuid=%q} 100\nutilization{uuid=%[1]q} 0.5\n", uuid(0))))))
+	config := n.scrapeConfig(endpoint("vendor",
+		vendor(t, fixed(fmt.Sprintf("power{uuid=%q} 100\nutilization{uuid=%[1]q} 0.5\n", uuid(0))))))
 	f := n.flags(flags{"inventory.file": n.inventory(gpus(2)), "source.scrape.config": config})
 	return n, f
 }
 
-// charged tells whether the pod was charged for energy.
+// charged reports whether energy was attributed to the pod.
 func (p *program) charged() bool {
 	p.t.Helper()
 	return p.scrape().positive("dra_pod_energy_joules_total", "pod", "a")
@@ -52,9 +53,12 @@ func TestPages(t *testing.T) {
 	_, f := busyNode(t)
 	p := start(t, f)
 	p.eventually("charged", p.charged)
-	for path, want := range map[string]string{"/healthz": "ok", "/readyz": "ok", "/": "gpu-1", "/metrics": "dra_device_up"} {
+	for path, want := range map[string]string{
+		"/healthz": "ok", "/readyz": "ok", "/": "gpu-1",
+		"/metrics": "dra_device_up",
+	} {
 		if body := string(p.page(path).body); !strings.Contains(body, want) {
-			t.Errorf("%s does not say %q: %.300s", path, want, body)
+			t.Errorf("%s does not contain %q: %.300s", path, want, body)
 		}
 	}
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/nowhere"} {
@@ -64,7 +68,8 @@ func TestPages(t *testing.T) {
 	}
 	r := p.report()
 	if r.Node != nodeName || len(r.Devices) != 2 || len(r.Claims) != 1 || len(r.Pods) != 1 {
-		t.Errorf("the snapshot of node %s has %d devices, %d claims and %d pods", r.Node, len(r.Devices), len(r.Claims), len(r.Pods))
+		t.Errorf("the snapshot of node %s has %d devices, %d claims and %d pods", r.Node, len(r.Devices), len(r.Claims),
+			len(r.Pods))
 	}
 	if conserved(t, r) == 0 {
 		t.Error("nothing was compared")
@@ -82,7 +87,7 @@ func TestPprofAndPath(t *testing.T) {
 	}
 }
 
-// Counters say in protobuf when they began; in OpenMetrics text only when asked to.
+// Counters have their created timestamps in protobuf, and on request in OpenMetrics text.
 func TestFormats(t *testing.T) {
 	t.Parallel()
 	begun := time.Now()
@@ -96,9 +101,10 @@ func TestFormats(t *testing.T) {
 		t.Errorf("content type %q, want OpenMetrics", kind)
 	}
 	if !bytes.HasSuffix(a.body, []byte("# EOF\n")) || bytes.Contains(a.body, []byte("_created")) {
-		t.Error("the answer does not end as OpenMetrics does, or has _created lines")
+		t.Error("the response does not end like OpenMetrics, or has _created lines")
 	}
-	if body := created.page("/metrics", "Accept", acceptOpenMetrics).body; !bytes.Contains(body, []byte("\ndra_pod_energy_joules_created{")) {
+	if body := created.page("/metrics", "Accept",
+		acceptOpenMetrics).body; !bytes.Contains(body, []byte("\ndra_pod_energy_joules_created{")) {
 		t.Error("--web.created-samples has no effect")
 	}
 
@@ -110,8 +116,9 @@ func TestFormats(t *testing.T) {
 		}
 		for _, row := range family.GetMetric() {
 			n++
-			if at := row.GetCounter().GetCreatedTimestamp().AsTime(); at.Before(begun.Add(-time.Second)) || at.After(time.Now()) {
-				t.Errorf("%s began at %v, want some time since %v", family.GetName(), at, begun)
+			if at := row.GetCounter().GetCreatedTimestamp().AsTime(); at.Before(begun.Add(-time.Second)) ||
+				at.After(time.Now()) {
+				t.Errorf("%s was created at %v, want a time after %v", family.GetName(), at, begun)
 			}
 		}
 	}
@@ -119,7 +126,7 @@ func TestFormats(t *testing.T) {
 		t.Error("protobuf has no counters of pods")
 	}
 	if a := p.page("/metrics", "Accept-Encoding", "gzip"); a.header.Get("Content-Encoding") != "gzip" {
-		t.Error("the answer is not compressed for who asks for that")
+		t.Error("the response is not compressed on request")
 	}
 }
 
@@ -144,7 +151,7 @@ func parseProtobuf(t *testing.T, a answer) []*dto.MetricFamily {
 	}
 }
 
-// TLS and basic auth come from exporter-toolkit's file.
+// TLS and basic authentication are configured by exporter-toolkit's file.
 func TestWebConfig(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -153,13 +160,18 @@ func TestWebConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := n.write("web.yaml", fmt.Sprintf("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: %q}\n", hash))
+	config := n.write("web.yaml",
+		fmt.Sprintf("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: %q}\n",
+			hash))
 	p := launch(t, n.flags(flags{"web.config.file": config, "log.level": "debug"}))
 	client := &http.Client{
 		Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool}},
 		Timeout:   startTimeout,
 	}
-	for password, want := range map[string]int{"secret": http.StatusOK, "wrong": http.StatusUnauthorized, "": http.StatusUnauthorized} {
+	for password, want := range map[string]int{
+		"secret": http.StatusOK, "wrong": http.StatusUnauthorized,
+		"": http.StatusUnauthorized,
+	} {
 		request, err := http.NewRequest(http.MethodGet, "https://"+p.address+"/metrics", http.NoBody)
 		if err != nil {
 			t.Fatal(err)
@@ -173,20 +185,21 @@ func TestWebConfig(t *testing.T) {
 		}
 	}
 	if status := p.status("/metrics"); status == http.StatusOK {
-		t.Error("the metrics are served without TLS too")
+		t.Error("the metrics are also served without TLS")
 	}
-	// A probe that only opens the port, again and again, is not worth a line.
+	// Probes that only open the port are not logged.
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", p.address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	conn.Close()
-	p.eventually("said at level debug", func() bool {
-		return regexp.MustCompile(`level=DEBUG .*TLS handshake error.*EOF`).MatchString(p.said())
+	p.eventually("logged at level debug", func() bool {
+		return regexp.MustCompile(`level=DEBUG .*TLS handshake error.*EOF`).MatchString(p.log())
 	})
 }
 
-// certificate writes cert.pem and key.pem of a server at 127.0.0.1, which signs for itself, and returns who trusts it.
+// certificate writes the self-signed cert.pem and key.pem of a server at 127.0.0.1, and returns a
+// pool that trusts it.
 func (n *node) certificate() *x509.CertPool {
 	n.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -213,7 +226,7 @@ func (n *node) certificate() *x509.CertPool {
 	return pool
 }
 
-// On SIGTERM whoever scraped before gets one more scrape, which has what happened up to then.
+// On SIGTERM a scraper that came before can scrape once more, and gets everything up to that time.
 func TestLastScrape(t *testing.T) {
 	t.Parallel()
 	_, f := busyNode(t)
@@ -222,24 +235,25 @@ func TestLastScrape(t *testing.T) {
 	before, _ := p.scrape().value("dra_pod_energy_joules_total", "pod", "a")
 	time.Sleep(1500 * time.Millisecond) // less than the interval
 	p.terminate()
-	p.eventually("waiting for the last scrape", func() bool { return strings.Contains(p.said(), "waiting for the last scrape") })
+	p.eventually("waiting for the last scrape",
+		func() bool { return strings.Contains(p.log(), "waiting for the last scrape") })
 	time.Sleep(500 * time.Millisecond)
 	if !p.running() {
 		t.Fatal("the program did not wait for the last scrape")
 	}
 	after, _ := p.lastScrape().value("dra_pod_energy_joules_total", "pod", "a")
 	if rise := after - before; rise < 100 {
-		t.Errorf("the last scrape has %v J more, want at least those of a second at 100 W", rise)
+		t.Errorf("the last scrape has %v J more, want at least one second at 100 W", rise)
 	}
 	if status := p.wait(stopTimeout); status != 0 {
 		t.Errorf("exit status %d, want 0", status)
 	}
 	if err := syscall.Kill(p.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
-		t.Errorf("the process is still there: %v", err)
+		t.Errorf("the process still exists: %v", err)
 	}
 }
 
-// While the program waits for the last scrape, it goes on reading.
+// While the program waits for the last scrape, it continues reading.
 func TestReadsUntilLastScrape(t *testing.T) {
 	t.Parallel()
 	_, f := busyNode(t)
@@ -247,7 +261,8 @@ func TestReadsUntilLastScrape(t *testing.T) {
 	p.eventually("charged", p.charged)
 	before, _ := p.scrape().value("dra_pod_energy_joules_total", "pod", "a")
 	p.terminate()
-	p.eventually("waiting for the last scrape", func() bool { return strings.Contains(p.said(), "waiting for the last scrape") })
+	p.eventually("waiting for the last scrape",
+		func() bool { return strings.Contains(p.log(), "waiting for the last scrape") })
 	waiting := time.Now()
 	p.eventually("reading on", func() bool { return p.report().Time.After(waiting.Add(5 * time.Second)) })
 	after, _ := p.lastScrape().value("dra_pod_energy_joules_total", "pod", "a")
@@ -259,17 +274,18 @@ func TestReadsUntilLastScrape(t *testing.T) {
 	}
 }
 
-// Nobody who scrapes: nobody to wait for. Somebody who scraped, and does not come again: not waited for too long.
+// Without a scraper the program does not wait. If a scraper does not come again, it does not wait
+// too long.
 func TestStopWithoutLastScrape(t *testing.T) {
 	t.Parallel()
-	t.Run("nobody scrapes", func(t *testing.T) {
+	t.Run("no scraper", func(t *testing.T) {
 		t.Parallel()
 		p := start(t, newNode(t).flags(flags{"web.last-scrape-timeout": "10m"}))
 		if status := p.stop(); status != 0 {
 			t.Errorf("exit status %d, want 0", status)
 		}
 	})
-	t.Run("somebody scraped", func(t *testing.T) {
+	t.Run("a scraper before", func(t *testing.T) {
 		t.Parallel()
 		const timeout = 2 * time.Second
 		p := start(t, newNode(t).flags(flags{"web.last-scrape-timeout": timeout.String()}))
@@ -279,12 +295,13 @@ func TestStopWithoutLastScrape(t *testing.T) {
 			t.Errorf("exit status %d, want 0", status)
 		}
 		if took := time.Since(begun); took < timeout {
-			t.Errorf("the end took %v, want at least %v", took, timeout)
+			t.Errorf("the program ended after %v, want at least %v", took, timeout)
 		}
 	})
 }
 
-// A connection that nothing comes over, as browsers open them ahead, is no reason to fail, and not waited for too long.
+// An idle connection, as browsers open them in advance, neither causes an error nor delays the end
+// for long.
 func TestStopWhileConnected(t *testing.T) {
 	t.Parallel()
 	p := start(t, newNode(t).flags(nil))
@@ -298,7 +315,7 @@ func TestStopWhileConnected(t *testing.T) {
 	}
 }
 
-// A kubelet and an endpoint that hang hold nobody back from the end.
+// A kubelet and an endpoint that hang do not delay the end.
 func TestStopWhileAllHang(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -7,17 +7,18 @@ import (
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
-// look is what was read before and after nvidia-smi printed its own view.
+// look is the output of nvidia-smi with the readings before and after it.
 type look struct {
 	before, after []driver.Sample
 	query         string // nvidia-smi -q -x
 	list          string // nvidia-smi -L
-	links         string // nvidia-smi nvlink -gt d; "" where it can't be had
+	links         string // nvidia-smi nvlink -gt d; "" if it is not available
 }
 
-// verdict says what came of a comparison.
+// verdict is the result of a comparison.
 type verdict string
 
 const (
@@ -38,16 +39,17 @@ func (f finding) String() string {
 	return fmt.Sprintf("%s: %s: %s: read %s, printed %s", f.verdict, f.device, f.what, f.ours, f.printed)
 }
 
-// column is a number that nvidia-smi prints of a GPU, or of a MIG device, and the reading that it is held against. The reading
-// may be off by a share of the number and by an absolute slack, since nvidia-smi reads at another moment.
+// column is a number that nvidia-smi prints for a GPU or a MIG device, and the reading to compare
+// it with. The reading may differ by a share of the number and by an absolute tolerance, since
+// nvidia-smi reads at another time.
 type column struct {
-	paths    [][]string // the first list of which anything is printed counts, and of that the sum
+	paths    [][]string // the sum over the first list of which any element is printed
 	quantity driver.Quantity
 	labels   driver.Labels
 	relative float64
 	slack    float64
-	whole    bool // not of a GPU in MIG mode, whose instances have it
-	rated    bool // GPM means something else by it, so that it can be compared without GPM alone
+	whole    bool // not for a GPU in MIG mode, whose instances have it
+	rated    bool // GPM defines it differently, so it is compared only without GPM
 }
 
 const mebibyte = 1 << 20
@@ -56,9 +58,14 @@ func single(path string) [][]string { return [][]string{{path}} }
 
 // gpuColumns are the numbers of a GPU.
 func gpuColumns() []column {
-	const share = 0.2 // two means of a busy GPU over different times
+	const share = 0.2 // two averages of a busy GPU over different times
 	engine := func(path, name string) column {
-		return column{single("utilization/" + path), driver.EngineUtilization, driver.Labels{name}, 0, share, true, name == "dram"}
+		return column{
+			single("utilization/" + path), driver.EngineUtilization,
+			driver.Labels{name},
+			0, share, true,
+			name == "dram",
+		}
 	}
 	clock := func(path, domain string) column {
 		return column{single("clocks/" + path), driver.Clock, driver.Labels{domain}, 0.1, 0, false, false}
@@ -77,15 +84,28 @@ func gpuColumns() []column {
 		engine("jpeg_util", "jpeg"), engine("ofa_util", "ofa"),
 		{single("fb_memory_usage/total"), driver.MemoryCapacity, driver.Labels{}, 0, mebibyte, true, false},
 		{single("fb_memory_usage/used"), driver.MemoryUsed, driver.Labels{}, 0, 64 * mebibyte, true, false},
-		{[][]string{{power + "average_power_draw"}, {power + "power_draw"}, {power + "instant_power_draw"}, {"power_readings/power_draw"}}, driver.Power, driver.Labels{}, 0.1, 20, false, false},
+		{
+			[][]string{
+				{power + "average_power_draw"},
+				{power + "power_draw"},
+				{power + "instant_power_draw"},
+				{"power_readings/power_draw"},
+			},
+			driver.Power,
+			driver.Labels{},
+			0.1, 20, false, false,
+		},
 		{single("temperature/gpu_temp"), driver.Temperature, driver.Labels{"gpu"}, 0, 3, false, false},
 		{single("temperature/memory_temp"), driver.Temperature, driver.Labels{"memory"}, 0, 3, false, false},
-		clock("graphics_clock", "graphics"), clock("sm_clock", "sm"), clock("mem_clock", "memory"), clock("video_clock", "video"),
+		clock("graphics_clock", "graphics"), clock("sm_clock", "sm"), clock("mem_clock", "memory"),
+		clock("video_clock", "video"),
 		throttled("sw_power_cap", "power"), throttled("sync_boost", "sync_boost"), throttled("sw_therm_slowdown", "thermal"),
 		throttled("hw_therm_slowdown", "hw_thermal"), throttled("hw_power_brake", "hw_power_brake"),
-		count("ecc_corrected", "", []string{volatile + "sram_correctable", volatile + "dram_correctable"}, []string{volatile + "single_bit/total"}),
+		count("ecc_corrected", "", []string{volatile + "sram_correctable", volatile + "dram_correctable"},
+			[]string{volatile + "single_bit/total"}),
 		count("ecc_uncorrected", "", []string{
-			volatile + "sram_uncorrectable", volatile + "sram_uncorrectable_parity", volatile + "sram_uncorrectable_secded", volatile + "dram_uncorrectable",
+			volatile + "sram_uncorrectable", volatile + "sram_uncorrectable_parity", volatile + "sram_uncorrectable_secded",
+			volatile + "dram_uncorrectable",
 		}, []string{volatile + "double_bit/total"}),
 		count("page_retirement", "sbe", []string{retired + "multiple_single_bit_retirement/retired_count"}),
 		count("page_retirement", "dbe", []string{retired + "double_bit_retirement/retired_count"}),
@@ -103,14 +123,14 @@ func instanceColumns() []column {
 	}
 }
 
-// comparison compares one look.
+// comparison is the comparison of one look.
 type comparison struct {
 	look
 	findings []finding
 	compared map[string]bool // readings, by device and name
 }
 
-// compare holds all that was read against all that nvidia-smi printed. Each value of either has a finding.
+// compare compares all readings with the output of nvidia-smi. Each value of either has a finding.
 func compare(l look) ([]finding, error) {
 	c := comparison{look: l, compared: map[string]bool{}}
 	log, err := parseQuery(l.query)
@@ -165,8 +185,9 @@ func (c *comparison) gpu(gpu *element, s driver.Sample, version string) {
 	for _, printed := range gpu.all("mig_devices/mig_device") {
 		gi, _ := printed.number("gpu_instance_id")
 		ci, _ := printed.number("compute_instance_id")
-		instance := driver.MIGInstance(int(gi), int(ci))
-		i := slices.IndexFunc(c.after, func(s driver.Sample) bool { return s.Hardware.Parent == uuid && s.Hardware.Instance == instance })
+		instance := nvidia.Instance(int(gi), int(ci))
+		i := slices.IndexFunc(c.after,
+			func(s driver.Sample) bool { return s.Hardware.Parent == uuid && s.Hardware.Instance == instance })
 		if i < 0 {
 			c.add(finding{missing, uuid, "MIG device " + instance, "", ""})
 			continue
@@ -187,16 +208,19 @@ func (c *comparison) column(printed *element, s driver.Sample, column column) {
 		if !ok {
 			continue
 		}
-		if column.rated && slices.ContainsFunc(s.Readings, func(r driver.Reading) bool { return r.Quantity == driver.Occupancy }) {
-			return // its reading is told of among the rest
+		if column.rated &&
+			slices.ContainsFunc(s.Readings, func(r driver.Reading) bool { return r.Quantity == driver.Occupancy }) {
+			return // its reading is reported by rest
 		}
 		c.within(s, column.quantity, column.labels, v, column.relative, column.slack)
 		return
 	}
 }
 
-// within holds a number against the readings before and after.
-func (c *comparison) within(s driver.Sample, q driver.Quantity, labels driver.Labels, printed, relative, slack float64) {
+// within compares a number with the readings before and after.
+func (c *comparison) within(s driver.Sample, q driver.Quantity, labels driver.Labels,
+	printed, relative, slack float64,
+) {
 	f := finding{missing, s.Hardware.UUID, name(q, labels), "", fmt.Sprint(printed)}
 	before, _ := readingIn(c.before, s.Hardware.UUID, q, labels)
 	after, ok := readingIn(c.after, s.Hardware.UUID, q, labels)
@@ -215,7 +239,7 @@ func (c *comparison) within(s driver.Sample, q driver.Quantity, labels driver.La
 	c.add(f)
 }
 
-// process compares the memory of a process. nvidia-smi lists those that it can see.
+// process compares the memory of a process. nvidia-smi lists only processes that are visible to it.
 func (c *comparison) process(gpu string, printed *element) {
 	pid, ok := printed.number("pid")
 	if !ok {
@@ -254,7 +278,7 @@ func processMemory(s driver.Sample, pid int) (float64, bool) {
 	return 0, false
 }
 
-// uuids compares the devices with those that are listed.
+// uuids compares the devices with the listed ones.
 func (c *comparison) uuids() {
 	listed := parseList(c.list)
 	for _, uuid := range listed {
@@ -271,7 +295,7 @@ func (c *comparison) uuids() {
 	}
 }
 
-// rest tells of the readings that nvidia-smi does not print.
+// rest reports the readings that nvidia-smi does not print.
 func (c *comparison) rest() {
 	for _, s := range c.after {
 		for _, r := range s.Readings {
@@ -282,7 +306,7 @@ func (c *comparison) rest() {
 	}
 }
 
-// name names a quantity with its labels.
+// name returns the name of a quantity with its labels.
 func name(q driver.Quantity, labels driver.Labels) string {
 	return strings.TrimSpace(q.String() + " " + strings.TrimSpace(strings.Join(labels[:], " ")))
 }
@@ -299,8 +323,9 @@ func readingIn(samples []driver.Sample, uuid string, q driver.Quantity, labels d
 	return driver.Reading{}, false
 }
 
-// compareSources holds what source dcgm reads against what source nvml reads of the same GPUs at about the same time. What only one of
-// them has, and counters that start at zero with the exporter, are not compared.
+// compareSources compares the readings of source dcgm with those of source nvml of the same GPUs at
+// about the same time. Readings of only one of them, and counters that start at zero with the
+// exporter, are not compared.
 func compareSources(ours, others []driver.Sample) []finding {
 	var findings []finding
 	for _, s := range others {
@@ -321,7 +346,7 @@ func compareSources(ours, others []driver.Sample) []finding {
 	return findings
 }
 
-// uuidOf returns the UUID of hardware: DCGM knows MIG devices by their numbers alone.
+// uuidOf returns the UUID of hardware. DCGM identifies MIG devices only by numbers.
 func uuidOf(h driver.Hardware, known []driver.Sample) string {
 	for _, s := range known {
 		if h.UUID == "" && s.Hardware.Parent == h.Parent && s.Hardware.Instance == h.Instance {
@@ -331,7 +356,7 @@ func uuidOf(h driver.Hardware, known []driver.Sample) string {
 	return h.UUID
 }
 
-// tolerance says how far two sources may be apart, false where they count from different points.
+// tolerance returns how much two sources may differ, or false if they count from different starts.
 func tolerance(r driver.Reading) (relative, slack float64, ok bool) {
 	switch r.Quantity {
 	case driver.Utilization, driver.EngineUtilization, driver.Occupancy:

@@ -1,14 +1,17 @@
-// Package gpu holds what the sources nvml and dcgm read against real NVIDIA GPUs. `make test-gpu` runs the trial where nvidia-smi
-// is, and says so loudly where it is not; `make test-gpu RECORD=DIR` records it as well.
+// Package gpu compares the readings of the sources nvml and dcgm with real NVIDIA GPUs. `make
+// test-gpu` runs the trial if nvidia-smi is installed and reports clearly if it is not; `make
+// test-gpu RECORD=DIR` also records it.
 //
-// The trial looks at an idle GPU, burdens it with two processes of our own (load/load.c), which take known shares of its memory
-// and time, and looks again. It compares every value that was read with what nvidia-smi prints at the same time, and lists what
-// nvidia-smi does not print; it checks that the load moved utilization, memory, power, energy and PCIe traffic by as much as it
-// must; that the claims of the two processes have the parts that these took; and that DCGM says what NVML says.
+// The trial reads an idle GPU, loads it with two test processes (load/load.c), which take known
+// shares of its memory and time, and reads it again. It compares every reading with the output of
+// nvidia-smi at the same time, and lists values that nvidia-smi does not print. It checks that the
+// load changes utilization, memory, power, energy and PCIe traffic by the expected amounts, that
+// the claims of the two processes have the shares of the processes, and that DCGM agrees with NVML.
 //
-// No machine with a GPU was at hand when this was written: the trial was never run on hardware. It is run in CI on the double of
-// NVML, and the load on a double of CUDA. Never run were, therefore: the kernel of the load, whose PTX was checked against what
-// LLVM's NVPTX back end writes for the same function; the load's calls, but for their order; nvidia-smi's options and the names
-// of the elements that it prints, which are those of published outputs of the drivers 535 and 590; and the margins of the
-// comparisons, which are estimates.
+// The trial was never run on hardware, since no machine with a GPU was available. CI runs it on the
+// fake of NVML, and the load on a fake of CUDA. The following is therefore untested: the kernel of
+// the load, whose PTX was compared with the output of LLVM's NVPTX back end for the same function;
+// the load's calls, except their order; nvidia-smi's options and the names of the elements in its
+// output, which are those of published outputs of the drivers 535 and 590; and the tolerances of
+// the comparisons, which are estimates.
 package gpu

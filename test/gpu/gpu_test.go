@@ -17,15 +17,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvml"
 )
 
-var recordIn = flag.String("record", "", "folder that the trial on hardware is recorded in")
+var recordIn = flag.String("record", "", "folder to record the trial on hardware in")
 
-// TestAgainstNvidiaSMI is the trial on hardware: idle and under a load of two processes, everything that source nvml reads against
-// what nvidia-smi prints at the same time; the load against what it moved; the two processes against the parts of their claims;
-// and source dcgm against nvml.
+// TestAgainstNvidiaSMI is the trial on hardware. It compares, idle and under a load of two
+// processes, the readings of source nvml with the output of nvidia-smi at the same time; the load
+// with its effects; the two processes with the shares of their claims; and source dcgm with nvml.
 func TestAgainstNvidiaSMI(t *testing.T) {
 	smi, err := exec.LookPath("nvidia-smi")
 	if err != nil {
-		t.Skip("NOT RUN: this machine has no nvidia-smi, and so no NVIDIA GPU; nothing was proven on hardware")
+		t.Skip("NOT RUN: this machine has no nvidia-smi and so no NVIDIA GPU; nothing was tested on hardware")
 	}
 	source, err := nvml.New(nvml.Config{})
 	if err != nil {
@@ -53,7 +53,7 @@ func TestAgainstNvidiaSMI(t *testing.T) {
 	t.Run("dcgm", func(t *testing.T) { againstDCGM(t, b) })
 }
 
-// check checks a trial, of now or recorded, and says what could not be.
+// check checks a trial, present or recorded, and reports what could not be checked.
 func check(t *testing.T, result trial) {
 	t.Helper()
 	for name, l := range map[string]look{"idle": result.Idle, "busy": result.Busy} {
@@ -71,7 +71,7 @@ func check(t *testing.T, result trial) {
 	})
 	t.Run("attribution", func(t *testing.T) {
 		if !result.seen() {
-			t.Skip("NOT RUN: the driver's process numbers are not ours (another PID namespace): attribution by process was not proven")
+			t.Skip("NOT RUN: the driver reports process numbers of another PID namespace: attribution by process was not tested")
 		}
 		wrong, unchecked := result.checkAttribution()
 		tell(t, wrong, unchecked)
@@ -107,7 +107,7 @@ func tell(t *testing.T, wrong, unchecked []string) {
 	}
 }
 
-// againstDCGM compares an engine of DCGM inside this process with what source nvml reads.
+// againstDCGM compares an embedded engine of DCGM with the readings of source nvml.
 func againstDCGM(t *testing.T, b bench) {
 	source, err := dcgm.New(dcgm.Config{Address: dcgm.Embedded, Profiling: true})
 	if err != nil {
@@ -122,12 +122,12 @@ func againstDCGM(t *testing.T, b bench) {
 		b.wait(1)
 	}
 	if len(others) == 0 {
-		t.Skip("NOT RUN: DCGM reads nothing here (is libdcgm.so.4 there?): it was not proven on hardware")
+		t.Skip("NOT RUN: DCGM reads nothing on this machine (is libdcgm.so.4 installed?): it was not tested on hardware")
 	}
 	report(t, compareSources(ours, others))
 }
 
-// origin is the README of a recording.
+// origin returns the README of a recording.
 func origin(result trial) string {
 	model, version := "unknown", "unknown"
 	for _, s := range result.Idle.after {
@@ -135,13 +135,14 @@ func origin(result trial) string {
 			model, version = s.Hardware.Model, s.Hardware.DriverVersion
 		}
 	}
-	return fmt.Sprintf("Recorded by `make test-gpu RECORD=DIR` on %s: %s, driver %s. `trial.json` is what source nvml read, the other files are\n"+
-		"what nvidia-smi printed meanwhile, less serial numbers, names of processes and supported clocks.\n",
+	return fmt.Sprintf("Recorded by `make test-gpu RECORD=DIR` on %s: %s, driver %s. `trial.json` has the readings of "+
+		"source nvml, the other files have the output\n"+
+		"of nvidia-smi at that time, without serial numbers, names of processes and supported clocks.\n",
 		time.Now().UTC().Format(time.DateOnly), model, version)
 }
 
-// What was recorded on hardware is checked again. Without recordings, which testdata/README.md explains, there is nothing to check: the
-// recording of the double is checked by TestTrial.
+// Recordings from hardware are checked again. Without recordings, see testdata/README.md, there is
+// nothing to check; TestTrial checks a recording of the fake.
 func TestRecordings(t *testing.T) {
 	entries, err := os.ReadDir("testdata")
 	if err != nil {

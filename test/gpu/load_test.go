@@ -19,7 +19,8 @@ import (
 //go:embed load
 var sources embed.FS
 
-// buildLoad compiles the program load, and returns its path. A fake libcuda.so.1 is beside it in the folder fake.
+// buildLoad compiles the program load, and returns its path. A fake libcuda.so.1 is beside it in
+// the folder fake.
 func buildLoad(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -29,7 +30,10 @@ func buildLoad(t *testing.T) string {
 	path := filepath.Join(dir, "load", "burden")
 	for _, args := range [][]string{
 		{"-O1", "-Wall", "-Werror", "-o", path, filepath.Join(dir, "load", "load.c"), "-ldl"},
-		{"-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", filepath.Join(dir, "load", "fake", "libcuda.so.1"), filepath.Join(dir, "load", "fake", "libcuda.c")},
+		{
+			"-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o", filepath.Join(dir, "load", "fake", "libcuda.so.1"),
+			filepath.Join(dir, "load", "fake", "libcuda.c"),
+		},
 	} {
 		if out, err := exec.CommandContext(t.Context(), "cc", args...).CombinedOutput(); err != nil {
 			t.Fatalf("compile the load: %v\n%s", err, out)
@@ -38,12 +42,13 @@ func buildLoad(t *testing.T) string {
 	return path
 }
 
-// fakeCUDA is the environment in which the load meets the fake library, which writes its calls to a file.
+// fakeCUDA returns the environment in which the load uses the fake library, which writes its calls
+// to a file.
 func fakeCUDA(load, calls string) []string {
 	return []string{"LD_LIBRARY_PATH=" + filepath.Join(filepath.Dir(load), "fake"), "FAKE_CUDA_LOG=" + calls}
 }
 
-// load is a process that burdens a GPU.
+// load is a process that loads a GPU.
 type load struct {
 	pid    int
 	cmd    *exec.Cmd
@@ -51,7 +56,7 @@ type load struct {
 	output *bufio.Reader
 }
 
-// startLoad starts the program at a path on a device, and returns when it is at work.
+// startLoad starts the program at a path on a device, and returns when the load has started.
 func startLoad(ctx context.Context, path, device string, b burden, environment ...string) (*load, error) {
 	cmd := exec.CommandContext(ctx, path, fmt.Sprint(b.Bytes), fmt.Sprint(b.Share), fmt.Sprint(b.Copy))
 	cmd.Env = append(append(os.Environ(), "CUDA_VISIBLE_DEVICES="+device), environment...)
@@ -70,24 +75,24 @@ func startLoad(ctx context.Context, path, device string, b burden, environment .
 	l := &load{pid: cmd.Process.Pid, cmd: cmd, input: input, output: bufio.NewReader(output)}
 	if line, err := l.output.ReadString('\n'); err != nil || line != "ready\n" {
 		l.kill()
-		return nil, fmt.Errorf("start the load: it said %q: %w", line, err)
+		return nil, fmt.Errorf("start the load: output %q: %w", line, err)
 	}
 	return l, nil
 }
 
-// stop ends the process, and returns how many bytes it copied in a second.
+// stop ends the process, and returns how many bytes per second it copied.
 func (l *load) stop() (float64, error) {
 	if err := l.input.Close(); err != nil {
 		return 0, fmt.Errorf("end the load: %w", err)
 	}
 	line, err := l.output.ReadString('\n')
 	if err != nil {
-		return 0, fmt.Errorf("end the load: it said %q: %w", line, err)
+		return 0, fmt.Errorf("end the load: output %q: %w", line, err)
 	}
 	var rounds, copied uint64
 	var took float64
 	if _, err := fmt.Sscanf(line, "%d rounds, %d bytes copied in %f s", &rounds, &copied, &took); err != nil {
-		return 0, fmt.Errorf("end the load: it said %q: %w", line, err)
+		return 0, fmt.Errorf("end the load: output %q: %w", line, err)
 	}
 	if err := l.cmd.Wait(); err != nil {
 		return 0, fmt.Errorf("end the load: %w", err)
@@ -95,7 +100,7 @@ func (l *load) stop() (float64, error) {
 	return float64(copied) / took, nil
 }
 
-// kill ends the process at once, if it runs still.
+// kill kills the process if it is still running.
 func (l *load) kill() {
 	if l.cmd.ProcessState == nil {
 		_ = l.cmd.Process.Kill()
@@ -103,10 +108,11 @@ func (l *load) kill() {
 	}
 }
 
-// The load on the fake library: its calls, in their order, and the time that its kernels take.
+// The load on the fake library: its calls in order, and the time of its kernels.
 func TestLoad(t *testing.T) {
 	path, calls := buildLoad(t), filepath.Join(t.TempDir(), "calls")
-	l, err := startLoad(t.Context(), path, "GPU-a", burden{Bytes: 1 << 20, Share: 0.4, Copy: 1 << 16}, fakeCUDA(path, calls)...)
+	l, err := startLoad(t.Context(), path, "GPU-a", burden{Bytes: 1 << 20, Share: 0.4, Copy: 1 << 16},
+		fakeCUDA(path, calls)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +129,8 @@ func TestLoad(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	round := []string{"cuLaunchKernel 528 x 256, 20000000 ns 0", "cuCtxSynchronize 0", "cuMemcpyHtoD_v2 65536 0"}
 	want := append([]string{
-		"cuInit 0", "cuDeviceGet 0 of GPU-a 0", "cuDeviceGetAttribute 16 0", "cuDevicePrimaryCtxRetain 0", "cuCtxSetCurrent 0",
+		"cuInit 0", "cuDeviceGet 0 of GPU-a 0", "cuDeviceGetAttribute 16 0", "cuDevicePrimaryCtxRetain 0",
+		"cuCtxSetCurrent 0",
 		"cuMemAlloc_v2 1048576 0", "cuMemsetD8_v2 0 1048576 0", "cuModuleLoadData 0", "cuModuleGetFunction spin 0",
 	}, round...)
 	if diff := cmp.Diff(want, lines[:min(len(want), len(lines))]); diff != "" {
@@ -136,13 +143,13 @@ func TestLoad(t *testing.T) {
 			t.Errorf("calls of round %d (-want +got):\n%s", i, diff)
 		}
 	}
-	// A period is 50 ms, and never less: the load is never more than it was asked to be.
+	// A period is at least 50 ms: the load is never more than requested.
 	if perSecond := 20 * 65536.; rounds < 2 || copied > 1.3*perSecond {
-		t.Errorf("%d rounds in 500 ms, and %v bytes copied in a second, want %v", rounds, copied, perSecond)
+		t.Errorf("%d rounds in 500 ms, and %v bytes per second copied, want %v", rounds, copied, perSecond)
 	}
 }
 
-// A load that can not burden the GPU says so, and is no load.
+// If the load cannot use the GPU, it ends with an error.
 func TestLoadFails(t *testing.T) {
 	path, broken := buildLoad(t), t.TempDir()
 	if err := os.WriteFile(filepath.Join(broken, "libcuda.so.1"), []byte("no library"), 0o600); err != nil {
@@ -153,10 +160,10 @@ func TestLoadFails(t *testing.T) {
 		burden      burden
 		environment []string
 	}{
-		"a library that is none":      {burden{Bytes: 1 << 20}, []string{"LD_LIBRARY_PATH=" + broken}},
-		"more to copy than there is":  {burden{Bytes: 4, Copy: 5}, fakeCUDA(path, calls)},
-		"more time than there is":     {burden{Bytes: 4, Share: 1.1}, fakeCUDA(path, calls)},
-		"memory that holds no number": {burden{Bytes: 3}, fakeCUDA(path, calls)},
+		"a file that is not a library": {burden{Bytes: 1 << 20}, []string{"LD_LIBRARY_PATH=" + broken}},
+		"more to copy than memory":     {burden{Bytes: 4, Copy: 5}, fakeCUDA(path, calls)},
+		"more than all of the time":    {burden{Bytes: 4, Share: 1.1}, fakeCUDA(path, calls)},
+		"memory that is not a number":  {burden{Bytes: 3}, fakeCUDA(path, calls)},
 	} {
 		if l, err := startLoad(t.Context(), path, "GPU-a", tc.burden, tc.environment...); err == nil {
 			l.kill()

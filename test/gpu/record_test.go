@@ -12,10 +12,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// A recording is a folder: trial.json has what was read, and the files beside it have what nvidia-smi printed. README.md tells
-// where it comes from.
+// A recording is a folder: trial.json has the readings, the other files have the output of
+// nvidia-smi. README.md states its origin.
 
-// recordedReading is a reading, whose quantity has its name: numbers may come to mean others.
+// recordedReading is a reading with the name of its quantity, since the numbers of quantities may
+// change.
 type recordedReading struct {
 	Quantity  string        `json:"quantity"`
 	Labels    driver.Labels `json:"labels"`
@@ -49,16 +50,17 @@ type recordedTrial struct {
 	Loads      []loaded           `json:"loads"`
 }
 
-// names of the files of a look.
+// Names of the files of a look.
 func queryFile(look string) string { return look + "-nvidia-smi-q.xml" }
 func listFile(look string) string  { return look + "-nvidia-smi-L.txt" }
 func linksFile(look string) string { return look + "-nvidia-smi-nvlink.txt" }
 
-// record writes a trial into a folder, which is made.
+// record writes a trial into a folder, which it creates.
 func record(dir string, t trial, origin string) error {
 	recorded := recordedTrial{
 		Device: t.Device, Loads: t.Loads,
-		Idle: recordedLook{toRecord(t.Idle.before), toRecord(t.Idle.after)}, Busy: recordedLook{toRecord(t.Busy.before), toRecord(t.Busy.after)},
+		Idle: recordedLook{toRecord(t.Idle.before), toRecord(t.Idle.after)},
+		Busy: recordedLook{toRecord(t.Busy.before), toRecord(t.Busy.after)},
 	}
 	for _, samples := range t.IdleSeries {
 		recorded.IdleSeries = append(recorded.IdleSeries, toRecord(samples))
@@ -84,11 +86,13 @@ func record(dir string, t trial, origin string) error {
 	return nil
 }
 
-// anonymous takes out what tells whose machine it is, and the long list of clocks.
+// anonymous removes data that identify the machine, and the long list of clocks.
 func anonymous(query string) string {
 	query = regexp.MustCompile(`(?s)<supported_clocks>.*?</supported_clocks>\s*`).ReplaceAllString(query, "")
-	query = regexp.MustCompile(`(?s)<process_name>.*?</process_name>`).ReplaceAllString(query, "<process_name></process_name>")
-	return regexp.MustCompile(`<(serial|pdi|board_id|chassis_serial_number|clusterUuid)>[^<]*<`).ReplaceAllString(query, "<$1><")
+	query = regexp.MustCompile(`(?s)<process_name>.*?</process_name>`).ReplaceAllString(query,
+		"<process_name></process_name>")
+	return regexp.MustCompile(`<(serial|pdi|board_id|chassis_serial_number|clusterUuid)>[^<]*<`).ReplaceAllString(query,
+		"<$1><")
 }
 
 // replay reads a trial from a folder.
@@ -112,7 +116,10 @@ func replay(dir string) (trial, error) {
 			query: read(queryFile(name)), list: read(listFile(name)), links: read(linksFile(name)),
 		}
 	}
-	t := trial{Device: recorded.Device, Loads: recorded.Loads, Idle: look("idle", recorded.Idle), Busy: look("busy", recorded.Busy)}
+	t := trial{
+		Device: recorded.Device, Loads: recorded.Loads, Idle: look("idle", recorded.Idle),
+		Busy: look("busy", recorded.Busy),
+	}
 	for _, s := range recorded.IdleSeries {
 		t.IdleSeries = append(t.IdleSeries, samples(s))
 	}
@@ -168,7 +175,7 @@ func fromRecord(recorded []recordedSample) ([]driver.Sample, error) {
 func readingsFromRecord(recorded []recordedReading) ([]driver.Reading, error) {
 	out := make([]driver.Reading, 0, len(recorded))
 	for _, r := range recorded {
-		q, ok := driver.QuantityNamed(r.Quantity)
+		q, ok := driver.Standard().Named(r.Quantity)
 		if !ok {
 			return nil, fmt.Errorf("there is no quantity %q", r.Quantity)
 		}

@@ -12,21 +12,21 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// element is an element of what `nvidia-smi -q -x` prints (nvsmi_device_v11.dtd to v13.dtd).
+// element is an element of the output of `nvidia-smi -q -x` (nvsmi_device_v11.dtd to v13.dtd).
 type element struct {
 	XMLName  xml.Name
 	Text     string    `xml:",chardata"`
 	Elements []element `xml:",any"`
 }
 
-// parseQuery parses what `nvidia-smi -q -x` printed.
+// parseQuery parses the output of `nvidia-smi -q -x`.
 func parseQuery(text string) (element, error) {
 	var log element
 	if err := xml.Unmarshal([]byte(text), &log); err != nil {
-		return element{}, fmt.Errorf("parse what nvidia-smi printed: %w", err)
+		return element{}, fmt.Errorf("parse output of nvidia-smi: %w", err)
 	}
 	if log.XMLName.Local != "nvidia_smi_log" {
-		return element{}, fmt.Errorf("parse what nvidia-smi printed: it is a %s", log.XMLName.Local)
+		return element{}, fmt.Errorf("parse output of nvidia-smi: it is a %s", log.XMLName.Local)
 	}
 	return log, nil
 }
@@ -56,10 +56,11 @@ func (e *element) text(path string) string {
 	return ""
 }
 
-// number returns the number at a path in base units, false where nvidia-smi has none: N/A, or words.
+// number returns the number at a path in base units, or false if nvidia-smi has none: N/A, or
+// words.
 func (e *element) number(path string) (float64, bool) { return number(e.text(path)) }
 
-// sum returns the sum of the numbers at some paths, false where there is none at all.
+// sum returns the sum of the numbers at some paths, or false if there is none.
 func (e *element) sum(paths []string) (float64, bool) {
 	sum, some := 0., false
 	for _, path := range paths {
@@ -70,21 +71,25 @@ func (e *element) sum(paths []string) (float64, bool) {
 	return sum, some
 }
 
-// number returns the number in a text such as "97887 MiB" in base units, NaN if its unit is unknown.
+// number returns the number in a text such as "97887 MiB" in base units, NaN if its unit is
+// unknown.
 func number(text string) (float64, bool) {
 	digits, unit, _ := strings.Cut(strings.TrimSpace(text), " ")
 	v, err := strconv.ParseFloat(digits, 64)
 	if err != nil {
 		return 0, false
 	}
-	scale, known := map[string]float64{"": 1, "MiB": 1 << 20, "KiB": 1 << 10, "W": 1, "C": 1, "MHz": 1e6, "%": 0.01, "us": 1e-6, "ns": 1e-9}[unit]
+	scale, known := map[string]float64{
+		"": 1, "MiB": 1 << 20, "KiB": 1 << 10, "W": 1, "C": 1, "MHz": 1e6, "%": 0.01,
+		"us": 1e-6, "ns": 1e-9,
+	}[unit]
 	if !known {
 		return math.NaN(), true
 	}
 	return v * scale, true
 }
 
-// parseList returns the UUIDs of GPUs and MIG devices in what `nvidia-smi -L` printed.
+// parseList returns the UUIDs of GPUs and MIG devices in the output of `nvidia-smi -L`.
 func parseList(text string) []string {
 	var uuids []string
 	for _, match := range regexp.MustCompile(`\(UUID: ([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
@@ -96,7 +101,8 @@ func parseList(text string) []string {
 // linkBytes are the bytes over a GPU's NVLinks.
 type linkBytes struct{ transmitted, received float64 }
 
-// parseLinks returns the bytes over all NVLinks of each GPU, by UUID, in what `nvidia-smi nvlink -gt d` printed.
+// parseLinks returns the bytes over all NVLinks of each GPU, by UUID, in the output of `nvidia-smi
+// nvlink -gt d`.
 func parseLinks(text string) map[string]linkBytes {
 	links := map[string]linkBytes{}
 	uuid := ""
@@ -126,7 +132,8 @@ func parseLinks(text string) map[string]linkBytes {
 
 func TestNumber(t *testing.T) {
 	for text, want := range map[string]float64{
-		"97887 MiB": 97887 << 20, "3.97 W": 3.97, "24 C": 24, "180 MHz": 180e6, "7 %": 0.07, "25483012608 us": 25483.012608, " 3 ": 3,
+		"97887 MiB": 97887 << 20, "3.97 W": 3.97, "24 C": 24, "180 MHz": 180e6, "7 %": 0.07, "25483012608 us": 25483.012608,
+		" 3 ": 3,
 	} {
 		if got, ok := number(text); !ok || math.Abs(got-want) > 1e-12*want {
 			t.Errorf("%q became %v, want %v", text, got, want)
@@ -143,7 +150,8 @@ func TestNumber(t *testing.T) {
 }
 
 func TestParseLinks(t *testing.T) {
-	text := "GPU 0: NVIDIA H100 (UUID: GPU-a)\n\t Link 0: Data Tx: 10 KiB\n\t Link 0: Data Rx: 1 KiB\n\t Link 1: Data Tx: 20 KiB\n" +
+	text := "GPU 0: NVIDIA H100 (UUID: GPU-a)\n\t Link 0: Data Tx: 10 KiB\n\t Link 0: Data Rx: 1 KiB\n\t Link 1: Data " +
+		"Tx: 20 KiB\n" +
 		"\t Link 1: Data Rx: N/A\nGPU 1: NVIDIA H100 (UUID: GPU-b)\n\t Link 0: Data Rx: 7 KiB\n"
 	want := map[string]linkBytes{"GPU-a": {30 << 10, 1 << 10}, "GPU-b": {0, 7 << 10}}
 	if diff := cmp.Diff(want, parseLinks(text), cmp.AllowUnexported(linkBytes{})); diff != "" {
@@ -154,7 +162,7 @@ func TestParseLinks(t *testing.T) {
 func TestParseQueryRejects(t *testing.T) {
 	for _, text := range []string{"", "No devices were found", "<html></html>", "<nvidia_smi_log>"} {
 		if _, err := parseQuery(text); err == nil {
-			t.Errorf("%q is taken for an answer", text)
+			t.Errorf("%q is accepted as output", text)
 		}
 	}
 }

@@ -2,43 +2,45 @@ package gpu
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// bench is a machine with GPUs: a real one, or a double of one.
+// bench is a machine with GPUs, real or fake.
 type bench struct {
 	source driver.Source
-	smi    func(ctx context.Context, args ...string) (string, error) // what nvidia-smi prints
+	smi    func(ctx context.Context, args ...string) (string, error) // the output of nvidia-smi
 	wait   func(seconds float64)
-	start  func(device string, b burden) (*load, error) // a process that burdens a device
+	start  func(device string, b burden) (*load, error) // a process that loads a device
 }
 
-// burden is what a process does to a GPU.
+// burden is the load of a process on a GPU.
 type burden struct {
 	Bytes uint64  // of memory
 	Share float64 // of the time
 	Copy  uint64  // bytes, to the GPU in each 50 ms
 }
 
-// burdens are those of the two processes of a trial: they differ, so that mixing them up shows.
+// burdens are the loads of the two processes of a trial. They differ, so that confusing them is
+// detected.
 func burdens() [2]burden {
 	return [2]burden{{Bytes: 2 << 30, Share: 0.6, Copy: 32 << 20}, {Bytes: 1 << 30, Share: 0.2}}
 }
 
-// seconds is how long a trial looks at the idle GPU, and at the busy one.
+// seconds is how long a trial samples the idle GPU, and the busy one.
 const seconds = 10
 
-// trial is what became of a trial: everything that its checks need, so that a recording of it can be checked too.
+// trial is the result of a trial, with everything that its checks need, so that a recording can be
+// checked too.
 type trial struct {
-	Device     string // that was burdened
+	Device     string // that was loaded
 	Idle, Busy look
 	IdleSeries [][]driver.Sample // a second apart
 	BusySeries [][]driver.Sample
@@ -52,7 +54,7 @@ type loaded struct {
 	Copied float64 // bytes per second, as the process counted them
 }
 
-// try looks at the machine, burdens its first idle GPU with two processes and looks again.
+// try reads the machine, loads its first idle GPU with two processes and reads it again.
 func (b bench) try(t *testing.T) trial {
 	t.Helper()
 	var out trial
@@ -60,7 +62,7 @@ func (b bench) try(t *testing.T) trial {
 	out.Idle = b.look(t)
 	out.Device = idleDevice(out.Idle.after)
 	if out.Device == "" {
-		t.Fatal("every device is busy: there is none to burden")
+		t.Fatal("every device is busy: none is available for the load")
 	}
 	var loads []*load
 	for _, burden := range burdens() {
@@ -72,7 +74,7 @@ func (b bench) try(t *testing.T) trial {
 		loads = append(loads, l)
 		out.Loads = append(out.Loads, loaded{PID: l.pid, Burden: burden})
 	}
-	b.wait(3) // until the means of before are over
+	b.wait(3) // until averages no longer include the time before
 	b.series(t)
 	out.BusySeries = b.series(t)
 	out.Busy = b.look(t)
@@ -97,12 +99,12 @@ func (b bench) series(t *testing.T) [][]driver.Sample {
 	return series
 }
 
-// sample reads the machine, again where it was too busy to answer in time.
+// sample reads the machine. It retries if the machine was too busy to answer in time.
 func (b bench) sample(t *testing.T) []driver.Sample {
 	t.Helper()
 	for range 50 {
 		samples, err := b.source.Sample(t.Context())
-		if _, late := errors.AsType[driver.HungError](err); late {
+		if driver.ReasonOf(err) == driver.ReasonHung {
 			time.Sleep(100 * time.Millisecond)
 			continue
 		}
@@ -115,7 +117,7 @@ func (b bench) sample(t *testing.T) []driver.Sample {
 	return nil
 }
 
-// look reads the machine before and after nvidia-smi does.
+// look reads the machine before and after nvidia-smi.
 func (b bench) look(t *testing.T) look {
 	t.Helper()
 	run := func(args ...string) string {
@@ -137,7 +139,8 @@ func (b bench) look(t *testing.T) look {
 	return l
 }
 
-// idleDevice returns the UUID of the first GPU without MIG, else of the first MIG device, that nobody uses.
+// idleDevice returns the UUID of the first unused GPU without MIG, otherwise of the first unused
+// MIG device.
 func idleDevice(samples []driver.Sample) string {
 	for _, kind := range []driver.Kind{0, driver.KindPartition} {
 		for _, s := range samples {
@@ -163,7 +166,9 @@ func mean(series [][]driver.Sample, uuid string, q driver.Quantity, labels drive
 }
 
 // rate returns the rate of a counter over a series, per second.
-func rate(series [][]driver.Sample, uuid string, q driver.Quantity, labels driver.Labels) (perSecond float64, estimated, ok bool) {
+func rate(series [][]driver.Sample, uuid string, q driver.Quantity,
+	labels driver.Labels,
+) (perSecond float64, estimated, ok bool) {
 	if len(series) == 0 {
 		return 0, false, false
 	}
@@ -176,7 +181,7 @@ func rate(series [][]driver.Sample, uuid string, q driver.Quantity, labels drive
 	return (last.Value - first.Value) / took, last.Estimated, true
 }
 
-// checkMoved checks that the load moved what it must move, and says what could not be checked.
+// checkMoved checks the effects of the load, and reports what could not be checked.
 func (t trial) checkMoved() (wrong, unchecked []string) {
 	expect := func(what string, known bool, v, least, most float64) {
 		switch {
@@ -197,24 +202,26 @@ func (t trial) checkMoved() (wrong, unchecked []string) {
 		share += l.Burden.Share
 	}
 	idle, busy, ok := gauge(driver.Utilization)
-	expect("the rise of utilization", ok, busy-idle, share/2, 1)
+	expect("the increase of utilization", ok, busy-idle, share/2, 1)
 	idle, busy, ok = gauge(driver.MemoryUsed)
-	const contexts = 3 << 30 // what two contexts take beside what was asked for
-	expect("the rise of memory in use", ok, busy-idle, bytes, bytes+contexts)
+	const contexts = 3 << 30 // memory that two contexts use in addition to the requested memory
+	expect("the increase of memory in use", ok, busy-idle, bytes, bytes+contexts)
 	idlePower, busyPower, ok := gauge(driver.Power)
-	expect("the rise of power", ok, busyPower-idlePower, max(5, idlePower/20), 2000)
+	expect("the increase of power", ok, busyPower-idlePower, max(5, idlePower/20), 2000)
 	joules, _, counted := rate(t.BusySeries, t.Device, driver.Energy, driver.Labels{})
 	expect("energy per second, as a share of power,", ok && counted, joules/max(busyPower, 1), 0.75, 1.25)
 	received, estimated, counted := rate(t.BusySeries, t.Device, driver.IOBytes, driver.Labels{"pcie", "receive"})
 	copied := t.Loads[0].Copied
-	expect("what came over PCIe, as a share of what was copied,", counted && !estimated, received/max(copied, 1), 0.8, 1.6)
+	expect("the traffic over PCIe, as a share of the copied bytes,", counted && !estimated, received/max(copied, 1), 0.8,
+		1.6)
 	return wrong, unchecked
 }
 
-// claims lets the exporter divide the busy device between two claims, each of a pod that has one of the processes.
-func (t trial) claims() *exporter.Snapshot {
+// claims returns how the exporter divides the busy device between two claims, each of a pod with
+// one of the processes.
+func (t trial) claims() *ledger.Snapshot {
 	id := driver.ID{Driver: "gpu.nvidia.com", Pool: "node", Device: "gpu"}
-	ledger := exporter.NewLedger(exporter.LedgerConfig{Retention: time.Minute, IdleThreshold: 0.01})
+	books := ledger.New(ledger.Config{Retention: time.Minute, IdleThreshold: 0.01})
 	pods := map[int]string{}
 	var allocations []podresources.Allocation
 	for i, l := range t.Loads {
@@ -222,10 +229,13 @@ func (t trial) claims() *exporter.Snapshot {
 		pods[l.PID] = "uid-" + name
 		allocations = append(allocations, podresources.Allocation{
 			Claim: podresources.Claim{Namespace: "test", Name: name}, Device: id, ShareID: name,
-			Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "test", Name: name}, Container: "main", UID: "uid-" + name}},
+			Holders: []podresources.Holder{{
+				Pod: podresources.Pod{Namespace: "test", Name: name}, Container: "main",
+				UID: "uid-" + name,
+			}},
 		})
 	}
-	var snapshot *exporter.Snapshot
+	var snapshot *ledger.Snapshot
 	for _, samples := range t.BusySeries {
 		now := samples[0].Readings[0].At
 		for _, s := range samples {
@@ -233,10 +243,10 @@ func (t trial) claims() *exporter.Snapshot {
 				now = later(now, r.At)
 			}
 		}
-		snapshot = ledger.Advance(exporter.Join(exporter.Input{
+		snapshot = books.Advance(join.Join(join.Input{
 			View:      podresources.View{Allocations: allocations, At: now},
 			Inventory: driver.Inventory{id: {Hardware: driver.Hardware{UUID: t.Device}}},
-			Sources:   []exporter.SourceSamples{{Name: "nvml", Samples: samples}},
+			Sources:   []join.SourceSamples{{Name: "nvml", Samples: samples}},
 			PodOf:     pods,
 		}), now)
 	}
@@ -252,8 +262,8 @@ func later(a, b time.Time) time.Time {
 
 func claimName(i int) string { return [2]string{"heavy", "light"}[i] }
 
-// seen tells whether the processes of the trial are seen on the device: in another PID namespace than the driver's they are
-// not, or have numbers that nobody here knows.
+// seen reports whether the processes of the trial are visible on the device: in another PID
+// namespace than the driver's they are missing or have other numbers.
 func (t trial) seen() bool {
 	for _, l := range t.Loads {
 		if !slices.ContainsFunc(t.Busy.after, func(s driver.Sample) bool { _, ok := processMemory(s, l.PID); return ok }) {
@@ -263,7 +273,7 @@ func (t trial) seen() bool {
 	return true
 }
 
-// checkAttribution checks the claims' parts against what their processes did.
+// checkAttribution compares the claims' shares with the load of their processes.
 func (t trial) checkAttribution() (wrong, unchecked []string) {
 	snapshot := t.claims()
 	value := func(claim string, q driver.Quantity) (float64, bool) {
@@ -289,14 +299,17 @@ func (t trial) checkAttribution() (wrong, unchecked []string) {
 	}
 	expect("the heavy claim's memory", memory, float64(heavy.Bytes), float64(heavy.Bytes)+2<<30)
 	expect("the light claim's memory", other, float64(light.Bytes), float64(light.Bytes)+2<<30)
-	expect("how much more memory the heavy claim has", memory-other, 0.9*float64(heavy.Bytes-light.Bytes), 1.1*float64(heavy.Bytes-light.Bytes))
-	if snapshot.Devices[0].Attribution != exporter.AttributionProcess {
-		return wrong, append(unchecked, fmt.Sprintf("the claims' busy time: the device is divided %q", snapshot.Devices[0].Attribution))
+	expect("how much more memory the heavy claim has", memory-other, 0.9*float64(heavy.Bytes-light.Bytes),
+		1.1*float64(heavy.Bytes-light.Bytes))
+	if snapshot.Devices[0].Attribution != join.AttributionProcess {
+		return wrong, append(unchecked,
+			fmt.Sprintf("the claims' busy time: the device is divided %q", snapshot.Devices[0].Attribution))
 	}
 	busy, _ := value("heavy", driver.ActiveSeconds)
 	rest, _ := value("light", driver.ActiveSeconds)
 	expect("the heavy claim's busy time as a multiple of the light one's", busy/max(rest, 1e-9), 1.5, 6)
-	expect("the claims' busy time as a share of what was asked for", (busy+rest)/(float64(len(t.BusySeries)-1)*(heavy.Share+light.Share)), 0.5, 1.3)
+	expect("the claims' busy time as a share of the requested time",
+		(busy+rest)/(float64(len(t.BusySeries)-1)*(heavy.Share+light.Share)), 0.5, 1.3)
 	energy, _ := value("heavy", driver.Energy)
 	power, _ := value("light", driver.Energy)
 	expect("the heavy claim's energy as a multiple of the light one's", energy/max(power, 1e-9), 1.5, 6)

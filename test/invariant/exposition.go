@@ -10,19 +10,22 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Exposition checks the scrapes of one run of the exporter in their order, as [Checker] does its snapshots. The exporter is to hold no counter
-// at zero, and the run to be shorter than its retention. The zero value is ready.
+// Exposition checks the scrapes of one run of the exporter in their order, as [Checker] does its
+// snapshots. The exporter is to hold no counter at zero, and the run to be shorter than its
+// retention. The zero value is ready.
 type Exposition struct {
 	counters map[string]float64 // by family and labels
-	plugged  map[driver.ID]bool // devices that a device plugin gave to pods at some time: those are charged besides what claims are
+	plugged  map[driver.ID]bool // devices that a device plugin ever gave to pods, charged in addition to claims
 	compared int
 }
 
 // Compared returns how many sums were compared so far.
 func (e *Exposition) Compared() int { return e.compared }
 
-// Check returns what is wrong with the next scrape: what a device did is not what its pods did and what was left over, pods did not do
-// what claims did, unless a device plugin gave them the device, a series is there twice, a counter falls, that of a claim or pod is lost, or the series are not counted.
+// Check returns what is wrong with the next scrape: what a device did is not what its pods did and
+// what was left over, pods did not do what claims did, unless a device plugin gave them the device,
+// a series is there twice, a counter falls, that of a claim or pod is lost, or the series are not
+// counted.
 func (e *Exposition) Check(families map[string]*dto.MetricFamily) []error {
 	const unattributed = "dra_device_unattributed_"
 	e.observePlugins(families["dra_pod_claim_info"])
@@ -32,7 +35,8 @@ func (e *Exposition) Check(families map[string]*dto.MetricFamily) []error {
 			wrong = append(wrong, e.conserved(families, "dra_device_"+quantity, name, quantity)...)
 		}
 	}
-	wrong = append(wrong, e.conserved(families, "dra_device_allocated_seconds_total", "", "allocated_share_seconds_total")...)
+	wrong = append(wrong,
+		e.conserved(families, "dra_device_allocated_seconds_total", "", "allocated_share_seconds_total")...)
 	wrong = append(wrong, e.monotonic(families)...)
 	return append(wrong, counted(families)...)
 }
@@ -53,7 +57,8 @@ func (e *Exposition) observePlugins(info *dto.MetricFamily) {
 
 // conserved compares the sums of one quantity by device and by what else tells its series apart.
 func (e *Exposition) conserved(families map[string]*dto.MetricFamily, whole, nobody, quantity string) []error {
-	claims, pods, rest := sums(families["dra_claim_"+quantity]), sums(families["dra_pod_"+quantity]), sums(families[nobody])
+	claims, pods, rest := sums(families["dra_claim_"+
+		quantity]), sums(families["dra_pod_"+quantity]), sums(families[nobody])
 	var wrong []error
 	for series, value := range sums(families[whole]) {
 		e.compared++
@@ -61,7 +66,8 @@ func (e *Exposition) conserved(families map[string]*dto.MetricFamily, whole, nob
 			wrong = append(wrong, fmt.Errorf("%s{%s} is %v, of its pods and nobody %v", whole, series, value.value, parts))
 		}
 		if !near(claims[series].value, pods[series].value) && !e.plugged[value.device] {
-			wrong = append(wrong, fmt.Errorf("%s{%s}: the claims have %v, the pods %v", quantity, series, claims[series].value, pods[series].value))
+			wrong = append(wrong,
+				fmt.Errorf("%s{%s}: the claims have %v, the pods %v", quantity, series, claims[series].value, pods[series].value))
 		}
 	}
 	return wrong

@@ -10,7 +10,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// scrape is what an exporter says whose device two pods share: it has used so many joules, and 100 before.
+// scrape is what an exporter says whose device two pods share: it has used so many joules, and 100
+// before.
 func scrape(t *testing.T, joules float64, edits ...string) map[string]*dto.MetricFamily {
 	t.Helper()
 	const device = `driver="gpu.example.com",pool="node1",device="gpu-0"`
@@ -47,7 +48,8 @@ dra_exporter_series 10
 }
 
 func TestExposition(t *testing.T) {
-	const info = "\n# TYPE dra_pod_claim_info gauge\ndra_pod_claim_info{namespace=\"team\",pod=\"b\",resourceclaim_name=\"\",DEVICE} 1"
+	const info = "\n# TYPE dra_pod_claim_info " +
+		"gauge\ndra_pod_claim_info{namespace=\"team\",pod=\"b\",resourceclaim_name=\"\",DEVICE} 1"
 	const claim = `dra_claim_energy_joules_total{namespace="team",resourceclaim_name="c",DEVICE}`
 	for _, tt := range []struct {
 		name   string
@@ -57,14 +59,32 @@ func TestExposition(t *testing.T) {
 	}{
 		{name: "right", joules: 30},
 		{name: "not conserved", joules: 30, edits: []string{"} 100\n", "} 101\n"}, want: "of its pods and nobody 131"},
-		{name: "pods and claims differ", joules: 30, edits: []string{`pod="b",DEVICE} 15`, `pod="b",DEVICE} 16`}, want: "the claims have 30, the pods 31"},
-		{name: "a device plugin's pod", joules: 30, edits: []string{`"c",DEVICE} 30`, `"c",DEVICE} 20`, "dra_exporter_series 10", "dra_exporter_series 11" + info}},
-		{name: "held time is not conserved", joules: 30, edits: []string{`"c",DEVICE} 9`, `"c",DEVICE} 8`}, want: "the claims have 8, the pods 9"},
-		{name: "a gauge is not conserved", joules: 30, edits: []string{"unattributed_power_watts{DEVICE} 10", "unattributed_power_watts{DEVICE} 9"}, want: "power_watts"},
+		{
+			name: "pods and claims differ", joules: 30, edits: []string{`pod="b",DEVICE} 15`, `pod="b",DEVICE} 16`},
+			want: "the claims have 30, the pods 31",
+		},
+		{
+			name: "a device plugin's pod", joules: 30,
+			edits: []string{`"c",DEVICE} 30`, `"c",DEVICE} 20`, "dra_exporter_series 10", "dra_exporter_series 11" + info},
+		},
+		{
+			name: "held time is not conserved", joules: 30, edits: []string{`"c",DEVICE} 9`, `"c",DEVICE} 8`},
+			want: "the claims have 8, the pods 9",
+		},
+		{
+			name: "a gauge is not conserved", joules: 30,
+			edits: []string{"unattributed_power_watts{DEVICE} 10", "unattributed_power_watts{DEVICE} 9"}, want: "power_watts",
+		},
 		{name: "falls", joules: 10, want: "falls from 20 to 10"},
-		{name: "is lost", joules: 30, edits: []string{claim, strings.Replace(claim, `"c"`, `"d"`, 1)}, want: "is lost; it was 20"},
+		{
+			name: "is lost", joules: 30, edits: []string{claim, strings.Replace(claim, `"c"`, `"d"`, 1)},
+			want: "is lost; it was 20",
+		},
 		{name: "twice", joules: 30, edits: []string{`pod="b"`, `pod="a"`}, want: "is there twice"},
-		{name: "not counted", joules: 30, edits: []string{"dra_exporter_series 10", "dra_exporter_series 9"}, want: "10 series"},
+		{
+			name: "not counted", joules: 30, edits: []string{"dra_exporter_series 10", "dra_exporter_series 9"},
+			want: "10 series",
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var e Exposition

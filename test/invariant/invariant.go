@@ -1,5 +1,6 @@
-// Package invariant holds what the exporter says, snapshot by snapshot, to what must be true whatever the node does: parts sum to
-// wholes, counters never fall, admin access owns nothing, and what ended holders used is not lost.
+// Package invariant holds what the exporter says, snapshot by snapshot, to what must be true
+// whatever the node does: parts sum to wholes, counters never fall, admin access owns nothing, and
+// what ended holders used is not lost.
 package invariant
 
 import (
@@ -7,21 +8,25 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// settled is how long after a holder's end its counters may still rise: the readings of its last moments come later.
+// settled is how long after a holder's end its counters may still rise: the readings of its last
+// moments come later.
 const settled = 30 * time.Second
 
-// Checker checks the snapshots of one run of the exporter in their order. Conservation is checked of whole sums, so the run is to
-// be shorter than the exporter's retention; nothing may be lost then. The zero value is ready.
+// Checker checks the snapshots of one run of the exporter in their order. Conservation is checked
+// of whole sums, so the run is to be shorter than the exporter's retention; nothing may be lost
+// then. The zero value is ready.
 type Checker struct {
 	counters map[series]float64
-	final    map[series]float64 // of holders that ended long enough ago
-	held     map[holder]bool    // that were seen
+	final    map[series]float64   // of holders that ended long enough ago
+	held     map[holder]bool      // that were seen
+	read     map[holder]time.Time // when a holder's device was first seen after the holder's end
 	time     time.Time
 	compared int
 }
@@ -49,8 +54,9 @@ type holder struct {
 // Compared returns how many sums were compared so far: a check of nothing proves nothing.
 func (c *Checker) Compared() int { return c.compared }
 
-// Check returns what is wrong with the next snapshot. One that is not newer than the last is passed over.
-func (c *Checker) Check(r *exporter.Report) []error {
+// Check returns what is wrong with the next snapshot. One that is not newer than the last is passed
+// over.
+func (c *Checker) Check(r *web.Report) []error {
 	if !r.Time.After(c.time) {
 		return nil
 	}
@@ -69,22 +75,24 @@ func (c *Checker) Check(r *exporter.Report) []error {
 		}
 	}
 	if c.counters == nil {
-		c.counters, c.held, c.final = map[series]float64{}, map[holder]bool{}, map[series]float64{}
+		c.counters, c.held = map[series]float64{}, map[holder]bool{}
+		c.final, c.read = map[series]float64{}, map[holder]time.Time{}
 	}
 	maps.Copy(c.counters, now)
 	return append(wrong, c.ended(r)...)
 }
 
-// ended checks that every holder that was ever seen is still there, and that those of the past stay what they were.
-func (c *Checker) ended(r *exporter.Report) []error {
+// ended checks that every holder that was ever seen is still there, and that those of the past stay
+// what they were.
+func (c *Checker) ended(r *web.Report) []error {
 	var wrong []error
 	seen := map[holder]bool{}
-	for of, rows := range map[string][]exporter.HolderReport{"claim": r.Claims, "pod": r.Pods} {
+	for of, rows := range map[string][]web.HolderReport{"claim": r.Claims, "pod": r.Pods} {
 		for i := range rows {
 			row := &rows[i]
 			h := holder{of, row.Namespace, row.Name, row.ID}
 			seen[h], c.held[h] = true, true
-			past := row.Ended != nil && r.Time.Sub(*row.Ended) > settled
+			past := c.past(r, row, h)
 			for s, value := range holderCounters(of, row) {
 				if before, was := c.final[s]; was && past && value != before {
 					wrong = append(wrong, fmt.Errorf("%+v changes from %v to %v after its end", s, before, value))
@@ -104,9 +112,30 @@ func (c *Checker) ended(r *exporter.Report) []error {
 	return wrong
 }
 
-// Conserved checks that what a device did is what its claims did and what was left over, that pods did what claims did, and the same
-// of the time in which the device was held. It returns how many sums it compared.
-func Conserved(r *exporter.Report) (int, []error) {
+// past reports whether a holder has ended so long ago that its counters are final: without claims
+// and slices, its device may be unknown from its end until another holder has it, and is not read
+// meanwhile.
+func (c *Checker) past(r *web.Report, row *web.HolderReport, h holder) bool {
+	if row.Ended == nil {
+		delete(c.read, h)
+		return false
+	}
+	at, read := c.read[h]
+	if !read {
+		known := slices.ContainsFunc(r.Devices, func(d web.DeviceReport) bool { return d.ID == row.ID })
+		if !known || !r.Time.After(*row.Ended) {
+			return false
+		}
+		at = r.Time
+		c.read[h] = at
+	}
+	return r.Time.Sub(at) > settled
+}
+
+// Conserved checks that what a device did is what its claims did and what was left over, that pods
+// did what claims did, and the same of the time in which the device was held. It returns how many
+// sums it compared.
+func Conserved(r *web.Report) (int, []error) {
 	devices, claims, pods, nobody := map[amount]float64{}, map[amount]float64{}, map[amount]float64{}, map[amount]float64{}
 	for i := range r.Devices {
 		d := &r.Devices[i]
@@ -136,20 +165,20 @@ func Conserved(r *exporter.Report) (int, []error) {
 // held stands for the time in which a device was held, which sharers divide.
 const held = "held"
 
-func add(to map[amount]float64, id driver.ID, values []exporter.ValueReport) {
+func add(to map[amount]float64, id driver.ID, values []web.ValueReport) {
 	for i := range values {
 		to[amountOf(id, &values[i])] += values[i].Value
 	}
 }
 
-func addHolders(to map[amount]float64, rows []exporter.HolderReport) {
+func addHolders(to map[amount]float64, rows []web.HolderReport) {
 	for i := range rows {
 		add(to, rows[i].ID, rows[i].Values)
 		to[amount{id: rows[i].ID, quantity: held}] += rows[i].ShareSeconds
 	}
 }
 
-func amountOf(id driver.ID, v *exporter.ValueReport) amount {
+func amountOf(id driver.ID, v *web.ValueReport) amount {
 	labels, err := json.Marshal(v.Labels) // Sorted.
 	if err != nil {
 		labels = nil // A map of strings has no errors.
@@ -158,13 +187,14 @@ func amountOf(id driver.ID, v *exporter.ValueReport) amount {
 }
 
 // adminOwnsNothing checks that admin access has no part of any device.
-func adminOwnsNothing(r *exporter.Report) []error {
+func adminOwnsNothing(r *web.Report) []error {
 	var wrong []error
 	for i := range r.Devices {
 		sum, owners := 0.0, 0
 		for _, s := range r.Devices[i].Shares {
 			if s.Admin && s.Weight != 0 {
-				wrong = append(wrong, fmt.Errorf("%v: the admin access of %s/%s has weight %v", r.Devices[i].ID, s.Namespace, s.Claim, s.Weight))
+				wrong = append(wrong,
+					fmt.Errorf("%v: the admin access of %s/%s has weight %v", r.Devices[i].ID, s.Namespace, s.Claim, s.Weight))
 			}
 			if !s.Admin {
 				sum += s.Weight
@@ -179,7 +209,7 @@ func adminOwnsNothing(r *exporter.Report) []error {
 }
 
 // countersOf returns all that must never fall.
-func countersOf(r *exporter.Report) map[series]float64 {
+func countersOf(r *web.Report) map[series]float64 {
 	out := map[series]float64{}
 	for i := range r.Devices {
 		d := &r.Devices[i]
@@ -196,7 +226,7 @@ func countersOf(r *exporter.Report) map[series]float64 {
 	return out
 }
 
-func holderCounters(of string, h *exporter.HolderReport) map[series]float64 {
+func holderCounters(of string, h *web.HolderReport) map[series]float64 {
 	out := map[series]float64{}
 	s := series{of: of, namespace: h.Namespace, name: h.Name}
 	addCounters(out, s, h.ID, h.Values)
@@ -207,7 +237,7 @@ func holderCounters(of string, h *exporter.HolderReport) map[series]float64 {
 	return out
 }
 
-func addCounters(to map[series]float64, s series, id driver.ID, values []exporter.ValueReport) {
+func addCounters(to map[series]float64, s series, id driver.ID, values []web.ValueReport) {
 	for i := range values {
 		if spec(values[i].Quantity).Type == driver.Counter {
 			s.amount = amountOf(id, &values[i])

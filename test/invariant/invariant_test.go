@@ -6,23 +6,26 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
 // report is a snapshot that is right: two pods share the one claim of a device.
-func report(second int) *exporter.Report {
+func report(second int) *web.Report {
 	id := driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: "gpu-0"}
 	at := time.Unix(1e9+int64(second), 0)
-	joules := func(v float64) []exporter.ValueReport { return []exporter.ValueReport{{Quantity: "energy", Value: v}} }
+	joules := func(v float64) []web.ValueReport { return []web.ValueReport{{Quantity: "energy", Value: v}} }
 	done := 10 * float64(second)
-	return &exporter.Report{
+	return &web.Report{
 		Time: at,
-		Devices: []exporter.DeviceReport{{
+		Devices: []web.DeviceReport{{
 			ID: id, Values: joules(100 + done), Unattributed: joules(100), AllocatedSeconds: float64(second),
-			Shares: []exporter.ShareReport{{Namespace: "team", Claim: "c", Weight: 1}, {Namespace: "ops", Claim: "m", Admin: true}},
+			Shares: []web.ShareReport{{Namespace: "team", Claim: "c", Weight: 1}, {Namespace: "ops", Claim: "m", Admin: true}},
 		}},
-		Claims: []exporter.HolderReport{{Namespace: "team", Name: "c", ID: id, Values: joules(done), ShareSeconds: float64(second)}},
-		Pods: []exporter.HolderReport{
+		Claims: []web.HolderReport{{
+			Namespace: "team", Name: "c", ID: id, Values: joules(done),
+			ShareSeconds: float64(second),
+		}},
+		Pods: []web.HolderReport{
 			{Namespace: "team", Name: "a", ID: id, Values: joules(done / 2), ShareSeconds: float64(second) / 2},
 			{Namespace: "team", Name: "b", ID: id, Values: joules(done / 2), ShareSeconds: float64(second) / 2},
 		},
@@ -30,30 +33,59 @@ func report(second int) *exporter.Report {
 }
 
 func TestCheck(t *testing.T) {
-	ended := func(r *exporter.Report) {
+	ended := func(r *web.Report) {
 		at := time.Unix(1e9, 0)
 		r.Claims[0].Ended, r.Pods[0].Ended, r.Pods[1].Ended = &at, &at, &at
 	}
 	tests := []struct {
 		name   string
-		second int                      // of the snapshot after those of seconds 1 and 2
-		spoil  func(*exporter.Report)   // that snapshot
-		before func(r *exporter.Report) // the snapshot of second 2
+		second int                 // of the snapshot after those of seconds 1 and 2
+		spoil  func(*web.Report)   // that snapshot
+		before func(r *web.Report) // the snapshot of second 2
+		again  time.Duration       // after which there is a copy of that
 		want   string
 	}{
-		{name: "right", second: 3, spoil: func(*exporter.Report) {}},
-		{name: "not conserved", second: 3, spoil: func(r *exporter.Report) { r.Devices[0].Values[0].Value++ }, want: "its claims and nobody"},
-		{name: "pods and claims differ", second: 3, spoil: func(r *exporter.Report) { r.Pods[0].Values[0].Value++ }, want: "the pods"},
-		{name: "held time is not conserved", second: 3, spoil: func(r *exporter.Report) { r.Devices[0].AllocatedSeconds++ }, want: "held"},
-		{name: "falls", second: 3, spoil: func(r *exporter.Report) { *r = *report(1); r.Time = r.Time.Add(2 * time.Second) }, want: "falls from 20 to 10"},
-		{name: "pod is lost", second: 3, spoil: func(r *exporter.Report) {
+		{name: "right", second: 3, spoil: func(*web.Report) {}},
+		{
+			name: "not conserved", second: 3, spoil: func(r *web.Report) { r.Devices[0].Values[0].Value++ },
+			want: "its claims and nobody",
+		},
+		{
+			name: "pods and claims differ", second: 3, spoil: func(r *web.Report) { r.Pods[0].Values[0].Value++ },
+			want: "the pods",
+		},
+		{
+			name: "held time is not conserved", second: 3, spoil: func(r *web.Report) { r.Devices[0].AllocatedSeconds++ },
+			want: "held",
+		},
+		{
+			name: "falls", second: 3, spoil: func(r *web.Report) { *r = *report(1); r.Time = r.Time.Add(2 * time.Second) },
+			want: "falls from 20 to 10",
+		},
+		{name: "pod is lost", second: 3, spoil: func(r *web.Report) {
 			r.Pods = r.Pods[:1]
 			r.Pods[0].Values[0].Value, r.Pods[0].ShareSeconds = 30, 3
 		}, want: "name:b id:{Driver:gpu.example.com Pool:node1 Device:gpu-0}} is lost"},
-		{name: "admin access has a part", second: 3, spoil: func(r *exporter.Report) { r.Devices[0].Shares[1].Weight = 0.5 }, want: "the admin access of ops/m"},
-		{name: "weights do not sum to 1", second: 3, spoil: func(r *exporter.Report) { r.Devices[0].Shares[0].Weight = 0.5 }, want: "the weights sum to 0.5"},
+		{
+			name: "admin access has a part", second: 3, spoil: func(r *web.Report) { r.Devices[0].Shares[1].Weight = 0.5 },
+			want: "the admin access of ops/m",
+		},
+		{
+			name: "weights do not sum to 1", second: 3, spoil: func(r *web.Report) { r.Devices[0].Shares[0].Weight = 0.5 },
+			want: "the weights sum to 0.5",
+		},
 		{name: "rises soon after its end", second: 20, before: ended, spoil: ended},
-		{name: "rises long after its end", second: 60, before: func(r *exporter.Report) { ended(r); r.Time = time.Unix(1e9+40, 0) }, spoil: ended, want: "after its end"},
+		{
+			name: "rises long after its end", second: 60, before: ended, again: 40 * time.Second, spoil: ended,
+			want: "after its end",
+		},
+		{
+			name: "rises when its device is read again", second: 60, again: 40 * time.Second, spoil: ended,
+			before: func(r *web.Report) {
+				ended(r)
+				r.Devices = nil
+			},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -63,7 +95,13 @@ func TestCheck(t *testing.T) {
 				tt.before(second)
 			}
 			tt.spoil(third)
-			for _, r := range []*exporter.Report{first, second} {
+			all := []*web.Report{first, second}
+			if tt.again > 0 {
+				again := *second
+				again.Time = again.Time.Add(tt.again)
+				all = append(all, &again)
+			}
+			for _, r := range all {
 				if wrong := c.Check(r); len(wrong) > 0 {
 					t.Fatalf("a right snapshot passes for a wrong one: %v", wrong)
 				}

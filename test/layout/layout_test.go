@@ -1,6 +1,6 @@
-// Package layout holds the tree to its layout: what lies at the top, what the packages link, and that nothing in it
-// names the machine that it was written on. The linters hold direct imports to their rules; here counts what comes in
-// through others too.
+// Package layout tests the layout of the source tree: the entries of the top folder, the packages
+// that others link, directly or indirectly, and that no file has a path of a developer's machine.
+// The linters check the rules for direct imports.
 package layout
 
 import (
@@ -24,25 +24,27 @@ const (
 
 func TestTopLevel(t *testing.T) {
 	want := []string{
-		".ci", ".dockerignore", ".gitattributes", ".gitignore", ".golangci.yml", "CHANGELOG.md", "Dockerfile", "LICENSE", "METRICS.md",
-		"Makefile", "README.md", "SECURITY.md", "dashboards", "deployments", "driver", "exporter", "go.mod", "go.sum", "podresources", "test",
+		".ci", ".dockerignore", ".gitattributes", ".gitignore", ".golangci.yml", "CHANGELOG.md", "CONTRIBUTING.md",
+		"Dockerfile", "LICENSE", "METRICS.md",
+		"Makefile", "README.md", "SECURITY.md", "dashboards", "deployments", "driver", "exporter", "go.mod", "go.sum",
+		"podresources", "test",
 	}
 	seen := map[string]bool{}
 	for _, path := range tracked(t) {
 		top, _, _ := strings.Cut(path, "/")
 		if !seen[top] && !slices.Contains(want, top) {
-			t.Errorf("%s lies at the top of the tree, whose content is fixed", top)
+			t.Errorf("%s is not among the fixed entries of the top folder", top)
 		}
 		seen[top] = true
 	}
 }
 
 func TestNoMachinePaths(t *testing.T) {
-	// In pieces, so that this file holds none of them.
+	// Split, so that this file does not contain them.
 	paths := regexp.MustCompile(`(^|[^\w.~/-])/(wo` + `rk|ro` + `ot|ho` + `me|Us` + `ers)/\w|\.\./sha` + `red\b`)
 	for _, text := range []string{"see /wo" + "rk/x", `"/ro` + `ot/go"`, "../sha" + "red/a"} {
 		if !paths.MatchString(text) {
-			t.Errorf("%q passes for no path of a machine", text)
+			t.Errorf("%q is not recognized as a path of a machine", text)
 		}
 	}
 	for _, path := range tracked(t) {
@@ -55,7 +57,7 @@ func TestNoMachinePaths(t *testing.T) {
 		}
 		content = bytes.ReplaceAll(content, []byte("/home/kubernetes/bin/nvidia"), nil) // where GKE's nodes keep the driver
 		if found := paths.Find(content); found != nil {
-			t.Errorf("%s names a path of one machine: %q", path, found)
+			t.Errorf("%s has a path of a developer's machine: %q", path, found)
 		}
 	}
 }
@@ -89,14 +91,15 @@ func TestLinks(t *testing.T) {
 		{
 			name: "program", target: "./exporter/cmd/...",
 			bad: func(p linked) bool {
-				return p.ours() && (strings.HasSuffix(p.ImportPath, "test") || p.under(module+"/driver/sim") || p.under(module+"/test"))
+				return p.ours() &&
+					(strings.HasSuffix(p.ImportPath, "test") || p.under(module+"/driver/sim") || p.under(module+"/test"))
 			},
 			why: "the shipped program simulates and tests nothing",
 		},
 		{
 			name: "program without testing", target: "./exporter/cmd/...",
 			bad: func(p linked) bool {
-				// go-dcgm keeps helpers of its tests among its own files.
+				// go-dcgm has helpers of its tests outside of _test.go files.
 				testing := slices.Contains(p.Imports, "testing") && !p.Standard && !p.under("github.com/NVIDIA/go-dcgm")
 				return testing || p.under("go.uber.org/goleak")
 			},
@@ -118,7 +121,77 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// linked is a package among those that a program or a package needs.
+// TestImports holds the packages under exporter to the direction of the flow: each imports of ours
+// exactly these.
+func TestImports(t *testing.T) {
+	want := map[string][]string{
+		"exporter/join":       {"driver", "podresources"},
+		"exporter/ledger":     {"driver", "exporter/join", "podresources"},
+		"exporter/exposition": {"driver", "exporter/join", "exporter/ledger", "podresources"},
+		"exporter/web":        {"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "podresources"},
+		"exporter/web/access": {"driver"},
+		"exporter/node":       {"driver", "driver/inventory", "podresources", "podresources/kube"},
+		"exporter":            {"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "podresources"},
+		"exporter/program": {
+			"driver", "driver/scrape", "exporter", "exporter/exposition", "exporter/join", "exporter/ledger",
+			"exporter/node", "exporter/web", "exporter/web/access", "podresources", "podresources/kube",
+		},
+	}
+	seen := 0
+	for _, p := range list(t, "./exporter/...") {
+		name := strings.TrimPrefix(p.ImportPath, module+"/")
+		if strings.HasSuffix(name, "test") || strings.HasPrefix(name, "exporter/cmd/") {
+			continue // the program's list of sources imports what it lists
+		}
+		seen++
+		var got []string
+		for _, path := range p.Imports {
+			if ours, ok := strings.CutPrefix(path, module+"/"); ok {
+				got = append(got, ours)
+			}
+		}
+		if allowed, known := want[name]; !known {
+			t.Errorf("%s is a package that the table does not have", name)
+		} else if !slices.Equal(got, allowed) {
+			t.Errorf("%s imports %v, want %v", name, got, allowed)
+		}
+	}
+	if seen < len(want) {
+		t.Errorf("%d packages are listed, want %d", seen, len(want))
+	}
+}
+
+// A source imports of ours only driver and what sources share, whatever it imports through others.
+func TestSources(t *testing.T) {
+	shared := []string{"", "/sysfs", "/nvidia"} // below driver
+	mayImport := map[string][]string{           // more than shared
+		"/inventory":          {"/inventory", "/inventory/manifest"},
+		"/inventory/manifest": {"/inventory/manifest"},
+	}
+	sources := 0
+	for path := range strings.Lines(output(t, "go", "list", "./driver/...")) {
+		name := strings.TrimPrefix(strings.TrimSpace(path), module+"/driver")
+		if strings.HasSuffix(name, "test") || slices.Contains(strings.Split(name, "/"), "fake") {
+			continue
+		}
+		sources++
+		for _, p := range deps(t, "./driver"+name) {
+			below, inDriver := strings.CutPrefix(p.ImportPath, module+"/driver")
+			allowed := inDriver && (below == name || slices.Contains(shared, below) || slices.Contains(mayImport[name], below))
+			switch {
+			case p.ours() && !allowed:
+				t.Errorf("driver%s links %s, which is no part of it", name, p.ImportPath)
+			case p.under("k8s.io") && len(mayImport[name]) == 0:
+				t.Errorf("driver%s links %s: a source knows nothing of Kubernetes", name, p.ImportPath)
+			}
+		}
+	}
+	if sources < 8 {
+		t.Errorf("%d sources were looked at", sources)
+	}
+}
+
+// linked is a package that a program or another package links.
 type linked struct {
 	ImportPath string
 	Imports    []string
@@ -131,10 +204,16 @@ func (p linked) under(path string) bool {
 	return p.ImportPath == path || strings.HasPrefix(p.ImportPath, path+"/")
 }
 
-// deps lists target's packages and all that they import, directly or not.
+// deps returns target's packages and all that they import, directly or indirectly.
 func deps(t *testing.T, target string) []linked {
 	t.Helper()
-	out := output(t, "go", "list", "-deps", "-json=ImportPath,Imports,Standard", target)
+	return list(t, "-deps", target)
+}
+
+// list lists the packages that go list has for the arguments.
+func list(t *testing.T, args ...string) []linked {
+	t.Helper()
+	out := output(t, "go", append([]string{"list", "-json=ImportPath,Imports,Standard"}, args...)...)
 	var all []linked
 	for decoder := json.NewDecoder(strings.NewReader(out)); ; {
 		var p linked
@@ -143,14 +222,14 @@ func deps(t *testing.T, target string) []linked {
 			return all
 		}
 		if err != nil {
-			t.Fatalf("decode what go list says: %v", err)
+			t.Fatalf("decode output of go list: %v", err)
 		}
 		all = append(all, p)
 	}
 }
 
-// tracked lists the files that git tracks. It looks at the index itself too, so that go test's cache of results
-// notices a file that comes.
+// tracked returns the files that git tracks. It also opens the index, so that go test's cache of
+// results notices new files.
 func tracked(t *testing.T) []string {
 	t.Helper()
 	_, _ = os.Stat(filepath.Join(root, ".git", "index")) // elsewhere in a linked work tree
@@ -162,7 +241,7 @@ func tracked(t *testing.T) []string {
 	return paths
 }
 
-// output runs a program at the root of the tree.
+// output runs a program in the top folder.
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)

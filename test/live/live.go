@@ -1,4 +1,4 @@
-// Package live runs programs for system tests, and asks a real Prometheus.
+// Package live runs programs for system tests, and queries a real Prometheus.
 package live
 
 import (
@@ -15,11 +15,11 @@ import (
 	"time"
 )
 
-// startTimeout is how long a program may take to start on the slowest of machines.
+// startTimeout is how long a program may take to start on a slow machine.
 const startTimeout = 3 * time.Minute
 
-// Start starts a program until the test ends, when it is asked to end and waited for, and waits until it answers a GET of ready with
-// status 200. What it said is shown if the test fails.
+// Start starts a program and waits until it answers a GET of ready with status 200. When the test
+// ends, the program is interrupted and waited for. Its output is logged if the test fails.
 func Start(t testing.TB, cmd *exec.Cmd, client *http.Client, ready string) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
@@ -42,7 +42,7 @@ func Start(t testing.TB, cmd *exec.Cmd, client *http.Client, ready string) {
 	Await(t, startTimeout, ready+" answers", func() error { return Get(client, ready) })
 }
 
-// Get says why a GET of an address is not answered with status 200.
+// Get returns an error unless a GET of an address is answered with status 200.
 func Get(client *http.Client, address string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -64,7 +64,7 @@ func Get(client *http.Client, address string) error {
 	return nil
 }
 
-// Await tries again until there is no error, and ends the test if that takes too long.
+// Await retries until there is no error. It ends the test if that takes too long.
 func Await(t testing.TB, atMost time.Duration, what string, try func() error) {
 	t.Helper()
 	again := time.NewTicker(100 * time.Millisecond)
@@ -80,7 +80,7 @@ func Await(t testing.TB, atMost time.Duration, what string, try func() error) {
 	}
 }
 
-// FreeAddress returns an address of this machine at which nobody listens.
+// FreeAddress returns a local address that is not in use.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

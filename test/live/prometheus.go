@@ -14,30 +14,32 @@ import (
 	"time"
 )
 
-// Prometheus is a real Prometheus that a test has started.
+// Prometheus is a Prometheus that a test has started.
 type Prometheus struct {
 	url    string
 	client *http.Client
 }
 
-// PrometheusOptions say how to start one.
+// PrometheusOptions are the options of [StartPrometheus].
 type PrometheusOptions struct {
 	Config string            // its configuration
-	Files  map[string]string // by name: what lies beside the configuration, such as rules
+	Files  map[string]string // files next to the configuration by name, such as rules
 	Flags  []string
 
-	// Where it runs, if that is not the test's network namespace: how to run a program there, and how to reach Address from here.
+	// If it runs in another network namespace: how to run a program there, and how to reach Address
+	// from the test.
 	Command func(ctx context.Context, name string, args ...string) *exec.Cmd
 	Client  *http.Client
 	Address string
 }
 
-// StartPrometheus starts the program that $PROMETHEUS names until the test ends, and returns when it is ready.
+// StartPrometheus starts the program $PROMETHEUS and waits until it is ready. It runs until the
+// test ends.
 func StartPrometheus(t testing.TB, o PrometheusOptions) Prometheus {
 	t.Helper()
 	program := os.Getenv("PROMETHEUS")
 	if program == "" {
-		t.Fatal("PROMETHEUS names no program: run this by make")
+		t.Fatal("PROMETHEUS is not set: run this with make")
 	}
 	dir := t.TempDir()
 	config := filepath.Join(dir, "prometheus.yml")
@@ -54,7 +56,8 @@ func StartPrometheus(t testing.TB, o PrometheusOptions) Prometheus {
 	}
 	p := Prometheus{url: "http://" + o.Address, client: o.Client}
 	args := append([]string{
-		"--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + o.Address, "--log.level=warn",
+		"--config.file=" + config, "--storage.tsdb.path=" + filepath.Join(dir, "data"), "--web.listen-address=" + o.Address,
+		"--log.level=warn",
 	}, o.Flags...)
 	Start(t, o.Command(context.WithoutCancel(t.Context()), program, args...), o.Client, p.url+"/-/ready")
 	return p
@@ -66,19 +69,21 @@ type Sample struct {
 	Value float64
 }
 
-// Series is a series of an answer: its labels and samples, in order.
+// Series is a series of a result, with its samples in order.
 type Series struct {
 	Labels  map[string]string
 	Samples []Sample
 }
 
-// Query evaluates an expression at a moment; a range selector gives the raw samples.
+// Query evaluates an expression at a time. A range selector gives the raw samples.
 func (p Prometheus) Query(ctx context.Context, expression string, at time.Time) ([]Series, error) {
 	return p.series(ctx, "/api/v1/query", url.Values{"query": {expression}, "time": {unixText(at)}})
 }
 
-// QueryRange evaluates an expression from one moment to another.
-func (p Prometheus) QueryRange(ctx context.Context, expression string, from, to time.Time, step time.Duration) ([]Series, error) {
+// QueryRange evaluates an expression over a range of time.
+func (p Prometheus) QueryRange(ctx context.Context, expression string, from, to time.Time,
+	step time.Duration,
+) ([]Series, error) {
 	return p.series(ctx, "/api/v1/query_range", url.Values{
 		"query": {expression}, "start": {unixText(from)}, "end": {unixText(to)}, "step": {step.String()},
 	})
@@ -120,13 +125,13 @@ func decodeSample(v [2]any) (Sample, error) {
 	at, isNumber := v[0].(float64)
 	text, isText := v[1].(string)
 	if !isNumber || !isText {
-		return Sample{}, fmt.Errorf("%v is no sample", v)
+		return Sample{}, fmt.Errorf("%v is not a sample", v)
 	}
 	value, err := strconv.ParseFloat(text, 64)
 	return Sample{At: time.UnixMilli(int64(at * 1e3)), Value: value}, err
 }
 
-// Get asks Prometheus's API, and decodes the data of its answer.
+// Get sends a request to Prometheus's API and decodes the data of the response.
 func (p Prometheus) Get(ctx context.Context, path string, parameters url.Values, data any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+path+"?"+parameters.Encode(), http.NoBody)
 	if err != nil {

@@ -22,32 +22,33 @@ import (
 var (
 	ErrUnknownDevice = errors.New("no such device")
 	ErrTaken         = errors.New("the device is allocated")
-	ErrCapacity      = errors.New("the device has too little capacity left")
+	ErrCapacity      = errors.New("not enough capacity left")
 )
 
-// memoryCapacity is the name of the capacity by which devices are shared.
+// memoryCapacity is the name of the capacity of shared devices.
 const memoryCapacity = "memory"
 
-// claim is a ResourceClaim that is allocated.
+// claim is an allocated ResourceClaim.
 type claim struct {
 	podresources.Claim
 	uid       string
 	created   time.Time
 	spec      ClaimSpec
 	allocated []allocated
-	pods      []*pod // that have it
-	item      []byte // its object, as an item of a list
+	pods      []*pod // that hold it
+	item      []byte // the API object, as an item of a list
 }
 
-// allocated is one device, or share of it, of a claim.
+// allocated is a device of a claim, or a share of one.
 type allocated struct {
 	device  *Device
 	request Request
 	shareID string
-	memory  resource.Quantity // consumed of a device that is shared
+	memory  resource.Quantity // consumed capacity of a shared device
 }
 
-// claim returns the claim of that spec, which is made and allocated unless another pod has it already.
+// claim returns the claim of a spec. It creates and allocates the claim unless another pod holds it
+// already.
 func (n *Node) claim(p *pod, spec ClaimSpec) (*claim, error) {
 	key := podresources.Claim{Namespace: p.Namespace, Name: cmp.Or(spec.Object, p.Name+"-"+spec.Name)}
 	c, ok := n.claims[key]
@@ -66,7 +67,8 @@ func (n *Node) claim(p *pod, spec ClaimSpec) (*claim, error) {
 	return c, nil
 }
 
-// allocate gives the request its devices, as the scheduler would: nobody else's, unless they may be shared.
+// allocate allocates the devices of the request like the scheduler: only free ones, unless they may
+// be shared.
 func (n *Node) allocate(c *claim, request Request) error {
 	for _, name := range request.Devices {
 		device, ok := n.devices[name]
@@ -84,7 +86,8 @@ func (n *Node) allocate(c *claim, request Request) error {
 	return nil
 }
 
-// take checks that the device is free for the claim, and measures out its share if the device is shared.
+// take checks that the device is available to the claim, and computes the share if the device is
+// shared.
 func (n *Node) take(c *claim, a *allocated) error {
 	others := slices.Clone(c.allocated)
 	for _, other := range n.claims {
@@ -112,7 +115,7 @@ func (n *Node) take(c *claim, a *allocated) error {
 	return nil
 }
 
-// weight is what counts when several share the device.
+// weight is the claim's weight when several claims share the device.
 func (a allocated) weight() float64 {
 	switch {
 	case a.request.Admin:
@@ -124,7 +127,8 @@ func (a allocated) weight() float64 {
 	}
 }
 
-// cdiDevice is the name of a device in the claim's CDI spec, after the pattern of the example driver.
+// cdiDevice returns the name of a device in the claim's CDI spec, in the format of the example
+// driver.
 func (c *claim) cdiDevice(a allocated) string {
 	name := c.uid + "-" + a.device.Name
 	if a.shareID != "" {
@@ -133,14 +137,14 @@ func (c *claim) cdiDevice(a allocated) string {
 	return name
 }
 
-// reserve sets the pods that have the claim.
+// reserve sets the pods that hold the claim.
 func (c *claim) reserve(pods []*pod) (err error) {
 	c.pods = pods
 	c.item, err = item(c.object())
 	return err
 }
 
-// object returns the ResourceClaim as the API server has it.
+// object returns the ResourceClaim as in the API server.
 func (c *claim) object() resourcev1.ResourceClaim {
 	allocatedAt := metav1.NewTime(c.created)
 	out := resourcev1.ResourceClaim{
@@ -152,7 +156,10 @@ func (c *claim) object() resourcev1.ResourceClaim {
 		Status: resourcev1.ResourceClaimStatus{Allocation: &resourcev1.AllocationResult{
 			AllocationTimestamp: &allocatedAt,
 			NodeSelector: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{Name}}},
+				MatchFields: []corev1.NodeSelectorRequirement{{
+					Key: "metadata.name", Operator: corev1.NodeSelectorOpIn,
+					Values: []string{Name},
+				}},
 			}}},
 		}},
 	}
@@ -173,7 +180,7 @@ func (c *claim) object() resourcev1.ResourceClaim {
 	return out
 }
 
-// classOf returns the device class of a request: that of the same name as its devices' driver.
+// classOf returns the device class of a request, which has the name of the devices' driver.
 func (c *claim) classOf(request Request) string {
 	for _, a := range c.allocated {
 		if a.request.Name == request.Name {
@@ -199,7 +206,7 @@ func (r Request) object(class string) resourcev1.DeviceRequest {
 	return resourcev1.DeviceRequest{Name: r.Name, Exactly: exactly}
 }
 
-// status is what dranet reports of an interface that it gave to a pod (KEP-4817).
+// status is the status that dranet reports of an interface that it moved into a pod (KEP-4817).
 func (a allocated) status(at metav1.Time) resourcev1.AllocatedDeviceStatus {
 	mac := hardwareAddress(a.device.Name)
 	return resourcev1.AllocatedDeviceStatus{
@@ -214,7 +221,7 @@ func (a allocated) status(at metav1.Time) resourcev1.AllocatedDeviceStatus {
 	}
 }
 
-// hardwareAddress is a locally administered address, by the interface's name.
+// hardwareAddress returns a locally administered address derived from the interface's name.
 func hardwareAddress(name string) net.HardwareAddr {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(name)) // never fails

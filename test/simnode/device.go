@@ -13,7 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sim"
 )
 
-// The drivers whose devices the node has, as their slices show them.
+// The drivers whose devices the node has, published in the format of their slices.
 const (
 	// GPUDriver is github.com/kubernetes-sigs/dra-example-driver.
 	GPUDriver = "gpu.example.com"
@@ -21,14 +21,14 @@ const (
 	NICDriver = "dra.net"
 )
 
-// Device is a simulated device, and what its driver publishes of it.
+// Device is a simulated device with the data that its driver publishes.
 type Device struct {
 	sim.Device
 	Attributes map[resourcev1.QualifiedName]resourcev1.DeviceAttribute
-	Capacity   resource.Quantity // of memory; zero: none is published
-	Shareable  bool              // may be allocated several times at once, as long as its capacity lasts
+	Capacity   resource.Quantity // of memory; zero: not published
+	Shareable  bool              // may be allocated to several claims, up to its capacity
 	Taints     []resourcev1.DeviceTaint
-	CDIClass   string // of the driver's CDI devices; empty: it has none
+	CDIClass   string // of the driver's CDI devices; empty: the driver does not use CDI
 }
 
 func (d *Device) id() driver.ID {
@@ -40,7 +40,8 @@ func GPU(seed uint64, index int) Device {
 	return gpuDevice(sim.GPU(GPUDriver, fmt.Sprintf("gpu-%d", index), seed+uint64(index)), index)
 }
 
-// PartitionedGPU returns gpu-INDEX and its partitions. All carry the parent's UUID, as the example driver's do.
+// PartitionedGPU returns gpu-INDEX and its partitions. All have the parent's UUID, as with the
+// example driver.
 func PartitionedGPU(seed uint64, index, partitions int) []Device {
 	whole := GPU(seed, index)
 	out := []Device{whole}
@@ -71,13 +72,14 @@ func gpuDevice(d sim.Device, index int) Device {
 	}
 }
 
-// Shared returns the device as one of which every claim takes as much memory as it wants (KEP-5075).
+// Shared returns the device as a shared one: each claim consumes as much memory as it requests
+// (KEP-5075).
 func Shared(d Device) Device {
 	d.Shareable = true
 	return d
 }
 
-// Unhealthy returns the device with errors, and a taint that keeps pods away.
+// Unhealthy returns the device with errors and a NoSchedule taint.
 func Unhealthy(d Device) Device {
 	d.Healthy, d.Unhealthy, d.UncorrectedErrorEvery = false, true, errorInterval
 	d.Taints = []resourcev1.DeviceTaint{{

@@ -14,7 +14,7 @@ import (
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 )
 
-// write replaces a file at once.
+// write replaces a file atomically.
 func (n *Node) write(path string, data []byte) error {
 	draft := n.path(draftsPath, filepath.Base(path))
 	if err := os.WriteFile(draft, data, 0o644); err != nil {
@@ -26,7 +26,8 @@ func (n *Node) write(path string, data []byte) error {
 	return nil
 }
 
-// writeInventory writes the objects of the API server as kubectl get resourceslices,resourceclaims -A -o yaml prints them.
+// writeInventory writes the API objects in the format of kubectl get resourceslices,resourceclaims
+// -A -o yaml.
 func (n *Node) writeInventory() error {
 	out := []byte("apiVersion: v1\nkind: List\nitems:\n")
 	out = append(out, n.slices...)
@@ -46,7 +47,8 @@ func item(object any) ([]byte, error) {
 	return []byte("- " + strings.ReplaceAll(lines, "\n", "\n  ") + "\n"), nil
 }
 
-// writeCgroup writes those files of a cgroup of version 2 by which one is known, and known to have processes.
+// writeCgroup writes the files of a cgroup of version 2 that identify it and say that it has
+// processes.
 func writeCgroup(dir string) error {
 	for name, content := range map[string]string{
 		"cgroup.controllers": "cpuset cpu io memory pids\n",
@@ -59,12 +61,12 @@ func writeCgroup(dir string) error {
 	return nil
 }
 
-// cgroupOf is the folder of a pod's cgroup, as the kubelet's systemd driver names it.
+// cgroupOf returns the folder of a pod's cgroup, named as by the kubelet's systemd driver.
 func cgroupOf(uid string) string {
 	return filepath.Join(burstablePath, "kubepods-burstable-pod"+strings.ReplaceAll(uid, "-", "_")+".slice")
 }
 
-// makeCgroup makes a pod's cgroup, which is there with all its files at once, as the kernel makes it.
+// makeCgroup creates a pod's cgroup. Like the kernel's, it appears with all its files at once.
 func (n *Node) makeCgroup(uid string) error {
 	draft := n.path(draftsPath, uid)
 	if err := os.Mkdir(draft, 0o755); err != nil {
@@ -86,7 +88,7 @@ func (n *Node) removeCgroup(uid string) error {
 	return nil
 }
 
-// logs is the log folder of a pod.
+// logs returns the log folder of a pod.
 func (p *pod) logs() string {
 	return filepath.Join(logsPath, p.Namespace+"_"+p.Name+"_"+p.uid)
 }
@@ -107,7 +109,7 @@ func (n *Node) removeLogs(p *pod) error {
 	return nil
 }
 
-// specPath is the CDI spec that a driver writes for a claim.
+// specPath returns the path of the CDI spec that a driver writes for a claim.
 func (c *claim) specPath(driverName string) string {
 	return filepath.Join(cdiPath, driverName+"-"+c.uid+".json")
 }

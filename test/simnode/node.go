@@ -1,6 +1,7 @@
-// Package simnode is a Kubernetes node for the demo and for tests: below a root folder it has all that the exporter
-// reads of a node (the kubelet's socket, the pods' cgroups and log folders, CDI specs, ResourceSlices and
-// ResourceClaims), about pods that are played and devices that are simulated. What each pod really used is known.
+// Package simnode simulates a Kubernetes node for the demo and for tests. A root folder has
+// everything that the exporter reads of a node (the kubelet's socket, the pods' cgroups and log
+// folders, CDI specs, ResourceSlices and ResourceClaims). Pods and devices are simulated, so that
+// the true use of each pod is known.
 package simnode
 
 import (
@@ -25,37 +26,38 @@ import (
 // Name is the node's name.
 const Name = "demo-node"
 
-// Options change a node. The zero Options are those of a node that reads its devices exactly, in real time.
+// Options are the options of a node. With the zero value the devices are read exactly, in real
+// time.
 type Options struct {
-	// Sim says how the source shows the devices. Its clock is the node's.
+	// Sim are the options of the source of the devices. Its clock is replaced by the node's.
 	Sim sim.Options
 	// Now is the clock; nil: [time.Now].
 	Now func() time.Time
-	// Between is called between the steps in which a pod begins and ends, as the place to let time pass. It must not
-	// call the node. Nil: the steps follow at once.
+	// Between is called between the steps in which a pod starts and ends, to let time pass. It must
+	// not call the node. Nil: no time passes.
 	Between func(pod podresources.Pod, done Step)
 }
 
 // Step is a step of a pod's life on its node.
 type Step string
 
-// The steps, in their order.
+// The steps, in order.
 const (
 	StepClaimed    Step = "claimed"    // its claims are allocated
-	StepCgroup     Step = "cgroup"     // its cgroup is there
-	StepPrepared   Step = "prepared"   // its CDI specs are there
-	StepListed     Step = "listed"     // the kubelet lists its devices: from now on it holds them
-	StepLogs       Step = "logs"       // its log folder is there
-	StepBusy       Step = "busy"       // its workload has begun
+	StepCgroup     Step = "cgroup"     // its cgroup exists
+	StepPrepared   Step = "prepared"   // its CDI specs exist
+	StepListed     Step = "listed"     // the kubelet lists its devices, and from now on it holds them
+	StepLogs       Step = "logs"       // its log folder exists
+	StepBusy       Step = "busy"       // its workload has started
 	StepIdle       Step = "idle"       // its workload has ended
-	StepKilled     Step = "killed"     // its cgroup is gone
-	StepUnlisted   Step = "unlisted"   // the kubelet does not list it any more
-	StepUnprepared Step = "unprepared" // its CDI specs are gone, but for those of claims that others hold
-	StepRemoved    Step = "removed"    // its logs, and its claims, are gone
+	StepKilled     Step = "killed"     // its cgroup is removed
+	StepUnlisted   Step = "unlisted"   // the kubelet no longer lists it
+	StepUnprepared Step = "unprepared" // its CDI specs are removed, except those of claims that other pods hold
+	StepRemoved    Step = "removed"    // its logs and its claims are removed
 )
 
-// Node is a simulated node. Its methods may be called by several goroutines. After an error of StartPod or StopPod the
-// pod is half there, and the node fit for nothing but Close.
+// Node is a simulated node. It is safe for concurrent use. After an error of StartPod or StopPod
+// only Close may be called.
 type Node struct {
 	root    string
 	now     func() time.Time
@@ -73,8 +75,9 @@ type Node struct {
 	played int
 }
 
-// New makes the folders of a node below root, which exists, and returns the node with these devices. Nothing serves
-// before Start. All that is made up (UIDs, counters) is the same for the same seed.
+// New creates the folders of a node in root, which must exist, and returns the node with these
+// devices. Nothing is served before Start. Generated values (UIDs, counters) are the same for the
+// same seed.
 func New(root string, seed uint64, devices []Device, options Options) (*Node, error) {
 	now := options.Now
 	if now == nil {
@@ -88,7 +91,7 @@ func New(root string, seed uint64, devices []Device, options Options) (*Node, er
 	}
 	machine, err := sim.New(now(), seed, simulated...)
 	if err != nil {
-		return nil, fmt.Errorf("make simulated node: %w", err)
+		return nil, fmt.Errorf("create simulated node: %w", err)
 	}
 	n := &Node{
 		root: root, now: now, options: options, devices: byName, machine: machine,
@@ -96,10 +99,10 @@ func New(root string, seed uint64, devices []Device, options Options) (*Node, er
 		pods: map[podresources.Pod]*pod{}, claims: map[podresources.Claim]*claim{},
 	}
 	if n.slices, err = n.resourceSlices(devices); err != nil {
-		return nil, fmt.Errorf("make simulated node: %w", err)
+		return nil, fmt.Errorf("create simulated node: %w", err)
 	}
 	if err := errors.Join(n.makeTree(), n.writeInventory()); err != nil {
-		return nil, fmt.Errorf("make simulated node: %w", err)
+		return nil, fmt.Errorf("create simulated node: %w", err)
 	}
 	return n, nil
 }
@@ -107,10 +110,10 @@ func New(root string, seed uint64, devices []Device, options Options) (*Node, er
 // Start serves the kubelet's socket.
 func (n *Node) Start() error { return n.kubelet.Start(n.path(socketPath)) }
 
-// Close ends the service. The files stay.
+// Close ends the service. The files remain.
 func (n *Node) Close() { n.kubelet.Stop() }
 
-// Kubelet returns the node's kubelet, whose answers can be spoilt.
+// Kubelet returns the node's kubelet, for tests that inject faults.
 func (n *Node) Kubelet() *podresourcestest.Kubelet { return n.kubelet }
 
 // Source returns a source that reads the node's devices.
@@ -144,7 +147,7 @@ func (n *Node) Args() []string {
 	}
 }
 
-// Played returns the number of pods that were started so far.
+// Played returns the number of pods started so far.
 func (n *Node) Played() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -154,10 +157,11 @@ func (n *Node) Played() int {
 // uid returns a UUID of version 4.
 func (n *Node) uid() string {
 	hi, lo := n.random.Uint64(), n.random.Uint64()
-	return fmt.Sprintf("%08x-%04x-4%03x-%04x-%012x", hi>>32, hi>>16&0xffff, hi&0xfff, lo>>48&0x3fff|0x8000, lo&0xffffffffffff)
+	return fmt.Sprintf("%08x-%04x-4%03x-%04x-%012x", hi>>32, hi>>16&0xffff, hi&0xfff, lo>>48&0x3fff|0x8000,
+		lo&0xffffffffffff)
 }
 
-// list makes the kubelet list the pods.
+// list updates the kubelet's list of pods.
 func (n *Node) list() error {
 	pods := slices.SortedFunc(maps.Values(n.pods), func(a, b *pod) int { return a.Compare(b.Pod) })
 	var answer []*v1.PodResources
@@ -172,7 +176,7 @@ func (n *Node) list() error {
 	return nil
 }
 
-// Where things are below the root. A unix socket's path has 107 bytes at most: the root must be short.
+// Paths below the root. The path of a unix socket has at most 107 bytes, so the root must be short.
 const (
 	kubeletPath   = "kubelet"
 	socketPath    = kubeletPath + "/pod-resources/kubelet.sock"
@@ -183,7 +187,7 @@ const (
 	burstablePath = cgroupPath + "/kubepods.slice/kubepods-burstable.slice"
 	cdiPath       = "cdi"
 	inventoryPath = "inventory.yaml"
-	// draftsPath has files that are not complete yet.
+	// draftsPath is the folder of files that are not complete yet.
 	draftsPath = "drafts"
 )
 

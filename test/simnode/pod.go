@@ -13,29 +13,29 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// PodSpec is a pod to be played.
+// PodSpec is a pod to be simulated.
 type PodSpec struct {
 	Namespace, Name string
-	Containers      []string // none: one that is called main
+	Containers      []string // empty: one with the name main
 	Claims          []ClaimSpec
 }
 
 // ClaimSpec is a claim of a pod.
 type ClaimSpec struct {
-	Name string // the pod's own name for it
-	// Object is the name of the ResourceClaim: pods that name the same one share it, with the devices that the first of
-	// them asked for. Empty: it is made for the pod, like one from a template.
+	Name string // the pod's name of the claim
+	// Object is the name of the ResourceClaim. Pods with the same one share it, with the devices
+	// that the first of them requested. Empty: it is created for the pod, like one from a template.
 	Object     string
-	Containers []string // that use it; none: all
+	Containers []string // that use it; empty: all
 	Requests   []Request
 }
 
-// Request is a request of a claim, and what the pod does with what it gets.
+// Request is a request of a claim, and the load of the pod on its devices.
 type Request struct {
-	Name    string   // unique in the claim
-	Devices []string // names of the devices that it gets, all of one driver
-	Memory  string   // of each device that is shared: the capacity consumed, as 20Gi
-	Admin   bool     // adminAccess: looks at devices that others hold
+	Name    string   // unique within the claim
+	Devices []string // names of the devices that are allocated, all of one driver
+	Memory  string   // the consumed capacity of each shared device, such as 20Gi
+	Admin   bool     // adminAccess: observes devices that others hold
 
 	Load     sim.Profile // of each device
 	Resident float64     // bytes of each device's memory
@@ -43,7 +43,7 @@ type Request struct {
 
 // Errors of pods.
 var (
-	ErrRunning    = errors.New("the pod runs already")
+	ErrRunning    = errors.New("the pod is already running")
 	ErrNotRunning = errors.New("no such pod")
 )
 
@@ -57,9 +57,9 @@ type pod struct {
 	listed bool
 }
 
-// StartPod plays the begin of a pod, in the kubelet's order (k8s.io/kubernetes pkg/kubelet SyncPod): the pod's cgroup;
-// its claims' devices prepared, which leaves CDI specs; PodResources lists them; log folder; containers. The devices
-// are the pod's from the moment at which they are listed.
+// StartPod simulates the start of a pod in the kubelet's order (k8s.io/kubernetes pkg/kubelet
+// SyncPod): the pod's cgroup, preparation of its claims' devices with CDI specs, PodResources, log
+// folder, containers. The pod holds the devices from the time at which they are listed.
 func (n *Node) StartPod(spec PodSpec) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -83,8 +83,8 @@ func (n *Node) StartPod(spec PodSpec) error {
 	return nil
 }
 
-// StopPod plays the end of a pod: its work ends, its cgroup goes, PodResources lists it no more, and what was prepared
-// for it goes unless others use it too.
+// StopPod simulates the end of a pod: its workload ends, its cgroup is removed, PodResources no
+// longer lists it, and its prepared claims are removed unless other pods use them.
 func (n *Node) StopPod(namespace, name string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -116,7 +116,7 @@ type step struct {
 	do   func(*pod) error
 }
 
-// steps does one step after the other, until one fails.
+// steps performs the steps in order until one fails.
 func (n *Node) steps(p *pod, steps []step) error {
 	for _, s := range steps {
 		if err := s.do(p); err != nil {
@@ -129,7 +129,7 @@ func (n *Node) steps(p *pod, steps []step) error {
 	return nil
 }
 
-// claimAll gives the pod its claims, and lets the API server have them.
+// claimAll allocates the pod's claims and writes them as API objects.
 func (n *Node) claimAll(p *pod) error {
 	for _, spec := range p.spec.Claims {
 		c, err := n.claim(p, spec)
@@ -144,7 +144,7 @@ func (n *Node) claimAll(p *pod) error {
 func (n *Node) prepareAll(p *pod) error {
 	for _, c := range p.claims {
 		if c.pods[0] != p {
-			continue // its first pod's claim is prepared
+			continue // already prepared for its first pod
 		}
 		if err := n.prepare(c); err != nil {
 			return err
@@ -153,13 +153,13 @@ func (n *Node) prepareAll(p *pod) error {
 	return nil
 }
 
-// held is a use, and what the pod does with it.
+// held is a use with the load of the pod.
 type held struct {
 	Use
 	does Request
 }
 
-// hold gives the pod its devices, and has the kubelet list them.
+// hold assigns the devices to the pod and makes the kubelet list them.
 func (n *Node) hold(p *pod) error {
 	at := n.now()
 	for i, c := range p.claims {
@@ -183,7 +183,8 @@ func (n *Node) hold(p *pod) error {
 	return n.list()
 }
 
-// request returns the request of that name; none if the claim has been made by another pod, which asked for more.
+// request returns the request of that name, and none if the claim was created by another pod with
+// more requests.
 func (c ClaimSpec) request(name string) Request {
 	if i := slices.IndexFunc(c.Requests, func(r Request) bool { return r.Name == name }); i >= 0 {
 		return c.Requests[i]
@@ -191,7 +192,7 @@ func (c ClaimSpec) request(name string) Request {
 	return Request{}
 }
 
-// work begins the load of the pod's devices.
+// work starts the load of the pod's devices.
 func (n *Node) work(p *pod) error {
 	return n.load(p, func(use held) sim.Profile { return use.does.Load })
 }
@@ -211,7 +212,7 @@ func (n *Node) load(p *pod, of func(held) sim.Profile) error {
 	return nil
 }
 
-// drop takes the pod's devices, and its place in the kubelet's list.
+// drop removes the pod's devices and its entry in the kubelet's list.
 func (n *Node) drop(p *pod) error {
 	at := n.now()
 	for _, use := range p.uses {
@@ -279,7 +280,7 @@ func (c *claim) resource() *v1.DynamicResource {
 	return podresourcestest.Claim(c.Namespace, c.Name, devices...)
 }
 
-// workload is the use's name in the machine.
+// workload is the name of the use in the simulated machine.
 func (u *Use) workload() string {
 	return strings.Join([]string{u.PodUID, u.Claim.Namespace, u.Claim.Name, u.Device.Device, u.ShareID}, "/")
 }

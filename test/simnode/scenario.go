@@ -11,8 +11,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sim"
 )
 
-// Scenario is what happens on a node: pods that are there from the beginning to the end, and pods that come and go, in
-// a cycle that is played again and again.
+// Scenario is the workload of a node: pods that run all the time, and pods that start and end in a
+// cycle that repeats.
 type Scenario struct {
 	Devices  []Device
 	Standing []PodSpec
@@ -20,9 +20,9 @@ type Scenario struct {
 	Visits   []Visit // within the cycle
 }
 
-// Visit is a pod that comes and goes.
+// Visit is a pod that starts and ends.
 type Visit struct {
-	From, To time.Duration // since the begin of the cycle
+	From, To time.Duration // since the start of the cycle
 	Pod      PodSpec
 }
 
@@ -30,12 +30,13 @@ const (
 	gibibyte = 1 << 30
 	// errorInterval is how often the unhealthy device has an error.
 	errorInterval = 20 * time.Second
-	// cycle is longer than the exporter retains what ended, so that a pod that comes again is a new one.
+	// cycle is longer than the exporter's retention, so that a pod that starts again is a new one.
 	cycle = 10 * time.Minute
 )
 
-// Demo is a node with 8 GPUs, of which one is partitioned and one is shared, and 4 network interfaces: long trainings
-// and inference, pods that come and go, and some who hold devices and leave them idle.
+// Demo is the scenario of a node with 8 GPUs, one of them partitioned and one shared, and 4 network
+// interfaces. It has long training and inference, pods that start and end, and pods that leave
+// their devices idle.
 func Demo(seed uint64) Scenario {
 	s := Scenario{Cycle: cycle, Devices: demoDevices(seed)}
 	s.Standing = slices.Concat(busyPods(seed), sharingPods(seed), idlePods(), infraPods(seed, s.Devices))
@@ -57,26 +58,29 @@ func demoDevices(seed uint64) []Device {
 	return out
 }
 
-// device is a claim of the pod's own for devices that do that.
+// device returns a claim of the pod's own for devices with this load.
 func device(claim string, load sim.Profile, resident float64, devices ...string) ClaimSpec {
 	return ClaimSpec{Name: claim, Requests: []Request{{Name: claim, Devices: devices, Load: load, Resident: resident}}}
 }
 
-// share is a claim of the pod's own for some memory of a shared device.
+// share returns a claim of the pod's own for some memory of a shared device.
 func share(memory string, load sim.Profile, resident float64, devices ...string) ClaimSpec {
 	c := device("gpu", load, resident, devices...)
 	c.Requests[0].Memory = memory
 	return c
 }
 
-// busyPods train and infer on devices of their own.
+// busyPods run training and inference on devices of their own.
 func busyPods(seed uint64) []PodSpec {
 	training := device("gpus", sim.Ramp(0.1, 0.97, 20*time.Second), 71*gibibyte, "gpu-0", "gpu-1")
 	training.Containers = []string{"trainer"}
 	traffic := device("nic", sim.After(5*time.Second, sim.Constant(0.35)), 0, "eth0")
 	traffic.Containers = []string{"trainer"}
 	return []PodSpec{
-		{Namespace: "team-nlp", Name: "llm-pretrain-0", Containers: []string{"trainer", "log-shipper"}, Claims: []ClaimSpec{training, traffic}},
+		{
+			Namespace: "team-nlp", Name: "llm-pretrain-0", Containers: []string{"trainer", "log-shipper"},
+			Claims: []ClaimSpec{training, traffic},
+		},
 		{Namespace: "research", Name: "protein-folding-0", Claims: []ClaimSpec{
 			device("gpu", sim.Bursts(seed+1, 8*time.Second, 0.6, 0.02, 0.8), 9*gibibyte, "gpu-6-partition-0"),
 		}},
@@ -102,7 +106,7 @@ func sharingPods(seed uint64) []PodSpec {
 	}
 }
 
-// idlePods hold devices and do nothing with them.
+// idlePods hold devices and leave them idle.
 func idlePods() []PodSpec {
 	return []PodSpec{
 		{Namespace: "research", Name: "notebook-ada", Claims: []ClaimSpec{device("gpu", sim.Idle(), 38*gibibyte, "gpu-4")}},
@@ -111,8 +115,8 @@ func idlePods() []PodSpec {
 	}
 }
 
-// infraPods are a monitor that looks at all devices through admin access, one that uses the network, and one that has no
-// devices at all.
+// infraPods are a monitor with admin access to all devices, a pod that uses the network, and a pod
+// without devices.
 func infraPods(seed uint64, devices []Device) []PodSpec {
 	admin := func(name, driverName string) Request {
 		request := Request{Name: name, Admin: true}
@@ -134,7 +138,7 @@ func infraPods(seed uint64, devices []Device) []PodSpec {
 	}
 }
 
-// batchVisits are pods of a few seconds each, one after the other on gpu-3.
+// batchVisits are pods that run for a few seconds each, one after the other on gpu-3.
 func batchVisits(seed uint64) []Visit {
 	random := rand.New(rand.NewPCG(seed, 3))
 	between := func(low, high time.Duration) time.Duration {
@@ -156,8 +160,8 @@ func batchVisits(seed uint64) []Visit {
 	}
 }
 
-// regularVisits come and go every other minute: one to the shared GPU, so that the parts of the others change, one to a
-// partition.
+// regularVisits start every other minute: one on the shared GPU, so that the shares of the others
+// change, one on a partition.
 func regularVisits(seed uint64) []Visit {
 	var out []Visit
 	for from := 10 * time.Second; from < cycle-time.Minute; from += 2 * time.Minute {
@@ -176,14 +180,14 @@ func regularVisits(seed uint64) []Visit {
 	return out
 }
 
-// event is the begin or the end of a visit.
+// event is the start or the end of a visit.
 type event struct {
 	at    time.Duration
 	start bool
 	pod   PodSpec
 }
 
-// events returns the begins and ends of the visits in order of time, ends first.
+// events returns the starts and ends of the visits in order of time, ends first.
 func (s Scenario) events() []event {
 	var out []event
 	for _, v := range s.Visits {
@@ -201,7 +205,8 @@ func (s Scenario) events() []event {
 	return out
 }
 
-// Run plays the scenario on a node in real time, until ctx ends; the pods that are there then stay.
+// Run runs the scenario on a node in real time until ctx ends. It does not stop the pods that are
+// running then.
 func (s Scenario) Run(ctx context.Context, n *Node) error {
 	for _, p := range s.Standing {
 		if err := n.StartPod(p); err != nil {
@@ -231,7 +236,7 @@ func (n *Node) play(e event) error {
 	return n.StopPod(e.pod.Namespace, e.pod.Name)
 }
 
-// wait returns after d, or false when ctx has ended.
+// wait waits for d. It returns false if ctx ended first.
 func wait(ctx context.Context, d time.Duration) bool {
 	if ctx.Err() != nil {
 		return false

@@ -13,7 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sim"
 )
 
-// play runs the demo on a fake clock and returns all that was used, and what the devices did.
+// play runs the demo on a fake clock and returns the uses of the pods and of the devices.
 func play(t *testing.T, seed uint64, d time.Duration) (uses []Use, totals map[driver.ID]sim.Truth) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -32,8 +32,8 @@ func play(t *testing.T, seed uint64, d time.Duration) (uses []Use, totals map[dr
 	return uses, totals
 }
 
-// TestDemo plays a cycle and a quarter: pods come and go, and what they used and what nobody held sums to what the
-// devices did.
+// TestDemo runs a cycle and a quarter. The use by pods and the use while no pod held the devices
+// sum to the devices' use.
 func TestDemo(t *testing.T) {
 	uses, totals := play(t, 1, cycle*5/4)
 	byDevice, idle := map[driver.ID]sim.Truth{}, 0
@@ -48,18 +48,19 @@ func TestDemo(t *testing.T) {
 	near := func(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Max(1, math.Abs(b)) }
 	for id, total := range totals {
 		sum := byDevice[id]
-		if id.Device == "gpu-6" { // what its partitions do is nobody's here
+		if id.Device == "gpu-6" { // the use by its partitions is not attributed here
 			continue
 		}
-		if !near(sum.ShareSeconds, total.HeldSeconds) || !near(sum.ActiveSeconds, total.ActiveSeconds) || !near(sum.ReceiveBytes, total.ReceiveBytes) {
-			t.Errorf("%v: the pods' parts are %+v of %+v", id, sum, total)
+		if !near(sum.ShareSeconds, total.HeldSeconds) || !near(sum.ActiveSeconds, total.ActiveSeconds) ||
+			!near(sum.ReceiveBytes, total.ReceiveBytes) {
+			t.Errorf("%v: the pods' shares are %+v of %+v", id, sum, total)
 		}
 		if sum.Joules > total.Joules*(1+1e-9) {
 			t.Errorf("%v: the pods used %v J of %v J", id, sum.Joules, total.Joules)
 		}
 	}
 	if len(pods) < 100 {
-		t.Errorf("%d pods were played", len(pods))
+		t.Errorf("%d pods were simulated", len(pods))
 	}
 	if idle != 3 {
 		t.Errorf("%d devices are held and idle, want 3", idle)
@@ -70,9 +71,9 @@ func TestDemoDeterministic(t *testing.T) {
 	one, _ := play(t, 1, time.Minute)
 	again, _ := play(t, 1, time.Minute)
 	if diff := cmp.Diff(one, again); diff != "" {
-		t.Errorf("one seed, two pasts:\n%s", diff)
+		t.Errorf("the same seed gave different results:\n%s", diff)
 	}
 	if other, _ := play(t, 2, time.Minute); cmp.Equal(one, other) {
-		t.Error("two seeds, one past")
+		t.Error("different seeds gave the same results")
 	}
 }

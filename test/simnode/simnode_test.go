@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// clock is a node's clock, which stands still until it is moved.
+// clock is a node's clock. It moves only when the test sets it.
 type clock struct{ now time.Time }
 
 func (c *clock) read() time.Time { return c.now }
@@ -41,7 +41,7 @@ func newNode(t *testing.T, options Options) *Node {
 	return n
 }
 
-// ask asks the node's kubelet over its socket.
+// ask queries the node's kubelet over its socket.
 func ask(t *testing.T, n *Node) []podresources.Allocation {
 	t.Helper()
 	conn, err := grpc.NewClient("unix://"+n.path(socketPath), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -85,8 +85,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestDemoOverTheSocket starts the demo's standing pods and one visit, and compares what the exporter would read of the
-// node with what was played.
+// TestDemoOverTheSocket starts the demo's permanent pods and one visit, and compares the data that
+// the exporter reads of the node with the simulated ones.
 func TestDemoOverTheSocket(t *testing.T) {
 	n := newNode(t, Options{Now: newClock().read})
 	must(t, n.Start())
@@ -96,7 +96,7 @@ func TestDemoOverTheSocket(t *testing.T) {
 		must(t, n.StartPod(p))
 	}
 	inventoried, facts := read(t, n)
-	allocations := facts.Apply(ask(t, n))
+	allocations := facts.Resolve(ask(t, n)).Allocations
 
 	type row struct {
 		Pod     podresources.Pod
@@ -111,7 +111,8 @@ func TestDemoOverTheSocket(t *testing.T) {
 		for _, h := range a.Holders {
 			got = append(got, row{h.Pod, a.Claim, a.Device, a.ShareID, a.Request, a.Admin})
 		}
-		if (a.ShareID != "") != (len(a.Consumed) > 0) || a.AllocatedAt.IsZero() || a.ClaimUID == "" || a.DeviceClass != a.Device.Driver {
+		if (a.ShareID != "") != (len(a.Consumed) > 0) || a.AllocatedAt.IsZero() || a.ClaimUID == "" ||
+			a.DeviceClass != a.Device.Driver {
 			t.Errorf("facts of %+v", a)
 		}
 	}
@@ -124,13 +125,13 @@ func TestDemoOverTheSocket(t *testing.T) {
 	slices.SortFunc(got, sort)
 	slices.SortFunc(want, sort)
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("who holds what (-played +read):\n%s", diff)
+		t.Errorf("holders (-simulated +read):\n%s", diff)
 	}
 	checkSpecs(t, n, allocations)
 	checkInventory(t, n, inventoried)
 }
 
-// checkSpecs looks up the CDI names that the kubelet told.
+// checkSpecs looks up the CDI names that the kubelet lists.
 func checkSpecs(t *testing.T, n *Node, allocations []podresources.Allocation) {
 	t.Helper()
 	names := map[string]bool{}
@@ -156,11 +157,12 @@ func checkSpecs(t *testing.T, n *Node, allocations []podresources.Allocation) {
 		}
 	}
 	if len(names) > 0 {
-		t.Errorf("nobody holds %v", names)
+		t.Errorf("no pod holds %v", names)
 	}
 }
 
-// checkInventory holds the slices to the source: each device's hardware is known by the same names.
+// checkInventory checks that the slices and the source identify the hardware of each device in the
+// same way.
 func checkInventory(t *testing.T, n *Node, devices driver.Inventory) {
 	t.Helper()
 	samples, err := n.Source().Sample(t.Context())
@@ -180,7 +182,7 @@ func checkInventory(t *testing.T, n *Node, devices driver.Inventory) {
 	}
 	for _, id := range n.Devices() {
 		if !found[id] {
-			t.Errorf("%v is not sampled, or known by something else: %+v", id, devices[id])
+			t.Errorf("%v is not sampled, or has another identity: %+v", id, devices[id])
 		}
 	}
 	part, parent := devices[driver.ID{Driver: GPUDriver, Pool: Name, Device: "gpu-6-partition-1"}],
@@ -190,7 +192,7 @@ func checkInventory(t *testing.T, n *Node, devices driver.Inventory) {
 	}
 }
 
-// TestSteps looks at the node between the steps of a pod's life.
+// TestSteps checks the node between the steps of a pod's life.
 func TestSteps(t *testing.T) {
 	type state struct {
 		Step                         Step
@@ -212,13 +214,15 @@ func TestSteps(t *testing.T) {
 		before := n.machine.Total("gpu-0", clock.now).ActiveSeconds
 		clock.now = clock.now.Add(time.Second)
 		got = append(got, state{
-			done, len(facts.Claims), count(cdiPath + "/*.json"), count(burstablePath + "/*.slice/cgroup.events"), count(logsPath + "/*"),
+			done, len(facts.Claims), count(cdiPath + "/*.json"), count(burstablePath + "/*.slice/cgroup.events"),
+			count(logsPath + "/*"),
 			len(ask(t, n)), n.machine.Total("gpu-0", clock.now).ActiveSeconds > before,
 		})
 	}})
 	must(t, n.Start())
 	defer n.Close()
-	must(t, n.StartPod(PodSpec{Namespace: "ns", Name: "pod", Claims: []ClaimSpec{device("gpu", sim.Constant(1), 0, "gpu-0")}}))
+	must(t,
+		n.StartPod(PodSpec{Namespace: "ns", Name: "pod", Claims: []ClaimSpec{device("gpu", sim.Constant(1), 0, "gpu-0")}}))
 	must(t, n.StopPod("ns", "pod"))
 	want := []state{
 		{Step: StepClaimed, Claims: 1},
@@ -241,13 +245,17 @@ func TestSteps(t *testing.T) {
 		t.Fatalf("uses %+v, want one of 10 s", uses)
 	}
 	// Listed for 10 s (5 steps of 2 s each), busy for 2 s of them.
-	want10 := sim.Truth{HeldSeconds: 10, ShareSeconds: 10, ActiveSeconds: 2, Joules: 70*10 + 630*2, ReceiveBytes: 2 * 12e9, TransmitBytes: 2 * 5e9}
+	want10 := sim.Truth{
+		HeldSeconds: 10, ShareSeconds: 10, ActiveSeconds: 2, Joules: 70*10 + 630*2,
+		ReceiveBytes: 2 * 12e9, TransmitBytes: 2 * 5e9,
+	}
 	if diff := cmp.Diff(want10, uses[0].Truth); diff != "" {
 		t.Errorf("truth (-want +got):\n%s", diff)
 	}
 }
 
-// TestSharedClaim: the claim and its CDI spec last until the last pod that has it is gone.
+// TestSharedClaim checks that a claim and its CDI spec exist until the last pod that holds it has
+// ended.
 func TestSharedClaim(t *testing.T) {
 	clock := newClock()
 	n := newNode(t, Options{Now: clock.read})
@@ -267,12 +275,12 @@ func TestSharedClaim(t *testing.T) {
 	clock.now = clock.now.Add(10 * time.Second)
 	must(t, n.StopPod("ns", "a"))
 	if specs() != 1 {
-		t.Error("the claim's spec went with the first pod")
+		t.Error("the claim's spec was removed with the first pod")
 	}
 	clock.now = clock.now.Add(10 * time.Second)
 	must(t, n.StopPod("ns", "b"))
 	if specs() != 0 {
-		t.Error("the claim's spec stays after the last pod")
+		t.Error("the claim's spec remains after the last pod")
 	}
 	for _, u := range n.Uses(clock.now) {
 		if u.Truth.HeldSeconds != 20 || u.Truth.ActiveSeconds != 15 {
@@ -281,7 +289,8 @@ func TestSharedClaim(t *testing.T) {
 	}
 }
 
-// TestSharedDevice: a claim's part of a device goes by its capacity, however many pods have the claim.
+// TestSharedDevice checks that a claim's share of a device is proportional to its capacity,
+// independent of the number of pods.
 func TestSharedDevice(t *testing.T) {
 	clock := newClock()
 	n := newNode(t, Options{Now: clock.read})
@@ -310,15 +319,27 @@ func TestRefused(t *testing.T) {
 			PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-0")}},
 			ErrTaken,
 		},
-		"exclusive, in one claim": {PodSpec{Name: "a"}, PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-0", "gpu-0")}}, ErrTaken},
+		"exclusive, in one claim": {
+			PodSpec{Name: "a"},
+			PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-0", "gpu-0")}},
+			ErrTaken,
+		},
 		"capacity": {
 			PodSpec{Name: "a", Claims: []ClaimSpec{share("50Gi", sim.Idle(), 0, "gpu-7")}},
 			PodSpec{Name: "b", Claims: []ClaimSpec{share("31Gi", sim.Idle(), 0, "gpu-7")}},
 			ErrCapacity,
 		},
-		"device":      {PodSpec{Name: "a"}, PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-99")}}, ErrUnknownDevice},
-		"partitioned": {PodSpec{Name: "a"}, PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-6")}}, sim.ErrPartitioned},
-		"name":        {PodSpec{Name: "a"}, PodSpec{Name: "a"}, ErrRunning},
+		"device": {
+			PodSpec{Name: "a"},
+			PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-99")}},
+			ErrUnknownDevice,
+		},
+		"partitioned": {
+			PodSpec{Name: "a"},
+			PodSpec{Name: "b", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-6")}},
+			sim.ErrPartitioned,
+		},
+		"name": {PodSpec{Name: "a"}, PodSpec{Name: "a"}, ErrRunning},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, Options{})
@@ -329,6 +350,6 @@ func TestRefused(t *testing.T) {
 		})
 	}
 	if err := newNode(t, Options{}).StopPod("ns", "nobody"); !errors.Is(err, ErrNotRunning) {
-		t.Errorf("stop of nobody: %v", err)
+		t.Errorf("stop of an unknown pod: %v", err)
 	}
 }

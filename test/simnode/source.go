@@ -5,7 +5,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sim"
 )
 
-// SourceWith returns another source of the node's devices, that shows them in another way. Its clock is the node's.
+// SourceWith returns another source of the node's devices, with other options. Its clock is the
+// node's.
 func (n *Node) SourceWith(options sim.Options) driver.Source {
 	options.Now = n.now
 	return sim.NewSource(n.machine, options)

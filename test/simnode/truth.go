@@ -10,7 +10,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Use is what a pod really did with a device, or a share of it, of a claim.
+// Use is the true use by a pod of a device of a claim, or of a share of one.
 type Use struct {
 	Pod     podresources.Pod
 	PodUID  string
@@ -20,17 +20,17 @@ type Use struct {
 	Request string
 	Admin   bool
 
-	From, To time.Time // when the kubelet listed it; To is zero while it does
-	// Truth is the pod's part: by the consumed capacity of the claims on the device, and of the claim's part as much as
-	// each of the other pods that have the claim.
+	From, To time.Time // when the kubelet listed it; To is zero while it is listed
+	// Truth is the pod's share: the claims on the device share it in proportion to their consumed
+	// capacity, the pods of a claim in equal shares.
 	Truth sim.Truth
 }
 
-// maxEnded bounds the uses of pods that ended which are remembered: a demo plays for ever.
+// maxEnded bounds the number of ended uses that are kept, since a demo may run without end.
 const maxEnded = 16384
 
-// Uses returns what the pods used until at, which is not before their last change: those that ended (the last 16384),
-// in the order in which they did, then the present ones by pod.
+// Uses returns the uses of the pods until at, which must not be before their last change: the last
+// 16384 ended ones in order of their ends, then the present ones by pod.
 func (n *Node) Uses(at time.Time) []Use {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -44,12 +44,12 @@ func (n *Node) Uses(at time.Time) []Use {
 	return out
 }
 
-// Total returns what a device did until at, held or not.
+// Total returns the use of a device until at, held or not.
 func (n *Node) Total(device driver.ID, at time.Time) sim.Truth {
 	return n.machine.Total(device.Device, at)
 }
 
-// end remembers a use that has ended.
+// end records a use that has ended.
 func (n *Node) end(use Use, at time.Time) {
 	use.To, use.Truth = at, n.machine.TruthOn(use.Device.Device, use.workload(), at)
 	n.machine.Forget(use.workload())

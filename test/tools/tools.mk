@@ -1,6 +1,7 @@
-# The tools that checks and tests run, at the versions that the go.mod files of this folder pin. Each is built from source
-# when a target first needs it, into a folder that is named after everything that decides the result, outside the tree.
-# A tool comes into its place by a rename, so that makes that run side by side never see half of one.
+# The tools of checks and tests, at the versions that the go.mod files of this folder pin. Each is
+# built from source when a target first needs it, in a folder outside the tree whose name is a hash
+# of everything that determines the result. The last step is a rename, so that concurrent makes
+# never see an incomplete tool.
 
 tools_cache := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dra-exporter/tools
 tools_folder = $(tools_cache)/$(shell { cat $(1)/go.mod $(1)/go.sum; go env GOVERSION GOOS GOARCH; printf %s '$(2)'; } | sha256sum | cut -c -16)
@@ -25,7 +26,8 @@ $(eval $(call tool,PINT,test/tools/pint,github.com/cloudflare/pint/cmd/pint))
 $(eval $(call tool,BENCHSTAT,test/tools,golang.org/x/perf/cmd/benchstat))
 $(eval $(call tool,GOLANGCI_LINT,test/tools/lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint))
 
-# Grafana's types and the TypeScript compiler, from npm, as test/tools/schema pins them: a folder with node_modules.
+# Grafana's types and the TypeScript compiler from npm, at the versions of test/tools/schema: a
+# folder with node_modules.
 SCHEMA := $(tools_cache)/$(shell cat test/tools/schema/package*.json | sha256sum | cut -c -16)/schema
 $(SCHEMA):
 	@echo "tools: installing Grafana's schema once, into $@"

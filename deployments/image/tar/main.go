@@ -13,7 +13,7 @@ import (
 func main() {
 	var c image.Config
 	out := flag.String("out", "", "the tar file to write")
-	created := flag.Int64("created", 0, "Unix time of everything in the image")
+	created := flag.Int64("created", 0, "Unix time of all files in the image")
 	flag.StringVar(&c.Program, "program", "", "the built program")
 	flag.StringVar(&c.Name, "name", "", "name and tag of the image")
 	flag.StringVar(&c.Version, "version", "", "version of the program")

@@ -1,8 +1,9 @@
-// Package dcgmtest builds a double of libdcgm.so.4 from the C sources in double, and says what the host engine in it knows:
-// devices, MIG instances, values over time, XID errors, failures, and calls that hang.
+// Package dcgmtest builds a fake of libdcgm.so.4 from the C sources in fake, and says what the
+// host engine in it knows: devices, MIG instances, values over time, XID errors, failures, and
+// calls that hang.
 //
-// The double and the test map one file, the [State]. A process can have one double only, since the library's functions are
-// bound for good.
+// The fake and the test map one file, the [State]. A process can have one fake only, since the
+// library's functions are bound for good.
 package dcgmtest
 
 import (
@@ -12,42 +13,44 @@ import (
 	"path/filepath"
 	"unsafe"
 
-	"github.com/dra-exporter/dra-exporter/driver/doubletest"
+	"github.com/dra-exporter/dra-exporter/driver/faketest"
 )
 
 // Machine is a machine with NVIDIA GPUs, as a process sees it through DCGM.
 type Machine struct {
 	*State
-	// Library is the path of the double. Its name is that which programs look for, in LD_LIBRARY_PATH among others.
+	// Library is the path of the fake. Its name is that which programs look for, in
+	// LD_LIBRARY_PATH among others.
 	Library string
 
-	functions doubletest.Functions
+	functions faketest.Functions
 }
 
-//go:embed double
+//go:embed fake
 var sources embed.FS
 
-// New builds the double and its file of state in a folder, which must last as long as the process.
+// New builds the fake and its file of state in a folder, which must last as long as the process.
 func New(ctx context.Context, dir string) (*Machine, error) {
 	m := &Machine{Library: filepath.Join(dir, "libdcgm.so.4")}
-	double := doubletest.Double{Sources: sources, Headers: "github.com/NVIDIA/go-dcgm/pkg/dcgm"}
-	memory, err := doubletest.Map(dir, unsafe.Sizeof(State{}))
+	fake := faketest.Fake{Sources: sources, Headers: "github.com/NVIDIA/go-dcgm/pkg/dcgm"}
+	memory, err := faketest.Map(dir, unsafe.Sizeof(State{}))
 	if err != nil {
 		return nil, err
 	}
 	m.State = (*State)(memory)
-	if m.functions, err = double.Write(dir); err != nil {
+	if m.functions, err = fake.Write(dir); err != nil {
 		return nil, err
 	}
-	return m, double.Compile(ctx, dir, map[string][]string{m.Library: {"-Wl,-soname,libdcgm.so.4"}})
+	return m, fake.Compile(ctx, dir, map[string][]string{m.Library: {"-Wl,-soname,libdcgm.so.4"}})
 }
 
-// Reset makes the machine one of so many busy GPUs without MIG, on which nothing fails, with an engine of 4.6 that nobody
-// is connected to.
+// Reset makes the machine one of so many busy GPUs without MIG, on which nothing fails, with an
+// engine of 4.6 without a connection.
 func (m *Machine) Reset(gpus int, now float64) {
 	engine := m.Engine + 1
 	*m.State = State{
-		magic: magic, size: uint64(unsafe.Sizeof(State{})), Count: int64(gpus), Engine: engine, Time: now, driverVersion: text("580.65.06"),
+		magic: magic, size: uint64(unsafe.Sizeof(State{})), Count: int64(gpus), Engine: engine, Time: now,
+		driverVersion: text("580.65.06"),
 	}
 	for i := range gpus {
 		m.GPUs[i] = newGPU(i)
@@ -58,7 +61,8 @@ func newGPU(i int) GPU {
 	return GPU{
 		PCIBus: int64(0x1b + i),
 		Work: Work{
-			Graphics: 0.755, SM: 0.5, Occupancy: 0.25, Tensor: 0.125, DRAM: 0.3, Decoders: [2]float64{0.5, 0.25}, JPEG: 0.35, OFA: 0.45,
+			Graphics: 0.755, SM: 0.5, Occupancy: 0.25, Tensor: 0.125, DRAM: 0.3, Decoders: [2]float64{0.5, 0.25}, JPEG: 0.35,
+			OFA:         0.45,
 			MemoryTotal: 80 << 30, Memory: 16 << 30,
 		},
 		Utilization: 0.75, MemoryUtilization: 0.25, Encoder: 0.1, Decoder: 0.2,
@@ -66,12 +70,14 @@ func newGPU(i int) GPU {
 		ClockSM: 1.74e9, ClockMemory: 2.619e9, ClockVideo: 1.5e9,
 		PCIeTransmitRate: 2e9, PCIeReceiveRate: 1e9, NVLinkTransmitRate: 4e9, NVLinkReceiveRate: 3e9,
 		ThrottledPower: 12.5, ThrottledThermal: 3, ThrottledSyncBoost: 4, ThrottledBoardLimit: 1, ThrottledReliability: 2,
-		Corrected: 5, Uncorrected: 1, PCIeReplays: 3, RemappedCorrected: 2, RemappedUncorrected: 7, RetiredSBE: 4, RetiredDBE: 6,
-		uuid: text(fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)), name: text("NVIDIA H100 80GB HBM3"),
+		Corrected: 5, Uncorrected: 1, PCIeReplays: 3, RemappedCorrected: 2, RemappedUncorrected: 7, RetiredSBE: 4,
+		RetiredDBE: 6,
+		uuid:       text(fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)), name: text("NVIDIA H100 80GB HBM3"),
 	}
 }
 
-// Partition switches a GPU's MIG mode on and makes so many GPU instances of one slice of it, with a compute instance each.
+// Partition switches a GPU's MIG mode on and makes so many GPU instances of one slice of it, with a
+// compute instance each.
 func (m *Machine) Partition(gpu, instances int) {
 	g := &m.GPUs[gpu]
 	g.MIG, g.Instances = 1, [MaxInstances]Instance{}
@@ -79,7 +85,8 @@ func (m *Machine) Partition(gpu, instances int) {
 		g.Instances[i] = Instance{
 			Present: 1, GPUInstance: int64(7 + i), ComputeInstances: 1, Profile: 19,
 			Work: Work{
-				Graphics: float64(i+1) / 10, SM: 0.05, Occupancy: 0.04, Tensor: 0.03, DRAM: 0.02, Decoders: [2]float64{0.6, 0.4}, JPEG: 0.07, OFA: 0.08,
+				Graphics: float64(i+1) / 10, SM: 0.05, Occupancy: 0.04, Tensor: 0.03, DRAM: 0.02, Decoders: [2]float64{0.6, 0.4},
+				JPEG: 0.07, OFA: 0.08,
 				MemoryTotal: 10 << 30, Memory: float64(i+1) * (1 << 30),
 			},
 		}

@@ -10,11 +10,12 @@ import "C"
 
 import "fmt"
 
-// Load loads the double into this process, so that go-dcgm, which asks the dynamic linker for libdcgm.so.4, finds it. There is
-// no way to unload it.
+// Load loads the fake into this process, so that go-dcgm, which asks the dynamic linker for
+// libdcgm.so.4, finds it. There is no way to unload it.
 func (m *Machine) Load() error {
-	if C.dlopen(C.CString(m.Library), C.RTLD_LAZY|C.RTLD_GLOBAL) == nil { // the name lasts as long as the process, as the library does
-		return fmt.Errorf("load the double %s", m.Library)
+	if C.dlopen(C.CString(m.Library),
+		C.RTLD_LAZY|C.RTLD_GLOBAL) == nil { // the name lasts as long as the process, as the library does
+		return fmt.Errorf("load the fake %s", m.Library)
 	}
 	return nil
 }

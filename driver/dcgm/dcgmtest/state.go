@@ -2,7 +2,7 @@ package dcgmtest
 
 import "bytes"
 
-// Bounds of a machine, as in double/state.h.
+// Bounds of a machine, as in fake/state.h.
 const (
 	MaxGPUs      = 8
 	MaxInstances = 8
@@ -15,8 +15,8 @@ const (
 	magic = 0x4443474d646f7562
 )
 
-// State is the struct state of double/state.h, which describes it. Values are in base units; NaN is what the device
-// does not support.
+// State is the struct state of fake/state.h, which describes it. Values are in base units; NaN is
+// what the device does not support.
 type State struct {
 	magic, size   uint64
 	Down          int64 // not 0: no engine listens
@@ -116,8 +116,8 @@ func text(s string) (b [64]byte) {
 	return b
 }
 
-// XID lets the driver report an error of a GPU now, and of its instance, and compute instance, at these positions unless they
-// are -1.
+// XID lets the driver report an error of a GPU now, and of its instance, and compute instance, at
+// these positions unless they are -1.
 func (s *State) XID(gpu, xid, instance, compute int) {
 	s.events[s.written%maxEvents] = event{int64(gpu), int64(instance), int64(compute), int64(xid), s.Time}
 	s.written++

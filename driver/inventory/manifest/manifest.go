@@ -1,8 +1,9 @@
-// Package manifest finds the objects of the API group resource.k8s.io in what kubectl prints: one object, a List,
-// several YAML documents, or any mix of these, in YAML or JSON. It knows nothing of what the objects mean.
+// Package manifest finds the objects of the API group resource.k8s.io in what kubectl prints: one
+// object, a List, several YAML documents, or any mix of these, in YAML or JSON. It knows nothing of
+// what the objects mean.
 //
-// Input is taken for hostile: its size, depth and number of rows are bounded, and YAML aliases, by which a few bytes
-// can stand for gigabytes, are refused. kubectl writes none.
+// Input is taken for hostile: its size, depth and number of rows are bounded, and YAML aliases, by
+// which a few bytes can stand for gigabytes, are refused. kubectl writes none.
 package manifest
 
 import (
@@ -36,12 +37,13 @@ type Object struct {
 	Raw      json.RawMessage
 }
 
-// Objects returns the objects of one kind of resource.k8s.io in the order of the file, whatever version (v1,
-// v1beta2, v1beta1, v1alpha3, v1alpha2) each of them has; objects of other kinds are passed over. Items of a list that are no objects
-// cost themselves alone: malformed is their number.
+// Objects returns the objects of one kind of resource.k8s.io in the order of the file, whatever
+// version (v1, v1beta2, v1beta1, v1alpha3, v1alpha2) each of them has; objects of other kinds are
+// passed over. Items of a list that are no objects cost themselves alone: malformed is their
+// number.
 //
-// It fails, and names the document, when the file can not be read as YAML or JSON, when a document is no Kubernetes
-// object, and when an object of the kind has another version.
+// It fails, and names the document, when the file can not be read as YAML or JSON, when a document
+// is no Kubernetes object, and when an object of the kind has another version.
 func Objects(data []byte, kind string) (objects []Object, malformed int, err error) {
 	if len(data) > MaxBytes {
 		return nil, 0, fmt.Errorf("%w: %d bytes, at most %d are read", ErrTooLarge, len(data), MaxBytes)
@@ -102,14 +104,16 @@ func (f *finder) visit(raw json.RawMessage, h header, item *int, depth int) erro
 		return nil
 	}
 	if !slices.Contains([]string{"v1", "v1beta2", "v1beta1", "v1alpha3", "v1alpha2"}, version) {
-		return fmt.Errorf("%s of item %d has the unknown apiVersion %.64q (known: v1, v1beta2, v1beta1, v1alpha3, v1alpha2 of %s)",
+		return fmt.Errorf("%s of item %d has the unknown apiVersion %.64q (known: v1, v1beta2, v1beta1, v1alpha3, v1alpha2 "+
+			"of %s)",
 			h.Kind, *item, h.APIVersion, group)
 	}
 	f.objects = append(f.objects, Object{Document: f.document, Item: *item, Raw: raw})
 	return nil
 }
 
-// list visits the items of a list. Items of a typed list, as the API server sends it, need not repeat what they are.
+// list visits the items of a list. Items of a typed list, as the API server sends it, need not
+// repeat what they are.
 func (f *finder) list(raw json.RawMessage, typed header, item *int, depth int) error {
 	items, ok := itemsOf(raw)
 	if !ok || depth == maxListDepth {
@@ -138,14 +142,14 @@ func itemsOf(raw json.RawMessage) ([]json.RawMessage, bool) {
 	return list.Items, err == nil
 }
 
-// chunk is what stands between two lines that begin with "---".
+// chunk is the text between two document markers.
 type chunk struct {
 	data []byte
 	line int // its first line, from 1
 }
 
-// documents splits at document markers: a line that begins with "---" and then ends or has a space is one
-// everywhere in YAML, even within a scalar, and can not be in JSON.
+// documents splits at document markers: a line that begins with "---" or "..." and then ends or has
+// a space is one everywhere in YAML, even within a scalar, and is impossible in JSON.
 func documents(data []byte) func(yield func(chunk) bool) {
 	return func(yield func(chunk) bool) {
 		line := 1
@@ -160,11 +164,13 @@ func documents(data []byte) func(yield func(chunk) bool) {
 	}
 }
 
-// nextMarker returns where the chunk ends and where the one after it begins, which is behind the marker.
+// nextMarker returns where the chunk ends and where the one after it begins, which is behind the
+// marker.
 func nextMarker(data []byte) (end, next int) {
 	for pos := 0; pos < len(data); {
 		rest := data[pos:]
-		if bytes.HasPrefix(rest, []byte("---")) && (len(rest) == 3 || strings.IndexByte(" \t\r\n", rest[3]) >= 0) {
+		marker := bytes.HasPrefix(rest, []byte("---")) || bytes.HasPrefix(rest, []byte("..."))
+		if marker && (len(rest) == 3 || strings.IndexByte(" \t\r\n", rest[3]) >= 0) {
 			return pos, pos + 3
 		}
 		newline := bytes.IndexByte(rest, '\n')

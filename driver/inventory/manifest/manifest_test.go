@@ -17,29 +17,68 @@ import (
 func TestObjects(t *testing.T) {
 	const one = "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nid: 1\n"
 	two := `{"apiVersion":"resource.k8s.io/v1beta1","kind":"ResourceSlice","id":2}`
+	sorted := `{"apiVersion":"resource.k8s.io/v1beta1","id":2,"kind":"ResourceSlice"}` // after a comment it is YAML
 	for name, tc := range map[string]struct {
 		data      string
 		want      []Object
 		malformed int
 	}{
-		"nothing":            {"", nil, 0},
-		"comments":           {"# nothing\n---\n\n---\n# here\n", nil, 0},
-		"one":                {one, []Object{{1, 0, raw(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice","id":1}`)}}, 0},
-		"windows":            {"---\r\n" + two + "\r\n---\r\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(two)}}, 0},
-		"marker's line":      {"--- " + two + "\n--- # comment\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(two)}}, 0},
-		"end marker":         {two + "\n...\n---\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(two)}}, 0},
-		"flow":               {"{apiVersion: resource.k8s.io/v1, kind: ResourceSlice}", []Object{{1, 0, raw(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice"}`)}}, 0},
-		"other kinds":        {"apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\n---\napiVersion: v1\nkind: Pod\n---\n" + two, []Object{{3, 0, raw(two)}}, 0},
+		"nothing":  {"", nil, 0},
+		"comments": {"# nothing\n---\n\n---\n# here\n", nil, 0},
+		"one": {
+			one,
+			[]Object{{1, 0, raw(`{"apiVersion":"resource.k8s.io/v1","id":1,"kind":"ResourceSlice"}`)}},
+			0,
+		},
+		"windows":       {"---\r\n" + two + "\r\n---\r\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(two)}}, 0},
+		"marker's line": {"--- " + two + "\n--- # comment\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(sorted)}}, 0},
+		"end marker":    {two + "\n...\n---\n" + two, []Object{{1, 0, raw(two)}, {2, 0, raw(two)}}, 0},
+		"bare document": {
+			one + "...\n" + two,
+			[]Object{{1, 0, raw(`{"apiVersion":"resource.k8s.io/v1","id":1,"kind":"ResourceSlice"}`)}, {2, 0, raw(two)}},
+			0,
+		},
+		"no alias": {
+			"apiVersion: v1\nkind: Pod\ntext: a & b *c\nmore: |\n  *x &x\n---\n" + two,
+			[]Object{{2, 0, raw(two)}},
+			0,
+		},
+		"flow": {
+			"{apiVersion: resource.k8s.io/v1, kind: ResourceSlice}",
+			[]Object{{1, 0, raw(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice"}`)}},
+			0,
+		},
+		"other kinds": {
+			"apiVersion: resource.k8s.io/v1\nkind: ResourceClaim\n---\napiVersion: v1\nkind: Pod\n---\n" + two,
+			[]Object{{3, 0, raw(two)}},
+			0,
+		},
 		"other kind's alpha": {"apiVersion: resource.k8s.io/v1alpha3\nkind: DeviceTaintRule\n", nil, 0},
 		"other group":        {"apiVersion: example.com/v7\nkind: ResourceSlice\n", nil, 0},
-		"list":               {`{"apiVersion":"v1","kind":"List","items":[` + two + `,7,{},` + two + `]}`, []Object{{1, 1, raw(two)}, {1, 4, raw(two)}}, 2},
-		"typed list":         {`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSliceList","items":[{"id":1}]}`, []Object{{1, 1, raw(`{"id":1}`)}}, 0},
-		"empty list":         {"apiVersion: v1\nkind: List\nitems: []\n", nil, 0},
-		"null list":          {"apiVersion: v1\nkind: List\nitems:\n", nil, 0},
-		"list's type":        {"apiVersion: v1\nkind: List\nitems: 7\n", nil, 1},
-		"list in list":       {`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"List","items":[` + two + `]}]}`, []Object{{1, 2, raw(two)}}, 0},
-		"lists without end":  {strings.Repeat(`{"apiVersion":"v1","kind":"List","items":[`, 9) + strings.Repeat("]}", 9), nil, 1},
-		"dashes in a value":  {"apiVersion: v1\nkind: Pod\ntext: |\n  ---\n  x\nmore: a---b\n----x: 1\n", nil, 0},
+		"list": {
+			`{"apiVersion":"v1","kind":"List","items":[` + two + `,7,{},` + two + `]}`,
+			[]Object{{1, 1, raw(two)}, {1, 4, raw(two)}},
+			2,
+		},
+		"typed list": {
+			`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSliceList","items":[{"id":1}]}`,
+			[]Object{{1, 1, raw(`{"id":1}`)}},
+			0,
+		},
+		"empty list":  {"apiVersion: v1\nkind: List\nitems: []\n", nil, 0},
+		"null list":   {"apiVersion: v1\nkind: List\nitems:\n", nil, 0},
+		"list's type": {"apiVersion: v1\nkind: List\nitems: 7\n", nil, 1},
+		"list in list": {
+			`{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"List","items":[` + two +
+				`]}]}`,
+			[]Object{{1, 2, raw(two)}},
+			0,
+		},
+		"lists without end": {
+			strings.Repeat(`{"apiVersion":"v1","kind":"List","items":[`, 9) + strings.Repeat("]}", 9), nil,
+			1,
+		},
+		"dashes in a value": {"apiVersion: v1\nkind: Pod\ntext: |\n  ---\n  x\nmore: a---b\n----x: 1\n", nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, malformed, err := Objects([]byte(tc.data), "ResourceSlice")
@@ -58,18 +97,25 @@ func raw(s string) json.RawMessage { return json.RawMessage(s) }
 func TestObjectsErrors(t *testing.T) {
 	const good = "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\n"
 	for name, tc := range map[string]struct{ data, want string }{
-		"not YAML":        {good + "---\na: [\n", "document 2 (from line 3): read YAML: "},
-		"not JSON":        {`{"a":`, "document 1 (from line 1): read JSON: "},
-		"not UTF-8":       {"a: \xff\n", "document 1 (from line 1): read YAML: "},
-		"scalar":          {"hello", "document 1 (from line 1): not a Kubernetes object"},
-		"no kind":         {"apiVersion: v1\n", "document 1 (from line 1): not a Kubernetes object"},
-		"array":           {"[1]", "document 1 (from line 1): not a Kubernetes object"},
-		"unknown version": {good + "---\n" + strings.Replace(good, "/v1", "/v1alpha1", 1), `document 2 (from line 3): ResourceSlice of item 0 has the unknown apiVersion "resource.k8s.io/v1alpha1"`},
-		"version in list": {"apiVersion: v1\nkind: List\nitems:\n- apiVersion: resource.k8s.io/v2\n  kind: ResourceSlice\n", `document 1 (from line 1): ResourceSlice of item 1 has the unknown apiVersion "resource.k8s.io/v2"`},
-		"alias":           {"a: &x 1\nb: *x\n", "line 2: YAML aliases are not accepted"},
-		"alias as key":    {"a: &x 1\n*x : 2\n", "line 2: YAML aliases are not accepted"},
-		"merge":           {"a: &x {b: 1}\nc:\n  <<: *x\n", "line 3: YAML aliases are not accepted"},
-		"key":             {"? [a]\n: b\n", "a YAML key is not a scalar"},
+		"not YAML":  {good + "---\na: [\n", "document 2 (from line 3): read YAML: "},
+		"not JSON":  {`{"a":`, "document 1 (from line 1): read JSON: "},
+		"not UTF-8": {"a: \xff\n", "document 1 (from line 1): read YAML: "},
+		"scalar":    {"hello", "document 1 (from line 1): not a Kubernetes object"},
+		"no kind":   {"apiVersion: v1\n", "document 1 (from line 1): not a Kubernetes object"},
+		"array":     {"[1]", "document 1 (from line 1): not a Kubernetes object"},
+		"unknown version": {
+			good + "---\n" + strings.Replace(good, "/v1", "/v1alpha1", 1),
+			`document 2 (from line 3): ResourceSlice of item 0 has the unknown apiVersion "resource.k8s.io/v1alpha1"`,
+		},
+		"version in list": {
+			"apiVersion: v1\nkind: List\nitems:\n- apiVersion: resource.k8s.io/v2\n  kind: ResourceSlice\n",
+			`document 1 (from line 1): ResourceSlice of item 1 has the unknown apiVersion "resource.k8s.io/v2"`,
+		},
+		"alias":        {"a: &x 1\nb: *x\n", "line 2: YAML aliases are not accepted"},
+		"alias as key": {"a: &x 1\n*x : 2\n", "line 2: YAML aliases are not accepted"},
+		"merge":        {"a: &x {b: 1}\nc:\n  <<: *x\n", "line 3: YAML aliases are not accepted"},
+		"not a number": {"a: .nan\n", "document 1 (from line 1): read YAML: "},
+		"key":          {"? [a]\n: b\n", "invalid map key"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, _, err := Objects([]byte(tc.data), "ResourceSlice")
@@ -124,10 +170,13 @@ func indentation(depth int) string {
 }
 
 func TestScalars(t *testing.T) {
-	const data = `{s: a"b\c, q: "7", i: 7, neg: -7, hex: 0x10, octal: 0o17, under: 1_000, f: 1.5, nan: .nan, inf: -.inf,
-  t: true, T: True, yes: yes, n: null, tilde: ~, e: "", time: 2026-11-21T01:59:17Z, uni: "ü\n", tag: !x 7, big: 123456789012345678901234567890}`
-	const want = `{"s":"a\"b\\c","q":"7","i":7,"neg":-7,"hex":16,"octal":15,"under":1000,"f":1.5,"nan":".nan","inf":"-.inf",` +
-		`"t":true,"T":true,"yes":"yes","n":null,"tilde":null,"e":"","time":"2026-11-21T01:59:17Z","uni":"ü\n","tag":"7","big":123456789012345678901234567890}`
+	// As kubectl's library reads YAML 1.1: yes is a boolean, and kubectl quotes the string.
+	const data = `{s: a"b\c, q: "7", i: 7, neg: -7, hex: 0x10, octal: 017, under: 1_000, f: 1.5,
+  t: true, T: True, yes: yes, nil: null, tilde: ~, e: "", time: 2026-11-21T01:59:17Z, uni: "ü\n", 7: 7,
+  big: 12345678901234567890}`
+	const want = `{"7":7,"T":true,"big":12345678901234567890,"e":"","f":1.5,"hex":16,"i":7,"neg":-7,"nil":null,` +
+		`"octal":15,"q":"7",` +
+		`"s":"a\"b\\c","t":true,"tilde":null,"time":"2026-11-21T01:59:17Z","true":true,"under":1000,"uni":"ü\n"}`
 	got, err := ToJSON([]byte(data))
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +187,10 @@ func TestScalars(t *testing.T) {
 }
 
 func TestToJSON(t *testing.T) {
-	for data, ok := range map[string]bool{"a: 1": true, `{"a":1}`: true, "---\na: 1\n": true, "": false, "a: 1\n---\nb: 2\n": false, "a: [": false} {
+	for data, ok := range map[string]bool{
+		"a: 1": true, `{"a":1}`: true, "---\na: 1\n": true, "": false,
+		"a: 1\n---\nb: 2\n": false, "a: [": false,
+	} {
 		if _, err := ToJSON([]byte(data)); (err == nil) != ok {
 			t.Errorf("%q: error %v", data, err)
 		}
@@ -147,9 +199,11 @@ func TestToJSON(t *testing.T) {
 
 func TestAmounts(t *testing.T) {
 	got, rejected := Amounts("d.test", map[string]json.RawMessage{
-		"memory": raw(`"80Gi"`), "d.test/cores": raw(`100`), "e.test/x": raw(`"1500m"`), "exa": raw(`"1E"`), "exbi": raw(`"1Ei"`),
+		"memory": raw(`"80Gi"`), "d.test/cores": raw(`100`), "e.test/x": raw(`"1500m"`), "exa": raw(`"1E"`),
+		"exbi":    raw(`"1Ei"`),
 		"science": raw(`"12e6"`), "zero": raw(`"0"`), "both": raw(`1`), "d.test/both": raw(`2`),
-		"bad": raw(`"x"`), "null": raw(`null`), "none": nil, "negative": raw(`-1`), "late": raw(`"1e31"`), "NaN": raw(`"NaN"`), "": raw(`1`),
+		"bad": raw(`"x"`), "null": raw(`null`), "none": nil, "negative": raw(`-1`), "late": raw(`"1e31"`),
+		"NaN": raw(`"NaN"`), "": raw(`1`),
 		"object": raw(`{}`),
 	})
 	want := []driver.Amount{
@@ -192,7 +246,8 @@ func FuzzObjects(f *testing.F) {
 				t.Fatalf("%+v", o)
 			}
 		}
-		if j, err := ToJSON(data); err == nil && json.Valid(data) && !bytes.Equal(bytes.TrimSpace(data), j) && data[0] == '{' {
+		if j, err := ToJSON(data); err == nil && json.Valid(data) && !bytes.Equal(bytes.TrimSpace(data), j) &&
+			data[0] == '{' {
 			t.Fatalf("%q became %q", data, j)
 		}
 	})

@@ -17,8 +17,8 @@ import (
 const (
 	// maxQuantityLength is the greatest length of a quantity's text.
 	maxQuantityLength = 64
-	// maxExponent bounds scientific notation. resource.ParseQuantity computes the power of ten that a quantity names:
-	// on 1e-999999999 it would work for hours.
+	// maxExponent bounds scientific notation. resource.ParseQuantity computes the power of ten that
+	// a quantity names: on 1e-999999999 it would work for hours.
 	maxExponent = 30
 )
 
@@ -27,9 +27,10 @@ var (
 	errMagnitude = errors.New("not a finite amount of zero or more")
 )
 
-// Amounts returns quantities by resource name, in base units and sorted by name. Names of the driver's own domain
-// lose it: memory and gpu.example.com/memory are one resource of gpu.example.com, and the qualified one wins. Values
-// are quantities in JSON, as strings or numbers; rejected is the number of those that are none.
+// Amounts returns quantities by resource name, in base units and sorted by name. Names of the
+// driver's own domain lose it: memory and gpu.example.com/memory are one resource of
+// gpu.example.com, and the qualified one wins. Values are quantities in JSON, as strings or
+// numbers; rejected is the number of those that are none.
 func Amounts(driverName string, quantities map[string]json.RawMessage) (amounts []driver.Amount, rejected int) {
 	for name, raw := range quantities {
 		bare := strings.TrimPrefix(name, driverName+"/")
@@ -69,8 +70,8 @@ func amount(raw json.RawMessage) (float64, error) {
 	return value, nil
 }
 
-// smallExponent tells whether text is without an exponent, or has one that is safe to compute. E alone is the suffix
-// exa, Ei is exbi.
+// smallExponent reports whether text is without an exponent, or has one that is safe to compute. E
+// alone is the suffix exa, Ei is exbi.
 func smallExponent(text string) bool {
 	i := strings.IndexAny(text, "eE")
 	if i < 0 || i == len(text)-1 || text[i+1:] == "i" {
@@ -83,8 +84,9 @@ func smallExponent(text string) bool {
 // MaxName is the greatest length of a name, in bytes: that of a DNS subdomain.
 const MaxName = 253
 
-// ValidName tells whether the name of a driver, pool, device, resource or object is one that the API server could
-// have accepted: letters, digits, dots, dashes, underscores and slashes, [MaxName] bytes at most.
+// ValidName reports whether the name of a driver, pool, device, resource or object is one that the
+// API server could have accepted: letters, digits, dots, dashes, underscores and slashes, [MaxName]
+// bytes at most.
 func ValidName(name string) bool {
 	if name == "" || len(name) > MaxName {
 		return false

@@ -1,8 +1,8 @@
-// Package nvmltest builds a double of libnvidia-ml.so.1 from the C sources in double, and says what the machine that it
-// shows is like: devices, MIG instances, values, errors, and calls that hang.
+// Package nvmltest builds a fake of libnvidia-ml.so.1 from the C sources in fake, and says what
+// the machine that it shows is like: devices, MIG instances, values, errors, and calls that hang.
 //
-// The double and the test map one file, the [State]. A process can have one double only, since go-nvml binds the
-// library's functions for good.
+// The fake and the test map one file, the [State]. A process can have one fake only, since
+// go-nvml binds the library's functions for good.
 package nvmltest
 
 import (
@@ -16,45 +16,48 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/dra-exporter/dra-exporter/driver/doubletest"
+	"github.com/dra-exporter/dra-exporter/driver/faketest"
 )
 
 // Machine is a machine with NVIDIA GPUs, as a process sees it through NVML.
 type Machine struct {
 	*State
-	// Library is the path of the double, OldLibrary that of an old driver's, which lacks functions, NewLibrary that of the driver
-	// NewVersion, which is the one there is where Init is NVML_ERROR_LIB_RM_VERSION_MISMATCH.
+	// Library is the path of the fake, OldLibrary that of an old driver's, which lacks functions,
+	// NewLibrary that of the driver NewVersion, which is the one there is where Init is
+	// NVML_ERROR_LIB_RM_VERSION_MISMATCH.
 	Library, OldLibrary, NewLibrary string
-	// Files is the folder of the device files nvidia0, nvidia1 and so on, which are open while NVML is initialised.
+	// Files is the folder of the device files nvidia0, nvidia1 and so on, which are open while NVML
+	// is initialised.
 	Files string
 
-	functions doubletest.Functions
+	functions faketest.Functions
 }
 
 // NewVersion is the version of the driver that NewLibrary came with.
 const NewVersion = "590.44.01"
 
-//go:embed double
+//go:embed fake
 var sources embed.FS
 
-// New builds the double and its file of state in a folder, which must last as long as the process.
+// New builds the fake and its file of state in a folder, which must last as long as the process.
 func New(ctx context.Context, dir string) (*Machine, error) {
 	m := &Machine{
 		Library: filepath.Join(dir, "libnvidia-ml.so.1"), OldLibrary: filepath.Join(dir, "libnvidia-ml-old.so.1"),
 		NewLibrary: filepath.Join(dir, "libnvidia-ml-new.so.1"), Files: filepath.Join(dir, "dev"),
 	}
-	double := doubletest.Double{Sources: sources, Headers: "github.com/NVIDIA/go-nvml/pkg/nvml"}
-	memory, err := doubletest.Map(dir, unsafe.Sizeof(State{}))
+	fake := faketest.Fake{Sources: sources, Headers: "github.com/NVIDIA/go-nvml/pkg/nvml"}
+	memory, err := faketest.Map(dir, unsafe.Sizeof(State{}))
 	if err != nil {
 		return nil, err
 	}
 	m.State = (*State)(memory)
-	if m.functions, err = double.Write(dir); err != nil {
+	if m.functions, err = fake.Write(dir); err != nil {
 		return nil, err
 	}
 	const current = "-DNVML_NO_UNVERSIONED_FUNC_DEFS=1"
-	if err := double.Compile(ctx, dir, map[string][]string{
-		m.Library: {current}, m.OldLibrary: {current, "-DOLD"}, m.NewLibrary: {current, "-DDRIVER_VERSION=\"" + NewVersion + "\""},
+	if err := fake.Compile(ctx, dir, map[string][]string{
+		m.Library: {current}, m.OldLibrary: {current, "-DOLD"},
+		m.NewLibrary: {current, "-DDRIVER_VERSION=\"" + NewVersion + "\""},
 	}); err != nil {
 		return nil, err
 	}
@@ -69,11 +72,14 @@ func New(ctx context.Context, dir string) (*Machine, error) {
 	return m, nil
 }
 
-// Reset makes the machine one of so many busy GPUs without MIG, on which nothing fails and NVML was never initialised.
-// Generation goes on.
+// Reset makes the machine one of so many busy GPUs without MIG, on which nothing fails and NVML was
+// never initialised. Generation goes on.
 func (m *Machine) Reset(gpus int) {
 	generation := m.Generation
-	*m.State = State{magic: magic, size: uint64(unsafe.Sizeof(State{})), Count: int64(gpus), Generation: generation, driverVersion: text("580.65.06")}
+	*m.State = State{
+		magic: magic, size: uint64(unsafe.Sizeof(State{})), Count: int64(gpus), Generation: generation,
+		driverVersion: text("580.65.06"),
+	}
 	copy(m.files[:], m.Files)
 	for i := range gpus {
 		m.GPUs[i] = newGPU(i)
@@ -90,9 +96,11 @@ func newGPU(i int) GPU {
 		ClockGraphics: 1.755e9, ClockSM: 1.74e9, ClockMem: 2.619e9, ClockVideo: 1.5e9,
 		PCIeTransmitRate: 2e9, PCIeReceiveRate: 1e9, PCIeTransmit: 5e12, PCIeReceive: 6e12,
 		NVLinkTransmit: 1 << 40, NVLinkReceive: 1 << 41,
-		PCIeReplays: 3, Corrected: 5, Uncorrected: 1, RemappedCorrected: 2, RemappedUncorrected: 1, RetiredSBE: 4, RetiredDBE: 6,
+		PCIeReplays: 3, Corrected: 5, Uncorrected: 1, RemappedCorrected: 2, RemappedUncorrected: 1, RetiredSBE: 4,
+		RetiredDBE: 6,
 		Throttled: Throttled{
-			Power: 12.5, Thermal: 3, SyncBoost: 0, BoardLimit: 1, Reliability: 2, SoftThermal: 3.5, HardThermal: 0.5, PowerBrake: 0.25,
+			Power: 12.5, Thermal: 3, SyncBoost: 0, BoardLimit: 1, Reliability: 2, SoftThermal: 3.5, HardThermal: 0.5,
+			PowerBrake: 0.25,
 		},
 	}
 	g.SetUUID(fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i), "NVIDIA H100 80GB HBM3")
@@ -100,8 +108,9 @@ func newGPU(i int) GPU {
 	return g
 }
 
-// metrics are what GPM says of a GPU, by NVML_GPM_METRIC_*: the shares of graphics, SMs, occupancy, tensor and
-// memory, the bytes per second over PCIe and NVLink, and the shares of two decoders and two encoders.
+// metrics are what GPM says of a GPU, by NVML_GPM_METRIC_*: the shares of graphics, SMs, occupancy,
+// tensor and memory, the bytes per second over PCIe and NVLink, and the shares of two decoders and
+// two encoders.
 func (g *GPU) metrics() map[int]float64 {
 	return map[int]float64{
 		1: g.Utilization, 2: g.Utilization / 2, 3: g.Utilization / 4, 5: g.Utilization / 8, 10: g.MemoryUtilization,
@@ -110,7 +119,8 @@ func (g *GPU) metrics() map[int]float64 {
 	}
 }
 
-// Partition switches a GPU's MIG mode on and makes so many instances of one slice of it, with the profile 1g.10gb.
+// Partition switches a GPU's MIG mode on and makes so many instances of one slice of it, with the
+// profile 1g.10gb.
 func (m *Machine) Partition(gpu, instances int) {
 	g := &m.GPUs[gpu]
 	g.MIG = 1
@@ -126,11 +136,15 @@ func (m *Machine) Partition(gpu, instances int) {
 }
 
 func (m *Instance) metrics() map[int]float64 {
-	return map[int]float64{1: float64(m.Start+1) / 10, 2: 0.05, 3: 0.04, 5: 0.03, 10: 0.02, 166: 0.07, 20: 1e6, 21: 2e6, 60: 3e6, 61: 4e6}
+	return map[int]float64{
+		1: float64(m.Start+1) / 10, 2: 0.05, 3: 0.04, 5: 0.03, 10: 0.02, 166: 0.07, 20: 1e6, 21: 2e6,
+		60: 3e6, 61: 4e6,
+	}
 }
 
-// Live lets what GPM counts go on in the time of the clock, each metric as it was at last, until Reset: a program that takes two samples
-// finds as much time between them as there was, however late the test is to Advance the rest.
+// Live lets what GPM counts go on in the time of the clock, each metric as it was at last, until
+// Reset: a program that takes two samples finds as much time between them as there was, however
+// late the test is to Advance the rest.
 func (m *Machine) Live() error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -160,8 +174,8 @@ func (m *Machine) Advance(seconds float64) {
 	}
 }
 
-// Fail lets a function answer an nvmlReturn_t, for one GPU, or for none where the function is of none: gpu is -1. 0 ends
-// it.
+// Fail lets a function answer an nvmlReturn_t, for one GPU, or for none where the function is of
+// none: gpu is -1. 0 ends it.
 func (m *Machine) Fail(function string, gpu, answer int) {
 	*m.at(&m.fail, function, gpu) = int64(answer)
 }

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Bounds of a machine, as in double/state.h.
+// Bounds of a machine, as in fake/state.h.
 const (
 	MaxGPUs      = 8
 	MaxInstances = 8
@@ -17,8 +17,8 @@ const (
 	magic = 0x4e564d4c646f7562
 )
 
-// State is the struct state of double/state.h, which describes it. Values are in base units; NaN is what the device
-// does not support.
+// State is the struct state of fake/state.h, which describes it. Values are in base units; NaN is
+// what the device does not support.
 type State struct {
 	magic, size   uint64
 	Init          int64 // what nvmlInit_v2 answers
@@ -73,7 +73,8 @@ type Throttled struct {
 	SoftThermal, HardThermal, PowerBrake               float64
 }
 
-// Counters are what GPM makes its metrics of: the integrals over time of shares and rates, by NVML_GPM_METRIC_*.
+// Counters are what GPM makes its metrics of: the integrals over time of shares and rates, by
+// NVML_GPM_METRIC_*.
 type Counters struct {
 	Seconds float64
 	Total   [maxMetrics]float64
@@ -85,7 +86,8 @@ type Process struct {
 	PID, Graphics       int64
 	Memory, Utilization float64
 	GPUInstance         int64
-	// What the driver's accounting has of it: how many samples, and the sum of its utilization over these.
+	// What the driver's accounting has of it: how many samples, and the sum of its utilization over
+	// these.
 	Accounted     int64
 	AccountedBusy float64
 }
@@ -123,8 +125,8 @@ func untext(b []byte) string {
 	return string(b)
 }
 
-// Advance lets the GPM counters go on for a time in which each metric had a constant value: a share of 1, or bytes per
-// second. Metrics that are not named are not supported.
+// Advance lets the GPM counters go on for a time in which each metric had a constant value: a share
+// of 1, or bytes per second. Metrics that are not named are not supported.
 func (c *Counters) Advance(seconds float64, values map[int]float64) {
 	c.Seconds += seconds
 	for i := range c.Total {

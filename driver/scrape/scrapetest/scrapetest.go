@@ -10,12 +10,14 @@ import (
 	"time"
 )
 
-// DCGM serves what dcgm-exporter serves: the fields of its default counters and the profiling fields that Read gives,
-// refreshed every Refresh and repeated in between.
+// DCGM serves what dcgm-exporter serves: the fields of its default counters and the profiling
+// fields that Read gives, refreshed every Refresh and repeated in between.
 type DCGM struct {
-	// Read returns the GPUs as they are at a time. It is called for each request, with the time of the last refresh.
+	// Read returns the GPUs as they are at a time. It is called for each request, with the time of
+	// the last refresh.
 	Read func(at time.Time) []GPU
-	// Refresh is the collect interval, -c of dcgm-exporter; 0: for each request. Refreshes happen at its multiples.
+	// Refresh is the collect interval, -c of dcgm-exporter; 0: for each request. Refreshes happen
+	// at its multiples.
 	Refresh time.Duration
 	// Now is the clock; nil: [time.Now].
 	Now func() time.Time
@@ -53,7 +55,8 @@ func (d *DCGM) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	w.Write(Exposition(d.Read(now().Truncate(d.Refresh)))) //nolint:errcheck // the client has gone
 }
 
-// family is one DCGM field. The instance's value is NaN for fields that DCGM gives for whole GPUs alone.
+// family is one DCGM field. The instance's value is NaN for fields that DCGM gives for whole GPUs
+// alone.
 type family struct {
 	name, kind, help string
 	gpu              func(GPU) float64
@@ -65,13 +68,19 @@ const mebibyte = 1 << 20
 func families() []family {
 	none := func(Instance) float64 { return math.NaN() }
 	return []family{
-		{"DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).", func(g GPU) float64 { return math.Round(g.Temperature) }, none},
+		{
+			"DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).",
+			func(g GPU) float64 { return math.Round(g.Temperature) }, none,
+		},
 		{"DCGM_FI_DEV_POWER_USAGE", "gauge", "Power draw (in W).", func(g GPU) float64 { return g.Power }, none},
 		{
 			"DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "counter", "Total energy consumption since boot (in mJ).",
 			func(g GPU) float64 { return math.Floor(g.Energy * 1000) }, none,
 		},
-		{"DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).", func(g GPU) float64 { return math.Round(g.Utilization * 100) }, none},
+		{
+			"DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).",
+			func(g GPU) float64 { return math.Round(g.Utilization * 100) }, none,
+		},
 		{
 			"DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB).",
 			func(g GPU) float64 { return math.Floor(g.MemoryUsed / mebibyte) },
@@ -94,7 +103,8 @@ func Exposition(gpus []GPU) []byte {
 	for _, f := range families() {
 		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n", f.name, f.help, f.name, f.kind)
 		for i, g := range gpus {
-			labels := fmt.Sprintf("gpu=%q,UUID=%q,pci_bus_id=%q,device=\"nvidia%d\",modelName=%q", strconv.Itoa(i), g.UUID, g.PCI, i, g.Model)
+			labels := fmt.Sprintf("gpu=%q,UUID=%q,pci_bus_id=%q,device=\"nvidia%d\",modelName=%q", strconv.Itoa(i), g.UUID,
+				g.PCI, i, g.Model)
 			write(&b, f.name, labels, f.gpu(g))
 			for _, in := range g.Instances {
 				part := fmt.Sprintf("%s,GPU_I_PROFILE=%q,GPU_I_ID=%q", labels, in.Profile, strconv.Itoa(in.ID))

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// pipeListener is a network of its own in memory.
+// pipeListener is a network in memory.
 type pipeListener struct {
 	conns  chan net.Conn
 	closed chan struct{}

@@ -13,17 +13,18 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// request is what the path and the query ask for.
+// request is a parsed request.
 type request struct {
+	version                   string // of resource.k8s.io
 	resource, namespace, name string
 	watch, bookmarks          bool
 	from                      string
-	node                      *string // that spec.nodeName is to be
+	node                      *string // required value of spec.nodeName
 	timeout                   time.Duration
 	unsupported               bool // the field selector
 }
 
-// parse returns what is asked for; false: there is no such path.
+// parse parses a request. It returns false if the path does not exist.
 func (s *Server) parse(r *http.Request) (request, bool) {
 	q := r.URL.Query()
 	seconds, _ := strconv.Atoi(q.Get("timeoutSeconds"))
@@ -33,11 +34,14 @@ func (s *Server) parse(r *http.Request) (request, bool) {
 	}
 	field := "spec.nodeName="
 	if strings.HasPrefix(r.URL.Path, "/apis/resource.k8s.io/v1alpha2/") {
-		field = "nodeName=" // it has no spec; the real server refuses the other
+		field = "nodeName=" // it has no spec; the real server rejects the other field
 	}
-	if selector := q.Get("fieldSelector"); selector != "" {
-		node, ok := strings.CutPrefix(selector, field)
-		out.node, out.unsupported = &node, !ok
+	for selector := range strings.SplitSeq(q.Get("fieldSelector"), ",") {
+		if node, ok := strings.CutPrefix(selector, field); ok {
+			out.node = &node
+		} else if selector != "" {
+			out.unsupported = true
+		}
 	}
 	path := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	switch {
@@ -47,12 +51,18 @@ func (s *Server) parse(r *http.Request) (request, bool) {
 		out.resource = path[2]
 	case len(path) == 4 && path[0] == "api":
 		out.resource, out.name = path[2], path[3]
+	case len(path) == 5 && path[0] == "api" && path[2] == "namespaces":
+		out.namespace, out.resource = path[3], path[4]
+	case len(path) == 6 && path[0] == "api" && path[2] == "namespaces":
+		out.namespace, out.resource, out.name = path[3], path[4], path[5]
 	case len(path) >= 4 && slices.Contains(s.versions, path[2]):
 		if path[3] == "namespaces" && len(path) == 7 {
 			out.namespace, out.resource, out.name = path[4], path[5], path[6]
 		} else {
 			out.resource = path[3]
 		}
+		out.version = path[2]
+		return out, !slices.Contains(s.lacking[out.resource], out.version)
 	default:
 		return out, false
 	}
@@ -105,7 +115,10 @@ func (s *Server) fail(ctx context.Context, w http.ResponseWriter, fault Fault) {
 }
 
 func writeStatus(w http.ResponseWriter, code int, reason, name string) {
-	status := map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": reason}
+	status := map[string]any{
+		"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+		"message": reason,
+	}
 	if name != "" {
 		status["details"] = map[string]any{"name": name}
 	}
@@ -141,7 +154,9 @@ func (s *Server) get(w http.ResponseWriter, in request) {
 	_, _ = w.Write(o.raw)
 }
 
-func (in *request) selects(o *object) bool { return in.node == nil || *in.node == o.node }
+func (in *request) selects(o *object) bool {
+	return (in.node == nil || *in.node == o.node) && (in.namespace == "" || in.namespace == o.namespace)
+}
 
 func (s *Server) list(w http.ResponseWriter, in request) {
 	s.mu.Lock()
@@ -154,10 +169,11 @@ func (s *Server) list(w http.ResponseWriter, in request) {
 	}
 	version := s.version
 	s.mu.Unlock()
-	writeJSON(w, map[string]any{"kind": "List", "metadata": map[string]any{"resourceVersion": itoa(version)}, "items": items})
+	writeJSON(w,
+		map[string]any{"kind": "List", "metadata": map[string]any{"resourceVersion": itoa(version)}, "items": items})
 }
 
-// watch sends what happens after the resource version that the client has.
+// watch sends the events after the client's resource version.
 func (s *Server) watch(ctx context.Context, w http.ResponseWriter, in request) {
 	from, _ := strconv.Atoi(in.from)
 	s.mu.Lock()
@@ -178,7 +194,8 @@ func (s *Server) watch(ctx context.Context, w http.ResponseWriter, in request) {
 	for {
 		pending, expired, ends, changed := s.since(from, in)
 		if expired {
-			writeJSON(w, map[string]any{"type": "ERROR", "object": map[string]any{"kind": "Status", "code": 410, "reason": "Expired"}})
+			writeJSON(w,
+				map[string]any{"type": "ERROR", "object": map[string]any{"kind": "Status", "code": 410, "reason": "Expired"}})
 			return
 		}
 		s.mu.Lock()
@@ -203,8 +220,8 @@ func (s *Server) watch(ctx context.Context, w http.ResponseWriter, in request) {
 	}
 }
 
-// untilBookmark returns how long it is until a watch is told the version that it has reached, given how long it lasts: a minute, and shortly
-// before its end (k8s.io/apiserver pkg/storage/cacher, nextBookmarkTime).
+// untilBookmark returns the time until the next bookmark of a watch, given its remaining time: a
+// minute, and shortly before its end (k8s.io/apiserver pkg/storage/cacher, nextBookmarkTime).
 func untilBookmark(left time.Duration) time.Duration {
 	const every, before = time.Minute, 2 * time.Second
 	if last := left - before; last > 0 && last < every {
@@ -213,8 +230,8 @@ func untilBookmark(left time.Duration) time.Duration {
 	return every
 }
 
-// bookmark tells a watch that all before the present version was sent, unless something waits to be sent, and returns the version that
-// it has then.
+// bookmark sends a bookmark with the present version, unless events wait to be sent, and returns
+// the resulting version of the client.
 func (s *Server) bookmark(w http.ResponseWriter, in request, from int) int {
 	s.mu.Lock()
 	version := s.version
@@ -222,13 +239,16 @@ func (s *Server) bookmark(w http.ResponseWriter, in request, from int) int {
 	if pending, _, _, _ := s.since(from, in); !in.bookmarks || len(pending) > 0 {
 		return from
 	}
-	object := map[string]any{"kind": "Pod", "apiVersion": "v1", "metadata": map[string]any{"resourceVersion": itoa(version)}, "spec": nil, "status": nil}
+	object := map[string]any{
+		"kind": "Pod", "apiVersion": "v1",
+		"metadata": map[string]any{"resourceVersion": itoa(version)}, "spec": nil, "status": nil,
+	}
 	writeJSON(w, map[string]any{"type": "BOOKMARK", "object": object})
 	return version
 }
 
-// since returns the events after a version, whether that is too old, and whether watches end now, since they are to fail
-// or their version is served no more.
+// since returns the events after a version, whether the version is too old, and whether watches end
+// now because of a fault or because their API version is no longer served.
 func (s *Server) since(from int, in request) (pending []event, expired, ends bool, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,7 +257,8 @@ func (s *Server) since(from int, in request) (pending []event, expired, ends boo
 			pending = append(pending, e)
 		}
 	}
-	ends = s.fault != nil && s.fault(in.resource, true) != None || len(s.versions) == 0 && in.resource != Pods
+	ends = s.fault != nil && s.fault(in.resource, true) != None || len(s.versions) == 0 && in.resource != Pods ||
+		slices.Contains(s.lacking[in.resource], in.version)
 	return pending, from < s.oldest, ends, s.changed
 }
 

@@ -1,6 +1,6 @@
-// Package kubetest is an API server in the process, for tests: it serves what the exporter asks for (ResourceSlices,
-// ResourceClaims and Pods: get, list and watch, with the field selectors that the real one has), fails as tests want it
-// to, and counts what it is asked.
+// Package kubetest is a fake API server for tests. It serves the exporter's requests
+// (ResourceSlices, ResourceClaims, DeviceTaintRules and Pods: get, list and watch, with the field
+// selectors of the real one), injects faults, and counts requests.
 package kubetest
 
 import (
@@ -18,9 +18,11 @@ const (
 	Claims = "resourceclaims"
 	Pods   = "pods"
 	Nodes  = "nodes"
+
+	TaintRules = "devicetaintrules"
 )
 
-// Server is an API server. Its methods may be called at once.
+// Server is a fake API server. It is safe for concurrent use.
 type Server struct {
 	http     http.Server
 	listener net.Listener
@@ -28,9 +30,10 @@ type Server struct {
 
 	mu       sync.Mutex
 	versions []string
+	lacking  map[string][]string           // versions that lack a resource, by resource
 	objects  map[string]map[string]*object // by resource and namespace/name
 	version  int                           // the last resource version
-	oldest   int                           // the oldest one from which a watch can go on
+	oldest   int                           // the oldest one from which a watch can continue
 	events   []event
 	changed  chan struct{} // closed at each change
 	fault    func(resource string, watch bool) Fault
@@ -38,9 +41,10 @@ type Server struct {
 }
 
 type object struct {
-	raw     json.RawMessage // with its resource version
-	node    string          // spec.nodeName
-	version int
+	namespace, name string
+	raw             json.RawMessage // with its resource version
+	node            string          // spec.nodeName
+	version         int
 }
 
 type event struct {
@@ -51,7 +55,8 @@ type event struct {
 // Fault is how a request fails.
 type Fault int
 
-// The faults. Hang keeps a request without an answer until the client gives up; Broken answers what is no JSON.
+// The faults. Hang does not answer until the client cancels the request; Broken responds with
+// invalid JSON.
 const (
 	None Fault = iota
 	Hang
@@ -62,15 +67,15 @@ const (
 	TooManyRequests
 )
 
-// Usage is what the server was asked.
+// Usage counts requests.
 type Usage struct {
 	Requests int // of all kinds
 	Lists    int
 	Gets     int
 	Watches  int // that were opened
 	Open     int // watches that are open now
-	Events   int // that watches were sent, beside bookmarks
-	Bytes    int // of all answers' bodies
+	Events   int // events sent to watches, without bookmarks
+	Bytes    int // of all response bodies
 }
 
 // New starts a server on a port of the loopback interface. It serves v1 and has no objects.
@@ -89,7 +94,8 @@ func NewInMemory() *Server {
 
 func start(listener net.Listener) *Server {
 	s := &Server{
-		listener: listener, versions: []string{"v1"}, objects: map[string]map[string]*object{}, changed: make(chan struct{}), version: 1,
+		listener: listener, versions: []string{"v1"}, objects: map[string]map[string]*object{}, changed: make(chan struct{}),
+		version: 1,
 	}
 	s.http.Handler = http.HandlerFunc(s.serve)
 	s.serving.Go(func() { _ = s.http.Serve(listener) }) // until Close
@@ -107,13 +113,13 @@ func (s *Server) Dial(ctx context.Context, network, address string) (net.Conn, e
 	return (&net.Dialer{}).DialContext(ctx, network, address)
 }
 
-// Close ends the server and what is under way.
+// Close ends the server and all requests.
 func (s *Server) Close() {
 	_ = s.http.Close()
 	s.serving.Wait()
 }
 
-// Kubeconfig returns a file by which a client finds the server.
+// Kubeconfig returns a kubeconfig for the server.
 func (s *Server) Kubeconfig() []byte {
 	config := map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -125,11 +131,22 @@ func (s *Server) Kubeconfig() []byte {
 	return raw
 }
 
-// Serve sets which versions of resource.k8s.io there are; none: the group is absent.
+// Serve sets the served versions of resource.k8s.io. Without versions the group is absent.
 func (s *Server) Serve(versions ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.versions = versions
+	s.broadcast()
+}
+
+// Lack sets the versions of resource.k8s.io that lack a resource.
+func (s *Server) Lack(resource string, versions ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lacking == nil {
+		s.lacking = map[string][]string{}
+	}
+	s.lacking[resource] = versions
 	s.broadcast()
 }
 
@@ -148,18 +165,19 @@ func (s *Server) Usage() Usage {
 	return s.usage
 }
 
-// Load puts an object without telling watches, which costs little: for clusters of many objects. node is the object's
-// spec.nodeName.
+// Load adds an object without events, which is cheap: for clusters of many objects. node is the
+// object's spec.nodeName.
 func (s *Server) Load(resource, namespace, name, node string, raw []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.objects[resource] == nil {
 		s.objects[resource] = map[string]*object{}
 	}
-	s.objects[resource][namespace+"/"+name] = &object{raw: raw, node: node, version: s.version}
+	s.objects[resource][namespace+"/"+
+		name] = &object{namespace: namespace, name: name, raw: raw, node: node, version: s.version}
 }
 
-// Put makes or changes an object of a resource, given as JSON.
+// Put creates or changes an object of a resource, given as JSON.
 func (s *Server) Put(resource string, raw []byte) {
 	var content map[string]any
 	if err := json.Unmarshal(raw, &content); err != nil {
@@ -182,7 +200,7 @@ func (s *Server) Put(resource string, raw []byte) {
 	if s.objects[resource] == nil {
 		s.objects[resource] = map[string]*object{}
 	}
-	o := &object{raw: raw, node: node, version: s.version}
+	o := &object{namespace: namespace, name: name, raw: raw, node: node, version: s.version}
 	kind := "ADDED"
 	if s.objects[resource][namespace+"/"+name] != nil {
 		kind = "MODIFIED"
@@ -191,7 +209,7 @@ func (s *Server) Put(resource string, raw []byte) {
 	s.happen(event{resource: resource, kind: kind, object: o})
 }
 
-// Delete takes an object away; namespace is empty for slices.
+// Delete deletes an object. namespace is empty for slices.
 func (s *Server) Delete(resource, namespace, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,11 +221,12 @@ func (s *Server) Delete(resource, namespace, name string) {
 	s.version++
 	last := *o
 	last.version = s.version
-	last.raw = []byte(strings.Replace(string(o.raw), `"resourceVersion":"`+itoa(o.version)+`"`, `"resourceVersion":"`+itoa(s.version)+`"`, 1))
+	last.raw = []byte(strings.Replace(string(o.raw), `"resourceVersion":"`+itoa(o.version)+`"`,
+		`"resourceVersion":"`+itoa(s.version)+`"`, 1))
 	s.happen(event{resource: resource, kind: "DELETED", object: &last})
 }
 
-// Expire forgets what happened so far: watches can not go on from there.
+// Expire removes all past events, so that watches cannot continue from their versions.
 func (s *Server) Expire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,5 +1,6 @@
-// Package cpudriver is a DRA driver for the machine's CPUs, one device each. It publishes what dra-driver-cpu does, under the same name,
-// and tells containers their CPUs by the variable DRA_CPU_0 and so on; cmd/workload keeps to them.
+// Package cpudriver is a DRA driver for the machine's CPUs, one device each. It publishes what
+// dra-driver-cpu does, under the same name, and tells containers their CPUs by the variable
+// DRA_CPU_0 and so on; cmd/workload keeps to them.
 package cpudriver
 
 import (

@@ -1,5 +1,7 @@
-// Package deviceplugin is a device plugin of simulated GPUs (k8s.io/kubelet pkg/apis/deviceplugin/v1beta1), as it runs beside a DRA driver on
-// a node in migration. It names devices as NVIDIA's k8s-device-plugin does: a GPU by its UUID, a time slice of it by ::N behind that.
+// Package deviceplugin is a device plugin of simulated GPUs (k8s.io/kubelet
+// pkg/apis/deviceplugin/v1beta1), as it runs beside a DRA driver on a node in migration. It names
+// devices as NVIDIA's k8s-device-plugin does: a GPU by its UUID, a time slice of it by ::N behind
+// that.
 package deviceplugin
 
 import (
@@ -21,8 +23,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 )
 
-// The resources, and the GPUs behind them. Whole has one that the DRA driver publishes too, and gives to nobody, and one that is in no
-// slice; Shared has two time slices of a third one, which is in no slice either.
+// The resources, and the GPUs behind them. Whole has one that the DRA driver publishes too, and
+// gives to nobody, and one that is in no slice; Shared has two time slices of a third one, which is
+// in no slice either.
 const (
 	Whole  = "nvidia.com/gpu"
 	Shared = "nvidia.com/gpu.shared"
@@ -48,8 +51,9 @@ func Plugins() []Plugin {
 // again is the time between two looks at the plugin's socket, and between two attempts to register.
 const again = 100 * time.Millisecond
 
-// Run serves the kubelet of that root until the context ends. A kubelet that starts removes the sockets of all plugins
-// (CleanupPluginDirectory in pkg/kubelet/cm/devicemanager): then the plugin serves and registers anew.
+// Run serves the kubelet of that root until the context ends. A kubelet that starts removes the
+// sockets of all plugins (CleanupPluginDirectory in pkg/kubelet/cm/devicemanager): then the plugin
+// serves and registers again.
 func (p Plugin) Run(ctx context.Context, kubeletRoot string, log *slog.Logger) error {
 	folder := filepath.Join(kubeletRoot, "device-plugins")
 	if err := os.MkdirAll(folder, 0o750); err != nil {
@@ -127,7 +131,8 @@ func (service) GetDevicePluginOptions(context.Context, *v1beta1.Empty) (*v1beta1
 	return &v1beta1.DevicePluginOptions{}, nil
 }
 
-// ListAndWatch says that all devices are there and healthy, and stay so until the kubelet or the plugin goes.
+// ListAndWatch says that all devices are there and healthy, and stay so until the kubelet or the
+// plugin goes.
 func (s service) ListAndWatch(_ *v1beta1.Empty, stream grpc.ServerStreamingServer[v1beta1.ListAndWatchResponse]) error {
 	var answer v1beta1.ListAndWatchResponse
 	for _, id := range s.Devices {

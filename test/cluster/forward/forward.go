@@ -1,4 +1,5 @@
-// Package forward passes connections on, across network namespaces: a Unix socket is reached by its path from any of them.
+// Package forward passes connections on, across network namespaces: a Unix socket is reached by its
+// path from any of them.
 package forward
 
 import (
@@ -8,8 +9,8 @@ import (
 	"sync"
 )
 
-// Serve passes every connection that the listener accepts on to one that dial makes, until the context ends; then it closes them all
-// and the listener, and returns when no goroutine is left.
+// Serve passes every connection that the listener accepts on to one that dial makes, until the
+// context ends; then it closes them all and the listener, and returns when no goroutine is left.
 func Serve(ctx context.Context, listener net.Listener, dial func(context.Context) (net.Conn, error)) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -23,7 +24,8 @@ func Serve(ctx context.Context, listener net.Listener, dial func(context.Context
 	}
 }
 
-// pass copies both ways until both sides have ended or one failed. An error shows to the caller as the end of its connection.
+// pass copies both ways until both sides have ended or one failed. An error shows to the caller as
+// the end of its connection.
 func pass(ctx context.Context, near net.Conn, dial func(context.Context) (net.Conn, error)) {
 	defer func() { _ = near.Close() }()
 	far, err := dial(ctx)

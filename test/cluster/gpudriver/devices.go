@@ -2,6 +2,7 @@ package gpudriver
 
 import (
 	"fmt"
+	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -9,13 +10,18 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// The devices of a node, by their attribute "type": gpu-0 to gpu-15 belong to one claim at a time, shared-0 to shared-2 to many, who
-// consume their memory. cut-0 is a GPU that is given as a whole or as four partitions. Nothing is scheduled to worn-0, which
-// has a taint.
+// GPUs and Shared are how many devices of the types "gpu" and "shared" a node has.
 const (
-	exclusiveDevices = 16
-	sharedDevices    = 3
-	partitions       = 4
+	GPUs   = 32
+	Shared = 6
+)
+
+// The devices of a node, by their attribute "type": gpu-0, gpu-1 and so on belong to one claim at a
+// time, shared-0, shared-1 and so on to many claims, which consume their memory. cut-0 is a GPU
+// that is allocated as a whole or as four partitions. Nothing is scheduled to worn-0, which has a
+// taint.
+const (
+	partitions = 4
 
 	typeGPU       = "gpu"
 	typeShared    = "shared"
@@ -23,31 +29,44 @@ const (
 	typePartition = "partition"
 	typeWorn      = "worn"
 
-	wornFamily = 3
+	wornFamily    = 3
+	replaceFamily = 4
 )
 
 // Taint is the key of worn-0's taint, "true" its value.
 const Taint = Name + "/worn"
 
-// Worn is the name of the device that has the taint. A device plugin gives it out (package deviceplugin).
+// Worn is the name of the device that has the taint. A device plugin gives it out (package
+// deviceplugin).
 const Worn = typeWorn + "-0"
 
 // WornUUID returns the UUID of that device.
 func WornUUID() string { return uuid(wornFamily, 0) }
 
-// resourceSlices returns the node's ResourceSlices: what partitions share counts in a slice of its own.
-func resourceSlices() []resourceslice.Slice {
+// Replacement returns the UUID of the hardware that replaces gpu-N.
+func Replacement(index int) string { return uuid(replaceFamily, index) }
+
+// resourceSlices returns the node's ResourceSlices: what partitions share counts in a slice of its
+// own. The hardware of the devices that are named was replaced.
+func resourceSlices(replaced ...string) []resourceslice.Slice {
 	var all []resourceapi.Device
-	for i := range exclusiveDevices {
-		all = append(all, device(typeGPU, i, 0))
+	for i := range GPUs {
+		d := device(typeGPU, i, 0)
+		if slices.Contains(replaced, d.Name) {
+			d.Attributes["uuid"] = resourceapi.DeviceAttribute{StringValue: ptr.To(Replacement(i))}
+		}
+		all = append(all, d)
 	}
-	for i := range sharedDevices {
+	for i := range Shared {
 		d := device(typeShared, i, 1)
 		d.AllowMultipleAllocations = ptr.To(true)
 		memory := d.Capacity["memory"]
 		memory.RequestPolicy = &resourceapi.CapacityRequestPolicy{
-			Default:    ptr.To(resource.MustParse("10Gi")),
-			ValidRange: &resourceapi.CapacityRequestPolicyRange{Min: ptr.To(resource.MustParse("10Gi")), Step: ptr.To(resource.MustParse("10Gi"))},
+			Default: ptr.To(resource.MustParse("10Gi")),
+			ValidRange: &resourceapi.CapacityRequestPolicyRange{
+				Min:  ptr.To(resource.MustParse("10Gi")),
+				Step: ptr.To(resource.MustParse("10Gi")),
+			},
 		}
 		d.Capacity["memory"] = memory
 		all = append(all, d)

@@ -38,7 +38,8 @@ type descriptor struct {
 
 type object = map[string]any
 
-// Write writes the image as a tar file of an OCI layout, which containerd imports. Containers may run the program by its aliases too.
+// Write writes the image as a tar file of an OCI layout, which containerd imports. Containers may
+// run the program by its aliases too.
 func Write(path string, c Config) error {
 	program, err := os.ReadFile(c.Program)
 	if err != nil {

@@ -13,14 +13,17 @@ import (
 	"k8s.io/cri-client/pkg/fake"
 )
 
-// cri is a container runtime that runs nothing. What it is told to create exists, so that the kubelet goes through a pod's whole
-// life; every image is there. A container whose command is ["sleep", "3s"] or ["fail", "3s"] ends by itself that long after
-// its start, with status 0 or 1; any other runs until it is stopped.
+// cri is a container runtime that runs nothing. What it is told to create exists, so that the
+// kubelet goes through a pod's whole life; every image is there. A container whose command is
+// ["sleep", "3s"] or ["fail", "3s"] ends by itself that long after its start, with status 0 or 1;
+// any other runs until it is stopped. One whose command is ["stubborn"] ends at a stop only when
+// the grace period is over.
 type cri struct {
 	*fake.RemoteRuntime
 
-	mu   sync.Mutex
-	ends map[string]end // by container ID
+	mu       sync.Mutex
+	ends     map[string]end  // by container ID
+	stubborn map[string]bool // by container ID
 }
 
 // end is how a container ends by itself.
@@ -49,7 +52,7 @@ func runCRI(args []string) {
 }
 
 func newCRI() *cri {
-	c := &cri{RemoteRuntime: fake.NewFakeRemoteRuntime(), ends: make(map[string]end)}
+	c := &cri{RemoteRuntime: fake.NewFakeRemoteRuntime(), ends: make(map[string]end), stubborn: make(map[string]bool)}
 	c.ImageService.SetFakeImageSize(1 << 20)
 	c.RuntimeService.FakeStatus = &runtimeapi.RuntimeStatus{Conditions: []*runtimeapi.RuntimeCondition{
 		{Type: runtimeapi.RuntimeReady, Status: true},
@@ -58,7 +61,8 @@ func newCRI() *cri {
 	return c
 }
 
-// Status also forgets the calls that the fake service records for ever: the kubelet asks every few seconds.
+// Status also forgets the calls that the fake service records for ever: the kubelet asks every few
+// seconds.
 func (c *cri) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runtimeapi.StatusResponse, error) {
 	c.RuntimeService.Lock()
 	c.RuntimeService.Called = nil
@@ -66,19 +70,25 @@ func (c *cri) Status(ctx context.Context, req *runtimeapi.StatusRequest) (*runti
 	return c.RemoteRuntime.Status(ctx, req)
 }
 
-func (c *cri) CreateContainer(ctx context.Context, req *runtimeapi.CreateContainerRequest) (*runtimeapi.CreateContainerResponse, error) {
+func (c *cri) CreateContainer(ctx context.Context,
+	req *runtimeapi.CreateContainerRequest,
+) (*runtimeapi.CreateContainerResponse, error) {
 	resp, err := c.RemoteRuntime.CreateContainer(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	e, ok, err := parseEnd(req.GetConfig().GetCommand())
+	command := req.GetConfig().GetCommand()
+	e, ok, err := parseEnd(command)
 	if err != nil {
 		return nil, fmt.Errorf("create container %s: %w", req.GetConfig().GetMetadata().GetName(), err)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if ok {
-		c.mu.Lock()
-		defer c.mu.Unlock()
 		c.ends[resp.ContainerId] = e
+	}
+	if len(command) == 1 && command[0] == "stubborn" {
+		c.stubborn[resp.ContainerId] = true
 	}
 	return resp, nil
 }
@@ -99,7 +109,9 @@ func parseEnd(command []string) (end, bool, error) {
 	return e, true, nil
 }
 
-func (c *cri) StartContainer(ctx context.Context, req *runtimeapi.StartContainerRequest) (*runtimeapi.StartContainerResponse, error) {
+func (c *cri) StartContainer(ctx context.Context,
+	req *runtimeapi.StartContainerRequest,
+) (*runtimeapi.StartContainerResponse, error) {
 	resp, err := c.RemoteRuntime.StartContainer(ctx, req)
 	if err != nil {
 		return nil, err
@@ -110,6 +122,23 @@ func (c *cri) StartContainer(ctx context.Context, req *runtimeapi.StartContainer
 		time.AfterFunc(e.after, func() { c.exit(req.ContainerId, e.status) })
 	}
 	return resp, nil
+}
+
+// StopContainer stops a container, a stubborn one when the grace period of the request is over.
+func (c *cri) StopContainer(ctx context.Context,
+	req *runtimeapi.StopContainerRequest,
+) (*runtimeapi.StopContainerResponse, error) {
+	c.mu.Lock()
+	stubborn := c.stubborn[req.ContainerId]
+	c.mu.Unlock()
+	if stubborn {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Duration(req.Timeout) * time.Second):
+		}
+	}
+	return c.RemoteRuntime.StopContainer(ctx, req)
 }
 
 // exit ends the container, unless it was stopped or removed before.

@@ -1,5 +1,6 @@
-// Kube is the whole control plane and node agent of Kubernetes in one program, as busybox is: its first argument says which
-// command of Kubernetes it is. A process constructs one of them only, so that their flags, feature gates and metrics never meet.
+// Kube is the whole control plane and node agent of Kubernetes in one program, as busybox is: its
+// first argument says which command of Kubernetes it is. A process constructs one of them only, so
+// that their flags, feature gates and metrics never meet.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Package netdriver is a DRA driver for network interfaces that are real: ends of veth pairs, which it moves into the pods that hold
-// them, as dranet does, under whose name it publishes what that publishes. It needs a runtime with NRI.
+// Package netdriver is a DRA driver for network interfaces that are real: ends of veth pairs, which
+// it moves into the pods that hold them, as dranet does, under whose name it publishes what that
+// publishes. It needs a runtime with NRI.
 package netdriver
 
 import (
@@ -59,7 +60,8 @@ type holder struct {
 	pods  []types.UID
 }
 
-// New makes the interfaces that are not there, and learns who holds the others since before a restart of the driver.
+// New makes the interfaces that are not there, and learns who holds the others since before a
+// restart of the driver.
 func New(ctx context.Context, client kubernetes.Interface, log *slog.Logger) (*Driver, error) {
 	for n := range nic(interfaces) {
 		if err := n.make(ctx); err != nil {
@@ -154,7 +156,7 @@ func numbered(device string) (n nic, err error) {
 	return n, nil
 }
 
-// unprepared makes an interface anew that went away with its pod.
+// unprepared makes an interface again that went away with its pod.
 func (d *Driver) unprepared(claim types.UID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -182,8 +184,8 @@ func (d *Driver) Serve(ctx context.Context) error {
 	return nil
 }
 
-// RunPodSandbox moves the pod's interfaces into its network namespace, and says so in the claims' statuses. NRI calls it before any
-// container starts.
+// RunPodSandbox moves the pod's interfaces into its network namespace, and says so in the claims'
+// statuses. NRI calls it before any container starts.
 func (d *Driver) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	for n, h := range d.heldBy(pod) {
 		namespace := networkNamespace(pod)
@@ -206,7 +208,7 @@ func (d *Driver) RunPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	return nil
 }
 
-// StopPodSandbox moves the pod's interfaces back. One that can't be is made anew later.
+// StopPodSandbox moves the pod's interfaces back. One that can't be is made again later.
 func (d *Driver) StopPodSandbox(ctx context.Context, pod *api.PodSandbox) error {
 	for n := range d.heldBy(pod) {
 		namespace := networkNamespace(pod)
@@ -262,7 +264,10 @@ func (d *Driver) report(ctx context.Context, n nic, claim types.NamespacedName) 
 			}
 			object.Status.Devices = append(object.Status.Devices, resourceapi.AllocatedDeviceStatus{
 				Driver: r.Driver, Pool: r.Pool, Device: r.Device,
-				NetworkData: &resourceapi.NetworkDeviceData{InterfaceName: n.inPod(), IPs: []string{n.near()}, HardwareAddress: n.address()},
+				NetworkData: &resourceapi.NetworkDeviceData{
+					InterfaceName: n.inPod(), IPs: []string{n.near()},
+					HardwareAddress: n.address(),
+				},
 				Conditions: []metav1.Condition{{
 					Type: "Ready", Status: metav1.ConditionTrue, Reason: "Moved", LastTransitionTime: metav1.Now(),
 				}},

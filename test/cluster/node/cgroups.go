@@ -85,8 +85,9 @@ func (h hierarchy) mount(all int) error {
 	return nil
 }
 
-// mountCgroups shows the cluster its own cgroups as if there were no others. Processes of version 2 may not be in a cgroup that has
-// others below it with controllers, so this one moves into one of its own.
+// mountCgroups shows the cluster its own cgroups as if there were no others. Processes of version 2
+// may not be in a cgroup that has others below it with controllers, so this one moves into one of
+// its own.
 func mountCgroups() error {
 	all, err := hierarchies()
 	if err != nil {
@@ -112,11 +113,13 @@ func mountCgroups() error {
 	return join(leaf)
 }
 
-// cgroups are those in which a cluster is, one of each hierarchy, and those in which this process was before.
+// cgroups are those in which a cluster is, one of each hierarchy, and those in which this process
+// was before.
 type cgroups struct{ ours, before []string }
 
-// makeCgroups makes the cgroups of the cluster in a folder: of version 1 below those of this process; of version 2, where only the
-// root has processes and controllers at once, below the root. Their paths go into a file of the folder first.
+// makeCgroups makes the cgroups of the cluster in a folder: of version 1 below those of this
+// process; of version 2, where only the root has processes and controllers at once, below the root.
+// Their paths go into a file of the folder first.
 func makeCgroups(dir string) (*cgroups, error) {
 	all, err := hierarchies()
 	if err != nil {
@@ -181,8 +184,8 @@ func delegate(path string) error {
 	return nil
 }
 
-// inside calls a function while this process is in the cluster's cgroups: a cgroup namespace begins where the process is that makes
-// it. Of no cgroups it just calls it.
+// inside calls a function while this process is in the cluster's cgroups: a cgroup namespace begins
+// where the process is that makes it. Of no cgroups it just calls it.
 func (g *cgroups) inside(start func() error) error {
 	if g == nil {
 		return start()
@@ -213,7 +216,8 @@ func join(path string) error {
 // cgroupsFile is the file in a cluster's folder that names its cgroups.
 func cgroupsFile(dir string) string { return filepath.Join(dir, "cgroups") }
 
-// RemoveCgroups removes the cgroups of the cluster in a folder, whose processes have ended, if it had any.
+// RemoveCgroups removes the cgroups of the cluster in a folder, whose processes have ended, if it
+// had any.
 func RemoveCgroups(dir string) error {
 	content, err := os.ReadFile(cgroupsFile(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -234,7 +238,8 @@ func RemoveCgroups(dir string) error {
 	return nil
 }
 
-// removeCgroup removes a cgroup and those below it. One whose processes have just ended is busy for a moment.
+// removeCgroup removes a cgroup and those below it. One whose processes have just ended is busy for
+// a moment.
 func removeCgroup(path string) error {
 	var folders []string
 	err := filepath.WalkDir(path, func(path string, entry fs.DirEntry, err error) error {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// readyWithin bounds how long one component may take until it is ready: seconds, or a minute on a busy machine.
+// readyWithin bounds how long one component may take until it is ready: seconds, or a minute on a
+// busy machine.
 const readyWithin = 2 * time.Minute
 
 // component is one program of the cluster. Its output goes to log/NAME.log.

@@ -14,7 +14,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/cluster/image"
 )
 
-// WorkloadImage is the name of the image of pods and sandboxes, whose program is cmd/workload. Pods may write workload:1.
+// WorkloadImage is the name of the image of pods and sandboxes, whose program is cmd/workload. Pods
+// may write workload:1.
 const WorkloadImage = "docker.io/library/workload:1"
 
 const (
@@ -30,8 +31,8 @@ const (
 	serviceRange   = "203.0.113.0/24"
 )
 
-// containerdConfig is for the file of version 4. What containerd keeps is in the folders of Debian, which are the node's own.
-// restrict_oom_score_adj is for machines that lack CAP_SYS_RESOURCE.
+// containerdConfig is for the file of version 4. What containerd keeps is in the folders of Debian,
+// which are the node's own. restrict_oom_score_adj is for machines that lack CAP_SYS_RESOURCE.
 const containerdConfig = `version = 4
 imports = []
 
@@ -67,7 +68,8 @@ func (n *node) writeContainerd() error {
 	}
 	for name, content := range map[string]string{
 		"containerd.toml": fmt.Sprintf(containerdConfig, WorkloadImage, n.path("cdi"), runc, n.path("cni"), Address),
-		"cni/pods.conflist": `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "bridge", "bridge": "pods0", "isGateway": true,
+		"cni/pods.conflist": `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
+			{"type": "bridge", "bridge": "pods0", "isGateway": true,
 			"ipam": {"type": "host-local", "ranges": [[{"subnet": "` + podSubnet + `"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}`,
 	} {
 		if err := os.WriteFile(n.path(name), []byte(content), 0o600); err != nil {
@@ -86,7 +88,8 @@ func findRunc() (string, error) {
 			return path, nil
 		}
 	}
-	return "", errors.New("there is no runc: install the Debian packages runc and containernetworking-plugins (as root: make deps)")
+	return "", errors.New("there is no runc: install the Debian packages runc and containernetworking-plugins (as root: " +
+		"make deps)")
 }
 
 // containerd is the container runtime. It is ready when it has the image.
@@ -113,8 +116,8 @@ func (n *node) importWorkload(ctx context.Context) error {
 	return nil
 }
 
-// enterReal makes the namespaces fit for containers: a sysfs of this network namespace, cgroups, and the API server under the
-// address that pods are told.
+// enterReal makes the namespaces fit for containers: a sysfs of this network namespace, cgroups,
+// and the API server under the address that pods are told.
 func (n *node) enterReal(ctx context.Context) error {
 	if err := unix.Mount("sysfs", "/sys", "sysfs", 0, ""); err != nil {
 		return fmt.Errorf("mount /sys: %w", err)

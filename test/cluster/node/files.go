@@ -18,8 +18,9 @@ const adminToken = "admin"
 // object is a part of a YAML document.
 type object = map[string]any
 
-// writeFiles writes what the components read. They work in an empty folder: a kubelet whose runtime names no log of a container
-// that is removed deletes *.* where it works (removeContainerLog in pkg/kubelet/kuberuntime).
+// writeFiles writes what the components read. They work in an empty folder: a kubelet whose runtime
+// names no log of a container that is removed deletes *.* where it works (removeContainerLog in
+// pkg/kubelet/kuberuntime).
 func (n *node) writeFiles() error {
 	for _, folder := range []string{"log", "cdi", "pods", "kubelet", "certs", "empty"} {
 		if err := os.MkdirAll(n.path(folder), 0o755); err != nil {
@@ -72,9 +73,12 @@ func kubeconfig() object {
 		"apiVersion":      "v1",
 		"kind":            "Config",
 		"current-context": "cluster",
-		"clusters":        []object{{"name": "cluster", "cluster": object{"server": serverURL, "insecure-skip-tls-verify": true}}},
-		"users":           []object{{"name": "admin", "user": object{"token": adminToken}}},
-		"contexts":        []object{{"name": "cluster", "context": object{"cluster": "cluster", "user": "admin"}}},
+		"clusters": []object{{
+			"name":    "cluster",
+			"cluster": object{"server": serverURL, "insecure-skip-tls-verify": true},
+		}},
+		"users":    []object{{"name": "admin", "user": object{"token": adminToken}}},
+		"contexts": []object{{"name": "cluster", "context": object{"cluster": "cluster", "user": "admin"}}},
 	}
 }
 

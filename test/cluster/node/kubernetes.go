@@ -109,7 +109,7 @@ func (n *node) apiServer() []string {
 	}
 }
 
-// connects says whether a server listens on a Unix socket, whose file outlives it.
+// connects reports whether a server listens on a Unix socket, whose file outlives it.
 func connects(path string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
@@ -120,7 +120,7 @@ func connects(path string) func(context.Context) error {
 	}
 }
 
-// answers says whether a URL answers 200.
+// answers reports whether a URL answers 200.
 func (n *node) answers(url string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := n.get(ctx, url)
@@ -133,7 +133,7 @@ func (n *node) hasServiceAccount(ctx context.Context) error {
 	return err
 }
 
-// isReady says whether the node is ready for pods.
+// isReady reports whether the node is ready for pods.
 func (n *node) isReady(ctx context.Context) error {
 	body, err := n.get(ctx, serverURL+"/api/v1/nodes/"+Name)
 	if err != nil {
@@ -177,7 +177,8 @@ func (n *node) hasSlices(ctx context.Context) error {
 	return nil
 }
 
-// get asks as the administrator. Certificates are not checked: nobody else is in this network namespace.
+// get asks as the administrator. Certificates are not checked: nobody else is in this network
+// namespace.
 func (n *node) get(ctx context.Context, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -1,6 +1,6 @@
-// Package node is the inside of a cluster: it runs as process 1 of fresh namespaces, starts Kubernetes there, and stays until whoever
-// started it goes away. With process 1 the kernel ends every process, mount and interface of the namespaces, so nothing is
-// left behind however it ends.
+// Package node is the inside of a cluster: it runs as process 1 of fresh namespaces, starts
+// Kubernetes there, and stays until whoever started it goes away. With process 1 the kernel ends
+// every process, mount and interface of the namespaces, so nothing is left behind however it ends.
 package node
 
 import (
@@ -20,13 +20,15 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/cluster/forward"
 )
 
-// Name and Address are the node's name in Kubernetes and its address, which documentation alone uses (RFC 5737).
+// Name and Address are the node's name in Kubernetes and its address, which documentation alone
+// uses (RFC 5737).
 const (
 	Name    = "node1"
 	Address = "192.0.2.10"
 )
 
-// Socket is the file, in the cluster's folder, that leads to the API server from any network namespace.
+// Socket is the file, in the cluster's folder, that leads to the API server from any network
+// namespace.
 const Socket = "api.sock"
 
 // Config says what to run and where.
@@ -41,9 +43,10 @@ type Config struct {
 	Persistent bool   // Stay when the standard input ends: only a signal ends the cluster.
 }
 
-// Run starts the cluster, says "ready" or "error REASON" in one line on out, and then obeys lines of in: "stop NAME" and "start NAME",
-// where NAME is that of a component; each is answered with "ok" or "error REASON". It returns when in ends, unless the
-// cluster is to persist, when the context ends, and when a component ends unasked.
+// Run starts the cluster, says "ready" or "error REASON" in one line on out, and then obeys lines
+// of in: "stop NAME" and "start NAME", where NAME is that of a component; each is answered with
+// "ok" or "error REASON". It returns when in ends, unless the cluster is to persist, when the
+// context ends, and when a component ends unasked.
 func Run(ctx context.Context, in io.Reader, out io.Writer, c Config) error {
 	n := &node{Config: c, log: slog.New(slog.NewTextHandler(os.Stderr, nil)), exited: make(chan error, 16)}
 	lines := make(chan string)
@@ -64,7 +67,8 @@ type node struct {
 	exited     chan error // Receives why a component ended unasked.
 }
 
-// startAll starts what makes a cluster in order. The end of the lines, before the cluster is ready, cancels it.
+// startAll starts what makes a cluster in order. The end of the lines, before the cluster is ready,
+// cancels it.
 func (n *node) startAll(ctx context.Context, lines chan string) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -108,7 +112,8 @@ func (n *node) boot(ctx context.Context) error {
 	})
 }
 
-// forwardServer makes the API server reachable from other network namespaces, by a socket, and for pods.
+// forwardServer makes the API server reachable from other network namespaces, by a socket, and for
+// pods.
 func (n *node) forwardServer(ctx context.Context) error {
 	near := map[string]string{n.path(Socket): "unix"}
 	if n.Containerd != "" {
@@ -175,8 +180,8 @@ func (n *node) enter(ctx context.Context) error {
 	if err := n.enterFiles(); err != nil {
 		return err
 	}
-	// A bridge, since a kernel may lack dummy interfaces. The kubelet and the API server refuse loopback addresses as theirs, and want
-	// a default route.
+	// A bridge, since a kernel may lack dummy interfaces. The kubelet and the API server refuse
+	// loopback addresses as theirs, and want a default route.
 	for _, command := range []string{
 		"link set lo up",
 		"link add node0 type bridge",
@@ -194,9 +199,11 @@ func (n *node) enter(ctx context.Context) error {
 	return nil
 }
 
-// enterFiles gives the node files of its own, and the cluster's folders their usual names beside those in the cluster's folder.
+// enterFiles gives the node files of its own, and the cluster's folders their usual names beside
+// those in the cluster's folder.
 func (n *node) enterFiles() error {
-	// Shared among the mounts of this namespace, as systemd has them: pods may ask for what is mounted later.
+	// Shared among the mounts of this namespace, as systemd has them: pods may ask for what is
+	// mounted later.
 	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} {
 		if err := unix.Mount("", "/", "", unix.MS_REC|propagation, ""); err != nil {
 			return fmt.Errorf("keep mounts in the namespace: %w", err)
@@ -210,7 +217,10 @@ func (n *node) enterFiles() error {
 			return fmt.Errorf("mount a tmpfs on %s: %w", folder, err)
 		}
 	}
-	for name, folder := range map[string]string{"kubelet": "/var/lib/kubelet", "pods": "/var/log/pods", "cdi": "/run/cdi"} {
+	for name, folder := range map[string]string{
+		"kubelet": "/var/lib/kubelet", "pods": "/var/log/pods",
+		"cdi": "/run/cdi",
+	} {
 		if err := os.MkdirAll(folder, 0o755); err != nil {
 			return fmt.Errorf("make a folder of the node: %w", err)
 		}

@@ -12,9 +12,10 @@ import (
 	"syscall"
 )
 
-// Supervise runs "SELF init ARGS…" as process 1 of namespaces of its own, says "started PID" on out first, and returns when that has
-// ended and its cgroups are removed. With the end of the context, and with that of the calling thread, process 1 is killed. File 3
-// of the calling process, the lock of the cluster's folder, is handed on.
+// Supervise runs "SELF init ARGS…" as process 1 of namespaces of its own, says "started PID" on out
+// first, and returns when that has ended and its cgroups are removed. With the end of the context,
+// and with that of the calling thread, process 1 is killed. File 3 of the calling process, the lock
+// of the cluster's folder, is handed on.
 func Supervise(ctx context.Context, out io.Writer, c Config, args []string) error {
 	// Process 1 is told of the end of the thread that started it, not of the end of the process.
 	runtime.LockOSThread()

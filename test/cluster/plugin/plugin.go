@@ -1,4 +1,5 @@
-// Package plugin is what the cluster's DRA drivers have in common: how they serve the kubelet and publish their devices.
+// Package plugin is what the cluster's DRA drivers have in common: how they serve the kubelet and
+// publish their devices.
 package plugin
 
 import (
@@ -31,14 +32,19 @@ type Config struct {
 	Log         *slog.Logger
 }
 
-// Driver is what is particular to one driver. Its functions may be called at once.
+// Driver is what is particular to one driver. Its functions must be safe for concurrent use.
 type Driver struct {
 	Name    string
 	Classes []resourceapi.DeviceClass
 	Slices  []resourceslice.Slice
-	// Environment returns the variables that containers get for a device, the number of which in its claim is given; it may be nil.
+	// Republish calls publish with other slices as devices change, until the context ends; it may
+	// be nil.
+	Republish func(ctx context.Context, publish func([]resourceslice.Slice) error) error
+	// Environment returns the variables that containers get for a device, the number of which in
+	// its claim is given; it may be nil.
 	Environment func(n int, device string) []string
-	// Prepared and Unprepared are called with claims that pods are about to use, and after; they may be nil.
+	// Prepared and Unprepared are called with claims that pods are about to use, and after; they
+	// may be nil.
 	Prepared   func(*resourceapi.ResourceClaim, []resourceapi.DeviceRequestAllocationResult) error
 	Unprepared func(types.UID) error
 	// Health reports the devices' health until the context ends; nil: nothing is known of it.
@@ -59,7 +65,8 @@ func Run(ctx context.Context, c Config, d Driver) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	helper, err := kubeletplugin.Start(ctx, &plugin{Driver: d, cdi: c.CDIFolder, journal: journal{path: c.Journal}, log: c.Log, fatal: cancel},
+	helper, err := kubeletplugin.Start(ctx,
+		&plugin{Driver: d, cdi: c.CDIFolder, journal: journal{path: c.Journal}, log: c.Log, fatal: cancel},
 		kubeletplugin.DriverName(d.Name),
 		kubeletplugin.NodeName(c.Node),
 		kubeletplugin.KubeClient(c.Client),
@@ -70,10 +77,20 @@ func Run(ctx context.Context, c Config, d Driver) error {
 		return fmt.Errorf("start the kubelet plugin: %w", err)
 	}
 	defer helper.Stop()
-	if err := helper.PublishResources(ctx, resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{
-		c.Node: {Slices: d.Slices},
-	}}); err != nil {
-		return fmt.Errorf("publish devices: %w", err)
+	publish := func(slices []resourceslice.Slice) error {
+		pools := map[string]resourceslice.Pool{c.Node: {Slices: slices}}
+		if err := helper.PublishResources(ctx, resourceslice.DriverResources{Pools: pools}); err != nil {
+			return fmt.Errorf("publish devices: %w", err)
+		}
+		return nil
+	}
+	if err := publish(d.Slices); err != nil {
+		return err
+	}
+	if d.Republish != nil {
+		if err := d.Republish(ctx, publish); err != nil {
+			return err
+		}
 	}
 	<-ctx.Done()
 	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
@@ -138,7 +155,8 @@ func (p *plugin) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Devi
 		}
 	}
 	return devices, p.journal.write(Event{
-		Time: time.Now(), Prepared: true, Driver: p.Name, UID: claim.UID, Namespace: claim.Namespace, Name: claim.Name, Devices: ours,
+		Time: time.Now(), Prepared: true, Driver: p.Name, UID: claim.UID, Namespace: claim.Namespace, Name: claim.Name,
+		Devices: ours,
 	})
 }
 
@@ -153,8 +171,11 @@ func Results(claim *resourceapi.ResourceClaim, driver string) []resourceapi.Devi
 	return ours
 }
 
-// describe returns what the kubelet is told of a claim's devices, and the CDI spec that describes them.
-func (p *plugin) describe(claim types.UID, ours []resourceapi.DeviceRequestAllocationResult) ([]kubeletplugin.Device, *specs.Spec) {
+// describe returns what the kubelet is told of a claim's devices, and the CDI spec that describes
+// them.
+func (p *plugin) describe(claim types.UID,
+	ours []resourceapi.DeviceRequestAllocationResult,
+) ([]kubeletplugin.Device, *specs.Spec) {
 	spec := &specs.Spec{Version: "0.6.0", Kind: "k8s." + p.Name + "/claim"}
 	var prepared []kubeletplugin.Device
 	for i, r := range ours {
@@ -176,7 +197,8 @@ func (p *plugin) describe(claim types.UID, ours []resourceapi.DeviceRequestAlloc
 	return prepared, spec
 }
 
-// writeSpec writes a spec into its place by a rename: runtimes and exporters watch the folder, and never see half of one.
+// writeSpec writes a spec into its place by a rename: runtimes and exporters watch the folder, and
+// never see half of one.
 func writeSpec(path string, spec *specs.Spec) error {
 	content, err := json.Marshal(spec)
 	if err != nil {
@@ -215,7 +237,10 @@ func (p *plugin) unprepare(claim kubeletplugin.NamespacedObject) error {
 	if err != nil {
 		return fmt.Errorf("remove the CDI spec: %w", err)
 	}
-	return p.journal.write(Event{Time: time.Now(), Driver: p.Name, UID: claim.UID, Namespace: claim.Namespace, Name: claim.Name})
+	return p.journal.write(Event{
+		Time: time.Now(), Driver: p.Name, UID: claim.UID, Namespace: claim.Namespace,
+		Name: claim.Name,
+	})
 }
 
 // HandleError ends the driver on errors that no retry can mend.

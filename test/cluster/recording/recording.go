@@ -1,4 +1,5 @@
-// Package recording saves what a cluster's kubelet and API server say, so that unit tests can be fed by real answers.
+// Package recording saves what a cluster's kubelet and API server say, so that unit tests can be
+// fed by real answers.
 package recording
 
 import (
@@ -23,9 +24,10 @@ import (
 // deadline bounds the asking of one server.
 const deadline = 10 * time.Second
 
-// Save writes into a folder, which it makes: list.json, the answer of PodResources List, with the names of the proto's fields;
-// events.jsonl, what a watch of the kubelet's Pods API begins with, one event a line; KIND.yaml, the objects of the API server;
-// and README.md, which says where they are from. What happens during the asking is in some of the files and not in others.
+// Save writes into a folder, which it makes: list.json, the answer of PodResources List, with the
+// names of the proto's fields; events.jsonl, what a watch of the kubelet's Pods API begins with,
+// one event a line; KIND.yaml, the objects of the API server; and README.md, which says where they
+// are from. What happens during the asking is in some of the files and not in others.
 func Save(ctx context.Context, c *cluster.Cluster, dir, origin string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make the recording's folder: %w", err)
@@ -136,9 +138,9 @@ func readme(ctx context.Context, c *cluster.Cluster, origin string) ([]byte, err
 	}
 	return fmt.Appendf(nil, `# A recording
 
-Made on %s by %s. The files hold what a real kubelet and API server of a cluster of test/cluster said, unchanged but for
-their indentation and without managedFields: list.json is the answer of PodResources List (v1), events.jsonl what a watch of the Pods API begins with, the
-others are objects of the API server.
+Made on %s by %s. The files have the responses of a real kubelet and API server of a cluster of
+test/cluster, indented and without managedFields: list.json is the response of PodResources List
+(v1), events.jsonl has the first events of a watch of the Pods API, the others are API objects.
 
 ~~~yaml
 %s~~~

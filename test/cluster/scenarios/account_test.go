@@ -35,7 +35,8 @@ func (n *namespace) account(name string) *account {
 	a := &account{namespace: n, user: name, dir: n.TempDir()}
 	a.create()
 	meta := metav1.ObjectMeta{Name: name}
-	_, err := n.client.RbacV1().ClusterRoles().Create(n.Context(), &rbacv1.ClusterRole{ObjectMeta: meta}, metav1.CreateOptions{})
+	_, err := n.client.RbacV1().ClusterRoles().Create(n.Context(), &rbacv1.ClusterRole{ObjectMeta: meta},
+		metav1.CreateOptions{})
 	n.no(err)
 	_, err = n.client.RbacV1().ClusterRoleBindings().Create(n.Context(), &rbacv1.ClusterRoleBinding{
 		ObjectMeta: meta,
@@ -50,7 +51,8 @@ func (n *namespace) account(name string) *account {
 func (a *account) create() {
 	a.Helper()
 	accounts := a.client.CoreV1().ServiceAccounts(a.name)
-	_, err := accounts.Create(a.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: a.user}}, metav1.CreateOptions{})
+	_, err := accounts.Create(a.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: a.user}},
+		metav1.CreateOptions{})
 	a.no(err)
 	token, err := accounts.CreateToken(a.Context(), a.user, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	a.no(err)
@@ -71,14 +73,27 @@ func (a *account) grant(rights []right) {
 	a.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: a.user}}
 	for _, r := range rights {
-		role.Rules = append(role.Rules, rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{r.resource}, Verbs: []string{r.verb}})
+		role.Rules = append(role.Rules,
+			rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{r.resource}, Verbs: []string{r.verb}})
 	}
 	_, err := a.client.RbacV1().ClusterRoles().Update(a.Context(), role, metav1.UpdateOptions{})
 	a.no(err)
 }
 
-// start starts an exporter with the account's token. It reads no devices, and takes the pods from the API server.
+// start starts an exporter with the account's token. It reads no devices, and takes the pods from
+// the API server.
 func (a *account) start() *program {
+	a.Helper()
+	return a.startWith("--kubelet.pods-socket=" + filepath.Join(a.dir, "none.sock"))
+}
+
+// startWithPods is start, but takes the pods from the kubelet's Pods API.
+func (a *account) startWithPods() *program {
+	a.Helper()
+	return a.startWith()
+}
+
+func (a *account) startWith(flags ...string) *program {
 	a.Helper()
 	config := a.access.DeepCopy()
 	for _, user := range config.AuthInfos {
@@ -89,8 +104,8 @@ func (a *account) start() *program {
 	}
 	kubeconfig := filepath.Join(a.dir, "kubeconfig")
 	a.no(clientcmd.WriteToFile(*config, kubeconfig))
-	return startExporter(a.T, append(slices.Clone(a.common),
-		"--kubeconfig="+kubeconfig, "--kubelet.pods-socket="+filepath.Join(a.dir, "none.sock"), "--path.cdi="+a.dir))
+	return startExporter(a.T,
+		slices.Concat(a.common, []string{"--kubeconfig=" + kubeconfig, "--path.cdi=" + a.dir}, flags))
 }
 
 func (a *account) dial(ctx context.Context) (net.Conn, error) {
@@ -104,7 +119,8 @@ func (a *account) dial(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// cut ends the exporter's connections, and so its watches: the API server lets those go on whose token has become invalid.
+// cut ends the exporter's connections, and so its watches: the API server lets those go on whose
+// token has become invalid.
 func (a *account) cut() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -114,7 +130,8 @@ func (a *account) cut() {
 	a.conns = nil
 }
 
-// refused waits until the API server, which remembers for some seconds that a token was good, refuses the account's.
+// refused waits until the API server, which remembers for some seconds that a token was good,
+// refuses the account's.
 func (a *account) refused() {
 	a.Helper()
 	config, err := a.cluster.Client()
@@ -131,8 +148,9 @@ func (a *account) refused() {
 	})
 }
 
-// signedOut has an account deleted while an exporter works with its token, and made anew: meanwhile the exporter says that it is not
-// known, and what the kubelet knows, of a new pod too, and is as good as before once its file has the new account's token.
+// signedOut has an account deleted while an exporter works with its token, and created again:
+// meanwhile the exporter says that it is not known, and what the kubelet knows, of a new pod too,
+// and is as good as before once its file has the new account's token.
 func (n *namespace) signedOut(a *account, rights []right) {
 	n.Helper()
 	a.grant(rights)
@@ -156,7 +174,7 @@ func (n *namespace) signedOut(a *account, rights []right) {
 	n.knowsAll(p)
 }
 
-// down says whether a source is down, and has been for a reason.
+// down reports whether a source is down, and has been for a reason.
 func (p *program) down(source, reason string) error {
 	if err := p.has("dra_exporter_source_up", 0, "source", source); err != nil {
 		return err

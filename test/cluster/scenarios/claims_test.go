@@ -10,7 +10,8 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 )
 
@@ -22,10 +23,10 @@ func testSingle(t *testing.T, w *world) {
 	n.running(1)
 	holds, r := n.agree(1)
 	d := deviceOf(r, holds[0].Device)
-	if d.Attribution != exporter.AttributionExclusive || d.Up == nil || !*d.Up {
+	if d.Attribution != join.AttributionExclusive || d.Up == nil || !*d.Up {
 		t.Errorf("the device is divided as %q and up: %v, want exclusive and up", d.Attribution, d.Up)
 	}
-	n.charges(d.Device, part{"claim", "one", 1}, part{"pod", "user", 1})
+	n.charges(d.Device, claimPart("one", 1), podPart("user", 1))
 	n.remove("user", 1)
 	n.agree(0)
 }
@@ -65,7 +66,7 @@ func testSharedClaim(t *testing.T, w *world) {
 	n.running(2)
 	holds, _ := n.agree(4)
 	for _, h := range holds[:2] {
-		n.charges(h.Device, part{"claim", "both", 1}, part{"pod", "a", 0.5}, part{"pod", "b", 0.5})
+		n.charges(h.Device, claimPart("both", 1), podPart("a", 0.5), podPart("b", 0.5))
 	}
 	n.remove("b", 1)
 	n.agree(2)
@@ -96,7 +97,8 @@ func testRequestScoped(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// Two claims that take 10 and 30 GiB of one device: it is divided by what they consume, and the first has all of it when the second goes.
+// Two claims that take 10 and 30 GiB of one device: it is divided by what they consume, and the
+// first has all of it when the second goes.
 func testConsumedCapacity(t *testing.T, w *world) {
 	n := w.namespace(t, "consumed-capacity")
 	n.claim("small", memory(request("part", gpudriver.ClassShared), 0, "7Gi")) // The policy rounds it up to 10.
@@ -106,7 +108,7 @@ func testConsumedCapacity(t *testing.T, w *world) {
 	n.running(2)
 	holds, r := n.agree(2)
 	d := deviceOf(r, "shared-0")
-	if d.Attribution != exporter.AttributionCapacity {
+	if d.Attribution != join.AttributionCapacity {
 		t.Errorf("the device is divided by %q, want capacity", d.Attribution)
 	}
 	for _, h := range holds {
@@ -114,13 +116,14 @@ func testConsumedCapacity(t *testing.T, w *world) {
 			t.Errorf("%+v holds no share of shared-0", h)
 		}
 	}
-	n.charges("shared-0", part{"claim", "small", 0.25}, part{"claim", "large", 0.75}, part{"pod", "large", 0.75})
+	n.charges("shared-0", claimPart("small", 0.25).without(0.5), claimPart("large", 0.75).without(0.5),
+		podPart("large", 0.75).without(0.5))
 	n.remove("large", 1)
 	_, r = n.agree(1)
-	if d := deviceOf(r, "shared-0"); d.Attribution != exporter.AttributionExclusive {
+	if d := deviceOf(r, "shared-0"); d.Attribution != join.AttributionExclusive {
 		t.Errorf("the device of the one who is left is divided by %q, want exclusive", d.Attribution)
 	}
-	n.charges("shared-0", part{"claim", "small", 1}, part{"claim", "large", 0})
+	n.charges("shared-0", claimPart("small", 1), claimPart("large", 0))
 	n.remove("small", 1)
 	n.agree(0)
 }
@@ -138,7 +141,7 @@ func testPartitions(t *testing.T, w *world) {
 		t.Errorf("both hold %s", holds[0].Device)
 	}
 	for _, h := range holds {
-		if d := deviceOf(r, h.Device); d.Parent != "cut-0" || d.Attribution != exporter.AttributionExclusive {
+		if d := deviceOf(r, h.Device); d.Parent != "cut-0" || d.Attribution != join.AttributionExclusive {
 			t.Errorf("%s is a part of %q and divided as %q", h.Device, d.Parent, d.Attribution)
 		}
 	}
@@ -147,33 +150,53 @@ func testPartitions(t *testing.T, w *world) {
 			t.Errorf("the GPU that is cut is held as a whole: %+v", s)
 		}
 	}
-	n.charges(holds[0].Device, part{"claim", "a", 1}, part{"claim", "b", 0})
+	n.charges(holds[0].Device, claimPart("a", 1), claimPart("b", 0))
 	n.remove("a", 1)
 	n.remove("b", 1)
 	n.agree(0)
 }
 
-// A monitor with admin access to all devices is listed with each, owns none, and is charged nothing. What is cut in partitions is left
-// out: the scheduler counts it even for admin access, and does not give the whole and its parts at once.
+// A monitor with admin access to devices that others hold or not is listed with each, owns none,
+// and is charged nothing, not even before the exporter knows of the admin access. Without claims,
+// it holds them as others do. What is cut in partitions is left out: the scheduler counts it even
+// for admin access, and does not give the whole and its parts at once.
 func testAdminAccess(t *testing.T, w *world) {
 	n := w.namespace(t, "admin-access", "resource.kubernetes.io/admin-access")
+	n.claim("owner", memory(request("part", gpudriver.ClassShared), 5, "10Gi"))
+	n.pod("owner", podSpec("owner"))
+	n.running(1)
 	all := request("all", gpudriver.ClassAll)
 	all.Exactly.AllocationMode, all.Exactly.AdminAccess = resourceapi.DeviceAllocationModeAll, ptr.To(true)
 	all.Exactly.Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
 	all.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
-		Expression: fmt.Sprintf("device.attributes[%q].type in ['gpu', 'shared', 'worn']", gpudriver.Name),
+		Expression: fmt.Sprintf(
+			"device.attributes[%[1]q].type == 'worn' || device.attributes[%[1]q].type == 'shared' && "+
+				"device.attributes[%[1]q].index == 5",
+			gpudriver.Name),
 	}}}
 	n.claim("monitor", all)
+	release := w.inventory.withhold(n.name)
 	n.pod("monitor", podSpec("monitor"))
-	n.running(1)
-	const cut = 5 // The whole and its parts.
-	holds, _ := n.agree(len(w.vendor.gpus) - cut)
+	n.running(2)
+	release() // The file has the claim when the pod runs, and its devices have been prepared for a while.
+	holds, _ := n.agree(3)
 	for _, h := range holds {
-		if !h.Admin {
-			t.Errorf("%+v is not admin access", h)
+		if h.Admin != (h.Pod == "monitor") {
+			t.Errorf("%+v has admin access: %v", h, h.Admin)
 		}
 	}
-	n.charges("worn-0", part{"claim", "monitor", 0}, part{"pod", "monitor", 0})
+	n.charges("worn-0", claimPart("monitor", 0).without(1), podPart("monitor", 0).without(1))
+	n.charges("shared-5", claimPart("owner", 1).without(0.5), claimPart("monitor", 0).without(0.5))
+	for _, e := range n.informed() {
+		r, err := e.report()
+		n.no(err)
+		for _, h := range holds {
+			if got := energy(r, "claim", n.name, "monitor", h.Device); got != 0 {
+				t.Errorf("%s: the monitor was charged %v J of %s", e.name, got, h.Device)
+			}
+		}
+	}
+	n.remove("owner", 1)
 	n.remove("monitor", 1)
 	n.agree(0)
 }
@@ -184,52 +207,92 @@ func testExtendedResource(t *testing.T, w *world) {
 	n.pod("user", resourceSpec(gpudriver.ExtendedResource, "1"))
 	n.running(1)
 	holds, _ := n.agree(1)
-	n.charges(holds[0].Device, part{"claim", holds[0].Claim, 1})
+	n.charges(holds[0].Device, claimPart(holds[0].Claim, 1))
 	n.remove("user", 1)
 	n.agree(0)
 }
 
-// part is the share of a device's energy that a claim or a pod is to be charged.
+// part is the share of a device's energy that a claim or a pod must be charged.
 type part struct {
 	of, name string
 	share    float64
+	blind    float64 // where no claims are known
 }
 
-// charges waits until the device has used some hundred joules while nobody came or went, and each of the parts was charged its share
-// of them.
+func claimPart(name string, share float64) part { return part{"claim", name, share, share} }
+
+func podPart(name string, share float64) part { return part{"pod", name, share, share} }
+
+// without returns the part with another share where no claims are known.
+func (p part) without(share float64) part {
+	p.blind = share
+	return p
+}
+
+// charges waits until the device has used some hundred joules while nobody came or went, and each
+// of the parts was charged its share of them, by every exporter.
 func (n *namespace) charges(device string, parts ...part) {
 	n.Helper()
-	const enough = 300
-	var before *exporter.Report
+	n.chargesBy(n.exporters, func(*running) string { return device }, parts...)
+}
+
+// chargesBy waits until some exporters do so; each has its own name for the device.
+func (n *namespace) chargesBy(exporters []*running, device func(*running) string, parts ...part) {
+	n.Helper()
+	before, done := map[*running]*web.Report{}, map[*running]bool{}
 	eventually(n.T, "each is charged its part", func() error {
-		after, err := n.exporter.report()
-		if err != nil {
-			return err
-		}
-		if before == nil {
-			before = after
-		}
-		whole := used(before, after, "device", "", "", device)
-		if whole < enough {
-			return fmt.Errorf("%s has used %v J", device, whole)
-		}
-		for _, p := range parts {
-			if got, want := used(before, after, p.of, n.name, p.name, device), p.share*whole; math.Abs(got-want) > 1e-6*whole {
-				err = errors.Join(err, fmt.Errorf("%s %s is charged %v J of %v J, want %v J", p.of, p.name, got, whole, want))
+		var wrong error
+		for _, e := range exporters {
+			if done[e] {
+				continue
+			}
+			after, err := e.report()
+			if err != nil {
+				return err
+			}
+			if before[e] == nil {
+				before[e] = after
+			}
+			whole, err := e.charges(n.name, device(e), before[e], after, parts)
+			if done[e] = err == nil; !done[e] {
+				wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
+			}
+			if whole >= enough {
+				before[e] = after
 			}
 		}
-		before = after
-		return err
+		return wrong
 	})
 }
 
+// enough is how many joules make a check of what was charged.
+const enough = 300
+
+// charges compares what was charged between two snapshots, and returns what the device has used.
+func (r *running) charges(ns, device string, before, after *web.Report, parts []part) (whole float64, err error) {
+	whole = used(before, after, "device", "", "", device)
+	if whole < enough {
+		return whole, fmt.Errorf("%s has used %v J", device, whole)
+	}
+	for _, p := range parts {
+		share := p.share
+		if r.noClaims {
+			share = p.blind
+		}
+		if got, want := used(before, after, p.of, ns, p.name, device), share*whole; math.Abs(got-want) > 1e-6*whole {
+			err = errors.Join(err, fmt.Errorf("%s %s is charged %v J of %v J, want %v J", p.of, p.name, got, whole, want))
+		}
+	}
+	return whole, err
+}
+
 // used returns the energy that something used of a device between two snapshots.
-func used(before, after *exporter.Report, of, ns, name, device string) float64 {
+func used(before, after *web.Report, of, ns, name, device string) float64 {
 	return energy(after, of, ns, name, device) - energy(before, of, ns, name, device)
 }
 
-func energy(r *exporter.Report, of, ns, name, device string) float64 {
-	var values []exporter.ValueReport
+func energy(r *web.Report, of, ns, name, device string) float64 {
+	var values []web.ValueReport
 	switch of {
 	case "device":
 		values = deviceOf(r, device).Values

@@ -7,8 +7,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 )
 
-// A node in migration, where a device plugin gives GPUs to pods beside the DRA driver: the pods hold them and are charged, and no claim is.
-// The GPU that the driver publishes too is that device and no other, and two time slices of one GPU are one device.
+// A node in migration, where a device plugin gives GPUs to pods beside the DRA driver: the pods
+// hold them and are charged, and no claim is. The GPU that the driver publishes too is that device
+// and no other, and two time slices of one GPU are one device.
 func testDevicePlugin(t *testing.T, w *world) {
 	n := w.namespace(t, "device-plugin")
 	n.pod("whole", resourceSpec(deviceplugin.Whole, "2"))
@@ -23,7 +24,10 @@ func testDevicePlugin(t *testing.T, w *world) {
 	if s := shares[deviceplugin.SlicedUUID]; len(shares) != 3 || s != "01" && s != "10" {
 		t.Errorf("the shares of the devices are %q", shares)
 	}
-	for id, want := range map[string]string{gpudriver.WornUUID(): gpudriver.Name, deviceplugin.UnlistedUUID: deviceplugin.Whole, deviceplugin.SlicedUUID: deviceplugin.Shared} {
+	for id, want := range map[string]string{
+		gpudriver.WornUUID():      gpudriver.Name,
+		deviceplugin.UnlistedUUID: deviceplugin.Whole, deviceplugin.SlicedUUID: deviceplugin.Shared,
+	} {
 		var drivers []string
 		for i := range r.Devices {
 			if r.Devices[i].UUID == id {
@@ -34,10 +38,11 @@ func testDevicePlugin(t *testing.T, w *world) {
 			t.Errorf("GPU %s is a device of %q, want %s alone", id, drivers, want)
 		}
 	}
-	n.charges(gpudriver.Worn, part{"pod", "whole", 1})
-	n.charges(deviceplugin.UnlistedUUID, part{"pod", "whole", 1})
-	n.charges(deviceplugin.SlicedUUID, part{"pod", "slice-a", 0.5}, part{"pod", "slice-b", 0.5})
-	n.healthy(gpudriver.Worn, "healthy") // The DRA driver's health is of claims alone.
+	worn := &held{hold: hold{Device: gpudriver.Worn}}
+	n.chargesBy(n.exporters, func(e *running) string { return e.device(worn) }, podPart("whole", 1))
+	n.charges(deviceplugin.UnlistedUUID, podPart("whole", 1))
+	n.charges(deviceplugin.SlicedUUID, podPart("slice-a", 0.5), podPart("slice-b", 0.5))
+	n.healthy(gpudriver.Worn, gpudriver.WornUUID(), "healthy") // The DRA driver's health is of claims alone.
 	n.noClaims()
 	n.remove("whole", 1)
 	n.agree(2)
@@ -45,10 +50,10 @@ func testDevicePlugin(t *testing.T, w *world) {
 	n.noClaims()
 }
 
-// noClaims checks that both exporters know of no claim in the namespace, nor of one without a name.
+// noClaims checks that the exporters know of no claim in the namespace, nor of one without a name.
 func (n *namespace) noClaims() {
 	n.Helper()
-	for _, p := range []*program{n.exporter, n.file} {
+	for _, p := range n.exporters {
 		r, err := p.report()
 		n.no(err)
 		for i := range r.Claims {

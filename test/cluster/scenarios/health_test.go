@@ -8,8 +8,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 )
 
-// A device turns unhealthy by its driver, and well again: the kubelet writes that into the status of the pod that holds it, and
-// the exporter shows it. The device is up all the while, and its neighbour is healthy.
+// A device turns unhealthy by its driver, and well again: the kubelet writes that into the status
+// of the pod that holds it, and the exporter shows it. The device is up all the while, and its
+// neighbour is healthy.
 func testHealth(t *testing.T, w *world) {
 	n := w.namespace(t, "health")
 	n.claim("both", some(request("gpus", gpudriver.ClassGPU), 2))
@@ -17,10 +18,10 @@ func testHealth(t *testing.T, w *world) {
 	n.running(1)
 	holds, _ := n.agree(2)
 	sick, well := holds[0].Device, holds[1].Device
-	n.healthy(sick, "healthy")
+	n.healthy(sick, sick, "healthy")
 	n.no(w.cluster.SetUnhealthy(sick))
-	n.healthy(sick, "unhealthy")
-	n.healthy(well, "healthy")
+	n.healthy(sick, sick, "unhealthy")
+	n.healthy(well, well, "healthy")
 	r, err := w.exporter.report()
 	n.no(err)
 	for _, h := range holds {
@@ -29,25 +30,32 @@ func testHealth(t *testing.T, w *world) {
 		}
 	}
 	n.no(w.cluster.SetUnhealthy())
-	n.healthy(sick, "healthy")
+	n.healthy(sick, sick, "healthy")
 	n.remove("user", 1)
 	n.agree(0)
 }
 
-// healthy waits until both exporters say that a device has that status and no other.
-func (n *namespace) healthy(device, status string) {
+// healthy waits until every exporter says that a device has that status and no other. Where no
+// slices are known, the device may have another name.
+func (n *namespace) healthy(device, blind, status string) {
 	n.Helper()
 	eventually(n.T, fmt.Sprintf("%s is %s", device, status), func() error {
-		var err error
-		for _, p := range []*program{n.exporter, n.file} {
+		var wrong error
+		for _, e := range n.exporters {
+			name := device
+			if e.noClaims {
+				name = blind
+			}
 			for _, s := range []string{"healthy", "unhealthy", "unknown"} {
 				want := 0.0
 				if s == status {
 					want = 1
 				}
-				err = errors.Join(err, p.has("dra_device_health", want, "device", device, "status", s))
+				if err := e.has("dra_device_health", want, "device", name, "status", s); err != nil {
+					wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
+				}
 			}
 		}
-		return err
+		return wrong
 	})
 }

@@ -17,19 +17,46 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// inventoryFile is the file that --inventory.file names, kept up with the API as an operator's job would do.
+// inventoryFile is the file that --inventory.file names, kept up with the API as an operator's job
+// would do.
 type inventoryFile struct {
 	path   string
 	slices resourcelisters.ResourceSliceLister
 	claims resourcelisters.ResourceClaimLister
+
+	mu       sync.Mutex
+	withheld map[string]bool // namespaces whose claims the file lacks for now
+	notice   func()
 }
 
-// startInventory writes the cluster's slices and claims, and again whenever they change, until the test ends.
-func startInventory(t *testing.T, client kubernetes.Interface, path string) string {
+// withhold keeps the claims of a namespace out of the file, until release.
+func (f *inventoryFile) withhold(ns string) (release func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.withheld[ns] = true
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.withheld, ns)
+		f.notice()
+	}
+}
+
+func (f *inventoryFile) withholds(ns string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.withheld[ns]
+}
+
+// startInventory writes the cluster's slices and claims, and again whenever they change, until the
+// test ends.
+func startInventory(t *testing.T, client kubernetes.Interface, path string) *inventoryFile {
 	t.Helper()
 	factory := informers.NewSharedInformerFactory(client, 0)
 	api := factory.Resource().V1()
-	f := &inventoryFile{path: path, slices: api.ResourceSlices().Lister(), claims: api.ResourceClaims().Lister()}
+	f := &inventoryFile{
+		path: path, slices: api.ResourceSlices().Lister(), claims: api.ResourceClaims().Lister(), withheld: map[string]bool{},
+	}
 	changed := make(chan struct{}, 1)
 	notice := func() {
 		select {
@@ -37,7 +64,11 @@ func startInventory(t *testing.T, client kubernetes.Interface, path string) stri
 		default:
 		}
 	}
-	for _, informer := range []cache.SharedIndexInformer{api.ResourceSlices().Informer(), api.ResourceClaims().Informer()} {
+	f.notice = notice
+	for _, informer := range []cache.SharedIndexInformer{
+		api.ResourceSlices().Informer(),
+		api.ResourceClaims().Informer(),
+	} {
 		if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { notice() }, UpdateFunc: func(any, any) { notice() }, DeleteFunc: func(any) { notice() },
 		}); err != nil {
@@ -57,7 +88,7 @@ func startInventory(t *testing.T, client kubernetes.Interface, path string) stri
 		running.Wait()
 		factory.Shutdown()
 	})
-	return path
+	return f
 }
 
 // follow writes the file when something has changed, at most every 50 ms.
@@ -88,6 +119,9 @@ func (f *inventoryFile) write() error {
 		items = append(items, s)
 	}
 	for _, c := range claims {
+		if f.withholds(c.Namespace) {
+			continue
+		}
 		c = c.DeepCopy()
 		c.APIVersion, c.Kind = resourceapi.SchemeGroupVersion.String(), "ResourceClaim"
 		items = append(items, c)

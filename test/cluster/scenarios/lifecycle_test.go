@@ -9,7 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 )
 
@@ -27,19 +27,20 @@ func testCompleted(t *testing.T, w *world) {
 
 // A pod that is deleted holds its device, and is charged, until its time of grace is over.
 func testDeletedGracefully(t *testing.T, w *world) {
-	const grace = 3
+	const grace = 6
 	n := w.namespace(t, "deleted")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
 	spec := podSpec("one")
 	spec.TerminationGracePeriodSeconds = ptr.To[int64](2 * grace)
-	spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: grace}}}
+	sleep := &corev1.SleepAction{Seconds: grace}
+	spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: sleep}}
 	n.pod("user", spec)
 	n.running(1)
 	lift := n.keeps(1)
 	n.no(n.client.CoreV1().Pods(n.name).Delete(n.Context(), "user", metav1.DeleteOptions{}))
 	deleted := time.Now()
 	holds, _ := n.agree(1)
-	n.charges(holds[0].Device, part{"claim", "one", 1}, part{"pod", "user", 1})
+	n.charges(holds[0].Device, claimPart("one", 1), podPart("user", 1))
 	time.Sleep(time.Until(deleted.Add((grace - 1) * time.Second)))
 	lift()
 	n.gone("user")
@@ -61,7 +62,8 @@ func testForceDeleted(t *testing.T, w *world) {
 	n.ended("one", holds[0].Device, 0)
 }
 
-// A pod whose container ends again and again, and waits longer each time, holds its device all the while.
+// A pod whose container ends again and again, and waits longer each time, holds its device all the
+// while.
 func testCrashLoop(t *testing.T, w *world) {
 	n := w.namespace(t, "crash-loop")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
@@ -80,7 +82,7 @@ func testCrashLoop(t *testing.T, w *world) {
 		return nil
 	})
 	holds, _ := n.agree(1)
-	n.charges(holds[0].Device, part{"claim", "one", 1}, part{"pod", "crasher", 1})
+	n.charges(holds[0].Device, claimPart("one", 1), podPart("crasher", 1))
 	lift()
 	n.remove("crasher", 1)
 	n.agree(0)
@@ -126,14 +128,15 @@ func (n *namespace) ended(claim, device string, least time.Duration) {
 	n.Helper()
 	r, err := n.exporter.report()
 	n.no(err)
-	for of, rows := range map[string][]exporter.HolderReport{"claim": r.Claims, "pod": r.Pods} {
+	for of, rows := range map[string][]web.HolderReport{"claim": r.Claims, "pod": r.Pods} {
 		for i := range rows {
 			row := &rows[i]
 			if row.Namespace != n.name || row.Device != device {
 				continue
 			}
 			if row.Ended == nil || row.AllocatedSeconds < least.Seconds() {
-				n.Errorf("%s %s held %s for %v s and ended at %v, want at least %v", of, row.Name, device, row.AllocatedSeconds, row.Ended, least)
+				n.Errorf("%s %s held %s for %v s and ended at %v, want at least %v", of, row.Name, device, row.AllocatedSeconds,
+					row.Ended, least)
 			}
 		}
 	}

@@ -1,4 +1,5 @@
-// Package scenarios runs the real exporter on a real Kubernetes, and compares what it says with what the cluster did.
+// Package scenarios runs the real exporter on a real Kubernetes, and compares what it says with
+// what the cluster did.
 //
 // $DRA_EXPORTER names the program.
 package scenarios
@@ -8,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"sync"
@@ -18,7 +20,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/dra-exporter/dra-exporter/test/cluster"
@@ -38,52 +39,61 @@ func TestMain(m *testing.M) {
 
 // world is a cluster, what its GPUs do, and the exporter that watches them.
 type world struct {
-	cluster  *cluster.Cluster
-	client   kubernetes.Interface
-	dir      string
-	sysfs    string // Where the exporters find the node's devices and cgroups, and its processes.
-	procfs   string
-	access   *clientcmdapi.Config // The administrator's, from this network namespace.
-	common   []string             // Flags of every exporter, whatever it reads and asks.
-	vendor   *vendor
-	exporter *program // With the API server.
-	file     *program // With a file in its place.
-	watched  []*watch // Of both.
+	cluster   *cluster.Cluster
+	client    kubernetes.Interface
+	dir       string
+	sysfs     string // Where the exporters find the node's devices and cgroups, and its processes.
+	procfs    string
+	access    *clientcmdapi.Config // The administrator's, from this network namespace.
+	common    []string             // Flags of every exporter, whatever it reads and asks.
+	vendor    *vendor
+	vendorURL string
+	ownership *ownership
+	inventory *inventoryFile
+	exporters []*running // one each way
+	exporter  *program   // the first of them: with the API server and the Pods API
 }
 
-// TestScenarios runs everything on one cluster under two runs of the exporter, with the API server and without: first what bothers nobody else, at once, then what
-// stops parts of the cluster. At the end, what each claim was charged during all of it is compared with the truth.
+// TestScenarios runs everything on one cluster under four runs of the exporter, one each way:
+// first, in parallel, what does not affect others, then what stops parts of the cluster. At the
+// end, what each claim was charged during all of it is compared with the truth.
 func TestScenarios(t *testing.T) {
 	w := newWorld(t, cluster.Fake)
-	// Somebody always holds something: an empty answer of the kubelet, where no cgroup tells more, is not believed for a minute.
+	// Somebody always holds something: an empty answer of the kubelet, where no cgroup tells more,
+	// is not believed for a minute.
 	anchor := w.namespace(t, "anchor")
 	anchor.claim("one", request("gpu", gpudriver.ClassGPU))
 	anchor.pod("user", podSpec("one"))
 	anchor.running(1)
 	anchor.agree(1)
 	t.Run("Claims", func(t *testing.T) {
-		for name, scenario := range map[string]func(*testing.T, *world){
-			"Single":            testSingle,
-			"Deployment":        testDeployment,
-			"SharedClaim":       testSharedClaim,
-			"RequestScoped":     testRequestScoped,
-			"ConsumedCapacity":  testConsumedCapacity,
-			"Partitions":        testPartitions,
-			"AdminAccess":       testAdminAccess,
-			"ExtendedResource":  testExtendedResource,
-			"DevicePlugin":      testDevicePlugin,
-			"Completed":         testCompleted,
-			"DeletedGracefully": testDeletedGracefully,
-			"ForceDeleted":      testForceDeleted,
-			"CrashLoop":         testCrashLoop,
-			"Recreated":         testRecreated,
-			"Health":            testHealth,
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				scenario(t, w)
-			})
-		}
+		w.runAll(t, map[string]func(*testing.T, *world){
+			"Single":             testSingle,
+			"Deployment":         testDeployment,
+			"SharedClaim":        testSharedClaim,
+			"RequestScoped":      testRequestScoped,
+			"ConsumedCapacity":   testConsumedCapacity,
+			"Partitions":         testPartitions,
+			"AdminAccess":        testAdminAccess,
+			"ExtendedResource":   testExtendedResource,
+			"DevicePlugin":       testDevicePlugin,
+			"Completed":          testCompleted,
+			"DeletedGracefully":  testDeletedGracefully,
+			"ForceDeleted":       testForceDeleted,
+			"CrashLoop":          testCrashLoop,
+			"Recreated":          testRecreated,
+			"Health":             testHealth,
+			"PodLevelClaims":     testPodLevelClaims,
+			"InitContainer":      testInitContainer,
+			"InitShared":         testInitShared,
+			"RequestsOfPods":     testRequestsOfPods,
+			"SharesOfPods":       testSharesOfPods,
+			"ExtendedContainers": testExtendedContainers,
+			"ForceRecreated":     testForceRecreated,
+			"Deadline":           testDeadline,
+			"ReplacedDevice":     testReplacedDevice,
+			"TaintRule":          testTaintRule,
+		})
 	})
 	for _, phase := range []struct {
 		name string
@@ -91,24 +101,37 @@ func TestScenarios(t *testing.T) {
 	}{
 		{"Devices", testDevices},
 		{"Rights", testRights},
+		{"NotPrepared", testNotPrepared},
+		{"Conflict", testConflict},
 		{"Restarts", testRestarts},
 		{"HundredPods", testHundredPods},
 		{"Truth", testTruth},
 	} {
 		if t.Failed() {
-			break // A cluster in trouble makes the others wait in vain.
+			break // A cluster in trouble makes the others fail too.
 		}
 		t.Run(phase.name, func(t *testing.T) { phase.test(t, w) })
 	}
-	for _, watched := range w.watched {
-		watched.finish(t)
+	w.finish(t)
+}
+
+// runAll runs scenarios at once.
+func (w *world) runAll(t *testing.T, scenarios map[string]func(*testing.T, *world)) {
+	t.Helper()
+	for name, scenario := range scenarios {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			scenario(t, w)
+		})
 	}
 }
+
+var kubelet = flag.String("kubelet", "", "another version of the kubelet, such as v1.36.3")
 
 func newWorld(t *testing.T, runtime cluster.Runtime) *world {
 	t.Helper()
 	begin := time.Now()
-	c, err := cluster.Start(t.Context(), cluster.Options{Runtime: runtime, Log: os.Stderr})
+	c, err := cluster.Start(t.Context(), cluster.Options{Runtime: runtime, Kubelet: *kubelet, Log: os.Stderr})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,18 +162,12 @@ func newWorld(t *testing.T, runtime cluster.Runtime) *world {
 		t.Fatal(err)
 	}
 	w.vendor = newVendor(slices.Items)
-	kubeconfig := filepath.Join(w.dir, "kubeconfig")
+	server := httptest.NewServer(w.vendor)
+	t.Cleanup(server.Close)
+	w.vendorURL = server.URL
 	w.access = kubeconfigOf(config, forwarded(t, c.DialServer))
-	if err := clientcmd.WriteToFile(*w.access, kubeconfig); err != nil {
-		t.Fatal(err)
-	}
-	flags := w.flags(t)
-	w.exporter = startExporter(t, append(flags, "--kubeconfig="+kubeconfig))
-	inventory := startInventory(t, client, filepath.Join(w.dir, "inventory.json"))
-	w.file = startExporter(t, append(flags, "--kube=off", "--inventory.file="+inventory))
-	for _, p := range []*program{w.exporter, w.file} {
-		w.watched = append(w.watched, startWatch(t, p))
-	}
+	w.common = w.flags()
+	w.startWays(t)
 	return w
 }
 
@@ -165,7 +182,8 @@ func kubeconfigOf(client *rest.Config, address string) *clientcmdapi.Config {
 	return config
 }
 
-// forwarded returns an address of this network namespace that leads to the server that dial connects to.
+// forwarded returns an address of this network namespace that leads to the server that dial
+// connects to.
 func forwarded(t *testing.T, dial func(context.Context) (net.Conn, error)) string {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -114,7 +114,8 @@ func templateSpec(template string, command ...string) corev1.PodSpec {
 func resourceSpec(name corev1.ResourceName, count string) corev1.PodSpec {
 	spec := podSpec("")
 	spec.ResourceClaims = nil
-	spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: corev1.ResourceList{name: resource.MustParse(count)}}
+	limits := corev1.ResourceList{name: resource.MustParse(count)}
+	spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: limits}
 	return spec
 }
 
@@ -127,7 +128,8 @@ func once(spec corev1.PodSpec) corev1.PodSpec {
 // pod makes a pod.
 func (n *namespace) pod(name string, spec corev1.PodSpec) {
 	n.Helper()
-	_, err := n.client.CoreV1().Pods(n.name).Create(n.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+	_, err := n.client.CoreV1().Pods(n.name).Create(n.Context(),
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
 	n.no(err)
 }
 
@@ -220,7 +222,8 @@ func (n *namespace) gone(pod string) {
 // clear deletes all pods and waits until they are gone.
 func (n *namespace) clear() {
 	n.Helper()
-	n.no(n.client.CoreV1().Pods(n.name).DeleteCollection(n.Context(), metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}, metav1.ListOptions{}))
+	n.no(n.client.CoreV1().Pods(n.name).DeleteCollection(n.Context(),
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}, metav1.ListOptions{}))
 	n.running(0)
 	n.agree(0)
 }

@@ -14,54 +14,103 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/cluster/deviceplugin"
 )
 
-// hold is a pod's hold of a device, as far as both the API and the exporter tell it. The claim of a device plugin's device is empty.
+// hold is a pod's hold of a device, as far as both the API and the exporter tell it. The claim of a
+// device plugin's device is empty.
 type hold struct {
 	Pod, Claim, Device, Share, Request string
 	Admin                              bool
 	Memory                             float64 // consumed
 }
 
-func compareHolds(a, b hold) int {
-	return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Claim, b.Claim), cmp.Compare(a.Device, b.Device), cmp.Compare(a.Share, b.Share))
+// held is a hold as the API server's objects say it is.
+type held struct {
+	hold
+	// Used: one of the pod's containers, of any kind, names the device's request or the whole
+	// claim, or none of them names the claim; or no pod of the claim is such a one.
+	Used bool
+	// Listed: a main container or a restartable init container names the claim, so that
+	// PodResources lists it.
+	Listed bool
 }
 
-// holdsOfCluster returns what the pods of a namespace that run hold, by the API.
-func (w *world) holdsOfCluster(ctx context.Context, ns string) ([]hold, error) {
+func compareContainers(a, b containerDevice) int {
+	return cmp.Or(cmp.Compare(a.Container, b.Container), cmp.Compare(a.Device, b.Device))
+}
+
+func compareHolds(a, b hold) int {
+	return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.Claim, b.Claim), cmp.Compare(a.Device, b.Device),
+		cmp.Compare(a.Share, b.Share))
+}
+
+// holdsOfCluster returns what the pods of a namespace that have started and not ended hold, by the
+// API.
+func (w *world) holdsOfCluster(ctx context.Context, ns string) ([]held, error) {
 	pods, err := w.client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
-	var holds []hold
+	var holds []held
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if pod.Status.Phase != corev1.PodRunning {
+		if !started(pod) || ended(pod) {
 			continue
 		}
 		holds = append(holds, w.holdsByPlugin(pod)...)
-		for _, name := range claimsOf(pod) {
-			claim, err := w.client.ResourceV1().ResourceClaims(ns).Get(ctx, name, metav1.GetOptions{})
+		for _, c := range claimsOf(pod) {
+			claim, err := w.client.ResourceV1().ResourceClaims(ns).Get(ctx, c.Name, metav1.GetOptions{})
 			if err != nil {
 				return nil, err
 			}
 			if claim.Status.Allocation == nil {
-				return nil, fmt.Errorf("claim %s of running pod %s is not allocated", name, pod.Name)
+				return nil, fmt.Errorf("claim %s of running pod %s is not allocated", c.Name, pod.Name)
 			}
 			for _, r := range claim.Status.Allocation.Devices.Results {
-				holds = append(holds, newHold(pod.Name, name, &r))
+				holds = append(holds,
+					held{hold: newHold(pod.Name, c.Name, &r), Used: c.uses(pod, r.Request), Listed: c.listed(pod)})
 			}
 		}
 	}
-	slices.SortFunc(holds, compareHolds)
+	useAll(holds)
+	slices.SortFunc(holds, func(a, b held) int { return compareHolds(a.hold, b.hold) })
 	return holds, nil
 }
 
-// holdsByPlugin returns what device plugins gave to a pod, by the health of these devices (KEP-4680): nothing else in the API names them.
-func (w *world) holdsByPlugin(pod *corev1.Pod) []hold {
-	var holds []hold
+// started reports whether a container of a pod, of whatever kind, has started.
+func started(pod *corev1.Pod) bool {
+	if pod.Status.Phase == corev1.PodRunning {
+		return true
+	}
+	return slices.ContainsFunc(slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses),
+		func(s corev1.ContainerStatus) bool {
+			return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
+		})
+}
+
+func ended(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// useAll makes all pods of a claim users of the requests that none of them uses.
+func useAll(holds []held) {
+	type request struct{ claim, device, share, request string }
+	used := map[request]bool{}
+	key := func(h *held) request { return request{h.Claim, h.Device, h.Share, h.Request} }
+	for i := range holds {
+		used[key(&holds[i])] = used[key(&holds[i])] || holds[i].Used
+	}
+	for i := range holds {
+		holds[i].Used = holds[i].Used || !used[key(&holds[i])]
+	}
+}
+
+// holdsByPlugin returns what device plugins gave to a pod, by the health of these devices
+// (KEP-4680): nothing else in the API names them.
+func (w *world) holdsByPlugin(pod *corev1.Pod) []held {
+	var holds []held
 	for i := range pod.Status.ContainerStatuses {
 		for _, s := range pod.Status.ContainerStatuses[i].AllocatedResourcesStatus {
 			if s.Name != deviceplugin.Whole && s.Name != deviceplugin.Shared {
@@ -69,30 +118,67 @@ func (w *world) holdsByPlugin(pod *corev1.Pod) []hold {
 			}
 			for _, r := range s.Resources {
 				uuid, share, _ := strings.Cut(string(r.ResourceID), "::")
-				holds = append(holds, hold{Pod: pod.Name, Device: w.vendor.named(uuid), Share: share})
+				holds = append(holds, held{
+					hold: hold{Pod: pod.Name, Device: w.vendor.named(uuid), Share: share}, Used: true, Listed: true,
+				})
 			}
 		}
 	}
 	return holds
 }
 
-// claimsOf returns the names of a pod's claims.
-func claimsOf(pod *corev1.Pod) []string {
-	var names []string
+// podClaim is a claim of a pod.
+type podClaim struct {
+	Local    string // the name in the pod's spec
+	Name     string // that of the ResourceClaim
+	Extended bool   // made by the scheduler for extended resources
+}
+
+// claimsOf returns a pod's claims.
+func claimsOf(pod *corev1.Pod) []podClaim {
+	var claims []podClaim
 	for _, c := range pod.Spec.ResourceClaims {
 		if c.ResourceClaimName != nil {
-			names = append(names, *c.ResourceClaimName)
+			claims = append(claims, podClaim{Local: c.Name, Name: *c.ResourceClaimName})
 		}
 	}
 	for _, s := range pod.Status.ResourceClaimStatuses {
 		if s.ResourceClaimName != nil {
-			names = append(names, *s.ResourceClaimName)
+			claims = append(claims, podClaim{Local: s.Name, Name: *s.ResourceClaimName})
 		}
 	}
 	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {
-		names = append(names, s.ResourceClaimName)
+		claims = append(claims, podClaim{Name: s.ResourceClaimName, Extended: true})
 	}
-	return names
+	return claims
+}
+
+// uses reports whether a pod uses the device of a request of its claim.
+func (c podClaim) uses(pod *corev1.Pod, request string) bool {
+	request, _, _ = strings.Cut(request, "/") // of a request with alternatives (KEP-4816)
+	named := false
+	for _, container := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, r := range container.Resources.Claims {
+			if r.Name == c.Local && (r.Request == "" || r.Request == request) {
+				return true
+			}
+			named = named || r.Name == c.Local
+		}
+	}
+	return !named
+}
+
+// listed reports whether PodResources lists the claim.
+func (c podClaim) listed(pod *corev1.Pod) bool {
+	if c.Extended {
+		return true
+	}
+	restartable := slices.DeleteFunc(slices.Clone(pod.Spec.InitContainers), func(c corev1.Container) bool {
+		return ptr.Deref(c.RestartPolicy, "") != corev1.ContainerRestartPolicyAlways
+	})
+	return slices.ContainsFunc(slices.Concat(restartable, pod.Spec.Containers), func(container corev1.Container) bool {
+		return slices.ContainsFunc(container.Resources.Claims, func(r corev1.ResourceClaim) bool { return r.Name == c.Local })
+	})
 }
 
 func newHold(pod, claim string, r *resourceapi.DeviceRequestAllocationResult) hold {
@@ -107,7 +193,7 @@ func newHold(pod, claim string, r *resourceapi.DeviceRequestAllocationResult) ho
 }
 
 // holdsOfExporter returns what the pods of a namespace hold, by a snapshot.
-func holdsOfExporter(r *exporter.Report, ns string) []hold {
+func holdsOfExporter(r *web.Report, ns string) []hold {
 	var holds []hold
 	for i := range r.Devices {
 		d := &r.Devices[i]
@@ -127,71 +213,99 @@ func holdsOfExporter(r *exporter.Report, ns string) []hold {
 	return holds
 }
 
-// agree waits until the exporter says of the namespace's pods what the API says, which is to be so many holds of devices, and returns
-// both the holds and the snapshot.
-func (n *namespace) agree(count int) ([]hold, *exporter.Report) {
+// agree waits until every exporter says of the namespace's pods what the API says, as far as its
+// way can know, and returns both the holds and the snapshot of the first exporter. The pods are to
+// use so many devices.
+func (n *namespace) agree(count int) ([]held, *web.Report) {
 	n.Helper()
-	var want []hold
-	var r *exporter.Report
-	eventually(n.T, "the exporter agrees with the cluster", func() error {
-		var err, fileErr error
-		var file *exporter.Report
+	var want []held
+	var first *web.Report
+	eventually(n.T, "the exporters agree with the cluster", func() error {
+		var err error
 		want, err = n.holdsOfCluster(n.Context(), n.name)
 		if err != nil {
 			return err
 		}
-		r, err = n.exporter.report()
-		file, fileErr = n.file.report()
-		if err := errors.Join(err, fileErr); err != nil {
-			return err
+		used := len(slices.DeleteFunc(slices.Clone(want), func(h held) bool { return !h.Used }))
+		if used != count {
+			return fmt.Errorf("%d holds of devices, want %d", used, count)
 		}
-		if diff := gocmp.Diff(want, holdsOfExporter(r, n.name)); diff != "" {
-			return fmt.Errorf("they differ (-cluster +exporter):\n%s", diff)
+		var wrong error
+		for i, e := range n.exporters {
+			r, err := e.report()
+			if err != nil {
+				return err
+			}
+			if i == 0 {
+				first = r
+			}
+			if diff := n.diff(e, want, r); diff != "" {
+				wrong = errors.Join(wrong, fmt.Errorf("%s: who holds what (-cluster +exporter):\n%s", e.name, diff))
+			}
 		}
-		if diff := gocmp.Diff(want, holdsOfExporter(file, n.name)); diff != "" {
-			return fmt.Errorf("they differ (-cluster +exporter with a file):\n%s", diff)
-		}
-		if len(want) != count {
-			return fmt.Errorf("%d holds of devices, want %d", len(want), count)
-		}
-		return nil
+		return wrong
 	})
 	if count > 0 {
 		n.record()
 	}
-	return want, r
+	return want, first
 }
 
-// keeps checks that every snapshot from now on shows what the namespace's pods hold now, and that these devices are read, until it is
-// lifted.
-func (n *namespace) keeps(count int) (lift func()) {
-	n.Helper()
-	want, _ := n.agree(count)
-	guard := func(r *exporter.Report) error {
-		if diff := gocmp.Diff(want, holdsOfExporter(r, n.name)); diff != "" {
-			return fmt.Errorf("%s: the holders change while the cluster is in trouble (-before +now):\n%s", n.name, diff)
-		}
-		return nil
-	}
-	read := func(r *exporter.Report) error {
-		for _, h := range want {
-			if d := deviceOf(r, h.Device); d.Up == nil || !*d.Up {
-				return fmt.Errorf("%s: %s is not read while the cluster is in trouble", n.name, h.Device)
+// diff compares what an exporter says of the namespace with what the cluster says. Where the
+// kubelet contradicts the API server, an exporter without claims can't know the device.
+func (n *namespace) diff(e *running, want []held, r *web.Report) string {
+	expected, got := e.expect(want), holdsOfExporter(r, n.name)
+	if e.noClaims && n.ownership.contradictory()[n.name] {
+		for _, holds := range [][]hold{expected, got} {
+			for i := range holds {
+				holds[i].Device = ""
 			}
 		}
-		return nil
+	}
+	return gocmp.Diff(expected, got)
+}
+
+// keeps checks that every snapshot from now on shows what the namespace's pods hold now, and that
+// these devices are read, until it is lifted.
+func (n *namespace) keeps(count int) (lift func()) {
+	n.Helper()
+	all, _ := n.agree(count)
+	contradicts := n.ownership.contradictory()[n.name]
+	read := func(e *running) func(*web.Report) error {
+		want := e.expect(all)
+		return func(r *web.Report) error {
+			for _, h := range want {
+				if e.noClaims && (!n.vendor.has(h.Device) || contradicts) {
+					continue // the hardware, or the device, is not known
+				}
+				if d := deviceOf(r, h.Device); d.Up == nil || !*d.Up {
+					return fmt.Errorf("%s is not read", h.Device)
+				}
+			}
+			return nil
+		}
 	}
 	eventually(n.T, "the devices are read", func() error {
-		r, err := n.exporter.report()
-		file, fileErr := n.file.report()
-		if err := errors.Join(err, fileErr); err != nil {
-			return err
+		var wrong error
+		for _, e := range n.exporters {
+			r, err := e.report()
+			if err != nil {
+				return err
+			}
+			if err := read(e)(r); err != nil {
+				wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
+			}
 		}
-		return errors.Join(read(r), read(file))
+		return wrong
 	})
 	var lifts []func()
-	for _, w := range n.watched {
-		lifts = append(lifts, w.guard(guard), w.guard(read))
+	for _, e := range n.exporters {
+		lifts = append(lifts, e.watch.guard(n.T, read(e)), e.watch.guard(n.T, func(r *web.Report) error {
+			if diff := n.diff(e, all, r); diff != "" {
+				return fmt.Errorf("the holders change (-before +now):\n%s", diff)
+			}
+			return nil
+		}))
 	}
 	return func() {
 		for _, lift := range lifts {
@@ -201,21 +315,21 @@ func (n *namespace) keeps(count int) (lift func()) {
 }
 
 // deviceOf returns what a snapshot says of a device.
-func deviceOf(r *exporter.Report, name string) *exporter.DeviceReport {
+func deviceOf(r *web.Report, name string) *web.DeviceReport {
 	for i := range r.Devices {
 		if r.Devices[i].Device == name {
 			return &r.Devices[i]
 		}
 	}
-	return &exporter.DeviceReport{}
+	return &web.DeviceReport{}
 }
 
 // holder returns the row of a claim or pod and a device.
-func holder(rows []exporter.HolderReport, ns, name, device string) *exporter.HolderReport {
+func holder(rows []web.HolderReport, ns, name, device string) *web.HolderReport {
 	for i := range rows {
 		if r := &rows[i]; r.Namespace == ns && r.Name == name && r.Device == device {
 			return r
 		}
 	}
-	return &exporter.HolderReport{}
+	return &web.HolderReport{}
 }

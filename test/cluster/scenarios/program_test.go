@@ -4,15 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,7 +21,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
-	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/cluster/node"
 )
 
@@ -40,16 +38,9 @@ type program struct {
 	log []string
 }
 
-// flags returns those that put the exporter on the cluster's node, wherever it takes slices and claims from; common are those that have nothing to do with readings.
-func (w *world) flags(t *testing.T) []string {
-	t.Helper()
-	server := httptest.NewServer(w.vendor)
-	t.Cleanup(server.Close)
-	config := filepath.Join(w.dir, "scrape.yaml")
-	if err := os.WriteFile(config, []byte(scrapeConfig(server.URL)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	w.common = []string{
+// flags returns the flags of every exporter, whatever it reads and asks.
+func (w *world) flags() []string {
+	return []string{
 		"--web.listen-address=127.0.0.1:0",
 		"--web.last-scrape-timeout=0s",
 		"--node-name=" + node.Name,
@@ -61,7 +52,6 @@ func (w *world) flags(t *testing.T) []string {
 		"--counter.zero-hold=0s",
 		"--retention=1h",
 	}
-	return append(slices.Clone(w.common), "--source.scrape.config="+config)
 }
 
 // startExporter starts the exporter, waits until it is ready, and stops it at the test's end.
@@ -71,7 +61,7 @@ func startExporter(t *testing.T, args []string) *program {
 	if path == "" {
 		t.Fatalf("$%s does not name the exporter: run make test-e2e, or build it and say where it is", programPath)
 	}
-	p := &program{cmd: exec.Command(path, args...), client: &http.Client{Timeout: patience}}
+	p := &program{cmd: exec.Command(path, args...), client: &http.Client{Timeout: *waitLimit}}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
@@ -139,12 +129,12 @@ func (p *program) get(path string) ([]byte, error) {
 }
 
 // report asks for the snapshot.
-func (p *program) report() (*exporter.Report, error) {
+func (p *program) report() (*web.Report, error) {
 	body, err := p.get("/api/v1/snapshot")
 	if err != nil {
 		return nil, err
 	}
-	var r exporter.Report
+	var r web.Report
 	if err := json.Unmarshal(body, &r); err != nil {
 		return nil, fmt.Errorf("decode the snapshot: %w", err)
 	}
@@ -174,12 +164,7 @@ func (p *program) value(name string, labels ...string) (float64, error) {
 	found := 0
 	var value float64
 	for _, m := range families[name].GetMetric() {
-		has := labelsOf(m)
-		matches := true
-		for i := 0; i+1 < len(labels); i += 2 {
-			matches = matches && has[labels[i]] == labels[i+1]
-		}
-		if matches {
+		if matches(m, labels) {
 			found++
 			value = m.GetGauge().GetValue() + m.GetCounter().GetValue() // One of them is nil, which counts 0.
 		}
@@ -190,13 +175,24 @@ func (p *program) value(name string, labels ...string) (float64, error) {
 	return value, nil
 }
 
-// has says whether the only series with these labels has a value.
+// has reports whether the only series with these labels has a value.
 func (p *program) has(name string, want float64, labels ...string) error {
 	got, err := p.value(name, labels...)
 	if err == nil && got != want {
 		err = fmt.Errorf("%s%q is %v, want %v", name, labels, got, want)
 	}
 	return err
+}
+
+// matches reports whether a series has labels, given as names and values in turns.
+func matches(m *dto.Metric, labels []string) bool {
+	has := labelsOf(m)
+	for i := 0; i+1 < len(labels); i += 2 {
+		if has[labels[i]] != labels[i+1] {
+			return false
+		}
+	}
+	return true
 }
 
 func labelsOf(m *dto.Metric) map[string]string {
@@ -207,19 +203,19 @@ func labelsOf(m *dto.Metric) map[string]string {
 	return labels
 }
 
-// patience bounds every wait for the cluster or the exporter, on a busy machine too.
-const patience = 3 * time.Minute
+// waitLimit bounds every wait for the cluster or the exporter, on a busy machine too.
+var waitLimit = flag.Duration("wait-limit", 3*time.Minute, "how long a test waits for the cluster or the exporter")
 
 // eventually waits until there is no error any more.
 func eventually(t *testing.T, what string, is func() error) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(*waitLimit); ; time.Sleep(100 * time.Millisecond) {
 		err := is()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %v: %s: %v", patience, what, err)
+			t.Fatalf("not within %v: %s: %v", *waitLimit, what, err)
 		}
 	}
 }

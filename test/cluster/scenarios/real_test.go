@@ -13,18 +13,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 
-	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/cluster"
 	"github.com/dra-exporter/dra-exporter/test/cluster/cpudriver"
 	"github.com/dra-exporter/dra-exporter/test/cluster/netdriver"
 )
 
-// TestContainers runs, at once, what real containers may do otherwise than those of the runtime that runs nothing, and what takes
-// real devices: network interfaces in pods, and CPUs.
+// TestContainers runs, at once, what real containers may do otherwise than those of the runtime
+// that runs nothing, and what takes real devices: network interfaces in pods, and CPUs.
 func TestContainers(t *testing.T) {
 	w := newWorld(t, cluster.Containerd)
 	t.Run("Claims", func(t *testing.T) {
-		for name, scenario := range map[string]func(*testing.T, *world){
+		w.runAll(t, map[string]func(*testing.T, *world){
 			"Single":              testSingle,
 			"Completed":           testCompleted,
 			"DeletedGracefully":   testDeletedGracefully,
@@ -32,23 +32,22 @@ func TestContainers(t *testing.T) {
 			"CrashLoop":           testCrashLoop,
 			"Network":             testNetwork,
 			"CPU":                 testCPU,
-		} {
-			t.Run(name, func(t *testing.T) {
-				t.Parallel()
-				scenario(t, w)
-			})
-		}
+			"PodLevelNetwork":     testPodLevelNetwork,
+			"InitContainer":       testInitContainer,
+			"InitShared":          testInitShared,
+			"ForceRecreated":      testForceRecreated,
+			"Deadline":            testDeadline,
+		})
 	})
 	if !t.Failed() {
 		t.Run("RealDevicesThroughRestarts", func(t *testing.T) { testRealDevicesThroughRestarts(t, w) })
 	}
-	for _, watched := range w.watched {
-		watched.finish(t)
-	}
+	w.finish(t)
 }
 
-// testNetwork has two pods, one after the other, send through an interface that the driver moves into each: claim and pods are
-// charged what came out at its far end on the node, to the byte, and the device is up on the host, in the pod, and back.
+// testNetwork has two pods, one after the other, send through an interface that the driver moves
+// into each: claim and pods are charged what came out at its far end on the node, to the byte, and
+// the device is up on the host, in the pod, and back.
 func testNetwork(t *testing.T, w *world) {
 	const first, second = 3_000_000, 2_000_000
 	n := w.namespace(t, "network")
@@ -73,6 +72,22 @@ func testNetwork(t *testing.T, w *world) {
 	n.agree(0)
 }
 
+// testPodLevelNetwork has a pod send through an interface whose claim no container names, as
+// dranet's examples are written.
+func testPodLevelNetwork(t *testing.T, w *world) {
+	const nicIndex, payload = 0, 3_000_000
+	n := w.namespace(t, "pod-level-network")
+	n.claim("nic", nic(nicIndex))
+	before := n.arrived(nicIndex)
+	n.pod("user", once(podLevel(podSpec("nic", "send", "udp", "198.18.0.1:9", strconv.Itoa(payload)))))
+	n.running(1)
+	n.agree(1)
+	n.charged(nicIndex, before, payload, "user")
+	n.remove("user", 1)
+	n.agree(0)
+	n.onNode(nicIndex)
+}
+
 // nic asks for one interface.
 func nic(index int) resourceapi.DeviceRequest {
 	r := request("nic", netdriver.Name)
@@ -94,35 +109,42 @@ func (n *namespace) onNode(nic int) {
 // arrived returns what has come out at the far end of an interface, in bytes.
 func (n *namespace) arrived(nic int) float64 {
 	n.Helper()
-	content, err := os.ReadFile(filepath.Join(n.sysfs, "class", "net", fmt.Sprintf("wire%d", nic), "statistics", "rx_bytes"))
+	content, err := os.ReadFile(filepath.Join(n.sysfs, "class", "net", fmt.Sprintf("wire%d", nic), "statistics",
+		"rx_bytes"))
 	n.no(err)
 	bytes, err := strconv.ParseFloat(strings.TrimSpace(string(content)), 64)
 	n.no(err)
 	return bytes
 }
 
-// charged waits until both exporters charge the pod, and add to the device and the claim, what has arrived since, which is the
-// payload and more; and returns what has arrived at all. The device was held by that claim alone.
+// strays is what an interface may send by itself at the edges of a hold: some packets of IPv6 that
+// look for neighbours, which are unattributed.
+const strays = 300
+
+// charged waits until both exporters charge the pod, and add to the device and the claim, what has
+// arrived since, which is the payload and more; and returns what has arrived at all. The device was
+// held by that claim alone.
 func (n *namespace) charged(nic int, since, payload float64, pod string) (arrived float64) {
 	n.Helper()
 	name := fmt.Sprintf("nic%d", nic)
 	eventually(n.T, "what arrived is charged to who sent it", func() error {
 		var err error
 		arrived = n.arrived(nic)
-		for _, p := range []*program{n.exporter, n.file} {
+		for _, p := range n.informed() {
 			r, reportErr := p.report()
 			if reportErr != nil {
 				return reportErr
 			}
 			all := transmitted(holder(r.Claims, n.name, "nic", name).Values)
-			if device := transmitted(deviceOf(r, name).Values); device != all {
+			if device := transmitted(deviceOf(r, name).Values); device < all || device > all+strays {
 				err = errors.Join(err, fmt.Errorf("device %s sent %v bytes, its claim %v", name, device, all))
 			}
 			if up := deviceOf(r, name).Up; up == nil || !*up {
 				err = errors.Join(err, fmt.Errorf("%s is down", name))
 			}
 			if got := transmitted(holder(r.Pods, n.name, pod, name).Values); got != arrived-since || got < payload {
-				err = errors.Join(err, fmt.Errorf("pod %s is charged %v bytes, of which %v are payload; %v arrived", pod, got, payload, arrived-since))
+				err = errors.Join(err,
+					fmt.Errorf("pod %s is charged %v bytes, of which %v are payload; %v arrived", pod, got, payload, arrived-since))
 			}
 		}
 		if n.arrived(nic) != arrived {
@@ -133,7 +155,7 @@ func (n *namespace) charged(nic int, since, payload float64, pod string) (arrive
 	return arrived
 }
 
-func transmitted(values []exporter.ValueReport) float64 {
+func transmitted(values []web.ValueReport) float64 {
 	for i := range values {
 		if values[i].Quantity == "io_bytes" && values[i].Labels["direction"] == "transmit" {
 			return values[i].Value
@@ -142,12 +164,12 @@ func transmitted(values []exporter.ValueReport) float64 {
 	return 0
 }
 
-// cpuSlack is how far a CPU's active time may be from the truth, in seconds: the kernel counts in hundredths, and the begin and the end
-// of a hold are put between two readings of a second each.
-const cpuSlack = 0.25
+// cpuSlack is how far a CPU's active time may be from the truth, in seconds: the kernel counts in
+// hundredths, and the begin and the end of a hold are put between two readings of a second each.
+const cpuSlack = 0.5
 
-// testCPU has a pod keep its CPU busy: the claim is charged at least what the pod took, and no more than what the CPU did for all
-// users, since /proc/stat, unlike cgroups, does not tell them apart.
+// testCPU has a pod keep its CPU busy: the claim is charged at least what the pod took, and no more
+// than what the CPU did for all users, since /proc/stat, unlike cgroups, does not tell them apart.
 func testCPU(t *testing.T, w *world) {
 	n := w.namespace(t, "cpu")
 	n.claim("cpu", request("cpu", cpudriver.Name))
@@ -164,7 +186,7 @@ func testCPU(t *testing.T, w *world) {
 func (n *namespace) chargedBusy(pod, claimName, device string, before map[string]float64) {
 	n.Helper()
 	burnt := n.burnt(pod)
-	var claim *exporter.HolderReport
+	var claim *web.HolderReport
 	eventually(n.T, "the claim is charged what its pod took", func() error {
 		r, err := n.exporter.report()
 		if err != nil {
@@ -180,7 +202,8 @@ func (n *namespace) chargedBusy(pod, claimName, device string, before map[string
 	got := active(claim.Values)
 	n.Logf("the pod took %.2f s of its CPU, the claim is charged %.2f s, all users took %.2f s", burnt, got, busy)
 	if got > busy+cpuSlack || got > claim.AllocatedSeconds+cpuSlack {
-		n.Errorf("the claim is charged %.2f s of a CPU that it held for %.2f s, and that was busy for %.2f s", got, claim.AllocatedSeconds, busy)
+		n.Errorf("the claim is charged %.2f s of a CPU that it held for %.2f s, and that was busy for %.2f s", got,
+			claim.AllocatedSeconds, busy)
 	}
 }
 
@@ -199,7 +222,8 @@ func (n *namespace) burnt(pod string) (seconds float64) {
 	return seconds
 }
 
-// busy returns how long each CPU was busy since the machine's start, in seconds, by the devices that they are.
+// busy returns how long each CPU was busy since the machine's start, in seconds, by the devices
+// that they are.
 func (n *namespace) busy() map[string]float64 {
 	n.Helper()
 	content, err := os.ReadFile("/proc/stat")
@@ -208,14 +232,15 @@ func (n *namespace) busy() map[string]float64 {
 	for line := range strings.Lines(string(content)) {
 		var cpu int
 		var user, nice, system, idle, wait, irq, soft, steal float64 // in hundredths of a second (proc(5))
-		if _, err := fmt.Sscanf(line, "cpu%d %f %f %f %f %f %f %f %f", &cpu, &user, &nice, &system, &idle, &wait, &irq, &soft, &steal); err == nil {
+		if _, err := fmt.Sscanf(line, "cpu%d %f %f %f %f %f %f %f %f", &cpu, &user, &nice, &system, &idle, &wait, &irq,
+			&soft, &steal); err == nil {
 			out[fmt.Sprintf("cpudev%03d", cpu)] = (user + nice + system + irq + soft + steal) / 100
 		}
 	}
 	return out
 }
 
-func active(values []exporter.ValueReport) float64 {
+func active(values []web.ValueReport) float64 {
 	for i := range values {
 		if values[i].Quantity == "active_seconds" {
 			return values[i].Value

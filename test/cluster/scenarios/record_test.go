@@ -7,10 +7,11 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/cluster/recording"
 )
 
-var recordings = flag.String("record", "", "save what the cluster says of each scenario in a folder here, named after its namespace")
+var recordings = flag.String("record", "",
+	"save what the cluster says of each scenario in a folder here, named after its namespace")
 
-// record saves what the cluster says now, if that is asked for. Other scenarios go on meanwhile: what the files say of their
-// namespaces may differ.
+// record saves what the cluster says now, if that is asked for. Other scenarios go on meanwhile:
+// what the files say of their namespaces may differ.
 func (n *namespace) record() {
 	n.Helper()
 	if *recordings != "" {

@@ -13,8 +13,8 @@ import (
 // trouble is how long a component is away.
 const trouble = 3 * time.Second
 
-// holders makes a namespace with claims of each kind, pods that hold them, and one that holds a device plugin's device, and has every snapshot
-// checked for them. They are six.
+// holders makes a namespace with claims of each kind, pods that hold them, and one that holds a
+// device plugin's device, and has every snapshot checked for them. They are six.
 func (w *world) holders(t *testing.T, name string) (n *namespace, lift func()) {
 	t.Helper()
 	n = w.namespace(t, name)
@@ -36,21 +36,20 @@ func (w *world) holders(t *testing.T, name string) (n *namespace, lift func()) {
 // stillCharged checks that the holders are charged as before.
 func (n *namespace) stillCharged() {
 	n.Helper()
-	n.charges("shared-2", part{"claim", "small", 1.0 / 3}, part{"claim", "large", 2.0 / 3})
+	n.charges("shared-2", claimPart("small", 1.0/3).without(0.5), claimPart("large", 2.0/3).without(0.5))
 }
 
-// sourceUp waits until the exporter says that a source is up, or down.
+// sourceUp waits until every exporter says that a source is up, or down.
 func (n *namespace) sourceUp(source string, want float64) {
 	n.Helper()
 	eventually(n.T, fmt.Sprintf("source %s is at %v", source, want), func() error {
-		got, err := n.exporter.value("dra_exporter_source_up", "source", source)
-		if err != nil {
-			return err
+		var wrong error
+		for _, e := range n.exporters {
+			if err := e.has("dra_exporter_source_up", want, "source", source); err != nil {
+				wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
+			}
 		}
-		if got != want {
-			return fmt.Errorf("it is at %v", got)
-		}
-		return nil
+		return wrong
 	})
 }
 
@@ -60,8 +59,8 @@ func (n *namespace) order(verb func(string) error, component string) {
 	n.no(verb(component))
 }
 
-// testRestarts restarts one component after the other. All the while, and whatever is away, those who hold devices do so on every
-// snapshot, and are charged.
+// testRestarts restarts one component after the other. All the while, and whatever is away, those
+// who hold devices do so on every snapshot, and are charged.
 func testRestarts(t *testing.T, w *world) {
 	n, lift := w.holders(t, "restarts")
 	for _, restart := range []struct {
@@ -92,17 +91,24 @@ func testKubeletRestart(n *namespace) {
 	n.agree(6)
 }
 
-// A kubelet that comes back while the API server is away answers with nothing, for as long as that lasts.
+// A kubelet that comes back while the API server is away answers with nothing, for as long as that
+// lasts.
 func testKubeletRestartWithoutServer(n *namespace) {
 	n.order(n.cluster.StopComponent, "kube-apiserver")
 	n.order(n.cluster.StopComponent, "kubelet")
 	n.order(n.cluster.StartComponent, "kubelet")
 	eventually(n.T, "the empty answer is not believed", func() error {
-		v, err := n.exporter.value("dra_exporter_source_errors_total", "source", "podresources", "reason", "empty_disbelieved")
-		if err == nil && v < 1 {
-			err = errors.New("it was not counted")
+		var wrong error
+		for _, e := range n.exporters {
+			v, err := e.value("dra_exporter_source_errors_total", "source", "podresources", "reason", "empty_disbelieved")
+			if err == nil && v < 1 {
+				err = errors.New("it was not counted")
+			}
+			if err != nil {
+				wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
+			}
 		}
-		return err
+		return wrong
 	})
 	time.Sleep(trouble)
 	n.stillCharged()
@@ -136,7 +142,7 @@ func testHundredPods(t *testing.T, w *world) {
 	n.running(pods)
 	t.Logf("%d pods ran after %v", pods, time.Since(begin).Round(time.Millisecond))
 	n.agree(pods)
-	n.charges("shared-2", part{"claim", "claim-0", 0.25}, part{"pod", "pod-0", 0.01}, part{"pod", "pod-99", 0.01})
+	n.charges("shared-2", claimPart("claim-0", 0.25), podPart("pod-0", 0.01), podPart("pod-99", 0.01))
 	begin = time.Now()
 	n.clear()
 	t.Logf("they were gone after %v", time.Since(begin).Round(time.Millisecond))
@@ -163,12 +169,16 @@ func testDevices(t *testing.T, w *world) {
 			t.Errorf("%s: up %v, UUID %q; want up and %q", g.name, d.Up, d.UUID, g.uuid)
 		}
 	}
-	taint, err := w.exporter.value("dra_device_tainted", "device", gpudriver.Worn, "key", gpudriver.Taint, "value", "true", "effect", "NoSchedule")
+	taint, err := w.exporter.value("dra_device_tainted", "device", gpudriver.Worn, "key", gpudriver.Taint, "value",
+		"true", "effect", "NoSchedule")
 	if err != nil || taint != 1 {
 		t.Errorf("the taint of worn-0: %v, %v; want 1", taint, err)
 	}
 	// Each option of a GPU that is cut has its own, though they can not be had at once.
-	for device, gib := range map[string]float64{"cut-0": 80, "cut-0-partition-0": 20, "cut-0-partition-3": 20, "shared-0": 80} {
+	for device, gib := range map[string]float64{
+		"cut-0": 80, "cut-0-partition-0": 20, "cut-0-partition-3": 20,
+		"shared-0": 80,
+	} {
 		if err := w.exporter.has("dra_device_capacity", gib*(1<<30), "device", device, "resource", "memory"); err != nil {
 			t.Error(err)
 		}

@@ -24,8 +24,16 @@ const manifests = "../../../deployments/manifests/dra-exporter.yaml"
 // right is one verb on one resource.
 type right struct{ group, resource, verb string }
 
+// byName is the one right to read pods that an exporter needs whose kubelet serves the Pods API.
+func byName() right { return right{"", "pods", "get"} }
+
 // source is the source of the exporter that needs the right.
-func (r right) source() string { return strings.TrimPrefix(r.resource, "resource") }
+func (r right) source() string {
+	return strings.TrimPrefix(strings.TrimPrefix(r.resource, "resource"), "device")
+}
+
+// optional reports whether the source is not down, but unused, without the right.
+func (r right) optional() bool { return r.resource == "devicetaintrules" }
 
 // chartRights returns the rights that the chart asks for.
 func chartRights(t *testing.T) []right {
@@ -49,16 +57,20 @@ func chartRights(t *testing.T) []right {
 	return rights
 }
 
-// testRights runs exporters as ServiceAccounts. One with exactly the chart's rights says what the administrator's says. One that lacks a
-// right says so, and still says what the kubelet knows, and is as good as the others once it has the right.
+// testRights runs exporters as ServiceAccounts. One with exactly the chart's rights says what the
+// administrator's says. One that lacks a right says so, and still says what the kubelet knows, and
+// is as good as the others once it has the right.
 func testRights(t *testing.T, w *world) {
 	rights := chartRights(t)
 	want := []right{
+		byName(),
 		{"", "pods", "list"},
 		{"", "pods", "watch"},
 		{"resource.k8s.io", "resourceslices", "list"},
 		{"resource.k8s.io", "resourceslices", "watch"},
 		{"resource.k8s.io", "resourceclaims", "get"},
+		{"resource.k8s.io", "devicetaintrules", "list"},
+		{"resource.k8s.io", "devicetaintrules", "watch"},
 	}
 	if !slices.Equal(rights, want) {
 		t.Fatalf("the chart asks for %v, want %v", rights, want)
@@ -71,9 +83,12 @@ func testRights(t *testing.T, w *world) {
 	n.pod("monitor", podSpec("monitor"))
 	n.pod("made", templateSpec("made"))
 	n.running(3)
-	n.agree(1 + 3 + 1)
+	n.agree(1 + gpudriver.Shared + 1)
 	t.Run("Exactly", func(t *testing.T) {
 		for i := -1; i < len(rights); i++ {
+			if i >= 0 && rights[i] == byName() { // these exporters list the pods, and get none
+				continue
+			}
 			name := "All"
 			if i >= 0 {
 				name = "Without " + rights[i].verb + " " + rights[i].resource
@@ -90,6 +105,15 @@ func testRights(t *testing.T, w *world) {
 				}
 			})
 		}
+		t.Run("Without the right to list pods", func(t *testing.T) {
+			t.Parallel()
+			n := &namespace{T: t, world: w, name: n.name}
+			account := n.account("exporter-by-name")
+			account.grant(slices.DeleteFunc(slices.Clone(rights), func(r right) bool {
+				return r.resource == "pods" && r != byName()
+			}))
+			n.knowsAll(account.startWithPods())
+		})
 		t.Run("With a token that ends", func(t *testing.T) {
 			t.Parallel()
 			n := &namespace{T: t, world: w, name: n.name}
@@ -111,7 +135,11 @@ func (n *namespace) lacks(a *account, rights []right, missing right) {
 	a.grant(slices.DeleteFunc(slices.Clone(rights), func(r right) bool { return r == missing }))
 	p := a.start()
 	eventually(n.T, "the exporter says what it may not, and says what it knows", func() error {
-		if err := p.down(missing.source(), "forbidden"); err != nil {
+		if missing.optional() {
+			if up, err := p.value("dra_exporter_source_up", "source", missing.source()); err == nil {
+				return fmt.Errorf("source_up of %s, which is optional, is %v", missing.source(), up)
+			}
+		} else if err := p.down(missing.source(), "forbidden"); err != nil {
 			return err
 		}
 		for _, r := range rights {
@@ -128,21 +156,24 @@ func (n *namespace) lacks(a *account, rights []right, missing right) {
 	n.knowsAll(p)
 }
 
-// holdsLike compares which pods hold which devices by which claims with what the administrator's exporter says.
+// holdsLike compares which pods hold which devices by which claims with what the administrator's
+// exporter says.
 func (n *namespace) holdsLike(p *program) error {
 	admin, err := n.exporter.report()
 	got, gotErr := p.report()
 	if err := errors.Join(err, gotErr); err != nil {
 		return err
 	}
-	asKubelet := gocmp.Transformer("asKubelet", func(h hold) [4]string { return [4]string{h.Pod, h.Claim, h.Device, h.Share} })
+	asKubelet := gocmp.Transformer("asKubelet",
+		func(h hold) [4]string { return [4]string{h.Pod, h.Claim, h.Device, h.Share} })
 	if diff := gocmp.Diff(holdsOfExporter(admin, n.name), holdsOfExporter(got, n.name), asKubelet); diff != "" {
 		return fmt.Errorf("who holds what (-administrator +exporter):\n%s", diff)
 	}
 	return nil
 }
 
-// knowsAll waits until an exporter's sources are up, and it says of the namespace and of all devices what the administrator's says.
+// knowsAll waits until an exporter's sources are up, and it says of the namespace and of all
+// devices what the administrator's says.
 func (n *namespace) knowsAll(p *program) {
 	n.Helper()
 	eventually(n.T, "the exporter knows what the administrator's knows", func() error {

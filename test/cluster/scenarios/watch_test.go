@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/invariant"
 )
 
@@ -20,23 +22,74 @@ const (
 
 // watch holds all snapshots of the exporter to the invariants while the tests run.
 type watch struct {
-	exporter *program
+	exporter *running
 	stop     func()
 
 	mu        sync.Mutex
 	checker   invariant.Checker
 	exposed   invariant.Exposition
-	last      *exporter.Report
+	owners    invariant.Ownership
+	last      *web.Report
 	snapshots int
 	scrapes   int
-	wrong     []error
-	guards    map[*func(*exporter.Report) error]struct{}
+	wrong     findings
+	world     *ownership
+	guards    map[*guard]struct{}
 }
 
-func startWatch(t *testing.T, p *program) *watch {
+// guard holds snapshots to something more.
+type guard struct {
+	check func(*web.Report) error
+	wrong findings
+}
+
+// findings are what was wrong, each once.
+type findings struct {
+	order []string
+	found map[string]*finding
+}
+
+type finding struct {
+	count       int
+	first, last time.Time
+}
+
+func (f *findings) add(at time.Time, errs ...error) {
+	for _, err := range errs {
+		text := err.Error()
+		if f.found[text] == nil {
+			if f.found == nil {
+				f.found = map[string]*finding{}
+			}
+			f.order = append(f.order, text)
+			f.found[text] = &finding{first: at}
+		}
+		f.found[text].count++
+		f.found[text].last = at
+	}
+}
+
+// report reports the findings, up to a number of them.
+func (f *findings) report(t *testing.T, of string) {
+	t.Helper()
+	for i, text := range f.order {
+		if i == maxWrong {
+			t.Errorf("%s: and %d more", of, len(f.order)-maxWrong)
+			return
+		}
+		found := f.found[text]
+		t.Errorf("%s: %s\nin %d snapshots from %s to %s", of, text,
+			found.count, found.first.Format(time.StampMilli), found.last.Format(time.StampMilli))
+	}
+}
+
+func startWatch(t *testing.T, r *running, o *ownership) *watch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watch{exporter: p, guards: map[*func(*exporter.Report) error]struct{}{}}
+	w := &watch{
+		exporter: r, owners: invariant.Ownership{Truth: o.truth, ListedOnly: r.noClaims}, world: o,
+		guards: map[*guard]struct{}{},
+	}
 	var running sync.WaitGroup
 	running.Go(func() { w.run(ctx) })
 	w.stop = func() { cancel(); running.Wait() }
@@ -61,23 +114,27 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-func (w *watch) check(r *exporter.Report, err error) {
+func (w *watch) check(r *web.Report, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err != nil {
-		w.wrong = append(w.wrong, err)
+		w.wrong.add(time.Now(), err)
 		return
 	}
 	if w.last == nil || r.Time.After(w.last.Time) {
 		w.snapshots++
 		w.last = r
-		for _, err := range w.checker.Check(r) {
-			w.wrong = append(w.wrong, fmt.Errorf("%s: %w", r.Time.Format(time.StampMilli), err))
+		w.wrong.add(r.Time, w.checker.Check(r)...)
+		if w.exporter.noClaims {
+			w.owners.Except = w.world.contradictory()
+		} else {
+			w.owners.Contradicted = w.world.contradictory()
 		}
+		w.wrong.add(r.Time, w.owners.Check(r)...)
 	}
-	for guard := range w.guards {
-		if err := (*guard)(r); err != nil {
-			w.wrong = append(w.wrong, fmt.Errorf("%s: %w", r.Time.Format(time.StampMilli), err))
+	for g := range w.guards {
+		if err := g.check(r); err != nil {
+			g.wrong.add(r.Time, err)
 		}
 	}
 }
@@ -94,35 +151,50 @@ func (w *watch) scrape() error {
 	return errors.Join(w.exposed.Check(families)...)
 }
 
-// guard holds all snapshots to something more until it is lifted.
-func (w *watch) guard(check func(*exporter.Report) error) (lift func()) {
+// guard holds all snapshots to something more until it is lifted, which reports what was wrong.
+func (w *watch) guard(t *testing.T, check func(*web.Report) error) (lift func()) {
+	t.Helper()
+	g := &guard{check: check}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.guards[&check] = struct{}{}
-	return func() {
+	w.guards[g] = struct{}{}
+	lift = sync.OnceFunc(func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		delete(w.guards, &check)
+		delete(w.guards, g)
+		g.wrong.report(t, w.exporter.name)
+	})
+	t.Cleanup(lift)
+	return lift
+}
+
+// finish ends the watches, once they have seen enough to say anything, and reports what was wrong,
+// and whether the claims held their devices as long as the API server's objects say.
+func (w *world) finish(t *testing.T) {
+	for _, e := range w.exporters {
+		t.Run("Invariants/"+e.name, func(t *testing.T) { e.watch.finish(t) })
 	}
 }
 
-// finish ends the watch, once it has seen enough to say anything, and reports what was wrong.
 func (w *watch) finish(t *testing.T) {
 	eventually(t, "snapshots and scrapes were checked", func() error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if w.snapshots < 20 || w.scrapes < 5 || w.checker.Compared() == 0 || w.exposed.Compared() == 0 {
-			return fmt.Errorf("%d snapshots and %d scrapes, with %d and %d sums", w.snapshots, w.scrapes, w.checker.Compared(), w.exposed.Compared())
+		compared := []int{w.snapshots / 20, w.scrapes / 5, w.checker.Compared(), w.exposed.Compared(), w.owners.Compared()}
+		if slices.Contains(compared, 0) {
+			return fmt.Errorf("%d snapshots and %d scrapes, with %d and %d sums, and %d owners",
+				w.snapshots, w.scrapes, w.checker.Compared(), w.exposed.Compared(), w.owners.Compared())
 		}
 		return nil
 	})
 	w.stop()
-	t.Logf("%d snapshots and %d scrapes were checked, with %d and %d sums", w.snapshots, w.scrapes, w.checker.Compared(), w.exposed.Compared())
-	for i, err := range w.wrong {
-		if i == maxWrong {
-			t.Errorf("and %d more", len(w.wrong)-maxWrong)
-			break
-		}
-		t.Error(err)
+	t.Logf("%d snapshots and %d scrapes were checked, with %d and %d sums, and %d owners",
+		w.snapshots, w.scrapes, w.checker.Compared(), w.exposed.Compared(), w.owners.Compared())
+	w.wrong.report(t, w.exporter.name)
+	sums := w.owners.Seconds(w.last)
+	t.Logf("claims held devices for %.1f s, in truth for %.1f to %.1f s; claim by claim these are %.1f s apart",
+		sums.Said, sums.Least, sums.Most, sums.Apart)
+	if err := sums.Check(); err != nil {
+		t.Errorf("%v: %s", err, strings.Join(sums.Outside, "; "))
 	}
 }

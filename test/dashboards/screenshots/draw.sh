@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Draws the pictures of the dashboards: a real Prometheus scrapes the demo, and Grafana's own components draw the answers to the panels'
-# queries in headless Chromium. It needs node, npm and chromium; $PROMETHEUS names the program, WAIT the seconds to collect data.
+# Draws the pictures of the dashboards: a real Prometheus scrapes the demo, and Grafana's own
+# components draw the results of the panels' queries in headless Chromium. It needs node, npm and
+# chromium. $PROMETHEUS is the path of Prometheus, WAIT the number of seconds to collect data.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 exporter=127.0.0.1:20990 prometheus=127.0.0.1:20991 work=$(mktemp -d)

@@ -1,5 +1,5 @@
-// Command screenshots asks a Prometheus what panels of the shipped dashboards show, and writes that as a script for the
-// page that draws them with Grafana's own components.
+// Command screenshots evaluates the queries of panels of the shipped dashboards, and writes the
+// results as a script for the page that draws the panels with Grafana's components.
 //
 //	go run ./screenshots -prometheus=http://127.0.0.1:9090 -board=dra-fleet -panels='Claimed;Idle' -out=data.js
 package main
@@ -27,13 +27,14 @@ func main() {
 	}
 }
 
-// drawing is a panel as the page draws it: what the dashboard's JSON says of it, and the answers to its queries.
+// drawing is the data of a panel for the page: the panel from the dashboard's JSON and the results
+// of its queries.
 type drawing struct {
 	Panel   json.RawMessage   `json:"panel"`
 	Answers []json.RawMessage `json:"answers"`
 }
 
-// panel is what is needed of a panel's JSON.
+// panel is the part of a panel's JSON that is used.
 type panel struct {
 	Type, Title string
 	Targets     []struct {
@@ -45,7 +46,7 @@ type panel struct {
 func run() error {
 	prometheus := flag.String("prometheus", "http://127.0.0.1:9090", "address of Prometheus")
 	board := flag.String("board", "dra-fleet", "UID of the dashboard")
-	panels := flag.String("panels", "", "titles of its panels, with semicolons between")
+	panels := flag.String("panels", "", "titles of its panels, separated by semicolons")
 	claim := flag.String("claim", ".*", "regular expression of the claims to show")
 	span := flag.Duration("span", 4*time.Minute, "time to show")
 	out := flag.String("out", "data.js", "file to write")
@@ -75,7 +76,8 @@ func run() error {
 		}
 		drawings[i] = &drawing{Panel: raw}
 		for _, target := range p.Targets {
-			expr := grafana.Fill(target.Expr, map[string]string{"claim": *claim}, strconv.Itoa(int(span.Seconds()))+"s", "30s", "5s")
+			expr := grafana.Fill(target.Expr, map[string]string{"claim": *claim}, strconv.Itoa(int(span.Seconds()))+"s", "30s",
+				"5s")
 			answer, err := ask(*prometheus, expr, *span, target.Instant)
 			if err != nil {
 				return fmt.Errorf("panel %s: %w", p.Title, err)
@@ -95,7 +97,7 @@ func run() error {
 
 var errAnswer = errors.New("prometheus did not answer")
 
-// ask returns the data of Prometheus's answer.
+// ask returns the data of Prometheus's response.
 func ask(prometheus, expr string, span time.Duration, instant bool) (json.RawMessage, error) {
 	path, parameters := "/api/v1/query", url.Values{"query": {expr}}
 	if !instant {
@@ -104,7 +106,8 @@ func ask(prometheus, expr string, span time.Duration, instant bool) (json.RawMes
 		parameters.Set("end", strconv.FormatInt(time.Now().Unix(), 10))
 		parameters.Set("step", "5")
 	}
-	response, err := http.Get(prometheus + path + "?" + parameters.Encode()) //nolint:noctx // a program for people, who can interrupt it
+	address := prometheus + path + "?" + parameters.Encode()
+	response, err := http.Get(address) //nolint:noctx // interactive: users can interrupt it
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", expr, err)
 	}

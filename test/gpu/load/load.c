@@ -1,10 +1,11 @@
 /*
- * load BYTES SHARE COPY burdens the first GPU that CUDA_VISIBLE_DEVICES leaves, so that a test knows what must be seen of it: it
- * holds BYTES of its memory, lets all of its multiprocessors work for SHARE of the time, and copies COPY bytes to it in each
- * period of 50 ms. It prints "ready" when it has begun, goes on until its standard input ends, and then prints what it did.
+ * load BYTES SHARE COPY puts a known load on the first GPU of CUDA_VISIBLE_DEVICES: it allocates
+ * BYTES of memory, keeps all multiprocessors busy for SHARE of the time, and copies COPY bytes to
+ * the GPU in each period of 50 ms. It prints "ready" when it has started, runs until its standard
+ * input ends, and then prints what it has done.
  *
- * It opens CUDA's driver library when it runs, and is compiled without CUDA's headers: what is declared here is as the
- * documentation of the CUDA driver API has it.
+ * It opens CUDA's driver library at run time and is compiled without CUDA's headers. The
+ * declarations follow the documentation of the CUDA driver API.
  */
 #include <dlfcn.h>
 #include <poll.h>
@@ -25,8 +26,9 @@ enum {
 static const uint64_t period = 50000000; /* ns */
 
 /*
- * spin works until so many nanoseconds have passed, and stores what it computed, so that the work is needed. It is PTX 4.0 for
- * sm_50, which the driver compiles for any architecture from there on; each instruction is as LLVM's NVPTX back end writes it.
+ * spin computes until a number of nanoseconds have passed, and stores the result, so that the
+ * computation is not optimized away. It is PTX 4.0 for sm_50, which the driver compiles for sm_50 and
+ * newer architectures. Each instruction is as LLVM's NVPTX back end writes it.
  */
 static const char spin[] =
     ".version 4.0\n"
@@ -58,7 +60,7 @@ static const char spin[] =
     "    ret;\n"
     "}\n";
 
-/* The functions of libcuda.so.1; each answers a CUresult, of which 0 is CUDA_SUCCESS. */
+/* The functions of libcuda.so.1; each returns a CUresult; 0 is CUDA_SUCCESS. */
 static int (*cuInit)(unsigned int);
 static int (*cuDeviceGet)(int *, int);
 static int (*cuDeviceGetAttribute)(int *, int, int);
@@ -121,14 +123,14 @@ static uint64_t now(void) {
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* ended waits for the end of the standard input, until a time at most. */
+/* ended waits for the end of the standard input, at most until a time. */
 static int ended(uint64_t until) {
     struct pollfd input = {.fd = 0, .events = POLLIN};
     uint64_t at = now();
     return poll(&input, 1, until > at ? (int)((until - at) / 1000000) : 0) > 0;
 }
 
-/* prepare makes the context, takes the memory and loads the kernel. */
+/* prepare creates the context, allocates the memory and loads the kernel. */
 static void *prepare(size_t bytes, deviceptr *memory, int *multiprocessors) {
     int device;
     void *context, *module, *function;

@@ -108,3 +108,21 @@ nodeAffinity:
 true
 {{- end -}}
 {{- end -}}
+
+{{/*
+The rest of a mount of the host: readOnly alone leaves what is mounted below it writable. API servers
+older than 1.30 do not have the field.
+*/}}
+{{- define "dra-exporter.recursiveReadOnly" -}}
+{{- if and (ne .Values.recursiveReadOnly "Disabled") (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) -}}
+, recursiveReadOnly: {{ .Values.recursiveReadOnly }}
+{{- end -}}
+{{- end -}}
+
+{{/*
+The folders of /sys that the program reads, each a mount of its own: without recursiveReadOnly, the
+file systems that are mounted elsewhere below /sys would be writable.
+*/}}
+{{- define "dra-exporter.sysfs" -}}
+[bus, class, devices, fs/cgroup]
+{{- end -}}

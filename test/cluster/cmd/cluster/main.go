@@ -71,7 +71,8 @@ func run(ctx context.Context, args []string) error {
 	}
 	switch args[0] {
 	case "up":
-		return up(ctx, cluster.Options{Runtime: cluster.Runtime(*runs), Kubelet: *kubelet, Dir: *dir, Log: os.Stderr, Persistent: true})
+		return up(ctx,
+			cluster.Options{Runtime: cluster.Runtime(*runs), Kubelet: *kubelet, Dir: *dir, Log: os.Stderr, Persistent: true})
 	case "down":
 		return cluster.Down(*dir)
 	case "kubectl":
@@ -99,7 +100,8 @@ func up(ctx context.Context, o cluster.Options) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("The cluster is ready. Its kubelet's root is %s; its logs are in %s.\n", c.KubeletRoot(), filepath.Join(c.Dir(), "log"))
+	fmt.Printf("The cluster is ready. Its kubelet's root is %s; its logs are in %s.\n", c.KubeletRoot(),
+		filepath.Join(c.Dir(), "log"))
 	return nil
 }
 
@@ -137,18 +139,22 @@ func importImages(ctx context.Context, dir string, files []string) error {
 	return nil
 }
 
-// driver runs the DRA drivers, that of simulated GPUs and, where containers are real, those of real devices; and the device plugins.
+// driver runs the DRA drivers, that of simulated GPUs and, where containers are real, those of real
+// devices; and the device plugins.
 func driver(ctx context.Context, dir string, containers bool) error {
 	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(dir, "kubeconfig"))
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig: %w", err)
 	}
+	config.QPS, config.Burst = 500, 1000 // At the default rates, pods that start at once wait for their claims.
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	drivers := []plugin.Driver{gpudriver.Driver(node.Name, filepath.Join(dir, "unhealthy"))}
+	drivers := []plugin.Driver{gpudriver.Driver(node.Name, gpudriver.Files{
+		Unhealthy: filepath.Join(dir, "unhealthy"), Replaced: filepath.Join(dir, "replaced"),
+	})}
 	running, ctx := errgroup.WithContext(ctx)
 	if containers {
 		nics, err := netdriver.New(ctx, client, log)

@@ -1,12 +1,13 @@
-// Workload is the only program of the only image of a cluster's pods, sandboxes included. Its name, as containers give it in their
-// command, says what it does:
+// Workload is the only program of the only image of a cluster's pods, sandboxes included. Its name,
+// as containers give it in their command, says what it does:
 //
 //	sleep 3s                            ends after that time
 //	fail 3s                             ends after that time with status 1
-//	burn 3s                             keeps one CPU busy so long, of those of $DRA_CPU_0 and so on if they are set, then waits
+//	burn 3s                             keeps one CPU busy, of $DRA_CPU_0 and so on if set, then waits
 //	send udp 192.0.2.1:9 1000000        sends so many bytes of payload, after a while, then waits
 //	send udp 192.0.2.1:9 1000000 5s     spreads them over that time
-//	stubborn send …                     does that without heed to SIGTERM
+//	stubborn send …                     does that and ignores SIGTERM
+//	stubborn                            waits and ignores SIGTERM
 //	env                                 prints its environment, then waits
 //
 // By any other name it waits. Whatever it does, SIGTERM ends it, but for a stubborn one.
@@ -35,8 +36,11 @@ const terminated = 128 + int(syscall.SIGTERM)
 func main() {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	name, args := filepath.Base(os.Args[0]), os.Args[1:]
-	if name == "stubborn" && len(args) > 0 {
-		ctx, name, args = context.WithoutCancel(ctx), args[0], args[1:]
+	if name == "stubborn" {
+		ctx = context.WithoutCancel(ctx)
+		if len(args) > 0 {
+			name, args = args[0], args[1:]
+		}
 	}
 	status, err := run(ctx, name, args)
 	cancel()
@@ -134,12 +138,13 @@ func pin() error {
 const (
 	// datagram is the payload of one write: what a packet of a usual link holds.
 	datagram = 1400
-	// quiet is the time before the first: an exporter that reads once a second has read then, while the pod held its interface, that
-	// nothing was sent yet.
+	// quiet is the time before the first: an exporter that reads once a second has read then, while
+	// the pod held its interface, that nothing was sent yet.
 	quiet = 2 * time.Second
 )
 
-// send sends bytes over a time, and waits until a receiver of TCP has taken them. A network that is not reachable yet is tried again.
+// send sends bytes over a time, and waits until a receiver of TCP has taken them. A network that is
+// not reachable yet is tried again.
 func send(ctx context.Context, network, address, bytes, duration string) error {
 	left, err := strconv.Atoi(bytes)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Draws panels of the dashboards, as window.drawn has them, with Grafana's own components. What Grafana itself does around
-// them (its grid, its transformations) is imitated: a picture, not a proof.
+// Draws panels of the dashboards, given as window.drawn, with Grafana's own components. Grafana's
+// layout and transformations are imitated, so the pictures are only illustrations.
 import React from 'react';
 import 'uplot/dist/uPlot.min.css';
 import { createRoot } from 'react-dom/client';
@@ -53,7 +53,7 @@ function frame(panel, defaults, name, series) {
   return f;
 }
 
-// finish gives a field what depends on its place among the others: the palette's color.
+// finish sets the properties of a field that depend on its index: the color of the palette.
 function finish(field, frame, seriesIndex) {
   field.state = { displayName: getFieldDisplayName(field, frame), seriesIndex };
   field.display = getDisplayProcessor({ field, theme });
@@ -73,7 +73,8 @@ function Bars({ panel, answers, width, height }) {
     orientation="horizontal" displayMode={BarGaugeDisplayMode.Basic} theme={theme} itemSpacing={4} />) : c.noValue;
 }
 
-// Table joins the rows of all queries by their labels, and names and orders columns as the panel's transformations do.
+// Table joins the rows of all queries by their labels, and names and orders columns like the panel's
+// transformations.
 function Table({ panel, answers }) {
   const names = panel.transformations.find((t) => t.id === 'organize').options.renameByName;
   const rows = new Map();

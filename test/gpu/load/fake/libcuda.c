@@ -1,7 +1,7 @@
 /*
- * A double of libcuda.so.1 for load.c: it holds each call to the order in which the documentation of the CUDA driver API wants
- * them, lets kernels take the time that their first parameter asks for, and writes what was called to the file that
- * FAKE_CUDA_LOG names. A call out of order answers CUDA_ERROR_INVALID_CONTEXT.
+ * A fake of libcuda.so.1 for load.c. It checks that calls have the order that the documentation of
+ * the CUDA driver API requires, lets kernels take the time of their first parameter, and logs calls
+ * to the file FAKE_CUDA_LOG. A call out of order returns CUDA_ERROR_INVALID_CONTEXT.
  */
 #include <stdarg.h>
 #include <stdint.h>

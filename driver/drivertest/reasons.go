@@ -1,0 +1,55 @@
+package drivertest
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Reason reports an error whose reason is none of the closed list, or none of the wanted ones where
+// some are given.
+func Reason(tb testing.TB, err error, want ...driver.Reason) {
+	tb.Helper()
+	reason := driver.ReasonOf(err)
+	if err != nil && !slices.Contains(driver.Reasons(), reason) {
+		tb.Errorf("reason %q of %q is not in driver.Reasons", reason, err)
+	}
+	if len(want) > 0 && !slices.Contains(want, reason) {
+		tb.Errorf("reason %q of %q is none of %q", reason, err, want)
+	}
+}
+
+// checkRejections: a source that counts rejections does so by reasons of the closed list, its
+// counts do not fall, and the map that it returns belongs to the caller.
+func checkRejections(tb testing.TB, c Config) {
+	tb.Helper()
+	source := c.New(tb)
+	counter, counts := source.(driver.RejectionCounter)
+	if _, has := reflect.TypeOf(source).MethodByName("Rejected"); has && !counts {
+		tb.Errorf("method Rejected is not that of driver.RejectionCounter")
+	}
+	if !counts {
+		return
+	}
+	before := driver.Rejections{}
+	for i := range ticks {
+		c.healthy(tb, source)
+		after := counter.Rejected()
+		for reason, n := range after {
+			if !slices.Contains(driver.Reasons(), reason) || n < 1 {
+				tb.Errorf("%s: %d rejected for reason %q", tick(i), n, reason)
+			}
+		}
+		for reason, n := range before {
+			if after[reason] < n {
+				tb.Errorf("%s: rejections for reason %q fell from %d to %d", tick(i), reason, n, after[reason])
+			}
+		}
+		before = maps.Clone(after)
+		clear(after)
+		c.advance()
+	}
+}

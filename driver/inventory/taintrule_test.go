@@ -1,0 +1,126 @@
+package inventory
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+func ruleJSON(name, spec string) []byte {
+	return fmt.Appendf(nil, `{"metadata":{"name":%q},"spec":{%s}}`, name, spec)
+}
+
+const maintenance = `"taint":{"key":"example.com/maintenance","value":"today","effect":"NoExecute",` +
+	`"timeAdded":"2026-11-22T01:00:00Z"}`
+
+// A rule taints the devices that meet all criteria of its selector: the empty one selects all
+// devices, none selects none.
+func TestTaintRuleSelects(t *testing.T) {
+	gpu0 := driver.ID{Driver: "gpu.test", Pool: "node1", Device: "gpu-0"}
+	gpu1 := driver.ID{Driver: "gpu.test", Pool: "node1", Device: "gpu-1"}
+	elsewhere := driver.ID{Driver: "gpu.test", Pool: "node2", Device: "gpu-0"}
+	nic := driver.ID{Driver: "nic.test", Pool: "node1", Device: "gpu-0"}
+	plugin := driver.ID{Driver: "test/gpu", Device: "gpu-0"}
+	for name, tc := range map[string]struct {
+		spec   string
+		want   []driver.ID
+		reason driver.Reason
+	}{
+		"no selector":    {spec: maintenance},
+		"null selector":  {spec: `"deviceSelector":null,` + maintenance},
+		"empty selector": {spec: `"deviceSelector":{},` + maintenance, want: []driver.ID{gpu0, gpu1, elsewhere, nic}},
+		"driver": {
+			spec: `"deviceSelector":{"driver":"gpu.test"},` + maintenance,
+			want: []driver.ID{gpu0, gpu1, elsewhere},
+		},
+		"pool": {
+			spec: `"deviceSelector":{"pool":"node1"},` + maintenance,
+			want: []driver.ID{gpu0, gpu1, nic},
+		},
+		"device": {
+			spec: `"deviceSelector":{"device":"gpu-0"},` + maintenance,
+			want: []driver.ID{gpu0, elsewhere, nic},
+		},
+		"driver, pool, device": {
+			spec: `"deviceSelector":{"driver":"gpu.test","pool":"node1","device":"gpu-0"},` +
+				maintenance,
+			want: []driver.ID{gpu0},
+		},
+		"another driver": {spec: `"deviceSelector":{"driver":"x","device":"gpu-0"},` + maintenance},
+		"device class": {
+			spec:   `"deviceSelector":{"deviceClassName":"c"},` + maintenance,
+			reason: driver.ReasonUnsupportedSelector,
+		},
+		"CEL": {
+			spec:   `"deviceSelector":{"selectors":[{"cel":{"expression":"true"}}]},` + maintenance,
+			reason: driver.ReasonUnsupportedSelector,
+		},
+		"no taint": {spec: `"deviceSelector":{}`, reason: driver.ReasonMalformedTaintRule},
+		"an unknown effect": {
+			spec:   `"deviceSelector":{},"taint":{"key":"k","effect":"Explode"}`,
+			reason: driver.ReasonMalformedTaintRule,
+		},
+		"a criterion's name": {
+			spec:   `"deviceSelector":{"pool":"a\nb"},` + maintenance,
+			reason: driver.ReasonMalformedTaintRule,
+		},
+		"an empty criterion": {spec: `"deviceSelector":{"pool":""},` + maintenance, reason: driver.ReasonMalformedTaintRule},
+		"no object":          {spec: `"deviceSelector":7,` + maintenance, reason: driver.ReasonMalformedTaintRule},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rule, reason := DecodeTaintRule(ruleJSON("r", tc.spec))
+			if reason != tc.reason {
+				t.Fatalf("reason %q, want %q", reason, tc.reason)
+			}
+			var got []driver.ID
+			for _, id := range []driver.ID{gpu0, gpu1, elsewhere, nic, plugin} {
+				if rule.Selects(id) {
+					got = append(got, id)
+				}
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Taints of rules stand beside those of slices, with the rule's name; what is handed in is not
+// changed.
+func TestAddTaints(t *testing.T) {
+	id := driver.ID{Driver: "gpu.test", Pool: "node1", Device: "gpu-0"}
+	other := driver.ID{Driver: "gpu.test", Pool: "node1", Device: "gpu-1"}
+	worn := driver.Taint{Key: "gpu.test/worn", Effect: "NoSchedule"}
+	taints := append(make([]driver.Taint, 0, 8), worn) // room, so that an append in place would show
+	listed := driver.Inventory{id: {Taints: taints}, other: {}}
+	rule, reason := DecodeTaintRule(ruleJSON("today", `"deviceSelector":{"device":"gpu-0"},`+maintenance))
+	if reason != "" {
+		t.Fatal(reason)
+	}
+	got, surplus := AddTaints(listed, []TaintRule{rule})
+	byRule := driver.Taint{Key: "example.com/maintenance", Value: "today", Effect: "NoExecute", Rule: "today"}
+	want := driver.Inventory{id: {Taints: []driver.Taint{worn, byRule}}, other: {}}
+	if diff := cmp.Diff(want, got); diff != "" || surplus != 0 {
+		t.Errorf("%d too many; -want +got:\n%s", surplus, diff)
+	}
+	if diff := cmp.Diff(driver.Inventory{id: {Taints: []driver.Taint{worn}}, other: {}}, listed); diff != "" {
+		t.Errorf("the argument was changed: -want +got:\n%s", diff)
+	}
+	if spare := taints[:2][1]; spare != (driver.Taint{}) {
+		t.Errorf("the argument's array was written to: %v", spare)
+	}
+	if worn.Source() != "slice" || byRule.Source() != "rule" {
+		t.Errorf("sources %s and %s", worn.Source(), byRule.Source())
+	}
+	many := make([]TaintRule, maxRuleTaints+3)
+	for i := range many {
+		many[i] = rule
+	}
+	got, surplus = AddTaints(listed, many)
+	if n := len(got[id].Taints); n != 1+maxRuleTaints || surplus != 3 {
+		t.Errorf("%d taints and %d too many", n, surplus)
+	}
+}

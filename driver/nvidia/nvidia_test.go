@@ -1,0 +1,173 @@
+package nvidia_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestPlacementInName(t *testing.T) {
+	for name, want := range map[string]string{
+		"gpu-0-mig-1g10gb-19-0":     nvidia.Placement(0, 19, 0),
+		"gpu-12-mig-1g10gb-me-20-6": nvidia.Placement(12, 20, 6),
+		"gpu-0":                     "",
+		"gpu-0-mig-19-0":            "",
+		"gpu-x-mig-1g10gb-19-0":     "",
+		"gpu-0-mig-1g10gb-19-":      "",
+	} {
+		if got := nvidia.PlacementInName(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+}
+
+func TestXIDs(t *testing.T) {
+	var x *nvidia.XIDs
+	now, before := time.Unix(10, 0), time.Unix(5, 0)
+	if got := x.Append(nil, now); got != nil {
+		t.Errorf("of nothing: %v", got)
+	}
+	x = &nvidia.XIDs{}
+	x.Count(79, before)
+	x.Count(31, before.Add(time.Second))
+	x.Count(79, before.Add(time.Second))
+	want := []driver.Reading{
+		{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, Value: 2, At: now, Since: before},
+		{Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}, Value: 1, At: now, Since: before.Add(time.Second)},
+	}
+	if diff := cmp.Diff(want, x.Append(nil, now)); diff != "" {
+		t.Errorf("readings (-want +got):\n%s", diff)
+	}
+	for code := range int64(nvidia.MaxCodes + 100) {
+		x.Count(1000+code, before)
+	}
+	x.Count(79, before)
+	got := x.Append(nil, now)
+	if last := got[len(got)-1]; len(got) != nvidia.MaxCodes+1 || last.Labels[1] != "other" || last.Value != 102 ||
+		got[0].Value != 3 {
+		t.Errorf("%d codes, the first is %+v, the last %+v", len(got), got[0], last)
+	}
+}
+
+func TestRetry(t *testing.T) {
+	r := nvidia.NewRetry(time.Second, 5*time.Second)
+	now := time.Unix(100, 0)
+	if !r.Due(now) || r.Waiting() {
+		t.Error("the first attempt is not due")
+	}
+	for _, seconds := range []int64{1, 2, 4, 5, 5} {
+		r.Postpone(now)
+		due := time.Unix(100+seconds, 0)
+		if r.Due(due.Add(-1)) || !r.Due(due) || !r.Waiting() {
+			t.Errorf("an attempt is not due after just %d s", seconds)
+		}
+	}
+	r.Reset()
+	if r.Waiting() || r.Due(now.Add(4*time.Second)) {
+		t.Error("a reset brings the attempt forward, or leaves it waiting")
+	}
+	r.Postpone(now)
+	if !r.Due(now.Add(time.Second)) {
+		t.Error("after a reset the delay is not the first one")
+	}
+}
+
+type connection struct{ number int }
+
+func newSession() nvidia.Session[connection] {
+	return nvidia.Session[connection]{
+		Retry: nvidia.NewRetry(time.Second, time.Minute), Opening: "open it",
+		Closing: "close it",
+	}
+}
+
+func TestSession(t *testing.T) {
+	s := newSession()
+	ctx, now := t.Context(), time.Unix(100, 0)
+	opens := 0
+	var refusal error
+	open := func() (*connection, error) {
+		opens++
+		if refusal != nil {
+			return nil, refusal
+		}
+		return &connection{opens}, nil
+	}
+	step := func(wantFresh bool, wantErr error, wantNumber int) {
+		t.Helper()
+		fresh, err := s.Open(ctx, now, open)
+		if fresh != wantFresh || !errors.Is(err, wantErr) || opens != wantNumber || (s.Current() != nil) != (wantErr == nil) {
+			t.Errorf("fresh %v, error %v, %d attempts, session %v", fresh, err, opens, s.Current())
+		}
+	}
+	step(true, nil, 1)
+	step(false, nil, 1)
+	closed := 0
+	for range 2 {
+		if err := s.Close(ctx, func(c *connection) error { closed = c.number; return nil }); err != nil {
+			t.Error(err)
+		}
+	}
+	if closed != 1 || s.Current() != nil {
+		t.Errorf("session %d was closed, the current one is %v", closed, s.Current())
+	}
+	refusal = errors.New("refused")
+	step(false, refusal, 2)
+	step(false, refusal, 2) // not due
+	now = now.Add(time.Second)
+	step(false, refusal, 3)
+	now = now.Add(time.Second)
+	step(false, refusal, 3) // the delay has doubled
+	refusal = nil
+	now = now.Add(time.Second)
+	step(true, nil, 4)
+	broken := errors.New("broken")
+	s.Fail(now, broken)
+	if err := s.Close(ctx, func(*connection) error { return nil }); err != nil {
+		t.Error(err)
+	}
+	step(false, broken, 4)
+}
+
+// What hangs is reported, not started a second time, and taken up when it returns.
+func TestSessionHangs(t *testing.T) {
+	s := newSession()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	now, release, opens := time.Unix(100, 0), make(chan struct{}), 0
+	open := func() (*connection, error) {
+		opens++
+		<-release
+		return &connection{}, nil
+	}
+	for range 3 {
+		if _, err := s.Open(ended, now, open); driver.ReasonOf(err) != driver.ReasonHung || s.Current() != nil {
+			t.Fatalf("while it hangs: %v, %v", err, s.Current())
+		}
+	}
+	close(release)
+	if fresh, err := s.Open(t.Context(), now, open); err != nil || !fresh || opens != 1 {
+		t.Errorf("fresh %v, error %v, %d attempts", fresh, err, opens)
+	}
+	release = make(chan struct{})
+	hang := func(*connection) error { <-release; return errors.New("close failed") }
+	if err := s.Close(ended, hang); driver.ReasonOf(err) != driver.ReasonHung {
+		t.Errorf("while closing hangs: %v", err)
+	}
+	if _, err := s.Open(ended, now, open); driver.ReasonOf(err) != driver.ReasonHung || opens != 1 {
+		t.Errorf("opened while closing hangs: %v", err)
+	}
+	close(release)
+	if err := s.Close(t.Context(), hang); err == nil || err.Error() != "close failed" {
+		t.Errorf("after closing hung: %v", err)
+	}
+}

@@ -1,0 +1,150 @@
+/* Field values and processes; part of fake.c. */
+
+/* count fills a field that counts; its type is a guess: the header does not say. */
+static void count(nvmlFieldValue_t *v, double value) {
+    if (isnan(value)) {
+        v->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+        return;
+    }
+    v->valueType = NVML_VALUE_TYPE_UNSIGNED_LONG_LONG;
+    v->value.ullVal = (unsigned long long)value;
+}
+
+/* throughput is "in KiB"; "a scopeId of UINT_MAX returns aggregate value summed up across all links" */
+static void throughput(nvmlFieldValue_t *v, double bytes) {
+    if (v->scopeId != 0xffffffffu)
+        v->nvmlReturn = NVML_ERROR_INVALID_ARGUMENT;
+    else
+        count(v, bytes / 1024);
+}
+
+/* narrow is a count that may have 32 bits, and wraps: "Value can be wrapped." */
+static void narrow(nvmlFieldValue_t *v, double bytes, int64_t is_narrow) {
+    count(v, bytes);
+    if (is_narrow && v->nvmlReturn == NVML_SUCCESS) {
+        v->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+        v->value.ullVal = 0;
+        v->value.uiVal = (unsigned int)(uint64_t)bytes;
+    }
+}
+
+static void field(const struct gpu *g, nvmlFieldValue_t *v) {
+    switch (v->fieldId) {
+    case NVML_FI_DEV_MEMORY_TEMP: /* degrees C (a guess: the header gives no unit) */
+        count(v, g->memory_temperature);
+        v->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
+        v->value.uiVal = (unsigned int)v->value.ullVal;
+        break;
+    case NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: throughput(v, g->nvlink_transmit); break;
+    case NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: throughput(v, g->nvlink_receive); break;
+    case NVML_FI_DEV_PCIE_COUNT_TX_BYTES: narrow(v, g->pcie_transmit, g->narrow_pcie); break;
+    case NVML_FI_DEV_PCIE_COUNT_RX_BYTES: narrow(v, g->pcie_receive, g->narrow_pcie); break;
+    case NVML_FI_DEV_PCIE_REPLAY_COUNTER: count(v, g->pcie_replays); break;
+    case NVML_FI_DEV_ECC_SBE_VOL_TOTAL: count(v, g->ecc_corrected); break;
+    case NVML_FI_DEV_ECC_DBE_VOL_TOTAL: count(v, g->ecc_uncorrected); break;
+    case NVML_FI_DEV_REMAPPED_COR: count(v, g->mig ? (double)NAN : g->remapped_corrected); break;
+    case NVML_FI_DEV_REMAPPED_UNC: count(v, g->mig ? (double)NAN : g->remapped_uncorrected); break;
+    case NVML_FI_DEV_RETIRED_SBE: count(v, g->retired_sbe); break;
+    case NVML_FI_DEV_RETIRED_DBE: count(v, g->retired_dbe); break;
+    /* "All counters are in nanoseconds"; of those without CLOCKS_EVENT_REASON in their name it is a guess */
+    case NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP: count(v, g->throttled_power * 1e9); break;
+    case NVML_FI_DEV_PERF_POLICY_THERMAL: count(v, g->throttled_thermal * 1e9); break;
+    case NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST: count(v, g->throttled_sync_boost * 1e9); break;
+    case NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT: count(v, g->throttled_board_limit * 1e9); break;
+    case NVML_FI_DEV_PERF_POLICY_RELIABILITY: count(v, g->throttled_reliability * 1e9); break;
+    case NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN: count(v, g->throttled_sw_thermal * 1e9); break;
+    case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN: count(v, g->throttled_hw_thermal * 1e9); break;
+    case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN: count(v, g->throttled_hw_power_brake * 1e9); break;
+    default: v->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+    }
+}
+
+/* "NVML_SUCCESS if any values in values were populated. Note that you must check the nvmlReturn field of each" */
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
+    OF(nvmlDeviceGetFieldValues, device, 0);
+    for (int i = 0; i < count; i++) {
+        values[i].nvmlReturn = NVML_SUCCESS;
+        field(g, &values[i]);
+    }
+    return NVML_SUCCESS;
+}
+
+/* processes lists those of a GPU or MIG device: usedGpuMemory in bytes, or NVML_VALUE_NOT_AVAILABLE. */
+static nvmlReturn_t processes(const struct gpu *g, int instance, int graphics, unsigned int *count, nvmlProcessInfo_t *infos) {
+    unsigned int found = 0, room = *count;
+    for (int i = 0; i < MAX_PROCESSES; i++) {
+        const struct process *p = &g->processes[i];
+        if (p->pid == 0 || (p->graphics != 0) != graphics)
+            continue;
+        if (instance >= 0 && p->gpu_instance != g->instances[instance].gpu_instance)
+            continue;
+        if (found < room) {
+            infos[found].pid = (unsigned int)p->pid;
+            infos[found].usedGpuMemory = isnan(p->memory) ? (unsigned long long)NVML_VALUE_NOT_AVAILABLE : (unsigned long long)p->memory;
+            infos[found].gpuInstanceId = infos[found].computeInstanceId = 0xffffffffu;
+        }
+        found++;
+    }
+    *count = found;
+    return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) {
+    OF(nvmlDeviceGetComputeRunningProcesses_v3, device, 1);
+    return processes(g, instance_of(device), 0, count, infos);
+}
+
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned int *count, nvmlProcessInfo_t *infos) {
+    OF(nvmlDeviceGetGraphicsRunningProcesses_v3, device, 1);
+    return processes(g, instance_of(device), 1, count, infos);
+}
+
+/* smUtil is a percentage (a guess), timeStamp "CPU Timestamp in microseconds"; "not currently supported" on MIG-enabled GPUs;
+ * one sample of each process "that had some non-zero utilization during the last sample period"; NVML_ERROR_NOT_FOUND
+ * without any since lastSeen. */
+nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
+                                             unsigned int *count, unsigned long long last_seen) {
+    OF(nvmlDeviceGetProcessUtilization, device, 0);
+    unsigned long long now = (unsigned long long)(g->process_time * 1e6);
+    unsigned int found = 0, room = samples ? *count : 0;
+    SUPPORTED(g->utilization);
+    if (g->mig)
+        return NVML_ERROR_NOT_SUPPORTED;
+    for (int i = 0; i < MAX_PROCESSES; i++) {
+        const struct process *p = &g->processes[i];
+        if (p->pid == 0 || p->utilization == 0 || now <= last_seen)
+            continue;
+        if (found < room) {
+            memset(&samples[found], 0, sizeof samples[found]);
+            samples[found].pid = (unsigned int)p->pid;
+            samples[found].timeStamp = now;
+            samples[found].smUtil = (unsigned int)lround(p->utilization * 100);
+        }
+        found++;
+    }
+    if (found == 0)
+        return NVML_ERROR_NOT_FOUND;
+    *count = found;
+    return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+#ifndef OLD
+/* "NVML_ERROR_NOT_SUPPORTED if device doesn't support this feature or accounting mode is disabled", "NVML_ERROR_NOT_FOUND if process
+ * stats were not found"; sumGpuUtil "in unit of pct * 100" (a guess: 10000 is all of the time), of sampleCount samples. */
+nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats) {
+    OF(nvmlDeviceGetAccountingStats_v2, device, 0);
+    if (!g->accounting)
+        return NVML_ERROR_NOT_SUPPORTED;
+    for (int i = 0; i < MAX_PROCESSES; i++) {
+        const struct process *p = &g->processes[i];
+        if (p->pid != stats->pid || p->accounted == 0)
+            continue;
+        stats->isRunning = 1;
+        stats->sampleCount = (unsigned int)p->accounted;
+        stats->sumGpuUtil = (unsigned long long)llround(p->accounted_busy * 10000);
+        stats->startTime = 1700000000000000ULL;
+        return NVML_SUCCESS;
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+#endif

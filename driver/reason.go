@@ -1,0 +1,218 @@
+package driver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+)
+
+// Reason says in one word why an input failed, or why a part of it was rejected. It is the value of
+// the label reason of dra_exporter_source_errors_total and of dra_exporter_input_rejected_total.
+//
+// The constants are a closed list, which [Reasons] returns: one word for one thing, in all
+// packages.
+type Reason string
+
+// Why a source, or another input, failed.
+const (
+	ReasonTimeout          Reason = "timeout"           // no answer before a deadline
+	ReasonCanceled         Reason = "canceled"          // the caller gave up
+	ReasonHung             Reason = "hung"              // a call did not return after its deadline
+	ReasonPanic            Reason = "panic"             // the source panicked
+	ReasonUnavailable      Reason = "unavailable"       // nothing answers: not started, or the network is down
+	ReasonUnimplemented    Reason = "unimplemented"     // the server does not have the API
+	ReasonAbsent           Reason = "absent"            // what was asked for does not exist
+	ReasonUnauthorized     Reason = "unauthorized"      // the server does not know who asks
+	ReasonForbidden        Reason = "forbidden"         // this process does not have the permission
+	ReasonRateLimited      Reason = "rate_limited"      // too many requests
+	ReasonServerError      Reason = "server_error"      // the server answered with another error
+	ReasonTooLarge         Reason = "too_large"         // more bytes than are read
+	ReasonExpired          Reason = "expired"           // a watch that can't be continued
+	ReasonEmptyDisbelieved Reason = "empty_disbelieved" // an empty list while pods may still run
+	ReasonNoData           Reason = "no_data"           // the vendor's software has no values of a device
+	ReasonGPULost          Reason = "gpu_lost"          // the driver can't reach the GPU any more
+	ReasonDriverNotLoaded  Reason = "driver_not_loaded" // the kernel driver is not loaded
+	ReasonDriverMismatch   Reason = "driver_mismatch"   // the library is not that of the kernel driver
+	ReasonHostEngine       Reason = "host_engine"       // an error of DCGM's host engine
+	ReasonOther            Reason = "other"             // none of the above
+)
+
+// Why a part of an input was rejected. The comments say what was rejected.
+const (
+	ReasonMalformed            Reason = "malformed"              // not in the expected format, also of a whole response
+	ReasonDuplicate            Reason = "duplicate"              // the same identity as another row
+	ReasonTooMany              Reason = "too_many"               // beyond a bound on their number
+	ReasonTooLong              Reason = "too_long"               // a name
+	ReasonInvalidUTF8          Reason = "invalid_utf8"           // a name
+	ReasonLabel                Reason = "label"                  // a value that a label can't have
+	ReasonType                 Reason = "type"                   // a histogram or a summary
+	ReasonNotFinite            Reason = "not_finite"             // NaN or an infinite number
+	ReasonNegative             Reason = "negative"               // where the quantity can't be
+	ReasonOutOfRange           Reason = "out_of_range"           // more than the quantity can be: often a wrong scale
+	ReasonNoTime               Reason = "no_time"                // a reading without its time
+	ReasonStale                Reason = "stale"                  // a sample with a timestamp that is too old
+	ReasonUnknownQuantity      Reason = "unknown_quantity"       // a quantity outside the catalogue
+	ReasonNoMatch              Reason = "no_match"               // a series that names no hardware
+	ReasonPartition            Reason = "partition"              // a series of a partition that it does not name
+	ReasonFact                 Reason = "fact"                   // a fact of the inventory
+	ReasonHolder               Reason = "holder"                 // a pod that can't hold the claim
+	ReasonConsumed             Reason = "consumed"               // a capacity that a claim consumes
+	ReasonMissingPod           Reason = "missing_pod"            // a pod without name or namespace
+	ReasonMissingContainer     Reason = "missing_container"      // a container without name
+	ReasonMissingClaim         Reason = "missing_claim"          // a claim without name or namespace
+	ReasonMissingDriver        Reason = "missing_driver"         // a device without driver
+	ReasonMissingPool          Reason = "missing_pool"           // a device without pool
+	ReasonMissingDevice        Reason = "missing_device"         // a device without name
+	ReasonMissingResource      Reason = "missing_resource"       // a device plugin's device without a resource name
+	ReasonMissingCDI           Reason = "missing_cdi"            // an empty CDI name
+	ReasonClassicDRA           Reason = "classic_dra"            // a CDI name of classic DRA that is not VENDOR/CLASS=NAME
+	ReasonMalformedObject      Reason = "malformed_object"       // an object of the API
+	ReasonMalformedSlice       Reason = "malformed_slice"        // a ResourceSlice
+	ReasonMalformedDevice      Reason = "malformed_device"       // a device of a slice
+	ReasonMalformedAttribute   Reason = "malformed_attribute"    // an attribute; the device is kept
+	ReasonMalformedCapacity    Reason = "malformed_capacity"     // a capacity; the device is kept
+	ReasonMalformedTaint       Reason = "malformed_taint"        // a taint; the device is kept
+	ReasonTooManySlices        Reason = "too_many_slices"        // slices beyond the bound
+	ReasonTooManyDevices       Reason = "too_many_devices"       // devices beyond the bound
+	ReasonTooManyAttributes    Reason = "too_many_attributes"    // a device with too many attributes
+	ReasonDuplicateDevice      Reason = "duplicate_device"       // the first one counts
+	ReasonNodeSelector         Reason = "node_selector_labels"   // devices selected by labels of nodes, which are unknown
+	ReasonMalformedPod         Reason = "malformed_pod"          // an object of the API
+	ReasonMalformedClaim       Reason = "malformed_claim"        // a ResourceClaim
+	ReasonMalformedRequest     Reason = "malformed_request"      // a request; the device class stays unknown
+	ReasonMalformedResult      Reason = "malformed_result"       // an allocation result
+	ReasonMalformedStatus      Reason = "malformed_status"       // the status of a device
+	ReasonMalformedTimestamp   Reason = "malformed_timestamp"    // a timestamp
+	ReasonMalformedReservation Reason = "malformed_reservation"  // a pod in status.reservedFor
+	ReasonTooManyResults       Reason = "too_many_results"       // results beyond the bound
+	ReasonTooManyClaims        Reason = "too_many_claims"        // claims beyond the bound
+	ReasonDuplicateClaim       Reason = "duplicate_claim"        // the first one counts
+	ReasonMalformedSpec        Reason = "malformed_spec"         // a CDI spec
+	ReasonMalformedCDI         Reason = "malformed_cdi_device"   // a device of a CDI spec
+	ReasonLargeSpec            Reason = "spec_too_large"         // a CDI spec
+	ReasonUnreadableSpec       Reason = "unreadable_spec"        // a CDI spec
+	ReasonUnreadableFolder     Reason = "unreadable_folder"      // a folder of CDI specs
+	ReasonTooManySpecs         Reason = "too_many_specs"         // CDI specs beyond the bound
+	ReasonMalformedTaintRule   Reason = "malformed_taint_rule"   // a DeviceTaintRule
+	ReasonUnsupportedSelector  Reason = "unsupported_selector"   // a DeviceTaintRule with device class or CEL (v1alpha3)
+	ReasonTooManyTaints        Reason = "too_many_taints"        // taints of one device beyond the bound
+	ReasonTooManyTaintRules    Reason = "too_many_taint_rules"   // DeviceTaintRules beyond the bound
+	ReasonConflictingCDI       Reason = "conflicting_cdi_device" // defined twice in one folder, which runtimes refuse too
+)
+
+// Reasons returns the closed list.
+func Reasons() []Reason {
+	return []Reason{
+		ReasonTimeout, ReasonCanceled, ReasonHung, ReasonPanic, ReasonUnavailable,
+		ReasonUnimplemented, ReasonAbsent, ReasonUnauthorized, ReasonForbidden, ReasonRateLimited,
+		ReasonServerError, ReasonTooLarge, ReasonExpired, ReasonEmptyDisbelieved, ReasonNoData,
+		ReasonGPULost, ReasonDriverNotLoaded, ReasonDriverMismatch, ReasonHostEngine, ReasonOther,
+		ReasonMalformed, ReasonDuplicate, ReasonTooMany, ReasonTooLong, ReasonInvalidUTF8,
+		ReasonLabel, ReasonType, ReasonNotFinite, ReasonNegative, ReasonOutOfRange, ReasonNoTime,
+		ReasonStale, ReasonUnknownQuantity, ReasonNoMatch, ReasonPartition, ReasonFact,
+		ReasonHolder, ReasonConsumed, ReasonMissingPod, ReasonMissingContainer, ReasonMissingClaim,
+		ReasonMissingDriver, ReasonMissingPool, ReasonMissingDevice, ReasonMissingResource,
+		ReasonMissingCDI, ReasonClassicDRA, ReasonMalformedObject, ReasonMalformedSlice,
+		ReasonMalformedDevice, ReasonMalformedAttribute, ReasonMalformedCapacity,
+		ReasonMalformedTaint, ReasonTooManySlices, ReasonTooManyDevices, ReasonTooManyAttributes,
+		ReasonDuplicateDevice, ReasonNodeSelector, ReasonMalformedPod, ReasonMalformedClaim, ReasonMalformedRequest,
+		ReasonMalformedResult, ReasonMalformedStatus, ReasonMalformedTimestamp,
+		ReasonMalformedReservation, ReasonTooManyResults, ReasonTooManyClaims,
+		ReasonDuplicateClaim, ReasonMalformedSpec, ReasonMalformedCDI, ReasonLargeSpec,
+		ReasonUnreadableSpec, ReasonUnreadableFolder, ReasonTooManySpecs, ReasonMalformedTaintRule,
+		ReasonUnsupportedSelector, ReasonTooManyTaints, ReasonTooManyTaintRules,
+		ReasonConflictingCDI,
+	}
+}
+
+// ReasonError is an error with its reason. It is the only error type that carries one; [ReasonOf]
+// finds it in the tree of an error.
+type ReasonError struct {
+	Reason Reason
+	Err    error
+}
+
+// Error returns the text of the error itself.
+func (e *ReasonError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error itself.
+func (e *ReasonError) Unwrap() error { return e.Err }
+
+// WithReason gives an error its reason. It returns nil if err is nil.
+func WithReason(reason Reason, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &ReasonError{reason, err}
+}
+
+// ReasonOf returns the reason of an error: that of the first [ReasonError] in its tree, else what
+// the standard library's errors say, else ReasonOther. It is "" for nil.
+func ReasonOf(err error) Reason {
+	var timeout interface{ Timeout() bool }
+	if err == nil {
+		return ""
+	}
+	if e, ok := errors.AsType[*ReasonError](err); ok {
+		return e.Reason
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		return ReasonCanceled
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return ReasonTimeout
+	case errors.Is(err, fs.ErrPermission):
+		return ReasonForbidden
+	default:
+		return ReasonOther
+	}
+}
+
+// Rejection counts parts of one input that could not be used: rows, readings or facts.
+type Rejection struct {
+	Input  string // a source's name, or that of another input
+	Reason Reason
+	Count  int
+}
+
+// Compare orders rejections by input and reason.
+func (r Rejection) Compare(other Rejection) int {
+	return cmp.Or(strings.Compare(r.Input, other.Input), cmp.Compare(r.Reason, other.Reason))
+}
+
+// Rejections counts rejections of one input by reason.
+type Rejections map[Reason]int
+
+// Add adds to the count of a reason, unless n is below 1.
+func (r Rejections) Add(reason Reason, n int) {
+	if n > 0 {
+		r[reason] += n
+	}
+}
+
+// AddAll adds the counts of others.
+func (r Rejections) AddAll(others Rejections) {
+	for reason, n := range others {
+		r.Add(reason, n)
+	}
+}
+
+// Of returns the counts as rejections of an input, sorted.
+func (r Rejections) Of(input string) []Rejection {
+	out := make([]Rejection, 0, len(r))
+	for reason, n := range r {
+		out = append(out, Rejection{input, reason, n})
+	}
+	slices.SortFunc(out, Rejection.Compare)
+	return out
+}
+
+// RejectionCounter is implemented by a [Source] that rejects parts of what it reads.
+type RejectionCounter interface {
+	// Rejected returns how many parts were rejected since the start. It is safe for concurrent use
+	// with Sample. The map belongs to the caller.
+	Rejected() Rejections
+}

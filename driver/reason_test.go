@@ -1,0 +1,96 @@
+package driver_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// TestReasons holds the list to the constants: all of them, each once, and fit for a label.
+func TestReasons(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "reason.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var constants []driver.Reason
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || !strings.HasPrefix(spec.Names[0].Name, "Reason") {
+			return true
+		}
+		value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+		if err != nil {
+			t.Error(err)
+		}
+		constants = append(constants, driver.Reason(value))
+		return true
+	})
+	if diff := cmp.Diff(constants, driver.Reasons()); diff != "" {
+		t.Errorf("constants and Reasons() (-constants +list):\n%s", diff)
+	}
+	slices.Sort(constants)
+	for i, reason := range constants {
+		if i > 0 && constants[i-1] == reason {
+			t.Errorf("%q is there twice", reason)
+		}
+		if !regexp.MustCompile(`^[a-z0-9]+(_[a-z0-9]+)*$`).MatchString(string(reason)) {
+			t.Errorf("%q is not in snake case", reason)
+		}
+	}
+}
+
+func TestReasonOf(t *testing.T) {
+	lost := driver.WithReason(driver.ReasonGPULost, errors.New("lost"))
+	for _, tc := range []struct {
+		err  error
+		want driver.Reason
+	}{
+		{nil, ""},
+		{errors.New("x"), driver.ReasonOther},
+		{lost, driver.ReasonGPULost},
+		{fmt.Errorf("read: %w", lost), driver.ReasonGPULost},
+		{errors.Join(errors.New("x"), lost), driver.ReasonGPULost},
+		{driver.WithReason(driver.ReasonHostEngine, lost), driver.ReasonHostEngine}, // the outer one
+		{driver.WithReason(driver.ReasonGPULost, context.Canceled), driver.ReasonGPULost},
+		{driver.WithReason(driver.ReasonGPULost, nil), ""},
+		{driver.Hung("call NVML"), driver.ReasonHung},
+		{fmt.Errorf("read: %w", context.DeadlineExceeded), driver.ReasonTimeout},
+		{&fs.PathError{Op: "read", Path: "x", Err: os.ErrDeadlineExceeded}, driver.ReasonTimeout},
+		{context.Canceled, driver.ReasonCanceled},
+		{&fs.PathError{Op: "open", Path: "x", Err: fs.ErrPermission}, driver.ReasonForbidden},
+	} {
+		if got := driver.ReasonOf(tc.err); got != tc.want {
+			t.Errorf("ReasonOf(%v) = %q, want %q", tc.err, got, tc.want)
+		}
+	}
+	if got := driver.Hung("call NVML").Error(); got != "call NVML: no answer in time" {
+		t.Errorf("hung: %q", got)
+	}
+}
+
+func TestRejections(t *testing.T) {
+	counts := driver.Rejections{}
+	counts.Add(driver.ReasonTooMany, 2)
+	counts.Add(driver.ReasonDuplicate, 1)
+	counts.Add(driver.ReasonTooMany, 1)
+	counts.Add(driver.ReasonStale, 0)
+	counts.Add(driver.ReasonStale, -1)
+	want := []driver.Rejection{{"slices", driver.ReasonDuplicate, 1}, {"slices", driver.ReasonTooMany, 3}}
+	if diff := cmp.Diff(want, counts.Of("slices")); diff != "" {
+		t.Errorf("rejections (-want +got):\n%s", diff)
+	}
+}

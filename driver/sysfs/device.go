@@ -1,0 +1,87 @@
+package sysfs
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// NUMANode returns the NUMA node of a device, given its folder, "" where the kernel says -1, none,
+// or nothing.
+func NUMANode(device string) string {
+	var r Reader
+	value, err := r.Value(WorkingDir, filepath.Join(device, "numa_node"))
+	if err != nil {
+		return ""
+	}
+	if _, err := strconv.ParseUint(string(value), 10, 32); err != nil {
+		return ""
+	}
+	return string(value)
+}
+
+// PCIDevice returns the folder of the PCI device with that address.
+func PCIDevice(sysfs, address string) string {
+	return filepath.Join(sysfs, "bus", "pci", "devices", address)
+}
+
+// ClassDevice returns the folder of a class device such as a network interface
+// (/sys/class/CLASS/NAME), "" for what can't be its name.
+func ClassDevice(sysfs, class, name string) string {
+	if name == "" || name != filepath.Base(name) || strings.HasPrefix(name, ".") {
+		return ""
+	}
+	return filepath.Join(sysfs, "class", class, name)
+}
+
+// PCIOf returns the PCI address of a class device's hardware, "" if that is no PCI device.
+func PCIOf(sysfs, class, name string) string {
+	folder := ClassDevice(sysfs, class, name)
+	if folder == "" {
+		return ""
+	}
+	target, err := os.Readlink(filepath.Join(folder, "device"))
+	if err != nil {
+		return ""
+	}
+	address := filepath.Base(target)
+	if driver.NormalizePCI(address) != address {
+		return "" // that of another bus, such as 1-1:1.0 of USB
+	}
+	return address
+}
+
+// Follow returns the folder that a link in a folder leads to.
+func Follow(folder, link string) (string, bool) {
+	path := filepath.Join(folder, link)
+	if _, err := os.Readlink(path); err != nil { // cheap, and most devices do not have the link
+		return "", false
+	}
+	target, err := filepath.EvalSymlinks(path)
+	return target, err == nil
+}
+
+// Bus returns the name of the bus that a device is on, "" for none.
+func Bus(device string) string {
+	target, err := os.Readlink(filepath.Join(device, "subsystem"))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
+}
+
+// Only returns the name of the one entry of a folder, "" if there is none or several.
+func Only(folder string) string {
+	f, err := os.Open(folder)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = f.Close() }()
+	if names, _ := f.Readdirnames(2); len(names) == 1 {
+		return names[0]
+	}
+	return ""
+}

@@ -1,0 +1,258 @@
+package sysfs_test
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+)
+
+// odd makes a folder with a pipe that nobody writes to, a socket, a folder, and links to them.
+func odd(t *testing.T) []string {
+	t.Helper()
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	if err := syscall.Mkfifo(path("pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(path("folder"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("pipe", path("link")); err != nil {
+		t.Fatal(err)
+	}
+	return []string{path("pipe"), path("folder"), path("link"), os.DevNull}
+}
+
+// What is no regular file is refused, and nothing waits for it: a pipe without a writer would block
+// for ever.
+func TestNotRegular(t *testing.T) {
+	var r sysfs.Reader
+	for _, path := range odd(t) {
+		if file, err := sysfs.Open(path); !errors.Is(err, sysfs.ErrNotRegular) {
+			t.Errorf("Open(%s) = %v, %v", path, file, err)
+		}
+		if data, err := sysfs.ReadFile(path, 1<<20); !errors.Is(err, sysfs.ErrNotRegular) {
+			t.Errorf("ReadFile(%s) = %q, %v", path, data, err)
+		}
+		if value, err := r.Value(sysfs.WorkingDir, path); !errors.Is(err, sysfs.ErrNotRegular) {
+			t.Errorf("Value(%s) = %q, %v", path, value, err)
+		}
+	}
+}
+
+func TestReadFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("12345678"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := sysfs.ReadFile(path, 8); err != nil || string(data) != "12345678" {
+		t.Errorf("%q, %v", data, err)
+	}
+	var pathError *fs.PathError
+	data, err := sysfs.ReadFile(path, 7)
+	if !errors.Is(err, sysfs.ErrTooLarge) || !errors.As(err, &pathError) || pathError.Path != path || data != nil {
+		t.Errorf("beyond the limit: %q, %v", data, err)
+	}
+	if _, err := sysfs.ReadFile(path+"x", 7); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	// Files of procfs have size 0.
+	if data, err := sysfs.ReadFile("/proc/self/stat", 1<<16); err != nil || len(data) == 0 {
+		t.Errorf("of procfs: %q, %v", data, err)
+	}
+	if data, err := sysfs.ReadFile("/proc/self/stat", 4); !errors.Is(err, sysfs.ErrTooLarge) {
+		t.Errorf("of procfs beyond the limit: %q, %v", data, err)
+	}
+	file, err := sysfs.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if data, err := io.ReadAll(file); err != nil || string(data) != "12345678" {
+		t.Errorf("opened: %q, %v", data, err)
+	}
+}
+
+func TestReader(t *testing.T) {
+	dir := t.TempDir()
+	long := strings.Repeat("1", 64)
+	for name, tc := range map[string]struct {
+		content, want string
+		err           error
+	}{
+		"value": {"4\n", "4", nil}, "no newline": {"p0", "p0", nil}, "spaces": {"  x y \n", "x y", nil},
+		"newline": {"\n", "", sysfs.ErrEmpty}, "empty": {"", "", sysfs.ErrEmpty},
+		"longest": {long, long, nil}, "too long": {long + "1", "", sysfs.ErrTooLarge},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(tc.content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var r sysfs.Reader
+		if got, err := r.Value(sysfs.WorkingDir,
+			filepath.Join(dir, name)); string(got) != tc.want || !errors.Is(err, tc.err) {
+			t.Errorf("%s: %q, %v; want %q, %v", name, got, err, tc.want, tc.err)
+		}
+	}
+	parent, err := os.Open(filepath.Dir(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer parent.Close()
+	below, err := sysfs.OpenDir(sysfs.Dir(parent.Fd()), filepath.Base(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer below.Close()
+	var r sysfs.Reader
+	if n, err := r.Number(below, "value"); n != 4 || err != nil {
+		t.Errorf("number %d, %v", n, err)
+	}
+	if n, err := r.Number(below, "no newline"); !errors.Is(err, strconv.ErrSyntax) {
+		t.Errorf("number %d, %v", n, err)
+	}
+	// What is opened belongs to the folder, not to its name.
+	if err := os.Rename(dir, dir+"-moved"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := r.Number(below, "value"); n != 4 || err != nil {
+		t.Errorf("number %d, %v after the folder was renamed", n, err)
+	}
+	if _, err := sysfs.OpenDir(sysfs.Dir(parent.Fd()), filepath.Base(dir)); !sysfs.IsGone(err) {
+		t.Errorf("folder that is gone: %v", err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	for err, want := range map[error][2]bool{ // gone, absent
+		syscall.ENOENT: {true, true}, syscall.ENODEV: {true, true}, syscall.ENOTDIR: {true, true},
+		syscall.EINVAL: {false, true}, syscall.EOPNOTSUPP: {false, true}, syscall.EIO: {}, syscall.EACCES: {},
+	} {
+		wrapped := &fs.PathError{Op: "read", Path: "x", Err: err}
+		if got := [2]bool{sysfs.IsGone(wrapped), sysfs.IsAbsent(wrapped)}; got != want {
+			t.Errorf("%v: gone, absent %v; want %v", err, got, want)
+		}
+	}
+}
+
+// newTree writes a sysfs with a GPU on PCI, a network interface, and things without PCI.
+func newTree(t *testing.T) string {
+	t.Helper()
+	root := t.TempDir()
+	drivertest.WriteTree(t, root, `
+devices/pci0/0000:3b:00.0/numa_node: 1
+devices/pci0/0000:3b:00.0/vendor: 0x10de
+devices/pci0/0000:3b:00.0/subsystem -> ../../../bus/pci
+devices/pci0/0000:3c:00.0/numa_node: -1
+devices/pci0/0000:3d:00.0/vendor: 0x10de
+bus/pci/devices/0000:3b:00.0 -> ../../../devices/pci0/0000:3b:00.0
+bus/pci/devices/0000:3c:00.0 -> ../../../devices/pci0/0000:3c:00.0
+bus/pci/devices/0000:3d:00.0 -> ../../../devices/pci0/0000:3d:00.0
+class/drm/card0/device -> ../../../devices/pci0/0000:3b:00.0
+class/net/dummy0/ifindex: 3
+class/net/usb0/device -> ../../../devices/usb1/1-1:1.0
+class/infiniband_verbs/uverbs0/ibdev: mlx5_0
+devices/usb1/1-1:1.0/ifnum: 0
+devices/pci0/0000:3b:00.0/hwmon/hwmon2/name: gpu
+devices/pci0/0000:3b:00.0/hwmon/hwmon2/temp1_input: 45500
+devices/pci0/0000:3b:00.0/hwmon/hwmon2/temp1_label: edge
+devices/pci0/0000:3b:00.0/hwmon/hwmon2/temp2_input: -5000
+devices/pci0/0000:3b:00.0/hwmon/hwmon2/temp2_crit: 100000
+devices/pci0/0000:3b:00.0/hwmon/hwmon2/temp10_input: 50000
+devices/pci0/0000:3b:00.0/hwmon/hwmon2/temp10_label: edge
+devices/pci0/0000:3b:00.0/hwmon/hwmon2/power1_average: 1000
+devices/pci0/0000:3c:00.0/hwmon/hwmon3/temp1_input: hot
+`)
+	return root
+}
+
+func TestDevices(t *testing.T) {
+	root := newTree(t)
+	for address, want := range map[string]string{
+		"0000:3b:00.0": "1", "0000:3c:00.0": "", "0000:3d:00.0": "",
+		"0000:99:00.0": "",
+	} {
+		if got := sysfs.NUMANode(sysfs.PCIDevice(root, address)); got != want {
+			t.Errorf("NUMA node of %s is %q, want %q", address, got, want)
+		}
+	}
+	for _, tc := range []struct{ class, name, want string }{
+		{"drm", "card0", "0000:3b:00.0"},
+		{"drm", "card1", ""},
+		{"net", "dummy0", ""},
+		{"net", "usb0", ""},
+		{"drm", "", ""},
+		{"drm", "..", ""},
+		{"drm", "../drm/card0", ""},
+		{"drm", "card0/", ""},
+	} {
+		if got := sysfs.PCIOf(root, tc.class, tc.name); got != tc.want {
+			t.Errorf("PCI address of %s %q is %q, want %q", tc.class, tc.name, got, tc.want)
+		}
+	}
+	gpu := sysfs.PCIDevice(root, "0000:3b:00.0")
+	if got := sysfs.Bus(gpu); got != "pci" {
+		t.Errorf("bus %q", got)
+	}
+	if got := sysfs.Bus(sysfs.PCIDevice(root, "0000:3c:00.0")); got != "" {
+		t.Errorf("bus %q of a device without one", got)
+	}
+	folder, ok := sysfs.Follow(sysfs.ClassDevice(root, "drm", "card0"), "device")
+	if !ok || filepath.Base(folder) != "0000:3b:00.0" {
+		t.Errorf("followed to %q, %v", folder, ok)
+	}
+	if folder, ok := sysfs.Follow(sysfs.ClassDevice(root, "net", "dummy0"), "device"); ok {
+		t.Errorf("followed to %q", folder)
+	}
+	for folder, want := range map[string]string{
+		sysfs.ClassDevice(root, "infiniband_verbs", "uverbs0"): "ibdev", gpu: "", filepath.Join(root, "none"): "",
+	} {
+		if got := sysfs.Only(folder); got != want {
+			t.Errorf("only thing in %s: %q, want %q", folder, got, want)
+		}
+	}
+}
+
+func TestTemperatures(t *testing.T) {
+	root := newTree(t)
+	sensors, err := sysfs.Temperatures(sysfs.PCIDevice(root, "0000:3b:00.0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r sysfs.Reader
+	got := map[string]float64{}
+	for _, s := range sensors {
+		celsius, err := s.Read(&r)
+		if err != nil {
+			t.Error(err)
+		}
+		got[s.Label] = celsius
+	}
+	if diff := cmp.Diff(map[string]float64{"edge": 45.5, "temp2": -5, "edge temp10": 50}, got); diff != "" {
+		t.Errorf("temperatures (-want +got):\n%s", diff)
+	}
+	if sensors[2].Label != "edge temp10" {
+		t.Errorf("sensors are not in the order of their numbers: %+v", sensors)
+	}
+	if sensors, err := sysfs.Temperatures(sysfs.PCIDevice(root, "0000:3d:00.0")); err != nil || len(sensors) > 0 {
+		t.Errorf("without hwmon: %v, %v", sensors, err)
+	}
+	broken, err := sysfs.Temperatures(sysfs.PCIDevice(root, "0000:3c:00.0"))
+	if err != nil || len(broken) != 1 {
+		t.Fatalf("%v, %v", broken, err)
+	}
+	if celsius, err := broken[0].Read(&r); driver.ReasonOf(err) != driver.ReasonOther {
+		t.Errorf("what is no number: %v, %v", celsius, err)
+	}
+}

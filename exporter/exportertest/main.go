@@ -1,0 +1,21 @@
+package exportertest
+
+import (
+	"flag"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// Main runs a package's tests and checks that no goroutine is left. Under the race detector it
+// shortens the property tests, which that makes many times slower: what it looks for is in each
+// history.
+func Main(m *testing.M) {
+	flag.Parse()
+	if checks := flag.Lookup("rapid.checks"); RaceEnabled && checks.Value.String() == checks.DefValue {
+		if err := checks.Value.Set("20"); err != nil {
+			panic(err)
+		}
+	}
+	goleak.VerifyTestMain(m)
+}

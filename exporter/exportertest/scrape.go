@@ -1,0 +1,343 @@
+package exportertest
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// TB is a *testing.T or a *rapid.T.
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Errorf(format string, args ...any)
+}
+
+// Scraped is a scrape, parsed again: the value of each series by family and sorted labels.
+type Scraped map[string]map[string]float64
+
+// Render returns the renderer of one snapshot.
+func Render(s *exposition.Snapshot, c exposition.Config) *exposition.Renderer {
+	return exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s }, c)
+}
+
+// Unix returns seconds since 1970.
+func Unix(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
+
+// Text returns the scrape in the text format.
+func Text(t TB, s *exposition.Snapshot) string {
+	t.Helper()
+	return Encode(t, Render(s, exposition.Config{}), expfmt.NewFormat(expfmt.TypeTextPlain))
+}
+
+// Encode returns the scrape in a format.
+func Encode(t TB, e *exposition.Renderer, format expfmt.Format) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := e.Write(&b, format, nil); err != nil {
+		t.Fatalf("write: %v", err)
+	}
+	return b.String()
+}
+
+// Decode returns the families of an answer in protobuf.
+func Decode(t TB, e *exposition.Renderer) []*dto.MetricFamily {
+	t.Helper()
+	in := expfmt.NewDecoder(
+		strings.NewReader(Encode(t, e, expfmt.NewFormat(expfmt.TypeProtoDelim))), expfmt.NewFormat(expfmt.TypeProtoDelim),
+	)
+	var out []*dto.MetricFamily
+	for {
+		f := &dto.MetricFamily{}
+		switch err := in.Decode(f); {
+		case errors.Is(err, io.EOF):
+			return out
+		case err != nil:
+			t.Fatalf("decode: %v", err)
+		}
+		out = append(out, f)
+	}
+}
+
+// Scrape gathers a snapshot's metrics, writes them as text, reads them again and holds them to what
+// Prometheus asks of an answer: families in order, each once and as the catalogue says; series
+// unique; UTF-8.
+func Scrape(t TB, s *exposition.Snapshot) Scraped {
+	t.Helper()
+	written := Text(t, s)
+	if !utf8.ValidString(written) {
+		t.Fatalf("the answer is no UTF-8")
+	}
+	if n := strings.Count(written, "# TYPE "); n != len(slices.Compact(typeLines(written))) {
+		t.Fatalf("a family is there twice")
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(written))
+	if err != nil {
+		t.Fatalf("parse: %v", err)
+	}
+	described := DescribedFamilies()
+	out := Scraped{}
+	for name, f := range families {
+		out[name] = map[string]float64{}
+		desc, ok := described[name]
+		if !ok {
+			t.Fatalf("%s is no known family", name)
+		}
+		if want := strings.ToUpper(desc.Type.String()); f.GetType().String() != want {
+			t.Fatalf("%s is a %v, not a %s", name, f.GetType(), want)
+		}
+		for _, m := range f.Metric {
+			key := labelKey(t, &desc, m)
+			if _, twice := out[name][key]; twice {
+				t.Fatalf("%s{%s} is there twice", name, key)
+			}
+			out[name][key] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	return out
+}
+
+func typeLines(written string) []string {
+	var out []string
+	for line := range strings.Lines(written) {
+		if strings.HasPrefix(line, "# TYPE ") {
+			out = append(out, line)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// DescribedFamilies returns the families of snapshots by name.
+func DescribedFamilies() map[string]exposition.Family {
+	out := map[string]exposition.Family{}
+	for _, f := range exposition.Families(driver.Standard()) {
+		out[f.Name] = f
+	}
+	return out
+}
+
+// labelKey returns the labels of a series as name="value" in order, and holds their names to the
+// family's.
+func labelKey(t TB, f *exposition.Family, m *dto.Metric) string {
+	t.Helper()
+	var names, parts []string
+	for _, l := range m.Label {
+		if !chosen(l.GetName()) {
+			names = append(names, l.GetName())
+		}
+		parts = append(parts, l.GetName()+"="+strconv.Quote(l.GetValue()))
+	}
+	if !slices.Equal(slices.Sorted(slices.Values(names)), slices.Sorted(slices.Values(f.Labels))) {
+		t.Fatalf("%s has the labels %q, not %q", f.Name, names, f.Labels)
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ",")
+}
+
+// chosen reports whether a label is there because a flag asks for it.
+func chosen(label string) bool {
+	return strings.HasPrefix(label, "label_") || strings.HasPrefix(label, "annotation_")
+}
+
+// Series is the number of series that count for --max-series.
+func (x Scraped) Series() int {
+	n := 0
+	for name, rows := range x {
+		if !strings.HasPrefix(name, "dra_exporter_") {
+			n += len(rows)
+		}
+	}
+	return n
+}
+
+// Matching returns the series of a family that have all the given labels, as name=value.
+func (x Scraped) Matching(family string, labels ...string) map[string]float64 {
+	out := maps.Clone(x[family])
+	maps.DeleteFunc(out, func(key string, _ float64) bool {
+		return slices.ContainsFunc(labels, func(l string) bool {
+			name, value, _ := strings.Cut(l, "=")
+			return !strings.Contains(","+key+",", ","+name+"="+strconv.Quote(value)+",")
+		})
+	})
+	return out
+}
+
+// One returns the value of the one series of a family with the given labels.
+func (x Scraped) One(t TB, family string, labels ...string) float64 {
+	t.Helper()
+	rows := x.Matching(family, labels...)
+	if len(rows) != 1 {
+		t.Fatalf("%s%q: got the series %v, want one", family, labels, rows)
+	}
+	for _, v := range rows {
+		return v
+	}
+	return 0
+}
+
+// ParseKey returns the labels of a key of [Scraped].
+func ParseKey(key string) map[string]string {
+	out := map[string]string{}
+	for key != "" {
+		name, rest, _ := strings.Cut(key, "=")
+		quoted := rest[:quotedLen(rest)]
+		out[name], _ = strconv.Unquote(quoted)
+		key = strings.TrimPrefix(rest[len(quoted):], ",")
+	}
+	return out
+}
+
+func quotedLen(s string) int {
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case '\\':
+			i++
+		case '"':
+			return i + 1
+		}
+	}
+	return len(s)
+}
+
+// Lint holds the families' names and help to promlint.
+func Lint(t *testing.T, s *exposition.Snapshot) {
+	t.Helper()
+	problems, err := promlint.NewWithMetricFamilies(Decode(t, Render(s, exposition.Config{}))).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// SumKey names what is conserved: a quantity of a device, with the quantity's own labels.
+type SumKey struct{ Device, Metric, Labels string }
+
+// Division is the values of the device and of those who share in it.
+type Division struct {
+	Device       float64
+	Claims, Pods map[string]float64
+	Unattributed float64
+	Read         bool // the device's own value is there
+	Gauge        bool
+}
+
+// Sums collects from a scrape what must be conserved.
+func (x Scraped) Sums() map[SumKey]*Division {
+	out := map[SumKey]*Division{}
+	for _, f := range exposition.Families(driver.Standard()) {
+		metric, who := HolderOf(f.Name)
+		if who == "" || !Attributed(metric) {
+			continue
+		}
+		for key, v := range x[f.Name] {
+			labels := ParseKey(key)
+			k, holder := splitLabels(metric, labels)
+			p := out[k]
+			if p == nil {
+				p = &Division{Claims: map[string]float64{}, Pods: map[string]float64{}, Gauge: !strings.HasSuffix(f.Name, "_total")}
+				out[k] = p
+			}
+			switch who {
+			case "device":
+				p.Device, p.Read = v, true
+			case "claim":
+				p.Claims[holder] = v
+			case "pod":
+				p.Pods[holder] = v
+			default:
+				p.Unattributed = v
+			}
+		}
+	}
+	return out
+}
+
+// AddPlugins adds what pods have through device plugins to what claims have: it is in no family.
+func AddPlugins(sums map[SumKey]*Division, rows []ledger.Holder) {
+	for i := range rows {
+		h := &rows[i]
+		values := map[SumKey]float64{
+			{h.Device.String(), "own_allocated_seconds_total", ","}: h.Allocated,
+			{h.Device.String(), "allocated_seconds_total", ","}:     h.Share,
+		}
+		for _, v := range h.Values {
+			labels := strings.Join(v.Labels[:], ",")
+			if v.Quantity != driver.IOBytes {
+				labels = ","
+			}
+			values[SumKey{h.Device.String(), v.Quantity.Spec().Metric, labels}] = v.Value
+		}
+		for key, v := range values {
+			if sums[key] != nil { // the pods have it too
+				sums[key].Claims[h.Namespace+"/"] = v
+			}
+		}
+	}
+}
+
+// HolderOf splits the name of a family into its metric and whose it is: device, claim, pod or
+// device_unattributed.
+func HolderOf(family string) (metric, who string) {
+	for _, prefix := range []string{"dra_device_unattributed_", "dra_device_", "dra_claim_", "dra_pod_"} {
+		if rest, ok := strings.CutPrefix(family, prefix); ok {
+			return rest, strings.TrimSuffix(strings.TrimPrefix(prefix, "dra_"), "_")
+		}
+	}
+	return "", ""
+}
+
+// Attributed reports whether a metric is divided among claims and pods.
+func Attributed(metric string) bool {
+	switch metric {
+	case "utilization_ratio", "active_seconds_total", "memory_used_bytes", "power_watts", "energy_joules_total",
+		"io_bytes_total",
+		"allocated_seconds_total", "allocated_share_seconds_total":
+		return true
+	default:
+		return false
+	}
+}
+
+// splitLabels splits the labels of a series into device and quantity, and holder. Divided allocated
+// time belongs to the device's allocated time; each holder's own belongs to nothing.
+func splitLabels(metric string, labels map[string]string) (SumKey, string) {
+	holder := labels["namespace"] + "/" + labels["resourceclaim_name"] + labels["pod"]
+	device := labels["driver"] + "/" + labels["pool"] + "/" + labels["device"]
+	if metric == "allocated_seconds_total" && holder != "/" {
+		metric = "own_allocated_seconds_total"
+	}
+	if metric == "allocated_share_seconds_total" {
+		metric = "allocated_seconds_total"
+	}
+	return SumKey{device, metric, labels["link"] + "," + labels["direction"]}, holder
+}
+
+// SumOf returns the sum of the values, in the order of their keys.
+func SumOf(m map[string]float64) float64 {
+	sum := 0.0
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		sum += m[k]
+	}
+	return sum
+}

@@ -1,0 +1,196 @@
+package exposition_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// fanPower is a quantity that the standard catalogue does not have: an additive gauge with a label,
+// whose integral fills a counter, and a state that is kept as long as dra_device_up.
+func fanPower() driver.Catalogue {
+	fans := []driver.Label{{Name: "fan", Values: []string{"front", "rear"}}}
+	return driver.Standard().With(
+		driver.Spec{
+			Name: "fan_power", Metric: "fan_power_watts", Unit: "watts", Sharing: driver.Additive, NonNegative: true, Max: 100,
+			Help: "Power of the fans.", Labels: fans, Integral: "fan_energy",
+		},
+		driver.Spec{
+			Name: "fan_energy", Metric: "fan_energy_joules_total", Unit: "joules", Type: driver.Counter,
+			Sharing: driver.Additive, NonNegative: true, Help: "Energy of the fans.", Labels: fans,
+		},
+		driver.Spec{Name: "fan_up", Metric: "fan_up", Help: "1 if the fan turns.", Rank: driver.RankState},
+	)
+}
+
+// fanNode is a node whose one device is shared by claim-0 of pod-0 and claim-1 of pod-1.
+type fanNode struct {
+	catalogue driver.Catalogue
+	books     *ledger.Ledger
+	limiter   *exposition.Limiter
+	now       time.Time
+}
+
+func newFanNode(maxSeries int) *fanNode {
+	catalogue := fanPower()
+	return &fanNode{
+		catalogue: catalogue,
+		books:     ledger.New(ledger.Config{Retention: time.Minute, Catalogue: catalogue}),
+		limiter:   exposition.NewLimiter(maxSeries),
+		now:       time.Unix(1_000_000, 0),
+	}
+}
+
+// tick reads the device once.
+func (n *fanNode) tick(watts float64) (*exposition.Snapshot, []driver.Rejection) {
+	n.now = n.now.Add(time.Second)
+	power, _ := n.catalogue.Named("fan_power")
+	up, _ := n.catalogue.Named("fan_up")
+	id := driver.ID{Driver: "gpu.example.com", Pool: "node", Device: "gpu-0"}
+	in := join.Input{
+		Catalogue: n.catalogue,
+		View:      podresources.View{At: n.now},
+		Inventory: driver.Inventory{id: {Hardware: driver.Hardware{UUID: "GPU-0"}}},
+		Sources: []join.SourceSamples{{Name: "fans", Samples: []driver.Sample{{
+			Hardware: driver.Hardware{UUID: "GPU-0"},
+			Readings: []driver.Reading{
+				{Quantity: power, Labels: driver.Labels{"front"}, Value: watts, At: n.now},
+				{Quantity: up, Value: 1, At: n.now},
+			},
+		}}}},
+	}
+	for i := range 2 {
+		in.View.Allocations = append(in.View.Allocations, podresources.Allocation{
+			Claim: podresources.Claim{Namespace: "ns", Name: fmt.Sprintf("claim-%d", i)}, Device: id,
+			Holders: []podresources.Holder{
+				{Pod: podresources.Pod{Namespace: "ns", Name: fmt.Sprintf("pod-%d", i)}, Container: "c"},
+			},
+		})
+	}
+	result := join.Join(in)
+	return n.limiter.Apply(n.books, n.books.Advance(result, n.now)), result.Rejected
+}
+
+// scrape renders a snapshot.
+func (n *fanNode) scrape(t *testing.T, s *exposition.Snapshot) string {
+	t.Helper()
+	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s },
+		exposition.Config{Catalogue: n.catalogue})
+	var out bytes.Buffer
+	if err := e.Write(&out, expfmt.NewFormat(expfmt.TypeTextPlain), nil); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}
+
+// An entry of the catalogue is all that a new quantity needs: its families of devices, claims and
+// pods, its integral, the reference, the report and the limit know of it.
+func TestNewQuantity(t *testing.T) {
+	n := newFanNode(0)
+	n.tick(10)
+	s, rejected := n.tick(10)
+	if len(rejected) > 0 {
+		t.Fatalf("rejected: %v", rejected)
+	}
+	const device = `driver="gpu.example.com",pool="node",device="gpu-0"`
+	text := n.scrape(t, s)
+	for _, want := range []string{
+		"# HELP dra_device_fan_power_watts Power of the fans.\n# TYPE dra_device_fan_power_watts gauge\n",
+		`dra_device_fan_power_watts{` + device + `,fan="front"} 10`,
+		`dra_claim_fan_power_watts{namespace="ns",resourceclaim_name="claim-1",` + device + `,fan="front"} 5`,
+		`dra_pod_fan_power_watts{namespace="ns",pod="pod-0",` + device + `,fan="front"} 5`,
+		`dra_device_unattributed_fan_power_watts{` + device + `,fan="front"} 0`,
+		"# TYPE dra_device_fan_energy_joules_total counter\n",
+		`dra_device_fan_energy_joules_total{` + device + `,fan="front"} 10`,
+		`dra_claim_fan_energy_joules_total{namespace="ns",resourceclaim_name="claim-0",` + device + `,fan="front"} 5`,
+		`dra_pod_fan_energy_joules_total{namespace="ns",pod="pod-1",` + device + `,fan="front"} 5`,
+		`dra_device_quantity_source_info{` + device + `,quantity="fan_energy",source="fans (integral of its gauge)"} 1`,
+		`dra_device_fan_up{` + device + `} 1`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("missing: %s", want)
+		}
+	}
+	if strings.Contains(text, "dra_claim_fan_up") {
+		t.Error("claims have a quantity that is not additive")
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+	report, err := json.Marshal(web.NewReport(s, "node"))
+	if err != nil || !bytes.Contains(
+		report, []byte(`{"quantity":"fan_power","labels":{"fan":"front"},"value":10,"source":"fans"}`),
+	) {
+		t.Errorf("the report lacks it: %v, %s", err, report)
+	}
+	_, rejected = n.tick(101)
+	if len(rejected) != 1 || rejected[0].Reason != driver.ReasonOutOfRange {
+		t.Errorf("above its maximum: rejected %v", rejected)
+	}
+}
+
+func TestNewQuantityReference(t *testing.T) {
+	var out bytes.Buffer
+	fills := func(q driver.Quantity) []string {
+		if power, _ := fanPower().Named("fan_power"); q == power {
+			return []string{"fans"}
+		}
+		return nil
+	}
+	if err := exposition.WriteReference(&out, fanPower(), nil, fills); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| `dra_device_fan_power_watts` | gauge | watts | `driver` `pool` `device` `fan` | Power of the fans. fan: " +
+			"front, rear. | fans |",
+		"| `dra_claim_fan_power_watts` |", "| `dra_pod_fan_energy_joules_total` |",
+		"| `dra_device_unattributed_fan_power_watts` |",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the reference lacks %s", want)
+		}
+	}
+}
+
+// Under a limit the families of pods go before those of claims, these before those of devices, and
+// a state stays with dra_device_up.
+func TestNewQuantityLimit(t *testing.T) {
+	unlimited, _ := newFanNode(0).tick(10)
+	all := unlimited.Series
+	last := map[string]int{} // by family: the lowest limit at which it is there
+	for limit := all; limit > 0; limit-- {
+		n := newFanNode(limit)
+		s, _ := n.tick(10)
+		if s.Series > limit {
+			t.Fatalf("%d series of at most %d", s.Series, limit)
+		}
+		text := n.scrape(t, s)
+		for _, family := range []string{
+			"dra_pod_fan_power_watts", "dra_claim_fan_power_watts", "dra_device_fan_power_watts",
+			"dra_device_fan_up", "dra_device_up",
+		} {
+			if strings.Contains(text, "\n"+family+"{") {
+				last[family] = limit
+			}
+		}
+	}
+	pod, claim := last["dra_pod_fan_power_watts"], last["dra_claim_fan_power_watts"]
+	device := last["dra_device_fan_power_watts"]
+	state, up := last["dra_device_fan_up"], last["dra_device_up"]
+	if all < pod || pod <= claim || claim <= device || device <= state || state != up || up <= 0 {
+		t.Errorf("the families go at %v, of %d series", last, all)
+	}
+}

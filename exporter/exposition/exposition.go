@@ -1,0 +1,174 @@
+package exposition
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Renderer writes the metrics of the latest snapshot together with those of a registry. It makes no
+// calls to anything else. It is safe for concurrent use.
+//
+// It omits the checks of client_golang's registry, which would cost more than all the rest: the
+// snapshot guarantees that series are unique and labels consistent, and tests check it.
+type Renderer struct {
+	registry prometheus.Gatherer
+	latest   func() *Snapshot
+	labels   *labelCache
+	config   Config
+	families *[numFamilies]Family
+	order    []familyID // by name
+	memory   sync.Pool  // of *rendering
+}
+
+// Config configures a [Renderer].
+type Config struct {
+	ZeroHold       time.Duration // a counter that was first exported less than this ago is written as 0
+	CreatedSamples bool          // _created lines in OpenMetrics text
+	Error          func(error)   // is called with what is missing of an answer; may be nil
+
+	Catalogue driver.Catalogue // of the snapshots; nil: the standard one
+}
+
+// New returns a renderer. latest returns nil before the first snapshot.
+func New(registry prometheus.Gatherer, latest func() *Snapshot, c Config) *Renderer {
+	catalogue := c.Catalogue.OrStandard()
+	e := &Renderer{
+		registry: registry, latest: latest, labels: newLabelCache(catalogue), config: c, families: allFamilies(catalogue),
+	}
+	for id := range numFamilies {
+		if e.families[id].Name != "" {
+			e.order = append(e.order, id)
+		}
+	}
+	slices.SortFunc(e.order, func(a, b familyID) int { return strings.Compare(e.families[a].Name, e.families[b].Name) })
+	return e
+}
+
+// Write writes the metrics in a format of expfmt, with the families sorted by name. wanted selects
+// families by name; nil selects all. An error describes what the registry could not provide; the
+// rest is written.
+func (e *Renderer) Write(w io.Writer, f expfmt.Format, wanted func(name string) bool) error {
+	r, _ := e.memory.Get().(*rendering)
+	if r == nil {
+		r = &rendering{families: e.families}
+	}
+	defer e.memory.Put(r)
+	r.begin(formatOf(f, e.config.CreatedSamples))
+	if s := e.latest(); s != nil {
+		r.take(s, e.labels, e.config.ZeroHold)
+	}
+	err := e.assemble(r, f, wanted)
+	if _, failed := w.Write(r.out.Bytes()); failed != nil {
+		return fmt.Errorf("write metrics: %w", failed)
+	}
+	return err
+}
+
+// assemble merges the rendering's families and the registry's in the order of their names.
+func (e *Renderer) assemble(r *rendering, f expfmt.Format, wanted func(string) bool) error {
+	own, err := e.registry.Gather()
+	if wanted != nil {
+		own = slices.DeleteFunc(own, func(f *dto.MetricFamily) bool { return !wanted(f.GetName()) })
+	}
+	var options []expfmt.EncoderOption
+	if e.config.CreatedSamples {
+		options = append(options, expfmt.WithCreatedLines())
+	}
+	library := expfmt.NewEncoder(&r.out, f, options...)
+	encode := func(f *dto.MetricFamily) { err = cmp.Or(err, library.Encode(f)) }
+	for _, id := range e.order {
+		name := e.families[id].Name
+		if len(r.bodies[id]) == 0 || wanted != nil && !wanted(name) {
+			continue
+		}
+		for len(own) > 0 && own[0].GetName() < name {
+			encode(own[0])
+			own = own[1:]
+		}
+		r.out.Write(r.format.family(r.out.AvailableBuffer(), &e.families[id], r.bodies[id]))
+	}
+	for _, f := range own {
+		encode(f)
+	}
+	r.out.Write(r.format.end(r.out.AvailableBuffer()))
+	return err
+}
+
+// formats returns the formats that can be negotiated, the preferred one first.
+func formats() []expfmt.Format {
+	var out []expfmt.Format
+	for _, f := range expfmt.DefaultOpenMetricsAcceptedFormats() {
+		switch f.FormatType() {
+		case expfmt.TypeProtoDelim, expfmt.TypeOpenMetrics, expfmt.TypeTextPlain:
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// ServeHTTP answers a scrape in the format that the client prefers. The query parameter name[]
+// selects families.
+func (e *Renderer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f := expfmt.NegotiateAccept(r.Header, formats()...)
+	var wanted func(string) bool
+	if names := r.URL.Query()["name[]"]; len(names) > 0 {
+		wanted = func(name string) bool { return slices.Contains(names, name) }
+	}
+	w.Header().Set("Content-Type", string(f))
+	if err := e.Write(w, f, wanted); err != nil && e.config.Error != nil {
+		e.config.Error(err)
+	}
+}
+
+// rendering is a sink that writes samples. It is reused with its memory.
+type rendering struct {
+	families *[numFamilies]Family
+	format   format
+	keep     int
+	held     time.Time // counters first exported after it are written as 0; zero: none
+	bodies   [numFamilies][]byte
+	out      bytes.Buffer
+}
+
+// begin empties the rendering.
+func (r *rendering) begin(f format) {
+	r.format = f
+	for id := range r.bodies {
+		r.bodies[id] = r.bodies[id][:0]
+	}
+	r.out.Reset()
+}
+
+func (r *rendering) take(s *Snapshot, cache *labelCache, zeroHold time.Duration) {
+	r.keep, r.held = s.keep, time.Time{}
+	if zeroHold > 0 {
+		r.held = s.Time.Add(-zeroHold)
+	}
+	cache.begin(s.Time)
+	defer cache.end()
+	s.walk(emission{sink: r, cache: cache})
+}
+
+func (r *rendering) put(id familyID, l *labels, value float64, born, shown time.Time) {
+	f := &r.families[id]
+	if !f.unlimited && int(f.rank) < r.keep {
+		return
+	}
+	if f.Type == driver.Counter && !r.held.IsZero() && shown.After(r.held) {
+		value = 0
+	}
+	r.bodies[id] = r.format.sample(r.bodies[id], f, l, value, born)
+}

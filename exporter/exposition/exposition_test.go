@@ -1,0 +1,327 @@
+package exposition_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// busyHistory is one with all families of a device and its holder.
+func busyHistory(t *testing.T) *exportertest.History {
+	t.Helper()
+	h := exportertest.NewHistory(t)
+	entry := h.In.Inventory[jointest.ID("gpu-0")]
+	entry.Capacity = []driver.Amount{{Resource: "memory", Value: 8e10}}
+	entry.Taints = []driver.Taint{{Key: "k", Value: "v", Effect: "NoSchedule"}}
+	h.In.Inventory[jointest.ID("gpu-0")] = entry
+	h.In.Inventory[jointest.ID("gpu-1")] = entry
+	a := h.Hold("c0", "p0")
+	a.AllocatedAt = h.Now.Add(-time.Hour)
+	a.Consumed = []driver.Amount{{Resource: "memory", Value: 1e9}}
+	a.Conditions = []podresources.Condition{{Type: "Ready", Status: "True"}}
+	a.Network = &podresources.Network{Interface: "net1"}
+	for i := range 3 {
+		var readings []driver.Reading
+		for q := range driver.NumQuantities {
+			r := driver.Reading{Quantity: q, Value: 0.5}
+			if q.Spec().Type == driver.Counter {
+				r.Value = float64(i)
+			}
+			for j, l := range q.Spec().Labels {
+				r.Labels[j] = "open"
+				if l.Values != nil {
+					r.Labels[j] = l.Values[0]
+				}
+			}
+			readings = append(readings, r)
+		}
+		h.Read(readings...)
+		h.Tick(time.Second)
+	}
+	return h
+}
+
+// Every family that is described can be had, and no other; names and help are as Prometheus wants
+// them.
+func TestEveryFamily(t *testing.T) {
+	x := exportertest.Scrape(t, busyHistory(t).Last)
+	for name := range exportertest.DescribedFamilies() {
+		if len(x[name]) == 0 {
+			t.Errorf("%s is described and was not seen", name)
+		}
+	}
+	exportertest.Lint(t, busyHistory(t).Last)
+}
+
+// The families are in order and those of a registry among them; without a snapshot they are alone.
+func TestExposition(t *testing.T) {
+	own := prometheus.NewRegistry()
+	own.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "dra_exporter_own", Help: "Own."}))
+	h := busyHistory(t)
+	var latest *exposition.Snapshot
+	e := exposition.New(own, func() *exposition.Snapshot { return latest }, exposition.Config{})
+	if got := exportertest.Encode(t, e, expfmt.NewFormat(expfmt.TypeTextPlain)); strings.Count(got, "# TYPE") != 1 ||
+		!strings.Contains(got, "dra_exporter_own 0") {
+		t.Errorf("before the first snapshot: %s", got)
+	}
+	latest = h.Last
+	last := ""
+	for _, f := range exportertest.Decode(t, e) {
+		if f.GetName() <= last {
+			t.Errorf("%s comes behind %s", f.GetName(), last)
+		}
+		last = f.GetName()
+	}
+	if !strings.Contains(exportertest.Encode(t, e, expfmt.NewFormat(expfmt.TypeTextPlain)), "dra_exporter_own 0") {
+		t.Error("the registry's own are lost")
+	}
+}
+
+// Each format is written as client_golang's encoder writes the same families, to the byte.
+func TestFormats(t *testing.T) {
+	const name = "a\"b\\c\n<d>" // would end a string, a line or an element
+	hostile := busyHistory(t)
+	hostile.In.Inventory[jointest.ID(name)] = driver.Entry{Hardware: driver.Hardware{UUID: name, Model: name}}
+	hostile.In.View.Allocations = append(hostile.In.View.Allocations, jointest.Allocation(name, name, name))
+	hostile.ReadOf(name, jointest.Watts(70))
+	hostile.Tick(time.Second)
+	for name, s := range map[string]*exposition.Snapshot{"busy": busyHistory(t).Last, "hostile": hostile.Last} {
+		families := exportertest.Decode(t, exportertest.Render(s, exposition.Config{}))
+		for _, format := range exposition.Formats() {
+			for _, created := range []bool{false, true} {
+				want := encodeByLibrary(t, families, format, created)
+				got := exportertest.Encode(t, exportertest.Render(s, exposition.Config{CreatedSamples: created}), format)
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("%s, %s, created lines %v: %s", name, format, created, diff)
+				}
+			}
+		}
+	}
+}
+
+func encodeByLibrary(t *testing.T, families []*dto.MetricFamily, format expfmt.Format, created bool) string {
+	t.Helper()
+	var out bytes.Buffer
+	var options []expfmt.EncoderOption
+	if created {
+		options = append(options, expfmt.WithCreatedLines())
+	}
+	e := expfmt.NewEncoder(&out, format, options...)
+	for _, f := range families {
+		if err := e.Encode(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if closer, ok := e.(expfmt.Closer); ok {
+		if err := closer.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return out.String()
+}
+
+// A scrape is answered in the format and with the families that it asks for.
+func TestScrape(t *testing.T) {
+	server := httptest.NewServer(exportertest.Render(busyHistory(t).Last, exposition.Config{}))
+	defer server.Close()
+	for _, tc := range []struct{ accept, query, format, want, not string }{
+		{"", "", "text/plain; version=0.0.4; charset=utf-8", "# TYPE dra_claim_energy_joules_total counter\n", "# EOF"},
+		{"text/html", "", "text/plain; version=0.0.4; charset=utf-8", "dra_exporter_", "# EOF"},
+		{
+			"application/openmetrics-text; version=1.0.0", "", "application/openmetrics-text; version=1.0.0; charset=utf-8",
+			"# EOF\n", "_created",
+		},
+		{
+			"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited", "",
+			"application/vnd.google.protobuf", "dra_claim_power_watts", "# TYPE",
+		},
+		{
+			"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=text", "", "text/plain",
+			"dra_claim_power_watts", "metric {",
+		},
+		{"", "?name[]=dra_claim_power_watts&name[]=dra_exporter_info", "text/plain", "dra_claim_power_watts{", "dra_device_"},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/metrics"+tc.query, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Accept", tc.accept)
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if got := response.Header.Get("Content-Type"); !strings.HasPrefix(got, tc.format) ||
+			response.StatusCode != http.StatusOK {
+			t.Errorf("%q%s: %s, Content-Type %s", tc.accept, tc.query, response.Status, got)
+		}
+		if !strings.Contains(string(body), tc.want) || strings.Contains(string(body), tc.not) {
+			t.Errorf("%q%s: want %q and no %q in %.300s", tc.accept, tc.query, tc.want, tc.not, body)
+		}
+	}
+}
+
+// An error of the registry is reported, and the rest is answered.
+func TestScrapeOfFailingRegistry(t *testing.T) {
+	s := busyHistory(t).Last
+	var reported error
+	broken := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, errors.New("broken") })
+	e := exposition.New(
+		broken, func() *exposition.Snapshot { return s }, exposition.Config{Error: func(err error) { reported = err }},
+	)
+	answer := httptest.NewRecorder()
+	e.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
+	if answer.Body.String() != exportertest.Text(t, s) || reported == nil {
+		t.Errorf("reported %v, answered %.300s", reported, answer.Body)
+	}
+}
+
+// A new counter stands at 0 for a while, by its age; gauges do not, and the created times are those
+// of the births.
+func TestZeroHold(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	for i := range 11 {
+		if i == 6 {
+			h.Hold("c0", "p0")
+		}
+		h.Read(driver.Reading{Quantity: driver.Energy, Value: 10 * float64(i)}, jointest.Watts(10))
+		h.Tick(time.Second)
+	} // it is 10 s; the counters of c0 are shown since 6 s, those of the device since 0 s
+	for _, tc := range []struct {
+		hold          time.Duration
+		claim, device float64
+	}{
+		{0, 45, 100}, {
+			3 * time.Second, 45, 100,
+		}, {4 * time.Second, 45, 100}, {4*time.Second + 1, 0, 100}, {10 * time.Second, 0, 100}, {11 * time.Second, 0, 0},
+	} {
+		got := map[string]float64{}
+		born := map[string]float64{}
+		for _, f := range exportertest.Decode(t, exportertest.Render(h.Last, exposition.Config{ZeroHold: tc.hold})) {
+			for _, m := range f.Metric {
+				got[f.GetName()] = m.GetCounter().GetValue() + m.GetGauge().GetValue()
+				if c := m.GetCounter(); c != nil {
+					born[f.GetName()] = c.GetCreatedTimestamp().AsTime().Sub(jointest.Start()).Seconds()
+				}
+			}
+		}
+		for name, want := range map[string]float64{
+			"dra_claim_energy_joules_total": tc.claim, "dra_pod_energy_joules_total": tc.claim,
+			"dra_device_energy_joules_total": tc.device,
+			"dra_claim_power_watts":          10, "dra_device_power_watts": 10,
+		} {
+			if got[name] != want {
+				t.Errorf("held for %v: %s is %v, want %v", tc.hold, name, got[name], want)
+			}
+		}
+		for name, want := range map[string]float64{
+			"dra_claim_energy_joules_total": 5.5, "dra_claim_allocated_seconds_total": 5.5, "dra_device_energy_joules_total": 0,
+			"dra_device_allocated_seconds_total": 0, "dra_device_unattributed_energy_joules_total": 0,
+		} {
+			if got, ok := born[name]; got != want || !ok {
+				t.Errorf("%s was born at %v s, want %v", name, got, want)
+			}
+		}
+	}
+}
+
+// A counter that comes late is held at 0 since it came, not since its holder did.
+func TestZeroHoldOfLateCounter(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("c0", "p0")
+	for range 10 {
+		h.Read(jointest.Watts(1))
+		h.Tick(time.Second)
+	}
+	traffic := func(v float64) {
+		h.Read(driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}, Value: v})
+		h.Tick(time.Second)
+	}
+	traffic(0)
+	traffic(100)
+	value := func(hold time.Duration) float64 {
+		for _, f := range exportertest.Decode(t, exportertest.Render(h.Last, exposition.Config{ZeroHold: hold})) {
+			if f.GetName() == "dra_claim_io_bytes_total" {
+				return f.Metric[0].GetCounter().GetValue()
+			}
+		}
+		return -1
+	}
+	if got := value(time.Second); got != 100 {
+		t.Errorf("after its time the counter shows %v, want 100", got)
+	}
+	if got := value(2 * time.Second); got != 0 {
+		t.Errorf("within its time the counter shows %v, want 0", got)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	for name, tc := range map[string]struct {
+		said map[string]float64
+		want string
+	}{
+		"healthy":             {map[string]float64{"healthy": 1}, "healthy"},
+		"unhealthy of three":  {map[string]float64{"healthy": 0, "unhealthy": 1, "unknown": 0}, "unhealthy"},
+		"unknown":             {map[string]float64{"unknown": 1}, "unknown"},
+		"the worst of two":    {map[string]float64{"healthy": 1, "unhealthy": 1}, "unhealthy"},
+		"unknown, or healthy": {map[string]float64{"healthy": 1, "unknown": 1}, "unknown"},
+		"all":                 {map[string]float64{"healthy": 1, "unhealthy": 1, "unknown": 1}, "unhealthy"},
+		"none":                {map[string]float64{"healthy": 0}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := exportertest.NewHistory(t)
+			var readings []driver.Reading
+			for status, v := range tc.said {
+				readings = append(readings, driver.Reading{Quantity: driver.Health, Labels: driver.Labels{status}, Value: v})
+			}
+			h.Read(readings...)
+			x := h.Tick(time.Second)
+			got := map[string]float64{}
+			for key, v := range x["dra_device_health"] {
+				got[exportertest.ParseKey(key)["status"]] = v
+			}
+			want := map[string]float64{}
+			if tc.want != "" {
+				want = map[string]float64{"healthy": 0, "unhealthy": 0, "unknown": 0}
+				want[tc.want] = 1
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// An error counter that rises sets the time of the last error.
+func TestLastError(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	var x exportertest.Scraped
+	for _, n := range []float64{3, 3, 4, 4} {
+		h.Read(driver.Reading{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, Value: n})
+		x = h.Tick(time.Second)
+	}
+	h.Expect(x, map[[2]string]float64{
+		{"dra_device_errors_total", "code=79"}:                      1,
+		{"dra_device_last_error_timestamp_seconds", "device=gpu-0"}: exportertest.Unix(jointest.Start()) + 2,
+	})
+}

@@ -1,0 +1,304 @@
+package exposition
+
+import (
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+// Stability is what can be expected of a family's name and labels.
+type Stability string
+
+// Stable families keep name, type and labels within a major version.
+const (
+	Stable Stability = "stable"
+)
+
+// Family describes a metric family that is made of snapshots, or one of the exporter's own.
+type Family struct {
+	Name      string
+	Help      string
+	Unit      string
+	Type      driver.Type
+	Labels    []string // all of them, in the order of the reference
+	Filled    string   // where the values come from
+	Stability Stability
+	Spec      *driver.Spec    // of families of a quantity; else nil
+	Quantity  driver.Quantity // that of Spec
+	Histogram bool
+
+	rank      rank
+	unlimited bool // its series do not count against the limit
+}
+
+// familyID is the number of a family: the fixed ones, then those of each quantity per device,
+// claim, pod, and unattributed.
+type familyID int
+
+const (
+	famDeviceInfo familyID = iota
+	famDeviceUp
+	famDeviceAllocations
+	famDeviceAllocated
+	famDeviceTainted
+	famDeviceLastError
+	famDeviceQuantitySource
+	famClaimInfo
+	famClaimDeviceInfo
+	famClaimAllocatedAt
+	famClaimLastActive
+	famClaimConsumedCapacity
+	famClaimCondition
+	famClaimNetwork
+	famClaimAllocated
+	famClaimShare
+	famPodInfo
+	famPodClaimInfo
+	famPodAllocated
+	famPodShare
+	famUnresolved
+	famSnapshotTime
+	famSeries
+	famSeriesDropped
+	numFixedFamilies
+)
+
+const (
+	famDeviceQuantity       = numFixedFamilies
+	famClaimQuantity        = famDeviceQuantity + driver.MaxQuantities
+	famPodQuantity          = famClaimQuantity + driver.MaxQuantities
+	famUnattributedQuantity = famPodQuantity + driver.MaxQuantities
+	numFamilies             = famUnattributedQuantity + driver.MaxQuantities
+)
+
+// Families returns all families that are made of snapshots, in no particular order.
+func Families(catalogue driver.Catalogue) []Family {
+	var out []Family
+	for _, f := range allFamilies(catalogue) {
+		if f.Name != "" {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// allFamilies returns the families by number. A number without a family (of a quantity that is not
+// attributed) has the zero Family.
+func allFamilies(catalogue driver.Catalogue) *[numFamilies]Family {
+	var all [numFamilies]Family
+	for _, group := range []map[familyID]Family{deviceFamilies(), claimFamilies(), podFamilies(), ownFamilies()} {
+		for id, f := range group {
+			f.rank, f.unlimited = fixedRank(id), id >= famUnresolved
+			all[id] = f
+		}
+	}
+	for i := range catalogue {
+		q, id := driver.Quantity(i), familyID(i)
+		add := func(first familyID, f Family, r rank) {
+			f.Quantity, f.rank = q, r
+			all[first+id] = f
+		}
+		spec := catalogue.Spec(q)
+		add(famDeviceQuantity, quantityFamily("dra_device_", "", spec, deviceLabelNames()), deviceRank(spec))
+		if spec.Sharing == driver.Additive {
+			add(famClaimQuantity, attributedFamily("dra_claim_", "The claim's part. ", spec, claimLabelNames()), rankClaim)
+			add(famPodQuantity, attributedFamily("dra_pod_", "The pod's part. ", spec, podLabelNames()), rankPod)
+			add(famUnattributedQuantity, attributedFamily("dra_device_unattributed_",
+				"What no claim is charged for. ", spec, deviceLabelNames()), rankUnattributed)
+		}
+	}
+	for id := range all {
+		all[id].Stability = Stable
+	}
+	return &all
+}
+
+func deviceLabelNames() []string { return []string{"driver", "pool", "device"} }
+
+func claimLabelNames() []string {
+	return []string{"namespace", "resourceclaim_name", "driver", "pool", "device"}
+}
+
+func podLabelNames() []string { return []string{"namespace", "pod", "driver", "pool", "device"} }
+
+func quantityFamily(prefix, help string, spec *driver.Spec, labels []string) Family {
+	f := Family{
+		Name: prefix + spec.Metric, Help: help + spec.Help, Unit: spec.Unit, Type: spec.Type,
+		Labels: append(labels, labelNames(spec)...), Spec: spec, Filled: "sources",
+	}
+	if spec.Name == driver.Capacity.String() {
+		f.Filled = "ResourceSlices; netdev (speed)"
+	}
+	return f
+}
+
+func attributedFamily(prefix, help string, spec *driver.Spec, labels []string) Family {
+	f := quantityFamily(prefix, help, spec, labels)
+	f.Filled = "the device's value, by attribution"
+	return f
+}
+
+const (
+	fromKubelet   = "kubelet PodResources"
+	fromInventory = "ResourceSlices (inventory)"
+	fromClaims    = "ResourceClaims"
+	fromLedger    = "ledger"
+)
+
+func deviceFamilies() map[familyID]Family {
+	device := deviceLabelNames()
+	return map[familyID]Family{
+		famDeviceInfo: {
+			Name: "dra_device_info", Filled: fromInventory + ", sources",
+			Help:   "Facts about the device; empty where unknown. parent is the device that this one is a part of.",
+			Labels: append(device, "vendor", "model", "uuid", "pci_bus_id", "parent", "numa_node", "driver_version"),
+		},
+		famDeviceUp: {
+			Name: "dra_device_up", Filled: "sources", Labels: device,
+			Help: "1 if the device's telemetry is readable, 0 if it is claimed or was read before and is not readable " +
+				"now. Absent for devices that no source supports or that were never realised.",
+		},
+		famDeviceAllocations: {
+			Name: "dra_device_allocations", Filled: fromKubelet, Labels: device,
+			Help: "Claim shares that hold the device now, without admin access: a claim of 100 pods is 1, two shares of " +
+				"one claim are 2. What a device plugin gave to a pod counts likewise.",
+		},
+		famDeviceAllocated: {
+			Name: "dra_device_allocated_seconds_total", Unit: "seconds", Type: driver.Counter, Filled: fromLedger,
+			Labels: device,
+			Help:   "Time in which at least one claim held the device.",
+		},
+		famDeviceTainted: {
+			Name: "dra_device_tainted", Filled: fromInventory + ", DeviceTaintRules",
+			Labels: append(device, "key", "value", "effect", "source"),
+			Help: "1 for each taint of the device. source: slice (its driver's ResourceSlice), rule (a DeviceTaintRule). " +
+				"Taints do not change dra_device_health.",
+		},
+		famDeviceLastError: {
+			Name: "dra_device_last_error_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: device,
+			Help: "Unix time at which one of the device's error counters was last seen to rise.",
+		},
+		famDeviceQuantitySource: {
+			Name: "dra_device_quantity_source_info", Filled: "sources", Labels: append(device, "quantity", "source"),
+			Help: "Which source a quantity of the device comes from; the integral of a gauge is marked as one.",
+		},
+	}
+}
+
+func claimFamilies() map[familyID]Family {
+	claim := claimLabelNames()
+	return map[familyID]Family{
+		famClaimInfo: {
+			Name: "dra_claim_info", Filled: fromKubelet + ", " + fromClaims, Labels: []string{
+				"namespace", "resourceclaim_name", "uid",
+			},
+			Help: "A claim that holds devices of this node, or did within the retention; with label_NAME as chosen by flags.",
+		},
+		famClaimDeviceInfo: {
+			Name: "dra_claim_device_info", Filled: fromKubelet + ", " + fromClaims,
+			Labels: append(claim, "share_id", "request", "device_class", "admin_access", "attribution", "state"),
+			Help: "A device that a claim holds now. attribution is how the device is divided among its claims. state: " +
+				"prepared, or " +
+				"allocated while the driver has yet to prepare the device and no pod can use it.",
+		},
+		famClaimAllocatedAt: {
+			Name: "dra_claim_allocated_timestamp_seconds", Unit: "seconds", Filled: fromClaims, Labels: []string{
+				"namespace", "resourceclaim_name",
+			},
+			Help: "Unix time at which the claim was allocated.",
+		},
+		famClaimLastActive: {
+			Name: "dra_claim_last_active_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: claim,
+			Help: "Unix time at which the device was last seen active while the claim held it; at first, when the " +
+				"exporter first saw the claim. Absent without telemetry.",
+		},
+		famClaimConsumedCapacity: {
+			Name: "dra_claim_consumed_capacity", Filled: fromClaims, Labels: append(claim, "share_id", "resource"),
+			Help: "Capacity of the device that the claim's share consumes, in the resource's base unit.",
+		},
+		famClaimCondition: {
+			Name: "dra_claim_device_condition", Filled: fromClaims, Labels: append(claim, "share_id", "type", "status"),
+			Help: "1 for the present status of each condition that the driver gives of the device in the claim's status. " +
+				"status: True, False, Unknown.",
+		},
+		famClaimNetwork: {
+			Name: "dra_claim_network_info", Filled: fromClaims, Labels: append(
+				claim, "share_id", "interface", "ip", "hardware_address",
+			),
+			Help: "The interface that a network driver gave to the claim's pod, by its name in the pod, once per IP.",
+		},
+		famClaimAllocated: allocatedFamily(
+			"dra_claim_allocated_seconds_total", "Time in which the claim held the device, regardless of other holders.", claim,
+		),
+		famClaimShare: allocatedFamily(
+			"dra_claim_allocated_share_seconds_total",
+			"Time in which the claim held the device, divided among those that held it together.", claim,
+		),
+	}
+}
+
+func podFamilies() map[familyID]Family {
+	pod := podLabelNames()
+	return map[familyID]Family{
+		famPodAllocated: allocatedFamily(
+			"dra_pod_allocated_seconds_total", "Time in which the pod held the device, regardless of other holders.", pod,
+		),
+		famPodShare: allocatedFamily(
+			"dra_pod_allocated_share_seconds_total",
+			"Time in which the pod held the device, divided among those that held it together.", pod,
+		),
+		famPodInfo: {
+			Name: "dra_pod_info", Filled: fromKubelet + ", Pods API or API server, pod log folders",
+			Labels: []string{"namespace", "pod", "uid", "created_by_kind", "created_by_name"},
+			Help: "A pod that holds devices of this node, or did within the retention; with label_NAME and " +
+				"annotation_NAME as chosen by flags.",
+		},
+		famPodClaimInfo: {
+			Name: "dra_pod_claim_info", Filled: fromKubelet,
+			Labels: []string{
+				"namespace", "pod", "container", "claim_name", "resourceclaim_name", "driver", "pool", "device", "share_id",
+				"request", "attribution",
+			},
+			Help: "A device that a container holds now through a claim; or through a device plugin, without names of " +
+				"claims. attribution is how the claim's part is divided among its pods, without a claim the device.",
+		},
+	}
+}
+
+func allocatedFamily(name, help string, labels []string) Family {
+	return Family{Name: name, Help: help, Unit: "seconds", Type: driver.Counter, Filled: fromLedger, Labels: labels}
+}
+
+// ownFamilies are the exporter's metrics about its snapshots.
+func ownFamilies() map[familyID]Family {
+	return map[familyID]Family{
+		famUnresolved: {
+			Name: "dra_exporter_unresolved_devices", Filled: "join", Labels: []string{"driver", "reason"},
+			Help: "Devices without telemetry, by reason: " + strings.Join(gapNames(), ", ") + ".",
+		},
+		famSnapshotTime: {
+			Name: "dra_exporter_snapshot_timestamp_seconds", Unit: "seconds", Filled: "sampler",
+			Help: "Unix time of the snapshot that this answer was made of.",
+		},
+		famSeries: {
+			Name: "dra_exporter_series", Filled: "ledger",
+			Help: "Series exported, without those of the exporter itself.",
+		},
+		famSeriesDropped: {
+			Name: "dra_exporter_series_dropped", Filled: "ledger",
+			Help: "Series that are not exported, because there would be more than --max-series.",
+		},
+	}
+}
+
+func gapNames() []string {
+	var out []string
+	for _, g := range []join.MissingReason{
+		join.MissingNoInventory, join.MissingNoSource, join.MissingNoMatch, join.MissingNotInstantiated,
+		join.MissingDriverGone, join.MissingDuplicate, join.MissingAmbiguous, join.MissingUnreadable,
+	} {
+		out = append(out, string(g))
+	}
+	return out
+}

@@ -1,0 +1,201 @@
+package exposition
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// format is one of the formats that Prometheus accepts. The encoders of prometheus/common/expfmt
+// write the same bytes, which the tests check, and take 2.8 times as long for text and 4.9 times as
+// long for protobuf (BenchmarkFormat: 12 288 series in 4.4 and 3.2 ms, expfmt in 12.3 and 15.9 ms
+// from families that are ready-made), since they check and escape each name and label of each
+// sample again.
+type format interface {
+	// sample appends a sample to the body of its family. born is zero for gauges.
+	sample(body []byte, f *Family, l *labels, value float64, born time.Time) []byte
+	// family appends a family that has samples.
+	family(out []byte, f *Family, body []byte) []byte
+	// end appends the end of an answer.
+	end(out []byte) []byte
+}
+
+// formatOf returns the format of the negotiated one: text, unless it is another that is written
+// here.
+func formatOf(f expfmt.Format, created bool) format {
+	switch f.FormatType() {
+	case expfmt.TypeProtoDelim:
+		return protobufFormat{}
+	case expfmt.TypeOpenMetrics:
+		return openMetricsFormat{created: created}
+	default:
+		return textFormat{}
+	}
+}
+
+// textFormat is the text format 0.0.4.
+type textFormat struct{}
+
+func (textFormat) sample(body []byte, f *Family, l *labels, value float64, _ time.Time) []byte {
+	body = append(appendName(body, f.Name, l), ' ')
+	return append(appendFloat(body, value), '\n')
+}
+
+func (textFormat) family(out []byte, f *Family, body []byte) []byte {
+	out = appendComment(out, "HELP", f.Name, f.Help, false)
+	out = appendComment(out, "TYPE", f.Name, f.Type.String(), false)
+	return append(out, body...)
+}
+
+func (textFormat) end(out []byte) []byte { return out }
+
+// openMetricsFormat is the text format of OpenMetrics. If created is set, each counter is followed
+// by a line with its created time.
+type openMetricsFormat struct{ created bool }
+
+func (o openMetricsFormat) sample(body []byte, f *Family, l *labels, value float64, born time.Time) []byte {
+	body = append(appendName(body, f.Name, l), ' ')
+	body = append(appendOpenMetricsFloat(body, value), '\n')
+	if o.created && !born.IsZero() {
+		body = append(appendName(body, openMetricsName(f)+"_created", l), ' ')
+		body = append(appendOpenMetricsFloat(body, float64(born.UnixNano())/1e9), '\n')
+	}
+	return body
+}
+
+func (openMetricsFormat) family(out []byte, f *Family, body []byte) []byte {
+	name := openMetricsName(f)
+	out = appendComment(out, "HELP", name, f.Help, true)
+	out = appendComment(out, "TYPE", name, f.Type.String(), true)
+	if f.Unit != "" {
+		out = appendComment(out, "UNIT", name, f.Unit, true)
+	}
+	return append(out, body...)
+}
+
+func (openMetricsFormat) end(out []byte) []byte { return append(out, "# EOF\n"...) }
+
+// openMetricsName is the name of the family, without the suffix that a counter's samples have.
+func openMetricsName(f *Family) string {
+	if f.Type == driver.Counter {
+		return strings.TrimSuffix(f.Name, "_total")
+	}
+	return f.Name
+}
+
+// appendComment appends a line that describes a family. OpenMetrics escapes quotes there, the text
+// format does not.
+func appendComment(out []byte, keyword, name, text string, quotes bool) []byte {
+	out = append(append(append(out, "# "...), keyword...), ' ')
+	out = append(append(out, name...), ' ')
+	return append(appendEscaped(out, text, quotes), '\n')
+}
+
+func appendEscaped(out []byte, s string, quotes bool) []byte {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '\n':
+			out = append(out, `\n`...)
+		case c == '\\', c == '"' && quotes:
+			out = append(out, '\\', c)
+		default:
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+func appendName(out []byte, name string, l *labels) []byte {
+	out = append(out, name...)
+	if l == nil || l.text == "" {
+		return out
+	}
+	return append(append(append(out, '{'), l.text...), '}')
+}
+
+// appendFloat appends a number in the fewest digits that represent it exactly. Most numbers are
+// small and whole.
+func appendFloat(out []byte, v float64) []byte {
+	if v == math.Trunc(v) && math.Abs(v) < 1e6 {
+		return strconv.AppendInt(out, int64(v), 10)
+	}
+	return strconv.AppendFloat(out, v, 'g', -1, 64)
+}
+
+// appendOpenMetricsFloat appends a number with a point or an exponent, which OpenMetrics asks of
+// floats.
+func appendOpenMetricsFloat(out []byte, v float64) []byte {
+	start := len(out)
+	out = appendFloat(out, v)
+	if !bytes.ContainsAny(out[start:], ".eNI") {
+		out = append(out, ".0"...)
+	}
+	return out
+}
+
+// protobufFormat is io.prometheus.client.MetricFamily messages, each after its length. The field
+// numbers are those of prometheus/client_model's metrics.proto.
+type protobufFormat struct{}
+
+func (protobufFormat) sample(body []byte, f *Family, l *labels, value float64, born time.Time) []byte {
+	wire := ""
+	if l != nil {
+		wire = l.wire
+	}
+	var room [40]byte
+	field, message := protowire.Number(2), appendValue(room[:0], value) // gauge
+	if f.Type == driver.Counter {
+		field, message = 3, appendCreated(message, born)
+	}
+	size := len(wire) + 1 + protowire.SizeBytes(len(message))
+	body = protowire.AppendVarint(protowire.AppendTag(body, 4, protowire.BytesType), uint64(size))
+	body = append(body, wire...)
+	return protowire.AppendBytes(protowire.AppendTag(body, field, protowire.BytesType), message)
+}
+
+// appendValue appends field 1 of a Gauge or Counter.
+func appendValue(message []byte, v float64) []byte {
+	return protowire.AppendFixed64(protowire.AppendTag(message, 1, protowire.Fixed64Type), math.Float64bits(v))
+}
+
+// appendCreated appends field 3 of a Counter: a google.protobuf.Timestamp of seconds (1) and nanos
+// (2).
+func appendCreated(message []byte, born time.Time) []byte {
+	if born.IsZero() {
+		return message
+	}
+	var room [20]byte
+	stamp := room[:0]
+	if s := born.Unix(); s != 0 {
+		stamp = protowire.AppendVarint(protowire.AppendTag(stamp, 1, protowire.VarintType), uint64(s))
+	}
+	if n := born.Nanosecond(); n != 0 {
+		stamp = protowire.AppendVarint(protowire.AppendTag(stamp, 2, protowire.VarintType), uint64(n))
+	}
+	return protowire.AppendBytes(protowire.AppendTag(message, 3, protowire.BytesType), stamp)
+}
+
+func (protobufFormat) family(out []byte, f *Family, body []byte) []byte {
+	kind := uint64(1) // GAUGE
+	if f.Type == driver.Counter {
+		kind = 0
+	}
+	head := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), f.Name)
+	head = protowire.AppendString(protowire.AppendTag(head, 2, protowire.BytesType), f.Help)
+	head = protowire.AppendVarint(protowire.AppendTag(head, 3, protowire.VarintType), kind)
+	var unit []byte
+	if f.Unit != "" {
+		unit = protowire.AppendString(protowire.AppendTag(nil, 5, protowire.BytesType), f.Unit)
+	}
+	out = protowire.AppendVarint(out, uint64(len(head)+len(body)+len(unit)))
+	return append(append(append(out, head...), body...), unit...)
+}
+
+func (protobufFormat) end(out []byte) []byte { return out }

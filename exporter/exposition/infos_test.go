@@ -1,0 +1,73 @@
+package exposition_test
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// What objects of the API say of holders shows, stays with the names for the retention where it is
+// of names, and goes with the holder where it is of the holding.
+func TestFactsShown(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	a := h.Hold("claim", "pod")
+	a.ClaimUID, a.ClaimLabels = "c-1", []string{"label_team", "red"}
+	a.Conditions = []podresources.Condition{{Type: "Ready", Status: "True"}, {Type: "Strange", Status: "Unknown"}}
+	a.Network = &podresources.Network{
+		Interface: "net1", IPs: []string{"192.0.2.1", "2001:db8::1"}, HardwareAddress: "02:00:00:00:00:01",
+	}
+	a.Holders[0].Meta = &podresources.PodMeta{
+		OwnerKind: "Job", OwnerName: "train", Labels: []string{"label_app", "x", "annotation_note", ""},
+	}
+	const device = `device="gpu-0",driver="gpu.example.com",`
+	const holding = `namespace="team",pool="node1",resourceclaim_name="claim",share_id="",`
+	const network = device + `hardware_address="02:00:00:00:00:01",interface="net1",ip=`
+	info := map[string][]string{
+		"dra_pod_info": {
+			`annotation_note="",created_by_kind="Job",created_by_name="train",label_app="x",` +
+				`namespace="team",pod="pod",uid="uid-pod"`,
+		},
+		"dra_claim_info": {`label_team="red",namespace="team",resourceclaim_name="claim",uid="c-1"`},
+	}
+	now := maps.Clone(info)
+	now["dra_claim_device_condition"] = []string{
+		device + holding + `status="True",type="Ready"`, device + holding + `status="Unknown",type="Strange"`,
+	}
+	now["dra_claim_network_info"] = []string{
+		network + `"192.0.2.1",namespace="team",pool="node1",resourceclaim_name="claim",share_id=""`,
+		network + `"2001:db8::1",namespace="team",pool="node1",resourceclaim_name="claim",share_id=""`,
+	}
+	check := func(x exportertest.Scraped, want map[string][]string) {
+		t.Helper()
+		got := map[string][]string{}
+		for _, family := range slices.Sorted(maps.Keys(now)) {
+			if rows := x[family]; len(rows) > 0 {
+				got[family] = slices.Sorted(maps.Keys(rows))
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}
+	check(h.Tick(time.Second), now)
+
+	// An API server that is away for once takes nothing back.
+	a.Holders[0].Meta, a.ClaimLabels, a.ClaimUID = nil, nil, ""
+	check(h.Tick(time.Second), now)
+	h.Free("claim")
+	check(h.Tick(time.Second), info)
+}
+
+func TestNetworkWithoutAddress(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("claim", "pod").Network = &podresources.Network{Interface: "ib0"}
+	if rows := h.Tick(time.Second)["dra_claim_network_info"]; len(rows) != 1 {
+		t.Errorf("rows %v, want one", rows)
+	}
+}

@@ -1,0 +1,77 @@
+package exposition
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+)
+
+// The cache makes labels once for all scrapes, keeps what differs apart, and drops what no scrape
+// asked for in twice the time.
+func TestLabelCache(t *testing.T) {
+	c, now := newLabelCache(driver.Standard()), jointest.Start()
+	base := (*labels)(nil).with("a", "1")
+	get := func(base *labels, namesAndValues ...string) *labels {
+		c.begin(now)
+		defer c.end()
+		return c.with(base, namesAndValues...)
+	}
+	row := get(base, "b", "2")
+	if row.text != `a="1",b="2"` {
+		t.Errorf("the labels are %s", row.text)
+	}
+	if get(base, "b", "2") != row {
+		t.Error("the labels were made twice")
+	}
+	for _, other := range []*labels{get(nil, "b", "2"), get(base, "b2", ""), get(base, "b", "2", "", "")} {
+		if other == row {
+			t.Error("other labels are the same")
+		}
+	}
+	for range 3 { // in use all the time
+		now = now.Add(keepLabels + 1)
+		if get(base, "b", "2") != row {
+			t.Error("labels in use were dropped")
+		}
+	}
+	for range 2 {
+		now = now.Add(keepLabels + 1)
+		get(nil)
+	}
+	if get(base, "b", "2") == row {
+		t.Error("labels that are not used were kept")
+	}
+}
+
+// A sequence finds what the walk before added, in whatever order it comes, and nothing else.
+func TestSequence(t *testing.T) {
+	var s sequence[string]
+	known := map[string]*labels{}
+	for i, walk := range [][]string{
+		{}, {"a", "b", "c"}, {"a", "b", "c"}, {"c", "x", "a", "y"}, {"x", "x", "a", "x"}, {"x", "b", "a"}, {"a"},
+	} {
+		s.begin()
+		fresh := map[string]*labels{}
+		for _, key := range walk {
+			l := s.find(key)
+			if l != known[key] {
+				t.Errorf("walk %d: of %s %p is found, want %p", i, key, l, known[key])
+			}
+			if l == nil {
+				l = fresh[key]
+			}
+			if l == nil {
+				l = &labels{text: key}
+			}
+			fresh[key] = s.add(key, l)
+		}
+		known = fresh
+	}
+	s.begin()
+	s.begin()
+	if slices.ContainsFunc(s.before[:cap(s.before)], func(e entry[string]) bool { return e.labels != nil }) {
+		t.Error("labels are held that no walk needs")
+	}
+}

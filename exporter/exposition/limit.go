@@ -1,0 +1,141 @@
+package exposition
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// Snapshot is a ledger's snapshot and what of it is exported.
+type Snapshot struct {
+	*ledger.Snapshot
+	Series  int // exported, without the exporter's own
+	Dropped int // not exported, because of the limit
+
+	keep int // families of a lower rank are dropped
+}
+
+// Limiter keeps the number of exported series at or below a limit. First it drops claims and pods
+// that ended, in the order of their ends, then whole families by rank. Families return when the
+// series would be at most nine tenths of the limit. It is used by one goroutine at a time.
+type Limiter struct {
+	max     int // 0: no limit
+	keep    int // the lowest rank that is exported
+	evicted []eviction
+
+	families *[numFamilies]Family // of the snapshots' catalogue; nil before the first one
+}
+
+// NewLimiter returns a limiter; 0 is no limit.
+func NewLimiter(maxSeries int) *Limiter { return &Limiter{max: maxSeries} }
+
+// eviction is a number of series that were dropped before their retention was over.
+type eviction struct {
+	until  time.Time
+	series int
+}
+
+// rank is the order in which families are dropped, the lowest first.
+type rank int
+
+const (
+	rankPod rank = iota
+	rankClaim
+	rankUnattributed
+	rankDevice
+	rankHolderInfo
+	rankVital // up and info: dropped last
+	numRanks
+)
+
+// counting is a sink that counts series by rank.
+type counting struct {
+	families *[numFamilies]Family
+	ranks    [numRanks]int
+}
+
+func (c *counting) put(id familyID, _ *labels, _ float64, _, _ time.Time) {
+	if f := &c.families[id]; !f.unlimited {
+		c.ranks[f.rank]++
+	}
+}
+
+func (c *counting) atLeast(keep int) int {
+	n := 0
+	for r := keep; r < int(numRanks); r++ {
+		n += c.ranks[r]
+	}
+	return n
+}
+
+// deviceRank returns the rank of a quantity's family of devices.
+func deviceRank(spec *driver.Spec) rank {
+	if spec.Rank == driver.RankState {
+		return rankVital
+	}
+	return rankDevice
+}
+
+func fixedRank(id familyID) rank {
+	switch id {
+	case famDeviceInfo, famDeviceUp:
+		return rankVital
+	case famClaimInfo, famClaimDeviceInfo, famClaimNetwork, famPodInfo, famPodClaimInfo:
+		return rankHolderInfo
+	case famPodAllocated, famPodShare:
+		return rankPod
+	case famClaimAllocatedAt, famClaimLastActive, famClaimConsumedCapacity, famClaimCondition, famClaimAllocated,
+		famClaimShare:
+		return rankClaim
+	default:
+		return rankDevice
+	}
+}
+
+// Apply decides what of the ledger's newest snapshot is exported. It may drop rows of s, which must
+// not be in use yet.
+func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
+	out := &Snapshot{Snapshot: s}
+	if l.families == nil {
+		l.families = allFamilies(s.Catalogue.OrStandard())
+	}
+	c := l.countSeries(out)
+	if l.max <= 0 {
+		out.Series = c.atLeast(0)
+		return out
+	}
+	if over := c.atLeast(0) - l.max; over > 0 {
+		books.Evict(s, func(h *ledger.Holder, until time.Time) bool {
+			if over <= 0 {
+				return false
+			}
+			n := len(h.Values) + 2 // allocated and allocated share
+			over -= n
+			l.evicted = append(l.evicted, eviction{until: until, series: n})
+			return true
+		})
+		c = l.countSeries(out)
+	}
+	for l.keep < int(numRanks) && c.atLeast(l.keep) > l.max {
+		l.keep++
+	}
+	for l.keep > 0 && c.atLeast(l.keep-1) <= l.max*9/10 {
+		l.keep--
+	}
+	out.keep = l.keep
+	out.Series = c.atLeast(l.keep)
+	out.Dropped = c.atLeast(0) - out.Series
+	l.evicted = slices.DeleteFunc(l.evicted, func(e eviction) bool { return e.until.Before(s.Time) })
+	for _, e := range l.evicted {
+		out.Dropped += e.series
+	}
+	return out
+}
+
+func (l *Limiter) countSeries(s *Snapshot) counting {
+	c := counting{families: l.families}
+	s.walk(emission{sink: &c})
+	return c
+}

@@ -1,0 +1,201 @@
+package exposition_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// Invariant 8: the series are no more than devices, quantities and holders make, and no more than
+// --max-series.
+func TestBounded(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := rapid.SampledFrom([]int{0, 0, 1, 30, 60, 120}).Draw(t, "max")
+		w := exportertest.NewWorld(t)
+		l, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(limit)
+		for range rapid.IntRange(3, exportertest.Steps).Draw(t, "steps") {
+			w.Step(exportertest.Pauses())
+			r := join.Join(w.Input())
+			s := limiter.Apply(l, l.Advance(r, w.Now))
+			x := exportertest.Scrape(t, s)
+			if got := x.Series(); got != s.Series {
+				t.Fatalf("%d series are exported, %d counted", got, s.Series)
+			}
+			if got := x.One(t, "dra_exporter_series"); got != float64(s.Series) {
+				t.Fatalf("dra_exporter_series is %v, want %d", got, s.Series)
+			}
+			if got := x.One(t, "dra_exporter_series_dropped"); got != float64(s.Dropped) {
+				t.Fatalf("dra_exporter_series_dropped is %v, want %d", got, s.Dropped)
+			}
+			if limit > 0 && s.Series > limit {
+				t.Fatalf("%d series are exported, at most %d may", s.Series, limit)
+			}
+			if limit == 0 && s.Dropped != 0 {
+				t.Fatalf("%d series are dropped without a limit", s.Dropped)
+			}
+			if bound := seriesBound(r, s); s.Series > bound {
+				t.Fatalf("%d series are more than the bound of %d", s.Series, bound)
+			}
+			checkRanks(t, x, s)
+		}
+	})
+}
+
+// seriesBound is a bound of the series, computed from devices, their readings, and holders.
+func seriesBound(r join.Result, s *exposition.Snapshot) int {
+	bound := 0
+	attributed := 3 + 2 + 1 // gauges, integrals or counters, one link; what the test's sources read
+	for _, d := range r.Devices {
+		bound += 5 + 2*len(d.Readings) + len(d.Readings) + 2*2 + attributed // values, sources, integrals, unattributed
+		for _, share := range d.Shares {
+			bound += 1 + len(share.Consumed) + len(share.Holders)
+		}
+	}
+	return bound + (len(s.Claims)+len(s.Pods))*(attributed+3) + 2*len(s.ClaimInfos) + len(s.PodInfos)
+}
+
+// families are the ranks' families, the first dropped first.
+func families() []string {
+	return []string{
+		"dra_pod_allocated_seconds_total", "dra_claim_allocated_seconds_total", "dra_device_allocations",
+		"dra_claim_device_info", "dra_device_info",
+	}
+}
+
+// checkRanks holds what is exported to the order in which families are dropped.
+func checkRanks(t exportertest.TB, x exportertest.Scraped, s *exposition.Snapshot) {
+	t.Helper()
+	there := func(name string) bool { return len(x[name]) > 0 }
+	expected := map[string]int{
+		"dra_pod_allocated_seconds_total": len(s.Pods), "dra_claim_allocated_seconds_total": len(s.Claims),
+		"dra_device_allocations": len(s.Devices),
+	}
+	for i, name := range families()[:3] {
+		if !there(name) && expected[name] > 0 {
+			for _, lower := range families()[:i] {
+				if there(lower) {
+					t.Fatalf("%s is dropped and %s is not", name, lower)
+				}
+			}
+			continue
+		}
+		if len(x[name]) != expected[name] && there(name) {
+			t.Fatalf("%s has %d series, want all %d or none", name, len(x[name]), expected[name])
+		}
+	}
+}
+
+// crowd is a history of a device with many claims, of which some ended at known times.
+func crowd(t *testing.T, maxSeries int) *exportertest.History {
+	t.Helper()
+	h := exportertest.NewHistory(t)
+	for i := range 6 {
+		h.Hold(fmt.Sprintf("c%d", i), fmt.Sprintf("p%d", i))
+	}
+	h.Energy(0)
+	h.Tick(time.Second)
+	for i := range 4 { // c0 ends first
+		h.Free(fmt.Sprintf("c%d", i))
+		h.Energy(float64(i))
+		h.Tick(time.Second)
+	}
+	h.Limiter = exposition.NewLimiter(maxSeries)
+	h.Tick(time.Second)
+	return h
+}
+
+// What ended is given up first, the oldest first, and counted until its retention would have been
+// over.
+func TestLimitEvictsTheOldest(t *testing.T) {
+	h := crowd(t, 0)
+	whole := h.Last.Series
+	const each = 3 + 3 // allocated, share and energy, of the claim and of the pod
+	h = crowd(t, whole-each-1)
+	x := exportertest.Scrape(t, h.Last)
+	for i, want := range []int{0, 0, 1, 1, 1, 1} {
+		got := len(x.Matching("dra_claim_energy_joules_total", fmt.Sprintf("resourceclaim_name=c%d", i)))
+		pods := len(x.Matching("dra_pod_energy_joules_total", fmt.Sprintf("pod=p%d", i)))
+		if i != 1 && (got != want || pods != want) {
+			t.Errorf("c%d has %d series, its pod %d, want %d", i, got, pods, want)
+		}
+	}
+	if h.Last.Dropped < each+1 || h.Last.Dropped > 2*each || h.Last.Series+h.Last.Dropped != whole {
+		t.Errorf("%d series are dropped of %d, %d are left", h.Last.Dropped, whole, h.Last.Series)
+	}
+	for range 3 {
+		h.Now = h.Now.Add(2 * time.Minute)
+		h.Tick(time.Second)
+	}
+	if h.Last.Dropped != 0 {
+		t.Errorf("%d series are dropped after their retention", h.Last.Dropped)
+	}
+}
+
+// Whole families are dropped, pods before claims before devices, and come back only where there is
+// room to spare.
+func TestLimitDropsFamilies(t *testing.T) {
+	live := func(most int) (*exportertest.History, exportertest.Scraped) {
+		h := exportertest.NewHistory(t)
+		h.Ledger, h.Limiter = ledger.New(ledger.Config{Retention: exportertest.Retention}), exposition.NewLimiter(most)
+		for i := range 5 {
+			h.Hold(fmt.Sprintf("c%d", i), fmt.Sprintf("p%d", i))
+		}
+		h.Energy(1)
+		x := h.Tick(time.Second)
+		return h, x
+	}
+	_, all := live(0)
+	whole := all.Series()
+	dropped := func(x exportertest.Scraped) string {
+		var out []string
+		for _, name := range families() {
+			if len(x[name]) == 0 {
+				out = append(out, strings.Split(name, "_")[1])
+			}
+		}
+		return strings.Join(out, " ")
+	}
+	last := ""
+	for most := whole; most > 0; most-- {
+		h, x := live(most)
+		if h.Last.Series > most || h.Last.Series+h.Last.Dropped != whole {
+			t.Errorf("at most %d: %d series, %d dropped of %d", most, h.Last.Series, h.Last.Dropped, whole)
+		}
+		if got := dropped(x); got != last {
+			if !strings.HasPrefix(got, last) {
+				t.Errorf("at most %d: dropped are %q, before %q", most, got, last)
+			}
+			last = got
+		}
+	}
+	if last != "pod claim device claim device" {
+		t.Errorf("in the end %q are dropped", last)
+	}
+
+	h, x := live(whole - 1)
+	if dropped(x) != "pod" {
+		t.Fatalf("dropped are %q", dropped(x))
+	}
+	h.Free("c4") // there is room for all, but hardly
+	if x = h.Tick(time.Second); dropped(x) != "pod" {
+		t.Error("families come back where there is no room to spare")
+	}
+	for i := range 4 {
+		h.Free(fmt.Sprintf("c%d", i))
+	}
+	h.Tick(time.Second)
+	h.Now = h.Now.Add(exportertest.Retention)
+	h.Tick(time.Second)
+	h.Hold("c9", "p9")
+	if x = h.Tick(time.Second); dropped(x) != "" || h.Last.Dropped != 0 {
+		t.Errorf("with room dropped are %q, %d series", dropped(x), h.Last.Dropped)
+	}
+}

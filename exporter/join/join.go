@@ -1,0 +1,442 @@
+package join
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Input is the input of one tick.
+type Input struct {
+	View      podresources.View
+	Inventory driver.Inventory
+	Sources   []SourceSamples // in order of precedence: the first that reads a quantity of a device owns it
+	PodOf     map[int]string  // UIDs of the pods of the samples' processes
+
+	Catalogue driver.Catalogue // of the samples' quantities; nil: the standard one
+}
+
+// SourceSamples are the newest samples of one source.
+type SourceSamples struct {
+	Name    string
+	Samples []driver.Sample
+}
+
+// Result is who holds which device, and what the devices do.
+type Result struct {
+	View     podresources.View
+	Devices  []Device // sorted by ID, each once
+	Rejected []driver.Rejection
+}
+
+// Device is a device that is in the inventory or held.
+type Device struct {
+	ID          driver.ID
+	Entry       driver.Entry  // the inventory's, completed by the sources'
+	Parent      string        // the name of the device that this one is a part of; "" if none or unknown
+	Shares      []Share       // sorted; empty: free
+	Attribution Attribution   // how the device is divided among its claims
+	Readings    []Reading     // sorted; each (quantity, labels) once
+	Missing     MissingReason // why there is no telemetry (health alone is none); empty: there is
+}
+
+// Reading is a reading and the source that it comes from.
+type Reading struct {
+	driver.Reading
+	Source string
+
+	origin
+	cpus int // how many CPUs of the device it is the sum of; 0: not of CPUs
+}
+
+// origin is where a reading comes from.
+type origin struct{ precedence, sample int } // positions of source and sample
+
+// MissingReason is why a device has no telemetry.
+type MissingReason string
+
+// The reasons. The ledger uses MissingUnreadable for devices that were read before, too.
+const (
+	MissingNone MissingReason = ""
+	// held, but no slice, CDI spec or source knows the hardware
+	MissingNoInventory MissingReason = "no_inventory"
+	MissingNoSource    MissingReason = "no_source" // no source reads devices of this kind or driver
+	// sources read the driver's other devices, but not this one
+	MissingNoMatch         MissingReason = "no_match"
+	MissingNotInstantiated MissingReason = "not_instantiated"   // a possible partition that is not held
+	MissingDriverGone      MissingReason = "driver_gone"        // its driver no longer runs
+	MissingDuplicate       MissingReason = "duplicate_hardware" // another device of the same hardware has the telemetry
+	// known by device nodes alone, which other devices have too
+	MissingAmbiguous  MissingReason = "ambiguous"
+	MissingUnreadable MissingReason = "unreadable" // its source knows it, and can not read it now
+)
+
+// Share is one allocation of a device to one claim.
+type Share struct {
+	podresources.Allocation
+	Pods   []podresources.Pod // the distinct pods of Holders, sorted
+	Weight float64            // its part of the device: the weights of a held device sum to 1; 0 for admin access
+	Uses   []Use              // what the processes of each of Pods used of the device; nil: unknown
+	// ByProcess reports whether the utilization of the pods' processes is known.
+	ByProcess bool
+}
+
+// Join joins allocations, inventory and samples. It is a pure function: the order of its inputs,
+// except the precedence of sources, does not matter. It changes no input and keeps nothing of it
+// but strings and slices.
+func Join(in Input) Result {
+	j := joiner{catalogue: in.Catalogue.OrStandard(), podOf: in.PodOf, rejected: map[driver.Rejection]int{}}
+	j.collect(in)
+	for i, source := range in.Sources {
+		j.match(source, i)
+	}
+	for i := range j.devices {
+		j.devices[i].addHealth(&in.View, len(in.Sources))
+	}
+	j.finish()
+	return Result{View: in.View, Devices: j.devices, Rejected: j.rejections()}
+}
+
+type joiner struct {
+	catalogue driver.Catalogue
+	podOf     map[int]string
+	devices   []Device
+	facts     []deviceFacts // by the position of the device
+	index     hardwareIndex
+	byDriver  map[string]bool // drivers of which a device was read
+	rejected  map[driver.Rejection]int
+}
+
+// deviceFacts is what the joiner needs to know of a device besides the result.
+type deviceFacts struct {
+	listed    bool // in the inventory
+	held      bool // by a claim without admin access
+	matched   bool // at least one sample is its own
+	shadowed  bool // the sample of its hardware went to another device
+	ambiguous bool // a sample is of it or of another device
+
+	processes []driver.Process // of the first sample that has any
+}
+
+// collect makes the sorted list of devices with their shares.
+func (j *joiner) collect(in Input) {
+	shares := j.shares(in.View.Allocations)
+	ids := j.ids(in.Inventory, shares)
+	position := make(map[driver.ID]int, len(ids))
+	j.devices = make([]Device, len(ids))
+	j.facts = make([]deviceFacts, len(ids))
+	for i, id := range ids {
+		entry, listed := in.Inventory[id]
+		entry, bad := cleanEntry(entry)
+		j.reject("inventory", driver.ReasonFact, bad)
+		j.devices[i] = Device{ID: id, Entry: entry}
+		j.facts[i].listed = listed
+		position[id] = i
+	}
+	for i := range shares {
+		d := &j.devices[position[shares[i].Device]]
+		d.Shares = append(d.Shares, shares[i])
+	}
+	for i := range j.devices {
+		d := &j.devices[i]
+		d.Shares = mergeShares(d.Shares)
+		d.Attribution = Divide(d.Shares)
+		j.facts[i].held = slices.ContainsFunc(d.Shares, func(s Share) bool { return !s.Admin })
+	}
+	j.index = newHardwareIndex(j.devices)
+	j.byDriver = map[string]bool{}
+}
+
+// ids returns the devices of the inventory and those that are held, sorted, each once.
+func (j *joiner) ids(inventory driver.Inventory, shares []Share) []driver.ID {
+	ids := make([]driver.ID, 0, len(inventory)+len(shares))
+	for id := range inventory {
+		if !validID(id) {
+			j.reject("inventory", driver.ReasonLabel, 1)
+			continue
+		}
+		ids = append(ids, id)
+	}
+	for i := range shares {
+		if _, ok := inventory[shares[i].Device]; !ok {
+			ids = append(ids, shares[i].Device)
+		}
+	}
+	slices.SortFunc(ids, driver.ID.Compare)
+	return slices.Compact(ids)
+}
+
+// shares returns the usable allocations that have a usable pod.
+func (j *joiner) shares(allocations []podresources.Allocation) []Share {
+	shares := make([]Share, 0, len(allocations))
+	for i := range allocations {
+		a := &allocations[i]
+		if !validAllocation(a) {
+			j.reject("podresources", driver.ReasonLabel, 1)
+			continue
+		}
+		s := newShare(*a)
+		j.reject("podresources", driver.ReasonHolder, len(a.Holders)-len(s.Holders))
+		j.reject("claims", driver.ReasonConsumed, len(a.Consumed)-len(s.Consumed))
+		if len(s.Holders) > 0 {
+			shares = append(shares, s)
+		}
+	}
+	return shares
+}
+
+func newShare(a podresources.Allocation) Share {
+	a.Holders = cleanHolders(&a)
+	a.Consumed = cleanAmounts(a.Consumed)
+	s := Share{Allocation: a, Pods: make([]podresources.Pod, 0, len(a.Holders))}
+	for _, h := range a.Holders {
+		s.Pods = append(s.Pods, h.Pod)
+	}
+	s.normalize()
+	return s
+}
+
+func (s *Share) normalize() {
+	if !slices.IsSortedFunc(s.Pods, podresources.Pod.Compare) {
+		slices.SortFunc(s.Pods, podresources.Pod.Compare)
+	}
+	s.Pods = slices.Compact(s.Pods)
+}
+
+// mergeShares sorts the shares of a device and merges those of the same allocation.
+func mergeShares(shares []Share) []Share {
+	if len(shares) < 2 {
+		return shares
+	}
+	slices.SortStableFunc(shares, func(a, b Share) int { return a.Compare(b.Allocation) })
+	out := shares[:1]
+	for _, s := range shares[1:] {
+		last := &out[len(out)-1]
+		if last.Compare(s.Allocation) != 0 {
+			out = append(out, s)
+			continue
+		}
+		last.Holders = slices.Concat(last.Holders, s.Holders)
+		slices.SortFunc(last.Holders, compareHolders)
+		last.Holders = slices.Compact(last.Holders)
+		last.Pods = slices.Concat(last.Pods, s.Pods)
+		last.normalize()
+	}
+	return out
+}
+
+// match assigns the samples of one source to devices. precedence is the position of the source.
+func (j *joiner) match(source SourceSamples, precedence int) {
+	samples := source.Samples
+	if !slices.IsSortedFunc(samples, compareSamples) {
+		samples = slices.Clone(samples)
+		slices.SortFunc(samples, compareSamples)
+	}
+	for i := range samples {
+		sample := &samples[i]
+		from := origin{precedence: precedence, sample: i}
+		if cpu, ok := singleCPU(sample); ok {
+			if i > 0 && slices.Equal(samples[i-1].Hardware.CPUs, sample.Hardware.CPUs) {
+				j.reject(source.Name, driver.ReasonDuplicate, len(sample.Readings))
+				continue
+			}
+			j.matchCPU(source.Name, from, cpu, sample)
+			continue
+		}
+		n := j.choose(sample)
+		if n < 0 {
+			continue
+		}
+		j.give(n, source.Name, from, sample)
+	}
+}
+
+// give adds a sample to a device.
+func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) {
+	d := &j.devices[n]
+	j.facts[n].matched = j.facts[n].matched || !healthOnly(sample)
+	completeHardware(&d.Entry.Hardware, &sample.Hardware)
+	j.index.learn(n, &sample.Hardware)
+	if j.facts[n].processes == nil {
+		j.facts[n].processes = sample.Processes
+	}
+	for _, r := range sample.Readings {
+		if reason := rejectReading(j.catalogue, &r); reason != "" {
+			j.reject(source, reason, 1)
+			continue
+		}
+		name := source
+		if r.Estimated {
+			name += estimateSuffix
+		}
+		d.Readings = append(d.Readings, Reading{Reading: r, Source: name, origin: from})
+	}
+}
+
+// estimateSuffix is added to the name of a source for readings that it estimates.
+const estimateSuffix = " (estimate)"
+
+// compareSamples orders samples by what identifies their hardware, so that their order in the input
+// does not matter if several have the same.
+func compareSamples(a, b driver.Sample) int {
+	x, y := &a.Hardware, &b.Hardware
+	if c := cmp.Or(
+		slices.Compare(x.CPUs, y.CPUs),
+		strings.Compare(a.Driver, b.Driver), strings.Compare(a.Device, b.Device),
+		strings.Compare(x.UUID, y.UUID), strings.Compare(x.PCI, y.PCI),
+		strings.Compare(x.Parent, y.Parent), strings.Compare(x.Instance, y.Instance),
+		strings.Compare(x.NetDev, y.NetDev), strings.Compare(x.RDMADev, y.RDMADev),
+	); c != 0 {
+		return c
+	}
+	return cmp.Or(slices.Compare(x.DeviceNodes, y.DeviceNodes), slices.CompareFunc(a.Readings, b.Readings, compareValues))
+}
+
+func compareValues(a, b driver.Reading) int {
+	return cmp.Or(
+		cmp.Compare(a.Quantity, b.Quantity), slices.Compare(a.Labels[:], b.Labels[:]),
+		a.At.Compare(b.At), cmp.Compare(a.Value, b.Value), a.Since.Compare(b.Since),
+	)
+}
+
+// choose returns the position of the device of a sample, -1 for none. If several devices are the
+// same hardware (two drivers publish the same GPU), it is the first that is held, else the first.
+func (j *joiner) choose(sample *driver.Sample) int {
+	candidates, unsure := j.index.find(j.devices, sample)
+	chosen := -1
+	for _, n := range unsure {
+		j.facts[n].ambiguous = true
+	}
+	for _, n := range candidates {
+		if chosen < 0 || (j.facts[n].held && !j.facts[chosen].held) {
+			chosen = n
+		}
+	}
+	for _, n := range candidates {
+		if n != chosen {
+			j.facts[n].shadowed = true
+		}
+	}
+	return chosen
+}
+
+// finish chooses the source of each quantity, and finds parents and missing reasons.
+func (j *joiner) finish() {
+	for i := range j.devices {
+		d := &j.devices[i]
+		dropPartialCPUs(d)
+		j.settleOwners(d)
+		j.divideByProcess(d, j.facts[i].processes)
+		if measured(d.Readings) {
+			j.byDriver[d.ID.Driver] = true
+		}
+	}
+	for i := range j.devices {
+		d := &j.devices[i]
+		if parent := d.Entry.Parent; parent != "" {
+			if n, ok := j.index.parent(j.devices, d.ID, parent); ok {
+				d.Parent = j.devices[n].ID.Device
+			} else {
+				d.Parent = parent
+			}
+		}
+		if !measured(d.Readings) {
+			d.Missing = j.missing(d, j.facts[i])
+		}
+	}
+}
+
+func (j *joiner) missing(d *Device, f deviceFacts) MissingReason {
+	switch {
+	case !d.Entry.Kind.Measurable():
+		return MissingNoSource
+	case f.matched:
+		return MissingUnreadable
+	case f.shadowed:
+		return MissingDuplicate
+	case d.Entry.DriverGone:
+		return MissingDriverGone
+	case f.ambiguous:
+		return MissingAmbiguous
+	case d.Entry.Kind == driver.KindPartition && !f.held:
+		return MissingNotInstantiated
+	case !f.listed:
+		return MissingNoInventory
+	case j.byDriver[d.ID.Driver]:
+		return MissingNoMatch
+	default:
+		return MissingNoSource
+	}
+}
+
+// settleOwners sorts the device's readings and keeps those of one source for each quantity: the
+// first, in order of precedence, that has a reading of it. If the quantity's first label has a
+// closed list of values (a link, an engine), this holds for each value.
+func (j *joiner) settleOwners(d *Device) {
+	all := d.Readings
+	slices.SortFunc(all, func(a, b Reading) int {
+		return cmp.Or(
+			compareReadings(&a, &b), cmp.Compare(a.precedence, b.precedence), cmp.Compare(a.sample, b.sample),
+			compareValues(a.Reading, b.Reading),
+		)
+	})
+	kept := all[:0]
+	for len(all) > 0 {
+		n, owner := j.ownerGroup(all)
+		for _, r := range all[:n] {
+			switch {
+			case r.precedence != owner:
+			case len(kept) > 0 && compareReadings(&r, &kept[len(kept)-1]) == 0:
+				j.reject(r.Source, driver.ReasonDuplicate, 1)
+			case len(kept) == MaxReadings:
+				j.reject(r.Source, driver.ReasonTooMany, 1)
+			default:
+				kept = append(kept, r)
+			}
+		}
+		all = all[n:]
+	}
+	d.Readings = kept
+}
+
+// ownerGroup returns how many of the sorted readings must come from one source, counted from the
+// first, and the precedence of that source.
+func (j *joiner) ownerGroup(readings []Reading) (n, owner int) {
+	first := &readings[0]
+	byLabel := ownedByLabel(j.catalogue.Spec(first.Quantity))
+	owner = first.precedence
+	for n < len(
+		readings,
+	) && readings[n].Quantity == first.Quantity && (!byLabel || readings[n].Labels[0] == first.Labels[0]) {
+		owner = min(owner, readings[n].precedence)
+		n++
+	}
+	return n, owner
+}
+
+func compareReadings(a, b *Reading) int {
+	return cmp.Or(
+		cmp.Compare(a.Quantity, b.Quantity),
+		strings.Compare(a.Labels[0], b.Labels[0]),
+		strings.Compare(a.Labels[1], b.Labels[1]),
+	)
+}
+
+func (j *joiner) reject(input string, reason driver.Reason, count int) {
+	if count > 0 {
+		j.rejected[driver.Rejection{Input: input, Reason: reason}] += count
+	}
+}
+
+func (j *joiner) rejections() []driver.Rejection {
+	out := make([]driver.Rejection, 0, len(j.rejected))
+	for r, n := range j.rejected {
+		r.Count = n
+		out = append(out, r)
+	}
+	slices.SortFunc(out, driver.Rejection.Compare)
+	return out
+}

@@ -1,0 +1,43 @@
+// Package jointest makes inputs of the join for tests.
+package jointest
+
+import (
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Driver is the DRA driver of all devices.
+const Driver = "gpu.example.com"
+
+// ID returns the identity of the device of that name.
+func ID(name string) driver.ID { return driver.ID{Driver: Driver, Pool: "node1", Device: name} }
+
+// Start is the time at which all histories begin.
+func Start() time.Time { return time.Unix(1_700_000_000, 0) }
+
+// Allocation returns an allocation of a device to a claim, held by a container of each pod.
+func Allocation(device, claim string, pods ...string) podresources.Allocation {
+	a := podresources.Allocation{
+		Claim: podresources.Claim{Namespace: "team", Name: claim}, Device: ID(device),
+		CDI: []string{"example.com/gpu=" + claim},
+	}
+	for _, p := range pods {
+		a.Holders = append(a.Holders, podresources.Holder{
+			Pod: podresources.Pod{Namespace: "team", Name: p}, Container: "main", UID: "uid-" + p,
+		})
+	}
+	return a
+}
+
+// Sample returns a sample with readings of [Start].
+func Sample(h driver.Hardware, readings ...driver.Reading) driver.Sample {
+	for i := range readings {
+		readings[i].At = Start()
+	}
+	return driver.Sample{Hardware: h, Readings: readings}
+}
+
+// Watts returns a reading of power.
+func Watts(v float64) driver.Reading { return driver.Reading{Quantity: driver.Power, Value: v} }

@@ -1,0 +1,242 @@
+package join
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// hardwareIndex finds devices by what identifies their hardware. It maps each key to positions of
+// devices.
+type hardwareIndex struct {
+	uuid, placement, pci, netdev, rdma, node map[string][]int
+	name                                     map[[2]string][]int // driver, device
+	instance                                 map[[2]string][]int // parent, number of the instance
+	cpu                                      map[int][]int
+}
+
+func newHardwareIndex(devices []Device) hardwareIndex {
+	x := hardwareIndex{
+		uuid: map[string][]int{}, placement: map[string][]int{}, pci: map[string][]int{}, netdev: map[string][]int{},
+		rdma: map[string][]int{},
+		node: map[string][]int{}, name: map[[2]string][]int{}, instance: map[[2]string][]int{}, cpu: map[int][]int{},
+	}
+	for i := range devices {
+		h := &devices[i].Entry.Hardware
+		if !h.Kind.Measurable() {
+			continue
+		}
+		name := [2]string{devices[i].ID.Driver, devices[i].ID.Device}
+		x.name[name] = append(x.name[name], i)
+		add(x.uuid, strings.ToLower(h.UUID), i)
+		add(x.placement, h.Placement, i)
+		add(x.pci, h.PCI, i)
+		add(x.netdev, h.NetDev, i)
+		add(x.rdma, h.RDMADev, i)
+		x.learn(i, h)
+		for _, node := range h.DeviceNodes {
+			add(x.node, node, i)
+		}
+		for _, cpu := range h.CPUs {
+			x.cpu[cpu] = append(x.cpu[cpu], i)
+		}
+	}
+	return x
+}
+
+// learn adds the number that a device has within its parent. Inventories do not have it: a source
+// that finds the partition by a better key provides it to the sources after it, which know the
+// partition by nothing else.
+func (x *hardwareIndex) learn(i int, h *driver.Hardware) {
+	key := instanceKey(h)
+	if key != [2]string{} && !slices.Contains(x.instance[key], i) {
+		x.instance[key] = append(x.instance[key], i)
+	}
+}
+
+func instanceKey(h *driver.Hardware) [2]string {
+	if h.Parent == "" || h.Instance == "" {
+		return [2]string{}
+	}
+	return [2]string{strings.ToLower(h.Parent), h.Instance}
+}
+
+func add(m map[string][]int, key string, i int) {
+	if key != "" {
+		m[key] = append(m[key], i)
+	}
+}
+
+// find returns the devices that are the hardware of the sample, by the best key that both have:
+// name (if the source knows it), UUID, placement and number of a partition, PCI address, network
+// interface, RDMA device, device node. A key that contradicts a better one does not match. Most
+// keys are unique, so that the result is mostly one device.
+//
+// A device node that several devices of one driver have does not identify one of them, since a CDI
+// spec may have the nodes of all devices of a claim: such devices are returned as ambiguous.
+func (x *hardwareIndex) find(devices []Device, sample *driver.Sample) (found, ambiguous []int) {
+	h := &sample.Hardware
+	if sample.Device != "" {
+		return x.name[[2]string{sample.Driver, sample.Device}], nil
+	}
+	if found := fitting(devices, sample, x.uuid[strings.ToLower(h.UUID)]); found != nil {
+		return found, nil
+	}
+	if found := fitting(devices, sample, x.placement[h.Placement]); found != nil {
+		return found, nil
+	}
+	if found := fitting(devices, sample, x.instance[instanceKey(h)]); found != nil {
+		return found, nil
+	}
+	if found := fitting(devices, sample, x.pci[h.PCI]); found != nil {
+		return found, nil
+	}
+	if found := fitting(devices, sample, x.netdev[h.NetDev]); found != nil {
+		return found, nil
+	}
+	if found := fitting(devices, sample, x.rdma[h.RDMADev]); found != nil {
+		return found, nil
+	}
+	for _, node := range h.DeviceNodes {
+		found := fitting(devices, sample, x.node[node])
+		if found == nil {
+			continue
+		}
+		if !sameDriver(devices, found) {
+			return found, nil
+		}
+		ambiguous = append(ambiguous, found...)
+	}
+	return nil, ambiguous
+}
+
+// sameDriver reports whether two of the devices have the same driver.
+func sameDriver(devices []Device, found []int) bool {
+	for i, n := range found {
+		if slices.ContainsFunc(found[:i], func(m int) bool { return devices[m].ID.Driver == devices[n].ID.Driver }) {
+			return true
+		}
+	}
+	return false
+}
+
+// fitting returns the candidates that the sample's other keys do not contradict; nil for none.
+func fitting(devices []Device, sample *driver.Sample, candidates []int) []int {
+	if !slices.ContainsFunc(candidates, func(i int) bool { return !fits(&devices[i], sample) }) {
+		if len(candidates) == 0 {
+			return nil
+		}
+		return candidates
+	}
+	var out []int
+	for _, i := range candidates {
+		if fits(&devices[i], sample) {
+			out = append(out, i)
+		}
+	}
+	return out
+}
+
+func fits(d *Device, sample *driver.Sample) bool {
+	h, other := &d.Entry.Hardware, &sample.Hardware
+	driverless := d.ID.Pool == "" // named by a device plugin's resource, or a CDI name's vendor
+	return (sample.Driver == "" || sample.Driver == d.ID.Driver || driverless) &&
+		(h.UUID == "" || other.UUID == "" || strings.EqualFold(h.UUID, other.UUID)) &&
+		(h.PCI == "" || other.PCI == "" || h.PCI == other.PCI) &&
+		(h.NetDev == "" || other.NetDev == "" || h.NetDev == other.NetDev)
+}
+
+// parent returns the position of the device with that UUID or PCI address, of the same driver and
+// pool where there are several.
+func (x *hardwareIndex) parent(devices []Device, of driver.ID, key string) (int, bool) {
+	candidates := x.uuid[strings.ToLower(key)]
+	if len(candidates) == 0 {
+		candidates = x.pci[key]
+	}
+	for _, i := range candidates {
+		if id := devices[i].ID; id.Driver == of.Driver && id.Pool == of.Pool && id != of {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// completeHardware fills the fields that the inventory left empty.
+func completeHardware(h, from *driver.Hardware) {
+	fill := func(to *string, from string) {
+		if *to == "" && validLabel(from) {
+			*to = from
+		}
+	}
+	fill(&h.UUID, from.UUID)
+	fill(&h.PCI, from.PCI)
+	fill(&h.Parent, from.Parent)
+	fill(&h.Instance, from.Instance)
+	fill(&h.NetDev, from.NetDev)
+	fill(&h.RDMADev, from.RDMADev)
+	fill(&h.Vendor, from.Vendor)
+	fill(&h.Model, from.Model)
+	fill(&h.DriverVersion, from.DriverVersion)
+	fill(&h.NUMANode, from.NUMANode)
+}
+
+// singleCPU returns the logical CPU of a sample, false if the sample is not of one CPU.
+func singleCPU(sample *driver.Sample) (int, bool) {
+	if len(sample.Hardware.CPUs) != 1 {
+		return 0, false
+	}
+	return sample.Hardware.CPUs[0], true
+}
+
+// matchCPU adds the readings of one CPU to the devices that have it. The reading of a device is the
+// mean over its CPUs: a device of 8 CPUs of which 4 are busy has a utilization of 0.5.
+func (j *joiner) matchCPU(source string, from origin, cpu int, sample *driver.Sample) {
+	for _, n := range j.index.cpu[cpu] {
+		d := &j.devices[n]
+		j.facts[n].matched = true
+		for _, r := range sample.Readings {
+			if reason := rejectReading(j.catalogue, &r); reason != "" {
+				j.reject(source, reason, 1)
+				continue
+			}
+			r.Value /= float64(len(d.Entry.CPUs))
+			if !d.addCPU(Reading{Reading: r, Source: source, origin: from, cpus: 1}) {
+				j.reject(source, driver.ReasonDuplicate, 1)
+			}
+		}
+	}
+}
+
+// addCPU adds the reading of one CPU to the device's, and returns false if the device has one of
+// that CPU already.
+func (d *Device) addCPU(r Reading) bool {
+	for i := range d.Readings {
+		have := &d.Readings[i]
+		if have.precedence == r.precedence && compareReadings(have, &r) == 0 {
+			if have.sample == r.sample {
+				return false
+			}
+			have.sample = r.sample
+			have.Value += r.Value
+			have.cpus++
+			if r.At.After(have.At) {
+				have.At = r.At
+			}
+			if r.Since.After(have.Since) {
+				have.Since = r.Since
+			}
+			return true
+		}
+	}
+	d.Readings = append(d.Readings, r)
+	return true
+}
+
+// dropPartialCPUs drops readings that not all CPUs of the device have (one is offline): their mean
+// would be wrong.
+func dropPartialCPUs(d *Device) {
+	d.Readings = slices.DeleteFunc(d.Readings, func(r Reading) bool {
+		return r.cpus != 0 && r.cpus != len(d.Entry.CPUs)
+	})
+}

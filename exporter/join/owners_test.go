@@ -1,0 +1,157 @@
+package join
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+)
+
+// drawSources draws sources that read some of two devices, by UUID or by PCI address, and some
+// quantities of them, among them some that are not to be believed.
+func drawSources(t *rapid.T) []SourceSamples {
+	readings := []driver.Reading{
+		{Quantity: driver.Power},
+		{Quantity: driver.Energy},
+		{Quantity: driver.Utilization},
+		{Quantity: driver.EngineUtilization, Labels: driver.Labels{"sm"}},
+		{Quantity: driver.EngineUtilization, Labels: driver.Labels{"dram"}},
+		{Quantity: driver.Temperature, Labels: driver.Labels{"gpu"}},
+		{Quantity: driver.Temperature, Labels: driver.Labels{"memory"}},
+		{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}},
+		{Quantity: driver.IOBytes, Labels: driver.Labels{"nvlink", "receive"}},
+		{Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}},
+		{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}},
+		{Quantity: driver.Errors, Labels: driver.Labels{"pcie_replay"}},
+		{Quantity: driver.Health, Labels: driver.Labels{"healthy"}},
+		{Quantity: driver.Health, Labels: driver.Labels{"unhealthy"}},
+	}
+	var sources []SourceSamples
+	for i := range rapid.IntRange(1, 4).Draw(t, "sources") {
+		source := SourceSamples{Name: fmt.Sprintf("source%d", i)}
+		for d := range 2 {
+			h := driver.Hardware{UUID: fmt.Sprintf("GPU-%d", d)}
+			if rapid.Bool().Draw(t, "by PCI address") {
+				h = driver.Hardware{PCI: fmt.Sprintf("0000:0%d:00.0", d)}
+			}
+			s := driver.Sample{Hardware: h}
+			for _, r := range readings {
+				if rapid.Bool().Draw(t, "read") {
+					r.Value, r.At = rapid.SampledFrom([]float64{0, 0.5, 1, math.Inf(1)}).Draw(t, "value"), jointest.Start()
+					s.Readings = append(s.Readings, r)
+				}
+			}
+			source.Samples = append(source.Samples, s)
+		}
+		sources = append(sources, source)
+	}
+	return sources
+}
+
+// owned joins, and checks that nothing is there twice.
+func owned(t *rapid.T, sources []SourceSamples) []Device {
+	in := Input{Inventory: driver.Inventory{}, Sources: sources}
+	for d := range 2 {
+		in.Inventory[jointest.ID(fmt.Sprint(d))] = driver.Entry{Hardware: driver.Hardware{
+			UUID: fmt.Sprintf("GPU-%d", d), PCI: fmt.Sprintf("0000:0%d:00.0", d),
+		}}
+	}
+	devices := Join(in).Devices
+	for _, d := range devices {
+		for i, r := range d.Readings {
+			if i > 0 && compareReadings(&d.Readings[i-1], &r) >= 0 {
+				t.Fatalf("%v%q of %v is there twice, or out of order", r.Quantity, r.Labels, d.ID)
+			}
+		}
+	}
+	return devices
+}
+
+// ownedPart is what has one owner: a quantity of a device and, where its first label has a closed
+// list of values that do not exclude each other, one of these.
+func ownedPart(q driver.Quantity, labels driver.Labels) string {
+	if spec := q.Spec(); ownedByLabel(&spec) {
+		return q.String() + " " + labels[0]
+	}
+	return q.String()
+}
+
+// The rule of owners, for all sources alike: of each part the first source, in order of precedence,
+// that has a reading to be believed owns it, and all that is shown of the part is its own; what
+// others read of it changes nothing.
+func TestOneOwner(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		sources := drawSources(t)
+		devices := owned(t, sources)
+		for d, device := range devices {
+			want := map[string]string{}
+			for _, s := range sources {
+				for _, r := range s.Samples[d].Readings {
+					if name := ownedPart(r.Quantity, r.Labels); !math.IsInf(r.Value, 1) && want[name] == "" {
+						want[name] = s.Name
+					}
+				}
+			}
+			got := map[string]string{}
+			for _, r := range device.Readings {
+				name := ownedPart(r.Quantity, r.Labels)
+				if got[name] != "" && got[name] != r.Source {
+					t.Fatalf("%s of %v is of %s and %s", name, device.ID, got[name], r.Source)
+				}
+				got[name] = r.Source
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("owners on %v (-want +got):\n%s", device.ID, diff)
+			}
+			for i := range sources { // readings of a source that is not the owner are ignored
+				sources[i].Samples[d].Readings = slices.DeleteFunc(sources[i].Samples[d].Readings, func(r driver.Reading) bool {
+					return !math.IsInf(r.Value, 1) && want[ownedPart(r.Quantity, r.Labels)] != sources[i].Name
+				})
+			}
+		}
+		ignore := cmpopts.IgnoreUnexported(Reading{})
+		if diff := cmp.Diff(devices, owned(t, sources), ignore); diff != "" {
+			t.Fatalf("readings that own nothing change (-with +without):\n%s", diff)
+		}
+	})
+}
+
+// A partition that a source knows by the number that another one gives it alone is the same device,
+// whatever the order within the sources; of a source that comes before it is not.
+func TestPartitionByNumber(t *testing.T) {
+	inventory := driver.Inventory{jointest.ID("mig"): {Hardware: driver.Hardware{
+		Kind: driver.KindPartition, Parent: "GPU-1", Placement: "nvidia/0/19/2",
+	}}}
+	first := jointest.Sample(
+		driver.Hardware{UUID: "MIG-a", Parent: "GPU-1", Placement: "nvidia/0/19/2", Instance: "9/0"}, jointest.Watts(1),
+	)
+	energy := driver.Reading{Quantity: driver.Energy, Value: 2}
+	for _, tc := range []struct {
+		second driver.Hardware
+		want   int
+	}{
+		{driver.Hardware{Parent: "gpu-1", Instance: "9/0"}, 2},
+		{driver.Hardware{Parent: "GPU-1", Instance: "8/0"}, 1},
+		{driver.Hardware{Parent: "GPU-2", Instance: "9/0"}, 1},
+		{driver.Hardware{Parent: "GPU-1"}, 1},
+	} {
+		a := SourceSamples{Name: "a", Samples: []driver.Sample{first}}
+		b := SourceSamples{Name: "b", Samples: []driver.Sample{
+			jointest.Sample(tc.second, energy, driver.Reading{Quantity: driver.Power, Value: 9}),
+		}}
+		d := Join(Input{Inventory: inventory, Sources: []SourceSamples{a, b}}).Devices[0]
+		if len(d.Readings) != tc.want || d.Readings[0].Source != "a" || d.Readings[0].Value != 1 {
+			t.Errorf("%v: readings %v", tc.second, d.Readings)
+		}
+		if d.Entry.UUID != "MIG-a" {
+			t.Errorf("the device's UUID is %q", d.Entry.UUID)
+		}
+	}
+}

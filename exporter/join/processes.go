@@ -1,0 +1,202 @@
+package join
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// maxProcesses is the largest number of processes of a device that are considered.
+const maxProcesses = 1 << 12
+
+// Use is a holder's part of a device's quantities, by their basis, from 0 to 1.
+type Use [driver.NumBases]float64
+
+// Evenly returns the use of a holder that has the same part of everything.
+func Evenly(part float64) Use {
+	var u Use
+	for i := range u {
+		u[i] = part
+	}
+	return u
+}
+
+// Add adds another use.
+func (u *Use) Add(other Use) {
+	for i := range u {
+		u[i] += other[i]
+	}
+}
+
+// slot is the part that one pod has of one share.
+type slot struct {
+	share, pod int
+	weight     float64 // its part if the use of processes is unknown
+	used       Use     // in the units of the readings
+}
+
+// divideByProcess sets the part of the device that each pod's processes used, and thereby each
+// share's. It changes nothing if there is nothing to divide, if the UID of a holder is unknown, or
+// if no process belongs to a holder.
+//
+// Among claims, the use of processes that belong to no holder is unattributed, and so is what the
+// device has beyond the sum of its processes. Parts that sum to more than the device has are scaled
+// down. A claim that holds the device alone has all of it; its pods share in proportion to their
+// processes' use.
+func (j *joiner) divideByProcess(d *Device, processes []driver.Process) {
+	slots, of := slotsOf(d.Shares)
+	if len(slots) < 2 || of == nil {
+		return
+	}
+	all, known, matched := j.tally(slots, of, processes)
+	if !matched {
+		return
+	}
+	whole := d.whole(j.catalogue, all)
+	if d.Attribution == AttributionExclusive {
+		whole = Use{}
+		for i := range slots {
+			whole.Add(slots[i].used)
+		}
+	} else if known[driver.ByTime] {
+		d.Attribution = AttributionProcess
+	}
+	for i := range d.Shares {
+		if s := &d.Shares[i]; !s.Admin {
+			s.Uses, s.ByProcess = make([]Use, len(s.Pods)), known[driver.ByTime]
+		}
+	}
+	for _, slot := range slots {
+		for b := range whole {
+			part := slot.weight
+			if known[b] && whole[b] > 0 {
+				part = slot.used[b] / whole[b]
+			}
+			d.Shares[slot.share].Uses[slot.pod][b] = part
+		}
+	}
+}
+
+// tally sums what the processes use, in all and by slot. It returns which bases any process has,
+// and whether a process belongs to a slot.
+func (j *joiner) tally(
+	slots []slot, of map[string][]int, processes []driver.Process,
+) (all Use, known [driver.NumBases]bool, matched bool) {
+	for _, p := range inOrder(processes[:min(len(processes), maxProcesses)]) {
+		amount, has := j.amounts(p)
+		all.Add(amount)
+		for i := range has {
+			known[i] = known[i] || has[i]
+		}
+		own := of[j.podOf[p.PID]]
+		matched = matched || len(own) > 0
+		share(slots, own, amount)
+	}
+	return all, known, matched
+}
+
+// inOrder returns the processes by their PIDs, each once.
+func inOrder(processes []driver.Process) []driver.Process {
+	ascend := func(a, b driver.Process) int {
+		return cmp.Or(cmp.Compare(a.PID, b.PID), slices.CompareFunc(a.Readings, b.Readings, compareValues))
+	}
+	if !slices.IsSortedFunc(processes, ascend) {
+		processes = slices.SortedFunc(slices.Values(processes), ascend)
+	}
+	return slices.CompactFunc(slices.Clone(processes), func(a, b driver.Process) bool { return a.PID == b.PID })
+}
+
+// slotsOf returns a slot for each pod of each share, and the slots by UID of the pod; nil if a UID
+// is unknown. If a pod holds the device through several shares, its use is divided among them in
+// proportion to their weights.
+func slotsOf(shares []Share) (slots []slot, of map[string][]int) {
+	of = map[string][]int{}
+	for i := range shares {
+		s := &shares[i]
+		if s.Admin {
+			continue
+		}
+		for n, pod := range s.Pods {
+			slots = append(slots, slot{share: i, pod: n, weight: s.Weight / float64(len(s.Pods))})
+			if !findPod(of, s.Holders, pod, len(slots)-1) {
+				return slots, nil
+			}
+		}
+	}
+	return slots, of
+}
+
+// findPod adds the slot under the UIDs of the pod, and returns false if one is unknown.
+func findPod(of map[string][]int, holders []podresources.Holder, pod podresources.Pod, slot int) bool {
+	for i := range holders {
+		h := &holders[i]
+		if h.Pod != pod {
+			continue
+		}
+		if h.UID == "" {
+			return false
+		}
+		if !slices.Contains(of[h.UID], slot) {
+			of[h.UID] = append(of[h.UID], slot)
+		}
+	}
+	return true
+}
+
+// amounts returns what a process uses, and which of it is known.
+func (j *joiner) amounts(p driver.Process) (amount Use, known [driver.NumBases]bool) {
+	for _, r := range p.Readings {
+		if rejectReading(j.catalogue, &r) != "" {
+			continue
+		}
+		spec := j.catalogue.Spec(r.Quantity)
+		if !spec.MeasuresBasis {
+			continue
+		}
+		amount[spec.Basis], known[spec.Basis] = r.Value, true
+		if spec.Basis == driver.ByTime {
+			amount[driver.ByWork], known[driver.ByWork] = r.Value, true
+		}
+	}
+	return amount, known
+}
+
+// share divides an amount among slots in proportion to their weights.
+func share(slots []slot, own []int, amount Use) {
+	total := 0.0
+	for _, i := range own {
+		total += slots[i].weight
+	}
+	for _, i := range own {
+		part := 1 / float64(len(own))
+		if total > 0 {
+			part = slots[i].weight / total
+		}
+		for b := range amount {
+			slots[i].used[b] += amount[b] * part
+		}
+	}
+}
+
+// whole returns what the parts are parts of: the device's own readings, or the sum of the processes
+// if that is more.
+func (d *Device) whole(catalogue driver.Catalogue, all Use) Use {
+	for i := range d.Readings {
+		r := &d.Readings[i]
+		if spec := catalogue.Spec(r.Quantity); spec.MeasuresBasis {
+			all[spec.Basis] = math.Max(all[spec.Basis], r.Value)
+		}
+	}
+	return all
+}
+
+// PodUse returns the part of the pod at position n of the share's pods.
+func (s *Share) PodUse(n int) Use {
+	if s.Uses == nil {
+		return Evenly(s.Weight / float64(len(s.Pods)))
+	}
+	return s.Uses[n]
+}

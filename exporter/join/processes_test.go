@@ -1,0 +1,171 @@
+package join_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+)
+
+// What processes use divides a shared device; see divideByProcess. Processes 1, 2 and 3 are of the
+// pods p0, p1 and p2, 4 of none.
+func TestAttributionByProcess(t *testing.T) {
+	type row struct{ utilization, memory, power float64 }
+	for name, tc := range map[string]struct {
+		claims      map[string][]string // pods by claim
+		processes   []driver.Process
+		attribution string
+		want        map[string]row // by claim or pod; "" is unattributed
+	}{
+		"of the device's 0.8, 100 and 200": {
+			map[string][]string{"a": {"p0"}, "b": {"p1"}},
+			[]driver.Process{exportertest.Process(1, 0.6, 50), exportertest.Process(2, 0.2, 30)},
+			"process",
+			map[string]row{"a": {0.6, 50, 150}, "b": {0.2, 30, 50}, "": {0, 20, 0}, "p0": {0.6, 50, 150}},
+		},
+		"a process without holder, and the device does more": {
+			map[string][]string{"a": {"p0"}, "b": {"p1"}},
+			[]driver.Process{exportertest.Process(1, 0.2, 50), exportertest.Process(4, 0.2, 20)},
+			"process",
+			map[string]row{"a": {0.2, 50, 100}, "b": {0, 0, 0}, "": {0.6, 50, 100}},
+		},
+		"processes have more than the device": {
+			map[string][]string{"a": {"p0"}, "b": {"p1"}},
+			[]driver.Process{exportertest.Process(1, 0.9, 150), exportertest.Process(2, 0.3, 50)},
+			"process",
+			map[string]row{"a": {0.6, 75, 150}, "b": {0.2, 25, 50}, "": {0, 0, 0}},
+		},
+		"pods of one claim": {
+			map[string][]string{"a": {"p0", "p1"}},
+			[]driver.Process{
+				exportertest.Process(1, 0.3, 60), exportertest.Process(2, 0.1, 20), exportertest.Process(4, 0.1, 20),
+			},
+			"exclusive",
+			map[string]row{"a": {0.8, 100, 200}, "p0": {0.6, 75, 150}, "p1": {0.2, 25, 50}, "": {0, 0, 0}},
+		},
+		"no process is busy": {
+			map[string][]string{"a": {"p0"}, "b": {"p1"}},
+			[]driver.Process{exportertest.Process(1, 0, 50), exportertest.Process(2, 0, 30)},
+			"process",
+			map[string]row{"a": {0, 50, 100}, "b": {0, 30, 100}, "": {0.8, 20, 0}},
+		},
+		"memory alone is known": {
+			map[string][]string{"a": {"p0"}, "b": {"p1"}},
+			[]driver.Process{{PID: 1, Readings: []driver.Reading{{Quantity: driver.MemoryUsed, Value: 75}}}},
+			"equal",
+			map[string]row{"a": {0.4, 75, 100}, "b": {0.4, 0, 100}, "": {0, 25, 0}},
+		},
+		"a pod with two claims": {
+			map[string][]string{"a": {"p0"}, "b": {"p0"}, "c": {"p1"}},
+			[]driver.Process{exportertest.Process(1, 0.4, 80), exportertest.Process(2, 0.4, 20)},
+			"process",
+			map[string]row{"a": {0.2, 40, 50}, "b": {0.2, 40, 50}, "c": {0.4, 20, 100}, "p0": {0.4, 80, 100}, "": {0, 0, 0}},
+		},
+		"no process of a holder": {
+			map[string][]string{"a": {"p0"}, "b": {"p1"}},
+			[]driver.Process{exportertest.Process(4, 0.6, 50)},
+			"equal",
+			map[string]row{"a": {0.4, 50, 100}, "b": {0.4, 50, 100}, "": {0, 0, 0}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := exportertest.NewHistory(t)
+			for claim, pods := range tc.claims {
+				h.Hold(claim, pods...)
+			}
+			h.Read(exportertest.Gauges(0.8, 100, 200)...)
+			h.Run(tc.processes...)
+			x := h.Tick(0)
+			for who, want := range tc.want {
+				prefix, label := "dra_claim_", "resourceclaim_name="+who
+				switch {
+				case who == "":
+					prefix, label = "dra_device_unattributed_", "device=gpu-0"
+				case who[0] == 'p':
+					prefix, label = "dra_pod_", "pod="+who
+				}
+				h.Expect(x, map[[2]string]float64{
+					{prefix + "utilization_ratio", label}: want.utilization,
+					{prefix + "memory_used_bytes", label}: want.memory,
+					{prefix + "power_watts", label}:       want.power,
+				})
+			}
+			if n := len(x.Matching("dra_claim_device_info", "attribution="+tc.attribution)); n != len(tc.claims) {
+				t.Errorf("%d claims of %d are divided %s: %v", n, len(tc.claims), tc.attribution, x["dra_claim_device_info"])
+			}
+		})
+	}
+}
+
+// A holder whose UID is not known could be the one that a process is of.
+func TestNoAttributionByProcessWithoutUIDs(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0")
+	h.Hold("b", "p1").Holders[0].UID = ""
+	h.Read(exportertest.Gauges(0.8, 100, 200)...)
+	h.Run(exportertest.Process(1, 0.8, 100))
+	h.Expect(h.Tick(0), map[[2]string]float64{{"dra_claim_power_watts", "resourceclaim_name=b"}: 100})
+}
+
+// Counters are divided by what the processes used in the time in which they counted, and allocated
+// time is not.
+func TestCountersByProcess(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0")
+	h.Hold("b", "p1")
+	joules := 0.0
+	tick := func(first, second float64) exportertest.Scraped {
+		h.Read(driver.Reading{
+			Quantity: driver.Energy, Value: joules,
+		}, driver.Reading{Quantity: driver.Utilization, Value: first + second})
+		h.Run(exportertest.Process(1, first, 0), exportertest.Process(2, second, 0))
+		joules += 100
+		return h.Tick(time.Second)
+	}
+	tick(0, 0)
+	for range 4 { // what is measured now is of the second before
+		tick(0.3, 0.1)
+	}
+	x := tick(0, 0.5)
+	h.Expect(x, map[[2]string]float64{
+		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}:           4 * 75,
+		{"dra_claim_energy_joules_total", "resourceclaim_name=b"}:           4*25 + 100,
+		{"dra_pod_energy_joules_total", "pod=p0"}:                           4 * 75,
+		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}:     0,
+		{"dra_claim_allocated_share_seconds_total", "resourceclaim_name=a"}: 2.5,
+	})
+	for claim, want := range map[string]float64{"a": 4, "b": 5} {
+		got := x.One(
+			t, "dra_claim_last_active_timestamp_seconds", "resourceclaim_name="+claim,
+		) - exportertest.Unix(jointest.Start())
+		if got != want {
+			t.Errorf("claim %s was last active after %v s, want %v", claim, got, want)
+		}
+	}
+}
+
+// A counter that is rarely refreshed is divided by what the processes used second by second since
+// it was.
+func TestSlowCounterByProcess(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0")
+	h.Hold("b", "p1")
+	old := driver.Reading{Quantity: driver.Energy, At: h.Now}
+	var x exportertest.Scraped
+	for second := range 5 {
+		if second == 4 {
+			old = driver.Reading{Quantity: driver.Energy, Value: 400, At: h.Now}
+		}
+		first := second <= 2
+		busy := map[bool]float64{true: 0.5, false: 0}
+		h.Read(old, driver.Reading{Quantity: driver.Utilization, Value: 0.5})
+		h.Run(exportertest.Process(1, busy[first], 0), exportertest.Process(2, busy[!first], 0))
+		x = h.Tick(time.Second)
+	}
+	h.Expect(x, map[[2]string]float64{
+		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}: 200,
+		{"dra_claim_energy_joules_total", "resourceclaim_name=b"}: 200,
+	})
+}

@@ -1,0 +1,173 @@
+package join
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Bounds of what becomes a series, far above anything real: what exceeds them is an error.
+const (
+	maxLabelLength = 512  // bytes of a label's value
+	MaxReadings    = 512  // of one device
+	maxMagnitude   = 1e24 // of a number; a counter of 64 bits ends at 1.8e19
+)
+
+// rejectReading returns the reason for which a reading can't be believed, "" if it can. Values a
+// little above 1 of a ratio (counters that were read a moment apart) become 1.
+func rejectReading(catalogue driver.Catalogue, r *driver.Reading) driver.Reason {
+	if !catalogue.Has(r.Quantity) {
+		return driver.ReasonUnknownQuantity
+	}
+	spec := catalogue.Spec(r.Quantity)
+	switch {
+	case math.IsNaN(r.Value) || math.IsInf(r.Value, 0):
+		return driver.ReasonNotFinite
+	case r.Value < 0 && spec.NonNegative:
+		return driver.ReasonNegative
+	case math.Abs(r.Value) > maxMagnitude || spec.Max > 0 && r.Value > spec.Max:
+		return driver.ReasonOutOfRange
+	case r.At.IsZero():
+		return driver.ReasonNoTime
+	case !validLabelValues(spec, &r.Labels):
+		return driver.ReasonLabel
+	}
+	if spec.Unit == "ratio" {
+		r.Value = min(r.Value, 1)
+	}
+	if r.Since.After(r.At) {
+		r.Since = r.At
+	}
+	return ""
+}
+
+// validLabelValues reports whether the labels are those of the quantity: no more than it has, and
+// values of the list if the list is closed.
+func validLabelValues(spec *driver.Spec, labels *driver.Labels) bool {
+	for i, value := range labels {
+		switch {
+		case i >= len(spec.Labels):
+			if value != "" {
+				return false
+			}
+		case spec.Labels[i].Values != nil:
+			if !slices.Contains(spec.Labels[i].Values, value) {
+				return false
+			}
+		case !validLabel(value):
+			return false
+		}
+	}
+	return true
+}
+
+// ownedByLabel reports whether each value of the quantity's first label may come from another
+// source: it has a closed list of values that do not exclude each other, as the statuses of health
+// do.
+func ownedByLabel(spec *driver.Spec) bool {
+	return !spec.State && len(spec.Labels) > 0 && spec.Labels[0].Values != nil
+}
+
+func validLabel(s string) bool { return len(s) <= maxLabelLength && utf8.ValidString(s) }
+
+func validLabels(labels ...string) bool {
+	for _, s := range labels {
+		if !validLabel(s) {
+			return false
+		}
+	}
+	return true
+}
+
+func validID(id driver.ID) bool { return validLabels(id.Driver, id.Pool, id.Device) }
+
+// cleanEntry returns an entry without the facts that can not be labels or occur twice, and their
+// number. The entry's slices are not changed.
+func cleanEntry(e driver.Entry) (driver.Entry, int) {
+	bad := 0
+	for _, fact := range []*string{
+		&e.UUID, &e.PCI, &e.Parent, &e.NetDev, &e.RDMADev, &e.Vendor, &e.Model, &e.DriverVersion, &e.NUMANode,
+	} {
+		if !validLabel(*fact) {
+			*fact = ""
+			bad++
+		}
+	}
+	capacity, taints := len(e.Capacity), len(e.Taints)
+	e.Capacity = cleanAmounts(e.Capacity)
+	e.Taints = cleanTaints(e.Taints)
+	return e, bad + capacity - len(e.Capacity) + taints - len(e.Taints)
+}
+
+// cleanAmounts returns the amounts that are numbers, in order of their resources, each once. The
+// argument is not changed.
+func cleanAmounts(amounts []driver.Amount) []driver.Amount {
+	usable := func(i int) bool {
+		a := amounts[i]
+		return a.Value >= 0 && a.Value <= maxMagnitude && validLabel(a.Resource) && (i == 0 ||
+			amounts[i-1].Resource < a.Resource)
+	}
+	for i := range amounts {
+		if !usable(i) {
+			return sortAmounts(amounts)
+		}
+	}
+	return amounts
+}
+
+func sortAmounts(amounts []driver.Amount) []driver.Amount {
+	out := slices.DeleteFunc(slices.Clone(amounts), func(a driver.Amount) bool {
+		return !(a.Value >= 0 && a.Value <= maxMagnitude) || !validLabel(a.Resource)
+	})
+	slices.SortFunc(out, func(a, b driver.Amount) int {
+		return cmp.Or(strings.Compare(a.Resource, b.Resource), cmp.Compare(a.Value, b.Value))
+	})
+	return slices.CompactFunc(out, func(a, b driver.Amount) bool { return a.Resource == b.Resource })
+}
+
+func cleanTaints(taints []driver.Taint) []driver.Taint {
+	if len(taints) == 0 {
+		return nil
+	}
+	var out []driver.Taint
+	for _, t := range taints {
+		if validLabels(t.Key, t.Value, t.Effect, t.Rule) && !slices.Contains(out, t) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// validAllocation reports whether all fields of an allocation can be labels.
+func validAllocation(a *podresources.Allocation) bool {
+	return validID(
+		a.Device,
+	) && validLabels(a.Claim.Namespace, a.Claim.Name, a.ClaimUID, a.ShareID, a.Request, a.DeviceClass)
+}
+
+// cleanHolders returns the usable holders, sorted: pods of the claim's namespace, since no other
+// can refer to it. The argument is not changed.
+func cleanHolders(a *podresources.Allocation) []podresources.Holder {
+	unusable := func(h podresources.Holder) bool {
+		return h.Namespace != a.Claim.Namespace || !validLabels(h.Name, h.Container, h.UID, h.ClaimName)
+	}
+	if !slices.ContainsFunc(a.Holders, unusable) && slices.IsSortedFunc(a.Holders, compareHolders) {
+		return a.Holders
+	}
+	out := slices.DeleteFunc(slices.Clone(a.Holders), unusable)
+	slices.SortFunc(out, compareHolders)
+	return slices.Compact(out)
+}
+
+// compareHolders orders holders so that those of one row of dra_pod_claim_info are adjacent.
+func compareHolders(a, b podresources.Holder) int {
+	return cmp.Or(
+		a.Pod.Compare(b.Pod), strings.Compare(a.Container, b.Container),
+		strings.Compare(a.ClaimName, b.ClaimName), strings.Compare(a.UID, b.UID),
+	)
+}

@@ -1,0 +1,34 @@
+package join_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+// A device with more readings than anything real shows as many as there may be.
+func TestTooManyReadings(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	for tick := range 3 {
+		var readings []driver.Reading
+		for i := range 2 * join.MaxReadings {
+			readings = append(readings, driver.Reading{
+				Quantity: driver.Errors, Labels: driver.Labels{"xid", fmt.Sprint(i)}, Value: float64(tick),
+			})
+		}
+		h.Read(readings...)
+		x := h.Tick(time.Second)
+		if got := len(x["dra_device_errors_total"]); got != join.MaxReadings {
+			t.Errorf("%d series, want %d", got, join.MaxReadings)
+		}
+		if want := (driver.Rejection{
+			Input: "a", Reason: "too_many", Count: join.MaxReadings,
+		}); len(h.Joined.Rejected) != 1 || h.Joined.Rejected[0] != want {
+			t.Errorf("rejected: %v", h.Joined.Rejected)
+		}
+	}
+}

@@ -1,0 +1,413 @@
+package ledger_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+func TestAttribution(t *testing.T) {
+	amount := func(resource string, v float64) driver.Amount { return driver.Amount{Resource: resource, Value: v} }
+	share := func(claim, id string, consumed ...driver.Amount) podresources.Allocation {
+		a := jointest.Allocation("gpu-0", claim, "p-"+claim)
+		a.ShareID, a.Consumed = id, consumed
+		return a
+	}
+	admin := share("root", "")
+	admin.Admin = true
+	for name, tc := range map[string]struct {
+		shares []podresources.Allocation
+		want   join.Attribution
+		parts  map[string]float64 // of each claim
+	}{
+		"free":        {nil, join.AttributionNone, map[string]float64{}},
+		"admin alone": {[]podresources.Allocation{admin}, join.AttributionNone, map[string]float64{"root": 0}},
+		"one claim": {
+			[]podresources.Allocation{share("a", "")}, join.AttributionExclusive, map[string]float64{"a": 1},
+		},
+		"one claim and admin": {
+			[]podresources.Allocation{share("a", ""), admin}, join.AttributionExclusive, map[string]float64{"a": 1, "root": 0},
+		},
+		"two shares of a claim": {
+			[]podresources.Allocation{share("a", "1"), share("a", "2")}, join.AttributionExclusive, map[string]float64{"a": 1},
+		},
+		"two shares of a claim by capacity": {
+			[]podresources.Allocation{share("a", "1", amount("memory", 1)), share("a", "2", amount("memory", 3))},
+			join.AttributionExclusive,
+			map[string]float64{"a": 1},
+		},
+		"two claims": {[]podresources.Allocation{
+			share("a", ""), share("b", ""),
+		}, join.AttributionEqual, map[string]float64{"a": 0.5, "b": 0.5}},
+		"two shares against one": {
+			[]podresources.Allocation{
+				share("a", "1"), share("a", "2"), share("b", "3"),
+			}, join.AttributionEqual, map[string]float64{"a": 2. / 3, "b": 1. / 3},
+		},
+		"capacity": {
+			[]podresources.Allocation{share("a", "1", amount("memory", 10)), share("b", "2", amount("memory", 30))},
+			join.AttributionCapacity,
+			map[string]float64{"a": 0.25, "b": 0.75},
+		},
+		"capacity and admin": {
+			[]podresources.Allocation{share("a", "1", amount("memory", 10)), share("b", "2", amount("memory", 30)), admin},
+			join.AttributionCapacity,
+			map[string]float64{"a": 0.25, "b": 0.75, "root": 0},
+		},
+		"capacity of two resources": {
+			[]podresources.Allocation{
+				share("a", "1", amount("cores", 1), amount("memory", 10)),
+				share("b", "2", amount("cores", 1), amount("memory", 30)),
+			},
+			join.AttributionCapacity,
+			map[string]float64{"a": (0.5 + 0.25) / 2, "b": (0.5 + 0.75) / 2},
+		},
+		"one resource in common": {
+			[]podresources.Allocation{
+				share("a", "1", amount("cores", 9), amount("memory", 10)), share("b", "2", amount("memory", 30)),
+			},
+			join.AttributionCapacity,
+			map[string]float64{"a": 0.25, "b": 0.75},
+		},
+		"no resource in common": {
+			[]podresources.Allocation{share("a", "1", amount("cores", 9)), share("b", "2", amount("memory", 30))},
+			join.AttributionEqual,
+			map[string]float64{"a": 0.5, "b": 0.5},
+		},
+		"capacity of one alone": {
+			[]podresources.Allocation{
+				share("a", "1", amount("memory", 10)), share("b", "2"),
+			}, join.AttributionEqual, map[string]float64{"a": 0.5, "b": 0.5},
+		},
+		"none of a resource is no capacity": {
+			[]podresources.Allocation{share("a", "1", amount("memory", 10)), share("b", "2", amount("memory", 0))},
+			join.AttributionEqual,
+			map[string]float64{"a": 0.5, "b": 0.5},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := join.Join(
+				join.Input{Inventory: driver.Inventory{jointest.ID("gpu-0"): {}}, View: podresources.View{Allocations: tc.shares}},
+			)
+			d := r.Devices[0]
+			if d.Attribution != tc.want {
+				t.Errorf("divided %q, want %q", d.Attribution, tc.want)
+			}
+			parts := map[string]float64{}
+			for _, s := range d.Shares {
+				parts[s.Claim.Name] += s.Weight
+			}
+			for claim, want := range tc.parts {
+				if !exportertest.Close(parts[claim], want, 0) {
+					t.Errorf("%s has %v, want %v", claim, parts[claim], want)
+				}
+			}
+			if len(parts) != len(tc.parts) {
+				t.Errorf("got %v, want %v", parts, tc.parts)
+			}
+		})
+	}
+}
+
+// Pods of one claim share its part; the info metrics say how.
+func TestAttributionAmongPods(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0", "p1")
+	h.Hold("b", "p2")
+	h.Read(driver.Reading{Quantity: driver.Power, Value: 100})
+	x := h.Tick(0)
+	h.Expect(x, map[[2]string]float64{
+		{"dra_claim_power_watts", "resourceclaim_name=a"}:       50,
+		{"dra_claim_power_watts", "resourceclaim_name=b"}:       50,
+		{"dra_pod_power_watts", "pod=p0"}:                       25,
+		{"dra_pod_power_watts", "pod=p1"}:                       25,
+		{"dra_pod_power_watts", "pod=p2"}:                       50,
+		{"dra_device_unattributed_power_watts", "device=gpu-0"}: 0,
+	})
+	for pod, want := range map[string]string{"p0": "equal", "p1": "equal", "p2": "exclusive"} {
+		if len(x.Matching("dra_pod_claim_info", "pod="+pod, "attribution="+want)) != 1 {
+			t.Errorf("%s is not divided %s: %v", pod, want, x["dra_pod_claim_info"])
+		}
+	}
+	if n := len(x.Matching("dra_claim_device_info", "attribution=equal")); n != 2 {
+		t.Errorf("%d claims are divided equally, want 2", n)
+	}
+}
+
+// energyAt plays a history of one device that counts 10 J a second, in ticks of a second.
+func energyAt(h *exportertest.History, seconds int) exportertest.Scraped {
+	h.Energy(10 * float64(seconds))
+	return h.Tick(time.Second)
+}
+
+// What a sharer used before it left is its own, even where the reading comes after.
+func TestSharerLeaves(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0")
+	h.Hold("b", "p1")
+	h.Energy(0)
+	h.Tick(time.Second)
+	for range 9 {
+		h.Tick(time.Second) // the counter stands still: it is refreshed every 20 s
+	}
+	h.Free("b")
+	for range 10 {
+		h.Tick(time.Second)
+	}
+	h.Energy(200)
+	x := h.Tick(time.Second)
+	h.Expect(x, map[[2]string]float64{
+		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}:       9.5*5 + 10.5*10,
+		{"dra_claim_energy_joules_total", "resourceclaim_name=b"}:       9.5 * 5,
+		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}: 0,
+	})
+}
+
+// Readings that the last answer of the kubelet does not cover wait for the next; after a while they
+// don't.
+func TestReadingsWaitForAnAnswer(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Energy(0)
+	h.Tick(time.Second)
+	h.Energy(10)
+	x := h.TickWithoutAnswer(time.Second)
+	h.Expect(x, map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 0})
+	h.Hold("a", "p0")
+	h.Energy(20)
+	x = h.Tick(time.Second) // the answers are 2 s apart: a came in the middle
+	h.Expect(x, map[[2]string]float64{
+		{"dra_device_energy_joules_total", "device=gpu-0"}:        20,
+		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}: 10,
+	})
+	for i := range 5 {
+		h.Energy(30 + 10*float64(i))
+		x = h.TickWithoutAnswer(time.Second)
+	}
+	h.Expect(x, map[[2]string]float64{ // it is 7 s and the answer is of 2 s: up to 5 s it is believed
+		{"dra_device_energy_joules_total", "device=gpu-0"}:                  50,
+		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}:           40,
+		{"dra_claim_allocated_seconds_total", "resourceclaim_name=a"}:       4,
+		{"dra_claim_allocated_share_seconds_total", "resourceclaim_name=a"}: 4,
+	})
+}
+
+// A pod that is created again under its name continues its series, and the newest UID is shown.
+func TestRecreatedPodContinues(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("c0", "p0")
+	for i := range 11 {
+		energyAt(h, i)
+	}
+	h.Free("c0")
+	var x exportertest.Scraped
+	for i := range 20 {
+		x = energyAt(h, 11+i)
+	}
+	h.Expect(x, map[[2]string]float64{{"dra_pod_energy_joules_total", "pod=p0"}: 105})
+	for _, gone := range []string{
+		"dra_pod_claim_info", "dra_claim_device_info", "dra_claim_power_watts", "dra_claim_last_active_timestamp_seconds",
+	} {
+		if len(x[gone]) != 0 {
+			t.Errorf("%s is still there: %v", gone, x[gone])
+		}
+	}
+	h.Hold("c0", "p0").Holders[0].UID = "uid-new"
+	for i := range 11 {
+		x = energyAt(h, 31+i)
+	}
+	h.Expect(x, map[[2]string]float64{{"dra_pod_energy_joules_total", "pod=p0"}: 105 + 105})
+	if n := len(x.Matching("dra_pod_info", "pod=p0", "uid=uid-new")); n != 1 || len(x["dra_pod_info"]) != 1 {
+		t.Errorf("the pod is %v, want its new UID alone", x["dra_pod_info"])
+	}
+	if got := h.Last.Pods[0].Born; !got.Equal(jointest.Start()) {
+		t.Errorf("the series was born at %v, want its first time", got)
+	}
+}
+
+// A partition that ends with its claim is kept no longer than the retention, though no reading will
+// ever come.
+func TestRetentionOfPartition(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	mig := jointest.ID("mig-0")
+	h.In.Inventory[mig] = driver.Entry{Hardware: driver.Hardware{UUID: "MIG-0", Kind: driver.KindPartition}}
+	h.In.View.Allocations = []podresources.Allocation{jointest.Allocation("mig-0", "c0", "p0")}
+	for i := range 3 {
+		h.ReadOf("MIG-0", driver.Reading{Quantity: driver.Energy, Value: float64(i)})
+		h.Tick(time.Second)
+	}
+	delete(h.In.Inventory, mig)
+	h.In.Sources[0].Samples, h.In.View.Allocations = nil, nil
+	h.Tick(exportertest.Retention - time.Second)
+	h.Expect(h.Tick(
+		2*time.Second,
+	), map[[2]string]float64{{"dra_claim_energy_joules_total", "resourceclaim_name=c0"}: 2, {"dra_pod_info", "pod=p0"}: 1})
+	x := h.Tick(time.Second)
+	for _, family := range []string{
+		"dra_claim_energy_joules_total", "dra_pod_energy_joules_total", "dra_claim_info", "dra_pod_info",
+	} {
+		if len(x[family]) != 0 {
+			t.Errorf("after the retention there is %v", x[family])
+		}
+	}
+}
+
+// A reading that covers the end of a holder and comes after its retention brings its series back,
+// for as long.
+func TestChargeAfterRetention(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Energy(0)
+	h.Hold("c0", "p0")
+	for range 10 {
+		h.Tick(time.Second)
+	}
+	h.Free("c0")
+	h.Tick(exportertest.Retention) // the end
+	h.Tick(time.Second)
+	if x := h.Tick(9 * time.Second); len(x["dra_claim_allocated_seconds_total"])+len(x["dra_claim_info"]) != 0 {
+		t.Errorf("after the retention there is %v", x["dra_claim_allocated_seconds_total"])
+	}
+	h.Energy(3200) // 320 s, of which 9.5 s were the claim's
+	h.Expect(h.Tick(exportertest.Retention-time.Second), map[[2]string]float64{
+		{"dra_claim_energy_joules_total", "device=gpu-0"}: 95, {"dra_pod_energy_joules_total", "device=gpu-0"}: 95,
+		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}: 3105,
+		{"dra_claim_info", "resourceclaim_name=c0"}:                     1, {"dra_pod_info", "uid=uid-p0"}: 1,
+	})
+	if x := h.Tick(time.Second); len(x["dra_claim_energy_joules_total"]) != 1 {
+		t.Error("the late charge is not shown for the retention")
+	}
+	if x := h.Tick(time.Second); len(x["dra_claim_energy_joules_total"]) != 0 {
+		t.Error("the late charge is shown for ever")
+	}
+}
+
+// An end that is seen late is shown for the whole retention all the same.
+func TestEndSeenLate(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("c0", "p0")
+	h.Tick(2 * exportertest.Retention)
+	h.Free("c0")
+	h.In.View.Changes = []podresources.Change{{At: jointest.Start().Add(time.Second), Gone: true, PodUID: "uid-p0"}}
+	for range 2 {
+		h.Expect(h.Tick(exportertest.Retention-time.Second), map[[2]string]float64{
+			{"dra_claim_allocated_seconds_total", "device=gpu-0"}: 1, {"dra_pod_info", "pod=p0"}: 1,
+		})
+	}
+	h.Tick(0)
+	h.Now = h.Now.Add(2 * time.Second)
+	if x := h.Tick(0); len(x["dra_claim_allocated_seconds_total"]) != 0 {
+		t.Error("the end is shown for ever")
+	}
+}
+
+// A claim was last active when its device was, from its coming on; without telemetry it is not
+// said.
+func TestLastActive(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	active := func(x exportertest.Scraped, second float64) {
+		t.Helper()
+		h.Expect(x, map[[2]string]float64{
+			{"dra_claim_last_active_timestamp_seconds", "resourceclaim_name=c0"}: exportertest.Unix(jointest.Start()) + second,
+		})
+	}
+	use := func(u float64) exportertest.Scraped {
+		h.Read(driver.Reading{Quantity: driver.Utilization, Value: u})
+		return h.Tick(time.Second)
+	}
+	use(1)
+	use(1)
+	h.Hold("c0", "p0")
+	active(use(0), 2)
+	active(use(0.01), 2) // the threshold itself is idle
+	active(use(0.02), 4)
+	active(use(0), 4)
+	h.Read(driver.Reading{Quantity: driver.Power, Value: 300})
+	if x := h.Tick(time.Second); len(x["dra_claim_last_active_timestamp_seconds"]) != 0 {
+		t.Error("a claim is idle without telemetry")
+	}
+	active(use(0), 4)
+	active(use(1), 8)
+}
+
+// A network device is active by its traffic.
+func TestLastActiveOfNetwork(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("c0", "p0")
+	var x exportertest.Scraped
+	bytes := 0.0
+	for _, rate := range []float64{0, 1e4, 1.1e4, 0, 0} {
+		bytes += rate
+		h.Read(driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{"network", "transmit"}, Value: bytes})
+		x = h.Tick(time.Second)
+	}
+	h.Expect(x, map[[2]string]float64{
+		{"dra_claim_last_active_timestamp_seconds", "resourceclaim_name=c0"}: exportertest.Unix(jointest.Start()) + 2,
+	})
+}
+
+// Counters that restart, marked or not, lose nothing that was read, and never fall.
+func TestReset(t *testing.T) {
+	for name, since := range map[string]time.Duration{"marked": 1500 * time.Millisecond, "not marked": 0} {
+		t.Run(name, func(t *testing.T) {
+			h := exportertest.NewHistory(t)
+			h.Hold("c0", "p0")
+			h.Energy(1000)
+			h.Tick(time.Second)
+			h.Energy(1010)
+			h.Tick(time.Second)
+			r := driver.Reading{Quantity: driver.Energy, Value: 4}
+			if since > 0 {
+				r.Since = jointest.Start().Add(since)
+			}
+			h.Read(r)
+			x := h.Tick(time.Second)
+			h.Expect(x, map[[2]string]float64{
+				{
+					"dra_device_energy_joules_total", "device=gpu-0",
+				}: 14, {"dra_claim_energy_joules_total", "resourceclaim_name=c0"}: 14,
+			})
+		})
+	}
+	t.Run("marked and higher", func(t *testing.T) {
+		h := exportertest.NewHistory(t)
+		h.Energy(10)
+		h.Tick(time.Second)
+		h.Read(driver.Reading{Quantity: driver.Energy, Value: 50, Since: h.Now.Add(-time.Millisecond)})
+		h.Expect(h.Tick(0), map[[2]string]float64{{"dra_device_energy_joules_total", "device=gpu-0"}: 50})
+	})
+}
+
+// When another source takes a quantity over, its counter counts from where it stands.
+func TestTakeOver(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.In.Sources = append(h.In.Sources, join.SourceSamples{Name: "b"})
+	second := func(joules float64) {
+		h.In.Sources[1].Samples = []driver.Sample{{
+			Hardware: driver.Hardware{
+				UUID: "gpu-0",
+			}, Readings: []driver.Reading{{Quantity: driver.Energy, Value: joules, At: h.Now}},
+		}}
+	}
+	h.Hold("c0", "p0")
+	for i := range 3 {
+		h.Energy(float64(i))
+		second(5e6 + float64(i))
+		h.Tick(time.Second)
+	}
+	h.In.Sources[0].Samples = nil
+	var x exportertest.Scraped
+	for i := range 3 {
+		second(5e6 + 3 + float64(i))
+		x = h.Tick(time.Second)
+	}
+	h.Expect(x, map[[2]string]float64{
+		{"dra_device_energy_joules_total", "device=gpu-0"}: 4, {"dra_claim_energy_joules_total", "device=gpu-0"}: 4,
+	})
+	if len(x.Matching("dra_device_quantity_source_info", "quantity=energy", "source=b")) != 1 {
+		t.Errorf("the source is %v, want b", x["dra_device_quantity_source_info"])
+	}
+}

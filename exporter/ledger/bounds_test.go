@@ -1,0 +1,72 @@
+package ledger_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// A label that is new at every tick does not make the ledger grow without end.
+func TestNewLabelsAreForgotten(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	for i := range 300 {
+		h.Read(driver.Reading{Quantity: driver.Errors, Labels: driver.Labels{"xid", fmt.Sprint(i)}, Value: 1})
+		h.Tick(time.Minute)
+	}
+	meters, counters, _ := h.Ledger.Sizes(jointest.ID("gpu-0"))
+	if bound := 2 * int(ledger.RememberFor/time.Minute); meters > bound || counters > bound {
+		t.Errorf("%d meters and %d counters are kept, want no more than %d", meters, counters, bound)
+	}
+}
+
+// A history is bounded however fast its holders change and however long no reading comes.
+func TestTimelineIsBounded(t *testing.T) {
+	t.Parallel()
+	h := exportertest.NewHistory(t)
+	h.Energy(0)
+	first := h.Now
+	for i := range 3 * ledger.MaxSegments {
+		h.Free(fmt.Sprint("c", i-1))
+		h.In.View.Allocations = []podresources.Allocation{
+			jointest.Allocation("gpu-0", fmt.Sprint("c", i%7), fmt.Sprint("p", i%5)),
+		}
+		h.Tick(100 * time.Millisecond)
+		if _, _, n := h.Ledger.Sizes(jointest.ID("gpu-0")); n > ledger.MaxSegments+2 {
+			t.Fatalf("the timeline has %d segments", n)
+		}
+	}
+	h.Read(driver.Reading{Quantity: driver.Energy, Value: 10 * h.Now.Sub(first).Seconds()})
+	x := h.Tick(time.Second)
+	sums := x.Sums()[exportertest.SumKey{
+		Device: jointest.ID("gpu-0").String(), Metric: "energy_joules_total", Labels: ",",
+	}]
+	claims, pods := exportertest.SumOf(sums.Claims), exportertest.SumOf(sums.Pods)
+	if !exportertest.Close(sums.Device, claims+sums.Unattributed, 0) || !exportertest.Close(claims, pods, 0) {
+		t.Errorf("the device has %v, the claims %v, the pods %v, unattributed are %v",
+			sums.Device, claims, pods, sums.Unattributed)
+	}
+}
+
+// A device that is shared for long keeps a timeline that is bounded.
+func TestTimelineByProcessIsBounded(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0")
+	h.Hold("b", "p1")
+	for i := range 3 * ledger.MaxSegments {
+		h.Read(exportertest.Gauges(0.8, 100, 200)...)
+		h.Run(exportertest.Process(1, 0.1+float64(i%7)/10, 1), exportertest.Process(2, 0.1, 1))
+		h.In.View.At = h.Now
+		h.Ledger.Advance(join.Join(h.In), h.Now)
+		h.Now = h.Now.Add(time.Second)
+	}
+	if _, _, n := h.Ledger.Sizes(jointest.ID("gpu-0")); n > 2*ledger.MaxSegments {
+		t.Errorf("the timeline has %d segments", n)
+	}
+}

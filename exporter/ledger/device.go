@@ -1,0 +1,368 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// deviceBook is the ledger's record of one device.
+type deviceBook struct {
+	id    driver.ID
+	seen  time.Time // the last tick in which it occurred
+	clock time.Time // the present tick
+	born  time.Time
+
+	catalogue driver.Catalogue
+
+	identity   identity  // of the hardware
+	identified time.Time // the tick at which it became other hardware; zero: it never did
+
+	joined *join.Device // of the last tick that knew it
+	read   bool         // it was read at least once
+
+	shares     []join.Share
+	departures []podresources.Change // recent signs of pods and CDI specs that ended, of the whole node
+	timeline   timeline
+	pending    pendingViews
+	used       time.Time // the time of the tick before
+	usesKnown  bool      // the last segment has parts by process
+
+	meters       []*meter
+	counters     []*counter
+	attributed   []*counter // those of additive quantities, by index
+	gauges       int        // the number of attributed gauges
+	unattributed account    // what no holder was charged for
+
+	accrued   time.Time // allocated time is distributed up to here
+	allocated float64   // seconds in which it was held
+	lastError time.Time
+	measured  bool // activity was measured at this tick
+}
+
+func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *deviceBook {
+	d := &deviceBook{id: id, catalogue: catalogue, born: now, unattributed: account{born: now}}
+	d.unattributed.device = d
+	return d
+}
+
+// observe queues the readings of a tick.
+func (d *deviceBook) observe(readings []join.Reading, tick uint64, now time.Time) {
+	d.measured = false
+	for _, r := range readings {
+		if r.At.After(now) {
+			r.At = now // the source's clock is ahead: a reading is never of the future
+		}
+		d.read = d.read || r.Quantity != driver.Health
+		d.measured = d.measured || d.catalogue.Spec(r.Quantity).ShowsActivity(r.Labels)
+		m := d.meter(seriesKey{r.Quantity, r.Labels})
+		m.present, m.seen, m.now = tick, now, r
+		m.observe(r)
+	}
+	for _, m := range d.meters {
+		if m.present != tick {
+			continue
+		}
+		if c := d.filledBy(m, now); c != nil {
+			c.present, c.seen = tick, now
+			c.fill(m)
+		}
+	}
+}
+
+// prune drops series that have not been read for long, of quantities with open labels: error codes
+// come and go.
+func (d *deviceBook) prune(now time.Time) {
+	d.meters = slices.DeleteFunc(d.meters, func(m *meter) bool { return !m.additive && now.Sub(m.seen) > rememberFor })
+	d.counters = slices.DeleteFunc(
+		d.counters, func(c *counter) bool { return c.index < 0 && now.Sub(c.seen) > rememberFor },
+	)
+}
+
+// integralSuffix is added to the name of a source whose gauge is integrated in place of a hardware
+// counter.
+const integralSuffix = " (integral of its gauge)"
+
+func (d *deviceBook) meter(key seriesKey) *meter {
+	if m := d.findMeter(key); m != nil {
+		return m
+	}
+	m := newMeter(key, d.catalogue)
+	if m.additive && !m.counts {
+		m.gauge = d.gauges
+		d.gauges++
+	}
+	d.meters = append(d.meters, m)
+	slices.SortFunc(d.meters, func(a, b *meter) int { return a.key.compare(b.key) })
+	return m
+}
+
+func (d *deviceBook) findMeter(key seriesKey) *meter {
+	for _, m := range d.meters {
+		if m.key == key {
+			return m
+		}
+	}
+	return nil
+}
+
+// filledBy returns the counter that a meter fills, nil if none. The integral of a gauge fills one
+// only if no hardware counter does, or did recently.
+func (d *deviceBook) filledBy(m *meter, now time.Time) *counter {
+	if m.counts {
+		return d.counter(m.key, now)
+	}
+	if !m.sums {
+		return nil
+	}
+	hardware := d.findMeter(m.sum)
+	if hardware != nil && !hardware.seen.Before(d.identified) && now.Sub(hardware.now.At) < rememberFor {
+		return nil
+	}
+	return d.counter(m.sum, now)
+}
+
+func (d *deviceBook) find(key seriesKey) *counter {
+	for _, c := range d.counters {
+		if c.key == key {
+			return c
+		}
+	}
+	return nil
+}
+
+func (d *deviceBook) counter(key seriesKey, now time.Time) *counter {
+	if c := d.find(key); c != nil {
+		return c
+	}
+	c := &counter{key: key, spec: d.catalogue.Spec(key.quantity), index: -1, series: newSeries(key)}
+	c.series.Born, c.series.Shown = now, now
+	if c.spec.Sharing == driver.Additive {
+		c.index = len(d.attributed)
+		d.attributed = append(d.attributed, c)
+		d.unattributed.open(d.attributed)
+		for _, s := range d.timeline {
+			for _, p := range slices.Concat(s.claims, s.pods) {
+				p.account.open(d.attributed)
+			}
+		}
+	}
+	d.counters = append(d.counters, c)
+	slices.SortFunc(d.counters, func(a, b *counter) int { return a.key.compare(b.key) })
+	return c
+}
+
+// settle distributes the readings up to the horizon, the time up to which the holders are known.
+func (d *deviceBook) settle(horizon, now time.Time, config Config) {
+	d.clock = now
+	for _, m := range d.meters {
+		n := 0
+		for n < len(m.queue) && (!m.queue[n].At.After(horizon) || len(m.queue)-n > maxQueue) {
+			next := &m.queue[n]
+			m.have = m.have && !next.first
+			d.count(m, next.Reading, now, config)
+			m.settle(next.Reading)
+			n++
+		}
+		m.queue = slices.Delete(m.queue, 0, n)
+	}
+}
+
+// count distributes what one reading adds.
+func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config Config) {
+	if !m.counts && m.spec.Activity == driver.BusyShare && next.Value > config.IdleThreshold {
+		d.markActive(next.At, next.Value, config.IdleThreshold)
+	}
+	c := d.filledBy(m, now)
+	if c == nil {
+		return
+	}
+	switch {
+	case m.sums:
+		if m.have && next.At.Sub(m.last.At) <= maxIntegration {
+			d.integrate(c, m.last, next)
+		}
+	case m.have:
+		amount, from := increment(m.last, next)
+		d.tally(c, amount, from, next.At, config)
+	case next.Since.After(d.born) && next.Since.After(d.identified) && !c.settled.After(next.Since):
+		// The first reading of a count that began while the device was known. If another source
+		// counted meanwhile, it would be counted twice.
+		d.tally(c, next.Value, next.Since, next.At, config)
+	}
+	if next.At.After(c.settled) {
+		c.settled = next.At
+	}
+}
+
+// tally distributes the increment of a hardware counter.
+func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, config Config) {
+	if amount > 0 {
+		if c.spec.Failure {
+			d.lastError = to
+		}
+		if rate := amount / max(to.Sub(from).Seconds(), 1e-3); c.busy(rate, config) {
+			d.markActive(to, rate, config.IdleThreshold)
+		}
+	}
+	d.distribute(c, amount, from, to)
+}
+
+// integrate distributes the integral of a gauge between two readings, in pieces between the changes
+// of holders. A holder whose cgroup was removed is such a change even if the kubelet still names
+// it: its work ended at the latest then.
+func (d *deviceBook) integrate(c *counter, last, next driver.Reading) {
+	left := d.departure(last.At, next.At)
+	d.timeline.each(last.At, next.At, func(_ *segment, from, to time.Time) {
+		if left.After(from) && left.Before(to) {
+			d.distribute(c, level(last, next, from, left)*left.Sub(from).Seconds(), from, left)
+			from = left
+		}
+		d.distribute(c, level(last, next, from, to)*to.Sub(from).Seconds(), from, to)
+	})
+}
+
+// departure returns when a holder was first seen to go within a span of time, the zero time if none
+// was.
+func (d *deviceBook) departure(after, until time.Time) time.Time {
+	for _, c := range d.departures {
+		if !c.At.After(after) || !c.At.Before(until) {
+			continue
+		}
+		for i := range d.shares {
+			s := &d.shares[i]
+			if !s.Admin && slices.ContainsFunc(s.Pods, func(pod podresources.Pod) bool { return concerns(c, s, pod) }) {
+				return c.At
+			}
+		}
+	}
+	return time.Time{}
+}
+
+// distribute adds an amount that accrued evenly over a span of time to the device's counter, and
+// divides it among the holders at that time. What accrued while the device was free, or while a
+// dropped account held it, is unattributed. What lies before the settled time is omitted: it was
+// distributed already (from another source, or as an integral).
+//
+// The last piece of the span gets the remainder, so that the pieces sum to the amount. Their
+// lengths need not sum to that of the span: times of files have the wall clock alone, all others
+// the monotonic clock too, and the two drift.
+func (d *deviceBook) distribute(c *counter, amount float64, from, to time.Time) {
+	if from.Before(c.settled) {
+		whole := to.Sub(from)
+		from = c.settled
+		if !from.Before(to) {
+			return
+		}
+		amount *= float64(to.Sub(from)) / float64(whole)
+	}
+	c.total += amount
+	c.settled = to
+	if c.index < 0 {
+		return
+	}
+	span, basis := float64(to.Sub(from)), c.spec.Basis
+	end, left := to, amount
+	d.timeline.each(from, to, func(s *segment, from, to time.Time) {
+		here := left
+		if to.Before(end) {
+			here = min(left, max(0, amount*(float64(to.Sub(from))/span)))
+		}
+		left -= here
+		if len(s.claims) == 0 || s.hasDropped() {
+			d.unattributed.charge(c, here)
+			return
+		}
+		for _, p := range s.claims {
+			p.account.charge(c, here*p.use[basis])
+		}
+		for _, p := range s.pods {
+			p.account.charge(c, here*p.use[basis])
+		}
+		d.unattributed.charge(c, here*s.unattributed[basis])
+	})
+}
+
+// accrue adds allocated time up to the horizon.
+func (d *deviceBook) accrue(horizon time.Time) {
+	from := d.accrued
+	if from.IsZero() {
+		from = d.born
+	}
+	if !horizon.After(from) {
+		return
+	}
+	d.timeline.each(from, horizon, func(s *segment, from, to time.Time) {
+		seconds := to.Sub(from).Seconds()
+		if len(s.claims) > 0 {
+			d.allocated += seconds
+		}
+		for _, parts := range [][]portion{s.claims, s.pods} {
+			for _, p := range parts {
+				p.account.allocated += seconds
+				p.account.share += seconds * p.weight
+				p.account.charged = d.clock
+			}
+		}
+	})
+	d.accrued = horizon
+}
+
+// unsettled returns the time up to which no reading can be distributed any more.
+func (d *deviceBook) unsettled(now time.Time) time.Time {
+	oldest := d.accrued
+	for _, m := range d.meters {
+		if m.have && m.last.At.Before(oldest) && now.Sub(m.last.At) < rememberFor {
+			oldest = m.last.At
+		}
+	}
+	return oldest
+}
+
+// markActive records that the device was active at a moment, for its holders at that moment. If the
+// processes' use is known, only holders whose part of the activity exceeds the threshold are
+// active.
+func (d *deviceBook) markActive(moment time.Time, activity, threshold float64) {
+	s := &d.timeline[d.timeline.at(moment)]
+	for _, p := range s.claims {
+		if s.byProcess && activity*p.use[driver.ByTime] <= threshold {
+			continue
+		}
+		if moment.After(p.account.active) {
+			p.account.active = moment
+		}
+	}
+}
+
+// closeAccounts ends the accounts that are in a past segment and not in the last.
+func (d *deviceBook) closeAccounts() {
+	last := d.timeline[len(d.timeline)-1]
+	holds := func(a *account) bool {
+		return slices.ContainsFunc(last.claims, func(p portion) bool { return p.account == a }) ||
+			slices.ContainsFunc(last.pods, func(p portion) bool { return p.account == a })
+	}
+	for i, s := range d.timeline[:len(d.timeline)-1] {
+		until := d.timeline[i+1].from
+		for _, parts := range [][]portion{s.claims, s.pods} {
+			for _, p := range parts {
+				if !holds(p.account) {
+					p.account.ended = until
+				}
+			}
+		}
+	}
+}
+
+// busy reports whether a counter's rate per second shows an active device.
+func (c *counter) busy(rate float64, config Config) bool {
+	if !c.spec.ShowsActivity(c.key.labels) {
+		return false
+	}
+	if c.spec.Activity == driver.Traffic {
+		return rate > config.NetworkThreshold
+	}
+	return rate > config.IdleThreshold
+}

@@ -1,0 +1,197 @@
+package ledger_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+)
+
+// named is an input in which the hardware of gpu-0 is known by the inventory, and its source is
+// told the name of the device.
+func named(h *exportertest.History, hardware driver.Hardware, readings ...driver.Reading) {
+	id := jointest.ID("gpu-0")
+	h.In.Inventory = driver.Inventory{id: {Hardware: hardware}}
+	for i := range readings {
+		if readings[i].At.IsZero() {
+			readings[i].At = h.Now
+		}
+	}
+	h.In.Sources = []join.SourceSamples{{Name: "a", Samples: []driver.Sample{
+		{Driver: id.Driver, Device: id.Device, Readings: readings},
+	}}}
+}
+
+func energyReading(value float64) driver.Reading {
+	return driver.Reading{Quantity: driver.Energy, Value: value}
+}
+
+// Another hardware under the name of a device starts a new baseline: what its counter stood at is
+// not what it counted here. What stays the same hardware goes on, whatever becomes known of it.
+func TestIdentity(t *testing.T) {
+	const before, after = 1000.0, 5e7 // joules
+	for name, tc := range map[string]struct {
+		hardware []driver.Hardware // by tick
+		changes  bool
+	}{
+		"the same":           {hardware: []driver.Hardware{{UUID: "A", PCI: "1"}, {UUID: "A", PCI: "1"}}},
+		"in another case":    {hardware: []driver.Hardware{{UUID: "A"}, {UUID: "a"}}},
+		"UUID":               {hardware: []driver.Hardware{{UUID: "A"}, {UUID: "B"}}, changes: true},
+		"UUID, in its place": {hardware: []driver.Hardware{{UUID: "A", PCI: "1"}, {UUID: "B", PCI: "1"}}, changes: true},
+		"the same, moved":    {hardware: []driver.Hardware{{UUID: "A", PCI: "1"}, {UUID: "A", PCI: "2"}}},
+		"PCI address":        {hardware: []driver.Hardware{{PCI: "1"}, {PCI: "2"}}, changes: true},
+		"a PCI address, and no UUID any more": {
+			hardware: []driver.Hardware{{UUID: "A", PCI: "1"}, {PCI: "2"}}, changes: true,
+		},
+		"interface":                    {hardware: []driver.Hardware{{NetDev: "eth0"}, {NetDev: "eth1"}}, changes: true},
+		"interface renamed":            {hardware: []driver.Hardware{{PCI: "1", NetDev: "a"}, {PCI: "1", NetDev: "b"}}},
+		"RDMA device":                  {hardware: []driver.Hardware{{RDMADev: "a"}, {RDMADev: "b"}}, changes: true},
+		"CPUs":                         {hardware: []driver.Hardware{{CPUs: []int{0}}, {CPUs: []int{1}}}, changes: true},
+		"completed":                    {hardware: []driver.Hardware{{}, {UUID: "A"}}},
+		"more completed":               {hardware: []driver.Hardware{{PCI: "1"}, {UUID: "A", PCI: "1"}}},
+		"unknown now":                  {hardware: []driver.Hardware{{UUID: "A"}, {}}},
+		"unknown for a while":          {hardware: []driver.Hardware{{UUID: "A"}, {}, {UUID: "A"}}},
+		"replaced while it is unknown": {hardware: []driver.Hardware{{UUID: "A"}, {}, {UUID: "B"}}, changes: true},
+		"other facts": {hardware: []driver.Hardware{
+			{UUID: "A", Model: "x", NUMANode: "0"}, {UUID: "A", Model: "y", NUMANode: "1"},
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := exportertest.NewHistory(t)
+			h.Hold("c0", "p0")
+			last := len(tc.hardware) - 1
+			want := 0.0
+			for _, hardware := range tc.hardware[:last] {
+				named(h, hardware, energyReading(before))
+				h.Tick(time.Second)
+			}
+			named(h, tc.hardware[last], energyReading(after))
+			h.Tick(time.Second)
+			if !tc.changes {
+				want += after - before
+			}
+			named(h, tc.hardware[last], energyReading(after+100))
+			want += 100
+			h.Expect(h.Tick(time.Second), map[[2]string]float64{
+				{"dra_device_energy_joules_total", "device=gpu-0"}:         want,
+				{"dra_claim_energy_joules_total", "resourceclaim_name=c0"}: want,
+				{"dra_pod_energy_joules_total", "pod=p0"}:                  want,
+			})
+		})
+	}
+}
+
+// Readings of the old hardware that wait for the kubelet's answer are counted, and those of the new
+// one from its first on. The same is so of series that the new one alone has, of integrals, and of
+// counters that say since when they count.
+func TestIdentityChangesWhileReadingsWait(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("c0", "p0")
+	old, other := driver.Hardware{UUID: "A"}, driver.Hardware{UUID: "B"}
+	watts := func(value float64) driver.Reading {
+		return driver.Reading{Quantity: driver.Power, Value: value}
+	}
+	packets := func(value float64) driver.Reading {
+		return driver.Reading{
+			Quantity: driver.NetworkPackets, Labels: driver.Labels{"receive"}, Value: value,
+			Since: jointest.Start().Add(1500 * time.Millisecond),
+		}
+	}
+	named(h, old, energyReading(1000), watts(10))
+	h.Tick(time.Second)
+	named(h, old, energyReading(1010), watts(10))
+	h.TickWithoutAnswer(time.Second)
+	named(h, other, energyReading(9000), packets(700))
+	h.TickWithoutAnswer(time.Second)
+	named(h, other, energyReading(9005), packets(707))
+	h.Expect(h.Tick(time.Second), map[[2]string]float64{
+		{"dra_device_energy_joules_total", "device=gpu-0"}:         15,
+		{"dra_claim_energy_joules_total", "resourceclaim_name=c0"}: 15,
+		{"dra_device_network_packets_total", "device=gpu-0"}:       7,
+	})
+	named(h, old, energyReading(1010), watts(10)) // and back
+	h.Tick(time.Second)
+	named(h, old, watts(20)) // its counter can't be read any more
+	h.Tick(time.Second)
+	third := driver.Hardware{UUID: "C"} // has none: the integral of its power stands in
+	named(h, third, watts(100))
+	h.Tick(time.Second)
+	named(h, third, watts(100))
+	h.Expect(h.Tick(time.Second), map[[2]string]float64{
+		{"dra_device_energy_joules_total", "device=gpu-0"}: 115,
+	})
+}
+
+// The change may come at any moment, with readings that are old, or wait: no holder is charged more
+// than what each hardware's counter grew since it was first read, and the device's counter never
+// falls.
+func TestIdentityProperty(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		h := exportertest.NewHistory(t)
+		truth := 0.0
+		value, first := 0.0, true
+		at := h.Now
+		var hardware driver.Hardware
+		replace := func(n int) {
+			hardware = driver.Hardware{UUID: fmt.Sprint("GPU-", n), PCI: "0000:01:00.0"}
+			value = rapid.SampledFrom([]float64{0, 5, 1e3, 1e9}).Draw(r, "value")
+			first = true
+		}
+		replace(0)
+		last := 0.0
+		for tick := range rapid.IntRange(2, 30).Draw(r, "ticks") {
+			if tick > 0 && rapid.IntRange(0, 4).Draw(r, "replaced") == 0 {
+				replace(tick)
+			}
+			switch rapid.IntRange(0, 5).Draw(r, "holders") {
+			case 0:
+				h.Hold("c0", "p0")
+			case 1:
+				h.Hold("c1", "p1", "p2")
+			case 2:
+				h.Free("c0")
+			}
+			if rapid.IntRange(0, 3).Draw(r, "refreshed") > 0 {
+				at = h.Now
+				grows := rapid.SampledFrom([]float64{0, 1, 100}).Draw(r, "grows")
+				value += grows
+				if !first {
+					truth += grows
+				}
+			}
+			first = false
+			reading := energyReading(value)
+			reading.At = at
+			named(h, hardware, reading)
+			pause := rapid.SampledFrom([]time.Duration{time.Millisecond, time.Second, time.Minute}).Draw(r, "pause")
+			var x exportertest.Scraped
+			if rapid.Bool().Draw(r, "answered") {
+				x = h.Tick(pause)
+			} else {
+				x = h.TickWithoutAnswer(pause)
+			}
+			for _, family := range []string{
+				"dra_device_energy_joules_total", "dra_claim_energy_joules_total", "dra_pod_energy_joules_total",
+			} {
+				sum := 0.0
+				for _, v := range x[family] {
+					sum += v
+				}
+				if sum > truth*(1+1e-9) {
+					r.Fatalf("%s is %v, and the counters grew by %v", family, sum, truth)
+				}
+			}
+			if device := x.One(t, "dra_device_energy_joules_total", "device=gpu-0"); device < last {
+				r.Fatalf("the device's counter falls from %v to %v", last, device)
+			} else {
+				last = device
+			}
+		}
+	})
+}

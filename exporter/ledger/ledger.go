@@ -1,0 +1,243 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+// Config configures a [Ledger].
+type Config struct {
+	Retention        time.Duration // how long the counters of an ended claim or pod stay
+	IdleThreshold    float64       // a device with a utilization above it is active
+	NetworkThreshold float64       // bytes per second; a network or RDMA device with traffic above it is active
+
+	Catalogue driver.Catalogue // of the readings' quantities; nil: the standard one
+}
+
+// Ledger keeps who held each device when, and what each counter amounts to for the device, for each
+// claim and pod that held it, and unattributed. It is the only state behind the metrics.
+//
+// It is used by one goroutine at a time.
+type Ledger struct {
+	config  Config
+	tick    uint64
+	view    time.Time // the time of the kubelet's last answer
+	started time.Time
+	devices map[driver.ID]*deviceBook
+	claims  accountBook
+	pods    accountBook
+	names   names
+}
+
+// New returns an empty ledger.
+func New(config Config) *Ledger {
+	config.Catalogue = config.Catalogue.OrStandard()
+	return &Ledger{
+		config:  config,
+		devices: map[driver.ID]*deviceBook{},
+		claims:  accountBook{accounts: map[HolderKey]*account{}},
+		pods:    accountBook{accounts: map[HolderKey]*account{}},
+		names:   newNames(),
+	}
+}
+
+// maxViewAge is how long readings wait for an answer of the kubelet that covers their time. After
+// that the last known holders are assumed to hold on.
+const maxViewAge = 2 * time.Second
+
+// rememberFor is how long the ledger keeps devices that are neither in the inventory nor held,
+// counters that are not read any more, and the history of holders, for readings that come late.
+const rememberFor = 10 * time.Minute
+
+// Advance adds the result of a tick and returns the new snapshot. now must not be before that of
+// the previous call.
+func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
+	l.tick++
+	if l.started.IsZero() {
+		l.started = now
+	}
+	when := changeTimes{after: l.view, until: r.View.At, changes: r.View.Changes, watched: r.View.Watched}
+	departures := when.departures()
+	horizon := r.View.At
+	if late := now.Add(-maxViewAge); late.After(horizon) {
+		horizon = late
+	}
+	for i := range r.Devices {
+		joined := &r.Devices[i]
+		d := l.device(joined, now)
+		l.follow(d, joined.Shares, when, now)
+		if !d.waits() {
+			l.use(d, joined.Shares, now)
+		}
+		d.identify(&joined.Entry.Hardware, now)
+		d.observe(joined.Readings, l.tick, now)
+		d.prune(now)
+		d.departures = departures
+		d.settle(d.known(horizon), now, l.config)
+		d.accrue(d.known(horizon))
+	}
+	l.view = r.View.At
+	l.names.observe(r.Devices, now)
+	l.release(horizon, now)
+	return l.snapshot(r, now)
+}
+
+// device returns the record of a device, a new one if there is none.
+func (l *Ledger) device(joined *join.Device, now time.Time) *deviceBook {
+	d := l.devices[joined.ID]
+	if d == nil {
+		d = newDeviceBook(joined.ID, l.config.Catalogue, now)
+		l.devices[joined.ID] = d
+	}
+	d.seen, d.joined = now, joined
+	return d
+}
+
+// hold updates the timeline of the device. The holders in the first answer of the kubelet are
+// assumed to have held the device before it.
+func (l *Ledger) hold(d *deviceBook, shares []join.Share, when changeTimes, now time.Time) {
+	if len(d.timeline) == 0 {
+		d.timeline = timeline{{unattributed: join.Evenly(1)}}
+		if when.after.IsZero() && !when.until.IsZero() {
+			d.timeline[0] = l.segment(d, shares, time.Time{}, when.until, now)
+			d.shares = shares
+			return
+		}
+	}
+	if sameHolding(d.shares, shares) {
+		d.shares = shares // a request, for example, may have changed
+		return
+	}
+	c := newChange(d.shares, shares, when)
+	for _, t := range c.times {
+		if last := d.timeline[len(d.timeline)-1].from; t.Before(last) {
+			t = last
+		}
+		d.timeline = append(d.timeline, l.segment(d, c.at(t), t, t, now))
+	}
+	// Whatever the times of changes are, the last segment is what the kubelet reports.
+	last := &d.timeline[len(d.timeline)-1]
+	*last = l.segment(d, shares, last.from, last.from, now)
+	d.timeline = d.timeline.since(now.Add(-rememberFor))
+	d.shares = shares
+	d.closeAccounts()
+}
+
+// segment returns the segment of the given shares. It opens accounts for holders that have none.
+func (l *Ledger) segment(d *deviceBook, shares []join.Share, from, born, now time.Time) segment {
+	s := segment{from: from}
+	for i := range shares {
+		share := &shares[i]
+		if share.Admin {
+			continue
+		}
+		s.byProcess = s.byProcess || share.ByProcess
+		var used join.Use
+		for n, p := range share.Pods {
+			pod := portion{
+				l.pods.account(d, p.Namespace, p.Name, born, now), share.Weight / float64(len(share.Pods)), share.PodUse(n),
+			}
+			s.pods = addPortion(s.pods, pod)
+			used.Add(pod.use)
+		}
+		if share.Uses == nil {
+			used = join.Evenly(share.Weight)
+		}
+		s.claims = addPortion(
+			s.claims, portion{l.claims.account(d, share.Claim.Namespace, share.Claim.Name, born, now), share.Weight, used},
+		)
+	}
+	s.setUnattributed()
+	return s
+}
+
+func addPortion(parts []portion, more portion) []portion {
+	for i := range parts {
+		if parts[i].account == more.account {
+			parts[i].weight += more.weight
+			parts[i].use.Add(more.use)
+			return parts
+		}
+	}
+	return append(parts, more)
+}
+
+// use updates the present holders' parts by what their processes use, which is of the time since
+// the previous tick.
+func (l *Ledger) use(d *deviceBook, shares []join.Share, now time.Time) {
+	since := d.used
+	d.used = now
+	known := slices.ContainsFunc(shares, func(s join.Share) bool { return s.Uses != nil })
+	if !known && !d.usesKnown {
+		return
+	}
+	d.usesKnown = known
+	last := &d.timeline[len(d.timeline)-1]
+	fresh := l.segment(d, shares, last.from, last.from, now)
+	switch {
+	case last.samePortions(&fresh):
+	case since.After(last.from):
+		fresh.from = since
+		d.timeline = append(d.timeline, fresh)
+	default:
+		*last = fresh
+	}
+	if len(d.timeline) > 2*maxSegments {
+		d.timeline = d.timeline.since(now.Add(-rememberFor))
+	}
+}
+
+// release ends the holding of devices that are neither held nor in the inventory any more, and
+// drops records whose retention is over.
+func (l *Ledger) release(horizon, now time.Time) {
+	for id, d := range l.devices {
+		if d.seen.Equal(now) {
+			continue
+		}
+		l.enterPending(d, nil, now)
+		l.hold(d, nil, changeTimes{until: now}, now)
+		d.settle(horizon, now, l.config)
+		d.accrue(horizon)
+		if now.Sub(d.seen) > l.config.Retention+2*rememberFor { // after all of its accounts
+			delete(l.devices, id)
+		}
+	}
+	l.claims.release(now, l.config.Retention)
+	l.pods.release(now, l.config.Retention)
+	l.names.keep(&l.claims, &l.pods, now, l.config.Retention)
+	l.names.release(now, l.config.Retention)
+}
+
+// Evict drops claims and pods that ended before their retention is over: in the order of their
+// ends, as long as drop returns true. until is when the retention of h would be over. Evict removes
+// them from the ledger and from s, which must be its newest snapshot and not be in use yet.
+func (l *Ledger) Evict(s *Snapshot, drop func(h *Holder, until time.Time) bool) {
+	type candidate struct {
+		row  *Holder
+		book *accountBook
+	}
+	var ended []candidate
+	for _, of := range []struct {
+		rows []Holder
+		book *accountBook
+	}{{s.Claims, &l.claims}, {s.Pods, &l.pods}} {
+		for i := range of.rows {
+			if h := &of.rows[i]; !h.Ended.IsZero() {
+				ended = append(ended, candidate{h, of.book})
+			}
+		}
+	}
+	slices.SortStableFunc(ended, func(a, b candidate) int { return a.row.Ended.Compare(b.row.Ended) })
+	n := 0
+	for n < len(ended) && drop(ended[n].row, ended[n].row.Ended.Add(l.config.Retention)) {
+		ended[n].book.accounts[*ended[n].row.HolderKey].dropped = true
+		n++
+	}
+	if n > 0 {
+		s.Claims = l.claims.evict(s.Claims)
+		s.Pods = l.pods.evict(s.Pods)
+	}
+}

@@ -1,0 +1,73 @@
+package ledger_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// A ledger in a steady state does not grow, while ten thousand claims with pods, partitions and
+// error codes of new names come and go in a hundred thousand ticks.
+func TestSteadyStateDoesNotGrow(t *testing.T) {
+	claims, ticksEach := 10_000, 10
+	if exportertest.RaceEnabled {
+		claims /= 10
+	}
+	l := ledger.New(exportertest.LedgerConfig())
+	now := jointest.Start()
+	gpu := jointest.ID("gpu-0")
+	var early uint64
+	for i := range claims {
+		name := fmt.Sprint(i)
+		partition := jointest.ID("mig-" + name)
+		inventory := driver.Inventory{
+			gpu:       {Hardware: driver.Hardware{UUID: "GPU-0"}},
+			partition: {Hardware: driver.Hardware{UUID: "MIG-" + name, Kind: driver.KindPartition, Parent: "GPU-0"}},
+		}
+		allocations := []podresources.Allocation{
+			jointest.Allocation(gpu.Device, name, name), jointest.Allocation(partition.Device, name, name),
+		}
+		for j := range ticksEach {
+			now = now.Add(10 * time.Second)
+			in := join.Input{Inventory: inventory, View: podresources.View{At: now}}
+			if j > 2 {
+				in.View.Allocations = allocations
+			}
+			joules := float64(i*ticksEach + j)
+			in.Sources = []join.SourceSamples{{Name: "a", Samples: []driver.Sample{
+				{Hardware: driver.Hardware{UUID: "GPU-0"}, Readings: []driver.Reading{
+					{Quantity: driver.Energy, Value: joules, At: now},
+					{Quantity: driver.Errors, Labels: driver.Labels{"xid", name}, Value: 1, At: now},
+				}},
+				{Hardware: driver.Hardware{
+					UUID: "MIG-" + name,
+				}, Readings: []driver.Reading{{Quantity: driver.Utilization, Value: 0.5, At: now}}},
+			}}}
+			l.Advance(join.Join(in), now)
+		}
+		if i == claims/2 {
+			early = heap()
+		}
+	}
+	late := heap()
+	if limit := early + early/10; late > limit {
+		t.Errorf("the heap grew from %d to %d bytes", early, late)
+	}
+	runtime.KeepAlive(l)
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC() // the second frees what has finalizers
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}

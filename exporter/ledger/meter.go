@@ -1,0 +1,182 @@
+package ledger
+
+import (
+	"cmp"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+// seriesKey identifies a series of a device.
+type seriesKey struct {
+	quantity driver.Quantity
+	labels   driver.Labels
+}
+
+// meter has the readings of one series of a device. A reading is queued until it is known who held
+// the device at its time.
+type meter struct {
+	key    seriesKey
+	source string
+	last   driver.Reading // the last that was settled
+	have   bool
+	queue  []queued
+	// replaced reports that the next reading is the first of other hardware.
+	replaced bool
+	now      join.Reading // the newest reading, settled or not
+	present  uint64       // the tick at which it was read
+	seen     time.Time    // the time of that tick
+	series   *Series
+
+	spec     *driver.Spec
+	gauge    int       // its number among the device's attributed gauges; -1: it is none
+	additive bool      // its quantity is additive
+	counts   bool      // it is a counter, not a gauge
+	sums     bool      // its integral fills the counter
+	sum      seriesKey // of that counter
+}
+
+func newMeter(key seriesKey, catalogue driver.Catalogue) *meter {
+	spec := catalogue.Spec(key.quantity)
+	m := &meter{
+		key:      key,
+		series:   newSeries(key),
+		spec:     spec,
+		gauge:    -1,
+		additive: spec.Sharing == driver.Additive,
+		counts:   spec.Type == driver.Counter,
+	}
+	m.sum.labels = key.labels
+	m.sum.quantity, m.sums = catalogue.Named(spec.Integral)
+	return m
+}
+
+// maxQueue is the largest number of queued readings.
+const maxQueue = 64
+
+// observe queues a reading. One with the time of the previous is the same reading, and an older one
+// is ignored. If the source of the series changes, its counter begins with its present value.
+func (m *meter) observe(r join.Reading) {
+	if m.source != r.Source {
+		m.source, m.have, m.queue = r.Source, false, m.queue[:0]
+		m.series = m.series.from(r.Source)
+	}
+	newest := m.last.At
+	if n := len(m.queue); n > 0 {
+		newest = m.queue[n-1].At
+	}
+	if m.have || len(m.queue) > 0 {
+		if !r.At.After(newest) {
+			return
+		}
+	}
+	m.queue = append(m.queue, queued{r.Reading, m.replaced})
+	m.replaced = false
+}
+
+// queued is a reading in a queue.
+type queued struct {
+	driver.Reading
+	// first reports that it is the first reading of other hardware than that of the reading before:
+	// nothing is counted between the two.
+	first bool
+}
+
+// settle makes a reading the last that was distributed.
+func (m *meter) settle(r driver.Reading) {
+	if m.counts && m.have {
+		r = baseline(m.last, r)
+	}
+	m.last, m.have = r, true
+}
+
+// counter is a sum that the ledger keeps of one series of a device: of a hardware counter's
+// increments, or of a gauge's integral.
+type counter struct {
+	key     seriesKey
+	spec    *driver.Spec
+	index   int // among the device's attributed counters; -1: it is not attributed
+	total   float64
+	settled time.Time // everything before is distributed
+	present uint64    // the tick at which something filled it
+	seen    time.Time // the time of that tick
+	filler  string    // the source that fills it
+	sums    bool      // as the integral of its gauge
+	series  *Series
+}
+
+func newSeries(key seriesKey) *Series {
+	return &Series{Quantity: key.quantity, Labels: key.labels}
+}
+
+func (k seriesKey) compare(other seriesKey) int {
+	return cmp.Or(
+		cmp.Compare(k.quantity, other.quantity),
+		strings.Compare(k.labels[0], other.labels[0]),
+		strings.Compare(k.labels[1], other.labels[1]),
+	)
+}
+
+// from returns the series with another source.
+func (s *Series) from(source string) *Series {
+	other := *s
+	other.Source = source
+	return &other
+}
+
+// fill records which meter fills the counter.
+func (c *counter) fill(m *meter) {
+	if c.filler == m.source && c.sums == m.sums {
+		return
+	}
+	c.filler, c.sums = m.source, m.sums
+	source := m.source
+	if m.sums {
+		source += integralSuffix
+	}
+	c.series = c.series.from(source)
+}
+
+// increment returns what a hardware counter counted between two readings, and since when. A counter
+// that its source marks as restarted, or that fell by more than half, counted from zero. A smaller
+// fall is a fluctuation, as hardware shows when it is read twice in a moment: it counts nothing,
+// and neither does the rise back to the old value (see baseline).
+func increment(last, next driver.Reading) (amount float64, from time.Time) {
+	switch {
+	case next.Since.After(last.At):
+		return next.Value, next.Since
+	case next.Value < last.Value/2:
+		return next.Value, last.At
+	default:
+		return max(0, next.Value-last.Value), last.At
+	}
+}
+
+// baseline returns the reading from which a counter's next increment is measured.
+func baseline(last, next driver.Reading) driver.Reading {
+	wavers := !next.Since.After(last.At) && next.Value >= last.Value/2
+	if wavers && next.Value < last.Value {
+		next.Value = last.Value
+	}
+	return next
+}
+
+// maxIntegration is the longest time between two readings of a gauge over which it is integrated.
+// Beyond it nothing is known, and nothing is counted.
+const maxIntegration = 90 * time.Second
+
+// level estimates a gauge within a piece of the time between two readings: it changes evenly from
+// one to the other, or, if the holder changed in between, at that moment.
+func level(last, next driver.Reading, from, to time.Time) float64 {
+	first, final := !from.After(last.At), !to.Before(next.At)
+	switch {
+	case first && !final:
+		return last.Value
+	case final && !first:
+		return next.Value
+	default:
+		return (last.Value + next.Value) / 2
+	}
+}

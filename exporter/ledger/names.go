@@ -1,0 +1,170 @@
+package ledger
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// names has the claims and pods that hold devices, or did within the retention, with what
+// identifies them.
+type names struct {
+	claims roster[podresources.Claim]
+	pods   roster[podresources.Pod]
+}
+
+// roster has names by key.
+type roster[K key[K]] struct {
+	names map[K]*name
+	order []K // sorted; nil: not sorted yet
+}
+
+type key[K any] interface {
+	comparable
+	Compare(other K) int
+}
+
+type name struct {
+	uid         string                // the newest
+	meta        *podresources.PodMeta // of a pod; nil: unknown
+	labels      []string              // of a claim: alternating names and values
+	allocatedAt time.Time
+	seen        time.Time // the last tick at which it held a device
+	kept        time.Time // the last tick at which there was an account of it
+	needed      time.Time // the last tick at which such an account was exported
+}
+
+func newNames() names {
+	return names{claims: roster[podresources.Claim]{
+		names: map[podresources.Claim]*name{},
+	}, pods: roster[podresources.Pod]{names: map[podresources.Pod]*name{}}}
+}
+
+// observe records who holds a device now. The newest UID wins; an unknown one does not overwrite a
+// known one.
+func (n *names) observe(devices []join.Device, now time.Time) {
+	for i := range devices {
+		for j := range devices[i].Shares {
+			s := &devices[i].Shares[j]
+			if !s.ByPlugin() {
+				n.observeClaim(s, now)
+			}
+			for _, h := range s.Holders {
+				if pod := n.pods.note(h.Pod, h.UID, now); h.Meta != nil {
+					pod.meta = h.Meta
+				}
+			}
+		}
+	}
+}
+
+func (n *names) observeClaim(s *join.Share, now time.Time) {
+	claim := n.claims.note(s.Claim, s.ClaimUID, now)
+	if !s.AllocatedAt.IsZero() {
+		claim.allocatedAt = s.AllocatedAt
+	}
+	if s.ClaimLabels != nil {
+		claim.labels = s.ClaimLabels
+	}
+}
+
+func (r *roster[K]) note(key K, uid string, now time.Time) *name {
+	n := r.names[key]
+	if n == nil {
+		n = &name{}
+		r.names[key] = n
+		r.order = nil
+	}
+	n.seen, n.uid = now, cmp.Or(uid, n.uid)
+	return n
+}
+
+// keep records which claims and pods have accounts: their names are needed, and exported while the
+// accounts are.
+func (n *names) keep(claims, pods *accountBook, now time.Time, retention time.Duration) {
+	for key, a := range claims.accounts {
+		n.claims.names[podresources.Claim{Namespace: key.Namespace, Name: key.Name}].keep(now, a.exported(now, retention))
+	}
+	for key, a := range pods.accounts {
+		n.pods.names[podresources.Pod{Namespace: key.Namespace, Name: key.Name}].keep(now, a.exported(now, retention))
+	}
+}
+
+func (n *name) keep(now time.Time, exported bool) {
+	if n == nil {
+		return
+	}
+	n.kept = now
+	if exported {
+		n.needed = now
+	}
+}
+
+// exported reports whether the name is exported.
+func (n *name) exported(now time.Time, retention time.Duration) bool {
+	return n.seen.Equal(now) || n.needed.Equal(now) || now.Sub(n.seen) < retention
+}
+
+func (n *names) release(now time.Time, retention time.Duration) {
+	n.claims.release(now, retention)
+	n.pods.release(now, retention)
+}
+
+func (r *roster[K]) release(now time.Time, retention time.Duration) {
+	for key, n := range r.names {
+		if !n.kept.Equal(now) && !n.exported(now, retention) {
+			delete(r.names, key)
+			r.order = nil
+		}
+	}
+}
+
+// exported returns the names that are exported, in order.
+func (r *roster[K]) exported(now time.Time, retention time.Duration) iter.Seq2[K, *name] {
+	if r.order == nil {
+		r.order = slices.SortedFunc(maps.Keys(r.names), K.Compare)
+	}
+	return func(yield func(K, *name) bool) {
+		for _, key := range r.order {
+			if n := r.names[key]; n.exported(now, retention) && !yield(key, n) {
+				return
+			}
+		}
+	}
+}
+
+// ClaimInfo is a claim that holds a device, or did within the retention.
+type ClaimInfo struct {
+	podresources.Claim
+	UID         string
+	AllocatedAt time.Time // zero: unknown
+	Labels      []string  // those that flags select: alternating names and values
+	Ended       bool
+}
+
+// PodInfo is a pod that holds a device, or did within the retention.
+type PodInfo struct {
+	podresources.Pod
+	UID   string
+	Meta  *podresources.PodMeta // nil: unknown
+	Ended bool
+}
+
+func (n *names) snapshot(now time.Time, retention time.Duration) ([]ClaimInfo, []PodInfo) {
+	claims := make([]ClaimInfo, 0, len(n.claims.names))
+	for c, v := range n.claims.exported(now, retention) {
+		claims = append(
+			claims, ClaimInfo{Claim: c, UID: v.uid, AllocatedAt: v.allocatedAt, Labels: v.labels, Ended: !v.seen.Equal(now)},
+		)
+	}
+	pods := make([]PodInfo, 0, len(n.pods.names))
+	for p, v := range n.pods.exported(now, retention) {
+		pods = append(pods, PodInfo{Pod: p, UID: v.uid, Meta: v.meta, Ended: !v.seen.Equal(now)})
+	}
+	return claims, pods
+}

@@ -1,0 +1,81 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+// pendingViews are answers of the kubelet that are not in the timeline of a device yet, because
+// they have a new claim that the API server has not described: with admin access it would hold
+// nothing. Until it has, or for maxViewAge at most, the readings of the device wait.
+type pendingViews struct {
+	since time.Time // the tick of the first
+	views []pendingView
+	empty bool // the device had no timeline before
+}
+
+type pendingView struct {
+	shares []join.Share
+	when   changeTimes
+}
+
+// follow updates the timeline of the device, or keeps the answer for later.
+func (l *Ledger) follow(d *deviceBook, shares []join.Share, when changeTimes, now time.Time) {
+	p := &d.pending
+	if slices.ContainsFunc(shares, func(s join.Share) bool { return s.Pending && findShare(d.shares, s) == nil }) {
+		if len(p.views) == 0 {
+			p.since = now
+		}
+		if now.Sub(p.since) < maxViewAge {
+			p.views = append(p.views, pendingView{shares, when})
+			if len(d.timeline) == 0 {
+				p.empty, d.timeline = true, timeline{{unattributed: join.Evenly(1)}}
+			}
+			return
+		}
+	}
+	l.enterPending(d, shares, now)
+	l.hold(d, shares, when, now)
+}
+
+// enterPending adds the answers that waited to the timeline, with what is known of their claims
+// now.
+func (l *Ledger) enterPending(d *deviceBook, known []join.Share, now time.Time) {
+	p := d.pending
+	d.pending = pendingViews{}
+	if p.empty {
+		d.timeline = nil
+	}
+	for _, v := range p.views {
+		l.hold(d, informed(v.shares, known), v.when, now)
+	}
+}
+
+// informed returns the shares with what later ones know of the same allocations, divided again. The
+// argument is not changed.
+func informed(shares, known []join.Share) []join.Share {
+	out := slices.Clone(shares)
+	for i := range out {
+		if later := findShare(known, out[i]); later != nil {
+			holders := out[i].Holders
+			out[i].Allocation = later.Allocation
+			out[i].Holders = holders
+		}
+	}
+	join.Divide(out)
+	return out
+}
+
+// waits reports whether answers of the kubelet wait.
+func (d *deviceBook) waits() bool { return len(d.pending.views) > 0 }
+
+// known returns the time up to which the device's holders are known, given that of the kubelet's
+// answers.
+func (d *deviceBook) known(horizon time.Time) time.Time {
+	if d.waits() && d.pending.views[0].when.after.Before(horizon) {
+		return d.pending.views[0].when.after
+	}
+	return horizon
+}

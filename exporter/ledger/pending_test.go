@@ -1,0 +1,101 @@
+package ledger_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+)
+
+// An admin mark that comes a second late charges no holder in between: not the claim with admin
+// access, and not less to the one that holds the device.
+func TestAdminMarkComesLate(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("owner", "p0")
+	seconds := 0
+	play := func(n int) exportertest.Scraped {
+		var x exportertest.Scraped
+		for range n {
+			x = energyAt(h, seconds)
+			seconds++
+		}
+		return x
+	}
+	play(3)
+	h.Hold("monitor", "m0").Pending = true
+	x := play(2)
+	if n := len(x.Matching("dra_claim_energy_joules_total", "resourceclaim_name=monitor")); n != 0 {
+		t.Errorf("a claim that is pending has %d series", n)
+	}
+	h.Hold("monitor", "m0").Admin = true
+	x = play(1)
+	h.Expect(x, map[[2]string]float64{
+		{"dra_device_energy_joules_total", "device=gpu-0"}:                50,
+		{"dra_claim_energy_joules_total", "resourceclaim_name=owner"}:     50,
+		{"dra_claim_allocated_seconds_total", "resourceclaim_name=owner"}: 5,
+	})
+	if n := len(x.Matching("dra_claim_energy_joules_total", "resourceclaim_name=monitor")); n != 0 {
+		t.Errorf("a claim with admin access has %d series", n)
+	}
+}
+
+// A claim that turns out to hold the device is charged from when it came, as if it had been known
+// at once; and so is one of which nothing is said for 2 s.
+func TestPendingClaimIsChargedFromItsBeginning(t *testing.T) {
+	for name, answered := range map[string]bool{"answered": true, "never answered": false} {
+		t.Run(name, func(t *testing.T) {
+			late, known := exportertest.NewHistory(t), exportertest.NewHistory(t)
+			for second := range 10 {
+				for _, h := range []*exportertest.History{late, known} {
+					switch second {
+					case 3:
+						h.Hold("a", "p0").Pending = h == late
+					case 4:
+						if answered {
+							h.Hold("a", "p0")
+						}
+					case 8:
+						h.Free("a")
+					}
+				}
+				x, y := energyAt(late, second), energyAt(known, second)
+				waits := second == 3 || second == 4 && !answered
+				if waits {
+					continue
+				}
+				for _, family := range []string{
+					"dra_device_energy_joules_total", "dra_device_unattributed_energy_joules_total",
+					"dra_device_allocated_seconds_total",
+					"dra_claim_energy_joules_total", "dra_pod_energy_joules_total", "dra_claim_allocated_seconds_total",
+				} {
+					for series, want := range y.Matching(family) {
+						if got := x.Matching(family)[series]; !exportertest.Close(got, want, 0) {
+							t.Errorf("second %d: %s{%s} is %v, want %v", second, family, series, got, want)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// What is held at the first answer was held before, also where it is not known at first who holds
+// it.
+func TestPendingAtTheFirstAnswer(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0").Pending = true
+	energyAt(h, 0)
+	energyAt(h, 1)
+	h.Hold("a", "p0")
+	x := energyAt(h, 2)
+	h.Expect(x, map[[2]string]float64{
+		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}: 20,
+		{"dra_device_energy_joules_total", "device=gpu-0"}:        20,
+	})
+	// And one that the inventory drops meanwhile.
+	h.Hold("b", "p1").Pending = true
+	energyAt(h, 3)
+	h.In.Inventory, h.In.View.Allocations = nil, nil
+	h.Tick(time.Second)
+	h.Tick(time.Second)
+}

@@ -1,0 +1,350 @@
+package ledger_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// reference is a naive ledger: it remembers who held what when, and charges each reading step by
+// step of 50 ms. It knows worlds whose kubelet answers at every tick.
+type reference struct {
+	born     time.Time
+	answered time.Time
+	changes  []podresources.Change // of the present answer
+	holdings []refHolding
+	last     map[refSeries]driver.Reading
+	sums     map[refKey]float64
+}
+
+type refHolding struct {
+	device       driver.ID
+	claim, share string
+	pod          string
+	admin        bool
+	consumed     []driver.Amount
+	from, to     time.Time // zero to: still
+}
+
+type refSeries struct {
+	device   driver.ID
+	quantity driver.Quantity
+}
+
+// refKey names a sum by the family's prefix and metric, and the holder.
+type refKey struct {
+	device driver.ID
+	family string
+	holder string
+}
+
+// TestReference compares the ledger with the naive one.
+func TestReference(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		w := exportertest.NewEmptyWorld(t)
+		w.AddSource("a", driver.Energy, driver.Utilization, driver.IOBytes)
+		config := exportertest.LedgerConfig()
+		config.Retention = time.Hour
+		l := ledger.New(config)
+		ref := &reference{last: map[refSeries]driver.Reading{}, sums: map[refKey]float64{}}
+		for range rapid.IntRange(3, exportertest.Steps).Draw(t, "steps") {
+			w.Step([]time.Duration{
+				time.Second, time.Second, 100 * time.Millisecond, 2900 * time.Millisecond, 3 * time.Second, 7 * time.Second,
+			})
+			in := w.Input()
+			x := exportertest.Scrape(t, exportertest.Whole(l.Advance(join.Join(in), w.Now)))
+			ref.advance(in)
+			ref.compare(t, w, x)
+		}
+	})
+}
+
+func (f *reference) advance(in join.Input) {
+	now := in.View.At
+	if f.born.IsZero() {
+		f.born = now
+	}
+	f.changes = in.View.Changes
+	f.hold(in, now)
+	if !f.answered.IsZero() {
+		for _, id := range f.devices(in) {
+			f.allocate(id, f.answered, now)
+		}
+	}
+	for _, s := range in.Sources {
+		for _, sample := range s.Samples {
+			for id, e := range in.Inventory {
+				if e.UUID == sample.Hardware.UUID {
+					for _, r := range sample.Readings {
+						f.read(id, r)
+					}
+				}
+			}
+		}
+	}
+	f.answered = now
+}
+
+func (f *reference) devices(in join.Input) []driver.ID {
+	var out []driver.ID
+	for id := range in.Inventory {
+		out = append(out, id)
+	}
+	return out
+}
+
+// hold begins and ends holdings between the answers.
+func (f *reference) hold(in join.Input, now time.Time) {
+	kept := map[int]bool{}
+	for _, a := range in.View.Allocations {
+		for _, h := range a.Holders {
+			i := slices.IndexFunc(f.holdings, func(x refHolding) bool {
+				return x.to.IsZero() && x.device == a.Device && x.claim == a.Claim.Name && x.share == a.ShareID && x.pod == h.Name
+			})
+			if i < 0 {
+				i = len(f.holdings)
+				f.holdings = append(f.holdings, refHolding{
+					device: a.Device, claim: a.Claim.Name, share: a.ShareID, pod: h.Name, admin: a.Admin, consumed: a.Consumed,
+					from: f.date(&in.View, now, h.Name, a.Claim.Name, false),
+				})
+				if f.answered.IsZero() {
+					f.holdings[i].from = time.Time{}
+				}
+			}
+			kept[i] = true
+		}
+	}
+	for i := range f.holdings {
+		if x := &f.holdings[i]; x.to.IsZero() && !kept[i] {
+			x.to = f.date(&in.View, now, x.pod, x.claim, true)
+		}
+	}
+}
+
+func (f *reference) date(view *podresources.View, now time.Time, pod, claim string, gone bool) time.Time {
+	var found []time.Time
+	shortlyBefore := false
+	for _, c := range view.Changes {
+		switch {
+		case c.Gone != gone || !about(c, pod, claim) || c.At.After(now):
+		case c.At.After(f.answered):
+			found = append(found, c.At)
+		case f.answered.Sub(c.At) <= 2*time.Second:
+			shortlyBefore = true
+		}
+	}
+	switch {
+	case len(found) > 0 && gone:
+		return found[0]
+	case len(found) > 0:
+		return found[len(found)-1]
+	case shortlyBefore && !gone:
+		return f.answered
+	case gone && view.Watched:
+		return now
+	case now.Sub(f.answered) <= 3*time.Second:
+		return f.answered.Add(now.Sub(f.answered) / 2)
+	default:
+		return now
+	}
+}
+
+// about reports whether a change is of the pod or the claim.
+func about(c podresources.Change, pod, claim string) bool {
+	return c.PodUID == "uid-"+pod || slices.Contains(c.CDI, "example.com/gpu="+claim)
+}
+
+// read charges what is new in a reading.
+func (f *reference) read(id driver.ID, r driver.Reading) {
+	series := refSeries{id, r.Quantity}
+	last, have := f.last[series]
+	if have && !r.At.After(last.At) {
+		return
+	}
+	f.last[series] = r
+	switch {
+	case r.Quantity == driver.Utilization:
+		if have && r.At.Sub(last.At) <= 90*time.Second {
+			f.integrate(id, last, r)
+		}
+	case have && r.Since.After(last.At):
+		f.spread(id, r.Quantity, r.Value, r.Since, r.At)
+	case have && r.Value < last.Value/2: // a restart
+		f.spread(id, r.Quantity, r.Value, last.At, r.At)
+	case have && r.Value < last.Value: // a reading that wavers
+		f.spread(id, r.Quantity, 0, last.At, r.At)
+		r.Value = last.Value
+		f.last[series] = r
+	case have:
+		f.spread(id, r.Quantity, r.Value-last.Value, last.At, r.At)
+	case r.Since.After(f.born):
+		f.spread(id, r.Quantity, r.Value, r.Since, r.At)
+	}
+}
+
+// integrate charges a gauge: even from one reading to the next, but with a jump where the holders
+// changed, and where the first of those who hold on was seen to go.
+func (f *reference) integrate(id driver.ID, last, next driver.Reading) {
+	cuts := []time.Time{last.At, next.At}
+	for _, x := range f.holdings {
+		for _, cut := range []time.Time{x.from, x.to} {
+			if x.device == id && cut.After(last.At) && cut.Before(next.At) {
+				cuts = append(cuts, cut)
+			}
+		}
+	}
+	for _, c := range f.changes {
+		leaves := func(x refHolding) bool {
+			return x.device == id && !x.admin && x.to.IsZero() && about(c, x.pod, x.claim)
+		}
+		if c.Gone && c.At.After(last.At) && c.At.Before(next.At) && slices.ContainsFunc(f.holdings, leaves) {
+			cuts = append(cuts, c.At)
+			break
+		}
+	}
+	slices.SortFunc(cuts, time.Time.Compare)
+	cuts = slices.CompactFunc(cuts, time.Time.Equal)
+	for i := range len(cuts) - 1 {
+		level := (last.Value + next.Value) / 2
+		switch {
+		case len(cuts) == 2:
+		case i == 0:
+			level = last.Value
+		case i == len(cuts)-2:
+			level = next.Value
+		}
+		f.spread(id, driver.ActiveSeconds, level*cuts[i+1].Sub(cuts[i]).Seconds(), cuts[i], cuts[i+1])
+	}
+}
+
+// spread charges an amount step by step.
+func (f *reference) spread(id driver.ID, q driver.Quantity, amount float64, from, to time.Time) {
+	metric := q.Spec().Metric
+	f.sums[refKey{id, "dra_device_" + metric, ""}] += amount
+	n := int(to.Sub(from) / exportertest.Grain)
+	for i := range n {
+		claims, pods := f.holders(id, from.Add(time.Duration(i)*exportertest.Grain))
+		here := amount / float64(n)
+		if len(claims) == 0 {
+			f.sums[refKey{id, "dra_device_unattributed_" + metric, ""}] += here
+		}
+		for claim, weight := range claims {
+			f.sums[refKey{id, "dra_claim_" + metric, claim}] += here * weight
+		}
+		for pod, weight := range pods {
+			f.sums[refKey{id, "dra_pod_" + metric, pod}] += here * weight
+		}
+	}
+}
+
+func (f *reference) allocate(id driver.ID, from, to time.Time) {
+	for at := from; at.Before(to); at = at.Add(exportertest.Grain) {
+		claims, pods := f.holders(id, at)
+		if len(claims) > 0 {
+			f.sums[refKey{id, "dra_device_allocated_seconds_total", ""}] += exportertest.Grain.Seconds()
+		}
+		for claim, weight := range claims {
+			f.sums[refKey{id, "dra_claim_allocated_seconds_total", claim}] += exportertest.Grain.Seconds()
+			f.sums[refKey{id, "dra_claim_allocated_share_seconds_total", claim}] += exportertest.Grain.Seconds() * weight
+		}
+		for pod, weight := range pods {
+			f.sums[refKey{id, "dra_pod_allocated_seconds_total", pod}] += exportertest.Grain.Seconds()
+			f.sums[refKey{id, "dra_pod_allocated_share_seconds_total", pod}] += exportertest.Grain.Seconds() * weight
+		}
+	}
+}
+
+// holders returns the parts of those who hold a device at the moment.
+func (f *reference) holders(id driver.ID, at time.Time) (claims, pods map[string]float64) {
+	shares := map[[2]string][]refHolding{}
+	for _, x := range f.holdings {
+		if x.device == id && !x.admin && !x.from.After(at) && (x.to.IsZero() || at.Before(x.to)) {
+			key := [2]string{x.claim, x.share}
+			shares[key] = append(shares[key], x)
+		}
+	}
+	claims, pods = map[string]float64{}, map[string]float64{}
+	for key, holdings := range shares {
+		weight := f.weight(shares, key)
+		claims[key[0]] += weight
+		for _, x := range holdings {
+			pods[x.pod] += weight / float64(len(holdings))
+		}
+	}
+	return claims, pods
+}
+
+// weight is the mean of the share's parts in the resources that all shares consume; without any, an
+// equal part.
+func (f *reference) weight(shares map[[2]string][]refHolding, key [2]string) float64 {
+	sum, resources := 0.0, 0
+	for _, resource := range []string{"memory", "cores"} {
+		total, consumers := 0.0, 0
+		for _, holdings := range shares {
+			if v := amountOf(holdings[0].consumed, resource); v > 0 {
+				total += v
+				consumers++
+			}
+		}
+		if consumers == len(shares) {
+			sum += amountOf(shares[key][0].consumed, resource) / total
+			resources++
+		}
+	}
+	if resources == 0 {
+		return 1 / float64(len(shares))
+	}
+	return sum / float64(resources)
+}
+
+func amountOf(amounts []driver.Amount, resource string) float64 {
+	for _, a := range amounts {
+		if a.Resource == resource {
+			return a.Value
+		}
+	}
+	return 0
+}
+
+// compare holds each counter to the reference: equal where it is there, and there if it is not 0.
+func (f *reference) compare(t *rapid.T, w *exportertest.World, x exportertest.Scraped) {
+	t.Helper()
+	left := map[refKey]float64{}
+	for key, v := range f.sums {
+		if v > 0 {
+			left[key] = v
+		}
+	}
+	for _, family := range exposition.Families(driver.Standard()) {
+		metric, who := exportertest.HolderOf(family.Name)
+		if who == "" || family.Type != driver.Counter || !exportertest.Attributed(metric) {
+			continue
+		}
+		for labels, v := range x[family.Name] {
+			l := exportertest.ParseKey(labels)
+			key := refKey{driver.ID{
+				Driver: l["driver"], Pool: l["pool"], Device: l["device"],
+			}, family.Name, l["resourceclaim_name"] + l["pod"]}
+			if !exportertest.Close(v, f.sums[key], f.sums[refKey{key.device, "dra_device_" + metric, ""}]) {
+				t.Fatalf("tick %d: %v is %v, the reference says %v", w.Tick, key, v, f.sums[key])
+			}
+			delete(left, key)
+		}
+	}
+	for key, v := range left {
+		_, who := exportertest.HolderOf(key.family)
+		if who == "claim" || who == "pod" {
+			t.Fatalf("tick %d: %v is not there, the reference says %v", w.Tick, key, v)
+		}
+	}
+}

@@ -1,0 +1,252 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+// Snapshot is all that is known of the devices of the node at one time. It is immutable and safe
+// for concurrent use.
+type Snapshot struct {
+	Time    time.Time
+	Devices []Device // sorted by ID
+	Claims  []Holder // a row a claim and device, sorted; those that ended within the retention too
+	Pods    []Holder // a row a pod and device, likewise
+	// Plugins are the allocations of device plugins, which have no claim: a row a namespace and
+	// device, without a name. Together with them the claims' parts sum to the pods'.
+	Plugins []Holder
+
+	ClaimInfos []ClaimInfo
+	PodInfos   []PodInfo
+
+	Catalogue driver.Catalogue // of the values' quantities; nil: the standard one
+}
+
+// Up reports whether a device is readable.
+type Up int8
+
+// UpUnknown is for devices that no source supports or that were never realised.
+const (
+	UpUnknown Up = -1
+	Down      Up = 0
+	UpNow     Up = 1
+)
+
+// Device is the state of a device.
+type Device struct {
+	*join.Device
+	Key          *driver.ID // points to ID; the same pointer in all snapshots
+	Up           Up
+	Missing      join.MissingReason
+	Values       []Value // gauges and counters that could be read
+	Unattributed []Value // what no holder was charged for, and the unattributed parts of gauges
+	Allocated    float64 // seconds in which it was held since Born
+	Born         time.Time
+	LastError    time.Time // zero: none seen
+}
+
+// Holder is what a claim or a pod has, or had, of a device.
+type Holder struct {
+	*HolderKey // the same pointer in all snapshots
+	Born       time.Time
+	Ended      time.Time // zero: it holds the device now
+	Values     []Value
+	Allocated  float64   // seconds, whoever else held the device
+	Share      float64   // seconds, divided among the holders at that time
+	LastActive time.Time // of claims; zero: the device is not measured
+}
+
+// Value is a number and what it means.
+type Value struct {
+	*Series
+	Value float64
+}
+
+// Series is what a number means. It is immutable, belongs to one device or one holder, and is the
+// same pointer in all snapshots as long as its meaning stays, so that the pointer identifies it.
+type Series struct {
+	Quantity driver.Quantity
+	Labels   driver.Labels
+	Source   string    // of a device's own values
+	Born     time.Time // of counters: since when it counts
+	Shown    time.Time // of counters: when it was first in a snapshot
+}
+
+func (l *Ledger) snapshot(r join.Result, now time.Time) *Snapshot {
+	s := &Snapshot{Time: now, Catalogue: l.config.Catalogue, Devices: make([]Device, 0, len(r.Devices))}
+	for i := range r.Devices {
+		d := l.devices[r.Devices[i].ID]
+		s.Devices = append(s.Devices, d.snapshot(l.tick))
+	}
+	l.markDown(s.Devices)
+	s.Plugins, s.Claims = splitPlugins(l.claims.snapshot(l.tick, now, l.config.Retention))
+	s.Pods = l.pods.snapshot(l.tick, now, l.config.Retention)
+	s.ClaimInfos, s.PodInfos = l.names.snapshot(now, l.config.Retention)
+	return s
+}
+
+func (d *deviceBook) snapshot(tick uint64) Device {
+	s := Device{
+		Device: d.joined, Key: &d.id, Up: UpUnknown, Missing: d.joined.Missing, Allocated: d.allocated, Born: d.born,
+		LastError: d.lastError,
+	}
+	switch {
+	case s.Missing == join.MissingNone:
+		s.Up = UpNow
+	case s.Missing == join.MissingUnreadable, d.read && !unreadable(s.Missing):
+		s.Up, s.Missing = Down, join.MissingUnreadable
+	}
+	if s.Missing != join.MissingNone {
+		s.Values = d.health(tick)
+		return s
+	}
+	last := &d.timeline[len(d.timeline)-1]
+	s.Values = make([]Value, 0, len(d.meters)+len(d.counters))
+	s.Unattributed = make([]Value, 0, len(d.attributed)+d.gauges)
+	for _, m := range d.meters {
+		if m.present != tick || m.counts {
+			continue
+		}
+		v := Value{m.series, m.now.Value}
+		s.Values = append(s.Values, v)
+		if m.gauge >= 0 {
+			v.Value *= last.unattributed[m.spec.Basis]
+			s.Unattributed = append(s.Unattributed, v)
+		}
+	}
+	for _, c := range d.counters {
+		if c.present != tick {
+			continue
+		}
+		v := Value{c.series, c.total}
+		s.Values = append(s.Values, v)
+		if c.index >= 0 {
+			v.Value = d.unattributed.totals[c.index].value
+			s.Unattributed = append(s.Unattributed, v)
+		}
+	}
+	return s
+}
+
+// unreadable reports whether a device that is missing for the reason could not be read by any
+// source. Such a device is not down, even if it was read before.
+func unreadable(r join.MissingReason) bool {
+	return r == join.MissingDuplicate || r == join.MissingNotInstantiated || r == join.MissingDriverGone
+}
+
+// health returns the health of a device that has no other telemetry.
+func (d *deviceBook) health(tick uint64) []Value {
+	var values []Value
+	for _, m := range d.meters {
+		if m.present == tick && m.key.quantity == driver.Health {
+			values = append(values, Value{m.series, m.now.Value})
+		}
+	}
+	return values
+}
+
+// markDown marks devices as down that are held, not readable, and of a driver of which another
+// device is or was readable. All others are unsupported.
+func (l *Ledger) markDown(devices []Device) {
+	read := map[string]bool{}
+	for _, d := range l.devices {
+		if d.read {
+			read[d.id.Driver] = true
+		}
+	}
+	for i := range devices {
+		d := &devices[i]
+		unread := d.Missing == join.MissingNoMatch || d.Missing == join.MissingNoSource && d.Entry.Kind.Measurable()
+		if unread && d.Attribution != join.AttributionNone && read[d.ID.Driver] {
+			d.Up = Down
+		}
+	}
+}
+
+// splitPlugins separates the rows of device plugins, which have no name, from those of claims. The
+// order is kept.
+func splitPlugins(rows []Holder) (plugins, claims []Holder) {
+	for i := range rows {
+		if rows[i].Name == "" {
+			plugins = append(plugins, rows[i])
+		}
+	}
+	if len(plugins) > 0 {
+		rows = slices.DeleteFunc(rows, func(h Holder) bool { return h.Name == "" })
+	}
+	return plugins, rows
+}
+
+// snapshot returns the rows of all exported accounts. The present holders have their part of the
+// device's gauges.
+func (b *accountBook) snapshot(tick uint64, now time.Time, retention time.Duration) []Holder {
+	accounts := b.sorted()
+	out := make([]Holder, 0, len(accounts))
+	n := 0
+	for _, a := range accounts {
+		n += len(a.totals) + a.device.gauges
+	}
+	slab := make([]Value, 0, n)
+	for _, a := range accounts {
+		if !a.exported(now, retention) {
+			continue
+		}
+		start := len(slab)
+		slab = a.appendValues(slab, tick, now)
+		h := Holder{
+			HolderKey: &a.key, Born: a.born, Ended: a.ended,
+			Values: slab[start:len(slab):len(slab)], Allocated: a.allocated, Share: a.share,
+		}
+		if a.ended.IsZero() && a.device.measured {
+			h.LastActive = a.active
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
+func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value {
+	if a.ended.IsZero() {
+		part := a.device.useOf(a)
+		for _, m := range a.device.meters {
+			if m.present == tick && m.gauge >= 0 {
+				out = append(out, Value{a.gauge(m), m.now.Value * part[m.spec.Basis]})
+			}
+		}
+	}
+	for i := range a.totals {
+		t := &a.totals[i]
+		if !a.show(t, tick, now) {
+			continue
+		}
+		out = append(out, Value{t.series, t.value})
+	}
+	return out
+}
+
+// useOf returns the account's present parts of the device's quantities.
+func (d *deviceBook) useOf(a *account) join.Use {
+	last := &d.timeline[len(d.timeline)-1]
+	for _, parts := range [2][]portion{last.claims, last.pods} {
+		for _, p := range parts {
+			if p.account == a {
+				return p.use
+			}
+		}
+	}
+	return join.Use{}
+}
+
+// Allocations returns the number of shares that hold the device, without admin access.
+func (d *Device) Allocations() int {
+	n := 0
+	for i := range d.Shares {
+		if !d.Shares[i].Admin {
+			n++
+		}
+	}
+	return n
+}

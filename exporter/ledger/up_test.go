@@ -1,0 +1,66 @@
+package ledger_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+)
+
+// A partition that was read and is taken apart again is not down; a device that was read and can't
+// be is.
+func TestUp(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.In.Inventory[jointest.ID(
+		"mig-0",
+	)] = driver.Entry{Hardware: driver.Hardware{UUID: "MIG-0", Kind: driver.KindPartition}}
+	h.In.Inventory[jointest.ID("twin")] = driver.Entry{Hardware: driver.Hardware{UUID: "gpu-0"}}
+	h.In.Inventory[jointest.ID("never")] = driver.Entry{Hardware: driver.Hardware{UUID: "never"}}
+	up := func(x exportertest.Scraped, want map[string]float64) {
+		t.Helper()
+		got := map[string]float64{}
+		for key, v := range x["dra_device_up"] {
+			got[exportertest.ParseKey(key)["device"]] = v
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("up: %s", diff)
+		}
+	}
+	up(h.Tick(time.Second), map[string]float64{})
+	h.Energy(1)
+	h.ReadOf("MIG-0", jointest.Watts(1))
+	h.In.View.Allocations = append(h.In.View.Allocations, jointest.Allocation("mig-0", "c0", "p0"))
+	up(h.Tick(time.Second), map[string]float64{"gpu-0": 1, "mig-0": 1})
+	h.Free("c0")
+	h.In.Sources[0].Samples = h.In.Sources[0].Samples[:1]
+	up(h.Tick(time.Second), map[string]float64{"gpu-0": 1})
+	h.In.View.Allocations = append(
+		h.In.View.Allocations, jointest.Allocation("twin", "c1", "p0"), jointest.Allocation("never", "c1", "p0"),
+	)
+	up(h.Tick(time.Second), map[string]float64{"twin": 1, "never": 0})
+	h.In.Sources[0].Samples = nil
+	up(h.Tick(time.Second), map[string]float64{"gpu-0": 0, "twin": 0, "never": 0})
+}
+
+// A device whose driver is gone is none that could be read, even if it was; while it is read, it is
+// up.
+func TestDriverGone(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("claim", "p0")
+	h.Energy(1)
+	h.Tick(time.Second)
+	entry := h.In.Inventory[jointest.ID("gpu-0")]
+	entry.DriverGone = true
+	h.In.Inventory[jointest.ID("gpu-0")] = entry
+	h.Expect(h.Tick(time.Second), map[[2]string]float64{{"dra_device_up", "device=gpu-0"}: 1})
+	h.In.Sources[0].Samples = nil
+	x := h.Tick(time.Second)
+	h.Expect(x, map[[2]string]float64{{"dra_exporter_unresolved_devices", "reason=driver_gone"}: 1})
+	if len(x["dra_device_up"]) > 0 {
+		t.Errorf("it is up, or down: %v", x["dra_device_up"])
+	}
+}

@@ -1,0 +1,106 @@
+package node
+
+import (
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// attachments are the devices that may be network interfaces of pods, for the sources that read
+// them there. They are safe for concurrent use.
+type attachments struct {
+	processes *podresources.PodProcesses
+
+	mu   sync.Mutex
+	list []attachment
+}
+
+// attachment is a device and the pods whose interface it may be.
+type attachment struct {
+	driver.Attachment
+	pods []string // by UID, sorted
+}
+
+// update sets the present holders.
+func (a *attachments) update(allocations []podresources.Allocation, inventory driver.Inventory) {
+	list := attached(allocations, inventory)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.list = list
+}
+
+// current returns the devices with processes of their pods.
+func (a *attachments) current() []driver.Attachment {
+	a.mu.Lock()
+	list := a.list
+	a.mu.Unlock()
+	uids := map[string]bool{}
+	for i := range list {
+		for _, uid := range list[i].pods {
+			uids[uid] = true
+		}
+	}
+	processes := a.processes.Of(slices.Sorted(maps.Keys(uids)))
+	var out []driver.Attachment
+	for _, a := range list {
+		for _, uid := range a.pods {
+			a.PIDs = append(a.PIDs, processes[uid]...)
+		}
+		if len(a.PIDs) > 0 {
+			out = append(out, a.Attachment)
+		}
+	}
+	return out
+}
+
+// attached returns the devices that may be network interfaces of pods: those whose driver reports
+// the interface's name in the claim's status (KEP-4817), those that are interfaces of the host,
+// which keep their names, and claims of classic DRA for the pod's own network.
+func attached(allocations []podresources.Allocation, inventory driver.Inventory) []attachment {
+	var out []attachment
+	for i := range allocations {
+		a := &allocations[i]
+		hardware := inventory[a.Device].Hardware
+		name := hardware.NetDev
+		if a.Network != nil && a.Network.Interface != "" {
+			name = a.Network.Interface
+		}
+		if name == "" && a.Classic() {
+			name = podInterface(a.Device.Driver)
+		}
+		if name == "" || a.Admin || a.ByPlugin() {
+			continue
+		}
+		out = append(out, attachment{
+			Attachment: driver.Attachment{
+				Driver: a.Device.Driver, Device: a.Device.Device, Interface: name,
+				Hardware: driver.Hardware{NetDev: hardware.NetDev, PCI: hardware.PCI},
+			},
+			pods: podsOf(a.Holders),
+		})
+	}
+	return out
+}
+
+// podInterface returns the pod's interface that claims of a classic DRA driver are for, "" if they
+// are for none: those of Spiderpool are for the pod's network, whose default interface is eth0.
+func podInterface(driverName string) string {
+	if driverName == "netresources.spidernet.io" {
+		return "eth0"
+	}
+	return ""
+}
+
+// podsOf returns the known UIDs of the holders' pods, each once.
+func podsOf(holders []podresources.Holder) []string {
+	uids := map[string]bool{}
+	for _, h := range holders {
+		if h.UID != "" {
+			uids[h.UID] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(uids))
+}

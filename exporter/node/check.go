@@ -1,0 +1,47 @@
+package node
+
+import (
+	"context"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+)
+
+// CheckPods follows the kubelet's Pods API until it has named all pods, and returns their number.
+// It must not be called while Watch runs.
+func (n *Node) CheckPods(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	synced := false
+	err := n.podsAPI.Follow(ctx, n.pods, n.podWatch, func() {
+		synced = true
+		cancel()
+	})
+	if synced || err == nil {
+		n.podsServed = true
+		return len(n.pods.All()), nil
+	}
+	return 0, err
+}
+
+// CheckAPI asks the API server once for everything that it is asked for, the claims of the view and
+// of the node's pods among it. Nothing is found where it is not asked. The right to list pods is
+// not needed after CheckPods succeeded.
+func (n *Node) CheckAPI(ctx context.Context, view podresources.View) []kube.Finding {
+	if n.kube == nil {
+		return nil
+	}
+	found := n.kube.Check(ctx, view.Allocations, func() podresources.Wanted {
+		return n.facts(&view).Resolve(view.Allocations).Wanted
+	})
+	for i := range found {
+		if found[i].Source == kube.SourcePods && n.podsServed && driver.ReasonOf(found[i].Err) == driver.ReasonForbidden {
+			found[i].Text, found[i].Err = "they may not be listed, and need not be: the kubelet serves the Pods API", nil
+		}
+	}
+	return found
+}
+
+// PodUID returns the UID of a pod that the Pods API or the API server named, "" for any other.
+func (n *Node) PodUID(pod podresources.Pod) string { return n.pods.UID(pod) }

@@ -1,0 +1,56 @@
+package node
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+)
+
+// How long an answer of the kubelet waits for the API server to describe its new claims. The first
+// answer waits longer: the connection has to be made, and only the start of the program is delayed.
+const (
+	claimWait      = 150 * time.Millisecond
+	firstClaimWait = 2 * time.Second
+)
+
+// useKube makes the API server an input.
+func (n *Node) useKube(c Config) {
+	n.kube = kube.NewNode(kube.Config{
+		API: c.API, Name: n.name, Selection: c.Selection, Pods: n.pods, Jitter: rand.Float64, Now: time.Now,
+		Updated: n.Hint,
+		Report:  func(source string, took time.Duration, err error) { n.metrics.Observe(source, took, err, time.Now()) },
+		Absent:  n.metrics.Absent,
+	})
+}
+
+// UsesAPI reports whether the API server is asked.
+func (n *Node) UsesAPI() bool { return n.kube != nil }
+
+// followKube follows what the API server knows of the node until ctx ends.
+func (n *Node) followKube(ctx context.Context, following *sync.WaitGroup) {
+	if n.file == nil {
+		following.Go(func() { n.kube.FollowSlices(ctx) })
+	}
+	following.Go(func() { n.kube.FollowClaims(ctx) })
+	following.Go(func() { n.kube.FollowTaintRules(ctx) })
+}
+
+// wantClaims asks the API server for the claims of an answer and of the node's pods, and waits a
+// moment for them.
+func (n *Node) wantClaims(ctx context.Context, view *podresources.View) {
+	n.kube.Want(view.Allocations, n.facts(view).Resolve(view.Allocations).Wanted)
+	wait := claimWait
+	if !n.claimsAsked {
+		wait, n.claimsAsked = firstClaimWait, true
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	n.kube.Wait(ctx)
+	for _, source := range []string{kube.SourceSlices, kube.SourceClaims, kube.SourcePods, kube.SourceTaintRules} {
+		n.metrics.RejectTotal(source, n.kube.Rejected(source))
+	}
+}

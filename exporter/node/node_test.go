@@ -1,0 +1,245 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+)
+
+// recorded records what a node reports to its metrics.
+type recorded struct {
+	mu       sync.Mutex
+	observed []string // input and error
+	rejected map[string]int
+
+	conflicts, unresolved map[string]int
+}
+
+func (r *recorded) Conflicts(byKind map[string]int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conflicts = byKind
+}
+
+func (r *recorded) UnresolvedPods(byReason map[string]int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unresolved = byReason
+}
+
+func (r *recorded) Observe(input string, _ time.Duration, err error, _ time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.observed = append(r.observed, fmt.Sprintf("%s: %v", input, err))
+}
+
+func (r *recorded) Absent(input string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.observed = append(r.observed, fmt.Sprintf("%s: absent: %v", input, err))
+}
+
+func (r *recorded) Reject(rejected ...driver.Rejection) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range rejected {
+		r.rejected[one.Input] += one.Count
+	}
+}
+
+func (r *recorded) RejectTotal(string, driver.Rejections) {}
+
+// newTestNode returns a node whose kubelet is not there.
+func newTestNode(t *testing.T, c Config) *Node {
+	t.Helper()
+	c.PodResourcesSocket, c.Log = "none", slog.New(slog.DiscardHandler)
+	if c.Metrics == nil {
+		c.Metrics = &recorded{rejected: map[string]int{}}
+	}
+	n, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	return n
+}
+
+// Sources know whether the inventory has devices for guests.
+func TestPassthrough(t *testing.T) {
+	n := newTestNode(t, Config{})
+	for kind, want := range map[driver.Kind]bool{driver.KindDevice: false, driver.KindPassthrough: true} {
+		n.listed = driver.Inventory{{Device: "gpu"}: {Hardware: driver.Hardware{Kind: kind}}}
+		n.Describe(podresources.View{})
+		if got := n.Passthrough(); got != want {
+			t.Errorf("with a device of kind %d: %v", kind, got)
+		}
+	}
+}
+
+// Devices of a local driver are marked when it is gone, and the inventory stays as it is; those
+// that are offered from elsewhere have no driver on the node.
+func TestWithoutDrivers(t *testing.T) {
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "plugins", "d"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1_700_000_000, 0)
+	n := &Node{drivers: podresources.NewDrivers(root, func() time.Time { return now })}
+	local, remote := driver.ID{Driver: "d", Device: "local"}, driver.ID{Driver: "d", Device: "remote"}
+	listed := driver.Inventory{local: {Local: true}, remote: {}}
+	n.withoutDrivers(listed)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	n.drivers.Watch(ctx) // one look
+	now = now.Add(time.Hour)
+	got := n.withoutDrivers(listed)
+	if !got[local].DriverGone || got[remote].DriverGone || listed[local].DriverGone {
+		t.Errorf("got %+v of %+v", got, listed)
+	}
+}
+
+// What is known of a device stays while it is held, even if nobody lists it for a while; what is
+// listed again is what counts.
+func TestWithHeld(t *testing.T) {
+	n := &Node{}
+	held, free := driver.ID{Driver: "d", Device: "held"}, driver.ID{Driver: "d", Device: "free"}
+	holders := []podresources.Allocation{{Device: held}, {Device: driver.ID{Driver: "d", Device: "never listed"}}}
+	uuid := func(s string) driver.Entry { return driver.Entry{Hardware: driver.Hardware{UUID: s}} }
+	full := driver.Inventory{held: uuid("1"), free: uuid("2")}
+	for i, step := range []struct {
+		holders      []podresources.Allocation
+		listed, want driver.Inventory
+	}{
+		{holders, nil, nil},
+		{holders, full, full},
+		{holders, nil, driver.Inventory{held: uuid("1")}},
+		{holders, driver.Inventory{free: uuid("2")}, full},
+		{holders, driver.Inventory{held: uuid("3")}, driver.Inventory{held: uuid("3")}},
+		{nil, nil, nil},
+		{holders, nil, nil},
+	} {
+		before := maps.Clone(step.listed)
+		if diff := cmp.Diff(step.want, n.withHeld(step.holders, step.listed), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("step %d (-want +got):\n%s", i, diff)
+		}
+		if diff := cmp.Diff(before, step.listed); diff != "" {
+			t.Errorf("step %d changed what is listed:\n%s", i, diff)
+		}
+	}
+}
+
+// The inventory file is a source like any other: it is up from the first reading on, changed or
+// not.
+func TestInventoryFileIsUpAtOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "inventory.yaml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(file, old, old); err != nil {
+		t.Fatal(err)
+	}
+	m := &recorded{rejected: map[string]int{}}
+	newTestNode(t, Config{InventoryFile: file, Metrics: m})
+	if diff := cmp.Diff([]string{"slices: <nil>"}, m.observed); diff != "" {
+		t.Errorf("inputs that were observed (-want +got):\n%s", diff)
+	}
+}
+
+// What the inventory file has and can not be used is counted by input.
+func TestInventoryFileRejections(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "inventory.yaml")
+	text := "{apiVersion: resource.k8s.io/v1, kind: ResourceClaim, metadata: {name: c}, spec: 7}\n"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m := &recorded{rejected: map[string]int{}}
+	newTestNode(t, Config{InventoryFile: file, Metrics: m})
+	if m.rejected["claims"] != 1 || len(m.rejected) != 1 {
+		t.Errorf("rejected are %v, want one claim", m.rejected)
+	}
+}
+
+// A file that is not there is an error that names the field of Config.
+func TestConfigError(t *testing.T) {
+	_, err := New(
+		Config{InventoryFile: filepath.Join(t.TempDir(), "none"), Metrics: &recorded{}, Log: slog.New(slog.DiscardHandler)},
+	)
+	if bad, ok := errors.AsType[*ConfigError](err); !ok || bad.Field != "InventoryFile" ||
+		!errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// A device that neither a slice nor a CDI spec describes is known if its name describes it.
+func TestKnownByName(t *testing.T) {
+	n := newTestNode(t, Config{})
+	mig, other := driver.ID{
+		Driver: "gpu.nvidia.com", Device: "gpu-1-mig-3g40gb-9-4",
+	}, driver.ID{Driver: "gpu.nvidia.com", Device: "gpu-1"}
+	all := n.withCDI([]podresources.Allocation{{Device: mig}, {Device: other}}, nil, time.Unix(1_700_000_000, 0))
+	if len(all) != 1 || all[mig].Placement != "nvidia/1/9/4" {
+		t.Errorf("the inventory is %+v", all)
+	}
+}
+
+// Taints of DeviceTaintRules come into the inventory, whether an inventory file or the API server
+// lists the devices, and go with the rule.
+func TestDeviceTaintRules(t *testing.T) {
+	server, err := kubetest.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := kube.NewClient(kubeconfig, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Put(kubetest.TaintRules, []byte(`{"metadata":{"name":"evacuate"},
+		"spec":{"deviceSelector":{"pool":"p"},"taint":{"key":"k","effect":"NoExecute"}}}`))
+	n := newTestNode(t, Config{Name: "node1", API: client})
+	id := driver.ID{Driver: "d", Pool: "p", Device: "gpu"}
+	n.file, n.listed = inventory.NewFile(filepath.Join(t.TempDir(), "none")), driver.Inventory{id: {}}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	var following sync.WaitGroup
+	n.followKube(ctx, &following)
+	t.Cleanup(func() {
+		cancel()
+		following.Wait()
+	})
+	byRule := driver.Taint{Key: "k", Effect: "NoExecute", Rule: "evacuate"}
+	for _, want := range [][]driver.Taint{{byRule}, nil} {
+		for {
+			_, all := n.Describe(podresources.View{})
+			if cmp.Equal(want, all[id].Taints) {
+				break
+			}
+			select {
+			case <-time.After(10 * time.Millisecond):
+			case <-ctx.Done():
+				t.Fatalf("the taints are %v, want %v", all[id].Taints, want)
+			}
+		}
+		server.Delete(kubetest.TaintRules, "", "evacuate")
+	}
+}

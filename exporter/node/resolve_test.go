@@ -1,0 +1,239 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+// podOfWays is a pod whose claims the kubelet does not list: one is of an init container, the
+// other, made from a template, of no container.
+func podOfWays(withClaims bool) *corev1.Pod {
+	template, gpu, nic := "nics", "gpu-claim", "pod-nic-x7"
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name, pod.UID = "ns", "pod", "u1"
+	pod.Spec.NodeName = "node1"
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{
+		{Name: "gpu", ResourceClaimName: &gpu}, {Name: "nic", ResourceClaimTemplateName: &template},
+	}
+	pod.Spec.InitContainers = []corev1.Container{{
+		Name: "init", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}},
+	}}
+	pod.Spec.Containers = []corev1.Container{{Name: "main"}}
+	pod.Status.Phase = corev1.PodRunning
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{
+		Name: "main", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}},
+	}}
+	if withClaims {
+		pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "nic", ResourceClaimName: &nic}}
+	}
+	return pod
+}
+
+// claimOfWays is one of the claims of that pod.
+func claimOfWays(name, podClaim, device string) string {
+	return fmt.Sprintf(`{"apiVersion":"resource.k8s.io/v1","kind":"ResourceClaim",
+		"metadata":{"name":%q,"namespace":"ns","uid":"uid-%s","annotations":{"resource.kubernetes.io/pod-claim-name":%q}},
+		"status":{"reservedFor":[{"resource":"pods","name":"pod","uid":"u1"}],
+		"allocation":{"devices":{"results":[{"request":"r","driver":"d.test","pool":"p","device":%q}]}}}}`,
+		name, name, podClaim, device)
+}
+
+// With the API server or a file the claims that no container is listed with are held all the same,
+// with the kubelet's Pods API and without it; with neither they are counted.
+func TestClaimsThatTheKubeletDoesNotList(t *testing.T) {
+	both := []string{"gpu-claim gpu-0 pod//gpu", "pod-nic-x7 nic-0 pod//nic"}
+	for name, way := range map[string]struct {
+		api, file, pods bool
+		want            []string
+		unresolved      map[string]int
+	}{
+		"API and Pods API":     {api: true, pods: true, want: both, unresolved: map[string]int{}},
+		"file and Pods API":    {file: true, pods: true, want: both, unresolved: map[string]int{}},
+		"API without Pods API": {api: true, want: both, unresolved: map[string]int{}},
+		"Pods API alone": {pods: true, unresolved: map[string]int{
+			podresources.UnresolvedName: 1, podresources.UnresolvedClaim: 1,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			metrics := &recorded{}
+			n := newWay(t, metrics, way.api, way.file, way.pods)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			var following sync.WaitGroup
+			following.Go(func() { n.Watch(ctx) })
+			t.Cleanup(func() {
+				cancel()
+				following.Wait()
+			})
+			want := counts(podresources.UnresolvedReasons(), way.unresolved)
+			for {
+				o, err := n.Observe(ctx)
+				if err != nil {
+					t.Fatal(err)
+				}
+				allocations, _ := n.Describe(o.View)
+				var got []string
+				for _, a := range allocations {
+					for _, h := range a.Holders {
+						got = append(got, strings.Join([]string{
+							a.Claim.Name, a.Device.Device, h.Name + "/" + h.Container + "/" + h.ClaimName,
+						}, " "))
+					}
+				}
+				slices.Sort(got)
+				metrics.mu.Lock()
+				unresolved := metrics.unresolved
+				metrics.mu.Unlock()
+				if cmp.Equal(way.want, got) && cmp.Equal(want, unresolved) {
+					return
+				}
+				select {
+				case <-n.Hints():
+				case <-time.After(100 * time.Millisecond):
+				case <-ctx.Done():
+					t.Fatalf("holds -want +got:\n%s\nunresolved -want +got:\n%s", cmp.Diff(way.want, got), cmp.Diff(want, unresolved))
+				}
+			}
+		})
+	}
+}
+
+// newWay returns a node with a kubelet that lists the pod without devices, and what else says of
+// it.
+func newWay(t *testing.T, metrics Metrics, api, file, pods bool) *Node {
+	t.Helper()
+	dir := t.TempDir()
+	c := Config{
+		Name: "node1", PodResourcesSocket: filepath.Join(dir, "k.sock"), PodsSocket: filepath.Join(dir, "p.sock"),
+		Metrics: metrics, Log: slog.New(slog.DiscardHandler), Procfs: dir, Sysfs: dir, KubeletRoot: dir,
+	}
+	kubelet := podresourcestest.New()
+	err := kubelet.SetPods(podresourcestest.Pod("ns", "pod", podresourcestest.Container("main")))
+	if err == nil {
+		err = kubelet.Start(c.PodResourcesSocket)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(kubelet.Stop)
+	if pods {
+		served, err := podresourcestest.ServePods(c.PodsSocket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(served.Stop)
+		served.Set(podOfWays(false))
+	}
+	claims := []string{claimOfWays("gpu-claim", "", "gpu-0"), claimOfWays("pod-nic-x7", "nic", "nic-0")}
+	if file {
+		c.InventoryFile = filepath.Join(dir, "inventory.yaml")
+		if err := os.WriteFile(c.InventoryFile, []byte(strings.Join(claims, "\n---\n")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if api {
+		c.API = apiOfWays(t, dir, claims)
+	}
+	n, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(n.Close)
+	return n
+}
+
+// apiOfWays returns a client of an API server that has the pod and its claims.
+func apiOfWays(t *testing.T, dir string, claims []string) *kube.Client {
+	t.Helper()
+	server, err := kubetest.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	pod, err := json.Marshal(podOfWays(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Put(kubetest.Pods, pod)
+	for _, claim := range claims {
+		server.Put(kubetest.Claims, []byte(claim))
+	}
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	if err := os.WriteFile(kubeconfig, server.Kubeconfig(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := kube.NewClient(kubeconfig, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+// A conflict is logged once, when it has lasted for a while, and again when it comes again.
+func TestConflictsAreLoggedOnce(t *testing.T) {
+	var c conflicts
+	one := podresources.Conflict{Kind: podresources.ConflictDevice, UID: "u"}
+	start := time.Unix(1_700_000_000, 0)
+	var got []int
+	for i, there := range []bool{true, true, true, true, false, true, true, true, true} {
+		var now []podresources.Conflict
+		if there {
+			now = append(now, one)
+		}
+		got = append(got, len(c.news(now, start.Add(time.Duration(i)*time.Second))))
+	}
+	if diff := cmp.Diff([]int{0, 0, 1, 0, 0, 0, 0, 1, 0}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// A claim that the inventory file does not have yet is pending, unless the file has no claims at
+// all.
+func TestPendingInFile(t *testing.T) {
+	n := newWay(t, &recorded{}, false, true, false)
+	id := driver.ID{Driver: "d.test", Pool: "p", Device: "gpu-0"}
+	view := podresources.View{Allocations: []podresources.Allocation{
+		{Claim: podresources.Claim{Namespace: "ns", Name: "gpu-claim"}, Device: id},
+		{Claim: podresources.Claim{Namespace: "ns", Name: "new"}, Device: id},
+		{Claim: podresources.Claim{Namespace: "ns"}, Device: driver.ID{Driver: "vendor.test/gpu", Device: "1"}},
+	}}
+	for i := range view.Allocations {
+		pod := podresources.Pod{Namespace: "ns", Name: "pod"}
+		view.Allocations[i].Holders = []podresources.Holder{{Pod: pod, Container: "c"}}
+	}
+	pending := func(n *Node) []bool {
+		var out []bool
+		allocations, _ := n.Describe(view)
+		for _, a := range allocations {
+			out = append(out, a.Pending)
+		}
+		return out
+	}
+	if diff := cmp.Diff([]bool{false, true, false}, pending(n)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if view.Allocations[1].Pending {
+		t.Error("the argument is changed")
+	}
+	without := newWay(t, &recorded{}, false, false, false)
+	if diff := cmp.Diff([]bool{false, false, false}, pending(without)); diff != "" {
+		t.Errorf("without claims: -want +got:\n%s", diff)
+	}
+}

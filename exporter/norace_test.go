@@ -1,6 +1,0 @@
-//go:build !race
-
-package exporter
-
-// raceEnabled tells tests of much work to do less of it.
-const raceEnabled = false

@@ -1,0 +1,75 @@
+package program
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/common/version"
+
+	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/node"
+	"github.com/dra-exporter/dra-exporter/exporter/web/access"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+)
+
+// newAPI returns the client of the API server, nil if there is none or --kube=off.
+func newAPI(o *options, log *slog.Logger) (*kube.Client, error) {
+	if o.kube == "off" {
+		return nil, nil
+	}
+	client, err := kube.NewClient(o.kubeconfig, "dra-exporter/"+version.Version)
+	switch {
+	case errors.Is(err, kube.ErrNoCluster):
+		log.Debug("the API server is not used", "reason", err)
+		return nil, nil
+	case err != nil:
+		return nil, badFlag("kubeconfig", err)
+	}
+	log.Info("using the API server", "address", client.Host())
+	return client, nil
+}
+
+// newNode returns the node for the flags.
+func newNode(o *options, api *kube.Client, metrics node.Metrics, log *slog.Logger) (*node.Node, error) {
+	n, err := node.New(node.Config{
+		Name: o.node, KubeletRoot: o.kubeletRoot, PodResourcesSocket: o.socket, PodsSocket: o.podsSocket,
+		EmptyGrace: o.emptyGrace, PodLogs: o.podLogs, Procfs: o.paths.Procfs, Sysfs: o.paths.Sysfs, CDI: o.cdi,
+		InventoryFile: o.inventoryFile, API: api, Selection: o.selection, Metrics: metrics, Log: log,
+	})
+	if bad, ok := errors.AsType[*node.ConfigError](err); ok {
+		flags := map[string]string{
+			"PodResourcesSocket": "kubelet.podresources-socket", "PodsSocket": "kubelet.pods-socket",
+			"InventoryFile": "inventory.file",
+		}
+		return nil, badFlag(flags[bad.Field], bad.Err)
+	}
+	return n, err
+}
+
+// sourceReviews names the access reviews in the metrics about sources.
+const sourceReviews = "reviews"
+
+// guard restricts the pages to those whom the API server allows to read them, if the flag is set.
+// Probes stay open.
+func guard(
+	o *options, api *kube.Client, metrics *exporter.SelfMetrics, log *slog.Logger, pages http.Handler,
+) (http.Handler, error) {
+	if !o.kubeAuthorization {
+		return pages, nil
+	}
+	if api == nil {
+		return nil, badFlag("web.kube-authorization", errors.New(
+			"there is no API server to ask: --kube=off, or neither in a cluster nor given a --kubeconfig",
+		))
+	}
+	if *o.web.WebConfigFile == "" {
+		log.Warn("tokens are sent without TLS, unless something else encrypts: see --web.config.file")
+	}
+	return access.NewGate(access.Config{API: api, Open: []string{
+		"/healthz", "/readyz",
+	}, Report: func(took time.Duration, err error) {
+		metrics.Observe(sourceReviews, took, err, time.Now())
+	}}).Handler(pages), nil
+}

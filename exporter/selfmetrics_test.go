@@ -1,0 +1,41 @@
+package exporter
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+// An optional source that is absent is neither up nor down. It is logged once, not at each attempt.
+func TestAbsentSource(t *testing.T) {
+	var log bytes.Buffer
+	registry := prometheus.NewRegistry()
+	m := NewSelfMetrics(registry, "node1", slog.New(slog.NewTextHandler(&log, nil)))
+	up := func(want int) {
+		t.Helper()
+		if got, err := testutil.GatherAndCount(registry, "dra_exporter_source_up"); got != want || err != nil {
+			t.Errorf("%d series of source_up (%v), want %d", got, err, want)
+		}
+	}
+	for range 3 {
+		m.Absent("taintrules", errors.New("forbidden"))
+	}
+	up(0)
+	m.Observe("taintrules", time.Millisecond, nil, time.Unix(1, 0))
+	up(1)
+	m.Absent("taintrules", errors.New("forbidden"))
+	up(0)
+	got, err := testutil.GatherAndCount(registry, "dra_exporter_source_last_success_timestamp_seconds")
+	if got != 0 || err != nil {
+		t.Errorf("%d series of the last success (%v)", got, err)
+	}
+	if n := strings.Count(log.String(), "not used"); n != 2 || strings.Contains(log.String(), "level=WARN") {
+		t.Errorf("the log has it %d times:\n%s", n, log.String())
+	}
+}

@@ -1,0 +1,158 @@
+// Package access restricts pages to those whom the API server allows to read them, as the kubelet's
+// own endpoints do: a TokenReview identifies the user of a bearer token, and a SubjectAccessReview
+// decides whether that user may get the path, a non-resource URL of RBAC.
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/util/cache"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// How long a decision is cached: the kubelet's defaults. A revoked token works for that long.
+const (
+	allowedFor = 2 * time.Minute
+	refusedFor = 30 * time.Second
+)
+
+// Bounds of what unknown clients can cause.
+const (
+	reviewTimeout = 3 * time.Second // for both questions together: well below a scrape's timeout
+	reviewRate    = 5               // decisions a second about tokens that were never allowed
+	reviewBurst   = 20
+	maxToken      = 16 << 10 // bytes; a service account's has about 1 KiB
+	maxDecisions  = 1024     // kept of each kind
+
+	// rememberedFor is how long a token that was allowed is exempt from the rate limit of unknown
+	// tokens.
+	rememberedFor = time.Hour
+)
+
+// errLimited reports that the API server was not asked, because there are too many unknown tokens.
+var errLimited = driver.WithReason(driver.ReasonRateLimited, errors.New("too many unknown tokens"))
+
+// Config configures a [Gate].
+type Config struct {
+	API API
+	// Open are the paths that need no token, such as those of probes.
+	Open []string
+	// Report is called with the outcome of each decision that needed the API server, by several
+	// goroutines.
+	Report func(took time.Duration, err error)
+}
+
+// Gate decides who may read pages. A permission is cached for two minutes, a refusal for 30
+// seconds. While the API server can not be asked, all others are refused with status 503, within
+// three seconds. Tokens that were never allowed cause at most five decisions a second and do not
+// delay others.
+type Gate struct {
+	config   Config
+	limiter  *rate.Limiter
+	asking   singleflight.Group
+	allowed  *cache.LRUExpireCache // when, by key
+	refusals *cache.LRUExpireCache // status, by key
+}
+
+// NewGate returns a gate with an empty cache.
+func NewGate(c Config) *Gate {
+	return &Gate{
+		config: c, limiter: rate.NewLimiter(reviewRate, reviewBurst),
+		allowed: cache.NewLRUExpireCache(maxDecisions), refusals: cache.NewLRUExpireCache(maxDecisions),
+	}
+}
+
+// Handler returns next behind the gate.
+func (g *Gate) Handler(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status := http.StatusOK
+		if !slices.Contains(g.config.Open, r.URL.Path) {
+			status = g.decide(r.Context(), question{token: bearer(r), verb: strings.ToLower(r.Method), path: r.URL.Path})
+		}
+		switch status {
+		case http.StatusOK:
+			next.ServeHTTP(w, r)
+			return
+		case http.StatusUnauthorized:
+			w.Header().Set("WWW-Authenticate", "Bearer")
+		case http.StatusServiceUnavailable:
+			w.Header().Set("Retry-After", "5")
+		}
+		http.Error(w, http.StatusText(status), status)
+	})
+}
+
+// bearer returns the request's token, "" if there is none or it is too long.
+func bearer(r *http.Request) string {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	token = strings.TrimSpace(token)
+	if !strings.EqualFold(scheme, "Bearer") || len(token) > maxToken {
+		return ""
+	}
+	return token
+}
+
+// question is the user and the request to decide about.
+type question struct{ token, verb, path string }
+
+// key identifies the question without containing the token.
+func (q question) key() [sha256.Size]byte {
+	return sha256.Sum256([]byte(q.verb + "\x00" + q.path + "\x00" + q.token))
+}
+
+// decide returns the status of the decision: OK, or that of the refusal.
+func (g *Gate) decide(ctx context.Context, q question) int {
+	if q.token == "" {
+		return http.StatusUnauthorized
+	}
+	key := q.key()
+	since, known := g.allowed.Get(key)
+	if known && time.Since(since.(time.Time)) < allowedFor {
+		return http.StatusOK
+	}
+	if status, ok := g.refusals.Get(key); ok {
+		return status.(int)
+	}
+	// The answer is for all who ask the same, even if the first of them is gone.
+	answer := g.asking.DoChan(string(key[:]), func() (any, error) {
+		if !known && !g.limiter.Allow() {
+			g.config.Report(0, errLimited)
+			return http.StatusServiceUnavailable, nil
+		}
+		return g.ask(context.WithoutCancel(ctx), q, key), nil
+	})
+	select {
+	case got := <-answer:
+		return got.Val.(int)
+	case <-ctx.Done():
+		return http.StatusServiceUnavailable
+	}
+}
+
+// ask asks the API server and caches the decision.
+func (g *Gate) ask(ctx context.Context, q question, key [sha256.Size]byte) int {
+	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
+	defer cancel()
+	begun := time.Now()
+	status, err := review(ctx, g.config.API, q)
+	g.config.Report(time.Since(begun), err)
+	switch {
+	case err != nil:
+		return http.StatusServiceUnavailable
+	case status == http.StatusOK:
+		g.allowed.Add(key, time.Now(), rememberedFor)
+	default:
+		g.allowed.Remove(key)
+		g.refusals.Add(key, status, refusedFor)
+	}
+	return status
+}

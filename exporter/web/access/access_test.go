@@ -1,0 +1,386 @@
+package access
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// server is an API server that knows the tokens of two users. alice, of the group scrapers, may get
+// /metrics; bob may nothing.
+type server struct {
+	mu      sync.Mutex
+	reviews []string      // the paths that were posted to
+	fail    int           // a status to fail with
+	answer  string        // in place of the right one
+	delay   time.Duration // of every answer
+	revoked bool          // alice is known no more
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.reviews = append(s.reviews, r.URL.Path)
+	fail, answer, delay, revoked := s.fail, s.answer, s.delay, s.revoked
+	s.mu.Unlock()
+	// Timers of no time at all, of several goroutines of a bubble, crash the race detector
+	// (golang/go issue 78156).
+	if delay > 0 {
+		select {
+		case <-time.After(delay):
+		case <-r.Context().Done():
+			return
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case fail != 0:
+		w.WriteHeader(fail)
+		_, _ = fmt.Fprintf(
+			w, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": %d, "reason": "Forbidden"}`, fail,
+		)
+	case answer != "":
+		_, _ = io.WriteString(w, answer)
+	case r.URL.Path == tokenReviews:
+		var review authenticationv1.TokenReview
+		_ = json.NewDecoder(r.Body).Decode(&review)
+		if user := review.Spec.Token; (user == "alice" && !revoked) || user == "bob" {
+			review.Status.Authenticated = true
+			review.Status.User = authenticationv1.UserInfo{
+				Username: user, UID: "uid-" + user, Groups: map[string][]string{"alice": {"scrapers"}}[user],
+				Extra: map[string]authenticationv1.ExtraValue{"node": {"node1"}},
+			}
+		}
+		_ = json.NewEncoder(w).Encode(review)
+	case r.URL.Path == accessReviews:
+		var review authorizationv1.SubjectAccessReview
+		_ = json.NewDecoder(r.Body).Decode(&review)
+		want := authorizationv1.SubjectAccessReviewSpec{
+			User: "alice", UID: "uid-alice", Groups: []string{"scrapers"}, Extra: map[string]authorizationv1.ExtraValue{
+				"node": {"node1"},
+			},
+			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: "/metrics", Verb: "get"},
+		}
+		review.Status.Allowed = cmp.Equal(want, review.Spec)
+		_ = json.NewEncoder(w).Encode(review)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// asked returns how many reviews there were.
+func (s *server) asked() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.reviews)
+}
+
+func (s *server) set(change func(*server)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
+// Post implements API without a network, so that time can be turned.
+func (s *server) Post(ctx context.Context, path string, object []byte) (io.ReadCloser, error) {
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, path, strings.NewReader(string(object))))
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if w.Code != http.StatusOK {
+		return nil, errors.New(w.Body.String())
+	}
+	return io.NopCloser(w.Body), nil
+}
+
+// gated is a page behind a gate.
+type gated struct {
+	http.Handler
+	mu       sync.Mutex
+	outcomes []string // of the decisions that needed the API server, by reason
+}
+
+func newGated(api API) *gated {
+	g := &gated{}
+	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "page") })
+	g.Handler = NewGate(Config{API: api, Open: []string{"/healthz"}, Report: func(_ time.Duration, err error) {
+		why := "up"
+		if err != nil {
+			why = string(driver.ReasonOf(err))
+		}
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.outcomes = append(g.outcomes, why)
+	}}).Handler(page)
+	return g
+}
+
+// get asks for a page with what is in the header Authorization.
+func (g *gated) get(path, authorization string) *http.Response {
+	r := httptest.NewRequest(http.MethodGet, path, http.NoBody)
+	if authorization != "" {
+		r.Header.Set("Authorization", authorization)
+	}
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, r)
+	return w.Result()
+}
+
+func (g *gated) status(path, authorization string) int {
+	response := g.get(path, authorization)
+	defer response.Body.Close()
+	body, _ := io.ReadAll(response.Body)
+	if page := string(body) == "page"; page != (response.StatusCode == http.StatusOK) {
+		return -1
+	}
+	return response.StatusCode
+}
+
+func TestDecisions(t *testing.T) {
+	for _, test := range []struct {
+		name, path, authorization string
+		want, asked               int
+	}{
+		{"allowed", "/metrics", "Bearer alice", 200, 2},
+		{"scheme in other case", "/metrics", "bearer alice", 200, 2},
+		{"not allowed there", "/api/v1/snapshot", "Bearer alice", 403, 2},
+		{"not allowed", "/metrics", "Bearer bob", 403, 2},
+		{"unknown token", "/metrics", "Bearer mallory", 401, 1},
+		{"no token", "/metrics", "", 401, 0},
+		{"empty token", "/metrics", "Bearer ", 401, 0},
+		{"password", "/metrics", "Basic YWxpY2U6YWxpY2U=", 401, 0},
+		{"huge token", "/metrics", "Bearer " + strings.Repeat("a", maxToken+1), 401, 0},
+		{"probe", "/healthz", "", 200, 0},
+		{"not quite a probe", "/healthz/", "", 401, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := &server{}
+			g := newGated(s)
+			response := g.get(test.path, test.authorization)
+			response.Body.Close()
+			if response.StatusCode != test.want || s.asked() != test.asked {
+				t.Errorf("status %d after %d reviews, want %d after %d", response.StatusCode, s.asked(), test.want, test.asked)
+			}
+			if challenge := response.Header.Get("WWW-Authenticate"); (challenge == "Bearer") != (test.want == 401) {
+				t.Errorf("WWW-Authenticate: %q", challenge)
+			}
+		})
+	}
+}
+
+// Decisions are kept for a while: what was allowed for longer than what was refused.
+func TestCache(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		g := newGated(s)
+		expect := func(authorization string, status, asked int) {
+			t.Helper()
+			if got := g.status("/metrics", authorization); got != status || s.asked() != asked {
+				t.Errorf("status %d after %d reviews, want %d after %d", got, s.asked(), status, asked)
+			}
+		}
+		expect("Bearer alice", 200, 2)
+		expect("Bearer alice", 200, 2)
+		expect("Bearer mallory", 401, 3)
+		expect("Bearer mallory", 401, 3)
+		time.Sleep(refusedFor + time.Second)
+		expect("Bearer mallory", 401, 4)
+		expect("Bearer alice", 200, 4)
+		time.Sleep(allowedFor)
+		expect("Bearer alice", 200, 6)
+		s.set(func(s *server) { s.revoked = true })
+		expect("Bearer alice", 200, 6)
+		time.Sleep(allowedFor)
+		expect("Bearer alice", 401, 7)
+		expect("Bearer alice", 401, 7)
+	})
+}
+
+// What was decided of one page says nothing of another, nor of another method.
+func TestDecisionsAreOfOnePage(t *testing.T) {
+	s := &server{}
+	g := newGated(s)
+	for _, path := range []string{"/metrics", "/api/v1/snapshot"} {
+		want := map[string]int{"/metrics": 200, "/api/v1/snapshot": 403}[path]
+		if status := g.status(path, "Bearer alice"); status != want {
+			t.Errorf("%s: status %d, want %d", path, status, want)
+		}
+	}
+	r := httptest.NewRequest(http.MethodPost, "/metrics", http.NoBody)
+	r.Header.Set("Authorization", "Bearer alice")
+	w := httptest.NewRecorder()
+	if g.ServeHTTP(w, r); w.Code != http.StatusForbidden {
+		t.Errorf("POST: status %d, want %d", w.Code, http.StatusForbidden)
+	}
+}
+
+// Many requests for the same at one time cause one decision.
+func TestTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{delay: time.Second}
+		g := newGated(s)
+		var asking sync.WaitGroup
+		for range 50 {
+			asking.Go(func() {
+				if status := g.status("/metrics", "Bearer alice"); status != 200 {
+					t.Errorf("status %d", status)
+				}
+			})
+		}
+		asking.Wait()
+		if s.asked() != 2 {
+			t.Errorf("%d reviews, want 2", s.asked())
+		}
+	})
+}
+
+// Many unknown tokens are rate-limited, and do not delay clients that were allowed before, even if
+// that decision has expired.
+func TestFlood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		g := newGated(s)
+		if status := g.status("/metrics", "Bearer alice"); status != 200 {
+			t.Fatalf("status %d", status)
+		}
+		time.Sleep(allowedFor)
+		const seconds, each = 10, 1000
+		counts := map[int]int{}
+		for second := range seconds {
+			for i := range each {
+				counts[g.status("/metrics", fmt.Sprintf("Bearer other-%d-%d", second, i))]++
+			}
+			time.Sleep(time.Second)
+		}
+		if want := reviewBurst + (seconds-1)*reviewRate; counts[401] != want || counts[503] != seconds*each-want {
+			t.Errorf("the unknown tokens got %v, want %d times 401 and else 503", counts, want)
+		}
+		for i := range each {
+			g.status("/metrics", fmt.Sprintf("Bearer other-at-last-%d", i))
+		}
+		if status := g.status("/metrics", "Bearer alice"); status != 200 {
+			t.Errorf("status %d for who was allowed before", status)
+		}
+		if last := g.outcomes[len(g.outcomes)-2]; last != "rate_limited" {
+			t.Errorf("the last unknown token is reported as %s", last)
+		}
+	})
+}
+
+// If the API server fails or hangs, unknown tokens are refused at once; it is asked again the next
+// time.
+func TestFailures(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, test := range map[string]struct {
+			fault  func(*server)
+			reason string
+		}{
+			"fails":     {func(s *server) { s.fail = 500 }, "unavailable"},
+			"hangs":     {func(s *server) { s.delay = time.Hour }, "timeout"},
+			"malformed": {func(s *server) { s.answer = `{"status":` }, "malformed"},
+			"too large": {
+				func(s *server) { s.answer = `{"status":{"authenticated":true}}` + strings.Repeat(" ", maxReview) }, "too_large",
+			},
+		} {
+			s := &server{}
+			g := newGated(s)
+			g.status("/metrics", "Bearer alice")
+			s.set(test.fault)
+			begun := time.Now()
+			if status := g.status("/metrics", "Bearer bob"); status != 503 {
+				t.Errorf("%s: status %d, want 503", name, status)
+			}
+			if took := time.Since(begun); took > reviewTimeout {
+				t.Errorf("%s: it took %v", name, took)
+			}
+			if status := g.status("/metrics", "Bearer alice"); status != 200 {
+				t.Errorf("%s: status %d for who was allowed a moment ago", name, status)
+			}
+			time.Sleep(allowedFor)
+			if status := g.status("/metrics", "Bearer alice"); status != 503 {
+				t.Errorf("%s: status %d for who was allowed long ago, want 503", name, status)
+			}
+			s.set(func(s *server) { s.fail, s.delay, s.answer = 0, 0, "" })
+			if status := g.status("/metrics", "Bearer alice"); status != 200 {
+				t.Errorf("%s: status %d when all is well again", name, status)
+			}
+			if diff := cmp.Diff([]string{"up", test.reason, test.reason, "up"}, g.outcomes); diff != "" {
+				t.Errorf("%s: %s", name, diff)
+			}
+		}
+	})
+}
+
+// Who goes away does not wait, and does not spoil the decision for the next one.
+func TestGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{delay: time.Second}
+		g := newGated(s)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/metrics", http.NoBody)
+		r.Header.Set("Authorization", "Bearer alice")
+		begun := time.Now()
+		g.ServeHTTP(httptest.NewRecorder(), r)
+		if took := time.Since(begun); took > 20*time.Millisecond {
+			t.Errorf("it took %v", took)
+		}
+		if status := g.status("/metrics", "Bearer alice"); status != 200 || s.asked() != 2 {
+			t.Errorf("status %d after %d reviews, want 200 after 2", status, s.asked())
+		}
+	})
+}
+
+// By the one client over a network: reviews arrive, and an exporter that may not ask says why.
+func TestClient(t *testing.T) {
+	s := &server{}
+	api := httptest.NewServer(s)
+	defer api.Close()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	config := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: c,
+contexts: [{name: c, context: {cluster: c, user: c}}],
+clusters: [{name: c, cluster: {server: %q}}], users: [{name: c, user: {token: t}}]}`, api.URL)
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := kube.NewClient(path, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	g := newGated(client)
+	if status := g.status("/metrics", "Bearer alice"); status != 200 {
+		t.Errorf("status %d, want 200", status)
+	}
+	if diff := cmp.Diff([]string{tokenReviews, accessReviews}, s.reviews); diff != "" {
+		t.Error(diff)
+	}
+	s.set(func(s *server) { s.fail = http.StatusForbidden })
+	if status := g.status("/metrics", "Bearer bob"); status != 503 {
+		t.Errorf("status %d, want 503", status)
+	}
+	if diff := cmp.Diff([]string{"up", "forbidden"}, g.outcomes); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,102 @@
+package access
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// API is the part of the API server's client that is needed. The program's one client implements
+// it, so that this package needs no client library.
+type API interface {
+	// Post opens the answer to a POST of a JSON object to path. An error may have a driver.Reason.
+	Post(ctx context.Context, path string, object []byte) (io.ReadCloser, error)
+}
+
+// The paths of reviews.
+const (
+	tokenReviews  = "/apis/authentication.k8s.io/v1/tokenreviews"
+	accessReviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+)
+
+// maxReview is the largest size of an answer, in bytes: a user can be in many groups.
+const maxReview = 1 << 20
+
+// review returns the status of the API server's decision: OK, Unauthorized or Forbidden. An error
+// means that there is none.
+func review(ctx context.Context, api API, q question) (int, error) {
+	who := authenticationv1.TokenReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "TokenReview"},
+		Spec:     authenticationv1.TokenReviewSpec{Token: q.token},
+	}
+	if err := create(ctx, api, tokenReviews, &who); err != nil {
+		return 0, err
+	}
+	if !who.Status.Authenticated {
+		return http.StatusUnauthorized, nil
+	}
+	may := authorizationv1.SubjectAccessReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: authorizationv1.SchemeGroupVersion.String(), Kind: "SubjectAccessReview"},
+		Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: who.Status.User.Username, UID: who.Status.User.UID, Groups: who.Status.User.Groups, Extra: extra(
+				who.Status.User.Extra,
+			),
+			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: q.path, Verb: q.verb},
+		},
+	}
+	if err := create(ctx, api, accessReviews, &may); err != nil {
+		return 0, err
+	}
+	if !may.Status.Allowed {
+		return http.StatusForbidden, nil
+	}
+	return http.StatusOK, nil
+}
+
+func extra(from map[string]authenticationv1.ExtraValue) map[string]authorizationv1.ExtraValue {
+	to := make(map[string]authorizationv1.ExtraValue, len(from))
+	for name, values := range from {
+		to[name] = authorizationv1.ExtraValue(values)
+	}
+	return to
+}
+
+// create posts a review and fills it in with the answer.
+func create(ctx context.Context, api API, path string, object any) error {
+	data, err := json.Marshal(object)
+	if err != nil {
+		return fmt.Errorf("encode review: %w", err)
+	}
+	answer, err := api.Post(ctx, path, data)
+	if err != nil {
+		return withReason(err)
+	}
+	defer answer.Close()
+	data, err = io.ReadAll(io.LimitReader(answer, maxReview+1))
+	switch {
+	case err != nil:
+		return withReason(fmt.Errorf("read answer of %s: %w", path, err))
+	case len(data) > maxReview:
+		return driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("answer of %s is too large", path))
+	}
+	if err := json.Unmarshal(data, object); err != nil {
+		return driver.WithReason(driver.ReasonMalformed, fmt.Errorf("decode answer of %s: %w", path, err))
+	}
+	return nil
+}
+
+// withReason gives an error of a request a reason, unless the client has given it one.
+func withReason(err error) error {
+	if driver.ReasonOf(err) == driver.ReasonOther {
+		return driver.WithReason(driver.ReasonUnavailable, err)
+	}
+	return err
+}

@@ -1,0 +1,194 @@
+package web
+
+import (
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// Report is a snapshot as /api/v1/snapshot serves it: complete whatever the series limit is,
+// without zero hold, and with names. Times are RFC 3339 and omitted if unknown.
+type Report struct {
+	Time    time.Time      `json:"time"`
+	Node    string         `json:"node"`
+	Devices []DeviceReport `json:"devices"`
+	Claims  []HolderReport `json:"claims"`
+	Pods    []HolderReport `json:"pods"`
+	// Plugins are allocations of device plugins, which have no claim: a row a namespace and device,
+	// without a name.
+	Plugins []HolderReport `json:"devicePlugins,omitempty"`
+	Series  int            `json:"series"`
+	Dropped int            `json:"seriesDropped"`
+}
+
+// DeviceReport is a device.
+type DeviceReport struct {
+	driver.ID
+	Vendor           string             `json:"vendor,omitempty"`
+	Model            string             `json:"model,omitempty"`
+	UUID             string             `json:"uuid,omitempty"`
+	PCI              string             `json:"pciBusID,omitempty"`
+	NetDev           string             `json:"netDev,omitempty"`
+	Parent           string             `json:"parent,omitempty"`
+	Taints           []TaintReport      `json:"taints,omitempty"`
+	Multiple         bool               `json:"allowMultipleAllocations,omitempty"`
+	Up               *bool              `json:"up,omitempty"`  // omitted: no source supports it
+	Missing          join.MissingReason `json:"gap,omitempty"` // why there is no telemetry
+	Attribution      join.Attribution   `json:"attribution,omitempty"`
+	Shares           []ShareReport      `json:"shares,omitempty"`
+	AllocatedSeconds float64            `json:"allocatedSeconds"`
+	Values           []ValueReport      `json:"values,omitempty"`
+	Unattributed     []ValueReport      `json:"unattributed,omitempty"`
+}
+
+// TaintReport is a taint of a device.
+type TaintReport struct {
+	Taint  string `json:"taint"`          // as KEY=VALUE:EFFECT
+	Source string `json:"source"`         // slice or rule
+	Rule   string `json:"rule,omitempty"` // the name of the DeviceTaintRule
+}
+
+// ShareReport is one allocation of a device.
+type ShareReport struct {
+	Namespace string             `json:"namespace"`
+	Claim     string             `json:"claim"` // empty: by a device plugin
+	ShareID   string             `json:"shareID,omitempty"`
+	Request   string             `json:"request,omitempty"`
+	Admin     bool               `json:"adminAccess,omitempty"`
+	Weight    float64            `json:"weight"`
+	Consumed  map[string]float64 `json:"consumedCapacity,omitempty"`
+	// Tolerations of the device's taints, as KEY=VALUE:EFFECT; what matches anything is omitted.
+	Tolerations []string `json:"tolerations,omitempty"`
+	Pods        []string `json:"pods"`
+}
+
+// HolderReport is what a claim or a pod has of one device.
+type HolderReport struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	driver.ID
+	Since            time.Time     `json:"since"`
+	Ended            *time.Time    `json:"ended,omitempty"`
+	LastActive       *time.Time    `json:"lastActive,omitempty"`
+	AllocatedSeconds float64       `json:"allocatedSeconds"`
+	ShareSeconds     float64       `json:"allocatedShareSeconds"`
+	Values           []ValueReport `json:"values,omitempty"`
+}
+
+// ValueReport is a value of a quantity.
+type ValueReport struct {
+	Quantity string            `json:"quantity"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Value    float64           `json:"value"`
+	Source   string            `json:"source,omitempty"`
+}
+
+// NewReport makes the report of a snapshot.
+func NewReport(s *exposition.Snapshot, node string) Report {
+	names := newQuantityNames(s.Catalogue.OrStandard())
+	r := Report{
+		Time: s.Time, Node: node, Series: s.Series, Dropped: s.Dropped,
+		Devices: []DeviceReport{}, Claims: []HolderReport{}, Pods: []HolderReport{},
+	}
+	for i := range s.Devices {
+		r.Devices = append(r.Devices, names.device(&s.Devices[i]))
+	}
+	for i := range s.Claims {
+		r.Claims = append(r.Claims, names.holder(&s.Claims[i]))
+	}
+	for i := range s.Pods {
+		r.Pods = append(r.Pods, names.holder(&s.Pods[i]))
+	}
+	for i := range s.Plugins {
+		r.Plugins = append(r.Plugins, names.holder(&s.Plugins[i]))
+	}
+	return r
+}
+
+// quantityNames are the names of the quantities and of their labels.
+type quantityNames []struct {
+	name   string
+	labels []string
+}
+
+func newQuantityNames(catalogue driver.Catalogue) quantityNames {
+	names := make(quantityNames, len(catalogue))
+	for q, spec := range catalogue {
+		names[q].name = spec.Name
+		for _, l := range spec.Labels {
+			names[q].labels = append(names[q].labels, l.Name)
+		}
+	}
+	return names
+}
+
+func (n quantityNames) device(d *ledger.Device) DeviceReport {
+	h := &d.Entry.Hardware
+	r := DeviceReport{
+		ID: d.ID, Vendor: h.Vendor, Model: h.Model, UUID: h.UUID, PCI: h.PCI, NetDev: h.NetDev, Parent: d.Parent,
+		Multiple: d.Entry.Shareable, Missing: d.Missing, Attribution: d.Attribution, AllocatedSeconds: d.Allocated,
+		Values: n.values(d.Values), Unattributed: n.values(d.Unattributed),
+	}
+	if d.Up != ledger.UpUnknown {
+		up := d.Up == ledger.UpNow
+		r.Up = &up
+	}
+	for _, t := range d.Entry.Taints {
+		r.Taints = append(r.Taints, TaintReport{Taint: t.String(), Source: t.Source(), Rule: t.Rule})
+	}
+	for i := range d.Shares {
+		r.Shares = append(r.Shares, shareReport(&d.Shares[i]))
+	}
+	return r
+}
+
+func shareReport(s *join.Share) ShareReport {
+	r := ShareReport{
+		Namespace: s.Claim.Namespace, Claim: s.Claim.Name, ShareID: s.ShareID, Request: s.Request, Admin: s.Admin,
+		Weight:      s.Weight,
+		Tolerations: s.Tolerations,
+	}
+	for _, c := range s.Consumed {
+		if r.Consumed == nil {
+			r.Consumed = map[string]float64{}
+		}
+		r.Consumed[c.Resource] = c.Value
+	}
+	for _, p := range s.Pods {
+		r.Pods = append(r.Pods, p.Namespace+"/"+p.Name)
+	}
+	return r
+}
+
+func (n quantityNames) holder(h *ledger.Holder) HolderReport {
+	r := HolderReport{
+		Namespace: h.Namespace, Name: h.Name, ID: h.Device, Since: h.Born,
+		AllocatedSeconds: h.Allocated, ShareSeconds: h.Share, Values: n.values(h.Values),
+	}
+	if !h.Ended.IsZero() {
+		r.Ended = &h.Ended
+	}
+	if !h.LastActive.IsZero() {
+		r.LastActive = &h.LastActive
+	}
+	return r
+}
+
+func (n quantityNames) values(values []ledger.Value) []ValueReport {
+	out := make([]ValueReport, 0, len(values))
+	for i := range values {
+		v := &values[i]
+		r := ValueReport{Quantity: n[v.Quantity].name, Value: v.Value, Source: v.Source}
+		for j, label := range n[v.Quantity].labels {
+			if r.Labels == nil {
+				r.Labels = map[string]string{}
+			}
+			r.Labels[label] = v.Labels[j]
+		}
+		out = append(out, r)
+	}
+	return out
+}

@@ -1,0 +1,213 @@
+package web
+
+import (
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// hostile is a name that would end an attribute, a line or a string if it were not escaped.
+const hostile = "a\"b\\c\n<script>alert(1)</script>"
+
+func snapshotWithHostileNames() *exposition.Snapshot {
+	l := ledger.New(ledger.Config{Retention: time.Minute})
+	start := time.Unix(1000, 0)
+	id := driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: hostile}
+	in := join.Input{
+		Inventory: driver.Inventory{id: {Hardware: driver.Hardware{UUID: "GPU-0", Model: hostile}}},
+		View: podresources.View{At: start, Allocations: []podresources.Allocation{{
+			Claim: podresources.Claim{Namespace: hostile, Name: hostile}, Device: id,
+			Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: hostile, Name: hostile}, Container: hostile}},
+		}}},
+		Sources: []join.SourceSamples{{Name: "test", Samples: []driver.Sample{{
+			Hardware: driver.Hardware{UUID: "GPU-0"},
+			Readings: []driver.Reading{
+				{Quantity: driver.Utilization, Value: 0.005, At: start}, {Quantity: driver.Power, Value: 70, At: start},
+			},
+		}}}},
+	}
+	l.Advance(join.Join(in), start)
+	in.View.At = start.Add(time.Minute)
+	return exposition.NewLimiter(0).Apply(l, l.Advance(join.Join(in), in.View.At))
+}
+
+func serving(t *testing.T, latest *exposition.Snapshot, more func(*Config)) *httptest.Server {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	exporter.NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
+	get := func() *exposition.Snapshot { return latest }
+	config := Config{
+		Metrics: exposition.New(registry, get, exposition.Config{}), Latest: get, Node: "node1", MetricsPath: "/metrics",
+		Scrapes: &Scrapes{}, IdleAfter: 30 * time.Second,
+	}
+	if more != nil {
+		more(&config)
+	}
+	server := httptest.NewServer(NewHandler(config))
+	t.Cleanup(server.Close)
+	return server
+}
+
+func fetch(t *testing.T, url string) (status int, body string) {
+	t.Helper()
+	response, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(data)
+}
+
+func TestServerBeforeTheFirstSnapshot(t *testing.T) {
+	server := serving(t, nil, nil)
+	for path, want := range map[string]int{
+		"/": 200, "/healthz": 200, "/readyz": 503, "/metrics": 200, "/api/v1/snapshot": 503, "/debug/pprof/": 404,
+		"/none": 404,
+	} {
+		if got, body := fetch(t, server.URL+path); got != want {
+			t.Errorf("%s: status %d, want %d: %s", path, got, want, body)
+		}
+	}
+}
+
+func TestServerEscapesNames(t *testing.T) {
+	server := serving(t, snapshotWithHostileNames(), nil)
+	if _, page := fetch(t, server.URL+"/"); strings.Contains(page, "<script>alert") ||
+		!strings.Contains(page, "alert(1)") {
+		t.Error("the page shows a name as markup, or not at all")
+	}
+	_, metrics := fetch(t, server.URL+"/metrics")
+	if want := `device="a\"b\\c\n<script>alert(1)</script>"`; !strings.Contains(metrics, want) {
+		t.Errorf("the metrics do not have %s", want)
+	}
+	_, body := fetch(t, server.URL+"/api/v1/snapshot")
+	var report Report
+	if err := json.Unmarshal([]byte(body), &report); err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Devices) != 1 || report.Devices[0].Device != hostile || len(report.Pods) != 1 ||
+		report.Pods[0].Name != hostile {
+		t.Errorf("the report has other names: %s", body)
+	}
+}
+
+// Taints are shown on the page and in the report, with the slice or the rule that sets them.
+func TestTaintsAreShown(t *testing.T) {
+	id := driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: "gpu-0"}
+	at := time.Unix(1000, 0)
+	in := join.Input{View: podresources.View{At: at}, Inventory: driver.Inventory{id: {Taints: []driver.Taint{
+		{Key: "worn", Effect: "NoSchedule"},
+		{Key: "maintenance", Value: "today", Effect: "NoExecute", Rule: "evacuate"},
+		{Key: "preview", Effect: "None", Rule: "dry-run"},
+	}}}}
+	books := ledger.New(ledger.Config{Retention: time.Minute})
+	s := exposition.NewLimiter(0).Apply(books, books.Advance(join.Join(in), at))
+	server := serving(t, s, nil)
+	_, page := fetch(t, server.URL+"/")
+	for _, want := range []string{
+		`<span class="bad" title="maintenance=today:NoExecute (DeviceTaintRule evacuate)">NoExecute</span>`,
+		`<span class="warn" title="worn:NoSchedule (ResourceSlice)">NoSchedule</span>`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not show %s", want)
+		}
+	}
+	if strings.Contains(page, "preview") {
+		t.Error("the page shows a taint without effect")
+	}
+	want := []TaintReport{
+		{Taint: "worn:NoSchedule", Source: "slice"},
+		{Taint: "maintenance=today:NoExecute", Source: "rule", Rule: "evacuate"},
+		{Taint: "preview:None", Source: "rule", Rule: "dry-run"},
+	}
+	if diff := cmp.Diff(want, NewReport(s, "node1").Devices[0].Taints); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestPageShowsIdleClaims(t *testing.T) {
+	_, page := fetch(t, serving(t, snapshotWithHostileNames(), nil).URL+"/")
+	for _, want := range []string{"claimed, idle", "0.5 %", "70 W", "60 s"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not show %q", want)
+		}
+	}
+}
+
+// Answers of more than a packet are compressed for a client that asks for it, as Go's does.
+func TestCompression(t *testing.T) {
+	server := serving(t, snapshotWithHostileNames(), nil)
+	for path, want := range map[string]bool{
+		"/metrics": true, "/metrics?name[]=dra_device_info": false, "/healthz": false,
+	} {
+		response, err := http.Get(server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil || len(body) == 0 || response.Uncompressed != want {
+			t.Errorf("%s: %d bytes, error %v, compressed %v, want %v", path, len(body), err, response.Uncompressed, want)
+		}
+	}
+}
+
+func TestPprofWhenAsked(t *testing.T) {
+	server := serving(t, nil, func(c *Config) { c.Pprof = true })
+	if status, _ := fetch(t, server.URL+"/debug/pprof/"); status != http.StatusOK {
+		t.Errorf("status %d", status)
+	}
+}
+
+func TestScrapes(t *testing.T) {
+	scrapes := &Scrapes{}
+	server := serving(t, nil, func(c *Config) { c.Scrapes = scrapes })
+	if scrapes.Next(time.Hour) != nil {
+		t.Error("a scrape is expected though there was none")
+	}
+	fetch(t, server.URL+"/metrics")
+	next := scrapes.Next(time.Hour)
+	select {
+	case <-next:
+		t.Error("the scrape of before counts as the next one")
+	default:
+	}
+	fetch(t, server.URL+"/metrics")
+	select {
+	case <-next:
+	case <-time.After(5 * time.Second):
+		t.Error("the next scrape went unnoticed")
+	}
+}
+
+func TestScaled(t *testing.T) {
+	for _, test := range []struct {
+		value, base float64
+		want        string
+	}{
+		{0, 1024, "0 B"}, {1023, 1024, "1023 B"}, {1 << 30, 1024, "1 GiB"}, {1500, 1000, "1.5 kB"}, {3e15, 1000, "3 PB"},
+	} {
+		if got := scaled(test.value, "B", test.base); got != test.want {
+			t.Errorf("scaled(%v, %v) = %q, want %q", test.value, test.base, got, test.want)
+		}
+	}
+}

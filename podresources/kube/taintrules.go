@@ -1,0 +1,211 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
+)
+
+// SourceTaintRules is the source of the DeviceTaintRules.
+const SourceTaintRules = "taintrules"
+
+const (
+	// maxTaintRules bounds the kept rules, which are those of the whole cluster; each takes some
+	// hundred bytes. Of too many rules, those that arrive first are kept.
+	maxTaintRules = 4096
+	// taintRulesAfter is the time until rules that are not served, or may not be read, are
+	// requested again.
+	taintRulesAfter = 10 * time.Minute
+)
+
+// taintRuleVersions are the versions of resource.k8s.io that may serve DeviceTaintRules, best
+// first: v1 since Kubernetes 1.37, v1beta2 since 1.36, v1alpha3 since 1.33.
+func taintRuleVersions() []string { return []string{"v1", "v1beta2", "v1alpha3"} }
+
+// taintRuleSet are the DeviceTaintRules of the cluster.
+type taintRuleSet struct {
+	mu       sync.Mutex
+	rules    map[string]inventory.TaintRule // by name
+	sorted   []inventory.TaintRule          // by name; shared: never changed
+	changed  bool
+	rejected driver.Rejections
+}
+
+func (s *taintRuleSet) replace(objects []json.RawMessage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rules, s.changed = make(map[string]inventory.TaintRule, len(objects)), true
+	for _, raw := range objects {
+		s.put(raw)
+	}
+}
+
+func (s *taintRuleSet) update(object json.RawMessage, gone bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if gone {
+		delete(s.rules, nameOf(object))
+		s.changed = true
+		return
+	}
+	s.put(object)
+}
+
+// put stores a rule. An invalid rule still replaces its previous version.
+func (s *taintRuleSet) put(raw json.RawMessage) {
+	rule, reason := inventory.DecodeTaintRule(raw)
+	if reason != "" {
+		s.reject(reason)
+		delete(s.rules, nameOf(raw))
+		s.changed = true
+		return
+	}
+	before, known := s.rules[rule.Name]
+	if !known && len(s.rules) == maxTaintRules {
+		s.reject(driver.ReasonTooManyTaintRules)
+		return
+	}
+	if known && before == rule {
+		return // only the status changed
+	}
+	s.rules[rule.Name], s.changed = rule, true
+}
+
+func (s *taintRuleSet) reject(reason driver.Reason) {
+	if s.rejected == nil {
+		s.rejected = driver.Rejections{}
+	}
+	s.rejected[reason]++
+}
+
+// all returns the rules, sorted by name.
+func (s *taintRuleSet) all() []inventory.TaintRule {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changed {
+		s.sorted = slices.SortedFunc(maps.Values(s.rules), func(a, b inventory.TaintRule) int {
+			return strings.Compare(a.Name, b.Name)
+		})
+		s.changed = false
+	}
+	return s.sorted
+}
+
+func (s *taintRuleSet) rejections() driver.Rejections {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.rejected)
+}
+
+// taintRulePath finds the version that serves DeviceTaintRules. A served version may lack them:
+// each is tried, best first, until one has them. It is not safe for concurrent use.
+type taintRulePath struct {
+	versions *negotiator
+	last     string // the version that was tried last
+	worked   bool   // it has them
+	missing  map[string]bool
+}
+
+func newTaintRulePath(versions *negotiator) *taintRulePath {
+	return &taintRulePath{versions: versions, missing: map[string]bool{}}
+}
+
+func (p *taintRulePath) path(ctx context.Context) (string, url.Values, error) {
+	served, err := p.versions.served(ctx)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, version := range taintRuleVersions() {
+		if slices.Contains(served, version) && !p.missing[version] {
+			p.last = version
+			return resourceGroup + "/" + version + "/devicetaintrules", nil, nil
+		}
+	}
+	return "", nil, fmt.Errorf("devicetaintrules: %w", errNotServed)
+}
+
+// lost records that the version tried last does not have the rules. If it had them before, all
+// versions are tried again.
+func (p *taintRulePath) lost() {
+	if p.worked {
+		p.worked, p.missing = false, map[string]bool{}
+		p.versions.forget()
+	}
+	p.missing[p.last] = true
+}
+
+// taintRuleFeed returns the feed of the rules, and their path.
+func (n *Node) taintRuleFeed() (*feed, *taintRulePath) {
+	where := newTaintRulePath(n.versions)
+	f := n.newFeed()
+	f.path, f.lost = where.path, where.lost
+	f.replace, f.update = n.taintRules.replace, n.taintRules.update
+	return f, where
+}
+
+// FollowTaintRules updates the DeviceTaintRules until ctx ends, with one list and watch. If they
+// are not served or may not be read, there are none, which is not a failure of the source:
+// Config.Absent is called, and they are requested again every ten minutes.
+func (n *Node) FollowTaintRules(ctx context.Context) {
+	for ctx.Err() == nil {
+		n.followTaintRules(ctx)
+		wait := taintRulesAfter - time.Duration(n.config.Jitter()*float64(taintRulesAfter)/2)
+		if !pause(ctx, wait) {
+			return
+		}
+	}
+}
+
+// followTaintRules follows the rules until they are absent, or ctx ends.
+func (n *Node) followTaintRules(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	f, where := n.taintRuleFeed()
+	f.report = func(took time.Duration, err error) {
+		if isPathMissing(err) {
+			if _, _, err = where.path(ctx); err == nil {
+				return // another version may have them
+			}
+			err = withReason(err)
+		}
+		if !isPermanent(err) {
+			where.worked = where.worked || err == nil
+			n.config.Report(SourceTaintRules, took, err)
+			return
+		}
+		n.taintRules.replace(nil)
+		n.config.Absent(SourceTaintRules, err)
+		stop()
+	}
+	f.run(ctx)
+}
+
+// checkTaintRules requests the rules once. Their absence is not a failure.
+func (n *Node) checkTaintRules(ctx context.Context) Finding {
+	f, where := n.taintRuleFeed()
+	_, err := f.list(ctx)
+	for range taintRuleVersions() {
+		if isPathMissing(err) {
+			_, err = f.list(ctx)
+		}
+	}
+	finding := Finding{Source: SourceTaintRules}
+	switch {
+	case isPermanent(err):
+		finding.Text = fmt.Sprintf("not used, taints of DeviceTaintRules are unknown (optional): %v", err)
+	case err != nil:
+		finding.Err = err
+	default:
+		finding.Text = fmt.Sprintf("resource.k8s.io/%s: %d rules of the cluster", where.last, len(n.taintRules.all()))
+	}
+	return finding
+}

@@ -1,0 +1,205 @@
+package kube
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+)
+
+// ruleJSON is a DeviceTaintRule that taints a device of pool p; message is that of its status.
+func ruleJSON(name, device, message string) []byte {
+	return fmt.Appendf(nil, `{"apiVersion":"resource.k8s.io/v1","kind":"DeviceTaintRule","metadata":{"name":%q},
+		"spec":{"deviceSelector":{"pool":"p","device":%q},"taint":{"key":"k","effect":"NoExecute"}},
+		"status":{"conditions":[{"type":"EvictionInProgress","status":"True","message":%q}]}}`, name, device, message)
+}
+
+// newRules returns a cluster whose rules are followed too.
+func newRules(t *testing.T) *cluster {
+	t.Helper()
+	c := newCluster(t)
+	c.taintRules = true
+	return c
+}
+
+func (c *cluster) wantRules(t *testing.T, names ...string) {
+	t.Helper()
+	synctest.Wait()
+	var got []string
+	for _, rule := range c.node.TaintRules() {
+		got = append(got, rule.Name)
+	}
+	if diff := cmp.Diff(names, got); diff != "" {
+		t.Errorf("rules: -want +got:\n%s", diff)
+	}
+}
+
+func (c *cluster) wantState(t *testing.T, source, want string) {
+	t.Helper()
+	if got := c.state(source); got != want {
+		t.Errorf("%s: %s, want %s", source, got, want)
+	}
+}
+
+func TestTaintRulesFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newRules(t)
+		c.Put(kubetest.TaintRules, ruleJSON("b", "x", ""))
+		c.Put(kubetest.TaintRules, ruleJSON("a", "x", ""))
+		c.follow(t)
+		c.wantRules(t, "a", "b")
+		c.wantState(t, SourceTaintRules, "up")
+		before := c.node.TaintRules()
+		c.Put(kubetest.TaintRules, ruleJSON("a", "x", "1 pod left"))
+		synctest.Wait()
+		if after := c.node.TaintRules(); &after[0] != &before[0] {
+			t.Error("a change of a status made the rules anew")
+		}
+		c.Put(kubetest.TaintRules, ruleJSON("c", "y", ""))
+		c.Put(kubetest.TaintRules, []byte(`{"metadata":{"name":"b"},"spec":{"taint":7}}`))
+		c.wantRules(t, "a", "c")
+		c.Delete(kubetest.TaintRules, "", "a")
+		c.wantRules(t, "c")
+		if diff := cmp.Diff(driver.Rejections{driver.ReasonMalformedTaintRule: 1},
+			c.node.Rejected(SourceTaintRules)); diff != "" {
+			t.Errorf("rejected: -want +got:\n%s", diff)
+		}
+	})
+}
+
+// The rules are those of the whole cluster. Their number is bounded, and excess rules are counted.
+func TestTooManyTaintRules(t *testing.T) {
+	var s taintRuleSet
+	s.replace(nil)
+	for i := range maxTaintRules + 2 {
+		s.update(ruleJSON(fmt.Sprint("rule-", i), "x", ""), false)
+	}
+	if n := len(s.all()); n != maxTaintRules {
+		t.Errorf("%d rules are kept", n)
+	}
+	if diff := cmp.Diff(driver.Rejections{driver.ReasonTooManyTaintRules: 2}, s.rejections()); diff != "" {
+		t.Errorf("rejected: -want +got:\n%s", diff)
+	}
+}
+
+// Rules that may not be read are not used, which is not a failure of a source. They are requested
+// again periodically, and used when allowed. When the right is removed, the rules are removed too.
+func TestTaintRulesForbidden(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newRules(t)
+		c.Put(kubetest.TaintRules, ruleJSON("a", "x", ""))
+		forbidden := func(resource string, _ bool) kubetest.Fault {
+			if resource == kubetest.TaintRules {
+				return kubetest.Forbidden
+			}
+			return kubetest.None
+		}
+		c.Fail(forbidden)
+		c.follow(t)
+		time.Sleep(time.Hour)
+		c.wantRules(t)
+		c.wantState(t, SourceTaintRules, "not used: forbidden")
+		c.wantState(t, SourceSlices, "up")
+		if n := c.counts["taintrules not used"]; n < 5 || n > 7 || c.counts["taintrules forbidden"] > 0 {
+			t.Errorf("in an hour: %v", c.counts)
+		}
+		c.Fail(nil)
+		time.Sleep(taintRulesAfter)
+		c.wantRules(t, "a")
+		c.wantState(t, SourceTaintRules, "up")
+		c.Fail(forbidden)
+		time.Sleep(taintRulesAfter)
+		c.wantRules(t)
+		c.wantState(t, SourceTaintRules, "not used: forbidden")
+	})
+}
+
+// A served version of the API may lack the rules: v1 has them since Kubernetes 1.37.
+func TestTaintRulesNegotiated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newRules(t)
+		c.Serve("v1", "v1beta1")
+		c.Lack(kubetest.TaintRules, "v1", "v1beta1")
+		c.Put(kubetest.TaintRules, ruleJSON("a", "x", ""))
+		c.follow(t)
+		time.Sleep(time.Hour)
+		c.wantRules(t)
+		c.wantState(t, SourceTaintRules, "not used: absent")
+		c.wantState(t, SourceSlices, "up")
+		requests := c.Usage().Requests
+		time.Sleep(time.Hour)
+		if n := c.Usage().Requests - requests; n > 60 {
+			t.Errorf("%d requests in an hour", n)
+		}
+
+		c.Serve("v1", "v1beta1", "v1alpha3") // the alpha is switched on
+		time.Sleep(90 * time.Minute)
+		c.wantRules(t, "a")
+		c.wantState(t, SourceTaintRules, "up")
+		c.Serve("v1", "v1beta1") // an upgrade brings v1 and takes the alpha away
+		c.Lack(kubetest.TaintRules, "v1alpha3")
+		time.Sleep(time.Minute)
+		c.wantRules(t, "a")
+		c.wantState(t, SourceTaintRules, "up")
+		c.Serve() // the whole group goes
+		time.Sleep(time.Hour)
+		c.wantRules(t)
+		c.wantState(t, SourceTaintRules, "not used: absent")
+	})
+}
+
+// An API server that is unavailable is a failure, and the known rules stay in use.
+func TestTaintRulesUnavailable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newRules(t)
+		c.Put(kubetest.TaintRules, ruleJSON("a", "x", ""))
+		c.follow(t)
+		c.wantRules(t, "a")
+		c.Fail(func(string, bool) kubetest.Fault { return kubetest.Unavailable })
+		time.Sleep(time.Hour)
+		c.wantRules(t, "a")
+		c.wantState(t, SourceTaintRules, "server_error")
+		c.Fail(nil)
+		time.Sleep(2 * time.Minute)
+		c.wantState(t, SourceTaintRules, "up")
+	})
+}
+
+// check reports that the rules are not used and why, and does not fail.
+func TestCheckTaintRules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newRules(t)
+		c.Serve("v1", "v1alpha3")
+		c.Put(kubetest.TaintRules, ruleJSON("a", "x", ""))
+		for _, tc := range []struct {
+			lacks []string
+			fault kubetest.Fault
+			want  string
+			err   driver.Reason
+		}{
+			{want: "resource.k8s.io/v1: 1 rules of the cluster"},
+			{lacks: []string{"v1"}, want: "resource.k8s.io/v1alpha3: 1 rules of the cluster"},
+			{lacks: []string{"v1", "v1alpha3"}, want: "not used, taints of DeviceTaintRules are unknown (optional): "},
+			{fault: kubetest.Forbidden, want: "not used, taints of DeviceTaintRules are unknown (optional): "},
+			{fault: kubetest.Unavailable, err: "server_error"},
+		} {
+			c.Lack(kubetest.TaintRules, tc.lacks...)
+			c.Fail(func(resource string, _ bool) kubetest.Fault {
+				if resource == kubetest.TaintRules {
+					return tc.fault
+				}
+				return kubetest.None
+			})
+			got := c.node.checkTaintRules(t.Context())
+			if !strings.HasPrefix(got.Text, tc.want) || reasonOf(got.Err) != tc.err {
+				t.Errorf("%+v: %+v", tc, got)
+			}
+		}
+	})
+}

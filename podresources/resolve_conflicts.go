@@ -1,0 +1,59 @@
+package podresources
+
+import (
+	"cmp"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Kinds of [Conflict].
+const (
+	// ConflictDevice: the kubelet lists a device that the claim's allocation does not have, while
+	// the claim is reserved for the pod. The allocation is used.
+	ConflictDevice = "device"
+	// ConflictReservation: the kubelet lists a claim for a pod that runs, and the claim, read since
+	// the pod was first seen, is not reserved for it. The kubelet is believed.
+	ConflictReservation = "reservation"
+)
+
+// ConflictKinds returns the kinds of conflicts.
+func ConflictKinds() []string { return []string{ConflictDevice, ConflictReservation} }
+
+// Conflict is a disagreement of kubelet and API server about who holds a device.
+type Conflict struct {
+	Kind   string
+	Claim  Claim
+	Pod    Pod
+	UID    string    // the pod's
+	Device driver.ID // that the kubelet lists
+}
+
+// Compare orders conflicts by kind, claim, pod and device.
+func (c Conflict) Compare(other Conflict) int {
+	return cmp.Or(
+		strings.Compare(c.Kind, other.Kind), c.Claim.Compare(other.Claim), c.Pod.Compare(other.Pod),
+		strings.Compare(c.UID, other.UID), c.Device.Compare(other.Device),
+	)
+}
+
+// disagree notes where the kubelet and the claim disagree; true: the claim is believed.
+func (r *resolver) disagree(p *PodFacts, a *Allocation, claim *ClaimFacts, shares bool) bool {
+	if a.ByPlugin() || a.Classic() || claim.Classic != nil || len(claim.Results) == 0 {
+		return false
+	}
+	c := Conflict{Claim: a.Claim, Pod: p.Pod, UID: p.UID, Device: a.Device}
+	switch {
+	case !claim.ReservedFor(p.UID):
+		if p.Ending || !claim.Read.After(p.Seen) {
+			return false
+		}
+		c.Kind = ConflictReservation
+	case shares, claim.Covers(a), !r.uses(p, a.Claim):
+		return false
+	default:
+		c.Kind = ConflictDevice
+	}
+	r.conflicts = append(r.conflicts, c)
+	return c.Kind == ConflictDevice
+}

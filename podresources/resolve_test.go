@@ -1,0 +1,385 @@
+package podresources
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// world makes what kubelet and API server say of a small node, for tables.
+type world struct {
+	listed []Allocation
+	claims map[Claim]ClaimFacts
+	pods   []PodFacts
+}
+
+func deviceNamed(name string) driver.ID { return driver.ID{Driver: "d", Pool: "p", Device: name} }
+
+// list adds what the kubelet lists for containers ("pod/container") of a claim.
+func (w world) list(claim, device string, containers ...string) world {
+	a := Allocation{Claim: Claim{"ns", claim}, Device: deviceNamed(device)}
+	device, a.ShareID, _ = strings.Cut(device, "#")
+	a.Device = deviceNamed(device)
+	for _, c := range containers {
+		pod, container, _ := strings.Cut(c, "/")
+		a.Holders = append(a.Holders, Holder{Pod: Pod{"ns", pod}, Container: container, UID: "uid-" + pod})
+	}
+	w.listed = append(slices.Clone(w.listed), a)
+	return w
+}
+
+// claim adds a claim that is allocated devices ("request:device" or "request:device#share"), and is
+// reserved for pods.
+func (w world) claim(name string, facts ClaimFacts, results []string, pods ...string) world {
+	for _, r := range results {
+		request, device, _ := strings.Cut(r, ":")
+		device, share, _ := strings.Cut(device, "#")
+		facts.Results = append(facts.Results, ClaimResult{Device: deviceNamed(device), ShareID: share, Request: request})
+	}
+	facts.Reserved = map[string]string{}
+	for _, p := range pods {
+		facts.Reserved["uid-"+p] = p
+	}
+	claims := map[Claim]ClaimFacts{{"ns", name}: facts}
+	maps.Copy(claims, w.claims)
+	w.claims = claims
+	return w
+}
+
+// pod adds a pod.
+func (w world) pod(name string, facts PodFacts) world {
+	facts.Pod, facts.UID, facts.Seen = Pod{"ns", name}, "uid-"+name, second(10)
+	w.pods = append(slices.Clone(w.pods), facts)
+	return w
+}
+
+func (w world) facts() Facts { return Facts{Claims: w.claims, Pods: byUID(w.pods...)} }
+
+// holds writes who holds what: "claim device pod/container", and "allocated" where it is not
+// prepared.
+func holds(allocations []Allocation) []string {
+	var out []string
+	for _, a := range allocations {
+		for _, h := range a.Holders {
+			row := fmt.Sprintf("%s %s %s/%s", a.Claim.Name, a.Device.Device, h.Name, h.Container)
+			if a.ShareID != "" {
+				row = fmt.Sprintf("%s %s#%s %s/%s", a.Claim.Name, a.Device.Device, a.ShareID, h.Name, h.Container)
+			}
+			if a.State == StateAllocated {
+				row += " allocated"
+			}
+			out = append(out, row)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// uses are the containers of a pod: "container" names no claim, "container:claim" the whole claim
+// by the pod's own name, "container:claim:request" a request.
+func uses(containers ...string) []PodContainer {
+	var out []PodContainer
+	for _, c := range containers {
+		name, claim, named := strings.Cut(c, ":")
+		if !named {
+			continue
+		}
+		claim, request, _ := strings.Cut(claim, ":")
+		out = append(out, PodContainer{Name: name, Uses: []ClaimUse{{Name: claim, Request: request}}})
+	}
+	return out
+}
+
+func TestResolve(t *testing.T) {
+	named := func(claims ...string) []PodClaim {
+		var out []PodClaim
+		for _, c := range claims {
+			name, claim, _ := strings.Cut(c, "=")
+			out = append(out, PodClaim{Name: name, Claim: claim})
+		}
+		return out
+	}
+	read := ClaimFacts{Read: second(20)}
+	stale := ClaimFacts{Read: second(5)}
+	made := func(podName string) ClaimFacts { return ClaimFacts{Read: second(20), PodClaimName: podName} }
+	device := []string{"r:a"}
+	started := func(claims []PodClaim, containers ...string) PodFacts {
+		return PodFacts{Started: true, Running: 1, Claims: claims, Containers: uses(containers...)}
+	}
+	var node world
+	for name, tc := range map[string]struct {
+		world
+		listed     []string // pods that the kubelet lists without devices; nil: it is not known
+		exited     string   // the pod whose cgroup is gone
+		want       []string
+		conflicts  []string
+		unresolved map[string]int
+		wants      []string // claims, and pods as pod/NAME
+	}{
+		"a claim of the pod that no container names": {
+			world: node.claim("c", read, device, "p").pod("p", started(named("mine=c"))),
+			want:  []string{"c a p/"}, wants: []string{"c"},
+		},
+		"a claim of an init container": {
+			world: node.claim("c", read, device, "p").pod("p", started(named("mine=c"), "init:mine")),
+			want:  []string{"c a p/"}, wants: []string{"c"},
+		},
+		"shared by an init container and another pod": {
+			world: node.list("c", "a", "q/main").claim("c", read, device, "p", "q").
+				pod("p", started(named("mine=c"), "init:mine")).pod("q", started(named("mine=c"), "main:mine")),
+			want: []string{"c a p/", "c a q/main"}, wants: []string{"c"},
+		},
+		"the kubelet lists it": {
+			world: node.list("c", "a", "p/main").claim("c", read, device, "p").pod("p", started(named("mine=c"), "main:mine")),
+			want:  []string{"c a p/main"}, wants: []string{"c"},
+		},
+		"the pod waits for its driver": {
+			world: node.claim("c", read, device, "p").pod("p", PodFacts{Claims: named("mine=c"), Containers: uses("main:mine")}),
+			want:  []string{"c a p/ allocated"}, wants: []string{"c"},
+		},
+		"one of two drivers is away": {
+			world: node.list("c", "a", "p/main").claim("c", read, []string{"r:a", "s:b"}, "p").
+				pod("p", PodFacts{Claims: named("mine=c"), Containers: uses("main:mine")}),
+			want: []string{"c a p/main", "c b p/ allocated"}, wants: []string{"c"},
+		},
+		"a claim that is reserved for a group": {
+			world: node.claim("c", ClaimFacts{Read: second(20), ReservedOther: true}, device).pod("p", started(named("mine=c"))),
+			want:  []string{"c a p/"}, wants: []string{"c"},
+		},
+		"a claim that is reserved for another pod": {
+			world: node.claim("c", read, device, "q").pod("p", started(named("mine=c"))), wants: []string{"c"},
+		},
+		"a claim that was read before the pod was there": {
+			world: node.claim("c", stale, device, "q").pod("p", started(named("mine=c"))), wants: []string{"c"},
+			unresolved: map[string]int{UnresolvedClaim: 1},
+		},
+		"nobody knows the claim": {
+			world: node.pod("p", started(named("mine=c"))), wants: []string{"c"}, unresolved: map[string]int{UnresolvedClaim: 1},
+		},
+		"nobody knows the claim, but it is listed for another pod": {
+			world: node.list("c", "a", "q/main").pod("p", started(named("mine=c"))),
+			want:  []string{"c a p/", "c a q/main"}, wants: []string{"c"},
+		},
+		"and the pod waits": {
+			world: node.list("c", "a", "q/main").pod("p", PodFacts{Claims: named("mine=c")}),
+			want:  []string{"c a q/main"}, wants: []string{"c"}, unresolved: map[string]int{UnresolvedClaim: 1},
+		},
+		"nobody knows the name": {
+			world: node.pod("p", started(named("mine="))), wants: []string{"pod/p"},
+			unresolved: map[string]int{UnresolvedName: 1},
+		},
+		"the API server told that there is none": {
+			world: node.pod("p", PodFacts{Told: true, Started: true}),
+		},
+		"the claim's annotation has the name": {
+			world: node.claim("c", made("mine"), device, "p").pod("p", started(named("other=x", "mine="))),
+			want:  []string{"c a p/"}, wants: []string{"c", "x"}, unresolved: map[string]int{UnresolvedClaim: 1},
+		},
+		"of two claims of a template the kubelet lists one": {
+			world: node.list("c", "a", "p/main").claim("c", made("mine"), device, "p").pod("p",
+				started(named("mine=", "nic="), "main:mine")),
+			want: []string{"c a p/main"}, wants: []string{"c", "pod/p"}, unresolved: map[string]int{UnresolvedName: 1},
+		},
+		"the kubelet lists the only one": {
+			world: node.list("c", "a", "p/main").pod("p", started(named("mine="), "main:mine")),
+			want:  []string{"c a p/main"}, wants: []string{"c"},
+		},
+		"the kubelet lists both, and nobody knows which is which": {
+			world: node.list("c", "a", "p/main").list("d", "b", "p/main").pod("p", started(named("mine=", "nic="), "main:mine")),
+			want:  []string{"c a p/main", "d b p/main"},
+		},
+		"requests of different pods": {
+			world: node.list("c", "a", "p/main", "q/main").list("c", "b", "p/main", "q/main").
+				claim("c", read, []string{"x:a", "y:b"}, "p", "q").
+				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:y")),
+			want: []string{"c a p/main", "c b q/main"}, wants: []string{"c"},
+		},
+		"shares of different pods": {
+			world: node.list("c", "a#1", "p/main", "q/main").list("c", "a#2", "p/main", "q/main").
+				claim("c", read, []string{"x:a#1", "y:a#2"}, "p", "q").
+				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:y")),
+			want: []string{"c a#1 p/main", "c a#2 q/main"}, wants: []string{"c"},
+		},
+		"a kubelet that lists devices without their shares": {
+			world: node.list("c", "a", "p/main", "q/main").claim("c", read, []string{"x:a#1", "y:a#2"}, "p", "q").
+				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:y")),
+			want: []string{"c a#1 p/main", "c a#2 q/main"}, wants: []string{"c"},
+		},
+		"an init container's request": {
+			world: node.list("c", "a", "p/main").list("c", "b", "p/main").claim("c", read, []string{"x:a", "y:b"}, "p", "q").
+				pod("p", started(named("mine=c"), "main:mine:x", "init:mine:y")).pod("q",
+				started(named("other=c"), "init:other:y")),
+			want: []string{"c a p/main", "c b p/", "c b q/"}, wants: []string{"c"},
+		},
+		"a pod whose containers do not name the claim has all of it": {
+			world: node.list("c", "a", "p/main").list("c", "b", "p/main").claim("c", read, []string{"x:a", "y:b"}, "p", "q").
+				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"))),
+			want: []string{"c a p/main", "c a q/", "c b q/"}, wants: []string{"c"},
+		},
+		"a request that no container names is all pods'": {
+			world: node.list("c", "a", "p/main").list("c", "b", "p/main").claim("c", read, []string{"x:a", "y:b"}, "p", "q").
+				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:x")),
+			want: []string{"c a p/main", "c a q/", "c b p/", "c b q/"}, wants: []string{"c"},
+		},
+		"requests of a claim that nobody knows": {
+			world: node.list("c", "a", "p/main", "q/main").list("c", "b", "p/main", "q/main").
+				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other")),
+			want:  []string{"c a p/main", "c a q/main", "c b p/main", "c b q/main"},
+			wants: []string{"c"}, unresolved: map[string]int{UnresolvedRequest: 1},
+		},
+		"extended resources, told": {
+			world: node.list("e", "a", "p/x", "p/y").list("e", "b", "p/x", "p/y").claim("e", ClaimFacts{Extended: true},
+				[]string{"0:a", "1:b"}, "p").
+				pod("p", PodFacts{Started: true, Extended: true, Told: true, ExtendedClaim: "e", ExtendedUses: []PodContainer{
+					{Name: "x", Uses: []ClaimUse{{Request: "0"}}}, {Name: "y", Uses: []ClaimUse{{Request: "1"}}},
+				}}),
+			want: []string{"e a p/x", "e b p/y"}, wants: []string{"e"},
+		},
+		"extended resources, not told": {
+			world: node.list("e", "a", "p/x", "p/y").list("e", "b", "p/x", "p/y").pod("p",
+				PodFacts{Started: true, Extended: true}),
+			want:  []string{"e a p/x", "e a p/y", "e b p/x", "e b p/y"},
+			wants: []string{"pod/p"}, unresolved: map[string]int{UnresolvedRequest: 1},
+		},
+		"extended resources of an init container": {
+			world: node.claim("e", ClaimFacts{Extended: true}, []string{"0:a"}, "p").pod("p",
+				PodFacts{Started: true, Extended: true}),
+			want: []string{"e a p/"}, wants: []string{"e", "pod/p"},
+		},
+		"extended resources of a device plugin": {
+			world: world{listed: []Allocation{{
+				Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "vendor.test/gpu", Device: "1"},
+				Holders: []Holder{{Pod: Pod{"ns", "p"}, Container: "main", UID: "uid-p"}},
+			}}}.pod("p", PodFacts{Started: true, Extended: true}),
+			want: []string{" 1 p/main"},
+		},
+		"another device than the allocation's": {
+			world: node.list("c", "b", "p/main").list("d", "b", "q/main").claim("c", read, device, "p").claim("d", read,
+				[]string{"r:b"}, "q").
+				pod("p", started(named("mine=c"), "main:mine")).pod("q", started(named("mine=d"), "main:mine")),
+			want: []string{"c a p/", "d b q/main"}, wants: []string{"c", "d"}, conflicts: []string{"device c b p"},
+		},
+		"another device, of a claim that is not the pod's": {
+			world: node.list("c", "b", "p/main").claim("c", stale, device, "q").pod("p", started(named("mine=c"), "main:mine")),
+			want:  []string{"c b p/main"}, wants: []string{"c"},
+		},
+		"a claim that is not reserved for the pod that is listed": {
+			world: node.list("c", "a", "p/main").claim("c", read, device, "q").pod("p", started(named("mine=c"), "main:mine")),
+			want:  []string{"c a p/main"}, wants: []string{"c"}, conflicts: []string{"reservation c a p"},
+		},
+		"a pod that ends holds its claims while it is listed": {
+			world: node.claim("c", read, device, "p").pod("p",
+				PodFacts{Started: true, Ending: true, EndingSince: second(30), Claims: named("mine=c")}),
+			listed: []string{"p"}, want: []string{"c a p/"}, wants: []string{"c"},
+		},
+		"and while containers run": {
+			world: node.claim("c", read, device, "p").pod("p",
+				PodFacts{Started: true, Running: 1, Ending: true, EndingSince: second(30), Claims: named("mine=c")}),
+			listed: []string{}, want: []string{"c a p/"}, wants: []string{"c"},
+		},
+		"but not when neither is so": {
+			world: node.claim("c", read, device, "p").pod("p",
+				PodFacts{Started: true, Ending: true, EndingSince: second(30), Claims: named("mine=c")}),
+			listed: []string{},
+		},
+		"nor when its cgroup is gone": {
+			world: node.list("c", "a", "p/main").claim("c", read, device, "p").
+				pod("p", PodFacts{Started: true, Ending: true, EndingSince: second(30), Claims: named("mine=c")}),
+			listed: []string{"p"}, exited: "uid-p", wants: []string{"c"},
+		},
+		"nor when the claim is no longer reserved for it": {
+			world: node.list("c", "a", "p/main").claim("c", read, device).
+				pod("p", PodFacts{Started: true, Ending: true, EndingSince: second(15), Claims: named("mine=c")}),
+			listed: []string{"p"}, wants: []string{"c"},
+		},
+		"a pod that is gone": {
+			world: node.list("c", "a", "p/main").claim("c", read, device, "p").pod("p",
+				PodFacts{Started: true, Gone: true, Claims: named("mine=c")}),
+		},
+		"a pod that has ended": {
+			world: node.list("c", "a", "p/main").claim("c", read, device, "p").pod("p",
+				PodFacts{Started: true, Ended: true, Claims: named("mine=c")}),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts := tc.facts()
+			if tc.listed != nil {
+				facts.Listed = map[Pod]struct{}{}
+				for _, p := range tc.listed {
+					facts.Listed[Pod{"ns", p}] = struct{}{}
+				}
+			}
+			facts.Exited = map[string]bool{tc.exited: true}
+			before := fmt.Sprintf("%+v", tc.world.listed)
+			got := facts.Resolve(tc.world.listed)
+			if diff := cmp.Diff(tc.want, holds(got.Allocations)); diff != "" {
+				t.Errorf("holds: -want +got:\n%s", diff)
+			}
+			var conflicts, wants []string
+			for _, c := range got.Conflicts {
+				conflicts = append(conflicts, fmt.Sprint(c.Kind, " ", c.Claim.Name, " ", c.Device.Device, " ", c.Pod.Name))
+			}
+			if diff := cmp.Diff(tc.conflicts, conflicts); diff != "" {
+				t.Errorf("conflicts: -want +got:\n%s", diff)
+			}
+			if len(tc.unresolved)+len(got.Unresolved) > 0 {
+				if diff := cmp.Diff(tc.unresolved, got.Unresolved); diff != "" {
+					t.Errorf("unresolved: -want +got:\n%s", diff)
+				}
+			}
+			for c := range got.Wanted.Claims {
+				wants = append(wants, c.Name)
+			}
+			for _, p := range got.Wanted.Pods {
+				wants = append(wants, "pod/"+p.Name)
+			}
+			slices.Sort(wants)
+			if diff := cmp.Diff(tc.wants, wants); diff != "" {
+				t.Errorf("wants: -want +got:\n%s", diff)
+			}
+			if after := fmt.Sprintf("%+v", tc.world.listed); after != before {
+				t.Errorf("the input changed:\n%s\n%s", before, after)
+			}
+		})
+	}
+}
+
+// A hundred pods share a claim of 32 devices, which is the largest that a node has; half of them
+// use it in an init container alone.
+func BenchmarkResolve(b *testing.B) {
+	var node world
+	var results, pods, containers []string
+	for d := range 32 {
+		results = append(results, fmt.Sprint("r:gpu-", d))
+	}
+	for p := range 100 {
+		name := fmt.Sprint("pod-", p)
+		pods = append(pods, name)
+		facts := PodFacts{
+			Started: true, Running: 1, Claims: []PodClaim{{Name: "mine", Claim: "c"}}, Containers: uses("main:mine"),
+		}
+		if p%2 == 0 {
+			facts.Containers = uses("init:mine")
+		} else {
+			containers = append(containers, name+"/main", name+"/side")
+		}
+		node = node.pod(name, facts)
+	}
+	node = node.claim("c", ClaimFacts{Read: second(20)}, results, pods...)
+	for d := range 32 {
+		node = node.list("c", fmt.Sprint("gpu-", d), containers...)
+	}
+	facts := node.facts()
+	b.ReportAllocs()
+	for b.Loop() {
+		if got := facts.Resolve(node.listed); len(got.Allocations) != 32 {
+			b.Fatal(len(got.Allocations))
+		}
+	}
+}

@@ -1,0 +1,209 @@
+// Package docs reads the documents of the tree, for the tests that hold them to what they say:
+// their links, their code blocks, and the commands in these.
+//
+// The tests of this package check what needs no other program. test/e2e runs the commands,
+// test/deploy those for a cluster, and test/dashboards asks a real Prometheus the queries.
+package docs
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// The languages of code blocks that tests look at.
+const (
+	Shell  = "sh"     // commands, which a test runs
+	PromQL = "promql" // one query, which a real Prometheus answers
+	Sample = "prom"   // samples of the demo: "…" stands for labels that are left out
+	YAML   = "yaml"
+	Go     = "go"   // a file, which a test writes
+	Diff   = "diff" // a change of a file, which a test makes
+)
+
+// Document is a Markdown file.
+type Document struct {
+	Path  string // relative to the root of the tree, with slashes
+	Lines []string
+}
+
+// Block is a fenced code block.
+type Block struct {
+	Document string
+	Line     int // number of its first line, from 1
+	Language string
+	File     string // the file that the block is of: "```go title=FILE"
+	Text     string
+}
+
+// Command is a command of a code block: one line, or several that end with a backslash but for the
+// last.
+type Command struct {
+	Document string
+	Line     int
+	Text     string // without a comment at its end
+}
+
+// String returns where the command is, and the command.
+func (c Command) String() string { return fmt.Sprintf("%s:%d: %s", c.Document, c.Line, c.Text) }
+
+// Read returns the documents below root, in lexical order. Hidden folders and what tools have put
+// there are left out.
+func Read(root string) ([]Document, error) {
+	var all []Document
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := entry.Name()
+		if entry.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "node_modules" || name == "bin") {
+			return fs.SkipDir
+		}
+		if entry.IsDir() || filepath.Ext(name) != ".md" {
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return fmt.Errorf("read document: %w", err)
+		}
+		relative, err := filepath.Rel(root, path)
+		if err != nil {
+			return fmt.Errorf("read document: %w", err)
+		}
+		all = append(all, Document{
+			Path:  filepath.ToSlash(relative),
+			Lines: strings.Split(strings.TrimSuffix(string(text), "\n"), "\n"),
+		})
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read documents: %w", err)
+	}
+	return all, nil
+}
+
+// Find returns the document with a path.
+func Find(all []Document, path string) (Document, error) {
+	for _, d := range all {
+		if d.Path == path {
+			return d, nil
+		}
+	}
+	return Document{}, fmt.Errorf("there is no document %s", path)
+}
+
+// Blocks returns the document's code blocks. A fence is ``` or ~~~; one that is not closed ends
+// with the document.
+func (d Document) Blocks() []Block {
+	var all []Block
+	fence := ""
+	for i, line := range d.Lines {
+		text := strings.TrimSpace(line)
+		switch {
+		case fence == "" && (strings.HasPrefix(text, "```") || strings.HasPrefix(text, "~~~")):
+			fence = text[:3]
+			language, rest, _ := strings.Cut(text[3:], " ")
+			file, _ := strings.CutPrefix(rest, "title=")
+			all = append(all, Block{Document: d.Path, Line: i + 2, Language: language, File: file})
+		case fence == "":
+		case text == fence:
+			fence = ""
+		default:
+			all[len(all)-1].Text += line + "\n"
+		}
+	}
+	return all
+}
+
+// Prose returns the document's lines with those of code blocks made empty.
+func (d Document) Prose() []string {
+	lines := make([]string, len(d.Lines))
+	copy(lines, d.Lines)
+	for _, b := range d.Blocks() {
+		last := min(b.Line+strings.Count(b.Text, "\n"), len(lines))
+		for i := b.Line - 2; i < last; i++ {
+			lines[i] = ""
+		}
+	}
+	return lines
+}
+
+// Blocks returns all code blocks of a language.
+func Blocks(all []Document, language string) []Block {
+	var found []Block
+	for _, d := range all {
+		for _, b := range d.Blocks() {
+			if b.Language == language {
+				found = append(found, b)
+			}
+		}
+	}
+	return found
+}
+
+// Apply makes the changes of a diff in a text: hunks without line numbers, separated by lines that
+// begin with @@. Each must fit at exactly one place.
+func (b Block) Apply(text string) (string, error) {
+	var before, after strings.Builder
+	change := func() error {
+		if before.Len() == 0 {
+			return nil
+		}
+		if n := strings.Count(text, before.String()); n != 1 {
+			return fmt.Errorf("%s:%d: a hunk fits at %d places of %s:\n%s", b.Document, b.Line, n, b.File, before.String())
+		}
+		text = strings.Replace(text, before.String(), after.String(), 1)
+		before.Reset()
+		after.Reset()
+		return nil
+	}
+	for line := range strings.Lines(b.Text) {
+		switch line[0] {
+		case '@':
+			if err := change(); err != nil {
+				return "", err
+			}
+		case '-':
+			before.WriteString(line[1:])
+		case '+':
+			after.WriteString(line[1:])
+		default:
+			before.WriteString(line[1:])
+			after.WriteString(line[1:])
+		}
+	}
+	return text, change()
+}
+
+// Commands returns the commands of all shell blocks, in the order of the documents.
+func Commands(all []Document) []Command {
+	var found []Command
+	for _, b := range Blocks(all, Shell) {
+		found = append(found, b.Commands()...)
+	}
+	return found
+}
+
+// Commands returns the commands of a shell block.
+func (b Block) Commands() []Command {
+	var found []Command
+	comment := regexp.MustCompile(`(^|\s+)#\s.*$`)
+	continued := false
+	for i, line := range strings.Split(strings.TrimSuffix(b.Text, "\n"), "\n") {
+		line = strings.TrimSpace(comment.ReplaceAllString(line, ""))
+		text, more := strings.CutSuffix(line, "\\")
+		text = strings.TrimSpace(text)
+		switch {
+		case text == "":
+		case continued:
+			found[len(found)-1].Text += " " + text
+		default:
+			found = append(found, Command{Document: b.Document, Line: b.Line + i, Text: text})
+		}
+		continued = more
+	}
+	return found
+}

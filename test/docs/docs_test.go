@@ -1,0 +1,390 @@
+package docs
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v2"
+
+	"github.com/dra-exporter/dra-exporter/driver/scrape"
+)
+
+const (
+	root       = "../.."
+	maxColumns = 120
+	maxReadme  = 180 // lines
+)
+
+func read(t *testing.T) []Document {
+	t.Helper()
+	all, err := Read(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 10 {
+		t.Fatalf("only %d documents", len(all))
+	}
+	return all
+}
+
+// generated documents have lines as long as their tables need.
+func generated() []string { return []string{"exporter/METRICS.md", "dashboards/RUNBOOK.md"} }
+
+func TestBlocks(t *testing.T) {
+	text := "text\n```sh\nmake a \\\n  B=1 # why\n# nothing\n\nmake b\n```\nmore\n~~~\nx\n~~~"
+	d := Document{Path: "a.md", Lines: strings.Split(text, "\n")}
+	blocks := d.Blocks()
+	if len(blocks) != 2 || blocks[0].Language != Shell || blocks[0].Line != 3 ||
+		blocks[1].Text != "x\n" || blocks[1].Line != 11 {
+		t.Errorf("blocks %+v", blocks)
+	}
+	want := []Command{{"a.md", 3, "make a B=1"}, {"a.md", 7, "make b"}}
+	if got := Commands([]Document{d}); !slices.Equal(got, want) {
+		t.Errorf("commands %v, want %v", got, want)
+	}
+	if got := strings.Join(d.Prose(), ","); got != "text,,,,,,,,more,,," {
+		t.Errorf("prose %q", got)
+	}
+}
+
+func TestApply(t *testing.T) {
+	d := Document{Path: "a.md", Lines: strings.Split("```diff title=x/y.go\n a\n-b\n+c\n@@\n+e\n f\n```", "\n")}
+	b := d.Blocks()[0]
+	if got, err := b.Apply("a\nb\nd\nf\n"); err != nil || got != "a\nc\nd\ne\nf\n" || b.File != "x/y.go" {
+		t.Errorf("%q, %v of %+v", got, err, b)
+	}
+	for _, text := range []string{"a\nf\n", "a\nb\na\nb\nf\n"} {
+		if got, err := b.Apply(text); err == nil {
+			t.Errorf("%q became %q", text, got)
+		}
+	}
+}
+
+// The changes that documents show fit the files as they are.
+func TestDiffs(t *testing.T) {
+	diffs := Blocks(read(t), Diff)
+	if len(diffs) < 3 {
+		t.Errorf("only %d changes were found", len(diffs))
+	}
+	for _, b := range diffs {
+		text, err := os.ReadFile(filepath.Join(root, b.File))
+		if err != nil {
+			t.Errorf("%s:%d: %v", b.Document, b.Line, err)
+			continue
+		}
+		if _, err := b.Apply(string(text)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What a reader has on the screen: short lines, a short README, and code whose language is named.
+func TestForm(t *testing.T) {
+	for _, d := range read(t) {
+		if d.Path == "README.md" && len(d.Lines) > maxReadme {
+			t.Errorf("%s has %d lines, more than %d", d.Path, len(d.Lines), maxReadme)
+		}
+		inTestdata := strings.Contains(d.Path, "testdata/")
+		for i, line := range d.Lines {
+			wide := strings.HasPrefix(line, "|") && inTestdata || strings.Contains(d.Path, "testdata/recordings/")
+			if utf8.RuneCountInString(line) > maxColumns && !wide && !slices.Contains(generated(), d.Path) {
+				t.Errorf("%s:%d has %d columns, more than %d", d.Path, i+1, utf8.RuneCountInString(line), maxColumns)
+			}
+		}
+		for _, b := range d.Blocks() {
+			known := []string{Shell, PromQL, Sample, YAML, Go, Diff, "text"}
+			if !inTestdata && !slices.Contains(known, b.Language) {
+				t.Errorf("%s:%d: a code block of the language %q, which is none of %v", d.Path, b.Line, b.Language, known)
+			}
+		}
+		for _, b := range d.Blocks() {
+			if (b.Language == Go || b.Language == Diff) && b.File == "" {
+				t.Errorf("%s:%d: code without \"title=FILE\": no test tries it", d.Path, b.Line)
+			}
+		}
+		for i, line := range d.Prose() {
+			if strings.HasPrefix(line, "    ") && i > 0 && d.Lines[i-1] == "" && !inList(d.Lines[:i]) {
+				t.Errorf("%s:%d: an indented code block: no test sees what is in it", d.Path, i+1)
+			}
+		}
+	}
+}
+
+// inList reports whether the text that these lines end with is a list.
+func inList(lines []string) bool {
+	for _, line := range slices.Backward(lines) {
+		if line != "" && !strings.HasPrefix(line, " ") {
+			return regexp.MustCompile(`^([*-]|\d+\.) `).MatchString(line)
+		}
+	}
+	return false
+}
+
+var (
+	inline    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	reference = regexp.MustCompile(`(?m)^\[[^\]]+\]: (\S+)`)
+	heading   = regexp.MustCompile(`^#+ +(.*)`)
+	code      = regexp.MustCompile("`([^`]+)`")
+)
+
+// anchors returns those that GitHub makes of the headings.
+func (d Document) anchors() map[string]bool {
+	all := map[string]bool{}
+	for _, line := range d.Prose() {
+		if found := heading.FindStringSubmatch(line); found != nil {
+			all[anchor(found[1])] = true
+		}
+	}
+	return all
+}
+
+func anchor(text string) string {
+	text = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`).ReplaceAllString(text, "$1")
+	return strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+			return unicode.ToLower(r)
+		case r == ' ':
+			return '-'
+		default:
+			return -1
+		}
+	}, text)
+}
+
+func TestAnchor(t *testing.T) {
+	for text, want := range map[string]string{
+		"NVIDIA's library and devices":  "nvidias-library-and-devices",
+		"On a laptop, without hardware": "on-a-laptop-without-hardware",
+		"`check` of [top](x.md)":        "check-of-top",
+	} {
+		if got := anchor(text); got != want {
+			t.Errorf("anchor of %q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// Every link within the tree leads to a file or folder, and to a heading of it.
+func TestLinks(t *testing.T) {
+	all := read(t)
+	n := 0
+	for _, d := range all {
+		text := code.ReplaceAllString(strings.Join(d.Prose(), "\n"), "")
+		links := append(inline.FindAllStringSubmatch(text, -1), reference.FindAllStringSubmatch(text, -1)...)
+		for _, found := range links {
+			if strings.Contains(found[1], "://") {
+				continue
+			}
+			n++
+			target, fragment, _ := strings.Cut(found[1], "#")
+			file := d.Path
+			if target != "" {
+				file = path.Join(path.Dir(d.Path), target)
+			}
+			if _, err := os.Stat(filepath.Join(root, file)); err != nil {
+				t.Errorf("%s: the link %s leads nowhere", d.Path, found[1])
+				continue
+			}
+			if fragment == "" {
+				continue
+			}
+			if linked, err := Find(all, file); err != nil || !linked.anchors()[fragment] {
+				t.Errorf("%s: the link %s leads to no heading", d.Path, found[1])
+			}
+		}
+	}
+	if n < 50 {
+		t.Errorf("only %d links were found", n)
+	}
+}
+
+// Every file, folder and make target that a document names in code is there.
+func TestNames(t *testing.T) {
+	top := regexp.MustCompile(`^(driver|podresources|exporter|dashboards|deployments|test|\.ci)/[\w./-]+$`)
+	targets := makeTargets(t)
+	paths, makes := 0, 0
+	for _, d := range read(t) {
+		if strings.Contains(d.Path, "testdata/") || d.Path == "CHANGELOG.md" {
+			continue
+		}
+		for _, found := range code.FindAllStringSubmatch(strings.Join(d.Prose(), " "), -1) {
+			name := strings.TrimRight(found[1], "/")
+			if top.MatchString(name) && !strings.Contains(name, "NAME") && !strings.HasPrefix(name, "driver/example") {
+				paths++
+				_, fromRoot := os.Stat(filepath.Join(root, name))
+				_, fromHere := os.Stat(filepath.Join(root, path.Dir(d.Path), name))
+				if fromRoot != nil && fromHere != nil {
+					t.Errorf("%s names %s, which is not there", d.Path, name)
+				}
+			}
+			if fields := strings.Fields(found[1]); len(fields) > 1 && fields[0] == "make" {
+				makes++
+				checkTargets(t, d.Path, fields[1:], targets)
+			}
+		}
+	}
+	if paths < 20 || makes < 10 {
+		t.Errorf("only %d paths and %d targets were found", paths, makes)
+	}
+}
+
+// makeTargets lists the targets that make help shows.
+func makeTargets(t *testing.T) []string {
+	t.Helper()
+	said, err := exec.CommandContext(t.Context(), "make", "-C", root, "--no-print-directory", "help").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var targets []string
+	for line := range strings.Lines(string(said)) {
+		if fields := strings.Fields(line); len(fields) > 0 {
+			targets = append(targets, fields[0])
+		}
+	}
+	return targets
+}
+
+func checkTargets(t *testing.T, where string, args, targets []string) {
+	t.Helper()
+	for _, arg := range args {
+		if !strings.Contains(arg, "=") && regexp.MustCompile(`^[a-z]`).MatchString(arg) && !slices.Contains(targets, arg) {
+			t.Errorf("%s: there is no make target %s", where, arg)
+		}
+		if strings.Contains(arg, "='") {
+			return // an argument with spaces
+		}
+	}
+}
+
+// Every command is run by one of the tests, or is excepted with a reason; every exception is one of
+// a document.
+func TestExceptions(t *testing.T) {
+	commands := Commands(read(t))
+	count := map[Runner]int{}
+	targets := makeTargets(t)
+	for _, c := range commands {
+		count[c.Runner()]++
+		if fields := strings.Fields(c.Text); fields[0] == "make" {
+			checkTargets(t, c.String(), fields[1:], targets)
+		}
+	}
+	for _, e := range Exceptions() {
+		if !slices.ContainsFunc(commands, func(c Command) bool { return c.Text == e.Command }) {
+			t.Errorf("no document has the command %q", e.Command)
+		}
+		if e.Reason == "" {
+			t.Errorf("%q is excepted without a reason", e.Command)
+		}
+	}
+	if count[Local] < 5 || count[Cluster] < 5 {
+		t.Errorf("%d commands are run locally, and %d on the cluster", count[Local], count[Cluster])
+	}
+	script, err := os.ReadFile(filepath.Join(root, ".ci", "run"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, target := range []string{"test", "verify", "lint", "test-e2e"} { // which Exceptions leaves to CI
+		if !regexp.MustCompile(`for target in [^;]*\b` + target + `\b`).Match(script) {
+			t.Errorf(".ci/run does not run make %s", target)
+		}
+	}
+}
+
+// Tests that documents name, such as `go test -run=TestFlat ./driver/nvml`, exist: a pattern that
+// matches none would pass.
+func TestTestsExist(t *testing.T) {
+	all := read(t)
+	commands := Commands(all)
+	for _, d := range all {
+		for _, found := range code.FindAllStringSubmatch(strings.Join(d.Prose(), "\n"), -1) {
+			text := strings.Join(strings.Fields(found[1]), " ")
+			if strings.Contains(text, "go test ") || strings.HasPrefix(text, "make test-one ") {
+				commands = append(commands, Command{Document: d.Path, Text: text})
+			}
+		}
+	}
+	n := 0
+	for _, c := range commands {
+		if folder, name := named(c.Text); name != "" {
+			n++
+			checkTestExists(t, c, folder, name)
+		}
+	}
+	if n < 10 {
+		t.Errorf("only %d commands that name a test were found", n)
+	}
+}
+
+// named returns the folder and the begin of the name of the test, benchmark or fuzz test that a
+// command runs.
+func named(command string) (folder, name string) {
+	find := func(pattern string) string {
+		if found := regexp.MustCompile(pattern).FindStringSubmatch(command); found != nil {
+			return found[1]
+		}
+		return ""
+	}
+	switch {
+	case strings.HasPrefix(command, "make fuzz "):
+		return "", find(`FUZZ=(\w+)`)
+	case strings.HasPrefix(command, "make test-one "):
+		return find(`MODULE=([\w/]+)`), find(`RUN=(\w+)`)
+	case find(`-bench[= ]'?(\w+)`) != "":
+		return find(`\./([\w/]+)`), "Benchmark" + find(`-bench[= ]'?(\w+)`)
+	default:
+		return find(`\./([\w/]+)`), find(`-run[= ]'?(\w+)`)
+	}
+}
+
+// checkTestExists looks for the function in a folder, or everywhere.
+func checkTestExists(t *testing.T, c Command, folder, name string) {
+	t.Helper()
+	function := regexp.MustCompile(`(?m)^func (Test\w*)?` + name)
+	found := errors.New("found")
+	err := filepath.WalkDir(filepath.Join(root, folder), func(file string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && folder != "" && file != filepath.Join(root, folder) {
+			return fs.SkipDir
+		}
+		if err != nil || !strings.HasSuffix(file, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(file)
+		if err == nil && function.Match(text) {
+			err = found
+		}
+		return err
+	})
+	if !errors.Is(err, found) {
+		t.Errorf("%v: there is no %s (%v)", c, name, err)
+	}
+}
+
+// YAML is well-formed, and the program accepts the configurations of source scrape.
+func TestYAML(t *testing.T) {
+	endpoints := 0
+	for _, b := range Blocks(read(t), YAML) {
+		var content any
+		if err := yaml.Unmarshal([]byte(b.Text), &content); err != nil {
+			t.Errorf("%s:%d: %v", b.Document, b.Line, err)
+		}
+		if strings.HasPrefix(b.Text, "endpoints:") {
+			endpoints++
+			if _, err := scrape.ParseConfig([]byte(b.Text), "/"); err != nil {
+				t.Errorf("%s:%d: %v", b.Document, b.Line, err)
+			}
+		}
+	}
+	if endpoints == 0 {
+		t.Error("no configuration of source scrape was found")
+	}
+}

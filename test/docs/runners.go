@@ -1,0 +1,56 @@
+package docs
+
+import "strings"
+
+// Runner says which test runs a command.
+type Runner uint8
+
+// The runners.
+const (
+	Local   Runner = iota // test/e2e, in a copy of the tree
+	Cluster               // test/deploy, on the test cluster
+	Nobody                // none, for the reason that Exceptions gives
+)
+
+// Exception is a command that no test runs as it is written.
+type Exception struct {
+	Command string // as in the document
+	Reason  string
+}
+
+// Exceptions are the commands of the documents that no test runs, each with the reason. An entry
+// that no document has fails a test.
+func Exceptions() []Exception {
+	const (
+		ci      = "CI runs this target itself (.ci/run)"
+		network = "it needs the network"
+		kind    = "it needs kind and Docker; test/deploy renders these values and applies these files"
+	)
+	return []Exception{
+		{"make test", ci},
+		{"make test lint verify", ci},
+		{"make test-e2e", ci},
+		{"git clone https://github.com/dra-exporter/dra-exporter && cd dra-exporter", network},
+		{"git clone https://github.com/kubernetes-sigs/dra-example-driver /tmp/dra-example-driver", network},
+		{"(cd /tmp/dra-example-driver && ./demo/build-driver.sh && ./demo/create-cluster.sh)", kind},
+		{
+			"helm upgrade -i dra-example-driver /tmp/dra-example-driver/deployments/helm/dra-example-driver" +
+				" -n dra-example-driver --create-namespace", kind,
+		},
+		{"make image VERSION=0.1.0", "it needs Docker; test/deploy builds the same image without an engine, and runs it"},
+		{"kind load docker-image ghcr.io/dra-exporter/dra-exporter:0.1.0 --name dra-example-driver-cluster", kind},
+	}
+}
+
+// Runner returns which test runs the command.
+func (c Command) Runner() Runner {
+	for _, e := range Exceptions() {
+		if e.Command == c.Text {
+			return Nobody
+		}
+	}
+	if strings.HasPrefix(c.Text, "kubectl ") || strings.HasPrefix(c.Text, "helm ") {
+		return Cluster
+	}
+	return Local
+}

@@ -1,0 +1,205 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/docs"
+)
+
+// setting is what a test needs to run a command of a document.
+type setting struct {
+	before     string // what a reader has done, in shell
+	background bool   // it runs until it is stopped; the next command runs when it listens on the exporter's port
+}
+
+// settings are those of commands that need preparation or do not end by themselves.
+func settings() map[string]setting {
+	return map[string]setting{
+		"make run": {before: "export FOR=5s"}, // otherwise it runs until Ctrl-C
+		"bin/dra-exporter --node-name=$(hostname) --inventory.file=slices.yaml": {
+			before:     "cp test/e2e/testdata/recorded/resourceslices.yaml slices.yaml",
+			background: true,
+		},
+	}
+}
+
+// commandTimeout bounds a command on a slow machine.
+const commandTimeout = 5 * time.Minute
+
+// TestDocuments runs the commands of the documents that need no cluster, document by document, as a
+// reader would: in a copy of the tree, which is mounted where the tree is, so that go's cache of
+// builds knows its packages, and beside a kubelet. Processes that a command starts end with the
+// document.
+func TestDocuments(t *testing.T) {
+	root, err := filepath.Abs(filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := docs.Read(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unused := settings()
+	for _, d := range all {
+		local := false
+		for _, c := range docs.Commands([]docs.Document{d}) {
+			local = local || c.Runner() == docs.Local
+			delete(unused, c.Text)
+		}
+		if local {
+			t.Run(d.Path, func(t *testing.T) { follow(t, root, d) })
+		}
+	}
+	for command := range unused {
+		t.Errorf("no document has the command %q, for which there is a setting", command)
+	}
+}
+
+// follow does what a document says, in a copy of the tree and in namespaces of its own.
+func follow(t *testing.T, root string, d docs.Document) {
+	dir, err := os.MkdirTemp("", "docs") //nolint:usetesting // t.TempDir's path is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	copied := filepath.Join(dir, "tree")
+	copyTree(t, root, copied)
+	n := newNode(t)
+	if err := n.kubelet.Set(recordedList(t)); err != nil {
+		t.Fatal(err)
+	}
+	script := []string{
+		"set -euo pipefail",
+		"mount -t tmpfs none /var/lib",
+		"mkdir -p /var/lib/kubelet/pod-resources",
+		"mount --bind " + n.dir + " /var/lib/kubelet/pod-resources",
+		"[ ! -d .git ] || { mkdir " + copied + "/.git; mount --bind -o ro .git " + copied + "/.git; }",
+		"[ ! -f .git ] || cp .git " + copied,
+		"mount --rbind " + copied + " " + root,
+		"cd " + root,
+		"ip link set lo up",
+	}
+	if !strings.HasPrefix(root, "/tmp/") {
+		script = append(script, "mkdir "+dir+"/tmp", "mount --bind "+dir+"/tmp /tmp")
+	}
+	script = append(script, steps(t, d, copied)...)
+	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child",
+		"--mount-proc", "bash", "-c", strings.Join(script, "\n"))
+	cmd.Dir, cmd.Env = root, environment()
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	began := time.Now()
+	if err := cmd.Run(); err != nil {
+		t.Errorf("%s: %v; the last command failed:\n%s", d.Path, err, said.Bytes())
+	}
+	cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	t.Logf("it took %v, and %v of CPU time", time.Since(began).Round(time.Second), cpu.Round(time.Second))
+}
+
+// steps returns what a document says as lines of a script: commands, and files to be written or
+// changed, in their order.
+func steps(t *testing.T, d docs.Document, tree string) []string {
+	t.Helper()
+	var script []string
+	staged := 0
+	stage := func(text string) string {
+		staged++
+		name := fmt.Sprintf(".staged-%d", staged)
+		if err := os.WriteFile(filepath.Join(tree, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	changed := map[string]string{} // the files as they are at this step
+	known := settings()
+	for _, b := range d.Blocks() {
+		switch b.Language {
+		case docs.Diff:
+			if changed[b.File] == "" {
+				changed[b.File] = string(readFile(t, filepath.Join(tree, b.File)))
+			}
+			text, err := b.Apply(changed[b.File])
+			if err != nil {
+				t.Fatal(err)
+			}
+			changed[b.File] = text
+		case docs.Go:
+			changed[b.File] = b.Text
+		}
+		if b.Language == docs.Diff || b.Language == docs.Go {
+			script = append(script, "install -D -m 644 "+stage(changed[b.File])+" "+b.File)
+		}
+		for _, c := range b.Commands() {
+			if b.Language != docs.Shell || c.Runner() != docs.Local {
+				continue
+			}
+			s := known[c.Text]
+			run := fmt.Sprintf("timeout %d bash -euo pipefail %s", int(commandTimeout.Seconds()), stage(c.Text+"\n"))
+			if s.background {
+				run += " & until (exec 3<>/dev/tcp/127.0.0.1/10985) 2>/dev/null; do kill -0 $!; read -rt 0.1 <> <(:) || :; done"
+			}
+			script = append(script, "echo '== "+strings.ReplaceAll(c.String(), "'", "")+"'", s.before, run)
+		}
+	}
+	return script
+}
+
+func readFile(t *testing.T, path string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}
+
+// environment is that of a reader: without what make exports to these tests.
+func environment() []string {
+	out := []string{"GIT_OPTIONAL_LOCKS=0"} // git diff would write to the index
+	for _, variable := range os.Environ() {
+		switch name, _, _ := strings.Cut(variable, "="); name {
+		case "DRA_EXPORTER", "PROMTOOL", "PROMETHEUS", "PINT", "SCHEMA", "VERSION", "REVISION",
+			"MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES":
+		default:
+			out = append(out, variable)
+		}
+	}
+	return out
+}
+
+// copyTree copies what git tracks, or would.
+func copyTree(t *testing.T, root, to string) {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "git", "-C", root, "-c", "safe.directory=*",
+		"ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	listed, err := list.Output()
+	if err != nil {
+		t.Fatalf("list the tree: %v", err)
+	}
+	for path := range strings.SplitSeq(strings.TrimSuffix(string(listed), "\x00"), "\x00") {
+		info, err := os.Stat(filepath.Join(root, path))
+		if os.IsNotExist(err) {
+			continue // removed, and not committed yet
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(to, path)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(to, path), content, info.Mode().Perm()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,212 @@
+package invariant
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+)
+
+const (
+	// lag is how far the exporter and the observer of the API server may be apart: both learn of a
+	// change some time after it, and a busy machine stands still for up to two seconds.
+	lag = 5 * time.Second
+	// precision is how far the device-seconds of a run may be from the truth.
+	precision = 0.02
+)
+
+// Ownership checks that one run of the exporter overlooks nobody and invents nobody: each claim
+// that is allocated devices of the node and reserved for a pod of it that has started and not ended
+// has its rows, and each row has such a claim. The pod of a row need not have started: a claim that
+// is allocated holds its devices.
+type Ownership struct {
+	Truth *Truth
+	// ListedOnly says that the exporter knows of claims what PodResources lists, and no more.
+	ListedOnly bool
+	// FromStart says that the exporter does not know of claims whose devices are not prepared.
+	FromStart bool
+	// Except are namespaces that are not checked. Contradicted are those in which the kubelet lists
+	// other devices than the API server's claims have, as it does after a deletion by force: the
+	// exporter may have rows of these too, until it knows which is right.
+	Except, Contradicted map[string]bool
+
+	waiting  []snapshot
+	compared int
+}
+
+// snapshot is what a report says of who holds what.
+type snapshot struct {
+	at   time.Time
+	rows map[row]bool
+}
+
+// row is a claim's part of a device. The exporter knows no UID of a claim that PodResources lists.
+type row struct {
+	namespace, claim string
+	id               driver.ID
+	share            string
+}
+
+// Compared returns how many rows were compared so far.
+func (o *Ownership) Compared() int { return o.compared }
+
+// Check takes in the next snapshot, and returns what is wrong with earlier ones, of which the truth
+// is known by now.
+func (o *Ownership) Check(r *web.Report) []error {
+	s := snapshot{at: r.Time, rows: map[row]bool{}}
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		for j := range d.Shares {
+			// A device plugin's allocation has no claim.
+			if h := &d.Shares[j]; h.Claim != "" && !o.Except[h.Namespace] {
+				s.rows[row{h.Namespace, h.Claim, d.ID, h.ShareID}] = true
+			}
+		}
+	}
+	o.waiting = append(o.waiting, s)
+	o.Truth.mu.Lock()
+	defer o.Truth.mu.Unlock()
+	var wrong []error
+	for len(o.waiting) > 0 && !o.waiting[0].at.Add(lag).After(o.Truth.last) {
+		wrong = append(wrong, o.compare(&o.waiting[0])...)
+		o.waiting = o.waiting[1:]
+	}
+	return wrong
+}
+
+// compare compares a snapshot with the truth of the time around it.
+func (o *Ownership) compare(s *snapshot) []error {
+	from, until := s.at.Add(-lag), s.at.Add(lag)
+	var wrong []error
+	possible, last := map[row]bool{}, map[row]time.Time{}
+	for h, life := range o.Truth.holds {
+		if o.Except[h.namespace] {
+			continue
+		}
+		this := row{h.namespace, h.claim, h.id, h.share}
+		last[this] = life.last(last[this], s.at)
+		if meets(life.of[reserved], from, until) {
+			possible[this] = true
+		}
+		if covers(o.certain(life), from, until) {
+			o.compared++
+			if !s.rows[this] {
+				wrong = append(wrong, fmt.Errorf("claim %s/%s holds %v, and no row says so", h.namespace, h.claim, h.id))
+			}
+		}
+	}
+	for this := range s.rows {
+		o.compared++
+		if !possible[this] && !o.Contradicted[this.namespace] {
+			wrong = append(wrong, fmt.Errorf("a row says that claim %s/%s holds %v, and it does not%s",
+				this.namespace, this.claim, this.id, since(last[this])))
+		}
+	}
+	return wrong
+}
+
+// last returns the latest of a time and the last end of the claim's reservations before another
+// time.
+func (t *times) last(than, before time.Time) time.Time {
+	for _, i := range t.of[reserved] {
+		if i.until.After(than) && i.until.Before(before) {
+			than = i.until
+		}
+	}
+	return than
+}
+
+func since(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return " since " + at.Format(time.StampMilli)
+}
+
+// certain returns the times in which the exporter must have a row.
+func (o *Ownership) certain(life *times) []interval {
+	if o.ListedOnly {
+		return life.of[listed]
+	}
+	return life.of[started]
+}
+
+// bounds returns the times of which the exporter has to count the first and may count the second as
+// allocated: a claim holds its devices when it is reserved for a pod, and PodResources lists them
+// some time between that and the start of the pod's first container. A pod that is deleted ends
+// some time between that and the removal of its object; one that is deleted by force, some time
+// after it.
+func (o *Ownership) bounds(life *times) (least, most []interval) {
+	switch {
+	case o.ListedOnly:
+		least, most = life.of[listedStaying], life.of[named]
+	case o.FromStart:
+		least, most = life.of[startedStaying], life.of[reserved]
+	default:
+		least, most = life.of[staying], life.of[reserved]
+	}
+	return least, slices.Concat(most, life.of[killed])
+}
+
+// Sums are the device-seconds of all claims of a run.
+type Sums struct {
+	Said        float64
+	Least, Most float64 // in truth
+	Apart       float64 // the sum of how far each claim's are outside of its own bounds
+	// Outside are the claims that are outside of their own bounds by more than 0.1 s, for people.
+	Outside []string
+}
+
+// Check returns what is wrong with the sums: they differ by more than two percent.
+func (s Sums) Check() error {
+	if s.Said < (1-precision)*s.Least || s.Said > (1+precision)*s.Most {
+		return fmt.Errorf("claims are said to have held devices for %.1f s in all, in truth it was %.1f to %.1f s", s.Said,
+			s.Least, s.Most)
+	}
+	return nil
+}
+
+// Seconds compares the device-seconds of all claims but admin access, whose rows of the past are
+// all in the report. Claims that had the same name are one row.
+func (o *Ownership) Seconds(r *web.Report) Sums {
+	type part struct {
+		namespace, claim string
+		id               driver.ID
+	}
+	least, most := map[part][]interval{}, map[part][]interval{}
+	said, admin := map[part]float64{}, map[part]bool{}
+	o.Truth.mu.Lock()
+	for h, life := range o.Truth.holds {
+		p := part{h.namespace, h.claim, h.id}
+		admin[p] = admin[p] || life.admin
+		low, high := o.bounds(life)
+		least[p], most[p] = append(least[p], low...), append(most[p], high...)
+	}
+	o.Truth.mu.Unlock()
+	for i := range r.Claims {
+		c := &r.Claims[i]
+		p := part{c.Namespace, c.Name, c.ID}
+		said[p] += c.AllocatedSeconds
+		least[p] = append(least[p], interval{})
+	}
+	var sums Sums
+	for p := range least {
+		if admin[p] || o.Except[p.namespace] || o.Contradicted[p.namespace] {
+			continue
+		}
+		low, high := length(least[p]).Seconds(), length(most[p]).Seconds()
+		sums.Said += said[p]
+		sums.Least += low
+		sums.Most += high
+		apart := max(low-said[p], said[p]-high, 0)
+		sums.Apart += apart
+		if apart > 0.1 {
+			sums.Outside = append(sums.Outside, fmt.Sprintf("%s/%s of %v: %.1f s, in truth %.1f to %.1f s",
+				p.namespace, p.claim, p.id, said[p], low, high))
+		}
+	}
+	slices.Sort(sums.Outside)
+	return sums
+}

@@ -1,0 +1,232 @@
+package invariant
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+)
+
+var gpu = driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: "gpu-0"}
+
+// pod is a pod of the node whose only container runs. It holds claim "c", which no container names.
+func pod(uid types.UID) *corev1.Pod {
+	claim := "c"
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "user", UID: uid},
+		Spec: corev1.PodSpec{
+			NodeName: "node1", Containers: []corev1.Container{{Name: "main"}},
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "devices", ResourceClaimName: &claim}},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning},
+	}
+}
+
+// claim is one that is allocated gpu-0 and reserved for pods.
+func claim(pods ...types.UID) *resourceapi.ResourceClaim {
+	c := &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "c", UID: "claim"},
+		Status: resourceapi.ResourceClaimStatus{Allocation: &resourceapi.AllocationResult{
+			Devices: resourceapi.DeviceAllocationResult{Results: []resourceapi.DeviceRequestAllocationResult{
+				{Request: "gpu", Driver: gpu.Driver, Pool: gpu.Pool, Device: gpu.Device},
+			}},
+		}},
+	}
+	for _, uid := range pods {
+		c.Status.ReservedFor = append(c.Status.ReservedFor,
+			resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: "user", UID: uid})
+	}
+	return c
+}
+
+// world is a node of which the API server's objects, and what the exporter says, are known each
+// second.
+type world struct {
+	pod   *corev1.Pod // nil: there is none
+	claim *resourceapi.ResourceClaim
+	row   bool // the exporter says that the claim holds the device
+}
+
+// TestOwnership runs the check over a minute. The pod starts at second 10 and is deleted at second
+// 40.
+func TestOwnership(t *testing.T) {
+	right := func(second int) world {
+		w := world{claim: claim()}
+		if second >= 10 && second < 40 {
+			w = world{pod: pod("a"), claim: claim("a"), row: true}
+		}
+		return w
+	}
+	for _, tt := range []struct {
+		name   string
+		listed bool
+		start  bool
+		both   bool // the kubelet contradicts the API server
+		is     func(second int, w *world)
+		want   string
+		held   float64 // the device-seconds that the exporter says
+		off    bool    // they are wrong
+	}{
+		{name: "right", held: 30, is: func(int, *world) {}},
+		{name: "overlooked", held: 30, is: func(_ int, w *world) { w.row = false }, want: "no row says so"},
+		{
+			name: "overlooked for a while", held: 30, is: func(s int, w *world) { w.row = w.row && s != 25 },
+			want: "claim team/c holds",
+		},
+		{name: "not by PodResources", listed: true, is: func(_ int, w *world) { w.row = false }},
+		{name: "listed by PodResources", held: 30, listed: true, is: func(_ int, w *world) {
+			if w.row = false; w.pod != nil {
+				w.pod.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "devices"}}
+			}
+		}, want: "no row says so"},
+		{name: "by a plain init container", listed: true, is: func(_ int, w *world) {
+			if w.row = false; w.pod != nil {
+				init := corev1.Container{Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "devices"}}}}
+				w.pod.Spec.InitContainers = []corev1.Container{init}
+			}
+		}},
+		{name: "an init container runs", held: 30, is: func(_ int, w *world) {
+			if w.row = false; w.pod != nil {
+				w.pod.Status = corev1.PodStatus{Phase: corev1.PodPending, InitContainerStatuses: []corev1.ContainerStatus{
+					{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+				}}
+			}
+		}, want: "no row says so"},
+		{name: "waits for its devices", held: 30, is: func(_ int, w *world) {
+			if w.pod != nil {
+				w.pod.Status.Phase = corev1.PodPending
+			}
+		}},
+		{name: "invented", held: 30, is: func(s int, w *world) { w.row = s == 20 || s > 50 }, want: "and it does not"},
+		{
+			name: "overlooked beside another", held: 60, both: true, is: func(_ int, w *world) { w.row = false },
+			want: "no row says so",
+		},
+		{name: "one more row", held: 60, both: true, is: func(s int, w *world) { w.row = s >= 10 }},
+		{
+			name: "a row stays after the end", held: 30, is: func(s int, w *world) { w.row = s >= 10 && s < 50 },
+			want: "and it does not",
+		},
+		{name: "a pod that has ended holds nothing", held: 30, is: func(_ int, w *world) {
+			if w.pod != nil {
+				w.pod.Status.Phase = corev1.PodFailed
+			}
+		}, want: "and it does not", off: true},
+		{name: "reserved for an earlier pod of that name", held: 30, is: func(_ int, w *world) {
+			if w.pod != nil {
+				w.pod.UID = "b"
+			}
+		}, want: "and it does not", off: true},
+		{name: "counted from its start", held: 20, start: true, is: starts(20)},
+		{name: "counted from its reservation", held: 30, start: true, is: starts(20)},
+		{name: "counted from later than its start", held: 19, start: true, is: starts(20), off: true},
+		{name: "not counted before its start", held: 20, is: starts(20), off: true},
+		{name: "until its deletion", held: 25, is: deleted(35)},
+		{name: "not until its deletion", held: 24, is: deleted(35), off: true},
+		{name: "until its removal", held: 30, is: deleted(35)},
+		{name: "longer than until its removal", held: 32, is: deleted(35), off: true},
+		{name: "until it was killed by force", held: 33, is: func(int, *world) {}},
+		{name: "longer than a pod killed by force", held: 34, is: func(int, *world) {}, off: true},
+		{name: "a second late", held: 30, is: func(s int, w *world) { w.row = s >= 11 && s < 41 }},
+		{name: "too long", held: 31, is: deleted(39), off: true},
+		{name: "too short", held: 29, is: func(int, *world) {}, off: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := Ownership{
+				Truth: NewTruth("node1"), ListedOnly: tt.listed, FromStart: tt.start,
+				Contradicted: map[string]bool{"team": tt.both},
+			}
+			wrong := map[string]bool{}
+			for second := range 60 {
+				w := right(second)
+				tt.is(second, &w)
+				at := time.Unix(1e9+int64(second), 0)
+				var pods []*corev1.Pod
+				if w.pod != nil {
+					pods = append(pods, w.pod)
+				}
+				o.Truth.Observe(at, pods, []*resourceapi.ResourceClaim{w.claim})
+				for _, err := range o.Check(holding(at, w.row)) {
+					wrong[err.Error()] = true
+				}
+			}
+			said := fmt.Sprint(wrong)
+			if tt.want == "" && len(wrong) > 0 || !strings.Contains(said, tt.want) {
+				t.Errorf("wrong: %s, want %q", said, tt.want)
+			}
+			r := &web.Report{Claims: []web.HolderReport{{Namespace: "team", Name: "c", ID: gpu, AllocatedSeconds: tt.held}}}
+			if sums := o.Seconds(r); (sums.Check() != nil) != tt.off {
+				t.Errorf("%+v: %v", sums, sums.Check())
+			}
+		})
+	}
+}
+
+// starts makes the pod's containers start at a second.
+func starts(at int) func(int, *world) {
+	return func(second int, w *world) {
+		if w.pod != nil && second < at {
+			w.pod.Status.Phase = corev1.PodPending
+		}
+	}
+}
+
+// deleted makes the pod one that was deleted at a second, and has not ended yet.
+func deleted(at int) func(int, *world) {
+	return func(second int, w *world) {
+		if w.pod != nil && second >= at {
+			w.pod.DeletionTimestamp = &metav1.Time{Time: time.Unix(1e9+int64(at), 0)}
+		}
+	}
+}
+
+// holding is a snapshot in which the claim holds the device, or not.
+func holding(at time.Time, row bool) *web.Report {
+	d := web.DeviceReport{ID: gpu}
+	if row {
+		d.Shares = []web.ShareReport{{Namespace: "team", Claim: "c", Weight: 1}}
+	}
+	return &web.Report{Time: at, Devices: []web.DeviceReport{d}}
+}
+
+// Two shares of one claim on one device, at the same time and after each other, are one row whose
+// time counts once; and what is excepted is not compared.
+func TestOwnershipOfShares(t *testing.T) {
+	c := claim("a")
+	results := &c.Status.Allocation.Devices.Results
+	first, second := types.UID("s1"), types.UID("s2")
+	*results = append(*results, (*results)[0])
+	(*results)[0].ShareID, (*results)[1].ShareID = &first, &second
+	for _, except := range []bool{false, true} {
+		o := Ownership{Truth: NewTruth("node1"), Except: map[string]bool{"team": except}}
+		var wrong []error
+		for second := range 21 {
+			at := time.Unix(1e9+int64(second), 0)
+			o.Truth.Observe(at, []*corev1.Pod{pod("a")}, []*resourceapi.ResourceClaim{c})
+			r := holding(at, true)
+			r.Devices[0].Shares[0].ShareID = "s1" // the other share is missing
+			wrong = append(wrong, o.Check(r)...)
+		}
+		if (len(wrong) == 0) != except || (o.Compared() == 0) != except {
+			t.Errorf("excepted: %v, compared: %d, wrong: %v", except, o.Compared(), wrong)
+		}
+		want := Sums{Least: 20, Most: 20, Apart: 20, Outside: []string{
+			"team/c of gpu.example.com/node1/gpu-0: 0.0 s, in truth 20.0 to 20.0 s",
+		}}
+		if except {
+			want = Sums{}
+		}
+		if diff := cmp.Diff(want, o.Seconds(&web.Report{})); diff != "" {
+			t.Errorf("excepted: %v, (-want +got):\n%s", except, diff)
+		}
+	}
+}

@@ -1,0 +1,282 @@
+package invariant
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Truth is who held what on a node, by the pods and claims of the API server alone. Nothing in it
+// comes from the exporter's code. It is safe for concurrent use.
+type Truth struct {
+	Node string
+
+	mu    sync.Mutex
+	holds map[hold]*times
+	last  time.Time
+	alive map[types.UID]bool // pods of the node that had neither ended nor been deleted, at last
+}
+
+// hold is a device, or a share of one, that a claim is allocated.
+type hold struct {
+	namespace, claim string
+	uid              types.UID
+	id               driver.ID
+	share            string
+}
+
+// fact is what can be the case of a claim for a while.
+type fact int
+
+const (
+	// reserved: the claim is reserved for a pod of the node that has not ended.
+	reserved fact = iota
+	// started: a container of such a pod has started.
+	started
+	// named: one of the main or restartable init containers of such a pod names the claim, so that
+	// PodResources lists it as soon as its devices are prepared.
+	named
+	// listed: such a pod has started, and names the claim so.
+	listed
+	// staying, startedStaying and listedStaying are reserved, started and listed of a pod that was
+	// not deleted either: one that was ends some time before the API server says so.
+	staying
+	startedStaying
+	listedStaying
+	// killed: such a pod was deleted by force a moment ago. The kubelet gives its containers some time
+	// to end, and the API server has nothing of them any more.
+	killed
+	numFacts
+)
+
+// killTime is how long a pod that was deleted by force may run on, and still be shown as a holder:
+// the kubelet gives its containers 2 s at least, and its next answer may be a second away.
+const killTime = 3 * time.Second
+
+// times are those in which a claim had a device, by what was the case.
+type times struct {
+	admin bool
+	pods  map[types.UID]bool // for which the claim was reserved when it was observed last
+	of    [numFacts][]interval
+}
+
+// interval is a time in which something was the case; until is the last observation of it.
+type interval struct {
+	from, until time.Time
+	closed      bool // an observation has shown its end, at until
+}
+
+// NewTruth returns the truth of a node, of which nothing was observed yet.
+func NewTruth(node string) *Truth { return &Truth{Node: node, holds: map[hold]*times{}} }
+
+// Observe takes in the pods and claims that the API server has at a time. The times of the calls do
+// not fall.
+func (t *Truth) Observe(at time.Time, pods []*corev1.Pod, claims []*resourceapi.ResourceClaim) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = at
+	byUID := t.observePods(at, pods)
+	seen := map[*times]bool{}
+	for _, c := range claims {
+		now := state(c, byUID)
+		if !now[reserved] || c.Status.Allocation == nil {
+			continue
+		}
+		for i := range c.Status.Allocation.Devices.Results {
+			r := &c.Status.Allocation.Devices.Results[i]
+			h := hold{c.Namespace, c.Name, c.UID, driver.ID{Driver: r.Driver, Pool: r.Pool, Device: r.Device}, ""}
+			if r.ShareID != nil {
+				h.share = string(*r.ShareID)
+			}
+			life := t.holds[h]
+			if life == nil {
+				life = &times{admin: r.AdminAccess != nil && *r.AdminAccess}
+				t.holds[h] = life
+			}
+			seen[life] = true
+			life.pods = map[types.UID]bool{}
+			for _, consumer := range c.Status.ReservedFor {
+				life.pods[consumer.UID] = true
+			}
+			life.observe(at, now)
+		}
+	}
+	for _, life := range t.holds {
+		if !seen[life] {
+			life.observe(at, moment{})
+		}
+	}
+}
+
+// observePods takes in the pods, and returns those of the node that have not ended.
+func (t *Truth) observePods(at time.Time, pods []*corev1.Pod) map[types.UID]*corev1.Pod {
+	byUID, known, alive := map[types.UID]*corev1.Pod{}, map[types.UID]bool{}, map[types.UID]bool{}
+	for _, p := range pods {
+		known[p.UID] = true
+		if p.Spec.NodeName == t.Node && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			byUID[p.UID] = p
+			alive[p.UID] = p.DeletionTimestamp == nil
+		}
+	}
+	for uid, was := range t.alive {
+		if was && !known[uid] {
+			t.kill(uid, at)
+		}
+	}
+	t.alive = alive
+	return byUID
+}
+
+// kill notes that a pod was deleted by force.
+func (t *Truth) kill(uid types.UID, at time.Time) {
+	for _, life := range t.holds {
+		if life.pods[uid] {
+			life.of[killed] = append(life.of[killed], interval{from: at, until: at.Add(killTime), closed: true})
+		}
+	}
+}
+
+// moment is what is the case at one time.
+type moment [numFacts]bool
+
+func (t *times) observe(at time.Time, now moment) {
+	for f, is := range now {
+		if fact(f) != killed {
+			t.of[f] = observe(t.of[f], at, is)
+		}
+	}
+}
+
+// observe adds an observation to intervals.
+func observe(in []interval, at time.Time, is bool) []interval {
+	open := len(in) > 0 && !in[len(in)-1].closed
+	switch {
+	case open:
+		in[len(in)-1].until, in[len(in)-1].closed = at, !is
+	case is:
+		in = append(in, interval{from: at, until: at})
+	}
+	return in
+}
+
+// state returns what is the case of a claim, given the pods of the node that have not ended.
+func state(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod) (now moment) {
+	for _, consumer := range c.Status.ReservedFor {
+		p := pods[consumer.UID]
+		if p == nil || consumer.Resource != "pods" {
+			continue
+		}
+		runs, names, stays := hasStarted(p), isNamed(p, c.Name), p.DeletionTimestamp == nil
+		for f, is := range (moment{
+			reserved: true, started: runs, named: names, listed: runs && names,
+			staying: stays, startedStaying: runs && stays, listedStaying: runs && names && stays,
+		}) {
+			now[f] = now[f] || is
+		}
+	}
+	return now
+}
+
+// hasStarted reports whether a container of a pod, of whatever kind, has started.
+func hasStarted(p *corev1.Pod) bool {
+	if p.Status.Phase == corev1.PodRunning {
+		return true
+	}
+	all := slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses)
+	return slices.ContainsFunc(all, func(s corev1.ContainerStatus) bool {
+		return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil
+	})
+}
+
+// isNamed reports whether a container that PodResources lists names a claim of the pod. The
+// containers of the claim of extended resources do so without a name.
+func isNamed(p *corev1.Pod, claim string) bool {
+	if s := p.Status.ExtendedResourceClaimStatus; s != nil && s.ResourceClaimName == claim {
+		return true
+	}
+	var local []string
+	for _, c := range p.Spec.ResourceClaims {
+		if c.ResourceClaimName != nil && *c.ResourceClaimName == claim {
+			local = append(local, c.Name)
+		}
+	}
+	for _, s := range p.Status.ResourceClaimStatuses {
+		if s.ResourceClaimName != nil && *s.ResourceClaimName == claim {
+			local = append(local, s.Name)
+		}
+	}
+	names := func(c *corev1.Container) bool {
+		return slices.ContainsFunc(c.Resources.Claims,
+			func(r corev1.ResourceClaim) bool { return slices.Contains(local, r.Name) })
+	}
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways && names(c) {
+			return true
+		}
+	}
+	for i := range p.Spec.Containers {
+		if names(&p.Spec.Containers[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// length returns how long the intervals are together, where they overlap once.
+func length(all []interval) time.Duration {
+	slices.SortFunc(all, func(a, b interval) int { return cmp.Compare(a.from.UnixNano(), b.from.UnixNano()) })
+	var sum time.Duration
+	var end time.Time
+	for _, i := range all {
+		if i.from.Before(end) {
+			i.from = end
+		}
+		if i.until.After(i.from) {
+			sum += i.until.Sub(i.from)
+			end = i.until
+		}
+	}
+	return sum
+}
+
+// covers reports whether one of the intervals covers all of a time.
+func covers(all []interval, from, until time.Time) bool {
+	return slices.ContainsFunc(all, func(i interval) bool { return !i.from.After(from) && !i.until.Before(until) })
+}
+
+// meets reports whether one of the intervals has a moment in common with a time.
+func meets(all []interval, from, until time.Time) bool {
+	return slices.ContainsFunc(all, func(i interval) bool { return !i.from.After(until) && !i.until.Before(from) })
+}
+
+// Unlisted reports whether PodResources never had a reason to list a claim.
+func (t *Truth) Unlisted(claim types.UID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for h, life := range t.holds {
+		if h.uid == claim && len(life.of[listed]) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// Reserved returns when a claim was first seen to be reserved for a pod of the node; zero: never.
+func (t *Truth) Reserved(claim types.UID) time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for h, life := range t.holds {
+		if h.uid == claim && len(life.of[reserved]) > 0 {
+			return life.of[reserved][0].from
+		}
+	}
+	return time.Time{}
+}
