@@ -4,7 +4,7 @@ import (
 	"flag"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
 // Main runs a package's tests and checks that no goroutine is left. Under the race detector it
@@ -12,10 +12,10 @@ import (
 // history.
 func Main(m *testing.M) {
 	flag.Parse()
-	if checks := flag.Lookup("rapid.checks"); RaceEnabled && checks.Value.String() == checks.DefValue {
+	if checks := flag.Lookup("rapid.checks"); testmain.RaceEnabled && checks.Value.String() == checks.DefValue {
 		if err := checks.Value.Set("20"); err != nil {
 			panic(err)
 		}
 	}
-	goleak.VerifyTestMain(m)
+	testmain.Main(m)
 }

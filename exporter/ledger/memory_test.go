@@ -12,13 +12,14 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
 // A ledger in a steady state does not grow, while ten thousand claims with pods, partitions and
 // error codes of new names come and go in a hundred thousand ticks.
 func TestSteadyStateDoesNotGrow(t *testing.T) {
 	claims, ticksEach := 10_000, 10
-	if exportertest.RaceEnabled {
+	if testmain.RaceEnabled {
 		claims /= 10
 	}
 	l := ledger.New(exportertest.LedgerConfig())

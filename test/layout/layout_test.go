@@ -191,6 +191,34 @@ func TestSources(t *testing.T) {
 	}
 }
 
+// Tests in bubbles need testmain.Main, which keeps them from crashing the race detector.
+func TestBubbles(t *testing.T) {
+	has := func(folder, text string) bool {
+		files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(files, func(path string) bool {
+			content, err := os.ReadFile(path)
+			return err == nil && bytes.Contains(content, []byte(text))
+		})
+	}
+	folders := map[string]bool{}
+	for _, path := range tracked(t) {
+		folder := filepath.Dir(path)
+		if !strings.HasSuffix(path, "_test.go") || folders[folder] || !has(folder, "synctest.Test(") || folder == "test/layout" {
+			continue
+		}
+		folders[folder] = true
+		if !has(folder, "testmain.Main(m)") && !has(folder, "exportertest.Main(m)") {
+			t.Errorf("%s has tests in bubbles, but its TestMain is not testmain.Main", folder)
+		}
+	}
+	if len(folders) < 6 {
+		t.Errorf("only %d packages have tests in bubbles", len(folders))
+	}
+}
+
 // linked is a package that a program or another package links.
 type linked struct {
 	ImportPath string

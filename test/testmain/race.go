@@ -1,6 +1,6 @@
 //go:build race
 
-package exportertest
+package testmain
 
 // RaceEnabled lets expensive tests do less.
 const RaceEnabled = true

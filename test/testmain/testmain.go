@@ -1,0 +1,22 @@
+// Package testmain has the TestMain of packages whose tests run in bubbles of testing/synctest.
+package testmain
+
+import (
+	"runtime"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// Main runs a package's tests and checks that no goroutine is left.
+//
+// Under the race detector it runs Go code on one processor at a time: all timers of a bubble share
+// one race context, and two that expire at the same time on two processors crash the detector
+// (runtime's timer.unlockAndRun; golang/go issue 78156). It still sees races: it compares what is
+// ordered by synchronization, not what happens to run side by side.
+func Main(m *testing.M) {
+	if RaceEnabled {
+		runtime.GOMAXPROCS(1)
+	}
+	goleak.VerifyTestMain(m)
+}
