@@ -304,8 +304,8 @@ func TestEndSeenLate(t *testing.T) {
 	}
 }
 
-// A claim was last active when its device was, from its coming on; without telemetry it is not
-// said.
+// A claim and its pod were last active when their device was, from their coming on; without
+// telemetry it is not said.
 func TestLastActive(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	active := func(x exportertest.Scraped, second float64) {
@@ -313,6 +313,9 @@ func TestLastActive(t *testing.T) {
 		h.Expect(x, map[[2]string]float64{
 			{"dra_claim_last_active_timestamp_seconds", "resourceclaim_name=c0"}: exportertest.Unix(jointest.Start()) + second,
 		})
+		if got := exportertest.Unix(h.Last.Pods[0].LastActive) - exportertest.Unix(jointest.Start()); got != second {
+			t.Errorf("the pod was last active at second %v, want %v", got, second)
+		}
 	}
 	use := func(u float64) exportertest.Scraped {
 		h.Read(driver.Reading{Quantity: driver.Utilization, Value: u})
@@ -328,6 +331,9 @@ func TestLastActive(t *testing.T) {
 	h.Read(driver.Reading{Quantity: driver.Power, Value: 300})
 	if x := h.Tick(time.Second); len(x["dra_claim_last_active_timestamp_seconds"]) != 0 {
 		t.Error("a claim is idle without telemetry")
+	}
+	if !h.Last.Pods[0].LastActive.IsZero() {
+		t.Error("a pod is idle without telemetry")
 	}
 	active(use(0), 4)
 	active(use(1), 8)

@@ -322,17 +322,19 @@ func (d *deviceBook) unsettled(now time.Time) time.Time {
 	return oldest
 }
 
-// markActive records that the device was active at a moment, for its holders at that moment. If the
-// processes' use is known, only holders whose part of the activity exceeds the threshold are
-// active.
+// markActive records that the device was active at a moment, for the claims and pods that held it
+// then. If the processes' use is known, only holders whose part of the activity exceeds the
+// threshold are active.
 func (d *deviceBook) markActive(moment time.Time, activity, threshold float64) {
 	s := &d.timeline[d.timeline.at(moment)]
-	for _, p := range s.claims {
-		if s.byProcess && activity*p.use[driver.ByTime] <= threshold {
-			continue
-		}
-		if moment.After(p.account.active) {
-			p.account.active = moment
+	for _, parts := range [2][]portion{s.claims, s.pods} {
+		for _, p := range parts {
+			if s.byProcess && activity*p.use[driver.ByTime] <= threshold {
+				continue
+			}
+			if moment.After(p.account.active) {
+				p.account.active = moment
+			}
 		}
 	}
 }

@@ -56,7 +56,7 @@ type Holder struct {
 	Values     []Value
 	Allocated  float64   // seconds, whoever else held the device
 	Share      float64   // seconds, divided among the holders at that time
-	LastActive time.Time // of claims; zero: the device is not measured
+	LastActive time.Time // when the device was last active while held; zero: it is not measured
 }
 
 // Value is a number and what it means.
