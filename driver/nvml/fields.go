@@ -6,6 +6,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -36,10 +38,34 @@ const (
 	nanoseconds = 1e-9
 )
 
-// fastFields are read with each sample. Where two fill the same, the first that the device has
-// counts.
-func fastFields() []field {
-	return []field{
+// firstSlowdownField returns the number of CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN in drivers of a
+// branch such as 580; those of HW_THERM_SLOWDOWN and HW_POWER_BRAKE_SLOWDOWN follow it. It returns
+// false where no number has that meaning. The header can't say it, since the numbers changed:
+// drivers 575 (CUDA 12.9) and 580 (CUDA 13.0) have 251 to 253, which nvidia-smi 580.65.06 asks for.
+// From 590 on (CUDA 13.1) they are 269 to 271, which were settings of power smoothing before.
+func firstSlowdownField(branch int) (uint32, bool) {
+	switch {
+	case branch >= 590:
+		return 269, true
+	case branch >= 575:
+		return 251, true
+	default:
+		return 0, false
+	}
+}
+
+// branch returns the first number of a driver's version, such as 580 of 580.65.06; 0 if it has
+// none.
+func branch(version string) int {
+	first, _, _ := strings.Cut(version, ".")
+	number, _ := strconv.Atoi(first) // 0: no field whose number changed is asked for
+	return number
+}
+
+// fastFields are read with each sample, of drivers of a branch. Where two fill the same, the first
+// that the device has counts.
+func fastFields(branch int) []field {
+	fields := []field{
 		{nvml.FI_DEV_MEMORY_TEMP, "MEMORY_TEMP", 0, driver.Temperature, driver.Labels{"memory"}, one},
 		{
 			nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, "NVLINK_THROUGHPUT_DATA_TX", allLinks, driver.IOBytes,
@@ -53,54 +79,28 @@ func fastFields() []field {
 		},
 		{nvml.FI_DEV_PCIE_COUNT_TX_BYTES, "PCIE_COUNT_TX_BYTES", 0, driver.IOBytes, driver.Labels{"pcie", "transmit"}, one},
 		{nvml.FI_DEV_PCIE_COUNT_RX_BYTES, "PCIE_COUNT_RX_BYTES", 0, driver.IOBytes, driver.Labels{"pcie", "receive"}, one},
-		{
-			nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, "CLOCKS_EVENT_REASON_SW_POWER_CAP", 0, driver.ThrottledSeconds,
-			driver.Labels{"power"},
-			nanoseconds,
-		},
-		{
-			nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN, "CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN", 0,
-			driver.ThrottledSeconds,
-			driver.Labels{"thermal"},
-			nanoseconds,
-		},
-		{
-			nvml.FI_DEV_PERF_POLICY_THERMAL, "PERF_POLICY_THERMAL", 0, driver.ThrottledSeconds,
-			driver.Labels{"thermal"},
-			nanoseconds,
-		},
-		{
-			nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN, "CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN", 0,
-			driver.ThrottledSeconds,
-			driver.Labels{"hw_thermal"},
-			nanoseconds,
-		},
-		{
-			nvml.FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN, "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN", 0,
-			driver.ThrottledSeconds,
-			driver.Labels{"hw_power_brake"},
-			nanoseconds,
-		},
-		{
-			nvml.FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST, "CLOCKS_EVENT_REASON_SYNC_BOOST", 0, driver.ThrottledSeconds,
-			driver.Labels{"sync_boost"},
-			nanoseconds,
-		},
-		{
-			nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT, "PERF_POLICY_BOARD_LIMIT", 0, driver.ThrottledSeconds,
-			driver.Labels{"board_limit"},
-			nanoseconds,
-		},
-		{
-			nvml.FI_DEV_PERF_POLICY_RELIABILITY, "PERF_POLICY_RELIABILITY", 0, driver.ThrottledSeconds,
-			driver.Labels{"reliability"},
-			nanoseconds,
-		},
+		throttling(nvml.FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP, "CLOCKS_EVENT_REASON_SW_POWER_CAP", "power"),
+		throttling(nvml.FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST, "CLOCKS_EVENT_REASON_SYNC_BOOST", "sync_boost"),
+		throttling(nvml.FI_DEV_PERF_POLICY_BOARD_LIMIT, "PERF_POLICY_BOARD_LIMIT", "board_limit"),
+		throttling(nvml.FI_DEV_PERF_POLICY_RELIABILITY, "PERF_POLICY_RELIABILITY", "reliability"),
 	}
+	if first, ok := firstSlowdownField(branch); ok {
+		fields = append(fields,
+			throttling(first, "CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN", "thermal"),
+			throttling(first+1, "CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN", "hw_thermal"),
+			throttling(first+2, "CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN", "hw_power_brake"),
+		)
+	}
+	return append(fields, throttling(nvml.FI_DEV_PERF_POLICY_THERMAL, "PERF_POLICY_THERMAL", "thermal"))
+}
+
+// throttling returns a field that counts the nanoseconds of throttling for one reason.
+func throttling(id uint32, name, reason string) field {
+	return field{id, name, 0, driver.ThrottledSeconds, driver.Labels{reason}, nanoseconds}
 }
 
 // slowFields are read every 10 s.
-func slowFields() []field {
+func slowFields(int) []field {
 	return []field{
 		{nvml.FI_DEV_PCIE_REPLAY_COUNTER, "PCIE_REPLAY_COUNTER", 0, driver.Errors, driver.Labels{"pcie_replay"}, one},
 		{nvml.FI_DEV_ECC_SBE_VOL_TOTAL, "ECC_SBE_VOL_TOTAL", 0, driver.Errors, driver.Labels{"ecc_corrected"}, one},
@@ -112,9 +112,10 @@ func slowFields() []field {
 	}
 }
 
-// readFields returns the query of some fields.
-func readFields(fields []field) func(*reader, nvml.Device) nvml.Return {
+// readFields returns the query of some fields of a driver's branch.
+func readFields(of func(branch int) []field) func(*reader, nvml.Device) nvml.Return {
 	return func(r *reader, device nvml.Device) nvml.Return {
+		fields := of(branch(r.gpu.session.driver))
 		asked := make([]field, 0, len(fields))
 		values := make([]nvml.FieldValue, 0, len(fields))
 		for _, f := range fields {

@@ -41,8 +41,8 @@ func queries() []query {
 		{"nvmlDeviceGetDecoderUtilization", wholeGPU, 0, engine("decoder", nvml.Device.GetDecoderUtilization)},
 		{"nvmlDeviceGetJpgUtilization", wholeGPU, 0, engine("jpeg", nvml.Device.GetJpgUtilization)},
 		{"nvmlDeviceGetOfaUtilization", wholeGPU, 0, engine("ofa", nvml.Device.GetOfaUtilization)},
-		{"nvmlDeviceGetFieldValues", everyGPU, 0, readFields(fastFields())},
-		{"nvmlDeviceGetFieldValues ", everyGPU, slowInterval, readFields(slowFields())},
+		{"nvmlDeviceGetFieldValues", everyGPU, 0, readFields(fastFields)},
+		{"nvmlDeviceGetFieldValues ", everyGPU, slowInterval, readFields(slowFields)},
 	}
 }
 

@@ -4,7 +4,9 @@ package nvml
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +76,43 @@ func TestQuantities(t *testing.T) {
 	}
 	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {
 		t.Errorf("hardware (-want +got):\n%s", diff)
+	}
+}
+
+// The numbers of the fields of throttling are not the same in all drivers. What a number means to
+// another driver is no throttling: the settings of power smoothing stand at 0 where these are
+// counted in others.
+func TestDriverVersions(t *testing.T) {
+	whole := []string{"power", "thermal", "hw_thermal", "hw_power_brake", "sync_boost", "board_limit", "reliability"}
+	older := []string{"power", "thermal", "sync_boost", "board_limit", "reliability"}
+	for version, reasons := range map[string][]string{
+		"535.183.01": older, "550.163.01": older, "570.86.15": older, "575.51.03": whole, "580.65.06": whole,
+		"590.44.01": whole, "": older,
+	} {
+		t.Run(version, func(t *testing.T) {
+			machine.Reset(1)
+			machine.SetDriver(version)
+			g := &machine.GPUs[0]
+			g.PowerSmoothing = 1
+			want := map[string]float64{
+				"power": g.Throttled.Power, "thermal": g.Throttled.SoftThermal, "sync_boost": g.Throttled.SyncBoost,
+				"board_limit": g.Throttled.BoardLimit, "reliability": g.Throttled.Reliability,
+				"hw_thermal": g.Throttled.HardThermal, "hw_power_brake": g.Throttled.PowerBrake,
+			}
+			if len(reasons) == len(older) {
+				want["thermal"] = g.Throttled.Thermal
+			}
+			maps.DeleteFunc(want, func(reason string, _ float64) bool { return !slices.Contains(reasons, reason) })
+			got := map[string]float64{}
+			for _, r := range of(t, sample(t, newSource(t, newClock(), nil)), g.UUID()).Readings {
+				if r.Quantity == driver.ThrottledSeconds {
+					got[r.Labels[0]] = r.Value
+				}
+			}
+			if diff := cmp.Diff(want, got, approximately()); diff != "" {
+				t.Errorf("seconds of throttling (-want +got):\n%s", diff)
+			}
+		})
 	}
 }
 

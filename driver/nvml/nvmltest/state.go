@@ -46,6 +46,7 @@ type GPU struct {
 	Minor, PCIDomain, PCIBus, PCIDevice    int64
 	MIG, MaxMIG, GPM, NarrowPCIe           int64
 	Accounting                             int64 // mode: 0 is off
+	PowerSmoothing                         int64 // it has the feature, whose settings stand at 0
 	Power, Energy                          float64
 	Utilization, MemoryUtilization         float64
 	Encoder, Decoder, JPEG, OFA            float64
@@ -105,6 +106,10 @@ type event struct{ gpu, xid, gpuInstance, computeInstance int64 }
 
 // SetUUID gives a GPU its UUID and its name.
 func (g *GPU) SetUUID(uuid, name string) { g.uuid, g.name = text(uuid), text(name) }
+
+// SetDriver gives the machine a driver of that version, such as 580.65.06, from the next session
+// on. What each number of a field means is then what it means to that driver.
+func (s *State) SetDriver(version string) { s.driverVersion = text(version) }
 
 // UUID returns the GPU's UUID.
 func (g *GPU) UUID() string { return untext(g.uuid[:]) }

@@ -28,35 +28,49 @@ static void narrow(nvmlFieldValue_t *v, double bytes, int64_t is_narrow) {
     }
 }
 
+/* What a GPU says of each field; numbers.h has the number of each in the branches of the driver. */
+static int branch(void) {
+#ifdef DRIVER_VERSION
+    return atoi(DRIVER_VERSION);
+#else
+    return atoi(state->driver_version);
+#endif
+}
+
+#define GPU_MEMORY_TEMP count(v, g->memory_temperature), v->valueType = NVML_VALUE_TYPE_UNSIGNED_INT
+#define GPU_NVLINK_THROUGHPUT_DATA_TX throughput(v, g->nvlink_transmit)
+#define GPU_NVLINK_THROUGHPUT_DATA_RX throughput(v, g->nvlink_receive)
+#define GPU_PCIE_COUNT_TX_BYTES narrow(v, g->pcie_transmit, g->narrow_pcie)
+#define GPU_PCIE_COUNT_RX_BYTES narrow(v, g->pcie_receive, g->narrow_pcie)
+#define GPU_PCIE_REPLAY_COUNTER count(v, g->pcie_replays)
+#define GPU_ECC_SBE_VOL_TOTAL count(v, g->ecc_corrected)
+#define GPU_ECC_DBE_VOL_TOTAL count(v, g->ecc_uncorrected)
+#define GPU_REMAPPED_COR count(v, g->mig ? (double)NAN : g->remapped_corrected)
+#define GPU_REMAPPED_UNC count(v, g->mig ? (double)NAN : g->remapped_uncorrected)
+#define GPU_RETIRED_SBE count(v, g->retired_sbe)
+#define GPU_RETIRED_DBE count(v, g->retired_dbe)
+/* "All counters are in nanoseconds" */
+#define GPU_PERF_POLICY_POWER count(v, g->throttled_power * 1e9)
+#define GPU_PERF_POLICY_THERMAL count(v, g->throttled_thermal * 1e9)
+#define GPU_PERF_POLICY_SYNC_BOOST count(v, g->throttled_sync_boost * 1e9)
+#define GPU_PERF_POLICY_BOARD_LIMIT count(v, g->throttled_board_limit * 1e9)
+#define GPU_PERF_POLICY_RELIABILITY count(v, g->throttled_reliability * 1e9)
+#define GPU_CLOCKS_SW_THERM count(v, g->throttled_sw_thermal * 1e9)
+#define GPU_CLOCKS_HW_THERM count(v, g->throttled_hw_thermal * 1e9)
+#define GPU_CLOCKS_HW_POWER_BRAKE count(v, g->throttled_hw_power_brake * 1e9)
+/* a setting that stands at 0, where the GPU has the feature */
+#define GPU_PWR_SMOOTHING count(v, g->power_smoothing ? 0 : (double)NAN)
+
 static void field(const struct gpu *g, nvmlFieldValue_t *v) {
-    switch (v->fieldId) {
-    case NVML_FI_DEV_MEMORY_TEMP: /* degrees C (a guess: the header gives no unit) */
-        count(v, g->memory_temperature);
-        v->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
-        v->value.uiVal = (unsigned int)v->value.ullVal;
-        break;
-    case NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: throughput(v, g->nvlink_transmit); break;
-    case NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: throughput(v, g->nvlink_receive); break;
-    case NVML_FI_DEV_PCIE_COUNT_TX_BYTES: narrow(v, g->pcie_transmit, g->narrow_pcie); break;
-    case NVML_FI_DEV_PCIE_COUNT_RX_BYTES: narrow(v, g->pcie_receive, g->narrow_pcie); break;
-    case NVML_FI_DEV_PCIE_REPLAY_COUNTER: count(v, g->pcie_replays); break;
-    case NVML_FI_DEV_ECC_SBE_VOL_TOTAL: count(v, g->ecc_corrected); break;
-    case NVML_FI_DEV_ECC_DBE_VOL_TOTAL: count(v, g->ecc_uncorrected); break;
-    case NVML_FI_DEV_REMAPPED_COR: count(v, g->mig ? (double)NAN : g->remapped_corrected); break;
-    case NVML_FI_DEV_REMAPPED_UNC: count(v, g->mig ? (double)NAN : g->remapped_uncorrected); break;
-    case NVML_FI_DEV_RETIRED_SBE: count(v, g->retired_sbe); break;
-    case NVML_FI_DEV_RETIRED_DBE: count(v, g->retired_dbe); break;
-    /* "All counters are in nanoseconds"; of those without CLOCKS_EVENT_REASON in their name it is a guess */
-    case NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_POWER_CAP: count(v, g->throttled_power * 1e9); break;
-    case NVML_FI_DEV_PERF_POLICY_THERMAL: count(v, g->throttled_thermal * 1e9); break;
-    case NVML_FI_DEV_CLOCKS_EVENT_REASON_SYNC_BOOST: count(v, g->throttled_sync_boost * 1e9); break;
-    case NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT: count(v, g->throttled_board_limit * 1e9); break;
-    case NVML_FI_DEV_PERF_POLICY_RELIABILITY: count(v, g->throttled_reliability * 1e9); break;
-    case NVML_FI_DEV_CLOCKS_EVENT_REASON_SW_THERM_SLOWDOWN: count(v, g->throttled_sw_thermal * 1e9); break;
-    case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_THERM_SLOWDOWN: count(v, g->throttled_hw_thermal * 1e9); break;
-    case NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN: count(v, g->throttled_hw_power_brake * 1e9); break;
-    default: v->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+    int now = branch();
+#define FIELD(what, number, from, until)                                                                               \
+    if (v->fieldId == number && from <= now && now < until) {                                                          \
+        GPU_##what;                                                                                                    \
+        return;                                                                                                        \
     }
+#include "numbers.h"
+#undef FIELD
+    v->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
 }
 
 /* "NVML_SUCCESS if any values in values were populated. Note that you must check the nvmlReturn field of each" */

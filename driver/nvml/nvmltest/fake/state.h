@@ -38,6 +38,7 @@ struct gpu {
     int64_t lost; /* every call answers NVML_ERROR_GPU_IS_LOST */
     int64_t minor, pci_domain, pci_bus, pci_device, mig, mig_max, gpm_supported, narrow_pcie;
     int64_t accounting; /* mode: 0 is off */
+    int64_t power_smoothing; /* it has the feature, whose settings stand at 0 */
     double power, energy;
     double utilization, memory_utilization, encoder, decoder, jpeg, ofa;
     double memory_total, memory_reserved, memory_used;
