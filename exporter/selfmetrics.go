@@ -32,6 +32,7 @@ type SelfMetrics struct {
 	mu     sync.Mutex
 	states map[string]string            // by source: why it is down, "" if it is up
 	totals map[string]driver.Rejections // by input: its last total
+	told   map[driver.Rejection]bool    // bounds that were logged, without counts
 }
 
 // NewSelfMetrics registers the metrics, together with those of the process, the Go runtime and the
@@ -69,6 +70,7 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 		log:    log,
 		states: map[string]string{},
 		totals: map[string]driver.Rejections{},
+		told:   map[driver.Rejection]bool{},
 	}
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "dra_exporter_node_info", Help: "The node that the exporter runs on.",
@@ -125,7 +127,22 @@ func (m *SelfMetrics) Absent(source string, err error) {
 func (m *SelfMetrics) Reject(rejected ...driver.Rejection) {
 	for _, r := range rejected {
 		m.rejected.WithLabelValues(r.Input, string(r.Reason)).Add(float64(r.Count))
+		m.mu.Lock()
+		m.tellBound(r.Input, r.Reason)
+		m.mu.Unlock()
 	}
+}
+
+// tellBound logs once for each input that it has more of something than is used, which no state of
+// a source shows. The caller holds mu.
+func (m *SelfMetrics) tellBound(input string, reason driver.Reason) {
+	key := driver.Rejection{Input: input, Reason: reason}
+	if !strings.HasPrefix(string(reason), "too_") || m.told[key] {
+		return
+	}
+	m.told[key] = true
+	m.log.Warn("an input has more than is used: the rest is left out, and counted in dra_exporter_input_rejected_total",
+		"input", input, "reason", string(reason))
 }
 
 // RejectTotal takes the rejections of an input that counts them itself, since its start.
@@ -139,6 +156,7 @@ func (m *SelfMetrics) RejectTotal(input string, totals driver.Rejections) {
 	for reason, n := range totals {
 		if more := n - before[reason]; more > 0 {
 			m.rejected.WithLabelValues(input, string(reason)).Add(float64(more))
+			m.tellBound(input, reason)
 		}
 		before[reason] = n
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // An optional source that is absent is neither up nor down. It is logged once, not at each attempt.
@@ -37,5 +39,20 @@ func TestAbsentSource(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "not used"); n != 2 || strings.Contains(log.String(), "level=WARN") {
 		t.Errorf("the log has it %d times:\n%s", n, log.String())
+	}
+}
+
+// That an input is beyond a bound is logged once, however much of it is rejected.
+func TestBoundIsLoggedOnce(t *testing.T) {
+	var log bytes.Buffer
+	m := NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.NewTextHandler(&log, nil)))
+	for n := range 3 {
+		m.RejectTotal("scrape/a", driver.Rejections{driver.ReasonTooMany: n, driver.ReasonNoMatch: n})
+		m.Reject(driver.Rejection{Input: "b", Reason: driver.ReasonTooLarge, Count: 1})
+	}
+	lines := log.String()
+	if n := strings.Count(lines, "\n"); n != 2 || !strings.Contains(lines, "input=scrape/a reason=too_many") ||
+		!strings.Contains(lines, "input=b reason=too_large") {
+		t.Errorf("%d lines:\n%s", n, lines)
 	}
 }

@@ -14,7 +14,6 @@ import (
 
 // The bounds of an answer.
 const (
-	maxSeries     = 1 << 16          // mapped series
 	maxIdentity   = 256              // bytes of the label that names the hardware
 	maxLabelValue = 128              // bytes of a label's value that becomes a reading's
 	maxAge        = 10 * time.Minute // of a sample's own timestamp
@@ -54,12 +53,14 @@ func compile(metrics []Metric) (map[string][]rule, error) {
 // collector makes an answer of the samples of one exposition.
 type collector struct {
 	endpoint Endpoint
+	bounds   bounds
 	rules    map[string][]rule
 	now      time.Time
 
 	answer   answer
 	known    map[string]string // hardware of a label's value as it is written
 	text     map[string]string // values of labels, each once in memory
+	bytes    int               // of known and text
 	created  map[key]time.Time // by counter
 	refused  map[string]bool   // metrics whose type can't be used
 	rejected driver.Rejections
@@ -68,8 +69,8 @@ type collector struct {
 // newCollector returns a collector for an answer of about as many series as expected.
 func newCollector(e Endpoint, rules map[string][]rule, now time.Time, expected int) *collector {
 	return &collector{
-		endpoint: e, rules: rules, now: now,
-		answer:  answer{hardware: map[string]driver.Sample{}, values: make(map[key]value, expected)},
+		endpoint: e, bounds: e.bounds(), rules: rules, now: now,
+		answer:  answer{match: e.Match, values: make(map[key]value, expected)},
 		known:   map[string]string{},
 		text:    map[string]string{},
 		created: map[key]time.Time{}, refused: map[string]bool{}, rejected: driver.Rejections{},
@@ -127,12 +128,11 @@ func (c *collector) apply(r *rule, s *sample) (reason driver.Reason) {
 		return driver.ReasonPartition
 	}
 	k := key{quantity: r.quantity}
-	var ok bool
-	if k.hardware, ok = c.identify(s.get(c.endpoint.Match.Label)); !ok {
-		return driver.ReasonNoMatch
+	if k.hardware, reason = c.identify(s.get(c.endpoint.Match.Label)); reason != "" {
+		return reason
 	}
-	if k.labels, ok = c.labels(r, s); !ok {
-		return driver.ReasonLabel
+	if k.labels, reason = c.labels(r, s); reason != "" {
+		return reason
 	}
 	if r.created {
 		c.takeCreated(k, s.value)
@@ -153,18 +153,15 @@ func (c *collector) take(k key, v value) (reason driver.Reason) {
 		return driver.ReasonDuplicate
 	case there && before.rank < v.rank:
 		return ""
-	case !there && len(c.answer.values) >= maxSeries:
+	case !there && len(c.answer.values) >= c.bounds.series:
 		return driver.ReasonTooMany
 	}
 	c.answer.values[k] = v
-	if _, ok := c.answer.hardware[k.hardware]; !ok {
-		c.answer.hardware[k.hardware] = c.endpoint.Match.sample(k.hardware)
-	}
 	return ""
 }
 
 func (c *collector) takeCreated(k key, seconds float64) {
-	if at, ok := fromSeconds(seconds); ok && at.Unix() > 0 && len(c.created) < maxSeries {
+	if at, ok := fromSeconds(seconds); ok && at.Unix() > 0 && len(c.created) < c.bounds.series {
 		c.created[k] = at
 	}
 }
@@ -192,45 +189,64 @@ func (c *collector) value(r *rule, s *sample) (v value, reason driver.Reason) {
 }
 
 // labels returns the reading's labels; those of a closed list must be in it.
-func (c *collector) labels(r *rule, s *sample) (driver.Labels, bool) {
-	labels := r.constant
+func (c *collector) labels(r *rule, s *sample) (labels driver.Labels, reason driver.Reason) {
+	labels = r.constant
 	for i, name := range r.from {
 		if name == "" {
 			continue
 		}
 		v := s.get(name)
 		if len(v) > maxLabelValue {
-			return labels, false
+			return labels, driver.ReasonLabel
 		}
-		labels[i] = c.intern(v)
-		if closed := r.spec.Labels[i].Values; closed != nil && !slices.Contains(closed, labels[i]) {
-			return labels, false
+		if closed := r.spec.Labels[i].Values; closed != nil && !slices.Contains(closed, string(v)) {
+			return labels, driver.ReasonLabel
+		}
+		if labels[i], reason = c.intern(v); reason != "" {
+			return labels, reason
 		}
 	}
-	return labels, true
+	return labels, ""
 }
 
-func (c *collector) intern(b []byte) string {
+// intern returns the text, once in memory.
+func (c *collector) intern(b []byte) (string, driver.Reason) {
 	if s, ok := c.text[string(b)]; ok {
-		return s
+		return s, ""
+	}
+	if !c.spend(len(b)) {
+		return "", driver.ReasonTooLarge
 	}
 	s := string(b)
-	if len(c.text) < maxSeries {
-		c.text[s] = s
-	}
-	return s
+	c.text[s] = s
+	return s, ""
 }
 
 // identify returns the hardware that a label's value names, in one spelling.
-func (c *collector) identify(b []byte) (string, bool) {
+func (c *collector) identify(b []byte) (string, driver.Reason) {
 	if id, ok := c.known[string(b)]; ok {
-		return id, id != ""
+		return id, ""
 	}
 	id := c.endpoint.Match.normalize(b)
-	if len(c.known) < maxSeries {
-		c.known[string(b)] = id
+	switch {
+	case id == "":
+		return "", driver.ReasonNoMatch
+	case len(c.known) >= c.bounds.identities:
+		return "", driver.ReasonTooMany
+	case !c.spend(len(b) + len(id)):
+		return "", driver.ReasonTooLarge
 	}
-	return id, id != ""
+	c.known[string(b)] = id
+	return id, ""
+}
+
+// spend takes bytes of text from what is left of the bound, if they fit in.
+func (c *collector) spend(n int) bool {
+	if c.bytes+n > c.bounds.text {
+		return false
+	}
+	c.bytes += n
+	return true
 }
 
 // finish returns the answer with the counters' beginnings.

@@ -48,6 +48,7 @@ type Endpoint struct {
 	Client    config.HTTPClientConfig
 
 	presetRefresh *time.Duration // what is known of the preset; learning may correct it
+	endpoints     int            // how many the configuration has
 }
 
 // What a label's value may name.
@@ -122,6 +123,7 @@ func ParseConfig(data []byte, dir string) (*Config, error) {
 			return nil, fmt.Errorf("endpoint %q: name: another endpoint has it", e.Name)
 		}
 		seen[e.Name] = true
+		e.endpoints = len(file.Endpoints)
 		c.Endpoints = append(c.Endpoints, e)
 	}
 	return c, nil

@@ -51,7 +51,7 @@ endpoints:
 	}
 	zero, percent := time.Duration(0), 0.01
 	want := Endpoint{
-		Name: "dcgm-exporter", URL: "https://127.0.0.1:9400/metrics",
+		Name: "dcgm-exporter", URL: "https://127.0.0.1:9400/metrics", endpoints: 1,
 		Interval: 10 * time.Second, Timeout: 2 * time.Second, Refresh: &zero,
 		Driver: "gpu.nvidia.com", Match: Match{Label: "UUID", Hardware: "uuid"},
 		Metrics: []Metric{

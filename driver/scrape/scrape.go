@@ -2,8 +2,8 @@
 // Prometheus endpoint and maps the metrics that its configuration names to the quantities of the
 // catalogue.
 //
-// An endpoint is untrusted input. Its answer is bounded in bytes, line length, series and label
-// length; a line that can not be used costs itself alone and is counted by reason
+// An endpoint is untrusted input. Its answer is bounded in bytes, line length, series, identities
+// and text (bounds.go); a line that can not be used costs itself alone and is counted by reason
 // ([Source.Rejected]).
 //
 // Readings are dated by when the vendor refreshed them, as near as that can be known; freshness.go
@@ -151,8 +151,8 @@ func (r *rejections) snapshot() driver.Rejections {
 
 // answer is what one exposition said, by series.
 type answer struct {
-	hardware map[string]driver.Sample // by the key's hardware; without readings
-	values   map[key]value
+	match  Match
+	values map[key]value
 }
 
 // key tells one reading from another.
@@ -220,22 +220,18 @@ func (a answer) date(before answer, at time.Time) {
 
 // samples renders the answer, in order; when it is too old, without readings.
 func (a answer) samples(driverName string, valid bool) []driver.Sample {
-	if len(a.hardware) == 0 {
-		return nil
-	}
-	out := make([]driver.Sample, 0, len(a.hardware))
-	index := make(map[string]int, len(a.hardware))
-	for _, h := range slices.Sorted(maps.Keys(a.hardware)) {
-		s := a.hardware[h]
-		s.Driver = driverName
-		index[h] = len(out)
-		out = append(out, s)
-	}
-	if !valid {
-		return out
-	}
+	var out []driver.Sample
+	last := ""
 	for _, k := range slices.SortedFunc(maps.Keys(a.values), key.compare) {
-		v, s := a.values[k], &out[index[k.hardware]]
+		if len(out) == 0 || k.hardware != last {
+			s := a.match.sample(k.hardware)
+			s.Driver, last = driverName, k.hardware
+			out = append(out, s)
+		}
+		if !valid {
+			continue
+		}
+		v, s := a.values[k], &out[len(out)-1]
 		s.Readings = append(s.Readings,
 			driver.Reading{Quantity: k.quantity, Labels: k.labels, Value: v.value, At: v.at, Since: v.since})
 	}

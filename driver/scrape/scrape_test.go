@@ -419,22 +419,6 @@ func TestSampleFailure(t *testing.T) {
 	}
 }
 
-func TestSeriesLimit(t *testing.T) {
-	var b strings.Builder
-	for i := range maxSeries + 10 {
-		fmt.Fprintf(&b, "busy{UUID=\"%d\"} 1\n", i)
-	}
-	p := &page{}
-	p.set(b.String())
-	s := source(t, serve(t, p), gpuFields, testNow)
-	if n := len(sampled(t, s)); n != maxSeries {
-		t.Errorf("%d samples", n)
-	}
-	if n := s.Rejected()[driver.ReasonTooMany]; n != 10 {
-		t.Errorf("%d rejected", n)
-	}
-}
-
 func TestSampleCancelled(t *testing.T) {
 	p, s, _ := gpuPage(t, "")
 	ctx, cancel := context.WithCancel(t.Context())
