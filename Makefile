@@ -21,7 +21,7 @@ modules := $(sort $(patsubst ./%,%,$(patsubst %/,%,$(dir $(shell find . -name go
 # The modules of test/tools pin versions of tools and have no code. Those of system tests need built
 # programs, so they run in test-e2e.
 code_modules := $(filter-out test/tools test/tools/%,$(modules))
-system_modules := $(filter test/e2e test/accuracy test/cluster test/dashboards test/deploy,$(code_modules))
+system_modules := $(filter test/e2e test/accuracy test/attack test/cluster test/dashboards test/deploy,$(code_modules))
 slow_modules := $(filter test/accuracy,$(system_modules))
 unit_modules := $(filter-out $(system_modules),$(code_modules))
 -include test/cluster/cluster.mk deployments/release.mk
@@ -101,6 +101,10 @@ test-e2e-busy:
 .PHONY: accuracy
 accuracy: build $(PROMETHEUS) ## print the errors of the metrics of short pods
 	@$(call system_tests,$(slow_modules),-v)
+
+.PHONY: attack
+attack: build ## attack the program, and print the figures; RUN=regexp: some attacks, BEFORE=PATH: on an older program
+	@$(call system_tests,test/attack,-v -run='$(RUN)',-args -all $(if $(BEFORE),-before=$(abspath $(BEFORE))))
 
 # $(call system_tests,modules,flags,arguments): -count=1, since go's cache of results does not notice changes
 # of the programs; -p=1, since the tests measure times and must not disturb each other.

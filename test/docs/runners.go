@@ -23,6 +23,7 @@ type Exception struct {
 func Exceptions() []Exception {
 	const (
 		ci      = "CI runs this target itself (.ci/run)"
+		long    = "it takes minutes; CI runs a short part of the same tests (make test-e2e)"
 		network = "it needs the network"
 		kind    = "it needs kind and Docker; test/deploy renders these values and applies these files"
 	)
@@ -30,6 +31,8 @@ func Exceptions() []Exception {
 		{"make test", ci},
 		{"make test lint verify", ci},
 		{"make test-e2e", ci},
+		{"make attack", long},
+		{"make attack RUN=gzip BEFORE=/tmp/dra-exporter-of-last-year", long},
 		{"git clone https://github.com/dra-exporter/dra-exporter && cd dra-exporter", network},
 		{"git clone https://github.com/kubernetes-sigs/dra-example-driver /tmp/dra-example-driver", network},
 		{"(cd /tmp/dra-example-driver && ./demo/build-driver.sh && ./demo/create-cluster.sh)", kind},

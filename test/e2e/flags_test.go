@@ -77,7 +77,7 @@ func TestAddressTaken(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	p := start(t, n.flags(nil))
-	status, _, stderr := run(t, n.flags(flags{"web.listen-address": p.address}).args())
+	status, _, stderr := run(t, n.flags(flags{"web.listen-address": p.Address}).args())
 	if status != 1 || !strings.Contains(stderr, "address already in use") {
 		t.Errorf("exit status %d, want 1; output %q", status, stderr)
 	}
@@ -150,7 +150,7 @@ func TestTop(t *testing.T) {
 	_, f := busyNode(t)
 	p := start(t, f)
 	p.eventually("charged", p.charged)
-	status, stdout, stderr := run(t, []string{"top", "--once", "--url=http://" + p.address})
+	status, stdout, stderr := run(t, []string{"top", "--once", "--url=http://" + p.Address})
 	if status != 0 {
 		t.Errorf("exit status %d, want 0: %s", status, stderr)
 	}

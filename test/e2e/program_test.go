@@ -1,22 +1,17 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"os"
 	"os/exec"
-	"regexp"
-	"strconv"
-	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
 const (
@@ -28,14 +23,9 @@ const (
 
 // program is a running exporter.
 type program struct {
-	t       *testing.T
-	cmd     *exec.Cmd
-	address string // host:port
-	client  *http.Client
-	ended   chan struct{} // closed when it ends
-
-	mu    sync.Mutex
-	lines []string
+	*live.Program
+	t      *testing.T
+	client *http.Client
 }
 
 // flags are flags by name. One with an empty value is a boolean.
@@ -78,101 +68,10 @@ func start(t *testing.T, f flags, env ...string) *program {
 // launch starts the program, waits until it listens, and stops it when the test ends.
 func launch(t *testing.T, f flags, env ...string) *program {
 	t.Helper()
-	p := &program{
-		t: t, cmd: command(context.Background(), f.args(), env...), ended: make(chan struct{}),
+	return &program{
+		Program: live.Launch(t, command(context.Background(), f.args(), env...)), t: t,
 		client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: startTimeout},
 	}
-	stderr, err := p.cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	listening := make(chan string, 1)
-	go p.follow(stderr, listening)
-	t.Cleanup(p.end)
-	select {
-	case p.address = <-listening:
-	case <-p.ended:
-		t.Fatalf("the program ended: %v", p.cmd.ProcessState)
-	case <-time.After(startTimeout):
-		t.Fatal("the program does not listen")
-	}
-	return p
-}
-
-// follow keeps the program's log, finds its address in it, and waits for its end.
-func (p *program) follow(stderr io.Reader, listening chan<- string) {
-	address := regexp.MustCompile(`msg="Listening on" address=(\S+)`)
-	lines := bufio.NewScanner(stderr)
-	for lines.Scan() {
-		p.mu.Lock()
-		p.lines = append(p.lines, lines.Text())
-		p.mu.Unlock()
-		if found := address.FindStringSubmatch(lines.Text()); found != nil {
-			listening <- found[1]
-		}
-	}
-	_ = p.cmd.Wait() // the state tells how
-	close(p.ended)
-}
-
-// log returns the log.
-func (p *program) log() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return strings.Join(p.lines, "\n")
-}
-
-// end stops the program and shows its log if the test failed.
-func (p *program) end() {
-	if p.running() {
-		if status := p.stop(); status != 0 {
-			p.t.Errorf("exit status %d on SIGTERM, want 0", status)
-		}
-	}
-	if p.t.Failed() {
-		p.t.Logf("the program's log:\n%s", p.log())
-	}
-	if strings.Contains(p.log(), "DATA RACE") || strings.Contains(p.log(), "panic:") {
-		p.t.Errorf("the program's log:\n%s", p.log())
-	}
-}
-
-func (p *program) running() bool {
-	select {
-	case <-p.ended:
-		return false
-	default:
-		return true
-	}
-}
-
-// stop sends SIGTERM and returns the exit status. It kills the program if it does not end.
-func (p *program) stop() int {
-	p.t.Helper()
-	p.terminate()
-	return p.wait(stopTimeout)
-}
-
-func (p *program) terminate() {
-	p.t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		p.t.Errorf("send SIGTERM: %v", err)
-	}
-}
-
-func (p *program) wait(timeout time.Duration) int {
-	p.t.Helper()
-	select {
-	case <-p.ended:
-	case <-time.After(timeout):
-		p.t.Errorf("the program runs %v after SIGTERM", timeout)
-		_ = p.cmd.Process.Kill() // it may have ended by now
-		<-p.ended
-	}
-	return p.cmd.ProcessState.ExitCode()
 }
 
 // answer is a response of the program.
@@ -185,7 +84,7 @@ type answer struct {
 
 // get requests a path. The headers are alternating names and values.
 func (p *program) get(path string, headers ...string) (answer, error) {
-	request, err := http.NewRequest(http.MethodGet, "http://"+p.address+path, http.NoBody)
+	request, err := http.NewRequest(http.MethodGet, "http://"+p.Address+path, http.NoBody)
 	if err != nil {
 		return answer{}, err
 	}
@@ -266,8 +165,8 @@ func (p *program) eventually(what string, is func() bool) {
 func (p *program) within(timeout time.Duration, what string, is func() bool) {
 	p.t.Helper()
 	for deadline := time.Now().Add(timeout); !is(); time.Sleep(50 * time.Millisecond) {
-		if !p.running() {
-			p.t.Fatalf("not %s: the program has ended: %v", what, p.cmd.ProcessState)
+		if !p.Running() {
+			p.t.Fatalf("not %s: the program has ended: %v", what, p.State())
 		}
 		if time.Now().After(deadline) {
 			p.t.Fatalf("not %s within %v", what, timeout)
@@ -278,19 +177,9 @@ func (p *program) within(timeout time.Duration, what string, is func() bool) {
 // memory returns a field of /proc/PID/status in bytes: VmRSS or VmHWM.
 func (p *program) memory(field string) int64 {
 	p.t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	n, err := p.Memory(field)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	for line := range strings.Lines(string(status)) {
-		if value, ok := strings.CutPrefix(line, field+":"); ok {
-			n, err := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
-			if err != nil {
-				p.t.Fatal(err)
-			}
-			return n << 10
-		}
-	}
-	p.t.Fatalf("no %s in the status of the process", field)
-	return 0
+	return n
 }

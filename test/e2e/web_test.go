@@ -172,7 +172,7 @@ func TestWebConfig(t *testing.T) {
 		"secret": http.StatusOK, "wrong": http.StatusUnauthorized,
 		"": http.StatusUnauthorized,
 	} {
-		request, err := http.NewRequest(http.MethodGet, "https://"+p.address+"/metrics", http.NoBody)
+		request, err := http.NewRequest(http.MethodGet, "https://"+p.Address+"/metrics", http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -188,13 +188,13 @@ func TestWebConfig(t *testing.T) {
 		t.Error("the metrics are also served without TLS")
 	}
 	// Probes that only open the port are not logged.
-	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", p.address)
+	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", p.Address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	conn.Close()
 	p.eventually("logged at level debug", func() bool {
-		return regexp.MustCompile(`level=DEBUG .*TLS handshake error.*EOF`).MatchString(p.log())
+		return regexp.MustCompile(`level=DEBUG .*TLS handshake error.*EOF`).MatchString(p.Log())
 	})
 }
 
@@ -234,21 +234,21 @@ func TestLastScrape(t *testing.T) {
 	p.eventually("charged", p.charged)
 	before, _ := p.scrape().value("dra_pod_energy_joules_total", "pod", "a")
 	time.Sleep(1500 * time.Millisecond) // less than the interval
-	p.terminate()
+	p.Terminate()
 	p.eventually("waiting for the last scrape",
-		func() bool { return strings.Contains(p.log(), "waiting for the last scrape") })
+		func() bool { return strings.Contains(p.Log(), "waiting for the last scrape") })
 	time.Sleep(500 * time.Millisecond)
-	if !p.running() {
+	if !p.Running() {
 		t.Fatal("the program did not wait for the last scrape")
 	}
 	after, _ := p.lastScrape().value("dra_pod_energy_joules_total", "pod", "a")
 	if rise := after - before; rise < 100 {
 		t.Errorf("the last scrape has %v J more, want at least one second at 100 W", rise)
 	}
-	if status := p.wait(stopTimeout); status != 0 {
+	if status := p.Wait(stopTimeout); status != 0 {
 		t.Errorf("exit status %d, want 0", status)
 	}
-	if err := syscall.Kill(p.cmd.Process.Pid, 0); !errors.Is(err, syscall.ESRCH) {
+	if err := syscall.Kill(p.PID(), 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("the process still exists: %v", err)
 	}
 }
@@ -260,16 +260,16 @@ func TestReadsUntilLastScrape(t *testing.T) {
 	p := start(t, f.with(flags{"web.last-scrape-timeout": "10m"}))
 	p.eventually("charged", p.charged)
 	before, _ := p.scrape().value("dra_pod_energy_joules_total", "pod", "a")
-	p.terminate()
+	p.Terminate()
 	p.eventually("waiting for the last scrape",
-		func() bool { return strings.Contains(p.log(), "waiting for the last scrape") })
+		func() bool { return strings.Contains(p.Log(), "waiting for the last scrape") })
 	waiting := time.Now()
 	p.eventually("reading on", func() bool { return p.report().Time.After(waiting.Add(5 * time.Second)) })
 	after, _ := p.lastScrape().value("dra_pod_energy_joules_total", "pod", "a")
 	if rise := after - before; rise < 250 {
 		t.Errorf("the last scrape has %v J more after 5 s at 100 W", rise)
 	}
-	if status := p.wait(stopTimeout); status != 0 {
+	if status := p.Wait(stopTimeout); status != 0 {
 		t.Errorf("exit status %d, want 0", status)
 	}
 }
@@ -281,7 +281,7 @@ func TestStopWithoutLastScrape(t *testing.T) {
 	t.Run("no scraper", func(t *testing.T) {
 		t.Parallel()
 		p := start(t, newNode(t).flags(flags{"web.last-scrape-timeout": "10m"}))
-		if status := p.stop(); status != 0 {
+		if status := p.Stop(); status != 0 {
 			t.Errorf("exit status %d, want 0", status)
 		}
 	})
@@ -291,7 +291,7 @@ func TestStopWithoutLastScrape(t *testing.T) {
 		p := start(t, newNode(t).flags(flags{"web.last-scrape-timeout": timeout.String()}))
 		p.scrape()
 		begun := time.Now()
-		if status := p.stop(); status != 0 {
+		if status := p.Stop(); status != 0 {
 			t.Errorf("exit status %d, want 0", status)
 		}
 		if took := time.Since(begun); took < timeout {
@@ -305,12 +305,12 @@ func TestStopWithoutLastScrape(t *testing.T) {
 func TestStopWhileConnected(t *testing.T) {
 	t.Parallel()
 	p := start(t, newNode(t).flags(nil))
-	silent, err := net.Dial("tcp", p.address)
+	silent, err := net.Dial("tcp", p.Address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = silent.Close() })
-	if status := p.stop(); status != 0 {
+	if status := p.Stop(); status != 0 {
 		t.Errorf("exit status %d, want 0", status)
 	}
 }
@@ -326,7 +326,7 @@ func TestStopWhileAllHang(t *testing.T) {
 	})
 	p := start(t, n.flags(flags{"source.scrape.config": n.scrapeConfig(endpoint("hung", hang))}))
 	p.scrape()
-	if status := p.stop(); status != 0 {
+	if status := p.Stop(); status != 0 {
 		t.Errorf("exit status %d, want 0", status)
 	}
 }

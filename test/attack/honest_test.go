@@ -1,0 +1,183 @@
+package attack
+
+import (
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	// honestTimeout is how long the honest scraper waits, as Prometheus does by default.
+	honestTimeout = 10 * time.Second
+	// honestInterval is the time between two scrapes of it.
+	honestInterval = 50 * time.Millisecond
+	// maxHonest is how long an honest scrape may take during an attack, as the 99th percentile.
+	maxHonest = 200 * time.Millisecond
+)
+
+// newClient returns a client with connections of its own.
+func newClient() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableCompression: true}}
+}
+
+// answer is the answer to a scrape.
+type answer struct {
+	status int
+	body   string // decompressed
+	took   time.Duration
+}
+
+// errRefused reports that the program has answered 503 and said when to try again.
+var errRefused = errors.New("refused for now")
+
+// scrape scrapes as Prometheus does. It returns errRefused for a refusal that is well-formed, and
+// another error unless the answer is complete.
+func (g *target) scrape(timeout time.Duration) (answer, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/metrics"), http.NoBody)
+	if err != nil {
+		return answer{}, err
+	}
+	request.Header.Set("Accept", openMetrics)
+	request.Header.Set("Accept-Encoding", "gzip")
+	begun := time.Now()
+	response, err := g.client.Do(request)
+	if err != nil {
+		return answer{}, fmt.Errorf("scrape: %w", err)
+	}
+	defer response.Body.Close()
+	body, err := readAnswer(response)
+	a := answer{status: response.StatusCode, body: body, took: time.Since(begun)}
+	switch {
+	case err != nil:
+		return a, fmt.Errorf("read the answer: %w", err)
+	case a.status == http.StatusServiceUnavailable && response.Header.Get("Retry-After") != "":
+		return a, errRefused
+	case a.status != http.StatusOK:
+		return a, fmt.Errorf("status %d: %.100s", a.status, body)
+	case !strings.HasSuffix(body, "\n# EOF\n"):
+		return a, fmt.Errorf("an answer of %d bytes has no end", len(body))
+	}
+	return a, nil
+}
+
+// openMetrics is what Prometheus accepts, without its protobuf.
+const openMetrics = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;q=0.3"
+
+func readAnswer(response *http.Response) (string, error) {
+	if response.Header.Get("Content-Encoding") != "gzip" {
+		body, err := io.ReadAll(response.Body)
+		return string(body), err
+	}
+	plain, err := gzip.NewReader(response.Body)
+	if err != nil {
+		return "", err
+	}
+	body, err := io.ReadAll(plain)
+	return string(body), err
+}
+
+// figures are what an attack has done to the program and to an honest scraper.
+type figures struct {
+	times   []time.Duration // of the answers that were complete, sorted
+	refused int
+	failed  []error
+	peak    int64 // resident bytes
+	over    bool  // over the limit of memory
+}
+
+// during scrapes honestly while the attack runs, and returns the figures. The attack must end soon
+// after its context, which ends when the program does, and after atMost.
+func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) figures {
+	ctx, cancel := context.WithTimeout(context.Background(), atMost)
+	defer cancel()
+	over := make(chan struct{})
+	go func() {
+		defer close(over)
+		attack(ctx)
+	}()
+	var f figures
+	again := time.NewTicker(honestInterval)
+	defer again.Stop()
+	for attacking := true; attacking; {
+		a, err := g.scrape(honestTimeout)
+		switch {
+		case err == nil:
+			f.times = append(f.times, a.took)
+		case errors.Is(err, errRefused):
+			f.refused++
+		default:
+			f.failed = append(f.failed, err)
+		}
+		select {
+		case <-again.C:
+		case <-g.Ended():
+			cancel()
+			<-over
+			attacking = false
+		case <-over:
+			attacking = false
+		}
+	}
+	slices.Sort(f.times)
+	f.peak, f.over = g.resident()
+	g.t.Logf("%v", f)
+	return f
+}
+
+// p99 returns the 99th percentile of the times. Scrapes that got no complete answer count as those
+// that took longest.
+func (f figures) p99() time.Duration {
+	n := len(f.times) + f.refused + len(f.failed)
+	if i := n * 99 / 100; i < len(f.times) {
+		return f.times[i]
+	}
+	return honestTimeout
+}
+
+// String returns the figures as one line.
+func (f figures) String() string {
+	var median, slowest time.Duration
+	if n := len(f.times); n > 0 {
+		median, slowest = f.times[n/2], f.times[n-1]
+	}
+	s := fmt.Sprintf("honest scrapes: %d complete (median %v, slowest %v), %d refused, %d failed; p99 %v; "+
+		"at most %.1f MiB resident",
+		len(f.times), median.Round(time.Millisecond), slowest.Round(time.Millisecond), f.refused, len(f.failed),
+		f.p99().Round(time.Millisecond), float64(f.peak)/(1<<20))
+	if f.over {
+		s += ": over the limit of memory, killed"
+	}
+	return s
+}
+
+// expectHeld judges the figures: the program lives in maxResident, honest scrapes are complete or
+// refused, and, where times are judged, 99 of 100 are complete in maxHonest.
+func (g *target) expectHeld(t testing.TB, f figures) {
+	t.Helper()
+	if f.over || f.peak > maxResident {
+		t.Errorf("%d MiB were resident, want at most %d", f.peak>>20, maxResident>>20)
+	}
+	if f.over {
+		<-g.Ended()
+	}
+	if !g.Running() {
+		t.Errorf("the program has ended: %v", g.State())
+		return
+	}
+	if len(f.failed) > 0 {
+		t.Errorf("%d of the honest scrapes failed, the first one with: %v", len(f.failed), f.failed[0])
+	}
+	if p99 := f.p99(); p99 > maxHonest {
+		timed(t).Errorf("honest scrapes took %v at p99, want at most %v", p99, maxHonest)
+	}
+	g.await("as before the attack", g.complete)
+}

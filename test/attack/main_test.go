@@ -1,0 +1,113 @@
+// Package attack attacks the real program on a large node, within the memory that the chart gives
+// it: connections, scrapes, files and peers that cost as much as their sender can make them. Each
+// attack is bounded in count and time, and stays on the loopback interface.
+//
+// $DRA_EXPORTER is the path of the program. README.md has the figures of each attack.
+package attack
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+var (
+	all    = flag.Bool("all", false, "run all attacks and judge times; else the short ones, without times")
+	before = flag.String("before", "", "path of an older program: print its figures, and judge nothing")
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *before != "" {
+		if err := os.Setenv(programPath, *before); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	if os.Getenv(programPath) == "" {
+		fmt.Fprintf(os.Stderr, "$%s does not name the exporter: run make attack, or build it and say where it is\n",
+			programPath)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// attack is one attack.
+type attack struct {
+	name string // as in README.md
+	// short: it takes two seconds at most and is judged by what does not depend on the speed of the
+	// machine, so that it runs with the other system tests, too.
+	short bool
+	run   func(t testing.TB)
+}
+
+func attacks() []attack {
+	return scrapeAttacks()
+}
+
+func TestAttacks(t *testing.T) {
+	var left []string
+	for _, a := range attacks() {
+		if !a.short && !*all && *before == "" {
+			left = append(left, a.name)
+			continue
+		}
+		t.Run(a.name, func(t *testing.T) {
+			if *before != "" {
+				a.run(lenient{t, "would fail: "})
+				return
+			}
+			a.run(t)
+		})
+	}
+	if len(left) > 0 {
+		t.Logf("left out, since make attack runs them: %s", strings.Join(left, ", "))
+	}
+}
+
+// The table of README.md has the attacks that there are.
+func TestTable(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]bool{}
+	for line := range strings.Lines(string(readme)) {
+		if cells := strings.Split(line, "|"); len(cells) > 2 {
+			rows[strings.TrimSpace(cells[1])] = true
+		}
+	}
+	for _, a := range attacks() {
+		if !rows[a.name] {
+			t.Errorf("README.md has no row of the attack %q", a.name)
+		}
+	}
+}
+
+// lenient logs what would fail.
+type lenient struct {
+	testing.TB
+	prefix string
+}
+
+func (l lenient) Error(args ...any) {
+	l.Helper()
+	l.Log(l.prefix + fmt.Sprintln(args...))
+}
+
+func (l lenient) Errorf(format string, args ...any) {
+	l.Helper()
+	l.Logf(l.prefix+format, args...)
+}
+
+// timed returns t where times are judged, else a test that logs.
+func timed(t testing.TB) testing.TB {
+	if *all {
+		return t
+	}
+	return lenient{t, "on a machine of its own it would fail: "}
+}

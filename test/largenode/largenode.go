@@ -1,0 +1,177 @@
+// Package largenode is a node as large as those that the limits of memory and time are meant for:
+// 64 devices, which 500 pods share by claims of their own, with 15 readings each that always
+// change. A kubelet in the process serves the pods, a file has the inventory, and an endpoint the
+// readings.
+package largenode
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+// The size of the node, its name, and the driver of its devices.
+const (
+	Devices = 64
+	Pods    = 500
+	Name    = "node1"
+	Driver  = "gpu.example.com"
+)
+
+// Node is the simulated node.
+type Node struct {
+	Dir     string // the folder of everything below
+	Kubelet *podresourcestest.Kubelet
+
+	flags map[string]string
+}
+
+// Start starts the node. It is closed and removed when the test ends.
+func Start(t testing.TB) *Node {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "large") //nolint:usetesting // the path of t.TempDir is too long for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &Node{Dir: dir, Kubelet: podresourcestest.New()}
+	t.Cleanup(func() {
+		n.Kubelet.Stop()
+		_ = os.RemoveAll(dir)
+	})
+	for _, folder := range []string{"cdi", "pods", "proc", "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice"} {
+		if err := os.MkdirAll(n.Path(folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Kubelet.SetPods(pods()...); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Kubelet.Start(n.Path("kubelet.sock")); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		_, _ = fmt.Fprint(w, readings(time.Since(begun))) // the client closed the connection
+	}))
+	t.Cleanup(endpoint.Close)
+	n.flags = map[string]string{
+		"web.listen-address":          "127.0.0.1:0",
+		"web.last-scrape-timeout":     "0s",
+		"node-name":                   Name,
+		"kube":                        "off",
+		"kubelet.podresources-socket": n.Path("kubelet.sock"),
+		"kubelet.pods-socket":         n.Path("pods.sock"),
+		"path.podlogs":                n.Path("pods"),
+		"path.procfs":                 n.Path("proc"),
+		"path.sysfs":                  n.Path("sys"),
+		"path.cdi":                    n.Path("cdi"),
+		"counter.zero-hold":           "0s",
+		"inventory.file":              n.Write(t, "inventory.yaml", inventory()),
+		"source.scrape.config":        n.Write(t, "scrape.yaml", "endpoints:\n"+Endpoint("vendor", endpoint.URL)),
+	}
+	n.Write(t, "sys/fs/cgroup/cgroup.controllers", "cpu memory\n")
+	return n
+}
+
+// Path returns the path of a file below the node's folder.
+func (n *Node) Path(name string) string { return filepath.Join(n.Dir, filepath.FromSlash(name)) }
+
+// Write writes a file below the node's folder and returns its path.
+func (n *Node) Write(t testing.TB, name, text string) string {
+	t.Helper()
+	if err := os.WriteFile(n.Path(name), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return n.Path(name)
+}
+
+// Flags returns the flags of an exporter of this node, without dashes, by name.
+func (n *Node) Flags() map[string]string { return maps.Clone(n.flags) }
+
+// Args returns the same flags as arguments, followed by more.
+func (n *Node) Args(more ...string) []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(n.flags)) {
+		out = append(out, "--"+name+"="+n.flags[name])
+	}
+	return append(out, more...)
+}
+
+// pods returns pods that share devices through claims of their own.
+func pods() []*v1.PodResources {
+	var out []*v1.PodResources
+	for i := range Pods {
+		name := fmt.Sprintf("pod-of-some-deployment-%d", i)
+		share := podresourcestest.Share(Driver, Name, fmt.Sprintf("gpu-%d", i%Devices), fmt.Sprintf("share-%d", i))
+		namespace := fmt.Sprintf("team-%d", i%10)
+		claim := podresourcestest.Claim(namespace, name+"-gpu", share)
+		out = append(out, podresourcestest.Pod(namespace, name, podresourcestest.Container("main", claim)))
+	}
+	return out
+}
+
+// UUID returns the UUID of a device.
+func UUID(i int) string { return fmt.Sprintf("GPU-aaaaaaaa-0000-0000-0000-%012d", i) }
+
+// inventory returns the ResourceSlice of the devices.
+func inventory() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nmetadata: {name: %s-%s}\nspec:\n", Name, Driver)
+	fmt.Fprintf(&b, "  driver: %s\n  nodeName: %s\n  pool: {name: %s, generation: 1, resourceSliceCount: 1}\n  devices:\n",
+		Driver, Name, Name)
+	for i := range Devices {
+		fmt.Fprintf(&b, "  - {name: gpu-%d, attributes: {uuid: {string: %q}}}\n", i, UUID(i))
+	}
+	return b.String()
+}
+
+// quantities are the quantities of each device, as fields of a metric's mapping.
+func quantities() []string {
+	return []string{
+		"quantity: utilization", "quantity: memory_used", "quantity: memory_capacity", "quantity: power", "quantity: energy",
+		"quantity: io_bytes, labels: {link: pcie, direction: receive}",
+		"quantity: io_bytes, labels: {link: pcie, direction: transmit}",
+		"quantity: io_bytes, labels: {link: nvlink, direction: receive}",
+		"quantity: io_bytes, labels: {link: nvlink, direction: transmit}",
+		"quantity: engine_utilization, labels: {engine: sm}", "quantity: engine_utilization, labels: {engine: tensor}",
+		"quantity: temperature, labels: {sensor: gpu}", "quantity: clock, labels: {domain: sm}",
+		"quantity: errors, labels: {kind: ecc_corrected}", "quantity: errors, labels: {kind: ecc_uncorrected}",
+	}
+}
+
+// Endpoint returns an entry of a scrape configuration that reads the devices at a URL each second.
+func Endpoint(name, url string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b,
+		"- name: %s\n  url: %s\n  interval: 1s\n  refresh: 0s\n  driver: %s\n  match: {label: uuid, hardware: uuid}\n"+
+			"  metrics:\n",
+		name, url, Driver)
+	for i, q := range quantities() {
+		fmt.Fprintf(&b, "  - {name: reading_%d, %s}\n", i, q)
+	}
+	return b.String()
+}
+
+// readings returns the readings at a time. All of them rise, and stay between 0 and 1 for the first
+// minutes.
+func readings(at time.Duration) string {
+	var b strings.Builder
+	for q := range quantities() {
+		for i := range Devices {
+			fmt.Fprintf(&b, "reading_%d{uuid=%q} %g\n", q, UUID(i), at.Seconds()/1000+float64(i)/100)
+		}
+	}
+	return b.String()
+}
