@@ -70,6 +70,10 @@ type Hardware struct {
 	// while the parts are there: of a MIG device what nvidia.Instance makes. Two sources that know
 	// no better name of a part agree on it.
 	Instance string
+	// ParentShare is how large a part of its parent this device is, above 0 and at most 1; 0:
+	// unknown, or no part. The shares of parts that exist at the same time sum to 1 at most. A MIG
+	// device has the share of its compute slices: 1g.10gb of an H100 is 1/7.
+	ParentShare float64
 
 	NetDev  string // name of the network interface in the host's (or its holder's) network namespace
 	RDMADev string // name under /sys/class/infiniband

@@ -63,10 +63,12 @@ func build(offered []Slice, node host) (driver.Inventory, driver.Rejections) {
 	b := builder{
 		node: node, inventory: driver.Inventory{}, generation: map[driver.ID]int64{},
 		rejected: driver.Rejections{},
+		parts:    parts{totals: map[poolKey][]driver.Amount{}, memory: map[poolKey]float64{}},
 	}
 	for _, s := range current(offered) {
 		b.add(s.spec)
 	}
+	b.parts.shares(b.inventory)
 	return b.inventory, b.rejected
 }
 
@@ -109,6 +111,7 @@ type builder struct {
 	inventory  driver.Inventory
 	generation map[driver.ID]int64 // of the pool that listed the device
 	rejected   driver.Rejections
+	parts      parts
 }
 
 // add takes the slice's devices that are on the node. A device that several slices list counts
@@ -116,6 +119,9 @@ type builder struct {
 func (b *builder) add(s slice) {
 	if !s.PerDeviceNodeSelection && !b.here(s.nodeSelection, len(s.Devices)) {
 		return
+	}
+	for _, c := range decodeCounters(s.Driver, s.SharedCounters, b.rejected) {
+		b.parts.totals[poolKey{s.Driver, s.Pool.Name, c.set}] = c.amounts
 	}
 	for _, raw := range s.Devices {
 		d, ok := decodeDevice(s.Driver, raw, b.rejected)
@@ -134,8 +140,10 @@ func (b *builder) add(s slice) {
 			continue
 		}
 		b.generation[id] = s.Pool.Generation
+		hardware := describe(d)
+		b.parts.add(id, d, &hardware)
 		b.inventory[id] = driver.Entry{
-			Hardware:  describe(d),
+			Hardware:  hardware,
 			Capacity:  d.capacity,
 			Taints:    d.taints,
 			Shareable: d.shareable,

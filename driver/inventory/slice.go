@@ -26,6 +26,7 @@ type slice struct {
 	nodeSelection
 
 	PerDeviceNodeSelection bool              `json:"perDeviceNodeSelection"`
+	SharedCounters         []json.RawMessage `json:"sharedCounters"`
 	Devices                []json.RawMessage `json:"devices"`
 }
 
@@ -43,6 +44,7 @@ type wireBody struct {
 	Attributes               map[string]json.RawMessage `json:"attributes"`
 	Capacity                 map[string]json.RawMessage `json:"capacity"`
 	Taints                   []json.RawMessage          `json:"taints"`
+	ConsumesCounters         []json.RawMessage          `json:"consumesCounters"`
 	AllowMultipleAllocations bool                       `json:"allowMultipleAllocations"`
 }
 
@@ -86,6 +88,7 @@ type device struct {
 
 	attributes attributes
 	capacity   []driver.Amount
+	consumes   []counters
 	taints     []driver.Taint
 	shareable  bool
 }
@@ -101,7 +104,7 @@ func decodeDevice(driverName string, raw json.RawMessage, rejected driver.Reject
 	if wire.Basic != nil {
 		body = *wire.Basic
 	}
-	if max(len(body.Attributes), len(body.Capacity), len(body.Taints)) > maxAttributes {
+	if max(len(body.Attributes), len(body.Capacity), len(body.ConsumesCounters), len(body.Taints)) > maxAttributes {
 		rejected.Add(driver.ReasonTooManyAttributes, 1)
 		return device{}, false
 	}
@@ -111,6 +114,7 @@ func decodeDevice(driverName string, raw json.RawMessage, rejected driver.Reject
 	}
 	d.attributes = decodeAttributes(driverName, body.Attributes, rejected)
 	d.capacity = decodeCapacity(driverName, body.Capacity, rejected)
+	d.consumes = decodeCounters(driverName, body.ConsumesCounters, rejected)
 	d.taints = decodeTaints(body.Taints, rejected)
 	return d, true
 }

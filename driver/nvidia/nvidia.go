@@ -22,6 +22,24 @@ func Placement(minor, profile, start int) string {
 	return fmt.Sprintf("nvidia/%d/%d/%d", minor, profile, start)
 }
 
+// ComputeSlices returns how many compute slices a MIG profile has: 3 of 3g.40gb, 1 of 1c.3g.40gb
+// and of 1g.10gb+me; 0 of what is no profile (NVIDIA's MIG User Guide, "Partitioning").
+func ComputeSlices(profile string) int {
+	first, _, _ := strings.Cut(profile, ".")
+	number, isCompute := strings.CutSuffix(first, "c")
+	if !isCompute {
+		var isGPU bool
+		if number, isGPU = strings.CutSuffix(first, "g"); !isGPU {
+			return 0
+		}
+	}
+	n, err := strconv.ParseUint(number, 10, 8)
+	if err != nil {
+		return 0
+	}
+	return int(n)
+}
+
 // PlacementInName returns the placement that the name of a DRA device has, "" where it has none:
 // gpu-MINOR-mig-PROFILE-PROFILE_ID-START, as k8s-dra-driver-gpu makes it (ToCanonicalName in
 // cmd/gpu-kubelet-plugin).

@@ -30,6 +30,17 @@ func TestPlacementInName(t *testing.T) {
 	}
 }
 
+func TestComputeSlices(t *testing.T) {
+	for profile, want := range map[string]int{
+		"1g.10gb": 1, "3g.40gb": 3, "7g.80gb": 7, "1g.10gb+me": 1, "1c.3g.40gb": 1, "2c.3g.40gb": 2,
+		"": 0, "g.10gb": 0, "3": 0, "-1g.10gb": 0, "1cg.10gb": 0, "10gb": 0, "999g.1gb": 0,
+	} {
+		if got := nvidia.ComputeSlices(profile); got != want {
+			t.Errorf("%q: %d, want %d", profile, got, want)
+		}
+	}
+}
+
 func TestXIDs(t *testing.T) {
 	var x *nvidia.XIDs
 	now, before := time.Unix(10, 0), time.Unix(5, 0)

@@ -133,6 +133,9 @@ func (e emission) device(d *ledger.Device) {
 	}
 	e.gauge(famDeviceAllocations, base, float64(d.Allocations()))
 	e.put(famDeviceAllocated, base, d.Allocated, d.Born, d.Born)
+	if share := d.Entry.ParentShare; share > 0 {
+		e.gauge(famDeviceParentShare, base, share)
+	}
 	e.taints(base, d)
 	if !d.LastError.IsZero() {
 		e.gauge(famDeviceLastError, base, unix(d.LastError))

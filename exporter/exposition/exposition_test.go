@@ -28,6 +28,7 @@ func busyHistory(t *testing.T) *exportertest.History {
 	h := exportertest.NewHistory(t)
 	entry := h.In.Inventory[jointest.ID("gpu-0")]
 	entry.Capacity = []driver.Amount{{Resource: "memory", Value: 8e10}}
+	entry.ParentShare = 0.25
 	entry.Taints = []driver.Taint{{Key: "k", Value: "v", Effect: "NoSchedule"}}
 	h.In.Inventory[jointest.ID("gpu-0")] = entry
 	h.In.Inventory[jointest.ID("gpu-1")] = entry

@@ -44,6 +44,7 @@ const (
 	famDeviceTainted
 	famDeviceLastError
 	famDeviceQuantitySource
+	famDeviceParentShare
 	famClaimInfo
 	famClaimDeviceInfo
 	famClaimAllocatedAt
@@ -182,6 +183,11 @@ func deviceFamilies() map[familyID]Family {
 		famDeviceQuantitySource: {
 			Name: "dra_device_quantity_source_info", Filled: "sources", Labels: append(device, "quantity", "source"),
 			Help: "Which source a quantity of the device comes from; the integral of a gauge is marked as one.",
+		},
+		famDeviceParentShare: {
+			Name: "dra_device_parent_share_ratio", Unit: "ratio", Filled: fromInventory + ", sources", Labels: device,
+			Help: "The part of its parent that the device, a partition, is: by the compute slices of a MIG device, else by " +
+				"the counters of the slice that it consumes, else by memory. Absent where that is unknown.",
 		},
 	}
 }

@@ -179,6 +179,9 @@ func completeHardware(h, from *driver.Hardware) {
 	fill(&h.Model, from.Model)
 	fill(&h.DriverVersion, from.DriverVersion)
 	fill(&h.NUMANode, from.NUMANode)
+	if h.ParentShare == 0 && validShare(from.ParentShare) {
+		h.ParentShare = from.ParentShare
+	}
 }
 
 // singleCPU returns the logical CPU of a sample, false if the sample is not of one CPU.

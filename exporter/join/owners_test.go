@@ -155,3 +155,21 @@ func TestPartitionByNumber(t *testing.T) {
 		}
 	}
 }
+
+// A source completes a partition's part of its parent, unless the inventory knows it.
+func TestParentShare(t *testing.T) {
+	for _, tc := range []struct{ listed, read, want float64 }{
+		{0, 0.25, 0.25}, {0.5, 0.25, 0.5}, {0, 0, 0}, {0, 1.5, 0}, {0, math.NaN(), 0},
+	} {
+		mig := driver.Hardware{UUID: "MIG-a", Kind: driver.KindPartition}
+		read := mig
+		mig.ParentShare, read.ParentShare = tc.listed, tc.read
+		d := Join(Input{
+			Inventory: driver.Inventory{jointest.ID("mig"): {Hardware: mig}},
+			Sources:   []SourceSamples{{Name: "a", Samples: []driver.Sample{jointest.Sample(read, jointest.Watts(1))}}},
+		}).Devices[0]
+		if got := d.Entry.ParentShare; got != tc.want {
+			t.Errorf("listed %v, read %v: %v, want %v", tc.listed, tc.read, got, tc.want)
+		}
+	}
+}

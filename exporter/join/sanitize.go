@@ -98,11 +98,18 @@ func cleanEntry(e driver.Entry) (driver.Entry, int) {
 			bad++
 		}
 	}
+	if !validShare(e.ParentShare) {
+		e.ParentShare = 0
+		bad++
+	}
 	capacity, taints := len(e.Capacity), len(e.Taints)
 	e.Capacity = cleanAmounts(e.Capacity)
 	e.Taints = cleanTaints(e.Taints)
 	return e, bad + capacity - len(e.Capacity) + taints - len(e.Taints)
 }
+
+// validShare reports whether a part of a parent is unknown or possible.
+func validShare(share float64) bool { return share >= 0 && share <= 1 }
 
 // cleanAmounts returns the amounts that are numbers, in order of their resources, each once. The
 // argument is not changed.

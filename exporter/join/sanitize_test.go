@@ -68,7 +68,7 @@ func soilInput(t *rapid.T, w *exportertest.World, in *join.Input) driver.Rejecti
 	switch rapid.SampledFrom([]string{
 		"nan", "inf", "negative", "percent", "huge", "quantity", "label", "extra label", "closed label",
 		"long label", "no time",
-		"duplicate", "other", "hardware", "allocation", "empty", "foreign", "device", "fact",
+		"duplicate", "other", "hardware", "allocation", "empty", "foreign", "device", "fact", "share",
 	}).Draw(t, "kind") {
 	case "nan":
 		return reading(driver.Reading{Quantity: driver.Power, Value: math.NaN()}, "not_finite")
@@ -130,8 +130,10 @@ func soilInput(t *rapid.T, w *exportertest.World, in *join.Input) driver.Rejecti
 	case "device":
 		in.Inventory[driver.ID{Driver: jointest.Driver, Device: invalid + fmt.Sprint(len(in.Inventory))}] = driver.Entry{}
 		return driver.Rejection{Input: "inventory", Reason: "label", Count: 1}
+	case "share":
+		return soilFacts(in, func(e *driver.Entry) { e.ParentShare = 7 })
 	default:
-		return soilFacts(in, invalid)
+		return soilFacts(in, func(e *driver.Entry) { e.Model = invalid })
 	}
 }
 
@@ -156,10 +158,10 @@ func soilDuplicate(in *join.Input) driver.Rejection {
 	return driver.Rejection{Input: s.Name, Reason: "duplicate", Count: len(last.Readings)}
 }
 
-func soilFacts(in *join.Input, invalid string) driver.Rejection {
+func soilFacts(in *join.Input, soil func(*driver.Entry)) driver.Rejection {
 	for id, e := range in.Inventory {
-		if e.UUID != "" && e.Model == "" {
-			e.Model = invalid
+		if e.UUID != "" && e.Model == "" && e.ParentShare == 0 {
+			soil(&e)
 			in.Inventory[id] = e
 			return driver.Rejection{Input: "inventory", Reason: "fact", Count: 1}
 		}

@@ -1,0 +1,185 @@
+package inventory
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
+)
+
+// counters are amounts of one counter set (KEP-4815): those that a slice offers, or those of them
+// that a device consumes while it is allocated.
+type counters struct {
+	set     string
+	amounts []driver.Amount // sorted by name
+}
+
+// wireCounters is a counter set in a slice, and what a device consumes of it.
+type wireCounters struct {
+	Name     string                     `json:"name"`
+	Set      string                     `json:"counterSet"`
+	Counters map[string]json.RawMessage `json:"counters"`
+}
+
+// decodeCounters counts malformed counters as malformed capacity, and leaves them out.
+func decodeCounters(driverName string, raw []json.RawMessage, rejected driver.Rejections) []counters {
+	out := make([]counters, 0, len(raw))
+	for _, raw := range raw {
+		var wire wireCounters
+		if json.Unmarshal(raw, &wire) != nil || !manifest.ValidName(cmp.Or(wire.Name, wire.Set)) ||
+			len(wire.Counters) > maxAttributes {
+			rejected.Add(driver.ReasonMalformedCapacity, 1)
+			continue
+		}
+		out = append(out, counters{
+			set: cmp.Or(wire.Name, wire.Set), amounts: decodeCapacity(driverName, wire.Counters, rejected),
+		})
+	}
+	return out
+}
+
+// poolKey is the key of what belongs to a pool: a counter set, or the UUID or PCI address of a
+// whole device.
+type poolKey struct{ driver, pool, name string }
+
+// parts collects what says which part of its parent each partition is.
+type parts struct {
+	totals     map[poolKey][]driver.Amount // of counter sets
+	memory     map[poolKey]float64         // of whole devices
+	partitions []partition
+}
+
+// partition is a partition that a slice lists.
+type partition struct {
+	id       driver.ID
+	parent   poolKey
+	consumes []counters
+	slices   int // compute slices of a MIG device; 0: it is none
+	memory   float64
+}
+
+const memory = "memory"
+
+// add notes a device of a slice.
+func (p *parts) add(id driver.ID, d device, h *driver.Hardware) {
+	size := amountOf(d.capacity, memory)
+	whole := func(name string) poolKey { return poolKey{id.Driver, id.Pool, strings.ToLower(name)} }
+	if h.Kind != driver.KindPartition {
+		for _, name := range []string{h.UUID, h.PCI} {
+			if name != "" {
+				p.memory[whole(name)] = size
+			}
+		}
+		return
+	}
+	part := partition{id: id, parent: whole(h.Parent), consumes: d.consumes, memory: size}
+	if h.Vendor == "nvidia" {
+		part.slices = nvidia.ComputeSlices(d.attributes.text("profile"))
+	}
+	p.partitions = append(p.partitions, part)
+}
+
+// shares sets Hardware.ParentShare of the partitions in the inventory, as far as the slices say it.
+func (p *parts) shares(inventory driver.Inventory) {
+	most := map[poolKey]int{} // compute slices of the MIG profile that is the whole of each parent
+	var sets []poolKey
+	bySet := map[poolKey][]*partition{}
+	for i := range p.partitions {
+		part := &p.partitions[i]
+		if len(part.consumes) == 0 {
+			continue
+		}
+		if p.takesWhole(part) {
+			most[part.parent] = max(most[part.parent], part.slices)
+		}
+		for _, c := range part.consumes {
+			set := poolKey{part.id.Driver, part.id.Pool, c.set}
+			if bySet[set] == nil {
+				sets = append(sets, set)
+			}
+			bySet[set] = append(bySet[set], part)
+		}
+	}
+	shares := map[driver.ID]float64{}
+	set := func(id driver.ID, of, whole float64) {
+		if share := of / whole; shares[id] == 0 && share > 0 && share <= 1 {
+			shares[id] = share
+		}
+	}
+	for _, part := range p.partitions {
+		set(part.id, float64(part.slices), float64(most[part.parent]))
+	}
+	for _, key := range sets {
+		name := commonCounter(key.name, p.totals[key], bySet[key])
+		for _, part := range bySet[key] {
+			set(part.id, part.consumed(key.name, name), amountOf(p.totals[key], name))
+		}
+	}
+	for _, part := range p.partitions {
+		set(part.id, part.memory, p.memory[part.parent])
+	}
+	for id, share := range shares {
+		entry := inventory[id]
+		entry.ParentShare = share
+		inventory[id] = entry
+	}
+}
+
+// takesWhole reports whether a MIG device takes every memory slice of its GPU. NVIDIA's driver has
+// a counter memory-slice-N for each (addCountersForMemSlices in its partitions.go).
+func (p *parts) takesWhole(part *partition) bool {
+	memorySlices := func(amounts []driver.Amount) int {
+		n := 0
+		for _, a := range amounts {
+			if strings.HasPrefix(a.Resource, "memory-slice-") {
+				n++
+			}
+		}
+		return n
+	}
+	return slices.ContainsFunc(part.consumes, func(c counters) bool {
+		offered := memorySlices(p.totals[poolKey{part.id.Driver, part.id.Pool, c.set}])
+		return offered > 0 && memorySlices(c.amounts) == offered
+	})
+}
+
+// commonCounter returns the counter of a set by which its partitions are compared: one that each of
+// them consumes, so that the shares of partitions that exist at the same time sum to 1 at most. It
+// is the memory, else the first by name; "" if there is none.
+func commonCounter(set string, totals []driver.Amount, partitions []*partition) string {
+	common := ""
+	for _, total := range totals {
+		unused := func(p *partition) bool { return p.consumed(set, total.Resource) == 0 }
+		if slices.ContainsFunc(partitions, unused) {
+			continue
+		}
+		if total.Resource == memory {
+			return memory
+		}
+		common = cmp.Or(common, total.Resource)
+	}
+	return common
+}
+
+// consumed returns what the partition consumes of a counter.
+func (p *partition) consumed(set, counter string) float64 {
+	for _, c := range p.consumes {
+		if c.set == set {
+			return amountOf(c.amounts, counter)
+		}
+	}
+	return 0
+}
+
+func amountOf(amounts []driver.Amount, resource string) float64 {
+	for _, a := range amounts {
+		if a.Resource == resource {
+			return a.Value
+		}
+	}
+	return 0
+}
