@@ -150,6 +150,10 @@ type Sample struct {
 	Hardware  Hardware
 	Readings  []Reading
 	Processes []Process
+
+	// Unreadable says that the hardware can't be read now. Readings are then only what the driver
+	// reported of it by itself, such as the errors of a GPU that fell off the bus.
+	Unreadable bool
 }
 
 // Reading is one measured value. What was not read has no Reading: there is no zero in its place.

@@ -65,7 +65,7 @@ func New(config Config) (*Source, error) {
 func (*Source) Name() string { return "dcgm" }
 
 // Sample returns a sample of each GPU and of each MIG device. One of which the engine has no values
-// has a sample without readings, and an error.
+// has a sample without readings but its health and XID errors, and an error.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read DCGM: %w", err)
@@ -175,19 +175,24 @@ func (s *Source) samples(now time.Time) ([]driver.Sample, error) {
 	samples := make([]driver.Sample, 0, len(s.states))
 	for _, d := range s.states {
 		readings := d.readings(now)
-		if len(readings) == 0 && d.values != (entity{}) {
+		unreadable := len(readings) == 0 && d.values != (entity{})
+		if unreadable {
 			errs = append(errs, fmt.Errorf("read %s: %w", d.name(), noValues(d.lost)))
 		}
-		samples = append(samples, driver.Sample{Hardware: d.hardware, Readings: readings})
+		samples = append(samples, driver.Sample{
+			Hardware: d.hardware, Readings: append(readings, d.reported(now)...), Unreadable: unreadable,
+		})
 	}
 	return samples, errors.Join(errs...)
 }
 
-// unreadable returns a sample without readings of all that is known.
+// unreadable returns a sample of all that is known, with the XID errors that were counted alone.
 func (s *Source) unreadable() []driver.Sample {
-	samples := make([]driver.Sample, 0, len(s.states))
+	samples, now := make([]driver.Sample, 0, len(s.states)), s.config.Now()
 	for _, d := range s.states {
-		samples = append(samples, driver.Sample{Hardware: d.hardware})
+		samples = append(samples, driver.Sample{
+			Hardware: d.hardware, Readings: d.xids.Append(nil, now), Unreadable: true,
+		})
 	}
 	return samples
 }

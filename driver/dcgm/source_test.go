@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -140,6 +141,11 @@ func suite(layout func() *clock) drivertest.Config {
 			return s.Hardware.UUID == uuid || s.Hardware.Parent == uuid
 		}
 	}
+	read := func(uuid string) func(driver.Sample, driver.Reading) bool { // not what the engine reports by itself
+		return func(s driver.Sample, r driver.Reading) bool {
+			return of(uuid)(s, r) && r.Labels[0] != "xid" && r.Quantity != driver.Health
+		}
+	}
 	first := "GPU-00000000-0000-4000-8000-000000000000"
 	return drivertest.Config{
 		Fills:   Fills(),
@@ -157,14 +163,14 @@ func suite(layout func() *clock) drivertest.Config {
 				New: func(tb testing.TB) (driver.Source, func()) {
 					return fresh(tb), func() { machine.GPUs[0].Lost = 1; c.advance(10) }
 				},
-				Hits: of(first),
+				Hits: read(first),
 			},
 			{
 				Name: "the engine reads nothing new of a GPU",
 				New: func(tb testing.TB) (driver.Source, func()) {
 					return fresh(tb), func() { machine.GPUs[0].Stalled = 1; c.advance(60) }
 				},
-				Hits: of(first),
+				Hits: read(first),
 			},
 			{
 				Name: "the memory's temperature is not supported", Silent: true,
@@ -235,8 +241,9 @@ func TestReconnect(t *testing.T) {
 			t.Fatalf("second %d without an engine: %d samples, error %v", i, len(samples), err)
 		}
 		for _, sample := range samples {
-			if len(sample.Readings) > 0 {
-				t.Fatalf("%s has readings without an engine", sample.Hardware.UUID)
+			read := func(r driver.Reading) bool { return r.Labels[0] != "xid" }
+			if slices.ContainsFunc(sample.Readings, read) || !sample.Unreadable {
+				t.Fatalf("%s has readings without an engine: %v", sample.Hardware.UUID, sample.Readings)
 			}
 		}
 	}
@@ -411,16 +418,30 @@ func TestNotAskedForProfiling(t *testing.T) {
 	}
 }
 
+// Errors name their reason, and the XID error that says why a GPU is lost is reported while it is.
 func TestErrorsNameTheirReason(t *testing.T) {
 	c := newClock(2)
 	s := newSource(t, c, nil)
+	sample(t, s)
+	c.advance(1)
 	machine.GPUs[1].Lost = 1
-	_, err := s.Sample(t.Context())
+	machine.XID(1, 79, -1, -1)
+	c.advance(10)
+	samples, err := s.Sample(t.Context())
 	if driver.ReasonOf(err) != driver.ReasonGPULost || !strings.Contains(err.Error(), machine.GPUs[1].UUID()) {
 		t.Errorf("of a lost GPU: %v", err)
 	}
+	reported := func(what string) {
+		t.Helper()
+		if n, _ := readingOf(samples[1], driver.Errors, "xid", "79"); n != 1 || !samples[1].Unreadable {
+			t.Errorf("of %s XID 79 is reported %v times, unreadable: %v", what, n, samples[1].Unreadable)
+		}
+	}
+	reported("a lost GPU")
 	machine.Down = 1
-	if _, err = s.Sample(t.Context()); driver.ReasonOf(err) != driver.ReasonHostEngine {
+	samples, err = s.Sample(t.Context())
+	if driver.ReasonOf(err) != driver.ReasonHostEngine {
 		t.Errorf("of a lost engine: %v", err)
 	}
+	reported("a lost engine")
 }

@@ -89,7 +89,7 @@ func (d *state) scope() scope {
 	return d.of
 }
 
-// readings makes readings of what is known and not too old.
+// readings makes readings of the values that are known and not too old.
 func (d *state) readings(now time.Time) []driver.Reading {
 	var out []driver.Reading
 	has := func(f *field) bool {
@@ -119,9 +119,13 @@ func (d *state) readings(now time.Time) []driver.Reading {
 		}
 		out = append(out, f.reading(k, now))
 	}
-	if len(out) == 0 && d.values != (entity{}) {
-		return nil
-	}
+	return out
+}
+
+// reported makes readings of the device's health and of its XID errors, which the engine reports
+// also of a device that can't be read.
+func (d *state) reported(now time.Time) []driver.Reading {
+	var out []driver.Reading
 	if !d.health.at.IsZero() && now.Sub(d.health.at) <= healthInterval+maxAge(slow) {
 		out = append(out, d.health.reading())
 	}

@@ -82,9 +82,9 @@ func (g *gpu) release() {
 
 // unreadable returns samples of the GPU and its instances without readings.
 func (g *gpu) unreadable() []driver.Sample {
-	samples := []driver.Sample{{Hardware: copyHardware(g.hardware)}}
+	samples := []driver.Sample{{Hardware: copyHardware(g.hardware), Unreadable: true}}
 	for _, m := range g.instances {
-		samples = append(samples, driver.Sample{Hardware: m.hardware})
+		samples = append(samples, driver.Sample{Hardware: m.hardware, Unreadable: true})
 	}
 	return samples
 }

@@ -73,7 +73,7 @@ func New(config Config) (*Source, error) {
 func (*Source) Name() string { return "nvml" }
 
 // Sample returns a sample of each GPU and of each MIG instance. A GPU that can't be read, or that
-// did not answer in time, has a sample without readings, and an error.
+// did not answer in time, has a sample without readings but its XID errors, and an error.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("read GPUs: %w", err)
@@ -186,9 +186,9 @@ func (s *Source) collect() ([]driver.Sample, error) {
 			continue
 		}
 		g.instances, g.readAt = o.instances, o.at
-		s.xids.report(o.samples, s.config.Now())
 		samples = append(samples, o.samples...)
 	}
+	s.xids.report(samples, s.config.Now())
 	return samples, errors.Join(errs...)
 }
 
@@ -226,12 +226,13 @@ func (s *Source) due() bool {
 	return again
 }
 
-// unreadable returns a sample without readings of all that is known.
+// unreadable returns a sample of all that is known, with the XID errors that were counted alone.
 func (s *Source) unreadable() []driver.Sample {
 	var samples []driver.Sample
 	for _, g := range s.gpus {
 		samples = append(samples, g.unreadable()...)
 	}
+	s.xids.report(samples, s.config.Now())
 	return samples
 }
 

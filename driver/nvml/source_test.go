@@ -114,7 +114,6 @@ func TestSuite(t *testing.T) {
 			machine.Reset(3)
 			machine.Partition(1, 3)
 			machine.GPUs[2].MaxMIG, machine.GPUs[2].GPM = 0, 0
-			machine.XID(0, 31, -1, -1)
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) { drivertest.Run(t, suite(tc.layout)) })
@@ -282,8 +281,8 @@ func readAgain(t *testing.T, s *Source, c *clock, uuid string) {
 	t.Errorf("%s is not read again", uuid)
 }
 
-// A GPU that falls off the bus is the only one that is lost, and comes back by itself; XID 79 is
-// counted.
+// A GPU that falls off the bus is the only one that is lost, and comes back by itself; XID 79,
+// which says so, is reported at once.
 func TestLostGPU(t *testing.T) {
 	c := newClock()
 	machine.Reset(3)
@@ -303,8 +302,12 @@ func TestLostGPU(t *testing.T) {
 		}
 		for _, sample := range samples {
 			isLost := sample.Hardware.UUID == lost || sample.Hardware.Parent == lost
-			if isLost == (len(sample.Readings) > 0) {
-				t.Fatalf("%s has %d readings", sample.Hardware.UUID, len(sample.Readings))
+			reported, _ := value(sample, driver.Errors, "xid", "79")
+			if isLost != sample.Unreadable || isLost == (len(sample.Readings) > 1) {
+				t.Fatalf("%s has %d readings, unreadable: %v", sample.Hardware.UUID, len(sample.Readings), sample.Unreadable)
+			}
+			if is79 := sample.Hardware.UUID == lost; is79 != (reported == 1) {
+				t.Fatalf("%s has %v errors of XID 79", sample.Hardware.UUID, reported)
 			}
 		}
 		if len(samples) != 5 {

@@ -80,8 +80,8 @@ func (c xidCounts) add(p polled, gpus []*gpu) {
 	}
 }
 
-// report adds the counts, as of now, to the samples of devices that could be read. Some of these
-// have no other readings.
+// report adds the counts, as of now, to the samples of the devices, also of those that can't be
+// read: the error that says why a GPU is lost comes when it is.
 func (c xidCounts) report(samples []driver.Sample, now time.Time) {
 	for i := range samples {
 		s := &samples[i]

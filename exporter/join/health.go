@@ -24,10 +24,11 @@ func (d *Device) addHealth(view *podresources.View, precedence int) {
 	})
 }
 
-// measured reports whether a reading is of what the device does. Health alone is not.
+// measured reports whether a reading is of what the device does. Health alone is not, nor are
+// errors that were reported of a device that can't be read.
 func measured(readings []Reading) bool {
 	for i := range readings {
-		if readings[i].Quantity != driver.Health {
+		if readings[i].Quantity != driver.Health && !readings[i].event {
 			return true
 		}
 	}

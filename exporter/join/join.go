@@ -49,7 +49,8 @@ type Reading struct {
 	Source string
 
 	origin
-	cpus int // how many CPUs of the device it is the sum of; 0: not of CPUs
+	cpus  int  // how many CPUs of the device it is the sum of; 0: not of CPUs
+	event bool // the device itself could not be read
 }
 
 // origin is where a reading comes from.
@@ -272,7 +273,7 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 		if r.Estimated {
 			name += estimateSuffix
 		}
-		d.Readings = append(d.Readings, Reading{Reading: r, Source: name, origin: from})
+		d.Readings = append(d.Readings, Reading{Reading: r, Source: name, origin: from, event: sample.Unreadable})
 	}
 }
 

@@ -130,6 +130,12 @@ func TestGaps(t *testing.T) {
 		"a sample without readings": {
 			&driver.Hardware{UUID: "x"}, false, []driver.Sample{jointest.Sample(driver.Hardware{UUID: "x"})}, MissingUnreadable,
 		},
+		"an error of a device that can't be read": {&driver.Hardware{UUID: "x"}, false, []driver.Sample{{
+			Hardware: driver.Hardware{UUID: "x"}, Unreadable: true,
+			Readings: []driver.Reading{
+				{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, Value: 1, At: jointest.Start()},
+			},
+		}}, MissingUnreadable},
 		"a sample of unusable readings": {&driver.Hardware{UUID: "x"}, false, []driver.Sample{
 			jointest.Sample(driver.Hardware{UUID: "x"}, jointest.Watts(-1)),
 		}, MissingUnreadable},

@@ -74,12 +74,13 @@ func (d *deviceBook) observe(readings []join.Reading, tick uint64, now time.Time
 }
 
 // prune drops series that have not been read for long, of quantities with open labels: error codes
-// come and go.
+// come and go. Errors of a device that is down stay.
 func (d *deviceBook) prune(now time.Time) {
 	d.meters = slices.DeleteFunc(d.meters, func(m *meter) bool { return !m.additive && now.Sub(m.seen) > rememberFor })
-	d.counters = slices.DeleteFunc(
-		d.counters, func(c *counter) bool { return c.index < 0 && now.Sub(c.seen) > rememberFor },
-	)
+	up, _ := d.up()
+	d.counters = slices.DeleteFunc(d.counters, func(c *counter) bool {
+		return c.index < 0 && (!c.spec.Failure || up != Down) && now.Sub(c.seen) > rememberFor
+	})
 }
 
 // integralSuffix is added to the name of a source whose gauge is integrated in place of a hardware

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
@@ -47,5 +48,35 @@ func TestEventsAreCountedOnce(t *testing.T) {
 	}
 	if counted != 2 {
 		t.Errorf("two events were counted as %v", counted)
+	}
+}
+
+// A device that falls off the bus is down, its errors are counted on, and those that it had hold as
+// long as it is away; what can't be read does not.
+func TestErrorsOfALostDevice(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	since := jointest.Start().Add(1)
+	xid := func(code string, errors float64) driver.Reading {
+		return driver.Reading{Quantity: driver.Errors, Labels: driver.Labels{"xid", code}, Value: errors, Since: since}
+	}
+	h.Read(jointest.Watts(300))
+	h.Tick(time.Second)
+	h.Read(jointest.Watts(300), xid("63", 1))
+	h.Tick(time.Second)
+	h.Read(xid("63", 1), xid("79", 1))
+	h.In.Sources[0].Samples[0].Unreadable = true
+	for range 700 { // longer than a counter that is not read is remembered
+		x := h.Tick(time.Second)
+		if len(x["dra_device_power_watts"]) != 0 {
+			t.Fatalf("power of a device that can't be read: %v", x["dra_device_power_watts"])
+		}
+		if h.Now.Sub(jointest.Start()) < 5*time.Second {
+			continue // the kubelet's answer covers the events by then
+		}
+		h.Expect(x, map[[2]string]float64{
+			{"dra_device_up", "device=gpu-0"}:      0,
+			{"dra_device_errors_total", "code=63"}: 1, {"dra_device_errors_total", "code=79"}: 1,
+		})
+		h.In.Sources[0].Samples = nil // and its source knows nothing of it any more
 	}
 }

@@ -89,18 +89,13 @@ func (l *Ledger) snapshot(r join.Result, now time.Time) *Snapshot {
 }
 
 func (d *deviceBook) snapshot(tick uint64) Device {
-	s := Device{
-		Device: d.joined, Key: &d.id, Up: UpUnknown, Missing: d.joined.Missing, Allocated: d.allocated, Born: d.born,
-		LastError: d.lastError,
-	}
-	switch {
-	case s.Missing == join.MissingNone:
-		s.Up = UpNow
-	case s.Missing == join.MissingUnreadable, d.read && !unreadable(s.Missing):
-		s.Up, s.Missing = Down, join.MissingUnreadable
-	}
+	s := Device{Device: d.joined, Key: &d.id, Allocated: d.allocated, Born: d.born, LastError: d.lastError}
+	s.Up, s.Missing = d.up()
 	if s.Missing != join.MissingNone {
 		s.Values = d.health(tick)
+		if s.Up == Down {
+			s.Values = d.failures(s.Values)
+		}
 		return s
 	}
 	last := &d.timeline[len(d.timeline)-1]
@@ -131,6 +126,18 @@ func (d *deviceBook) snapshot(tick uint64) Device {
 	return s
 }
 
+// up returns whether the device is readable, and if it is not, why.
+func (d *deviceBook) up() (Up, join.MissingReason) {
+	switch missing := d.joined.Missing; {
+	case missing == join.MissingNone:
+		return UpNow, missing
+	case missing == join.MissingUnreadable, d.read && !unreadable(missing):
+		return Down, join.MissingUnreadable
+	default:
+		return UpUnknown, missing
+	}
+}
+
 // unreadable reports whether a device that is missing for the reason could not be read by any
 // source. Such a device is not down, even if it was read before.
 func unreadable(r join.MissingReason) bool {
@@ -143,6 +150,17 @@ func (d *deviceBook) health(tick uint64) []Value {
 	for _, m := range d.meters {
 		if m.present == tick && m.key.quantity == driver.Health {
 			values = append(values, Value{m.series, m.now.Value})
+		}
+	}
+	return values
+}
+
+// failures appends the counters of errors of a device that can't be read: they hold, since a device
+// that fails is the one whose errors somebody looks for.
+func (d *deviceBook) failures(values []Value) []Value {
+	for _, c := range d.counters {
+		if c.spec.Failure {
+			values = append(values, Value{c.series, c.total})
 		}
 	}
 	return values
