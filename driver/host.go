@@ -9,8 +9,7 @@ var ErrNotBuilt = errors.New("not in this build")
 type Host struct {
 	Procfs, Sysfs string // where they are mounted
 
-	// Passthrough reports whether the inventory has devices that are handed to guests as they are
-	// (vfio).
+	// Passthrough reports whether a device is handed to a guest as it is (vfio).
 	Passthrough func() bool
 	// Attachments returns the devices that are network interfaces of pods now, with process IDs of
 	// Procfs.

@@ -139,3 +139,9 @@ func pluginKeys(id driver.ID, h *driver.Hardware) []string {
 	}
 	return keys
 }
+
+// WithGuest reports whether the kernel's driver that hands devices to guests as they are, vfio-pci,
+// has a device, given where sysfs is mounted.
+func WithGuest(root string, h driver.Hardware) bool {
+	return h.PCI != "" && sysfs.Driver(sysfs.PCIDevice(root, h.PCI)) == "vfio-pci"
+}

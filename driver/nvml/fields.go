@@ -139,8 +139,24 @@ func readFields(of func(branch int) []field) func(*reader, nvml.Device) nvml.Ret
 	}
 }
 
+// maxTemperature, in °C, is more than any memory has.
+const maxTemperature = 150
+
+// memoryTemperature returns the memory's temperature in °C, false for what no memory has. It is an
+// integer, also where a driver (545) calls it a double.
+func memoryTemperature(v *nvml.FieldValue) (float64, bool) {
+	celsius := binary.NativeEndian.Uint32(v.Value[:4])
+	return float64(celsius), celsius > 0 && celsius <= maxTemperature
+}
+
 // field adds what a field says.
 func (r *reader) field(f field, v *nvml.FieldValue) {
+	if f.id == nvml.FI_DEV_MEMORY_TEMP {
+		if celsius, ok := memoryTemperature(v); ok {
+			r.add(f.quantity, celsius, f.labels[:]...)
+		}
+		return
+	}
 	value, ok := decode(nvml.ValueType(v.ValueType), v.Value)
 	if !ok {
 		r.errs = append(r.errs, fmt.Errorf("NVML_FI_DEV_%s: value of unknown type %d", f.name, v.ValueType))
@@ -150,7 +166,7 @@ func (r *reader) field(f field, v *nvml.FieldValue) {
 	if f.labels[0] == "pcie" && nvml.ValueType(v.ValueType) == nvml.VALUE_TYPE_UNSIGNED_INT {
 		return
 	}
-	if f.quantity == driver.IOBytes && !r.traffic(f.labels[0], trafficCounted) {
+	if f.quantity == driver.IOBytes && !r.counted(f.labels[0], value) {
 		return
 	}
 	r.add(f.quantity, value*f.scale, f.labels[:]...)

@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"math"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -88,7 +89,7 @@ type gpmRate struct {
 	labels driver.Labels
 }
 
-// gpmTraffic are the rates of a GPU's traffic. That reading from a link is receiving is a guess.
+// gpmTraffic are the rates of a GPU's traffic.
 func gpmTraffic() [4]gpmRate {
 	return [4]gpmRate{
 		{nvml.GPM_METRIC_PCIE_TX_PER_SEC, driver.Labels{"pcie", "transmit"}},
@@ -99,8 +100,8 @@ func gpmTraffic() [4]gpmRate {
 }
 
 // gpm reads a GPU or a GPU instance by GPM; take takes a sample by the function of that name.
-// Traffic is the GPU's. Right after a sample the readings are those of the one before. Where the
-// exporter has not the permission that GPM needs, it is not supported.
+// Traffic is for trafficByGPM. Right after a sample the readings are those of the one before. Where
+// the exporter has not the permission that GPM needs, it is not supported.
 func (r *reader) gpm(uuid, function string, take func(nvml.GpmSample) nvml.Return) {
 	if r.gpu.session.brief || !r.ask(function) || !r.ask("nvmlGpmMetricsGet") {
 		return
@@ -114,7 +115,7 @@ func (r *reader) gpm(uuid, function string, take func(nvml.GpmSample) nvml.Retur
 		r.measure(m, now, function, take)
 	}
 	for _, reading := range m.readings {
-		if reading.Quantity != driver.IOBytes || uuid == r.gpu.hardware.UUID && r.traffic(reading.Labels[0], trafficGPM) {
+		if reading.Quantity != driver.IOBytes {
 			r.append(reading)
 		}
 	}
@@ -192,8 +193,8 @@ func gpmReadings(metrics []gpmMetric, values []nvml.GpmMetric, at time.Time) []d
 	var readings []driver.Reading
 	units := 0
 	for i, metric := range metrics {
-		if values[i].NvmlReturn != uint32(nvml.SUCCESS) {
-			continue
+		if values[i].NvmlReturn != uint32(nvml.SUCCESS) || math.IsNaN(values[i].Value) {
+			continue // NaN is what some units answer that the GPU does not have; DCGM leaves it out too
 		}
 		reading := driver.Reading{
 			Quantity: metric.quantity, Labels: driver.Labels{metric.engine}, Value: values[i].Value * percent, At: at,

@@ -118,6 +118,7 @@ func (g *gpu) read() outcome {
 	} else {
 		r.gpm(g.hardware.UUID, "nvmlGpmSampleGet", func(sample nvml.GpmSample) nvml.Return { return sample.Get(g.handle) })
 		r.run(g.handle, wholeGPU)
+		r.trafficByGPM()
 		r.sampleTraffic()
 		r.processes(g.handle)
 	}

@@ -275,6 +275,74 @@ func TestTraffic(t *testing.T) {
 	}
 }
 
+// The memory's temperature is an integer also where the driver gives it another type. What no
+// memory has is none.
+func TestMemoryTemperature(t *testing.T) {
+	for _, tc := range []struct {
+		driver  string
+		celsius float64
+		want    bool
+	}{{"545.23.08", 70, true}, {"580.65.06", 70, true}, {"580.65.06", 0, false}, {"580.65.06", 255, false}} {
+		machine.Reset(1)
+		machine.SetDriver(tc.driver)
+		machine.GPUs[0].MemoryTemperature = tc.celsius
+		got, ok := value(sample(t, newSource(t, newClock(), nil))[0], driver.Temperature, "memory")
+		if ok != tc.want || ok && got != tc.celsius {
+			t.Errorf("%s: %v °C is read as %v, %v", tc.driver, tc.celsius, got, ok)
+		}
+	}
+}
+
+// A unit of an engine that answers NaN is none, and the others are read.
+func TestGPMUnitWithoutValue(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	machine.GPMNaN = int64(nvml.GPM_METRIC_NVDEC_0_UTIL) + 1
+	g := &machine.GPUs[0]
+	s := newSource(t, c, nil)
+	sample(t, s)
+	c.advance(1)
+	got := of(t, sample(t, s), g.UUID())
+	if v, _ := value(got, driver.EngineUtilization, "decoder"); math.Abs(v-0.5) > 1e-6 {
+		t.Errorf("decoder is %v, want that of the one unit that has a value", v)
+	}
+	machine.GPMNaN = int64(nvml.GPM_METRIC_GRAPHICS_UTIL)
+	c.advance(1)
+	if v, ok := value(of(t, sample(t, s), g.UUID()), driver.Utilization); !ok || v != g.Utilization {
+		t.Errorf("utilization is %v, want NVML's own where GPM answers NaN", v)
+	}
+}
+
+// A counter of NVLink that stands at 0 while GPM tells traffic does not count; one that moves does,
+// though it began at 0.
+func TestNVLinkCounterAtZero(t *testing.T) {
+	for name, counts := range map[string]bool{"it stands still": false, "it counts": true} {
+		t.Run(name, func(t *testing.T) {
+			c := newClock()
+			machine.Reset(1)
+			g := &machine.GPUs[0]
+			g.NVLinkTransmit, g.NVLinkReceive = 0, 0
+			s := newSource(t, c, nil)
+			sample(t, s)
+			for range 10 {
+				c.advance(1)
+				if !counts {
+					g.NVLinkTransmit = 0
+				}
+				sample(t, s)
+			}
+			got, ok := value(sample(t, s)[0], driver.IOBytes, "nvlink", "receive")
+			if want := map[bool]float64{false: 10 * 3e6, true: 0}[counts]; !ok || math.Abs(got-want) > 1 {
+				t.Errorf("%v bytes were received, want %v", got, want)
+			}
+			got, _ = value(sample(t, s)[0], driver.IOBytes, "nvlink", "transmit")
+			if want := 10 * 1000 * 1024.; math.Abs(got-want) > 1 {
+				t.Errorf("%v bytes were transmitted, want %v", got, want)
+			}
+		})
+	}
+}
+
 // Where the fields of NVLink are not supported, GPM tells, and goes on to do so.
 func TestNVLinkByGPM(t *testing.T) {
 	c := newClock()

@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -28,6 +29,39 @@ func (r *reader) traffic(link string, method trafficMethod) bool {
 		r.gpu.traffic[link] = method
 	}
 	return r.gpu.traffic[link] == method
+}
+
+// counted reports whether the traffic over a link is counted by the device. While a counter of
+// NVLink stands at 0 that is not settled: it may be one that does not count.
+func (r *reader) counted(link string, bytes float64) bool {
+	if r.gpu.traffic[link] == trafficUnknown && link == "nvlink" && bytes == 0 {
+		return true
+	}
+	return r.traffic(link, trafficCounted)
+}
+
+// trafficByGPM adds the traffic that GPM counts over links that no counter of the device counts: it
+// is not supported, or stands at 0 although there is traffic.
+func (r *reader) trafficByGPM() {
+	m := r.gpu.meters[r.gpu.hardware.UUID]
+	if m == nil {
+		return
+	}
+	for _, reading := range m.readings {
+		link := reading.Labels[0]
+		if reading.Quantity != driver.IOBytes {
+			continue
+		}
+		if r.gpu.traffic[link] == trafficUnknown && reading.Value > 0 {
+			r.readings = slices.DeleteFunc(r.readings, func(other driver.Reading) bool {
+				return other.Quantity == driver.IOBytes && other.Labels[0] == link
+			})
+		}
+		if r.has(driver.IOBytes, reading.Labels) || !r.traffic(link, trafficGPM) {
+			continue
+		}
+		r.append(reading)
+	}
 }
 
 // sampledTraffic is the integral of rates that are read now and then.

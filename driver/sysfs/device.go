@@ -64,6 +64,15 @@ func Follow(folder, link string) (string, bool) {
 	return target, err == nil
 }
 
+// Driver returns the name of the kernel's driver that a device is bound to, "" for none.
+func Driver(device string) string {
+	target, err := os.Readlink(filepath.Join(device, "driver"))
+	if err != nil {
+		return ""
+	}
+	return filepath.Base(target)
+}
+
 // Bus returns the name of the bus that a device is on, "" for none.
 func Bus(device string) string {
 	target, err := os.Readlink(filepath.Join(device, "subsystem"))

@@ -87,9 +87,17 @@ func (n *Node) withoutDrivers(listed driver.Inventory) driver.Inventory {
 	return marked
 }
 
-func hasPassthrough(all driver.Inventory) bool {
+// hasPassthrough reports whether a device is handed to a guest as it is: it is allocated, or the
+// kernel's driver for that has it. That a slice lists it says nothing: NVIDIA's driver lists each
+// GPU that it could hand over.
+func hasPassthrough(allocations []podresources.Allocation, all driver.Inventory, root string) bool {
+	for i := range allocations {
+		if all[allocations[i].Device].Kind == driver.KindPassthrough {
+			return true
+		}
+	}
 	for id := range all {
-		if all[id].Kind == driver.KindPassthrough {
+		if all[id].Kind == driver.KindPassthrough && inventory.WithGuest(root, all[id].Hardware) {
 			return true
 		}
 	}

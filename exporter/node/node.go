@@ -93,7 +93,7 @@ type Node struct {
 	metrics  Metrics
 	log      *slog.Logger
 
-	passthrough atomic.Bool // the inventory has devices that guests get as they are
+	passthrough atomic.Bool // a device is handed to a guest as it is
 	attachments attachments // the devices that are interfaces of pods
 
 	podsServed  bool // CheckPods succeeded
@@ -254,13 +254,12 @@ func (n *Node) Describe(view podresources.View) ([]podresources.Allocation, driv
 	allocations := n.resolve(&view, now)
 	listed := n.withoutDrivers(n.withHeld(allocations, n.slices()))
 	allocations, all := n.plugin.identify(allocations, n.withRules(n.withCDI(allocations, listed, now)), now)
-	n.passthrough.Store(hasPassthrough(all))
+	n.passthrough.Store(hasPassthrough(allocations, all, n.plugin.sysfs))
 	n.attachments.update(allocations, all)
 	return allocations, all
 }
 
-// Passthrough reports whether the inventory of the last Describe has devices that are handed to
-// guests as they are (vfio).
+// Passthrough reports whether a device was handed to a guest as it is (vfio) at the last Describe.
 func (n *Node) Passthrough() bool { return n.passthrough.Load() }
 
 // Attachments returns the devices that are network interfaces of pods now, with processes of these.

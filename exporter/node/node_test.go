@@ -16,7 +16,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
@@ -80,14 +82,38 @@ func newTestNode(t *testing.T, c Config) *Node {
 	return n
 }
 
-// Sources know whether the inventory has devices for guests.
+// Sources know whether a device is handed to a guest: it is allocated, or bound to vfio-pci, not
+// merely listed.
 func TestPassthrough(t *testing.T) {
-	n := newTestNode(t, Config{})
-	for kind, want := range map[driver.Kind]bool{driver.KindDevice: false, driver.KindPassthrough: true} {
-		n.listed = driver.Inventory{{Device: "gpu"}: {Hardware: driver.Hardware{Kind: kind}}}
-		n.Describe(podresources.View{})
-		if got := n.Passthrough(); got != want {
-			t.Errorf("with a device of kind %d: %v", kind, got)
+	root := t.TempDir()
+	drivertest.WriteTree(t, root, `
+bus/pci/devices/0000:01:00.0/driver -> ../../drivers/nvidia
+bus/pci/devices/0000:02:00.0/driver -> ../../drivers/vfio-pci
+`)
+	n := newTestNode(t, Config{Sysfs: root})
+	for _, tc := range []struct {
+		name     string
+		kind     driver.Kind
+		pci      string
+		held     bool
+		expected bool
+	}{
+		{"a GPU that is held", driver.KindDevice, "0000:01:00.0", true, false},
+		{"listed for guests, with NVIDIA's driver", driver.KindPassthrough, "0000:01:00.0", false, false},
+		{"allocated to a guest", driver.KindPassthrough, "0000:01:00.0", true, true},
+		{"bound to vfio-pci", driver.KindPassthrough, "0000:02:00.0", false, true},
+		{"without an address", driver.KindPassthrough, "", false, false},
+	} {
+		id := driver.ID{Driver: "d", Pool: "p", Device: "gpu"}
+		n.listed = driver.Inventory{id: {Hardware: driver.Hardware{Kind: tc.kind, PCI: tc.pci}}}
+		var view podresources.View
+		if tc.held {
+			view.Allocations = []podresources.Allocation{jointest.Allocation("gpu", "claim", "pod")}
+			view.Allocations[0].Device = id
+		}
+		n.Describe(view)
+		if got := n.Passthrough(); got != tc.expected {
+			t.Errorf("%s: %v", tc.name, got)
 		}
 	}
 }

@@ -27,6 +27,7 @@ type State struct {
 	Misuse        int64 // calls with stale handles, or that the header forbids
 	Count         int64 // of GPUs
 	GPMMetrics    int64 // of GPM: those from this number on are not known to the driver; 0: all are
+	GPMNaN        int64 // the metric of GPM that succeeds with NaN; 0: none
 	GPMSamples    int64 // allocated and not freed
 	EventSets     int64
 	live          float64 // CLOCK_MONOTONIC in seconds since which the GPM counters go on by themselves; 0: they do not

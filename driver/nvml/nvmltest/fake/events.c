@@ -118,6 +118,8 @@ nvmlReturn_t nvmlGpmMetricsGet(nvmlGpmMetricsGet_t *get) {
                       m->metricId == NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC || m->metricId == NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC;
         m->nvmlReturn = isnan(rate) ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
         m->value = traffic ? rate / (1 << 20) : rate * 100;
+        if (state->gpm_nan && m->metricId == state->gpm_nan)
+            m->value = (double)NAN;
     }
     return NVML_SUCCESS;
 }

@@ -37,7 +37,9 @@ static int branch(void) {
 #endif
 }
 
-#define GPU_MEMORY_TEMP count(v, g->memory_temperature), v->valueType = NVML_VALUE_TYPE_UNSIGNED_INT
+/* degrees C, an unsigned int whatever its type says: dcgm-exporter, issue 193, has the double of 545 */
+#define GPU_MEMORY_TEMP                                                                                                \
+    count(v, g->memory_temperature), v->valueType = branch() == 545 ? NVML_VALUE_TYPE_DOUBLE : NVML_VALUE_TYPE_UNSIGNED_INT
 #define GPU_NVLINK_THROUGHPUT_DATA_TX throughput(v, g->nvlink_transmit)
 #define GPU_NVLINK_THROUGHPUT_DATA_RX throughput(v, g->nvlink_receive)
 #define GPU_PCIE_COUNT_TX_BYTES narrow(v, g->pcie_transmit, g->narrow_pcie)

@@ -69,6 +69,7 @@ struct state {
     int64_t misuse;     /* calls with stale handles, or that the header forbids */
     int64_t gpus;
     int64_t gpm_metrics;                /* GPM metrics from this number on are not known to the driver; 0: all are */
+    int64_t gpm_nan;                    /* the GPM metric that succeeds with NaN; 0: none */
     int64_t gpm_samples, event_sets;    /* allocated and not freed */
     double live; /* CLOCK_MONOTONIC in seconds since which the gpm counters go on by themselves; 0: they do not */
     int64_t events_written, events_read;
