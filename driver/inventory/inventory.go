@@ -6,6 +6,7 @@ package inventory
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -13,8 +14,10 @@ import (
 )
 
 const (
-	// maxDevices bounds the devices of one node.
-	maxDevices = 16384
+	// maxDevices bounds the devices of one node, and maxDriverDevices those of one driver, so that
+	// a driver with too many takes nothing from the others.
+	maxDevices       = 16384
+	maxDriverDevices = 4096
 	// maxAttributes bounds the attributes, capacities and taints of a device, each. The API allows
 	// 32.
 	maxAttributes = 256
@@ -36,37 +39,31 @@ func ParseSlices(data []byte, node string) (driver.Inventory, driver.Rejections,
 	if err != nil {
 		return nil, nil, fmt.Errorf("parse resource slices: %w", err)
 	}
-	var offered []Slice
-	bad := 0
+	host, decoding := Host{Name: node}, driver.Rejections{}
+	var offers []Offer
 	for _, o := range objects {
 		if s, ok := DecodeSlice(o.Raw); ok {
-			offered = append(offered, s)
+			offers = append(offers, s.For(host, math.MaxInt, decoding))
 		} else {
-			bad++
+			decoding.Add(driver.ReasonMalformedSlice, 1)
 		}
 	}
-	found, rejected := build(offered, host{name: node})
+	found, rejected := Build(offers)
+	rejected.AddAll(decoding)
 	rejected.Add(driver.ReasonMalformedObject, malformed)
-	rejected.Add(driver.ReasonMalformedSlice, bad)
 	return found, rejected, nil
 }
 
-// Build returns the devices that these slices offer on a node of these labels, as [ParseSlices]
-// does. Labels that are nil are unknown: what they decide is left out, and counted. The slices may
-// be in any order, and are not changed.
-func Build(offered []Slice, node string, labels map[string]string) (driver.Inventory, driver.Rejections) {
-	found, rejected := build(offered, host{node, labels})
-	return found, rejected
-}
-
-func build(offered []Slice, node host) (driver.Inventory, driver.Rejections) {
+// Build returns the devices that slices offer to a node, as [ParseSlices] does. The offers may be
+// in any order, and are not changed.
+func Build(offers []Offer) (driver.Inventory, driver.Rejections) {
 	b := builder{
-		node: node, inventory: driver.Inventory{}, generation: map[driver.ID]int64{},
+		inventory: driver.Inventory{}, generation: map[driver.ID]int64{}, drivers: map[string]int{},
 		rejected: driver.Rejections{},
 		parts:    parts{totals: map[poolKey][]driver.Amount{}, memory: map[poolKey]float64{}},
 	}
-	for _, s := range current(offered) {
-		b.add(s.spec)
+	for _, o := range current(offers) {
+		b.add(o)
 	}
 	b.parts.shares(b.inventory)
 	return b.inventory, b.rejected
@@ -77,89 +74,64 @@ func build(offered []Slice, node host) (driver.Inventory, driver.Rejections) {
 // then deletes what is left of the old one (KEP-4381). Where none is complete, which is so in the
 // midst of that, and where a part of the pool is not listed here, all count, the newest before the
 // others.
-func current(offered []Slice) []Slice {
+func current(offers []Offer) []Offer {
 	type pool struct{ driver, name string }
 	type generation struct {
 		pool
 		number int64
 	}
 	listed := map[generation]int64{}
-	for i := range offered {
-		s := &offered[i].spec
-		listed[generation{pool{s.Driver, s.Pool.Name}, s.Pool.Generation}]++
+	for i := range offers {
+		o := &offers[i]
+		listed[generation{pool{o.driver, o.pool}, o.generation}]++
 	}
 	newest := map[pool]int64{}
-	for i := range offered {
-		s := &offered[i].spec
-		key := pool{s.Driver, s.Pool.Name}
+	for i := range offers {
+		o := &offers[i]
+		key := pool{o.driver, o.pool}
 		number, known := newest[key]
-		if listed[generation{key, s.Pool.Generation}] >= s.Pool.Slices && (!known || s.Pool.Generation > number) {
-			newest[key] = s.Pool.Generation
+		if listed[generation{key, o.generation}] >= o.slices && (!known || o.generation > number) {
+			newest[key] = o.generation
 		}
 	}
-	out := slices.DeleteFunc(slices.Clone(offered), func(s Slice) bool {
-		number, known := newest[pool{s.spec.Driver, s.spec.Pool.Name}]
-		return known && s.spec.Pool.Generation != number
+	out := slices.DeleteFunc(slices.Clone(offers), func(o Offer) bool {
+		number, known := newest[pool{o.driver, o.pool}]
+		return known && o.generation != number
 	})
-	slices.SortStableFunc(out, func(a, b Slice) int { return cmp.Compare(b.spec.Pool.Generation, a.spec.Pool.Generation) })
+	slices.SortStableFunc(out, func(a, b Offer) int { return cmp.Compare(b.generation, a.generation) })
 	return out
 }
 
 // builder collects the devices of a node.
 type builder struct {
-	node       host
 	inventory  driver.Inventory
 	generation map[driver.ID]int64 // of the pool that listed the device
+	drivers    map[string]int      // number of devices by driver
 	rejected   driver.Rejections
 	parts      parts
 }
 
-// add takes the slice's devices that are on the node. A device that several slices list counts
-// once.
-func (b *builder) add(s slice) {
-	if !s.PerDeviceNodeSelection && !b.here(s.nodeSelection, len(s.Devices)) {
-		return
+// add takes the devices of an offer. A device that several slices list counts once.
+func (b *builder) add(o Offer) {
+	for _, c := range o.counters {
+		b.parts.totals[poolKey{o.driver, o.pool, c.set}] = c.amounts
 	}
-	for _, c := range decodeCounters(s.Driver, s.SharedCounters, b.rejected) {
-		b.parts.totals[poolKey{s.Driver, s.Pool.Name, c.set}] = c.amounts
-	}
-	for _, raw := range s.Devices {
-		d, ok := decodeDevice(s.Driver, raw, b.rejected)
-		if !ok || s.PerDeviceNodeSelection && !b.here(d.nodeSelection, 1) {
-			continue
-		}
-		id := driver.ID{Driver: s.Driver, Pool: s.Pool.Name, Device: d.name}
+	for i := range o.devices {
+		d := &o.devices[i]
+		id := driver.ID{Driver: o.driver, Pool: o.pool, Device: d.name}
 		if newer, ok := b.generation[id]; ok {
-			if newer == s.Pool.Generation {
+			if newer == o.generation {
 				b.rejected.Add(driver.ReasonDuplicateDevice, 1)
 			}
 			continue
 		}
-		if len(b.inventory) >= maxDevices {
+		if len(b.inventory) >= maxDevices || b.drivers[o.driver] >= maxDriverDevices {
 			b.rejected.Add(driver.ReasonTooManyDevices, 1)
 			continue
 		}
-		b.generation[id] = s.Pool.Generation
-		hardware := describe(d)
-		b.parts.add(id, d, &hardware)
-		b.inventory[id] = driver.Entry{
-			Hardware:  hardware,
-			Capacity:  d.capacity,
-			Taints:    d.taints,
-			Shareable: d.shareable,
-			Local:     s.NodeName != "",
-		}
+		b.drivers[o.driver]++
+		b.generation[id] = o.generation
+		b.parts.add(id, d)
+		b.inventory[id] = d.entry
 	}
-}
-
-// here reports whether the selection includes the node. Devices of an unknown result are counted.
-func (b *builder) here(s nodeSelection, devices int) bool {
-	if b.node.name == "" {
-		return true
-	}
-	on, known := s.on(b.node)
-	if !known {
-		b.rejected.Add(driver.ReasonNodeSelector, devices)
-	}
-	return on
 }

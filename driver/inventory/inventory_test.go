@@ -173,12 +173,13 @@ func TestPlacementByLabels(t *testing.T) {
 		if !ok {
 			t.Fatalf("%s is malformed", expressions)
 		}
-		found, rejected := Build([]Slice{slice.For("n1")}, "n1", labels)
+		rejected := driver.Rejections{}
+		found, _ := Build([]Offer{slice.For(Host{"n1", labels}, math.MaxInt, rejected)})
 		if len(found) == 1 != want || len(rejected) > 0 {
 			t.Errorf("%s: %d devices, want %v; rejected %v", expressions, len(found), want, rejected)
 		}
-		if found, rejected := Build([]Slice{slice.For("n1")}, "n1",
-			nil); len(found) > 0 || !cmp.Equal(rejected, driver.Rejections{driver.ReasonNodeSelector: 1}) {
+		found, _ = Build([]Offer{slice.For(Host{"n1", nil}, math.MaxInt, rejected)})
+		if len(found) > 0 || !cmp.Equal(rejected, driver.Rejections{driver.ReasonNodeSelector: 1}) {
 			t.Errorf("%s: without labels %d devices, rejected %v", expressions, len(found), rejected)
 		}
 	}
@@ -378,14 +379,61 @@ func TestMalformedSlices(t *testing.T) {
 	}
 }
 
+// A driver with too many devices loses those beyond its bound, and takes none from others. All
+// drivers together have a bound too.
 func TestTooManyDevices(t *testing.T) {
-	var devices []string
-	for i := range maxDevices + 3 {
-		devices = append(devices, fmt.Sprintf(`{"name":"x%d"}`, i))
+	offer := func(driverName string, n int) string {
+		var devices []string
+		for i := range n {
+			devices = append(devices, fmt.Sprintf(`{"name":"x%d"}`, i))
+		}
+		return strings.ReplaceAll(sliceOf(1, here, devices...), "d.test", driverName)
 	}
-	got, rejected, err := ParseSlices([]byte(sliceOf(1, here, devices...)), "n1")
-	if err != nil || len(got) != maxDevices || !cmp.Equal(driver.Rejections{driver.ReasonTooManyDevices: 3}, rejected) {
-		t.Errorf("%d devices, rejected %v, error %v", len(got), rejected, err)
+	for name, tc := range map[string]struct {
+		slices        []string
+		want, surplus int
+	}{
+		"one driver": {[]string{offer("a.test", maxDriverDevices+3), offer("b.test", 1)}, maxDriverDevices + 1, 3},
+		"all drivers": {
+			[]string{
+				offer("a.test", maxDriverDevices), offer("b.test", maxDriverDevices), offer("c.test", maxDriverDevices),
+				offer("d.test", maxDriverDevices), offer("e.test", 7),
+			}, maxDevices, 7,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, rejected, err := ParseSlices([]byte(strings.Join(tc.slices, "\n---\n")), "n1")
+			if err != nil || len(got) != tc.want ||
+				!cmp.Equal(driver.Rejections{driver.ReasonTooManyDevices: tc.surplus}, rejected) {
+				t.Errorf("%d devices, want %d; rejected %v; error %v", len(got), tc.want, rejected, err)
+			}
+		})
+	}
+}
+
+// An offer is not larger than it may be. Devices without room are counted.
+func TestOfferHasBounds(t *testing.T) {
+	var devices []string
+	for i := range 10 {
+		devices = append(devices, fmt.Sprintf(`{"name":"x%d","attributes":{"uuid":{"string":"%s"}}}`, i, strings.Repeat("u", 64)))
+	}
+	slice, ok := decoded(t, []byte(sliceOf(1, here, devices...)))
+	if !ok {
+		t.Fatal("malformed")
+	}
+	rejected := driver.Rejections{}
+	whole := slice.For(Host{Name: "n1"}, math.MaxInt, rejected)
+	if len(rejected) > 0 {
+		t.Errorf("rejected %v of what has room", rejected)
+	}
+	half := slice.For(Host{Name: "n1"}, whole.Size()/2, rejected)
+	found, _ := Build([]Offer{half})
+	if half.Size() > whole.Size()/2 || len(found) != 4 || !cmp.Equal(driver.Rejections{driver.ReasonTooManyDevices: 6}, rejected) {
+		t.Errorf("%d of %d bytes, %d devices, rejected %v", half.Size(), whole.Size(), len(found), rejected)
+	}
+	elsewhere := slice.For(Host{Name: "n2"}, 0, rejected)
+	if len(elsewhere.devices) > 0 || elsewhere.Size() > 1024 {
+		t.Errorf("another node's slice takes %d bytes, %d devices", elsewhere.Size(), len(elsewhere.devices))
 	}
 }
 

@@ -5,12 +5,14 @@ import (
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// host is the node whose devices are looked for.
-type host struct {
-	name   string            // empty: devices of any node
-	labels map[string]string // nil: unknown
+// Host is the node whose devices are looked for.
+type Host struct {
+	Name   string            // empty: devices of any node
+	Labels map[string]string // nil: unknown
 }
 
 // nodeSelection says on which nodes a slice's devices, or a device, are.
@@ -22,8 +24,8 @@ type nodeSelection struct {
 
 // on reports whether the node is selected. Known is false where that hangs on labels
 // that are unknown.
-func (s nodeSelection) on(h host) (on, known bool) {
-	if s.AllNodes || s.NodeName == h.name {
+func (s nodeSelection) on(h Host) (on, known bool) {
+	if s.AllNodes || s.NodeName == h.Name {
 		return true, true
 	}
 	known = true
@@ -40,20 +42,32 @@ func (s nodeSelection) on(h host) (on, known bool) {
 	return false, known
 }
 
+// here reports whether the selection includes the node. Devices of an unknown result are counted.
+func (s *nodeSelection) here(h Host, devices int, rejected driver.Rejections) bool {
+	if h.Name == "" {
+		return true
+	}
+	on, known := s.on(h)
+	if !known {
+		rejected.Add(driver.ReasonNodeSelector, devices)
+	}
+	return on
+}
+
 // termMatches evaluates a term: all its requirements must hold, and one without any matches
 // nothing. The API knows one field, metadata.name.
-func termMatches(term corev1.NodeSelectorTerm, h host) (matches, known bool) {
+func termMatches(term corev1.NodeSelectorTerm, h Host) (matches, known bool) {
 	for _, field := range term.MatchFields {
-		in := slices.Contains(field.Values, h.name)
+		in := slices.Contains(field.Values, h.Name)
 		if field.Key != "metadata.name" || in != (field.Operator == corev1.NodeSelectorOpIn) {
 			return false, true
 		}
 	}
-	if len(term.MatchExpressions) > 0 && h.labels == nil {
+	if len(term.MatchExpressions) > 0 && h.Labels == nil {
 		return false, false
 	}
 	for _, e := range term.MatchExpressions {
-		if !labelMatches(e, h.labels) {
+		if !labelMatches(e, h.Labels) {
 			return false, true
 		}
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
-	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
 // counters are amounts of one counter set (KEP-4815): those that a slice offers, or those of them
@@ -65,8 +64,8 @@ type partition struct {
 const memory = "memory"
 
 // add notes a device of a slice.
-func (p *parts) add(id driver.ID, d device, h *driver.Hardware) {
-	size := amountOf(d.capacity, memory)
+func (p *parts) add(id driver.ID, d *offered) {
+	h, size := &d.entry.Hardware, amountOf(d.entry.Capacity, memory)
 	whole := func(name string) poolKey { return poolKey{id.Driver, id.Pool, strings.ToLower(name)} }
 	if h.Kind != driver.KindPartition {
 		for _, name := range []string{h.UUID, h.PCI} {
@@ -76,11 +75,9 @@ func (p *parts) add(id driver.ID, d device, h *driver.Hardware) {
 		}
 		return
 	}
-	part := partition{id: id, parent: whole(h.Parent), consumes: d.consumes, memory: size}
-	if h.Vendor == "nvidia" {
-		part.slices = nvidia.ComputeSlices(d.attributes.text("profile"))
-	}
-	p.partitions = append(p.partitions, part)
+	p.partitions = append(p.partitions, partition{
+		id: id, parent: whole(h.Parent), consumes: d.consumes, slices: d.slices, memory: size,
+	})
 }
 
 // shares sets Hardware.ParentShare of the partitions in the inventory, as far as the slices say it.

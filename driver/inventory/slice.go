@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
 // The types below are the parts of ResourceSliceSpec that say something of a device, in the JSON
@@ -50,36 +51,151 @@ type wireBody struct {
 
 // Slice is a ResourceSlice of one of the versions, decoded as far as is needed to see whom it
 // concerns.
-type Slice struct{ spec slice }
+type Slice struct {
+	name string
+	spec slice
+}
 
 // DecodeSlice decodes a ResourceSlice; false: it is malformed, or names no driver or pool. What is
-// wrong with its devices comes to light in [Build].
+// wrong with its devices comes to light in [Slice.For].
 func DecodeSlice(raw json.RawMessage) (Slice, bool) {
 	var object struct {
+		Metadata struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
 		Spec slice `json:"spec"`
 		classicSlice
 	}
 	if json.Unmarshal(raw, &object) != nil {
 		return Slice{}, false
 	}
-	s := object.Spec
+	s := Slice{object.Metadata.Name, object.Spec}
 	if object.DriverName != "" {
-		s = object.slice()
+		s.spec = object.slice()
 	}
-	return Slice{s}, manifest.ValidName(s.Driver) && manifest.ValidName(s.Pool.Name)
+	return s, manifest.ValidName(s.spec.Driver) && manifest.ValidName(s.spec.Pool.Name)
 }
 
-// For returns the slice as far as it concerns a node: one whose devices are all elsewhere is kept
-// without them, so that its pool is still known to be complete.
-func (s Slice) For(node string) Slice {
-	if on, known := s.spec.on(host{name: node}); known && !on && !s.spec.PerDeviceNodeSelection {
-		s.spec.Devices = nil
-	}
-	return s
-}
+// Name returns the name of the object, which may be empty or malformed.
+func (s *Slice) Name() string { return s.name }
 
 // Driver returns the name of the slice's DRA driver.
-func (s Slice) Driver() string { return s.spec.Driver }
+func (s *Slice) Driver() string { return s.spec.Driver }
+
+// Offer is what a slice offers to one node, without what the slice says of other nodes' devices. A
+// slice that offers it nothing tells that its pool is complete.
+type Offer struct {
+	driver, pool       string
+	generation, slices int64 // of the pool
+	counters           []counters
+	devices            []offered
+	size               int
+}
+
+type offered struct {
+	name     string
+	entry    driver.Entry
+	consumes []counters
+	slices   int // compute slices of a MIG device; 0: it is none
+}
+
+// What an offer and a device take at most besides their texts and lists, in bytes, the inventory of
+// them included.
+const (
+	offerSize  = 384
+	deviceSize = 1024
+)
+
+// For returns what the slice offers to a node. Devices that are malformed are left out and counted,
+// and so are those of which it hangs on unknown labels of the node whether they are there
+// (ReasonNodeSelector), and those that would make the offer larger than room bytes
+// (ReasonTooManyDevices).
+func (s *Slice) For(node Host, room int, rejected driver.Rejections) Offer {
+	spec := &s.spec
+	o := Offer{
+		driver: spec.Driver, pool: spec.Pool.Name, generation: spec.Pool.Generation, slices: spec.Pool.Slices,
+		size: offerSize + len(s.name) + len(spec.Driver) + len(spec.Pool.Name),
+	}
+	if !spec.PerDeviceNodeSelection && !spec.here(node, len(spec.Devices), rejected) {
+		return o
+	}
+	o.offerCounters(decodeCounters(spec.Driver, spec.SharedCounters, rejected), room)
+	for i, raw := range spec.Devices {
+		d, ok := decodeDevice(spec.Driver, raw, rejected)
+		if !ok || spec.PerDeviceNodeSelection && !d.here(node, 1, rejected) {
+			continue
+		}
+		device := d.offered(spec.NodeName != "")
+		size := deviceSize + len(d.name) + sizeOf(&device.entry) + sizeOfCounters(d.consumes)
+		if size > room-o.size {
+			rejected.Add(driver.ReasonTooManyDevices, len(spec.Devices)-i)
+			break
+		}
+		o.size += size
+		o.devices = append(o.devices, device)
+	}
+	return o
+}
+
+// offerCounters adds the counter sets for which there is room: where there is none for them, there
+// is none for their devices.
+func (o *Offer) offerCounters(sets []counters, room int) {
+	for i := range sets {
+		if size := sizeOfCounters(sets[i : i+1]); size <= room-o.size {
+			o.size += size
+			o.counters = append(o.counters, sets[i])
+		}
+	}
+}
+
+// offered returns the device without what nothing needs any more.
+func (d *device) offered(local bool) offered {
+	out := offered{name: d.name, consumes: d.consumes, entry: driver.Entry{
+		Hardware: describe(*d), Capacity: d.capacity, Taints: d.taints, Shareable: d.shareable, Local: local,
+	}}
+	if h := &out.entry.Hardware; h.Kind == driver.KindPartition && h.Vendor == "nvidia" {
+		out.slices = nvidia.ComputeSlices(d.attributes.text("profile"))
+	}
+	return out
+}
+
+// Size returns an upper bound of the memory that the offer takes, in bytes.
+func (o *Offer) Size() int { return o.size }
+
+// sizeOf returns the size of an entry's texts and lists.
+func sizeOf(e *driver.Entry) int {
+	h := &e.Hardware
+	size := len(h.CPUs) * 8
+	for _, text := range [...]string{
+		h.UUID, h.PCI, h.Parent, h.Placement, h.Instance, h.NetDev, h.RDMADev, h.Vendor, h.Model, h.DriverVersion, h.NUMANode,
+	} {
+		size += len(text)
+	}
+	for _, path := range h.DeviceNodes {
+		size += 16 + len(path)
+	}
+	size += sizeOfAmounts(e.Capacity)
+	for _, t := range e.Taints {
+		size += 64 + len(t.Key) + len(t.Value) + len(t.Effect)
+	}
+	return size
+}
+
+func sizeOfAmounts(amounts []driver.Amount) int {
+	size := 24 * len(amounts)
+	for _, a := range amounts {
+		size += len(a.Resource)
+	}
+	return size
+}
+
+func sizeOfCounters(sets []counters) int {
+	size := 0
+	for _, c := range sets {
+		size += 64 + len(c.set) + sizeOfAmounts(c.amounts)
+	}
+	return size
+}
 
 // device is a device of a slice, without what differs between the versions of the API.
 type device struct {

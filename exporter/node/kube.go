@@ -24,6 +24,9 @@ func (n *Node) useKube(c Config) {
 		Updated: n.Hint,
 		Report:  func(source string, took time.Duration, err error) { n.metrics.Observe(source, took, err, time.Now()) },
 		Absent:  n.metrics.Absent,
+		LeftOut: func(driverName string) {
+			n.log.Warn("a driver has more slices or devices than are kept: the rest is left out", "driver", driverName)
+		},
 	})
 }
 

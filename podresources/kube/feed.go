@@ -14,11 +14,11 @@ import (
 
 // Bounds of lists and watches.
 const (
-	pageSize    = 500
-	maxPages    = 256
-	maxList     = 64 << 20 // bytes of a page
-	maxEvent    = 16 << 20 // bytes of an event; etcd takes objects of 1.5 MiB
-	listTimeout = 20 * time.Second
+	pageSize    = 500       // objects of a page; fewer if they are large
+	maxList     = 64 << 20  // bytes of a page
+	maxObjects  = 128 << 10 // of a list
+	maxEvent    = 16 << 20  // bytes of an event or an object of a list; etcd takes objects of 1.5 MiB
+	pageTimeout = 20 * time.Second
 
 	// watchTimeout is the shortest duration that a watch requests; with jitter it is up to twice as
 	// long. A watch that has not ended watchGrace after its duration is canceled, since its
@@ -43,15 +43,19 @@ type feed struct {
 	// path returns the path of the resource and the query that selects the objects.
 	path   func(ctx context.Context) (path string, query url.Values, err error)
 	jitter func() float64
-	// replace receives all objects; update receives one that was added, changed or, if gone,
-	// deleted.
-	replace func(objects []json.RawMessage)
-	update  func(object json.RawMessage, gone bool)
+	// fill begins a new set of all objects: add receives each once or, after a failure, several
+	// times, and may not keep it; done replaces the previous set, unless the list fails before.
+	fill func() (add func(object json.RawMessage), done func())
+	// update receives an object that was added, changed or, if gone, deleted.
+	update func(object json.RawMessage, gone bool)
 	// lost is called when the path is not served.
 	lost func()
 	// report receives the outcome of requests: nil when a watch was opened, otherwise the error.
 	report func(took time.Duration, err error)
 	now    func() time.Time
+
+	bounds bounds
+	limit  int // objects of a page
 }
 
 // run lists and watches until ctx ends.
@@ -75,50 +79,47 @@ func (f *feed) run(ctx context.Context) {
 	}
 }
 
-// list gets all objects and returns the resource version from which to watch.
+// list gets all objects and returns the resource version from which to watch. A page that is too
+// large is requested again with half as many objects as arrived, and so are all later ones.
 func (f *feed) list(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	var objects []json.RawMessage
-	token := ""
-	for range maxPages {
-		page, err := f.page(ctx, token)
-		if err != nil {
-			return "", err
+	add, done := f.fill()
+	token, objects := "", 0
+	for objects <= maxObjects {
+		p := page{bounds: f.bounds, add: add}
+		err := f.page(ctx, token, &p)
+		if errors.Is(err, errTooLarge) && f.limit > 1 {
+			f.limit = max(1, min(f.limit, p.objects)/2)
+			continue
 		}
-		objects = append(objects, page.Items...)
-		if token = page.Metadata.Continue; token == "" {
-			f.replace(objects)
-			return page.Metadata.ResourceVersion, nil
+		if err != nil {
+			return "", fmt.Errorf("list: %w", err)
+		}
+		objects += p.objects
+		if token = p.metadata.Continue; token == "" {
+			done()
+			return p.metadata.ResourceVersion, nil
 		}
 	}
-	return "", fmt.Errorf("list: %w: more than %d pages", errTooLarge, maxPages)
+	return "", fmt.Errorf("list: %w: more than %d objects", errTooLarge, maxObjects)
 }
 
-// page is one page of a list.
-type page struct {
-	Metadata struct {
-		ResourceVersion string `json:"resourceVersion"`
-		Continue        string `json:"continue"`
-	} `json:"metadata"`
-	Items []json.RawMessage `json:"items"`
-}
-
-func (f *feed) page(ctx context.Context, token string) (page, error) {
-	var p page
-	query := url.Values{"limit": {strconv.Itoa(pageSize)}}
+// page requests a page of the list.
+func (f *feed) page(ctx context.Context, token string, p *page) error {
+	ctx, cancel := context.WithTimeout(ctx, pageTimeout)
+	defer cancel()
+	query := url.Values{"limit": {strconv.Itoa(f.limit)}}
 	if token != "" {
 		query.Set("continue", token)
 	}
 	body, err := f.get(ctx, query)
 	if err != nil {
-		return p, fmt.Errorf("list: %w", err)
+		return err
 	}
 	defer body.Close()
-	if err := decodeJSON(body, maxList, &p); err != nil {
-		return p, fmt.Errorf("list: %w", err)
+	if err := p.read(body); err != nil {
+		return answerError(err)
 	}
-	return p, nil
+	return nil
 }
 
 // get requests the feed's path with its query and the given one.
@@ -166,14 +167,14 @@ type event struct {
 }
 
 // watchOnce receives the events of one watch until the server ends it, which is not an error. It
-// sets version to that of the last event. Only an event or a regular end resets the delay:
-// otherwise a server that answers every watch with a malformed event would receive a list request
-// every second.
+// sets version to that of the last event. Only a regular end, or a watch that lasted, resets the
+// delay: otherwise a server that answers every watch with an event that cannot be used, whatever
+// comes before it, would receive a list request every second.
 func (f *feed) watchOnce(ctx context.Context, version *string, begun time.Time, delay *retryDelay) error {
 	timeout := watchTimeout + time.Duration(f.jitter()*float64(watchTimeout))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	watchdog := time.AfterFunc(listTimeout, cancel) // until it is open
+	watchdog := time.AfterFunc(pageTimeout, cancel) // until it is open
 	defer watchdog.Stop()
 	body, err := f.get(ctx, url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {*version},
@@ -187,25 +188,36 @@ func (f *feed) watchOnce(ctx context.Context, version *string, begun time.Time, 
 	}
 	defer body.Close()
 	watchdog.Reset(timeout + watchGrace)
-	f.report(f.now().Sub(begun), nil)
+	opened := f.now()
+	f.report(opened.Sub(begun), nil)
+	err = f.receive(body, version)
+	if ctx.Err() != nil {
+		err = nil // the watchdog ended it
+	}
+	if err == nil || f.now().Sub(opened) >= maxDelay {
+		delay.reset()
+	}
+	return err
+}
 
-	bounded := limited(body, maxEvent)
+// receive applies the events of a watch until it ends. An end within an event is an error, but not
+// a connection that is lost between two.
+func (f *feed) receive(body io.Reader, version *string) error {
+	bounded := limited(body, f.bounds.object)
 	decoder := json.NewDecoder(bounded)
 	for {
-		bounded.left = maxEvent
+		bounded.left = f.bounds.object
 		var e event
 		switch err := decoder.Decode(&e); {
 		case err == nil:
-		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), ctx.Err() != nil:
-			delay.reset()
-			return nil // ended by the server or by the watchdog
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF) && !cut(decoder):
+			return nil
 		default:
 			return fmt.Errorf("watch: %w", answerError(err))
 		}
 		if err := f.take(e, version); err != nil {
 			return err
 		}
-		delay.reset()
 	}
 }
 
@@ -239,49 +251,4 @@ func (f *feed) take(e event, version *string) error {
 		f.update(e.Object, true)
 	}
 	return nil
-}
-
-// limitedReader fails with errTooLarge after the remaining bytes.
-type limitedReader struct {
-	r    io.Reader
-	left int
-}
-
-func limited(r io.Reader, n int) *limitedReader { return &limitedReader{r: r, left: n} }
-
-func (l *limitedReader) Read(p []byte) (int, error) {
-	if l.left <= 0 {
-		return 0, errTooLarge
-	}
-	n, err := l.r.Read(p[:min(len(p), l.left)])
-	l.left -= n
-	return n, err
-}
-
-// getJSON decodes the answer to a GET of at most limit bytes.
-func getJSON(ctx context.Context, api API, path string, limit int, into any) error {
-	body, err := api.Get(ctx, path, nil)
-	if err != nil {
-		return err
-	}
-	defer body.Close()
-	return decodeJSON(body, limit, into)
-}
-
-// decodeJSON decodes an answer of at most limit bytes.
-func decodeJSON(body io.Reader, limit int, into any) error {
-	if err := json.NewDecoder(limited(body, limit)).Decode(into); err != nil {
-		return answerError(err)
-	}
-	return nil
-}
-
-// answerError separates malformed answers from those that could not be read.
-func answerError(err error) error {
-	var syntax *json.SyntaxError
-	var kind *json.UnmarshalTypeError
-	if errors.As(err, &syntax) || errors.As(err, &kind) {
-		return fmt.Errorf("%w: %w", errMalformed, err)
-	}
-	return fmt.Errorf("read answer: %w", err)
 }

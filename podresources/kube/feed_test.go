@@ -3,10 +3,14 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -155,37 +159,43 @@ func (f apiFunc) Get(ctx context.Context, _ string, query url.Values) (io.ReadCl
 // A server that ends every watch at once is asked at most once a second, and one whose events
 // cannot be used is asked less and less often.
 func TestWatchEndsAtOnce(t *testing.T) {
+	const good = `{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"9"}}}`
+	oversized := `{"type":"MODIFIED","object":{"metadata":{"name":"` + strings.Repeat("x", 3*testBounds().object) + `"}}}`
 	for name, tc := range map[string]struct {
 		watch                string
 		lists, watches, fail int // the most in a minute; failures are exact
 	}{
-		"no event":        {"", 1, 61, 0},
-		"one event":       {`{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"9"}}}`, 1, 61, 0},
-		"malformed event": {`{"type":"MODIFIED","object":{"metadata":7}}`, 6, 6, 6},
-		"broken":          {`{]`, 6, 6, 6},
-		"internal error":  {`{"type":"ERROR","object":{"kind":"Status","code":500,"reason":"InternalError"}}`, 1, 6, 6},
-		"expired":         {`{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}`, 6, 6, 0},
+		"no event":               {"", 1, 61, 0},
+		"one event":              {good, 1, 61, 0},
+		"connection lost":        {good + lost, 1, 61, 0},
+		"malformed event":        {`{"type":"MODIFIED","object":{"metadata":7}}`, 6, 6, 6},
+		"broken":                 {`{]`, 6, 6, 6},
+		"broken after an event":  {good + `{]`, 6, 6, 6},
+		"oversized":              {oversized, 6, 6, 6},
+		"oversized after others": {good + good + oversized, 6, 6, 6},
+		"cut within an event":    {good + good[:20], 1, 6, 6},
+		"lost within an event":   {good[:20] + lost, 1, 6, 6},
+		"internal error":         {`{"type":"ERROR","object":{"kind":"Status","code":500,"reason":"InternalError"}}`, 1, 6, 6},
+		"expired":                {`{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}`, 6, 6, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				lists, watches, failures := 0, 0, 0
-				f := &feed{
-					api: apiFunc(func(_ context.Context, query url.Values) (io.ReadCloser, error) {
-						if query.Get("watch") == "" {
-							lists++
-							return io.NopCloser(strings.NewReader(`{"metadata":{"resourceVersion":"5"},"items":[]}`)), nil
-						}
-						watches++
-						return io.NopCloser(strings.NewReader(tc.watch)), nil
-					}),
-					jitter: func() float64 { return 0 }, now: time.Now, lost: func() {},
-					path:    func(context.Context) (string, url.Values, error) { return "/objects", nil, nil },
-					replace: func([]json.RawMessage) {}, update: func(json.RawMessage, bool) {},
-					report: func(_ time.Duration, err error) {
-						if err != nil {
-							failures++
-						}
-					},
+				f := testFeed(func(query url.Values) io.Reader {
+					if query.Get("watch") == "" {
+						lists++
+						return strings.NewReader(`{"metadata":{"resourceVersion":"5"},"items":[]}`)
+					}
+					watches++
+					if text, cut := strings.CutSuffix(tc.watch, lost); cut {
+						return io.MultiReader(strings.NewReader(text), iotest.ErrReader(io.ErrUnexpectedEOF))
+					}
+					return strings.NewReader(tc.watch)
+				})
+				f.report = func(_ time.Duration, err error) {
+					if err != nil {
+						failures++
+					}
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
@@ -196,6 +206,90 @@ func TestWatchEndsAtOnce(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// lost is the end of an answer whose connection is lost.
+const lost = "<lost>"
+
+func testBounds() bounds { return bounds{page: 20_000, object: 6_000} }
+
+// testFeed returns a feed with small bounds, of a server that gives those answers.
+func testFeed(answer func(query url.Values) io.Reader) *feed {
+	return &feed{
+		api: apiFunc(func(_ context.Context, query url.Values) (io.ReadCloser, error) {
+			return io.NopCloser(answer(query)), nil
+		}),
+		jitter: func() float64 { return 0 }, now: time.Now, lost: func() {}, bounds: testBounds(), limit: pageSize,
+		path:   func(context.Context) (string, url.Values, error) { return "/objects", nil, nil },
+		fill:   func() (func(json.RawMessage), func()) { return func(json.RawMessage) {}, func() {} },
+		update: func(json.RawMessage, bool) {},
+		report: func(time.Duration, error) {},
+	}
+}
+
+// A page that is larger than it may be is requested again with fewer objects. An object that is
+// larger than it may be is an error.
+func TestLargePages(t *testing.T) {
+	for name, tc := range map[string]struct {
+		objects, size int
+		pages         []string // the limits and positions that are asked for
+		err           error
+	}{
+		"one page":         {objects: 3, size: 5_000, pages: []string{"500 at "}},
+		"too large":        {objects: 7, size: 5_000, pages: []string{"500 at ", "1 at ", "1 at 1", "1 at 2", "1 at 3", "1 at 4", "1 at 5", "1 at 6"}},
+		"far too large":    {objects: 30, size: 1_500, pages: []string{"500 at ", "6 at ", "6 at 6", "6 at 12", "6 at 18", "6 at 24"}},
+		"object too large": {objects: 2, size: 7_000, pages: []string{"500 at ", "1 at "}, err: errTooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var pages []string
+			f := testFeed(func(query url.Values) io.Reader {
+				pages = append(pages, query.Get("limit")+" at "+query.Get("continue"))
+				limit, _ := strconv.Atoi(query.Get("limit"))
+				from, _ := strconv.Atoi(query.Get("continue"))
+				until, token := min(from+limit, tc.objects), ""
+				if until < tc.objects {
+					token = strconv.Itoa(until)
+				}
+				var items []string
+				for i := range until - from {
+					items = append(items, fmt.Sprintf(`{"metadata":{"name":"o%d","x":"%s"}}`, from+i, strings.Repeat("x", tc.size)))
+				}
+				return strings.NewReader(`{"items":[` + strings.Join(items, ",") + `],"other":[{}],
+					"metadata":{"resourceVersion":"5","continue":"` + token + `"}}`)
+			})
+			got := map[string]bool{}
+			complete := false
+			f.fill = func() (func(json.RawMessage), func()) {
+				return func(raw json.RawMessage) { got[nameOf(raw)] = true }, func() { complete = true }
+			}
+			version, err := f.list(t.Context())
+			if !errors.Is(err, tc.err) || complete != (tc.err == nil) {
+				t.Errorf("version %q, complete: %v, error %v", version, complete, err)
+			}
+			if tc.err == nil && (len(got) != tc.objects || version != "5") {
+				t.Errorf("%d of %d objects, version %q", len(got), tc.objects, version)
+			}
+			if diff := cmp.Diff(tc.pages, pages); diff != "" {
+				t.Errorf("pages: -want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// What is no list is an error, and replaces nothing.
+func TestMalformedLists(t *testing.T) {
+	for _, answer := range []string{
+		"", "7", "[]", `{"items":7}`, `{"items":{}}`, `{"items":[{}`, `{"items":[{}]`, `{"items":[}`, `{"metadata":7}`,
+		`{"metadata":{"continue":5}}`, `{"items":[{}]]`,
+	} {
+		f := testFeed(func(url.Values) io.Reader { return strings.NewReader(answer) })
+		f.fill = func() (func(json.RawMessage), func()) {
+			return func(json.RawMessage) {}, func() { t.Errorf("%q replaces what was known", answer) }
+		}
+		if _, err := f.list(t.Context()); err == nil {
+			t.Errorf("no error of %q", answer)
+		}
 	}
 }
 

@@ -35,6 +35,9 @@ type Config struct {
 	// Absent receives the reason why an optional source is not served or may not be read, which is
 	// not a failure. It is called concurrently.
 	Absent func(source string, err error)
+	// LeftOut is called once for each driver of which slices or devices are left out
+	// because they are beyond a bound. It is called concurrently.
+	LeftOut func(driverName string)
 	// Updated, if not nil, is called when a claim's allocation or reservations, or a wanted pod,
 	// became known or changed. It is called concurrently.
 	Updated func()
@@ -64,7 +67,7 @@ func NewNode(config Config) *Node {
 	n := &Node{
 		config:       config,
 		versions:     newNegotiator(config.API, config.Now),
-		slices:       &sliceSet{node: config.Name, undecided: make(chan struct{}, 1)},
+		slices:       newSliceSet(config.Name, config.LeftOut),
 		claims:       newClaimSet(),
 		rejectedPods: driver.Rejections{},
 	}
@@ -88,7 +91,7 @@ func (n *Node) FollowSlices(ctx context.Context) {
 	for half := range n.slices.halves {
 		f := n.sliceFeed(half)
 		f.report = report.half(half)
-		following.Go(func() { f.run(ctx) })
+		following.Go(func() { n.slices.follow(ctx, half, f) })
 	}
 	following.Go(func() { n.followLabels(ctx) })
 	following.Wait()
@@ -220,7 +223,10 @@ func (n *Node) reporter(source string) func(took time.Duration, err error) {
 }
 
 func (n *Node) newFeed() *feed {
-	return &feed{api: n.config.API, jitter: n.config.Jitter, now: n.config.Now, lost: func() {}}
+	return &feed{
+		api: n.config.API, jitter: n.config.Jitter, now: n.config.Now, lost: func() {},
+		bounds: bounds{page: maxList, object: maxEvent}, limit: pageSize,
+	}
 }
 
 func (n *Node) sliceFeed(half int) *feed {
@@ -230,7 +236,7 @@ func (n *Node) sliceFeed(half int) *feed {
 		return path, sliceQuery(half, n.config.Name, version), err
 	}
 	f.lost = n.versions.forget
-	f.replace = func(objects []json.RawMessage) { n.slices.replace(half, objects) }
+	f.fill = func() (func(json.RawMessage), func()) { return n.slices.fill(half) }
 	f.update = func(object json.RawMessage, gone bool) { n.slices.update(half, object, gone) }
 	return f
 }
@@ -239,7 +245,7 @@ func (n *Node) podFeed() *feed {
 	pods := &podFeed{pods: n.config.Pods, now: n.config.Now, selection: &n.config.Selection, rejected: n.rejectPod}
 	f := n.newFeed()
 	f.path = func(context.Context) (string, url.Values, error) { return podsPath, podQuery(n.config.Name), nil }
-	f.replace, f.update = pods.replace, pods.update
+	f.fill, f.update = pods.fill, pods.update
 	f.report = n.reporter(SourcePods)
 	return f
 }

@@ -33,6 +33,7 @@ type cluster struct {
 	mu     sync.Mutex
 	states map[string]string // by source: why it is down, "up" when it is not
 	counts map[string]int    // reports by source and reason
+	cut    []string          // the drivers of which something was left out
 }
 
 func newCluster(t *testing.T) *cluster {
@@ -43,7 +44,7 @@ func newCluster(t *testing.T) *cluster {
 		t.Fatal(err)
 	}
 	c.node = NewNode(Config{
-		API: client, Name: "node1", Pods: &c.pods, Report: c.report, Absent: c.absent, Now: time.Now,
+		API: client, Name: "node1", Pods: &c.pods, Report: c.report, Absent: c.absent, Now: time.Now, LeftOut: c.cutOff,
 		Jitter: func() float64 { return 0 },
 		Selection: podresources.Selection{
 			ClaimLabels: []podresources.Chosen{{Key: "team", Name: "label_team"}},
@@ -92,6 +93,12 @@ func (c *cluster) absent(source string, err error) {
 	c.counts[source+" not used"]++
 }
 
+func (c *cluster) cutOff(driverName string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cut = append(c.cut, driverName)
+}
+
 func (c *cluster) state(source string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,13 +133,17 @@ func sliceJSON(name, placement, device string) []byte {
 }
 
 func poolJSON(name, pool string, generation, count int, placement string, devices ...string) []byte {
+	return poolOf("d.test", name, pool, generation, count, placement, devices...)
+}
+
+func poolOf(driverName, name, pool string, generation, count int, placement string, devices ...string) []byte {
 	var list []string
 	for _, d := range devices {
 		list = append(list, fmt.Sprintf(`{"name":%q}`, d))
 	}
 	return fmt.Appendf(nil, `{"apiVersion":"resource.k8s.io/v1","kind":"ResourceSlice","metadata":{"name":%q},
-		"spec":{"driver":"d.test","pool":{"name":%q,"generation":%d,"resourceSliceCount":%d},%s,"devices":[%s]}}`,
-		name, pool, generation, count, placement, strings.Join(list, ","))
+		"spec":{"driver":%q,"pool":{"name":%q,"generation":%d,"resourceSliceCount":%d},%s,"devices":[%s]}}`,
+		name, driverName, pool, generation, count, placement, strings.Join(list, ","))
 }
 
 const (
@@ -304,9 +315,9 @@ func TestNoCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer body.Close()
-	var list page
-	if err := json.NewDecoder(body).Decode(&list); err != nil || list.Metadata.ResourceVersion == "" {
-		t.Errorf("list %+v, error %v", list, err)
+	list := page{bounds: bounds{maxList, maxEvent}, add: func(json.RawMessage) {}}
+	if err := list.read(body); err != nil || list.metadata.ResourceVersion == "" {
+		t.Errorf("list %+v, error %v", list.metadata, err)
 	}
 }
 

@@ -28,8 +28,7 @@ func TestNodeLabels(t *testing.T) {
 			t.Errorf("%d gets, and no slice selects by labels", got)
 		}
 		c.Put(kubetest.Slices, poolJSON("net", "q", 1, 1, selectsLabel, "far"))
-		c.wantDevices(t, "p/a") // asks for the labels
-		c.wantDevices(t, "p/a", "q/far")
+		c.wantDevices(t, "p/a", "q/far") // the labels are asked for, and the slices listed again
 		c.Put(kubetest.Nodes, nodeJSON("b"))
 		time.Sleep(labelsAfter)
 		c.wantDevices(t, "p/a")

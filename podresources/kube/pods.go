@@ -23,14 +23,14 @@ const podsPath = "/api/v1/pods"
 
 func podQuery(node string) url.Values { return url.Values{"fieldSelector": {"spec.nodeName=" + node}} }
 
-func (p *podFeed) replace(objects []json.RawMessage) {
-	pods := make([]podresources.PodFacts, 0, len(objects))
-	for _, raw := range objects {
+func (p *podFeed) fill() (add func(json.RawMessage), done func()) {
+	var pods []podresources.PodFacts
+	add = func(raw json.RawMessage) {
 		if facts, ok := p.parse(raw); ok {
 			pods = append(pods, facts)
 		}
 	}
-	p.pods.Replace(pods, p.now())
+	return add, func() { p.pods.Replace(pods, p.now()) }
 }
 
 func (p *podFeed) update(object json.RawMessage, gone bool) {

@@ -133,7 +133,7 @@ func TestCostIsTheNodesAlone(t *testing.T) {
 // DeviceTaintRules are watched by every node. Each costs a node its size once, and again when it
 // changes: nothing of it is asked for again.
 func TestCostOfTaintRules(t *testing.T) {
-	const rules = 1000
+	const rules = pageSize
 	usage := func(n int) (listed, changed kubetest.Usage) {
 		synctest.Test(t, func(t *testing.T) {
 			c := newRules(t)

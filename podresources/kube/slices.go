@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"encoding/json"
 	"maps"
 	"net/url"
@@ -12,23 +13,31 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 )
 
-// maxSlices bounds the kept slices: a node has some dozens.
-const maxSlices = 4096
+// maxWarned bounds the drivers that are warned of.
+const maxWarned = 64
 
 // sliceSet are the ResourceSlices that may concern a node: those that name it, and those that name
 // no node at all (all nodes', network-attached). Each half has its own feed.
 type sliceSet struct {
-	node string
+	leftOut func(driverName string) // is called once for each driver
 
 	undecided chan struct{} // holds one while labels of the node are needed
 
 	mu       sync.Mutex
-	labels   map[string]string             // the node's; nil: unknown
-	halves   [2]map[string]inventory.Slice // by name of the slice
-	synced   [2]bool                       // the half was listed
+	node     inventory.Host
+	halves   [2]*keptSlices // nil: not listed yet
+	restart  [2]func()      // lists the half again
 	changed  bool
 	built    driver.Inventory
 	rejected driver.Rejections
+	warned   map[string]bool // the drivers that leftOut was called with
+}
+
+func newSliceSet(node string, leftOut func(driverName string)) *sliceSet {
+	return &sliceSet{
+		node: inventory.Host{Name: node}, leftOut: leftOut, undecided: make(chan struct{}, 1),
+		rejected: driver.Rejections{}, warned: map[string]bool{},
+	}
 }
 
 // The halves.
@@ -50,50 +59,52 @@ func sliceQuery(half int, node, version string) url.Values {
 	return url.Values{"fieldSelector": {field + node}}
 }
 
-// replace replaces all slices of a half.
-func (s *sliceSet) replace(half int, objects []json.RawMessage) {
+// fill begins a new set of all slices of a half.
+func (s *sliceSet) fill(half int) (add func(json.RawMessage), done func()) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.halves[half] = make(map[string]inventory.Slice, len(objects))
-	s.synced[half], s.changed = true, true
-	for _, raw := range objects {
-		s.put(half, raw)
+	node := s.node
+	s.mu.Unlock()
+	kept := newKeptSlices()
+	add = func(raw json.RawMessage) {
+		if kept.put(raw, node) {
+			s.askForLabels()
+		}
 	}
+	return add, func() { s.change(half, func() { s.halves[half] = kept }) }
 }
 
 // update applies the change or deletion of a slice.
 func (s *sliceSet) update(half int, object json.RawMessage, gone bool) {
+	s.change(half, func() {
+		if gone {
+			s.halves[half].remove(nameOf(object))
+		} else if s.halves[half].put(object, s.node) {
+			s.askForLabels()
+		}
+	})
+}
+
+// change changes a half, and then takes over what it rejected, and warns of drivers of which it
+// left something out.
+func (s *sliceSet) change(half int, apply func()) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	apply()
 	s.changed = true
-	if gone {
-		delete(s.halves[half], nameOf(object))
-		return
+	kept := s.halves[half]
+	s.rejected.AddAll(kept.rejected)
+	clear(kept.rejected)
+	var news []string
+	for _, name := range kept.cut {
+		if len(s.warned) < maxWarned && !s.warned[name] {
+			s.warned[name] = true
+			news = append(news, name)
+		}
 	}
-	s.put(half, object)
-}
-
-// put stores a slice. One that cannot be decoded still replaces its previous version.
-func (s *sliceSet) put(half int, raw json.RawMessage) {
-	name := nameOf(raw)
-	slice, ok := inventory.DecodeSlice(raw)
-	if !ok || name == "" {
-		s.reject(driver.ReasonMalformedSlice, 1)
-		delete(s.halves[half], name)
-		return
+	kept.cut = nil
+	s.mu.Unlock()
+	for _, name := range news {
+		s.leftOut(name)
 	}
-	if _, known := s.halves[half][name]; !known && len(s.halves[half]) == maxSlices {
-		s.reject(driver.ReasonTooManySlices, 1)
-		return
-	}
-	s.halves[half][name] = slice.For(s.node)
-}
-
-func (s *sliceSet) reject(reason driver.Reason, n int) {
-	if s.rejected == nil {
-		s.rejected = driver.Rejections{}
-	}
-	s.rejected.Add(reason, n)
 }
 
 // inventory returns the node's devices, and whether the slices that name the node have been listed.
@@ -102,23 +113,21 @@ func (s *sliceSet) inventory() (driver.Inventory, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.changed {
-		var all []inventory.Slice
+		var all []inventory.Offer
 		for _, half := range s.halves {
-			for _, name := range slices.Sorted(maps.Keys(half)) {
-				all = append(all, half[name])
+			if half == nil {
+				continue
+			}
+			for _, name := range slices.Sorted(maps.Keys(half.offers)) {
+				all = append(all, half.offers[name].Offer)
 			}
 		}
 		var rejected driver.Rejections
-		s.built, rejected = inventory.Build(all, s.node, s.labels)
-		for reason, n := range rejected {
-			s.reject(reason, n)
-		}
-		if rejected[driver.ReasonNodeSelector] > 0 {
-			s.askForLabels()
-		}
+		s.built, rejected = inventory.Build(all)
+		s.rejected.AddAll(rejected)
 		s.changed = false
 	}
-	return s.built, s.synced[ownSlices]
+	return s.built, s.halves[ownSlices] != nil
 }
 
 func (s *sliceSet) askForLabels() {
@@ -128,15 +137,34 @@ func (s *sliceSet) askForLabels() {
 	}
 }
 
-// setLabels sets the node's labels, which may be empty.
+// setLabels sets the node's labels, which may be empty. Of the slices that name no node, other ones
+// may now be the node's: they are listed again.
 func (s *sliceSet) setLabels(labels map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	s.changed = s.changed || s.labels == nil || !maps.Equal(labels, s.labels)
-	s.labels = labels
+	if s.node.Labels != nil && maps.Equal(labels, s.node.Labels) {
+		return
+	}
+	s.node.Labels = labels
+	if again := s.restart[nodelessSlices]; again != nil {
+		again()
+	}
+}
+
+// follow runs the feed of a half until ctx ends, and from its beginning when its slices are to be
+// listed again.
+func (s *sliceSet) follow(ctx context.Context, half int, f *feed) {
+	for ctx.Err() == nil {
+		run, again := context.WithCancel(ctx)
+		s.mu.Lock()
+		s.restart[half] = again
+		s.mu.Unlock()
+		f.run(run)
+		again()
+	}
 }
 
 // nameOf returns the object's name, "" for none.

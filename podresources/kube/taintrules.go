@@ -40,13 +40,25 @@ type taintRuleSet struct {
 	rejected driver.Rejections
 }
 
-func (s *taintRuleSet) replace(objects []json.RawMessage) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.rules, s.changed = make(map[string]inventory.TaintRule, len(objects)), true
-	for _, raw := range objects {
-		s.put(raw)
+// fill begins a new set of rules.
+func (s *taintRuleSet) fill() (add func(json.RawMessage), done func()) {
+	rules := map[string]inventory.TaintRule{}
+	add = func(raw json.RawMessage) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.put(rules, raw)
 	}
+	return add, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.rules, s.changed = rules, true
+	}
+}
+
+// clear forgets all rules.
+func (s *taintRuleSet) clear() {
+	_, done := s.fill()
+	done()
 }
 
 func (s *taintRuleSet) update(object json.RawMessage, gone bool) {
@@ -57,27 +69,28 @@ func (s *taintRuleSet) update(object json.RawMessage, gone bool) {
 		s.changed = true
 		return
 	}
-	s.put(object)
+	s.changed = s.put(s.rules, object) || s.changed
 }
 
-// put stores a rule. An invalid rule still replaces its previous version.
-func (s *taintRuleSet) put(raw json.RawMessage) {
+// put stores a rule, and reports whether it changed the rules. An invalid rule still replaces its
+// previous version.
+func (s *taintRuleSet) put(rules map[string]inventory.TaintRule, raw json.RawMessage) bool {
 	rule, reason := inventory.DecodeTaintRule(raw)
 	if reason != "" {
 		s.reject(reason)
-		delete(s.rules, nameOf(raw))
-		s.changed = true
-		return
+		delete(rules, nameOf(raw))
+		return true
 	}
-	before, known := s.rules[rule.Name]
-	if !known && len(s.rules) == maxTaintRules {
+	before, known := rules[rule.Name]
+	if !known && len(rules) == maxTaintRules {
 		s.reject(driver.ReasonTooManyTaintRules)
-		return
+		return false
 	}
 	if known && before == rule {
-		return // only the status changed
+		return false // only the status changed
 	}
-	s.rules[rule.Name], s.changed = rule, true
+	rules[rule.Name] = rule
+	return true
 }
 
 func (s *taintRuleSet) reject(reason driver.Reason) {
@@ -148,7 +161,7 @@ func (n *Node) taintRuleFeed() (*feed, *taintRulePath) {
 	where := newTaintRulePath(n.versions)
 	f := n.newFeed()
 	f.path, f.lost = where.path, where.lost
-	f.replace, f.update = n.taintRules.replace, n.taintRules.update
+	f.fill, f.update = n.taintRules.fill, n.taintRules.update
 	return f, where
 }
 
@@ -182,7 +195,7 @@ func (n *Node) followTaintRules(ctx context.Context) {
 			n.config.Report(SourceTaintRules, took, err)
 			return
 		}
-		n.taintRules.replace(nil)
+		n.taintRules.clear()
 		n.config.Absent(SourceTaintRules, err)
 		stop()
 	}

@@ -76,7 +76,7 @@ func TestTaintRulesFollowed(t *testing.T) {
 // The rules are those of the whole cluster. Their number is bounded, and excess rules are counted.
 func TestTooManyTaintRules(t *testing.T) {
 	var s taintRuleSet
-	s.replace(nil)
+	s.clear()
 	for i := range maxTaintRules + 2 {
 		s.update(ruleJSON(fmt.Sprint("rule-", i), "x", ""), false)
 	}

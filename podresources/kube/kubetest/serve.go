@@ -1,6 +1,7 @@
 package kubetest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -22,15 +23,18 @@ type request struct {
 	node                      *string // required value of spec.nodeName
 	timeout                   time.Duration
 	unsupported               bool // the field selector
+	limit, skip               int  // of a list: the most objects of a page (0: all), and those of the pages before
 }
 
 // parse parses a request. It returns false if the path does not exist.
 func (s *Server) parse(r *http.Request) (request, bool) {
 	q := r.URL.Query()
 	seconds, _ := strconv.Atoi(q.Get("timeoutSeconds"))
+	limit, _ := strconv.Atoi(q.Get("limit"))
+	skip, _ := strconv.Atoi(q.Get("continue"))
 	out := request{
 		watch: q.Get("watch") == "true", bookmarks: q.Get("allowWatchBookmarks") == "true",
-		from: q.Get("resourceVersion"), timeout: time.Duration(seconds) * time.Second,
+		from: q.Get("resourceVersion"), timeout: time.Duration(seconds) * time.Second, limit: limit, skip: skip,
 	}
 	field := "spec.nodeName="
 	if strings.HasPrefix(r.URL.Path, "/apis/resource.k8s.io/v1alpha2/") {
@@ -161,16 +165,28 @@ func (in *request) selects(o *object) bool {
 func (s *Server) list(w http.ResponseWriter, in request) {
 	s.mu.Lock()
 	s.usage.Lists++
-	items := []json.RawMessage{}
+	var selected []*object
 	for _, o := range s.objects[in.resource] {
 		if in.selects(o) {
-			items = append(items, o.raw)
+			selected = append(selected, o)
 		}
 	}
 	version := s.version
 	s.mu.Unlock()
-	writeJSON(w,
-		map[string]any{"kind": "List", "metadata": map[string]any{"resourceVersion": itoa(version)}, "items": items})
+	slices.SortFunc(selected, func(a, b *object) int {
+		return cmp.Or(strings.Compare(a.namespace, b.namespace), strings.Compare(a.name, b.name))
+	})
+	metadata := map[string]any{"resourceVersion": itoa(version)}
+	selected = selected[min(in.skip, len(selected)):]
+	if in.limit > 0 && len(selected) > in.limit {
+		selected = selected[:in.limit]
+		metadata["continue"] = itoa(in.skip + in.limit)
+	}
+	items := []json.RawMessage{}
+	for _, o := range selected {
+		items = append(items, o.raw)
+	}
+	writeJSON(w, map[string]any{"kind": "List", "metadata": metadata, "items": items})
 }
 
 // watch sends the events after the client's resource version.

@@ -1,0 +1,82 @@
+package kube
+
+import (
+	"encoding/json"
+	"slices"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
+	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+)
+
+// Bounds of what is kept of the slices of a half, in bytes of memory. A slice takes less than 1
+// KiB, and each of its devices that is on the node between 1 and 2 KiB: a driver has room for some
+// thousand devices of the node, and all drivers together for four times as many.
+const (
+	maxSliceBytes       = 16 << 20
+	maxDriverSliceBytes = 4 << 20
+)
+
+// keptSlices are the slices of a half, as far as they concern the node and the bounds allow. What
+// is beyond the bounds is left out and counted.
+type keptSlices struct {
+	offers   map[string]keptSlice // by name of the slice
+	drivers  map[string]int       // bytes by driver
+	bytes    int
+	rejected driver.Rejections
+	cut      []string // the drivers of which something was left out, maxWarned at most
+}
+
+type keptSlice struct {
+	inventory.Offer
+	driver string
+}
+
+func newKeptSlices() *keptSlices {
+	return &keptSlices{offers: map[string]keptSlice{}, drivers: map[string]int{}, rejected: driver.Rejections{}}
+}
+
+// put stores what a slice offers to the node. One that cannot be decoded still replaces its
+// previous version. It reports whether labels of the node are needed.
+func (k *keptSlices) put(raw json.RawMessage, node inventory.Host) (undecided bool) {
+	slice, ok := inventory.DecodeSlice(raw)
+	if !ok || !manifest.ValidName(slice.Name()) {
+		k.rejected.Add(driver.ReasonMalformedSlice, 1)
+		k.remove(nameOf(raw))
+		return false
+	}
+	k.remove(slice.Name())
+	room := min(maxSliceBytes-k.bytes, maxDriverSliceBytes-k.drivers[slice.Driver()])
+	rejected := driver.Rejections{}
+	offer := slice.For(node, room, rejected)
+	if offer.Size() > room {
+		rejected.Add(driver.ReasonTooManySlices, 1)
+	} else {
+		k.offers[slice.Name()] = keptSlice{offer, slice.Driver()}
+		k.bytes += offer.Size()
+		k.drivers[slice.Driver()] += offer.Size()
+	}
+	k.rejected.AddAll(rejected)
+	if rejected[driver.ReasonTooManySlices]+rejected[driver.ReasonTooManyDevices] > 0 {
+		k.noteCut(slice.Driver())
+	}
+	return rejected[driver.ReasonNodeSelector] > 0
+}
+
+func (k *keptSlices) noteCut(driverName string) {
+	if len(k.cut) < maxWarned && !slices.Contains(k.cut, driverName) {
+		k.cut = append(k.cut, driverName)
+	}
+}
+
+func (k *keptSlices) remove(name string) {
+	before, known := k.offers[name]
+	if !known {
+		return
+	}
+	delete(k.offers, name)
+	k.bytes -= before.Size()
+	if k.drivers[before.driver] -= before.Size(); k.drivers[before.driver] == 0 {
+		delete(k.drivers, before.driver)
+	}
+}
