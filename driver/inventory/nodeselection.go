@@ -43,7 +43,7 @@ func (s nodeSelection) on(h Host) (on, known bool) {
 }
 
 // here reports whether the selection includes the node. Devices of an unknown result are counted.
-func (s *nodeSelection) here(h Host, devices int, rejected driver.Rejections) bool {
+func (s nodeSelection) here(h Host, devices int, rejected driver.Rejections) bool {
 	if h.Name == "" {
 		return true
 	}

@@ -160,6 +160,9 @@ func (f apiFunc) Get(ctx context.Context, _ string, query url.Values) (io.ReadCl
 // cannot be used is asked less and less often.
 func TestWatchEndsAtOnce(t *testing.T) {
 	const good = `{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"9"}}}`
+	failure := func(code int, reason string) string {
+		return fmt.Sprintf(`{"type":"ERROR","object":{"kind":"Status","code":%d,"reason":%q}}`, code, reason)
+	}
 	oversized := `{"type":"MODIFIED","object":{"metadata":{"name":"` + strings.Repeat("x", 3*testBounds().object) + `"}}}`
 	for name, tc := range map[string]struct {
 		watch                string
@@ -175,8 +178,8 @@ func TestWatchEndsAtOnce(t *testing.T) {
 		"oversized after others": {good + good + oversized, 6, 6, 6},
 		"cut within an event":    {good + good[:20], 1, 6, 6},
 		"lost within an event":   {good[:20] + lost, 1, 6, 6},
-		"internal error":         {`{"type":"ERROR","object":{"kind":"Status","code":500,"reason":"InternalError"}}`, 1, 6, 6},
-		"expired":                {`{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired"}}`, 6, 6, 0},
+		"internal error":         {failure(500, "InternalError"), 1, 6, 6},
+		"expired":                {failure(410, "Expired"), 6, 6, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -233,18 +236,18 @@ func testFeed(answer func(query url.Values) io.Reader) *feed {
 func TestLargePages(t *testing.T) {
 	for name, tc := range map[string]struct {
 		objects, size int
-		pages         []string // the limits and positions that are asked for
+		pages         string // that are asked for: limit/position
 		err           error
 	}{
-		"one page":         {objects: 3, size: 5_000, pages: []string{"500 at "}},
-		"too large":        {objects: 7, size: 5_000, pages: []string{"500 at ", "1 at ", "1 at 1", "1 at 2", "1 at 3", "1 at 4", "1 at 5", "1 at 6"}},
-		"far too large":    {objects: 30, size: 1_500, pages: []string{"500 at ", "6 at ", "6 at 6", "6 at 12", "6 at 18", "6 at 24"}},
-		"object too large": {objects: 2, size: 7_000, pages: []string{"500 at ", "1 at "}, err: errTooLarge},
+		"one page":         {objects: 3, size: 5_000, pages: "500/"},
+		"too large":        {objects: 7, size: 5_000, pages: "500/, 1/, 1/1, 1/2, 1/3, 1/4, 1/5, 1/6"},
+		"far too large":    {objects: 30, size: 1_500, pages: "500/, 6/, 6/6, 6/12, 6/18, 6/24"},
+		"object too large": {objects: 2, size: 7_000, pages: "500/, 1/", err: errTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var pages []string
 			f := testFeed(func(query url.Values) io.Reader {
-				pages = append(pages, query.Get("limit")+" at "+query.Get("continue"))
+				pages = append(pages, query.Get("limit")+"/"+query.Get("continue"))
 				limit, _ := strconv.Atoi(query.Get("limit"))
 				from, _ := strconv.Atoi(query.Get("continue"))
 				until, token := min(from+limit, tc.objects), ""
@@ -270,7 +273,7 @@ func TestLargePages(t *testing.T) {
 			if tc.err == nil && (len(got) != tc.objects || version != "5") {
 				t.Errorf("%d of %d objects, version %q", len(got), tc.objects, version)
 			}
-			if diff := cmp.Diff(tc.pages, pages); diff != "" {
+			if diff := cmp.Diff(tc.pages, strings.Join(pages, ", ")); diff != "" {
 				t.Errorf("pages: -want +got:\n%s", diff)
 			}
 		})

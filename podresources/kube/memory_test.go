@@ -87,7 +87,7 @@ func liveHeap() int64 {
 	runtime.GC() // the second frees what has finalizers
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc) //nolint:gosec // less than 2^63
+	return int64(m.HeapAlloc)
 }
 
 // copies returns a function that returns slices that are alike but for their name, pool and, if
@@ -181,7 +181,8 @@ func TestSlicesOfOneDriver(t *testing.T) {
 		if diff := cmp.Diff([]string{"hostile.test"}, c.cut); diff != "" {
 			t.Errorf("warned of: -want +got:\n%s", diff)
 		}
-		if kept := c.node.slices.halves[ownSlices]; len(kept.drivers) != 2 || kept.bytes != kept.drivers["hostile.test"]+kept.drivers["small.test"] {
+		kept := c.node.slices.halves[ownSlices]
+		if len(kept.drivers) != 2 || kept.bytes != kept.drivers["hostile.test"]+kept.drivers["small.test"] {
 			t.Errorf("%d bytes are counted: %v", kept.bytes, kept.drivers)
 		}
 	})
