@@ -125,7 +125,7 @@ func (s *Slice) For(node Host, room int, rejected driver.Rejections) Offer {
 		if !ok || spec.PerDeviceNodeSelection && !d.here(node, 1, rejected) {
 			continue
 		}
-		device := d.offered(spec.NodeName != "")
+		device := newOffered(&d, spec.NodeName != "")
 		size := deviceSize + len(d.name) + sizeOf(&device.entry) + sizeOfCounters(d.consumes)
 		if size > room-o.size {
 			rejected.Add(driver.ReasonTooManyDevices, len(spec.Devices)-i)
@@ -148,8 +148,8 @@ func (o *Offer) offerCounters(sets []counters, room int) {
 	}
 }
 
-// offered returns the device without what nothing needs any more.
-func (d *device) offered(local bool) offered {
+// newOffered returns a device without what nothing needs any more.
+func newOffered(d *device, local bool) offered {
 	out := offered{name: d.name, consumes: d.consumes, entry: driver.Entry{
 		Hardware: describe(*d), Capacity: d.capacity, Taints: d.taints, Shareable: d.shareable, Local: local,
 	}}
