@@ -10,8 +10,9 @@ type Attachment struct {
 	Hardware Hardware
 	// Interface is its name in the pod.
 	Interface string
-	// PIDs are some processes of the pod, by their numbers in the procfs that the source reads: all
-	// are in the pod's network namespace, and each may end at any time. Whoever names them has just
-	// checked that they are the pod's.
+	// PIDs are the first processes of the pods that hold it, one of each, by their numbers in the
+	// procfs that the source reads. The network namespace of a pod is that of its first process,
+	// whatever others it has. Each may end at any time. Whoever names them has just checked that they
+	// are the pods'.
 	PIDs []int
 }

@@ -1,9 +1,12 @@
 package podresources
 
 import (
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,15 +20,27 @@ type procfsTree struct {
 	clock time.Time
 }
 
-func (p *procfsTree) process(pid int, uid string) {
+// process makes a process of a pod's container, which started at that time.
+func (p *procfsTree) process(pid int, uid string, started int) {
+	p.t.Helper()
+	p.in(pid, "/kubepods/pod"+uid+"/container", 'S', started)
+}
+
+// in makes a process of a cgroup.
+func (p *procfsTree) in(pid int, cgroup string, state rune, started int) {
 	p.t.Helper()
 	dir := filepath.Join(p.path, strconv.Itoa(pid))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		p.t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "cgroup"), []byte("0::/kubepods/pod"+uid+"/container\n"),
-		0o600); err != nil {
-		p.t.Fatal(err)
+	for file, text := range map[string]string{
+		"cgroup": "0::" + cgroup + "\n",
+		"stat": fmt.Sprintf("%d (a) S 1 (b\n) %c 1%s %d 4096 100 18446744073709551615\n", pid, state,
+			strings.Repeat(" 7", 17), started),
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			p.t.Fatal(err)
+		}
 	}
 }
 
@@ -36,49 +51,65 @@ func (p *procfsTree) exit(pid int) {
 	}
 }
 
-func TestPodProcesses(t *testing.T) {
-	const a, b = "aaaaaaaa-0000-4000-8000-000000000000", "bbbbbbbb-0000-4000-8000-000000000000"
+const podA, podB = "aaaaaaaa-0000-4000-8000-000000000000", "bbbbbbbb-0000-4000-8000-000000000000"
+
+func newProcfsTree(t *testing.T) (*procfsTree, *PodProcesses) {
+	t.Helper()
 	procfs := &procfsTree{t: t, path: t.TempDir(), clock: time.Unix(1_800_000_000, 0)}
-	p := NewPodProcesses(procfs.path, func() time.Time { return procfs.clock })
 	if err := os.Mkdir(filepath.Join(procfs.path, "sys"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	return procfs, NewPodProcesses(procfs.path, func() time.Time { return procfs.clock })
+}
+
+func TestPodProcesses(t *testing.T) {
+	procfs, p := newProcfsTree(t)
 	for pid := 100; pid < 110; pid++ {
-		procfs.process(pid, a)
+		procfs.process(pid, podA, 5000+pid)
 	}
+	procfs.process(300, podA, 5000)                                              // the sandbox, whose number is not the lowest
+	procfs.in(50, "/kubepods/pod"+podA+"/crio-conmon-0123.scope", 'S', 4000)     // a monitor, on the host
+	procfs.in(51, "/kubepods/pod"+podA+"/container", 'Z', 4000)                  // has ended
+	procfs.in(52, "/system.slice/"+podA, 'S', 1)                                 // is none of the pod
+	procfs.in(53, "/kubepods/pod"+podA+"/container/crio-conmon-x/", 'S', 50_000) // a folder that the container made
 	for _, step := range []struct {
 		name  string
 		do    func()
 		later time.Duration
 		of    []string
-		want  map[string][]int
+		want  map[string]int
 	}{
+		{"the oldest, and none of a pod without any", func() {}, 0, []string{podA, podB, ""}, map[string]int{podA: 300}},
+		{"not again at once", func() { procfs.process(9, podB, 6000) }, 0, []string{podA, podB}, map[string]int{podA: 300}},
+		{"but later", func() {}, time.Second, []string{podA, podB}, map[string]int{podA: 300, podB: 9}},
 		{
-			"a few of the lowest, and none of a pod without any", func() {}, 0,
-			[]string{a, b, ""},
-			map[string][]int{a: {100, 101, 102, 103}},
-		},
-		{"not again at once", func() { procfs.process(9, b) }, 0, []string{a, b}, map[string][]int{a: {100, 101, 102, 103}}},
-		{"but later", func() {}, time.Second, []string{a, b}, map[string][]int{a: {100, 101, 102, 103}, b: {9}}},
-		{
-			"one has ended, another has a process of the other pod in its place",
-			func() { procfs.exit(100); procfs.process(101, b) },
+			"it has ended, and another process of the pod has its number",
+			func() { procfs.process(300, podA, 7000) },
 			0,
-			[]string{a, b},
-			map[string][]int{a: {102, 103}, b: {9}},
+			[]string{podA, podB},
+			map[string]int{podB: 9},
+		},
+		{"the next one", func() {}, time.Second, []string{podA, podB}, map[string]int{podA: 100, podB: 9}},
+		{
+			"it has ended, and one of the other pod has its number",
+			func() { procfs.exit(100); procfs.process(100, podB, 5100) },
+			0,
+			[]string{podA, podB},
+			map[string]int{podB: 9},
 		},
 		{
-			"all that are known have ended",
-			func() { procfs.exit(102); procfs.exit(103) },
+			"all but the youngest have ended",
+			func() {
+				for pid := 100; pid < 110; pid++ {
+					procfs.exit(pid)
+				}
+				procfs.exit(300)
+			},
 			time.Second,
-			[]string{a},
-			map[string][]int{a: {104, 105, 106, 107}},
+			[]string{podA},
+			map[string]int{podA: 53},
 		},
-		{
-			"a pod that comes is searched for at once", func() {}, time.Second,
-			[]string{a, b},
-			map[string][]int{a: {104, 105, 106, 107}, b: {9, 101}},
-		},
+		{"a pod that comes is searched for at once", func() {}, time.Second, []string{podA, podB}, map[string]int{podA: 53, podB: 9}},
 	} {
 		procfs.clock = procfs.clock.Add(step.later)
 		step.do()
@@ -86,6 +117,85 @@ func TestPodProcesses(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", step.name, diff)
 		}
 	}
+}
+
+// However many processes there are, a call looks at a bounded number of them, and none is taken for
+// the first before all were looked at.
+func TestPodProcessesSearchesInSteps(t *testing.T) {
+	procfs, p := newProcfsTree(t)
+	p.atOnce = 10
+	const others = 30
+	for pid := range others {
+		if err := os.Mkdir(filepath.Join(procfs.path, strconv.Itoa(1+pid)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	procfs.process(others+1, podA, 5001)
+	procfs.process(others+2, podA, 5000)
+	steps := 0
+	for ; len(p.Of([]string{podA})) == 0; steps++ {
+		if steps > 10 {
+			t.Fatal("it is not found")
+		}
+		if got := p.Of([]string{podA}); len(got) > 0 {
+			t.Errorf("a second step at the same time finds %v", got)
+		}
+		procfs.clock = procfs.clock.Add(minProcessSearch)
+	}
+	if want := map[string]int{podA: others + 2}; !maps.Equal(p.Of([]string{podA}), want) || steps < 3 {
+		t.Errorf("%v after %d steps, want %v after 3", p.Of([]string{podA}), steps, want)
+	}
+}
+
+// A pod that comes while a search for others is in progress may have been passed by: it has a search
+// of its own.
+func TestPodProcessesDuringSearch(t *testing.T) {
+	procfs, p := newProcfsTree(t)
+	p.atOnce = 3 // of 4 entries
+	procfs.process(1, podA, 5000)
+	procfs.process(2, podB, 5001)
+	procfs.process(3, podB, 5002)
+	p.Of([]string{podA})
+	if p.search == nil {
+		t.Fatal("the search has ended with its first step")
+	}
+	if p.Of(nil); p.search != nil {
+		t.Error("a search goes on for no pod")
+	}
+	for _, tc := range []struct {
+		of   []string
+		want map[string]int
+	}{
+		{[]string{podA}, map[string]int{}},
+		{[]string{podA, podB}, map[string]int{podA: 1}},
+		{[]string{podA, podB}, map[string]int{podA: 1}},
+		{[]string{podA, podB}, map[string]int{podA: 1, podB: 2}},
+	} {
+		procfs.clock = procfs.clock.Add(minProcessSearch)
+		if got := p.Of(tc.of); !maps.Equal(got, tc.want) {
+			t.Errorf("%v, want %v", got, tc.want)
+		}
+	}
+}
+
+func TestPodProcessesWithoutProcfs(t *testing.T) {
+	p := NewPodProcesses(filepath.Join(t.TempDir(), "none"), time.Now)
+	if got := p.Of([]string{podA}); len(got) > 0 || p.search != nil {
+		t.Errorf("found %v", got)
+	}
+}
+
+func FuzzStarted(f *testing.F) {
+	f.Add([]byte("1 (a b) S 0 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 33 1 1"))
+	f.Add([]byte("1 (x) Z 0 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 33 1 1"))
+	f.Add([]byte(") S"))
+	f.Add([]byte("1 (x) S 0 1 1 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 99999999999999999999 1"))
+	f.Fuzz(func(t *testing.T, stat []byte) {
+		if started, running := parseStarted(stat); !running && started != 0 ||
+			running && !strings.Contains(string(stat), strconv.FormatUint(started, 10)) {
+			t.Errorf("parseStarted(%q) = %d, %v", stat, started, running)
+		}
+	})
 }
 
 // A pod that is not found is searched for ever more seldom.

@@ -48,7 +48,7 @@ func FuzzProcessCgroup(f *testing.F) {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if uid := parseProcessCgroup(text); uid != "" && !validUID(uid) {
+		if uid, _ := parseProcessCgroup(text); uid != "" && !validUID(uid) {
 			t.Errorf("%q is no UID", uid)
 		}
 	})

@@ -19,8 +19,8 @@ import (
 const (
 	// maxAttachments bounds the interfaces of pods that are read.
 	maxAttachments = 1024
-	// maxPIDs bounds the processes of one pod that are tried.
-	maxPIDs = 8
+	// maxPIDs bounds the pods of one device in which it is looked for.
+	maxPIDs = 32
 	// maxTable bounds the content of /proc/<pid>/net/dev, at some 130 bytes a line.
 	maxTable = 1 << 20
 )
@@ -106,8 +106,9 @@ func shown(samples []driver.Sample, h *driver.Hardware) bool {
 	return false
 }
 
-// find finds the interface in the namespace of the first process of the pods that has it, and in no
-// other.
+// find finds the interface in the network namespace of a pod, which is that of the pod's first
+// process alone: other processes may have made namespaces of their own, with interfaces of any name.
+// Of several pods that hold the device, one has it.
 func (r *podReader) find(a *driver.Attachment) (found, bool) {
 	f := found{Attachment: a}
 	for _, pid := range a.PIDs[:min(len(a.PIDs), maxPIDs)] {

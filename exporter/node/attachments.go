@@ -32,7 +32,7 @@ func (a *attachments) update(allocations []podresources.Allocation, inventory dr
 	a.list = list
 }
 
-// current returns the devices with processes of their pods.
+// current returns the devices with the first process of each of their pods.
 func (a *attachments) current() []driver.Attachment {
 	a.mu.Lock()
 	list := a.list
@@ -47,7 +47,9 @@ func (a *attachments) current() []driver.Attachment {
 	var out []driver.Attachment
 	for _, a := range list {
 		for _, uid := range a.pods {
-			a.PIDs = append(a.PIDs, processes[uid]...)
+			if pid, ok := processes[uid]; ok {
+				a.PIDs = append(a.PIDs, pid)
+			}
 		}
 		if len(a.PIDs) > 0 {
 			out = append(out, a.Attachment)
