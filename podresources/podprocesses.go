@@ -11,7 +11,7 @@ import (
 // Bounds of the search for processes of pods.
 const (
 	// maxProcesses is how many processes one step of a search looks at: some 40 ms.
-	maxProcesses = 1 << 12
+	maxProcesses = 1 << 11
 
 	// minProcessSearch and maxProcessSearch are the shortest and the longest time between two
 	// searches, and the shortest is the time between two steps of one. It grows while pods have no
@@ -23,13 +23,14 @@ const (
 // PodProcesses finds the first process of pods: the oldest one that runs in the pod's cgroup. It is
 // that of the sandbox (pause), which the runtime starts before any container and keeps until the
 // pod ends. Where the runtime makes none (CRI-O, unless containers share the PID namespace), it is
-// that of the oldest container. A pod can start any number of processes, and give them any name, but
-// no older one. Monitors of CRI-O, which may be in the pod's cgroup, are no processes of the pod.
+// that of the oldest container. A pod can start any number of processes, and give them any name,
+// but no older one. Monitors of CRI-O, which may be in the pod's cgroup, are no processes of the
+// pod.
 //
 // It looks at all processes of the procfs, since the numbers that a cgroup.procs shows are those of
-// the reader's PID namespace, which need not be the procfs's; but rarely, since it remembers what it
-// found, and in steps: however many processes pods have and start, its share of the time is bounded.
-// It is safe for concurrent use.
+// the reader's PID namespace, which need not be the procfs's; but rarely, since it remembers what
+// it found, and in steps: however many processes pods have and start, its share of the time is
+// bounded. It is safe for concurrent use.
 type PodProcesses struct {
 	processes Processes
 	now       func() time.Time
@@ -123,7 +124,7 @@ func (p *PodProcesses) step(missing []string, found map[string]process) {
 // abandon ends the search in progress.
 func (p *PodProcesses) abandon() {
 	if p.search != nil {
-		p.search.folder.Close()
+		_ = p.search.folder.Close() // of what was only read
 		p.search = nil
 	}
 }

@@ -67,7 +67,7 @@ func TestPodProcesses(t *testing.T) {
 	for pid := 100; pid < 110; pid++ {
 		procfs.process(pid, podA, 5000+pid)
 	}
-	procfs.process(300, podA, 5000)                                              // the sandbox, whose number is not the lowest
+	procfs.process(300, podA, 5000)                                              // the sandbox
 	procfs.in(50, "/kubepods/pod"+podA+"/crio-conmon-0123.scope", 'S', 4000)     // a monitor, on the host
 	procfs.in(51, "/kubepods/pod"+podA+"/container", 'Z', 4000)                  // has ended
 	procfs.in(52, "/system.slice/"+podA, 'S', 1)                                 // is none of the pod
@@ -109,7 +109,11 @@ func TestPodProcesses(t *testing.T) {
 			[]string{podA},
 			map[string]int{podA: 53},
 		},
-		{"a pod that comes is searched for at once", func() {}, time.Second, []string{podA, podB}, map[string]int{podA: 53, podB: 9}},
+		{
+			"a pod that comes is searched for at once", func() {}, time.Second,
+			[]string{podA, podB},
+			map[string]int{podA: 53, podB: 9},
+		},
 	} {
 		procfs.clock = procfs.clock.Add(step.later)
 		step.do()
@@ -147,8 +151,8 @@ func TestPodProcessesSearchesInSteps(t *testing.T) {
 	}
 }
 
-// A pod that comes while a search for others is in progress may have been passed by: it has a search
-// of its own.
+// A pod that comes while a search for others is in progress may have been passed by: it has a
+// search of its own.
 func TestPodProcessesDuringSearch(t *testing.T) {
 	procfs, p := newProcfsTree(t)
 	p.atOnce = 3 // of 4 entries

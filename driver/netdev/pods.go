@@ -107,8 +107,8 @@ func shown(samples []driver.Sample, h *driver.Hardware) bool {
 }
 
 // find finds the interface in the network namespace of a pod, which is that of the pod's first
-// process alone: other processes may have made namespaces of their own, with interfaces of any name.
-// Of several pods that hold the device, one has it.
+// process alone: other processes may have made namespaces of their own, with interfaces of any
+// name. Of several pods that hold the device, one has it.
 func (r *podReader) find(a *driver.Attachment) (found, bool) {
 	f := found{Attachment: a}
 	for _, pid := range a.PIDs[:min(len(a.PIDs), maxPIDs)] {

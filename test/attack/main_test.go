@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,7 +47,7 @@ type attack struct {
 }
 
 func attacks() []attack {
-	return scrapeAttacks()
+	return slices.Concat(scrapeAttacks(), endpointAttacks(), networkAttacks())
 }
 
 func TestAttacks(t *testing.T) {

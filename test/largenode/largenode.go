@@ -54,7 +54,7 @@ func Start(t testing.TB) *Node {
 			t.Fatal(err)
 		}
 	}
-	if err := n.Kubelet.SetPods(pods()...); err != nil {
+	if err := n.Kubelet.SetPods(PodList()...); err != nil {
 		t.Fatal(err)
 	}
 	if err := n.Kubelet.Start(n.Path("kubelet.sock")); err != nil {
@@ -109,8 +109,8 @@ func (n *Node) Args(more ...string) []string {
 	return append(out, more...)
 }
 
-// pods returns pods that share devices through claims of their own.
-func pods() []*v1.PodResources {
+// PodList returns the pods, which share devices through claims of their own.
+func PodList() []*v1.PodResources {
 	var out []*v1.PodResources
 	for i := range Pods {
 		name := fmt.Sprintf("pod-of-some-deployment-%d", i)

@@ -1,0 +1,57 @@
+package attack
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/largenode"
+)
+
+// endpointAttacks are those of endpoints that the program scrapes.
+func endpointAttacks() []attack {
+	return []attack{
+		{name: "two endpoints of 65 536 devices with long names", short: true, run: hostileEndpoints},
+	}
+}
+
+// hostileEndpoints answer with as many series as an answer can have, each of another device with a
+// long name, and with others each time.
+func hostileEndpoints(t testing.TB) {
+	var pages [2][]byte
+	long := strings.Repeat("y", 210)
+	for n := range pages {
+		for i := range 1 << 16 {
+			pages[n] = fmt.Appendf(pages[n], "reading_%d{uuid=\"GPU-%s%06d%d\"} 1\n", i%15, long, i, n)
+		}
+	}
+	var answers atomic.Int64
+	hostile := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		_, _ = w.Write(pages[answers.Add(1)%2]) // the program may not read all of it
+	}))
+	t.Cleanup(hostile.Close)
+	node := largenode.Start(t)
+	config, err := os.ReadFile(node.Path("scrape.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := launch(t, node, map[string]string{"source.scrape.config": node.Write(t, "hostile.yaml",
+		string(config)+largenode.Endpoint("hostile-a", hostile.URL)+largenode.Endpoint("hostile-b", hostile.URL))})
+	f := g.during(10*attackTime(), func(ctx context.Context) {
+		for attacked := answers.Load() + int64(attackTime().Seconds()); answers.Load() < 2*attacked; {
+			if pause(ctx) != nil {
+				return
+			}
+		}
+	})
+	g.expectHeld(t, f)
+	if *before == "" && strings.Count(g.Log(), "an input has more than is used") != 2 {
+		t.Errorf("that there is more than is used is not logged once for each endpoint:\n%s", g.Log())
+	}
+}

@@ -1,0 +1,308 @@
+package attack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/largenode"
+)
+
+// networkAttacks are those of pods on how their interfaces are read.
+func networkAttacks() []attack {
+	return []attack{
+		{name: "processes of a pod in networks of their own", short: true, run: ownNamespace},
+	}
+}
+
+const (
+	netDriver = "dra.net"
+	nicUID    = "5a5a5a5a-0000-4000-8000-000000000001"
+	// lostUID is a pod with an interface of which no process can be found, so that one is searched
+	// for.
+	lostUID = "5a5a5a5a-0000-4000-8000-000000000002"
+)
+
+// nicPod is a pod with an interface net1: a sandbox in a network namespace, in the pod's cgroup.
+type nicPod struct {
+	t       testing.TB
+	cgroup  string // the pod's folder
+	sandbox int
+}
+
+// newNICPod starts the pod. It needs root.
+func newNICPod(t testing.TB) *nicPod {
+	t.Helper()
+	p := &nicPod{t: t, cgroup: filepath.Join(cgroupRoot(), fmt.Sprintf("attack%d", os.Getpid()), "kubepods", "pod"+nicUID)}
+	if err := os.MkdirAll(p.cgroup, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, container := range []string{"sandbox", "main"} {
+			remove(t, filepath.Join(p.cgroup, container))
+		}
+		for dir := p.cgroup; strings.Contains(dir, "attack"); dir = filepath.Dir(dir) {
+			remove(t, dir)
+		}
+	})
+	id := os.Getpid() % 10000
+	namespace, wire := fmt.Sprintf("attack%d", id), fmt.Sprintf("atk%d", id)
+	ip(t, "netns add "+namespace)
+	t.Cleanup(func() { ip(t, "netns del "+namespace) })
+	ip(t, "link add "+wire+" type veth peer name net1 netns "+namespace)
+	ip(t, "link set "+wire+" up")
+	ip(t, "-n "+namespace+" addr add 198.19.252.1/30 dev net1")
+	ip(t, "-n "+namespace+" link set net1 up")
+	ip(t, "-n "+namespace+" neigh add 198.19.252.2 lladdr 02:00:00:00:00:01 dev net1")
+	p.sandbox = p.start("sandbox", "ip", "netns", "exec", namespace, "sleep", "1000")
+	return p
+}
+
+// cgroupRoot returns a hierarchy of cgroups, of version 2 or of systemd's.
+func cgroupRoot() string {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return "/sys/fs/cgroup"
+	}
+	return "/sys/fs/cgroup/systemd"
+}
+
+// start starts a process in a container of the pod, until the test ends.
+func (p *nicPod) start(container string, command ...string) int {
+	p.t.Helper()
+	folder := filepath.Join(p.cgroup, container)
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		p.t.Fatal(err)
+	}
+	// The shell enters the cgroup and then becomes the command: no process of it is elsewhere.
+	cmd := exec.Command("sh", append([]string{"-c", `echo $$ > "$0"; exec "$@"`, filepath.Join(folder, "cgroup.procs")},
+		command...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait() // it was killed
+	})
+	return cmd.Process.Pid
+}
+
+// remove removes a cgroup when the last of its processes has ended.
+func remove(t testing.TB, cgroup string) {
+	t.Helper()
+	var err error
+	for range 200 {
+		if err = syscall.Rmdir(cgroup); err == nil || errors.Is(err, syscall.ENOENT) {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Errorf("remove cgroup %s: %v", cgroup, err)
+}
+
+// ip runs a command of iproute2.
+func ip(t testing.TB, command string) {
+	t.Helper()
+	if said, err := exec.Command("ip", strings.Fields(command)...).CombinedOutput(); err != nil {
+		t.Fatalf("ip %s: %v: %s", command, err, said)
+	}
+}
+
+// transmit sends packets from the pod.
+func (p *nicPod) transmit(packets int) {
+	p.t.Helper()
+	send := fmt.Sprintf("for i in $(seq %d); do echo hello > /dev/udp/198.19.252.2/9; done", packets)
+	said, err := exec.Command("nsenter", "-t", strconv.Itoa(p.sandbox), "-n", "bash", "-c", send).CombinedOutput()
+	if err != nil {
+		p.t.Fatalf("send: %v: %s", err, said)
+	}
+}
+
+// packets returns how many packets the kernel has sent by the interface; -1: it has no such
+// interface.
+func (p *nicPod) packets() float64 {
+	p.t.Helper()
+	table, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/dev", p.sandbox))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(table)) {
+		if fields := strings.Fields(line); fields[0] == "net1:" {
+			n, err := strconv.ParseFloat(fields[10], 64)
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			return n
+		}
+	}
+	return -1
+}
+
+// exported returns how many packets the program says that the device has sent; -1: it says nothing.
+func (g *target) exported() (float64, error) {
+	a, err := g.scrape(honestTimeout)
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(a.body) {
+		if strings.HasPrefix(line, "dra_device_network_packets_total{") && strings.Contains(line, `device="nic-0"`) &&
+			strings.Contains(line, `direction="transmit"`) {
+			fields := strings.Fields(line)
+			return strconv.ParseFloat(fields[len(fields)-1], 64)
+		}
+	}
+	return -1, nil
+}
+
+// withNICs starts the program on a large node with the pod, and with one that is not there.
+func withNICs(t testing.TB) *target {
+	t.Helper()
+	node := largenode.Start(t)
+	pods := largenode.PodList()
+	for i, uid := range []string{nicUID, lostUID} {
+		name := fmt.Sprintf("nic-%d", i)
+		claim := podresourcestest.Claim("team", name, podresourcestest.Device(netDriver, largenode.Name, name))
+		pods = append(pods, podresourcestest.Pod("team", name, podresourcestest.Container("main", claim)))
+		if err := os.Mkdir(node.Path("pods/team_"+name+"_"+uid), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setPods(t, node, pods)
+	inventory, err := os.ReadFile(node.Path("inventory.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nics := fmt.Sprintf(`---
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata: {name: nics}
+spec:
+  driver: %s
+  nodeName: %s
+  pool: {name: %[2]s, generation: 1, resourceSliceCount: 1}
+  devices:
+  - {name: nic-0, attributes: {dra.net/ifName: {string: net1}}}
+  - {name: nic-1, attributes: {dra.net/ifName: {string: net2}}}
+`, netDriver, largenode.Name)
+	g := launch(t, node, map[string]string{
+		"path.procfs": "/proc", "inventory.file": node.Write(t, "nics.yaml", string(inventory)+nics),
+	})
+	g.await("aware of the node", g.complete)
+	return g
+}
+
+// expectCounted has the pod send packets during the attack, and judges whether the program has
+// counted them, and nothing else.
+func (p *nicPod) expectCounted(t testing.TB, g *target) {
+	t.Helper()
+	sent, counted, err := p.settled(g)
+	if err != nil {
+		t.Error(err)
+	}
+	g.expectHeld(t, g.during(attackTime(), func(ctx context.Context) {
+		for ctx.Err() == nil && g.Running() {
+			p.transmit(10)
+			_ = pause(ctx)
+		}
+	}))
+	if err := settles(g, func() error {
+		sentNow, countedNow, err := p.look(g)
+		if more, seen := sentNow-sent, countedNow-counted; err == nil && math.Abs(more-seen) > slack {
+			err = fmt.Errorf("the pod has sent %v packets, and is said to have sent %v", more, seen)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// look returns how many packets the pod has sent, and how many the program says.
+func (p *nicPod) look(g *target) (sent, counted float64, err error) {
+	sent = p.packets()
+	if counted, err = g.exported(); err == nil && counted < 0 {
+		err = errors.New("the interface is not read")
+	}
+	return sent, counted, err
+}
+
+// settled does the same when the interface is read.
+func (p *nicPod) settled(g *target) (sent, counted float64, err error) {
+	err = settles(g, func() error {
+		sent, counted, err = p.look(g)
+		return err
+	})
+	return sent, counted, err
+}
+
+// slack is how many packets may be sent between reading the two counters.
+const slack = 20
+
+func setPods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) {
+	t.Helper()
+	if err := node.Kubelet.SetPods(pods...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// ownNamespace is a pod whose processes leave its network namespace for ones of their own, in which
+// they have made interfaces of the same name, which count something else.
+func ownNamespace(t testing.TB) {
+	p := newNICPod(t)
+	const fake = `set -e
+		ip link add net1 type veth peer name wire
+		ip link set wire up
+		ip link set net1 up
+		ip addr add 198.19.251.1/30 dev net1
+		ip neigh add 198.19.251.2 lladdr 02:00:00:00:00:01 dev net1
+		for i in $(seq 1000); do echo hello > /dev/udp/198.19.251.2/9; done
+		exec sleep 1000`
+	for range 4 {
+		p.start("main", "unshare", "-n", "bash", "-c", fake)
+	}
+	g := withNICs(t)
+	p.expectCounted(t, g)
+	// Its own interface goes: what is left is not its own.
+	ip(t, fmt.Sprintf("link del atk%d", os.Getpid()%10000))
+	if err := settles(g, func() error {
+		n, err := g.exported()
+		if err == nil && n >= 0 {
+			err = fmt.Errorf("without an interface the pod is said to have sent %v packets", n)
+		}
+		return err
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
+// settles tries for some ticks, until there is no error.
+func settles(g *target, try func() error) (err error) {
+	for range 10 {
+		if err = try(); err == nil || !g.Running() {
+			return err
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	return err
+}
+
+// pause waits some time between two steps of an attack, and returns an error when it is over.
+func pause(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(50 * time.Millisecond):
+		return nil
+	}
+}
