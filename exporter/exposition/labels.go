@@ -59,6 +59,7 @@ type labelCache struct {
 
 	// Of all else, by text.
 	rows    recent[string, *labels]
+	used    int // of the rows, by the last walk
 	key     []byte
 	renewed time.Time
 }
@@ -72,8 +73,13 @@ func newLabelCache(catalogue driver.Catalogue) *labelCache {
 	return c
 }
 
-// keepLabels is the shortest time for which labels are kept that are not used any more.
-const keepLabels = 10 * time.Minute
+// keepLabels is the longest time after which rows that are not used any more become old. They do so
+// earlier if there are more than minUnused and more than half as many as the last walk used: rows
+// of claims and pods that ended are never used again.
+const (
+	keepLabels = 10 * time.Minute
+	minUnused  = 256
+)
 
 // begin begins a walk of a snapshot of the given time.
 func (c *labelCache) begin(now time.Time) {
@@ -81,10 +87,11 @@ func (c *labelCache) begin(now time.Time) {
 	c.devices.begin()
 	c.holders.begin()
 	c.series.begin()
-	if now.Sub(c.renewed) > keepLabels {
+	if now.Sub(c.renewed) > keepLabels || len(c.rows.young) > c.used+max(minUnused, c.used/2) {
 		c.renewed = now
 		c.rows.renew()
 	}
+	c.used = 0
 }
 
 // end ends the walk.
@@ -92,6 +99,7 @@ func (c *labelCache) end() { c.mu.Unlock() }
 
 // with returns base.with of the names and values, which it keeps.
 func (c *labelCache) with(base *labels, namesAndValues ...string) *labels {
+	c.used++
 	c.key = c.key[:0]
 	if base != nil {
 		c.key = append(c.key, base.text...)

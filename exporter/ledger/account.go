@@ -52,10 +52,20 @@ type total struct {
 
 // open adds totals for the device's attributed counters that the account does not have.
 func (a *account) open(counters []*counter) {
+	if a.dropped {
+		return
+	}
 	for i := len(a.totals); i < len(counters); i++ {
 		a.totals = append(a.totals, total{counter: counters[i]})
 	}
 }
+
+// end ends the account. It has no part of gauges any more.
+func (a *account) end(at time.Time) { a.ended, a.gauges = at, nil }
+
+// drop marks the account as dropped, and frees what it was charged: the timeline of the device
+// refers to it for a while.
+func (a *account) drop() { a.dropped, a.totals, a.gauges = true, nil, nil }
 
 func (a *account) charge(c *counter, amount float64) {
 	if c.index < len(a.totals) && amount > 0 {
@@ -126,7 +136,7 @@ func (b *accountBook) release(now time.Time, retention time.Duration) {
 		if a.device.unsettled(now).Before(a.ended) && now.Sub(a.ended) < retention+rememberFor {
 			continue
 		}
-		a.dropped = true
+		a.drop()
 		delete(b.accounts, key)
 		b.order = nil
 	}

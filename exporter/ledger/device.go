@@ -352,7 +352,7 @@ func (d *deviceBook) closeAccounts() {
 		for _, parts := range [][]portion{s.claims, s.pods} {
 			for _, p := range parts {
 				if !holds(p.account) {
-					p.account.ended = until
+					p.account.end(until)
 				}
 			}
 		}

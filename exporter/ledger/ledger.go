@@ -233,7 +233,7 @@ func (l *Ledger) Evict(s *Snapshot, drop func(h *Holder, until time.Time) bool) 
 	slices.SortStableFunc(ended, func(a, b candidate) int { return a.row.Ended.Compare(b.row.Ended) })
 	n := 0
 	for n < len(ended) && drop(ended[n].row, ended[n].row.Ended.Add(l.config.Retention)) {
-		ended[n].book.accounts[*ended[n].row.HolderKey].dropped = true
+		ended[n].book.accounts[*ended[n].row.HolderKey].drop()
 		n++
 	}
 	if n > 0 {

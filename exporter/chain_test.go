@@ -1,0 +1,199 @@
+package exporter
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
+)
+
+// chain is all that keeps something of claims and pods, from the kubelet's answers and the API
+// server's to what is exported. At each tick every device has another claim, of another pod.
+type chain struct {
+	devices   int
+	tick      int
+	pods      podresources.PodSet
+	changes   podresources.ChangeLog
+	observer  podresources.Observer
+	kube      *kube.Node
+	inventory driver.Inventory
+	ledger    *ledger.Ledger
+	limiter   *exposition.Limiter
+	latest    *exposition.Snapshot
+	renderer  *exposition.Renderer
+}
+
+func newChain(devices int) *chain {
+	c := &chain{devices: devices, inventory: driver.Inventory{}, limiter: exposition.NewLimiter(50_000)}
+	for d := range devices {
+		c.inventory[benchID(d)] = driver.Entry{Hardware: driver.Hardware{UUID: fmt.Sprint("GPU-", d)}}
+	}
+	config := exportertest.LedgerConfig()
+	config.Retention = time.Minute
+	c.ledger = ledger.New(config)
+	c.observer = podresources.Observer{
+		Lister: c, Limiter: &podresources.Limiter{}, Changes: &c.changes, Now: time.Now,
+		Keeper: &podresources.Keeper{PodUID: func(pod podresources.Pod, _ time.Time) string { return c.pods.UID(pod) }},
+	}
+	c.kube = kube.NewNode(kube.Config{
+		API: c, Name: "node", Pods: &c.pods, Now: time.Now, Jitter: func() float64 { return 0 },
+		Report: func(string, time.Duration, error) {}, Absent: func(string, error) {}, LeftOut: func(string) {},
+	})
+	latest := func() *exposition.Snapshot { return c.latest }
+	c.renderer = exposition.New(prometheus.NewRegistry(), latest, exposition.Config{})
+	return c
+}
+
+func (c *chain) name(tick, d int) string { return fmt.Sprintf("training-%d-%d", tick, d) }
+
+// List answers as the kubelet.
+func (c *chain) List(context.Context) (*v1.ListPodResourcesResponse, error) {
+	out := &v1.ListPodResourcesResponse{}
+	for d := range c.devices {
+		id, name := benchID(d), c.name(c.tick, d)
+		claim := &v1.DynamicResource{
+			ClaimNamespace: "team", ClaimName: name, ClaimResources: []*v1.ClaimResource{{
+				DriverName: id.Driver, PoolName: id.Pool, DeviceName: id.Device,
+				CdiDevices: []*v1.CDIDevice{{Name: "k8s.example.com/claim=" + name}},
+			}},
+		}
+		out.PodResources = append(out.PodResources, &v1.PodResources{
+			Namespace: "team", Name: name,
+			Containers: []*v1.ContainerResources{{Name: "main", DynamicResources: []*v1.DynamicResource{claim}}},
+		})
+	}
+	return out, nil
+}
+
+// Get answers as the API server.
+func (c *chain) Get(_ context.Context, path string, _ url.Values) (io.ReadCloser, error) {
+	answer := `{"versions":[{"version":"v1"}]}`
+	if _, name, ok := strings.Cut(path, "/resourceclaims/"); ok {
+		var tick, d int
+		if _, err := fmt.Sscanf(name, "training-%d-%d", &tick, &d); err != nil {
+			return nil, err
+		}
+		id := benchID(d)
+		answer = fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"team","uid":"claim-%s"},"status":{
+			"reservedFor":[{"resource":"pods","name":%q,"uid":"uid-%s"}],
+			"allocation":{"devices":{"results":[{"request":"gpu","driver":%q,"pool":%q,"device":%q}]}}}}`,
+			name, name, name, name, id.Driver, id.Pool, id.Device)
+	}
+	return io.NopCloser(strings.NewReader(answer)), nil
+}
+
+// step is one tick: the pods of the last one end, others begin, all devices are read.
+func (c *chain) step(t *testing.T) {
+	t.Helper()
+	now := time.Now()
+	c.tick++
+	for d := range c.devices {
+		before, name := c.name(c.tick-1, d), c.name(c.tick, d)
+		c.pods.Remove("uid-" + before)
+		c.changes.Add(podresources.Change{At: now, Gone: true, PodUID: "uid-" + before})
+		c.pods.Set(podresources.PodFacts{
+			Pod: podresources.Pod{Namespace: "team", Name: name}, UID: "uid-" + name, Created: now, Started: true, Running: 1,
+			Meta: &podresources.PodMeta{OwnerKind: "Job", OwnerName: name}, Told: true,
+			Claims: []podresources.PodClaim{{Name: "gpu", Claim: name}},
+		}, now)
+		c.changes.Add(podresources.Change{At: now, PodUID: "uid-" + name})
+	}
+	observed, err := c.observer.Observe(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	view := observed.View
+	c.pods.Forget(view.Allocations)
+	c.kube.Want(view.Allocations[:c.devices/8], podresources.Wanted{}) // more takes too long
+	synctest.Wait()
+	facts := podresources.Facts{Pods: c.pods.All(), Listed: view.Listed, Claims: c.kube.Claims()}
+	view.Allocations = facts.Resolve(view.Allocations).Allocations
+	in := join.Input{View: view, Inventory: c.inventory}
+	source := join.SourceSamples{Name: "test"}
+	for d := range c.devices {
+		source.Samples = append(source.Samples, driver.Sample{
+			Hardware: driver.Hardware{UUID: fmt.Sprint("GPU-", d)}, Readings: []driver.Reading{
+				{Quantity: driver.Utilization, Value: 0.5, At: now},
+				{Quantity: driver.Power, Value: 300, At: now},
+				{Quantity: driver.MemoryUsed, Value: 1e9, At: now},
+				{Quantity: driver.Energy, Value: 300 * float64(now.Sub(jointest.Start())/time.Second), At: now},
+				{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", "receive"}, Value: float64(c.tick), At: now},
+			},
+		})
+	}
+	in.Sources = []join.SourceSamples{source}
+	c.latest = c.limiter.Apply(c.ledger, c.ledger.Advance(join.Join(in), now))
+	if c.tick%5 == 0 {
+		if err := c.renderer.Write(io.Discard, expfmt.NewFormat(expfmt.TypeOpenMetrics), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What claims and pods take is freed when they have ended: a hundred thousand take as much as
+// twenty thousand did. Of those that ended within the last ten minutes and are no longer exported,
+// the ledger still knows when they held a device.
+func TestEndedClaimsAreFreed(t *testing.T) {
+	devices := 200
+	if testmain.RaceEnabled {
+		devices /= 10
+	}
+	const pause = 30 * time.Second
+	early, late := 100, 500 // ticks
+	remembered := uint64(devices * int(10*time.Minute/pause))
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		before := liveHeap()
+		c := newChain(devices)
+		go c.kube.FollowClaims(ctx)
+		live := map[int]uint64{}
+		for c.tick < late {
+			c.step(t)
+			if c.tick == early || c.tick == late {
+				live[c.tick] = liveHeap() - before
+			}
+			time.Sleep(pause)
+		}
+		t.Logf("%d KiB after %d claims, %d KiB after %d: %d bytes for each of the last 10 minutes", live[early]>>10,
+			early*devices, live[late]>>10, late*devices, live[late]/remembered)
+		if limit := live[early] + live[early]/10; live[late] > limit {
+			t.Errorf("the heap has %d KiB after %d claims, %d KiB after %d",
+				live[early]>>10, early*devices, live[late]>>10, late*devices)
+		}
+		if each := live[late] / remembered; each > 4000 {
+			t.Errorf("a claim of the last 10 minutes takes %d bytes", each)
+		}
+		if len(c.latest.Claims) < 2*c.devices || c.latest.Dropped > 0 {
+			t.Errorf("%d claims are exported, %d series dropped", len(c.latest.Claims), c.latest.Dropped)
+		}
+		runtime.KeepAlive(c)
+	})
+}
+
+func liveHeap() uint64 {
+	runtime.GC()
+	runtime.GC() // the second frees what has finalizers
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
