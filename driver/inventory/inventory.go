@@ -66,6 +66,7 @@ func Build(offers []Offer) (driver.Inventory, driver.Rejections) {
 		b.add(o)
 	}
 	b.parts.shares(b.inventory)
+	dropFalseUUIDs(b.inventory)
 	return b.inventory, b.rejected
 }
 

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -25,12 +26,21 @@ func ruleOf(driverName string) rule {
 		return intelGPU
 	case "qat.intel.com":
 		return intelQAT
+	case "gpu.deckhouse.io":
+		return deckhouseGPU
 	case "dra.net":
 		return dranet
+	case "dra.networking.k8s.aws":
+		return awsNetwork
 	case "sriovnetwork.k8snetworkplumbingwg.io":
 		return sriov
 	case "dra.cpu":
 		return cpu
+	case "dra.nvme":
+		return nvme
+	case "tpu.google.com", "neuron.aws.com", "tenstorrent.com", "npu.rebellions.ai", "spyre.ibm.com", "dra.hygon.com",
+		"ascend.project-hami.io":
+		return acceleratorOf(driverName)
 	case "gpu.example.com":
 		return example
 	default:
@@ -97,20 +107,29 @@ func nvidiaComputeDomain(_ device, h *driver.Hardware) {
 	h.Vendor, h.Kind = "nvidia", driver.KindChannel
 }
 
-// amdGPU: the name and the attributes tell the DRM nodes. A partition has DRM nodes of its own, and
-// its parent's PCI address.
+// amdGPU: the name (gpu-1-129) has the numbers of the DRM nodes, which attributes named in
+// earlier versions. A partition has DRM nodes of its own, and its parent's PCI address. A GPU for guests
+// is gpu-vfio-0.
 func amdGPU(d device, h *driver.Hardware) {
 	h.Vendor = "amd"
-	if card := d.attributes.index("cardIndex"); card != "" {
-		h.DeviceNodes = append(h.DeviceNodes, "/dev/dri/card"+card)
-	}
-	if render := d.attributes.index("renderIndex"); render != "" {
-		h.DeviceNodes = append(h.DeviceNodes, "/dev/dri/renderD"+render)
-	}
 	if h.DriverVersion == "" {
 		h.DriverVersion = d.attributes.text("driverSrcVersion")
 	}
-	if d.attributes.text("type") == "amdgpu-partition" {
+	kind := d.attributes.text("type")
+	if kind == "vfio" {
+		h.Kind = driver.KindPassthrough
+		return
+	}
+	numbers, _ := strings.CutPrefix(d.name, "gpu-")
+	card, render, _ := strings.Cut(numbers, "-")
+	for _, node := range []struct{ prefix, attribute, inName string }{
+		{"/dev/dri/card", "cardIndex", card}, {"/dev/dri/renderD", "renderIndex", render},
+	} {
+		if n := cmp.Or(d.attributes.index(node.attribute), decimal(node.inName)); n != "" {
+			h.DeviceNodes = append(h.DeviceNodes, node.prefix+n)
+		}
+	}
+	if kind == "amdgpu-partition" {
 		partOf(h, "")
 	}
 }

@@ -56,6 +56,72 @@ func TestRules(t *testing.T) {
 				Kind: driver.KindPartition, Parent: "0000:22:00.0", DeviceNodes: []string{"/dev/dri/card2", "/dev/dri/renderD130"},
 				Vendor: "amd", Model: "AMD_Instinct_MI300X_OAM", DriverVersion: "B8F4D1A2",
 			}},
+			"gpu-3-131": {Hardware: driver.Hardware{
+				PCI: "0000:26:00.0", DeviceNodes: []string{"/dev/dri/card3", "/dev/dri/renderD131"}, NUMANode: "1",
+				Vendor: "amd", Model: "AMD Instinct MI300X", DriverVersion: "6.14.14",
+			}},
+			"gpu-4-132": {Hardware: driver.Hardware{
+				Kind: driver.KindPartition, Parent: "0000:46:00.0", DeviceNodes: []string{"/dev/dri/card4", "/dev/dri/renderD132"},
+				NUMANode: "0", Vendor: "amd", Model: "AMD Instinct MI300X", DriverVersion: "6.14.14",
+			}},
+			"gpu-vfio-0": {Hardware: driver.Hardware{
+				Kind: driver.KindPassthrough, PCI: "0000:86:02.0", NUMANode: "0", Vendor: "amd",
+			}},
+		},
+		"dra.networking.k8s.aws": {
+			"rocep172s0": {Hardware: driver.Hardware{NetDev: "ens164", RDMADev: "rocep172s0"}},
+		},
+		"tpu.google.com": {
+			"accel0": {Hardware: driver.Hardware{Vendor: "google", Model: "v5e", DeviceNodes: []string{"/dev/accel0"}}},
+			"accel1": {Hardware: driver.Hardware{Vendor: "google", Model: "v5e", DeviceNodes: []string{"/dev/accel1"}}},
+			"vfio-0": {Hardware: driver.Hardware{Vendor: "google", Model: "v6e"}},
+		},
+		"ascend.project-hami.io": {
+			"npu-0": {Hardware: driver.Hardware{Vendor: "huawei", Model: "Ascend910B3"}},
+			"npu-1": {Hardware: driver.Hardware{Vendor: "huawei", Model: "Ascend910B3"}},
+		},
+		"dra.hygon.com": {
+			"hcu-0000-33-00-0": {Hardware: driver.Hardware{
+				UUID: "TPXS300002100601", PCI: "0000:33:00.0", Vendor: "hygon", Model: "K100_AI",
+			}},
+		},
+		"tenstorrent.com": {
+			"chip-0": {Hardware: driver.Hardware{
+				UUID: "9476231234567890123", PCI: "0000:41:00.0", Vendor: "tenstorrent", Model: "n300",
+			}},
+		},
+		"npu.rebellions.ai": {
+			"rbln0": {Hardware: driver.Hardware{
+				UUID: "a5bd9b1f-0f3e-4c57-9b3f-2c6e4d3d7e11", PCI: "0000:23:00.0", Vendor: "rebellions", Model: "RBLN-CA25",
+			}},
+			"vfio-0000-24-00-0": {Hardware: driver.Hardware{
+				Kind: driver.KindPassthrough, PCI: "0000:24:00.0", Vendor: "rebellions", Model: "RBLN-CA25",
+			}},
+		},
+		"spyre.ibm.com": {
+			"0000-1a-00-0": {Hardware: driver.Hardware{PCI: "0000:1a:00.0", Vendor: "ibm", NUMANode: "1"}},
+			"0000-1a-00-1": {Hardware: driver.Hardware{
+				Kind: driver.KindPartition, PCI: "0000:1a:00.1", Parent: "0000:1a:00.0", Vendor: "ibm",
+			}},
+			"0000-1b-00-0": {Hardware: driver.Hardware{PCI: "0000:1b:00.0", Vendor: "ibm", NUMANode: "0"}},
+		},
+		"dra.nvme": {
+			"nvme-0": {Hardware: driver.Hardware{
+				UUID: "S64GNE0R100001", PCI: "0000:3b:00.0", NUMANode: "0", Model: "SAMSUNG MZQL21T9HCJR",
+			}},
+		},
+		"neuron.aws.com": {
+			"neuron-device-3": {Hardware: driver.Hardware{Vendor: "amazon", DeviceNodes: []string{"/dev/neuron3"}}},
+		},
+		"gpu.deckhouse.io": {
+			"gpu-a": {Hardware: driver.Hardware{
+				UUID: "GPU-55555555-0000-0000-0000-000000000000", PCI: "0000:65:00.0", Vendor: "nvidia",
+			}},
+			"gpu-b": {Hardware: driver.Hardware{
+				Kind: driver.KindPartition, UUID: "MIG-66666666-0000-0000-0000-000000000000",
+				Parent: "GPU-55555555-0000-0000-0000-000000000001",
+			}},
+			"gpu-c": {Hardware: driver.Hardware{Kind: driver.KindPassthrough, PCI: "0000:67:00.0"}},
 		},
 		"gpu.intel.com": {
 			"0000-03-00-0-0x56c0": {Hardware: driver.Hardware{PCI: "0000:03:00.0", Vendor: "intel", Model: "Flex 170"}},
@@ -150,6 +216,36 @@ func TestVendorName(t *testing.T) {
 	} {
 		if got := vendorName(told); got != want {
 			t.Errorf("vendorName(%q) = %q, want %q", told, got, want)
+		}
+	}
+}
+
+// What a driver calls uuid is an identity only where one device of the pool has it, and where it is
+// more than an index. A GPU that is listed for guests too is one GPU.
+func TestFalseUUIDs(t *testing.T) {
+	id := func(pool, device string) driver.ID { return driver.ID{Driver: "d.test", Pool: pool, Device: device} }
+	entry := func(kind driver.Kind, uuid string) driver.Entry {
+		return driver.Entry{Hardware: driver.Hardware{Kind: kind, UUID: uuid, PCI: "0000:01:00.0"}}
+	}
+	in := driver.Inventory{
+		id("a", "shared-0"): entry(driver.KindDevice, "X-1"),
+		id("a", "shared-1"): entry(driver.KindPartition, "x-1"),
+		id("b", "same"):     entry(driver.KindDevice, "X-1"),
+		id("a", "gpu"):      entry(driver.KindDevice, "GPU-2"),
+		id("a", "gpu-vfio"): entry(driver.KindPassthrough, "GPU-2"),
+		id("a", "index"):    entry(driver.KindDevice, "a-7"),
+		id("a", "longer"):   entry(driver.KindDevice, "a-7f"),
+		id("a", "none"):     entry(driver.KindDevice, ""),
+		id("a", "none-2"):   entry(driver.KindDevice, ""),
+	}
+	dropFalseUUIDs(in)
+	want := map[string]string{
+		"shared-0": "", "shared-1": "", "same": "X-1", "gpu": "GPU-2", "gpu-vfio": "GPU-2", "index": "", "longer": "a-7f",
+		"none": "", "none-2": "",
+	}
+	for id, e := range in {
+		if e.UUID != want[id.Device] || e.PCI == "" {
+			t.Errorf("%s: hardware %+v, want UUID %q", id.Device, e.Hardware, want[id.Device])
 		}
 	}
 }

@@ -1,0 +1,118 @@
+package inventory
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// decimal returns the text if it is a decimal number, else "".
+func decimal(text string) string {
+	if _, err := strconv.ParseUint(text, 10, 32); err != nil {
+		return ""
+	}
+	return text
+}
+
+// acceleratorOf returns the rule of an accelerator whose attributes have the usual names, but for a
+// few.
+func acceleratorOf(driverName string) rule {
+	switch driverName {
+	case "tpu.google.com":
+		return googleTPU
+	case "neuron.aws.com":
+		return awsNeuron
+	case "tenstorrent.com":
+		return tenstorrent
+	case "npu.rebellions.ai":
+		return rebellions
+	case "spyre.ibm.com":
+		return spyre
+	case "dra.hygon.com":
+		return made("hygon")
+	default:
+		return made("huawei")
+	}
+}
+
+// made returns the rule of a driver that says everything but the vendor in the usual way.
+func made(vendor string) rule {
+	return func(d device, h *driver.Hardware) {
+		generic(d, h)
+		h.Vendor = vendor
+	}
+}
+
+// googleTPU: the name is that of the file under /dev, as far as a TPU has one of its own (accel0).
+func googleTPU(d device, h *driver.Hardware) {
+	h.Vendor = "google"
+	if h.Model == "" {
+		h.Model = d.attributes.text("tpuGen")
+	}
+	if n, ok := strings.CutPrefix(d.name, "accel"); ok && decimal(n) != "" {
+		h.DeviceNodes = append(h.DeviceNodes, "/dev/"+d.name)
+	}
+}
+
+// awsNeuron: neuron-device-3 is /dev/neuron3, and /sys/devices/virtual/neuron_device/neuron3.
+func awsNeuron(d device, h *driver.Hardware) {
+	h.Vendor = "amazon"
+	if n, ok := strings.CutPrefix(d.name, "neuron-device-"); ok && decimal(n) != "" {
+		h.DeviceNodes = append(h.DeviceNodes, "/dev/neuron"+n)
+	}
+}
+
+// tenstorrent: one chip that the host can reach, with those behind it; uniqueID is the chip's.
+func tenstorrent(d device, h *driver.Hardware) {
+	h.Vendor, h.UUID = "tenstorrent", d.attributes.text("uniqueID")
+	if h.Model == "" {
+		h.Model = d.attributes.text("boardName")
+	}
+}
+
+// rebellions: an NPU for guests is vfio-0000-23-00-0.
+func rebellions(d device, h *driver.Hardware) {
+	h.Vendor = "rebellions"
+	if strings.HasPrefix(d.name, "vfio-") {
+		h.Kind = driver.KindPassthrough
+	}
+}
+
+// spyre: a card, or a virtual function of it. A card has "0" or its own address for its card's.
+func spyre(d device, h *driver.Hardware) {
+	h.Vendor = "ibm"
+	if node := decimal(d.attributes.text("numaInfo")); h.NUMANode == "" {
+		h.NUMANode = node
+	}
+	if card := d.attributes.pci("pfPciAddress"); card != "" && card != h.PCI {
+		h.Kind, h.Parent = driver.KindPartition, card
+	}
+}
+
+// nvme: a controller, which its serial number identifies.
+func nvme(d device, h *driver.Hardware) {
+	h.UUID = d.attributes.text("serial")
+}
+
+// deckhouseGPU: NVIDIA GPUs and MIG devices, with attributes of either spelling.
+func deckhouseGPU(d device, h *driver.Hardware) {
+	a := d.attributes
+	h.UUID = a.text("gpuUUID", "gpu_uuid")
+	if mig := a.text("mig_uuid", "migUUID"); mig != "" {
+		partOf(h, h.UUID)
+		h.UUID = mig
+	}
+	if a.text("type") == "vfio" {
+		h.Kind = driver.KindPassthrough
+	}
+}
+
+// awsNetwork: the attributes are those of another domain; the name is that of the RDMA device.
+func awsNetwork(d device, h *driver.Hardware) {
+	const domain = "dra.vpc.amazonaws.com/"
+	h.NetDev, h.RDMADev = d.attributes.text(domain+"networkDevName"), d.name
+	if h.PCI == "" {
+		h.PCI = d.attributes.pci(domain+"pciAddress", domain+"pciBusID")
+	}
+}
