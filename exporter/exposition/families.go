@@ -300,10 +300,7 @@ func ownFamilies() map[familyID]Family {
 
 func gapNames() []string {
 	var out []string
-	for _, g := range []join.MissingReason{
-		join.MissingNoInventory, join.MissingNoSource, join.MissingNoMatch, join.MissingNotInstantiated,
-		join.MissingDriverGone, join.MissingDuplicate, join.MissingAmbiguous, join.MissingUnreadable,
-	} {
+	for _, g := range join.MissingReasons() {
 		out = append(out, string(g))
 	}
 	return out

@@ -75,6 +75,14 @@ const (
 	MissingUnreadable MissingReason = "unreadable" // its source knows it, and can not read it now
 )
 
+// MissingReasons returns the reasons, without MissingNone.
+func MissingReasons() []MissingReason {
+	return []MissingReason{
+		MissingNoInventory, MissingNoSource, MissingNoMatch, MissingNotInstantiated, MissingDriverGone,
+		MissingDuplicate, MissingAmbiguous, MissingUnreadable,
+	}
+}
+
 // Share is one allocation of a device to one claim.
 type Share struct {
 	podresources.Allocation

@@ -21,9 +21,10 @@ import (
 
 // options are the values of the flags.
 type options struct {
-	log promslog.Config
-	web *web.FlagConfig
-	top topOptions
+	log   promslog.Config
+	web   *web.FlagConfig
+	top   topOptions
+	check checkOptions
 
 	telemetryPath     string
 	lastScrape        time.Duration
@@ -71,7 +72,9 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	app.Version(version.Print("dra-exporter"))
 	promslogflag.AddFlags(app, &o.log)
 	app.Command("serve", "Serve the metrics (the default).").Default()
-	app.Command("check", "Check the kubelet, the inventory and each source, and print what they have.")
+	o.check.add(app, app.Command(
+		"check", "Ask the kubelet, the API server and each source once: what works, what does not, and what to do.",
+	))
 	app.Command("metrics-reference", "Print the reference of all metrics as Markdown.")
 	o.top.add(app.Command("top", "Show a live table of a running exporter."))
 
@@ -202,8 +205,8 @@ func (o *options) addNodeFlags(app *kingpin.Application) {
 	).StringVar(&o.inventoryFile)
 }
 
-// check validates the flags, and sets defaults that depend on others.
-func (o *options) check() error {
+// validate checks the flags, and sets defaults that depend on others.
+func (o *options) validate() error {
 	if !strings.HasPrefix(o.telemetryPath, "/") || o.telemetryPath == "/" {
 		return badFlag("web.telemetry-path", fmt.Errorf("%q is no path below /", o.telemetryPath))
 	}

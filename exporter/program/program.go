@@ -73,7 +73,7 @@ func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io
 	case "metrics-reference":
 		err = writeReference(stdout, sources)
 	case "check":
-		err = check(ctx, o, sources, log, stdout)
+		err = runCheck(ctx, o, sources, log, stdout)
 	default:
 		err = serve(ctx, o, sources, log)
 	}
@@ -144,7 +144,7 @@ func parse(args []string, sources []Source, stdout io.Writer) (o *options, comma
 	if command, err = app.Parse(args); err != nil {
 		return o, command, named(app, args, err)
 	}
-	if err := o.check(); err != nil {
+	if err := o.validate(); err != nil {
 		return o, command, err
 	}
 	return o, command, nil

@@ -34,10 +34,12 @@ func needed() map[string]map[string][]string {
 			"volume nvidia":        {"nvml"},
 			"volume nvidia-files":  {"nvml"},
 			"volume scrape":        {"dra-exporter: --source.scrape.config"}, // in place of all others
-			"token":                {"", "API server", "API: claims", "API: pods", "API: slices", "API: taintrules", "device"},
-			"root":                 {"Pods API", "nvml", "podresources"}, // the fake's files belong to root
-			"confinement":          nil,                                  // no change in a privileged container
-			"PID namespace":        nil,                                  // nor in the host's PID namespace
+			"token": {
+				"API server", "API: claims", "API: pods", "API: slices", "API: taintrules", "device", "inventory",
+			},
+			"root":          {"Pods API", "nvml", "podresources"}, // the fake's files belong to root
+			"confinement":   nil,                                  // no change in a privileged container
+			"PID namespace": nil,                                  // nor in the host's PID namespace
 		},
 		"token, volume pods-api": {
 			"volume podlogs": {"pods"},
@@ -139,7 +141,7 @@ func (w *world) check(missing string, spec corev1.PodSpec) {
 	w.Helper()
 	spec.RestartPolicy = corev1.RestartPolicyNever
 	c := &spec.Containers[0]
-	c.Args, c.LivenessProbe, c.ReadinessProbe, c.Ports = []string{"check"}, nil, nil, nil
+	c.Args, c.LivenessProbe, c.ReadinessProbe, c.Ports = []string{"check", "-o", "json"}, nil, nil, nil
 	w.checks[missing] = spec
 	w.run(checker(missing), spec)
 }
@@ -161,20 +163,30 @@ func (w *world) checked(missing string) map[string]string {
 	w.ended(name)
 	said := w.kubectl("logs", "-n", namespace, name)
 	for try := 2; try < 5 &&
-		(strings.Contains(said, "deadline exceeded") || strings.Contains(said, "no answer in time")); try++ {
+		(strings.Contains(said, "deadline exceeded") || strings.Contains(said, "no answer")); try++ {
 		again := fmt.Sprintf("%s-%d", name, try)
 		w.run(again, w.checks[missing])
 		w.ended(again)
 		said = w.kubectl("logs", "-n", namespace, again)
 	}
 	number := regexp.MustCompile(`[0-9.]+(ms|µs|s\b)?`)
-	line := regexp.MustCompile(`^(dra-exporter: --[a-z.]+|.{16}):? (.*)`)
 	out := map[string]string{}
-	for said := range strings.Lines(said) {
-		if m := line.FindStringSubmatch(said); m != nil && !strings.HasPrefix(said, "time=") &&
-			!strings.HasPrefix(said, "dra-exporter: check") {
-			out[strings.TrimSpace(m[1])] += number.ReplaceAllString(m[2], "N")
-		}
+	refusal := regexp.MustCompile(`(?m)^dra-exporter: (--[a-z.]+): (.*)$`)
+	if m := refusal.FindStringSubmatch(said); m != nil {
+		out["dra-exporter: "+m[1]] = m[2]
+		return out
+	}
+	var report struct {
+		Findings []struct{ Status, What, Text string }
+	}
+	if start := strings.Index(said, "\n{\n"); start >= 0 {
+		said = said[start:] // the log comes first
+	}
+	if err := json.NewDecoder(strings.NewReader(said)).Decode(&report); err != nil {
+		w.Fatalf("check said: %v: %s", err, said)
+	}
+	for _, f := range report.Findings {
+		out[f.What] += f.Status + " " + number.ReplaceAllString(f.Text, "N") + "\n"
 	}
 	return out
 }

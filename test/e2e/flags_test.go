@@ -1,8 +1,14 @@
 package e2e
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -117,7 +123,8 @@ func TestSourceOff(t *testing.T) {
 	p.scrape().wantNone("dra_exporter_source_up", "source", "cpu")
 }
 
-// check prints the state of the inputs and sources, and fails if one of them fails.
+// check says what each input has, what is missing and what to do, and fails if no device has
+// telemetry.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -126,12 +133,12 @@ func TestCheck(t *testing.T) {
 	}
 	f := n.flags(flags{"inventory.file": filepath.Join("testdata", "recorded", "resourceslices.yaml")})
 	status, stdout, stderr := run(t, append(f.args(), "check"))
-	if status != 0 {
-		t.Errorf("exit status %d, want 0: %s", status, stderr)
+	if status != 1 {
+		t.Errorf("no device has telemetry: exit status %d, want 1: %s", status, stderr)
 	}
 	for _, want := range []string{
-		nodeName, "4 claims", "10 devices", "gpu-7", "no telemetry: no_source", "netdev", "cpu",
-		"do not have the UIDs of",
+		nodeName, "4 claims", "10 devices", "gpu-7", "netdev", "cpu",
+		"(no_source): no source reads devices of gpu.example.com", "do not have the UIDs of", "none of 10 devices has telemetry",
 	} {
 		if !strings.Contains(stdout, want) {
 			t.Errorf("output of check without %q:\n%s", want, stdout)
@@ -139,8 +146,69 @@ func TestCheck(t *testing.T) {
 	}
 	n.kubelet.Stop()
 	status, stdout, _ = run(t, append(f.args(), "check"))
-	if status != 1 || !strings.Contains(stdout, "kubelet unavailable") {
+	if status != 1 || !strings.Contains(stdout, "there is no such socket") || strings.Contains(stdout, "rpc error") {
 		t.Errorf("without the kubelet: exit status %d, want 1; output\n%s", status, stdout)
+	}
+	if _, stdout, _ = run(t, append(f.args(), "check", "-v")); !strings.Contains(stdout, "rpc error") {
+		t.Errorf("-v does not print the whole error:\n%s", stdout)
+	}
+}
+
+// Warnings fail with --strict alone. The bundle has what the text and JSON have.
+func TestCheckStrict(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	bundle := n.path("bundle.tar.gz")
+	args := append(n.flags(flags{}).args(), "check")
+	status, stdout, stderr := run(t, append(args, "-o", "json", "--bundle="+bundle))
+	var report struct {
+		Failures, Warnings int
+		Findings           []struct{ Status, What, Text string }
+	}
+	if err := json.Unmarshal([]byte(stdout), &report); err != nil {
+		t.Fatalf("%v: %s %s", err, stdout, stderr)
+	}
+	if status != 0 || report.Failures != 0 || report.Warnings == 0 || len(report.Findings) < 6 {
+		t.Errorf("exit status %d, report %+v: %s", status, report, stderr)
+	}
+	status, stdout, _ = run(t, append(args, "--strict"))
+	if status != 1 || !strings.Contains(stdout, "\nWARN: 0 failures, ") {
+		t.Errorf("strict: exit status %d, want 1:\n%s", status, stdout)
+	}
+	files := untar(t, bundle)
+	for _, name := range []string{"check.txt", "check.json", "settings.json", "snapshot.json"} {
+		if files["dra-exporter-check/"+name] == "" {
+			t.Errorf("the bundle does not have %s", name)
+		}
+	}
+}
+
+// untar returns the files of a gzipped archive.
+func untar(t *testing.T, path string) map[string]string {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	zipped, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for archive := tar.NewReader(zipped); ; {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[header.Name] = string(content)
 	}
 }
 

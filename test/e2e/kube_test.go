@@ -212,8 +212,8 @@ func TestCheckAPIServer(t *testing.T) {
 		return out.String(), err
 	}
 	said, err := check()
-	if err != nil || !strings.Contains(said, "resource.k8s.io/v1: 10 devices of this node") ||
-		!strings.Contains(said, "6 of the 6 that are held are known") {
+	if !strings.Contains(said, "resource.k8s.io/v1: 10 devices of this node") ||
+		!strings.Contains(said, "6 of the 6 that are held are known") || strings.Contains(said, "forbidden") {
 		t.Errorf("error %v, output %s", err, said)
 	}
 	server.Fail(func(resource string, _ bool) kubetest.Fault {
@@ -222,7 +222,9 @@ func TestCheckAPIServer(t *testing.T) {
 		}
 		return kubetest.None
 	})
-	if said, err := check(); err == nil || !strings.Contains(said, "API: pods") || !strings.Contains(said, "orbidden") {
+	said, err = check()
+	if err == nil || !strings.Contains(said, "FAIL  API: pods       forbidden by the API server\n") ||
+		!strings.Contains(said, "give the service account the right for pods") {
 		t.Errorf("error %v, output %s", err, said)
 	}
 	// The right to list pods is not needed if the kubelet serves them.
@@ -231,7 +233,7 @@ func TestCheckAPIServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pods.Stop)
-	if said, err := check(); err != nil || !strings.Contains(said, "need not be") {
+	if said, err := check(); !strings.Contains(said, "need not be") || strings.Contains(said, "forbidden") {
 		t.Errorf("error %v, output %s", err, said)
 	}
 }

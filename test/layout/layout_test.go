@@ -130,10 +130,14 @@ func TestImports(t *testing.T) {
 		"exporter/exposition": {"driver", "exporter/join", "exporter/ledger", "podresources"},
 		"exporter/web":        {"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "podresources"},
 		"exporter/web/access": {"driver"},
-		"exporter/node":       {"driver", "driver/inventory", "podresources", "podresources/kube"},
-		"exporter":            {"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "podresources"},
+		"exporter/check": {
+			"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/node", "exporter/web", "podresources",
+			"podresources/kube",
+		},
+		"exporter/node": {"driver", "driver/inventory", "podresources", "podresources/kube"},
+		"exporter":      {"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "podresources"},
 		"exporter/program": {
-			"driver", "driver/scrape", "exporter", "exporter/exposition", "exporter/join", "exporter/ledger",
+			"driver", "driver/scrape", "exporter", "exporter/check", "exporter/exposition", "exporter/ledger",
 			"exporter/node", "exporter/web", "exporter/web/access", "podresources", "podresources/kube",
 		},
 	}
@@ -206,7 +210,8 @@ func TestBubbles(t *testing.T) {
 	folders := map[string]bool{}
 	for _, path := range tracked(t) {
 		folder := filepath.Dir(path)
-		if !strings.HasSuffix(path, "_test.go") || folders[folder] || !has(folder, "synctest.Test(") || folder == "test/layout" {
+		switch {
+		case !strings.HasSuffix(path, "_test.go"), folders[folder], folder == "test/layout", !has(folder, "synctest.Test("):
 			continue
 		}
 		folders[folder] = true

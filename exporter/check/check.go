@@ -1,0 +1,308 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/node"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+)
+
+// Config is what a [Checker] looks at.
+type Config struct {
+	Name    string // of the node
+	Version string
+	Node    *node.Node
+	Inputs  *Inputs // the Metrics of Node
+	Sources []driver.Source
+
+	PodResourcesSocket, PodsSocket string
+	HasInventoryFile               bool
+	Deadline                       time.Duration // of each request, and of each source
+}
+
+// Checker asks each input of a node once. It is used once.
+type Checker struct {
+	config Config
+	report Report
+	input  join.Input
+}
+
+// New returns a checker.
+func New(c Config) *Checker { return &Checker{config: c} }
+
+// Run asks the kubelet, the API server and each source, and joins the answers.
+func (c *Checker) Run(ctx context.Context) *Report {
+	c.report = Report{Time: time.Now().UTC(), Node: c.config.Name, Version: c.config.Version}
+	view := c.kubelet(ctx)
+	c.podsAPI(ctx)
+	c.kube(ctx, view)
+	allocations, inventory := c.config.Node.Describe(view)
+	c.pods(allocations)
+	c.inventory(len(inventory))
+	c.unresolved()
+	c.rejected()
+	c.input = join.Input{View: podresources.View{Allocations: allocations, At: time.Now()}, Inventory: inventory}
+	for _, s := range c.config.Sources {
+		c.input.Sources = append(c.input.Sources, join.SourceSamples{Name: s.Name(), Samples: c.source(ctx, s)})
+	}
+	c.devices(join.Join(c.input))
+	return &c.report
+}
+
+// Input returns what Run has read, for [join.Join].
+func (c *Checker) Input() join.Input { return c.input }
+
+// kubelet asks the kubelet who holds what, and returns what is believed.
+func (c *Checker) kubelet(ctx context.Context) podresources.View {
+	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)
+	defer cancel()
+	socket := c.config.PodResourcesSocket
+	answer, err := c.config.Node.Observe(ctx)
+	if err != nil {
+		f := socketTrouble(ctx, socket)
+		if f.Text == "" {
+			f = callTrouble(socket, err)
+		}
+		if f.Do == "" {
+			f.Do = "set --kubelet.root or --kubelet.podresources-socket; in a pod, mount the socket's folder"
+		}
+		f.Status, f.What, f.Detail = Fail, "podresources", err.Error()
+		c.report.add(f)
+		return answer.View
+	}
+	claims := map[podresources.Claim]bool{}
+	for i := range answer.View.Allocations {
+		if a := &answer.View.Allocations[i]; !a.ByPlugin() {
+			claims[a.Claim] = true
+		}
+	}
+	c.report.add(Finding{What: "podresources", Text: fmt.Sprintf("%s: %d allocations of %s, answered in %v",
+		socket, len(answer.View.Allocations), count(len(claims), "claim"), answer.Took.Round(time.Microsecond))})
+	for _, r := range answer.Rejected.Of("podresources") {
+		c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})
+	}
+	return answer.View
+}
+
+// podsAPI lists the pods of the kubelet's Pods API. That a kubelet does not serve it is normal.
+func (c *Checker) podsAPI(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)
+	defer cancel()
+	socket := c.config.PodsSocket
+	pods, err := c.config.Node.CheckPods(ctx)
+	if err == nil {
+		c.report.add(Finding{What: "Pods API", Text: fmt.Sprintf("%s: %s", socket, count(pods, "pod"))})
+		return
+	}
+	f := socketTrouble(ctx, socket)
+	absent := strings.HasSuffix(f.Text, "no such socket")
+	if f.Text == "" {
+		f = callTrouble(socket, err)
+		absent = driver.ReasonOf(err) == driver.ReasonUnimplemented
+	}
+	f.What, f.Detail, f.Status = "Pods API", err.Error(), Warn
+	if absent {
+		f.Status = OK
+		f.Text += "; that is normal before Kubernetes 1.37, and without its folder in the pod"
+	}
+	c.report.add(f)
+}
+
+// kube asks the API server for everything that it is used for.
+func (c *Checker) kube(ctx context.Context, view podresources.View) {
+	if !c.config.Node.UsesAPI() {
+		c.report.add(Finding{
+			What: "API server", Text: "not used: --kube=off, or neither in a cluster nor given a --kubeconfig",
+		})
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)
+	defer cancel()
+	for _, finding := range c.config.Node.CheckAPI(ctx, view) {
+		f := Finding{Text: finding.Text}
+		if finding.Err != nil {
+			f = apiTrouble(finding.Source, finding.Err)
+			f.Status, f.Detail = Fail, finding.Err.Error()
+		}
+		f.What = "API: " + finding.Source
+		c.report.add(f)
+	}
+}
+
+// pods says how many pods hold devices, and of how many the UID is unknown.
+func (c *Checker) pods(allocations []podresources.Allocation) {
+	known := map[podresources.Pod]bool{}
+	for i := range allocations {
+		for _, h := range allocations[i].Holders {
+			known[h.Pod] = known[h.Pod] || h.UID != "" || c.config.Node.PodUID(h.Pod) != ""
+		}
+	}
+	unknown := 0
+	for _, k := range known {
+		if !k {
+			unknown++
+		}
+	}
+	f := Finding{What: "pods", Text: fmt.Sprintf("%d hold devices", len(known))}
+	if unknown > 0 {
+		f.Status = Warn
+		f.Text += fmt.Sprintf("; Pods API, API server and log folders do not have the UIDs of %d", unknown)
+		f.Do = "mount /var/log/pods or the Pods API's folder: their processes and interfaces are not found without UIDs"
+	}
+	c.report.add(f)
+}
+
+func (c *Checker) inventory(devices int) {
+	f := Finding{What: "inventory", Text: count(devices, "device")}
+	if err := c.config.Inputs.errs[kube.SourceSlices]; err != nil && c.config.HasInventoryFile {
+		f = Finding{Status: Fail, What: "inventory", Text: err.Error(), Do: "mend --inventory.file", Detail: err.Error()}
+	} else if !c.config.HasInventoryFile && !c.config.Node.UsesAPI() {
+		f.Status = Warn
+		f.Text += "; neither API server nor --inventory.file: devices that are not held are unknown"
+		f.Do = "give one of them"
+	}
+	c.report.add(f)
+}
+
+// unresolved says of how many pods it is unknown what they hold, and the conflicts.
+func (c *Checker) unresolved() {
+	for _, reason := range slices.Sorted(maps.Keys(c.config.Inputs.unresolved)) {
+		if n := c.config.Inputs.unresolved[reason]; n > 0 {
+			c.report.add(Finding{
+				Status: Warn, What: "pods", Text: fmt.Sprintf("of %s it is not known what they hold: %s", count(n, "pod"), reason),
+			})
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(c.config.Inputs.conflicts)) {
+		if n := c.config.Inputs.conflicts[kind]; n > 0 {
+			c.report.add(Finding{
+				Status: Warn, What: "conflicts",
+				Text: fmt.Sprintf("kubelet and API server disagree on %s: %s", count(n, "device"), kind),
+			})
+		}
+	}
+}
+
+func (c *Checker) rejected() {
+	for _, input := range slices.Sorted(maps.Keys(c.config.Inputs.rejections)) {
+		for _, r := range c.config.Inputs.rejections[input].Of(input) {
+			c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})
+		}
+	}
+}
+
+// betweenReadings is the time between two readings of a source. It is longer than any source needs
+// for a rate (200 ms for NVIDIA's GPM).
+const betweenReadings = 300 * time.Millisecond
+
+// timeToReturn is how long a source may take from the beginning, if it is more than its deadline,
+// to return.
+const timeToReturn = 10 * time.Second
+
+// sampleTwice samples twice, since rates need two readings. A source that does not return is left.
+func sampleTwice(ctx context.Context, s driver.Source) ([]driver.Sample, error) {
+	type result struct {
+		samples []driver.Sample
+		err     error
+	}
+	done := make(chan result, 1)
+	go func() {
+		_, _ = s.Sample(ctx) // an error would occur again
+		pause := time.NewTimer(betweenReadings)
+		defer pause.Stop()
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		}
+		samples, err := s.Sample(ctx)
+		done <- result{samples, err}
+	}()
+	hung := time.NewTimer(timeToReturn)
+	defer hung.Stop()
+	select {
+	case r := <-done:
+		return r.samples, r.err
+	case <-ctx.Done():
+	}
+	select {
+	case r := <-done:
+		return r.samples, r.err
+	case <-hung.C:
+		return nil, driver.WithReason(driver.ReasonHung, errors.New("it does not return after its deadline"))
+	}
+}
+
+// source says what a source reads.
+func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
+	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)
+	defer cancel()
+	samples, err := sampleTwice(ctx, s)
+	quantities := map[string]bool{}
+	for _, sample := range samples {
+		for _, r := range sample.Readings {
+			quantities[r.Quantity.String()] = true
+		}
+	}
+	f := Finding{What: s.Name(), Text: "no hardware here"}
+	if len(samples) > 0 {
+		f.Text = fmt.Sprintf("%d pieces of hardware: %s",
+			len(samples), strings.Join(slices.Sorted(maps.Keys(quantities)), ", "))
+	}
+	if err != nil {
+		f.Status, f.Detail, f.Do = Fail, err.Error(), sourceTrouble(err)
+		f.Text = oneLine(err)
+		if len(samples) > 0 {
+			f.Text = fmt.Sprintf("%d pieces of hardware, but: %s", len(samples), f.Text)
+		}
+	}
+	c.report.add(f)
+	if counter, ok := s.(driver.RejectionCounter); ok {
+		for _, r := range counter.Rejected().Of(s.Name()) {
+			c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})
+		}
+	}
+	return samples
+}
+
+// devices says for each device whether it has telemetry. If none has, nothing can be exported, and
+// that is a failure.
+func (c *Checker) devices(r join.Result) {
+	telemetry := 0
+	for i := range r.Devices {
+		d := &r.Devices[i]
+		f := Finding{What: "device", Text: d.ID.String() + ": "}
+		if d.Missing == join.MissingNone {
+			telemetry++
+			f.Text += count(len(d.Readings), "reading")
+		} else {
+			var why string
+			why, f.Do = missingTrouble(d.ID.Driver, d.Missing)
+			f.Text += "no telemetry (" + string(d.Missing) + "): " + why
+			if d.Missing != join.MissingNotInstantiated {
+				f.Status = Warn
+			}
+		}
+		if d.Attribution != join.AttributionNone {
+			f.Text += ", held (" + string(d.Attribution) + ")"
+		}
+		c.report.add(f)
+	}
+	if len(r.Devices) > 0 && telemetry == 0 {
+		c.report.add(Finding{
+			Status: Fail, What: "telemetry", Text: fmt.Sprintf("none of %s has telemetry", count(len(r.Devices), "device")),
+			Do: "see the reasons above; dra-exporter exports who holds the devices, and not what they do",
+		})
+	}
+}
+
+// oneLine returns an error's text, of joined errors as one line.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

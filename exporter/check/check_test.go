@@ -1,0 +1,146 @@
+package check
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// What is said of a socket comes from the kernel: absent, without listener, and one that accepts.
+func TestSocketTrouble(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubelet.sock")
+	expect := func(want string) {
+		t.Helper()
+		if got := socketTrouble(t.Context(), path); !strings.Contains(got.Text, want) || (want == "") != (got.Text == "") {
+			t.Errorf("it says %q, want %q", got.Text, want)
+		}
+	}
+	expect("there is no such socket")
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener.SetUnlinkOnClose(false)
+	expect("")
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	expect("nothing listens")
+}
+
+// Each reason for which telemetry is absent has its own sentence.
+func TestMissingTrouble(t *testing.T) {
+	seen := map[string]join.MissingReason{}
+	for _, missing := range join.MissingReasons() {
+		text, _ := missingTrouble("gpu.example.com", missing)
+		if before, twice := seen[text]; twice || text == string(missing) {
+			t.Errorf("%s: %q, as %s", missing, text, before)
+		}
+		seen[text] = missing
+	}
+}
+
+// The status of a report is that of its worst finding.
+func TestWorst(t *testing.T) {
+	var r Report
+	for _, step := range []struct {
+		add  Status
+		want Status
+	}{{"", OK}, {Warn, Warn}, {OK, Warn}, {Fail, Fail}, {Warn, Fail}} {
+		r.add(Finding{Status: step.add, What: "pods", Text: "evil \x1b[2J"})
+		if got := r.Worst(); got != step.want {
+			t.Errorf("after %q it is %s, want %s", step.add, got, step.want)
+		}
+	}
+	var out bytes.Buffer
+	clean := func(s string) string { return strings.ReplaceAll(s, "\x1b", "?") }
+	if err := r.WriteText(&out, false, clean); err != nil {
+		t.Fatal(err)
+	}
+	said, summary := out.String(), "\nFAIL: 1 failure, 2 warnings\n"
+	if strings.Contains(said, "\x1b") || !strings.HasSuffix(said, summary) {
+		t.Errorf("the text is %q", said)
+	}
+}
+
+// Nothing has telemetry: a failure. One device has: a warning for the other.
+func TestNoTelemetry(t *testing.T) {
+	a, b := jointest.ID("gpu-0"), jointest.ID("gpu-1")
+	in := join.Input{
+		View: podresources.View{At: time.Unix(1000, 0)},
+		Inventory: driver.Inventory{
+			a: {Hardware: driver.Hardware{UUID: "gpu-0"}}, b: {Hardware: driver.Hardware{UUID: "gpu-1"}},
+		},
+	}
+	c := New(Config{})
+	c.devices(join.Join(in))
+	if c.report.Worst() != Fail || c.report.Warnings != 2 {
+		t.Errorf("without telemetry: %+v", c.report)
+	}
+	in.Sources = []join.SourceSamples{{Name: "a", Samples: []driver.Sample{{
+		Hardware: driver.Hardware{UUID: "gpu-0"},
+		Readings: []driver.Reading{{Quantity: driver.Power, Value: 1, At: time.Unix(1000, 0)}},
+	}}}}
+	c = New(Config{})
+	c.devices(join.Join(in))
+	if c.report.Worst() != Warn || c.report.Warnings != 1 {
+		t.Errorf("with one reading: %+v", c.report)
+	}
+}
+
+// A bundle has no password of an address, wherever it stands.
+func TestBundleMasks(t *testing.T) {
+	r := Report{Time: time.Unix(1000, 0), Node: "node-1"}
+	address := "https://user:hidden@example.com:9400/metrics"
+	r.add(Finding{Status: Fail, What: "scrape", Text: "get " + address, Detail: fmt.Sprint(errors.New(address))})
+	var out bytes.Buffer
+	if err := WriteBundle(&out, &r, join.Input{}, map[string]string{"source.x": address}); err != nil {
+		t.Fatal(err)
+	}
+	zipped, err := gzip.NewReader(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, shown := 0, 0
+	archive := tar.NewReader(zipped)
+	for {
+		header, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files++
+		if strings.Contains(string(content), "hidden") {
+			t.Errorf("%s has the password: %s", header.Name, content)
+		}
+		if strings.Contains(string(content), "https://***@example.com:9400") {
+			shown++
+		}
+	}
+	if files != 4 || shown != 3 {
+		t.Errorf("%d files, %d of them with the address, want 4 and 3", files, shown)
+	}
+}

@@ -1,0 +1,103 @@
+// Package check asks every input of a node once and says what each has, what is missing and why,
+// and what to do about it. It is what `dra-exporter check` prints.
+package check
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// Status is how good a finding is.
+type Status string
+
+// The statuses. A warning is something that can be so on purpose, and that makes the metrics
+// incomplete; a failure is something that should work and does not.
+const (
+	OK   Status = "OK"
+	Warn Status = "WARN"
+	Fail Status = "FAIL"
+)
+
+// Finding is one thing that was looked at.
+type Finding struct {
+	Status Status `json:"status"`
+	What   string `json:"what"` // the input, a source's name, or device
+	Text   string `json:"text"`
+	Do     string `json:"do,omitempty"`    // what a person can do
+	Detail string `json:"error,omitempty"` // the whole error
+}
+
+// Report is what one check found, in the order in which it was looked at.
+type Report struct {
+	Time     time.Time `json:"time"`
+	Node     string    `json:"node"`
+	Version  string    `json:"version"`
+	Failures int       `json:"failures"`
+	Warnings int       `json:"warnings"`
+	Findings []Finding `json:"findings"`
+}
+
+func (r *Report) add(f Finding) {
+	switch f.Status = cmp.Or(f.Status, OK); f.Status {
+	case Fail:
+		r.Failures++
+	case Warn:
+		r.Warnings++
+	default:
+	}
+	r.Findings = append(r.Findings, f)
+}
+
+// Worst returns the worst status of all findings.
+func (r *Report) Worst() Status {
+	switch {
+	case r.Failures > 0:
+		return Fail
+	case r.Warnings > 0:
+		return Warn
+	default:
+		return OK
+	}
+}
+
+// WriteJSON writes the report as JSON.
+func (r *Report) WriteJSON(w io.Writer) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(r)
+}
+
+// WriteText writes a line for each finding, one below it for what to do, and a summary. Verbose
+// adds the whole errors. clean is applied to what comes from elsewhere: it replaces what could
+// command a terminal.
+func (r *Report) WriteText(w io.Writer, verbose bool, clean func(string) string) error {
+	var out strings.Builder
+	line := func(status Status, what, text string) {
+		fmt.Fprintf(&out, "%-5s %-15s %s\n", status, clean(what), clean(text))
+	}
+	for _, f := range r.Findings {
+		line(f.Status, f.What, f.Text)
+		if f.Do != "" {
+			line("", "", "to do: "+f.Do)
+		}
+		if verbose && f.Detail != "" && f.Detail != f.Text {
+			line("", "", "error: "+f.Detail)
+		}
+	}
+	fmt.Fprintf(&out, "%s: %s, %s\n", r.Worst(), count(r.Failures, "failure"), count(r.Warnings, "warning"))
+	_, err := io.WriteString(w, out.String())
+	return err
+}
+
+// count returns a number of things, in the singular where there is one.
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}

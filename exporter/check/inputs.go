@@ -1,0 +1,47 @@
+package check
+
+import (
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/node"
+)
+
+// Inputs collects how the inputs of a node do. It is used by one goroutine at a time.
+type Inputs struct {
+	errs                  map[string]error // the last one of each input; nil: none
+	rejections            map[string]driver.Rejections
+	conflicts, unresolved map[string]int
+}
+
+var _ node.Metrics = (*Inputs)(nil)
+
+// NewInputs returns a collection without findings.
+func NewInputs() *Inputs {
+	return &Inputs{errs: map[string]error{}, rejections: map[string]driver.Rejections{}}
+}
+
+// Observe implements [node.Metrics].
+func (i *Inputs) Observe(input string, _ time.Duration, err error, _ time.Time) { i.errs[input] = err }
+
+// Absent implements [node.Metrics].
+func (*Inputs) Absent(string, error) {}
+
+// Reject implements [node.Metrics].
+func (i *Inputs) Reject(rejected ...driver.Rejection) {
+	for _, one := range rejected {
+		if i.rejections[one.Input] == nil {
+			i.rejections[one.Input] = driver.Rejections{}
+		}
+		i.rejections[one.Input].Add(one.Reason, one.Count)
+	}
+}
+
+// RejectTotal implements [node.Metrics].
+func (i *Inputs) RejectTotal(input string, totals driver.Rejections) { i.rejections[input] = totals }
+
+// Conflicts implements [node.Metrics].
+func (i *Inputs) Conflicts(byKind map[string]int) { i.conflicts = byKind }
+
+// UnresolvedPods implements [node.Metrics].
+func (i *Inputs) UnresolvedPods(byReason map[string]int) { i.unresolved = byReason }
