@@ -1,0 +1,125 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+// State is what a device is to those who look after it, in one word: on the page, in top, on
+// dashboards, in rules and in documents.
+type State string
+
+// The states. The first that applies is the device's.
+const (
+	StateUnhealthy   State = "unhealthy"
+	StateGuest       State = "guest"
+	StateUnmeasured  State = "unmeasured"
+	StateIdle        State = "idle"
+	StateQuiet       State = "quiet"
+	StateActive      State = "active"
+	StatePartitioned State = "partitioned"
+	StateTainted     State = "tainted"
+	StateUnavailable State = "unavailable"
+	StateFree        State = "free"
+)
+
+// States returns all states in order of precedence.
+func States() []State {
+	return []State{
+		StateUnhealthy, StateGuest, StateUnmeasured, StateIdle, StateQuiet, StateActive, StatePartitioned, StateTainted,
+		StateUnavailable, StateFree,
+	}
+}
+
+// Meaning returns the definition of the state, a sentence without a full stop.
+func (s State) Meaning() string {
+	switch s {
+	case StateUnhealthy:
+		return "its driver or the kubelet reports it as unhealthy, or it can no longer be read"
+	case StateGuest:
+		return "held, and handed to a virtual machine: the host can't read it"
+	case StateUnmeasured:
+		return "held, and no source reads whether it is active"
+	case StateIdle:
+		return "held, and not used for most of half an hour (recording rules; dashboards and alerts)"
+	case StateQuiet:
+		return "held, and not used for some seconds (the exporter; page and top)"
+	case StateActive:
+		return "held and used"
+	case StatePartitioned:
+		return "not held itself: its partitions are held, or exist"
+	case StateTainted:
+		return "not held; a taint with the effect NoSchedule or NoExecute keeps pods away"
+	case StateUnavailable:
+		return "not held: a partition not made yet, a second name of a device, a channel, a device whose driver is gone"
+	case StateFree:
+		return "not held, and could be"
+	default:
+		return ""
+	}
+}
+
+// States returns the state of each device, in the order of Devices. A device is quiet if none of
+// its claims was active for that long. No state is [StateIdle], which takes a longer memory than a
+// snapshot has.
+func (s *Snapshot) States(quietAfter time.Duration) []State {
+	partitioned := map[driver.ID]bool{}
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		if d.Parent != "" && (d.held() || d.Up == UpNow) {
+			partitioned[driver.ID{Driver: d.ID.Driver, Pool: d.ID.Pool, Device: d.Parent}] = true
+		}
+	}
+	lastActive := map[driver.ID]time.Time{} // of the devices whose activity is measured
+	for _, h := range slices.Concat(s.Claims, s.Plugins) {
+		if h.Ended.IsZero() && h.LastActive.After(lastActive[h.Device]) {
+			lastActive[h.Device] = h.LastActive
+		}
+	}
+	out := make([]State, 0, len(s.Devices))
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		switch active, measured := lastActive[d.ID]; {
+		case d.unhealthy():
+			out = append(out, StateUnhealthy)
+		case !d.held():
+			out = append(out, d.unheld(partitioned[d.ID]))
+		case d.Entry.Kind == driver.KindPassthrough:
+			out = append(out, StateGuest)
+		case !measured:
+			out = append(out, StateUnmeasured)
+		case s.Time.Sub(active) >= quietAfter:
+			out = append(out, StateQuiet)
+		default:
+			out = append(out, StateActive)
+		}
+	}
+	return out
+}
+
+// unheld returns the state of a healthy device that nobody holds.
+func (d *Device) unheld(partitioned bool) State {
+	switch {
+	case partitioned:
+		return StatePartitioned
+	case d.Missing == join.MissingNotInstantiated, d.Missing == join.MissingDuplicate, d.Missing == join.MissingDriverGone,
+		!d.Entry.Kind.Measurable():
+		return StateUnavailable
+	case slices.ContainsFunc(d.Entry.Taints, func(t driver.Taint) bool { return t.Effect != "None" }):
+		return StateTainted
+	default:
+		return StateFree
+	}
+}
+
+// held reports whether anyone holds the device, without admin access.
+func (d *Device) held() bool { return d.Attribution != join.AttributionNone }
+
+func (d *Device) unhealthy() bool {
+	return d.Up == Down || slices.ContainsFunc(d.Values, func(v Value) bool {
+		return v.Quantity == driver.Health && v.Labels[0] == "unhealthy" && v.Value > 0
+	})
+}

@@ -1,0 +1,105 @@
+package ledger_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// TestStates has a device for each state that a snapshot can tell, and for each rule of precedence.
+func TestStates(t *testing.T) {
+	want := map[string]ledger.State{
+		"active": ledger.StateActive, "quiet": ledger.StateQuiet, "half-quiet": ledger.StateActive,
+		"power-only": ledger.StateUnmeasured, "guest": ledger.StateGuest, "idle-guest": ledger.StateUnavailable,
+		"free": ledger.StateFree, "admin": ledger.StateFree, "tainted": ledger.StateTainted, "hinted": ledger.StateFree,
+		"tainted-active": ledger.StateActive,
+		"sick":           ledger.StateUnhealthy, "sick-free": ledger.StateUnhealthy, "lost": ledger.StateUnhealthy,
+		"whole": ledger.StatePartitioned, "part": ledger.StateActive, "no-part": ledger.StateUnavailable,
+		"static": ledger.StatePartitioned, "static-part": ledger.StateFree, "uncut": ledger.StateFree,
+		"not-cut": ledger.StateUnavailable, "channel": ledger.StateUnavailable, "driverless": ledger.StateUnavailable,
+	}
+	h := exportertest.NewHistory(t)
+	delete(h.In.Inventory, jointest.ID("gpu-0"))
+	taint := func(effect string) []driver.Taint { return []driver.Taint{{Key: "k", Effect: effect}} }
+	for name := range want {
+		e := driver.Entry{Hardware: driver.Hardware{UUID: name}}
+		switch name {
+		case "guest", "idle-guest":
+			e.Kind = driver.KindPassthrough
+		case "channel":
+			e.Kind = driver.KindChannel
+		case "tainted", "tainted-active":
+			e.Taints = taint("NoSchedule")
+		case "hinted":
+			e.Taints = taint("None")
+		case "driverless":
+			e.DriverGone = true
+		case "part", "no-part", "static-part", "not-cut":
+			e.Kind = driver.KindPartition
+			e.Parent = map[string]string{"static-part": "static", "not-cut": "uncut"}[name]
+			if e.Parent == "" {
+				e.Parent = "whole"
+			}
+		}
+		h.In.Inventory[jointest.ID(name)] = e
+	}
+	for claim, device := range map[string]string{
+		"a": "active", "b": "quiet", "c": "half-quiet", "d": "half-quiet", "e": "power-only", "f": "guest", "g": "sick",
+		"h": "part", "i": "tainted-active", "j": "admin", "k": "lost",
+	} {
+		allocation := jointest.Allocation(device, claim, "p-"+claim)
+		allocation.Admin = device == "admin"
+		h.In.View.Allocations = append(h.In.View.Allocations, allocation)
+	}
+	for range 2 {
+		for _, name := range []string{
+			"active", "quiet", "half-quiet", "free", "admin", "tainted", "hinted", "tainted-active", "sick", "sick-free",
+			"lost", "whole", "part", "static", "static-part", "uncut",
+		} {
+			readings := []driver.Reading{{Quantity: driver.Utilization}}
+			if name != "quiet" {
+				readings[0].Value = 1
+			}
+			if strings.HasPrefix(name, "sick") {
+				readings = append(readings, driver.Reading{
+					Quantity: driver.Health, Labels: driver.Labels{"unhealthy"}, Value: 1,
+				})
+			}
+			h.ReadOf(name, readings...)
+		}
+		h.ReadOf("power-only", jointest.Watts(1))
+		h.Tick(10 * time.Second)
+	}
+	h.ReadOf("lost")
+	h.Tick(time.Second)
+	for i, state := range h.Last.States(20 * time.Second) {
+		if name := h.Last.Devices[i].ID.Device; state != want[name] {
+			t.Errorf("%s is %s, want %s", name, state, want[name])
+		}
+	}
+}
+
+// TestStatesAreDocumented checks the table of states in exporter/README.md.
+func TestStatesAreDocumented(t *testing.T) {
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, s := range ledger.States() {
+		if s.Meaning() == "" {
+			t.Errorf("%s has no meaning", s)
+		}
+		rows = append(rows, fmt.Sprintf("| %s | %s |", s, s.Meaning()))
+	}
+	if table := strings.Join(rows, "\n"); !strings.Contains(string(readme), table) {
+		t.Errorf("exporter/README.md does not have this table:\n%s", table)
+	}
+}
