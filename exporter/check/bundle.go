@@ -39,7 +39,7 @@ func WriteBundle(w io.Writer, r *Report, in join.Input, settings map[string]stri
 		{"check.txt", mask(text.String())},
 		{"check.json", r},
 		{"settings.json", masked},
-		{"snapshot.json", web.NewReport(snapshot, r.Node)},
+		{"snapshot.json", web.NewReport(snapshot, r.Node, time.Minute)},
 	} {
 		if err := addFile(archive, file.name, file.content, r.Time); err != nil {
 			return fmt.Errorf("add %s to the bundle: %w", file.name, err)

@@ -130,7 +130,7 @@ func TestNewQuantity(t *testing.T) {
 	if t.Failed() {
 		t.Log(text)
 	}
-	report, err := json.Marshal(web.NewReport(s, "node"))
+	report, err := json.Marshal(web.NewReport(s, "node", time.Minute))
 	if err != nil || !bytes.Contains(
 		report, []byte(`{"quantity":"fan_power","labels":{"fan":"front"},"value":10,"source":"fans"}`),
 	) {

@@ -56,6 +56,7 @@ type options struct {
 	retention        time.Duration
 	idleThreshold    float64
 	networkThreshold float64
+	quietAfter       time.Duration
 	zeroHold         time.Duration
 	maxSeries        int
 	emptyGrace       time.Duration
@@ -111,6 +112,9 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	app.Flag(
 		"idle.network-threshold", "A network or RDMA device whose traffic is above it is active, in bytes per second.",
 	).Default("1e4").Float64Var(&o.networkThreshold)
+	app.Flag(
+		"idle.quiet-after", "The page and top call a held device quiet that no holder used for so long.",
+	).Default("30s").DurationVar(&o.quietAfter)
 	app.Flag(
 		"counter.zero-hold",
 		"Show a new counter at 0 until it is this old: a little more than the scrape interval, for a Prometheus "+
@@ -212,7 +216,7 @@ func (o *options) validate() error {
 	}
 	for flag, d := range map[string]time.Duration{
 		"retention": o.retention, "counter.zero-hold": o.zeroHold, "kubelet.empty-grace": o.emptyGrace,
-		"web.last-scrape-timeout": o.lastScrape,
+		"web.last-scrape-timeout": o.lastScrape, "idle.quiet-after": o.quietAfter,
 	} {
 		if d < 0 {
 			return badFlag(flag, fmt.Errorf("%v is negative", d))

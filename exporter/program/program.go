@@ -69,7 +69,7 @@ func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io
 	log := promslog.New(&promslog.Config{Level: o.log.Level, Format: o.log.Format, Writer: stderr})
 	switch command {
 	case "top":
-		err = top(ctx, o.top, stdout)
+		err = runTop(ctx, o, stdout)
 	case "metrics-reference":
 		err = writeReference(stdout, sources)
 	case "check":

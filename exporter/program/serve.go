@@ -56,7 +56,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 	})
 	pages, err := guard(o, api, metrics, log, web.NewHandler(web.Config{
 		Metrics: renderer, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
-		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, IdleAfter: idleAfter,
+		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, QuietAfter: o.quietAfter,
 	}))
 	if err != nil {
 		return err
@@ -75,9 +75,6 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 	)
 	return run(ctx, parts{node: n, sampler: sampler, server: server, scrapes: scrapes}, o, log)
 }
-
-// idleAfter is how long a claim must be inactive to be idle on the page.
-const idleAfter = 30 * time.Second
 
 // shutdownTimeout is how long answers in progress may take at the end.
 const shutdownTimeout = 3 * time.Second

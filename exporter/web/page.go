@@ -33,14 +33,14 @@ type page struct {
 	Ended                      int
 }
 
-type tile struct{ Count, Label, Class string }
+type tile struct{ Count, Label, Meaning, Class string }
 
 type deviceRow struct {
 	driver.ID
-	Model, State, Class, Why   string
+	Model, Class, Why          string
+	State                      ledger.State
 	Utilization                *float64 // percent
 	Memory, Power, Energy, Net string
-	Unhealthy                  bool
 	Taints                     []taintMark
 	Holders                    []holderLine
 }
@@ -55,12 +55,12 @@ type holderLine struct {
 
 type holderRow struct {
 	Namespace, Name, Device string
-	Idle                    string // how long; "" not idle
+	Quiet                   string // how long; "" not quiet
 	Utilization             *float64
 	Memory, Power, Energy   string
 	Net, Allocated, Active  string
 	Ended                   bool
-	idle                    time.Duration
+	quiet                   time.Duration
 }
 
 func servePage(w http.ResponseWriter, c Config) {
@@ -71,44 +71,33 @@ func servePage(w http.ResponseWriter, c Config) {
 	}
 	p := page{Node: c.Node, Version: c.Version, MetricsPath: c.MetricsPath}
 	if s := c.Latest(); s != nil {
-		p.fill(s, c.IdleAfter)
+		p.fill(s, c.QuietAfter)
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_ = t.Execute(w, p) // fails if the client is gone
 }
 
-func (p *page) fill(s *exposition.Snapshot, idleAfter time.Duration) {
+func (p *page) fill(s *exposition.Snapshot, quietAfter time.Duration) {
 	p.Ready, p.Time = true, s.Time.UTC().Format("2006-01-02 15:04:05 MST")
-	idle := map[driver.ID]bool{}
 	for i := range s.Claims {
-		row := newHolderRow(&s.Claims[i], s.Time, idleAfter)
-		if row.Idle != "" {
-			idle[s.Claims[i].Device] = true
-		}
-		p.add(&p.Claims, row)
+		p.add(&p.Claims, newHolderRow(&s.Claims[i], s.Time, quietAfter))
 	}
 	for i := range s.Pods {
-		p.add(&p.Pods, newHolderRow(&s.Pods[i], s.Time, idleAfter))
+		p.add(&p.Pods, newHolderRow(&s.Pods[i], s.Time, quietAfter))
 	}
-	slices.SortStableFunc(p.Claims, func(a, b holderRow) int { return cmp.Compare(b.idle, a.idle) })
-	parents := map[[2]string]bool{} // driver and device of parents with a partition that is held
-	for i := range s.Devices {
-		if d := &s.Devices[i]; d.Parent != "" && d.Attribution != join.AttributionNone {
-			parents[[2]string{d.ID.Driver, d.Parent}] = true
-		}
+	for _, rows := range [][]holderRow{p.Claims, p.Pods} {
+		slices.SortStableFunc(rows, func(a, b holderRow) int { return cmp.Compare(b.quiet, a.quiet) })
 	}
-	counts := map[string]int{}
-	for i := range s.Devices {
-		d := &s.Devices[i]
-		row := newDeviceRow(d, idle[d.ID], parents[[2]string{d.ID.Driver, d.ID.Device}])
-		counts[row.State]++
-		p.Devices = append(p.Devices, row)
+	counts := map[ledger.State]int{}
+	for i, state := range s.States(quietAfter) {
+		counts[state]++
+		p.Devices = append(p.Devices, newDeviceRow(&s.Devices[i], state))
 	}
-	for _, state := range []string{
-		stateActive, stateIdle, statePartitioned, stateUnmeasured, stateDown, stateFree, statePossible,
-	} {
+	for _, state := range ledger.States() {
 		if n := counts[state]; n > 0 {
-			p.Tiles = append(p.Tiles, tile{Count: strconv.Itoa(n), Label: state, Class: stateClass(state)})
+			p.Tiles = append(p.Tiles, tile{
+				Count: strconv.Itoa(n), Label: string(state), Meaning: state.Meaning(), Class: stateClass(state),
+			})
 		}
 	}
 }
@@ -122,55 +111,27 @@ func (p *page) add(rows *[]holderRow, row holderRow) {
 	*rows = append(*rows, row)
 }
 
-// The states of a device on the page.
-const (
-	stateActive      = "claimed"
-	stateIdle        = "claimed, idle"
-	statePartitioned = "partitioned"
-	stateUnmeasured  = "claimed, not measured"
-	stateDown        = "down"
-	stateFree        = "free"
-	statePossible    = "not instantiated"
-)
-
-func stateClass(state string) string {
+func stateClass(state ledger.State) string {
 	switch state {
-	case stateActive, statePartitioned:
+	case ledger.StateActive, ledger.StatePartitioned:
 		return "good"
-	case stateIdle:
+	case ledger.StateQuiet, ledger.StateIdle, ledger.StateUnmeasured, ledger.StateTainted:
 		return "warn"
-	case stateDown:
+	case ledger.StateUnhealthy:
 		return "bad"
 	default:
 		return "dim"
 	}
 }
 
-func newDeviceRow(d *ledger.Device, idle, parent bool) deviceRow {
-	row := deviceRow{ID: d.ID, Model: d.Entry.Model, Why: string(d.Missing)}
-	held := d.Attribution != join.AttributionNone
-	switch {
-	case d.Up == ledger.Down:
-		row.State = stateDown
-	case held && idle:
-		row.State = stateIdle
-	case held && d.Missing != join.MissingNone:
-		row.State = stateUnmeasured
-	case held:
-		row.State = stateActive
-	case parent:
-		row.State = statePartitioned
-	case d.Missing == join.MissingNotInstantiated:
-		row.State = statePossible
-	default:
-		row.State = stateFree
+func newDeviceRow(d *ledger.Device, state ledger.State) deviceRow {
+	row := deviceRow{ID: d.ID, Model: d.Entry.Model, State: state, Why: state.Meaning()}
+	if d.Missing != join.MissingNone {
+		row.Why += "; no telemetry: " + string(d.Missing)
 	}
 	row.Class = stateClass(row.State)
 	f := figuresOf(d.Values)
 	row.Utilization, row.Memory, row.Power, row.Energy, row.Net = f.utilization, f.memory, f.power, f.energy, f.net
-	row.Unhealthy = slices.ContainsFunc(
-		d.Values, func(v ledger.Value) bool { return v.Quantity == driver.Health && v.Labels[0] == "unhealthy" },
-	)
 	row.Taints = taintMarks(d.Entry.Taints)
 	for i := range d.Shares {
 		s := &d.Shares[i]
@@ -225,7 +186,7 @@ func podList(pods []podresources.Pod) string {
 	return strings.Join(names, ", ")
 }
 
-func newHolderRow(h *ledger.Holder, now time.Time, idleAfter time.Duration) holderRow {
+func newHolderRow(h *ledger.Holder, now time.Time, quietAfter time.Duration) holderRow {
 	f := figuresOf(h.Values)
 	row := holderRow{
 		Namespace: h.Namespace, Name: h.Name, Device: h.Device.Device, Ended: !h.Ended.IsZero(),
@@ -233,8 +194,8 @@ func newHolderRow(h *ledger.Holder, now time.Time, idleAfter time.Duration) hold
 		Allocated: duration(h.Allocated), Active: f.active,
 	}
 	if !h.LastActive.IsZero() && !row.Ended {
-		if idle := now.Sub(h.LastActive); idle >= idleAfter {
-			row.idle, row.Idle = idle, duration(idle.Seconds())
+		if quiet := now.Sub(h.LastActive); quiet >= quietAfter {
+			row.quiet, row.Quiet = quiet, duration(quiet.Seconds())
 		}
 	}
 	return row

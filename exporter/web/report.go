@@ -27,6 +27,7 @@ type Report struct {
 // DeviceReport is a device.
 type DeviceReport struct {
 	driver.ID
+	State            ledger.State       `json:"state"` // as the page calls it
 	Vendor           string             `json:"vendor,omitempty"`
 	Model            string             `json:"model,omitempty"`
 	UUID             string             `json:"uuid,omitempty"`
@@ -86,15 +87,15 @@ type ValueReport struct {
 	Source   string            `json:"source,omitempty"`
 }
 
-// NewReport makes the report of a snapshot.
-func NewReport(s *exposition.Snapshot, node string) Report {
+// NewReport makes the report of a snapshot. quietAfter is that of [ledger.Snapshot.States].
+func NewReport(s *exposition.Snapshot, node string, quietAfter time.Duration) Report {
 	names := newQuantityNames(s.Catalogue.OrStandard())
 	r := Report{
 		Time: s.Time, Node: node, Series: s.Series, Dropped: s.Dropped,
 		Devices: []DeviceReport{}, Claims: []HolderReport{}, Pods: []HolderReport{},
 	}
-	for i := range s.Devices {
-		r.Devices = append(r.Devices, names.device(&s.Devices[i]))
+	for i, state := range s.States(quietAfter) {
+		r.Devices = append(r.Devices, names.device(&s.Devices[i], state))
 	}
 	for i := range s.Claims {
 		r.Claims = append(r.Claims, names.holder(&s.Claims[i]))
@@ -125,10 +126,10 @@ func newQuantityNames(catalogue driver.Catalogue) quantityNames {
 	return names
 }
 
-func (n quantityNames) device(d *ledger.Device) DeviceReport {
+func (n quantityNames) device(d *ledger.Device, state ledger.State) DeviceReport {
 	h := &d.Entry.Hardware
 	r := DeviceReport{
-		ID: d.ID, Vendor: h.Vendor, Model: h.Model, UUID: h.UUID, PCI: h.PCI, NetDev: h.NetDev, Parent: d.Parent,
+		ID: d.ID, State: state, Vendor: h.Vendor, Model: h.Model, UUID: h.UUID, PCI: h.PCI, NetDev: h.NetDev, Parent: d.Parent,
 		Multiple: d.Entry.Shareable, Missing: d.Missing, Attribution: d.Attribution, AllocatedSeconds: d.Allocated,
 		Values: n.values(d.Values), Unattributed: n.values(d.Unattributed),
 	}

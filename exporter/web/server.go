@@ -25,7 +25,7 @@ type Config struct {
 	Pprof       bool
 	Version     string
 	Scrapes     *Scrapes
-	IdleAfter   time.Duration // a claim that was inactive for so long is idle on the page
+	QuietAfter  time.Duration // a device that no holder used for so long is quiet
 }
 
 // NewHandler returns the handler of all pages: the metrics, /healthz, /readyz, /api/v1/snapshot and
@@ -76,7 +76,7 @@ func serveSnapshot(w http.ResponseWriter, c Config) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(NewReport(s, c.Node)) // as above
+	_ = json.NewEncoder(w).Encode(NewReport(s, c.Node, c.QuietAfter)) // as above
 }
 
 // Scrapes records scrapes, so that the program can wait for the last one before it ends. Its zero

@@ -53,7 +53,7 @@ func serving(t *testing.T, latest *exposition.Snapshot, more func(*Config)) *htt
 	get := func() *exposition.Snapshot { return latest }
 	config := Config{
 		Metrics: exposition.New(registry, get, exposition.Config{}), Latest: get, Node: "node1", MetricsPath: "/metrics",
-		Scrapes: &Scrapes{}, IdleAfter: 30 * time.Second,
+		Scrapes: &Scrapes{}, QuietAfter: 30 * time.Second,
 	}
 	if more != nil {
 		more(&config)
@@ -139,14 +139,14 @@ func TestTaintsAreShown(t *testing.T) {
 		{Taint: "maintenance=today:NoExecute", Source: "rule", Rule: "evacuate"},
 		{Taint: "preview:None", Source: "rule", Rule: "dry-run"},
 	}
-	if diff := cmp.Diff(want, NewReport(s, "node1").Devices[0].Taints); diff != "" {
+	if diff := cmp.Diff(want, NewReport(s, "node1", time.Minute).Devices[0].Taints); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-func TestPageShowsIdleClaims(t *testing.T) {
+func TestPageShowsQuietClaims(t *testing.T) {
 	_, page := fetch(t, serving(t, snapshotWithHostileNames(), nil).URL+"/")
-	for _, want := range []string{"claimed, idle", "0.5 %", "70 W", "60 s"} {
+	for _, want := range []string{">quiet<", "0.5 %", "70 W", "60 s"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not show %q", want)
 		}

@@ -134,11 +134,12 @@ func TestImports(t *testing.T) {
 			"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/node", "exporter/web", "podresources",
 			"podresources/kube",
 		},
+		"exporter/top":  {"exporter/ledger", "exporter/web"},
 		"exporter/node": {"driver", "driver/inventory", "podresources", "podresources/kube"},
 		"exporter":      {"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "podresources"},
 		"exporter/program": {
 			"driver", "driver/scrape", "exporter", "exporter/check", "exporter/exposition", "exporter/ledger",
-			"exporter/node", "exporter/web", "exporter/web/access", "podresources", "podresources/kube",
+			"exporter/node", "exporter/top", "exporter/web", "exporter/web/access", "podresources", "podresources/kube",
 		},
 	}
 	seen := 0

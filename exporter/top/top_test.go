@@ -1,0 +1,269 @@
+package top
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gdamore/tcell/v2"
+	"github.com/google/go-cmp/cmp"
+	"github.com/rivo/uniseg"
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func same(s string) string { return s }
+
+func report(node string, devices ...web.DeviceReport) web.Report {
+	return web.Report{Time: time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC), Node: node, Devices: devices}
+}
+
+func device(name string, state ledger.State, values ...web.ValueReport) web.DeviceReport {
+	return web.DeviceReport{
+		ID: driver.ID{Driver: "gpu.example.com", Pool: "pool", Device: name}, State: state, Values: values,
+	}
+}
+
+func value(quantity string, v float64) web.ValueReport {
+	return web.ValueReport{Quantity: quantity, Value: v}
+}
+
+func names(rows []Row) string {
+	var out []string
+	for _, r := range rows {
+		out = append(out, r.Device)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestSortAndFilter(t *testing.T) {
+	r := report("node-1",
+		device("gpu-10", ledger.StateFree),
+		device("gpu-2", ledger.StateActive, value("utilization", 0.5), value("memory_used", 1)),
+		device("gpu-1", ledger.StateActive, value("utilization", 0.9)),
+		device("gpu-3", ledger.StateUnhealthy, value("power", 7)),
+		device("gpu-4", ledger.StateQuiet, value("utilization", 0)))
+	rows := Rows(&r)
+	for _, tt := range []struct {
+		by      Order
+		reverse bool
+		want    string
+	}{
+		{ByState, false, "gpu-3 gpu-4 gpu-1 gpu-2 gpu-10"},
+		{ByDevice, false, "gpu-1 gpu-2 gpu-3 gpu-4 gpu-10"},
+		{ByUtilization, false, "gpu-1 gpu-2 gpu-4 gpu-3 gpu-10"},
+		{ByMemory, false, "gpu-2 gpu-1 gpu-3 gpu-4 gpu-10"},
+		{ByPower, false, "gpu-3 gpu-1 gpu-2 gpu-4 gpu-10"},
+		{ByUtilization, true, "gpu-3 gpu-10 gpu-4 gpu-2 gpu-1"},
+	} {
+		Sort(rows, tt.by, tt.reverse)
+		if got := names(rows); got != tt.want {
+			t.Errorf("by %s, reversed %t: %s, want %s", tt.by, tt.reverse, got, tt.want)
+		}
+	}
+	if got := names(Filter(rows, "ACTIVE gpu-2")); got != "gpu-2" {
+		t.Errorf("filtered: %s, want gpu-2", got)
+	}
+}
+
+// What is shown of a device's holders: its claims and pods, without admin access, and since when
+// none of them used it.
+func TestRows(t *testing.T) {
+	d := device("gpu-0", ledger.StateQuiet, value("temperature", 40), value("temperature", 60))
+	d.Shares = []web.ShareReport{
+		{Namespace: "a", Claim: "c10", Pods: []string{"a/p10", "a/p2"}},
+		{Namespace: "a", Claim: "c2", Pods: []string{"a/p2"}},
+		{Namespace: "ops", Claim: "monitor", Admin: true, Pods: []string{"ops/monitor"}},
+	}
+	r := report("node-1", d)
+	holder := func(before time.Duration, ended *time.Time) web.HolderReport {
+		at := r.Time.Add(-before)
+		return web.HolderReport{ID: d.ID, LastActive: &at, Ended: ended}
+	}
+	r.Claims = []web.HolderReport{holder(time.Minute, nil), holder(90*time.Second, nil), holder(time.Second, &r.Time)}
+	row := Rows(&r)[0]
+	if diff := cmp.Diff([][]string{{"a/c2", "a/c10"}, {"a/p2", "a/p10"}}, [][]string{row.Claims, row.Pods}); diff != "" {
+		t.Errorf("holders: %s", diff)
+	}
+	if *row.QuietSeconds != 60 || *row.Temperature != 60 {
+		t.Errorf("quiet for %v s at %v °C, want 60 and 60", *row.QuietSeconds, *row.Temperature)
+	}
+}
+
+// Lines never exceed the width, whatever is in them; what is short is not cut.
+func TestLayoutFits(t *testing.T) {
+	d := device("gpu-0", ledger.StateActive)
+	d.Shares = []web.ShareReport{{Namespace: "team", Claim: strings.Repeat("長い", 20), Pods: []string{"team/" + strings.Repeat("p", 90)}}}
+	r := report("node-1", d, device("gpu-1", ledger.StateFree))
+	rows := Rows(&r)
+	for _, width := range []int{20, 60, 80, 120, 400} {
+		table := Layout(rows, Columns(true, true), width, same)
+		for _, line := range append(table.Lines, table.Titles) {
+			if got := uniseg.StringWidth(line); got > width {
+				t.Errorf("%d cells, want at most %d: %s", got, width, line)
+			}
+		}
+		if width >= 80 && !strings.Contains(table.Lines[0], "active") {
+			t.Errorf("the state is cut at %d: %s", width, table.Lines[0])
+		}
+	}
+	if table := Layout(rows, Columns(false, false), 0, same); !strings.Contains(table.Lines[0], strings.Repeat("p", 90)) {
+		t.Errorf("cut without a width: %s", table.Lines[0])
+	}
+}
+
+// An exporter that restarts is shown as it was, and as stale.
+func TestStale(t *testing.T) {
+	fail := false
+	find := func(context.Context) ([]Node, error) {
+		return []Node{{Name: "a", Fetch: func(context.Context) (web.Report, error) {
+			if fail {
+				return web.Report{}, errors.New("connection refused")
+			}
+			return report("node-1", device("gpu-0", ledger.StateFree)), nil
+		}}}, nil
+	}
+	var f fleet
+	f.poll(t.Context(), find)
+	if err := f.err(); err != nil {
+		t.Fatal(err)
+	}
+	fail = true
+	f.poll(t.Context(), find)
+	said := f.troubles(f.answers["a"].at.Add(3 * time.Second))
+	if want := []string{"node-1 is stale for 3 s: connection refused"}; !cmp.Equal(said, want) {
+		t.Errorf("troubles %q, want %q", said, want)
+	}
+	if len(f.rows()) != 1 {
+		t.Error("the last rows are gone")
+	}
+}
+
+// A URL may be HOST:PORT. What is no address is an error.
+func TestFromURL(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/base/api/v1/snapshot" || r.URL.Path == "/api/v1/snapshot" {
+			_ = json.NewEncoder(w).Encode(report("node-1"))
+			return
+		}
+		http.NotFound(w, r)
+	}))
+	defer server.Close()
+	for _, address := range []string{
+		server.URL, server.URL + "/", strings.TrimPrefix(server.URL, "http://"), server.URL + "/base",
+	} {
+		n, err := FromURL(server.Client(), address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := n.Fetch(t.Context()); err != nil || r.Node != "node-1" {
+			t.Errorf("%s: %+v, %v", address, r, err)
+		}
+	}
+	for _, address := range []string{"", "ftp://x", "http://", "/path"} {
+		if _, err := FromURL(server.Client(), address); err == nil {
+			t.Errorf("%q is taken for an address", address)
+		}
+	}
+}
+
+// pods is an API server that lists pods and passes requests to them.
+type pods struct{ asked []string }
+
+func (p *pods) Get(_ context.Context, path string, _ url.Values) (io.ReadCloser, error) {
+	p.asked = append(p.asked, path)
+	if path == "/api/v1/pods" {
+		return io.NopCloser(strings.NewReader(`{"items": [
+			{"metadata": {"namespace": "gpu", "name": "x-1"}, "spec": {"nodeName": "node-1", "containers": [
+				{"ports": [{"name": "metrics", "containerPort": 10985}]}]}, "status": {"phase": "Running"}},
+			{"metadata": {"namespace": "gpu", "name": "x-2"}, "spec": {"nodeName": "node-2"}, "status": {"phase": "Pending"}}]}`)), nil
+	}
+	var body bytes.Buffer
+	_ = json.NewEncoder(&body).Encode(report("node-1"))
+	return io.NopCloser(&body), nil
+}
+
+func TestFromKube(t *testing.T) {
+	api := &pods{}
+	nodes, err := FromKube(t.Context(), api)
+	if err != nil || len(nodes) != 1 || nodes[0].Name != "node-1" {
+		t.Fatalf("%v, %v", nodes, err)
+	}
+	if r, err := nodes[0].Fetch(t.Context()); err != nil || r.Node != "node-1" {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if want := "/api/v1/namespaces/gpu/pods/x-1:10985/proxy/api/v1/snapshot"; api.asked[1] != want {
+		t.Errorf("asked %s, want %s", api.asked[1], want)
+	}
+}
+
+// The screen shows the rows, takes keys, and ends with q.
+func TestShow(t *testing.T) {
+	screen := tcell.NewSimulationScreen("UTF-8")
+	if err := screen.Init(); err != nil {
+		t.Fatal(err)
+	}
+	screen.SetSize(100, 10)
+	v := newView(Config{
+		Find: func(context.Context) ([]Node, error) {
+			return []Node{{Name: "a", Fetch: func(context.Context) (web.Report, error) {
+				return report("node-1", device("gpu-0", ledger.StateFree), device("gpu-1", ledger.StateUnhealthy)), nil
+			}}}, nil
+		},
+		Interval: time.Hour, Order: ByState, Clean: same,
+	}, screen)
+	ended := make(chan error)
+	go func() { ended <- v.run(t.Context()) }()
+	awaitText(t, screen, func(text string) bool {
+		return strings.Contains(text, "2 devices, 0 held, 1 unhealthy") &&
+			strings.Index(text, "gpu-1") < strings.Index(text, "gpu-0")
+	})
+	for _, key := range "/gpu-0" {
+		screen.InjectKey(tcell.KeyRune, key, tcell.ModNone)
+	}
+	awaitText(t, screen, func(text string) bool {
+		return strings.Contains(text, "filter: gpu-0_") && !strings.Contains(text, "gpu-1")
+	})
+	screen.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
+	screen.InjectKey(tcell.KeyRune, 's', tcell.ModNone)
+	awaitText(t, screen, func(text string) bool { return strings.Contains(text, `by device, 1 with "gpu-0"`) })
+	screen.InjectKey(tcell.KeyRune, 'q', tcell.ModNone)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	screen.Fini()
+}
+
+// awaitText waits until what the screen shows is as it should be.
+func awaitText(t *testing.T, screen tcell.SimulationScreen, right func(string) bool) {
+	t.Helper()
+	var text strings.Builder
+	for range 3000 {
+		text.Reset()
+		cells, width, _ := screen.GetContents()
+		for i, c := range cells {
+			text.WriteString(string(c.Runes))
+			if i%width == width-1 {
+				text.WriteString("\n")
+			}
+		}
+		if right(text.String()) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("the screen shows\n%s", text.String())
+}
