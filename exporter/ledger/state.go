@@ -54,7 +54,7 @@ func (s State) Meaning() string {
 	case StateTainted:
 		return "not held; a taint with the effect NoSchedule or NoExecute keeps pods away"
 	case StateUnavailable:
-		return "not held: a partition not made yet, a second name of a device, a channel, a device whose driver is gone"
+		return "not held: a partition not made yet, a second name, a channel, a device whose driver is gone"
 	case StateFree:
 		return "not held, and could be"
 	default:
