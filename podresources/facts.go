@@ -77,6 +77,7 @@ func (n *Network) Addresses() []string {
 type PodFacts struct {
 	Pod     Pod
 	UID     string
+	Static  bool      // a static pod: its UID, the kubelet's, may be that of one before it
 	Created time.Time // by the API server; zero: unknown
 	Seen    time.Time // when the pod was first seen here
 	// Ended reports that the API server's status says Succeeded or Failed: the kubelet reports that

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -359,6 +360,36 @@ func TestNewPodFacts(t *testing.T) {
 		if _, _, ok := NewPodFacts(&bad, &Selection{}); ok {
 			t.Errorf("%q %q %q is usable", bad.Namespace, bad.Name, bad.UID)
 		}
+	}
+}
+
+// A static pod has one UID, that of the kubelet, whether the kubelet or its mirror pod at the API
+// server tells of it. An annotation that names a pod of the API server is no mirror pod's.
+func TestStaticPods(t *testing.T) {
+	const hash, uid = "0f9c4a7be2d35168aa5cfe2b0a1d4e37", "6a2c1f04-5a0b-4a3e-9d57-0e1f7f6b8c21"
+	for name, tc := range map[string]struct {
+		uid         string
+		annotations map[string]string
+		want        string
+		static      bool
+	}{
+		"kubelet":  {hash, map[string]string{"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": hash}, hash, true},
+		"mirror":   {uid, map[string]string{"kubernetes.io/config.source": "file", "kubernetes.io/config.mirror": hash}, hash, true},
+		"other":    {uid, map[string]string{"kubernetes.io/config.source": "api"}, uid, false},
+		"hash":     {hash, map[string]string{"kubernetes.io/config.source": "api"}, hash, false},
+		"made up":  {uid, map[string]string{"kubernetes.io/config.mirror": "11111111-5a0b-4a3e-9d57-0e1f7f6b8c21"}, uid, false},
+		"no hash":  {uid, map[string]string{"kubernetes.io/config.mirror": "XXXX4a7be2d35168aa5cfe2b0a1d4e37"}, uid, false},
+		"own word": {uid, map[string]string{"kubernetes.io/config.source": "file"}, uid, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: "a", UID: types.UID(tc.uid), Annotations: tc.annotations,
+			}}
+			_, got, ok := NewPodFacts(&pod, &Selection{})
+			if !ok || got.UID != tc.want || got.Static != tc.static {
+				t.Errorf("got UID %s, static %v; want %s, %v", got.UID, got.Static, tc.want, tc.static)
+			}
+		})
 	}
 }
 

@@ -28,7 +28,7 @@ const (
 // name.
 func NewPodFacts(pod *corev1.Pod, selection *Selection) (Pod, PodFacts, bool) {
 	name := Pod{Namespace: pod.Namespace, Name: pod.Name}
-	uid := string(pod.UID)
+	uid, static := kubeletUID(pod)
 	if checkName(name.Namespace, maxName, "missing") != "" || checkName(name.Name, maxName, "missing") != "" ||
 		!validUID(uid) {
 		return name, PodFacts{}, false
@@ -36,6 +36,7 @@ func NewPodFacts(pod *corev1.Pod, selection *Selection) (Pod, PodFacts, bool) {
 	facts := PodFacts{
 		Pod:     name,
 		UID:     uid,
+		Static:  static,
 		Created: pod.CreationTimestamp.UTC(),
 		Ended:   pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 		Told:    true,
@@ -57,6 +58,31 @@ func NewPodFacts(pod *corev1.Pod, selection *Selection) (Pod, PodFacts, bool) {
 	}
 	return name, facts, true
 }
+
+// kubeletUID returns the kubelet's UID of a pod, and whether it is a static pod. A static pod has no
+// object of its own: the kubelet makes its UID of its manifest, so that the same manifest gives the
+// same UID again, and creates a mirror pod at the API server, which has another UID and names the
+// kubelet's in an annotation (k8s.io/kubernetes pkg/kubelet/types and pkg/kubelet/pod). Cgroups and
+// log folders have the kubelet's. Anybody may write the annotation: it names no pod of the API
+// server, since their UIDs have dashes.
+func kubeletUID(pod *corev1.Pod) (uid string, static bool) {
+	uid = string(pod.UID)
+	if source := pod.Annotations["kubernetes.io/config.source"]; isHash(uid) && source != "" && source != "api" {
+		return uid, true
+	}
+	if mirrored := pod.Annotations[corev1.MirrorPodAnnotationKey]; isHash(mirrored) {
+		return mirrored, true
+	}
+	return uid, false
+}
+
+// isHash reports whether a UID is a hash of a manifest, in hexadecimal digits.
+func isHash(uid string) bool {
+	return len(uid) == 2*md5Size && strings.Trim(uid, "0123456789abcdef") == ""
+}
+
+// md5Size is the number of bytes of a manifest's hash.
+const md5Size = 16
 
 // containerStates returns how many containers run, and whether any ran at some time.
 func containerStates(status *corev1.PodStatus) (running int, started bool) {

@@ -101,7 +101,9 @@ func (s *PodSet) Tell(told *PodFacts) bool {
 }
 
 // Remove notes that a pod is gone. It stays in the set until [PodSet.Forget]: what the kubelet
-// said before may still list it.
+// said before may still list it. A static pod does not stay: it may come back with its UID, the
+// deletion of its mirror pod at the API server does not end it, and it has no claims, so that it
+// holds what the kubelet lists.
 func (s *PodSet) Remove(uid string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +112,7 @@ func (s *PodSet) Remove(uid string) {
 		return
 	}
 	s.own()
-	if len(s.pods) > maxPods {
+	if len(s.pods) > maxPods || known.Static {
 		delete(s.pods, uid)
 		return
 	}

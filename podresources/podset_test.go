@@ -74,6 +74,24 @@ func TestPodIsGoneBeforeTheNextAnswer(t *testing.T) {
 	}
 }
 
+// A static pod that is made anew of the same manifest has the UID of the one before it, and holds
+// what the kubelet lists; so does one whose mirror pod was deleted.
+func TestStaticPodComesBack(t *testing.T) {
+	var s PodSet
+	a := Pod{"kube-system", "a"}
+	listed := []Allocation{{Holders: []Holder{{Pod: a, UID: "1", Container: "main"}}}}
+	holders := func() int { return countHolders(Facts{Pods: s.All()}.Resolve(listed).Allocations) }
+	s.Set(PodFacts{Pod: a, UID: "1", Static: true, Ending: true}, second(0))
+	s.Remove("1")
+	if holders() != 1 {
+		t.Error("a static pod without its mirror pod holds nothing")
+	}
+	s.Set(PodFacts{Pod: a, UID: "1", Static: true}, second(1))
+	if facts, _ := s.Get("1"); facts.Gone || holders() != 1 {
+		t.Errorf("the static pod that came back holds %d devices: %+v", holders(), facts)
+	}
+}
+
 // However the events of pods of one name are mixed, each pod's own in their order, the pod of the
 // name is the one that was created last, and it is gone only by its own deletion.
 func TestNewestPodStays(t *testing.T) {
