@@ -133,6 +133,9 @@ type Entry struct {
 	// Shareable devices may be allocated several times (allowMultipleAllocations,
 	// KEP-5075).
 	Shareable bool
+	// Conditional devices have binding conditions (KEP-5007): a pod that is allocated one is bound to
+	// the node when the conditions are met, and holds the device before.
+	Conditional bool
 }
 
 // Inventory maps devices of this node to their hardware.

@@ -122,9 +122,10 @@ func claimStateAlerts(o *Options) []alert {
 			description: "{{ $value }} devices of {{ $labels.driver }} are allocated to the claim and reserved for a pod on " +
 				aNode + " for 10 minutes, and the kubelet has not started the pod, which cannot use them.",
 			meaning: "The scheduler allocated the devices and placed the pod, but the driver has not prepared them: it is " +
-				"not running, it fails, or another claim of the pod cannot be prepared. The time counts as allocated, and " +
-				"not as active.",
-			diagnosis: "`kubectl describe pod`: the event `FailedPrepareDynamicResources` has the driver's error. " +
+				"not running, it fails, or another claim of the pod cannot be prepared. Or a binding condition of a device is " +
+				"not met, and the scheduler waits with binding the pod. The time counts as allocated, and not as active.",
+			diagnosis: "`kubectl describe pod`: the event `FailedPrepareDynamicResources` has the driver's error. A pod " +
+				"without a node waits for a binding condition: `status.devices[].conditions` of the claim says for which. " +
 				"`dra_claim_allocated_timestamp_seconds` is when the claim was allocated. Check that the driver's pod runs on " +
 				"the node, and see its log.",
 			mitigation: "Repair or restart the driver: the kubelet tries again every few seconds. If that takes long, " +

@@ -140,6 +140,21 @@ func sliceOf(generation int, nodeSelection string, devices ...string) string {
 		generation, nodeSelection, strings.Join(devices, ","))
 }
 
+// A device with binding conditions (KEP-5007) is known as one.
+func TestBindingConditions(t *testing.T) {
+	for device, want := range map[string]bool{
+		`{"name":"x"}`:                        false,
+		`{"name":"x","bindingConditions":[]}`: false,
+		`{"name":"x","bindingConditions":["d.test/attached"],"bindingFailureConditions":["d.test/failed"]}`: true,
+	} {
+		for id, entry := range parse(t, []byte(sliceOf(1, `"nodeName":"node1"`, device)), "node1") {
+			if entry.Conditional != want {
+				t.Errorf("%s: %v has binding conditions: %v", device, id, entry.Conditional)
+			}
+		}
+	}
+}
+
 // What the labels of a node decide, as far as they are known.
 func TestPlacementByLabels(t *testing.T) {
 	term := func(expressions string) []byte {

@@ -47,6 +47,7 @@ type wireBody struct {
 	Taints                   []json.RawMessage          `json:"taints"`
 	ConsumesCounters         []json.RawMessage          `json:"consumesCounters"`
 	AllowMultipleAllocations bool                       `json:"allowMultipleAllocations"`
+	BindingConditions        []json.RawMessage          `json:"bindingConditions"`
 }
 
 // Slice is a ResourceSlice of one of the versions, decoded as far as is needed to see whom it
@@ -152,6 +153,7 @@ func (o *Offer) offerCounters(sets []counters, room int) {
 func newOffered(d *device, local bool) offered {
 	out := offered{name: d.name, consumes: d.consumes, entry: driver.Entry{
 		Hardware: describe(*d), Capacity: d.capacity, Taints: d.taints, Shareable: d.shareable, Local: local,
+		Conditional: d.conditional,
 	}}
 	if h := &out.entry.Hardware; h.Kind == driver.KindPartition && h.Vendor == "nvidia" {
 		out.slices = nvidia.ComputeSlices(d.attributes.text("profile"))
@@ -207,6 +209,8 @@ type device struct {
 	consumes   []counters
 	taints     []driver.Taint
 	shareable  bool
+
+	conditional bool // it has binding conditions
 }
 
 // decodeDevice returns a device of the driver, or false and the reason counted.
@@ -227,6 +231,7 @@ func decodeDevice(driverName string, raw json.RawMessage, rejected driver.Reject
 	d := device{
 		driver: driverName, name: wire.Name,
 		nodeSelection: body.nodeSelection, shareable: body.AllowMultipleAllocations,
+		conditional: len(body.BindingConditions) > 0,
 	}
 	d.attributes = decodeAttributes(driverName, body.Attributes, rejected)
 	d.capacity = decodeCapacity(driverName, body.Capacity, rejected)

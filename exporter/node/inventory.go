@@ -87,6 +87,16 @@ func (n *Node) withoutDrivers(listed driver.Inventory) driver.Inventory {
 	return marked
 }
 
+// hasConditional reports whether a device has binding conditions.
+func hasConditional(all driver.Inventory) bool {
+	for id := range all {
+		if all[id].Conditional {
+			return true
+		}
+	}
+	return false
+}
+
 // hasPassthrough reports whether a device is handed to a guest as it is: it is allocated, or the
 // kernel's driver for that has it. That a slice lists it says nothing: NVIDIA's driver lists each
 // GPU that it could hand over.

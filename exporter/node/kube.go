@@ -40,6 +40,7 @@ func (n *Node) followKube(ctx context.Context, following *sync.WaitGroup) {
 	}
 	following.Go(func() { n.kube.FollowClaims(ctx) })
 	following.Go(func() { n.kube.FollowTaintRules(ctx) })
+	following.Go(func() { n.kube.FollowNominated(ctx, n.conditional.Load) })
 }
 
 // wantClaims asks the API server for the claims of an answer and of the node's pods, and waits a

@@ -94,6 +94,7 @@ type Node struct {
 	log      *slog.Logger
 
 	passthrough atomic.Bool // a device is handed to a guest as it is
+	conditional atomic.Bool // the inventory has devices with binding conditions
 	attachments attachments // the devices that are interfaces of pods
 
 	podsServed  bool // CheckPods succeeded
@@ -255,6 +256,7 @@ func (n *Node) Describe(view podresources.View) ([]podresources.Allocation, driv
 	listed := n.withoutDrivers(n.withHeld(allocations, n.slices()))
 	allocations, all := n.plugin.identify(allocations, n.withRules(n.withCDI(allocations, listed, now)), now)
 	n.passthrough.Store(hasPassthrough(allocations, all, n.plugin.sysfs))
+	n.conditional.Store(hasConditional(all))
 	n.attachments.update(allocations, all)
 	return allocations, all
 }

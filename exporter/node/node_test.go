@@ -118,6 +118,18 @@ bus/pci/devices/0000:02:00.0/driver -> ../../drivers/vfio-pci
 	}
 }
 
+// The node knows whether it has devices with binding conditions.
+func TestConditional(t *testing.T) {
+	n := newTestNode(t, Config{})
+	for _, is := range []bool{false, true} {
+		n.listed = driver.Inventory{{Device: "gpu"}: {}, {Device: "fabric"}: {Conditional: is}}
+		n.Describe(podresources.View{})
+		if got := n.conditional.Load(); got != is {
+			t.Errorf("with a device that has binding conditions, %v: %v", is, got)
+		}
+	}
+}
+
 // Devices of a local driver are marked when it is gone, and the inventory stays as it is; those
 // that are offered from elsewhere have no driver on the node.
 func TestWithoutDrivers(t *testing.T) {
@@ -225,9 +237,9 @@ func TestKnownByName(t *testing.T) {
 	}
 }
 
-// Taints of DeviceTaintRules come into the inventory, whether an inventory file or the API server
-// lists the devices, and go with the rule.
-func TestDeviceTaintRules(t *testing.T) {
+// newKubeNode returns a node and an API server, which it follows.
+func newKubeNode(t *testing.T) (n *Node, server *kubetest.Server, follow func()) {
+	t.Helper()
 	server, err := kubetest.New()
 	if err != nil {
 		t.Fatal(err)
@@ -241,31 +253,77 @@ func TestDeviceTaintRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	n = newTestNode(t, Config{Name: "node1", API: client})
+	return n, server, func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		var following sync.WaitGroup
+		n.followKube(ctx, &following)
+		t.Cleanup(func() {
+			cancel()
+			following.Wait()
+		})
+	}
+}
+
+// await waits until something is the case.
+func await(t *testing.T, is func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		err := is()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A claim that is reserved for a pod that is not bound to the node yet, since a binding condition
+// of its device is not met, holds the device, and is allocated: nothing is prepared.
+func TestNominatedPodHolds(t *testing.T) {
+	n, server, follow := newKubeNode(t)
+	server.Put(kubetest.Pods, []byte(`{"metadata":{"name":"a","namespace":"ns","uid":"uid-a"},
+		"spec":{"resourceClaims":[{"name":"gpu","resourceClaimName":"c"}]},
+		"status":{"phase":"Pending","nominatedNodeName":"node1"}}`))
+	server.Put(kubetest.Claims, []byte(`{"metadata":{"name":"c","namespace":"ns","uid":"uid-c"},
+		"status":{"reservedFor":[{"resource":"pods","name":"a","uid":"uid-a"}],"allocation":{"devices":{"results":[
+			{"request":"r","driver":"d","pool":"p","device":"gpu"}]}}}}`))
+	n.conditional.Store(true)
+	follow()
+	await(t, func() error {
+		var view podresources.View
+		n.wantClaims(t.Context(), &view)
+		allocations := n.resolve(&view, time.Now())
+		if len(allocations) != 1 {
+			return fmt.Errorf("%d allocations, want 1", len(allocations))
+		}
+		a := allocations[0]
+		if a.State != podresources.StateAllocated || a.Device.Device != "gpu" || a.Holders[0].UID != "uid-a" {
+			return fmt.Errorf("the allocation is %+v", a)
+		}
+		return nil
+	})
+}
+
+// Taints of DeviceTaintRules come into the inventory, whether an inventory file or the API server
+// lists the devices, and go with the rule.
+func TestDeviceTaintRules(t *testing.T) {
+	n, server, follow := newKubeNode(t)
 	server.Put(kubetest.TaintRules, []byte(`{"metadata":{"name":"evacuate"},
 		"spec":{"deviceSelector":{"pool":"p"},"taint":{"key":"k","effect":"NoExecute"}}}`))
-	n := newTestNode(t, Config{Name: "node1", API: client})
 	id := driver.ID{Driver: "d", Pool: "p", Device: "gpu"}
 	n.file, n.listed = inventory.NewFile(filepath.Join(t.TempDir(), "none")), driver.Inventory{id: {}}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	var following sync.WaitGroup
-	n.followKube(ctx, &following)
-	t.Cleanup(func() {
-		cancel()
-		following.Wait()
-	})
+	follow()
 	byRule := driver.Taint{Key: "k", Effect: "NoExecute", Rule: "evacuate"}
 	for _, want := range [][]driver.Taint{{byRule}, nil} {
-		for {
+		await(t, func() error {
 			_, all := n.Describe(podresources.View{})
-			if cmp.Equal(want, all[id].Taints) {
-				break
+			if !cmp.Equal(want, all[id].Taints) {
+				return fmt.Errorf("the taints are %v, want %v", all[id].Taints, want)
 			}
-			select {
-			case <-time.After(10 * time.Millisecond):
-			case <-ctx.Done():
-				t.Fatalf("the taints are %v, want %v", all[id].Taints, want)
-			}
-		}
+			return nil
+		})
 		server.Delete(kubetest.TaintRules, "", "evacuate")
 	}
 }

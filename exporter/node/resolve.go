@@ -59,7 +59,7 @@ func counts(keys []string, of map[string]int) map[string]int {
 }
 
 // facts returns what is known of the claims, by the file and the API server, whose facts take
-// precedence, and of the pods.
+// precedence, and of the pods, those that wait to be bound to the node included.
 func (n *Node) facts(view *podresources.View) podresources.Facts {
 	facts := podresources.Facts{Pods: n.pods.All(), Listed: view.Listed}
 	if file := n.claims.Load(); file != nil {
@@ -68,6 +68,7 @@ func (n *Node) facts(view *podresources.View) podresources.Facts {
 	if n.kube == nil {
 		return facts
 	}
+	facts.Pods = n.kube.WithNominated(facts.Pods)
 	known := n.kube.Claims()
 	if len(facts.Claims) == 0 {
 		facts.Claims = known

@@ -46,9 +46,9 @@ type Config struct {
 }
 
 // Node holds the API server's data about one node: its slices, the claims that its kubelet lists,
-// its pods, and the DeviceTaintRules of the cluster. Its cost depends only on that node and on
-// those rules. It is safe for concurrent use. Its methods return known data without requests, so
-// that an API server that fails delays nothing.
+// its pods, those that wait to be bound to it, and the DeviceTaintRules of the cluster. Its cost
+// depends only on that node and on those rules. It is safe for concurrent use. Its methods return
+// known data without requests, so that an API server that fails delays nothing.
 type Node struct {
 	config   Config
 	versions *negotiator
@@ -57,6 +57,7 @@ type Node struct {
 	lookups  podLookups
 
 	taintRules taintRuleSet
+	nominated  nominatedSet
 
 	mu           sync.Mutex
 	rejectedPods driver.Rejections
@@ -70,7 +71,9 @@ func NewNode(config Config) *Node {
 		slices:       newSliceSet(config.Name, config.LeftOut),
 		claims:       newClaimSet(),
 		rejectedPods: driver.Rejections{},
+		nominated:    nominatedSet{now: config.Now, pods: map[string]nominatedPod{}},
 	}
+	n.nominated.changed = n.updated
 	n.claims.api, n.claims.versions, n.claims.labels = config.API, n.versions, config.Selection.ClaimLabels
 	n.claims.jitter, n.claims.now = config.Jitter, config.Now
 	n.claims.report = n.reporter(SourceClaims)
@@ -242,11 +245,17 @@ func (n *Node) sliceFeed(half int) *feed {
 }
 
 func (n *Node) podFeed() *feed {
-	pods := &podFeed{pods: n.config.Pods, now: n.config.Now, selection: &n.config.Selection, rejected: n.rejectPod}
-	f := n.newFeed()
-	f.path = func(context.Context) (string, url.Values, error) { return podsPath, podQuery(n.config.Name), nil }
-	f.fill, f.update = pods.fill, pods.update
+	f := n.newPodFeed(n.config.Pods, podQuery(n.config.Name))
 	f.report = n.reporter(SourcePods)
+	return f
+}
+
+// newPodFeed returns a feed of the pods that a query selects, into a store.
+func (n *Node) newPodFeed(store podStore, query url.Values) *feed {
+	pods := &podFeed{pods: store, now: n.config.Now, selection: &n.config.Selection, rejected: n.rejectPod}
+	f := n.newFeed()
+	f.path = func(context.Context) (string, url.Values, error) { return podsPath, query, nil }
+	f.fill, f.update = pods.fill, pods.update
 	return f
 }
 

@@ -11,12 +11,19 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// podFeed updates a set of the node's pods.
+// podFeed updates a set of pods.
 type podFeed struct {
-	pods      *podresources.PodSet
+	pods      podStore
 	now       func() time.Time
 	selection *podresources.Selection
 	rejected  func(driver.Reason)
+}
+
+// podStore is a set of pods by UID.
+type podStore interface {
+	Replace(pods []podresources.PodFacts, now time.Time)
+	Set(pod podresources.PodFacts, now time.Time)
+	Remove(uid string)
 }
 
 const podsPath = "/api/v1/pods"

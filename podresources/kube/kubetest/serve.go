@@ -21,6 +21,7 @@ type request struct {
 	watch, bookmarks          bool
 	from                      string
 	node                      *string // required value of spec.nodeName
+	nominated                 *string // that of status.nominatedNodeName
 	timeout                   time.Duration
 	unsupported               bool // the field selector
 	limit, skip               int  // of a list: the most objects of a page (0: all), and those of the pages before
@@ -43,6 +44,8 @@ func (s *Server) parse(r *http.Request) (request, bool) {
 	for selector := range strings.SplitSeq(q.Get("fieldSelector"), ",") {
 		if node, ok := strings.CutPrefix(selector, field); ok {
 			out.node = &node
+		} else if node, ok := strings.CutPrefix(selector, "status.nominatedNodeName="); ok {
+			out.nominated = &node
 		} else if selector != "" {
 			out.unsupported = true
 		}
@@ -159,7 +162,8 @@ func (s *Server) get(w http.ResponseWriter, in request) {
 }
 
 func (in *request) selects(o *object) bool {
-	return (in.node == nil || *in.node == o.node) && (in.namespace == "" || in.namespace == o.namespace)
+	return (in.node == nil || *in.node == o.node) && (in.nominated == nil || *in.nominated == o.nominated) &&
+		(in.namespace == "" || in.namespace == o.namespace)
 }
 
 func (s *Server) list(w http.ResponseWriter, in request) {
@@ -269,13 +273,31 @@ func (s *Server) since(from int, in request) (pending []event, expired, ends boo
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.events {
-		if e.resource == in.resource && e.object.version > from && in.selects(e.object) {
+		if e.resource != in.resource || e.object.version <= from {
+			continue
+		}
+		if e, ok := e.seenBy(&in); ok {
 			pending = append(pending, e)
 		}
 	}
 	ends = s.fault != nil && s.fault(in.resource, true) != None || len(s.versions) == 0 && in.resource != Pods ||
 		slices.Contains(s.lacking[in.resource], in.version)
 	return pending, from < s.oldest, ends, s.changed
+}
+
+// seenBy returns an event as a watch receives it, false if it does not: for a watch, an object that
+// its selector no longer selects is deleted.
+func (e event) seenBy(in *request) (event, bool) {
+	before, after := e.before != nil && in.selects(e.before), e.kind != deleted && in.selects(e.object)
+	switch {
+	case before && !after:
+		e.kind = deleted
+	case before:
+		e.kind = "MODIFIED"
+	default:
+		e.kind = "ADDED"
+	}
+	return e, before || after
 }
 
 // countingWriter counts the bytes of answers.

@@ -44,13 +44,18 @@ type object struct {
 	namespace, name string
 	raw             json.RawMessage // with its resource version
 	node            string          // spec.nodeName
+	nominated       string          // status.nominatedNodeName
 	version         int
 }
 
 type event struct {
 	resource, kind string
 	object         *object
+	before         *object // nil: it is new
 }
+
+// deleted is the kind of an event.
+const deleted = "DELETED"
 
 // Fault is how a request fails.
 type Fault int
@@ -200,13 +205,12 @@ func (s *Server) Put(resource string, raw []byte) {
 	if s.objects[resource] == nil {
 		s.objects[resource] = map[string]*object{}
 	}
-	o := &object{namespace: namespace, name: name, raw: raw, node: node, version: s.version}
-	kind := "ADDED"
-	if s.objects[resource][namespace+"/"+name] != nil {
-		kind = "MODIFIED"
-	}
+	status, _ := content["status"].(map[string]any)
+	nominated, _ := status["nominatedNodeName"].(string)
+	o := &object{namespace: namespace, name: name, raw: raw, node: node, nominated: nominated, version: s.version}
+	before := s.objects[resource][namespace+"/"+name]
 	s.objects[resource][namespace+"/"+name] = o
-	s.happen(event{resource: resource, kind: kind, object: o})
+	s.happen(event{resource: resource, object: o, before: before})
 }
 
 // Delete deletes an object. namespace is empty for slices.
@@ -223,7 +227,7 @@ func (s *Server) Delete(resource, namespace, name string) {
 	last.version = s.version
 	last.raw = []byte(strings.Replace(string(o.raw), `"resourceVersion":"`+itoa(o.version)+`"`,
 		`"resourceVersion":"`+itoa(s.version)+`"`, 1))
-	s.happen(event{resource: resource, kind: "DELETED", object: &last})
+	s.happen(event{resource: resource, kind: deleted, object: &last, before: o})
 }
 
 // Expire removes all past events, so that watches cannot continue from their versions.
