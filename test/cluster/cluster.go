@@ -53,6 +53,10 @@ type Options struct {
 	// of the rest of Kubernetes. Its first build takes minutes.
 	Kubelet string
 
+	// Gates are feature gates to set in all components. With any, the API server serves all APIs in
+	// beta.
+	Gates []string
+
 	// Persistent lets the cluster outlive the calling process.
 	Persistent bool
 }
@@ -119,9 +123,9 @@ func (o Options) build(ctx context.Context) (node.Config, error) {
 	if c.Program, err = Build(ctx, o.Log); err != nil {
 		return c, err
 	}
-	c.Kubelet = c.Program
+	c.Kubelet, c.Gates = c.Program, strings.Join(o.Gates, ",")
 	if o.Kubelet != "" && o.Kubelet != Kubernetes {
-		if c.Kubelet, err = buildKubelet(ctx, o.Kubelet, o.Log); err != nil {
+		if c.Kubelet, err = BuildKubelet(ctx, o.Kubelet, o.Log); err != nil {
 			return c, err
 		}
 	}
@@ -190,7 +194,7 @@ func (c *Cluster) await() error {
 func (c *Cluster) nodeCommand(ctx context.Context, programs node.Config, persistent bool) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, programs.Self, "node",
 		"-dir="+c.dir.path, "-kube="+c.kube, "-kubelet="+programs.Kubelet, "-containerd="+programs.Containerd,
-		"-workload="+programs.Workload,
+		"-workload="+programs.Workload, "-gates="+programs.Gates,
 		"-persistent="+strconv.FormatBool(persistent), "-rootless="+strconv.FormatBool(os.Geteuid() != 0))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd
@@ -251,6 +255,9 @@ func (c *Cluster) SetReplaced(devices ...string) error {
 
 // KubeletRoot is the kubelet's folder, for --kubelet.root.
 func (c *Cluster) KubeletRoot() string { return c.path("kubelet") }
+
+// Manifests is the kubelet's folder of the manifests of static pods.
+func (c *Cluster) Manifests() string { return c.path(node.Manifests) }
 
 // PodLogs is the kubelet's folder of the pods' logs, for --path.podlogs.
 func (c *Cluster) PodLogs() string { return c.path("pods") }

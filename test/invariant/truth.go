@@ -36,7 +36,8 @@ type hold struct {
 type fact int
 
 const (
-	// reserved: the claim is reserved for a pod of the node that has not ended.
+	// reserved: the claim is reserved for a pod of the node, or one that waits to be bound to it, that
+	// has not ended.
 	reserved fact = iota
 	// started: a container of such a pod has started.
 	started
@@ -45,8 +46,9 @@ const (
 	named
 	// listed: such a pod has started, and names the claim so.
 	listed
-	// staying, startedStaying and listedStaying are reserved, started and listed of a pod that was
-	// not deleted either: one that was ends some time before the API server says so.
+	// staying, startedStaying and listedStaying are reserved, started and listed of a pod that is
+	// bound to the node and was not deleted either: one that was ends some time before the API server
+	// says so.
 	staying
 	startedStaying
 	listedStaying
@@ -120,7 +122,7 @@ func (t *Truth) observePods(at time.Time, pods []*corev1.Pod) map[types.UID]*cor
 	byUID, known, alive := map[types.UID]*corev1.Pod{}, map[types.UID]bool{}, map[types.UID]bool{}
 	for _, p := range pods {
 		known[p.UID] = true
-		if p.Spec.NodeName == t.Node && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+		if (p.Spec.NodeName == t.Node || waitsFor(p, t.Node)) && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
 			byUID[p.UID] = p
 			alive[p.UID] = p.DeletionTimestamp == nil
 		}
@@ -132,6 +134,12 @@ func (t *Truth) observePods(at time.Time, pods []*corev1.Pod) map[types.UID]*cor
 	}
 	t.alive = alive
 	return byUID
+}
+
+// waitsFor reports whether the scheduler has chosen a node for a pod and not bound the pod to it: a
+// claim that is reserved for it holds its devices. Only an exporter that asks the API server knows.
+func waitsFor(p *corev1.Pod, node string) bool {
+	return p.Spec.NodeName == "" && p.Status.NominatedNodeName == node
 }
 
 // kill notes that a pod was deleted by force.
@@ -168,12 +176,8 @@ func observe(in []interval, at time.Time, is bool) []interval {
 
 // state returns what is the case of a claim, given the pods of the node that have not ended.
 func state(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod) (now moment) {
-	for _, consumer := range c.Status.ReservedFor {
-		p := pods[consumer.UID]
-		if p == nil || consumer.Resource != "pods" {
-			continue
-		}
-		runs, names, stays := hasStarted(p), isNamed(p, c.Name), p.DeletionTimestamp == nil
+	for _, p := range consumers(c, pods) {
+		runs, names, stays := hasStarted(p), isNamed(p, c.Name), p.DeletionTimestamp == nil && p.Spec.NodeName != ""
 		for f, is := range (moment{
 			reserved: true, started: runs, named: names, listed: runs && names,
 			staying: stays, startedStaying: runs && stays, listedStaying: runs && names && stays,
@@ -182,6 +186,35 @@ func state(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod) (now mo
 		}
 	}
 	return now
+}
+
+// consumers returns the pods that a claim is reserved for, by itself or by their group.
+func consumers(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod) []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, consumer := range c.Status.ReservedFor {
+		if p := pods[consumer.UID]; p != nil && consumer.Resource == "pods" {
+			out = append(out, p)
+		}
+		if consumer.Resource != "podgroups" {
+			continue
+		}
+		for _, p := range pods {
+			if g := p.Spec.SchedulingGroup; p.Namespace == c.Namespace && g != nil && g.PodGroupName != nil &&
+				*g.PodGroupName == consumer.Name && names(p, c.Name) {
+				out = append(out, p)
+			}
+		}
+	}
+	return out
+}
+
+// names reports whether a pod uses a claim.
+func names(p *corev1.Pod, claim string) bool {
+	return slices.ContainsFunc(p.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool {
+		return c.ResourceClaimName != nil && *c.ResourceClaimName == claim
+	}) || slices.ContainsFunc(p.Status.ResourceClaimStatuses, func(s corev1.PodResourceClaimStatus) bool {
+		return s.ResourceClaimName != nil && *s.ResourceClaimName == claim
+	})
 }
 
 // hasStarted reports whether a container of a pod, of whatever kind, has started.

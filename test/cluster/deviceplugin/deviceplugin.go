@@ -24,14 +24,16 @@ import (
 )
 
 // The resources, and the GPUs behind them. Whole has one that the DRA driver publishes too, and
-// gives to nobody, and one that is in no slice; Shared has two time slices of a third one, which is
-// in no slice either.
+// gives to nobody, and one that is in no slice; Shared has two time slices of a third one, and
+// Spare has a fourth one, which are in no slice either.
 const (
 	Whole  = "nvidia.com/gpu"
 	Shared = "nvidia.com/gpu.shared"
+	Spare  = "nvidia.com/gpu.spare"
 
 	UnlistedUUID = "GPU-eeeeeeee-0000-4000-8000-000000000000"
 	SlicedUUID   = "GPU-ffffffff-0000-4000-8000-000000000000"
+	SpareUUID    = "GPU-88888888-0000-4000-8000-000000000000"
 )
 
 // Plugin gives out the devices of one resource.
@@ -45,6 +47,7 @@ func Plugins() []Plugin {
 	return []Plugin{
 		{Resource: Whole, Devices: []string{gpudriver.WornUUID(), UnlistedUUID}},
 		{Resource: Shared, Devices: []string{SlicedUUID + "::0", SlicedUUID + "::1"}},
+		{Resource: Spare, Devices: []string{SpareUUID}},
 	}
 }
 

@@ -16,6 +16,7 @@ const (
 	ClassShared      = "shared." + Name
 	ClassCut         = "cut." + Name
 	ClassPartition   = "partition." + Name
+	ClassFabric      = "fabric." + Name
 	ClassAll         = "all." + Name
 	ExtendedResource = "example.com/gpu"
 )
@@ -25,6 +26,7 @@ func classes() []resourceapi.DeviceClass {
 	all := []resourceapi.DeviceClass{plugin.Class(ClassAll, ours)}
 	for name, kind := range map[string]string{
 		ClassGPU: typeGPU, ClassShared: typeShared, ClassCut: typeCut, ClassPartition: typePartition,
+		ClassFabric: typeFabric,
 	} {
 		class := plugin.Class(name, fmt.Sprintf("%s && device.attributes['%s'].type == '%s'", ours, Name, kind))
 		if name == ClassGPU {

@@ -19,7 +19,8 @@ const (
 // The devices of a node, by their attribute "type": gpu-0, gpu-1 and so on belong to one claim at a
 // time, shared-0, shared-1 and so on to many claims, which consume their memory. cut-0 is a GPU
 // that is allocated as a whole or as four partitions. Nothing is scheduled to worn-0, which has a
-// taint.
+// taint. A pod that is allocated fabric-0 is bound to the node when the condition Attached of the
+// device is true in its claim's status; nobody sets it but tests.
 const (
 	partitions = 4
 
@@ -28,10 +29,15 @@ const (
 	typeCut       = "cut"
 	typePartition = "partition"
 	typeWorn      = "worn"
+	typeFabric    = "fabric"
 
 	wornFamily    = 3
 	replaceFamily = 4
+	fabricFamily  = -1
 )
+
+// Attached is the binding condition of fabric-0 (KEP-5007).
+const Attached = Name + "/attached"
 
 // Taint is the key of worn-0's taint, "true" its value.
 const Taint = Name + "/worn"
@@ -73,7 +79,9 @@ func resourceSlices(replaced ...string) []resourceslice.Slice {
 	}
 	worn := device(typeWorn, 0, wornFamily)
 	worn.Taints = []resourceapi.DeviceTaint{{Key: Taint, Value: "true", Effect: resourceapi.DeviceTaintEffectNoSchedule}}
-	return []resourceslice.Slice{{Devices: append(append(all, cut()...), worn)}, {SharedCounters: counters()}}
+	fabric := device(typeFabric, 0, fabricFamily)
+	fabric.BindingConditions, fabric.BindingFailureConditions = []string{Attached}, []string{Name + "/failed"}
+	return []resourceslice.Slice{{Devices: append(append(all, cut()...), worn, fabric)}, {SharedCounters: counters()}}
 }
 
 func device(kind string, index, family int) resourceapi.Device {

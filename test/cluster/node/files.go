@@ -22,7 +22,7 @@ type object = map[string]any
 // names no log of a container that is removed deletes *.* where it works (removeContainerLog in
 // pkg/kubelet/kuberuntime).
 func (n *node) writeFiles() error {
-	for _, folder := range []string{"log", "cdi", "pods", "kubelet", "certs", "empty"} {
+	for _, folder := range []string{"log", "cdi", "pods", "kubelet", "certs", "empty", Manifests} {
 		if err := os.MkdirAll(n.path(folder), 0o755); err != nil {
 			return fmt.Errorf("make a folder of the cluster: %w", err)
 		}
@@ -98,6 +98,8 @@ func (n *node) kubeletConfig() object {
 		"kind":                     "KubeletConfiguration",
 		"containerRuntimeEndpoint": "unix://" + n.runtimeSocket(),
 		"podLogsDir":               n.path("pods"),
+		"staticPodPath":            n.path(Manifests),
+		"fileCheckFrequency":       "1s",
 		"address":                  Address,
 		"authentication":           object{"anonymous": object{"enabled": true}, "webhook": object{"enabled": false}},
 		"authorization":            object{"mode": "AlwaysAllow"},
@@ -115,8 +117,16 @@ func (n *node) kubeletConfig() object {
 	if n.Containerd == "" {
 		config["cgroupsPerQOS"], config["enforceNodeAllocatable"] = false, []string{}
 	}
-	if n.Rootless {
-		config["featureGates"] = object{"KubeletInUserNamespace": true}
+	gates := object{}
+	for _, gate := range n.gates() {
+		gates[gate] = true
 	}
+	if n.Kubelet != n.Program {
+		gates["ResourceHealthStatus"] = true // on by itself since 1.37
+	}
+	if n.Rootless {
+		gates["KubeletInUserNamespace"] = true
+	}
+	config["featureGates"] = gates
 	return config
 }

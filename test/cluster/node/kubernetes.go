@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
@@ -41,24 +42,24 @@ func (n *node) kubernetes() []*component {
 			"--listen-peer-urls=http://127.0.0.1:2380",
 		}},
 		{name: "kube-apiserver", ready: n.answers(serverURL + "/readyz"), args: n.apiServer()},
-		{name: "kube-controller-manager", ready: n.hasServiceAccount, args: []string{
+		{name: "kube-controller-manager", ready: n.hasServiceAccount, args: n.gated(
 			n.Program, "kube-controller-manager",
-			"--kubeconfig=" + n.path("kubeconfig"),
-			"--cert-dir=" + n.path("certs", "controller-manager"),
+			"--kubeconfig="+n.path("kubeconfig"),
+			"--cert-dir="+n.path("certs", "controller-manager"),
 			"--leader-elect=false",
 			"--use-service-account-credentials=false",
-			"--service-account-private-key-file=" + n.path("service-account.key"),
-			"--root-ca-file=" + n.path("certs", "apiserver", "apiserver.crt"),
+			"--service-account-private-key-file="+n.path("service-account.key"),
+			"--root-ca-file="+n.path("certs", "apiserver", "apiserver.crt"),
 			"--kube-api-qps=500",
 			"--kube-api-burst=1000",
-		}},
-		{name: "kube-scheduler", ready: n.answers("https://127.0.0.1:10259/healthz"), args: []string{
+		)},
+		{name: "kube-scheduler", ready: n.answers("https://127.0.0.1:10259/healthz"), args: n.gated(
 			n.Program, "kube-scheduler",
-			"--config=" + n.path("scheduler.yaml"),
-			"--cert-dir=" + n.path("certs", "scheduler"),
-			"--authentication-kubeconfig=" + n.path("kubeconfig"),
-			"--authorization-kubeconfig=" + n.path("kubeconfig"),
-		}},
+			"--config="+n.path("scheduler.yaml"),
+			"--cert-dir="+n.path("certs", "scheduler"),
+			"--authentication-kubeconfig="+n.path("kubeconfig"),
+			"--authorization-kubeconfig="+n.path("kubeconfig"),
+		)},
 		{name: "kubelet", ready: connects(n.path("kubelet", "pod-resources", "kubelet.sock")), args: []string{
 			n.Kubelet, "kubelet",
 			"--config=" + n.path("kubelet.yaml"),
@@ -89,24 +90,41 @@ func (n *node) runtimeSocket() string {
 	return n.path("cri.sock")
 }
 
+// gates returns the feature gates that are to be set.
+func (n *node) gates() []string {
+	return strings.FieldsFunc(n.Gates, func(r rune) bool { return r == ',' })
+}
+
+// gated returns the command of a component of the control plane with its feature gates.
+func (n *node) gated(args ...string) []string {
+	for _, gate := range n.gates() {
+		args = append(args, "--feature-gates="+gate+"=true")
+	}
+	return args
+}
+
 func (n *node) apiServer() []string {
-	return []string{
+	args := n.gated(
 		n.Program, "kube-apiserver",
-		"--etcd-servers=" + etcdURL,
+		"--etcd-servers="+etcdURL,
 		"--bind-address=127.0.0.1",
 		"--secure-port=6443",
-		"--advertise-address=" + Address,
+		"--advertise-address="+Address,
 		"--endpoint-reconciler-type=none",
-		"--cert-dir=" + n.path("certs", "apiserver"),
-		"--token-auth-file=" + n.path("tokens.csv"),
+		"--cert-dir="+n.path("certs", "apiserver"),
+		"--token-auth-file="+n.path("tokens.csv"),
 		"--authorization-mode=Node,RBAC",
 		"--service-account-issuer=https://kubernetes.default.svc",
-		"--service-account-key-file=" + n.path("service-account.key"),
-		"--service-account-signing-key-file=" + n.path("service-account.key"),
-		"--service-cluster-ip-range=" + serviceRange,
+		"--service-account-key-file="+n.path("service-account.key"),
+		"--service-account-signing-key-file="+n.path("service-account.key"),
+		"--service-cluster-ip-range="+serviceRange,
 		"--allow-privileged=true",
 		"--kubelet-preferred-address-types=InternalIP",
+	)
+	if n.Gates != "" {
+		args = append(args, "--runtime-config=api/beta=true")
 	}
+	return args
 }
 
 // connects reports whether a server listens on a Unix socket, whose file outlives it.

@@ -31,6 +31,9 @@ const (
 // namespace.
 const Socket = "api.sock"
 
+// Manifests is the folder of static pods' manifests, in the cluster's folder.
+const Manifests = "manifests"
+
 // Config says what to run and where.
 type Config struct {
 	Dir        string // The folder of everything that the cluster keeps.
@@ -39,6 +42,7 @@ type Config struct {
 	Self       string // The program of process 1, "SELF init …", and of the driver, "SELF driver …".
 	Containerd string // The folder of containerd's programs; empty: a runtime that runs nothing.
 	Workload   string // The program of containerd's image.
+	Gates      string // Feature gates to set, with commas between them.
 	Rootless   bool   // In a user namespace of its own.
 	Persistent bool   // Stay when the standard input ends: only a signal ends the cluster.
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"net"
 	"net/http/httptest"
 	"os"
@@ -39,26 +40,27 @@ func TestMain(m *testing.M) {
 
 // world is a cluster, what its GPUs do, and the exporter that watches them.
 type world struct {
-	cluster   *cluster.Cluster
-	client    kubernetes.Interface
-	dir       string
-	sysfs     string // Where the exporters find the node's devices and cgroups, and its processes.
-	procfs    string
-	access    *clientcmdapi.Config // The administrator's, from this network namespace.
-	common    []string             // Flags of every exporter, whatever it reads and asks.
-	vendor    *vendor
-	vendorURL string
-	ownership *ownership
-	inventory *inventoryFile
-	exporters []*running // one each way
-	exporter  *program   // the first of them: with the API server and the Pods API
+	cluster    *cluster.Cluster
+	client     kubernetes.Interface
+	dir        string
+	containers bool   // They are real.
+	sysfs      string // Where the exporters find the node's devices and cgroups, and its processes.
+	procfs     string
+	access     *clientcmdapi.Config // The administrator's, from this network namespace.
+	common     []string             // Flags of every exporter, whatever it reads and asks.
+	vendor     *vendor
+	vendorURL  string
+	ownership  *ownership
+	inventory  *inventoryFile
+	exporters  []*running // one each way
+	exporter   *program   // the first of them: with the API server and the Pods API
 }
 
 // TestScenarios runs everything on one cluster under four runs of the exporter, one each way:
 // first, in parallel, what does not affect others, then what stops parts of the cluster. At the
 // end, what each claim was charged during all of it is compared with the truth.
 func TestScenarios(t *testing.T) {
-	w := newWorld(t, cluster.Fake)
+	w := newWorld(t, cluster.Options{})
 	// Somebody always holds something: an empty answer of the kubelet, where no cgroup tells more,
 	// is not believed for a minute.
 	anchor := w.namespace(t, "anchor")
@@ -93,6 +95,15 @@ func TestScenarios(t *testing.T) {
 			"Deadline":           testDeadline,
 			"ReplacedDevice":     testReplacedDevice,
 			"TaintRule":          testTaintRule,
+			"BindingCondition":   testBindingCondition,
+			"StaticPod":          testStaticPod,
+			"EphemeralContainer": testEphemeralContainer,
+			"MissingImage":       testMissingImage,
+			"Evicted":            testEvicted,
+			"JobWithTTL":         testJobWithTTL,
+			"ReusedClaimName":    testReusedClaimName,
+		}, map[string]func(*testing.T, *world){
+			"CronJob": testCronJob,
 		})
 	})
 	for _, phase := range []struct {
@@ -115,9 +126,12 @@ func TestScenarios(t *testing.T) {
 	w.finish(t)
 }
 
-// runAll runs scenarios at once.
-func (w *world) runAll(t *testing.T, scenarios map[string]func(*testing.T, *world)) {
+// runAll runs scenarios at once, with -long the long ones too.
+func (w *world) runAll(t *testing.T, scenarios, longer map[string]func(*testing.T, *world)) {
 	t.Helper()
+	if *long {
+		maps.Copy(scenarios, longer)
+	}
 	for name, scenario := range scenarios {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -128,10 +142,11 @@ func (w *world) runAll(t *testing.T, scenarios map[string]func(*testing.T, *worl
 
 var kubelet = flag.String("kubelet", "", "another version of the kubelet, such as v1.36.3")
 
-func newWorld(t *testing.T, runtime cluster.Runtime) *world {
+func newWorld(t *testing.T, o cluster.Options) *world {
 	t.Helper()
 	begin := time.Now()
-	c, err := cluster.Start(t.Context(), cluster.Options{Runtime: runtime, Kubelet: *kubelet, Log: os.Stderr})
+	o.Kubelet, o.Log = *kubelet, os.Stderr
+	c, err := cluster.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,9 +167,9 @@ func newWorld(t *testing.T, runtime cluster.Runtime) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{cluster: c, client: client, dir: t.TempDir()}
+	w := &world{cluster: c, client: client, dir: t.TempDir(), containers: o.Runtime == cluster.Containerd}
 	w.sysfs, w.procfs = w.dir, w.dir // The machine's own devices and cgroups are none of the cluster's.
-	if runtime == cluster.Containerd {
+	if w.containers {
 		w.sysfs, w.procfs = filepath.Join(c.Root(), "sys"), "/proc"
 	}
 	slices, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})

@@ -46,8 +46,8 @@ func compareHolds(a, b hold) int {
 		cmp.Compare(a.Share, b.Share))
 }
 
-// holdsOfCluster returns what the pods of a namespace that have started and not ended hold, by the
-// API.
+// holdsOfCluster returns what the pods of a namespace that have started, or would have with their
+// image, and have not ended hold, by the API.
 func (w *world) holdsOfCluster(ctx context.Context, ns string) ([]held, error) {
 	pods, err := w.client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -56,7 +56,7 @@ func (w *world) holdsOfCluster(ctx context.Context, ns string) ([]held, error) {
 	var holds []held
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if !started(pod) || ended(pod) {
+		if !started(pod) && !waitsForImage(pod) || ended(pod) {
 			continue
 		}
 		holds = append(holds, w.holdsByPlugin(pod)...)
@@ -113,7 +113,7 @@ func (w *world) holdsByPlugin(pod *corev1.Pod) []held {
 	var holds []held
 	for i := range pod.Status.ContainerStatuses {
 		for _, s := range pod.Status.ContainerStatuses[i].AllocatedResourcesStatus {
-			if s.Name != deviceplugin.Whole && s.Name != deviceplugin.Shared {
+			if s.Name != deviceplugin.Whole && s.Name != deviceplugin.Shared && s.Name != deviceplugin.Spare {
 				continue
 			}
 			for _, r := range s.Resources {

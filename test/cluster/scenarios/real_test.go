@@ -22,7 +22,7 @@ import (
 // TestContainers runs, at once, what real containers may do otherwise than those of the runtime
 // that runs nothing, and what takes real devices: network interfaces in pods, and CPUs.
 func TestContainers(t *testing.T) {
-	w := newWorld(t, cluster.Containerd)
+	w := newWorld(t, cluster.Options{Runtime: cluster.Containerd})
 	t.Run("Claims", func(t *testing.T) {
 		w.runAll(t, map[string]func(*testing.T, *world){
 			"Single":              testSingle,
@@ -37,6 +37,10 @@ func TestContainers(t *testing.T) {
 			"InitShared":          testInitShared,
 			"ForceRecreated":      testForceRecreated,
 			"Deadline":            testDeadline,
+		}, map[string]func(*testing.T, *world){
+			"EvictedByKubelet":   testEvictedByKubelet,
+			"MissingImage":       testMissingImage,
+			"EphemeralContainer": testEphemeralContainer,
 		})
 	})
 	if !t.Failed() {

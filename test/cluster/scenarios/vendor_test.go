@@ -59,7 +59,7 @@ func newVendor(all []resourceapi.ResourceSlice) *vendor {
 		}
 	}
 	slices.SortFunc(v.gpus, func(a, b gpu) int { return cmp.Compare(a.name, b.name) })
-	for _, uuid := range []string{deviceplugin.UnlistedUUID, deviceplugin.SlicedUUID} {
+	for _, uuid := range []string{deviceplugin.UnlistedUUID, deviceplugin.SlicedUUID, deviceplugin.SpareUUID} {
 		g := newGPU(uuid)
 		g.uuid = uuid
 		v.plugged = append(v.plugged, g)
