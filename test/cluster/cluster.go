@@ -125,7 +125,7 @@ func (o Options) build(ctx context.Context) (node.Config, error) {
 	}
 	c.Kubelet, c.Gates = c.Program, strings.Join(o.Gates, ",")
 	if o.Kubelet != "" && o.Kubelet != Kubernetes {
-		if c.Kubelet, err = BuildKubelet(ctx, o.Kubelet, o.Log); err != nil {
+		if c.Kubelet, err = buildKubelet(ctx, o.Kubelet, o.Log); err != nil {
 			return c, err
 		}
 	}

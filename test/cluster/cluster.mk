@@ -15,6 +15,20 @@ cluster-program:
 cluster-build: cluster-program
 	@cd test/cluster && '$(CURDIR)/$(cluster)' build
 
+# The kubelets that are tried with the newest control plane: Kubernetes supports three versions back.
+KUBELETS ?= v1.37.0 v1.36.3 v1.35.4 v1.34.4
+.PHONY: test-kubelets
+test-kubelets: deps build cluster-build ## run the scenarios, the long ones too, with older kubelets: KUBELETS='v1.36.3' (each is built once, in minutes)
+	@export DRA_EXPORTER='$(CURDIR)/$(program)'
+	cd test/cluster
+	status=0
+	for version in $(KUBELETS); do
+		echo "== kubelet $$version"
+		'$(CURDIR)/$(cluster)' build -kubelet="$$version" &&
+			go test -count=1 -timeout=40m ./scenarios -args -long -kubelet="$$version" || status=1
+	done
+	exit $$status
+
 RUNTIME ?= fake
 .PHONY: cluster-up
 cluster-up: $(if $(filter containerd,$(RUNTIME)),deps) cluster-program ## start a real Kubernetes of one node, in seconds once it is built (RUNTIME=containerd: with real containers; KUBELET=v1.36.3: with an older kubelet, built in minutes)

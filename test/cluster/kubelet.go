@@ -31,10 +31,10 @@ func main() {
 }
 `
 
-// BuildKubelet builds a kubelet of a version of Kubernetes, such as v1.36.3, into the user's cache,
+// buildKubelet builds a kubelet of a version of Kubernetes, such as v1.36.3, into the user's cache,
 // where it is not there yet, and returns its path. The module that it is built in is made of
 // Kubernetes's own, and checked against Kubernetes's go.sum alone.
-func BuildKubelet(ctx context.Context, version string, log io.Writer) (string, error) {
+func buildKubelet(ctx context.Context, version string, log io.Writer) (string, error) {
 	compiler, err := goOutput(ctx, "env", "GOVERSION", "GOOS", "GOARCH")
 	if err != nil {
 		return "", err

@@ -121,8 +121,10 @@ func (n *node) kubeletConfig() object {
 	for _, gate := range n.gates() {
 		gates[gate] = true
 	}
-	if n.Kubelet != n.Program {
-		gates["ResourceHealthStatus"] = true // on by itself since 1.37
+	if n.Kubelet != n.Program { // those of the scenarios that are on by themselves since 1.36
+		for _, gate := range []string{"ResourceHealthStatus", "DRAExtendedResource", "DRAConsumableCapacity"} {
+			gates[gate] = true
+		}
 	}
 	if n.Rootless {
 		gates["KubeletInUserNamespace"] = true

@@ -26,7 +26,7 @@ const deadline = 10 * time.Second
 
 // Save writes into a folder, which it makes: list.json, the answer of PodResources List, with the
 // names of the proto's fields; events.jsonl, what a watch of the kubelet's Pods API begins with,
-// one event a line; KIND.yaml, the objects of the API server; and README.md, which says where they
+// one event a line, where the kubelet has that API; KIND.yaml, the objects of the API server; and README.md, which says where they
 // are from. What happens during the asking is in some of the files and not in others.
 func Save(ctx context.Context, c *cluster.Cluster, dir, origin string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -36,10 +36,11 @@ func Save(ctx context.Context, c *cluster.Cluster, dir, origin string) error {
 		"list.json": func(ctx context.Context) ([]byte, error) {
 			return list(ctx, filepath.Join(c.KubeletRoot(), "pod-resources", "kubelet.sock"))
 		},
-		"events.jsonl": func(ctx context.Context) ([]byte, error) {
-			return events(ctx, filepath.Join(c.KubeletRoot(), "pods-api", "pods-api.sock"))
-		},
 		"README.md": func(ctx context.Context) ([]byte, error) { return readme(ctx, c, origin) },
+	}
+	podsSocket := filepath.Join(c.KubeletRoot(), "pods-api", "pods-api.sock")
+	if _, err := os.Stat(podsSocket); err == nil {
+		files["events.jsonl"] = func(ctx context.Context) ([]byte, error) { return events(ctx, podsSocket) }
 	}
 	for _, kind := range []string{"resourceslices", "resourceclaims", "pods"} {
 		files[kind+".yaml"] = func(ctx context.Context) ([]byte, error) {
@@ -136,13 +137,18 @@ func readme(ctx context.Context, c *cluster.Cluster, origin string) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
+	kubelet, err := c.Kubectl(ctx, "", "get", "nodes", "--output=jsonpath={.items[*].status.nodeInfo.kubeletVersion}")
+	if err != nil {
+		return nil, err
+	}
 	return fmt.Appendf(nil, `# A recording
 
 Made on %s by %s. The files have the responses of a real kubelet and API server of a cluster of
 test/cluster, indented and without managedFields: list.json is the response of PodResources List
-(v1), events.jsonl has the first events of a watch of the Pods API, the others are API objects.
+(v1), events.jsonl has the first events of a watch of the Pods API, where the kubelet serves it, the
+others are API objects. The version of the kubelet is %s.
 
 ~~~yaml
 %s~~~
-`, time.Now().UTC().Format(time.DateOnly), origin, version), nil
+`, time.Now().UTC().Format(time.DateOnly), origin, kubelet, version), nil
 }

@@ -217,16 +217,35 @@ type part struct {
 	of, name string
 	share    float64
 	blind    float64 // where no claims are known
+	podless  float64 // where no objects of pods are known
 }
 
-func claimPart(name string, share float64) part { return part{"claim", name, share, share} }
+func claimPart(name string, share float64) part { return part{"claim", name, share, share, share} }
 
-func podPart(name string, share float64) part { return part{"pod", name, share, share} }
+func podPart(name string, share float64) part { return part{"pod", name, share, share, share} }
 
 // without returns the part with another share where no claims are known.
 func (p part) without(share float64) part {
 	p.blind = share
 	return p
+}
+
+// withoutPods returns the part with another share where no objects of pods are known.
+func (p part) withoutPods(share float64) part {
+	p.podless = share
+	return p
+}
+
+// shareOf returns the share that an exporter charges in its way.
+func (p part) shareOf(w way) float64 {
+	switch {
+	case w.noPods && p.podless != p.share:
+		return p.podless
+	case w.noClaims:
+		return p.blind
+	default:
+		return p.share
+	}
 }
 
 // charges waits until the device has used some hundred joules while nobody came or went, and each
@@ -275,11 +294,7 @@ func (r *running) charges(ns, device string, before, after *web.Report, parts []
 		return whole, fmt.Errorf("%s has used %v J", device, whole)
 	}
 	for _, p := range parts {
-		share := p.share
-		if r.noClaims {
-			share = p.blind
-		}
-		if got, want := used(before, after, p.of, ns, p.name, device), share*whole; math.Abs(got-want) > 1e-6*whole {
+		if got, want := used(before, after, p.of, ns, p.name, device), p.shareOf(r.way)*whole; math.Abs(got-want) > 1e-6*whole {
 			err = errors.Join(err, fmt.Errorf("%s %s is charged %v J of %v J, want %v J", p.of, p.name, got, whole, want))
 		}
 	}

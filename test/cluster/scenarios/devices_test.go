@@ -141,7 +141,7 @@ func (n *namespace) state(device, state string) {
 	n.Helper()
 	eventually(n.T, "the claim's device is "+state, func() error {
 		var wrong error
-		for _, e := range n.informed() {
+		for _, e := range n.objects() {
 			err := e.has("dra_claim_device_info", 1, "namespace", n.name, "resourceclaim_name", "one", "device", device,
 				"state", state)
 			if err != nil {

@@ -37,7 +37,7 @@ func (n *namespace) unresolved() {
 	eventually(n.T, "pods whose claims are unknown are counted", func() error {
 		var wrong error
 		for _, e := range n.exporters {
-			if !e.noClaims {
+			if !e.noClaims || e.noPods {
 				continue
 			}
 			families, err := e.families()
@@ -67,7 +67,7 @@ func testPodLevelClaims(t *testing.T, w *world) {
 	n.running(2)
 	holds, _ := n.agree(2)
 	for _, h := range holds {
-		n.chargesBy(n.informed(), func(*running) string { return h.Device }, claimPart(h.Claim, 1), podPart(h.Pod, 1))
+		n.chargesBy(n.objects(), func(*running) string { return h.Device }, claimPart(h.Claim, 1), podPart(h.Pod, 1))
 	}
 	n.unresolved()
 	n.remove("made", 1)
@@ -95,7 +95,7 @@ func testInitContainer(t *testing.T, w *world) {
 	lift := n.keeps(1)
 	n.phase("user", corev1.PodRunning)
 	holds, _ := n.agree(1)
-	n.chargesBy(n.informed(), func(*running) string { return holds[0].Device }, claimPart("one", 1), podPart("user", 1))
+	n.chargesBy(n.objects(), func(*running) string { return holds[0].Device }, claimPart("one", 1), podPart("user", 1))
 	lift()
 	n.remove("user", 1)
 	n.agree(0)
@@ -110,7 +110,7 @@ func testInitShared(t *testing.T, w *world) {
 	n.pod("b", podSpec("both"))
 	n.running(2)
 	holds, _ := n.agree(2)
-	n.charges(holds[0].Device, claimPart("both", 1), podPart("a", 0.5), podPart("b", 0.5))
+	n.charges(holds[0].Device, claimPart("both", 1), podPart("a", 0.5).withoutPods(0), podPart("b", 0.5).withoutPods(1))
 	n.remove("a", 1)
 	n.agree(1)
 	n.charges(holds[0].Device, podPart("b", 1))
@@ -131,7 +131,7 @@ func testRequestsOfPods(t *testing.T, w *world) {
 	holds, _ := n.agree(2)
 	for _, h := range holds {
 		if h.Used {
-			n.charges(h.Device, claimPart("parts", 1), podPart(h.Pod, 1).without(0.5))
+			n.charges(h.Device, claimPart("parts", 1), podPart(h.Pod, 1).without(0.5).withoutPods(0.5))
 		}
 	}
 	n.unknownRequests(holds)
@@ -171,7 +171,8 @@ func testSharesOfPods(t *testing.T, w *world) {
 	}
 	n.running(2)
 	n.agree(2)
-	n.charges("shared-3", claimPart("parts", 1), podPart("small", 0.25).without(0.5), podPart("large", 0.75).without(0.5))
+	n.charges("shared-3", claimPart("parts", 1), podPart("small", 0.25).without(0.5).withoutPods(0.5),
+		podPart("large", 0.75).without(0.5).withoutPods(0.5))
 	n.remove("large", 1)
 	n.remove("small", 1)
 	n.agree(0)

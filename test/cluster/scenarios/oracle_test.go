@@ -35,6 +35,9 @@ type held struct {
 	// Listed: a main container or a restartable init container names the claim, so that
 	// PodResources lists it.
 	Listed bool
+	// Unnamed: the claim was made for a pod group from a template, and PodResources does not list it
+	// for this pod: only the API server has its name.
+	Unnamed bool
 }
 
 func compareContainers(a, b containerDevice) int {
@@ -70,7 +73,10 @@ func (w *world) holdsOfCluster(ctx context.Context, ns string) ([]held, error) {
 			}
 			for _, r := range claim.Status.Allocation.Devices.Results {
 				holds = append(holds,
-					held{hold: newHold(pod.Name, c.Name, &r), Used: c.uses(pod, r.Request), Listed: c.listed(pod)})
+					held{
+						hold: newHold(pod.Name, c.Name, &r), Used: c.uses(pod, r.Request), Listed: c.listed(pod),
+						Unnamed: c.Made && !c.listed(pod) && ofGroup(claim),
+					})
 			}
 		}
 	}
@@ -131,7 +137,14 @@ func (w *world) holdsByPlugin(pod *corev1.Pod) []held {
 type podClaim struct {
 	Local    string // the name in the pod's spec
 	Name     string // that of the ResourceClaim
+	Made     bool   // from a template
 	Extended bool   // made by the scheduler for extended resources
+}
+
+// ofGroup reports whether a claim is reserved for a pod group.
+func ofGroup(claim *resourceapi.ResourceClaim) bool {
+	return slices.ContainsFunc(claim.Status.ReservedFor,
+		func(by resourceapi.ResourceClaimConsumerReference) bool { return by.Resource == "podgroups" })
 }
 
 // claimsOf returns a pod's claims.
@@ -144,7 +157,7 @@ func claimsOf(pod *corev1.Pod) []podClaim {
 	}
 	for _, s := range pod.Status.ResourceClaimStatuses {
 		if s.ResourceClaimName != nil {
-			claims = append(claims, podClaim{Local: s.Name, Name: *s.ResourceClaimName})
+			claims = append(claims, podClaim{Local: s.Name, Name: *s.ResourceClaimName, Made: true})
 		}
 	}
 	if s := pod.Status.ExtendedResourceClaimStatus; s != nil {

@@ -16,13 +16,15 @@ import (
 // TestPodGroups runs with -long, on a cluster of its own, in which pod groups may have claims
 // (KEP-5729): such a claim is reserved for the group and for none of its pods.
 func TestPodGroups(t *testing.T) {
-	if !*long {
-		t.Skip("it starts a cluster of its own: run with -args -long")
+	if !*long || !kubeletSince(podGroupsSince) {
+		t.Skip("NOT RUN: it starts a cluster of its own, with -args -long and a kubelet that knows pod groups")
 	}
 	w := newWorld(t, cluster.Options{Gates: []string{"GenericWorkload", "DRAWorkloadResourceClaims"}})
-	w.runAll(t, map[string]func(*testing.T, *world){
-		"Template": testPodGroupTemplate, "Named": testPodGroupNamed,
-	}, nil)
+	t.Run("Claims", func(t *testing.T) {
+		w.runAll(t, map[string]func(*testing.T, *world){
+			"Template": testPodGroupTemplate, "Named": testPodGroupNamed,
+		}, nil)
+	})
 	w.finish(t)
 }
 
@@ -56,7 +58,14 @@ func testPodGroupTemplate(t *testing.T, w *world) {
 	n.running(2)
 	holds, _ := n.agree(2)
 	n.reservedForGroup(holds[0].Claim)
-	n.charges(holds[0].Device, claimPart(holds[0].Claim, 1), podPart("a", 0.5), podPart("b", 0.5))
+	n.unresolved()
+	for _, e := range n.exporters {
+		part := 0.5
+		if e.noServer {
+			part = 1
+		}
+		n.chargesBy([]*running{e}, func(*running) string { return holds[0].Device }, claimPart(holds[0].Claim, 1), podPart("a", part))
+	}
 	n.remove("b", 1)
 	n.agree(1)
 	n.charges(holds[0].Device, podPart("a", 1))

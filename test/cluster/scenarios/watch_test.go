@@ -87,7 +87,7 @@ func startWatch(t *testing.T, r *running, o *ownership) *watch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{
-		exporter: r, owners: invariant.Ownership{Truth: o.truth, ListedOnly: r.noClaims}, world: o,
+		exporter: r, owners: invariant.Ownership{Truth: o.truth, ListedOnly: r.noClaims || r.noPods}, world: o,
 		guards: map[*guard]struct{}{},
 	}
 	var running sync.WaitGroup

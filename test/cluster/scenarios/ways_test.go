@@ -1,13 +1,17 @@
 package scenarios
 
 import (
+	"cmp"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/dra-exporter/dra-exporter/test/cluster"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 )
 
@@ -28,18 +32,50 @@ type way struct {
 	// no consumed capacity (equal parts), no allocation before the devices are prepared, no taint
 	// and no hardware: devices are read by name.
 	noClaims bool
-	// noServer: what the API server alone has is not known: DeviceTaintRules, and which container
-	// has which device of an extended resource (each has all of them).
+	// noServer: what the API server alone has is not known: DeviceTaintRules, which container has
+	// which device of an extended resource (each has all of them), pods that wait to be bound, and
+	// the names of claims of pod groups that PodResources does not list for a pod (which are counted
+	// as unresolved).
 	noServer bool
+	// noPods: no object of a pod is known. PodResources alone names the pods of a claim: not those
+	// whose plain init containers alone, or no container, name it. Neither they nor pods whose claims
+	// are not prepared are counted as unresolved, which request a pod uses is unknown (each pod that
+	// is listed holds all devices of the claim, and they are divided equally), and so is the health
+	// that a pod's status has.
+	noPods bool
+	// noShares: PodResources does not tell the shares of a device apart (before Kubernetes 1.35). Where
+	// no claims are known, they are one.
+	noShares bool
 }
 
+// ways returns the ways in which exporters run beside the kubelet of this run. Before 1.37 it has no
+// Pods API: the first way is as the last then.
 func ways() []way {
-	return []way{
+	all := []way{
 		{name: "API and Pods API", server: true, podsAPI: true},
 		{name: "file and Pods API", file: true, podsAPI: true, noServer: true},
 		{name: "--kube=off", podsAPI: true, noClaims: true, noServer: true},
 		{name: "API without Pods API", server: true},
 	}
+	for i := range all {
+		all[i].noPods = !all[i].server && !kubeletSince(podsAPISince)
+		all[i].noShares = !kubeletSince(sharesSince)
+	}
+	return all
+}
+
+// The minor versions of Kubernetes since which the kubelet has something.
+const (
+	podsAPISince   = 37 // the Pods API
+	podGroupsSince = 37 // claims of pod groups, in the same form
+	sharesSince    = 35 // share_id in PodResources
+)
+
+// kubeletSince reports whether the kubelet is of a minor version of Kubernetes, or newer.
+func kubeletSince(minor int) bool {
+	version := cmp.Or(*kubelet, cluster.Kubernetes)
+	got, err := strconv.Atoi(strings.Split(version, ".")[1])
+	return err == nil && got >= minor
 }
 
 // expect returns what an exporter that runs this way is to say of the holds of the cluster.
@@ -54,14 +90,15 @@ func (w way) expect(all []held) []hold {
 	for i := range all {
 		h := &all[i]
 		switch {
+		case w.noPods && !h.Listed, w.noServer && h.Unnamed:
 		case w.noClaims && listed[h.Claim]:
-			out = append(out, hold{Pod: h.Pod, Claim: h.Claim, Device: w.device(h), Share: h.Share})
-		case !w.noClaims && h.Used:
+			out = append(out, hold{Pod: h.Pod, Claim: h.Claim, Device: w.device(h), Share: w.share(h)})
+		case !w.noClaims && (h.Used || w.noPods):
 			out = append(out, h.hold)
 		}
 	}
 	slices.SortFunc(out, compareHolds)
-	return out
+	return slices.Compact(out)
 }
 
 // device returns the name of a hold's device. Without ResourceSlices, a device plugin's GPU is not
@@ -71,6 +108,14 @@ func (w way) device(h *held) string {
 		return gpudriver.WornUUID()
 	}
 	return h.Device
+}
+
+// share returns the share ID of a hold. That of a device plugin's device is in its ID.
+func (w way) share(h *held) string {
+	if w.noShares && h.Claim != "" {
+		return ""
+	}
+	return h.Share
 }
 
 // running is an exporter that runs one way, and the watch of its snapshots.
@@ -83,6 +128,11 @@ type running struct {
 // informed returns the exporters that know the claims and the hardware.
 func (w *world) informed() []*running {
 	return slices.DeleteFunc(slices.Clone(w.exporters), func(r *running) bool { return r.noClaims })
+}
+
+// objects returns the exporters that know the objects of the claims and of the pods.
+func (w *world) objects() []*running {
+	return slices.DeleteFunc(w.informed(), func(r *running) bool { return r.noPods })
 }
 
 // startWays starts an exporter each way. The first one's program is the world's exporter.

@@ -5,7 +5,7 @@
 //	cluster kubectl   run kubectl as its administrator
 //	cluster record    save what its kubelet and its API server say in a folder
 //	cluster import    give containerd images: tar files of OCI layouts
-//	cluster build     compile Kubernetes and containerd into the cache, where they are not there yet
+//	cluster build     compile Kubernetes, another kubelet and containerd into the cache, where they are not there yet
 //
 // The other commands are those of its processes.
 package main
@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string) error {
 	dir := flags.String("dir", filepath.Join(os.TempDir(), "dra-cluster"), "the folder of the cluster's files")
 	var c node.Config
 	runs := flags.String("runtime", string(cluster.Fake), "what runs containers: fake or containerd")
-	kubelet := flags.String("kubelet", "", "up: the version of the kubelet; else its program")
+	kubelet := flags.String("kubelet", "", "up and build: the version of the kubelet; else its program")
 	if args[0] == "node" || args[0] == "init" || args[0] == "driver" {
 		flags.StringVar(&c.Program, "kube", "", "the program of Kubernetes")
 		flags.StringVar(&c.Containerd, "containerd", "", "the folder of containerd's programs")
@@ -83,7 +83,7 @@ func run(ctx context.Context, args []string) error {
 	case "import":
 		return importImages(ctx, *dir, flags.Args())
 	case "build":
-		return cluster.BuildAll(ctx, os.Stderr)
+		return cluster.BuildAll(ctx, *kubelet, os.Stderr)
 	case "node":
 		c.Dir, c.Self = *dir, os.Args[0]
 		return node.Supervise(ctx, os.Stdout, c, args[1:])
