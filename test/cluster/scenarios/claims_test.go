@@ -294,7 +294,8 @@ func (r *running) charges(ns, device string, before, after *web.Report, parts []
 		return whole, fmt.Errorf("%s has used %v J", device, whole)
 	}
 	for _, p := range parts {
-		if got, want := used(before, after, p.of, ns, p.name, device), p.shareOf(r.way)*whole; math.Abs(got-want) > 1e-6*whole {
+		got, want := used(before, after, p.of, ns, p.name, device), p.shareOf(r.way)*whole
+		if math.Abs(got-want) > 1e-6*whole {
 			err = errors.Join(err, fmt.Errorf("%s %s is charged %v J of %v J, want %v J", p.of, p.name, got, whole, want))
 		}
 	}

@@ -34,7 +34,7 @@ func jobSpec(ttl *int32, spec corev1.PodSpec) batchv1.JobSpec {
 func testJobWithTTL(t *testing.T, w *world) {
 	n := w.namespace(t, "job-ttl")
 	n.template("made", request("gpu", gpudriver.ClassGPU))
-	n.job("job", ptr.To[int32](0), templateSpec("made", "sleep", "4s"))
+	n.job("job", ptr.To[int32](0), templateSpec("made", "sleep", "8s"))
 	n.running(1)
 	holds, _ := n.agree(1)
 	n.running(0)
@@ -46,7 +46,7 @@ func testJobWithTTL(t *testing.T, w *world) {
 		}
 		return err
 	})
-	n.ended(holds[0].Claim, holds[0].Device, 3500*time.Millisecond) // its begin may be put between two answers
+	n.ended(holds[0].Claim, holds[0].Device, 7500*time.Millisecond) // its begin may be put between two answers
 }
 
 // One Job after the other makes a claim under the same name, each time of another device: the pods
@@ -107,7 +107,8 @@ func (n *namespace) heldFor(claim string) {
 				row := holder(r.Claims, n.name, claim, device)
 				got := time.Duration(row.AllocatedSeconds * float64(time.Second))
 				if (got-held).Abs() > time.Duration(runs[device])*timing || row.Ended == nil {
-					return fmt.Errorf("the claim held %s for %v in all, the driver says %v; it ended at %v", device, got, held, row.Ended)
+					return fmt.Errorf("the claim held %s for %v in all, the driver says %v; it ended at %v",
+						device, got, held, row.Ended)
 				}
 				return nil
 			})

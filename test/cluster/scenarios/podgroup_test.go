@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	resourceapi "k8s.io/api/resource/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -64,7 +63,8 @@ func testPodGroupTemplate(t *testing.T, w *world) {
 		if e.noServer {
 			part = 1
 		}
-		n.chargesBy([]*running{e}, func(*running) string { return holds[0].Device }, claimPart(holds[0].Claim, 1), podPart("a", part))
+		n.chargesBy([]*running{e}, func(*running) string { return holds[0].Device }, claimPart(holds[0].Claim, 1),
+			podPart("a", part))
 	}
 	n.remove("b", 1)
 	n.agree(1)
@@ -97,6 +97,6 @@ func (n *namespace) reservedForGroup(name string) {
 	n.no(err)
 	by := claim.Status.ReservedFor
 	if len(by) != 1 || by[0].Resource != "podgroups" || by[0].Name != "group" {
-		n.Errorf("claim %s is reserved for %+v, want the group", name, []resourceapi.ResourceClaimConsumerReference(by))
+		n.Errorf("claim %s is reserved for %+v, want the group", name, by)
 	}
 }

@@ -67,7 +67,8 @@ func (w *world) shares(all []span, way way, fromReservation bool) map[string][]s
 	out := map[string][]share{}
 	contradictory := w.ownership.contradictory()
 	for _, s := range all {
-		if (way.noClaims || way.noPods) && w.ownership.truth.Unlisted(s.event.UID) || !way.noClaims && contradictory[s.event.Namespace] {
+		if (way.noClaims || way.noPods) && w.ownership.truth.Unlisted(s.event.UID) ||
+			!way.noClaims && contradictory[s.event.Namespace] {
 			continue
 		}
 		if at := w.ownership.truth.Reserved(s.event.UID); fromReservation && !at.IsZero() && at.Before(s.from) {
