@@ -59,7 +59,7 @@ func NewPodFacts(pod *corev1.Pod, selection *Selection) (Pod, PodFacts, bool) {
 	return name, facts, true
 }
 
-// kubeletUID returns the kubelet's UID of a pod, and whether it is a static pod. A static pod has no
+// kubeletUID returns the kubelet's UID of a pod, and whether the pod is static. A static pod has no
 // object of its own: the kubelet makes its UID of its manifest, so that the same manifest gives the
 // same UID again, and creates a mirror pod at the API server, which has another UID and names the
 // kubelet's in an annotation (k8s.io/kubernetes pkg/kubelet/types and pkg/kubelet/pod). Cgroups and

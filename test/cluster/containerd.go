@@ -23,8 +23,8 @@ const (
 	containerdTags   = "no_btrfs no_devmapper no_zfs"
 )
 
-// BuildAll builds Kubernetes, a kubelet of another version if one is given, and, for root, who alone
-// can run it, containerd into the user's cache, where they are not there yet.
+// BuildAll builds Kubernetes, a kubelet of another version if one is given, and, for root, who
+// alone can run it, containerd into the user's cache, where they are not there yet.
 func BuildAll(ctx context.Context, kubelet string, log io.Writer) error {
 	_, err := Build(ctx, log)
 	if kubelet != "" && kubelet != Kubernetes {

@@ -22,12 +22,13 @@ import (
 )
 
 // deadline bounds the asking of one server.
-const deadline = 10 * time.Second
+const deadline = time.Minute
 
 // Save writes into a folder, which it makes: list.json, the answer of PodResources List, with the
 // names of the proto's fields; events.jsonl, what a watch of the kubelet's Pods API begins with,
 // one event a line, where the kubelet has that API; KIND.yaml, the objects of the API server; and
-// README.md, which says where they are from. What happens during the asking is in some of the files and not in others.
+// README.md, which says where they are from. What happens during the asking is in some of the files
+// and not in others.
 func Save(ctx context.Context, c *cluster.Cluster, dir, origin string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("make the recording's folder: %w", err)

@@ -29,8 +29,8 @@ func jobSpec(ttl *int32, spec corev1.PodSpec) batchv1.JobSpec {
 	return batchv1.JobSpec{TTLSecondsAfterFinished: ttl, Template: corev1.PodTemplateSpec{Spec: once(spec)}}
 }
 
-// A Job with a time to live is removed as soon as it has ended, and its pod and the pod's claim with
-// it: what the claim held and used stays.
+// A Job with a time to live is removed as soon as it has ended, and its pod and the pod's claim
+// with it: what the claim held and used stays.
 func testJobWithTTL(t *testing.T, w *world) {
 	n := w.namespace(t, "job-ttl")
 	n.template("made", request("gpu", gpudriver.ClassGPU))

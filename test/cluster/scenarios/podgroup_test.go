@@ -2,6 +2,7 @@ package scenarios
 
 import (
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
@@ -19,6 +20,13 @@ func TestPodGroups(t *testing.T) {
 		t.Skip("NOT RUN: it starts a cluster of its own, with -args -long and a kubelet that knows pod groups")
 	}
 	w := newWorld(t, cluster.Options{Gates: []string{"GenericWorkload", "DRAWorkloadResourceClaims"}})
+	// Somebody holds something for so long that the edges of others count little in the sum.
+	anchor := w.namespace(t, "anchor")
+	anchor.claim("one", request("gpu", gpudriver.ClassGPU))
+	anchor.pod("user", podSpec("one"))
+	anchor.running(1)
+	anchor.agree(1)
+	time.Sleep(time.Minute)
 	t.Run("Claims", func(t *testing.T) {
 		w.runAll(t, map[string]func(*testing.T, *world){
 			"Template": testPodGroupTemplate, "Named": testPodGroupNamed,

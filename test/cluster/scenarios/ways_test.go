@@ -43,13 +43,13 @@ type way struct {
 	// is listed holds all devices of the claim, and they are divided equally), and so is the health
 	// that a pod's status has.
 	noPods bool
-	// noShares: PodResources does not tell the shares of a device apart (before Kubernetes 1.35). Where
-	// no claims are known, they are one.
+	// noShares: PodResources does not tell the shares of a device apart (before Kubernetes 1.35).
+	// Where no claims are known, they are one.
 	noShares bool
 }
 
-// ways returns the ways in which exporters run beside the kubelet of this run. Before 1.37 it has no
-// Pods API: the first way is as the last then.
+// ways returns the ways in which exporters run beside the kubelet of this run. Before 1.37 it has
+// no Pods API: the first way is as the last then.
 func ways() []way {
 	all := []way{
 		{name: "API and Pods API", server: true, podsAPI: true},
