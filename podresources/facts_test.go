@@ -366,6 +366,7 @@ func TestNewPodFacts(t *testing.T) {
 // A static pod has one UID, that of the kubelet, whether the kubelet or its mirror pod at the API
 // server tells of it. An annotation that names a pod of the API server is no mirror pod's.
 func TestStaticPods(t *testing.T) {
+	const source, mirror = "kubernetes.io/config.source", "kubernetes.io/config.mirror"
 	const hash, uid = "0f9c4a7be2d35168aa5cfe2b0a1d4e37", "6a2c1f04-5a0b-4a3e-9d57-0e1f7f6b8c21"
 	for name, tc := range map[string]struct {
 		uid         string
@@ -373,13 +374,13 @@ func TestStaticPods(t *testing.T) {
 		want        string
 		static      bool
 	}{
-		"kubelet":  {hash, map[string]string{"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": hash}, hash, true},
-		"mirror":   {uid, map[string]string{"kubernetes.io/config.source": "file", "kubernetes.io/config.mirror": hash}, hash, true},
-		"other":    {uid, map[string]string{"kubernetes.io/config.source": "api"}, uid, false},
-		"hash":     {hash, map[string]string{"kubernetes.io/config.source": "api"}, hash, false},
-		"made up":  {uid, map[string]string{"kubernetes.io/config.mirror": "11111111-5a0b-4a3e-9d57-0e1f7f6b8c21"}, uid, false},
-		"no hash":  {uid, map[string]string{"kubernetes.io/config.mirror": "XXXX4a7be2d35168aa5cfe2b0a1d4e37"}, uid, false},
-		"own word": {uid, map[string]string{"kubernetes.io/config.source": "file"}, uid, false},
+		"kubelet":  {hash, map[string]string{source: "file", "kubernetes.io/config.hash": hash}, hash, true},
+		"mirror":   {uid, map[string]string{source: "file", mirror: hash}, hash, true},
+		"other":    {uid, map[string]string{source: "api"}, uid, false},
+		"hash":     {hash, map[string]string{source: "api"}, hash, false},
+		"made up":  {uid, map[string]string{mirror: "11111111-5a0b-4a3e-9d57-0e1f7f6b8c21"}, uid, false},
+		"no hash":  {uid, map[string]string{mirror: "XXXX4a7be2d35168aa5cfe2b0a1d4e37"}, uid, false},
+		"own word": {uid, map[string]string{source: "file"}, uid, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{

@@ -37,6 +37,37 @@ func (c Conflict) Compare(other Conflict) int {
 	)
 }
 
+// reallocated notes that the kubelet lists a device that the claim does not have, for a pod whose
+// object is unknown and that the claim is reserved for; true: the claim is believed.
+func (r *resolver) reallocated(h *Holder, a *Allocation, claim *ClaimFacts, shares bool) bool {
+	uid := claim.reservedUID(h.Name)
+	if uid == "" || h.UID != "" && h.UID != uid || shares || a.ByPlugin() || a.Classic() || claim.Classic != nil ||
+		len(claim.Results) == 0 || claim.Covers(a) {
+		return false
+	}
+	r.conflicts = append(r.conflicts,
+		Conflict{Kind: ConflictDevice, Claim: a.Claim, Pod: h.Pod, UID: uid, Device: a.Device})
+	return true
+}
+
+// holdReallocated makes pods whose objects are unknown hold what their claims have, where the
+// kubelet lists other devices.
+func (r *resolver) holdReallocated() {
+	for _, c := range r.conflicts {
+		if c.Kind != ConflictDevice || r.podOf(c.UID) != nil {
+			continue
+		}
+		claim := r.Claims[c.Claim]
+		holders := r.holders(r.ofClaim[c.Claim])
+		for i := range claim.Results {
+			row := r.row(c.Claim, &claim, &claim.Results[i])
+			if !holders[rowHolder{row, ""}] { // its holders have no UIDs yet, this pod perhaps among them
+				r.hold(holders, row, use{pod: &PodFacts{Pod: c.Pod, UID: c.UID, Started: true}})
+			}
+		}
+	}
+}
+
 // disagree notes where the kubelet and the claim disagree; true: the claim is believed.
 func (r *resolver) disagree(p *PodFacts, a *Allocation, claim *ClaimFacts, shares bool) bool {
 	if a.ByPlugin() || a.Classic() || claim.Classic != nil || len(claim.Results) == 0 {

@@ -20,6 +20,7 @@ func (r *resolver) list(a Allocation, health map[driver.ID]Health, classic map[C
 	for group := range groups(a.Holders) {
 		p := r.pod(&group[0])
 		switch {
+		case p == nil && r.reallocated(&group[0], &a, &claim, len(shares) > 0):
 		case p == nil:
 			holders = append(holders, group...)
 		case r.over(p, &claim):
@@ -76,6 +77,7 @@ func (r *resolver) complete() {
 			}
 		}
 	}
+	r.holdReallocated()
 }
 
 // row returns the position of the row of a device of a claim, which it adds where there is none.

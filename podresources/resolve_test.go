@@ -122,6 +122,18 @@ func TestResolve(t *testing.T) {
 		unresolved map[string]int
 		wants      []string // claims, and pods as pod/NAME
 	}{
+		"another device than that of the claim, which is reserved for a pod that is not known": {
+			world: node.list("c", "b", "p/main").claim("c", read, device, "p"),
+			want:  []string{"c a p/"}, conflicts: []string{"device c b p"},
+		},
+		"one of two devices is another, and the pod is not known": {
+			world: node.list("c", "b", "p/main").list("c", "r", "p/main").claim("c", read, []string{"r:a", "r:r"}, "p"),
+			want:  []string{"c a p/", "c r p/main"}, conflicts: []string{"device c b p"},
+		},
+		"another device than that of the claim, which is reserved for another pod": {
+			world: node.list("c", "b", "p/main").claim("c", read, device, "q"),
+			want:  []string{"c b p/main"},
+		},
 		"a claim of the pod that no container names": {
 			world: node.claim("c", read, device, "p").pod("p", started(named("mine=c"))),
 			want:  []string{"c a p/"}, wants: []string{"c"},

@@ -122,7 +122,8 @@ func (t *Truth) observePods(at time.Time, pods []*corev1.Pod) map[types.UID]*cor
 	byUID, known, alive := map[types.UID]*corev1.Pod{}, map[types.UID]bool{}, map[types.UID]bool{}
 	for _, p := range pods {
 		known[p.UID] = true
-		if (p.Spec.NodeName == t.Node || waitsFor(p, t.Node)) && p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+		ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+		if (p.Spec.NodeName == t.Node || waitsFor(p, t.Node)) && !ended {
 			byUID[p.UID] = p
 			alive[p.UID] = p.DeletionTimestamp == nil
 		}

@@ -17,17 +17,17 @@ import (
 func testCompleted(t *testing.T, w *world) {
 	n := w.namespace(t, "completed")
 	n.claim("job", request("gpu", gpudriver.ClassGPU))
-	n.pod("job", once(podSpec("job", "sleep", "4s")))
+	n.pod("job", once(podSpec("job", "sleep", "8s")))
 	n.phase("job", corev1.PodRunning)
 	holds, _ := n.agree(1)
 	n.phase("job", corev1.PodSucceeded)
 	n.agree(0)
-	n.ended("job", holds[0].Device, 3500*time.Millisecond) // its begin may be put between two answers, half a second wrong
+	n.ended("job", holds[0].Device, 7500*time.Millisecond) // its begin may be put between two answers, half a second wrong
 }
 
 // A pod that is deleted holds its device, and is charged, until its time of grace is over.
 func testDeletedGracefully(t *testing.T, w *world) {
-	const grace = 6
+	const grace = 10
 	n := w.namespace(t, "deleted")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
 	spec := podSpec("one")
