@@ -3,6 +3,8 @@ package attack
 import (
 	"compress/gzip"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -22,9 +24,11 @@ const (
 	maxHonest = 200 * time.Millisecond
 )
 
-// newClient returns a client with connections of its own.
-func newClient() *http.Client {
-	return &http.Client{Transport: &http.Transport{DisableCompression: true}}
+// newClient returns a client with connections of its own, HTTP/1 without TLS, HTTP/2 with it.
+func newClient(trust *x509.CertPool) *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableCompression: true, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: trust},
+	}}
 }
 
 // answer is the answer to a scrape.
@@ -92,6 +96,7 @@ type figures struct {
 	failed  []error
 	peak    int64 // resident bytes
 	over    bool  // over the limit of memory
+	lasted  time.Duration
 }
 
 // during scrapes honestly while the attack runs, and returns the figures. The attack must end soon
@@ -105,6 +110,7 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 		attack(ctx)
 	}()
 	var f figures
+	begun := time.Now()
 	again := time.NewTicker(honestInterval)
 	defer again.Stop()
 	for attacking := true; attacking; {
@@ -127,6 +133,7 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 			attacking = false
 		}
 	}
+	f.lasted = time.Since(begun)
 	slices.Sort(f.times)
 	f.peak, f.over = g.resident()
 	g.t.Logf("%v", f)
@@ -154,7 +161,7 @@ func (f figures) String() string {
 		len(f.times), median.Round(time.Millisecond), slowest.Round(time.Millisecond), f.refused, len(f.failed),
 		f.p99().Round(time.Millisecond), float64(f.peak)/(1<<20))
 	if f.over {
-		s += ": over the limit of memory, killed"
+		s += fmt.Sprintf(": over the limit of memory, killed after %v", f.lasted.Round(100*time.Millisecond))
 	}
 	return s
 }

@@ -1,6 +1,7 @@
 package attack
 
 import (
+	"crypto/x509"
 	"fmt"
 	"maps"
 	"net/http"
@@ -34,7 +35,7 @@ type target struct {
 	t      testing.TB
 	node   *largenode.Node
 	client *http.Client
-	scheme string
+	trust  *x509.CertPool // nil: the program serves without TLS
 
 	mu   sync.Mutex
 	peak int64 // resident bytes
@@ -47,7 +48,23 @@ func newTarget(t testing.TB, flags map[string]string, args ...string) *target {
 	t.Helper()
 	node := largenode.Start(t)
 	g := launch(t, node, flags, args...)
-	g.await("aware of the node", func() error { return g.complete() })
+	g.await("aware of the node", g.complete)
+	return g
+}
+
+// newTLSTarget is newTarget with TLS, and so with HTTP/2.
+func newTLSTarget(t testing.TB, flags map[string]string) *target {
+	t.Helper()
+	node := largenode.Start(t)
+	trust := live.Certificate(t, node.Dir)
+	merged := maps.Clone(flags)
+	if merged == nil {
+		merged = map[string]string{}
+	}
+	merged["web.config.file"] = node.Write(t, "web.yaml", "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n")
+	g := launch(t, node, merged)
+	g.trust, g.client = trust, newClient(trust)
+	g.await("aware of the node", g.complete)
 	return g
 }
 
@@ -64,7 +81,7 @@ func launch(t testing.TB, node *largenode.Node, flags map[string]string, args ..
 	cmd := exec.Command(os.Getenv(programPath), append(line, args...)...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMEMLIMIT=" + goLimit}
 	g := &target{
-		t: t, node: node, client: newClient(), scheme: "http", Program: live.Launch(t, cmd),
+		t: t, node: node, client: newClient(nil), Program: live.Launch(t, cmd),
 	}
 	watched := make(chan struct{})
 	go func() {
@@ -118,7 +135,12 @@ func (g *target) resident() (peak int64, over bool) {
 }
 
 // url returns the address of a path.
-func (g *target) url(path string) string { return g.scheme + "://" + g.Address + path }
+func (g *target) url(path string) string {
+	if g.trust != nil {
+		return "https://" + g.Address + path
+	}
+	return "http://" + g.Address + path
+}
 
 // await retries until there is no error. It ends the test if the program ends.
 func (g *target) await(what string, try func() error) {

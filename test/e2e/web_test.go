@@ -3,16 +3,10 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"regexp"
@@ -24,6 +18,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
 const (
@@ -155,7 +151,7 @@ func parseProtobuf(t *testing.T, a answer) []*dto.MetricFamily {
 func TestWebConfig(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	pool := n.certificate()
+	pool := live.Certificate(t, n.dir)
 	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
 	if err != nil {
 		t.Fatal(err)
@@ -196,34 +192,6 @@ func TestWebConfig(t *testing.T) {
 	p.eventually("logged at level debug", func() bool {
 		return regexp.MustCompile(`level=DEBUG .*TLS handshake error.*EOF`).MatchString(p.Log())
 	})
-}
-
-// certificate writes the self-signed cert.pem and key.pem of a server at 127.0.0.1, and returns a
-// pool that trusts it.
-func (n *node) certificate() *x509.CertPool {
-	n.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	n.write("cert.pem", string(certificate))
-	n.write("key.pem", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})))
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(certificate)
-	return pool
 }
 
 // On SIGTERM a scraper that came before can scrape once more, and gets everything up to that time.
