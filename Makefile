@@ -104,7 +104,11 @@ accuracy: build $(PROMETHEUS) ## print the errors of the metrics of short pods
 
 .PHONY: attack
 attack: build ## attack the program, and print the figures; RUN=regexp: some attacks, BEFORE=PATH: on an older program
-	@$(call system_tests,test/attack,-v -run='$(RUN)',-args -all $(if $(BEFORE),-before=$(abspath $(BEFORE))))
+	@$(call system_tests,test/attack,-v -run='TestAttacks/$(RUN)',-args -all $(if $(BEFORE),-before=$(abspath $(BEFORE))))
+
+.PHONY: soak
+soak: build ## use the program for long, and compare what it takes: SCALE=1 is 100 000 scrapes and 10 000 claims
+	@$(call system_tests,test/attack,-v -run='^TestSoak$$',-args -scale=$(or $(SCALE),1))
 
 # $(call system_tests,modules,flags,arguments): -count=1, since go's cache of results does not notice changes
 # of the programs; -p=1, since the tests measure times and must not disturb each other.
@@ -134,15 +138,39 @@ bench: $(if $(OLD),$(BENCHSTAT)) ## run the benchmarks (BENCH=regexp COUNT=6), c
 
 FUZZ ?= .
 FUZZTIME ?= 10s
+# What fuzzing has found stays here for the next time; inputs that fail a test go to its testdata.
+corpora := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/dra-exporter/corpora
 .PHONY: fuzz
-fuzz: ## run every fuzz test that matches FUZZ=regexp for FUZZTIME=10s
+fuzz: ## run every fuzz test that matches FUZZ=regexp for FUZZTIME=10s, and print a summary
 	@mapfile -t tests < <(grep -roP --include='*_test.go' '^func \KFuzz\w+' . | grep -E ':.*($(FUZZ))' | sort)
 	[ "$${#tests[@]}" -gt 0 ] || { echo "no fuzz test matches $(FUZZ)" >&2; exit 1; }
-	status=0
+	status=0 summary=
+	said=$$(mktemp)
+	trap 'rm -f "$$said"' EXIT
 	for test in "$${tests[@]}"; do
-		folder=$$(dirname "$${test%%:*}") name=$${test#*:}
+		folder=$$(dirname "$${test%%:*}") name=$${test#*:} verdict=passed
 		echo "== $$folder: $$name for $(FUZZTIME)"
-		go test -C "$$folder" -run='^$$' -fuzz="^$$name\$$" -fuzztime=$(FUZZTIME) . || status=1
+		go test -C "$$folder" -run='^$$' -fuzz="^$$name\$$" -fuzztime=$(FUZZTIME) . -args -test.fuzzcachedir='$(corpora)/'"$$folder" |
+			tee "$$said" || { status=1 verdict=FAILED; }
+		counts=$$(sed -nE 's/^fuzz: .*execs: ([0-9]+).*new interesting: ([0-9]+) \(total: ([0-9]+)\).*/\1 \2 \3/p' "$$said" | tail -n1)
+		summary+="$${folder#./} $$name $${counts:-0 0 0} $$verdict"$$'\n'
+	done
+	echo
+	printf '%-28s %-22s %12s %6s %6s  %s\n' folder test executions new corpus verdict $$summary
+	echo "the corpora are in $(corpora)"
+	exit $$status
+
+# Status 3 of govulncheck: it has found something. Any other failure: it could not ask its database.
+.PHONY: audit
+audit: $(GOVULNCHECK) ## list all linked modules with ages and licenses, and run govulncheck where its database can be had
+	@status=0
+	go run -C deployments ./audit $(addprefix '$(CURDIR)'/,$(modules)) || status=1
+	echo && echo "== vulnerabilities (govulncheck)"
+	for module in $(code_modules); do
+		found=0
+		$(GOVULNCHECK) -C "$$module" ./... || found=$$?
+		[ "$$found" != 3 ] || status=1
+		[ "$$found" = 0 ] || [ "$$found" = 3 ] || { echo "not checked: govulncheck could not ask its database"; break; }
 	done
 	exit $$status
 

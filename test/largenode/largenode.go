@@ -78,7 +78,7 @@ func Start(t testing.TB) *Node {
 		"path.sysfs":                  n.Path("sys"),
 		"path.cdi":                    n.Path("cdi"),
 		"counter.zero-hold":           "0s",
-		"inventory.file":              n.Write(t, "inventory.yaml", inventory()),
+		"inventory.file":              n.Write(t, "inventory.yaml", Inventory()),
 		"source.scrape.config":        n.Write(t, "scrape.yaml", "endpoints:\n"+Endpoint("vendor", endpoint.URL)),
 	}
 	n.Write(t, "sys/fs/cgroup/cgroup.controllers", "cpu memory\n")
@@ -125,8 +125,8 @@ func PodList() []*v1.PodResources {
 // UUID returns the UUID of a device.
 func UUID(i int) string { return fmt.Sprintf("GPU-aaaaaaaa-0000-0000-0000-%012d", i) }
 
-// inventory returns the ResourceSlice of the devices.
-func inventory() string {
+// Inventory returns the ResourceSlice of the devices, in YAML.
+func Inventory() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\nmetadata: {name: %s-%s}\nspec:\n", Name, Driver)
 	fmt.Fprintf(&b, "  driver: %s\n  nodeName: %s\n  pool: {name: %s, generation: 1, resourceSliceCount: 1}\n  devices:\n",

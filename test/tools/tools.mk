@@ -24,6 +24,7 @@ $(eval $(call tool,PROMTOOL,test/tools,github.com/prometheus/prometheus/cmd/prom
 $(eval $(call tool,PROMETHEUS,test/tools,github.com/prometheus/prometheus/cmd/prometheus,-tags=remove_all_sd$(comma)enable_kubernetes_sd))
 $(eval $(call tool,PINT,test/tools/pint,github.com/cloudflare/pint/cmd/pint))
 $(eval $(call tool,BENCHSTAT,test/tools,golang.org/x/perf/cmd/benchstat))
+$(eval $(call tool,GOVULNCHECK,test/tools/vuln,golang.org/x/vuln/cmd/govulncheck))
 $(eval $(call tool,GOLANGCI_LINT,test/tools/lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint))
 
 # Grafana's types and the TypeScript compiler from npm, at the versions of test/tools/schema: a

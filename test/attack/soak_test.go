@@ -1,0 +1,293 @@
+package attack
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/live"
+)
+
+var scale = flag.Float64("scale", 0.001, "size of the soak; 1 is the whole one")
+
+// What happens in a whole soak.
+const (
+	soakScrapes  = 100_000
+	soakClaims   = 10_000
+	soakRestarts = 50 // of the kubelet
+	soakOutages  = 20 // of the API server
+
+	maxBatch = 100 // claims that come and go together
+	scrapers = 4
+
+	// judgedFrom is the least size from which on memory is compared: a short soak grows what is
+	// allocated once.
+	judgedFrom = 0.1
+)
+
+// soak is a soak in progress.
+type soak struct {
+	*target
+	t         *testing.T
+	server    *kubetest.Server
+	batchSize int
+	done      done
+}
+
+// done is how much of what has happened.
+type done struct{ scrapes, claims, restarts, outages int }
+
+// The program in use for long: scrapes, pods that come and go with their claims, restarts of the
+// kubelet, outages of the API server. The exporter sees every claim, and in the end nothing is left
+// of all that: memory, goroutines, files and series are those from the beginning.
+func TestSoak(t *testing.T) {
+	if *before != "" {
+		t.Logf("soaking %s", *before)
+	}
+	s := startSoak(t)
+	claims := max(1, int(math.Round(*scale*soakClaims)))
+	batches := max(1, claims/maxBatch)
+	s.batchSize = claims / batches
+	// One batch in ten, with all that can happen, comes before the comparison: the heap and the pools
+	// of buffers and connections have their size then.
+	warm := max(1, batches/10)
+	for i := range warm {
+		s.batch(i, true, true)
+	}
+	s.done = done{}
+	was := s.settle()
+	for i := range batches {
+		s.batch(warm+i, due(i, soakRestarts), due(i, soakOutages))
+	}
+	is := s.settle()
+	peak, over := s.resident()
+	t.Logf("%d scrapes, %d claims, %d restarts of the kubelet, %d outages of the API server; at most %d MiB resident:",
+		s.done.scrapes, s.done.claims, s.done.restarts, s.done.outages, peak>>20)
+	t.Logf("%-12s %10s %10s", "", "before", "after")
+	for _, name := range slices.Sorted(maps.Keys(was)) {
+		t.Logf("%-12s %10.5g %10.5g", name, was[name], is[name])
+	}
+	if over {
+		t.Error("the program was over its limit of memory")
+	}
+	for name, slack := range map[string]float64{
+		resident: was[resident]/10 + 8, heap: was[heap]/10 + 1, goroutines: 8, files: 8, series: 0,
+	} {
+		if (name == resident || name == heap) && *scale < judgedFrom {
+			continue
+		}
+		if is[name] > was[name]+slack {
+			t.Errorf("%s: %.5g after the soak, %.5g before, want at most %.3g more", name, is[name], was[name], slack)
+		}
+	}
+	if is[series] != was[series] {
+		t.Errorf("%v series after the soak, %v before", is[series], was[series])
+	}
+}
+
+// due reports whether what happens so often in a whole soak happens in batch i: evenly, and at
+// least once.
+func due(i, often int) bool {
+	const batches = soakClaims / maxBatch
+	return i%(batches/often) == 0
+}
+
+// startSoak starts the program with an API server that has the node's slice.
+func startSoak(t *testing.T) *soak {
+	t.Helper()
+	server, err := kubetest.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	node := largenode.Start(t)
+	slice, err := yaml.YAMLToJSON([]byte(largenode.Inventory()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Put(kubetest.Slices, slice)
+	s := &soak{t: t, server: server, target: launch(t, node, map[string]string{
+		"kube": "auto", "kubeconfig": node.Write(t, "kubeconfig", string(server.Kubeconfig())), "inventory.file": "",
+		"retention": "2s",
+	}, "--web.pprof")}
+	s.await("aware of the node", s.complete)
+	return s
+}
+
+// scrapeAll scrapes n times, with several clients.
+func (s *soak) scrapeAll(n int) {
+	var clients sync.WaitGroup
+	for i := range scrapers {
+		clients.Go(func() {
+			for range (n + i) / scrapers {
+				if _, err := s.scrape(time.Minute); err != nil {
+					s.t.Errorf("a scrape failed: %v", err)
+					return
+				}
+			}
+		})
+	}
+	clients.Wait()
+}
+
+// batch starts pods with a claim each, waits until the exporter shows all of them, and ends them.
+// Meanwhile it is scraped, and, if wanted, the kubelet restarts and the API server is out.
+func (s *soak) batch(i int, restart, outage bool) {
+	scrapes := s.batchSize * soakScrapes / soakClaims
+	scraped := make(chan struct{})
+	go func() {
+		defer close(scraped)
+		s.scrapeAll(scrapes)
+	}()
+	defer func() {
+		<-scraped
+		s.done.scrapes += scrapes
+	}()
+	pods := largenode.PodList()
+	for j := range s.batchSize {
+		pods = append(pods, s.start(fmt.Sprintf("soak-%d-%d", i, j), j%largenode.Devices))
+	}
+	if outage {
+		s.server.Fail(func(string, bool) kubetest.Fault { return kubetest.Unavailable })
+		s.server.Expire()
+	}
+	if err := s.node.Kubelet.SetPods(pods...); err != nil {
+		s.t.Fatal(err)
+	}
+	if restart {
+		if err := s.node.Kubelet.Restart(s.t.Context(), 200*time.Millisecond, 500*time.Millisecond); err != nil {
+			s.t.Fatal(err)
+		}
+		s.done.restarts++
+	}
+	prefix := fmt.Sprintf("pod=\"soak-%d-", i)
+	s.await("shows the claims", func() error { return s.shows(prefix, s.batchSize) })
+	if outage {
+		s.server.Fail(nil)
+		s.done.outages++
+	}
+	s.done.claims += s.batchSize
+	for j := range s.batchSize {
+		name := fmt.Sprintf("soak-%d-%d", i, j)
+		s.server.Delete(kubetest.Pods, soakNamespace, name)
+		s.server.Delete(kubetest.Claims, soakNamespace, name)
+	}
+	if err := s.node.Kubelet.SetPods(largenode.PodList()...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+const soakNamespace = "soak"
+
+// start creates a pod and its claim on a share of a device at the API server, and returns it as the
+// kubelet lists it.
+func (s *soak) start(name string, device int) *v1.PodResources {
+	gpu := fmt.Sprintf("gpu-%d", device)
+	object := func(kind, version, more string) []byte {
+		return fmt.Appendf(nil,
+			`{"kind": %q, "apiVersion": %q, "metadata": {"namespace": %q, "name": %q, "uid": "uid-%s-%s"}, %s}`,
+			kind, version, soakNamespace, name, strings.ToLower(kind), name, more)
+	}
+	pod := object("Pod", "v1", fmt.Sprintf(`"spec": {"nodeName": %q, "containers": [{"name": "main"}],
+		"resourceClaims": [{"name": "gpu", "resourceClaimName": %q}]}, "status": {"phase": "Running"}`, largenode.Name, name))
+	claim := object("ResourceClaim", "resource.k8s.io/v1", fmt.Sprintf(`"spec": {}, "status": {
+		"allocation": {"devices": {"results": [
+			{"request": "gpu", "driver": %q, "pool": %q, "device": %q, "shareID": "share-of-%s"}]}},
+		"reservedFor": [{"resource": "pods", "name": %q, "uid": "uid-pod-%s"}]}`,
+		largenode.Driver, largenode.Name, gpu, name, name, name))
+	for _, raw := range [][]byte{pod, claim} {
+		if !json.Valid(raw) {
+			s.t.Fatalf("not valid: %s", raw)
+		}
+	}
+	s.server.Put(kubetest.Claims, claim)
+	s.server.Put(kubetest.Pods, pod)
+	share := podresourcestest.Share(largenode.Driver, largenode.Name, gpu, "share-of-"+name)
+	return podresourcestest.Pod(soakNamespace, name,
+		podresourcestest.Container("main", podresourcestest.Claim(soakNamespace, name, share)))
+}
+
+// shows returns an error unless so many claims of pods with this label are shown.
+func (s *soak) shows(label string, want int) error {
+	a, err := s.scrape(time.Minute)
+	if err != nil {
+		return err
+	}
+	n := 0
+	for line := range strings.Lines(a.body) {
+		if strings.HasPrefix(line, "dra_pod_claim_info{") && strings.Contains(line, label) {
+			n++
+		}
+	}
+	if n != want {
+		return fmt.Errorf("%d claims are shown, want %d", n, want)
+	}
+	return nil
+}
+
+// What the soak compares.
+const (
+	resident   = "resident MiB"
+	heap       = "heap MiB"
+	goroutines = "goroutines"
+	files      = "open files"
+	series     = "series"
+)
+
+// settle waits until no pod of a batch is shown, and returns the least of each value over some
+// time, after collections of garbage.
+func (s *soak) settle() map[string]float64 {
+	s.t.Helper()
+	s.await("without the pods that have ended", func() error { return s.shows(`namespace="`+soakNamespace+`"`, 0) })
+	least := map[string]float64{}
+	for range 5 {
+		if err := live.Get(s.client, s.url("/debug/pprof/heap?gc=1")); err != nil {
+			s.t.Fatal(err)
+		}
+		a, err := s.scrape(time.Minute)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for name, metric := range map[string]string{
+			resident: "process_resident_memory_bytes", heap: "go_memstats_heap_alloc_bytes", goroutines: "go_goroutines",
+			files: "process_open_fds", series: "dra_exporter_series",
+		} {
+			v, err := valueOf(a.body, metric)
+			if err != nil {
+				s.t.Fatal(err)
+			}
+			if strings.HasSuffix(name, "MiB") {
+				v /= 1 << 20
+			}
+			if was, known := least[name]; !known || v < was {
+				least[name] = v
+			}
+		}
+	}
+	return least
+}
+
+// valueOf returns the value of a metric without labels.
+func valueOf(body, metric string) (float64, error) {
+	_, after, found := strings.Cut(body, "\n"+metric+" ")
+	if !found {
+		return 0, errors.New("no " + metric)
+	}
+	value, _, _ := strings.Cut(after, "\n")
+	return strconv.ParseFloat(value, 64)
+}
