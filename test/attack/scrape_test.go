@@ -72,6 +72,7 @@ func allAtOnce(t testing.TB) {
 // scrapeOver scrapes again and again, with a connection of its own.
 func (g *target) scrapeOver(ctx context.Context) {
 	client := newClient(g.trust)
+	client.Transport.(*http.Transport).DialContext = attacker().DialContext
 	defer client.CloseIdleConnections()
 	for ctx.Err() == nil {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/metrics"), http.NoBody)
@@ -90,6 +91,11 @@ func (g *target) scrapeOver(ctx context.Context) {
 	}
 }
 
+// attacker connects from another address than the honest scraper.
+func attacker() *net.Dialer {
+	return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+}
+
 // backOff waits before a client connects again.
 func backOff(ctx context.Context) {
 	select {
@@ -102,13 +108,14 @@ func backOff(ctx context.Context) {
 // returns nil when ctx has ended, which closes the connection, too. Protocols are those of ALPN. A
 // receive buffer of 0 bytes is the kernel's default.
 func (g *target) dial(ctx context.Context, receiveBuffer int, protocols ...string) net.Conn {
-	dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+	dialer := attacker()
+	dialer.Control = func(_, _ string, raw syscall.RawConn) error {
 		return raw.Control(func(fd uintptr) {
 			if receiveBuffer > 0 {
 				_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, receiveBuffer)
 			}
 		})
-	}}
+	}
 	for ; ctx.Err() == nil; backOff(ctx) {
 		conn, err := dialer.DialContext(ctx, "tcp", g.Address)
 		if err != nil {
