@@ -53,14 +53,15 @@ type visitor interface {
 
 // parseExposition reads an exposition in the Prometheus text format 0.0.4 or in OpenMetrics 1.0 and
 // passes on the samples and types of wanted metrics. It holds one line at a time, and parses no
-// line of an unwanted metric: a vendor's whole catalogue costs little more than its reading. A
+// line of an unwanted metric once there was a sample: a vendor's whole catalogue costs little more than its reading. A
 // malformed line of a wanted metric is rejected, and the next one read. The error is the reader's.
 //
 // expfmt's TextParser would give up the whole answer for one bad line, builds the families that
 // are not wanted, and does not read OpenMetrics.
-func parseExposition(r io.Reader, openMetrics bool, v visitor) error {
+func parseExposition(r io.Reader, openMetrics bool, v visitor) (content, error) {
 	lines := bufio.NewReaderSize(r, maxLine)
 	var s sample
+	var c content
 	for {
 		line, err := lines.ReadSlice('\n')
 		if errors.Is(err, bufio.ErrBufferFull) {
@@ -69,14 +70,34 @@ func parseExposition(r io.Reader, openMetrics bool, v visitor) error {
 			}
 			err = skipLine(lines)
 		} else {
-			parseLine(line, openMetrics, &s, v)
+			c.parseLine(line, openMetrics, &s, v)
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			return nil
+			return c, nil
 		case err != nil:
-			return err
+			return c, err
 		}
+	}
+}
+
+// content is what an answer consists of.
+type content struct {
+	text    bool // lines that are neither empty nor comments
+	samples bool // at least one of these is a sample
+	wanted  bool // a wanted metric: a line of it, or its type
+}
+
+// check returns an error for what is no exposition, such as a page for people, and for an
+// exposition without any of the wanted metrics.
+func (c content) check() error {
+	switch {
+	case c.wanted:
+		return nil
+	case c.text && !c.samples:
+		return driver.WithReason(driver.ReasonMalformed, errors.New("answer is no exposition: it has no sample"))
+	default:
+		return driver.WithReason(driver.ReasonNoData, errors.New("answer has no metric that is mapped"))
 	}
 }
 
@@ -89,25 +110,33 @@ func skipLine(r *bufio.Reader) error {
 	}
 }
 
-func parseLine(line []byte, openMetrics bool, s *sample, v visitor) {
+func (c *content) parseLine(line []byte, openMetrics bool, s *sample, v visitor) {
 	line = bytes.Trim(line, " \t\r\n")
 	if len(line) == 0 {
 		return
 	}
 	if line[0] == '#' {
 		if name, kind, ok := parseType(line); ok {
+			c.wanted = c.wanted || v.wants(name)
 			v.typed(name, kind)
 		}
 		return
 	}
-	if !v.wants(leadingName(line)) {
+	c.text = true
+	wanted := v.wants(leadingName(line))
+	c.wanted = c.wanted || wanted
+	if !wanted && c.samples {
 		return
 	}
-	if err := parseSample(line, openMetrics, s); err != nil {
+	err := parseSample(line, openMetrics, s)
+	c.samples = c.samples || err == nil
+	switch {
+	case !wanted:
+	case err != nil:
 		v.reject(driver.ReasonMalformed)
-		return
+	default:
+		v.sample(s)
 	}
-	v.sample(s)
 }
 
 // parseType reads "# TYPE name kind".

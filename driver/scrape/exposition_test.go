@@ -87,7 +87,7 @@ func TestParseExposition(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			var r recorder
-			if err := parseExposition(iotest.HalfReader(strings.NewReader(test.text)), test.openMetrics, &r); err != nil {
+			if _, err := parseExposition(iotest.HalfReader(strings.NewReader(test.text)), test.openMetrics, &r); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(test.want, r.lines); diff != "" {
@@ -101,7 +101,7 @@ func TestParseExpositionReaderFails(t *testing.T) {
 	broken := errors.New("broken")
 	for _, text := range []string{"a 1\n", "a 1", strings.Repeat("a", 2*maxLine)} {
 		var r recorder
-		err := parseExposition(io.MultiReader(strings.NewReader(text), iotest.ErrReader(broken)), false, &r)
+		_, err := parseExposition(io.MultiReader(strings.NewReader(text), iotest.ErrReader(broken)), false, &r)
 		if !errors.Is(err, broken) {
 			t.Errorf("after %.10q the error is %v", text, err)
 		}
@@ -211,7 +211,7 @@ func FuzzParseExposition(f *testing.F) {
 	f.Add([]byte(strings.Repeat("b{u=\"\\\\\"} 1e309\n", 3)), false)
 	f.Fuzz(func(t *testing.T, body []byte, openMetrics bool) {
 		var r recorder
-		if err := parseExposition(bytes.NewReader(body), openMetrics, &r); err != nil {
+		if _, err := parseExposition(bytes.NewReader(body), openMetrics, &r); err != nil {
 			t.Fatal(err)
 		}
 		for _, e := range endpoints {

@@ -118,7 +118,11 @@ func read(response *http.Response, v visitor) error {
 	default:
 		return parseError(fmt.Errorf("content encoding %.64q was not asked for", encoding))
 	}
-	return parseError(parseExposition(body, openMetrics, v))
+	content, err := parseExposition(body, openMetrics, v)
+	if err != nil {
+		return parseError(err)
+	}
+	return content.check()
 }
 
 // parseError is an error of the content where it is none of the network, which [network] has

@@ -225,3 +225,28 @@ func zipped(b []byte) []byte {
 	w.Close()
 	return out.Bytes()
 }
+
+// An answer that has no metric of the mapping is an error that says so, and so is a page for people.
+func TestAnswerWithoutMetrics(t *testing.T) {
+	for _, tc := range []struct {
+		name, text string
+		want       driver.Reason
+	}{
+		{"a login page", "<!DOCTYPE html>\n<html><body>\n<form>Sign in</form>\n</body></html>\n", driver.ReasonMalformed},
+		{"another API", `{"status":"success","data":{}}`, driver.ReasonMalformed},
+		{"another exporter", "# TYPE go_goroutines gauge\ngo_goroutines 7\nother{UUID=\"GPU-1\"} 1\n", driver.ReasonNoData},
+		{"nothing", "", driver.ReasonNoData},
+		{"no hardware", "# HELP busy Busy.\n# TYPE busy gauge\n", ""},
+		{"hardware among others", "go_goroutines 7\nbusy{UUID=\"GPU-1\"} 1\n", ""},
+		{"a wanted line that is malformed, among others", "go_goroutines 7\nbusy{UUID=\"GPU-1} 1\n", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := &page{}
+			p.set(tc.text)
+			s := source(t, serve(t, p), gpuFields, testNow)
+			if _, err := s.Sample(t.Context()); driver.ReasonOf(err) != tc.want {
+				t.Errorf("error %v, want reason %q", err, tc.want)
+			}
+		})
+	}
+}

@@ -58,7 +58,7 @@ func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, 
 		tb.Fatal(err)
 	}
 	c := newCollector(e, rules, testNow(), 0)
-	if err := parseExposition(bytes.NewReader(body), openMetrics, c); err != nil {
+	if _, err := parseExposition(bytes.NewReader(body), openMetrics, c); err != nil {
 		tb.Fatal(err)
 	}
 	a := c.finish()

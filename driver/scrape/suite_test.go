@@ -108,7 +108,7 @@ func BenchmarkSample(b *testing.B) {
 	before := answer{}
 	for b.Loop() {
 		c := newCollector(e, rules, testNow(), len(before.values))
-		if err := parseExposition(strings.NewReader(body.String()), false, c); err != nil {
+		if _, err := parseExposition(strings.NewReader(body.String()), false, c); err != nil {
 			b.Fatal(err)
 		}
 		a := c.finish()
