@@ -287,7 +287,7 @@ func (c *CDI) update(dir int, path string, at time.Time) (came, gone []change) {
 // this one.
 func writtenAt(info os.FileInfo, last, at time.Time) time.Time {
 	if t := info.ModTime(); t.After(last) && t.Before(at) {
-		return t
+		return at.Add(t.Sub(at)) // on the monotonic clock, for when the wall clock is set
 	}
 	return at
 }

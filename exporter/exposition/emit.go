@@ -41,7 +41,7 @@ func (s *Snapshot) walk(e emission) {
 		base := e.holderLabels("resourceclaim_name", h)
 		e.holder(h, base, famClaimQuantity, famClaimAllocated, famClaimShare)
 		if active := h.LastActive; !active.IsZero() {
-			e.gauge(famClaimLastActive, base, unix(active))
+			e.gauge(famClaimLastActive, base, unixPast(active, s.Time))
 		}
 	}
 	for i := range s.Pods {
@@ -324,6 +324,15 @@ func (e emission) infoLabels(base *labels, d *ledger.Device) *labels {
 	h := &d.Entry.Hardware
 	return e.with(base, "vendor", h.Vendor, "model", h.Model, "uuid", h.UUID, "pci_bus_id", h.PCI,
 		"parent", d.Parent, "numa_node", h.NUMANode, "driver_version", h.DriverVersion)
+}
+
+// unixPast returns the Unix time of what happened before now. If the wall clock went back
+// meanwhile, it is as long ago by the present wall clock as it is.
+func unixPast(t, now time.Time) float64 {
+	if t.Round(0).After(now.Round(0)) {
+		t = now.Add(t.Sub(now))
+	}
+	return unix(t)
 }
 
 func unix(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }

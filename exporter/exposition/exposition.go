@@ -138,6 +138,7 @@ type rendering struct {
 	families *[numFamilies]Family
 	format   format
 	keep     int
+	now      time.Time // of the snapshot, without the monotonic clock
 	held     time.Time // counters first exported after it are written as 0; zero: none
 	bodies   [numFamilies][]byte
 	out      bytes.Buffer
@@ -153,7 +154,7 @@ func (r *rendering) begin(f format) {
 }
 
 func (r *rendering) take(s *Snapshot, cache *labelCache, zeroHold time.Duration) {
-	r.keep, r.held = s.keep, time.Time{}
+	r.keep, r.now, r.held = s.keep, s.Time.Round(0), time.Time{}
 	if zeroHold > 0 {
 		r.held = s.Time.Add(-zeroHold)
 	}
@@ -169,6 +170,9 @@ func (r *rendering) put(id familyID, l *labels, value float64, born, shown time.
 	}
 	if f.Type == driver.Counter && !r.held.IsZero() && shown.After(r.held) {
 		value = 0
+	}
+	if born.Round(0).After(r.now) {
+		born = time.Time{} // the wall clock went back: a counter does not begin in the future
 	}
 	r.bodies[id] = r.format.sample(r.bodies[id], f, l, value, born)
 }

@@ -40,9 +40,6 @@ func rejectReading(catalogue driver.Catalogue, r *driver.Reading) driver.Reason 
 	if spec.Unit == "ratio" {
 		r.Value = min(r.Value, 1)
 	}
-	if r.Since.After(r.At) {
-		r.Since = r.At
-	}
 	return ""
 }
 

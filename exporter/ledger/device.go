@@ -53,14 +53,12 @@ func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *dev
 func (d *deviceBook) observe(readings []join.Reading, tick uint64, now time.Time) {
 	d.measured = false
 	for _, r := range readings {
-		if r.At.After(now) {
-			r.At = now // the source's clock is ahead: a reading is never of the future
-		}
+		r.At = onClock(r.At, now)
 		d.read = d.read || r.Quantity != driver.Health
 		d.measured = d.measured || d.catalogue.Spec(r.Quantity).ShowsActivity(r.Labels)
 		m := d.meter(seriesKey{r.Quantity, r.Labels})
 		m.present, m.seen, m.now = tick, now, r
-		m.observe(r)
+		m.observe(r, now)
 	}
 	for _, m := range d.meters {
 		if m.present != tick {

@@ -23,6 +23,7 @@ type meter struct {
 	last   driver.Reading // the last that was settled
 	have   bool
 	queue  []queued
+	since  time.Time // when the newest reading's source said that it began to count
 	// replaced reports that the next reading is the first of other hardware.
 	replaced bool
 	now      join.Reading // the newest reading, settled or not
@@ -58,7 +59,7 @@ const maxQueue = 64
 
 // observe queues a reading. One with the time of the previous is the same reading, and an older one
 // is ignored. If the source of the series changes, its counter begins with its present value.
-func (m *meter) observe(r join.Reading) {
+func (m *meter) observe(r join.Reading, now time.Time) {
 	if m.source != r.Source {
 		m.source, m.have, m.queue = r.Source, false, m.queue[:0]
 		m.series = m.series.from(r.Source)
@@ -72,8 +73,38 @@ func (m *meter) observe(r join.Reading) {
 			return
 		}
 	}
+	r.Since = m.began(r.Reading, now)
 	m.queue = append(m.queue, queued{r.Reading, m.replaced})
 	m.replaced = false
+}
+
+// maxAhead is how far the clock by which a source says when it began to count may be ahead.
+const maxAhead = 5 * time.Second
+
+// began returns when the reading's source began to count, if that is news: a restart. The zero time
+// is none. What the source said before is no news, whatever the wall clock says now; and a counter
+// does not begin in the future.
+func (m *meter) began(r driver.Reading, now time.Time) time.Time {
+	known := r.Since.Equal(m.since) && (m.have || len(m.queue) > 0)
+	m.since = r.Since
+	if known || r.Since.IsZero() || r.Since.Sub(now) > maxAhead {
+		return time.Time{}
+	}
+	since := onClock(r.Since, now)
+	if since.After(r.At) {
+		return r.At
+	}
+	return since
+}
+
+// onClock returns the time of a source on the clock of now, so that it can be compared with earlier
+// times: times of other programs have the wall clock alone, which may go back or ahead. Times of
+// the future become now.
+func onClock(t, now time.Time) time.Time {
+	if t.After(now) {
+		return now
+	}
+	return now.Add(t.Sub(now))
 }
 
 // queued is a reading in a queue.

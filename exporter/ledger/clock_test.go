@@ -1,0 +1,135 @@
+package ledger_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// clock is a device that claim a holds for 250 ticks of 10 s, and then claim b for 250, while the
+// wall clock is set after the 100th tick. It works evenly.
+type clock struct {
+	step  time.Duration // by which the wall clock is set
+	own   bool          // the source has timestamps of its own, by the wall clock
+	slow  int           // ticks for which the source serves the same reading
+	since time.Duration // before the start: when the source says that it began to count; 0: it does not
+}
+
+const (
+	clockTicks = 500
+	clockTick  = 10 * time.Second
+	clockStep  = 100
+)
+
+// run returns the last snapshot. No value of a counter may fall on the way.
+func (c clock) run(t *testing.T) *ledger.Snapshot {
+	t.Helper()
+	config := exportertest.LedgerConfig()
+	config.Retention = clockTicks * clockTick
+	l := ledger.New(config)
+	start := time.Now() // with a monotonic clock
+	gpu := jointest.ID("gpu-0")
+	var reading time.Time
+	var joules float64
+	var s *ledger.Snapshot
+	before := map[string]float64{}
+	for i := range clockTicks {
+		now := start.Add(time.Duration(i) * clockTick)
+		if i >= clockStep {
+			now = exportertest.Stepped(now, c.step)
+		}
+		if i%c.slow == 0 {
+			reading, joules = now.Add(-300*time.Millisecond), float64(i)*1000
+		}
+		energy := driver.Reading{Quantity: driver.Energy, Value: joules, At: reading}
+		if c.since > 0 {
+			energy.Since = start.Add(-c.since).Round(0)
+		}
+		if c.own {
+			energy.At = reading.Round(0)
+		}
+		busy := driver.Reading{Quantity: driver.Utilization, Value: 0.5, At: energy.At}
+		claim := "a"
+		if i >= clockTicks/2 {
+			claim = "b"
+		}
+		in := join.Input{
+			Inventory: driver.Inventory{gpu: {Hardware: driver.Hardware{UUID: "GPU-0"}}},
+			View: podresources.View{
+				At: now, Allocations: []podresources.Allocation{jointest.Allocation(gpu.Device, claim, "pod-"+claim)},
+			},
+			Sources: []join.SourceSamples{{Name: "x", Samples: []driver.Sample{
+				{Hardware: driver.Hardware{UUID: "GPU-0"}, Readings: []driver.Reading{energy, busy}},
+			}}},
+		}
+		s = l.Advance(join.Join(in), now)
+		for name, value := range clockSums(s) {
+			if value < before[name]-1e-6 {
+				t.Fatalf("%s falls from %v to %v at tick %d", name, before[name], value, i)
+			}
+			before[name] = value
+		}
+	}
+	return s
+}
+
+// clockSums returns the sums of the device and its claims.
+func clockSums(s *ledger.Snapshot) map[string]float64 {
+	out := map[string]float64{}
+	add := func(who string, values []ledger.Value) {
+		for _, v := range values {
+			if v.Quantity == driver.Energy || v.Quantity == driver.ActiveSeconds {
+				out[fmt.Sprint(who, " ", v.Quantity)] = v.Value
+			}
+		}
+	}
+	add("device", s.Devices[0].Values)
+	for i := range s.Claims {
+		h := &s.Claims[i]
+		add(h.Name, h.Values)
+		out[h.Name+" allocated"] = h.Allocated
+	}
+	return out
+}
+
+// Whatever is done to the wall clock, nothing is lost and nothing counted twice, also if a source's
+// readings have timestamps of the wall clock alone.
+func TestWallClockIsSet(t *testing.T) {
+	for _, c := range []clock{
+		{slow: 1}, {slow: 1, own: true}, {slow: 3, own: true}, {slow: 1, since: 20 * time.Minute},
+		{slow: 1, own: true, since: 20 * time.Minute}, {slow: 3, own: true, since: 20 * time.Minute},
+	} {
+		want := clockSums(c.run(t))
+		if len(want) != 8 {
+			t.Fatalf("sums %v", want)
+		}
+		for _, c.step = range []time.Duration{
+			-time.Hour, -10 * time.Minute, -time.Minute, time.Minute, 10 * time.Minute, time.Hour,
+		} {
+			t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+				got := clockSums(c.run(t))
+				for name, value := range want {
+					slack := 2 * float64(c.slow) // readings
+					switch name {
+					case "a allocated", "b allocated", "device energy":
+						slack = 1e-6
+					case "a energy", "b energy":
+						slack *= 1000
+					default:
+						slack *= 5
+					}
+					if diff := got[name] - value; diff > slack || diff < -slack {
+						t.Errorf("%s is %v, and %v if the clock is not set", name, got[name], value)
+					}
+				}
+			})
+		}
+	}
+}
