@@ -103,8 +103,12 @@ func clockSums(s *ledger.Snapshot) map[string]float64 {
 // readings have timestamps of the wall clock alone.
 func TestWallClockIsSet(t *testing.T) {
 	for _, c := range []clock{
-		{slow: 1}, {slow: 1, own: true}, {slow: 3, own: true}, {slow: 1, since: 20 * time.Minute},
-		{slow: 1, own: true, since: 20 * time.Minute}, {slow: 3, own: true, since: 20 * time.Minute},
+		{slow: 1},
+		{slow: 1, own: true},
+		{slow: 3, own: true},
+		{slow: 1, since: 20 * time.Minute},
+		{slow: 1, own: true, since: 20 * time.Minute},
+		{slow: 3, own: true, since: 20 * time.Minute},
 	} {
 		want := clockSums(c.run(t))
 		if len(want) != 8 {

@@ -47,7 +47,7 @@ type attack struct {
 }
 
 func attacks() []attack {
-	return slices.Concat(scrapeAttacks(), endpointAttacks(), networkAttacks())
+	return slices.Concat(scrapeAttacks(), endpointAttacks(), networkAttacks(), sliceAttacks())
 }
 
 func TestAttacks(t *testing.T) {

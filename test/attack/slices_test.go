@@ -1,0 +1,135 @@
+package attack
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/largenode"
+)
+
+// sliceAttacks are those of drivers that publish ResourceSlices.
+func sliceAttacks() []attack {
+	return []attack{
+		{name: "5 000 slices of 120 kB of one driver", run: func(t testing.TB) { hostileSlices(t, 5000) }},
+	}
+}
+
+// hostileSlices are slices of the node with as many devices and attributes as the API allows, of a
+// driver of their own. They are listed before those of the node's own driver.
+func hostileSlices(t testing.TB, slices int) {
+	node := largenode.Start(t)
+	api := newSliceServer(t, node, slices)
+	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: x\n"+
+		"clusters: [{name: x, cluster: {server: %q}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\n"+
+		"users: [{name: x, user: {token: x}}]\n", api.url)
+	g := launch(t, node, map[string]string{
+		"kube": "auto", "inventory.file": "", "kubeconfig": node.Write(t, "kubeconfig", kubeconfig),
+	})
+	f := g.during(20*attackTime(), func(ctx context.Context) {
+		for api.lists.Load() < 1 && pause(ctx) == nil {
+			continue
+		}
+	})
+	g.expectHeld(t, f)
+	if *before == "" && strings.Count(g.Log(), "a driver has more slices or devices than are kept") != 1 {
+		t.Errorf("that a driver has too many is not logged once:\n%s", g.Log())
+	}
+}
+
+// sliceServer is an API server that has slices alone. It makes them as it sends them.
+type sliceServer struct {
+	url   string
+	lists atomic.Int64 // that were sent as a whole
+
+	slices int
+	one    []byte   // a hostile slice, whose name is NAME
+	own    [][]byte // of the node's own driver
+}
+
+func newSliceServer(t testing.TB, node *largenode.Node, slices int) *sliceServer {
+	t.Helper()
+	name := node.Flags()["node-name"]
+	s := &sliceServer{
+		slices: slices,
+		one:    kubetest.LargeSlice("NAME", "hostile.example.com", "NAME", fmt.Sprintf(`"nodeName":%q`, name), false),
+	}
+	inventory, err := os.ReadFile(node.Path("inventory.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for document := range strings.SplitSeq(string(inventory), "\n---\n") {
+		raw, err := yaml.YAMLToJSON([]byte(document))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.own = append(s.own, raw)
+	}
+	server := httptest.NewServer(s)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	s.url = server.URL
+	return s
+}
+
+// ServeHTTP answers as the API server of Kubernetes. What else there may be is empty, or absent.
+func (s *sliceServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	query := r.URL.Query()
+	switch {
+	case query.Get("watch") != "":
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	case r.URL.Path == "/apis/resource.k8s.io":
+		_, _ = w.Write([]byte(`{"versions":[{"version":"v1"}]}`))
+	case strings.HasSuffix(r.URL.Path, "/resourceslices") && query.Get("fieldSelector") != "spec.nodeName=":
+		s.list(w, query.Get("limit"), query.Get("continue"))
+	case strings.HasSuffix(r.URL.Path, "/resourceslices"), strings.HasSuffix(r.URL.Path, "/pods"):
+		_, _ = w.Write([]byte(`{"metadata":{"resourceVersion":"5"},"items":[]}`))
+	default:
+		w.WriteHeader(http.StatusNotFound)
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"kind": "Status", "code": 404, "reason": "NotFound", "details": map[string]any{"name": path.Base(r.URL.Path)},
+		})
+	}
+}
+
+// list sends a page of the slices of the node.
+func (s *sliceServer) list(w http.ResponseWriter, limit, position string) {
+	most, err := strconv.Atoi(limit)
+	if err != nil {
+		most = s.slices
+	}
+	from, _ := strconv.Atoi(position) // absent: the first page
+	until, token := min(from+most, s.slices), ""
+	if until < s.slices {
+		token = strconv.Itoa(until)
+	}
+	_, _ = fmt.Fprintf(w, `{"metadata":{"resourceVersion":"5","continue":%q},"items":[`, token)
+	for i := from; i < until; i++ {
+		slice := bytes.ReplaceAll(s.one, []byte("NAME"), fmt.Appendf(nil, "hostile-%d", i))
+		if _, err := w.Write(append(slice, ',')); err != nil {
+			return // too much for the program
+		}
+	}
+	_, _ = w.Write(bytes.Join(s.own, []byte(",")))
+	_, _ = w.Write([]byte("]}"))
+	if token == "" {
+		s.lists.Add(1)
+	}
+}
