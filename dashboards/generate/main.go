@@ -13,6 +13,8 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
@@ -82,7 +84,29 @@ func addFlags(flags *flag.FlagSet, o *rules.Options) {
 	flags.DurationVar(&o.StaleAfter, "stale.after", o.StaleAfter, "age at which an exporter's snapshot is stale")
 	flags.DurationVar(&o.PendingFor, "pending.for", o.PendingFor,
 		"how long pods must have been unschedulable while devices are free")
+	flags.BoolVar(&o.QuietNetwork, "network.quiet", o.QuietNetwork, "whether to alert on claims' quiet network devices")
+	flags.Float64Var(&o.DownRatio, "down.ratio", o.DownRatio, "share of the exporters that may be down without a page")
+	flags.StringVar(&o.Grafana, "grafana.url", o.Grafana, "address of Grafana, for links in alerts")
+	flags.Func("price", "price of an hour of the devices of a model, REGEXP=NUMBER, repeated; the first that matches "+
+		"applies, and the defaults only without this flag", prices(o))
 	flags.StringVar(&o.Job, "job", o.Job, "regular expression that matches the exporter's job label")
+}
+
+// prices returns what reads the values of the flag price.
+func prices(o *rules.Options) func(string) error {
+	first := true
+	return func(value string) error {
+		models, number, found := strings.Cut(value, "=")
+		perHour, err := strconv.ParseFloat(number, 64)
+		if !found || err != nil {
+			return fmt.Errorf("%q is not REGEXP=NUMBER", value)
+		}
+		if first {
+			o.Prices, first = nil, false
+		}
+		o.Prices = append(o.Prices, rules.Price{Models: models, PerHour: perHour})
+		return nil
+	}
 }
 
 // generate returns the files by name.

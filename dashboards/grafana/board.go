@@ -13,8 +13,7 @@ type Board struct {
 	Description string
 	Rows        []Row
 
-	uses   []string // the visible variables; the others are present but hidden, so that links keep their values
-	prices bool     // whether it has variables for prices
+	uses []string // the visible variables; the others are present but hidden, so that links keep their values
 }
 
 // Row is a titled row of panels.
@@ -33,6 +32,7 @@ type Panel struct {
 	Targets     []Target
 	Width       uint32 // of 24
 	Height      uint32
+	Total       bool // the values are of several devices on purpose
 
 	steps    []step // thresholds; none: one neutral color
 	states   []state
@@ -100,11 +100,14 @@ func Boards() []Board {
 func words() []string {
 	return []string{
 		"<d>", `cluster=~"$cluster", node=~"$node", driver=~"$driver"`,
+		"<one>", `cluster=~"$cluster", node=~"$node", driver=~"$driver", device=~"$device"`,
 		"<c>", `cluster=~"$cluster", node=~"$node", driver=~"$driver", namespace=~"$namespace", resourceclaim_name=~"$claim"`,
 		"<claim of node>", `cluster=~"$cluster", node=~"$node", namespace=~"$namespace", resourceclaim_name=~"$claim"`,
 		"<m>", `cluster=~"$cluster", driver=~"$driver", model=~"$model"`,
 		"<n>", `cluster=~"$cluster", driver=~"$driver", model=~"$model", namespace=~"$namespace"`,
 		"<e>", `cluster=~"$cluster", node=~"$node"`,
+		"<node>", "cluster, node",
+		"<namespace>", "cluster, namespace",
 		"<device>", "cluster, node, driver, pool, device",
 		"<claim>", "cluster, node, namespace, resourceclaim_name",
 		"<claim driver>", "cluster, node, namespace, resourceclaim_name, driver",
@@ -113,20 +116,14 @@ func words() []string {
 	}
 }
 
-// dashboardPrice is the metric that replaces a variable with the price of a device-hour when
-// queries are checked.
-func dashboardPrice() query.Family {
-	return query.Family{Name: "dashboard_price", Unit: query.Unit{Money: 1, Seconds: -1, Scale: 1.0 / 3600}}
-}
-
-// Catalog adds the prices to the rules' catalog, which gives the metrics that panels may use.
+// Catalog adds Prometheus's own metric of alerts to the rules' catalog, which gives the metrics
+// that panels may use.
 func Catalog(rules query.Catalog) query.Catalog {
-	rules.Add(dashboardPrice())
 	rules.Add(query.Family{
 		Name: "ALERTS", Unit: query.Unit{Scale: 1},
 		Labels: []string{
 			"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "driver",
-			"device", "source", "reason",
+			"pool", "device", "source", "reason", "kind", "code",
 		},
 	})
 	return rules

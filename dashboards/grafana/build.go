@@ -30,7 +30,7 @@ func (b *Board) JSON(catalog query.Catalog) ([]byte, error) {
 	//nolint:staticcheck // schema v2 works only with Grafana 12 and newer
 	builder := dashboard.NewDashboardBuilder(b.Title).Uid(b.UID).Description(b.Description).Tags([]string{tag}).
 		Readonly().Timezone("browser").Time("now-1h", "now").Refresh("1m").Tooltip(dashboard.DashboardCursorSyncCrosshair).
-		Variables(b.variables()).Annotations(annotations()).Links(links())
+		Variables(b.variables()).Annotations(b.annotations()).Links(links())
 	built, err := builder.Build()
 	if err != nil {
 		return nil, fmt.Errorf("build dashboard %s: %w", b.UID, err)
@@ -119,7 +119,7 @@ func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
 	}
 	mode := dashboard.FieldColorModeIdThresholds
 	switch {
-	case p.Kind != Graph || len(p.steps) > 0:
+	case p.Kind != Graph: // thresholds would give all lines of a graph the same color
 	case p.stacked:
 		// Adjacent areas need different colors, and a color by name may occur twice.
 		mode = dashboard.FieldColorModeIdPaletteClassic
@@ -148,7 +148,7 @@ func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
 // target returns the query with index i; queries are named A, B, ….
 func (p *Panel) target(i int) (cogQuery, error) {
 	t := p.Targets[i]
-	q := prometheus.NewDataqueryBuilder().Datasource(source()).RefId(refID(i)).Expr(expand(t.Expr)).
+	q := prometheus.NewDataqueryBuilder().Datasource(source()).RefId(refID(i)).Expr(Expand(t.Expr)).
 		EditorMode(prometheus.QueryEditorModeCode).LegendFormat(t.Legend)
 	switch p.Kind {
 	case Table:
@@ -174,8 +174,8 @@ func (p *Panel) target(i int) (cogQuery, error) {
 
 func refID(i int) string { return string(rune('A' + i)) }
 
-// expand replaces the abbreviations in an expression.
-func expand(expr string) string {
+// Expand replaces the abbreviations in an expression.
+func Expand(expr string) string {
 	lines := strings.Split(strings.TrimSpace(expr), "\n")
 	for i := range lines {
 		lines[i] = strings.TrimSpace(lines[i])

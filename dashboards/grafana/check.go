@@ -62,22 +62,28 @@ func (p *Panel) check(catalog query.Catalog) error {
 	require(p.Unit != "" || p.Kind == Table || p.Kind == Timeline, "no unit")
 	require((p.Kind == Timeline) == (len(p.states) > 0),
 		"states are required for timelines and not allowed for other kinds")
+	total := false
 	for _, t := range p.Targets {
-		if err := p.checkTarget(t, catalog); err != nil {
-			errs = append(errs, err)
-		}
+		merged, err := p.checkTarget(t, catalog)
+		errs, total = append(errs, err), total || merged
 	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	require(total == p.Total, "it is marked as a total, and no query is one")
 	return errors.Join(errs...)
 }
 
-func (p *Panel) checkTarget(t Target, catalog query.Catalog) error {
-	t.Expr = expand(t.Expr)
+// checkTarget reports whether the query gives one value for several devices, which only panels that
+// are marked as totals may have.
+func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err error) {
+	t.Expr = Expand(t.Expr)
 	if strings.Contains(t.Expr, "rate(") && !strings.Contains(t.Expr, "[$__rate_interval]") {
-		return fmt.Errorf("%s: rates must use $__rate_interval", t.Expr)
+		return false, fmt.Errorf("%s: rates must use $__rate_interval", t.Expr)
 	}
 	answer, err := catalog.Check(checkable(t.Expr))
 	if err != nil {
-		return err
+		return false, err
 	}
 	unit := p.Unit
 	if p.Kind == Table {
@@ -88,20 +94,27 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) error {
 	}
 	want, err := query.GrafanaUnit(unit)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !answer.Unit.Fits(want) {
-		return fmt.Errorf("%s is %v, but the panel shows it as %s, %v", t.Expr, answer.Unit, unit, want)
+		return false, fmt.Errorf("%s is %v, but the panel shows it as %s, %v", t.Expr, answer.Unit, unit, want)
 	}
 	if p.Kind != Table && p.Kind != Stat && t.Legend == "" {
-		return fmt.Errorf("%s has no legend", t.Expr)
+		return false, fmt.Errorf("%s has no legend", t.Expr)
 	}
 	for _, label := range legendLabels(t.Legend) {
 		if !answer.Has(label) {
-			return fmt.Errorf("the legend names the label %q, which %s does not have", label, t.Expr)
+			return false, fmt.Errorf("the legend names the label %q, which %s does not have", label, t.Expr)
 		}
 	}
-	return nil
+	if t.Legend != "" && answer.Has("device") && answer.Has("node") && !strings.Contains(t.Legend, "{{node}}") {
+		return false, fmt.Errorf("the legend %q does not name the node: devices of two nodes may have the same name",
+			t.Legend)
+	}
+	if answer.Merged && !p.Total {
+		return false, fmt.Errorf("%s gives one value for several devices, and the panel is not marked as a total", t.Expr)
+	}
+	return answer.Merged, nil
 }
 
 func (a *Annotation) check(catalog query.Catalog) error {
@@ -120,14 +133,8 @@ func (a *Annotation) check(catalog query.Catalog) error {
 	return nil
 }
 
-// checkable replaces the variables of an expression by metrics and values with the same units.
-func checkable(expr string) string {
-	values := map[string]string{}
-	for _, p := range prices() {
-		values[p.variable] = "scalar(" + dashboardPrice().Name + ")"
-	}
-	return Fill(expr, values, "1h", "5m", "1m")
-}
+// checkable replaces the variables of an expression by values.
+func checkable(expr string) string { return Fill(expr, nil, "1h", "5m", "1m") }
 
 func legendLabels(legend string) []string {
 	var out []string

@@ -15,6 +15,12 @@ func claim() Board {
 	}
 }
 
+// total marks a panel whose values are of several devices.
+func total(p Panel) Panel {
+	p.Total = true
+	return p
+}
+
 func fact(title, description, unit, noData, expr string, steps ...step) Panel {
 	return Panel{
 		Title: title, Description: description, Kind: Stat, Unit: unit, NoData: noData, Targets: []Target{{Expr: expr}},
@@ -27,29 +33,30 @@ func claimSummary() []Panel {
 		"Device-hours held by the claim in the selected time range. Shared devices are divided among their claims.", "h",
 		"not held",
 		`sum(increase(dra_claim_allocated_share_seconds_total{<c>}[$__range])) / 3600`, step{0, blue})
-	hours.decimals = 2
+	hours.decimals, hours.Total = 2, true
 	energy := fact("Energy", "Energy used by the claim's devices for it in the selected time range.", "kwatth",
 		"not measured",
 		`sum(increase(dra_claim_energy_joules_total{<c>}[$__range])) / 3.6e6`, step{0, blue})
-	energy.decimals = 3
+	energy.decimals, energy.Total = 3, true
 	return []Panel{
 		fact("Devices held", "Devices that the claim holds now, without admin access.", "none", "none held",
 			`sum(claim:dra_devices:count{<c>})`, step{0, blue}),
 		fact("Devices idle", "The claim's devices that were idle during the idle window.", "none", "not measured",
 			`sum(claim:dra_idle_devices:count{<c>})`, step{0, green}, step{1, orange}),
-		fact("Last active", "When one of the devices was last active. If none was, when the exporter first saw the claim.",
+		total(fact("Last active", "When one of the devices was last active. If none was, when the exporter first saw "+
+			"the claim.",
 			"dateTimeFromNow", "not measured",
-			`max(dra_claim_last_active_timestamp_seconds{<c>}) * 1000`, step{0, blue}),
+			`max(dra_claim_last_active_timestamp_seconds{<c>}) * 1000`, step{0, blue})),
 		fact("Allocated", "When the claim was allocated.", "dateTimeFromNow", "unknown without the API or an inventory file",
 			`max(dra_claim_allocated_timestamp_seconds{<claim of node>}) * 1000`, step{0, blue}),
 		hours, energy,
 		{
 			Title: "Devices of the claim",
 			Description: "Devices that the claim holds now, how they are divided among claims, and how active each was in the " +
-				"idle window.",
+				"idle window. State: prepared, or allocated while the driver has yet to prepare it.",
 			Kind: Table, NoData: "the claim holds nothing now", Width: 24, Height: 7,
 			Targets: []Target{
-				{Expr: `max by (<claim device>, request, share_id, device_class, admin_access, attribution) ` +
+				{Expr: `max by (<claim device>, request, share_id, device_class, admin_access, attribution, state) ` +
 					`(dra_claim_device_info{<c>})`},
 				{Expr: `claim_device:dra_active:ratio{<c>}`, Column: "Active in the window", Unit: "percentunit"},
 				{Expr: `max by (<claim device>) (dra_claim_memory_used_bytes{<c>})`, Column: "Memory used", Unit: "bytes"},
@@ -68,28 +75,28 @@ func line(title, description, unit, noData, legend, expr string) Panel {
 func claimActivity() []Panel {
 	utilization := line("Utilization by device", "The claim's share of each device's utilization.", "percentunit",
 		"not measured", "{{device}} {{node}}",
-		`max by (node, device) (dra_claim_utilization_ratio{<c>})`)
+		`max by (<device>) (dra_claim_utilization_ratio{<c>})`)
 	utilization.max = 1
 	energy := line("Active time",
 		"Share of the time in which the claim kept each device busy, from activity counters. It includes activity between "+
 			"two samples.",
 		"percentunit", "not measured", "{{device}} {{node}}",
-		`sum by (node, device) (rate(dra_claim_active_seconds_total{<c>}[$__rate_interval]))
-		  / sum by (node, device) (rate(dra_claim_allocated_seconds_total{<c>}[$__rate_interval]) > 0)`)
+		`sum by (<device>) (rate(dra_claim_active_seconds_total{<c>}[$__rate_interval]))
+		  / sum by (<device>) (rate(dra_claim_allocated_seconds_total{<c>}[$__rate_interval]) > 0)`)
 	energy.max = 1
 	return []Panel{
 		utilization, energy,
 		line("Memory used", "The claim's share of each device's memory in use.", "bytes", "not measured",
-			"{{device}} {{node}}", `max by (node, device) (dra_claim_memory_used_bytes{<c>})`),
+			"{{device}} {{node}}", `max by (<device>) (dra_claim_memory_used_bytes{<c>})`),
 		line("Power by device", "The claim's share of each device's power.", "watt", "not measured", "{{device}} {{node}}",
-			`max by (node, device) (dra_claim_power_watts{<c>})`),
+			`max by (<device>) (dra_claim_power_watts{<c>})`),
 		line("Traffic by link", "The claim's share of the traffic on its devices' links.", "binBps", "not measured",
-			"{{link}} {{direction}} {{device}}",
-			`sum by (device, link, direction) (rate(dra_claim_io_bytes_total{<c>}[$__rate_interval]))`),
+			"{{link}} {{direction}} {{device}} {{node}}",
+			`sum by (<device>, link, direction) (rate(dra_claim_io_bytes_total{<c>}[$__rate_interval]))`),
 		line("Power from the energy counter",
 			"Average power, as the rate of the claim's energy counter. It includes pods that live between two scrapes.", "watt",
 			"not measured", "{{device}} {{node}}",
-			`sum by (node, device) (rate(dra_claim_energy_joules_total{<c>}[$__rate_interval]))`),
+			`sum by (<device>) (rate(dra_claim_energy_joules_total{<c>}[$__rate_interval]))`),
 	}
 }
 
@@ -98,8 +105,8 @@ func claimSharing() []Panel {
 	shared := line("Utilization of shared devices by claim",
 		"Utilization of this claim's devices by each claim that shares them. The sum is the device's utilization.",
 		"percentunit", "not measured",
-		"{{namespace}}/{{resourceclaim_name}} {{device}}",
-		`max by (namespace, resourceclaim_name, device) (dra_claim_utilization_ratio and `+same+`)`)
+		"{{namespace}}/{{resourceclaim_name}} {{device}} {{node}}",
+		`max by (<claim device>) (dra_claim_utilization_ratio and `+same+`)`)
 	shared.stacked = true
 	return []Panel{
 		{
@@ -119,12 +126,15 @@ func claimSharing() []Panel {
 		{
 			Title: "Pods of the claim over time", Description: "Pods that used the claim's devices over time.", Kind: Timeline,
 			NoData: "no pod used it", Width: 12, Height: 8,
-			states:  []state{{"1", "uses devices of the claim", blue}},
-			Targets: []Target{{Expr: `group by (namespace, pod) (dra_pod_claim_info{<c>})`, Legend: "{{namespace}}/{{pod}}"}},
+			states: []state{{"1", "uses devices of the claim", blue}}, Total: true,
+			Targets: []Target{{
+				Expr:   `group by (cluster, namespace, pod) (dra_pod_claim_info{<c>})`,
+				Legend: "{{namespace}}/{{pod}}",
+			}},
 		},
 		line("Utilization by pod", "Utilization by each pod that uses devices of the claim.", "percentunit", "not measured",
-			"{{namespace}}/{{pod}} {{device}}",
-			`max by (namespace, pod, device) (
+			"{{namespace}}/{{pod}} {{device}} {{node}}",
+			`max by (<pod device>) (
 				dra_pod_utilization_ratio{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"}
 				and on (<pod device>) dra_pod_claim_info{<c>})`),
 	}
@@ -137,7 +147,7 @@ func claimStatus() []Panel {
 			Description: "Conditions of the claim's devices, as their drivers report them in the claim's status.", Kind: Table,
 			NoData: "no driver reports conditions",
 			Width:  12, Height: 6,
-			Targets: []Target{{Expr: `max by (namespace, resourceclaim_name, driver, device, type, status) ` +
+			Targets: []Target{{Expr: `max by (<claim device>, type, status) ` +
 				`(dra_claim_device_condition{<c>} == 1)`}},
 		},
 		{
@@ -146,7 +156,7 @@ func claimStatus() []Panel {
 				"report them.",
 			Kind:   Table,
 			NoData: "no driver reports network data", Width: 12, Height: 6,
-			Targets: []Target{{Expr: `max by (namespace, resourceclaim_name, driver, device, interface, ip, hardware_address) ` +
+			Targets: []Target{{Expr: `max by (<claim device>, interface, ip, hardware_address) ` +
 				`(dra_claim_network_info{<c>})`}},
 		},
 	}

@@ -52,7 +52,7 @@ func exporterState() []Panel {
 			Title: "Source state", Description: "Whether the last reading of each source succeeded.", Kind: Timeline,
 			NoData: "none is scraped", Width: 12, Height: 7,
 			states:  []state{{"1", "works", green}, {"0", "fails", red}},
-			Targets: []Target{{Expr: `min by (node, source) (dra_exporter_source_up{<e>})`, Legend: "{{source}} {{node}}"}},
+			Targets: []Target{{Expr: `min by (<node>, source) (dra_exporter_source_up{<e>})`, Legend: "{{source}} {{node}}"}},
 		},
 	}
 }
@@ -72,7 +72,7 @@ func exporterSources() []Panel {
 			Title: "Last success", Description: "Time of the last successful reading of each source.", Kind: Table,
 			NoData: "none is scraped", Width: 12, Height: 8,
 			Targets: []Target{{
-				Expr:   `min by (node, source) (dra_exporter_source_last_success_timestamp_seconds{<e>}) * 1000`,
+				Expr:   `min by (<node>, source) (dra_exporter_source_last_success_timestamp_seconds{<e>}) * 1000`,
 				Column: "Last success", Unit: "dateTimeFromNow",
 			}},
 		},
@@ -90,12 +90,29 @@ func exporterJoins() []Panel {
 				"Devices that are not measured, by reason. The reasons no_source and not_instantiated are not failures.", "none",
 				"none", "{{driver}} {{reason}}",
 				`sum by (driver, reason) (dra_exporter_unresolved_devices{<e>})`)),
+		{
+			Title: "Pods whose devices are unknown",
+			Description: "Pods with claims of which the exporter does not know what they hold, by reason. What they hold " +
+				"counts " +
+				"as free, and nothing is charged to them. See DRAExporterUnresolvedPods in the runbook.",
+			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8,
+			Targets: []Target{{
+				Expr: `sum by (<node>, reason) (dra_exporter_unresolved_pods{<e>})`, Legend: "{{reason}} {{node}}",
+			}},
+		},
+		{
+			Title: "Conflicts of kubelet and API server",
+			Description: "Rows of the kubelet that the API server's claims contradict, by kind. They last for seconds after a " +
+				"force delete. See DRAExporterConflicts in the runbook.",
+			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8,
+			Targets: []Target{{Expr: `sum by (<node>, kind) (dra_exporter_conflicts{<e>})`, Legend: "{{kind}} {{node}}"}},
+		},
 		line("Series", "Series of devices, claims and pods that each exporter exports.", "none", "none is scraped",
-			"{{node}}", `max by (node) (dra_exporter_series{<e>})`),
+			"{{node}}", `max by (<node>) (dra_exporter_series{<e>})`),
 		line("Series dropped", "Series that are dropped because of --max-series.", "none", "none is scraped", "{{node}}",
-			`max by (node) (dra_exporter_series_dropped{<e>})`),
+			`max by (<node>) (dra_exporter_series_dropped{<e>})`),
 		line("Age of snapshots", "Age of the scraped snapshot over time.", "s", "none is scraped", "{{node}}",
-			`time() - max by (node) (dra_exporter_snapshot_timestamp_seconds{<e>})`),
+			`time() - max by (<node>) (dra_exporter_snapshot_timestamp_seconds{<e>})`),
 	}
 }
 
@@ -103,12 +120,12 @@ func exporterCost() []Panel {
 	const own = `and on (cluster, instance, job) dra_exporter_build_info`
 	return []Panel{
 		line("CPU", "CPU usage of each exporter.", "none", "no process metrics", "{{instance}}",
-			`sum by (instance) (rate(process_cpu_seconds_total{<e>}[$__rate_interval]) `+own+`)`),
+			`sum by (cluster, instance) (rate(process_cpu_seconds_total{<e>}[$__rate_interval]) `+own+`)`),
 		line("Resident memory", "Resident memory of each exporter.", "bytes", "no process metrics", "{{instance}}",
-			`max by (instance) (process_resident_memory_bytes{<e>} `+own+`)`),
+			`max by (cluster, instance) (process_resident_memory_bytes{<e>} `+own+`)`),
 		line("Duration of scrapes", "Duration of Prometheus' scrapes of each exporter.", "s", "none is scraped",
-			"{{instance}}", `max by (instance) (scrape_duration_seconds{<e>} `+own+`)`),
+			"{{instance}}", `max by (cluster, instance) (scrape_duration_seconds{<e>} `+own+`)`),
 		line("Goroutines", "Goroutines of each exporter. A number that rises continuously indicates a leak.", "none",
-			"no process metrics", "{{instance}}", `max by (instance) (go_goroutines{<e>} `+own+`)`),
+			"no process metrics", "{{instance}}", `max by (cluster, instance) (go_goroutines{<e>} `+own+`)`),
 	}
 }

@@ -5,7 +5,12 @@ func fleet() Board {
 	return Board{
 		UID: "dra-fleet", Title: "DRA / Fleet", uses: []string{"cluster", "driver", "model", "namespace"},
 		Description: "Claimed, idle, free and unhealthy devices, and the waste by namespace.",
-		Rows:        []Row{{"Now", fleetNow()}, {"Use", fleetUse()}, {"Waste", fleetWaste()}, {"Alerts", fleetAlerts()}},
+		Rows: []Row{
+			{"Now", fleetNow()},
+			{"What is wrong", fleetTrouble()},
+			{"Waste", fleetWaste()},
+			{"Use", fleetUse()},
+		},
 	}
 }
 
@@ -54,7 +59,7 @@ func fleetNow() []Panel {
 			Title: "Alerts", Description: "Firing alerts of dra-exporter's rules.", Kind: Stat, Unit: "none", NoData: "none",
 			Width: 3, Height: 4,
 			Targets: []Target{{Expr: `count(ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster"})`}},
-			steps:   []step{{0, green}, {1, orange}}, MayBeEmpty: "without a firing alert",
+			steps:   []step{{0, green}, {1, orange}}, MayBeEmpty: "without a firing alert", Total: true,
 		},
 	}
 }
@@ -63,8 +68,8 @@ func fleetUse() []Panel {
 	return []Panel{
 		{
 			Title: "Devices by state",
-			Description: "Devices by state. A device has one state, by precedence: unhealthy, idle, unmeasured, active, " +
-				"tainted (free, but a taint keeps claims away), free.",
+			Description: "Devices by state. A device has one state, the first that applies: unhealthy, unmeasured, idle, " +
+				"active, partitioned, tainted, free. A partitioned device counts beside its partitions.",
 			Kind: Graph, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, stacked: true,
 			Targets: []Target{{Expr: `sum by (state) (cluster:dra_devices:count{<m>})`, Legend: "{{state}}"}},
 			colors: []colored{
@@ -74,6 +79,7 @@ func fleetUse() []Panel {
 				{"unhealthy", red},
 				{"unmeasured", yellow},
 				{"tainted", purple},
+				{"partitioned", grey},
 			},
 		},
 		{
@@ -90,7 +96,10 @@ func fleetUse() []Panel {
 			Title: "Devices by vendor and model", Description: "Devices by vendor and model, and how many of them are in use.",
 			Kind: Table, NoData: "no exporter", Width: 12, Height: 8, sort: "All",
 			Targets: []Target{
-				{Expr: `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>})`, Column: "All", Unit: "none"},
+				{
+					Expr:   `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>, state!="partitioned"})`,
+					Column: "All", Unit: "none",
+				},
 				{Expr: `sum by (driver, vendor, model) (cluster:dra_claimed_devices:count{<m>})`, Column: "Claimed", Unit: "none"},
 				{
 					Expr: `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>, state="idle"})`, Column: "Idle",
@@ -121,53 +130,71 @@ func fleetUse() []Panel {
 func fleetWaste() []Panel {
 	return []Panel{
 		{
+			Title:       "Wasted money per day",
+			Description: "What the devices of claims that are idle now cost per day, at the prices of the rules.",
+			Kind:        Bars, Unit: "currency:¤", NoData: "nothing with a price is idle", Width: 6, Height: 9, decimals: 2,
+			Targets: []Target{{
+				Expr: `sort_desc(sum by (<namespace>) (` + idleCost + `))`, Legend: "{{namespace}} {{cluster}}",
+			}},
+			MayBeEmpty: "where no idle device has a price",
+		},
+		{
 			Title: "Wasted device-hours by namespace",
 			Description: "Device-hours of claims while they were idle, in the selected time range. Shared devices are divided " +
 				"among their claims.",
-			Kind: Bars, Unit: "h", NoData: "nothing was idle", Width: 8, Height: 9,
+			Kind: Bars, Unit: "h", NoData: "nothing was idle", Width: 6, Height: 9,
 			Targets: []Target{{
-				Expr: `sort_desc(sum by (namespace) ` +
+				Expr: `sort_desc(sum by (<namespace>) ` +
 					`(sum_over_time(namespace:dra_idle_share_seconds:increase{<n>}[$__range])) / 3600)`,
-				Legend: "{{namespace}}",
+				Legend: "{{namespace}} {{cluster}}",
 			}},
 		},
 		{
 			Title:       "Wasted energy by namespace",
 			Description: "Energy used by idle devices while claims held them, in the selected time range.",
-			Kind:        Bars, Unit: "kwatth", NoData: "nothing was idle, or no device reports energy", Width: 8, Height: 9,
+			Kind:        Bars, Unit: "kwatth", NoData: "nothing was idle, or no device reports energy", Width: 6, Height: 9,
 			decimals: 3,
 			Targets: []Target{{
-				Expr: `sort_desc(sum by (namespace) ` +
+				Expr: `sort_desc(sum by (<namespace>) ` +
 					`(sum_over_time(namespace:dra_idle_energy_joules:increase{<n>}[$__range])) / 3.6e6)`,
-				Legend: "{{namespace}}",
+				Legend: "{{namespace}} {{cluster}}",
 			}},
 		},
 		{
 			Title:       "Share of held time that was idle",
 			Description: "Share of a namespace's device-hours in which its claims were idle.", Kind: Bars, Unit: "percentunit",
 			max:    1,
-			NoData: "nothing was idle", Width: 8, Height: 9, steps: []step{{0, green}, {0.1, yellow}, {0.3, red}},
+			NoData: "nothing was idle", Width: 6, Height: 9, steps: []step{{0, green}, {0.1, yellow}, {0.3, red}},
 			Targets: []Target{{
 				Expr: `
-				sum by (namespace) (sum_over_time(namespace:dra_idle_share_seconds:increase{<n>}[$__range]))
-				  / sum by (namespace) (sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[$__range]))`,
-				Legend: "{{namespace}}",
+				sum by (<namespace>) (sum_over_time(namespace:dra_idle_share_seconds:increase{<n>}[$__range]))
+				  / sum by (<namespace>) (sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[$__range]))`,
+				Legend: "{{namespace}} {{cluster}}",
 			}},
 		},
 		idleClaims(),
 	}
 }
 
+// idleCost is what each claim costs per day that is idle as a whole.
+const idleCost = `claim:dra_cost:per_day{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"} ` +
+	`and on (<claim>) (claim:dra_idle:bool == 1)`
+
 func idleClaims() Panel {
 	const listed = `claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", driver=~"$driver", ` +
 		`namespace=~"$namespace"} > 0`
 	return Panel{
-		Title:       "Top idle claims",
-		Description: "Claims that hold idle devices, most devices first. Click a claim to open its dashboard.", Kind: Table,
-		NoData: "no claim is idle", Width: 24, Height: 9, sort: "Idle devices", limit: 20,
+		Title: "Top idle claims",
+		Description: "Claims that hold idle devices, the most expensive first, by driver. The price is that of the whole " +
+			"claim, and there is none while one of its devices is used. Click a claim to open its dashboard.",
+		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 9, sort: "Wasted per day", limit: 20, Total: true,
 		Targets: []Target{
 			{Expr: listed, Column: "Idle devices", Unit: "none"},
 			{Expr: `claim:dra_devices:count and on (<claim driver>) (` + listed + `)`, Column: "Devices", Unit: "none"},
+			{
+				Expr:   `group by (<claim driver>) (` + listed + `) * on (<claim>) group_left () (` + idleCost + `)`,
+				Column: "Wasted per day", Unit: "currency:¤",
+			},
 			{
 				Expr: `max by (<claim driver>) (dra_claim_last_active_timestamp_seconds) * 1000 and on (<claim driver>) (` +
 					listed + `)`,
@@ -185,16 +212,57 @@ func idleClaims() Panel {
 	}
 }
 
-func fleetAlerts() []Panel {
-	return []Panel{{
-		Title: "Firing alerts", Description: "Firing alerts of dra-exporter's rules. The runbook explains each.",
-		Kind: Table, NoData: "none", Width: 24, Height: 7,
-		Targets: []Target{{
-			Expr: `sum by (alertname, severity, cluster, node, namespace, resourceclaim_name, driver, device, action) (
-				ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster", node=~"$node|"}
-			)`,
-			Column: "", Unit: "none",
-		}},
-		MayBeEmpty: "without a firing alert",
-	}}
+// fleetTrouble is what a person looks for at night, before anything else.
+func fleetTrouble() []Panel {
+	return []Panel{
+		{
+			Title: "Firing alerts",
+			Description: "Firing alerts of dra-exporter's rules. Click an alert for its section of the runbook, a claim, " +
+				"device " +
+				"or node for its dashboard.",
+			Kind: Table, NoData: "none", Width: 24, Height: 7,
+			Targets: []Target{{
+				Expr: `sum by (alertname, severity, cluster, node, namespace, resourceclaim_name, driver, pool, device, action, ` +
+					`source, reason) (ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster", node=~"$node|"})`,
+				Column: "", Unit: "none",
+			}},
+			MayBeEmpty: "without a firing alert",
+		},
+		{
+			Title: "Sick devices",
+			Description: "Devices that are unhealthy, tainted or had an error in the last day, who holds them, and when their " +
+				"last error was. Click a device for its dashboard.",
+			Kind: Table, NoData: "no device is sick", Width: 16, Height: 7, MayBeEmpty: "while all devices are well",
+			Targets: []Target{
+				{Expr: `max by (<device>, state) (device:dra_state:info{<d>}) and on (<device>) (` +
+					sick + `)`},
+				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<d>, effect!="None"}) ` +
+					`and on (<device>) (` + sick + `)`},
+				{Expr: `group by (<device>, namespace, resourceclaim_name) (dra_claim_device_info{<d>, admin_access="false"}) ` +
+					`and on (<device>) (` + sick + `)`},
+				{
+					Expr:   `max by (<device>) (dra_device_last_error_timestamp_seconds{<d>}) * 1000 and on (<device>) (` + sick + `)`,
+					Column: "Last error", Unit: "dateTimeFromNow",
+				},
+			},
+		},
+		{
+			Title: "Claims that wait for their driver",
+			Description: "Claims that hold devices which their driver has not prepared, so that no pod can use them. " +
+				"More than " +
+				"some seconds are a fault: see DRAClaimNotPrepared in the runbook.",
+			Kind: Table, NoData: "none", Width: 8, Height: 7, MayBeEmpty: "while all claims are prepared", Total: true,
+			Targets: []Target{{
+				Expr: `count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{cluster=~"$cluster", ` +
+					`node=~"$node", driver=~"$driver", namespace=~"$namespace", state="allocated", admin_access="false"}))`,
+				Column: "Devices", Unit: "none",
+			}},
+		},
+	}
 }
+
+// sick are devices that are unhealthy or tainted, or had an error in the last day.
+const sick = `
+	device:dra_state:info{state=~"unhealthy|tainted"}
+	  or on (<device>) dra_device_tainted{effect!="None"}
+	  or on (<device>) group by (<device>) (dra_device_last_error_timestamp_seconds > time() - 86400)`

@@ -71,7 +71,7 @@ func TestMistakes(t *testing.T) {
 	}{
 		{"none", func(*Panel) {}, ""},
 		{"broken query", func(p *Panel) { p.Targets[0].Expr = "sum by (node" }, "parse"},
-		{"removed metric", func(p *Panel) { p.Targets[0].Expr = "max by (node) (dra_device_gone)" }, "no metric"},
+		{"removed metric", func(p *Panel) { p.Targets[0].Expr = "max by (<device>) (dra_device_gone)" }, "no metric"},
 		{"wrong unit", func(p *Panel) { p.Unit = "percentunit" }, "percentunit"},
 		{"unknown unit", func(p *Panel) { p.Unit = "furlongs" }, "unknown"},
 		{"no unit", func(p *Panel) { p.Unit = "" }, "no unit"},
@@ -82,16 +82,28 @@ func TestMistakes(t *testing.T) {
 		{"no legend", func(p *Panel) { p.Targets[0].Legend = "" }, "no legend"},
 		{"legend of no label", func(p *Panel) { p.Targets[0].Legend = "{{pod}}" }, `"pod"`},
 		{
-			"fixed window", func(p *Panel) { p.Targets[0].Expr = "max by (node) (rate(dra_device_energy_joules_total[5m]))" },
+			"fixed window", func(p *Panel) {
+				p.Targets[0].Expr = "max by (<device>) " +
+					"(rate(dra_device_energy_joules_total[5m]))"
+			},
 			"$__rate_interval",
 		},
+		{"two nodes in one", func(p *Panel) {
+			p.Targets[0].Expr, p.Targets[0].Legend = "max by (device) (dra_device_power_watts)", "{{device}}"
+		}, `without "node"`},
+		{"a total that is not marked", func(p *Panel) {
+			p.Targets[0].Expr, p.Targets[0].Legend = "sum by (driver) (dra_device_power_watts)", "{{driver}}"
+		}, "not marked as a total"},
+		{"a mark without a total", func(p *Panel) { p.Total = true }, "no query is one"},
+		{"legend without the node", func(p *Panel) { p.Targets[0].Legend = "{{device}}" }, "does not name the node"},
 		{"no queries", func(p *Panel) { p.Targets = nil }, "no query"},
 		{"too wide", func(p *Panel) { p.Width = 25 }, "size"},
 		{"states of a graph", func(p *Panel) { p.states = []state{{"1", "on", green}} }, "states"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			p := line("Power", "Power of each node.", "watt", "none", "{{node}}", "max by (node) (dra_device_power_watts{<d>})")
+			p := line("Power", "Power of each node.", "watt", "none", "{{node}} {{device}}",
+				"max by (<device>) (dra_device_power_watts{<d>})")
 			tt.spoil(&p)
 			b := Board{UID: "x", Rows: []Row{{"Row", []Panel{p}}}}
 			err := b.Check(newCatalog(t))
@@ -100,7 +112,7 @@ func TestMistakes(t *testing.T) {
 			}
 		})
 	}
-	twice := line("Power", "Power.", "watt", "none", "{{node}}", "max by (node) (dra_device_power_watts)")
+	twice := line("Power", "Power.", "watt", "none", "{{node}} {{device}}", "max by (<device>) (dra_device_power_watts)")
 	b := Board{UID: "x", Rows: []Row{{"Row", []Panel{twice, twice}}}}
 	if err := b.Check(newCatalog(t)); err == nil || !strings.Contains(err.Error(), "two panels") {
 		t.Errorf("got %v", err)
@@ -189,13 +201,11 @@ func TestJSON(t *testing.T) {
 
 // TestSelection checks that links keep the selection: all dashboards have the same variables.
 func TestSelection(t *testing.T) {
-	want := []string{"datasource", "cluster", "node", "driver", "model", "namespace", "claim"}
+	want := []string{"datasource", "cluster", "node", "driver", "model", "device", "namespace", "claim"}
 	for _, b := range Boards() {
 		var got []string
 		for _, v := range decode(t, &b).Templating.List {
-			if v.Type != "textbox" {
-				got = append(got, v.Name)
-			}
+			got = append(got, v.Name)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: %s", b.UID, diff)

@@ -4,17 +4,18 @@ package grafana
 func namespaces() Board {
 	return Board{
 		UID: "dra-namespaces", Title: "DRA / Namespaces (showback)",
-		uses: []string{"cluster", "namespace", "driver", "model"}, prices: true,
+		uses: []string{"cluster", "namespace", "driver", "model"},
 		Description: "Device-hours, active share, energy and cost by namespace in the selected time range. Shared devices " +
-			"are divided among their claims, so that no device-hour is counted twice. Prices are variables, per device and " +
-			"hour.",
+			"are divided among their claims, and a partition counts by its part of its parent, so that no device-hour is " +
+			"counted " +
+			"twice. Prices are part of the rules.",
 		Rows: []Row{{"Total", showbackTotal()}, {"By namespace", showbackTables()}, {"Over time", showbackTime()}},
 	}
 }
 
-// total is the sum of a recorded increase over the selected time range, by the labels if there are
+// sumOf is the sum of a recorded increase over the selected time range, by the labels if there are
 // any.
-func total(name, by string) string {
+func sumOf(name, by string) string {
 	sum := "sum"
 	if by != "" {
 		sum += " by (" + by + ")"
@@ -32,32 +33,34 @@ func showbackTotal() []Panel {
 	}
 	return []Panel{
 		of("Total device-hours", "Device-hours held by claims in the selected time range.", "h",
-			total("allocated_share_seconds", "")+" / 3600", 2, step{0, blue}),
+			sumOf("allocated_share_seconds", "")+" / 3600", 2, step{0, blue}),
 		of("Active share of measured time",
 			"Active time of all devices divided by the time held. Devices without utilization never count as active: select a "+
 				"driver to exclude them.",
 			"percentunit",
-			total("active_seconds", "")+" / "+total("allocated_share_seconds", ""), 1, step{0, red}, step{0.2, orange},
+			sumOf("active_seconds", "")+" / "+sumOf("allocated_share_seconds", ""), 1, step{0, red}, step{0.2, orange},
 			step{0.5, green}),
 		of("Total energy", "Energy used by devices for claims in the selected time range.", "kwatth",
-			total("energy_joules", "")+" / 3.6e6", 3, step{0, blue}),
-		of("Total cost", "Price of the device-hours, in the currency of the price variables.", "currency:¤", cost(""), 2,
-			step{0, blue}),
+			sumOf("energy_joules", "")+" / 3.6e6", 3, step{0, blue}),
+		of("Total cost", "Price of the device-hours, in the currency of the rules' prices. Hours without a price cost "+
+			"nothing.",
+			"currency:¤", sumOf("cost", ""), 2, step{0, blue}),
 	}
 }
 
 func showbackTables() []Panel {
 	columns := func(by string) []Target {
 		return []Target{
-			{Expr: total("allocated_share_seconds", by) + " / 3600", Column: "Device-hours", Unit: "h"},
+			{Expr: sumOf("allocated_share_seconds", by) + " / 3600", Column: "Device-hours", Unit: "h"},
 			{
-				Expr: total("active_seconds", by) + " / " + total("allocated_share_seconds", by), Column: "Active",
+				Expr: sumOf("active_seconds", by) + " / " + sumOf("allocated_share_seconds", by), Column: "Active",
 				Unit: "percentunit",
 			},
-			{Expr: total("idle_share_seconds", by) + " / 3600", Column: "Idle device-hours", Unit: "h"},
-			{Expr: total("energy_joules", by) + " / 3.6e6", Column: "Energy", Unit: "kwatth"},
-			{Expr: total("network_bytes", by), Column: "Network traffic", Unit: "bytes"},
-			{Expr: cost(by), Column: "Cost", Unit: "currency:¤"},
+			{Expr: sumOf("idle_share_seconds", by) + " / 3600", Column: "Idle device-hours", Unit: "h"},
+			{Expr: sumOf("energy_joules", by) + " / 3.6e6", Column: "Energy", Unit: "kwatth"},
+			{Expr: sumOf("network_bytes", by), Column: "Network traffic", Unit: "bytes"},
+			{Expr: sumOf("cost", by), Column: "Cost", Unit: "currency:¤"},
+			{Expr: sumOf("idle_cost", by), Column: "Wasted", Unit: "currency:¤"},
 		}
 	}
 	return []Panel{
@@ -65,13 +68,24 @@ func showbackTables() []Panel {
 			Title:       "Namespaces",
 			Description: "Devices held and used by each namespace. Click a column title to sort, a namespace to select it.",
 			Kind:        Table,
-			NoData:      "nothing was held", Width: 24, Height: 9, sort: "Device-hours", Targets: columns("namespace"),
+			NoData:      "nothing was held", Width: 24, Height: 9, sort: "Device-hours", Targets: columns("<namespace>"),
 		},
 		{
 			Title:       "Namespaces by driver and model",
 			Description: "Devices held and used by namespace and model, which determines the price.", Kind: Table,
 			NoData: "nothing was held",
-			Width:  24, Height: 9, sort: "Device-hours", Targets: columns("namespace, driver, model"),
+			Width:  24, Height: 9, sort: "Device-hours", Targets: columns("<namespace>, driver, model"),
+		},
+		{
+			Title: "Without a price",
+			Description: "Device-hours that cost nothing here, because the rules have no price for the model, or because " +
+				"it is " +
+				"unknown which part of its parent a partition is.",
+			Kind: Table, NoData: "everything has a price", Width: 24, Height: 6, sort: "Device-hours",
+			Targets: []Target{{
+				Expr: sumOf("unpriced_share_seconds", "<namespace>, driver, model") + " / 3600 > 0", Column: "Device-hours",
+				Unit: "h",
+			}},
 		},
 	}
 }
@@ -79,18 +93,20 @@ func showbackTables() []Panel {
 func showbackTime() []Panel {
 	held := line("Devices held",
 		"Devices held by the namespace's claims, without admin access. A shared device counts once per claim.", "none",
-		"nothing was held", "{{namespace}}",
-		`sum by (namespace) (claim:dra_devices:count{cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace"})`)
-	power := line("Power by namespace", "Power drawn for the namespace's claims.", "watt", "not measured", "{{namespace}}",
-		`sum by (namespace) (dra_claim_power_watts{cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace"})`)
+		"nothing was held", "{{namespace}} {{cluster}}",
+		`sum by (<namespace>) (claim:dra_devices:count{cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace"})`)
+	power := line("Power by namespace", "Power drawn for the namespace's claims.", "watt", "not measured",
+		"{{namespace}} {{cluster}}",
+		`sum by (<namespace>) (dra_claim_power_watts{cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace"})`)
 	daily := line("Device-hours per day",
 		"Device-hours of the 24 hours before each point. The value at midnight is the sum of a day.", "h",
-		"nothing was held", "{{namespace}}",
-		`sum by (namespace) (sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[1d])) / 3600`)
+		"nothing was held", "{{namespace}} {{cluster}}",
+		`sum by (<namespace>) (sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[1d])) / 3600`)
 	busy := line("Devices busy", "Device-seconds of activity per second: 1 means one device that is always busy.", "none",
-		"not measured", "{{namespace}}",
-		`sum by (namespace) (rate(dra_claim_active_seconds_total{cluster=~"$cluster", driver=~"$driver", `+
+		"not measured", "{{namespace}} {{cluster}}",
+		`sum by (<namespace>) (rate(dra_claim_active_seconds_total{cluster=~"$cluster", driver=~"$driver", `+
 			`namespace=~"$namespace"}[$__rate_interval]))`)
+	power.Total, busy.Total = true, true
 	held.stacked, power.stacked, busy.stacked = true, true, true
 	return []Panel{held, busy, power, daily}
 }

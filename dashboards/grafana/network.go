@@ -12,8 +12,8 @@ func network() Board {
 
 func networkClaims() []Panel {
 	rate := func(direction string) string {
-		return `sum by (namespace, resourceclaim_name, link) (rate(dra_claim_io_bytes_total{<c>, link=~"network|rdma", ` +
-			`direction="` + direction + `"}[$__rate_interval]))`
+		return `sum by (cluster, namespace, resourceclaim_name, link) (` +
+			`rate(dra_claim_io_bytes_total{<c>, link=~"network|rdma", direction="` + direction + `"}[$__rate_interval]))`
 	}
 	sum := func(direction string) string {
 		return `sum by (<claim driver>) (increase(dra_claim_io_bytes_total{<c>, link=~"network|rdma", direction="` +
@@ -21,14 +21,16 @@ func networkClaims() []Panel {
 	}
 	const none = "no claim has a network device"
 	return []Panel{
-		line("Received by claim", "Bytes per second received for the claim by its network and RDMA devices.", "binBps", none,
-			"{{namespace}}/{{resourceclaim_name}} {{link}}", rate("receive")),
-		line("Transmitted by claim", "Bytes per second transmitted for the claim by its network and RDMA devices.", "binBps",
-			none, "{{namespace}}/{{resourceclaim_name}} {{link}}", rate("transmit")),
+		total(line("Received by claim", "Bytes per second received for the claim by its network and RDMA devices.",
+			"binBps", none,
+			"{{namespace}}/{{resourceclaim_name}} {{link}}", rate("receive"))),
+		total(line("Transmitted by claim", "Bytes per second transmitted for the claim by its network and RDMA devices.",
+			"binBps",
+			none, "{{namespace}}/{{resourceclaim_name}} {{link}}", rate("transmit"))),
 		{
 			Title:       "Traffic in the time shown",
 			Description: "Bytes received and transmitted by each claim, and the present rate of both directions together.",
-			Kind:        Table, NoData: none, Width: 12, Height: 8, sort: "Received",
+			Kind:        Table, NoData: none, Width: 12, Height: 8, sort: "Received", Total: true,
 			Targets: []Target{
 				{Expr: sum("receive"), Column: "Received", Unit: "bytes"},
 				{Expr: sum("transmit"), Column: "Transmitted", Unit: "bytes"},
@@ -63,20 +65,20 @@ func networkDevices() []Panel {
 	const none = "no device reports it"
 	return []Panel{
 		line("Packets", "Packets per second of each device.", "pps", none, "{{device}} {{node}} {{direction}}",
-			`sum by (node, device, direction) (rate(dra_device_network_packets_total{<d>}[$__rate_interval]))`),
+			`sum by (<device>, direction) (rate(dra_device_network_packets_total{<d>}[$__rate_interval]))`),
 		line("Drops", "Packets per second that each device dropped.", "pps", none, "{{device}} {{node}} {{direction}}",
-			`sum by (node, device, direction) (rate(dra_device_network_drops_total{<d>}[$__rate_interval]))`),
+			`sum by (<device>, direction) (rate(dra_device_network_drops_total{<d>}[$__rate_interval]))`),
 		line("Packet errors", "Packets per second that each device received or transmitted with errors.", "pps", none,
 			"{{device}} {{node}} {{direction}}",
-			`sum by (node, device, direction) (rate(dra_device_network_errors_total{<d>}[$__rate_interval]))`),
+			`sum by (<device>, direction) (rate(dra_device_network_errors_total{<d>}[$__rate_interval]))`),
 		line("Links that went down", "Times per second that a link went down.", "cps", "no source reports it",
 			"{{device}} {{node}}",
-			`sum by (node, device) (rate(dra_device_errors_total{<d>, kind="link_down"}[$__rate_interval]))`),
+			`sum by (<device>) (rate(dra_device_errors_total{<d>, kind="link_down"}[$__rate_interval]))`),
 		line("Traffic of all interfaces", "Bytes per second of each network and RDMA device, whether claimed or not.",
 			"binBps", none, "{{device}} {{node}} {{direction}}",
-			`sum by (node, device, direction) (rate(dra_device_io_bytes_total{<d>, link=~"network|rdma"}[$__rate_interval]))`),
+			`sum by (<device>, direction) (rate(dra_device_io_bytes_total{<d>, link=~"network|rdma"}[$__rate_interval]))`),
 		line("Unattributed traffic", "Bytes per second of network and RDMA devices while no claim holds them.", "binBps",
 			none, "{{device}} {{node}}",
-			`sum by (node, device) (rate(dra_device_unattributed_io_bytes_total{<d>, link=~"network|rdma"}[$__rate_interval]))`),
+			`sum by (<device>) (rate(dra_device_unattributed_io_bytes_total{<d>, link=~"network|rdma"}[$__rate_interval]))`),
 	}
 }

@@ -3,7 +3,7 @@ package grafana
 // nodes is the dashboard of the hardware, independent of claims.
 func nodes() Board {
 	return Board{
-		UID: "dra-nodes", Title: "DRA / Nodes and devices", uses: []string{"cluster", "node", "driver", "model"},
+		UID: "dra-nodes", Title: "DRA / Nodes and devices", uses: []string{"cluster", "node", "driver", "model", "device"},
 		Description: "Health, temperature, clocks, throttling, errors and links of the devices, and the claims that hold " +
 			"them.",
 		Rows: []Row{
@@ -22,11 +22,11 @@ func nodeDevices() []Panel {
 			Kind: Table, NoData: "no device", Width: 24, Height: 9,
 			Targets: []Target{
 				{Expr: `max by (<device>, vendor, model, uuid, pci_bus_id, parent, numa_node, driver_version) ` +
-					`(dra_device_info{<d>, model=~"$model"})`},
-				{Expr: `max by (<device>, state) (device:dra_state:info{<d>})`},
-				{Expr: `max by (<device>) (dra_device_allocations{<d>})`, Column: "Claims", Unit: "none"},
+					`(dra_device_info{<one>, model=~"$model"})`},
+				{Expr: `max by (<device>, state) (device:dra_state:info{<one>})`},
+				{Expr: `max by (<device>) (dra_device_allocations{<one>})`, Column: "Claims", Unit: "none"},
 				{
-					Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<d>}) * 1000`, Column: "Last error",
+					Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<one>}) * 1000`, Column: "Last error",
 					Unit: "dateTimeFromNow",
 				},
 			},
@@ -36,7 +36,7 @@ func nodeDevices() []Panel {
 			NoData: "no driver reports health", Width: 12, Height: 8,
 			states: []state{{"0", "healthy or unknown", green}, {"1", "unhealthy", red}},
 			Targets: []Target{{
-				Expr:   `max by (node, device) (dra_device_health{<d>, status="unhealthy"})`,
+				Expr:   `max by (<device>) (dra_device_health{<one>, status="unhealthy"})`,
 				Legend: "{{device}} {{node}}",
 			}},
 		},
@@ -50,7 +50,7 @@ func nodeDevices() []Panel {
 				{"3", "three claims", orange},
 				{"4", "four claims", red},
 			},
-			Targets: []Target{{Expr: `max by (node, device) (dra_device_allocations{<d>})`, Legend: "{{device}} {{node}}"}},
+			Targets: []Target{{Expr: `max by (<device>) (dra_device_allocations{<one>})`, Legend: "{{device}} {{node}}"}},
 		},
 		{
 			Title: "Taints",
@@ -58,7 +58,7 @@ func nodeDevices() []Panel {
 				"with NoSchedule or NoExecute only if it tolerates the taint; NoExecute also evicts pods.",
 			Kind: Table, NoData: "no device is tainted", Width: 12, Height: 6,
 			Targets: []Target{{
-				Expr: `max by (node, driver, device, key, value, effect, source) (dra_device_tainted{<d>})`,
+				Expr: `max by (<device>, key, value, effect, source) (dra_device_tainted{<one>})`,
 			}},
 		},
 		{
@@ -66,9 +66,10 @@ func nodeDevices() []Panel {
 			Description: "Source of each quantity. A counter that is the integral of a gauge is marked as such.", Kind: Table,
 			NoData: "nothing is measured", Width: 12, Height: 6,
 			Targets: []Target{{
-				Expr:   `count by (driver, quantity, source) (dra_device_quantity_source_info{<d>})`,
+				Expr:   `count by (driver, quantity, source) (dra_device_quantity_source_info{<one>})`,
 				Column: "Devices", Unit: "none",
 			}},
+			Total: true,
 		},
 	}
 }
@@ -76,18 +77,18 @@ func nodeDevices() []Panel {
 func nodeUse() []Panel {
 	utilization := line("Device utilization", "Share of the time in which any engine of the device was busy.",
 		"percentunit", "not measured", "{{device}} {{node}}",
-		`max by (node, device) (dra_device_utilization_ratio{<d>})`)
+		`max by (<device>) (dra_device_utilization_ratio{<one>})`)
 	engines := line("Engine utilization", "Share of the time in which each engine was busy.", "percentunit",
-		"no source reports engines", "{{device}} {{engine}}",
-		`max by (device, engine) (dra_device_engine_utilization_ratio{<d>})`)
+		"no source reports engines", "{{device}} {{node}} {{engine}}",
+		`max by (<device>, engine) (dra_device_engine_utilization_ratio{<one>})`)
 	occupancy := line("Occupancy",
 		"Resident warps or waves as a share of the device's maximum. On a busy device a low value means that the kernels "+
 			"are too small for it.",
 		"percentunit", "no source reports it", "{{device}} {{node}}",
-		`max by (node, device) (dra_device_occupancy_ratio{<d>})`)
+		`max by (<device>) (dra_device_occupancy_ratio{<one>})`)
 	memory := line("Device memory in use", "Memory in use as a share of the device's memory.", "percentunit",
 		"not measured", "{{device}} {{node}}",
-		`max by (node, device) (dra_device_memory_used_bytes{<d>} / dra_device_memory_capacity_bytes{<d>})`)
+		`max by (<device>) (dra_device_memory_used_bytes{<one>} / dra_device_memory_capacity_bytes{<one>})`)
 	memory.steps = []step{{0, blue}, {0.95, red}}
 	for _, p := range []*Panel{&utilization, &engines, &occupancy, &memory} {
 		p.max = 1
@@ -97,12 +98,12 @@ func nodeUse() []Panel {
 		orEmpty("where all use is attributed",
 			line("Unattributed use", "Utilization of devices that no claim holds, or by processes that belong to no holder.",
 				"percentunit", "not measured", "{{device}} {{node}}",
-				`max by (node, device) (dra_device_unattributed_utilization_ratio{<d>}) > 0.01`)),
+				`max by (<device>) (dra_device_unattributed_utilization_ratio{<one>}) > 0.01`)),
 		{
 			Title: "Claims on the devices", Description: "Claims that hold the selected devices now.", Kind: Table,
 			NoData: "no device is held", Width: 12, Height: 8,
-			Targets: []Target{{Expr: `max by (node, device, namespace, resourceclaim_name, attribution) ` +
-				`(dra_claim_device_info{<d>, admin_access="false"})`}},
+			Targets: []Target{{Expr: `max by (<device>, namespace, resourceclaim_name, attribution) ` +
+				`(dra_claim_device_info{<one>, admin_access="false"})`}},
 		},
 	}
 }
@@ -114,26 +115,27 @@ func orEmpty(why string, p Panel) Panel {
 }
 
 func nodeHeat() []Panel {
-	heat := line("Temperature", "Temperature of each sensor.", "celsius", "no source reports it", "{{device}} {{sensor}}",
-		`max by (device, sensor) (dra_device_temperature_celsius{<d>})`)
+	heat := line("Temperature", "Temperature of each sensor.", "celsius", "no source reports it",
+		"{{device}} {{node}} {{sensor}}",
+		`max by (<device>, sensor) (dra_device_temperature_celsius{<one>})`)
 	heat.steps = []step{{0, blue}, {80, orange}, {90, red}}
 	throttled := line("Throttled", "Share of the time in which the device ran below its maximum clocks, by reason.",
-		"percentunit", "no source reports it", "{{device}} {{reason}}",
-		`max by (device, reason) (rate(dra_device_throttled_seconds_total{<d>}[$__rate_interval]))`)
+		"percentunit", "no source reports it", "{{device}} {{node}} {{reason}}",
+		`max by (<device>, reason) (rate(dra_device_throttled_seconds_total{<one>}[$__rate_interval]))`)
 	throttled.steps = []step{{0, blue}, {0.2, orange}}
 	return []Panel{
 		heat, throttled,
 		line("Device power", "Power that each device draws.", "watt", "not measured", "{{device}} {{node}}",
-			`max by (node, device) (dra_device_power_watts{<d>})`),
-		line("Clocks", "Frequency of each clock domain.", "hertz", "no source reports it", "{{device}} {{domain}}",
-			`max by (device, domain) (dra_device_clock_hertz{<d>})`),
+			`max by (<device>) (dra_device_power_watts{<one>})`),
+		line("Clocks", "Frequency of each clock domain.", "hertz", "no source reports it", "{{device}} {{node}} {{domain}}",
+			`max by (<device>, domain) (dra_device_clock_hertz{<one>})`),
 	}
 }
 
 func nodeErrors() []Panel {
 	errors := line("Errors", "Errors per second, by kind and code. Corrected errors are normal at low rates.", "cps",
-		"no source reports errors", "{{device}} {{kind}} {{code}}",
-		`sum by (device, kind, code) (rate(dra_device_errors_total{<d>}[$__rate_interval]))`)
+		"no source reports errors", "{{device}} {{node}} {{kind}} {{code}}",
+		`sum by (<device>, kind, code) (rate(dra_device_errors_total{<one>}[$__rate_interval]))`)
 	return []Panel{
 		errors,
 		{
@@ -144,18 +146,19 @@ func nodeErrors() []Panel {
 			NoData: "no source reports errors", Width: 12, Height: 8, sort: "Errors",
 			Targets: []Target{
 				{
-					Expr: `sum by (node, device, kind, code) (increase(dra_device_errors_total{<d>}[$__range]))`, Column: "Errors",
+					Expr: `sum by (<device>, kind, code) (increase(dra_device_errors_total{<one>}[$__range]))`, Column: "Errors",
 					Unit: "none",
 				},
 				{
-					Expr: `max by (node, device) (dra_device_last_error_timestamp_seconds{<d>}) * 1000`, Column: "Last one",
+					Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<one>}) * 1000`, Column: "Last one",
 					Unit: "dateTimeFromNow",
 				},
 			},
 		},
-		line("Link traffic", "Bytes per second on each link.", "binBps", "not measured", "{{device}} {{link}} {{direction}}",
-			`sum by (device, link, direction) (rate(dra_device_io_bytes_total{<d>}[$__rate_interval]))`),
+		line("Link traffic", "Bytes per second on each link.", "binBps", "not measured",
+			"{{device}} {{node}} {{link}} {{direction}}",
+			`sum by (<device>, link, direction) (rate(dra_device_io_bytes_total{<one>}[$__rate_interval]))`),
 		line("Telemetry", "1 while the device can be read, 0 while reading fails.", "none", "no device has telemetry",
-			"{{device}} {{node}}", `max by (node, device) (dra_device_up{<d>})`),
+			"{{device}} {{node}}", `max by (<device>) (dra_device_up{<one>})`),
 	}
 }

@@ -1,10 +1,14 @@
 package grafana
 
 import (
+	"maps"
+	"slices"
+
 	"github.com/grafana/grafana-foundation-sdk/go/cog/variants"
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
 type cogQuery = variants.Dataquery
@@ -15,7 +19,7 @@ func (p *Panel) columns(panel *dashboard.Panel, catalog query.Catalog) {
 	hidden, names := map[string]bool{"Time": true, "__name__": true}, map[string]string{}
 	titles := columnTitles()
 	for i, t := range p.Targets {
-		if answer, err := catalog.Check(checkable(expand(t.Expr))); err == nil {
+		if answer, err := catalog.Check(checkable(Expand(t.Expr))); err == nil {
 			for _, label := range answer.Labels {
 				if title, ok := titles[label]; ok {
 					names[label] = title
@@ -80,6 +84,18 @@ func columnTitles() map[string]string {
 	}
 }
 
+// colors are the colors of the cells with these texts.
+func colors(of map[string]string) []dashboard.DynamicConfigValue {
+	options := map[string]dashboard.ValueMappingResult{}
+	for i, text := range slices.Sorted(maps.Keys(of)) {
+		options[text] = dashboard.ValueMappingResult{Color: new(of[text]), Index: new(int32(i))}
+	}
+	return []dashboard.DynamicConfigValue{
+		{Id: "mappings", Value: []map[string]any{{"type": "value", "options": options}}},
+		{Id: "custom.cellOptions", Value: map[string]string{"type": "color-text"}},
+	}
+}
+
 func override(column string, properties ...dashboard.DynamicConfigValue) dashboard.DashboardFieldConfigSourceOverrides {
 	return dashboard.DashboardFieldConfigSourceOverrides{
 		Matcher: dashboard.MatcherConfig{Id: "byName", Options: column}, Properties: properties,
@@ -102,5 +118,16 @@ func jumps() []dashboard.DashboardFieldConfigSourceOverrides {
 				"&${node:queryparam}&var-namespace=${__data.fields.Namespace}&var-claim=${__value.raw}")),
 		override("Namespace", link("This namespace", "dra-namespaces", "&var-namespace=${__value.raw}")),
 		override("Node", link("This node", "dra-nodes", "&var-node=${__value.raw}")),
+		override("Device",
+			link("This device", "dra-nodes", "&var-node=${__data.fields.Node}&var-driver=${__data.fields.Driver}"+
+				"&var-device=${__value.raw}")),
+		override("Alert", dashboard.DynamicConfigValue{Id: "links", Value: []map[string]any{{
+			"title": "Runbook", "url": rules.RunbookURL + "#${__value.raw}", "targetBlank": true,
+		}}}),
+		override("Severity", colors(map[string]string{"critical": red, "warning": orange, "info": blue})...),
+		override("State", colors(map[string]string{
+			"unhealthy": red, "unmeasured": yellow, "idle": orange, "active": green, "tainted": purple, "partitioned": grey,
+			"free": blue, "allocated": yellow, "prepared": green,
+		})...),
 	}
 }

@@ -1,7 +1,6 @@
 package grafana
 
 import (
-	"cmp"
 	"slices"
 	"strings"
 
@@ -28,6 +27,10 @@ func choices() []variable {
 		{"node", "Node", `dra_exporter_build_info{cluster=~"$cluster"}`, "node"},
 		{"driver", "Driver", `dra_device_info{cluster=~"$cluster", node=~"$node"}`, "driver"},
 		{"model", "Model", `dra_device_info{cluster=~"$cluster", node=~"$node", driver=~"$driver"}`, "model"},
+		{
+			"device", "Device", `dra_device_info{cluster=~"$cluster", node=~"$node", driver=~"$driver", model=~"$model"}`,
+			"device",
+		},
 		{"namespace", "Namespace", `dra_claim_info{cluster=~"$cluster", node=~"$node"}`, "namespace"},
 		{
 			"claim", "Claim", `dra_claim_info{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"}`,
@@ -59,15 +62,6 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 			Query(dashboard.StringOrMap{String: new(v.query())}).Refresh(dashboard.VariableRefreshOnTimeRangeChanged).
 			Sort(dashboard.VariableSortNaturalAsc).Multi(true).IncludeAll(true).AllValue(".*").Current(all))
 	}
-	if b.prices {
-		for _, p := range prices() {
-			out = append(out, dashboard.NewTextBoxVariableBuilder(p.variable).Label(p.label+" / h").
-				DefaultValue(dashboard.StringOrMap{String: &p.perHour}).Current(dashboard.VariableOption{
-				Text:  dashboard.StringOrArrayOfString{String: &p.perHour},
-				Value: dashboard.StringOrArrayOfString{String: &p.perHour},
-			}))
-		}
-	}
 	return out
 }
 
@@ -81,9 +75,6 @@ func Fill(expr string, values map[string]string, span, rate, step string) string
 			value = ".*"
 		}
 		pairs = append(pairs, "$"+v.name, value)
-	}
-	for _, p := range prices() {
-		pairs = append(pairs, "$"+p.variable, cmp.Or(values[p.variable], p.perHour))
 	}
 	return strings.NewReplacer(pairs...).Replace(expr)
 }
@@ -108,10 +99,13 @@ func links() []cog.Builder[dashboard.DashboardLink] {
 	}
 }
 
-// annotations mark the times of device errors and of allocations of claims.
-func annotations() []cog.Builder[dashboard.AnnotationQuery] {
+// annotations mark the times of device errors, and on the dashboard of claims those of allocations.
+func (b *Board) annotations() []cog.Builder[dashboard.AnnotationQuery] {
 	var out []cog.Builder[dashboard.AnnotationQuery]
 	for _, a := range Annotations() {
+		if a.of != "" && a.of != b.UID {
+			continue
+		}
 		out = append(out, dashboard.NewAnnotationQueryBuilder().Name(a.Name).Datasource(source()).Enable(true).Hide(false).
 			IconColor(a.color).
 			Target(prometheus.NewDataqueryBuilder().Datasource(source()).RefId("A").Expr(a.Expr)).
@@ -124,9 +118,10 @@ func annotations() []cog.Builder[dashboard.AnnotationQuery] {
 type Annotation struct {
 	Name, Expr               string
 	color, title, text, tags string
+	of                       string // the UID of the only dashboard that has it; empty: all have it
 }
 
-// Annotations returns the annotations of every dashboard.
+// Annotations returns the annotations of all dashboards.
 func Annotations() []Annotation {
 	return []Annotation{
 		{
@@ -135,7 +130,7 @@ func Annotations() []Annotation {
 		},
 		{
 			Name: "Claims allocated", color: blue, title: "{{namespace}}/{{resourceclaim_name}} allocated", text: "on {{node}}",
-			tags: "namespace,node",
+			tags: "namespace,node", of: "dra-claim",
 			Expr: `dra_claim_allocated_timestamp_seconds{cluster=~"$cluster", node=~"$node", namespace=~"$namespace", ` +
 				`resourceclaim_name=~"$claim"} * 1000`,
 		},

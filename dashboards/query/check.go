@@ -14,10 +14,15 @@ import (
 type Answer struct {
 	Unit   Unit
 	Labels []string // that the series have or may have
-	open   bool     // labels that flags copy are possible too
+	// Merged is whether a value is of several devices or nodes: an aggregation drops a label that
+	// tells them apart.
+	Merged bool
+
+	open   bool // labels that flags copy are possible too
 	scalar bool
 	number float64 // of a constant
 	fixed  bool    // it is a constant
+	one    bool    // every value is 1
 }
 
 // Has reports whether the series may have the label.
@@ -35,6 +40,7 @@ func (c Catalog) Check(expression string) (Answer, error) {
 	}
 	k := checker{catalog: c}
 	answer := k.expr(parsed)
+	answer.Merged = k.merged
 	if err := errors.Join(k.errs...); err != nil {
 		return Answer{}, fmt.Errorf("check %s: %w", expression, err)
 	}
@@ -45,6 +51,7 @@ func (c Catalog) Check(expression string) (Answer, error) {
 type checker struct {
 	catalog Catalog
 	errs    []error
+	merged  bool
 }
 
 func (k *checker) fail(format string, args ...any) {
@@ -107,25 +114,56 @@ func (k *checker) aggregation(e *parser.AggregateExpr) Answer {
 	case parser.TOPK, parser.BOTTOMK, parser.LIMITK:
 		return a // the series themselves
 	case parser.COUNT, parser.GROUP, parser.COUNT_VALUES:
-		a.Unit = counts()
+		a.Unit, a.one = counts(), e.Op == parser.GROUP
 	case parser.SUM:
 		a.Unit.Share = false // a sum of shares may exceed 1
 	default: // averages, quantiles and extremes keep the unit
 	}
+	in := a
 	if e.Without {
 		a.Labels = slices.DeleteFunc(slices.Clone(a.Labels), func(l string) bool { return slices.Contains(e.Grouping, l) })
-		return a
+	} else {
+		a.Labels, a.open = e.Grouping, false
 	}
-	a.Labels, a.open = e.Grouping, false
+	k.checkScopes(e.Op, a.Labels, in.Has)
+	if in.Has("device") && in.Has("node") && (!a.Has("device") || !a.Has("node")) {
+		k.merged = true
+	}
 	return a
 }
 
+// scopes returns the labels without which a label identifies nothing: two nodes have devices of the
+// same name, and two clusters have nodes, namespaces, claims and pods of the same name.
+func scopes() map[string][]string {
+	return map[string][]string{
+		"node": {"cluster"}, "instance": {"cluster"}, "namespace": {"cluster"},
+		"resourceclaim_name": {"cluster", "namespace"}, "pod": {"cluster", "namespace"},
+		"device": {"cluster", "node", "driver", "pool"},
+	}
+}
+
+// checkScopes fails for labels that are kept without a label of their scope, which the series have.
+func (k *checker) checkScopes(op parser.ItemType, kept []string, has func(label string) bool) {
+	all := scopes()
+	for _, label := range kept {
+		for _, scope := range all[label] {
+			if has(scope) && !slices.Contains(kept, scope) {
+				k.fail("%s keeps %q without %q: it merges what has the same name elsewhere", op, label, scope)
+			}
+		}
+	}
+}
+
 func (k *checker) binary(e *parser.BinaryExpr) Answer {
-	left, right := k.expr(e.LHS), k.expr(e.RHS)
+	left, merged := k.expr(e.LHS), k.merged
+	right := k.expr(e.RHS)
+	if e.Op == parser.LAND || e.Op == parser.LUNLESS {
+		k.merged = merged // the right side has no values in the result
+	}
 	out := k.matched(e, left, right)
 	switch {
 	case e.Op.IsSetOperator():
-		if e.Op == parser.LOR && !left.Unit.Fits(right.Unit) {
+		if e.Op == parser.LOR && !left.Unit.Fits(right.Unit) && (!right.one || left.Unit != share()) {
 			k.fail("%v or %v: the units differ", left.Unit, right.Unit)
 		}
 		out.Unit = left.Unit
@@ -217,6 +255,7 @@ func (k *checker) matched(e *parser.BinaryExpr, left, right Answer) Answer {
 				k.fail("%s matches on %q, which is not a label of both sides", e.Op, label)
 			}
 		}
+		k.checkScopes(e.Op, m.MatchingLabels, func(label string) bool { return left.Has(label) && right.Has(label) })
 	}
 	switch {
 	case m.Card == parser.CardManyToOne:

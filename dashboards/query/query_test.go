@@ -38,7 +38,8 @@ func TestUnits(t *testing.T) {
 		{`histogram_quantile(0.99, sum by (le) (rate(dra_exporter_source_duration_seconds_bucket[5m])))`, "s"},
 		{`sum(increase(dra_claim_allocated_share_seconds_total[1h])) / 3600 * scalar(price)`, "currency:¤"},
 		{
-			`rate(dra_claim_active_seconds_total[5m]) * on (node, driver, pool, device) group_left (model) dra_device_info`,
+			`rate(dra_claim_active_seconds_total[5m])
+				* on (cluster, node, driver, pool, device) group_left (model) dra_device_info`,
 			"percentunit",
 		},
 		{`dra_device_power_watts < bool 3`, "none"},
@@ -80,12 +81,42 @@ func TestMistakes(t *testing.T) {
 		{`label_replace(dra_device_up, "x", "$1", "pod", "(.*)")`, `"pod", which does not exist`},
 		{`histogram_quantile(0.9, sum by (source) (rate(dra_exporter_source_duration_seconds_bucket[5m])))`, "no buckets"},
 		{`sum by (dra_device_up`, "parse"},
+		{`max by (device) (dra_device_up)`, `keeps "device" without "node"`},
+		{`max by (node, device) (dra_device_up)`, `keeps "node" without "cluster"`},
+		{`max by (cluster, node, device) (dra_device_up)`, `keeps "device" without "driver"`},
+		{`sum by (namespace) (dra_claim_power_watts)`, `keeps "namespace" without "cluster"`},
+		{`sum by (cluster, resourceclaim_name) (dra_claim_power_watts)`, `"resourceclaim_name" without "namespace"`},
+		{`sum by (cluster, pod) (dra_pod_power_watts)`, `keeps "pod" without "namespace"`},
+		{`sum without (node) (dra_device_power_watts)`, `keeps "device" without "node"`},
+		{`max by (source) (dra_exporter_source_up) and on (node) dra_exporter_node_info`, `"node", which is not a label`},
+		{`dra_device_up and on (cluster, node, device) dra_device_allocations`, `keeps "device" without "driver"`},
 		{`predict_linear(dra_device_power_watts[1h], 60)`, "is unknown"},
 	}
 	for _, tt := range tests {
 		_, err := c.Check(tt.expression)
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: got %v, want an error with %q", tt.expression, err, tt.want)
+		}
+	}
+}
+
+// TestMerged checks which queries give one value for several devices.
+func TestMerged(t *testing.T) {
+	c := catalog(t)
+	for expression, want := range map[string]bool{
+		`dra_device_up`: false,
+		`max by (cluster, node, driver, pool, device) (dra_device_up)`:                         false,
+		`sum(dra_device_power_watts)`:                                                          true,
+		`max by (driver) (dra_device_temperature_celsius)`:                                     true,
+		`sum by (cluster, node) (dra_device_power_watts)`:                                      true,
+		`rate(dra_exporter_source_errors_total[5m])`:                                           false,
+		`sum by (source) (rate(dra_exporter_source_errors_total[5m]))`:                         false, // of no device
+		`dra_device_up and on (cluster) (sum by (cluster) (dra_device_power_watts) > 0)`:       false,
+		`dra_device_up * on (cluster) group_left () sum by (cluster) (dra_device_power_watts)`: true,
+	} {
+		answer, err := c.Check(expression)
+		if err != nil || answer.Merged != want {
+			t.Errorf("%s: merged %v, want %v, error %v", expression, answer.Merged, want, err)
 		}
 	}
 }

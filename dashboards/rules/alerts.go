@@ -20,6 +20,7 @@ type alert struct {
 	action      string // the label action, for several alerts of one name
 	expr        string // with abbreviations, see Options.words
 	hold, keep  time.Duration
+	off         bool // it is described, and no rule
 	severity    severity
 	summary     string
 	description string
@@ -38,7 +39,7 @@ func alerts(o *Options) []alertGroup {
 	return []alertGroup{
 		{"dra-exporter-claims", slices.Concat(claimAlerts(o), claimStateAlerts(o))},
 		{"dra-exporter-device-health", slices.Concat(deviceAlerts(o), sharedDeviceAlerts(o), errorAlerts(o))},
-		{"dra-exporter-exporter", exporterAlerts(o)},
+		{"dra-exporter-exporter", slices.Concat(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
 		{"dra-exporter-capacity", capacityAlerts(o)},
 	}
 }
@@ -48,6 +49,16 @@ const (
 	aDevice = "Device {{ $labels.device }} of {{ $labels.driver }} on node {{ $labels.node }}"
 	aNode   = "node {{ $labels.node }}"
 
+	// wasted is what the devices of a claim cost.
+	wasted = `{{ with printf "claim:dra_cost:per_day{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'}" ` +
+		`$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} ` +
+		`They cost {{ . | first | value | printf "%.2f" }} a day.{{ end }}`
+	// hit are the claims that hold a device.
+	hit = `{{ with printf "group by (namespace, resourceclaim_name) (dra_claim_device_info{cluster='%s',node='%s',` +
+		`driver='%s',pool='%s',device='%s',admin_access='false'})" $labels.cluster $labels.node $labels.driver ` +
+		`$labels.pool $labels.device | query }} Held by{{ range $i, $c := . }}{{ if $i }},{{ end }} ` +
+		`{{ $c.Labels.namespace }}/{{ $c.Labels.resourceclaim_name }}{{ end }}.{{ end }}`
+
 	optOut = "If this claim may idle, label it `<opt out>=off`, or annotate its pod likewise, and let the exporter copy " +
 		"that with `--claim-label` or `--pod-annotation`."
 )
@@ -56,20 +67,26 @@ const (
 // or an image that is pulled, takes less.
 const notPrepared = 10 * time.Minute
 
+// idleClaim are the claims that are idle as a whole and whose devices have a utilization, with the
+// number of their devices. Of claims that have only network devices see DRAClaimNetworkQuiet.
+const idleClaim = `
+			sum by (<claim>) (claim:dra_devices:count)
+			and on (<claim>) (claim:dra_idle:bool == 1)
+			unless on (<claim>) claim:dra_network_only:bool
+			unless on (<claim>) claim:dra_idle_alerts:off`
+
 func claimAlerts(o *Options) []alert {
 	return []alert{
 		{
 			name: "DRAClaimIdle", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
-			expr: `
-			(claim:dra_idle_devices:count == claim:dra_devices:count)
-			unless on (<claim>) claim:dra_idle_alerts:off
-			unless on (<claim driver>) (sum by (<claim driver>) (dra_claim_memory_used_bytes) > <idle memory>)`,
+			expr: idleClaim + `
+			unless on (<claim>) (sum by (<claim>) (dra_claim_memory_used_bytes) > <idle memory>)`,
 			summary: aClaim + " holds devices and does not use them.",
-			description: "All {{ $value }} devices of {{ $labels.driver }} that the claim holds on " + aNode +
-				" were active for less than <idle percent> of the last <idle window> (network devices: less than <idle bytes> " +
-				"bytes per second).",
-			meaning: "The claim's devices were held and measured for most of the window and were idle. Devices without " +
-				"telemetry never cause this alert, nor do shared devices on which another claim is active.",
+			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were active for less than " +
+				"<idle percent> of the last <idle window> (network devices: less than <idle bytes> bytes per second)." + wasted,
+			meaning: "The claim's devices, of all its drivers, were held and measured for most of the window and were idle. " +
+				"One that is used is enough to prevent this alert, be it a network device. Devices without telemetry never " +
+				"cause it, nor do shared devices on which another claim is active.",
 			diagnosis: "The Claim dashboard shows since when, and which pods. A job that waits for others, a crash loop and a " +
 				"forgotten notebook look alike here; the pods' logs show the difference.",
 			mitigation: "Ask the owner, or delete the pod; a claim that was created from a template is deleted with it. " +
@@ -77,14 +94,12 @@ func claimAlerts(o *Options) []alert {
 		},
 		{
 			name: "DRAClaimIdleMemoryHeld", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
-			expr: `
-			(claim:dra_idle_devices:count == claim:dra_devices:count)
-			and on (<claim driver>) (sum by (<claim driver>) (dra_claim_memory_used_bytes) > <idle memory>)
-			unless on (<claim>) claim:dra_idle_alerts:off`,
+			expr: idleClaim + `
+			and on (<claim>) (sum by (<claim>) (dra_claim_memory_used_bytes) > <idle memory>)`,
 			summary: aClaim + " holds device memory but its devices are idle.",
-			description: "All {{ $value }} devices of {{ $labels.driver }} that the claim holds on " + aNode +
-				" were active for less than <idle percent> of the last <idle window>, while it has memory in use on them: a " +
-				"loaded model without requests, a notebook, or a job that hangs.",
+			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were active for less than " +
+				"<idle percent> of the last <idle window>, while it has memory in use on them: a loaded model without " +
+				"requests, a notebook, or a job that hangs." + wasted,
 			meaning: "As [DRAClaimIdle](#draclaimidle), but the workload has data on the devices: it may hang, or serve a " +
 				"model without requests.",
 			diagnosis: "The Claim dashboard: activity that stops suddenly indicates a hang, activity that fades indicates " +
@@ -96,8 +111,9 @@ func claimAlerts(o *Options) []alert {
 			expr: `
 			(
 			  claim:dra_idle_devices:count / (claim:dra_devices:count > 1) >= <partly>
-			  unless on (<claim driver>) (claim:dra_idle_devices:count == claim:dra_devices:count)
+			  and on (<claim driver>) claim_device:dra_active:ratio
 			)
+			unless on (<claim>) (claim:dra_idle:bool == 1)
 			unless on (<claim>) claim:dra_idle_alerts:off`,
 			summary: aClaim + " uses only some of its devices.",
 			description: "{{ $value | humanizePercentage }} of the devices of {{ $labels.driver }} that the claim holds on " +
@@ -106,6 +122,25 @@ func claimAlerts(o *Options) []alert {
 				"because its launcher or its visible devices are not configured for more.",
 			diagnosis:  "The table of devices in the Claim dashboard: are always the same devices idle, or do they alternate?",
 			mitigation: "Request fewer devices, or make the job use them. " + optOut,
+		},
+		{
+			name: "DRAClaimNetworkQuiet", severity: info, hold: o.IdleFor, keep: o.KeepFiring, off: !o.QuietNetwork,
+			expr: `
+			(
+			  claim:dra_idle_devices:count == claim:dra_devices:count
+			  and on (<claim driver>) claim_device:dra_io:rate
+			)
+			unless on (<claim>) (claim:dra_idle:bool == 1 unless on (<claim>) claim:dra_network_only:bool)
+			unless on (<claim>) claim:dra_idle_alerts:off`,
+			summary: aClaim + " holds network devices without traffic.",
+			description: "All network devices of {{ $labels.driver }} that the claim holds on " + aNode + " ({{ $value " +
+				"}}) had " +
+				"less than <idle bytes> bytes per second in the last <idle window>.",
+			meaning: "The network devices of a claim are quiet, while its other devices are used or there are none. That is " +
+				"normal for many workloads, so this alert is off by default: `go run -C dashboards ./generate " +
+				"-network.quiet` adds it.",
+			diagnosis:  "The Network dashboard: whether there was ever traffic.",
+			mitigation: "Request no network device for workloads that need none. " + optOut,
 		},
 	}
 }
@@ -119,7 +154,7 @@ func claimStateAlerts(o *Options) []alert {
 			  group by (<claim device>) (dra_claim_device_info{state="allocated", admin_access="false"})
 			) > 0`,
 			summary: aClaim + " holds devices that were never prepared for its pod.",
-			description: "{{ $value }} devices of {{ $labels.driver }} are allocated to the claim and reserved for a pod on " +
+			description: "Devices of {{ $labels.driver }} ({{ $value }}) are allocated to the claim and reserved for a pod on " +
 				aNode + " for 10 minutes, and the kubelet has not started the pod, which cannot use them.",
 			meaning: "The scheduler allocated the devices and placed the pod, but the driver has not prepared them: it is " +
 				"not running, it fails, or another claim of the pod cannot be prepared. Or a binding condition of a device is " +
@@ -157,7 +192,7 @@ func deviceAlerts(o *Options) []alert {
 			name: "DRADeviceUnhealthy", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr:        `max by (<device>) (dra_device_health{status="unhealthy"}) == 1`,
 			summary:     aDevice + " is unhealthy.",
-			description: "Its driver has reported so for <for>.",
+			description: "Its driver has reported so for <for>." + hit,
 			meaning:     "The device's driver or the kubelet reports it as unhealthy. Work on it may fail or be wrong.",
 			diagnosis:   "The Node and device dashboard: errors, temperature, throttling, and who holds it.",
 			mitigation: "If it is free, check that it is tainted (`dra_device_tainted`), so that it is not allocated: its " +
@@ -172,7 +207,7 @@ func deviceAlerts(o *Options) []alert {
 			and on (<device>) (max by (<device>) (dra_device_allocations) > 0)`,
 			summary: aDevice + " is tainted with NoExecute and still held.",
 			description: "Taint {{ $labels.key }}, set by a {{ $labels.source }}, evicts the pods that use the device, but a " +
-				"claim has held it for <for>.",
+				"claim has held it for <for>." + hit,
 			meaning: "A driver (`source=\"slice\"`) or an administrator (`source=\"rule\"`, a DeviceTaintRule) evicts the " +
 				"pods that use the device. Pods whose claims tolerate the taint stay, as intended. Other pods end within " +
 				"seconds, unless their termination hangs.",
@@ -188,7 +223,7 @@ func deviceAlerts(o *Options) []alert {
 				`(dra_device_allocations) > 0)`,
 			summary: aDevice + " is claimed, but can no longer be read.",
 			description: "Its telemetry has failed for <for> while a claim holds it: it may have fallen off the bus, or its " +
-				"driver hangs.",
+				"driver hangs." + hit,
 			meaning: "The device was readable before, or is claimed, and no source can read it now. Other devices of the " +
 				"node are not affected. `dra_exporter_unresolved_devices` counts devices by reason.",
 			diagnosis: "`dra-exporter check` on the node shows what each source reads, or why it fails; then the kernel's log.",
@@ -204,7 +239,7 @@ func deviceAlerts(o *Options) []alert {
 			and on (<device>) (max by (<device>) (dra_device_allocations) > 0)`,
 			summary: aDevice + " is throttled ({{ $labels.reason }}).",
 			description: "It ran below its maximum clocks for {{ $value | humanizePercentage }} of the last <error window>, " +
-				"with the reason {{ $labels.reason }}.",
+				"with the reason {{ $labels.reason }}." + hit,
 			meaning: "The device limits its clocks: reason `thermal` is heat, `power` a power limit. A job on many devices " +
 				"is as slow as the slowest one.",
 			diagnosis: "The Node and device dashboard: temperature and power of the other devices. If one device is hot, its " +
@@ -223,7 +258,7 @@ func sharedDeviceAlerts(o *Options) []alert {
 			  > on (<device>, resource) max by (<device>, resource) (dra_device_capacity)`,
 			summary: aDevice + " is overcommitted.",
 			description: "Claims consume {{ $value | humanize }} of its {{ $labels.resource }}, which is more than its " +
-				"capacity.",
+				"capacity." + hit,
 			meaning: "The sum of the consumed capacity of all claims on the device exceeds its capacity: the slice was " +
 				"changed after the allocation, or two schedulers allocate.",
 			diagnosis: "`kubectl get resourceclaims -A -o yaml`, `consumedCapacity` of the device's results, and the " +
@@ -240,7 +275,7 @@ func sharedDeviceAlerts(o *Options) []alert {
 			and on (<device>) (max by (<device>) (dra_device_allocations) > 1)`,
 			summary: aDevice + " is shared, and its memory is nearly full.",
 			description: "{{ $value | humanizePercentage }} of its memory is in use by several claims: the next allocation of " +
-				"any of them may fail.",
+				"any of them may fail." + hit,
 			meaning: "Many devices do not enforce shares: a workload that uses more memory than its share makes the others " +
 				"fail.",
 			diagnosis:  "The Claim dashboard of each claim on the device: compare memory used with consumed capacity.",
@@ -255,7 +290,7 @@ func capacityAlerts(o *Options) []alert {
 		expr: `
 			sum by (cluster) (cluster:dra_devices:count{state="free"})
 			and on (cluster) (count by (cluster) (kube_pod_status_unschedulable == 1) > 0)`,
-		summary:     "{{ $value }} devices are free while pods can't be scheduled.",
+		summary:     "Devices are free ({{ $value }}) while pods can't be scheduled.",
 		description: "Devices are healthy and unclaimed while pods are pending.",
 		meaning: "This alert needs metrics of kube-state-metrics and never fires without them. The pods may wait for " +
 			"something other than devices.",

@@ -31,8 +31,8 @@ func errorAlerts(o *Options) []alert {
 		return alert{
 			name: "DRADeviceErrors", action: action, severity: s, expr: expr, keep: o.KeepFiring,
 			summary: aDevice + " reports errors: " + what + ".",
-			description: "{{ $value | humanize }} errors of kind {{ $labels.kind }} (code {{ with $labels.code }}{{ . }}{{ " +
-				"else }}none{{ end }}) within <error window>.",
+			description: "Errors of kind {{ $labels.kind }} (code {{ with $labels.code }}{{ . }}{{ else }}none{{ end }}) " +
+				"within <error window>: {{ $value | printf \"%.0f\" }}." + hit,
 		}
 	}
 	first := class(actionHost, critical, errors(`kind="xid", code="`+xidHost+`"`),
@@ -79,7 +79,7 @@ func exporterAlerts(o *Options) []alert {
 	const long = 3
 	return []alert{
 		{
-			name: "DRAExporterDown", severity: critical, hold: o.For, keep: 0,
+			name: "DRAExporterDown", severity: warning, hold: o.For, keep: 0,
 			expr:        `up{job=~"<job>"} == 0`,
 			summary:     "dra-exporter on {{ $labels.instance }} can't be scraped.",
 			description: "It has not answered for <for>: the devices of that node are not monitored.",
@@ -87,6 +87,19 @@ func exporterAlerts(o *Options) []alert {
 			diagnosis:   "`kubectl get pods -o wide` of the DaemonSet, the pod's log, and the target's error in Prometheus.",
 			mitigation: "If the exporter was killed for memory, check `dra_exporter_series` before that time, and " +
 				"`--max-series`. After a restart, the counters of its claims continue as far as the hardware's own counters do.",
+		},
+		{
+			name: "DRAExportersDown", severity: critical, hold: o.For, keep: o.KeepFiring,
+			expr: `
+			1 - avg by (cluster) (up{job=~"<job>"}) > <down>`,
+			summary:     "dra-exporter can't be scraped on {{ $value | humanizePercentage }} of the nodes.",
+			description: "That many exporters have not answered for <for>: the devices of their nodes are not monitored.",
+			meaning: "Many exporters are away at the same time, which one node does not explain: a rollout that fails, a " +
+				"network policy, a certificate that expired, or an outage of the cluster.",
+			diagnosis: "`kubectl rollout status` of the DaemonSet, the events of its namespace, and the errors of its targets " +
+				"in Prometheus: is it one error everywhere?",
+			mitigation: "Roll back what was changed last: the chart, its values, the network policy, the Secret of the web " +
+				"configuration.",
 		},
 		{
 			name: "DRAExporterAbsent", severity: critical, hold: o.For * long,
@@ -98,6 +111,13 @@ func exporterAlerts(o *Options) []alert {
 			diagnosis:  "The targets page of Prometheus.",
 			mitigation: "Correct the scrape configuration, or generate the rules for the job's name (`-job`).",
 		},
+	}
+}
+
+// valueAlerts are about exporters that answer scrapes, but not with what they should.
+func valueAlerts(o *Options) []alert {
+	const long = 3
+	return []alert{
 		{
 			name: "DRAExporterStale", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr:        `time() - max by (cluster, node) (dra_exporter_snapshot_timestamp_seconds) > <stale>`,
@@ -114,8 +134,8 @@ func exporterAlerts(o *Options) []alert {
 			sum by (cluster, node, driver, reason) (
 			  dra_exporter_unresolved_devices{reason=~"no_match|no_inventory|duplicate_hardware|unreadable"}
 			) > 0`,
-			summary: "{{ $value }} devices of {{ $labels.driver }} on " + aNode +
-				" have no telemetry ({{ $labels.reason }}).",
+			summary: "Devices of {{ $labels.driver }} on " + aNode +
+				" have no telemetry ({{ $labels.reason }}): {{ $value }}.",
 			description: "Metrics of their claims lack the use of these devices.",
 			meaning: "The exporter knows which claims hold these devices, but not which hardware they are, or it cannot " +
 				"read the hardware. `no_match`: no source has hardware with that identity. `no_inventory`: no slice, CDI spec or " +
@@ -138,12 +158,44 @@ func exporterAlerts(o *Options) []alert {
 		{
 			name: "DRAExporterSeriesDropped", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr:        `max by (cluster, node) (dra_exporter_series_dropped) > 0`,
-			summary:     "dra-exporter on " + aNode + " drops {{ $value }} series.",
+			summary:     "dra-exporter on " + aNode + " drops series: {{ $value }}.",
 			description: "The limit `--max-series` is reached; whole families are dropped.",
 			meaning: "Series are dropped in this order: holders that ended, families of pods, of claims, of devices. Sums " +
 				"over the remaining series are too low.",
 			diagnosis:  "The Exporter dashboard shows since when; check how many claims and pods the node has.",
 			mitigation: "Raise `--max-series`, or lower `--retention` on nodes with many short-lived pods.",
+		},
+	}
+}
+
+// holderAlerts are about claims and pods of which the exporter does not know enough.
+func holderAlerts(o *Options) []alert {
+	const long = 3
+	return []alert{
+		{
+			name: "DRAExporterUnresolvedPods", severity: warning, hold: o.For * long, keep: o.KeepFiring,
+			expr:        `sum by (cluster, node, reason) (dra_exporter_unresolved_pods{reason!="request_unknown"}) > 0`,
+			summary:     "Pods on " + aNode + " have claims whose devices are unknown ({{ $labels.reason }}): {{ $value }}.",
+			description: "What these pods hold counts as free, and nothing is charged to them.",
+			meaning: "The exporter knows that these pods have claims, but not which devices the claims got: the kubelet lists " +
+				"them for no container, and the claims' allocations can't be read.",
+			diagnosis: "`dra-exporter check` on the node, and `dra_exporter_source_up{source=\"claims\"}`: does the API " +
+				"server answer, and may the exporter `get` resourceclaims?",
+			mitigation: "Give the exporter access to the API server (`kube.enabled`), with the rights that " +
+				"deployments/README.md lists.",
+		},
+		{
+			name: "DRAExporterConflicts", severity: warning, hold: o.For * long, keep: o.KeepFiring,
+			expr: `sum by (cluster, node, kind) (dra_exporter_conflicts) > 0`,
+			summary: "Kubelet and API server differ on " + aNode + " about who holds a device ({{ $labels.kind }}): " +
+				"{{ $value }}.",
+			description: "`device`: the exporter follows the claim's allocation. `reservation`: it follows the kubelet.",
+			meaning: "The kubelet lists a device for a pod whose claim was allocated another one, or a claim that is reserved " +
+				"for nobody. That is normal for seconds after a force delete. If it lasts, two pods may use one device.",
+			diagnosis: "The exporter's log names pod, claim and device once. Compare `kubectl get resourceclaim -o yaml` with " +
+				"`dra-exporter check` on the node.",
+			mitigation: "Delete the pod that should not have the device. If that does not help, drain the node and restart " +
+				"its kubelet.",
 		},
 	}
 }

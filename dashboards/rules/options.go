@@ -5,6 +5,8 @@ package rules
 
 import (
 	"fmt"
+	"regexp"
+	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
@@ -30,12 +32,47 @@ type Options struct {
 	For            time.Duration // how long other conditions must hold
 	KeepFiring     time.Duration // how long alerts keep firing through a gap in the data, as when an exporter restarts
 	StaleAfter     time.Duration // the age at which a snapshot is stale
+	DownRatio      float64       // the share of exporters that may be down
 	PendingFor     time.Duration // how long pods must have been unschedulable
+
+	// Prices are those of an hour of a device, by model: the first one that matches applies. The
+	// currency is the user's. A model without a price costs nothing, and is listed as such.
+	Prices []Price
+	// QuietNetwork is whether DRAClaimNetworkQuiet is one of the alerts.
+	QuietNetwork bool
+
+	// Grafana is the address of the Grafana that has the dashboards, in the annotation dashboard_url
+	// of the alerts: https://grafana.example.com. Empty: the annotation is a path.
+	Grafana string
 
 	Job string // regular expression that matches the exporter's job label
 	// OptOut is the name of the claim label and of the pod annotation that disable the alerts on
 	// idle claims. The exporter copies them with --claim-label and --pod-annotation.
 	OptOut string
+}
+
+// Price is what an hour of a device costs.
+type Price struct {
+	Models  string  // regular expression that matches the whole label model
+	PerHour float64 // of a whole device
+}
+
+// defaultPrices are dollars, in the order of cloud prices in 2026; users replace them.
+func defaultPrices() []Price {
+	return []Price{
+		{".*B300.*", 7},
+		{".*B200.*", 5.5},
+		{".*H200.*", 3.8},
+		{".*H100.*", 3},
+		{".*A100.*", 1.8},
+		{".*L40S.*", 1},
+		{".*L4( .*)?", 0.7},
+		{".*T4( .*)?", 0.35},
+		{".*MI355.*", 4},
+		{".*MI325.*", 3},
+		{".*MI300.*", 2.5},
+		{"(?i).*gaudi.?3.*", 2},
+	}
 }
 
 // Defaults returns the options of the shipped files.
@@ -44,9 +81,10 @@ func Defaults() Options {
 		Interval: time.Minute, RateWindow: 5 * time.Minute,
 		IdleWindow: 30 * time.Minute, IdleHeld: 0.8, IdleRatio: 0.01, IdleBytes: 1e4, IdleFor: 5 * time.Minute,
 		IdleMemory: 1 << 30, PartlyIdleDevice: 0.5,
-		ErrorWindow: 15 * time.Minute, ThrottledRatio: 0.2, MemoryFull: 0.95,
+		DownRatio: 0.2, ErrorWindow: 15 * time.Minute, ThrottledRatio: 0.2, MemoryFull: 0.95,
 		For: 5 * time.Minute, KeepFiring: 5 * time.Minute, StaleAfter: time.Minute, PendingFor: 15 * time.Minute,
-		Job: "(.*/)?dra-exporter", OptOut: "dra_exporter_idle_alerts",
+		Prices: defaultPrices(),
+		Job:    "(.*/)?dra-exporter", OptOut: "dra_exporter_idle_alerts",
 	}
 }
 
@@ -60,9 +98,15 @@ func (o *Options) Check() error {
 			return fmt.Errorf("%s: %v is not a positive number of whole seconds", name, d)
 		}
 	}
+	for _, p := range o.Prices {
+		if _, err := regexp.Compile(p.Models); err != nil || p.Models == "" || !(p.PerHour >= 0) {
+			return fmt.Errorf("price: %q at %v is not a pattern of models and an amount of 0 or more", p.Models, p.PerHour)
+		}
+	}
 	for name, share := range map[string]float64{
 		"idle held": o.IdleHeld, "idle ratio": o.IdleRatio, "partly idle": o.PartlyIdleDevice,
 		"throttled ratio": o.ThrottledRatio, "memory full": o.MemoryFull,
+		"down ratio": o.DownRatio,
 	} {
 		if !(share > 0 && share <= 1) {
 			return fmt.Errorf("%s: %v is not above 0 and at most 1", name, share)
@@ -96,11 +140,13 @@ func (o *Options) words() []string {
 		"<partly>", number(o.PartlyIdleDevice),
 		"<error window>", duration(o.ErrorWindow),
 		"<throttled>", number(o.ThrottledRatio),
+		"<down>", number(o.DownRatio),
 		"<full>", number(o.MemoryFull),
 		"<full percent>", percent(o.MemoryFull),
 		"<stale>", number(o.StaleAfter.Seconds()),
 		"<for>", duration(o.For),
 		"<job>", o.Job,
 		"<opt out>", o.OptOut,
+		"<grafana>", strings.TrimSuffix(o.Grafana, "/"),
 	}
 }

@@ -3,8 +3,10 @@ package rules
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
 // recording is a recording rule. Dashboards and alerts use it in place of an expensive expression
@@ -16,7 +18,7 @@ type recording struct {
 	// perInterval is whether the value is the increase per evaluation interval, in unit: the rate
 	// times the interval. Its sum over any time is a total in which gaps count nothing.
 	perInterval bool
-	unit        query.Unit
+	unit        query.Unit // if it can't be derived from the expression
 }
 
 type recordingGroup struct {
@@ -26,10 +28,10 @@ type recordingGroup struct {
 
 // recordings returns all recording rules, in one group, so that each uses the values of those
 // before it from the same evaluation.
-func recordings() recordingGroup {
+func recordings(o *Options) recordingGroup {
 	return recordingGroup{
 		"dra-exporter-records",
-		slices.Concat(idleDevices(), idleClaims(), deviceStates(), fleet(), namespaces()),
+		slices.Concat(idleDevices(), idleClaims(), deviceStates(), fleet(), prices(o), namespaces()),
 	}
 }
 
@@ -82,13 +84,20 @@ func idleDevices() []recording {
 	}
 }
 
-// idleClaims count, by claim and driver, the devices held and those of them that are idle.
+// idleClaims count, by claim and driver, the devices held and those of them that are idle. A claim
+// is idle if all devices are, of each of its drivers that have a measured one: not while its GPU is
+// busy and its network device is quiet, nor the other way round. What can't be measured by its
+// nature, such as a channel, does not matter.
 func idleClaims() []recording {
 	return []recording{
 		{name: "claim:dra_devices:count", expr: `
 			count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{admin_access="false"}))`},
 		{name: "claim:dra_idle_devices:count", expr: `
 			sum by (<claim driver>) (claim_device:dra_idle:bool)`},
+		{name: "claim:dra_idle:bool", expr: `
+			min by (<claim>) (claim:dra_idle_devices:count == bool claim:dra_devices:count)`},
+		{name: "claim:dra_network_only:bool", expr: `
+			group by (<claim>) (claim_device:dra_io:rate) unless on (<claim>) claim_device:dra_active:ratio`},
 		{name: "claim:dra_idle_alerts:off", expr: `
 			group by (<claim>) (dra_claim_info{label_<opt out>="off"})
 			or
@@ -98,41 +107,43 @@ func idleClaims() []recording {
 	}
 }
 
-// deviceStates give each device one state, the first that applies. A device to which none applies
-// (a partitioned parent, a partition that was never created) is not counted.
+// deviceStates give each device one state: the first of ledger.States() that applies. Rules can't
+// see which devices are guests or unavailable. The former are unmeasured here, the latter are not
+// counted.
 func deviceStates() []recording {
-	const name = "device:dra_state:info"
-	state := func(s string) map[string]string { return map[string]string{"state": s} }
-	return []recording{
-		{name: name, labels: state("unhealthy"), expr: `
-			group by (<device>) (dra_device_health{status="unhealthy"} == 1 or dra_device_up == 0)`},
-		{name: name, labels: state("idle"), expr: `
-			(min by (<device>) (claim_device:dra_idle:bool) == 1)
-			unless on (<device>) device:dra_state:info{state="unhealthy"}`},
-		{name: name, labels: state("unmeasured"), expr: `
-			group by (<device>) (dra_device_allocations > 0)
-			unless on (<device>) device:dra_state:info{state=~"unhealthy|idle"}
-			unless on (<device>) dra_device_active_seconds_total
-			unless on (<device>) dra_device_io_bytes_total{link=~"network|rdma"}`},
-		{name: name, labels: state("active"), expr: `
-			group by (<device>) (dra_device_allocations > 0)
-			unless on (<device>) device:dra_state:info{state=~"unhealthy|idle|unmeasured"}`},
-		{name: name, labels: state("tainted"), expr: `
-			group by (<device>) (dra_device_allocations == 0)
-			and on (<device>) dra_device_tainted{effect=~"NoSchedule|NoExecute"}
-			and on (<device>) dra_device_up
-			unless on (<device>) device:dra_state:info{state="unhealthy"}
-			unless on (<device>) label_replace(
-			  group by (cluster, node, driver, pool, parent) (dra_device_info{parent!=""}), "device", "$1", "parent", "(.+)"
-			)`},
-		{name: name, labels: state("free"), expr: `
-			group by (<device>) (dra_device_allocations == 0)
-			and on (<device>) dra_device_up
-			unless on (<device>) device:dra_state:info{state=~"unhealthy|tainted"}
-			unless on (<device>) label_replace(
-			  group by (cluster, node, driver, pool, parent) (dra_device_info{parent!=""}), "device", "$1", "parent", "(.+)"
-			)`},
+	const (
+		name  = "device:dra_state:info"
+		free  = `group by (<device>) (dra_device_allocations == 0)`
+		ready = "\n\t\t\tand on (<device>) dra_device_up"
+		// The parents of partitions that are held, or exist.
+		whole = `label_replace(
+			  group by (cluster, node, driver, pool, parent) (
+			    dra_device_info{parent!=""} and on (<device>) (dra_device_allocations > 0 or dra_device_up == 1)
+			  ), "device", "$1", "parent", "(.+)"
+			)`
+	)
+	var out []recording
+	var before []string
+	state := func(s ledger.State, expr string) {
+		expr = "\n\t\t\t" + expr
+		if len(before) > 0 {
+			expr += "\n\t\t\tunless on (<device>) " + name + `{state=~"` + strings.Join(before, "|") + `"}`
+		}
+		before = append(before, string(s))
+		out = append(out, recording{name: name, labels: map[string]string{"state": string(s)}, expr: expr})
 	}
+	state(ledger.StateUnhealthy, `group by (<device>) (dra_device_health{status="unhealthy"} == 1 or dra_device_up == 0)`)
+	state(ledger.StateUnmeasured, `group by (<device>) (dra_device_allocations > 0)
+			unless on (<device>) dra_device_active_seconds_total
+			unless on (<device>) dra_device_io_bytes_total{link=~"network|rdma"}`)
+	state(ledger.StateIdle, `(min by (<device>) (claim_device:dra_idle:bool) == 1)`)
+	state(ledger.StateActive, `group by (<device>) (dra_device_allocations > 0)`)
+	state(ledger.StatePartitioned, free+`
+			and on (<device>) `+whole)
+	state(ledger.StateTainted, free+`
+			and on (<device>) dra_device_tainted{effect=~"NoSchedule|NoExecute"}`+ready)
+	state(ledger.StateFree, free+ready)
+	return out
 }
 
 // fleet are sums over all devices.
@@ -170,8 +181,43 @@ func utilizationBuckets() []recording {
 	return out
 }
 
-// namespaces are the showback of each namespace. Shared devices are divided among their claims, so
-// that no device-second is counted twice.
+// perHour is the unit of prices.
+func perHour() query.Unit { return query.Unit{Money: 1, Seconds: -1, Scale: 1.0 / 3600} }
+
+// prices are how much of a whole device each device is, and what an hour of it costs. A partition
+// whose part is unknown, and a device of a model without a price, have none.
+func prices(o *Options) []recording {
+	out := []recording{
+		{name: "device:dra_share:ratio", expr: `
+			max by (<device>) (dra_device_parent_share_ratio) or group by (<device>) (dra_device_info{parent=""})`},
+	}
+	terms := make([]string, 0, len(o.Prices))
+	for _, p := range o.Prices {
+		terms = append(terms, fmt.Sprintf(`%g + 0 * group by (<device>) (dra_device_info{model=~%q})`, p.PerHour, p.Models))
+	}
+	if len(terms) == 0 {
+		terms = []string{`group by (<device>) (dra_device_info) > 1`} // none
+	}
+	return append(out, recording{
+		name: "device:dra_price:per_hour", unit: perHour(),
+		expr: `
+			(
+			    ` + strings.Join(terms, "\n\t\t\t  or\n\t\t\t    ") + `
+			)
+			  * on (<device>) group_left () device:dra_share:ratio`,
+	}, recording{
+		name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1},
+		expr: `
+			sum by (<claim>) (
+			  group by (<claim device>) (dra_claim_device_info{admin_access="false"})
+			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) (dra_device_allocations > 0))
+			) * 24`,
+	})
+}
+
+// namespaces are the showback of each namespace. Shared devices are divided among their claims, and
+// the hours of a partition count by its part of its parent, so that no device-second is counted
+// twice. A partition whose part is unknown counts as a device.
 func namespaces() []recording {
 	seconds, joules, bytes := query.Unit{
 		Seconds: 1,
@@ -184,34 +230,28 @@ func namespaces() []recording {
 			    * on (<device>) group_left (model) dra_device_info
 			)`
 	}
-	idle := func(rate string) string {
-		return byModel(rate + `
-			    * on (<claim device>) group_left () (claim_device:dra_idle:bool == 1)`)
+	const (
+		held    = `rate(dra_claim_allocated_share_seconds_total[<rate>])`
+		whileOf = `
+			    * on (<claim device>) group_left () (claim_device:dra_idle:bool == 1)`
+		ofWhole = `
+			    * on (<device>) group_left () (device:dra_share:ratio or group by (<device>) (dra_device_info))`
+		priced = `
+			    * on (<device>) group_left () (device:dra_price:per_hour / 3600)`
+	)
+	money := query.Unit{Money: 1, Scale: 1}
+	of := func(what string, unit query.Unit, expr string) recording {
+		return recording{name: "namespace:dra_" + what + ":increase", perInterval: true, unit: unit, expr: byModel(expr)}
 	}
 	return []recording{
-		{
-			name: "namespace:dra_allocated_share_seconds:increase", perInterval: true, unit: seconds,
-			expr: byModel(`rate(dra_claim_allocated_share_seconds_total[<rate>])`),
-		},
-		{
-			name: "namespace:dra_active_seconds:increase", perInterval: true, unit: seconds,
-			expr: byModel(`rate(dra_claim_active_seconds_total[<rate>])`),
-		},
-		{
-			name: "namespace:dra_energy_joules:increase", perInterval: true, unit: joules,
-			expr: byModel(`rate(dra_claim_energy_joules_total[<rate>])`),
-		},
-		{
-			name: "namespace:dra_idle_share_seconds:increase", perInterval: true, unit: seconds,
-			expr: idle(`rate(dra_claim_allocated_share_seconds_total[<rate>])`),
-		},
-		{
-			name: "namespace:dra_idle_energy_joules:increase", perInterval: true, unit: joules,
-			expr: idle(`rate(dra_claim_energy_joules_total[<rate>])`),
-		},
-		{
-			name: "namespace:dra_network_bytes:increase", perInterval: true, unit: bytes,
-			expr: byModel(`rate(dra_claim_io_bytes_total{link=~"network|rdma"}[<rate>])`),
-		},
+		of("allocated_share_seconds", seconds, held+ofWhole),
+		of("unpriced_share_seconds", seconds, `(`+held+` unless on (<device>) device:dra_price:per_hour)`+ofWhole),
+		of("active_seconds", seconds, `rate(dra_claim_active_seconds_total[<rate>])`+ofWhole),
+		of("energy_joules", joules, `rate(dra_claim_energy_joules_total[<rate>])`),
+		of("cost", money, held+priced),
+		of("idle_share_seconds", seconds, held+whileOf+ofWhole),
+		of("idle_energy_joules", joules, `rate(dra_claim_energy_joules_total[<rate>])`+whileOf),
+		of("idle_cost", money, held+whileOf+priced),
+		of("network_bytes", bytes, `rate(dra_claim_io_bytes_total{link=~"network|rdma"}[<rate>])`),
 	}
 }

@@ -43,7 +43,7 @@ func Groups(o Options, catalog query.Catalog) ([]Group, error) {
 }
 
 func recordingGroups(o *Options, words *strings.Replacer, catalog query.Catalog) ([]Group, error) {
-	records := recordings()
+	records := recordings(o)
 	group := Group{Name: records.name, Every: duration(o.Interval)}
 	var errs []error
 	for i := range records.recordings {
@@ -67,6 +67,8 @@ func (r *recording) rule(o *Options, words *strings.Replacer, catalog query.Cata
 	}
 	if r.perInterval {
 		rule.Expr = fmt.Sprintf("(\n%s\n) * %g", indent(rule.Expr), o.Interval.Seconds())
+	}
+	if r.unit != (query.Unit{}) {
 		family.Unit = r.unit
 	}
 	catalog.Add(family)
@@ -79,6 +81,9 @@ func alertGroups(o *Options, words *strings.Replacer, catalog query.Catalog) ([]
 	for _, g := range alerts(o) {
 		group := Group{Name: g.name}
 		for i := range g.alerts {
+			if g.alerts[i].off {
+				continue
+			}
 			rule, err := g.alerts[i].rule(words, catalog)
 			errs = append(errs, err)
 			group.Rules = append(group.Rules, rule)
@@ -107,6 +112,7 @@ func (a *alert) rule(words *strings.Replacer, catalog query.Catalog) (Rule, erro
 	if err != nil {
 		return rule, fmt.Errorf("alert %s: %w", a.name, err)
 	}
+	rule.Annotations["dashboard_url"] = words.Replace("<grafana>") + dashboardOf(answer)
 	for _, text := range rule.Annotations {
 		for _, label := range labelsIn(text) {
 			if !answer.Has(label) {
@@ -115,6 +121,28 @@ func (a *alert) rule(words *strings.Replacer, catalog query.Catalog) (Rule, erro
 		}
 	}
 	return rule, nil
+}
+
+// dashboardOf returns the path of the dashboard of what an alert is about: the claim, the device,
+// the exporter of a node, or all exporters.
+func dashboardOf(a query.Answer) string {
+	board, labels := "dra-exporter", []string{"cluster", "node"}
+	switch {
+	case a.Has("resourceclaim_name"):
+		board, labels = "dra-claim", []string{"cluster", "node", "namespace", "resourceclaim_name"}
+	case a.Has("device"):
+		board, labels = "dra-nodes", []string{"cluster", "node", "driver", "device"}
+	case !a.Has("node"):
+		board, labels = "dra-fleet", []string{"cluster"}
+	}
+	var variables []string
+	for _, label := range labels {
+		if a.Has(label) {
+			name := strings.Replace(label, "resourceclaim_name", "claim", 1)
+			variables = append(variables, "var-"+name+"={{ $labels."+label+" | urlquery }}")
+		}
+	}
+	return "/d/" + board + "?" + strings.Join(variables, "&")
 }
 
 // labelsIn returns the labels that the template of an alert's text uses as $labels.NAME.

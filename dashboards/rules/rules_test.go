@@ -59,7 +59,7 @@ func TestAlertsAreComplete(t *testing.T) {
 				continue
 			}
 			alerts++
-			for _, annotation := range []string{"summary", "description", "runbook_url"} {
+			for _, annotation := range []string{"summary", "description", "runbook_url", "dashboard_url"} {
 				if r.Annotations[annotation] == "" {
 					t.Errorf("%s has no %s", r.Alert, annotation)
 				}
@@ -174,7 +174,7 @@ func TestBadOptions(t *testing.T) {
 
 // TestTextNamesLabels checks the error for a text with a label that the expression does not have.
 func TestTextNamesLabels(t *testing.T) {
-	a := alert{name: "X", expr: `sum by (node) (dra_device_up)`, summary: "{{ $labels.node }} {{ $labels.pool}}"}
+	a := alert{name: "X", expr: `sum by (cluster, node) (dra_device_up)`, summary: "{{ $labels.node }} {{ $labels.pool}}"}
 	if _, err := a.rule(strings.NewReplacer(), newCatalog(t)); err == nil || !strings.Contains(err.Error(), `"pool"`) {
 		t.Errorf("got %v", err)
 	}

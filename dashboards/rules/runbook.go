@@ -51,6 +51,9 @@ func severities(alerts []alert, name string) string {
 		if a.action != "" {
 			line += " where `action` is `" + a.action + "`"
 		}
+		if a.off {
+			line += ", off by default"
+		}
 		if a.hold > 0 {
 			line += ", after " + duration(a.hold)
 		}

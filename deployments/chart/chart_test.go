@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -393,11 +394,51 @@ func TestPodMonitor(t *testing.T) {
 		got = append(got, fmt.Sprint(r.Action, r.SourceLabels, r.TargetLabel, r.Regex))
 	}
 	want := []string{
-		"[__meta_kubernetes_pod_node_name]node", "[__meta_kubernetes_pod_node_name]instance",
+		"[__meta_kubernetes_pod_node_name]node", "[__meta_kubernetes_pod_node_name]instance", "[]job",
 		"labeldrop[]pod|container|namespace|endpoint",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// The rules match the job of any release, and of two in one namespace the jobs differ.
+func TestJob(t *testing.T) {
+	data, err := os.ReadFile("../../dashboards/out/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	selectors := regexp.MustCompile(`up\{job=~"([^"]*)"\}`).FindAllSubmatch(data, -1)
+	if len(selectors) < 3 {
+		t.Fatalf("the rules select %d jobs", len(selectors))
+	}
+	jobs := map[string]bool{}
+	for _, name := range []string{"dra-exporter", "gpu-metrics", "team-a"} {
+		documents, err := Render(folder, Release{
+			Name: name, Namespace: "monitoring", Values: values{"podMonitor": values{"enabled": true}},
+		}, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := objects{all: map[string]runtime.Object{}}
+		for _, document := range documents {
+			o.add(t, document)
+		}
+		for _, r := range o.monitor.Spec.PodMetricsEndpoints[0].RelabelConfigs {
+			if r.TargetLabel == "job" {
+				jobs[*r.Replacement] = true
+			}
+		}
+	}
+	if len(jobs) != 3 {
+		t.Errorf("the jobs of three releases are %v", jobs)
+	}
+	for job := range jobs {
+		for _, s := range selectors {
+			if !regexp.MustCompile("^(?:" + string(s[1]) + ")$").MatchString(job) {
+				t.Errorf("the rules select the job %s, and not %s", s[1], job)
+			}
+		}
 	}
 }
 

@@ -134,9 +134,14 @@ func deviceStories() []story {
 		pendingStory("free device while pods are pending", "DRADevicesUnclaimedWhilePodsPend", freeDevice("gpu-0"),
 			unschedulable()),
 		pendingStory("free device without kube-state-metrics", "", freeDevice("gpu-0")),
-		// A partitioned parent is neither free nor held. Here its partitions are held.
+		// A partitioned parent is neither free nor held, if one of its partitions is held or exists.
 		pendingStory("partitioned device while pods are pending", "", freeDevice("gpu-0"), unschedulable(),
-			partition("part-0"), partition("part-1")),
+			partition("part-0", "dra_device_allocations"), partition("part-1", "")),
+		pendingStory("device with a partition that nobody holds while pods are pending", "DRADevicesUnclaimedWhilePodsPend",
+			freeDevice("gpu-0"), unschedulable(), partition("part-0", "dra_device_up"), freePart("part-0")),
+		// Partitions that could be made take nothing from a free device.
+		pendingStory("device that could be partitioned while pods are pending", "DRADevicesUnclaimedWhilePodsPend",
+			freeDevice("gpu-0"), unschedulable(), partition("part-0", ""), partition("part-1", "")),
 		// A tainted device is not free: pods without a toleration cannot use it.
 		pendingStory("tainted device while pods are pending", "", freeDevice("gpu-0"), unschedulable(),
 			tainted("NoSchedule")),
@@ -161,9 +166,18 @@ func unschedulable() []series {
 	return []series{{"kube_pod_status_unschedulable", `namespace="a", pod="p", uid="u"`, always(1).between(30, 60)}}
 }
 
-// partition returns a partition of gpu-0, with its parent's facts and none of its own.
-func partition(name string) []series {
-	return []series{{"dra_device_info", deviceLabels(name) + `, vendor="x", model="X1", parent="gpu-0"`, always(1)}}
+// partition returns a partition of gpu-0, with its parent's facts, and 1 of a metric of its own.
+func partition(name, metric string) []series {
+	out := []series{{"dra_device_info", deviceLabels(name) + `, vendor="x", model="X1", parent="gpu-0"`, always(1)}}
+	if metric != "" {
+		out = append(out, series{metric, deviceLabels(name), always(1)})
+	}
+	return out
+}
+
+// freePart returns that nobody holds a device.
+func freePart(name string) []series {
+	return []series{{"dra_device_allocations", deviceLabels(name), always(0)}}
 }
 
 func pendingStory(name, alert string, parts ...[]series) story {
@@ -216,6 +230,18 @@ func errorStories() []story {
 	return append(out, restarted)
 }
 
+// exporters returns exporters that are up.
+func exporters(n int) []series {
+	var out []series
+	for i := range n {
+		out = append(out, series{
+			"up", fmt.Sprintf(`job="gpu-metrics/dra-exporter", node="n%d", instance="n%[1]d"`, i+1),
+			always(1),
+		})
+	}
+	return out
+}
+
 // exporterStories make the alerts on the exporter fire and resolve.
 func exporterStories() []story {
 	snapshot := func(lag course) series {
@@ -235,7 +261,31 @@ func exporterStories() []story {
 				{"up", `job="monitoring/dra-exporter", node="n2", instance="n2"`, always(1)},
 				{"up", `job="other", instance="o"`, always(0)},
 			},
+			checks: []check{{29, nil}, {36, []string{"DRAExporterDown", "DRAExportersDown"}}, {75, nil}},
+		},
+		{
+			name: "one of nine down", // of a release with another name
+			series: append(exporters(8), series{
+				"up", `job="gpu-metrics/dra-exporter", node="n0", instance="n0"`,
+				func(m int) (float64, bool) { v, _ := during(30, 60)(m); return 1 - v, true },
+			}),
 			checks: []check{{29, nil}, {36, []string{"DRAExporterDown"}}, {61, nil}},
+		},
+		{
+			name: "pods whose devices are unknown, and pods that hold a whole claim",
+			series: []series{
+				{"dra_exporter_unresolved_pods", target + `, reason="claim_unknown"`, during(30, 60)},
+				{"dra_exporter_unresolved_pods", target + `, reason="request_unknown"`, always(2)},
+			},
+			checks: []check{{29, nil}, {48, []string{"DRAExporterUnresolvedPods reason=claim_unknown"}}, {75, nil}},
+		},
+		{
+			name: "conflicts for long, and for a moment",
+			series: []series{
+				{"dra_exporter_conflicts", target + `, kind="device"`, during(30, 60)},
+				{"dra_exporter_conflicts", target + `, kind="reservation"`, during(30, 33)},
+			},
+			checks: []check{{29, nil}, {48, []string{"DRAExporterConflicts"}}, {75, nil}},
 		},
 		{
 			name: "absent, and back", alone: true, series: []series{{"up", target, always(1).without(30, 60)}},

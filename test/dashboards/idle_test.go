@@ -21,6 +21,7 @@ const (
 	idle       = "DRAClaimIdle namespace=a resourceclaim_name=c"
 	idleMemory = "DRAClaimIdleMemoryHeld namespace=a resourceclaim_name=c"
 	partlyIdle = "DRAClaimPartlyIdle namespace=a resourceclaim_name=c"
+	quiet      = "DRAClaimNetworkQuiet namespace=a resourceclaim_name=c"
 )
 
 // idleStories make the alerts on idle claims fire and resolve.
@@ -60,20 +61,55 @@ func idleStories() []story {
 			checks: []check{{36, []string{partlyIdle}}, {80, nil}},
 		},
 		{
-			name: "network device idle, then at work", series: idleNIC(),
+			name: "network device alone quiet, then at work", series: nic(quietUntil70),
+			checks: []check{{20, nil}, {36, []string{quiet}}, {80, nil}},
+		},
+		{
+			name: "GPU busy, network device quiet", series: slices.Concat(alone("a", "c", "gpu-0", rising(30), nil),
+				nic(quietUntil70)),
+			checks: []check{{20, nil}, {36, []string{quiet}}, {80, nil}},
+		},
+		{
+			name: "GPU idle, network device busy", series: slices.Concat(alone("a", "c", "gpu-0", rising(0), nil),
+				nic(busyLink)),
+			checks: []check{{60, nil}, {119, nil}},
+		},
+		{
+			name:   "GPU and network device idle, then the network at work",
+			series: slices.Concat(alone("a", "c", "gpu-0", rising(0), nil), nic(quietUntil70)),
 			checks: []check{{20, nil}, {36, []string{idle}}, {80, nil}},
+		},
+		{
+			name: "GPU idle beside a channel that nothing measures",
+			series: slices.Concat(alone("a", "c", "gpu-0", worksAfter(70), nil),
+				ofDriver("channel.x", alone("a", "c", "channel-0", nil, nil))),
+			checks: []check{{36, []string{idle}}, {80, nil}},
 		},
 	}
 }
 
-// idleNIC has no utilization: its traffic decides, and a keepalive does not count as activity.
-func idleNIC() []series {
-	bytes := counting(func(m int) float64 {
-		if m >= 70 {
-			return 60e9
-		}
-		return 60 * 200
-	})
+// ofDriver returns the series of devices of the driver gpu.x as those of another driver.
+func ofDriver(name string, in []series) []series {
+	for i := range in {
+		in[i].labels = strings.Replace(in[i].labels, `driver="gpu.x"`, fmt.Sprintf("driver=%q", name), 1)
+	}
+	return in
+}
+
+// quietUntil70 are the bytes of a minute: keepalives first, which do not count as activity.
+func quietUntil70(minute int) float64 {
+	if minute >= 70 {
+		return busyLink(minute)
+	}
+	return 60 * 200
+}
+
+func busyLink(int) float64 { return 60e9 }
+
+// nic is a network device of claim c, of another driver. It has no utilization: its traffic
+// decides.
+func nic(gain func(minute int) float64) []series {
+	bytes := counting(gain)
 	out := alone("a", "c", "eth0", nil, nil)
 	for _, direction := range []string{"receive", "transmit"} {
 		link := fmt.Sprintf(`, link="network", direction=%q`, direction)
@@ -81,7 +117,7 @@ func idleNIC() []series {
 			series{"dra_device_io_bytes_total", deviceLabels("eth0") + link, bytes},
 			series{"dra_claim_io_bytes_total", claimLabels("a", "c", "eth0") + link, bytes})
 	}
-	return out
+	return ofDriver("net.x", out)
 }
 
 // idleEdges are cases that must not count as idle, and cases that must still count as idle.

@@ -49,6 +49,7 @@ func clusters() []string { return []string{"honoring", "clashing", ""} }
 // shortOptions are options of rules that detect an idle claim within seconds.
 func shortOptions() rules.Options {
 	o := rules.Defaults()
+	o.QuietNetwork = true
 	o.Interval, o.RateWindow, o.IdleWindow, o.IdleFor = 2*time.Second, 16*time.Second, 20*time.Second, 2*time.Second
 	o.IdleHeld = 0.5 // a busy machine misses scrapes
 	o.ErrorWindow, o.For, o.KeepFiring = 30*time.Second, 20*time.Second, 5*time.Second
@@ -76,7 +77,7 @@ func TestLive(t *testing.T) {
 	began := time.Now()
 	prometheus := startLive(t)
 	want := []string{
-		"DRAClaimIdle research/notebook-bob-gpu", "DRAClaimIdle team-vision/uploader-0-nic",
+		"DRAClaimIdle research/notebook-bob-gpu", "DRAClaimNetworkQuiet team-vision/uploader-0-nic",
 		"DRAClaimIdleMemoryHeld research/notebook-ada-gpu",
 	}
 	for _, cluster := range clusters() {
@@ -129,7 +130,7 @@ func eventually(t *testing.T, look func(*findings)) {
 func checkAlerts(t *testing.T, prometheus server, cluster string) {
 	for alert, annotations := range prometheus.firing(t, cluster) {
 		switch strings.Fields(alert)[0] {
-		case "DRAClaimIdle", "DRAClaimIdleMemoryHeld":
+		case "DRAClaimIdle", "DRAClaimIdleMemoryHeld", "DRAClaimNetworkQuiet":
 			if !strings.Contains(alert, "notebook") && !strings.Contains(alert, "uploader") {
 				t.Errorf("%s fires for an active claim", alert)
 			}
@@ -146,7 +147,7 @@ func checkAlerts(t *testing.T, prometheus server, cluster string) {
 }
 
 // checkRules checks that all rules can be evaluated, and the states of the demo's devices: there
-// are 16 without the partitioned parent, and some are busy only from time to time.
+// are 16 with the partitioned parent, and some are busy only from time to time.
 func checkRules(f *findings, prometheus server) {
 	var data struct {
 		Groups []struct {
@@ -180,7 +181,8 @@ func checkRules(f *findings, prometheus server) {
 			got[s.Labels["state"]] = s.Samples[0].Value
 			sum += s.Samples[0].Value
 		}
-		if sum != 15 || got["unhealthy"] != 1 || got["idle"] != 3 || got["free"] < 2 || got["active"] < 6 ||
+		if sum != 16 || got["partitioned"] != 1 || got["unhealthy"] != 1 || got["idle"] != 3 || got["free"] < 2 ||
+			got["active"] < 6 ||
 			got["unmeasured"] != 0 {
 			f.Errorf("cluster %q: %v", cluster, got)
 		}

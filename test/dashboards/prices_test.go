@@ -1,71 +1,117 @@
 package dashboards
 
 import (
-	"encoding/json"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
-// TestPrices evaluates the price of two hours of each model: at the price of its variable, or at
-// that of other models.
-func TestPrices(t *testing.T) {
-	expr := costByModel(t)
-	for _, tc := range []struct {
-		model  string
-		prices map[string]string
-		want   float64
-	}{
-		{"NVIDIA H100 80GB HBM3", map[string]string{"price_h100": "3.25", "price_other": "1"}, 6.5},
-		{"NVIDIA H100 80GB HBM3", nil, 6},
-		{"NVIDIA GH200 480GB", map[string]string{"price_h200": "4", "price_h100": "9"}, 8},
-		{"NVIDIA L40S", map[string]string{"price_l4": "9", "price_l40s": "2"}, 4},
-		{"NVIDIA L4", map[string]string{"price_l4": "9", "price_l40s": "2"}, 18},
-		{"AMD Instinct MI300X", map[string]string{"price_mi300x": "0"}, 0},
-		{"gaudi3", map[string]string{"price_gaudi3": "5"}, 10},
-		{"NVIDIA L40", map[string]string{"price_other": "11"}, 22},
-	} {
-		filled := grafana.Fill(expr, tc.prices, "2h", "5m", "1m")
-		file := fmt.Sprintf(`tests:
-- interval: 30m
-  input_series:
-  - {series: 'namespace:dra_allocated_share_seconds:increase{namespace="a", driver="d", model=%q}', values: '1800x3'}
-  promql_expr_test:
-  - {eval_time: 1h30m, expr: %q, exp_samples: [{labels: '{namespace="a", driver="d", model=%q}', value: %v}]}
-`, tc.model, filled, tc.model, tc.want)
-		path := filepath.Join(t.TempDir(), "prices.yaml")
-		if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if said, err := exec.Command(program(t, "PROMTOOL"), "test", "rules", path).CombinedOutput(); err != nil {
-			t.Errorf("%s with %v: %v\n%s", tc.model, tc.prices, err, said)
-		}
+// TestShowback compares the rules with arithmetic by hand: what claims of one namespace hold for
+// two hours.
+func TestShowback(t *testing.T) {
+	h100 := func(name string, changed ...string) priced {
+		return priced{name: name, model: "NVIDIA H100 80GB HBM3", parent: strings.Join(changed, "")}
 	}
+	var seven []priced
+	for i := range 7 {
+		slice := h100(fmt.Sprintf("gpu-0-mig-1g10gb-19-%d", i), "gpu-0")
+		slice.share = 1.0 / 7
+		seven = append(seven, slice)
+	}
+	var stories []showback
+	unknown := h100("gpu-0-mig-9", "gpu-0")
+	for name, tc := range map[string]struct {
+		devices               []priced
+		hours, cost, unpriced float64
+	}{
+		"an H100":                 {[]priced{h100("gpu-0")}, 2, 2 * 3, 0},
+		"seven slices of an H100": {seven, 2, 2 * 3, 0},
+		"a slice of an H100":      {seven[:1], 2.0 / 7, 2 * 3.0 / 7, 0},
+		"half of an H100": {
+			[]priced{{name: "p", model: "NVIDIA H100 80GB HBM3", parent: "gpu-0", share: 0.5}},
+			1,
+			3, 0,
+		},
+		"a part of unknown size": {[]priced{unknown}, 2, 0, 2},
+		"a NIC beside a GPU":     {[]priced{h100("gpu-0"), {name: "eth0", model: "ConnectX-7"}}, 4, 6, 2},
+		"H200 before H100":       {[]priced{{name: "g", model: "NVIDIA GH200 480GB"}}, 2, 7.6, 0},
+		"an L40S is no L4":       {[]priced{{name: "g", model: "NVIDIA L40S"}}, 2, 2, 0},
+		"an L4":                  {[]priced{{name: "g", model: "NVIDIA L4"}}, 2, 1.4, 0},
+		"an L40 has no price":    {[]priced{{name: "g", model: "NVIDIA L40"}}, 2, 0, 2},
+		"a Gaudi 3":              {[]priced{{name: "g", model: "gaudi3"}}, 2, 4, 0},
+		"no model":               {[]priced{{name: "g"}}, 2, 0, 2},
+	} {
+		stories = append(stories, showback{name, tc.devices, map[string]float64{
+			"allocated_share_seconds": tc.hours * 3600, "unpriced_share_seconds": tc.unpriced * 3600, "cost": tc.cost,
+		}})
+	}
+	checkShowback(t, rules.Defaults(), stories...)
+	own := rules.Defaults()
+	own.Prices = []rules.Price{{Models: ".*H100.*", PerHour: 10}}
+	checkShowback(t, own, showback{"another price", seven, map[string]float64{"cost": 20}})
+	own.Prices = nil
+	checkShowback(t, own, showback{"no price", seven, map[string]float64{"cost": 0, "unpriced_share_seconds": 7200}})
 }
 
-// costByModel is the shipped query of the costs by namespace, driver and model.
-func costByModel(t *testing.T) string {
+// priced is a device that one claim holds.
+type priced struct {
+	name, model, parent string
+	share               float64 // of its parent; 0: unknown
+}
+
+// showback is what one claim holds for three hours, and the sums over the last two.
+type showback struct {
+	name    string
+	devices []priced
+	want    map[string]float64 // by the name of the recording
+}
+
+func checkShowback(t *testing.T, o rules.Options, stories ...showback) {
 	t.Helper()
-	content, err := os.ReadFile("../../dashboards/out/grafana/dra-namespaces.json")
+	content, err := rules.File(groups(t, o))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var board shipped
-	if err := json.Unmarshal(content, &board); err != nil {
-		t.Fatal(err)
+	var file strings.Builder
+	file.WriteString("rule_files: [rules.yaml]\nevaluation_interval: 1m\ntests:\n")
+	for _, s := range stories {
+		s.write(&file)
 	}
-	for _, panel := range board.Panels {
-		for _, target := range panel.Targets {
-			if strings.Contains(target.Expr, "$price_") && strings.HasPrefix(target.Expr, "sum by (namespace, driver, model)") {
-				return target.Expr
-			}
+	dir := t.TempDir()
+	for name, text := range map[string]string{"rules.yaml": string(content), "test.yaml": file.String()} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
 		}
 	}
-	t.Fatal("no panel has the costs by model")
-	return ""
+	if said, err := exec.Command(program(t, "PROMTOOL"), "test", "rules", filepath.Join(dir, "test.yaml")).
+		CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, said)
+	}
+}
+
+// write writes the story in the format of promtool test rules.
+func (s *showback) write(file *strings.Builder) {
+	fmt.Fprintf(file, "- name: %q\n  interval: 1m\n  input_series:\n", s.name)
+	for _, d := range s.devices {
+		labels := deviceLabels(d.name)
+		fmt.Fprintf(file, "  - {series: 'dra_device_info{%s, vendor=\"x\", model=%q, parent=%q}', values: '1x180'}\n",
+			labels, d.model, d.parent)
+		fmt.Fprintf(file, "  - {series: 'dra_claim_allocated_share_seconds_total{%s}', values: '0+60x180'}\n",
+			claimLabels("a", "c", d.name))
+		if d.share > 0 {
+			fmt.Fprintf(file, "  - {series: 'dra_device_parent_share_ratio{%s}', values: '%v+0x180'}\n", labels, d.share)
+		}
+	}
+	file.WriteString("  promql_expr_test:\n")
+	for name, sum := range s.want {
+		// Rounded, for the sums of floating-point numbers.
+		fmt.Fprintf(file, "  - eval_time: 3h\n    expr: 'round((sum(sum_over_time(namespace:dra_%s:increase[2h])) or "+
+			"vector(0)) * 1e6) / 1e6'\n    exp_samples: [{labels: '{}', value: %v}]\n", name, math.Round(sum*1e6)/1e6)
+	}
 }

@@ -79,7 +79,9 @@ func TestAlerts(t *testing.T) {
 
 func writeRules(t *testing.T, dir string) {
 	t.Helper()
-	content, err := rules.File(groups(t, rules.Defaults()))
+	o := rules.Defaults()
+	o.QuietNetwork = true
+	content, err := rules.File(groups(t, o))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +106,9 @@ func groups(t *testing.T, o rules.Options) []rules.Group {
 func alertNames(t *testing.T) []string {
 	t.Helper()
 	var out []string
-	for _, g := range groups(t, rules.Defaults()) {
+	o := rules.Defaults()
+	o.QuietNetwork = true
+	for _, g := range groups(t, o) {
 		for _, r := range g.Rules {
 			if r.Alert != "" && !slices.Contains(out, r.Alert) {
 				out = append(out, r.Alert)
