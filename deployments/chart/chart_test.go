@@ -14,6 +14,7 @@ import (
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"helm.sh/helm/v4/pkg/chart/v2/lint"
 	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -324,6 +325,59 @@ func TestWaysToDevices(t *testing.T) {
 	}
 }
 
+// Settings of pods and of the program are passed on.
+func TestSettings(t *testing.T) {
+	o := renderObjects(t, values{
+		"maxSeries": 1000000, "idle": values{"threshold": 0.05, "networkThreshold": 500000}, "dnsPolicy": "Default",
+		"commonLabels": values{"team": "infra"}, "livenessProbe": values{"timeoutSeconds": 30},
+	})
+	pod := o.daemonSet.Spec.Template
+	got := settings(&pod.Spec.Containers[0])
+	for flag, want := range map[string]string{
+		"--max-series": "1000000", "--idle.threshold": "0.05", "--idle.network-threshold": "500000",
+	} {
+		if len(got[flag]) != 1 || got[flag][0] != want {
+			t.Errorf("%s is %v, want %s", flag, got[flag], want)
+		}
+	}
+	if pod.Spec.DNSPolicy != corev1.DNSDefault || pod.Labels["team"] != "infra" || o.role.Labels["team"] != "infra" ||
+		pod.Spec.Containers[0].LivenessProbe.TimeoutSeconds != 30 {
+		t.Errorf("DNS policy %s, labels %v, probe %v", pod.Spec.DNSPolicy, pod.Labels, pod.Spec.Containers[0].LivenessProbe)
+	}
+}
+
+// The notes say what is off, and how to switch it on.
+func TestNotes(t *testing.T) {
+	notes := func(v values) string {
+		c, err := loader.LoadDir(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files, err := render(c, Release{Name: "test", Namespace: "monitoring", Values: v})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return files["dra-exporter/templates/NOTES.txt"]
+	}
+	off := notes(values{})
+	on := notes(values{
+		"vendor": "nvidia", "image": values{"repository": "registry.example.com/dra-exporter"},
+		"podMonitor": values{"enabled": true}, "prometheusRule": values{"enabled": true},
+		"dashboards": values{"enabled": true},
+	})
+	for _, hint := range []string{
+		"**No image is published yet.**", "No vendor is chosen", "Nothing scrapes it yet", "prometheusRule.enabled=true",
+		"dashboards.enabled=true",
+	} {
+		if !strings.Contains(off, hint) || strings.Contains(on, hint) {
+			t.Errorf("%q must be in the notes of the defaults, and only there", hint)
+		}
+	}
+	if !strings.Contains(on, "podMonitor.labels.release=") || strings.Contains(off, "podMonitor.labels.release=") {
+		t.Errorf("the label of the operator's release is not named: %s", on)
+	}
+}
+
 // The kubelet's probes use the exporter's protocol as far as the kubelet can.
 func TestProbes(t *testing.T) {
 	for name, want := range map[string]string{
@@ -378,8 +432,15 @@ func TestVendorNodes(t *testing.T) {
 	if diff := cmp.Diff(want, labels(combinations()["vendor nodes"])); diff != "" {
 		t.Error(diff)
 	}
-	if got := labels(values{"vendor": "nvidia"}); got != nil {
-		t.Errorf("by default it runs only on nodes with %v", got)
+	if diff := cmp.Diff(want, labels(values{"vendor": "nvidia"})); diff != "" {
+		t.Errorf("by default: %s", diff)
+	}
+	for name, v := range map[string]values{
+		"no vendor": {}, "no labels": {"vendor": "cpu"}, "every node": {"vendor": "nvidia", "onlyOnVendorNodes": false},
+	} {
+		if got := labels(v); got != nil {
+			t.Errorf("%s: it runs only on nodes with %v", name, got)
+		}
 	}
 }
 
@@ -478,6 +539,8 @@ func TestBadValues(t *testing.T) {
 		"vendor":    {"vendor": "nvidea"},
 		"interval":  {"interval": "soon"},
 		"unknown":   {"intervall": "1s"},
+		"idle":      {"idle": values{"threshold": 50}},
+		"DNS":       {"dnsPolicy": "None"},
 		"port":      {"port": 0},
 		"digest":    {"image": values{"digest": "sha256:abc"}},
 		"CDI":       {"paths": values{"cdi": []any{"etc/cdi"}}},

@@ -25,6 +25,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "dra-exporter.serviceAccountName" -}}
@@ -90,7 +93,7 @@ cpu:
 {{- $preset := include "dra-exporter.preset" . | fromYaml -}}
 {{- if .Values.affinity -}}
 {{- toYaml .Values.affinity -}}
-{{- else if .Values.onlyOnVendorNodes -}}
+{{- else if or (eq (toString .Values.onlyOnVendorNodes) "true") (and (eq (toString .Values.onlyOnVendorNodes) "") $preset.nodeLabels) -}}
 nodeAffinity:
   requiredDuringSchedulingIgnoredDuringExecution:
     nodeSelectorTerms:
