@@ -25,7 +25,11 @@ func TestCheckedRules(t *testing.T) {
 	}
 	for _, tool := range [][]string{
 		{program(t, "PROMTOOL"), "check", "rules", "--lint=all", "--lint-fatal", shipped},
-		{program(t, "PINT"), "--offline", "--no-color", "--log-level=warn", "lint", "--fail-on=info", shipped},
+		// Prices go by parts of the models' names, which vendors choose: promql/regexp advises against it.
+		{
+			program(t, "PINT"), "--offline", "--no-color", "--log-level=warn", "--disabled=promql/regexp", "lint",
+			"--fail-on=info", shipped,
+		},
 	} {
 		cmd := exec.Command(tool[0], tool[1:]...)
 		cmd.Dir = t.TempDir() // pint searches a configuration and a repository
