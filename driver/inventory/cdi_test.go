@@ -290,8 +290,12 @@ func TestWrittenAt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := writtenAt(info, at.Add(tc.last), at); !got.Equal(at.Add(tc.want)) {
+		got := writtenAt(info, at.Add(tc.last), at)
+		if !got.Equal(at.Add(tc.want)) {
 			t.Errorf("%s: %v, want %v", name, got.Sub(at), tc.want)
+		}
+		if !strings.Contains(got.String(), " m=") {
+			t.Errorf("%s: the time is not on the monotonic clock: %v", name, got)
 		}
 	}
 }
