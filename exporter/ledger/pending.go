@@ -56,15 +56,35 @@ func (l *Ledger) enterPending(d *deviceBook, known []join.Share, now time.Time) 
 // informed returns the shares with what later ones know of the same allocations, divided again. The
 // argument is not changed.
 func informed(shares, known []join.Share) []join.Share {
-	out := slices.Clone(shares)
-	for i := range out {
-		if later := findShare(known, out[i]); later != nil {
-			holders := out[i].Holders
-			out[i].Allocation = later.Allocation
-			out[i].Holders = holders
+	var out []join.Share
+	for _, s := range shares {
+		later := laterShares(known, &s)
+		if len(later) == 0 {
+			out = append(out, s)
+		}
+		for i := range later {
+			then := s
+			then.Allocation = later[i].Allocation
+			then.Holders = s.Holders
+			out = append(out, then)
 		}
 	}
 	join.Divide(out)
+	return out
+}
+
+// laterShares returns what is known of an allocation later: itself, or the shares of the device
+// that its claim has, which a kubelet before 1.35 does not tell apart.
+func laterShares(known []join.Share, s *join.Share) []join.Share {
+	if later := findShare(known, *s); later != nil {
+		return []join.Share{*later}
+	}
+	var out []join.Share
+	for i := range known {
+		if k := &known[i]; s.ShareID == "" && k.ShareID != "" && k.Claim == s.Claim && k.Device == s.Device {
+			out = append(out, *k)
+		}
+	}
 	return out
 }
 

@@ -10,6 +10,12 @@ import (
 // An admin mark that comes a second late charges no holder in between: not the claim with admin
 // access, and not less to the one that holds the device.
 func TestAdminMarkComesLate(t *testing.T) {
+	for name, share := range map[string]string{"of a device": "", "of a share, which the kubelet does not tell": "s-1"} {
+		t.Run(name, func(t *testing.T) { testAdminMarkComesLate(t, share) })
+	}
+}
+
+func testAdminMarkComesLate(t *testing.T, share string) {
 	h := exportertest.NewHistory(t)
 	h.Hold("owner", "p0")
 	seconds := 0
@@ -27,7 +33,8 @@ func TestAdminMarkComesLate(t *testing.T) {
 	if n := len(x.Matching("dra_claim_energy_joules_total", "resourceclaim_name=monitor")); n != 0 {
 		t.Errorf("a claim that is pending has %d series", n)
 	}
-	h.Hold("monitor", "m0").Admin = true
+	monitor := h.Hold("monitor", "m0")
+	monitor.Admin, monitor.ShareID = true, share
 	x = play(1)
 	h.Expect(x, map[[2]string]float64{
 		{"dra_device_energy_joules_total", "device=gpu-0"}:                50,

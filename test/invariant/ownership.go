@@ -25,6 +25,8 @@ type Ownership struct {
 	Truth *Truth
 	// ListedOnly says that the exporter knows of claims what PodResources lists, and no more.
 	ListedOnly bool
+	// NoShares says that the kubelet does not tell the shares of a device: they are not compared.
+	NoShares bool
 	// FromStart says that the exporter does not know of claims whose devices are not prepared.
 	FromStart bool
 	// Except are namespaces that are not checked. Contradicted are those in which the kubelet lists
@@ -49,6 +51,14 @@ type row struct {
 	share            string
 }
 
+// row returns the row of a claim's part of a device.
+func (o *Ownership) row(namespace, claim string, id driver.ID, share string) row {
+	if o.NoShares {
+		share = ""
+	}
+	return row{namespace, claim, id, share}
+}
+
 // Compared returns how many rows were compared so far.
 func (o *Ownership) Compared() int { return o.compared }
 
@@ -61,7 +71,7 @@ func (o *Ownership) Check(r *web.Report) []error {
 		for j := range d.Shares {
 			// A device plugin's allocation has no claim.
 			if h := &d.Shares[j]; h.Claim != "" && !o.Except[h.Namespace] {
-				s.rows[row{h.Namespace, h.Claim, d.ID, h.ShareID}] = true
+				s.rows[o.row(h.Namespace, h.Claim, d.ID, h.ShareID)] = true
 			}
 		}
 	}
@@ -85,7 +95,7 @@ func (o *Ownership) compare(s *snapshot) []error {
 		if o.Except[h.namespace] {
 			continue
 		}
-		this := row{h.namespace, h.claim, h.id, h.share}
+		this := o.row(h.namespace, h.claim, h.id, h.share)
 		last[this] = life.last(last[this], s.at)
 		if meets(life.of[reserved], from, until) {
 			possible[this] = true

@@ -42,7 +42,7 @@ func (n *namespace) healthy(device, blind, status string) {
 	eventually(n.T, fmt.Sprintf("%s is %s", device, status), func() error {
 		var wrong error
 		for _, e := range n.exporters {
-			if e.noPods {
+			if e.noHealth {
 				continue
 			}
 			name := device

@@ -87,8 +87,8 @@ func startWatch(t *testing.T, r *running, o *ownership) *watch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{
-		exporter: r, owners: invariant.Ownership{Truth: o.truth, ListedOnly: r.noClaims || r.noPods}, world: o,
-		guards: map[*guard]struct{}{},
+		exporter: r, world: o, guards: map[*guard]struct{}{},
+		owners: invariant.Ownership{Truth: o.truth, ListedOnly: r.noClaims || r.noPods, NoShares: r.noShares},
 	}
 	var running sync.WaitGroup
 	running.Go(func() { w.run(ctx) })

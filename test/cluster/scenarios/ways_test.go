@@ -46,6 +46,9 @@ type way struct {
 	// noShares: PodResources does not tell the shares of a device apart (before Kubernetes 1.35).
 	// Where no claims are known, they are one.
 	noShares bool
+	// noHealth: the kubelet does not tell the health of claims' devices in the pods' status (before
+	// Kubernetes 1.36).
+	noHealth bool
 }
 
 // ways returns the ways in which exporters run beside the kubelet of this run. Before 1.37 it has
@@ -60,6 +63,7 @@ func ways() []way {
 	for i := range all {
 		all[i].noPods = !all[i].server && !kubeletSince(podsAPISince)
 		all[i].noShares = !kubeletSince(sharesSince)
+		all[i].noHealth = all[i].noPods || !kubeletSince(healthSince)
 	}
 	return all
 }
@@ -69,6 +73,7 @@ const (
 	podsAPISince   = 37 // the Pods API
 	podGroupsSince = 37 // claims of pod groups, in the same form
 	sharesSince    = 35 // share_id in PodResources
+	healthSince    = 36 // the health of claims' devices
 )
 
 // kubeletSince reports whether the kubelet is of a minor version of Kubernetes, or newer.
