@@ -50,6 +50,7 @@ func clusters() []string { return []string{"honoring", "clashing", ""} }
 func shortOptions() rules.Options {
 	o := rules.Defaults()
 	o.QuietNetwork = true
+	o.Prices = []rules.Price{{Models: "LATEST-GPU-MODEL", PerHour: 3}}
 	o.Interval, o.RateWindow, o.IdleWindow, o.IdleFor = 2*time.Second, 16*time.Second, 20*time.Second, 2*time.Second
 	o.IdleHeld = 0.5 // a busy machine misses scrapes
 	o.ErrorWindow, o.For, o.KeepFiring = 30*time.Second, 20*time.Second, 5*time.Second
@@ -320,7 +321,7 @@ func plausible(unit string, v float64) bool {
 	case "kwatth":
 		return within(0, 0.5)
 	case "currency:¤":
-		return within(0, 3)
+		return within(0, 8*3*24) // a day of 8 GPUs
 	case "s":
 		return within(-1, 60)
 	case "dateTimeFromNow":
