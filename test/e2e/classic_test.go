@@ -45,6 +45,7 @@ func TestClassic(t *testing.T) {
 			n.write("proc/42/cgroup",
 				"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod"+strings.ReplaceAll(pod, "-", "_")+
 					".slice/cri-containerd-x.scope\n")
+			n.write("proc/42/stat", "42 (pause) S 1"+strings.Repeat(" 0", 17)+" 4711 0\n") // started at tick 4711
 			traffic(1000)
 			more := flags{}
 			if tc.want != driver {
