@@ -188,13 +188,13 @@ func benchScrape(b *testing.B, format expfmt.Format, devices, pods int) {
 	}
 	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s }, exposition.Config{})
 	var out bytes.Buffer
-	if err := e.Write(&out, format, nil); err != nil { // the first one makes the labels
+	if _, err := e.Write(&out, format); err != nil { // the first one makes the labels
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
 	for b.Loop() {
 		out.Reset()
-		if err := e.Write(&out, format, nil); err != nil {
+		if _, err := e.Write(&out, format); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -143,7 +143,7 @@ func (c *chain) step(t *testing.T) {
 	in.Sources = []join.SourceSamples{source}
 	c.latest = c.limiter.Apply(c.ledger, c.ledger.Advance(join.Join(in), now))
 	if c.tick%5 == 0 {
-		if err := c.renderer.Write(io.Discard, expfmt.NewFormat(expfmt.TypeOpenMetrics), nil); err != nil {
+		if _, err := c.renderer.Write(io.Discard, expfmt.NewFormat(expfmt.TypeOpenMetrics)); err != nil {
 			t.Fatal(err)
 		}
 	}

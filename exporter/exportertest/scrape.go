@@ -51,7 +51,7 @@ func Text(t TB, s *exposition.Snapshot) string {
 func Encode(t TB, e *exposition.Renderer, format expfmt.Format) string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := e.Write(&b, format, nil); err != nil {
+	if _, err := e.Write(&b, format); err != nil {
 		t.Fatalf("write: %v", err)
 	}
 	return b.String()

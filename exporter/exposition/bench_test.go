@@ -64,7 +64,10 @@ func BenchmarkFormat(b *testing.B) {
 		format := expfmt.NewFormat(kind.format)
 		b.Run(kind.name+"/ours", func(b *testing.B) {
 			e := exportertest.Render(s, exposition.Config{})
-			benchWrite(b, s.Series, func(out *bytes.Buffer) error { return e.Write(out, format, nil) })
+			benchWrite(b, s.Series, func(out *bytes.Buffer) error {
+				_, err := e.Write(out, format)
+				return err
+			})
 		})
 		b.Run(kind.name+"/expfmt", func(b *testing.B) {
 			families := exportertest.Decode(b, exportertest.Render(s, exposition.Config{}))

@@ -90,7 +90,7 @@ func (n *fanNode) scrape(t *testing.T, s *exposition.Snapshot) string {
 	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s },
 		exposition.Config{Catalogue: n.catalogue})
 	var out bytes.Buffer
-	if err := e.Write(&out, expfmt.NewFormat(expfmt.TypeTextPlain), nil); err != nil {
+	if _, err := e.Write(&out, expfmt.NewFormat(expfmt.TypeTextPlain)); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()

@@ -37,7 +37,6 @@ type Renderer struct {
 type Config struct {
 	ZeroHold       time.Duration // a counter that was first exported less than this ago is written as 0
 	CreatedSamples bool          // _created lines in OpenMetrics text
-	Error          func(error)   // is called with what is missing of an answer; may be nil
 
 	Catalogue driver.Catalogue // of the snapshots; nil: the standard one
 }
@@ -57,10 +56,16 @@ func New(registry prometheus.Gatherer, latest func() *Snapshot, c Config) *Rende
 	return e
 }
 
-// Write writes the metrics in a format of expfmt, with the families sorted by name. wanted selects
-// families by name; nil selects all. An error describes what the registry could not provide; the
-// rest is written.
-func (e *Renderer) Write(w io.Writer, f expfmt.Format, wanted func(name string) bool) error {
+// Part is where a family is in what was written. The last part, of no family, ends the answer.
+type Part struct {
+	Family     string
+	Begin, End int
+}
+
+// Write writes the metrics in a format of expfmt, with the families sorted by name, in one call of
+// w.Write. It returns the parts of what was written, in order. An error describes what the registry
+// could not provide; the rest is written.
+func (e *Renderer) Write(w io.Writer, f expfmt.Format) ([]Part, error) {
 	r, _ := e.memory.Get().(*rendering)
 	if r == nil {
 		r = &rendering{families: e.families}
@@ -70,28 +75,34 @@ func (e *Renderer) Write(w io.Writer, f expfmt.Format, wanted func(name string) 
 	if s := e.latest(); s != nil {
 		r.take(s, e.labels, e.config.ZeroHold)
 	}
-	err := e.assemble(r, f, wanted)
+	parts, err := e.assemble(r, f)
 	if _, failed := w.Write(r.out.Bytes()); failed != nil {
-		return fmt.Errorf("write metrics: %w", failed)
+		return nil, fmt.Errorf("write metrics: %w", failed)
 	}
-	return err
+	return parts, err
 }
 
 // assemble merges the rendering's families and the registry's in the order of their names.
-func (e *Renderer) assemble(r *rendering, f expfmt.Format, wanted func(string) bool) error {
+func (e *Renderer) assemble(r *rendering, f expfmt.Format) ([]Part, error) {
 	own, err := e.registry.Gather()
-	if wanted != nil {
-		own = slices.DeleteFunc(own, func(f *dto.MetricFamily) bool { return !wanted(f.GetName()) })
-	}
 	var options []expfmt.EncoderOption
 	if e.config.CreatedSamples {
 		options = append(options, expfmt.WithCreatedLines())
 	}
 	library := expfmt.NewEncoder(&r.out, f, options...)
-	encode := func(f *dto.MetricFamily) { err = cmp.Or(err, library.Encode(f)) }
+	var parts []Part
+	begin := 0
+	end := func(family string) {
+		parts = append(parts, Part{family, begin, r.out.Len()})
+		begin = r.out.Len()
+	}
+	encode := func(f *dto.MetricFamily) {
+		err = cmp.Or(err, library.Encode(f))
+		end(f.GetName())
+	}
 	for _, id := range e.order {
 		name := e.families[id].Name
-		if len(r.bodies[id]) == 0 || wanted != nil && !wanted(name) {
+		if len(r.bodies[id]) == 0 {
 			continue
 		}
 		for len(own) > 0 && own[0].GetName() < name {
@@ -99,12 +110,14 @@ func (e *Renderer) assemble(r *rendering, f expfmt.Format, wanted func(string) b
 			own = own[1:]
 		}
 		r.out.Write(r.format.family(r.out.AvailableBuffer(), &e.families[id], r.bodies[id]))
+		end(name)
 	}
 	for _, f := range own {
 		encode(f)
 	}
 	r.out.Write(r.format.end(r.out.AvailableBuffer()))
-	return err
+	end("")
+	return parts, err
 }
 
 // formats returns the formats that can be negotiated, the preferred one first.
@@ -119,19 +132,9 @@ func formats() []expfmt.Format {
 	return out
 }
 
-// ServeHTTP answers a scrape in the format that the client prefers. The query parameter name[]
-// selects families.
-func (e *Renderer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	f := expfmt.NegotiateAccept(r.Header, formats()...)
-	var wanted func(string) bool
-	if names := r.URL.Query()["name[]"]; len(names) > 0 {
-		wanted = func(name string) bool { return slices.Contains(names, name) }
-	}
-	w.Header().Set("Content-Type", string(f))
-	if err := e.Write(w, f, wanted); err != nil && e.config.Error != nil {
-		e.config.Error(err)
-	}
-}
+// Negotiate returns the format that a client prefers. The names of metrics and labels are plain, so
+// the scheme by which a client wants others escaped changes nothing of what is written.
+func Negotiate(h http.Header) expfmt.Format { return expfmt.NegotiateAccept(h, formats()...) }
 
 // rendering is a sink that writes samples. It is reused with its memory.
 type rendering struct {

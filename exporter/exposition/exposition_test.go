@@ -3,9 +3,7 @@ package exposition_test
 import (
 	"bytes"
 	"errors"
-	"io"
-	"net/http"
-	"net/http/httptest"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -14,8 +12,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
@@ -137,63 +137,69 @@ func encodeByLibrary(t *testing.T, families []*dto.MetricFamily, format expfmt.F
 	return out.String()
 }
 
-// A scrape is answered in the format and with the families that it asks for.
-func TestScrape(t *testing.T) {
-	server := httptest.NewServer(exportertest.Render(busyHistory(t).Last, exposition.Config{}))
-	defer server.Close()
-	for _, tc := range []struct{ accept, query, format, want, not string }{
-		{"", "", "text/plain; version=0.0.4; charset=utf-8", "# TYPE dra_claim_energy_joules_total counter\n", "# EOF"},
-		{"text/html", "", "text/plain; version=0.0.4; charset=utf-8", "dra_exporter_", "# EOF"},
-		{
-			"application/openmetrics-text; version=1.0.0", "", "application/openmetrics-text; version=1.0.0; charset=utf-8",
-			"# EOF\n", "_created",
-		},
-		{
-			"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited", "",
-			"application/vnd.google.protobuf", "dra_claim_power_watts", "# TYPE",
-		},
-		{
-			"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=text", "", "text/plain",
-			"dra_claim_power_watts", "metric {",
-		},
-		{"", "?name[]=dra_claim_power_watts&name[]=dra_exporter_info", "text/plain", "dra_claim_power_watts{", "dra_device_"},
-	} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/metrics"+tc.query, http.NoBody)
+// The parts of what is written are its families, in order and without gaps; the last one ends it.
+func TestParts(t *testing.T) {
+	own := prometheus.NewRegistry()
+	own.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "dra_exporter_own", Help: "Own."}))
+	s := busyHistory(t).Last
+	e := exposition.New(own, func() *exposition.Snapshot { return s }, exposition.Config{})
+	for _, format := range exposition.Formats() {
+		var out bytes.Buffer
+		parts, err := e.Write(&out, format)
 		if err != nil {
 			t.Fatal(err)
 		}
-		request.Header.Set("Accept", tc.accept)
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
+		end, families := 0, 0
+		for i, part := range parts {
+			if part.Begin != end || (part.Family == "") != (i == len(parts)-1) {
+				t.Errorf("%s: part %d of %d is %+v, after %d", format, i, len(parts), part, end)
+			}
+			end = part.End
+			name := strings.TrimSuffix(part.Family, "_total") // OpenMetrics describes counters without it
+			if body := out.String()[part.Begin:part.End]; !strings.Contains(body, name) || strings.Count(body, "# TYPE ") > 1 {
+				t.Errorf("%s: the part of %s is %.200s", format, part.Family, body)
+			}
+			if part.Family == "dra_exporter_own" || part.Family == "dra_device_power_watts" {
+				families++
+			}
 		}
-		body, err := io.ReadAll(response.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response.Body.Close()
-		if got := response.Header.Get("Content-Type"); !strings.HasPrefix(got, tc.format) ||
-			response.StatusCode != http.StatusOK {
-			t.Errorf("%q%s: %s, Content-Type %s", tc.accept, tc.query, response.Status, got)
-		}
-		if !strings.Contains(string(body), tc.want) || strings.Contains(string(body), tc.not) {
-			t.Errorf("%q%s: want %q and no %q in %.300s", tc.accept, tc.query, tc.want, tc.not, body)
+		if end != out.Len() || families != 2 {
+			t.Errorf("%s: the parts end at %d of %d, and have %d of 2 families", format, end, out.Len(), families)
 		}
 	}
 }
 
-// An error of the registry is reported, and the rest is answered.
-func TestScrapeOfFailingRegistry(t *testing.T) {
+// How a client wants names escaped that are not plain changes nothing, so that answers are shared.
+func TestEscapingSchemes(t *testing.T) {
+	own := prometheus.NewRegistry()
+	exporter.NewSelfMetrics(own, "node1", slog.New(slog.DiscardHandler))
+	gathered, err := own.Gather()
 	s := busyHistory(t).Last
-	var reported error
-	broken := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, errors.New("broken") })
 	e := exposition.New(
-		broken, func() *exposition.Snapshot { return s }, exposition.Config{Error: func(err error) { reported = err }},
+		prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return gathered, err }),
+		func() *exposition.Snapshot { return s }, exposition.Config{},
 	)
-	answer := httptest.NewRecorder()
-	e.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody))
-	if answer.Body.String() != exportertest.Text(t, s) || reported == nil {
-		t.Errorf("reported %v, answered %.300s", reported, answer.Body)
+	for _, format := range exposition.Formats() {
+		want := exportertest.Encode(t, e, format)
+		for _, scheme := range []model.EscapingScheme{
+			model.NoEscaping, model.UnderscoreEscaping, model.DotsEscaping, model.ValueEncodingEscaping,
+		} {
+			if diff := cmp.Diff(want, exportertest.Encode(t, e, format.WithEscapingScheme(scheme))); diff != "" {
+				t.Errorf("%s, %v: %s", format, scheme, diff)
+			}
+		}
+	}
+}
+
+// An error of the registry is returned, and the rest is written.
+func TestFailingRegistry(t *testing.T) {
+	s := busyHistory(t).Last
+	broken := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, errors.New("broken") })
+	e := exposition.New(broken, func() *exposition.Snapshot { return s }, exposition.Config{})
+	var out bytes.Buffer
+	parts, err := e.Write(&out, expfmt.NewFormat(expfmt.TypeTextPlain))
+	if out.String() != exportertest.Text(t, s) || err == nil || len(parts) == 0 {
+		t.Errorf("error %v, %d parts, written %.300s", err, len(parts), &out)
 	}
 }
 

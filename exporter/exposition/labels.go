@@ -2,8 +2,10 @@ package exposition
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -25,7 +27,7 @@ func (l *labels) with(namesAndValues ...string) *labels {
 		text, wire = append(text, l.text...), append(wire, l.wire...)
 	}
 	for pair := range slices.Chunk(namesAndValues, 2) {
-		name, value := pair[0], pair[1]
+		name, value := pair[0], strings.Map(printable, pair[1])
 		if len(text) > 0 {
 			text = append(text, ',')
 		}
@@ -34,6 +36,15 @@ func (l *labels) with(namesAndValues ...string) *labels {
 		wire = appendLabelPair(wire, name, value)
 	}
 	return &labels{text: string(text), wire: string(wire)}
+}
+
+// printable replaces the control characters of a value, such as of an annotation that is copied,
+// other than those that separate words and lines.
+func printable(r rune) rune {
+	if unicode.IsControl(r) && r != '\n' && r != '\t' {
+		return unicode.ReplacementChar
+	}
+	return r
 }
 
 // appendLabelPair appends field 1 of an io.prometheus.client.Metric: a LabelPair of name (1) and

@@ -2,6 +2,7 @@ package exposition
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -42,6 +43,17 @@ func TestLabelCache(t *testing.T) {
 	}
 	if get(base, "b", "2") == row {
 		t.Error("labels that are not used were kept")
+	}
+}
+
+// Control characters do not reach a terminal, in no format. Lines of an annotation stay lines.
+func TestControlCharacters(t *testing.T) {
+	l := (*labels)(nil).with("a", "\x1b[2J\x00é\u009b1m\x7f\tb\nc")
+	if want := `a="` + "\ufffd[2J\ufffdé\ufffd1m\ufffd\tb" + `\nc"`; l.text != want {
+		t.Errorf("text: %q, want %q", l.text, want)
+	}
+	if want := "\ufffd[2J\ufffdé\ufffd1m\ufffd\tb\nc"; !strings.Contains(l.wire, want) {
+		t.Errorf("wire: %q, want %q", l.wire, want)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -70,7 +71,13 @@ func ownedByLabel(spec *driver.Spec) bool {
 	return !spec.State && len(spec.Labels) > 0 && spec.Labels[0].Values != nil
 }
 
-func validLabel(s string) bool { return len(s) <= maxLabelLength && utf8.ValidString(s) }
+// validLabel reports whether a name or fact can be a label's value: bounded, UTF-8, and without
+// control characters, which would act on the terminal of who looks at an answer. Ends of lines do
+// not: every format escapes them.
+func validLabel(s string) bool {
+	control := func(r rune) bool { return unicode.IsControl(r) && r != '\n' && r != '\t' }
+	return len(s) <= maxLabelLength && utf8.ValidString(s) && !strings.ContainsFunc(s, control)
+}
 
 func validLabels(labels ...string) bool {
 	for _, s := range labels {

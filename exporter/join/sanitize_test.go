@@ -51,7 +51,7 @@ func TestGarbageCostsItself(t *testing.T) {
 
 // soilInput adds one piece of garbage to the input, and returns how it must be counted.
 func soilInput(t *rapid.T, w *exportertest.World, in *join.Input) driver.Rejection {
-	invalid := "\xff\xfe"
+	invalid := rapid.SampledFrom([]string{"\xff\xfe", "\x1b[2J", "\u009b1m"}).Draw(t, "invalid")
 	reading := func(r driver.Reading, reason driver.Reason) driver.Rejection {
 		if r.At.IsZero() && reason != "no_time" {
 			r.At = w.Now

@@ -16,6 +16,7 @@ import (
 	webflag "github.com/prometheus/exporter-toolkit/web/kingpinflag"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	pages "github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -211,8 +212,8 @@ func (o *options) addNodeFlags(app *kingpin.Application) {
 
 // validate checks the flags, and sets defaults that depend on others.
 func (o *options) validate() error {
-	if !strings.HasPrefix(o.telemetryPath, "/") || o.telemetryPath == "/" {
-		return badFlag("web.telemetry-path", fmt.Errorf("%q is no path below /", o.telemetryPath))
+	if err := pages.CheckMetricsPath(o.telemetryPath); err != nil {
+		return badFlag("web.telemetry-path", err)
 	}
 	for flag, d := range map[string]time.Duration{
 		"retention": o.retention, "counter.zero-hold": o.zeroHold, "kubelet.empty-grace": o.emptyGrace,

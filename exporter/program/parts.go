@@ -8,8 +8,10 @@ import (
 
 	"github.com/prometheus/common/version"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
@@ -67,9 +69,9 @@ func guard(
 	if *o.web.WebConfigFile == "" {
 		log.Warn("tokens are sent without TLS, unless something else encrypts: see --web.config.file")
 	}
-	return access.NewGate(access.Config{API: api, Open: []string{
-		"/healthz", "/readyz",
-	}, Report: func(took time.Duration, err error) {
+	return access.NewGate(access.Config{API: api, Open: web.Probes(), Report: func(took time.Duration, err error) {
 		metrics.Observe(sourceReviews, took, err, time.Now())
+	}, Limited: func() {
+		metrics.Reject(driver.Rejection{Input: sourceReviews, Reason: driver.ReasonRateLimited, Count: 1})
 	}}).Handler(pages), nil
 }

@@ -9,13 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testmain.Main(m) }
 
 // A bad flag or file ends the program with status 2 and one line that names it.
 func TestBadUsage(t *testing.T) {
@@ -34,6 +33,9 @@ func TestBadUsage(t *testing.T) {
 		{"--idle.network-threshold=-1", "--idle.network-threshold"},
 		{"--max-series=-1", "--max-series"},
 		{"--web.telemetry-path=metrics", "--web.telemetry-path"},
+		{"--web.telemetry-path=/healthz", "--web.telemetry-path: \"/healthz\" is the path of another page"},
+		{"--web.telemetry-path=/api/v1/snapshot", "--web.telemetry-path"},
+		{"--web.telemetry-path=/{path...}", "--web.telemetry-path"},
 		{"--web.config.file=/does/not/exist", "--web.config.file"},
 		{"--no-source.broken --inventory.file=/does/not/exist", "--inventory.file"},
 		{"--no-source.broken --source.scrape.config=/does/not/exist", "--source.scrape.config"},

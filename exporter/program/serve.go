@@ -52,23 +52,19 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 	scrapes := &web.Scrapes{}
 	renderer := exposition.New(registry, sampler.Latest, exposition.Config{
 		ZeroHold: o.zeroHold, CreatedSamples: o.createdSamples,
-		Error: func(err error) { log.WarnContext(ctx, "answering a scrape", "err", err) },
 	})
 	pages, err := guard(o, api, metrics, log, web.NewHandler(web.Config{
 		Metrics: renderer, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
 		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, QuietAfter: o.quietAfter,
+		Log: log,
 	}))
 	if err != nil {
 		return err
 	}
-	server := &http.Server{
-		ReadHeaderTimeout: 5 * time.Second,
-		ReadTimeout:       10 * time.Second,
-		WriteTimeout:      60 * time.Second,
-		IdleTimeout:       2 * time.Minute,
-		Handler:           pages,
-		ErrorLog:          slog.NewLogLogger(serverLog{log.Handler()}, slog.LevelWarn),
-	}
+	server := web.NewServer(web.ServerConfig{
+		Handler: pages, Log: newServerLog(log.Handler()),
+		Rejected: func(r driver.Rejection) { metrics.Reject(r) },
+	})
 	log.InfoContext(
 		ctx, "starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet",
 		o.socket,
@@ -97,7 +93,7 @@ func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	sampling.Go(func() { p.sampler.Run(working) })
 
 	failed := make(chan error, 1)
-	go func() { failed <- toolkit.ListenAndServe(p.server, o.web, log) }()
+	go func() { failed <- toolkit.ListenAndServe(p.server, o.web, slog.New(newServerLog(log.Handler()))) }()
 	select {
 	case err := <-failed:
 		stop()

@@ -4,11 +4,31 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
 )
 
-// serverLog lowers the level of net/http's errors of connections that end during the TLS handshake:
-// probes that only open the port cause one every few seconds, and any client can.
-type serverLog struct{ slog.Handler }
+// serverLog is the log of what clients cause in net/http and in the exporter-toolkit. It lowers the
+// level of errors of connections that end during the TLS handshake: probes that only open the port
+// cause one every few seconds, and any client can. Of other warnings and errors it lets some
+// through, so that no client fills the log, and says how many it left out.
+type serverLog struct {
+	slog.Handler
+	limit   *rate.Limiter
+	leftOut *atomic.Int64 // since the last line
+}
+
+// Lines of warnings and errors that clients cause.
+const (
+	serverLogEvery = 10 * time.Second
+	serverLogBurst = 10
+)
+
+func newServerLog(to slog.Handler) serverLog {
+	return serverLog{to, rate.NewLimiter(rate.Every(serverLogEvery), serverLogBurst), &atomic.Int64{}}
+}
 
 // Handle implements slog.Handler.
 func (l serverLog) Handle(ctx context.Context, r slog.Record) error {
@@ -18,5 +38,27 @@ func (l serverLog) Handle(ctx context.Context, r slog.Record) error {
 			return nil
 		}
 	}
+	if r.Level >= slog.LevelWarn {
+		if !l.limit.Allow() {
+			l.leftOut.Add(1)
+			return nil
+		}
+		if n := l.leftOut.Swap(0); n > 0 {
+			r = r.Clone()
+			r.AddAttrs(slog.Int64("left_out_before", n))
+		}
+	}
 	return l.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (l serverLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	l.Handler = l.Handler.WithAttrs(attrs)
+	return l
+}
+
+// WithGroup implements slog.Handler.
+func (l serverLog) WithGroup(name string) slog.Handler {
+	l.Handler = l.Handler.WithGroup(name)
+	return l
 }

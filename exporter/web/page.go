@@ -5,6 +5,7 @@ import (
 	"embed"
 	"fmt"
 	"html/template"
+	"io"
 	"math"
 	"net/http"
 	"slices"
@@ -63,18 +64,24 @@ type holderRow struct {
 	quiet                   time.Duration
 }
 
-func servePage(w http.ResponseWriter, c Config) {
+func servePage(w http.ResponseWriter, r *http.Request, c Config, documents *answers) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	documents.serve(w, r, "text/html", nil, func(to io.Writer) ([]exposition.Part, error) { return nil, writePage(to, c) })
+}
+
+func writePage(to io.Writer, c Config) error {
 	t, err := template.ParseFS(pageFiles, "page.html")
 	if err != nil {
-		respond(w, http.StatusInternalServerError, err.Error()+"\n")
-		return
+		return fmt.Errorf("parse page: %w", err)
 	}
 	p := page{Node: c.Node, Version: c.Version, MetricsPath: c.MetricsPath}
 	if s := c.Latest(); s != nil {
 		p.fill(s, c.QuietAfter)
 	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_ = t.Execute(w, p) // fails if the client is gone
+	if err := t.Execute(to, p); err != nil {
+		return fmt.Errorf("write page: %w", err)
+	}
+	return nil
 }
 
 func (p *page) fill(s *exposition.Snapshot, quietAfter time.Duration) {

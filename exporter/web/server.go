@@ -1,24 +1,28 @@
 // Package web serves the exporter's pages: the metrics (written by package exposition), the HTML
 // page at /, the snapshot as JSON ([Report]), probes and profiles. All of them show the latest
-// snapshot; a request causes no reading.
+// snapshot; a request causes no reading. What all requests together can cost is bounded
+// ([NewServer]).
 package web
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/http/pprof"
+	"path"
+	"slices"
+	"strings"
 	"sync"
 	"time"
-
-	"github.com/klauspost/compress/gzhttp"
-	"github.com/klauspost/compress/gzip"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 )
 
 // Config configures [NewHandler].
 type Config struct {
-	Metrics     http.Handler
+	Metrics     *exposition.Renderer
 	Latest      func() *exposition.Snapshot
 	Node        string
 	MetricsPath string
@@ -26,13 +30,31 @@ type Config struct {
 	Version     string
 	Scrapes     *Scrapes
 	QuietAfter  time.Duration // a device that no holder used for so long is quiet
+	Log         *slog.Logger
+}
+
+// Probes are the paths that are answered whoever asks, and however many others do.
+func Probes() []string { return []string{"/healthz", "/readyz"} }
+
+func isProfile(page string) bool { return strings.HasPrefix(page, "/debug/pprof/") }
+
+// CheckMetricsPath returns an error if the metrics can't be served under a path: it is not one, has
+// a wildcard, or belongs to another page.
+func CheckMetricsPath(of string) error {
+	switch {
+	case !strings.HasPrefix(of, "/"), of == "/", path.Clean(of) != of, strings.ContainsAny(of, "{}? \t"):
+		return fmt.Errorf("%q is no path below /", of)
+	case slices.Contains(Probes(), of), strings.HasPrefix(of+"/", "/api/"), strings.HasPrefix(of+"/", "/debug/"):
+		return fmt.Errorf("%q is the path of another page", of)
+	}
+	return nil
 }
 
 // NewHandler returns the handler of all pages: the metrics, /healthz, /readyz, /api/v1/snapshot and
 // the page at /.
 func NewHandler(c Config) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET "+c.MetricsPath, c.Scrapes.count(c.Metrics))
+	mux.Handle("GET "+c.MetricsPath, c.Scrapes.count(serveMetrics(c.Metrics, newAnswers(c.Latest, c.Log))))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { respond(w, http.StatusOK, "ok\n") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if c.Latest() == nil {
@@ -41,8 +63,11 @@ func NewHandler(c Config) http.Handler {
 		}
 		respond(w, http.StatusOK, "ok\n")
 	})
-	mux.HandleFunc("GET /api/v1/snapshot", func(w http.ResponseWriter, _ *http.Request) { serveSnapshot(w, c) })
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { servePage(w, c) })
+	documents := newAnswers(c.Latest, c.Log) // of their own, so that no scrape waits for them
+	mux.HandleFunc("GET /api/v1/snapshot", func(w http.ResponseWriter, r *http.Request) {
+		serveSnapshot(w, r, c, documents)
+	})
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { servePage(w, r, c, documents) })
 	if c.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -50,17 +75,7 @@ func NewHandler(c Config) http.Handler {
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	return compressed(mux)
-}
-
-// compressed compresses answers of more than a packet for clients that accept it, at the fastest
-// level: compression is the most expensive part of a scrape.
-func compressed(h http.Handler) http.Handler {
-	wrap, err := gzhttp.NewWrapper(gzhttp.CompressionLevel(gzip.BestSpeed), gzhttp.EnableZstd(false))
-	if err != nil {
-		panic(err) // only if a constant is wrong
-	}
-	return wrap(h)
+	return mux
 }
 
 func respond(w http.ResponseWriter, status int, text string) {
@@ -69,14 +84,32 @@ func respond(w http.ResponseWriter, status int, text string) {
 	_, _ = w.Write([]byte(text)) // fails if the client is gone
 }
 
-func serveSnapshot(w http.ResponseWriter, c Config) {
+// serveMetrics answers a scrape in the format that the client prefers. The query parameter name[]
+// selects families.
+func serveMetrics(metrics *exposition.Renderer, scrapes *answers) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		format := exposition.Negotiate(r.Header)
+		w.Header().Set("Content-Type", string(format))
+		w.Header().Set("Vary", "Accept")
+		mediaType, _, _ := strings.Cut(string(format), ";")
+		write := func(to io.Writer) ([]exposition.Part, error) { return metrics.Write(to, format) }
+		scrapes.serve(w, r, mediaType, r.URL.Query()["name[]"], write)
+	})
+}
+
+func serveSnapshot(w http.ResponseWriter, r *http.Request, c Config, documents *answers) {
 	s := c.Latest()
 	if s == nil {
 		respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(NewReport(s, c.Node, c.QuietAfter)) // as above
+	documents.serve(w, r, "application/json", nil, func(to io.Writer) ([]exposition.Part, error) {
+		if err := json.NewEncoder(to).Encode(NewReport(s, c.Node, c.QuietAfter)); err != nil {
+			return nil, fmt.Errorf("encode snapshot: %w", err)
+		}
+		return nil, nil
+	})
 }
 
 // Scrapes records scrapes, so that the program can wait for the last one before it ends. Its zero

@@ -53,7 +53,7 @@ func serving(t *testing.T, latest *exposition.Snapshot, more func(*Config)) *htt
 	get := func() *exposition.Snapshot { return latest }
 	config := Config{
 		Metrics: exposition.New(registry, get, exposition.Config{}), Latest: get, Node: "node1", MetricsPath: "/metrics",
-		Scrapes: &Scrapes{}, QuietAfter: 30 * time.Second,
+		Scrapes: &Scrapes{}, QuietAfter: 30 * time.Second, Log: slog.New(slog.DiscardHandler),
 	}
 	if more != nil {
 		more(&config)

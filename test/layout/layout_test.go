@@ -128,8 +128,11 @@ func TestImports(t *testing.T) {
 		"exporter/join":       {"driver", "podresources"},
 		"exporter/ledger":     {"driver", "exporter/join", "podresources"},
 		"exporter/exposition": {"driver", "exporter/join", "exporter/ledger", "podresources"},
-		"exporter/web":        {"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "podresources"},
-		"exporter/web/access": {"driver"},
+		"exporter/web": {
+			"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/web/client", "podresources",
+		},
+		"exporter/web/access": {"driver", "exporter/web/client"},
+		"exporter/web/client": nil,
 		"exporter/check": {
 			"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/node", "exporter/web", "podresources",
 			"podresources/kube",

@@ -6,17 +6,14 @@ package access
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/singleflight"
-	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/util/cache"
-
-	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // How long a decision is cached: the kubelet's defaults. A revoked token works for that long.
@@ -28,18 +25,13 @@ const (
 // Bounds of what unknown clients can cause.
 const (
 	reviewTimeout = 3 * time.Second // for both questions together: well below a scrape's timeout
-	reviewRate    = 5               // decisions a second about tokens that were never allowed
-	reviewBurst   = 20
-	maxToken      = 16 << 10 // bytes; a service account's has about 1 KiB
-	maxDecisions  = 1024     // kept of each kind
+	maxToken      = 16 << 10        // bytes; a service account's has about 1 KiB
+	maxDecisions  = 1024            // kept of each kind
 
-	// rememberedFor is how long a token that was allowed is exempt from the rate limit of unknown
-	// tokens.
+	// rememberedFor is how long a token that was allowed is exempt from the limits of unknown ones,
+	// and how long its sender has a limit of its own.
 	rememberedFor = time.Hour
 )
-
-// errLimited reports that the API server was not asked, because there are too many unknown tokens.
-var errLimited = driver.WithReason(driver.ReasonRateLimited, errors.New("too many unknown tokens"))
 
 // Config configures a [Gate].
 type Config struct {
@@ -49,15 +41,19 @@ type Config struct {
 	// Report is called with the outcome of each decision that needed the API server, by several
 	// goroutines.
 	Report func(took time.Duration, err error)
+	// Limited is called with each request that was refused because its sender, or all unknown ones
+	// together, ask too often. It is no outcome: the API server was not asked.
+	Limited func()
 }
 
 // Gate decides who may read pages. A permission is cached for two minutes, a refusal for 30
 // seconds. While the API server can not be asked, all others are refused with status 503, within
 // three seconds. Tokens that were never allowed cause at most five decisions a second and do not
-// delay others.
+// delay others: neither a token that was allowed before, nor one that its client sends in the place
+// of such a token, nor that of a new client, as long as fewer than 25 clients send bad ones.
 type Gate struct {
 	config   Config
-	limiter  *rate.Limiter
+	limits   *limits
 	asking   singleflight.Group
 	allowed  *cache.LRUExpireCache // when, by key
 	refusals *cache.LRUExpireCache // status, by key
@@ -66,7 +62,7 @@ type Gate struct {
 // NewGate returns a gate with an empty cache.
 func NewGate(c Config) *Gate {
 	return &Gate{
-		config: c, limiter: rate.NewLimiter(reviewRate, reviewBurst),
+		config: c, limits: newLimits(),
 		allowed: cache.NewLRUExpireCache(maxDecisions), refusals: cache.NewLRUExpireCache(maxDecisions),
 	}
 }
@@ -76,7 +72,9 @@ func (g *Gate) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status := http.StatusOK
 		if !slices.Contains(g.config.Open, r.URL.Path) {
-			status = g.decide(r.Context(), question{token: bearer(r), verb: strings.ToLower(r.Method), path: r.URL.Path})
+			status = g.decide(r.Context(), r.RemoteAddr, question{
+				token: bearer(r), verb: strings.ToLower(r.Method), path: r.URL.Path,
+			})
 		}
 		switch status {
 		case http.StatusOK:
@@ -85,7 +83,7 @@ func (g *Gate) Handler(next http.Handler) http.Handler {
 		case http.StatusUnauthorized:
 			w.Header().Set("WWW-Authenticate", "Bearer")
 		case http.StatusServiceUnavailable:
-			w.Header().Set("Retry-After", "5")
+			w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter.Seconds())))
 		}
 		http.Error(w, http.StatusText(status), status)
 	})
@@ -110,7 +108,7 @@ func (q question) key() [sha256.Size]byte {
 }
 
 // decide returns the status of the decision: OK, or that of the refusal.
-func (g *Gate) decide(ctx context.Context, q question) int {
+func (g *Gate) decide(ctx context.Context, remote string, q question) int {
 	if q.token == "" {
 		return http.StatusUnauthorized
 	}
@@ -124,11 +122,16 @@ func (g *Gate) decide(ctx context.Context, q question) int {
 	}
 	// The answer is for all who ask the same, even if the first of them is gone.
 	answer := g.asking.DoChan(string(key[:]), func() (any, error) {
-		if !known && !g.limiter.Allow() {
-			g.config.Report(0, errLimited)
+		by := senderOf(remote, q.token)
+		if !known && !g.limits.admit(by) {
+			g.config.Limited()
 			return http.StatusServiceUnavailable, nil
 		}
-		return g.ask(context.WithoutCancel(ctx), q, key), nil
+		status := g.ask(context.WithoutCancel(ctx), q, key)
+		if status == http.StatusOK {
+			g.limits.allowed(by)
+		}
+		return status, nil
 	})
 	select {
 	case got := <-answer:

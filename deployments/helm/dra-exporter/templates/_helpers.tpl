@@ -129,3 +129,23 @@ file systems that are mounted elsewhere below /sys would be writable.
 {{- define "dra-exporter.sysfs" -}}
 [bus, class, devices, fs/cgroup]
 {{- end -}}
+
+{{/*
+What Go's heap and stacks should stay below, in bytes: 80 % of the limit of memory. The rest is for the
+program itself, C libraries, and the kernel's buffers of connections, which count too. Empty without a
+limit.
+*/}}
+{{- define "dra-exporter.goMemoryLimit" -}}
+{{- $limit := (.Values.resources.limits | default dict).memory -}}
+{{- if kindIs "string" $limit -}}
+{{- $number := regexFind "^[0-9]+(\\.[0-9]+)?" $limit -}}
+{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- $unit := trimPrefix $number $limit -}}
+{{- if not (and $number (hasKey $units $unit)) -}}
+{{- fail (printf "resources.limits.memory: %q is no number with one of the units k, M, G, T, Ki, Mi, Gi, Ti" $limit) -}}
+{{- end -}}
+{{- mulf $number (get $units $unit) 0.8 | int64 -}}
+{{- else if $limit -}}
+{{- mulf $limit 0.8 | int64 -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,37 @@
+package program
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Clients can't fill the log: of the lines that they cause some are written, and the rest counted.
+func TestServerLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		handler := newServerLog(slog.NewTextHandler(&out, nil))
+		log, server := slog.New(handler), slog.NewLogLogger(handler, slog.LevelWarn)
+		for range 1000 {
+			server.Print("http: URL query contains semicolon")
+			server.Print("http: TLS handshake error from 192.0.2.1:1: EOF")
+		}
+		log.Info("listening")
+		lines := out.String()
+		if n := strings.Count(lines, "semicolon"); n != serverLogBurst {
+			t.Errorf("%d lines of one kind, want %d", n, serverLogBurst)
+		}
+		if strings.Contains(lines, "handshake") || !strings.Contains(lines, "listening") {
+			t.Errorf("lines of handshakes, or none of what is no warning:\n%s", lines)
+		}
+		time.Sleep(serverLogEvery)
+		out.Reset()
+		log.With("a", 1).WithGroup("g").Error("broken")
+		if !strings.Contains(out.String(), "left_out_before=990") {
+			t.Errorf("the next line does not say what was left out: %s", &out)
+		}
+	})
+}

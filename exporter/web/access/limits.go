@@ -1,0 +1,102 @@
+package access
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/util/cache"
+
+	"github.com/dra-exporter/dra-exporter/exporter/web/client"
+)
+
+// Bounds of the questions about tokens that were never allowed.
+const (
+	knownRate  = 2 // a second, of a sender that was allowed before
+	knownBurst = 10
+
+	retryAfter    = 5 * time.Second // between two of another client, after its burst
+	strangerBurst = 5
+
+	strangersRate  = 5 // a second, of all other clients together
+	strangersBurst = 20
+
+	maxClients = 4096 // that are remembered
+)
+
+// sender is a client and the identity that its token claims. The claim is not verified: it only
+// keeps the senders of one client apart, and a stranger that claims what another client claims is a
+// stranger still.
+type sender struct {
+	client  client.ID
+	subject [sha256.Size]byte
+}
+
+// senderOf returns the sender of a token. Its subject is that of a JSON web token, as those of
+// service accounts are; all other tokens of a client have one subject.
+func senderOf(remote, token string) sender {
+	s := sender{client: client.Of(remote)}
+	parts := strings.Split(token, ".")
+	if len(parts) != 3 {
+		return s
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil {
+		return s
+	}
+	var claims struct {
+		Issuer  string `json:"iss"`
+		Subject string `json:"sub"`
+	}
+	if json.Unmarshal(payload, &claims) == nil {
+		s.subject = sha256.Sum256([]byte(claims.Issuer + "\x00" + claims.Subject))
+	}
+	return s
+}
+
+// limits decide who may cause a question to the API server. A sender that was allowed within an
+// hour has a limit of its own, so that nobody else delays the renewal of its token. Other clients
+// have one each, and one together. It is safe for concurrent use.
+type limits struct {
+	mu        sync.Mutex
+	known     *cache.LRUExpireCache // *rate.Limiter by sender
+	strangers *cache.LRUExpireCache // *rate.Limiter by client
+	together  *rate.Limiter
+}
+
+func newLimits() *limits {
+	return &limits{
+		known: cache.NewLRUExpireCache(maxClients), strangers: cache.NewLRUExpireCache(maxClients),
+		together: rate.NewLimiter(strangersRate, strangersBurst),
+	}
+}
+
+// admit reports whether a sender may cause a question now.
+func (l *limits) admit(s sender) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if own, ok := l.known.Get(s); ok {
+		return own.(*rate.Limiter).Allow()
+	}
+	own, ok := l.strangers.Get(s.client)
+	if !ok {
+		own = rate.NewLimiter(rate.Every(retryAfter), strangerBurst)
+	}
+	l.strangers.Add(s.client, own, rememberedFor)
+	return own.(*rate.Limiter).Allow() && l.together.Allow()
+}
+
+// allowed records that the token of a sender was allowed.
+func (l *limits) allowed(s sender) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own, ok := l.known.Get(s)
+	if !ok {
+		own = rate.NewLimiter(knownRate, knownBurst)
+	}
+	l.known.Add(s, own, rememberedFor)
+}

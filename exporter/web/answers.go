@@ -1,0 +1,238 @@
+package web
+
+import (
+	"bytes"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+)
+
+const (
+	// freshFor is how long an answer is given while there is no newer snapshot. It bounds the age of
+	// the exporter's own metrics.
+	freshFor = time.Second
+
+	// maxHeld is how many bytes of answers are kept in memory. If there are more, the answers that
+	// were followed by newer ones are dropped, the oldest first: clients that are still reading them
+	// are cut off.
+	maxHeld = 16 << 20
+)
+
+// variant is one form of the latest snapshot: a format of the metrics, the page, or the report,
+// compressed or not.
+type variant struct {
+	name       string
+	compressed bool
+}
+
+// maker writes a variant, not compressed. It returns where the families of metrics are in it.
+type maker func(w io.Writer) ([]exposition.Part, error)
+
+// answers makes each variant of a snapshot once and gives it to all who ask for it, whatever their
+// number: the cost of a request is that of sending it. It is safe for concurrent use.
+type answers struct {
+	latest func() *exposition.Snapshot
+	log    *slog.Logger
+
+	making     sync.Mutex // one answer at a time is made
+	compressor *gzip.Writer
+	sizes      map[variant]int   // of the next body, in bytes
+	faults     map[string]string // by name of a variant: why the last one is incomplete
+
+	mu    sync.Mutex
+	of    *exposition.Snapshot // the fresh answers' snapshot
+	since time.Time            // of the fresh answers
+	fresh map[variant]*answer
+	held  []*answer // in use or fresh, oldest first
+	bytes int       // of held
+}
+
+// answer is a variant of one snapshot.
+type answer struct {
+	made    sync.Once
+	body    []byte // nil: it could not be made
+	parts   []exposition.Part
+	users   int
+	readers []*http.ResponseController // of those to whom it is being sent
+}
+
+func newAnswers(latest func() *exposition.Snapshot, log *slog.Logger) *answers {
+	compressor, err := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // compression is most of a scrape's cost
+	if err != nil {
+		panic(err) // only if the level is wrong
+	}
+	return &answers{
+		latest: latest, log: log, compressor: compressor, sizes: map[variant]int{}, faults: map[string]string{},
+	}
+}
+
+// serve answers with a variant of the latest snapshot. names selects families; nil selects all. A
+// selection is sent uncompressed.
+func (a *answers) serve(w http.ResponseWriter, r *http.Request, name string, names []string, do maker) {
+	v := variant{name, names == nil && acceptsGzip(r.Header)}
+	found := a.use(v)
+	controller := http.NewResponseController(w)
+	defer a.release(found, controller)
+	found.made.Do(func() { a.make(found, v, do) })
+	if found.body == nil {
+		respond(w, http.StatusInternalServerError, "the answer could not be made\n")
+		return
+	}
+	a.read(found, controller)
+	w.Header().Add("Vary", "Accept-Encoding")
+	if v.compressed {
+		w.Header().Set("Content-Encoding", "gzip")
+	}
+	if names == nil {
+		w.Header().Set("Content-Length", strconv.Itoa(len(found.body)))
+		_, _ = w.Write(found.body) // fails if the client is gone, or too slow
+		return
+	}
+	for _, part := range found.parts {
+		if part.Family != "" && !slices.Contains(names, part.Family) {
+			continue
+		}
+		if _, err := w.Write(found.body[part.Begin:part.End]); err != nil {
+			return
+		}
+	}
+}
+
+// use returns the fresh answer of a variant, which may have to be made. The caller releases it.
+func (a *answers) use(v variant) *answer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	now, s := time.Now(), a.latest()
+	if a.fresh == nil || a.of != s || now.Sub(a.since) >= freshFor {
+		a.of, a.since, a.fresh = s, now, map[variant]*answer{}
+		a.forget()
+	}
+	found := a.fresh[v]
+	if found == nil {
+		found = &answer{}
+		a.fresh[v] = found
+		a.held = append(a.held, found)
+	}
+	found.users++
+	return found
+}
+
+// make fills in an answer.
+func (a *answers) make(found *answer, v variant, do maker) {
+	a.making.Lock()
+	defer a.making.Unlock()
+	body := bytes.NewBuffer(make([]byte, 0, a.sizes[v]))
+	var w io.Writer = body
+	if v.compressed {
+		a.compressor.Reset(body)
+		w = a.compressor
+	}
+	parts, err := do(w)
+	if v.compressed {
+		_ = a.compressor.Close() // a buffer's Write does not fail
+	}
+	a.report(v.name, err)
+	if err != nil && parts == nil {
+		return
+	}
+	a.sizes[v] = body.Len() + body.Len()/8 // the next one will mostly fit
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	found.body, found.parts = body.Bytes(), parts
+	a.bytes += cap(found.body)
+	a.makeRoom()
+}
+
+// report logs what is missing of an answer, once until it changes.
+func (a *answers) report(name string, err error) {
+	why := ""
+	if err != nil {
+		why = err.Error()
+	}
+	switch why {
+	case a.faults[name]:
+	case "":
+		a.log.Info("answers are complete again", "of", name)
+	default:
+		a.log.Warn("answers are incomplete", "of", name, "err", err)
+	}
+	a.faults[name] = why
+}
+
+// makeRoom cuts off those who still read the oldest answers, if there are too many. a.mu is held.
+func (a *answers) makeRoom() {
+	over := a.bytes - maxHeld
+	for _, old := range a.held {
+		if over <= 0 {
+			return
+		}
+		if a.isFresh(old) {
+			continue
+		}
+		for _, reader := range old.readers {
+			_ = reader.SetWriteDeadline(past())
+		}
+		over -= cap(old.body) // as soon as they are gone
+	}
+}
+
+// read adds a reader of an answer.
+func (a *answers) read(found *answer, reader *http.ResponseController) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	found.readers = append(found.readers, reader)
+}
+
+// release ends the use of an answer by a reader, whose deadline is not changed any more.
+func (a *answers) release(found *answer, reader *http.ResponseController) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	found.users--
+	found.readers = slices.DeleteFunc(found.readers, func(r *http.ResponseController) bool { return r == reader })
+	a.forget()
+}
+
+// forget drops the answers that are neither fresh nor in use. a.mu is held.
+func (a *answers) forget() {
+	a.held = slices.DeleteFunc(a.held, func(old *answer) bool {
+		gone := old.users == 0 && !a.isFresh(old)
+		if gone {
+			a.bytes -= cap(old.body)
+		}
+		return gone
+	})
+}
+
+// isFresh reports whether new requests get the answer. a.mu is held.
+func (a *answers) isFresh(of *answer) bool {
+	for _, fresh := range a.fresh {
+		if fresh == of {
+			return true
+		}
+	}
+	return false
+}
+
+// acceptsGzip reports whether a client accepts gzip (RFC 9110, section 12.5.3).
+func acceptsGzip(h http.Header) bool {
+	accepts := map[string]bool{}
+	for coding := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
+		name, weight, _ := strings.Cut(coding, ";")
+		_, q, weighted := strings.Cut(weight, "=")
+		v, err := strconv.ParseFloat(strings.TrimSpace(q), 64)
+		accepts[strings.ToLower(strings.TrimSpace(name))] = !weighted || err == nil && v > 0
+	}
+	if wanted, named := accepts["gzip"]; named {
+		return wanted
+	}
+	return accepts["*"]
+}

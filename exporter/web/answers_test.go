@@ -1,0 +1,235 @@
+package web
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+)
+
+// desk is answers with a maker that counts.
+type desk struct {
+	*answers
+	latest *exposition.Snapshot
+	log    bytes.Buffer
+	made   int
+	size   int    // of a body
+	before func() // is called before one is made
+	fail   error
+}
+
+func newDesk() *desk {
+	d := &desk{latest: &exposition.Snapshot{}, size: 10, before: func() {}}
+	d.answers = newAnswers(
+		func() *exposition.Snapshot { return d.latest }, slog.New(slog.NewTextHandler(&d.log, nil)))
+	return d
+}
+
+// get asks for a variant of a name.
+func (d *desk) get(w http.ResponseWriter, name, encoding string, names []string) {
+	r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+	r.Header.Set("Accept-Encoding", encoding)
+	d.serve(w, r, name, names, func(w io.Writer) ([]exposition.Part, error) {
+		d.made++
+		d.before()
+		_, _ = io.WriteString(w, strings.Repeat("a", d.size))
+		return []exposition.Part{
+			{Family: "one", End: 4}, {Family: "two", Begin: 4, End: 8}, {Begin: 8, End: d.size},
+		}, d.fail
+	})
+}
+
+// Each variant of a snapshot is made once for all who ask, and again a second later, since the
+// exporter's own metrics change without a snapshot.
+func TestAnswersAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients = 40
+		d := newDesk()
+		together := false
+		d.before = func() { // the first one is made when all have asked
+			for users := 0; users < clients && !together; runtime.Gosched() {
+				users = 0
+				d.mu.Lock()
+				for _, a := range d.held {
+					users += a.users
+				}
+				d.mu.Unlock()
+			}
+			together = true
+		}
+		ask := func(want int, why string) {
+			t.Helper()
+			together = false
+			var asking sync.WaitGroup
+			for i := range clients {
+				asking.Go(func() {
+					w := httptest.NewRecorder()
+					d.get(w, fmt.Sprint("format ", i%2), []string{"", "gzip"}[i/2%2], nil)
+					if w.Code != http.StatusOK || w.Body.Len() == 0 {
+						t.Errorf("status %d, %d bytes", w.Code, w.Body.Len())
+					}
+				})
+			}
+			asking.Wait()
+			if d.made != want {
+				t.Errorf("%s: %d answers were made, want %d", why, d.made, want)
+			}
+		}
+		ask(4, "two formats, compressed and not")
+		ask(4, "the same snapshot")
+		d.latest = &exposition.Snapshot{}
+		ask(8, "another snapshot")
+		time.Sleep(freshFor)
+		ask(12, "a second later")
+		if len(d.held) != 4 {
+			t.Errorf("%d answers are held, want the fresh ones", len(d.held))
+		}
+	})
+}
+
+// Families are selected from the answer for all.
+func TestSelection(t *testing.T) {
+	d := newDesk()
+	for _, test := range []struct {
+		names []string
+		want  string
+	}{{nil, "aaaaaaaaaa"}, {[]string{"two"}, "aaaaaa"}, {[]string{"one", "none"}, "aaaaaa"}, {[]string{"none"}, "aa"}} {
+		w := httptest.NewRecorder()
+		d.get(w, "text", "", test.names)
+		if w.Body.String() != test.want {
+			t.Errorf("%q: %s, want %s", test.names, w.Body, test.want)
+		}
+	}
+	if d.made != 1 {
+		t.Errorf("%d answers were made, want 1", d.made)
+	}
+}
+
+// reader is a client that does not read: a write ends when its deadline is over.
+type reader struct {
+	httptest.ResponseRecorder
+	cut  chan struct{}
+	once sync.Once
+}
+
+func newReader() *reader {
+	return &reader{ResponseRecorder: *httptest.NewRecorder(), cut: make(chan struct{})}
+}
+
+func (r *reader) Write([]byte) (int, error) {
+	<-r.cut
+	return 0, os.ErrDeadlineExceeded
+}
+
+func (r *reader) SetWriteDeadline(at time.Time) error {
+	if at.Before(time.Now()) {
+		r.once.Do(func() { close(r.cut) })
+	}
+	return nil
+}
+
+func (r *reader) isCut() bool {
+	select {
+	case <-r.cut:
+		return true
+	default:
+		return false
+	}
+}
+
+// Clients that keep old answers in memory by reading slowly are cut off, those of the oldest first.
+func TestSlowReaders(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk()
+		d.size = maxHeld / 4
+		var readers []*reader
+		var reading sync.WaitGroup
+		for i := range 5 {
+			r := newReader()
+			readers = append(readers, r)
+			d.latest = &exposition.Snapshot{}
+			reading.Go(func() { d.get(r, "text", "", nil) })
+			synctest.Wait()
+			for j, earlier := range readers {
+				if want := i-j > 2; earlier.isCut() != want {
+					t.Errorf("after %d answers: reader %d is cut off: %v, want %v", i+1, j, earlier.isCut(), want)
+				}
+			}
+			if d.bytes > maxHeld {
+				t.Errorf("%d bytes are held, want %d at most", d.bytes, maxHeld)
+			}
+		}
+		for _, r := range readers {
+			_ = r.SetWriteDeadline(past())
+		}
+		reading.Wait()
+		if len(d.held) != 1 || d.bytes != cap(d.held[0].body) {
+			t.Errorf("%d answers of %d bytes are held, want the fresh one", len(d.held), d.bytes)
+		}
+	})
+}
+
+// What is missing of answers is logged once, until it is another error or none.
+func TestFaultsAreLoggedOnce(t *testing.T) {
+	d := newDesk()
+	for _, fail := range []error{nil, errors.New("one"), errors.New("one"), errors.New("two"), nil, nil} {
+		d.latest, d.fail = &exposition.Snapshot{}, fail
+		w := httptest.NewRecorder()
+		if d.get(w, "text", "", nil); w.Code != http.StatusOK {
+			t.Errorf("status %d", w.Code)
+		}
+	}
+	if got := strings.Count(d.log.String(), "\n"); got != 3 || strings.Count(d.log.String(), "incomplete") != 2 {
+		t.Errorf("the log has %d lines, want 3: %s", got, &d.log)
+	}
+}
+
+// An answer that can't be made is an error for all who wait for it, and not for the next ones.
+func TestAnswerThatFails(t *testing.T) {
+	d := newDesk()
+	ask := func(encoding string, do maker) int {
+		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		r.Header.Set("Accept-Encoding", encoding)
+		w := httptest.NewRecorder()
+		d.serve(w, r, "page", nil, do)
+		return w.Code
+	}
+	for _, encoding := range []string{"", "gzip"} {
+		d.latest = &exposition.Snapshot{}
+		bad := func(io.Writer) ([]exposition.Part, error) { return nil, errors.New("broken") }
+		good := func(w io.Writer) ([]exposition.Part, error) {
+			_, err := io.WriteString(w, "page")
+			return nil, err
+		}
+		if got := ask(encoding, bad); got != http.StatusInternalServerError {
+			t.Errorf("%q: status %d", encoding, got)
+		}
+		d.latest = &exposition.Snapshot{}
+		if got := ask(encoding, good); got != http.StatusOK {
+			t.Errorf("%q: status %d for the next one", encoding, got)
+		}
+	}
+}
+
+func TestAcceptsGzip(t *testing.T) {
+	for header, want := range map[string]bool{
+		"": false, "gzip": true, "GZIP": true, "deflate, gzip;q=0.5": true, "gzip;q=0": false, "gzip; q=0.0, *": false,
+		"*": true, "*;q=0": false, "identity": false, "gzip;q=x": false, "br;q=1.0, gzip;q=0.8, *;q=0.1": true,
+	} {
+		if got := acceptsGzip(http.Header{"Accept-Encoding": {header}}); got != want {
+			t.Errorf("%q: %v, want %v", header, got, want)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package web
+
+import (
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// rejections counts what a server rejects.
+type rejections struct {
+	mu    sync.Mutex
+	count map[string]driver.Rejections
+}
+
+func (r *rejections) add(rejected driver.Rejection) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.count == nil {
+		r.count = map[string]driver.Rejections{}
+	}
+	if r.count[rejected.Input] == nil {
+		r.count[rejected.Input] = driver.Rejections{}
+	}
+	r.count[rejected.Input].Add(rejected.Reason, rejected.Count)
+}
+
+// Requests in flight are bounded. A client with few requests, and a probe, are always answered; a
+// client that has them all gets status 503, or takes the place of its own oldest one.
+func TestRequestsInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var counts rejections
+		handler := bounded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/stuck" {
+				<-r.Context().Done()
+			}
+			_, _ = w.Write([]byte("page"))
+		}), counts.add)
+		ask := func(w http.ResponseWriter, client, path string) {
+			r := httptest.NewRequest(http.MethodGet, path, http.NoBody).WithContext(t.Context())
+			r.RemoteAddr = client
+			handler.ServeHTTP(w, r)
+		}
+		var all sync.WaitGroup
+		var readers []*reader
+		stick := func() {
+			r := newReader()
+			readers = append(readers, r)
+			all.Go(func() { ask(r, "192.0.2.1:1", "/stuck") })
+			synctest.Wait()
+		}
+		for range maxRequests {
+			stick()
+		}
+		refused := httptest.NewRecorder()
+		ask(refused, "192.0.2.1:2", "/metrics")
+		if refused.Code != http.StatusServiceUnavailable || refused.Header().Get("Retry-After") == "" ||
+			!strings.HasPrefix(refused.Header().Get("Content-Type"), "text/plain") {
+			t.Errorf("status %d, %v, want 503", refused.Code, refused.Header())
+		}
+		for _, test := range []struct{ client, path string }{
+			{"192.0.2.2:1", "/metrics"}, {"192.0.2.1:1", "/healthz"}, {"192.0.2.1:1", "/readyz"},
+		} {
+			w := httptest.NewRecorder()
+			if ask(w, test.client, test.path); w.Code != http.StatusOK {
+				t.Errorf("%s of %s: status %d", test.path, test.client, w.Code)
+			}
+		}
+		if !readers[0].isCut() || readers[1].isCut() {
+			t.Error("the oldest request alone should be cut off")
+		}
+		stick() // takes the place that is free now
+		time.Sleep(settledRequest)
+		stick()
+		if !readers[1].isCut() || readers[2].isCut() {
+			t.Error("the second request alone should be cut off")
+		}
+		if got := counts.count["requests"]; got[driver.ReasonTooMany] != 1 || got[driver.ReasonTimeout] != 2 {
+			t.Errorf("counted %v, want 1 refused and 2 cut off", got)
+		}
+		for _, r := range readers {
+			r.once.Do(func() { close(r.cut) })
+		}
+	})
+}
+
+// pipes are connections with an address.
+type pipe struct {
+	net.Conn
+	closed bool
+}
+
+func (*pipe) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
+func (p *pipe) Close() error       { p.closed = true; return nil }
+
+// The connection that was idle for the longest time makes place for a new one.
+func TestConnections(t *testing.T) {
+	var counts rejections
+	open := connections{crowd: crowd{max: 3}, rejected: counts.add}
+	var conns []*pipe
+	for range 3 {
+		conns = append(conns, &pipe{})
+		open.changed(conns[len(conns)-1], http.StateNew)
+	}
+	open.changed(conns[0], http.StateActive)
+	open.changed(conns[0], http.StateIdle)
+	open.changed(conns[2], http.StateClosed)
+	for range 2 {
+		conns = append(conns, &pipe{})
+		open.changed(conns[len(conns)-1], http.StateNew)
+	}
+	for i, want := range []bool{false, true, false, false, false} {
+		if conns[i].closed != want {
+			t.Errorf("connection %d is closed: %v, want %v", i, conns[i].closed, want)
+		}
+	}
+	open.settled = time.Hour
+	refused := &pipe{}
+	if open.changed(refused, http.StateNew); !refused.closed {
+		t.Error("all connections are young, and another one is let in")
+	}
+	open.changed(refused, http.StateClosed)
+	if got := counts.count["connections"][driver.ReasonTooMany]; got != 2 {
+		t.Errorf("%d were counted, want 2", got)
+	}
+	for _, c := range conns {
+		open.changed(c, http.StateClosed)
+	}
+	open.known.Range(func(conn, _ any) bool { t.Errorf("%v is still known", conn); return true })
+	if len(open.members) != 0 {
+		t.Errorf("%d members are left", len(open.members))
+	}
+}
+
+// All answers forbid browsers to run what is in them, or to guess a type. What is configured has
+// precedence.
+func TestSecurityHeaders(t *testing.T) {
+	config := ServerConfig{Handler: http.NotFoundHandler(), Log: slog.DiscardHandler}
+	server := httptest.NewServer(NewServer(config).Handler)
+	defer server.Close()
+	response, err := http.Get(server.URL + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.Header.Get("X-Content-Type-Options") != "nosniff" ||
+		!strings.Contains(response.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+		t.Errorf("the headers are %v", response.Header)
+	}
+	w := httptest.NewRecorder()
+	w.Header().Set("Content-Security-Policy", "configured")
+	secured(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	if got := w.Header().Get("Content-Security-Policy"); got != "configured" {
+		t.Errorf("Content-Security-Policy: %s", got)
+	}
+}
+
+func TestCheckMetricsPath(t *testing.T) {
+	for path, ok := range map[string]bool{
+		"/metrics": true, "/dra/metrics": true, "/healthz2": true, "/apis": true, "/": false, "metrics": false,
+		"": false, "/healthz": false, "/readyz": false, "/api": false, "/api/v1/snapshot": false, "/api/v2": false,
+		"/debug/pprof": false, "/debug/pprof/heap": false, "/metrics/": false, "/a//b": false, "/a/../healthz": false,
+		"/{name}": false, "/{name...}": false, "/{$}": false, "/a b": false, "/a?b": false,
+	} {
+		if err := CheckMetricsPath(path); (err == nil) != ok {
+			t.Errorf("%q: error %v", path, err)
+		}
+	}
+}
