@@ -108,8 +108,8 @@ func nvidiaComputeDomain(_ device, h *driver.Hardware) {
 }
 
 // amdGPU: the name (gpu-1-129) has the numbers of the DRM nodes, which attributes named in
-// earlier versions. A partition has DRM nodes of its own, and its parent's PCI address. A GPU for guests
-// is gpu-vfio-0.
+// earlier versions. A partition has DRM nodes of its own, and its parent's PCI address. A GPU for
+// guests is gpu-vfio-0.
 func amdGPU(d device, h *driver.Hardware) {
 	h.Vendor = "amd"
 	if h.DriverVersion == "" {

@@ -53,8 +53,9 @@ type visitor interface {
 
 // parseExposition reads an exposition in the Prometheus text format 0.0.4 or in OpenMetrics 1.0 and
 // passes on the samples and types of wanted metrics. It holds one line at a time, and parses no
-// line of an unwanted metric once there was a sample: a vendor's whole catalogue costs little more than its reading. A
-// malformed line of a wanted metric is rejected, and the next one read. The error is the reader's.
+// line of an unwanted metric once there was a sample: a vendor's whole catalogue costs little more
+// than its reading. A malformed line of a wanted metric is rejected, and the next one read. The
+// error is the reader's.
 //
 // expfmt's TextParser would give up the whole answer for one bad line, builds the families that
 // are not wanted, and does not read OpenMetrics.
