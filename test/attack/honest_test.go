@@ -109,12 +109,16 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 		defer close(over)
 		attack(ctx)
 	}()
+	timeout := honestTimeout
+	if !*all && *before == "" {
+		timeout = time.Minute // on a machine that stands still
+	}
 	var f figures
 	begun := time.Now()
 	again := time.NewTicker(honestInterval)
 	defer again.Stop()
 	for attacking := true; attacking; {
-		a, err := g.scrape(honestTimeout)
+		a, err := g.scrape(timeout)
 		switch {
 		case err == nil:
 			f.times = append(f.times, a.took)

@@ -63,16 +63,19 @@ func TestSoak(t *testing.T) {
 	claims := max(1, int(math.Round(*scale*soakClaims)))
 	batches := max(1, claims/maxBatch)
 	s.batchSize = claims / batches
-	// One batch in ten, with all that can happen, comes before the comparison: the heap and the pools
-	// of buffers and connections have their size then.
+	// One batch in ten comes before the comparison: the heap and the pools of buffers and connections
+	// have their size then.
 	warm := max(1, batches/10)
 	for i := range warm {
-		s.batch(i, true, true)
+		s.batch(i, due(i, soakRestarts), due(i, soakOutages))
 	}
 	s.done = done{}
 	was := s.settle()
 	for i := range batches {
 		s.batch(warm+i, due(i, soakRestarts), due(i, soakOutages))
+		if peak, _ := s.resident(); (i+1)%10 == 0 {
+			t.Logf("%d of %d batches, at most %d MiB resident", i+1, batches, peak>>20)
+		}
 	}
 	is := s.settle()
 	peak, over := s.resident()
