@@ -22,12 +22,12 @@ func scrapeAttacks() []attack {
 		return func(t testing.TB) { clients(t, newTLSTarget(t, nil), n, client) }
 	}
 	return []attack{
-		{name: "200 concurrent gzip scrapes", run: by(200, (*target).scrapeOver)},
+		{name: "200 concurrent gzip scrapes", short: true, run: by(200, (*target).scrapeOver)},
 		{name: "2 000 idle connections", run: by(2000, (*target).idle)},
 		{name: "2 000 unfinished requests", run: by(2000, (*target).unfinished)},
 		{name: "2 000 idle connections with TLS", run: byTLS(2000, (*target).idle)},
-		{name: "300 slow readers", run: by(300, (*target).readSlowly)},
-		{name: "250 stuck streams of HTTP/2", run: byTLS(1, (*target).stuckStreams)},
+		{name: "300 slow readers", short: true, run: by(300, (*target).readSlowly)},
+		{name: "250 stuck streams of HTTP/2", short: true, run: byTLS(1, (*target).stuckStreams)},
 		{name: "all of these at once", run: allAtOnce},
 	}
 }
