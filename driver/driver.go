@@ -128,6 +128,9 @@ type Entry struct {
 	// Local devices belong to a driver that runs on this node; others are offered to several nodes,
 	// or all.
 	Local bool
+	// Unlisted devices are in no ResourceSlice, so that no claim can ask for them: the parent of
+	// static partitions, and what only CDI specs or a device plugin describe.
+	Unlisted bool
 	// DriverGone says that the driver that offered the device runs no more.
 	DriverGone bool
 	// Shareable devices may be allocated several times (allowMultipleAllocations,

@@ -60,12 +60,15 @@ func Build(offers []Offer) (driver.Inventory, driver.Rejections) {
 	b := builder{
 		inventory: driver.Inventory{}, generation: map[driver.ID]int64{}, drivers: map[string]int{},
 		rejected: driver.Rejections{},
-		parts:    parts{totals: map[poolKey][]driver.Amount{}, memory: map[poolKey]float64{}},
+		parts: parts{
+			totals: map[poolKey][]driver.Amount{}, memory: map[poolKey]float64{}, parents: map[poolKey]parent{},
+		},
 	}
 	for _, o := range current(offers) {
 		b.add(o)
 	}
 	b.parts.shares(b.inventory)
+	b.parts.addParents(b.inventory)
 	dropFalseUUIDs(b.inventory)
 	return b.inventory, b.rejected
 }

@@ -69,7 +69,7 @@ func describe(d device) driver.Hardware {
 	return h
 }
 
-// nvidiaGPU: whole GPUs, MIG instances (gpu-0-mig-1g.10gb-19-0), and GPUs for guests (gpu-vfio-0).
+// nvidiaGPU: whole GPUs, MIG instances (gpu-0-mig-1g10gb-19-0), and GPUs for guests (gpu-vfio-0).
 // A MIG instance carries its parent's PCI address; a UUID of its own it has only where instances
 // are static. HAMi's devices are shares of whole GPUs.
 func nvidiaGPU(d device, h *driver.Hardware) {

@@ -21,14 +21,21 @@ func TestRules(t *testing.T) {
 				}),
 				Capacity: []driver.Amount{{Resource: "memory", Value: 81559 * mi}},
 			},
-			"gpu-1-mig-1g-10gb-19-0": {
+			// The parents of static MIG devices, which no slice lists.
+			"gpu-1": {Unlisted: true, Hardware: with(h100, func(h *driver.Hardware) {
+				h.UUID, h.PCI = "GPU-11111111-0000-0000-0000-000000000001", "0000:3b:00.0"
+			})},
+			"gpu-2": {Unlisted: true, Hardware: with(h100, func(h *driver.Hardware) {
+				h.UUID = "GPU-11111111-0000-0000-0000-000000000002"
+			})},
+			"gpu-1-mig-1g10gb-19-0": {
 				Hardware: with(h100, func(h *driver.Hardware) {
 					h.Kind, h.Parent = driver.KindPartition, "GPU-11111111-0000-0000-0000-000000000001"
 					h.Placement = "nvidia/1/19/0"
 				}),
 				Capacity: []driver.Amount{{Resource: "memory", Value: 9984 * mi}, {Resource: "multiprocessors", Value: 16}},
 			},
-			"gpu-2-mig-3g-40gb-9-4": {Hardware: with(h100, func(h *driver.Hardware) {
+			"gpu-2-mig-3g40gb-9-4": {Hardware: with(h100, func(h *driver.Hardware) {
 				h.Kind, h.Parent = driver.KindPartition, "GPU-11111111-0000-0000-0000-000000000002"
 				h.UUID, h.Placement = "MIG-22222222-0000-0000-0000-000000000000", "nvidia/2/9/4"
 			})},
@@ -254,7 +261,7 @@ func TestPCIInName(t *testing.T) {
 	for name, want := range map[string]string{
 		"0000-03-00-0-0x56c0": "0000:03:00.0", "0000-3b-00-0": "0000:3b:00.0", "qatvf-0000-6d-00-1": "0000:6d:00.1",
 		"gpu-0": "", "0000-03-00-8": "", "x0000-03-00-0": "", "0000-03-00-0x": "", "0000-03-20-0": "", "": "",
-		"gpu-0-mig-1g-10gb-19-0": "",
+		"gpu-0-mig-1g10gb-19-0": "",
 	} {
 		if got := pciInName(name); got != want {
 			t.Errorf("pciInName(%q) = %q, want %q", name, got, want)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory/manifest"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
 // counters are amounts of one counter set (KEP-4815): those that a slice offers, or those of them
@@ -49,6 +50,7 @@ type poolKey struct{ driver, pool, name string }
 type parts struct {
 	totals     map[poolKey][]driver.Amount // of counter sets
 	memory     map[poolKey]float64         // of whole devices
+	parents    map[poolKey]parent          // that partitions name, by UUID
 	partitions []partition
 }
 
@@ -74,6 +76,10 @@ func (p *parts) add(id driver.ID, d *offered) {
 			}
 		}
 		return
+	}
+	if name := nvidia.ParentInName(d.name); h.Vendor == "nvidia" && name != "" && driver.NormalizePCI(h.Parent) == "" {
+		parentID := driver.ID{Driver: id.Driver, Pool: id.Pool, Device: name}
+		p.parents[whole(h.Parent)] = newParent(parentID, d.pci, &d.entry)
 	}
 	p.partitions = append(p.partitions, partition{
 		id: id, parent: whole(h.Parent), consumes: d.consumes, slices: d.slices, memory: size,

@@ -85,6 +85,11 @@ func TestShareOfMIG(t *testing.T) {
 			t.Errorf("%s: share %v, want %v", device, got, want)
 		}
 	}
+	for id, entry := range in {
+		if entry.Unlisted {
+			t.Errorf("%v is unlisted, though a slice has it or its GPU", id)
+		}
+	}
 	seven := 0.0
 	for i := range 7 {
 		seven += shareOf(in, "gpu.nvidia.com", "node1", fmt.Sprintf("gpu-0-mig-1g10gb-19-%d", i))

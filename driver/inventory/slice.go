@@ -97,7 +97,8 @@ type offered struct {
 	name     string
 	entry    driver.Entry
 	consumes []counters
-	slices   int // compute slices of a MIG device; 0: it is none
+	slices   int    // compute slices of a MIG device; 0: it is none
+	pci      string // of the GPU of a MIG device
 }
 
 // What an offer and a device take at most besides their texts and lists, in bytes, the inventory of
@@ -157,6 +158,7 @@ func newOffered(d *device, local bool) offered {
 	}}
 	if h := &out.entry.Hardware; h.Kind == driver.KindPartition && h.Vendor == "nvidia" {
 		out.slices = nvidia.ComputeSlices(d.attributes.text("profile"))
+		out.pci = d.attributes.pci(standardPCIBusID)
 	}
 	return out
 }

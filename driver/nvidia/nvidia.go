@@ -40,6 +40,17 @@ func ComputeSlices(profile string) int {
 	return int(n)
 }
 
+// ParentInName returns the name that the GPU of a MIG device has as a DRA device, gpu-MINOR
+// (CanonicalName of GpuInfo in cmd/gpu-kubelet-plugin), given the name of the MIG device; "" where
+// that is none.
+func ParentInName(device string) string {
+	parent, _, isMIG := strings.Cut(device, "-mig-")
+	if !isMIG || PlacementInName(device) == "" {
+		return ""
+	}
+	return parent
+}
+
 // PlacementInName returns the placement that the name of a DRA device has, "" where it has none:
 // gpu-MINOR-mig-PROFILE-PROFILE_ID-START, as k8s-dra-driver-gpu makes it (ToCanonicalName in
 // cmd/gpu-kubelet-plugin).

@@ -323,7 +323,8 @@ func (e emission) infos(s *Snapshot) {
 func (e emission) infoLabels(base *labels, d *ledger.Device) *labels {
 	h := &d.Entry.Hardware
 	return e.with(base, "vendor", h.Vendor, "model", h.Model, "uuid", h.UUID, "pci_bus_id", h.PCI,
-		"parent", d.Parent, "numa_node", h.NUMANode, "driver_version", h.DriverVersion)
+		"parent", d.Parent, "numa_node", h.NUMANode, "driver_version", h.DriverVersion,
+		"listed", strconv.FormatBool(!d.Entry.Unlisted))
 }
 
 // unixPast returns the Unix time of what happened before now. If the wall clock went back

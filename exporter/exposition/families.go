@@ -152,8 +152,9 @@ func deviceFamilies() map[familyID]Family {
 	return map[familyID]Family{
 		famDeviceInfo: {
 			Name: "dra_device_info", Filled: fromInventory + ", sources",
-			Help:   "Facts about the device; empty where unknown. parent is the device that this one is a part of.",
-			Labels: append(device, "vendor", "model", "uuid", "pci_bus_id", "parent", "numa_node", "driver_version"),
+			Help: "Facts about the device; empty where unknown. parent is the device that this one is a part of; listed is " +
+				"false for a device that is in no ResourceSlice, such as a GPU whose MIG devices are static.",
+			Labels: append(device, "vendor", "model", "uuid", "pci_bus_id", "parent", "numa_node", "driver_version", "listed"),
 		},
 		famDeviceUp: {
 			Name: "dra_device_up", Filled: "sources", Labels: device,

@@ -139,6 +139,7 @@ func (j *joiner) collect(in Input) {
 	j.facts = make([]deviceFacts, len(ids))
 	for i, id := range ids {
 		entry, listed := in.Inventory[id]
+		entry.Unlisted = entry.Unlisted || !listed
 		entry, bad := cleanEntry(entry)
 		j.reject("inventory", driver.ReasonFact, bad)
 		j.devices[i] = Device{ID: id, Entry: entry}

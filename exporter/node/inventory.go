@@ -152,7 +152,7 @@ func (n *Node) withCDI(allocations []podresources.Allocation, listed driver.Inve
 			delete(n.cdiIDs, id)
 			continue
 		}
-		all[id] = driver.Entry{Hardware: d.hardware}
+		all[id] = driver.Entry{Hardware: d.hardware, Unlisted: true}
 	}
 	maps.Copy(all, listed)
 	return all

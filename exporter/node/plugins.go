@@ -57,7 +57,7 @@ func (p *pluginDevices) identify(
 		}
 		id := d.identity(listed, index)
 		if _, described := all[id]; !described {
-			more[id] = driver.Entry{Hardware: d.Hardware}
+			more[id] = driver.Entry{Hardware: d.Hardware, Unlisted: true}
 		}
 	}
 	return identified, more

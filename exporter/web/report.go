@@ -34,6 +34,7 @@ type DeviceReport struct {
 	PCI              string             `json:"pciBusID,omitempty"`
 	NetDev           string             `json:"netDev,omitempty"`
 	Parent           string             `json:"parent,omitempty"`
+	Unlisted         bool               `json:"unlisted,omitempty"` // it is in no ResourceSlice
 	Taints           []TaintReport      `json:"taints,omitempty"`
 	Multiple         bool               `json:"allowMultipleAllocations,omitempty"`
 	Up               *bool              `json:"up,omitempty"`  // omitted: no source supports it
@@ -130,6 +131,7 @@ func (n quantityNames) device(d *ledger.Device, state ledger.State) DeviceReport
 	h := &d.Entry.Hardware
 	r := DeviceReport{
 		ID: d.ID, State: state, Vendor: h.Vendor, Model: h.Model, UUID: h.UUID, PCI: h.PCI, NetDev: h.NetDev, Parent: d.Parent,
+		Unlisted: d.Entry.Unlisted,
 		Multiple: d.Entry.Shareable, Missing: d.Missing, Attribution: d.Attribution, AllocatedSeconds: d.Allocated,
 		Values: n.values(d.Values), Unattributed: n.values(d.Unattributed),
 	}

@@ -18,7 +18,8 @@ const nvidiaDriver = "gpu.nvidia.com"
 
 // The program reads GPUs through the library that the dynamic linker finds: here the fake. A GPU
 // that two claims share is divided by their processes. A MIG instance that was created on demand is
-// identified by its placement. Devices that hang or are lost fail without others.
+// identified by its placement; its GPU is measured though no slice lists it. Devices that hang or
+// are lost fail without others.
 func TestNVML(t *testing.T) {
 	t.Parallel()
 	machine, err := nvmltest.New(t.Context(), t.TempDir())
@@ -62,8 +63,7 @@ func TestNVML(t *testing.T) {
 	)
 	p := start(t, n.flags(flags{
 		"sample.interval": "500ms",
-		"inventory.file": n.inventory(slice(nvidiaDriver, device("gpu-0"), device("gpu-1"), device("gpu-2"),
-			device(instance))),
+		"inventory.file":  n.inventory(slice(nvidiaDriver, device("gpu-0"), device("gpu-2"), device(instance))),
 	}), "LD_LIBRARY_PATH="+filepath.Dir(machine.Library))
 
 	stop := work(machine)
@@ -74,6 +74,8 @@ func TestNVML(t *testing.T) {
 	m := p.scrape()
 	m.want(machine.GPUs[2].Power, "dra_device_power_watts", "device", "gpu-2")
 	m.want(machine.GPUs[1].Power, "dra_device_power_watts", "device", "gpu-1")
+	m.want(1, "dra_device_info", "device", "gpu-1", "listed", "false")
+	m.want(1, "dra_device_info", "device", instance, "listed", "true", "parent", "gpu-1")
 	m.wantNone("dra_device_power_watts", "device", instance)
 	m.want(machine.GPUs[1].Instances[1].Memory, "dra_claim_memory_used_bytes", "resourceclaim_name", "part")
 	m.want(1<<30, "dra_pod_memory_used_bytes", "pod", "one")
