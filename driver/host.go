@@ -5,12 +5,19 @@ import "errors"
 // ErrNotBuilt says that this build of the program does not have a source.
 var ErrNotBuilt = errors.New("not in this build")
 
+// ErrAbsent is in the error of a source that found nothing to read: the vendor's library or kernel
+// driver is not there. It is an error only where there is such hardware, which driver/bus decides.
+var ErrAbsent = errors.New("nothing to read")
+
 // Host is what a source is given of the machine that it runs on.
 type Host struct {
 	Procfs, Sysfs string // where they are mounted
 
 	// Passthrough reports whether a device is handed to a guest as it is (vfio).
 	Passthrough func() bool
+	// Listed returns how many devices of a vendor the inventory has that could be read here. Nil:
+	// unknown.
+	Listed func(vendor string) int
 	// Attachments returns the devices that are network interfaces of pods now, with process IDs of
 	// Procfs.
 	Attachments func() []Attachment

@@ -37,6 +37,8 @@ const (
 	ReasonDriverNotLoaded  Reason = "driver_not_loaded" // the kernel driver is not loaded
 	ReasonDriverMismatch   Reason = "driver_mismatch"   // the library is not that of the kernel driver
 	ReasonHostEngine       Reason = "host_engine"       // an error of DCGM's host engine
+	ReasonNoLibrary        Reason = "no_library"        // the vendor's library can't be opened
+	ReasonUnread           Reason = "unread"            // hardware on the PCI bus that is not read
 	ReasonOther            Reason = "other"             // none of the above
 )
 
@@ -109,7 +111,8 @@ func Reasons() []Reason {
 		ReasonTimeout, ReasonCanceled, ReasonHung, ReasonPanic, ReasonUnavailable,
 		ReasonUnimplemented, ReasonAbsent, ReasonUnauthorized, ReasonForbidden, ReasonRateLimited,
 		ReasonServerError, ReasonTooLarge, ReasonExpired, ReasonEmptyDisbelieved, ReasonNoData,
-		ReasonGPULost, ReasonDriverNotLoaded, ReasonDriverMismatch, ReasonHostEngine, ReasonOther,
+		ReasonGPULost, ReasonDriverNotLoaded, ReasonDriverMismatch, ReasonHostEngine, ReasonNoLibrary, ReasonUnread,
+		ReasonOther,
 		ReasonMalformed, ReasonDuplicate, ReasonTooMany, ReasonTooLong, ReasonInvalidUTF8,
 		ReasonLabel, ReasonType, ReasonNotFinite, ReasonNegative, ReasonOutOfRange, ReasonNoTime,
 		ReasonStale, ReasonUnknownQuantity, ReasonNoMatch, ReasonPartition, ReasonFact,

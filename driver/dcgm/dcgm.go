@@ -1,8 +1,8 @@
 // Package dcgm reads NVIDIA GPUs and their MIG instances through DCGM 4, NVIDIA's data center GPU
 // manager: from a host engine that runs already, or from one inside this process.
 //
-// The library, libdcgm.so.4, is opened at run time; where it is not there nothing is read and
-// nothing is wrong. What each value means, and in which unit, is said by DCGM's headers
+// The library, libdcgm.so.4, is opened at run time; where it is not there the error is
+// driver.ErrAbsent. What each value means, and in which unit, is said by DCGM's headers
 // dcgm_fields.h and dcgm_structs.h; the table of this package names the field behind every
 // quantity. Where these leave something open, NVIDIA's sources of the host engine were read
 // (dcgmlib/src/DcgmCacheManager.cpp), and what is still a guess says so.

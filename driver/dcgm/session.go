@@ -69,7 +69,7 @@ func connect(address string, profiling bool, events time.Time) (*session, error)
 	case err == nil:
 		return &session{profiling: profiling, events: events}, nil
 	case err.Error() == errNoLibrary.Error(): // go-dcgm's text
-		return nil, errNoLibrary
+		return nil, whyNoLibrary()
 	default:
 		return nil, engineFailure("connect to DCGM's host engine", err)
 	}

@@ -97,7 +97,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return samples, errors.Join(r.err, err)
 }
 
-// open connects unless there is a connection. Without a session and an error there is no library.
+// open connects unless there is a connection. Its error is driver.ErrAbsent without a library.
 func (s *Source) open(ctx context.Context) error {
 	now := s.config.Now()
 	if s.events.IsZero() {
@@ -108,7 +108,7 @@ func (s *Source) open(ctx context.Context) error {
 		return connect(config.Address, config.Profiling, events)
 	})
 	if errors.Is(err, errNoLibrary) {
-		return nil
+		return fmt.Errorf("%w: %w; in a container, mount DCGM 4 of the host", driver.ErrAbsent, err)
 	}
 	return err
 }

@@ -4,6 +4,7 @@ package dcgm
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"runtime"
@@ -199,7 +200,7 @@ func suite(layout func() *clock) drivertest.Config {
 	}
 }
 
-// A process without the library reads nothing, and nothing is wrong. This test is that process too.
+// A process without the library reads nothing and says why. This test is that process too.
 func TestNoLibrary(t *testing.T) {
 	if os.Getenv(withoutLibrary) == "" {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestNoLibrary$")
@@ -214,7 +215,9 @@ func TestNoLibrary(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if samples, err := s.Sample(t.Context()); err != nil || len(samples) != 0 {
+		samples, err := s.Sample(t.Context())
+		if !errors.Is(err, driver.ErrAbsent) || driver.ReasonOf(err) != driver.ReasonNoLibrary ||
+			!strings.Contains(err.Error(), "No such file") || len(samples) != 0 {
 			t.Errorf("got %d samples and error %v", len(samples), err)
 		}
 	}

@@ -39,13 +39,16 @@ void dra_nvml_close(void) {
     library = NULL;
 }
 
-int dra_nvml_open(char *path) {
+const char *dra_nvml_open(char *path) {
+    const char *failure = NULL;
     if (library && strcmp(path, library_path) != 0)
         dra_nvml_close();
-    if (!library && strlen(path) < sizeof library_path)
-        library = dlopen(strcpy(library_path, path), RTLD_LAZY | RTLD_LOCAL);
+    if (!library && strlen(path) >= sizeof library_path)
+        failure = "its path is too long";
+    else if (!library && !(library = dlopen(strcpy(library_path, path), RTLD_LAZY | RTLD_LOCAL)))
+        failure = dlerror();
     free(path);
-    return library != NULL;
+    return failure;
 }
 
 int dra_nvml_shutdown_answer(void) { return shutdown_answer; }

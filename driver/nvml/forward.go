@@ -8,15 +8,25 @@ package nvml
 */
 import "C"
 
-import "github.com/NVIDIA/go-nvml/pkg/nvml"
+import (
+	"runtime"
+
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
 
 // openLibrary opens the library, unless it is open still, and initialises NVML. Where that fails,
 // as it does when the driver is not the one that the library came with, the library is closed: the
 // next time it is whichever is at that path then.
 func openLibrary(path string) (nvml.Interface, error) {
 	lib := nvml.New(nvml.WithLibraryPath(path))
-	if C.dra_nvml_open(C.CString(path)) == 0 {
-		return nil, failure("nvmlInit_v2", nvml.ERROR_LIBRARY_NOT_FOUND)
+	runtime.LockOSThread() // the text of a failure is the thread's
+	why := C.dra_nvml_open(C.CString(path))
+	text := C.GoString(why)
+	runtime.UnlockOSThread()
+	if why != nil {
+		return nil, driver.WithReason(driver.ReasonNoLibrary, callError{"dlopen", nvml.ERROR_LIBRARY_NOT_FOUND, text})
 	}
 	if answer := lib.Init(); answer != nvml.SUCCESS {
 		err := failure("nvmlInit_v2", answer)

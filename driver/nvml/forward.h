@@ -1,8 +1,8 @@
 /* The library whose functions forward.c calls. One call of these three at a time, and of NVML's none meanwhile. */
 
-/* dra_nvml_open opens the library, unless the one of that path is open, reports whether it is open, and frees the
- * path. */
-int dra_nvml_open(char *path);
+/* dra_nvml_open opens the library, unless the one of that path is open, and frees the path. It returns why that failed,
+ * until the next call of the dynamic linker on this thread; NULL if the library is open. */
+const char *dra_nvml_open(char *path);
 
 /* dra_nvml_close closes it. It must not be initialised. */
 void dra_nvml_close(void);

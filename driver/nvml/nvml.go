@@ -1,7 +1,7 @@
 // Package nvml reads NVIDIA GPUs and their MIG instances through NVML, NVIDIA's management library.
 //
 // The library, libnvidia-ml.so.1, is opened at run time and comes with NVIDIA's driver, 510 or
-// newer; where it is not there, nor a GPU, nothing is read and nothing is wrong. What each value
+// newer; where it is not there the error is driver.ErrAbsent. What each value
 // means, and in which unit, is said by NVML's header, nvml.h; the tables of this package name the
 // function, or field, behind every quantity.
 //

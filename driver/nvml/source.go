@@ -89,7 +89,8 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return samples, errors.Join(err, s.settle(deadline))
 }
 
-// open opens a session unless one is open. Without a session and an error there is no hardware.
+// open opens a session unless one is open. Its error is driver.ErrAbsent where there may be no
+// hardware.
 func (s *Source) open(ctx context.Context) error {
 	now := s.config.Now()
 	config, brief := s.config, s.config.Passthrough()
@@ -98,7 +99,8 @@ func (s *Source) open(ctx context.Context) error {
 		s.adopt(s.session.Current())
 	}
 	if len(s.gpus) == 0 && noHardware(err) {
-		return nil
+		return fmt.Errorf("%w: %w; in a container, NVIDIA's container toolkit or a mount provides the library",
+			driver.ErrAbsent, err)
 	}
 	return err
 }

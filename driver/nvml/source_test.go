@@ -4,6 +4,7 @@ package nvml
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -177,11 +178,16 @@ func TestNoDriver(t *testing.T) {
 	machine.Reset(0)
 	machine.Init = int64(nvml.ERROR_DRIVER_NOT_LOADED)
 	s := newSource(t, c, nil)
-	if samples := sample(t, s); len(samples) != 0 {
-		t.Errorf("samples without a driver: %v", samples)
+	absent := func() {
+		t.Helper()
+		samples, err := s.Sample(t.Context())
+		if len(samples) != 0 || !errors.Is(err, driver.ErrAbsent) || driver.ReasonOf(err) != driver.ReasonDriverNotLoaded {
+			t.Errorf("without a driver: error %v, samples %v", err, samples)
+		}
 	}
+	absent()
 	before := machine.Calls("nvmlInit_v2")
-	sample(t, s)
+	absent()
 	if machine.Calls("nvmlInit_v2") != before {
 		t.Error("NVML is initialised again at once")
 	}
@@ -189,6 +195,24 @@ func TestNoDriver(t *testing.T) {
 	c.advance(retryFirst.Seconds())
 	if samples := sample(t, s); len(samples) != 1 || len(samples[0].Readings) == 0 {
 		t.Errorf("samples after the driver came: %v", samples)
+	}
+}
+
+// Why a library can't be opened is said as the dynamic linker does.
+func TestNoLibrary(t *testing.T) {
+	machine.Reset(1)
+	missing := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	text := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
+	if err := os.WriteFile(text, []byte("no library\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{missing: "No such file", text: "too short"} {
+		s := newSource(t, newClock(), func(c *Config) { c.Library = path })
+		_, err := s.Sample(t.Context())
+		if !errors.Is(err, driver.ErrAbsent) || driver.ReasonOf(err) != driver.ReasonNoLibrary ||
+			!strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one that says %q of %s", err, want, path)
+		}
 	}
 }
 

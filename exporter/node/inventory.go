@@ -114,6 +114,17 @@ func hasPassthrough(allocations []podresources.Allocation, all driver.Inventory,
 	return false
 }
 
+// vendorsOf returns how many devices of each vendor, of drivers that run here, could be read.
+func vendorsOf(all driver.Inventory) map[string]int {
+	vendors := map[string]int{}
+	for id := range all {
+		if e := all[id]; e.Local && !e.DriverGone && e.Kind == driver.KindDevice {
+			vendors[e.Vendor]++
+		}
+	}
+	return vendors
+}
+
 // slices returns the devices of ResourceSlices: of the file if there is one, else of the API
 // server.
 func (n *Node) slices() driver.Inventory {

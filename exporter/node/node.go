@@ -93,9 +93,10 @@ type Node struct {
 	metrics  Metrics
 	log      *slog.Logger
 
-	passthrough atomic.Bool // a device is handed to a guest as it is
-	conditional atomic.Bool // the inventory has devices with binding conditions
-	attachments attachments // the devices that are interfaces of pods
+	passthrough atomic.Bool                    // a device is handed to a guest as it is
+	conditional atomic.Bool                    // the inventory has devices with binding conditions
+	attachments attachments                    // the devices that are interfaces of pods
+	vendors     atomic.Pointer[map[string]int] // how many devices of each could be read
 
 	podsServed  bool // CheckPods succeeded
 	claimsAsked bool // the API server was asked for claims before; of the goroutine of Observe
@@ -257,12 +258,23 @@ func (n *Node) Describe(view podresources.View) ([]podresources.Allocation, driv
 	allocations, all := n.plugin.identify(allocations, n.withRules(n.withCDI(allocations, listed, now)), now)
 	n.passthrough.Store(hasPassthrough(allocations, all, n.plugin.sysfs))
 	n.conditional.Store(hasConditional(all))
+	vendors := vendorsOf(all)
+	n.vendors.Store(&vendors)
 	n.attachments.update(allocations, all)
 	return allocations, all
 }
 
 // Passthrough reports whether a device was handed to a guest as it is (vfio) at the last Describe.
 func (n *Node) Passthrough() bool { return n.passthrough.Load() }
+
+// Listed returns how many devices of a vendor the inventory of the last Describe has that could be
+// read on this node.
+func (n *Node) Listed(vendor string) int {
+	if vendors := n.vendors.Load(); vendors != nil {
+		return (*vendors)[vendor]
+	}
+	return 0
+}
 
 // Attachments returns the devices that are network interfaces of pods now, with processes of these.
 func (n *Node) Attachments() []driver.Attachment { return n.attachments.current() }

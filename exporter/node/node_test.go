@@ -130,6 +130,26 @@ func TestConditional(t *testing.T) {
 	}
 }
 
+// Sources know how many devices of their vendor could be read here.
+func TestListed(t *testing.T) {
+	n := newTestNode(t, Config{})
+	if n.Listed("nvidia") != 0 {
+		t.Errorf("before the first inventory: %d", n.Listed("nvidia"))
+	}
+	gpu := driver.Hardware{Vendor: "nvidia"}
+	guest, part := gpu, gpu
+	guest.Kind, part.Kind = driver.KindPassthrough, driver.KindPartition
+	n.listed = driver.Inventory{
+		{Device: "gpu-0"}: {Hardware: gpu, Local: true}, {Device: "gpu-1"}: {Hardware: gpu, Local: true},
+		{Device: "remote"}: {Hardware: gpu}, {Device: "guest"}: {Hardware: guest, Local: true},
+		{Device: "part"}: {Hardware: part, Local: true}, {Device: "gone"}: {Hardware: gpu, Local: true, DriverGone: true},
+	}
+	n.Describe(podresources.View{})
+	if n.Listed("nvidia") != 2 || n.Listed("amd") != 0 {
+		t.Errorf("%d devices of NVIDIA, %d of AMD, want 2 and 0", n.Listed("nvidia"), n.Listed("amd"))
+	}
+}
+
 // Devices of a local driver are marked when it is gone, and the inventory stays as it is; those
 // that are offered from elsewhere have no driver on the node.
 func TestWithoutDrivers(t *testing.T) {

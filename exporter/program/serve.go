@@ -147,7 +147,7 @@ func (p parts) awaitScrape(ctx context.Context, atMost time.Duration, log *slog.
 // scraped endpoints in the order of their file.
 func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, error) {
 	mounts := o.paths
-	mounts.Passthrough, mounts.Attachments = n.Passthrough, n.Attachments
+	mounts.Passthrough, mounts.Attachments, mounts.Listed = n.Passthrough, n.Attachments, n.Listed
 	var out []driver.Source
 	for _, s := range list {
 		paths, wanted := o.pathsOf(s, mounts)

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/dra-exporter/dra-exporter/driver/bus"
 	"github.com/dra-exporter/dra-exporter/driver/cpu"
 	"github.com/dra-exporter/dra-exporter/driver/dcgm"
 	"github.com/dra-exporter/dra-exporter/driver/netdev"
@@ -26,8 +27,12 @@ func main() {
 // sources is the list of sources, in order of precedence: the first that reads a quantity of a
 // device owns it. Endpoints of --source.scrape.config come after all of these.
 func sources() []program.Source {
+	nvidia := bus.Hardware{Vendor: "nvidia", ID: "10de", Class: "03"}
 	return []program.Source{
-		{Name: "nvml", Help: "Read NVIDIA GPUs and MIG instances through NVML.", Fills: nvml.Fills(), New: nvml.FromHost},
+		{
+			Name: "nvml", Help: "Read NVIDIA GPUs and MIG instances through NVML.",
+			Fills: nvml.Fills(), New: bus.Expect(nvidia, nvml.FromHost),
+		},
 		{
 			Name:      "dcgm",
 			Help:      "Read NVIDIA GPUs and MIG instances through DCGM: embedded, HOST:PORT of a host engine, or off.",
@@ -36,7 +41,7 @@ func sources() []program.Source {
 				Name: dcgm.ProfilingSwitch,
 				Help: "Read DCGM's profiling metrics too. Before Hopper they keep other profilers from the GPUs.",
 			}},
-			Fills: dcgm.Fills(), New: dcgm.FromHost,
+			Fills: dcgm.Fills(), New: bus.Expect(nvidia, dcgm.FromHost),
 		},
 		{
 			Name: "netdev", Help: "Read network interfaces of the host from sysfs, and those in pods through procfs.",

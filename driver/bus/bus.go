@@ -1,0 +1,142 @@
+// Package bus holds sources to the rule that hardware on the PCI bus that is not read is an error
+// and never silence: a vendor's library may be missing from the exporter's container, broken, or
+// blind to a device.
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+)
+
+// Hardware is what a source is to read: the devices of a vendor and a class.
+type Hardware struct {
+	Vendor string // as driver.Hardware has it: nvidia
+	ID     string // of the vendor on the PCI bus, four hexadecimal digits
+	Class  string // the first digits of the PCI class: 03 for display controllers, GPUs among them
+}
+
+// listInterval is how often the bus is listed.
+const listInterval = 10 * time.Second
+
+// Source is a source that is held to the rule.
+type Source struct {
+	driver.Source
+	hardware Hardware
+	root     string
+	listed   func(vendor string) int
+	now      func() time.Time
+
+	at  time.Time // when the bus was listed
+	all []string  // addresses of the hardware on it
+}
+
+var _ driver.Source = (*Source)(nil)
+
+// New returns a source that fails where hardware of that kind is not read: it is on the bus and no
+// sample has its address, or devices of the vendor are in the inventory and the source found
+// nothing. The error of a source that found nothing to read (driver.ErrAbsent) is one only then.
+func New(source driver.Source, hardware Hardware, h driver.Host, now func() time.Time) *Source {
+	listed := h.Listed
+	if listed == nil {
+		listed = func(string) int { return 0 }
+	}
+	return &Source{Source: source, hardware: hardware, root: h.Sysfs, listed: listed, now: now}
+}
+
+// Expect returns the constructor of a source that is held to the rule.
+func Expect(
+	hardware Hardware, open func(driver.Host) (driver.Source, error),
+) func(driver.Host) (driver.Source, error) {
+	return func(h driver.Host) (driver.Source, error) {
+		source, err := open(h)
+		if err != nil {
+			return nil, err
+		}
+		return New(source, hardware, h, time.Now), nil
+	}
+}
+
+// Sample samples the source.
+func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
+	samples, err := s.Source.Sample(ctx)
+	absent := errors.Is(err, driver.ErrAbsent)
+	if err != nil && !absent {
+		return samples, err
+	}
+	if unread := s.unread(samples); len(unread) > 0 {
+		return samples, s.failure(fmt.Sprintf("%s on the PCI bus", list(unread)), err)
+	}
+	if n := s.listed(s.hardware.Vendor); n > 0 && absent {
+		return samples, s.failure(fmt.Sprintf("%d devices of the inventory", n), err)
+	}
+	return samples, nil
+}
+
+// failure returns the error that hardware is not read; err says why, if that is known.
+func (s *Source) failure(what string, err error) error {
+	if err == nil {
+		err = errors.New("the vendor's software does not report it")
+	}
+	if driver.ReasonOf(err) == driver.ReasonOther {
+		err = driver.WithReason(driver.ReasonUnread, err)
+	}
+	return fmt.Errorf("%s does not read %s: %w", s.Name(), what, err)
+}
+
+// unread returns the addresses of hardware that no sample has.
+func (s *Source) unread(samples []driver.Sample) []string {
+	if now := s.now(); s.at.IsZero() || now.Sub(s.at) >= listInterval {
+		s.at, s.all = now, onBus(s.root, s.hardware)
+	}
+	var out []string
+	for _, address := range s.all {
+		if !slices.ContainsFunc(samples, func(sample driver.Sample) bool { return sample.Hardware.PCI == address }) {
+			out = append(out, address)
+		}
+	}
+	return out
+}
+
+// list names the first few.
+func list(addresses []string) string {
+	const most = 4
+	if more := len(addresses) - most; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(addresses[:most], ", "), more)
+	}
+	return strings.Join(addresses, ", ")
+}
+
+// onBus returns the addresses of the hardware on the bus, without virtual functions and devices
+// that are handed to guests.
+func onBus(root string, hardware Hardware) []string {
+	entries, err := os.ReadDir(filepath.Join(root, "bus", "pci", "devices"))
+	if err != nil {
+		return nil // no PCI here
+	}
+	var reader sysfs.Reader
+	is := func(device, attribute, prefix string) bool {
+		value, err := reader.Value(sysfs.WorkingDir, filepath.Join(device, attribute))
+		return err == nil && strings.HasPrefix(string(value), "0x"+prefix)
+	}
+	var out []string
+	for _, e := range entries {
+		device := sysfs.PCIDevice(root, e.Name())
+		if !is(device, "vendor", hardware.ID) || !is(device, "class", hardware.Class) {
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(device, "physfn")); err == nil || sysfs.Driver(device) == "vfio-pci" {
+			continue
+		}
+		out = append(out, e.Name())
+	}
+	return out
+}
