@@ -68,13 +68,13 @@ const xidError = dcgm.DCGM_FI_DEV_XID_ERROR
 
 // fields is the table of what is read. Where two fill the same, the first that has a value counts.
 //
-// The names are those of DCGM 4.6, which gave new names to many numbers of 4.5, and new numbers,
-// from 1600 on, to fields in base units. The old numbers remain for now, so that both are asked
-// for.
+// The names are those of DCGM 4.6, which gave new names to many numbers of 4.5; 4.6.1 gave new
+// numbers, from 1600 on, to fields in base units. The old numbers remain for now, so that both are
+// asked for.
 //
-// Guesses: a whole number of DCGM_FI_DEV_*_UTIL* is a percentage, as NVML has it, also where the
-// name ends in RATIO; MB are MiB, as NVIDIA's tools have them; *_CLOCK without HERTZ is in MHz;
-// memory temperatures are in °C; violations whose comment gives no unit are in ns, like the others.
+// Units: dcgm-exporter's etc/default-counters.csv has percentages for DCGM_FI_DEV_*_UTIL, which are
+// whole numbers also where the name of 4.6 ends in RATIO, MiB for FB_*, MHz for *_CLOCK and °C for
+// temperatures. Violations are in ns, as NVML's, which they are read from.
 func fields() []field {
 	nothing := driver.Labels{}
 	return append([]field{
@@ -200,7 +200,7 @@ func unitFields() []field {
 	return out
 }
 
-// baseUnits is the first number of the fields that DCGM 4.6 added ("Base unit field IDs
+// baseUnits is the first number of the fields that DCGM 4.6.1 added ("Base unit field IDs
 // (1600-1799)").
 const baseUnits dcgm.Short = 1600
 

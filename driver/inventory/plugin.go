@@ -131,7 +131,7 @@ func pluginKeys(id driver.ID, h *driver.Hardware) []string {
 	for _, path := range h.DeviceNodes {
 		keys = append(keys, nodeKey+path)
 	}
-	// The name of a whole GPU has its minor number (cmd/gpu-kubelet-plugin of k8s-dra-driver-gpu,
+	// The name of a whole GPU has its minor number (cmd/gpu-kubelet-plugin of dra-driver-nvidia-gpu,
 	// CanonicalName).
 	if minor, ok := strings.CutPrefix(id.Device,
 		"gpu-"); ok && id.Driver == "gpu.nvidia.com" && h.Kind == driver.KindDevice {

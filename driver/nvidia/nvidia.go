@@ -52,8 +52,8 @@ func ParentInName(device string) string {
 }
 
 // PlacementInName returns the placement that the name of a DRA device has, "" where it has none:
-// gpu-MINOR-mig-PROFILE-PROFILE_ID-START, as k8s-dra-driver-gpu makes it (ToCanonicalName in
-// cmd/gpu-kubelet-plugin).
+// gpu-MINOR-mig-PROFILE-PROFILE_ID-START with a profile such as 1g10gb or 1g10gb-me, as
+// kubernetes-sigs/dra-driver-nvidia-gpu makes it (ToCanonicalName in cmd/gpu-kubelet-plugin).
 func PlacementInName(device string) string {
 	fields := regexp.MustCompile(`^gpu-(\d+)-mig-.+-(\d+)-(\d+)$`).FindStringSubmatch(device)
 	if fields == nil {

@@ -3,6 +3,9 @@ package nvidia_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,6 +42,32 @@ func TestComputeSlices(t *testing.T) {
 			t.Errorf("%q: %d, want %d", profile, got, want)
 		}
 	}
+}
+
+// The names that NVIDIA's driver makes of MIG devices have their placement, and their GPU's name.
+// The driver writes the profile without its dot, and the + of an attribute as a dash.
+func FuzzMIGNames(f *testing.F) {
+	f.Add(uint8(0), uint8(1), uint8(10), "", uint8(19), uint8(2))
+	f.Add(uint8(12), uint8(1), uint8(10), "+me", uint8(20), uint8(6))
+	f.Add(uint8(3), uint8(1), uint8(24), "+gfx", uint8(0), uint8(0))
+	f.Fuzz(func(t *testing.T, minor, compute, memory uint8, attribute string, profile, start uint8) {
+		if !slices.Contains([]string{"", "+me", "+gfx", "-me", "+me.all"}, attribute) {
+			attribute = ""
+		}
+		text := fmt.Sprintf("%dg.%dgb%s", compute, memory, attribute)
+		parent := fmt.Sprintf("gpu-%d", minor)
+		name := fmt.Sprintf("%s-mig-%s-%d-%d", parent,
+			strings.NewReplacer(".", "", "+", "-").Replace(text), profile, start)
+		if got, want := nvidia.PlacementInName(name), nvidia.Placement(int(minor), int(profile), int(start)); got != want {
+			t.Errorf("%s: placement %q, want %q", name, got, want)
+		}
+		if got := nvidia.ParentInName(name); got != parent {
+			t.Errorf("%s: parent %q, want %q", name, got, parent)
+		}
+		if got := nvidia.ParentInName(parent); got != "" {
+			t.Errorf("%s has the parent %q", parent, got)
+		}
+	})
 }
 
 func TestXIDs(t *testing.T) {

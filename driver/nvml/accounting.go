@@ -20,8 +20,8 @@ type account struct {
 
 // accountedProcesses reads the processes' share of the GPU's time from the driver's accounting,
 // where that is on (nvidia-smi -am 1) and nothing finer tells it: nvmlAccountingStats_v2_t has the
-// sum, over so many samples, of the "GR engine utilization in unit of pct * 100" (taken to be
-// hundredths of a percent). Between two looks its mean is what was added by what was.
+// sum, over so many samples, of the "GR engine utilization in unit of pct * 100", which are
+// hundredths of a percent. Between two looks its mean is what was added by what was.
 func (r *reader) accountedProcesses(device nvml.Device) {
 	const function = "nvmlDeviceGetAccountingStats_v2"
 	g := r.gpu

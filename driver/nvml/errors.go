@@ -20,12 +20,19 @@ type callError struct {
 
 func (e callError) Error() string { return e.call + ": " + e.text }
 
+// permissionHint says what a container lacks that may not read a GPU in MIG mode as a whole.
+const permissionHint = " (a GPU in MIG mode needs NVIDIA_MIG_MONITOR_DEVICES=all and a privileged container)"
+
 // failure returns the error of a call, nil if there is none.
 func failure(call string, answer nvml.Return) error {
 	if answer == nvml.SUCCESS {
 		return nil
 	}
-	return driver.WithReason(reasonOf(answer), callError{call, answer, answer.Error()})
+	text := answer.Error()
+	if answer == nvml.ERROR_NO_PERMISSION {
+		text += permissionHint
+	}
+	return driver.WithReason(reasonOf(answer), callError{call, answer, text})
 }
 
 func reasonOf(answer nvml.Return) driver.Reason {

@@ -198,6 +198,17 @@ func TestNoDriver(t *testing.T) {
 	}
 }
 
+// A container that may not read a GPU in MIG mode is told what it lacks.
+func TestNoPermission(t *testing.T) {
+	machine.Reset(1)
+	machine.Partition(0, 1)
+	machine.Fail("nvmlDeviceGetPowerUsage", 0, int(nvml.ERROR_NO_PERMISSION))
+	_, err := newSource(t, newClock(), nil).Sample(t.Context())
+	if driver.ReasonOf(err) != driver.ReasonForbidden || !strings.Contains(err.Error(), "NVIDIA_MIG_MONITOR_DEVICES=all") {
+		t.Errorf("error %v", err)
+	}
+}
+
 // Why a library can't be opened is said as the dynamic linker does.
 func TestNoLibrary(t *testing.T) {
 	machine.Reset(1)

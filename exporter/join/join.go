@@ -124,6 +124,7 @@ type deviceFacts struct {
 	listed    bool // in the inventory
 	held      bool // by a claim without admin access
 	matched   bool // at least one sample is its own
+	versioned bool // a source has told the version of its driver
 	shadowed  bool // the sample of its hardware went to another device
 	ambiguous bool // a sample is of it or of another device
 
@@ -264,11 +265,15 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 	}
 }
 
-// give adds a sample to a device.
+// give adds a sample to a device. The version of the driver is that of the first source that has
+// it, not the slice's, which is a semantic version: 550.163.1 for 550.163.01.
 func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) {
 	d := &j.devices[n]
 	j.facts[n].matched = j.facts[n].matched || !healthOnly(sample)
 	completeHardware(&d.Entry.Hardware, &sample.Hardware)
+	if own := sample.Hardware.DriverVersion; own != "" && !j.facts[n].versioned && validLabel(own) {
+		d.Entry.DriverVersion, j.facts[n].versioned = own, true
+	}
 	j.index.learn(n, &sample.Hardware)
 	if j.facts[n].processes == nil {
 		j.facts[n].processes = sample.Processes

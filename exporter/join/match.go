@@ -177,7 +177,6 @@ func completeHardware(h, from *driver.Hardware) {
 	fill(&h.RDMADev, from.RDMADev)
 	fill(&h.Vendor, from.Vendor)
 	fill(&h.Model, from.Model)
-	fill(&h.DriverVersion, from.DriverVersion)
 	fill(&h.NUMANode, from.NUMANode)
 	if h.ParentShare == 0 && validShare(from.ParentShare) {
 		h.ParentShare = from.ParentShare

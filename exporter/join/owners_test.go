@@ -173,3 +173,26 @@ func TestParentShare(t *testing.T) {
 		}
 	}
 }
+
+// The version of the driver is as the first source tells it; without one, as the slice does.
+func TestDriverVersion(t *testing.T) {
+	hardware := func(version string) driver.Hardware { return driver.Hardware{UUID: "x", DriverVersion: version} }
+	for _, tc := range []struct{ listed, first, second, want string }{
+		{"550.163.1", "550.163.01", "550.163.02", "550.163.01"},
+		{"550.163.1", "", "550.163.01", "550.163.01"},
+		{"550.163.1", "", "", "550.163.1"},
+		{"550.163.1", "\xff", "", "550.163.1"},
+		{"", "550.163.01", "", "550.163.01"},
+	} {
+		d := Join(Input{
+			Inventory: driver.Inventory{jointest.ID("0"): {Hardware: hardware(tc.listed)}},
+			Sources: []SourceSamples{
+				{Name: "first", Samples: []driver.Sample{jointest.Sample(hardware(tc.first), jointest.Watts(1))}},
+				{Name: "second", Samples: []driver.Sample{jointest.Sample(hardware(tc.second), jointest.Watts(1))}},
+			},
+		}).Devices[0]
+		if got := d.Entry.DriverVersion; got != tc.want {
+			t.Errorf("%+v: %q", tc, got)
+		}
+	}
+}
