@@ -4,6 +4,7 @@ package nvml
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -51,6 +52,7 @@ func (g *gpu) findInstances(r *reader) []instance {
 	var found []instance
 	for i := range min(count, maxInstances) {
 		if m, ok := g.findInstance(r, i); ok {
+			m.hardware.ParentShare = shareOf(m.hardware.Model, count)
 			found = append(found, m)
 		}
 	}
@@ -65,6 +67,17 @@ func (g *gpu) findInstances(r *reader) []instance {
 	}
 	g.dropMeters(found)
 	return found
+}
+
+// shareOf returns which part of its GPU a MIG device is: the compute slices of its profile, the
+// last word of its name, of those that the GPU has. These are as many as it can have MIG devices.
+// 0: unknown.
+func shareOf(name string, most int) float64 {
+	_, profile, _ := strings.Cut(name, " MIG ")
+	if share := float64(nvidia.ComputeSlices(profile)) / float64(most); share <= 1 {
+		return share
+	}
+	return 0
 }
 
 // findInstance identifies one MIG device. There may be none of that index, and one may be destroyed
