@@ -7,8 +7,8 @@ package dcgm
 #include <dlfcn.h>
 #include <stddef.h>
 
-// dra_dcgm_why returns why the library can't be opened, until the next call of the dynamic linker on this thread; NULL if
-// it can.
+// dra_dcgm_why returns why the library can't be opened, until the next call of the dynamic linker
+// on this thread; NULL if it can.
 static const char *dra_dcgm_why(void) {
     void *library = dlopen("libdcgm.so.4", RTLD_LAZY | RTLD_LOCAL);
     if (!library)

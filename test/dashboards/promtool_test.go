@@ -25,7 +25,8 @@ func TestCheckedRules(t *testing.T) {
 	}
 	for _, tool := range [][]string{
 		{program(t, "PROMTOOL"), "check", "rules", "--lint=all", "--lint-fatal", shipped},
-		// Prices go by parts of the models' names, which vendors choose: promql/regexp advises against it.
+		// Prices go by parts of the models' names, which vendors choose: promql/regexp advises
+		// against it.
 		{
 			program(t, "PINT"), "--offline", "--no-color", "--log-level=warn", "--disabled=promql/regexp", "lint",
 			"--fail-on=info", shipped,
