@@ -256,7 +256,13 @@ const (
 // time, after collections of garbage.
 func (s *soak) settle() map[string]float64 {
 	s.t.Helper()
-	s.await("without the pods that have ended", func() error { return s.shows(`namespace="`+soakNamespace+`"`, 0) })
+	s.await("without the pods that have ended", func() error {
+		a, err := s.scrape(time.Minute)
+		if n := strings.Count(a.body, `namespace="`+soakNamespace+`"`); err == nil && n > 0 {
+			err = fmt.Errorf("%d of their series are shown", n)
+		}
+		return err
+	})
 	least := map[string]float64{}
 	for range 5 {
 		if err := live.Get(s.client, s.url("/debug/pprof/heap?gc=1")); err != nil {
