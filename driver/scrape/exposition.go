@@ -91,7 +91,7 @@ type content struct {
 
 // check returns an error for what is no exposition, such as a page for people, and for an
 // exposition without any of the wanted metrics.
-func (c content) check() error {
+func (c *content) check() error {
 	switch {
 	case c.wanted:
 		return nil

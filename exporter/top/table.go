@@ -275,11 +275,11 @@ func Summary(rows []Row) string {
 			held++
 		}
 	}
-	out := fmt.Sprintf("%d devices, %d held", len(rows), held)
+	out := []string{fmt.Sprintf("%d devices, %d held", len(rows), held)}
 	for _, s := range []ledger.State{ledger.StateUnhealthy, ledger.StateUnmeasured, ledger.StateQuiet} {
 		if n := counts[s]; n > 0 {
-			out += fmt.Sprintf(", %d %s", n, s)
+			out = append(out, fmt.Sprintf("%d %s", n, s))
 		}
 	}
-	return out
+	return strings.Join(out, ", ")
 }

@@ -106,7 +106,9 @@ func TestRows(t *testing.T) {
 // Lines never exceed the width, whatever is in them; what is short is not cut.
 func TestLayoutFits(t *testing.T) {
 	d := device("gpu-0", ledger.StateActive)
-	d.Shares = []web.ShareReport{{Namespace: "team", Claim: strings.Repeat("長い", 20), Pods: []string{"team/" + strings.Repeat("p", 90)}}}
+	d.Shares = []web.ShareReport{{
+		Namespace: "team", Claim: strings.Repeat("長い", 20), Pods: []string{"team/" + strings.Repeat("p", 90)},
+	}}
 	r := report("node-1", d, device("gpu-1", ledger.StateFree))
 	rows := Rows(&r)
 	for _, width := range []int{20, 60, 80, 120, 400} {
@@ -189,7 +191,8 @@ func (p *pods) Get(_ context.Context, path string, _ url.Values) (io.ReadCloser,
 		return io.NopCloser(strings.NewReader(`{"items": [
 			{"metadata": {"namespace": "gpu", "name": "x-1"}, "spec": {"nodeName": "node-1", "containers": [
 				{"ports": [{"name": "metrics", "containerPort": 10985}]}]}, "status": {"phase": "Running"}},
-			{"metadata": {"namespace": "gpu", "name": "x-2"}, "spec": {"nodeName": "node-2"}, "status": {"phase": "Pending"}}]}`)), nil
+			{"metadata": {"namespace": "gpu", "name": "x-2"}, "spec": {"nodeName": "node-2"},
+				"status": {"phase": "Pending"}}]}`)), nil
 	}
 	var body bytes.Buffer
 	_ = json.NewEncoder(&body).Encode(report("node-1"))

@@ -130,7 +130,8 @@ func newQuantityNames(catalogue driver.Catalogue) quantityNames {
 func (n quantityNames) device(d *ledger.Device, state ledger.State) DeviceReport {
 	h := &d.Entry.Hardware
 	r := DeviceReport{
-		ID: d.ID, State: state, Vendor: h.Vendor, Model: h.Model, UUID: h.UUID, PCI: h.PCI, NetDev: h.NetDev, Parent: d.Parent,
+		ID: d.ID, State: state, Vendor: h.Vendor, Model: h.Model, UUID: h.UUID, PCI: h.PCI, NetDev: h.NetDev,
+		Parent:   d.Parent,
 		Unlisted: d.Entry.Unlisted,
 		Multiple: d.Entry.Shareable, Missing: d.Missing, Attribution: d.Attribution, AllocatedSeconds: d.Allocated,
 		Values: n.values(d.Values), Unattributed: n.values(d.Unattributed),
