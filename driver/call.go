@@ -3,22 +3,29 @@ package driver
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
-// Call is a function that runs on a goroutine of its own, since a call into a vendor's library may
-// never return: who waits for it stops waiting when a context ends, and finds the result later. A
-// Call belongs to one goroutine.
+// Call is a function that runs on a goroutine of its own, since a call into a vendor's library or a
+// file system may never return: who waits for it stops waiting when a context ends, and finds the
+// result later. A Call belongs to one goroutine.
 type Call[T any] struct {
 	done   chan struct{}
 	result T
 	late   bool
 }
 
-// Go starts a call of f. Its goroutine lasts until f returns.
-func Go[T any](f func() T) *Call[T] {
+// Go starts a call of f. Its goroutine lasts until f returns. If f panics, the result is what
+// panicked returns for that error, whose reason is ReasonPanic.
+func Go[T any](f func() T, panicked func(error) T) *Call[T] {
 	c := &Call[T]{done: make(chan struct{})}
 	go func() {
 		defer close(c.done)
+		defer func() {
+			if p := recover(); p != nil {
+				c.result = panicked(WithReason(ReasonPanic, fmt.Errorf("panic: %v", p)))
+			}
+		}()
 		c.result = f()
 	}()
 	return c

@@ -2,7 +2,6 @@ package exporter
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -49,22 +48,40 @@ type SamplerConfig struct {
 // samples come with a later tick.
 type Sampler struct {
 	SamplerConfig
-	workers []*worker
-	done    chan *worker
-	latest  atomic.Pointer[exposition.Snapshot]
-	views   ownershipWorker
+	workers   []*worker
+	owners    owners
+	processes driver.Worker[map[int]string]
+	pods      map[int]string // of processes
+	podsAt    time.Time      // when they were looked up last
+	latest    atomic.Pointer[exposition.Snapshot]
 }
 
 // NewSampler returns a sampler. [Sampler.Run] starts it.
 func NewSampler(config SamplerConfig) *Sampler {
-	s := &Sampler{SamplerConfig: config, done: make(chan *worker, len(config.Sources))}
+	s := &Sampler{SamplerConfig: config}
 	for _, source := range config.Sources {
-		s.workers = append(s.workers, newWorker(source, config.Deadline))
+		s.workers = append(s.workers, newWorker(source, config.Deadline, func(o driver.Outcome[[]driver.Sample]) {
+			s.Metrics.Observe(source.Name(), o.Took, o.Err, s.Now())
+		}))
 	}
-	s.views = ownershipWorker{
-		owners: config.Owners, deadline: config.Deadline, wake: make(chan struct{}, 1), done: make(chan struct{}, 1),
+	s.owners.source = config.Owners
+	s.owners.Operation, s.owners.Deadline, s.owners.Report = "ask the kubelet", config.Deadline, s.reportOwners
+	s.processes = driver.Worker[map[int]string]{
+		Operation: "find the pods of processes", Deadline: config.Deadline,
+		Report: func(o driver.Outcome[map[int]string]) { s.Metrics.ObserveReader("processes", o.Took, o.Err, s.Now()) },
 	}
 	return s
+}
+
+// reportOwners records an answer of the kubelet, or that it hangs.
+func (s *Sampler) reportOwners(o driver.Outcome[podresources.Observation]) {
+	took := o.Took
+	if o.Value.Asked {
+		took = o.Value.Took
+	} else if o.Err == nil {
+		return // nobody was asked
+	}
+	s.Metrics.Observe("podresources", took, o.Err, s.Now())
 }
 
 // Latest returns the latest snapshot, nil before the first.
@@ -73,15 +90,11 @@ func (s *Sampler) Latest() *exposition.Snapshot { return s.latest.Load() }
 // minTickInterval is the shortest time between two ticks.
 const minTickInterval = 50 * time.Millisecond
 
-// Run ticks until ctx ends, and once more then. Goroutines of sources that hang outlive it.
+// Run ticks until ctx ends, and once more then. Goroutines of calls that are in progress outlive
+// it.
 func (s *Sampler) Run(ctx context.Context) {
 	stop, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var running sync.WaitGroup
-	for _, w := range s.workers {
-		go w.run(stop, s.done)
-	}
-	running.Go(func() { s.views.run(stop) })
-	defer func() { cancel(); running.Wait() }()
+	defer cancel()
 
 	ticker := time.NewTicker(s.Interval)
 	defer ticker.Stop()
@@ -136,16 +149,13 @@ func (s *Sampler) sleep(ctx context.Context, ticker *time.Ticker, begun, retry t
 // tick makes one snapshot and returns when the kubelet may be asked again, if it could not be now.
 func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	s.read(ctx)
-	view := s.views.observe(ctx, s.wait())
+	view := s.owners.observe(ctx, s.wait())
 	if view.fresh {
-		if view.Asked {
-			s.Metrics.Observe("podresources", view.Took, view.err, s.Now())
-		}
 		s.Metrics.Reject(view.Rejected.Of("podresources")...)
 	}
 	now := s.Now()
 	in := join.Input{View: view.View, Sources: s.samples(now)}
-	in.PodOf = s.podsOf(in.Sources)
+	in.PodOf = s.podsOf(ctx, in.Sources, now)
 	in.View.Allocations, in.Inventory = s.Inventory.Describe(view.View)
 	result := join.Join(in)
 	s.Metrics.Reject(result.Rejected...)
@@ -158,46 +168,32 @@ func (s *Sampler) wait() time.Duration { return min(s.Interval/4, 250*time.Milli
 
 // read starts all idle sources and waits for them, at most for wait.
 func (s *Sampler) read(ctx context.Context) {
-	pending := 0
-	for len(s.done) > 0 { // calls of earlier ticks
-		<-s.done
-	}
-	started := map[*worker]bool{}
+	var started []*worker
 	for _, w := range s.workers {
-		if w.start(s.Now()) {
-			started[w] = true
-			pending++
+		if w.start(ctx) {
+			started = append(started, w)
 		}
 	}
-	timeout := time.NewTimer(s.wait())
-	defer timeout.Stop()
-	for pending > 0 {
-		select {
-		case w := <-s.done:
-			if started[w] {
-				pending--
-			}
-		case <-timeout.C:
-			return
-		case <-ctx.Done():
-			return
-		}
+	waiting, cancel := context.WithTimeout(ctx, s.wait())
+	defer cancel()
+	for _, w := range started {
+		w.Wait(waiting)
 	}
 }
 
-// samples returns the newest samples of the sources, and records their outcomes.
+// maxAge is how old the newest result of a call may be to be used.
+func (s *Sampler) maxAge() time.Duration { return 3*s.Interval + s.Deadline }
+
+// samples returns the newest samples of the sources.
 func (s *Sampler) samples(now time.Time) []join.SourceSamples {
 	out := make([]join.SourceSamples, 0, len(s.workers))
 	for _, w := range s.workers {
-		o := w.outcome(now, 3*s.Interval+s.Deadline)
 		name := w.source.Name()
-		if o.fresh {
-			s.Metrics.Observe(name, o.took, o.err, now)
-		}
+		samples := w.samples(now, s.maxAge())
 		if counting, ok := w.source.(driver.RejectionCounter); ok {
 			s.Metrics.RejectTotal(name, counting.Rejected())
 		}
-		out = append(out, join.SourceSamples{Name: name, Samples: o.samples})
+		out = append(out, join.SourceSamples{Name: name, Samples: samples})
 	}
 	return out
 }
@@ -205,87 +201,39 @@ func (s *Sampler) samples(now time.Time) []join.SourceSamples {
 // maxPIDs is the largest number of processes whose pods are looked up at a tick.
 const maxPIDs = 1 << 14
 
-// podsOf finds the pods of the samples' processes.
-func (s *Sampler) podsOf(sources []join.SourceSamples) map[int]string {
-	if s.PodOf == nil {
+// podsOf finds the pods of the samples' processes. While procfs hangs, those of before are used.
+func (s *Sampler) podsOf(ctx context.Context, sources []join.SourceSamples, now time.Time) map[int]string {
+	pids := processes(sources)
+	if s.PodOf == nil || len(pids) == 0 {
 		return nil
 	}
-	pods := map[int]string{}
+	pods, err := s.processes.Do(ctx, s.wait(), func(context.Context) (map[int]string, error) {
+		pods := make(map[int]string, len(pids))
+		for pid := range pids {
+			pods[pid] = s.PodOf(pid)
+		}
+		return pods, nil
+	})
+	if err == nil {
+		s.pods, s.podsAt = pods, now
+	}
+	if now.Sub(s.podsAt) > s.maxAge() {
+		return nil
+	}
+	return s.pods
+}
+
+// processes returns the processes of the samples.
+func processes(sources []join.SourceSamples) map[int]bool {
+	pids := map[int]bool{}
 	for _, source := range sources {
 		for i := range source.Samples {
 			for _, p := range source.Samples[i].Processes {
-				if _, known := pods[p.PID]; !known && len(pods) < maxPIDs {
-					pods[p.PID] = s.PodOf(p.PID)
+				if len(pids) < maxPIDs {
+					pids[p.PID] = true
 				}
 			}
 		}
 	}
-	return pods
-}
-
-// ownershipWorker asks the owners in a goroutine of its own, so that a kubelet that hangs does not
-// delay ticks: until it answers, the last known holders are used.
-type ownershipWorker struct {
-	owners   Owners
-	deadline time.Duration
-	wake     chan struct{}
-	done     chan struct{}
-
-	mu   sync.Mutex
-	busy bool
-	last observed
-}
-
-type observed struct {
-	podresources.Observation
-	err   error
-	fresh bool // no tick has had it before
-}
-
-func (w *ownershipWorker) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.wake:
-		}
-		call, cancel := context.WithTimeout(ctx, w.deadline)
-		o, err := w.owners.Observe(call)
-		cancel()
-		w.mu.Lock()
-		w.last, w.busy = observed{Observation: o, err: err, fresh: true}, false
-		w.mu.Unlock()
-		select {
-		case w.done <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// observe asks, unless a request is in progress, waits for the answer at most for wait, and returns
-// the newest answer.
-func (w *ownershipWorker) observe(ctx context.Context, wait time.Duration) observed {
-	w.mu.Lock()
-	if !w.busy {
-		w.busy = true
-		select {
-		case <-w.done:
-		default:
-		}
-		w.wake <- struct{}{}
-	}
-	w.mu.Unlock()
-	timeout := time.NewTimer(wait)
-	defer timeout.Stop()
-	select {
-	case <-w.done:
-	case <-timeout.C:
-	case <-ctx.Done():
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	o := w.last
-	w.last.fresh = false
-	w.last.Rejected = nil
-	return o
+	return pids
 }

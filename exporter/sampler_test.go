@@ -192,9 +192,12 @@ func TestLastTick(t *testing.T) {
 
 // A source that panics has failed, and no more than that.
 func TestPanic(t *testing.T) {
-	panics := newWorker(funcSource{sample: func(context.Context) ([]driver.Sample, error) { panic("x") }}, time.Minute)
-	if _, err := panics.sample(t.Context()); driver.ReasonOf(err) != driver.ReasonPanic {
-		t.Errorf("error %v", err)
+	source := funcSource{sample: func(context.Context) ([]driver.Sample, error) { panic("x") }}
+	panics := newWorker(source, time.Minute, nil)
+	panics.start(t.Context())
+	panics.Wait(t.Context())
+	if panics.take(); driver.ReasonOf(panics.last.Err) != driver.ReasonPanic {
+		t.Errorf("error %v", panics.last.Err)
 	}
 }
 
@@ -247,4 +250,77 @@ func TestSamplerFindsPodsOfProcesses(t *testing.T) {
 			}
 		})
 	})
+}
+
+// A procfs that hangs delays a tick once, and leaves the pods of processes that are known already
+// for a while.
+func TestHungProcfs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		lookups := 0
+		source := funcSource{name: "good", sample: func(context.Context) ([]driver.Sample, error) {
+			return []driver.Sample{{Hardware: driver.Hardware{UUID: "GPU-0"}, Processes: []driver.Process{{PID: 42}}}}, nil
+		}}
+		config := SamplerConfig{Owners: funcOwners(answering), Sources: []driver.Source{source}, PodOf: func(int) string {
+			if lookups++; lookups > 1 {
+				<-release
+			}
+			return "uid"
+		}}
+		runSampler(t, config, func(s *Sampler, registry *prometheus.Registry) {
+			const after = 300 * time.Millisecond // each regular tick
+			time.Sleep(after)
+			for range 12 {
+				time.Sleep(time.Second)
+				if age := time.Since(s.Latest().Time); age > after {
+					t.Errorf("a snapshot is %v old", age)
+				}
+			}
+			if up, err := gaugeOf(registry, "dra_exporter_source_up", "processes"); err != nil || up != 0 {
+				t.Errorf("source_up of the processes is %v, %v, want 0", up, err)
+			}
+			close(release)
+			time.Sleep(2 * time.Second)
+			if up, err := gaugeOf(registry, "dra_exporter_source_up", "processes"); err != nil || up != 1 {
+				t.Errorf("source_up is %v, %v when it can be read, want 1", up, err)
+			}
+		})
+	})
+}
+
+// Owners that panic, or hang beyond their deadline, have failed, and the last known holders count.
+func TestOwnersFail(t *testing.T) {
+	for name, fail := range map[string]func(release chan struct{}){
+		"panic": func(chan struct{}) { panic("no luck") },
+		"hung":  func(release chan struct{}) { <-release },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				release := make(chan struct{})
+				defer close(release)
+				calls := 0
+				owners := funcOwners(func(ctx context.Context) (podresources.Observation, error) {
+					if calls++; calls > 2 {
+						fail(release)
+					}
+					o, err := answering(ctx)
+					o.View.Allocations = []podresources.Allocation{{
+						Claim: podresources.Claim{Namespace: "ns", Name: "claim"}, Device: testGPU(),
+						Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "ns", Name: "pod"}, Container: "main"}},
+					}}
+					return o, err
+				})
+				config := SamplerConfig{Owners: owners, Sources: []driver.Source{goodSource("good")}}
+				runSampler(t, config, func(s *Sampler, registry *prometheus.Registry) {
+					time.Sleep(12500 * time.Millisecond)
+					if latest := s.Latest(); latest.Devices[0].Attribution != join.AttributionExclusive {
+						t.Errorf("the holder is lost: %+v", latest.Devices[0].Shares)
+					}
+					if up, err := gaugeOf(registry, "dra_exporter_source_up", "podresources"); err != nil || up != 0 {
+						t.Errorf("source_up is %v, %v, want 0", up, err)
+					}
+				})
+			})
+		})
+	}
 }

@@ -108,6 +108,17 @@ func (m *SelfMetrics) Observe(source string, took time.Duration, err error, now 
 	}
 }
 
+// ObserveReader is Observe for a reader of the node's own files, which is a source like any other
+// from its first failure on: before, nothing is recorded of it.
+func (m *SelfMetrics) ObserveReader(name string, took time.Duration, err error, now time.Time) {
+	m.mu.Lock()
+	_, known := m.states[name]
+	m.mu.Unlock()
+	if known || err != nil {
+		m.Observe(name, took, err, now)
+	}
+}
+
 // Absent records that an optional source is not served, or may not be read, which is no failure:
 // the source is neither up nor down. It is logged the first time, and when the reason changes.
 func (m *SelfMetrics) Absent(source string, err error) {
@@ -180,7 +191,7 @@ func SelfFamilies() ([]exposition.Family, error) {
 	registry := prometheus.NewRegistry()
 	m := NewSelfMetrics(registry, "node", slog.New(slog.DiscardHandler))
 	m.Observe("source", time.Millisecond, nil, time.Unix(0, 0))
-	m.Observe("source", time.Millisecond, errHung, time.Unix(0, 0))
+	m.Observe("source", time.Millisecond, driver.Hung("sample"), time.Unix(0, 0))
 	m.Reject(driver.Rejection{Input: "input", Reason: driver.ReasonOther, Count: 1})
 	m.Conflicts(map[string]int{"kind": 0})
 	m.UnresolvedPods(map[string]int{"reason": 0})

@@ -2,108 +2,83 @@ package exporter
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"sync"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// worker runs one source. It has a goroutine of its own; if the source hangs, that is blocked and
-// nothing else.
+// worker samples one source. If the source hangs, that is blocked and nothing else.
 type worker struct {
-	source   driver.Source
-	deadline time.Duration
-	wake     chan struct{}
-
-	mu      sync.Mutex
-	begun   time.Time // of the call in progress; zero: idle
-	samples []driver.Sample
-	ended   time.Time // of the last call that ended
-	took    time.Duration
-	err     error
-	fresh   bool // its outcome was not returned yet
-	hung    bool // reported as hung
+	driver.Worker[[]driver.Sample]
+	source driver.Source
+	last   driver.Outcome[[]driver.Sample]
 }
 
-func newWorker(source driver.Source, deadline time.Duration) *worker {
-	return &worker{source: source, deadline: deadline, wake: make(chan struct{}, 1)}
+func newWorker(
+	source driver.Source, deadline time.Duration, report func(driver.Outcome[[]driver.Sample]),
+) *worker {
+	return &worker{source: source, Worker: driver.Worker[[]driver.Sample]{
+		Operation: "sample " + source.Name(), Deadline: deadline, Report: report,
+	}}
 }
 
-// start begins a call, unless one is in progress. In that case it returns false.
-func (w *worker) start(now time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.begun.IsZero() {
-		return false
-	}
-	w.begun = now
-	w.wake <- struct{}{}
-	return true
+// start begins to sample, unless a call is in progress. In that case it returns false.
+func (w *worker) start(ctx context.Context) bool {
+	w.take()
+	return w.Start(ctx, w.source.Sample)
 }
 
-// run makes calls until ctx ends, and sends to done at the end of each. done has room for it.
-func (w *worker) run(ctx context.Context, done chan<- *worker) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.wake:
-		}
-		w.call(ctx)
-		done <- w
+// take takes the outcome of a call that has ended.
+func (w *worker) take() {
+	if o, ended := w.Take(); ended {
+		w.last = o
 	}
 }
 
-func (w *worker) call(ctx context.Context) {
-	begun := time.Now()
-	samples, err := w.sample(ctx)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.samples, w.err, w.ended, w.took = samples, err, time.Now(), time.Since(begun)
-	w.begun, w.fresh, w.hung = time.Time{}, true, false
+// samples returns the newest samples, none if they are older than maxAge.
+func (w *worker) samples(now time.Time, maxAge time.Duration) []driver.Sample {
+	w.take()
+	if now.Sub(w.last.Ended) > maxAge {
+		return nil
+	}
+	return w.last.Value
 }
 
-// sample makes one call. A panic of the source becomes an error.
-func (w *worker) sample(ctx context.Context) (samples []driver.Sample, err error) {
-	ctx, cancel := context.WithTimeout(ctx, w.deadline)
+// owners asks who holds what. While a kubelet hangs, the last known holders are used.
+type owners struct {
+	driver.Worker[podresources.Observation]
+	source Owners
+	last   observed
+}
+
+// observed is the newest answer.
+type observed struct {
+	podresources.Observation
+	fresh bool // no tick has had it before
+}
+
+// observe asks, unless a request is in progress, waits for the answer at most for wait, and returns
+// the newest answer.
+func (o *owners) observe(ctx context.Context, wait time.Duration) observed {
+	o.take()
+	o.Start(ctx, o.source.Observe)
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	defer func() {
-		if p := recover(); p != nil {
-			samples, err = nil, driver.WithReason(driver.ReasonPanic, fmt.Errorf("source panicked: %v", p))
-		}
-	}()
-	return w.source.Sample(ctx)
+	o.Wait(waiting)
+	o.take()
+	answer := o.last
+	o.last.fresh, o.last.Rejected = false, nil
+	return answer
 }
 
-var errHung = driver.WithReason(driver.ReasonHung, errors.New("source did not return after its deadline"))
-
-// outcome is the result of a source's calls since the previous outcome.
-type outcome struct {
-	samples []driver.Sample
-	ended   time.Time
-	took    time.Duration
-	err     error
-	fresh   bool // a call has ended since
-}
-
-// hangAfter is how long after its deadline a call counts as hung.
-const hangAfter = time.Second
-
-// outcome returns the newest samples, none if they are older than maxAge. A call that hangs is
-// reported once.
-func (w *worker) outcome(now time.Time, maxAge time.Duration) outcome {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	o := outcome{samples: w.samples, ended: w.ended, took: w.took, err: w.err, fresh: w.fresh}
-	w.fresh = false
-	if !w.begun.IsZero() && now.Sub(w.begun) > w.deadline+hangAfter {
-		o.err, o.fresh, o.took = errHung, !w.hung, now.Sub(w.begun)
-		w.hung = true
+// take takes an answer that has come.
+func (o *owners) take() {
+	answer, ended := o.Take()
+	switch {
+	case ended && driver.ReasonOf(answer.Err) == driver.ReasonPanic: // there is no view
+		o.last.fresh = true
+	case ended:
+		o.last = observed{Observation: answer.Value, fresh: true}
 	}
-	if now.Sub(w.ended) > maxAge {
-		o.samples = nil
-	}
-	return o
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,10 +38,14 @@ const (
 // --cgroup-root. Of version 1 the hierarchy of one controller is read. It is safe for concurrent
 // use.
 type Cgroups struct {
+	// Report is called with how long each read by Watch took, or hangs by now, and with its error.
+	// It may be nil, and is set before Watch is called.
+	Report func(took time.Duration, err error)
+
 	path string
 	now  func() time.Time
 
-	mu      sync.Mutex
+	mu      sync.Mutex           // is not held while files are read
 	pods    map[string]podCgroup // that were seen, by UID
 	scanned time.Time
 }
@@ -119,19 +124,28 @@ func addPods(pods map[string]podCgroup, kubepods string, dirs []string) {
 
 // remember records that a pod was seen. If there are too many, removed ones are forgotten.
 func (c *Cgroups) remember(uid string, pod podCgroup) {
+	if c.add(uid, pod) {
+		return
+	}
+	c.mu.Lock()
+	pods := maps.Clone(c.pods)
+	c.mu.Unlock()
+	maps.DeleteFunc(pods, func(_ string, pod podCgroup) bool { return exists(pod.path) })
+	c.mu.Lock()
+	maps.DeleteFunc(c.pods, func(uid string, pod podCgroup) bool { return pods[uid] == pod })
+	c.mu.Unlock()
+	c.add(uid, pod)
+}
+
+// add records a pod, unless there are too many.
+func (c *Cgroups) add(uid string, pod podCgroup) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, known := c.pods[uid]; !known && len(c.pods) >= maxPodCgroups {
-		for uid, pod := range c.pods {
-			if !exists(pod.path) {
-				delete(c.pods, uid)
-			}
-		}
-		if len(c.pods) >= maxPodCgroups {
-			return
-		}
+		return false
 	}
 	c.pods[uid] = pod
+	return true
 }
 
 // kubepods finds the kubelet's folders of pods: the highest ones, of the first hierarchy that has

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 const (
@@ -25,8 +27,9 @@ const (
 
 // Watch calls emit for every pod whose cgroup is created or removed, until ctx ends, whose error it
 // returns. Existing cgroups are not emitted. Change.At is the time at which the change was noticed:
-// at once, or within a second if inotify is not available. emit is called by this goroutine, in
-// order.
+// at once, or within a second if inotify is not available. emit is called by one goroutine at a
+// time, in order. A file system that hangs delays the next change, and is reported; it does not
+// delay the end.
 //
 // The kubelet makes a pod's cgroup before its containers start, and removes it some time after they
 // ended.
@@ -34,17 +37,29 @@ func (c *Cgroups) Watch(ctx context.Context, emit func(Change)) error {
 	notify, err := fsnotify.NewBufferedWatcher(cgroupEvents)
 	if err != nil {
 		notify = nil // listing is left
-	} else {
-		defer notify.Close()
 	}
-	return newCgroupWatch(c, notify, emit).run(ctx)
+	first := driver.NewReader[*cgroupWatch](watchCgroups, c.Report)
+	w, err := first.Run(ctx, func(context.Context) (*cgroupWatch, error) {
+		return newCgroupWatch(c, notify, emit), nil
+	})
+	if err == nil {
+		err = w.run(ctx)
+	}
+	if notify != nil && !first.Busy() && (w == nil || !w.reader.Busy()) { // else to close might wait
+		_ = notify.Close()
+	}
+	return err
 }
+
+// watchCgroups names the operation in errors.
+const watchCgroups = "watch cgroups"
 
 // cgroupWatch is one call of [Cgroups.Watch].
 type cgroupWatch struct {
 	cgroups *Cgroups
 	emit    func(Change)
 	notify  *fsnotify.Watcher // nil: inotify is not to be had
+	reader  *driver.Worker[struct{}]
 	present map[string]podCgroup
 	blind   bool // there is a folder that could not be watched
 	nowhere bool // there is no folder of pods
@@ -52,7 +67,9 @@ type cgroupWatch struct {
 
 // newCgroupWatch looks at what is there.
 func newCgroupWatch(c *Cgroups, notify *fsnotify.Watcher, emit func(Change)) *cgroupWatch {
-	w := &cgroupWatch{cgroups: c, notify: notify, emit: emit}
+	w := &cgroupWatch{
+		cgroups: c, notify: notify, emit: emit, reader: driver.NewReader[struct{}](watchCgroups, c.Report),
+	}
 	w.present = w.scan()
 	return w
 }
@@ -70,14 +87,22 @@ func (w *cgroupWatch) run(ctx context.Context) error {
 			timer.Stop()
 			return ctx.Err()
 		case event := <-events:
-			w.handle(event)
+			w.read(ctx, func() { w.handle(event) })
 		case <-failures: //nolint:errcheck // whatever it says, more happened than the kernel could queue
-			w.rescan()
+			w.read(ctx, w.rescan)
 		case <-timer.C:
-			w.rescan()
+			w.read(ctx, w.rescan)
 		}
 		timer.Stop()
 	}
+}
+
+// read calls a function that reads files, and waits for it until ctx ends.
+func (w *cgroupWatch) read(ctx context.Context, f func()) {
+	_, _ = w.reader.Run(ctx, func(context.Context) (struct{}, error) { // an error was reported
+		f()
+		return struct{}{}, nil
+	})
 }
 
 func (w *cgroupWatch) interval() time.Duration {

@@ -12,6 +12,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // watched is a running watch and what it emits.
@@ -217,4 +219,32 @@ func TestWatchEnds(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("Watch: %v", err)
 	}
+}
+
+// What hangs while a change is looked at is reported, and delays the end of the watch by a moment.
+func TestCgroupWatchHangs(t *testing.T) {
+	tree := newCgroupTree(t, false)
+	tree.mkdir("kubepods")
+	synctest.Test(t, func(t *testing.T) {
+		var reported []error
+		c := NewCgroups(tree.sysfs, time.Now)
+		c.Report = func(_ time.Duration, err error) { reported = append(reported, err) }
+		release := make(chan struct{})
+		defer close(release)
+		w := newCgroupWatch(c, nil, func(Change) { <-release })
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- w.run(ctx) }()
+		synctest.Wait()
+		tree.pod("kubepods/pod"+uidA, true)
+		time.Sleep(time.Minute)
+		if n := len(reported); n == 0 || driver.ReasonOf(reported[n-1]) != driver.ReasonHung {
+			t.Errorf("reported %v, want that it hangs", reported)
+		}
+		cancel()
+		begun := time.Now()
+		if err := <-done; !errors.Is(err, context.Canceled) || time.Since(begun) > driver.ReadWait {
+			t.Errorf("error %v after %v", err, time.Since(begun))
+		}
+	})
 }

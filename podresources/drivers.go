@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // Drivers detects DRA drivers of the node that no longer run although their ResourceSlices exist:
@@ -21,6 +23,10 @@ import (
 // folder exists and no socket in it has accepted connections for a minute. Without the folder its
 // state is unknown.
 type Drivers struct {
+	// Report is called with how long each check took, or hangs by now, and with its error. It may be
+	// nil, and is set before Watch is called.
+	Report func(took time.Duration, err error)
+
 	plugins string
 	now     func() time.Time
 
@@ -49,12 +55,12 @@ func (d *Drivers) Gone(drivers map[string]bool) map[string]bool {
 	defer d.mu.Unlock()
 	d.wanted = drivers
 	var gone map[string]bool
-	for driver := range drivers {
-		if since, silent := d.silent[driver]; silent && d.now().Sub(since) >= driverAway {
+	for name := range drivers {
+		if since, silent := d.silent[name]; silent && d.now().Sub(since) >= driverAway {
 			if gone == nil {
 				gone = map[string]bool{}
 			}
-			gone[driver] = true
+			gone[name] = true
 		}
 	}
 	return gone
@@ -64,8 +70,12 @@ func (d *Drivers) Gone(drivers map[string]bool) map[string]bool {
 func (d *Drivers) Watch(ctx context.Context) {
 	ticker := time.NewTicker(driversEvery)
 	defer ticker.Stop()
+	reader := driver.NewReader[struct{}]("check the drivers' sockets", d.Report)
 	for {
-		d.look(ctx)
+		_, _ = reader.Run(ctx, func(context.Context) (struct{}, error) { // an error was reported
+			d.look(ctx)
+			return struct{}{}, nil
+		})
 		select {
 		case <-ctx.Done():
 			return
@@ -79,31 +89,31 @@ func (d *Drivers) look(ctx context.Context) {
 	wanted := d.wanted
 	d.mu.Unlock()
 	silent := map[string]bool{}
-	for driver := range wanted {
-		silent[driver] = !d.answers(ctx, driver)
+	for name := range wanted {
+		silent[name] = !d.answers(ctx, name)
 	}
 	now := d.now()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for driver := range d.silent {
-		if !silent[driver] {
-			delete(d.silent, driver)
+	for name := range d.silent {
+		if !silent[name] {
+			delete(d.silent, name)
 		}
 	}
-	for driver, is := range silent {
-		if _, known := d.silent[driver]; is && !known {
-			d.silent[driver] = now
+	for name, is := range silent {
+		if _, known := d.silent[name]; is && !known {
+			d.silent[name] = now
 		}
 	}
 }
 
 // answers reports whether one of the driver's sockets accepts connections, or whether that cannot
 // be known.
-func (d *Drivers) answers(ctx context.Context, driver string) bool {
-	if driver != filepath.Base(driver) || driver == ".." {
+func (d *Drivers) answers(ctx context.Context, name string) bool {
+	if name != filepath.Base(name) || name == ".." {
 		return true
 	}
-	folder := filepath.Join(d.plugins, driver)
+	folder := filepath.Join(d.plugins, name)
 	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return true

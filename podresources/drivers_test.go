@@ -6,7 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // A driver is gone when nobody has answered on its sockets for a minute, and is back with the first
@@ -82,4 +85,26 @@ func TestDriversWatch(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	d.Watch(ctx) // and ends
+}
+
+// A check that hangs is reported, and delays the end of the watch by a moment.
+func TestDriversHang(t *testing.T) {
+	root := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		d := NewDrivers(root, func() time.Time { <-release; return time.Time{} })
+		var reported []error
+		d.Report = func(_ time.Duration, err error) { reported = append(reported, err) }
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		begun := time.Now()
+		d.Watch(ctx)
+		if took := time.Since(begun); took > time.Minute+driver.ReadWait {
+			t.Errorf("it ended after %v", took)
+		}
+		if len(reported) != 1 || driver.ReasonOf(reported[0]) != driver.ReasonHung {
+			t.Errorf("reported %v, want once that it hangs", reported)
+		}
+	})
 }

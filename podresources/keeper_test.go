@@ -244,7 +244,7 @@ func TestKeeperWithKubelet(t *testing.T) {
 	tree.pod("kubepods/burstable/pod"+uidB, true)
 	cgroups := NewCgroups(tree.sysfs, time.Now)
 	cgroups.scan(func(string) {})
-	keeper := Keeper{Grace: time.Hour, PodState: cgroups.State, PodUID: NewPodLogs(logs.path).UID}
+	keeper := Keeper{Grace: time.Hour, PodState: cgroups.State, PodUID: NewPodLogs(logs.path, nil).UID}
 	observe := func(when string, wantErr error, want ...string) {
 		t.Helper()
 		answer, err := list(t, client, waitLimit)

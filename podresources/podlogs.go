@@ -1,6 +1,7 @@
 package podresources
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 const (
@@ -23,73 +26,82 @@ const (
 // the kubelet creates a folder NAMESPACE_NAME_UID for each pod (k8s.io/kubernetes
 // pkg/kubelet/kuberuntime/helpers.go, BuildPodLogsDirectory). It is not safe for concurrent use.
 type PodLogs struct {
-	path    string
+	path   string
+	reader *driver.Worker[podLogs]
+	latest podLogs
+	read   time.Time // when the folder was read last; zero: never
+	looked time.Time // when its modification time was looked at last
+	err    error
+}
+
+// podLogs is what the folder has.
+type podLogs struct {
 	pods    map[Pod]podLog
-	read    time.Time // when the folder was read last; zero: never
-	looked  time.Time // when its modification time was looked at last
-	changed time.Time // its modification time when it was read
-	err     error
+	changed time.Time // the folder's modification time from before it was read
 }
 
 // podLog is the log folder of one pod.
 type podLog struct{ uid, folder string }
 
-// NewPodLogs returns the UIDs of the pods that have logs under path, usually /var/log/pods.
-func NewPodLogs(path string) *PodLogs { return &PodLogs{path: path} }
+// NewPodLogs returns the UIDs of the pods that have logs under path, usually /var/log/pods. report,
+// which may be nil, is called with how long a read of the folder took, or hangs, and its error.
+func NewPodLogs(path string, report func(time.Duration, error)) *PodLogs {
+	return &PodLogs{path: path, reader: driver.NewReader[podLogs]("read pod logs", report)}
+}
 
 // UID returns the UID of a pod, "" where it is unknown. When several pods had that name, it is that
 // of the one whose folder changed last. The folder is looked at twice a second at most, and is read
-// when it has changed, or does not have the pod.
+// when it has changed, or does not have the pod. While it can't be read, or reading it hangs, the
+// last data stay in use.
 func (l *PodLogs) UID(pod Pod, now time.Time) string {
-	if _, known := l.pods[pod]; l.stale(known, now) {
-		l.refresh(now)
+	_, known := l.latest.pods[pod]
+	switch {
+	case l.read.IsZero() || !known && now.Sub(l.read) >= podLogsInterval:
+		l.read, l.looked = now, now
+		l.refresh(func() (podLogs, error) { return readPodLogs(l.path) })
+	case known && now.Sub(l.looked) >= podLogsInterval:
+		l.looked = now
+		latest := l.latest
+		l.refresh(func() (podLogs, error) { return readChanged(l.path, latest) })
 	}
-	return l.pods[pod].uid
+	return l.latest.pods[pod].uid
 }
 
-// Err returns the error of reading the folder, or nil. After an error the last data stay in use.
+// Err returns the error of reading the folder, or nil.
 func (l *PodLogs) Err() error { return l.err }
 
-// stale reports whether it is time to read the folder, when asked for a pod that it had or had not.
-func (l *PodLogs) stale(known bool, now time.Time) bool {
-	switch {
-	case l.read.IsZero():
-		return true
-	case now.Sub(l.read) < podLogsInterval:
-		return false
-	case !known:
-		return true
-	case now.Sub(l.looked) < podLogsInterval:
-		return false
-	}
-	l.looked = now
-	info, err := os.Stat(l.path)
-	return err != nil || !info.ModTime().Equal(l.changed)
-}
-
 // refresh reads the folder.
-func (l *PodLogs) refresh(now time.Time) {
-	l.read, l.looked = now, now
-	pods, changed, err := readPodLogs(l.path)
+func (l *PodLogs) refresh(read func() (podLogs, error)) {
+	latest, err := l.reader.Do(context.Background(), driver.ReadWait, func(context.Context) (podLogs, error) {
+		return read()
+	})
 	if l.err = err; err == nil {
-		l.pods, l.changed = pods, changed
+		l.latest = latest
 	}
 }
 
-// readPodLogs reads the folder at path, and its modification time from before.
-func readPodLogs(path string) (map[Pod]podLog, time.Time, error) {
+// readChanged reads the folder at path if it has changed.
+func readChanged(path string, latest podLogs) (podLogs, error) {
+	if info, err := os.Stat(path); err == nil && info.ModTime().Equal(latest.changed) {
+		return latest, nil
+	}
+	return readPodLogs(path)
+}
+
+// readPodLogs reads the folder at path.
+func readPodLogs(path string) (podLogs, error) {
 	dir, err := os.Open(path)
 	if err != nil {
-		return nil, time.Time{}, fmt.Errorf("read pod logs: %w", err)
+		return podLogs{}, fmt.Errorf("read pod logs: %w", err)
 	}
 	defer dir.Close()
 	info, err := dir.Stat()
 	if err != nil {
-		return nil, time.Time{}, fmt.Errorf("read pod logs: %w", err)
+		return podLogs{}, fmt.Errorf("read pod logs: %w", err)
 	}
 	entries, err := dir.ReadDir(maxPodLogs)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, time.Time{}, fmt.Errorf("read pod logs: %w", err)
+		return podLogs{}, fmt.Errorf("read pod logs: %w", err)
 	}
 	pods := make(map[Pod]podLog, len(entries))
 	for _, entry := range entries {
@@ -102,7 +114,7 @@ func readPodLogs(path string) (map[Pod]podLog, time.Time, error) {
 		}
 		pods[pod] = podLog{uid: uid, folder: entry.Name()}
 	}
-	return pods, info.ModTime(), nil
+	return podLogs{pods: pods, changed: info.ModTime()}, nil
 }
 
 // newer reports whether the folder a in dir changed later than b. One that is gone is not newer

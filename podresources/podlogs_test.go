@@ -1,11 +1,15 @@
 package podresources
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // logTree is a folder of pods' logs.
@@ -47,7 +51,7 @@ func TestPodLogs(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(tree.path, "ns_file_"+uidA), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	logs := NewPodLogs(tree.path)
+	logs := NewPodLogs(tree.path, nil)
 	for pod, want := range map[Pod]string{
 		{"ns", "a"}: uidA, {"ns", "static-node1"}: uidStatic, {"ns", "twice"}: uidB,
 		{"ns", "hostile"}: "", {"", "hostile"}: "", {"ns", ""}: "", {"ns", "file"}: "", {"other", "a"}: "",
@@ -65,7 +69,7 @@ func TestPodLogs(t *testing.T) {
 // second at most.
 func TestPodLogsReads(t *testing.T) {
 	tree := newLogTree(t)
-	logs, now := NewPodLogs(tree.path), limiterStart
+	logs, now := NewPodLogs(tree.path, nil), limiterStart
 	expect := func(when, name, want string) {
 		t.Helper()
 		if got := logs.UID(Pod{"ns", name}, now); got != want {
@@ -97,7 +101,7 @@ func TestPodLogsReads(t *testing.T) {
 func TestPodLogsAway(t *testing.T) {
 	tree := newLogTree(t)
 	tree.mkdir("ns_a_" + uidA)
-	logs := NewPodLogs(tree.path)
+	logs := NewPodLogs(tree.path, nil)
 	if logs.UID(Pod{"ns", "a"}, limiterStart) != uidA {
 		t.Error("not found")
 	}
@@ -107,7 +111,7 @@ func TestPodLogsAway(t *testing.T) {
 	if logs.UID(Pod{"ns", "a"}, limiterStart.Add(time.Hour)) != uidA || logs.Err() == nil {
 		t.Errorf("a folder that is away: error %v", logs.Err())
 	}
-	if NewPodLogs(filepath.Join(tree.path, "none")).UID(Pod{"ns", "a"}, limiterStart) != "" {
+	if NewPodLogs(filepath.Join(tree.path, "none"), nil).UID(Pod{"ns", "a"}, limiterStart) != "" {
 		t.Error("a UID from nowhere")
 	}
 }
@@ -117,10 +121,10 @@ func TestPodLogsAreBounded(t *testing.T) {
 	for i := range maxPodLogs + 10 {
 		tree.mkdir(fmt.Sprintf("ns_pod-%d_%s", i, uidA))
 	}
-	logs := NewPodLogs(tree.path)
+	logs := NewPodLogs(tree.path, nil)
 	logs.UID(Pod{}, limiterStart)
-	if len(logs.pods) != maxPodLogs {
-		t.Errorf("%d pods, want %d", len(logs.pods), maxPodLogs)
+	if len(logs.latest.pods) != maxPodLogs {
+		t.Errorf("%d pods, want %d", len(logs.latest.pods), maxPodLogs)
 	}
 }
 
@@ -132,6 +136,37 @@ func FuzzParsePodLog(f *testing.F) {
 		pod, uid, ok := parsePodLog(folder)
 		if ok && (pod.Namespace+"_"+pod.Name+"_"+uid != folder || filepath.Base(uid) != uid || uid == "..") {
 			t.Errorf("%q: %v, %q", folder, pod, uid)
+		}
+	})
+}
+
+// While reading the folder hangs, the last data stay in use, and nobody waits for long.
+func TestPodLogsHang(t *testing.T) {
+	tree := newLogTree(t)
+	tree.mkdir("ns_a_" + uidA)
+	synctest.Test(t, func(t *testing.T) {
+		var reported []error
+		logs := NewPodLogs(tree.path, func(_ time.Duration, err error) { reported = append(reported, err) })
+		if logs.UID(Pod{"ns", "a"}, time.Now()) != uidA {
+			t.Error("not found")
+		}
+		release := make(chan struct{})
+		logs.reader.Start(t.Context(), func(context.Context) (podLogs, error) { <-release; return podLogs{}, nil })
+		for range 10 {
+			time.Sleep(time.Second)
+			begun := time.Now()
+			if logs.UID(Pod{"ns", "a"}, begun) != uidA || logs.UID(Pod{"ns", "b"}, begun) != "" || !time.Now().Equal(begun) {
+				t.Errorf("after %v: not as before", time.Since(begun))
+			}
+		}
+		if err := logs.Err(); driver.ReasonOf(err) != driver.ReasonHung || len(reported) != 2 ||
+			driver.ReasonOf(reported[1]) != driver.ReasonHung {
+			t.Errorf("error %v, reported %v", err, reported)
+		}
+		close(release)
+		synctest.Wait()
+		if logs.UID(Pod{"ns", "a"}, time.Now().Add(time.Second)); logs.Err() != nil {
+			t.Error(logs.Err())
 		}
 	})
 }

@@ -80,7 +80,10 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	}
 	if s.reading == nil {
 		session, now := s.session.Current(), s.config.Now()
-		s.reading = driver.Go(func() report { return session.read(now) })
+		s.reading = driver.Go(
+			func() report { return session.read(now) },
+			func(err error) report { return report{broken: true, err: err} },
+		)
 	}
 	r, done := s.reading.Wait(deadline)
 	if !done {

@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -36,16 +37,22 @@ const (
 // an allocation that no slice describes, the device nodes and network interfaces that the container
 // was given tell the hardware.
 //
-// It reads files only in Load, and in Watch when they change; Lookup costs no I/O. Methods may be
-// called concurrently.
+// It reads files only in Load, and in Watch when they change; the other methods cost no I/O and
+// wait for none. Methods may be called concurrently.
 type CDI struct {
-	dirs  []string
-	sysfs string
-	now   func() time.Time
+	// Report is called with how long each look at the folders took, or hangs by now, and with its
+	// error. It may be nil, and is set before Watch is called.
+	Report func(took time.Duration, err error)
+
+	dirs     []string
+	sysfs    string
+	now      func() time.Time
+	readFile func(path string, limit int64) ([]byte, error)
 
 	devices atomic.Pointer[map[string]specDevice] // by qualified name
+	counted atomic.Pointer[driver.Rejections]     // rejected, as of the last look; not changed any more
 
-	mu         sync.Mutex // guards what follows, and reading
+	reading    sync.Mutex // is held while files are read, and guards what follows
 	loaded     time.Time  // when the folders were last read; zero: never
 	files      map[string]*specFile
 	conflicts  map[string]bool
@@ -70,26 +77,32 @@ type specFile struct {
 // found; without, they stay unknown.
 func NewCDI(dirs []string, sysfsRoot string) *CDI {
 	c := &CDI{
-		sysfs: sysfsRoot, now: time.Now, files: map[string]*specFile{}, rejected: driver.Rejections{},
-		conflicts: map[string]bool{}, unreadable: map[string]bool{}, excess: map[string]int{},
+		sysfs: sysfsRoot, now: time.Now, readFile: sysfs.ReadFile,
+		files: map[string]*specFile{}, rejected: driver.Rejections{}, conflicts: map[string]bool{}, unreadable: map[string]bool{}, excess: map[string]int{},
 	}
 	for _, dir := range dirs {
 		c.dirs = append(c.dirs, filepath.Clean(dir))
 	}
 	c.devices.Store(&map[string]specDevice{})
+	c.counted.Store(&driver.Rejections{})
 	return c
 }
 
 // Load reads the specs that have changed since the last time. It is needed only where [CDI.Watch]
-// does not run.
-func (c *CDI) Load() { c.refresh() }
+// does not run. It fails if that takes too long.
+func (c *CDI) Load() error {
+	read := driver.NewReader[look](readSpecs, nil)
+	_, err := read.Do(context.Background(), driver.ReadDeadline, func(context.Context) (look, error) {
+		return c.refresh(), nil
+	})
+	return err
+}
+
+// readSpecs names the operation in errors.
+const readSpecs = "read CDI specs"
 
 // Rejected returns what could not be used since the CDI was made.
-func (c *CDI) Rejected() driver.Rejections {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return maps.Clone(c.rejected)
-}
+func (c *CDI) Rejected() driver.Rejections { return maps.Clone(*c.counted.Load()) }
 
 // Lookup returns what the specs say of the hardware behind qualified device names
 // (vendor/class=name), all of which belong to one allocated device. It is false if they say
@@ -134,12 +147,25 @@ type change struct {
 	names []string
 }
 
+// look is what a look at the folders found.
+type look struct {
+	changes []change
+	again   bool // soon, though nothing will announce a change
+}
+
 // refresh reads what has changed in the folders and returns the changes, those of the first time
 // excepted: what is there from the beginning does not come. Names that another file still defines
 // are not gone.
-func (c *CDI) refresh() []change {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (c *CDI) refresh() look {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	changes := c.update()
+	counted := maps.Clone(c.rejected)
+	c.counted.Store(&counted)
+	return look{changes: changes, again: c.unsettled}
+}
+
+func (c *CDI) update() []change {
 	at, first := c.now(), c.loaded.IsZero()
 	c.unsettled = false
 	var came, gone []change
@@ -147,7 +173,7 @@ func (c *CDI) refresh() []change {
 	for i, dir := range c.dirs {
 		for _, path := range c.list(i, dir) {
 			present[path] = true
-			written, lost := c.update(i, path, at)
+			written, lost := c.updateFile(i, path, at)
 			came, gone = append(came, written...), append(gone, lost...)
 		}
 	}
@@ -242,10 +268,10 @@ func readDir(dir string) ([]string, error) {
 	return names, nil
 }
 
-// update reads a file if it has changed. A file that can't be parsed keeps what it defined before
-// for the settle time, since drivers that don't rename write in several steps; then it defines
+// updateFile reads a file if it has changed. A file that can't be parsed keeps what it defined
+// before for the settle time, since drivers that don't rename write in several steps; then it defines
 // nothing.
-func (c *CDI) update(dir int, path string, at time.Time) (came, gone []change) {
+func (c *CDI) updateFile(dir int, path string, at time.Time) (came, gone []change) {
 	f := c.files[path]
 	if f == nil {
 		f = &specFile{dir: dir}
@@ -326,7 +352,7 @@ func reasonOf(err error) driver.Reason {
 
 // read returns the devices of a spec's file, resolved.
 func (c *CDI) read(path string) (data []byte, devices []specDevice, malformed int, err error) {
-	if data, err = sysfs.ReadFile(path, maxSpecBytes); err != nil {
+	if data, err = c.readFile(path, maxSpecBytes); err != nil {
 		return nil, nil, 0, err
 	}
 	if devices, malformed, err = parseSpec(data); err != nil {

@@ -245,7 +245,7 @@ func TestRefresh(t *testing.T) {
 		}
 		now = now.Add(step.after)
 		var got []event
-		for _, change := range c.refresh() {
+		for _, change := range c.refresh().changes {
 			got = append(got, event{change.gone, change.names})
 		}
 		if diff := cmp.Diff(step.want, got); diff != "" {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/fsnotify/fsnotify"
+
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 // pollInterval is how often the folders are looked at while they can't be watched: inotify is not
@@ -23,30 +25,36 @@ const watchQueue = 1024
 //
 // It reads files only when inotify says that something changed. Folders need not exist yet, and may
 // go and come back: without inotify's help they are looked at once a second, and a write found that
-// way is dated by the file's own time. emit is called by this goroutine, in order.
+// way is dated by the file's own time. emit is called by this goroutine, in order. A file system
+// that hangs delays the next look, and is reported; it does not delay the end.
 func (c *CDI) Watch(ctx context.Context, emit func(at time.Time, gone bool, names []string)) error {
-	w := openWatcher()
-	defer w.close()
-	return c.watch(ctx, w, emit)
+	return c.watch(ctx, openWatcher(), emit)
 }
 
 func (c *CDI) watch(ctx context.Context, w watcher, emit func(at time.Time, gone bool, names []string)) error {
+	read := driver.NewReader[look](readSpecs, c.Report)
+	defer func() {
+		if !read.Busy() { // else to close might wait
+			w.close()
+		}
+	}()
 	for {
-		watched := w.add(c.dirs) // before reading, so that nothing falls between
-		for _, change := range c.refresh() {
+		seen, err := read.Run(ctx, func(context.Context) (look, error) {
+			watched := w.add(c.dirs) // before reading, so that nothing falls between
+			seen := c.refresh()
+			seen.again = seen.again || !watched
+			return seen, nil
+		})
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		for _, change := range seen.changes {
 			emit(change.at, change.gone, change.names)
 		}
-		if err := c.wait(ctx, w, watched && !c.restless()); err != nil {
+		if err := c.wait(ctx, w, err == nil && !seen.again); err != nil {
 			return err
 		}
 	}
-}
-
-// restless reports whether something must be looked at again though nothing will announce it.
-func (c *CDI) restless() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.unsettled
 }
 
 // wait returns when a spec has changed, when the queue of events overflowed, or, unless quiet, when

@@ -12,6 +12,9 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 // watching runs Watch until the test ends and returns what it emits.
@@ -244,6 +247,78 @@ func TestWaitOverflow(t *testing.T) {
 		synctest.Wait()
 		if !returned {
 			t.Error("an overflow caused none")
+		}
+	})
+}
+
+// A file system that hangs under a spec's file stops the watch alone: what is known is served, the
+// hang is reported once, the end is not delayed, and when the file is there it counts.
+func TestWatchHangs(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a.yaml"), spec("a=/dev/nvidia0"))
+	synctest.Test(t, func(t *testing.T) {
+		c := NewCDI([]string{dir}, "")
+		if err := c.Load(); err != nil {
+			t.Fatal(err)
+		}
+		release := make(chan struct{})
+		c.readFile = func(path string, limit int64) ([]byte, error) {
+			<-release
+			return sysfs.ReadFile(path, limit)
+		}
+		var reported []error
+		c.Report = func(_ time.Duration, err error) { reported = append(reported, err) }
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var got []event
+		done := make(chan error)
+		go func() {
+			done <- c.watch(ctx, watcher{}, func(_ time.Time, gone bool, names []string) {
+				got = append(got, event{gone, names})
+			})
+		}()
+		synctest.Wait()
+		write(t, filepath.Join(dir, "b.yaml"), spec("b"))
+		time.Sleep(time.Minute)
+		if h, ok := c.Lookup(qualified([]string{"a"})); !ok || len(h.DeviceNodes) != 1 || len(c.Rejected()) != 0 {
+			t.Errorf("%+v, found %v, rejected %v", h, ok, c.Rejected())
+		}
+		if n := len(reported); driver.ReasonOf(reported[n-1]) != driver.ReasonHung || n > 1 && reported[n-2] != nil {
+			t.Errorf("reported %v, want once that it hangs", reported)
+		}
+		close(release)
+		synctest.Wait()
+		if diff := cmp.Diff([]event{came("b")}, got); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// While a file system hangs, Load fails after its deadline, and a watch ends.
+func TestHangDelaysNoEnd(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a.yaml"), spec("a"))
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		hung := func() *CDI {
+			c := NewCDI([]string{dir}, "")
+			c.readFile = func(string, int64) ([]byte, error) { <-release; return nil, os.ErrNotExist }
+			return c
+		}
+		if err := hung().Load(); driver.ReasonOf(err) != driver.ReasonHung {
+			t.Errorf("Load: error %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begun := time.Now()
+		err := hung().watch(ctx, watcher{}, nil)
+		if took := time.Since(begun); !errors.Is(err, context.DeadlineExceeded) || took > time.Second+driver.ReadWait {
+			t.Errorf("watch: error %v after %v", err, took)
 		}
 	})
 }

@@ -81,7 +81,7 @@ func (s *Session[T]) Open(
 		s.opening = driver.Go(func() opened[T] {
 			session, err := open()
 			return opened[T]{session, err}
-		})
+		}, func(err error) opened[T] { return opened[T]{nil, err} })
 	}
 	o, done := s.opening.Wait(ctx)
 	if !done {
@@ -106,7 +106,7 @@ func (s *Session[T]) Fail(now time.Time, err error) {
 func (s *Session[T]) Close(ctx context.Context, closeSession func(*T) error) error {
 	if session := s.current; session != nil {
 		s.current = nil
-		s.closing = driver.Go(func() error { return closeSession(session) })
+		s.closing = driver.Go(func() error { return closeSession(session) }, func(err error) error { return err })
 	}
 	return s.closed(ctx)
 }

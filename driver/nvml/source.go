@@ -134,11 +134,11 @@ func (s *Source) adopt(o *opened) {
 func (s *Source) start() {
 	if s.polling == nil {
 		session := s.session.Current().session
-		s.polling = driver.Go(session.poll)
+		s.polling = driver.Go(session.poll, func(err error) polled { return polled{err: err} })
 	}
 	for _, g := range s.gpus {
 		if g.reading == nil && g.lost == nil {
-			g.reading = driver.Go(g.read)
+			g.reading = driver.Go(g.read, func(err error) outcome { return outcome{err: err, lost: err} })
 		}
 	}
 }

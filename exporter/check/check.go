@@ -193,6 +193,10 @@ func (c *Checker) unresolved() {
 }
 
 func (c *Checker) rejected() {
+	for _, reader := range slices.Sorted(maps.Keys(c.config.Inputs.failed)) {
+		err := c.config.Inputs.failed[reader].Error()
+		c.report.add(Finding{Status: Fail, What: reader, Text: err, Detail: err})
+	}
 	for _, input := range slices.Sorted(maps.Keys(c.config.Inputs.rejections)) {
 		for _, r := range c.config.Inputs.rejections[input].Of(input) {
 			c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})

@@ -10,6 +10,7 @@ import (
 // Inputs collects how the inputs of a node do. It is used by one goroutine at a time.
 type Inputs struct {
 	errs                  map[string]error // the last one of each input; nil: none
+	failed                map[string]error // readers of the node's files
 	rejections            map[string]driver.Rejections
 	conflicts, unresolved map[string]int
 }
@@ -18,11 +19,18 @@ var _ node.Metrics = (*Inputs)(nil)
 
 // NewInputs returns a collection without findings.
 func NewInputs() *Inputs {
-	return &Inputs{errs: map[string]error{}, rejections: map[string]driver.Rejections{}}
+	return &Inputs{errs: map[string]error{}, failed: map[string]error{}, rejections: map[string]driver.Rejections{}}
 }
 
 // Observe implements [node.Metrics].
 func (i *Inputs) Observe(input string, _ time.Duration, err error, _ time.Time) { i.errs[input] = err }
+
+// ObserveReader implements [node.Metrics].
+func (i *Inputs) ObserveReader(name string, _ time.Duration, err error, _ time.Time) {
+	if err != nil {
+		i.failed[name] = err
+	}
+}
 
 // Absent implements [node.Metrics].
 func (*Inputs) Absent(string, error) {}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -169,31 +170,85 @@ func (n *Node) withCDI(allocations []podresources.Allocation, listed driver.Inve
 	return all
 }
 
-// loadFile reads the inventory file and returns whether it has changed. If it can not be read or
-// parsed, what was known before is kept.
-func (n *Node) loadFile() (bool, error) {
-	data, changed, err := n.file.Load()
+// contents are those of the inventory file.
+type contents struct {
+	listed   driver.Inventory
+	claims   map[podresources.Claim]podresources.ClaimFacts
+	rejected []driver.Rejection
+}
+
+// firstRead is how long the start of the program waits for the inventory file.
+const firstRead = time.Minute
+
+// useFile makes the inventory file an input, and reads it.
+func (n *Node) useFile(path string) error {
+	n.file = inventory.NewFile(path)
+	var first error
+	n.reader = &driver.Worker[*contents]{Operation: "read inventory file", Deadline: driver.ReadDeadline}
+	n.reader.Report = func(o driver.Outcome[*contents]) { first = o.Err }
+	begun := time.Now()
+	n.readFile(firstRead)
+	if n.reader.Busy() {
+		return driver.Hung(n.reader.Operation)
+	}
+	if first != nil {
+		return first
+	}
+	n.metrics.Observe(kube.SourceSlices, time.Since(begun), nil, time.Now())
+	hung := false
+	n.reader.Report = func(o driver.Outcome[*contents]) {
+		if o.Value != nil || o.Err != nil || hung {
+			hung = driver.ReasonOf(o.Err) == driver.ReasonHung
+			n.metrics.Observe(kube.SourceSlices, o.Took, o.Err, time.Now())
+		}
+	}
+	return nil
+}
+
+// readFile reads the inventory file if it has changed, and waits for that at most for so long. What
+// was known before is kept until it is read, and if it can not be read or parsed.
+func (n *Node) readFile(atMost time.Duration) {
+	n.takeFile()
+	waiting, cancel := context.WithTimeout(context.Background(), atMost)
+	defer cancel()
+	if n.reader.Start(context.Background(), func(context.Context) (*contents, error) { return load(n.file, n.name) }) {
+		n.reader.Wait(waiting)
+	}
+	n.takeFile()
+}
+
+// takeFile takes what was read.
+func (n *Node) takeFile() {
+	o, _ := n.reader.Take()
+	if o.Value == nil {
+		return
+	}
+	n.listed = o.Value.listed
+	n.claims.Store(&o.Value.claims)
+	n.metrics.Reject(o.Value.rejected...)
+	n.log.Debug("inventory file read", "devices", len(o.Value.listed), "claims", len(o.Value.claims))
+}
+
+// load returns what a file has if it has changed, else nil.
+func load(file *inventory.File, node string) (*contents, error) {
+	data, changed, err := file.Load()
 	if err != nil || !changed {
-		return false, err
+		return nil, err
 	}
-	listed, slicesRejected, err := inventory.ParseSlices(data, n.name)
+	listed, slicesRejected, err := inventory.ParseSlices(data, node)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	facts, claimsRejected, err := kube.ParseClaims(data)
+	claims, claimsRejected, err := kube.ParseClaims(data)
 	if err != nil {
-		return false, err
+		return nil, err
 	}
-	for claim, f := range facts {
-		f.Read = n.file.Modified()
-		facts[claim] = f
+	for claim, f := range claims {
+		f.Read = file.Modified()
+		claims[claim] = f
 	}
-	n.listed = listed
-	n.claims.Store(&facts)
-	n.metrics.Reject(slicesRejected.Of(kube.SourceSlices)...)
-	n.metrics.Reject(claimsRejected.Of(kube.SourceClaims)...)
-	n.log.Debug("inventory file read", "devices", len(listed), "claims", len(facts))
-	return true, nil
+	rejected := append(slicesRejected.Of(kube.SourceSlices), claimsRejected.Of(kube.SourceClaims)...)
+	return &contents{listed: listed, claims: claims, rejected: rejected}, nil
 }
 
 // withRules returns the inventory with the taints that DeviceTaintRules set. The argument is not

@@ -3,7 +3,7 @@ package node
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testmain.Main(m) }

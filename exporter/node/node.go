@@ -51,6 +51,9 @@ type Config struct {
 type Metrics interface {
 	// Observe records one request to an input: its duration, and its error or nil.
 	Observe(input string, took time.Duration, err error, now time.Time)
+	// ObserveReader records the same of a reader of the node's files, of which nothing is known
+	// until it fails.
+	ObserveReader(name string, took time.Duration, err error, now time.Time)
 	// Absent records that an optional input is not available, and why.
 	Absent(input string, err error)
 	// Reject counts rejections.
@@ -98,14 +101,18 @@ type Node struct {
 	attachments attachments                    // the devices that are interfaces of pods
 	vendors     atomic.Pointer[map[string]int] // how many devices of each could be read
 
+	podState func(uid string) podresources.State // reads the pod's cgroup
+
 	podsServed  bool // CheckPods succeeded
 	claimsAsked bool // the API server was asked for claims before; of the goroutine of Observe
 
 	claims atomic.Pointer[map[podresources.Claim]podresources.ClaimFacts] // of the file
 
 	// The following fields belong to the goroutine of Describe.
-	listed    driver.Inventory // of the file
-	before    driver.Inventory // the inventory at the last call
+	listed    driver.Inventory                // of the file
+	reader    *driver.Worker[*contents]       // of the file
+	gone      *driver.Worker[map[string]bool] // which pods' cgroups are
+	before    driver.Inventory                // the inventory at the last call
 	cdiIDs    map[driver.ID]cdiDevice
 	plugin    pluginDevices
 	conflicts conflicts
@@ -127,10 +134,15 @@ func New(c Config) (*Node, error) {
 		pods:    &podresources.PodSet{},
 		hints:   make(chan struct{}, 1),
 		cdiIDs:  map[driver.ID]cdiDevice{},
-		plugin:  pluginDevices{sysfs: c.Sysfs},
 		drivers: podresources.NewDrivers(c.KubeletRoot, time.Now),
 
 		attachments: attachments{processes: podresources.NewPodProcesses(c.Procfs, time.Now)},
+	}
+	n.podState = n.cgroups.State
+	n.cgroups.Report, n.cdi.Report, n.drivers.Report = n.reading("cgroups"), n.reading("cdi"), n.reading("drivers")
+	n.gone = driver.NewReader[map[string]bool]("read pods' cgroups", n.reading("cgroups"))
+	n.plugin = pluginDevices{
+		sysfs: c.Sysfs, reader: driver.NewReader[inventory.PluginDevice]("find an interface", n.reading("interfaces")),
 	}
 	if n.podsAPI, err = podresources.NewPodsClient(c.PodsSocket, c.Selection, time.Now); err != nil {
 		n.Close()
@@ -146,25 +158,39 @@ func New(c Config) (*Node, error) {
 		Now:     time.Now,
 	}
 	if c.InventoryFile != "" {
-		n.file = inventory.NewFile(c.InventoryFile)
-		begun := time.Now()
-		if _, err := n.loadFile(); err != nil {
+		if err := n.useFile(c.InventoryFile); err != nil {
 			n.Close()
 			return nil, &ConfigError{"InventoryFile", err}
 		}
-		n.metrics.Observe(kube.SourceSlices, time.Since(begun), nil, time.Now())
 	}
 	if c.API != nil {
 		n.useKube(c)
 	}
-	n.cdi.Load()
+	if err := n.cdi.Load(); err != nil {
+		n.metrics.ObserveReader("cdi", driver.ReadDeadline, err, time.Now())
+	}
 	return n, nil
 }
 
+// reading returns what records the reads of a reader.
+func (n *Node) reading(name string) func(took time.Duration, err error) {
+	return func(took time.Duration, err error) { n.metrics.ObserveReader(name, took, err, time.Now()) }
+}
+
 func (n *Node) keeper(c Config) *podresources.Keeper {
-	logs := podresources.NewPodLogs(c.PodLogs)
+	logs := podresources.NewPodLogs(c.PodLogs, n.reading("podlogs"))
+	states := driver.NewReader[podresources.State]("read a pod's cgroup", n.reading("cgroups"))
 	return &podresources.Keeper{
-		Grace: c.EmptyGrace, PodState: n.cgroups.State,
+		Grace: c.EmptyGrace,
+		PodState: func(uid string) podresources.State {
+			state, err := states.Do(context.Background(), driver.ReadWait, func(context.Context) (podresources.State, error) {
+				return n.podState(uid), nil
+			})
+			if err != nil {
+				return podresources.StateUnknown
+			}
+			return state
+		},
 		PodUID: func(pod podresources.Pod, now time.Time) string {
 			if uid := n.pods.UID(pod); uid != "" {
 				return uid
@@ -246,10 +272,7 @@ func (n *Node) Observe(ctx context.Context) (podresources.Observation, error) {
 // the hardware of the node's devices, the allocated ones among them. The view is not changed.
 func (n *Node) Describe(view podresources.View) ([]podresources.Allocation, driver.Inventory) {
 	if n.file != nil {
-		begun := time.Now()
-		if loaded, err := n.loadFile(); loaded || err != nil {
-			n.metrics.Observe(kube.SourceSlices, time.Since(begun), err, time.Now())
-		}
+		n.readFile(driver.ReadWait)
 	}
 	n.metrics.RejectTotal("cdi", n.cdi.Rejected())
 	now := time.Now()

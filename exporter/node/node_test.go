@@ -51,6 +51,12 @@ func (r *recorded) Observe(input string, _ time.Duration, err error, _ time.Time
 	r.observed = append(r.observed, fmt.Sprintf("%s: %v", input, err))
 }
 
+func (r *recorded) ObserveReader(name string, took time.Duration, err error, now time.Time) {
+	if err != nil {
+		r.Observe(name, took, err, now)
+	}
+}
+
 func (r *recorded) Absent(input string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -334,6 +340,7 @@ func TestDeviceTaintRules(t *testing.T) {
 		"spec":{"deviceSelector":{"pool":"p"},"taint":{"key":"k","effect":"NoExecute"}}}`))
 	id := driver.ID{Driver: "d", Pool: "p", Device: "gpu"}
 	n.file, n.listed = inventory.NewFile(filepath.Join(t.TempDir(), "none")), driver.Inventory{id: {}}
+	n.reader = driver.NewReader[*contents]("read no file", nil)
 	follow()
 	byRule := driver.Taint{Key: "k", Effect: "NoExecute", Rule: "evacuate"}
 	for _, want := range [][]driver.Taint{{byRule}, nil} {

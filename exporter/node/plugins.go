@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"time"
@@ -12,8 +13,9 @@ import (
 
 // pluginDevices are the devices of device plugins, by resource and ID as the kubelet lists them.
 type pluginDevices struct {
-	sysfs string
-	known map[driver.ID]*pluginDevice
+	sysfs  string
+	reader *driver.Worker[inventory.PluginDevice]
+	known  map[driver.ID]*pluginDevice
 }
 
 // pluginDevice is a device of a device plugin.
@@ -64,14 +66,20 @@ func (p *pluginDevices) identify(
 }
 
 func (p *pluginDevices) device(listed driver.ID) *pluginDevice {
-	d := p.known[listed]
-	if d == nil {
-		d = &pluginDevice{PluginDevice: inventory.NewPluginDevice(listed.Driver, listed.Device, p.sysfs)}
-		if p.known == nil {
-			p.known = map[driver.ID]*pluginDevice{}
-		}
-		p.known[listed] = d
+	if d := p.known[listed]; d != nil {
+		return d
 	}
+	made, err := p.reader.Do(context.Background(), driver.ReadWait, func(context.Context) (inventory.PluginDevice, error) {
+		return inventory.NewPluginDevice(listed.Driver, listed.Device, p.sysfs), nil
+	})
+	if err != nil { // until sysfs answers, it is known by its name alone
+		return &pluginDevice{PluginDevice: inventory.NewPluginDevice(listed.Driver, listed.Device, "")}
+	}
+	d := &pluginDevice{PluginDevice: made}
+	if p.known == nil {
+		p.known = map[driver.ID]*pluginDevice{}
+	}
+	p.known[listed] = d
 	return d
 }
 

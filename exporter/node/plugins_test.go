@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	devices "github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -24,7 +25,7 @@ func TestPluginDevicesIdentified(t *testing.T) {
 	}
 	inventory := driver.Inventory{gpu: {Hardware: driver.Hardware{UUID: "GPU-1"}}}
 	now := time.Unix(1_700_000_000, 0)
-	var p pluginDevices
+	p := pluginDevices{reader: driver.NewReader[devices.PluginDevice]("find an interface", nil)}
 	identified := func(at time.Duration, allocations []podresources.Allocation, all driver.Inventory) (driver.ID, int) {
 		t.Helper()
 		before := cmp.Diff(nil, allocations)

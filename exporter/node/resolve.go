@@ -1,10 +1,12 @@
 package node
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -81,18 +83,29 @@ func (n *Node) facts(view *podresources.View) podresources.Facts {
 
 // exited returns the pods that the kubelet lists, that are ending and whose cgroups are gone.
 func (n *Node) exited(facts *podresources.Facts) map[string]bool {
-	var out map[string]bool
+	var ending []string
 	for uid := range facts.Pods {
 		pod := facts.Pods[uid]
-		if _, listed := facts.Listed[pod.Pod]; !listed || !pod.Ending || n.cgroups.State(uid) != podresources.StateGone {
-			continue
+		if _, listed := facts.Listed[pod.Pod]; listed && pod.Ending {
+			ending = append(ending, uid)
 		}
-		if out == nil {
-			out = map[string]bool{}
-		}
-		out[uid] = true
 	}
-	return out
+	if len(ending) == 0 {
+		return nil
+	}
+	gone, err := n.gone.Do(context.Background(), driver.ReadWait, func(context.Context) (map[string]bool, error) {
+		gone := map[string]bool{}
+		for _, uid := range ending {
+			if n.podState(uid) == podresources.StateGone {
+				gone[uid] = true
+			}
+		}
+		return gone, nil
+	})
+	if err != nil {
+		return nil // it hangs, which was reported
+	}
+	return gone
 }
 
 // settleConflict is how long a conflict must last before it is logged: kubelet and API server learn

@@ -1,0 +1,105 @@
+package driver_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// A call that panics has a result, which says so.
+func TestCallPanics(t *testing.T) {
+	call := driver.Go(func() error { panic("no luck") }, func(err error) error { return err })
+	err, done := call.Wait(t.Context())
+	if !done || driver.ReasonOf(err) != driver.ReasonPanic || err.Error() != "panic: no luck" {
+		t.Errorf("done %v, error %v", done, err)
+	}
+}
+
+// reports are what a worker reports.
+type reports []error
+
+func (r *reports) add(o driver.Outcome[int]) { *r = append(*r, o.Err) }
+
+// A call that hangs keeps the worker busy and nobody waiting, is reported once, and is done with
+// when it returns.
+func TestWorkerHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reported reports
+		w := driver.Worker[int]{Operation: "read", Deadline: driver.ReadDeadline, Report: reported.add}
+		release := make(chan struct{})
+		hang := func(context.Context) (int, error) { <-release; return 1, nil }
+		good := func(context.Context) (int, error) { return 2, nil }
+		takes := func(want time.Duration, f func(context.Context) (int, error)) (int, error) {
+			t.Helper()
+			begun := time.Now()
+			value, err := w.Do(t.Context(), driver.ReadWait, f)
+			if took := time.Since(begun); took != want {
+				t.Errorf("Do took %v, want %v", took, want)
+			}
+			return value, err
+		}
+		if _, err := takes(driver.ReadWait, hang); driver.ReasonOf(err) != driver.ReasonHung || len(reported) != 0 {
+			t.Errorf("at first: error %v, reported %v", err, reported)
+		}
+		for range 3 {
+			time.Sleep(driver.ReadDeadline + driver.HangAfter)
+			if _, err := takes(0, good); driver.ReasonOf(err) != driver.ReasonHung || !w.Busy() {
+				t.Errorf("while it hangs: error %v", err)
+			}
+		}
+		if len(reported) != 1 || driver.ReasonOf(reported[0]) != driver.ReasonHung {
+			t.Errorf("reported %v, want once that it hangs", reported)
+		}
+		close(release)
+		synctest.Wait()
+		if value, err := takes(0, good); value != 2 || err != nil || w.Busy() {
+			t.Errorf("after it: %d, error %v", value, err)
+		}
+		if len(reported) != 3 || reported[1] != nil || reported[2] != nil {
+			t.Errorf("reported %v, want two calls that ended, too", reported)
+		}
+	})
+}
+
+// A call has a context with the deadline; one that panics fails, and the next one does not.
+func TestWorkerDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := driver.Worker[int]{Operation: "read", Deadline: time.Second}
+		_, err := w.Do(t.Context(), time.Minute, func(ctx context.Context) (int, error) { <-ctx.Done(); return 0, ctx.Err() })
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("error %v", err)
+		}
+		_, err = w.Do(t.Context(), time.Minute, func(context.Context) (int, error) { panic("x") })
+		if driver.ReasonOf(err) != driver.ReasonPanic || err.Error() != "read: panic: x" {
+			t.Errorf("error %v", err)
+		}
+		value, err := w.Do(t.Context(), time.Minute, func(context.Context) (int, error) { return 3, nil })
+		if value != 3 || err != nil {
+			t.Errorf("%d, error %v", value, err)
+		}
+	})
+}
+
+// Run waits for as long as a call takes, reports one that hangs, and ends with its context.
+func TestWorkerRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reported reports
+		w := driver.Worker[int]{Operation: "read", Deadline: driver.ReadDeadline, Report: reported.add}
+		value, err := w.Run(t.Context(), func(context.Context) (int, error) { time.Sleep(time.Minute); return 4, nil })
+		if value != 4 || err != nil || len(reported) != 2 || driver.ReasonOf(reported[0]) != driver.ReasonHung {
+			t.Errorf("%d, error %v, reported %v", value, err, reported)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		begun, release := time.Now(), make(chan struct{})
+		_, err = w.Run(ctx, func(context.Context) (int, error) { <-release; return 0, nil })
+		if took := time.Since(begun); !errors.Is(err, context.Canceled) || !w.Busy() || took != time.Second+driver.ReadWait {
+			t.Errorf("after %v: error %v", took, err)
+		}
+		close(release)
+	})
+}

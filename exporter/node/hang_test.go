@@ -1,0 +1,114 @@
+package node
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// describeFor calls Describe once a second for a while, and returns the longest time that it took.
+func describeFor(n *Node, view podresources.View, d time.Duration) time.Duration {
+	var longest time.Duration
+	for begun := time.Now(); time.Since(begun) < d; time.Sleep(time.Second) {
+		call := time.Now()
+		n.Describe(view)
+		longest = max(longest, time.Since(call))
+	}
+	return longest
+}
+
+// A cgroup file system that hangs delays a tick once, and is reported once.
+func TestHungCgroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &recorded{rejected: map[string]int{}}
+		n := newTestNode(t, Config{Metrics: m})
+		pod := podresources.Pod{Namespace: "ns", Name: "ends"}
+		n.pods.Set(podresources.PodFacts{Pod: pod, UID: "uid", Ending: true}, time.Now())
+		view := podresources.View{Listed: map[podresources.Pod]struct{}{pod: {}}}
+		release := make(chan struct{})
+		n.podState = func(string) podresources.State { <-release; return podresources.StateGone }
+		if longest := describeFor(n, view, 10*time.Second); longest > driver.ReadWait {
+			t.Errorf("a tick was delayed by %v", longest)
+		}
+		if !slices.Equal(m.observed, []string{"cgroups: read pods' cgroups: no answer in time"}) {
+			t.Errorf("observed %q, want once that it hangs", m.observed)
+		}
+		keeper := n.keeper(Config{PodLogs: t.TempDir()})
+		begun := time.Now()
+		if state := keeper.PodState("uid"); state != podresources.StateUnknown || time.Since(begun) > driver.ReadWait {
+			t.Errorf("the pod is %v after %v", state, time.Since(begun))
+		}
+		close(release)
+		synctest.Wait()
+		if state := keeper.PodState("uid"); state != podresources.StateGone {
+			t.Errorf("the pod is %v when it can be read", state)
+		}
+		n.Describe(view)
+	})
+}
+
+// An inventory file that hangs delays no tick for longer than it waits, keeps what is known, is
+// reported once, and is up again when it can be read.
+func TestHungInventoryFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "inventory.yaml")
+	const one = "{apiVersion: resource.k8s.io/v1, kind: ResourceSlice, metadata: {name: s}, spec: " +
+		"{driver: d.example.com, nodeName: node1, pool: {name: p, resourceSliceCount: 1}, devices: [{name: gpu-0}]}}\n"
+	if err := os.WriteFile(file, []byte(one), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		m := &recorded{rejected: map[string]int{}}
+		n, err := New(Config{
+			Name: "node1", InventoryFile: file, PodResourcesSocket: "none", Metrics: m, Log: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		release := make(chan struct{})
+		n.reader.Start(t.Context(), func(context.Context) (*contents, error) { <-release; return nil, nil })
+		if longest := describeFor(n, podresources.View{}, 10*time.Second); longest > driver.ReadWait {
+			t.Errorf("a tick was delayed by %v", longest)
+		}
+		if _, all := n.Describe(podresources.View{}); len(all) != 1 {
+			t.Errorf("the inventory is %v", all)
+		}
+		close(release)
+		synctest.Wait()
+		n.Describe(podresources.View{})
+		want := []string{"slices: <nil>", "slices: read inventory file: no answer in time", "slices: <nil>"}
+		if !slices.Equal(m.observed, want) {
+			t.Errorf("observed %q, want %q", m.observed, want)
+		}
+	})
+}
+
+// A device plugin's device of which sysfs says nothing in time is known by its name, until it does.
+func TestHungSysfs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newTestNode(t, Config{Sysfs: t.TempDir()})
+		id := driver.ID{Driver: "nvidia.com/gpu", Device: "GPU-1"}
+		release := make(chan struct{})
+		n.plugin.reader.Start(t.Context(), func(context.Context) (d inventory.PluginDevice, err error) {
+			<-release
+			return d, nil
+		})
+		if d := n.plugin.device(id); d.Hardware.UUID != "GPU-1" || len(n.plugin.known) != 0 {
+			t.Errorf("while it hangs: %+v", d)
+		}
+		close(release)
+		synctest.Wait()
+		if d := n.plugin.device(id); d.Hardware.UUID != "GPU-1" || len(n.plugin.known) != 1 {
+			t.Errorf("after it: %+v", d)
+		}
+	})
+}
