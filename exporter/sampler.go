@@ -2,6 +2,8 @@ package exporter
 
 import (
 	"context"
+	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +43,9 @@ type SamplerConfig struct {
 	// nil.
 	Hints <-chan struct{}
 	Now   func() time.Time
+	// MaxAge is how old the latest snapshot may be until Health fails; three intervals at least.
+	MaxAge time.Duration
+	Log    *slog.Logger
 }
 
 // Sampler ticks. At each tick it reads all sources side by side and then asks who holds what, so
@@ -54,6 +59,7 @@ type Sampler struct {
 	pods      map[int]string // of processes
 	podsAt    time.Time      // when they were looked up last
 	latest    atomic.Pointer[exposition.Snapshot]
+	progress  progress
 }
 
 // NewSampler returns a sampler. [Sampler.Run] starts it.
@@ -94,7 +100,10 @@ const minTickInterval = 50 * time.Millisecond
 // it.
 func (s *Sampler) Run(ctx context.Context) {
 	stop, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
+	s.progress.finish(s.Now())
+	var watching sync.WaitGroup
+	watching.Go(func() { s.watch(stop) })
+	defer func() { cancel(); watching.Wait() }()
 
 	ticker := time.NewTicker(s.Interval)
 	defer ticker.Stop()
@@ -148,18 +157,24 @@ func (s *Sampler) sleep(ctx context.Context, ticker *time.Ticker, begun, retry t
 
 // tick makes one snapshot and returns when the kubelet may be asked again, if it could not be now.
 func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
+	s.progress.enter("reading the sources", s.Now())
 	s.read(ctx)
+	s.progress.enter("asking the kubelet", s.Now())
 	view := s.owners.observe(ctx, s.wait())
 	if view.fresh {
 		s.Metrics.Reject(view.Rejected.Of("podresources")...)
 	}
 	now := s.Now()
 	in := join.Input{View: view.View, Sources: s.samples(now)}
+	s.progress.enter("finding the pods of processes", now)
 	in.PodOf = s.podsOf(ctx, in.Sources, now)
+	s.progress.enter("describing the inventory", s.Now())
 	in.View.Allocations, in.Inventory = s.Inventory.Describe(view.View)
+	s.progress.enter("joining", s.Now())
 	result := join.Join(in)
 	s.Metrics.Reject(result.Rejected...)
 	s.latest.Store(s.Limiter.Apply(s.Ledger, s.Ledger.Advance(result, now)))
+	s.progress.finish(now)
 	return view.Retry
 }
 

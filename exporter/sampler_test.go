@@ -63,9 +63,15 @@ func runSampler(t *testing.T, config SamplerConfig, f func(s *Sampler, registry 
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	config.Interval, config.Deadline, config.Now = time.Second, 5*time.Second, time.Now
-	config.Inventory = testInventory()
+	if config.Inventory == nil {
+		config.Inventory = testInventory()
+	}
 	config.Ledger, config.Limiter = ledger.New(ledger.Config{Retention: 5 * time.Minute}), exposition.NewLimiter(0)
 	config.Metrics = NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
+	config.MaxAge = time.Minute
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
 	s := NewSampler(config)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})

@@ -269,8 +269,8 @@ func readDir(dir string) ([]string, error) {
 }
 
 // updateFile reads a file if it has changed. A file that can't be parsed keeps what it defined
-// before for the settle time, since drivers that don't rename write in several steps; then it defines
-// nothing.
+// before for the settle time, since drivers that don't rename write in several steps; then it
+// defines nothing.
 func (c *CDI) updateFile(dir int, path string, at time.Time) (came, gone []change) {
 	f := c.files[path]
 	if f == nil {

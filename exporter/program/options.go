@@ -29,6 +29,7 @@ type options struct {
 
 	telemetryPath     string
 	lastScrape        time.Duration
+	maxAge            time.Duration
 	createdSamples    bool
 	pprof             bool
 	kubeAuthorization bool
@@ -88,6 +89,10 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 		"web.last-scrape-timeout",
 		"On SIGTERM, how long to wait for one more scrape if there was one in the last two minutes.",
 	).Default("15s").DurationVar(&o.lastScrape)
+	app.Flag(
+		"web.max-snapshot-age",
+		"How old the latest snapshot may be until /healthz and /readyz fail; at least three times --sample.interval.",
+	).Default("1m").DurationVar(&o.maxAge)
 	app.Flag(
 		"web.created-samples",
 		"Write _created lines in OpenMetrics text. Most scrapers make series of them; protobuf carries created "+
@@ -223,6 +228,9 @@ func (o *options) validate() error {
 			return badFlag(flag, fmt.Errorf("%v is negative", d))
 		}
 	}
+	if o.maxAge < minMaxAge {
+		return badFlag("web.max-snapshot-age", fmt.Errorf("%v is shorter than %v", o.maxAge, minMaxAge))
+	}
 	if o.interval < minInterval {
 		return badFlag("sample.interval", fmt.Errorf("%v is shorter than %v", o.interval, minInterval))
 	}
@@ -253,6 +261,9 @@ func (o *options) validate() error {
 
 // minInterval keeps the regular requests below the limit of the kubelet (3 a second).
 const minInterval = 500 * time.Millisecond
+
+// minMaxAge is longer than a machine stands still now and then.
+const minMaxAge = 5 * time.Second
 
 // choose sets the names under which the selected labels and annotations are shown.
 func (o *options) choose() error {

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/promslog"
@@ -58,6 +59,7 @@ func badFlag(flag string, err error) error {
 // Run runs the program until ctx ends and returns its exit status. Sources are in order of
 // precedence: the first that reads a quantity of a device owns it.
 func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io.Writer) int {
+	stderr = plain{stderr}
 	o, command, err := parse(args, sources, stdout)
 	var done finished
 	switch {
@@ -84,7 +86,7 @@ func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io
 }
 
 func fail(stderr io.Writer, err error) int {
-	_, _ = fmt.Fprintf(stderr, "dra-exporter: %v\n", err)
+	_, _ = fmt.Fprintf(stderr, "dra-exporter: %s\n", printable(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}

@@ -108,12 +108,6 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-func TestPrintable(t *testing.T) {
-	if got, want := printable("a\x1b[2Jb\nc\u009bé"), "a?[2Jb?c?é"; got != want {
-		t.Errorf("printable: %q, want %q", got, want)
-	}
-}
-
 func TestReferenceNamesSources(t *testing.T) {
 	var stdout, stderr bytes.Buffer
 	sources := []Source{{Name: "mine", Fills: []driver.Quantity{driver.Power}}}

@@ -47,7 +47,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		Ledger: ledger.New(ledger.Config{
 			Retention: o.retention, IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold,
 		}),
-		Limiter: exposition.NewLimiter(o.maxSeries),
+		Limiter: exposition.NewLimiter(o.maxSeries), MaxAge: o.maxAge, Log: log,
 	})
 	scrapes := &web.Scrapes{}
 	renderer := exposition.New(registry, sampler.Latest, exposition.Config{
@@ -56,7 +56,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 	pages, err := guard(o, api, metrics, log, web.NewHandler(web.Config{
 		Metrics: renderer, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
 		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, QuietAfter: o.quietAfter,
-		Log: log,
+		Log: log, Health: sampler.Health,
 	}))
 	if err != nil {
 		return err

@@ -143,16 +143,6 @@ func (o *topOptions) client() (*http.Client, error) {
 	return config.NewClientFromConfig(*settings, "top")
 }
 
-// printable replaces control characters, which could command a terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
-			return '?'
-		}
-		return r
-	}, s)
-}
-
 // PluginArguments returns the arguments of the program that is called by a name: kubectl-dra, the
 // name of a plugin of kubectl, is `top --all-nodes`.
 func PluginArguments(name string, args []string) []string {

@@ -29,6 +29,7 @@ type Config struct {
 	Pprof       bool
 	Version     string
 	Scrapes     *Scrapes
+	Health      func() error  // why the probes fail; nil: they do not
 	QuietAfter  time.Duration // a device that no holder used for so long is quiet
 	Log         *slog.Logger
 }
@@ -55,13 +56,13 @@ func CheckMetricsPath(of string) error {
 func NewHandler(c Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+c.MetricsPath, c.Scrapes.count(serveMetrics(c.Metrics, newAnswers(c.Latest, c.Log))))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { respond(w, http.StatusOK, "ok\n") })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { probe(w, c) })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		if c.Latest() == nil {
 			respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
 			return
 		}
-		respond(w, http.StatusOK, "ok\n")
+		probe(w, c)
 	})
 	documents := newAnswers(c.Latest, c.Log) // of their own, so that no scrape waits for them
 	mux.HandleFunc("GET /api/v1/snapshot", func(w http.ResponseWriter, r *http.Request) {
@@ -76,6 +77,17 @@ func NewHandler(c Config) http.Handler {
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
 	return mux
+}
+
+// probe answers a probe.
+func probe(w http.ResponseWriter, c Config) {
+	if c.Health != nil {
+		if err := c.Health(); err != nil {
+			respond(w, http.StatusServiceUnavailable, err.Error()+"\n")
+			return
+		}
+	}
+	respond(w, http.StatusOK, "ok\n")
 }
 
 func respond(w http.ResponseWriter, status int, text string) {

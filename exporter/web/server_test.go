@@ -2,6 +2,7 @@ package web
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -85,6 +86,24 @@ func TestServerBeforeTheFirstSnapshot(t *testing.T) {
 	} {
 		if got, body := fetch(t, server.URL+path); got != want {
 			t.Errorf("%s: status %d, want %d: %s", path, got, want, body)
+		}
+	}
+}
+
+// The probes fail with the reason while the snapshot is too old.
+func TestProbesFail(t *testing.T) {
+	var health error
+	server := serving(t, snapshotWithHostileNames(), func(c *Config) { c.Health = func() error { return health } })
+	for _, want := range []struct {
+		err    error
+		status int
+		body   string
+	}{{nil, 200, "ok\n"}, {errors.New("no snapshot for 1m0s"), 503, "no snapshot for 1m0s\n"}} {
+		health = want.err
+		for _, path := range []string{"/healthz", "/readyz"} {
+			if got, body := fetch(t, server.URL+path); got != want.status || body != want.body {
+				t.Errorf("%s with %v: status %d, %q", path, want.err, got, body)
+			}
 		}
 	}
 }

@@ -1,0 +1,82 @@
+package exporter
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// minTicks is how many intervals without a snapshot are never too many.
+	minTicks = 3
+	// standsAfter is how long a part of a tick may take until it is logged.
+	standsAfter = 10 * time.Second
+	// watchInterval is how often that is looked at.
+	watchInterval = time.Second
+)
+
+// progress is how far the sampler is. It is safe for concurrent use.
+type progress struct {
+	phase    atomic.Pointer[phase]
+	finished atomic.Pointer[time.Time] // when the last tick was; before the first one, when the sampler started
+}
+
+// phase is a part of a tick that is in progress.
+type phase struct {
+	part  string // "": no tick is in progress
+	begun time.Time
+}
+
+// enter says that a part of a tick begins.
+func (p *progress) enter(part string, now time.Time) { p.phase.Store(&phase{part, now}) }
+
+// finish says that a tick has ended.
+func (p *progress) finish(now time.Time) {
+	p.phase.Store(&phase{"", now})
+	p.finished.Store(&now)
+}
+
+// Health returns an error if there was no new snapshot for longer than MaxAge, which says what has
+// not returned since. It is safe for concurrent use.
+func (s *Sampler) Health() error {
+	last, at := s.progress.finished.Load(), s.progress.phase.Load()
+	if last == nil { // it was not started
+		return nil
+	}
+	now := s.Now()
+	age := now.Sub(*last)
+	switch {
+	case age <= max(s.MaxAge, minTicks*s.Interval):
+		return nil
+	case at.part == "":
+		return fmt.Errorf("no snapshot for %v", age.Round(time.Second))
+	default:
+		return fmt.Errorf("no snapshot for %v: %s has not returned for %v",
+			age.Round(time.Second), at.part, now.Sub(at.begun).Round(time.Second))
+	}
+}
+
+// watch logs, once each time, that a part of a tick stands, and that it goes on.
+func (s *Sampler) watch(ctx context.Context) {
+	ticker := time.NewTicker(watchInterval)
+	defer ticker.Stop()
+	var logged *phase
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		now, at := s.Now(), s.progress.phase.Load()
+		if logged != nil && at != logged {
+			s.Log.InfoContext(ctx, "the sampler goes on", "part", logged.part, "stood", now.Sub(logged.begun).Round(time.Second))
+			logged = nil
+		}
+		if logged == nil && at.part != "" && now.Sub(at.begun) > standsAfter {
+			s.Log.WarnContext(ctx, "the sampler stands: a part of a tick has not returned", "part", at.part,
+				"since", at.begun)
+			logged = at
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package exporter
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// standingInventory is an inventory that stands from the second call on, until it is released.
+type standingInventory struct {
+	fixedInventory
+	calls   *int
+	release chan struct{}
+}
+
+func (i standingInventory) Describe(v podresources.View) ([]podresources.Allocation, driver.Inventory) {
+	if *i.calls++; *i.calls > 1 {
+		<-i.release
+	}
+	return i.fixedInventory.Describe(v)
+}
+
+// A tick that stands is logged once and named, the probes fail after MaxAge, not before, and all is
+// well when it goes on.
+func TestStandingTick(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		inventory := standingInventory{testInventory(), new(int), make(chan struct{})}
+		config := SamplerConfig{
+			Owners: funcOwners(answering), Sources: []driver.Source{goodSource("good")}, Inventory: inventory,
+			Log: slog.New(slog.NewTextHandler(&log, nil)),
+		}
+		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
+			expect := func(after time.Duration, want string, lines int) {
+				t.Helper()
+				time.Sleep(after)
+				got := ""
+				if err := s.Health(); err != nil {
+					got = err.Error()
+				}
+				if got != want {
+					t.Errorf("health %q, want %q", got, want)
+				}
+				synctest.Wait()
+				if n := strings.Count(log.String(), "\n"); n != lines {
+					t.Errorf("the log has %d lines, want %d:\n%s", n, lines, log.String())
+				}
+			}
+			expect(time.Second+time.Millisecond, "", 0) // the second tick has begun
+			expect(standsAfter, "", 0)
+			expect(watchInterval, "", 1)
+			expect(59*time.Second-standsAfter-watchInterval-2*time.Millisecond, "", 1)
+			const want = "no snapshot for 1m0s: describing the inventory has not returned for 59s"
+			expect(2*time.Millisecond, want, 1)
+			if !strings.Contains(log.String(), `part="describing the inventory"`) {
+				t.Errorf("the log does not name the part: %s", log.String())
+			}
+			close(inventory.release)
+			expect(2*time.Second, "", 2)
+			if !strings.Contains(log.String(), "the sampler goes on") {
+				t.Errorf("the log does not say that it goes on: %s", log.String())
+			}
+		})
+	})
+}
+
+// Before the first snapshot the probes fail as late as after it, and with a long interval not
+// before three of them have passed.
+func TestHealthBeforeTheFirstSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 1
+		inventory := standingInventory{testInventory(), &calls, make(chan struct{})}
+		config := SamplerConfig{Owners: funcOwners(answering), Inventory: inventory}
+		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
+			time.Sleep(time.Minute - time.Millisecond)
+			if err := s.Health(); err != nil {
+				t.Error(err)
+			}
+			time.Sleep(2 * time.Millisecond)
+			if s.Health() == nil {
+				t.Error("healthy without a snapshot after a minute")
+			}
+			close(inventory.release)
+		})
+		slow := Sampler{SamplerConfig: SamplerConfig{Interval: 21 * time.Second, MaxAge: time.Minute, Now: time.Now}}
+		if err := slow.Health(); err != nil {
+			t.Errorf("of a sampler that was not started: %v", err)
+		}
+		slow.progress.finish(time.Now())
+		for _, healthy := range []bool{true, false} {
+			time.Sleep(minTicks*slow.Interval - time.Second)
+			if err := slow.Health(); (err == nil) != healthy {
+				t.Errorf("health %v, want healthy: %v", err, healthy)
+			}
+		}
+	})
+}
