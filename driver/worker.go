@@ -140,15 +140,15 @@ func (w *Worker[T]) Run(ctx context.Context, f func(context.Context) (T, error))
 			return o.Value, o.Err
 		}
 		if err := ctx.Err(); err != nil {
-			w.settle()
+			w.settle(context.WithoutCancel(ctx))
 			return value, fmt.Errorf("%s: %w", w.Operation, err)
 		}
 	}
 }
 
 // settle gives a call whose context has ended a moment to end.
-func (w *Worker[T]) settle() {
-	ctx, cancel := context.WithTimeout(context.Background(), ReadWait)
+func (w *Worker[T]) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, ReadWait)
 	defer cancel()
 	w.Wait(ctx)
 	w.Take()

@@ -78,7 +78,8 @@ type specFile struct {
 func NewCDI(dirs []string, sysfsRoot string) *CDI {
 	c := &CDI{
 		sysfs: sysfsRoot, now: time.Now, readFile: sysfs.ReadFile,
-		files: map[string]*specFile{}, rejected: driver.Rejections{}, conflicts: map[string]bool{}, unreadable: map[string]bool{}, excess: map[string]int{},
+		files: map[string]*specFile{}, rejected: driver.Rejections{}, conflicts: map[string]bool{},
+		unreadable: map[string]bool{}, excess: map[string]int{},
 	}
 	for _, dir := range dirs {
 		c.dirs = append(c.dirs, filepath.Clean(dir))

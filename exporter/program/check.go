@@ -47,22 +47,14 @@ var errCheck = errors.New("check: something does not work, see above")
 
 // runCheck asks every input once and prints what it has, and what is missing and why.
 func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, w io.Writer) error {
-	api, err := newAPI(o, log)
+	found := check.NewInputs()
+	in, err := open(ctx, o, list, found, log)
 	if err != nil {
 		return err
 	}
-	inputs := check.NewInputs()
-	n, err := newNode(o, api, inputs, log)
-	if err != nil {
-		return err
-	}
-	defer n.Close()
-	sources, err := makeSources(o, list, n)
-	if err != nil {
-		return err
-	}
+	defer in.node.Close()
 	checker := check.New(check.Config{
-		Name: o.node, Version: version.Version, Node: n, Inputs: inputs, Sources: sources,
+		Name: o.node, Version: version.Version, Node: in.node, Inputs: found, Sources: in.sources,
 		PodResourcesSocket: o.socket, PodsSocket: o.podsSocket, HasInventoryFile: o.inventoryFile != "",
 		Deadline: sourceDeadline,
 	})

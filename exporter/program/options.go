@@ -243,6 +243,11 @@ func (o *options) validate() error {
 	if o.maxSeries < 0 {
 		return badFlag("max-series", errors.New("is negative"))
 	}
+	if err := errors.Join(
+		checkFile("web.config.file", *o.web.WebConfigFile), checkFile("kubeconfig", o.kubeconfig),
+	); err != nil {
+		return err
+	}
 	if err := web.Validate(*o.web.WebConfigFile); err != nil {
 		return badFlag("web.config.file", err)
 	}

@@ -1,7 +1,9 @@
 package program
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -9,12 +11,58 @@ import (
 	"github.com/prometheus/common/version"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 	"github.com/dra-exporter/dra-exporter/exporter"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/exporter/web/access"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
+
+// inputs are what the program reads.
+type inputs struct {
+	api     *kube.Client // nil: none
+	node    *node.Node
+	sources []driver.Source
+}
+
+// open opens the inputs for the flags. It ends with ctx, whatever hangs.
+func open(ctx context.Context, o *options, list []Source, metrics node.Metrics, log *slog.Logger) (inputs, error) {
+	type opened struct {
+		inputs
+		err error
+	}
+	opening := driver.Go(func() (in opened) {
+		if in.api, in.err = newAPI(o, log); in.err != nil {
+			return in
+		}
+		if in.node, in.err = newNode(o, in.api, metrics, log); in.err != nil {
+			return in
+		}
+		if in.sources, in.err = makeSources(o, list, in.node); in.err != nil {
+			in.node.Close()
+		}
+		return in
+	}, func(err error) opened { return opened{err: fmt.Errorf("start: %w", err)} })
+	in, done := opening.Wait(ctx)
+	if !done {
+		return inputs{}, fmt.Errorf("start: files or devices do not answer: %w", ctx.Err())
+	}
+	return in.inputs, in.err
+}
+
+// checkFile returns an error, at once, unless a flag's file can be read without waiting.
+func checkFile(flag, path string) error {
+	if path == "" {
+		return nil
+	}
+	file, err := sysfs.Open(path)
+	if err != nil {
+		return badFlag(flag, err)
+	}
+	_ = file.Close()
+	return nil
+}
 
 // newAPI returns the client of the API server, nil if there is none or --kube=off.
 func newAPI(o *options, log *slog.Logger) (*kube.Client, error) {

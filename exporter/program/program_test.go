@@ -3,11 +3,16 @@ package program
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
@@ -106,6 +111,44 @@ func TestEnvironment(t *testing.T) {
 		!strings.Contains(stderr.String(), "$DRA_EXPORTER_SAMPLE_INTERVAL: ") {
 		t.Errorf("exit status %d, said %q", status, &stderr)
 	}
+}
+
+// A flag's file that is no file is an error at once.
+func TestFilesThatBlock(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"--web.config.file=" + pipe}, {"--kubeconfig=" + pipe}, {"--inventory.file=" + pipe},
+		{"--source.scrape.config=" + pipe}, {"top", "--http.config.file=" + pipe},
+	} {
+		var stdout, stderr bytes.Buffer
+		flag, _, _ := strings.Cut(args[len(args)-1], "=")
+		if status := Run(t.Context(), args, nil, &stdout, &stderr); status != exitUsage ||
+			!strings.Contains(stderr.String(), flag+": ") {
+			t.Errorf("%v: exit status %d, said %q", args, status, &stderr)
+		}
+	}
+}
+
+// A start that hangs ends with its context.
+func TestStartThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		sources := []Source{{Name: "hangs", New: func(driver.Host) (driver.Source, error) {
+			<-release
+			return nil, errors.New("too late")
+		}}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var stdout, stderr bytes.Buffer
+		status := Run(ctx, []string{"--kube=off", "--path.cdi=/none"}, sources, &stdout, &stderr)
+		if status != exitFailure || !strings.Contains(stderr.String(), "start: ") {
+			t.Errorf("exit status %d, said %q", status, &stderr)
+		}
+	})
 }
 
 func TestReferenceNamesSources(t *testing.T) {

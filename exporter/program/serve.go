@@ -27,22 +27,15 @@ import (
 func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) error {
 	registry := prometheus.NewRegistry()
 	metrics := exporter.NewSelfMetrics(registry, o.node, log)
-	api, err := newAPI(o, log)
+	in, err := open(ctx, o, list, metrics, log)
 	if err != nil {
 		return err
 	}
-	n, err := newNode(o, api, metrics, log)
-	if err != nil {
-		return err
-	}
-	defer n.Close()
-	sources, err := makeSources(o, list, n)
-	if err != nil {
-		return err
-	}
+	defer in.node.Close()
 
 	sampler := exporter.NewSampler(exporter.SamplerConfig{
-		Interval: o.interval, Deadline: sourceDeadline, Owners: n, Inventory: n, Sources: sources, Hints: n.Hints(),
+		Interval: o.interval, Deadline: sourceDeadline, Owners: in.node, Inventory: in.node, Sources: in.sources,
+		Hints:   in.node.Hints(),
 		Metrics: metrics, Now: time.Now, PodOf: podresources.NewProcesses(o.paths.Procfs).PodUID,
 		Ledger: ledger.New(ledger.Config{
 			Retention: o.retention, IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold,
@@ -53,7 +46,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 	renderer := exposition.New(registry, sampler.Latest, exposition.Config{
 		ZeroHold: o.zeroHold, CreatedSamples: o.createdSamples,
 	})
-	pages, err := guard(o, api, metrics, log, web.NewHandler(web.Config{
+	pages, err := guard(o, in.api, metrics, log, web.NewHandler(web.Config{
 		Metrics: renderer, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
 		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, QuietAfter: o.quietAfter,
 		Log: log, Health: sampler.Health,
@@ -69,7 +62,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		ctx, "starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet",
 		o.socket,
 	)
-	return run(ctx, parts{node: n, sampler: sampler, server: server, scrapes: scrapes}, o, log)
+	return run(ctx, parts{node: in.node, sampler: sampler, server: server, scrapes: scrapes}, o, log)
 }
 
 // shutdownTimeout is how long answers in progress may take at the end.

@@ -68,6 +68,9 @@ func runTop(ctx context.Context, o *options, w io.Writer) error {
 	if t.interval <= 0 {
 		return badFlag("interval", fmt.Errorf("%v is not above 0", t.interval))
 	}
+	if err := checkFile("http.config.file", t.httpConfig); err != nil {
+		return err
+	}
 	client, err := t.client()
 	if err != nil {
 		return badFlag("http.config.file", err)

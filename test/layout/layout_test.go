@@ -141,7 +141,7 @@ func TestImports(t *testing.T) {
 		"exporter/node": {"driver", "driver/inventory", "podresources", "podresources/kube"},
 		"exporter":      {"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "podresources"},
 		"exporter/program": {
-			"driver", "driver/scrape", "exporter", "exporter/check", "exporter/exposition", "exporter/ledger",
+			"driver", "driver/scrape", "driver/sysfs", "exporter", "exporter/check", "exporter/exposition", "exporter/ledger",
 			"exporter/node", "exporter/top", "exporter/web", "exporter/web/access", "podresources", "podresources/kube",
 		},
 	}
