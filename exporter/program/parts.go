@@ -32,6 +32,7 @@ func open(ctx context.Context, o *options, list []Source, metrics node.Metrics, 
 		inputs
 		err error
 	}
+	//nolint:contextcheck // what is opened outlives the start
 	opening := driver.Go(func() (in opened) {
 		if in.api, in.err = newAPI(o, log); in.err != nil {
 			return in

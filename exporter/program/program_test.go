@@ -120,8 +120,11 @@ func TestFilesThatBlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{
-		{"--web.config.file=" + pipe}, {"--kubeconfig=" + pipe}, {"--inventory.file=" + pipe},
-		{"--source.scrape.config=" + pipe}, {"top", "--http.config.file=" + pipe},
+		{"--web.config.file=" + pipe},
+		{"--kubeconfig=" + pipe},
+		{"--inventory.file=" + pipe},
+		{"--source.scrape.config=" + pipe},
+		{"top", "--http.config.file=" + pipe},
 	} {
 		var stdout, stderr bytes.Buffer
 		flag, _, _ := strings.Cut(args[len(args)-1], "=")
