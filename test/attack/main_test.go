@@ -47,7 +47,7 @@ type attack struct {
 }
 
 func attacks() []attack {
-	return slices.Concat(scrapeAttacks(), endpointAttacks(), networkAttacks(), sliceAttacks())
+	return slices.Concat(scrapeAttacks(), endpointAttacks(), networkAttacks(), sliceAttacks(), blockAttacks())
 }
 
 func TestAttacks(t *testing.T) {

@@ -1,0 +1,177 @@
+package attack
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/largenode"
+)
+
+// blockAttacks are those of files that block.
+func blockAttacks() []attack {
+	return []attack{
+		{name: "a CDI spec and the inventory file become pipes", short: true, run: pipesForFiles},
+		{name: "a pod's cgroup.events blocks", short: true, run: blockingCgroup},
+		{name: "pipes for the files of flags", short: true, run: pipesForFlags},
+	}
+}
+
+// pipe makes a pipe without a writer in place of a file: to open it the simple way blocks, as a hung
+// file system does.
+func pipe(t testing.TB, path string) string {
+	t.Helper()
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// expectTicks waits for a snapshot that is newer than now: the sampler does not stand.
+func (g *target) expectTicks(what string) {
+	g.t.Helper()
+	now := float64(time.Now().UnixNano()) / 1e9
+	g.await(what, func() error {
+		a, err := g.scrape(honestTimeout)
+		if err != nil {
+			return err
+		}
+		at, err := valueOf(a.body, "dra_exporter_snapshot_timestamp_seconds")
+		if err == nil && at <= now {
+			err = fmt.Errorf("the snapshot is %.1f s older than the attack", now-at)
+		}
+		return err
+	})
+}
+
+// valueOf returns the value of a series.
+func valueOf(body, series string) (value float64, err error) {
+	_, rest, found := strings.Cut(body, "\n"+series+" ")
+	if !found {
+		return 0, fmt.Errorf("no series %s", series)
+	}
+	_, err = fmt.Sscan(rest, &value)
+	return value, err
+}
+
+// expectShown checks that a scrape soon shows a text.
+func (g *target) expectShown(text string) {
+	g.t.Helper()
+	for begun := time.Now(); ; time.Sleep(honestInterval) {
+		a, err := g.scrape(honestTimeout)
+		switch {
+		case err == nil && strings.Contains(a.body, text):
+			return
+		case time.Since(begun) > honestTimeout:
+			g.t.Errorf("not shown after %v: %s (%v)", honestTimeout, text, err)
+			return
+		}
+	}
+}
+
+// expectStop checks that the program ends soon after SIGTERM.
+func (g *target) expectStop() {
+	g.t.Helper()
+	begun := time.Now()
+	status := g.Stop()
+	g.t.Logf("it ended %v after SIGTERM with status %d", time.Since(begun).Round(10*time.Millisecond), status)
+	if status != 0 {
+		g.t.Errorf("exit status %d on SIGTERM", status)
+	}
+}
+
+func pipesForFiles(t testing.TB) {
+	g := newTarget(t, nil)
+	pipe(t, g.node.Path("cdi/claim.json"))
+	pipe(t, g.node.Path("inventory.yaml"))
+	g.expectTicks("ticking while files are pipes")
+	g.await("aware that the inventory is no file", func() error {
+		a, err := g.scrape(honestTimeout)
+		if err != nil {
+			return err
+		}
+		if up, err := valueOf(a.body, `dra_exporter_source_up{source="slices"}`); err != nil || up != 0 {
+			return fmt.Errorf("source_up of the slices is %v, %w", up, err)
+		}
+		return nil
+	})
+	g.await("as before the attack", g.complete)
+	g.expectStop()
+}
+
+// blockingCgroup lets the kubelet answer with nothing, so that the exporter asks the pods' cgroups
+// whether they live, one of which blocks; then the kubelet has another pod.
+func blockingCgroup(t testing.TB) {
+	const uid, pod = "aaaaaaaa-0000-0000-0000-000000000000", "pod-of-some-deployment-0"
+	node := largenode.Start(t)
+	cgroup := "sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" +
+		strings.ReplaceAll(uid, "-", "_") + ".slice"
+	for _, folder := range []string{cgroup, "pods/team-0_" + pod + "_" + uid} {
+		if err := os.MkdirAll(node.Path(folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := launch(t, node, nil)
+	g.await("aware of the node", g.complete)
+	pipe(t, node.Path(filepath.Join(cgroup, "cgroup.events")))
+	setPods := func(name string) {
+		t.Helper()
+		var err error
+		if err = node.Kubelet.SetPods(); name != "" {
+			claim := podresourcestest.Claim("team-0", "claim", podresourcestest.Device(largenode.Driver, largenode.Name, "gpu-0"))
+			err = node.Kubelet.SetPods(podresourcestest.Pod("team-0", name, podresourcestest.Container("main", claim)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	setPods("")
+	g.expectShown(`reason="empty_disbelieved",source="podresources"`)
+	setPods("late")
+	g.expectShown(`pod="late"`)
+	g.expectStop()
+}
+
+// pipesForFlags starts the program with a pipe for each file that a flag names: it says so, and
+// ends at once.
+func pipesForFlags(t testing.TB) {
+	file := pipe(t, filepath.Join(t.TempDir(), "pipe"))
+	for _, args := range [][]string{
+		{"--source.scrape.config=" + file}, {"--inventory.file=" + file}, {"--web.config.file=" + file},
+		{"--kubeconfig=" + file}, {"top", "--http.config.file=" + file},
+	} {
+		flag := args[len(args)-1]
+		cmd := exec.Command(os.Getenv(programPath), append(args, "--web.listen-address=127.0.0.1:0")...)
+		if args[0] == "top" {
+			cmd.Args = append([]string{cmd.Path}, args...)
+		}
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		hung := time.AfterFunc(5*time.Second, func() { _ = cmd.Process.Kill() })
+		_ = cmd.Wait() // the state tells
+		if !hung.Stop() {
+			t.Errorf("%s: it hangs", flag)
+			continue
+		}
+		name, _, _ := strings.Cut(flag, "=")
+		if cmd.ProcessState.ExitCode() != 2 || !strings.Contains(stderr.String(), name) {
+			t.Errorf("%s: %v, said %q", flag, cmd.ProcessState, &stderr)
+		}
+		t.Logf("%s: it ended after %v", flag, time.Since(begun).Round(10*time.Millisecond))
+	}
+}
