@@ -55,16 +55,6 @@ func (g *target) expectTicks(what string) {
 	})
 }
 
-// valueOf returns the value of a series.
-func valueOf(body, series string) (value float64, err error) {
-	_, rest, found := strings.Cut(body, "\n"+series+" ")
-	if !found {
-		return 0, fmt.Errorf("no series %s", series)
-	}
-	_, err = fmt.Sscan(rest, &value)
-	return value, err
-}
-
 // expectShown checks that a scrape soon shows a text.
 func (g *target) expectShown(text string) {
 	g.t.Helper()
