@@ -25,8 +25,8 @@ func blockAttacks() []attack {
 	}
 }
 
-// pipe makes a pipe without a writer in place of a file: to open it the simple way blocks, as a hung
-// file system does.
+// pipe makes a pipe without a writer in place of a file: to open it the simple way blocks, as a
+// hung file system does.
 func pipe(t testing.TB, path string) string {
 	t.Helper()
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
