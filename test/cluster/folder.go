@@ -140,7 +140,7 @@ func (f *folder) clear() error {
 	for _, name := range []string{
 		"api.sock", "cdi", "certs", "cni", "containerd.toml", "cri.sock", "ctr", "empty", "etcd", "journal.jsonl", "kube",
 		"kubeconfig", "kubelet",
-		"kubelet.yaml", "log", "pods", "replaced", "scheduler.yaml", "service-account.key",
+		"kubelet.yaml", "log", node.Manifests, "pods", "replaced", "scheduler.yaml", "service-account.key",
 		"start.log", "tokens.csv", "unhealthy",
 		"workload.tar",
 	} {
