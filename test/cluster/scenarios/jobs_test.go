@@ -106,7 +106,7 @@ func (n *namespace) heldFor(claim string) {
 				}
 				row := holder(r.Claims, n.name, claim, device)
 				got := time.Duration(row.AllocatedSeconds * float64(time.Second))
-				if (got-held).Abs() > time.Duration(runs[device])*timing || row.Ended == nil {
+				if (got-held).Abs() > time.Duration(1+runs[device])*timing || row.Ended == nil {
 					return fmt.Errorf("the claim held %s for %v in all, the driver says %v; it ended at %v",
 						device, got, held, row.Ended)
 				}
