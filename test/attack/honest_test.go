@@ -46,12 +46,10 @@ var errRefused = errors.New("refused for now")
 func (g *target) scrape(timeout time.Duration) (answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/metrics"), http.NoBody)
+	request, err := g.request(ctx)
 	if err != nil {
 		return answer{}, err
 	}
-	request.Header.Set("Accept", openMetrics)
-	request.Header.Set("Accept-Encoding", "gzip")
 	begun := time.Now()
 	response, err := g.client.Do(request)
 	if err != nil {
@@ -71,6 +69,17 @@ func (g *target) scrape(timeout time.Duration) (answer, error) {
 		return a, fmt.Errorf("an answer of %d bytes has no end", len(body))
 	}
 	return a, nil
+}
+
+// request returns a request for the metrics as Prometheus sends it.
+func (g *target) request(ctx context.Context) (*http.Request, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/metrics"), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set("Accept", openMetrics)
+	request.Header.Set("Accept-Encoding", "gzip")
+	return request, nil
 }
 
 // openMetrics is what Prometheus accepts, without its protobuf.
