@@ -24,7 +24,7 @@ const (
 	// maxHeld is how many bytes of answers are kept in memory. If there are more, the answers that
 	// were followed by newer ones are dropped, the oldest first: clients that are still reading them
 	// are cut off.
-	maxHeld = 16 << 20
+	maxHeld = 8 << 20
 )
 
 // variant is one form of the latest snapshot: a format of the metrics, the page, or the report,

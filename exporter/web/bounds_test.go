@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,9 +38,11 @@ func (r *rejections) add(rejected driver.Rejection) {
 func TestRequestsInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var counts rejections
+		var ended atomic.Int32
 		handler := bounded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/stuck" {
 				<-r.Context().Done()
+				ended.Add(1)
 			}
 			_, _ = w.Write([]byte("page"))
 		}), counts.add)
@@ -66,7 +69,7 @@ func TestRequestsInFlight(t *testing.T) {
 			t.Errorf("status %d, %v, want 503", refused.Code, refused.Header())
 		}
 		for _, test := range []struct{ client, path string }{
-			{"192.0.2.2:1", "/metrics"}, {"192.0.2.1:1", "/healthz"}, {"192.0.2.1:1", "/readyz"},
+			{"192.0.2.1:1", "/healthz"}, {"192.0.2.1:1", "/readyz"}, {"192.0.2.2:1", "/metrics"},
 		} {
 			w := httptest.NewRecorder()
 			if ask(w, test.client, test.path); w.Code != http.StatusOK {
@@ -84,6 +87,9 @@ func TestRequestsInFlight(t *testing.T) {
 		}
 		if got := counts.count["requests"]; got[driver.ReasonTooMany] != 1 || got[driver.ReasonTimeout] != 2 {
 			t.Errorf("counted %v, want 1 refused and 2 cut off", got)
+		}
+		if got := ended.Load(); got != 2 {
+			t.Errorf("%d requests have ended, want those that were cut off", got)
 		}
 		for _, r := range readers {
 			r.once.Do(func() { close(r.cut) })
