@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -164,4 +165,14 @@ func pipesForFlags(t testing.TB) {
 		}
 		t.Logf("%s: it ended after %v", flag, time.Since(begun).Round(10*time.Millisecond))
 	}
+}
+
+// valueOf returns the value of a series, which is written as it stands in the text.
+func valueOf(body, series string) (float64, error) {
+	_, after, found := strings.Cut(body, "\n"+series+" ")
+	if !found {
+		return 0, errors.New("no " + series)
+	}
+	value, _, _ := strings.Cut(after, "\n")
+	return strconv.ParseFloat(value, 64)
 }
