@@ -120,7 +120,8 @@ func blockingCgroup(t testing.TB) {
 		t.Helper()
 		var err error
 		if err = node.Kubelet.SetPods(); name != "" {
-			claim := podresourcestest.Claim("team-0", "claim", podresourcestest.Device(largenode.Driver, largenode.Name, "gpu-0"))
+			device := podresourcestest.Device(largenode.Driver, largenode.Name, "gpu-0")
+			claim := podresourcestest.Claim("team-0", "claim", device)
 			err = node.Kubelet.SetPods(podresourcestest.Pod("team-0", name, podresourcestest.Container("main", claim)))
 		}
 		if err != nil {
@@ -139,8 +140,11 @@ func blockingCgroup(t testing.TB) {
 func pipesForFlags(t testing.TB) {
 	file := pipe(t, filepath.Join(t.TempDir(), "pipe"))
 	for _, args := range [][]string{
-		{"--source.scrape.config=" + file}, {"--inventory.file=" + file}, {"--web.config.file=" + file},
-		{"--kubeconfig=" + file}, {"top", "--http.config.file=" + file},
+		{"--source.scrape.config=" + file},
+		{"--inventory.file=" + file},
+		{"--web.config.file=" + file},
+		{"--kubeconfig=" + file},
+		{"top", "--http.config.file=" + file},
 	} {
 		flag := args[len(args)-1]
 		cmd := exec.Command(os.Getenv(programPath), append(args, "--web.listen-address=127.0.0.1:0")...)
