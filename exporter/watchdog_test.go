@@ -1,9 +1,9 @@
 package exporter
 
 import (
-	"bytes"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,18 +28,36 @@ func (i standingInventory) Describe(v podresources.View) ([]podresources.Allocat
 	return i.fixedInventory.Describe(v)
 }
 
+// lines is a log that one goroutine writes and another reads.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // A tick that stands is logged once and named, the probes fail after MaxAge, not before, and all is
 // well when it goes on.
 func TestStandingTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log lines
 		inventory := standingInventory{testInventory(), new(int), make(chan struct{})}
 		config := SamplerConfig{
 			Owners: funcOwners(answering), Sources: []driver.Source{goodSource("good")}, Inventory: inventory,
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
-			expect := func(after time.Duration, want string, lines int) {
+			expect := func(after time.Duration, want string, count int) {
 				t.Helper()
 				time.Sleep(after)
 				got := ""
@@ -50,8 +68,8 @@ func TestStandingTick(t *testing.T) {
 					t.Errorf("health %q, want %q", got, want)
 				}
 				synctest.Wait()
-				if n := strings.Count(log.String(), "\n"); n != lines {
-					t.Errorf("the log has %d lines, want %d:\n%s", n, lines, log.String())
+				if n := strings.Count(log.String(), "\n"); n != count {
+					t.Errorf("the log has %d lines, want %d:\n%s", n, count, log.String())
 				}
 			}
 			expect(time.Second+time.Millisecond, "", 0) // the second tick has begun

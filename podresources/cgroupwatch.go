@@ -81,6 +81,9 @@ func (w *cgroupWatch) run(ctx context.Context) error {
 		events, failures = w.notify.Events, w.notify.Errors
 	}
 	for {
+		if err := ctx.Err(); err != nil {
+			return err // a call that hangs may use the fields
+		}
 		timer := time.NewTimer(w.interval())
 		select {
 		case <-ctx.Done():

@@ -238,6 +238,7 @@ func TestCgroupWatchHangs(t *testing.T) {
 		synctest.Wait()
 		tree.pod("kubepods/pod"+uidA, true)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if n := len(reported); n == 0 || driver.ReasonOf(reported[n-1]) != driver.ReasonHung {
 			t.Errorf("reported %v, want that it hangs", reported)
 		}

@@ -280,6 +280,7 @@ func TestWatchHangs(t *testing.T) {
 		synctest.Wait()
 		write(t, filepath.Join(dir, "b.yaml"), spec("b"))
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		if h, ok := c.Lookup(qualified([]string{"a"})); !ok || len(h.DeviceNodes) != 1 || len(c.Rejected()) != 0 {
 			t.Errorf("%+v, found %v, rejected %v", h, ok, c.Rejected())
 		}

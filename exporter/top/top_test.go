@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -215,7 +216,7 @@ func TestFromKube(t *testing.T) {
 
 // The screen shows the rows, takes keys, and ends with q.
 func TestShow(t *testing.T) {
-	screen := tcell.NewSimulationScreen("UTF-8")
+	screen := &readable{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
 	if err := screen.Init(); err != nil {
 		t.Fatal(err)
 	}
@@ -250,23 +251,43 @@ func TestShow(t *testing.T) {
 	screen.Fini()
 }
 
-// awaitText waits until what the screen shows is as it should be.
-func awaitText(t *testing.T, screen tcell.SimulationScreen, right func(string) bool) {
-	t.Helper()
+// readable is a screen that another goroutine can read.
+type readable struct {
+	tcell.SimulationScreen
+	mu   sync.Mutex
+	text string
+}
+
+// Show shows what was drawn, and keeps it as text.
+func (r *readable) Show() {
+	r.SimulationScreen.Show()
 	var text strings.Builder
-	for range 3000 {
-		text.Reset()
-		cells, width, _ := screen.GetContents()
-		for i, c := range cells {
-			text.WriteString(string(c.Runes))
-			if i%width == width-1 {
-				text.WriteString("\n")
-			}
+	cells, width, _ := r.GetContents()
+	for i, c := range cells {
+		text.WriteString(string(c.Runes))
+		if i%width == width-1 {
+			text.WriteString("\n")
 		}
-		if right(text.String()) {
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.text = text.String()
+}
+
+func (r *readable) shown() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text
+}
+
+// awaitText waits until what the screen shows is as it should be.
+func awaitText(t *testing.T, screen *readable, right func(string) bool) {
+	t.Helper()
+	for range 3000 {
+		if right(screen.shown()) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("the screen shows\n%s", text.String())
+	t.Fatalf("the screen shows\n%s", screen.shown())
 }
