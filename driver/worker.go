@@ -129,12 +129,8 @@ func (w *Worker[T]) Do(
 }
 
 // Run makes a call and waits for its end, however long that takes, or for that of ctx, whose error
-// it returns then. The call may end just after: Busy reports whether it hangs. If ctx has ended
-// already, there is no call.
+// it returns then. The call may end just after: Busy reports whether it hangs.
 func (w *Worker[T]) Run(ctx context.Context, f func(context.Context) (T, error)) (value T, err error) {
-	if err := ctx.Err(); err != nil {
-		return value, fmt.Errorf("%s: %w", w.Operation, err)
-	}
 	for started := false; ; {
 		started = started || w.Start(ctx, f)
 		waiting, cancel := context.WithTimeout(ctx, w.Deadline+HangAfter+time.Millisecond)

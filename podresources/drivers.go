@@ -78,8 +78,10 @@ func (d *Drivers) Watch(ctx context.Context) {
 		})
 		select {
 		case <-ctx.Done():
-			return
 		case <-ticker.C:
+		}
+		if ctx.Err() != nil {
+			return // whatever came first
 		}
 	}
 }
