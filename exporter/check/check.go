@@ -163,7 +163,7 @@ func (c *Checker) pods(allocations []podresources.Allocation) {
 
 func (c *Checker) inventory(devices int) {
 	f := Finding{What: "inventory", Text: count(devices, "device")}
-	if err := c.config.Inputs.errs[kube.SourceSlices]; err != nil && c.config.HasInventoryFile {
+	if err := c.config.Inputs.copy().errs[kube.SourceSlices]; err != nil && c.config.HasInventoryFile {
 		f = Finding{Status: Fail, What: "inventory", Text: err.Error(), Do: "mend --inventory.file", Detail: err.Error()}
 	} else if !c.config.HasInventoryFile && !c.config.Node.UsesAPI() {
 		f.Status = Warn
@@ -175,15 +175,16 @@ func (c *Checker) inventory(devices int) {
 
 // unresolved says of how many pods it is unknown what they hold, and the conflicts.
 func (c *Checker) unresolved() {
-	for _, reason := range slices.Sorted(maps.Keys(c.config.Inputs.unresolved)) {
-		if n := c.config.Inputs.unresolved[reason]; n > 0 {
+	inputs := c.config.Inputs.copy()
+	for _, reason := range slices.Sorted(maps.Keys(inputs.unresolved)) {
+		if n := inputs.unresolved[reason]; n > 0 {
 			c.report.add(Finding{
 				Status: Warn, What: "pods", Text: fmt.Sprintf("of %s it is not known what they hold: %s", count(n, "pod"), reason),
 			})
 		}
 	}
-	for _, kind := range slices.Sorted(maps.Keys(c.config.Inputs.conflicts)) {
-		if n := c.config.Inputs.conflicts[kind]; n > 0 {
+	for _, kind := range slices.Sorted(maps.Keys(inputs.conflicts)) {
+		if n := inputs.conflicts[kind]; n > 0 {
 			c.report.add(Finding{
 				Status: Warn, What: "conflicts",
 				Text: fmt.Sprintf("kubelet and API server disagree on %s: %s", count(n, "device"), kind),
@@ -193,12 +194,14 @@ func (c *Checker) unresolved() {
 }
 
 func (c *Checker) rejected() {
-	for _, reader := range slices.Sorted(maps.Keys(c.config.Inputs.failed)) {
-		err := c.config.Inputs.failed[reader].Error()
+	failed := c.config.Inputs.copy().failed
+	for _, reader := range slices.Sorted(maps.Keys(failed)) {
+		err := failed[reader].Error()
 		c.report.add(Finding{Status: Fail, What: reader, Text: err, Detail: err})
 	}
-	for _, input := range slices.Sorted(maps.Keys(c.config.Inputs.rejections)) {
-		for _, r := range c.config.Inputs.rejections[input].Of(input) {
+	inputs := c.config.Inputs.copy()
+	for _, input := range slices.Sorted(maps.Keys(inputs.rejections)) {
+		for _, r := range inputs.rejections[input].Of(input) {
 			c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})
 		}
 	}

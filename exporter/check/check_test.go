@@ -10,6 +10,7 @@ import (
 	"net"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -142,5 +143,24 @@ func TestBundleMasks(t *testing.T) {
 	}
 	if files != 4 || shown != 3 {
 		t.Errorf("%d files, %d of them with the address, want 4 and 3", files, shown)
+	}
+}
+
+// Inputs are observed by several goroutines at once: claims are fetched side by side.
+func TestInputsAtOnce(t *testing.T) {
+	inputs := NewInputs()
+	var observing sync.WaitGroup
+	for n := range 8 {
+		observing.Go(func() {
+			for range 100 {
+				inputs.Observe("claims", 0, errors.New("no"), time.Time{})
+				inputs.ObserveReader("cdi", 0, errors.New("no"), time.Time{})
+				inputs.Reject(driver.Rejection{Input: "claims", Reason: driver.ReasonMalformed, Count: n})
+			}
+		})
+	}
+	observing.Wait()
+	if got := inputs.copy().rejections["claims"][driver.ReasonMalformed]; got != 2800 {
+		t.Errorf("%d rejections, want 2800", got)
 	}
 }

@@ -1,14 +1,22 @@
 package check
 
 import (
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
 )
 
-// Inputs collects how the inputs of a node do. It is used by one goroutine at a time.
+// Inputs collects how the inputs of a node do. It is safe for concurrent use.
 type Inputs struct {
+	mu sync.Mutex
+	found
+}
+
+// found is what was collected.
+type found struct {
 	errs                  map[string]error // the last one of each input; nil: none
 	failed                map[string]error // readers of the node's files
 	rejections            map[string]driver.Rejections
@@ -19,14 +27,22 @@ var _ node.Metrics = (*Inputs)(nil)
 
 // NewInputs returns a collection without findings.
 func NewInputs() *Inputs {
-	return &Inputs{errs: map[string]error{}, failed: map[string]error{}, rejections: map[string]driver.Rejections{}}
+	return &Inputs{found: found{
+		errs: map[string]error{}, failed: map[string]error{}, rejections: map[string]driver.Rejections{},
+	}}
 }
 
 // Observe implements [node.Metrics].
-func (i *Inputs) Observe(input string, _ time.Duration, err error, _ time.Time) { i.errs[input] = err }
+func (i *Inputs) Observe(input string, _ time.Duration, err error, _ time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.errs[input] = err
+}
 
 // ObserveReader implements [node.Metrics].
 func (i *Inputs) ObserveReader(name string, _ time.Duration, err error, _ time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	if err != nil {
 		i.failed[name] = err
 	}
@@ -37,6 +53,8 @@ func (*Inputs) Absent(string, error) {}
 
 // Reject implements [node.Metrics].
 func (i *Inputs) Reject(rejected ...driver.Rejection) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	for _, one := range rejected {
 		if i.rejections[one.Input] == nil {
 			i.rejections[one.Input] = driver.Rejections{}
@@ -46,10 +64,36 @@ func (i *Inputs) Reject(rejected ...driver.Rejection) {
 }
 
 // RejectTotal implements [node.Metrics].
-func (i *Inputs) RejectTotal(input string, totals driver.Rejections) { i.rejections[input] = totals }
+func (i *Inputs) RejectTotal(input string, totals driver.Rejections) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.rejections[input] = totals
+}
 
 // Conflicts implements [node.Metrics].
-func (i *Inputs) Conflicts(byKind map[string]int) { i.conflicts = byKind }
+func (i *Inputs) Conflicts(byKind map[string]int) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.conflicts = byKind
+}
 
 // UnresolvedPods implements [node.Metrics].
-func (i *Inputs) UnresolvedPods(byReason map[string]int) { i.unresolved = byReason }
+func (i *Inputs) UnresolvedPods(byReason map[string]int) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.unresolved = byReason
+}
+
+// copy returns a copy of what was collected.
+func (i *Inputs) copy() found {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	out := found{
+		errs: maps.Clone(i.errs), failed: maps.Clone(i.failed), rejections: map[string]driver.Rejections{},
+		conflicts: maps.Clone(i.conflicts), unresolved: maps.Clone(i.unresolved),
+	}
+	for input, counts := range i.rejections {
+		out.rejections[input] = maps.Clone(counts)
+	}
+	return out
+}

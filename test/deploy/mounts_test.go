@@ -42,7 +42,7 @@ func needed() map[string]map[string][]string {
 			"PID namespace": nil,                                  // nor in the host's PID namespace
 		},
 		"token, volume pods-api": {
-			"volume podlogs": {"pods"},
+			"volume podlogs": {"podlogs", "pods"},
 		},
 	}
 }
