@@ -45,7 +45,7 @@ func (c *Checker) Run(ctx context.Context) *Report {
 	view := c.kubelet(ctx)
 	c.podsAPI(ctx)
 	c.kube(ctx, view)
-	allocations, inventory := c.config.Node.Describe(view)
+	allocations, inventory := c.config.Node.Describe(view) //nolint:contextcheck // it waits a bounded time for files
 	c.pods(allocations)
 	c.inventory(len(inventory))
 	c.unresolved()
@@ -289,7 +289,7 @@ func (c *Checker) devices(r join.Result) {
 		f := Finding{What: "device", Text: d.ID.String() + ": "}
 		if d.Missing == join.MissingNone {
 			telemetry++
-			f.Text += count(len(d.Readings), "reading")
+			f.Text += fmt.Sprintf("%d readings", len(d.Readings))
 		} else {
 			var why string
 			why, f.Do = missingTrouble(d.ID.Driver, d.Missing)

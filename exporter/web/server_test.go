@@ -235,7 +235,8 @@ func TestScaled(t *testing.T) {
 func TestUnlistedParent(t *testing.T) {
 	start := time.Unix(1_800_000_000, 0)
 	id := func(device string) driver.ID { return driver.ID{Driver: "d", Pool: "p", Device: device} }
-	whole, part := driver.Hardware{UUID: "GPU-0"}, driver.Hardware{UUID: "MIG-0", Parent: "GPU-0", Kind: driver.KindPartition}
+	whole := driver.Hardware{UUID: "GPU-0"}
+	part := driver.Hardware{UUID: "MIG-0", Parent: "GPU-0", Kind: driver.KindPartition}
 	read := []driver.Reading{{Quantity: driver.MemoryUsed, Value: 1, At: start}}
 	in := join.Input{
 		View:      podresources.View{At: start},

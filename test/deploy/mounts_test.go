@@ -24,7 +24,7 @@ func needed() map[string]map[string][]string {
 		"": {
 			"volume pod-resources": {"podresources"}, // the API server's claims say who holds the devices
 			"volume pods-api":      {"Pods API"},
-			"volume podlogs":       nil,
+			"volume podlogs":       {"podlogs"},
 			"volume proc":          {"cpu", "device"},
 			"volume sys-bus":       nil, // the node has no GPU
 			"volume sys-class":     {"device"},
@@ -36,6 +36,7 @@ func needed() map[string]map[string][]string {
 			"volume scrape":        {"dra-exporter: --source.scrape.config"}, // in place of all others
 			"token": {
 				"API server", "API: claims", "API: pods", "API: slices", "API: taintrules", "device", "inventory",
+				"telemetry",
 			},
 			"root":          {"Pods API", "nvml", "podresources"}, // the fake's files belong to root
 			"confinement":   nil,                                  // no change in a privileged container
