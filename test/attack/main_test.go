@@ -22,6 +22,10 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if description := os.Getenv(attackers); description != "" {
+		fmt.Fprintln(os.Stderr, runAttackers(description))
+		os.Exit(1)
+	}
 	flag.Parse()
 	if *before != "" {
 		if err := os.Setenv(programPath, *before); err != nil {

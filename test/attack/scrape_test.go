@@ -3,32 +3,40 @@ package attack
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
 // scrapeAttacks are those of many clients.
 func scrapeAttacks() []attack {
-	by := func(n int, client func(*target, context.Context)) func(testing.TB) {
-		return func(t testing.TB) { clients(t, newTarget(t, nil), n, client) }
+	by := func(crowd ...clients) func(testing.TB) {
+		return func(t testing.TB) { attackBy(newTarget(t, nil), crowd...) }
 	}
-	byTLS := func(n int, client func(*target, context.Context)) func(testing.TB) {
-		return func(t testing.TB) { clients(t, newTLSTarget(t, nil), n, client) }
+	byTLS := func(crowd ...clients) func(testing.TB) {
+		return func(t testing.TB) { attackBy(newTLSTarget(t, nil), crowd...) }
 	}
 	return []attack{
-		{name: "200 concurrent gzip scrapes", short: true, run: by(200, (*target).scrapeOver)},
-		{name: "2 000 idle connections", run: by(2000, (*target).idle)},
-		{name: "2 000 unfinished requests", run: by(2000, (*target).unfinished)},
-		{name: "2 000 idle connections with TLS", run: byTLS(2000, (*target).idle)},
-		{name: "300 slow readers", short: true, run: by(300, (*target).readSlowly)},
-		{name: "250 stuck streams of HTTP/2", short: true, run: byTLS(1, (*target).stuckStreams)},
-		{name: "all of these at once", run: allAtOnce},
+		{name: "200 concurrent gzip scrapes", short: true, run: by(clients{"scrape", 200})},
+		{name: "2 000 idle connections", run: by(clients{"idle", 2000})},
+		{name: "2 000 unfinished requests", run: by(clients{"unfinished", 2000})},
+		{name: "2 000 idle connections with TLS", run: byTLS(clients{"idle", 2000})},
+		{name: "300 slow readers", short: true, run: by(clients{"slow", 300})},
+		{name: "250 stuck streams of HTTP/2", short: true, run: byTLS(clients{"stuck", 1})},
+		{
+			name: "all of these at once",
+			run:  byTLS(clients{"scrape", 200}, clients{"idle", 2000}, clients{"slow", 300}, clients{"stuck", 1}),
+		},
 	}
 }
 
@@ -40,33 +48,73 @@ func attackTime() time.Duration {
 	return 2 * time.Second
 }
 
-// clients attacks with n clients at once, each of which ends with its context.
-func clients(t testing.TB, g *target, n int, client func(*target, context.Context)) {
-	g.expectHeld(t, g.during(attackTime(), func(ctx context.Context) {
+// clients are so many clients of one kind.
+type clients struct {
+	kind string // see behaviours
+	n    int
+}
+
+func behaviours() map[string]func(*target, context.Context) {
+	return map[string]func(*target, context.Context){
+		"scrape": (*target).scrapeOver, "idle": (*target).idle, "unfinished": (*target).unfinished,
+		"slow": (*target).readSlowly, "stuck": (*target).stuckStreams,
+	}
+}
+
+// attackers is the environment variable that makes this program the clients that attack: kind,
+// number, address, and the file of the certificate to trust, or -.
+const attackers = "ATTACKERS"
+
+// attackBy attacks with clients of several kinds at once. Each kind has a process of its own, of a
+// lower priority: on one machine, attackers take processors that are the program's elsewhere.
+func attackBy(g *target, crowd ...clients) {
+	g.expectHeld(g.t, g.during(attackTime(), func(ctx context.Context) {
 		var running sync.WaitGroup
-		for range n {
-			running.Go(func() { client(g, ctx) })
+		for _, c := range crowd {
+			certificate := "-"
+			if g.trust != nil {
+				certificate = g.node.Path("cert.pem")
+			}
+			cmd := exec.CommandContext(ctx, "nice", "-n", "19", os.Args[0])
+			cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %d %s %s", attackers, c.kind, c.n, g.Address, certificate))
+			cmd.Stderr = os.Stderr
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			running.Go(func() {
+				if err := cmd.Run(); ctx.Err() == nil {
+					g.t.Errorf("the clients %v have ended: %v", c, err)
+				}
+			})
 		}
 		running.Wait()
 	}))
 }
 
-func allAtOnce(t testing.TB) {
-	g := newTLSTarget(t, nil)
-	g.expectHeld(t, g.during(2*attackTime(), func(ctx context.Context) {
-		var running sync.WaitGroup
-		for range 2000 {
-			running.Go(func() { g.idle(ctx) })
+// runAttackers attacks until it is killed.
+func runAttackers(description string) error {
+	var kind, certificate string
+	var n int
+	g := &target{Program: &live.Program{}}
+	if _, err := fmt.Sscan(description, &kind, &n, &g.Address, &certificate); err != nil {
+		return fmt.Errorf("read %q: %w", description, err)
+	}
+	behave := behaviours()[kind]
+	if behave == nil {
+		return fmt.Errorf("no clients of kind %q", kind)
+	}
+	if certificate != "-" {
+		text, err := os.ReadFile(certificate)
+		if err != nil {
+			return fmt.Errorf("read certificate: %w", err)
 		}
-		for range 300 {
-			running.Go(func() { g.readSlowly(ctx) })
-		}
-		for range 200 {
-			running.Go(func() { g.scrapeOver(ctx) })
-		}
-		running.Go(func() { g.stuckStreams(ctx) })
-		running.Wait()
-	}))
+		g.trust = x509.NewCertPool()
+		g.trust.AppendCertsFromPEM(text)
+	}
+	var running sync.WaitGroup
+	for range n {
+		running.Go(func() { behave(g, context.Background()) })
+	}
+	running.Wait()
+	return nil
 }
 
 // scrapeOver scrapes again and again, with a connection of its own.
@@ -77,8 +125,7 @@ func (g *target) scrapeOver(ctx context.Context) {
 	for ctx.Err() == nil {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/metrics"), http.NoBody)
 		if err != nil {
-			g.t.Error(err)
-			return
+			return // never
 		}
 		request.Header.Set("Accept-Encoding", "gzip")
 		response, err := client.Do(request)
