@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -123,4 +124,24 @@ func TestAddTaints(t *testing.T) {
 	if n := len(got[id].Taints); n != 1+maxRuleTaints || surplus != 3 {
 		t.Errorf("%d taints and %d too many", n, surplus)
 	}
+}
+
+// A rule that is decoded has a name and a taint, and selects no device of a device plugin.
+func FuzzDecodeTaintRule(f *testing.F) {
+	f.Add(ruleJSON("a", `"deviceSelector":{"driver":"gpu.test","pool":"node1"},`+maintenance))
+	f.Add(ruleJSON("b", maintenance))
+	f.Add(ruleJSON("c", `"taint":{"effect":"NoExecute"}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		rule, reason := DecodeTaintRule(data)
+		switch {
+		case reason != "":
+			if rule != (TaintRule{}) || !slices.Contains(driver.Reasons(), reason) {
+				t.Fatalf("rule %+v for the reason %q", rule, reason)
+			}
+		case rule.Name == "" || rule.taint.Key == "" || rule.taint.Effect == "" || rule.taint.Rule != rule.Name:
+			t.Fatalf("rule %+v", rule)
+		case rule.Selects(driver.ID{Driver: "test/gpu", Device: "gpu-0"}):
+			t.Fatal("it selects a device without a pool")
+		}
+	})
 }
