@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -16,8 +17,8 @@ import (
 
 // Bounds of what all clients together can cause; the exporter's README.md describes them.
 const (
-	maxRequests    = 1024 // in flight
-	maxConnections = 512
+	maxRequests    = 1024     // in flight
+	maxConnections = 512      // and half of the files that the process may open
 	maxStreams     = 250      // of an HTTP/2 connection, each of which is a request in flight
 	maxHeader      = 32 << 10 // bytes of a request's header; a token has at most 16 KiB
 	sendBuffer     = 64 << 10 // bytes that the kernel buffers for a connection, which Linux doubles
@@ -53,7 +54,7 @@ func NewServer(c ServerConfig) *http.Server {
 	if c.Rejected == nil {
 		c.Rejected = func(driver.Rejection) {}
 	}
-	open := connections{crowd: crowd{max: maxConnections, settled: settledConnection}, rejected: c.Rejected}
+	open := connections{crowd: crowd{max: connectionLimit(), settled: settledConnection}, rejected: c.Rejected}
 	return &http.Server{
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
@@ -72,6 +73,16 @@ func NewServer(c ServerConfig) *http.Server {
 		ConnState: open.changed,
 		ErrorLog:  slog.NewLogLogger(c.Log, slog.LevelWarn),
 	}
+}
+
+// connectionLimit returns how many connections there may be. Half of the files that the process may
+// open (RLIMIT_NOFILE) are left for what it reads: without a free one, no connection is accepted.
+func connectionLimit() int {
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
+		return maxConnections // never
+	}
+	return int(max(1, min(maxConnections, files.Cur/2)))
 }
 
 // secured adds the headers that keep a browser from running what a name or a client could smuggle

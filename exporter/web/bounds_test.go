@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -142,6 +143,30 @@ func TestConnections(t *testing.T) {
 	open.known.Range(func(conn, _ any) bool { t.Errorf("%v is still known", conn); return true })
 	if len(open.members) != 0 {
 		t.Errorf("%d members are left", len(open.members))
+	}
+}
+
+// Connections take half of the files that the process may open, and no more than maxConnections.
+func TestConnectionLimit(t *testing.T) {
+	var was syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	set := func(limit syscall.Rlimit) {
+		t.Helper()
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer set(was)
+	for files, want := range map[uint64]int{200: 100, 1024: 512, 1025: 512} {
+		if files > was.Max {
+			t.Fatalf("the process may open %d files, the test needs %d", was.Max, files)
+		}
+		set(syscall.Rlimit{Cur: files, Max: was.Max})
+		if got := connectionLimit(); got != want {
+			t.Errorf("%d connections with %d files, want %d", got, files, want)
+		}
 	}
 }
 

@@ -51,7 +51,8 @@ type attack struct {
 }
 
 func attacks() []attack {
-	return slices.Concat(scrapeAttacks(), endpointAttacks(), networkAttacks(), sliceAttacks(), blockAttacks())
+	return slices.Concat(scrapeAttacks(), endpointAttacks(), networkAttacks(), sliceAttacks(), blockAttacks(),
+		exhaustAttacks())
 }
 
 func TestAttacks(t *testing.T) {

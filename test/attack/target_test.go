@@ -71,14 +71,23 @@ func newTLSTarget(t testing.TB, flags map[string]string) *target {
 // launch starts the program on a node and does not wait until it is ready.
 func launch(t testing.TB, node *largenode.Node, flags map[string]string, args ...string) *target {
 	t.Helper()
+	return launchBy(t, node, nil, flags, args...)
+}
+
+// launchBy is launch with a command that becomes the program.
+func launchBy(
+	t testing.TB, node *largenode.Node, wrapper []string, flags map[string]string, args ...string,
+) *target {
+	t.Helper()
 	merged := node.Flags()
 	maps.Copy(merged, flags)
-	var line []string
+	line := append(slices.Clone(wrapper), os.Getenv(programPath))
 	for _, name := range slices.Sorted(maps.Keys(merged)) {
 		line = append(line, "--"+name+"="+merged[name])
 	}
 	limit, goLimit := chartLimits(t)
-	cmd := exec.Command(os.Getenv(programPath), append(line, args...)...)
+	line = append(line, args...)
+	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMEMLIMIT=" + goLimit}
 	g := &target{
 		t: t, node: node, client: newClient(nil), Program: live.Launch(t, cmd),

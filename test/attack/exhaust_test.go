@@ -1,0 +1,81 @@
+package attack
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/largenode"
+)
+
+// exhaustAttacks are those on what the kernel gives a process or a user only so many of.
+func exhaustAttacks() []attack {
+	return []attack{
+		{name: "256 idle connections with 128 open files", short: true, run: fewFiles},
+		{name: "no inotify instance is left", short: true, run: noInotify},
+	}
+}
+
+// fewFiles lets the program open 128 files, which idle connections want. Honest scrapes are of new
+// connections.
+func fewFiles(t testing.TB) {
+	g := launchBy(t, largenode.Start(t), []string{"prlimit", "--nofile=128:128"}, nil)
+	g.client.Transport.(*http.Transport).DisableKeepAlives = true
+	g.await("aware of the node", g.complete)
+	attackBy(g, clients{"idle", 256})
+	if strings.Contains(g.Log(), "too many open files") {
+		t.Error("the program was out of files")
+	}
+}
+
+// noInotify gives the program a user namespace, of which the kernel bounds the inotify instances as
+// it bounds those of a user. Pods come and go meanwhile.
+func noInotify(t testing.TB) {
+	node := largenode.Start(t)
+	g := launchBy(t, node, []string{
+		"unshare", "--user", "--map-root-user",
+		"sh", "-c", `echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"`, "sh",
+	}, nil)
+	g.await("aware of the node", g.complete)
+	g.expectNoInotify()
+	f := g.during(attackTime(), func(ctx context.Context) {
+		for i := 0; pause(ctx) == nil; i++ {
+			setPods(t, node, append(largenode.PodList(), latePod(fmt.Sprintf("late-%d", i%2))))
+		}
+	})
+	setPods(t, node, append(largenode.PodList(), latePod("late")))
+	g.expectShown(`pod="late"`)
+	setPods(t, node, largenode.PodList())
+	g.expectHeld(t, f)
+	if log := g.Log(); strings.Contains(log, "level=WARN") {
+		t.Errorf("there is a warning:\n%s", log)
+	}
+}
+
+// latePod is a pod that is not of the large node.
+func latePod(name string) *v1.PodResources {
+	share := podresourcestest.Share(largenode.Driver, largenode.Name, "gpu-0", "share-of-"+name)
+	claim := podresourcestest.Claim("team-0", name, share)
+	return podresourcestest.Pod("team-0", name, podresourcestest.Container("main", claim))
+}
+
+// expectNoInotify checks that the program has no inotify instance.
+func (g *target) expectNoInotify() {
+	g.t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", g.PID()))
+	if err != nil || len(files) == 0 {
+		g.t.Fatalf("%d open files: %v", len(files), err)
+	}
+	for _, file := range files {
+		if of, _ := os.Readlink(file); strings.Contains(of, "inotify") { // it may be closed by now
+			g.t.Errorf("the program has an inotify instance, file %s", filepath.Base(file))
+		}
+	}
+}
