@@ -5,6 +5,11 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // smallBounds are the bounds of what is fuzzed, so that inputs reach them.
@@ -35,6 +40,53 @@ func FuzzPage(f *testing.F) {
 		if err == nil && once && json.Unmarshal(data, &whole) == nil && bytes.Contains(data, []byte(`"items"`)) &&
 			len(whole.Items) != n && len(whole.Items) > 0 {
 			t.Fatalf("%d objects, want %d", n, len(whole.Items))
+		}
+	})
+}
+
+// A pod object either is counted as rejected or has a name, facts within their bounds, and labels
+// that can be exported.
+func FuzzPod(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"namespace":"n","name":"p","uid":"6d2f2b2e-0000-4000-8000-000000000001",
+		"labels":{"app":"a"},"annotations":{"team":"\u0001"},
+		"ownerReferences":[{"apiVersion":"v1","kind":"Job","name":"j","uid":"u","controller":true}]},
+		"spec":{"nodeName":"node1","resourceClaims":[{"name":"gpu","resourceClaimTemplateName":"t"}],
+		"containers":[{"name":"main","resources":{"claims":[{"name":"gpu","request":"r"}],
+		"requests":{"example.com/gpu":"1"}}}]},
+		"status":{"phase":"Running","resourceClaimStatuses":[{"name":"gpu","resourceClaimName":"p-gpu-x"}],
+		"extendedResourceClaimStatus":{"resourceClaimName":"e","requestMappings":[
+		{"containerName":"main","requestName":"r","resourceName":"example.com/gpu"}]},
+		"containerStatuses":[{"name":"main","restartCount":1,"state":{"running":{}},
+		"allocatedResourcesStatus":[{"name":"claim:gpu","resources":[{"resourceID":"d/p/g","health":"Unhealthy"}]}]}]}}`))
+	f.Add([]byte(`{"metadata":{"namespace":"n","name":"p","uid":"1d2f2b2e000040008000000000000001",
+		"annotations":{"kubernetes.io/config.source":"file"}},"status":{"phase":"Failed"}}`))
+	f.Add([]byte(`{"metadata":{"namespace":"n","name":"p","uid":"../.."}}`))
+	selection := &podresources.Selection{
+		PodLabels: []podresources.Chosen{{Key: "app", Name: "app"}}, PodAnnotations: []podresources.Chosen{
+			{Key: "team", Name: "team"},
+		},
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var reasons []driver.Reason
+		feed := podFeed{
+			now: time.Now, selection: selection, rejected: func(r driver.Reason) { reasons = append(reasons, r) },
+		}
+		facts, ok := feed.parse(data)
+		if ok != (len(reasons) == 0) || len(reasons) > 1 {
+			t.Fatalf("used: %v, rejected for %q", ok, reasons)
+		}
+		if !ok {
+			return
+		}
+		texts := append([]string{facts.Pod.Namespace, facts.Pod.Name, facts.UID}, facts.Meta.Labels...)
+		for i, text := range append(texts, facts.Meta.OwnerKind, facts.Meta.OwnerName) {
+			if i < 3 && text == "" || len(text) > 512 || !utf8.ValidString(text) {
+				t.Fatalf("text %q of %q", text, texts)
+			}
+		}
+		if len(facts.Meta.Labels) != 4 || strings.ContainsAny(facts.UID, "/.") || len(facts.Claims) > 256 ||
+			facts.Running < 0 || facts.Running > 0 && !facts.Started {
+			t.Fatalf("facts %+v", facts)
 		}
 	})
 }

@@ -1,0 +1,65 @@
+package access
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/web/client"
+)
+
+// answers are the answers to the two questions of a review, whatever is asked.
+type answers struct{ token, access []byte }
+
+func (a answers) Post(_ context.Context, path string, _ []byte) (io.ReadCloser, error) {
+	return io.NopCloser(bytes.NewReader(map[string][]byte{tokenReviews: a.token, accessReviews: a.access}[path])), nil
+}
+
+// Nobody is let in unless both answers say so, and a malformed answer is an error with a reason.
+func FuzzReview(f *testing.F) {
+	good := []byte(`{"status":{"authenticated":true,"user":{"username":"u","groups":["g"],"extra":{"k":["v"]}}}}`)
+	f.Add(good, []byte(`{"status":{"allowed":true}}`))
+	f.Add(good, []byte(`{"status":{"allowed":false,"denied":true,"reason":"no"}}`))
+	f.Add([]byte(`{"status":{"authenticated":false,"error":"expired"}}`), []byte(`{}`))
+	f.Add([]byte(`{"status":{"authenticated":"true"}}`), []byte(`{"status":{"allowed":1}}`))
+	f.Add([]byte(`{"kind":"Status","status":"Failure"}`), []byte(`{"status":`))
+	f.Fuzz(func(t *testing.T, token, access []byte) {
+		status, err := review(t.Context(), answers{token, access}, question{"token", "get", "/metrics"})
+		known := says(token, "authenticated")
+		switch {
+		case err != nil && (status != 0 || driver.ReasonOf(err) == driver.ReasonOther):
+			t.Fatalf("status %d with error %v", status, err)
+		case status == http.StatusOK && !(known && says(access, "allowed")),
+			status == http.StatusForbidden && !known:
+			t.Fatalf("status %d for %q and %q", status, token, access)
+		}
+	})
+}
+
+// says reports whether a field of a review's status is true, whatever the case of its name, which
+// the standard library ignores.
+func says(answer []byte, field string) bool {
+	lower := bytes.ToLower(answer)
+	var review struct {
+		Status map[string]any `json:"status"`
+	}
+	_ = json.Unmarshal(lower, &review) // then it says nothing
+	said, _ := review.Status[field].(bool)
+	return said || bytes.Count(lower, []byte("status")) > 1 && bytes.Contains(lower, []byte("true"))
+}
+
+// Whatever a token claims, its sender is of the client that sent it.
+func FuzzSenderOf(f *testing.F) {
+	f.Add("a.eyJpc3MiOiJhIiwic3ViIjoiYiJ9.c")
+	f.Add("opaque")
+	f.Fuzz(func(t *testing.T, token string) {
+		here, there := senderOf("192.0.2.1:1", token), senderOf("192.0.2.2:1", token)
+		if here.client != client.Of("192.0.2.1:2") || here == there || here.subject != there.subject {
+			t.Fatalf("senders %+v and %+v", here, there)
+		}
+	})
+}
