@@ -79,6 +79,9 @@ func (g *target) request(ctx context.Context) (*http.Request, error) {
 	}
 	request.Header.Set("Accept", openMetrics)
 	request.Header.Set("Accept-Encoding", "gzip")
+	if g.token != nil {
+		request.Header.Set("Authorization", "Bearer "+g.token())
+	}
 	return request, nil
 }
 

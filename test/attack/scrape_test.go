@@ -57,7 +57,7 @@ type clients struct {
 func behaviours() map[string]func(*target, context.Context) {
 	return map[string]func(*target, context.Context){
 		"scrape": (*target).scrapeOver, "idle": (*target).idle, "unfinished": (*target).unfinished,
-		"slow": (*target).readSlowly, "stuck": (*target).stuckStreams,
+		"slow": (*target).readSlowly, "stuck": (*target).stuckStreams, "stranger": (*target).stranger,
 	}
 }
 
@@ -65,10 +65,13 @@ func behaviours() map[string]func(*target, context.Context) {
 // number, address, and the file of the certificate to trust, or -.
 const attackers = "ATTACKERS"
 
-// attackBy attacks with clients of several kinds at once. Each kind has a process of its own, of a
-// lower priority: on one machine, attackers take processors that are the program's elsewhere.
-func attackBy(g *target, crowd ...clients) {
-	g.expectHeld(g.t, g.during(attackTime(), func(ctx context.Context) {
+// attackBy attacks with clients of several kinds at once, and judges the figures.
+func attackBy(g *target, crowd ...clients) { g.expectHeld(g.t, g.attackedBy(crowd...)) }
+
+// attackedBy attacks with clients of several kinds at once. Each kind has a process of its own, of
+// a lower priority: on one machine, attackers take processors that are the program's elsewhere.
+func (g *target) attackedBy(crowd ...clients) figures {
+	return g.during(attackTime(), func(ctx context.Context) {
 		var running sync.WaitGroup
 		for _, c := range crowd {
 			certificate := "-"
@@ -86,7 +89,7 @@ func attackBy(g *target, crowd ...clients) {
 			})
 		}
 		running.Wait()
-	}))
+	})
 }
 
 // runAttackers attacks until it is killed.

@@ -32,11 +32,8 @@ func sliceAttacks() []attack {
 func hostileSlices(t testing.TB, slices int) {
 	node := largenode.Start(t)
 	api := newSliceServer(t, node, slices)
-	kubeconfig := fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: x\n"+
-		"clusters: [{name: x, cluster: {server: %q}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\n"+
-		"users: [{name: x, user: {token: x}}]\n", api.url)
 	g := launch(t, node, map[string]string{
-		"kube": "auto", "inventory.file": "", "kubeconfig": node.Write(t, "kubeconfig", kubeconfig),
+		"kube": "auto", "inventory.file": "", "kubeconfig": kubeconfig(t, node, api.url),
 	})
 	f := g.during(20*attackTime(), func(ctx context.Context) {
 		for api.lists.Load() < 1 && pause(ctx) == nil {
@@ -61,6 +58,32 @@ type sliceServer struct {
 
 func newSliceServer(t testing.TB, node *largenode.Node, slices int) *sliceServer {
 	t.Helper()
+	s := newSliceHandler(t, node, slices)
+	s.url = serveAPI(t, s)
+	return s
+}
+
+// serveAPI starts an API server and returns its address.
+func serveAPI(t testing.TB, handler http.Handler) string {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return server.URL
+}
+
+// kubeconfig writes a kubeconfig for an API server, and returns its path.
+func kubeconfig(t testing.TB, node *largenode.Node, url string) string {
+	t.Helper()
+	return node.Write(t, "kubeconfig", fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: x\n"+
+		"clusters: [{name: x, cluster: {server: %q}}]\ncontexts: [{name: x, context: {cluster: x, user: x}}]\n"+
+		"users: [{name: x, user: {token: x}}]\n", url))
+}
+
+func newSliceHandler(t testing.TB, node *largenode.Node, slices int) *sliceServer {
+	t.Helper()
 	name := node.Flags()["node-name"]
 	s := &sliceServer{
 		slices: slices,
@@ -77,12 +100,6 @@ func newSliceServer(t testing.TB, node *largenode.Node, slices int) *sliceServer
 		}
 		s.own = append(s.own, raw)
 	}
-	server := httptest.NewServer(s)
-	t.Cleanup(func() {
-		server.CloseClientConnections()
-		server.Close()
-	})
-	s.url = server.URL
 	return s
 }
 

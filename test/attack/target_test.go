@@ -36,6 +36,7 @@ type target struct {
 	node   *largenode.Node
 	client *http.Client
 	trust  *x509.CertPool // nil: the program serves without TLS
+	token  func() string  // of the honest scraper; nil: it has none
 
 	mu   sync.Mutex
 	peak int64 // resident bytes

@@ -1,0 +1,129 @@
+package attack
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/dra-exporter/dra-exporter/test/largenode"
+)
+
+// tokenAttacks are those of clients with tokens that the API server does not know.
+func tokenAttacks() []attack {
+	return []attack{
+		{name: "90 unknown tokens a second", short: true, run: unknownTokens},
+	}
+}
+
+// unknownTokens are sent by strangers, some of them at the address of the honest scraper, whose
+// token is renewed each second meanwhile.
+func unknownTokens(t testing.TB) {
+	node := largenode.Start(t)
+	api := &reviewServer{Handler: newSliceHandler(t, node, 0)}
+	g := launch(t, node, map[string]string{
+		"kube": "auto", "inventory.file": "", "kubeconfig": kubeconfig(t, node, serveAPI(t, api)),
+	}, "--web.kube-authorization")
+	begun := time.Now()
+	g.token = func() string { return goodToken(int(time.Since(begun).Seconds())) }
+	g.await("aware of the node", g.complete)
+	said, asked, renewed := strings.Count(g.Log(), "\n"), api.unknown.Load(), api.good.Load()
+	f := g.attackedBy(clients{"stranger", 90})
+	asked, renewed = api.unknown.Load()-asked, api.good.Load()-renewed
+	t.Logf("the API server was asked about %d good tokens and %d unknown ones", renewed, asked)
+	g.expectHeld(t, f)
+	if f.refused > 0 {
+		t.Errorf("%d of the honest scrapes were refused", f.refused)
+	}
+	if most := 50 + 10*int64(f.lasted.Seconds()); asked == 0 || asked > most {
+		t.Errorf("the API server was asked about %d unknown tokens, want 1 to %d", asked, most)
+	}
+	if renewed < 2 {
+		t.Errorf("the good token was renewed %d times", renewed)
+	}
+	if said = strings.Count(g.Log(), "\n") - said; said > 10 {
+		t.Errorf("%d lines were logged", said)
+	}
+	a, err := g.scrape(honestTimeout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if up, err := valueOf(a.body, `dra_exporter_source_up{source="reviews"}`); err != nil || up != 1 {
+		t.Errorf("source_up of the reviews is %v, %v", up, err)
+	}
+	limited := `dra_exporter_input_rejected_total{input="reviews",reason="rate_limited"}`
+	if n, err := valueOf(a.body, limited); err != nil || n == 0 {
+		t.Errorf("%v requests were limited, %v", n, err)
+	}
+}
+
+// goodToken returns a token of the honest scraper's service account, as it is after so many
+// renewals.
+func goodToken(renewals int) string {
+	claims := base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"https://kubernetes","sub":"scraper"}`))
+	return fmt.Sprintf("e30.%s.good%d", claims, renewals)
+}
+
+// stranger asks once a second, each time with another token and by another connection.
+func (g *target) stranger(ctx context.Context) {
+	client := newClient(g.trust)
+	transport := client.Transport.(*http.Transport)
+	transport.DisableKeepAlives = true
+	for ; ctx.Err() == nil; backOff(ctx) {
+		from := net.IPv4(127, 0, byte(rand.N(2)), byte(1+rand.N(100)*rand.N(2)))
+		transport.DialContext = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}).DialContext
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/metrics"), http.NoBody)
+		if err != nil {
+			return // never
+		}
+		request.Header.Set("Authorization", fmt.Sprintf("Bearer stranger-%x", rand.Uint64()))
+		response, err := client.Do(request)
+		if err != nil {
+			continue // refused
+		}
+		_, _ = io.Copy(io.Discard, response.Body) // it may be cut off
+		response.Body.Close()
+	}
+}
+
+// reviewServer is an API server that knows the good tokens alone, and else what its handler has.
+type reviewServer struct {
+	http.Handler
+	good, unknown atomic.Int64 // tokens that it was asked about
+}
+
+// ServeHTTP answers reviews as the API server of Kubernetes.
+func (s *reviewServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/apis/authentication.k8s.io/v1/tokenreviews":
+		var review authenticationv1.TokenReview
+		if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		known := strings.HasPrefix(review.Spec.Token, strings.TrimSuffix(goodToken(0), "0"))
+		if review.Status.Authenticated = known; known {
+			s.good.Add(1)
+		} else {
+			s.unknown.Add(1)
+		}
+		_ = json.NewEncoder(w).Encode(review) // the program is gone
+	case "/apis/authorization.k8s.io/v1/subjectaccessreviews":
+		_ = json.NewEncoder(w).Encode(authorizationv1.SubjectAccessReview{
+			Status: authorizationv1.SubjectAccessReviewStatus{Allowed: true},
+		})
+	default:
+		s.Handler.ServeHTTP(w, r)
+	}
+}
