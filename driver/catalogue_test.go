@@ -101,7 +101,8 @@ func TestNamed(t *testing.T) {
 func TestConfigurable(t *testing.T) {
 	want := strings.Fields(`utilization engine_utilization active_seconds memory_used memory_capacity occupancy power
 		energy
-		temperature clock io_bytes network_packets network_errors network_drops errors throttled_seconds`)
+		temperature clock io_bytes network_packets network_errors network_drops errors throttled_seconds
+		needs_attention lifetime_errors`)
 	var got []string
 	for q := range driver.NumQuantities + 1 {
 		if spec := q.Spec(); !spec.Internal && spec.Name != "" {

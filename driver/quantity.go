@@ -6,8 +6,8 @@ import "slices"
 // source gives the same meaning and unit to the same quantity.
 type Quantity uint8
 
-// The quantities of the standard catalogue, which specOf describes. To add one, add its constant
-// here and its entry there.
+// The quantities of the standard catalogue, which specOf and conditionSpec describe. To add one,
+// add its constant here and its entry there.
 const (
 	Utilization Quantity = iota
 	EngineUtilization
@@ -27,6 +27,8 @@ const (
 	ThrottledSeconds
 	Health
 	Capacity
+	NeedsAttention
+	LifetimeErrors
 	NumQuantities // the number of quantities, not one of them
 )
 
@@ -146,6 +148,9 @@ type Spec struct {
 
 	// Rank is that of the device's family.
 	Rank Rank
+	// Fact says that the values are settings or conditions of the hardware, which every source reads
+	// from the same place: dra_device_quantity_source_info does not have the quantity.
+	Fact bool
 	// Internal quantities are reported by drivers and ResourceSlices. A scrape configuration can't
 	// name them.
 	Internal bool
@@ -337,7 +342,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 			Internal: true,
 		}
 	default:
-		return Spec{}
+		return conditionSpec(q)
 	}
 }
 

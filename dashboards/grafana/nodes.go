@@ -8,6 +8,7 @@ func nodes() Board {
 			"them.",
 		Rows: []Row{
 			{"Devices", nodeDevices()},
+			{"Condition of devices", nodeCondition()},
 			{"Use of devices", nodeUse()},
 			{"Heat, power and clocks", nodeHeat()},
 			{"Errors and links", nodeErrors()},

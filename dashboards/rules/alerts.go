@@ -38,7 +38,9 @@ type alertGroup struct {
 func alerts(o *Options) []alertGroup {
 	return []alertGroup{
 		{"dra-exporter-claims", slices.Concat(claimAlerts(o), claimStateAlerts(o))},
-		{"dra-exporter-device-health", slices.Concat(deviceAlerts(o), sharedDeviceAlerts(o), errorAlerts(o))},
+		{"dra-exporter-device-health", slices.Concat(
+			deviceAlerts(o), hardwareAlerts(o), sharedDeviceAlerts(o), errorAlerts(o),
+		)},
 		{"dra-exporter-exporter", slices.Concat(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
 		{"dra-exporter-capacity", capacityAlerts(o)},
 	}

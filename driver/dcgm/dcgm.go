@@ -89,6 +89,6 @@ func Fills() []driver.Quantity {
 	return []driver.Quantity{
 		driver.Utilization, driver.EngineUtilization, driver.Occupancy, driver.MemoryUsed, driver.MemoryCapacity,
 		driver.Power, driver.Energy, driver.Temperature, driver.Clock, driver.IOBytes, driver.Errors,
-		driver.ThrottledSeconds, driver.Health,
+		driver.ThrottledSeconds, driver.Health, driver.NeedsAttention, driver.LifetimeErrors,
 	}
 }

@@ -3,6 +3,7 @@
 package dcgm
 
 import (
+	"slices"
 	"time"
 
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
@@ -38,10 +39,11 @@ const (
 	slow               // hardly changes
 	profiling          // where that is wanted
 	units              // likewise: of one unit of several of an engine, of which the mean counts
+	newer              // hardly changes, and not every DCGM 4 knows its number
 )
 
 func (r schedule) interval() time.Duration {
-	if r == slow || r == units {
+	if r == slow || r == units || r == newer {
 		return 10 * time.Second
 	}
 	return time.Second
@@ -176,7 +178,7 @@ func troubleFields() []field {
 			one,
 			false,
 		},
-	}, unitFields()...)
+	}, slices.Concat(conditionFields(), unitFields())...)
 }
 
 // unitFields are the fields of the units of engines, "Ratio of cycles each of the NVDEC engines are
@@ -229,6 +231,13 @@ func vocabularies(of scope, at schedule) [][]dcgm.Short {
 		if !replaced(f) {
 			renewed = append(renewed, f.id)
 		}
+	}
+	if at == newer { // an engine that does not know the newest may know those before
+		var some [][]dcgm.Short
+		for n := len(all); n > 0; n-- {
+			some = append(some, all[:n])
+		}
+		return some
 	}
 	if at == slow && of&anyGPU != 0 {
 		all, old, renewed = append(all, migMode), append(old, migMode), append(renewed, migMode)

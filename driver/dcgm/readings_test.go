@@ -63,7 +63,13 @@ func TestQuantities(t *testing.T) {
 		"errors pcie_replay":           g.PCIeReplays,
 		"errors row_remap correctable": g.RemappedCorrected, "errors row_remap uncorrectable": g.RemappedUncorrected,
 		"errors page_retirement sbe": g.RetiredSBE, "errors page_retirement dbe": g.RetiredDBE,
-		"health healthy": 1,
+		"health healthy": 1, "needs_attention none none": 1,
+		"lifetime_errors ecc_corrected":           g.Condition.LifetimeCorrected,
+		"lifetime_errors ecc_uncorrected":         g.Condition.LifetimeUncorrected,
+		"lifetime_errors row_remap correctable":   g.RemappedCorrected,
+		"lifetime_errors row_remap uncorrectable": g.RemappedUncorrected,
+		"lifetime_errors page_retirement sbe":     g.RetiredSBE,
+		"lifetime_errors page_retirement dbe":     g.RetiredDBE,
 	}
 	if diff := cmp.Diff(want, values(got), approximately()); diff != "" {
 		t.Errorf("readings (-want +got):\n%s", diff)
@@ -84,7 +90,7 @@ func TestQuantities(t *testing.T) {
 // The same is read whatever numbers the engine knows: those of 4.5, those of 4.6, and those that
 // will be left of these.
 func TestVocabularies(t *testing.T) {
-	for vocabulary, name := range []string{"4.6", "4.5", "renewed"} {
+	for vocabulary, name := range []string{"4.6", "4.5", "renewed", "early"} {
 		t.Run(name, func(t *testing.T) {
 			c := newClock(1)
 			machine.Vocabulary = int64(vocabulary)

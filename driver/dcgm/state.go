@@ -119,7 +119,7 @@ func (d *state) readings(now time.Time) []driver.Reading {
 		}
 		out = append(out, f.reading(k, now))
 	}
-	return out
+	return nvidia.Attention(out)
 }
 
 // reported makes readings of the device's health and of its XID errors, which the engine reports

@@ -84,6 +84,8 @@ func (s *session) watchEntities(of watched, now time.Time) (refused, err error) 
 			return nil, err
 		}
 	}
+	// An engine may know none of these numbers, which is no error.
+	_ = s.addFields(group, vocabularies(of.scope, newer), newer.interval(), now)
 	if s.profiling {
 		refused = s.addFields(group, vocabularies(of.scope, profiling), profiling.interval(), now)
 		// Before Hopper they can't be had (a guess), which is no error.

@@ -13,6 +13,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
 // slowInterval is how often what hardly changes is read, and what takes long.
@@ -100,8 +101,8 @@ func throttling(id uint32, name, reason string) field {
 }
 
 // slowFields are read every 10 s.
-func slowFields(int) []field {
-	return []field{
+func slowFields(branch int) []field {
+	return append([]field{
 		{nvml.FI_DEV_PCIE_REPLAY_COUNTER, "PCIE_REPLAY_COUNTER", 0, driver.Errors, driver.Labels{"pcie_replay"}, one},
 		{nvml.FI_DEV_ECC_SBE_VOL_TOTAL, "ECC_SBE_VOL_TOTAL", 0, driver.Errors, driver.Labels{"ecc_corrected"}, one},
 		{nvml.FI_DEV_ECC_DBE_VOL_TOTAL, "ECC_DBE_VOL_TOTAL", 0, driver.Errors, driver.Labels{"ecc_uncorrected"}, one},
@@ -109,7 +110,7 @@ func slowFields(int) []field {
 		{nvml.FI_DEV_REMAPPED_UNC, "REMAPPED_UNC", 0, driver.Errors, driver.Labels{"row_remap", "uncorrectable"}, one},
 		{nvml.FI_DEV_RETIRED_SBE, "RETIRED_SBE", 0, driver.Errors, driver.Labels{"page_retirement", "sbe"}, one},
 		{nvml.FI_DEV_RETIRED_DBE, "RETIRED_DBE", 0, driver.Errors, driver.Labels{"page_retirement", "dbe"}, one},
-	}
+	}, conditionFields(branch)...)
 }
 
 // readFields returns the query of some fields of a driver's branch.
@@ -167,6 +168,10 @@ func (r *reader) field(f field, v *nvml.FieldValue) {
 		return
 	}
 	if f.quantity == driver.IOBytes && !r.counted(f.labels[0], value) {
+		return
+	}
+	if f.name == recoveryAction {
+		r.append(nvidia.RecoveryAction(value, r.gpu.now()))
 		return
 	}
 	r.add(f.quantity, value*f.scale, f.labels[:]...)

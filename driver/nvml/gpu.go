@@ -10,6 +10,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
@@ -122,7 +123,8 @@ func (g *gpu) read() outcome {
 		r.sampleTraffic()
 		r.processes(g.handle)
 	}
-	o.samples = append(o.samples, driver.Sample{Hardware: hardware, Readings: r.readings, Processes: r.running})
+	o.samples = append(o.samples,
+		driver.Sample{Hardware: hardware, Readings: nvidia.Attention(r.readings), Processes: r.running})
 	for i := range instances {
 		m := reader{gpu: g, lost: r.lost}
 		m.readInstance(&instances[i])

@@ -29,7 +29,7 @@ const (
 // queries is the table of what is read by functions of its own; fields has what is read by field
 // values.
 func queries() []query {
-	return []query{
+	return append([]query{
 		{"nvmlDeviceGetUtilizationRates", wholeGPU, 0, readUtilization},
 		{"nvmlDeviceGetMemoryInfo_v2", wholeGPU, 0, readMemory},
 		{"nvmlDeviceGetPowerUsage", everyGPU, 0, readPower},
@@ -43,7 +43,7 @@ func queries() []query {
 		{"nvmlDeviceGetOfaUtilization", wholeGPU, 0, engine("ofa", nvml.Device.GetOfaUtilization)},
 		{"nvmlDeviceGetFieldValues", everyGPU, 0, readFields(fastFields)},
 		{"nvmlDeviceGetFieldValues ", everyGPU, slowInterval, readFields(slowFields)},
-	}
+	}, conditionQueries()...)
 }
 
 // optionalFunctions are those that not every driver since 510 has. They are looked up once a
@@ -56,6 +56,7 @@ func optionalFunctions() []string {
 		"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
 		"nvmlDeviceGetProcessUtilization",
 		"nvmlDeviceGetAccountingStats_v2",
+		"nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1",
 		"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet",
 		"nvmlGpmMetricsGet",
 	}

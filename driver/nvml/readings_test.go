@@ -66,6 +66,13 @@ func TestQuantities(t *testing.T) {
 		"errors ecc_uncorrected":       g.Uncorrected,
 		"errors row_remap correctable": g.RemappedCorrected, "errors row_remap uncorrectable": g.RemappedUncorrected,
 		"errors page_retirement sbe": g.RetiredSBE, "errors page_retirement dbe": g.RetiredDBE,
+		"needs_attention none none":               1,
+		"lifetime_errors ecc_corrected":           g.Condition.LifetimeCorrected,
+		"lifetime_errors ecc_uncorrected":         g.Condition.LifetimeUncorrected,
+		"lifetime_errors row_remap correctable":   g.RemappedCorrected,
+		"lifetime_errors row_remap uncorrectable": g.RemappedUncorrected,
+		"lifetime_errors page_retirement sbe":     g.RetiredSBE,
+		"lifetime_errors page_retirement dbe":     g.RetiredDBE,
 	}
 	if diff := cmp.Diff(want, values(got), approximately()); diff != "" {
 		t.Errorf("readings (-want +got):\n%s", diff)

@@ -112,6 +112,16 @@ const presetDCGMMetrics = `
 - {name: DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS, quantity: errors, labels: {kind: row_remap, code: uncorrectable}}
 - {name: DCGM_FI_DEV_RETIRED_SBE, quantity: errors, labels: {kind: page_retirement, code: sbe}}
 - {name: DCGM_FI_DEV_RETIRED_DBE, quantity: errors, labels: {kind: page_retirement, code: dbe}}
+- {name: DCGM_FI_DEV_ROW_REMAP_PENDING, quantity: needs_attention, labels: {action: reset, reason: row_remap_pending}}
+- {name: DCGM_FI_DEV_ROW_REMAP_FAILURE, quantity: needs_attention, labels: {action: rma, reason: row_remap_failed}}
+- {name: DCGM_FI_DEV_RETIRED_PENDING, quantity: needs_attention,
+   labels: {action: reset, reason: page_retirement_pending}}
+- {name: DCGM_FI_DEV_THRESHOLD_SRM, quantity: needs_attention, labels: {action: rma, reason: sram_ecc_threshold}}
+- {name: DCGM_FI_DEV_ECC_SBE_AGG_TOTAL, quantity: lifetime_errors, labels: {kind: ecc_corrected}}
+- {name: DCGM_FI_DEV_ECC_DBE_AGG_TOTAL, quantity: lifetime_errors, labels: {kind: ecc_uncorrected}}
+- {name: DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS, quantity: lifetime_errors, labels: {kind: row_remap, code: correctable}}
+- {name: DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS, quantity: lifetime_errors,
+   labels: {kind: row_remap, code: uncorrectable}}
 - {name: DCGM_FI_DEV_POWER_VIOLATION, quantity: throttled_seconds, scale: 1e-9, labels: {reason: power}}
 - {name: DCGM_FI_DEV_THERMAL_VIOLATION, quantity: throttled_seconds, scale: 1e-9, labels: {reason: thermal}}
 - {name: DCGM_FI_DEV_SYNC_BOOST_VIOLATION, quantity: throttled_seconds, scale: 1e-9, labels: {reason: sync_boost}}
@@ -142,6 +152,15 @@ const presetDCGM46Metrics = `
 - {name: DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL, quantity: errors, labels: {kind: row_remap, code: uncorrectable}}
 - {name: DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL, quantity: errors, labels: {kind: page_retirement, code: sbe}}
 - {name: DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL, quantity: errors, labels: {kind: page_retirement, code: dbe}}
+- {name: DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL, quantity: lifetime_errors,
+   labels: {kind: row_remap, code: correctable}}
+- {name: DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL, quantity: lifetime_errors,
+   labels: {kind: row_remap, code: uncorrectable}}
+- {name: DCGM_FI_DEV_ROW_REMAP_FAILED, quantity: needs_attention, labels: {action: rma, reason: row_remap_failed}}
+- {name: DCGM_FI_DEV_PAGE_RETIRED_PENDING, quantity: needs_attention,
+   labels: {action: reset, reason: page_retirement_pending}}
+- {name: DCGM_FI_DEV_SRAM_EXCEEDED, quantity: needs_attention, labels: {action: rma, reason: sram_ecc_threshold}}
+- {name: DCGM_FI_DEV_MEMORY_UNREPAIRABLE, quantity: needs_attention, labels: {action: rma, reason: unrepairable_memory}}
 `
 
 // ROCm/device-metrics-exporter: docs/configuration/metricslist.md for names and units (used_vram

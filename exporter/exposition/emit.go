@@ -184,7 +184,7 @@ func (e emission) deviceValues(base *labels, d *ledger.Device) {
 		default:
 			e.value(famDeviceQuantity, base, v)
 		}
-		if o := (origin{v.Quantity, v.Source}); i == 0 || o != seen {
+		if o := (origin{v.Quantity, v.Source}); (i == 0 || o != seen) && !e.isFact(v.Quantity) {
 			same := func(b ledger.Value) bool { return b.Quantity == o.quantity && b.Source == o.source }
 			if !slices.ContainsFunc(d.Values[:i], same) {
 				e.gauge(famDeviceQuantitySource, e.with(base, "quantity", e.quantityName(v.Quantity), "source", v.Source), 1)
@@ -193,6 +193,8 @@ func (e emission) deviceValues(base *labels, d *ledger.Device) {
 		}
 	}
 }
+
+func (e emission) isFact(q driver.Quantity) bool { return e.cache != nil && e.cache.specs.Spec(q).Fact }
 
 func (e emission) quantityName(q driver.Quantity) string {
 	if e.cache == nil {

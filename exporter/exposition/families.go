@@ -183,7 +183,8 @@ func deviceFamilies() map[familyID]Family {
 		},
 		famDeviceQuantitySource: {
 			Name: "dra_device_quantity_source_info", Filled: "sources", Labels: append(device, "quantity", "source"),
-			Help: "Which source a quantity of the device comes from; the integral of a gauge is marked as one.",
+			Help: "Which source a measured quantity of the device comes from; the integral of a gauge is marked as one. " +
+				"Settings and conditions of the hardware are not listed.",
 		},
 		famDeviceParentShare: {
 			Name: "dra_device_parent_share_ratio", Unit: "ratio", Filled: fromInventory + ", sources", Labels: device,

@@ -72,6 +72,7 @@ func newGPU(i int) GPU {
 		ThrottledPower: 12.5, ThrottledThermal: 3, ThrottledSyncBoost: 4, ThrottledBoardLimit: 1, ThrottledReliability: 2,
 		Corrected: 5, Uncorrected: 1, PCIeReplays: 3, RemappedCorrected: 2, RemappedUncorrected: 7, RetiredSBE: 4,
 		RetiredDBE: 6,
+		Condition:  Condition{LifetimeCorrected: 105, LifetimeUncorrected: 11},
 		uuid:       text(fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)), name: text("NVIDIA H100 80GB HBM3"),
 	}
 }

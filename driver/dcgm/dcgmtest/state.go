@@ -45,6 +45,7 @@ const (
 	Vocabulary46      = iota // old numbers and those in base units
 	Vocabulary45             // old numbers alone
 	VocabularyRenewed        // of a later DCGM: without those that 4.6 calls deprecated
+	VocabularyEarly          // of an earlier DCGM 4: without the numbers from 1507 on
 )
 
 // Work is what GPUs and GPU instances both have.
@@ -81,8 +82,17 @@ type GPU struct {
 	Corrected, Uncorrected, PCIeReplays     float64
 	RemappedCorrected, RemappedUncorrected  float64
 	RetiredSBE, RetiredDBE                  float64
+	Condition                               Condition
 	Instances                               [MaxInstances]Instance
 	uuid, name                              [64]byte
+}
+
+// Condition is the condition of a GPU's hardware: flags are 0 or 1.
+type Condition struct {
+	RemapPending, RemapFailed, RetirementPending float64
+	SRAMThreshold, Unrepairable                  float64
+	RecoveryAction                               float64 // nvmlDeviceGpuRecoveryAction_t
+	LifetimeCorrected, LifetimeUncorrected       float64 // ECC errors
 }
 
 type event struct {

@@ -102,6 +102,7 @@ func newGPU(i int) GPU {
 			Power: 12.5, Thermal: 3, SyncBoost: 0, BoardLimit: 1, Reliability: 2, SoftThermal: 3.5, HardThermal: 0.5,
 			PowerBrake: 0.25,
 		},
+		Condition: Condition{LifetimeCorrected: 105, LifetimeUncorrected: 11},
 	}
 	g.SetUUID(fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i), "NVIDIA H100 80GB HBM3")
 	g.Counters.Advance(1, g.metrics())

@@ -62,6 +62,7 @@ type GPU struct {
 	RemappedCorrected, RemappedUncorrected float64
 	RetiredSBE, RetiredDBE                 float64
 	Throttled                              Throttled
+	Condition                              Condition
 	ProcessTime                            float64
 	Counters                               Counters
 	Processes                              [maxProcesses]Process
@@ -73,6 +74,14 @@ type GPU struct {
 type Throttled struct {
 	Power, Thermal, SyncBoost, BoardLimit, Reliability float64
 	SoftThermal, HardThermal, PowerBrake               float64
+}
+
+// Condition is the condition of a GPU's hardware: flags are 0 or 1.
+type Condition struct {
+	RemapPending, RemapFailed, RetirementPending, ChannelRepair, TPCRepair float64
+	SRAMThreshold, Unrepairable                                            float64
+	RecoveryAction                                                         float64 // nvmlDeviceGpuRecoveryAction_t
+	LifetimeCorrected, LifetimeUncorrected                                 float64 // ECC errors
 }
 
 // Counters are what GPM makes its metrics of: the integrals over time of shares and rates, by

@@ -23,6 +23,12 @@ struct instance { /* a GPU instance */
     struct work work;
 };
 
+struct condition { /* in which the hardware is: flags are 0 or 1 */
+    double remap_pending, remap_failed, retirement_pending, sram_threshold, unrepairable;
+    double recovery_action;                          /* nvmlDeviceGpuRecoveryAction_t */
+    double lifetime_corrected, lifetime_uncorrected; /* ECC errors over the GPU's lifetime */
+};
+
 struct gpu {
     int64_t lost;    /* every value has the status DCGM_ST_GPU_IS_LOST */
     int64_t stalled; /* the engine does not refresh its values */
@@ -35,6 +41,7 @@ struct gpu {
     double pcie_transmit_rate, pcie_receive_rate, nvlink_transmit_rate, nvlink_receive_rate; /* bytes per second */
     double throttled_power, throttled_thermal, throttled_sync_boost, throttled_board_limit, throttled_reliability; /* seconds */
     double ecc_corrected, ecc_uncorrected, pcie_replays, remapped_corrected, remapped_uncorrected, retired_sbe, retired_dbe;
+    struct condition condition;
     struct instance instances[MAX_INSTANCES];
     char uuid[64], name[64];
 };
@@ -60,7 +67,8 @@ struct state {
     uint64_t magic, size;
     int64_t down;       /* no engine listens */
     int64_t engine;     /* counts the engine's starts: handles of an earlier one are not valid */
-    int64_t vocabulary; /* 0: that of 4.6; 1: of 4.5, without the numbers from 1600 on; 2: without those that 4.6 deprecates */
+    int64_t vocabulary; /* 0: that of 4.6; 1: of 4.5, without the numbers from 1600 on; 2: without those that 4.6 deprecates;
+                           3: of an earlier DCGM 4, without those from 1507 on */
     int64_t profiling;  /* a dcgmReturn_t: what asking for profiling metrics is answered; 0: they are there */
     int64_t units;      /* likewise those of the units of engines */
     int64_t users;      /* connections */

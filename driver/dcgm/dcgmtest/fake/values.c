@@ -70,6 +70,14 @@ static void gpu_field(const struct gpu *g, dcgmFieldValue_v1 *v) {
     case DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL: whole(v, g->remapped_uncorrected); return;
     case DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL: whole(v, g->retired_sbe); return;
     case DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL: whole(v, g->retired_dbe); return;
+    case DCGM_FI_DEV_ECC_SBE_AGG_TOTAL: whole(v, g->condition.lifetime_corrected); return;
+    case DCGM_FI_DEV_ECC_DBE_AGG_TOTAL: whole(v, g->condition.lifetime_uncorrected); return;
+    case DCGM_FI_DEV_ROW_REMAP_PENDING: whole(v, g->condition.remap_pending); return;
+    case DCGM_FI_DEV_ROW_REMAP_FAILED: whole(v, g->condition.remap_failed); return;
+    case DCGM_FI_DEV_PAGE_RETIRED_PENDING: whole(v, g->condition.retirement_pending); return; /* "1=yes, 0=no" */
+    case DCGM_FI_DEV_SRAM_EXCEEDED: whole(v, g->condition.sram_threshold); return;           /* "boolean (1=true)" */
+    case DCGM_FI_DEV_MEMORY_UNREPAIRABLE: whole(v, g->condition.unrepairable); return;       /* "1=yes, 0=no" */
+    case DCGM_FI_DEV_GPU_RECOVERY_ACTION: whole(v, g->condition.recovery_action); return;
     default: whole(v, (double)NAN);
     }
 }

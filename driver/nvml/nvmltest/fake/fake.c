@@ -390,5 +390,6 @@ nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, nvmlPcieUtilCounte
     return NVML_SUCCESS;
 }
 
+#include "condition.c"
 #include "fields.c"
 #include "events.c"

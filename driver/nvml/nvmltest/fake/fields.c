@@ -51,6 +51,13 @@ static int branch(void) {
 #define GPU_REMAPPED_UNC count(v, g->mig ? (double)NAN : g->remapped_uncorrected)
 #define GPU_RETIRED_SBE count(v, g->retired_sbe)
 #define GPU_RETIRED_DBE count(v, g->retired_dbe)
+#define GPU_ECC_SBE_AGG_TOTAL count(v, g->condition.lifetime_corrected)
+#define GPU_ECC_DBE_AGG_TOTAL count(v, g->condition.lifetime_uncorrected)
+/* "1=yes 0=no" */
+#define GPU_REMAPPED_PENDING count(v, g->mig ? (double)NAN : g->condition.remap_pending)
+#define GPU_REMAPPED_FAILURE count(v, g->mig ? (double)NAN : g->condition.remap_failed)
+#define GPU_RETIRED_PENDING count(v, g->condition.retirement_pending)
+#define GPU_RECOVERY_ACTION narrow(v, g->condition.recovery_action, 1) /* an unsigned int: the mock of k8s-test-infra */
 /* "All counters are in nanoseconds" */
 #define GPU_PERF_POLICY_POWER count(v, g->throttled_power * 1e9)
 #define GPU_PERF_POLICY_THERMAL count(v, g->throttled_thermal * 1e9)

@@ -34,6 +34,12 @@ struct instance { /* a MIG device: a compute instance of a GPU instance */
     char uuid[64], name[64];
 };
 
+struct condition { /* in which the hardware is: flags are 0 or 1; NaN: not supported */
+    double remap_pending, remap_failed, retirement_pending, channel_repair, tpc_repair, sram_threshold, unrepairable;
+    double recovery_action;                          /* nvmlDeviceGpuRecoveryAction_t */
+    double lifetime_corrected, lifetime_uncorrected; /* ECC errors over the GPU's lifetime */
+};
+
 struct gpu {
     int64_t lost; /* every call answers NVML_ERROR_GPU_IS_LOST */
     int64_t minor, pci_domain, pci_bus, pci_device, mig, mig_max, gpm_supported, narrow_pcie;
@@ -50,6 +56,7 @@ struct gpu {
     double pcie_replays, ecc_corrected, ecc_uncorrected, remapped_corrected, remapped_uncorrected, retired_sbe, retired_dbe;
     double throttled_power, throttled_thermal, throttled_sync_boost, throttled_board_limit, throttled_reliability;
     double throttled_sw_thermal, throttled_hw_thermal, throttled_hw_power_brake; /* seconds */
+    struct condition condition;
     double process_time; /* seconds since 1970 of the newest samples of processes' utilization */
     struct gpm gpm;
     struct process processes[MAX_PROCESSES];
