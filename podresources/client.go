@@ -54,11 +54,18 @@ func NewClient(socket string) (*Client, error) {
 	return &Client{conn: conn}, nil
 }
 
+// maxSocketPath is how long the path of a socket may be, in bytes (unix(7), sun_path without its
+// zero).
+const maxSocketPath = 107
+
 // connect makes a connection to a socket of the kubelet.
 func connect(socket string, options ...grpc.CallOption) (*grpc.ClientConn, error) {
 	path, err := filepath.Abs(socket)
 	if err != nil {
 		return nil, fmt.Errorf("resolve socket path: %w", err)
+	}
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("socket %s: the path has %d bytes, and the kernel takes %d", path, len(path), maxSocketPath)
 	}
 	target := url.URL{Scheme: "unix", Path: path}
 	conn, err := grpc.NewClient(target.String(),

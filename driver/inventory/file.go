@@ -24,6 +24,9 @@ type File struct {
 // NewFile returns the file at that path; nothing is read yet.
 func NewFile(path string) *File { return &File{path: path, now: time.Now} }
 
+// Path returns where the file is.
+func (f *File) Path() string { return f.path }
+
 // Load returns the file's content if it has changed since the last Load that succeeded: it is cheap
 // enough for every tick, being one stat where nothing changed. Files above 64 MiB are refused with
 // [sysfs.ErrTooLarge].

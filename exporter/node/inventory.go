@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -237,11 +238,11 @@ func load(file *inventory.File, node string) (*contents, error) {
 	}
 	listed, slicesRejected, err := inventory.ParseSlices(data, node)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", file.Path(), err)
 	}
 	claims, claimsRejected, err := kube.ParseClaims(data)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", file.Path(), err)
 	}
 	for claim, f := range claims {
 		f.Read = file.Modified()

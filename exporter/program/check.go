@@ -32,7 +32,7 @@ func (o *checkOptions) add(app *kingpin.Application, c *kingpin.CmdClause) {
 		"bundle",
 		"Also write an archive for a bug report (.tar.gz): the findings, the flags and a snapshot, with the names of pods "+
 			"and claims and without secrets.",
-	).StringVar(&o.bundle)
+	).PlaceHolder("FILE").StringVar(&o.bundle)
 	o.settings = func() map[string]string {
 		values := map[string]string{}
 		for _, flag := range app.Model().Flags {
@@ -69,7 +69,7 @@ func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, 
 	}
 	if o.check.bundle != "" {
 		if err := writeBundle(o.check.bundle, checker, report, o.check.settings()); err != nil {
-			return badFlag("bundle", err)
+			return badFile("bundle", o.check.bundle, err)
 		}
 	}
 	if worst := report.Worst(); worst == check.Fail || worst == check.Warn && o.check.strict {

@@ -3,9 +3,12 @@ package program
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"text/template"
 	"time"
 
 	"github.com/alecthomas/kingpin/v2"
@@ -22,6 +25,8 @@ import (
 
 // options are the values of the flags.
 type options struct {
+	groups []*flagGroup
+
 	log   promslog.Config
 	web   *web.FlagConfig
 	top   topOptions
@@ -71,77 +76,90 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	o := &options{
 		enabled: map[string]*bool{}, addresses: map[string]*string{}, switches: map[string]*bool{}, asked: map[string]*bool{},
 	}
-	app.HelpFlag.Short('h')
-	app.Version(version.Print("dra-exporter"))
-	promslogflag.AddFlags(app, &o.log)
-	app.Command("serve", "Serve the metrics (the default).").Default()
+	app.HelpFlag.Short('h').Help("Show this help; with a command, that of the command.")
+	app.Version(version.Print("dra-exporter")).VersionFlag.Help("Show the version.")
+	app.UsageTemplate(usage).UsageFuncs(template.FuncMap{"Sections": o.sections, "CommandRows": commandRows})
+	app.Command(commandServe, "Serve the metrics (the default).").Default()
+	o.top.add(app.Command(commandTop, "Show a live table of one or several running exporters."))
 	o.check.add(app, app.Command(
-		"check", "Ask the kubelet, the API server and each source once: what works, what does not, and what to do.",
+		commandCheck, "Ask the kubelet, the API server and each source once: what works, what does not, and what to do.",
 	))
-	app.Command("metrics-reference", "Print the reference of all metrics as Markdown.")
-	o.top.add(app.Command("top", "Show a live table of a running exporter."))
+	app.Command(commandReference, "Print the reference of all metrics as Markdown.")
 
-	o.web = webflag.AddFlags(app, ":10985")
-	app.Flag(
+	o.addWebFlags(o.group(app, "HTTP server"))
+	o.addNodeFlags(o.group(app, "Node", commandCheck))
+	o.addKubeFlags(app)
+	o.addCounterFlags(o.group(app, "Sampling and counters"))
+	read := o.group(app, "Sources", commandCheck)
+	for _, s := range sources {
+		o.addSource(read, s)
+	}
+	read.Flag(
+		"source.scrape.config", "File that lists the metrics of co-installed exporters to join.",
+	).PlaceHolder("FILE").StringVar(&o.scrapeConfig)
+	promslogflag.AddFlags(app, &o.log)
+	o.group(app, "Log", commandCheck).names = []string{promslogflag.LevelFlagName, promslogflag.FormatFlagName}
+	return o
+}
+
+// addWebFlags adds the flags of the HTTP server.
+func (o *options) addWebFlags(g *flagGroup) {
+	o.web = webflag.AddFlags(g, ":10985")
+	g.Flag(
 		"web.telemetry-path", "Path under which to serve the metrics.",
 	).Default("/metrics").StringVar(&o.telemetryPath)
-	app.Flag(
+	g.Flag(
 		"web.last-scrape-timeout",
 		"On SIGTERM, how long to wait for one more scrape if there was one in the last two minutes.",
 	).Default("15s").DurationVar(&o.lastScrape)
-	app.Flag(
+	g.Flag(
 		"web.max-snapshot-age",
 		"How old the latest snapshot may be until /healthz and /readyz fail; at least three times --sample.interval.",
 	).Default("1m").DurationVar(&o.maxAge)
-	app.Flag(
+	g.Flag(
 		"web.created-samples",
 		"Write _created lines in OpenMetrics text. Most scrapers make series of them; protobuf carries created "+
 			"timestamps without this.",
 	).BoolVar(&o.createdSamples)
-	app.Flag("web.pprof", "Serve profiles under /debug/pprof/.").BoolVar(&o.pprof)
-	app.Flag(
+	g.Flag("web.pprof", "Serve profiles under /debug/pprof/.").BoolVar(&o.pprof)
+	g.Flag(
 		"web.kube-authorization",
 		"Restrict pages to bearer tokens that the API server allows to get the path (TokenReview, "+
 			"SubjectAccessReview); /healthz and /readyz stay open.",
 	).BoolVar(&o.kubeAuthorization)
-	o.addNodeFlags(app)
+}
 
-	app.Flag(
+// addCounterFlags adds the flags of sampling and of counters.
+func (o *options) addCounterFlags(g *flagGroup) {
+	g.Flag(
 		"sample.interval", "How often to read the devices and ask the kubelet.",
 	).Default("1s").DurationVar(&o.interval)
-	app.Flag(
+	g.Flag(
 		"retention", "How long the counters of an ended claim or pod stay exported.",
 	).Default("5m").DurationVar(&o.retention)
-	app.Flag(
+	g.Flag(
 		"idle.threshold", "A device whose utilization is above it is active.",
 	).Default("0.01").Float64Var(&o.idleThreshold)
-	app.Flag(
+	g.Flag(
 		"idle.network-threshold", "A network or RDMA device whose traffic is above it is active, in bytes per second.",
 	).Default("1e4").Float64Var(&o.networkThreshold)
-	app.Flag(
+	g.Flag(
 		"idle.quiet-after", "The page and top call a held device quiet that no holder used for so long.",
 	).Default("30s").DurationVar(&o.quietAfter)
-	app.Flag(
+	g.Flag(
 		"counter.zero-hold",
 		"Show a new counter at 0 until it is this old: a little more than the scrape interval, for a Prometheus "+
 			"without created timestamps.",
 	).Default("20s").DurationVar(&o.zeroHold)
-	app.Flag(
+	g.Flag(
 		"max-series", "Highest number of dra_ series, without the exporter's own.",
 	).Default("50000").IntVar(&o.maxSeries)
-	for _, s := range sources {
-		o.addSource(app, s)
-	}
-	app.Flag(
-		"source.scrape.config", "File that lists the metrics of co-installed exporters to join.",
-	).StringVar(&o.scrapeConfig)
-	return o
 }
 
 // addSource adds the flags of a source.
-func (o *options) addSource(app *kingpin.Application, s Source) {
+func (o *options) addSource(g *flagGroup, s Source) {
 	o.asked[s.Name] = new(bool)
-	flag := app.Flag("source."+s.Name, s.Help).IsSetByUser(o.asked[s.Name])
+	flag := g.Flag("source."+s.Name, s.Help).IsSetByUser(o.asked[s.Name])
 	if s.Addressed {
 		o.addresses[s.Name] = flag.Default(off).String()
 	} else {
@@ -149,7 +167,7 @@ func (o *options) addSource(app *kingpin.Application, s Source) {
 	}
 	for _, w := range s.Switches {
 		name := "source." + s.Name + "." + w.Name
-		o.switches[name] = app.Flag(name, w.Help).Bool()
+		o.switches[name] = g.Flag(name, w.Help).Bool()
 	}
 }
 
@@ -178,41 +196,54 @@ func (o *options) askedFor(source string) bool {
 }
 
 // addNodeFlags adds the flags for the inputs of the node.
-func (o *options) addNodeFlags(app *kingpin.Application) {
-	app.Flag("node-name", "Name of this node; default: $NODE_NAME, else the host's name.").StringVar(&o.node)
-	app.Flag("kubelet.root", "Root folder of the kubelet.").Default("/var/lib/kubelet").StringVar(&o.kubeletRoot)
-	app.Flag(
+func (o *options) addNodeFlags(g *flagGroup) {
+	g.Flag(
+		"node-name", "Name of this node; default: $NODE_NAME, else the host's name.",
+	).PlaceHolder("NAME").StringVar(&o.node)
+	g.Flag(
+		"kubelet.root", "Root folder of the kubelet.",
+	).Default("/var/lib/kubelet").StringVar(&o.kubeletRoot)
+	g.Flag(
 		"kubelet.podresources-socket",
 		"Socket of the PodResources service; default: pod-resources/kubelet.sock under the root.",
-	).StringVar(&o.socket)
-	app.Flag(
+	).PlaceHolder("SOCKET").StringVar(&o.socket)
+	g.Flag(
 		"kubelet.pods-socket",
 		"Socket of the kubelet's Pods API (Kubernetes 1.37); default: pods-api/pods-api.sock under the root.",
-	).StringVar(&o.podsSocket)
-	app.Flag(
+	).PlaceHolder("SOCKET").StringVar(&o.podsSocket)
+	g.Flag(
 		"kubelet.empty-grace", "How long an empty answer is not believed if no cgroup proves that the pods are gone.",
 	).Default("60s").DurationVar(&o.emptyGrace)
-	app.Flag(
+	g.Flag(
 		"path.podlogs", "Folder of the pods' logs; its names have the pods' UIDs.",
 	).Default("/var/log/pods").StringVar(&o.podLogs)
-	app.Flag("path.procfs", "Where procfs is mounted.").Default("/proc").StringVar(&o.paths.Procfs)
-	app.Flag("path.sysfs", "Where sysfs is mounted.").Default("/sys").StringVar(&o.paths.Sysfs)
-	app.Flag("path.cdi", "Folder of CDI specs (repeatable).").Default("/etc/cdi", "/var/run/cdi").StringsVar(&o.cdi)
-	app.Flag(
-		"kube", "Use of the API server: auto (in a cluster, or given a kubeconfig) or off.",
-	).Default("auto").EnumVar(&o.kube, "auto", "off")
-	app.Flag("kubeconfig", "Kubeconfig of the API server; default: the service account's.").StringVar(&o.kubeconfig)
-	app.Flag("pod-label", "Label of pods to show in dra_pod_info, as label_NAME (repeatable).").StringsVar(&o.podLabels)
-	app.Flag(
-		"pod-annotation", "Annotation of pods to show in dra_pod_info, as annotation_NAME (repeatable).",
-	).StringsVar(&o.podAnnotations)
-	app.Flag(
-		"claim-label", "Label of claims to show in dra_claim_info, as label_NAME (repeatable).",
-	).StringsVar(&o.claimLabels)
-	app.Flag(
+	g.Flag("path.procfs", "Where procfs is mounted.").Default("/proc").StringVar(&o.paths.Procfs)
+	g.Flag("path.sysfs", "Where sysfs is mounted.").Default("/sys").StringVar(&o.paths.Sysfs)
+	g.Flag("path.cdi", "Folder of CDI specs (repeatable).").Default("/etc/cdi", "/var/run/cdi").StringsVar(&o.cdi)
+	g.Flag(
 		"inventory.file",
 		"ResourceSlices, and ResourceClaims, as kubectl get -o yaml prints them, in place of the API server's slices.",
-	).StringVar(&o.inventoryFile)
+	).PlaceHolder("FILE").StringVar(&o.inventoryFile)
+}
+
+// addKubeFlags adds the flags for the API server and for what is shown of its objects.
+func (o *options) addKubeFlags(app *kingpin.Application) {
+	o.group(app, "API server", commandCheck, commandTop).Flag(
+		"kubeconfig", "Kubeconfig of the API server; default: the service account's.",
+	).PlaceHolder("FILE").StringVar(&o.kubeconfig)
+	g := o.group(app, "What is asked of the API server", commandCheck)
+	g.Flag(
+		"kube", "Use of the API server: auto (in a cluster, or given a kubeconfig) or off.",
+	).Default("auto").EnumVar(&o.kube, "auto", "off")
+	g.Flag(
+		"pod-label", "Label of pods to show in dra_pod_info, as label_NAME (repeatable).",
+	).PlaceHolder("KEY").StringsVar(&o.podLabels)
+	g.Flag(
+		"pod-annotation", "Annotation of pods to show in dra_pod_info, as annotation_NAME (repeatable).",
+	).PlaceHolder("KEY").StringsVar(&o.podAnnotations)
+	g.Flag(
+		"claim-label", "Label of claims to show in dra_claim_info, as label_NAME (repeatable).",
+	).PlaceHolder("KEY").StringsVar(&o.claimLabels)
 }
 
 // validate checks the flags, and sets defaults that depend on others.
@@ -243,13 +274,11 @@ func (o *options) validate() error {
 	if o.maxSeries < 0 {
 		return badFlag("max-series", errors.New("is negative"))
 	}
-	if err := errors.Join(
-		checkFile("web.config.file", *o.web.WebConfigFile), checkFile("kubeconfig", o.kubeconfig),
-	); err != nil {
+	if err := o.checkWeb(); err != nil {
 		return err
 	}
-	if err := web.Validate(*o.web.WebConfigFile); err != nil {
-		return badFlag("web.config.file", err)
+	if err := checkFile("kubeconfig", o.kubeconfig); err != nil {
+		return err
 	}
 	if err := o.choose(); err != nil {
 		return err
@@ -260,6 +289,35 @@ func (o *options) validate() error {
 	}
 	if o.podsSocket == "" {
 		o.podsSocket = filepath.Join(o.kubeletRoot, "pods-api", "pods-api.sock")
+	}
+	return nil
+}
+
+// checkWeb checks where the program listens, and how.
+func (o *options) checkWeb() error {
+	for _, address := range *o.web.WebListenAddresses {
+		if err := checkListenAddress(address); err != nil {
+			return badFlag("web.listen-address", err)
+		}
+	}
+	file := *o.web.WebConfigFile
+	if err := checkFile("web.config.file", file); err != nil {
+		return err
+	}
+	if err := web.Validate(file); err != nil {
+		return badFile("web.config.file", file, err)
+	}
+	return nil
+}
+
+// checkListenAddress checks the form of an address: [HOST]:PORT or vsock://:PORT.
+func checkListenAddress(address string) error {
+	_, port, err := net.SplitHostPort(strings.TrimPrefix(address, "vsock://"))
+	if err != nil {
+		return fmt.Errorf("%s: %w", address, err)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("address %s: %q is not a port", address, port)
 	}
 	return nil
 }

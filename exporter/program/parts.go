@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"os"
 	"time"
 
 	"github.com/prometheus/common/version"
@@ -34,6 +35,9 @@ func open(ctx context.Context, o *options, list []Source, metrics node.Metrics, 
 	}
 	//nolint:contextcheck // what is opened outlives the start
 	opening := driver.Go(func() (in opened) {
+		if in.err = o.checkFolders(); in.err != nil {
+			return in
+		}
 		if in.api, in.err = newAPI(o, log); in.err != nil {
 			return in
 		}
@@ -59,9 +63,37 @@ func checkFile(flag, path string) error {
 	}
 	file, err := sysfs.Open(path)
 	if err != nil {
-		return badFlag(flag, err)
+		return badFile(flag, path, err)
 	}
 	_ = file.Close()
+	return nil
+}
+
+// checkFolder returns an error if a flag's path leads to something else than a folder. The folder
+// may be made later.
+func checkFolder(flag, path string) error {
+	if info, err := os.Stat(path); err == nil && !info.IsDir() {
+		return badFlag(flag, fmt.Errorf("%s is not a folder", path))
+	}
+	return nil
+}
+
+// checkFolders checks the folders of the node. It may hang.
+func (o *options) checkFolders() error {
+	folders := []struct{ flag, path string }{
+		{"kubelet.root", o.kubeletRoot},
+		{"path.podlogs", o.podLogs},
+		{"path.procfs", o.paths.Procfs},
+		{"path.sysfs", o.paths.Sysfs},
+	}
+	for _, path := range o.cdi {
+		folders = append(folders, struct{ flag, path string }{"path.cdi", path})
+	}
+	for _, f := range folders {
+		if err := checkFolder(f.flag, f.path); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -76,7 +108,7 @@ func newAPI(o *options, log *slog.Logger) (*kube.Client, error) {
 		log.Debug("the API server is not used", "reason", err)
 		return nil, nil
 	case err != nil:
-		return nil, badFlag("kubeconfig", err)
+		return nil, badFile("kubeconfig", o.kubeconfig, err)
 	}
 	log.Info("using the API server", "address", client.Host())
 	return client, nil
@@ -90,11 +122,12 @@ func newNode(o *options, api *kube.Client, metrics node.Metrics, log *slog.Logge
 		InventoryFile: o.inventoryFile, API: api, Selection: o.selection, Metrics: metrics, Log: log,
 	})
 	if bad, ok := errors.AsType[*node.ConfigError](err); ok {
-		flags := map[string]string{
-			"PodResourcesSocket": "kubelet.podresources-socket", "PodsSocket": "kubelet.pods-socket",
-			"InventoryFile": "inventory.file",
-		}
-		return nil, badFlag(flags[bad.Field], bad.Err)
+		of := map[string]struct{ flag, path string }{
+			"PodResourcesSocket": {"kubelet.podresources-socket", o.socket},
+			"PodsSocket":         {"kubelet.pods-socket", o.podsSocket},
+			"InventoryFile":      {"inventory.file", o.inventoryFile},
+		}[bad.Field]
+		return nil, badFile(of.flag, of.path, bad.Err)
 	}
 	return n, err
 }

@@ -56,6 +56,14 @@ func badFlag(flag string, err error) error {
 	return usageError{fmt.Errorf("--%s: %w", flag, err)}
 }
 
+// badFile is badFlag for a file: the error names it.
+func badFile(flag, path string, err error) error {
+	if !strings.Contains(err.Error(), path) {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return badFlag(flag, err)
+}
+
 // Run runs the program until ctx ends and returns its exit status. Sources are in order of
 // precedence: the first that reads a quantity of a device owns it.
 func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io.Writer) int {
@@ -70,11 +78,11 @@ func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io
 	}
 	log := promslog.New(&promslog.Config{Level: o.log.Level, Format: o.log.Format, Writer: stderr})
 	switch command {
-	case "top":
+	case commandTop:
 		err = runTop(ctx, o, stdout)
-	case "metrics-reference":
+	case commandReference:
 		err = writeReference(stdout, sources)
-	case "check":
+	case commandCheck:
 		err = runCheck(ctx, o, sources, log, stdout)
 	default:
 		err = serve(ctx, o, sources, log)
@@ -86,11 +94,28 @@ func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io
 }
 
 func fail(stderr io.Writer, err error) int {
-	_, _ = fmt.Fprintf(stderr, "dra-exporter: %s\n", printable(strings.ReplaceAll(err.Error(), "\n", "; ")))
+	_, _ = fmt.Fprintf(stderr, "dra-exporter: %s\n", printable(oneLine(err.Error())))
 	if _, ok := errors.AsType[usageError](err); ok {
 		return exitUsage
 	}
 	return exitFailure
+}
+
+// oneLine joins the lines of a text.
+func oneLine(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		switch {
+		case line == "" || b.Len() == 0:
+		case strings.HasSuffix(b.String(), ":"):
+			b.WriteString(" ")
+		default:
+			b.WriteString("; ")
+		}
+		b.WriteString(line)
+	}
+	return b.String()
 }
 
 // writeReference writes the reference of all metrics.
@@ -146,10 +171,17 @@ func parse(args []string, sources []Source, stdout io.Writer) (o *options, comma
 	if command, err = app.Parse(args); err != nil {
 		return o, command, named(app, args, err)
 	}
-	if err := o.validate(); err != nil {
+	parsed, err := app.ParseContext(args)
+	if err != nil {
 		return o, command, err
 	}
-	return o, command, nil
+	if err := o.checkUse(command, parsed); err != nil {
+		return o, command, err
+	}
+	if command == commandServe || command == commandCheck {
+		err = o.validate()
+	}
+	return o, command, err
 }
 
 // named adds to kingpin's error the flag or environment variable whose value is wrong, which
@@ -158,7 +190,7 @@ func named(app *kingpin.Application, args []string, err error) error {
 	sameError := func(again error) bool { return again != nil && again.Error() == err.Error() }
 	parsed, parseErr := app.ParseContext(args)
 	if parseErr != nil {
-		return err // of the command line itself
+		return suggest(app, parsed, err) // of the command line itself
 	}
 	for _, e := range parsed.Elements {
 		if flag, ok := e.Clause.(*kingpin.FlagClause); ok && e.Value != nil && sameError(flag.Model().Value.Set(*e.Value)) {

@@ -7,9 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,6 +54,18 @@ func TestBadUsage(t *testing.T) {
 		{"--no-source.broken --source.unbuilt", "--source.unbuilt: not in this build"},
 		{"--no-source.broken --web.kube-authorization --kube=off", "--web.kube-authorization"},
 		{"top --interval=0s", "--interval"},
+		{"tpo", "unexpected tpo, did you mean top?"},
+		{"chekc --verbose", "unexpected chekc, did you mean check?"},
+		{"juggle", "unexpected juggle\n"},
+		{"--sample.intervall=3s", "did you mean --sample.interval?"},
+		{"--no-source.broke", "did you mean --source.broken?"},
+		{"top --onec", "did you mean --once?"},
+		{"--completely.different", "--completely.different'\n"},
+		{"--filter=x top", "it is a flag of top"},
+		{"check --filter=x", "it is a flag of top"},
+		{"top --sample.interval=3s", "--sample.interval: top does not have this flag"},
+		{"--sample.interval=3s top", "--sample.interval: top does not have this flag"},
+		{"top --log.level=debug", "--log.level: top does not have this flag"},
 		{"top --http.config.file=/does/not/exist", "--http.config.file"},
 	} {
 		var stdout, stderr bytes.Buffer
@@ -65,6 +75,42 @@ func TestBadUsage(t *testing.T) {
 		}
 		if said := stderr.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, test.want) {
 			t.Errorf("%s: said %q, want one line with %q", test.args, said, test.want)
+		}
+	}
+}
+
+// The help has each flag once, in a group; that of a command has the flags that the command uses.
+func TestHelpInGroups(t *testing.T) {
+	help := func(args ...string) string {
+		var stdout, stderr bytes.Buffer
+		if status := Run(t.Context(), args, []Source{{Name: "mine"}}, &stdout, &stderr); status != exitOK {
+			t.Errorf("%v: exit status %d: %s", args, status, &stderr)
+		}
+		return stdout.String()
+	}
+	all, top, check := help("--help"), help("top", "--help"), help("help", "check")
+	for text, in := range map[string][3]bool{ // of the program, top, check
+		"\nHTTP server:\n":        {true, false, false},
+		"\nNode:\n":               {true, false, true},
+		"\nSources:\n":            {true, false, true},
+		"  --[no-]source.mine ":   {true, false, true},
+		"  --sample.interval=1s ": {true, false, false},
+		"  --log.level=info ":     {true, false, true},
+		"  --kubeconfig=FILE ":    {true, true, true},
+		"  --once ":               {false, true, false},
+		"  --strict ":             {false, false, true},
+		"\n  top ":                {true, false, false},
+		"environment variable":    {true, false, false},
+		"  --web.telemetry-path=": {true, false, false},
+	} {
+		for i, said := range []string{all, top, check} {
+			want := 0
+			if in[i] {
+				want = 1
+			}
+			if n := strings.Count(said, text); n != want {
+				t.Errorf("help %d has %q %d times, want %d:\n%s", i, text, n, want, said)
+			}
 		}
 	}
 }
@@ -110,28 +156,6 @@ func TestEnvironment(t *testing.T) {
 	if status := Run(t.Context(), nil, nil, &stdout, &stderr); status != exitUsage ||
 		!strings.Contains(stderr.String(), "$DRA_EXPORTER_SAMPLE_INTERVAL: ") {
 		t.Errorf("exit status %d, said %q", status, &stderr)
-	}
-}
-
-// A flag's file that is no file is an error at once.
-func TestFilesThatBlock(t *testing.T) {
-	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, args := range [][]string{
-		{"--web.config.file=" + pipe},
-		{"--kubeconfig=" + pipe},
-		{"--inventory.file=" + pipe},
-		{"--source.scrape.config=" + pipe},
-		{"top", "--http.config.file=" + pipe},
-	} {
-		var stdout, stderr bytes.Buffer
-		flag, _, _ := strings.Cut(args[len(args)-1], "=")
-		if status := Run(t.Context(), args, nil, &stdout, &stderr); status != exitUsage ||
-			!strings.Contains(stderr.String(), flag+": ") {
-			t.Errorf("%v: exit status %d, said %q", args, status, &stderr)
-		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -86,7 +87,13 @@ func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	sampling.Go(func() { p.sampler.Run(working) })
 
 	failed := make(chan error, 1)
-	go func() { failed <- toolkit.ListenAndServe(p.server, o.web, slog.New(newServerLog(log.Handler()))) }()
+	go func() {
+		err := toolkit.ListenAndServe(p.server, o.web, slog.New(newServerLog(log.Handler())))
+		if err != nil && !errors.Is(err, http.ErrServerClosed) {
+			err = fmt.Errorf("serve HTTP: %w", err)
+		}
+		failed <- err
+	}()
 	select {
 	case err := <-failed:
 		stop()
@@ -161,12 +168,12 @@ func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, erro
 	}
 	config, err := scrape.Load(o.scrapeConfig)
 	if err != nil {
-		return nil, badFlag("source.scrape.config", err)
+		return nil, badFile("source.scrape.config", o.scrapeConfig, err)
 	}
 	for _, endpoint := range config.Endpoints {
 		source, err := scrape.New(endpoint)
 		if err != nil {
-			return nil, badFlag("source.scrape.config", err)
+			return nil, badFile("source.scrape.config", o.scrapeConfig, err)
 		}
 		out = append(out, source)
 	}

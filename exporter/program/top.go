@@ -36,7 +36,7 @@ type topOptions struct {
 func (o *topOptions) add(c *kingpin.CmdClause) {
 	c.Flag(
 		"url", "Address of an exporter, as URL or HOST:PORT (repeatable).",
-	).Default("http://127.0.0.1:10985").StringsVar(&o.urls)
+	).PlaceHolder("URL").Default("http://127.0.0.1:10985").StringsVar(&o.urls)
 	c.Flag(
 		"all-nodes",
 		"Ask the exporters of all nodes through the API server, by --kubeconfig, $KUBECONFIG or ~/.kube/config: the pods "+
@@ -46,7 +46,7 @@ func (o *topOptions) add(c *kingpin.CmdClause) {
 		"http.config.file",
 		"How to talk to an exporter that wants TLS or a password: Prometheus's settings of an HTTP client "+
 			"(tls_config, authorization, basic_auth).",
-	).StringVar(&o.httpConfig)
+	).PlaceHolder("FILE").StringVar(&o.httpConfig)
 	c.Flag("once", "Print the table once and end.").BoolVar(&o.once)
 	c.Flag(
 		"output", "Format: table, wide or json; json prints once.",
@@ -57,7 +57,9 @@ func (o *topOptions) add(c *kingpin.CmdClause) {
 	}
 	c.Flag("sort", "What comes first: "+strings.Join(orders, ", ")+".").Default("state").EnumVar(&o.sort, orders...)
 	c.Flag("reverse", "Sort the other way round.").BoolVar(&o.reverse)
-	c.Flag("filter", "Show rows that have these words in a name, a model or the state.").StringVar(&o.filter)
+	c.Flag(
+		"filter", "Show rows that have these words in a name, a model or the state.",
+	).PlaceHolder("WORDS").StringVar(&o.filter)
 	c.Flag("interval", "How often to renew the table.").Default("1s").DurationVar(&o.interval)
 }
 
@@ -73,7 +75,7 @@ func runTop(ctx context.Context, o *options, w io.Writer) error {
 	}
 	client, err := t.client()
 	if err != nil {
-		return badFlag("http.config.file", err)
+		return badFile("http.config.file", t.httpConfig, err)
 	}
 	defer client.CloseIdleConnections()
 	find, err := t.find(client, o.kubeconfig)
@@ -97,9 +99,13 @@ func runTop(ctx context.Context, o *options, w io.Writer) error {
 // find returns what finds the exporters.
 func (o *topOptions) find(client *http.Client, kubeconfig string) (func(context.Context) ([]top.Node, error), error) {
 	if o.fromKube {
-		api, err := kube.NewClient(kubeconfigOrDefault(kubeconfig), "dra-exporter-top/"+version.Version)
+		path := kubeconfigOrDefault(kubeconfig)
+		if err := checkFile("kubeconfig", path); err != nil {
+			return nil, err
+		}
+		api, err := kube.NewClient(path, "dra-exporter-top/"+version.Version)
 		if err != nil {
-			return nil, badFlag("kubeconfig", err)
+			return nil, badFile("kubeconfig", path, err)
 		}
 		return func(ctx context.Context) ([]top.Node, error) { return top.FromKube(ctx, api) }, nil
 	}

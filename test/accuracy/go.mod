@@ -5,6 +5,7 @@ go 1.26.7
 require github.com/dra-exporter/dra-exporter v0.0.0
 
 require (
+	github.com/agext/levenshtein v1.2.3 // indirect
 	github.com/alecthomas/kingpin/v2 v2.4.0 // indirect
 	github.com/alecthomas/units v0.0.0-20240927000941-0f3dac36c52b // indirect
 	github.com/beorn7/perks v1.0.1 // indirect

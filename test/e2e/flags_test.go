@@ -53,15 +53,16 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"--log.level=loud"}, []string{"--log.level", "loud"}},
 		{[]string{"--web.telemetry-path=metrics"}, []string{"--web.telemetry-path"}},
 		{[]string{"--web.config.file=" + n.path("none")}, []string{"--web.config.file", n.path("none")}},
-		{[]string{"--web.config.file=" + bad}, []string{"--web.config.file"}},
+		{[]string{"--web.config.file=" + bad}, []string{"--web.config.file", bad}},
 		{[]string{"--inventory.file=" + n.path("none")}, []string{"--inventory.file", n.path("none")}},
-		{[]string{"--inventory.file=" + bad}, []string{"--inventory.file"}},
+		{[]string{"--inventory.file=" + bad}, []string{"--inventory.file", bad}},
 		{[]string{"--inventory.file=" + n.dir}, []string{"--inventory.file", n.dir}},
 		{[]string{"--source.scrape.config=" + n.path("none")}, []string{"--source.scrape.config", n.path("none")}},
 		{[]string{"--source.scrape.config=" + bad}, []string{"--source.scrape.config", bad}},
 		{[]string{"--source.scrape.config=" + unknown}, []string{"--source.scrape.config", unknown, "preset"}},
 		{[]string{"--source.scrape.config=" + quantity}, []string{"--source.scrape.config", "mine", "powder"}},
 		{[]string{"juggle"}, []string{"juggle"}},
+		{[]string{"tpo"}, []string{"did you mean top?"}},
 	} {
 		status, stdout, stderr := run(t, test.args)
 		if status != 2 {

@@ -43,7 +43,8 @@ type Object struct {
 // number.
 //
 // It fails, and names the document, when the file can not be read as YAML or JSON, when a document
-// is no Kubernetes object, and when an object of the kind has another version.
+// is no Kubernetes object, and when an object of the kind has another version. It also fails when
+// the file has objects and none of them is of resource.k8s.io: it is another file.
 func Objects(data []byte, kind string) (objects []Object, malformed int, err error) {
 	if len(data) > MaxBytes {
 		return nil, 0, fmt.Errorf("%w: %d bytes, at most %d are read", ErrTooLarge, len(data), MaxBytes)
@@ -54,6 +55,9 @@ func Objects(data []byte, kind string) (objects []Object, malformed int, err err
 			return nil, 0, err
 		}
 	}
+	if f.foreign != "" && !f.ours {
+		return nil, 0, fmt.Errorf("no object of %s, but a %.64s", group, f.foreign)
+	}
 	return f.objects, f.malformed, nil
 }
 
@@ -63,6 +67,8 @@ type finder struct {
 	document  int
 	objects   []Object
 	malformed int
+	ours      bool   // an object of the group was found, of any kind
+	foreign   string // kind and version of an object of another group
 }
 
 func (f *finder) chunk(c chunk) error {
@@ -100,6 +106,11 @@ func (f *finder) visit(raw json.RawMessage, h header, item *int, depth int) erro
 		return f.list(raw, header{h.APIVersion, itemKind}, item, depth)
 	}
 	apiGroup, version, _ := strings.Cut(h.APIVersion, "/")
+	if apiGroup == group {
+		f.ours = true
+	} else {
+		f.foreign = h.Kind + " of " + h.APIVersion
+	}
 	if h.Kind != f.kind || apiGroup != group {
 		return nil
 	}

@@ -54,7 +54,9 @@ func TestObjects(t *testing.T) {
 			0,
 		},
 		"other kind's alpha": {"apiVersion: resource.k8s.io/v1alpha3\nkind: DeviceTaintRule\n", nil, 0},
-		"other group":        {"apiVersion: example.com/v7\nkind: ResourceSlice\n", nil, 0},
+		"other group": {
+			"apiVersion: example.com/v7\nkind: ResourceSlice\n---\n" + two, []Object{{2, 0, raw(two)}}, 0,
+		},
 		"list": {
 			`{"apiVersion":"v1","kind":"List","items":[` + two + `,7,{},` + two + `]}`,
 			[]Object{{1, 1, raw(two)}, {1, 4, raw(two)}},
@@ -78,7 +80,9 @@ func TestObjects(t *testing.T) {
 			strings.Repeat(`{"apiVersion":"v1","kind":"List","items":[`, 9) + strings.Repeat("]}", 9), nil,
 			1,
 		},
-		"dashes in a value": {"apiVersion: v1\nkind: Pod\ntext: |\n  ---\n  x\nmore: a---b\n----x: 1\n", nil, 0},
+		"dashes in a value": {
+			"apiVersion: resource.k8s.io/v1\nkind: DeviceClass\ntext: |\n  ---\n  x\nmore: a---b\n----x: 1\n", nil, 0,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, malformed, err := Objects([]byte(tc.data), "ResourceSlice")
@@ -97,6 +101,10 @@ func raw(s string) json.RawMessage { return json.RawMessage(s) }
 func TestObjectsErrors(t *testing.T) {
 	const good = "apiVersion: resource.k8s.io/v1\nkind: ResourceSlice\n"
 	for name, tc := range map[string]struct{ data, want string }{
+		"another file": {
+			"apiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Pod}\n",
+			"no object of resource.k8s.io, but a Pod of v1",
+		},
 		"not YAML":  {good + "---\na: [\n", "document 2 (from line 3): read YAML: "},
 		"not JSON":  {`{"a":`, "document 1 (from line 1): read JSON: "},
 		"not UTF-8": {"a: \xff\n", "document 1 (from line 1): read YAML: "},

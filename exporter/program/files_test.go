@@ -1,0 +1,182 @@
+package program
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// badFiles are files that no flag can use.
+func badFiles() map[string]string {
+	return map[string]string{
+		"binary":      "\x00\x01\xfe\xff\x7fELF",
+		"broken.yaml": "a: [b\n c: }\nd: *e\n",
+		"text":        "to be done\nsome day\n",
+		"pod.yaml":    "apiVersion: v1\nkind: Pod\nmetadata:\n  name: a\n",
+		"list.json":   `{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Pod"}]}`,
+
+		"no-certificate.yaml": "tls_server_config: {cert_file: none.pem, key_file: none.pem}\n",
+		"no-key.yaml":         "tls_server_config: {cert_file: text, key_file: text}\n",
+		"no-hash.yaml":        "basic_auth_users: {a: secret}\n",
+		"no-ca.yaml":          "tls_config: {ca_file: none.pem}\n",
+		"no-context.yaml":     "apiVersion: v1\nkind: Config\ncurrent-context: a\n",
+		"no-authority.yaml": "apiVersion: v1\nkind: Config\ncurrent-context: a\n" +
+			"contexts: [{name: a, context: {cluster: a}}]\n" +
+			"clusters: [{name: a, cluster: {server: 'https://192.0.2.1', certificate-authority: /none.pem}}]\n",
+		"no-authority-of-endpoint.yaml": "endpoints:\n- name: a\n  url: https://192.0.2.1/metrics\n" +
+			"  preset: node-exporter\n  driver: x\n  tls_config: {ca_file: none.pem}\n",
+		"no-endpoint.yaml": "endpoints:\n- name: a\n  url: ftp://192.0.2.1\n  preset: node-exporter\n  driver: x\n",
+	}
+}
+
+// inputsOf are the bad inputs for each flag that names a file, an address or a folder. Names
+// without a slash are in the folder of the test.
+func inputsOf() map[string][]string {
+	anyFile := []string{"none", "folder", "pipe", "binary", "broken.yaml", "text", "pod.yaml", "list.json"}
+	with := func(more ...string) []string { return append(slices.Clone(anyFile), more...) }
+	noFolder := []string{"pipe", "binary"}
+	return map[string][]string{
+		"web.config.file":      with("no-certificate.yaml", "no-key.yaml", "no-hash.yaml"),
+		"kubeconfig":           with("no-context.yaml", "no-authority.yaml"),
+		"top kubeconfig":       with("no-context.yaml", "no-authority.yaml"),
+		"inventory.file":       anyFile,
+		"source.scrape.config": with("no-authority-of-endpoint.yaml", "no-endpoint.yaml"),
+		"top http.config.file": with("no-ca.yaml"),
+		"check bundle":         {"none/bundle", "folder", "text/bundle"},
+		"kubelet.root":         noFolder,
+		"path.podlogs":         noFolder,
+		"path.procfs":          noFolder,
+		"path.sysfs":           noFolder,
+		"path.cdi":             noFolder,
+
+		"web.listen-address": {"/nonsense", "127.0.0.1/", "127.0.0.1:none/", "127.0.0.1:65536/", "vsock:///"},
+		"top url":            {"/", "http:///", "ftp://a/", "://a/", "http://a b/"},
+		"source.far":         {"/nonsense"},
+
+		"kubelet.podresources-socket": {"/" + strings.Repeat("long/", 30)},
+		"kubelet.pods-socket":         {"/" + strings.Repeat("long/", 30)},
+	}
+}
+
+// A flag with a bad file or address ends the program with status 2 and one line that names the flag
+// and the file.
+func TestBadFiles(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	dir := t.TempDir()
+	for name, content := range badFiles() {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, "folder"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for flag, inputs := range inputsOf() {
+		for _, input := range inputs {
+			value := strings.TrimSuffix(input, "/")
+			if input[0] != '/' && !strings.HasSuffix(input, "/") {
+				value = filepath.Join(dir, input)
+			}
+			tryBad(t, dir, flag, value)
+		}
+	}
+}
+
+// tryBad runs the program with a bad value of a flag, which may be that of a command.
+func tryBad(t *testing.T, dir, flag, value string) {
+	t.Helper()
+	far := Source{Name: "far", Addressed: true, New: func(h driver.Host) (driver.Source, error) {
+		_, err := os.Stat(h.Address)
+		return nil, err
+	}}
+	args := []string{
+		"--kubelet.podresources-socket=" + filepath.Join(dir, "kubelet.sock"), "--log.level=error",
+		"--web.listen-address=127.0.0.1:0",
+	}
+	command, name, found := strings.Cut(flag, " ")
+	switch {
+	case !found:
+		name = flag
+	case command == commandTop:
+		args = []string{commandTop, "--once", "--all-nodes"}
+	default:
+		args = append(args, command)
+	}
+	args = slices.DeleteFunc(args, func(arg string) bool {
+		return strings.HasPrefix(arg, "--"+name+"=") || name == "url" && arg == "--all-nodes"
+	})
+	args = append(args, "--"+name+"="+value)
+	var stdout, stderr bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a value that is taken starts the program
+	defer cancel()
+	status := Run(ctx, args, []Source{far}, &stdout, &stderr)
+	said := stderr.String()
+	if status != exitUsage || strings.Count(said, "\n") != 1 {
+		t.Errorf("%v: exit status %d, want %d and one line:\n%s", args, status, exitUsage, said)
+	}
+	if !strings.HasPrefix(said, "dra-exporter: --"+name+": ") || !strings.Contains(said, value) {
+		t.Errorf("%v: does not name the flag and %s: %s", args, value, said)
+	}
+	for _, unclear := range []string{":;", "; ;", "  "} {
+		if strings.Contains(said, unclear) {
+			t.Errorf("%v: has %q: %s", args, unclear, said)
+		}
+	}
+}
+
+// Every flag that names a file, a folder, a socket or an address is in the table.
+func TestBadFilesHasAllFlags(t *testing.T) {
+	app := kingpin.New("dra-exporter", "")
+	newOptions(app, []Source{{Name: "far", Addressed: true}})
+	table := inputsOf()
+	check := func(prefix string, flags []*kingpin.FlagModel) {
+		for _, f := range flags {
+			name := prefix + f.Name
+			path := len(f.Default) > 0 && strings.ContainsAny(f.Default[0], "/:") && f.Name != "web.telemetry-path"
+			names := slices.Contains([]string{"FILE", "FOLDER", "SOCKET", "URL"}, f.PlaceHolder)
+			if (path || names || strings.Contains(f.Name, "file")) && table[name] == nil {
+				t.Errorf("no bad input for --%s", name)
+			}
+		}
+	}
+	check("", app.Model().Flags)
+	for _, c := range app.Model().Commands {
+		check(c.Name+" ", c.Flags)
+	}
+}
+
+// An exporter that top asks and that answers something else is named in one line.
+func TestTopBadAnswers(t *testing.T) {
+	for name, answer := range map[string]http.HandlerFunc{
+		"a page":    func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>\n<p>\n") },
+		"none":      http.NotFound,
+		"half":      func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"time":`) },
+		"cut off":   func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"of others": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `["a",`+"\n"+`"b"]`) },
+	} {
+		server := httptest.NewServer(answer)
+		var stdout, stderr bytes.Buffer
+		status := Run(t.Context(), []string{"top", "--once", "--url=" + server.URL}, nil, &stdout, &stderr)
+		server.Close()
+		said := stderr.String()
+		if status != exitFailure || strings.Count(said, "\n") != 1 || !strings.Contains(said, server.URL) {
+			t.Errorf("%s: exit status %d, want %d and one line that names %s: %s", name, status, exitFailure, server.URL, said)
+		}
+	}
+}

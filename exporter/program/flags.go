@@ -1,0 +1,199 @@
+package program
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/agext/levenshtein"
+	"github.com/alecthomas/kingpin/v2"
+)
+
+// The commands.
+const (
+	commandServe     = "serve"
+	commandCheck     = "check"
+	commandTop       = "top"
+	commandReference = "metrics-reference"
+)
+
+// flagGroup is a group of flags of the program that --help shows under one title, for the commands
+// that use them. serve uses all.
+type flagGroup struct {
+	app   *kingpin.Application
+	title string
+	users []string // commands besides serve
+	names []string
+}
+
+// Flag adds a flag to the group.
+func (g *flagGroup) Flag(name, help string) *kingpin.FlagClause {
+	g.names = append(g.names, name)
+	return g.app.Flag(name, help)
+}
+
+// usedBy reports whether a command uses the flags; "" stands for the program without a command.
+func (g *flagGroup) usedBy(command string) bool {
+	return command == "" || command == commandServe || slices.Contains(g.users, command)
+}
+
+// group adds a group of flags.
+func (o *options) group(app *kingpin.Application, title string, users ...string) *flagGroup {
+	g := &flagGroup{app: app, title: title, users: users}
+	o.groups = append(o.groups, g)
+	return g
+}
+
+// checkUse returns an error if a flag is given to top that is not one of its own: it would have no
+// effect. Flags of serve are no error for check, so that it can be given those of the DaemonSet.
+func (o *options) checkUse(command string, parsed *kingpin.ParseContext) error {
+	if command != commandTop {
+		return nil
+	}
+	for _, e := range parsed.Elements {
+		flag, ok := e.Clause.(*kingpin.FlagClause)
+		if !ok {
+			continue
+		}
+		name := flag.Model().Name
+		for _, g := range o.groups {
+			if slices.Contains(g.names, name) && !g.usedBy(command) {
+				return badFlag(name, fmt.Errorf("%s does not have this flag", command))
+			}
+		}
+	}
+	return nil
+}
+
+// usage is the template of --help.
+const usage = `usage: {{.App.Name}}
+{{- if .Context.SelectedCommand}} {{.Context.SelectedCommand.FullCommand}} [<flags>]
+
+{{.Context.SelectedCommand.Help|Wrap 0}}
+{{- else}} [<flags>] [<command>]
+
+{{.App.Help|Wrap 0}}
+Commands:
+{{CommandRows .App.Commands|FormatTwoColumns}}
+{{"Every flag is also an environment variable: DRA_EXPORTER_ and its name in upper case, with _ for dots and dashes."|Wrap 0}}
+{{- end -}}
+{{range Sections .Context.SelectedCommand .Context.Flags}}
+{{.Title}}:
+{{.Rows|FormatTwoColumns}}
+{{- end}}`
+
+// section is a part of the output of --help.
+type section struct {
+	Title string
+	Rows  [][2]string
+}
+
+// sections returns the groups of a command, those of its own flags first.
+func (o *options) sections(command *kingpin.CmdModel, flags []*kingpin.FlagModel) []section {
+	name := ""
+	if command != nil {
+		name = command.Name
+	}
+	own := section{Title: "Flags"}
+	grouped := make([]section, len(o.groups))
+	for _, f := range flags {
+		if f.Hidden {
+			continue
+		}
+		in := slices.IndexFunc(o.groups, func(g *flagGroup) bool { return slices.Contains(g.names, f.Name) })
+		switch {
+		case in < 0:
+			own.Rows = append(own.Rows, flagRow(f))
+		case o.groups[in].usedBy(name):
+			grouped[in].Title = o.groups[in].title
+			grouped[in].Rows = append(grouped[in].Rows, flagRow(f))
+		}
+	}
+	return slices.DeleteFunc(append([]section{own}, grouped...), func(s section) bool { return len(s.Rows) == 0 })
+}
+
+// flagRow returns a flag and its help.
+func flagRow(f *kingpin.FlagModel) [2]string {
+	name := "--" + f.Name
+	switch {
+	case f.IsBoolFlag() && slices.Equal(f.Default, []string{"true"}):
+		name = "--[no-]" + f.Name
+	case !f.IsBoolFlag():
+		name += "=" + f.FormatPlaceHolder()
+	}
+	if f.Short != 0 {
+		name = fmt.Sprintf("-%c, %s", f.Short, name)
+	}
+	return [2]string{name, f.Help}
+}
+
+// commandRows returns the commands and their help.
+func commandRows(commands []*kingpin.CmdModel) [][2]string {
+	rows := make([][2]string, 0, len(commands))
+	for _, c := range commands {
+		rows = append(rows, [2]string{c.Name, c.Help})
+	}
+	return rows
+}
+
+// suggest adds to kingpin's error about a word of the command line what may have been meant, or
+// which command has the flag. parsed ends at the word.
+func suggest(app *kingpin.Application, parsed *kingpin.ParseContext, err error) error {
+	if parsed == nil {
+		return err
+	}
+	word := parsed.Peek()
+	model := app.Model()
+	switch word.Type {
+	case kingpin.TokenArg:
+		var names []string
+		for _, c := range model.Commands {
+			names = append(names, c.Name)
+		}
+		if near := nearest(word.Value, names); near != "" {
+			return fmt.Errorf("%w, did you mean %s?", err, near)
+		}
+	case kingpin.TokenLong:
+		return suggestFlag(model, parsed.SelectedCommand, strings.TrimPrefix(word.Value, "no-"), err)
+	default:
+	}
+	return err
+}
+
+// suggestFlag suggests a flag of the command, or says which command has the flag.
+func suggestFlag(model *kingpin.ApplicationModel, command *kingpin.CmdClause, name string, err error) error {
+	var names []string
+	add := func(flags []*kingpin.FlagModel) {
+		for _, f := range flags {
+			if !f.Hidden {
+				names = append(names, f.Name)
+			}
+		}
+	}
+	add(model.Flags)
+	for _, c := range model.Commands {
+		if command != nil && c.Name == command.Model().Name {
+			add(c.Flags)
+			continue
+		}
+		if slices.ContainsFunc(c.Flags, func(f *kingpin.FlagModel) bool { return f.Name == name }) {
+			return fmt.Errorf("%w: it is a flag of %s, and comes after that word", err, c.Name)
+		}
+	}
+	if near := nearest(name, names); near != "" {
+		return fmt.Errorf("%w, did you mean --%s?", err, near)
+	}
+	return err
+}
+
+// nearest returns the name that is the most like a word, "" if none is like it: a third of the
+// letters may differ, and one.
+func nearest(word string, names []string) string {
+	best, least := "", 2+len(word)/3
+	for _, name := range names {
+		if typos := levenshtein.Distance(word, name, nil); typos < least {
+			best, least = name, typos
+		}
+	}
+	return best
+}
