@@ -114,6 +114,7 @@ func FuzzParseSample(f *testing.F) {
 		"a 1", `a{b="c"} 1 2`, `a{b="\\\"\n"} NaN`, `a{b="c",} +Inf -5`, `a{} 1e-7`, `a {b="c"}1`, `a{b="c"b="d"} 1`,
 		`a:b 0x1p-2`,
 		`{"a",b="c"} 1`, `a{"b"="c"} 1`, `a{__name__="b"} 1`, `a{b="c"}`, "a 1 1.5", "a\t1", "# a", "a 1_000", `a{,} 1`,
+		`a{b""=""}1`, // expfmt overlooks the quotes behind the name
 	} {
 		f.Add(line)
 	}
@@ -148,7 +149,7 @@ func outside(line string, s sample) bool {
 	after := line[len(leadingName([]byte(line))):]
 	return after != "" && !strings.ContainsAny(after[:1], " \t{") || strings.Contains(name, `"`) ||
 		strings.Contains(line, `{"`) || strings.Contains(line, `,"`) || strings.Contains(line, ` "`) ||
-		strings.Contains(line, "\t\"") || len(s.labels) >= maxLabels
+		strings.Contains(line, "\t\"") || strings.Contains(line, `"=`) || len(s.labels) >= maxLabels
 }
 
 func render(s sample) string {
