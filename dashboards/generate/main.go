@@ -121,8 +121,11 @@ func generate(o rules.Options) (map[string][]byte, error) {
 	}
 	plain, errPlain := rules.File(groups)
 	operator, errOperator := rules.PrometheusRule(groups)
-	files := map[string][]byte{"rules.yaml": plain, "kubernetes/prometheusrule.yaml": operator}
-	err = errors.Join(errPlain, errOperator)
+	chart, errChart := rules.Chart(o, catalog)
+	files := map[string][]byte{
+		"rules.yaml": plain, "kubernetes/prometheusrule.yaml": operator, "chart/rules.yaml": chart,
+	}
+	err = errors.Join(errPlain, errOperator, errChart)
 	catalog = grafana.Catalog(catalog)
 	for _, board := range grafana.Boards() {
 		err = errors.Join(err, board.Check(catalog), addBoard(files, board, catalog))

@@ -157,7 +157,7 @@ func claimStateAlerts(o *Options) []alert {
 			) > 0`,
 			summary: aClaim + " holds devices that were never prepared for its pod.",
 			description: "Devices of {{ $labels.driver }} ({{ $value }}) are allocated to the claim and reserved for a pod on " +
-				aNode + " for 10 minutes, and the kubelet has not started the pod, which cannot use them.",
+				aNode + " for <for>, and the kubelet has not started the pod, which cannot use them.",
 			meaning: "The scheduler allocated the devices and placed the pod, but the driver has not prepared them: it is " +
 				"not running, it fails, or another claim of the pod cannot be prepared. Or a binding condition of a device is " +
 				"not met, and the scheduler waits with binding the pod. The time counts as allocated, and not as active.",

@@ -5,6 +5,7 @@ package rules
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 	"strings"
 	"time"
@@ -115,23 +116,47 @@ func (o *Options) Check() error {
 	return nil
 }
 
+// priceTerms are the prices as the lines of a PromQL expression.
+func (o *Options) priceTerms() string {
+	terms := make([]string, 0, len(o.Prices))
+	for _, p := range o.Prices {
+		terms = append(terms, fmt.Sprintf("%g + 0 * group by (%s) (dra_device_info{model=~%q})", p.PerHour, deviceLabels,
+			p.Models))
+	}
+	if len(terms) == 0 {
+		return "group by (" + deviceLabels + ") (dra_device_info) > 1" // none
+	}
+	return strings.Join(terms, "\n  or\n    ")
+}
+
 // duration writes a duration as PromQL does.
 func duration(d time.Duration) string { return model.Duration(d).String() }
 
-// words returns the abbreviations in expressions and texts with their replacements, in pairs for
-// [strings.NewReplacer]. They are in angle brackets, which neither the PromQL nor the texts contain
-// otherwise.
+// labelWords returns the abbreviations of lists of labels with their replacements, in pairs for
+// [strings.NewReplacer]. Abbreviations are in angle brackets, which neither the PromQL nor the
+// texts contain otherwise.
+func labelWords() []string {
+	return []string{
+		"<device>", deviceLabels,
+		"<claim>", "cluster, node, namespace, resourceclaim_name",
+		"<claim driver>", "cluster, node, namespace, resourceclaim_name, driver",
+		"<claim device>", "cluster, node, namespace, resourceclaim_name, driver, pool, device",
+	}
+}
+
+const deviceLabels = "cluster, node, driver, pool, device"
+
+// words returns the abbreviations of options with their replacements. The chart replaces the same
+// ones by its values (templates/_rules.tpl).
 func (o *Options) words() []string {
 	number := func(v float64) string { return fmt.Sprintf("%g", v) }
 	percent := func(v float64) string { return fmt.Sprintf("%.4g%%", v*100) }
 	return []string{
-		"<device>", "cluster, node, driver, pool, device",
-		"<claim>", "cluster, node, namespace, resourceclaim_name",
-		"<claim driver>", "cluster, node, namespace, resourceclaim_name, driver",
-		"<claim device>", "cluster, node, namespace, resourceclaim_name, driver, pool, device",
+		"<interval>", duration(o.Interval),
+		"<interval seconds>", number(o.Interval.Seconds()),
 		"<rate>", duration(o.RateWindow),
 		"<idle window>", duration(o.IdleWindow),
-		"<held seconds>", number(o.IdleHeld * o.IdleWindow.Seconds()),
+		"<held seconds>", number(math.Round(o.IdleHeld*o.IdleWindow.Seconds()*1e3) / 1e3),
 		"<held>", number(o.IdleHeld),
 		"<idle ratio>", number(o.IdleRatio),
 		"<idle percent>", percent(o.IdleRatio),
@@ -144,7 +169,7 @@ func (o *Options) words() []string {
 		"<full>", number(o.MemoryFull),
 		"<full percent>", percent(o.MemoryFull),
 		"<stale>", number(o.StaleAfter.Seconds()),
-		"<for>", duration(o.For),
+		"<prices>", o.priceTerms(),
 		"<job>", o.Job,
 		"<opt out>", o.OptOut,
 		"<grafana>", strings.TrimSuffix(o.Grafana, "/"),

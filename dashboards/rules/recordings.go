@@ -28,10 +28,10 @@ type recordingGroup struct {
 
 // recordings returns all recording rules, in one group, so that each uses the values of those
 // before it from the same evaluation.
-func recordings(o *Options) recordingGroup {
+func recordings() recordingGroup {
 	return recordingGroup{
 		"dra-exporter-records",
-		slices.Concat(idleDevices(), idleClaims(), deviceStates(), fleet(), prices(o), namespaces()),
+		slices.Concat(idleDevices(), idleClaims(), deviceStates(), fleet(), prices(), namespaces()),
 	}
 }
 
@@ -186,23 +186,16 @@ func perHour() query.Unit { return query.Unit{Money: 1, Seconds: -1, Scale: 1.0 
 
 // prices are how much of a whole device each device is, and what an hour of it costs. A partition
 // whose part is unknown, and a device of a model without a price, have none.
-func prices(o *Options) []recording {
+func prices() []recording {
 	out := []recording{
 		{name: "device:dra_share:ratio", expr: `
 			max by (<device>) (dra_device_parent_share_ratio) or group by (<device>) (dra_device_info{parent=""})`},
-	}
-	terms := make([]string, 0, len(o.Prices))
-	for _, p := range o.Prices {
-		terms = append(terms, fmt.Sprintf(`%g + 0 * group by (<device>) (dra_device_info{model=~%q})`, p.PerHour, p.Models))
-	}
-	if len(terms) == 0 {
-		terms = []string{`group by (<device>) (dra_device_info) > 1`} // none
 	}
 	return append(out, recording{
 		name: "device:dra_price:per_hour", unit: perHour(),
 		expr: `
 			(
-			    ` + strings.Join(terms, "\n\t\t\t  or\n\t\t\t    ") + `
+			    <prices>
 			)
 			  * on (<device>) group_left () device:dra_share:ratio`,
 	}, recording{

@@ -27,100 +27,139 @@ type Rule struct {
 	Annotations   map[string]string `yaml:"annotations,omitempty"`
 }
 
+// source is a rule as it is defined: options are abbreviated in its texts, see [Options.words].
+type source struct {
+	ID   string `yaml:"id,omitempty"`  // of an alert, unique
+	Off  bool   `yaml:"off,omitempty"` // it is no rule by default
+	Rule `yaml:",inline"`
+	// Namespaced is whether the alert is about a claim, so that it has the label namespace.
+	Namespaced bool `yaml:"namespaced,omitempty"`
+}
+
+// sourceGroup is a group of rules as they are defined.
+type sourceGroup struct {
+	Name  string   `yaml:"name"`
+	Every string   `yaml:"interval,omitempty"`
+	Rules []source `yaml:"rules"`
+}
+
 // Groups returns all rules with these options, and adds the recorded metrics to the catalog. The
 // error names every metric and label that the exporter does not have.
 func Groups(o Options, catalog query.Catalog) ([]Group, error) {
+	sources, err := sources(&o, catalog)
+	if err != nil {
+		return nil, err
+	}
+	words := strings.NewReplacer(o.words()...)
+	groups := make([]Group, 0, len(sources))
+	for _, g := range sources {
+		group := Group{Name: g.Name, Every: words.Replace(g.Every)}
+		for i := range g.Rules {
+			if !g.Rules[i].Off {
+				group.Rules = append(group.Rules, g.Rules[i].with(o.words()))
+			}
+		}
+		groups = append(groups, group)
+	}
+	return groups, nil
+}
+
+// with returns the rule with its abbreviations replaced.
+func (r Rule) with(words []string) Rule {
+	replacer := strings.NewReplacer(append([]string{"<for>", r.For}, words...)...)
+	r.Expr = replacer.Replace(r.Expr)
+	texts := r.Annotations
+	r.Annotations = nil
+	for name, text := range texts {
+		if r.Annotations == nil {
+			r.Annotations = map[string]string{}
+		}
+		r.Annotations[name] = replacer.Replace(text)
+	}
+	return r
+}
+
+// sources returns all rules as they are defined, and checks them with these options.
+func sources(o *Options, catalog query.Catalog) ([]sourceGroup, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("check options of rules: %w", err)
 	}
-	words := strings.NewReplacer(o.words()...)
-	recorded, errRecorded := recordingGroups(&o, words, catalog)
-	alerts, errAlerts := alertGroups(&o, words, catalog)
-	if err := errors.Join(errRecorded, errAlerts); err != nil {
-		return nil, fmt.Errorf("build rules: %w", err)
-	}
-	return append(recorded, alerts...), nil
-}
-
-func recordingGroups(o *Options, words *strings.Replacer, catalog query.Catalog) ([]Group, error) {
-	records := recordings(o)
-	group := Group{Name: records.name, Every: duration(o.Interval)}
+	records := recordings()
+	group := sourceGroup{Name: records.name, Every: "<interval>"}
 	var errs []error
 	for i := range records.recordings {
-		rule, err := records.recordings[i].rule(o, words, catalog)
+		rule, err := records.recordings[i].rule(o, catalog)
 		errs = append(errs, err)
 		group.Rules = append(group.Rules, rule)
 	}
-	return []Group{group}, errors.Join(errs...)
+	groups := []sourceGroup{group}
+	for _, g := range alerts(o) {
+		group := sourceGroup{Name: g.name}
+		for i := range g.alerts {
+			rule, err := g.alerts[i].rule(o, catalog)
+			errs = append(errs, err)
+			group.Rules = append(group.Rules, rule)
+		}
+		groups = append(groups, group)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("build rules: %w", err)
+	}
+	return groups, nil
 }
 
 // rule returns the recording as a Prometheus rule and adds its metric to the catalog.
-func (r *recording) rule(o *Options, words *strings.Replacer, catalog query.Catalog) (Rule, error) {
-	rule := Rule{Record: r.name, Expr: tidy(words.Replace(r.expr)), Labels: r.labels}
-	answer, err := catalog.Check(rule.Expr)
+func (r *recording) rule(o *Options, catalog query.Catalog) (source, error) {
+	rule := Rule{Record: r.name, Expr: tidy(strings.NewReplacer(labelWords()...).Replace(r.expr)), Labels: r.labels}
+	answer, err := catalog.Check(rule.with(o.words()).Expr)
 	if err != nil {
-		return rule, fmt.Errorf("record %s: %w", r.name, err)
+		return source{Rule: rule}, fmt.Errorf("record %s: %w", r.name, err)
 	}
 	family := query.Family{Name: r.name, Unit: answer.Unit, Labels: answer.Labels}
 	for label := range r.labels {
 		family.Labels = append(family.Labels, label)
 	}
 	if r.perInterval {
-		rule.Expr = fmt.Sprintf("(\n%s\n) * %g", indent(rule.Expr), o.Interval.Seconds())
+		rule.Expr = fmt.Sprintf("(\n%s\n) * <interval seconds>", indent(rule.Expr))
 	}
 	if r.unit != (query.Unit{}) {
 		family.Unit = r.unit
 	}
 	catalog.Add(family)
-	return rule, nil
-}
-
-func alertGroups(o *Options, words *strings.Replacer, catalog query.Catalog) ([]Group, error) {
-	var errs []error
-	var out []Group
-	for _, g := range alerts(o) {
-		group := Group{Name: g.name}
-		for i := range g.alerts {
-			if g.alerts[i].off {
-				continue
-			}
-			rule, err := g.alerts[i].rule(words, catalog)
-			errs = append(errs, err)
-			group.Rules = append(group.Rules, rule)
-		}
-		out = append(out, group)
-	}
-	return out, errors.Join(errs...)
+	return source{Rule: rule}, nil
 }
 
 // rule returns the alert as a Prometheus rule. Labels in its texts must be labels of its
 // expression.
-func (a *alert) rule(words *strings.Replacer, catalog query.Catalog) (Rule, error) {
+func (a *alert) rule(o *Options, catalog query.Catalog) (source, error) {
 	rule := Rule{
-		Alert: a.name, Expr: tidy(words.Replace(a.expr)), For: span(a.hold), KeepFiringFor: span(a.keep),
-		Labels: map[string]string{"severity": string(a.severity)},
+		Alert: a.name, Expr: tidy(strings.NewReplacer(labelWords()...).Replace(a.expr)), For: span(a.hold),
+		KeepFiringFor: span(a.keep), Labels: map[string]string{"severity": string(a.severity)},
 		Annotations: map[string]string{
-			"summary":     words.Replace(a.summary),
-			"description": words.Replace(a.description),
+			"summary":     a.summary,
+			"description": a.description,
 			"runbook_url": RunbookURL + "#" + strings.ToLower(a.name),
 		},
 	}
+	out := source{ID: a.name, Off: a.off, Rule: rule}
 	if a.action != "" {
 		rule.Labels["action"] = a.action
+		out.ID += "-" + a.action
 	}
-	answer, err := catalog.Check(rule.Expr)
+	answer, err := catalog.Check(rule.with(o.words()).Expr)
 	if err != nil {
-		return rule, fmt.Errorf("alert %s: %w", a.name, err)
+		return out, fmt.Errorf("alert %s: %w", a.name, err)
 	}
-	rule.Annotations["dashboard_url"] = words.Replace("<grafana>") + dashboardOf(answer)
+	out.Namespaced = answer.Has("namespace")
+	rule.Annotations["dashboard_url"] = "<grafana>" + dashboardOf(answer)
 	for _, text := range rule.Annotations {
 		for _, label := range labelsIn(text) {
 			if !answer.Has(label) {
-				return rule, fmt.Errorf("alert %s: its text has the label %q, but its expression does not", a.name, label)
+				return out, fmt.Errorf("alert %s: its text has the label %q, but its expression does not", a.name, label)
 			}
 		}
 	}
-	return rule, nil
+	return out, nil
 }
 
 // dashboardOf returns the path of the dashboard of what an alert is about: the claim, the device,

@@ -175,7 +175,8 @@ func TestBadOptions(t *testing.T) {
 // TestTextNamesLabels checks the error for a text with a label that the expression does not have.
 func TestTextNamesLabels(t *testing.T) {
 	a := alert{name: "X", expr: `sum by (cluster, node) (dra_device_up)`, summary: "{{ $labels.node }} {{ $labels.pool}}"}
-	if _, err := a.rule(strings.NewReplacer(), newCatalog(t)); err == nil || !strings.Contains(err.Error(), `"pool"`) {
+	o := Defaults()
+	if _, err := a.rule(&o, newCatalog(t)); err == nil || !strings.Contains(err.Error(), `"pool"`) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -19,7 +19,7 @@ thresholds are those of the shipped file; ` + "`go run -C dashboards ./generate 
 // Runbook returns the runbook as Markdown. It has a section for each alert, whose anchor is in the
 // alert's runbook_url.
 func Runbook(o Options) []byte {
-	words := strings.NewReplacer(o.words()...)
+	words := strings.NewReplacer(append(labelWords(), o.words()...)...)
 	var out strings.Builder
 	out.WriteString(runbookHead)
 	seen := map[string]bool{}

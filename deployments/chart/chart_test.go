@@ -1,11 +1,7 @@
 package chart
 
 import (
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -59,6 +55,7 @@ func combinations() map[string]values {
 			"prometheusRule": values{"enabled": true}, "dashboards": values{"enabled": true},
 			"networkPolicy": values{"enabled": true},
 		},
+		"service monitor":  {"serviceMonitor": values{"enabled": true}},
 		"grafana operator": {"dashboards": values{"enabled": true, "operator": values{"enabled": true}}},
 		"library": {
 			"vendor": "nvidia",
@@ -110,15 +107,21 @@ type objects struct {
 
 func renderObjects(t *testing.T, v values) objects {
 	t.Helper()
-	documents, err := Render(folder, Release{Name: "test", Namespace: "monitoring", Values: v}, true)
+	o := objects{all: map[string]runtime.Object{}}
+	o.render(t, Release{Name: "test", Namespace: "monitoring", Values: v})
+	return o
+}
+
+// render adds the objects of a release, with its tests.
+func (o *objects) render(t *testing.T, r Release) {
+	t.Helper()
+	documents, err := Render(folder, r, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := objects{all: map[string]runtime.Object{}}
 	for _, document := range documents {
 		o.add(t, document)
 	}
-	return o
 }
 
 func (o *objects) add(t *testing.T, document string) {
@@ -131,6 +134,7 @@ func (o *objects) add(t *testing.T, document string) {
 		"DaemonSet": &appsv1.DaemonSet{}, "ServiceAccount": &corev1.ServiceAccount{}, "ClusterRole": &rbacv1.ClusterRole{},
 		"ClusterRoleBinding": &rbacv1.ClusterRoleBinding{}, "Service": &corev1.Service{},
 		"PodMonitor":     &monitoringv1.PodMonitor{},
+		"ServiceMonitor": &monitoringv1.ServiceMonitor{},
 		"PrometheusRule": &monitoringv1.PrometheusRule{}, "ConfigMap": &corev1.ConfigMap{},
 		"NetworkPolicy":         &networkingv1.NetworkPolicy{},
 		"ResourceClaimTemplate": &resourcev1.ResourceClaimTemplate{}, "Pod": &corev1.Pod{}, "Secret": &corev1.Secret{},
@@ -440,150 +444,6 @@ func TestVendorNodes(t *testing.T) {
 	} {
 		if got := labels(v); got != nil {
 			t.Errorf("%s: it runs only on nodes with %v", name, got)
-		}
-	}
-}
-
-// The labels namespace and pod of the series are kept, and the target's labels name the node.
-func TestPodMonitor(t *testing.T) {
-	endpoint := renderObjects(t, values{"podMonitor": values{"enabled": true}}).monitor.Spec.PodMetricsEndpoints[0]
-	if !endpoint.HonorLabels || endpoint.Interval != "15s" {
-		t.Errorf("the endpoint is %+v", endpoint)
-	}
-	var got []string
-	for _, r := range endpoint.RelabelConfigs {
-		got = append(got, fmt.Sprint(r.Action, r.SourceLabels, r.TargetLabel, r.Regex))
-	}
-	want := []string{
-		"[__meta_kubernetes_pod_node_name]node", "[__meta_kubernetes_pod_node_name]instance", "[]job",
-		"labeldrop[]pod|container|namespace|endpoint",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
-	}
-}
-
-// The rules match the job of any release, and of two in one namespace the jobs differ.
-func TestJob(t *testing.T) {
-	data, err := os.ReadFile("../../dashboards/out/rules.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	selectors := regexp.MustCompile(`up\{job=~"([^"]*)"\}`).FindAllSubmatch(data, -1)
-	if len(selectors) < 3 {
-		t.Fatalf("the rules select %d jobs", len(selectors))
-	}
-	jobs := map[string]bool{}
-	for _, name := range []string{"dra-exporter", "gpu-metrics", "team-a"} {
-		documents, err := Render(folder, Release{
-			Name: name, Namespace: "monitoring", Values: values{"podMonitor": values{"enabled": true}},
-		}, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		o := objects{all: map[string]runtime.Object{}}
-		for _, document := range documents {
-			o.add(t, document)
-		}
-		for _, r := range o.monitor.Spec.PodMetricsEndpoints[0].RelabelConfigs {
-			if r.TargetLabel == "job" {
-				jobs[*r.Replacement] = true
-			}
-		}
-	}
-	if len(jobs) != 3 {
-		t.Errorf("the jobs of three releases are %v", jobs)
-	}
-	for job := range jobs {
-		for _, s := range selectors {
-			if !regexp.MustCompile("^(?:" + string(s[1]) + ")$").MatchString(job) {
-				t.Errorf("the rules select the job %s, and not %s", s[1], job)
-			}
-		}
-	}
-}
-
-// Every generated dashboard, and every rule, is in the chart.
-func TestMonitoring(t *testing.T) {
-	generated, err := filepath.Glob("../../dashboards/out/grafana/*.json")
-	if err != nil || len(generated) == 0 {
-		t.Fatalf("%d dashboards, %v", len(generated), err)
-	}
-	v := combinations()["monitoring"]
-	o := renderObjects(t, v)
-	for _, path := range generated {
-		name := strings.TrimSuffix(filepath.Base(path), ".json")
-		m, ok := o.all["ConfigMap "+name].(*corev1.ConfigMap)
-		if want, err := os.ReadFile(path); err != nil || !ok || m.Data[name+".json"] != string(want) ||
-			m.Labels["grafana_dashboard"] != "1" {
-			t.Errorf("the dashboard %s differs from the generated one: %v", name, err)
-		}
-		if renderObjects(t, combinations()["grafana operator"]).all["GrafanaDashboard "+name] == nil {
-			t.Errorf("there is no GrafanaDashboard %s", name)
-		}
-	}
-	var rules struct{ Groups []any }
-	data, err := os.ReadFile("../../dashboards/out/rules.yaml")
-	if err := errors.Join(err, yaml.Unmarshal(data, &rules)); err != nil {
-		t.Fatal(err)
-	}
-	if rule, ok := o.all["PrometheusRule test-dra-exporter"].(*monitoringv1.PrometheusRule); !ok ||
-		len(rule.Spec.Groups) != len(rules.Groups) {
-		t.Errorf("the rules differ from the generated ones: %d groups", len(rules.Groups))
-	}
-}
-
-// Meaningless values are rejected before anything is installed.
-func TestBadValues(t *testing.T) {
-	for name, v := range map[string]values{
-		"vendor":    {"vendor": "nvidea"},
-		"interval":  {"interval": "soon"},
-		"unknown":   {"intervall": "1s"},
-		"idle":      {"idle": values{"threshold": 50}},
-		"DNS":       {"dnsPolicy": "None"},
-		"port":      {"port": 0},
-		"digest":    {"image": values{"digest": "sha256:abc"}},
-		"CDI":       {"paths": values{"cdi": []any{"etc/cdi"}}},
-		"no class":  {"adminAccess": values{"enabled": true}},
-		"no nodes":  {"vendor": "cpu", "onlyOnVendorNodes": true},
-		"no API":    {"kube": values{"enabled": false}, "web": values{"kubeAuthorization": values{"enabled": true}}},
-		"library":   {"nvidia": values{"library": "/usr/lib"}},
-		"DCGM":      {"sources": values{"dcgm": values{"address": "somewhere"}}},
-		"source":    {"sources": values{"nvlm": "false"}},
-		"switch":    {"sources": values{"nvml": "perhaps"}},
-		"log level": {"logLevel": "loud"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if _, err := Render(folder, Release{Name: "test", Namespace: "x", Values: v}, false); err == nil {
-				t.Error("no error")
-			}
-		})
-	}
-}
-
-// Every value is used by a template.
-func TestEveryValueIsUsed(t *testing.T) {
-	data, err := os.ReadFile(filepath.Join(folder, "values.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var v values
-	if err := yaml.Unmarshal(data, &v); err != nil {
-		t.Fatal(err)
-	}
-	var templates strings.Builder
-	paths, err := filepath.Glob(filepath.Join(folder, "templates", "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range append(paths, filepath.Join(folder, "templates", "tests", "scrape.yaml")) {
-		if data, err := os.ReadFile(path); err == nil {
-			templates.Write(data)
-		}
-	}
-	for name := range v {
-		if !strings.Contains(templates.String(), ".Values."+name) {
-			t.Errorf("%s is not used", name)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 // Command generate writes the files that are derived from the chart, the dashboards and the
-// program: the chart's copies of rules and dashboards, the names of sources in the schema of its
-// values, and the plain manifests with their kustomize base. It must run in deployments/.
+// program: the chart's copies of rules and dashboards, the names of sources and alerts in the
+// schema of its values, and the plain manifests with their kustomize base. It must run in
+// deployments/.
 package main
 
 import (
@@ -36,7 +37,7 @@ func run() error {
 	if err := copyMonitoring(); err != nil {
 		return err
 	}
-	if err := nameSources(); err != nil {
+	if err := errors.Join(nameSources(), nameAlerts()); err != nil {
 		return err
 	}
 	documents, err := chart.Render(folder, chart.Release{Name: "dra-exporter", Namespace: "dra-exporter"}, false)
@@ -84,6 +85,24 @@ func nameSources() error {
 	for _, flag := range regexp.MustCompile(`--(?:\[no-\])?source\.([a-z0-9-]+)[ =]`).FindAllSubmatch(help, -1) {
 		names = append(names, string(flag[1]))
 	}
+	return nameInSchema("sources", names)
+}
+
+// nameAlerts writes the names of the alerts into the schema, likewise.
+func nameAlerts() error {
+	rules, err := os.ReadFile(filepath.Join(folder, "files", "rules.yaml"))
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, id := range regexp.MustCompile(`(?m)^ +- id: (\S+)$`).FindAllSubmatch(rules, -1) {
+		names = append(names, string(id[1]))
+	}
+	return nameInSchema("alerts", names)
+}
+
+// nameInSchema writes the names that the keys of a value may have into the schema.
+func nameInSchema(value string, names []string) error {
 	slices.Sort(names)
 	list, err := json.Marshal(slices.Compact(names))
 	if err != nil {
@@ -94,19 +113,20 @@ func nameSources() error {
 	if err != nil {
 		return err
 	}
-	line := regexp.MustCompile(`"propertyNames": \{"enum": \[.*\]\}`)
+	line := regexp.MustCompile(`("` + value + `": \{\s*"type": "object",\s*"propertyNames": )\{"enum": \[.*\]\}`)
 	if n := len(line.FindAll(schema, -1)); n != 1 || len(names) < 2 {
-		return errors.New("the schema has no list of sources, or the program no sources")
+		return fmt.Errorf("the schema has no names of %s, or there are none", value)
 	}
-	enum := `"propertyNames": {"enum": ` + strings.ReplaceAll(string(list), ",", ", ") + "}"
-	return os.WriteFile(path, line.ReplaceAllLiteral(schema, []byte(enum)), 0o644)
+	enum := `${1}{"enum": ` + strings.ReplaceAll(string(list), ",", ", ") + "}"
+	return os.WriteFile(path, line.ReplaceAll(schema, []byte(enum)), 0o644)
 }
 
 // copyMonitoring copies the generated rules and dashboards into the chart, which cannot use files
 // outside of it.
 func copyMonitoring() error {
 	from := filepath.Join("..", "dashboards", "out")
-	if err := copyFile(filepath.Join(from, "rules.yaml"), filepath.Join(folder, "files", "rules.yaml")); err != nil {
+	rules := filepath.Join(folder, "files", "rules.yaml")
+	if err := copyFile(filepath.Join(from, "chart", "rules.yaml"), rules); err != nil {
 		return err
 	}
 	to := filepath.Join(folder, "files", "dashboards")

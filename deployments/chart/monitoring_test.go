@@ -1,0 +1,187 @@
+package chart
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// The labels namespace and pod of the series are kept, and the target's labels name the node.
+func TestPodMonitor(t *testing.T) {
+	endpoint := renderObjects(t, values{"podMonitor": values{"enabled": true}}).monitor.Spec.PodMetricsEndpoints[0]
+	if !endpoint.HonorLabels || endpoint.Interval != "15s" {
+		t.Errorf("the endpoint is %+v", endpoint)
+	}
+	var got []string
+	for _, r := range endpoint.RelabelConfigs {
+		got = append(got, fmt.Sprint(r.Action, r.SourceLabels, r.TargetLabel, r.Regex))
+	}
+	want := []string{
+		"[__meta_kubernetes_pod_node_name]node", "[__meta_kubernetes_pod_node_name]instance", "[]job",
+		"labeldrop[]pod|container|namespace|endpoint|service",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A ServiceMonitor selects the Service, and scrapes as the PodMonitor does.
+func TestServiceMonitor(t *testing.T) {
+	set := values{
+		"enabled": true, "interval": "30s", "labels": values{"release": "prometheus"},
+		"relabelings": []any{values{"targetLabel": "cluster", "replacement": "a"}},
+	}
+	o := renderObjects(t, values{"serviceMonitor": set, "web": values{"kubeAuthorization": values{"enabled": true}}})
+	monitor := o.all["ServiceMonitor test-dra-exporter"].(*monitoringv1.ServiceMonitor)
+	service := o.all["Service test-dra-exporter"].(*corev1.Service)
+	for name, value := range monitor.Spec.Selector.MatchLabels {
+		if service.Labels[name] != value {
+			t.Errorf("it selects %s=%s, the Service has %v", name, value, service.Labels)
+		}
+	}
+	got := monitor.Spec.Endpoints[0]
+	want := renderObjects(t, values{
+		"podMonitor": set, "web": values{"kubeAuthorization": values{"enabled": true}},
+	}).monitor.Spec.PodMetricsEndpoints[0]
+	if got.Port != *want.Port || got.Port != service.Spec.Ports[0].Name || got.Interval != "30s" || !got.HonorLabels ||
+		monitor.Labels["release"] != "prometheus" || len(monitor.Spec.Selector.MatchLabels) < 2 {
+		t.Errorf("%v: %+v", monitor.Labels, got)
+	}
+	if diff := cmp.Diff(want.Authorization, got.Authorization); diff != "" || got.Authorization == nil {
+		t.Errorf("the token: %s", diff)
+	}
+	if o.all["Secret "+got.Authorization.Credentials.Name] == nil {
+		t.Errorf("there is no Secret %s", got.Authorization.Credentials.Name)
+	}
+	if diff := cmp.Diff(want.RelabelConfigs, got.RelabelConfigs); diff != "" || len(got.RelabelConfigs) != 5 {
+		t.Errorf("%d relabelings: %s", len(got.RelabelConfigs), diff)
+	}
+}
+
+// The rules match the job of any release, and of two in one namespace the jobs differ.
+func TestJob(t *testing.T) {
+	data, err := os.ReadFile("../../dashboards/out/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	selectors := regexp.MustCompile(`up\{job=~"([^"]*)"\}`).FindAllSubmatch(data, -1)
+	if len(selectors) < 3 {
+		t.Fatalf("the rules select %d jobs", len(selectors))
+	}
+	jobs := map[string]bool{}
+	for _, name := range []string{"dra-exporter", "gpu-metrics", "team-a"} {
+		o := objects{all: map[string]runtime.Object{}}
+		o.render(t, Release{
+			Name: name, Namespace: "monitoring", Values: values{"podMonitor": values{"enabled": true}},
+		})
+		for _, r := range o.monitor.Spec.PodMetricsEndpoints[0].RelabelConfigs {
+			if r.TargetLabel == "job" {
+				jobs[*r.Replacement] = true
+			}
+		}
+	}
+	if len(jobs) != 3 {
+		t.Errorf("the jobs of three releases are %v", jobs)
+	}
+	for job := range jobs {
+		for _, s := range selectors {
+			if !regexp.MustCompile("^(?:" + string(s[1]) + ")$").MatchString(job) {
+				t.Errorf("the rules select the job %s, and not %s", s[1], job)
+			}
+		}
+	}
+}
+
+// Every generated dashboard is in the chart.
+func TestMonitoring(t *testing.T) {
+	generated, err := filepath.Glob("../../dashboards/out/grafana/*.json")
+	if err != nil || len(generated) == 0 {
+		t.Fatalf("%d dashboards, %v", len(generated), err)
+	}
+	v := combinations()["monitoring"]
+	o := renderObjects(t, v)
+	for _, path := range generated {
+		name := strings.TrimSuffix(filepath.Base(path), ".json")
+		object := "test-dra-exporter-" + strings.TrimPrefix(name, "dra-")
+		m, ok := o.all["ConfigMap "+object].(*corev1.ConfigMap)
+		if want, err := os.ReadFile(path); err != nil || !ok || m.Data[name+".json"] != string(want) ||
+			m.Labels["grafana_dashboard"] != "1" {
+			t.Errorf("the dashboard %s differs from the generated one: %v", name, err)
+		}
+		if renderObjects(t, combinations()["grafana operator"]).all["GrafanaDashboard "+object] == nil {
+			t.Errorf("there is no GrafanaDashboard %s", name)
+		}
+	}
+}
+
+// Rules and dashboards can be in namespaces of their own.
+func TestNamespaces(t *testing.T) {
+	o := renderObjects(t, values{
+		"prometheusRule": values{"enabled": true, "namespace": "rules"},
+		"dashboards":     values{"enabled": true, "namespace": "grafana"},
+	})
+	for key, object := range o.all {
+		kind, _, _ := strings.Cut(key, " ")
+		want := map[string]string{
+			"PrometheusRule": "rules", "ConfigMap": "grafana", "ClusterRole": "", "ClusterRoleBinding": "",
+		}
+		namespace, listed := want[kind]
+		if !listed {
+			namespace = "monitoring"
+		}
+		if got := object.(metav1.Object).GetNamespace(); got != namespace {
+			t.Errorf("%s is in %q, want %q", key, got, namespace)
+		}
+	}
+}
+
+// Two releases in one namespace have no object in common, and neither selects pods of the other.
+func TestTwoReleases(t *testing.T) {
+	for name, v := range combinations() {
+		both := objects{all: map[string]runtime.Object{}}
+		for _, release := range []string{"dra-exporter", "gpus"} {
+			both.render(t, Release{Name: release, Namespace: "monitoring", Values: v}) // it fails if an object occurs twice
+			selected := map[string]int{}
+			for key, object := range both.all {
+				service, ok := object.(*corev1.Service)
+				if !ok {
+					continue
+				}
+				for label, value := range service.Spec.Selector {
+					if both.daemonSet.Spec.Template.Labels[label] != value {
+						selected[key]--
+					}
+				}
+				selected[key]++
+			}
+			for key, n := range selected {
+				if own := strings.HasPrefix(key, "Service "+release); own != (n == 1) {
+					t.Errorf("%s: %s selects pods of %s: %v", name, key, release, n == 1)
+				}
+			}
+		}
+	}
+}
+
+// Each object has the common labels.
+func TestCommonLabels(t *testing.T) {
+	for name, v := range combinations() {
+		o := objects{all: map[string]runtime.Object{}}
+		v["commonLabels"] = values{"team": "infra"}
+		o.render(t, Release{Name: "test", Namespace: "monitoring", Values: v})
+		for key, object := range o.all {
+			if object.(metav1.Object).GetLabels()["team"] != "infra" {
+				t.Errorf("%s: %s has the labels %v", name, key, object.(metav1.Object).GetLabels())
+			}
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package chart
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+type rule struct {
+	Record, Alert, Expr, For string
+	KeepFiringFor            string `json:"keep_firing_for"`
+	Labels, Annotations      map[string]string
+}
+
+type ruleGroup struct {
+	Name, Interval string
+	Rules          []rule
+}
+
+func readRules(t *testing.T, path string) []ruleGroup {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct{ Groups []ruleGroup }
+	if err := yaml.UnmarshalStrict(data, &file); err != nil {
+		t.Fatal(err)
+	}
+	return file.Groups
+}
+
+// renderRules returns the rules of the chart with these values of prometheusRule.
+func renderRules(t *testing.T, v values) []ruleGroup {
+	t.Helper()
+	v = maps.Clone(v)
+	v["enabled"] = true
+	documents, err := Render(folder, Release{Name: "a", Namespace: "x", Values: values{"prometheusRule": v}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range documents {
+		if !strings.Contains(document, "kind: PrometheusRule") {
+			continue
+		}
+		var object struct{ Spec struct{ Groups []ruleGroup } }
+		if err := yaml.Unmarshal([]byte(document), &object); err != nil {
+			t.Fatal(err)
+		}
+		return object.Spec.Groups
+	}
+	t.Fatal("there is no PrometheusRule")
+	return nil
+}
+
+// id is the name of an alert in the values.
+func (r *rule) id() string {
+	return strings.TrimSuffix(r.Alert+"-"+r.Labels["action"], "-")
+}
+
+// Without values the chart's rules are the shipped ones.
+func TestRules(t *testing.T) {
+	want := readRules(t, "../../dashboards/out/rules.yaml")
+	if diff := cmp.Diff(want, renderRules(t, values{})); diff != "" || len(want) < 5 {
+		t.Errorf("%d groups, -file +chart:\n%s", len(want), diff)
+	}
+}
+
+// Windows, thresholds and prices in the values give the rules that the generator writes with its
+// flags.
+func TestTunedRules(t *testing.T) {
+	for name, test := range map[string]struct {
+		flags []string
+		v     values
+	}{
+		"all": {
+			[]string{
+				"-interval=30s", "-rate.window=2m", "-idle.window=1h30m", "-idle.held=0.7", "-idle.ratio=0.07", "-idle.bytes=5e5",
+				"-idle.memory=5e9", "-idle.partly=0.25", "-idle.opt-out=may_idle", "-error.window=1h", "-throttled.ratio=0.5",
+				"-memory.full=0.9", "-stale.after=2m", "-down.ratio=0.35", "-grafana.url=https://grafana.example.com/",
+				"-job=gpu.*", `-price=.*"odd\ model.*=2.4`, "-price=.*=1",
+			},
+			values{
+				"interval": "30s", "rateWindow": "2m", "errorWindow": "1h", "throttledRatio": 0.5, "memoryFull": 0.9,
+				"staleAfter": "2m", "downRatio": 0.35, "grafanaURL": "https://grafana.example.com/", "job": "gpu.*",
+				"idle": values{
+					"window": "1h30m", "held": 0.7, "ratio": 0.07, "bytes": 500000, "memory": 5e9, "partly": 0.25,
+					"optOut": "may_idle",
+				},
+				"prices": []any{values{"models": `.*"odd\ model.*`, "perHour": 2.4}, values{"models": ".*", "perHour": 1}},
+			},
+		},
+		"an alert that is off": {
+			[]string{"-network.quiet"},
+			values{"alerts": values{"DRAClaimNetworkQuiet": values{"enabled": true}}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := t.TempDir()
+			args := append([]string{"run", "./generate", "-out=" + out}, test.flags...)
+			generate := exec.CommandContext(t.Context(), "go", args...)
+			generate.Dir = "../../dashboards"
+			if said, err := generate.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, said)
+			}
+			if diff := cmp.Diff(readRules(t, filepath.Join(out, "rules.yaml")), renderRules(t, test.v)); diff != "" {
+				t.Errorf("-generator +chart:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Without prices nothing has one.
+func TestNoPrices(t *testing.T) {
+	for _, r := range renderRules(t, values{"prices": []any{}})[0].Rules {
+		if r.Record == "device:dra_price:per_hour" && !strings.Contains(r.Expr, "(dra_device_info) > 1") {
+			t.Errorf("the prices are %s", r.Expr)
+		}
+	}
+}
+
+// Each alert can be switched off, which changes no other one.
+func TestSingleAlerts(t *testing.T) {
+	shipped := renderRules(t, values{})
+	var alerts [2][]string // each second one
+	n := 0
+	for _, g := range shipped {
+		for i := range g.Rules {
+			if id := g.Rules[i].id(); id != "" {
+				alerts[n%2] = append(alerts[n%2], id)
+				n++
+			}
+		}
+	}
+	for _, ids := range alerts {
+		want, off := shipped, values{}
+		for _, id := range ids {
+			want, off[id] = without(want, id), values{"enabled": false}
+		}
+		if diff := cmp.Diff(want, renderRules(t, values{"alerts": off})); diff != "" {
+			t.Errorf("%v are off: %s", ids, diff)
+		}
+	}
+	if n < 20 {
+		t.Errorf("%d alerts", n)
+	}
+}
+
+// without returns the groups without an alert.
+func without(groups []ruleGroup, id string) []ruleGroup {
+	var out []ruleGroup
+	for _, g := range groups {
+		g.Rules = slices.DeleteFunc(slices.Clone(g.Rules), func(r rule) bool { return r.id() == id })
+		if len(g.Rules) > 0 {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+func renderError(v values) ([]string, error) {
+	v["enabled"] = true
+	return Render(folder, Release{Name: "a", Namespace: "x", Values: values{"prometheusRule": v}}, false)
+}
+
+// Severity, durations, labels and ignored namespaces of one alert are those of its values.
+func TestChangedAlert(t *testing.T) {
+	const idle, unprepared = "DRAClaimIdle", "DRAClaimNotPrepared"
+	changed := renderRules(t, values{
+		"ignoreNamespaces": []any{"dev-.*"},
+		"alerts": values{
+			idle: values{
+				"severity": "page", "for": "1h", "keepFiringFor": "10m", "labels": values{"team": "ml", "severity": "x"},
+				"ignoreNamespaces": []any{"test"},
+			},
+			unprepared: values{"for": "20m"},
+		},
+	})
+	seen := map[string]rule{}
+	for _, g := range changed {
+		for _, r := range g.Rules {
+			seen[r.id()] = r
+		}
+	}
+	shipped := map[string]rule{}
+	for _, g := range renderRules(t, values{}) {
+		for _, r := range g.Rules {
+			shipped[r.id()] = r
+		}
+	}
+	want := shipped[idle]
+	want.Expr = "(\n  " + strings.ReplaceAll(want.Expr, "\n", "\n  ") +
+		"\n)\nunless on (cluster, namespace) dra_claim_device_info{namespace=~\"dev-.*|test\"}"
+	want.For, want.KeepFiringFor = "1h", "10m"
+	want.Labels = map[string]string{"severity": "page", "team": "ml"}
+	if diff := cmp.Diff(want, seen[idle]); diff != "" {
+		t.Error(diff)
+	}
+	if got := seen[unprepared]; got.For != "20m" || !strings.Contains(got.Annotations["description"], " for 20m, ") ||
+		!strings.HasSuffix(got.Expr, `{namespace=~"dev-.*"}`) {
+		t.Errorf("%+v", got)
+	}
+	for id, r := range seen {
+		if about := strings.HasPrefix(r.Alert, "DRAClaim"); about != strings.Contains(r.Expr, "dev-.*") {
+			t.Errorf("%s: its expression is %s", id, r.Expr)
+		}
+		if strings.ContainsAny(r.Annotations["summary"]+r.Annotations["description"]+r.Annotations["dashboard_url"], "<>") {
+			t.Errorf("%s: an abbreviation is not replaced: %v", id, r.Annotations)
+		}
+	}
+	_, err := renderError(values{"alerts": values{"DRADeviceDown": values{"ignoreNamespaces": []any{"a"}}}})
+	if err == nil || !strings.Contains(err.Error(), "not about a claim") {
+		t.Errorf("namespaces of an alert without: %v", err)
+	}
+}

@@ -1,0 +1,72 @@
+package chart
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Meaningless values are rejected before anything is installed.
+func TestBadValues(t *testing.T) {
+	for name, v := range map[string]values{
+		"vendor":    {"vendor": "nvidea"},
+		"interval":  {"interval": "soon"},
+		"unknown":   {"intervall": "1s"},
+		"idle":      {"idle": values{"threshold": 50}},
+		"DNS":       {"dnsPolicy": "None"},
+		"port":      {"port": 0},
+		"digest":    {"image": values{"digest": "sha256:abc"}},
+		"CDI":       {"paths": values{"cdi": []any{"etc/cdi"}}},
+		"no class":  {"adminAccess": values{"enabled": true}},
+		"no nodes":  {"vendor": "cpu", "onlyOnVendorNodes": true},
+		"monitors":  {"podMonitor": values{"enabled": true}, "serviceMonitor": values{"enabled": true}},
+		"service":   {"service": values{"enabled": false}, "serviceMonitor": values{"enabled": true}},
+		"severity":  {"prometheusRule": values{"alerts": values{"DRAClaimIdle": values{"severity": ""}}}},
+		"alert":     {"prometheusRule": values{"alerts": values{"DRAClaimIdel": values{"severity": "info"}}}},
+		"share":     {"prometheusRule": values{"idle": values{"ratio": 50}}},
+		"window":    {"prometheusRule": values{"errorWindow": "15 minutes"}},
+		"price":     {"prometheusRule": values{"prices": []any{values{"models": ".*"}}}},
+		"no API":    {"kube": values{"enabled": false}, "web": values{"kubeAuthorization": values{"enabled": true}}},
+		"library":   {"nvidia": values{"library": "/usr/lib"}},
+		"DCGM":      {"sources": values{"dcgm": values{"address": "somewhere"}}},
+		"source":    {"sources": values{"nvlm": "false"}},
+		"switch":    {"sources": values{"nvml": "perhaps"}},
+		"log level": {"logLevel": "loud"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := Render(folder, Release{Name: "test", Namespace: "x", Values: v}, false); err == nil {
+				t.Error("no error")
+			}
+		})
+	}
+}
+
+// Every value is used by a template.
+func TestEveryValueIsUsed(t *testing.T) {
+	data, err := os.ReadFile(filepath.Join(folder, "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v values
+	if err := yaml.Unmarshal(data, &v); err != nil {
+		t.Fatal(err)
+	}
+	var templates strings.Builder
+	paths, err := filepath.Glob(filepath.Join(folder, "templates", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range append(paths, filepath.Join(folder, "templates", "tests", "scrape.yaml")) {
+		if data, err := os.ReadFile(path); err == nil {
+			templates.Write(data)
+		}
+	}
+	for name := range v {
+		if !strings.Contains(templates.String(), ".Values."+name) {
+			t.Errorf("%s is not used", name)
+		}
+	}
+}

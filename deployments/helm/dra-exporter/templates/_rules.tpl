@@ -1,0 +1,102 @@
+{{/* The seconds of a duration as Prometheus writes it: 1h30m. */}}
+{{- define "dra-exporter.seconds" -}}
+{{- $units := dict "s" 1 "m" 60 "h" 3600 "d" 86400 "w" 604800 -}}
+{{- $sum := 0 -}}
+{{- range regexFindAll "[0-9]+[smhdw]" . -1 -}}
+{{- $sum = add $sum (mul (regexFind "[0-9]+" . | int64) (get $units (regexFind "[smhdw]" .))) -}}
+{{- end -}}
+{{- $sum -}}
+{{- end -}}
+
+{{/* The prices as the lines of a PromQL expression. */}}
+{{- define "dra-exporter.prices" -}}
+{{- $terms := list -}}
+{{- range .Values.prometheusRule.prices -}}
+{{- $terms = append $terms (printf "%g + 0 * group by (cluster, node, driver, pool, device) (dra_device_info{model=~%q})" (float64 .perHour) .models) -}}
+{{- end -}}
+{{- $terms | join "\n  or\n    " | default "group by (cluster, node, driver, pool, device) (dra_device_info) > 1" -}}
+{{- end -}}
+
+{{/* What the abbreviations in files/rules.yaml stand for, as YAML: dashboards/rules/options.go has the same ones. */}}
+{{- define "dra-exporter.ruleWords" -}}
+{{- $r := .Values.prometheusRule -}}
+"<interval>": {{ $r.interval | quote }}
+"<interval seconds>": {{ include "dra-exporter.seconds" $r.interval | quote }}
+"<rate>": {{ $r.rateWindow | quote }}
+"<idle window>": {{ $r.idle.window | quote }}
+"<held seconds>": {{ include "dra-exporter.seconds" $r.idle.window | float64 | mulf $r.idle.held | printf "%g" | quote }}
+"<held>": {{ $r.idle.held | float64 | printf "%g" | quote }}
+"<idle ratio>": {{ $r.idle.ratio | float64 | printf "%g" | quote }}
+"<idle percent>": {{ mulf $r.idle.ratio 100 | printf "%.4g%%" | quote }}
+"<idle bytes>": {{ $r.idle.bytes | float64 | printf "%g" | quote }}
+"<idle memory>": {{ $r.idle.memory | float64 | printf "%g" | quote }}
+"<partly>": {{ $r.idle.partly | float64 | printf "%g" | quote }}
+"<opt out>": {{ $r.idle.optOut | quote }}
+"<error window>": {{ $r.errorWindow | quote }}
+"<throttled>": {{ $r.throttledRatio | float64 | printf "%g" | quote }}
+"<full>": {{ $r.memoryFull | float64 | printf "%g" | quote }}
+"<stale>": {{ include "dra-exporter.seconds" $r.staleAfter | quote }}
+"<down>": {{ $r.downRatio | float64 | printf "%g" | quote }}
+"<job>": {{ $r.job | quote }}
+"<grafana>": {{ $r.grafanaURL | trimSuffix "/" | quote }}
+"<prices>": {{ include "dra-exporter.prices" . | quote }}
+{{- end -}}
+
+{{/* The groups of rules, by the values. */}}
+{{- define "dra-exporter.rules" -}}
+{{- $values := .Values.prometheusRule -}}
+{{- $words := include "dra-exporter.ruleWords" . | fromYaml -}}
+{{- $groups := list -}}
+{{- range (.Files.Get "files/rules.yaml" | fromYaml).groups -}}
+{{- $rules := list -}}
+{{- range $rule := .rules -}}
+{{- $own := get $values.alerts ($rule.id | default "") | default dict -}}
+{{- if dig "enabled" (not $rule.off) $own -}}
+{{- $rules = append $rules (include "dra-exporter.rule" (dict "rule" $rule "own" $own "words" $words "values" $values) | fromYaml) -}}
+{{- end -}}
+{{- end -}}
+{{- if $rules -}}
+{{- $group := dict "name" .name "rules" $rules -}}
+{{- with .interval -}}
+{{- $_ := set $group "interval" (get $words .) -}}
+{{- end -}}
+{{- $groups = append $groups $group -}}
+{{- end -}}
+{{- end -}}
+groups: {{- toYaml $groups | nindent 2 }}
+{{- end -}}
+
+{{/* One rule, with the values of its alert. */}}
+{{- define "dra-exporter.rule" -}}
+{{- $out := omit .rule "id" "off" "namespaced" -}}
+{{- range $field, $name := dict "for" "for" "keepFiringFor" "keep_firing_for" -}}
+{{- with get $.own $field -}}
+{{- $_ := set $out $name . -}}
+{{- end -}}
+{{- end -}}
+{{- $words := merge (dict "<for>" ($out.for | default "0s")) .words -}}
+{{- $expr := .rule.expr -}}
+{{- $annotations := .rule.annotations | default dict -}}
+{{- range $word, $text := $words -}}
+{{- $expr = replace $word $text $expr -}}
+{{- range $name, $annotation := $annotations -}}
+{{- $_ := set $annotations $name (replace $word $text $annotation) -}}
+{{- end -}}
+{{- end -}}
+{{- $ignored := concat .values.ignoreNamespaces (.own.ignoreNamespaces | default list) -}}
+{{- if and .own.ignoreNamespaces (not .rule.namespaced) -}}
+{{- fail (printf "prometheusRule.alerts.%s.ignoreNamespaces: the alert is not about a claim" .rule.id) -}}
+{{- end -}}
+{{- if and $ignored .rule.namespaced -}}
+{{- $expr = printf "(\n  %s\n)\nunless on (cluster, namespace) dra_claim_device_info{namespace=~%q}" ($expr | replace "\n" "\n  ") (join "|" $ignored) -}}
+{{- end -}}
+{{- $_ := set $out "expr" $expr -}}
+{{- if .rule.id -}}
+{{- $labels := merge (dict) (.own.labels | default dict) .rule.labels -}}
+{{- with .own.severity -}}
+{{- $_ := set $labels "severity" . -}}
+{{- end -}}
+{{- $_ := set $out "labels" $labels -}}
+{{- end -}}
+{{- toYaml $out -}}
+{{- end -}}
