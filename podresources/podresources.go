@@ -70,6 +70,7 @@ type Allocation struct {
 	Device  driver.ID
 	ShareID string   // for consumable capacity (KEP-5075), and for devices that a plugin allocates repeatedly
 	CDI     []string // qualified CDI device names of this device alone
+	CPUs    []int    // the claim's own logical CPUs, of all its devices, ascending; nil: unknown, or none
 
 	ClaimUID    string
 	Request     string

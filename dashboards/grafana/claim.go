@@ -112,7 +112,7 @@ func claimSharing() []Panel {
 		{
 			Title: "Claims on the same devices",
 			Description: "All claims on the devices that this claim holds, and how the device is divided among them: " +
-				"exclusive, process, capacity or equal. Nothing is attributed to admin access.",
+				"exclusive, cpus, process, capacity or equal. Nothing is attributed to admin access.",
 			Kind: Table, NoData: "the claim holds nothing now", Width: 12, Height: 8,
 			Targets: []Target{
 				{Expr: `max by (<claim device>, share_id, admin_access, attribution) (dra_claim_device_info and ` + same + `)`},

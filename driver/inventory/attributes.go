@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,6 +146,8 @@ func (a attributes) cpus(names ...string) []int {
 
 // maxCPUs is the kernel's greatest CONFIG_NR_CPUS.
 const maxCPUs = 8192
+
+var errCPUList = errors.New("not a list of CPUs")
 
 // parseCPUList returns the CPUs of a list in the kernel's format
 // (Documentation/admin-guide/cputopology.rst), nil if any part of it is malformed.

@@ -141,6 +141,19 @@ func (c *CDI) ClaimUID(names []string) string {
 	return only(uids)
 }
 
+// CPUs returns the CPUs that a spec says the claim has for which it was written, ascending; nil:
+// none says so. Specs of dra-driver-cpu do (kind dra.k8s.io/cpu): all devices of a claim have one
+// CDI device, with the CPUs of all of them. They must not be changed.
+func (c *CDI) CPUs(names []string) []int {
+	devices := *c.devices.Load()
+	for _, name := range names {
+		if cpus := devices[name].cpus; cpus != nil {
+			return cpus
+		}
+	}
+	return nil
+}
+
 // change is a spec file that was written or removed.
 type change struct {
 	at    time.Time
@@ -304,8 +317,10 @@ func (c *CDI) updateFile(dir int, path string, at time.Time) (came, gone []chang
 	if len(before) > 0 {
 		gone = []change{{at: at, gone: true, names: before}}
 	}
-	if len(devices) > 0 {
-		came = []change{{at: writtenAt(info, c.loaded, at), names: namesOf(devices)}}
+	// What the file had before did not come now: dra-driver-cpu has one file for all claims.
+	names := slices.DeleteFunc(namesOf(devices), func(name string) bool { return slices.Contains(before, name) })
+	if len(names) > 0 {
+		came = []change{{at: writtenAt(info, c.loaded, at), names: names}}
 	}
 	return came, gone
 }

@@ -213,13 +213,13 @@ func TestRefresh(t *testing.T) {
 		{"same", func() error { write(t, path("a.yaml"), spec("a", "b")); return nil }, 0, nil},
 		{
 			"changed", func() error { write(t, path("a.yaml"), spec("b", "c")); return nil }, 0,
-			[]event{{true, []string{dev + "a"}}, {false, []string{dev + "b", dev + "c"}}},
+			[]event{{true, []string{dev + "a"}}, {false, []string{dev + "c"}}},
 		},
 		{"half written", func() error { write(t, path("a.yaml"), "kind: [\n"); return nil }, 0, nil},
 		{"still half", func() error { return nil }, settleTime / 2, nil},
 		{
 			"whole", func() error { write(t, path("a.yaml"), spec("c")); return nil }, 0,
-			[]event{{true, []string{dev + "b"}}, {false, []string{dev + "c"}}},
+			[]event{{true, []string{dev + "b"}}},
 		},
 		{
 			"moved", func() error { return os.Rename(path("a.yaml"), path("b.yaml")) }, 0,
@@ -304,6 +304,8 @@ func FuzzParseSpec(f *testing.F) {
 	f.Add([]byte(spec("a=/dev/nvidia0", "0000-03-00-0=/dev/dri/card0")))
 	f.Add([]byte(`{"kind":"v/c","devices":[{"name":"x",` +
 		`"containerEdits":{"netDevices":[{"hostInterfaceName":"e"}],"deviceNodes":[null]}}]}`))
+	f.Add([]byte(`{"kind":"dra.k8s.io/cpu","devices":[{"name":"claim-1",` +
+		`"containerEdits":{"env":["DRA_CPUSET_1=8,0-3,2"]}}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		devices, malformed, err := parseSpec(data)
 		if err != nil && devices != nil || malformed < 0 {
@@ -313,6 +315,7 @@ func FuzzParseSpec(f *testing.F) {
 			if !strings.Contains(d.name, "/") || !slices.IsSorted(d.hw.DeviceNodes) {
 				t.Fatalf("%+v", d)
 			}
+			checkEntry(t, driver.ID{Driver: "d", Pool: "p", Device: "x"}, driver.Entry{Hardware: driver.Hardware{CPUs: d.cpus}})
 			for _, path := range d.hw.DeviceNodes {
 				if !strings.HasPrefix(path, "/dev/") || filepath.Clean(path) != path {
 					t.Fatalf("node %q", path)

@@ -26,7 +26,7 @@ const (
 
 var (
 	errSpecKind    = errors.New("kind is not VENDOR/CLASS")
-	errSpecDevices = fmt.Errorf("no device, or more than %d", maxSpecDevices)
+	errSpecDevices = fmt.Errorf("no list of devices, or more than %d", maxSpecDevices)
 )
 
 // specDevice is a device of a CDI spec.
@@ -34,13 +34,15 @@ type specDevice struct {
 	name     string // qualified: vendor/class=name
 	hw       driver.Hardware
 	claimUID string // of the claim for which it was written; empty: it does not say
+	cpus     []int  // of the claim for which it was written, ascending; nil: it does not say
 }
 
 // parseSpec returns the devices of a CDI spec, YAML or JSON, each with what its own container edits
 // say of it. The spec's common edits are left out: what every device of a kind is given
 // (/dev/nvidiactl) identifies none. Devices that are malformed are counted and left out, as
 // runtimes refuse them; the version is not looked at, since nothing that matters here has changed
-// between versions.
+// between versions. A spec may have an empty list: dra-driver-cpu keeps one while no claim is
+// prepared.
 func parseSpec(data []byte) (devices []specDevice, malformed int, err error) {
 	raw, err := manifest.ToJSON(data)
 	if err != nil {
@@ -58,7 +60,7 @@ func parseSpec(data []byte) (devices []specDevice, malformed int, err error) {
 		len(spec.Kind) > manifest.MaxName {
 		return nil, 0, fmt.Errorf("parse CDI spec: %w", errSpecKind)
 	}
-	if len(spec.Devices) == 0 || len(spec.Devices) > maxSpecDevices {
+	if spec.Devices == nil || len(spec.Devices) > maxSpecDevices {
 		return nil, 0, fmt.Errorf("parse CDI spec: %w", errSpecDevices)
 	}
 	for _, raw := range spec.Devices {
@@ -67,10 +69,38 @@ func parseSpec(data []byte) (devices []specDevice, malformed int, err error) {
 			malformed++
 			continue
 		}
-		devices = append(devices,
-			specDevice{parser.QualifiedName(vendor, class, d.Name), hardwareOf(d), claimUIDIn(d.ContainerEdits.Env)})
+		device := specDevice{
+			name: parser.QualifiedName(vendor, class, d.Name), hw: hardwareOf(d),
+			claimUID: claimUIDIn(d.ContainerEdits.Env),
+		}
+		if spec.Kind == cpuKind {
+			device.cpus = cpusIn(d.ContainerEdits.Env)
+		}
+		devices = append(devices, device)
 	}
 	return devices, malformed, nil
+}
+
+// cpuKind is the kind of the specs of dra-driver-cpu, whatever name the driver has (pkg/driver,
+// cdi.go).
+const cpuKind = "dra.k8s.io/cpu"
+
+// cpusIn returns the CPUs in the variable that tells a container of its claim's:
+// DRA_CPUSET_<UID of the claim>=0-3,8. Of several variables none counts, since one device is of one
+// claim.
+func cpusIn(env []string) []int {
+	var cpus []int
+	for _, e := range env {
+		if variable, ok := strings.CutPrefix(e, "DRA_CPUSET_"); ok {
+			_, list, _ := strings.Cut(variable, "=")
+			if cpus != nil {
+				return nil
+			}
+			cpus = parseCPUList(list)
+		}
+	}
+	slices.Sort(cpus)
+	return slices.Compact(cpus)
 }
 
 // claimUIDIn returns the UID in the variable that tells a container of its claim.

@@ -84,9 +84,13 @@ func nvidiaGPU(d device, h *driver.Hardware) {
 }
 
 // Named completes the hardware of a device that no slice lists by what its name alone says, and
-// reports whether that is something: where a MIG instance of NVIDIA's driver lies. Its CDI spec
-// names the GPU's nodes too, which are not its own.
+// reports whether that is something: which group of CPUs it is, or where a MIG instance of NVIDIA's
+// driver lies. The CDI spec of an instance names the GPU's nodes too, which are not its own.
 func Named(id driver.ID, h driver.Hardware) (driver.Hardware, bool) {
+	if group, ok := CPUGroupOf(id); ok {
+		h.NUMANode = group.NUMANode()
+		return h, true
+	}
 	placement := nvidia.PlacementInName(id.Device)
 	if id.Driver != "gpu.nvidia.com" || placement == "" {
 		return h, false
@@ -166,8 +170,8 @@ func sriov(d device, h *driver.Hardware) {
 	}
 }
 
-// cpu: one CPU, or a group where the driver lists its members; of a group that is only counted
-// (numCPUs) the CPUs are unknown.
+// cpu: one CPU, or a group where the driver lists its members. Of a group that is only counted
+// (numCPUs), as by default, the name says which it is: see [CPUGroupOf].
 func cpu(d device, h *driver.Hardware) {
 	h.CPUs = d.attributes.cpus("cpuID", "cpuIDs", "cpus", "cpuset")
 }

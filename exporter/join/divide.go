@@ -13,6 +13,7 @@ type Attribution string
 const (
 	AttributionNone      Attribution = ""          // no claim, or admin access
 	AttributionExclusive Attribution = "exclusive" // one claim or pod has all
+	AttributionCPUs      Attribution = "cpus"      // each claim has what its own CPUs do
 	AttributionProcess   Attribution = "process"   // by what the holders' processes use
 	AttributionCapacity  Attribution = "capacity"  // by consumed capacity (KEP-5075)
 	AttributionEqual     Attribution = "equal"     // nothing is known: equal parts
@@ -23,7 +24,7 @@ const (
 //
 // Two shares of one claim count twice. By capacity, the weight of a share is its consumed capacity
 // divided by that of all shares; where the shares consume several resources, it is the mean over
-// these.
+// these. Where all shares have CPUs of their own, the weight is by their number.
 func Divide(shares []Share) Attribution {
 	owners, claims := 0, 0
 	for i := range shares {
@@ -38,6 +39,9 @@ func Divide(shares []Share) Attribution {
 	}
 	if owners == 0 {
 		return AttributionNone
+	}
+	if byCPUs(shares) {
+		return AttributionCPUs
 	}
 	attribution := AttributionEqual
 	if byCapacity(shares) {

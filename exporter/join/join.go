@@ -91,6 +91,9 @@ type Share struct {
 	Uses   []Use              // what the processes of each of Pods used of the device; nil: unknown
 	// ByProcess reports whether the utilization of the pods' processes is known.
 	ByProcess bool
+	// Own is the share's own part of a device of which claims have CPUs of their own; nil: it is no
+	// such device. The share's pods have equal parts of it.
+	Own *Own
 }
 
 // Join joins allocations, inventory and samples. It is a pure function: the order of its inputs,
@@ -129,6 +132,7 @@ type deviceFacts struct {
 	ambiguous bool // a sample is of it or of another device
 
 	processes []driver.Process // of the first sample that has any
+	busy      map[int]float64  // utilization of its CPUs, if claims have CPUs of their own
 }
 
 // collect makes the sorted list of devices with their shares.
@@ -154,6 +158,7 @@ func (j *joiner) collect(in Input) {
 	for i := range j.devices {
 		d := &j.devices[i]
 		d.Shares = mergeShares(d.Shares)
+		cutCPUs(d)
 		d.Attribution = Divide(d.Shares)
 		j.facts[i].held = slices.ContainsFunc(d.Shares, func(s Share) bool { return !s.Admin })
 	}
@@ -344,7 +349,9 @@ func (j *joiner) finish() {
 		d := &j.devices[i]
 		dropPartialCPUs(d)
 		j.settleOwners(d)
-		j.divideByProcess(d, j.facts[i].processes)
+		if !divideByCPUs(d, j.facts[i].busy) {
+			j.divideByProcess(d, j.facts[i].processes)
+		}
 		if measured(d.Readings) {
 			j.byDriver[d.ID.Driver] = true
 		}

@@ -202,6 +202,9 @@ func (j *joiner) matchCPU(source string, from origin, cpu int, sample *driver.Sa
 				j.reject(source, reason, 1)
 				continue
 			}
+			if spec := j.catalogue.Spec(r.Quantity); spec.MeasuresBasis && spec.Basis == driver.ByTime {
+				j.facts[n].keepBusy(d, cpu, r.Value)
+			}
 			r.Value /= float64(len(d.Entry.CPUs))
 			if !d.addCPU(Reading{Reading: r, Source: source, origin: from, cpus: 1}) {
 				j.reject(source, driver.ReasonDuplicate, 1)

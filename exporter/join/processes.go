@@ -195,6 +195,13 @@ func (d *Device) whole(catalogue driver.Catalogue, all Use) Use {
 
 // PodUse returns the part of the pod at position n of the share's pods.
 func (s *Share) PodUse(n int) Use {
+	if s.Own != nil {
+		use := s.Own.Use
+		for b := range use {
+			use[b] /= float64(len(s.Pods))
+		}
+		return use
+	}
 	if s.Uses == nil {
 		return Evenly(s.Weight / float64(len(s.Pods)))
 	}

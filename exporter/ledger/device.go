@@ -322,13 +322,13 @@ func (d *deviceBook) unsettled(now time.Time) time.Time {
 }
 
 // markActive records that the device was active at a moment, for the claims and pods that held it
-// then. If the processes' use is known, only holders whose part of the activity exceeds the
-// threshold are active.
+// then. If the use of processes or own CPUs is known, only holders whose part of the activity
+// exceeds the threshold are active; for own CPUs the threshold is for these alone.
 func (d *deviceBook) markActive(moment time.Time, activity, threshold float64) {
 	s := &d.timeline[d.timeline.at(moment)]
 	for _, parts := range [2][]portion{s.claims, s.pods} {
 		for _, p := range parts {
-			if s.byProcess && activity*p.use[driver.ByTime] <= threshold {
+			if s.measured && activity*p.use[driver.ByTime] <= threshold*p.own {
 				continue
 			}
 			if moment.After(p.account.active) {

@@ -134,20 +134,25 @@ func (l *Ledger) segment(d *deviceBook, shares []join.Share, from, born, now tim
 		if share.Admin {
 			continue
 		}
-		s.byProcess = s.byProcess || share.ByProcess
+		s.measured = s.measured || share.ByProcess || share.Own != nil
+		own := 1.0
+		if share.Own != nil {
+			own = share.Own.Part
+		}
 		var used join.Use
 		for n, p := range share.Pods {
+			pods := float64(len(share.Pods))
 			pod := portion{
-				l.pods.account(d, p.Namespace, p.Name, born, now), share.Weight / float64(len(share.Pods)), share.PodUse(n),
+				l.pods.account(d, p.Namespace, p.Name, born, now), share.Weight / pods, share.PodUse(n), own,
 			}
 			s.pods = addPortion(s.pods, pod)
 			used.Add(pod.use)
 		}
-		if share.Uses == nil {
+		if share.Uses == nil && share.Own == nil {
 			used = join.Evenly(share.Weight)
 		}
 		s.claims = addPortion(
-			s.claims, portion{l.claims.account(d, share.Claim.Namespace, share.Claim.Name, born, now), share.Weight, used},
+			s.claims, portion{l.claims.account(d, share.Claim.Namespace, share.Claim.Name, born, now), share.Weight, used, own},
 		)
 	}
 	s.setUnattributed()
@@ -159,6 +164,7 @@ func addPortion(parts []portion, more portion) []portion {
 		if parts[i].account == more.account {
 			parts[i].weight += more.weight
 			parts[i].use.Add(more.use)
+			parts[i].own = min(1, parts[i].own+more.own)
 			return parts
 		}
 	}
@@ -170,7 +176,7 @@ func addPortion(parts []portion, more portion) []portion {
 func (l *Ledger) use(d *deviceBook, shares []join.Share, now time.Time) {
 	since := d.used
 	d.used = now
-	known := slices.ContainsFunc(shares, func(s join.Share) bool { return s.Uses != nil })
+	known := slices.ContainsFunc(shares, func(s join.Share) bool { return s.Uses != nil || s.Own != nil })
 	if !known && !d.usesKnown {
 		return
 	}

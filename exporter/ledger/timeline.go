@@ -20,13 +20,14 @@ type segment struct {
 	claims       []portion
 	pods         []portion
 	unattributed join.Use
-	byProcess    bool // the uses are not the weights but what processes used
+	measured     bool // the uses are not the weights but what processes, or own CPUs, used
 }
 
 type portion struct {
 	account *account
 	weight  float64
 	use     join.Use
+	own     float64 // the part of the device that could be used: below 1 for own CPUs alone
 }
 
 // setUnattributed sets what the claims do not use. Rounding errors are not unattributed.
@@ -171,7 +172,7 @@ func (c *change) at(moment time.Time) []join.Share {
 		if len(pods[i]) == 0 {
 			continue
 		}
-		s.Pods, s.Uses = pods[i], nil
+		s.Pods, s.Uses = pods[i], nil // the parts of own CPUs stay what they were
 		out = append(out, s)
 	}
 	join.Divide(out)

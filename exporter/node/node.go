@@ -115,6 +115,7 @@ type Node struct {
 	before    driver.Inventory                // the inventory at the last call
 	cdiIDs    map[driver.ID]cdiDevice
 	plugin    pluginDevices
+	cpus      cpuSets
 	conflicts conflicts
 	drivers   *podresources.Drivers
 }
@@ -143,6 +144,9 @@ func New(c Config) (*Node, error) {
 	n.gone = driver.NewReader[map[string]bool]("read pods' cgroups", n.reading("cgroups"))
 	n.plugin = pluginDevices{
 		sysfs: c.Sysfs, reader: driver.NewReader[inventory.PluginDevice]("find an interface", n.reading("interfaces")),
+	}
+	n.cpus = cpuSets{
+		sysfs: c.Sysfs, cdi: n.cdi, reader: driver.NewReader[[]int]("read which CPUs are where", n.reading("cpus")),
 	}
 	if n.podsAPI, err = podresources.NewPodsClient(c.PodsSocket, c.Selection, time.Now); err != nil {
 		n.Close()
@@ -279,6 +283,7 @@ func (n *Node) Describe(view podresources.View) ([]podresources.Allocation, driv
 	allocations := n.resolve(&view, now)
 	listed := n.withoutDrivers(n.withHeld(allocations, n.slices()))
 	allocations, all := n.plugin.identify(allocations, n.withRules(n.withCDI(allocations, listed, now)), now)
+	allocations, all = n.cpus.complete(allocations, all, now)
 	n.passthrough.Store(hasPassthrough(allocations, all, n.plugin.sysfs))
 	n.conditional.Store(hasConditional(all))
 	vendors := vendorsOf(all)

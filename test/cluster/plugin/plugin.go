@@ -43,6 +43,11 @@ type Driver struct {
 	// Environment returns the variables that containers get for a device, the number of which in
 	// its claim is given; it may be nil.
 	Environment func(n int, device string) []string
+	// Specify writes the CDI devices of a claim into a spec of the driver's own, and returns what
+	// the kubelet is told; nothing: the claim gets a spec as others do. Unspecify undoes that, and
+	// reports whether there was something. They may be nil, both.
+	Specify   func(types.UID, []resourceapi.DeviceRequestAllocationResult) ([]kubeletplugin.Device, error)
+	Unspecify func(types.UID) (bool, error)
 	// Prepared and Unprepared are called with claims that pods are about to use, and after; they
 	// may be nil.
 	Prepared   func(*resourceapi.ResourceClaim, []resourceapi.DeviceRequestAllocationResult) error
@@ -145,8 +150,8 @@ func (p *plugin) PrepareResourceClaims(
 
 func (p *plugin) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
 	ours := Results(claim, p.Name)
-	devices, spec := p.describe(claim.UID, ours)
-	if err := writeSpec(p.specFile(claim.UID), spec); err != nil {
+	devices, err := p.specify(claim.UID, ours)
+	if err != nil {
 		return nil, err
 	}
 	if p.Prepared != nil {
@@ -158,6 +163,19 @@ func (p *plugin) prepare(claim *resourceapi.ResourceClaim) ([]kubeletplugin.Devi
 		Time: time.Now(), Prepared: true, Driver: p.Name, UID: claim.UID, Namespace: claim.Namespace, Name: claim.Name,
 		Devices: ours,
 	})
+}
+
+// specify writes a CDI spec for a claim, and returns what the kubelet is told of its devices.
+func (p *plugin) specify(claim types.UID,
+	ours []resourceapi.DeviceRequestAllocationResult,
+) ([]kubeletplugin.Device, error) {
+	if p.Specify != nil {
+		if devices, err := p.Specify(claim, ours); err != nil || len(devices) > 0 {
+			return devices, err
+		}
+	}
+	devices, spec := p.describe(claim, ours)
+	return devices, WriteSpec(p.specFile(claim), spec)
 }
 
 // Results returns a driver's devices of an allocated claim.
@@ -197,9 +215,9 @@ func (p *plugin) describe(claim types.UID,
 	return prepared, spec
 }
 
-// writeSpec writes a spec into its place by a rename: runtimes and exporters watch the folder, and
+// WriteSpec writes a spec into its place by a rename: runtimes and exporters watch the folder, and
 // never see half of one.
-func writeSpec(path string, spec *specs.Spec) error {
+func WriteSpec(path string, spec *specs.Spec) error {
 	content, err := json.Marshal(spec)
 	if err != nil {
 		return fmt.Errorf("encode the CDI spec: %w", err)
@@ -230,11 +248,18 @@ func (p *plugin) unprepare(claim kubeletplugin.NamespacedObject) error {
 			return err
 		}
 	}
+	specified := false
+	if p.Unspecify != nil {
+		var err error
+		if specified, err = p.Unspecify(claim.UID); err != nil {
+			return err
+		}
+	}
 	err := os.Remove(p.specFile(claim.UID))
-	if errors.Is(err, os.ErrNotExist) {
+	if errors.Is(err, os.ErrNotExist) && !specified {
 		return nil
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("remove the CDI spec: %w", err)
 	}
 	return p.journal.write(Event{

@@ -32,6 +32,7 @@ func TestContainers(t *testing.T) {
 			"CrashLoop":           testCrashLoop,
 			"Network":             testNetwork,
 			"CPU":                 testCPU,
+			"CPUGroup":            testCPUGroup,
 			"PodLevelNetwork":     testPodLevelNetwork,
 			"InitContainer":       testInitContainer,
 			"InitShared":          testInitShared,

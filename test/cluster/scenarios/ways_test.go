@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/dra-exporter/dra-exporter/test/cluster"
+	"github.com/dra-exporter/dra-exporter/test/cluster/cpudriver"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 )
 
@@ -115,9 +116,11 @@ func (w way) device(h *held) string {
 	return h.Device
 }
 
-// share returns the share ID of a hold. That of a device plugin's device is in its ID.
+// share returns the share ID of a hold. That of a device plugin's device is in its ID, and those of
+// the CPU driver's are in the claims alone.
 func (w way) share(h *held) string {
-	if w.noShares && h.Claim != "" {
+	switch {
+	case w.noShares && h.Claim != "", w.noClaims && h.Device == cpudriver.Group:
 		return ""
 	}
 	return h.Share

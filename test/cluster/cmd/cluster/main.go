@@ -163,7 +163,7 @@ func driver(ctx context.Context, dir string, containers bool) error {
 			return err
 		}
 		running.Go(func() error { return nics.Serve(ctx) })
-		drivers = append(drivers, nics.Plugin(), cpudriver.Driver(runtime.NumCPU()))
+		drivers = append(drivers, nics.Plugin(), cpudriver.Driver(runtime.NumCPU(), filepath.Join(dir, "cdi")))
 	}
 	root := filepath.Join(dir, "kubelet")
 	for _, p := range deviceplugin.Plugins() {

@@ -3,7 +3,7 @@
 //
 //	sleep 3s                            ends after that time
 //	fail 3s                             ends after that time with status 1
-//	burn 3s                             keeps one CPU busy, of $DRA_CPU_0 and so on if set, then waits
+//	burn 3s                             keeps one CPU busy, of $DRA_CPU_0 or $DRA_CPUSET_UID if set, then waits
 //	send udp 192.0.2.1:9 1000000        sends so many bytes of payload, after a while, then waits
 //	send udp 192.0.2.1:9 1000000 5s     spreads them over that time
 //	stubborn send …                     does that and ignores SIGTERM
@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"k8s.io/utils/cpuset"
 )
 
 // terminated is the status of a program that SIGTERM has ended.
@@ -119,14 +120,16 @@ func pin() error {
 	var set unix.CPUSet
 	for _, variable := range os.Environ() {
 		name, value, _ := strings.Cut(variable, "=")
-		if !strings.HasPrefix(name, "DRA_CPU_") {
+		if !strings.HasPrefix(name, "DRA_CPU_") && !strings.HasPrefix(name, "DRA_CPUSET_") {
 			continue
 		}
-		cpu, err := strconv.Atoi(value)
+		cpus, err := cpuset.Parse(value)
 		if err != nil {
 			return fmt.Errorf("read $%s: %w", name, err)
 		}
-		set.Set(cpu)
+		for _, cpu := range cpus.List() {
+			set.Set(cpu)
+		}
 	}
 	if set.Count() == 0 {
 		return nil

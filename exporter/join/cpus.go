@@ -1,0 +1,110 @@
+package join
+
+import (
+	"slices"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Own is what a share has of a device that is a group of CPUs, of which each claim has its own.
+type Own struct {
+	Part float64 // of the device's CPUs; those that several shares have are divided equally
+	Use  Use     // what these CPUs do, as a part of what all CPUs of the device do
+}
+
+// cutCPUs leaves each share those of its claim's CPUs that the device has: a claim of devices of
+// several NUMA nodes has the CPUs of all of them.
+func cutCPUs(d *Device) {
+	for i := range d.Shares {
+		s := &d.Shares[i]
+		var cpus []int
+		for _, cpu := range s.CPUs {
+			if _, has := slices.BinarySearch(d.Entry.CPUs, cpu); has {
+				cpus = append(cpus, cpu)
+			}
+		}
+		s.CPUs = cpus
+	}
+}
+
+// hasOwnCPUs reports whether a claim has CPUs of its own on the device.
+func (d *Device) hasOwnCPUs() bool {
+	return slices.ContainsFunc(d.Shares, func(s Share) bool { return !s.Admin && len(s.CPUs) > 0 })
+}
+
+// keepBusy remembers the utilization of a CPU, that of the first source that has one.
+func (f *deviceFacts) keepBusy(d *Device, cpu int, utilization float64) {
+	if !d.hasOwnCPUs() {
+		return
+	}
+	if f.busy == nil {
+		f.busy = make(map[int]float64, len(d.Entry.CPUs))
+	}
+	if _, known := f.busy[cpu]; !known {
+		f.busy[cpu] = utilization
+	}
+}
+
+// byCPUs sets the weights by the number of CPUs that the shares have for themselves. If one has
+// none, it changes nothing and returns false.
+func byCPUs(shares []Share) bool {
+	all := 0
+	for i := range shares {
+		if s := &shares[i]; !s.Admin {
+			if len(s.CPUs) == 0 {
+				return false
+			}
+			all += len(s.CPUs)
+		}
+	}
+	if all == 0 {
+		return false
+	}
+	for i := range shares {
+		if s := &shares[i]; !s.Admin {
+			s.Weight = float64(len(s.CPUs)) / float64(all)
+		}
+	}
+	return true
+}
+
+// divideByCPUs sets what each share's own CPUs do, and reports whether a share has any. What the
+// other CPUs do is unattributed; a share whose CPUs are unknown, or are not prepared yet, has
+// nothing. While the utilization of a CPU is unknown, all are taken to be equally busy.
+func divideByCPUs(d *Device, busy map[int]float64) bool {
+	if !d.hasOwnCPUs() {
+		return false
+	}
+	owners := map[int]int{}
+	for i := range d.Shares {
+		if s := &d.Shares[i]; !s.Admin {
+			for _, cpu := range s.CPUs {
+				owners[cpu]++
+			}
+		}
+	}
+	all := 0.0
+	if len(busy) == len(d.Entry.CPUs) {
+		for _, utilization := range busy {
+			all += utilization
+		}
+	}
+	for i := range d.Shares {
+		s := &d.Shares[i]
+		if s.Admin {
+			continue
+		}
+		part, used := 0.0, 0.0
+		for _, cpu := range s.CPUs {
+			part += 1 / float64(owners[cpu])
+			used += busy[cpu] / float64(owners[cpu])
+		}
+		s.Own = &Own{Part: part / float64(len(d.Entry.CPUs))}
+		s.Own.Use = Evenly(s.Own.Part)
+		if all > 0 {
+			s.Own.Use[driver.ByTime], s.Own.Use[driver.ByWork] = used/all, used/all
+		}
+	}
+	d.Attribution = AttributionCPUs
+	return true
+}

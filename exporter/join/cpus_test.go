@@ -1,0 +1,151 @@
+package join_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// cores is a node of 8 CPUs that are one device, cpudevnuma000.
+type cores struct {
+	*exportertest.History
+	seconds [8]float64
+}
+
+func newCores(t *testing.T) *cores {
+	t.Helper()
+	c := &cores{History: exportertest.NewHistory(t)}
+	c.In.Inventory = driver.Inventory{
+		jointest.ID("cpudevnuma000"): {Hardware: driver.Hardware{CPUs: []int{0, 1, 2, 3, 4, 5, 6, 7}}},
+	}
+	return c
+}
+
+// hold gives a claim CPUs of its own.
+func (c *cores) hold(claim string, cpus []int, pods ...string) *podresources.Allocation {
+	a := jointest.Allocation("cpudevnuma000", claim, pods...)
+	a.CPUs = cpus
+	c.In.View.Allocations = append(c.In.View.Allocations, a)
+	return &c.In.View.Allocations[len(c.In.View.Allocations)-1]
+}
+
+// second lets the CPUs be busy for these parts of the second up to now, and ticks.
+func (c *cores) second(busy ...float64) exportertest.Scraped {
+	c.Now = c.Now.Add(time.Second)
+	c.In.Sources[0].Samples = nil
+	for cpu := range c.seconds {
+		utilization := 0.0
+		if cpu < len(busy) {
+			utilization = busy[cpu]
+		}
+		c.seconds[cpu] += utilization
+		c.In.Sources[0].Samples = append(c.In.Sources[0].Samples, driver.Sample{
+			Hardware: driver.Hardware{CPUs: []int{cpu}},
+			Readings: []driver.Reading{
+				{Quantity: driver.ActiveSeconds, Value: c.seconds[cpu], At: c.Now},
+				{Quantity: driver.Utilization, Value: utilization, At: c.Now},
+			},
+		})
+	}
+	return c.Tick(0)
+}
+
+// Claims that have CPUs of their own are charged what these do, whatever the others do; what no
+// claim's CPUs do is unattributed. A device of 8 CPUs of which one is busy is busy by an eighth.
+func TestOwnCPUs(t *testing.T) {
+	c := newCores(t)
+	c.hold("one", []int{0}, "p0")
+	c.hold("three", []int{1, 2, 3, 64}, "p1", "p2") // CPU 64 is another device's
+	c.hold("idle", []int{4}, "p3")
+	c.hold("slow", []int{5}, "p4") // busy for more than 1 % of its CPU, and less of the device
+	c.hold("admin", []int{0, 1}, "p5").Admin = true
+	c.second()
+	var x exportertest.Scraped
+	for range 4 {
+		x = c.second(1, 0.5, 0.25, 0, 0, 0.04, 1, 1)
+	}
+	active := "dra_claim_active_seconds_total"
+	c.Expect(x, map[[2]string]float64{
+		{"dra_device_active_seconds_total", "device=cpudevnuma000"}:              4 * 3.79 / 8,
+		{active, "resourceclaim_name=one"}:                                       4 * 1.0 / 8,
+		{active, "resourceclaim_name=three"}:                                     4 * 0.75 / 8,
+		{active, "resourceclaim_name=idle"}:                                      0,
+		{"dra_pod_active_seconds_total", "pod=p1"}:                               4 * 0.375 / 8,
+		{"dra_device_unattributed_active_seconds_total", "device=cpudevnuma000"}: 4 * 2.0 / 8,
+		{"dra_claim_utilization_ratio", "resourceclaim_name=one"}:                1.0 / 8,
+		{"dra_device_unattributed_utilization_ratio", "device=cpudevnuma000"}:    2.0 / 8,
+		{"dra_claim_allocated_share_seconds_total", "resourceclaim_name=three"}:  4 * 3.0 / 6,
+	})
+	for claim, want := range map[string]float64{"one": 5, "three": 5, "slow": 5, "idle": 0} {
+		const family = "dra_claim_last_active_timestamp_seconds"
+		got := x.One(t, family, "resourceclaim_name="+claim) - exportertest.Unix(jointest.Start())
+		if want > 0 && got != want || want == 0 && got > 1 {
+			t.Errorf("claim %s was last active after %v s, want %v", claim, got, want)
+		}
+	}
+	d := c.Joined.Devices[0]
+	if d.Attribution != join.AttributionCPUs {
+		t.Errorf("it is divided %q", d.Attribution)
+	}
+}
+
+// A single claim of a device has what its own CPUs do and no more, also between the end of another
+// and the begin of a third, of which signs tell the times.
+func TestOwnCPUsOfOneClaim(t *testing.T) {
+	c := newCores(t)
+	c.hold("stays", []int{2}, "p2")
+	c.hold("ends", []int{0, 1}, "p0")
+	busy := []float64{0.5, 0, 0.25, 1, 1, 1, 1, 1}
+	c.second()
+	c.second(busy...)
+	c.Free("ends")
+	c.hold("begins", []int{7}, "p1")
+	sign := func(pod string, after time.Duration, gone bool) {
+		c.In.View.Changes = append(c.In.View.Changes,
+			podresources.Change{At: c.Now.Add(after), Gone: gone, PodUID: "uid-" + pod})
+	}
+	sign("p0", 200*time.Millisecond, true)
+	sign("p1", 600*time.Millisecond, false)
+	c.second(busy...)
+	x := c.second(busy...)
+	c.Expect(x, map[[2]string]float64{
+		{"dra_claim_active_seconds_total", "resourceclaim_name=stays"}:  3 * 0.25 / 8,
+		{"dra_claim_active_seconds_total", "resourceclaim_name=ends"}:   1.2 * 0.5 / 8,
+		{"dra_claim_active_seconds_total", "resourceclaim_name=begins"}: 1.4 * 1.0 / 8,
+	})
+}
+
+// Until it is prepared, a claim has no CPUs and is charged nothing; CPUs that two claims have are
+// divided between them; and where no claim has CPUs of its own, the device is divided as others.
+func TestUnknownCPUs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first, second []int
+		want          [2]float64 // parts of the device's second
+		by            join.Attribution
+	}{
+		"one unknown":  {[]int{0}, nil, [2]float64{0.5 / 8, 0}, join.AttributionCPUs},
+		"overlap":      {[]int{0, 1}, []int{1}, [2]float64{0.75 / 8, 0.25 / 8}, join.AttributionCPUs},
+		"none known":   {nil, nil, [2]float64{1.0 / 16, 1.0 / 16}, join.AttributionEqual},
+		"not of these": {[]int{64}, []int{65}, [2]float64{1.0 / 16, 1.0 / 16}, join.AttributionEqual},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCores(t)
+			c.hold("a", tc.first, "p0")
+			c.hold("b", tc.second, "p1")
+			c.second()
+			x := c.second(0.5, 0.5)
+			c.Expect(x, map[[2]string]float64{
+				{"dra_claim_active_seconds_total", "resourceclaim_name=a"}: tc.want[0],
+				{"dra_claim_active_seconds_total", "resourceclaim_name=b"}: tc.want[1],
+			})
+			if got := c.Joined.Devices[0].Attribution; got != tc.by {
+				t.Errorf("it is divided %q, want %q", got, tc.by)
+			}
+		})
+	}
+}

@@ -1,0 +1,104 @@
+package node
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// cpuSets knows the CPUs of devices that are groups of them, and those of each claim of such a
+// device.
+type cpuSets struct {
+	sysfs  string
+	cdi    *inventory.CDI
+	reader *driver.Worker[[]int]
+
+	groups map[inventory.CPUGroup]groupCPUs
+	claims map[string][]int // of the claims that hold a group now, by their CDI devices
+}
+
+// groupCPUs are the CPUs of a group, as of the last time that they could be read.
+type groupCPUs struct {
+	cpus []int
+	read time.Time // when that was tried last
+}
+
+// groupsEvery is how often the topology is read: CPUs seldom go online and offline.
+const groupsEvery = 30 * time.Second
+
+// complete returns the inventory with the CPUs of devices that are groups of which no slice lists
+// the members, and the allocations of groups with the claims' CPUs, as their CDI specs say. What a
+// spec said holds until the claim ends: the driver removes it just before. The arguments are not
+// changed.
+func (c *cpuSets) complete(
+	allocations []podresources.Allocation, all driver.Inventory, now time.Time,
+) ([]podresources.Allocation, driver.Inventory) {
+	groups := groupsIn(all)
+	if len(groups) == 0 {
+		c.claims = nil
+		return allocations, all
+	}
+	all = maps.Clone(all)
+	for id, group := range groups {
+		entry := all[id]
+		if entry.CPUs == nil {
+			entry.CPUs = c.group(group, now)
+		}
+		all[id] = entry
+	}
+	allocations = slices.Clone(allocations)
+	known := map[string][]int{}
+	for i := range allocations {
+		a := &allocations[i]
+		if _, is := groups[a.Device]; !is || a.Admin || len(a.CDI) == 0 {
+			continue
+		}
+		if a.CPUs = c.cdi.CPUs(a.CDI); a.CPUs == nil {
+			a.CPUs = c.claims[a.CDI[0]]
+		}
+		if a.CPUs != nil {
+			known[a.CDI[0]] = a.CPUs
+		}
+	}
+	c.claims = known
+	return allocations, all
+}
+
+// groupsIn returns the devices that are groups of CPUs.
+func groupsIn(all driver.Inventory) map[driver.ID]inventory.CPUGroup {
+	var groups map[driver.ID]inventory.CPUGroup
+	for id := range all {
+		if group, ok := inventory.CPUGroupOf(id); ok {
+			if groups == nil {
+				groups = map[driver.ID]inventory.CPUGroup{}
+			}
+			groups[id] = group
+		}
+	}
+	return groups
+}
+
+// group returns the CPUs of a group; nil: unknown.
+func (c *cpuSets) group(group inventory.CPUGroup, now time.Time) []int {
+	known := c.groups[group]
+	if !known.read.IsZero() && now.Sub(known.read) < groupsEvery {
+		return known.cpus
+	}
+	known.read = now
+	cpus, err := c.reader.Do(context.Background(), driver.ReadWait, func(context.Context) ([]int, error) {
+		return group.CPUs(c.sysfs)
+	})
+	if err == nil {
+		known.cpus = cpus
+	}
+	if c.groups == nil {
+		c.groups = map[inventory.CPUGroup]groupCPUs{}
+	}
+	c.groups[group] = known
+	return known.cpus
+}

@@ -1,0 +1,71 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// A device that is a NUMA node's CPUs has these by sysfs, and its claims those of their CDI specs,
+// which stay known until the claim ends though the driver removes the spec before. That works
+// without any slice.
+func TestCPUSets(t *testing.T) {
+	root, cdi := t.TempDir(), t.TempDir()
+	drivertest.WriteTree(t, root, "devices/system/node/node1/cpulist: 0-7\n")
+	n := newTestNode(t, Config{Sysfs: root, CDI: []string{cdi}})
+	spec := filepath.Join(cdi, "dra.cpu.json")
+	write := func(content string) {
+		t.Helper()
+		if err := os.WriteFile(spec, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.cdi.Load(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(`{"kind":"dra.k8s.io/cpu","devices":[{"name":"claim-1","containerEdits":{"env":["DRA_CPUSET_1=2-3,9"]}}]}`)
+	id := driver.ID{Driver: "dra.cpu", Pool: "node", Device: "cpudevnuma001"}
+	held := func(claim string) []podresources.Allocation {
+		return []podresources.Allocation{
+			{Device: id, Claim: podresources.Claim{Namespace: "team", Name: claim}, CDI: []string{"dra.k8s.io/cpu=" + claim}},
+			{Device: driver.ID{Driver: "gpu.example.com", Device: "gpu-0"}, CDI: []string{"dra.k8s.io/cpu=" + claim}},
+		}
+	}
+	for _, step := range []struct {
+		name, claim string
+		spec        string
+		want        []int // of the claim
+	}{
+		{name: "prepared", claim: "claim-1", want: []int{2, 3, 9}},
+		{name: "unprepared", claim: "claim-1", spec: `{"kind":"dra.k8s.io/cpu","devices":[]}`, want: []int{2, 3, 9}},
+		{name: "of another claim", claim: "claim-2"},
+		{name: "a new claim of the same name", claim: "claim-1"},
+	} {
+		if step.spec != "" {
+			write(step.spec)
+		}
+		before := held(step.claim)
+		allocations, all := n.Describe(podresources.View{Allocations: before, At: time.Now()})
+		entry := all[id]
+		if diff := cmp.Diff([]int{0, 1, 2, 3, 4, 5, 6, 7}, entry.CPUs); diff != "" || entry.NUMANode != "1" {
+			t.Errorf("%s: NUMA node %q, CPUs of the device -want +got:\n%s", step.name, entry.NUMANode, diff)
+		}
+		got := map[driver.ID][]int{}
+		for i := range allocations {
+			got[allocations[i].Device] = allocations[i].CPUs
+		}
+		if diff := cmp.Diff(map[driver.ID][]int{id: step.want, before[1].Device: nil}, got); diff != "" {
+			t.Errorf("%s: CPUs of the claim -want +got:\n%s", step.name, diff)
+		}
+	}
+	if all := n.withCDI(nil, nil, time.Now()); len(all) != 1 || all[id].CPUs != nil {
+		t.Errorf("the node's own inventory was changed: %+v", all)
+	}
+}
