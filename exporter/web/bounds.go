@@ -17,8 +17,8 @@ import (
 
 // Bounds of what all clients together can cause; the exporter's README.md describes them.
 const (
-	maxRequests    = 1024     // in flight
-	maxConnections = 512      // and half of the files that the process may open
+	maxRequests    = 512      // in flight
+	maxConnections = 256      // and half of the files that the process may open
 	maxStreams     = 250      // of an HTTP/2 connection, each of which is a request in flight
 	maxHeader      = 32 << 10 // bytes of a request's header; a token has at most 16 KiB
 	sendBuffer     = 64 << 10 // bytes that the kernel buffers for a connection, which Linux doubles

@@ -159,7 +159,7 @@ func TestConnectionLimit(t *testing.T) {
 		}
 	}
 	defer set(was)
-	for files, want := range map[uint64]int{200: 100, 1024: 512, 1025: 512} {
+	for files, want := range map[uint64]int{200: 100, 512: 256, 1024: 256} {
 		if files > was.Max {
 			t.Fatalf("the process may open %d files, the test needs %d", was.Max, files)
 		}
