@@ -60,23 +60,59 @@ type feed struct {
 
 // run lists and watches until ctx ends.
 func (f *feed) run(ctx context.Context) {
-	delay := newRetryDelay(f.jitter)
+	delay := newFeedDelay(f.jitter)
 	for ctx.Err() == nil {
 		begun := f.now()
 		version, err := f.list(ctx)
+		delay.answered = false
 		if err == nil {
 			err = f.watch(ctx, version, begun, delay)
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil && !isExpired(err) {
+		if err != nil && (!isExpired(err) || delay.repeated) {
 			f.report(f.now().Sub(begun), withReason(err))
 		}
 		if !pause(ctx, delay.next(err)) {
 			return
 		}
 	}
+}
+
+// feedDelay computes the delays of a feed. An outage of the API server ends when it answers a
+// watch, and the delays that have grown in it end with it: a server that has restarted answers that
+// the resource version has expired, and until the next list changes go unseen. What it answers may
+// be of no use again and again, so these delays grow too.
+type feedDelay struct {
+	outage, useless *retryDelay
+	answered        bool // the last watch was answered
+	repeated        bool // a watch was of no use since one lasted
+}
+
+func newFeedDelay(jitter func() float64) *feedDelay {
+	return &feedDelay{outage: newRetryDelay(jitter), useless: newRetryDelay(jitter)}
+}
+
+// next returns the delay after one more failure.
+func (d *feedDelay) next(err error) time.Duration {
+	if !d.answered {
+		return d.outage.next(err)
+	}
+	d.repeated = true
+	return d.useless.next(err)
+}
+
+// answer notes that a watch was answered.
+func (d *feedDelay) answer() {
+	d.answered = true
+	d.outage.reset()
+}
+
+// lasted notes that a watch was of use.
+func (d *feedDelay) lasted() {
+	d.repeated = false
+	d.useless.reset()
 }
 
 // list gets all objects and returns the resource version from which to watch. A page that is too
@@ -140,7 +176,7 @@ func (f *feed) get(ctx context.Context, query url.Values) (io.ReadCloser, error)
 // requires a new list. begun is when the last list began. A watch that cannot be opened is retried
 // from the last resource version, so that an API server that comes back does not receive a list
 // request of every node at the same time.
-func (f *feed) watch(ctx context.Context, version string, begun time.Time, delay *retryDelay) error {
+func (f *feed) watch(ctx context.Context, version string, begun time.Time, delay *feedDelay) error {
 	for ; ctx.Err() == nil; begun = f.now() {
 		err := f.watchOnce(ctx, &version, begun, delay)
 		switch {
@@ -170,16 +206,20 @@ type event struct {
 // sets version to that of the last event. Only a regular end, or a watch that lasted, resets the
 // delay: otherwise a server that answers every watch with an event that cannot be used, whatever
 // comes before it, would receive a list request every second.
-func (f *feed) watchOnce(ctx context.Context, version *string, begun time.Time, delay *retryDelay) error {
+func (f *feed) watchOnce(ctx context.Context, version *string, begun time.Time, delay *feedDelay) error {
 	timeout := watchTimeout + time.Duration(f.jitter()*float64(watchTimeout))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	watchdog := time.AfterFunc(pageTimeout, cancel) // until it is open
 	defer watchdog.Stop()
+	delay.answered = false
 	body, err := f.get(ctx, url.Values{
 		"watch": {"true"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {*version},
 		"timeoutSeconds": {strconv.Itoa(int(timeout.Seconds()))},
 	})
+	if err == nil || isExpired(err) {
+		delay.answer()
+	}
 	if err != nil {
 		if !watchdog.Stop() {
 			err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
@@ -195,7 +235,7 @@ func (f *feed) watchOnce(ctx context.Context, version *string, begun time.Time, 
 		err = nil // the watchdog ended it
 	}
 	if err == nil || f.now().Sub(opened) >= maxDelay {
-		delay.reset()
+		delay.lasted()
 	}
 	return err
 }

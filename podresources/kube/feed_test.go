@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
@@ -179,7 +180,7 @@ func TestWatchEndsAtOnce(t *testing.T) {
 		"cut within an event":    {good + good[:20], 1, 6, 6},
 		"lost within an event":   {good[:20] + lost, 1, 6, 6},
 		"internal error":         {failure(500, "InternalError"), 1, 6, 6},
-		"expired":                {failure(410, "Expired"), 6, 6, 0},
+		"expired":                {failure(410, "Expired"), 6, 6, 5}, // the first is what happens when the server restarts
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -206,6 +207,49 @@ func TestWatchEndsAtOnce(t *testing.T) {
 				if lists == 0 || watches == 0 || lists > tc.lists || watches > tc.watches || failures != tc.fail {
 					t.Errorf("%d lists, %d watches and %d failures in a minute, want at most %d and %d, and %d",
 						lists, watches, failures, tc.lists, tc.watches, tc.fail)
+				}
+			})
+		})
+	}
+}
+
+// An API server that comes back from an outage answers the watch that the resource version has
+// expired. The list follows within a second, however long the outage has made the delays: until
+// then changes go unseen.
+func TestListFollowsAnOutage(t *testing.T) {
+	for name, expired := range map[string]func() (io.ReadCloser, error){
+		"as an event": func() (io.ReadCloser, error) {
+			return io.NopCloser(strings.NewReader(`{"type":"ERROR","object":{"kind":"Status","code":410}}`)), nil
+		},
+		"as a status": func() (io.ReadCloser, error) { return nil, apierrors.NewResourceExpired("too old") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const outage = 10 * time.Minute
+				begun, lists, watches := time.Now(), 0, 0
+				var answered, listed time.Time
+				f := testFeed(nil)
+				f.api = apiFunc(func(ctx context.Context, query url.Values) (io.ReadCloser, error) {
+					switch {
+					case query.Get("watch") == "":
+						lists++
+						listed = time.Now()
+						return io.NopCloser(strings.NewReader(`{"metadata":{"resourceVersion":"5"},"items":[]}`)), nil
+					case time.Since(begun) < outage:
+						return nil, errors.New("connection refused")
+					case answered.IsZero():
+						answered = time.Now()
+						return expired()
+					}
+					watches++
+					<-ctx.Done()
+					return nil, ctx.Err()
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), outage+2*maxDelay)
+				defer cancel()
+				f.run(ctx)
+				if took := listed.Sub(answered); lists != 2 || watches == 0 || took < 0 || took > firstDelay {
+					t.Errorf("%d lists and %d watches; the last list came %v after the answer", lists, watches, took)
 				}
 			})
 		})
