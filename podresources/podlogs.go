@@ -37,7 +37,8 @@ type PodLogs struct {
 // podLogs is what the folder has.
 type podLogs struct {
 	pods    map[Pod]podLog
-	changed time.Time // the folder's modification time from before it was read
+	folders map[string]bool // of all pods
+	changed time.Time       // the folder's modification time from before it was read
 }
 
 // podLog is the log folder of one pod.
@@ -50,15 +51,16 @@ func NewPodLogs(path string, report func(time.Duration, error)) *PodLogs {
 }
 
 // UID returns the UID of a pod, "" where it is unknown. When several pods had that name, it is that
-// of the one whose folder changed last. The folder is looked at twice a second at most, and is read
-// when it has changed, or does not have the pod. While it can't be read, or reading it hangs, the
-// last data stay in use.
+// of the one whose folder came last, or, where that was not seen, changed last. The folder is
+// looked at twice a second at most, and is read when it has changed, or does not have the pod.
+// While it can't be read, or reading it hangs, the last data stay in use.
 func (l *PodLogs) UID(pod Pod, now time.Time) string {
 	_, known := l.latest.pods[pod]
 	switch {
 	case l.read.IsZero() || !known && now.Sub(l.read) >= podLogsInterval:
 		l.read, l.looked = now, now
-		l.refresh(func() (podLogs, error) { return readPodLogs(l.path) })
+		latest := l.latest
+		l.refresh(func() (podLogs, error) { return readPodLogs(l.path, latest) })
 	case known && now.Sub(l.looked) >= podLogsInterval:
 		l.looked = now
 		latest := l.latest
@@ -85,11 +87,11 @@ func readChanged(path string, latest podLogs) (podLogs, error) {
 	if info, err := os.Stat(path); err == nil && info.ModTime().Equal(latest.changed) {
 		return latest, nil
 	}
-	return readPodLogs(path)
+	return readPodLogs(path, latest)
 }
 
-// readPodLogs reads the folder at path.
-func readPodLogs(path string) (podLogs, error) {
+// readPodLogs reads the folder at path, given what it had before.
+func readPodLogs(path string, before podLogs) (podLogs, error) {
 	dir, err := os.Open(path)
 	if err != nil {
 		return podLogs{}, fmt.Errorf("read pod logs: %w", err)
@@ -103,23 +105,33 @@ func readPodLogs(path string) (podLogs, error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return podLogs{}, fmt.Errorf("read pod logs: %w", err)
 	}
-	pods := make(map[Pod]podLog, len(entries))
+	out := podLogs{
+		pods: make(map[Pod]podLog, len(entries)), folders: make(map[string]bool, len(entries)), changed: info.ModTime(),
+	}
 	for _, entry := range entries {
 		pod, uid, ok := parsePodLog(entry.Name())
 		if !ok || !entry.IsDir() {
 			continue
 		}
-		if other, twice := pods[pod]; twice && !newer(dir.Name(), entry.Name(), other.folder) {
+		out.folders[entry.Name()] = true
+		if other, twice := out.pods[pod]; twice && !before.newer(dir.Name(), pod, entry.Name(), other.folder) {
 			continue
 		}
-		pods[pod] = podLog{uid: uid, folder: entry.Name()}
+		out.pods[pod] = podLog{uid: uid, folder: entry.Name()}
 	}
-	return podLogs{pods: pods, changed: info.ModTime()}, nil
+	return out, nil
 }
 
-// newer reports whether the folder a in dir changed later than b. One that is gone is not newer
-// than anything.
-func newer(dir, a, b string) bool {
+// newer reports whether a pod's folder a in dir came after its folder b: b alone was there before.
+// Of those that were, the one that was taken for the newest is; of others, the one that changed
+// later. One that is gone is not newer than anything.
+func (l podLogs) newer(dir string, pod Pod, a, b string) bool {
+	switch newest := l.pods[pod].folder; {
+	case l.folders[a] != l.folders[b]:
+		return l.folders[b]
+	case newest == a, newest == b:
+		return newest == a
+	}
 	infoA, errA := os.Lstat(filepath.Join(dir, a))
 	infoB, errB := os.Lstat(filepath.Join(dir, b))
 	if errA != nil || errB != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/testclock"
 )
 
 // When the wall clock goes back, no counter was created in the future, and nothing was active then.
@@ -51,7 +52,7 @@ func TestWallClockGoesBack(t *testing.T) {
 	if s := tick(start.Add(10*time.Second), 0.9); created(s) == 0 {
 		t.Error("no counter says when it was created")
 	}
-	s := tick(exportertest.Stepped(start.Add(70*time.Second), -time.Hour), 0)
+	s := tick(testclock.Stepped(start.Add(70*time.Second), -time.Hour), 0)
 	created(s)
 	for name, series := range exportertest.Scrape(t, exportertest.Whole(s)) {
 		if !strings.HasSuffix(name, "_last_active_timestamp_seconds") {

@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/testclock"
 )
 
 // clock is a device that claim a holds for 250 ticks of 10 s, and then claim b for 250, while the
@@ -43,7 +44,7 @@ func (c clock) run(t *testing.T) *ledger.Snapshot {
 	for i := range clockTicks {
 		now := start.Add(time.Duration(i) * clockTick)
 		if i >= clockStep {
-			now = exportertest.Stepped(now, c.step)
+			now = testclock.Stepped(now, c.step)
 		}
 		if i%c.slow == 0 {
 			reading, joules = now.Add(-300*time.Millisecond), float64(i)*1000
@@ -114,9 +115,7 @@ func TestWallClockIsSet(t *testing.T) {
 		if len(want) != 8 {
 			t.Fatalf("sums %v", want)
 		}
-		for _, c.step = range []time.Duration{
-			-time.Hour, -10 * time.Minute, -time.Minute, time.Minute, 10 * time.Minute, time.Hour,
-		} {
+		for _, c.step = range testclock.Steps() {
 			t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
 				got := clockSums(c.run(t))
 				for name, value := range want {
@@ -151,5 +150,42 @@ func TestCounterOfTheFuture(t *testing.T) {
 		if got := exportertest.SumOf(x.Matching("dra_claim_energy_joules_total")); got != want {
 			t.Errorf("a counter that began %v from now: %v J are charged, want %v", ahead, got, want)
 		}
+	}
+}
+
+// While a node is suspended, its wall clock goes on and its monotonic clock stands. That time
+// counts as no time: claims are charged what the hardware's counters have counted, whatever they
+// did meanwhile, and neither allocated nor active time.
+func TestSuspended(t *testing.T) {
+	for name, tt := range map[string]struct{ after, want float64 }{ // joules of the counter, and of the claim
+		"the counter goes on":           {2500, 1500},
+		"the counter stands":            {2000, 1000},
+		"the counter begins at 0 again": {50, 1050},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock, h := testclock.New(), exportertest.NewHistory(t)
+			tick := func(joules float64) exportertest.Scraped {
+				h.Now = clock.Now()
+				h.Read(driver.Reading{Quantity: driver.Energy, Value: joules},
+					driver.Reading{Quantity: driver.Utilization, Value: 0.5})
+				return h.Tick(0)
+			}
+			h.Hold("c", "p")
+			tick(1000)
+			clock.Pass(10 * time.Second)
+			tick(2000)
+			clock.Set(time.Hour)
+			clock.Pass(time.Second)
+			x := tick(tt.after)
+			for family, want := range map[string]float64{
+				"energy_joules_total": tt.want, "active_seconds_total": 5.5, "allocated_seconds_total": 11,
+			} {
+				for _, of := range []string{"dra_claim_", "dra_pod_", "dra_device_"} {
+					if got := exportertest.SumOf(x.Matching(of + family)); !exportertest.Close(got, want, 0) {
+						t.Errorf("%s%s is %v, want %v", of, family, got, want)
+					}
+				}
+			}
+		})
 	}
 }

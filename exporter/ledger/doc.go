@@ -16,6 +16,7 @@
 // Claims and pods have accounts of what they were charged (account.go), and names with what
 // identifies them (names.go), both kept for the retention after their end.
 //
-// The package asks no clock: time comes with each call. It knows no names of metrics or labels and
-// no limit of series; [Ledger.Evict] lets a limit drop what ended.
+// The package asks no clock: time comes with each call, and is compared by the monotonic clock,
+// which is never set, and stands while the node is suspended. It knows no names of metrics or
+// labels and no limit of series; [Ledger.Evict] lets a limit drop what ended.
 package ledger

@@ -92,7 +92,7 @@ type ValueReport struct {
 func NewReport(s *exposition.Snapshot, node string, quietAfter time.Duration) Report {
 	names := newQuantityNames(s.Catalogue.OrStandard())
 	r := Report{
-		Time: s.Time, Node: node, Series: s.Series, Dropped: s.Dropped,
+		Time: s.Time.UTC(), Node: node, Series: s.Series, Dropped: s.Dropped,
 		Devices: []DeviceReport{}, Claims: []HolderReport{}, Pods: []HolderReport{},
 	}
 	for i, state := range s.States(quietAfter) {
@@ -169,16 +169,20 @@ func shareReport(s *join.Share) ShareReport {
 
 func (n quantityNames) holder(h *ledger.Holder) HolderReport {
 	r := HolderReport{
-		Namespace: h.Namespace, Name: h.Name, ID: h.Device, Since: h.Born,
+		Namespace: h.Namespace, Name: h.Name, ID: h.Device, Since: h.Born.UTC(),
 		AllocatedSeconds: h.Allocated, ShareSeconds: h.Share, Values: n.values(h.Values),
 	}
-	if !h.Ended.IsZero() {
-		r.Ended = &h.Ended
-	}
-	if !h.LastActive.IsZero() {
-		r.LastActive = &h.LastActive
-	}
+	r.Ended, r.LastActive = moment(h.Ended), moment(h.LastActive)
 	return r
+}
+
+// moment returns a time in UTC, nil for the zero time.
+func moment(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
 }
 
 func (n quantityNames) values(values []ledger.Value) []ValueReport {

@@ -31,33 +31,34 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	clean, err := build()
+	dir, err := os.MkdirTemp("", "e2e")
+	if err == nil {
+		err = errors.Join(build(dir), changeClocks(dir))
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
-		clean()
+		_ = os.RemoveAll(dir)
 		os.Exit(status)
 	}))
 }
 
-// build builds the program unless the environment names one, and sets its path in the environment.
-func build() (clean func(), err error) {
+// build builds the program in a folder unless the environment names one, and sets its path in the
+// environment.
+func build(dir string) error {
 	if os.Getenv(programPath) != "" {
-		return func() {}, nil
+		return nil
 	}
-	dir, err := os.MkdirTemp("", "e2e")
-	if err != nil {
-		return nil, fmt.Errorf("make folder: %w", err)
-	}
-	clean = func() { _ = os.RemoveAll(dir) }
 	path := filepath.Join(dir, "dra-exporter")
 	cmd := exec.Command("go", "build", "-C", filepath.Join("..", ".."), "-buildvcs=false", "-o", path,
 		"./exporter/cmd/dra-exporter")
 	if said, err := cmd.CombinedOutput(); err != nil {
-		clean()
-		return nil, errors.Join(fmt.Errorf("build the program: %w", err), errors.New(string(said)))
+		return errors.Join(fmt.Errorf("build the program: %w", err), errors.New(string(said)))
 	}
-	return clean, os.Setenv(programPath, path)
+	if err := os.Setenv(programPath, path); err != nil {
+		return fmt.Errorf("set $%s: %w", programPath, err)
+	}
+	return nil
 }

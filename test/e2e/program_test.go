@@ -49,10 +49,11 @@ func (f flags) args() []string {
 	return out
 }
 
-// command returns the program with env as its whole environment.
+// command returns the program with env as its whole environment, in a time zone whose clocks change
+// every 5 s.
 func command(ctx context.Context, args []string, env ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, os.Getenv(programPath), args...)
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH")}, env...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "TZ=" + os.Getenv(zonePath)}, env...)
 	return cmd
 }
 

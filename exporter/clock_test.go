@@ -1,0 +1,116 @@
+package exporter
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/testclock"
+)
+
+// steppedSampler is a sampler whose source answers once, and hangs then, as its kubelet and procfs
+// do.
+func steppedSampler(t *testing.T, clock *testclock.Clock) *Sampler {
+	t.Helper()
+	hang := make(chan struct{})
+	t.Cleanup(func() { close(hang) })
+	asked, sampled, looked := 0, 0, 0
+	answer := func(calls *int) {
+		if *calls++; *calls > 1 {
+			<-hang
+		}
+	}
+	const pod = "11111111-1111-4111-8111-111111111111"
+	return NewSampler(SamplerConfig{
+		Interval: time.Second, Deadline: 5 * time.Second, MaxAge: time.Minute, Now: clock.Now,
+		Owners: funcOwners(func(context.Context) (podresources.Observation, error) {
+			answer(&asked)
+			allocation := jointest.Allocation(testGPU().Device, "c", "p")
+			allocation.Device, allocation.Holders[0].UID = testGPU(), pod
+			view := podresources.View{At: clock.Now(), Allocations: []podresources.Allocation{allocation}}
+			return podresources.Observation{View: view, Asked: true}, nil
+		}),
+		Inventory: testInventory(),
+		Sources: []driver.Source{funcSource{name: "slow", sample: func(context.Context) ([]driver.Sample, error) {
+			answer(&sampled)
+			return []driver.Sample{{
+				Hardware: driver.Hardware{UUID: "GPU-0"},
+				Readings: []driver.Reading{{Quantity: driver.Utilization, Value: 0.5, At: clock.Now()}},
+			}}, nil
+		}}},
+		PodOf: func(int) string {
+			answer(&looked)
+			return pod
+		},
+		Ledger: ledger.New(ledger.Config{Retention: 5 * time.Minute}), Limiter: exposition.NewLimiter(0),
+		Metrics: NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.DiscardHandler)),
+		Log:     slog.New(slog.DiscardHandler),
+	})
+}
+
+// steppedProcess is a process whose pod is to be found.
+func steppedProcess() []join.SourceSamples {
+	return []join.SourceSamples{{Samples: []driver.Sample{{Processes: []driver.Process{{PID: 1}}}}}}
+}
+
+// What sources and the kubelet said stays in use as long as ever, the sampler is well, and the next
+// tick comes as soon as ever, however the wall clock is set.
+func TestSamplerWhenTheClockIsSet(t *testing.T) {
+	for _, step := range testclock.Steps() {
+		t.Run(step.String(), func(t *testing.T) {
+			t.Parallel()
+			clock := testclock.New()
+			s := steppedSampler(t, clock)
+			expect := func(up ledger.Up, pods int) {
+				t.Helper()
+				s.tick(t.Context())
+				d := &s.Latest().Devices[0]
+				if d.Up != up || len(d.Shares) != 1 {
+					t.Errorf("up %v, want %v; held by %+v, want one", d.Up, up, d.Shares)
+				}
+				if got := s.podsOf(t.Context(), steppedProcess(), clock.Now()); len(got) != pods {
+					t.Errorf("the pods of %v are known, want %d", got, pods)
+				}
+			}
+			expect(ledger.UpNow, 1)
+			begun := clock.Now()
+			clock.Set(step)
+			clock.Pass(s.maxAge() - time.Second) // the source answered some moments after the clock began
+			if err := s.Health(); err != nil {
+				t.Error(err)
+			}
+			expect(ledger.UpNow, 1)
+			ticker, hints := time.NewTicker(time.Hour), make(chan struct{}, 1)
+			defer ticker.Stop()
+			hints <- struct{}{}
+			s.Hints = hints
+			if running, hinted := s.sleep(t.Context(), ticker, begun, time.Time{}); !running || !hinted {
+				t.Error("a hint causes no tick")
+			}
+			s.Hints = nil
+			if running, hinted := s.sleep(t.Context(), ticker, begun, begun.Add(time.Second)); !running || hinted {
+				t.Error("a tick that was postponed does not come")
+			}
+			clock.Pass(s.maxAge())
+			expect(ledger.Down, 0)
+			clock.Set(-2 * step)
+			clock.Pass(s.MaxAge)
+			if s.Health() != nil {
+				t.Error("not well after the time that is allowed")
+			}
+			clock.Pass(1)
+			if s.Health() == nil {
+				t.Error("well although no tick came for long")
+			}
+		})
+	}
+}

@@ -1,0 +1,48 @@
+// Package testclock has clocks for tests of what happens when the wall clock is set, or a node is
+// suspended: the monotonic clock, by which Go subtracts and compares times, shows neither.
+package testclock
+
+import (
+	"time"
+	"unsafe"
+)
+
+// Clock is a clock whose time passes when the test says so. Its times have a monotonic part, unlike
+// those in a bubble of testing/synctest.
+type Clock struct {
+	now  time.Time
+	step time.Duration
+}
+
+// New returns a clock that stands at the present time.
+func New() *Clock { return &Clock{now: time.Now()} }
+
+// Now returns its time.
+func (c *Clock) Now() time.Time { return Stepped(c.now, c.step) }
+
+// Pass lets time pass, on the wall clock and on the monotonic one.
+func (c *Clock) Pass(d time.Duration) time.Time {
+	c.now = c.now.Add(d)
+	return c.Now()
+}
+
+// Set sets the wall clock by so much, in whole seconds: back if that is negative. To be suspended
+// for a time looks the same as to have it set ahead: clock_gettime(2), CLOCK_MONOTONIC, does not
+// count "time that the system is suspended".
+func (c *Clock) Set(by time.Duration) { c.step += by }
+
+// Steps returns by how much tests set a clock.
+func Steps() []time.Duration {
+	return []time.Duration{
+		-time.Hour, -10 * time.Minute, -time.Minute, time.Minute, 10 * time.Minute, time.Hour,
+	}
+}
+
+// Stepped returns a time with a monotonic clock after the wall clock was set by so many seconds:
+// the monotonic clock is as it was. Package time has no way to make one, and its layout of a Time
+// is used (src/time/time.go); tests of this function notice if that changes.
+func Stepped(t time.Time, by time.Duration) time.Time {
+	type layout struct{ wall, ext uint64 } // wall: a flag, 33 bits of seconds, 30 bits of nanoseconds
+	(*layout)(unsafe.Pointer(&t)).wall += uint64(by/time.Second) << 30
+	return t
+}
