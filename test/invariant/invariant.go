@@ -24,9 +24,9 @@ const settled = 30 * time.Second
 // then. The zero value is ready.
 type Checker struct {
 	counters map[series]float64
-	final    map[series]float64   // of holders that ended long enough ago
-	held     map[holder]bool      // that were seen
-	read     map[holder]time.Time // when a holder's device was first seen after the holder's end
+	final    map[series]float64 // of holders that ended long enough ago
+	held     map[holder]bool    // that were seen
+	read     map[holder]past    // of the holders that have ended
 	time     time.Time
 	compared int
 }
@@ -50,6 +50,9 @@ type holder struct {
 	of, namespace, name string
 	id                  driver.ID
 }
+
+// past is the end of a holder, and when its device was first seen after it.
+type past struct{ ended, read time.Time }
 
 // Compared returns how many sums were compared so far: a check of nothing proves nothing.
 func (c *Checker) Compared() int { return c.compared }
@@ -76,7 +79,7 @@ func (c *Checker) Check(r *web.Report) []error {
 	}
 	if c.counters == nil {
 		c.counters, c.held = map[series]float64{}, map[holder]bool{}
-		c.final, c.read = map[series]float64{}, map[holder]time.Time{}
+		c.final, c.read = map[series]float64{}, map[holder]past{}
 	}
 	maps.Copy(c.counters, now)
 	return append(wrong, c.ended(r)...)
@@ -92,13 +95,13 @@ func (c *Checker) ended(r *web.Report) []error {
 			row := &rows[i]
 			h := holder{of, row.Namespace, row.Name, row.ID}
 			seen[h], c.held[h] = true, true
-			past := c.past(r, row, h)
+			final := c.isFinal(r, row, h)
 			for s, value := range holderCounters(of, row) {
-				if before, was := c.final[s]; was && past && value != before {
+				if before, was := c.final[s]; was && final && value != before {
 					wrong = append(wrong, fmt.Errorf("%+v changes from %v to %v after its end", s, before, value))
 				}
 				delete(c.final, s)
-				if past {
+				if final {
 					c.final[s] = value
 				}
 			}
@@ -112,24 +115,26 @@ func (c *Checker) ended(r *web.Report) []error {
 	return wrong
 }
 
-// past reports whether a holder has ended so long ago that its counters are final: without claims
-// and slices, its device may be unknown from its end until another holder has it, and is not read
-// meanwhile.
-func (c *Checker) past(r *web.Report, row *web.HolderReport, h holder) bool {
+// isFinal reports whether a holder has ended so long ago that its counters are final: without
+// claims and slices, its device may be unknown from its end until another holder has it, and is not
+// read meanwhile. A later end is that of another hold under the same names, which may have begun and
+// ended between two snapshots.
+func (c *Checker) isFinal(r *web.Report, row *web.HolderReport, h holder) bool {
 	if row.Ended == nil {
 		delete(c.read, h)
 		return false
 	}
-	at, read := c.read[h]
-	if !read {
-		known := slices.ContainsFunc(r.Devices, func(d web.DeviceReport) bool { return d.ID == row.ID })
-		if !known || !r.Time.After(*row.Ended) {
+	p, known := c.read[h]
+	if !known || !p.ended.Equal(*row.Ended) {
+		seen := slices.ContainsFunc(r.Devices, func(d web.DeviceReport) bool { return d.ID == row.ID })
+		delete(c.read, h)
+		if !seen || !r.Time.After(*row.Ended) {
 			return false
 		}
-		at = r.Time
-		c.read[h] = at
+		p = past{ended: *row.Ended, read: r.Time}
+		c.read[h] = p
 	}
-	return r.Time.Sub(at) > settled
+	return r.Time.Sub(p.read) > settled
 }
 
 // Conserved checks that what a device did is what its claims did and what was left over, that pods

@@ -33,10 +33,11 @@ func report(second int) *web.Report {
 }
 
 func TestCheck(t *testing.T) {
-	ended := func(r *web.Report) {
-		at := time.Unix(1e9, 0)
+	endedAt := func(r *web.Report, second int64) {
+		at := time.Unix(1e9+second, 0)
 		r.Claims[0].Ended, r.Pods[0].Ended, r.Pods[1].Ended = &at, &at, &at
 	}
+	ended := func(r *web.Report) { endedAt(r, 0) }
 	tests := []struct {
 		name   string
 		second int                 // of the snapshot after those of seconds 1 and 2
@@ -78,6 +79,10 @@ func TestCheck(t *testing.T) {
 		{
 			name: "rises long after its end", second: 60, before: ended, again: 40 * time.Second, spoil: ended,
 			want: "after its end",
+		},
+		{
+			name: "has held again between two snapshots", second: 60, before: ended, again: 40 * time.Second,
+			spoil: func(r *web.Report) { endedAt(r, 50) },
 		},
 		{
 			name: "rises when its device is read again", second: 60, again: 40 * time.Second, spoil: ended,

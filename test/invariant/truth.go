@@ -303,14 +303,24 @@ func (t *Truth) Unlisted(claim types.UID) bool {
 	return true
 }
 
-// Reserved returns when a claim was first seen to be reserved for a pod of the node; zero: never.
-func (t *Truth) Reserved(claim types.UID) time.Time {
+// Reservation returns a span of time in which a claim was prepared, together with the reservations
+// of the claim for pods of the node that it has a moment in common with.
+func (t *Truth) Reservation(claim types.UID, from, until time.Time) (time.Time, time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	first, last := from, until
 	for h, life := range t.holds {
-		if h.uid == claim && len(life.of[reserved]) > 0 {
-			return life.of[reserved][0].from
+		for _, i := range life.of[reserved] {
+			if h.uid != claim || !meets([]interval{i}, from, until) {
+				continue
+			}
+			if i.from.Before(first) {
+				first = i.from
+			}
+			if i.until.After(last) {
+				last = i.until
+			}
 		}
 	}
-	return time.Time{}
+	return first, last
 }

@@ -168,7 +168,7 @@ func (n *namespace) signedOut(a *account, rights []right) {
 				return err
 			}
 		}
-		return n.holdsLike(p)
+		return n.holdsLike(p, true)
 	})
 	a.create()
 	n.knowsAll(p)

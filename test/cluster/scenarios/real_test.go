@@ -61,7 +61,7 @@ func testNetwork(t *testing.T, w *world) {
 	n.pod("first", once(podSpec("nic", "send", "udp", "198.18.1.1:9", strconv.Itoa(first))))
 	n.running(1)
 	n.agree(1)
-	sent := n.charged(1, before, first, "first")
+	sent := n.charged(n.informed(), 1, before, first, "first")
 	n.remove("first", 1)
 	n.agree(0)
 	n.onNode(1)
@@ -72,7 +72,7 @@ func testNetwork(t *testing.T, w *world) {
 	n.pod("second", once(podSpec("nic", "send", "udp", "198.18.1.1:9", strconv.Itoa(second))))
 	n.running(1)
 	n.agree(1)
-	n.charged(1, between, second, "second")
+	n.charged(n.informed(), 1, between, second, "second")
 	n.remove("second", 1)
 	n.agree(0)
 }
@@ -87,7 +87,7 @@ func testPodLevelNetwork(t *testing.T, w *world) {
 	n.pod("user", once(podLevel(podSpec("nic", "send", "udp", "198.18.0.1:9", strconv.Itoa(payload)))))
 	n.running(1)
 	n.agree(1)
-	n.charged(nicIndex, before, payload, "user")
+	n.charged(n.objects(), nicIndex, before, payload, "user")
 	n.remove("user", 1)
 	n.agree(0)
 	n.onNode(nicIndex)
@@ -126,30 +126,30 @@ func (n *namespace) arrived(nic int) float64 {
 // look for neighbours, which are unattributed.
 const strays = 300
 
-// charged waits until both exporters charge the pod, and add to the device and the claim, what has
+// charged waits until some exporters charge the pod, and add to the device and the claim, what has
 // arrived since, which is the payload and more; and returns what has arrived at all. The device was
 // held by that claim alone.
-func (n *namespace) charged(nic int, since, payload float64, pod string) (arrived float64) {
+func (n *namespace) charged(by []*running, nic int, since, payload float64, pod string) (arrived float64) {
 	n.Helper()
 	name := fmt.Sprintf("nic%d", nic)
 	eventually(n.T, "what arrived is charged to who sent it", func() error {
 		var err error
 		arrived = n.arrived(nic)
-		for _, p := range n.informed() {
+		for _, p := range by {
 			r, reportErr := p.report()
 			if reportErr != nil {
 				return reportErr
 			}
 			all := transmitted(holder(r.Claims, n.name, "nic", name).Values)
 			if device := transmitted(deviceOf(r, name).Values); device < all || device > all+strays {
-				err = errors.Join(err, fmt.Errorf("device %s sent %v bytes, its claim %v", name, device, all))
+				err = errors.Join(err, fmt.Errorf("%s: device %s sent %v bytes, its claim %v", p.name, name, device, all))
 			}
 			if up := deviceOf(r, name).Up; up == nil || !*up {
-				err = errors.Join(err, fmt.Errorf("%s is down", name))
+				err = errors.Join(err, fmt.Errorf("%s: %s is down", p.name, name))
 			}
 			if got := transmitted(holder(r.Pods, n.name, pod, name).Values); got != arrived-since || got < payload {
-				err = errors.Join(err,
-					fmt.Errorf("pod %s is charged %v bytes, of which %v are payload; %v arrived", pod, got, payload, arrived-since))
+				err = errors.Join(err, fmt.Errorf("%s: pod %s is charged %v bytes, of which %v are payload; %v arrived", p.name,
+					pod, got, payload, arrived-since))
 			}
 		}
 		if n.arrived(nic) != arrived {

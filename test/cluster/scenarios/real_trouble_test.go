@@ -36,7 +36,7 @@ func testRealDevicesThroughRestarts(t *testing.T, w *world) {
 	n.order(w.cluster.StartComponent, "kubelet")
 	n.sourceUp("podresources", 1)
 
-	n.charged(nicIndex, arrived, payload, "sender")
+	n.charged(n.informed(), nicIndex, arrived, payload, "sender")
 	n.chargedBusy("burner", "cpu", holds[0].Device, busy)
 	lift()
 	n.clear()

@@ -153,22 +153,26 @@ func (n *namespace) lacks(a *account, rights []right, missing right) {
 				return err
 			}
 		}
-		return n.holdsLike(p)
+		return n.holdsLike(p, missing.source() != "claims" || kubeletSince(sharesSince))
 	})
 	a.grant(rights)
 	n.knowsAll(p)
 }
 
-// holdsLike compares which pods hold which devices by which claims with what the administrator's
-// exporter says.
-func (n *namespace) holdsLike(p *program) error {
+// holdsLike compares which pods hold which devices, and which shares of them, by which claims with
+// what the administrator's exporter says.
+func (n *namespace) holdsLike(p *program, shares bool) error {
 	admin, err := n.exporter.report()
 	got, gotErr := p.report()
 	if err := errors.Join(err, gotErr); err != nil {
 		return err
 	}
-	asKubelet := gocmp.Transformer("asKubelet",
-		func(h hold) [4]string { return [4]string{h.Pod, h.Claim, h.Device, h.Share} })
+	asKubelet := gocmp.Transformer("asKubelet", func(h hold) [4]string {
+		if !shares {
+			h.Share = ""
+		}
+		return [4]string{h.Pod, h.Claim, h.Device, h.Share}
+	})
 	if diff := gocmp.Diff(holdsOfExporter(admin, n.name), holdsOfExporter(got, n.name), asKubelet); diff != "" {
 		return fmt.Errorf("who holds what (-administrator +exporter):\n%s", diff)
 	}

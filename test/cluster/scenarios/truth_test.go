@@ -61,9 +61,10 @@ type share struct {
 }
 
 // shares returns who had what of each device, by the driver, as an exporter that runs this way can
-// know. From the time of its reservation, a claim has its devices, though they are prepared some
-// time later: shares count from then, or from the preparation.
-func (w *world) shares(all []span, way way, fromReservation bool) map[string][]share {
+// know. While a claim is reserved for a pod that has not ended, it has its devices, though they are
+// prepared some time after its begin and until some time before its end: shares count as long as
+// the claim was reserved, or only while it was prepared.
+func (w *world) shares(all []span, way way, whileReserved bool) map[string][]share {
 	out := map[string][]share{}
 	contradictory := w.ownership.contradictory()
 	for _, s := range all {
@@ -71,8 +72,8 @@ func (w *world) shares(all []span, way way, fromReservation bool) map[string][]s
 			!way.noClaims && contradictory[s.event.Namespace] {
 			continue
 		}
-		if at := w.ownership.truth.Reserved(s.event.UID); fromReservation && !at.IsZero() && at.Before(s.from) {
-			s.from = at
+		if whileReserved {
+			s.from, s.to = w.ownership.truth.Reservation(s.event.UID, s.from, s.to)
 		}
 		if end, ok := w.ownership.forcedAt(s.event.Namespace + "/" + s.event.Name); ok && end.Before(s.to) {
 			s.to = end
@@ -147,24 +148,25 @@ func (w *world) compareCharges(t *testing.T, e *running) {
 	whole := spans(events, r.Time)
 	reserved := w.shares(whole, e.way, true)
 	for name, all := range w.shares(whole, e.way, false) {
-		early := w.vendor.charge(name, reserved[name])
+		wide := w.vendor.charge(name, reserved[name])
 		for claim, want := range w.vendor.charge(name, all) {
-			least, most := min(want, early[claim]), max(want, early[claim])
+			least, most := min(want, wide[claim]), max(want, wide[claim])
 			if ns, _, _ := strings.Cut(claim, "/"); except[ns] {
 				continue
 			}
 			claims++
-			got := 0.0
+			got, said := 0.0, ""
 			for i := range r.Claims {
 				if c := &r.Claims[i]; c.Namespace+"/"+c.Name == claim && c.Device == name {
 					got = energy(r, "claim", c.Namespace, c.Name, name)
+					said = fmt.Sprintf("from %v for %.1f s until %v", c.Since, c.AllocatedSeconds, c.Ended)
 				}
 			}
 			off := max(least-got, got-most, 0)
 			worst, sum = max(worst, off), sum+off
 			if off > allowed*timing.Seconds()*maxWatts {
-				t.Errorf("%s was charged %.1f J of %s, the truth is %.1f to %.1f J: %s", claim, got, name, least, most,
-					describe(all))
+				t.Errorf("%s was charged %.1f J of %s, and is said to have held it %s; the truth is %.1f to %.1f J: %sreserved: %s",
+					claim, got, name, said, least, most, describe(all), describe(reserved[name]))
 			}
 		}
 	}

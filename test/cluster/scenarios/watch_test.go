@@ -192,9 +192,9 @@ func (w *watch) finish(t *testing.T) {
 		w.snapshots, w.scrapes, w.checker.Compared(), w.exposed.Compared(), w.owners.Compared())
 	w.wrong.report(t, w.exporter.name)
 	sums := w.owners.Seconds(w.last)
-	t.Logf("claims held devices for %.1f s, in truth for %.1f to %.1f s; claim by claim these are %.1f s apart",
-		sums.Said, sums.Least, sums.Most, sums.Apart)
+	t.Logf("claims held devices for %.1f s, in truth for %.1f to %.1f s; claim by claim these are %.1f s apart: %s",
+		sums.Said, sums.Least, sums.Most, sums.Apart, strings.Join(sums.Outside, "; "))
 	if err := sums.Check(); err != nil {
-		t.Errorf("%v: %s", err, strings.Join(sums.Outside, "; "))
+		t.Error(err)
 	}
 }
