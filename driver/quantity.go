@@ -134,6 +134,9 @@ type Spec struct {
 	// Integral is the name of the counter that is filled by the integral of this gauge over time
 	// where no source reads the counter; "" if there is none.
 	Integral string
+	// Divided says that a partition which does not measure this additive quantity itself has a part of
+	// its parent's, by its activity and its share of the parent (join.DivideParent).
+	Divided bool
 
 	// Activity says whether values show that the device is active, and ActiveLabels which ones:
 	// those with one of these values of the first label; nil: all.
@@ -258,13 +261,14 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 			Name:   "power",
 			Metric: "power_watts", Unit: "watts", Sharing: Additive, NonNegative: true,
 			Help:     "Power drawn by the device.",
-			Integral: "energy",
+			Integral: "energy", Divided: true,
 		}
 	case Energy:
 		return Spec{
 			Name:   "energy",
 			Metric: "energy_joules_total", Unit: "joules", Type: Counter, Sharing: Additive, NonNegative: true,
-			Help: "Energy used by the device: its hardware counter, or else the integral of its power.",
+			Help:    "Energy used by the device: its hardware counter, or else the integral of its power.",
+			Divided: true,
 		}
 	case Temperature:
 		return Spec{

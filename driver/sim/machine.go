@@ -68,7 +68,7 @@ func New(start time.Time, seed uint64, devices ...Device) (*Machine, error) {
 			if !ok {
 				return nil, fmt.Errorf("add device %s: parent %s: %w", d.Name, d.Parent, ErrUnknownDevice)
 			}
-			parent.parts = append(parent.parts, s)
+			s.parent, parent.parts = parent, append(parent.parts, s)
 		}
 		m.devices, m.byName[d.Name] = append(m.devices, s), s
 	}
@@ -152,6 +152,7 @@ func (m *Machine) change(verb, device, workload string, at time.Time, edit func(
 // state is a device and its past.
 type state struct {
 	Device
+	parent   *state // of a part
 	parts    []*state
 	epochs   []epoch // oldest first; in each the holders are the same
 	accounts map[string]*account

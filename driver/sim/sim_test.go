@@ -194,6 +194,33 @@ func TestTruth(t *testing.T) {
 	}
 }
 
+// TestTruthOfPartitions checks the energy of a GPU with four partitions, of which one is busy and one
+// idle.
+func TestTruthOfPartitions(t *testing.T) {
+	m, err := New(start(), 1, Partitioned(GPU("gpu.example.com", "gpu-0", 1), 4)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, load := range map[string]float64{"0": 0.8, "1": 0} {
+		w := Workload{Name: name, Weight: 1, Load: Constant(load)}
+		if err := m.Begin("gpu-0-partition-"+name, w, start()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end := start().Add(10 * time.Second)
+	idle, busy := 70.*10/4, 630*0.8*10/4
+	for what, joules := range map[string][2]float64{
+		"the busy one":  {m.Truth("0", end).Joules, idle + busy},
+		"the idle one":  {m.Truth("1", end).Joules, idle},
+		"the GPU":       {m.Total("gpu-0", end).Joules, 4*idle + busy},
+		"a partition's": {m.Total("gpu-0-partition-0", end).Joules, 0},
+	} {
+		if !near(joules[0], joules[1]) {
+			t.Errorf("%s: %v J, want %v", what, joules[0], joules[1])
+		}
+	}
+}
+
 func TestChangesRefused(t *testing.T) {
 	m := machine(t)
 	later := start().Add(time.Second)

@@ -2,13 +2,13 @@ package sim
 
 import "time"
 
-// Truth is what was really used. What the device has no reading for is zero: the energy of a
-// partition is not known to anybody, and stays with its parent.
+// Truth is what was really used. What the device has no reading for is zero, but for the energy of
+// those who hold a partition, which is a part of its parent's.
 type Truth struct {
 	HeldSeconds   float64 // time in which the device was held
 	ShareSeconds  float64 // the same, divided among those who held it at once
 	ActiveSeconds float64
-	Joules        float64 // with the idle device's, while it was held
+	Joules        float64 // with the idle device's or partition's, while it was held
 	ReceiveBytes  float64
 	TransmitBytes float64
 }
@@ -64,6 +64,7 @@ func (m *Machine) Total(device string, at time.Time) Truth {
 	total.add(last.whole(at))
 	total.active = s.busy(at)
 	out := s.valuate(total)
+	out.Joules = 0 // of a partition: it is in its parent's
 	if s.MaxWatts > 0 {
 		out.Joules = s.joules(at.Sub(m.start).Seconds(), total.active)
 	}
@@ -148,8 +149,11 @@ func (s *state) valuate(a account) Truth {
 	if s.Compute {
 		t.ActiveSeconds = a.active
 	}
-	if s.MaxWatts > 0 {
+	switch {
+	case s.MaxWatts > 0:
 		t.Joules = s.joules(a.share, a.active)
+	case s.parent != nil: // whose load is the mean of its parts
+		t.Joules = s.parent.joules(a.share, a.active) / float64(len(s.parent.parts))
 	}
 	return t
 }

@@ -296,6 +296,31 @@ func AddPlugins(sums map[SumKey]*Division, rows []ledger.Holder) {
 	}
 }
 
+// FoldPartitions adds what the holders of partitions have of power and energy, which partitions do
+// not measure, to what those of the parents have. The name of such a holder has its device in
+// addition.
+func (w *World) FoldPartitions(sums map[SumKey]*Division) {
+	for _, d := range w.Devices {
+		for _, metric := range []string{"power_watts", "energy_joules_total"} {
+			own := SumKey{d.id.String(), metric, ","}
+			if d.parent == nil || sums[own] == nil {
+				continue
+			}
+			whole := SumKey{d.parent.id.String(), metric, ","}
+			if sums[whole] == nil {
+				sums[whole] = &Division{Claims: map[string]float64{}, Pods: map[string]float64{}, Gauge: sums[own].Gauge}
+			}
+			for holder, v := range sums[own].Claims {
+				sums[whole].Claims[holder+" of "+d.id.String()] = v
+			}
+			for holder, v := range sums[own].Pods {
+				sums[whole].Pods[holder+" of "+d.id.String()] = v
+			}
+			delete(sums, own)
+		}
+	}
+}
+
 // HolderOf splits the name of a family into its metric and whose it is: device, claim, pod or
 // device_unattributed.
 func HolderOf(family string) (metric, who string) {

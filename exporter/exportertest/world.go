@@ -37,7 +37,12 @@ type simDevice struct {
 	id        driver.ID
 	uuid      string
 	listed    bool
+	parent    *simDevice // of a partition
+	share     float64    // of the parent; 0: unknown
 }
+
+// ofPartitions are the quantities that partitions measure.
+func ofPartitions(q driver.Quantity) bool { return q == driver.Utilization || q == driver.MemoryUsed }
 
 // simSource is a source with series of each device.
 type simSource struct {
@@ -60,10 +65,33 @@ const Grain = 50 * time.Millisecond
 // NewWorld returns a world with two sources, in which everything may happen.
 func NewWorld(t *rapid.T) *World {
 	w := NewEmptyWorld(t)
+	w.addPartitions()
 	w.events = append(w.events, "facts", "device", "source", "stall", "process", "process", "plugin", "plugin")
 	w.AddSource("a", driver.Energy, driver.Power, driver.IOBytes, driver.Temperature, driver.NetworkPackets)
 	w.AddSource("b", driver.Energy, driver.Utilization, driver.MemoryUsed)
 	return w
+}
+
+// addPartitions adds partitions to some devices.
+func (w *World) addPartitions() {
+	for _, d := range w.Devices {
+		for i := range rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(w.t, "partitions") {
+			w.Devices = append(w.Devices, &simDevice{
+				id: jointest.ID(fmt.Sprintf("%s-part-%d", d.id.Device, i)), uuid: fmt.Sprintf("%s-%d", d.uuid, i), listed: true,
+				parent: d, share: rapid.SampledFrom([]float64{0, 1. / 7, 0.25, 0.5, 1}).Draw(w.t, "of its parent"),
+			})
+		}
+	}
+}
+
+// ParentOf returns the device that a partition is a part of; a device that is none has the zero ID.
+func (w *World) ParentOf(id driver.ID) driver.ID {
+	for _, d := range w.Devices {
+		if d.id == id && d.parent != nil {
+			return d.parent.id
+		}
+	}
+	return driver.ID{}
 }
 
 // NewEmptyWorld returns a world of devices without sources, whose kubelet always answers.
@@ -87,6 +115,9 @@ func (w *World) AddSource(name string, quantities ...driver.Quantity) {
 	s := &simSource{name: name}
 	for _, d := range w.Devices {
 		for _, q := range quantities {
+			if d.parent != nil && !ofPartitions(q) {
+				continue
+			}
 			every := rapid.SampledFrom([]int{1, 1, 2, 5}).Draw(w.t, "every")
 			series := &simSeries{device: d, every: every, rate: w.rate(q)}
 			series.reading = driver.Reading{Quantity: q, At: w.Now, Value: series.rate}
@@ -314,7 +345,7 @@ func (w *World) Input() join.Input {
 	}
 	for _, d := range w.Devices {
 		if d.listed {
-			in.Inventory[d.id] = driver.Entry{Hardware: driver.Hardware{UUID: d.uuid}}
+			in.Inventory[d.id] = driver.Entry{Hardware: d.hardware()}
 		}
 	}
 	for _, s := range w.sources {
@@ -331,6 +362,13 @@ func (w *World) Input() join.Input {
 		in.Sources = append(in.Sources, out)
 	}
 	return in
+}
+
+func (d *simDevice) hardware() driver.Hardware {
+	if d.parent == nil {
+		return driver.Hardware{UUID: d.uuid}
+	}
+	return driver.Hardware{UUID: d.uuid, Kind: driver.KindPartition, Parent: d.parent.uuid, ParentShare: d.share}
 }
 
 func (s *simSource) read(d *simDevice) []driver.Reading {

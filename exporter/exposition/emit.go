@@ -144,6 +144,9 @@ func (e emission) device(d *ledger.Device) {
 		e.gauge(famDeviceQuantity+familyID(driver.Capacity), e.with(base, "resource", c.Resource), c.Value)
 	}
 	e.deviceValues(base, d)
+	for _, s := range d.Divided {
+		e.quantitySource(base, s.Quantity, s.Source)
+	}
 	for i := range d.Unattributed {
 		e.value(famUnattributedQuantity, base, &d.Unattributed[i])
 	}
@@ -187,7 +190,7 @@ func (e emission) deviceValues(base *labels, d *ledger.Device) {
 		if o := (origin{v.Quantity, v.Source}); (i == 0 || o != seen) && !e.isFact(v.Quantity) {
 			same := func(b ledger.Value) bool { return b.Quantity == o.quantity && b.Source == o.source }
 			if !slices.ContainsFunc(d.Values[:i], same) {
-				e.gauge(famDeviceQuantitySource, e.with(base, "quantity", e.quantityName(v.Quantity), "source", v.Source), 1)
+				e.quantitySource(base, v.Quantity, v.Source)
 			}
 			seen = o
 		}
@@ -195,6 +198,10 @@ func (e emission) deviceValues(base *labels, d *ledger.Device) {
 }
 
 func (e emission) isFact(q driver.Quantity) bool { return e.cache != nil && e.cache.specs.Spec(q).Fact }
+
+func (e emission) quantitySource(base *labels, q driver.Quantity, source string) {
+	e.gauge(famDeviceQuantitySource, e.with(base, "quantity", e.quantityName(q), "source", source), 1)
+}
 
 func (e emission) quantityName(q driver.Quantity) string {
 	if e.cache == nil {

@@ -137,6 +137,9 @@ func quantityFamily(prefix, help string, spec *driver.Spec, labels []string) Fam
 func attributedFamily(prefix, help string, spec *driver.Spec, labels []string) Family {
 	f := quantityFamily(prefix, help, spec, labels)
 	f.Filled = "the device's value, by attribution"
+	if spec.Divided {
+		f.Filled += "; of partitions, the parent's, by share and activity"
+	}
 	return f
 }
 
@@ -184,7 +187,9 @@ func deviceFamilies() map[familyID]Family {
 		famDeviceQuantitySource: {
 			Name: "dra_device_quantity_source_info", Filled: "sources", Labels: append(device, "quantity", "source"),
 			Help: "Which source a measured quantity of the device comes from; the integral of a gauge is marked as one. " +
-				"Settings and conditions of the hardware are not listed.",
+				"Settings and conditions of the hardware are not listed. Of power and energy of a partition: (divided) where " +
+				"its claims have a part of the parent's by its share and activity, (divided by share) while its activity is " +
+				"unknown.",
 		},
 		famDeviceParentShare: {
 			Name: "dra_device_parent_share_ratio", Unit: "ratio", Filled: fromInventory + ", sources", Labels: device,

@@ -67,10 +67,11 @@ func (a *account) end(at time.Time) { a.ended, a.gauges = at, nil }
 // refers to it for a while.
 func (a *account) drop() { a.dropped, a.totals, a.gauges = true, nil, nil }
 
-func (a *account) charge(c *counter, amount float64) {
+// charge adds an amount of a counter of its device. tick is the time of the present tick.
+func (a *account) charge(c *counter, amount float64, tick time.Time) {
 	if c.index < len(a.totals) && amount > 0 {
 		a.totals[c.index].value += amount
-		a.charged = a.device.clock
+		a.charged = tick
 	}
 }
 

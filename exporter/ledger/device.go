@@ -37,6 +37,11 @@ type deviceBook struct {
 	gauges       int        // the number of attributed gauges
 	unattributed account    // what no holder was charged for
 
+	parent   *deviceBook // the device that this one is a part of; nil: none that is known
+	parts    []*deviceBook
+	activity activity // of a part
+	weighed  []part   // of a parent: what weigh returned last
+
 	accrued   time.Time // allocated time is distributed up to here
 	allocated float64   // seconds in which it was held
 	lastError time.Time
@@ -57,8 +62,11 @@ func (d *deviceBook) observe(readings []join.Reading, tick uint64, now time.Time
 		d.read = d.read || r.Quantity != driver.Health
 		d.measured = d.measured || d.catalogue.Spec(r.Quantity).ShowsActivity(r.Labels)
 		m := d.meter(seriesKey{r.Quantity, r.Labels})
-		m.present, m.seen, m.now = tick, now, r
+		m.present, m.seen, m.now, m.divided = tick, now, r, false
 		m.observe(r, now)
+		if d.joined.Parent != "" && m.spec.MeasuresBasis && m.spec.Basis == driver.ByTime {
+			d.activity = d.activity.with(r.At, r.Value)
+		}
 	}
 	for _, m := range d.meters {
 		if m.present != tick {
@@ -203,8 +211,12 @@ func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, confi
 		if c.spec.Failure {
 			d.lastError = to
 		}
-		if rate := amount / max(to.Sub(from).Seconds(), 1e-3); c.busy(rate, config) {
+		rate := amount / max(to.Sub(from).Seconds(), 1e-3)
+		if c.busy(rate, config) {
 			d.markActive(to, rate, config.IdleThreshold)
+		}
+		if c.spec.Divided && d.wasIdle(from, to, config) {
+			c.idle = lower(c.idle, rate)
 		}
 	}
 	d.distribute(c, amount, from, to)
@@ -215,7 +227,7 @@ func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, confi
 // it: its work ended at the latest then.
 func (d *deviceBook) integrate(c *counter, last, next driver.Reading) {
 	left := d.departure(last.At, next.At)
-	d.timeline.each(last.At, next.At, func(_ *segment, from, to time.Time) {
+	d.each(last.At, next.At, func(_ *segment, from, to time.Time) {
 		if left.After(from) && left.Before(to) {
 			d.distribute(c, level(last, next, from, left)*left.Sub(from).Seconds(), from, left)
 			from = left
@@ -231,14 +243,22 @@ func (d *deviceBook) departure(after, until time.Time) time.Time {
 		if !c.At.After(after) || !c.At.Before(until) {
 			continue
 		}
-		for i := range d.shares {
-			s := &d.shares[i]
-			if !s.Admin && slices.ContainsFunc(s.Pods, func(pod podresources.Pod) bool { return concerns(c, s, pod) }) {
-				return c.At
-			}
+		if leaves(d, c) || slices.ContainsFunc(d.parts, func(p *deviceBook) bool { return leaves(p, c) }) {
+			return c.At
 		}
 	}
 	return time.Time{}
+}
+
+// leaves reports whether the change is of a pod that holds the device.
+func leaves(d *deviceBook, c podresources.Change) bool {
+	for i := range d.shares {
+		s := &d.shares[i]
+		if !s.Admin && slices.ContainsFunc(s.Pods, func(pod podresources.Pod) bool { return concerns(c, s, pod) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // distribute adds an amount that accrued evenly over a span of time to the device's counter, and
@@ -263,26 +283,35 @@ func (d *deviceBook) distribute(c *counter, amount float64, from, to time.Time) 
 	if c.index < 0 {
 		return
 	}
-	span, basis := float64(to.Sub(from)), c.spec.Basis
+	span := float64(to.Sub(from))
 	end, left := to, amount
-	d.timeline.each(from, to, func(s *segment, from, to time.Time) {
+	d.each(from, to, func(s *segment, from, to time.Time) {
 		here := left
 		if to.Before(end) {
 			here = min(left, max(0, amount*(float64(to.Sub(from))/span)))
 		}
 		left -= here
-		if len(s.claims) == 0 || s.hasDropped() {
-			d.unattributed.charge(c, here)
-			return
+		if c.spec.Divided && len(d.parts) > 0 {
+			here = d.chargeParts(c, here, from, to)
 		}
-		for _, p := range s.claims {
-			p.account.charge(c, here*p.use[basis])
-		}
-		for _, p := range s.pods {
-			p.account.charge(c, here*p.use[basis])
-		}
-		d.unattributed.charge(c, here*s.unattributed[basis])
+		d.unattributed.charge(c, s.charge(c, here, d.clock), d.clock)
 	})
+}
+
+// charge divides an amount of a counter among the holders, and returns what none of them has. tick
+// is the time of the present tick.
+func (s *segment) charge(c *counter, amount float64, tick time.Time) (left float64) {
+	if len(s.claims) == 0 || s.hasDropped() {
+		return amount
+	}
+	basis := c.spec.Basis
+	for _, p := range s.claims {
+		p.account.charge(c, amount*p.use[basis], tick)
+	}
+	for _, p := range s.pods {
+		p.account.charge(c, amount*p.use[basis], tick)
+	}
+	return amount * s.unattributed[basis]
 }
 
 // accrue adds allocated time up to the horizon.
@@ -316,6 +345,11 @@ func (d *deviceBook) unsettled(now time.Time) time.Time {
 	for _, m := range d.meters {
 		if m.have && m.last.At.Before(oldest) && now.Sub(m.last.At) < rememberFor {
 			oldest = m.last.At
+		}
+	}
+	if d.parent != nil {
+		if of := d.parent.unsettled(now); of.Before(oldest) {
+			return of
 		}
 	}
 	return oldest

@@ -16,6 +16,23 @@
 // Claims and pods have accounts of what they were charged (account.go), and names with what
 // identifies them (names.go), both kept for the retention after their end.
 //
+// A partition mostly does not measure power and energy: its parent does. The holders of partitions
+// have parts of the parent's (partition.go, [join.DivideParent]), and conservation holds over the
+// parent and its parts together: what the parent counts is what its own holders and those of its
+// parts are charged, and its unattributed. Between two readings of the parent, the pieces of time
+// between changes of holders are divided one by one. Of each
+//
+//   - the idle part is the idle power × time. The idle power is the lowest power above 0 that was read
+//     while the utilization of the parts that were held was known, and no utilization that was known,
+//     the parent's included, exceeded the idle threshold. Where no power is read it is the lowest rate
+//     of the counter in such a time. Until one was seen it is 0: all counts as active.
+//   - the activity of a part is its mean utilization in that time. It is taken to change evenly between
+//     two readings, and is unknown after the last reading of a part that can't be read any more.
+//   - those who hold the parent itself divide what the holders of its parts do not have.
+//
+// The device of a partition has no power and energy, so that the sum over a node counts each joule
+// once. A partition of which a source reads one of them has no part of the parent's.
+//
 // The package asks no clock: time comes with each call, and is compared by the monotonic clock,
 // which is never set, and stands while the node is suspended. It knows no names of metrics or
 // labels and no limit of series; [Ledger.Evict] lets a limit drop what ended.

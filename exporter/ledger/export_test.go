@@ -17,3 +17,6 @@ func (l *Ledger) Sizes(id driver.ID) (meters, counters, segments int) {
 	d := l.devices[id]
 	return len(d.meters), len(d.counters), len(d.timeline)
 }
+
+// Parts returns how many partitions of a device the ledger knows.
+func (l *Ledger) Parts(id driver.ID) int { return len(l.devices[id].parts) }

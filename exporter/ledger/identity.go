@@ -56,8 +56,11 @@ func (d *deviceBook) identify(h *driver.Hardware, now time.Time) {
 		d.identity.learn(&present)
 		return
 	}
-	d.identity, d.identified = present, now
+	d.identity, d.identified, d.activity = present, now, nil
 	for _, m := range d.meters {
-		m.replaced = true
+		m.replaced, m.idle = true, 0
+	}
+	for _, c := range d.counters {
+		c.idle = 0
 	}
 }

@@ -76,8 +76,15 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
 		d.observe(joined.Readings, l.tick, now)
 		d.prune(now)
 		d.departures = departures
+	}
+	l.link(r.Devices)
+	for i := range r.Devices {
+		d := l.devices[r.Devices[i].ID]
 		d.settle(d.known(horizon), now, l.config)
 		d.accrue(d.known(horizon))
+	}
+	for i := range r.Devices {
+		l.devices[r.Devices[i].ID].dividePresent(l.tick, now, l.config)
 	}
 	l.view = r.View.At
 	l.names.observe(r.Devices, now)
@@ -205,8 +212,9 @@ func (l *Ledger) release(horizon, now time.Time) {
 		}
 		l.enterPending(d, nil, now)
 		l.hold(d, nil, changeTimes{until: now}, now)
-		d.settle(horizon, now, l.config)
+		d.settle(d.known(horizon), now, l.config)
 		d.accrue(horizon)
+		d.forget(now)
 		if now.Sub(d.seen) > l.config.Retention+2*rememberFor { // after all of its accounts
 			delete(l.devices, id)
 		}

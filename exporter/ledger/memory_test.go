@@ -30,8 +30,10 @@ func TestSteadyStateDoesNotGrow(t *testing.T) {
 		name := fmt.Sprint(i)
 		partition := jointest.ID("mig-" + name)
 		inventory := driver.Inventory{
-			gpu:       {Hardware: driver.Hardware{UUID: "GPU-0"}},
-			partition: {Hardware: driver.Hardware{UUID: "MIG-" + name, Kind: driver.KindPartition, Parent: "GPU-0"}},
+			gpu: {Hardware: driver.Hardware{UUID: "GPU-0"}},
+			partition: {Hardware: driver.Hardware{
+				UUID: "MIG-" + name, Kind: driver.KindPartition, Parent: "GPU-0", ParentShare: 0.5,
+			}},
 		}
 		allocations := []podresources.Allocation{
 			jointest.Allocation(gpu.Device, name, name), jointest.Allocation(partition.Device, name, name),

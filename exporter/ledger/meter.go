@@ -37,6 +37,11 @@ type meter struct {
 	counts   bool      // it is a counter, not a gauge
 	sums     bool      // its integral fills the counter
 	sum      seriesKey // of that counter
+
+	divided bool    // its value is a part of the parent's; the device does not measure it
+	kept    float64 // of a parent's: the part that is not of its partitions
+	lost    float64 // of a parent's: what is of its partitions and of none of their holders
+	idle    float64 // of a parent's: the lowest value above 0 while it was idle; 0: not known
 }
 
 func newMeter(key seriesKey, catalogue driver.Catalogue) *meter {
@@ -46,6 +51,7 @@ func newMeter(key seriesKey, catalogue driver.Catalogue) *meter {
 		series:   newSeries(key),
 		spec:     spec,
 		gauge:    -1,
+		kept:     1,
 		additive: spec.Sharing == driver.Additive,
 		counts:   spec.Type == driver.Counter,
 	}
@@ -136,6 +142,9 @@ type counter struct {
 	filler  string    // the source that fills it
 	sums    bool      // as the integral of its gauge
 	series  *Series
+
+	divided bool    // its holders have parts of the parent's; the device does not count it
+	idle    float64 // of a parent's: the lowest rate per second above 0 while it was idle; 0: not known
 }
 
 func newSeries(key seriesKey) *Series {
@@ -162,7 +171,7 @@ func (c *counter) fill(m *meter) {
 	if c.filler == m.source && c.sums == m.sums {
 		return
 	}
-	c.filler, c.sums = m.source, m.sums
+	c.filler, c.sums, c.divided = m.source, m.sums, false
 	source := m.source
 	if m.sums {
 		source += integralSuffix

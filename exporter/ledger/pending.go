@@ -91,11 +91,16 @@ func laterShares(known []join.Share, s *join.Share) []join.Share {
 // waits reports whether answers of the kubelet wait.
 func (d *deviceBook) waits() bool { return len(d.pending.views) > 0 }
 
-// known returns the time up to which the device's holders are known, given that of the kubelet's
-// answers.
+// known returns the time up to which the holders of the device and of its parts are known, given
+// that of the kubelet's answers.
 func (d *deviceBook) known(horizon time.Time) time.Time {
 	if d.waits() && d.pending.views[0].when.after.Before(horizon) {
-		return d.pending.views[0].when.after
+		horizon = d.pending.views[0].when.after
+	}
+	for _, p := range d.parts {
+		if p.waits() && p.pending.views[0].when.after.Before(horizon) {
+			horizon = p.pending.views[0].when.after
+		}
 	}
 	return horizon
 }

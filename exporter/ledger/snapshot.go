@@ -43,9 +43,12 @@ type Device struct {
 	Missing      join.MissingReason
 	Values       []Value // gauges and counters that could be read
 	Unattributed []Value // what no holder was charged for, and the unattributed parts of gauges
-	Allocated    float64 // seconds in which it was held since Born
-	Born         time.Time
-	LastError    time.Time // zero: none seen
+	// Divided are the quantities that the device, a partition, does not measure, and of which its
+	// holders have parts of the parent's. Their sources say how they were divided.
+	Divided   []*Series
+	Allocated float64 // seconds in which it was held since Born
+	Born      time.Time
+	LastError time.Time // zero: none seen
 }
 
 // Holder is what a claim or a pod has, or had, of a device.
@@ -91,6 +94,7 @@ func (l *Ledger) snapshot(r join.Result, now time.Time) *Snapshot {
 func (d *deviceBook) snapshot(tick uint64) Device {
 	s := Device{Device: d.joined, Key: &d.id, Allocated: d.allocated, Born: d.born, LastError: d.lastError}
 	s.Up, s.Missing = d.up()
+	s.Divided = d.divided(tick)
 	if s.Missing != join.MissingNone {
 		s.Values = d.health(tick)
 		if s.Up == Down {
@@ -102,18 +106,18 @@ func (d *deviceBook) snapshot(tick uint64) Device {
 	s.Values = make([]Value, 0, len(d.meters)+len(d.counters))
 	s.Unattributed = make([]Value, 0, len(d.attributed)+d.gauges)
 	for _, m := range d.meters {
-		if m.present != tick || m.counts {
+		if m.present != tick || m.counts || m.divided {
 			continue
 		}
 		v := Value{m.series, m.now.Value}
 		s.Values = append(s.Values, v)
 		if m.gauge >= 0 {
-			v.Value *= last.unattributed[m.spec.Basis]
+			v.Value *= m.kept*last.unattributed[m.spec.Basis] + m.lost
 			s.Unattributed = append(s.Unattributed, v)
 		}
 	}
 	for _, c := range d.counters {
-		if c.present != tick {
+		if c.present != tick || c.divided {
 			continue
 		}
 		v := Value{c.series, c.total}
@@ -231,7 +235,7 @@ func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value 
 		part := a.device.useOf(a)
 		for _, m := range a.device.meters {
 			if m.present == tick && m.gauge >= 0 {
-				out = append(out, Value{a.gauge(m), m.now.Value * part[m.spec.Basis]})
+				out = append(out, Value{a.gauge(m), m.now.Value * m.kept * part[m.spec.Basis]})
 			}
 		}
 	}

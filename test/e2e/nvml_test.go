@@ -77,6 +77,13 @@ func TestNVML(t *testing.T) {
 	m.want(1, "dra_device_info", "device", "gpu-1", "listed", "false")
 	m.want(1, "dra_device_info", "device", instance, "listed", "true", "parent", "gpu-1")
 	m.wantNone("dra_device_power_watts", "device", instance)
+	for _, quantity := range []string{"power", "energy"} { // of gpu-1, which no slice lists
+		m.want(1, "dra_device_quantity_source_info", "device", instance, "quantity", quantity, "source", "nvml (divided)")
+	}
+	if !m.positive("dra_claim_power_watts", "resourceclaim_name", "part") ||
+		!m.positive("dra_pod_energy_joules_total", "pod", "three") {
+		t.Error("the claim of the instance has no part of its GPU's power and energy")
+	}
 	m.want(machine.GPUs[1].Instances[1].Memory, "dra_claim_memory_used_bytes", "resourceclaim_name", "part")
 	m.want(1<<30, "dra_pod_memory_used_bytes", "pod", "one")
 	m.want(2<<30, "dra_pod_memory_used_bytes", "pod", "two")

@@ -14,8 +14,9 @@ import (
 // snapshots. The exporter is to hold no counter at zero, and the run to be shorter than its
 // retention. The zero value is ready.
 type Exposition struct {
-	counters map[string]float64 // by family and labels
-	plugged  map[driver.ID]bool // devices that a device plugin ever gave to pods, charged in addition to claims
+	counters map[string]float64   // by family and labels
+	plugged  map[driver.ID]bool   // devices that a device plugin ever gave to pods, charged in addition to claims
+	parents  map[driver.ID]string // the names of the parents of all partitions that were seen
 	compared int
 }
 
@@ -29,6 +30,7 @@ func (e *Exposition) Compared() int { return e.compared }
 func (e *Exposition) Check(families map[string]*dto.MetricFamily) []error {
 	const unattributed = "dra_device_unattributed_"
 	e.observePlugins(families["dra_pod_claim_info"])
+	e.observeParents(families["dra_device_info"])
 	var wrong []error
 	for name := range families {
 		if quantity, ok := strings.CutPrefix(name, unattributed); ok {
@@ -55,12 +57,35 @@ func (e *Exposition) observePlugins(info *dto.MetricFamily) {
 	}
 }
 
+// observeParents notes which devices are partitions.
+func (e *Exposition) observeParents(info *dto.MetricFamily) {
+	if e.parents == nil {
+		e.parents = map[driver.ID]string{}
+	}
+	for _, m := range info.GetMetric() {
+		for _, l := range m.GetLabel() {
+			if l.GetName() == "parent" && l.GetValue() != "" {
+				e.parents[deviceOf(m)] = l.GetValue()
+			}
+		}
+	}
+}
+
 // conserved compares the sums of one quantity by device and by what else tells its series apart.
 func (e *Exposition) conserved(families map[string]*dto.MetricFamily, whole, nobody, quantity string) []error {
-	claims, pods, rest := sums(families["dra_claim_"+
-		quantity]), sums(families["dra_pod_"+quantity]), sums(families[nobody])
+	devices, rest := sums(families[whole], nil), sums(families[nobody], nil)
+	// What a partition does not measure itself, its holders have of its parent.
+	parentOf := func(id driver.ID) string {
+		for _, d := range devices {
+			if d.device == id {
+				return ""
+			}
+		}
+		return e.parents[id]
+	}
+	claims, pods := sums(families["dra_claim_"+quantity], parentOf), sums(families["dra_pod_"+quantity], parentOf)
 	var wrong []error
-	for series, value := range sums(families[whole]) {
+	for series, value := range devices {
 		e.compared++
 		if parts := pods[series].value + rest[series].value; !near(value.value, parts) {
 			wrong = append(wrong, fmt.Errorf("%s{%s} is %v, of its pods and nobody %v", whole, series, value.value, parts))
@@ -79,13 +104,20 @@ type sum struct {
 	value  float64
 }
 
-// sums returns the sums over the holders.
-func sums(family *dto.MetricFamily) map[string]sum {
+// sums returns the sums over the holders. parentOf, if any, returns the name of the device to which
+// the values of another one of the same pool are added.
+func sums(family *dto.MetricFamily, parentOf func(driver.ID) string) map[string]sum {
 	out := map[string]sum{}
 	for _, m := range family.GetMetric() {
+		id := deviceOf(m)
 		series := labels(m, "namespace", "resourceclaim_name", "pod")
+		if parentOf != nil {
+			if parent := parentOf(id); parent != "" {
+				series = strings.Replace(series, fmt.Sprintf("device=%q", id.Device), fmt.Sprintf("device=%q", parent), 1)
+			}
+		}
 		before := out[series].value
-		out[series] = sum{deviceOf(m), before + m.GetCounter().GetValue() + m.GetGauge().GetValue()} // one of them is nil
+		out[series] = sum{id, before + m.GetCounter().GetValue() + m.GetGauge().GetValue()} // one of them is nil
 	}
 	return out
 }

@@ -47,6 +47,22 @@ dra_exporter_series 10
 	return families
 }
 
+// withPartition edits a scrape of 30 joules so that 5 of them are those of a pod of a partition, which
+// has so many.
+func withPartition(joules float64) []string {
+	const part, holders = `driver="gpu.example.com",pool="node1",device="gpu-0-part-0"`, `dra_claim_energy_joules_total` +
+		`{namespace="team",resourceclaim_name="p",PART} %[1]g
+# TYPE dra_pod_energy_joules_total counter
+dra_pod_energy_joules_total{namespace="team",pod="p",PART} %[1]g
+`
+	const info = "\n# TYPE dra_device_info gauge\ndra_device_info{parent=\"gpu-0\",PART} 1"
+	return []string{
+		"# TYPE dra_pod_energy_joules_total counter\n", strings.ReplaceAll(fmt.Sprintf(holders, joules), "PART", part),
+		"dra_device_energy_joules_total{DEVICE} 130", "dra_device_energy_joules_total{DEVICE} 135",
+		"dra_exporter_series 10", "dra_exporter_series 13" + strings.ReplaceAll(info, "PART", part),
+	}
+}
+
 func TestExposition(t *testing.T) {
 	const info = "\n# TYPE dra_pod_claim_info " +
 		"gauge\ndra_pod_claim_info{namespace=\"team\",pod=\"b\",resourceclaim_name=\"\",DEVICE} 1"
@@ -75,6 +91,8 @@ func TestExposition(t *testing.T) {
 			name: "a gauge is not conserved", joules: 30,
 			edits: []string{"unattributed_power_watts{DEVICE} 10", "unattributed_power_watts{DEVICE} 9"}, want: "power_watts",
 		},
+		{name: "a partition", joules: 30, edits: withPartition(5)},
+		{name: "a partition is not conserved", joules: 30, edits: withPartition(6), want: "of its pods and nobody 136"},
 		{name: "falls", joules: 10, want: "falls from 20 to 10"},
 		{
 			name: "is lost", joules: 30, edits: []string{claim, strings.Replace(claim, `"c"`, `"d"`, 1)},

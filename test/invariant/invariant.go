@@ -25,6 +25,7 @@ const settled = 30 * time.Second
 type Checker struct {
 	counters map[series]float64
 	final    map[series]float64 // of holders that ended long enough ago
+	parents  parents            // of all partitions that were seen
 	held     map[holder]bool    // that were seen
 	read     map[holder]past    // of the holders that have ended
 	time     time.Time
@@ -64,7 +65,10 @@ func (c *Checker) Check(r *web.Report) []error {
 		return nil
 	}
 	c.time = r.Time
-	compared, wrong := Conserved(r)
+	if c.parents == nil {
+		c.parents = parents{}
+	}
+	compared, wrong := c.parents.conserved(r)
 	c.compared += compared
 	wrong = append(wrong, adminOwnsNothing(r)...)
 	now := countersOf(r)
@@ -138,19 +142,31 @@ func (c *Checker) isFinal(r *web.Report, row *web.HolderReport, h holder) bool {
 }
 
 // Conserved checks that what a device did is what its claims did and what was left over, that pods
-// did what claims did, and the same of the time in which the device was held. It returns how many
-// sums it compared.
-func Conserved(r *web.Report) (int, []error) {
+// did what claims did, and the same of the time in which the device was held. Of what a partition
+// does not measure itself (power, energy), its claims and pods have parts of its parent's. It
+// returns how many sums it compared. Partitions that are gone are those of no parent: a run in which
+// there are such takes a [Checker].
+func Conserved(r *web.Report) (int, []error) { return parents{}.conserved(r) }
+
+// parents are the parents of partitions.
+type parents map[driver.ID]driver.ID
+
+func (p parents) conserved(r *web.Report) (int, []error) {
 	devices, claims, pods, nobody := map[amount]float64{}, map[amount]float64{}, map[amount]float64{}, map[amount]float64{}
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		add(devices, d.ID, d.Values)
 		add(nobody, d.ID, d.Unattributed)
 		devices[amount{id: d.ID, quantity: held}] = d.AllocatedSeconds
+		if d.Parent != "" {
+			p[d.ID] = driver.ID{Driver: d.Driver, Pool: d.Pool, Device: d.Parent}
+		}
 	}
 	addHolders(claims, r.Claims)
 	addHolders(claims, r.Plugins)
 	addHolders(pods, r.Pods)
+	p.fold(claims, devices)
+	p.fold(pods, devices)
 	compared, wrong := 0, []error(nil)
 	for a, whole := range devices {
 		if a.quantity != held && !additive(a.quantity) {
@@ -165,6 +181,20 @@ func Conserved(r *web.Report) (int, []error) {
 		}
 	}
 	return compared, wrong
+}
+
+// fold adds what the holders of partitions have to what those of the parents have, unless the
+// partition is among those that measure it.
+func (p parents) fold(holders, measured map[amount]float64) {
+	for _, a := range slices.Collect(maps.Keys(holders)) {
+		parent, isPart := p[a.id]
+		if _, itself := measured[a]; isPart && !itself && spec(a.quantity).Divided {
+			v := holders[a]
+			delete(holders, a)
+			a.id = parent
+			holders[a] += v
+		}
+	}
 }
 
 // held stands for the time in which a device was held, which sharers divide.

@@ -1,6 +1,7 @@
 package invariant
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,21 @@ func report(second int) *web.Report {
 			{Namespace: "team", Name: "b", ID: id, Values: joules(done / 2), ShareSeconds: float64(second) / 2},
 		},
 	}
+}
+
+// partition adds a partition of the device with a pod that has used so many of the device's joules.
+func partition(r *web.Report, joules float64) {
+	values := []web.ValueReport{{Quantity: "energy", Value: joules}}
+	id := r.Devices[0].ID
+	id.Device = "gpu-0-part-0"
+	r.Devices[0].Values[0].Value += joules
+	r.Devices = append(r.Devices, web.DeviceReport{ID: id, Parent: "gpu-0", AllocatedSeconds: 1})
+	r.Claims = append(r.Claims, web.HolderReport{
+		Namespace: "team", Name: "p", ID: id, Values: slices.Clone(values), ShareSeconds: 1,
+	})
+	r.Pods = append(r.Pods, web.HolderReport{
+		Namespace: "team", Name: "p", ID: id, Values: slices.Clone(values), ShareSeconds: 1,
+	})
 }
 
 func TestCheck(t *testing.T) {
@@ -74,6 +90,29 @@ func TestCheck(t *testing.T) {
 		{
 			name: "weights do not sum to 1", second: 3, spoil: func(r *web.Report) { r.Devices[0].Shares[0].Weight = 0.5 },
 			want: "the weights sum to 0.5",
+		},
+		{name: "a partition", second: 3, spoil: func(r *web.Report) { partition(r, 5) }},
+		{
+			name: "a partition is not conserved", second: 3, want: "its claims and nobody",
+			spoil: func(r *web.Report) {
+				partition(r, 5)
+				r.Claims[1].Values[0].Value++
+				r.Pods[2].Values[0].Value++
+			},
+		},
+		{
+			name: "a partition that is gone", second: 3, before: func(r *web.Report) { partition(r, 5) },
+			spoil: func(r *web.Report) {
+				partition(r, 5)
+				r.Devices = r.Devices[:1]
+			},
+		},
+		{
+			name: "a partition that measures itself", second: 3, want: "its claims and nobody",
+			spoil: func(r *web.Report) {
+				partition(r, 5)
+				r.Devices[1].Values = []web.ValueReport{{Quantity: "energy", Value: 5}}
+			},
 		},
 		{name: "rises soon after its end", second: 20, before: ended, spoil: ended},
 		{

@@ -3,6 +3,7 @@ package simnode
 import (
 	"context"
 	"math"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,10 +47,15 @@ func TestDemo(t *testing.T) {
 		}
 	}
 	near := func(a, b float64) bool { return math.Abs(a-b) <= 1e-9*math.Max(1, math.Abs(b)) }
+	var partitions sim.Truth
 	for id, total := range totals {
 		sum := byDevice[id]
-		if id.Device == "gpu-6" { // the use by its partitions is not attributed here
+		if id.Device == "gpu-6" { // which its partitions use
 			continue
+		}
+		if strings.HasPrefix(id.Device, "gpu-6-") {
+			partitions = partitions.Plus(sum)
+			total.Joules = totals[driver.ID{Driver: id.Driver, Pool: id.Pool, Device: "gpu-6"}].Joules
 		}
 		if !near(sum.ShareSeconds, total.HeldSeconds) || !near(sum.ActiveSeconds, total.ActiveSeconds) ||
 			!near(sum.ReceiveBytes, total.ReceiveBytes) {
@@ -58,6 +64,11 @@ func TestDemo(t *testing.T) {
 		if sum.Joules > total.Joules*(1+1e-9) {
 			t.Errorf("%v: the pods used %v J of %v J", id, sum.Joules, total.Joules)
 		}
+	}
+	const idleWatts = 70
+	whole := totals[driver.ID{Driver: GPUDriver, Pool: Name, Device: "gpu-6"}].Joules
+	if free := (cycle * 5 / 4).Seconds() - partitions.ShareSeconds/4; !near(whole-partitions.Joules, idleWatts*free) {
+		t.Errorf("pods of partitions used %v J of %v J, which were free for %v s", partitions.Joules, whole, free)
 	}
 	if len(pods) < 100 {
 		t.Errorf("%d pods were simulated", len(pods))

@@ -1,0 +1,86 @@
+package join_test
+
+import (
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+func TestDivideParent(t *testing.T) {
+	const unknown = -1
+	held := func(share, activity float64) join.Part {
+		return join.Part{Share: share, Activity: activity, Held: true}
+	}
+	for name, tc := range map[string]struct {
+		idle  float64
+		parts []join.Part
+		want  []float64
+	}{
+		"idle by share, the rest by activity and share": {
+			0.2,
+			[]join.Part{held(0.25, 1), held(0.5, 0.25), held(0.125, 0)},
+			[]float64{0.2*0.25 + 0.8*0.25/0.375, 0.2*0.5 + 0.8*0.125/0.375, 0.2 * 0.125},
+		},
+		"the idle power is unknown":  {0, []join.Part{held(0.25, 1), held(0.25, 0)}, []float64{1, 0}},
+		"all is idle":                {1, []join.Part{held(0.25, 0), held(0.5, 0)}, []float64{0.25, 0.5}},
+		"drawn, though none is busy": {0, []join.Part{held(0.25, 0), held(0.5, 0)}, []float64{0.25, 0.5}},
+		"no activity is known":       {0.5, []join.Part{held(0.25, unknown), held(0.5, unknown)}, []float64{0.25, 0.5}},
+		"one activity is unknown": {
+			0, []join.Part{held(0.25, unknown), held(0.25, 0.1), held(0.25, 0.3)}, []float64{0.25, 0.1875, 0.5625},
+		},
+		"active, and held by nobody": {
+			0.5, []join.Part{held(0.5, 0.5), {Share: 0.5, Activity: 0.5}, {Share: 0.25}}, []float64{0.5, 0.5, 0},
+		},
+		"one that could be made": {
+			0, []join.Part{held(0.5, unknown), {Share: 1, Activity: unknown}}, []float64{0.5, 0},
+		},
+		"an unknown share":           {0.5, []join.Part{held(0, 1), held(0.5, 1)}, []float64{0, 0.75}},
+		"shares of more than all":    {1, []join.Part{held(1, 0), held(1, 0)}, []float64{0.5, 0.5}},
+		"the same, activity unknown": {0, []join.Part{held(1, unknown), held(1, 1)}, []float64{0.5, 0.5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			join.DivideParent(tc.parts, tc.idle)
+			for i, want := range tc.want {
+				if got := tc.parts[i].Fraction; math.Abs(got-want) > 1e-12 {
+					t.Errorf("partition %d has %v, want %v", i, got, want)
+				}
+			}
+		})
+	}
+}
+
+// Whatever the partitions are, they have no more than the whole; all of it if one that is active has
+// nobody's activity unknown beside it.
+func TestDivideParentSums(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var parts []join.Part
+		active, shares := false, 0.0
+		for range rapid.IntRange(0, 9).Draw(t, "partitions") {
+			p := join.Part{
+				Share:    rapid.SampledFrom([]float64{0, 1e-9, 1. / 7, 0.25, 0.5, 1}).Draw(t, "share"),
+				Activity: rapid.SampledFrom([]float64{-1, 0, 1e-12, 0.3, 1}).Draw(t, "activity"),
+				Held:     rapid.Bool().Draw(t, "held"),
+			}
+			active = active || p.Activity > 0 && p.Share > 0
+			if p.Held || p.Activity > 0 {
+				shares += p.Share
+			}
+			parts = append(parts, p)
+		}
+		join.DivideParent(parts, rapid.SampledFrom([]float64{0, 0.3}).Draw(t, "idle"))
+		sum := 0.0
+		for _, p := range parts {
+			if p.Fraction < 0 || p.Fraction > 0 && !p.Held && p.Activity <= 0 {
+				t.Fatalf("%+v", p)
+			}
+			sum += p.Fraction
+		}
+		if sum > 1+1e-12 || active && shares >= 1 && sum < 1-1e-9 {
+			t.Fatalf("%+v have %v", parts, sum)
+		}
+	})
+}

@@ -1,0 +1,380 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+// Suffixes of the sources of quantities that the holders of a partition have parts of.
+const (
+	dividedSuffix        = " (divided)"
+	dividedByShareSuffix = " (divided by share)" // the activity of the partition is unknown
+)
+
+// part is a partition of a device and its holders during a span of time in which they did not
+// change.
+type part struct {
+	join.Part
+	book    *deviceBook
+	holders *segment
+}
+
+// utilization is one that was read.
+type utilization struct {
+	at    time.Time
+	value float64
+}
+
+// activity is the utilization of a partition in the time for which its parent's readings are not
+// distributed yet, in order of time.
+type activity []utilization
+
+// with returns the activity with another reading, if that is newer than the last.
+func (a activity) with(at time.Time, value float64) activity {
+	if n := len(a); n > 0 && !at.After(a[n-1].at) {
+		return a
+	}
+	if len(a) >= maxSegments {
+		a = slices.Delete(a, 0, len(a)/2)
+	}
+	return append(a, utilization{at, value})
+}
+
+// since returns the activity without the readings that say nothing about the time after the moment.
+func (a activity) since(moment time.Time) activity {
+	n := 0
+	for n+1 < len(a) && !a[n+1].at.After(moment) {
+		n++
+	}
+	if n == 0 {
+		return a
+	}
+	return slices.Delete(a, 0, n)
+}
+
+// mean returns the mean utilization in a span of time: it changes evenly between two readings, and
+// does not change before the first and after the last. It is unknown, -1, if no reading is of that
+// time or of maxIntegration before or after it; and after the last reading if the partition is read
+// no more.
+func (a activity) mean(from, to time.Time, read bool) float64 {
+	if last := len(a) - 1; !read && last >= 0 && to.After(a[last].at) {
+		if from.After(a[last].at) {
+			return -1
+		}
+		to = a[last].at
+	}
+	near := slices.ContainsFunc(a, func(l utilization) bool {
+		return from.Sub(l.at) <= maxIntegration && l.at.Sub(to) <= maxIntegration
+	})
+	if !near {
+		return -1
+	}
+	if !from.Before(to) {
+		return a.at(from)
+	}
+	sum, at, value := 0.0, from, a.at(from)
+	add := func(next utilization) {
+		sum += (value + next.value) / 2 * next.at.Sub(at).Seconds()
+		at, value = next.at, next.value
+	}
+	for _, l := range a {
+		if l.at.After(from) && l.at.Before(to) {
+			add(l)
+		}
+	}
+	add(utilization{to, a.at(to)})
+	return sum / to.Sub(from).Seconds()
+}
+
+// at returns the utilization at a moment. There is at least one reading.
+func (a activity) at(moment time.Time) float64 {
+	i := slices.IndexFunc(a, func(l utilization) bool { return !l.at.Before(moment) })
+	switch {
+	case i < 0:
+		return a[len(a)-1].value
+	case i == 0:
+		return a[0].value
+	}
+	before, after := a[i-1], a[i]
+	part := float64(moment.Sub(before.at)) / float64(after.at.Sub(before.at))
+	return before.value + part*(after.value-before.value)
+}
+
+// activeIn returns the mean utilization of a partition in a span of time, -1 if it is unknown.
+func (d *deviceBook) activeIn(from, to, tick time.Time) float64 {
+	return d.activity.mean(from, to, d.measured && d.seen.Equal(tick))
+}
+
+// link sets the parents of the devices that are partitions.
+func (l *Ledger) link(devices []join.Device) {
+	for i := range devices {
+		joined := &devices[i]
+		d := l.devices[joined.ID]
+		if joined.Parent == "" && d.parent == nil {
+			continue
+		}
+		parent := l.devices[driver.ID{Driver: d.id.Driver, Pool: d.id.Pool, Device: joined.Parent}]
+		if parent == d.parent || parent == d {
+			continue
+		}
+		d.unlink()
+		if d.parent = parent; parent != nil {
+			parent.parts = append(parent.parts, d)
+			slices.SortFunc(parent.parts, func(a, b *deviceBook) int { return a.id.Compare(b.id) })
+		}
+	}
+}
+
+// unlink ends that the device is a part of another.
+func (d *deviceBook) unlink() {
+	if d.parent != nil {
+		d.parent.parts = slices.DeleteFunc(d.parent.parts, func(p *deviceBook) bool { return p == d })
+		d.parent = nil
+	}
+}
+
+// forget unlinks a partition that is gone, as soon as no reading of its parent is of the time in
+// which it was held.
+func (d *deviceBook) forget(now time.Time) {
+	if d.parent != nil && d.timeline[len(d.timeline)-1].from.Before(d.parent.unsettled(now)) {
+		d.unlink()
+	}
+}
+
+// each calls f for every piece of the span in which neither the holders of the device nor those of
+// its parts changed. The pieces make up the span.
+func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.Time)) {
+	if len(d.parts) == 0 {
+		d.timeline.each(from, to, f)
+		return
+	}
+	var cuts []time.Time
+	for _, p := range d.parts {
+		for _, s := range p.timeline[p.timeline.at(from)+1:] {
+			if s.from.After(from) && s.from.Before(to) {
+				cuts = append(cuts, s.from)
+			}
+		}
+	}
+	slices.SortFunc(cuts, time.Time.Compare)
+	d.timeline.each(from, to, func(s *segment, from, to time.Time) {
+		for _, cut := range cuts {
+			if cut.After(from) && cut.Before(to) {
+				f(s, from, cut)
+				from = cut
+			}
+		}
+		f(s, from, to)
+	})
+}
+
+// weigh returns the parts of the device in a span of time in which their holders did not change,
+// with the fraction that each of them has of what the device did. idle is that of
+// [join.DivideParent]. The result is valid until the next call.
+func (d *deviceBook) weigh(from, to time.Time, idle float64) []part {
+	d.weighed = d.weighed[:0]
+	parts := make([]join.Part, 0, len(d.parts))
+	for _, p := range d.parts {
+		holders := &p.timeline[p.timeline.at(from)]
+		w := join.Part{
+			Share: p.joined.Entry.ParentShare, Activity: p.activeIn(from, to, d.clock), Held: len(holders.claims) > 0,
+		}
+		d.weighed = append(d.weighed, part{book: p, holders: holders})
+		parts = append(parts, w)
+	}
+	join.DivideParent(parts, idle)
+	for i := range parts {
+		d.weighed[i].Part = parts[i]
+	}
+	return d.weighed
+}
+
+// chargeParts divides an amount of a counter that the device counted evenly in a span of time, in
+// which no holders changed, among the holders of its parts. It returns what is left for those of
+// the device. What the holders of a part do not have of it is unattributed.
+func (d *deviceBook) chargeParts(c *counter, amount float64, from, to time.Time) (left float64) {
+	if amount <= 0 {
+		return amount
+	}
+	left = amount
+	idle := min(1, d.idleRate(c)*to.Sub(from).Seconds()/amount)
+	for _, p := range d.weigh(from, to, idle) {
+		if !p.Held || p.Fraction <= 0 {
+			continue
+		}
+		here := amount * p.Fraction
+		left -= here
+		if !p.book.measuresItself() {
+			own := p.book.dividedCounter(c.key, d.clock)
+			rest := p.holders.charge(own, here, d.clock)
+			own.total += here - rest
+			here = rest
+		}
+		d.unattributed.charge(c, here, d.clock)
+	}
+	if left < 1e-12*amount { // rounding errors are not unattributed
+		return 0
+	}
+	return left
+}
+
+// idleRate returns what the device counts per second while it is idle: the power that it was seen
+// to draw then, or else the rate of its counter; 0 if that is unknown.
+func (d *deviceBook) idleRate(c *counter) float64 {
+	for _, m := range d.meters {
+		if m.sums && m.sum == c.key {
+			return m.idle
+		}
+	}
+	return c.idle
+}
+
+// wasIdle reports whether the device, which has parts, is known to have been idle in a span of time:
+// the utilization of all that are held is known, and none that is known exceeds the threshold.
+func (d *deviceBook) wasIdle(from, to time.Time, config Config) bool {
+	if len(d.parts) == 0 {
+		return false
+	}
+	known := false
+	for _, p := range d.parts {
+		a := p.activeIn(from, to, d.clock)
+		held := len(p.timeline[p.timeline.at(to)].claims) > 0
+		if a > config.IdleThreshold || a < 0 && held {
+			return false
+		}
+		known = known || a >= 0
+	}
+	for _, m := range d.meters {
+		if m.spec.MeasuresBasis && m.spec.Basis == driver.ByTime && m.have {
+			if m.now.Value > config.IdleThreshold {
+				return false
+			}
+			known = true
+		}
+	}
+	return known
+}
+
+// lower returns the lower of two values; 0 is an unknown one.
+func lower(a, b float64) float64 {
+	if a > 0 && (b <= 0 || a < b) {
+		return a
+	}
+	return b
+}
+
+// measuresItself reports whether a source reads, or read, one of the device's quantities that are
+// else parts of the parent's.
+func (d *deviceBook) measuresItself() bool {
+	return slices.ContainsFunc(d.meters, func(m *meter) bool { return m.spec.Divided && !m.divided })
+}
+
+// dividedCounter returns the counter of what the holders of a part have of the parent's.
+func (d *deviceBook) dividedCounter(key seriesKey, now time.Time) *counter {
+	if c := d.find(key); c != nil {
+		return c
+	}
+	c := d.counter(key, now)
+	c.divided = true
+	return c
+}
+
+// dividePresent divides the present values of the device among its parts, and notes what it draws
+// while it is idle.
+func (d *deviceBook) dividePresent(tick uint64, now time.Time, config Config) {
+	for _, p := range d.parts {
+		p.activity = p.activity.since(d.unsettled(now))
+	}
+	for _, m := range d.meters {
+		if m.counts || !m.spec.Divided || m.divided {
+			continue
+		}
+		m.kept, m.lost = 1, 0
+		if len(d.parts) == 0 || m.present != tick {
+			continue
+		}
+		if d.wasIdle(m.now.At, m.now.At, config) {
+			m.idle = lower(m.idle, m.now.Value)
+		}
+		d.divideGauge(m, tick, now)
+	}
+	for _, c := range d.counters {
+		if len(d.parts) == 0 || !c.spec.Divided || c.divided || c.present != tick {
+			continue
+		}
+		for _, p := range d.weigh(now, now, 0) {
+			if !p.Held || p.Share <= 0 || p.book.measuresItself() {
+				continue
+			}
+			own := p.book.dividedCounter(c.key, now)
+			own.present, own.seen = tick, now
+			own.series = own.series.dividedFrom(c.series.Source, p.Activity)
+		}
+	}
+}
+
+// divideGauge divides the present value of a gauge among the holders of the parts.
+func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
+	idle := 0.0
+	if m.now.Value > 0 {
+		idle = min(1, m.idle/m.now.Value)
+	}
+	for _, p := range d.weigh(now, now, idle) {
+		if !p.Held || p.Share <= 0 {
+			continue
+		}
+		m.kept = max(0, m.kept-p.Fraction)
+		if p.book.measuresItself() {
+			m.lost += p.Fraction
+			continue
+		}
+		m.lost += p.Fraction * p.holders.unattributed[m.spec.Basis]
+		own := p.book.findMeter(m.key)
+		if own == nil {
+			own = p.book.meter(m.key)
+			own.divided = true
+		}
+		own.present, own.seen = tick, now
+		own.now.Value = m.now.Value * p.Fraction
+		own.series = own.series.dividedFrom(m.series.Source, p.Activity)
+	}
+	if m.kept < 1e-12 { // rounding errors are not unattributed
+		m.kept = 0
+	}
+}
+
+// dividedFrom returns the series as one of values that are parts of the parent's, which come from
+// that source.
+func (s *Series) dividedFrom(source string, activity float64) *Series {
+	suffix := dividedSuffix
+	if activity < 0 {
+		suffix = dividedByShareSuffix
+	}
+	if len(s.Source) == len(source)+len(suffix) && s.Source[:len(source)] == source && s.Source[len(source):] == suffix {
+		return s
+	}
+	return s.from(source + suffix)
+}
+
+// divided returns the present quantities of which the holders of the device have parts of the
+// parent's.
+func (d *deviceBook) divided(tick uint64) []*Series {
+	if d.parent == nil {
+		return nil
+	}
+	var out []*Series
+	for _, m := range d.meters {
+		if m.divided && m.present == tick {
+			out = append(out, m.series)
+		}
+	}
+	for _, c := range d.counters {
+		if c.divided && c.present == tick {
+			out = append(out, c.series)
+		}
+	}
+	return out
+}
