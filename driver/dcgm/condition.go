@@ -13,9 +13,9 @@ import (
 const recoveryAction = dcgm.DCGM_FI_DEV_GPU_RECOVERY_ACTION
 
 // conditionFields are about the condition of the hardware, whoever uses it. Flags are 1 or 0
-// ("1=true", "1=yes, 0=no"; "Whether remapping of rows has failed" is taken to be the same). DCGM has
-// no field of pending repairs. Those of schedule newer are in the order of their numbers, taken to
-// be that of their age.
+// ("1=true", "1=yes, 0=no"; "Whether remapping of rows has failed" is taken to be the same). DCGM
+// has no field of pending repairs. Those of schedule newer are in the order of their numbers, taken
+// to be that of their age.
 func conditionFields() []field {
 	asks := func(id dcgm.Short, at schedule, action, reason string) field {
 		return field{id, anyGPU, at, driver.NeedsAttention, driver.Labels{action, reason}, one, false}

@@ -14,7 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 )
 
-// Each condition for which somebody must act appears with what is to be done, alone, and goes again.
+// Each condition for which somebody must act appears with what is to be done, alone, and goes.
 func TestNeedsAttention(t *testing.T) {
 	for _, tc := range []struct {
 		want   string
