@@ -57,6 +57,10 @@ run: ## serve metrics of a simulated node on :10985 until Ctrl-C, or for FOR=60s
 	go build -o bin/demo ./test/demo
 	exec bin/demo $(if $(FOR),--for=$(FOR)) $(ARGS)
 
+.PHONY: demo-stack
+demo-stack: $(PROMETHEUS) ## the same with a Prometheus that has the rules loaded, until Ctrl-C; no container engine
+	@PROMETHEUS="$(PROMETHEUS)" exec test/demo/stack.sh
+
 .PHONY: build
 build: ## build bin/dra-exporter; the same commit gives the same bytes
 	@mkdir -p $(dir $(program))

@@ -5,6 +5,7 @@
 package main
 
 //go:generate go run . -out=../out -runbook=../RUNBOOK.md
+//go:generate go run . -only=rules.yaml -out=../../deployments/compose -interval=5s -rate.window=30s -idle.window=2m -idle.for=30s
 
 import (
 	"errors"
@@ -32,10 +33,11 @@ const (
 // run writes the files that the flags ask for, and returns the exit status.
 func run(args []string, stderr io.Writer) int {
 	options := rules.Defaults()
-	var out, runbook string
+	var out, only, runbook string
 	flags := flag.NewFlagSet("generate", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&out, "out", "out", "folder to write to")
+	flags.StringVar(&only, "only", "", "the one file to write, such as rules.yaml; empty: all")
 	flags.StringVar(&runbook, "runbook", "", "file to write the runbook to; empty: none")
 	addFlags(flags, &options)
 	switch err := flags.Parse(args); {
@@ -45,6 +47,9 @@ func run(args []string, stderr io.Writer) int {
 		return exitUsage
 	}
 	files, err := generate(options)
+	if err == nil && only != "" {
+		files, err = keep(files, only)
+	}
 	if err == nil && runbook != "" {
 		err = write(runbook, rules.Runbook(options))
 	}
@@ -56,6 +61,15 @@ func run(args []string, stderr io.Writer) int {
 		return exitFailure
 	}
 	return 0
+}
+
+// keep returns one of the files.
+func keep(files map[string][]byte, name string) (map[string][]byte, error) {
+	content, ok := files[name]
+	if !ok {
+		return nil, fmt.Errorf("there is no file %s to write", name)
+	}
+	return map[string][]byte{name: content}, nil
 }
 
 // addFlags adds a flag for each option of the rules.

@@ -75,6 +75,7 @@ func startLive(t *testing.T) server {
 // TestLive waits until the alerts for the demo's idle claims fire in a real Prometheus, then
 // evaluates every query of every dashboard.
 func TestLive(t *testing.T) {
+	t.Parallel()
 	began := time.Now()
 	prometheus := startLive(t)
 	want := []string{

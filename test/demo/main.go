@@ -145,6 +145,7 @@ dra-exporter runs on a simulated node with 8 GPUs and 4 network interfaces. Pods
   page      http://%[1]s/
   metrics   http://%[1]s/metrics
   snapshot  http://%[1]s/api/v1/snapshot
+  top       go run ./exporter/cmd/dra-exporter top --url=%[1]s
 
 `, d.listen)
 	if d.length == 0 {

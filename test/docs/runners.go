@@ -25,6 +25,7 @@ func Exceptions() []Exception {
 		ci      = "CI runs this target itself (.ci/run)"
 		long    = "it takes minutes; CI runs a short part of the same tests (make test-e2e)"
 		network = "it needs the network"
+		docker  = "it needs Docker; deployments/compose tests the file"
 		kind    = "it needs kind and Docker; test/deploy renders these values and applies these files"
 	)
 	return []Exception{
@@ -34,6 +35,9 @@ func Exceptions() []Exception {
 		{"make attack", long},
 		{"make soak", long},
 		{"make audit", network},
+		{"make demo-stack", "test/dashboards runs it (TestStack)"},
+		{"docker compose -f deployments/compose/compose.yaml up", docker},
+		{"docker compose -f deployments/compose/compose.yaml down --volumes", docker},
 		{"make fuzz FUZZTIME=10m", long},
 		{"make attack RUN=gzip BEFORE=/tmp/dra-exporter-of-last-year", long},
 		{"git clone https://github.com/dra-exporter/dra-exporter && cd dra-exporter", network},
