@@ -19,6 +19,13 @@ const (
 	AttributionEqual     Attribution = "equal"     // nothing is known: equal parts
 )
 
+// Attributions returns the attributions, without AttributionNone.
+func Attributions() []Attribution {
+	return []Attribution{
+		AttributionExclusive, AttributionCPUs, AttributionProcess, AttributionCapacity, AttributionEqual,
+	}
+}
+
 // Divide sets the weights of shares and returns how the device is divided among claims. The weights
 // sum to 1, unless every share has admin access.
 //

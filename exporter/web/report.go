@@ -153,7 +153,7 @@ func shareReport(s *join.Share) ShareReport {
 	r := ShareReport{
 		Namespace: s.Claim.Namespace, Claim: s.Claim.Name, ShareID: s.ShareID, Request: s.Request, Admin: s.Admin,
 		Weight:      s.Weight,
-		Tolerations: s.Tolerations,
+		Tolerations: s.Tolerations, Pods: []string{},
 	}
 	for _, c := range s.Consumed {
 		if r.Consumed == nil {

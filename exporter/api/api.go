@@ -1,0 +1,69 @@
+// Package api makes the JSON schema of what the exporter serves below /api/v1/ from the Go types of
+// exporter/web. It is a module of its own, so that the exporter does not link what it needs.
+package api
+
+//go:generate go run ./generate
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/invopop/jsonschema"
+
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+)
+
+const (
+	module = "github.com/dra-exporter/dra-exporter/exporter/api"
+	id     = "https://raw.githubusercontent.com/dra-exporter/dra-exporter/main/exporter/api/v1/snapshot.schema.json"
+)
+
+// Snapshot returns the JSON schema (draft 2020-12) of /api/v1/snapshot. It reads the comments of the
+// types, which become descriptions, and so runs in the folder of this package only.
+//
+// The schema allows unknown fields, and gives the words of closed lists as examples: later versions
+// may add both.
+func Snapshot() ([]byte, error) {
+	r := jsonschema.Reflector{AllowAdditionalProperties: true, Mapper: words}
+	for _, folder := range []string{"../web", "../../driver"} {
+		if err := r.AddGoComments(module, folder); err != nil {
+			return nil, fmt.Errorf("read comments: %w", err)
+		}
+	}
+	for name, text := range r.CommentMap {
+		r.CommentMap[name] = strings.ReplaceAll(text, "\n", " ")
+	}
+	schema := r.Reflect(&web.Report{})
+	schema.ID, schema.Title = id, "dra-exporter /api/v1/snapshot"
+	text, err := json.MarshalIndent(schema, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("write schema: %w", err)
+	}
+	return append(text, '\n'), nil
+}
+
+// words returns the schema of a type whose values are words of a list, else nil.
+func words(of reflect.Type) *jsonschema.Schema {
+	switch of {
+	case reflect.TypeFor[ledger.State]():
+		return list("State of the device, as the page calls it.", ledger.States())
+	case reflect.TypeFor[join.MissingReason]():
+		return list("Why the device has no telemetry.", join.MissingReasons())
+	case reflect.TypeFor[join.Attribution]():
+		return list("How the device is divided among its claims.", join.Attributions())
+	default:
+		return nil
+	}
+}
+
+func list[T ~string](description string, words []T) *jsonschema.Schema {
+	s := &jsonschema.Schema{Type: "string", Description: description}
+	for _, w := range words {
+		s.Examples = append(s.Examples, string(w))
+	}
+	return s
+}

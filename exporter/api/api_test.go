@@ -1,0 +1,207 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/program"
+	"github.com/dra-exporter/dra-exporter/test/simnode"
+)
+
+const published = "v1/snapshot.schema.json"
+
+// The published schema is that of the types.
+func TestPublished(t *testing.T) {
+	want, err := Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(published)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s is stale: go generate ./... in this folder", published)
+	}
+}
+
+// closed returns the published schema without what it leaves open for later versions: objects have
+// the known fields alone, and words are those of the lists.
+func closed(t *testing.T) *jsonschema.Schema {
+	t.Helper()
+	text, err := os.ReadFile(published)
+	if err != nil {
+		t.Fatal(err)
+	}
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shut(document)
+	compiler := jsonschema.NewCompiler()
+	compiler.AssertFormat()
+	if err := compiler.AddResource(id, document); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := compiler.Compile(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
+func shut(part any) {
+	switch part := part.(type) {
+	case []any:
+		for _, p := range part {
+			shut(p)
+		}
+	case map[string]any:
+		for _, p := range part {
+			shut(p)
+		}
+		if _, ok := part["properties"].(map[string]any); ok {
+			part["additionalProperties"] = false
+		}
+		if words, ok := part["examples"]; ok {
+			part["enum"] = words
+		}
+	}
+}
+
+// ask returns what an exporter on a node answers, as soon as it has what a function wants.
+func ask(t *testing.T, node *simnode.Node, has func(text string) bool) string {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	if err := listener.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ended := make(chan int, 1)
+	var log bytes.Buffer
+	go func() {
+		ended <- program.Run(ctx, append(node.Args(), "--web.listen-address="+address, "--web.last-scrape-timeout=0s",
+			"--log.level=warn"), []program.Source{{
+			Name: "sim", New: func(driver.Host) (driver.Source, error) { return node.Source(), nil },
+		}}, io.Discard, &log)
+	}()
+	text := ""
+	for ; ctx.Err() == nil && !has(text); time.Sleep(100 * time.Millisecond) {
+		if text, err = get(ctx, "http://"+address+"/api/v1/snapshot"); err != nil {
+			text = ""
+		}
+	}
+	cancel()
+	if status := <-ended; status != 0 || !has(text) {
+		t.Fatalf("exit status %d; the last answer is %q, %v: %s", status, text, err, &log)
+	}
+	return text
+}
+
+func get(ctx context.Context, address string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
+	if err != nil {
+		return "", err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("get %s: %s", address, response.Status)
+	}
+	text, err := io.ReadAll(response.Body)
+	return string(text), err
+}
+
+// What the program answers on a node with shared, partitioned, unhealthy and idle devices fits the
+// schema, and has no field that the schema does not have.
+func TestAnswers(t *testing.T) {
+	scenario := simnode.Demo(1)
+	node, err := simnode.New(filepath.Join(t.TempDir(), "node"), 1, scenario.Devices, simnode.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := node.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(node.Close)
+	ctx, stop := context.WithCancel(t.Context())
+	played := make(chan error, 1)
+	go func() { played <- scenario.Run(ctx, node) }()
+	t.Cleanup(func() { stop(); <-played })
+	answer := ask(t, node, func(text string) bool {
+		return strings.Contains(text, `"pods":[{`) && strings.Contains(text, `"attribution":"capacity"`) &&
+			strings.Contains(text, `"source":"sim"`)
+	})
+	schema := closed(t)
+	if err := validate(schema, answer); err != nil {
+		t.Error(err)
+	}
+	for _, change := range [][2]string{ // the schema is not one that anything fits
+		{`"node":`, `"nodes":`},
+		{`"attribution":"capacity"`, `"attribution":"by-hand"`},
+		{`"allocatedSeconds":`, `"allocatedHours":`},
+		{`"devices":[`, `"devices":[7,`},
+		{`"since":"`, `"since":"at `},
+	} {
+		broken := strings.Replace(answer, change[0], change[1], 1)
+		if broken == answer || validate(schema, broken) == nil {
+			t.Errorf("%s instead of %s fits the schema", change[1], change[0])
+		}
+	}
+}
+
+func validate(schema *jsonschema.Schema, text string) error {
+	value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
+	if err != nil {
+		return err
+	}
+	return schema.Validate(value)
+}
+
+// The schema describes every type, and names a field that it requires.
+func TestDescribed(t *testing.T) {
+	text, err := os.ReadFile(published)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct {
+		Defs map[string]struct {
+			Description string
+			Properties  map[string]any
+			Required    []string
+		} `json:"$defs"`
+	}
+	if err := json.Unmarshal(text, &schema); err != nil {
+		t.Fatal(err)
+	}
+	if len(schema.Defs) < 5 || !slices.Contains(schema.Defs["Report"].Required, "devices") {
+		t.Errorf("%d types; of the report are required %v", len(schema.Defs), schema.Defs["Report"].Required)
+	}
+	for name, d := range schema.Defs {
+		if d.Description == "" || len(d.Properties) == 0 {
+			t.Errorf("%s: description %q, and %d properties", name, d.Description, len(d.Properties))
+		}
+	}
+}
