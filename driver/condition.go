@@ -15,7 +15,7 @@ func conditionSpec(q Quantity) Spec {
 					"none", "reset", "reboot", "drain", "rma", "recover_fabric", "investigate",
 				}},
 				{Name: "reason", Values: []string{
-					"none", "row_remap_pending", "row_remap_failed", "page_retirement_pending", "channel_repair_pending",
+					"ok", "row_remap_pending", "row_remap_failed", "page_retirement_pending", "channel_repair_pending",
 					"tpc_repair_pending", "sram_ecc_threshold", "unrepairable_memory", "recovery_action",
 				}},
 			},
@@ -30,6 +30,94 @@ func conditionSpec(q Quantity) Spec {
 				{Name: "kind", Values: []string{"ecc_corrected", "ecc_uncorrected", "row_remap", "page_retirement"}},
 				{Name: "code"},
 			},
+		}
+	case PowerLimit:
+		return Spec{
+			Name:   "power_limit",
+			Metric: "power_limit_watts", Unit: "watts", NonNegative: true, Fact: true,
+			Help: "Limits of the device's power: the one that is enforced now, the one that it starts with, and the lowest " +
+				"and highest that can be set.",
+			Labels: []Label{{Name: "limit", Values: []string{"enforced", "default", "min", "max"}}},
+		}
+	case PerformanceState:
+		return Spec{
+			Name:   "performance_state",
+			Metric: "performance_state", NonNegative: true, Max: maxPerformanceState, Fact: true,
+			Help: "Performance state of the device: 0 is the highest; a higher number saves more power.",
+		}
+	case ThrottleActive:
+		return Spec{
+			Name:   "throttle_active",
+			Metric: "throttle_active", NonNegative: true, Max: 1, Fact: true,
+			Help: "1 while the device runs below its clocks for a reason, 0 while it does not: at this moment. " +
+				"dra_device_throttled_seconds_total has the time.",
+			Labels: []Label{{Name: "reason"}},
+		}
+	default:
+		return linkSpec(q)
+	}
+}
+
+// maxPerformanceState is that of NVML (NVML_PSTATE_15); 32 there says that it is unknown.
+const maxPerformanceState = 15
+
+// linkSpec is the part of the catalogue that describes links of the hardware, and what cools it.
+func linkSpec(q Quantity) Spec {
+	links := []Label{{Name: "link", Values: []string{"pcie", "xgmi"}}}
+	switch q {
+	case LinkWidth:
+		return Spec{
+			Name:   "link_width",
+			Metric: "link_width", NonNegative: true, Fact: true, Labels: links,
+			Help: "Lanes of one of the device's links, as they were negotiated.",
+		}
+	case LinkWidthMax:
+		return Spec{
+			Name:   "link_width_max",
+			Metric: "link_width_max", NonNegative: true, Fact: true, Labels: links,
+			Help: "Lanes that the link can have with this device in this machine.",
+		}
+	case LinkGeneration:
+		return Spec{
+			Name:   "link_generation",
+			Metric: "link_generation", NonNegative: true, Fact: true, Labels: links,
+			Help: "Generation of one of the device's links, as it was negotiated: PCIe 5.0 is 5. It can fall while the " +
+				"device is idle, to save power.",
+		}
+	case LinkGenerationMax:
+		return Spec{
+			Name:   "link_generation_max",
+			Metric: "link_generation_max", NonNegative: true, Fact: true, Labels: links,
+			Help: "Generation that the link can have with this device in this machine.",
+		}
+	case FabricState:
+		return Spec{
+			Name:   "fabric_state",
+			Metric: "fabric_state", NonNegative: true, Max: 1, Fact: true,
+			Help: "1 for the state of the device in the fabric that links it with other devices. Absent where it is in none.",
+			Labels: []Label{{Name: "state", Values: []string{
+				"healthy", "limited", "unhealthy", "failed", "not_started", "in_progress",
+			}}},
+		}
+	case MemoryReserved:
+		return Spec{
+			Name:   "memory_reserved",
+			Metric: "memory_reserved_bytes", Unit: "bytes", NonNegative: true, Fact: true,
+			Help: "Device memory that its driver and firmware keep for themselves: part of the capacity, and not of what is " +
+				"in use.",
+		}
+	case TemperatureMargin:
+		return Spec{
+			Name:   "temperature_margin",
+			Metric: "temperature_margin_celsius", Unit: "celsius", Fact: true,
+			Help: "Degrees that the device may still become warmer before it slows down; below 0 it does.",
+		}
+	case FanSpeed:
+		return Spec{
+			Name:   "fan_speed",
+			Metric: "fan_speed_ratio", Unit: "ratio", NonNegative: true, Max: maxRatio, Fact: true,
+			Help: "Speed that the device's fan is set to, as a share of its maximum, which a fan may exceed. Absent without " +
+				"a fan.",
 		}
 	default:
 		return Spec{}

@@ -29,6 +29,17 @@ const (
 	Capacity
 	NeedsAttention
 	LifetimeErrors
+	PowerLimit
+	PerformanceState
+	ThrottleActive
+	LinkWidth
+	LinkWidthMax
+	LinkGeneration
+	LinkGenerationMax
+	FabricState
+	MemoryReserved
+	TemperatureMargin
+	FanSpeed
 	NumQuantities // the number of quantities, not one of them
 )
 
@@ -228,6 +239,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 			Help: "Share of time in which one engine of the device was busy, 0 to 1.",
 			Labels: []Label{{Name: "engine", Values: []string{
 				"sm", "tensor", "dram", "copy", "encoder", "decoder", "jpeg", "ofa", "render", "video", "compute",
+				"fp64", "fp32", "fp16", "int",
 			}}},
 		}
 	case Occupancy:
@@ -316,7 +328,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 			Labels: []Label{
 				{Name: "kind", Values: []string{
 					"xid", "ecc_corrected", "ecc_uncorrected", "pcie_replay", "ras", "link_down", "row_remap", "page_retirement",
-					"other",
+					"nvlink", "pcie_aer", "other",
 				}},
 				{Name: "code"},
 			},

@@ -23,5 +23,42 @@ func nodeCondition() []Panel {
 				Column: "Errors", Unit: "none",
 			}},
 		}),
+		orEmpty(unreported, Panel{
+			Title: "Links",
+			Description: "Lanes and generation of the devices' links, as negotiated and at most. A device that saves power may " +
+				"lower the generation.",
+			Kind: Table, NoData: "no source reports links", Width: 12, Height: 8,
+			Targets: []Target{
+				{Expr: `max by (<device>, link) (dra_device_link_width{<one>})`, Column: "Lanes", Unit: "none"},
+				{Expr: `max by (<device>, link) (dra_device_link_width_max{<one>})`, Column: "Lanes at most", Unit: "none"},
+				{Expr: `max by (<device>, link) (dra_device_link_generation{<one>})`, Column: "Generation", Unit: "none"},
+				{
+					Expr:   `max by (<device>, link) (dra_device_link_generation_max{<one>})`,
+					Column: "Generation at most", Unit: "none",
+				},
+			},
+		}),
+		orEmpty(unreported, Panel{
+			Title: "Fabric over time", Description: "Devices that are not well connected with their fabric.",
+			Kind: Timeline, NoData: "every device is well connected, or in no fabric", Width: 12, Height: 8,
+			states: []state{{"1", "not well connected", red}},
+			Targets: []Target{{
+				Expr:   `max by (<device>, state) (dra_device_fabric_state{<one>, state!="healthy"})`,
+				Legend: "{{device}} {{node}} {{state}}",
+			}},
+		}),
+		orEmpty(unreported, Panel{
+			Title:       "Throttled now",
+			Description: "Why the device runs below its clocks, moment by moment. Only reasons that were active are shown.",
+			Kind:        Timeline, NoData: "no device was throttled, or no source reports it", Width: 12, Height: 8,
+			states: []state{{"1", "throttled", orange}},
+			Targets: []Target{{
+				Expr:   `max by (<device>, reason) (dra_device_throttle_active{<one>}) == 1`,
+				Legend: "{{device}} {{node}} {{reason}}",
+			}},
+		}),
+		orEmpty(unreported, line("Performance state",
+			"Performance state of each device: 0 is the highest; a higher number saves more power.", "none",
+			"no source reports it", "{{device}} {{node}}", `max by (<device>) (dra_device_performance_state{<one>})`)),
 	}
 }

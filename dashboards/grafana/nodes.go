@@ -90,12 +90,15 @@ func nodeUse() []Panel {
 	memory := line("Device memory in use", "Memory in use as a share of the device's memory.", "percentunit",
 		"not measured", "{{device}} {{node}}",
 		`max by (<device>) (dra_device_memory_used_bytes{<one>} / dra_device_memory_capacity_bytes{<one>})`)
+	reserved := orEmpty("where no source reports it", line("Reserved device memory",
+		"Memory that the driver and the firmware of the device keep for themselves.", "bytes", "no source reports it",
+		"{{device}} {{node}}", `max by (<device>) (dra_device_memory_reserved_bytes{<one>})`))
 	memory.steps = []step{{0, blue}, {0.95, red}}
 	for _, p := range []*Panel{&utilization, &engines, &occupancy, &memory} {
 		p.max = 1
 	}
 	return []Panel{
-		utilization, engines, memory, occupancy,
+		utilization, engines, memory, occupancy, reserved,
 		orEmpty("where all use is attributed",
 			line("Unattributed use", "Utilization of devices that no claim holds, or by processes that belong to no holder.",
 				"percentunit", "not measured", "{{device}} {{node}}",
@@ -128,6 +131,16 @@ func nodeHeat() []Panel {
 		heat, throttled,
 		line("Device power", "Power that each device draws.", "watt", "not measured", "{{device}} {{node}}",
 			`max by (<device>) (dra_device_power_watts{<one>})`),
+		orEmpty("where no source reports limits", line("Power limits",
+			"Limit that is enforced now, the one that the device starts with, and the lowest and highest that can be set.",
+			"watt", "no source reports limits", "{{device}} {{node}} {{limit}}",
+			`max by (<device>, limit) (dra_device_power_limit_watts{<one>})`)),
+		orEmpty("where no source reports it", line("Temperature margin",
+			"Degrees that each device may still become warmer before it slows down.", "celsius", "no source reports it",
+			"{{device}} {{node}}", `max by (<device>) (dra_device_temperature_margin_celsius{<one>})`)),
+		orEmpty("where no device has a fan", line("Fans", "Speed that the fan is set to, as a share of its maximum.",
+			"percentunit", "no device has a fan", "{{device}} {{node}}",
+			`max by (<device>) (dra_device_fan_speed_ratio{<one>})`)),
 		line("Clocks", "Frequency of each clock domain.", "hertz", "no source reports it", "{{device}} {{node}} {{domain}}",
 			`max by (<device>, domain) (dra_device_clock_hertz{<one>})`),
 	}

@@ -39,7 +39,7 @@ func alerts(o *Options) []alertGroup {
 	return []alertGroup{
 		{"dra-exporter-claims", slices.Concat(claimAlerts(o), claimStateAlerts(o))},
 		{"dra-exporter-device-health", slices.Concat(
-			deviceAlerts(o), hardwareAlerts(o), sharedDeviceAlerts(o), errorAlerts(o),
+			deviceAlerts(o), hardwareAlerts(o), linkAlerts(o), sharedDeviceAlerts(o), errorAlerts(o),
 		)},
 		{"dra-exporter-exporter", slices.Concat(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
 		{"dra-exporter-capacity", capacityAlerts(o)},

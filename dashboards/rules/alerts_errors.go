@@ -54,8 +54,8 @@ func errorAlerts(o *Options) []alert {
 }
 
 const errorsMeaning = "A counter of the device's errors increased. The label `action` says what to do. Corrected ECC " +
-	"errors and PCIe replays cause no alert: they are normal at low rates, and the dashboard shows them. Xid 13, 31, 43 and " +
-	"45 cause none either: a workload that reads a wrong address, or ends, causes them, and the device is well."
+	"errors and PCIe replays cause no alert: they are normal at low rates, and the dashboard shows them. Xid 13, 31, 43 " +
+	"and 45 cause none either: a workload that reads a wrong address, or ends, causes them, and the device is well."
 
 const errorsMitigation = `By the label ` + "`action`" + `:
 

@@ -4,9 +4,12 @@ package dcgm
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/dcgm/dcgmtest"
@@ -20,7 +23,7 @@ func TestNeedsAttention(t *testing.T) {
 		change func(*dcgmtest.Condition)
 		early  bool // an earlier engine knows it
 	}{
-		{"none none", func(*dcgmtest.Condition) {}, true},
+		{"none ok", func(*dcgmtest.Condition) {}, true},
 		{"reset row_remap_pending", func(c *dcgmtest.Condition) { c.RemapPending = 1 }, true},
 		{"rma row_remap_failed", func(c *dcgmtest.Condition) { c.RemapFailed = 1 }, true},
 		{"reset page_retirement_pending", func(c *dcgmtest.Condition) { c.RetirementPending = 1 }, true},
@@ -33,7 +36,7 @@ func TestNeedsAttention(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, vocabulary %d", tc.want, vocabulary), func(t *testing.T) {
 				want := tc.want
 				if vocabulary == dcgmtest.VocabularyEarly && !tc.early {
-					want = "none none"
+					want = "none ok"
 				}
 				c := newClock(1)
 				machine.Vocabulary = vocabulary
@@ -58,4 +61,62 @@ func attention(s driver.Sample) []string {
 		}
 	}
 	return out
+}
+
+// readingsOf returns the readings of a quantity by their labels, after a time in which the engine
+// reads everything.
+func readingsOf(t *testing.T, change func(*dcgmtest.Condition), q driver.Quantity) map[string]float64 {
+	t.Helper()
+	c := newClock(1)
+	change(&machine.GPUs[0].Condition)
+	s := newSource(t, c, nil)
+	sample(t, s)
+	c.advance(slow.interval().Seconds())
+	out := map[string]float64{}
+	for _, r := range sample(t, s)[0].Readings {
+		if r.Quantity == q {
+			out[strings.TrimSpace(strings.Join(r.Labels[:], " "))] = r.Value
+		}
+	}
+	return out
+}
+
+// The state of a GPU in its fabric: dcgmFabricManagerStatus_t, and NVML's summary of its health.
+func TestFabricState(t *testing.T) {
+	for in, want := range map[[2]float64]string{
+		{0, 0}: "", {1, 0}: "not_started", {2, 0}: "in_progress", {3, 1}: "healthy", {3, nan()}: "healthy",
+		{4, 1}: "failed", {3, 2}: "unhealthy", {3, 3}: "limited", {5, 0}: "", {6, 0}: "", {nan(), 1}: "",
+	} {
+		t.Run(fmt.Sprint(in), func(t *testing.T) {
+			states := map[string]float64{}
+			if want != "" {
+				states[want] = 1
+			}
+			got := readingsOf(t, func(c *dcgmtest.Condition) { c.FabricStatus, c.FabricSummary = in[0], in[1] },
+				driver.FabricState)
+			if diff := cmp.Diff(states, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestThrottleActive(t *testing.T) {
+	got := readingsOf(t, func(c *dcgmtest.Condition) { c.Throttling = 0x40 },
+		driver.ThrottleActive)
+	want := map[string]float64{"power": 0, "thermal": 0, "hw_thermal": 1, "hw_power_brake": 0, "other": 0}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// NVLink 5 counts recoveries in a field of its own, and none of the older errors.
+func TestNVLink5(t *testing.T) {
+	got := readingsOf(t, func(c *dcgmtest.Condition) {
+		c.NVLinkCRC, c.NVLinkReplay, c.NVLinkRecovery, c.NVLink5Recovery = nan(), nan(), nan(), 7
+	}, driver.Errors)
+	maps.DeleteFunc(got, func(labels string, _ float64) bool { return !strings.HasPrefix(labels, "nvlink") })
+	if diff := cmp.Diff(map[string]float64{"nvlink recovery": 7}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }

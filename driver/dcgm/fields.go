@@ -39,6 +39,7 @@ const (
 	slow               // hardly changes
 	profiling          // where that is wanted
 	units              // likewise: of one unit of several of an engine, of which the mean counts
+	pipes              // likewise: of the pipes of the SMs, which not every GPU has
 	newer              // hardly changes, and not every DCGM 4 knows its number
 )
 

@@ -68,7 +68,7 @@ func TestFlat(t *testing.T) {
 	if last.live > first.live+first.live/20+64<<10 {
 		t.Errorf("live memory went from %d to %d bytes", first.live, last.live)
 	}
-	if entities, fields := machine.Groups(); entities != 3 || fields != 9 {
+	if entities, fields := machine.Groups(); entities != 3 || fields != 12 {
 		t.Errorf("the engine keeps %d groups of entities and %d of fields", entities, fields)
 	}
 }

@@ -63,7 +63,19 @@ func TestQuantities(t *testing.T) {
 		"errors pcie_replay":           g.PCIeReplays,
 		"errors row_remap correctable": g.RemappedCorrected, "errors row_remap uncorrectable": g.RemappedUncorrected,
 		"errors page_retirement sbe": g.RetiredSBE, "errors page_retirement dbe": g.RetiredDBE,
-		"health healthy": 1, "needs_attention none none": 1,
+		"engine_utilization int": g.Work.Integer, "engine_utilization fp64": g.Work.FP64,
+		"engine_utilization fp32": g.Work.FP32, "engine_utilization fp16": g.Work.FP16,
+		"power_limit enforced": g.Condition.LimitEnforced, "power_limit default": g.Condition.LimitDefault,
+		"power_limit min": g.Condition.LimitMin, "power_limit max": g.Condition.LimitMax,
+		"performance_state":     g.Condition.PerformanceState,
+		"throttle_active power": 1, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
+		"throttle_active hw_power_brake": 0, "throttle_active other": 0,
+		"link_width pcie": g.Condition.LinkWidth, "link_width_max pcie": g.Condition.LinkWidthMax,
+		"link_generation pcie": g.Condition.LinkGeneration, "link_generation_max pcie": g.Condition.LinkGenerationMax,
+		"errors nvlink crc": g.Condition.NVLinkCRC, "errors nvlink replay": g.Condition.NVLinkReplay,
+		"errors nvlink recovery": g.Condition.NVLinkRecovery, "fabric_state healthy": 1,
+		"memory_reserved": g.Work.MemoryReserved, "temperature_margin": g.Condition.Margin, "fan_speed": g.Condition.Fan,
+		"health healthy": 1, "needs_attention none ok": 1,
 		"lifetime_errors ecc_corrected":           g.Condition.LifetimeCorrected,
 		"lifetime_errors ecc_uncorrected":         g.Condition.LifetimeUncorrected,
 		"lifetime_errors row_remap correctable":   g.RemappedCorrected,
@@ -101,7 +113,7 @@ func TestVocabularies(t *testing.T) {
 			got := values(sample(t, s)[0])
 			for name, want := range map[string]float64{
 				"energy": g.Energy, "clock sm": g.ClockSM, "clock memory": g.ClockMemory, "clock video": g.ClockVideo,
-				"power": g.Power,
+				"power": g.Power, "fan_speed": g.Condition.Fan,
 			} {
 				if math.Abs(got[name]-want) > 1e-9*want {
 					t.Errorf("%s is %v, want %v", name, got[name], want)
@@ -140,6 +152,8 @@ func TestInstances(t *testing.T) {
 			"memory_capacity":            work.MemoryTotal,
 			"engine_utilization decoder": (work.Decoders[0] + work.Decoders[1]) / 2,
 			"engine_utilization jpeg":    work.JPEG, "engine_utilization ofa": work.OFA,
+			"memory_reserved": work.MemoryReserved, "engine_utilization int": work.Integer, "engine_utilization fp64": work.FP64,
+			"engine_utilization fp32": work.FP32, "engine_utilization fp16": work.FP16,
 			"errors xid 43": 1, "errors xid 44": 1,
 		},
 		"8/0": {},

@@ -103,6 +103,10 @@ func (d *state) readings(now time.Time) []driver.Reading {
 		if f.of&of == 0 || !ok || k.absent || now.Sub(k.came) > maxAge(f.schedule) {
 			continue
 		}
+		if readings, ok := d.coded(f, k, now); ok {
+			out = append(out, readings...)
+			continue
+		}
 		if last := len(out) - 1; merged > 0 && out[last].Labels == f.labels { // another unit of the engine
 			merged++
 			out[last].Value += (f.reading(k, now).Value - out[last].Value) / merged

@@ -11,7 +11,6 @@ import (
 	"github.com/NVIDIA/go-dcgm/pkg/dcgm"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
 // entity is a GPU, a GPU instance or a compute instance, as the host engine numbers them. After a
@@ -100,9 +99,6 @@ func (i *integral) take(rate float64, at time.Time) {
 
 // reading makes a reading of a value.
 func (f *field) reading(k known, now time.Time) driver.Reading {
-	if f.id == recoveryAction {
-		return nvidia.RecoveryAction(k.number, earlier(k.at, now))
-	}
 	scale := f.scale
 	if scale == percent && !k.whole {
 		scale = one // a ratio, as the names of 4.6 have it

@@ -90,6 +90,7 @@ func (s *session) watchEntities(of watched, now time.Time) (refused, err error) 
 		refused = s.addFields(group, vocabularies(of.scope, profiling), profiling.interval(), now)
 		// Before Hopper they can't be had (a guess), which is no error.
 		_ = s.addFields(group, vocabularies(of.scope, units), units.interval(), now)
+		_ = s.addFields(group, vocabularies(of.scope, pipes), pipes.interval(), now)
 	}
 	if of.scope&anyGPU != 0 {
 		refused = errors.Join(refused, s.watchHealth(group))

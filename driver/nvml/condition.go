@@ -8,6 +8,8 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
 // rareInterval is how often settings, and conditions that last until a reset, are read.
@@ -19,6 +21,44 @@ func conditionQueries() []query {
 		{"nvmlDeviceGetSramEccErrorStatus", everyGPU, rareInterval, readSRAM},
 		{"nvmlDeviceGetRepairStatus", everyGPU, rareInterval, readRepairs},
 		{"nvmlDeviceGetUnrepairableMemoryFlag_v1", everyGPU, rareInterval, readUnrepairableMemory},
+		{
+			"nvmlDeviceGetEnforcedPowerLimit", everyGPU, slowInterval,
+			milliwatts("enforced", nvml.Device.GetEnforcedPowerLimit),
+		},
+		{
+			"nvmlDeviceGetPowerManagementDefaultLimit", everyGPU, rareInterval,
+			milliwatts("default", nvml.Device.GetPowerManagementDefaultLimit),
+		},
+		{"nvmlDeviceGetPowerManagementLimitConstraints", everyGPU, rareInterval, readPowerLimits},
+		{"nvmlDeviceGetPerformanceState", everyGPU, slowInterval, readPerformanceState},
+		{
+			"nvmlDeviceGetCurrentClocksEventReasons", everyGPU, 0,
+			throttlingNow(nvml.Device.GetCurrentClocksEventReasons),
+		},
+		{ // what drivers before 535 call it
+			"nvmlDeviceGetCurrentClocksThrottleReasons", everyGPU, 0,
+			throttlingNow(nvml.Device.GetCurrentClocksThrottleReasons),
+		},
+		{
+			"nvmlDeviceGetCurrPcieLinkWidth", everyGPU, slowInterval,
+			pcie(driver.LinkWidth, nvml.Device.GetCurrPcieLinkWidth),
+		},
+		{
+			"nvmlDeviceGetMaxPcieLinkWidth", everyGPU, rareInterval,
+			pcie(driver.LinkWidthMax, nvml.Device.GetMaxPcieLinkWidth),
+		},
+		{
+			"nvmlDeviceGetCurrPcieLinkGeneration", everyGPU, slowInterval,
+			pcie(driver.LinkGeneration, nvml.Device.GetCurrPcieLinkGeneration),
+		},
+		{
+			"nvmlDeviceGetMaxPcieLinkGeneration", everyGPU, rareInterval,
+			pcie(driver.LinkGenerationMax, nvml.Device.GetMaxPcieLinkGeneration),
+		},
+		{"aer_dev_*", everyGPU, slowInterval, readAER},
+		{"nvmlDeviceGetGpuFabricInfoV", everyGPU, slowInterval, readFabric},
+		{"nvmlDeviceGetMarginTemperature", everyGPU, slowInterval, readMargin},
+		{"nvmlDeviceGetFanSpeed", everyGPU, slowInterval, readFan},
 	}
 }
 
@@ -32,7 +72,13 @@ func conditionFields(branch int) []field {
 	lifetime := func(id uint32, name, kind, code string) field {
 		return field{id, name, 0, driver.LifetimeErrors, driver.Labels{kind, code}, one}
 	}
+	nvlink := func(id uint32, name, code string, scope uint32) field {
+		return field{id, name, scope, driver.Errors, driver.Labels{"nvlink", code}, one}
+	}
 	fields := []field{
+		nvlink(nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", "crc", 0),
+		nvlink(nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, "NVLINK_REPLAY_ERROR_COUNT_TOTAL", "replay", 0),
+		nvlink(nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "recovery", 0),
 		asks(nvml.FI_DEV_REMAPPED_PENDING, "REMAPPED_PENDING", "reset", "row_remap_pending"),
 		asks(nvml.FI_DEV_REMAPPED_FAILURE, "REMAPPED_FAILURE", "rma", "row_remap_failed"),
 		asks(nvml.FI_DEV_RETIRED_PENDING, "RETIRED_PENDING", "reset", "page_retirement_pending"),
@@ -42,6 +88,10 @@ func conditionFields(branch int) []field {
 		lifetime(nvml.FI_DEV_REMAPPED_UNC, "REMAPPED_UNC", "row_remap", "uncorrectable"),
 		lifetime(nvml.FI_DEV_RETIRED_SBE, "RETIRED_SBE", "page_retirement", "sbe"),
 		lifetime(nvml.FI_DEV_RETIRED_DBE, "RETIRED_DBE", "page_retirement", "dbe"),
+	}
+	if branch >= 550 { // NVLink 5 counts recoveries alone; the sum over its links is a guess of the scope
+		fields = append(fields, nvlink(nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS, "NVLINK_COUNT_LINK_RECOVERY_EVENTS",
+			"recovery", allLinks))
 	}
 	if branch >= 570 { // the header of CUDA 12.8 is the first that has it
 		fields = append(fields, asks(nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, recoveryAction, "", ""))
@@ -87,6 +137,111 @@ func readUnrepairableMemory(r *reader, device nvml.Device) nvml.Return {
 	status, answer := device.GetUnrepairableMemoryFlag_v1()
 	if answer == nvml.SUCCESS {
 		r.asks("rma", "unrepairable_memory", status.BUnrepairableMemory)
+	}
+	return answer
+}
+
+// milliwatts returns the query of a power limit in milliwatts.
+func milliwatts(limit string, get func(nvml.Device) (uint32, nvml.Return)) func(*reader, nvml.Device) nvml.Return {
+	return func(r *reader, device nvml.Device) nvml.Return {
+		v, answer := get(device)
+		if answer == nvml.SUCCESS {
+			r.add(driver.PowerLimit, float64(v)/1000, limit)
+		}
+		return answer
+	}
+}
+
+// readPowerLimits: the lowest and the highest that can be set, in milliwatts.
+func readPowerLimits(r *reader, device nvml.Device) nvml.Return {
+	lowest, highest, answer := device.GetPowerManagementLimitConstraints()
+	if answer == nvml.SUCCESS {
+		r.add(driver.PowerLimit, float64(lowest)/1000, "min")
+		r.add(driver.PowerLimit, float64(highest)/1000, "max")
+	}
+	return answer
+}
+
+// readPerformanceState: nvmlPstates_t, 0 to 15; NVML_PSTATE_UNKNOWN is none.
+func readPerformanceState(r *reader, device nvml.Device) nvml.Return {
+	state, answer := device.GetPerformanceState()
+	if answer == nvml.SUCCESS && state != nvml.PSTATE_UNKNOWN {
+		r.add(driver.PerformanceState, float64(state))
+	}
+	return answer
+}
+
+// throttlingNow returns the query of a bitmask of reasons (nvmlClocksEventReasons).
+func throttlingNow(get func(nvml.Device) (uint64, nvml.Return)) func(*reader, nvml.Device) nvml.Return {
+	return func(r *reader, device nvml.Device) nvml.Return {
+		if r.has(driver.ThrottleActive, driver.Labels{"power"}) {
+			return nvml.SUCCESS
+		}
+		mask, answer := get(device)
+		if answer == nvml.SUCCESS {
+			r.readings = append(r.readings, nvidia.ThrottleActive(mask, r.gpu.now())...)
+		}
+		return answer
+	}
+}
+
+// pcie returns the query of the PCIe link's width, or generation. The most is that of the device
+// "and system": a GPU in a slot of 8 lanes has 8 at most.
+func pcie(q driver.Quantity, get func(nvml.Device) (int, nvml.Return)) func(*reader, nvml.Device) nvml.Return {
+	return func(r *reader, device nvml.Device) nvml.Return {
+		v, answer := get(device)
+		if answer == nvml.SUCCESS {
+			r.add(q, float64(v), "pcie")
+		}
+		return answer
+	}
+}
+
+// readAER reads the kernel's counts of PCIe errors.
+func readAER(r *reader, _ nvml.Device) nvml.Return {
+	correctable, uncorrectable, ok := sysfs.AER(sysfs.PCIDevice(r.gpu.sysfs, r.gpu.hardware.PCI))
+	if r.gpu.hardware.PCI == "" || !ok {
+		return nvml.ERROR_NOT_SUPPORTED
+	}
+	r.add(driver.Errors, correctable, "pcie_aer", "correctable")
+	r.add(driver.Errors, uncorrectable, "pcie_aer", "uncorrectable")
+	return nvml.SUCCESS
+}
+
+// readFabric: nvmlGpuFabricInfo_v3_t; drivers before 570 know v2, which has no summary of the health.
+func readFabric(r *reader, device nvml.Device) nvml.Return {
+	info, answer := device.GetGpuFabricInfoV().V3()
+	if answer == nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
+		var old nvml.GpuFabricInfo_v2
+		old, answer = device.GetGpuFabricInfoV().V2()
+		info.State, info.Status = old.State, old.Status
+	}
+	if answer == nvml.SUCCESS {
+		reading, ok := nvidia.FabricState(nvidia.FabricProbe(info.State), info.Status != uint32(nvml.SUCCESS),
+			uint64(info.HealthSummary), r.gpu.now())
+		if ok {
+			r.append(reading)
+		}
+	}
+	return answer
+}
+
+// readMargin: "distance to nearest slowdown threshold", which nvidia-smi -q prints as GPU T.Limit
+// Temp in degrees Celsius.
+func readMargin(r *reader, device nvml.Device) nvml.Return {
+	margin, answer := device.GetMarginTemperature()
+	if answer == nvml.SUCCESS {
+		r.add(driver.TemperatureMargin, float64(margin.MarginTemperature))
+	}
+	return answer
+}
+
+// readFan: the speed that the fan is set to, a percentage of that of the highest noise that the
+// product tolerates, "may exceed 100% in certain cases".
+func readFan(r *reader, device nvml.Device) nvml.Return {
+	speed, answer := device.GetFanSpeed()
+	if answer == nvml.SUCCESS {
+		r.add(driver.FanSpeed, float64(speed)*percent)
 	}
 	return answer
 }

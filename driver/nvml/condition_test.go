@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/nvml/nvmltest"
 )
 
@@ -21,7 +23,7 @@ func TestNeedsAttention(t *testing.T) {
 		change func(*nvmltest.Condition)
 		since  int // the first branch of drivers that reports it
 	}{
-		{"none none", func(*nvmltest.Condition) {}, 535},
+		{"none ok", func(*nvmltest.Condition) {}, 535},
 		{"reset row_remap_pending", func(c *nvmltest.Condition) { c.RemapPending = 1 }, 535},
 		{"rma row_remap_failed", func(c *nvmltest.Condition) { c.RemapFailed = 1 }, 535},
 		{"reset page_retirement_pending", func(c *nvmltest.Condition) { c.RetirementPending = 1 }, 535},
@@ -37,7 +39,7 @@ func TestNeedsAttention(t *testing.T) {
 			for _, version := range []string{"535.183.01", "550.163.01", "570.86.15", "580.65.06", "590.44.01"} {
 				want := tc.want
 				if branch(version) < tc.since {
-					want = "none none"
+					want = "none ok"
 				}
 				c := newClock()
 				machine.Reset(1)
@@ -51,7 +53,7 @@ func TestNeedsAttention(t *testing.T) {
 				}
 				machine.GPUs[0].Condition = nvmltest.Condition{}
 				c.advance(rareInterval.Seconds())
-				if got := attention(sample(t, s)[0]); !slices.Equal(got, []string{"none none"}) {
+				if got := attention(sample(t, s)[0]); !slices.Equal(got, []string{"none ok"}) {
 					t.Errorf("%s, when it is over: %q", version, got)
 				}
 			}
@@ -94,8 +96,110 @@ func TestRareQueries(t *testing.T) {
 		c.advance(1)
 	}
 	for _, q := range conditionQueries() {
-		if n := machine.Calls(q.function); q.every == rareInterval && n != 1 {
-			t.Errorf("%s was called %d times in a minute", q.function, n)
+		want := map[time.Duration]int{rareInterval: 1, slowInterval: 6, 0: 60}[q.every]
+		if q.function == "nvmlDeviceGetCurrentClocksThrottleReasons" {
+			want = 0 // the new name answers
 		}
+		if strings.HasPrefix(q.function, "nvml") && machine.Calls(q.function) != want {
+			t.Errorf("%s was called %d times in a minute, want %d", q.function, machine.Calls(q.function), want)
+		}
+	}
+}
+
+// readingsOf returns the readings of a quantity by their labels.
+func readingsOf(s driver.Sample, q driver.Quantity) map[string]float64 {
+	out := map[string]float64{}
+	for _, r := range s.Readings {
+		if r.Quantity == q {
+			out[strings.TrimSpace(strings.Join(r.Labels[:], " "))] = r.Value
+		}
+	}
+	return out
+}
+
+// Why a GPU is throttled now, by the bits of nvml.h. An idle GPU and chosen clocks are no throttling.
+func TestThrottleActive(t *testing.T) {
+	for mask, active := range map[float64][]string{
+		0x0: nil, 0x1: nil, 0x2: nil, 0x3: nil, 0x4: {"power"}, 0x20: {"thermal"}, 0x48: {"hw_thermal"},
+		0x88: {"hw_power_brake"}, 0x8: {"other"}, 0x10: {"other"}, 0x400: {"other"}, 0x24: {"power", "thermal"},
+	} {
+		for _, library := range []string{machine.Library, machine.OldLibrary} {
+			machine.Reset(1)
+			machine.GPUs[0].Condition.Throttling = mask
+			want := map[string]float64{"power": 0, "thermal": 0, "hw_thermal": 0, "hw_power_brake": 0, "other": 0}
+			for _, reason := range active {
+				want[reason] = 1
+			}
+			s := newSource(t, newClock(), func(c *Config) { c.Library = library })
+			if diff := cmp.Diff(want, readingsOf(sample(t, s)[0], driver.ThrottleActive)); diff != "" {
+				t.Errorf("%#x (-want +got):\n%s", int(mask), diff)
+			}
+		}
+	}
+}
+
+// The state of a GPU in its fabric. Drivers before 570 do not tell its health.
+func TestFabricState(t *testing.T) {
+	type info struct{ state, status, summary float64 }
+	for in, want := range map[info]map[string]string{
+		{0, 0, 0}:   {"535": "", "580": ""},
+		{1, 0, 0}:   {"535": "not_started", "580": "not_started"},
+		{2, 0, 0}:   {"535": "in_progress", "580": "in_progress"},
+		{3, 0, 1}:   {"535": "healthy", "580": "healthy"},
+		{3, 0, 0}:   {"535": "healthy", "580": "healthy"},
+		{3, 999, 1}: {"535": "failed", "580": "failed"},
+		{3, 0, 2}:   {"535": "healthy", "580": "unhealthy"},
+		{3, 0, 3}:   {"535": "healthy", "580": "limited"},
+	} {
+		for version, state := range want {
+			machine.Reset(1)
+			machine.SetDriver(version + ".1")
+			c := &machine.GPUs[0].Condition
+			c.FabricState, c.FabricStatus, c.FabricSummary = in.state, in.status, in.summary
+			states := map[string]float64{}
+			if state != "" {
+				states[state] = 1
+			}
+			got := readingsOf(sample(t, newSource(t, newClock(), nil))[0], driver.FabricState)
+			if diff := cmp.Diff(states, got); diff != "" {
+				t.Errorf("%v, driver %s (-want +got):\n%s", in, version, diff)
+			}
+		}
+	}
+}
+
+// An unknown performance state is none.
+func TestPerformanceState(t *testing.T) {
+	machine.Reset(1)
+	machine.GPUs[0].Condition.PerformanceState = 32
+	if v, ok := value(sample(t, newSource(t, newClock(), nil))[0], driver.PerformanceState); ok {
+		t.Errorf("NVML_PSTATE_UNKNOWN is read as %v", v)
+	}
+}
+
+// NVLink 5 counts recoveries in a field of its own, and none of the older errors.
+func TestNVLink5(t *testing.T) {
+	machine.Reset(1)
+	c := &machine.GPUs[0].Condition
+	c.NVLinkCRC, c.NVLinkReplay, c.NVLinkRecovery, c.NVLink5Recovery = nan(), nan(), nan(), 7
+	got := readingsOf(sample(t, newSource(t, newClock(), nil))[0], driver.Errors)
+	maps.DeleteFunc(got, func(labels string, _ float64) bool { return !strings.HasPrefix(labels, "nvlink") })
+	if diff := cmp.Diff(map[string]float64{"nvlink recovery": 7}, got); diff != "" {
+		t.Errorf("errors (-want +got):\n%s", diff)
+	}
+}
+
+// Errors of the PCIe link are the kernel's counts.
+func TestAER(t *testing.T) {
+	machine.Reset(1)
+	s := newSource(t, newClock(), func(config *Config) {
+		const folder = "bus/pci/devices/0000:1b:00.0/"
+		drivertest.WriteTree(t, config.Sysfs, folder+"aer_dev_correctable: TOTAL_ERR_COR 5\n"+
+			folder+"aer_dev_nonfatal: TOTAL_ERR_NONFATAL 2\n"+folder+"aer_dev_fatal: TOTAL_ERR_FATAL 1")
+	})
+	got := readingsOf(sample(t, s)[0], driver.Errors)
+	maps.DeleteFunc(got, func(labels string, _ float64) bool { return !strings.HasPrefix(labels, "pcie_aer") })
+	if diff := cmp.Diff(map[string]float64{"pcie_aer correctable": 5, "pcie_aer uncorrectable": 3}, got); diff != "" {
+		t.Errorf("errors (-want +got):\n%s", diff)
 	}
 }

@@ -60,6 +60,10 @@ func gpmMetrics(encoders bool) []gpmMetric {
 		{nvml.GPM_METRIC_SM_OCCUPANCY, driver.Occupancy, ""},
 		{nvml.GPM_METRIC_ANY_TENSOR_UTIL, driver.EngineUtilization, "tensor"},
 		{nvml.GPM_METRIC_DRAM_BW_UTIL, driver.EngineUtilization, "dram"},
+		{nvml.GPM_METRIC_FP64_UTIL, driver.EngineUtilization, "fp64"}, // of FP64 to FP16: without tensor cores
+		{nvml.GPM_METRIC_FP32_UTIL, driver.EngineUtilization, "fp32"},
+		{nvml.GPM_METRIC_FP16_UTIL, driver.EngineUtilization, "fp16"},
+		{nvml.GPM_METRIC_INTEGER_UTIL, driver.EngineUtilization, "int"},
 	}
 	type units struct {
 		first  nvml.GpmMetricId

@@ -40,6 +40,8 @@ func TestInstances(t *testing.T) {
 	}
 	want := map[string]float64{
 		"memory_used": instance.Memory, "memory_capacity": instance.MemoryTotal,
+		"memory_reserved": instance.MemoryReserved, "engine_utilization int": 0.11,
+		"engine_utilization fp64": 0.12, "engine_utilization fp32": 0.13, "engine_utilization fp16": 0.14,
 		"utilization": 0.3, "engine_utilization sm": 0.05, "occupancy": 0.04, "engine_utilization tensor": 0.03,
 		"engine_utilization dram":    0.02,
 		"engine_utilization encoder": 0.07,
@@ -185,7 +187,9 @@ func TestInstancesWithoutGPM(t *testing.T) {
 	c.advance(1)
 	samples := sample(t, s)
 	instance := &machine.GPUs[0].Instances[0]
-	want := map[string]float64{"memory_used": instance.Memory, "memory_capacity": instance.MemoryTotal}
+	want := map[string]float64{
+		"memory_used": instance.Memory, "memory_capacity": instance.MemoryTotal, "memory_reserved": instance.MemoryReserved,
+	}
 	if diff := cmp.Diff(want, values(of(t, samples, instance.UUID()))); diff != "" {
 		t.Errorf("readings of an instance (-want +got):\n%s", diff)
 	}

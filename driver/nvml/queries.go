@@ -57,6 +57,8 @@ func optionalFunctions() []string {
 		"nvmlDeviceGetProcessUtilization",
 		"nvmlDeviceGetAccountingStats_v2",
 		"nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1",
+		"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons",
+		"nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMarginTemperature",
 		"nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleFree", "nvmlGpmSampleGet", "nvmlGpmMigSampleGet",
 		"nvmlGpmMetricsGet",
 	}
@@ -104,13 +106,14 @@ func readUtilization(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readMemory: nvmlMemory_v2_t, used: allocated memory without what driver and firmware reserve, and
-// total, in bytes.
+// readMemory: nvmlMemory_v2_t, used: allocated memory without what driver and firmware reserve,
+// reserved: that, and total, in bytes.
 func readMemory(r *reader, device nvml.Device) nvml.Return {
 	m, answer := device.GetMemoryInfo_v2()
 	if answer == nvml.SUCCESS {
 		r.add(driver.MemoryUsed, float64(m.Used))
 		r.add(driver.MemoryCapacity, float64(m.Total))
+		r.add(driver.MemoryReserved, float64(m.Reserved))
 	}
 	return answer
 }

@@ -66,7 +66,17 @@ func TestQuantities(t *testing.T) {
 		"errors ecc_uncorrected":       g.Uncorrected,
 		"errors row_remap correctable": g.RemappedCorrected, "errors row_remap uncorrectable": g.RemappedUncorrected,
 		"errors page_retirement sbe": g.RetiredSBE, "errors page_retirement dbe": g.RetiredDBE,
-		"needs_attention none none":               1,
+		"power_limit enforced": g.Condition.LimitEnforced, "power_limit default": g.Condition.LimitDefault,
+		"power_limit min": g.Condition.LimitMin, "power_limit max": g.Condition.LimitMax,
+		"performance_state":     g.Condition.PerformanceState,
+		"throttle_active power": 1, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
+		"throttle_active hw_power_brake": 0, "throttle_active other": 0,
+		"link_width pcie": g.Condition.LinkWidth, "link_width_max pcie": g.Condition.LinkWidthMax,
+		"link_generation pcie": g.Condition.LinkGeneration, "link_generation_max pcie": g.Condition.LinkGenerationMax,
+		"errors nvlink crc": g.Condition.NVLinkCRC, "errors nvlink replay": g.Condition.NVLinkReplay,
+		"errors nvlink recovery": g.Condition.NVLinkRecovery, "fabric_state healthy": 1,
+		"memory_reserved": g.MemoryReserved, "temperature_margin": g.Condition.Margin, "fan_speed": g.Condition.Fan,
+		"needs_attention none ok":                 1,
 		"lifetime_errors ecc_corrected":           g.Condition.LifetimeCorrected,
 		"lifetime_errors ecc_uncorrected":         g.Condition.LifetimeUncorrected,
 		"lifetime_errors row_remap correctable":   g.RemappedCorrected,
@@ -140,7 +150,8 @@ func TestGPM(t *testing.T) {
 		"utilization": 0.505, "engine_utilization sm": 0.505 / 2, "occupancy": 0.505 / 4,
 		"engine_utilization tensor": 0.505 / 8,
 		"engine_utilization dram":   0.25, "engine_utilization decoder": (0.5 + 0.25) / 2,
-		"engine_utilization encoder": (0.6 + 0.2) / 2,
+		"engine_utilization encoder": (0.6 + 0.2) / 2, "engine_utilization int": 0.11,
+		"engine_utilization fp64": 0.12, "engine_utilization fp32": 0.13, "engine_utilization fp16": 0.14,
 	} {
 		if math.Abs(got[name]-want) > 1e-6 {
 			t.Errorf("%s is %v, want %v", name, got[name], want)

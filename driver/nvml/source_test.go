@@ -160,7 +160,8 @@ func suite(layout func()) drivertest.Config {
 				is(driver.Energy)),
 			fault("memory can't be read", failing("nvmlDeviceGetMemoryInfo_v2", nvml.ERROR_UNKNOWN), false,
 				func(s driver.Sample, r driver.Reading) bool {
-					return first(s) && (r.Quantity == driver.MemoryUsed || r.Quantity == driver.MemoryCapacity)
+					return first(s) && (r.Quantity == driver.MemoryUsed || r.Quantity == driver.MemoryCapacity ||
+						r.Quantity == driver.MemoryReserved)
 				}),
 			fault("a field is not supported", func() { machine.GPUs[0].PCIeReplays = nan() }, true,
 				func(s driver.Sample, r driver.Reading) bool { return first(s) && r.Labels[0] == "pcie_replay" }),

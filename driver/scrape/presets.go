@@ -86,7 +86,8 @@ metrics:
 // Utilization is DCGM's graphics engine activity, any engine's share of time, 0 to 1; GPU_UTIL
 // (203), a percentage of coarser samples, stands in where no profiling runs. Not here, though
 // exported: XID_ERRORS, whose value is the last error's number and no count; PROF_PCIE_*_BYTES and
-// PROF_NVLINK_*_BYTES, which are rates.
+// PROF_NVLINK_*_BYTES, which are rates; CLOCKS_EVENT_REASONS, FABRIC_MANAGER_STATUS and
+// GET_GPU_RECOVERY_ACTION, whose values are bits and codes.
 const presetDCGMMetrics = `
 - {name: DCGM_FI_PROF_GR_ENGINE_ACTIVE, quantity: utilization}
 - {name: DCGM_FI_DEV_GPU_UTIL, quantity: utilization, scale: 0.01}
@@ -112,6 +113,25 @@ const presetDCGMMetrics = `
 - {name: DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS, quantity: errors, labels: {kind: row_remap, code: uncorrectable}}
 - {name: DCGM_FI_DEV_RETIRED_SBE, quantity: errors, labels: {kind: page_retirement, code: sbe}}
 - {name: DCGM_FI_DEV_RETIRED_DBE, quantity: errors, labels: {kind: page_retirement, code: dbe}}
+- {name: DCGM_FI_PROF_PIPE_FP64_ACTIVE, quantity: engine_utilization, labels: {engine: fp64}}
+- {name: DCGM_FI_PROF_PIPE_FP32_ACTIVE, quantity: engine_utilization, labels: {engine: fp32}}
+- {name: DCGM_FI_PROF_PIPE_FP16_ACTIVE, quantity: engine_utilization, labels: {engine: fp16}}
+- {name: DCGM_FI_PROF_PIPE_INT_ACTIVE, quantity: engine_utilization, labels: {engine: int}}
+- {name: DCGM_FI_DEV_FB_RESERVED, quantity: memory_reserved, scale: 1048576}
+- {name: DCGM_FI_DEV_ENFORCED_POWER_LIMIT, quantity: power_limit, labels: {limit: enforced}}
+- {name: DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF, quantity: power_limit, labels: {limit: default}}
+- {name: DCGM_FI_DEV_POWER_MGMT_LIMIT_MIN, quantity: power_limit, labels: {limit: min}}
+- {name: DCGM_FI_DEV_POWER_MGMT_LIMIT_MAX, quantity: power_limit, labels: {limit: max}}
+- {name: DCGM_FI_DEV_PSTATE, quantity: performance_state}
+- {name: DCGM_FI_DEV_PCIE_LINK_WIDTH, quantity: link_width, labels: {link: pcie}}
+- {name: DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH, quantity: link_width_max, labels: {link: pcie}}
+- {name: DCGM_FI_DEV_PCIE_LINK_GEN, quantity: link_generation, labels: {link: pcie}}
+- {name: DCGM_FI_DEV_PCIE_MAX_LINK_GEN, quantity: link_generation_max, labels: {link: pcie}}
+- {name: DCGM_FI_DEV_GPU_TEMP_LIMIT, quantity: temperature_margin}
+- {name: DCGM_FI_DEV_FAN_SPEED, quantity: fan_speed, scale: 0.01}
+- {name: DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, quantity: errors, labels: {kind: nvlink, code: crc}}
+- {name: DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, quantity: errors, labels: {kind: nvlink, code: replay}}
+- {name: DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, quantity: errors, labels: {kind: nvlink, code: recovery}}
 - {name: DCGM_FI_DEV_ROW_REMAP_PENDING, quantity: needs_attention, labels: {action: reset, reason: row_remap_pending}}
 - {name: DCGM_FI_DEV_ROW_REMAP_FAILURE, quantity: needs_attention, labels: {action: rma, reason: row_remap_failed}}
 - {name: DCGM_FI_DEV_RETIRED_PENDING, quantity: needs_attention,
@@ -152,6 +172,20 @@ const presetDCGM46Metrics = `
 - {name: DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL, quantity: errors, labels: {kind: row_remap, code: uncorrectable}}
 - {name: DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL, quantity: errors, labels: {kind: page_retirement, code: sbe}}
 - {name: DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL, quantity: errors, labels: {kind: page_retirement, code: dbe}}
+- {name: DCGM_FI_PROF_FP64_UTIL_RATIO, quantity: engine_utilization, labels: {engine: fp64}}
+- {name: DCGM_FI_PROF_FP32_UTIL_RATIO, quantity: engine_utilization, labels: {engine: fp32}}
+- {name: DCGM_FI_PROF_FP16_UTIL_RATIO, quantity: engine_utilization, labels: {engine: fp16}}
+- {name: DCGM_FI_PROF_INT_UTIL_RATIO, quantity: engine_utilization, labels: {engine: int}}
+- {name: DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS, quantity: power_limit, labels: {limit: enforced}}
+- {name: DCGM_FI_DEV_BOARD_POWER_LIMIT_DEFAULT_WATTS, quantity: power_limit, labels: {limit: default}}
+- {name: DCGM_FI_DEV_BOARD_POWER_LIMIT_MIN_WATTS, quantity: power_limit, labels: {limit: min}}
+- {name: DCGM_FI_DEV_BOARD_POWER_LIMIT_MAX_WATTS, quantity: power_limit, labels: {limit: max}}
+- {name: DCGM_FI_DEV_GPU_PSTATE, quantity: performance_state}
+- {name: DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS, quantity: temperature_margin}
+- {name: DCGM_FI_DEV_FAN_SPEED_RATIO, quantity: fan_speed}
+- {name: DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_TOTAL, quantity: errors, labels: {kind: nvlink, code: crc}}
+- {name: DCGM_FI_DEV_NVLINK_REPLAY_ERROR_TOTAL, quantity: errors, labels: {kind: nvlink, code: replay}}
+- {name: DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_TOTAL, quantity: errors, labels: {kind: nvlink, code: recovery}}
 - {name: DCGM_FI_DEV_ROW_REMAP_CORRECTABLE_TOTAL, quantity: lifetime_errors,
    labels: {kind: row_remap, code: correctable}}
 - {name: DCGM_FI_DEV_ROW_REMAP_UNCORRECTABLE_TOTAL, quantity: lifetime_errors,

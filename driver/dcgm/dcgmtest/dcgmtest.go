@@ -10,6 +10,7 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"math"
 	"path/filepath"
 	"unsafe"
 
@@ -62,8 +63,8 @@ func newGPU(i int) GPU {
 		PCIBus: int64(0x1b + i),
 		Work: Work{
 			Graphics: 0.755, SM: 0.5, Occupancy: 0.25, Tensor: 0.125, DRAM: 0.3, Decoders: [2]float64{0.5, 0.25}, JPEG: 0.35,
-			OFA:         0.45,
-			MemoryTotal: 80 << 30, Memory: 16 << 30,
+			OFA: 0.45, FP64: 0.12, FP32: 0.13, FP16: 0.14, Integer: 0.11,
+			MemoryTotal: 80 << 30, Memory: 16 << 30, MemoryReserved: 1 << 30,
 		},
 		Utilization: 0.75, MemoryUtilization: 0.25, Encoder: 0.1, Decoder: 0.2,
 		Power: 312.5 + float64(i), Energy: 1e6 * float64(i+1), Temperature: 61, MemoryTemperature: 70,
@@ -72,8 +73,14 @@ func newGPU(i int) GPU {
 		ThrottledPower: 12.5, ThrottledThermal: 3, ThrottledSyncBoost: 4, ThrottledBoardLimit: 1, ThrottledReliability: 2,
 		Corrected: 5, Uncorrected: 1, PCIeReplays: 3, RemappedCorrected: 2, RemappedUncorrected: 7, RetiredSBE: 4,
 		RetiredDBE: 6,
-		Condition:  Condition{LifetimeCorrected: 105, LifetimeUncorrected: 11},
-		uuid:       text(fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)), name: text("NVIDIA H100 80GB HBM3"),
+		Condition: Condition{
+			LifetimeCorrected: 105, LifetimeUncorrected: 11,
+			LimitEnforced: 650, LimitDefault: 700, LimitMin: 200, LimitMax: 750, PerformanceState: 2, Throttling: 0x4,
+			LinkWidth: 8, LinkWidthMax: 16, LinkGeneration: 4, LinkGenerationMax: 5,
+			NVLinkCRC: 21, NVLinkReplay: 22, NVLinkRecovery: 23, NVLink5Recovery: math.NaN(),
+			FabricStatus: 3, FabricSummary: 1, Margin: 49, Fan: 0.35,
+		},
+		uuid: text(fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)), name: text("NVIDIA H100 80GB HBM3"),
 	}
 }
 
@@ -87,8 +94,8 @@ func (m *Machine) Partition(gpu, instances int) {
 			Present: 1, GPUInstance: int64(7 + i), ComputeInstances: 1, Profile: 19,
 			Work: Work{
 				Graphics: float64(i+1) / 10, SM: 0.05, Occupancy: 0.04, Tensor: 0.03, DRAM: 0.02, Decoders: [2]float64{0.6, 0.4},
-				JPEG: 0.07, OFA: 0.08,
-				MemoryTotal: 10 << 30, Memory: float64(i+1) * (1 << 30),
+				JPEG: 0.07, OFA: 0.08, FP64: 0.02, FP32: 0.03, FP16: 0.04, Integer: 0.01,
+				MemoryTotal: 10 << 30, Memory: float64(i+1) * (1 << 30), MemoryReserved: 1 << 27,
 			},
 		}
 	}

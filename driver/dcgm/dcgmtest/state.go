@@ -53,7 +53,8 @@ type Work struct {
 	Graphics, SM, Occupancy, Tensor, DRAM float64
 	Decoders                              [2]float64
 	JPEG, OFA                             float64
-	MemoryTotal, Memory                   float64
+	FP64, FP32, FP16, Integer             float64
+	MemoryTotal, Memory, MemoryReserved   float64
 }
 
 // Instance is a GPU instance.
@@ -93,6 +94,16 @@ type Condition struct {
 	SRAMThreshold, Unrepairable                  float64
 	RecoveryAction                               float64 // nvmlDeviceGpuRecoveryAction_t
 	LifetimeCorrected, LifetimeUncorrected       float64 // ECC errors
+	LimitEnforced, LimitDefault                  float64 // watts
+	LimitMin, LimitMax                           float64
+	PerformanceState                             float64
+	Throttling                                   float64 // DCGM_CLOCKS_EVENT_REASON_*
+	LinkWidth, LinkWidthMax                      float64
+	LinkGeneration, LinkGenerationMax            float64
+	NVLinkCRC, NVLinkReplay, NVLinkRecovery      float64
+	NVLink5Recovery                              float64 // of NVLink 5
+	FabricStatus, FabricSummary                  float64 // as DCGM has them
+	Margin, Fan                                  float64
 }
 
 type event struct {

@@ -102,7 +102,13 @@ func newGPU(i int) GPU {
 			Power: 12.5, Thermal: 3, SyncBoost: 0, BoardLimit: 1, Reliability: 2, SoftThermal: 3.5, HardThermal: 0.5,
 			PowerBrake: 0.25,
 		},
-		Condition: Condition{LifetimeCorrected: 105, LifetimeUncorrected: 11},
+		Condition: Condition{
+			LifetimeCorrected: 105, LifetimeUncorrected: 11,
+			LimitEnforced: 650, LimitDefault: 700, LimitMin: 200, LimitMax: 750, PerformanceState: 2, Throttling: 0x4,
+			LinkWidth: 8, LinkWidthMax: 16, LinkGeneration: 4, LinkGenerationMax: 5,
+			NVLinkCRC: 21, NVLinkReplay: 22, NVLinkRecovery: 23, NVLink5Recovery: math.NaN(),
+			FabricState: 3, FabricSummary: 1, Margin: 49, Fan: 0.35,
+		},
 	}
 	g.SetUUID(fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i), "NVIDIA H100 80GB HBM3")
 	g.Counters.Advance(1, g.metrics())
@@ -110,10 +116,11 @@ func newGPU(i int) GPU {
 }
 
 // metrics are what GPM says of a GPU, by NVML_GPM_METRIC_*: the shares of graphics, SMs, occupancy,
-// tensor and memory, the bytes per second over PCIe and NVLink, and the shares of two decoders and
-// two encoders.
+// tensor and memory, of the integer, FP64, FP32 and FP16 pipes, the bytes per second over PCIe and
+// NVLink, and the shares of two decoders and two encoders.
 func (g *GPU) metrics() map[int]float64 {
 	return map[int]float64{
+		4: 0.11, 11: 0.12, 12: 0.13, 13: 0.14,
 		1: g.Utilization, 2: g.Utilization / 2, 3: g.Utilization / 4, 5: g.Utilization / 8, 10: g.MemoryUtilization,
 		20: g.PCIeTransmitRate, 21: g.PCIeReceiveRate, 30: 0.5, 31: 0.25, 166: 0.6, 167: 0.2,
 		60: 3e6, 61: 1000 * 1024,
@@ -138,6 +145,7 @@ func (m *Machine) Partition(gpu, instances int) {
 
 func (m *Instance) metrics() map[int]float64 {
 	return map[int]float64{
+		4: 0.11, 11: 0.12, 12: 0.13, 13: 0.14,
 		1: float64(m.Start+1) / 10, 2: 0.05, 3: 0.04, 5: 0.03, 10: 0.02, 166: 0.07, 20: 1e6, 21: 2e6,
 		60: 3e6, 61: 4e6,
 	}

@@ -82,6 +82,14 @@ type Condition struct {
 	SRAMThreshold, Unrepairable                                            float64
 	RecoveryAction                                                         float64 // nvmlDeviceGpuRecoveryAction_t
 	LifetimeCorrected, LifetimeUncorrected                                 float64 // ECC errors
+	LimitEnforced, LimitDefault, LimitMin, LimitMax                        float64 // watts
+	PerformanceState                                                       float64
+	Throttling                                                             float64 // nvmlClocksEventReason*
+	LinkWidth, LinkWidthMax, LinkGeneration, LinkGenerationMax             float64
+	NVLinkCRC, NVLinkReplay, NVLinkRecovery                                float64
+	NVLink5Recovery                                                        float64 // of NVLink 5
+	FabricState, FabricStatus, FabricSummary                               float64 // as nvmlGpuFabricInfo_v3_t has them
+	Margin, Fan                                                            float64
 }
 
 // Counters are what GPM makes its metrics of: the integrals over time of shares and rates, by

@@ -15,7 +15,8 @@ enum { MAX_GPUS = 8, MAX_INSTANCES = 8, MAX_EVENTS = 64, MAX_FUNCTIONS = 32, MAX
 struct work { /* what GPUs and GPU instances both have */
     double graphics, sm, occupancy, tensor, dram; /* shares of time: the profiling metrics */
     double decoders[2], jpeg, ofa;                /* likewise, of one unit each */
-    double memory_total, memory_used;             /* bytes */
+    double fp64, fp32, fp16, integer;             /* likewise */
+    double memory_total, memory_used, memory_reserved; /* bytes */
 };
 
 struct instance { /* a GPU instance */
@@ -27,6 +28,12 @@ struct condition { /* in which the hardware is: flags are 0 or 1 */
     double remap_pending, remap_failed, retirement_pending, sram_threshold, unrepairable;
     double recovery_action;                          /* nvmlDeviceGpuRecoveryAction_t */
     double lifetime_corrected, lifetime_uncorrected; /* ECC errors over the GPU's lifetime */
+    double limit_enforced, limit_default, limit_min, limit_max; /* watts */
+    double performance_state, throttling;                       /* throttling: DCGM_CLOCKS_EVENT_REASON_* */
+    double link_width, link_width_max, link_generation, link_generation_max;
+    double nvlink_crc, nvlink_replay, nvlink_recovery, nvlink5_recovery;
+    double fabric_status, fabric_summary; /* as DCGM has them */
+    double margin, fan;                   /* degrees Celsius; share of 1 */
 };
 
 struct gpu {

@@ -25,8 +25,13 @@ static int work(const struct work *w, dcgmFieldValue_v1 *v) {
     case DCGM_FI_PROF_NVDEC_UTIL_1_RATIO: real(v, w->decoders[1]); return 1;
     case DCGM_FI_PROF_NVJPG_UTIL_0_RATIO: real(v, w->jpeg); return 1;
     case DCGM_FI_PROF_NVOFA_UTIL_0_RATIO: real(v, w->ofa); return 1;
+    case DCGM_FI_PROF_FP64_UTIL_RATIO: real(v, w->fp64); return 1;
+    case DCGM_FI_PROF_FP32_UTIL_RATIO: real(v, w->fp32); return 1;
+    case DCGM_FI_PROF_FP16_UTIL_RATIO: real(v, w->fp16); return 1;
+    case DCGM_FI_PROF_INT_UTIL_RATIO: real(v, w->integer); return 1;
     case DCGM_FI_DEV_FB_TOTAL: whole(v, w->memory_total / (1 << 20)); return 1;
     case DCGM_FI_DEV_FB_USED: whole(v, w->memory_used / (1 << 20)); return 1;
+    case DCGM_FI_DEV_FB_RESERVED: whole(v, w->memory_reserved / (1 << 20)); return 1; /* of an instance: a guess */
     default: return 0;
     }
 }
@@ -78,6 +83,25 @@ static void gpu_field(const struct gpu *g, dcgmFieldValue_v1 *v) {
     case DCGM_FI_DEV_SRAM_EXCEEDED: whole(v, g->condition.sram_threshold); return;           /* "boolean (1=true)" */
     case DCGM_FI_DEV_MEMORY_UNREPAIRABLE: whole(v, g->condition.unrepairable); return;       /* "1=yes, 0=no" */
     case DCGM_FI_DEV_GPU_RECOVERY_ACTION: whole(v, g->condition.recovery_action); return;
+    case DCGM_FI_DEV_BOARD_POWER_LIMIT_ENFORCED_WATTS: real(v, g->condition.limit_enforced); return;
+    case DCGM_FI_DEV_BOARD_POWER_LIMIT_DEFAULT_WATTS: real(v, g->condition.limit_default); return;
+    case DCGM_FI_DEV_BOARD_POWER_LIMIT_MIN_WATTS: real(v, g->condition.limit_min); return;
+    case DCGM_FI_DEV_BOARD_POWER_LIMIT_MAX_WATTS: real(v, g->condition.limit_max); return;
+    case DCGM_FI_DEV_GPU_PSTATE: whole(v, g->condition.performance_state); return; /* "0-15. 0=highest" */
+    case DCGM_FI_DEV_CLOCKS_EVENT_REASONS: whole(v, g->condition.throttling); return;
+    case DCGM_FI_DEV_PCIE_LINK_WIDTH: whole(v, g->condition.link_width); return;
+    case DCGM_FI_DEV_PCIE_MAX_LINK_WIDTH: whole(v, g->condition.link_width_max); return;
+    case DCGM_FI_DEV_PCIE_LINK_GEN: whole(v, g->condition.link_generation); return;
+    case DCGM_FI_DEV_PCIE_MAX_LINK_GEN: whole(v, g->condition.link_generation_max); return;
+    case DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_TOTAL: whole(v, g->condition.nvlink_crc); return;
+    case DCGM_FI_DEV_NVLINK_REPLAY_ERROR_TOTAL: whole(v, g->condition.nvlink_replay); return;
+    case DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_TOTAL: whole(v, g->condition.nvlink_recovery); return;
+    case DCGM_FI_DEV_NVLINK_RECOVERY_EVENT_TOTAL: whole(v, g->condition.nvlink5_recovery); return; /* "NVLink5+ only" */
+    case DCGM_FI_DEV_FABRIC_MANAGER_STATUS: whole(v, g->condition.fabric_status); return;
+    case DCGM_FI_DEV_FABRIC_HEALTH_SUMMARY: whole(v, g->condition.fabric_summary); return;
+    case DCGM_FI_DEV_GPU_TEMP_MARGIN_CELSIUS: whole(v, g->condition.margin); return;
+    case DCGM_FI_DEV_FAN_SPEED: whole(v, g->condition.fan * 100); return;       /* "in percent 0-100 (may exceed 100)" */
+    case DCGM_FI_DEV_FAN_SPEED_RATIO: real(v, g->condition.fan); return; /* "as a ratio" */
     default: whole(v, (double)NAN);
     }
 }

@@ -1,6 +1,59 @@
 /* The condition of the hardware; part of fake.c. Libraries of old drivers have none of these functions. */
 
+/* NUMBER answers a call that gives an unsigned int, scaled from the state's unit to NVML's. */
+#define NUMBER(f, type, field, scale)                                                                                  \
+    nvmlReturn_t f(nvmlDevice_t device, type *value) {                                                                 \
+        OF(f, device, 0);                                                                                              \
+        SUPPORTED(g->condition.field);                                                                                 \
+        *value = (type)llround(g->condition.field * (scale));                                                          \
+        return NVML_SUCCESS;                                                                                           \
+    }
+
+NUMBER(nvmlDeviceGetEnforcedPowerLimit, unsigned int, limit_enforced, 1000)          /* "in milliwatts" */
+NUMBER(nvmlDeviceGetPowerManagementDefaultLimit, unsigned int, limit_default, 1000) /* "in milliwatts" */
+NUMBER(nvmlDeviceGetPerformanceState, nvmlPstates_t, performance_state, 1)
+NUMBER(nvmlDeviceGetCurrentClocksThrottleReasons, unsigned long long, throttling, 1)
+NUMBER(nvmlDeviceGetCurrPcieLinkWidth, unsigned int, link_width, 1)
+NUMBER(nvmlDeviceGetMaxPcieLinkWidth, unsigned int, link_width_max, 1)
+NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, link_generation, 1)
+NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, link_generation_max, 1)
+NUMBER(nvmlDeviceGetFanSpeed, unsigned int, fan, 100) /* "a percentage of the product's maximum noise tolerance fan speed" */
+
+nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int *min, unsigned int *max) {
+    OF(nvmlDeviceGetPowerManagementLimitConstraints, device, 0);
+    SUPPORTED(g->condition.limit_min);
+    *min = (unsigned int)lround(g->condition.limit_min * 1000);
+    *max = (unsigned int)lround(g->condition.limit_max * 1000);
+    return NVML_SUCCESS;
+}
+
 #ifndef OLD
+
+NUMBER(nvmlDeviceGetCurrentClocksEventReasons, unsigned long long, throttling, 1)
+
+nvmlReturn_t nvmlDeviceGetMarginTemperature(nvmlDevice_t device, nvmlMarginTemperature_t *margin) {
+    OF(nvmlDeviceGetMarginTemperature, device, 0);
+    SUPPORTED(g->condition.margin);
+    if (margin->version != nvmlMarginTemperature_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    margin->marginTemperature = (int)lround(g->condition.margin);
+    return NVML_SUCCESS;
+}
+
+static int branch(void);
+
+/* v3, with a summary of the health, is taken to have come with 570. */
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t *info) {
+    OF(nvmlDeviceGetGpuFabricInfoV, device, 0);
+    SUPPORTED(g->condition.fabric_state);
+    if (info->version != nvmlGpuFabricInfo_v2 && (info->version != nvmlGpuFabricInfo_v3 || branch() < 570))
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    info->state = (nvmlGpuFabricState_t)g->condition.fabric_state;
+    info->status = (nvmlReturn_t)g->condition.fabric_status;
+    if (info->version == nvmlGpuFabricInfo_v3)
+        info->healthSummary = (unsigned char)g->condition.fabric_summary;
+    return NVML_SUCCESS;
+}
 
 nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, nvmlEccSramErrorStatus_t *status) {
     OF(nvmlDeviceGetSramEccErrorStatus, device, 0);

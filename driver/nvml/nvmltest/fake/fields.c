@@ -53,6 +53,12 @@ static int branch(void) {
 #define GPU_RETIRED_DBE count(v, g->retired_dbe)
 #define GPU_ECC_SBE_AGG_TOTAL count(v, g->condition.lifetime_corrected)
 #define GPU_ECC_DBE_AGG_TOTAL count(v, g->condition.lifetime_uncorrected)
+/* "Error Counter total for all Lanes" */
+#define GPU_NVLINK_CRC count(v, g->condition.nvlink_crc)
+#define GPU_NVLINK_REPLAY count(v, g->condition.nvlink_replay)
+#define GPU_NVLINK_RECOVERY count(v, g->condition.nvlink_recovery)
+/* UINT_MAX as the scope of all links is a guess: the header says so of throughput alone, and DCGM sums these fields */
+#define GPU_NVLINK5_RECOVERY throughput(v, g->condition.nvlink5_recovery * 1024)
 /* "1=yes 0=no" */
 #define GPU_REMAPPED_PENDING count(v, g->mig ? (double)NAN : g->condition.remap_pending)
 #define GPU_REMAPPED_FAILURE count(v, g->mig ? (double)NAN : g->condition.remap_failed)

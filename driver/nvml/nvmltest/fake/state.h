@@ -38,6 +38,12 @@ struct condition { /* in which the hardware is: flags are 0 or 1; NaN: not suppo
     double remap_pending, remap_failed, retirement_pending, channel_repair, tpc_repair, sram_threshold, unrepairable;
     double recovery_action;                          /* nvmlDeviceGpuRecoveryAction_t */
     double lifetime_corrected, lifetime_uncorrected; /* ECC errors over the GPU's lifetime */
+    double limit_enforced, limit_default, limit_min, limit_max; /* watts */
+    double performance_state, throttling;                       /* throttling: nvmlClocksEventReason* */
+    double link_width, link_width_max, link_generation, link_generation_max;
+    double nvlink_crc, nvlink_replay, nvlink_recovery, nvlink5_recovery;
+    double fabric_state, fabric_status, fabric_summary; /* as nvmlGpuFabricInfo_v3_t has them */
+    double margin, fan;                                 /* degrees Celsius; share of 1 */
 };
 
 struct gpu {

@@ -1,0 +1,40 @@
+package sysfs
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// maxAER bounds a file of PCIe errors, which has a line for each of at most 32 kinds.
+const maxAER = 4 << 10
+
+// AER returns the numbers of PCIe errors of a device, given its folder, since the kernel found the
+// device: those that the link corrected, and those that it did not, fatal or not. It returns false
+// where the kernel does not count them (Documentation/ABI/testing/sysfs-bus-pci-devices-aer:
+// aer_dev_correctable, aer_dev_nonfatal, aer_dev_fatal).
+func AER(device string) (correctable, uncorrectable float64, ok bool) {
+	correctable, corrected := totalAER(device, "aer_dev_correctable", "TOTAL_ERR_COR")
+	nonfatal, isNonfatal := totalAER(device, "aer_dev_nonfatal", "TOTAL_ERR_NONFATAL")
+	fatal, isFatal := totalAER(device, "aer_dev_fatal", "TOTAL_ERR_FATAL")
+	return correctable, nonfatal + fatal, corrected && isNonfatal && isFatal
+}
+
+func totalAER(device, file, total string) (float64, bool) {
+	content, err := ReadFile(filepath.Join(device, file), maxAER)
+	if err != nil {
+		return 0, false
+	}
+	return parseAER(string(content), total)
+}
+
+// parseAER returns the number in the line of that name.
+func parseAER(content, name string) (float64, bool) {
+	for line := range strings.Lines(content) {
+		if fields := strings.Fields(line); len(fields) == 2 && fields[0] == name {
+			n, err := strconv.ParseUint(fields[1], 10, 64)
+			return float64(n), err == nil
+		}
+	}
+	return 0, false
+}
