@@ -53,7 +53,9 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
 		}, []string{"source"}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "dra_exporter_input_rejected_total", Help: "Rows and readings of an input that could not be used, by reason.",
+			Name: "dra_exporter_input_rejected_total",
+			Help: "Rows, objects and readings of an input that could not be used, and requests and connections of clients that " +
+				"were refused or cut off, by reason.",
 		}, []string{"input", "reason"}),
 		conflicts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "dra_exporter_conflicts",

@@ -62,7 +62,7 @@ func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, 
 		tb.Fatal(err)
 	}
 	a := c.finish()
-	a.date(answer{}, testNow())
+	a.date(answer{}, testNow(), testNow())
 	return a, c.rejected
 }
 

@@ -113,7 +113,7 @@ func (s *Source) refresh(ctx context.Context, now time.Time) error {
 		return fmt.Errorf("scrape %s: %w", s.endpoint.URL, err)
 	}
 	next := c.finish()
-	next.date(s.answer, s.fresh.date(now, next.differs(s.answer)))
+	next.date(s.answer, s.fresh.date(now, next.differs(s.answer)), now)
 	s.answer, s.answered = next, now
 	return nil
 }
@@ -201,14 +201,14 @@ func (a answer) differs(before answer) bool {
 	return seen != 0
 }
 
-// date dates the values that have no timestamp of their own. No time goes back, and no count begins
-// after its reading.
-func (a answer) date(before answer, at time.Time) {
+// date dates the values that have no timestamp of their own. No time goes back, unless the wall
+// clock did (timestamps have no other one), and no count begins after its reading.
+func (a answer) date(before answer, at, now time.Time) {
 	for k, v := range a.values {
 		if !v.own {
 			v.at = at
 		}
-		if b, ok := before.values[k]; ok && v.at.Before(b.at) {
+		if b, ok := before.values[k]; ok && v.at.Before(b.at) && !b.at.Round(0).After(now.Round(0)) {
 			v.at = b.at
 		}
 		if v.since.After(v.at) {

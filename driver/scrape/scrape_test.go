@@ -229,6 +229,23 @@ func TestTimesDoNotGoBack(t *testing.T) {
 	}
 }
 
+// After the wall clock went back, timestamps of samples are believed, although they are before
+// those of the last answer.
+func TestTimesAfterTheClockWentBack(t *testing.T) {
+	series := key{hardware: "GPU-1", quantity: driver.Utilization}
+	one := func(at time.Time) answer { return answer{values: map[key]value{series: {at: at, own: true}}} }
+	now := testNow()
+	for before, want := range map[time.Duration]time.Duration{
+		-2 * time.Second: -2 * time.Second, -4 * time.Second: -3 * time.Second, time.Hour: -3 * time.Second,
+	} {
+		next := one(now.Add(-3 * time.Second))
+		next.date(one(now.Add(before)), now, now)
+		if got := next.values[series].at.Sub(now); got != want {
+			t.Errorf("after a sample of %v from now: dated %v from now, want %v", before, got, want)
+		}
+	}
+}
+
 func TestAnswerDiffers(t *testing.T) {
 	of := func(values ...value) answer {
 		a := answer{values: map[key]value{}}

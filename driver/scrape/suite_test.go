@@ -112,7 +112,7 @@ func BenchmarkSample(b *testing.B) {
 			b.Fatal(err)
 		}
 		a := c.finish()
-		a.date(before, testNow())
+		a.date(before, testNow(), testNow())
 		before = a
 		if n := len(a.samples(e.Driver, true)); n != 64 {
 			b.Fatalf("%d samples", n)
