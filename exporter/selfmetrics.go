@@ -54,8 +54,8 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 		}, []string{"source"}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "dra_exporter_input_rejected_total",
-			Help: "Rows, objects and readings of an input that could not be used, and requests and connections of clients that " +
-				"were refused or cut off, by reason.",
+			Help: "Rows, objects and readings of an input that could not be used, and requests and connections that were " +
+				"refused or cut off, by reason.",
 		}, []string{"input", "reason"}),
 		conflicts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "dra_exporter_conflicts",

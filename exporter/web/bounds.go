@@ -49,13 +49,14 @@ type ServerConfig struct {
 // connections, their buffers and streams, and the requests in flight. A connection too many takes
 // the place of the one that was idle for the longest time, or is closed; a request too many takes
 // the place of the oldest one, or is answered with status 503. Clients with few connections and
-// requests come first. Probes are always answered.
+// requests come first. Probes are always answered. What is put before Handler until the server
+// serves, such as a check of passwords, is within the bounds.
 func NewServer(c ServerConfig) *http.Server {
 	if c.Rejected == nil {
 		c.Rejected = func(driver.Rejection) {}
 	}
 	open := connections{crowd: crowd{max: connectionLimit(), settled: settledConnection}, rejected: c.Rejected}
-	return &http.Server{
+	server := &http.Server{
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      pprofTimeout,
@@ -69,10 +70,30 @@ func NewServer(c ServerConfig) *http.Server {
 			SendPingTimeout:               idleTimeout,
 			WriteByteTimeout:              writeTimeout,
 		},
-		Handler:   secured(bounded(c.Handler, c.Rejected)),
+		Handler:   checked(c.Handler),
 		ConnState: open.changed,
 		ErrorLog:  slog.NewLogLogger(c.Log, slog.LevelWarn),
 	}
+	// By now, exporter-toolkit has put its handler, which checks passwords, before this one.
+	server.BaseContext = func(net.Listener) context.Context {
+		server.Handler = outermost(server.Handler, c.Rejected)
+		return context.Background()
+	}
+	return server
+}
+
+// outermost puts the bounds before a handler, once for each request: exporter-toolkit puts a
+// handler before them again for each further address.
+func outermost(next http.Handler, rejected func(driver.Rejection)) http.Handler {
+	type within struct{}
+	all := secured(bounded(passwords(next, rejected), rejected))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Context().Value(within{}) != nil {
+			next.ServeHTTP(w, r)
+			return
+		}
+		all.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), within{}, true)))
+	})
 }
 
 // connectionLimit returns how many connections there may be. Half of the files that the process may
@@ -132,15 +153,20 @@ func bounded(next http.Handler, rejected func(driver.Rejection)) http.Handler {
 			rejected(driver.Rejection{Input: "requests", Reason: driver.ReasonTimeout, Count: 1})
 		}
 		if m == nil {
-			rejected(driver.Rejection{Input: "requests", Reason: driver.ReasonTooMany, Count: 1})
-			deadline(shortTimeout)
-			w.Header().Set("Retry-After", "1")
-			respond(w, http.StatusServiceUnavailable, "too many requests in flight\n")
+			refuse(w, "too many requests in flight\n", rejected)
 			return
 		}
 		defer requests.leave(m)
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
+}
+
+// refuse answers a request that is one too many.
+func refuse(w http.ResponseWriter, why string, rejected func(driver.Rejection)) {
+	rejected(driver.Rejection{Input: "requests", Reason: driver.ReasonTooMany, Count: 1})
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(shortTimeout)) // recorders have none
+	w.Header().Set("Retry-After", "1")
+	respond(w, http.StatusServiceUnavailable, why)
 }
 
 // connections bounds the open connections.

@@ -174,7 +174,9 @@ func TestConnectionLimit(t *testing.T) {
 // precedence.
 func TestSecurityHeaders(t *testing.T) {
 	config := ServerConfig{Handler: http.NotFoundHandler(), Log: slog.DiscardHandler}
-	server := httptest.NewServer(NewServer(config).Handler)
+	served := NewServer(config)
+	served.BaseContext(nil)
+	server := httptest.NewServer(served.Handler)
 	defer server.Close()
 	response, err := http.Get(server.URL + "/metrics")
 	if err != nil {

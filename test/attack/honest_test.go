@@ -79,8 +79,8 @@ func (g *target) request(ctx context.Context) (*http.Request, error) {
 	}
 	request.Header.Set("Accept", openMetrics)
 	request.Header.Set("Accept-Encoding", "gzip")
-	if g.token != nil {
-		request.Header.Set("Authorization", "Bearer "+g.token())
+	if g.authorization != nil {
+		request.Header.Set("Authorization", g.authorization())
 	}
 	return request, nil
 }

@@ -58,6 +58,7 @@ func behaviours() map[string]func(*target, context.Context) {
 	return map[string]func(*target, context.Context){
 		"scrape": (*target).scrapeOver, "idle": (*target).idle, "unfinished": (*target).unfinished,
 		"slow": (*target).readSlowly, "stuck": (*target).stuckStreams, "stranger": (*target).stranger,
+		"guesser": (*target).guesser,
 	}
 }
 

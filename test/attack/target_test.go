@@ -36,7 +36,8 @@ type target struct {
 	node   *largenode.Node
 	client *http.Client
 	trust  *x509.CertPool // nil: the program serves without TLS
-	token  func() string  // of the honest scraper; nil: it has none
+	// authorization is the header of that name of the honest scraper; nil: it has none.
+	authorization func() string
 
 	mu   sync.Mutex
 	peak int64 // resident bytes

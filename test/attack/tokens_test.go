@@ -20,10 +20,12 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
 
-// tokenAttacks are those of clients with tokens that the API server does not know.
+// tokenAttacks are those of clients with tokens that the API server does not know, or with wrong
+// passwords.
 func tokenAttacks() []attack {
 	return []attack{
 		{name: "90 unknown tokens a second", short: true, run: unknownTokens},
+		{name: "50 clients guess passwords", short: true, run: wrongPasswords},
 	}
 }
 
@@ -36,7 +38,7 @@ func unknownTokens(t testing.TB) {
 		"kube": "auto", "inventory.file": "", "kubeconfig": kubeconfig(t, node, serveAPI(t, api)),
 	}, "--web.kube-authorization")
 	begun := time.Now()
-	g.token = func() string { return goodToken(int(time.Since(begun).Seconds())) }
+	g.authorization = func() string { return "Bearer " + goodToken(int(time.Since(begun).Seconds())) }
 	g.await("aware of the node", g.complete)
 	said, asked, renewed := strings.Count(g.Log(), "\n"), api.unknown.Load(), api.good.Load()
 	f := g.attackedBy(clients{"stranger", 90})
@@ -62,10 +64,7 @@ func unknownTokens(t testing.TB) {
 	if up, err := valueOf(a.body, `dra_exporter_source_up{source="reviews"}`); err != nil || up != 1 {
 		t.Errorf("source_up of the reviews is %v, %v", up, err)
 	}
-	limited := `dra_exporter_input_rejected_total{input="reviews",reason="rate_limited"}`
-	if n, err := valueOf(a.body, limited); err != nil || n == 0 {
-		t.Errorf("%v requests were limited, %v", n, err)
-	}
+	g.expectRejected(`dra_exporter_input_rejected_total{input="reviews",reason="rate_limited"}`)
 }
 
 // goodToken returns a token of the honest scraper's service account, as it is after so many
@@ -73,6 +72,63 @@ func unknownTokens(t testing.TB) {
 func goodToken(renewals int) string {
 	claims := base64.RawURLEncoding.EncodeToString([]byte(`{"iss":"https://kubernetes","sub":"scraper"}`))
 	return fmt.Sprintf("e30.%s.good%d", claims, renewals)
+}
+
+// passwordConfig has a user scraper, whose password is fakepassword.
+const passwordConfig = "basic_auth_users: {scraper: $2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi}\n"
+
+// wrongPasswords are guessed by clients of one address. A check of a password takes long.
+func wrongPasswords(t testing.TB) {
+	node := largenode.Start(t)
+	g := launch(t, node, map[string]string{"web.config.file": node.Write(t, "web.yaml", passwordConfig)})
+	g.authorization = func() string { return basic("fakepassword") }
+	g.await("aware of the node", g.complete)
+	f := g.attackedBy(clients{"guesser", 50})
+	g.expectHeld(t, f)
+	if f.refused > 0 {
+		t.Errorf("%d of the honest scrapes were refused", f.refused)
+	}
+	g.expectRejected(`dra_exporter_input_rejected_total{input="requests",reason="too_many"}`)
+}
+
+func basic(password string) string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte("scraper:"+password))
+}
+
+// guesser guesses passwords.
+func (g *target) guesser(ctx context.Context) {
+	client := newClient(g.trust)
+	client.Transport.(*http.Transport).DialContext = attacker().DialContext
+	for pause(ctx) == nil {
+		g.knock(ctx, client, basic(fmt.Sprintf("%x", rand.Uint64())))
+	}
+}
+
+// knock asks for the metrics with an authorization that is wrong.
+func (g *target) knock(ctx context.Context, client *http.Client, authorization string) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/metrics"), http.NoBody)
+	if err != nil {
+		return // never
+	}
+	request.Header.Set("Authorization", authorization)
+	response, err := client.Do(request)
+	if err != nil {
+		return // refused
+	}
+	_, _ = io.Copy(io.Discard, response.Body) // it may be cut off
+	response.Body.Close()
+}
+
+// expectRejected checks that a counter of what was rejected is above 0.
+func (g *target) expectRejected(series string) {
+	g.t.Helper()
+	a, err := g.scrape(honestTimeout)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	if n, err := valueOf(a.body, series); err != nil || n == 0 {
+		g.t.Errorf("%s is %v, %v", series, n, err)
+	}
 }
 
 // stranger asks once a second, each time with another token and by another connection.
@@ -83,17 +139,7 @@ func (g *target) stranger(ctx context.Context) {
 	for ; ctx.Err() == nil; backOff(ctx) {
 		from := net.IPv4(127, 0, byte(rand.N(2)), byte(1+rand.N(100)*rand.N(2)))
 		transport.DialContext = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: from}}).DialContext
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.url("/metrics"), http.NoBody)
-		if err != nil {
-			return // never
-		}
-		request.Header.Set("Authorization", fmt.Sprintf("Bearer stranger-%x", rand.Uint64()))
-		response, err := client.Do(request)
-		if err != nil {
-			continue // refused
-		}
-		_, _ = io.Copy(io.Discard, response.Body) // it may be cut off
-		response.Body.Close()
+		g.knock(ctx, client, fmt.Sprintf("Bearer stranger-%x", rand.Uint64()))
 	}
 }
 

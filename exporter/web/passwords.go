@@ -1,0 +1,112 @@
+package web
+
+import (
+	"context"
+	"crypto/sha256"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/web/client"
+)
+
+// Bounds of the passwords that are checked. A check takes some 60 ms, and exporter-toolkit makes
+// one at a time, so that every other one waits. It remembers the results of a hundred.
+const (
+	maxChecks       = 16 // at a time, of passwords that were not right before
+	maxClientChecks = 2  // the same, of one client
+	maxRight        = 128
+)
+
+// checks are the passwords that are being checked. It is safe for concurrent use.
+type checks struct {
+	mu    sync.Mutex
+	count map[client.ID]int
+	all   int
+	right map[password]bool // at some time, which says nothing about now
+}
+
+// password is the hash of a user's name and password.
+type password [sha256.Size]byte
+
+// passedKey is the key of a request's context for what [checked] calls.
+type passedKey struct{}
+
+// passwords bounds the requests that wait for the check of a password. A password that was right
+// before is not limited. next checks passwords, and calls a handler of [checked] with requests
+// whose password is right.
+func passwords(next http.Handler, rejected func(driver.Rejection)) http.Handler {
+	c := checks{count: map[client.ID]int{}, right: map[password]bool{}}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		header := r.Header.Get("Authorization")
+		if scheme, _, _ := strings.Cut(header, " "); !strings.EqualFold(scheme, "Basic") {
+			next.ServeHTTP(w, r)
+			return
+		}
+		by, secret := client.Of(r.RemoteAddr), password(sha256.Sum256([]byte(header)))
+		known, ok := c.begin(by, secret)
+		switch {
+		case known:
+			next.ServeHTTP(w, r)
+			return
+		case !ok:
+			refuse(w, "too many passwords to check\n", rejected)
+			return
+		}
+		end := sync.OnceFunc(func() { c.end(by) })
+		defer end()
+		passed := func() {
+			c.remember(secret)
+			end()
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), passedKey{}, passed)))
+	})
+}
+
+// checked is what follows the check of passwords.
+func checked(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if passed, ok := r.Context().Value(passedKey{}).(func()); ok {
+			passed()
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// begin begins a check, unless the password is known to have been right, or there are too many.
+func (c *checks) begin(by client.ID, secret password) (known, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.right[secret] {
+		return true, false
+	}
+	if c.all >= maxChecks || c.count[by] >= maxClientChecks {
+		return false, false
+	}
+	c.all++
+	c.count[by]++
+	return false, true
+}
+
+func (c *checks) end(by client.ID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all--
+	if c.count[by]--; c.count[by] == 0 {
+		delete(c.count, by)
+	}
+}
+
+// remember keeps a password that is right, in place of any other one if there are too many.
+func (c *checks) remember(secret password) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.right) >= maxRight {
+		for other := range c.right {
+			delete(c.right, other)
+			break
+		}
+	}
+	c.right[secret] = true
+}
