@@ -26,6 +26,7 @@ import (
 
 const (
 	gpus           = 8
+	partitions     = 4 // of one more GPU
 	playing        = 90 * time.Second
 	scrapeInterval = 15 * time.Second
 	slowRefresh    = 30 * time.Second
@@ -34,6 +35,8 @@ const (
 
 	maxErrorCreated  = 0.02
 	maxErrorZeroHold = 0.05
+	// of pods on partitions, which share their GPU's power while each of them changes it
+	maxErrorPartitions = 0.05
 )
 
 // The exporters that the test runs at the same time on one node.
@@ -48,8 +51,9 @@ const (
 	polling  = "polling"  // without events of ownership changes
 )
 
-// Pods of 2 to 7 s run back to back on each of 8 GPUs and are scraped every 15 s. The test compares
-// each pod's energy and active time, from the raw samples, with the true values. While the machine
+// Pods of 2 to 7 s run back to back on each of 8 GPUs, and on each of the 4 partitions of another
+// one, and are scraped every 15 s. The test compares each pod's energy and active time, from the raw
+// samples, with the true values; of the partitions' pods, with their part of what their GPU used. While the machine
 // is stalled nothing can be measured: the bounds are wider by the share of stalled time.
 func TestShortPods(t *testing.T) {
 	root, err := os.MkdirTemp("", "acc") //nolint:usetesting // t.TempDir's path is too long for a socket
@@ -80,7 +84,7 @@ func TestShortPods(t *testing.T) {
 	time.Sleep(settling)
 	at := time.Now()
 	still := machine()
-	pods := truthOf(node, at, still)
+	pods, parts := truthOf(node, at, still).split()
 	if len(pods) < gpus*10 {
 		t.Errorf("only %d pods were simulated", len(pods))
 	}
@@ -96,12 +100,18 @@ func TestShortPods(t *testing.T) {
 	table.add("source refreshes every 30 s, default zero-hold", measure(t, plain, slowHeld, at))
 	table.add("polling at 1 s only, created timestamps", measure(t, created, polling, at))
 	table.add("other exporters: each scrape interval to its owner at the scrape", byScrape(t, plain, node, at))
+	ofParts := &report{pods: parts}
+	divided := ofParts.add("created timestamps ingested", measure(t, created, exact, at))
+	dividedGauge := ofParts.add("energy as integral of power, created timestamps", measure(t, created, gauges, at))
+	t.Logf("%d pods on %d partitions of a GPU\n%s", len(parts), partitions, ofParts)
 	t.Logf("%d pods of 2 to 7 s on %d GPUs in %v, scraped every %v\n%sthe machine was stalled %d times, %v in total, "+
 		"%.2f %% of each pod's time on average",
 		len(pods), gpus, playing, scrapeInterval, table, len(still), total(still), 100*pods.meanStalled())
 
 	withCreated.hold(t, maxErrorCreated+pods.meanStalled())
 	withHold.hold(t, maxErrorZeroHold+pods.meanStalled())
+	divided.hold(t, maxErrorPartitions+parts.meanStalled())
+	dividedGauge.hold(t, maxErrorPartitions+parts.meanStalled())
 	if slowly.missed > 0 {
 		t.Errorf("the slow source misses %d of %d pods", slowly.missed, len(pods))
 	}
@@ -117,6 +127,7 @@ func newNode(t *testing.T, root string) *simnode.Node {
 	for i := range gpus {
 		devices = append(devices, simnode.GPU(1, i))
 	}
+	devices = append(devices, simnode.PartitionedGPU(1, gpus, partitions)...)
 	node, err := simnode.New(root, 1, devices, simnode.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -165,14 +176,21 @@ func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags 
 // simulate runs pod after pod on every device until the end.
 func simulate(t *testing.T, node *simnode.Node, end time.Time) {
 	var playing sync.WaitGroup
+	var devices []string
 	for gpu := range gpus {
-		random := rand.New(rand.NewPCG(1, uint64(gpu)))
+		devices = append(devices, fmt.Sprintf("gpu-%d", gpu))
+	}
+	for part := range partitions {
+		devices = append(devices, fmt.Sprintf("gpu-%d-partition-%d", gpus, part))
+	}
+	for number, device := range devices {
+		random := rand.New(rand.NewPCG(1, uint64(number)))
 		playing.Go(func() {
 			for i := 0; time.Now().Before(end); i++ {
-				name := fmt.Sprintf("pod-%d-%d", gpu, i)
+				name := fmt.Sprintf("%s-pod-%d", device, i)
 				spec := simnode.PodSpec{Namespace: "batch", Name: name, Claims: []simnode.ClaimSpec{{
 					Name:     "gpu",
-					Requests: []simnode.Request{{Name: "gpu", Devices: []string{fmt.Sprintf("gpu-%d", gpu)}, Load: load(random)}},
+					Requests: []simnode.Request{{Name: "gpu", Devices: []string{device}, Load: load(random)}},
 				}}}
 				if err := node.StartPod(spec); err != nil {
 					t.Error(err)
@@ -224,6 +242,19 @@ func truthOf(node *simnode.Node, at time.Time, still []span) truth {
 		p.active += use.Truth.ActiveSeconds
 	}
 	return out
+}
+
+// split returns the pods on GPUs and those on partitions.
+func (t truth) split() (whole, parts truth) {
+	whole, parts = truth{}, truth{}
+	for name, p := range t {
+		if strings.Contains(name, "partition") {
+			parts[name] = p
+		} else {
+			whole[name] = p
+		}
+	}
+	return whole, parts
 }
 
 // meanStalled returns the mean share of the pods' time in which the machine was stalled.

@@ -178,6 +178,7 @@ func checkRules(f *findings, prometheus server) {
 			f.Errorf("%v", err)
 			return
 		}
+		checkPower(f, prometheus, cluster)
 		got, sum := map[string]float64{}, 0.0
 		for _, s := range states {
 			got[s.Labels["state"]] = s.Samples[0].Value
@@ -187,6 +188,25 @@ func checkRules(f *findings, prometheus server) {
 			got["active"] < 6 ||
 			got["unmeasured"] != 0 {
 			f.Errorf("cluster %q: %v", cluster, got)
+		}
+	}
+}
+
+// checkPower checks that the claims, those of partitions included, and what is unattributed have the
+// power of a cluster's devices, and that the devices of partitions have none.
+func checkPower(f *findings, prometheus server, cluster string) {
+	for expr, want := range map[string]float64{
+		"(sum(dra_claim_power_watts{C}) + sum(dra_device_unattributed_power_watts{C})) / sum(dra_device_power_watts{C})": 1,
+		`sum(dra_device_power_watts{C, device!~".*partition.*"}) / sum(dra_device_power_watts{C})`:                       1,
+		`count(dra_claim_power_watts{C, device=~"gpu-6-partition-[01]"} > 0)`:                                            2,
+	} {
+		got, err := prometheus.query(strings.ReplaceAll(expr, "{C", fmt.Sprintf("{cluster=%q", cluster)), 0)
+		if err != nil || len(got) != 1 {
+			f.Errorf("%s: %d series, %v", expr, len(got), err)
+			continue
+		}
+		if v := got[0].Samples[0].Value; math.Abs(v-want) > 1e-6 {
+			f.Errorf("cluster %q: %s is %v, want %v", cluster, expr, v, want)
 		}
 	}
 }
