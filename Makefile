@@ -210,7 +210,7 @@ tools: $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) $(BENCHSTAT) $(GOLANGCI_LINT)
 	@printf '%s\n' $^
 
 # Debian packages that tests need, as COMMAND:PACKAGE.
-debian_packages := ip:iproute2 npm:npm runc:runc /usr/lib/cni/bridge:containernetworking-plugins
+debian_packages := chromium:chromium ip:iproute2 npm:npm runc:runc /usr/lib/cni/bridge:containernetworking-plugins
 
 .PHONY: screenshots
 screenshots: $(PROMETHEUS) ## draw the pictures of the dashboards from the demo (needs npm and chromium)

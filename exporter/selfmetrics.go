@@ -110,6 +110,20 @@ func (m *SelfMetrics) Observe(source string, took time.Duration, err error, now 
 	}
 }
 
+// States returns why each source that was observed is down, "" for those that are not. Optional
+// sources that are absent are omitted.
+func (m *SelfMetrics) States() map[string]driver.Reason {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make(map[string]driver.Reason, len(m.states))
+	for source, why := range m.states {
+		if !strings.HasPrefix(why, absentPrefix) {
+			out[source] = driver.Reason(why)
+		}
+	}
+	return out
+}
+
 // ObserveReader is Observe for a reader of the node's own files, which is a source like any other
 // from its first failure on: before, nothing is recorded of it.
 func (m *SelfMetrics) ObserveReader(name string, took time.Duration, err error, now time.Time) {
@@ -121,10 +135,13 @@ func (m *SelfMetrics) ObserveReader(name string, took time.Duration, err error, 
 	}
 }
 
+// absentPrefix begins the state of a source that is absent.
+const absentPrefix = "absent: "
+
 // Absent records that an optional source is not served, or may not be read, which is no failure:
 // the source is neither up nor down. It is logged the first time, and when the reason changes.
 func (m *SelfMetrics) Absent(source string, err error) {
-	why := "absent: " + string(driver.ReasonOf(err))
+	why := absentPrefix + string(driver.ReasonOf(err))
 	m.mu.Lock()
 	before := m.states[source]
 	m.states[source] = why

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -39,6 +40,12 @@ func TestAbsentSource(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "not used"); n != 2 || strings.Contains(log.String(), "level=WARN") {
 		t.Errorf("the log has it %d times:\n%s", n, log.String())
+	}
+	m.Observe("nvml", time.Millisecond, driver.WithReason(driver.ReasonGPULost, errors.New("lost")), time.Unix(1, 0))
+	m.Observe("podresources", time.Millisecond, nil, time.Unix(1, 0))
+	want := map[string]driver.Reason{"nvml": driver.ReasonGPULost, "podresources": ""}
+	if states := m.States(); !maps.Equal(states, want) {
+		t.Errorf("the states are %v, want %v", states, want)
 	}
 }
 

@@ -74,6 +74,17 @@ func New(endpoint Endpoint, options ...Option) (*Source, error) {
 // Name returns scrape/ and the endpoint's name.
 func (s *Source) Name() string { return "scrape/" + s.endpoint.Name }
 
+// Fills returns the quantities that the endpoint's configuration names, each once.
+func (s *Source) Fills() []driver.Quantity {
+	var out []driver.Quantity
+	for _, m := range s.endpoint.Metrics {
+		if q, known := driver.Standard().Named(m.Quantity); known && !slices.Contains(out, q) {
+			out = append(out, q)
+		}
+	}
+	return out
+}
+
 // Sample returns the readings of the endpoint's last answer. It asks for a new one when the
 // endpoint's interval has passed since the last request was due, and never because it is called
 // more often.

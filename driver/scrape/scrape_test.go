@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -99,6 +100,14 @@ func sampled(t *testing.T, s *Source) []driver.Sample {
 		t.Fatal(err)
 	}
 	return samples
+}
+
+// A source can read what its configuration names, each quantity once.
+func TestFills(t *testing.T) {
+	_, s, _ := gpuPage(t, "")
+	if got := s.Fills(); !slices.Equal(got, []driver.Quantity{driver.Utilization, driver.Energy}) {
+		t.Errorf("the source can read %v", got)
+	}
 }
 
 func TestSample(t *testing.T) {

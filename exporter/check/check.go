@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/explain"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -265,7 +266,7 @@ func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 			len(samples), strings.Join(slices.Sorted(maps.Keys(quantities)), ", "))
 	}
 	if err != nil {
-		f.Status, f.Detail, f.Do = Fail, err.Error(), sourceTrouble(err)
+		f.Status, f.Detail, f.Do = Fail, err.Error(), explain.Source(driver.ReasonOf(err))
 		f.Text = oneLine(err)
 		if len(samples) > 0 {
 			f.Text = fmt.Sprintf("%d pieces of hardware, but: %s", len(samples), f.Text)
@@ -292,7 +293,7 @@ func (c *Checker) devices(r join.Result) {
 			f.Text += fmt.Sprintf("%d readings", len(d.Readings))
 		} else {
 			var why string
-			why, f.Do = missingTrouble(d.ID.Driver, d.Missing)
+			why, f.Do = explain.Missing(d.ID.Driver, d.Missing)
 			f.Text += "no telemetry (" + string(d.Missing) + "): " + why
 			if d.Missing != join.MissingNotInstantiated {
 				f.Status = Warn

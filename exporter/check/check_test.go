@@ -46,18 +46,6 @@ func TestSocketTrouble(t *testing.T) {
 	expect("nothing listens")
 }
 
-// Each reason for which telemetry is absent has its own sentence.
-func TestMissingTrouble(t *testing.T) {
-	seen := map[string]join.MissingReason{}
-	for _, missing := range join.MissingReasons() {
-		text, _ := missingTrouble("gpu.example.com", missing)
-		if before, twice := seen[text]; twice || text == string(missing) {
-			t.Errorf("%s: %q, as %s", missing, text, before)
-		}
-		seen[text] = missing
-	}
-}
-
 // The status of a report is that of its worst finding.
 func TestWorst(t *testing.T) {
 	var r Report

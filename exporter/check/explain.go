@@ -9,7 +9,6 @@ import (
 	"syscall"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
 // socketTrouble says why nothing answers on a unix socket, from the kernel's answer to a connection
@@ -72,49 +71,5 @@ func apiTrouble(source string, err error) Finding {
 		return Finding{Text: "no answer of the API server in time"}
 	default:
 		return Finding{Text: err.Error()}
-	}
-}
-
-// sourceTrouble says what can be done where a source failed.
-func sourceTrouble(err error) (do string) {
-	switch driver.ReasonOf(err) {
-	case driver.ReasonForbidden:
-		return "run as root, or mount what it reads: see the chart's values of the vendor"
-	case driver.ReasonDriverNotLoaded:
-		return "load the kernel driver of the vendor on the node"
-	case driver.ReasonDriverMismatch:
-		return "restart the node: the library is newer than the loaded kernel driver"
-	case driver.ReasonTimeout, driver.ReasonHung:
-		return "see the kernel's log (dmesg): the driver does not answer"
-	case driver.ReasonGPULost:
-		return "see the kernel's log (dmesg) for Xid 79; the node must be restarted"
-	default:
-		return ""
-	}
-}
-
-// missingTrouble says what the reason for absent telemetry means.
-func missingTrouble(driverName string, missing join.MissingReason) (text, do string) {
-	switch missing {
-	case join.MissingNone:
-		return "", ""
-	case join.MissingNoInventory:
-		return "not in any ResourceSlice: its hardware is unknown", "give access to the API server, or --inventory.file"
-	case join.MissingNoSource:
-		return "no source reads devices of " + driverName, "name the vendor's exporter in --source.scrape.config"
-	case join.MissingNoMatch:
-		return "no source has hardware with its UUID, PCI address or interface", "see the sources above"
-	case join.MissingNotInstantiated:
-		return "a partition that is not created", ""
-	case join.MissingDriverGone:
-		return "its DRA driver no longer runs on this node", "see the pods of " + driverName
-	case join.MissingDuplicate:
-		return "another device of the same hardware has its telemetry", ""
-	case join.MissingAmbiguous:
-		return "several pieces of hardware match it", "see its attributes in the ResourceSlice"
-	case join.MissingUnreadable:
-		return "its source knows it and can't read it", "see the source above"
-	default:
-		return string(missing), ""
 	}
 }

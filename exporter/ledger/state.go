@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -32,6 +33,17 @@ func States() []State {
 		StateUnhealthy, StateGuest, StateUnmeasured, StateIdle, StateQuiet, StateActive, StatePartitioned, StateTainted,
 		StateUnavailable, StateFree,
 	}
+}
+
+// CompareAttention orders states by who needs a look first: what is broken, what is held and
+// wasted, what can't be seen, what works, what is not held.
+func CompareAttention(a, b State) int { return cmp.Compare(a.attention(), b.attention()) }
+
+func (s State) attention() int {
+	return slices.Index([]State{
+		StateUnhealthy, StateIdle, StateQuiet, StateUnmeasured, StateActive, StateGuest, StatePartitioned, StateTainted,
+		StateUnavailable, StateFree,
+	}, s)
 }
 
 // Meaning returns the definition of the state, a sentence without a full stop.
@@ -73,12 +85,7 @@ func (s *Snapshot) States(quietAfter time.Duration) []State {
 			partitioned[driver.ID{Driver: d.ID.Driver, Pool: d.ID.Pool, Device: d.Parent}] = true
 		}
 	}
-	lastActive := map[driver.ID]time.Time{} // of the devices whose activity is measured
-	for _, h := range slices.Concat(s.Claims, s.Plugins) {
-		if h.Ended.IsZero() && h.LastActive.After(lastActive[h.Device]) {
-			lastActive[h.Device] = h.LastActive
-		}
-	}
+	lastActive := s.LastActive()
 	out := make([]State, 0, len(s.Devices))
 	for i := range s.Devices {
 		d := &s.Devices[i]
@@ -95,6 +102,21 @@ func (s *Snapshot) States(quietAfter time.Duration) []State {
 			out = append(out, StateQuiet)
 		default:
 			out = append(out, StateActive)
+		}
+	}
+	return out
+}
+
+// LastActive returns when each device that is held was last active for any of its holders. Devices
+// whose activity is not measured are omitted.
+func (s *Snapshot) LastActive() map[driver.ID]time.Time {
+	out := map[driver.ID]time.Time{}
+	for _, holders := range [][]Holder{s.Claims, s.Plugins} {
+		for i := range holders {
+			h := &holders[i]
+			if h.Ended.IsZero() && h.LastActive.After(out[h.Device]) {
+				out[h.Device] = h.LastActive
+			}
 		}
 	}
 	return out

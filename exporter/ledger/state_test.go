@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,5 +102,20 @@ func TestStatesAreDocumented(t *testing.T) {
 	}
 	if table := strings.Join(rows, "\n"); !strings.Contains(string(readme), table) {
 		t.Errorf("exporter/README.md does not have this table:\n%s", table)
+	}
+}
+
+// Every state has a place of its own in the order of attention. What is broken or wasted is first.
+func TestCompareAttention(t *testing.T) {
+	states := ledger.States()
+	slices.SortFunc(states, ledger.CompareAttention)
+	first := []ledger.State{ledger.StateUnhealthy, ledger.StateIdle, ledger.StateQuiet}
+	if !slices.Equal(states[:3], first) || states[len(states)-1] != ledger.StateFree {
+		t.Errorf("the order is %v", states)
+	}
+	for i := 1; i < len(states); i++ {
+		if ledger.CompareAttention(states[i-1], states[i]) >= 0 {
+			t.Errorf("%s and %s have the same place", states[i-1], states[i])
+		}
 	}
 }

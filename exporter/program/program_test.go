@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -190,6 +192,19 @@ func TestReferenceNamesSources(t *testing.T) {
 		}
 	}
 	t.Error("the reference does not say that power comes from the source mine")
+}
+
+// The page knows of each source whether it is down, and what the devices' sources can read.
+func TestSourceStates(t *testing.T) {
+	power := []driver.Quantity{driver.Power}
+	list := []Source{{Name: "other"}, {Name: "failing", Fills: power}}
+	got := sourceStates([]driver.Source{failing{}}, list, map[string]driver.Reason{
+		"podresources": "", "failing": driver.ReasonGPULost,
+	})
+	want := []web.Source{{Name: "failing", Fills: power, Down: driver.ReasonGPULost}, {Name: "podresources"}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
 }
 
 // A source with an address is off unless it is given one, which its constructor checks; its

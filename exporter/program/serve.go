@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,6 +53,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		Metrics: renderer, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
 		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, QuietAfter: o.quietAfter,
 		Log: log, Health: sampler.Health,
+		Sources: func() []web.Source { return sourceStates(in.sources, list, metrics.States()) },
 	}))
 	if err != nil {
 		return err
@@ -141,6 +144,26 @@ func (p parts) awaitScrape(ctx context.Context, atMost time.Duration, log *slog.
 	case <-next:
 	case <-timeout.C:
 	}
+}
+
+// sourceStates returns the state of each source: of what the exporter reads, and of its devices'
+// sources also what they can read.
+func sourceStates(sources []driver.Source, list []Source, states map[string]driver.Reason) []web.Source {
+	out := make([]web.Source, 0, len(states))
+	for _, source := range sources {
+		state := web.Source{Name: source.Name(), Down: states[source.Name()]}
+		delete(states, source.Name())
+		if scraped, ok := source.(*scrape.Source); ok {
+			state.Fills = scraped.Fills()
+		} else if i := slices.IndexFunc(list, func(s Source) bool { return s.Name == source.Name() }); i >= 0 {
+			state.Fills = list[i].Fills
+		}
+		out = append(out, state)
+	}
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		out = append(out, web.Source{Name: name, Down: states[name]})
+	}
+	return out
 }
 
 // makeSources returns the enabled sources, in order of precedence: those of the list, then the

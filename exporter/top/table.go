@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/maruel/natural"
-
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
@@ -94,19 +92,8 @@ func (r *Row) measure(values []web.ValueReport) {
 }
 
 func distinct(names []string) []string {
-	slices.SortFunc(names, byName)
+	slices.SortFunc(names, web.CompareNames)
 	return slices.Compact(names)
-}
-
-func byName(a, b string) int {
-	switch {
-	case natural.Less(a, b):
-		return -1
-	case natural.Less(b, a):
-		return 1
-	default:
-		return 0
-	}
 }
 
 // Order is by what rows are sorted.
@@ -130,15 +117,11 @@ func Orders() []Order {
 
 // Sort sorts rows. Rows that are equal by the order are sorted by node and device.
 func Sort(rows []Row, by Order, reverse bool) {
-	rank := map[ledger.State]int{}
-	for i, s := range ledger.States() {
-		rank[s] = i
-	}
 	slices.SortStableFunc(rows, func(a, b Row) int {
 		order := 0
 		switch by {
 		case ByState:
-			order = cmp.Compare(rank[a.State], rank[b.State])
+			order = ledger.CompareAttention(a.State, b.State)
 		case ByUtilization:
 			order = compareNumbers(b.Utilization, a.Utilization)
 		case ByMemory:
@@ -148,14 +131,15 @@ func Sort(rows []Row, by Order, reverse bool) {
 		case ByQuiet:
 			order = compareNumbers(b.QuietSeconds, a.QuietSeconds)
 		case ByClaim:
-			order = byName(strings.Join(a.Claims, " "), strings.Join(b.Claims, " "))
+			order = web.CompareNames(strings.Join(a.Claims, " "), strings.Join(b.Claims, " "))
 		case ByDevice:
 		}
 		if reverse {
 			order = -order
 		}
 		return cmp.Or(
-			order, byName(a.Node, b.Node), byName(a.Driver, b.Driver), byName(a.Pool, b.Pool), byName(a.Device, b.Device),
+			order, web.CompareNames(a.Node, b.Node), web.CompareNames(a.Driver, b.Driver),
+			web.CompareNames(a.Pool, b.Pool), web.CompareNames(a.Device, b.Device),
 		)
 	})
 }

@@ -110,8 +110,8 @@ func connectionLimit() int {
 // into a page. Headers that are configured (--web.config.file) have precedence.
 func secured(next http.Handler) http.Handler {
 	headers := map[string]string{
-		"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; " +
-			"frame-ancestors 'none'",
+		"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; " +
+			"img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 		"X-Content-Type-Options": "nosniff",
 		"Referrer-Policy":        "no-referrer",
 	}

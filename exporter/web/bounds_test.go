@@ -183,8 +183,9 @@ func TestSecurityHeaders(t *testing.T) {
 		t.Fatal(err)
 	}
 	response.Body.Close()
-	if response.Header.Get("X-Content-Type-Options") != "nosniff" ||
-		!strings.Contains(response.Header.Get("Content-Security-Policy"), "default-src 'none'") {
+	policy := response.Header.Get("Content-Security-Policy")
+	if response.Header.Get("X-Content-Type-Options") != "nosniff" || !strings.Contains(policy, "default-src 'none'; ") ||
+		!strings.Contains(policy, "script-src 'self'; ") || strings.Contains(policy, "unsafe") {
 		t.Errorf("the headers are %v", response.Header)
 	}
 	w := httptest.NewRecorder()
@@ -199,6 +200,7 @@ func TestCheckMetricsPath(t *testing.T) {
 	for path, ok := range map[string]bool{
 		"/metrics": true, "/dra/metrics": true, "/healthz2": true, "/apis": true, "/": false, "metrics": false,
 		"": false, "/healthz": false, "/readyz": false, "/api": false, "/api/v1/snapshot": false, "/api/v2": false,
+		"/page": false, "/page/rows": false, "/pages": true,
 		"/debug/pprof": false, "/debug/pprof/heap": false, "/metrics/": false, "/a//b": false, "/a/../healthz": false,
 		"/{name}": false, "/{name...}": false, "/{$}": false, "/a b": false, "/a?b": false,
 	} {

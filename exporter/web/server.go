@@ -29,8 +29,9 @@ type Config struct {
 	Pprof       bool
 	Version     string
 	Scrapes     *Scrapes
-	Health      func() error  // why the probes fail; nil: they do not
-	QuietAfter  time.Duration // a device that no holder used for so long is quiet
+	Health      func() error    // why the probes fail; nil: they do not
+	QuietAfter  time.Duration   // a device that no holder used for so long is quiet
+	Sources     func() []Source // their state; nil: unknown
 	Log         *slog.Logger
 }
 
@@ -45,14 +46,15 @@ func CheckMetricsPath(of string) error {
 	switch {
 	case !strings.HasPrefix(of, "/"), of == "/", path.Clean(of) != of, strings.ContainsAny(of, "{}? \t"):
 		return fmt.Errorf("%q is no path below /", of)
-	case slices.Contains(Probes(), of), strings.HasPrefix(of+"/", "/api/"), strings.HasPrefix(of+"/", "/debug/"):
+	case slices.Contains(Probes(), of), strings.HasPrefix(of+"/", "/api/"), strings.HasPrefix(of+"/", "/debug/"),
+		strings.HasPrefix(of+"/", underPage):
 		return fmt.Errorf("%q is the path of another page", of)
 	}
 	return nil
 }
 
-// NewHandler returns the handler of all pages: the metrics, /healthz, /readyz, /api/v1/snapshot and
-// the page at /.
+// NewHandler returns the handler of all pages: the metrics, /healthz, /readyz, /api/v1/snapshot,
+// and the page at / with what it needs below /page/.
 func NewHandler(c Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+c.MetricsPath, c.Scrapes.count(serveMetrics(c.Metrics, newAnswers(c.Latest, c.Log))))
@@ -68,7 +70,7 @@ func NewHandler(c Config) http.Handler {
 	mux.HandleFunc("GET /api/v1/snapshot", func(w http.ResponseWriter, r *http.Request) {
 		serveSnapshot(w, r, c, documents)
 	})
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { servePage(w, r, c, documents) })
+	newPages(c, documents).register(mux)
 	if c.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -116,6 +118,9 @@ func serveSnapshot(w http.ResponseWriter, r *http.Request, c Config, documents *
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if unchanged(w, r, s) {
+		return
+	}
 	documents.serve(w, r, "application/json", nil, func(to io.Writer) ([]exposition.Part, error) {
 		if err := json.NewEncoder(to).Encode(NewReport(s, c.Node, c.QuietAfter)); err != nil {
 			return nil, fmt.Errorf("encode snapshot: %w", err)

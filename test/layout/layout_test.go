@@ -126,16 +126,18 @@ func TestLinks(t *testing.T) {
 func TestImports(t *testing.T) {
 	want := map[string][]string{
 		"exporter/join":       {"driver", "podresources"},
+		"exporter/explain":    {"driver", "exporter/join"},
 		"exporter/ledger":     {"driver", "exporter/join", "podresources"},
 		"exporter/exposition": {"driver", "exporter/join", "exporter/ledger", "podresources"},
 		"exporter/web": {
-			"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/web/client", "podresources",
+			"driver", "exporter/explain", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/web/client",
+			"podresources",
 		},
 		"exporter/web/access": {"driver", "exporter/web/client"},
 		"exporter/web/client": nil,
 		"exporter/check": {
-			"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/node", "exporter/web", "podresources",
-			"podresources/kube",
+			"driver", "exporter/explain", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/node",
+			"exporter/web", "podresources", "podresources/kube",
 		},
 		"exporter/top":  {"exporter/ledger", "exporter/web"},
 		"exporter/node": {"driver", "driver/inventory", "podresources", "podresources/kube"},

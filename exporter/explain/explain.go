@@ -1,0 +1,53 @@
+// Package explain puts into words what reasons mean and what a person can do about them: in `check`
+// and on the page.
+package explain
+
+import (
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+// Source returns what a person can do where a source failed; "" where that depends on the error.
+func Source(reason driver.Reason) (do string) {
+	switch reason {
+	case driver.ReasonForbidden:
+		return "run as root, or mount what it reads: see the chart's values of the vendor"
+	case driver.ReasonDriverNotLoaded:
+		return "load the kernel driver of the vendor on the node"
+	case driver.ReasonDriverMismatch:
+		return "restart the node: the library is newer than the loaded kernel driver"
+	case driver.ReasonTimeout, driver.ReasonHung:
+		return "see the kernel's log (dmesg): the driver does not answer"
+	case driver.ReasonGPULost:
+		return "see the kernel's log (dmesg) for Xid 79; the node must be restarted"
+	default:
+		return ""
+	}
+}
+
+// Missing returns what it means that a device of a driver has no telemetry for this reason, and
+// what a person can do; "" where nothing need be done.
+func Missing(driverName string, missing join.MissingReason) (text, do string) {
+	switch missing {
+	case join.MissingNone:
+		return "", ""
+	case join.MissingNoInventory:
+		return "not in any ResourceSlice: its hardware is unknown", "give access to the API server, or --inventory.file"
+	case join.MissingNoSource:
+		return "no source reads devices of " + driverName, "name the vendor's exporter in --source.scrape.config"
+	case join.MissingNoMatch:
+		return "no source has hardware with its UUID, PCI address or interface", "see what the sources read"
+	case join.MissingNotInstantiated:
+		return "a partition that is not created", ""
+	case join.MissingDriverGone:
+		return "its DRA driver no longer runs on this node", "see the pods of " + driverName
+	case join.MissingDuplicate:
+		return "another device of the same hardware has its telemetry", ""
+	case join.MissingAmbiguous:
+		return "several pieces of hardware match it", "see its attributes in the ResourceSlice"
+	case join.MissingUnreadable:
+		return "its source knows it and can't read it", "see what the source says"
+	default:
+		return string(missing), ""
+	}
+}

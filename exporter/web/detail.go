@@ -1,0 +1,278 @@
+package web
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/explain"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// detail is all that is known of a device or a claim.
+type detail struct {
+	Node, Title, Time string
+	Sections          []section // none: there is no such device or claim
+}
+
+// tidy removes sections without rows, and columns without texts.
+func (d *detail) tidy() {
+	d.Sections = slices.DeleteFunc(d.Sections, func(s section) bool { return len(s.Rows) == 0 })
+	for i := range d.Sections {
+		s := &d.Sections[i]
+		for column := len(s.Head) - 1; column > 0; column-- {
+			if slices.ContainsFunc(s.Rows, func(row []item) bool { return row[column].Text != "" }) {
+				continue
+			}
+			s.Head = slices.Delete(s.Head, column, column+1)
+			for j := range s.Rows {
+				s.Rows[j] = slices.Delete(s.Rows[j], column, column+1)
+			}
+		}
+	}
+}
+
+// section is a table. One without a head has names in its first column.
+type section struct {
+	Title string
+	Head  []string
+	Rows  [][]item
+}
+
+// item is a cell of a table.
+type item struct {
+	Text          string
+	Device, Claim string // the address of its details; "": none
+	Class         string
+}
+
+func (s *section) add(texts ...string) {
+	var row []item
+	for _, text := range texts {
+		row = append(row, item{Text: text})
+	}
+	s.Rows = append(s.Rows, row)
+}
+
+// fact adds a row unless its text is empty.
+func (s *section) fact(name, text string) {
+	if text != "" {
+		s.add(name, text)
+	}
+}
+
+// state adds a row with a state and its definition.
+func (s *section) state(name string, of ledger.State) {
+	s.Rows = append(s.Rows, []item{{Text: name}, {Text: string(of) + ": " + of.Meaning(), Class: stateClass(of)}})
+}
+
+// explainer makes details of a snapshot.
+type explainer struct {
+	*exposition.Snapshot
+	sources   []Source
+	catalogue driver.Catalogue
+	states    map[driver.ID]ledger.State
+}
+
+// device returns the details of the devices of that name, or of the one with that driver, pool and
+// name.
+func (e *explainer) device(name string) detail {
+	out := detail{Title: "Device " + name, Time: clock(e.Time)}
+	for i := range e.Devices {
+		d := &e.Devices[i]
+		if d.ID.String() != name && d.ID.Device != name {
+			continue
+		}
+		out.Sections = append(out.Sections, e.facts(d), e.heldBy(d), e.absent(d),
+			e.values("Values", d.Values), e.values("Not charged to a claim", d.Unattributed))
+	}
+	out.tidy()
+	return out
+}
+
+func (e *explainer) facts(d *ledger.Device) section {
+	state, h := e.states[d.ID], &d.Entry.Hardware
+	s := section{Title: d.ID.Device}
+	s.state("state", state)
+	s.fact("driver", d.ID.Driver)
+	s.fact("pool", d.ID.Pool)
+	s.fact("model", h.Model)
+	s.fact("vendor", h.Vendor)
+	s.fact("UUID", h.UUID)
+	s.fact("PCI address", h.PCI)
+	s.fact("interface", h.NetDev)
+	if d.Parent != "" {
+		parent := driver.ID{Driver: d.ID.Driver, Pool: d.ID.Pool, Device: d.Parent}
+		s.Rows = append(s.Rows, []item{{Text: "partition of"}, {Text: d.Parent, Device: parent.String()}})
+	}
+	for _, t := range d.Entry.Taints {
+		s.fact("taint", taintText(t))
+	}
+	if d.Allocated > 0 {
+		s.fact("held for", duration(d.Allocated)+" since "+clock(d.Born))
+	}
+	if !d.LastError.IsZero() {
+		s.fact("last error", clock(d.LastError))
+	}
+	return s
+}
+
+func (e *explainer) heldBy(d *ledger.Device) section {
+	s := section{Title: "Held by", Head: []string{"Claim", "Pods", "Part", "Request", "Consumes"}}
+	for i := range d.Shares {
+		share := &d.Shares[i]
+		part := fmt.Sprintf("%.0f %%, %s", 100*share.Weight, d.Attribution)
+		if share.Admin {
+			part = "admin access: none"
+		}
+		var pods, consumed []string
+		for _, p := range share.Pods {
+			pods = append(pods, p.Namespace+"/"+p.Name)
+		}
+		slices.SortFunc(pods, CompareNames)
+		for _, c := range share.Consumed {
+			consumed = append(consumed, c.Resource+" "+strings.TrimSpace(scaled(c.Value, "", 1024)))
+		}
+		name := claimName(share.Claim)
+		s.Rows = append(s.Rows, []item{
+			{Text: cmp.Or(name, "device plugin"), Claim: name},
+			{Text: strings.Join(pods, ", ")},
+			{Text: part},
+			{Text: strings.TrimSpace(share.Request + " " + share.ShareID)},
+			{Text: strings.Join(consumed, ", ")},
+		})
+	}
+	slices.SortFunc(s.Rows, func(a, b []item) int { return CompareNames(a[0].Text, b[0].Text) })
+	return s
+}
+
+// values returns a row for each value: gauges, and sums with the time since which they count.
+func (e *explainer) values(title string, values []ledger.Value) section {
+	s := section{Title: title, Head: []string{"Quantity", "Value", "Source"}}
+	for i := range values {
+		v := &values[i]
+		spec := e.catalogue.Spec(v.Quantity)
+		name := strings.ReplaceAll(spec.Name, "_", " ")
+		if labels := strings.TrimSpace(strings.Join(v.Labels[:], " ")); labels != "" {
+			name += " (" + labels + ")"
+		}
+		text := inUnit(v.Value, spec)
+		if spec.Type == driver.Counter {
+			text += " since " + clock(v.Born)
+		}
+		s.add(name, text, v.Source)
+	}
+	return s
+}
+
+// absent returns a row for each reason for which something of a device is not known.
+func (e *explainer) absent(d *ledger.Device) section {
+	s := section{Title: "Absent", Head: []string{"What", "Why", "What to do"}}
+	if d.Missing != join.MissingNone {
+		why, do := explain.Missing(d.ID.Driver, d.Missing)
+		s.add("all telemetry", fmt.Sprintf("%s (%s)", why, d.Missing), do)
+		for _, source := range e.sources {
+			if source.Down != "" {
+				s.add("source "+source.Name, "it is down: "+string(source.Down), explain.Source(source.Down))
+			}
+		}
+		return s
+	}
+	present, readers := map[driver.Quantity]bool{}, map[string]bool{}
+	for i := range d.Values {
+		name, _, _ := strings.Cut(d.Values[i].Source, " ")
+		present[d.Values[i].Quantity], readers[name] = true, true
+	}
+	type reason struct{ why, do string }
+	absent := map[reason][]string{}
+	for q := range e.catalogue {
+		if spec := &e.catalogue[q]; !spec.Internal && !present[driver.Quantity(q)] {
+			why, do := whyAbsent(driver.Quantity(q), e.sources, readers)
+			absent[reason{why, do}] = append(absent[reason{why, do}], strings.ReplaceAll(spec.Name, "_", " "))
+		}
+	}
+	order := func(a, b reason) int { return cmp.Or(cmp.Compare(b.do, a.do), cmp.Compare(a.why, b.why)) }
+	for _, r := range slices.SortedFunc(maps.Keys(absent), order) {
+		s.add(strings.Join(absent[r], ", "), r.why, r.do)
+	}
+	return s
+}
+
+// whyAbsent says why nothing reads a quantity of a device that has other telemetry. Readers are the
+// sources of that.
+func whyAbsent(q driver.Quantity, sources []Source, readers map[string]bool) (why, do string) {
+	var here, elsewhere []string
+	for _, s := range sources {
+		switch {
+		case !slices.Contains(s.Fills, q):
+		case s.Down != "":
+			return fmt.Sprintf("%s is down: %s", s.Name, s.Down), explain.Source(s.Down)
+		case readers[s.Name]:
+			here = append(here, s.Name)
+		default:
+			elsewhere = append(elsewhere, s.Name)
+		}
+	}
+	switch {
+	case len(here) > 0:
+		return strings.Join(here, ", ") + ": this device does not report it", ""
+	case len(elsewhere) > 0:
+		return strings.Join(elsewhere, ", ") + ": reads it, and this device is none of its hardware", ""
+	default:
+		return "no source that runs reads it", "enable one, or name the vendor's exporter in --source.scrape.config"
+	}
+}
+
+// claim returns the details of NAMESPACE/NAME: a section for each device that it has, or had within
+// the retention, and what is absent of the device.
+func (e *explainer) claim(name string) detail {
+	out := detail{Title: "Claim " + name, Time: clock(e.Time)}
+	for i := range e.Claims {
+		h := &e.Claims[i]
+		if h.Namespace+"/"+h.Name != name {
+			continue
+		}
+		facts := section{Title: h.Device.Device}
+		facts.Rows = append(facts.Rows, []item{{Text: "device"}, {Text: h.Device.String(), Device: h.Device.String()}})
+		state := e.states[h.Device]
+		if state != "" {
+			facts.state("state of the device", state)
+		}
+		facts.fact("held since", clock(h.Born)+", for "+duration(h.Allocated))
+		if !h.Ended.IsZero() {
+			facts.fact("ended", clock(h.Ended))
+		}
+		facts.fact("last active", cmp.Or(ago(e.Time, h.LastActive), "not measured"))
+		out.Sections = append(out.Sections, facts)
+		at := slices.IndexFunc(e.Devices, func(d ledger.Device) bool { return d.ID == h.Device })
+		if at >= 0 {
+			out.Sections = append(out.Sections, e.sharesOf(&e.Devices[at], name), e.absent(&e.Devices[at]))
+		}
+		out.Sections = append(out.Sections, e.values("Values of the claim", h.Values))
+	}
+	out.tidy()
+	return out
+}
+
+// sharesOf returns the shares of a device that a claim has.
+func (e *explainer) sharesOf(d *ledger.Device, claim string) section {
+	s := e.heldBy(d)
+	s.Rows = slices.DeleteFunc(s.Rows, func(row []item) bool { return row[0].Claim != claim })
+	return s
+}
+
+// ago returns how long ago a time was; "" for the zero time.
+func ago(now, at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return duration(max(0, now.Sub(at).Seconds())) + " ago"
+}
+
+func clock(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 MST") }

@@ -1,0 +1,304 @@
+// The script of the page: it replaces the rows in place, sorts and filters them, and shows details.
+// All texts become text nodes. The page works without it, by refresh.
+'use strict';
+
+(() => {
+  const every = 5000; // ms
+  const $ = (id) => document.getElementById(id);
+  if (!$('devices')) { // no snapshot yet
+    setTimeout(() => location.reload(), 1000);
+    return;
+  }
+
+  // element makes an element with attributes and children.
+  const element = (name, attributes = {}, ...children) => {
+    const e = document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) if (value) e.setAttribute(key, value);
+    e.append(...children);
+    return e;
+  };
+  const address = (kind, name) => `#${kind}=${encodeURIComponent(name).replaceAll('%2F', '/')}`;
+  const link = (kind, name, label) => element('a', { href: address(kind, name), title: name === label ? '' : name }, label);
+  const holders = (lines = []) => lines.map((l) => element('div', {}, l.pods || 'no pod', ' via ',
+    l.claim ? link('claim', l.claim, l.label) : 'a device plugin', l.part ? `: ${l.part}` : ''));
+  const fold = (summary, lines, name) => element('details', { class: name }, element('summary', {}, summary), ...lines);
+  const busy = (text) => {
+    if (!text) return [];
+    const bar = element('meter', { max: '100', 'aria-hidden': 'true' });
+    bar.value = parseFloat(text);
+    return [bar, ' ', text];
+  };
+
+  // A column has the content of a row's cell, and the text by which rows are sorted.
+  const text = (of, name) => ({ text: of, make: (r) => [of(r)], name });
+  const number = (of) => ({ text: of, make: (r) => [of(r)], number: true, name: 'n' });
+  const deviceColumns = [
+    { text: (r) => r.device, make: (r) => [link('device', r.id, r.device)] },
+    {
+      text: (r) => r.state, rank: (r) => r.order,
+      make: (r) => [element('span', { class: r.class, title: r.why }, r.state),
+        ...(r.quiet ? [' ', element('small', {}, r.quiet)] : []),
+        ...(r.taints ?? []).flatMap((t) => [' ', element('span', { class: t.class, title: t.what }, t.effect)])],
+    },
+    { text: (r) => r.utilization, make: (r) => busy(r.utilization), number: true, name: 'n' },
+    number((r) => r.memory), number((r) => r.power), number((r) => r.temperature), number((r) => r.traffic),
+    {
+      text: (r) => (r.holders ?? []).map((h) => `${h.pods} ${h.claim}`).join(' '), name: 'w',
+      make: (r) => [...(r.sharing ? [fold(r.sharing, holders(r.holders))] : holders(r.holders)),
+        ...(r.admins ? [fold(`${r.admins.length} admin access`, holders(r.admins), 'dim')] : [])],
+    },
+    text((r) => r.model), text((r) => r.driver, 'dim'),
+  ];
+  const holderColumns = (first) => [
+    { text: (r) => r.name, make: first },
+    text((r) => r.namespace),
+    { text: (r) => r.device, make: (r) => [link('device', r.id, r.device)] },
+    { text: (r) => r.quiet, make: (r) => [r.quiet], number: true, name: 'warn' },
+    { text: (r) => r.utilization, make: (r) => busy(r.utilization), number: true, name: 'n' },
+    number((r) => r.memory), number((r) => r.power), number((r) => r.traffic), number((r) => r.held),
+    number((r) => r.active),
+  ];
+
+  const prefixes = ['', 'k', 'M', 'G', 'T', 'P'];
+  const spans = { min: 60, h: 3600, d: 86400 };
+  // amount returns the number that a text such as "1.5 GiB of 80 GiB" or "2 min" begins with.
+  const amount = (of) => {
+    const found = /^(-?[\d.]+) ?([kMGTP]?)(i?)(\S*)/.exec(of);
+    if (!found) return -Infinity;
+    return found[1] * (found[3] ? 1024 : 1000) ** prefixes.indexOf(found[2]) * (spans[found[4]] ?? 1);
+  };
+  const names = new Intl.Collator('en', { numeric: true });
+
+  let words = [], state = '';
+  class Table {
+    constructor(id, columns, key) {
+      this.section = $(id);
+      this.body = this.section.querySelector('tbody');
+      this.nothing = this.body.querySelector('td[colspan]')?.parentElement;
+      Object.assign(this, { columns, key, rows: new Map(), by: -1, up: false });
+      this.body.replaceChildren();
+      this.heads = [...this.section.querySelectorAll('th')];
+      this.heads.forEach((th, i) => {
+        const button = element('button', { type: 'button' }, th.textContent);
+        button.addEventListener('click', () => this.sortBy(i));
+        th.replaceChildren(button);
+      });
+    }
+
+    // sortBy sorts by a column, then the other way round, then as the exporter does.
+    sortBy(i) {
+      const first = !this.columns[i].number; // names rise, and numbers fall
+      if (this.by !== i) Object.assign(this, { by: i, up: first });
+      else if (this.up === first) this.up = !first;
+      else this.by = -1;
+      this.heads.forEach((th, j) => {
+        if (j !== this.by) th.removeAttribute('aria-sort');
+        else th.setAttribute('aria-sort', this.up ? 'ascending' : 'descending');
+      });
+      this.arrange();
+    }
+
+    show(rows) {
+      const seen = new Set();
+      rows.forEach((row, order) => {
+        row.order = order;
+        const key = this.key(row);
+        seen.add(key);
+        let known = this.rows.get(key);
+        if (!known) {
+          known = { tr: element('tr'), cells: [] };
+          for (const c of this.columns) known.cells.push(known.tr.appendChild(element('td', { class: c.name })));
+          this.rows.set(key, known);
+        }
+        this.fill(known, row);
+      });
+      for (const [key, { tr }] of this.rows) {
+        if (seen.has(key)) continue;
+        tr.remove();
+        this.rows.delete(key);
+      }
+      this.arrange();
+    }
+
+    // fill changes the cells whose content has changed.
+    fill(known, row) {
+      const same = JSON.stringify(row);
+      known.row = row;
+      if (known.same === same) return;
+      known.same = same;
+      known.words = '';
+      this.columns.forEach((column, i) => {
+        const td = known.cells[i], content = column.make(row);
+        known.words += ` ${column.text(row) ?? ''}`.toLowerCase();
+        const now = content.map((c) => c.outerHTML ?? c).join('');
+        if (td.shown === now) return;
+        td.shown = now;
+        const open = [...td.querySelectorAll('details')].map((d) => d.open);
+        td.replaceChildren(...content);
+        td.querySelectorAll('details').forEach((d, j) => { d.open = open[j] ?? false; });
+      });
+    }
+
+    arrange() {
+      const all = [...this.rows.values()], column = this.columns[this.by];
+      const compare = (a, b) => {
+        if (column?.rank) return column.rank(a) - column.rank(b);
+        const x = column.text(a) ?? '', y = column.text(b) ?? '';
+        return column.number ? amount(x) - amount(y) : names.compare(x, y);
+      };
+      const sign = this.up ? 1 : -1;
+      all.sort((a, b) => (column ? sign * compare(a.row, b.row) : 0) || a.row.order - b.row.order);
+      const focused = document.activeElement;
+      let shown = 0, at = this.body.firstElementChild;
+      for (const { tr, row, words: has } of all) {
+        tr.hidden = !words.every((w) => has.includes(w)) || (state !== '' && row.state !== state);
+        if (!tr.hidden) shown++;
+        if (tr === at) at = at.nextElementSibling;
+        else this.body.insertBefore(tr, at);
+      }
+      if (focused !== document.activeElement) focused.focus({ preventScroll: true });
+      if (all.length === 0 && this.nothing) this.body.append(this.nothing);
+      else this.nothing?.remove();
+      this.section.querySelector('small').textContent = shown === all.length ? shown : `${shown} of ${all.length}`;
+    }
+  }
+
+  const devices = new Table('devices', deviceColumns, (r) => r.id);
+  const key = (r) => `${r.namespace}/${r.name}/${r.id}`;
+  const claims = new Table('claims', holderColumns((r) => [link('claim', `${r.namespace}/${r.name}`, r.name)]), key);
+  const pods = new Table('pods', holderColumns((r) => [r.name]), key);
+  const tables = [devices, claims, pods];
+  const arrange = () => tables.forEach((t) => t.arrange());
+
+  const holderRows = (rows, of) => rows.map((
+    [namespace, name, at, quiet, utilization, memory, power, traffic, held, active]) => ({
+    namespace, name, id: of.ids[at], device: of.ids[at].slice(of.ids[at].lastIndexOf('/') + 1),
+    quiet, utilization, memory, power, traffic, held, active, state: of.states.get(of.ids[at]),
+  }));
+
+  const showTiles = (tiles) => {
+    if (state && !tiles.some((t) => t.state === state)) state = '';
+    const focused = document.activeElement?.dataset.state;
+    $('tiles').replaceChildren(...tiles.map((t) => {
+      const tile = element('button', {
+        type: 'button', class: `tile ${t.class}`, title: `${t.meaning}: show these alone`, 'data-state': t.state,
+        'aria-pressed': String(t.state === state),
+      }, element('b', {}, String(t.count)), t.state);
+      tile.addEventListener('click', () => {
+        state = state === t.state ? '' : t.state;
+        showTiles(tiles);
+        arrange();
+      });
+      return tile;
+    }));
+    if (focused) $('tiles').querySelector(`[data-state="${focused}"]`)?.focus();
+  };
+
+  const show = (data) => {
+    data.states = new Map(data.devices.map((d) => [d.id, d.state]));
+    showTiles(data.tiles);
+    devices.show(data.devices);
+    claims.show(holderRows(data.claims, data));
+    pods.show(holderRows(data.pods, data));
+    $('troubles').replaceChildren(...data.troubles.map((t) => element('li', { class: 'bad' },
+      `Source ${t.source} is down: ${t.reason}.`, t.do ? ` To do: ${t.do}.` : '')));
+    $('ended').textContent = data.ended ? `${data.ended} more rows of claims and pods that ended are still exported.` : '';
+  };
+
+  // The status says how old the rows are once the exporter does not answer.
+  let latest = '', answered = Date.now(), trouble = '';
+  const showStatus = () => {
+    const seconds = Math.round((Date.now() - answered) / 1000);
+    $('status').classList.toggle('stale', trouble !== '');
+    $('status').textContent = trouble ? `Stale for ${seconds} s: ${trouble}.` : `As of ${latest}.`;
+  };
+
+  const refresh = async () => {
+    try {
+      const response = await fetch('page/rows', { signal: AbortSignal.timeout(4 * every) });
+      if (!response.ok) throw new Error(`status ${response.status}`);
+      const data = await response.json();
+      if (data.time !== latest) show(data);
+      latest = data.time;
+      answered = Date.now();
+      trouble = '';
+      await showDetail();
+    } catch (error) {
+      trouble = error.message;
+    }
+    showStatus();
+  };
+
+  let timer;
+  const run = async () => {
+    clearTimeout(timer);
+    if (!document.hidden) await refresh();
+    timer = setTimeout(run, every);
+  };
+
+  // Details are those of the address: #claim=NAMESPACE/NAME or #device=NAME.
+  const dialog = $('detail'), inside = dialog.querySelector('div');
+  let shown = '';
+  const asked = () => {
+    const found = /^#(claim|device)=(.+)$/.exec(location.hash);
+    try {
+      return found && { kind: found[1], name: decodeURIComponent(found[2]) };
+    } catch {
+      return null; // a lone %
+    }
+  };
+  const showDetail = async () => {
+    const of = asked();
+    if (!of) {
+      if (dialog.open) dialog.close();
+      shown = '';
+      return;
+    }
+    const query = `${of.kind}=${encodeURIComponent(of.name)}`;
+    if (shown === query && getSelection().toString() && inside.contains(getSelection().anchorNode)) return;
+    const response = await fetch(`page/detail?${query}`);
+    const main = new DOMParser().parseFromString(await response.text(), 'text/html').querySelector('main');
+    for (const a of main?.querySelectorAll('a[href^="?"]') ?? []) {
+      const [kind, name] = [...new URLSearchParams(a.getAttribute('href'))][0];
+      a.setAttribute('href', address(kind, name));
+    }
+    const top = shown === query ? dialog.scrollTop : 0;
+    inside.replaceChildren(main ?? 'There is no snapshot yet.');
+    shown = query;
+    if (!dialog.open) dialog.showModal();
+    dialog.scrollTop = top;
+  };
+  addEventListener('hashchange', () => showDetail().catch((error) => { trouble = error.message; showStatus(); }));
+  dialog.addEventListener('close', () => {
+    if (asked()) history.replaceState(null, '', location.pathname + location.search);
+    shown = '';
+  });
+  dialog.addEventListener('click', (e) => { if (e.target === dialog) dialog.close(); });
+
+  const filter = $('filter');
+  filter.addEventListener('input', () => {
+    words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    arrange();
+  });
+  addEventListener('keydown', (e) => {
+    if (dialog.open || e.ctrlKey || e.metaKey || e.altKey) return;
+    if (e.key === 'Escape') {
+      filter.value = state = '';
+      words = [];
+      filter.blur();
+      document.querySelectorAll('.tile').forEach((t) => t.setAttribute('aria-pressed', 'false'));
+      arrange();
+    } else if (e.target === filter) {
+      return;
+    } else if (e.key === '/') {
+      e.preventDefault();
+      filter.focus();
+    } else if (e.key === 'r') {
+      run();
+    }
+  });
+  document.addEventListener('visibilitychange', () => { if (!document.hidden) run(); });
+  $('controls').hidden = false;
+  setInterval(() => { if (trouble) showStatus(); }, 1000);
+  run();
+})();

@@ -1,0 +1,344 @@
+package web
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/explain"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Source is the state of a source, for [Config].
+type Source struct {
+	Name  string
+	Fills []driver.Quantity // what it can read
+	Down  driver.Reason     // why it is down; "" if it is not
+}
+
+// view is what the page shows of a snapshot, in this order. As JSON it is for the script of the
+// page of the same version, and promises nothing.
+type view struct {
+	Time     string      `json:"time"`
+	Tiles    []tile      `json:"tiles"`
+	Troubles []trouble   `json:"troubles"`
+	Devices  []deviceRow `json:"devices"`
+	IDs      []string    `json:"ids"` // of the devices that claims and pods hold
+	Claims   []holderRow `json:"claims"`
+	Pods     []holderRow `json:"pods"`
+	Ended    int         `json:"ended"` // claims and pods that are not shown
+
+	states map[driver.ID]ledger.State
+	index  map[driver.ID]int // in IDs
+	since  look
+}
+
+// tile is a number of devices in a state.
+type tile struct {
+	Count   int          `json:"count"`
+	State   ledger.State `json:"state"`
+	Meaning string       `json:"meaning"`
+	Class   string       `json:"class"`
+}
+
+// trouble is a source that is down.
+type trouble struct {
+	Source string        `json:"source"`
+	Reason driver.Reason `json:"reason"`
+	Do     string        `json:"do,omitempty"`
+}
+
+// figures are values in the units of the page; "" if unknown.
+type figures struct {
+	Utilization string `json:"utilization"`
+	Memory      string `json:"memory"` // used, and of how much
+	Power       string `json:"power"`
+	Temperature string `json:"temperature"` // the highest
+	Traffic     string `json:"traffic"`     // a rate
+}
+
+type deviceRow struct {
+	driver.ID
+
+	Name    string       `json:"id"`
+	Model   string       `json:"model"`
+	State   ledger.State `json:"state"`
+	Class   string       `json:"class"`
+	Why     string       `json:"why"`
+	Quiet   string       `json:"quiet,omitempty"` // for how long
+	Taints  []taintMark  `json:"taints,omitempty"`
+	Sharing string       `json:"sharing,omitempty"` // "": one claim holds it, or none
+	Holders []holderLine `json:"holders,omitempty"`
+	Admins  []holderLine `json:"admins,omitempty"` // those with admin access
+
+	figures
+}
+
+// taintMark is a taint that keeps pods away or evicts them.
+type taintMark struct {
+	Effect string `json:"effect"`
+	What   string `json:"what"`
+	Class  string `json:"class"`
+}
+
+// holderLine is a share of a device.
+type holderLine struct {
+	Pods  string `json:"pods"`
+	Claim string `json:"claim,omitempty"` // NAMESPACE/NAME; "": a device plugin allocated it
+	Label string `json:"label,omitempty"` // the claim's name, with the namespace if no pod shows it
+	Part  string `json:"part,omitempty"`
+}
+
+// holderRow is what a claim or a pod has of a device.
+type holderRow struct {
+	Namespace, Name string
+	Device          driver.ID
+	Quiet           string // for how long; "": it is not quiet
+	Held            string // for how long
+	Active          string // in which part of that time
+	figures
+
+	device    int // in view.IDs
+	unhealthy bool
+	quiet     time.Duration
+}
+
+// MarshalJSON writes the row as an array, in the order of the page's columns.
+func (r holderRow) MarshalJSON() ([]byte, error) {
+	return json.Marshal([]any{
+		r.Namespace, r.Name, r.device, r.Quiet, r.Utilization, r.Memory, r.Power, r.Traffic, r.Held, r.Active,
+	})
+}
+
+// newView returns what the page shows of a snapshot. Traffic is that since a look.
+func newView(s *exposition.Snapshot, since look, sources []Source, quietAfter time.Duration) *view {
+	v := &view{
+		Time: clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []deviceRow{},
+		IDs: []string{}, Claims: []holderRow{}, Pods: []holderRow{},
+		states: map[driver.ID]ledger.State{}, index: map[driver.ID]int{}, since: since,
+	}
+	for _, source := range sources {
+		if source.Down != "" {
+			v.Troubles = append(v.Troubles, trouble{source.Name, source.Down, explain.Source(source.Down)})
+		}
+	}
+	counts, lastActive := map[ledger.State]int{}, s.LastActive()
+	for i, state := range s.States(quietAfter) {
+		d := &s.Devices[i]
+		counts[state]++
+		v.states[d.ID] = state
+		row := newDeviceRow(d, state)
+		row.setTraffic(since, d.Values, s.Time)
+		if state == ledger.StateQuiet {
+			row.Quiet = duration(s.Time.Sub(lastActive[d.ID]).Seconds())
+		}
+		v.Devices = append(v.Devices, row)
+	}
+	slices.SortFunc(v.Devices, func(a, b deviceRow) int {
+		return cmp.Or(ledger.CompareAttention(a.State, b.State), compareIDs(a.ID, b.ID))
+	})
+	for _, state := range ledger.States() {
+		if n := counts[state]; n > 0 {
+			v.Tiles = append(v.Tiles, tile{n, state, state.Meaning(), stateClass(state)})
+		}
+	}
+	v.Claims, v.Pods = v.holders(s.Claims, s.Time, quietAfter), v.holders(s.Pods, s.Time, quietAfter)
+	return v
+}
+
+// holders returns the rows of those that have not ended.
+func (v *view) holders(holders []ledger.Holder, now time.Time, quietAfter time.Duration) []holderRow {
+	rows := make([]holderRow, 0, len(holders))
+	for i := range holders {
+		h := &holders[i]
+		if !h.Ended.IsZero() {
+			v.Ended++
+			continue
+		}
+		row := newHolderRow(h, now, quietAfter)
+		row.setTraffic(v.since, h.Values, now)
+		row.unhealthy = v.states[h.Device] == ledger.StateUnhealthy
+		row.device = v.indexOf(h.Device)
+		rows = append(rows, row)
+	}
+	slices.SortFunc(rows, compareHolders)
+	return rows
+}
+
+func (v *view) indexOf(id driver.ID) int {
+	i, known := v.index[id]
+	if !known {
+		i = len(v.IDs)
+		v.index[id], v.IDs = i, append(v.IDs, id.String())
+	}
+	return i
+}
+
+// compareHolders orders those with an unhealthy device first, then those that are quiet for longest.
+func compareHolders(a, b holderRow) int {
+	if a.unhealthy != b.unhealthy {
+		if a.unhealthy {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(
+		cmp.Compare(b.quiet, a.quiet), CompareNames(a.Namespace, b.Namespace), CompareNames(a.Name, b.Name),
+		compareIDs(a.Device, b.Device),
+	)
+}
+
+func stateClass(state ledger.State) string {
+	switch state {
+	case ledger.StateActive, ledger.StatePartitioned:
+		return "good"
+	case ledger.StateQuiet, ledger.StateIdle, ledger.StateUnmeasured, ledger.StateTainted:
+		return "warn"
+	case ledger.StateUnhealthy:
+		return "bad"
+	default:
+		return "dim"
+	}
+}
+
+func newDeviceRow(d *ledger.Device, state ledger.State) deviceRow {
+	row := deviceRow{
+		ID: d.ID, Name: d.ID.String(), Model: d.Entry.Model, State: state, Why: state.Meaning(), Class: stateClass(state),
+		Taints: taintMarks(d.Entry.Taints), figures: figuresOf(d.Values),
+	}
+	if d.Missing != join.MissingNone {
+		row.Why += "; no telemetry: " + string(d.Missing)
+	}
+	for i := range d.Shares {
+		s := &d.Shares[i]
+		line := holderLine{Pods: podList(s.Pods), Claim: claimName(s.Claim), Label: s.Claim.Name}
+		if line.Pods == "" {
+			line.Label = line.Claim
+		}
+		switch {
+		case s.Admin:
+			row.Admins = append(row.Admins, line)
+			continue
+		case d.Attribution == join.AttributionExclusive:
+		case d.Attribution == join.AttributionProcess:
+			line.Part = "by process"
+		default:
+			line.Part = fmt.Sprintf("%.0f %%", 100*s.Weight)
+		}
+		row.Holders = append(row.Holders, line)
+	}
+	if len(row.Holders) > 1 {
+		row.Sharing = fmt.Sprintf("%d shares, %s", len(row.Holders), d.Attribution)
+	}
+	for _, lines := range [][]holderLine{row.Holders, row.Admins} {
+		slices.SortFunc(lines, func(a, b holderLine) int {
+			return cmp.Or(CompareNames(a.Pods, b.Pods), CompareNames(a.Claim, b.Claim))
+		})
+	}
+	return row
+}
+
+// claimName returns the name of a claim as the page's addresses have it, "" for a device plugin's
+// allocation.
+func claimName(c podresources.Claim) string {
+	if c.Name == "" {
+		return ""
+	}
+	return c.Namespace + "/" + c.Name
+}
+
+// taintMarks returns the taints that have an effect, each effect once.
+func taintMarks(taints []driver.Taint) []taintMark {
+	var marks []taintMark
+	for _, effect := range []struct{ name, class string }{{"NoExecute", "bad"}, {"NoSchedule", "warn"}} {
+		var what []string
+		for _, t := range taints {
+			if t.Effect == effect.name {
+				what = append(what, taintText(t))
+			}
+		}
+		if len(what) > 0 {
+			marks = append(marks, taintMark{Effect: effect.name, What: strings.Join(what, ", "), Class: effect.class})
+		}
+	}
+	return marks
+}
+
+// taintText names a taint and what sets it.
+func taintText(t driver.Taint) string {
+	if t.Rule != "" {
+		return t.String() + " (DeviceTaintRule " + t.Rule + ")"
+	}
+	return t.String() + " (ResourceSlice)"
+}
+
+func podList(pods []podresources.Pod) string {
+	var names []string
+	for _, p := range pods {
+		names = append(names, p.Namespace+"/"+p.Name)
+	}
+	slices.SortFunc(names, CompareNames)
+	if len(names) > 3 {
+		names = append(names[:3], fmt.Sprintf("and %d more", len(names)-3))
+	}
+	return strings.Join(names, ", ")
+}
+
+func newHolderRow(h *ledger.Holder, now time.Time, quietAfter time.Duration) holderRow {
+	row := holderRow{
+		Namespace: h.Namespace, Name: h.Name, Device: h.Device, Held: duration(h.Allocated), figures: figuresOf(h.Values),
+	}
+	for i := range h.Values {
+		if v := &h.Values[i]; v.Quantity == driver.ActiveSeconds && h.Allocated > 0 {
+			row.Active = fmt.Sprintf("%.0f %%", 100*min(1, v.Value/h.Allocated))
+		}
+	}
+	if !h.LastActive.IsZero() {
+		if quiet := now.Sub(h.LastActive); quiet >= quietAfter {
+			row.quiet, row.Quiet = quiet, duration(quiet.Seconds())
+		}
+	}
+	return row
+}
+
+// figuresOf returns the figures of a row, without traffic.
+func figuresOf(values []ledger.Value) figures {
+	var f figures
+	hottest := math.Inf(-1)
+	var used, capacity string
+	for i := range values {
+		v := &values[i]
+		switch v.Quantity {
+		case driver.Utilization:
+			f.Utilization = percent(v.Value)
+		case driver.MemoryUsed:
+			used = scaled(v.Value, "B", 1024)
+		case driver.MemoryCapacity:
+			capacity = scaled(v.Value, "B", 1024)
+		case driver.Power:
+			f.Power = fmt.Sprintf("%.0f W", v.Value)
+		case driver.Temperature:
+			hottest = max(hottest, v.Value)
+			f.Temperature = fmt.Sprintf("%.0f °C", hottest)
+		}
+	}
+	f.Memory = used
+	if used != "" && capacity != "" {
+		f.Memory += " of " + capacity
+	}
+	return f
+}
+
+func (f *figures) setTraffic(since look, values []ledger.Value, now time.Time) {
+	if rate, known := since.rate(values, now); known {
+		f.Traffic = scaled(rate, "B/s", 1000)
+	}
+}

@@ -1,0 +1,59 @@
+package page
+
+import (
+	"log/slog"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// testHostile shows names that would run scripts if they became markup.
+func testHostile(t *testing.T, browser browser) {
+	const hostile = `"'><img src=x onerror=document.title='run'><script>document.title='run'</script>&amp;%2F#`
+	start := time.Unix(1_800_000_000, 0)
+	id := driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: hostile}
+	in := join.Input{
+		Inventory: driver.Inventory{id: {
+			Hardware: driver.Hardware{UUID: hostile, Model: hostile},
+			Taints:   []driver.Taint{{Key: hostile, Effect: "NoExecute", Rule: hostile}},
+		}},
+		View: podresources.View{At: start, Allocations: []podresources.Allocation{{
+			Claim: podresources.Claim{Namespace: "team", Name: hostile}, Device: id,
+			Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "team", Name: hostile}, Container: hostile}},
+		}}},
+	}
+	books := ledger.New(ledger.Config{Retention: time.Minute})
+	snapshot := exposition.NewLimiter(0).Apply(books, books.Advance(join.Join(in), start))
+	latest := func() *exposition.Snapshot { return snapshot }
+	handler := web.NewHandler(web.Config{
+		Metrics: exposition.New(prometheus.NewRegistry(), latest, exposition.Config{}), Latest: latest, Node: hostile,
+		MetricsPath: "/metrics", Scrapes: &web.Scrapes{}, QuietAfter: time.Minute, Log: slog.New(slog.DiscardHandler),
+		Sources: func() []web.Source { return []web.Source{{Name: hostile, Down: driver.ReasonForbidden}} },
+	})
+	server := httptest.NewServer(web.NewServer(web.ServerConfig{Handler: handler, Log: slog.DiscardHandler}).Handler)
+	t.Cleanup(server.Close)
+
+	b := browser.open(t, server.URL, view{width: 1300, height: 900})
+	b.await("shown", `document.querySelector('#controls').hidden === false && `+rows("devices")+`.length === 1`)
+	value[bool](b, `document.querySelector('#devices tbody a').click() || true`)
+	b.await("a dialog", `document.querySelector('dialog').open`)
+	b.picture("hostile")
+	value[bool](b, `document.querySelector('dialog').close() || true`)
+	value[bool](b, `document.querySelector('#claims tbody a').click() || true`)
+	b.await("details of the claim", `document.querySelector('dialog h2')?.textContent.startsWith('Claim team/')`)
+	if shown := value[string](b, `document.querySelector('dialog h2').textContent`); shown != "Claim team/"+hostile {
+		t.Errorf("the claim's name is %s", shown)
+	}
+	if value[bool](b, `document.images.length > 0 || document.scripts.length !== 1 || document.title === 'run'`) {
+		t.Error("a name became markup")
+	}
+}
