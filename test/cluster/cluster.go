@@ -57,6 +57,10 @@ type Options struct {
 	// beta.
 	Gates []string
 
+	// Bus is the address of a D-Bus on which the kubelet finds logind, which tells it of a shutdown of
+	// the node; empty: there is none, and the kubelet does not look for it.
+	Bus string
+
 	// Persistent lets the cluster outlive the calling process.
 	Persistent bool
 }
@@ -123,7 +127,7 @@ func (o Options) build(ctx context.Context) (node.Config, error) {
 	if c.Program, err = Build(ctx, o.Log); err != nil {
 		return c, err
 	}
-	c.Kubelet, c.Gates = c.Program, strings.Join(o.Gates, ",")
+	c.Kubelet, c.Gates, c.Bus = c.Program, strings.Join(o.Gates, ","), o.Bus
 	if o.Kubelet != "" && o.Kubelet != Kubernetes {
 		if c.Kubelet, err = buildKubelet(ctx, o.Kubelet, o.Log); err != nil {
 			return c, err
@@ -194,7 +198,7 @@ func (c *Cluster) await() error {
 func (c *Cluster) nodeCommand(ctx context.Context, programs node.Config, persistent bool) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, programs.Self, "node",
 		"-dir="+c.dir.path, "-kube="+c.kube, "-kubelet="+programs.Kubelet, "-containerd="+programs.Containerd,
-		"-workload="+programs.Workload, "-gates="+programs.Gates,
+		"-workload="+programs.Workload, "-gates="+programs.Gates, "-bus="+programs.Bus,
 		"-persistent="+strconv.FormatBool(persistent), "-rootless="+strconv.FormatBool(os.Geteuid() != 0))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	return cmd

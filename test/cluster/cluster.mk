@@ -18,6 +18,7 @@ cluster-build: cluster-program
 # The kubelets that are tried with the newest control plane: Kubernetes supports three versions back.
 KUBELETS ?= v1.37.0 v1.36.3 v1.35.4 v1.34.4
 .PHONY: test-kubelets
+test-kubelets: debian_packages += dbus-daemon:dbus-daemon
 test-kubelets: deps build cluster-build ## run the scenarios, the long ones too, with older kubelets: KUBELETS='v1.36.3' (each is built once, in minutes)
 	@export DRA_EXPORTER='$(CURDIR)/$(program)'
 	cd test/cluster

@@ -5,6 +5,7 @@ go 1.26.7
 require (
 	github.com/containerd/nri v0.12.0
 	github.com/dra-exporter/dra-exporter v0.0.0
+	github.com/godbus/dbus/v5 v5.2.2
 	github.com/google/go-cmp v0.7.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/prometheus/common v0.72.0

@@ -25,8 +25,9 @@ type Ownership struct {
 	Truth *Truth
 	// ListedOnly says that the exporter knows of claims what PodResources lists, and no more.
 	ListedOnly bool
-	// NoShares says that the kubelet does not tell the shares of a device: they are not compared.
-	NoShares bool
+	// NoShares says of which devices the exporter can't know the shares: they are not compared. nil:
+	// of none.
+	NoShares func(device driver.ID) bool
 	// FromStart says that the exporter does not know of claims whose devices are not prepared.
 	FromStart bool
 	// Except are namespaces that are not checked. Contradicted are those in which the kubelet lists
@@ -51,9 +52,17 @@ type row struct {
 	share            string
 }
 
+// String returns the device, and the share of it.
+func (r row) String() string {
+	if r.share == "" {
+		return r.id.String()
+	}
+	return r.id.String() + " share " + r.share
+}
+
 // row returns the row of a claim's part of a device.
 func (o *Ownership) row(namespace, claim string, id driver.ID, share string) row {
-	if o.NoShares {
+	if o.NoShares != nil && o.NoShares(id) {
 		share = ""
 	}
 	return row{namespace, claim, id, share}
@@ -103,7 +112,7 @@ func (o *Ownership) compare(s *snapshot) []error {
 		if covers(o.certain(life), from, until) {
 			o.compared++
 			if !s.rows[this] {
-				wrong = append(wrong, fmt.Errorf("claim %s/%s holds %v, and no row says so", h.namespace, h.claim, h.id))
+				wrong = append(wrong, fmt.Errorf("claim %s/%s holds %v, and no row says so", h.namespace, h.claim, this))
 			}
 		}
 	}
@@ -111,7 +120,7 @@ func (o *Ownership) compare(s *snapshot) []error {
 		o.compared++
 		if !possible[this] && !o.Contradicted[this.namespace] {
 			wrong = append(wrong, fmt.Errorf("a row says that claim %s/%s holds %v, and it does not%s",
-				this.namespace, this.claim, this.id, since(last[this])))
+				this.namespace, this.claim, this, since(last[this])))
 		}
 	}
 	return wrong

@@ -117,6 +117,9 @@ func (n *node) kubeletConfig() object {
 	if n.Containerd == "" {
 		config["cgroupsPerQOS"], config["enforceNodeAllocatable"] = false, []string{}
 	}
+	if n.Bus != "" {
+		config["shutdownGracePeriod"], config["shutdownGracePeriodCriticalPods"] = "30s", "5s"
+	}
 	gates := object{}
 	for _, gate := range n.gates() {
 		gates[gate] = true

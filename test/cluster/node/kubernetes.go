@@ -60,15 +60,18 @@ func (n *node) kubernetes() []*component {
 			"--authentication-kubeconfig="+n.path("kubeconfig"),
 			"--authorization-kubeconfig="+n.path("kubeconfig"),
 		)},
-		{name: "kubelet", ready: connects(n.path("kubelet", "pod-resources", "kubelet.sock")), args: []string{
-			n.Kubelet, "kubelet",
-			"--config=" + n.path("kubelet.yaml"),
-			"--kubeconfig=" + n.path("kubeconfig"),
-			"--root-dir=" + n.path("kubelet"),
-			"--cert-dir=" + n.path("certs", "kubelet"),
-			"--hostname-override=" + Name,
-			"--node-ip=" + Address,
-		}},
+		{
+			name: "kubelet", env: n.busEnv(), ready: connects(n.path("kubelet", "pod-resources", "kubelet.sock")),
+			args: []string{
+				n.Kubelet, "kubelet",
+				"--config=" + n.path("kubelet.yaml"),
+				"--kubeconfig=" + n.path("kubeconfig"),
+				"--root-dir=" + n.path("kubelet"),
+				"--cert-dir=" + n.path("certs", "kubelet"),
+				"--hostname-override=" + Name,
+				"--node-ip=" + Address,
+			},
+		},
 		{name: "driver", ready: connects(n.path("kubelet", "plugins", gpudriver.Name, "dra.sock")), args: []string{
 			n.Self, "driver", "-dir=" + n.Dir, "-containerd=" + n.Containerd,
 		}},
@@ -81,6 +84,14 @@ func (n *node) runtime() *component {
 		return n.containerd()
 	}
 	return &component{name: "cri", args: []string{n.Program, "cri", n.runtimeSocket()}, ready: connects(n.runtimeSocket())}
+}
+
+// busEnv tells the kubelet where logind is.
+func (n *node) busEnv() []string {
+	if n.Bus == "" {
+		return nil
+	}
+	return []string{"DBUS_SYSTEM_BUS_ADDRESS=" + n.Bus}
 }
 
 func (n *node) runtimeSocket() string {

@@ -43,6 +43,7 @@ type Config struct {
 	Containerd string // The folder of containerd's programs; empty: a runtime that runs nothing.
 	Workload   string // The program of containerd's image.
 	Gates      string // Feature gates to set, with commas between them.
+	Bus        string // The address of the D-Bus of logind; empty: none.
 	Rootless   bool   // In a user namespace of its own.
 	Persistent bool   // Stay when the standard input ends: only a signal ends the cluster.
 }

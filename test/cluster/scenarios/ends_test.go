@@ -122,17 +122,22 @@ func (n *namespace) statefulSet(name string, spec corev1.PodSpec) {
 	n.no(err)
 }
 
+// endsSlowly makes the pod's main container run on nearly as long as its grace period, which is so
+// many seconds.
+func endsSlowly(spec corev1.PodSpec, grace int64) corev1.PodSpec {
+	spec.TerminationGracePeriodSeconds = &grace
+	sleep := &corev1.SleepAction{Seconds: grace - 1}
+	spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: sleep}}
+	return spec
+}
+
 // A pod whose deadline is over has failed for the kubelet at once, and its containers run on for
 // the grace period: the pod holds its device until they have ended.
 func testDeadline(t *testing.T, w *world) {
 	const deadline, grace, sure = 1, 12, 6
 	n := w.namespace(t, "deadline")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
-	spec := once(podSpec("one"))
-	spec.TerminationGracePeriodSeconds = ptr.To[int64](grace)
-	sleep := &corev1.SleepAction{Seconds: grace - 1}
-	spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: sleep}}
-	n.pod("user", spec)
+	n.pod("user", endsSlowly(once(podSpec("one")), grace))
 	n.phase("user", corev1.PodRunning)
 	lift := n.keeps(1)
 	patch := fmt.Appendf(nil, `{"spec":{"activeDeadlineSeconds":%d}}`, deadline)

@@ -88,7 +88,7 @@ func startWatch(t *testing.T, r *running, o *ownership) *watch {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{
 		exporter: r, world: o, guards: map[*guard]struct{}{},
-		owners: invariant.Ownership{Truth: o.truth, ListedOnly: r.noClaims || r.noPods, NoShares: r.noShares},
+		owners: invariant.Ownership{Truth: o.truth, ListedOnly: r.noClaims || r.noPods, NoShares: r.hidesShares},
 	}
 	var running sync.WaitGroup
 	running.Go(func() { w.run(ctx) })

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/test/cluster"
 	"github.com/dra-exporter/dra-exporter/test/cluster/cpudriver"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
@@ -116,14 +117,18 @@ func (w way) device(h *held) string {
 	return h.Device
 }
 
-// share returns the share ID of a hold. That of a device plugin's device is in its ID, and those of
-// the CPU driver's are in the claims alone.
+// share returns the share ID of a hold. That of a device plugin's device is in its ID.
 func (w way) share(h *held) string {
-	switch {
-	case w.noShares && h.Claim != "", w.noClaims && h.Device == cpudriver.Group:
+	if h.Claim != "" && w.hidesShares(driver.ID{Device: h.Device}) {
 		return ""
 	}
 	return h.Share
+}
+
+// hidesShares reports whether the shares of claims of a device are unknown. Those of the CPU driver's
+// are in the claims alone.
+func (w way) hidesShares(device driver.ID) bool {
+	return w.noShares || w.noClaims && device.Device == cpudriver.Group
 }
 
 // running is an exporter that runs one way, and the watch of its snapshots.

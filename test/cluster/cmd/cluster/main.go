@@ -64,6 +64,7 @@ func run(ctx context.Context, args []string) error {
 		flags.StringVar(&c.Containerd, "containerd", "", "the folder of containerd's programs")
 		flags.StringVar(&c.Workload, "workload", "", "the program of the image")
 		flags.StringVar(&c.Gates, "gates", "", "the feature gates to set")
+		flags.StringVar(&c.Bus, "bus", "", "the address of the D-Bus of logind")
 		flags.BoolVar(&c.Rootless, "rootless", false, "in a user namespace")
 		flags.BoolVar(&c.Persistent, "persistent", false, "stay when the standard input ends")
 	}
