@@ -72,6 +72,10 @@ func (p *page) items(decoder *json.Decoder, bounded *limitedReader) error {
 		if err := decoder.Decode(&object); err != nil {
 			return err
 		}
+		// Its beginning may have been read with the object before it, at the expense of that one.
+		if len(object) > p.bounds.object {
+			return errTooLarge
+		}
 		p.objects++
 		p.add(object)
 	}

@@ -21,6 +21,7 @@ func FuzzPage(f *testing.F) {
 	f.Add([]byte(`{"items":null,"metadata":{}}`))
 	f.Add([]byte(`{"items":[{"a":`))
 	f.Add([]byte(`{"items":["` + strings.Repeat("a", 500) + `"]}`))
+	f.Add([]byte(`{"items":["` + strings.Repeat("a", 440) + `"`)) // some of it is read with what is before it
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := 0
 		p := page{bounds: smallBounds(), add: func(object json.RawMessage) {
