@@ -43,7 +43,8 @@ var _ driver.Source = (*Source)(nil)
 
 // New returns a source that fails where hardware of that kind is not read: it is on the bus and no
 // sample has its address, or devices of the vendor are in the inventory and the source found
-// nothing. The error of a source that found nothing to read (driver.ErrAbsent) is one only then.
+// nothing. The error of a source that found nothing to read (driver.ErrAbsent), or that this build does
+// not have (driver.ErrNotBuilt), is one only then.
 func New(source driver.Source, hardware Hardware, h driver.Host, now func() time.Time) *Source {
 	listed := h.Listed
 	if listed == nil {
@@ -52,23 +53,40 @@ func New(source driver.Source, hardware Hardware, h driver.Host, now func() time
 	return &Source{Source: source, hardware: hardware, root: h.Sysfs, listed: listed, now: now}
 }
 
-// Expect returns the constructor of a source that is held to the rule.
+// Expect returns the constructor of a source that is held to the rule. Where this build does not
+// have the source, it returns driver.ErrNotBuilt with a source in its place that reads nothing: it
+// fails where there is hardware to read.
 func Expect(
-	hardware Hardware, open func(driver.Host) (driver.Source, error),
+	name string, hardware Hardware, open func(driver.Host) (driver.Source, error),
 ) func(driver.Host) (driver.Source, error) {
 	return func(h driver.Host) (driver.Source, error) {
 		source, err := open(h)
-		if err != nil {
+		switch {
+		case errors.Is(err, driver.ErrNotBuilt):
+			return New(unbuilt{name, err}, hardware, h, time.Now), err
+		case err != nil:
 			return nil, err
 		}
 		return New(source, hardware, h, time.Now), nil
 	}
 }
 
+// unbuilt stands for a source that this build does not have.
+type unbuilt struct {
+	name string
+	err  error
+}
+
+// Name returns the name of the source.
+func (s unbuilt) Name() string { return s.name }
+
+// Sample returns why there is no such source.
+func (s unbuilt) Sample(context.Context) ([]driver.Sample, error) { return nil, s.err }
+
 // Sample samples the source.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	samples, err := s.Source.Sample(ctx)
-	absent := errors.Is(err, driver.ErrAbsent)
+	absent := errors.Is(err, driver.ErrAbsent) || errors.Is(err, driver.ErrNotBuilt)
 	if err != nil && !absent {
 		return samples, err
 	}

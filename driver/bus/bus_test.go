@@ -111,13 +111,44 @@ func TestHotplug(t *testing.T) {
 	}
 }
 
-// A source that is not built is not held to anything.
+// A source that this build does not have fails, and says so, where there is hardware to read: on the
+// bus or in the inventory.
+func TestNotBuilt(t *testing.T) {
+	notBuilt := fmt.Errorf("%w: built without cgo", driver.ErrNotBuilt)
+	nvidia := bus.Hardware{Vendor: "nvidia", ID: "10de", Class: "03"}
+	open := bus.Expect("far", nvidia, func(driver.Host) (driver.Source, error) { return nil, notBuilt })
+	empty, full := t.TempDir(), t.TempDir()
+	drivertest.WriteTree(t, full, machine)
+	listed := func(vendor string) int { return len(vendor) }
+	for name, tc := range map[string]struct {
+		host driver.Host
+		want string // in the error; "" for none
+	}{
+		"nothing":          {driver.Host{Sysfs: empty}, ""},
+		"on the bus":       {driver.Host{Sysfs: full}, "on the PCI bus: not in this build: built without cgo"},
+		"in the inventory": {driver.Host{Sysfs: empty, Listed: listed}, "inventory: not in this build: built without cgo"},
+	} {
+		s, err := open(tc.host)
+		if s == nil || s.Name() != "far" || !errors.Is(err, driver.ErrNotBuilt) {
+			t.Fatalf("%s: %v, %v", name, s, err)
+		}
+		samples, err := s.Sample(t.Context())
+		if len(samples) > 0 || (err == nil) != (tc.want == "") || !strings.Contains(fmt.Sprint(err), tc.want) {
+			t.Errorf("%s: %d samples, error %v, want %q", name, len(samples), err, tc.want)
+		}
+		if err != nil && driver.ReasonOf(err) != driver.ReasonUnread {
+			t.Errorf("%s: reason %s", name, driver.ReasonOf(err))
+		}
+	}
+}
+
 func TestExpect(t *testing.T) {
-	open := bus.Expect(bus.Hardware{}, func(driver.Host) (driver.Source, error) { return nil, driver.ErrNotBuilt })
-	if s, err := open(driver.Host{}); s != nil || !errors.Is(err, driver.ErrNotBuilt) {
+	broken := errors.New("broken")
+	open := bus.Expect("fake", bus.Hardware{}, func(driver.Host) (driver.Source, error) { return nil, broken })
+	if s, err := open(driver.Host{}); s != nil || !errors.Is(err, broken) {
 		t.Errorf("%v, %v", s, err)
 	}
-	open = bus.Expect(bus.Hardware{}, func(driver.Host) (driver.Source, error) { return &fake{}, nil })
+	open = bus.Expect("fake", bus.Hardware{}, func(driver.Host) (driver.Source, error) { return &fake{}, nil })
 	if s, err := open(driver.Host{}); err != nil || s.Name() != "fake" {
 		t.Errorf("%v, %v", s, err)
 	}

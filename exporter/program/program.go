@@ -32,7 +32,7 @@ type Source struct {
 	// Fills are the quantities that the source can read, for the reference of metrics.
 	Fills []driver.Quantity
 	// New returns the source. An error ends the program, except driver.ErrNotBuilt if the flag
-	// is not set.
+	// is not set: then a source that comes with the error is used.
 	New func(driver.Host) (driver.Source, error)
 }
 

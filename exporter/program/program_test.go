@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sim"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
@@ -141,6 +142,23 @@ func TestSourceNotBuilt(t *testing.T) {
 		sources, err := makeSources(o, list, &node.Node{})
 		if asked := env != ""; asked != (err != nil) || len(sources) != 0 {
 			t.Errorf("with the environment variable %q: %d sources, error %v", env, len(sources), err)
+		}
+	}
+}
+
+// A source that comes with the error that it is not built is used, unless its flag is set.
+func TestSourceInPlace(t *testing.T) {
+	list := []Source{{Name: "unbuilt", New: func(driver.Host) (driver.Source, error) {
+		return sim.NewSource(nil, sim.Options{}), driver.ErrNotBuilt
+	}}}
+	for _, args := range [][]string{nil, {"--source.unbuilt"}} {
+		o, _, err := parse(args, list, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources, err := makeSources(o, list, &node.Node{})
+		if asked := len(args) > 0; asked != (err != nil) || asked != (len(sources) == 0) {
+			t.Errorf("%v: %d sources, error %v", args, len(sources), err)
 		}
 	}
 }

@@ -178,10 +178,10 @@ func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, erro
 			continue
 		}
 		source, err := s.New(paths)
-		if errors.Is(err, driver.ErrNotBuilt) && !o.askedFor(s.Name) {
+		switch notBuilt := errors.Is(err, driver.ErrNotBuilt) && !o.askedFor(s.Name); {
+		case notBuilt && source == nil:
 			continue
-		}
-		if err != nil {
+		case err != nil && !notBuilt:
 			return nil, badFlag("source."+s.Name, err)
 		}
 		out = append(out, source)

@@ -55,7 +55,9 @@ func TestStack(t *testing.T) {
 		}
 		return err
 	})
-	live.Await(t, time.Minute, "the node has a page", func() error { return live.Get(http.DefaultClient, "http://"+exporter) })
+	live.Await(t, time.Minute, "the node has a page", func() error {
+		return live.Get(http.DefaultClient, "http://"+exporter)
+	})
 	if err := syscall.Kill(all, syscall.SIGINT); err != nil { // as a terminal does
 		t.Fatal(err)
 	}
@@ -80,7 +82,7 @@ func TestStack(t *testing.T) {
 
 // body returns the body of a page.
 func body(address string) (string, error) {
-	response, err := http.Get(address) //nolint:noctx // the test repeats it
+	response, err := http.Get(address)
 	if err != nil {
 		return "", err
 	}

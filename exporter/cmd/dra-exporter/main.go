@@ -31,7 +31,7 @@ func sources() []program.Source {
 	return []program.Source{
 		{
 			Name: "nvml", Help: "Read NVIDIA GPUs and MIG instances through NVML.",
-			Fills: nvml.Fills(), New: bus.Expect(nvidia, nvml.FromHost),
+			Fills: nvml.Fills(), New: bus.Expect("nvml", nvidia, nvml.FromHost),
 		},
 		{
 			Name:      "dcgm",
@@ -41,7 +41,7 @@ func sources() []program.Source {
 				Name: dcgm.ProfilingSwitch,
 				Help: "Read DCGM's profiling metrics too. Before Hopper they keep other profilers from the GPUs.",
 			}},
-			Fills: dcgm.Fills(), New: bus.Expect(nvidia, dcgm.FromHost),
+			Fills: dcgm.Fills(), New: bus.Expect("dcgm", nvidia, dcgm.FromHost),
 		},
 		{
 			Name: "netdev", Help: "Read network interfaces of the host from sysfs, and those in pods through procfs.",
