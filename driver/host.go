@@ -18,8 +18,8 @@ type Host struct {
 	// Listed returns how many devices of a vendor the inventory has that could be read here. Nil:
 	// unknown.
 	Listed func(vendor string) int
-	// Attachments returns the devices that are network interfaces of pods now, with process IDs of
-	// Procfs.
+	// Attachments returns the devices that are network interfaces or RDMA devices of pods now, with
+	// process IDs of Procfs.
 	Attachments func() []Attachment
 
 	// Address and Switches are the flags of the source itself: where to read, and the names of

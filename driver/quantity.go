@@ -6,8 +6,8 @@ import "slices"
 // source gives the same meaning and unit to the same quantity.
 type Quantity uint8
 
-// The quantities of the standard catalogue, which specOf and conditionSpec describe. To add one,
-// add its constant here and its entry there.
+// The quantities of the standard catalogue, which specOf, conditionSpec and networkSpec describe.
+// To add one, add its constant here and its entry there.
 const (
 	Utilization Quantity = iota
 	EngineUtilization
@@ -40,6 +40,8 @@ const (
 	MemoryReserved
 	TemperatureMargin
 	FanSpeed
+	RDMAEvents
+	LinkUp
 	NumQuantities // the number of quantities, not one of them
 )
 
@@ -328,7 +330,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 			Labels: []Label{
 				{Name: "kind", Values: []string{
 					"xid", "ecc_corrected", "ecc_uncorrected", "pcie_replay", "ras", "link_down", "row_remap", "page_retirement",
-					"nvlink", "pcie_aer", "other",
+					"nvlink", "pcie_aer", "port", "other",
 				}},
 				{Name: "code"},
 			},
@@ -357,6 +359,8 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 			Labels:   []Label{{Name: "resource"}},
 			Internal: true,
 		}
+	case RDMAEvents, LinkUp:
+		return networkSpec(q)
 	default:
 		return conditionSpec(q)
 	}

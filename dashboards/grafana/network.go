@@ -63,7 +63,7 @@ func networkClaims() []Panel {
 
 func networkDevices() []Panel {
 	const none = "no device reports it"
-	return []Panel{
+	panels := []Panel{
 		line("Packets", "Packets per second of each device.", "pps", none, "{{device}} {{node}} {{direction}}",
 			`sum by (<device>, direction) (rate(dra_device_network_packets_total{<d>}[$__rate_interval]))`),
 		line("Drops", "Packets per second that each device dropped.", "pps", none, "{{device}} {{node}} {{direction}}",
@@ -81,4 +81,24 @@ func networkDevices() []Panel {
 			none, "{{device}} {{node}}",
 			`sum by (<device>) (rate(dra_device_unattributed_io_bytes_total{<d>, link=~"network|rdma"}[$__rate_interval]))`),
 	}
+	return append(panels, rdmaDevices()...)
+}
+
+// rdmaDevices are about the links of RDMA devices.
+func rdmaDevices() []Panel {
+	const none = "no device has RDMA"
+	panels := []Panel{
+		line("Ports that are down", "Ports of RDMA devices whose link is not up.", "none", none, "{{device}} {{node}}",
+			`count by (<device>) (dra_device_link_up{<d>} == 0)`),
+		line("Port errors", "Errors per second of the ports of RDMA devices, by the names of the kernel's counters.", "cps",
+			none, "{{device}} {{node}} {{code}}",
+			`sum by (<device>, code) (rate(dra_device_errors_total{<d>, kind="port"}[$__rate_interval]))`),
+		line("RDMA congestion and retransmissions", "Events per second, by the names of the kernel's counters.", "cps",
+			none, "{{device}} {{node}} {{event}}",
+			`sum by (<device>, event) (rate(dra_device_rdma_events_total{<d>, event!="port_xmit_wait"}[$__rate_interval]))`),
+	}
+	for i := range panels {
+		panels[i].MayBeEmpty = "the demo has no RDMA device"
+	}
+	return panels
 }

@@ -40,6 +40,7 @@ func alerts(o *Options) []alertGroup {
 		{"dra-exporter-claims", slices.Concat(claimAlerts(o), claimStateAlerts(o))},
 		{"dra-exporter-device-health", slices.Concat(
 			deviceAlerts(o), hardwareAlerts(o), linkAlerts(o), sharedDeviceAlerts(o), errorAlerts(o),
+			networkLinkAlerts(o),
 		)},
 		{"dra-exporter-exporter", slices.Concat(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
 		{"dra-exporter-capacity", capacityAlerts(o)},

@@ -28,32 +28,9 @@ func nilAtEOF(err error) error {
 	return err
 }
 
-// problems are the errors of a sample: the first, and how many others. A thousand interfaces fail
-// alike.
-type problems struct {
-	first error
-	more  int
-}
-
-func (p *problems) add(err error) {
-	switch {
-	case err == nil:
-	case p.first == nil:
-		p.first = err
-	default:
-		p.more++
-	}
-}
-
-func (p *problems) addUnlessAbsent(err error, name, path string) {
+// addUnlessAbsent adds the error of a file, unless it says that there is no such value.
+func addUnlessAbsent(bad *sysfs.Problems, err error, name, path string) {
 	if !sysfs.IsAbsent(err) {
-		p.add(fmt.Errorf("read %s of network interface %s: %w", path, name, err))
+		bad.Add(fmt.Errorf("read %s of network interface %s: %w", path, name, err))
 	}
-}
-
-func (p *problems) err() error {
-	if p.more == 0 {
-		return p.first
-	}
-	return fmt.Errorf("%w (and %d more errors)", p.first, p.more)
 }

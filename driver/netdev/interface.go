@@ -24,12 +24,12 @@ type netInterface struct {
 }
 
 // measure reads the interface. It returns nil if there is no such interface (any more).
-func (s *Source) measure(root *os.File, name string, bad *problems) *netInterface {
+func (s *Source) measure(root *os.File, name string, bad *sysfs.Problems) *netInterface {
 	folder, err := sysfs.OpenDir(sysfs.Dir(root.Fd()), name)
 	if err != nil {
 		// A file among the interfaces (bonding_masters) is no folder.
 		if !sysfs.IsGone(err) {
-			bad.add(fmt.Errorf("open network interface %s: %w", name, err))
+			bad.Add(fmt.Errorf("open network interface %s: %w", name, err))
 		}
 		return nil
 	}
@@ -44,7 +44,7 @@ func (s *Source) measure(root *os.File, name string, bad *problems) *netInterfac
 	i.at = s.now()
 	s.refresh(i, name, bad)
 	if err != nil { // it is there, but whose counters these are is not known
-		bad.add(fmt.Errorf("read ifindex of network interface %s: %w", name, err))
+		bad.Add(fmt.Errorf("read ifindex of network interface %s: %w", name, err))
 		i.lose()
 		return i
 	}
@@ -54,7 +54,7 @@ func (s *Source) measure(root *os.File, name string, bad *problems) *netInterfac
 		if err == nil {
 			i.counters[n].advance(raw, i.at)
 		} else {
-			bad.addUnlessAbsent(err, name, f.path)
+			addUnlessAbsent(bad, err, name, f.path)
 		}
 	}
 	return i
@@ -80,13 +80,13 @@ func (s *Source) interfaceOf(name string, index uint64) *netInterface {
 }
 
 // refresh reads the interface's facts if they are due.
-func (s *Source) refresh(i *netInterface, name string, bad *problems) {
+func (s *Source) refresh(i *netInterface, name string, bad *sysfs.Problems) {
 	if age := i.at.Sub(i.facts.at); age < factsEvery && age >= 0 && !i.facts.at.IsZero() {
 		return
 	}
 	var err error
 	i.facts, err = readFacts(&s.file, filepath.Join(s.root, name), name, i.at)
-	bad.add(err)
+	bad.Add(err)
 }
 
 // lose notes that no counter could be read.

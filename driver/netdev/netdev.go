@@ -106,35 +106,35 @@ func (*Source) Name() string { return "netdev" }
 // virtualsAtOnce interfaces without hardware, those are read in turn, and have their last readings
 // in between.
 func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
-	var bad problems
+	var bad sysfs.Problems
 	start := s.now()
 	samples := s.sampleHost(ctx, start, &bad)
 	if ctx.Err() == nil {
 		samples = s.samplePods(samples, start, &bad)
 	}
 	s.forget(start)
-	return samples, bad.err()
+	return samples, bad.Err()
 }
 
 // sampleHost returns a sample of each interface that the host has.
-func (s *Source) sampleHost(ctx context.Context, start time.Time, bad *problems) []driver.Sample {
+func (s *Source) sampleHost(ctx context.Context, start time.Time, bad *sysfs.Problems) []driver.Sample {
 	root, err := os.Open(s.root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		bad.add(fmt.Errorf("open network interfaces: %w", err))
+		bad.Add(fmt.Errorf("open network interfaces: %w", err))
 		return nil
 	}
 	defer func() { _ = root.Close() }()
 	names, err := list(root)
-	bad.add(err)
+	bad.Add(err)
 	s.schedule(names)
 	samples := make([]driver.Sample, 0, len(names))
 	readings := make([]driver.Reading, 0, len(names)*(numCounters+1)) // of all samples, each of which gets a part
 	for _, name := range names {
 		if err := ctx.Err(); err != nil {
-			bad.add(fmt.Errorf("read network interfaces: %w", err))
+			bad.Add(fmt.Errorf("read network interfaces: %w", err))
 			break
 		}
 		i := s.known[name]

@@ -39,7 +39,7 @@ type podReader struct {
 	start  time.Time
 	host   uint64               // the host's namespace; 0: unknown
 	tables map[uint64]namespace // by ID
-	bad    *problems
+	bad    *sysfs.Problems
 }
 
 // place is an interface of a network namespace.
@@ -59,13 +59,13 @@ type found struct {
 // shows, by its interface or its PCI address, is read there and not here. What can not be told
 // apart is not read: a device that is attached several times, one whose interface's name is in
 // several namespaces of its pods, and an interface that several devices are said to be.
-func (s *Source) samplePods(samples []driver.Sample, start time.Time, bad *problems) []driver.Sample {
+func (s *Source) samplePods(samples []driver.Sample, start time.Time, bad *sysfs.Problems) []driver.Sample {
 	if s.Attachments == nil {
 		return samples
 	}
 	attachments := s.Attachments()
 	if len(attachments) > maxAttachments {
-		bad.add(fmt.Errorf("more than %d interfaces of pods: the others are not read", maxAttachments))
+		bad.Add(fmt.Errorf("more than %d interfaces of pods: the others are not read", maxAttachments))
 		attachments = attachments[:maxAttachments]
 	}
 	r := podReader{source: s, start: start, tables: map[uint64]namespace{}, bad: bad}
@@ -74,6 +74,9 @@ func (s *Source) samplePods(samples []driver.Sample, start time.Time, bad *probl
 	var all []found
 	for i := range attachments {
 		a := &attachments[i]
+		if a.Interface == "" { // an RDMA device
+			continue
+		}
 		devices[[2]string{a.Driver, a.Device}]++
 		if f, ok := r.find(a); ok && !shown(samples, &a.Hardware) {
 			places[f.place]++
@@ -85,7 +88,7 @@ func (s *Source) samplePods(samples []driver.Sample, start time.Time, bad *probl
 		switch {
 		case devices[[2]string{f.Driver, f.Device}] > 1: // of which the interface is one is not known
 		case places[f.place] > 1:
-			bad.add(fmt.Errorf("interface %s of a pod is said to be several devices, %s among them", f.Interface, f.Device))
+			bad.Add(fmt.Errorf("interface %s of a pod is said to be several devices, %s among them", f.Interface, f.Device))
 		default:
 			samples = append(samples, r.sample(f))
 		}
@@ -114,7 +117,7 @@ func (r *podReader) find(a *driver.Attachment) (found, bool) {
 	for _, pid := range a.PIDs[:min(len(a.PIDs), maxPIDs)] {
 		id, err := r.open(pid)
 		if err != nil {
-			r.bad.add(err)
+			r.bad.Add(err)
 			continue
 		}
 		if id == 0 || id == r.host || id == f.namespace {
@@ -122,14 +125,14 @@ func (r *podReader) find(a *driver.Attachment) (found, bool) {
 		}
 		counters, ok, err := parseTable(r.tables[id].table, a.Interface)
 		if err != nil {
-			r.bad.add(fmt.Errorf("read network interface %s of a pod: %w", a.Interface, err))
+			r.bad.Add(fmt.Errorf("read network interface %s of a pod: %w", a.Interface, err))
 			return f, false
 		}
 		if !ok {
 			continue
 		}
 		if f.namespace != 0 {
-			r.bad.add(fmt.Errorf("interface %s is in several network namespaces of the pods that hold %s", a.Interface,
+			r.bad.Add(fmt.Errorf("interface %s is in several network namespaces of the pods that hold %s", a.Interface,
 				a.Device))
 			return f, false
 		}

@@ -11,6 +11,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strconv"
 
 	"golang.org/x/sys/unix"
@@ -47,6 +48,22 @@ func openAt(at Dir, path string, flags int) (int, error) {
 			return fd, err
 		}
 	}
+}
+
+// Names returns the sorted names of what is in a folder, at most limit of them.
+func Names(at Dir, path string, limit int) ([]string, error) {
+	dir, err := openAt(at, path, unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(dir), path)
+	defer func() { _ = file.Close() }()
+	found, err := file.Readdirnames(limit)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	slices.Sort(found)
+	return found, nil
 }
 
 // isRegular reports whether an open file is a regular one, as all files of sysfs and procfs are.

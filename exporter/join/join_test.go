@@ -82,6 +82,22 @@ func TestMatch(t *testing.T) {
 	}
 }
 
+// A source that knows a device by its RDMA device alone finds it by what a source before it has
+// read: the device's slice names an interface.
+func TestMatchLearnt(t *testing.T) {
+	first := jointest.Sample(driver.Hardware{NetDev: "eth1", RDMADev: "mlx5_0"}, jointest.Watts(1))
+	second := jointest.Sample(driver.Hardware{RDMADev: "mlx5_0"}, driver.Reading{Quantity: driver.Energy, Value: 1})
+	d := Join(Input{
+		Inventory: driver.Inventory{jointest.ID("nic"): {Hardware: driver.Hardware{NetDev: "eth1"}}},
+		Sources: []SourceSamples{
+			{Name: "a", Samples: []driver.Sample{first}}, {Name: "b", Samples: []driver.Sample{second}},
+		},
+	}).Devices[0]
+	if len(d.Readings) != 2 {
+		t.Errorf("it has the readings %v", d.Readings)
+	}
+}
+
 // A device that a device plugin alone gives out has no driver, so that a source of a driver's
 // devices reads it too.
 func TestMatchPluginDevice(t *testing.T) {

@@ -33,7 +33,6 @@ func newHardwareIndex(devices []Device) hardwareIndex {
 		add(x.placement, h.Placement, i)
 		add(x.pci, h.PCI, i)
 		add(x.netdev, h.NetDev, i)
-		add(x.rdma, h.RDMADev, i)
 		x.learn(i, h)
 		for _, node := range h.DeviceNodes {
 			add(x.node, node, i)
@@ -45,10 +44,13 @@ func newHardwareIndex(devices []Device) hardwareIndex {
 	return x
 }
 
-// learn adds the number that a device has within its parent. Inventories do not have it: a source
-// that finds the partition by a better key provides it to the sources after it, which know the
-// partition by nothing else.
+// learn adds the number that a device has within its parent, and its RDMA device. Inventories may
+// not have them: a source that finds the device by a better key provides them to the sources after
+// it, which may know it by nothing else.
 func (x *hardwareIndex) learn(i int, h *driver.Hardware) {
+	if h.RDMADev != "" && !slices.Contains(x.rdma[h.RDMADev], i) {
+		add(x.rdma, h.RDMADev, i)
+	}
 	key := instanceKey(h)
 	if key != [2]string{} && !slices.Contains(x.instance[key], i) {
 		x.instance[key] = append(x.instance[key], i)

@@ -60,7 +60,8 @@ func (a *attachments) current() []driver.Attachment {
 
 // attached returns the devices that may be network interfaces of pods: those whose driver reports
 // the interface's name in the claim's status (KEP-4817), those that are interfaces of the host,
-// which keep their names, and claims of classic DRA for the pod's own network.
+// which keep their names, and claims of classic DRA for the pod's own network; and RDMA devices,
+// which keep their names too.
 func attached(allocations []podresources.Allocation, inventory driver.Inventory) []attachment {
 	var out []attachment
 	for i := range allocations {
@@ -73,13 +74,13 @@ func attached(allocations []podresources.Allocation, inventory driver.Inventory)
 		if name == "" && a.Classic() {
 			name = podInterface(a.Device.Driver)
 		}
-		if name == "" || a.Admin || a.ByPlugin() {
+		if name == "" && hardware.RDMADev == "" || a.Admin || a.ByPlugin() {
 			continue
 		}
 		out = append(out, attachment{
 			Attachment: driver.Attachment{
 				Driver: a.Device.Driver, Device: a.Device.Device, Interface: name,
-				Hardware: driver.Hardware{NetDev: hardware.NetDev, PCI: hardware.PCI},
+				Hardware: driver.Hardware{NetDev: hardware.NetDev, PCI: hardware.PCI, RDMADev: hardware.RDMADev},
 			},
 			pods: podsOf(a.Holders),
 		})

@@ -20,7 +20,8 @@ func TestAttached(t *testing.T) {
 		{Pod: podresources.Pod{Namespace: "ns", Name: "unknown"}},
 	}
 	nic := driver.Hardware{NetDev: "eth1", PCI: "0000:3b:00.0", Vendor: "x"}
-	inventory := driver.Inventory{id("nic"): {Hardware: nic}, id("gpu"): {}}
+	ib := driver.Hardware{RDMADev: "mlx5_0", PCI: "0000:3b:00.0"}
+	inventory := driver.Inventory{id("nic"): {Hardware: nic}, id("ib"): {Hardware: ib}, id("gpu"): {}}
 	for name, tc := range map[string]struct {
 		allocation podresources.Allocation
 		want       []attachment
@@ -36,6 +37,10 @@ func TestAttached(t *testing.T) {
 			[]attachment{{driver.Attachment{
 				Driver: "dra.net", Device: "nic", Interface: "net1", Hardware: driver.Hardware{NetDev: "eth1", PCI: nic.PCI},
 			}, []string{"a", "b"}}},
+		},
+		"InfiniBand": {
+			podresources.Allocation{Claim: claim, Device: id("ib")},
+			[]attachment{{driver.Attachment{Driver: "dra.net", Device: "ib", Hardware: ib}, []string{"a", "b"}}},
 		},
 		"is in no slice": {
 			podresources.Allocation{Claim: claim, Device: id("gone"), Network: &podresources.Network{Interface: "net1"}},

@@ -43,8 +43,8 @@ func TestCheckedRules(t *testing.T) {
 // TestAlerts evaluates a story for each alert, in which it fires and resolves, and edge cases in
 // which it must not fire.
 func TestAlerts(t *testing.T) {
-	stories := slices.Concat(idleStories(), idleEdges(), sharingStories(), deviceStories(), errorStories(), hardwareStories(),
-		exporterStories())
+	stories := slices.Concat(idleStories(), idleEdges(), sharingStories(), deviceStories(), errorStories(),
+		hardwareStories(), linkStories(), networkLinkStories(), exporterStories())
 	dir := t.TempDir()
 	writeRules(t, dir)
 	var file strings.Builder

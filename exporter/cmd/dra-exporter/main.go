@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/dcgm"
 	"github.com/dra-exporter/dra-exporter/driver/netdev"
 	"github.com/dra-exporter/dra-exporter/driver/nvml"
+	"github.com/dra-exporter/dra-exporter/driver/rdma"
 	"github.com/dra-exporter/dra-exporter/exporter/program"
 )
 
@@ -46,6 +47,10 @@ func sources() []program.Source {
 		{
 			Name: "netdev", Help: "Read network interfaces of the host from sysfs, and those in pods through procfs.",
 			Fills: netdev.Fills(), New: netdev.FromHost,
+		},
+		{
+			Name: "rdma", Help: "Read RDMA devices (InfiniBand, RoCE, iWARP, EFA) from sysfs.",
+			Fills: rdma.Fills(), New: rdma.FromHost,
 		},
 		{Name: "cpu", Help: "Read CPUs that devices name from procfs.", Fills: cpu.Fills(), New: cpu.FromHost},
 	}

@@ -66,7 +66,7 @@ intel:
 network:
   sources: {cpu: false, nvml: false}
 cpu:
-  sources: {netdev: false, nvml: false}
+  sources: {netdev: false, nvml: false, rdma: false}
 {{- end -}}
 
 {{- define "dra-exporter.preset" -}}

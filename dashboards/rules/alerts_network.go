@@ -1,0 +1,36 @@
+package rules
+
+// networkLinkAlerts are about the links of network and RDMA devices.
+func networkLinkAlerts(o *Options) []alert {
+	return []alert{
+		{
+			name: "DRADeviceLinkDown", severity: critical, hold: o.For, keep: o.KeepFiring,
+			expr: `(max by (<device>) (dra_device_link_up) == 0) and on (<device>) (max by (<device>) ` +
+				`(dra_device_allocations) > 0)`,
+			summary:     aDevice + " is claimed, and its link is down.",
+			description: "No port of it has been up for <for> while a claim holds it." + hit,
+			meaning: "The device works and its link does not: cable, module, switch port, or, with InfiniBand, no subnet " +
+				"manager (the port's state is INIT then). Where one of several ports is up, the alert does not fire.",
+			diagnosis: "On the node, `rdma link` and `ibstat` show the state of each port, `ethtool -m` the module. " +
+				"`dra_device_errors_total{kind=\"port\"}` shows whether the link degraded before. If several nodes have it, " +
+				"look at the switch.",
+			mitigation: "Taint the device, so that no new claim gets it; move the job. Reseat or replace cable and module; " +
+				"check the switch's port.",
+		},
+		{
+			name: "DRADeviceLinkFlapping", severity: warning, keep: o.KeepFiring,
+			expr: `
+			max by (<device>) (changes(dra_device_link_up[<error window>])) >= 4
+			or
+			sum by (<device>) (increase(dra_device_errors_total{kind="link_down"}[<error window>])) >= 3`,
+			summary: aDevice + " has a link that goes down again and again.",
+			description: "Within <error window> its link changed between up and down " +
+				"{{ $value | printf \"%.0f\" }} times." + hit,
+			meaning: "A link that comes back still stops every collective operation that uses it for seconds. The device's " +
+				"own counter of links that went down counts too, so that what happens between two readings is seen.",
+			diagnosis: "The Network dashboard, and `dra_device_errors_total{kind=\"port\"}`: `symbol_error` and " +
+				"`link_error_recovery` that rise mean a bad cable, a dirty connector or a hot module.",
+			mitigation: "Clean or replace cable and module. Until then taint the device: a job is as slow as its slowest link.",
+		},
+	}
+}

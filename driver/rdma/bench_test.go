@@ -1,0 +1,23 @@
+package rdma
+
+import (
+	"testing"
+	"time"
+)
+
+// BenchmarkSample reads 64 cards, of a tree on disk, a second a sample; and a machine without RDMA.
+func BenchmarkSample(b *testing.B) {
+	for name, devices := range map[string]int{"64": 64, "none": 0} {
+		b.Run(name, func(b *testing.B) {
+			m := newMachine(b, cards(devices))
+			b.ReportAllocs()
+			for b.Loop() {
+				m.later(time.Second)
+				samples, err := m.source.Sample(b.Context())
+				if err != nil || len(samples) != devices {
+					b.Fatal(len(samples), err)
+				}
+			}
+		})
+	}
+}

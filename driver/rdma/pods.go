@@ -1,0 +1,180 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+)
+
+const (
+	// maxAttachments bounds the devices that are looked for in pods.
+	maxAttachments = 1024
+	// maxPIDs bounds the pods of one device in which it is looked for.
+	maxPIDs = 32
+)
+
+// isExclusive reports whether the kernel keeps RDMA devices in one network namespace each (`rdma
+// system set netns exclusive`): ib_core shows the mode as a parameter (ib_devices_shared_netns in
+// drivers/infiniband/core/device.c).
+func (s *Source) isExclusive() bool {
+	path := filepath.Join(s.Sysfs, "module", "ib_core", "parameters", "netns_mode")
+	value, err := s.reader.Value(sysfs.WorkingDir, path)
+	return err == nil && (string(value) == "N" || string(value) == "0")
+}
+
+// samplePods appends samples of the attached devices that the host does not show.
+func (s *Source) samplePods(
+	samples []driver.Sample, names []string, start time.Time, bad *sysfs.Problems,
+) []driver.Sample {
+	attachments := s.Attachments()
+	if len(attachments) > maxAttachments {
+		bad.Add(fmt.Errorf("more than %d RDMA devices of pods: the others are not read", maxAttachments))
+		attachments = attachments[:maxAttachments]
+	}
+	taken := map[string]bool{} // the names of devices that were read
+	for _, name := range names {
+		taken[name] = true
+	}
+	whole := slowAtOnce
+	for i := range attachments {
+		a := &attachments[i]
+		if a.Hardware.RDMADev == "" && a.Hardware.PCI == "" || shown(samples, &a.Hardware) {
+			continue
+		}
+		for _, pid := range a.PIDs[:min(len(a.PIDs), maxPIDs)] {
+			name, dir, err := s.find(pid, &a.Hardware, taken)
+			if err != nil {
+				bad.Add(fmt.Errorf("find RDMA device %s in a pod: %w", a.Device, err))
+			}
+			if name == "" {
+				continue
+			}
+			taken[name] = true
+			samples = append(samples, s.sampleInPod(dir, name, a, start, &whole, bad))
+			dir.Close()
+			break
+		}
+	}
+	return samples
+}
+
+// sampleInPod reads a device of a pod, whose folder is open.
+func (s *Source) sampleInPod(
+	dir sysfs.Dir, name string, a *driver.Attachment, start time.Time, whole *int, bad *sysfs.Problems,
+) driver.Sample {
+	d := s.known[name]
+	if d == nil {
+		d = &device{}
+		s.known[name] = d
+	}
+	age := start.Sub(d.slowAt)
+	due := *whole > 0 && (age >= slowEvery || age < 0)
+	if due {
+		*whole--
+	}
+	s.measure(dir, name, d, start, due, bad)
+	return driver.Sample{Driver: a.Driver, Device: a.Device, Readings: s.report(d)}
+}
+
+// shown reports whether the host has the RDMA device.
+func shown(samples []driver.Sample, h *driver.Hardware) bool {
+	for i := range samples {
+		has := &samples[i].Hardware
+		if samples[i].Device == "" &&
+			(h.RDMADev != "" && h.RDMADev == has.RDMADev || h.RDMADev == "" && h.PCI == has.PCI) {
+			return true
+		}
+	}
+	return false
+}
+
+// find opens the folder of the device in the sysfs of a process, by its name, or else by its PCI
+// function; it returns no name if it is not there, or the process has ended.
+//
+// The process's files are the pod's: what is opened stays within its root, and counts only if it is
+// a sysfs.
+func (s *Source) find(pid int, h *driver.Hardware, taken map[string]bool) (string, sysfs.Dir, error) {
+	root, err := sysfs.OpenDir(sysfs.WorkingDir, filepath.Join(s.Procfs, strconv.Itoa(pid), "root"))
+	if err != nil {
+		return "", 0, unlessEnded(err)
+	}
+	defer root.Close()
+	class, err := openIn(root, "sys/class/infiniband")
+	if err != nil {
+		return "", 0, unlessEnded(err)
+	}
+	defer class.Close()
+	if !s.isSysfs(class) {
+		return "", 0, errNotSysfs
+	}
+	names := []string{h.RDMADev}
+	if h.RDMADev == "" {
+		if names, err = sysfs.Names(class, ".", maxDevices); err != nil {
+			return "", 0, unlessEnded(err)
+		}
+	}
+	for _, name := range names {
+		if taken[name] || h.RDMADev == "" && pciOf(class, name) != h.PCI {
+			continue
+		}
+		dir, err := sysfs.OpenDir(class, name)
+		if err != nil {
+			return "", 0, unlessEnded(err)
+		}
+		if !s.isSysfs(dir) {
+			dir.Close()
+			return "", 0, errNotSysfs
+		}
+		return name, dir, nil
+	}
+	return "", 0, nil
+}
+
+// pciOf returns the PCI address behind a device of an open folder of devices, "" for none.
+func pciOf(class sysfs.Dir, name string) string {
+	var target [unix.PathMax]byte
+	n, err := unix.Readlinkat(int(class), name+"/device", target[:])
+	if err != nil {
+		return ""
+	}
+	return driver.NormalizePCI(filepath.Base(string(target[:n])))
+}
+
+var errNotSysfs = errors.New("the pod has something else mounted at /sys")
+
+// openIn opens a folder below a root that no link leads out of.
+func openIn(root sysfs.Dir, path string) (sysfs.Dir, error) {
+	for {
+		fd, err := unix.Openat2(int(root), path, &unix.OpenHow{
+			Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_DIRECTORY | unix.O_NONBLOCK,
+			Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+		})
+		if !errors.Is(err, unix.EINTR) {
+			return sysfs.Dir(fd), err
+		}
+	}
+}
+
+// isSysfs reports whether an open folder is of a sysfs.
+func isSysfs(dir sysfs.Dir) bool {
+	var stat unix.Statfs_t
+	return unix.Fstatfs(int(dir), &stat) == nil && stat.Type == unix.SYSFS_MAGIC
+}
+
+// unlessEnded returns the error, unless it says that the process has ended, or has no such thing.
+func unlessEnded(err error) error {
+	if sysfs.IsGone(err) || errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("look into a process, which takes CAP_SYS_PTRACE: %w", err)
+	}
+	return err
+}

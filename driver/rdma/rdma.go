@@ -1,0 +1,192 @@
+// Package rdma reads RDMA devices: InfiniBand, RoCE, iWARP and EFA: traffic, errors of ports,
+// congestion, retransmissions, state and rate.
+//
+// What the host has comes from <sysfs>/class/infiniband. In the kernel's shared mode of RDMA
+// namespaces, the default, that is all there is, and the device of a claim is found by its PCI
+// function, its network interface or its name. In the exclusive mode a device can be in the network
+// namespace of a pod alone: then it is read in the sysfs of a process of that pod, which takes
+// CAP_SYS_PTRACE.
+package rdma
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+)
+
+const (
+	maxDevices = 1024 // that are read
+	maxPorts   = 16   // of a device
+	// slowEvery is how often all but the traffic is read: the hardware answers each file with a
+	// command of its own.
+	slowEvery = 10 * time.Second
+	// slowAtOnce bounds the devices of which one sample reads all.
+	slowAtOnce = 8
+	// remember is how long a device that is gone stays known, so that its counters go on when it
+	// comes back from a pod.
+	remember = time.Hour
+)
+
+// Source reads all RDMA devices. It is a [driver.Source].
+//
+// Counters of several ports are summed; tools that set one back to zero do not show. Traffic is
+// read at every sample, all else every 10 s, of at most 8 devices in one sample.
+type Source struct {
+	Config
+	root   string // <sysfs>/class/infiniband
+	now    func() time.Time
+	files  []counterFile
+	known  map[string]*device // by name
+	reader sysfs.Reader
+	// isSysfs reports whether an open folder is of a sysfs.
+	isSysfs func(sysfs.Dir) bool
+}
+
+var _ driver.Source = (*Source)(nil)
+
+// Config says what a source reads.
+type Config struct {
+	Sysfs string // where the host's sysfs is mounted
+	// Procfs is where the procfs is mounted whose process numbers Attachments uses.
+	Procfs string
+	// Attachments returns the devices that may be in pods at the moment. Sample calls it at most
+	// once. It may be nil: none.
+	Attachments func() []driver.Attachment
+}
+
+// FromHost returns the source of a machine.
+func FromHost(h driver.Host) (driver.Source, error) {
+	return New(Config{Sysfs: h.Sysfs, Procfs: h.Procfs, Attachments: h.Attachments}), nil
+}
+
+// Fills returns the quantities that the source reads.
+func Fills() []driver.Quantity {
+	return []driver.Quantity{driver.IOBytes, driver.Errors, driver.RDMAEvents, driver.LinkUp, driver.Capacity}
+}
+
+// New returns a source. It reads nothing yet.
+func New(c Config) *Source {
+	return &Source{
+		Config: c, root: filepath.Join(c.Sysfs, "class", "infiniband"), now: time.Now, files: counterFiles(),
+		known: map[string]*device{}, isSysfs: isSysfs,
+	}
+}
+
+// Name returns rdma.
+func (*Source) Name() string { return "rdma" }
+
+// Sample returns a sample of each device of the host, by name, and of each attached device that is
+// not there. What a device does not support is absent without an error; what could not be read is
+// absent too, with one error for all.
+func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
+	names, err := sysfs.Names(sysfs.WorkingDir, s.root, maxDevices+1)
+	if sysfs.IsGone(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list RDMA devices: %w", err)
+	}
+	var bad sysfs.Problems
+	if len(names) > maxDevices {
+		names = names[:maxDevices]
+		bad.Add(fmt.Errorf("more than %d RDMA devices: the others are not read", maxDevices))
+	}
+	start := s.now()
+	due := s.due(names, start)
+	var samples []driver.Sample
+	for _, name := range names {
+		if err := ctx.Err(); err != nil {
+			bad.Add(fmt.Errorf("read RDMA devices: %w", err))
+			break
+		}
+		if sample, ok := s.sample(name, start, due[name], &bad); ok {
+			samples = append(samples, sample)
+		}
+	}
+	if ctx.Err() == nil && s.Attachments != nil && s.isExclusive() {
+		samples = s.samplePods(samples, names, start, &bad)
+	}
+	s.forget(start)
+	return samples, bad.Err()
+}
+
+// due returns the devices to read wholly: those that were not for the longest time.
+func (s *Source) due(names []string, start time.Time) map[string]bool {
+	var late []string
+	at := func(name string) time.Time {
+		if d := s.known[name]; d != nil {
+			return d.slowAt
+		}
+		return time.Time{}
+	}
+	for _, name := range names {
+		if age := start.Sub(at(name)); age >= slowEvery || age < 0 {
+			late = append(late, name)
+		}
+	}
+	slices.SortStableFunc(late, func(a, b string) int { return at(a).Compare(at(b)) })
+	due := make(map[string]bool, slowAtOnce)
+	for _, name := range late[:min(len(late), slowAtOnce)] {
+		due[name] = true
+	}
+	return due
+}
+
+// sample reads a device of the host; false: it is gone.
+func (s *Source) sample(name string, start time.Time, whole bool, bad *sysfs.Problems) (driver.Sample, bool) {
+	folder := filepath.Join(s.root, name)
+	dir, err := sysfs.OpenDir(sysfs.WorkingDir, folder)
+	if err != nil {
+		if !sysfs.IsGone(err) {
+			bad.Add(fmt.Errorf("open RDMA device %s: %w", name, err))
+		}
+		return driver.Sample{}, false
+	}
+	defer dir.Close()
+	d := s.known[name]
+	if d == nil {
+		d = &device{}
+		s.known[name] = d
+	}
+	if whole || d.hardware.RDMADev == "" {
+		d.hardware = identify(&s.reader, folder, name)
+	}
+	s.measure(dir, name, d, start, whole, bad)
+	return driver.Sample{Hardware: d.hardware, Readings: s.report(d)}, true
+}
+
+// measure reads a device whose folder is open.
+func (s *Source) measure(dir sysfs.Dir, name string, d *device, start time.Time, whole bool, bad *sysfs.Problems) {
+	d.seen = start
+	if whole || d.ports == nil {
+		d.refresh(dir, name, bad)
+	}
+	d.at = s.now()
+	for _, p := range d.ports {
+		s.read(dir, name, p, 0, numFast, bad)
+	}
+	if !whole {
+		return
+	}
+	d.slowAt = s.now()
+	for _, p := range d.ports {
+		s.readState(dir, name, p, bad)
+		s.read(dir, name, p, numFast, len(s.files), bad)
+	}
+}
+
+// forget drops what has long been gone; when there is too much of it, all that was not seen since
+// start.
+func (s *Source) forget(start time.Time) {
+	crowded := len(s.known) > 2*maxDevices
+	for name, d := range s.known {
+		if unseen := start.Sub(d.seen); unseen > remember || (crowded && unseen > 0) {
+			delete(s.known, name)
+		}
+	}
+}

@@ -1,0 +1,360 @@
+package rdma
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// machine is a source over a tree of its own, and its clock.
+type machine struct {
+	tb       testing.TB
+	root     string
+	clock    time.Time
+	attached []driver.Attachment
+	source   *Source
+}
+
+func newMachine(tb testing.TB, trees ...string) *machine {
+	tb.Helper()
+	m := &machine{tb: tb, root: tb.TempDir(), clock: time.Unix(1_800_000_000, 0)}
+	for _, tree := range trees {
+		m.write(tree)
+	}
+	m.source = New(Config{
+		Sysfs: m.root, Procfs: filepath.Join(m.root, "proc"),
+		Attachments: func() []driver.Attachment { return m.attached },
+	})
+	m.source.now = func() time.Time { return m.clock }
+	m.source.isSysfs = func(sysfs.Dir) bool { return true }
+	return m
+}
+
+// server is the tree of a server with devices of all kinds.
+func server(tb testing.TB) string {
+	tb.Helper()
+	tree, err := os.ReadFile(filepath.Join("testdata", "server.tree"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(tree)
+}
+
+func (m *machine) write(tree string) {
+	m.tb.Helper()
+	drivertest.WriteTree(m.tb, m.root, tree)
+}
+
+func (m *machine) later(d time.Duration) { m.clock = m.clock.Add(d) }
+
+// sample returns the samples by the devices' names.
+func (m *machine) sample() map[string]driver.Sample {
+	m.tb.Helper()
+	samples, err := m.source.Sample(m.tb.Context())
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+	named := map[string]driver.Sample{}
+	for _, s := range samples {
+		named[s.Hardware.RDMADev+s.Device] = s
+	}
+	return named
+}
+
+// values returns the readings' values, by quantity and labels.
+func values(s driver.Sample) map[string]float64 {
+	c, named := driver.Standard(), map[string]float64{}
+	for _, r := range s.Readings {
+		named[strings.TrimSpace(c.Spec(r.Quantity).Name+" "+strings.Join(r.Labels[:], " "))] = r.Value
+	}
+	return named
+}
+
+func TestHardware(t *testing.T) {
+	hardware := map[string]driver.Hardware{}
+	for name, s := range newMachine(t, server(t)).sample() {
+		hardware[name] = s.Hardware
+	}
+	want := map[string]driver.Hardware{
+		"mlx5_0": {RDMADev: "mlx5_0", PCI: "0000:3b:00.0", NUMANode: "1"},
+		"mlx5_1": {
+			RDMADev: "mlx5_1", PCI: "0000:3c:00.2", NetDev: "ens1f0v0", Kind: driver.KindPartition, Parent: "0000:3c:00.0",
+		},
+		"mlx4_0": {RDMADev: "mlx4_0", PCI: "0000:5e:00.0"},
+		"mlx5_4": {
+			RDMADev: "mlx5_4", NetDev: "en3f0pf0sf88", Kind: driver.KindPartition, Parent: "0000:3b:00.0", NUMANode: "1",
+		},
+		"rxe0":  {RDMADev: "rxe0", NetDev: "dummy0"},
+		"efa_0": {RDMADev: "efa_0", PCI: "0000:00:06.0"},
+	}
+	if diff := cmp.Diff(want, hardware); diff != "" {
+		t.Errorf("hardware (-want +got):\n%s", diff)
+	}
+}
+
+// What ports count as words of four octets is bytes; ports are summed; a port that is down has no
+// rate; EFA counts octets itself.
+func TestValues(t *testing.T) {
+	samples := newMachine(t, server(t)).sample()
+	for name, want := range map[string]map[string]float64{
+		"mlx5_0": {
+			"io_bytes rdma receive": 400_000, "io_bytes rdma transmit": 800_000, "link_up rdma 1": 1, "capacity speed": 50e9,
+			"errors link_down": 102, "errors port symbol_error": 100, "rdma_events port_xmit_wait": 112,
+			"rdma_events out_of_sequence": 1001, "rdma_events np_cnp_sent": 1007, "rdma_events rp_cnp_handled": 1009,
+			"rdma_events packet_seq_err": 1004, "rdma_events local_ack_timeout_err": 1006,
+		},
+		"mlx5_1": {"link_up rdma 1": 0, "io_bytes rdma receive": 800_000},
+		"mlx4_0": {
+			"io_bytes rdma receive": 2_800_000, "link_up rdma 1": 1, "link_up rdma 2": 0, "capacity speed": 7e9,
+			"errors link_down": 704,
+		},
+		"rxe0": {"capacity speed": 312_500_000, "rdma_events out_of_seq_request": 6001},
+		"efa_0": {
+			"io_bytes rdma receive": 7000, "io_bytes rdma transmit": 7001, "rdma_events rx_drops": 7002, "link_up rdma 1": 1,
+			"capacity speed": 12.5e9,
+		},
+	} {
+		got := values(samples[name])
+		for key, v := range want {
+			if have, ok := got[key]; !ok || have != v {
+				t.Errorf("%s: %s is %v (%v), want %v", name, key, have, ok, v)
+			}
+		}
+	}
+	for name, want := range map[string]int{
+		"mlx5_0": 2 + 10 + 20 + 2, "mlx5_1": 2 + 10 + 20 + 1, "efa_0": 5, "rxe0": 8 + 2,
+	} {
+		if got := values(samples[name]); len(got) != want {
+			t.Errorf("%s has %d readings, want %d: %v", name, len(got), want, got)
+		}
+	}
+}
+
+// A file that is removed, one after the other, costs its own series and no other, without an error.
+func TestEveryFile(t *testing.T) {
+	whole := newMachine(t, server(t))
+	before := whole.sample()
+	removed := 0
+	err := filepath.WalkDir(whole.root, func(path string, d fs.DirEntry, err error) error {
+		name := filepath.Base(path)
+		if err != nil || !d.Type().IsRegular() || !strings.Contains(path, "/ports/") || name == "lifespan" || name == "0" {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if strings.HasPrefix(string(content), "N/A") {
+			return nil
+		}
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+		removed++
+		parts := strings.Split(path, "/")
+		device, port := parts[len(parts)-4], parts[len(parts)-2]
+		if name != "state" && name != "rate" {
+			device, port = parts[len(parts)-5], parts[len(parts)-3]
+		}
+		for _, when := range []string{"after", "from the start"} { // the source, and then a new one
+			if when != "after" {
+				whole.source = New(whole.source.Config)
+				whole.source.now = func() time.Time { return whole.clock }
+			}
+			whole.later(slowEvery)
+			checkRemoved(t, when+" "+device+" "+name, whole.sample(), before, device, seriesOf(device, port, name))
+		}
+		return os.WriteFile(path, content, 0o600)
+	})
+	if err != nil || removed < 100 {
+		t.Fatal(removed, err)
+	}
+}
+
+// seriesOf returns the series that a file of a port has.
+func seriesOf(device, port, file string) []string {
+	switch file {
+	case "state": // mlx4_0's second port is down, and has no rate
+		gone := []string{"link_up rdma " + port}
+		if port == "1" {
+			gone = append(gone, "capacity speed")
+		}
+		return gone
+	case "rate":
+		if port == "1" {
+			return []string{"capacity speed"}
+		}
+		return nil
+	case "port_rcv_data", "rx_bytes":
+		return []string{"io_bytes rdma receive"}
+	case "port_xmit_data", "tx_bytes":
+		return []string{"io_bytes rdma transmit"}
+	case "link_downed":
+		return []string{"errors link_down"}
+	}
+	return []string{"errors port " + file, "rdma_events " + file}
+}
+
+func checkRemoved(t *testing.T, what string, got, before map[string]driver.Sample, device string, gone []string) {
+	t.Helper()
+	for name := range before {
+		want, have := values(before[name]), values(got[name])
+		if name == device {
+			for _, series := range gone {
+				delete(want, series)
+			}
+		}
+		if diff := cmp.Diff(want, have); diff != "" {
+			t.Errorf("%s: %s (-want +got):\n%s", what, name, diff)
+		}
+	}
+}
+
+// A counter that a tool sets back to zero, of one port or of all, goes on.
+func TestReset(t *testing.T) {
+	m := newMachine(t, server(t))
+	m.sample()
+	const port = "devices/pci0000:5d/0000:5e:00.0/infiniband/mlx4_0/ports/1/counters/"
+	m.write(port + "port_rcv_data: 10\n" + port + "link_downed: 1\n")
+	m.later(slowEvery)
+	got := values(m.sample()["mlx4_0"])
+	if got["io_bytes rdma receive"] != 2_800_000+40 || got["errors link_down"] != 704+1 {
+		t.Errorf("after a reset: %v", got)
+	}
+	m.write(port + "port_rcv_data: 25\n")
+	m.later(time.Second)
+	if got := values(m.sample()["mlx4_0"])["io_bytes rdma receive"]; got != 2_800_000+100 {
+		t.Errorf("later: %v", got)
+	}
+}
+
+// Of many devices a sample reads the traffic of all, and all of a few: those that were not read for
+// the longest time. Each reading has the time at which it was read.
+func TestInTurns(t *testing.T) {
+	const devices = 3*slowAtOnce + 1
+	m := newMachine(t, cards(devices))
+	read := map[string]time.Time{}
+	for tick := range 8 {
+		slow := 0
+		for name, s := range m.sample() {
+			for _, r := range s.Readings {
+				switch {
+				case r.Quantity == driver.IOBytes && !r.At.Equal(m.clock):
+					t.Fatalf("tick %d: traffic of %s is of %v", tick, name, r.At)
+				case r.Quantity == driver.LinkUp && r.At.Equal(m.clock):
+					slow++
+					read[name] = r.At
+				}
+			}
+		}
+		if want := min(slowAtOnce, devices-tick*slowAtOnce); tick < 4 && slow != want || tick >= 4 && slow != 0 {
+			t.Errorf("tick %d: %d devices were read wholly", tick, slow)
+		}
+		m.later(time.Second)
+	}
+	if len(read) != devices {
+		t.Errorf("%d devices were read wholly, want %d", len(read), devices)
+	}
+}
+
+// cards is a tree of InfiniBand cards with all that a port of mlx5 has.
+func cards(n int) string {
+	var tree strings.Builder
+	for i := range n {
+		function := fmt.Sprintf("devices/pci0000:10/0000:10:%02x.%d", i/8, i%8)
+		folder := fmt.Sprintf("%s/infiniband/mlx5_%d", function, i)
+		fmt.Fprintf(&tree, "class/infiniband/mlx5_%d -> ../../%s\n%s/device -> ../../../%s\n", i, folder, folder,
+			filepath.Base(function))
+		fmt.Fprintf(&tree, "%s/subsystem -> ../../../bus/pci\n", function)
+		fmt.Fprintf(&tree, "%s/ports/1/state: 4: ACTIVE\n%s/ports/1/rate: 400 Gb/sec (4X NDR)\n", folder, folder)
+		for n, f := range counterFiles() {
+			if n < numTraffic || n >= numFast {
+				fmt.Fprintf(&tree, "%s/ports/1/%s: %d\n", folder, f.path, n)
+			}
+		}
+	}
+	return tree.String()
+}
+
+func TestSource(t *testing.T) {
+	var clock *machine
+	newSource := func(tb testing.TB) *machine {
+		tb.Helper()
+		clock = newMachine(tb, server(tb))
+		return clock
+	}
+	const port = "devices/pci0000:3a/0000:3b:00.0/infiniband/mlx5_0/ports/1/"
+	fault := func(name, tree string, silent bool, hits func(driver.Reading) bool) drivertest.Fault {
+		return drivertest.Fault{
+			Name: name, Silent: silent,
+			New: func(tb testing.TB) (driver.Source, func()) {
+				tb.Helper()
+				m := newSource(tb)
+				return m.source, func() {
+					m.write(tree)
+					m.later(slowEvery)
+				}
+			},
+			Hits: func(s driver.Sample, r driver.Reading) bool { return s.Hardware.RDMADev == "mlx5_0" && hits(r) },
+		}
+	}
+	drivertest.Run(t, drivertest.Config{
+		Fills: Fills(),
+		New: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			return newSource(tb).source
+		},
+		Advance: func() { clock.later(slowEvery) },
+		Now:     func() time.Time { return clock.clock },
+		Absent: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			return newMachine(tb).source
+		},
+		Faults: []drivertest.Fault{
+			fault("a counter without a number", port+"counters/port_rcv_data: many\n", false,
+				func(r driver.Reading) bool { return r.Labels == driver.Labels{"rdma", "receive"} }),
+			fault("a counter that the hardware does not have", port+"counters/symbol_error: N/A (no PMA)\n", true,
+				func(r driver.Reading) bool { return r.Labels[1] == "symbol_error" }),
+			fault("a state without a number", port+"state: ACTIVE\n", false, func(r driver.Reading) bool {
+				return r.Quantity == driver.LinkUp || r.Quantity == driver.Capacity
+			}),
+			fault("a state of the future", port+"state: 9: UNKNOWN\n", true, func(r driver.Reading) bool {
+				return r.Quantity == driver.LinkUp || r.Quantity == driver.Capacity
+			}),
+			fault("a rate without a number", port+"rate: fast\n", false,
+				func(r driver.Reading) bool { return r.Quantity == driver.Capacity }),
+		},
+	})
+}
+
+func FuzzParsers(f *testing.F) {
+	for _, seed := range []string{
+		"4: ACTIVE", "1: DOWN", "400 Gb/sec (4X NDR)", "2.5 Gb/sec (1X SDR)", "N/A (no PMA)", "17",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, value []byte) {
+		if up, err := parseState(value); up && err != nil {
+			t.Errorf("state %q is up with error %v", value, err)
+		}
+		if rate, err := parseRate(value); !(rate >= 0 && rate < 1e15) || err != nil && rate != 0 {
+			t.Errorf("rate %q is %v with error %v", value, rate, err)
+		}
+		if n, err := parseCounter(value); err != nil && n != 0 && !strings.Contains(err.Error(), "range") {
+			t.Errorf("counter %q is %v with error %v", value, n, err)
+		}
+	})
+}

@@ -1,0 +1,29 @@
+package sysfs
+
+import "fmt"
+
+// Problems are the errors of a sample: the first, and how many others. A thousand interfaces fail
+// alike.
+type Problems struct {
+	first error
+	more  int
+}
+
+// Add adds an error, unless it is nil.
+func (p *Problems) Add(err error) {
+	switch {
+	case err == nil:
+	case p.first == nil:
+		p.first = err
+	default:
+		p.more++
+	}
+}
+
+// Err returns the first error, with the number of the others; nil: there is none.
+func (p *Problems) Err() error {
+	if p.more == 0 {
+		return p.first
+	}
+	return fmt.Errorf("%w (and %d more errors)", p.first, p.more)
+}
