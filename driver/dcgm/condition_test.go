@@ -13,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/dcgm/dcgmtest"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 )
 
 // Each condition for which somebody must act appears with what is to be done, alone. An earlier
@@ -120,3 +121,5 @@ func TestNVLink5(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "../nvidia/README.md", "DCGM", Fills()) }

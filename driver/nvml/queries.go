@@ -66,7 +66,7 @@ func optionalFunctions() []string {
 
 // run makes the queries on a GPU, or those alone that are of every one.
 func (r *reader) run(device nvml.Device, of scope) {
-	for _, q := range queries() {
+	for _, q := range r.gpu.session.queries {
 		if q.scope <= of && r.ask(q.function) {
 			r.query(q, device)
 		}

@@ -17,12 +17,13 @@ const maxGPUs = 64
 
 // session is NVML between its initialisation and its shutdown.
 type session struct {
-	lib    nvml.Interface
-	begun  time.Time
-	brief  bool            // it ends with the sample: what needs two of them, or waits, is not for it
-	driver string          // version of the kernel driver
-	has    map[string]bool // functions of the library that not every driver has
-	events nvml.EventSet   // nil: none
+	lib     nvml.Interface
+	begun   time.Time
+	brief   bool   // it ends with the sample: what needs two of them, or waits, is not for it
+	driver  string // version of the kernel driver
+	queries []query
+	has     map[string]bool // functions of the library that not every driver has
+	events  nvml.EventSet   // nil: none
 }
 
 // foundGPU is a GPU as NVML enumerates it.
@@ -47,7 +48,7 @@ func openSession(config Config, now time.Time, brief bool) (*opened, error) {
 	if err != nil {
 		return nil, fmt.Errorf("initialise NVML: %w", err)
 	}
-	s := &session{lib: lib, begun: now, brief: brief, has: map[string]bool{}}
+	s := &session{lib: lib, begun: now, brief: brief, has: map[string]bool{}, queries: queries()}
 	for _, symbol := range optionalFunctions() {
 		s.has[symbol] = lib.Extensions().LookupSymbol(symbol) == nil
 	}

@@ -173,3 +173,15 @@ func checkAnswer(t *testing.T, e Endpoint, body []byte, openMetrics bool) {
 		t.Errorf("endpoint %s: %d series", e.Name, len(a.values))
 	}
 }
+
+// The note on NVIDIA's quantities has those of dcgm-exporter's presets.
+func TestProofs(t *testing.T) {
+	var fills []driver.Quantity
+	for _, m := range presetEndpoint(t, "dcgm-exporter-4.6", "").Metrics {
+		q, _ := driver.Standard().Named(m.Quantity)
+		if !slices.Contains(fills, q) {
+			fills = append(fills, q)
+		}
+	}
+	drivertest.CheckProofs(t, "../nvidia/README.md", "scrape", fills)
+}
