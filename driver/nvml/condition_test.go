@@ -189,6 +189,16 @@ func TestNVLink5(t *testing.T) {
 	}
 }
 
+// A number or scope that a driver refuses is not supported, and no failure.
+func TestRefusedField(t *testing.T) {
+	machine.Reset(1)
+	c := &machine.GPUs[0].Condition
+	c.NVLinkRecovery, c.NVLink5Recovery = nan(), -1
+	if v, ok := readingsOf(sample(t, newSource(t, newClock(), nil))[0], driver.Errors)["nvlink recovery"]; ok {
+		t.Errorf("nvlink recovery is %v", v)
+	}
+}
+
 // Errors of the PCIe link are the kernel's counts.
 func TestAER(t *testing.T) {
 	machine.Reset(1)

@@ -132,7 +132,11 @@ func readFields(of func(branch int) []field) func(*reader, nvml.Device) nvml.Ret
 			return answer
 		}
 		for i, f := range asked {
-			if r.took(f.name, nvml.Return(values[i].NvmlReturn)) {
+			answer := nvml.Return(values[i].NvmlReturn)
+			if answer == nvml.ERROR_INVALID_ARGUMENT { // the driver does not know the number, or the scope
+				answer = nvml.ERROR_NOT_SUPPORTED
+			}
+			if r.took(f.name, answer) {
 				r.field(f, &values[i])
 			}
 		}

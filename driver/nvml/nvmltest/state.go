@@ -87,7 +87,7 @@ type Condition struct {
 	Throttling                                                             float64 // nvmlClocksEventReason*
 	LinkWidth, LinkWidthMax, LinkGeneration, LinkGenerationMax             float64
 	NVLinkCRC, NVLinkReplay, NVLinkRecovery                                float64
-	NVLink5Recovery                                                        float64 // of NVLink 5
+	NVLink5Recovery                                                        float64 // of NVLink 5; below 0: refused
 	FabricState, FabricStatus, FabricSummary                               float64 // as nvmlGpuFabricInfo_v3_t has them
 	Margin, Fan                                                            float64
 }

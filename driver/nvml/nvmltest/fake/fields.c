@@ -58,7 +58,11 @@ static int branch(void) {
 #define GPU_NVLINK_REPLAY count(v, g->condition.nvlink_replay)
 #define GPU_NVLINK_RECOVERY count(v, g->condition.nvlink_recovery)
 /* UINT_MAX as the scope of all links is a guess: the header says so of throughput alone, and DCGM sums these fields */
-#define GPU_NVLINK5_RECOVERY throughput(v, g->condition.nvlink5_recovery * 1024)
+#define GPU_NVLINK5_RECOVERY                                                                                           \
+    if (g->condition.nvlink5_recovery < 0) /* a driver that refuses the scope */                                       \
+        v->nvmlReturn = NVML_ERROR_INVALID_ARGUMENT;                                                                   \
+    else                                                                                                               \
+        throughput(v, g->condition.nvlink5_recovery * 1024)
 /* "1=yes 0=no" */
 #define GPU_REMAPPED_PENDING count(v, g->mig ? (double)NAN : g->condition.remap_pending)
 #define GPU_REMAPPED_FAILURE count(v, g->mig ? (double)NAN : g->condition.remap_failed)
