@@ -315,3 +315,22 @@ func TestPartitionIsGone(t *testing.T) {
 		t.Errorf("%d partitions are remembered, want 1", parts)
 	}
 }
+
+// While it is unknown what the new claim of a partition is, the readings of the parent wait.
+func TestPartitionIsPending(t *testing.T) {
+	p := newPartitioned(t)
+	p.In.View.Allocations = nil
+	p.read(100, 0, 1, 0)
+	p.Tick(time.Second)
+	p.hold("part-0", "late", "p0").Pending = true
+	p.read(100, 100, 1, 0)
+	if x := p.Tick(time.Second); len(x[claimEnergy]) != 0 {
+		t.Errorf("a claim of which nothing is known has %v", x[claimEnergy])
+	}
+	p.In.View.Allocations[0].Pending = false
+	p.read(100, 200, 1, 0)
+	x := p.Tick(time.Second)
+	p.Expect(x, map[[2]string]float64{ // which came in the middle of the first second
+		{claimEnergy, "resourceclaim_name=late"}: 150, {restEnergy, "device=gpu-0"}: 50,
+	})
+}
