@@ -213,7 +213,7 @@ tools: $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) $(BENCHSTAT) $(GOLANGCI_LINT)
 debian_packages := chromium:chromium ip:iproute2 npm:npm runc:runc /usr/lib/cni/bridge:containernetworking-plugins
 
 .PHONY: screenshots
-screenshots: $(PROMETHEUS) ## draw the pictures of the dashboards from the demo (needs npm and chromium)
+screenshots: $(PROMETHEUS) ## draw the pictures of the page and the dashboards from the demo (needs npm and chromium)
 	@PROMETHEUS="$(PROMETHEUS)" test/dashboards/screenshots/draw.sh
 
 .PHONY: deps

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Draws the pictures of the dashboards: a real Prometheus scrapes the demo, and Grafana's own
-# components draw the results of the panels' queries in headless Chromium. It needs node, npm and
-# chromium. $PROMETHEUS is the path of Prometheus, WAIT the number of seconds to collect data.
+# Draws the pictures of the page and of the dashboards: a real Prometheus scrapes the demo, and
+# Grafana's own components draw the results of the panels' queries in headless Chromium. It needs
+# node, npm and chromium. $PROMETHEUS is the path of Prometheus, WAIT the number of seconds to collect data.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
 exporter=127.0.0.1:20990 prometheus=127.0.0.1:20991 work=$(mktemp -d)
@@ -23,7 +23,7 @@ DRA_EXPORTER_COUNTER_ZERO_HOLD=6s "$work/demo" --listen=$exporter >/dev/null &
 children+=($!)
 "$PROMETHEUS" --config.file="$work/prometheus.yml" --storage.tsdb.path="$work/data" --web.listen-address=$prometheus --log.level=error &
 children+=($!)
-ended=$((SECONDS + ${WAIT:-240}))
+ended=$((SECONDS + ${WAIT:-90}))
 
 cp -r test/dashboards/screenshots/page "$work/page"
 npm ci --prefix "$work/page" --legacy-peer-deps --ignore-scripts --no-audit --no-fund --silent
@@ -31,11 +31,18 @@ npm ci --prefix "$work/page" --legacy-peer-deps --ignore-scripts --no-audit --no
 	--define:process.env.NODE_ENV='"production"' --loader:.ttf=dataurl --loader:.svg=dataurl --log-level=error)
 while ((SECONDS < ended)); do sleep 1; done
 
+# picture FILE WIDTH HEIGHT ADDRESS: what Chromium shows after some seconds of its own time.
+picture() {
+	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size="$2,$3" --virtual-time-budget=8000 \
+		--allow-file-access-from-files --user-data-dir="$work/chromium" --screenshot="$1" "$4" 2>/dev/null
+}
+picture "$work/first.png" 1300 1560 "http://$exporter/" # traffic is a rate since an earlier look
+
 # draw BOARD HEIGHT PANELS [CLAIM]
 draw() {
 	go run -C test/dashboards ./screenshots -prometheus="http://$prometheus" -board="$1" -panels="$3" -claim="${4:-.*}" -out="$work/page/data.js"
-	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size="1230,$2" --virtual-time-budget=8000 \
-		--allow-file-access-from-files --user-data-dir="$work/chromium" --screenshot="dashboards/$1.png" "file://$work/page/index.html" 2>/dev/null
+	picture "dashboards/$1.png" 1230 "$2" "file://$work/page/index.html"
 }
 draw dra-fleet 1130 'Claimed;Idle;Free;Unhealthy;Unmeasured;Utilization;Power;Alerts;Devices by state;Utilization by driver;Wasted device-hours by namespace;Wasted energy by namespace;Share of held time that was idle;Top idle claims'
 draw dra-namespaces 1100 'Total device-hours;Active share of measured time;Total energy;Total cost;Namespaces;Namespaces by driver and model;Devices held;Devices busy'
+picture exporter/page.png 1300 1560 "http://$exporter/"
