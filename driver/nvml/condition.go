@@ -208,7 +208,8 @@ func readAER(r *reader, _ nvml.Device) nvml.Return {
 	return nvml.SUCCESS
 }
 
-// readFabric: nvmlGpuFabricInfo_v3_t; drivers before 570 know v2, which has no summary of the health.
+// readFabric: nvmlGpuFabricInfo_v3_t; drivers before 570 know v2, which has no summary of the
+// health.
 func readFabric(r *reader, device nvml.Device) nvml.Return {
 	info, answer := device.GetGpuFabricInfoV().V3()
 	if answer == nvml.ERROR_ARGUMENT_VERSION_MISMATCH {

@@ -117,7 +117,8 @@ func readingsOf(s driver.Sample, q driver.Quantity) map[string]float64 {
 	return out
 }
 
-// Why a GPU is throttled now, by the bits of nvml.h. An idle GPU and chosen clocks are no throttling.
+// Why a GPU is throttled now, by the bits of nvml.h. An idle GPU and chosen clocks are no
+// throttling.
 func TestThrottleActive(t *testing.T) {
 	for mask, active := range map[float64][]string{
 		0x0: nil, 0x1: nil, 0x2: nil, 0x3: nil, 0x4: {"power"}, 0x20: {"thermal"}, 0x48: {"hw_thermal"},
