@@ -6,6 +6,7 @@ package dcgm
 #cgo LDFLAGS: -ldl
 #include <dlfcn.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 // dra_dcgm_why returns why the library can't be opened, until the next call of the dynamic linker
 // on this thread; NULL if it can.
@@ -16,12 +17,23 @@ static const char *dra_dcgm_why(void) {
     dlclose(library);
     return NULL;
 }
+
+// dra_dcgm_lacks returns whether the library can be opened and does not have a function.
+static int dra_dcgm_lacks(const char *function) {
+    void *library = dlopen("libdcgm.so.4", RTLD_LAZY | RTLD_LOCAL);
+    if (!library)
+        return 0;
+    int lacks = !dlsym(library, function);
+    dlclose(library);
+    return lacks;
+}
 */
 import "C"
 
 import (
 	"fmt"
 	"runtime"
+	"unsafe"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -35,4 +47,31 @@ func whyNoLibrary() error {
 		return driver.WithReason(driver.ReasonNoLibrary, errNoLibrary)
 	}
 	return driver.WithReason(driver.ReasonNoLibrary, fmt.Errorf("%w: %s", errNoLibrary, C.GoString(why)))
+}
+
+// functions are those of the library that are called. dcgmConnect_v3 is not one of them: go-dcgm
+// looks for it.
+func functions() []string {
+	return []string{
+		"dcgmInit", "dcgmShutdown", "dcgmStartEmbedded", "dcgmStopEmbedded", "dcgmConnect_v2", "dcgmDisconnect",
+		"dcgmGetEntityGroupEntities", "dcgmGetGpuInstanceHierarchy", "dcgmEntitiesGetLatestValues", "dcgmGroupCreate",
+		"dcgmGroupAddEntity", "dcgmGroupDestroy", "dcgmFieldGroupCreate", "dcgmFieldGroupDestroy", "dcgmWatchFields",
+		"dcgmUnwatchFields", "dcgmUpdateAllFields", "dcgmGetValuesSince_v2", "dcgmHealthSet", "dcgmHealthCheck",
+	}
+}
+
+// checkFunctions returns an error if the library does not have a function that is called. The
+// dynamic linker would end the process at the call (status 127), since it looks for functions when
+// they are first called.
+func checkFunctions() error {
+	for _, name := range functions() {
+		text := C.CString(name)
+		lacks := C.dra_dcgm_lacks(text) != 0
+		C.free(unsafe.Pointer(text))
+		if lacks {
+			return driver.WithReason(driver.ReasonNoLibrary, fmt.Errorf("libdcgm.so.4 has no function %s: it is not of DCGM 4",
+				name))
+		}
+	}
+	return nil
 }

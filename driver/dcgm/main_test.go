@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -17,8 +18,12 @@ import (
 // machine is the fake, of which a process can have but one. Each test resets it.
 var machine *dcgmtest.Machine
 
-// withoutLibrary is set in the environment of a process that is to have no fake.
-const withoutLibrary = "DCGM_WITHOUT_LIBRARY"
+// withoutLibrary is set in the environment of a process that is to have no fake, and lacks to the
+// function that its fake lacks.
+const (
+	withoutLibrary = "DCGM_WITHOUT_LIBRARY"
+	lacks          = "DCGM_LACKS"
+)
 
 func TestMain(m *testing.M) {
 	dir := ""
@@ -40,7 +45,7 @@ func load() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "dcgm"); err != nil {
 		return "", err
 	}
-	machine, err = dcgmtest.New(context.Background(), dir)
+	machine, err = dcgmtest.New(context.Background(), dir, strings.Fields(os.Getenv(lacks))...)
 	if err != nil {
 		return "", errors.Join(err, os.RemoveAll(dir))
 	}

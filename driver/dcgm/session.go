@@ -56,7 +56,10 @@ const retryWatches = time.Minute
 
 // connect connects to the engine, or starts one. XID errors are wanted from a time on.
 func connect(address string, profiling bool, events time.Time) (*session, error) {
-	var err error
+	err := checkFunctions()
+	if err != nil {
+		return nil, err
+	}
 	switch {
 	case address == Embedded:
 		_, err = dcgm.Init(dcgm.Embedded)

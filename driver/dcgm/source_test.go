@@ -223,6 +223,39 @@ func TestNoLibrary(t *testing.T) {
 	}
 }
 
+// A library that lacks a function is an error, and not the end of the process: the dynamic linker
+// looks for functions when they are called. This test is the process with that library too.
+func TestFunctionMissing(t *testing.T) {
+	if os.Getenv(lacks) == "" {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestFunctionMissing$")
+		cmd.Env = append(os.Environ(), lacks+"=dcgmHealthSet")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("with an old library: %v\n%s", err, out)
+		}
+		return
+	}
+	machine.Reset(2, 0)
+	s, err := New(Config{Address: Embedded})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		samples, err := s.Sample(t.Context())
+		if driver.ReasonOf(err) != driver.ReasonNoLibrary || !strings.Contains(err.Error(), "no function dcgmHealthSet") ||
+			len(samples) != 0 {
+			t.Errorf("got %d samples and error %v", len(samples), err)
+		}
+	}
+}
+
+// The functions that the library must have are those of the fake, which are all that are called.
+func TestFunctions(t *testing.T) {
+	want := slices.DeleteFunc(machine.Functions(), func(name string) bool { return name == "dcgmConnect_v3" })
+	if got := slices.Sorted(slices.Values(functions())); !slices.Equal(got, want) {
+		t.Errorf("functions %v, want %v", got, want)
+	}
+}
+
 // While the engine is gone everything is unreadable; the attempts to connect become seldom; a new
 // engine is found, and what was counted goes on.
 func TestReconnect(t *testing.T) {

@@ -10,8 +10,12 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"maps"
 	"math"
+	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"unsafe"
 
 	"github.com/dra-exporter/dra-exporter/driver/faketest"
@@ -31,7 +35,8 @@ type Machine struct {
 var sources embed.FS
 
 // New builds the fake and its file of state in a folder, which must last as long as the process.
-func New(ctx context.Context, dir string) (*Machine, error) {
+// The fake lacks some functions, as an older library would.
+func New(ctx context.Context, dir string, lacks ...string) (*Machine, error) {
 	m := &Machine{Library: filepath.Join(dir, "libdcgm.so.4")}
 	fake := faketest.Fake{Sources: sources, Headers: "github.com/NVIDIA/go-dcgm/pkg/dcgm"}
 	memory, err := faketest.Map(dir, unsafe.Sizeof(State{}))
@@ -42,7 +47,15 @@ func New(ctx context.Context, dir string) (*Machine, error) {
 	if m.functions, err = fake.Write(dir); err != nil {
 		return nil, err
 	}
-	return m, fake.Compile(ctx, dir, map[string][]string{m.Library: {"-Wl,-soname,libdcgm.so.4"}})
+	flags := []string{"-Wl,-soname,libdcgm.so.4"}
+	if len(lacks) > 0 {
+		script := filepath.Join(dir, "exports")
+		if err := os.WriteFile(script, []byte("{ local: "+strings.Join(lacks, "; ")+"; };\n"), 0o600); err != nil {
+			return nil, err
+		}
+		flags = append(flags, "-Wl,--version-script="+script)
+	}
+	return m, fake.Compile(ctx, dir, map[string][]string{m.Library: flags})
 }
 
 // Reset makes the machine one of so many busy GPUs without MIG, on which nothing fails, with an
@@ -127,6 +140,9 @@ func (m *Machine) Hang(function string, hang bool) {
 	}
 	m.hang[m.functions.Number(function)] = value
 }
+
+// Functions returns the names of the functions that the fake has, and so all that are called.
+func (m *Machine) Functions() []string { return slices.Sorted(maps.Keys(m.functions)) }
 
 // Calls returns how often a function was called.
 func (m *Machine) Calls(function string) int { return int(m.calls[m.functions.Number(function)]) }
