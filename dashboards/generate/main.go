@@ -138,6 +138,7 @@ func generate(o rules.Options) (map[string][]byte, error) {
 	chart, errChart := rules.Chart(o, catalog)
 	files := map[string][]byte{
 		"rules.yaml": plain, "kubernetes/prometheusrule.yaml": operator, "chart/rules.yaml": chart,
+		"alertmanager.yaml": rules.Inhibitions(),
 	}
 	err = errors.Join(errPlain, errOperator, errChart)
 	catalog = grafana.Catalog(catalog)

@@ -40,8 +40,9 @@ type Panel struct {
 	stacked  bool
 	max      float64 // of the axis; 0: from the data
 	decimals int     // number of decimals; 0: automatic
-	sort     string  // the column of a table by which it is sorted, highest first
+	sort     string  // the column of a table by which it is sorted, highest first, or hiddenValue
 	limit    int     // of a table's rows
+	link     string  // the UID of the dashboard that a click on the value opens
 	// MayBeEmpty is the reason why the panel may have no data although nothing is wrong.
 	MayBeEmpty string
 }
@@ -66,6 +67,9 @@ const (
 	Heatmap  Kind = "heatmap"
 	Timeline Kind = "state-timeline"
 )
+
+// hiddenValue is the value of the first query of a table, which is no column.
+const hiddenValue = "the hidden value"
 
 // step is a threshold: from value on, color.
 type step struct {
@@ -102,6 +106,7 @@ func words() []string {
 		"<d>", `cluster=~"$cluster", node=~"$node", driver=~"$driver"`,
 		"<one>", `cluster=~"$cluster", node=~"$node", driver=~"$driver", device=~"$device"`,
 		"<c>", `cluster=~"$cluster", node=~"$node", driver=~"$driver", namespace=~"$namespace", resourceclaim_name=~"$claim"`,
+		"<pods>", `cluster=~"$cluster", node=~"$node", namespace=~"$namespace", pod=~"$pod"`,
 		"<claim of node>", `cluster=~"$cluster", node=~"$node", namespace=~"$namespace", resourceclaim_name=~"$claim"`,
 		"<m>", `cluster=~"$cluster", driver=~"$driver", model=~"$model"`,
 		"<n>", `cluster=~"$cluster", driver=~"$driver", model=~"$model", namespace=~"$namespace"`,
@@ -116,15 +121,17 @@ func words() []string {
 	}
 }
 
-// Catalog adds Prometheus's own metric of alerts to the rules' catalog, which gives the metrics
+// Catalog adds Prometheus's own metrics of alerts to the rules' catalog, which gives the metrics
 // that panels may use.
 func Catalog(rules query.Catalog) query.Catalog {
+	labels := []string{
+		"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "driver",
+		"pool", "device", "source", "reason", "kind", "code",
+	}
+	rules.Add(query.Family{Name: "ALERTS", Unit: query.Unit{Scale: 1}, Labels: labels})
+	// Since when the condition of an alert holds.
 	rules.Add(query.Family{
-		Name: "ALERTS", Unit: query.Unit{Scale: 1},
-		Labels: []string{
-			"alertname", "alertstate", "severity", "action", "namespace", "resourceclaim_name", "driver",
-			"pool", "device", "source", "reason", "kind", "code",
-		},
+		Name: "ALERTS_FOR_STATE", Unit: query.Unit{Seconds: 1, Scale: 1, Point: true}, Labels: labels,
 	})
 	return rules
 }

@@ -128,6 +128,13 @@ func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
 	}
 	defaults.Color = &dashboard.FieldColor{Mode: mode}
 	defaults.Mappings = p.mappings()
+	if p.link != "" {
+		link := []map[string]any{{"title": "Show them", "url": "/d/" + p.link + selection}}
+		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, dashboard.DashboardFieldConfigSourceOverrides{
+			Matcher:    dashboard.MatcherConfig{Id: "byType", Options: "number"},
+			Properties: []dashboard.DynamicConfigValue{{Id: "links", Value: link}},
+		})
+	}
 	for i := range p.Targets {
 		target, err := p.target(i)
 		if err != nil {

@@ -3,7 +3,7 @@ package grafana
 // claim is the dashboard of one claim or a few.
 func claim() Board {
 	return Board{
-		UID: "dra-claim", Title: "DRA / Claim", uses: []string{"cluster", "node", "namespace", "claim", "driver"},
+		UID: "dra-claim", Title: "DRA / Claim", uses: []string{"cluster", "node", "namespace", "claim", "pod", "driver"},
 		Description: "Activity of a claim's devices, the other claims that share them, and the pods that used them over " +
 			"time.",
 		Rows: []Row{
@@ -124,18 +124,34 @@ func claimSharing() []Panel {
 		},
 		shared,
 		{
+			Title:       "Pods of the claim",
+			Description: "Pods that use the claim's devices now, and how much of each. Click a pod to see it alone.",
+			Kind:        Table, NoData: "no pod uses it", Width: 24, Height: 6,
+			Targets: []Target{
+				{Expr: `max by (<pod device>, container) (dra_pod_claim_info{<c>, pod=~"$pod"})`},
+				{
+					Expr:   `max by (<pod device>) (dra_pod_utilization_ratio{<pods>} and on (<pod device>) dra_pod_claim_info{<c>})`,
+					Column: "Utilization", Unit: "percentunit",
+				},
+				{
+					Expr:   `max by (<pod device>) (dra_pod_memory_used_bytes{<pods>} and on (<pod device>) dra_pod_claim_info{<c>})`,
+					Column: "Memory used", Unit: "bytes",
+				},
+			},
+		},
+		{
 			Title: "Pods of the claim over time", Description: "Pods that used the claim's devices over time.", Kind: Timeline,
 			NoData: "no pod used it", Width: 12, Height: 8,
 			states: []state{{"1", "uses devices of the claim", blue}}, Total: true,
 			Targets: []Target{{
-				Expr:   `group by (cluster, namespace, pod) (dra_pod_claim_info{<c>})`,
+				Expr:   `group by (cluster, namespace, pod) (dra_pod_claim_info{<c>, pod=~"$pod"})`,
 				Legend: "{{namespace}}/{{pod}}",
 			}},
 		},
 		line("Utilization by pod", "Utilization by each pod that uses devices of the claim.", "percentunit", "not measured",
 			"{{namespace}}/{{pod}} {{device}} {{node}}",
 			`max by (<pod device>) (
-				dra_pod_utilization_ratio{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"}
+				dra_pod_utilization_ratio{<pods>}
 				and on (<pod device>) dra_pod_claim_info{<c>})`),
 	}
 }

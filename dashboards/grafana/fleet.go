@@ -6,8 +6,8 @@ func fleet() Board {
 		UID: "dra-fleet", Title: "DRA / Fleet", uses: []string{"cluster", "driver", "model", "namespace"},
 		Description: "Claimed, idle, free and unhealthy devices, and the waste by namespace.",
 		Rows: []Row{
-			{"Now", fleetNow()},
 			{"What is wrong", fleetTrouble()},
+			{"Now", fleetNow()},
 			{"Waste", fleetWaste()},
 			{"Use", fleetUse()},
 		},
@@ -21,39 +21,48 @@ func counted(state string) string {
 
 func number(title, description, expr string, steps ...step) Panel {
 	return Panel{
+		link:  "dra-nodes",
 		Title: title, Description: description, Kind: Stat, Unit: "none", NoData: "no exporter",
 		Targets: []Target{{Expr: expr}},
 		Width:   3, Height: 4, steps: steps,
 	}
 }
 
+// linked returns the panel with another link.
+func linked(uid string, p Panel) Panel {
+	p.link = uid
+	return p
+}
+
 func fleetNow() []Panel {
 	return []Panel{
 		number("Claimed", "Devices that are held by at least one claim. Admin access does not count.",
 			`sum(cluster:dra_claimed_devices:count{<m>}) or 0 * sum(cluster:dra_devices:count{<m>})`, step{0, blue}),
-		number("Idle", "Claimed devices that were idle during the idle window. Devices without telemetry are not included.",
-			counted("idle"), step{0, green}, step{1, orange}),
+		linked("dra-namespaces", number("Idle",
+			"Claimed devices that were idle during the idle window. Devices without telemetry are not included.",
+			counted("idle"), step{0, green}, step{1, orange})),
 		number("Free",
 			"Healthy devices with telemetry that no claim holds and no taint keeps claims away from. Of a partitioned device, "+
 				"the partitions count, not the device.",
 			counted("free"), step{0, blue}),
 		number("Unhealthy", "Devices that their driver reports as unhealthy, or whose telemetry can no longer be read.",
 			counted("unhealthy"), step{0, green}, step{1, red}),
-		number("Unmeasured", "Claimed devices without telemetry: whether they are idle is unknown.", counted("unmeasured"),
-			step{0, green}, step{1, yellow}),
+		linked("dra-exporter", number("Unmeasured",
+			"Claimed devices without telemetry: whether they are idle is unknown.", counted("unmeasured"),
+			step{0, green}, step{1, yellow})),
 		{
 			Title: "Utilization", Description: "Mean utilization of the claimed devices that report it.", Kind: Stat,
 			Unit: "percentunit", NoData: "no exporter",
 			Targets: []Target{{Expr: `avg(cluster:dra_utilization:avg{cluster=~"$cluster", driver=~"$driver"})`}}, Width: 3,
 			Height: 4,
-			steps:  []step{{0, red}, {0.2, orange}, {0.5, green}},
+			steps:  []step{{0, red}, {0.2, orange}, {0.5, green}}, link: "dra-nodes",
 		},
 		{
 			Title: "Power", Description: "Total power of all devices that report it.", Kind: Stat, Unit: "watt",
 			NoData:  "not measured",
 			Targets: []Target{{Expr: `sum(cluster:dra_power_watts:sum{cluster=~"$cluster", driver=~"$driver"})`}}, Width: 3,
 			Height: 4,
-			steps:  []step{{0, blue}},
+			steps:  []step{{0, blue}}, link: "dra-nodes",
 		},
 		{
 			Title: "Alerts", Description: "Firing alerts of dra-exporter's rules.", Kind: Stat, Unit: "none", NoData: "none",
@@ -185,8 +194,9 @@ func idleClaims() Panel {
 		`namespace=~"$namespace"} > 0`
 	return Panel{
 		Title: "Top idle claims",
-		Description: "Claims that hold idle devices, the most expensive first, by driver. The price is that of the whole " +
-			"claim, and there is none while one of its devices is used. Click a claim to open its dashboard.",
+		Description: "Claims that hold idle devices, the most expensive first, by driver. Device-hours are those of the " +
+			"idle devices since one of the driver was last active. The price is that of the whole claim, and there is none " +
+			"while one of its devices is used. Click a claim to open its dashboard.",
 		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 9, sort: "Wasted per day", limit: 20, Total: true,
 		Targets: []Target{
 			{Expr: listed, Column: "Idle devices", Unit: "none"},
@@ -194,6 +204,11 @@ func idleClaims() Panel {
 			{
 				Expr:   `group by (<claim driver>) (` + listed + `) * on (<claim>) group_left () (` + idleCost + `)`,
 				Column: "Wasted per day", Unit: "currency:¤",
+			},
+			{
+				Expr: `(time() - max by (<claim driver>) (dra_claim_last_active_timestamp_seconds)) / 3600 ` +
+					`* on (<claim driver>) (` + listed + `)`,
+				Column: "Wasted device-hours", Unit: "h",
 			},
 			{
 				Expr: `max by (<claim driver>) (dra_claim_last_active_timestamp_seconds) * 1000 and on (<claim driver>) (` +
@@ -212,32 +227,44 @@ func idleClaims() Panel {
 	}
 }
 
+// firing are the firing alerts of a severity.
+func firing(severity string) string {
+	return `group by (alertname, severity, cluster, node, namespace, resourceclaim_name, driver, pool, device, action, ` +
+		`source, reason) (ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster", node=~"$node|", ` +
+		severity + `})`
+}
+
 // fleetTrouble is what a person looks for at night, before anything else.
 func fleetTrouble() []Panel {
 	return []Panel{
 		{
 			Title: "Firing alerts",
-			Description: "Firing alerts of dra-exporter's rules. Click an alert for its section of the runbook, a claim, " +
-				"device " +
-				"or node for its dashboard.",
-			Kind: Table, NoData: "none", Width: 24, Height: 7,
+			Description: "Firing alerts of dra-exporter's rules, critical ones first. Click an alert for its section of the " +
+				"runbook, a claim, device or node for its dashboard.",
+			Kind: Table, NoData: "none", Width: 24, Height: 7, sort: hiddenValue,
 			Targets: []Target{{
-				Expr: `sum by (alertname, severity, cluster, node, namespace, resourceclaim_name, driver, pool, device, action, ` +
-					`source, reason) (ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster", node=~"$node|"})`,
+				Expr: "2 + " + firing(`severity="critical"`) + "\nor 1 + " + firing(`severity="warning"`) + "\nor " +
+					firing(`severity!~"critical|warning"`),
 				Column: "", Unit: "none",
 			}},
 			MayBeEmpty: "without a firing alert",
 		},
 		{
 			Title: "Sick devices",
-			Description: "Devices that are unhealthy, tainted or had an error in the last day, who holds them, and when their " +
-				"last error was. Click a device for its dashboard.",
+			Description: "Devices that are unhealthy, tainted, need attention or had an error in the last day, since when, " +
+				"who holds them, and when their last error was. Click a device for its dashboard.",
 			Kind: Table, NoData: "no device is sick", Width: 16, Height: 7, MayBeEmpty: "while all devices are well",
 			Targets: []Target{
 				{Expr: `max by (<device>, state) (device:dra_state:info{<d>}) and on (<device>) (` +
 					sick + `)`},
 				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<d>, effect!="None"}) ` +
 					`and on (<device>) (` + sick + `)`},
+				{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<d>} == 1) and on (<device>) (` + sick + `)`},
+				{
+					Expr: `min by (<device>) (ALERTS_FOR_STATE{<d>, alertname=~"DRADevice(Unhealthy|Down|Errors|NeedsAttention)|` +
+						`DRATaintedDeviceHeld"}) * 1000 and on (<device>) (` + sick + `)`,
+					Column: "Since", Unit: "dateTimeFromNow",
+				},
 				{Expr: `group by (<device>, namespace, resourceclaim_name) (dra_claim_device_info{<d>, admin_access="false"}) ` +
 					`and on (<device>) (` + sick + `)`},
 				{
@@ -261,8 +288,9 @@ func fleetTrouble() []Panel {
 	}
 }
 
-// sick are devices that are unhealthy or tainted, or had an error in the last day.
+// sick are devices that are unhealthy or tainted, need attention, or had an error in the last day.
 const sick = `
 	device:dra_state:info{state=~"unhealthy|tainted"}
 	  or on (<device>) dra_device_tainted{effect!="None"}
+	  or on (<device>) (dra_device_needs_attention == 1)
 	  or on (<device>) group by (<device>) (dra_device_last_error_timestamp_seconds > time() - 86400)`

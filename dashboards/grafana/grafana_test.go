@@ -2,6 +2,7 @@ package grafana
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -201,7 +202,7 @@ func TestJSON(t *testing.T) {
 
 // TestSelection checks that links keep the selection: all dashboards have the same variables.
 func TestSelection(t *testing.T) {
-	want := []string{"datasource", "cluster", "node", "driver", "model", "device", "namespace", "claim"}
+	want := []string{"datasource", "cluster", "node", "driver", "model", "device", "namespace", "claim", "pod"}
 	for _, b := range Boards() {
 		var got []string
 		for _, v := range decode(t, &b).Templating.List {
@@ -210,6 +211,66 @@ func TestSelection(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: %s", b.UID, diff)
 		}
+	}
+}
+
+// TestFleet checks that what is wrong comes first, critical alerts first, and that numbers link to
+// dashboards that exist.
+func TestFleet(t *testing.T) {
+	b := fleet()
+	content, err := b.JSON(newCatalog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Panels []struct {
+			Type, Title     string
+			Transformations []struct {
+				ID      string
+				Options struct{ Sort []struct{ Field string } }
+			}
+			FieldConfig struct {
+				Overrides []struct {
+					Properties []struct {
+						ID    string
+						Value any
+					}
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(content, &got); err != nil {
+		t.Fatal(err)
+	}
+	first := got.Panels[1]
+	if first.Title != "Firing alerts" || len(first.Transformations) != 3 || first.Transformations[1].ID != "sortBy" ||
+		first.Transformations[1].Options.Sort[0].Field != "Value" {
+		t.Errorf("the first panel is %+v", first)
+	}
+	uids := map[string]bool{}
+	for _, board := range Boards() {
+		uids[board.UID] = true
+	}
+	linked := 0
+	for _, p := range got.Panels {
+		if p.Type != "stat" {
+			continue
+		}
+		for _, o := range p.FieldConfig.Overrides {
+			for _, property := range o.Properties {
+				_, rest, ok := strings.Cut(fmt.Sprint(property.Value), "url:/d/")
+				uid, _, _ := strings.Cut(rest, "?")
+				if property.ID == "links" && ok {
+					linked++
+					if !uids[uid] {
+						t.Errorf("%s links to %q", p.Title, uid)
+					}
+				}
+			}
+		}
+	}
+	if linked != 7 {
+		t.Errorf("%d numbers are linked", linked)
 	}
 }
 

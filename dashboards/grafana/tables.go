@@ -41,21 +41,27 @@ func (p *Panel) columns(panel *dashboard.Panel, catalog query.Catalog) {
 		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, override(t.Column, properties...))
 	}
 	panel.Transformations = append(panel.Transformations,
-		dashboard.DataTransformerConfig{Id: "merge", Options: map[string]any{}},
-		dashboard.DataTransformerConfig{
-			Id:      "organize",
-			Options: map[string]any{"excludeByName": hidden, "renameByName": names, "indexByName": map[string]int{}},
-		})
+		dashboard.DataTransformerConfig{Id: "merge", Options: map[string]any{}})
 	if p.sort != "" {
-		panel.Transformations = append(panel.Transformations, dashboard.DataTransformerConfig{
-			Id: "sortBy", Options: map[string]any{"sort": []map[string]any{{"field": p.sort, "desc": true}}},
-		})
+		sort := []map[string]any{{"field": p.sortedBy(), "desc": true}}
+		panel.Transformations = append(panel.Transformations,
+			dashboard.DataTransformerConfig{Id: "sortBy", Options: map[string]any{"sort": sort}})
 	}
+	panel.Transformations = append(panel.Transformations, dashboard.DataTransformerConfig{
+		Id:      "organize",
+		Options: map[string]any{"excludeByName": hidden, "renameByName": names, "indexByName": map[string]int{}},
+	})
 	if p.limit > 0 {
 		panel.Transformations = append(panel.Transformations,
 			dashboard.DataTransformerConfig{Id: "limit", Options: map[string]any{"limitField": p.limit}})
 	}
 	panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, jumps()...)
+}
+
+// sortedBy returns Grafana's name of the values by which a table is sorted.
+func (p *Panel) sortedBy() string {
+	i := slices.IndexFunc(p.Targets, func(t Target) bool { return t.Column == p.sort })
+	return valueField(max(i, 0), len(p.Targets)) // hiddenValue is the first one
 }
 
 // valueField returns Grafana's name of the values of a query in a table.
@@ -102,6 +108,10 @@ func override(column string, properties ...dashboard.DynamicConfigValue) dashboa
 	}
 }
 
+// selection are the parameters of a link to another dashboard, which keep what is selected.
+const selection = "?${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}&${node:queryparam}" +
+	"&${driver:queryparam}&${model:queryparam}&${namespace:queryparam}"
+
 // jumps are links from a cell to the dashboard of the object that it names. They keep the data
 // source and the time range.
 func jumps() []dashboard.DashboardFieldConfigSourceOverrides {
@@ -116,6 +126,9 @@ func jumps() []dashboard.DashboardFieldConfigSourceOverrides {
 		override("Claim",
 			link("This claim", "dra-claim",
 				"&${node:queryparam}&var-namespace=${__data.fields.Namespace}&var-claim=${__value.raw}")),
+		override("Pod",
+			link("This pod", "dra-claim", "&${node:queryparam}&${claim:queryparam}"+
+				"&var-namespace=${__data.fields.Namespace}&var-pod=${__value.raw}")),
 		override("Namespace", link("This namespace", "dra-namespaces", "&var-namespace=${__value.raw}")),
 		override("Node", link("This node", "dra-nodes", "&var-node=${__value.raw}")),
 		override("Device",

@@ -36,6 +36,11 @@ func choices() []variable {
 			"claim", "Claim", `dra_claim_info{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"}`,
 			"resourceclaim_name",
 		},
+		{
+			"pod", "Pod", `dra_pod_claim_info{cluster=~"$cluster", node=~"$node", namespace=~"$namespace", ` +
+				`resourceclaim_name=~"$claim"}`,
+			"pod",
+		},
 	}
 }
 

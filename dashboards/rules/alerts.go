@@ -28,6 +28,7 @@ type alert struct {
 	meaning    string // of the runbook, as Markdown
 	diagnosis  string // where to look
 	mitigation string // what to do
+	queries    []string
 }
 
 type alertGroup struct {
@@ -37,9 +38,9 @@ type alertGroup struct {
 
 func alerts(o *Options) []alertGroup {
 	return []alertGroup{
-		{"dra-exporter-claims", slices.Concat(claimAlerts(o), claimStateAlerts(o))},
+		{"dra-exporter-claims", slices.Concat(claimAlerts(o), partlyIdleAlerts(o), claimStateAlerts(o))},
 		{"dra-exporter-device-health", slices.Concat(
-			deviceAlerts(o), hardwareAlerts(o), linkAlerts(o), sharedDeviceAlerts(o), errorAlerts(o),
+			deviceAlerts(o), lostDeviceAlerts(o), hardwareAlerts(o), linkAlerts(o), loadAlerts(o), errorAlerts(o),
 			networkLinkAlerts(o),
 		)},
 		{"dra-exporter-exporter", slices.Concat(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
@@ -52,15 +53,21 @@ const (
 	aDevice = "Device {{ $labels.device }} of {{ $labels.driver }} on node {{ $labels.node }}"
 	aNode   = "node {{ $labels.node }}"
 
-	// wasted is what the devices of a claim cost.
-	wasted = `{{ with printf "claim:dra_cost:per_day{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'}" ` +
+	// wasted is since when a claim uses nothing, and what its devices cost.
+	wasted = `{{ with printf "time() - max(dra_claim_last_active_timestamp_seconds{cluster='%s',node='%s',` +
+		`namespace='%s',resourceclaim_name='%s'})" $labels.cluster $labels.node $labels.namespace ` +
+		`$labels.resourceclaim_name | query }} Nothing was active for {{ . | first | value | humanizeDuration }}.{{ end }}` +
+		`{{ with printf "claim:dra_cost:per_day{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'}" ` +
 		`$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} ` +
 		`They cost {{ . | first | value | printf "%.2f" }} a day.{{ end }}`
-	// hit are the claims that hold a device.
+	// hit are the claims that hold a device, and their pods.
 	hit = `{{ with printf "group by (namespace, resourceclaim_name) (dra_claim_device_info{cluster='%s',node='%s',` +
 		`driver='%s',pool='%s',device='%s',admin_access='false'})" $labels.cluster $labels.node $labels.driver ` +
 		`$labels.pool $labels.device | query }} Held by{{ range $i, $c := . }}{{ if $i }},{{ end }} ` +
-		`{{ $c.Labels.namespace }}/{{ $c.Labels.resourceclaim_name }}{{ end }}.{{ end }}`
+		`{{ $c.Labels.namespace }}/{{ $c.Labels.resourceclaim_name }}{{ end }}.{{ end }}` +
+		`{{ with printf "group by (namespace, pod) (dra_pod_claim_info{cluster='%s',node='%s',driver='%s',pool='%s',` +
+		`device='%s',attribution!=''})" $labels.cluster $labels.node $labels.driver $labels.pool $labels.device | query }} ` +
+		`Used by{{ range $i, $c := . }}{{ if $i }},{{ end }} {{ $c.Labels.namespace }}/{{ $c.Labels.pod }}{{ end }}.{{ end }}`
 
 	optOut = "If this claim may idle, label it `<opt out>=off`, or annotate its pod likewise, and let the exporter copy " +
 		"that with `--claim-label` or `--pod-annotation`."
@@ -94,6 +101,10 @@ func claimAlerts(o *Options) []alert {
 				"forgotten notebook look alike here; the pods' logs show the difference.",
 			mitigation: "Ask the owner, or delete the pod; a claim that was created from a template is deleted with it. " +
 				optOut,
+			queries: []string{
+				`sort_desc(claim:dra_cost:per_day and on (<claim>) (claim:dra_idle:bool == 1))`,
+				`(time() - max by (<claim>) (dra_claim_last_active_timestamp_seconds)) and on (<claim>) (claim:dra_idle:bool == 1)`,
+			},
 		},
 		{
 			name: "DRAClaimIdleMemoryHeld", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
@@ -108,7 +119,16 @@ func claimAlerts(o *Options) []alert {
 			diagnosis: "The Claim dashboard: activity that stops suddenly indicates a hang, activity that fades indicates " +
 				"missing requests. For NCCL and RCCL jobs compare the ranks: one that hangs stops all.",
 			mitigation: "If it hangs, take a stack trace and restart the job. If it has no requests, scale it down. " + optOut,
+			queries: []string{
+				`sum by (<claim>) (dra_claim_memory_used_bytes) and on (<claim>) (claim:dra_idle:bool == 1)`,
+			},
 		},
+	}
+}
+
+// partlyIdleAlerts are about claims of which some devices are idle.
+func partlyIdleAlerts(o *Options) []alert {
+	return []alert{
 		{
 			name: "DRAClaimPartlyIdle", severity: info, hold: o.IdleFor, keep: o.KeepFiring,
 			expr: `
@@ -125,6 +145,9 @@ func claimAlerts(o *Options) []alert {
 				"because its launcher or its visible devices are not configured for more.",
 			diagnosis:  "The table of devices in the Claim dashboard: are always the same devices idle, or do they alternate?",
 			mitigation: "Request fewer devices, or make the job use them. " + optOut,
+			queries: []string{
+				`claim_device:dra_active:ratio and on (<claim driver>) (claim:dra_idle_devices:count > 0)`,
+			},
 		},
 		{
 			name: "DRAClaimNetworkQuiet", severity: info, hold: o.IdleFor, keep: o.KeepFiring, off: !o.QuietNetwork,
@@ -144,6 +167,9 @@ func claimAlerts(o *Options) []alert {
 				"-network.quiet` adds it.",
 			diagnosis:  "The Network dashboard: whether there was ever traffic.",
 			mitigation: "Request no network device for workloads that need none. " + optOut,
+			queries: []string{
+				`claim_device:dra_io:rate`,
+			},
 		},
 	}
 }
@@ -168,6 +194,10 @@ func claimStateAlerts(o *Options) []alert {
 				"the node, and see its log.",
 			mitigation: "Repair or restart the driver: the kubelet tries again every few seconds. If that takes long, " +
 				"delete the pod, so that its devices become free for another one.",
+			queries: []string{
+				`max by (<claim device>) (dra_claim_device_info{state="allocated", admin_access="false"})`,
+				`time() - max by (<claim>) (dra_claim_allocated_timestamp_seconds)`,
+			},
 		},
 		{
 			name: "DRAClaimDegraded", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -185,9 +215,15 @@ func claimStateAlerts(o *Options) []alert {
 				"as requested.",
 			diagnosis:  "`kubectl get resourceclaim -n NAMESPACE NAME -o yaml`: reason and message of the condition.",
 			mitigation: "Follow the message. If there is none, see the driver's log on that node.",
+			queries: []string{
+				`max by (<claim device>, type, status) (dra_claim_device_condition) == 1`,
+			},
 		},
 	}
 }
+
+// holderSources are the sources of who holds what, and not of telemetry.
+const holderSources = "podresources|pods|claims|slices|taintrules|nominated"
 
 func deviceAlerts(o *Options) []alert {
 	return []alert{
@@ -202,6 +238,11 @@ func deviceAlerts(o *Options) []alert {
 				"driver taints it in the ResourceSlice; you can taint it with a DeviceTaintRule (Kubernetes 1.37) that names " +
 				"driver, pool and device. If it is claimed, inform the owner, drain the node, then see " +
 				"[DRADeviceErrors](#dradeviceerrors).",
+			queries: []string{
+				`max by (<device>) (dra_device_health{status="unhealthy"}) == 1`,
+				`max by (<claim device>) (dra_claim_device_info{admin_access="false"}) and on (<device>) ` +
+					`(dra_device_health{status="unhealthy"} == 1)`,
+			},
 		},
 		{
 			name: "DRATaintedDeviceHeld", severity: info, hold: o.For, keep: o.KeepFiring,
@@ -219,7 +260,16 @@ func deviceAlerts(o *Options) []alert {
 				"`EvictionInProgress` counts the remaining pods.",
 			mitigation: "If a pod hangs in termination, find out why: finalizers, volumes, a process that does not end. If " +
 				"the taint is no longer needed, delete the DeviceTaintRule; the driver removes a taint of the slice.",
+			queries: []string{
+				`max by (<device>, key, effect, source) (dra_device_tainted) and on (<device>) (dra_device_allocations > 0)`,
+			},
 		},
+	}
+}
+
+// lostDeviceAlerts are about devices that can no longer be read.
+func lostDeviceAlerts(o *Options) []alert {
+	return []alert{
 		{
 			name: "DRADeviceDown", severity: critical, hold: o.For, keep: o.KeepFiring,
 			expr: `(max by (<device>) (dra_device_up) == 0) and on (<device>) (max by (<device>) ` +
@@ -232,7 +282,42 @@ func deviceAlerts(o *Options) []alert {
 			diagnosis: "`dra-exporter check` on the node shows what each source reads, or why it fails; then the kernel's log.",
 			mitigation: "A GPU that fell off the bus (Xid 79) needs a restart of the host. During an upgrade of the driver " +
 				"wait for its end.",
+			queries: []string{
+				`max by (<device>) (dra_device_up) == 0`,
+				`sum by (cluster, node, driver, reason) (dra_exporter_unresolved_devices) > 0`,
+			},
 		},
+		{
+			name: "DRANodeDevicesDown", severity: critical, hold: o.For, keep: o.KeepFiring,
+			expr: `
+			count by (cluster, node) (
+			  (max by (<device>) (dra_device_up) == 0) and on (<device>) (max by (<device>) (dra_device_allocations) > 0)
+			)
+			and on (cluster, node) (
+			  max by (cluster, node, source) (dra_exporter_source_up{source!~"` + holderSources + `"}) == 0
+			)`,
+			summary: "Claimed devices on " + aNode + " can no longer be read, since a source fails: {{ $value }}.",
+			description: `It has failed for <for>.{{ with printf "max by (source) (dra_exporter_source_up{cluster='%s',` +
+				`node='%s'}) == 0" $labels.cluster $labels.node | query }} Down:{{ range $i, $s := . }}{{ if $i }},{{ end }} ` +
+				`{{ $s.Labels.source }}{{ end }}.{{ end }}`,
+			meaning: "A vendor's library or driver on the node is gone, or hangs, and with it the telemetry of all its " +
+				"devices: one cause, for which [DRADeviceDown](#dradevicedown) fires for each device. " +
+				"[alertmanager.yaml](out/alertmanager.yaml) makes one page of it.",
+			diagnosis: "`dra-exporter check` on the node says why the source fails. Is the driver being upgraded, or was the " +
+				"kernel? Then the kernel's log.",
+			mitigation: "Finish or roll back the upgrade of the driver, or restart the node. Workloads on the devices may go " +
+				"on: see their logs before you drain it.",
+			queries: []string{
+				`max by (cluster, node, source) (dra_exporter_source_up) == 0`,
+				`max by (<claim device>) (dra_claim_device_info{admin_access="false"}) and on (<device>) (dra_device_up == 0)`,
+			},
+		},
+	}
+}
+
+// loadAlerts are about devices that do less than they could, or have more to do than they can.
+func loadAlerts(o *Options) []alert {
+	return []alert{
 		{
 			name: "DRADeviceThrottled", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
@@ -248,12 +333,11 @@ func deviceAlerts(o *Options) []alert {
 			diagnosis: "The Node and device dashboard: temperature and power of the other devices. If one device is hot, its " +
 				"own cooling is at fault; if all are, that of the rack.",
 			mitigation: "Thermal: check fans, air flow and coolant. Power: check the configured limit and the power supplies.",
+			queries: []string{
+				`topk(10, sum by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>])))`,
+				`max by (<device>, sensor) (dra_device_temperature_celsius)`,
+			},
 		},
-	}
-}
-
-func sharedDeviceAlerts(o *Options) []alert {
-	return []alert{
 		{
 			name: "DRASharedDeviceOvercommitted", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
@@ -268,6 +352,9 @@ func sharedDeviceAlerts(o *Options) []alert {
 				"device's slice.",
 			mitigation: "Delete one of the pods. If the alert returns, look for a second scheduler and for drivers that " +
 				"reduce the capacity in slices.",
+			queries: []string{
+				`sum by (<claim device>, resource) (dra_claim_consumed_capacity)`,
+			},
 		},
 		{
 			name: "DRASharedDeviceMemoryFull", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -283,6 +370,9 @@ func sharedDeviceAlerts(o *Options) []alert {
 				"fail.",
 			diagnosis:  "The Claim dashboard of each claim on the device: compare memory used with consumed capacity.",
 			mitigation: "Limit the workload that exceeds its share, or move it to a device of its own.",
+			queries: []string{
+				`sum by (<claim device>) (dra_claim_memory_used_bytes) and on (<device>) (dra_device_allocations > 1)`,
+			},
 		},
 	}
 }
@@ -301,5 +391,9 @@ func capacityAlerts(o *Options) []alert {
 			"devices on one node that the free devices cannot satisfy.",
 		mitigation: "Relax the claim's selectors, defragment nodes, or remove taints that are no longer needed: tainted " +
 			"devices are not counted here (`device:dra_state:info{state=\"tainted\"}`).",
+		queries: []string{
+			`sum by (cluster, driver, vendor, model) (cluster:dra_devices:count{state="free"})`,
+			`kube_pod_status_unschedulable == 1`,
+		},
 	}}
 }

@@ -42,6 +42,7 @@ func errorAlerts(o *Options) []alert {
 	first.diagnosis = "The Node and device dashboard: errors by kind and code, and the claims that held the device at " +
 		"that time."
 	first.mitigation = errorsMitigation
+	first.queries = []string{`sum by (<device>, kind, code) (increase(dra_device_errors_total[1d])) > 0`}
 	return []alert{
 		first,
 		class(actionReset, critical, either(`kind="xid", code=~"`+xidReset+`"`, `kind="ecc_uncorrected"`),
@@ -89,6 +90,9 @@ func exporterAlerts(o *Options) []alert {
 			diagnosis:   "`kubectl get pods -o wide` of the DaemonSet, the pod's log, and the target's error in Prometheus.",
 			mitigation: "If the exporter was killed for memory, check `dra_exporter_series` before that time, and " +
 				"`--max-series`. After a restart, the counters of its claims continue as far as the hardware's own counters do.",
+			queries: []string{
+				`up{job=~"<job>"} == 0`,
+			},
 		},
 		{
 			name: "DRAExportersDown", severity: critical, hold: o.For, keep: o.KeepFiring,
@@ -102,6 +106,9 @@ func exporterAlerts(o *Options) []alert {
 				"in Prometheus: is it one error everywhere?",
 			mitigation: "Roll back what was changed last: the chart, its values, the network policy, the Secret of the web " +
 				"configuration.",
+			queries: []string{
+				`1 - avg by (cluster) (up{job=~"<job>"})`,
+			},
 		},
 		{
 			name: "DRAExporterAbsent", severity: critical, hold: o.For * long,
@@ -112,6 +119,9 @@ func exporterAlerts(o *Options) []alert {
 				"rules do not match.",
 			diagnosis:  "The targets page of Prometheus.",
 			mitigation: "Correct the scrape configuration, or generate the rules for the job's name (`-job`).",
+			queries: []string{
+				`count by (job) (up)`,
+			},
 		},
 	}
 }
@@ -129,6 +139,9 @@ func valueAlerts(o *Options) []alert {
 				"differ have the same effect.",
 			diagnosis:  "The Exporter dashboard: CPU of the process; its log; the node's clock.",
 			mitigation: "Restart the pod, and report a bug with its log.",
+			queries: []string{
+				`time() - max by (cluster, node) (dra_exporter_snapshot_timestamp_seconds)`,
+			},
 		},
 		{
 			name: "DRAExporterJoinFailing", severity: warning, hold: o.For * long, keep: o.KeepFiring,
@@ -146,6 +159,9 @@ func valueAlerts(o *Options) []alert {
 			diagnosis: "`dra-exporter check` on the node shows the inventory and what each source reads.",
 			mitigation: "`no_match`: compare the slice's attributes with the hardware that the source reads; a vendor's " +
 				"exporter may need another `match`. `no_inventory`: give the exporter the API or `--inventory.file`.",
+			queries: []string{
+				`sum by (cluster, node, driver, reason) (dra_exporter_unresolved_devices) > 0`,
+			},
 		},
 		{
 			name: "DRAExporterSourceDown", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -156,6 +172,10 @@ func valueAlerts(o *Options) []alert {
 				"fails, the last known owners stay in use.",
 			diagnosis:  "`dra_exporter_source_errors_total` by reason, and the exporter's log, which has the error once.",
 			mitigation: "Depends on the reason: a socket or endpoint that is unavailable, a missing permission, or a timeout.",
+			queries: []string{
+				`max by (cluster, node, source) (dra_exporter_source_up) == 0`,
+				`sum by (cluster, node, source, reason) (increase(dra_exporter_source_errors_total[1h])) > 0`,
+			},
 		},
 		{
 			name: "DRAExporterSeriesDropped", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -166,6 +186,9 @@ func valueAlerts(o *Options) []alert {
 				"over the remaining series are too low.",
 			diagnosis:  "The Exporter dashboard shows since when; check how many claims and pods the node has.",
 			mitigation: "Raise `--max-series`, or lower `--retention` on nodes with many short-lived pods.",
+			queries: []string{
+				`topk(10, max by (cluster, node) (dra_exporter_series))`,
+			},
 		},
 	}
 }
@@ -185,6 +208,9 @@ func holderAlerts(o *Options) []alert {
 				"server answer, and may the exporter `get` resourceclaims?",
 			mitigation: "Give the exporter access to the API server (`kube.enabled`), with the rights that " +
 				"deployments/README.md lists.",
+			queries: []string{
+				`sum by (cluster, node, reason) (dra_exporter_unresolved_pods) > 0`,
+			},
 		},
 		{
 			name: "DRAExporterConflicts", severity: warning, hold: o.For * long, keep: o.KeepFiring,
@@ -198,6 +224,9 @@ func holderAlerts(o *Options) []alert {
 				"`dra-exporter check` on the node.",
 			mitigation: "Delete the pod that should not have the device. If that does not help, drain the node and restart " +
 				"its kubelet.",
+			queries: []string{
+				`sum by (cluster, node, kind) (dra_exporter_conflicts) > 0`,
+			},
 		},
 	}
 }

@@ -21,6 +21,7 @@ func hardwareAlerts(o *Options) []alert {
 		"claims that " +
 		"hold the device. On the node, `nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT` shows the same of an NVIDIA GPU."
 	first.mitigation = attentionMitigation
+	first.queries = []string{`max by (<device>, reason, action) (dra_device_needs_attention) == 1`}
 	return []alert{
 		first,
 		asks(critical, "reboot", "restart the node"),
@@ -70,7 +71,7 @@ func linkAlerts(o *Options) []alert {
 		{
 			name: "DRADeviceLinkNarrow", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr:    "\n\t\t\t" + below("width"),
-			summary: aDevice + " has a {{ $labels.link }} link of only {{ $value }} lanes.",
+			summary: aDevice + " has a {{ $labels.link }} link with too few lanes: {{ $value }}.",
 			description: "The link can have more lanes with this device in this machine, and has had fewer for <error window>." +
 				hit,
 			meaning: "The link between the device and its host was negotiated with fewer lanes than both have, often after " +
@@ -79,6 +80,7 @@ func linkAlerts(o *Options) []alert {
 				"`lspci -vv` shows the capability and the state of each link on the way (`LnkCap`, `LnkSta`).",
 			mitigation: "Drain the node and restart it. If the link stays narrow, reseat the device, its riser or " +
 				"its cable, and have it replaced if that does not help.",
+			queries: []string{`max by (<device>, link) (dra_device_link_width)`},
 		},
 		{
 			name: "DRADeviceLinkSlow", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -93,6 +95,7 @@ func linkAlerts(o *Options) []alert {
 			diagnosis: "As for [DRADeviceLinkNarrow](#dradevicelinknarrow). Check the slot's speed in the firmware's setup, " +
 				"too.",
 			mitigation: "As for [DRADeviceLinkNarrow](#dradevicelinknarrow).",
+			queries:    []string{`max by (<device>, link) (dra_device_link_generation)`},
 		},
 		{
 			name: "DRADeviceLinkErrors", severity: warning, keep: o.KeepFiring,
@@ -106,6 +109,9 @@ func linkAlerts(o *Options) []alert {
 				"`nvidia-smi nvlink -e` shows the errors of each NVLink.",
 			mitigation: "Once: watch it. Again on the same device: drain it and run the vendor's diagnostics; reseat " +
 				"it and the parts on the way.",
+			queries: []string{
+				`sum by (<device>, kind, code) (increase(dra_device_errors_total{kind=~"pcie_aer|nvlink"}[1d])) > 0`,
+			},
 		},
 		{
 			name: "DRADeviceFabricUnhealthy", severity: warning, hold: o.For, keep: o.KeepFiring,
@@ -119,6 +125,7 @@ func linkAlerts(o *Options) []alert {
 				"(`nvidia-fabricmanager`), and of the IMEX daemon where a fabric has several nodes.",
 			mitigation: "Restart the fabric manager, then the node. If the fabric stays `limited` or `unhealthy`, have the " +
 				"switches and cables checked.",
+			queries: []string{`max by (<device>, state) (dra_device_fabric_state) == 1`},
 		},
 	}
 }

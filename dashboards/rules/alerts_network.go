@@ -16,6 +16,7 @@ func networkLinkAlerts(o *Options) []alert {
 				"look at the switch.",
 			mitigation: "Taint the device, so that no new claim gets it; move the job. Reseat or replace cable and module; " +
 				"check the switch's port.",
+			queries: []string{`max by (<device>) (dra_device_link_up) == 0`},
 		},
 		{
 			name: "DRADeviceLinkFlapping", severity: warning, keep: o.KeepFiring,
@@ -31,6 +32,7 @@ func networkLinkAlerts(o *Options) []alert {
 			diagnosis: "The Network dashboard, and `dra_device_errors_total{kind=\"port\"}`: `symbol_error` and " +
 				"`link_error_recovery` that rise mean a bad cable, a dirty connector or a hot module.",
 			mitigation: "Clean or replace cable and module. Until then taint the device: a job is as slow as its slowest link.",
+			queries:    []string{`max by (<device>) (changes(dra_device_link_up[1h])) > 0`},
 		},
 	}
 }

@@ -29,9 +29,10 @@ type Rule struct {
 
 // source is a rule as it is defined: options are abbreviated in its texts, see [Options.words].
 type source struct {
-	ID   string `yaml:"id,omitempty"`  // of an alert, unique
-	Off  bool   `yaml:"off,omitempty"` // it is no rule by default
-	Rule `yaml:",inline"`
+	ID     string `yaml:"id,omitempty"`  // of an alert, unique
+	Off    bool   `yaml:"off,omitempty"` // it is no rule by default
+	Rule   `yaml:",inline"`
+	labels []string // of the series of an alert
 	// Namespaced is whether the alert is about a claim, so that it has the label namespace.
 	Namespaced bool `yaml:"namespaced,omitempty"`
 }
@@ -102,7 +103,7 @@ func sources(o *Options, catalog query.Catalog) ([]sourceGroup, error) {
 		}
 		groups = append(groups, group)
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append(errs, checkInhibitions(groups))...); err != nil {
 		return nil, fmt.Errorf("build rules: %w", err)
 	}
 	return groups, nil
@@ -150,7 +151,12 @@ func (a *alert) rule(o *Options, catalog query.Catalog) (source, error) {
 	if err != nil {
 		return out, fmt.Errorf("alert %s: %w", a.name, err)
 	}
-	out.Namespaced = answer.Has("namespace")
+	out.Namespaced, out.labels = answer.Has("namespace"), answer.Labels
+	for _, q := range a.queries {
+		if _, err := catalog.Check(strings.NewReplacer(append(labelWords(), o.words()...)...).Replace(q)); err != nil {
+			return out, fmt.Errorf("alert %s: query of the runbook: %w", a.name, err)
+		}
+	}
 	rule.Annotations["dashboard_url"] = "<grafana>" + dashboardOf(answer)
 	for _, text := range rule.Annotations {
 		for _, label := range labelsIn(text) {

@@ -91,6 +91,9 @@ func TestRunbook(t *testing.T) {
 	for _, section := range strings.Split(string(shipped), "\n## ")[1:] {
 		title, text, _ := strings.Cut(section, "\n")
 		anchors[strings.ToLower(title)] = true
+		if !strings.Contains(text, "\n```promql\n") {
+			t.Errorf("%s has no query", title)
+		}
 		for _, part := range []string{"**Meaning.** ", "**Diagnosis.** ", "**Mitigation.** "} {
 			if _, rest, ok := strings.Cut(text, part); !ok || strings.HasPrefix(rest, "\n") {
 				t.Errorf("%s: no text after %s", title, part)
@@ -169,6 +172,39 @@ func TestBadOptions(t *testing.T) {
 		if _, err := Groups(o, newCatalog(t)); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: got %v", name, err)
 		}
+	}
+}
+
+// TestBadQuery checks the error for a query of the runbook that the exporter can't answer.
+func TestBadQuery(t *testing.T) {
+	a := alert{name: "X", expr: `sum by (cluster, node) (dra_device_up)`, queries: []string{`dra_device_gone`}}
+	o := Defaults()
+	if _, err := a.rule(&o, newCatalog(t)); err == nil || !strings.Contains(err.Error(), `"dra_device_gone"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestBadInhibitions checks the errors for alerts that do not exist, or lack a label.
+func TestBadInhibitions(t *testing.T) {
+	o := Defaults()
+	groups, err := sources(&o, newCatalog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range groups {
+		for i := range g.Rules {
+			switch r := &g.Rules[i]; r.Alert {
+			case "DRANodeDevicesDown":
+				r.Alert = "DRARenamed"
+			case "DRAExporterDown":
+				r.labels = nil
+			}
+		}
+	}
+	err = checkInhibitions(groups)
+	if err == nil || !strings.Contains(err.Error(), "no alert is called DRANodeDevicesDown") ||
+		!strings.Contains(err.Error(), `DRAExporterDown has no label "cluster"`) {
+		t.Errorf("got %v", err)
 	}
 }
 

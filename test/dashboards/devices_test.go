@@ -5,6 +5,21 @@ import (
 	"slices"
 )
 
+// libraryDies are eight claimed devices, whose library is away for half an hour.
+func libraryDies() []series {
+	out := []series{
+		{"dra_exporter_source_up", target + `, source="nvml"`, not(during(30, 60))},
+		{"dra_exporter_source_up", target + `, source="netdev"`, always(1)},
+		{"dra_exporter_unresolved_devices", target + `, driver="gpu.x", reason="unreadable"`, during(30, 60)},
+	}
+	for i := range 8 {
+		labels := deviceLabels(fmt.Sprintf("gpu-%d", i))
+		out = append(out, series{"dra_device_allocations", labels, always(1)},
+			series{"dra_device_up", labels, not(during(30, 60))})
+	}
+	return out
+}
+
 // deviceStories make the alerts on devices fire and resolve.
 func deviceStories() []story {
 	held := series{"dra_device_allocations", deviceLabels("gpu-0"), always(1)}
@@ -31,6 +46,10 @@ func deviceStories() []story {
 		labels := claimLabels("a", claim, "gpu-0") +
 			fmt.Sprintf(`, share_id="", admin_access="false", attribution="exclusive", state=%q`, state)
 		return series{"dra_claim_device_info", labels, value}
+	}
+	var down []string
+	for i := range 8 {
+		down = append(down, fmt.Sprintf("DRADeviceDown device=gpu-%d", i))
 	}
 	return []story{
 		{
@@ -78,6 +97,27 @@ func deviceStories() []story {
 				{"dra_device_up", deviceLabels("gpu-1"), always(0)},
 			},
 			checks: []check{{29, nil}, {36, []string{"DRADeviceDown device=gpu-0"}}, {70, nil}},
+		},
+		{
+			name: "the library of a node dies", series: libraryDies(),
+			checks: []check{
+				{29, nil},
+				{36, slices.Concat(down, []string{"DRAExporterSourceDown source=nvml", "DRANodeDevicesDown"})},
+				{48, slices.Concat(down, []string{
+					"DRAExporterJoinFailing reason=unreadable", "DRAExporterSourceDown source=nvml", "DRANodeDevicesDown",
+				})},
+				{75, nil},
+			},
+		},
+		{
+			name: "a device is down, and the API server",
+			series: []series{
+				held, {"dra_device_up", deviceLabels("gpu-0"), not(during(30, 60))},
+				{"dra_exporter_source_up", target + `, source="claims"`, not(during(30, 60))},
+			},
+			checks: []check{
+				{29, nil}, {36, []string{"DRADeviceDown device=gpu-0", "DRAExporterSourceDown source=claims"}}, {75, nil},
+			},
 		},
 		{
 			name: "throttled while claimed, while free, and by being idle",

@@ -97,6 +97,7 @@ func TestLive(t *testing.T) {
 		t.Run("alerts "+cluster, func(t *testing.T) { checkAlerts(t, prometheus, cluster) })
 	}
 	t.Run("rules", func(t *testing.T) { eventually(t, func(f *findings) { checkRules(f, prometheus) }) })
+	t.Run("runbook", func(t *testing.T) { eventually(t, func(f *findings) { checkRunbook(f, prometheus) }) })
 	t.Run("variables", func(t *testing.T) { eventually(t, func(f *findings) { checkVariables(f, prometheus) }) })
 	for _, board := range grafana.Boards() {
 		for _, cluster := range clusters() {
@@ -208,6 +209,25 @@ func checkPower(f *findings, prometheus server, cluster string) {
 		if v := got[0].Samples[0].Value; math.Abs(v-want) > 1e-6 {
 			f.Errorf("cluster %q: %s is %v, want %v", cluster, expr, v, want)
 		}
+	}
+}
+
+// checkRunbook asks the queries of the runbook. Half of them have an answer in the demo, in which
+// little is wrong.
+func checkRunbook(f *findings, prometheus server) {
+	queries := rules.Queries(shortOptions())
+	answered := 0
+	for _, q := range queries {
+		got, err := prometheus.query(q, 0)
+		if err != nil {
+			f.Errorf("%s: %v", q, err)
+		}
+		if len(got) > 0 {
+			answered++
+		}
+	}
+	if len(queries) < 25 || answered < len(queries)/2 {
+		f.Errorf("%d of %d queries have an answer", answered, len(queries))
 	}
 }
 

@@ -80,6 +80,14 @@ func during(from, to int) course {
 	}
 }
 
+// not is 1 where the course is 0, and 0 where it is 1.
+func not(c course) course {
+	return func(minute int) (float64, bool) {
+		v, ok := c(minute)
+		return 1 - v, ok
+	}
+}
+
 // device is a device of the driver gpu.x on a node.
 type device struct {
 	name   string
