@@ -199,9 +199,9 @@ func newest(pods map[string]PodFacts) map[Pod]string {
 }
 
 // newerPod reports whether a was created after b, both being pods of one name. One that is gone is
-// older than one that is not: the API server's clock, which creation times are of, may have been set
-// back. Pods that were created in the same second, or that have no creation time, are ordered by
-// which was seen first.
+// older than one that is not: the API server's clock, which creation times are of, may have been
+// set back. Pods that were created in the same second, or that have no creation time, are ordered
+// by which was seen first.
 func newerPod(a, b PodFacts) bool {
 	if a.Gone != b.Gone {
 		return b.Gone

@@ -121,8 +121,8 @@ func (c *Checker) ended(r *web.Report) []error {
 
 // isFinal reports whether a holder has ended so long ago that its counters are final: without
 // claims and slices, its device may be unknown from its end until another holder has it, and is not
-// read meanwhile. A later end is that of another hold under the same names, which may have begun and
-// ended between two snapshots.
+// read meanwhile. A later end is that of another hold under the same names, which may have begun
+// and ended between two snapshots.
 func (c *Checker) isFinal(r *web.Report, row *web.HolderReport, h holder) bool {
 	if row.Ended == nil {
 		delete(c.read, h)
@@ -144,8 +144,8 @@ func (c *Checker) isFinal(r *web.Report, row *web.HolderReport, h holder) bool {
 // Conserved checks that what a device did is what its claims did and what was left over, that pods
 // did what claims did, and the same of the time in which the device was held. Of what a partition
 // does not measure itself (power, energy), its claims and pods have parts of its parent's. It
-// returns how many sums it compared. Partitions that are gone are those of no parent: a run in which
-// there are such takes a [Checker].
+// returns how many sums it compared. Partitions that are gone are those of no parent: a run in
+// which there are such takes a [Checker].
 func Conserved(r *web.Report) (int, []error) { return parents{}.conserved(r) }
 
 // parents are the parents of partitions.

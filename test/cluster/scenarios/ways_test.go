@@ -125,8 +125,8 @@ func (w way) share(h *held) string {
 	return h.Share
 }
 
-// hidesShares reports whether the shares of claims of a device are unknown. Those of the CPU driver's
-// are in the claims alone.
+// hidesShares reports whether the shares of claims of a device are unknown. Those of the CPU
+// driver's are in the claims alone.
 func (w way) hidesShares(device driver.ID) bool {
 	return w.noShares || w.noClaims && device.Device == cpudriver.Group
 }
