@@ -89,7 +89,7 @@ func rdmaDevices() []Panel {
 	const none = "no device has RDMA"
 	panels := []Panel{
 		line("Ports that are down", "Ports of RDMA devices whose link is not up.", "none", none, "{{device}} {{node}}",
-			`count by (<device>) (dra_device_link_up{<d>} == 0)`),
+			`sum by (<device>) (dra_device_link_up{<d>} == bool 0)`),
 		line("Port errors", "Errors per second of the ports of RDMA devices, by the names of the kernel's counters.", "cps",
 			none, "{{device}} {{node}} {{code}}",
 			`sum by (<device>, code) (rate(dra_device_errors_total{<d>, kind="port"}[$__rate_interval]))`),

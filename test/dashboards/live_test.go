@@ -193,8 +193,8 @@ func checkRules(f *findings, prometheus server) {
 	}
 }
 
-// checkPower checks that the claims, those of partitions included, and what is unattributed have the
-// power of a cluster's devices, and that the devices of partitions have none.
+// checkPower checks that the claims, those of partitions included, and what is unattributed have
+// the power of a cluster's devices, and that the devices of partitions have none.
 func checkPower(f *findings, prometheus server, cluster string) {
 	for expr, want := range map[string]float64{
 		"(sum(dra_claim_power_watts{C}) + sum(dra_device_unattributed_power_watts{C})) / sum(dra_device_power_watts{C})": 1,
