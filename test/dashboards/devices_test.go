@@ -112,7 +112,8 @@ func deviceStories() []story {
 		{
 			name: "a device is down, and the API server",
 			series: []series{
-				held, {"dra_device_up", deviceLabels("gpu-0"), not(during(30, 60))},
+				held,
+				{"dra_device_up", deviceLabels("gpu-0"), not(during(30, 60))},
 				{"dra_exporter_source_up", target + `, source="claims"`, not(during(30, 60))},
 			},
 			checks: []check{
