@@ -20,9 +20,9 @@ func networkSpec(q Quantity) Spec {
 }
 
 // RDMAEventNames returns the values of the label event of [RDMAEvents]: of the InfiniBand
-// specification's port counters those of congestion (Documentation/ABI/stable/sysfs-class-infiniband
-// of Linux), and of the hw_counters of mlx5, rxe, bnxt_re and EFA (drivers/infiniband of Linux)
-// those of congestion and retransmission.
+// specification's port counters those of congestion
+// (Documentation/ABI/stable/sysfs-class-infiniband of Linux), and of the hw_counters of mlx5, rxe,
+// bnxt_re and EFA (drivers/infiniband of Linux) those of congestion and retransmission.
 func RDMAEventNames() []string {
 	return []string{
 		"port_xmit_discards", "port_xmit_wait", "VL15_dropped",

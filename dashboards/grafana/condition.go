@@ -25,8 +25,8 @@ func nodeCondition() []Panel {
 		}),
 		orEmpty(unreported, Panel{
 			Title: "Links",
-			Description: "Lanes and generation of the devices' links, as negotiated and at most. A device that saves power may " +
-				"lower the generation.",
+			Description: "Lanes and generation of the devices' links, as negotiated and at most. A device that saves power " +
+				"may lower the generation.",
 			Kind: Table, NoData: "no source reports links", Width: 12, Height: 8,
 			Targets: []Target{
 				{Expr: `max by (<device>, link) (dra_device_link_width{<one>})`, Column: "Lanes", Unit: "none"},

@@ -43,8 +43,8 @@ var _ driver.Source = (*Source)(nil)
 
 // New returns a source that fails where hardware of that kind is not read: it is on the bus and no
 // sample has its address, or devices of the vendor are in the inventory and the source found
-// nothing. The error of a source that found nothing to read (driver.ErrAbsent), or that this build does
-// not have (driver.ErrNotBuilt), is one only then.
+// nothing. The error of a source that found nothing to read (driver.ErrAbsent), or that this build
+// does not have (driver.ErrNotBuilt), is one only then.
 func New(source driver.Source, hardware Hardware, h driver.Host, now func() time.Time) *Source {
 	listed := h.Listed
 	if listed == nil {

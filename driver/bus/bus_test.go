@@ -111,8 +111,8 @@ func TestHotplug(t *testing.T) {
 	}
 }
 
-// A source that this build does not have fails, and says so, where there is hardware to read: on the
-// bus or in the inventory.
+// A source that this build does not have fails, and says so, where there is hardware to read: on
+// the bus or in the inventory.
 func TestNotBuilt(t *testing.T) {
 	notBuilt := fmt.Errorf("%w: built without cgo", driver.ErrNotBuilt)
 	nvidia := bus.Hardware{Vendor: "nvidia", ID: "10de", Class: "03"}

@@ -76,8 +76,8 @@ const (
 )
 
 // FabricState returns the reading of driver.FabricState, false where the GPU is in no fabric.
-// failed says that the probe completed with an error; summary is nvmlGpuFabricInfo_v3_t's healthSummary
-// (NVML_GPU_FABRIC_HEALTH_SUMMARY_*), 0 where it is unknown.
+// failed says that the probe completed with an error; summary is nvmlGpuFabricInfo_v3_t's
+// healthSummary (NVML_GPU_FABRIC_HEALTH_SUMMARY_*), 0 where it is unknown.
 func FabricState(probe FabricProbe, failed bool, summary uint64, at time.Time) (driver.Reading, bool) {
 	const unhealthy, limited = 2, 3
 	state := "healthy"

@@ -194,8 +194,8 @@ func TestTruth(t *testing.T) {
 	}
 }
 
-// TestTruthOfPartitions checks the energy of a GPU with four partitions, of which one is busy and one
-// idle.
+// TestTruthOfPartitions checks the energy of a GPU with four partitions, of which one is busy and
+// one idle.
 func TestTruthOfPartitions(t *testing.T) {
 	m, err := New(start(), 1, Partitioned(GPU("gpu.example.com", "gpu-0", 1), 4)...)
 	if err != nil {

@@ -22,8 +22,8 @@ const (
 	id     = "https://raw.githubusercontent.com/dra-exporter/dra-exporter/main/exporter/api/v1/snapshot.schema.json"
 )
 
-// Snapshot returns the JSON schema (draft 2020-12) of /api/v1/snapshot. It reads the comments of the
-// types, which become descriptions, and so runs in the folder of this package only.
+// Snapshot returns the JSON schema (draft 2020-12) of /api/v1/snapshot. It reads the comments of
+// the types, which become descriptions, and so runs in the folder of this package only.
 //
 // The schema allows unknown fields, and gives the words of closed lists as examples: later versions
 // may add both.

@@ -22,12 +22,13 @@
 // parts are charged, and its unattributed. Between two readings of the parent, the pieces of time
 // between changes of holders are divided one by one. Of each
 //
-//   - the idle part is the idle power × time. The idle power is the lowest power above 0 that was read
-//     while the utilization of the parts that were held was known, and no utilization that was known,
-//     the parent's included, exceeded the idle threshold. Where no power is read it is the lowest rate
-//     of the counter in such a time. Until one was seen it is 0: all counts as active.
-//   - the activity of a part is its mean utilization in that time. It is taken to change evenly between
-//     two readings, and is unknown after the last reading of a part that can't be read any more.
+//   - the idle part is the idle power × time. The idle power is the lowest power above 0 that was
+//     read while the utilization of the parts that were held was known, and no utilization that was
+//     known, the parent's included, exceeded the idle threshold. Where no power is read it is the
+//     lowest rate of the counter in such a time. Until one was seen it is 0: all counts as active.
+//   - the activity of a part is its mean utilization in that time. It is taken to change evenly
+//     between two readings, and is unknown after the last reading of a part that can't be read any
+//     more.
 //   - those who hold the parent itself divide what the holders of its parts do not have.
 //
 // The device of a partition has no power and energy, so that the sum over a node counts each joule

@@ -232,8 +232,9 @@ func (d *deviceBook) idleRate(c *counter) float64 {
 	return c.idle
 }
 
-// wasIdle reports whether the device, which has parts, is known to have been idle in a span of time:
-// the utilization of all that are held is known, and none that is known exceeds the threshold.
+// wasIdle reports whether the device, which has parts, is known to have been idle in a span of
+// time: the utilization of all that are held is known, and none that is known exceeds the
+// threshold.
 func (d *deviceBook) wasIdle(from, to time.Time, config Config) bool {
 	if len(d.parts) == 0 {
 		return false

@@ -14,8 +14,8 @@ import (
 // partitioned is the history of gpu-0 with partitions of it, which have a utilization.
 type partitioned struct{ *exportertest.History }
 
-// newPartitioned returns gpu-0 with part-0, a quarter of it, and part-1, a half. Each has a claim of
-// its name, c0 and c1, with the pods p0 and p1.
+// newPartitioned returns gpu-0 with part-0, a quarter of it, and part-1, a half. Each has a claim
+// of its name, c0 and c1, with the pods p0 and p1.
 func newPartitioned(t *testing.T) partitioned {
 	t.Helper()
 	p := partitioned{exportertest.NewHistory(t)}
@@ -70,8 +70,8 @@ const (
 	sourceInfo             = "dra_device_quantity_source_info"
 )
 
-// The claims of partitions have the idle power of the parent by their shares, the rest by activity ×
-// share. What no partition that is held is stays the parent's unattributed.
+// The claims of partitions have the idle power of the parent by their shares, the rest by activity
+// × share. What no partition that is held is stays the parent's unattributed.
 func TestPartitions(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(80, 1000, 0, 0) // idle
@@ -105,7 +105,8 @@ func TestPartitions(t *testing.T) {
 	exportertest.Lint(t, p.Last)
 }
 
-// While the activity of a partition is unknown, its claims have their share, and the source says so.
+// While the activity of a partition is unknown, its claims have their share, and the source says
+// so.
 func TestPartitionsByShare(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(200, 0)

@@ -75,7 +75,7 @@ const usage = `usage: {{.App.Name}}
 {{.App.Help|Wrap 0}}
 Commands:
 {{CommandRows .App.Commands|FormatTwoColumns}}
-{{"Every flag is also an environment variable: DRA_EXPORTER_ and its name in upper case, with _ for dots and dashes."|Wrap 0}}
+{{"A flag is also an environment variable: DRA_EXPORTER_ and its name in upper case, _ for dots and dashes."|Wrap 0}}
 {{- end -}}
 {{range Sections .Context.SelectedCommand .Context.Flags}}
 {{.Title}}:

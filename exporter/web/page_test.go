@@ -20,9 +20,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 )
 
-// node returns the history of a node with a device for each case: gpu-2 and gpu-10 are active, gpu-3
-// is quiet, gpu-4 is unhealthy and held by nobody, gpu-5 is tainted, gpu-6 is shared by two claims,
-// and nic has traffic.
+// node returns the history of a node with a device for each case: gpu-2 and gpu-10 are active,
+// gpu-3 is quiet, gpu-4 is unhealthy and held by nobody, gpu-5 is tainted, gpu-6 is shared by two
+// claims, and nic has traffic.
 func node(t *testing.T) *exportertest.History {
 	t.Helper()
 	h := exportertest.NewHistory(t)

@@ -182,7 +182,8 @@ func (v *view) indexOf(id driver.ID) int {
 	return i
 }
 
-// compareHolders orders those with an unhealthy device first, then those that are quiet for longest.
+// compareHolders orders those with an unhealthy device first, then those that are quiet for
+// longest.
 func compareHolders(a, b holderRow) int {
 	if a.unhealthy != b.unhealthy {
 		if a.unhealthy {

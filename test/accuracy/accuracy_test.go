@@ -52,9 +52,10 @@ const (
 )
 
 // Pods of 2 to 7 s run back to back on each of 8 GPUs, and on each of the 4 partitions of another
-// one, and are scraped every 15 s. The test compares each pod's energy and active time, from the raw
-// samples, with the true values; of the partitions' pods, with their part of what their GPU used. While the machine
-// is stalled nothing can be measured: the bounds are wider by the share of stalled time.
+// one, and are scraped every 15 s. The test compares each pod's energy and active time, from the
+// raw samples, with the true values; of the partitions' pods, with their part of what their GPU
+// used. While the machine is stalled nothing can be measured: the bounds are wider by the share of
+// stalled time.
 func TestShortPods(t *testing.T) {
 	root, err := os.MkdirTemp("", "acc") //nolint:usetesting // t.TempDir's path is too long for a socket
 	if err != nil {

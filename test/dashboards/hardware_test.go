@@ -14,8 +14,12 @@ func hardwareStories() []story {
 		checks: []check{{29, nil}, {75, nil}},
 	}}
 	for _, asked := range [][2]string{
-		{"rma", "row_remap_failed"}, {"reset", "row_remap_pending"}, {"reboot", "recovery_action"},
-		{"drain", "recovery_action"}, {"recover_fabric", "recovery_action"}, {"investigate", "recovery_action"},
+		{"rma", "row_remap_failed"},
+		{"reset", "row_remap_pending"},
+		{"reboot", "recovery_action"},
+		{"drain", "recovery_action"},
+		{"recover_fabric", "recovery_action"},
+		{"investigate", "recovery_action"},
 	} {
 		action, reason := asked[0], asked[1]
 		out = append(out, story{

@@ -47,8 +47,8 @@ dra_exporter_series 10
 	return families
 }
 
-// withPartition edits a scrape of 30 joules so that 5 of them are those of a pod of a partition, which
-// has so many.
+// withPartition edits a scrape of 30 joules so that 5 of them are those of a pod of a partition,
+// which has so many.
 func withPartition(joules float64) []string {
 	const part, holders = `driver="gpu.example.com",pool="node1",device="gpu-0-part-0"`, `dra_claim_energy_joules_total` +
 		`{namespace="team",resourceclaim_name="p",PART} %[1]g

@@ -1,4 +1,5 @@
-// Command generate writes the JSON schema of the exporter's API. It runs in the folder exporter/api.
+// Command generate writes the JSON schema of the exporter's API. It runs in the folder
+// exporter/api.
 package main
 
 import (
@@ -20,5 +21,5 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile("v1/snapshot.schema.json", schema, 0o644)
+	return os.WriteFile("v1/snapshot.schema.json", schema, 0o644) //nolint:gosec // a file that all may read
 }
