@@ -28,7 +28,7 @@ static int dra_dcgm_lacks(const char *function) {
     return lacks;
 }
 */
-import "C" //nolint:gocritic // cgo imports unsafe as well, under a name of its own
+import "C"
 
 import (
 	"fmt"
