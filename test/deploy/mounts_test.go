@@ -180,10 +180,9 @@ func (w *world) checked(missing string) map[string]string {
 	var report struct {
 		Findings []struct{ Status, What, Text string }
 	}
-	if start := strings.Index(said, "\n{\n"); start >= 0 {
-		said = said[start:] // the log comes first
-	}
-	if err := json.NewDecoder(strings.NewReader(said)).Decode(&report); err != nil {
+	// Standard output is the report alone, but standard error may stand between its lines.
+	lines := regexp.MustCompile(`(?m)^[{} ].*$`).FindAllString(said, -1)
+	if err := json.Unmarshal([]byte(strings.Join(lines, "\n")), &report); err != nil {
 		w.Fatalf("check said: %v: %s", err, said)
 	}
 	for _, f := range report.Findings {
