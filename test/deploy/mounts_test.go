@@ -28,8 +28,8 @@ func needed() map[string]map[string][]string {
 			"volume proc":          {"cpu", "device"},
 			"volume sys-bus":       nil, // the node has no GPU
 			"volume sys-class":     {"device"},
-			"volume sys-devices":   {"device"},
-			"volume sys-cgroup":    nil, // what check does not say: when a pod came or went
+			"volume sys-devices":   {"cpus", "device"}, // those of groups of CPUs
+			"volume sys-cgroup":    nil,                // what check does not say: when a pod came or went
 			"volume cdi-0":         nil,
 			"volume nvidia":        {"nvml"},
 			"volume nvidia-files":  {"nvml"},
