@@ -84,8 +84,8 @@ type Allocation struct {
 	Network     *Network    // nil: unknown
 	Health      Health      // of the device, by the pods that hold it
 	State       ClaimState
-	// Pending reports that the API server has yet to say what the claim is: one with admin access
-	// may look like an owner.
+	// Pending reports that it is about to be known what the claim has: the API server has yet to say
+	// what it is, since one with admin access may look like an owner, or its CDI spec which CPUs.
 	Pending bool
 
 	Holders []Holder // at least one; sorted, each once

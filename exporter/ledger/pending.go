@@ -8,8 +8,9 @@ import (
 )
 
 // pendingViews are answers of the kubelet that are not in the timeline of a device yet, because
-// they have a new claim that the API server has not described: with admin access it would hold
-// nothing. Until it has, or for maxViewAge at most, the readings of the device wait.
+// they have a new claim that is not described yet: with admin access it would hold nothing, and of
+// a group of CPUs its own alone. Until it is, or for maxViewAge at most, the readings of the device
+// wait.
 type pendingViews struct {
 	since time.Time // the tick of the first
 	views []pendingView

@@ -64,6 +64,8 @@ func (c *cpuSets) complete(
 		if a.CPUs != nil {
 			known[a.CDI[0]] = a.CPUs
 		}
+		// The claim's spec is there before its containers, but may not have been read yet.
+		a.Pending = a.Pending || a.CPUs == nil || len(all[a.Device].CPUs) == 0
 	}
 	c.claims = known
 	return allocations, all

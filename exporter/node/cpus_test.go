@@ -60,6 +60,9 @@ func TestCPUSets(t *testing.T) {
 		got := map[driver.ID][]int{}
 		for i := range allocations {
 			got[allocations[i].Device] = allocations[i].CPUs
+			if a := &allocations[i]; a.Pending != (a.Device == id && step.want == nil) {
+				t.Errorf("%s: the claim of %s is pending: %v", step.name, a.Device.Device, a.Pending)
+			}
 		}
 		if diff := cmp.Diff(map[driver.ID][]int{id: step.want, before[1].Device: nil}, got); diff != "" {
 			t.Errorf("%s: CPUs of the claim -want +got:\n%s", step.name, diff)
