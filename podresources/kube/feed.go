@@ -82,12 +82,12 @@ func (f *feed) run(ctx context.Context) {
 
 // feedDelay computes the delays of a feed. An outage of the API server ends when it answers a
 // watch, and the delays that have grown in it end with it: a server that has restarted answers that
-// the resource version has expired, and until the next list changes go unseen. What it answers may
-// be of no use again and again, so these delays grow too.
+// the resource version has expired, and until the next list changes go unseen. If watches stay
+// useless, their delays grow too.
 type feedDelay struct {
 	outage, useless *retryDelay
 	answered        bool // the last watch was answered
-	repeated        bool // a watch was of no use since one lasted
+	repeated        bool // a watch was useless since one lasted
 }
 
 func newFeedDelay(jitter func() float64) *feedDelay {
