@@ -23,6 +23,8 @@ modules := $(sort $(patsubst ./%,%,$(patsubst %/,%,$(dir $(shell find . -name go
 code_modules := $(filter-out test/tools test/tools/%,$(modules))
 system_modules := $(filter test/e2e test/accuracy test/attack test/cluster test/dashboards test/deploy,$(code_modules))
 slow_modules := $(filter test/accuracy,$(system_modules))
+# These judge no times, and run beside others that do.
+patient_modules := $(filter test/dashboards,$(system_modules))
 unit_modules := $(filter-out $(system_modules),$(code_modules))
 -include test/cluster/cluster.mk deployments/release.mk
 
@@ -94,13 +96,18 @@ test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) #
 	@$(MAKE) --keep-going -j2 test-e2e-slow test-e2e-busy
 
 # test/accuracy runs for a long time with little CPU, which it must get at once: it runs in parallel
-# with the other tests, with a higher priority if allowed.
+# with the other tests, with a higher priority if allowed, and after it the patient modules.
 .PHONY: test-e2e-slow test-e2e-busy
 test-e2e-slow:
-	@[ "$$(id -u)" != 0 ] || renice -n -10 $$$$ >/dev/null
-	$(call system_tests,$(slow_modules),-v)
+	@status=0
+	(
+		[ "$$(id -u)" != 0 ] || renice -n -10 $$BASHPID >/dev/null
+		$(call system_tests,$(slow_modules),-v)
+	) || status=1
+	($(call system_tests,$(patient_modules),)) || status=1
+	exit $$status
 test-e2e-busy:
-	@$(call system_tests,$(filter-out $(slow_modules),$(system_modules)),)
+	@$(call system_tests,$(filter-out $(slow_modules) $(patient_modules),$(system_modules)),)
 
 .PHONY: accuracy
 accuracy: build $(PROMETHEUS) ## print the errors of the metrics of short pods
@@ -210,11 +217,11 @@ tools: $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) $(BENCHSTAT) $(GOLANGCI_LINT)
 	@printf '%s\n' $^
 
 # Debian packages that tests need, as COMMAND:PACKAGE.
-debian_packages := chromium:chromium ip:iproute2 npm:npm runc:runc /usr/lib/cni/bridge:containernetworking-plugins
+debian_packages := chromium:chromium ip:iproute2 npm:npm runc:runc tmux:tmux /usr/lib/cni/bridge:containernetworking-plugins
 
 .PHONY: screenshots
-screenshots: $(PROMETHEUS) ## draw the pictures of the page and the dashboards from the demo (needs npm and chromium)
-	@PROMETHEUS="$(PROMETHEUS)" test/dashboards/screenshots/draw.sh
+screenshots: $(PROMETHEUS) $(PICTURES) ## draw the pictures of the page and the dashboards, into bin/pictures, from the demo (needs npm and chromium)
+	@PROMETHEUS="$(PROMETHEUS)" PICTURES="$(PICTURES)" test/dashboards/screenshots/draw.sh
 
 .PHONY: deps
 deps: ## install missing Debian packages that tests need

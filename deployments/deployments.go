@@ -3,3 +3,4 @@
 package deployments
 
 //go:generate go run ./generate
+//go:generate go run -C ../test/tools/helmdocs github.com/norwoodj/helm-docs/cmd/helm-docs --log-level=warning --sort-values-order=file --chart-search-root=../../../deployments/helm

@@ -119,6 +119,13 @@ func linkSpec(q Quantity) Spec {
 			Help: "Speed that the device's fan is set to, as a share of its maximum, which a fan may exceed. Absent without " +
 				"a fan.",
 		}
+	case FanRotation:
+		return Spec{
+			Name:   "fan_rotation",
+			Metric: "fan_rpm", NonNegative: true, Fact: true,
+			Help:   "Speed of one fan of the device, in revolutions per minute. 0: it stands still.",
+			Labels: []Label{{Name: "fan"}},
+		}
 	default:
 		return Spec{}
 	}

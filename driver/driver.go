@@ -46,7 +46,8 @@ const (
 	KindPartition
 	// KindPassthrough is handed to a guest as it is (vfio): nothing on the host can or may read it.
 	KindPassthrough
-	// KindChannel is no hardware (an IMEX channel): there is nothing to measure.
+	// KindChannel is no hardware (an IMEX channel, a group of other devices): there is nothing to
+	// measure.
 	KindChannel
 )
 
@@ -54,8 +55,8 @@ const (
 func (k Kind) Measurable() bool { return k == KindDevice || k == KindPartition }
 
 // Hardware is what identifies a piece of hardware outside Kubernetes, and a few facts about it. An
-// empty field is unknown. UUID, PCI, NetDev, RDMADev, CPUs and DeviceNodes join inventory and
-// telemetry; the others inform.
+// empty field is unknown. UUID, PCI, NetDev, RDMADev, Serial, Index, CPUs and DeviceNodes join
+// inventory and telemetry; the others inform.
 type Hardware struct {
 	Kind Kind
 
@@ -68,7 +69,8 @@ type Hardware struct {
 	Placement string
 	// Instance is the number of this part within its Parent, as the parent's vendor counts them
 	// while the parts are there: of a MIG device what nvidia.Instance makes. Two sources that know
-	// no better name of a part agree on it.
+	// no better name of a part agree on it. A source that knows it only up to a slash, 7 of 7/0,
+	// means the part whose number begins so, if there is but one.
 	Instance string
 	// ParentShare is how large a part of its parent this device is, above 0 and at most 1; 0:
 	// unknown, or no part. The shares of parts that exist at the same time sum to 1 at most. A MIG
@@ -78,13 +80,20 @@ type Hardware struct {
 	NetDev  string // name of the network interface in the host's (or its holder's) network namespace
 	RDMADev string // name under /sys/class/infiniband
 	CPUs    []int  // logical CPU numbers, ascending
+	// Index is the number that the DRA driver gives the device among its devices of the node, as its
+	// slices say; of Tenstorrent's, tray and place in the tray: 1/0.
+	Index string
 
 	DeviceNodes []string // paths under /dev on the host
 
-	Vendor        string // e.g. nvidia
-	Model         string // product name
-	DriverVersion string // version of the kernel driver
-	NUMANode      string // decimal number
+	Vendor          string // e.g. nvidia
+	Model           string // product name
+	Profile         string // of a partition: what its vendor calls its size, such as 1g.10gb
+	Serial          string // serial number of the board
+	FirmwareVersion string // of a GPU: that of its VBIOS
+	DriverVersion   string // version of the kernel driver
+	CUDAVersion     string // the newest that the driver supports, such as 12.8
+	NUMANode        string // decimal number
 }
 
 // Amount is a quantity of a named resource of a device, in the resource's own base unit (bytes for
@@ -101,6 +110,8 @@ type Taint struct {
 	// Rule is the name of the DeviceTaintRule that the taint comes from; empty: the device's
 	// ResourceSlice.
 	Rule string
+	// Health is what the taint says of the device's health. Most taints say nothing.
+	Health HealthStatus
 }
 
 // Source returns where the taint comes from: "slice" or "rule".
@@ -125,6 +136,8 @@ type Entry struct {
 	Hardware
 	Capacity []Amount // by resource name, each once
 	Taints   []Taint
+	// Health is what the attributes of its ResourceSlice say.
+	Health HealthStatus
 	// Local devices belong to a driver that runs on this node; others are offered to several nodes,
 	// or all.
 	Local bool
@@ -133,6 +146,12 @@ type Entry struct {
 	Unlisted bool
 	// DriverGone says that the driver that offered the device runs no more.
 	DriverGone bool
+	// Socketless devices need nothing done on the node (skipNodeOperations, KEP-5945): their driver
+	// may have no socket here.
+	Socketless bool
+	// Pieces are the parts of a device that stands for devices of other drivers, which it groups, and
+	// that is no hardware itself: each is known by one or more of UUID, PCI, NetDev and RDMADev.
+	Pieces []Hardware
 	// Shareable devices may be allocated several times (allowMultipleAllocations,
 	// KEP-5075).
 	Shareable bool
@@ -152,10 +171,13 @@ type Sample struct {
 	// Device is the name of the device within Driver, for sources that are told it; empty: match by
 	// Hardware.
 	Device string
+	// Pool is the pool of Device, for sources that are told all three parts of its ID; empty: any.
+	Pool string
 
 	Hardware  Hardware
 	Readings  []Reading
 	Processes []Process
+	Events    []Event // each in one sample; one that is there again is the same
 
 	// Unreadable says that the hardware can't be read now. Readings are then only what the driver
 	// reported of it by itself, such as the errors of a GPU that fell off the bus.
@@ -180,6 +202,19 @@ type Reading struct {
 	Since time.Time
 }
 
+// Event is something that happened to the hardware once, which a counter among the readings of the
+// same source counts too, at the latest in the next sample. It says when it was; whatever a counter
+// counts beyond its events happened at an unknown time between two readings.
+type Event struct {
+	Quantity Quantity
+	Labels   Labels // of the counter
+	// At is when it happened, as near as the source can know it. Two events of one counter have
+	// different times.
+	At time.Time
+	// PID is the process that caused it or was hit, in the host's PID namespace; 0: not told.
+	PID int
+}
+
 // Process is one process's use of the hardware, for attribution. PID is in the host's PID
 // namespace.
 type Process struct {
@@ -198,6 +233,22 @@ type Source interface {
 	// Name is the source's name in flags and in the label source; it is constant.
 	Name() string
 	Sample(ctx context.Context) ([]Sample, error)
+}
+
+// Watcher is implemented by a [Source] that follows its inputs by itself, so that Sample returns
+// what is known by now and waits for nothing.
+type Watcher interface {
+	// Watch follows the inputs until ctx ends, and leaves no goroutine behind. It is called once, and
+	// is safe for concurrent use with Sample, which finds nothing without it.
+	Watch(ctx context.Context)
+}
+
+// Describer is implemented by a [Source] that knows more of its inputs than samples and errors
+// say.
+type Describer interface {
+	// Describe returns a line for a person about each input, in a constant order. It is safe for
+	// concurrent use with Sample.
+	Describe() []string
 }
 
 // NormalizePCI returns a PCI address as the kernel writes it (domain:bus:device.function in lower

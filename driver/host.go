@@ -12,6 +12,7 @@ var ErrAbsent = errors.New("nothing to read")
 // Host is what a source is given of the machine that it runs on.
 type Host struct {
 	Procfs, Sysfs string // where they are mounted
+	KubeletRoot   string // the kubelet's folder, which has the sockets of DRA drivers
 
 	// Passthrough reports whether a device is handed to a guest as it is (vfio).
 	Passthrough func() bool
@@ -21,6 +22,9 @@ type Host struct {
 	// Attachments returns the devices that are network interfaces or RDMA devices of pods now, with
 	// process IDs of Procfs.
 	Attachments func() []Attachment
+	// Holders returns the pods that hold, now and without admin access, a device for which asked is
+	// true, with processes of Procfs. It looks for processes only if there are such pods.
+	Holders func(asked func(*Hardware) bool) []PodProcesses
 
 	// Address and Switches are the flags of the source itself: where to read, and the names of
 	// those of its switches that are on.

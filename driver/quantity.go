@@ -42,6 +42,12 @@ const (
 	FanSpeed
 	RDMAEvents
 	LinkUp
+	HostMemoryUsed
+	HostMemoryCapacity
+	RequestsInFlight
+	FanRotation
+	MemoryUsedPeak
+	PowerPeak
 	NumQuantities // the number of quantities, not one of them
 )
 
@@ -79,6 +85,9 @@ type Sharing uint8
 const (
 	Intensive Sharing = iota // never split, never summed: a temperature, a clock, a ratio of an engine
 	Additive                 // split among holders, whose parts sum to the whole
+	// Witnessed counts in full for each holder at the moment it happens, and is never summed over
+	// them: errors, throttling, peaks.
+	Witnessed
 )
 
 // Basis says in which proportion an additive quantity is divided among holders whose processes' use
@@ -130,7 +139,7 @@ type Spec struct {
 	Help   string
 	Unit   string // Prometheus base unit; "" for a state or a count
 	Type   Type
-	// Sharing is Additive for quantities that claims and pods have too.
+	// Sharing is Additive or Witnessed for quantities that claims and pods have too.
 	Sharing Sharing
 	Labels  []Label
 
@@ -147,6 +156,9 @@ type Spec struct {
 	// Integral is the name of the counter that is filled by the integral of this gauge over time
 	// where no source reads the counter; "" if there is none.
 	Integral string
+	// Peak is the quantity that has the highest value of this gauge so far: of the device, and of the
+	// part of each holder since it began; "" if there is none.
+	Peak string
 	// Divided says that a partition which does not measure this additive quantity itself has a part of
 	// its parent's, by its activity and its share of the parent (join.DivideParent).
 	Divided bool
@@ -170,6 +182,8 @@ type Spec struct {
 	// Internal quantities are reported by drivers and ResourceSlices. A scrape configuration can't
 	// name them.
 	Internal bool
+	// Derived quantities are made of others. A source can't report them.
+	Derived bool
 }
 
 // ShowsActivity reports whether values with these labels show that the device is active or idle.
@@ -241,7 +255,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 			Help: "Share of time in which one engine of the device was busy, 0 to 1.",
 			Labels: []Label{{Name: "engine", Values: []string{
 				"sm", "tensor", "dram", "copy", "encoder", "decoder", "jpeg", "ofa", "render", "video", "compute",
-				"fp64", "fp32", "fp16", "int",
+				"fp64", "fp32", "fp16", "int", "video_enhance", "npu",
 			}}},
 		}
 	case Occupancy:
@@ -262,7 +276,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 			Name:   "memory_used",
 			Metric: "memory_used_bytes", Unit: "bytes", Sharing: Additive, NonNegative: true,
 			Help:  "Device memory in use.",
-			Basis: ByMemory, MeasuresBasis: true,
+			Basis: ByMemory, MeasuresBasis: true, Peak: "memory_used_peak",
 		}
 	case MemoryCapacity:
 		return Spec{
@@ -270,12 +284,24 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 			Metric: "memory_capacity_bytes", Unit: "bytes", NonNegative: true,
 			Help: "Device memory in all.",
 		}
+	case HostMemoryUsed:
+		return Spec{
+			Name:   "host_memory_used",
+			Metric: "host_memory_used_bytes", Unit: "bytes", NonNegative: true,
+			Help: "Memory of the host that the device uses as its own (GTT of AMD GPUs).",
+		}
+	case HostMemoryCapacity:
+		return Spec{
+			Name:   "host_memory_capacity",
+			Metric: "host_memory_capacity_bytes", Unit: "bytes", NonNegative: true, Fact: true,
+			Help: "Memory of the host that the device can use as its own, at most.",
+		}
 	case Power:
 		return Spec{
 			Name:   "power",
 			Metric: "power_watts", Unit: "watts", Sharing: Additive, NonNegative: true,
 			Help:     "Power drawn by the device.",
-			Integral: "energy", Divided: true,
+			Integral: "energy", Divided: true, Peak: "power_peak",
 		}
 	case Energy:
 		return Spec{
@@ -300,8 +326,10 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 		return Spec{
 			Name:   "io_bytes",
 			Metric: "io_bytes_total", Unit: "bytes", Type: Counter, Sharing: Additive, NonNegative: true,
-			Help:     "Bytes that crossed one of the device's links.",
-			Labels:   []Label{{Name: "link", Values: []string{"pcie", "nvlink", "network", "rdma", "xgmi"}}, directions()},
+			Help: "Bytes that crossed one of the device's links.",
+			Labels: []Label{
+				{Name: "link", Values: []string{"pcie", "nvlink", "network", "rdma", "xgmi", "storage"}}, directions(),
+			},
 			Activity: Traffic, ActiveLabels: []string{"network", "rdma"},
 		}
 	case NetworkPackets:
@@ -325,7 +353,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 	case Errors:
 		return Spec{
 			Name:   "errors",
-			Metric: "errors_total", Type: Counter, NonNegative: true,
+			Metric: "errors_total", Type: Counter, Sharing: Witnessed, NonNegative: true,
 			Help: "Errors that the device or its driver reported.",
 			Labels: []Label{
 				{Name: "kind", Values: []string{
@@ -339,14 +367,14 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 	case ThrottledSeconds:
 		return Spec{
 			Name:   "throttled_seconds",
-			Metric: "throttled_seconds_total", Unit: "seconds", Type: Counter, NonNegative: true,
+			Metric: "throttled_seconds_total", Unit: "seconds", Type: Counter, Sharing: Witnessed, NonNegative: true,
 			Help: "Time in which the device ran below its clocks.", Labels: []Label{{Name: "reason"}},
 		}
 	case Health:
 		return Spec{
 			Name:   "health",
 			Metric: "health", NonNegative: true, Max: 1,
-			Help:   "Health of the device as its driver tells it: 1 for the present status, 0 for the others.",
+			Help:   "Health of the device as its driver reports it: 1 for the present status, 0 for the others.",
 			Labels: []Label{{Name: "status", Values: []string{"healthy", "unhealthy", "unknown"}}},
 			State:  true, Internal: true,
 		}
@@ -358,6 +386,26 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 				"second).",
 			Labels:   []Label{{Name: "resource"}},
 			Internal: true,
+		}
+	case RequestsInFlight:
+		return Spec{
+			Name:   "requests_in_flight",
+			Metric: "requests_in_flight", NonNegative: true,
+			Help: "Requests that a storage device was given and has not completed yet.",
+		}
+	case MemoryUsedPeak:
+		return Spec{
+			Name:   "memory_used_peak",
+			Metric: "memory_used_peak_bytes", Unit: "bytes", Sharing: Witnessed, NonNegative: true,
+			Help: "Most memory in use at any reading so far.",
+			Fact: true, Internal: true, Derived: true,
+		}
+	case PowerPeak:
+		return Spec{
+			Name:   "power_peak",
+			Metric: "power_peak_watts", Unit: "watts", Sharing: Witnessed, NonNegative: true,
+			Help: "Most power drawn at any reading so far.",
+			Fact: true, Internal: true, Derived: true,
 		}
 	case RDMAEvents, LinkUp:
 		return networkSpec(q)

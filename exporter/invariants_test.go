@@ -214,20 +214,27 @@ func TestAbsentStaysAbsent(t *testing.T) {
 					x.One(t, "dra_device_up", "device="+d.ID.Device) == 1 != (len(read) > 0) {
 					t.Fatalf("%v: up is %v, and %d quantities were read", d.ID, up, len(read))
 				}
+				for q := range read {
+					readSince[fmt.Sprint(d.ID, q)] = true
+				}
 				for _, h := range slices.Concat(s.Claims, s.Pods) {
 					if h.Device != d.ID {
 						continue
 					}
 					for _, v := range h.Values {
 						key := fmt.Sprint(h.Name, h.Device, v.Quantity)
+						of, keeps := peakOf(v.Quantity)
 						read := read
-						if v.Quantity.Spec().Divided && d.Parent != "" {
+						if of.Spec().Divided && d.Parent != "" {
 							read = ofParent
 						}
-						readNow := read[v.Quantity] || v.Quantity == driver.ActiveSeconds && read[driver.Utilization] ||
-							v.Quantity == driver.Energy && read[driver.Power]
+						readNow := read[of] || of == driver.ActiveSeconds && read[driver.Utilization] ||
+							of == driver.Energy && read[driver.Power]
+						if keeps { // while it was not known yet whether it holds the device, too
+							key = fmt.Sprint(h.Device, of)
+						}
 						readSince[key] = readSince[key] || readNow
-						if v.Quantity.Spec().Type == driver.Gauge && !readNow || !readSince[key] && v.Value == 0 {
+						if of.Spec().Type == driver.Gauge && !readNow && !keeps || !readSince[key] && v.Value == 0 {
 							t.Fatalf("%s has %v = %v of %v, which was not read", h.Name, v.Quantity, v.Value, h.Device)
 						}
 					}
@@ -235,6 +242,16 @@ func TestAbsentStaysAbsent(t *testing.T) {
 			}
 		})
 	})
+}
+
+// peakOf returns the quantity of which this one is the peak, else this one.
+func peakOf(q driver.Quantity) (of driver.Quantity, is bool) {
+	for of := range driver.NumQuantities {
+		if name := of.Spec().Peak; name != "" && name == q.String() {
+			return of, true
+		}
+	}
+	return q, false
 }
 
 func readQuantities(in join.Input, d *join.Device) map[driver.Quantity]bool {
@@ -333,8 +350,8 @@ func TestKeptLabels(t *testing.T) {
 	})
 }
 
-// Invariant 6: when a holder ends its gauges and rows of who holds what go, its counters stay for
-// the retention, with all that it was charged, and so do the rows of what it is.
+// Invariant 6: when a holder ends its gauges and rows of who holds what go, its counters and peaks
+// stay for the retention, with all that it was charged, and so do the rows of what it is.
 func TestNothingIsLost(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -358,7 +375,7 @@ func TestNothingIsLost(t *testing.T) {
 				}
 				values := map[string]float64{}
 				for _, v := range h.Values {
-					if v.Quantity.Spec().Type == driver.Gauge {
+					if s := v.Quantity.Spec(); s.Type == driver.Gauge && s.Sharing != driver.Witnessed {
 						t.Fatalf("%s ended and has %v", key, v.Quantity)
 					}
 					values[fmt.Sprint(v.Quantity, v.Labels)] = v.Value

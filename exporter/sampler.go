@@ -230,6 +230,11 @@ func (s *Sampler) podsOf(ctx context.Context, sources []join.SourceSamples, now 
 		return pods, nil
 	})
 	if err == nil {
+		for pid, uid := range pods {
+			if uid == "" { // the process of an event may have ended since
+				pods[pid] = s.pods[pid]
+			}
+		}
 		s.pods, s.podsAt = pods, now
 	}
 	if now.Sub(s.podsAt) > s.maxAge() {
@@ -238,17 +243,30 @@ func (s *Sampler) podsOf(ctx context.Context, sources []join.SourceSamples, now 
 	return s.pods
 }
 
-// processes returns the processes of the samples.
+// processes returns the processes of the samples, those of events first: they may have ended.
 func processes(sources []join.SourceSamples) map[int]bool {
 	pids := map[int]bool{}
-	for _, source := range sources {
-		for i := range source.Samples {
-			for _, p := range source.Samples[i].Processes {
-				if len(pids) < maxPIDs {
-					pids[p.PID] = true
-				}
+	add := func(pid int) {
+		if pid != 0 && len(pids) < maxPIDs {
+			pids[pid] = true
+		}
+	}
+	each := func(f func(s *driver.Sample)) {
+		for _, source := range sources {
+			for i := range source.Samples {
+				f(&source.Samples[i])
 			}
 		}
 	}
+	each(func(s *driver.Sample) {
+		for _, e := range s.Events {
+			add(e.PID)
+		}
+	})
+	each(func(s *driver.Sample) {
+		for _, p := range s.Processes {
+			add(p.PID)
+		}
+	})
 	return pids
 }

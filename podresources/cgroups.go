@@ -76,6 +76,13 @@ func (c *Cgroups) State(uid string) State {
 	}
 }
 
+// Folder returns the folder of the cgroup of the pod of that UID, "" if it was never seen. It may
+// be gone.
+func (c *Cgroups) Folder(uid string) string {
+	pod, _ := c.lookup(uid)
+	return pod.path
+}
+
 // lookup returns the cgroup of a pod if it was ever seen.
 func (c *Cgroups) lookup(uid string) (podCgroup, bool) {
 	c.mu.Lock()

@@ -143,6 +143,9 @@ func TestCgroupsState(t *testing.T) {
 				uidA: StateAlive, uidB: StateAlive, uidC: StateAlive, uidStatic: StateUnknown,
 				"": StateUnknown, "../..": StateUnknown, uidNever: StateUnknown,
 			})
+			if got, never := cgroups.Folder(uidB), cgroups.Folder(uidNever); got != tree.path(b) || never != "" {
+				t.Errorf("folder %q, want %q; of one never seen %q", got, tree.path(b), never)
+			}
 			tree.remove(a)
 			tree.pod(b, false)
 			tree.remove(static)

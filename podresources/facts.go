@@ -114,8 +114,12 @@ type PodFacts struct {
 
 // PodMeta has the exported data of a pod in addition to its name.
 type PodMeta struct {
-	OwnerKind, OwnerName string   // of the controller; empty: none
-	Labels               []string // the chosen labels and annotations: names, as they are shown, and values in turns
+	OwnerKind, OwnerName string // of the controller; empty: none
+	// WorkloadKind and WorkloadName say what the pod is a part of, such as a JobSet, and Queue in
+	// which of Kueue's queues that waited; empty: unknown, or none.
+	WorkloadKind, WorkloadName, Queue string
+
+	Labels []string // the chosen labels and annotations: names, as they are shown, and values in turns
 }
 
 // PodClaim is a claim as a pod refers to it.

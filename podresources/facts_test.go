@@ -57,7 +57,7 @@ func TestRecordedPods(t *testing.T) {
 		var out []DeviceHealth
 		for _, d := range devices {
 			out = append(out, DeviceHealth{
-				Resource: resource, Health: HealthGood, ID: "gpu.example.com/gpu=7775b32e-588a-415c-9585-97f82d874817-" + d,
+				Resource: resource, Health: driver.HealthGood, ID: "gpu.example.com/gpu=7775b32e-588a-415c-9585-97f82d874817-" + d,
 			})
 		}
 		return out
@@ -340,7 +340,7 @@ func TestNewPodFacts(t *testing.T) {
 	})
 	want := PodFacts{
 		Pod: Pod{"ns", "p"}, UID: "u-1", Ended: true,
-		Meta: &PodMeta{OwnerKind: "Job", OwnerName: "train", Labels: []string{
+		Meta: &PodMeta{OwnerKind: "Job", OwnerName: "train", WorkloadKind: "Job", WorkloadName: "train", Labels: []string{
 			"label_app", "x", "label_absent", "", "annotation_note", strings.Repeat("x", 511), "annotation_bad", "a?",
 		}},
 		Told: true, ExtendedClaim: "extended-x", ExtendedUses: []PodContainer{{Name: "main", Uses: []ClaimUse{

@@ -8,23 +8,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Health is the health of a device in the status of a pod that holds it (KEP-4680). A greater value
-// is worse.
-type Health uint8
-
-// The healths.
-const (
-	HealthNone    Health = iota // nothing is said
-	HealthGood                  // Healthy
-	HealthUnknown               // Unknown: the driver does not report it, or has not for long
-	HealthBad                   // Unhealthy
-)
-
-// String returns healthy, unknown or unhealthy, as metrics name it, and "" where nothing is said.
-func (h Health) String() string {
-	return [...]string{HealthNone: "", HealthGood: "healthy", HealthUnknown: "unknown", HealthBad: "unhealthy"}[h]
-}
-
 // maxHealth bounds what is kept of a pod.
 const maxHealth = 4096
 
@@ -37,7 +20,7 @@ type DeviceHealth struct {
 	// (k8s.io/kubernetes pkg/kubelet/cm/dra/manager.go, buildResourceHealth), or a device plugin's
 	// ID.
 	ID     string
-	Health Health
+	Health driver.HealthStatus
 }
 
 // podHealth returns the health of the devices that the containers' statuses list.
@@ -59,14 +42,14 @@ func podHealth(status *corev1.PodStatus) []DeviceHealth {
 	return out
 }
 
-func healthOf(status corev1.ResourceHealthStatus) Health {
+func healthOf(status corev1.ResourceHealthStatus) driver.HealthStatus {
 	switch status {
 	case corev1.ResourceHealthStatusHealthy:
-		return HealthGood
+		return driver.HealthGood
 	case corev1.ResourceHealthStatusUnhealthy:
-		return HealthBad
+		return driver.HealthBad
 	default:
-		return HealthUnknown
+		return driver.HealthUnknown
 	}
 }
 
@@ -94,8 +77,8 @@ func (a Allocation) healthKey() healthKey {
 
 // health returns the health of the devices in the status of pods, the worst of several. An entry
 // whose name fits several devices is ignored, since the kubelet reports only the first of them.
-func (f Facts) health(allocations []Allocation) map[driver.ID]Health {
-	said := map[healthKey]Health{}
+func (f Facts) health(allocations []Allocation) map[driver.ID]driver.HealthStatus {
+	said := map[healthKey]driver.HealthStatus{}
 	for _, pod := range f.Pods {
 		if pod.Ended || pod.Gone {
 			continue
@@ -108,7 +91,7 @@ func (f Facts) health(allocations []Allocation) map[driver.ID]Health {
 	if len(said) == 0 {
 		return nil
 	}
-	named, out := map[healthKey]driver.ID{}, map[driver.ID]Health{}
+	named, out := map[healthKey]driver.ID{}, map[driver.ID]driver.HealthStatus{}
 	for i := range allocations {
 		key := allocations[i].healthKey()
 		if id, known := named[key]; known && id != allocations[i].Device {
@@ -117,7 +100,7 @@ func (f Facts) health(allocations []Allocation) map[driver.ID]Health {
 		named[key] = allocations[i].Device
 	}
 	for key, id := range named {
-		if h := said[key]; h != HealthNone {
+		if h := said[key]; h != driver.HealthNone {
 			out[id] = max(out[id], h)
 		}
 	}

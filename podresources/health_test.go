@@ -15,11 +15,11 @@ func TestRecordedHealth(t *testing.T) {
 	allocations, _ := Parse(recordedList(t))
 	multi := podNamed(recordedPods(t), "team-a", "multi")
 	multi.Health = append([]DeviceHealth(nil), multi.Health...)
-	multi.Health[2].Health = HealthBad // gpu-3
+	multi.Health[2].Health = driver.HealthBad // gpu-3
 	pods := byUID(multi)
 	got := map[string]string{}
 	for _, a := range (Facts{Pods: pods}).Resolve(allocations).Allocations {
-		if a.Health != HealthNone {
+		if a.Health != driver.HealthNone {
 			got[a.Device.Device] = a.Health.String()
 		}
 	}
@@ -36,68 +36,68 @@ func TestHealth(t *testing.T) {
 	given := func(resource, id string) Allocation {
 		return Allocation{Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: resource, Device: id}}
 	}
-	said := func(resource, id string, h Health) DeviceHealth { return DeviceHealth{resource, id, h} }
+	said := func(resource, id string, h driver.HealthStatus) DeviceHealth { return DeviceHealth{resource, id, h} }
 	pod := func(health ...DeviceHealth) PodFacts { return PodFacts{Health: health} }
 	for name, tc := range map[string]struct {
 		allocation Allocation
 		other      Allocation
 		pods       []PodFacts
-		want       Health
+		want       driver.HealthStatus
 	}{
 		"nothing is said": {allocation: claimed("a", "x"), pods: []PodFacts{pod()}},
 		"by CDI name": {
 			allocation: claimed("a", "x", "y"),
-			pods:       []PodFacts{pod(said("claim:c", "x", HealthGood))}, want: HealthGood,
+			pods:       []PodFacts{pod(said("claim:c", "x", driver.HealthGood))}, want: driver.HealthGood,
 		},
 		"by the first name only": {
 			allocation: claimed("a", "x", "y"),
-			pods:       []PodFacts{pod(said("claim:c", "y", HealthGood))},
+			pods:       []PodFacts{pod(said("claim:c", "y", driver.HealthGood))},
 		},
 		"of a request": {
-			allocation: claimed("a", "x"), pods: []PodFacts{pod(said("claim:c/r", "x", HealthBad))},
-			want: HealthBad,
+			allocation: claimed("a", "x"), pods: []PodFacts{pod(said("claim:c/r", "x", driver.HealthBad))},
+			want: driver.HealthBad,
 		},
 		"without a CDI name": {
-			allocation: claimed("a"), pods: []PodFacts{pod(said("claim:c", "d/p/a", HealthGood))},
-			want: HealthGood,
+			allocation: claimed("a"), pods: []PodFacts{pod(said("claim:c", "d/p/a", driver.HealthGood))},
+			want: driver.HealthGood,
 		},
 		"the worst of two pods": {
 			allocation: claimed("a", "x"),
-			pods:       []PodFacts{pod(said("claim:c", "x", HealthBad)), pod(said("claim:c", "x", HealthUnknown))},
-			want:       HealthBad,
+			pods:       []PodFacts{pod(said("claim:c", "x", driver.HealthBad)), pod(said("claim:c", "x", driver.HealthUnknown))},
+			want:       driver.HealthBad,
 		},
 		"unknown, and healthy": {
 			allocation: claimed("a", "x"),
-			pods:       []PodFacts{pod(said("claim:c", "x", HealthGood), said("claim:d", "x", HealthUnknown))},
-			want:       HealthUnknown,
+			pods:       []PodFacts{pod(said("claim:c", "x", driver.HealthGood), said("claim:d", "x", driver.HealthUnknown))},
+			want:       driver.HealthUnknown,
 		},
 		"of a pod that has ended": {
 			allocation: claimed("a", "x"),
-			pods:       []PodFacts{{Ended: true, Health: []DeviceHealth{said("claim:c", "x", HealthBad)}}},
+			pods:       []PodFacts{{Ended: true, Health: []DeviceHealth{said("claim:c", "x", driver.HealthBad)}}},
 		},
 		"of a pod that is gone": {
 			allocation: claimed("a", "x"),
-			pods:       []PodFacts{{Gone: true, Health: []DeviceHealth{said("claim:c", "x", HealthBad)}}},
+			pods:       []PodFacts{{Gone: true, Health: []DeviceHealth{said("claim:c", "x", driver.HealthBad)}}},
 		},
 		"a name of two devices": {
 			allocation: claimed("a", "x"), other: claimed("b", "x"),
-			pods: []PodFacts{pod(said("claim:c", "x", HealthGood))},
+			pods: []PodFacts{pod(said("claim:c", "x", driver.HealthGood))},
 		},
 		"two claims on a device": {
 			allocation: claimed("a", "x"), other: claimed("a", "y"),
-			pods: []PodFacts{pod(said("claim:c", "y", HealthBad))}, want: HealthBad,
+			pods: []PodFacts{pod(said("claim:c", "y", driver.HealthBad))}, want: driver.HealthBad,
 		},
 		"of a device plugin": {
 			allocation: given("nvidia.com/gpu", "GPU-1"),
-			pods:       []PodFacts{pod(said("nvidia.com/gpu", "GPU-1", HealthBad))}, want: HealthBad,
+			pods:       []PodFacts{pod(said("nvidia.com/gpu", "GPU-1", driver.HealthBad))}, want: driver.HealthBad,
 		},
 		"of another resource": {
 			allocation: given("nvidia.com/gpu", "GPU-1"),
-			pods:       []PodFacts{pod(said("amd.com/gpu", "GPU-1", HealthBad))},
+			pods:       []PodFacts{pod(said("amd.com/gpu", "GPU-1", driver.HealthBad))},
 		},
 		"a plugin's, not a CDI": {
 			allocation: claimed("a", "x"),
-			pods:       []PodFacts{pod(said("nvidia.com/gpu", "x", HealthBad))},
+			pods:       []PodFacts{pod(said("nvidia.com/gpu", "x", driver.HealthBad))},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -125,11 +125,14 @@ func TestHealthOfStatus(t *testing.T) {
 				{Name: "claim:c", Resources: []corev1.ResourceHealth{{ResourceID: "x", Health: status}, {ResourceID: ""}}},
 			}})
 	}
-	var got []Health
+	var got []driver.HealthStatus
 	for _, h := range podHealth(&pod.Status) {
 		got = append(got, h.Health)
 	}
-	if diff := cmp.Diff([]Health{HealthGood, HealthBad, HealthUnknown, HealthUnknown, HealthUnknown}, got); diff != "" {
+	want := []driver.HealthStatus{
+		driver.HealthGood, driver.HealthBad, driver.HealthUnknown, driver.HealthUnknown, driver.HealthUnknown,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -103,6 +103,8 @@ func podMeta(pod *corev1.Pod, selection *Selection) *PodMeta {
 	meta := &PodMeta{
 		Labels: append(Choose(pod.Labels, selection.PodLabels), Choose(pod.Annotations, selection.PodAnnotations)...),
 	}
+	kind, name := workloadOf(pod)
+	meta.WorkloadKind, meta.WorkloadName, meta.Queue = shown(kind), shown(name), shown(pod.Labels[queueLabel])
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		meta.OwnerKind, meta.OwnerName = shown(owner.Kind), shown(owner.Name)
 	}

@@ -1,9 +1,7 @@
 package podresources
 
 import (
-	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 )
@@ -105,7 +103,7 @@ func (p *PodProcesses) step(missing []string, found map[string]process) {
 	if p.search == nil {
 		p.search = p.processes.newSearch(missing)
 	}
-	if !p.search.step(p.atOnce) {
+	if !p.search.step(p.atOnce, p.search.look) {
 		return
 	}
 	for _, uid := range missing {
@@ -124,39 +122,29 @@ func (p *PodProcesses) step(missing []string, found map[string]process) {
 // abandon ends the search in progress.
 func (p *PodProcesses) abandon() {
 	if p.search != nil {
-		_ = p.search.folder.Close() // of what was only read
+		p.search.close()
 		p.search = nil
 	}
 }
 
-// processSearch looks once at all processes.
+// processSearch looks once at all processes for the first one of each of some pods. What was found
+// before its end is not sure: an older process may come.
 type processSearch struct {
+	processWalk
 	processes Processes
-	folder    *os.File           // the procfs, of which a part is read
 	pods      map[string]bool    // those that are searched for
 	first     map[string]process // the oldest process so far, by pod
 }
 
 // newSearch starts a search, which finds nothing if the procfs can't be read.
 func (p Processes) newSearch(pods []string) *processSearch {
-	folder, _ := os.Open(p.procfs) // nil, of which nothing is read
-	s := &processSearch{processes: p, folder: folder, pods: map[string]bool{}, first: map[string]process{}}
+	s := &processSearch{
+		processWalk: p.walk(), processes: p, pods: make(map[string]bool, len(pods)), first: map[string]process{},
+	}
 	for _, uid := range pods {
 		s.pods[uid] = true
 	}
 	return s
-}
-
-// step looks at the next n processes, and reports whether these were the last ones. What was found
-// before is not sure: an older process may come.
-func (s *processSearch) step(n int) (ended bool) {
-	names, err := s.folder.Readdirnames(n)
-	for _, name := range names {
-		if pid, err := strconv.Atoi(name); err == nil && pid > 0 {
-			s.look(pid)
-		}
-	}
-	return err != nil || len(names) < n
 }
 
 // look takes a process for the first of its pod if it is older than what was seen.

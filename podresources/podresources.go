@@ -78,11 +78,11 @@ type Allocation struct {
 	Admin       bool // adminAccess: owns nothing (KEP-5018)
 	Consumed    []driver.Amount
 	AllocatedAt time.Time
-	ClaimLabels []string    // chosen labels of the claim: names and values in turns
-	Tolerations []string    // of the device's taints, as KEY=VALUE:EFFECT; a part that matches anything is left out
-	Conditions  []Condition // what the driver says of the device in the claim's status (KEP-4817), by type
-	Network     *Network    // nil: unknown
-	Health      Health      // of the device, by the pods that hold it
+	ClaimLabels []string            // chosen labels of the claim: names and values in turns
+	Tolerations []string            // of taints, as KEY=VALUE:EFFECT; a part that matches anything is left out
+	Conditions  []Condition         // what the driver says of the device in the claim's status (KEP-4817), by type
+	Network     *Network            // nil: unknown
+	Health      driver.HealthStatus // of the device, by the pods that hold it
 	State       ClaimState
 	// Pending reports that it is about to be known what the claim has: the API server has yet to say
 	// what it is, since one with admin access may look like an owner, or its CDI spec which CPUs.

@@ -2,6 +2,7 @@ package podresources
 
 import (
 	"bytes"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -89,3 +90,28 @@ func parseProcessCgroup(text []byte) (uid, container string) {
 	}
 	return "", ""
 }
+
+// processWalk looks once at all processes of a procfs, in steps.
+type processWalk struct {
+	folder *os.File // the procfs, of which a part is read; nil: it can't be read
+}
+
+// walk starts a walk, which sees no process if the procfs can't be read.
+func (p Processes) walk() processWalk {
+	folder, _ := os.Open(p.procfs)
+	return processWalk{folder}
+}
+
+// step calls look for the next n processes, and reports whether these were the last ones.
+func (w processWalk) step(n int, look func(pid int)) (ended bool) {
+	names, err := w.folder.Readdirnames(n)
+	for _, name := range names {
+		if pid, err := strconv.Atoi(name); err == nil && pid > 0 {
+			look(pid)
+		}
+	}
+	return err != nil || len(names) < n
+}
+
+// close ends the walk.
+func (w processWalk) close() { _ = w.folder.Close() } // of what was only read

@@ -16,6 +16,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
@@ -187,7 +188,7 @@ func TestRecordedLives(t *testing.T) {
 	} {
 		got := map[string][]string{}
 		for _, a := range (Facts{Pods: pods}).Resolve(allocations).Allocations {
-			if a.Health != HealthGood {
+			if a.Health != driver.HealthGood {
 				t.Errorf("%v is %q", a.Device, a.Health)
 			}
 			for _, h := range a.Holders {

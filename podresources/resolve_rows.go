@@ -8,7 +8,7 @@ import (
 )
 
 // list takes one allocation of the kubelet's answer.
-func (r *resolver) list(a Allocation, health map[driver.ID]Health, classic map[Claim]int) {
+func (r *resolver) list(a Allocation, health map[driver.ID]driver.HealthStatus, classic map[Claim]int) {
 	claim := r.Claims[a.Claim]
 	a.Health = health[a.Device]
 	claim.completeClassic(&a, classic[a.Claim] == 1)

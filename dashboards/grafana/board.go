@@ -38,11 +38,13 @@ type Panel struct {
 	states   []state
 	colors   []colored // by series of a graph; other series use the palette
 	stacked  bool
-	max      float64 // of the axis; 0: from the data
-	decimals int     // number of decimals; 0: automatic
-	sort     string  // the column of a table by which it is sorted, highest first, or hiddenValue
-	limit    int     // of a table's rows
-	link     string  // the UID of the dashboard that a click on the value opens
+	max      float64  // of the axis; 0: from the data
+	decimals int      // number of decimals; 0: automatic
+	sort     string   // the column of a table by which it is sorted, highest first, or hiddenValue
+	limit    int      // of a table's rows
+	hide     []string // labels that are no columns of a table
+	link     string   // the UID of the dashboard that a click on the value opens
+	view     int      // the id of the only panel that it opens there; 0: all
 	// MayBeEmpty is the reason why the panel may have no data although nothing is wrong.
 	MayBeEmpty string
 }

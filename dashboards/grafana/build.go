@@ -23,6 +23,10 @@ import (
 const (
 	tag     = "dra"
 	columns = 24 // columns of Grafana's grid
+
+	// Widths of a table's columns in pixels: the least one, that of a number with a unit, and that of
+	// long names.
+	narrowColumn, numberColumn, wideColumn = 80, 120, 175
 )
 
 // JSON returns the dashboard as Grafana's JSON. The columns of tables come from the catalog.
@@ -129,7 +133,11 @@ func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
 	defaults.Color = &dashboard.FieldColor{Mode: mode}
 	defaults.Mappings = p.mappings()
 	if p.link != "" {
-		link := []map[string]any{{"title": "Show them", "url": "/d/" + p.link + selection}}
+		url := "/d/" + p.link + selection
+		if p.view > 0 {
+			url += fmt.Sprintf("&viewPanel=%d", p.view)
+		}
+		link := []map[string]any{{"title": "Show them", "url": url}}
 		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, dashboard.DashboardFieldConfigSourceOverrides{
 			Matcher:    dashboard.MatcherConfig{Id: "byType", Options: "number"},
 			Properties: []dashboard.DynamicConfigValue{{Id: "links", Value: link}},
@@ -234,10 +242,12 @@ func (p *Panel) kind() cog.Builder[dashboard.Panel] {
 		return stat.NewPanelBuilder().ReduceOptions(last).GraphMode(mode).ColorMode(common.BigValueColorModeValue).
 			TextMode(common.BigValueTextModeAuto).Orientation(common.VizOrientationAuto)
 	case Table:
-		return table.NewPanelBuilder().ShowHeader(true).CellHeight(common.TableCellHeightSm).Filterable(true)
+		return table.NewPanelBuilder().ShowHeader(true).CellHeight(common.TableCellHeightSm).Filterable(true).
+			MinWidth(narrowColumn)
 	case Bars:
 		return bargauge.NewPanelBuilder().ReduceOptions(last).Orientation(common.VizOrientationHorizontal).
-			DisplayMode(common.BarGaugeDisplayModeBasic).ValueMode(common.BarGaugeValueModeColor)
+			DisplayMode(common.BarGaugeDisplayModeBasic).ValueMode(common.BarGaugeValueModeColor).
+			MaxVizHeight(28).Text(common.NewVizTextDisplayOptionsBuilder().TitleSize(13).ValueSize(13))
 	case Heatmap:
 		return heatmap.NewPanelBuilder().Calculate(false).CellGap(1).
 			Color(heatmap.NewHeatmapColorOptionsBuilder().Mode(heatmap.HeatmapColorModeScheme).Scheme("Oranges").
@@ -252,6 +262,9 @@ func (p *Panel) kind() cog.Builder[dashboard.Panel] {
 			ShowPoints(common.VisibilityModeNever).SpanNulls(common.BoolOrFloat64{Bool: new(false)})
 		if p.stacked {
 			graph.FillOpacity(60).Stacking(common.NewStackingConfigBuilder().Mode(common.StackingModeNormal).Group("A"))
+		}
+		if p.Unit == "none" || p.Unit == "cps" || p.Unit == "pps" {
+			graph.AxisSoftMax(1) // not 100 if all values are 0
 		}
 		if len(p.steps) > 0 {
 			graph.ThresholdsStyle(common.NewGraphThresholdsStyleConfigBuilder().Mode(common.GraphThresholdsStyleModeDashed))

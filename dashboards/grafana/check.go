@@ -85,6 +85,9 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 	if err != nil {
 		return false, err
 	}
+	if p.Kind == Table && len(p.Targets) > 1 && answer.Named {
+		return false, fmt.Errorf("%s keeps the name of its metric: Grafana does not join its rows with others", t.Expr)
+	}
 	unit := p.Unit
 	if p.Kind == Table {
 		unit = t.Unit

@@ -9,6 +9,7 @@ func claim() Board {
 		Rows: []Row{
 			{"Summary", claimSummary()},
 			{"Activity", claimActivity()},
+			{"What hit it", claimIncidents()},
 			{"Sharing and pods", claimSharing()},
 			{"Status", claimStatus()},
 		},
@@ -58,8 +59,13 @@ func claimSummary() []Panel {
 			Targets: []Target{
 				{Expr: `max by (<claim device>, request, share_id, device_class, admin_access, attribution, state) ` +
 					`(dra_claim_device_info{<c>})`},
-				{Expr: `claim_device:dra_active:ratio{<c>}`, Column: "Active in the window", Unit: "percentunit"},
+				{Expr: `max by (<claim device>) (claim_device:dra_active:ratio{<c>})`, Column: "Active", Unit: "percentunit"},
 				{Expr: `max by (<claim device>) (dra_claim_memory_used_bytes{<c>})`, Column: "Memory used", Unit: "bytes"},
+				{Expr: `max by (<claim device>) (dra_claim_memory_used_peak_bytes{<c>})`, Column: "Peak memory", Unit: "bytes"},
+				{
+					Expr:   `max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<c>}) * 1000`,
+					Column: "Last error", Unit: "dateTimeFromNow",
+				},
 			},
 		},
 	}
@@ -100,6 +106,20 @@ func claimActivity() []Panel {
 	}
 }
 
+func claimIncidents() []Panel {
+	throttled := line("Throttled", "Share of the time in which each device ran below its clocks while the claim held it.",
+		"percentunit", "none, or not measured", "{{reason}} {{device}} {{node}}",
+		`max by (<device>, reason) (rate(dra_claim_throttled_seconds_total{<c>}[$__rate_interval]))`)
+	throttled.max = 1
+	return []Panel{
+		line("Errors of its devices",
+			"Errors of each device while the claim held it, whoever else held it too: not to be summed over claims.", "none",
+			"none, or not measured", "{{kind}} {{code}} {{device}} {{node}}",
+			`max by (<device>, kind, code) (increase(dra_claim_errors_total{<c>}[$__rate_interval]))`),
+		throttled,
+	}
+}
+
 func claimSharing() []Panel {
 	const same = `on (<device>) group by (<device>) (dra_claim_device_info{<c>, admin_access="false"})`
 	shared := line("Utilization of shared devices by claim",
@@ -118,7 +138,7 @@ func claimSharing() []Panel {
 				{Expr: `max by (<claim device>, share_id, admin_access, attribution) (dra_claim_device_info and ` + same + `)`},
 				{
 					Expr:   `max by (<claim device>, share_id) (dra_claim_consumed_capacity and ` + same + `)`,
-					Column: "Consumed capacity", Unit: "short",
+					Column: "Consumed", Unit: "short",
 				},
 			},
 		},

@@ -69,6 +69,7 @@ func fleetNow() []Panel {
 			Width: 3, Height: 4,
 			Targets: []Target{{Expr: `count(ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster"})`}},
 			steps:   []step{{0, green}, {1, orange}}, MayBeEmpty: "without a firing alert", Total: true,
+			link: "dra-fleet", view: firingAlertsID,
 		},
 	}
 }
@@ -199,8 +200,11 @@ func idleClaims() Panel {
 			"while one of its devices is used. Click a claim to open its dashboard.",
 		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 9, sort: "Wasted per day", limit: 20, Total: true,
 		Targets: []Target{
-			{Expr: listed, Column: "Idle devices", Unit: "none"},
-			{Expr: `claim:dra_devices:count and on (<claim driver>) (` + listed + `)`, Column: "Devices", Unit: "none"},
+			{Expr: `max by (<claim driver>) (` + listed + `)`, Column: "Idle devices", Unit: "none"},
+			{
+				Expr:   `max by (<claim driver>) (claim:dra_devices:count) and on (<claim driver>) (` + listed + `)`,
+				Column: "Devices", Unit: "none",
+			},
 			{
 				Expr:   `group by (<claim driver>) (` + listed + `) * on (<claim>) group_left () (` + idleCost + `)`,
 				Column: "Wasted per day", Unit: "currency:¤",
@@ -208,7 +212,7 @@ func idleClaims() Panel {
 			{
 				Expr: `(time() - max by (<claim driver>) (dra_claim_last_active_timestamp_seconds)) / 3600 ` +
 					`* on (<claim driver>) (` + listed + `)`,
-				Column: "Wasted device-hours", Unit: "h",
+				Column: "Wasted hours", Unit: "h",
 			},
 			{
 				Expr: `max by (<claim driver>) (dra_claim_last_active_timestamp_seconds) * 1000 and on (<claim driver>) (` +
@@ -234,6 +238,9 @@ func firing(severity string) string {
 		severity + `})`
 }
 
+// firingAlertsID is the id of the panel "Firing alerts", the first one after the title of its row.
+const firingAlertsID = 2
+
 // fleetTrouble is what a person looks for at night, before anything else.
 func fleetTrouble() []Panel {
 	return []Panel{
@@ -241,7 +248,7 @@ func fleetTrouble() []Panel {
 			Title: "Firing alerts",
 			Description: "Firing alerts of dra-exporter's rules, critical ones first. Click an alert for its section of the " +
 				"runbook, a claim, device or node for its dashboard.",
-			Kind: Table, NoData: "none", Width: 24, Height: 7, sort: hiddenValue,
+			Kind: Table, NoData: "none", Width: 24, Height: 7, sort: hiddenValue, hide: []string{"pool"},
 			Targets: []Target{{
 				Expr: "2 + " + firing(`severity="critical"`) + "\nor 1 + " + firing(`severity="warning"`) + "\nor " +
 					firing(`severity!~"critical|warning"`),
@@ -251,34 +258,42 @@ func fleetTrouble() []Panel {
 		},
 		{
 			Title: "Sick devices",
-			Description: "Devices that are unhealthy, tainted, need attention or had an error in the last day, since when, " +
-				"who holds them, and when their last error was. Click a device for its dashboard.",
-			Kind: Table, NoData: "no device is sick", Width: 16, Height: 7, MayBeEmpty: "while all devices are well",
+			Description: "Devices that are unhealthy, tainted, need attention or had an error in the last day: why, what to " +
+				"do, who holds them, the time and kind of their last error, and since when an alert holds. Click a device for " +
+				"its dashboard.",
+			Kind: Table, NoData: "no device is sick", Width: 24, Height: 7, MayBeEmpty: "while all devices are well",
+			hide: []string{"pool"},
+			// What may have several rows for a device comes first: Grafana adds the values of later
+			// queries to all rows of the device.
 			Targets: []Target{
-				{Expr: `max by (<device>, state) (device:dra_state:info{<d>}) and on (<device>) (` +
-					sick + `)`},
-				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<d>, effect!="None"}) ` +
+				{Expr: `group by (<device>, namespace, resourceclaim_name) (dra_claim_device_info{<d>, admin_access="false"}) ` +
 					`and on (<device>) (` + sick + `)`},
 				{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<d>} == 1) and on (<device>) (` + sick + `)`},
+				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<d>, effect!="None"}) ` +
+					`and on (<device>) (` + sick + `)`},
+				{Expr: `max by (<device>, state) (device:dra_state:info{<d>}) and on (<device>) (` + sick + `)`},
+				// The kind of the last error.
+				{
+					Expr: `topk by (<device>) (1, max by (<device>, kind, code) ` +
+						`(last_over_time(device:dra_error:timestamp_seconds{<d>}[1d]))) * 1000 and on (<device>) (` + sick + `)`,
+					Unit: "dateTimeFromNow",
+				},
+				{
+					Expr:   `max by (<device>) (dra_device_last_error_timestamp_seconds{<d>}) * 1000 and on (<device>) (` + sick + `)`,
+					Column: "Last error", Unit: "dateTimeFromNow",
+				},
 				{
 					Expr: `min by (<device>) (ALERTS_FOR_STATE{<d>, alertname=~"DRADevice(Unhealthy|Down|Errors|NeedsAttention)|` +
 						`DRATaintedDeviceHeld"}) * 1000 and on (<device>) (` + sick + `)`,
 					Column: "Since", Unit: "dateTimeFromNow",
-				},
-				{Expr: `group by (<device>, namespace, resourceclaim_name) (dra_claim_device_info{<d>, admin_access="false"}) ` +
-					`and on (<device>) (` + sick + `)`},
-				{
-					Expr:   `max by (<device>) (dra_device_last_error_timestamp_seconds{<d>}) * 1000 and on (<device>) (` + sick + `)`,
-					Column: "Last error", Unit: "dateTimeFromNow",
 				},
 			},
 		},
 		{
 			Title: "Claims that wait for their driver",
 			Description: "Claims that hold devices which their driver has not prepared, so that no pod can use them. " +
-				"More than " +
-				"some seconds are a fault: see DRAClaimNotPrepared in the runbook.",
-			Kind: Table, NoData: "none", Width: 8, Height: 7, MayBeEmpty: "while all claims are prepared", Total: true,
+				"More than some seconds are a fault: see DRAClaimNotPrepared in the runbook.",
+			Kind: Table, NoData: "none", Width: 24, Height: 4, MayBeEmpty: "while all claims are prepared", Total: true,
 			Targets: []Target{{
 				Expr: `count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{cluster=~"$cluster", ` +
 					`node=~"$node", driver=~"$driver", namespace=~"$namespace", state="allocated", admin_access="false"}))`,

@@ -97,6 +97,13 @@ func TestMistakes(t *testing.T) {
 		}, "not marked as a total"},
 		{"a mark without a total", func(p *Panel) { p.Total = true }, "no query is one"},
 		{"legend without the node", func(p *Panel) { p.Targets[0].Legend = "{{device}}" }, "does not name the node"},
+		{"a table whose rows do not join", func(p *Panel) {
+			p.Kind, p.Unit = Table, ""
+			p.Targets = []Target{
+				{Expr: "max by (<device>) (dra_device_power_watts)", Unit: "watt"},
+				{Expr: "dra_device_up and on (<device>) dra_device_power_watts > 0", Unit: "none"},
+			}
+		}, "does not join"},
 		{"no queries", func(p *Panel) { p.Targets = nil }, "no query"},
 		{"too wide", func(p *Panel) { p.Width = 25 }, "size"},
 		{"states of a graph", func(p *Panel) { p.states = []state{{"1", "on", green}} }, "states"},
@@ -130,7 +137,9 @@ type board struct {
 	}
 	Tags       []string
 	Templating struct{ List []struct{ Name, Type string } }
-	Panels     []struct {
+
+	Annotations struct{ List []struct{ Name string } }
+	Panels      []struct {
 		ID          int
 		Type, Title string
 		Datasource  struct{ UID string }
@@ -214,6 +223,24 @@ func TestSelection(t *testing.T) {
 	}
 }
 
+// TestAnnotations checks that times of allocations, of which a fleet has too many, are marked on
+// the dashboard of claims alone.
+func TestAnnotations(t *testing.T) {
+	for _, b := range Boards() {
+		var got []string
+		for _, a := range decode(t, &b).Annotations.List {
+			got = append(got, a.Name)
+		}
+		want := []string{"Device errors"}
+		if b.UID == "dra-claim" {
+			want = append(want, "Claims allocated")
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", b.UID, diff)
+		}
+	}
+}
+
 // TestFleet checks that what is wrong comes first, critical alerts first, and that numbers link to
 // dashboards that exist.
 func TestFleet(t *testing.T) {
@@ -224,6 +251,7 @@ func TestFleet(t *testing.T) {
 	}
 	var got struct {
 		Panels []struct {
+			ID              int
 			Type, Title     string
 			Transformations []struct {
 				ID      string
@@ -243,7 +271,8 @@ func TestFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := got.Panels[1]
-	if first.Title != "Firing alerts" || len(first.Transformations) != 3 || first.Transformations[1].ID != "sortBy" ||
+	if first.Title != "Firing alerts" || first.ID != firingAlertsID ||
+		len(first.Transformations) != 3 || first.Transformations[1].ID != "sortBy" ||
 		first.Transformations[1].Options.Sort[0].Field != "Value" {
 		t.Errorf("the first panel is %+v", first)
 	}
@@ -262,6 +291,9 @@ func TestFleet(t *testing.T) {
 				uid, _, _ := strings.Cut(rest, "?")
 				if property.ID == "links" && ok {
 					linked++
+					if p.Title == "Alerts" && !strings.Contains(rest, fmt.Sprintf("&viewPanel=%d]", first.ID)) {
+						t.Errorf("the number of alerts links to %s", rest)
+					}
 					if !uids[uid] {
 						t.Errorf("%s links to %q", p.Title, uid)
 					}
@@ -269,8 +301,71 @@ func TestFleet(t *testing.T) {
 			}
 		}
 	}
-	if linked != 7 {
+	if linked != 8 {
 		t.Errorf("%d numbers are linked", linked)
+	}
+}
+
+// TestTables checks what all tables share: no text without data in cells, what a row is about
+// first, and the mark of devices that are in no slice.
+func TestTables(t *testing.T) {
+	tables := 0
+	for _, b := range Boards() {
+		content, err := b.JSON(newCatalog(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct{ Panels []dashboardTable }
+		if err := json.Unmarshal(content, &got); err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range got.Panels {
+			if p.Type != "table" {
+				continue
+			}
+			tables++
+			if o := p.FieldConfig.Overrides[0]; o.Matcher.ID != "byRegexp" || o.Properties[0].ID != "noValue" ||
+				o.Properties[0].Value != "" {
+				t.Errorf("%s: cells of %q without a value have a text", b.UID, p.Title)
+			}
+			organize := p.Transformations[slices.IndexFunc(p.Transformations, func(t transformation) bool {
+				return t.ID == "organize"
+			})].Options
+			at := organize.IndexByName
+			if at["node"] > at["cluster"] || at["device"] > at["cluster"] || at["state"] > at["cluster"] {
+				t.Errorf("%s: the columns of %q have the order %v", b.UID, p.Title, at)
+			}
+			if p.Title == "Device list" && (organize.RenameByName["listed"] != "Listed" ||
+				!strings.Contains(string(content), `"in no slice"`)) {
+				t.Errorf("nothing marks the devices that are in no slice: %v", organize.RenameByName)
+			}
+		}
+	}
+	if tables < 15 {
+		t.Errorf("%d tables", tables)
+	}
+}
+
+// dashboardTable is the part of a table's JSON that the test reads.
+type dashboardTable struct {
+	Type, Title     string
+	Transformations []transformation
+	FieldConfig     struct {
+		Overrides []struct {
+			Matcher    struct{ ID string }
+			Properties []struct {
+				ID    string
+				Value any
+			}
+		}
+	}
+}
+
+type transformation struct {
+	ID      string
+	Options struct {
+		IndexByName  map[string]int
+		RenameByName map[string]string
 	}
 }
 

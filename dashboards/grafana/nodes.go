@@ -19,12 +19,15 @@ func nodes() Board {
 func nodeDevices() []Panel {
 	return []Panel{
 		{
-			Title: "Device list", Description: "Every selected device with its identity, state and driver version.",
+			Title: "Device list",
+			Description: "Every selected device with its identity, state and driver version. A device that is in no " +
+				"ResourceSlice, such as a GPU whose MIG devices are static, can't be asked for.",
 			Kind: Table, NoData: "no device", Width: 24, Height: 9,
 			Targets: []Target{
-				{Expr: `max by (<device>, vendor, model, uuid, pci_bus_id, parent, numa_node, driver_version) ` +
+				{Expr: `max by (<device>, vendor, model, listed, parent, uuid, pci_bus_id, numa_node, driver_version) ` +
 					`(dra_device_info{<one>, model=~"$model"})`},
 				{Expr: `max by (<device>, state) (device:dra_state:info{<one>})`},
+				{Expr: `max by (<device>, profile, serial, firmware_version, cuda_version) (dra_device_hardware_info{<one>})`},
 				{Expr: `max by (<device>) (dra_device_allocations{<one>})`, Column: "Claims", Unit: "none"},
 				{
 					Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<one>}) * 1000`, Column: "Last error",

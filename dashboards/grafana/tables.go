@@ -17,22 +17,35 @@ type cogQuery = variants.Dataquery
 // value.
 func (p *Panel) columns(panel *dashboard.Panel, catalog query.Catalog) {
 	hidden, names := map[string]bool{"Time": true, "__name__": true}, map[string]string{}
-	titles := columnTitles()
+	for _, label := range p.hide {
+		hidden[label] = true
+	}
+	titles, order := columnTitles(), newOrder()
+	// The text without data is that of the table, not of a cell.
+	panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, dashboard.DashboardFieldConfigSourceOverrides{
+		Matcher:    dashboard.MatcherConfig{Id: "byRegexp", Options: "/.*/"},
+		Properties: []dashboard.DynamicConfigValue{{Id: "noValue", Value: ""}},
+	})
 	for i, t := range p.Targets {
 		if answer, err := catalog.Check(checkable(Expand(t.Expr))); err == nil {
 			for _, label := range answer.Labels {
 				if title, ok := titles[label]; ok {
 					names[label] = title
 				}
+				order.label(label)
 			}
 		}
 		field := valueField(i, len(p.Targets))
+		order.value(field)
 		if t.Column == "" {
 			hidden[field] = true
 			continue
 		}
 		names[field] = t.Column
 		properties := []dashboard.DynamicConfigValue{{Id: "unit", Value: t.Unit}}
+		if t.Unit != "none" { // a number that is cut on its left is another one
+			properties = append(properties, dashboard.DynamicConfigValue{Id: "custom.minWidth", Value: numberColumn})
+		}
 		if t.Unit == "percentunit" {
 			properties = append(properties, dashboard.DynamicConfigValue{Id: "max", Value: 1},
 				dashboard.DynamicConfigValue{Id: "min", Value: 0},
@@ -49,13 +62,44 @@ func (p *Panel) columns(panel *dashboard.Panel, catalog query.Catalog) {
 	}
 	panel.Transformations = append(panel.Transformations, dashboard.DataTransformerConfig{
 		Id:      "organize",
-		Options: map[string]any{"excludeByName": hidden, "renameByName": names, "indexByName": map[string]int{}},
+		Options: map[string]any{"excludeByName": hidden, "renameByName": names, "indexByName": order.index()},
 	})
 	if p.limit > 0 {
 		panel.Transformations = append(panel.Transformations,
 			dashboard.DataTransformerConfig{Id: "limit", Options: map[string]any{"limitField": p.limit}})
 	}
 	panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, jumps()...)
+}
+
+// order is the order of a table's columns: on a narrow screen only the first ones are seen.
+type order struct{ first, labels, values []string }
+
+// newOrder returns an order that begins with what a row is about.
+func newOrder() *order {
+	return &order{first: []string{
+		"severity", "alertname", "state", "namespace", "resourceclaim_name", "pod", "device", "node", "driver", "model",
+	}}
+}
+
+// label adds a column of a label, before those of values. The last columns are labels that are
+// mostly the same in all rows.
+func (o *order) label(name string) {
+	if !slices.Contains([]string{"cluster", "pool"}, name) && !slices.Contains(o.first, name) {
+		o.labels = append(o.labels, name)
+	}
+}
+
+func (o *order) value(name string) { o.values = append(o.values, name) }
+
+// index returns the place of each column.
+func (o *order) index() map[string]int {
+	out := map[string]int{}
+	for _, name := range slices.Concat(o.first, o.labels, o.values, []string{"cluster", "pool"}) {
+		if _, ok := out[name]; !ok {
+			out[name] = len(out)
+		}
+	}
+	return out
 }
 
 // sortedBy returns Grafana's name of the values by which a table is sorted.
@@ -81,12 +125,14 @@ func columnTitles() map[string]string {
 		"device_class": "Class",
 		"attribution":  "Divided", "share_id": "Share", "admin_access": "Admin", "container": "Container", "uuid": "UUID",
 		"pci_bus_id": "PCI", "parent": "Part of", "driver_version": "Driver version", "numa_node": "NUMA", "state": "State",
+		"profile": "Profile", "serial": "Serial", "firmware_version": "Firmware", "cuda_version": "CUDA",
 		"status": "Status", "type": "Condition", "reason": "Reason", "source": "Source", "quantity": "Quantity",
 		"kind": "Kind",
 		"code": "Code", "key": "Taint", "value": "Value of taint", "effect": "Effect", "interface": "Interface", "ip": "IP",
 		"hardware_address": "Hardware address", "alertname": "Alert", "severity": "Severity", "instance": "Instance",
 		"version":  "Version",
 		"revision": "Revision", "goversion": "Go", "input": "Input", "resource": "Resource", "action": "Action",
+		"listed": "Listed",
 	}
 }
 
@@ -96,6 +142,11 @@ func colors(of map[string]string) []dashboard.DynamicConfigValue {
 	for i, text := range slices.Sorted(maps.Keys(of)) {
 		options[text] = dashboard.ValueMappingResult{Color: new(of[text]), Index: new(int32(i))}
 	}
+	return mapped(options)
+}
+
+// mapped shows the cells with these texts as others, or in other colors.
+func mapped(options map[string]dashboard.ValueMappingResult) []dashboard.DynamicConfigValue {
 	return []dashboard.DynamicConfigValue{
 		{Id: "mappings", Value: []map[string]any{{"type": "value", "options": options}}},
 		{Id: "custom.cellOptions", Value: map[string]string{"type": "color-text"}},
@@ -112,8 +163,8 @@ func override(column string, properties ...dashboard.DynamicConfigValue) dashboa
 const selection = "?${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}&${node:queryparam}" +
 	"&${driver:queryparam}&${model:queryparam}&${namespace:queryparam}"
 
-// jumps are links from a cell to the dashboard of the object that it names. They keep the data
-// source and the time range.
+// jumps are links from a cell to the dashboard of the object that it names, which keep the data
+// source and the time range, and the widths and colors of cells.
 func jumps() []dashboard.DashboardFieldConfigSourceOverrides {
 	const carry = "?${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
 	link := func(title, uid, selection string) dashboard.DynamicConfigValue {
@@ -122,7 +173,11 @@ func jumps() []dashboard.DashboardFieldConfigSourceOverrides {
 			Value: []map[string]any{{"title": title, "url": "/d/" + uid + carry + selection}},
 		}
 	}
-	return []dashboard.DashboardFieldConfigSourceOverrides{
+	var out []dashboard.DashboardFieldConfigSourceOverrides
+	for _, long := range []string{"Alert", "Claim", "Pod", "Model"} {
+		out = append(out, override(long, dashboard.DynamicConfigValue{Id: "custom.width", Value: wideColumn}))
+	}
+	return append(out, []dashboard.DashboardFieldConfigSourceOverrides{
 		override("Claim",
 			link("This claim", "dra-claim",
 				"&${node:queryparam}&var-namespace=${__data.fields.Namespace}&var-claim=${__value.raw}")),
@@ -142,5 +197,9 @@ func jumps() []dashboard.DashboardFieldConfigSourceOverrides {
 			"unhealthy": red, "unmeasured": yellow, "idle": orange, "active": green, "tainted": purple, "partitioned": grey,
 			"free": blue, "allocated": yellow, "prepared": green,
 		})...),
-	}
+		override("Listed", mapped(map[string]dashboard.ValueMappingResult{
+			"true":  {Text: new("yes"), Color: new("text"), Index: new(int32(0))},
+			"false": {Text: new("in no slice"), Color: new(yellow), Index: new(int32(1))},
+		})...),
+	}...)
 }

@@ -17,6 +17,8 @@ type Answer struct {
 	// Merged is whether a value is of several devices or nodes: an aggregation drops a label that
 	// tells them apart.
 	Merged bool
+	// Named is whether the series have the name of a metric.
+	Named bool
 
 	open   bool // labels that flags copy are possible too
 	scalar bool
@@ -94,7 +96,7 @@ func (k *checker) selector(e *parser.VectorSelector) Answer {
 		k.fail("there is no metric %q", e.Name)
 		return Answer{Unit: Unit{Unknown: true}}
 	}
-	a := Answer{Unit: f.Unit, Labels: slices.Concat(f.Labels, TargetLabels()), open: f.Open}
+	a := Answer{Unit: f.Unit, Labels: slices.Concat(f.Labels, TargetLabels()), Named: true, open: f.Open}
 	for _, m := range e.LabelMatchers {
 		if m.Name != model.MetricNameLabel && !a.Has(m.Name) {
 			k.fail("%s has no label %q", e.Name, m.Name)
@@ -120,6 +122,7 @@ func (k *checker) aggregation(e *parser.AggregateExpr) Answer {
 	default: // averages, quantiles and extremes keep the unit
 	}
 	in := a
+	a.Named = false
 	if e.Without {
 		a.Labels = slices.DeleteFunc(slices.Clone(a.Labels), func(l string) bool { return slices.Contains(e.Grouping, l) })
 	} else {
@@ -161,6 +164,8 @@ func (k *checker) binary(e *parser.BinaryExpr) Answer {
 		k.merged = merged // the right side has no values in the result
 	}
 	out := k.matched(e, left, right)
+	out.Named = left.Named && (e.Op.IsSetOperator() || e.Op.IsComparisonOperator() && !e.ReturnBool) ||
+		right.Named && e.Op == parser.LOR
 	switch {
 	case e.Op.IsSetOperator():
 		if e.Op == parser.LOR && !left.Unit.Fits(right.Unit) && (!right.one || left.Unit != share()) {
@@ -291,6 +296,13 @@ func intersection(a, b []string) []string {
 }
 
 func (k *checker) call(e *parser.Call) Answer {
+	a := k.function(e)
+	keep := []string{"last_over_time", "label_replace", "label_join", "sort", "sort_desc"}
+	a.Named = a.Named && slices.Contains(keep, e.Func.Name)
+	return a
+}
+
+func (k *checker) function(e *parser.Call) Answer {
 	var args []Answer
 	for _, arg := range e.Args {
 		args = append(args, k.expr(arg))

@@ -31,7 +31,7 @@ type recordingGroup struct {
 func recordings() recordingGroup {
 	return recordingGroup{
 		"dra-exporter-records",
-		slices.Concat(idleDevices(), idleClaims(), deviceStates(), fleet(), prices(), namespaces()),
+		slices.Concat(idleDevices(), idleClaims(), deviceStates(), deviceErrors(), fleet(), prices(), namespaces()),
 	}
 }
 
@@ -115,10 +115,13 @@ func deviceStates() []recording {
 		name  = "device:dra_state:info"
 		free  = `group by (<device>) (dra_device_allocations == 0)`
 		ready = "\n\t\t\tand on (<device>) dra_device_up"
-		// The parents of partitions that are held, or exist.
+		// The parents of partitions that are held, or exist, and those that no slice lists.
 		whole = `label_replace(
 			  group by (cluster, node, driver, pool, parent) (
 			    dra_device_info{parent!=""} and on (<device>) (dra_device_allocations > 0 or dra_device_up == 1)
+			    or
+			    dra_device_info{parent!=""} and on (cluster, node, driver, pool, parent)
+			      label_replace(dra_device_info{listed="false"}, "parent", "$1", "device", "(.+)")
 			  ), "device", "$1", "parent", "(.+)"
 			)`
 	)
@@ -144,6 +147,16 @@ func deviceStates() []recording {
 			and on (<device>) dra_device_tainted{effect=~"NoSchedule|NoExecute"}`+ready)
 	state(ledger.StateFree, free+ready)
 	return out
+}
+
+// deviceErrors record the time while a device's errors of a kind increase, and nothing else: what
+// was its last error is cheap to find in a day's few values.
+func deviceErrors() []recording {
+	return []recording{{
+		name: "device:dra_error:timestamp_seconds", unit: query.Unit{Seconds: 1, Scale: 1, Point: true},
+		expr: `
+			time() * group by (<device>, kind, code) (increase(dra_device_errors_total[<rate>]) > 0)`,
+	}}
 }
 
 // fleet are sums over all devices.
@@ -185,7 +198,8 @@ func utilizationBuckets() []recording {
 func perHour() query.Unit { return query.Unit{Money: 1, Seconds: -1, Scale: 1.0 / 3600} }
 
 // prices are how much of a whole device each device is, and what an hour of it costs. A partition
-// whose part is unknown, and a device of a model without a price, have none.
+// whose part is unknown, and a device of a model without a price, have none. CPUs and memory have
+// none either: claims of them count in the pods' requests too (KEP-5517), for which pods pay.
 func prices() []recording {
 	out := []recording{
 		{name: "device:dra_share:ratio", expr: `
@@ -197,7 +211,8 @@ func prices() []recording {
 			(
 			    <prices>
 			)
-			  * on (<device>) group_left () device:dra_share:ratio`,
+			  * on (<device>) group_left () device:dra_share:ratio
+			  unless on (<device>) dra_device_info{driver=~"dra[.](cpu|memory)"}`,
 	}, recording{
 		name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1},
 		expr: `

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/driver"
 )
 
 func newCatalog(t *testing.T) query.Catalog {
@@ -214,5 +216,27 @@ func TestTextNamesLabels(t *testing.T) {
 	o := Defaults()
 	if _, err := a.rule(&o, newCatalog(t)); err == nil || !strings.Contains(err.Error(), `"pool"`) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// Each action that a device may need has an alert, and the runbook says of each reason what to do.
+func TestAttentionHasAlerts(t *testing.T) {
+	var actions []string
+	mitigation := ""
+	for _, a := range hardwareAlerts(&Options{}) {
+		if a.name == "DRADeviceNeedsAttention" {
+			actions, mitigation = append(actions, a.action), mitigation+a.mitigation
+		}
+	}
+	labels := driver.NeedsAttention.Spec().Labels
+	for _, action := range labels[0].Values {
+		if action != "none" && !slices.Contains(actions, action) {
+			t.Errorf("no alert has the action %s", action)
+		}
+	}
+	for _, reason := range labels[1].Values {
+		if reason != "ok" && !strings.Contains(mitigation, "`"+reason+"`") {
+			t.Errorf("the runbook does not have the reason %s", reason)
+		}
 	}
 }

@@ -45,7 +45,9 @@ func combinations() map[string]values {
 		},
 		"intel":   {"vendor": "intel"},
 		"network": {"vendor": "network", "hostPID": true},
+		"inspect": {"vendor": "amd", "inspectProcesses": true},
 		"cpu":     {"vendor": "cpu"},
+		"plugins": {"kubelet": values{"plugins": true}},
 		"no API":  {"kube": values{"enabled": false}, "inventory": values{"configMapName": "slices"}},
 		"monitoring": {
 			"podMonitor": values{
@@ -61,6 +63,7 @@ func combinations() map[string]values {
 			"vendor": "nvidia",
 			"nvidia": values{"library": "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1", "privileged": true},
 		},
+		"MIG":          {"vendor": "nvidia", "nvidia": values{"migMonitor": true}},
 		"vendor nodes": {"vendor": "nvidia", "onlyOnVendorNodes": true},
 		"authorization": {
 			"web": values{
@@ -238,7 +241,7 @@ func TestRBAC(t *testing.T) {
 func TestAuthorization(t *testing.T) {
 	v := combinations()["authorization"]
 	o := renderObjects(t, v)
-	own := o.all["ClusterRole test-dra-exporter"].(*rbacv1.ClusterRole)
+	own := o.all["ClusterRole monitoring.test-dra-exporter"].(*rbacv1.ClusterRole)
 	want := slices.Concat(renderObjects(t, values{}).role.Rules, []rbacv1.PolicyRule{
 		{APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"tokenreviews"}, Verbs: []string{"create"}},
 		{APIGroups: []string{"authorization.k8s.io"}, Resources: []string{"subjectaccessreviews"}, Verbs: []string{"create"}},
@@ -246,7 +249,7 @@ func TestAuthorization(t *testing.T) {
 	if diff := cmp.Diff(want, own.Rules); diff != "" {
 		t.Error(diff)
 	}
-	scraper := o.all["ClusterRole test-dra-exporter-scraper"].(*rbacv1.ClusterRole)
+	scraper := o.all["ClusterRole monitoring.test-dra-exporter-scraper"].(*rbacv1.ClusterRole)
 	if diff := cmp.Diff([]rbacv1.PolicyRule{{
 		NonResourceURLs: []string{"/metrics", "/api/v1/snapshot"},
 		Verbs:           []string{"get"},
@@ -255,7 +258,8 @@ func TestAuthorization(t *testing.T) {
 		t.Error(diff)
 	}
 	var subjects []string
-	for _, s := range o.all["ClusterRoleBinding test-dra-exporter-scraper"].(*rbacv1.ClusterRoleBinding).Subjects {
+	binding := o.all["ClusterRoleBinding monitoring.test-dra-exporter-scraper"].(*rbacv1.ClusterRoleBinding)
+	for _, s := range binding.Subjects {
 		subjects = append(subjects, s.Namespace+"/"+s.Name)
 	}
 	if diff := cmp.Diff([]string{"monitoring/test-dra-exporter-scraper", "monitoring/prometheus"}, subjects); diff != "" {
@@ -270,8 +274,8 @@ func TestAuthorization(t *testing.T) {
 	if !slices.Contains(o.daemonSet.Spec.Template.Spec.Containers[0].Args, "--web.kube-authorization") {
 		t.Error("scrapers are not authorized")
 	}
-	if plain := renderObjects(t,
-		values{"podMonitor": values{"enabled": true}}); plain.all["ClusterRole test-dra-exporter-scraper"] != nil ||
+	plain := renderObjects(t, values{"podMonitor": values{"enabled": true}})
+	if plain.all["ClusterRole monitoring.test-dra-exporter-scraper"] != nil ||
 		plain.monitor.Spec.PodMetricsEndpoints[0].Authorization != nil {
 		t.Error("there are rights and tokens that are not needed")
 	}
@@ -293,6 +297,35 @@ func TestHelmTest(t *testing.T) {
 		pod := o.all["Pod test-dra-exporter-test"].(*corev1.Pod)
 		if token := *pod.Spec.AutomountServiceAccountToken; token != (name == "authorization") {
 			t.Errorf("%s: the token of the service account is mounted: %v", name, token)
+		}
+	}
+}
+
+// helm test asks every exporter, also those that are not ready: all addresses of the Service.
+func TestHelmTestAsksEveryNode(t *testing.T) {
+	o := renderObjects(t, values{"vendor": "nvidia"})
+	service := o.all["Service test-dra-exporter"].(*corev1.Service)
+	if service.Spec.ClusterIP != corev1.ClusterIPNone || !service.Spec.PublishNotReadyAddresses {
+		t.Errorf("the Service has not the addresses of all pods: %+v", service.Spec)
+	}
+	args := o.all["Pod test-dra-exporter-test"].(*corev1.Pod).Spec.Containers[0].Args
+	for _, want := range []string{"top", "--once", "--all-addresses", "--url=http://" + service.Name + ":10985"} {
+		if !slices.Contains(args, want) {
+			t.Errorf("the arguments of helm test are %v, without %s", args, want)
+		}
+	}
+}
+
+// The container can read GPUs in MIG mode as a whole only on request, and gets CAP_SYS_ADMIN for
+// it, without which NVIDIA's container toolkit refuses the variable.
+func TestMIGMonitor(t *testing.T) {
+	for name, want := range map[string]bool{"MIG": true, "nvidia": false} {
+		c := renderObjects(t, combinations()[name]).daemonSet.Spec.Template.Spec.Containers[0]
+		variable := slices.Contains(c.Env, corev1.EnvVar{Name: "NVIDIA_MIG_MONITOR_DEVICES", Value: "all"})
+		given := c.SecurityContext.Capabilities
+		added := slices.Equal(given.Add, []corev1.Capability{"SYS_ADMIN"})
+		if variable != want || added != want || !slices.Equal(given.Drop, []corev1.Capability{"ALL"}) {
+			t.Errorf("%s: the variable is set: %t, the capabilities are %+v", name, variable, given)
 		}
 	}
 }
@@ -377,6 +410,9 @@ func TestNotes(t *testing.T) {
 			t.Errorf("%q must be in the notes of the defaults, and only there", hint)
 		}
 	}
+	if !strings.Contains(on, "helm -n monitoring test ") {
+		t.Errorf("the notes do not name helm test: %s", on)
+	}
 	if !strings.Contains(on, "podMonitor.labels.release=") || strings.Contains(off, "podMonitor.labels.release=") {
 		t.Errorf("the label of the operator's release is not named: %s", on)
 	}
@@ -444,6 +480,25 @@ func TestVendorNodes(t *testing.T) {
 	} {
 		if got := labels(v); got != nil {
 			t.Errorf("%s: it runs only on nodes with %v", name, got)
+		}
+	}
+}
+
+// The folders of plugins, which have the sockets of storage drivers too, are mounted only where
+// they are asked for, read-only, where the program looks for them.
+func TestPlugins(t *testing.T) {
+	for asked, want := range map[bool][]string{
+		false: nil, true: {"/k/plugins", "/k/plugins_registry"},
+	} {
+		o := renderObjects(t, values{"kubelet": values{"root": "/k", "plugins": asked}})
+		var got []string
+		for _, m := range o.daemonSet.Spec.Template.Spec.Containers[0].VolumeMounts {
+			if strings.HasPrefix(m.MountPath, "/k/plugins") && m.ReadOnly {
+				got = append(got, m.MountPath)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("with plugins=%v mounted are %v, want %v", asked, got, want)
 		}
 	}
 }

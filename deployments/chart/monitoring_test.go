@@ -172,6 +172,26 @@ func TestTwoReleases(t *testing.T) {
 	}
 }
 
+// Releases of the same name in two namespaces have no object in common, also where their rules and
+// dashboards are in one namespace.
+func TestSameNameInTwoNamespaces(t *testing.T) {
+	v := combinations()["authorization"]
+	v["prometheusRule"] = values{"enabled": true, "namespace": "monitoring"}
+	v["dashboards"] = values{"enabled": true, "namespace": "monitoring"}
+	all := map[string]string{}
+	for _, namespace := range []string{"team-a", "team-b"} {
+		o := objects{all: map[string]runtime.Object{}}
+		o.render(t, Release{Name: "dra-exporter", Namespace: namespace, Values: v})
+		for key, object := range o.all {
+			key = object.(metav1.Object).GetNamespace() + " " + key
+			if all[key] != "" {
+				t.Errorf("%s is of both releases", key)
+			}
+			all[key] = namespace
+		}
+	}
+}
+
 // Each object has the common labels.
 func TestCommonLabels(t *testing.T) {
 	for name, v := range combinations() {

@@ -41,6 +41,8 @@ func TestPodSecurity(t *testing.T) {
 	never := []string{"restricted volume types", "runAsNonRoot != true", "runAsUser=0"}
 	more := map[string][]string{
 		"network": {"host namespaces"}, // hostPID
+		"MIG":     {"allowPrivilegeEscalation != false", "unrestricted capabilities"},
+		"inspect": {"unrestricted capabilities"},
 		"library": {"allowPrivilegeEscalation != false", "privileged", "unrestricted capabilities"},
 	}
 	for name, v := range combinations() {
@@ -109,6 +111,38 @@ func TestFoldersOfSys(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"/sys/bus", "/sys/class", "/sys/devices", "/sys/fs/cgroup"}, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// Two capabilities let the source drm look into processes. It is off without them, unless it is
+// asked for.
+func TestInspectProcesses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		values values
+		drm    string // the variable of the source
+		caps   []corev1.Capability
+	}{
+		"off":       {values{}, "false", nil},
+		"on":        {values{"inspectProcesses": true}, "", []corev1.Capability{"DAC_READ_SEARCH", "SYS_PTRACE"}},
+		"asked for": {values{"sources": values{"drm": true}}, "true", nil},
+		"not wanted": {
+			values{"inspectProcesses": true, "sources": values{"drm": false}},
+			"false",
+			[]corev1.Capability{"DAC_READ_SEARCH", "SYS_PTRACE"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := renderObjects(t, tc.values).daemonSet.Spec.Template.Spec.Containers[0]
+			drm := ""
+			for _, v := range c.Env {
+				if v.Name == "DRA_EXPORTER_SOURCE_DRM" {
+					drm = v.Value
+				}
+			}
+			if caps := c.SecurityContext.Capabilities; drm != tc.drm || !slices.Equal(caps.Add, tc.caps) || len(caps.Drop) != 1 {
+				t.Errorf("drm is %q, capabilities %+v", drm, caps)
+			}
+		})
 	}
 }
 

@@ -1,8 +1,10 @@
 package chart
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -30,6 +32,7 @@ func TestBadValues(t *testing.T) {
 		"window":    {"prometheusRule": values{"errorWindow": "15 minutes"}},
 		"price":     {"prometheusRule": values{"prices": []any{values{"models": ".*"}}}},
 		"no API":    {"kube": values{"enabled": false}, "web": values{"kubeAuthorization": values{"enabled": true}}},
+		"MIG":       {"vendor": "amd", "nvidia": values{"migMonitor": true}},
 		"library":   {"nvidia": values{"library": "/usr/lib"}},
 		"DCGM":      {"sources": values{"dcgm": values{"address": "somewhere"}}},
 		"source":    {"sources": values{"nvlm": "false"}},
@@ -68,5 +71,52 @@ func TestEveryValueIsUsed(t *testing.T) {
 		if !strings.Contains(templates.String(), ".Values."+name) {
 			t.Errorf("%s is not used", name)
 		}
+	}
+}
+
+// The chart's README lists every value, with a description.
+func TestReadme(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join(folder, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var v values
+	data, err := os.ReadFile(filepath.Join(folder, "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(data, &v); err != nil {
+		t.Fatal(err)
+	}
+	described := regexp.MustCompile("(?m)^\\| (\\S+) \\| [a-z]+ \\| `.*` \\| (.*) \\|$").FindAllSubmatch(readme, -1)
+	listed := map[string]bool{}
+	for _, row := range described {
+		key, description := string(row[1]), string(row[2])
+		if !strings.HasSuffix(description, ".") {
+			t.Errorf("%s is described as %q", key, description)
+		}
+		for parent := key; ; {
+			listed[parent] = true
+			dot := strings.LastIndexByte(parent, '.')
+			if dot < 0 {
+				break
+			}
+			parent = parent[:dot]
+		}
+	}
+	var check func(prefix string, v values)
+	check = func(prefix string, v values) {
+		for name, value := range v {
+			if !listed[prefix+name] {
+				t.Errorf("%s is not in the README", prefix+name)
+			}
+			if below, ok := value.(values); ok && !bytes.Contains(readme, []byte("| "+prefix+name+" |")) {
+				check(prefix+name+".", below)
+			}
+		}
+	}
+	check("", v)
+	if len(described) < 100 {
+		t.Errorf("%d values are described", len(described))
 	}
 }

@@ -21,7 +21,8 @@ import (
 type Hardware struct {
 	Vendor string // as driver.Hardware has it: nvidia
 	ID     string // of the vendor on the PCI bus, four hexadecimal digits
-	Class  string // the first digits of the PCI class: 03 for display controllers, GPUs among them
+	// Classes are the first digits of the PCI classes: 03 for display controllers, GPUs among them.
+	Classes []string
 }
 
 // listInterval is how often the bus is listed.
@@ -141,14 +142,16 @@ func onBus(root string, hardware Hardware) []string {
 		return nil // no PCI here
 	}
 	var reader sysfs.Reader
-	is := func(device, attribute, prefix string) bool {
+	is := func(device, attribute string, prefixes ...string) bool {
 		value, err := reader.Value(sysfs.WorkingDir, filepath.Join(device, attribute))
-		return err == nil && strings.HasPrefix(string(value), "0x"+prefix)
+		return err == nil && slices.ContainsFunc(prefixes, func(prefix string) bool {
+			return strings.HasPrefix(string(value), "0x"+prefix)
+		})
 	}
 	var out []string
 	for _, e := range entries {
 		device := sysfs.PCIDevice(root, e.Name())
-		if !is(device, "vendor", hardware.ID) || !is(device, "class", hardware.Class) {
+		if !is(device, "vendor", hardware.ID) || !is(device, "class", hardware.Classes...) {
 			continue
 		}
 		if _, err := os.Lstat(filepath.Join(device, "physfn")); err == nil || sysfs.Driver(device) == "vfio-pci" {

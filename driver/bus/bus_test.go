@@ -77,7 +77,7 @@ func TestNeverSilent(t *testing.T) {
 		"in slices, and the library here": {&fake{}, empty, 8, nil},
 	} {
 		listed := func(vendor string) int { return map[string]int{"nvidia": tc.listed}[vendor] }
-		s := bus.New(tc.source, bus.Hardware{Vendor: "nvidia", ID: "10de", Class: "03"},
+		s := bus.New(tc.source, bus.Hardware{Vendor: "nvidia", ID: "10de", Classes: []string{"03"}},
 			driver.Host{Sysfs: tc.root, Listed: listed}, time.Now)
 		samples, err := s.Sample(t.Context())
 		if (err != nil) != (tc.want != nil) || len(samples) != len(tc.source.pci) {
@@ -100,7 +100,8 @@ func TestNeverSilent(t *testing.T) {
 // Hardware that comes to the bus is seen.
 func TestHotplug(t *testing.T) {
 	root, now := t.TempDir(), time.Unix(1_800_000_000, 0)
-	s := bus.New(&fake{}, bus.Hardware{ID: "10de", Class: "03"}, driver.Host{Sysfs: root}, func() time.Time { return now })
+	hardware := bus.Hardware{ID: "10de", Classes: []string{"12", "03"}}
+	s := bus.New(&fake{}, hardware, driver.Host{Sysfs: root}, func() time.Time { return now })
 	if _, err := s.Sample(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,7 @@ func TestHotplug(t *testing.T) {
 // the bus or in the inventory.
 func TestNotBuilt(t *testing.T) {
 	notBuilt := fmt.Errorf("%w: built without cgo", driver.ErrNotBuilt)
-	nvidia := bus.Hardware{Vendor: "nvidia", ID: "10de", Class: "03"}
+	nvidia := bus.Hardware{Vendor: "nvidia", ID: "10de", Classes: []string{"03"}}
 	open := bus.Expect("far", nvidia, func(driver.Host) (driver.Source, error) { return nil, notBuilt })
 	empty, full := t.TempDir(), t.TempDir()
 	drivertest.WriteTree(t, full, machine)

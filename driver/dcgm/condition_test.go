@@ -122,4 +122,18 @@ func TestNVLink5(t *testing.T) {
 	}
 }
 
+// The speed of the fan is a ratio or a percentage, by what the engine knows.
+func TestFanSpeed(t *testing.T) {
+	for _, vocabulary := range []int64{
+		dcgmtest.Vocabulary46, dcgmtest.Vocabulary45, dcgmtest.VocabularyRenewed, dcgmtest.VocabularyEarly,
+	} {
+		t.Run(fmt.Sprintf("vocabulary %d", vocabulary), func(t *testing.T) {
+			got := readingsOf(t, func(*dcgmtest.Condition) { machine.Vocabulary = vocabulary }, driver.FanSpeed)
+			if diff := cmp.Diff(map[string]float64{"": 0.35}, got, approximately()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "../nvidia/README.md", "DCGM", Fills()) }

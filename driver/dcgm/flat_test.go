@@ -115,12 +115,12 @@ func liveHeap() uint64 {
 // fake included.
 func BenchmarkSample(b *testing.B) {
 	for _, bench := range []struct {
-		name      string
-		instances int
-	}{{"8 GPUs", 0}, {"8 GPUs of 7 MIG instances", 7}} {
+		name            string
+		gpus, instances int
+	}{{"8 GPUs", 8, 0}, {"32 GPUs", 32, 0}, {"8 GPUs of 7 MIG instances", 8, 7}} {
 		b.Run(bench.name, func(b *testing.B) {
-			c := newClock(8)
-			for i := range 8 {
+			c := newClock(bench.gpus)
+			for i := range bench.gpus {
 				if bench.instances > 0 {
 					machine.Partition(i, bench.instances)
 				}

@@ -98,6 +98,7 @@ func (l layout) identify() ([]device, error) {
 	if err != nil {
 		return nil, err
 	}
+	profiles := readProfiles(l.parts)
 	var devices []device
 	var errs []error
 	for _, gpu := range l.gpus {
@@ -111,8 +112,10 @@ func (l layout) identify() ([]device, error) {
 	}
 	for _, p := range l.parts {
 		d := p.device()
+		d.hardware.Profile = profiles[d.values]
 		if i := slices.IndexFunc(devices, func(d device) bool { return d.hardware.UUID == p.gpuUUID }); i >= 0 {
 			d.hardware.DriverVersion = devices[i].hardware.DriverVersion
+			d.hardware.CUDAVersion = devices[i].hardware.CUDAVersion
 		}
 		devices = append(devices, d)
 	}
@@ -143,7 +146,8 @@ func readFacts(gpus []uint) (map[uint]driver.Hardware, error) {
 	}
 	ids := []dcgm.Short{
 		dcgm.DCGM_FI_DEV_GPU_UUID, dcgm.DCGM_FI_DEV_PCI_BUS_ID, dcgm.DCGM_FI_DEV_GPU_NAME,
-		dcgm.DCGM_FI_SYSTEM_DRIVER_VERSION,
+		dcgm.DCGM_FI_SYSTEM_DRIVER_VERSION, dcgm.DCGM_FI_CUDA_DRIVER_VERSION, dcgm.DCGM_FI_DEV_BOARD_SERIAL,
+		dcgm.DCGM_FI_DEV_VBIOS_VERSION,
 	}
 	values, err := dcgm.EntitiesGetLatestValues(entities, ids, liveData)
 	if err != nil {
@@ -163,8 +167,43 @@ func readFacts(gpus []uint) (map[uint]driver.Hardware, error) {
 			h.Model = text(v)
 		case dcgm.DCGM_FI_SYSTEM_DRIVER_VERSION:
 			h.DriverVersion = text(v)
+		case dcgm.DCGM_FI_CUDA_DRIVER_VERSION:
+			if n := decode(values[i : i+1])[0]; !n.absent {
+				h.CUDAVersion = nvidia.CUDAVersion(int(n.number))
+			}
+		case dcgm.DCGM_FI_DEV_BOARD_SERIAL:
+			h.Serial = text(v)
+		case dcgm.DCGM_FI_DEV_VBIOS_VERSION:
+			h.FirmwareVersion = text(v)
 		}
 		facts[v.EntityID] = h
 	}
 	return facts, nil
+}
+
+// readProfiles returns the profiles of the GPU instances that are one MIG device each: the name of
+// an instance, which is what dcgm-exporter's label GPU_I_PROFILE has. A profile is a fact that may
+// be missing.
+func readProfiles(parts []part) map[entity]string {
+	var instances []entity
+	for _, p := range parts {
+		if !p.shared {
+			instances = append(instances, p.gpuInstance)
+		}
+	}
+	if len(instances) == 0 {
+		return nil
+	}
+	values, err := dcgm.EntitiesGetLatestValues(instances, []dcgm.Short{dcgm.DCGM_FI_DEV_GPU_NAME}, liveData)
+	if err != nil {
+		return nil
+	}
+	profiles := map[entity]string{}
+	for i := range values {
+		v := &values[i]
+		if profile := text(v); nvidia.ComputeSlices(profile) > 0 { // else it is the name of the GPU
+			profiles[entity{EntityGroupId: v.EntityGroupId, EntityId: v.EntityID}] = profile
+		}
+	}
+	return profiles
 }

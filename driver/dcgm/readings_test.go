@@ -92,7 +92,8 @@ func TestQuantities(t *testing.T) {
 		}
 	}
 	wantHardware := driver.Hardware{
-		UUID: g.UUID(), PCI: "0000:1b:00.0", Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", DriverVersion: "580.65.06",
+		UUID: g.UUID(), PCI: "0000:1b:00.0", Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", Serial: "1650823456700",
+		FirmwareVersion: "96.00.61.00.01", DriverVersion: "580.65.06", CUDAVersion: "13.0",
 	}
 	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {
 		t.Errorf("hardware (-want +got):\n%s", diff)
@@ -172,7 +173,7 @@ func TestInstances(t *testing.T) {
 	}
 	wantHardware := driver.Hardware{
 		Kind: driver.KindPartition, Parent: machine.GPUs[1].UUID(), Instance: "7/0", Vendor: "nvidia",
-		DriverVersion: "580.65.06",
+		Profile: "1g.10gb", DriverVersion: "580.65.06", CUDAVersion: "13.0",
 	}
 	if diff := cmp.Diff(wantHardware, samples[2].Hardware); diff != "" {
 		t.Errorf("hardware of an instance (-want +got):\n%s", diff)

@@ -147,7 +147,8 @@ func (s *Source) take(r report) {
 	}
 	for _, v := range r.events {
 		if d := byEvents[v.entity]; d != nil {
-			d.xids.Count(int64(v.number), earlier(v.at, r.at).Add(-time.Millisecond)) // right before it there was none
+			at := earlier(v.at, r.at)
+			d.xids.Count(int64(v.number), at.Add(-time.Millisecond), at) // right before it there was none
 		}
 	}
 	for _, d := range s.states {
@@ -182,9 +183,9 @@ func (s *Source) samples(now time.Time) ([]driver.Sample, error) {
 		if unreadable {
 			errs = append(errs, fmt.Errorf("read %s: %w", d.name(), noValues(d.lost)))
 		}
-		samples = append(samples, driver.Sample{
-			Hardware: d.hardware, Readings: append(readings, d.reported(now)...), Unreadable: unreadable,
-		})
+		sample := driver.Sample{Hardware: d.hardware, Readings: readings, Unreadable: unreadable}
+		d.report(&sample, now)
+		samples = append(samples, sample)
 	}
 	return samples, errors.Join(errs...)
 }
@@ -193,9 +194,9 @@ func (s *Source) samples(now time.Time) ([]driver.Sample, error) {
 func (s *Source) unreadable() []driver.Sample {
 	samples, now := make([]driver.Sample, 0, len(s.states)), s.config.Now()
 	for _, d := range s.states {
-		samples = append(samples, driver.Sample{
-			Hardware: d.hardware, Readings: d.xids.Append(nil, now), Unreadable: true,
-		})
+		sample := driver.Sample{Hardware: d.hardware, Unreadable: true}
+		d.xids.Report(&sample, now)
+		samples = append(samples, sample)
 	}
 	return samples
 }

@@ -315,21 +315,17 @@ func TestHung(t *testing.T) {
 			machine.Hang(function, true)
 			defer machine.Hang(function, false)
 			before := runtime.NumGoroutine()
+			s.callTimeout = 10 * time.Millisecond
 			for range 5 {
-				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-				begun := time.Now()
-				samples, err := s.Sample(ctx)
-				cancel()
+				samples, err := s.Sample(t.Context())
 				if driver.ReasonOf(err) != driver.ReasonHung || len(samples) != 0 {
 					t.Fatalf("got %d samples and error %v", len(samples), err)
-				}
-				if took := time.Since(begun); took > callTimeout {
-					t.Errorf("it took %v", took)
 				}
 				c.advance(1)
 			}
 			atMostGoroutines(t, before+1)
 			machine.Hang(function, false)
+			s.callTimeout = time.Minute
 			sample(t, s)
 			c.advance(1)
 			if samples := sample(t, s); len(samples) != 2 || len(samples[0].Readings) == 0 {

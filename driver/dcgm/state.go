@@ -126,12 +126,11 @@ func (d *state) readings(now time.Time) []driver.Reading {
 	return nvidia.Attention(out)
 }
 
-// reported makes readings of the device's health and of its XID errors, which the engine reports
-// also of a device that can't be read.
-func (d *state) reported(now time.Time) []driver.Reading {
-	var out []driver.Reading
+// report adds the device's health and its XID errors, which the engine reports also of a device
+// that can't be read.
+func (d *state) report(s *driver.Sample, now time.Time) {
 	if !d.health.at.IsZero() && now.Sub(d.health.at) <= healthInterval+maxAge(slow) {
-		out = append(out, d.health.reading())
+		s.Readings = append(s.Readings, d.health.reading())
 	}
-	return d.xids.Append(out, now)
+	d.xids.Report(s, now)
 }

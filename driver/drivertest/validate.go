@@ -13,13 +13,14 @@ import (
 )
 
 // identity is what tells one piece of hardware from another.
-type identity struct{ driver, device, uuid, part, pci, netDev, rdmaDev, cpus, nodes string }
+type identity struct{ driver, pool, device, uuid, part, pci, netDev, rdmaDev, serial, index, cpus, nodes string }
 
 func identityOf(s driver.Sample) identity {
 	h := s.Hardware
 	id := identity{
-		driver: s.Driver, device: s.Device,
+		driver: s.Driver, pool: s.Pool, device: s.Device,
 		uuid: strings.ToLower(h.UUID), pci: h.PCI, netDev: h.NetDev, rdmaDev: h.RDMADev,
+		serial: h.Serial, index: h.Index,
 		nodes: strings.Join(h.DeviceNodes, " "),
 	}
 	if h.Instance != "" {
@@ -34,7 +35,8 @@ func identityOf(s driver.Sample) identity {
 // String returns what is known of the hardware.
 func (id identity) String() string {
 	fields := strings.Fields(strings.Join([]string{
-		id.driver, id.device, id.uuid, id.part, id.pci, id.netDev, id.rdmaDev, id.cpus, id.nodes,
+		id.driver, id.pool, id.device, id.uuid, id.part, id.pci, id.netDev, id.rdmaDev, id.serial,
+		id.index, id.cpus, id.nodes,
 	}, " "))
 	return strings.Join(fields, " ")
 }

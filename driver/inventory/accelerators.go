@@ -69,6 +69,10 @@ func tenstorrent(d device, h *driver.Hardware) {
 	if h.Model == "" {
 		h.Model = d.attributes.text("boardName")
 	}
+	tray, location := d.attributes.index("trayID"), d.attributes.index("asicLocation")
+	if tray != "" && location != "" {
+		h.Index = tray + "/" + location
+	}
 }
 
 // rebellions: an NPU for guests is vfio-0000-23-00-0.
@@ -91,8 +95,8 @@ func spyre(d device, h *driver.Hardware) {
 }
 
 // nvme: a controller, which its serial number identifies.
-func nvme(d device, h *driver.Hardware) {
-	h.UUID = d.attributes.text("serial")
+func nvme(_ device, h *driver.Hardware) {
+	h.UUID = h.Serial
 }
 
 // deckhouseGPU: NVIDIA GPUs and MIG devices, with attributes of either spelling.

@@ -27,12 +27,14 @@ func TestRecorded(t *testing.T) {
 		{Driver: "gpu.example.com", Pool: "node1", Device: "gpu-3"}: {
 			Hardware: driver.Hardware{
 				UUID: "GPU-aaaaaaaa-0000-0000-0000-000000000003", Model: "LATEST-GPU-MODEL", DriverVersion: "1.0.0",
+				Index: "3",
 			},
 			Capacity: memory, Local: true,
 		},
 		{Driver: "gpu.example.com", Pool: "node1", Device: "shared-1"}: {
 			Hardware: driver.Hardware{
 				UUID: "GPU-bbbbbbbb-0000-0000-0000-000000000001", Model: "LATEST-GPU-MODEL", DriverVersion: "1.0.0",
+				Index: "1",
 			},
 			Capacity: memory, Local: true, Shareable: true,
 		},

@@ -57,16 +57,32 @@ func describe(d device) driver.Hardware {
 		PCI:           a.pci(standardPCIBusID, "pciBusID", "pcieBusID", "pciAddress", "pciAddr"),
 		NetDev:        a.text("ifName", "interfaceName"),
 		RDMADev:       a.text("rdmaDevice"),
+		Index:         a.index("index"),
 		Vendor:        vendorName(a.text("vendor", "vendorID", "pciVendor")),
 		Model:         a.text("productName", "model"),
+		Serial:        a.text("serial", "serialNumber"),
 		DriverVersion: a.text("driverVersion"),
+		CUDAVersion:   withoutPatch(a.text("cudaDriverVersion")),
 		NUMANode:      a.index(standardNUMANode, "numaNode", "numaNodeID", "dra.net/numaNode"),
 	}
 	if h.PCI == "" {
 		h.PCI = pciInName(d.name)
 	}
 	ruleOf(d.driver)(d, &h)
+	if h.Kind == driver.KindPartition {
+		h.Profile = a.text("profile", "partitionProfile") // NVIDIA's and AMD's names
+	}
 	return h
+}
+
+// withoutPatch returns the version of CUDA in a semantic version: 12.8 in 12.8.0.
+func withoutPatch(version string) string {
+	major, rest, _ := strings.Cut(version, ".")
+	minor, _, found := strings.Cut(rest, ".")
+	if !found {
+		return version
+	}
+	return major + "." + minor
 }
 
 // nvidiaGPU: whole GPUs, MIG instances (gpu-0-mig-1g10gb-19-0), and GPUs for guests (gpu-vfio-0).
@@ -205,7 +221,7 @@ func partOf(h *driver.Hardware, parentUUID string) {
 	if parentUUID == "" {
 		h.Parent = h.PCI
 	}
-	h.PCI = ""
+	h.PCI, h.Index = "", ""
 	if strings.EqualFold(h.UUID, parentUUID) {
 		h.UUID = ""
 	}

@@ -12,7 +12,9 @@ import (
 // TestRules holds one entry for every kind of device of every driver in the table of rules.
 func TestRules(t *testing.T) {
 	const mi, gi = 1 << 20, 1 << 30
-	h100 := driver.Hardware{Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", DriverVersion: "580.65.6"}
+	h100 := driver.Hardware{
+		Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", DriverVersion: "580.65.6", CUDAVersion: "13.0",
+	}
 	want := map[string]map[string]driver.Entry{
 		"gpu.nvidia.com": {
 			"gpu-0": {
@@ -31,7 +33,7 @@ func TestRules(t *testing.T) {
 			"gpu-1-mig-1g10gb-19-0": {
 				Hardware: with(h100, func(h *driver.Hardware) {
 					h.Kind, h.Parent = driver.KindPartition, "GPU-11111111-0000-0000-0000-000000000001"
-					h.Placement = "nvidia/1/19/0"
+					h.Placement, h.Profile = "nvidia/1/19/0", "1g.10gb"
 				}),
 				Capacity: []driver.Amount{{Resource: "memory", Value: 9984 * mi}, {Resource: "multiprocessors", Value: 16}},
 			},
@@ -44,7 +46,9 @@ func TestRules(t *testing.T) {
 					Kind: driver.KindPassthrough, Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3",
 					UUID: "GPU-11111111-0000-0000-0000-000000000003", PCI: "0000:5d:00.0",
 				},
-				Taints: []driver.Taint{{Key: "gpu.nvidia.com/unhealthy", Value: "xid-79", Effect: "NoExecute"}},
+				Taints: []driver.Taint{{
+					Key: "gpu.nvidia.com/unhealthy", Value: "xid-79", Effect: "NoExecute", Health: driver.HealthBad,
+				}},
 			},
 		},
 		"compute-domain.nvidia.com": {
@@ -61,7 +65,7 @@ func TestRules(t *testing.T) {
 			},
 			"gpu-2-130": {Hardware: driver.Hardware{
 				Kind: driver.KindPartition, Parent: "0000:22:00.0", DeviceNodes: []string{"/dev/dri/card2", "/dev/dri/renderD130"},
-				Vendor: "amd", Model: "AMD_Instinct_MI300X_OAM", DriverVersion: "B8F4D1A2",
+				Vendor: "amd", Model: "AMD_Instinct_MI300X_OAM", Profile: "cpx_nps4", DriverVersion: "B8F4D1A2",
 			}},
 			"gpu-3-131": {Hardware: driver.Hardware{
 				PCI: "0000:26:00.0", DeviceNodes: []string{"/dev/dri/card3", "/dev/dri/renderD131"}, NUMANode: "1",
@@ -69,23 +73,34 @@ func TestRules(t *testing.T) {
 			}},
 			"gpu-4-132": {Hardware: driver.Hardware{
 				Kind: driver.KindPartition, Parent: "0000:46:00.0", DeviceNodes: []string{"/dev/dri/card4", "/dev/dri/renderD132"},
-				NUMANode: "0", Vendor: "amd", Model: "AMD Instinct MI300X", DriverVersion: "6.14.14",
+				NUMANode: "0", Vendor: "amd", Model: "AMD Instinct MI300X", Profile: "cpx_nps1", DriverVersion: "6.14.14",
 			}},
 			"gpu-vfio-0": {Hardware: driver.Hardware{
 				Kind: driver.KindPassthrough, PCI: "0000:86:02.0", NUMANode: "0", Vendor: "amd",
+			}},
+			// The parents of partitions, which no slice lists.
+			"gpu-0000-22-00-0": {Unlisted: true, Hardware: driver.Hardware{
+				PCI: "0000:22:00.0", Vendor: "amd", Model: "AMD_Instinct_MI300X_OAM", DriverVersion: "B8F4D1A2",
+			}},
+			"gpu-0000-46-00-0": {Unlisted: true, Hardware: driver.Hardware{
+				PCI: "0000:46:00.0", NUMANode: "0", Vendor: "amd", Model: "AMD Instinct MI300X", DriverVersion: "6.14.14",
 			}},
 		},
 		"dra.networking.k8s.aws": {
 			"rocep172s0": {Hardware: driver.Hardware{NetDev: "ens164", RDMADev: "rocep172s0"}},
 		},
 		"tpu.google.com": {
-			"accel0": {Hardware: driver.Hardware{Vendor: "google", Model: "v5e", DeviceNodes: []string{"/dev/accel0"}}},
-			"accel1": {Hardware: driver.Hardware{Vendor: "google", Model: "v5e", DeviceNodes: []string{"/dev/accel1"}}},
-			"vfio-0": {Hardware: driver.Hardware{Vendor: "google", Model: "v6e"}},
+			"accel0": {Hardware: driver.Hardware{
+				Vendor: "google", Model: "v5e", Index: "0", DeviceNodes: []string{"/dev/accel0"},
+			}},
+			"accel1": {Hardware: driver.Hardware{
+				Vendor: "google", Model: "v5e", Index: "1", DeviceNodes: []string{"/dev/accel1"},
+			}},
+			"vfio-0": {Hardware: driver.Hardware{Vendor: "google", Model: "v6e", Index: "2"}},
 		},
 		"ascend.project-hami.io": {
-			"npu-0": {Hardware: driver.Hardware{Vendor: "huawei", Model: "Ascend910B3"}},
-			"npu-1": {Hardware: driver.Hardware{Vendor: "huawei", Model: "Ascend910B3"}},
+			"npu-0": {Hardware: driver.Hardware{Vendor: "huawei", Model: "Ascend910B3", Index: "0"}},
+			"npu-1": {Hardware: driver.Hardware{Vendor: "huawei", Model: "Ascend910B3", Index: "1"}},
 		},
 		"dra.hygon.com": {
 			"hcu-0000-33-00-0": {Hardware: driver.Hardware{
@@ -94,7 +109,7 @@ func TestRules(t *testing.T) {
 		},
 		"tenstorrent.com": {
 			"chip-0": {Hardware: driver.Hardware{
-				UUID: "9476231234567890123", PCI: "0000:41:00.0", Vendor: "tenstorrent", Model: "n300",
+				UUID: "9476231234567890123", PCI: "0000:41:00.0", Vendor: "tenstorrent", Model: "n300", Index: "1/0",
 			}},
 		},
 		"npu.rebellions.ai": {
@@ -115,6 +130,7 @@ func TestRules(t *testing.T) {
 		"dra.nvme": {
 			"nvme-0": {Hardware: driver.Hardware{
 				UUID: "S64GNE0R100001", PCI: "0000:3b:00.0", NUMANode: "0", Model: "SAMSUNG MZQL21T9HCJR",
+				Serial: "S64GNE0R100001",
 			}},
 		},
 		"neuron.aws.com": {
@@ -137,7 +153,10 @@ func TestRules(t *testing.T) {
 			}},
 		},
 		"gaudi.intel.com": {
-			"0000-b3-00-0-0x1020": {Hardware: driver.Hardware{PCI: "0000:b3:00.0", Vendor: "intel", Model: "Gaudi2"}},
+			"0000-b3-00-0-0x1020": {
+				Hardware: driver.Hardware{PCI: "0000:b3:00.0", Vendor: "intel", Model: "Gaudi2", Serial: "AM50033534"},
+				Health:   driver.HealthGood,
+			},
 		},
 		"qat.intel.com": {
 			"qatvf-0000-6d-00-1": {Hardware: driver.Hardware{Kind: driver.KindPartition, PCI: "0000:6d:00.1", Vendor: "intel"}},
@@ -178,6 +197,7 @@ func TestRules(t *testing.T) {
 		"gpu.example.com": {
 			"gpu-0-full": {Hardware: driver.Hardware{
 				UUID: "GPU-44444444-0000-0000-0000-000000000000", Model: "LATEST-GPU-MODEL", DriverVersion: "1.0.0",
+				Index: "0",
 			}},
 			"gpu-0-partition-1": {Hardware: driver.Hardware{
 				Kind: driver.KindPartition, Parent: "GPU-44444444-0000-0000-0000-000000000000",

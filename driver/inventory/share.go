@@ -77,9 +77,15 @@ func (p *parts) add(id driver.ID, d *offered) {
 		}
 		return
 	}
-	if name := nvidia.ParentInName(d.name); h.Vendor == "nvidia" && name != "" && driver.NormalizePCI(h.Parent) == "" {
-		parentID := driver.ID{Driver: id.Driver, Pool: id.Pool, Device: name}
-		p.parents[whole(h.Parent)] = newParent(parentID, d.pci, &d.entry)
+	name, pci := "", d.pci
+	switch byPCI := driver.NormalizePCI(h.Parent) != ""; {
+	case h.Vendor == "nvidia" && !byPCI:
+		name = nvidia.ParentInName(d.name)
+	case h.Vendor == "amd" && byPCI:
+		name, pci = parentInAddress(h.Parent), h.Parent
+	}
+	if name != "" {
+		p.parents[whole(h.Parent)] = newParent(driver.ID{Driver: id.Driver, Pool: id.Pool, Device: name}, pci, &d.entry)
 	}
 	p.partitions = append(p.partitions, partition{
 		id: id, parent: whole(h.Parent), consumes: d.consumes, slices: d.slices, memory: size,

@@ -27,6 +27,7 @@ type slice struct {
 	nodeSelection
 
 	PerDeviceNodeSelection bool              `json:"perDeviceNodeSelection"`
+	SkipNodeOperations     []string          `json:"skipNodeOperations"`
 	SharedCounters         []json.RawMessage `json:"sharedCounters"`
 	Devices                []json.RawMessage `json:"devices"`
 }
@@ -128,6 +129,7 @@ func (s *Slice) For(node Host, room int, rejected driver.Rejections) Offer {
 			continue
 		}
 		device := newOffered(&d, spec.NodeName != "")
+		device.entry.Socketless = spec.socketless()
 		size := deviceSize + len(d.name) + sizeOf(&device.entry) + sizeOfCounters(d.consumes)
 		if size > room-o.size {
 			rejected.Add(driver.ReasonTooManyDevices, len(spec.Devices)-i)
@@ -137,6 +139,13 @@ func (s *Slice) For(node Host, room int, rejected driver.Rejections) Offer {
 		o.devices = append(o.devices, device)
 	}
 	return o
+}
+
+// socketless reports whether the kubelet calls the driver for no operation on the slice's devices.
+// Unprepare may be skipped alone, prepare may not (ResourceSliceSpec.SkipNodeOperations).
+func (s *slice) socketless() bool {
+	return slices.Contains(s.SkipNodeOperations, string(resourcev1.SkipNodeOperationAll)) ||
+		slices.Contains(s.SkipNodeOperations, string(resourcev1.SkipNodeOperationNodePrepareResources))
 }
 
 // offerCounters adds the counter sets for which there is room: where there is none for them, there
@@ -154,10 +163,13 @@ func (o *Offer) offerCounters(sets []counters, room int) {
 func newOffered(d *device, local bool) offered {
 	out := offered{name: d.name, consumes: d.consumes, entry: driver.Entry{
 		Hardware: describe(*d), Capacity: d.capacity, Taints: d.taints, Shareable: d.shareable, Local: local,
-		Conditional: d.conditional,
+		Conditional: d.conditional, Health: healthOfAttributes(d.attributes), Pieces: piecesOf(d.attributes),
 	}}
+	if out.entry.Pieces != nil {
+		out.entry.Kind = driver.KindChannel
+	}
 	if h := &out.entry.Hardware; h.Kind == driver.KindPartition && h.Vendor == "nvidia" {
-		out.slices = nvidia.ComputeSlices(d.attributes.text("profile"))
+		out.slices = nvidia.ComputeSlices(h.Profile)
 		out.pci = d.attributes.pci(standardPCIBusID)
 	}
 	return out
@@ -170,8 +182,14 @@ func (o *Offer) Size() int { return o.size }
 func sizeOf(e *driver.Entry) int {
 	h := &e.Hardware
 	size := len(h.CPUs) * 8
+	for i := range e.Pieces {
+		size += deviceSize / 2
+		p := &e.Pieces[i]
+		size += len(p.UUID) + len(p.PCI) + len(p.NetDev) + len(p.RDMADev)
+	}
 	for _, text := range [...]string{
-		h.UUID, h.PCI, h.Parent, h.Placement, h.Instance, h.NetDev, h.RDMADev, h.Vendor, h.Model, h.DriverVersion, h.NUMANode,
+		h.UUID, h.PCI, h.Parent, h.Placement, h.Instance, h.NetDev, h.RDMADev, h.Index, h.Vendor, h.Model,
+		h.Profile, h.Serial, h.FirmwareVersion, h.DriverVersion, h.CUDAVersion, h.NUMANode,
 	} {
 		size += len(text)
 	}
@@ -273,7 +291,7 @@ func decodeTaints(raw []json.RawMessage, rejected driver.Rejections) []driver.Ta
 			rejected.Add(driver.ReasonMalformedTaint, 1)
 			continue
 		}
-		out = append(out, driver.Taint{Key: taint.Key, Value: taint.Value, Effect: string(taint.Effect)})
+		out = append(out, newTaint(taint, ""))
 	}
 	return out
 }

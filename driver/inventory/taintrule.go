@@ -49,11 +49,7 @@ func DecodeTaintRule(raw json.RawMessage) (rule TaintRule, reason driver.Reason)
 	if json.Unmarshal(raw, &object) != nil || !manifest.ValidName(object.Metadata.Name) || !validTaint(object.Spec.Taint) {
 		return TaintRule{}, driver.ReasonMalformedTaintRule
 	}
-	t := object.Spec.Taint
-	rule = TaintRule{
-		Name:  object.Metadata.Name,
-		taint: driver.Taint{Key: t.Key, Value: t.Value, Effect: string(t.Effect), Rule: object.Metadata.Name},
-	}
+	rule = TaintRule{Name: object.Metadata.Name, taint: newTaint(object.Spec.Taint, object.Metadata.Name)}
 	selector := object.Spec.Selector
 	if selector == nil {
 		return rule, ""

@@ -22,6 +22,15 @@ func Placement(minor, profile, start int) string {
 	return fmt.Sprintf("nvidia/%d/%d/%d", minor, profile, start)
 }
 
+// CUDAVersion returns the version of CUDA that NVML and DCGM write as a number: 12.8 of 12080
+// ("CUDA 11.1 = 11100", dcgm_fields.h; CUDA_VERSION of cuda.h). It is "" for what is none.
+func CUDAVersion(number int) string {
+	if number <= 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d.%d", number/1000, number%1000/10)
+}
+
 // ComputeSlices returns how many compute slices a MIG profile has: 3 of 3g.40gb, 1 of 1c.3g.40gb
 // and of 1g.10gb+me; 0 of what is no profile (NVIDIA's MIG User Guide, "Partitioning").
 func ComputeSlices(profile string) int {

@@ -73,28 +73,42 @@ func FuzzMIGNames(f *testing.F) {
 func TestXIDs(t *testing.T) {
 	var x *nvidia.XIDs
 	now, before := time.Unix(10, 0), time.Unix(5, 0)
-	if got := x.Append(nil, now); got != nil {
+	report := func() driver.Sample {
+		var s driver.Sample
+		x.Report(&s, now)
+		return s
+	}
+	if got := report(); got.Readings != nil || got.Events != nil {
 		t.Errorf("of nothing: %v", got)
 	}
 	x = &nvidia.XIDs{}
-	x.Count(79, before)
-	x.Count(31, before.Add(time.Second))
-	x.Count(79, before.Add(time.Second))
-	want := []driver.Reading{
-		{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, Value: 2, At: now, Since: before},
-		{Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}, Value: 1, At: now, Since: before.Add(time.Second)},
+	x.Count(79, before, time.Time{})
+	x.Count(31, before.Add(time.Second), before.Add(2*time.Second))
+	x.Count(79, before.Add(time.Second), before.Add(3*time.Second))
+	want := driver.Sample{
+		Readings: []driver.Reading{
+			{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, Value: 2, At: now, Since: before},
+			{Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}, Value: 1, At: now, Since: before.Add(time.Second)},
+		},
+		Events: []driver.Event{
+			{Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}, At: before.Add(2 * time.Second)},
+			{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, At: before.Add(3 * time.Second)},
+		},
 	}
-	if diff := cmp.Diff(want, x.Append(nil, now)); diff != "" {
-		t.Errorf("readings (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, report()); diff != "" {
+		t.Errorf("the report (-want +got):\n%s", diff)
 	}
 	for code := range int64(nvidia.MaxCodes + 100) {
-		x.Count(1000+code, before)
+		x.Count(1000+code, before, time.Time{})
 	}
-	x.Count(79, before)
-	got := x.Append(nil, now)
+	x.Count(79, before, time.Time{})
+	got := report().Readings
 	if last := got[len(got)-1]; len(got) != nvidia.MaxCodes+1 || last.Labels[1] != "other" || last.Value != 102 ||
 		got[0].Value != 3 {
 		t.Errorf("%d codes, the first is %+v, the last %+v", len(got), got[0], last)
+	}
+	if events := report().Events; events != nil {
+		t.Errorf("events were reported again: %v", events)
 	}
 }
 

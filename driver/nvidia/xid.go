@@ -13,7 +13,13 @@ import (
 const MaxCodes = 256
 
 // XIDs count the XID errors of one device by code. The zero value is ready.
-type XIDs struct{ counts []xidCount }
+type XIDs struct {
+	counts []xidCount
+	events []driver.Event // that were not reported yet
+}
+
+// maxEvents bounds the errors of one sample whose times are told.
+const maxEvents = 64
 
 type xidCount struct {
 	code   string
@@ -22,8 +28,9 @@ type xidCount struct {
 }
 
 // Count counts one error. before is a time at which the device had none of that code yet; it
-// matters for the first error of a code only.
-func (x *XIDs) Count(code int64, before time.Time) {
+// matters for the first error of a code only. at is when it happened; zero: at an unknown time
+// since the last report.
+func (x *XIDs) Count(code int64, before, at time.Time) {
 	name := strconv.FormatInt(code, 10)
 	i := x.find(name)
 	if i < 0 && len(x.counts) >= MaxCodes {
@@ -35,22 +42,26 @@ func (x *XIDs) Count(code int64, before time.Time) {
 		i = len(x.counts) - 1
 	}
 	x.counts[i].errors++
+	if !at.IsZero() && len(x.events) < maxEvents {
+		x.events = append(x.events, driver.Event{Quantity: driver.Errors, Labels: driver.Labels{"xid", name}, At: at})
+	}
 }
 
 func (x *XIDs) find(code string) int {
 	return slices.IndexFunc(x.counts, func(c xidCount) bool { return c.code == code })
 }
 
-// Append appends a reading of each code that was counted.
-func (x *XIDs) Append(readings []driver.Reading, now time.Time) []driver.Reading {
+// Report adds a reading of each code that was counted to a sample, and the events since the last
+// report.
+func (x *XIDs) Report(s *driver.Sample, now time.Time) {
 	if x == nil {
-		return readings
+		return
 	}
 	for _, c := range x.counts {
-		readings = append(readings, driver.Reading{
+		s.Readings = append(s.Readings, driver.Reading{
 			Quantity: driver.Errors, Labels: driver.Labels{"xid", c.code},
 			Value: float64(c.errors), At: now, Since: c.since,
 		})
 	}
-	return readings
+	s.Events, x.events = append(s.Events, x.events...), nil
 }

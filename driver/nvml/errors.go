@@ -20,8 +20,11 @@ type callError struct {
 
 func (e callError) Error() string { return e.call + ": " + e.text }
 
-// permissionHint says what a container lacks that may not read a GPU in MIG mode as a whole.
-const permissionHint = " (a GPU in MIG mode needs NVIDIA_MIG_MONITOR_DEVICES=all and a privileged container)"
+// permissionHint says what a container lacks that may not read a GPU in MIG mode as a whole: the
+// container toolkit grants that on NVIDIA_MIG_MONITOR_DEVICES=all, and refuses to start a container
+// that has the variable without CAP_SYS_ADMIN.
+const permissionHint = ": the whole GPU can't be read in MIG mode; set nvidia.migMonitor=true in the chart, or" +
+	" give the container NVIDIA_MIG_MONITOR_DEVICES=all and CAP_SYS_ADMIN"
 
 // failure returns the error of a call, nil if there is none.
 func failure(call string, answer nvml.Return) error {

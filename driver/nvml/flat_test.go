@@ -146,13 +146,13 @@ func liveHeap() uint64 {
 // fake included.
 func BenchmarkSample(b *testing.B) {
 	for _, bench := range []struct {
-		name      string
-		instances int
-	}{{"8 GPUs", 0}, {"8 GPUs of 7 MIG instances", 7}} {
+		name            string
+		gpus, instances int
+	}{{"8 GPUs", 8, 0}, {"64 GPUs", 64, 0}, {"8 GPUs of 7 MIG instances", 8, 7}} {
 		b.Run(bench.name, func(b *testing.B) {
 			c := newClock()
-			machine.Reset(8)
-			for i := range 8 {
+			machine.Reset(bench.gpus)
+			for i := range bench.gpus {
 				if bench.instances > 0 {
 					machine.Partition(i, bench.instances)
 				}

@@ -1,9 +1,12 @@
 /* NVML's functions that this package calls, but for those that forward.c writes out. A test holds the list to the fake's. */
 FUNCTION(nvmlSystemGetDriverVersion)
+FUNCTION(nvmlSystemGetCudaDriverVersion_v2)
 FUNCTION(nvmlDeviceGetCount_v2)
 FUNCTION(nvmlDeviceGetHandleByIndex_v2)
 FUNCTION(nvmlDeviceGetUUID)
 FUNCTION(nvmlDeviceGetName)
+FUNCTION(nvmlDeviceGetSerial)
+FUNCTION(nvmlDeviceGetVbiosVersion)
 FUNCTION(nvmlDeviceGetMinorNumber)
 FUNCTION(nvmlDeviceGetPciInfo_v3)
 FUNCTION(nvmlDeviceGetMigMode)

@@ -52,7 +52,7 @@ func (g *gpu) findInstances(r *reader) []instance {
 	var found []instance
 	for i := range min(count, maxInstances) {
 		if m, ok := g.findInstance(r, i); ok {
-			m.hardware.ParentShare = shareOf(m.hardware.Model, count)
+			m.hardware.ParentShare = shareOf(m.hardware.Profile, count)
 			found = append(found, m)
 		}
 	}
@@ -69,11 +69,9 @@ func (g *gpu) findInstances(r *reader) []instance {
 	return found
 }
 
-// shareOf returns which part of its GPU a MIG device is: the compute slices of its profile, the
-// last word of its name, of those that the GPU has. These are as many as it can have MIG devices.
-// 0: unknown.
-func shareOf(name string, most int) float64 {
-	_, profile, _ := strings.Cut(name, " MIG ")
+// shareOf returns which part of its GPU a MIG device is: the compute slices of its profile, of
+// those that the GPU has. These are as many as it can have MIG devices. 0: unknown.
+func shareOf(profile string, most int) float64 {
 	if share := float64(nvidia.ComputeSlices(profile)) / float64(most); share <= 1 {
 		return share
 	}
@@ -89,7 +87,7 @@ func (g *gpu) findInstance(r *reader, index int) (instance, bool) {
 	}
 	m := instance{handle: device, hardware: driver.Hardware{
 		Kind: driver.KindPartition, Parent: g.hardware.UUID, Vendor: g.hardware.Vendor,
-		DriverVersion: g.hardware.DriverVersion, NUMANode: g.hardware.NUMANode,
+		DriverVersion: g.hardware.DriverVersion, CUDAVersion: g.hardware.CUDAVersion, NUMANode: g.hardware.NUMANode,
 	}}
 	if m.hardware.UUID, answer = device.GetUUID(); !r.took("nvmlDeviceGetUUID", answer) {
 		return instance{}, false
@@ -102,6 +100,7 @@ func (g *gpu) findInstance(r *reader, index int) (instance, bool) {
 	}
 	m.hardware.Instance = nvidia.Instance(m.gpuInstance, m.compute)
 	m.hardware.Model, _ = device.GetName() // a fact that may be missing
+	_, m.hardware.Profile, _ = strings.Cut(m.hardware.Model, " MIG ")
 	m.hardware.Placement = g.placement(r, m.gpuInstance)
 	return m, true
 }

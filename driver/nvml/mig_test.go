@@ -30,7 +30,8 @@ func TestInstances(t *testing.T) {
 	wantHardware := driver.Hardware{
 		Kind: driver.KindPartition, UUID: instance.UUID(), Parent: parent.UUID(), Placement: "nvidia/1/19/2", Instance: "9/0",
 		ParentShare: 1.0 / 7,
-		Vendor:      "nvidia", Model: "NVIDIA H100 80GB HBM3 MIG 1g.10gb", DriverVersion: "580.65.06",
+		Vendor:      "nvidia", Model: "NVIDIA H100 80GB HBM3 MIG 1g.10gb", Profile: "1g.10gb", DriverVersion: "580.65.06",
+		CUDAVersion: "13.0",
 	}
 	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {
 		t.Errorf("hardware of an instance (-want +got):\n%s", diff)
@@ -65,13 +66,11 @@ func TestInstances(t *testing.T) {
 
 // The share of a MIG device is by the compute slices of its profile.
 func TestShareOf(t *testing.T) {
-	for name, want := range map[string]float64{
-		"NVIDIA H100 80GB HBM3 MIG 1g.10gb": 1.0 / 7, "NVIDIA H100 80GB HBM3 MIG 1g.10gb+me": 1.0 / 7,
-		"NVIDIA H100 80GB HBM3 MIG 7g.80gb": 1, "NVIDIA A30 MIG 2c.4g.24gb": 2.0 / 7, "NVIDIA H100 80GB HBM3": 0,
-		"NVIDIA H100 80GB HBM3 MIG 8g.80gb": 0, "": 0,
+	for profile, want := range map[string]float64{
+		"1g.10gb": 1.0 / 7, "1g.10gb+me": 1.0 / 7, "7g.80gb": 1, "2c.4g.24gb": 2.0 / 7, "8g.80gb": 0, "": 0,
 	} {
-		if got := shareOf(name, 7); got != want {
-			t.Errorf("%s: %v, want %v", name, got, want)
+		if got := shareOf(profile, 7); got != want {
+			t.Errorf("%s: %v, want %v", profile, got, want)
 		}
 	}
 }

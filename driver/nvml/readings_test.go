@@ -3,7 +3,6 @@
 package nvml
 
 import (
-	"fmt"
 	"maps"
 	"math"
 	"slices"
@@ -89,7 +88,8 @@ func TestQuantities(t *testing.T) {
 	}
 	wantHardware := driver.Hardware{
 		UUID: g.UUID(), PCI: "0000:1b:00.0", DeviceNodes: []string{"/dev/nvidia0"},
-		Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", DriverVersion: "580.65.06",
+		Vendor: "nvidia", Model: "NVIDIA H100 80GB HBM3", Serial: "1650823456700", FirmwareVersion: "96.00.61.00.01",
+		DriverVersion: "580.65.06", CUDAVersion: "13.0",
 	}
 	if diff := cmp.Diff(wantHardware, got.Hardware); diff != "" {
 		t.Errorf("hardware (-want +got):\n%s", diff)
@@ -399,130 +399,6 @@ func TestNVLinkByGPM(t *testing.T) {
 
 func approximately() cmp.Option {
 	return cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Max(math.Abs(a), 1) })
-}
-
-func TestXIDs(t *testing.T) {
-	c := newClock()
-	machine.Reset(2)
-	machine.Partition(1, 2)
-	s := newSource(t, c, nil)
-	sample(t, s)
-	before := c.Time
-	c.advance(1)
-	machine.XID(0, 31, -1, -1)
-	machine.XID(0, 31, -1, -1)
-	machine.XID(1, 13, 8, 0)
-	machine.XID(1, 48, 99, 0) // of an instance that is not there
-	for range 2 {
-		samples := sample(t, s)
-		for _, tc := range []struct {
-			uuid, code string
-			want       float64
-		}{
-			{machine.GPUs[0].UUID(), "31", 2},
-			{machine.GPUs[1].Instances[1].UUID(), "13", 1},
-			{machine.GPUs[1].UUID(), "48", 1},
-		} {
-			got, ok := value(of(t, samples, tc.uuid), driver.Errors, "xid", tc.code)
-			if !ok || got != tc.want {
-				t.Errorf("%s: XID %s counted %v times, want %v", tc.uuid, tc.code, got, tc.want)
-			}
-		}
-		for _, r := range of(t, samples, machine.GPUs[0].UUID()).Readings {
-			if r.Labels[0] == "xid" && !r.Since.Equal(before) {
-				t.Errorf("XID %s counts since %v, want the sample before, %v", r.Labels[1], r.Since, before)
-			}
-		}
-		c.advance(1)
-	}
-}
-
-func TestProcesses(t *testing.T) {
-	c := newClock()
-	machine.Reset(2)
-	machine.Partition(1, 2)
-	g := &machine.GPUs[0]
-	g.ProcessTime = 1e9
-	g.Processes = [8]nvmltest.Process{
-		{PID: 4242, Memory: 3 << 30, Utilization: 0.25},
-		{PID: 77, Memory: 1 << 30},
-		{PID: 78, Memory: nan(), Utilization: 0.5},
-		{PID: 4242, Graphics: 1, Memory: 3 << 30},
-	}
-	machine.GPUs[1].Processes[0] = nvmltest.Process{PID: 99, Memory: 1 << 20, GPUInstance: 8}
-	s := newSource(t, c, nil)
-	want := map[string]float64{
-		"77 memory_used": 1 << 30, "77 utilization": 0,
-		"78 utilization": 0.5, "4242 memory_used": 3 << 30, "4242 utilization": 0.25,
-	}
-	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
-		t.Errorf("processes (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
-		t.Errorf("processes at once again, before NVML has new samples (-want +got):\n%s", diff)
-	}
-	c.advance(1)
-	g.Processes[0].Utilization = 0
-	want["4242 utilization"] = 0
-	samples := sample(t, s)
-	if diff := cmp.Diff(want, uses(of(t, samples, g.UUID()))); diff != "" {
-		t.Errorf("processes after one went idle (-want +got):\n%s", diff)
-	}
-	wantInstance := map[string]float64{"99 memory_used": 1 << 20}
-	if diff := cmp.Diff(wantInstance, uses(of(t, samples, machine.GPUs[1].Instances[1].UUID()))); diff != "" {
-		t.Errorf("processes of an instance (-want +got):\n%s", diff)
-	}
-	if got := uses(of(t, samples, machine.GPUs[1].UUID())); len(got) > 0 {
-		t.Errorf("processes of a GPU in MIG mode: %v", got)
-	}
-}
-
-// Where NVML does not tell the processes' utilization, the driver's accounting does, if it is on.
-func TestAccounting(t *testing.T) {
-	c := newClock()
-	machine.Reset(1)
-	g := &machine.GPUs[0]
-	machine.Fail("nvmlDeviceGetProcessUtilization", 0, int(nvml.ERROR_NOT_SUPPORTED))
-	g.Processes = [8]nvmltest.Process{
-		{PID: 11, Memory: 1 << 30, Accounted: 100, AccountedBusy: 30},
-		{PID: 12, Memory: 1 << 30},
-	}
-	s := newSource(t, c, nil)
-	memory := map[string]float64{"11 memory_used": 1 << 30, "12 memory_used": 1 << 30}
-	look := func(what string, want map[string]float64) {
-		t.Helper()
-		if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID())), approximately()); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", what, diff)
-		}
-	}
-	look("accounting is off", memory)
-	if n := machine.Calls("nvmlDeviceGetAccountingStats_v2"); n != 1 {
-		t.Errorf("accounting that is off was asked for %d times", n)
-	}
-	g.Accounting = 1
-	c.advance(recheck.Seconds())
-	machine.Fail("nvmlDeviceGetProcessUtilization", 0, int(nvml.ERROR_NOT_SUPPORTED))
-	look("the first look", memory)
-	c.advance(1)
-	g.Processes[0].Accounted, g.Processes[0].AccountedBusy = 105, 32 // 5 samples, in which it was busy to 2/5
-	memory["11 utilization"] = 0.4
-	look("the second look", memory)
-	c.advance(0.1)
-	look("no new sample", memory)
-	g.Processes[0].Accounted, g.Processes[0].AccountedBusy = 2, 1 // another process of that PID
-	c.advance(1)
-	delete(memory, "11 utilization")
-	look("another process", memory)
-}
-
-func uses(s driver.Sample) map[string]float64 {
-	out := map[string]float64{}
-	for _, p := range s.Processes {
-		for _, r := range p.Readings {
-			out[fmt.Sprintf("%d %v", p.PID, r.Quantity)] = r.Value
-		}
-	}
-	return out
 }
 
 // The library of an old driver lacks functions: they are not called, which would end the program.

@@ -10,6 +10,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
 )
 
 // maxGPUs bounds the GPUs of a machine.
@@ -21,6 +22,7 @@ type session struct {
 	begun   time.Time
 	brief   bool   // it ends with the sample: what needs two of them, or waits, is not for it
 	driver  string // version of the kernel driver
+	cuda    string // the newest version of CUDA that it supports
 	queries []query
 	has     map[string]bool // functions of the library that not every driver has
 	events  nvml.EventSet   // nil: none
@@ -53,6 +55,9 @@ func openSession(config Config, now time.Time, brief bool) (*opened, error) {
 		s.has[symbol] = lib.Extensions().LookupSymbol(symbol) == nil
 	}
 	s.driver, _ = lib.SystemGetDriverVersion() // a fact that may be missing
+	if version, answer := lib.SystemGetCudaDriverVersion_v2(); answer == nvml.SUCCESS {
+		s.cuda = nvidia.CUDAVersion(version)
+	}
 	o := &opened{session: s, bound: bound}
 	count, answer := lib.DeviceGetCount()
 	o.err = failure("nvmlDeviceGetCount_v2", answer)
@@ -71,13 +76,16 @@ func openSession(config Config, now time.Time, brief bool) (*opened, error) {
 }
 
 // identify says which GPU the one with that index is: by nvmlDeviceGetUUID,
-// nvmlDeviceGetPciInfo_v3, nvmlDeviceGetMinorNumber and nvmlDeviceGetName.
+// nvmlDeviceGetPciInfo_v3, nvmlDeviceGetMinorNumber and nvmlDeviceGetName, and what is known of it:
+// nvmlDeviceGetSerial and nvmlDeviceGetVbiosVersion.
 func (s *session) identify(index int) (foundGPU, error) {
 	device, answer := s.lib.DeviceGetHandleByIndex(index)
 	if answer != nvml.SUCCESS {
 		return foundGPU{}, failure("nvmlDeviceGetHandleByIndex_v2", answer)
 	}
-	f := foundGPU{handle: device, minor: -1, hardware: driver.Hardware{Vendor: "nvidia", DriverVersion: s.driver}}
+	f := foundGPU{handle: device, minor: -1, hardware: driver.Hardware{
+		Vendor: "nvidia", DriverVersion: s.driver, CUDAVersion: s.cuda,
+	}}
 	if f.hardware.UUID, answer = device.GetUUID(); answer != nvml.SUCCESS {
 		return foundGPU{}, failure("nvmlDeviceGetUUID", answer)
 	}
@@ -88,7 +96,9 @@ func (s *session) identify(index int) (foundGPU, error) {
 		f.minor = minor
 		f.hardware.DeviceNodes = []string{fmt.Sprintf("/dev/nvidia%d", minor)} // as the header says of the minor number
 	}
-	f.hardware.Model, _ = device.GetName() // a fact that may be missing
+	f.hardware.Model, _ = device.GetName() // facts that may be missing
+	f.hardware.Serial, _ = device.GetSerial()
+	f.hardware.FirmwareVersion, _ = device.GetVbiosVersion()
 	return f, nil
 }
 

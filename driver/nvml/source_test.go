@@ -205,7 +205,7 @@ func TestNoPermission(t *testing.T) {
 	machine.Partition(0, 1)
 	machine.Fail("nvmlDeviceGetPowerUsage", 0, int(nvml.ERROR_NO_PERMISSION))
 	_, err := newSource(t, newClock(), nil).Sample(t.Context())
-	if driver.ReasonOf(err) != driver.ReasonForbidden || !strings.Contains(err.Error(), "NVIDIA_MIG_MONITOR_DEVICES=all") {
+	if driver.ReasonOf(err) != driver.ReasonForbidden || !strings.Contains(err.Error(), "nvidia.migMonitor=true") {
 		t.Errorf("error %v", err)
 	}
 }

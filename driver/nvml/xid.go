@@ -76,7 +76,7 @@ func (c xidCounts) add(p polled, gpus []*gpu) {
 		if c[uuid] == nil {
 			c[uuid] = &nvidia.XIDs{}
 		}
-		c[uuid].Count(int64(e.EventData), gpus[i].readAt)
+		c[uuid].Count(int64(e.EventData), gpus[i].readAt, time.Time{}) // NVML does not tell when
 	}
 }
 
@@ -85,6 +85,6 @@ func (c xidCounts) add(p polled, gpus []*gpu) {
 func (c xidCounts) report(samples []driver.Sample, now time.Time) {
 	for i := range samples {
 		s := &samples[i]
-		s.Readings = c[s.Hardware.UUID].Append(s.Readings, now)
+		c[s.Hardware.UUID].Report(s, now)
 	}
 }

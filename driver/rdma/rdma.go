@@ -12,7 +12,6 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -97,7 +96,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		bad.Add(fmt.Errorf("more than %d RDMA devices: the others are not read", maxDevices))
 	}
 	start := s.now()
-	due := s.due(names, start)
+	due := sysfs.Due(names, s.slowAt, start, slowEvery, slowAtOnce)
 	var samples []driver.Sample
 	for _, name := range names {
 		if err := ctx.Err(); err != nil {
@@ -115,26 +114,12 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	return samples, bad.Err()
 }
 
-// due returns the devices to read wholly: those that were not for the longest time.
-func (s *Source) due(names []string, start time.Time) map[string]bool {
-	var late []string
-	at := func(name string) time.Time {
-		if d := s.known[name]; d != nil {
-			return d.slowAt
-		}
-		return time.Time{}
+// slowAt returns when a device was read wholly.
+func (s *Source) slowAt(name string) time.Time {
+	if d := s.known[name]; d != nil {
+		return d.slowAt
 	}
-	for _, name := range names {
-		if age := start.Sub(at(name)); age >= slowEvery || age < 0 {
-			late = append(late, name)
-		}
-	}
-	slices.SortStableFunc(late, func(a, b string) int { return at(a).Compare(at(b)) })
-	due := make(map[string]bool, slowAtOnce)
-	for _, name := range late[:min(len(late), slowAtOnce)] {
-		due[name] = true
-	}
-	return due
+	return time.Time{}
 }
 
 // sample reads a device of the host; false: it is gone.

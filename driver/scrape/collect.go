@@ -3,11 +3,12 @@ package scrape
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -25,59 +26,131 @@ type rule struct {
 	quantity driver.Quantity
 	spec     driver.Spec
 	scale    float64
+	match    *matcher
 	where    map[string]string
-	constant driver.Labels
-	from     [driver.MaxLabels]string // names of the series' labels; "": the constant
-	created  bool                     // the value is the time at which the count stood at zero
+	combine  combination
+
+	partition string // of what series of partitions are
+	constant  driver.Labels
+	from      [driver.MaxLabels]string // names of the series' labels; "": the constant
+	created   bool                     // the value is the time at which the count stood at zero
 }
 
-// compile returns the rules by the metric names that they want, each list in rank order. A counter
-// is wanted together with OpenMetrics' time of its creation.
-func compile(metrics []Metric) (map[string][]rule, error) {
-	rules := map[string][]rule{}
-	for i, m := range metrics {
+// What a metric's Combine may be.
+const (
+	combineMax = "max"
+	combineSum = "sum"
+)
+
+// combination is how the values of a reading's series are combined.
+type combination uint8
+
+const (
+	notCombined combination = iota
+	maximum
+	sum
+)
+
+// ruleset is what the metrics of an endpoint want.
+type ruleset struct {
+	byName map[string][]rule     // in rank order
+	sizes  map[string][]*matcher // metrics that say how many parts a device has
+	groups []*matcher            // the same matchers, each once
+	gpus   bool                  // serial numbers of AMD GPUs are asked for
+}
+
+// compile returns the rules of an endpoint. A counter is wanted together with OpenMetrics' time of
+// its creation.
+func compile(e *Endpoint) (*ruleset, error) {
+	rules := &ruleset{byName: map[string][]rule{}, sizes: map[string][]*matcher{}}
+	whole, err := rules.matcher(&e.Match)
+	if err != nil {
+		return nil, err
+	}
+	for i, m := range e.Metrics {
 		r, err := m.rule(i)
 		if err != nil {
 			return nil, fmt.Errorf("metric %q: %w", m.Name, err)
 		}
-		rules[m.Name] = append(rules[m.Name], r)
+		r.match = whole
+		if m.Match != nil {
+			if r.match, err = rules.matcher(m.Match); err != nil {
+				return nil, fmt.Errorf("metric %q: %w", m.Name, err)
+			}
+		}
+		rules.byName[m.Name] = append(rules.byName[m.Name], r)
 		if r.spec.Type == driver.Counter {
 			r.created = true
 			name := strings.TrimSuffix(m.Name, "_total") + "_created"
-			rules[name] = append(rules[name], r)
+			rules.byName[name] = append(rules.byName[name], r)
 		}
 	}
 	return rules, nil
+}
+
+// matcher compiles a match, those that are equal once.
+func (s *ruleset) matcher(m *Match) (*matcher, error) {
+	for _, rules := range s.byName {
+		for i := range rules {
+			if rules[i].match.Match == *m {
+				return rules[i].match, nil
+			}
+		}
+	}
+	compiled, err := m.compile()
+	if err != nil {
+		return nil, fmt.Errorf("match: %w", err)
+	}
+	if m.Per != (Per{}) {
+		s.groups = append(s.groups, compiled)
+		compiled.group = uint16(len(s.groups))
+		s.sizes[m.Per.Metric] = append(s.sizes[m.Per.Metric], compiled)
+	}
+	s.gpus = s.gpus || m.Hardware == MatchSerial
+	return compiled, nil
 }
 
 // collector makes an answer of the samples of one exposition.
 type collector struct {
 	endpoint Endpoint
 	bounds   bounds
-	rules    map[string][]rule
+	rules    *ruleset
+	gpus     *amdGPUs
 	now      time.Time
 
 	answer   answer
-	known    map[string]string // hardware of a label's value as it is written
-	text     map[string]string // values of labels, each once in memory
-	bytes    int               // of known and text
-	created  map[key]time.Time // by counter
-	refused  map[string]bool   // metrics whose type can't be used
+	matched  []bool                // metrics, by rank, of which a series could be used
+	known    map[spelling]identity // hardware of a label's value as it is written
+	pair     []byte                // of two labels' values, for known
+	sizes    map[*matcher]uint64   // how many parts a device has
+	text     map[string]string     // values of labels, each once in memory
+	bytes    int                   // of known and text
+	created  map[key]time.Time     // by counter
+	refused  map[string]bool       // metrics whose type can't be used
 	rejected driver.Rejections
 }
 
+// spelling is a label's value, as a matcher finds it.
+type spelling struct {
+	matcher *matcher
+	text    string
+}
+
 // newCollector returns a collector for an answer of about as many series as expected.
-func newCollector(e Endpoint, rules map[string][]rule, now time.Time, expected int) *collector {
+func newCollector(e Endpoint, rules *ruleset, gpus *amdGPUs, now time.Time, expected int) *collector {
 	return &collector{
-		endpoint: e, bounds: e.bounds(), rules: rules, now: now,
-		answer:  answer{match: e.Match, values: make(map[key]value, expected)},
-		known:   map[string]string{},
+		endpoint: e, bounds: e.bounds(), rules: rules, gpus: gpus, now: now,
+		answer:  answer{values: make(map[key]value, expected)},
+		matched: make([]bool, len(e.Metrics)),
+		known:   map[spelling]identity{}, sizes: map[*matcher]uint64{},
 		text:    map[string]string{},
 		created: map[key]time.Time{}, refused: map[string]bool{}, rejected: driver.Rejections{},
 	}
 }
 
-func (c *collector) wants(name []byte) bool { return c.rules[string(name)] != nil }
+func (c *collector) wants(name []byte) bool {
+	return c.rules.byName[string(name)] != nil || c.rules.sizes[string(name)] != nil
+}
 
 func (c *collector) reject(reason driver.Reason) { c.rejected[reason]++ }
 
@@ -90,7 +163,7 @@ func (c *collector) typed(name []byte, kind string) {
 		return
 	}
 	for _, wanted := range []string{string(name), string(name) + "_bucket"} {
-		if c.rules[wanted] != nil && !c.refused[wanted] {
+		if c.wants([]byte(wanted)) && !c.refused[wanted] {
 			c.refused[wanted] = true
 			c.reject(driver.ReasonType)
 		}
@@ -101,8 +174,13 @@ func (c *collector) sample(s *sample) {
 	if c.refused[string(s.name)] {
 		return
 	}
-	for i := range c.rules[string(s.name)] {
-		r := &c.rules[string(s.name)][i]
+	for _, m := range c.rules.sizes[string(s.name)] {
+		if size, err := strconv.ParseUint(string(s.get(m.Per.Label)), 10, 31); err == nil && size > 0 {
+			c.sizes[m] = size
+		}
+	}
+	for i := range c.rules.byName[string(s.name)] {
+		r := &c.rules.byName[string(s.name)][i]
 		if !r.selects(s) {
 			continue
 		}
@@ -124,11 +202,9 @@ func (r *rule) selects(s *sample) bool {
 
 // apply takes a sample in, or returns the reason for which it can not.
 func (c *collector) apply(r *rule, s *sample) (reason driver.Reason) {
-	if c.endpoint.Partition.holds(s) {
-		return driver.ReasonPartition
-	}
 	k := key{quantity: r.quantity}
-	if k.hardware, reason = c.identify(s.get(c.endpoint.Match.Label)); reason != "" {
+	var repeated bool
+	if k.identity, repeated, reason = c.identify(r, s); k.kind == kindNone {
 		return reason
 	}
 	if k.labels, reason = c.labels(r, s); reason != "" {
@@ -142,14 +218,23 @@ func (c *collector) apply(r *rule, s *sample) (reason driver.Reason) {
 	if reason != "" {
 		return reason
 	}
+	c.matched[r.rank] = true
+	v.repeated = repeated
 	return c.take(k, v)
 }
 
-// take keeps the value unless one of a better rule, or an earlier one of the same, is there.
+// take keeps the value unless one of a better rule, or an earlier one of the same that it can't be
+// combined with, is there. A parent's own series is better than what its partitions repeat.
 func (c *collector) take(k key, v value) (reason driver.Reason) {
 	before, there := c.answer.values[k]
 	switch {
-	case there && before.rank == v.rank:
+	case there && before.rank == v.rank && v.repeated:
+		return ""
+	case there && before.combines(v):
+		if v = before.with(v); math.IsInf(v.value, 0) {
+			return driver.ReasonNotFinite
+		}
+	case there && before.rank == v.rank && !before.repeated:
 		return driver.ReasonDuplicate
 	case there && before.rank < v.rank:
 		return ""
@@ -169,7 +254,7 @@ func (c *collector) takeCreated(k key, seconds float64) {
 // value checks and scales a sample's value, and its timestamp where it has one. A timestamp from
 // the future is not believed; the sample is then dated like those that have none.
 func (c *collector) value(r *rule, s *sample) (v value, reason driver.Reason) {
-	v = value{value: s.value * r.scale, rank: r.rank}
+	v = value{value: s.value * r.scale, rank: uint16(r.rank), combine: r.combine}
 	switch {
 	case math.IsNaN(s.value):
 		return v, driver.ReasonNotFinite
@@ -196,17 +281,22 @@ func (c *collector) labels(r *rule, s *sample) (labels driver.Labels, reason dri
 			continue
 		}
 		v := s.get(name)
-		if len(v) > maxLabelValue {
-			return labels, driver.ReasonLabel
-		}
 		if closed := r.spec.Labels[i].Values; closed != nil && !slices.Contains(closed, string(v)) {
 			return labels, driver.ReasonLabel
 		}
-		if labels[i], reason = c.intern(v); reason != "" {
+		if labels[i], reason = c.bounded(v); reason != "" {
 			return labels, reason
 		}
 	}
 	return labels, ""
+}
+
+// bounded returns the text, once in memory, if it is not too long for a label's value.
+func (c *collector) bounded(b []byte) (string, driver.Reason) {
+	if len(b) > maxLabelValue {
+		return "", driver.ReasonLabel
+	}
+	return c.intern(b)
 }
 
 // intern returns the text, once in memory.
@@ -222,21 +312,79 @@ func (c *collector) intern(b []byte) (string, driver.Reason) {
 	return s, ""
 }
 
-// identify returns the hardware that a label's value names, in one spelling.
-func (c *collector) identify(b []byte) (string, driver.Reason) {
-	if id, ok := c.known[string(b)]; ok {
+// identify returns the hardware of a series, and whether it is that of a partition, which repeats
+// what its parent has. Without identity and reason, it is none of the rule's.
+func (c *collector) identify(r *rule, s *sample) (id identity, repeated bool, reason driver.Reason) {
+	p := c.endpoint.Partition
+	part := p.of(s)
+	if part != nil && r.partition == "" {
+		return identity{}, false, driver.ReasonPartition
+	}
+	b := s.get(r.match.Label)
+	if r.match.With != "" {
+		c.pair = append(append(append(c.pair[:0], b...), '/'), s.get(r.match.With)...)
+		b = c.pair
+	}
+	id, reason = c.find(r.match, b)
+	switch {
+	case part == nil || reason != "" || id.kind == kindNone:
+	case p.Number != "":
+		id, reason = c.partition(r, id, s.get(p.Number))
+	case r.partition == partitionParent:
+		repeated = true
+	default:
+		id, reason = c.own(id, part)
+	}
+	return id, repeated, reason
+}
+
+// own returns the partition with a number within the hardware.
+func (c *collector) own(parent identity, number []byte) (identity, driver.Reason) {
+	if parent.kind != kindUUID && parent.kind != kindPCI {
+		return identity{}, driver.ReasonPartition // nothing has it for its parent
+	}
+	var reason driver.Reason
+	if parent.part, reason = c.bounded(number); reason != "" {
+		return identity{}, reason
+	}
+	return parent, ""
+}
+
+// partition returns the hardware of a series of a partition, given its GPU. What the exporter has
+// for whole GPUs alone it gives to partition 0, so that nothing there is sure to be the partition's
+// own.
+func (c *collector) partition(r *rule, gpu identity, number []byte) (identity, driver.Reason) {
+	n, err := strconv.ParseUint(string(number), 10, 8)
+	switch {
+	case err != nil:
+		return identity{}, driver.ReasonNoMatch
+	case n == 0 && r.partition == partitionParent:
+		return gpu, ""
+	case n == 0 || r.partition == partitionParent:
+		return identity{}, driver.ReasonPartition
+	}
+	node := c.gpus.node(gpu.value, int(n)) // of no address, where the serial number has none
+	if node == "" {
+		return identity{}, driver.ReasonNoMatch
+	}
+	return identity{kind: kindNode, value: node}, ""
+}
+
+// find returns the hardware that a label's value names.
+func (c *collector) find(m *matcher, b []byte) (identity, driver.Reason) {
+	if id, ok := c.known[spelling{m, string(b)}]; ok {
 		return id, ""
 	}
-	id := c.endpoint.Match.normalize(b)
+	id, reason := m.identify(b, c.gpus)
 	switch {
-	case id == "":
-		return "", driver.ReasonNoMatch
+	case reason != "":
+		return identity{}, reason
 	case len(c.known) >= c.bounds.identities:
-		return "", driver.ReasonTooMany
-	case !c.spend(len(b) + len(id)):
-		return "", driver.ReasonTooLarge
+		return identity{}, driver.ReasonTooMany
+	case !c.spend(len(b) + len(id.value)):
+		return identity{}, driver.ReasonTooLarge
 	}
-	c.known[string(b)] = id
+	c.known[spelling{m, string(b)}] = id
 	return id, ""
 }
 
@@ -249,8 +397,12 @@ func (c *collector) spend(n int) bool {
 	return true
 }
 
-// finish returns the answer with the counters' beginnings.
+// finish returns the answer, with the counters' beginnings, and readings of parts as those of their
+// devices.
 func (c *collector) finish() answer {
+	if len(c.rules.groups) > 0 {
+		c.regroup()
+	}
 	for k, at := range c.created {
 		if v, ok := c.answer.values[k]; ok {
 			v.since = at
@@ -260,60 +412,35 @@ func (c *collector) finish() answer {
 	return c.answer
 }
 
-// normalize returns the identity of the hardware that a label's value names, "" where it names
-// none.
-func (m Match) normalize(b []byte) string {
-	if len(b) == 0 || len(b) > maxIdentity || !utf8.Valid(b) {
-		return ""
-	}
-	v := string(b)
-	if len(v) < len(m.Prefix) || !strings.EqualFold(v[:len(m.Prefix)], m.Prefix) {
-		v = m.Prefix + v
-	}
-	switch m.Hardware {
-	case MatchPCI:
-		return driver.NormalizePCI(v)
-	case MatchUUID:
-		return canonicalUUID(v)
-	default:
-		return v
-	}
-}
-
-// canonicalUUID spells UUIDs that differ in case alone alike: the digits in lower case, the
-// vendor's letters (GPU-, MIG-) in upper case, as NVIDIA prints them.
-func canonicalUUID(v string) string {
-	v = strings.ToLower(v)
-	for _, prefix := range []string{"gpu-", "mig-"} {
-		if rest, ok := strings.CutPrefix(v, prefix); ok {
-			return strings.ToUpper(prefix) + rest
+// regroup gives the readings of parts to their devices, in an order that does not change sums.
+func (c *collector) regroup() {
+	for _, k := range slices.SortedFunc(maps.Keys(c.answer.values), key.compare) {
+		if k.group == 0 {
+			continue
+		}
+		v, since := c.answer.values[k], c.created[k]
+		delete(c.answer.values, k)
+		reason := driver.ReasonNoMatch
+		if m := c.rules.groups[k.group-1]; c.sizes[m] > 0 {
+			k.identity = m.device(k.value, c.sizes[m])
+			if reason = c.take(k, v); !since.IsZero() {
+				c.created[k] = since
+			}
+		}
+		if reason != "" {
+			c.reject(reason)
 		}
 	}
-	return v
 }
 
-// sample returns the sample, still without driver and readings, of the hardware.
-func (m Match) sample(hardware string) driver.Sample {
-	switch m.Hardware {
-	case MatchPCI:
-		return driver.Sample{Hardware: driver.Hardware{PCI: hardware}}
-	case MatchNetDev:
-		return driver.Sample{Hardware: driver.Hardware{NetDev: hardware}}
-	case MatchDevice:
-		return driver.Sample{Device: hardware}
-	default:
-		return driver.Sample{Hardware: driver.Hardware{UUID: hardware}}
-	}
-}
-
-// holds reports whether the series is one of a partition.
-func (p Partition) holds(s *sample) bool {
+// of returns which partition the series is of, nil if it is of none.
+func (p Partition) of(s *sample) []byte {
 	if p.Label == "" {
-		return false
+		return nil
 	}
 	v := s.get(p.Label)
-	if len(v) == 0 {
-		return false
+	if len(v) == 0 || slices.ContainsFunc(p.Whole, func(whole string) bool { return bytes.EqualFold(v, []byte(whole)) }) {
+		return nil
 	}
-	return !slices.ContainsFunc(p.Whole, func(whole string) bool { return bytes.EqualFold(v, []byte(whole)) })
+	return v
 }

@@ -51,37 +51,39 @@ type Endpoint struct {
 	endpoints     int            // how many the configuration has
 }
 
-// What a label's value may name.
-const (
-	MatchUUID   = "uuid"
-	MatchPCI    = "pci"
-	MatchNetDev = "netdev"
-	MatchDevice = "device"
-)
-
-// Match says which label of a series names the hardware, and what of the hardware it names.
-type Match struct {
-	Label    string `yaml:"label"`
-	Hardware string `yaml:"hardware"` // uuid, pci, netdev or device
-	// Prefix is put before values that do not have it yet.
-	Prefix string `yaml:"prefix,omitempty"`
-}
-
 // Partition says which series belong to a partition that Match would take for its parent: those
 // that have the label with a value that is neither empty nor, without regard to case, one of Whole.
-// They are left out and counted.
+// They are left out and counted, unless Number is the label with the partition's number, and Match
+// names an AMD GPU by its serial number; or unless their metric says of what they are.
 type Partition struct {
-	Label string   `yaml:"label"`
-	Whole []string `yaml:"whole,omitempty"`
+	Label  string   `yaml:"label"`
+	Whole  []string `yaml:"whole,omitempty"`
+	Number string   `yaml:"number,omitempty"`
 }
+
+// What a metric's Partition may be.
+const (
+	partitionOwn    = "own"
+	partitionParent = "parent"
+)
 
 // Metric maps a metric's series to a quantity.
 type Metric struct {
 	Name     string            `yaml:"name"`
 	Quantity string            `yaml:"quantity"`
 	Scale    *float64          `yaml:"scale,omitempty"` // factor to the quantity's unit; nil: 1
+	Match    *Match            `yaml:"match,omitempty"` // nil: the endpoint's
 	Where    map[string]string `yaml:"where,omitempty"` // only the series with these labels
-	Labels   map[string]string `yaml:"labels,omitempty"`
+	// Combine says what a gauge's value is made of where several series give the same reading, such
+	// as those of cores: their "max", or the "sum" of them and of those of other metrics that are
+	// summed to the same reading. Empty: the first of them, and the others are duplicates.
+	Combine string `yaml:"combine,omitempty"`
+	// Partition says of what the series of partitions are: "own", of the partition, whose number
+	// within its parent the partition's label has; "parent", of the parent, and the same for all of
+	// its partitions. Empty: neither. Where the endpoint's partition has a Number, what is of the
+	// parent is that of partition 0, of which nothing is its own.
+	Partition string            `yaml:"partition,omitempty"`
+	Labels    map[string]string `yaml:"labels,omitempty"`
 	// LabelsFrom gives a label of the quantity the value of a label of the series.
 	LabelsFrom map[string]string `yaml:"labels_from,omitempty"`
 }
@@ -287,17 +289,19 @@ func checkURL(raw string) error {
 }
 
 func (e *Endpoint) checkMatch() error {
+	if err := e.Match.check(e.Driver); err != nil {
+		return fmt.Errorf("match: %w", err)
+	}
+	p := e.Partition
 	switch {
-	case !isLabelName(e.Match.Label):
-		return fmt.Errorf("match: label: %.64q is no label name", e.Match.Label)
-	case !slices.Contains([]string{MatchUUID, MatchPCI, MatchNetDev, MatchDevice}, e.Match.Hardware):
-		return fmt.Errorf("match: hardware: %.64q is none of uuid, pci, netdev and device", e.Match.Hardware)
-	case e.Match.Hardware == MatchDevice && e.Driver == "":
-		return errors.New("match: hardware: device needs driver, whose device's name it is")
-	case e.Partition.Label != "" && !isLabelName(e.Partition.Label):
-		return fmt.Errorf("partition: label: %.64q is no label name", e.Partition.Label)
-	case e.Partition.Label == "" && len(e.Partition.Whole) > 0:
+	case p.Label != "" && !isLabelName(p.Label):
+		return fmt.Errorf("partition: label: %.64q is no label name", p.Label)
+	case p.Label == "" && (len(p.Whole) > 0 || p.Number != ""):
 		return errors.New("partition: label: missing")
+	case p.Number != "" && !isLabelName(p.Number):
+		return fmt.Errorf("partition: number: %.64q is no label name", p.Number)
+	case p.Number != "" && e.Match.Hardware != MatchSerial:
+		return errors.New("partition: number: only with match: hardware: serial")
 	}
 	return nil
 }
@@ -307,7 +311,13 @@ func (e *Endpoint) checkMetrics() error {
 		return fmt.Errorf("metrics: %d of them; 1 to %d can be used", n, maxMetrics)
 	}
 	for i, m := range e.Metrics {
-		if _, err := m.rule(i); err != nil {
+		_, err := m.rule(i)
+		if err == nil && m.Match != nil {
+			if err = m.Match.check(e.Driver); err != nil {
+				err = fmt.Errorf("match: %w", err)
+			}
+		}
+		if err != nil {
 			return fmt.Errorf("metrics: %s: %w", cmp.Or(fmt.Sprintf("%.128s", flatten(m.Name)), fmt.Sprint(i+1)), err)
 		}
 	}
@@ -330,12 +340,29 @@ func (m Metric) rule(rank int) (rule, error) {
 	if spec := quantity.Spec(); !ok || spec.Internal {
 		return rule{}, fmt.Errorf("quantity: %.64q is none of the catalogue", m.Quantity)
 	}
-	r := rule{rank: rank, quantity: quantity, spec: quantity.Spec(), scale: 1, where: m.Where}
+	r := rule{
+		rank: rank, quantity: quantity, spec: quantity.Spec(), scale: 1, where: m.Where,
+		partition: m.Partition,
+	}
 	if m.Scale != nil {
 		r.scale = *m.Scale
 	}
 	if math.IsNaN(r.scale) || math.IsInf(r.scale, 0) || r.scale <= 0 {
 		return rule{}, fmt.Errorf("scale: %v is not above 0 and finite", r.scale)
+	}
+	switch m.Combine {
+	case combineMax:
+		r.combine = maximum
+	case combineSum:
+		r.combine = sum
+	}
+	switch {
+	case !slices.Contains([]string{"", partitionOwn, partitionParent}, m.Partition):
+		return rule{}, fmt.Errorf("partition: %.64q is none of own and parent", m.Partition)
+	case m.Combine != "" && r.combine == notCombined:
+		return rule{}, fmt.Errorf("combine: %.64q is none of max and sum", m.Combine)
+	case m.Combine != "" && r.spec.Type == driver.Counter:
+		return rule{}, fmt.Errorf("combine: %v is a counter, whose sum would fall when one of the series goes", r.quantity)
 	}
 	for name := range m.Where {
 		if !isLabelName(name) {

@@ -137,11 +137,52 @@ func TestParseConfigErrors(t *testing.T) {
 		},
 		{
 			"unknown hardware", endpoint("hardware: uuid", "hardware: mac"),
-			`endpoint "vendor": match: hardware: "mac" is none of uuid, pci, netdev and device`,
+			`endpoint "vendor": match: hardware: "mac" is none of uuid, pci, netdev, rdma, node, index, serial and device`,
 		},
 		{
 			"device without driver", endpoint("hardware: uuid", "hardware: device"),
-			`endpoint "vendor": match: hardware: device needs driver, whose device's name it is`,
+			`endpoint "vendor": match: hardware: device needs driver, whose device's it is`,
+		},
+		{
+			"index without driver", endpoint("hardware: uuid", "hardware: index"),
+			`endpoint "vendor": match: hardware: index needs driver, whose device's it is`,
+		},
+		{
+			"second label", endpoint("hardware: uuid", "hardware: uuid, with: 'a b'"),
+			`endpoint "vendor": match: with: "a b" is no label name`,
+		},
+		{
+			"pattern", endpoint("hardware: uuid", "hardware: uuid, pattern: '('"),
+			`endpoint "vendor": match: pattern: error parsing regexp: missing closing ): ` + "`^(?:()$`",
+		},
+		{
+			"long pattern", endpoint("hardware: uuid", "hardware: uuid, pattern: "+strings.Repeat("a", 257)),
+			`endpoint "vendor": match: pattern: longer than 256 bytes`,
+		},
+		{
+			"parts of nothing", endpoint("hardware: uuid", "hardware: uuid, per: {metric: info}"),
+			`endpoint "vendor": match: per: needs a metric and a label`,
+		},
+		{
+			"metric's match", endpoint("scale: 0.01", "match: {label: card, hardware: card}"),
+			`endpoint "vendor": metrics: busy: match: hardware: "card" is none of uuid, pci, netdev, rdma, node, index, ` +
+				`serial and device`,
+		},
+		{
+			"combine", endpoint("scale: 0.01", "combine: mean"),
+			`endpoint "vendor": metrics: busy: combine: "mean" is none of max and sum`,
+		},
+		{
+			"combined counter", endpoint("quantity: utilization", "quantity: energy, combine: sum"),
+			`endpoint "vendor": metrics: busy: combine: energy is a counter, whose sum would fall when one of the series goes`,
+		},
+		{
+			"partition's number", endpoint("url:", "partition: {label: a, number: 'a b'}\n  url:"),
+			`endpoint "vendor": partition: number: "a b" is no label name`,
+		},
+		{
+			"partition's number without GPU", endpoint("url:", "partition: {label: a, number: b}\n  url:"),
+			`endpoint "vendor": partition: number: only with match: hardware: serial`,
 		},
 		{
 			"partition without label", endpoint("url:", "partition: {whole: [spx]}\n  url:"),
@@ -157,8 +198,9 @@ func TestParseConfigErrors(t *testing.T) {
 		},
 		{
 			"unknown preset", endpoint("url:", "preset: gpus\n  url:"),
-			`endpoint "vendor": preset: "gpus" is none of dcgm-exporter, dcgm-exporter-4.6, amd-device-metrics-exporter, ` +
-				`xpumd, nvidia-gpu-exporter, node-exporter`,
+			`endpoint "vendor": preset: "gpus" is none of dcgm-exporter, dcgm-exporter-4.6, nvidia-gpu-exporter, ` +
+				`hami-vgpu-monitor, amd-device-metrics-exporter, xpumd, gaudi-metric-exporter, neuron-monitor, ` +
+				`gke-tpu-device-plugin, ascend-npu-exporter, furiosa-metrics-exporter, tenstorrent-telemetry, node-exporter`,
 		},
 		{
 			"same name twice", minimal + strings.TrimPrefix(minimal, "\nendpoints:\n"),
@@ -327,7 +369,7 @@ func FuzzParseConfig(f *testing.F) {
 			return
 		}
 		for _, e := range c.Endpoints {
-			if _, err := compile(e.Metrics); err != nil {
+			if _, err := compile(&e); err != nil {
 				t.Errorf("accepted, but: %v", err)
 			}
 			if e.Interval < minInterval || e.Timeout <= 0 || e.Timeout > e.Interval {

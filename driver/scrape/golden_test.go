@@ -53,11 +53,15 @@ func presetEndpoint(tb testing.TB, preset, more string) Endpoint {
 // collect returns the answer that the endpoint makes of a body.
 func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, driver.Rejections) {
 	tb.Helper()
-	rules, err := compile(e.Metrics)
+	rules, err := compile(&e)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	c := newCollector(e, rules, testNow(), 0)
+	found := newAMDGPUs("")
+	if rules.gpus {
+		found = gpus(tb)
+	}
+	c := newCollector(e, rules, found, testNow(), 0)
 	if _, err := parseExposition(bytes.NewReader(body), openMetrics, c); err != nil {
 		tb.Fatal(err)
 	}
@@ -70,8 +74,16 @@ func collect(tb testing.TB, e Endpoint, body []byte, openMetrics bool) (answer, 
 func lines(samples []driver.Sample) string {
 	var b strings.Builder
 	for _, s := range samples {
-		fmt.Fprintf(&b, "driver=%s device=%s uuid=%s pci=%s netdev=%s\n", s.Driver, s.Device, s.Hardware.UUID,
-			s.Hardware.PCI, s.Hardware.NetDev)
+		h := &s.Hardware
+		fmt.Fprintf(&b, "driver=%s device=%s uuid=%s pci=%s netdev=%s", s.Driver, s.Device, h.UUID, h.PCI, h.NetDev)
+		if other := strings.Join(append(h.DeviceNodes, h.RDMADev, h.Serial, h.Index), ""); other != "" {
+			fmt.Fprintf(&b, " node=%s rdma=%s serial=%s index=%s", strings.Join(h.DeviceNodes, ","), h.RDMADev,
+				h.Serial, h.Index)
+		}
+		b.WriteByte('\n')
+		if h.Instance != "" {
+			fmt.Fprintf(&b, "  is partition %s of %s\n", h.Instance, h.Parent)
+		}
 		for _, r := range s.Readings {
 			fmt.Fprintf(&b, "  %v", r.Quantity)
 			for i, l := range r.Quantity.Spec().Labels {
@@ -156,7 +168,12 @@ endpoints:
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return append(c.Endpoints, presetEndpoint(tb, "dcgm-exporter", ""), presetEndpoint(tb, "xpumd", ""))
+	for _, name := range []string{
+		"dcgm-exporter", "xpumd", "neuron-monitor", "tenstorrent-telemetry", "node-exporter",
+	} {
+		c.Endpoints = append(c.Endpoints, presetEndpoint(tb, name, ""))
+	}
+	return c.Endpoints
 }
 
 func checkAnswer(t *testing.T, e Endpoint, body []byte, openMetrics bool) {

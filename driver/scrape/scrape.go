@@ -12,11 +12,11 @@ package scrape
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -26,17 +26,21 @@ import (
 // staleIntervals is how many intervals without an answer make the readings of the last one absent.
 const staleIntervals = 3
 
+const defaultSysfs = "/sys"
+
 // Source reads one endpoint.
 type Source struct {
 	endpoint Endpoint
 	client   *http.Client
-	rules    map[string][]rule
+	rules    *ruleset
+	gpus     *amdGPUs
 	now      func() time.Time
 
 	// What follows belongs to the one goroutine that samples.
 	due        time.Time // of the next request
 	answered   time.Time // of the last answer that could be used
 	answer     answer    // that answer, with final times
+	matched    []bool    // metrics of which any answer had a series that could be used
 	err        error     // of the last request
 	fresh      freshness
 	rejections rejections
@@ -53,6 +57,9 @@ type Option func(*Source)
 // WithClock gives the source a clock other than [time.Now].
 func WithClock(now func() time.Time) Option { return func(s *Source) { s.now = now } }
 
+// WithSysfs says where sysfs is mounted, in which AMD GPUs are found by their serial numbers.
+func WithSysfs(root string) Option { return func(s *Source) { s.gpus = newAMDGPUs(root) } }
+
 // New returns the source of an endpoint that [ParseConfig] accepted. It sends nothing and starts
 // nothing; it reads the files that the client settings name, and fails where that fails.
 func New(endpoint Endpoint, options ...Option) (*Source, error) {
@@ -60,11 +67,14 @@ func New(endpoint Endpoint, options ...Option) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: client settings: %w", endpoint.Name, err)
 	}
-	rules, err := compile(endpoint.Metrics)
+	rules, err := compile(&endpoint)
 	if err != nil {
 		return nil, fmt.Errorf("endpoint %q: %w", endpoint.Name, err)
 	}
-	s := &Source{endpoint: endpoint, client: client, rules: rules, now: time.Now, fresh: newFreshness(endpoint)}
+	s := &Source{
+		endpoint: endpoint, client: client, rules: rules, now: time.Now, fresh: newFreshness(endpoint),
+		gpus: newAMDGPUs(defaultSysfs), matched: make([]bool, len(endpoint.Metrics)),
+	}
 	for _, option := range options {
 		option(s)
 	}
@@ -117,16 +127,58 @@ func (s *Source) schedule(now time.Time) {
 func (s *Source) refresh(ctx context.Context, now time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, s.endpoint.Timeout)
 	defer cancel()
-	c := newCollector(s.endpoint, s.rules, now, len(s.answer.values))
+	var unread error
+	if s.rules.gpus {
+		unread = s.gpus.refresh(now)
+	}
+	c := newCollector(s.endpoint, s.rules, s.gpus, now, len(s.answer.values))
 	err := fetch(ctx, s.client, s.endpoint.URL, c)
+	next := c.finish()
 	s.rejections.add(c.rejected)
 	if err != nil {
-		return fmt.Errorf("scrape %s: %w", s.endpoint.URL, err)
+		return errors.Join(fmt.Errorf("scrape %s: %w", s.endpoint.URL, err), unread)
 	}
-	next := c.finish()
+	for i, matched := range c.matched {
+		s.matched[i] = s.matched[i] || matched
+	}
 	next.date(s.answer, s.fresh.date(now, next.differs(s.answer)), now)
 	s.answer, s.answered = next, now
-	return nil
+	return unread
+}
+
+// Unmatched returns the names of metrics of which no answer had a series that could be used, those
+// left out that give a reading which another metric gave. It is nil before the first answer, and
+// belongs to the goroutine of Sample.
+func (s *Source) Unmatched() []string {
+	if s.answered.IsZero() {
+		return nil
+	}
+	type reading struct {
+		quantity string
+		labels   driver.Labels
+	}
+	given := map[reading]bool{}
+	reads := func(m *Metric) reading {
+		var labels driver.Labels
+		quantity, _ := driver.Standard().Named(m.Quantity)
+		for i, l := range quantity.Spec().Labels {
+			labels[i] = m.Labels[l.Name]
+		}
+		return reading{m.Quantity, labels}
+	}
+	for i := range s.endpoint.Metrics {
+		if s.matched[i] {
+			given[reads(&s.endpoint.Metrics[i])] = true
+		}
+	}
+	var out []string
+	for i := range s.endpoint.Metrics {
+		m := &s.endpoint.Metrics[i]
+		if !s.matched[i] && !given[reads(m)] && !slices.Contains(out, m.Name) {
+			out = append(out, m.Name)
+		}
+	}
+	return out
 }
 
 // samples renders the answer anew, since samples belong to the caller.
@@ -162,19 +214,18 @@ func (r *rejections) snapshot() driver.Rejections {
 
 // answer is what one exposition said, by series.
 type answer struct {
-	match  Match
 	values map[key]value
 }
 
 // key tells one reading from another.
 type key struct {
-	hardware string
+	identity
 	quantity driver.Quantity
 	labels   driver.Labels
 }
 
 func (k key) compare(other key) int {
-	if c := strings.Compare(k.hardware, other.hardware); c != 0 {
+	if c := k.identity.compare(other.identity); c != 0 {
 		return c
 	}
 	if c := int(k.quantity) - int(other.quantity); c != 0 {
@@ -185,11 +236,32 @@ func (k key) compare(other key) int {
 
 // value is one reading's value and times.
 type value struct {
-	value float64
-	at    time.Time
-	own   bool // at came with the sample
-	since time.Time
-	rank  int // of the rule that gave it; lower wins
+	value    float64
+	at       time.Time
+	since    time.Time
+	rank     uint16 // of the rule that gave it; lower wins
+	own      bool   // at came with the sample
+	repeated bool   // it is the hardware's, by a series of a partition
+	combine  combination
+}
+
+// combines reports whether two series of a reading give one value together: those of one metric, or
+// of several that are summed.
+func (v value) combines(other value) bool {
+	return v.combine != notCombined && v.combine == other.combine && (v.rank == other.rank || v.combine == sum)
+}
+
+// with returns what two series of a reading give together, true when the later of them is.
+func (v value) with(other value) value {
+	if other.at.After(v.at) {
+		v.at = other.at
+	}
+	if v.combine == sum {
+		v.value += other.value
+	} else {
+		v.value = max(v.value, other.value)
+	}
+	return v
 }
 
 // differs reports whether any value without a timestamp of its own came, went or changed.
@@ -232,11 +304,11 @@ func (a answer) date(before answer, at, now time.Time) {
 // samples renders the answer, in order; when it is too old, without readings.
 func (a answer) samples(driverName string, valid bool) []driver.Sample {
 	var out []driver.Sample
-	last := ""
+	var last identity
 	for _, k := range slices.SortedFunc(maps.Keys(a.values), key.compare) {
-		if len(out) == 0 || k.hardware != last {
-			s := a.match.sample(k.hardware)
-			s.Driver, last = driverName, k.hardware
+		if len(out) == 0 || k.identity != last {
+			s := k.sample()
+			s.Driver, last = driverName, k.identity
 			out = append(out, s)
 		}
 		if !valid {

@@ -241,7 +241,7 @@ func TestTimesDoNotGoBack(t *testing.T) {
 // After the wall clock went back, timestamps of samples are believed, although they are before
 // those of the last answer.
 func TestTimesAfterTheClockWentBack(t *testing.T) {
-	series := key{hardware: "GPU-1", quantity: driver.Utilization}
+	series := key{identity: identity{value: "GPU-1"}, quantity: driver.Utilization}
 	one := func(at time.Time) answer { return answer{values: map[key]value{series: {at: at, own: true}}} }
 	now := testNow()
 	for before, want := range map[time.Duration]time.Duration{
@@ -259,7 +259,7 @@ func TestAnswerDiffers(t *testing.T) {
 	of := func(values ...value) answer {
 		a := answer{values: map[key]value{}}
 		for i, v := range values {
-			a.values[key{hardware: fmt.Sprint(i)}] = v
+			a.values[key{identity: identity{value: fmt.Sprint(i)}}] = v
 		}
 		return a
 	}

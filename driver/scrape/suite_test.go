@@ -24,8 +24,11 @@ func dcgm(c *clock) *scrapetest.DCGM {
 				Energy: 1000 + 400*busy, MemoryUsed: 1 << 30, MemoryTotal: 80 << 30, Temperature: 60,
 			},
 			{
-				UUID: "GPU-2", PCI: "00000000:AF:00.0", Power: 90, Energy: 90 * busy,
-				Instances: []scrapetest.Instance{{ID: 7, Profile: "1g.10gb", Utilization: 0.9}},
+				UUID: "GPU-2", PCI: "00000000:AF:00.0", Power: 90, Energy: 90 * (1 + busy), Temperature: 55,
+				Instances: []scrapetest.Instance{
+					{ID: 7, Profile: "1g.10gb", Utilization: 0.9, MemoryUsed: 1 << 30, MemoryTotal: 10 << 30},
+					{ID: 9, Profile: "2g.20gb", Utilization: 0.4, MemoryUsed: 2 << 30, MemoryTotal: 20 << 30},
+				},
 			},
 		}
 	}}
@@ -71,7 +74,9 @@ func TestDriverSuite(t *testing.T) {
 			broken("a metric is gone", func(s string) string { return strings.ReplaceAll(s, "TOTAL_ENERGY_CONSUMPTION", "X") },
 				func(_ driver.Sample, r driver.Reading) bool { return r.Quantity == driver.Energy }),
 			broken("a GPU is gone", func(s string) string { return strings.ReplaceAll(s, `UUID="GPU-2"`, `UUID=""`) },
-				func(s driver.Sample, _ driver.Reading) bool { return s.Hardware.UUID == "GPU-2" }),
+				func(s driver.Sample, _ driver.Reading) bool {
+					return s.Hardware.UUID == "GPU-2" || s.Hardware.Parent == "GPU-2"
+				}),
 			broken("a metric is cut", func(s string) string { return strings.ReplaceAll(s, "POWER_USAGE{", "POWER_USAGE{{") },
 				func(_ driver.Sample, r driver.Reading) bool { return r.Quantity == driver.Power }),
 		},
@@ -99,7 +104,7 @@ func BenchmarkSample(b *testing.B) {
 	for i := range 13 {
 		body.WriteString(strings.ReplaceAll(power(text), "DCGM_FI_DEV_POWER_USAGE", fmt.Sprintf("DCGM_FI_OTHER_%d", i)))
 	}
-	rules, err := compile(e.Metrics)
+	rules, err := compile(&e)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -107,7 +112,7 @@ func BenchmarkSample(b *testing.B) {
 	b.ReportAllocs()
 	before := answer{}
 	for b.Loop() {
-		c := newCollector(e, rules, testNow(), len(before.values))
+		c := newCollector(e, rules, newAMDGPUs(""), testNow(), len(before.values))
 		if _, err := parseExposition(strings.NewReader(body.String()), false, c); err != nil {
 			b.Fatal(err)
 		}

@@ -35,6 +35,8 @@ type Device struct {
 	Healthy, Unhealthy    bool          // what it tells of its health; neither: nothing
 	UncorrectedErrorEvery time.Duration // how often its memory has an error
 	LinkDownEvery         time.Duration // how often its link goes down
+	XIDEvery              time.Duration // how often its driver reports an error with the code XID
+	XID                   int
 
 	Engines        bool    // tells engines and occupancy beside its utilization
 	ThrottledShare float64 // of its busy time, in which its power limit slows it down
@@ -53,7 +55,10 @@ func GPU(driverName, name string, seed uint64) Device {
 	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a simulation is to be repeated
 	return Device{
 		Name: name, Driver: driverName,
-		Hardware:    driver.Hardware{UUID: fmt.Sprintf(uuidFormat, random.Uint32(), random.Uint64()>>16), Vendor: "example"},
+		Hardware: driver.Hardware{
+			UUID: fmt.Sprintf(uuidFormat, random.Uint32(), random.Uint64()>>16), Vendor: "example",
+			Serial: fmt.Sprintf("%010d", seed), FirmwareVersion: "1.0.0",
+		},
 		Compute:     true,
 		MemoryBytes: 80 * gibibyte, ReservedBytes: gibibyte / 2,
 		IdleWatts: 70, MaxWatts: 700,
@@ -75,8 +80,11 @@ func Partitioned(gpu Device, partitions int) []Device {
 	for i := range partitions {
 		out = append(out, Device{
 			Name: fmt.Sprintf("%s-partition-%d", gpu.Name, i), Driver: gpu.Driver, Parent: gpu.Name, Told: true,
-			Hardware: driver.Hardware{Kind: driver.KindPartition, Parent: gpu.Hardware.UUID, Vendor: gpu.Hardware.Vendor},
-			Compute:  true, MemoryBytes: memory,
+			Hardware: driver.Hardware{
+				Kind: driver.KindPartition, Parent: gpu.Hardware.UUID, Vendor: gpu.Hardware.Vendor,
+				Profile: fmt.Sprintf("1of%d", partitions),
+			},
+			Compute: true, MemoryBytes: memory,
 		})
 	}
 	return out

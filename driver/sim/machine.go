@@ -84,6 +84,19 @@ func (m *Machine) Devices() []Device {
 	return out
 }
 
+// XIDs returns how many errors with the code XID a device has had between two times, the second
+// included.
+func (m *Machine) XIDs(device string, from, to time.Time) int {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	s, ok := m.byName[device]
+	if !ok || s.XIDEvery <= 0 {
+		return 0
+	}
+	until := func(t time.Time) int { return int(max(0, t.Sub(m.start)) / s.XIDEvery) }
+	return until(to) - until(from)
+}
+
 // Begin lets a workload hold a device from at on.
 func (m *Machine) Begin(device string, w Workload, at time.Time) error {
 	valid := func(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -85,7 +86,9 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		r := reader{state: device, options: &s.options, at: at, elapsed: at.Sub(m.start)}
 		r.readAll()
 		s.count(device.Name, r.readings)
-		samples[i] = driver.Sample{Driver: device.Driver, Hardware: device.Hardware, Readings: r.readings}
+		samples[i] = driver.Sample{
+			Driver: device.Driver, Hardware: device.Hardware, Readings: r.readings, Events: r.events,
+		}
 		samples[i].Hardware.CPUs = slices.Clone(device.Hardware.CPUs) // samples belong to the caller
 		samples[i].Hardware.DeviceNodes = slices.Clone(device.Hardware.DeviceNodes)
 		if device.Told {
@@ -136,6 +139,7 @@ type reader struct {
 	at       time.Time
 	elapsed  time.Duration // since the machine's start
 	readings []driver.Reading
+	events   []driver.Event
 	errs     []error
 }
 
@@ -227,13 +231,24 @@ func (r *reader) readLink(busy float64) {
 	}
 }
 
+// readErrors tells how many errors of a kind there were, and when the last one was.
+func (r *reader) readErrors(every time.Duration, kind, code string) {
+	if every <= 0 {
+		return
+	}
+	n := r.elapsed / every
+	r.read(driver.Errors, float64(n), kind, code)
+	if n > 0 {
+		r.events = append(r.events, driver.Event{
+			Quantity: driver.Errors, Labels: driver.Labels{kind, code}, At: r.at.Add(-(r.elapsed % every)),
+		})
+	}
+}
+
 func (r *reader) readHealth() {
-	if r.UncorrectedErrorEvery > 0 {
-		r.read(driver.Errors, float64(r.elapsed/r.UncorrectedErrorEvery), "ecc_uncorrected", "")
-	}
-	if r.LinkDownEvery > 0 {
-		r.read(driver.Errors, float64(r.elapsed/r.LinkDownEvery), "link_down", "")
-	}
+	r.readErrors(r.UncorrectedErrorEvery, "ecc_uncorrected", "")
+	r.readErrors(r.LinkDownEvery, "link_down", "")
+	r.readErrors(r.XIDEvery, "xid", strconv.Itoa(r.XID))
 	switch {
 	case r.Unhealthy:
 		r.read(driver.Health, 1, "unhealthy")

@@ -154,6 +154,32 @@ func (r *Reader) Number(at Dir, path string) (uint64, error) {
 	return strconv.ParseUint(string(value), 10, 64)
 }
 
+// ReadInto reads a regular file into a buffer and returns the part that it fills. It fails with
+// ErrTooLarge for a file that does not fit.
+func ReadInto(at Dir, path string, buffer []byte) ([]byte, error) {
+	fd, err := openAt(at, path, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer Dir(fd).Close()
+	if !isRegular(fd) {
+		return nil, ErrNotRegular
+	}
+	for filled := 0; filled < len(buffer); {
+		n, err := unix.Read(fd, buffer[filled:])
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return nil, err
+		case n == 0:
+			return buffer[:filled], nil
+		default:
+			filled += n
+		}
+	}
+	return nil, ErrTooLarge
+}
+
 // parseValue returns the one value of a file.
 func parseValue(content []byte) ([]byte, error) {
 	if len(content) > maxValue {

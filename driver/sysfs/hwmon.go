@@ -26,13 +26,25 @@ type Sensor struct {
 // Temperatures returns the temperature sensors of a device, given its folder, in the order of their
 // files. A device without hwmon has none.
 func Temperatures(device string) ([]Sensor, error) {
-	monitors, err := names(filepath.Join(device, "hwmon"))
+	return temperatures(filepath.Join(device, "hwmon"), "")
+}
+
+// ClassTemperatures returns the temperature sensors of a class device, given its folder. Below such
+// a device there is no folder hwmon between it and its monitors.
+func ClassTemperatures(device string) ([]Sensor, error) { return temperatures(device, "hwmon") }
+
+// temperatures returns the sensors of the monitors in a folder, whose names have that prefix.
+func temperatures(parent, prefix string) ([]Sensor, error) {
+	monitors, err := names(parent)
 	if err != nil {
 		return nil, err
 	}
 	var sensors []Sensor
 	for _, monitor := range monitors {
-		folder := filepath.Join(device, "hwmon", monitor)
+		if !strings.HasPrefix(monitor, prefix) {
+			continue
+		}
+		folder := filepath.Join(parent, monitor)
 		files, err := names(folder)
 		if err != nil {
 			return nil, err

@@ -227,6 +227,10 @@ func TestDevices(t *testing.T) {
 func TestTemperatures(t *testing.T) {
 	root := newTree(t)
 	sensors, err := sysfs.Temperatures(sysfs.PCIDevice(root, "0000:3b:00.0"))
+	direct, err2 := sysfs.ClassTemperatures(sysfs.PCIDevice(root, "0000:3b:00.0") + "/hwmon")
+	if diff := cmp.Diff(sensors, direct, cmp.AllowUnexported(sysfs.Sensor{})); diff != "" || err2 != nil {
+		t.Errorf("of a class device, error %v (-want +got):\n%s", err2, diff)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -253,6 +253,9 @@ func sampleTwice(ctx context.Context, s driver.Source) ([]driver.Sample, error) 
 func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)
 	defer cancel()
+	if w, ok := s.(driver.Watcher); ok {
+		go w.Watch(ctx)
+	}
 	samples, err := sampleTwice(ctx, s)
 	quantities := map[string]bool{}
 	for _, sample := range samples {
@@ -262,24 +265,38 @@ func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 	}
 	f := Finding{What: s.Name(), Text: "no hardware here"}
 	if len(samples) > 0 {
-		f.Text = fmt.Sprintf("%d pieces of hardware: %s",
-			len(samples), strings.Join(slices.Sorted(maps.Keys(quantities)), ", "))
+		f.Text = fmt.Sprintf("%s of hardware: %s",
+			count(len(samples), "piece"), strings.Join(slices.Sorted(maps.Keys(quantities)), ", "))
 	}
 	if err != nil {
 		f.Status, f.Detail, f.Do = Fail, err.Error(), explain.Source(driver.ReasonOf(err))
 		f.Text = oneLine(err)
 		if len(samples) > 0 {
-			f.Text = fmt.Sprintf("%d pieces of hardware, but: %s", len(samples), f.Text)
+			f.Text = fmt.Sprintf("%s of hardware, but: %s", count(len(samples), "piece"), f.Text)
 		}
 	}
 	c.report.add(f)
+	if d, ok := s.(driver.Describer); ok {
+		for _, line := range d.Describe() {
+			c.report.add(Finding{What: s.Name(), Text: line})
+		}
+	}
 	if counter, ok := s.(driver.RejectionCounter); ok {
 		for _, r := range counter.Rejected().Of(s.Name()) {
 			c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})
 		}
 	}
+	if scraped, ok := s.(unmatcher); ok && err == nil { // it is not still sampling
+		if names := scraped.Unmatched(); len(names) > 0 {
+			text := "metrics without a series that could be used: " + strings.Join(names, ", ")
+			c.report.add(Finding{What: s.Name(), Text: text})
+		}
+	}
 	return samples
 }
+
+// unmatcher is a source that is told which metrics it reads, and knows those that it never met.
+type unmatcher interface{ Unmatched() []string }
 
 // devices says for each device whether it has telemetry. If none has, nothing can be exported, and
 // that is a failure.

@@ -4,11 +4,13 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -94,6 +96,26 @@ func TestNoTelemetry(t *testing.T) {
 	}
 }
 
+// forbidden is a source that may not read everything.
+type forbidden struct{}
+
+func (forbidden) Name() string { return "example" }
+
+func (forbidden) Sample(context.Context) ([]driver.Sample, error) {
+	err := driver.WithReason(driver.ReasonForbidden, errors.New("read processes: set this value in the chart"))
+	return []driver.Sample{{Readings: []driver.Reading{{Quantity: driver.Power}}}}, errors.Join(err, errors.New("more"))
+}
+
+// What a source says to do about its failure is in the one line of the source.
+func TestSourceFails(t *testing.T) {
+	c := New(Config{Deadline: time.Minute})
+	c.source(t.Context(), forbidden{})
+	want := "1 piece of hardware, but: read processes: set this value in the chart; more"
+	if f := c.report.Findings[0]; f.Status != Fail || f.Text != want || !strings.Contains(f.Do, "chart's values") {
+		t.Errorf("it says %+v, want %q", f, want)
+	}
+}
+
 // A bundle has no password of an address, wherever it stands.
 func TestBundleMasks(t *testing.T) {
 	r := Report{Time: time.Unix(1000, 0), Node: "node-1"}
@@ -150,5 +172,30 @@ func TestInputsAtOnce(t *testing.T) {
 	observing.Wait()
 	if got := inputs.copy().rejections["claims"][driver.ReasonMalformed]; got != 2800 {
 		t.Errorf("%d rejections, want 2800", got)
+	}
+}
+
+// mapped is a source that is told which metrics it reads.
+type mapped struct{ unmatched []string }
+
+func (mapped) Name() string                                    { return "scrape/vendor" }
+func (mapped) Sample(context.Context) ([]driver.Sample, error) { return nil, nil }
+func (m mapped) Unmatched() []string                           { return m.unmatched }
+
+// The mappings that never matched are named.
+func TestUnmatched(t *testing.T) {
+	for _, test := range []struct{ unmatched, want []string }{
+		{nil, []string{"no hardware here"}},
+		{[]string{"busy", "watts"}, []string{"no hardware here", "metrics without a series that could be used: busy, watts"}},
+	} {
+		c := New(Config{Deadline: time.Minute})
+		c.source(t.Context(), mapped{test.unmatched})
+		var got []string
+		for _, f := range c.report.Findings {
+			got = append(got, f.Text)
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("findings %q, want %q", got, test.want)
+		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 func Source(reason driver.Reason) (do string) {
 	switch reason {
 	case driver.ReasonForbidden:
-		return "run as root, or mount what it reads: see the chart's values of the vendor"
+		return "run as root with the capabilities that the error names, or mount what it reads: see the chart's values"
 	case driver.ReasonDriverNotLoaded:
 		return "load the kernel driver of the vendor on the node"
 	case driver.ReasonDriverMismatch:

@@ -23,6 +23,7 @@ type sink interface {
 // emission walks a snapshot for a sink.
 type emission struct {
 	sink
+	specs driver.Catalogue
 	cache *labelCache // nil: the sink needs no labels
 }
 
@@ -40,13 +41,20 @@ func (s *Snapshot) walk(e emission) {
 		h := &s.Claims[i]
 		base := e.holderLabels("resourceclaim_name", h)
 		e.holder(h, base, famClaimQuantity, famClaimAllocated, famClaimShare)
+		if !h.LastError.IsZero() {
+			e.gauge(famClaimLastError, base, unixPast(h.LastError, s.Time))
+		}
 		if active := h.LastActive; !active.IsZero() {
 			e.gauge(famClaimLastActive, base, unixPast(active, s.Time))
 		}
 	}
 	for i := range s.Pods {
 		h := &s.Pods[i]
-		e.holder(h, e.holderLabels("pod", h), famPodQuantity, famPodAllocated, famPodShare)
+		base := e.holderLabels("pod", h)
+		e.holder(h, base, famPodQuantity, famPodAllocated, famPodShare)
+		if !h.LastError.IsZero() {
+			e.gauge(famPodLastError, base, unixPast(h.LastError, s.Time))
+		}
 	}
 	e.infos(s)
 	for _, u := range slices.SortedFunc(maps.Keys(missing), unresolved.compare) {
@@ -128,6 +136,10 @@ func (e emission) gauge(id familyID, labels *labels, value float64) {
 func (e emission) device(d *ledger.Device) {
 	base := e.deviceLabels(d)
 	e.gauge(famDeviceInfo, e.infoLabels(base, d), 1)
+	if h := &d.Entry.Hardware; h.Profile != "" || h.Serial != "" || h.FirmwareVersion != "" || h.CUDAVersion != "" {
+		e.gauge(famDeviceHardware, e.with(base, "profile", h.Profile, "serial", h.Serial,
+			"firmware_version", h.FirmwareVersion, "cuda_version", h.CUDAVersion), 1)
+	}
 	if d.Up != ledger.UpUnknown {
 		e.gauge(famDeviceUp, base, float64(d.Up))
 	}
@@ -197,7 +209,7 @@ func (e emission) deviceValues(base *labels, d *ledger.Device) {
 	}
 }
 
-func (e emission) isFact(q driver.Quantity) bool { return e.cache != nil && e.cache.specs.Spec(q).Fact }
+func (e emission) isFact(q driver.Quantity) bool { return e.specs.Spec(q).Fact }
 
 func (e emission) quantitySource(base *labels, q driver.Quantity, source string) {
 	e.gauge(famDeviceQuantitySource, e.with(base, "quantity", e.quantityName(q), "source", source), 1)
@@ -324,7 +336,7 @@ func (e emission) infos(s *Snapshot) {
 		}
 		e.gauge(famPodInfo, e.pairs(append([]string{
 			"namespace", p.Namespace, "pod", p.Name, "uid", p.UID, "created_by_kind", meta.OwnerKind, "created_by_name",
-			meta.OwnerName,
+			meta.OwnerName, "workload_kind", meta.WorkloadKind, "workload_name", meta.WorkloadName, "queue", meta.Queue,
 		}, meta.Labels...)...), 1)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -29,8 +28,8 @@ type Renderer struct {
 	labels   *labelCache
 	config   Config
 	families *[numFamilies]Family
-	order    []familyID // by name
-	memory   sync.Pool  // of *rendering
+	order    []familyID      // by name
+	memory   chan *rendering // of one that is not in use, which keeps its buffers
 }
 
 // Config configures a [Renderer].
@@ -46,6 +45,7 @@ func New(registry prometheus.Gatherer, latest func() *Snapshot, c Config) *Rende
 	catalogue := c.Catalogue.OrStandard()
 	e := &Renderer{
 		registry: registry, latest: latest, labels: newLabelCache(catalogue), config: c, families: allFamilies(catalogue),
+		memory: make(chan *rendering, 1),
 	}
 	for id := range numFamilies {
 		if e.families[id].Name != "" {
@@ -66,11 +66,8 @@ type Part struct {
 // w.Write. It returns the parts of what was written, in order. An error describes what the registry
 // could not provide; the rest is written.
 func (e *Renderer) Write(w io.Writer, f expfmt.Format) ([]Part, error) {
-	r, _ := e.memory.Get().(*rendering)
-	if r == nil {
-		r = &rendering{families: e.families}
-	}
-	defer e.memory.Put(r)
+	r := e.rendering()
+	defer e.reuse(r)
 	r.begin(formatOf(f, e.config.CreatedSamples))
 	if s := e.latest(); s != nil {
 		r.take(s, e.labels, e.config.ZeroHold)
@@ -82,6 +79,24 @@ func (e *Renderer) Write(w io.Writer, f expfmt.Format) ([]Part, error) {
 	return parts, err
 }
 
+// rendering returns the rendering that is not in use, or a new one.
+func (e *Renderer) rendering() *rendering {
+	select {
+	case r := <-e.memory:
+		return r
+	default:
+		return &rendering{families: e.families}
+	}
+}
+
+// reuse keeps a rendering for the next answer, unless another one is kept.
+func (e *Renderer) reuse(r *rendering) {
+	select {
+	case e.memory <- r:
+	default:
+	}
+}
+
 // assemble merges the rendering's families and the registry's in the order of their names.
 func (e *Renderer) assemble(r *rendering, f expfmt.Format) ([]Part, error) {
 	own, err := e.registry.Gather()
@@ -89,6 +104,7 @@ func (e *Renderer) assemble(r *rendering, f expfmt.Format) ([]Part, error) {
 	if e.config.CreatedSamples {
 		options = append(options, expfmt.WithCreatedLines())
 	}
+	r.out.Grow(r.size())
 	library := expfmt.NewEncoder(&r.out, f, options...)
 	var parts []Part
 	begin := 0
@@ -147,6 +163,15 @@ type rendering struct {
 	out      bytes.Buffer
 }
 
+// size returns about how many bytes the answer will have.
+func (r *rendering) size() int {
+	size := 64 << 10 // the registry's, and the families' heads
+	for _, body := range r.bodies {
+		size += len(body)
+	}
+	return size
+}
+
 // begin empties the rendering.
 func (r *rendering) begin(f format) {
 	r.format = f
@@ -163,7 +188,7 @@ func (r *rendering) take(s *Snapshot, cache *labelCache, zeroHold time.Duration)
 	}
 	cache.begin(s.Time)
 	defer cache.end()
-	s.walk(emission{sink: r, cache: cache})
+	s.walk(emission{sink: r, specs: cache.specs, cache: cache})
 }
 
 func (r *rendering) put(id familyID, l *labels, value float64, born, shown time.Time) {

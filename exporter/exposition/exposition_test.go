@@ -28,7 +28,7 @@ func busyHistory(t *testing.T) *exportertest.History {
 	h := exportertest.NewHistory(t)
 	entry := h.In.Inventory[jointest.ID("gpu-0")]
 	entry.Capacity = []driver.Amount{{Resource: "memory", Value: 8e10}}
-	entry.ParentShare = 0.25
+	entry.ParentShare, entry.Serial = 0.25, "1650823456700"
 	entry.Taints = []driver.Taint{{Key: "k", Value: "v", Effect: "NoSchedule"}}
 	h.In.Inventory[jointest.ID("gpu-0")] = entry
 	h.In.Inventory[jointest.ID("gpu-1")] = entry
@@ -40,6 +40,9 @@ func busyHistory(t *testing.T) *exportertest.History {
 	for i := range 3 {
 		var readings []driver.Reading
 		for q := range driver.NumQuantities {
+			if q.Spec().Derived {
+				continue
+			}
 			r := driver.Reading{Quantity: q, Value: 0.5}
 			if q.Spec().Type == driver.Counter {
 				r.Value = float64(i)

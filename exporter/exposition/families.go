@@ -38,6 +38,7 @@ type familyID int
 
 const (
 	famDeviceInfo familyID = iota
+	famDeviceHardware
 	famDeviceUp
 	famDeviceAllocations
 	famDeviceAllocated
@@ -49,6 +50,7 @@ const (
 	famClaimDeviceInfo
 	famClaimAllocatedAt
 	famClaimLastActive
+	famClaimLastError
 	famClaimConsumedCapacity
 	famClaimCondition
 	famClaimNetwork
@@ -58,6 +60,7 @@ const (
 	famPodClaimInfo
 	famPodAllocated
 	famPodShare
+	famPodLastError
 	famUnresolved
 	famSnapshotTime
 	famSeries
@@ -102,7 +105,12 @@ func allFamilies(catalogue driver.Catalogue) *[numFamilies]Family {
 		}
 		spec := catalogue.Spec(q)
 		add(famDeviceQuantity, quantityFamily("dra_device_", "", spec, deviceLabelNames()), deviceRank(spec))
-		if spec.Sharing == driver.Additive {
+		switch spec.Sharing {
+		case driver.Intensive:
+		case driver.Witnessed:
+			add(famClaimQuantity, witnessedFamily("dra_claim_", "claim", spec, claimLabelNames()), rankClaim)
+			add(famPodQuantity, witnessedFamily("dra_pod_", "pod", spec, podLabelNames()), rankPod)
+		case driver.Additive:
 			add(famClaimQuantity, attributedFamily("dra_claim_", "The claim's part. ", spec, claimLabelNames()), rankClaim)
 			add(famPodQuantity, attributedFamily("dra_pod_", "The pod's part. ", spec, podLabelNames()), rankPod)
 			add(famUnattributedQuantity, attributedFamily("dra_device_unattributed_",
@@ -128,8 +136,11 @@ func quantityFamily(prefix, help string, spec *driver.Spec, labels []string) Fam
 		Name: prefix + spec.Metric, Help: help + spec.Help, Unit: spec.Unit, Type: spec.Type,
 		Labels: append(labels, labelNames(spec)...), Spec: spec, Filled: "sources",
 	}
-	if spec.Name == driver.Capacity.String() {
+	switch spec.Name {
+	case driver.Capacity.String():
 		f.Filled = "ResourceSlices; netdev (speed)"
+	case driver.MemoryUsedPeak.String(), driver.PowerPeak.String():
+		f.Filled = fromLedger
 	}
 	return f
 }
@@ -140,6 +151,19 @@ func attributedFamily(prefix, help string, spec *driver.Spec, labels []string) F
 	if spec.Divided {
 		f.Filled += "; of partitions, the parent's, by share and activity"
 	}
+	return f
+}
+
+// witnessedFamily returns the family of what a holder, a claim or a pod, saw of a quantity.
+func witnessedFamily(prefix, holder string, spec *driver.Spec, labels []string) Family {
+	if spec.Type != driver.Counter {
+		f := quantityFamily(prefix, "The "+holder+"'s part, since it began to hold the device. ", spec, labels)
+		f.Filled = "ledger"
+		return f
+	}
+	f := quantityFamily(prefix, "While the "+holder+" held the device, in full whoever else held it too: not to be "+
+		"summed over holders. Absent while there was none. ", spec, labels)
+	f.Filled = "the device's increments, by time"
 	return f
 }
 
@@ -158,6 +182,13 @@ func deviceFamilies() map[familyID]Family {
 			Help: "Facts about the device; empty where unknown. parent is the device that this one is a part of; listed is " +
 				"false for a device that is in no ResourceSlice, such as a GPU whose MIG devices are static.",
 			Labels: append(device, "vendor", "model", "uuid", "pci_bus_id", "parent", "numa_node", "driver_version", "listed"),
+		},
+		famDeviceHardware: {
+			Name: "dra_device_hardware_info", Filled: fromInventory + ", sources",
+			Help: "More facts about the device; empty where unknown, and absent where none is known. profile is what the " +
+				"vendor calls the size of a partition, such as 1g.10gb; serial is that of the board; firmware_version that of " +
+				"its VBIOS; cuda_version the newest that the driver supports.",
+			Labels: append(device, "profile", "serial", "firmware_version", "cuda_version"),
 		},
 		famDeviceUp: {
 			Name: "dra_device_up", Filled: "sources", Labels: device,
@@ -178,7 +209,7 @@ func deviceFamilies() map[familyID]Family {
 			Name: "dra_device_tainted", Filled: fromInventory + ", DeviceTaintRules",
 			Labels: append(device, "key", "value", "effect", "source"),
 			Help: "1 for each taint of the device. source: slice (its driver's ResourceSlice), rule (a DeviceTaintRule). " +
-				"Taints do not change dra_device_health.",
+				"Few taints say something of dra_device_health.",
 		},
 		famDeviceLastError: {
 			Name: "dra_device_last_error_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: device,
@@ -226,6 +257,7 @@ func claimFamilies() map[familyID]Family {
 			Help: "Unix time at which the device was last seen active while the claim held it; at first, when the " +
 				"exporter first saw the claim. Absent without telemetry.",
 		},
+		famClaimLastError: lastErrorFamily("dra_claim_", "claim", claim),
 		famClaimConsumedCapacity: {
 			Name: "dra_claim_consumed_capacity", Filled: fromClaims, Labels: append(claim, "share_id", "resource"),
 			Help: "Capacity of the device that the claim's share consumes, in the resource's base unit.",
@@ -261,10 +293,14 @@ func podFamilies() map[familyID]Family {
 			"dra_pod_allocated_share_seconds_total",
 			"Time in which the pod held the device, divided among those that held it together.", pod,
 		),
+		famPodLastError: lastErrorFamily("dra_pod_", "pod", pod),
 		famPodInfo: {
 			Name: "dra_pod_info", Filled: fromKubelet + ", Pods API or API server, pod log folders",
-			Labels: []string{"namespace", "pod", "uid", "created_by_kind", "created_by_name"},
-			Help: "A pod that holds devices of this node, or did within the retention; with label_NAME and " +
+			Labels: []string{
+				"namespace", "pod", "uid", "created_by_kind", "created_by_name", "workload_kind", "workload_name", "queue",
+			},
+			Help: "A pod that holds devices of this node, or did within the retention, with what it is a part of by its " +
+				"controller and the labels of JobSet, LeaderWorkerSet, Kubeflow, KubeRay and Kueue; with label_NAME and " +
 				"annotation_NAME as chosen by flags.",
 		},
 		famPodClaimInfo: {
@@ -276,6 +312,13 @@ func podFamilies() map[familyID]Family {
 			Help: "A device that a container holds now through a claim; or through a device plugin, without names of " +
 				"claims. attribution is how the claim's part is divided among its pods, without a claim the device.",
 		},
+	}
+}
+
+func lastErrorFamily(prefix, holder string, labels []string) Family {
+	return Family{
+		Name: prefix + "last_error_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: labels,
+		Help: "Unix time at which an error of the device last hit the " + holder + ". Absent while none did.",
 	}
 }
 

@@ -23,7 +23,8 @@ func TestFactsShown(t *testing.T) {
 		Interface: "net1", IPs: []string{"192.0.2.1", "2001:db8::1"}, HardwareAddress: "02:00:00:00:00:01",
 	}
 	a.Holders[0].Meta = &podresources.PodMeta{
-		OwnerKind: "Job", OwnerName: "train", Labels: []string{"label_app", "x", "annotation_note", ""},
+		OwnerKind: "Job", OwnerName: "train", WorkloadKind: "JobSet", WorkloadName: "llm", Queue: "gold",
+		Labels: []string{"label_app", "x", "annotation_note", ""},
 	}
 	const device = `device="gpu-0",driver="gpu.example.com",`
 	const holding = `namespace="team",pool="node1",resourceclaim_name="claim",share_id="",`
@@ -31,7 +32,7 @@ func TestFactsShown(t *testing.T) {
 	info := map[string][]string{
 		"dra_pod_info": {
 			`annotation_note="",created_by_kind="Job",created_by_name="train",label_app="x",` +
-				`namespace="team",pod="pod",uid="uid-pod"`,
+				`namespace="team",pod="pod",queue="gold",uid="uid-pod",workload_kind="JobSet",workload_name="llm"`,
 		},
 		"dra_claim_info": {`label_team="red",namespace="team",resourceclaim_name="claim",uid="c-1"`},
 	}

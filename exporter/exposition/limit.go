@@ -80,14 +80,14 @@ func deviceRank(spec *driver.Spec) rank {
 
 func fixedRank(id familyID) rank {
 	switch id {
-	case famDeviceInfo, famDeviceUp:
+	case famDeviceInfo, famDeviceHardware, famDeviceUp:
 		return rankVital
 	case famClaimInfo, famClaimDeviceInfo, famClaimNetwork, famPodInfo, famPodClaimInfo:
 		return rankHolderInfo
-	case famPodAllocated, famPodShare:
+	case famPodAllocated, famPodShare, famPodLastError:
 		return rankPod
-	case famClaimAllocatedAt, famClaimLastActive, famClaimConsumedCapacity, famClaimCondition, famClaimAllocated,
-		famClaimShare:
+	case famClaimAllocatedAt, famClaimLastActive, famClaimLastError, famClaimConsumedCapacity, famClaimCondition,
+		famClaimAllocated, famClaimShare:
 		return rankClaim
 	default:
 		return rankDevice
@@ -112,6 +112,9 @@ func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 				return false
 			}
 			n := len(h.Values) + 2 // allocated and allocated share
+			if !h.LastError.IsZero() {
+				n++
+			}
 			over -= n
 			l.evicted = append(l.evicted, eviction{until: until, series: n})
 			return true
@@ -136,6 +139,6 @@ func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 
 func (l *Limiter) countSeries(s *Snapshot) counting {
 	c := counting{families: l.families}
-	s.walk(emission{sink: &c})
+	s.walk(emission{sink: &c, specs: s.Catalogue})
 	return c
 }

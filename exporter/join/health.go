@@ -5,23 +5,39 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// sourceOfHealth is the source of the device health that pods' statuses report.
-const sourceOfHealth = "pods"
+// The sources of health that are no sources of other readings.
+const (
+	healthOfPods   = "pods"
+	healthOfSlices = "slices"
+)
 
-// addHealth adds the health that pods' statuses report to the readings, as the source of lowest
-// precedence: a driver knows better. Its time is that of the kubelet's answer.
+// addHealth adds the health that others than sources report to the readings, each with a lower
+// precedence than the one before: the status of pods that hold the device, unless that is unknown,
+// which the kubelet writes too where no driver reports any; the device's slice, by attributes and
+// taints; and the unknown of pods. Its time is that of the kubelet's answer.
 func (d *Device) addHealth(view *podresources.View, precedence int) {
-	worst := podresources.HealthNone
-	for i := range d.Shares {
-		worst = max(worst, d.Shares[i].Health)
-	}
-	if worst == podresources.HealthNone || view.At.IsZero() {
+	if view.At.IsZero() {
 		return
 	}
-	d.Readings = append(d.Readings, Reading{
-		Reading: driver.Reading{Quantity: driver.Health, Labels: driver.Labels{worst.String()}, Value: 1, At: view.At},
-		Source:  sourceOfHealth, origin: origin{precedence: precedence},
-	})
+	ofPods, ofSlices := driver.HealthNone, d.Entry.Health
+	for i := range d.Shares {
+		ofPods = max(ofPods, d.Shares[i].Health)
+	}
+	for _, t := range d.Entry.Taints {
+		ofSlices = max(ofSlices, t.Health)
+	}
+	add := func(status driver.HealthStatus, source string, precedence int) {
+		if status != driver.HealthNone {
+			from := origin{precedence: precedence}
+			d.Readings = append(d.Readings, Reading{Reading: status.Reading(view.At), Source: source, origin: from})
+		}
+	}
+	pods, slices := precedence, precedence+1
+	if ofPods == driver.HealthUnknown {
+		pods, slices = slices, pods
+	}
+	add(ofPods, healthOfPods, pods)
+	add(ofSlices, healthOfSlices, slices)
 }
 
 // measured reports whether a reading is of what the device does. Health alone is not, nor are

@@ -40,6 +40,7 @@ type Device struct {
 	Shares      []Share       // sorted; empty: free
 	Attribution Attribution   // how the device is divided among its claims
 	Readings    []Reading     // sorted; each (quantity, labels) once
+	Events      []Event       // of the counters among Readings
 	Missing     MissingReason // why there is no telemetry (health alone is none); empty: there is
 }
 
@@ -131,7 +132,8 @@ type deviceFacts struct {
 	shadowed  bool // the sample of its hardware went to another device
 	ambiguous bool // a sample is of it or of another device
 
-	processes []driver.Process // of the first sample that has any
+	processes []driver.Process // of all sources
+	events    []Event          // of all samples
 	busy      map[int]float64  // utilization of its CPUs, if claims have CPUs of their own
 }
 
@@ -262,7 +264,12 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 			j.matchCPU(source.Name, from, cpu, sample)
 			continue
 		}
-		n := j.choose(sample)
+		var n int
+		if sample.Pool != "" {
+			n = j.named(source.Name, sample)
+		} else {
+			n = j.choose(sample)
+		}
 		if n < 0 {
 			continue
 		}
@@ -280,8 +287,9 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 		d.Entry.DriverVersion, j.facts[n].versioned = own, true
 	}
 	j.index.learn(n, &sample.Hardware)
-	if j.facts[n].processes == nil {
-		j.facts[n].processes = sample.Processes
+	j.facts[n].processes = mergeProcesses(j.facts[n].processes, sample.Processes)
+	for _, e := range sample.Events {
+		j.facts[n].events = append(j.facts[n].events, Event{Event: e, origin: from})
 	}
 	for _, r := range sample.Readings {
 		if reason := rejectReading(j.catalogue, &r); reason != "" {
@@ -305,10 +313,11 @@ func compareSamples(a, b driver.Sample) int {
 	x, y := &a.Hardware, &b.Hardware
 	if c := cmp.Or(
 		slices.Compare(x.CPUs, y.CPUs),
-		strings.Compare(a.Driver, b.Driver), strings.Compare(a.Device, b.Device),
+		strings.Compare(a.Driver, b.Driver), strings.Compare(a.Pool, b.Pool), strings.Compare(a.Device, b.Device),
 		strings.Compare(x.UUID, y.UUID), strings.Compare(x.PCI, y.PCI),
 		strings.Compare(x.Parent, y.Parent), strings.Compare(x.Instance, y.Instance),
 		strings.Compare(x.NetDev, y.NetDev), strings.Compare(x.RDMADev, y.RDMADev),
+		strings.Compare(x.Serial, y.Serial), strings.Compare(x.Index, y.Index),
 	); c != 0 {
 		return c
 	}
@@ -352,6 +361,7 @@ func (j *joiner) finish() {
 		if !divideByCPUs(d, j.facts[i].busy) {
 			j.divideByProcess(d, j.facts[i].processes)
 		}
+		d.Events = j.events(d, j.facts[i].events)
 		if measured(d.Readings) {
 			j.byDriver[d.ID.Driver] = true
 		}

@@ -60,6 +60,10 @@ func TestMatch(t *testing.T) {
 			driver.Hardware{DeviceNodes: []string{"/dev/dri/renderD129"}},
 			"", "", true,
 		},
+		"serial":            {driver.Hardware{Serial: "AM5"}, driver.Hardware{Serial: "am5"}, jointest.Driver, "", true},
+		"index":             {driver.Hardware{Index: "3"}, driver.Hardware{Index: "3"}, jointest.Driver, "", true},
+		"other index":       {driver.Hardware{Index: "3"}, driver.Hardware{Index: "4"}, jointest.Driver, "", false},
+		"index of nobody's": {driver.Hardware{Index: "3"}, driver.Hardware{Index: "3"}, "", "", false},
 		"by name":           {driver.Hardware{}, driver.Hardware{}, jointest.Driver, "dev", true},
 		"by another name":   {driver.Hardware{UUID: "x"}, driver.Hardware{UUID: "x"}, jointest.Driver, "other", false},
 		"by another driver": {driver.Hardware{}, driver.Hardware{}, "other.example.com", "dev", false},
@@ -229,6 +233,26 @@ func TestSharedNodes(t *testing.T) {
 				t.Errorf("a reads %v", d["a"].Readings)
 			}
 		})
+	}
+}
+
+// A number that two devices of a driver have, those of a board or of two pools, does not tell which
+// of them it is.
+func TestSharedNumber(t *testing.T) {
+	for _, h := range []driver.Hardware{{Index: "0"}, {Serial: "A1"}} {
+		sample := jointest.Sample(h, jointest.Watts(1))
+		sample.Driver = jointest.Driver
+		other := jointest.ID("b")
+		other.Pool = "other"
+		in := Input{
+			Inventory: driver.Inventory{jointest.ID("a"): {Hardware: h}, other: {Hardware: h}},
+			Sources:   []SourceSamples{{Name: "a", Samples: []driver.Sample{sample}}},
+		}
+		for _, d := range Join(in).Devices {
+			if len(d.Readings) != 0 || d.Missing != MissingAmbiguous {
+				t.Errorf("%v, %v: readings %v, missing because of %q", h, d.ID, d.Readings, d.Missing)
+			}
+		}
 	}
 }
 

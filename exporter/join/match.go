@@ -12,6 +12,7 @@ import (
 type hardwareIndex struct {
 	uuid, placement, pci, netdev, rdma, node map[string][]int
 	name                                     map[[2]string][]int // driver, device
+	serial, index                            map[[2]string][]int // driver, number of the board or the device
 	instance                                 map[[2]string][]int // parent, number of the instance
 	cpu                                      map[int][]int
 }
@@ -20,7 +21,8 @@ func newHardwareIndex(devices []Device) hardwareIndex {
 	x := hardwareIndex{
 		uuid: map[string][]int{}, placement: map[string][]int{}, pci: map[string][]int{}, netdev: map[string][]int{},
 		rdma: map[string][]int{},
-		node: map[string][]int{}, name: map[[2]string][]int{}, instance: map[[2]string][]int{}, cpu: map[int][]int{},
+		node: map[string][]int{}, name: map[[2]string][]int{}, serial: map[[2]string][]int{}, index: map[[2]string][]int{},
+		instance: map[[2]string][]int{}, cpu: map[int][]int{},
 	}
 	for i := range devices {
 		h := &devices[i].Entry.Hardware
@@ -29,6 +31,8 @@ func newHardwareIndex(devices []Device) hardwareIndex {
 		}
 		name := [2]string{devices[i].ID.Driver, devices[i].ID.Device}
 		x.name[name] = append(x.name[name], i)
+		addOf(x.serial, devices[i].ID.Driver, strings.ToLower(h.Serial), i)
+		addOf(x.index, devices[i].ID.Driver, h.Index, i)
 		add(x.uuid, strings.ToLower(h.UUID), i)
 		add(x.placement, h.Placement, i)
 		add(x.pci, h.PCI, i)
@@ -52,9 +56,25 @@ func (x *hardwareIndex) learn(i int, h *driver.Hardware) {
 		add(x.rdma, h.RDMADev, i)
 	}
 	key := instanceKey(h)
-	if key != [2]string{} && !slices.Contains(x.instance[key], i) {
-		x.instance[key] = append(x.instance[key], i)
+	if key == [2]string{} {
+		return
 	}
+	begin, _, _ := strings.Cut(h.Instance, "/")
+	for _, key := range [][2]string{key, {key[0], begin}} {
+		if !slices.Contains(x.instance[key], i) {
+			x.instance[key] = append(x.instance[key], i)
+		}
+	}
+}
+
+// part returns the devices that are the part of that number of the hardware's parent. The beginning
+// of a number that several devices of one driver have names none of them.
+func (x *hardwareIndex) part(devices []Device, h *driver.Hardware) []int {
+	found := x.instance[instanceKey(h)]
+	if !strings.Contains(h.Instance, "/") && sameDriver(devices, found) {
+		return nil
+	}
+	return found
 }
 
 func instanceKey(h *driver.Hardware) [2]string {
@@ -62,6 +82,13 @@ func instanceKey(h *driver.Hardware) [2]string {
 		return [2]string{}
 	}
 	return [2]string{strings.ToLower(h.Parent), h.Instance}
+}
+
+// addOf adds what tells the devices of one driver from each other.
+func addOf(m map[[2]string][]int, driverName, key string, i int) {
+	if key != "" {
+		m[[2]string{driverName, key}] = append(m[[2]string{driverName, key}], i)
+	}
 }
 
 func add(m map[string][]int, key string, i int) {
@@ -72,11 +99,13 @@ func add(m map[string][]int, key string, i int) {
 
 // find returns the devices that are the hardware of the sample, by the best key that both have:
 // name (if the source knows it), UUID, placement and number of a partition, PCI address, network
-// interface, RDMA device, device node. A key that contradicts a better one does not match. Most
-// keys are unique, so that the result is mostly one device.
+// interface, RDMA device, serial number and number among the driver's devices, device node. A key
+// that contradicts a better one does not match. Most keys are unique, so that the result is mostly
+// one device.
 //
-// A device node that several devices of one driver have does not identify one of them, since a CDI
-// spec may have the nodes of all devices of a claim: such devices are returned as ambiguous.
+// A number or a device node that several devices of one driver have does not identify one of them
+// (two GPUs may be on one board, a CDI spec may have the nodes of all devices of a claim): such
+// devices are returned as ambiguous.
 func (x *hardwareIndex) find(devices []Device, sample *driver.Sample) (found, ambiguous []int) {
 	h := &sample.Hardware
 	if sample.Device != "" {
@@ -88,7 +117,7 @@ func (x *hardwareIndex) find(devices []Device, sample *driver.Sample) (found, am
 	if found := fitting(devices, sample, x.placement[h.Placement]); found != nil {
 		return found, nil
 	}
-	if found := fitting(devices, sample, x.instance[instanceKey(h)]); found != nil {
+	if found := fitting(devices, sample, x.part(devices, h)); found != nil {
 		return found, nil
 	}
 	if found := fitting(devices, sample, x.pci[h.PCI]); found != nil {
@@ -99,6 +128,17 @@ func (x *hardwareIndex) find(devices []Device, sample *driver.Sample) (found, am
 	}
 	if found := fitting(devices, sample, x.rdma[h.RDMADev]); found != nil {
 		return found, nil
+	}
+	for _, candidates := range [][]int{
+		x.serial[[2]string{sample.Driver, strings.ToLower(h.Serial)}], x.index[[2]string{sample.Driver, h.Index}],
+	} {
+		switch found := fitting(devices, sample, candidates); len(found) {
+		case 0:
+		case 1:
+			return found, nil
+		default:
+			return nil, found
+		}
 	}
 	for _, node := range h.DeviceNodes {
 		found := fitting(devices, sample, x.node[node])
@@ -111,6 +151,28 @@ func (x *hardwareIndex) find(devices []Device, sample *driver.Sample) (found, am
 		ambiguous = append(ambiguous, found...)
 	}
 	return nil, ambiguous
+}
+
+// named returns the position of the device that a sample names by all three parts of its ID, -1 for
+// none. A device that is not among those that the driver lists is rejected.
+func (j *joiner) named(source string, sample *driver.Sample) int {
+	id := driver.ID{Driver: sample.Driver, Pool: sample.Pool, Device: sample.Device}
+	n, found := j.position(id)
+	if found {
+		return n
+	}
+	for n, _ := j.position(driver.ID{Driver: id.Driver}); n < len(j.devices) && j.devices[n].ID.Driver == id.Driver; n++ {
+		if !j.devices[n].Entry.Unlisted {
+			j.reject(source, driver.ReasonNoMatch, 1)
+			break
+		}
+	}
+	return -1
+}
+
+// position returns where the device with that ID is, or would be.
+func (j *joiner) position(id driver.ID) (n int, found bool) {
+	return slices.BinarySearchFunc(j.devices, id, func(d Device, id driver.ID) int { return d.ID.Compare(id) })
 }
 
 // sameDriver reports whether two of the devices have the same driver.
@@ -179,6 +241,10 @@ func completeHardware(h, from *driver.Hardware) {
 	fill(&h.RDMADev, from.RDMADev)
 	fill(&h.Vendor, from.Vendor)
 	fill(&h.Model, from.Model)
+	fill(&h.Profile, from.Profile)
+	fill(&h.Serial, from.Serial)
+	fill(&h.FirmwareVersion, from.FirmwareVersion)
+	fill(&h.CUDAVersion, from.CUDAVersion)
 	fill(&h.NUMANode, from.NUMANode)
 	if h.ParentShare == 0 && validShare(from.ParentShare) {
 		h.ParentShare = from.ParentShare

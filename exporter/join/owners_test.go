@@ -138,7 +138,9 @@ func TestPartitionByNumber(t *testing.T) {
 		want   int
 	}{
 		{driver.Hardware{Parent: "gpu-1", Instance: "9/0"}, 2},
+		{driver.Hardware{Parent: "GPU-1", Instance: "9"}, 2}, // of the only one whose number begins so
 		{driver.Hardware{Parent: "GPU-1", Instance: "8/0"}, 1},
+		{driver.Hardware{Parent: "GPU-1", Instance: "0"}, 1},
 		{driver.Hardware{Parent: "GPU-2", Instance: "9/0"}, 1},
 		{driver.Hardware{Parent: "GPU-1"}, 1},
 	} {
@@ -152,6 +154,29 @@ func TestPartitionByNumber(t *testing.T) {
 		}
 		if d.Entry.UUID != "MIG-a" {
 			t.Errorf("the device's UUID is %q", d.Entry.UUID)
+		}
+	}
+}
+
+// The beginning of the numbers of several partitions names none of them.
+func TestPartitionBySharedNumber(t *testing.T) {
+	inventory := driver.Inventory{}
+	var known []driver.Sample
+	for _, number := range []string{"9/0", "9/1"} {
+		inventory[jointest.ID(number)] = driver.Entry{Hardware: driver.Hardware{
+			Kind: driver.KindPartition, Parent: "GPU-1", UUID: "MIG-" + number,
+		}}
+		known = append(known, jointest.Sample(
+			driver.Hardware{UUID: "MIG-" + number, Parent: "GPU-1", Instance: number}, jointest.Watts(1)))
+	}
+	r := Join(Input{Inventory: inventory, Sources: []SourceSamples{{Name: "a", Samples: known}, {
+		Name: "b", Samples: []driver.Sample{
+			jointest.Sample(driver.Hardware{Parent: "GPU-1", Instance: "9"}, driver.Reading{Quantity: driver.Energy, Value: 2}),
+		},
+	}}})
+	for _, d := range r.Devices {
+		if len(d.Readings) != 1 {
+			t.Errorf("%v: readings %v", d.ID, d.Readings)
 		}
 	}
 }

@@ -98,6 +98,36 @@ func (j *joiner) tally(
 	return all, known, matched
 }
 
+// mergeProcesses adds to the processes of the sources before what another one says. Of a quantity
+// of a process the first source counts: amdgpu knows what KFD computes, and drm the rest.
+func mergeProcesses(processes, more []driver.Process) []driver.Process {
+	if len(processes) == 0 {
+		return more
+	}
+	if len(more) == 0 {
+		return processes
+	}
+	merged, at := slices.Clone(processes), make(map[int]int, len(processes))
+	for i, p := range merged {
+		at[p.PID] = i
+	}
+	for _, p := range more {
+		i, known := at[p.PID]
+		if !known {
+			merged = append(merged, p)
+			continue
+		}
+		readings := slices.Clone(merged[i].Readings)
+		for _, r := range p.Readings {
+			if !slices.ContainsFunc(merged[i].Readings, func(own driver.Reading) bool { return own.Quantity == r.Quantity }) {
+				readings = append(readings, r)
+			}
+		}
+		merged[i].Readings = readings
+	}
+	return merged
+}
+
 // inOrder returns the processes by their PIDs, each once.
 func inOrder(processes []driver.Process) []driver.Process {
 	ascend := func(a, b driver.Process) int {

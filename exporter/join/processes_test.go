@@ -6,6 +6,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 )
 
@@ -96,6 +97,38 @@ func TestAttributionByProcess(t *testing.T) {
 				t.Errorf("%d claims of %d are divided %s: %v", n, len(tc.claims), tc.attribution, x["dra_claim_device_info"])
 			}
 		})
+	}
+}
+
+// Two sources know different processes of a device, or different quantities of one: all count, and
+// of what both know the first source's.
+func TestProcessesOfTwoSources(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0")
+	h.Hold("b", "p1")
+	h.Hold("c", "p2")
+	h.Read(exportertest.Gauges(0.8, 100, 200)...)
+	memory := driver.Process{PID: 1, Readings: []driver.Reading{{Quantity: driver.MemoryUsed, Value: 10}}}
+	h.Run(memory, exportertest.Process(2, 0.2, 40))
+	first := h.In.Sources[0].Samples[0]
+	second := driver.Sample{Hardware: first.Hardware, Processes: []driver.Process{
+		exportertest.Process(1, 0.4, 99), exportertest.Process(2, 0.9, 99), exportertest.Process(3, 0.1, 30),
+	}}
+	for i := range second.Processes {
+		for j := range second.Processes[i].Readings {
+			second.Processes[i].Readings[j].At = h.Now
+		}
+	}
+	h.In.Sources = append(h.In.Sources, join.SourceSamples{Name: "second", Samples: []driver.Sample{second}})
+	x := h.Tick(0)
+	for claim, want := range map[string][2]float64{"a": {0.4, 10}, "b": {0.2, 40}, "c": {0.1, 30}} {
+		h.Expect(x, map[[2]string]float64{
+			{"dra_claim_utilization_ratio", "resourceclaim_name=" + claim}: want[0],
+			{"dra_claim_memory_used_bytes", "resourceclaim_name=" + claim}: want[1],
+		})
+	}
+	if len(first.Processes) != 2 || len(first.Processes[0].Readings) != 1 {
+		t.Errorf("the samples of the first source were changed: %+v", first.Processes)
 	}
 }
 

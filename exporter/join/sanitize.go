@@ -27,6 +27,8 @@ func rejectReading(catalogue driver.Catalogue, r *driver.Reading) driver.Reason 
 	}
 	spec := catalogue.Spec(r.Quantity)
 	switch {
+	case spec.Derived:
+		return driver.ReasonUnknownQuantity
 	case math.IsNaN(r.Value) || math.IsInf(r.Value, 0):
 		return driver.ReasonNotFinite
 	case r.Value < 0 && spec.NonNegative:
@@ -95,7 +97,8 @@ func validID(id driver.ID) bool { return validLabels(id.Driver, id.Pool, id.Devi
 func cleanEntry(e driver.Entry) (driver.Entry, int) {
 	bad := 0
 	for _, fact := range []*string{
-		&e.UUID, &e.PCI, &e.Parent, &e.NetDev, &e.RDMADev, &e.Vendor, &e.Model, &e.DriverVersion, &e.NUMANode,
+		&e.UUID, &e.PCI, &e.Parent, &e.NetDev, &e.RDMADev, &e.Vendor, &e.Model, &e.Profile, &e.Serial, &e.FirmwareVersion,
+		&e.DriverVersion, &e.CUDAVersion, &e.NUMANode,
 	} {
 		if !validLabel(*fact) {
 			*fact = ""

@@ -37,6 +37,8 @@ type account struct {
 	share     float64 // the same, divided among the holders at that time
 	totals    []total
 	gauges    []*Series // of its parts of the device's gauges, by their numbers
+	witnessed []Value   // what happened to the device while it held it, and its peaks
+	lastError time.Time // of the errors among them; zero: none
 
 	dropped bool // its retention is over, or Evict dropped it
 
@@ -65,7 +67,7 @@ func (a *account) end(at time.Time) { a.ended, a.gauges = at, nil }
 
 // drop marks the account as dropped, and frees what it was charged: the timeline of the device
 // refers to it for a while.
-func (a *account) drop() { a.dropped, a.totals, a.gauges = true, nil, nil }
+func (a *account) drop() { a.dropped, a.totals, a.gauges, a.witnessed = true, nil, nil, nil }
 
 // charge adds an amount of a counter of its device. tick is the time of the present tick.
 func (a *account) charge(c *counter, amount float64, tick time.Time) {

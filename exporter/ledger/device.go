@@ -36,6 +36,8 @@ type deviceBook struct {
 	attributed   []*counter // those of additive quantities, by index
 	gauges       int        // the number of attributed gauges
 	unattributed account    // what no holder was charged for
+	events       []queuedEvent
+	highest      []Value // of gauges that have a peak
 
 	parent   *deviceBook // the device that this one is a part of; nil: none that is known
 	parts    []*deviceBook
@@ -180,6 +182,7 @@ func (d *deviceBook) settle(horizon, now time.Time, config Config) {
 
 // count distributes what one reading adds.
 func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config Config) {
+	d.peak(m, next)
 	if !m.counts && m.spec.Activity == driver.BusyShare && next.Value > config.IdleThreshold {
 		d.markActive(next.At, next.Value, config.IdleThreshold)
 	}
@@ -208,9 +211,6 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 // tally distributes the increment of a hardware counter.
 func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, config Config) {
 	if amount > 0 {
-		if c.spec.Failure {
-			d.lastError = to
-		}
 		rate := amount / max(to.Sub(from).Seconds(), 1e-3)
 		if c.busy(rate, config) {
 			d.markActive(to, rate, config.IdleThreshold)
@@ -281,6 +281,7 @@ func (d *deviceBook) distribute(c *counter, amount float64, from, to time.Time) 
 	c.total += amount
 	c.settled = to
 	if c.index < 0 {
+		d.witness(c, amount, from, to)
 		return
 	}
 	span := float64(to.Sub(from))

@@ -74,6 +74,7 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
 		}
 		d.identify(&joined.Entry.Hardware, now)
 		d.observe(joined.Readings, l.tick, now)
+		d.queueEvents(joined.Events, now)
 		d.prune(now)
 		d.departures = departures
 	}

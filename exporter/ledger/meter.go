@@ -37,6 +37,8 @@ type meter struct {
 	counts   bool      // it is a counter, not a gauge
 	sums     bool      // its integral fills the counter
 	sum      seriesKey // of that counter
+	peaks    bool      // its highest value is kept
+	peak     seriesKey // of that value
 
 	divided bool    // its value is a part of the parent's; the device does not measure it
 	kept    float64 // of a parent's: the part that is not of its partitions
@@ -57,6 +59,8 @@ func newMeter(key seriesKey, catalogue driver.Catalogue) *meter {
 	}
 	m.sum.labels = key.labels
 	m.sum.quantity, m.sums = catalogue.Named(spec.Integral)
+	m.peak.labels = key.labels
+	m.peak.quantity, m.peaks = catalogue.Named(spec.Peak)
 	return m
 }
 

@@ -340,6 +340,9 @@ func (d *deviceBook) divideGauge(m *meter, tick uint64, now time.Time) {
 		}
 		own.present, own.seen = tick, now
 		own.now.Value = m.now.Value * p.Fraction
+		if m.peaks && !m.now.At.Before(p.holders.from) {
+			p.holders.peak(m, own.now.Value)
+		}
 		own.series = own.series.dividedFrom(m.series.Source, p.Activity)
 	}
 	if m.kept < 1e-12 { // rounding errors are not unattributed

@@ -317,6 +317,36 @@ func TestPartitionIsGone(t *testing.T) {
 	}
 }
 
+// A claim of a partition that ended has its part of the parent's energy even if the parent can't be
+// read until long after the claim's retention; its series come back for as long again.
+func TestPartitionIsChargedLate(t *testing.T) {
+	p := newPartitioned(t)
+	p.read(100, 0, 1, 1)
+	p.Tick(time.Second)
+	p.Free("c0")
+	seconds := 1.5*exportertest.Retention.Seconds() + 1
+	for range int(seconds) - 1 { // the parent's readings are those of before
+		for _, name := range []string{"part-0", "part-1"} {
+			p.ReadOf(name, driver.Reading{Quantity: driver.Utilization, Value: 1})
+		}
+		p.Tick(time.Second)
+	}
+	if n := len(p.Tick(0).Matching(claimEnergy, "resourceclaim_name=c0")); n != 0 {
+		t.Fatalf("%d series of a claim whose retention is over", n)
+	}
+	p.read(100, 100*seconds, 1, 1)
+	late := p.Tick(exportertest.Retention - time.Second)
+	const part = 50. / 3 // a third of the first half second
+	p.Expect(late, map[[2]string]float64{
+		{claimEnergy, "resourceclaim_name=c0"}: part, {podEnergy, "pod=p0"}: part,
+		{claimEnergy, "resourceclaim_name=c1"}: 100 * seconds * 2 / 3, {restEnergy, "device=gpu-0"}: 100*seconds/3 - part,
+	})
+	p.Expect(p.Tick(2*time.Second), map[[2]string]float64{{claimEnergy, "resourceclaim_name=c0"}: part})
+	if x := p.Tick(time.Second); len(x.Matching(claimEnergy, "resourceclaim_name=c0")) != 0 {
+		t.Errorf("a retention after its last charge: %v", x[claimEnergy])
+	}
+}
+
 // While it is unknown what the new claim of a partition is, the readings of the parent wait.
 func TestPartitionIsPending(t *testing.T) {
 	p := newPartitioned(t)

@@ -71,7 +71,19 @@ func informed(shares, known []join.Share) []join.Share {
 		}
 	}
 	join.Divide(out)
+	forgetUses(out)
 	return out
+}
+
+// forgetUses makes the uses of all shares unknown if one has none: they are parts of what those
+// have together that were known to hold the device then.
+func forgetUses(shares []join.Share) {
+	if !slices.ContainsFunc(shares, func(s join.Share) bool { return !s.Admin && s.Uses == nil && s.Own == nil }) {
+		return
+	}
+	for i := range shares {
+		shares[i].Uses, shares[i].ByProcess = nil, false
+	}
 }
 
 // laterShares returns what is known of an allocation later: itself, or the shares of the device

@@ -60,6 +60,7 @@ type Holder struct {
 	Allocated  float64   // seconds, whoever else held the device
 	Share      float64   // seconds, divided among the holders at that time
 	LastActive time.Time // when the device was last active while held; zero: it is not measured
+	LastError  time.Time // when an error last hit it; zero: none did
 }
 
 // Value is a number and what it means.
@@ -103,7 +104,7 @@ func (d *deviceBook) snapshot(tick uint64) Device {
 		return s
 	}
 	last := &d.timeline[len(d.timeline)-1]
-	s.Values = make([]Value, 0, len(d.meters)+len(d.counters))
+	s.Values = make([]Value, 0, len(d.meters)+len(d.counters)+len(d.highest))
 	s.Unattributed = make([]Value, 0, len(d.attributed)+d.gauges)
 	for _, m := range d.meters {
 		if m.present != tick || m.counts || m.divided {
@@ -127,6 +128,7 @@ func (d *deviceBook) snapshot(tick uint64) Device {
 			s.Unattributed = append(s.Unattributed, v)
 		}
 	}
+	s.Values = append(s.Values, d.highest...)
 	return s
 }
 
@@ -209,7 +211,7 @@ func (b *accountBook) snapshot(tick uint64, now time.Time, retention time.Durati
 	out := make([]Holder, 0, len(accounts))
 	n := 0
 	for _, a := range accounts {
-		n += len(a.totals) + a.device.gauges
+		n += len(a.totals) + len(a.witnessed) + a.device.gauges
 	}
 	slab := make([]Value, 0, n)
 	for _, a := range accounts {
@@ -220,7 +222,7 @@ func (b *accountBook) snapshot(tick uint64, now time.Time, retention time.Durati
 		slab = a.appendValues(slab, tick, now)
 		h := Holder{
 			HolderKey: &a.key, Born: a.born, Ended: a.ended,
-			Values: slab[start:len(slab):len(slab)], Allocated: a.allocated, Share: a.share,
+			Values: slab[start:len(slab):len(slab)], Allocated: a.allocated, Share: a.share, LastError: a.lastError,
 		}
 		if a.ended.IsZero() && a.device.measured {
 			h.LastActive = a.active
@@ -246,7 +248,7 @@ func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value 
 		}
 		out = append(out, Value{t.series, t.value})
 	}
-	return out
+	return append(out, a.witnessed...)
 }
 
 // useOf returns the account's present parts of the device's quantities.

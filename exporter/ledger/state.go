@@ -62,7 +62,7 @@ func (s State) Meaning() string {
 	case StateActive:
 		return "held and used"
 	case StatePartitioned:
-		return "not held itself: its partitions are held, or exist"
+		return "not held itself: its partitions are held, or exist, or are what can be allocated instead of it"
 	case StateTainted:
 		return "not held; a taint with the effect NoSchedule or NoExecute keeps pods away"
 	case StateUnavailable:
@@ -78,11 +78,11 @@ func (s State) Meaning() string {
 // its claims was active for that long. No state is [StateIdle], which takes a longer memory than a
 // snapshot has.
 func (s *Snapshot) States(quietAfter time.Duration) []State {
-	partitioned := map[driver.ID]bool{}
+	partitioned := map[driver.ID]bool{} // false: a parent, of whose partitions none is held or exists
 	for i := range s.Devices {
-		d := &s.Devices[i]
-		if d.Parent != "" && (d.held() || d.Up == UpNow) {
-			partitioned[driver.ID{Driver: d.ID.Driver, Pool: d.ID.Pool, Device: d.Parent}] = true
+		if d := &s.Devices[i]; d.Parent != "" {
+			parent := driver.ID{Driver: d.ID.Driver, Pool: d.ID.Pool, Device: d.Parent}
+			partitioned[parent] = partitioned[parent] || d.held() || d.Up == UpNow
 		}
 	}
 	lastActive := s.LastActive()
@@ -93,7 +93,8 @@ func (s *Snapshot) States(quietAfter time.Duration) []State {
 		case d.unhealthy():
 			out = append(out, StateUnhealthy)
 		case !d.held():
-			out = append(out, d.unheld(partitioned[d.ID]))
+			present, parent := partitioned[d.ID]
+			out = append(out, d.unheld(present || parent && d.Entry.Unlisted))
 		case d.Entry.Kind == driver.KindPassthrough:
 			out = append(out, StateGuest)
 		case !measured:

@@ -23,6 +23,7 @@ func TestStates(t *testing.T) {
 		"tainted-active": ledger.StateActive,
 		"sick":           ledger.StateUnhealthy, "sick-free": ledger.StateUnhealthy, "lost": ledger.StateUnhealthy,
 		"whole": ledger.StatePartitioned, "part": ledger.StateActive, "no-part": ledger.StateUnavailable,
+		"unlisted": ledger.StatePartitioned, "unread-part": ledger.StateUnavailable,
 		"static": ledger.StatePartitioned, "static-part": ledger.StateFree, "uncut": ledger.StateFree,
 		"not-cut": ledger.StateUnavailable, "channel": ledger.StateUnavailable, "driverless": ledger.StateUnavailable,
 	}
@@ -42,9 +43,11 @@ func TestStates(t *testing.T) {
 			e.Taints = taint("None")
 		case "driverless":
 			e.DriverGone = true
-		case "part", "no-part", "static-part", "not-cut":
+		case "unlisted":
+			e.Unlisted = true
+		case "part", "no-part", "static-part", "not-cut", "unread-part":
 			e.Kind = driver.KindPartition
-			e.Parent = map[string]string{"static-part": "static", "not-cut": "uncut"}[name]
+			e.Parent = map[string]string{"static-part": "static", "not-cut": "uncut", "unread-part": "unlisted"}[name]
 			if e.Parent == "" {
 				e.Parent = "whole"
 			}
@@ -62,7 +65,7 @@ func TestStates(t *testing.T) {
 	for range 2 {
 		for _, name := range []string{
 			"active", "quiet", "half-quiet", "free", "admin", "tainted", "hinted", "tainted-active", "sick", "sick-free",
-			"lost", "whole", "part", "static", "static-part", "uncut",
+			"lost", "whole", "part", "static", "static-part", "uncut", "unlisted",
 		} {
 			readings := []driver.Reading{{Quantity: driver.Utilization}}
 			if name != "quiet" {

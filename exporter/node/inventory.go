@@ -71,7 +71,7 @@ func (n *Node) withHeld(allocations []podresources.Allocation, listed driver.Inv
 func (n *Node) withoutDrivers(listed driver.Inventory) driver.Inventory {
 	drivers := map[string]bool{}
 	for id := range listed {
-		if listed[id].Local {
+		if entry := listed[id]; entry.Local && !entry.Socketless {
 			drivers[id.Driver] = true
 		}
 	}
@@ -81,12 +81,54 @@ func (n *Node) withoutDrivers(listed driver.Inventory) driver.Inventory {
 	}
 	marked := maps.Clone(listed)
 	for id, entry := range listed {
-		if entry.Local && gone[id.Driver] {
+		if entry.Local && !entry.Socketless && gone[id.Driver] {
 			entry.DriverGone = true
 			marked[id] = entry
 		}
 	}
 	return marked
+}
+
+// withPieces returns the allocations with those of devices that group devices of other drivers
+// replaced by allocations of these: the driver of the group allocates them by claims of its own,
+// which no pod names, so that the pod's claim holds them. Where a piece is not among the node's
+// devices, the allocation of the group remains too. The argument is not changed.
+func withPieces(allocations []podresources.Allocation, all driver.Inventory) []podresources.Allocation {
+	grouped := func(a podresources.Allocation) bool { return len(all[a.Device].Pieces) > 0 }
+	if !slices.ContainsFunc(allocations, grouped) {
+		return allocations
+	}
+	var out []podresources.Allocation
+	for _, a := range allocations {
+		pieces := all[a.Device].Pieces
+		found := 0
+		for i := range pieces {
+			if id, ok := deviceOf(&pieces[i], all); ok {
+				piece := a
+				piece.Device = id
+				out = append(out, piece)
+				found++
+			}
+		}
+		if found == 0 || found < len(pieces) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// deviceOf returns the device that a piece of a group is, the first one of several.
+func deviceOf(piece *driver.Hardware, all driver.Inventory) (first driver.ID, found bool) {
+	same := func(a, b string) bool { return a != "" && a == b }
+	for id := range all {
+		h := all[id].Hardware
+		is := same(h.UUID, piece.UUID) || same(h.PCI, piece.PCI) || same(h.NetDev, piece.NetDev) ||
+			same(h.RDMADev, piece.RDMADev)
+		if is && h.Kind == driver.KindDevice && (!found || id.Compare(first) < 0) {
+			first, found = id, true
+		}
+	}
+	return first, found
 }
 
 // hasConditional reports whether a device has binding conditions.

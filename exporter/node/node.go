@@ -99,6 +99,7 @@ type Node struct {
 	passthrough atomic.Bool                    // a device is handed to a guest as it is
 	conditional atomic.Bool                    // the inventory has devices with binding conditions
 	attachments attachments                    // the devices that are interfaces of pods
+	holders     holders                        // who holds which device
 	vendors     atomic.Pointer[map[string]int] // how many devices of each could be read
 
 	podState func(uid string) podresources.State // reads the pod's cgroup
@@ -138,7 +139,9 @@ func New(c Config) (*Node, error) {
 		drivers: podresources.NewDrivers(c.KubeletRoot, time.Now),
 
 		attachments: attachments{processes: podresources.NewPodProcesses(c.Procfs, time.Now)},
+		holders:     holders{members: podresources.NewPodMembers(c.Procfs, time.Now)},
 	}
+	n.holders.cgroup = n.cgroups.Folder
 	n.podState = n.cgroups.State
 	n.cgroups.Report, n.cdi.Report, n.drivers.Report = n.reading("cgroups"), n.reading("cdi"), n.reading("drivers")
 	n.gone = driver.NewReader[map[string]bool]("read pods' cgroups", n.reading("cgroups"))
@@ -283,12 +286,13 @@ func (n *Node) Describe(view podresources.View) ([]podresources.Allocation, driv
 	allocations := n.resolve(&view, now)
 	listed := n.withoutDrivers(n.withHeld(allocations, n.slices()))
 	allocations, all := n.plugin.identify(allocations, n.withRules(n.withCDI(allocations, listed, now)), now)
-	allocations, all = n.cpus.complete(allocations, all, now)
+	allocations, all = n.cpus.complete(withPieces(allocations, all), all, now)
 	n.passthrough.Store(hasPassthrough(allocations, all, n.plugin.sysfs))
 	n.conditional.Store(hasConditional(all))
 	vendors := vendorsOf(all)
 	n.vendors.Store(&vendors)
 	n.attachments.update(allocations, all)
+	n.holders.update(allocations, all)
 	return allocations, all
 }
 
@@ -306,3 +310,9 @@ func (n *Node) Listed(vendor string) int {
 
 // Attachments returns the devices that are network interfaces of pods now, with processes of these.
 func (n *Node) Attachments() []driver.Attachment { return n.attachments.current() }
+
+// Holders returns the pods that hold, now and without admin access, a device for which asked is
+// true, with their processes.
+func (n *Node) Holders(asked func(*driver.Hardware) bool) []driver.PodProcesses {
+	return n.holders.of(asked)
+}

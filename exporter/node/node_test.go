@@ -157,7 +157,8 @@ func TestListed(t *testing.T) {
 }
 
 // Devices of a local driver are marked when it is gone, and the inventory stays as it is; those
-// that are offered from elsewhere have no driver on the node.
+// that are offered from elsewhere have no driver on the node, and those for which nothing is done
+// there need none (KEP-5945).
 func TestWithoutDrivers(t *testing.T) {
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "plugins", "d"), 0o755); err != nil {
@@ -166,14 +167,15 @@ func TestWithoutDrivers(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	n := &Node{drivers: podresources.NewDrivers(root, func() time.Time { return now })}
 	local, remote := driver.ID{Driver: "d", Device: "local"}, driver.ID{Driver: "d", Device: "remote"}
-	listed := driver.Inventory{local: {Local: true}, remote: {}}
+	socketless := driver.ID{Driver: "d", Device: "socketless"}
+	listed := driver.Inventory{local: {Local: true}, remote: {}, socketless: {Local: true, Socketless: true}}
 	n.withoutDrivers(listed)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	n.drivers.Watch(ctx) // one look
 	now = now.Add(time.Hour)
 	got := n.withoutDrivers(listed)
-	if !got[local].DriverGone || got[remote].DriverGone || listed[local].DriverGone {
+	if !got[local].DriverGone || got[remote].DriverGone || got[socketless].DriverGone || listed[local].DriverGone {
 		t.Errorf("got %+v of %+v", got, listed)
 	}
 }

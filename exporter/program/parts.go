@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/prometheus/common/version"
@@ -25,6 +26,18 @@ type inputs struct {
 	api     *kube.Client // nil: none
 	node    *node.Node
 	sources []driver.Source
+}
+
+// watch follows what follows its inputs by itself until ctx ends.
+func (in inputs) watch(ctx context.Context) {
+	var watching sync.WaitGroup
+	watching.Go(func() { in.node.Watch(ctx) })
+	for _, source := range in.sources {
+		if w, ok := source.(driver.Watcher); ok {
+			watching.Go(func() { w.Watch(ctx) })
+		}
+	}
+	watching.Wait()
 }
 
 // open opens the inputs for the flags. It ends with ctx, whatever hangs.

@@ -28,7 +28,10 @@ type Source struct {
 	// Addressed sources are off by default. Their flag is no switch but an address, which New
 	// checks, or off.
 	Addressed bool
-	Switches  []Switch
+	// Last says that the source comes after the scraped endpoints, too: it fills what others can't
+	// read.
+	Last     bool
+	Switches []Switch
 	// Fills are the quantities that the source can read, for the reference of metrics.
 	Fills []driver.Quantity
 	// New returns the source. An error ends the program, except driver.ErrNotBuilt if the flag

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -162,6 +164,43 @@ func TestSourceInPlace(t *testing.T) {
 		}
 	}
 }
+
+// A source that is last comes after the scraped endpoints, whatever its place in the list.
+func TestLastSource(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "scrape.yaml")
+	text := "endpoints: [{name: there, url: 'http://127.0.0.1:1/metrics', preset: dcgm-exporter}]\n"
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	list := []Source{{Name: "last", Last: true, New: idle("last").open}, {Name: "first", New: idle("first").open}}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{{nil, "first last"}, {[]string{"--source.scrape.config=" + config}, "first scrape/there last"}} {
+		o, _, err := parse(tc.args, list, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources, err := makeSources(o, list, &node.Node{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, s := range sources {
+			got = append(got, s.Name())
+		}
+		if strings.Join(got, " ") != tc.want {
+			t.Errorf("sources %q, want %s", got, tc.want)
+		}
+	}
+}
+
+// idle is a source that reads nothing.
+type idle string
+
+func (n idle) open(driver.Host) (driver.Source, error)       { return n, nil }
+func (n idle) Name() string                                  { return string(n) }
+func (idle) Sample(context.Context) ([]driver.Sample, error) { return nil, nil }
 
 // Every flag is an environment variable too.
 func TestEnvironment(t *testing.T) {

@@ -66,14 +66,16 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		ctx, "starting dra-exporter", "version", version.Info(), "build", version.BuildContext(), "node", o.node, "kubelet",
 		o.socket,
 	)
-	return run(ctx, parts{node: in.node, sampler: sampler, server: server, scrapes: scrapes}, o, log)
+	return run(ctx, parts{
+		inputs: in, sampler: sampler, server: server, scrapes: scrapes,
+	}, o, log)
 }
 
 // shutdownTimeout is how long answers in progress may take at the end.
 const shutdownTimeout = 3 * time.Second
 
 type parts struct {
-	node    *node.Node
+	inputs
 	sampler *exporter.Sampler
 	server  *http.Server
 	scrapes *web.Scrapes
@@ -86,7 +88,7 @@ func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var watching, sampling sync.WaitGroup
-	watching.Go(func() { p.node.Watch(working) })
+	watching.Go(func() { p.watch(working) })
 	sampling.Go(func() { p.sampler.Run(working) })
 
 	failed := make(chan error, 1)
@@ -167,11 +169,13 @@ func sourceStates(sources []driver.Source, list []Source, states map[string]driv
 }
 
 // makeSources returns the enabled sources, in order of precedence: those of the list, then the
-// scraped endpoints in the order of their file.
+// scraped endpoints in the order of their file, then those of the list that come last.
 func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, error) {
 	mounts := o.paths
+	mounts.KubeletRoot = o.kubeletRoot
 	mounts.Passthrough, mounts.Attachments, mounts.Listed = n.Passthrough, n.Attachments, n.Listed
-	var out []driver.Source
+	mounts.Holders = n.Holders
+	var out, last []driver.Source
 	for _, s := range list {
 		paths, wanted := o.pathsOf(s, mounts)
 		if !wanted {
@@ -184,21 +188,25 @@ func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, erro
 		case err != nil && !notBuilt:
 			return nil, badFlag("source."+s.Name, err)
 		}
-		out = append(out, source)
+		if s.Last {
+			last = append(last, source)
+		} else {
+			out = append(out, source)
+		}
 	}
 	if o.scrapeConfig == "" {
-		return out, nil
+		return append(out, last...), nil
 	}
 	config, err := scrape.Load(o.scrapeConfig)
 	if err != nil {
 		return nil, badFile("source.scrape.config", o.scrapeConfig, err)
 	}
 	for _, endpoint := range config.Endpoints {
-		source, err := scrape.New(endpoint)
+		source, err := scrape.New(endpoint, scrape.WithSysfs(mounts.Sysfs))
 		if err != nil {
 			return nil, badFile("source.scrape.config", o.scrapeConfig, err)
 		}
 		out = append(out, source)
 	}
-	return out, nil
+	return append(out, last...), nil
 }

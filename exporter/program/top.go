@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -23,6 +24,7 @@ import (
 // topOptions are the flags of top.
 type topOptions struct {
 	urls       []string
+	eachIP     bool
 	fromKube   bool
 	httpConfig string
 	once       bool
@@ -37,6 +39,9 @@ func (o *topOptions) add(c *kingpin.CmdClause) {
 	c.Flag(
 		"url", "Address of an exporter, as URL or HOST:PORT (repeatable).",
 	).PlaceHolder("URL").Default("http://127.0.0.1:10985").StringsVar(&o.urls)
+	c.Flag(
+		"all-addresses", "Ask every address of the hosts in --url: all exporters behind a headless Service.",
+	).BoolVar(&o.eachIP)
 	c.Flag(
 		"all-nodes",
 		"Ask the exporters of all nodes through the API server, by --kubeconfig, $KUBECONFIG or ~/.kube/config: the pods "+
@@ -73,7 +78,7 @@ func runTop(ctx context.Context, o *options, w io.Writer) error {
 	if err := checkFile("http.config.file", t.httpConfig); err != nil {
 		return err
 	}
-	client, err := t.client()
+	client, err := t.client(nil)
 	if err != nil {
 		return badFile("http.config.file", t.httpConfig, err)
 	}
@@ -109,6 +114,9 @@ func (o *topOptions) find(client *http.Client, kubeconfig string) (func(context.
 		}
 		return func(ctx context.Context) ([]top.Node, error) { return top.FromKube(ctx, api) }, nil
 	}
+	if o.eachIP {
+		return o.findAddresses, nil
+	}
 	nodes := make([]top.Node, 0, len(o.urls))
 	for _, address := range o.urls {
 		n, err := top.FromURL(client, address)
@@ -118,6 +126,19 @@ func (o *topOptions) find(client *http.Client, kubeconfig string) (func(context.
 		nodes = append(nodes, n)
 	}
 	return func(context.Context) ([]top.Node, error) { return nodes, nil }, nil
+}
+
+// findAddresses returns the exporters at all addresses of the hosts.
+func (o *topOptions) findAddresses(ctx context.Context) ([]top.Node, error) {
+	var all []top.Node
+	for _, address := range o.urls {
+		nodes, err := top.FromName(ctx, net.DefaultResolver.LookupNetIP, o.client, address)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, nodes...)
+	}
+	return all, nil
 }
 
 // kubeconfigOrDefault returns the flag, else $KUBECONFIG, else the file that kubectl reads if there
@@ -140,16 +161,23 @@ func kubeconfigOrDefault(flag string) string {
 	return path
 }
 
-// client returns the HTTP client for the configuration file.
-func (o *topOptions) client() (*http.Client, error) {
-	if o.httpConfig == "" {
+// client returns an HTTP client for the configuration file. One that connects by a function of its
+// own keeps no connection.
+func (o *topOptions) client(dial top.Dial) (*http.Client, error) {
+	if o.httpConfig == "" && dial == nil {
 		return &http.Client{}, nil
 	}
-	settings, _, err := config.LoadHTTPConfigFile(o.httpConfig)
-	if err != nil {
-		return nil, err
+	settings, options := &config.DefaultHTTPClientConfig, []config.HTTPClientOption{}
+	if o.httpConfig != "" {
+		var err error
+		if settings, _, err = config.LoadHTTPConfigFile(o.httpConfig); err != nil {
+			return nil, err
+		}
 	}
-	return config.NewClientFromConfig(*settings, "top")
+	if dial != nil {
+		options = append(options, config.WithDialContextFunc(dial), config.WithKeepAlivesDisabled())
+	}
+	return config.NewClientFromConfig(*settings, "top", options...)
 }
 
 // PluginArguments returns the arguments of the program that is called by a name: kubectl-dra, the

@@ -1,6 +1,7 @@
 package top
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/rivo/uniseg"
@@ -15,47 +16,69 @@ type Table struct {
 // gap separates columns.
 const gap = "  "
 
-// Layout formats rows in columns. A width above 0 is that of the terminal: long names are cut so
-// that lines fit, the widest column first. clean replaces what could command a terminal.
+// Layout formats rows in columns. A width above 0 is that of the terminal: names are cut so that
+// lines fit, the widest column first, and columns are left out where that does not suffice. clean
+// replaces what could command a terminal.
 func Layout(rows []Row, columns []Column, width int, clean func(string) string) Table {
-	cells := make([][]string, len(rows))
-	widths := make([]int, len(columns))
+	cells := make([][]string, len(rows)+1) // the first ones are the titles
 	for c := range columns {
-		widths[c] = uniseg.StringWidth(columns[c].Title)
-	}
-	for r := range rows {
-		cells[r] = make([]string, len(columns))
-		for c := range columns {
-			cells[r][c] = clean(columns[c].cell(&rows[r]))
-			widths[c] = max(widths[c], uniseg.StringWidth(cells[r][c]))
+		cells[0] = append(cells[0], columns[c].Title)
+		for r := range rows {
+			cells[r+1] = append(cells[r+1], clean(columns[c].cell(&rows[r])))
 		}
 	}
-	if width > 0 {
-		shrink(widths, columns, width)
-	}
-	titles := make([]string, len(columns))
-	for c := range columns {
-		titles[c] = columns[c].Title
-	}
-	out := Table{Titles: line(titles, columns, widths, width)}
-	for r := range cells {
-		out.Lines = append(out.Lines, line(cells[r], columns, widths, width))
+	widths := fit(cells, columns, width)
+	out := Table{Titles: line(cells[0], columns, widths, width)}
+	for _, row := range cells[1:] {
+		out.Lines = append(out.Lines, line(row, columns, widths, width))
 	}
 	return out
 }
 
-// shrink makes columns narrower until a line fits, or no column can be cut any more.
-func shrink(widths []int, columns []Column, width int) {
+// fit returns the widths of the columns, 0 for those that are left out.
+func fit(cells [][]string, columns []Column, width int) []int {
+	natural := make([]int, len(columns))
+	for _, row := range cells {
+		for c, text := range row {
+			natural[c] = max(natural[c], uniseg.StringWidth(text))
+		}
+	}
+	for {
+		widths := slices.Clone(natural)
+		if width <= 0 || shrink(widths, columns, width) {
+			return widths
+		}
+		least := -1
+		for c := range columns {
+			if natural[c] > 0 && columns[c].drop > 0 && (least < 0 || columns[c].drop < columns[least].drop) {
+				least = c
+			}
+		}
+		if least < 0 {
+			return widths
+		}
+		natural[least] = 0
+	}
+}
+
+// shrink makes columns narrower until a line fits, and reports whether it does.
+func shrink(widths []int, columns []Column, width int) bool {
 	for {
 		total, widest := -len(gap), -1
 		for c := range widths {
+			if widths[c] == 0 {
+				continue
+			}
 			total += widths[c] + len(gap)
 			if least := columns[c].least; least > 0 && widths[c] > least && (widest < 0 || widths[c] > widths[widest]) {
 				widest = c
 			}
 		}
-		if total <= width || widest < 0 {
-			return
+		switch {
+		case total <= width:
+			return true
+		case widest < 0:
+			return false
 		}
 		widths[widest]--
 	}
@@ -64,10 +87,13 @@ func shrink(widths []int, columns []Column, width int) {
 func line(cells []string, columns []Column, widths []int, width int) string {
 	var out strings.Builder
 	for c, text := range cells {
-		if c > 0 {
+		if widths[c] == 0 {
+			continue
+		}
+		if out.Len() > 0 {
 			out.WriteString(gap)
 		}
-		text = cut(text, widths[c])
+		text = cutMiddle(text, widths[c])
 		pad := strings.Repeat(" ", widths[c]-uniseg.StringWidth(text))
 		if columns[c].Right {
 			out.WriteString(pad + text)
@@ -100,4 +126,21 @@ func cut(text string, width int) string {
 		out.WriteString("…")
 	}
 	return out.String()
+}
+
+// cutMiddle is like cut, and keeps the end, by which names of devices and claims differ.
+func cutMiddle(text string, width int) string {
+	if uniseg.StringWidth(text) <= width || width < 3 {
+		return cut(text, width)
+	}
+	head := cut(text, width-(width-1)/2) // with the ellipsis
+	room, tail := width-uniseg.StringWidth(head), ""
+	for rest := text; rest != ""; {
+		_, after, _, _ := uniseg.FirstGraphemeClusterInString(rest, -1)
+		if tail = after; uniseg.StringWidth(tail) <= room {
+			break
+		}
+		rest = after
+	}
+	return head + tail
 }

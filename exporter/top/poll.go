@@ -39,6 +39,9 @@ func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, er
 	f.answers = map[string]*answer{}
 	var asking sync.WaitGroup
 	for _, n := range nodes {
+		if f.answers[n.Name] != nil {
+			continue // it is listed twice
+		}
 		a := before[n.Name]
 		if a == nil {
 			a = &answer{name: n.Name}

@@ -19,7 +19,8 @@ type Row struct {
 	Device         string       `json:"device"`
 	Model          string       `json:"model,omitempty"`
 	State          ledger.State `json:"state"`
-	Why            string       `json:"gap,omitempty"` // why there is no telemetry
+	Unlisted       bool         `json:"unlisted,omitempty"` // it is in no ResourceSlice
+	Why            string       `json:"gap,omitempty"`      // why there is no telemetry
 	Utilization    *float64     `json:"utilizationRatio,omitempty"`
 	MemoryUsed     *float64     `json:"memoryUsedBytes,omitempty"`
 	MemoryCapacity *float64     `json:"memoryCapacityBytes,omitempty"`
@@ -48,7 +49,7 @@ func Rows(r *web.Report) []Row {
 		d := &r.Devices[i]
 		row := Row{
 			Node: r.Node, Driver: d.Driver, Pool: d.Pool, Device: d.Device, Model: d.Model, State: d.State,
-			Why: string(d.Missing), Claims: []string{}, Pods: []string{},
+			Unlisted: d.Unlisted, Why: string(d.Missing), Claims: []string{}, Pods: []string{},
 		}
 		row.measure(d.Values)
 		if last, ok := active[[3]string{d.Driver, d.Pool, d.Device}]; ok {
@@ -174,6 +175,7 @@ type Column struct {
 	Title string
 	Right bool // numbers
 	least int  // the width below which it is not cut; 0: it is never cut
+	drop  int  // where lines do not fit, the lowest is left out first; 0: never
 	cell  func(*Row) string
 }
 
@@ -185,25 +187,31 @@ func Columns(nodes, wide bool) []Column {
 	}
 	if wide {
 		out = append(out,
-			Column{Title: "DRIVER", least: 8, cell: func(r *Row) string { return r.Driver }},
-			Column{Title: "POOL", least: 8, cell: func(r *Row) string { return r.Pool }})
+			Column{Title: "DRIVER", least: 8, drop: 2, cell: func(r *Row) string { return r.Driver }},
+			Column{Title: "POOL", least: 8, drop: 1, cell: func(r *Row) string { return r.Pool }})
 	}
 	out = append(out,
 		Column{Title: "DEVICE", least: 12, cell: func(r *Row) string { return r.Device }},
 		Column{Title: "STATE", cell: state},
 		Column{Title: "UTIL", Right: true, cell: func(r *Row) string { return number(r.Utilization, 100, "%.1f %%") }},
-		Column{Title: "MEMORY", Right: true, cell: memory},
-		Column{Title: "POWER", Right: true, cell: func(r *Row) string { return number(r.Power, 1, "%.1f W") }})
+		Column{Title: "MEMORY", Right: true, drop: 8, cell: memory},
+		Column{Title: "POWER", Right: true, drop: 7, cell: func(r *Row) string { return number(r.Power, 1, "%.1f W") }})
 	if wide {
 		out = append(out,
-			Column{Title: "TEMP", Right: true, cell: func(r *Row) string { return number(r.Temperature, 1, "%.0f °C") }},
-			Column{Title: "ENERGY", Right: true, cell: func(r *Row) string { return number(r.Energy, 1e-3, "%.1f kJ") }},
-			Column{Title: "MODEL", least: 8, cell: func(r *Row) string { return r.Model }})
+			Column{
+				Title: "TEMP", Right: true, drop: 5,
+				cell: func(r *Row) string { return number(r.Temperature, 1, "%.0f °C") },
+			},
+			Column{
+				Title: "ENERGY", Right: true, drop: 4,
+				cell: func(r *Row) string { return number(r.Energy, 1e-3, "%.1f kJ") },
+			},
+			Column{Title: "MODEL", least: 8, drop: 3, cell: func(r *Row) string { return r.Model }})
 	}
 	return append(out,
 		Column{Title: "QUIET", Right: true, cell: quiet},
-		Column{Title: "CLAIM", least: 10, cell: func(r *Row) string { return list(r.Claims, wide) }},
-		Column{Title: "PODS", least: 10, cell: func(r *Row) string { return list(r.Pods, wide) }})
+		Column{Title: "CLAIM", least: 18, cell: func(r *Row) string { return list(r.Claims, wide) }},
+		Column{Title: "PODS", least: 18, drop: 6, cell: func(r *Row) string { return list(r.Pods, wide) }})
 }
 
 func state(r *Row) string {

@@ -5,9 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"strings"
 	"sync"
@@ -128,6 +131,42 @@ func TestLayoutFits(t *testing.T) {
 	}
 }
 
+// Names keep the end by which they differ. Columns are left out, and not cut, where lines do not
+// fit: those of pods first, then power.
+func TestLayoutNarrow(t *testing.T) {
+	var devices []web.DeviceReport
+	for i := range 2 {
+		d := device(fmt.Sprintf("gpu-6-partition-%d", i), ledger.StateUnhealthy, value("power", 681),
+			value("memory_used", 7e10), value("memory_capacity", 8e10), value("utilization", 0.5))
+		d.Shares = []web.ShareReport{{
+			Namespace: "research", Claim: fmt.Sprintf("protein-folding-%d-gpu", i),
+			Pods: []string{fmt.Sprintf("research/protein-folding-%d", i)},
+		}}
+		devices = append(devices, d)
+	}
+	r := report("node-1", devices...)
+	for _, tt := range []struct {
+		width  int
+		titles string
+		name   string
+	}{
+		{140, "DEVICE STATE UTIL MEMORY POWER QUIET CLAIM PODS", "gpu-6-partition-1"},
+		{92, "DEVICE STATE UTIL MEMORY POWER QUIET CLAIM", "gpu-6-partition-1"},
+		{80, "DEVICE STATE UTIL MEMORY QUIET CLAIM", "gpu-6-partition-1"},
+		{70, "DEVICE STATE UTIL QUIET CLAIM", "gpu-6-partition-1"},
+		{60, "DEVICE STATE UTIL QUIET CLAIM", "gpu-6-p…tion-1"},
+	} {
+		table := Layout(Rows(&r), Columns(false, false), tt.width, same)
+		if titles := strings.Join(strings.Fields(table.Titles), " "); titles != tt.titles {
+			t.Errorf("at %d the columns are %s, want %s", tt.width, titles, tt.titles)
+		}
+		last := strings.Fields(table.Lines[1])
+		if last[0] != tt.name || !strings.HasPrefix(table.Lines[1][len(tt.name):], "  unhealthy") {
+			t.Errorf("at %d: %s, want %s first", tt.width, table.Lines[1], tt.name)
+		}
+	}
+}
+
 // An exporter that restarts is shown as it was, and as stale.
 func TestStale(t *testing.T) {
 	fail := false
@@ -183,6 +222,71 @@ func TestFromURL(t *testing.T) {
 	}
 }
 
+// All addresses of a name are asked by the name, and each one that does not answer is an error.
+func TestFromName(t *testing.T) {
+	asked := make(chan string, 4)
+	serve := func(address string) *httptest.Server {
+		listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked <- r.Host
+			host, _, _ := net.SplitHostPort(r.Context().Value(http.LocalAddrContextKey).(net.Addr).String())
+			_ = json.NewEncoder(w).Encode(report("node-"+host, device("gpu-0", ledger.StateFree)))
+		}))
+		_ = s.Listener.Close()
+		s.Listener = listener
+		s.Start()
+		t.Cleanup(s.Close)
+		return s
+	}
+	first := serve("127.0.0.1:0")
+	_, port, _ := net.SplitHostPort(first.Listener.Addr().String())
+	second := serve("127.0.0.2:" + port)
+	lookup := func(context.Context, string, string) ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::ffff:127.0.0.2")}, nil
+	}
+	client := func(dial Dial) (*http.Client, error) {
+		return &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}, nil
+	}
+	find := func(ctx context.Context) ([]Node, error) {
+		return FromName(ctx, lookup, client, "exporters.test:"+port)
+	}
+	var f fleet
+	f.poll(t.Context(), find)
+	rows := f.rows()
+	Sort(rows, ByDevice, false)
+	if f.err() != nil || len(rows) != 2 || rows[0].Node != "node-127.0.0.1" || rows[1].Node != "node-127.0.0.2" {
+		t.Errorf("rows %+v, error %v", rows, f.err())
+	}
+	for range 2 {
+		if host := <-asked; host != "exporters.test:"+port {
+			t.Errorf("asked for the host %s", host)
+		}
+	}
+	second.Close()
+	var out bytes.Buffer
+	err := Print(t.Context(), Config{Find: find, Format: FormatTable, Clean: same}, &out)
+	if err == nil || !strings.Contains(err.Error(), "127.0.0.2") || !strings.Contains(out.String(), "node-127.0.0.1") {
+		t.Errorf("error %v after\n%s", err, &out)
+	}
+}
+
+// An exporter that is listed twice is asked once.
+func TestListedTwice(t *testing.T) {
+	asked := make(chan struct{}, 2)
+	n := Node{Name: "a", Fetch: func(context.Context) (web.Report, error) {
+		asked <- struct{}{}
+		return report("node-1"), nil
+	}}
+	var f fleet
+	f.poll(t.Context(), func(context.Context) ([]Node, error) { return []Node{n, n}, nil })
+	if len(asked) != 1 || f.err() != nil {
+		t.Errorf("asked %d times, error %v", len(asked), f.err())
+	}
+}
+
 // pods is an API server that lists pods and passes requests to them.
 type pods struct{ asked []string }
 
@@ -203,8 +307,11 @@ func (p *pods) Get(_ context.Context, path string, _ url.Values) (io.ReadCloser,
 func TestFromKube(t *testing.T) {
 	api := &pods{}
 	nodes, err := FromKube(t.Context(), api)
-	if err != nil || len(nodes) != 1 || nodes[0].Name != "node-1" {
+	if err != nil || len(nodes) != 2 || nodes[0].Name != "gpu/x-1" {
 		t.Fatalf("%v, %v", nodes, err)
+	}
+	if _, err := nodes[1].Fetch(t.Context()); err == nil || err.Error() != "pod gpu/x-2 is pending on node node-2" {
+		t.Errorf("error of a pod that does not run: %v", err)
 	}
 	if r, err := nodes[0].Fetch(t.Context()); err != nil || r.Node != "node-1" {
 		t.Errorf("%+v, %v", r, err)

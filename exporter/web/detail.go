@@ -103,13 +103,21 @@ func (e *explainer) facts(d *ledger.Device) section {
 	s.fact("driver", d.ID.Driver)
 	s.fact("pool", d.ID.Pool)
 	s.fact("model", h.Model)
+	s.fact("profile", h.Profile)
 	s.fact("vendor", h.Vendor)
 	s.fact("UUID", h.UUID)
 	s.fact("PCI address", h.PCI)
+	s.fact("serial number", h.Serial)
+	s.fact("firmware", h.FirmwareVersion)
+	s.fact("driver version", h.DriverVersion)
+	s.fact("CUDA", h.CUDAVersion)
 	s.fact("interface", h.NetDev)
 	if d.Parent != "" {
 		parent := driver.ID{Driver: d.ID.Driver, Pool: d.ID.Pool, Device: d.Parent}
 		s.Rows = append(s.Rows, []item{{Text: "partition of"}, {Text: d.Parent, Device: parent.String()}})
+	}
+	if d.Entry.Unlisted {
+		s.fact("listed", "in no ResourceSlice: no claim can ask for it")
 	}
 	for _, t := range d.Entry.Taints {
 		s.fact("taint", taintText(t))
@@ -191,6 +199,11 @@ func (e *explainer) absent(d *ledger.Device) section {
 	}
 	type reason struct{ why, do string }
 	absent := map[reason][]string{}
+	for _, divided := range d.Divided {
+		present[divided.Quantity] = true
+		parent := reason{why: divided.Source + ": its parent measures it, and its claims have their parts of that"}
+		absent[parent] = append(absent[parent], strings.ReplaceAll(e.catalogue.Spec(divided.Quantity).Name, "_", " "))
+	}
 	for q := range e.catalogue {
 		if spec := &e.catalogue[q]; !spec.Internal && !present[driver.Quantity(q)] {
 			why, do := whyAbsent(driver.Quantity(q), e.sources, readers)

@@ -17,7 +17,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // node returns the history of a node with a device for each case: gpu-2 and gpu-10 are active,
@@ -104,6 +106,34 @@ func TestRows(t *testing.T) {
 	}
 }
 
+// A holder's line has each namespace and each part of a claim's name once.
+func TestHolderLine(t *testing.T) {
+	pods := func(names ...string) (out []podresources.Pod) {
+		for _, name := range names {
+			out = append(out, podresources.Pod{Namespace: "team", Name: name})
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		claim       string
+		pods        []podresources.Pod
+		line, label string
+	}{
+		{"train-0-gpu-x7k2p", pods("train-0"), "team/train-0", "…-gpu-x7k2p"},
+		{"train-00", pods("train-0"), "team/train-0", "train-00"},
+		{"b-gpu", pods("b-10", "b-2", "b"), "team/b, b-2, b-10", "b-gpu"},
+		{"shared", pods("e", "d", "c", "b", "a"), "team/a, b, c, and 2 more", "shared"},
+		{"waits", nil, "", "team/waits"},
+		{"", append(pods("a"), podresources.Pod{Namespace: "other", Name: "a"}), "other/a, team/a", ""},
+	} {
+		share := &join.Share{Pods: tt.pods}
+		share.Claim = podresources.Claim{Namespace: "team", Name: tt.claim}
+		if line, label := podList(tt.pods), claimLabel(share); line != tt.line || label != tt.label {
+			t.Errorf("%s of %v: %q via %q, want %q via %q", tt.claim, tt.pods, line, label, tt.line, tt.label)
+		}
+	}
+}
+
 // The page and its rows have the same content, and name the device of each claim.
 func TestRowsAsJSON(t *testing.T) {
 	h := node(t)
@@ -129,7 +159,7 @@ func TestRowsAsJSON(t *testing.T) {
 	}
 	_, page := fetch(t, server.URL+"/")
 	for _, want := range []string{
-		"Source nvml is down: driver_mismatch. To do: restart the node", "2 shares, equal", "1 admin access",
+		"Source nvml is down: driver_mismatch. To do: restart the node", "2 shares, equal", "+1 admin",
 		`href="page/detail?claim=team%2flazy"`, "1 GiB of 80 GiB", "61 °C", `<meta http-equiv="refresh" content="5">`,
 	} {
 		if !strings.Contains(page, want) {

@@ -32,6 +32,11 @@ type DeviceReport struct {
 	Model            string             `json:"model,omitempty"`
 	UUID             string             `json:"uuid,omitempty"`
 	PCI              string             `json:"pciBusID,omitempty"`
+	Profile          string             `json:"profile,omitempty"` // of a partition
+	Serial           string             `json:"serial,omitempty"`
+	FirmwareVersion  string             `json:"firmwareVersion,omitempty"`
+	DriverVersion    string             `json:"driverVersion,omitempty"`
+	CUDAVersion      string             `json:"cudaVersion,omitempty"`
 	NetDev           string             `json:"netDev,omitempty"`
 	Parent           string             `json:"parent,omitempty"`
 	Unlisted         bool               `json:"unlisted,omitempty"` // it is in no ResourceSlice
@@ -43,7 +48,18 @@ type DeviceReport struct {
 	Shares           []ShareReport      `json:"shares,omitempty"`
 	AllocatedSeconds float64            `json:"allocatedSeconds"`
 	Values           []ValueReport      `json:"values,omitempty"`
-	Unattributed     []ValueReport      `json:"unattributed,omitempty"`
+	// Divided are the quantities of a partition that its parent measures, and of which the claims of
+	// the partition have parts.
+	Divided      []DividedReport `json:"divided,omitempty"`
+	Unattributed []ValueReport   `json:"unattributed,omitempty"`
+	LastError    *time.Time      `json:"lastError,omitempty"`
+}
+
+// DividedReport says where the parts come from that the claims of a partition have of a quantity of
+// its parent.
+type DividedReport struct {
+	Quantity string `json:"quantity"`
+	Source   string `json:"source"` // as SOURCE (divided), or SOURCE (divided by share)
 }
 
 // TaintReport is a taint of a device.
@@ -75,6 +91,7 @@ type HolderReport struct {
 	Since            time.Time     `json:"since"`
 	Ended            *time.Time    `json:"ended,omitempty"`
 	LastActive       *time.Time    `json:"lastActive,omitempty"`
+	LastError        *time.Time    `json:"lastError,omitempty"` // of the device, that hit the holder
 	AllocatedSeconds float64       `json:"allocatedSeconds"`
 	ShareSeconds     float64       `json:"allocatedShareSeconds"`
 	Values           []ValueReport `json:"values,omitempty"`
@@ -131,14 +148,19 @@ func (n quantityNames) device(d *ledger.Device, state ledger.State) DeviceReport
 	h := &d.Entry.Hardware
 	r := DeviceReport{
 		ID: d.ID, State: state, Vendor: h.Vendor, Model: h.Model, UUID: h.UUID, PCI: h.PCI, NetDev: h.NetDev,
-		Parent:   d.Parent,
-		Unlisted: d.Entry.Unlisted,
-		Multiple: d.Entry.Shareable, Missing: d.Missing, Attribution: d.Attribution, AllocatedSeconds: d.Allocated,
-		Values: n.values(d.Values), Unattributed: n.values(d.Unattributed),
+		Profile: h.Profile, Serial: h.Serial, FirmwareVersion: h.FirmwareVersion, DriverVersion: h.DriverVersion,
+		CUDAVersion: h.CUDAVersion,
+		Parent:      d.Parent,
+		Unlisted:    d.Entry.Unlisted,
+		Multiple:    d.Entry.Shareable, Missing: d.Missing, Attribution: d.Attribution, AllocatedSeconds: d.Allocated,
+		Values: n.values(d.Values), Unattributed: n.values(d.Unattributed), LastError: moment(d.LastError),
 	}
 	if d.Up != ledger.UpUnknown {
 		up := d.Up == ledger.UpNow
 		r.Up = &up
+	}
+	for _, s := range d.Divided {
+		r.Divided = append(r.Divided, DividedReport{n[s.Quantity].name, s.Source})
 	}
 	for _, t := range d.Entry.Taints {
 		r.Taints = append(r.Taints, TaintReport{Taint: t.String(), Source: t.Source(), Rule: t.Rule})
@@ -172,7 +194,7 @@ func (n quantityNames) holder(h *ledger.Holder) HolderReport {
 		Namespace: h.Namespace, Name: h.Name, ID: h.Device, Since: h.Born.UTC(),
 		AllocatedSeconds: h.Allocated, ShareSeconds: h.Share, Values: n.values(h.Values),
 	}
-	r.Ended, r.LastActive = moment(h.Ended), moment(h.LastActive)
+	r.Ended, r.LastActive, r.LastError = moment(h.Ended), moment(h.LastActive), moment(h.LastError)
 	return r
 }
 

@@ -93,7 +93,7 @@ type taintMark struct {
 type holderLine struct {
 	Pods  string `json:"pods"`
 	Claim string `json:"claim,omitempty"` // NAMESPACE/NAME; "": a device plugin allocated it
-	Label string `json:"label,omitempty"` // the claim's name, with the namespace if no pod shows it
+	Label string `json:"label,omitempty"` // the claim's name: its part that the pods do not show
 	Part  string `json:"part,omitempty"`
 }
 
@@ -220,10 +220,7 @@ func newDeviceRow(d *ledger.Device, state ledger.State) deviceRow {
 	}
 	for i := range d.Shares {
 		s := &d.Shares[i]
-		line := holderLine{Pods: podList(s.Pods), Claim: claimName(s.Claim), Label: s.Claim.Name}
-		if line.Pods == "" {
-			line.Label = line.Claim
-		}
+		line := holderLine{Pods: podList(s.Pods), Claim: claimName(s.Claim), Label: claimLabel(s)}
 		switch {
 		case s.Admin:
 			row.Admins = append(row.Admins, line)
@@ -256,6 +253,18 @@ func claimName(c podresources.Claim) string {
 	return c.Namespace + "/" + c.Name
 }
 
+// claimLabel returns the claim's name: with the namespace if no pod shows it, and without the name
+// of the pod where it begins with that, as the names of claims from templates do.
+func claimLabel(s *join.Share) string {
+	if len(s.Pods) == 0 {
+		return claimName(s.Claim)
+	}
+	if rest, ok := strings.CutPrefix(s.Claim.Name, s.Pods[0].Name+"-"); ok && len(s.Pods) == 1 {
+		return "…-" + rest
+	}
+	return s.Claim.Name
+}
+
 // taintMarks returns the taints that have an effect, each effect once.
 func taintMarks(taints []driver.Taint) []taintMark {
 	var marks []taintMark
@@ -281,14 +290,23 @@ func taintText(t driver.Taint) string {
 	return t.String() + " (ResourceSlice)"
 }
 
+// podList names the first pods of a share, with a namespace where it is not that of the pod before.
 func podList(pods []podresources.Pod) string {
-	var names []string
-	for _, p := range pods {
-		names = append(names, p.Namespace+"/"+p.Name)
-	}
-	slices.SortFunc(names, CompareNames)
-	if len(names) > 3 {
-		names = append(names[:3], fmt.Sprintf("and %d more", len(names)-3))
+	pods = slices.SortedFunc(slices.Values(pods), func(a, b podresources.Pod) int {
+		return cmp.Or(CompareNames(a.Namespace, b.Namespace), CompareNames(a.Name, b.Name))
+	})
+	names, before := []string{}, ""
+	for i, p := range pods {
+		if i == 3 {
+			names = append(names, fmt.Sprintf("and %d more", len(pods)-i))
+			break
+		}
+		if p.Namespace == before {
+			names = append(names, p.Name)
+		} else {
+			names = append(names, p.Namespace+"/"+p.Name)
+		}
+		before = p.Namespace
 	}
 	return strings.Join(names, ", ")
 }

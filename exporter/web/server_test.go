@@ -230,30 +230,3 @@ func TestScaled(t *testing.T) {
 		}
 	}
 }
-
-// A GPU that no slice lists, since its partitions are, is not free.
-func TestUnlistedParent(t *testing.T) {
-	start := time.Unix(1_800_000_000, 0)
-	id := func(device string) driver.ID { return driver.ID{Driver: "d", Pool: "p", Device: device} }
-	whole := driver.Hardware{UUID: "GPU-0"}
-	part := driver.Hardware{UUID: "MIG-0", Parent: "GPU-0", Kind: driver.KindPartition}
-	read := []driver.Reading{{Quantity: driver.MemoryUsed, Value: 1, At: start}}
-	in := join.Input{
-		View:      podresources.View{At: start},
-		Inventory: driver.Inventory{id("gpu-0"): {Hardware: whole, Unlisted: true}, id("part"): {Hardware: part}},
-		Sources: []join.SourceSamples{{Name: "a", Samples: []driver.Sample{
-			{Hardware: whole, Readings: read}, {Hardware: part, Readings: read},
-		}}},
-	}
-	l := ledger.New(ledger.Config{})
-	snapshot := exposition.NewLimiter(0).Apply(l, l.Advance(join.Join(in), start))
-	var report Report
-	_, body := fetch(t, serving(t, snapshot, nil).URL+"/api/v1/snapshot")
-	if err := json.Unmarshal([]byte(body), &report); err != nil {
-		t.Fatal(err)
-	}
-	parent := report.Devices[0]
-	if parent.State != ledger.StatePartitioned || !parent.Unlisted || report.Devices[1].Unlisted {
-		t.Errorf("the report says %s", body)
-	}
-}

@@ -24,7 +24,7 @@ import (
 // or a watch by namespace would return those of all nodes.
 const (
 	fetchRate    = 10 // a second
-	fetchBurst   = 32
+	fetchBurst   = 64 // a node starts 110 pods at most, and who holds what must be known within 2 s
 	fetchAtOnce  = 8
 	fetchTimeout = 5 * time.Second
 	maxClaimSize = 4 << 20 // bytes; etcd takes objects of 1.5 MiB

@@ -108,7 +108,7 @@ func (n *Node) updated() {
 }
 
 // FollowClaims reads the claims that the kubelet lists and the pods use, and the wanted pods, until
-// ctx ends: each by its name, 10 per second with bursts of 32.
+// ctx ends: each by its name, 10 per second with bursts of 64.
 func (n *Node) FollowClaims(ctx context.Context) {
 	var following sync.WaitGroup
 	following.Go(func() { n.claims.follow(ctx) })

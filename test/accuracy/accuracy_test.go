@@ -31,6 +31,8 @@ const (
 	scrapeInterval = 15 * time.Second
 	slowRefresh    = 30 * time.Second
 	zeroHold       = 20 * time.Second
+	xidInterval    = 1700 * time.Millisecond        // of errors on the first GPU; each has its own
+	xidTiming      = 250 * time.Millisecond         // how far off the begin or end of a pod may be seen
 	settling       = slowRefresh + 2*scrapeInterval // until the last pods' metrics are scraped
 
 	maxErrorCreated  = 0.02
@@ -109,6 +111,7 @@ func TestShortPods(t *testing.T) {
 		"%.2f %% of each pod's time on average",
 		len(pods), gpus, playing, scrapeInterval, table, len(still), total(still), 100*pods.meanStalled())
 
+	compareErrors(t, created, node, at, still)
 	withCreated.hold(t, maxErrorCreated+pods.meanStalled())
 	withHold.hold(t, maxErrorZeroHold+pods.meanStalled())
 	divided.hold(t, maxErrorPartitions+parts.meanStalled())
@@ -126,7 +129,9 @@ func TestShortPods(t *testing.T) {
 func newNode(t *testing.T, root string) *simnode.Node {
 	var devices []simnode.Device
 	for i := range gpus {
-		devices = append(devices, simnode.GPU(1, i))
+		gpu := simnode.GPU(1, i)
+		gpu.XIDEvery, gpu.XID = xidInterval+time.Duration(i)*100*time.Millisecond, 31
+		devices = append(devices, gpu)
 	}
 	devices = append(devices, simnode.PartitionedGPU(1, gpus, partitions)...)
 	node, err := simnode.New(root, 1, devices, simnode.Options{})
@@ -172,6 +177,32 @@ func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags 
 	live.Await(t, time.Minute, "the exporter is ready",
 		func() error { return live.Get(http.DefaultClient, "http://"+address+"/readyz") })
 	return address
+}
+
+// compareErrors compares the errors that hit each pod with those that its GPU had while the pod
+// held it. Pods in whose time the machine was stalled are left out.
+func compareErrors(t *testing.T, p live.Prometheus, node *simnode.Node, at time.Time, still []span) {
+	t.Helper()
+	got := map[string]int{}
+	selector := fmt.Sprintf("max_over_time(dra_pod_errors_total{exporter=%q,kind=\"xid\"}%s)", exact, window)
+	for _, s := range query(t, p, selector, at) {
+		got[s.Labels["pod"]] = int(s.Samples[0].Value)
+	}
+	compared, all := 0, 0
+	for _, use := range node.Uses(at) {
+		around := span{use.From.Add(-margin), use.To.Add(margin)}
+		if strings.Contains(use.Pod.Name, "partition") || around.overlap(still) > 0 {
+			continue
+		}
+		compared++
+		least := node.XIDs(use.Device, use.From.Add(xidTiming), use.To.Add(-xidTiming))
+		most := node.XIDs(use.Device, use.From.Add(-xidTiming), use.To.Add(xidTiming))
+		if n := got[use.Pod.Name]; n < least || n > most {
+			t.Errorf("%s is said to be hit by %d errors, its GPU had %d to %d while it was held", use.Pod.Name, n, least, most)
+		}
+		all += got[use.Pod.Name]
+	}
+	t.Logf("%d errors hit %d pods while the machine was not stalled", all, compared)
 }
 
 // simulate runs pod after pod on every device until the end.

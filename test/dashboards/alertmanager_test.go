@@ -27,6 +27,7 @@ import (
 // TestInhibitions gives the alerts of stories, which promtool has seen firing, to Alertmanager's
 // own inhibitor with the shipped rules: one cause notifies once.
 func TestInhibitions(t *testing.T) {
+	t.Parallel()
 	kinds := alertKinds(t)
 	library := firingIn(t, "the library of a node dies", 48)
 	many := slices.Concat(firingIn(t, "down, and up again", 36), []string{"DRAExporterDown instance=n2"})

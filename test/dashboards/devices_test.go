@@ -180,6 +180,9 @@ func deviceStories() []story {
 			partition("part-0", "dra_device_allocations"), partition("part-1", "")),
 		pendingStory("device with a partition that nobody holds while pods are pending", "DRADevicesUnclaimedWhilePodsPend",
 			freeDevice("gpu-0"), unschedulable(), partition("part-0", "dra_device_up"), freePart("part-0")),
+		// Nobody can ask for a device that no slice lists, even if none of its partitions can be read.
+		pendingStory("parent that no slice lists while pods are pending", "", unlisted(freeDevice("gpu-0")), unschedulable(),
+			partition("part-0", "")),
 		// Partitions that could be made take nothing from a free device.
 		pendingStory("device that could be partitioned while pods are pending", "DRADevicesUnclaimedWhilePodsPend",
 			freeDevice("gpu-0"), unschedulable(), partition("part-0", ""), partition("part-1", "")),
@@ -194,6 +197,16 @@ func deviceStories() []story {
 func freeDevice(name string) []series {
 	d := device{name: name, active: rising(0), held: rising(0)}
 	return d.series()
+}
+
+// unlisted returns the series of a device as one that no slice lists.
+func unlisted(of []series) []series {
+	for i := range of {
+		if of[i].name == "dra_device_info" {
+			of[i].labels += `, listed="false"`
+		}
+	}
+	return of
 }
 
 // tainted returns a taint of gpu-0.

@@ -18,6 +18,7 @@ import (
 // TestDocuments asks a real Prometheus the queries of the documents, and for their samples, over
 // the demo, which it scrapes as deployments/README.md says.
 func TestDocuments(t *testing.T) {
+	t.Parallel()
 	all, err := docs.Read(filepath.Join("..", ".."))
 	if err != nil {
 		t.Fatal(err)

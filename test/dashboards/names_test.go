@@ -24,6 +24,7 @@ import (
 // two nodes in each of two clusters, on which everything else has the same names: the answer must
 // have four times as many series.
 func TestSameNames(t *testing.T) {
+	t.Parallel()
 	catalog, err := query.NewCatalog()
 	if err != nil {
 		t.Fatal(err)

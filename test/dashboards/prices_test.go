@@ -1,6 +1,7 @@
 package dashboards
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"os"
@@ -16,6 +17,7 @@ import (
 // TestShowback compares the rules with arithmetic by hand: what claims of one namespace hold for
 // two hours.
 func TestShowback(t *testing.T) {
+	t.Parallel()
 	h100 := func(name string, changed ...string) priced {
 		return priced{name: name, model: "NVIDIA H100 80GB HBM3", parent: strings.Join(changed, "")}
 	}
@@ -56,6 +58,12 @@ func TestShowback(t *testing.T) {
 	own := rules.Defaults()
 	own.Prices = []rules.Price{{Models: ".*H100.*", PerHour: 10}}
 	checkShowback(t, own, showback{"another price", seven, map[string]float64{"cost": 20}})
+	own.Prices = []rules.Price{{Models: ".*", PerHour: 10}}
+	checkShowback(t, own, showback{
+		"CPUs beside a GPU, which pods' requests have too",
+		[]priced{h100("gpu-0"), {name: "cpudevnuma000", driver: "dra.cpu"}, {name: "mem-0", driver: "dra.memory"}},
+		map[string]float64{"cost": 20, "allocated_share_seconds": 3 * 7200, "unpriced_share_seconds": 2 * 7200},
+	})
 	own.Prices = nil
 	checkShowback(t, own, showback{"no price", seven, map[string]float64{"cost": 0, "unpriced_share_seconds": 7200}})
 }
@@ -63,6 +71,7 @@ func TestShowback(t *testing.T) {
 // priced is a device that one claim holds.
 type priced struct {
 	name, model, parent string
+	driver              string  // default: that of the other stories
 	share               float64 // of its parent; 0: unknown
 }
 
@@ -105,11 +114,12 @@ func checkShowback(t *testing.T, o rules.Options, stories ...showback) {
 func (s *showback) write(file *strings.Builder) {
 	fmt.Fprintf(file, "- name: %q\n  interval: 1m\n  input_series:\n", s.name)
 	for _, d := range s.devices {
-		labels := deviceLabels(d.name)
+		of := func(labels string) string { return strings.Replace(labels, "gpu.x", cmp.Or(d.driver, "gpu.x"), 1) }
+		labels := of(deviceLabels(d.name))
 		fmt.Fprintf(file, "  - {series: 'dra_device_info{%s, vendor=\"x\", model=%q, parent=%q}', values: '1x180'}\n",
 			labels, d.model, d.parent)
 		fmt.Fprintf(file, "  - {series: 'dra_claim_allocated_share_seconds_total{%s}', values: '0+60x180'}\n",
-			claimLabels("a", "c", d.name))
+			of(claimLabels("a", "c", d.name)))
 		if d.share > 0 {
 			fmt.Fprintf(file, "  - {series: 'dra_device_parent_share_ratio{%s}', values: '%v+0x180'}\n", labels, d.share)
 		}

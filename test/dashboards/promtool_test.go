@@ -19,6 +19,7 @@ import (
 
 // TestCheckedRules checks the shipped rules with promtool and pint.
 func TestCheckedRules(t *testing.T) {
+	t.Parallel()
 	shipped, err := filepath.Abs("../../dashboards/out/rules.yaml")
 	if err != nil {
 		t.Fatal(err)
@@ -43,6 +44,7 @@ func TestCheckedRules(t *testing.T) {
 // TestAlerts evaluates a story for each alert, in which it fires and resolves, and edge cases in
 // which it must not fire.
 func TestAlerts(t *testing.T) {
+	t.Parallel()
 	stories := slices.Concat(idleStories(), idleEdges(), sharingStories(), deviceStories(), errorStories(),
 		hardwareStories(), linkStories(), networkLinkStories(), exporterStories())
 	dir := t.TempDir()

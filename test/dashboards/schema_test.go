@@ -13,6 +13,7 @@ import (
 // TestSchema compiles the shipped dashboards as values of Grafana's type Dashboard: unknown keys
 // and values of other types are errors.
 func TestSchema(t *testing.T) {
+	t.Parallel()
 	tools := program(t, "SCHEMA")
 	boards, err := filepath.Glob(filepath.Join("..", "..", "dashboards", "out", "grafana", "*.json"))
 	if err != nil || len(boards) != 6 {

@@ -186,7 +186,8 @@ func (w *world) checked(missing string) map[string]string {
 		w.Fatalf("check said: %v: %s", err, said)
 	}
 	for _, f := range report.Findings {
-		out[f.What] += f.Status + " " + number.ReplaceAllString(f.Text, "N") + "\n"
+		text := strings.ReplaceAll(number.ReplaceAllString(f.Text, "N"), "N piece of", "N pieces of")
+		out[f.What] += f.Status + " " + text + "\n"
 	}
 	return out
 }

@@ -86,10 +86,25 @@ func (w *world) testPasswordAccess(t *testing.T, authority *x509.CertPool) {
 	}
 }
 
-// testHelmTest runs the chart's test pod like helm test. The cluster has no DNS, so the pod gets
-// the address of the Service.
+// testHelmTest runs the chart's test pod like helm test: it asks every address of the Service, and
+// fails if one does not answer.
 func (w *world) testHelmTest(t *testing.T, values object) {
-	ip, name := w.pods()[0].Status.PodIP, release+"-test"
+	exporter := w.pods()[0].Status.PodIP
+	if phase, said := w.runHelmTest(t, values, exporter); phase != corev1.PodSucceeded ||
+		!strings.Contains(said, "default/single") {
+		t.Errorf("the chart's test %s: %s", phase, said)
+	}
+	const nobody = "127.0.0.9"
+	if phase, said := w.runHelmTest(t, values, exporter, nobody); phase != corev1.PodFailed ||
+		!strings.Contains(said, "default/single") || !strings.Contains(said, nobody) {
+		t.Errorf("the chart's test %s although nothing answers at %s: %s", phase, nobody, said)
+	}
+}
+
+// runHelmTest runs the test pod once, and returns how it ended and what it said. The cluster has no
+// DNS, so the pod gets the addresses of the Service.
+func (w *world) runHelmTest(t *testing.T, values object, addresses ...string) (corev1.PodPhase, string) {
+	name := release + "-test"
 	for _, document := range w.render(values, true) {
 		var kind metav1.PartialObjectMetadata
 		if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
@@ -104,7 +119,10 @@ func (w *world) testHelmTest(t *testing.T, values object) {
 			if err := yaml.UnmarshalStrict([]byte(document), &pod); err != nil {
 				t.Fatal(err)
 			}
-			pod.Spec.HostAliases = []corev1.HostAlias{{IP: ip, Hostnames: []string{release}}}
+			for _, ip := range addresses {
+				alias := corev1.HostAlias{IP: ip, Hostnames: []string{release}}
+				pod.Spec.HostAliases = append(pod.Spec.HostAliases, alias)
+			}
 			if _, err := w.client.CoreV1().Pods(namespace).Create(t.Context(), &pod, metav1.CreateOptions{}); err != nil {
 				t.Fatal(err)
 			}
@@ -112,9 +130,8 @@ func (w *world) testHelmTest(t *testing.T, values object) {
 	}
 	phase := w.ended(name)
 	said := w.kubectl("logs", "-n", namespace, name)
-	if phase != corev1.PodSucceeded || !strings.Contains(said, "default/single") {
-		t.Errorf("the chart's test %s: %s", phase, said)
-	}
+	w.kubectl("delete", "pod", "-n", namespace, "--now", name)
+	return phase, said
 }
 
 // makeSecrets creates the Secrets of the example: the exporter's with the web configuration, and

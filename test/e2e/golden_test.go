@@ -134,7 +134,12 @@ func goldenSources(t *testing.T, f flags) flags {
 func checkGolden(t *testing.T, name string, exposition []byte) {
 	t.Helper()
 	lint(t, exposition)
-	got := stable(exposition)
+	compareGolden(t, name, stable(exposition))
+}
+
+// compareGolden compares a text with a golden file.
+func compareGolden(t *testing.T, name string, got []byte) {
+	t.Helper()
 	path := filepath.Join("testdata", "golden", name)
 	if *update {
 		if err := os.WriteFile(path, got, 0o644); err != nil {
@@ -146,7 +151,7 @@ func checkGolden(t *testing.T, name string, exposition []byte) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(string(got), "\n")); diff != "" {
-		t.Errorf("the exposition differs from %s (-want +got; -update updates it):\n%s", path, diff)
+		t.Errorf("it differs from %s (-want +got; -update updates it):\n%s", path, diff)
 	}
 }
 

@@ -69,7 +69,7 @@ func TestAPIServer(t *testing.T) {
 		m := p.scrape()
 		return m.is(1, "dra_claim_device_info", "namespace", "monitoring", "admin_access", "true", "device", "gpu-0") &&
 			m.is(1, "dra_pod_info", "pod", "cc-1", "uid", "uid-of-cc-1", "created_by_kind", "Job", "created_by_name", "train",
-				"label_app", "trainer") &&
+				"workload_kind", "Job", "workload_name", "train", "label_app", "trainer") &&
 			m.is(1, "dra_claim_device_info", "resourceclaim_name", "cc-3-gpu-p969z", "request", "b", "device_class",
 				"shared.example.com") &&
 			m.is(1, "dra_device_info", "device", "shared-1", "model", "LATEST-GPU-MODEL")

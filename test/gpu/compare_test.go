@@ -78,7 +78,7 @@ func gpuColumns() []column {
 		return column{single(all + path), driver.ThrottledSeconds, driver.Labels{reason}, 0, 0.5, false, false}
 	}
 	const volatile, power, retired = "ecc_errors/volatile/", "gpu_power_readings/", "retired_pages/"
-	return []column{
+	return append([]column{
 		{single("utilization/gpu_util"), driver.Utilization, driver.Labels{}, 0, share, true, false},
 		engine("memory_util", "dram"), engine("encoder_util", "encoder"), engine("decoder_util", "decoder"),
 		engine("jpeg_util", "jpeg"), engine("ofa_util", "ofa"),
@@ -112,7 +112,7 @@ func gpuColumns() []column {
 		count("row_remap", "correctable", []string{"remapped_rows/remapped_row_corr"}),
 		count("row_remap", "uncorrectable", []string{"remapped_rows/remapped_row_unc"}),
 		count("pcie_replay", "", []string{"pci/replay_counter"}),
-	}
+	}, conditionColumns()...)
 }
 
 // instanceColumns are the numbers of a MIG device.
@@ -146,6 +146,7 @@ func compare(l look) ([]finding, error) {
 			continue
 		}
 		c.gpu(gpu, l.after[i], log.text("driver_version"))
+		c.text(uuid, "CUDA version", l.after[i].Hardware.CUDAVersion, log.text("cuda_version"))
 		if of, ok := links[uuid]; ok {
 			c.within(l.after[i], driver.IOBytes, driver.Labels{"nvlink", "transmit"}, of.transmitted, 0.01, mebibyte)
 			c.within(l.after[i], driver.IOBytes, driver.Labels{"nvlink", "receive"}, of.received, 0.01, mebibyte)
@@ -176,6 +177,10 @@ func (c *comparison) gpu(gpu *element, s driver.Sample, version string) {
 	c.text(uuid, "driver version", s.Hardware.DriverVersion, version)
 	c.text(uuid, "model", s.Hardware.Model, gpu.text("product_name"))
 	c.text(uuid, "PCI address", s.Hardware.PCI, driver.NormalizePCI(gpu.text("pci/pci_bus_id")))
+	c.text(uuid, "serial number", s.Hardware.Serial, gpu.text("serial"))
+	c.text(uuid, "VBIOS", s.Hardware.FirmwareVersion, gpu.text("vbios_version"))
+	c.attention(gpu, s)
+	c.fabric(gpu, s)
 	mig := strings.EqualFold(gpu.text("mig_mode/current_mig"), "Enabled")
 	for _, column := range gpuColumns() {
 		if !mig || !column.whole {

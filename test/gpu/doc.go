@@ -12,6 +12,6 @@
 // fake of NVML, and the load on a fake of CUDA. The following is therefore untested: the kernel of
 // the load, whose PTX was compared with the output of LLVM's NVPTX back end for the same function;
 // the load's calls, except their order; nvidia-smi's options and the names of the elements in its
-// output, which are those of published outputs of the drivers 535 and 590; and the tolerances of
-// the comparisons, which are estimates.
+// output, which are those of published outputs of the drivers 535, 580, 590 and 595; and the
+// tolerances of the comparisons, which are estimates.
 package gpu

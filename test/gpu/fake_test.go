@@ -128,6 +128,7 @@ func (e *element) set(path, text string) *element {
 func (d *fakeMachine) query() string {
 	log := element{XMLName: xml.Name{Local: "nvidia_smi_log"}}
 	log.set("driver_version", "580.65.06")
+	log.set("cuda_version", "13.0")
 	for i := range d.Count {
 		d.printGPU(log.set("+gpu", ""), &d.GPUs[i])
 	}
@@ -142,6 +143,7 @@ func (d *fakeMachine) printGPU(e *element, g *nvmltest.GPU) {
 	e.set("uuid", g.UUID())
 	e.set("product_name", "NVIDIA H100 80GB HBM3")
 	e.set("serial", "1320000000000")
+	e.set("vbios_version", "96.00.61.00.01")
 	e.set("pci/pci_bus_id", fmt.Sprintf("00000000:%02X:00.0", g.PCIBus))
 	for path, v := range map[string]float64{
 		"temperature/gpu_temp": g.Temperature, "temperature/memory_temp": g.MemoryTemperature,
@@ -168,6 +170,7 @@ func (d *fakeMachine) printGPU(e *element, g *nvmltest.GPU) {
 	} {
 		e.set("clocks_event_reasons_counters/clocks_event_reasons_counters_"+name, fmt.Sprintf("%.0f us", seconds*1e6))
 	}
+	printCondition(e, g)
 	e.set("mig_mode/current_mig", "Disabled")
 	if g.MIG != 0 {
 		e.set("mig_mode/current_mig", "Enabled")
@@ -192,6 +195,41 @@ func (d *fakeMachine) printGPU(e *element, g *nvmltest.GPU) {
 			process.set("used_memory", fmt.Sprintf("%.0f MiB", p.Memory/mebibyte))
 		}
 	}
+}
+
+// printCondition prints the condition of a GPU, its limits and links.
+func printCondition(e *element, g *nvmltest.GPU) {
+	c := &g.Condition
+	for path, v := range map[string]float64{
+		"gpu_power_readings/current_power_limit": c.LimitEnforced, "gpu_power_readings/default_power_limit": c.LimitDefault,
+		"gpu_power_readings/min_power_limit": c.LimitMin, "gpu_power_readings/max_power_limit": c.LimitMax,
+		"temperature/gpu_temp_tlimit": c.Margin, "fb_memory_usage/reserved": g.MemoryReserved / mebibyte,
+		"pci/pci_gpu_link_info/pcie_gen/current_link_gen": c.LinkGeneration,
+		"pci/pci_gpu_link_info/pcie_gen/max_link_gen":     c.LinkGenerationMax,
+		"ecc_errors/aggregate/sram_correctable":           5,
+		"ecc_errors/aggregate/dram_correctable":           c.LifetimeCorrected - 5,
+		"ecc_errors/aggregate/sram_uncorrectable_parity":  1, "ecc_errors/aggregate/sram_uncorrectable_secded": 0,
+		"ecc_errors/aggregate/dram_uncorrectable": c.LifetimeUncorrected - 1,
+	} {
+		e.set(path, printed(path, v))
+	}
+	e.set("performance_state", fmt.Sprintf("P%.0f", c.PerformanceState))
+	e.set("fan_speed", fmt.Sprintf("%.0f %%", c.Fan*100))
+	e.set("pci/pci_gpu_link_info/link_widths/current_link_width", fmt.Sprintf("%.0fx", c.LinkWidth))
+	e.set("pci/pci_gpu_link_info/link_widths/max_link_width", fmt.Sprintf("%.0fx", c.LinkWidthMax))
+	for name, bit := range map[string]int{
+		"sw_power_cap": 0x4, "sw_thermal_slowdown": 0x20, "hw_thermal_slowdown": 0x40, "hw_power_brake_slowdown": 0x80,
+	} {
+		e.set("clocks_event_reasons/clocks_event_reason_"+name,
+			map[bool]string{true: "Active", false: "Not Active"}[int(c.Throttling)&bit != 0])
+	}
+	for path := range attention() {
+		e.set(path, "No")
+	}
+	e.set("gpu_recovery_action", "None")
+	e.set("fabric/state", "Completed")
+	e.set("fabric/status", "Success")
+	e.set("fabric/health/summary", "Healthy")
 }
 
 // printed formats a number with nvidia-smi's unit at a path.
@@ -258,8 +296,7 @@ func TestTrial(t *testing.T) {
 }
 
 // notComparedOn checks the values of a GPU that are not compared: those that nvidia-smi does not
-// print, or defines differently, and those of its condition, limits and links, for which there is
-// no recording yet.
+// print, or defines differently, and the serial number, which a recording does not have.
 func notComparedOn(t *testing.T, l look, uuid string) {
 	t.Helper()
 	findings, err := compare(l)
@@ -275,15 +312,8 @@ func notComparedOn(t *testing.T, l look, uuid string) {
 	want := []string{
 		"energy", "engine_utilization dram", "engine_utilization fp16", "engine_utilization fp32",
 		"engine_utilization fp64", "engine_utilization int", "engine_utilization sm", "engine_utilization tensor",
-		"errors nvlink crc", "errors nvlink recovery", "errors nvlink replay", "fabric_state healthy", "fan_speed",
-		"io_bytes pcie receive", "io_bytes pcie transmit", "lifetime_errors ecc_corrected",
-		"lifetime_errors ecc_uncorrected", "lifetime_errors page_retirement dbe",
-		"lifetime_errors page_retirement sbe", "lifetime_errors row_remap correctable",
-		"lifetime_errors row_remap uncorrectable", "link_generation pcie", "link_generation_max pcie",
-		"link_width pcie", "link_width_max pcie", "memory_reserved", "needs_attention none ok", "occupancy",
-		"performance_state", "power_limit default", "power_limit enforced", "power_limit max", "power_limit min",
-		"temperature_margin", "throttle_active hw_power_brake", "throttle_active hw_thermal",
-		"throttle_active other", "throttle_active power", "throttle_active thermal", "throttled_seconds board_limit",
+		"errors nvlink crc", "errors nvlink recovery", "errors nvlink replay", "io_bytes pcie receive",
+		"io_bytes pcie transmit", "occupancy", "serial number", "throttle_active other", "throttled_seconds board_limit",
 		"throttled_seconds reliability",
 	}
 	slices.Sort(want)
@@ -308,8 +338,11 @@ func findsWrongValues(t *testing.T, l look) {
 		t.Fatal(err)
 	}
 	paths := []string{
-		"driver_version", "gpu/product_name", "gpu/pci/pci_bus_id", "gpu/uuid",
-		"gpu/processes/process_info/used_memory",
+		"driver_version", "cuda_version", "gpu/product_name", "gpu/vbios_version", "gpu/pci/pci_bus_id", "gpu/uuid",
+		"gpu/processes/process_info/used_memory", "gpu/gpu_recovery_action", "gpu/fabric/status",
+	}
+	for path := range attention() {
+		paths = append(paths, "gpu/"+path)
 	}
 	for _, c := range gpuColumns() {
 		for _, path := range slices.Concat(c.paths...) {
@@ -324,9 +357,19 @@ func findsWrongValues(t *testing.T, l look) {
 	for _, path := range paths {
 		e := log.all(path)[0]
 		was := e.Text
-		if digits, unit, _ := strings.Cut(was, " "); !strings.Contains(path, "pci_bus_id") && len(digits) < 20 {
+		opposite := map[string]string{
+			"Yes": "No", "No": "Yes", "Active": "Not Active", "Not Active": "Active", "None": "GPU Reset", "Success": "Failure",
+		}[was]
+		digits, unit, _ := strings.Cut(was, " ")
+		state, isState := strings.CutPrefix(was, "P")
+		switch {
+		case opposite != "":
+			e.Text = opposite
+		case isState:
+			e.Text = "P9" + state
+		case !strings.Contains(path, "pci_bus_id") && len(digits) < 20:
 			e.Text = "9999999" + digits + " " + unit
-		} else {
+		default:
 			e.Text = "1" + was[1:]
 		}
 		text, err := xml.Marshal(log)

@@ -136,6 +136,7 @@ func toRecord(samples []driver.Sample) []recordedSample {
 	out := make([]recordedSample, 0, len(samples))
 	for _, s := range samples {
 		recorded := recordedSample{Hardware: s.Hardware, Readings: readingsToRecord(s.Readings)}
+		recorded.Hardware.Serial = "" // as in the output of nvidia-smi
 		for _, p := range s.Processes {
 			recorded.Processes = append(recorded.Processes, recordedProcess{p.PID, readingsToRecord(p.Readings)})
 		}

@@ -72,9 +72,22 @@ func (e *element) sum(paths []string) (float64, bool) {
 }
 
 // number returns the number in a text such as "97887 MiB" in base units, NaN if its unit is
-// unknown.
+// unknown. It is 1 or 0 for a word that says whether something holds, the lanes of "16x", and the
+// number of the performance state "P2".
 func number(text string) (float64, bool) {
-	digits, unit, _ := strings.Cut(strings.TrimSpace(text), " ")
+	text = strings.TrimSpace(text)
+	switch text {
+	case "Yes", "Active":
+		return 1, true
+	case "No", "Not Active":
+		return 0, true
+	}
+	if lanes, ok := strings.CutSuffix(text, "x"); ok {
+		text = lanes
+	} else if state, ok := strings.CutPrefix(text, "P"); ok {
+		text = state
+	}
+	digits, unit, _ := strings.Cut(text, " ")
 	v, err := strconv.ParseFloat(digits, 64)
 	if err != nil {
 		return 0, false
@@ -133,13 +146,15 @@ func parseLinks(text string) map[string]linkBytes {
 func TestNumber(t *testing.T) {
 	for text, want := range map[string]float64{
 		"97887 MiB": 97887 << 20, "3.97 W": 3.97, "24 C": 24, "180 MHz": 180e6, "7 %": 0.07, "25483012608 us": 25483.012608,
-		" 3 ": 3,
+		" 3 ": 3, "16x": 16, "P2": 2, "Yes": 1, "No": 0, "Active": 1, "Not Active": 0,
 	} {
 		if got, ok := number(text); !ok || math.Abs(got-want) > 1e-12*want {
 			t.Errorf("%q became %v, want %v", text, got, want)
 		}
 	}
-	for _, text := range []string{"", "N/A", "None", "Requested functionality has been deprecated", "[N/A]", "16x"} {
+	for _, text := range []string{
+		"", "N/A", "None", "Requested functionality has been deprecated", "[N/A]", "x", "P", "Pass-Through",
+	} {
 		if got, ok := number(text); ok {
 			t.Errorf("%q became %v", text, got)
 		}

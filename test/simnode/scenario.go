@@ -30,6 +30,9 @@ const (
 	gibibyte = 1 << 30
 	// errorInterval is how often the unhealthy device has an error.
 	errorInterval = 20 * time.Second
+	// xidInterval is how often a process on gpu-1 has a page fault: XID 31.
+	xidInterval = 45 * time.Second
+	pageFault   = 31
 	// cycle is longer than the exporter's retention, so that a pod that starts again is a new one.
 	cycle = 10 * time.Minute
 )
@@ -49,6 +52,7 @@ func demoDevices(seed uint64) []Device {
 	for i := range 6 {
 		out = append(out, GPU(seed, i))
 	}
+	out[1].XIDEvery, out[1].XID = xidInterval, pageFault
 	out[5] = Unhealthy(out[5])
 	out = append(out, PartitionedGPU(seed, 6, 4)...)
 	out = append(out, Shared(GPU(seed, 7)))

@@ -49,6 +49,11 @@ func (n *Node) Total(device driver.ID, at time.Time) sim.Truth {
 	return n.machine.Total(device.Device, at)
 }
 
+// XIDs returns how many errors with an XID a device has had between two times.
+func (n *Node) XIDs(device driver.ID, from, to time.Time) int {
+	return n.machine.XIDs(device.Device, from, to)
+}
+
 // end records a use that has ended.
 func (n *Node) end(use Use, at time.Time) {
 	use.To, use.Truth = at, n.machine.TruthOn(use.Device.Device, use.workload(), at)

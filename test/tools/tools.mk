@@ -27,12 +27,18 @@ $(eval $(call tool,BENCHSTAT,test/tools,golang.org/x/perf/cmd/benchstat))
 $(eval $(call tool,GOVULNCHECK,test/tools/vuln,golang.org/x/vuln/cmd/govulncheck))
 $(eval $(call tool,GOLANGCI_LINT,test/tools/lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint))
 
-# Grafana's types and the TypeScript compiler from npm, at the versions of test/tools/schema: a
-# folder with node_modules.
-SCHEMA := $(tools_cache)/$(shell cat test/tools/schema/package*.json | sha256sum | cut -c -16)/schema
-$(SCHEMA):
-	@echo "tools: installing Grafana's schema once, into $@"
-	mkdir -p $@.$$$$
-	cp test/tools/schema/package*.json $@.$$$$
-	npm ci --prefix $@.$$$$ --ignore-scripts --no-audit --no-fund --silent
-	mv $@.$$$$ $@ || rm -rf $@.$$$$
+# $(call packages,variable,folder): a folder with the node_modules of the package.json of a folder.
+define packages
+$(1) := $(tools_cache)/$(shell cat $(2)/package*.json | sha256sum | cut -c -16)/$(notdir $(2))
+$$($(1)):
+	@echo "tools: installing the packages of $(2) once, into $$@"
+	mkdir -p $$@.$$$$$$$$
+	cp $(2)/package*.json $$@.$$$$$$$$
+	npm ci --prefix $$@.$$$$$$$$ --legacy-peer-deps --ignore-scripts --no-audit --no-fund --silent
+	mv $$@.$$$$$$$$ $$@ || rm -rf $$@.$$$$$$$$
+endef
+
+# Grafana's types and the TypeScript compiler.
+$(eval $(call packages,SCHEMA,test/tools/schema))
+# Grafana's components and esbuild.
+$(eval $(call packages,PICTURES,test/dashboards/screenshots/page))

@@ -64,6 +64,7 @@ func (m *Machine) Reset(gpus int, now float64) {
 	engine := m.Engine + 1
 	*m.State = State{
 		magic: magic, size: uint64(unsafe.Sizeof(State{})), Count: int64(gpus), Engine: engine, Time: now,
+		CUDAVersion:   13000,
 		driverVersion: text("580.65.06"),
 	}
 	for i := range gpus {
@@ -72,7 +73,7 @@ func (m *Machine) Reset(gpus int, now float64) {
 }
 
 func newGPU(i int) GPU {
-	return GPU{
+	g := GPU{
 		PCIBus: int64(0x1b + i),
 		Work: Work{
 			Graphics: 0.755, SM: 0.5, Occupancy: 0.25, Tensor: 0.125, DRAM: 0.3, Decoders: [2]float64{0.5, 0.25}, JPEG: 0.35,
@@ -95,6 +96,9 @@ func newGPU(i int) GPU {
 		},
 		uuid: text(fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i)), name: text("NVIDIA H100 80GB HBM3"),
 	}
+	copy(g.serial[:], fmt.Sprintf("16508234567%02d", i))
+	copy(g.vbios[:], "96.00.61.00.01")
+	return g
 }
 
 // Partition switches a GPU's MIG mode on and makes so many GPU instances of one slice of it, with a
@@ -104,7 +108,7 @@ func (m *Machine) Partition(gpu, instances int) {
 	g.MIG, g.Instances = 1, [MaxInstances]Instance{}
 	for i := range instances {
 		g.Instances[i] = Instance{
-			Present: 1, GPUInstance: int64(7 + i), ComputeInstances: 1, Profile: 19,
+			Present: 1, GPUInstance: int64(7 + i), ComputeInstances: 1, Profile: 19, name: text("1g.10gb"),
 			Work: Work{
 				Graphics: float64(i+1) / 10, SM: 0.05, Occupancy: 0.04, Tensor: 0.03, DRAM: 0.02, Decoders: [2]float64{0.6, 0.4},
 				JPEG: 0.07, OFA: 0.08, FP64: 0.02, FP32: 0.03, FP16: 0.04, Integer: 0.01,

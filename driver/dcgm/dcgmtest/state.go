@@ -4,7 +4,7 @@ import "bytes"
 
 // Bounds of a machine, as in fake/state.h.
 const (
-	MaxGPUs      = 8
+	MaxGPUs      = 32
 	MaxInstances = 8
 	maxEvents    = 64
 	maxFunctions = 32
@@ -27,6 +27,7 @@ type State struct {
 	Connections   int64
 	Misuse        int64 // calls that the header forbids
 	Count         int64 // of GPUs
+	CUDAVersion   int64 // as DCGM_FI_CUDA_DRIVER_VERSION has it
 	Values        int64 // that were delivered
 	Embedded      int64 // not 0: an engine runs in this process
 	written       int64
@@ -62,6 +63,8 @@ type Instance struct {
 	Present, GPUInstance, ComputeInstances, Profile int64
 
 	Work Work
+
+	name [64]byte // of its profile
 }
 
 // GPU is a GPU of the machine.
@@ -86,6 +89,7 @@ type GPU struct {
 	Condition                               Condition
 	Instances                               [MaxInstances]Instance
 	uuid, name                              [64]byte
+	serial, vbios                           [32]byte
 }
 
 // Condition is the condition of a GPU's hardware: flags are 0 or 1.

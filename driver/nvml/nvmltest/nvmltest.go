@@ -78,6 +78,7 @@ func (m *Machine) Reset(gpus int) {
 	generation := m.Generation
 	*m.State = State{
 		magic: magic, size: uint64(unsafe.Sizeof(State{})), Count: int64(gpus), Generation: generation,
+		CUDAVersion:   13000,
 		driverVersion: text("580.65.06"),
 	}
 	copy(m.files[:], m.Files)
@@ -111,6 +112,7 @@ func newGPU(i int) GPU {
 		},
 	}
 	g.SetUUID(fmt.Sprintf("GPU-%08d-0000-4000-8000-000000000000", i), "NVIDIA H100 80GB HBM3")
+	g.SetBoard(fmt.Sprintf("16508234567%02d", i), "96.00.61.00.01")
 	g.Counters.Advance(1, g.metrics())
 	return g
 }

@@ -7,7 +7,7 @@ import (
 
 // Bounds of a machine, as in fake/state.h.
 const (
-	MaxGPUs      = 8
+	MaxGPUs      = 64
 	MaxInstances = 8
 	maxProcesses = 8
 	maxEvents    = 64
@@ -26,6 +26,7 @@ type State struct {
 	Generation    int64 // counts initialisations
 	Misuse        int64 // calls with stale handles, or that the header forbids
 	Count         int64 // of GPUs
+	CUDAVersion   int64 // as nvmlSystemGetCudaDriverVersion_v2 has it
 	GPMMetrics    int64 // of GPM: those from this number on are not known to the driver; 0: all are
 	GPMNaN        int64 // the metric of GPM that succeeds with NaN; 0: none
 	GPMSamples    int64 // allocated and not freed
@@ -68,6 +69,7 @@ type GPU struct {
 	Processes                              [maxProcesses]Process
 	Instances                              [MaxInstances]Instance
 	uuid, name                             [64]byte
+	serial, vbios                          [32]byte
 }
 
 // Throttled are the seconds in which a GPU was throttled, by reason.
@@ -124,6 +126,13 @@ type event struct{ gpu, xid, gpuInstance, computeInstance int64 }
 
 // SetUUID gives a GPU its UUID and its name.
 func (g *GPU) SetUUID(uuid, name string) { g.uuid, g.name = text(uuid), text(name) }
+
+// SetBoard gives a GPU a serial number and a VBIOS.
+func (g *GPU) SetBoard(serial, vbios string) {
+	g.serial, g.vbios = [32]byte{}, [32]byte{}
+	copy(g.serial[:len(g.serial)-1], serial)
+	copy(g.vbios[:len(g.vbios)-1], vbios)
+}
 
 // SetDriver gives the machine a driver of that version, such as 580.65.06, from the next session
 // on. What each number of a field means is then what it means to that driver.

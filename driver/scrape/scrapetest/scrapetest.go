@@ -43,6 +43,7 @@ type Instance struct {
 	Profile     string  // 1g.10gb
 	Utilization float64 // share of time, 0 to 1
 	MemoryUsed  float64 // bytes
+	MemoryTotal float64 // bytes
 }
 
 // ServeHTTP answers every request with the exposition.
@@ -67,6 +68,14 @@ const mebibyte = 1 << 20
 
 func families() []family {
 	none := func(Instance) float64 { return math.NaN() }
+	notWithMIG := func(of func(GPU) float64) func(GPU) float64 {
+		return func(g GPU) float64 {
+			if len(g.Instances) > 0 {
+				return math.NaN()
+			}
+			return of(g)
+		}
+	}
 	return []family{
 		{
 			"DCGM_FI_DEV_GPU_TEMP", "gauge", "GPU temperature (in C).",
@@ -79,7 +88,7 @@ func families() []family {
 		},
 		{
 			"DCGM_FI_DEV_GPU_UTIL", "gauge", "GPU utilization (in %).",
-			func(g GPU) float64 { return math.Round(g.Utilization * 100) }, none,
+			notWithMIG(func(g GPU) float64 { return math.Round(g.Utilization * 100) }), none,
 		},
 		{
 			"DCGM_FI_DEV_FB_USED", "gauge", "Framebuffer memory used (in MiB).",
@@ -88,7 +97,8 @@ func families() []family {
 		},
 		{
 			"DCGM_FI_DEV_FB_TOTAL", "gauge", "Framebuffer memory (in MiB).",
-			func(g GPU) float64 { return math.Floor(g.MemoryTotal / mebibyte) }, none,
+			func(g GPU) float64 { return math.Floor(g.MemoryTotal / mebibyte) },
+			func(i Instance) float64 { return math.Floor(i.MemoryTotal / mebibyte) },
 		},
 		{
 			"DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gauge", "Ratio of time the graphics engine is active.",
@@ -97,7 +107,9 @@ func families() []family {
 	}
 }
 
-// Exposition returns the text exposition of the GPUs.
+// Exposition returns the text exposition of the GPUs. As dcgm-exporter does by default, it has none
+// of a GPU that has instances, but of these, each with the GPU's values of what instances do not
+// have.
 func Exposition(gpus []GPU) []byte {
 	var b bytes.Buffer
 	for _, f := range families() {
@@ -105,10 +117,16 @@ func Exposition(gpus []GPU) []byte {
 		for i, g := range gpus {
 			labels := fmt.Sprintf("gpu=%q,UUID=%q,pci_bus_id=%q,device=\"nvidia%d\",modelName=%q", strconv.Itoa(i), g.UUID,
 				g.PCI, i, g.Model)
-			write(&b, f.name, labels, f.gpu(g))
+			if len(g.Instances) == 0 {
+				write(&b, f.name, labels, f.gpu(g))
+			}
 			for _, in := range g.Instances {
 				part := fmt.Sprintf("%s,GPU_I_PROFILE=%q,GPU_I_ID=%q", labels, in.Profile, strconv.Itoa(in.ID))
-				write(&b, f.name, part, f.instance(in))
+				v := f.instance(in)
+				if math.IsNaN(v) {
+					v = f.gpu(g)
+				}
+				write(&b, f.name, part, v)
 			}
 		}
 	}

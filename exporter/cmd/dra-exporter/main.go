@@ -10,10 +10,15 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/dra-exporter/dra-exporter/driver/amdgpu"
 	"github.com/dra-exporter/dra-exporter/driver/bus"
 	"github.com/dra-exporter/dra-exporter/driver/cpu"
 	"github.com/dra-exporter/dra-exporter/driver/dcgm"
+	"github.com/dra-exporter/dra-exporter/driver/drm"
+	"github.com/dra-exporter/dra-exporter/driver/health"
+	"github.com/dra-exporter/dra-exporter/driver/intelgpu"
 	"github.com/dra-exporter/dra-exporter/driver/netdev"
+	"github.com/dra-exporter/dra-exporter/driver/nvme"
 	"github.com/dra-exporter/dra-exporter/driver/nvml"
 	"github.com/dra-exporter/dra-exporter/driver/rdma"
 	"github.com/dra-exporter/dra-exporter/exporter/program"
@@ -26,9 +31,12 @@ func main() {
 }
 
 // sources is the list of sources, in order of precedence: the first that reads a quantity of a
-// device owns it. Endpoints of --source.scrape.config come after all of these.
+// device owns it. Endpoints of --source.scrape.config come after all of these but those
+// that are Last.
 func sources() []program.Source {
-	nvidia := bus.Hardware{Vendor: "nvidia", ID: "10de", Class: "03"}
+	const display, accelerator = "03", "12" // classes of PCI devices
+	nvidia := bus.Hardware{Vendor: "nvidia", ID: "10de", Classes: []string{display}}
+	amd := bus.Hardware{Vendor: "amd", ID: "1002", Classes: []string{display, accelerator}}
 	return []program.Source{
 		{
 			Name: "nvml", Help: "Read NVIDIA GPUs and MIG instances through NVML.",
@@ -45,6 +53,18 @@ func sources() []program.Source {
 			Fills: dcgm.Fills(), New: bus.Expect("dcgm", nvidia, dcgm.FromHost),
 		},
 		{
+			Name: "amdgpu", Help: "Read AMD GPUs and their partitions from sysfs.",
+			Fills: amdgpu.Fills(), New: bus.Expect("amdgpu", amd, amdgpu.FromHost),
+		},
+		{
+			Name: "intelgpu", Help: "Read Intel's GPUs, Gaudi accelerators and NPUs from sysfs.",
+			Switches: []program.Switch{{
+				Name: intelgpu.PMUSwitch,
+				Help: "Read engines of Intel's GPUs from performance monitoring units too, which takes CAP_PERFMON.",
+			}},
+			Fills: intelgpu.Fills(), New: intelgpu.FromHost,
+		},
+		{
 			Name: "netdev", Help: "Read network interfaces of the host from sysfs, and those in pods through procfs.",
 			Fills: netdev.Fills(), New: netdev.FromHost,
 		},
@@ -52,6 +72,19 @@ func sources() []program.Source {
 			Name: "rdma", Help: "Read RDMA devices (InfiniBand, RoCE, iWARP, EFA) from sysfs.",
 			Fills: rdma.Fills(), New: rdma.FromHost,
 		},
+		{
+			Name: "nvme", Help: "Read NVMe controllers from sysfs.",
+			Fills: nvme.Fills(), New: nvme.FromHost,
+		},
 		{Name: "cpu", Help: "Read CPUs that devices name from procfs.", Fills: cpu.Fills(), New: cpu.FromHost},
+		{
+			Name: "health", Help: "Read the health of devices from the streams of their DRA drivers.",
+			Fills: health.Fills(), New: health.FromHost,
+		},
+		{
+			Name: "drm", Last: true, // others see a device whoever uses it
+			Help:  "Read from procfs what holders use of DRM devices: of AMD, Intel, XDNA and others.",
+			Fills: drm.Fills(), New: drm.FromHost,
+		},
 	}
 }

@@ -21,7 +21,8 @@
   const link = (kind, name, label) => element('a', { href: address(kind, name), title: name === label ? '' : name }, label);
   const holders = (lines = []) => lines.map((l) => element('div', {}, l.pods || 'no pod', ' via ',
     l.claim ? link('claim', l.claim, l.label) : 'a device plugin', l.part ? `: ${l.part}` : ''));
-  const fold = (summary, lines, name) => element('details', { class: name }, element('summary', {}, summary), ...lines);
+  const fold = (summary, lines, more = {}) => element('details', more, element('summary', {}, summary), ...lines);
+  const adminAccess = { class: 'dim', title: 'holders with admin access, which own nothing of the device' };
   const busy = (text) => {
     if (!text) return [];
     const bar = element('meter', { max: '100', 'aria-hidden': 'true' });
@@ -45,9 +46,12 @@
     {
       text: (r) => (r.holders ?? []).map((h) => `${h.pods} ${h.claim}`).join(' '), name: 'w',
       make: (r) => [...(r.sharing ? [fold(r.sharing, holders(r.holders))] : holders(r.holders)),
-        ...(r.admins ? [fold(`${r.admins.length} admin access`, holders(r.admins), 'dim')] : [])],
+        ...(r.admins ? [fold(`+${r.admins.length} admin`, holders(r.admins), adminAccess)] : [])],
     },
-    text((r) => r.model), text((r) => r.driver, 'dim'),
+    {
+      text: (r) => `${r.model} ${r.driver}`,
+      make: (r) => [element('span', { class: r.model ? '' : 'dim', title: r.driver }, r.model || r.driver)],
+    },
   ];
   const holderColumns = (first) => [
     { text: (r) => r.name, make: first },
@@ -70,13 +74,20 @@
   const names = new Intl.Collator('en', { numeric: true });
 
   let words = [], state = '';
+  // A Table shows its first rows until a person wants all: a limit keeps the tables near each other.
   class Table {
-    constructor(id, columns, key) {
+    constructor(id, columns, key, limit = Infinity) {
       this.section = $(id);
       this.body = this.section.querySelector('tbody');
       this.nothing = this.body.querySelector('td[colspan]')?.parentElement;
-      Object.assign(this, { columns, key, rows: new Map(), by: -1, up: false });
+      Object.assign(this, { columns, key, limit, rows: new Map(), by: -1, up: false });
       this.body.replaceChildren();
+      this.more = this.section.appendChild(element('button', { type: 'button', class: 'more', hidden: 'hidden' }));
+      this.more.addEventListener('click', () => {
+        this.limit = this.limit === limit ? Infinity : limit;
+        this.arrange();
+      });
+      this.few = limit;
       this.heads = [...this.section.querySelectorAll('th')];
       this.heads.forEach((th, i) => {
         const button = element('button', { type: 'button' }, th.textContent);
@@ -149,24 +160,27 @@
       const sign = this.up ? 1 : -1;
       all.sort((a, b) => (column ? sign * compare(a.row, b.row) : 0) || a.row.order - b.row.order);
       const focused = document.activeElement;
-      let shown = 0, at = this.body.firstElementChild;
+      let found = 0, at = this.body.firstElementChild;
       for (const { tr, row, words: has } of all) {
-        tr.hidden = !words.every((w) => has.includes(w)) || (state !== '' && row.state !== state);
-        if (!tr.hidden) shown++;
+        const fits = words.every((w) => has.includes(w)) && (state === '' || row.state === state);
+        if (fits) found++;
+        tr.hidden = !fits || found > this.limit;
         if (tr === at) at = at.nextElementSibling;
         else this.body.insertBefore(tr, at);
       }
       if (focused !== document.activeElement) focused.focus({ preventScroll: true });
       if (all.length === 0 && this.nothing) this.body.append(this.nothing);
       else this.nothing?.remove();
-      this.section.querySelector('small').textContent = shown === all.length ? shown : `${shown} of ${all.length}`;
+      this.section.querySelector('small').textContent = found === all.length ? found : `${found} of ${all.length}`;
+      this.more.hidden = found <= this.few;
+      this.more.textContent = found > this.limit ? `Show all ${found}` : `Show the first ${this.few}`;
     }
   }
 
   const devices = new Table('devices', deviceColumns, (r) => r.id);
   const key = (r) => `${r.namespace}/${r.name}/${r.id}`;
-  const claims = new Table('claims', holderColumns((r) => [link('claim', `${r.namespace}/${r.name}`, r.name)]), key);
-  const pods = new Table('pods', holderColumns((r) => [r.name]), key);
+  const claims = new Table('claims', holderColumns((r) => [link('claim', `${r.namespace}/${r.name}`, r.name)]), key, 25);
+  const pods = new Table('pods', holderColumns((r) => [r.name]), key, 25);
   const tables = [devices, claims, pods];
   const arrange = () => tables.forEach((t) => t.arrange());
 

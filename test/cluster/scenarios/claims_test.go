@@ -177,8 +177,9 @@ func testAdminAccess(t *testing.T, w *world) {
 	n.claim("monitor", all)
 	release := w.inventory.withhold(n.name)
 	n.pod("monitor", podSpec("monitor"))
+	n.seen("monitor")
+	release() // The file has the claim when the exporter has seen its devices prepared already.
 	n.running(2)
-	release() // The file has the claim when the pod runs, and its devices have been prepared for a while.
 	holds, _ := n.agree(3)
 	for _, h := range holds {
 		if h.Admin != (h.Pod == "monitor") {
@@ -199,6 +200,27 @@ func testAdminAccess(t *testing.T, w *world) {
 	n.remove("owner", 1)
 	n.remove("monitor", 1)
 	n.agree(0)
+}
+
+// seen waits until the exporters with an inventory file say that a pod holds something, which they
+// know from the kubelet.
+func (n *namespace) seen(pod string) {
+	n.Helper()
+	eventually(n.T, pod+" is seen", func() error {
+		for _, e := range n.exporters {
+			if !e.file {
+				continue
+			}
+			r, err := e.report()
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(holdsOfExporter(r, n.name), func(h hold) bool { return h.Pod == pod }) {
+				return fmt.Errorf("%s: %s holds nothing", e.name, pod)
+			}
+		}
+		return nil
+	})
 }
 
 // A pod that asks for an extended resource holds a device by a claim that the scheduler made.

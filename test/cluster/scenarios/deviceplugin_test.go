@@ -42,7 +42,7 @@ func testDevicePlugin(t *testing.T, w *world) {
 	n.chargesBy(n.exporters, func(e *running) string { return e.device(worn) }, podPart("whole", 1))
 	n.charges(deviceplugin.UnlistedUUID, podPart("whole", 1))
 	n.charges(deviceplugin.SlicedUUID, podPart("slice-a", 0.5), podPart("slice-b", 0.5))
-	n.healthy(gpudriver.Worn, gpudriver.WornUUID(), "healthy") // The DRA driver's health is of claims alone.
+	n.healthy(gpudriver.Worn, gpudriver.WornUUID(), "healthy")
 	n.noClaims()
 	n.remove("whole", 1)
 	n.agree(2)

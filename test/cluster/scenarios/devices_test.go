@@ -198,26 +198,32 @@ func testConflict(t *testing.T, w *world) {
 	n.agree(0)
 }
 
-// free returns a GPU that no claim has.
+// free returns a GPU that no claim has, as soon as there is one: other scenarios hold GPUs, too.
 func (n *namespace) free() string {
 	n.Helper()
-	claims, err := n.client.ResourceV1().ResourceClaims("").List(n.Context(), metav1.ListOptions{})
-	n.no(err)
-	taken := map[string]bool{}
-	for i := range claims.Items {
-		if a := claims.Items[i].Status.Allocation; a != nil {
-			for _, r := range a.Devices.Results {
-				taken[r.Device] = true
+	var free string
+	eventually(n.T, "a GPU is free", func() error {
+		claims, err := n.client.ResourceV1().ResourceClaims("").List(n.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		taken := map[string]bool{}
+		for i := range claims.Items {
+			if a := claims.Items[i].Status.Allocation; a != nil {
+				for _, r := range a.Devices.Results {
+					taken[r.Device] = true
+				}
 			}
 		}
-	}
-	for i := range gpudriver.GPUs {
-		if device := fmt.Sprintf("gpu-%d", i); !taken[device] {
-			return device
+		for i := range gpudriver.GPUs {
+			if device := fmt.Sprintf("gpu-%d", i); !taken[device] {
+				free = device
+				return nil
+			}
 		}
-	}
-	n.Fatal("no GPU is free")
-	return ""
+		return fmt.Errorf("all %d are taken", gpudriver.GPUs)
+	})
+	return free
 }
 
 // reallocate gives a claim another device, for the pods that it is reserved for. The API server

@@ -52,6 +52,14 @@ func heldBy(events []plugin.Event, ns, claim string) []span {
 	})
 }
 
+// lasted returns how long a hold lasted: at least while its driver had prepared the devices, at
+// most while the claim was reserved for a pod that had not ended, which a kubelet that is slow to
+// prepare makes longer.
+func (w *world) lasted(s span) (least, most time.Duration) {
+	from, to := w.ownership.truth.Reservation(s.event.UID, s.from, s.to)
+	return s.to.Sub(s.from), to.Sub(from)
+}
+
 // share is what a claim has of a device during a span; weight is its consumed memory, 1 for all of
 // the device.
 type share struct {

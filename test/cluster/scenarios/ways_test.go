@@ -48,8 +48,8 @@ type way struct {
 	// noShares: PodResources does not tell the shares of a device apart (before Kubernetes 1.35).
 	// Where no claims are known, they are one.
 	noShares bool
-	// noHealth: the kubelet does not tell the health of claims' devices in the pods' status (before
-	// Kubernetes 1.36).
+	// noHealth: the health of devices in the status of pods is not known (the kubelet writes it since
+	// Kubernetes 1.36). DRA drivers' streams have that of their own devices.
 	noHealth bool
 }
 

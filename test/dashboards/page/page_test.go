@@ -28,6 +28,7 @@ func TestPage(t *testing.T) {
 	demo := startDemo(t)
 	t.Run("large node", func(t *testing.T) { testLarge(t, browser, large) })
 	t.Run("exporter gone", func(t *testing.T) { testGone(t, browser, large, stop) })
+	t.Run("wide screen", func(t *testing.T) { testWide(t, browser, demo) })
 	t.Run("narrow screen", func(t *testing.T) { testNarrow(t, browser, demo) })
 	t.Run("without JavaScript", func(t *testing.T) { testWithoutScript(t, browser, demo) })
 	t.Run("names that are markup", func(t *testing.T) { testHostile(t, browser) })
@@ -50,8 +51,9 @@ const maxRefresh = 24 << 10
 
 func testLarge(t *testing.T, browser browser, address string) {
 	b := browser.open(t, address, view{width: 1400, height: 1000})
-	b.await("shown", rows("pods")+`.length === 500`)
+	b.await("shown", rows("pods")+`.length > 0`)
 	b.picture("large")
+	testLimit(b)
 	var natural []string
 	for i := range largenode.Devices {
 		natural = append(natural, fmt.Sprintf("gpu-%d", i))
@@ -83,6 +85,32 @@ func testLarge(t *testing.T, browser browser, address string) {
 		if first := firstCells(b, "devices")[0]; got != want.sort || first != want.first {
 			t.Errorf("sorted %q the first device is %s, want %v", got, first, want)
 		}
+	}
+}
+
+// testLimit checks that long tables are short until a person wants all of their rows, which it
+// leaves shown.
+func testLimit(b *tab) {
+	b.t.Helper()
+	for _, table := range []string{"claims", "pods"} {
+		button := fmt.Sprintf(`document.querySelector('#%s .more')`, table)
+		expect := func(want int, text string) {
+			b.t.Helper()
+			n, said := value[int](b, rows(table)+".length"), value[string](b, button+".textContent")
+			if n != want || said != text {
+				b.t.Errorf("%d %s are shown above %q, want %d and %q", n, table, said, want, text)
+			}
+		}
+		click := func() { value[bool](b, button+".click() || true") }
+		expect(25, "Show all 500")
+		click()
+		expect(500, "Show the first 25")
+		click()
+		expect(25, "Show all 500")
+		click()
+	}
+	if !value[bool](b, `document.querySelector('#devices .more').hidden`) {
+		b.t.Error("not all devices are shown")
 	}
 }
 
@@ -132,6 +160,19 @@ func testGone(t *testing.T, browser browser, address string, stop func()) {
 	stop()
 	b.press("r")
 	b.await("stale", `/^Stale for \d+ s: /.test(document.getElementById('status').textContent)`)
+}
+
+// testWide checks that holders with names as long as the demo's have one line each.
+func testWide(t *testing.T, browser browser, address string) {
+	b := browser.open(t, address, view{width: 1300, height: 1000})
+	b.await("shown", `document.querySelector('meter') !== null && `+rows("pods")+`.length > 3`)
+	b.checkWidth()
+	b.picture("wide")
+	const tall = `[...document.querySelectorAll('#devices .w > div')].filter((d) => d.offsetHeight > 30)` +
+		`.map((d) => d.innerText)`
+	if got := value[[]string](b, tall); len(got) > 0 {
+		t.Errorf("holders of several lines: %q", got)
+	}
 }
 
 func testNarrow(t *testing.T, browser browser, address string) {

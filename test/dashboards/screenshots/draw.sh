@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
-# Draws the pictures of the page and of the dashboards: a real Prometheus scrapes the demo, and
-# Grafana's own components draw the results of the panels' queries in headless Chromium. It needs
-# node, npm and chromium. $PROMETHEUS is the path of Prometheus, WAIT the number of seconds to collect data.
+# Draws the pictures of the page and of the dashboards, of which the documents show some: a real
+# Prometheus scrapes the demo, and Grafana's own components draw the results of the panels' queries.
+# It needs node and chromium. $PROMETHEUS is the path of Prometheus, $PICTURES a folder with the
+# node_modules of page/package.json, and $OUT the folder of the pictures.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
-exporter=127.0.0.1:20990 prometheus=127.0.0.1:20991 work=$(mktemp -d)
+exporter=127.0.0.1:20990 prometheus=127.0.0.1:20991 work=$(mktemp -d) out=$(realpath -m "${OUT:-bin/pictures}")
 children=()
 trap 'kill "${children[@]}" 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 
-go build -o "$work/demo" ./test/demo
-go run -C dashboards ./generate -out="$work" -interval=5s -rate.window=30s -idle.window=1m -idle.for=10s
+go build -o "$work/demo" ./test/demo &
+go run -C dashboards ./generate -out="$work" -interval=2s -rate.window=16s -idle.window=30s -idle.for=5s \
+	-price=LATEST-GPU-MODEL=3
+wait $!
+DRA_EXPORTER_COUNTER_ZERO_HOLD=3s "$work/demo" --listen=$exporter >/dev/null &
+children+=($!)
 cat >"$work/prometheus.yml" <<CONFIG
-global: {scrape_interval: 5s, evaluation_interval: 5s}
+global: {scrape_interval: 2s, evaluation_interval: 2s}
 rule_files: [rules.yaml]
 scrape_configs:
 - job_name: dra-exporter
@@ -19,30 +24,17 @@ scrape_configs:
   static_configs:
   - {targets: ["$exporter"], labels: {cluster: demo, node: demo-node, instance: demo-node}}
 CONFIG
-DRA_EXPORTER_COUNTER_ZERO_HOLD=6s "$work/demo" --listen=$exporter >/dev/null &
+"$PROMETHEUS" --config.file="$work/prometheus.yml" --storage.tsdb.path="$work/data" --web.listen-address=$prometheus \
+	--log.level=error &
 children+=($!)
-"$PROMETHEUS" --config.file="$work/prometheus.yml" --storage.tsdb.path="$work/data" --web.listen-address=$prometheus --log.level=error &
-children+=($!)
-ended=$((SECONDS + ${WAIT:-90}))
 
-cp -r test/dashboards/screenshots/page "$work/page"
-npm ci --prefix "$work/page" --legacy-peer-deps --ignore-scripts --no-audit --no-fund --silent
-(cd "$work/page" && npx esbuild main.jsx --bundle --minify --jsx=automatic --format=iife --outfile=page.js \
-	--define:process.env.NODE_ENV='"production"' --loader:.ttf=dataurl --loader:.svg=dataurl --log-level=error)
-while ((SECONDS < ended)); do sleep 1; done
-
-# picture FILE WIDTH HEIGHT ADDRESS: what Chromium shows after some seconds of its own time.
-picture() {
-	chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size="$2,$3" --virtual-time-budget=8000 \
-		--allow-file-access-from-files --user-data-dir="$work/chromium" --screenshot="$1" "$4" 2>/dev/null
-}
-picture "$work/first.png" 1300 1560 "http://$exporter/" # traffic is a rate since an earlier look
-
-# draw BOARD HEIGHT PANELS [CLAIM]
-draw() {
-	go run -C test/dashboards ./screenshots -prometheus="http://$prometheus" -board="$1" -panels="$3" -claim="${4:-.*}" -out="$work/page/data.js"
-	picture "dashboards/$1.png" 1230 "$2" "file://$work/page/index.html"
-}
-draw dra-fleet 1130 'Claimed;Idle;Free;Unhealthy;Unmeasured;Utilization;Power;Alerts;Devices by state;Utilization by driver;Wasted device-hours by namespace;Wasted energy by namespace;Share of held time that was idle;Top idle claims'
-draw dra-namespaces 1100 'Total device-hours;Active share of measured time;Total energy;Total cost;Namespaces;Namespaces by driver and model;Devices held;Devices busy'
-picture exporter/page.png 1300 1560 "http://$exporter/"
+mkdir -p "$work/site" "$out"
+cp test/dashboards/screenshots/page/index.html "$work/site"
+export NODE_PATH="$PICTURES/node_modules"
+"$NODE_PATH/.bin/esbuild" test/dashboards/screenshots/page/main.jsx --bundle --minify \
+	--jsx=automatic --format=iife --outfile="$work/site/page.js" --define:process.env.NODE_ENV='"production"' \
+	--loader:.ttf=dataurl --loader:.svg=dataurl --log-level=error
+go run -C test/dashboards ./screenshots -prometheus="http://$prometheus" -exporter="http://$exporter" \
+	-site="$work/site" -out="$out"
+cp "$out/dra-fleet.png" "$out/dra-namespaces.png" dashboards
+cp "$out/page.png" exporter

@@ -1,126 +1,104 @@
-// Command screenshots evaluates the queries of panels of the shipped dashboards, and writes the
-// results as a script for the page that draws the panels with Grafana's components.
+// Command screenshots draws pictures of the shipped dashboards and of the exporter's page: it
+// evaluates the queries of all panels, and opens in one headless Chromium the site that draws them
+// with Grafana's components.
 //
-//	go run ./screenshots -prometheus=http://127.0.0.1:9090 -board=dra-fleet -panels='Claimed;Idle' -out=data.js
+//	go run ./screenshots -prometheus=http://127.0.0.1:9090 -exporter=http://127.0.0.1:10985 -site=DIR -out=DIR
 package main
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"net/http"
-	"net/url"
 	"os"
-	"slices"
+	"os/signal"
+	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 )
 
 func main() {
-	if err := run(); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx); err != nil {
 		_, _ = fmt.Fprintf(os.Stderr, "screenshots: %v\n", err)
-		os.Exit(1)
+		os.Exit(1) //nolint:gocritic // nothing is left to clean up
 	}
 }
 
-// drawing is the data of a panel for the page: the panel from the dashboard's JSON and the results
-// of its queries.
-type drawing struct {
-	Panel   json.RawMessage   `json:"panel"`
-	Answers []json.RawMessage `json:"answers"`
-}
+// sizes are the widths of the screens, in pixels, by the end of the pictures' names.
+func sizes() map[string]int64 { return map[string]int64{"": 1600, "-narrow": 500} }
 
-// panel is the part of a panel's JSON that is used.
-type panel struct {
-	Type, Title string
-	Targets     []struct {
-		Expr    string
-		Instant bool
-	}
-}
-
-func run() error {
+func run(ctx context.Context) error {
 	prometheus := flag.String("prometheus", "http://127.0.0.1:9090", "address of Prometheus")
-	board := flag.String("board", "dra-fleet", "UID of the dashboard")
-	panels := flag.String("panels", "", "titles of its panels, separated by semicolons")
-	claim := flag.String("claim", ".*", "regular expression of the claims to show")
-	span := flag.Duration("span", 4*time.Minute, "time to show")
-	out := flag.String("out", "data.js", "file to write")
+	exporter := flag.String("exporter", "http://127.0.0.1:10985", "address of the exporter")
+	span := flag.Duration("span", 45*time.Second, "time that the dashboards show; it is waited for")
+	rate := flag.Duration("rate", 16*time.Second, "window of rates")
+	step := flag.Duration("step", 2*time.Second, "time between two points of a graph")
+	site := flag.String("site", "", "folder of the site that draws a dashboard")
+	out := flag.String("out", ".", "folder of the pictures")
 	flag.Parse()
 
-	content, err := os.ReadFile("../../dashboards/out/grafana/" + *board + ".json")
+	browser, closeBrowser, err := startBrowser(ctx)
 	if err != nil {
-		return fmt.Errorf("read dashboard: %w", err)
+		return err
 	}
-	var dashboard struct {
-		Title  string
-		Panels []json.RawMessage
+	defer closeBrowser()
+	// Its rates are those since an earlier look.
+	page, err := open(browser, *exporter, 1300, 1560)
+	if err != nil {
+		return err
 	}
-	if err := json.Unmarshal(content, &dashboard); err != nil {
-		return fmt.Errorf("decode dashboard: %w", err)
+	a := asker{prometheus: *prometheus, span: *span, rate: *rate, step: *step}
+	if err := a.wait(ctx); err != nil {
+		return err
 	}
-	titles := strings.Split(*panels, ";")
-	drawings := make([]*drawing, len(titles))
-	for _, raw := range dashboard.Panels {
-		var p panel
-		if err := json.Unmarshal(raw, &p); err != nil {
-			return fmt.Errorf("decode panel: %w", err)
-		}
-		i := slices.Index(titles, p.Title)
-		if i < 0 || p.Type == "row" {
-			continue
-		}
-		drawings[i] = &drawing{Panel: raw}
-		for _, target := range p.Targets {
-			expr := grafana.Fill(target.Expr, map[string]string{"claim": *claim}, strconv.Itoa(int(span.Seconds()))+"s", "30s",
-				"5s")
-			answer, err := ask(*prometheus, expr, *span, target.Instant)
-			if err != nil {
-				return fmt.Errorf("panel %s: %w", p.Title, err)
+	a.now = time.Now()
+	boards, err := a.boards(ctx)
+	if err != nil {
+		return err
+	}
+	address, err := serve(*site, boards)
+	if err != nil {
+		return err
+	}
+	if err := picture(page, filepath.Join(*out, "page.png")); err != nil {
+		return err
+	}
+	tab, err := open(browser, address, 1600, 1000)
+	if err != nil {
+		return err
+	}
+	for _, board := range grafana.Boards() {
+		for end, width := range sizes() {
+			if err := draw(tab, board.UID, width, filepath.Join(*out, board.UID+end+".png")); err != nil {
+				return err
 			}
-			drawings[i].Answers = append(drawings[i].Answers, answer)
 		}
 	}
-	if i := slices.Index(drawings, nil); i >= 0 {
-		return fmt.Errorf("dashboard %s has no panel %q", *board, titles[i])
-	}
-	data, err := json.Marshal(map[string]any{"title": dashboard.Title, "drawings": drawings})
-	if err != nil {
-		return fmt.Errorf("write data: %w", err)
-	}
-	return os.WriteFile(*out, append([]byte("window.drawn = "), data...), 0o600)
+	return nil
 }
 
-var errAnswer = errors.New("prometheus did not answer")
-
-// ask returns the data of Prometheus's response.
-func ask(prometheus, expr string, span time.Duration, instant bool) (json.RawMessage, error) {
-	path, parameters := "/api/v1/query", url.Values{"query": {expr}}
-	if !instant {
-		path = "/api/v1/query_range"
-		parameters.Set("start", strconv.FormatInt(time.Now().Add(-span).Unix(), 10))
-		parameters.Set("end", strconv.FormatInt(time.Now().Unix(), 10))
-		parameters.Set("step", "5")
-	}
-	address := prometheus + path + "?" + parameters.Encode()
-	response, err := http.Get(address) //nolint:noctx // interactive: users can interrupt it
+// serve serves the site, and each dashboard with its answers as /boards/UID, until the program
+// ends.
+func serve(site string, boards map[string]board) (address string, err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it listens at once
 	if err != nil {
-		return nil, fmt.Errorf("query %s: %w", expr, err)
+		return "", fmt.Errorf("serve the site: %w", err)
 	}
-	defer response.Body.Close()
-	var body struct {
-		Status, Error string
-		Data          struct{ Result json.RawMessage }
-	}
-	if err := json.NewDecoder(response.Body).Decode(&body); err != nil {
-		return nil, fmt.Errorf("query %s: %w", expr, err)
-	}
-	if body.Status != "success" {
-		return nil, fmt.Errorf("query %s: %w: %s", expr, errAnswer, body.Error)
-	}
-	return body.Data.Result, nil
+	mux := http.NewServeMux()
+	mux.Handle("GET /", http.FileServer(http.Dir(site)))
+	mux.HandleFunc("GET /boards/{uid}", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(boards[r.PathValue("uid")])
+	})
+	go func() { _ = http.Serve(listener, mux) }()
+	return "http://" + listener.Addr().String(), nil
 }
+
+// seconds writes a duration as PromQL does.
+func seconds(d time.Duration) string { return strconv.Itoa(int(d.Seconds())) + "s" }

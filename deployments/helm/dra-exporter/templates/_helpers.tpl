@@ -15,6 +15,19 @@
 {{- end -}}
 {{- end -}}
 
+{{/*
+The name of an object in a namespace, given as (list $ NAMESPACE); "" is the cluster. Outside of the
+release's own namespace it begins with that, since a release elsewhere may have the same name. The dot
+can't be part of a namespace's name.
+*/}}
+{{- define "dra-exporter.nameIn" -}}
+{{- $root := index . 0 -}}
+{{- if ne (index . 1) $root.Release.Namespace -}}
+{{- $root.Release.Namespace }}.
+{{- end -}}
+{{- include "dra-exporter.fullname" $root -}}
+{{- end -}}
+
 {{- define "dra-exporter.selector" -}}
 app.kubernetes.io/name: {{ include "dra-exporter.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -49,6 +62,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{/* The presets of the vendors, as YAML. */}}
 {{- define "dra-exporter.presets" -}}
 nvidia:
+  sources: {amdgpu: false}
   runtimeClassName: nvidia
   nodeLabels: [nvidia.com/gpu.present, feature.node.kubernetes.io/pci-10de.present]
   deviceClassName: gpu.nvidia.com
@@ -56,17 +70,17 @@ nvidia:
     NVIDIA_VISIBLE_DEVICES: all
     NVIDIA_DRIVER_CAPABILITIES: utility
 amd:
-  sources: {nvml: false}
+  sources: {intelgpu: false, nvml: false}
   deviceClassName: gpu.amd.com
   nodeLabels: [feature.node.kubernetes.io/amd-gpu]
 intel:
-  sources: {nvml: false}
+  sources: {amdgpu: false, nvml: false}
   deviceClassName: gpu.intel.com
   nodeLabels: [intel.feature.node.kubernetes.io/gpu]
 network:
-  sources: {cpu: false, nvml: false}
+  sources: {amdgpu: false, cpu: false, intelgpu: false, nvml: false}
 cpu:
-  sources: {netdev: false, nvml: false, rdma: false}
+  sources: {amdgpu: false, intelgpu: false, netdev: false, nvme: false, nvml: false, rdma: false}
 {{- end -}}
 
 {{- define "dra-exporter.preset" -}}

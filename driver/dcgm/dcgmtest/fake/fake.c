@@ -239,7 +239,8 @@ static int unknown(unsigned short field) {
     case DCGM_FI_DEV_SM_CLOCK:
     case DCGM_FI_DEV_MEM_CLOCK:
     case DCGM_FI_DEV_VIDEO_CLOCK:
-    case DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION: return state->vocabulary == 2;
+    case DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION:
+    case DCGM_FI_DEV_FAN_SPEED: return state->vocabulary == 2;
     default:
         return (state->vocabulary == 1 && field >= DCGM_FI_DEV_BAR1_CAPACITY_BYTES) ||
                (state->vocabulary == 3 && field >= DCGM_FI_DEV_MEMORY_UNREPAIRABLE);

@@ -8,7 +8,7 @@
  */
 #include <stdint.h>
 
-enum { MAX_GPUS = 8, MAX_INSTANCES = 8, MAX_EVENTS = 64, MAX_FUNCTIONS = 32, MAX_GROUPS = 16, MAX_ENTITIES = 160, MAX_FIELDS = 64 };
+enum { MAX_GPUS = 32, MAX_INSTANCES = 8, MAX_EVENTS = 64, MAX_FUNCTIONS = 32, MAX_GROUPS = 16, MAX_ENTITIES = 160, MAX_FIELDS = 64 };
 
 #define STATE_MAGIC 0x4443474d646f7562ULL
 
@@ -22,6 +22,7 @@ struct work { /* what GPUs and GPU instances both have */
 struct instance { /* a GPU instance */
     int64_t present, gpu_instance, compute_instances, profile;
     struct work work;
+    char name[64]; /* of its profile */
 };
 
 struct condition { /* in which the hardware is: flags are 0 or 1 */
@@ -50,7 +51,7 @@ struct gpu {
     double ecc_corrected, ecc_uncorrected, pcie_replays, remapped_corrected, remapped_uncorrected, retired_sbe, retired_dbe;
     struct condition condition;
     struct instance instances[MAX_INSTANCES];
-    char uuid[64], name[64];
+    char uuid[64], name[64], serial[32], vbios[32];
 };
 
 struct event {
@@ -81,6 +82,7 @@ struct state {
     int64_t users;      /* connections */
     int64_t misuse;     /* calls that the header forbids */
     int64_t gpus;
+    int64_t cuda_version; /* as DCGM_FI_CUDA_DRIVER_VERSION has it */
     int64_t values;                       /* delivered */
     int64_t embedded;                     /* an engine runs in this process */
     int64_t events_written;

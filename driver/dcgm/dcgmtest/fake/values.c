@@ -207,7 +207,9 @@ dcgmReturn_t dcgmEntitiesGetLatestValues(dcgmHandle_t handle, dcgmGroupEntityPai
         return misuse();
     for (unsigned int i = 0; i < entity_count * field_count; i++) {
         dcgmFieldValue_v2 *v = &values[i];
-        const struct gpu *g = &state->gpu[entities[i / field_count].entityId];
+        int part = entities[i / field_count].entityGroupId == DCGM_FE_GPU_I;
+        unsigned int id = entities[i / field_count].entityId, gpu = part ? id / MAX_INSTANCES : id;
+        const struct gpu *g = &state->gpu[gpu];
         char address[32];
         memset(v, 0, sizeof *v);
         v->version = dcgmFieldValue_version2;
@@ -216,7 +218,15 @@ dcgmReturn_t dcgmEntitiesGetLatestValues(dcgmHandle_t handle, dcgmGroupEntityPai
         v->fieldId = fields[i % field_count];
         switch (v->fieldId) {
         case DCGM_FI_DEV_GPU_UUID: string(v, g->uuid); break;
-        case DCGM_FI_DEV_GPU_NAME: string(v, g->name); break;
+        case DCGM_FI_DEV_GPU_NAME: /* of an instance its profile's: dcgm-exporter's PopulateMigProfileNames */
+            string(v, part ? g->instances[id % MAX_INSTANCES].name : g->name);
+            break;
+        case DCGM_FI_DEV_BOARD_SERIAL: string(v, g->serial); break;
+        case DCGM_FI_DEV_VBIOS_VERSION: string(v, g->vbios); break;
+        case DCGM_FI_CUDA_DRIVER_VERSION: /* "CUDA 11.1 = 11100" */
+            v->fieldType = DCGM_FT_INT64;
+            v->value.i64 = state->cuda_version;
+            break;
         case DCGM_FI_SYSTEM_DRIVER_VERSION: string(v, state->driver_version); break;
         case DCGM_FI_DEV_PCI_BUS_ID: /* as nvmlPciInfo_t's busId: eight digits of domain, in upper case */
             snprintf(address, sizeof address, "00000000:%02X:00.0", (unsigned int)g->pci_bus);

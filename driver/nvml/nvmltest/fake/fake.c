@@ -191,6 +191,24 @@ nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned int len
     return copy(name, length, instance_of(device) < 0 ? g->name : g->instances[instance_of(device)].name);
 }
 
+/* "CUDA driver version by calling cuDriverGetVersion()": 1000 * major + 10 * minor */
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    ANSWER(nvmlSystemGetCudaDriverVersion_v2, MAX_GPUS);
+    *version = (int)state->cuda_version;
+    return NVML_SUCCESS;
+}
+
+/* "the serial number tag that is physically attached to the board": "for all products with an inforom" */
+nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, unsigned int length) {
+    OF(nvmlDeviceGetSerial, device, 0);
+    return g->serial[0] ? copy(serial, length, g->serial) : NVML_ERROR_NOT_SUPPORTED;
+}
+
+nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *version, unsigned int length) {
+    OF(nvmlDeviceGetVbiosVersion, device, 0);
+    return copy(version, length, g->vbios);
+}
+
 nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned int *minor) {
     OF(nvmlDeviceGetMinorNumber, device, 0);
     *minor = (unsigned int)g->minor;

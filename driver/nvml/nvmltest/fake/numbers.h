@@ -5,7 +5,9 @@
  * change since CUDA 11. PCIE_COUNT_*_BYTES are absent from the header of CUDA 12.2 (535) and in that of CUDA 12.4 (550).
  * For 575 and 580, 251 to 273 are those of CUDA 12.9 and 13.0, as nvidia-ml-py 13.580 lists them;
  * NVIDIA/k8s-test-infra, pull request 691, saw nvidia-smi 580.65.06 ask for 251 to 253. 590 has the numbers of CUDA
- * 13.1. NVLINK_COUNT_LINK_RECOVERY_EVENTS is not in the header of CUDA 12.2 (535). GET_GPU_RECOVERY_ACTION came with CUDA 12.8 (assumed; nvidia-ml-py 12.570 has it). Those of 570 (CUDA 12.8), 251 to 268, are taken to be in the order of CUDA 13.1 (assumed).
+ * 13.1. NVLINK_COUNT_LINK_RECOVERY_EVENTS is not in the header of CUDA 12.2 (535). GET_GPU_RECOVERY_ACTION came with
+ * CUDA 12.8 (assumed; nvidia-ml-py 12.570 has it). Those of 570 (CUDA 12.8), 251 to 268, are taken to be in the order
+ * of CUDA 13.1 (assumed).
  */
 FIELD(ECC_SBE_VOL_TOTAL, 3, 0, 9999)
 FIELD(ECC_DBE_VOL_TOTAL, 4, 0, 9999)

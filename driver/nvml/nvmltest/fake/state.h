@@ -8,7 +8,7 @@
  */
 #include <stdint.h>
 
-enum { MAX_GPUS = 8, MAX_INSTANCES = 8, MAX_PROCESSES = 8, MAX_EVENTS = 64, MAX_METRICS = 176, MAX_FUNCTIONS = 64 };
+enum { MAX_GPUS = 64, MAX_INSTANCES = 8, MAX_PROCESSES = 8, MAX_EVENTS = 64, MAX_METRICS = 176, MAX_FUNCTIONS = 64 };
 
 #define STATE_MAGIC 0x4e564d4c646f7562ULL
 
@@ -67,7 +67,7 @@ struct gpu {
     struct gpm gpm;
     struct process processes[MAX_PROCESSES];
     struct instance instances[MAX_INSTANCES];
-    char uuid[64], name[64];
+    char uuid[64], name[64], serial[32], vbios[32];
 };
 
 struct event {
@@ -81,6 +81,7 @@ struct state {
     int64_t generation; /* counts initialisations: handles of an earlier one are stale */
     int64_t misuse;     /* calls with stale handles, or that the header forbids */
     int64_t gpus;
+    int64_t cuda_version; /* as nvmlSystemGetCudaDriverVersion_v2 has it */
     int64_t gpm_metrics;                /* GPM metrics from this number on are not known to the driver; 0: all are */
     int64_t gpm_nan;                    /* the GPM metric that succeeds with NaN; 0: none */
     int64_t gpm_samples, event_sets;    /* allocated and not freed */

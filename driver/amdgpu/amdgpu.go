@@ -1,0 +1,266 @@
+// Package amdgpu reads AMD GPUs, and the partitions of those that are partitioned, from the sysfs
+// of the kernel driver amdgpu and of the compute driver KFD: without ROCm or another library.
+//
+// The facts are of the kernel's documentation (Documentation/gpu/amdgpu) and headers. Files that
+// take long are not read: pcie_bw blocks for a second on some GPUs.
+package amdgpu
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
+)
+
+const (
+	vendor = "amd"
+	// callTimeout is how long a sample waits for the files of a GPU: during a reset they block.
+	callTimeout = time.Second
+	// slowEvery is how often all is read that changes slowly, or that the hardware is asked for.
+	slowEvery = 10 * time.Second
+	// slowAtOnce bounds the GPUs of which one sample reads all.
+	slowAtOnce = 8
+)
+
+// Source reads all AMD GPUs. It is a [driver.Source].
+//
+// Utilization, memory, power and gpu_metrics are read at every sample, all else every 10 s, of at
+// most 8 GPUs in one sample. Each GPU is read on a goroutine of its own, so that one that blocks
+// stops no other; that goroutine remains until the file answers, and there is one a GPU at most.
+type Source struct {
+	root   string
+	now    func() time.Time
+	parser *parser
+	lister *drmcard.Lister
+	reader sysfs.Reader
+	open   func(folder string) (sysfs.Dir, error)
+	list   func(kfd string) (nodes []node, denied bool, err error)
+
+	generation uint64 // of KFD's topology
+	nodes      []node
+	gpus       []*gpu
+	using      *processes
+	usage      *driver.Call[usage]
+}
+
+// usage is what the processes do on the nodes.
+type usage struct {
+	uses map[uint64][]use // nil: unknown
+	at   time.Time
+	err  error
+}
+
+var _ driver.Source = (*Source)(nil)
+
+// FromHost returns the source of a machine.
+func FromHost(h driver.Host) (driver.Source, error) { return New(h.Sysfs), nil }
+
+// New returns a source that reads the sysfs mounted at that path. It reads nothing yet.
+func New(root string) *Source {
+	s := &Source{
+		root: root, now: time.Now, parser: newParser(), lister: drmcard.NewLister(root),
+		list: readNodes,
+		open: func(folder string) (sysfs.Dir, error) { return sysfs.OpenDir(sysfs.WorkingDir, folder) },
+	}
+	s.using = &processes{
+		root: filepath.Join(s.kfd(), "proc"), now: func() time.Time { return s.now() }, known: map[int]*process{},
+	}
+	return s
+}
+
+// Name returns amdgpu.
+func (*Source) Name() string { return "amdgpu" }
+
+// Fills returns the quantities that the source reads.
+func Fills() []driver.Quantity {
+	return []driver.Quantity{
+		driver.Utilization, driver.EngineUtilization, driver.MemoryUsed, driver.MemoryCapacity, driver.Power, driver.Energy,
+		driver.Temperature, driver.Clock, driver.IOBytes, driver.Errors, driver.ThrottledSeconds, driver.PowerLimit,
+		driver.ThrottleActive, driver.LinkWidth, driver.LinkWidthMax, driver.LinkGeneration, driver.LinkGenerationMax,
+		driver.FanSpeed, driver.HostMemoryUsed, driver.HostMemoryCapacity,
+	}
+}
+
+func (s *Source) kfd() string { return filepath.Join(s.root, "class", "kfd", "kfd") }
+
+// Sample returns a sample of each GPU and of each partition; driver.ErrAbsent if there is none. A
+// GPU that did not answer in time has a sample without readings, and an error. What could not be
+// read is absent.
+func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("read AMD GPUs: %w", err)
+	}
+	cards, fresh, err := s.lister.Cards(s.now())
+	if err != nil {
+		return nil, err
+	}
+	var bad sysfs.Problems
+	if fresh || s.changed() {
+		bad.Add(s.adopt(cards))
+	}
+	if len(s.gpus) == 0 {
+		return nil, cmp.Or(bad.Err(), errNone())
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	s.start()
+	for _, g := range s.gpus {
+		if !g.call.Late() {
+			g.call.Wait(ctx)
+		}
+	}
+	if !s.usage.Late() {
+		s.usage.Wait(ctx)
+	}
+	return s.collect(&bad), bad.Err()
+}
+
+// errNone returns the error where there is no GPU, which is one only where there should be some.
+func errNone() error {
+	return driver.WithReason(driver.ReasonDriverNotLoaded,
+		fmt.Errorf("%w: no device of class drm has the kernel driver amdgpu", driver.ErrAbsent))
+}
+
+// changed reports whether GPUs were partitioned anew: then KFD's topology has another generation.
+func (s *Source) changed() bool { return len(s.gpus) > 0 && s.topology() != s.generation }
+
+// topology returns the generation of KFD's topology; 0 where there is none.
+func (s *Source) topology() uint64 {
+	generation, err := s.reader.Number(sysfs.WorkingDir, filepath.Join(s.kfd(), "topology", "generation_id"))
+	if err != nil {
+		return 0
+	}
+	return generation
+}
+
+// adopt brings the known GPUs in line with the cards and KFD's nodes.
+func (s *Source) adopt(cards []drmcard.Card) error {
+	known := map[string]*gpu{}
+	for _, g := range s.gpus {
+		known[g.card.PCI] = g
+	}
+	s.gpus, s.nodes = nil, nil
+	if !slices.ContainsFunc(cards, isGPU) {
+		return nil
+	}
+	s.generation = s.topology()
+	nodes, denied, err := s.list(s.kfd())
+	s.nodes = nodes
+	for _, card := range cards {
+		if !isGPU(card) {
+			continue
+		}
+		g := known[card.PCI]
+		if g == nil {
+			g = &gpu{now: func() time.Time { return s.now() }, open: s.open, parser: s.parser}
+		}
+		g.card, g.parts = card, partsOf(card, cards, nodes)
+		g.unknown = denied && len(g.parts) == 0
+		s.gpus = append(s.gpus, g)
+	}
+	return err
+}
+
+func isGPU(card drmcard.Card) bool { return card.Driver == "amdgpu" && card.PCI != "" }
+
+// part is a GPU, or one of its partitions.
+type part struct {
+	node    node
+	devices []string // below /dev
+}
+
+// partsOf returns what KFD has of a card: several nodes if it is partitioned, none if KFD does not
+// know it. The first partition has the GPU's own DRM nodes, the others have those of a platform
+// device, which may be there before they are used.
+func partsOf(card drmcard.Card, cards []drmcard.Card, nodes []node) []part {
+	const function = len(".0")
+	var parts []part
+	for _, n := range nodes {
+		if n.slot != card.PCI[:len(card.PCI)-function] {
+			continue
+		}
+		owner := slices.IndexFunc(cards, func(c drmcard.Card) bool { return c.Render == n.render })
+		if owner >= 0 && isGPU(cards[owner]) && cards[owner].PCI != card.PCI {
+			continue // another function of the same PCI device: a virtual GPU
+		}
+		p := part{node: n}
+		if owner >= 0 {
+			p.devices = devicesOf(cards[owner])
+		}
+		parts = append(parts, p)
+	}
+	return parts
+}
+
+func devicesOf(card drmcard.Card) []string {
+	devices := []string{"/dev/dri/" + card.Name()}
+	if card.Render >= 0 {
+		devices = append(devices, "/dev/dri/renderD"+strconv.Itoa(card.Render))
+	}
+	return devices
+}
+
+// start begins to read every GPU that is not being read still, and the processes.
+func (s *Source) start() {
+	now := s.now()
+	idle := slices.DeleteFunc(slices.Clone(s.gpus), func(g *gpu) bool { return g.call != nil })
+	due := sysfs.Due(idle, func(g *gpu) time.Time { return g.slowAt }, now, slowEvery, slowAtOnce)
+	for _, g := range idle {
+		card, parts, unknown, whole := g.card, g.parts, g.unknown, due[g]
+		hardware := g.hardware()
+		if whole {
+			g.slowAt = now
+		}
+		g.call = driver.Go(
+			func() outcome { return g.read(card, hardware, parts, unknown, whole) },
+			func(err error) outcome { return unreadable(hardware, err) },
+		)
+	}
+	if s.usage == nil {
+		nodes := slices.Clone(s.nodes)
+		s.usage = driver.Go(func() usage {
+			at := s.now()
+			uses, err := s.using.read(nodes)
+			return usage{uses, at, err}
+		}, func(err error) usage { return usage{err: err} })
+	}
+}
+
+// collect returns what was read.
+func (s *Source) collect(bad *sysfs.Problems) []driver.Sample {
+	u, done := s.usage.Take()
+	if done {
+		s.usage = nil
+	} else {
+		u.err = driver.Hung("read the processes of KFD")
+	}
+	bad.Add(u.err)
+	var samples []driver.Sample
+	for _, g := range s.gpus {
+		o, done := g.call.Take()
+		switch {
+		case !done:
+			bad.Add(fmt.Errorf("read GPU %s: %w", g.card.PCI, driver.Hung("read sysfs")))
+			samples = append(samples, driver.Sample{Hardware: g.hardware(), Unreadable: true})
+			continue
+		case o.err != nil:
+			bad.Add(fmt.Errorf("read GPU %s: %w", g.card.PCI, o.err))
+		}
+		g.call = nil
+		if u.uses != nil {
+			first := len(o.samples) - len(o.nodes)
+			for i, n := range o.nodes {
+				addProcesses(&o.samples[first+i], u.uses[n.id], len(o.nodes) > 1, u.at)
+			}
+		}
+		samples = append(samples, o.samples...)
+	}
+	return samples
+}

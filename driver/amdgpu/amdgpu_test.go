@@ -1,0 +1,382 @@
+package amdgpu
+
+import (
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
+)
+
+func TestMain(m *testing.M) { testmain.Main(m) }
+
+// The folders of the GPUs of server.tree.
+const (
+	whole       = "devices/pci0000:0a/0000:0a:01.0/0000:0c:00.0/"
+	divided     = "devices/pci0000:20/0000:22:00.0/"
+	workstation = "devices/pci0000:40/0000:41:00.0/"
+)
+
+// machine is a source over a tree of its own, and its clock.
+type machine struct {
+	tb     testing.TB
+	root   string
+	begun  time.Time
+	clock  time.Time
+	source *Source
+	counts bool // the workstation's counter of energy counts
+}
+
+func newMachine(tb testing.TB, trees ...string) *machine {
+	tb.Helper()
+	begun := time.Unix(1_800_000_000, 0)
+	m := &machine{tb: tb, root: tb.TempDir(), begun: begun, clock: begun, counts: true}
+	for _, tree := range trees {
+		m.write(tree)
+	}
+	m.renew()
+	return m
+}
+
+// renew makes a source that knows nothing.
+func (m *machine) renew() {
+	m.source = New(m.root)
+	m.source.now = func() time.Time { return m.clock }
+}
+
+// server returns a machine with server.tree and all that its form can't hold.
+func server(tb testing.TB) *machine {
+	tb.Helper()
+	tree, err := os.ReadFile(filepath.Join("testdata", "server.tree"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	m := newMachine(tb, string(tree))
+	for file, content := range map[string]string{
+		whole + "pp_dpm_socclk":     "0: 500Mhz\n1: 800Mhz *\n2: 1143Mhz\n",
+		whole + "pp_dpm_fclk":       "0: 1200Mhz\n1: 1900Mhz *\n",
+		whole + "ras/umc_err_count": "ue: 2\nce: 11\nde: 5\n",
+		whole + "ras/gfx_err_count": "ue: 4\nce: 0\n",
+	} {
+		m.file(file, content)
+	}
+	const nodes = "class/kfd/kfd/topology/nodes/"
+	for node, properties := range map[string]string{
+		"1": "simd_count 1216\nsimd_per_cu 4\nlocation_id 3072\ndomain 0\ndrm_render_minor 128\n",
+		"2": "simd_count 608\nsimd_per_cu 4\nlocation_id 8704\ndomain 0\ndrm_render_minor 129\n",
+		"3": "simd_count 608\nsimd_per_cu 4\nlocation_id 268444160\ndomain 0\ndrm_render_minor 130\n",
+	} {
+		m.file(nodes+node+"/properties", properties)
+		m.file(nodes+node+"/mem_banks/0/properties", "heap_type 1\nsize_in_bytes 103079215104\nflags 0\n")
+	}
+	m.later(0)
+	return m
+}
+
+func (m *machine) write(tree string) {
+	m.tb.Helper()
+	drivertest.WriteTree(m.tb, m.root, tree)
+}
+
+func (m *machine) file(name, content string) {
+	m.tb.Helper()
+	path := filepath.Join(m.root, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		m.tb.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		m.tb.Fatal(err)
+	}
+}
+
+// later lets time pass, in which the GPUs draw 500, 300 and 200 W.
+func (m *machine) later(d time.Duration) {
+	m.tb.Helper()
+	m.clock = m.clock.Add(d)
+	seconds := m.clock.Sub(m.begun).Seconds()
+	table := func(gpu string, format, content uint8, values map[string][]uint64) {
+		m.tb.Helper()
+		if _, err := os.Stat(filepath.Join(m.root, gpu, "gpu_metrics")); d > 0 && err != nil {
+			return // removed by the test
+		}
+		m.file(gpu+"gpu_metrics", string(table(m.tb, format, content, values)))
+	}
+	const fine = 1 << 16 // of the unit of energy in a joule
+	cycles := uint64(1e6 + 1000*seconds)
+	table(whole, 1, 6, map[string][]uint64{
+		"energy_accumulator": {uint64(1e9 + 500*fine*seconds)}, "accumulation_counter": {cycles},
+		"prochot_residency_acc": {0}, "ppt_residency_acc": {uint64(250 * seconds)}, "socket_thm_residency_acc": {7},
+		"average_gfx_activity": {1}, "curr_socket_power": {500}, "xgmi_read_data_acc": {1000, 24},
+		"xgmi_write_data_acc": {uint64(seconds), 5},
+		"0/vcn_busy":          {10, 30}, "0/jpeg_busy": {4}, "pcie_replay_count_acc": {9}, "temperature_hotspot": {99},
+	})
+	table(divided, 1, 9, map[string][]uint64{
+		"energy_accumulator": {uint64(300 * fine * seconds)}, "accumulation_counter": {cycles},
+		"hbm_thm_residency_acc": {uint64(1000 * seconds)}, "gfx_busy_inst": {20, 30, 20, 30, 80, 90, math.MaxUint32, 70},
+		"temperature_mem": {41}, "average_gfx_activity": {33}, "pcie_replay_count_acc": {2},
+	})
+	energy := 0.
+	if m.counts {
+		energy = 200 * 1000 * seconds
+	}
+	table(workstation, 1, 3, map[string][]uint64{
+		"energy_accumulator": {uint64(energy)}, "average_gfx_activity": {24}, "average_umc_activity": {8},
+		"average_mm_activity": {50}, "indep_throttle_status": {1<<0 | 1<<36}, "temperature_edge": {38},
+		"temperature_hotspot": {49}, "average_socket_power": {1},
+	})
+}
+
+// sample returns the samples by their GPU's address and the partition's number.
+func (m *machine) sample() map[string]driver.Sample {
+	m.tb.Helper()
+	named, err := m.try()
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+	return named
+}
+
+func (m *machine) try() (map[string]driver.Sample, error) {
+	samples, err := m.source.Sample(m.tb.Context())
+	named := map[string]driver.Sample{}
+	for _, s := range samples {
+		named[strings.TrimSpace(s.Hardware.PCI+s.Hardware.Parent+" "+s.Hardware.Instance)] = s
+	}
+	return named, err
+}
+
+// values returns the readings' values, by quantity and labels, and those of processes by their PID
+// as well.
+func values(s driver.Sample) map[string]float64 {
+	c, named := driver.Standard(), map[string]float64{}
+	add := func(pid string, readings []driver.Reading) {
+		for _, r := range readings {
+			named[pid+strings.TrimSpace(c.Spec(r.Quantity).Name+" "+strings.Join(r.Labels[:], " "))] = r.Value
+		}
+	}
+	add("", s.Readings)
+	for _, p := range s.Processes {
+		add(string(rune('0'+p.PID%10))+": ", p.Readings)
+	}
+	return named
+}
+
+func TestHardware(t *testing.T) {
+	m := server(t)
+	hardware := map[string]driver.Hardware{}
+	for name, s := range m.sample() {
+		hardware[name] = s.Hardware
+	}
+	part := func(instance, numa string, devices ...string) driver.Hardware {
+		return driver.Hardware{
+			Kind: driver.KindPartition, Parent: "0000:22:00.0", Instance: instance, ParentShare: 0.5, Vendor: "amd",
+			Profile: "DPX", Serial: "5a00fedcba987654", NUMANode: numa, DeviceNodes: devices,
+		}
+	}
+	want := map[string]driver.Hardware{
+		"0000:0c:00.0": {
+			PCI: "0000:0c:00.0", Vendor: "amd", Model: "Accelerator 300", Serial: "692100200300",
+			FirmwareVersion: "113-M3000100-100", NUMANode: "1",
+			DeviceNodes: []string{"/dev/dri/card1", "/dev/dri/renderD128"},
+		},
+		"0000:22:00.0": {
+			PCI: "0000:22:00.0", Vendor: "amd", Serial: "5a00fedcba987654", NUMANode: "0",
+		},
+		"0000:22:00.0 0": part("0", "0", "/dev/dri/card2", "/dev/dri/renderD129"),
+		"0000:22:00.0 1": part("1", "0", "/dev/dri/card3", "/dev/dri/renderD130"),
+		"0000:41:00.0": {
+			PCI: "0000:41:00.0", Vendor: "amd",
+			DeviceNodes: []string{"/dev/dri/card5", "/dev/dri/renderD131"},
+		},
+	}
+	if diff := cmp.Diff(want, hardware); diff != "" {
+		t.Errorf("hardware (-want +got):\n%s", diff)
+	}
+}
+
+// after returns the samples of a server after two minutes.
+func after(m *machine) map[string]driver.Sample {
+	m.tb.Helper()
+	for range 12 { // a sample of each file, and a minute for the energy
+		m.sample()
+		m.later(slowEvery)
+	}
+	return m.sample()
+}
+
+func TestReadings(t *testing.T) {
+	got := after(server(t))
+	for name, want := range map[string]map[string]float64{
+		"0000:0c:00.0": {
+			"utilization": 0.75, "engine_utilization dram": 0.4, "engine_utilization video": 0.2,
+			"engine_utilization jpeg": 0.04, "memory_used": 48 << 30, "memory_capacity": 192 << 30,
+			"host_memory_used": 1 << 20, "host_memory_capacity": 126 << 30, "power": 500,
+			"energy": 1e9/65536 + 500*120, "temperature junction": 55, "temperature memory": 47,
+			"clock graphics": 2.1e9, "clock memory": 1.3e9, "clock soc": 800e6, "clock fabric": 1.9e9, "clock video": 300e6,
+			"throttled_seconds prochot": 0, "throttled_seconds power": 30, "throttled_seconds thermal": 0,
+			"io_bytes xgmi receive": 1 << 20, "io_bytes xgmi transmit": 125 * 1024,
+			"power_limit enforced": 750, "power_limit default": 760, "power_limit min": 0, "power_limit max": 770,
+			"link_width pcie": 8, "link_width_max pcie": 16, "link_generation pcie": 4, "link_generation_max pcie": 5,
+			"errors ecc_uncorrected umc": 2, "errors ecc_corrected umc": 11, "errors ras umc_deferred": 5,
+			"errors ecc_uncorrected gfx": 4, "errors ecc_corrected gfx": 0, "errors pcie_replay": 3,
+			"errors pcie_aer correctable": 6, "errors pcie_aer uncorrectable": 3,
+			"1: memory_used": 40e9, "1: utilization": 0.75 * 0.75, "2: memory_used": 10e9, "2: utilization": 0.75 * 0.25,
+		},
+		"0000:22:00.0": {
+			"power": 300, "energy": 300 * 120, "throttled_seconds thermal_memory": 120, "temperature memory": 41,
+			"errors pcie_replay": 2,
+		},
+		"0000:22:00.0 0": {"utilization": 0.25, "memory_capacity": 96 << 30, "memory_used": 0},
+		"0000:22:00.0 1": {
+			"utilization": 0.8, "memory_capacity": 96 << 30, "memory_used": 5e9, "3: memory_used": 5e9, "3: utilization": 0.8,
+		},
+		"0000:41:00.0": {
+			"utilization": 0.24, "engine_utilization dram": 0.08, "engine_utilization video": 0.12, "power": 200,
+			"energy": 200 * 120, "temperature edge": 38, "temperature junction": 49, "clock graphics": 500e6,
+			"clock memory": 96e6, "fan_speed": 0.4, "throttle_active power": 1, "throttle_active current": 0,
+			"throttle_active thermal": 1,
+			"throttle_active prochot": 0, "throttle_active other": 0,
+		},
+	} {
+		equal := cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 1e-6*math.Abs(b) })
+		if diff := cmp.Diff(want, values(got[name]), equal); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// removes has, by GPU and file, the series that vanish with the file. A file that is not listed
+// takes nothing with it: another has the same, or nobody reads it.
+const removes = `
+whole mem_busy_percent: engine_utilization dram
+whole mem_info_vram_used: memory_used
+whole mem_info_vram_total: memory_capacity
+whole mem_info_gtt_used: host_memory_used
+whole mem_info_gtt_total: host_memory_capacity
+whole pp_dpm_socclk: clock soc
+whole pp_dpm_fclk: clock fabric
+whole pp_dpm_vclk: clock video
+whole aer_dev_correctable: errors pcie_aer correctable, errors pcie_aer uncorrectable
+whole aer_dev_nonfatal: errors pcie_aer correctable, errors pcie_aer uncorrectable
+whole aer_dev_fatal: errors pcie_aer correctable, errors pcie_aer uncorrectable
+whole ras/umc_err_count: errors ecc_uncorrected umc, errors ecc_corrected umc, errors ras umc_deferred
+whole ras/gfx_err_count: errors ecc_uncorrected gfx, errors ecc_corrected gfx
+whole hwmon/hwmon3/power1_cap: power_limit enforced
+whole hwmon/hwmon3/power1_cap_default: power_limit default
+whole hwmon/hwmon3/power1_cap_min: power_limit min
+whole hwmon/hwmon3/power1_cap_max: power_limit max
+whole hwmon/hwmon3/temp2_input: temperature junction
+whole hwmon/hwmon3/temp3_input: temperature memory
+whole hwmon/hwmon3/freq1_input: clock graphics
+whole hwmon/hwmon3/freq2_input: clock memory
+whole current_link_width: link_width pcie
+whole max_link_width: link_width_max pcie
+whole current_link_speed: link_generation pcie
+whole max_link_speed: link_generation_max pcie
+whole gpu_metrics: engine_utilization video, engine_utilization jpeg, energy, throttled_seconds prochot
+whole gpu_metrics: throttled_seconds power, throttled_seconds thermal, io_bytes xgmi receive, io_bytes xgmi transmit
+divided hwmon/hwmon4/power1_average: power, energy
+divided gpu_metrics: energy, throttled_seconds thermal_memory, temperature memory, errors pcie_replay
+divided gpu_metrics: utilization, 3: utilization
+workstation hwmon/hwmon5/pwm1: fan_speed
+workstation hwmon/hwmon5/pwm1_max: fan_speed
+workstation pp_dpm_sclk: clock graphics
+workstation pp_dpm_mclk: clock memory
+workstation gpu_metrics: utilization, engine_utilization dram, energy, temperature edge, temperature junction
+workstation gpu_metrics: throttle_active power, throttle_active current, throttle_active thermal
+workstation gpu_metrics: throttle_active prochot, throttle_active other
+kfd 4001/vram_1001: 1: memory_used, 1: utilization
+kfd 4002/vram_1001: 2: memory_used, 2: utilization
+kfd 4003/vram_2002: 3: memory_used, 3: utilization
+kfd 4001/stats_1001/cu_occupancy: 1: utilization
+kfd 4002/stats_1001/cu_occupancy: 2: utilization
+kfd 4003/stats_2002/cu_occupancy: 3: utilization
+`
+
+// vanishing returns the series that vanish with each file.
+func vanishing() map[string][]string {
+	folders := map[string]string{
+		"whole": whole, "divided": divided, "workstation": workstation, "kfd": "class/kfd/kfd/proc/",
+	}
+	gone := map[string][]string{}
+	for line := range strings.Lines(strings.TrimSpace(removes)) {
+		file, series, _ := strings.Cut(strings.TrimSpace(line), ": ")
+		of, file, _ := strings.Cut(file, " ")
+		gone[folders[of]+file] = append(gone[folders[of]+file], strings.Split(series, ", ")...)
+	}
+	return gone
+}
+
+// samplesOf returns what the names of the samples begin with that a file belongs to.
+func samplesOf(file string) string {
+	switch {
+	case strings.HasPrefix(file, divided), strings.HasPrefix(file, "class/kfd/kfd/proc/4003"):
+		return "0000:22:00.0"
+	case strings.HasPrefix(file, workstation):
+		return "0000:41:00.0"
+	default:
+		return "0000:0c:00.0"
+	}
+}
+
+// seriesOf returns the names of what a sample has.
+func seriesOf(s driver.Sample) []string { return slices.Sorted(maps.Keys(values(s))) }
+
+// Each file that is removed takes its series with it, and no other. What takes over in place of a
+// file (power1_input, gpu_metrics) has the same name.
+func TestRemovedFiles(t *testing.T) {
+	m := server(t)
+	before := after(m)
+	gone := vanishing()
+	files := 0
+	err := fs.WalkDir(os.DirFS(m.root), ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil || !entry.Type().IsRegular():
+			return err
+		case strings.Contains(name, "/topology/"), strings.HasSuffix(name, "_label"):
+			return nil // TestTopology, TestSensorNames
+		}
+		files++
+		path := filepath.Join(m.root, name)
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+		m.later(slowEvery)
+		got, err := m.try()
+		if err != nil {
+			t.Errorf("%s is removed: %v", name, err)
+		}
+		for key := range before {
+			want := seriesOf(before[key])
+			if strings.HasPrefix(key, samplesOf(name)) {
+				want = slices.DeleteFunc(want, func(s string) bool { return slices.Contains(gone[name], s) })
+			}
+			if diff := cmp.Diff(want, seriesOf(got[key])); diff != "" {
+				t.Errorf("%s is removed: %s (-want +got):\n%s", name, key, diff)
+			}
+		}
+		err = os.WriteFile(path, content, 0o600)
+		if slices.Contains(gone[name], "energy") {
+			after(m) // it is believed again
+		}
+		delete(gone, name)
+		return err
+	})
+	if err != nil || files < 70 || len(gone) > 0 {
+		t.Fatal(files, err, gone)
+	}
+}

@@ -1,0 +1,56 @@
+package amdgpu
+
+import (
+	"math"
+	"time"
+)
+
+const (
+	// energyWindow is for how long a counter of energy is compared with power.
+	energyWindow = time.Minute
+	// energyGap is the longest time between two readings of power over which it is integrated.
+	energyGap = 10 * time.Second
+	// energyTolerance is by how much the counter and the integral of power may differ.
+	energyTolerance = 0.3
+)
+
+// energyMeter believes a counter of energy only while it agrees with power, minute by minute. Its
+// unit is 2^-16 J by AMD's documentation of data-center GPUs (15.259 µJ), which an RX 6900 XT
+// contradicts: it counts millijoules. An RX 9070's stays 0.
+type energyMeter struct {
+	unit float64 // J a count; 0: not believed
+
+	begun  time.Time // of the window; zero: there is none
+	counts uint64    // at the begin of the window
+	joules float64   // the integral of power since then
+	last   time.Time
+	power  float64 // W, at last
+}
+
+// energyUnits returns the units that a counter can have, in J.
+func energyUnits() [2]float64 { return [2]float64{1. / (1 << 16), 1e-3} }
+
+// observe compares the counter with power, in W, at a time.
+func (e *energyMeter) observe(counts uint64, power float64, at time.Time) {
+	gap := at.Sub(e.last)
+	if e.begun.IsZero() || gap < 0 || gap > energyGap || counts < e.counts {
+		e.restart(counts, power, at)
+		return
+	}
+	e.joules += (e.power + power) / 2 * gap.Seconds()
+	e.last, e.power = at, power
+	if at.Sub(e.begun) < energyWindow {
+		return
+	}
+	e.unit = 0
+	for _, unit := range energyUnits() {
+		if math.Abs(float64(counts-e.counts)*unit-e.joules) <= energyTolerance*e.joules && e.joules > 0 {
+			e.unit = unit
+		}
+	}
+	e.restart(counts, power, at)
+}
+
+func (e *energyMeter) restart(counts uint64, power float64, at time.Time) {
+	e.begun, e.counts, e.joules, e.last, e.power = at, counts, 0, at, power
+}

@@ -1,0 +1,358 @@
+package amdgpu
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
+)
+
+// gpu is what is known of a GPU between samples.
+type gpu struct {
+	now    func() time.Time
+	open   func(folder string) (sysfs.Dir, error)
+	parser *parser
+
+	// These belong to the source.
+	card    drmcard.Card
+	parts   []part
+	unknown bool      // KFD may not be asked for its parts
+	slowAt  time.Time // when all of it was last read
+	call    *driver.Call[outcome]
+
+	// These belong to the reading, if there is one.
+	reader   sysfs.Reader
+	energy   energyMeter
+	throttle throttleMeter
+	slow     []driver.Reading // of the last time that all was read
+	facts    facts
+}
+
+// facts are what a GPU says of itself.
+type facts struct{ model, serial, firmware, profile string }
+
+// hardware returns what the GPU is, without its device files.
+func (g *gpu) hardware() driver.Hardware {
+	return driver.Hardware{PCI: g.card.PCI, Vendor: vendor, NUMANode: g.card.NUMANode}
+}
+
+// outcome is what one reading of a GPU gave: a sample of the GPU, and of each of its partitions
+// after it. The last samples are those of the nodes.
+type outcome struct {
+	samples []driver.Sample
+	nodes   []node
+	err     error
+}
+
+// unreadable returns the outcome where a GPU can't be read.
+func unreadable(hardware driver.Hardware, err error) outcome {
+	return outcome{samples: []driver.Sample{{Hardware: hardware, Unreadable: true}}, err: err}
+}
+
+// reading is one reading of a GPU.
+type reading struct {
+	*gpu
+	dir      sysfs.Dir
+	folder   string
+	hwmon    string // below the folder of the device; "" for none
+	metrics  metrics
+	readings []driver.Reading
+	bad      sysfs.Problems
+}
+
+// errParts returns the error that a GPU has partitions, and that this process may not know them.
+func errParts() error {
+	return driver.WithReason(driver.ReasonForbidden,
+		errors.New("its partitions can't be told apart: only who may use /dev/dri may read KFD's topology"))
+}
+
+// read reads the GPU and its partitions.
+func (g *gpu) read(card drmcard.Card, hardware driver.Hardware, parts []part, unknown, whole bool) outcome {
+	dir, err := g.open(card.Device)
+	if err != nil {
+		if sysfs.IsGone(err) {
+			return outcome{}
+		}
+		return unreadable(hardware, err)
+	}
+	defer dir.Close()
+	r := reading{gpu: g, dir: dir, folder: card.Device}
+	if card.Hwmon != "" {
+		r.hwmon = "hwmon/" + filepath.Base(card.Hwmon) + "/"
+	}
+	divided, asleep := len(parts) > 1, r.isAsleep()
+	if mode := r.text("current_compute_partition"); unknown && mode != "" && mode != "SPX" {
+		divided = true
+		r.bad.Add(errParts())
+	}
+	if whole && !asleep {
+		g.facts = r.readFacts()
+	}
+	hardware.Model, hardware.Serial, hardware.FirmwareVersion = g.facts.model, g.facts.serial, g.facts.firmware
+	if !divided {
+		hardware.DeviceNodes = devicesOf(card)
+	}
+	if asleep {
+		if !divided {
+			r.add(driver.Utilization, 0)
+		}
+	} else {
+		r.readMetrics()
+		if !divided {
+			r.readUse()
+		}
+		r.readFast()
+		if whole {
+			g.slow = r.readSlow(divided)
+		}
+		r.readings = append(r.readings, g.slow...)
+	}
+	o := outcome{samples: []driver.Sample{{Hardware: hardware, Readings: r.readings}}}
+	for i, p := range parts {
+		o.nodes = append(o.nodes, p.node)
+		if divided {
+			o.samples = append(o.samples, r.partition(hardware, p, i, len(parts)))
+		}
+	}
+	o.err = r.bad.Err()
+	return o
+}
+
+// isAsleep reports whether the kernel has switched the GPU off, since nothing uses it: reading it
+// would wake it.
+func (r *reading) isAsleep() bool {
+	status, err := r.reader.Value(r.dir, "power/runtime_status")
+	return err == nil && string(status) == "suspended"
+}
+
+// add adds a reading of this moment.
+func (r *reading) add(q driver.Quantity, value float64, labels ...string) {
+	reading := driver.Reading{Quantity: q, Value: value, At: r.now()}
+	copy(reading.Labels[:], labels)
+	r.readings = append(r.readings, reading)
+}
+
+// fail keeps the error of a file, unless it says that there is no value. The file of what a chip
+// does not have can be empty.
+func (r *reading) fail(file string, err error) {
+	if err != nil && !sysfs.IsAbsent(err) && !errors.Is(err, sysfs.ErrEmpty) {
+		r.bad.Add(fmt.Errorf("read %s: %w", file, err))
+	}
+}
+
+// number returns the number in a file of the device; false: there is none.
+func (r *reading) number(file string) (float64, bool) {
+	value, err := r.reader.Value(r.dir, file)
+	var n int64
+	if err == nil {
+		n, err = strconv.ParseInt(string(value), 10, 64)
+	}
+	r.fail(file, err)
+	return float64(n), err == nil
+}
+
+// monitor returns the number in a file of the device's hwmon; false: there is none.
+func (r *reading) monitor(file string) (float64, bool) {
+	if r.hwmon == "" {
+		return 0, false
+	}
+	return r.number(r.hwmon + file)
+}
+
+// text returns the one line of a file, "" for none.
+func (r *reading) text(file string) string {
+	value, err := r.reader.Value(r.dir, file)
+	if err != nil {
+		return "" // a fact that may be missing; an empty file is one that the board does not fill
+	}
+	return strings.ToValidUTF8(string(value), "")
+}
+
+// readFacts reads what the GPU is. A board without a serial number is known by the number of its
+// chip.
+func (r *reading) readFacts() facts {
+	return facts{
+		model: r.text("product_name"), serial: cmp.Or(r.text("serial_number"), r.text("unique_id")),
+		firmware: r.text("vbios_version"), profile: r.text("current_compute_partition"),
+	}
+}
+
+// readMetrics reads gpu_metrics; a chip may have none.
+func (r *reading) readMetrics() {
+	const file = "gpu_metrics"
+	content, err := r.content(file)
+	if err == nil {
+		r.metrics, err = r.parser.parse(content)
+	}
+	r.fail(file, err)
+}
+
+// readUse reads what the GPU does as a whole: files first, and what they do not have from
+// gpu_metrics.
+func (r *reading) readUse() {
+	if n, ok := r.busy("gpu_busy_percent", "average_gfx_activity"); ok {
+		r.add(driver.Utilization, n/wholePercent)
+	}
+	if n, ok := r.busy("mem_busy_percent", "average_umc_activity"); ok {
+		r.add(driver.EngineUtilization, n/wholePercent, "dram")
+	}
+	if n, ok := r.busy("vcn_busy_percent", "vcn_busy", "average_mm_activity", "average_vcn_activity"); ok {
+		r.add(driver.EngineUtilization, n/wholePercent, "video")
+	}
+	if n, ok := r.metrics.busy("jpeg_busy"); ok {
+		r.add(driver.EngineUtilization, n/wholePercent, "jpeg")
+	}
+	if n, ok := r.number("mem_info_vram_used"); ok {
+		r.add(driver.MemoryUsed, n)
+	}
+	if n, ok := r.number("mem_info_gtt_used"); ok {
+		r.add(driver.HostMemoryUsed, n)
+	}
+}
+
+// busy returns a percentage: that of a file, else that of the first field of gpu_metrics that has
+// one.
+func (r *reading) busy(file string, fields ...string) (float64, bool) {
+	if n, ok := r.number(file); ok {
+		return n, true
+	}
+	for _, field := range fields {
+		if n, ok := r.metrics.busy(field); ok {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+// busy returns the mean activity of a field's units, of all partitions where only these have it.
+func (m *metrics) busy(field string) (float64, bool) {
+	if n, ok := m.mean(field, 0, m.spans[field].count); ok {
+		return n, true
+	}
+	sum, units := 0.0, 0
+	for p := range maxPartitions {
+		name := strconv.Itoa(p) + "/" + field
+		for i := range m.spans[name].count {
+			if n, ok := m.at(name, i); ok && n <= wholePercent {
+				sum += float64(n)
+				units++
+			}
+		}
+	}
+	return sum / float64(max(units, 1)), units > 0
+}
+
+// readFast reads what belongs to the GPU as a whole, whether it is partitioned or not: power, and
+// what gpu_metrics counts.
+func (r *reading) readFast() {
+	watts, ok := r.power()
+	if ok {
+		r.add(driver.Power, watts)
+	}
+	at := r.now()
+	if counts, counted := r.metrics.value("energy_accumulator"); counted && ok {
+		r.energy.observe(counts, watts, at)
+		if r.energy.unit > 0 {
+			r.add(driver.Energy, float64(counts)*r.energy.unit)
+		}
+	}
+	r.throttle.observe(&r.metrics, at)
+	r.readings = append(r.readings, r.throttle.readings()...)
+	if status, ok := r.metrics.value("indep_throttle_status"); ok {
+		r.readings = append(r.readings, throttlers(status, at)...)
+	}
+	const kilobyte = 1 << 10
+	if n, ok := r.metrics.sum("xgmi_read_data_acc"); ok {
+		r.add(driver.IOBytes, float64(n)*kilobyte, "xgmi", "receive")
+	}
+	if n, ok := r.metrics.sum("xgmi_write_data_acc"); ok {
+		r.add(driver.IOBytes, float64(n)*kilobyte, "xgmi", "transmit")
+	}
+}
+
+// power returns the power that the GPU draws, in W: of hwmon, else of gpu_metrics. 0 W says that it
+// is not known: the kernel says so of the second die of an MI250X, whose power is part of the
+// first's (aldebaran_get_smu_metrics_data).
+func (r *reading) power() (float64, bool) {
+	const micro = 1e-6
+	for _, file := range [...]string{"power1_average", "power1_input"} {
+		if n, ok := r.monitor(file); ok {
+			return n * micro, n > 0
+		}
+	}
+	for _, field := range [...]string{"curr_socket_power", "average_socket_power"} {
+		if n, ok := r.metrics.value(field); ok {
+			return float64(n), n > 0
+		}
+	}
+	return 0, false
+}
+
+// partition returns the sample of a partition: the activity of its compute units (XCC) and engines.
+// A table without partitions has those of all units in the order of the partitions.
+func (r *reading) partition(gpu driver.Hardware, p part, i, of int) driver.Sample {
+	own := reading{gpu: r.gpu}
+	const field = "gfx_busy_inst"
+	prefix := strconv.Itoa(i) + "/"
+	busy, ok := r.metrics.mean(prefix+field, 0, r.metrics.spans[prefix+field].count)
+	if all := r.metrics.spans[field].count; !ok && all >= of {
+		busy, ok = r.metrics.mean(field, i*all/of, (i+1)*all/of)
+	}
+	if ok {
+		own.add(driver.Utilization, busy/wholePercent)
+	}
+	for _, engine := range [...]struct{ field, name string }{{"vcn_busy", "video"}, {"jpeg_busy", "jpeg"}} {
+		field := prefix + engine.field
+		if n, ok := r.metrics.mean(field, 0, r.metrics.spans[field].count); ok {
+			own.add(driver.EngineUtilization, n/wholePercent, engine.name)
+		}
+	}
+	if p.node.capacity > 0 {
+		own.add(driver.MemoryCapacity, float64(p.node.capacity))
+	}
+	return driver.Sample{Readings: own.readings, Hardware: driver.Hardware{
+		Kind: driver.KindPartition, Parent: gpu.PCI, Instance: strconv.Itoa(i), ParentShare: 1 / float64(of),
+		DeviceNodes: slices.Clone(p.devices), Vendor: gpu.Vendor, Model: gpu.Model, Profile: r.facts.profile,
+		Serial: gpu.Serial, FirmwareVersion: gpu.FirmwareVersion, NUMANode: gpu.NUMANode,
+	}}
+}
+
+// addProcesses adds the processes of a GPU or partition: their memory, and their part of its
+// utilization, in proportion to the compute units that their waves are on. The memory of a
+// partition is the sum of theirs: the kernel has only that of all partitions together.
+func addProcesses(sample *driver.Sample, uses []use, isPartition bool, at time.Time) {
+	busy, units, memory := -1.0, 0.0, 0.0
+	for i := range sample.Readings {
+		if sample.Readings[i].Quantity == driver.Utilization {
+			busy = sample.Readings[i].Value
+		}
+	}
+	for _, u := range uses {
+		units += u.weight
+		memory += float64(u.vram)
+	}
+	for _, u := range uses {
+		p := driver.Process{PID: u.pid, Readings: []driver.Reading{
+			{Quantity: driver.MemoryUsed, Value: float64(u.vram), At: u.at},
+		}}
+		if u.hasUnits && busy >= 0 && (units > 0 || busy == 0) {
+			p.Readings = append(p.Readings, driver.Reading{
+				Quantity: driver.Utilization, Value: busy * u.weight / max(units, 1e-9), At: u.at, Estimated: true,
+			})
+		}
+		sample.Processes = append(sample.Processes, p)
+	}
+	if isPartition {
+		sample.Readings = append(sample.Readings, driver.Reading{
+			Quantity: driver.MemoryUsed, Value: memory, At: at, Estimated: true,
+		})
+	}
+}

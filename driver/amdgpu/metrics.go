@@ -1,0 +1,209 @@
+package amdgpu
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// maxMetrics bounds the file gpu_metrics. A file of sysfs has one page of 4 KiB at most.
+const maxMetrics = 16 << 10
+
+// What may be wrong with gpu_metrics.
+var (
+	errShort   = errors.New("gpu_metrics is too short")
+	errVersion = errors.New("gpu_metrics has an unknown version")
+	errTable   = errors.New("gpu_metrics has a malformed attribute")
+)
+
+// metrics is the content of the file gpu_metrics: the firmware's table of measurements, as the
+// kernel hands it out (drivers/gpu/drm/amd/include/kgd_pp_interface.h).
+type metrics struct {
+	format, content uint8
+	data            []byte
+	spans           map[string]span
+}
+
+const wholePercent = 100
+
+// span is where the numbers of a field are.
+type span struct {
+	offset, width, count int
+}
+
+// parser reads tables of all versions. It is never changed.
+type parser struct {
+	layouts map[[2]uint8]map[string]span
+}
+
+// newParser returns a parser of the versions that layoutOf describes, and of version 1.9.
+func newParser() *parser {
+	p := &parser{layouts: map[[2]uint8]map[string]span{}}
+	for format, contents := range []uint8{1: 8, 2: 4, 3: 0} {
+		for content := uint8(0); content <= contents && format > 0; content++ {
+			p.layouts[[2]uint8{uint8(format), content}] = place(layoutOf(uint8(format), content))
+		}
+	}
+	return p
+}
+
+// parse reads a table. Newer drivers append fields, and files may be padded: what is longer than
+// its version says is ignored, whatever size the header tells. Fields beyond the end are absent.
+func (p *parser) parse(data []byte) (metrics, error) {
+	const header = 4
+	if len(data) < header {
+		return metrics{}, errShort
+	}
+	m := metrics{format: data[2], content: data[3], data: data}
+	const attributes = 9 // of format 1: from there on, a table says itself what it has
+	if m.format == 1 && m.content >= attributes {
+		spans, err := attributeSpans(data)
+		m.spans = spans
+		return m, err
+	}
+	spans, ok := p.layouts[[2]uint8{m.format, m.content}]
+	if !ok {
+		return metrics{}, fmt.Errorf("%w: %d.%d", errVersion, m.format, m.content)
+	}
+	m.spans = spans
+	return m, nil
+}
+
+// at returns a number of a field. It is false where the table does not have it, or the driver did
+// not fill it: then all bits are set.
+func (m *metrics) at(field string, i int) (uint64, bool) {
+	s, ok := m.spans[field]
+	if !ok || i < 0 || i >= s.count {
+		return 0, false
+	}
+	from := s.offset + i*s.width
+	if from+s.width > len(m.data) {
+		return 0, false
+	}
+	var value, unset uint64
+	switch b := m.data[from:]; s.width {
+	case 1:
+		value, unset = uint64(b[0]), math.MaxUint8
+	case 2:
+		value, unset = uint64(binary.LittleEndian.Uint16(b)), math.MaxUint16
+	case 4:
+		value, unset = uint64(binary.LittleEndian.Uint32(b)), math.MaxUint32
+	default:
+		value, unset = binary.LittleEndian.Uint64(b), math.MaxUint64
+	}
+	return value, value != unset
+}
+
+// value returns the number of a field that has one.
+func (m *metrics) value(field string) (uint64, bool) { return m.at(field, 0) }
+
+// mean returns the mean of a field's percentages from one position to another; false: there is
+// none. What is above 100 is not filled.
+func (m *metrics) mean(field string, from, to int) (float64, bool) {
+	sum, n := 0.0, 0
+	for i := from; i < min(to, m.spans[field].count); i++ {
+		if v, ok := m.at(field, i); ok && v <= wholePercent {
+			sum += float64(v)
+			n++
+		}
+	}
+	return sum / float64(max(n, 1)), n > 0
+}
+
+// sum returns the sum of a field's numbers; false: there is none.
+func (m *metrics) sum(field string) (total uint64, ok bool) {
+	for i := range m.spans[field].count {
+		if v, there := m.at(field, i); there {
+			total, ok = total+v, true
+		}
+	}
+	return total, ok
+}
+
+// The encoding of an attribute of version 1.9: number of values, ID, type of a value, and the unit,
+// which the ID determines (AMDGPU_METRICS_ENC_ATTR).
+const (
+	attrCountBits = 10
+	attrIDShift   = 10
+	attrIDBits    = 10
+	attrTypeShift = 20
+	attrTypeBits  = 4
+)
+
+// attributeSpans returns where the fields of a table of attributes are. The header is followed by
+// the number of attributes, and each attribute's encoding of 8 bytes by its values, without gaps. A
+// table that is cut off has the attributes before the cut.
+func attributeSpans(data []byte) (map[string]span, error) {
+	const first, encoding = 8, 8
+	if len(data) < first {
+		return nil, errShort
+	}
+	spans := map[string]span{}
+	offset := first
+	for range binary.LittleEndian.Uint32(data[4:]) {
+		if offset+encoding > len(data) {
+			return spans, errShort
+		}
+		code := binary.LittleEndian.Uint64(data[offset:])
+		bits := func(shift, n int) int { return int(code >> shift & (1<<n - 1)) }
+		kind := bits(attrTypeShift, attrTypeBits) // two of each size: U8, S8, U16, …
+		s := span{offset: offset + encoding, width: 1 << (kind / 2), count: bits(0, attrCountBits)}
+		if s.width > 8 || s.count == 0 {
+			return spans, errTable
+		}
+		offset = s.offset + s.width*s.count
+		if offset > len(data) {
+			return spans, errShort
+		}
+		if name := attributeName(bits(attrIDShift, attrIDBits)); name != "" {
+			spans[name] = s
+		}
+	}
+	return spans, nil
+}
+
+// attributeName returns the name of an attribute that is used, by its number in enum
+// amdgpu_metrics_attr_id.
+func attributeName(id int) string {
+	switch id {
+	case 0:
+		return "temperature_hotspot"
+	case 1:
+		return "temperature_mem"
+	case 3:
+		return "curr_socket_power"
+	case 4:
+		return "average_gfx_activity"
+	case 5:
+		return "average_umc_activity"
+	case 7:
+		return "energy_accumulator"
+	case 9:
+		return "accumulation_counter"
+	case 10:
+		return "prochot_residency_acc"
+	case 11:
+		return "ppt_residency_acc"
+	case 12:
+		return "socket_thm_residency_acc"
+	case 13:
+		return "vr_thm_residency_acc"
+	case 14:
+		return "hbm_thm_residency_acc"
+	case 25:
+		return "pcie_replay_count_acc"
+	case 29:
+		return "xgmi_read_data_acc"
+	case 30:
+		return "xgmi_write_data_acc"
+	case 40:
+		return "gfx_busy_inst"
+	case 41:
+		return "jpeg_busy"
+	case 42:
+		return "vcn_busy"
+	default:
+		return ""
+	}
+}

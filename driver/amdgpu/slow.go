@@ -1,0 +1,245 @@
+package amdgpu
+
+import (
+	"bytes"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+)
+
+// maxFiles bounds the files of a folder that are looked at.
+const maxFiles = 256
+
+// readSlow returns what changes slowly, or what the hardware is asked for.
+func (r *reading) readSlow(divided bool) []driver.Reading {
+	s := reading{gpu: r.gpu, dir: r.dir, folder: r.folder, hwmon: r.hwmon, metrics: r.metrics}
+	if !divided {
+		s.readCapacities()
+	}
+	s.readTemperatures()
+	s.readClocks()
+	s.readLimits()
+	s.readLink()
+	s.readErrors()
+	r.bad.Add(s.bad.Err())
+	return s.readings
+}
+
+func (r *reading) readCapacities() {
+	if n, ok := r.number("mem_info_vram_total"); ok {
+		r.add(driver.MemoryCapacity, n)
+	}
+	if n, ok := r.number("mem_info_gtt_total"); ok {
+		r.add(driver.HostMemoryCapacity, n)
+	}
+}
+
+// sensorName returns the name of a sensor: the kernel's, but for mem.
+func sensorName(label string) string {
+	if label == "mem" {
+		return "memory"
+	}
+	return label
+}
+
+// readTemperatures reads the sensors of hwmon. Where it has none, gpu_metrics may have two of them,
+// in °C.
+func (r *reading) readTemperatures() {
+	sensors, err := sysfs.Temperatures(r.folder)
+	r.fail("hwmon", err)
+	found := 0
+	for _, sensor := range sensors {
+		celsius, err := sensor.Read(&r.reader)
+		if err != nil {
+			r.fail(sensor.Label, err)
+			continue
+		}
+		r.add(driver.Temperature, celsius, sensorName(sensor.Label))
+		found++
+	}
+	if found > 0 || r.metrics.format != 1 {
+		return
+	}
+	for _, sensor := range [...]struct{ field, name string }{
+		{"temperature_edge", "edge"}, {"temperature_hotspot", "junction"}, {"temperature_mem", "memory"},
+	} {
+		if n, ok := r.metrics.value(sensor.field); ok && n > 0 {
+			r.add(driver.Temperature, float64(n), sensor.name)
+		}
+	}
+}
+
+// readClocks reads hwmon's clocks (freq1: graphics, freq2: memory), and the states of the power
+// management: of those two where hwmon does not have them.
+func (r *reading) readClocks() {
+	for _, clock := range [...]struct{ monitor, states, domain string }{
+		{"freq1_input", "pp_dpm_sclk", "graphics"},
+		{"freq2_input", "pp_dpm_mclk", "memory"},
+		{"", "pp_dpm_socclk", "soc"},
+		{"", "pp_dpm_fclk", "fabric"},
+		{"", "pp_dpm_vclk", "video"},
+	} {
+		if clock.monitor != "" {
+			if hertz, ok := r.monitor(clock.monitor); ok {
+				r.add(driver.Clock, hertz, clock.domain)
+				continue
+			}
+		}
+		content, err := r.content(clock.states)
+		if err != nil {
+			r.fail(clock.states, err)
+			continue
+		}
+		if hertz, ok := parseState(content); ok {
+			r.add(driver.Clock, hertz, clock.domain)
+		}
+	}
+}
+
+// parseState returns the clock of the state that is marked with an asterisk, in Hz: of lines such
+// as "1: 1138Mhz *".
+func parseState(content []byte) (float64, bool) {
+	for line := range bytes.Lines(content) {
+		state, marked := bytes.CutSuffix(bytes.TrimSpace(line), []byte("*"))
+		_, state, _ = bytes.Cut(state, []byte(":"))
+		number, ok := bytes.CutSuffix(bytes.TrimSpace(state), []byte("Mhz"))
+		if !marked || !ok {
+			continue
+		}
+		megahertz, err := strconv.ParseUint(string(number), 10, 32)
+		return float64(megahertz) * 1e6, err == nil
+	}
+	return 0, false
+}
+
+// readLimits reads the limits of power, and how fast the fan is set to turn.
+func (r *reading) readLimits() {
+	const micro = 1e-6
+	for _, limit := range [...]struct{ file, name string }{
+		{"power1_cap", "enforced"}, {"power1_cap_default", "default"}, {"power1_cap_min", "min"}, {"power1_cap_max", "max"},
+	} {
+		if n, ok := r.monitor(limit.file); ok && (n > 0 || limit.name == "min") { // 0 W as in power
+			r.add(driver.PowerLimit, n*micro, limit.name)
+		}
+	}
+	set, ok := r.monitor("pwm1")
+	most, known := r.monitor("pwm1_max")
+	if ok && known && most > 0 {
+		r.add(driver.FanSpeed, set/most)
+	}
+}
+
+// readLink reads the PCIe link: the narrowest and the slowest of those between the GPU and the
+// processor, since many cards have a bridge of their own.
+func (r *reading) readLink() {
+	for _, fact := range [...]struct {
+		file     string
+		quantity driver.Quantity
+		parse    func(string) (float64, bool)
+	}{
+		{"current_link_width", driver.LinkWidth, parseWidth},
+		{"max_link_width", driver.LinkWidthMax, parseWidth},
+		{"current_link_speed", driver.LinkGeneration, parseGeneration},
+		{"max_link_speed", driver.LinkGenerationMax, parseGeneration},
+	} {
+		least, found := 0., false
+		folder := r.folder
+		for driver.NormalizePCI(filepath.Base(folder)) != "" {
+			value, err := r.reader.Value(sysfs.WorkingDir, filepath.Join(folder, fact.file))
+			if err != nil {
+				r.fail(fact.file, err)
+				break // a link without a bridge's file ends at the processor
+			}
+			if n, ok := fact.parse(string(value)); ok && (!found || n < least) {
+				least, found = n, true
+			}
+			folder = filepath.Dir(folder)
+		}
+		if found {
+			r.add(fact.quantity, least, "pcie")
+		}
+	}
+}
+
+// parseWidth returns a number of lanes; 0 and 255 say that there is no link, or that it is unknown.
+func parseWidth(text string) (float64, bool) {
+	n, err := strconv.ParseUint(text, 10, 8)
+	return float64(n), err == nil && n > 0 && n < 255
+}
+
+// parseGeneration returns the generation of PCIe that has a speed such as "16.0 GT/s PCIe".
+func parseGeneration(text string) (float64, bool) {
+	speed, _, ok := strings.Cut(text, " GT/s")
+	if !ok {
+		return 0, false
+	}
+	for i, known := range [...]string{"2.5", "5.0", "8.0", "16.0", "32.0", "64.0"} {
+		if speed == known {
+			return float64(i + 1), true
+		}
+	}
+	return 0, false
+}
+
+// readErrors reads the errors of the memories (RAS), and those of the PCIe link.
+func (r *reading) readErrors() {
+	const suffix = "_err_count"
+	names, err := sysfs.Names(r.dir, "ras", maxFiles)
+	r.fail("ras", err)
+	for _, name := range names {
+		block, ok := strings.CutSuffix(name, suffix)
+		if !ok {
+			continue
+		}
+		content, err := r.content("ras/" + name)
+		if err != nil {
+			r.fail("ras/"+name, err)
+			continue
+		}
+		counts := parseErrors(content)
+		if n, ok := counts["ue"]; ok {
+			r.add(driver.Errors, float64(n), "ecc_uncorrected", block)
+		}
+		if n, ok := counts["ce"]; ok {
+			r.add(driver.Errors, float64(n), "ecc_corrected", block)
+		}
+		if n, ok := counts["de"]; ok {
+			r.add(driver.Errors, float64(n), "ras", block+"_deferred")
+		}
+	}
+	if n, ok := r.number("pcie_replay_count"); ok {
+		r.add(driver.Errors, n, "pcie_replay")
+	} else if n, ok := r.metrics.value("pcie_replay_count_acc"); ok {
+		r.add(driver.Errors, float64(n), "pcie_replay")
+	}
+	if correctable, uncorrectable, ok := sysfs.AER(r.folder); ok {
+		r.add(driver.Errors, correctable, "pcie_aer", "correctable")
+		r.add(driver.Errors, uncorrectable, "pcie_aer", "uncorrectable")
+	}
+}
+
+// parseErrors returns the counts of a file of RAS: lines "ue: 0" (uncorrected), "ce: 0" (corrected)
+// and, of the memory controllers, "de: 0" (deferred).
+func parseErrors(content []byte) map[string]uint64 {
+	counts := map[string]uint64{}
+	for line := range bytes.Lines(content) {
+		name, value, _ := bytes.Cut(bytes.TrimSpace(line), []byte(": "))
+		if n, err := strconv.ParseUint(string(value), 10, 64); err == nil {
+			counts[string(name)] = n
+		}
+	}
+	return counts
+}
+
+// content returns a file of the device of more than one line.
+func (r *reading) content(file string) ([]byte, error) {
+	content, err := sysfs.ReadFile(filepath.Join(r.folder, file), maxMetrics)
+	if err == nil && len(content) == 0 {
+		return nil, fmt.Errorf("%s: %w", file, sysfs.ErrEmpty)
+	}
+	return content, err
+}

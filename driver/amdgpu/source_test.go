@@ -1,0 +1,311 @@
+package amdgpu
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+)
+
+func TestSource(t *testing.T) {
+	var current *machine
+	newSource := func(tb testing.TB) *machine {
+		tb.Helper()
+		current = server(tb)
+		return current
+	}
+	fault := func(name, file, content string, hits func(driver.Reading) bool) drivertest.Fault {
+		return drivertest.Fault{
+			Name: name,
+			New: func(tb testing.TB) (driver.Source, func()) {
+				tb.Helper()
+				m := newSource(tb)
+				return m.source, func() {
+					m.later(slowEvery)
+					m.file(file, content)
+				}
+			},
+			Hits: func(s driver.Sample, r driver.Reading) bool { return s.Hardware.PCI == "0000:0c:00.0" && hits(r) },
+		}
+	}
+	of := func(q driver.Quantity, label string) func(driver.Reading) bool {
+		return func(r driver.Reading) bool { return r.Quantity == q && r.Labels[0] == label }
+	}
+	drivertest.Run(t, drivertest.Config{
+		Fills: Fills(),
+		New: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			return newSource(tb).source
+		},
+		Advance: func() { current.later(slowEvery) },
+		Now:     func() time.Time { return current.clock },
+		Absent: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			return newMachine(tb).source
+		},
+		Faults: []drivertest.Fault{
+			fault("a file without a number", whole+"mem_busy_percent", "much\n", of(driver.EngineUtilization, "dram")),
+			fault("a sensor without a number", whole+"hwmon/hwmon3/temp2_input", "hot\n", of(driver.Temperature, "junction")),
+			fault("a table of an unknown version", whole+"gpu_metrics", "\x04\x00\x09\x09", func(r driver.Reading) bool {
+				engine := r.Quantity == driver.EngineUtilization && (r.Labels[0] == "video" || r.Labels[0] == "jpeg")
+				return engine || r.Quantity == driver.ThrottledSeconds || r.Quantity == driver.IOBytes
+			}),
+		},
+	})
+}
+
+// The form of the table of quantities in the README.
+func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "README.md", "proof", Fills()) }
+
+// A GPU whose files block is unreadable, the others are read, and it is read again once they
+// answer.
+func TestBlockedGPU(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := server(t)
+		release := make(chan struct{})
+		m.source.open = func(folder string) (sysfs.Dir, error) {
+			if strings.Contains(folder, "0000:0c:00.0") {
+				<-release
+			}
+			return sysfs.OpenDir(sysfs.WorkingDir, folder)
+		}
+		for range 3 {
+			got, err := m.try()
+			if driver.ReasonOf(err) != driver.ReasonHung || !strings.Contains(err.Error(), "0000:0c:00.0") {
+				t.Errorf("error %v", err)
+			}
+			if s := got["0000:0c:00.0"]; !s.Unreadable || len(s.Readings) > 0 {
+				t.Errorf("the GPU that blocks: %+v", s)
+			}
+			if len(got) != 5 || len(got["0000:41:00.0"].Readings) == 0 {
+				t.Errorf("the others: %v", slices.Sorted(maps.Keys(got)))
+			}
+			m.later(time.Second)
+		}
+		close(release)
+		synctest.Wait()
+		if got := m.sample()["0000:0c:00.0"]; len(got.Readings) == 0 {
+			t.Error("no readings once it answered")
+		}
+	})
+}
+
+// A GPU whose reading fails as a whole is unreadable, and the others are read.
+func TestFailingGPU(t *testing.T) {
+	for name, fail := range map[string]func() (sysfs.Dir, error){
+		"an error": func() (sysfs.Dir, error) { return 0, os.ErrPermission },
+		"a panic":  func() (sysfs.Dir, error) { panic("broken") },
+	} {
+		m := server(t)
+		m.source.open = func(folder string) (sysfs.Dir, error) {
+			if strings.Contains(folder, "0000:0c:00.0") {
+				return fail()
+			}
+			return sysfs.OpenDir(sysfs.WorkingDir, folder)
+		}
+		got, err := m.try()
+		if err == nil || !got["0000:0c:00.0"].Unreadable || len(got["0000:41:00.0"].Readings) == 0 {
+			t.Errorf("%s: %v, %+v", name, err, got)
+		}
+	}
+}
+
+// A GPU that the kernel has switched off is idle, and is not woken.
+func TestAsleep(t *testing.T) {
+	m := server(t)
+	m.write(whole + "power/runtime_status: suspended\n" + whole + "gpu_busy_percent: read\n")
+	if got := values(m.sample()["0000:0c:00.0"]); got["utilization"] != 0 || len(got) != 1+2+2 {
+		t.Errorf("asleep: %v", got) // with the memory and utilization of two processes
+	}
+	m.write(whole + "power/runtime_status: active\n" + whole + "gpu_busy_percent: 50\n")
+	m.later(slowEvery)
+	if got := values(m.sample()["0000:0c:00.0"]); got["utilization"] != 0.5 || got["temperature memory"] != 47 {
+		t.Errorf("awake: %v", got)
+	}
+}
+
+// Partitions follow the compute driver's topology as soon as its generation changes, whichever way
+// the kernel marks them.
+func TestTopology(t *testing.T) {
+	m := server(t)
+	names := func() []string { return slices.Sorted(maps.Keys(m.sample())) }
+	two := []string{"0000:0c:00.0", "0000:22:00.0", "0000:22:00.0 0", "0000:22:00.0 1", "0000:41:00.0"}
+	if diff := cmp.Diff(two, names()); diff != "" {
+		t.Errorf("two partitions (-want +got):\n%s", diff)
+	}
+	const nodes = "class/kfd/kfd/topology/nodes/"
+	m.file(nodes+"2/gpu_id", "0\n")
+	m.later(time.Second)
+	if diff := cmp.Diff(two, names()); diff != "" {
+		t.Errorf("of the same generation (-want +got):\n%s", diff)
+	}
+	m.file("class/kfd/kfd/topology/generation_id", "3\n")
+	m.later(slowEvery)
+	one := []string{"0000:0c:00.0", "0000:22:00.0", "0000:41:00.0"}
+	if diff := cmp.Diff(one, names()); diff != "" {
+		t.Errorf("one partition (-want +got):\n%s", diff)
+	}
+	got := m.sample()["0000:22:00.0"]
+	if v := values(got); v["utilization"] != 0.33 || len(got.Hardware.DeviceNodes) != 2 {
+		t.Errorf("not partitioned: %v %v", v, got.Hardware)
+	}
+	for how, locations := range map[string][2]int{
+		"by bits 28 to 31": {8704 + 1<<28, 8704}, "by the function": {8705, 8704}, "not at all": {8704, 8704},
+	} {
+		for i, render := range []int{130, 129} {
+			if how == "not at all" {
+				render = 129 + i
+			}
+			m.file(fmt.Sprintf("%s%d/gpu_id", nodes, 2+i), fmt.Sprintf("%d\n", 2001+i))
+			m.file(fmt.Sprintf("%s%d/properties", nodes, 2+i),
+				fmt.Sprintf("location_id %d\ndomain 0\ndrm_render_minor %d\n", locations[i], render))
+		}
+		m.renew()
+		got := m.sample()
+		if diff := cmp.Diff(two, slices.Sorted(maps.Keys(got))); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", how, diff)
+		}
+		if devices := got["0000:22:00.0 1"].Hardware.DeviceNodes; !slices.Contains(devices, "/dev/dri/card3") {
+			t.Errorf("%s: partition 1 has %v", how, devices)
+		}
+	}
+}
+
+// Without the right to use the GPUs KFD's topology can't be read: GPUs as a whole are, and one that
+// is partitioned says what is missing.
+func TestTopologyDenied(t *testing.T) {
+	m := server(t)
+	m.source.list = func(kfd string) (nodes []node, denied bool, err error) {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runtime.LockOSThread() // for ever: the thread, which is nobody's, ends with the goroutine
+			if _, _, errno := unix.RawSyscall(unix.SYS_SETFSUID, 65534, 0, 0); errno == 0 {
+				nodes, denied, err = readNodes(kfd)
+			}
+		}()
+		<-done
+		return nodes, denied, err
+	}
+	for _, folder := range []string{m.root, filepath.Dir(m.root)} { // for the other user
+		if err := os.Chmod(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, node := range []string{"1", "2", "3"} {
+		if err := os.Chmod(m.root+"/class/kfd/kfd/topology/nodes/"+node+"/gpu_id", 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := m.try()
+	if driver.ReasonOf(err) != driver.ReasonForbidden || !strings.Contains(err.Error(), "0000:22:00.0") {
+		t.Errorf("error %v", err)
+	}
+	if len(got) != 3 || values(got["0000:0c:00.0"])["utilization"] != 0.75 {
+		t.Errorf("samples %v", got)
+	}
+	if got := got["0000:22:00.0"]; len(got.Hardware.DeviceNodes) > 0 || values(got)["power"] != 300 {
+		t.Errorf("the GPU with partitions: %+v", got)
+	}
+	m.write(divided + "current_compute_partition: SPX\n")
+	m.later(slowEvery)
+	if got := m.sample()["0000:22:00.0"]; values(got)["utilization"] != 0.33 {
+		t.Errorf("the GPU without partitions: %+v", got)
+	}
+}
+
+// Virtual GPUs of one PCI device are no partitions.
+func TestVirtualFunctions(t *testing.T) {
+	m := newMachine(t)
+	for i := range 2 {
+		device := fmt.Sprintf("devices/pci0000:86/0000:86:02.%d", i)
+		m.write(fmt.Sprintf(`class/drm/card%d -> ../../%s/drm/card%[1]d
+%[2]s/drm/card%[1]d/device -> ../../../0000:86:02.%[1]d
+%[2]s/drm/renderD%[3]d/dev: 226:1
+%[2]s/driver -> ../../../bus/pci/drivers/amdgpu
+%[2]s/gpu_busy_percent: 10
+class/kfd/kfd/topology/nodes/%[1]d/gpu_id: %[3]d
+`, i, device, 128+i))
+		m.file(fmt.Sprintf("class/kfd/kfd/topology/nodes/%d/properties", i),
+			fmt.Sprintf("location_id %d\ndomain 0\ndrm_render_minor %d\n", 0x8610+i, 128+i))
+	}
+	if got := slices.Sorted(maps.Keys(m.sample())); !slices.Equal(got, []string{"0000:86:02.0", "0000:86:02.1"}) {
+		t.Errorf("samples %v", got)
+	}
+}
+
+// A die whose power another one reports has 0 W in its files: it has no power, energy or limit.
+func TestNoPower(t *testing.T) {
+	m := server(t)
+	m.write(whole + "hwmon/hwmon3/power1_input: 0\n" + whole + "hwmon/hwmon3/power1_cap: 0\n")
+	got := values(after(m)["0000:0c:00.0"])
+	for _, quantity := range []string{"power", "energy", "power_limit enforced"} {
+		if n, ok := got[quantity]; ok {
+			t.Errorf("%s is %v", quantity, n)
+		}
+	}
+}
+
+// A sensor without a label has the name of its file.
+func TestSensorNames(t *testing.T) {
+	m := server(t)
+	m.write(whole + "hwmon/hwmon3/temp4_input: 12000\n")
+	if got := values(m.sample()["0000:0c:00.0"]); got["temperature temp4"] != 12 {
+		t.Errorf("readings %v", got)
+	}
+}
+
+// The utilization of processes follows the compute units that they had of late. A process that ends
+// is gone, and one that begins is found.
+func TestProcesses(t *testing.T) {
+	m := server(t)
+	m.sample()
+	m.write("class/kfd/kfd/proc/4001/stats_1001/cu_occupancy: 0\nclass/kfd/kfd/proc/4002/stats_1001/cu_occupancy: 0\n")
+	m.later(time.Second)
+	got := values(m.sample()["0000:0c:00.0"])
+	if got["1: utilization"] != 0.75*0.75 || got["2: utilization"] != 0.75*0.25 {
+		t.Errorf("between two kernels of theirs: %v", got)
+	}
+	m.write("class/kfd/kfd/proc/4002/vram_1001: 0\nclass/kfd/kfd/proc/4009/vram_1001: 7\n")
+	m.later(time.Second)
+	got = values(m.sample()["0000:0c:00.0"])
+	if got["1: utilization"] != 0.75 || got["9: memory_used"] != 7 {
+		t.Errorf("one without memory, and one without occupancy: %v", got)
+	}
+	if _, ok := got["2: memory_used"]; ok {
+		t.Errorf("a process without memory: %v", got)
+	}
+}
+
+// With many partitions a sample asks a few processes for all of them, and all processes for those
+// that they use.
+func TestProcessesInTurns(t *testing.T) {
+	const gpus, parts, pids = 2, 8, 40
+	m := newMachine(t, cluster(gpus, parts, pids))
+	clusterProperties(m, gpus, parts)
+	found := func() (n int) {
+		for _, s := range m.sample() {
+			n += len(s.Processes)
+		}
+		return n
+	}
+	for tick := range 4 {
+		if got, want := found(), min(pids, (tick+1)*newAtOnce); got != want {
+			t.Errorf("sample %d has %d processes, want %d", tick, got, want)
+		}
+		m.later(time.Second)
+	}
+}

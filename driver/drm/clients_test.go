@@ -1,0 +1,433 @@
+package drm
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+)
+
+// busy lets a process have a client of AMD's GPU open, which was busy for so long in all.
+func (m *machine) busy(pid, fd, id int, total time.Duration) {
+	m.tb.Helper()
+	m.open(pid, fd, "/dev/dri/renderD128", saysAMD(id, total, 1024))
+}
+
+// memory is what a figure has of memory alone.
+func memory(device float64, processes ...int) figure {
+	f := figure{at{"memory_used": device}, each{}}
+	for _, pid := range processes {
+		f.Processes[pid] = at{"memory_used": mib}
+	}
+	return f
+}
+
+// A client counts once: for the first of the processes that share it, in one of its files.
+func TestSharedClient(t *testing.T) {
+	m := newMachine(t)
+	m.pod(amd, 11, 10, 12)
+	m.busy(10, 3, 1, 0)
+	m.busy(10, 4, 1, 0) // a duplicate
+	m.busy(11, 3, 1, 0) // inherited by a fork
+	m.busy(12, 3, 2, 0) // of its own
+	m.expect("at first", map[string]figure{amd: memory(2*mib, 10, 12)})
+	m.later(time.Second)
+	for pid := 10; pid < 12; pid++ {
+		m.busy(pid, 3, 1, time.Second/4)
+	}
+	m.busy(12, 3, 2, time.Second/2)
+	want := figure{
+		at{"memory_used": 2 * mib, "utilization": 0.75, "engine_utilization render": 0.75},
+		each{10: {"memory_used": mib, "utilization": 0.25}, 12: {"memory_used": mib, "utilization": 0.5}},
+	}
+	m.expect("used by both", map[string]figure{amd: want})
+	m.exit(10)
+	m.later(time.Second)
+	m.busy(11, 3, 1, time.Second*3/4)
+	m.busy(12, 3, 2, time.Second*3/4)
+	want.Processes = each{11: {"memory_used": mib, "utilization": 0.5}, 12: {"memory_used": mib, "utilization": 0.25}}
+	m.expect("the first has ended, and the other one has it", map[string]figure{amd: want})
+}
+
+// Clients of two devices may have the same ID.
+func TestTwoDevices(t *testing.T) {
+	m := newMachine(t)
+	m.pod(amd+" "+intel, 10)
+	m.busy(10, 3, 1, 0)
+	m.open(10, 4, "/dev/dri/renderD129", saysIntel(1, 0, 100))
+	m.sample()
+	m.later(time.Second)
+	m.busy(10, 3, 1, time.Second/10)
+	m.open(10, 4, "/dev/dri/renderD129", saysIntel(1, 80, 200))
+	got := m.sample()
+	if a, i := got[amd].Processes[10]["utilization"], got[intel].Processes[10]["utilization"]; a != 0.1 || i != 0.2 {
+		t.Errorf("%v and %v of its time", a, i)
+	}
+}
+
+// A file of a process that is another client's by now is that client's, from nothing on.
+func TestNumberIsReused(t *testing.T) {
+	m := newMachine(t)
+	m.pod(amd, 10)
+	m.busy(10, 3, 1, time.Hour)
+	m.sample()
+	m.later(time.Second)
+	m.busy(10, 3, 1, time.Hour)
+	m.sample()
+	m.later(time.Second)
+	m.busy(10, 3, 2, 2*time.Hour) // the number of the process is another one's, which has opened a client
+	idle := figure{at{"memory_used": 0, "utilization": 0, "engine_utilization render": 0}, each{}}
+	m.expect("closed", map[string]figure{amd: idle})
+	m.later(time.Second)
+	idle.Device["memory_used"], idle.Processes[10] = mib, at{"memory_used": mib}
+	m.expect("found", map[string]figure{amd: idle})
+	m.later(time.Second)
+	m.busy(10, 3, 2, 2*time.Hour+time.Second/2)
+	if got := m.sample()[amd].Processes[10]["utilization"]; got != 0.5 {
+		t.Errorf("busy for %v, want 0.5", got)
+	}
+}
+
+// A process that ends, or closes a file, while it is looked at is no error.
+func TestEndsMeanwhile(t *testing.T) {
+	m := newMachine(t)
+	m.pod(amd, 10, 11, 12)
+	m.busy(10, 3, 1, 0)
+	m.busy(11, 3, 2, 0)
+	m.busy(11, 4, 3, 0)
+	if err := os.Remove(filepath.Join(m.root, "proc", "11", "fdinfo", "3")); err != nil { // but its link is still there
+		t.Fatal(err)
+	}
+	m.expect("closed and ended", map[string]figure{amd: memory(2*mib, 10, 11)}) // there is no 12
+	m.pods[0].PIDs = []int{10}
+	m.expect("not named any more", map[string]figure{amd: memory(mib, 10)})
+	if len(m.source.processes) != 1 || len(m.source.clients) != 1 {
+		t.Errorf("%d processes and %d clients are remembered", len(m.source.processes), len(m.source.clients))
+	}
+	for _, err := range []error{unix.ESRCH, unix.ENOENT, &fs.PathError{Err: unix.ESRCH}} {
+		if unlessEnded(err) != nil {
+			t.Errorf("%v is an error", err)
+		}
+	}
+}
+
+// A process that opens a device later is found: soon where files come and go, else at last after
+// half a minute.
+func TestOpensLater(t *testing.T) {
+	m := newMachine(t)
+	m.pod(amd, 10)
+	m.write("proc/10/fd/0 -> /dev/null\n")
+	found := func(within time.Duration) time.Duration {
+		for waited := time.Duration(0); ; waited += time.Second {
+			if len(m.sample()) > 0 {
+				return waited
+			}
+			if m.later(time.Second); waited > within {
+				t.Fatalf("not found after %v", waited)
+			}
+		}
+	}
+	m.sample()
+	m.busy(10, 3, 1, 0)
+	if waited := found(time.Minute); waited > minRescan {
+		t.Errorf("a process that was just found: %v", waited)
+	}
+	m.exit(10)
+	m.write("proc/10/fd/0 -> /dev/null\n")
+	looked := 0
+	for range 600 {
+		before := m.source.processes[10].due
+		m.later(time.Second)
+		m.sample()
+		if !m.source.processes[10].due.Equal(before) {
+			looked++
+		}
+	}
+	if looked < 15 || looked > 30 {
+		t.Errorf("an idle process is looked at %d times in 10 min", looked)
+	}
+}
+
+// One sample looks at a bounded number of processes and files, and reads a bounded number of
+// clients; all get their turn.
+func TestBounds(t *testing.T) {
+	m := newMachine(t)
+	m.source.limits = limits{scans: 4, files: 6, reads: 8}
+	const n = 10
+	var pids []int
+	for pid := 1; pid <= n; pid++ {
+		m.busy(pid, 3, pid, 0)
+		if pid > 4 {
+			m.write(fmt.Sprintf("proc/%d/fd/4 -> /dev/null\nproc/%d/fd/5 -> /dev/null\n", pid, pid))
+		}
+		pids = append(pids, pid)
+	}
+	m.pod(amd, pids...)
+	for i, want := range []int{4, 6, 8, n} { // 4 processes; then 2 with 3 files each
+		if m.sample(); len(m.source.clients) != want {
+			t.Errorf("sample %d: %d clients, want %d", i, len(m.source.clients), want)
+		}
+	}
+	reads := map[*usage]int{}
+	for range 5 {
+		m.later(time.Second)
+		m.sample()
+		once := 0
+		for _, u := range m.source.clients {
+			if u.at.Equal(m.clock) {
+				once++
+				reads[u]++
+			}
+		}
+		if once != 8 {
+			t.Errorf("%d reads, want 8", once)
+		}
+	}
+	for u, times := range reads {
+		if times != 4 {
+			t.Errorf("client %v was read %d times of 5, want 4", u.id, times)
+		}
+	}
+}
+
+// In a container, nodes may have other names than the machine's: the PCI address counts. Partitions
+// are known by their nodes, and say the address of their GPU.
+func TestNodes(t *testing.T) {
+	const partition = "/dev/dri/renderD131"
+	m := newMachine(t)
+	m.write(`
+class/drm/card4 -> ../../devices/platform/amdgpu_xcp_0/drm/card4
+devices/platform/amdgpu_xcp_0/drm/card4/device -> ../../../amdgpu_xcp_0
+devices/platform/amdgpu_xcp_0/drm/renderD131/device -> ../../../amdgpu_xcp_0
+`)
+	m.pod(amd, 10)
+	m.pod(partition, 11)
+	m.open(10, 3, "/dev/dri/renderD129", saysAMD(1, 0, 1024)) // renamed
+	m.open(11, 3, partition, saysAMD(2, 0, 2048))
+	m.open(11, 4, "/dev/dri/by-path/x", "drm-driver: vkms\ndrm-client-id: 7\n") // no device is known
+	m.open(11, 5, "/dev/dri/renderD131 (deleted)", "drm-driver: x\ndrm-client-id: 8\ndrm-pdev: 0000:ff:00.0\n")
+	want := memory(2*mib, 11)
+	want.Processes[11]["memory_used"] = 2 * mib
+	m.expect("both", map[string]figure{amd: memory(mib, 10), partition: want})
+
+	m = newMachine(t) // the first partition, which has the GPU's nodes
+	m.write("devices/pci0000:c0/0000:c1:00.0/current_compute_partition: CPX\n")
+	m.write("fs/cgroup/dmem.current: drm/" + amd + "/vram 2097152\n") // of all partitions together
+	m.pod("/dev/dri/card1", 10)
+	m.pod(amd, 20) // the GPU itself, of which nothing is known
+	m.busy(10, 3, 1, 0)
+	m.busy(20, 3, 1, 0)
+	m.expect("the first partition", map[string]figure{"/dev/dri/renderD128": memory(mib, 10)})
+}
+
+// A GPU of NVIDIA's driver is none: its clients say nothing of what it computes.
+func TestNVIDIA(t *testing.T) {
+	m := newMachine(t)
+	if err := os.Remove(filepath.Join(m.root, "devices", "pci0000:c0", amd, "driver")); err != nil {
+		t.Fatal(err)
+	}
+	m.write("devices/pci0000:c0/0000:c1:00.0/driver -> ../../../bus/pci/drivers/nvidia\n")
+	m.pod(amd, 10)
+	m.busy(10, 3, 1, 0)
+	if got := m.sample(); len(got) > 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What a process computes through /dev/kfd its clients do not tell: the time of all is left out.
+func TestKFD(t *testing.T) {
+	m := newMachine(t)
+	m.pod(amd+" "+intel, 10, 11)
+	m.busy(10, 3, 1, 0)
+	m.busy(11, 3, 2, 0)
+	m.write("proc/11/fd/4 -> /dev/kfd\n")
+	m.open(11, 5, "/dev/dri/renderD129", saysIntel(3, 0, 100))
+	m.sample()
+	m.later(time.Second)
+	m.busy(10, 3, 1, time.Second)
+	m.open(11, 5, "/dev/dri/renderD129", saysIntel(3, 200, 200))
+	got := m.sample()
+	if diff := cmp.Diff(memory(2*mib, 10, 11), got[amd]); diff != "" {
+		t.Errorf("AMD's GPU (-want +got):\n%s", diff)
+	}
+	if got := got[intel].Processes[11]["utilization"]; got != 0.5 {
+		t.Errorf("Intel's GPU: %v, want 0.5", got)
+	}
+}
+
+// A process that may not be looked into hides what its pod does with its devices: nothing is said
+// of these, with an error. Other devices are read.
+func TestForbidden(t *testing.T) {
+	m := newMachine(t)
+	m.pod(amd, 10)
+	m.pod(amd, 11)
+	m.pod(intel, 30)
+	m.busy(10, 3, 1, 0)
+	m.busy(11, 3, 2, 0)
+	m.open(30, 3, "/dev/dri/renderD129", saysIntel(3, 0, 100))
+	m.sample()
+	m.source.processes[11].forbidden = unix.EACCES
+	m.source.processes[11].due = m.clock.Add(time.Second)
+	samples, err := m.source.Sample(t.Context())
+	if driver.ReasonOf(err) != driver.ReasonForbidden {
+		t.Errorf("error %v", err)
+	}
+	want := map[string]figure{amd: {at{}, each{}}, intel: {at{"memory_used": 8 * mib}, each{30: {"memory_used": 8 * mib}}}}
+	if diff := cmp.Diff(want, figuresOf(samples)); diff != "" {
+		t.Errorf("samples (-want +got):\n%s", diff)
+	}
+	m.later(time.Second)
+	if got := m.sample()[amd]; len(got.Processes) != 2 || got.Device["memory_used"] != 2*mib {
+		t.Errorf("allowed again: %+v", got)
+	}
+}
+
+// The kernel refuses to show the files of a process to those without capabilities.
+func TestCapabilities(t *testing.T) {
+	m := newMachine(t)
+	m.pod(amd, 10)
+	m.pod(intel, 30)
+	m.busy(10, 3, 1, 0)
+	m.open(30, 3, "/dev/dri/renderD129", saysIntel(3, 0, 100))
+	if err := os.Chmod(filepath.Join(m.root, "proc", "10", "fd"), 0); err != nil {
+		t.Fatal(err)
+	}
+	var samples []driver.Sample
+	var err error
+	withoutCapabilities(t, func() { samples, err = m.source.Sample(t.Context()) })
+	if got := figuresOf(samples); driver.ReasonOf(err) != driver.ReasonForbidden || len(got[amd].Device) > 0 ||
+		len(got[intel].Device) == 0 || !strings.Contains(err.Error(), "CAP_SYS_PTRACE") {
+		t.Errorf("%+v, error %v", got, err)
+	}
+}
+
+// withoutCapabilities calls a function on a thread that has no capabilities, and ends with it.
+func withoutCapabilities(t *testing.T, f func()) {
+	t.Helper()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocks it
+		var none [2]unix.CapUserData
+		err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &none[0])
+		if err == nil {
+			f()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A machine without devices, and one whose devices nobody holds, reads nothing.
+func TestNobodyHolds(t *testing.T) {
+	m := newMachine(t)
+	m.write("proc/1/fd/0 -> /dev/null\n")
+	if got := m.sample(); len(got) > 0 || m.asked != 1 {
+		t.Errorf("%+v, asked %d times", got, m.asked)
+	}
+	for _, class := range []string{"drm", "accel"} {
+		if err := os.RemoveAll(filepath.Join(m.root, "class", class)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m.later(time.Hour)
+	if got := m.sample(); len(got) > 0 || m.asked != 1 {
+		t.Errorf("without devices: %+v, asked %d times", got, m.asked)
+	}
+}
+
+// Values that can't be used are counted, and those of a file that is too large are an error.
+func TestRejected(t *testing.T) {
+	m := newMachine(t)
+	m.pod(amd, 10)
+	m.open(10, 3, "/dev/dri/renderD128", saysAMD(1, 0, 1024)+"drm-engine-dma: 5 parsecs\n")
+	m.sample()
+	if got := m.source.Rejected(); got[driver.ReasonMalformed] != 2 { // it was found, and read
+		t.Errorf("rejected %v", got)
+	}
+	m.later(time.Second)
+	m.open(10, 3, "/dev/dri/renderD128", saysAMD(1, 0, 1024)+string(make([]byte, maxFile)))
+	if _, err := m.source.Sample(t.Context()); err == nil {
+		t.Error("no error of a file that is too large")
+	}
+}
+
+// suite is a machine of which every sample has everything.
+func suite(tb testing.TB) *machine {
+	tb.Helper()
+	m := newMachine(tb)
+	m.write("fs/cgroup/dmem.capacity: drm/" + amd + "/vram 17163091968\n" +
+		"fs/cgroup/dmem.current: drm/" + amd + "/vram 2097152\n")
+	m.pod(amd, 10)
+	m.pod(npu, 20)
+	m.busy(10, 3, 1, 0)
+	m.open(20, 3, "/dev/accel/accel0", said(tb, "amdxdna"))
+	return m
+}
+
+func TestSource(t *testing.T) {
+	var m *machine
+	clock := time.Unix(1_800_000_000, 0)
+	begin := func(tb testing.TB) driver.Source {
+		tb.Helper()
+		m = suite(tb)
+		m.source.now = func() time.Time { return clock }
+		for range 2 { // rates need two
+			if _, err := m.source.Sample(tb.Context()); err != nil {
+				tb.Fatal(err)
+			}
+			clock = clock.Add(time.Second)
+		}
+		return m.source
+	}
+	hitsAMD := func(s driver.Sample, _ driver.Reading) bool { return s.Hardware.PCI == amd }
+	drivertest.Run(t, drivertest.Config{
+		Fills:   Fills(),
+		New:     begin,
+		Advance: func() { clock = clock.Add(time.Second) },
+		Now:     func() time.Time { return clock },
+		Absent:  func(tb testing.TB) driver.Source { return New(Config{Sysfs: tb.TempDir(), Procfs: tb.TempDir()}) },
+		Faults: []drivertest.Fault{
+			{
+				Name: "the pod of a device ends", Silent: true, Hits: hitsAMD,
+				New: func(tb testing.TB) (driver.Source, func()) {
+					s := begin(tb)
+					return s, func() { m.pods = m.pods[1:] }
+				},
+			},
+			{
+				Name: "cgroups count no memory of devices", Silent: true,
+				Hits: func(_ driver.Sample, r driver.Reading) bool { return r.Quantity == driver.MemoryCapacity },
+				New: func(tb testing.TB) (driver.Source, func()) {
+					s := begin(tb)
+					return s, func() {
+						for _, file := range []string{"dmem.capacity", "dmem.current"} {
+							if err := os.Remove(filepath.Join(m.root, "fs", "cgroup", file)); err != nil {
+								tb.Fatal(err)
+							}
+						}
+					}
+				},
+			},
+			{
+				Name: "the capacity of memory is no number",
+				Hits: func(_ driver.Sample, r driver.Reading) bool { return r.Quantity == driver.MemoryCapacity },
+				New: func(tb testing.TB) (driver.Source, func()) {
+					s := begin(tb)
+					return s, func() { m.write("fs/cgroup/dmem.capacity: drm/" + amd + "/vram ?\n") }
+				},
+			},
+		},
+	})
+}

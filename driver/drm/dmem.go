@@ -1,0 +1,140 @@
+package drm
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+)
+
+// cgroupsAtOnce bounds the cgroups of pods that one sample reads.
+const cgroupsAtOnce = 256
+
+// podMemory is the memory that a pod has on devices.
+type podMemory struct {
+	at    time.Time         // when it was read last, or tried
+	byPCI map[string]uint64 // bytes; nil: the controller is not enabled for pods
+}
+
+// readMemory reads the device memory of the machine and of the pods, where the kernel has the
+// cgroup controller dmem (Linux 6.14; Documentation/admin-guide/cgroup-v2.rst). A pod's memory goes
+// to one of its processes on the device.
+func (s *Source) readMemory(r *report) error {
+	root := filepath.Join(s.Sysfs, "fs", "cgroup")
+	used, err := s.readRegions(root, "dmem.current")
+	if err != nil || used == nil {
+		clear(s.pods)
+		return err
+	}
+	capacity, err := s.readRegions(root, "dmem.capacity")
+	for d, f := range r.figures {
+		f.dmem, f.capacity = valueOf(used, d.hardware.PCI), valueOf(capacity, d.hardware.PCI)
+	}
+	err = cmp.Or(err, s.readPods(r))
+	for d, f := range r.figures {
+		for _, i := range f.pods {
+			pod := &r.pods[i]
+			known := s.pods[pod.Cgroup]
+			if known == nil || len(pod.PIDs) == 0 {
+				continue
+			}
+			if has := valueOf(known.byPCI, d.hardware.PCI); has != nil {
+				f.podMemory[processOn(f, pod)] = *has
+			}
+		}
+	}
+	return err
+}
+
+// valueOf returns the value at a key, nil for none.
+func valueOf(values map[string]uint64, key string) *uint64 {
+	if value, ok := values[key]; ok && key != "" {
+		return &value
+	}
+	return nil
+}
+
+// processOn returns a process of the pod: one that uses the device, or else the first.
+func processOn(f *figures, pod *driver.PodProcesses) int {
+	for _, pid := range pod.PIDs {
+		if f.processes[pid] != nil {
+			return pid
+		}
+	}
+	return pod.PIDs[0]
+}
+
+// readPods reads the cgroups of the pods, at first those that were not read for the longest time.
+func (s *Source) readPods(r *report) error {
+	folders := make([]string, 0, len(r.pods))
+	present := make(map[string]bool, len(r.pods))
+	for i := range r.pods {
+		if folder := r.pods[i].Cgroup; folder != "" && !present[folder] {
+			folders, present[folder] = append(folders, folder), true
+		}
+	}
+	for folder := range s.pods {
+		if !present[folder] {
+			delete(s.pods, folder)
+		}
+	}
+	at := func(folder string) time.Time {
+		if known := s.pods[folder]; known != nil {
+			return known.at
+		}
+		return time.Time{}
+	}
+	slices.SortStableFunc(folders, func(a, b string) int { return at(a).Compare(at(b)) })
+	var failed error
+	for _, folder := range folders[:min(len(folders), s.limits.cgroups)] {
+		values, err := s.readRegions(folder, "dmem.current")
+		failed = cmp.Or(failed, err)
+		s.pods[folder] = &podMemory{at: r.at, byPCI: values}
+	}
+	return failed
+}
+
+// readRegions reads a file of the controller: the bytes of each device's memory, by its PCI
+// address. It is nil without an error if there is no such file.
+func (s *Source) readRegions(folder, file string) (map[string]uint64, error) {
+	text, err := sysfs.ReadInto(sysfs.WorkingDir, filepath.Join(folder, file), s.buffer)
+	if sysfs.IsAbsent(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the device memory of a cgroup: %w", err)
+	}
+	values, err := parseRegions(text)
+	if err != nil {
+		return nil, fmt.Errorf("read the device memory of a cgroup: %w", err)
+	}
+	return values, nil
+}
+
+// parseRegions returns the bytes in each device's own memory, by its PCI address, of lines such as
+// "drm/0000:03:00.0/vram0 8388608". Other regions are ignored.
+func parseRegions(text []byte) (map[string]uint64, error) {
+	values := map[string]uint64{}
+	for line := range bytes.Lines(text) {
+		region, number, found := strings.Cut(string(bytes.TrimSpace(line)), " ")
+		path, ok := strings.CutPrefix(region, "drm/")
+		pci, name, _ := strings.Cut(path, "/")
+		if !ok || !strings.HasPrefix(name, "vram") || driver.NormalizePCI(pci) != pci || pci == "" {
+			continue
+		}
+		n, err := strconv.ParseUint(number, 10, 64)
+		if !found || err != nil {
+			return nil, driver.WithReason(driver.ReasonMalformed, errors.New("a region of memory without a number"))
+		}
+		values[pci] += n
+	}
+	return values, nil
+}

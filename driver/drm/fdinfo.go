@@ -1,0 +1,259 @@
+package drm
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"strconv"
+)
+
+// Bounds of what one client says.
+const (
+	maxEngines = 64
+	maxRegions = 64
+	maxName    = 64      // bytes of a name
+	maxNames   = 1 << 10 // names that are remembered
+)
+
+// client is what a file of /proc/<pid>/fdinfo says of a DRM client: of an open file of a DRM
+// device, and its duplicates (Documentation/gpu/drm-usage-stats.rst of Linux).
+type client struct {
+	driver string // drm-driver: the name that the kernel's driver registered, such as amdgpu
+	pci    string // drm-pdev: address; "" for what is on no PCI bus
+	id     uint64 // drm-client-id, unique within the device
+
+	engines []engine
+	regions []region
+}
+
+// engine is the use of one kind of engine. What it has is not 0.
+type engine struct {
+	name     string
+	has      uint8  // bits of hasTime, hasCycles …
+	time     uint64 // drm-engine-: nanoseconds in which it was busy for this client
+	cycles   uint64 // drm-cycles-: the same in cycles
+	total    uint64 // drm-total-cycles-: a clock in the same unit
+	highest  uint64 // drm-maxfreq-: Hz
+	capacity uint64 // drm-engine-capacity-: how many engines of the kind there are
+}
+
+const (
+	hasTime uint8 = 1 << iota
+	hasCycles
+	hasTotal
+	hasHighest
+	hasCapacity
+)
+
+// region is what a client has in one kind of memory, in bytes.
+type region struct {
+	name     string
+	has      uint8
+	resident uint64 // drm-resident-, or drm-memory- of older kernels: what is there now
+	total    uint64 // drm-total-: all that was created
+}
+
+const (
+	hasResident uint8 = 1 << iota
+	hasAll
+)
+
+// bytes returns the memory that is there, or all that was created where the driver knows no better.
+func (r *region) bytes() uint64 {
+	if r.has&hasResident != 0 {
+		return r.resident
+	}
+	return r.total
+}
+
+// parser parses what clients say into one client, which the next call replaces. Names are kept, so
+// that parsing allocates nothing once all were seen.
+type parser struct {
+	client
+	names map[string]string
+	// malformed counts values that can't be used.
+	malformed int
+}
+
+// parse reads a file of fdinfo. It is false for one of another kind of file than a DRM device's, or
+// of a driver that gives its clients no ID (before Linux 6.5): what it says of a client might be
+// counted twice.
+func (p *parser) parse(text []byte) (*client, bool) {
+	p.client = client{engines: p.engines[:0], regions: p.regions[:0]}
+	identified := false
+	for line := range bytes.Lines(text) {
+		key, rest, found := bytes.Cut(line, []byte(":"))
+		key, drm := bytes.CutPrefix(key, []byte("drm-"))
+		if !found || !drm {
+			continue
+		}
+		value := bytes.TrimSpace(rest)
+		switch string(key) {
+		case "driver":
+			setOnce(&p.driver, p.name(value))
+		case "pdev":
+			setOnce(&p.pci, p.name(value))
+		case "client-id":
+			id, err := strconv.ParseUint(string(value), 10, 64)
+			if err == nil && !identified {
+				p.id, identified = id, true
+			}
+		default:
+			if !p.measure(key, value) {
+				p.malformed++
+			}
+		}
+	}
+	for i := range p.engines {
+		if e := &p.engines[i]; e.has&hasCapacity == 0 {
+			e.capacity = 1
+		}
+	}
+	return &p.client, identified && p.driver != ""
+}
+
+func setOnce(to *string, value string) {
+	if *to == "" {
+		*to = value
+	}
+}
+
+// name returns a text as a string, "" for one that is too long.
+func (p *parser) name(text []byte) string {
+	if name, ok := p.names[string(text)]; ok {
+		return name
+	}
+	if len(text) > maxName {
+		return ""
+	}
+	if p.names == nil || len(p.names) >= maxNames {
+		p.names = map[string]string{}
+	}
+	name := string(text)
+	p.names[name] = name
+	return name
+}
+
+// unit is the unit of a value, which may be missing, and larger ones, each so many times the one
+// before.
+type unit struct {
+	name   string
+	larger [2]string
+	times  uint64
+}
+
+// measure takes what a key after "drm-" says, and returns false for what can't be used. Keys that
+// mean something else are ignored. The time of engines that a driver lists twice under one name is
+// added up.
+func (p *parser) measure(key, value []byte) bool {
+	for _, k := range [...]struct {
+		prefix string
+		unit   unit
+		bit    uint8
+		field  func(*engine) *uint64
+	}{
+		{"engine-capacity-", unit{}, hasCapacity, func(e *engine) *uint64 { return &e.capacity }},
+		{"engine-", unit{name: "ns"}, hasTime, func(e *engine) *uint64 { return &e.time }},
+		{"cycles-", unit{}, hasCycles, func(e *engine) *uint64 { return &e.cycles }},
+		{"total-cycles-", unit{}, hasTotal, func(e *engine) *uint64 { return &e.total }},
+		{
+			"maxfreq-",
+			unit{"Hz", [2]string{"KHz", "MHz"}, 1000},
+			hasHighest,
+			func(e *engine) *uint64 { return &e.highest },
+		},
+	} {
+		name, ok := bytes.CutPrefix(key, []byte(k.prefix))
+		if !ok {
+			continue
+		}
+		n, ok := k.unit.parse(value)
+		if !ok || n == 0 && k.bit&(hasCapacity|hasHighest) != 0 {
+			return false
+		}
+		e := p.engine(p.name(name))
+		if e == nil {
+			return false
+		}
+		field := k.field(e)
+		if k.bit == hasTime && n <= math.MaxUint64-*field {
+			n += *field
+		}
+		*field, e.has = n, e.has|k.bit
+		return true
+	}
+	return p.measureMemory(key, value)
+}
+
+// measureMemory is measure for memory. What is resident stands under one of two keys.
+func (p *parser) measureMemory(key, value []byte) bool {
+	for _, k := range [...]struct {
+		prefix string
+		bit    uint8
+		field  func(*region) *uint64
+	}{
+		{"resident-", hasResident, func(r *region) *uint64 { return &r.resident }},
+		{"memory-", hasResident, func(r *region) *uint64 { return &r.resident }},
+		{"total-", hasAll, func(r *region) *uint64 { return &r.total }},
+	} {
+		name, ok := bytes.CutPrefix(key, []byte(k.prefix))
+		if !ok {
+			continue
+		}
+		n, ok := unit{"B", [2]string{"KiB", "MiB"}, 1024}.parse(value)
+		if !ok {
+			return false
+		}
+		r := p.region(p.name(name))
+		if r == nil {
+			return false
+		}
+		*k.field(r), r.has = n, r.has|k.bit
+		return true
+	}
+	return true
+}
+
+// engine returns the engine of that name; nil beyond the bound, and for no name.
+func (p *parser) engine(name string) *engine {
+	i := slices.IndexFunc(p.engines, func(e engine) bool { return e.name == name })
+	if i < 0 {
+		if name == "" || len(p.engines) == maxEngines {
+			return nil
+		}
+		i = len(p.engines)
+		p.engines = append(p.engines, engine{name: name})
+	}
+	return &p.engines[i]
+}
+
+// region returns the region of that name; nil beyond the bound, and for no name.
+func (p *parser) region(name string) *region {
+	i := slices.IndexFunc(p.regions, func(r region) bool { return r.name == name })
+	if i < 0 {
+		if name == "" || len(p.regions) == maxRegions {
+			return nil
+		}
+		i = len(p.regions)
+		p.regions = append(p.regions, region{name: name})
+	}
+	return &p.regions[i]
+}
+
+// parse reads an unsigned number, and its unit if there is one.
+func (u unit) parse(value []byte) (uint64, bool) {
+	digits, name, _ := bytes.Cut(value, []byte(" "))
+	n, err := strconv.ParseUint(string(digits), 10, 64)
+	name = bytes.TrimSpace(name)
+	if len(name) == 0 || string(name) == u.name {
+		return n, err == nil
+	}
+	factor := uint64(1)
+	for _, larger := range u.larger {
+		factor *= u.times
+		if string(name) == larger {
+			return n * factor, err == nil && n <= math.MaxUint64/factor
+		}
+	}
+	return 0, false
+}

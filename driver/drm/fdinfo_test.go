@@ -1,0 +1,204 @@
+package drm
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+const (
+	kib = 1 << 10
+	mib = 1 << 20
+)
+
+// said is what the client of a driver says, of the file in testdata.
+func said(tb testing.TB, name string) string {
+	tb.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name+".fdinfo"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestParse(t *testing.T) {
+	cycles := hasCycles | hasTotal
+	for name, want := range map[string]client{
+		"amdgpu": {
+			driver: "amdgpu", pci: "0000:c1:00.0", id: 117,
+			engines: []engine{
+				{name: "gfx", has: hasTime, time: 5e9},
+				{name: "dma", has: hasTime, time: 25e7},
+				{name: "enc", has: hasTime, time: 4e7},
+				{name: "enc_1", has: hasTime, time: 1e7},
+			},
+			regions: []region{
+				{name: "cpu", has: hasAll | hasResident},
+				{name: "gtt", has: hasAll | hasResident, total: 40 * mib, resident: 38 * mib},
+				{name: "vram", has: hasAll | hasResident, total: 6 * mib, resident: 4100 * kib},
+			},
+		},
+		"amdgpu-old": {
+			driver: "amdgpu", pci: "0000:c1:00.0", id: 9023,
+			engines: []engine{
+				{name: "compute", has: hasTime, time: 7e5}, {name: "dec", has: hasTime, time: 111}, // listed twice
+			},
+			regions: []region{
+				{name: "vram", has: hasResident, resident: 2 * mib},
+				{name: "gtt", has: hasResident, resident: 1 * mib},
+				{name: "cpu", has: hasResident},
+			},
+		},
+		"xe": {
+			driver: "xe", pci: "0000:03:00.0", id: 5,
+			engines: []engine{
+				{name: "rcs", has: cycles, cycles: 1000, total: 500_000},
+				{name: "vcs", has: cycles | hasCapacity, total: 500_000, capacity: 2},
+				{name: "ccs", has: cycles | hasCapacity, cycles: 64_000, total: 500_000, capacity: 4},
+			},
+			regions: []region{
+				{name: "system", has: hasAll | hasResident},
+				{name: "gtt", has: hasAll | hasResident, total: 300 * kib, resident: 300 * kib},
+				{name: "vram0", has: hasAll | hasResident, total: 96 * mib, resident: 80 * mib},
+			},
+		},
+		"i915": {
+			driver: "i915", pci: "0000:00:02.0", id: 61,
+			engines: []engine{
+				{name: "render", has: hasTime, time: 9e8},
+				{name: "copy", has: hasTime},
+				{name: "video", has: hasTime | hasCapacity, time: 8e7, capacity: 2},
+				{name: "video-enhance", has: hasTime},
+			},
+			regions: []region{
+				{name: "system0", has: hasAll | hasResident, total: 12 * mib, resident: 10 * mib},
+				{name: "stolen-system0", has: hasAll | hasResident},
+			},
+		},
+		"amdxdna": {
+			driver: "amdxdna_accel_driver", pci: "0000:c5:00.1", id: 8,
+			engines: []engine{{name: "npu-amdxdna", has: hasTime, time: 3e8}},
+			regions: []region{{name: "memory", has: hasAll, total: 70 * mib}},
+		},
+		"panfrost": {
+			driver: "panfrost", id: 14,
+			engines: []engine{
+				{name: "fragment", has: hasTime | hasCycles | hasHighest, time: 9e5, cycles: 8e5, highest: 799_999_987},
+			},
+			regions: []region{{name: "memory", has: hasAll | hasResident, total: 3 * mib, resident: 2 * mib}},
+		},
+	} {
+		var p parser
+		for range 2 { // the second time into the same memory
+			got, ok := p.parse([]byte(said(t, name)))
+			for i := range want.engines {
+				want.engines[i].capacity = max(want.engines[i].capacity, 1)
+			}
+			diff := cmp.Diff(want, *got, cmp.AllowUnexported(client{}, engine{}, region{}))
+			if diff != "" || !ok || p.malformed != 0 {
+				t.Errorf("%s: %v, %d malformed (-want +got):\n%s", name, ok, p.malformed, diff)
+			}
+		}
+	}
+}
+
+// What is no client is none, and a value that can't be used costs its own key alone.
+func TestParseMalformed(t *testing.T) {
+	const client = "drm-driver: xe\ndrm-client-id: 1\n"
+	long := strings.Repeat("a", maxName+1)
+	var many strings.Builder
+	for i := range maxEngines + 1 {
+		fmt.Fprintf(&many, "drm-engine-e%d: 1 ns\n", i)
+	}
+	for name, tc := range map[string]struct {
+		text      string
+		ok        bool
+		malformed int
+		engines   int
+		regions   int
+	}{
+		"no DRM file":        {text: said(t, "eventfd")},
+		"empty":              {},
+		"without ID":         {text: "drm-driver: xe\n"},
+		"without driver":     {text: "drm-client-id: 1\n"},
+		"ID is no number":    {text: "drm-driver: xe\ndrm-client-id: x\n"},
+		"keys missing":       {text: client, ok: true},
+		"no end of line":     {text: client + "drm-engine-a: 7 ns", ok: true, engines: 1},
+		"no unit":            {text: client + "drm-engine-a: 7\ndrm-memory-b: 8\n", ok: true, engines: 1, regions: 1},
+		"another unit":       {text: client + "drm-engine-a: 7 ms\ndrm-memory-b: 8 GiB\n", ok: true, malformed: 2},
+		"no number":          {text: client + "drm-engine-a: ns\ndrm-cycles-a: -1\n", ok: true, malformed: 2},
+		"capacity 0":         {text: client + "drm-engine-capacity-a: 0\n", ok: true, malformed: 1},
+		"frequency 0":        {text: client + "drm-maxfreq-a: 0 MHz\n", ok: true, malformed: 1},
+		"too large":          {text: client + "drm-memory-b: 18014398509481984 KiB\n", ok: true, malformed: 1},
+		"without a name":     {text: client + "drm-engine-: 1 ns\ndrm-memory-: 1\n", ok: true, malformed: 2},
+		"name too long":      {text: client + "drm-engine-" + long + ": 1 ns\n", ok: true, malformed: 1},
+		"too many":           {text: client + many.String(), ok: true, malformed: 1, engines: maxEngines},
+		"of another meaning": {text: client + "drm-shared-vram: ?\ndrm-client-name: drm-engine-x: 1\n", ok: true},
+	} {
+		var p parser
+		c, ok := p.parse([]byte(tc.text))
+		if ok != tc.ok || p.malformed != tc.malformed || len(c.engines) != tc.engines || len(c.regions) != tc.regions {
+			t.Errorf("%s: %v, %d malformed: %+v", name, ok, p.malformed, c)
+		}
+	}
+}
+
+// Frequencies have thousands, memory has 1024.
+func TestUnits(t *testing.T) {
+	const text = "drm-driver: x\ndrm-client-id: 1\ndrm-maxfreq-a: 2 MHz\ndrm-maxfreq-b: 3 KHz\ndrm-maxfreq-c: 4 Hz\n" +
+		"drm-maxfreq-d: 5\ndrm-resident-a: 2 MiB\ndrm-resident-b: 3 KiB\ndrm-resident-c: 4\n"
+	var p parser
+	c, _ := p.parse([]byte(text))
+	var got []uint64
+	for _, e := range c.engines {
+		got = append(got, e.highest)
+	}
+	for _, r := range c.regions {
+		got = append(got, r.bytes())
+	}
+	if want := []uint64{2e6, 3e3, 4, 5, 2 * mib, 3 * kib, 4}; !slices.Equal(got, want) {
+		t.Errorf("%d, want %d", got, want)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	files, err := filepath.Glob("testdata/*.fdinfo")
+	if err != nil || len(files) == 0 {
+		f.Fatal(files, err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(text)
+	}
+	f.Add([]byte("drm-driver:x\ndrm-client-id:1\ndrm-maxfreq-a:1 KHz\ndrm-cycles-a:18446744073709551615\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var p, again parser
+		c, ok := p.parse(text)
+		if ok && (c.driver == "" || !strings.Contains(string(text), "drm-client-id")) {
+			t.Errorf("%q is a client: %+v", text, c)
+		}
+		for _, e := range c.engines {
+			if e.name == "" || e.capacity == 0 || e.has&hasHighest != 0 && e.highest == 0 {
+				t.Errorf("%q: engine %+v", text, e)
+			}
+		}
+		if len(c.engines) > maxEngines || len(c.regions) > maxRegions {
+			t.Errorf("%d engines, %d regions", len(c.engines), len(c.regions))
+		}
+		again.parse([]byte("drm-engine-stale: 1 ns\ndrm-memory-stale: 1\n" + string(text)))
+		other, _ := again.parse(text)
+		same := []cmp.Option{cmp.AllowUnexported(client{}, engine{}, region{}), cmpopts.EquateEmpty()}
+		if diff := cmp.Diff(*c, *other, same...); diff != "" {
+			t.Errorf("%q depends on what was parsed before: %s", text, diff)
+		}
+	})
+}

@@ -1,0 +1,83 @@
+package drm
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// A file that is removed, one after the other, costs what it says and nothing else, without an
+// error.
+func TestEveryFile(t *testing.T) {
+	prepare := func() *machine {
+		m := suite(t)
+		m.regions("pod0/dmem.current", 5, 0)
+		m.sample()
+		m.later(time.Second)
+		m.sample()
+		m.later(maxRescan)
+		return m
+	}
+	whole := prepare()
+	before := whole.sample()
+	for _, path := range filesOf(t, whole.root) {
+		m := prepare()
+		if err := os.Remove(filepath.Join(m.root, path)); err != nil {
+			t.Fatal(err)
+		}
+		after := m.sample()
+		var touched string
+		switch {
+		case strings.Contains(path, "proc/10/"), strings.Contains(path, "card1"), strings.Contains(path, "pod0"),
+			strings.Contains(path, "cgroup"):
+			touched = amd
+		case strings.Contains(path, "proc/20/"), strings.Contains(path, "accel"):
+			touched = npu
+		}
+		for device, want := range before {
+			got := after[device]
+			if device != touched {
+				if diff := cmp.Diff(want, got); diff != "" {
+					t.Errorf("without %s, of another device (-want +got):\n%s", path, diff)
+				}
+				continue
+			}
+			for name := range got.Device {
+				if _, ok := want.Device[name]; !ok {
+					t.Errorf("without %s there is %s", path, name)
+				}
+			}
+			if path != "proc/10/fdinfo/none" && path != "proc/20/fdinfo/none" && cmp.Equal(want, got) && !unread(path) {
+				t.Errorf("without %s all is as before", path)
+			}
+		}
+	}
+}
+
+// unread reports whether a file says nothing that is not remembered, or said elsewhere.
+func unread(path string) bool {
+	return strings.Contains(path, "DP-1") || strings.HasSuffix(path, "proc/10/fdinfo/none") ||
+		strings.HasPrefix(path, "devices/") // links of cards, which are followed twice a minute
+}
+
+// filesOf returns the files and links below a folder.
+func filesOf(tb testing.TB, root string) []string {
+	tb.Helper()
+	var files []string
+	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			path, err = filepath.Rel(root, path)
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil || len(files) == 0 {
+		tb.Fatal(files, err)
+	}
+	return files
+}

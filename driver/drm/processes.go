@@ -1,0 +1,225 @@
+package drm
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+)
+
+// Bounds of looking for clients.
+const (
+	maxProcesses = 1 << 14 // that are remembered
+	maxFiles     = 1 << 12 // open files of a process that are looked at: the lowest numbers, mostly
+	// scansAtOnce and filesAtOnce bound what one sample looks at: processes, and their open files.
+	scansAtOnce = 128
+	filesAtOnce = 1 << 10
+	// A process is looked at again after minRescan, and after twice that as long as it opens and
+	// closes no device, up to maxRescan.
+	minRescan = time.Second
+	maxRescan = 32 * time.Second
+	maxFile   = 1 << 14 // bytes of a file of fdinfo
+)
+
+// process is a process of a pod that holds a device.
+type process struct {
+	due       time.Time // when it is looked at again
+	pause     time.Duration
+	files     []openFile
+	kfd       bool  // it has /dev/kfd open: the clients say nothing of what it computes
+	forbidden error // it may not be looked into
+}
+
+// openFile is a file of a client that a process has open.
+type openFile struct {
+	fdinfo string // path below the procfs
+	client clientID
+}
+
+// clientID identifies a client.
+type clientID struct {
+	pci string
+	id  uint64
+}
+
+// scan looks for the clients of the pods' processes, at first of those that were not looked at for
+// the longest time, and forgets those of other processes.
+func (s *Source) scan(ctx context.Context, pods []driver.PodProcesses, bad *sysfs.Problems) {
+	now := s.now()
+	due := s.dueProcesses(pods, now)
+	files := 0
+	for _, pid := range due[:min(len(due), s.limits.scans)] {
+		if ctx.Err() != nil || files >= s.limits.files {
+			return
+		}
+		p := s.processes[pid]
+		n, err := s.look(pid, p)
+		files += n
+		if err != nil {
+			bad.Add(err)
+		}
+		p.due = now.Add(p.pause)
+	}
+}
+
+// dueProcesses returns the processes that are to be looked at, in the order of when they were due.
+func (s *Source) dueProcesses(pods []driver.PodProcesses, now time.Time) []int {
+	named := make(map[int]bool, len(s.processes))
+	var due []int
+	for i := range pods {
+		for _, pid := range pods[i].PIDs {
+			p := s.processes[pid]
+			if p == nil {
+				if len(s.processes) >= maxProcesses {
+					continue
+				}
+				p = &process{}
+				s.processes[pid] = p
+			}
+			if !named[pid] && (!now.Before(p.due) || p.due.Sub(now) > maxRescan) {
+				due = append(due, pid)
+			}
+			named[pid] = true
+		}
+	}
+	for pid, p := range s.processes {
+		if !named[pid] {
+			s.closeFiles(pid, p.files, nil)
+			delete(s.processes, pid)
+		}
+	}
+	slices.SortFunc(due, func(a, b int) int {
+		return cmp.Or(s.processes[a].due.Compare(s.processes[b].due), cmp.Compare(a, b))
+	})
+	return due
+}
+
+// look looks at the open files of a process, and returns their number.
+func (s *Source) look(pid int, p *process) (int, error) {
+	found, kfd, n, err := s.openFiles(pid)
+	p.kfd, p.forbidden = kfd, nil
+	if errors.Is(err, fs.ErrPermission) {
+		err, p.forbidden = nil, err
+	}
+	if slices.Equal(found, p.files) {
+		p.pause = min(max(2*p.pause, minRescan), maxRescan)
+		return n, err
+	}
+	p.pause = minRescan
+	s.closeFiles(pid, p.files, found)
+	p.files = found
+	return n, err
+}
+
+// openFiles returns the files of clients that a process has open, one of each client, and whether
+// it has /dev/kfd open; and the number of all its files. A process that has ended has none.
+func (s *Source) openFiles(pid int) (found []openFile, kfd bool, n int, err error) {
+	dir := strconv.Itoa(pid)
+	links, err := sysfs.OpenDir(sysfs.WorkingDir, filepath.Join(s.Procfs, dir, "fd"))
+	if err != nil {
+		return nil, false, 0, unlessEnded(err)
+	}
+	defer links.Close()
+	names, err := sysfs.Names(links, ".", maxFiles)
+	if err != nil {
+		return nil, false, 0, unlessEnded(err)
+	}
+	var target [unix.PathMax]byte
+	for _, name := range names {
+		length, linkErr := unix.Readlinkat(int(links), name, target[:])
+		if unlessEnded(linkErr) != nil {
+			return nil, false, len(names), linkErr
+		}
+		path := target[:max(length, 0)]
+		kfd = kfd || string(path) == "/dev/kfd"
+		if !bytes.HasPrefix(path, []byte(driNodes)) && !bytes.HasPrefix(path, []byte(accelNodes)) {
+			continue
+		}
+		fdinfo := filepath.Join(dir, "fdinfo", name)
+		u, clientErr := s.find(fdinfo, string(path))
+		if u != nil && !has(found, u.id) {
+			u.addFile(pid, fdinfo)
+			found = append(found, openFile{fdinfo, u.id})
+		}
+		err = cmp.Or(err, clientErr)
+	}
+	return found, kfd, len(names), err
+}
+
+// has reports whether one of the files is of that client.
+func has(files []openFile, client clientID) bool {
+	return slices.ContainsFunc(files, func(f openFile) bool { return f.client == client })
+}
+
+// find returns the client of a file, given the path that was opened; nil: it is that of no client
+// of a device, or closed by now.
+func (s *Source) find(fdinfo, node string) (*usage, error) {
+	c, err := s.readClient(fdinfo)
+	if c == nil {
+		return nil, err
+	}
+	id := clientID{c.pci, c.id}
+	if u := s.clients[id]; u != nil {
+		return u, nil
+	}
+	d := s.ofClient(node, c.pci)
+	if d == nil {
+		return nil, nil
+	}
+	u := &usage{id: id, device: d}
+	u.update(c, s.now())
+	s.clients[id], s.changed = u, true
+	return u, nil
+}
+
+// readClient reads a file of fdinfo; nil: it is that of no client, or closed.
+func (s *Source) readClient(fdinfo string) (*client, error) {
+	text, err := sysfs.ReadInto(sysfs.WorkingDir, filepath.Join(s.Procfs, fdinfo), s.buffer)
+	if err != nil {
+		if err = unlessEnded(err); err != nil {
+			err = fmt.Errorf("read a DRM client: %w", err)
+		}
+		return nil, err
+	}
+	c, ok := s.parser.parse(text)
+	if !ok {
+		return nil, nil
+	}
+	return c, nil
+}
+
+// closeFiles takes from a process those of its files whose clients are not among the present ones.
+func (s *Source) closeFiles(pid int, files, present []openFile) {
+	for _, f := range files {
+		if u := s.clients[f.client]; u != nil && !has(present, f.client) {
+			s.close(pid, u)
+		}
+	}
+}
+
+// close takes a client from a process, and forgets the client if no other process has it.
+func (s *Source) close(pid int, u *usage) {
+	if u.removeFile(pid) {
+		delete(s.clients, u.id)
+		s.changed = true
+	}
+}
+
+// unlessEnded returns the error, unless it says that the process has ended or the file is closed.
+func unlessEnded(err error) error {
+	if err == nil || sysfs.IsGone(err) || errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return err
+}

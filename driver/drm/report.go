@@ -1,0 +1,261 @@
+package drm
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// report gathers the samples of one call.
+type report struct {
+	source  *Source
+	at      time.Time
+	pods    []driver.PodProcesses
+	figures map[*device]*figures
+	// forbidden is the error of a process that may not be looked into.
+	forbidden error
+}
+
+// figures are those of a device that pods hold.
+type figures struct {
+	pods       []int // that hold it
+	incomplete bool  // one of their processes may not be looked into
+	kfd        bool  // one computes without telling its client
+	all        totals
+	processes  map[int]*totals
+	// What cgroups have of it, in bytes, where the kernel counts that.
+	dmem, capacity *uint64
+	podMemory      map[int]uint64 // by process
+}
+
+// totals are sums over clients.
+type totals struct {
+	engines   []share
+	memory    uint64 // bytes
+	hasMemory bool
+}
+
+// share is the share of time in which a kind of engine was busy, 1 at most.
+type share struct {
+	engine string
+	busy   float64
+}
+
+// newReport sums what clients say, for the devices that the pods hold.
+func (s *Source) newReport(pods []driver.PodProcesses) *report {
+	r := &report{source: s, at: s.now(), pods: pods, figures: map[*device]*figures{}}
+	for i := range pods {
+		var forbidden error
+		for _, pid := range pods[i].PIDs {
+			if p := s.processes[pid]; p != nil {
+				forbidden = cmp.Or(forbidden, p.forbidden)
+			}
+		}
+		if forbidden != nil {
+			r.forbidden = forbidden
+		}
+		for n := range pods[i].Devices {
+			for _, d := range s.ofHardware(&pods[i].Devices[n]) {
+				f := r.of(d)
+				f.pods = append(f.pods, i)
+				f.incomplete = f.incomplete || forbidden != nil
+			}
+		}
+	}
+	if r.forbidden != nil {
+		r.forbidden = fmt.Errorf(
+			"look into the processes of pods, which takes CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH: %w", r.forbidden,
+		)
+	}
+	for _, u := range s.order {
+		if f := r.figures[u.device]; f != nil && len(u.files) > 0 {
+			r.sum(f, u)
+		}
+	}
+	return r
+}
+
+// of returns the figures of a device that a pod holds.
+func (r *report) of(d *device) *figures {
+	f := r.figures[d]
+	if f == nil {
+		f = &figures{processes: map[int]*totals{}, podMemory: map[int]uint64{}}
+		r.figures[d] = f
+	}
+	return f
+}
+
+// sum adds a client, which is the first process's of those that have it.
+func (r *report) sum(f *figures, u *usage) {
+	pid := u.files[0].pid
+	process := f.processes[pid]
+	if process == nil {
+		process = &totals{}
+		f.processes[pid] = process
+	}
+	if p := r.source.processes[pid]; p != nil && p.kfd && u.device.kfd {
+		f.kfd = true
+	}
+	for i := range u.engines {
+		if e := &u.engines[i]; e.known {
+			process.add(e.name, e.busy)
+			f.all.add(e.name, e.busy)
+		}
+	}
+	if u.hasMemory {
+		process.memory, process.hasMemory = process.memory+u.memory, true
+		f.all.memory, f.all.hasMemory = f.all.memory+u.memory, true
+	}
+}
+
+// add adds the share of a client.
+func (t *totals) add(engine string, busy float64) {
+	i := slices.IndexFunc(t.engines, func(s share) bool { return s.engine == engine })
+	if i < 0 {
+		t.engines = append(t.engines, share{engine, min(busy, 1)})
+		return
+	}
+	t.engines[i].busy = min(t.engines[i].busy+busy, 1)
+}
+
+// busiest returns the share of the busiest kind of engine.
+func (t *totals) busiest() float64 {
+	busiest := 0.0
+	for _, s := range t.engines {
+		busiest = max(busiest, s.busy)
+	}
+	return busiest
+}
+
+// samples returns the samples in the order of the devices.
+func (r *report) samples() []driver.Sample {
+	var out []driver.Sample
+	for _, d := range r.source.devices {
+		f := r.figures[d]
+		if f == nil {
+			continue
+		}
+		sample := driver.Sample{Hardware: d.hardware, Readings: r.readings(d, f), Processes: r.processes(f)}
+		sample.Hardware.DeviceNodes = slices.Clone(d.hardware.DeviceNodes)
+		if f.incomplete || len(sample.Readings) > 0 {
+			out = append(out, sample)
+		}
+	}
+	return out
+}
+
+// readings returns what is known of a device. What its clients have told once is 0 while it has no
+// clients.
+func (r *report) readings(d *device, f *figures) []driver.Reading {
+	var out []driver.Reading
+	add := func(q driver.Quantity, label string, value float64, estimated bool) {
+		out = append(out, driver.Reading{
+			Quantity: q, Labels: driver.Labels{label}, Value: value, At: r.at, Estimated: estimated,
+		})
+	}
+	if f.capacity != nil {
+		add(driver.MemoryCapacity, "", float64(*f.capacity), false)
+	}
+	if f.dmem != nil {
+		add(driver.MemoryUsed, "", float64(*f.dmem), false)
+	}
+	if f.incomplete {
+		return out
+	}
+	d.hasMemory = d.hasMemory || f.all.hasMemory
+	if d.hasMemory && f.dmem == nil {
+		add(driver.MemoryUsed, "", float64(f.all.memory), true)
+	}
+	if f.kfd {
+		return out
+	}
+	labels := map[string]float64{}
+	for _, s := range f.all.engines {
+		d.busy = true
+		if label := engineLabel(s.engine); label != "" {
+			d.engines[label] = true
+			labels[label] = max(labels[label], s.busy)
+		}
+	}
+	if !d.busy {
+		return out
+	}
+	add(driver.Utilization, "", f.all.busiest(), true)
+	for _, label := range slices.Sorted(maps.Keys(d.engines)) {
+		add(driver.EngineUtilization, label, labels[label], true)
+	}
+	return out
+}
+
+// processes returns what each process uses of a device. The memory of a pod's cgroup counts as that
+// of one of its processes, and stands for all of them.
+func (r *report) processes(f *figures) []driver.Process {
+	byPID := map[int][]driver.Reading{}
+	if !f.incomplete {
+		counted := r.counted(f)
+		for pid, t := range f.processes {
+			if len(t.engines) > 0 && !f.kfd {
+				byPID[pid] = append(byPID[pid], driver.Reading{Quantity: driver.Utilization, Value: t.busiest(), At: r.at})
+			}
+			if t.hasMemory && !counted[pid] {
+				byPID[pid] = append(byPID[pid], driver.Reading{Quantity: driver.MemoryUsed, Value: float64(t.memory), At: r.at})
+			}
+		}
+	}
+	for pid, bytes := range f.podMemory {
+		byPID[pid] = append(byPID[pid], driver.Reading{Quantity: driver.MemoryUsed, Value: float64(bytes), At: r.at})
+	}
+	out := make([]driver.Process, 0, len(byPID))
+	for _, pid := range slices.Sorted(maps.Keys(byPID)) {
+		out = append(out, driver.Process{PID: pid, Readings: byPID[pid]})
+	}
+	return out
+}
+
+// counted returns the processes of the pods whose cgroups' memory is known.
+func (r *report) counted(f *figures) map[int]bool {
+	counted := map[int]bool{}
+	if len(f.podMemory) == 0 {
+		return counted
+	}
+	for _, i := range f.pods {
+		pids := r.pods[i].PIDs
+		if slices.ContainsFunc(pids, func(pid int) bool { _, ok := f.podMemory[pid]; return ok }) {
+			for _, pid := range pids {
+				counted[pid] = true
+			}
+		}
+	}
+	return counted
+}
+
+// engineLabel returns the label of a kind of engine, by the names that the kernel's drivers give
+// them; "" for one that has none.
+func engineLabel(name string) string {
+	switch name {
+	case "gfx", "render", "rcs", "fragment", "gpu": // amdgpu, i915 and v3d, xe, panfrost, msm
+		return "render"
+	case "compute", "ccs", "csd": // amdgpu and i915, xe, v3d
+		return "compute"
+	case "dma", "copy", "bcs":
+		return "copy"
+	case "dec":
+		return "decoder"
+	case "enc", "enc_1":
+		return "encoder"
+	case "jpeg":
+		return "jpeg"
+	case "video", "vcs":
+		return "video"
+	case "video-enhance", "vecs", "vpe":
+		return "video_enhance"
+	case "npu", "npu-amdxdna":
+		return "npu"
+	default:
+		return ""
+	}
+}

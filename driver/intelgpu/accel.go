@@ -1,0 +1,107 @@
+package intelgpu
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+)
+
+const (
+	// npuEvery is the shortest time between two readings of an NPU, whose kernel driver asks for
+	// about a second (drivers/accel/ivpu/ivpu_sysfs.c).
+	npuEvery = 900 * time.Millisecond
+	// listEvery is how often accelerators are listed again though none came or went.
+	listEvery = 30 * time.Second
+)
+
+// accels are the accelerators of the class accel.
+type accels struct {
+	root    string // where sysfs is mounted
+	names   []string
+	at      time.Time
+	devices []*device
+}
+
+// refresh lists the accelerators again, and reports whether it made new ones.
+func (a *accels) refresh(now time.Time) (fresh bool, err error) {
+	names, err := sysfs.Names(sysfs.WorkingDir, filepath.Join(a.root, "class", "accel"), maxEntries)
+	if err != nil && !sysfs.IsGone(err) {
+		return false, fmt.Errorf("list the class accel: %w", err)
+	}
+	age := now.Sub(a.at)
+	if slices.Equal(names, a.names) && (len(names) == 0 || age >= 0 && age < listEvery) {
+		return false, nil
+	}
+	a.names, a.at, a.devices = names, now, nil
+	var reader sysfs.Reader
+	for _, name := range names {
+		if _, ok := number(name, "accel"); !ok {
+			continue // accel_controlD0
+		}
+		if d := ofAccel(&reader, a.root, name); d != nil {
+			a.devices = append(a.devices, d)
+		}
+	}
+	return true, nil
+}
+
+// ofAccel returns the device of an accelerator, nil for one that this package does not read.
+func ofAccel(reader *sysfs.Reader, root, name string) *device {
+	address := sysfs.PCIOf(root, "accel", name)
+	folder, ok := sysfs.Follow(sysfs.ClassDevice(root, "accel", name), "device")
+	if !ok || address == "" {
+		return nil
+	}
+	d := &device{
+		driver: sysfs.Driver(folder), folder: folder, node: filepath.Join("accel", name),
+		hardware: driver.Hardware{
+			PCI: address, Vendor: "intel", NUMANode: sysfs.NUMANode(folder), DeviceNodes: []string{"/dev/accel/" + name},
+		},
+	}
+	switch d.driver {
+	case habanalabs:
+		if value, err := reader.Value(sysfs.WorkingDir, filepath.Join(folder, "device_type")); err == nil {
+			d.hardware.Model = string(value)
+		}
+	case intelVPU:
+	default:
+		return nil
+	}
+	return d
+}
+
+// measureNPU reads how long the NPU was busy, which the kernel counts in microseconds, its memory,
+// which is the machine's, and its clock.
+func (p *pass) measureNPU() {
+	d := p.device
+	if busy, ok := p.number("npu_busy_time_us"); ok {
+		p.add(driver.ActiveSeconds, float64(busy)*micro)
+		d.busy.Advance(busy, p.at)
+	} else {
+		d.busy.Stop()
+	}
+	if perSecond, at, ok := d.busy.Rate(); ok {
+		p.addAt(at, driver.Utilization, min(1, perSecond*micro))
+	}
+	p.gauge("npu_memory_utilization", 1, driver.MemoryUsed)
+	p.gauge("npu_current_frequency_mhz", megahertz, driver.Clock, "npu")
+}
+
+// measureStatus says whether somebody must act for a Gaudi, by the status that its kernel driver
+// shows (Documentation/ABI/testing/sysfs-driver-habanalabs).
+func (p *pass) measureStatus() {
+	const reason = "recovery_action"
+	switch strings.ToLower(p.text("status")) {
+	case "operational", "in reset", "in device creation", "in reset after device release":
+		p.add(driver.NeedsAttention, 1, "none", "ok")
+	case "needs reset":
+		p.add(driver.NeedsAttention, 1, "reset", reason)
+	case "malfunction", "disabled":
+		p.add(driver.NeedsAttention, 1, "investigate", reason)
+	}
+}

@@ -1,0 +1,345 @@
+package intelgpu
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
+)
+
+// The kernel's drivers of the devices.
+const (
+	xe         = "xe"
+	i915       = "i915"
+	habanalabs = "habanalabs"
+	intelVPU   = "intel_vpu"
+)
+
+// device is what is known of a device between samples.
+type device struct {
+	hardware driver.Hardware
+	driver   string // the kernel's
+	folder   string // of the PCI device
+	node     string // its folder below it: drm/card0 or accel/accel0
+
+	gts       []*gt
+	functions []string    // PCI addresses of its virtual functions, in the order of their numbers
+	monitor   string      // its hwmon/hwmonN; "" for none
+	energy    string      // file of the energy, once one was chosen
+	power     sysfs.Meter // of the energy
+	busy      sysfs.Meter // of an NPU's busy time
+	counters  *counters
+
+	isDiscovered   bool
+	fast, slow     []driver.Reading
+	fastAt, slowAt time.Time // zero: never
+}
+
+// ofCard returns the device of a graphics card, nil for one that this package does not read.
+func ofCard(c *drmcard.Card) *device {
+	if c.PCI == "" || c.Driver != xe && c.Driver != i915 {
+		return nil
+	}
+	d := &device{
+		driver: c.Driver, folder: c.Device, node: filepath.Join("drm", c.Name()),
+		hardware: driver.Hardware{
+			PCI: c.PCI, Vendor: "intel", NUMANode: c.NUMANode, DeviceNodes: []string{"/dev/dri/" + c.Name()},
+		},
+	}
+	if c.Render >= 0 {
+		d.hardware.DeviceNodes = append(d.hardware.DeviceNodes, "/dev/dri/renderD"+strconv.Itoa(c.Render))
+	}
+	if physical, ok := sysfs.Follow(c.Device, "physfn"); ok {
+		d.hardware.Kind, d.hardware.Parent = driver.KindPartition, driver.NormalizePCI(filepath.Base(physical))
+	}
+	return d
+}
+
+// isSame reports whether the other, which was found now, is the device that was known before.
+func (d *device) isSame(other *device) bool {
+	return d.driver == other.driver && d.folder == other.folder && d.node == other.node
+}
+
+// pass is one reading of a device whose folder is open.
+type pass struct {
+	source   *Source
+	device   *device
+	dir      sysfs.Dir
+	at       time.Time
+	bad      *sysfs.Problems
+	readings []driver.Reading
+}
+
+func (p *pass) add(q driver.Quantity, value float64, labels ...string) {
+	r := driver.Reading{Quantity: q, Value: value, At: p.at}
+	copy(r.Labels[:], labels)
+	p.readings = append(p.readings, r)
+}
+
+// number returns the number in a file of the device; false: there is none.
+func (p *pass) number(path string) (uint64, bool) {
+	n, err := p.source.reader.Number(p.dir, path)
+	if err != nil {
+		p.fail("read "+path, err)
+	}
+	return n, err == nil
+}
+
+// text returns the one value of a file of the device, "" if there is none.
+func (p *pass) text(path string) string {
+	value, err := p.source.reader.Value(p.dir, path)
+	if err != nil {
+		p.fail("read "+path, err)
+		return ""
+	}
+	return string(value)
+}
+
+// gauge adds the number in a file in the quantity's unit; 0 says nothing where a device has a limit
+// or a capacity.
+func (p *pass) gauge(path string, unit float64, q driver.Quantity, labels ...string) {
+	n, ok := p.number(path)
+	if ok && (n > 0 || q != driver.PowerLimit && q != driver.MemoryCapacity) {
+		p.add(q, float64(n)*unit, labels...)
+	}
+}
+
+// names returns what is in a folder of the device.
+func (p *pass) names(path string) []string {
+	names, err := sysfs.Names(p.dir, path, maxEntries)
+	if err != nil {
+		p.fail("list "+path, err)
+	}
+	return names
+}
+
+func (p *pass) fail(operation string, err error) {
+	if !sysfs.IsAbsent(err) {
+		p.bad.Add(fmt.Errorf("%s of Intel device %s: %w", operation, p.device.hardware.PCI, err))
+	}
+}
+
+// The units in which the kernel's files are.
+const (
+	micro     = 1e-6
+	milli     = 1e-3
+	megahertz = 1e6
+)
+
+// measure reads the device.
+func (p *pass) measure(whole bool) {
+	d := p.device
+	if age := p.at.Sub(d.fastAt); d.driver == intelVPU && age >= 0 && age < npuEvery {
+		return
+	}
+	if d.isGPU() && p.text("power/runtime_status") == "suspended" {
+		p.measureSuspended()
+		return
+	}
+	if whole || !d.isDiscovered {
+		p.discover()
+	}
+	switch d.driver {
+	case habanalabs:
+		p.gauge("clk_cur_freq_mhz", megahertz, driver.Clock, "graphics")
+		if d.monitor != "" {
+			p.gauge(d.monitor+"/power1_input", micro, driver.Power)
+		}
+	case intelVPU:
+		p.measureNPU()
+	default:
+		p.bad.Add(d.counters.read(p.at))
+		p.measureGTs()
+		p.measureEnergy()
+		p.readings = append(p.readings, d.counters.readings(0)...)
+	}
+	d.fast, d.fastAt, p.readings = p.readings, p.at, nil
+	if !whole {
+		return
+	}
+	p.measureRest()
+	d.slow, d.slowAt = p.readings, p.at
+}
+
+func (d *device) isGPU() bool { return d.driver == xe || d.driver == i915 }
+
+// measureSuspended says of a GPU that is suspended that nothing runs on it.
+func (p *pass) measureSuspended() {
+	d := p.device
+	d.power.Stop()
+	engines := map[string]bool{}
+	for _, gt := range d.gts {
+		gt.idling.Stop()
+		if gt.engine != "" && !engines[gt.engine] {
+			engines[gt.engine] = true
+			p.add(driver.EngineUtilization, 0, gt.engine)
+		}
+	}
+	if d.hardware.Kind == driver.KindDevice {
+		p.add(driver.Utilization, 0)
+	}
+	d.fast, d.fastAt, d.slow, d.slowAt = p.readings, p.at, nil, p.at
+}
+
+// discover finds what the device consists of.
+func (p *pass) discover() {
+	d := p.device
+	d.isDiscovered = true
+	d.monitor = p.findMonitor()
+	if !d.isGPU() {
+		return
+	}
+	var tiles []string
+	functions := map[int]string{}
+	for _, name := range p.names(".") {
+		if _, ok := number(name, "tile"); ok {
+			tiles = append(tiles, name)
+		}
+		if n, ok := number(name, "virtfn"); ok {
+			if target, ok := sysfs.Follow(d.folder, name); ok {
+				functions[n] = driver.NormalizePCI(filepath.Base(target))
+			}
+		}
+	}
+	d.functions = nil
+	for n := range len(functions) {
+		if functions[n] == "" {
+			break // what the numbers are of is not known
+		}
+		d.functions = append(d.functions, functions[n])
+	}
+	p.discoverGTs(tiles)
+	if p.source.PMU && d.hardware.Kind == driver.KindDevice {
+		p.openCounters(tiles)
+	}
+}
+
+// findMonitor returns the hwmon of the device itself: i915 has others for its GTs.
+func (p *pass) findMonitor() string {
+	for _, name := range p.names("hwmon") {
+		monitor := "hwmon/" + name
+		if !p.device.isGPU() || p.text(monitor+"/name") == p.device.driver {
+			return monitor
+		}
+	}
+	return ""
+}
+
+// number returns N of the name PREFIXN.
+func number(name, prefix string) (int, bool) {
+	digits, ok := strings.CutPrefix(name, prefix)
+	n, err := strconv.ParseUint(digits, 10, 16)
+	return int(n), ok && err == nil
+}
+
+// measureEnergy reads the energy, and how fast it rises: that of the card or, where the card's
+// stands at 0, of the package, which is less. Once one was chosen, it stays.
+func (p *pass) measureEnergy() {
+	d := p.device
+	if d.monitor == "" {
+		return
+	}
+	files := []string{"/energy1_input", "/energy2_input"}
+	if d.energy != "" {
+		files = []string{d.energy}
+	}
+	for _, file := range files {
+		microjoules, ok := p.number(d.monitor + file)
+		if !ok || microjoules == 0 {
+			continue
+		}
+		d.energy = file
+		p.add(driver.Energy, float64(microjoules)*micro)
+		d.power.Advance(microjoules, p.at)
+		if microwatts, at, ok := d.power.Rate(); ok {
+			p.readings = append(p.readings, driver.Reading{Quantity: driver.Power, Value: microwatts * micro, At: at})
+		}
+		return
+	}
+	d.power.Stop()
+}
+
+// measureRest reads what changes slowly, or is a snapshot: clocks, throttling, temperatures, limits
+// and capacities.
+func (p *pass) measureRest() {
+	d := p.device
+	p.measureTemperatures()
+	switch d.driver {
+	case habanalabs:
+		p.gauge("max_power", milli, driver.PowerLimit, "enforced")
+		p.measureStatus()
+	case xe, i915:
+		p.measureClocks()
+		if d.monitor != "" {
+			p.gauge(d.monitor+"/power1_max", micro, driver.PowerLimit, "enforced")
+			p.gauge(d.monitor+"/power1_rated_max", micro, driver.PowerLimit, "default")
+			for _, fan := range []string{"fan1", "fan2", "fan3"} {
+				p.gauge(d.monitor+"/"+fan+"_input", 1, driver.FanRotation, fan)
+			}
+		}
+		p.measureCapacity()
+	}
+}
+
+func (p *pass) measureTemperatures() {
+	sensors, err := sysfs.Temperatures(p.device.folder)
+	if err != nil {
+		p.fail("list temperatures", err)
+	}
+	seen := map[string]bool{}
+	for _, sensor := range sensors {
+		celsius, err := sensor.Read(&p.source.reader)
+		if err != nil {
+			p.fail("read the temperature "+sensor.Label, err)
+			continue
+		}
+		name := sensorName(p.device, sensor.Label)
+		if !seen[name] {
+			seen[name] = true
+			p.add(driver.Temperature, celsius, name)
+		}
+	}
+}
+
+// sensorName returns the name that a sensor of a GPU has in all sources: xe calls the package's pkg
+// and the memory's vram, i915's only one is the package's and has no name.
+func sensorName(d *device, label string) string {
+	switch {
+	case d.driver == xe && label == "pkg", d.driver == i915 && label == "temp1":
+		return "gpu"
+	case d.driver == xe && label == "vram":
+		return "memory"
+	}
+	return label
+}
+
+// measureCapacity reads how much memory the GPU has: of all its tiles together, or of none (xe), or
+// by a file that only Intel's own builds of i915 have.
+func (p *pass) measureCapacity() {
+	d := p.device
+	if d.driver == i915 {
+		p.gauge(d.node+"/lmem_total_bytes", 1, driver.MemoryCapacity)
+		return
+	}
+	tiles, sum := []string{}, uint64(0)
+	for _, gt := range d.gts {
+		if slices.Contains(tiles, gt.tile) {
+			continue
+		}
+		tiles = append(tiles, gt.tile)
+		size, ok := p.number(gt.tile + "/physical_vram_size_bytes")
+		if !ok {
+			return
+		}
+		sum += size
+	}
+	if sum > 0 {
+		p.add(driver.MemoryCapacity, float64(sum))
+	}
+}

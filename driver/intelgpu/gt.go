@@ -1,0 +1,224 @@
+package intelgpu
+
+import (
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+)
+
+// gt is one of a GPU's GTs: the engines for rendering and computing, or those for media, with a
+// clock and an idle state of their own.
+type gt struct {
+	folder string // of the GT
+	tile   string // folder of its tile; "" where the driver shows none
+	engine string // what its engines are for: render or video; "" where that is unknown
+
+	idle      string // file of the time in its idle state, in milliseconds
+	status    string // file of its present state; i915: file of whether it may be idle
+	clock     string // file of its frequency, in MHz
+	throttled string // file that says whether anything throttles it
+	reasons   []throttleReason
+
+	idling sysfs.Meter // of the idle time
+}
+
+// throttleReason is a file that says whether one reason throttles a GT.
+type throttleReason struct{ path, name string }
+
+// discoverGTs lists the GTs, whose windows go on. Files of xe: xe_gt_idle.c, xe_gt_freq.c and
+// xe_gt_throttle.c in drivers/gpu/drm/xe of Linux; of i915: gt/intel_gt_sysfs_pm.c in
+// drivers/gpu/drm/i915.
+func (p *pass) discoverGTs(tiles []string) {
+	d := p.device
+	known := map[string]*gt{}
+	for _, gt := range d.gts {
+		known[gt.folder] = gt
+	}
+	d.gts = nil
+	add := func(tile, folder, name string) {
+		if _, ok := number(name, "gt"); !ok {
+			return
+		}
+		found := p.newGT(tile, folder+"/"+name)
+		if before := known[found.folder]; before != nil {
+			found.idling = before.idling
+		}
+		d.gts = append(d.gts, found)
+	}
+	if d.driver == i915 {
+		for _, name := range p.names(d.node + "/gt") {
+			add("", d.node+"/gt", name)
+		}
+		return
+	}
+	for _, tile := range tiles {
+		for _, name := range p.names(tile) {
+			add(tile, tile, name)
+		}
+	}
+}
+
+func (p *pass) newGT(tile, folder string) *gt {
+	if p.device.driver == i915 {
+		g := &gt{
+			folder: folder, idle: folder + "/rc6_residency_ms", clock: folder + "/rps_act_freq_mhz",
+			status: folder + "/rc6_enable", throttled: folder + "/throttle_reason_status",
+		}
+		if strings.HasSuffix(folder, "/gt0") {
+			g.engine = "render"
+		}
+		g.reasons = p.throttleReasons(folder, "throttle_reason_")
+		return g
+	}
+	g := &gt{
+		folder: folder, tile: tile, idle: folder + "/gtidle/idle_residency_ms", status: folder + "/gtidle/idle_status",
+		clock: folder + "/freq0/act_freq", throttled: folder + "/freq0/throttle/status",
+	}
+	switch name := p.text(folder + "/gtidle/name"); {
+	case strings.HasSuffix(name, "-rc"):
+		g.engine = "render"
+	case strings.HasSuffix(name, "-mc"):
+		g.engine = "video"
+	}
+	g.reasons = p.throttleReasons(folder+"/freq0/throttle", "reason_")
+	return g
+}
+
+func (p *pass) throttleReasons(folder, prefix string) []throttleReason {
+	var reasons []throttleReason
+	for _, file := range p.names(folder) {
+		if reason, ok := strings.CutPrefix(file, prefix); ok && reason != "status" {
+			reasons = append(reasons, throttleReason{folder + "/" + file, reasonName(reason)})
+		}
+	}
+	return reasons
+}
+
+// reasonName returns the name that a reason has in all sources: power, thermal, hw_thermal (from
+// outside the GPU's own regulation) or other.
+func reasonName(reason string) string {
+	switch reason {
+	case "pl1", "pl2", "pl4", "psys_pl1", "psys_pl2", "psys_crit":
+		return "power"
+	case "thermal", "ratl", "soc_thermal", "soc_avg_thermal", "mem_thermal":
+		return "thermal"
+	case "prochot", "vr_thermalert", "vr_thermal":
+		return "hw_thermal"
+	default: // vr_tdc, iccmax, fastvmode, p0_freq
+		return "other"
+	}
+}
+
+// measureGTs reads how busy each GT is. Those of several tiles for the same purpose are one, as
+// busy as the busiest.
+func (p *pass) measureGTs() {
+	busy, partial, at := map[string]float64{}, map[string]bool{}, time.Time{}
+	all, isKnown := 0.0, len(p.device.gts) > 0
+	for _, gt := range p.device.gts {
+		share, when, ok := p.busyShare(gt)
+		if !ok {
+			partial[gt.engine], isKnown = true, false
+			continue
+		}
+		at, all = when, max(all, share)
+		busy[gt.engine] = max(busy[gt.engine], share)
+	}
+	if isKnown {
+		p.addAt(at, driver.Utilization, all)
+	}
+	for _, engine := range []string{"render", "video"} {
+		if share, ok := busy[engine]; ok && !partial[engine] && !p.device.counters.has(engine) {
+			p.addAt(at, driver.EngineUtilization, share, engine)
+		}
+	}
+}
+
+// measureClocks reads the clocks of the GTs, the fastest of several for the same purpose, and what
+// throttles any of them.
+func (p *pass) measureClocks() {
+	clocks, throttles := map[string]float64{}, map[string]bool{}
+	for _, gt := range p.device.gts {
+		if n, ok := p.number(gt.clock); ok {
+			clocks[gt.engine] = max(clocks[gt.engine], float64(n)*megahertz)
+		}
+		p.throttling(gt, throttles)
+	}
+	for _, domain := range []struct{ engine, clock string }{{"render", "graphics"}, {"video", "video"}} {
+		if hertz, ok := clocks[domain.engine]; ok {
+			p.add(driver.Clock, hertz, domain.clock)
+		}
+	}
+	for _, reason := range []string{"power", "thermal", "hw_thermal", "other"} {
+		if active, ok := throttles[reason]; ok {
+			p.add(driver.ThrottleActive, boolean(active), reason)
+		}
+	}
+}
+
+func (p *pass) addAt(at time.Time, q driver.Quantity, value float64, labels ...string) {
+	p.add(q, value, labels...)
+	p.readings[len(p.readings)-1].At = at
+}
+
+func boolean(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// maxIdle is the highest share of idle time that is believed: two files are read a little apart.
+const maxIdle = 1.5
+
+// busyShare returns the share of time in which a GT was not in its idle state; false: unknown. A
+// counter that stands at 0 has never counted.
+func (p *pass) busyShare(g *gt) (share float64, at time.Time, ok bool) {
+	raw, ok := p.number(g.idle)
+	if !ok || raw == 0 {
+		g.idling.Stop()
+		return 0, at, false
+	}
+	g.idling.Advance(raw, p.at)
+	perSecond, at, ok := g.idling.Rate()
+	idle := perSecond * milli
+	if !ok || idle > maxIdle || idle == 0 && p.isStuck(g) {
+		return 0, at, false
+	}
+	return max(0, 1-idle), at, true
+}
+
+// isStuck reports whether a counter that does not rise is no sign of work: the GT is idle now (xe),
+// or never enters its idle state (i915, whose file has a bit for each such state).
+func (p *pass) isStuck(g *gt) bool {
+	switch p.text(g.status) {
+	case "gt-c6", "0":
+		return true
+	}
+	return false
+}
+
+// throttling adds what throttles a GT. The kernel reads a register for each file: the reasons are
+// read only when there is one.
+func (p *pass) throttling(g *gt, active map[string]bool) {
+	status, ok := p.number(g.throttled)
+	if !ok {
+		return
+	}
+	for _, name := range []string{"power", "thermal", "hw_thermal", "other"} {
+		active[name] = active[name] || false
+	}
+	if status == 0 {
+		return
+	}
+	explained := false
+	for _, reason := range g.reasons {
+		if set, ok := p.number(reason.path); ok && set != 0 {
+			active[reason.name], explained = true, true
+		}
+	}
+	if !explained {
+		active["other"] = true
+	}
+}

@@ -1,0 +1,180 @@
+// Package intelgpu reads Intel's GPUs (kernel drivers xe and i915), Gaudi accelerators (habanalabs)
+// and NPUs (intel_vpu) from sysfs, and engines of GPUs from their performance monitoring units
+// where that is asked for.
+package intelgpu
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
+)
+
+const (
+	// slowEvery is how often all but utilization, energy and power is read.
+	slowEvery = 10 * time.Second
+	// slowAtOnce bounds the devices of which one sample reads all.
+	slowAtOnce = 8
+	// maxEntries bounds what is listed of a folder.
+	maxEntries = 4096
+)
+
+// Source reads all GPUs and accelerators of Intel. It is a [driver.Source].
+//
+// Utilization and power are of the time since the sample before. A virtual function has a sample
+// without readings unless PMU is set: the kernel shows nothing of it. A GPU that the kernel has
+// suspended is not woken: its utilization is 0, and all else is absent.
+type Source struct {
+	Config
+	now    func() time.Time
+	cards  *drmcard.Lister
+	accels accels
+	known  map[string]*device // by PCI address
+	order  []*device          // as the kernel numbers them, graphics cards first
+	reader sysfs.Reader
+	open   opener
+}
+
+var _ driver.Source = (*Source)(nil)
+
+// Config says what a source reads.
+type Config struct {
+	Sysfs string // where the host's sysfs is mounted
+	// PMU says that engines of GPUs are read from performance monitoring units, which takes
+	// CAP_PERFMON, or a kernel.perf_event_paranoid below 1.
+	PMU bool
+}
+
+// PMUSwitch is the name of the flag that sets Config.PMU.
+const PMUSwitch = "pmu"
+
+// FromHost returns the source of a machine.
+func FromHost(h driver.Host) (driver.Source, error) {
+	return New(Config{Sysfs: h.Sysfs, PMU: slices.Contains(h.Switches, PMUSwitch)}), nil
+}
+
+// Fills returns the quantities that the source reads.
+func Fills() []driver.Quantity {
+	return []driver.Quantity{
+		driver.Utilization, driver.EngineUtilization, driver.ActiveSeconds, driver.MemoryUsed, driver.MemoryCapacity,
+		driver.Power, driver.Energy, driver.Temperature, driver.Clock, driver.NeedsAttention, driver.PowerLimit,
+		driver.ThrottleActive, driver.FanRotation,
+	}
+}
+
+// New returns a source. It reads nothing yet.
+func New(c Config) *Source {
+	return &Source{
+		Config: c, now: time.Now, cards: drmcard.NewLister(c.Sysfs), accels: accels{root: c.Sysfs},
+		known: map[string]*device{}, open: openPerf,
+	}
+}
+
+// Name returns intelgpu.
+func (*Source) Name() string { return "intelgpu" }
+
+// Sample returns a sample of each device and each virtual function. What a device does not have is
+// absent without an error; what could not be read is absent too, with one error for all.
+func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
+	var bad sysfs.Problems
+	start := s.now()
+	s.list(start, &bad)
+	due := sysfs.Due(s.order, func(d *device) time.Time { return d.slowAt }, start, slowEvery, slowAtOnce)
+	present := make([]*device, 0, len(s.order))
+	for _, d := range s.order {
+		if err := ctx.Err(); err != nil {
+			bad.Add(fmt.Errorf("read Intel devices: %w", err))
+			break
+		}
+		if s.measure(d, due[d], &bad) {
+			present = append(present, d)
+		}
+	}
+	return s.samples(present), bad.Err()
+}
+
+// list brings the known devices up to date.
+func (s *Source) list(now time.Time, bad *sysfs.Problems) {
+	cards, newCards, err := s.cards.Cards(now)
+	bad.Add(err)
+	newAccels, err := s.accels.refresh(now)
+	bad.Add(err)
+	if !newCards && !newAccels {
+		return
+	}
+	var found []*device
+	for i := range cards {
+		if d := ofCard(&cards[i]); d != nil {
+			found = append(found, d)
+		}
+	}
+	found = append(found, s.accels.devices...)
+	before := s.known
+	s.known, s.order = make(map[string]*device, len(found)), nil
+	for _, d := range found {
+		if s.known[d.hardware.PCI] != nil {
+			continue
+		}
+		if old := before[d.hardware.PCI]; old != nil && old.isSame(d) {
+			d = old
+			delete(before, d.hardware.PCI)
+		}
+		s.known[d.hardware.PCI] = d
+		s.order = append(s.order, d)
+	}
+	for _, gone := range before {
+		gone.counters.close()
+	}
+}
+
+// measure reads a device; false: it is gone.
+func (s *Source) measure(d *device, whole bool, bad *sysfs.Problems) bool {
+	dir, err := sysfs.OpenDir(sysfs.WorkingDir, d.folder)
+	if err != nil {
+		if !sysfs.IsGone(err) {
+			bad.Add(fmt.Errorf("open Intel device %s: %w", d.hardware.PCI, err))
+		}
+		return false
+	}
+	defer dir.Close()
+	p := &pass{source: s, device: d, dir: dir, at: s.now(), bad: bad}
+	p.measure(whole)
+	return true
+}
+
+// samples returns the samples of devices that were read, and of their virtual functions.
+func (s *Source) samples(devices []*device) []driver.Sample {
+	own := map[string][]driver.Reading{} // of virtual functions, by their addresses
+	for _, d := range devices {
+		for i, address := range d.functions {
+			own[address] = d.counters.readings(i + 1)
+		}
+	}
+	samples := make([]driver.Sample, 0, len(devices)+len(own))
+	for _, d := range devices {
+		hardware := d.hardware
+		hardware.DeviceNodes = slices.Clone(hardware.DeviceNodes)
+		samples = append(samples, driver.Sample{
+			Hardware: hardware, Readings: slices.Concat(d.fast, d.slow, own[hardware.PCI]),
+		})
+	}
+	for _, d := range devices {
+		for _, address := range d.functions {
+			if s.known[address] != nil {
+				continue // it has a card, and so a sample, of its own
+			}
+			samples = append(samples, driver.Sample{
+				Hardware: driver.Hardware{
+					Kind: driver.KindPartition, PCI: address, Parent: d.hardware.PCI, Vendor: "intel",
+					NUMANode: d.hardware.NUMANode,
+				},
+				Readings: own[address],
+			})
+		}
+	}
+	return samples
+}

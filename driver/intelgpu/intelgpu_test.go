@@ -1,0 +1,346 @@
+package intelgpu
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The devices of testdata/server.tree.
+const (
+	battlemage = "0000:03:00.0" // xe, GTs for rendering and media
+	function1  = "0000:03:00.1" // its virtual functions: one with a card,
+	function2  = "0000:03:00.2" // one without
+	twoTiles   = "0000:4d:00.0" // xe
+	arc        = "0000:0b:00.0" // i915
+	gaudi      = "0000:9a:00.0"
+	npu        = "0000:00:0b.0"
+
+	battlemageFolder = "devices/pci0000:00/" + battlemage + "/"
+	twoTilesFolder   = "devices/pci0000:4c/" + twoTiles + "/"
+	arcFolder        = "devices/pci0000:0a/" + arc + "/"
+	arcGT            = arcFolder + "drm/card3/gt/gt0/"
+	gaudiFolder      = "devices/pci0000:99/" + gaudi + "/"
+	npuFolder        = "devices/pci0000:00/" + npu + "/"
+)
+
+// machine is a source over a tree of its own, and its clock.
+type machine struct {
+	tb     testing.TB
+	root   string
+	clock  time.Time
+	source *Source
+}
+
+func newMachine(tb testing.TB, trees ...string) *machine {
+	tb.Helper()
+	m := &machine{tb: tb, root: tb.TempDir(), clock: time.Unix(1_800_000_000, 0)}
+	for _, tree := range trees {
+		m.write(tree)
+	}
+	m.restart(Config{Sysfs: m.root})
+	return m
+}
+
+// restart makes a new source.
+func (m *machine) restart(c Config) {
+	m.source = New(c)
+	m.source.now = func() time.Time { return m.clock }
+}
+
+// server is the tree of a server with devices of all kinds.
+func server(tb testing.TB) string {
+	tb.Helper()
+	tree, err := os.ReadFile(filepath.Join("testdata", "server.tree"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(tree)
+}
+
+func (m *machine) write(tree string) {
+	m.tb.Helper()
+	drivertest.WriteTree(m.tb, m.root, tree)
+}
+
+// later lets time pass in which counters of the server go on: GPUs are idle for a quarter of it,
+// the media GT wholly, and each file of energy rises by 100 J a second; the NPU is busy for 40 %.
+func (m *machine) later(d time.Duration) {
+	m.tb.Helper()
+	m.clock = m.clock.Add(d)
+	for path, perSecond := range map[string]uint64{
+		battlemageFolder + "tile0/gt0/gtidle/idle_residency_ms": 250,
+		battlemageFolder + "tile0/gt1/gtidle/idle_residency_ms": 1000,
+		battlemageFolder + "hwmon/hwmon3/energy2_input":         100_000_000,
+		twoTilesFolder + "tile0/gt0/gtidle/idle_residency_ms":   250,
+		twoTilesFolder + "tile1/gt1/gtidle/idle_residency_ms":   500,
+		twoTilesFolder + "hwmon/hwmon4/energy1_input":           100_000_000,
+		twoTilesFolder + "hwmon/hwmon4/energy2_input":           80_000_000,
+		arcFolder + "hwmon/hwmon6/energy1_input":                100_000_000,
+		arcGT + "rc6_residency_ms":                              250,
+		npuFolder + "npu_busy_time_us":                          400_000,
+	} {
+		content, err := os.ReadFile(filepath.Join(m.root, path))
+		if err != nil {
+			continue // removed by the test
+		}
+		if n, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 64); err == nil { // else broken by the test
+			m.write(fmt.Sprintf("%s: %d\n", path, n+perSecond*uint64(d)/uint64(time.Second)))
+		}
+	}
+}
+
+// sample returns the samples by PCI address.
+func (m *machine) sample() map[string]driver.Sample {
+	m.tb.Helper()
+	samples, err := m.source.Sample(m.tb.Context())
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+	named := map[string]driver.Sample{}
+	for _, s := range samples {
+		named[s.Hardware.PCI] = s
+	}
+	return named
+}
+
+// values returns the readings' values, by quantity and labels.
+func values(s driver.Sample) map[string]float64 {
+	c, named := driver.Standard(), map[string]float64{}
+	for _, r := range s.Readings {
+		named[strings.TrimSpace(c.Spec(r.Quantity).Name+" "+strings.Join(r.Labels[:], " "))] = r.Value
+	}
+	return named
+}
+
+func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "README.md", "proof", Fills()) }
+
+var approximately = cmpopts.EquateApprox(0, 1e-9)
+
+func TestHardware(t *testing.T) {
+	hardware := map[string]driver.Hardware{}
+	for address, s := range newMachine(t, server(t)).sample() {
+		hardware[address] = s.Hardware
+	}
+	nodes := func(n int) []string {
+		return []string{fmt.Sprintf("/dev/dri/card%d", n), fmt.Sprintf("/dev/dri/renderD%d", 128+n)}
+	}
+	want := map[string]driver.Hardware{
+		battlemage: {PCI: battlemage, Vendor: "intel", NUMANode: "0", DeviceNodes: nodes(0)},
+		function1: {
+			PCI: function1, Vendor: "intel", NUMANode: "0", DeviceNodes: nodes(1), Kind: driver.KindPartition,
+			Parent: battlemage,
+		},
+		function2: {PCI: function2, Vendor: "intel", NUMANode: "0", Kind: driver.KindPartition, Parent: battlemage},
+		twoTiles:  {PCI: twoTiles, Vendor: "intel", NUMANode: "1", DeviceNodes: nodes(2)},
+		arc:       {PCI: arc, Vendor: "intel", DeviceNodes: nodes(3)},
+		gaudi: {
+			PCI: gaudi, Vendor: "intel", NUMANode: "1", DeviceNodes: []string{"/dev/accel/accel0"}, Model: "GAUDI2",
+		},
+		npu: {PCI: npu, Vendor: "intel", DeviceNodes: []string{"/dev/accel/accel1"}},
+	}
+	if diff := cmp.Diff(want, hardware); diff != "" {
+		t.Errorf("hardware (-want +got):\n%s", diff)
+	}
+}
+
+// wholeServer is what the server shows after a second.
+func wholeServer() map[string]map[string]float64 {
+	return map[string]map[string]float64{
+		battlemage: { // the media GT is idle; of the card, whose energy stands at 0, only the package's is counted
+			"utilization": 0.75, "engine_utilization render": 0.75, "engine_utilization video": 0,
+			"clock graphics": 2400e6, "clock video": 1100e6, "memory_capacity": 12 << 30,
+			"energy": 7100, "power": 100, "power_limit enforced": 190, "power_limit default": 200,
+			"temperature gpu": 61, "temperature memory": 72, "fan_rotation fan1": 1200, "fan_rotation fan2": 1300,
+			"throttle_active power": 1, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
+			"throttle_active other": 0,
+		},
+		function1: {}, function2: {},
+		twoTiles: {
+			"utilization": 0.75, "engine_utilization render": 0.75, "clock graphics": 1600e6, "memory_capacity": 128 << 30,
+			"energy": 90_100, "power": 100, "power_limit enforced": 600,
+			"throttle_active power": 0, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
+			"throttle_active other": 0,
+		},
+		arc: {
+			"utilization": 0.75, "engine_utilization render": 0.75, "clock graphics": 2000e6, "memory_capacity": 16 << 30,
+			"energy": 40_100, "power": 100, "power_limit enforced": 120, "temperature gpu": 83, "fan_rotation fan1": 1500,
+			"throttle_active power": 0, "throttle_active thermal": 1, "throttle_active hw_thermal": 0,
+			"throttle_active other": 1,
+		},
+		gaudi: {
+			"clock graphics": 1650e6, "power": 245, "power_limit enforced": 600, "temperature on-board": 41,
+			"temperature on-die": 56, "needs_attention none ok": 1,
+		},
+		npu: {"utilization": 0.4, "active_seconds": 5.4, "memory_used": 256 << 20, "clock npu": 1850e6},
+	}
+}
+
+func TestValues(t *testing.T) {
+	m := newMachine(t, server(t))
+	first := m.sample()
+	for _, address := range []string{battlemage, twoTiles, arc, npu} {
+		got := values(first[address])
+		_, isBusy := got["utilization"]
+		if _, hasPower := got["power"]; isBusy || hasPower {
+			t.Errorf("%s has a rate after one sample: %v", address, got)
+		}
+	}
+	m.later(time.Second)
+	second := m.sample()
+	for address, want := range wholeServer() {
+		if diff := cmp.Diff(want, values(second[address]), approximately); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", address, diff)
+		}
+	}
+	if len(second) != len(wholeServer()) {
+		t.Errorf("%d samples", len(second))
+	}
+}
+
+// A file that is removed, one after the other, costs its own series and no other, without an error.
+func TestEveryFile(t *testing.T) {
+	m := newMachine(t, server(t))
+	removed := 0
+	err := filepath.WalkDir(filepath.Join(m.root, "devices"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		name := strings.TrimPrefix(path, m.root+"/")
+		address, gone, ok := seriesOf(name)
+		if !ok {
+			return nil
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		m.restart(m.source.Config)
+		m.sample()
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+		removed++
+		check := func(when string) {
+			m.later(slowEvery)
+			m.sample()
+			m.later(time.Second)
+			checkRemoved(t, when+" "+name, m.sample(), address, gone)
+		}
+		check("after")
+		m.restart(m.source.Config)
+		m.sample()
+		if address == twoTiles && filepath.Base(name) == "energy1_input" {
+			gone = nil // the package's stands in for it
+		}
+		check("from the start")
+		return os.WriteFile(path, content, 0o600)
+	})
+	if err != nil || removed < 60 {
+		t.Fatal(removed, err)
+	}
+}
+
+// seriesOf returns the device of a file, and the series that only the file has; false: the source
+// does not read it.
+func seriesOf(path string) (address string, gone []string, ok bool) {
+	for device := range wholeServer() {
+		if strings.Contains(path, "/"+device+"/") {
+			address = device
+		}
+	}
+	throttle := []string{
+		"throttle_active power", "throttle_active thermal", "throttle_active hw_thermal", "throttle_active other",
+	}
+	name := filepath.Base(path)
+	engine, clock := "engine_utilization render", "clock graphics"
+	if strings.Contains(path, "gt1") && address == battlemage {
+		engine, clock = "engine_utilization video", "clock video"
+	}
+	if address == twoTiles && name != "idle_residency_ms" && strings.Contains(path, "/gt") {
+		return address, nil, true // the other tile has one
+	}
+	switch name {
+	case "idle_residency_ms", "rc6_residency_ms":
+		return address, []string{"utilization", engine}, true
+	case "name":
+		if strings.Contains(path, "gtidle") {
+			return address, []string{engine, clock}, true
+		}
+		if address == gaudi || strings.Contains(path, "hwmon5") {
+			return address, nil, true
+		}
+		return address, []string{
+			"energy", "power", "power_limit enforced", "power_limit default", "fan_rotation fan1", "fan_rotation fan2",
+		}, true
+	case "act_freq", "rps_act_freq_mhz":
+		return address, []string{clock}, true
+	case "clk_cur_freq_mhz":
+		return address, []string{clock}, true
+	case "npu_current_frequency_mhz":
+		return address, []string{"clock npu"}, true
+	case "status", "throttle_reason_status":
+		switch address {
+		case gaudi:
+			return address, []string{"needs_attention none ok"}, true
+		case battlemage: // the other GT has the same
+			return address, nil, true
+		}
+		return address, throttle, true
+	case "physical_vram_size_bytes", "lmem_total_bytes":
+		return address, []string{"memory_capacity"}, true
+	case "energy1_input", "energy2_input":
+		isChosen := (address == battlemage) == (name == "energy2_input") && !strings.Contains(path, "hwmon5")
+		return address, []string{"energy", "power"}, isChosen
+	case "power1_input":
+		return address, []string{"power"}, true
+	case "power1_max", "max_power":
+		return address, []string{"power_limit enforced"}, true
+	case "power1_rated_max":
+		return address, []string{"power_limit default"}, true
+	case "temp1_input", "temp2_input", "temp3_input":
+		sensor := map[string]string{
+			battlemage + "temp2_input": "gpu", battlemage + "temp3_input": "memory", arc + "temp1_input": "gpu",
+			gaudi + "temp1_input": "on-board", gaudi + "temp2_input": "on-die",
+		}[address+name]
+		return address, []string{"temperature " + sensor}, true
+	case "npu_busy_time_us":
+		return address, []string{"utilization", "active_seconds"}, true
+	case "npu_memory_utilization":
+		return address, []string{"memory_used"}, true
+	case "fan1_input", "fan2_input":
+		return address, []string{"fan_rotation " + strings.TrimSuffix(name, "_input")}, true
+	case "runtime_status", "numa_node", "vendor", "device_type", "cur_freq", "rp0_freq", "job_timeout_ms":
+		return address, nil, true
+	}
+	return "", nil, false
+}
+
+func checkRemoved(t *testing.T, what string, got map[string]driver.Sample, address string, gone []string) {
+	t.Helper()
+	for device, all := range wholeServer() {
+		want := slices.Sorted(maps.Keys(all))
+		if device == address {
+			want = slices.DeleteFunc(want, func(s string) bool { return slices.Contains(gone, s) })
+		}
+		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(values(got[device]))), cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: %s (-want +got):\n%s", what, device, diff)
+		}
+	}
+}

@@ -1,0 +1,355 @@
+package intelgpu
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+)
+
+// A GT's utilization is unknown where its counter of idle time can't be believed, and then the
+// GPU's is too.
+func TestIdleCounter(t *testing.T) {
+	const idle, status = "tile0/gt0/gtidle/idle_residency_ms: ", "tile0/gt0/gtidle/idle_status: "
+	for name, tc := range map[string]struct {
+		before, after string
+		want          float64
+		known         bool
+	}{
+		"half":                      {idle + "1000", idle + "1500", 0.5, true},
+		"read a little late":        {idle + "1000", idle + "2010", 0, true},
+		"busy all the time":         {idle + "1000", idle + "1000", 1, true},
+		"fell":                      {idle + "1000", idle + "10", 0, false},
+		"rose by more than time":    {idle + "1000", idle + "9000", 0, false},
+		"never counted":             {idle + "0", idle + "0", 0, false},
+		"stands still while idle":   {idle + "1000\n" + battlemageFolder + status + "gt-c6", idle + "1000", 0, false},
+		"idle state that is active": {idle + "1000\n" + battlemageFolder + status + "gt-c6", idle + "1500", 0.5, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t, server(t))
+			m.later(time.Second)
+			m.write(battlemageFolder + tc.before + "\n")
+			m.sample()
+			m.later(time.Second)
+			m.write(battlemageFolder + tc.after + "\n")
+			got := values(m.sample()[battlemage])
+			share, known := got["utilization"]
+			engine, knownEngine := got["engine_utilization render"]
+			if known != tc.known || knownEngine != tc.known || share != tc.want || engine != tc.want {
+				t.Errorf("utilization %v, %v, of the engine %v, %v; want %v, %v", share, known, engine, knownEngine, tc.want,
+					tc.known)
+			}
+			if _, ok := got["engine_utilization video"]; !ok {
+				t.Error("the other GT's is unknown too")
+			}
+		})
+	}
+}
+
+// A GT of i915 that may not enter its idle state is not busy for that.
+func TestNoIdleState(t *testing.T) {
+	for enabled, known := range map[string]bool{"0": false, "1": true} {
+		m := newMachine(t, server(t))
+		m.write(arcGT + "rc6_enable: " + enabled + "\n")
+		m.sample()
+		m.clock = m.clock.Add(time.Second) // the counter stands still
+		if share, ok := values(m.sample()[arc])["utilization"]; ok != known || known && share != 1 {
+			t.Errorf("rc6_enable %s: utilization %v, %v", enabled, share, ok)
+		}
+	}
+}
+
+// Samples that follow each other closely repeat the utilization of the last window.
+func TestWindow(t *testing.T) {
+	m := newMachine(t, server(t))
+	m.sample()
+	m.later(time.Second)
+	want := utilization(t, m)
+	m.later(minWindow / 2)
+	if got := utilization(t, m); got != want {
+		t.Errorf("%+v after a short while, want %+v", got, want)
+	}
+	m.later(minWindow)
+	if got := utilization(t, m); !got.At.Equal(m.clock) {
+		t.Errorf("%+v after a window, at %v", got, m.clock)
+	}
+}
+
+func utilization(t *testing.T, m *machine) driver.Reading {
+	t.Helper()
+	for _, r := range m.sample()[battlemage].Readings {
+		if r.Quantity == driver.Utilization {
+			return r
+		}
+	}
+	t.Fatal("no utilization")
+	return driver.Reading{}
+}
+
+// What the kernel has suspended is idle, and not woken by reading it: nothing else of it is read.
+func TestSuspended(t *testing.T) {
+	m := newMachine(t, server(t))
+	m.sample()
+	m.later(time.Second)
+	m.sample()
+	m.write(battlemageFolder + "power/runtime_status: suspended\n" + battlemageFolder + "tile0/gt0/gtidle/name: unread\n")
+	m.later(slowEvery)
+	want := map[string]float64{"utilization": 0, "engine_utilization render": 0, "engine_utilization video": 0}
+	if diff := cmp.Diff(want, values(m.sample()[battlemage])); diff != "" {
+		t.Errorf("while it is suspended (-want +got):\n%s", diff)
+	}
+	m.write(battlemageFolder + "power/runtime_status: active\n" + battlemageFolder + "tile0/gt0/gtidle/name: gt0-rc\n")
+	m.later(time.Second)
+	if got := values(m.sample()[battlemage]); got["energy"] == 0 || got["utilization"] != 0 || got["power"] != 0 {
+		t.Errorf("just after: %v", got)
+	}
+	m.later(slowEvery)
+	m.sample()
+	if diff := cmp.Diff(len(wholeServer()[battlemage]), len(values(m.sample()[battlemage]))); diff != "" {
+		t.Errorf("series later (-want +got):\n%s", diff)
+	}
+}
+
+// A status that names no reason is another reason; reasons of later hardware have a name.
+func TestThrottling(t *testing.T) {
+	const throttle = battlemageFolder + "tile0/gt1/freq0/throttle/"
+	m := newMachine(t, server(t), battlemageFolder+"tile0/gt0/freq0/throttle/status: 0\n", throttle+"status: 1\n")
+	check := func(want string) {
+		t.Helper()
+		got := values(m.sample()[battlemage])
+		for _, reason := range []string{"power", "thermal", "hw_thermal", "other"} {
+			if active := got["throttle_active "+reason] == 1; active != (reason == want) {
+				t.Errorf("%s is %v, want %s alone", reason, active, want)
+			}
+		}
+	}
+	check("other")
+	m.write(throttle + "reason_soc_thermal: 1\n")
+	m.later(slowEvery)
+	check("thermal")
+	for reason, want := range map[string]string{
+		"pl2": "power", "psys_pl1": "power", "ratl": "thermal", "vr_thermalert": "hw_thermal", "iccmax": "other",
+		"of a later kernel": "other",
+	} {
+		if got := reasonName(reason); got != want {
+			t.Errorf("%s is %s, want %s", reason, got, want)
+		}
+	}
+}
+
+// Each status of a Gaudi is a condition, or none.
+func TestStatus(t *testing.T) {
+	for status, want := range map[string]string{
+		"Operational": "none ok", "In reset": "none ok", "Needs reset": "reset recovery_action",
+		"Malfunction": "investigate recovery_action", "Of a later kernel": "",
+	} {
+		m := newMachine(t, server(t), gaudiFolder+"status: "+status+"\n")
+		got := ""
+		for series, value := range values(m.sample()[gaudi]) {
+			if condition, ok := strings.CutPrefix(series, "needs_attention "); ok && value == 1 {
+				got += condition
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", status, got, want)
+		}
+	}
+}
+
+// An NPU is read once a second at most, as its kernel driver asks.
+func TestNPUInTurn(t *testing.T) {
+	m := newMachine(t, server(t))
+	m.sample()
+	first := m.clock
+	m.later(npuEvery / 3)
+	for _, r := range m.sample()[npu].Readings {
+		if !r.At.Equal(first) {
+			t.Errorf("%v was read again after %v", r.Quantity, npuEvery/3)
+		}
+	}
+	m.later(npuEvery)
+	for _, r := range m.sample()[npu].Readings {
+		if !r.At.Equal(m.clock) {
+			t.Errorf("%v is of %v, want %v", r.Quantity, r.At, m.clock)
+		}
+	}
+}
+
+// Devices come and go; those that stay go on.
+func TestHotplug(t *testing.T) {
+	m := newMachine(t, server(t))
+	m.sample()
+	m.later(time.Second)
+	m.sample()
+	if err := os.Remove(filepath.Join(m.root, "class", "drm", "card3")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(m.root, "class", "accel", "accel0")); err != nil {
+		t.Fatal(err)
+	}
+	m.later(time.Second)
+	got := m.sample()
+	if _, ok := got[arc]; ok {
+		t.Error("a graphics card that is gone has a sample")
+	}
+	if _, ok := got[gaudi]; ok {
+		t.Error("an accelerator that is gone has a sample")
+	}
+	if share := values(got[battlemage])["utilization"]; share != 0.75 {
+		t.Errorf("utilization of a card that stayed is %v", share)
+	}
+	m.write("class/drm/card3 -> ../../" + strings.TrimSuffix(arcFolder, "/") + "/drm/card3\n")
+	m.later(time.Second)
+	if energy := values(m.sample()[arc])["energy"]; energy != 40_300 {
+		t.Errorf("energy of a card that came back is %v", energy)
+	}
+	if err := os.RemoveAll(filepath.Join(m.root, "devices", "pci0000:0a")); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := m.sample()[arc]; ok {
+		t.Error("a card whose folder is gone has a sample")
+	}
+}
+
+// Of many devices a sample reads all of a few.
+func TestInTurns(t *testing.T) {
+	const devices = 2*slowAtOnce + 1
+	m := newMachine(t, cards(devices))
+	read := map[string]bool{}
+	for tick := range 4 {
+		slow := 0
+		for address, s := range m.sample() {
+			for _, r := range s.Readings {
+				if r.Quantity == driver.PowerLimit && r.At.Equal(m.clock) {
+					slow++
+					read[address] = true
+				}
+			}
+		}
+		if want := min(slowAtOnce, devices-tick*slowAtOnce); slow != max(0, want) {
+			t.Errorf("tick %d: %d devices were read wholly, want %d", tick, slow, want)
+		}
+		m.clock = m.clock.Add(time.Second)
+	}
+	if len(read) != devices {
+		t.Errorf("%d devices were read wholly", len(read))
+	}
+}
+
+// cards is a tree of GPUs of xe.
+func cards(n int) string {
+	var tree strings.Builder
+	for i := range n {
+		number := strconv.Itoa(i)
+		address := "0000:" + strconv.FormatInt(int64(0x10+i), 16) + ":00.0"
+		folder := "devices/pci0000:00/" + address + "/"
+		line := func(path, content string) { tree.WriteString(folder + path + ": " + content + "\n") }
+		tree.WriteString("class/drm/card" + number + " -> ../../" + folder + "drm/card" + number + "\n" +
+			folder + "drm/card" + number + "/device -> ../../../" + address + "\n" +
+			folder + "driver -> ../../../bus/pci/drivers/xe\n")
+		line("power/runtime_status", "active")
+		for _, gt := range []string{"tile0/gt0/", "tile0/gt1/"} {
+			line(gt+"gtidle/name", map[string]string{"tile0/gt0/": "gt0-rc", "tile0/gt1/": "gt1-mc"}[gt])
+			line(gt+"gtidle/idle_status", "gt-c0")
+			line(gt+"gtidle/idle_residency_ms", "1000")
+			line(gt+"freq0/act_freq", "1000")
+			line(gt+"freq0/throttle/status", "0")
+			for _, reason := range []string{"pl1", "pl2", "pl4", "prochot", "thermal", "ratl", "vr_tdc", "vr_thermalert"} {
+				line(gt+"freq0/throttle/reason_"+reason, "0")
+			}
+		}
+		for file, content := range map[string]string{
+			"name": "xe", "energy1_input": "1000000", "power1_max": "100000000", "temp2_input": "50000", "temp2_label": "pkg",
+			"temp3_input": "60000", "temp3_label": "vram", "fan1_input": "1000",
+		} {
+			line("hwmon/hwmon"+number+"/"+file, content)
+		}
+	}
+	return tree.String()
+}
+
+func TestSource(t *testing.T) {
+	var clock *machine
+	newSource := func(tb testing.TB) *machine {
+		tb.Helper()
+		clock = newMachine(tb, server(tb))
+		clock.sample() // rates are of the second one
+		clock.later(time.Second)
+		return clock
+	}
+	fault := func(name, tree, address string, hits func(driver.Reading) bool) drivertest.Fault {
+		return drivertest.Fault{
+			Name: name,
+			New: func(tb testing.TB) (driver.Source, func()) {
+				tb.Helper()
+				m := newSource(tb)
+				return m.source, func() {
+					m.write(tree)
+					m.later(slowEvery)
+				}
+			},
+			Hits: func(s driver.Sample, r driver.Reading) bool { return s.Hardware.PCI == address && hits(r) },
+		}
+	}
+	of := func(quantities ...driver.Quantity) func(driver.Reading) bool {
+		return func(r driver.Reading) bool {
+			for _, q := range quantities {
+				if r.Quantity == q && r.Labels[0] != "video" {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	drivertest.Run(t, drivertest.Config{
+		Fills: Fills(),
+		New: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			return newSource(tb).source
+		},
+		Advance: func() { clock.later(slowEvery) },
+		Now:     func() time.Time { return clock.clock },
+		Absent: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			clock = newMachine(tb)
+			return clock.source
+		},
+		Faults: []drivertest.Fault{
+			fault("idle time without a number", battlemageFolder+"tile0/gt0/gtidle/idle_residency_ms: long\n", battlemage,
+				of(driver.Utilization, driver.EngineUtilization)),
+			fault("energy without a number", arcFolder+"hwmon/hwmon6/energy1_input: much\n", arc,
+				of(driver.Energy, driver.Power)),
+			fault("a clock without a number", arcGT+"rps_act_freq_mhz: fast\n", arc, of(driver.Clock)),
+			fault("throttling without a number", arcGT+"throttle_reason_status: yes\n", arc, of(driver.ThrottleActive)),
+			fault("a limit without a number", gaudiFolder+"max_power: all\n", gaudi, of(driver.PowerLimit)),
+			fault("busy time without a number", npuFolder+"npu_busy_time_us: -1\n", npu,
+				of(driver.Utilization, driver.ActiveSeconds)),
+			fault("a temperature without a number", battlemageFolder+"hwmon/hwmon3/temp3_input: hot\n", battlemage,
+				func(r driver.Reading) bool { return r.Quantity == driver.Temperature && r.Labels[0] == "memory" }),
+		},
+	})
+}
+
+// BenchmarkSample reads GPUs, of a tree on disk, a second a sample; and a machine without any.
+func BenchmarkSample(b *testing.B) {
+	for _, devices := range []int{64, 8, 0} {
+		b.Run(strconv.Itoa(devices), func(b *testing.B) {
+			m := newMachine(b, cards(devices))
+			b.ReportAllocs()
+			for b.Loop() {
+				m.clock = m.clock.Add(time.Second)
+				samples, err := m.source.Sample(b.Context())
+				if err != nil || len(samples) != devices {
+					b.Fatal(len(samples), err)
+				}
+			}
+		})
+	}
+}

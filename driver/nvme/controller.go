@@ -1,0 +1,203 @@
+package nvme
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+)
+
+// controller is what is known of a controller between samples.
+type controller struct {
+	name, folder string
+	hardware     driver.Hardware // without an address: a controller that is no PCI device
+	namespaces   []*namespace
+	at           time.Time // when the namespaces were read
+	temperatures []driver.Reading
+	slowAt       time.Time // when all was read; zero: never
+}
+
+// namespace is a block device of a controller, or a path to one that has several.
+type namespace struct {
+	name    string
+	isKnown bool // the last attempt to read it succeeded
+	stat    stat
+	busy    sysfs.Meter
+}
+
+func newController(folder, name, address string) *controller {
+	c := &controller{name: name, folder: folder, hardware: driver.Hardware{PCI: address}}
+	if address == "" {
+		return c
+	}
+	var reader sysfs.Reader
+	text := func(file string) string {
+		value, err := reader.Value(sysfs.WorkingDir, filepath.Join(folder, file))
+		if err != nil {
+			return ""
+		}
+		return strings.ToValidUTF8(string(value), "")
+	}
+	c.hardware.Serial, c.hardware.Model = text("serial"), text("model")
+	function, _ := sysfs.Follow(folder, "device")
+	c.hardware.NUMANode = sysfs.NUMANode(function)
+	if physical, ok := sysfs.Follow(function, "physfn"); ok {
+		c.hardware.Kind, c.hardware.Parent = driver.KindPartition, driver.NormalizePCI(filepath.Base(physical))
+	}
+	return c
+}
+
+// measure reads a controller; false: it is gone.
+func (s *Source) measure(c *controller, whole bool, bad *sysfs.Problems) bool {
+	if whole || c.namespaces == nil {
+		entries, err := sysfs.Names(sysfs.WorkingDir, c.folder, maxEntries)
+		if sysfs.IsGone(err) {
+			return false
+		}
+		if err != nil {
+			bad.Add(fmt.Errorf("list the namespaces of NVMe controller %s: %w", c.name, err))
+		} else {
+			s.setNamespaces(c, entries)
+		}
+	}
+	c.at = s.now()
+	for _, n := range c.namespaces {
+		content, err := sysfs.ReadFile(filepath.Join(c.folder, n.name, "stat"), maxStat)
+		n.isKnown = false
+		if err == nil {
+			n.stat, err = parseStat(string(content))
+			n.isKnown = err == nil
+		}
+		if n.isKnown {
+			n.busy.Advance(n.stat.busy, c.at)
+			continue
+		}
+		n.busy.Stop()
+		if !sysfs.IsAbsent(err) {
+			bad.Add(fmt.Errorf("read statistics of NVMe namespace %s: %w", n.name, err))
+		}
+	}
+	if whole {
+		s.measureTemperatures(c, bad)
+	}
+	return true
+}
+
+// setNamespaces keeps what is known of the namespaces that are still there.
+func (s *Source) setNamespaces(c *controller, entries []string) {
+	known := map[string]*namespace{}
+	for _, n := range c.namespaces {
+		known[n.name] = n
+	}
+	c.namespaces = []*namespace{}
+	for _, entry := range entries {
+		if !s.namespace.MatchString(entry) {
+			continue
+		}
+		n := known[entry]
+		if n == nil {
+			n = &namespace{name: entry}
+		}
+		c.namespaces = append(c.namespaces, n)
+	}
+}
+
+// measureTemperatures reads the sensors, which are below the controller; below the PCI device in
+// kernels before 5.11.
+func (s *Source) measureTemperatures(c *controller, bad *sysfs.Problems) {
+	c.temperatures, c.slowAt = nil, s.now()
+	sensors, err := sysfs.ClassTemperatures(c.folder)
+	if err == nil && len(sensors) == 0 {
+		sensors, err = sysfs.Temperatures(filepath.Join(c.folder, "device"))
+	}
+	if err != nil && !sysfs.IsAbsent(err) {
+		bad.Add(fmt.Errorf("list the temperatures of NVMe controller %s: %w", c.name, err))
+	}
+	for _, sensor := range sensors {
+		celsius, err := sensor.Read(&s.reader)
+		switch {
+		case err == nil:
+			c.temperatures = append(c.temperatures, driver.Reading{
+				Quantity: driver.Temperature, Labels: driver.Labels{sensor.Label}, Value: celsius, At: c.slowAt,
+			})
+		case !sysfs.IsAbsent(err):
+			bad.Add(fmt.Errorf("read temperature %s of NVMe controller %s: %w", sensor.Label, c.name, err))
+		}
+	}
+}
+
+// report returns the readings of all namespaces together. What one of them does not tell is absent:
+// the sum of the others would fall when it vanishes.
+func (c *controller) report() []driver.Reading {
+	readings := make([]driver.Reading, 0, 5+len(c.temperatures))
+	readings = append(readings, c.temperatures...)
+	if len(c.namespaces) == 0 {
+		return readings
+	}
+	var sum stat
+	highest, at, isKnown := 0.0, time.Time{}, true
+	for _, n := range c.namespaces {
+		if !n.isKnown {
+			return readings
+		}
+		sum.read, sum.written, sum.inFlight = sum.read+n.stat.read, sum.written+n.stat.written, sum.inFlight+n.stat.inFlight
+		perSecond, when, ok := n.busy.Rate()
+		highest, at, isKnown = max(highest, perSecond/milliseconds), when, isKnown && ok
+	}
+	add := func(q driver.Quantity, value float64, at time.Time, labels ...string) {
+		r := driver.Reading{Quantity: q, Value: value, At: at}
+		copy(r.Labels[:], labels)
+		readings = append(readings, r)
+	}
+	add(driver.IOBytes, float64(sum.written)*sector, c.at, "storage", "receive")
+	add(driver.IOBytes, float64(sum.read)*sector, c.at, "storage", "transmit")
+	add(driver.RequestsInFlight, float64(sum.inFlight), c.at)
+	if isKnown {
+		add(driver.Utilization, min(1, highest), at)
+	}
+	if len(c.namespaces) == 1 { // the times of several overlap
+		add(driver.ActiveSeconds, float64(c.namespaces[0].stat.busy)/milliseconds, c.at)
+	}
+	return readings
+}
+
+// stat is what the kernel counts of a block device.
+type stat struct {
+	read, written uint64 // sectors
+	inFlight      uint64 // requests
+	busy          uint64 // milliseconds
+}
+
+const (
+	maxStat      = 1 << 10 // bytes of the file, which has 17 numbers
+	sector       = 512     // bytes, whatever the device's own size is
+	milliseconds = 1000    // in a second
+)
+
+var errStat = errors.New("not the statistics of a block device")
+
+// parseStat returns the statistics of a block device by its file stat: numbers in one line, 11 or
+// more (Documentation/block/stat.rst).
+func parseStat(line string) (stat, error) {
+	const readSectors, writtenSectors, inFlight, ioTicks, least = 2, 6, 8, 9, 11
+	fields := strings.Fields(line)
+	if len(fields) < least {
+		return stat{}, errStat
+	}
+	var s stat
+	for at, value := range map[int]*uint64{
+		readSectors: &s.read, writtenSectors: &s.written, inFlight: &s.inFlight, ioTicks: &s.busy,
+	} {
+		n, err := strconv.ParseUint(fields[at], 10, 64)
+		if err != nil {
+			return stat{}, fmt.Errorf("%w: %w", errStat, err)
+		}
+		*value = n
+	}
+	return s, nil
+}

@@ -1,0 +1,379 @@
+package nvme
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// The controllers of testdata/server.tree.
+const (
+	drive     = "0000:3b:00.0" // one namespace
+	firstPort = "0000:5e:00.0" // paths to two namespaces
+	otherPort = "0000:5f:00.0"
+	function  = "0000:5e:00.1" // no namespace
+
+	driveFolder = "devices/pci0000:3a/" + drive + "/nvme/nvme0/"
+	portFolder  = "devices/pci0000:5d/" + firstPort + "/nvme/nvme1/"
+)
+
+// machine is a source over a tree of its own, and its clock.
+type machine struct {
+	tb     testing.TB
+	root   string
+	clock  time.Time
+	busy   int // milliseconds that the drive was busy
+	source *Source
+}
+
+func newMachine(tb testing.TB, trees ...string) *machine {
+	tb.Helper()
+	m := &machine{tb: tb, root: tb.TempDir(), clock: time.Unix(1_800_000_000, 0)}
+	for _, tree := range trees {
+		m.write(tree)
+	}
+	m.restart()
+	return m
+}
+
+// restart makes a new source.
+func (m *machine) restart() {
+	m.source = New(m.root)
+	m.source.now = func() time.Time { return m.clock }
+}
+
+func server(tb testing.TB) string {
+	tb.Helper()
+	tree, err := os.ReadFile(filepath.Join("testdata", "server.tree"))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return string(tree)
+}
+
+func (m *machine) write(tree string) {
+	m.tb.Helper()
+	drivertest.WriteTree(m.tb, m.root, tree)
+}
+
+// later lets time pass, of which the drive is busy for a quarter and the second namespace of the
+// other one for half, unless a test has removed or broken them.
+func (m *machine) later(d time.Duration) {
+	m.clock = m.clock.Add(d)
+	m.busy += int(d.Milliseconds()) / 4
+	m.replace(driveFolder+"nvme0n1/stat",
+		fmt.Sprintf("10 1 %d 30 40 2 6000 70 3 %d 80 0 0 0 0", 2000+m.busy, 50000+m.busy))
+	m.replace(portFolder+"nvme1c1n2/stat", fmt.Sprintf("1 0 300 1 1 0 400 1 2 %d 1", 3000+2*m.busy))
+}
+
+func (m *machine) replace(path, content string) {
+	m.tb.Helper()
+	old, err := os.ReadFile(filepath.Join(m.root, path))
+	if _, broken := parseStat(string(old)); err == nil && broken == nil {
+		m.write(path + ": " + content + "\n")
+	}
+}
+
+// sample returns the samples by PCI address.
+func (m *machine) sample() map[string]driver.Sample {
+	m.tb.Helper()
+	samples, err := m.source.Sample(m.tb.Context())
+	if err != nil {
+		m.tb.Fatal(err)
+	}
+	named := map[string]driver.Sample{}
+	for _, s := range samples {
+		named[s.Hardware.PCI] = s
+	}
+	return named
+}
+
+// values returns the readings' values, by quantity and labels.
+func values(s driver.Sample) map[string]float64 {
+	c, named := driver.Standard(), map[string]float64{}
+	for _, r := range s.Readings {
+		named[strings.TrimSpace(c.Spec(r.Quantity).Name+" "+strings.Join(r.Labels[:], " "))] = r.Value
+	}
+	return named
+}
+
+// A serial number that several controllers have is no identity; what is behind a network is not
+// there.
+func TestHardware(t *testing.T) {
+	hardware := map[string]driver.Hardware{}
+	for address, s := range newMachine(t, server(t)).sample() {
+		hardware[address] = s.Hardware
+	}
+	want := map[string]driver.Hardware{
+		drive:     {PCI: drive, UUID: "S1", Serial: "S1", Model: "EXAMPLE DRIVE 1920", NUMANode: "1"},
+		firstPort: {PCI: firstPort, Serial: "S2"},
+		otherPort: {PCI: otherPort, Serial: "S2"},
+		function:  {PCI: function, UUID: "S3", Serial: "S3", Kind: driver.KindPartition, Parent: firstPort},
+	}
+	if diff := cmp.Diff(want, hardware); diff != "" {
+		t.Errorf("hardware (-want +got):\n%s", diff)
+	}
+}
+
+// wholeServer is what the server shows after a second.
+func wholeServer() map[string]map[string]float64 {
+	return map[string]map[string]float64{
+		drive: {
+			"io_bytes storage transmit": 2250 * 512, "io_bytes storage receive": 6000 * 512, "requests_in_flight": 3,
+			"utilization": 0.25, "active_seconds": 50.25, "temperature Composite": 41.85, "temperature Sensor 1": 47.85,
+		},
+		firstPort: { // the busier namespace counts, and the sum of the bytes
+			"io_bytes storage transmit": 400 * 512, "io_bytes storage receive": 600 * 512, "requests_in_flight": 3,
+			"utilization": 0.5, "temperature temp1": 36,
+		},
+		otherPort: {
+			"io_bytes storage transmit": 0, "io_bytes storage receive": 0, "requests_in_flight": 0, "utilization": 0,
+			"active_seconds": 0,
+		},
+		function: {},
+	}
+}
+
+func TestValues(t *testing.T) {
+	m := newMachine(t, server(t))
+	if _, ok := values(m.sample()[drive])["utilization"]; ok {
+		t.Error("a utilization after one sample")
+	}
+	m.later(time.Second)
+	got := m.sample()
+	for address, want := range wholeServer() {
+		if diff := cmp.Diff(want, values(got[address]), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", address, diff)
+		}
+	}
+}
+
+// A file that is removed, one after the other, costs its own series and no other, without an error.
+func TestEveryFile(t *testing.T) {
+	m := newMachine(t, server(t))
+	removed := 0
+	err := filepath.WalkDir(filepath.Join(m.root, "devices"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !d.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		m.restart()
+		m.sample()
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+		removed++
+		address, gone := seriesOf(strings.TrimPrefix(path, m.root+"/"))
+		check := func(when string) {
+			m.later(slowEvery)
+			m.sample()
+			m.later(time.Second)
+			checkRemoved(t, when+" "+path, m.sample(), address, gone)
+		}
+		check("after")
+		m.restart()
+		m.sample()
+		check("from the start")
+		return os.WriteFile(path, content, 0o600)
+	})
+	if err != nil || removed < 20 {
+		t.Fatal(removed, err)
+	}
+}
+
+// seriesOf returns the series that a file has.
+func seriesOf(path string) (address string, gone []string) {
+	for device := range wholeServer() {
+		if strings.Contains(path, "/"+device+"/") {
+			address = device
+		}
+	}
+	switch name := filepath.Base(path); {
+	case name == "stat" && !strings.Contains(path, "n1p1"):
+		return address, []string{
+			"io_bytes storage transmit", "io_bytes storage receive", "requests_in_flight", "utilization", "active_seconds",
+		}
+	case strings.HasSuffix(name, "_input"):
+		sensor := map[string]string{"hwmon2/temp1": "Composite", "hwmon2/temp2": "Sensor 1", "hwmon3/temp1": "temp1"}
+		for file, label := range sensor {
+			if strings.HasSuffix(path, file+"_input") {
+				return address, []string{"temperature " + label}
+			}
+		}
+	case strings.HasSuffix(name, "_label"): // the sensor has the file's name then
+		label := map[string]string{"temp1_label": "Composite", "temp2_label": "Sensor 1"}[name]
+		return address, []string{"temperature " + label, "+temperature " + strings.TrimSuffix(name, "_label")}
+	}
+	return address, nil
+}
+
+func checkRemoved(t *testing.T, what string, got map[string]driver.Sample, address string, gone []string) {
+	t.Helper()
+	for device, want := range wholeServer() {
+		have := values(got[device])
+		if device == address {
+			for _, series := range gone {
+				if added, ok := strings.CutPrefix(series, "+"); ok {
+					want[added] = have[added]
+				} else {
+					delete(want, series)
+				}
+			}
+		}
+		ignoreValues := cmp.Comparer(func(_, _ float64) bool { return true })
+		if diff := cmp.Diff(want, have, ignoreValues); diff != "" {
+			t.Errorf("%s: %s (-want +got):\n%s", what, device, diff)
+		}
+	}
+}
+
+// A drive that another one replaces under the same name starts again; a namespace that comes
+// appears within 10 s.
+func TestReplaced(t *testing.T) {
+	m := newMachine(t, server(t))
+	m.sample()
+	m.write("class/nvme/nvme0 -> ../../devices/pci0000:5d/0000:5f:00.0/nvme/nvme2\n")
+	m.later(time.Second)
+	got := m.sample()
+	if _, ok := got[drive]; ok || got[otherPort].Hardware.Serial != "S2" {
+		t.Errorf("%+v", got)
+	}
+	m.write("devices/pci0000:5d/0000:5e:00.1/nvme/nvme3/nvme3n1/stat: 1 1 8 1 1 1 16 1 1 1 1\n")
+	m.later(slowEvery)
+	if got := values(m.sample()[function]); got["io_bytes storage transmit"] != 8*512 {
+		t.Errorf("a namespace that came: %v", got)
+	}
+}
+
+// Of many controllers a sample reads the statistics of all, and the temperatures of a few.
+func TestInTurns(t *testing.T) {
+	const drives = 2*slowAtOnce + 1
+	m := newMachine(t, tree(drives))
+	for tick := range 4 {
+		warm := 0
+		for address, s := range m.sample() {
+			for _, r := range s.Readings {
+				switch {
+				case r.Quantity == driver.IOBytes && !r.At.Equal(m.clock):
+					t.Fatalf("tick %d: bytes of %s are of %v", tick, address, r.At)
+				case r.Quantity == driver.Temperature && r.At.Equal(m.clock):
+					warm++
+				}
+			}
+		}
+		if want := min(slowAtOnce, max(0, drives-tick*slowAtOnce)); warm != want {
+			t.Errorf("tick %d: %d temperatures, want %d", tick, warm, want)
+		}
+		m.clock = m.clock.Add(time.Second)
+	}
+}
+
+// tree is that of drives with one namespace.
+func tree(n int) string {
+	var text strings.Builder
+	for i := range n {
+		pci := fmt.Sprintf("devices/pci0000:10/0000:10:%02x.%d", i/8, i%8)
+		folder := fmt.Sprintf("%s/nvme/nvme%d", pci, i)
+		fmt.Fprintf(&text, "class/nvme/nvme%d -> ../../%s\n%s/device -> ../../../%s\n", i, folder, folder, filepath.Base(pci))
+		fmt.Fprintf(&text, "%s/subsystem -> ../../../bus/pci\n%s/serial: S%d\n", pci, folder, i)
+		fmt.Fprintf(&text, "%s/hwmon%d/temp1_input: 40000\n", folder, i)
+		fmt.Fprintf(&text, "%s/nvme%dn1/stat: 10 1 2000 30 40 2 6000 70 3 50000 80 0 0 0 0 0 0\n", folder, i)
+	}
+	return text.String()
+}
+
+func TestSource(t *testing.T) {
+	var clock *machine
+	newSource := func(tb testing.TB) *machine {
+		tb.Helper()
+		clock = newMachine(tb, server(tb))
+		clock.sample() // the utilization is of the second one
+		clock.later(time.Second)
+		return clock
+	}
+	fault := func(name, tree string, hits ...driver.Quantity) drivertest.Fault {
+		return drivertest.Fault{
+			Name: name,
+			New: func(tb testing.TB) (driver.Source, func()) {
+				tb.Helper()
+				m := newSource(tb)
+				return m.source, func() {
+					m.write(tree)
+					m.later(slowEvery)
+				}
+			},
+			Hits: func(s driver.Sample, r driver.Reading) bool {
+				for _, q := range hits {
+					if s.Hardware.PCI == drive && r.Quantity == q && r.Labels[0] != "Sensor 1" {
+						return true
+					}
+				}
+				return false
+			},
+		}
+	}
+	all := []driver.Quantity{driver.IOBytes, driver.RequestsInFlight, driver.Utilization, driver.ActiveSeconds}
+	drivertest.Run(t, drivertest.Config{
+		Fills: Fills(),
+		New: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			return newSource(tb).source
+		},
+		Advance: func() { clock.later(slowEvery) },
+		Now:     func() time.Time { return clock.clock },
+		Absent: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			clock = newMachine(tb)
+			return clock.source
+		},
+		Faults: []drivertest.Fault{
+			fault("statistics without numbers", driveFolder+"nvme0n1/stat: a b c d e f g h i j k\n", all...),
+			fault("statistics that are cut off", driveFolder+"nvme0n1/stat: 1 2 3\n", all...),
+			fault("a temperature without a number", driveFolder+"hwmon2/temp1_input: warm\n", driver.Temperature),
+		},
+	})
+}
+
+// BenchmarkSample reads drives, of a tree on disk, a second a sample; and a machine without any.
+func BenchmarkSample(b *testing.B) {
+	for _, drives := range []int{32, 0} {
+		b.Run(fmt.Sprint(drives), func(b *testing.B) {
+			m := newMachine(b, tree(drives))
+			b.ReportAllocs()
+			for b.Loop() {
+				m.clock = m.clock.Add(time.Second)
+				samples, err := m.source.Sample(b.Context())
+				if err != nil || len(samples) != drives {
+					b.Fatal(len(samples), err)
+				}
+			}
+		})
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	for _, seed := range []string{"1 2 3 4 5 6 7 8 9 10 11", "1 2 3", "-1 2 3 4 5 6 7 8 9 10 11", ""} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, line string) {
+		if s, err := parseStat(line); err != nil && s != (stat{}) || err == nil && len(strings.Fields(line)) < 11 {
+			t.Errorf("%q is %+v with error %v", line, s, err)
+		}
+	})
+}

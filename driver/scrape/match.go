@@ -1,0 +1,243 @@
+package scrape
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// What a label's value may name.
+const (
+	MatchUUID   = "uuid"
+	MatchPCI    = "pci"
+	MatchNetDev = "netdev"
+	MatchRDMA   = "rdma"
+	MatchNode   = "node"   // path of a device node: /dev/dri/card0
+	MatchIndex  = "index"  // driver.Hardware.Index
+	MatchDevice = "device" // name of a device in DRA
+	// MatchSerial is a serial number: that of driver.Hardware, or of an AMD GPU, of which sysfs shows
+	// the PCI address (driver/sysfs/drmcard).
+	MatchSerial = "serial"
+)
+
+func matchKinds() []string {
+	return []string{
+		MatchUUID, MatchPCI, MatchNetDev, MatchRDMA, MatchNode, MatchIndex, MatchSerial, MatchDevice,
+	}
+}
+
+const maxPattern = 256 // bytes
+
+// Match says which label of a series names the hardware, and what of the hardware it names.
+type Match struct {
+	Label    string `yaml:"label"`
+	Hardware string `yaml:"hardware"` // one of the kinds above
+	// With is a second label, whose value follows that of Label after a slash.
+	With string `yaml:"with,omitempty"`
+	// Pattern is a regular expression (RE2) of the whole value, whose first group is what names the
+	// hardware, or all of it if it has no group. Other series are of other hardware, and left out.
+	Pattern string `yaml:"pattern,omitempty"`
+	// Prefix is put before values that do not have it yet.
+	Prefix string `yaml:"prefix,omitempty"`
+	// Per says how many parts a device has where the value is the number of a part, such as a core:
+	// the quotient, rounded down, names the device.
+	Per Per `yaml:"per,omitempty"`
+}
+
+// Per names the metric and its label that have a number.
+type Per struct {
+	Metric string `yaml:"metric"`
+	Label  string `yaml:"label"`
+}
+
+func (m *Match) check(driverName string) error {
+	kinds := matchKinds()
+	switch {
+	case !isLabelName(m.Label):
+		return fmt.Errorf("label: %.64q is no label name", m.Label)
+	case m.With != "" && !isLabelName(m.With):
+		return fmt.Errorf("with: %.64q is no label name", m.With)
+	case !slices.Contains(kinds, m.Hardware):
+		last := len(kinds) - 1
+		return fmt.Errorf("hardware: %.64q is none of %s and %s", m.Hardware, strings.Join(kinds[:last], ", "), kinds[last])
+	case driverName == "" && slices.Contains([]string{MatchDevice, MatchIndex, MatchSerial}, m.Hardware):
+		return fmt.Errorf("hardware: %s needs driver, whose device's it is", m.Hardware)
+	case m.Per != (Per{}) && (!isMetricName(m.Per.Metric) || !isLabelName(m.Per.Label)):
+		return errors.New("per: needs a metric and a label")
+	case len(m.Pattern) > maxPattern:
+		return fmt.Errorf("pattern: longer than %d bytes", maxPattern)
+	}
+	_, err := m.compile()
+	return err
+}
+
+// compile returns the matcher.
+func (m *Match) compile() (*matcher, error) {
+	c := &matcher{Match: *m, kind: kindOf(m.Hardware)}
+	if m.Pattern == "" {
+		return c, nil
+	}
+	var err error
+	if c.pattern, err = regexp.Compile("^(?:" + m.Pattern + ")$"); err != nil {
+		return nil, fmt.Errorf("pattern: %s", flatten(err.Error()))
+	}
+	return c, nil
+}
+
+// matcher is a compiled Match.
+type matcher struct {
+	Match
+	kind    kind
+	group   uint16 // position among the matchers that have Per, from 1
+	pattern *regexp.Regexp
+}
+
+// kind is what a value names: one of the kinds of Match.
+type kind uint8
+
+const (
+	kindNone kind = iota
+	kindDevice
+	kindIndex
+	kindNetDev
+	kindNode
+	kindPCI
+	kindRDMA
+	kindSerial
+	kindUUID
+)
+
+// kindOf returns the kind that a configuration names so.
+func kindOf(hardware string) kind {
+	switch hardware {
+	case MatchDevice:
+		return kindDevice
+	case MatchIndex:
+		return kindIndex
+	case MatchNetDev:
+		return kindNetDev
+	case MatchNode:
+		return kindNode
+	case MatchPCI:
+		return kindPCI
+	case MatchRDMA:
+		return kindRDMA
+	case MatchSerial:
+		return kindSerial
+	default:
+		return kindUUID
+	}
+}
+
+// identity is what tells a piece of hardware from another. It is a part of the key of each value:
+// its size and hash count.
+type identity struct {
+	value string
+	part  string // the number of a partition of that hardware; "": of none
+	kind  kind   // kindNone: of no hardware
+	group uint16 // value is the number of a part of a device, whose number this matcher finds; 0: not
+}
+
+func (i identity) compare(other identity) int {
+	if c := int(i.kind) - int(other.kind); c != 0 {
+		return c
+	}
+	if c := strings.Compare(i.value, other.value); c != 0 {
+		return c
+	}
+	return strings.Compare(i.part, other.part)
+}
+
+// identify returns the hardware that a label's value names, in one spelling. Without identity and
+// reason, the series is of other hardware.
+func (m *matcher) identify(b []byte, gpus *amdGPUs) (identity, driver.Reason) {
+	if len(b) == 0 || len(b) > maxIdentity || !utf8.Valid(b) {
+		return identity{}, driver.ReasonNoMatch
+	}
+	v := string(b)
+	if m.pattern != nil {
+		groups := m.pattern.FindStringSubmatch(v)
+		if groups == nil {
+			return identity{}, ""
+		}
+		v = groups[min(1, len(groups)-1)]
+	}
+	if m.Per != (Per{}) {
+		if _, err := strconv.ParseUint(v, 10, 31); err != nil {
+			return identity{}, driver.ReasonNoMatch
+		}
+		return identity{kind: m.kind, value: v, group: m.group}, ""
+	}
+	id := identity{kind: m.kind, value: m.withPrefix(v)}
+	switch m.kind {
+	case kindPCI:
+		id.value = driver.NormalizePCI(id.value)
+	case kindUUID:
+		id.value = canonicalUUID(id.value)
+	case kindSerial:
+		if address := gpus.pci(id.value); address != "" {
+			id.kind, id.value = kindPCI, address
+		}
+	default:
+	}
+	if id.value == "" {
+		return identity{}, driver.ReasonNoMatch
+	}
+	return id, ""
+}
+
+// device returns the identity of the device that a part belongs to, if devices have so many parts.
+func (m *matcher) device(part string, size uint64) identity {
+	n, _ := strconv.ParseUint(part, 10, 31) // identify parsed it
+	return identity{kind: m.kind, value: m.withPrefix(strconv.FormatUint(n/size, 10))}
+}
+
+func (m *matcher) withPrefix(v string) string {
+	if len(v) < len(m.Prefix) || !strings.EqualFold(v[:len(m.Prefix)], m.Prefix) {
+		return m.Prefix + v
+	}
+	return v
+}
+
+// canonicalUUID spells UUIDs that differ in case alone alike: the digits in lower case, the
+// vendor's letters (GPU-, MIG-) in upper case, as NVIDIA prints them.
+func canonicalUUID(v string) string {
+	v = strings.ToLower(v)
+	for _, prefix := range []string{"gpu-", "mig-"} {
+		if rest, ok := strings.CutPrefix(v, prefix); ok {
+			return strings.ToUpper(prefix) + rest
+		}
+	}
+	return v
+}
+
+// sample returns the sample, still without driver and readings, of the hardware.
+func (i identity) sample() driver.Sample {
+	if i.part != "" {
+		return driver.Sample{Hardware: driver.Hardware{Kind: driver.KindPartition, Parent: i.value, Instance: i.part}}
+	}
+	switch i.kind {
+	case kindPCI:
+		return driver.Sample{Hardware: driver.Hardware{PCI: i.value}}
+	case kindNetDev:
+		return driver.Sample{Hardware: driver.Hardware{NetDev: i.value}}
+	case kindRDMA:
+		return driver.Sample{Hardware: driver.Hardware{RDMADev: i.value}}
+	case kindNode:
+		return driver.Sample{Hardware: driver.Hardware{DeviceNodes: []string{i.value}}}
+	case kindSerial:
+		return driver.Sample{Hardware: driver.Hardware{Serial: i.value}}
+	case kindIndex:
+		return driver.Sample{Hardware: driver.Hardware{Index: i.value}}
+	case kindDevice:
+		return driver.Sample{Device: i.value}
+	default:
+		return driver.Sample{Hardware: driver.Hardware{UUID: i.value}}
+	}
+}

@@ -1,0 +1,132 @@
+package scrape
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// What a label's value names, by each kind of match.
+func TestMatch(t *testing.T) {
+	for _, test := range []struct {
+		name, match, series, want string
+		rejected                  driver.Rejections
+	}{
+		{"rdma", "label: d, hardware: rdma", `busy{d="mlx5_0"} 0.5`, "rdma=mlx5_0", nil},
+		{"node", "label: card, hardware: node, prefix: /dev/dri/", `busy{card="card1"} 0.5`, "node=/dev/dri/card1", nil},
+		{"index", "label: id, hardware: index", `busy{id="3"} 0.5`, "index=3", nil},
+		{"two labels", "label: tray, with: chip, hardware: index", `busy{chip="0",tray="2"} 0.5`, "index=2/0", nil},
+		{"pattern's group", "label: id, hardware: index, pattern: '.*-([0-9]+)'", `busy{id="a-1-7"} 0.5`, "index=7", nil},
+		{"pattern without group", "label: id, hardware: index, pattern: '[0-9]+'", `busy{id="7"} 0.5`, "index=7", nil},
+		{"other hardware", "label: id, hardware: index, pattern: '[0-9]+'", `busy{id="7a"} 0.5`, "", nil},
+		{"serial of an AMD GPU", "label: s, hardware: serial", `busy{s="692409005400"} 0.5`, "pci=0000:05:00.0", nil},
+		{"serial", "label: s, hardware: serial", `busy{s="AM50033534"} 0.5`, "serial=AM50033534", nil},
+		{"no address", "label: s, hardware: pci", `busy{s="x"} 0.5`, "", driver.Rejections{driver.ReasonNoMatch: 1}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := parsed(t, "http://localhost/metrics", "\n  driver: gpu.example.com\n  match: {"+test.match+
+				"}\n  metrics: [{name: busy, quantity: utilization}]\n")
+			a, rejected := collect(t, e, []byte(test.series+"\n"), false)
+			got := lines(a.samples("", true))
+			if test.want == "" && got != "" || !strings.Contains(got, test.want) {
+				t.Errorf("samples %q, want %q", got, test.want)
+			}
+			if len(rejected)+len(test.rejected) > 0 && !cmp.Equal(rejected, test.rejected) {
+				t.Errorf("rejected %v, want %v", rejected, test.rejected)
+			}
+		})
+	}
+}
+
+// Series of parts are their devices', wherever the number of parts of a device stands; without it
+// they are nobody's.
+func TestParts(t *testing.T) {
+	const cores = "busy{core=\"4\"} 0.25\nbusy{core=\"5\"} 0.5\nbusy{core=\"8\"} 1\n" +
+		"used{core=\"4\"} 3\nused{core=\"5\"} 4\n"
+	const info = "info{per_device=\"4\"} 1\n"
+	fields := `
+  driver: npu.example.com
+  match: {label: core, hardware: device, prefix: npu-, per: {metric: info, label: per_device}}
+  metrics:
+  - {name: busy, quantity: utilization, combine: max}
+  - {name: used, quantity: memory_used, combine: sum}
+`
+	const want = "driver=npu.example.com device=npu-1 uuid= pci= netdev=\n  utilization 0.5\n  memory_used 7\n" +
+		"driver=npu.example.com device=npu-2 uuid= pci= netdev=\n  utilization 1\n"
+	e := parsed(t, "http://localhost/metrics", fields)
+	for name, text := range map[string]string{"before": info + cores, "after": cores + info} {
+		a, rejected := collect(t, e, []byte(text), false)
+		if diff := cmp.Diff(want, lines(a.samples(e.Driver, true))); diff != "" || len(rejected) > 0 {
+			t.Errorf("%s: rejected %v, -want +got:\n%s", name, rejected, diff)
+		}
+	}
+	huge := info + "used{core=\"4\"} 1e308\nused{core=\"5\"} 1e308\n"
+	a, rejected := collect(t, e, []byte(huge), false)
+	if got := lines(a.samples(e.Driver, true)); !strings.Contains(got, "memory_used 1e+308\n") ||
+		rejected[driver.ReasonNotFinite] != 1 {
+		t.Errorf("a sum that is too large: %s, rejected %v", got, rejected)
+	}
+	for _, text := range []string{cores, cores + "info{per_device=\"0\"} 1\n", cores + "info{per_device=\"x\"} 1\n"} {
+		a, rejected := collect(t, e, []byte(text), false)
+		if len(a.values) > 0 || rejected[driver.ReasonNoMatch] != 5 {
+			t.Errorf("without their number: %v, rejected %v", a.values, rejected)
+		}
+	}
+}
+
+// A partitioned AMD GPU: what is of the whole goes to the GPU, and what is of a partition to it.
+func TestAMDPartitions(t *testing.T) {
+	for _, test := range []struct{ name, series, want string }{
+		{"power of the whole", `gpu_package_power{MODE,gpu_partition_id="0"} 550`, "pci=0000:26:00.0"},
+		{"power of a partition", `gpu_package_power{MODE,gpu_partition_id="1"} 550`, ""},
+		{"memory of a partition", `gpu_used_vram{MODE,gpu_partition_id="2"} 1`, "node=/dev/dri/renderD132"},
+		{"memory of whom?", `gpu_used_vram{MODE,gpu_partition_id="0"} 1`, ""},
+		{"memory of an unknown partition", `gpu_used_vram{MODE,gpu_partition_id="7"} 1`, ""},
+		{"memory of no partition", `gpu_used_vram{MODE} 1`, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			series := strings.Replace(test.series, "MODE", `gpu_compute_partition_type="cpx",serial_number="692409005401"`, 1)
+			e := presetEndpoint(t, "amd-device-metrics-exporter", "")
+			a, rejected := collect(t, e, []byte(series+"\n"), false)
+			got := lines(a.samples("", true))
+			if test.want == "" && (got != "" || len(rejected) != 1) || !strings.Contains(got, test.want) {
+				t.Errorf("samples %q, rejected %v, want %q", got, rejected, test.want)
+			}
+		})
+	}
+}
+
+// Unmatched names the metrics that no answer had, those left out whose reading another one gave.
+func TestUnmatched(t *testing.T) {
+	p, c := &page{}, newClock()
+	p.set("busy_new{UUID=\"GPU-1\"} 1\npower{} 7\n")
+	s := source(t, serve(t, p), `
+  match: {label: UUID, hardware: uuid}
+  interval: 1s
+  metrics:
+  - {name: busy_new, quantity: utilization}
+  - {name: busy_old, quantity: utilization}
+  - {name: power, quantity: power}
+  - {name: board, quantity: temperature, labels: {sensor: board}}
+  - {name: chip, quantity: temperature, labels: {sensor: chip}}
+`, c.now)
+	if got := s.Unmatched(); got != nil {
+		t.Errorf("before the first answer: %v", got)
+	}
+	sampled(t, s)
+	if diff := cmp.Diff([]string{"power", "board", "chip"}, s.Unmatched()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	c.advance(2 * 1e9)
+	p.set("busy_new{UUID=\"GPU-1\"} 1\nchip{UUID=\"GPU-1\"} 50\n")
+	sampled(t, s)
+	p.set("busy_new{UUID=\"GPU-1\"} 1\n")
+	c.advance(2 * 1e9)
+	sampled(t, s)
+	if diff := cmp.Diff([]string{"power", "board"}, s.Unmatched()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

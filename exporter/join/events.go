@@ -1,0 +1,65 @@
+package join
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// MaxEvents bounds the events of one device at one tick. What exceeds it has the counter alone.
+const MaxEvents = 256
+
+// Event is an event of a device, and whom it hit.
+type Event struct {
+	driver.Event
+	// Named reports whether the event's process belongs to a known pod. Then it hit those holders
+	// alone that are named here, of which there may be none.
+	Named  bool
+	Pod    podresources.Pod
+	Claims []podresources.Claim // of the pod, on this device
+
+	origin
+}
+
+// events returns the events of the counters that the device has, in order of time, with the holders
+// that their processes belong to. Events of a source are left out where the device has the counter
+// of another source: they would be told twice.
+func (j *joiner) events(d *Device, all []Event) []Event {
+	var out []Event
+	for _, e := range all {
+		counted := slices.ContainsFunc(d.Readings, func(r Reading) bool {
+			return r.Quantity == e.Quantity && r.Labels == e.Labels && r.origin == e.origin
+		})
+		if !counted || e.At.IsZero() || len(out) == MaxEvents {
+			continue
+		}
+		if uid := j.podOf[e.PID]; e.PID != 0 && uid != "" {
+			e.Named = true
+			e.Pod, e.Claims = d.holdersOf(uid)
+		}
+		out = append(out, e)
+	}
+	slices.SortFunc(out, func(a, b Event) int {
+		return cmp.Or(
+			a.At.Compare(b.At), cmp.Compare(a.Quantity, b.Quantity), slices.Compare(a.Labels[:], b.Labels[:]),
+			cmp.Compare(a.PID, b.PID),
+		)
+	})
+	return out
+}
+
+// holdersOf returns the pod of that UID and its claims on the device, without admin access; nothing
+// if it holds none.
+func (d *Device) holdersOf(uid string) (pod podresources.Pod, claims []podresources.Claim) {
+	for i := range d.Shares {
+		s := &d.Shares[i]
+		n := slices.IndexFunc(s.Holders, func(h podresources.Holder) bool { return h.UID == uid })
+		if n >= 0 && !s.Admin {
+			pod, claims = s.Holders[n].Pod, append(claims, s.Claim)
+		}
+	}
+	slices.SortFunc(claims, podresources.Claim.Compare)
+	return pod, slices.Compact(claims)
+}

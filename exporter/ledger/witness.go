@@ -1,0 +1,206 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// queuedEvent is an event, which waits until the counter has counted it and its time is settled.
+// Then it is remembered, so that it is known if it comes again.
+type queuedEvent struct {
+	join.Event
+	at      time.Time // on the ledger's clock
+	counted bool
+}
+
+// maxQueuedEvents bounds the events of a device that are remembered.
+const maxQueuedEvents = 4 * join.MaxEvents
+
+// queueEvents adds the events of a tick that are new.
+func (d *deviceBook) queueEvents(events []join.Event, now time.Time) {
+	d.events = slices.DeleteFunc(d.events, func(q queuedEvent) bool { return now.Sub(q.at) > rememberFor })
+	for _, e := range events {
+		known := slices.ContainsFunc(d.events, func(q queuedEvent) bool {
+			return q.Quantity == e.Quantity && q.Labels == e.Labels && q.At.Equal(e.At) && q.PID == e.PID
+		})
+		if !known {
+			d.events = append(d.events, queuedEvent{Event: e, at: onClock(e.At, now)})
+		}
+	}
+	if more := len(d.events) - maxQueuedEvents; more > 0 {
+		d.events = slices.Delete(d.events, 0, more)
+	}
+}
+
+// takeEvents returns the events that make up an amount that a counter counted until a time, in
+// order of time: at most so many.
+func (d *deviceBook) takeEvents(key seriesKey, amount float64, until time.Time) []queuedEvent {
+	var out []queuedEvent
+	for i := range d.events {
+		e := &d.events[i]
+		if e.counted || e.Quantity != key.quantity || e.Labels != key.labels || e.at.After(until) {
+			continue
+		}
+		if float64(len(out)+1) > amount {
+			break
+		}
+		e.counted = true
+		out = append(out, *e)
+	}
+	return out
+}
+
+// witness counts an increment of a counter for those who held the device, or a part of it, when it
+// happened, for each in full.
+func (d *deviceBook) witness(c *counter, amount float64, from, to time.Time) {
+	switch {
+	case amount <= 0 || c.spec.Sharing != driver.Witnessed:
+	case c.spec.Failure:
+		d.witnessErrors(c, amount, from, to)
+	default:
+		d.witnessTime(c, amount, from, to)
+	}
+}
+
+// witnessTime counts a duration: for each holder, the part of it that lies in the time in which it
+// held the device.
+func (d *deviceBook) witnessTime(c *counter, amount float64, from, to time.Time) {
+	span := float64(to.Sub(from))
+	d.eachBook(func(b *deviceBook) {
+		b.timeline.each(from, to, func(s *segment, from, to time.Time) {
+			part := 1.0
+			if span > 0 {
+				part = float64(to.Sub(from)) / span
+			}
+			s.eachHolder(func(a *account, _ bool) { a.witness(c.key, amount*part, d.clock) })
+		})
+	})
+}
+
+// witnessErrors counts errors. Those that the source told as events hit who held the device at that
+// time. Errors of an unknown time hit all who held it within the span: which of them is not known.
+func (d *deviceBook) witnessErrors(c *counter, amount float64, from, to time.Time) {
+	for _, e := range d.takeEvents(c.key, amount, to) {
+		amount--
+		d.failed(e.at)
+		d.eachBook(func(b *deviceBook) {
+			b.timeline[b.timeline.at(e.at)].eachHolder(func(a *account, pod bool) {
+				if !e.Named || a.isHit(&e.Event, pod) {
+					a.fail(c.key, 1, e.at, d.clock)
+				}
+			})
+		})
+	}
+	if amount <= 0 {
+		return
+	}
+	d.failed(to)
+	d.eachBook(func(b *deviceBook) {
+		var hit []*account
+		b.timeline.each(from, to, func(s *segment, _, _ time.Time) {
+			s.eachHolder(func(a *account, _ bool) {
+				if !slices.Contains(hit, a) {
+					hit = append(hit, a)
+					a.fail(c.key, amount, to, d.clock)
+				}
+			})
+		})
+	})
+}
+
+// eachBook calls f for the device and its parts: what happens to a device happens to its parts.
+func (d *deviceBook) eachBook(f func(*deviceBook)) {
+	f(d)
+	for _, p := range d.parts {
+		f(p)
+	}
+}
+
+// failed notes an error of the device.
+func (d *deviceBook) failed(at time.Time) {
+	if at.After(d.lastError) {
+		d.lastError = at
+	}
+}
+
+// eachHolder calls f for each claim and pod of the segment.
+func (s *segment) eachHolder(f func(a *account, pod bool)) {
+	for i := range s.claims {
+		f(s.claims[i].account, false)
+	}
+	for i := range s.pods {
+		f(s.pods[i].account, true)
+	}
+}
+
+// isHit reports whether the account is of the pod that an event names, or of a claim of that pod.
+func (a *account) isHit(e *join.Event, pod bool) bool {
+	if pod {
+		return e.Pod == podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name}
+	}
+	return slices.Contains(e.Claims, podresources.Claim{Namespace: a.key.Namespace, Name: a.key.Name})
+}
+
+// fail counts errors. tick is the time of the present tick.
+func (a *account) fail(key seriesKey, errors float64, at, tick time.Time) {
+	a.witness(key, errors, tick)
+	if !a.dropped && at.After(a.lastError) {
+		a.lastError = at
+	}
+}
+
+// witness adds an amount to what the account saw of a counter.
+func (a *account) witness(key seriesKey, amount float64, tick time.Time) {
+	if a.dropped || amount <= 0 {
+		return
+	}
+	v := a.seen(key)
+	if v.Shown.IsZero() {
+		s := *v.Series
+		s.Born, s.Shown = a.born, tick
+		v.Series = &s
+	}
+	v.Value += amount
+	a.charged = tick
+}
+
+// seen returns what the account saw of a quantity, 0 if that is new.
+func (a *account) seen(key seriesKey) *Value {
+	i, found := slices.BinarySearchFunc(a.witnessed, key, func(v Value, key seriesKey) int {
+		return seriesKey{v.Quantity, v.Labels}.compare(key)
+	})
+	if !found {
+		a.witnessed = slices.Insert(a.witnessed, i, Value{Series: newSeries(key)})
+	}
+	return &a.witnessed[i]
+}
+
+// peak notes a reading of a gauge that has a peak, for the device and for those who held it then.
+func (d *deviceBook) peak(m *meter, r driver.Reading) {
+	if !m.peaks {
+		return
+	}
+	i := slices.IndexFunc(d.highest, func(v Value) bool { return seriesKey{v.Quantity, v.Labels} == m.peak })
+	if i < 0 {
+		i = len(d.highest)
+		d.highest = append(d.highest, Value{Series: newSeries(m.peak)})
+	}
+	d.highest[i].Value = max(d.highest[i].Value, r.Value)
+	d.timeline[d.timeline.at(r.At)].peak(m, r.Value*m.kept)
+}
+
+// peak notes the present value of a gauge for each holder of the segment.
+func (s *segment) peak(m *meter, value float64) {
+	for _, parts := range [2][]portion{s.claims, s.pods} {
+		for _, p := range parts {
+			if !p.account.dropped {
+				v := p.account.seen(m.peak)
+				v.Value = max(v.Value, value*p.use[m.spec.Basis])
+			}
+		}
+	}
+}

@@ -1,0 +1,67 @@
+package web
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// A GPU that no slice lists, since its partitions are, is not free. The report says from where the
+// claims of a partition have their parts of its power, and what is known of both.
+func TestReportOfPartition(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.In.Inventory = driver.Inventory{
+		jointest.ID("gpu-0"): {Unlisted: true, Hardware: driver.Hardware{
+			UUID: "gpu-0", Serial: "1650823456700", FirmwareVersion: "96.00.61.00.01", DriverVersion: "580.65.06",
+			CUDAVersion: "13.0",
+		}},
+		jointest.ID("part"): {Hardware: driver.Hardware{
+			UUID: "part", Kind: driver.KindPartition, Parent: "gpu-0", ParentShare: 1.0 / 7, Profile: "1g.10gb",
+		}},
+	}
+	h.In.View.Allocations = []podresources.Allocation{jointest.Allocation("part", "c", "p")}
+	h.Read(jointest.Watts(70), driver.Reading{Quantity: driver.Energy, Value: 1})
+	h.ReadOf("part", driver.Reading{Quantity: driver.MemoryUsed, Value: 1})
+	h.Tick(time.Second)
+	url := serving(t, h.Last, nil).URL
+	_, body := fetch(t, url+"/api/v1/snapshot")
+	var report Report
+	if err := json.Unmarshal([]byte(body), &report); err != nil {
+		t.Fatal(err)
+	}
+	parent, part := report.Devices[0], report.Devices[1]
+	if parent.State != ledger.StatePartitioned || !parent.Unlisted || part.Unlisted {
+		t.Errorf("the report says %s", body)
+	}
+	divided := []DividedReport{{"power", "a (divided by share)"}, {"energy", "a (divided by share)"}}
+	if diff := cmp.Diff(divided, part.Divided); diff != "" || parent.Divided != nil {
+		t.Errorf("what is divided (-want +got):\n%s, of the parent %v", diff, parent.Divided)
+	}
+	facts := []string{part.Profile, parent.Serial, parent.FirmwareVersion, parent.DriverVersion, parent.CUDAVersion}
+	if diff := cmp.Diff([]string{"1g.10gb", "1650823456700", "96.00.61.00.01", "580.65.06", "13.0"}, facts); diff != "" {
+		t.Errorf("facts (-want +got):\n%s", diff)
+	}
+	for device, wants := range map[string][]string{
+		"gpu-0": {"in no ResourceSlice", "1650823456700", "96.00.61.00.01", "580.65.06", "13.0"},
+		"part":  {"1g.10gb", "power, energy", "a (divided by share): its parent measures it"},
+	} {
+		_, body := fetch(t, url+"/page/detail?device="+device)
+		for _, want := range wants {
+			if !strings.Contains(body, want) {
+				t.Errorf("the details of %s do not have %q:\n%s", device, want, body)
+			}
+		}
+		if n := strings.Count(body, "energy"); device == "part" && n != 1 {
+			t.Errorf("why the energy is absent is said %d times:\n%s", n, body)
+		}
+	}
+}

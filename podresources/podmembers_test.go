@@ -1,0 +1,144 @@
+package podresources
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func newMembers(t *testing.T) (*procfsTree, *PodMembers) {
+	t.Helper()
+	procfs, _ := newProcfsTree(t)
+	return procfs, NewPodMembers(procfs.path, func() time.Time { return procfs.clock })
+}
+
+func TestPodMembers(t *testing.T) {
+	procfs, m := newMembers(t)
+	procfs.process(300, podA, 1)
+	procfs.process(20, podA, 2)
+	procfs.process(21, podB, 3)
+	procfs.in(50, "/kubepods/pod"+podA+"/crio-conmon-0123.scope", 'S', 4000) // a monitor, on the host
+	procfs.in(52, "/system.slice/"+podA, 'S', 1)                             // is none of the pod
+	for _, step := range []struct {
+		name  string
+		do    func()
+		later time.Duration
+		of    []string
+		want  map[string][]int
+	}{
+		{"all, of the pods that are asked for", func() {}, 0, []string{podA, ""}, map[string][]int{podA: {20, 300}}},
+		{"not again at once", func() { procfs.process(22, podA, 4) }, 0, []string{podA}, map[string][]int{podA: {20, 300}}},
+		{
+			"another pod is searched for soon", func() {}, minProcessSearch,
+			[]string{podA, podB},
+			map[string][]int{podA: {20, 22, 300}, podB: {21}},
+		},
+		{
+			"a process of a new pod, too", func() { procfs.process(23, podB, 5) }, 2 * minProcessSearch,
+			[]string{podA, podB},
+			map[string][]int{podA: {20, 22, 300}, podB: {21, 23}},
+		},
+		{
+			"those that have ended are named until the next search", func() { procfs.exit(21); procfs.exit(23) }, 0,
+			[]string{podA, podB},
+			map[string][]int{podA: {20, 22, 300}, podB: {21, 23}},
+		},
+		{"and then not", func() {}, maxMemberSearch, []string{podA, podB}, map[string][]int{podA: {20, 22, 300}}},
+		{"for no pod nothing is done", func() {}, time.Hour, nil, nil},
+	} {
+		procfs.clock = procfs.clock.Add(step.later)
+		step.do()
+		if diff := cmp.Diff(step.want, m.Of(step.of)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
+	}
+	if m.known != nil || m.search != nil {
+		t.Error("what nobody asks for is remembered")
+	}
+}
+
+// A search makes steps of a bounded number of processes, and its result counts when it has ended.
+func TestPodMembersSearchInSteps(t *testing.T) {
+	procfs, m := newMembers(t)
+	m.atOnce = 10
+	want := map[string][]int{}
+	for pid := range 30 {
+		procfs.process(1+pid, podA, pid)
+		want[podA] = append(want[podA], 1+pid)
+	}
+	steps := 1
+	for ; len(m.Of([]string{podA})) == 0; steps++ {
+		if steps > 10 {
+			t.Fatal("they are not found")
+		}
+		if got := m.Of([]string{podA}); len(got) > 0 {
+			t.Errorf("a second step at the same time finds %v", got)
+		}
+		procfs.clock = procfs.clock.Add(minProcessSearch)
+	}
+	if diff := cmp.Diff(want, m.Of([]string{podA})); diff != "" || steps < 3 {
+		t.Errorf("after %d steps (-want +got):\n%s", steps, diff)
+	}
+	m.Of(nil)
+	if m.search != nil {
+		t.Error("a search goes on for no pod")
+	}
+}
+
+// Pods that stay are searched for ever more seldom, until every 10 s.
+func TestPodMembersSearchSeldom(t *testing.T) {
+	procfs, m := newMembers(t)
+	procfs.process(1, podA, 1)
+	searches := 0
+	for range 60 {
+		before := m.stepped
+		m.Of([]string{podA})
+		if !m.stepped.Equal(before) {
+			searches++
+		}
+		procfs.clock = procfs.clock.Add(time.Second)
+	}
+	if searches < 6 || searches > 10 {
+		t.Errorf("%d searches in a minute, want one every 10 s and some at first", searches)
+	}
+}
+
+func TestPodMembersWithoutProcfs(t *testing.T) {
+	m := NewPodMembers(filepath.Join(t.TempDir(), "none"), time.Now)
+	if got := m.Of([]string{podA}); len(got) > 0 || m.search != nil {
+		t.Errorf("found %v", got)
+	}
+}
+
+// BenchmarkPodMembers searches 3000 processes on disk, of which 500 pods have 4 each, once.
+func BenchmarkPodMembers(b *testing.B) {
+	root := b.TempDir()
+	var uids []string
+	for pid := range 3000 {
+		uid := fmt.Sprintf("%08x-0000-4000-8000-000000000000", pid/4)
+		if pid%4 == 0 && len(uids) < 500 {
+			uids = append(uids, uid)
+		}
+		dir := filepath.Join(root, strconv.Itoa(1+pid))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			b.Fatal(err)
+		}
+		text := "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + uid + ".slice/cri-containerd-0.scope\n"
+		if err := os.WriteFile(filepath.Join(dir, "cgroup"), []byte(text), 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		clock := time.Unix(1_800_000_000, 0)
+		m := NewPodMembers(root, func() time.Time { return clock })
+		for len(m.Of(uids)) == 0 {
+			clock = clock.Add(minProcessSearch)
+		}
+	}
+}

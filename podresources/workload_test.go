@@ -1,0 +1,68 @@
+package podresources
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// The workload of a pod is the highest that its labels name, else its controller.
+func TestWorkload(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		labels       string // NAME=VALUE, separated by spaces
+		owner        string // KIND/NAME of the controller
+		want, queued string
+	}{
+		{"nothing", "", "", "/", ""},
+		{"a static pod", "", "Node/node1", "/", ""},
+		{"a Job", "batch.kubernetes.io/job-name=train", "Job/train", "Job/train", ""},
+		{"a Deployment", "pod-template-hash=6d4f", "ReplicaSet/web-6d4f", "Deployment/web", ""},
+		{"a ReplicaSet", "", "ReplicaSet/web", "ReplicaSet/web", ""},
+		{"a ReplicaSet of another hash", "pod-template-hash=6d4f", "ReplicaSet/web-77", "ReplicaSet/web-77", ""},
+		{"a StatefulSet", "", "StatefulSet/db", "StatefulSet/db", ""},
+		{
+			"a JobSet", "jobset.sigs.k8s.io/jobset-name=llm batch.kubernetes.io/job-name=llm-workers-0",
+			"Job/llm-workers-0", "JobSet/llm", "",
+		},
+		{"a LeaderWorkerSet", "leaderworkerset.sigs.k8s.io/name=vllm", "StatefulSet/vllm-0", "LeaderWorkerSet/vllm", ""},
+		{
+			"a PyTorchJob", "training.kubeflow.org/job-name=bert training.kubeflow.org/operator-name=pytorchjob-controller",
+			"PyTorchJob/bert", "PyTorchJob/bert", "",
+		},
+		{
+			"an unknown training job", "training.kubeflow.org/job-name=x training.kubeflow.org/operator-name=other",
+			"OtherJob/x", "OtherJob/x", "",
+		},
+		{
+			"a RayJob's pod", "ray.io/cluster=tune-abc ray.io/originated-from-cr-name=tune ray.io/originated-from-crd=RayJob",
+			"RayCluster/tune-abc", "RayJob/tune", "",
+		},
+		{"a RayCluster's pod", "ray.io/cluster=dev", "RayCluster/dev", "RayCluster/dev", ""},
+		{"a Job in a queue", "kueue.x-k8s.io/queue-name=gold", "Job/train", "Job/train", "gold"},
+		{"a pod in a queue", "kueue.x-k8s.io/queue-name=gold", "", "/", "gold"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			pod := corev1.Pod{}
+			pod.Name, pod.Namespace, pod.UID = "p", "ns", "u-1"
+			pod.Labels = map[string]string{}
+			for label := range strings.FieldsSeq(test.labels) {
+				name, value, _ := strings.Cut(label, "=")
+				pod.Labels[name] = value
+			}
+			if kind, name, ok := strings.Cut(test.owner, "/"); ok {
+				controller := true
+				pod.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: name, Controller: &controller}}
+			}
+			_, facts, ok := NewPodFacts(&pod, &Selection{})
+			if got := facts.Meta.WorkloadKind + "/" + facts.Meta.WorkloadName; !ok || got != test.want {
+				t.Errorf("workload %q, want %q", got, test.want)
+			}
+			if facts.Meta.Queue != test.queued {
+				t.Errorf("queue %q, want %q", facts.Meta.Queue, test.queued)
+			}
+		})
+	}
+}

@@ -1,0 +1,75 @@
+package dashboards
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
+)
+
+// TestRecords asks for what is recorded: the states of a device that no slice lists and of its
+// partition, and the kind of a device's last error long after it, as the Fleet dashboard shows it.
+func TestRecords(t *testing.T) {
+	t.Parallel()
+	once := func(at int) course {
+		return counting(func(m int) float64 {
+			if m == at {
+				return 1
+			}
+			return 0
+		})
+	}
+	errors := func(kind, code string, at int) series {
+		labels := deviceLabels("gpu-1") + fmt.Sprintf(", kind=%q, code=%q", kind, code)
+		return series{"dra_device_errors_total", labels, once(at)}
+	}
+	health := series{"dra_device_health", deviceLabels("gpu-1") + `, status="unhealthy"`, always(1)}
+	s := story{name: "records", alone: true, series: slices.Concat(
+		unlisted(freeDevice("gpu-0")), partition("part-0", ""), freePart("part-0"), freeDevice("gpu-1"),
+		[]series{health, errors("ecc_corrected", "", 10), errors("xid", "79", 20), errors("pcie_replay", "", 15)},
+	)}
+	dir := t.TempDir()
+	writeRules(t, dir)
+	var file strings.Builder
+	file.WriteString("rule_files: [rules.yaml]\nevaluation_interval: 1m\ntests:\n")
+	write(&file, s)
+	for expr, samples := range map[string]string{
+		"count by (device, state) (device:dra_state:info)": `{labels: '{device="gpu-0", state="partitioned"}', value: 1}, ` +
+			`{labels: '{device="gpu-1", state="unhealthy"}', value: 1}`,
+		// The error is seen in minute 21, and in the window of rates until minute 24.
+		"max by (device, kind, code) (" + sickKind(t) + ")": `{labels: '{device="gpu-1", kind="xid", code="79"}', ` +
+			`value: 1440000}`,
+	} {
+		fmt.Fprintf(&file, "  - {eval_time: 110m, expr: %q, exp_samples: [%s]}\n", expr, samples)
+	}
+	path := filepath.Join(dir, "records.yaml")
+	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := exec.Command(program(t, "PROMTOOL"), "test", "rules", path).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, said)
+	}
+}
+
+// sickKind returns the query of the Fleet dashboard for the kind of a sick device's last error.
+func sickKind(t *testing.T) string {
+	t.Helper()
+	for _, board := range grafana.Boards() {
+		for _, row := range board.Rows {
+			for _, panel := range row.Panels {
+				for _, target := range panel.Targets {
+					if panel.Title == "Sick devices" && strings.Contains(target.Expr, "kind") {
+						return filled(target.Expr, nil)
+					}
+				}
+			}
+		}
+	}
+	t.Fatal("the Fleet dashboard does not say of which kind the last error is")
+	return ""
+}

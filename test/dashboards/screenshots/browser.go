@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/chromedp/chromedp"
+)
+
+// limit is how long the browser may take for one step.
+const limit = time.Minute
+
+// startBrowser starts Chromium. Tabs are children of its context, and end with it.
+func startBrowser(ctx context.Context) (browser context.Context, closeBrowser func(), err error) {
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.NoSandbox, chromedp.ExecPath("chromium"))
+	ctx, stop := chromedp.NewExecAllocator(ctx, options...)
+	browser, closeTab := chromedp.NewContext(ctx)
+	closeBrowser = func() { closeTab(); stop() }
+	if err := chromedp.Do(browser); err != nil {
+		closeBrowser()
+		return nil, nil, fmt.Errorf("start chromium: %w", err)
+	}
+	return browser, closeBrowser, nil
+}
+
+// open opens an address on a screen of that size, in a tab of its own.
+func open(browser context.Context, address string, width, height int64) (tab context.Context, err error) {
+	tab, closeTab := chromedp.NewContext(browser)
+	// A tab ends with the first context that it is given.
+	if err := chromedp.Do(tab); err != nil {
+		closeTab()
+		return nil, fmt.Errorf("open a tab: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(tab, limit)
+	defer cancel()
+	if err := chromedp.Do(ctx, chromedp.EmulateViewport(width, height), chromedp.Navigate(address)); err != nil {
+		closeTab()
+		return nil, fmt.Errorf("open %s: %w", address, err)
+	}
+	return tab, nil
+}
+
+// picture writes what a tab shows.
+func picture(tab context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(tab, limit)
+	defer cancel()
+	png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
+	if err != nil {
+		return fmt.Errorf("draw %s: %w", path, err)
+	}
+	return os.WriteFile(path, png, 0o644)
+}
+
+// draw draws a whole dashboard as it looks on a screen of that width, in a tab that shows the site.
+func draw(tab context.Context, uid string, width int64, path string) error {
+	ctx, cancel := context.WithTimeout(tab, limit)
+	defer cancel()
+	var height int64
+	err := chromedp.Do(ctx, chromedp.EmulateViewport(width, 1000))
+	if err == nil {
+		height, err = chromedp.Run(ctx, chromedp.Evaluate[int64](fmt.Sprintf("draw(%q)", uid), chromedp.EvalAwaitPromise))
+	}
+	if err == nil { // what is outside of the window is not painted whole
+		err = chromedp.Do(ctx, chromedp.EmulateViewport(width, height))
+	}
+	if err == nil {
+		_, err = chromedp.Run(ctx, chromedp.Evaluate[int64]("settled()", chromedp.EvalAwaitPromise))
+	}
+	if err != nil {
+		return fmt.Errorf("draw %s: %w", uid, err)
+	}
+	return picture(tab, path)
+}

@@ -1,0 +1,117 @@
+// Panels that Grafana's package has components for, used as Grafana's panels use them.
+import {
+  dateTime,
+  FieldType,
+  getDisplayValueAlignmentFactors,
+  getFieldDisplayValues,
+  VizOrientation,
+} from '@grafana/data';
+import { BarGauge, BigValue, TimeSeries, VizRepeater } from '@grafana/ui';
+import { TableNG } from '@grafana/ui/unstable';
+
+const reduced = ({ panel, data, theme }, sparkline) =>
+  getFieldDisplayValues({
+    fieldConfig: panel.fieldConfig,
+    reduceOptions: panel.options.reduceOptions,
+    replaceVariables: (s) => s,
+    theme,
+    data,
+    sparkline,
+    timeZone: 'utc',
+  });
+
+export function Stat(props) {
+  const { panel, width, height, theme } = props;
+  return (
+    <VizRepeater
+      source={props.data}
+      renderCounter={1}
+      width={width}
+      height={height}
+      itemSpacing={3}
+      orientation={VizOrientation.Auto}
+      autoGrid
+      getValues={() => reduced(props, panel.options.graphMode !== 'none')}
+      renderValue={({ value, width: w, height: h, count }) => (
+        <BigValue
+          width={w}
+          height={h}
+          theme={theme}
+          count={count}
+          hasLinks={value.hasLinks}
+          value={count === 1 ? { ...value.display, title: undefined } : value.display}
+          sparkline={value.sparkline}
+          colorMode={panel.options.colorMode}
+          graphMode={panel.options.graphMode}
+        />
+      )}
+    />
+  );
+}
+
+export function Bars(props) {
+  const { panel, width, height, theme } = props;
+  return (
+    <VizRepeater
+      source={props.data}
+      renderCounter={1}
+      width={width}
+      height={height}
+      itemSpacing={8}
+      orientation={VizOrientation.Horizontal}
+      minVizHeight={16}
+      maxVizHeight={panel.options.maxVizHeight}
+      getValues={() => reduced(props, false)}
+      getAlignmentFactors={getDisplayValueAlignmentFactors}
+      renderValue={({ value, width: w, height: h, alignmentFactors }) => (
+        <BarGauge
+          value={value.display}
+          field={value.field}
+          width={w}
+          height={h}
+          display={value.view?.getFieldDisplayProcessor(value.colIndex)}
+          alignmentFactors={alignmentFactors}
+          orientation={VizOrientation.Horizontal}
+          displayMode={panel.options.displayMode}
+          text={panel.options.text}
+          theme={theme}
+          itemSpacing={8}
+        />
+      )}
+    />
+  );
+}
+
+export function Graph({ panel, data, range, width, height }) {
+  const from = dateTime(range.from),
+    to = dateTime(range.to);
+  return (
+    <TimeSeries
+      frames={data}
+      width={width}
+      height={height}
+      timeZone="utc"
+      structureRev={1}
+      timeRange={{ from, to, raw: { from, to } }}
+      legend={panel.options.legend}
+      options={{}}
+    />
+  );
+}
+
+export function TableOf({ panel, data, width, height }) {
+  const visible = {
+    ...data[0],
+    fields: data[0].fields.filter((f) => f.type !== FieldType.time || f.name !== 'Time'),
+  };
+  return (
+    <TableNG
+      data={visible}
+      width={width}
+      height={height}
+      cellHeight={panel.options.cellHeight}
+      fieldConfig={panel.fieldConfig}
+      enableVirtualization={false}
+    />
+  );
+}

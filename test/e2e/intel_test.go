@@ -1,0 +1,64 @@
+package e2e
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+const intelDriver = "gpu.intel.com"
+
+// What the program exports of recorded cards, whose counters stand still: power is 0, and the
+// utilization of the one that says that it is idle is unknown.
+func TestRecordedIntel(t *testing.T) {
+	t.Parallel()
+	for _, folder := range []string{"intel/b580-6.16", "intel/a380-i915"} {
+		t.Run(filepath.Base(folder), func(t *testing.T) {
+			t.Parallel()
+			goldenCard(t, folder, "intelgpu", intelDriver, func(m metrics) bool {
+				_, ok := m.value("dra_pod_power_watts", "pod", "holder")
+				return ok
+			})
+		})
+	}
+}
+
+// The energy of a GPU is charged to the pod that holds it; a virtual function that nothing can be
+// read of says so, and has its GPU as parent.
+func TestIntelGPU(t *testing.T) {
+	const device = "devices/pci0000:00/0000:03:00.0/"
+	n := newNode(t)
+	sysfs := filepath.Join(t.TempDir(), "sys")
+	write := func(tree string) { drivertest.WriteTree(t, sysfs, tree) }
+	write("class/drm/card0 -> ../../" + device + "drm/card0\n" + device + "drm/card0/device -> ../../../0000:03:00.0\n" +
+		device + "driver -> ../../../bus/pci/drivers/xe\n" + device + "virtfn0 -> ../0000:03:00.1\n" +
+		"devices/pci0000:00/0000:03:00.1/physfn -> ../0000:03:00.0\n" +
+		device + "hwmon/hwmon0/name: xe\n" + device + "hwmon/hwmon0/energy1_input: 1000000\n")
+	n.setPods(
+		pod("team", "trainer", "main", podresourcestest.Device(intelDriver, nodeName, "0000-03-00-0-0xe20b")),
+		pod("team", "guest", "main", podresourcestest.Device(intelDriver, nodeName, "0000-03-00-1-0xe20b")),
+	)
+	p := start(t, n.flags(flags{
+		"path.sysfs": sysfs,
+		"inventory.file": n.inventory(slice(intelDriver,
+			[2]string{"0000-03-00-0-0xe20b", "{type: {string: gpu}}"},
+			[2]string{"0000-03-00-1-0xe20b", "{type: {string: vf}}"})),
+	}))
+	p.eventually("counting", func() bool {
+		_, ok := p.scrape().value("dra_pod_energy_joules_total", "pod", "trainer")
+		return ok
+	})
+	write(device + "hwmon/hwmon0/energy1_input: 61000000\n")
+	p.eventually("charged", func() bool {
+		return p.scrape().is(60, "dra_device_energy_joules_total", "device", "0000-03-00-0-0xe20b")
+	})
+	x := p.scrape()
+	if !x.is(0, "dra_device_up", "device", "0000-03-00-1-0xe20b") {
+		t.Error("a virtual function that can't be read is up")
+	}
+	if conserved(t, p.report()) == 0 {
+		t.Error("nothing was compared")
+	}
+}
