@@ -125,10 +125,11 @@ func TestLinks(t *testing.T) {
 // exactly these.
 func TestImports(t *testing.T) {
 	want := map[string][]string{
-		"exporter/join":       {"driver", "podresources"},
-		"exporter/explain":    {"driver", "exporter/join"},
-		"exporter/ledger":     {"driver", "exporter/join", "podresources"},
-		"exporter/exposition": {"driver", "exporter/join", "exporter/ledger", "podresources"},
+		"exporter/join":         {"driver", "podresources"},
+		"exporter/explain":      {"driver", "exporter/join"},
+		"exporter/distribution": nil,
+		"exporter/ledger":       {"driver", "exporter/join", "podresources"},
+		"exporter/exposition":   {"driver", "exporter/join", "exporter/ledger", "podresources"},
 		"exporter/web": {
 			"driver", "exporter/explain", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/web/client",
 			"podresources",
