@@ -124,7 +124,7 @@ func BenchmarkTick(b *testing.B) {
 
 func benchTick(b *testing.B, part string, devices, pods int) {
 	n := newNode(devices, pods)
-	l, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(0)
+	l, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(0, nil)
 	for range 3 {
 		n.tick()
 		l.Advance(join.Join(n.in), n.now)
@@ -180,7 +180,7 @@ func BenchmarkScrape(b *testing.B) {
 
 func benchScrape(b *testing.B, format expfmt.Format, devices, pods int) {
 	n := newNode(devices, pods)
-	l, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(0)
+	l, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(0, nil)
 	var s *exposition.Snapshot
 	for range 3 {
 		n.tick()

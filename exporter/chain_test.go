@@ -43,7 +43,7 @@ type chain struct {
 }
 
 func newChain(devices int) *chain {
-	c := &chain{devices: devices, inventory: driver.Inventory{}, limiter: exposition.NewLimiter(50_000)}
+	c := &chain{devices: devices, inventory: driver.Inventory{}, limiter: exposition.NewLimiter(50_000, nil)}
 	for d := range devices {
 		c.inventory[benchID(d)] = driver.Entry{Hardware: driver.Hardware{UUID: fmt.Sprint("GPU-", d)}}
 	}

@@ -66,7 +66,7 @@ func runSampler(t *testing.T, config SamplerConfig, f func(s *Sampler, registry 
 	if config.Inventory == nil {
 		config.Inventory = testInventory()
 	}
-	config.Ledger, config.Limiter = ledger.New(ledger.Config{Retention: 5 * time.Minute}), exposition.NewLimiter(0)
+	config.Ledger, config.Limiter = ledger.New(ledger.Config{Retention: 5 * time.Minute}), exposition.NewLimiter(0, nil)
 	config.Metrics = NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
 	config.MaxAge = time.Minute
 	if config.Log == nil {

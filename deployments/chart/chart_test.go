@@ -79,7 +79,8 @@ func combinations() map[string]values {
 			"web":  values{"secretName": "web", "tcpProbes": true},
 			"test": values{"httpConfig": values{"basic_auth": values{"username": "a", "password": "b"}}},
 		},
-		"TLS": {"web": values{"secretName": "web", "tls": true}, "podMonitor": values{"enabled": true}},
+		"groups": {"metrics": values{"errors": false, "pods": "info", "quantitySource": "estimates"}},
+		"TLS":    {"web": values{"secretName": "web", "tls": true}, "podMonitor": values{"enabled": true}},
 		"labels": {"exportLabels": values{
 			"pods": []any{"app.kubernetes.io/name"}, "claims": []any{"team"},
 			"podAnnotations": []any{"example.com/idle-ok"},

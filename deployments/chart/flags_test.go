@@ -80,3 +80,31 @@ func TestFlags(t *testing.T) {
 		t.Errorf("only %d sources have a switch", switches)
 	}
 }
+
+// The values have a switch for every group of metrics, which is on by default.
+func TestGroupsOfMetrics(t *testing.T) {
+	of := func(v values) map[string][]string {
+		o := renderObjects(t, v)
+		return settings(&o.daemonSet.Spec.Template.Spec.Containers[0])
+	}
+	name := regexp.MustCompile(`-([a-z])`)
+	groups := 0
+	for _, flag := range regexp.MustCompile(`--metrics\.[a-z-]+`).FindAllString(help(t), -1) {
+		groups++
+		value := name.ReplaceAllStringFunc(strings.TrimPrefix(flag, "--metrics."), func(s string) string {
+			return strings.ToUpper(s[1:])
+		})
+		if got := of(values{"metrics": values{value: false}})[flag]; !slices.Equal(got, []string{"off"}) {
+			t.Errorf("%s is %q where metrics.%s is false", flag, got, value)
+		}
+		if got := of(values{})[flag]; got != nil {
+			t.Errorf("%s is %q by default", flag, got)
+		}
+	}
+	if groups < 6 {
+		t.Errorf("only %d groups have a switch", groups)
+	}
+	if got := of(values{"metrics": values{"pods": "info"}})["--metrics.pods"]; !slices.Equal(got, []string{"info"}) {
+		t.Errorf("--metrics.pods is %q, want info", got)
+	}
+}

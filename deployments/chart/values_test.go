@@ -38,6 +38,8 @@ func TestBadValues(t *testing.T) {
 		"source":    {"sources": values{"nvlm": "false"}},
 		"switch":    {"sources": values{"nvml": "perhaps"}},
 		"log level": {"logLevel": "loud"},
+		"group":     {"metrics": values{"pots": false}},
+		"choice":    {"metrics": values{"errors": "info"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := Render(folder, Release{Name: "test", Namespace: "x", Values: v}, false); err == nil {

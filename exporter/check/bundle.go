@@ -29,7 +29,7 @@ func WriteBundle(w io.Writer, r *Report, in join.Input, settings map[string]stri
 		masked[name] = mask(value)
 	}
 	books := ledger.New(ledger.Config{Retention: time.Minute})
-	snapshot := exposition.NewLimiter(0).Apply(books, books.Advance(join.Join(in), in.View.At))
+	snapshot := exposition.NewLimiter(0, nil).Apply(books, books.Advance(join.Join(in), in.View.At))
 	zipped := gzip.NewWriter(w)
 	archive := tar.NewWriter(zipped)
 	for _, file := range []struct {

@@ -30,7 +30,7 @@ type History struct {
 func NewHistory(t *testing.T) *History {
 	t.Helper()
 	return &History{
-		t: t, Ledger: ledger.New(LedgerConfig()), Limiter: exposition.NewLimiter(0), Now: jointest.Start(),
+		t: t, Ledger: ledger.New(LedgerConfig()), Limiter: exposition.NewLimiter(0, nil), Now: jointest.Start(),
 		In: join.Input{
 			Inventory: driver.Inventory{jointest.ID("gpu-0"): {Hardware: driver.Hardware{UUID: "gpu-0"}}},
 			Sources:   []join.SourceSamples{{Name: "a"}},

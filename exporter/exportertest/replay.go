@@ -35,7 +35,9 @@ func Replay(t *rapid.T, check func(w *World, r join.Result, s *exposition.Snapsh
 }
 
 // Whole returns all of a snapshot, without a limit.
-func Whole(s *ledger.Snapshot) *exposition.Snapshot { return exposition.NewLimiter(0).Apply(nil, s) }
+func Whole(s *ledger.Snapshot) *exposition.Snapshot {
+	return exposition.NewLimiter(0, nil).Apply(nil, s)
+}
 
 // Close reports whether two sums are equal to 1e-9 of the larger, or of the size of what they are
 // made of.

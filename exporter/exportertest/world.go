@@ -128,6 +128,10 @@ func (w *World) AddSource(name string, quantities ...driver.Quantity) {
 				series.reading.Labels = driver.Labels{"receive"}
 			case driver.Temperature:
 				series.reading.Labels = driver.Labels{"core"}
+			case driver.Errors:
+				series.reading.Labels = driver.Labels{"xid", "31"}
+			case driver.ThrottledSeconds:
+				series.reading.Labels = driver.Labels{"thermal"}
 			}
 			s.series = append(s.series, series)
 		}

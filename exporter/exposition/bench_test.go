@@ -21,7 +21,7 @@ import (
 // crowded returns a snapshot of devices that each have some readings and as many claims, of one pod
 // each.
 func crowded(devices, claims int) *exposition.Snapshot {
-	books, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(0)
+	books, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(0, nil)
 	var s *exposition.Snapshot
 	for tick := range 3 {
 		now := jointest.Start().Add(time.Duration(tick) * time.Second)

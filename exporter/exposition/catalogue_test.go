@@ -49,7 +49,7 @@ func newFanNode(maxSeries int) *fanNode {
 	return &fanNode{
 		catalogue: catalogue,
 		books:     ledger.New(ledger.Config{Retention: time.Minute, Catalogue: catalogue}),
-		limiter:   exposition.NewLimiter(maxSeries),
+		limiter:   exposition.NewLimiter(maxSeries, nil),
 		now:       time.Unix(1_000_000, 0),
 	}
 }

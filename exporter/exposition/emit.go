@@ -23,11 +23,16 @@ type sink interface {
 // emission walks a snapshot for a sink.
 type emission struct {
 	sink
-	specs driver.Catalogue
-	cache *labelCache // nil: the sink needs no labels
+	families *[numFamilies]Family
+	choices  Choices
+	specs    driver.Catalogue
+	cache    *labelCache // nil: the sink needs no labels
 }
 
-// walk puts every series of the snapshot into the sink, including those that the limit drops.
+// on reports whether a family is exported.
+func (e emission) on(id familyID) bool { return !e.families[id].off }
+
+// walk puts every series of the chosen groups into the sink, including those that the limit drops.
 func (s *Snapshot) walk(e emission) {
 	missing := map[unresolved]int{}
 	for i := range s.Devices {
@@ -38,23 +43,10 @@ func (s *Snapshot) walk(e emission) {
 		}
 	}
 	for i := range s.Claims {
-		h := &s.Claims[i]
-		base := e.holderLabels("resourceclaim_name", h)
-		e.holder(h, base, famClaimQuantity, famClaimAllocated, famClaimShare)
-		if !h.LastError.IsZero() {
-			e.gauge(famClaimLastError, base, unixPast(h.LastError, s.Time))
-		}
-		if active := h.LastActive; !active.IsZero() {
-			e.gauge(famClaimLastActive, base, unixPast(active, s.Time))
-		}
+		e.claim(&s.Claims[i], s.Time)
 	}
 	for i := range s.Pods {
-		h := &s.Pods[i]
-		base := e.holderLabels("pod", h)
-		e.holder(h, base, famPodQuantity, famPodAllocated, famPodShare)
-		if !h.LastError.IsZero() {
-			e.gauge(famPodLastError, base, unixPast(h.LastError, s.Time))
-		}
+		e.pod(&s.Pods[i], s.Time)
 	}
 	e.infos(s)
 	for _, u := range slices.SortedFunc(maps.Keys(missing), unresolved.compare) {
@@ -63,6 +55,28 @@ func (s *Snapshot) walk(e emission) {
 	e.gauge(famSnapshotTime, nil, unix(s.Time))
 	e.gauge(famSeries, nil, float64(s.Series))
 	e.gauge(famSeriesDropped, nil, float64(s.Dropped))
+}
+
+func (e emission) claim(h *ledger.Holder, now time.Time) {
+	base := e.holderLabels("resourceclaim_name", h)
+	e.holder(h, base, famClaimQuantity, famClaimAllocated, famClaimShare)
+	if !h.LastError.IsZero() && e.on(famClaimLastError) {
+		e.gauge(famClaimLastError, base, unixPast(h.LastError, now))
+	}
+	if active := h.LastActive; !active.IsZero() {
+		e.gauge(famClaimLastActive, base, unixPast(active, now))
+	}
+}
+
+func (e emission) pod(h *ledger.Holder, now time.Time) {
+	if !e.on(famPodAllocated) { // as all that is of a pod and its device
+		return
+	}
+	base := e.holderLabels("pod", h)
+	e.holder(h, base, famPodQuantity, famPodAllocated, famPodShare)
+	if !h.LastError.IsZero() && e.on(famPodLastError) {
+		e.gauge(famPodLastError, base, unixPast(h.LastError, now))
+	}
 }
 
 // unresolved is the key by which devices without telemetry are counted.
@@ -212,6 +226,9 @@ func (e emission) deviceValues(base *labels, d *ledger.Device) {
 func (e emission) isFact(q driver.Quantity) bool { return e.specs.Spec(q).Fact }
 
 func (e emission) quantitySource(base *labels, q driver.Quantity, source string) {
+	if !e.on(famDeviceQuantitySource) || e.choices.Of(GroupQuantitySource) == Estimates && !ledger.Estimated(source) {
+		return
+	}
 	e.gauge(famDeviceQuantitySource, e.with(base, "quantity", e.quantityName(q), "source", source), 1)
 }
 
@@ -245,6 +262,9 @@ func (e emission) health(base *labels, values []ledger.Value) {
 }
 
 func (e emission) value(first familyID, base *labels, v *ledger.Value) {
+	if !e.on(first + familyID(v.Quantity)) {
+		return
+	}
 	e.put(first+familyID(v.Quantity), e.seriesLabels(base, v.Series), v.Value, v.Born, v.Shown)
 }
 
@@ -252,7 +272,9 @@ func (e emission) value(first familyID, base *labels, v *ledger.Value) {
 func (e emission) shares(d *ledger.Device) {
 	for i := range d.Shares {
 		s := &d.Shares[i]
-		e.holders(d, s)
+		if e.on(famPodClaimInfo) {
+			e.holders(d, s)
+		}
 		if s.ByPlugin() {
 			continue
 		}
@@ -327,6 +349,9 @@ func (e emission) infos(s *Snapshot) {
 		if !c.AllocatedAt.IsZero() && !c.Ended {
 			e.gauge(famClaimAllocatedAt, e.pairs("namespace", c.Namespace, "resourceclaim_name", c.Name), unix(c.AllocatedAt))
 		}
+	}
+	if !e.on(famPodInfo) {
+		return
 	}
 	for i := range s.PodInfos {
 		p := &s.PodInfos[i]

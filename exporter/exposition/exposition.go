@@ -37,6 +37,7 @@ type Config struct {
 	ZeroHold       time.Duration // a counter that was first exported less than this ago is written as 0
 	CreatedSamples bool          // _created lines in OpenMetrics text
 
+	Choices   Choices          // which groups of metrics are exported; nil: the default
 	Catalogue driver.Catalogue // of the snapshots; nil: the standard one
 }
 
@@ -44,8 +45,9 @@ type Config struct {
 func New(registry prometheus.Gatherer, latest func() *Snapshot, c Config) *Renderer {
 	catalogue := c.Catalogue.OrStandard()
 	e := &Renderer{
-		registry: registry, latest: latest, labels: newLabelCache(catalogue), config: c, families: allFamilies(catalogue),
-		memory: make(chan *rendering, 1),
+		registry: registry, latest: latest, labels: newLabelCache(catalogue), config: c,
+		families: allFamilies(catalogue, c.Choices),
+		memory:   make(chan *rendering, 1),
 	}
 	for id := range numFamilies {
 		if e.families[id].Name != "" {
@@ -70,7 +72,7 @@ func (e *Renderer) Write(w io.Writer, f expfmt.Format) ([]Part, error) {
 	defer e.reuse(r)
 	r.begin(formatOf(f, e.config.CreatedSamples))
 	if s := e.latest(); s != nil {
-		r.take(s, e.labels, e.config.ZeroHold)
+		r.take(s, e.labels, e.config)
 	}
 	parts, err := e.assemble(r, f)
 	if _, failed := w.Write(r.out.Bytes()); failed != nil {
@@ -181,14 +183,14 @@ func (r *rendering) begin(f format) {
 	r.out.Reset()
 }
 
-func (r *rendering) take(s *Snapshot, cache *labelCache, zeroHold time.Duration) {
+func (r *rendering) take(s *Snapshot, cache *labelCache, c Config) {
 	r.keep, r.now, r.held = s.keep, s.Time.Round(0), time.Time{}
-	if zeroHold > 0 {
-		r.held = s.Time.Add(-zeroHold)
+	if c.ZeroHold > 0 {
+		r.held = s.Time.Add(-c.ZeroHold)
 	}
 	cache.begin(s.Time)
 	defer cache.end()
-	s.walk(emission{sink: r, specs: cache.specs, cache: cache})
+	s.walk(emission{sink: r, families: r.families, choices: c.Choices, specs: cache.specs, cache: cache})
 }
 
 func (r *rendering) put(id familyID, l *labels, value float64, born, shown time.Time) {

@@ -27,9 +27,12 @@ type Family struct {
 	Spec      *driver.Spec    // of families of a quantity; else nil
 	Quantity  driver.Quantity // that of Spec
 	Histogram bool
+	Groups    []Group // that switch it; none: it is always exported
 
 	rank      rank
 	unlimited bool // its series do not count against the limit
+	info      bool // it stays with the choice Info of its group
+	off       bool // it is not exported
 }
 
 // familyID is the number of a family: the fixed ones, then those of each quantity per device,
@@ -79,7 +82,7 @@ const (
 // Families returns all families that are made of snapshots, in no particular order.
 func Families(catalogue driver.Catalogue) []Family {
 	var out []Family
-	for _, f := range allFamilies(catalogue) {
+	for _, f := range allFamilies(catalogue, nil) {
 		if f.Name != "" {
 			out = append(out, f)
 		}
@@ -89,21 +92,26 @@ func Families(catalogue driver.Catalogue) []Family {
 
 // allFamilies returns the families by number. A number without a family (of a quantity that is not
 // attributed) has the zero Family.
-func allFamilies(catalogue driver.Catalogue) *[numFamilies]Family {
+func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Family {
 	var all [numFamilies]Family
-	for _, group := range []map[familyID]Family{deviceFamilies(), claimFamilies(), podFamilies(), ownFamilies()} {
-		for id, f := range group {
+	pods := podFamilies()
+	for id, f := range pods {
+		f.Groups = append(f.Groups, GroupPods)
+		pods[id] = f
+	}
+	for _, part := range []map[familyID]Family{deviceFamilies(), claimFamilies(), pods, ownFamilies()} {
+		for id, f := range part {
 			f.rank, f.unlimited = fixedRank(id), id >= famUnresolved
 			all[id] = f
 		}
 	}
 	for i := range catalogue {
 		q, id := driver.Quantity(i), familyID(i)
+		spec := catalogue.Spec(q)
 		add := func(first familyID, f Family, r rank) {
-			f.Quantity, f.rank = q, r
+			f.Quantity, f.rank, f.Groups = q, r, quantityGroups(first, spec)
 			all[first+id] = f
 		}
-		spec := catalogue.Spec(q)
 		add(famDeviceQuantity, quantityFamily("dra_device_", "", spec, deviceLabelNames()), deviceRank(spec))
 		switch spec.Sharing {
 		case driver.Intensive:
@@ -118,7 +126,8 @@ func allFamilies(catalogue driver.Catalogue) *[numFamilies]Family {
 		}
 	}
 	for id := range all {
-		all[id].Stability = Stable
+		f := &all[id]
+		f.Stability, f.off = Stable, !choices.exports(f)
 	}
 	return &all
 }
@@ -216,7 +225,8 @@ func deviceFamilies() map[familyID]Family {
 			Help: "Unix time at which one of the device's error counters was last seen to rise.",
 		},
 		famDeviceQuantitySource: {
-			Name: "dra_device_quantity_source_info", Filled: "sources", Labels: append(device, "quantity", "source"),
+			Name: "dra_device_quantity_source_info", Filled: "sources",
+			Labels: append(device, "quantity", "source"), Groups: []Group{GroupQuantitySource},
 			Help: "Which source a measured quantity of the device comes from; the integral of a gauge is marked as one. " +
 				"Settings and conditions of the hardware are not listed. Of power and energy of a partition: (divided) where " +
 				"its claims have a part of the parent's by its share and activity, (divided by share) while its activity is " +
@@ -295,7 +305,7 @@ func podFamilies() map[familyID]Family {
 		),
 		famPodLastError: lastErrorFamily("dra_pod_", "pod", pod),
 		famPodInfo: {
-			Name: "dra_pod_info", Filled: fromKubelet + ", Pods API or API server, pod log folders",
+			Name: "dra_pod_info", info: true, Filled: fromKubelet + ", Pods API or API server, pod log folders",
 			Labels: []string{
 				"namespace", "pod", "uid", "created_by_kind", "created_by_name", "workload_kind", "workload_name", "queue",
 			},
@@ -304,7 +314,7 @@ func podFamilies() map[familyID]Family {
 				"annotation_NAME as chosen by flags.",
 		},
 		famPodClaimInfo: {
-			Name: "dra_pod_claim_info", Filled: fromKubelet,
+			Name: "dra_pod_claim_info", info: true, Filled: fromKubelet,
 			Labels: []string{
 				"namespace", "pod", "container", "claim_name", "resourceclaim_name", "driver", "pool", "device", "share_id",
 				"request", "attribution",
@@ -318,7 +328,8 @@ func podFamilies() map[familyID]Family {
 func lastErrorFamily(prefix, holder string, labels []string) Family {
 	return Family{
 		Name: prefix + "last_error_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: labels,
-		Help: "Unix time at which an error of the device last hit the " + holder + ". Absent while none did.",
+		Groups: []Group{GroupErrors},
+		Help:   "Unix time at which an error of the device last hit the " + holder + ". Absent while none did.",
 	}
 }
 

@@ -22,14 +22,17 @@ type Snapshot struct {
 // series would be at most nine tenths of the limit. It is used by one goroutine at a time.
 type Limiter struct {
 	max     int // 0: no limit
+	choices Choices
 	keep    int // the lowest rank that is exported
 	evicted []eviction
 
 	families *[numFamilies]Family // of the snapshots' catalogue; nil before the first one
 }
 
-// NewLimiter returns a limiter; 0 is no limit.
-func NewLimiter(maxSeries int) *Limiter { return &Limiter{max: maxSeries} }
+// NewLimiter returns a limiter of the series of the chosen groups; 0 is no limit.
+func NewLimiter(maxSeries int, choices Choices) *Limiter {
+	return &Limiter{max: maxSeries, choices: choices}
+}
 
 // eviction is a number of series that were dropped before their retention was over.
 type eviction struct {
@@ -99,7 +102,7 @@ func fixedRank(id familyID) rank {
 func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 	out := &Snapshot{Snapshot: s}
 	if l.families == nil {
-		l.families = allFamilies(s.Catalogue.OrStandard())
+		l.families = allFamilies(s.Catalogue.OrStandard(), l.choices)
 	}
 	c := l.countSeries(out)
 	if l.max <= 0 {
@@ -107,14 +110,18 @@ func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 		return out
 	}
 	if over := c.atLeast(0) - l.max; over > 0 {
-		books.Evict(s, func(h *ledger.Holder, until time.Time) bool {
+		books.Evict(s, func(h *ledger.Holder, pod bool, until time.Time) bool {
 			if over <= 0 {
 				return false
 			}
-			n := len(h.Values) + 2 // allocated and allocated share
-			if !h.LastError.IsZero() {
-				n++
+			ended := counting{families: l.families}
+			e := l.emission(&ended, out)
+			if pod {
+				e.pod(h, s.Time)
+			} else {
+				e.claim(h, s.Time)
 			}
+			n := ended.atLeast(0)
 			over -= n
 			l.evicted = append(l.evicted, eviction{until: until, series: n})
 			return true
@@ -139,6 +146,10 @@ func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 
 func (l *Limiter) countSeries(s *Snapshot) counting {
 	c := counting{families: l.families}
-	s.walk(emission{sink: &c, specs: s.Catalogue})
+	s.walk(l.emission(&c, s))
 	return c
+}
+
+func (l *Limiter) emission(c *counting, s *Snapshot) emission {
+	return emission{sink: c, families: l.families, choices: l.choices, specs: s.Catalogue}
 }

@@ -20,7 +20,7 @@ func TestBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := rapid.SampledFrom([]int{0, 0, 1, 30, 60, 120}).Draw(t, "max")
 		w := exportertest.NewWorld(t)
-		l, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(limit)
+		l, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(limit, nil)
 		for range rapid.IntRange(3, exportertest.Steps).Draw(t, "steps") {
 			w.Step(exportertest.Pauses())
 			r := join.Join(w.Input())
@@ -107,7 +107,7 @@ func crowd(t *testing.T, maxSeries int) *exportertest.History {
 		h.Energy(float64(i))
 		h.Tick(time.Second)
 	}
-	h.Limiter = exposition.NewLimiter(maxSeries)
+	h.Limiter = exposition.NewLimiter(maxSeries, nil)
 	h.Tick(time.Second)
 	return h
 }
@@ -144,7 +144,7 @@ func TestLimitEvictsTheOldest(t *testing.T) {
 func TestLimitDropsFamilies(t *testing.T) {
 	live := func(most int) (*exportertest.History, exportertest.Scraped) {
 		h := exportertest.NewHistory(t)
-		h.Ledger, h.Limiter = ledger.New(ledger.Config{Retention: exportertest.Retention}), exposition.NewLimiter(most)
+		h.Ledger, h.Limiter = ledger.New(ledger.Config{Retention: exportertest.Retention}), exposition.NewLimiter(most, nil)
 		for i := range 5 {
 			h.Hold(fmt.Sprintf("c%d", i), fmt.Sprintf("p%d", i))
 		}

@@ -19,6 +19,7 @@ func WriteReference(
 	slices.SortFunc(families, func(a, b Family) int { return strings.Compare(a.Name, b.Name) })
 	out := &referenceWriter{w: w}
 	out.print(referenceHead)
+	out.groups(families)
 	for _, section := range referenceSections() {
 		out.print(
 			"\n## " + section.title + "\n\n" + section.text + "\n\n| metric | type | unit | labels | meaning | filled " +
@@ -80,6 +81,21 @@ type referenceWriter struct {
 func (w *referenceWriter) print(text string) {
 	if w.err == nil {
 		_, w.err = io.WriteString(w.w, text)
+	}
+}
+
+// groups writes the groups with their families.
+func (w *referenceWriter) groups(families []Family) {
+	w.print("\n## Groups\n\nFlags switch groups of metrics; what is in no group is always exported. What is in two " +
+		"needs both.\n\n| flag | choices | metrics |\n| --- | --- | --- |\n")
+	for _, g := range Groups() {
+		var names []string
+		for i := range families {
+			if slices.Contains(families[i].Groups, g.Group) {
+				names = append(names, "`"+families[i].Name+"`")
+			}
+		}
+		w.print(fmt.Sprintf("| `--metrics.%s` | %s | %s |\n", g.Group, g.Help, strings.Join(names, " ")))
 	}
 }
 

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -94,6 +95,10 @@ func (d *deviceBook) prune(now time.Time) {
 // integralSuffix is added to the name of a source whose gauge is integrated in place of a hardware
 // counter.
 const integralSuffix = " (integral of its gauge)"
+
+// Estimated reports whether the source of a series says that the values are not measured
+// themselves: they are integrals, parts of a parent's, or estimates.
+func Estimated(source string) bool { return strings.HasSuffix(source, ")") }
 
 func (d *deviceBook) meter(key seriesKey) *meter {
 	if m := d.findMeter(key); m != nil {

@@ -14,6 +14,9 @@ type Config struct {
 	IdleThreshold    float64       // a device with a utilization above it is active
 	NetworkThreshold float64       // bytes per second; a network or RDMA device with traffic above it is active
 
+	WithoutErrors bool // errors and throttled time are not counted for claims and pods
+	WithoutPeaks  bool // highest values are not kept
+
 	Catalogue driver.Catalogue // of the readings' quantities; nil: the standard one
 }
 
@@ -34,7 +37,16 @@ type Ledger struct {
 
 // New returns an empty ledger.
 func New(config Config) *Ledger {
-	config.Catalogue = config.Catalogue.OrStandard()
+	config.Catalogue = slices.Clone(config.Catalogue.OrStandard())
+	for i := range config.Catalogue {
+		spec := &config.Catalogue[i]
+		if config.WithoutErrors && spec.Sharing == driver.Witnessed && spec.Type == driver.Counter {
+			spec.Sharing = driver.Intensive
+		}
+		if config.WithoutPeaks {
+			spec.Peak = ""
+		}
+	}
 	return &Ledger{
 		config:  config,
 		devices: map[driver.ID]*deviceBook{},
@@ -229,7 +241,7 @@ func (l *Ledger) release(horizon, now time.Time) {
 // Evict drops claims and pods that ended before their retention is over: in the order of their
 // ends, as long as drop returns true. until is when the retention of h would be over. Evict removes
 // them from the ledger and from s, which must be its newest snapshot and not be in use yet.
-func (l *Ledger) Evict(s *Snapshot, drop func(h *Holder, until time.Time) bool) {
+func (l *Ledger) Evict(s *Snapshot, drop func(h *Holder, pod bool, until time.Time) bool) {
 	type candidate struct {
 		row  *Holder
 		book *accountBook
@@ -247,7 +259,7 @@ func (l *Ledger) Evict(s *Snapshot, drop func(h *Holder, until time.Time) bool) 
 	}
 	slices.SortStableFunc(ended, func(a, b candidate) int { return a.row.Ended.Compare(b.row.Ended) })
 	n := 0
-	for n < len(ended) && drop(ended[n].row, ended[n].row.Ended.Add(l.config.Retention)) {
+	for n < len(ended) && drop(ended[n].row, ended[n].book == &l.pods, ended[n].row.Ended.Add(l.config.Retention)) {
 		ended[n].book.accounts[*ended[n].row.HolderKey].drop()
 		n++
 	}

@@ -58,10 +58,10 @@ func (d *deviceBook) takeEvents(key seriesKey, amount float64, until time.Time) 
 // happened, for each in full.
 func (d *deviceBook) witness(c *counter, amount float64, from, to time.Time) {
 	switch {
-	case amount <= 0 || c.spec.Sharing != driver.Witnessed:
+	case amount <= 0:
 	case c.spec.Failure:
 		d.witnessErrors(c, amount, from, to)
-	default:
+	case c.spec.Sharing == driver.Witnessed:
 		d.witnessTime(c, amount, from, to)
 	}
 }
@@ -84,10 +84,14 @@ func (d *deviceBook) witnessTime(c *counter, amount float64, from, to time.Time)
 // witnessErrors counts errors. Those that the source told as events hit who held the device at that
 // time. Errors of an unknown time hit all who held it within the span: which of them is not known.
 func (d *deviceBook) witnessErrors(c *counter, amount float64, from, to time.Time) {
+	eachBook := d.eachBook
+	if c.spec.Sharing != driver.Witnessed { // they are the device's alone
+		eachBook = func(func(*deviceBook)) {}
+	}
 	for _, e := range d.takeEvents(c.key, amount, to) {
 		amount--
 		d.failed(e.at)
-		d.eachBook(func(b *deviceBook) {
+		eachBook(func(b *deviceBook) {
 			b.timeline[b.timeline.at(e.at)].eachHolder(func(a *account, pod bool) {
 				if !e.Named || a.isHit(&e.Event, pod) {
 					a.fail(c.key, 1, e.at, d.clock)
@@ -99,7 +103,7 @@ func (d *deviceBook) witnessErrors(c *counter, amount float64, from, to time.Tim
 		return
 	}
 	d.failed(to)
-	d.eachBook(func(b *deviceBook) {
+	eachBook(func(b *deviceBook) {
 		var hit []*account
 		b.timeline.each(from, to, func(s *segment, _, _ time.Time) {
 			s.eachHolder(func(a *account, _ bool) {

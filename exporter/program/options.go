@@ -19,6 +19,7 @@ import (
 	webflag "github.com/prometheus/exporter-toolkit/web/kingpinflag"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	pages "github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -66,6 +67,7 @@ type options struct {
 	quietAfter       time.Duration
 	zeroHold         time.Duration
 	maxSeries        int
+	groupChoices     map[exposition.Group]*string
 	emptyGrace       time.Duration
 }
 
@@ -90,6 +92,7 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	o.addNodeFlags(o.group(app, "Node", commandCheck))
 	o.addKubeFlags(app)
 	o.addCounterFlags(o.group(app, "Sampling and counters"))
+	o.addGroupFlags(o.group(app, "Groups of metrics"))
 	read := o.group(app, "Sources", commandCheck)
 	for _, s := range sources {
 		o.addSource(read, s)
@@ -154,6 +157,24 @@ func (o *options) addCounterFlags(g *flagGroup) {
 	g.Flag(
 		"max-series", "Highest number of dra_ series, without the exporter's own.",
 	).Default("50000").IntVar(&o.maxSeries)
+}
+
+// addGroupFlags adds the flags of groups of metrics.
+func (o *options) addGroupFlags(g *flagGroup) {
+	o.groupChoices = map[exposition.Group]*string{}
+	for _, group := range exposition.Groups() {
+		flag := g.Flag("metrics."+string(group.Group), group.Help).Default(group.Choices[0])
+		o.groupChoices[group.Group] = flag.Enum(group.Choices...)
+	}
+}
+
+// choices returns the chosen values of the groups of metrics.
+func (o *options) choices() exposition.Choices {
+	out := exposition.Choices{}
+	for group, chosen := range o.groupChoices {
+		out[group] = *chosen
+	}
+	return out
 }
 
 // addSource adds the flags of a source.

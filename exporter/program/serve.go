@@ -28,6 +28,7 @@ import (
 
 // serve samples and serves until ctx ends.
 func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) error {
+	choices := o.choices()
 	registry := prometheus.NewRegistry()
 	metrics := exporter.NewSelfMetrics(registry, o.node, log)
 	in, err := open(ctx, o, list, metrics, log)
@@ -42,12 +43,13 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		Metrics: metrics, Now: time.Now, PodOf: podresources.NewProcesses(o.paths.Procfs).PodUID,
 		Ledger: ledger.New(ledger.Config{
 			Retention: o.retention, IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold,
+			WithoutErrors: !choices.Has(exposition.GroupErrors), WithoutPeaks: !choices.Has(exposition.GroupPeaks),
 		}),
-		Limiter: exposition.NewLimiter(o.maxSeries), MaxAge: o.maxAge, Log: log,
+		Limiter: exposition.NewLimiter(o.maxSeries, choices), MaxAge: o.maxAge, Log: log,
 	})
 	scrapes := &web.Scrapes{}
 	renderer := exposition.New(registry, sampler.Latest, exposition.Config{
-		ZeroHold: o.zeroHold, CreatedSamples: o.createdSamples,
+		ZeroHold: o.zeroHold, CreatedSamples: o.createdSamples, Choices: choices,
 	})
 	pages, err := guard(o, in.api, metrics, log, web.NewHandler(web.Config{
 		Metrics: renderer, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,

@@ -44,7 +44,7 @@ func snapshotWithHostileNames() *exposition.Snapshot {
 	}
 	l.Advance(join.Join(in), start)
 	in.View.At = start.Add(time.Minute)
-	return exposition.NewLimiter(0).Apply(l, l.Advance(join.Join(in), in.View.At))
+	return exposition.NewLimiter(0, nil).Apply(l, l.Advance(join.Join(in), in.View.At))
 }
 
 func serving(t *testing.T, latest *exposition.Snapshot, more func(*Config)) *httptest.Server {
@@ -139,7 +139,7 @@ func TestTaintsAreShown(t *testing.T) {
 		{Key: "preview", Effect: "None", Rule: "dry-run"},
 	}}}}
 	books := ledger.New(ledger.Config{Retention: time.Minute})
-	s := exposition.NewLimiter(0).Apply(books, books.Advance(join.Join(in), at))
+	s := exposition.NewLimiter(0, nil).Apply(books, books.Advance(join.Join(in), at))
 	server := serving(t, s, nil)
 	_, page := fetch(t, server.URL+"/")
 	for _, want := range []string{

@@ -32,7 +32,7 @@ func testHostile(t *testing.T, browser browser) {
 		}}},
 	}
 	books := ledger.New(ledger.Config{Retention: time.Minute})
-	snapshot := exposition.NewLimiter(0).Apply(books, books.Advance(join.Join(in), start))
+	snapshot := exposition.NewLimiter(0, nil).Apply(books, books.Advance(join.Join(in), start))
 	latest := func() *exposition.Snapshot { return snapshot }
 	handler := web.NewHandler(web.Config{
 		Metrics: exposition.New(prometheus.NewRegistry(), latest, exposition.Config{}), Latest: latest, Node: hostile,

@@ -1,0 +1,97 @@
+package exposition
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// Group is a group of families that is switched on and off together, by the flag --metrics.GROUP. A
+// family may be in several groups: it is exported if all of them are on.
+type Group string
+
+// The groups.
+const (
+	GroupErrors         Group = "errors"          // errors and throttled time of claims and pods
+	GroupPeaks          Group = "peaks"           // highest values of devices, claims and pods
+	GroupPods           Group = "pods"            // everything of pods
+	GroupQuantitySource Group = "quantity-source" // which source a quantity comes from
+	GroupTopology       Group = "topology"        // whether the devices of a pod sit together
+	GroupFit            Group = "fit"             // what a claim would have needed
+)
+
+// The choices of a group. All groups have On and Off.
+const (
+	On        = "on"
+	Off       = "off"
+	Info      = "info"      // of GroupPods: only who the pods are and what they hold
+	Estimates = "estimates" // of GroupQuantitySource: only of quantities that are not measured themselves
+)
+
+// GroupInfo describes a group for flags and documents.
+type GroupInfo struct {
+	Group   Group
+	Help    string
+	Choices []string // the first one is the default
+}
+
+// Groups returns all groups in the order of their flags.
+func Groups() []GroupInfo {
+	return []GroupInfo{
+		{GroupErrors, "Errors and throttled time of claims and pods: on or off.", []string{On, Off}},
+		{GroupPeaks, "Highest memory and power of devices, claims and pods: on or off.", []string{On, Off}},
+		{
+			GroupPods, "Metrics of pods: on, info (who they are and which devices they hold) or off.", []string{On, Info, Off},
+		},
+		{
+			GroupQuantitySource,
+			"Which source each quantity of a device comes from: on, estimates (only of those that are integrals, parts of a " +
+				"parent's or estimates) or off.",
+			[]string{On, Estimates, Off},
+		},
+		{GroupTopology, "Whether the devices of a pod sit together: on or off.", []string{On, Off}},
+		{GroupFit, "What a claim would have needed of what it holds: on or off.", []string{On, Off}},
+	}
+}
+
+// Choices are the chosen values of the groups' flags. A group without one has its default, so that
+// nil is the default of all.
+type Choices map[Group]string
+
+// Of returns the choice for a group.
+func (c Choices) Of(g Group) string {
+	if chosen := c[g]; chosen != "" {
+		return chosen
+	}
+	i := slices.IndexFunc(Groups(), func(info GroupInfo) bool { return info.Group == g })
+	if i < 0 {
+		panic(fmt.Sprintf("there is no group %q", g))
+	}
+	return Groups()[i].Choices[0]
+}
+
+// Has reports whether anything of a group is exported.
+func (c Choices) Has(g Group) bool { return c.Of(g) != Off }
+
+// exports reports whether a family is exported.
+func (c Choices) exports(f *Family) bool {
+	return !slices.ContainsFunc(f.Groups, func(g Group) bool {
+		chosen := c.Of(g)
+		return chosen == Off || chosen == Info && !f.info
+	})
+}
+
+// quantityGroups returns the groups of a quantity's family; first is that of the first quantity.
+func quantityGroups(first familyID, spec *driver.Spec) []Group {
+	var out []Group
+	if spec.Derived {
+		out = append(out, GroupPeaks)
+	} else if spec.Sharing == driver.Witnessed && (first == famClaimQuantity || first == famPodQuantity) {
+		out = append(out, GroupErrors)
+	}
+	if first == famPodQuantity {
+		out = append(out, GroupPods)
+	}
+	return out
+}

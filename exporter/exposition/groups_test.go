@@ -1,0 +1,114 @@
+package exposition_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/expfmt"
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// What each choice of a group leaves out, by lines of the answer.
+func leftOut() map[exposition.Group]map[string]string {
+	return map[exposition.Group]map[string]string{
+		exposition.GroupErrors: {
+			exposition.Off: `^dra_(claim|pod)_(errors_total|throttled_seconds_total|last_error_timestamp_seconds)`,
+		},
+		exposition.GroupPeaks: {exposition.Off: `^dra_(device|claim|pod)_(memory_used_peak_bytes|power_peak_watts)`},
+		exposition.GroupPods: {
+			exposition.Off: `^dra_pod_`, exposition.Info: `^dra_pod_[a-z_]+_(seconds|total|ratio|watts|bytes){`,
+		},
+		exposition.GroupQuantitySource: {
+			exposition.Off:       `^dra_device_quantity_source_info`,
+			exposition.Estimates: `^dra_device_quantity_source_info.*source="[^" ]*"`,
+		},
+	}
+}
+
+// Each group leaves out its own series alone, they do not count as series, and no claim, pod or
+// device has others because of it.
+func TestGroups(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		choices := exposition.Choices{}
+		var out []string
+		for _, group := range exposition.Groups() {
+			chosen := rapid.SampledFrom(group.Choices).Draw(t, string(group.Group))
+			choices[group.Group] = chosen
+			if lines := leftOut()[group.Group][chosen]; lines != "" {
+				out = append(out, lines)
+			}
+		}
+		w := exportertest.NewWorld(t)
+		w.AddSource("errors", driver.Errors, driver.ThrottledSeconds)
+		books, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(0, choices)
+		for range rapid.IntRange(3, exportertest.Steps).Draw(t, "steps") {
+			w.Step(exportertest.Pauses())
+			s := books.Advance(join.Join(w.Input()), w.Now)
+			some := limiter.Apply(books, s)
+			text := exportertest.Encode(t, exportertest.Render(some, exposition.Config{Choices: choices}),
+				expfmt.NewFormat(expfmt.TypeTextPlain))
+			want := without(exportertest.Text(t, exportertest.Whole(s)), out)
+			exportertest.SameText(t, want, without(text, nil))
+			if n := strings.Count(without(want, []string{"^dra_exporter_"}), "\n"); n != some.Series {
+				t.Fatalf("%d series are exported, %d counted", n, some.Series)
+			}
+		}
+	})
+}
+
+// without returns the samples of an answer that match none of the patterns. The number of series is
+// left out.
+func without(text string, patterns []string) string {
+	patterns = append(patterns, "^#", "^dra_exporter_series ")
+	all := regexp.MustCompile(strings.Join(patterns, "|"))
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		if !all.MatchString(line) {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// Of the groups that cost memory, a ledger without them keeps nothing, and the device keeps its
+// own errors.
+func TestLedgerWithoutGroups(t *testing.T) {
+	for name, tc := range map[string]struct {
+		config ledger.Config
+		want   string
+	}{
+		"all":            {ledger.Config{}, "errors=2 errors_of_claims=1 peaks=3 at=1"},
+		"without errors": {ledger.Config{WithoutErrors: true}, "errors=2 errors_of_claims=0 peaks=3 at=1"},
+		"without peaks":  {ledger.Config{WithoutPeaks: true}, "errors=2 errors_of_claims=1 peaks=0 at=1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := exportertest.NewHistory(t)
+			h.Ledger = ledger.New(tc.config)
+			h.Hold("c", "p")
+			for i := range 3 {
+				h.Read(jointest.Watts(100), driver.Reading{
+					Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}, Value: float64(i),
+				})
+				h.Tick(time.Second)
+			}
+			x := exportertest.Scrape(t, h.Last)
+			got := fmt.Sprintf("errors=%v errors_of_claims=%d peaks=%d at=%d", x.One(t, "dra_device_errors_total"),
+				len(x["dra_claim_errors_total"]),
+				len(x["dra_claim_power_peak_watts"])+len(x["dra_pod_power_peak_watts"])+len(x["dra_device_power_peak_watts"]),
+				len(x["dra_device_last_error_timestamp_seconds"]))
+			if got != tc.want {
+				t.Errorf("got %s, want %s", got, tc.want)
+			}
+		})
+	}
+}
