@@ -99,10 +99,18 @@ func follow(t *testing.T, root string, d docs.Document) {
 	cmd.Stdout, cmd.Stderr = &said, &said
 	began := time.Now()
 	if err := cmd.Run(); err != nil {
-		t.Errorf("%s: %v; the last command failed:\n%s", d.Path, err, said.Bytes())
+		t.Errorf("%s: %v; the last command failed:\n%s", d.Path, err, lastCommand(said.String(), d.Path))
 	}
 	cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	t.Logf("it took %v, and %v of CPU time", time.Since(began).Round(time.Second), cpu.Round(time.Second))
+}
+
+// lastCommand returns the end of what the last command of a document printed, from the command on.
+func lastCommand(said, document string) string {
+	const most = 4000
+	begin := max(0, strings.LastIndex(said, "== "+document+":"))
+	title, output, _ := strings.Cut(said[begin:], "\n")
+	return title + "\n" + output[max(0, len(output)-most):]
 }
 
 // steps returns what a document says as lines of a script: commands, and files to be written or
