@@ -114,7 +114,7 @@ func (d demo) play(ctx context.Context, node *simnode.Node, scenario simnode.Sce
 		return cmp.Or(err, errEnded)
 	case <-over.Done():
 	}
-	s, err := summarize(running, d.listen, node, before)
+	s, err := d.summarize(running, node, before)
 	if err != nil {
 		return err
 	}
@@ -123,6 +123,23 @@ func (d demo) play(ctx context.Context, node *simnode.Node, scenario simnode.Sce
 		return errNothing
 	}
 	return nil
+}
+
+// summarize waits, on a machine that stood still, until the first pod is joined with telemetry.
+func (d demo) summarize(ctx context.Context, node *simnode.Node, before float64) (summary, error) {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	for {
+		s, err := summarize(ctx, d.listen, node, before)
+		if err != nil || s.pods > 0 || d.length == 0 {
+			return s, err
+		}
+		select {
+		case <-ctx.Done():
+			return s, nil
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 var (
