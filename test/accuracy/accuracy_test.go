@@ -22,6 +22,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/program"
 	"github.com/dra-exporter/dra-exporter/test/live"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
+	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
 const (
@@ -80,13 +81,14 @@ func TestShortPods(t *testing.T) {
 	created := startPrometheus(t, scrapeInterval, exporters, "--enable-feature=created-timestamp-zero-ingestion")
 	plain := startPrometheus(t, scrapeInterval, exporters)
 
-	machine := watchMachine()
+	stalls, stopWatching := standstill.Watch()
+	t.Cleanup(stopWatching)
 	begun := time.Now()
 	time.Sleep(2 * time.Second) // the exporters find the devices before the first pod starts
 	simulate(t, node, begun.Add(playing))
 	time.Sleep(settling)
 	at := time.Now()
-	still := machine()
+	still := stalls()
 	pods, parts := truthOf(node, at, still).split()
 	if len(pods) < gpus*10 {
 		t.Errorf("only %d pods were simulated", len(pods))
@@ -109,7 +111,7 @@ func TestShortPods(t *testing.T) {
 	t.Logf("%d pods on %d partitions of a GPU\n%s", len(parts), partitions, ofParts)
 	t.Logf("%d pods of 2 to 7 s on %d GPUs in %v, scraped every %v\n%sthe machine was stalled %d times, %v in total, "+
 		"%.2f %% of each pod's time on average",
-		len(pods), gpus, playing, scrapeInterval, table, len(still), total(still), 100*pods.meanStalled())
+		len(pods), gpus, playing, scrapeInterval, table, len(still), standstill.Total(still), 100*pods.meanStalled())
 
 	compareErrors(t, created, node, at, still)
 	withCreated.hold(t, maxErrorCreated+pods.meanStalled())
@@ -181,7 +183,7 @@ func startExporter(t *testing.T, node *simnode.Node, devices sim.Options, flags 
 
 // compareErrors compares the errors that hit each pod with those that its GPU had while the pod
 // held it. Pods in whose time the machine was stalled are left out.
-func compareErrors(t *testing.T, p live.Prometheus, node *simnode.Node, at time.Time, still []span) {
+func compareErrors(t *testing.T, p live.Prometheus, node *simnode.Node, at time.Time, still []standstill.Span) {
 	t.Helper()
 	got := map[string]int{}
 	selector := fmt.Sprintf("max_over_time(dra_pod_errors_total{exporter=%q,kind=\"xid\"}%s)", exact, window)
@@ -190,8 +192,8 @@ func compareErrors(t *testing.T, p live.Prometheus, node *simnode.Node, at time.
 	}
 	compared, all := 0, 0
 	for _, use := range node.Uses(at) {
-		around := span{use.From.Add(-margin), use.To.Add(margin)}
-		if strings.Contains(use.Pod.Name, "partition") || around.overlap(still) > 0 {
+		around := standstill.Span{From: use.From.Add(-margin), To: use.To.Add(margin)}
+		if strings.Contains(use.Pod.Name, "partition") || around.Overlap(still) > 0 {
 			continue
 		}
 		compared++
@@ -259,15 +261,15 @@ type pod struct {
 	still float64 // the share of its time in which the machine was stalled
 }
 
-func truthOf(node *simnode.Node, at time.Time, still []span) truth {
+func truthOf(node *simnode.Node, at time.Time, still []standstill.Span) truth {
 	out := truth{}
 	for _, use := range node.Uses(at) {
 		p := out[use.Pod.Name]
 		if p == nil {
-			p = &pod{still: span{
-				use.From.Add(-margin),
-				use.To.Add(margin),
-			}.overlap(still).Seconds() / use.To.Sub(use.From).Seconds()}
+			p = &pod{still: standstill.Span{
+				From: use.From.Add(-margin),
+				To:   use.To.Add(margin),
+			}.Overlap(still).Seconds() / use.To.Sub(use.From).Seconds()}
 			out[use.Pod.Name] = p
 		}
 		p.joules += use.Truth.Joules

@@ -26,6 +26,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/cluster"
 	"github.com/dra-exporter/dra-exporter/test/cluster/forward"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
+	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
 func TestMain(m *testing.M) {
@@ -54,6 +55,7 @@ type world struct {
 	inventory  *inventoryFile
 	exporters  []*running // one each way
 	exporter   *program   // the first of them: with the API server and the Pods API
+	stalls     func() []standstill.Span
 }
 
 // TestScenarios runs everything on one cluster under four runs of the exporter, one each way:
@@ -172,6 +174,9 @@ func newWorld(t *testing.T, o cluster.Options) *world {
 	if w.containers {
 		w.sysfs, w.procfs = filepath.Join(c.Root(), "sys"), "/proc"
 	}
+	stalls, stop := standstill.Watch()
+	t.Cleanup(stop)
+	w.stalls = stalls
 	slices, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/test/cluster/plugin"
+	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
 // timing is how far the exporter's dates of one hold may be from the driver's on a machine whose
@@ -146,7 +147,8 @@ func (w *world) compareCharges(t *testing.T, e *running) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claims, worst, sum, allowed := 0, 0.0, 0.0, 1.0
+	claims, worst, sum, allowed, stalled := 0, 0.0, 0.0, 1.0, 0.0
+	still := w.stalls()
 	if e.noClaims {
 		// Without ResourceSlices a device is not read before it is held: what it does from there to its
 		// first reading, and between two holders, is not counted in time.
@@ -172,7 +174,9 @@ func (w *world) compareCharges(t *testing.T, e *running) {
 			}
 			off := max(least-got, got-most, 0)
 			worst, sum = max(worst, off), sum+off
-			if off > allowed*timing.Seconds()*maxWatts {
+			stall := stalledAt(claim, slices.Concat(all, reserved[name]), still).Seconds()
+			stalled += stall
+			if off > (allowed*timing.Seconds()+stall)*maxWatts {
 				t.Errorf("%s was charged %.1f J of %s, and is said to have held it %s; the truth is %.1f to %.1f J: %sreserved: %s",
 					claim, got, name, said, least, most, describe(all), describe(reserved[name]))
 			}
@@ -183,8 +187,8 @@ func (w *world) compareCharges(t *testing.T, e *running) {
 	}
 	mean := sum / float64(claims)
 	t.Logf("the joules of %d claims are off by %.1f J in the mean and %.1f J at worst", claims, mean, worst)
-	if mean > allowed*usualTiming.Seconds()*maxWatts {
-		t.Errorf("that is too much")
+	if mean > (allowed*usualTiming.Seconds()+stalled/float64(claims))*maxWatts {
+		t.Errorf("that is too much: the machine stood still for %v in all", standstill.Total(still))
 	}
 	for _, g := range w.vendor.gpus {
 		if e.noClaims {
@@ -194,6 +198,22 @@ func (w *world) compareCharges(t *testing.T, e *running) {
 			t.Errorf("%s used %v J, which is between no two readings", g.name, got)
 		}
 	}
+}
+
+// stalledAt returns for how long the machine stood still while a claim got its device or gave it
+// back: what is dated then is dated late.
+func stalledAt(claim string, all []share, still []standstill.Span) time.Duration {
+	const around = 3 * time.Second
+	sum := time.Duration(0)
+	for _, s := range all {
+		if s.event.Namespace+"/"+s.event.Name != claim {
+			continue
+		}
+		for _, at := range []time.Time{s.from, s.to} {
+			sum += standstill.Span{From: at.Add(-around), To: at.Add(around)}.Overlap(still)
+		}
+	}
+	return sum
 }
 
 // served reports whether a device used so many joules from its first reading to one of its last.
