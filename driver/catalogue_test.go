@@ -12,7 +12,7 @@ import (
 // units are Prometheus' base units that the catalogue uses
 // (https://prometheus.io/docs/practices/naming/#base-units).
 func units() []string {
-	return []string{"", "ratio", "seconds", "bytes", "watts", "joules", "celsius", "hertz"}
+	return []string{"", "ratio", "seconds", "bytes", "watts", "joules", "celsius", "hertz", "volts"}
 }
 
 // TestCatalogue holds each quantity to Prometheus' naming conventions: a counter, and nothing else,
@@ -104,7 +104,7 @@ func TestConfigurable(t *testing.T) {
 		temperature clock io_bytes network_packets network_errors network_drops errors throttled_seconds
 		needs_attention lifetime_errors power_limit performance_state throttle_active link_width link_width_max
 		link_generation link_generation_max fabric_state memory_reserved temperature_margin fan_speed rdma_events
-		link_up host_memory_used host_memory_capacity requests_in_flight fan_rotation`)
+		link_up host_memory_used host_memory_capacity requests_in_flight fan_rotation voltage`)
 	var got []string
 	for q := range driver.NumQuantities + 1 {
 		if spec := q.Spec(); !spec.Internal && spec.Name != "" {

@@ -61,7 +61,8 @@ func conditionSpec(q Quantity) Spec {
 // maxPerformanceState is that of NVML (NVML_PSTATE_15); 32 there says that it is unknown.
 const maxPerformanceState = 15
 
-// linkSpec is the part of the catalogue that describes links of the hardware, and what cools it.
+// linkSpec is the part of the catalogue that describes links of the hardware, and what supplies and
+// cools it.
 func linkSpec(q Quantity) Spec {
 	links := []Label{{Name: "link", Values: []string{"pcie", "xgmi"}}}
 	switch q {
@@ -118,6 +119,13 @@ func linkSpec(q Quantity) Spec {
 			Metric: "fan_speed_ratio", Unit: "ratio", NonNegative: true, Max: maxRatio, Fact: true,
 			Help: "Speed that the device's fan is set to, as a share of its maximum, which a fan may exceed. Absent without " +
 				"a fan.",
+		}
+	case Voltage:
+		return Spec{
+			Name:   "voltage",
+			Metric: "voltage_volts", Unit: "volts", Fact: true,
+			Help:   "Voltage of one supply of the device.",
+			Labels: []Label{{Name: "domain"}},
 		}
 	case FanRotation:
 		return Spec{

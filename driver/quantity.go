@@ -48,6 +48,7 @@ const (
 	FanRotation
 	MemoryUsedPeak
 	PowerPeak
+	Voltage
 	NumQuantities // the number of quantities, not one of them
 )
 

@@ -146,6 +146,9 @@ func nodeHeat() []Panel {
 			`max by (<device>) (dra_device_fan_speed_ratio{<one>})`)),
 		line("Clocks", "Frequency of each clock domain.", "hertz", "no source reports it", "{{device}} {{node}} {{domain}}",
 			`max by (<device>, domain) (dra_device_clock_hertz{<one>})`),
+		orEmpty("where no source reports voltages", line("Voltages", "Voltage of each supply.", "volt",
+			"no source reports voltages", "{{device}} {{node}} {{domain}}",
+			`max by (<device>, domain) (dra_device_voltage_volts{<one>})`)),
 	}
 }
 

@@ -34,6 +34,7 @@ func TestUnits(t *testing.T) {
 		{`dra_claim_last_active_timestamp_seconds * 1000`, "dateTimeFromNow"},
 		{`dra_device_temperature_celsius > 80`, "celsius"},
 		{`dra_device_clock_hertz`, "hertz"},
+		{`dra_device_voltage_volts`, "volt"},
 		{`count(dra_device_up == 1)`, "short"},
 		{`histogram_quantile(0.99, sum by (le) (rate(dra_exporter_source_duration_seconds_bucket[5m])))`, "s"},
 		{`sum(increase(dra_claim_allocated_share_seconds_total[1h])) / 3600 * scalar(price)`, "currency:¤"},

@@ -9,7 +9,7 @@ import (
 // Unit is a unit of measurement: a product of powers of base units and a scale (an hour is 3600
 // seconds). Among numbers without dimension, shares of a whole differ from counts.
 type Unit struct {
-	Seconds, Bytes, Joules, Celsius, Hertz, Money int
+	Seconds, Bytes, Joules, Celsius, Hertz, Volts, Money int
 
 	Scale   float64
 	Share   bool // 0 to 1
@@ -40,6 +40,8 @@ func baseUnit(name string) (Unit, error) {
 		return Unit{Celsius: 1, Scale: 1}, nil
 	case "hertz":
 		return Unit{Hertz: 1, Scale: 1}, nil
+	case "volts":
+		return Unit{Volts: 1, Scale: 1}, nil
 	default:
 		return Unit{}, fmt.Errorf("unit %q is not a base unit", name)
 	}
@@ -62,6 +64,7 @@ func GrafanaUnit(id string) (Unit, error) {
 		"watt":            {Joules: 1, Seconds: -1, Scale: 1},
 		"celsius":         {Celsius: 1, Scale: 1},
 		"hertz":           {Hertz: 1, Scale: 1},
+		"volt":            {Volts: 1, Scale: 1},
 		"cps":             {Seconds: -1, Scale: 1},
 		"pps":             {Seconds: -1, Scale: 1},
 		"dateTimeFromNow": {Seconds: 1, Scale: 1e-3, Point: true},
@@ -94,7 +97,8 @@ func (u Unit) per(v Unit) Unit { return u.combine(v, -1) }
 func (u Unit) combine(v Unit, sign int) Unit {
 	out := Unit{
 		Seconds: u.Seconds + sign*v.Seconds, Bytes: u.Bytes + sign*v.Bytes, Joules: u.Joules + sign*v.Joules,
-		Celsius: u.Celsius + sign*v.Celsius, Hertz: u.Hertz + sign*v.Hertz, Money: u.Money + sign*v.Money,
+		Celsius: u.Celsius + sign*v.Celsius, Hertz: u.Hertz + sign*v.Hertz,
+		Volts: u.Volts + sign*v.Volts, Money: u.Money + sign*v.Money,
 		Scale: u.Scale * math.Pow(v.Scale, float64(sign)), Unknown: u.Unknown || v.Unknown,
 	}
 	switch {
@@ -117,7 +121,8 @@ func (u Unit) scaled(by float64) Unit {
 
 // plain reports whether the unit has no dimension.
 func (u Unit) plain() bool {
-	return u.Seconds == 0 && u.Bytes == 0 && u.Joules == 0 && u.Celsius == 0 && u.Hertz == 0 && u.Money == 0
+	return u.Seconds == 0 && u.Bytes == 0 && u.Joules == 0 && u.Celsius == 0 && u.Hertz == 0 &&
+		u.Volts == 0 && u.Money == 0
 }
 
 // String returns a readable form of the unit.
@@ -135,7 +140,15 @@ func (u Unit) String() string {
 	for _, p := range []struct {
 		name  string
 		power int
-	}{{"s", u.Seconds}, {"B", u.Bytes}, {"J", u.Joules}, {"°C", u.Celsius}, {"Hz", u.Hertz}, {"¤", u.Money}} {
+	}{
+		{"s", u.Seconds},
+		{"B", u.Bytes},
+		{"J", u.Joules},
+		{"°C", u.Celsius},
+		{"Hz", u.Hertz},
+		{"V", u.Volts},
+		{"¤", u.Money},
+	} {
 		if p.power != 0 {
 			fmt.Fprintf(&out, " %s^%d", p.name, p.power)
 		}

@@ -223,6 +223,7 @@ func TestReadings(t *testing.T) {
 			"host_memory_used": 1 << 20, "host_memory_capacity": 126 << 30, "power": 500,
 			"energy": 1e9/65536 + 500*120, "temperature junction": 55, "temperature memory": 47,
 			"clock graphics": 2.1e9, "clock memory": 1.3e9, "clock soc": 800e6, "clock fabric": 1.9e9, "clock video": 300e6,
+			"voltage graphics": 0.912, "voltage northbridge": 0.805,
 			"throttled_seconds prochot": 0, "throttled_seconds power": 30, "throttled_seconds thermal": 0,
 			"io_bytes xgmi receive": 1 << 20, "io_bytes xgmi transmit": 125 * 1024,
 			"power_limit enforced": 750, "power_limit default": 760, "power_limit min": 0, "power_limit max": 770,
@@ -277,6 +278,8 @@ whole hwmon/hwmon3/power1_cap_min: power_limit min
 whole hwmon/hwmon3/power1_cap_max: power_limit max
 whole hwmon/hwmon3/temp2_input: temperature junction
 whole hwmon/hwmon3/temp3_input: temperature memory
+whole hwmon/hwmon3/in0_input: voltage graphics
+whole hwmon/hwmon3/in1_input: voltage northbridge
 whole hwmon/hwmon3/freq1_input: clock graphics
 whole hwmon/hwmon3/freq2_input: clock memory
 whole current_link_width: link_width pcie

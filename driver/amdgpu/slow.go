@@ -21,6 +21,7 @@ func (r *reading) readSlow(divided bool) []driver.Reading {
 		s.readCapacities()
 	}
 	s.readTemperatures()
+	s.readVoltages()
 	s.readClocks()
 	s.readLimits()
 	s.readLink()
@@ -71,6 +72,33 @@ func (r *reading) readTemperatures() {
 			r.add(driver.Temperature, float64(n), sensor.name)
 		}
 	}
+}
+
+// readVoltages reads the supplies whose voltage hwmon has: vddgfx is the GPU's own, vddnb that of
+// the northbridge of an APU (Documentation/gpu/amdgpu/thermal.rst). 0 V is that of what is off.
+func (r *reading) readVoltages() {
+	supplies, err := sysfs.Voltages(r.folder)
+	r.fail("hwmon", err)
+	for _, supply := range supplies {
+		volts, err := supply.Read(&r.reader)
+		if err != nil {
+			r.fail(supply.Label, err)
+			continue
+		}
+		r.add(driver.Voltage, volts, supplyName(supply.Label))
+	}
+}
+
+// supplyName returns the name of a supply: that of the clock domain that it supplies, else the
+// kernel's.
+func supplyName(label string) string {
+	switch label {
+	case "vddgfx":
+		return "graphics"
+	case "vddnb":
+		return "northbridge"
+	}
+	return label
 }
 
 // readClocks reads hwmon's clocks (freq1: graphics, freq2: memory), and the states of the power

@@ -262,8 +262,9 @@ func TestNoPower(t *testing.T) {
 // A sensor without a label has the name of its file.
 func TestSensorNames(t *testing.T) {
 	m := server(t)
-	m.write(whole + "hwmon/hwmon3/temp4_input: 12000\n")
-	if got := values(m.sample()["0000:0c:00.0"]); got["temperature temp4"] != 12 {
+	m.write(whole + "hwmon/hwmon3/temp4_input: 12000\n" + whole + "hwmon/hwmon3/in2_input: 12000\n")
+	got := values(m.sample()["0000:0c:00.0"])
+	if got["temperature temp4"] != 12 || got["voltage in2"] != 12 {
 		t.Errorf("readings %v", got)
 	}
 }

@@ -269,7 +269,7 @@ func (p *pass) measureEnergy() {
 // and capacities.
 func (p *pass) measureRest() {
 	d := p.device
-	p.measureTemperatures()
+	p.measureSensors()
 	switch d.driver {
 	case habanalabs:
 		p.gauge("max_power", milli, driver.PowerLimit, "enforced")
@@ -287,31 +287,41 @@ func (p *pass) measureRest() {
 	}
 }
 
-func (p *pass) measureTemperatures() {
-	sensors, err := sysfs.Temperatures(p.device.folder)
-	if err != nil {
-		p.fail("list temperatures", err)
-	}
-	seen := map[string]bool{}
-	for _, sensor := range sensors {
-		celsius, err := sensor.Read(&p.source.reader)
+// measureSensors reads the temperatures and voltages of hwmon.
+func (p *pass) measureSensors() {
+	for _, kind := range [...]struct {
+		what     string
+		list     func(folder string) ([]sysfs.Sensor, error)
+		quantity driver.Quantity
+	}{
+		{"temperature", sysfs.Temperatures, driver.Temperature},
+		{"voltage", sysfs.Voltages, driver.Voltage},
+	} {
+		sensors, err := kind.list(p.device.folder)
 		if err != nil {
-			p.fail("read the temperature "+sensor.Label, err)
-			continue
+			p.fail("list sensors of "+kind.what, err)
 		}
-		name := sensorName(p.device, sensor.Label)
-		if !seen[name] {
-			seen[name] = true
-			p.add(driver.Temperature, celsius, name)
+		seen := map[string]bool{}
+		for _, sensor := range sensors {
+			value, err := sensor.Read(&p.source.reader)
+			if err != nil {
+				p.fail("read the "+kind.what+" "+sensor.Label, err)
+				continue
+			}
+			name := sensorName(p.device, sensor.Label)
+			if !seen[name] {
+				seen[name] = true
+				p.add(kind.quantity, value, name)
+			}
 		}
 	}
 }
 
 // sensorName returns the name that a sensor of a GPU has in all sources: xe calls the package's pkg
-// and the memory's vram, i915's only one is the package's and has no name.
+// and the memory's vram; i915's only ones, in0 and temp1, are the package's and have no name.
 func sensorName(d *device, label string) string {
 	switch {
-	case d.driver == xe && label == "pkg", d.driver == i915 && label == "temp1":
+	case d.driver == xe && label == "pkg", d.driver == i915 && (label == "temp1" || label == "in0"):
 		return "gpu"
 	case d.driver == xe && label == "vram":
 		return "memory"

@@ -168,7 +168,7 @@ func wholeServer() map[string]map[string]float64 {
 			"clock graphics": 2400e6, "clock video": 1100e6, "memory_capacity": 12 << 30,
 			"energy": 7100, "power": 100, "power_limit enforced": 190, "power_limit default": 200,
 			"temperature gpu": 61, "temperature memory": 72, "fan_rotation fan1": 1200, "fan_rotation fan2": 1300,
-			"throttle_active power": 1, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
+			"voltage gpu": 0.655, "throttle_active power": 1, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
 			"throttle_active other": 0,
 		},
 		function1: {}, function2: {},
@@ -181,7 +181,7 @@ func wholeServer() map[string]map[string]float64 {
 		arc: {
 			"utilization": 0.75, "engine_utilization render": 0.75, "clock graphics": 2000e6, "memory_capacity": 16 << 30,
 			"energy": 40_100, "power": 100, "power_limit enforced": 120, "temperature gpu": 83, "fan_rotation fan1": 1500,
-			"throttle_active power": 0, "throttle_active thermal": 1, "throttle_active hw_thermal": 0,
+			"voltage gpu": 0.7, "throttle_active power": 0, "throttle_active thermal": 1, "throttle_active hw_thermal": 0,
 			"throttle_active other": 1,
 		},
 		gaudi: {
@@ -320,6 +320,8 @@ func seriesOf(path string) (address string, gone []string, ok bool) {
 			gaudi + "temp1_input": "on-board", gaudi + "temp2_input": "on-die",
 		}[address+name]
 		return address, []string{"temperature " + sensor}, true
+	case "in0_input", "in1_input":
+		return address, []string{"voltage gpu"}, true
 	case "npu_busy_time_us":
 		return address, []string{"utilization", "active_seconds"}, true
 	case "npu_memory_utilization":

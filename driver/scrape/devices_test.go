@@ -123,7 +123,7 @@ func TestDevices(t *testing.T) {
 		},
 		"node-exporter": {
 			"gpu-1-129": {
-				"utilization": 0.37, "memory_used": gib, "memory_capacity": 8573157376, "power": 213.5,
+				"utilization": 0.37, "memory_used": gib, "memory_capacity": 8573157376, "power": 213.5, "voltage/in0": 0.9,
 				"temperature/temp1": 46, "temperature/temp2": 53.5, "clock/sclk": 2100e6, "clock/mclk": 1250e6,
 				"fan_speed": 102.0 / 255,
 			},

@@ -91,6 +91,7 @@ metrics:
 - {name: node_hwmon_power_watt, quantity: power, where: {sensor: power1}, match: *chip}
 - {name: node_hwmon_energy_joule_total, quantity: energy, where: {sensor: energy1}, match: *chip}
 - {name: node_hwmon_freq_freq_mhz, quantity: clock, scale: 1e6, labels_from: {domain: sensor}, match: *chip}
+- {name: node_hwmon_in_volts, quantity: voltage, labels_from: {domain: sensor}, match: *chip}
 - {name: node_hwmon_pwm, quantity: fan_speed, scale: 0.00392156862745098, where: {sensor: pwm1}, match: *chip}
 - {name: node_drm_gpu_busy_percent, quantity: utilization, scale: 0.01,
    match: &card {label: card, hardware: node, prefix: /dev/dri/}}

@@ -15,10 +15,10 @@ import (
 // maxSensors bounds the sensors of a device.
 const maxSensors = 64
 
-// Sensor is a temperature sensor of a device's hwmon (Documentation/hwmon/sysfs-interface.rst).
+// Sensor is a sensor of a device's hwmon (Documentation/hwmon/sysfs-interface.rst).
 type Sensor struct {
-	// Label is what the driver calls the sensor, else its file's name, such as temp1. It is unique
-	// among the sensors of a device.
+	// Label is what the driver calls the sensor, else its file's name, such as temp1 or in0. It is
+	// unique among the sensors of its kind that a device has.
 	Label string
 	path  string
 }
@@ -26,20 +26,28 @@ type Sensor struct {
 // Temperatures returns the temperature sensors of a device, given its folder, in the order of their
 // files. A device without hwmon has none.
 func Temperatures(device string) ([]Sensor, error) {
-	return temperatures(filepath.Join(device, "hwmon"), "")
+	return sensors(filepath.Join(device, "hwmon"), "", "temp")
+}
+
+// Voltages returns the voltage sensors of a device as Temperatures does those of temperature.
+func Voltages(device string) ([]Sensor, error) {
+	return sensors(filepath.Join(device, "hwmon"), "", "in")
 }
 
 // ClassTemperatures returns the temperature sensors of a class device, given its folder. Below such
 // a device there is no folder hwmon between it and its monitors.
-func ClassTemperatures(device string) ([]Sensor, error) { return temperatures(device, "hwmon") }
+func ClassTemperatures(device string) ([]Sensor, error) {
+	return sensors(device, "hwmon", "temp")
+}
 
-// temperatures returns the sensors of the monitors in a folder, whose names have that prefix.
-func temperatures(parent, prefix string) ([]Sensor, error) {
+// sensors returns the sensors of one kind that the monitors in a folder have whose names have that
+// prefix. The files of a kind are KIND0_input, KIND1_input and so on.
+func sensors(parent, prefix, kind string) ([]Sensor, error) {
 	monitors, err := names(parent)
 	if err != nil {
 		return nil, err
 	}
-	var sensors []Sensor
+	var found []Sensor
 	for _, monitor := range monitors {
 		if !strings.HasPrefix(monitor, prefix) {
 			continue
@@ -50,33 +58,40 @@ func temperatures(parent, prefix string) ([]Sensor, error) {
 			return nil, err
 		}
 		for _, file := range files {
-			if name, ok := strings.CutSuffix(file, "_input"); ok && strings.HasPrefix(name, "temp") {
-				sensors = append(sensors, Sensor{label(folder, name), filepath.Join(folder, file)})
+			name, isInput := strings.CutSuffix(file, "_input")
+			if digits, ok := strings.CutPrefix(name, kind); isInput && ok && isNumber(digits) {
+				found = append(found, Sensor{label(folder, name), filepath.Join(folder, file)})
 			}
 		}
 	}
-	slices.SortFunc(sensors, func(a, b Sensor) int {
+	slices.SortFunc(found, func(a, b Sensor) int {
 		return cmp.Or(cmp.Compare(len(a.path), len(b.path)), strings.Compare(a.path, b.path)) // temp9, temp10
 	})
-	sensors = sensors[:min(len(sensors), maxSensors)]
+	found = found[:min(len(found), maxSensors)]
 	seen := map[string]bool{}
-	for i := range sensors {
-		if s := &sensors[i]; seen[s.Label] {
+	for i := range found {
+		if s := &found[i]; seen[s.Label] {
 			s.Label += " " + strings.TrimSuffix(filepath.Base(s.path), "_input")
 		}
-		seen[sensors[i].Label] = true
+		seen[found[i].Label] = true
 	}
-	return sensors, nil
+	return found, nil
 }
 
-// Read returns the temperature in degrees Celsius.
+func isNumber(digits string) bool {
+	_, err := strconv.ParseUint(digits, 10, 16)
+	return err == nil
+}
+
+// Read returns what the sensor measures: degrees Celsius or volts, which the kernel has in
+// thousandths.
 func (s Sensor) Read(r *Reader) (float64, error) {
 	value, err := r.Value(WorkingDir, s.path)
 	if err != nil {
 		return 0, &fs.PathError{Op: "read", Path: s.path, Err: err}
 	}
-	millidegrees, err := strconv.ParseInt(string(value), 10, 64)
-	return float64(millidegrees) / 1000, err
+	thousandths, err := strconv.ParseInt(string(value), 10, 64)
+	return float64(thousandths) / 1000, err
 }
 
 // label returns what the driver calls a sensor.

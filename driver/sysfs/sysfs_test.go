@@ -172,6 +172,11 @@ devices/pci0/0000:3b:00.0/hwmon/hwmon2/temp2_crit: 100000
 devices/pci0/0000:3b:00.0/hwmon/hwmon2/temp10_input: 50000
 devices/pci0/0000:3b:00.0/hwmon/hwmon2/temp10_label: edge
 devices/pci0/0000:3b:00.0/hwmon/hwmon2/power1_average: 1000
+devices/pci0/0000:3b:00.0/hwmon/hwmon2/in0_input: 825
+devices/pci0/0000:3b:00.0/hwmon/hwmon2/in0_label: vddgfx
+devices/pci0/0000:3b:00.0/hwmon/hwmon2/in1_input: -12000
+devices/pci0/0000:3b:00.0/hwmon/hwmon2/in1_max: 1200
+devices/pci0/0000:3b:00.0/hwmon/hwmon2/intrusion0_input: 1
 devices/pci0/0000:3c:00.0/hwmon/hwmon3/temp1_input: hot
 `)
 	return root
@@ -224,7 +229,22 @@ func TestDevices(t *testing.T) {
 	}
 }
 
-func TestTemperatures(t *testing.T) {
+// read returns what sensors measure, by label.
+func read(t *testing.T, sensors []sysfs.Sensor) map[string]float64 {
+	t.Helper()
+	var r sysfs.Reader
+	got := map[string]float64{}
+	for _, s := range sensors {
+		value, err := s.Read(&r)
+		if err != nil {
+			t.Error(err)
+		}
+		got[s.Label] = value
+	}
+	return got
+}
+
+func TestSensors(t *testing.T) {
 	root := newTree(t)
 	sensors, err := sysfs.Temperatures(sysfs.PCIDevice(root, "0000:3b:00.0"))
 	direct, err2 := sysfs.ClassTemperatures(sysfs.PCIDevice(root, "0000:3b:00.0") + "/hwmon")
@@ -234,17 +254,12 @@ func TestTemperatures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r sysfs.Reader
-	got := map[string]float64{}
-	for _, s := range sensors {
-		celsius, err := s.Read(&r)
-		if err != nil {
-			t.Error(err)
-		}
-		got[s.Label] = celsius
-	}
-	if diff := cmp.Diff(map[string]float64{"edge": 45.5, "temp2": -5, "edge temp10": 50}, got); diff != "" {
+	if diff := cmp.Diff(map[string]float64{"edge": 45.5, "temp2": -5, "edge temp10": 50}, read(t, sensors)); diff != "" {
 		t.Errorf("temperatures (-want +got):\n%s", diff)
+	}
+	voltages, err := sysfs.Voltages(sysfs.PCIDevice(root, "0000:3b:00.0"))
+	if diff := cmp.Diff(map[string]float64{"vddgfx": 0.825, "in1": -12}, read(t, voltages)); diff != "" || err != nil {
+		t.Errorf("voltages, error %v (-want +got):\n%s", err, diff)
 	}
 	if sensors[2].Label != "edge temp10" {
 		t.Errorf("sensors are not in the order of their numbers: %+v", sensors)
@@ -256,6 +271,7 @@ func TestTemperatures(t *testing.T) {
 	if err != nil || len(broken) != 1 {
 		t.Fatalf("%v, %v", broken, err)
 	}
+	var r sysfs.Reader
 	if celsius, err := broken[0].Read(&r); driver.ReasonOf(err) != driver.ReasonOther {
 		t.Errorf("what is no number: %v, %v", celsius, err)
 	}
