@@ -21,10 +21,10 @@ modules := $(sort $(patsubst ./%,%,$(patsubst %/,%,$(dir $(shell find . -name go
 # The modules of test/tools pin versions of tools and have no code. Those of system tests need built
 # programs, so they run in test-e2e.
 code_modules := $(filter-out test/tools test/tools/%,$(modules))
-system_modules := $(filter test/e2e test/accuracy test/attack test/cluster test/dashboards test/deploy,$(code_modules))
+system_modules := $(filter test/e2e test/accuracy test/attack test/cluster test/dashboards test/deploy test/fleet,$(code_modules))
 slow_modules := $(filter test/accuracy,$(system_modules))
 # These judge no times, and run beside others that do.
-patient_modules := $(filter test/dashboards,$(system_modules))
+patient_modules := $(filter test/dashboards test/fleet,$(system_modules))
 unit_modules := $(filter-out $(system_modules),$(code_modules))
 -include test/cluster/cluster.mk deployments/release.mk
 
@@ -130,6 +130,12 @@ define system_tests
 export VERSION="$(VERSION)" REVISION="$(REVISION)" DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
 $(call each,$(1),go test -count=1 -p=1 -timeout=20m $(2) ./... $(3))
 endef
+
+.PHONY: fleet
+fleet: ## measure the rules and dashboards with many nodes: N=300 or N=10,100; AGAINST=DIR compares with another tree
+	@mkdir -p bin
+	go build -C test/fleet -o '$(CURDIR)/bin/fleet' .
+	exec bin/fleet -checkout='$(CURDIR)' -nodes='$(or $(N),100)' $(if $(AGAINST),-against='$(abspath $(AGAINST))') $(ARGS)
 
 .PHONY: test-one
 test-one: deps build $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) ## run the system tests of one module: MODULE=test/e2e RUN=TestGolden, ARGS=-update writes golden files again

@@ -1,0 +1,279 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+// board is what Grafana asks for when somebody opens a dashboard.
+type board struct {
+	UID        string
+	Panels     []panel
+	Templating struct {
+		List []variable
+	}
+	Annotations struct {
+		List []struct {
+			Name   string
+			Enable bool
+			Target struct{ Expr string }
+			Step   string
+		}
+	}
+}
+
+type panel struct {
+	Type, Title string
+	Targets     []struct {
+		Expr          string
+		Instant, Hide bool
+	}
+}
+
+// variable is a variable of a dashboard with its default.
+type variable struct {
+	Name, Type, Regex string
+	Query             json.RawMessage
+	Current           struct{ Value json.RawMessage }
+	IncludeAll, Multi bool
+	AllValue          string
+}
+
+func loadBoards(checkout string) ([]board, error) {
+	paths, err := filepath.Glob(filepath.Join(checkout, "dashboards", "out", "grafana", "*.json"))
+	if err != nil || len(paths) == 0 {
+		return nil, fmt.Errorf("find dashboards of %s: %d, %w", checkout, len(paths), err)
+	}
+	boards := make([]board, len(paths))
+	for i, path := range paths {
+		content, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(content, &boards[i])
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", path, err)
+		}
+	}
+	return boards, nil
+}
+
+// view is a look at a dashboard: its time range, and the values of variables.
+type view struct {
+	engine
+	from, to time.Time
+	step     time.Duration
+	values   [][2]string // $name and value, longest names first
+}
+
+// newView returns a look at the time before to. The step is that of a panel of 1000 points, and at
+// least the scrape interval.
+func newView(e engine, to time.Time, span time.Duration) *view {
+	const points = 1000
+	step := max(scrape, (span / points).Truncate(time.Minute))
+	v := &view{engine: e, from: to.Add(-span), to: to, step: step}
+	v.set("__interval", seconds(step))
+	v.set("__rate_interval", seconds(max(step+scrape, 4*scrape)))
+	v.set("__range", seconds(span))
+	v.set("__range_s", strconv.Itoa(int(span.Seconds())))
+	return v
+}
+
+func seconds(d time.Duration) string { return strconv.Itoa(int(d.Seconds())) + "s" }
+
+func (v *view) set(name, value string) {
+	for _, key := range []string{"$" + name, "${" + name + "}"} {
+		v.values = append(v.values, [2]string{key, value})
+	}
+	slices.SortStableFunc(v.values, func(a, b [2]string) int { return len(b[0]) - len(a[0]) })
+}
+
+// fill replaces the variables of an expression.
+func (v *view) fill(expr string) string {
+	var pairs []string
+	for _, pair := range v.values {
+		pairs = append(pairs, pair[0], pair[1])
+	}
+	return strings.NewReplacer(pairs...).Replace(expr)
+}
+
+// choose sets a variable to its default, as Grafana does: All, the shipped value, or the first of
+// its query's.
+func (v *view) choose(ctx context.Context, of variable) (cost, error) {
+	var c cost
+	var options []string
+	if of.Type == "query" {
+		var err error
+		if options, c, err = v.options(ctx, of); err != nil {
+			return c, fmt.Errorf("variable %s: %w", of.Name, err)
+		}
+	}
+	chosen := values(of.Current.Value)
+	switch {
+	case slices.Equal(chosen, []string{"$__all"}) && of.AllValue != "":
+		v.set(of.Name, of.AllValue)
+		return c, nil
+	case slices.Equal(chosen, []string{"$__all"}):
+		chosen = options
+	case len(chosen) == 0 && len(options) > 0:
+		chosen = options[:1]
+	}
+	for i, value := range chosen {
+		if of.Multi || of.IncludeAll {
+			value = strings.ReplaceAll(regexp.QuoteMeta(value), `\`, `\\`)
+		}
+		chosen[i] = value
+	}
+	text := strings.Join(chosen, "|")
+	if len(chosen) > 1 {
+		text = "(" + text + ")"
+	}
+	v.set(of.Name, text)
+	return c, nil
+}
+
+// values decodes the value of a variable, a string or a list of them. None is empty.
+func values(raw json.RawMessage) []string {
+	var one string
+	var list []string
+	if json.Unmarshal(raw, &list) != nil && json.Unmarshal(raw, &one) == nil && one != "" {
+		return []string{one}
+	}
+	return list
+}
+
+// Grafana's queries of variables.
+var (
+	labelValues = regexp.MustCompile(`(?s)^label_values\((?:(.*), *)?([a-zA-Z_]+)\)$`)
+	queryResult = regexp.MustCompile(`(?s)^query_result\((.*)\)$`)
+)
+
+// options returns the values that a variable offers.
+func (v *view) options(ctx context.Context, of variable) ([]string, cost, error) {
+	text := queryText(of.Query)
+	if match := labelValues.FindStringSubmatch(text); match != nil {
+		return v.labelValues(ctx, v.fill(match[1]), match[2])
+	}
+	match := queryResult.FindStringSubmatch(text)
+	if match == nil {
+		return nil, cost{}, fmt.Errorf("unknown query %q", text)
+	}
+	result, c, err := v.instant(ctx, v.fill(match[1]), v.to)
+	if err != nil {
+		return nil, c, err
+	}
+	pattern, err := regexp.Compile(strings.Trim(of.Regex, "/"))
+	if err != nil {
+		return nil, c, fmt.Errorf("its regular expression: %w", err)
+	}
+	var out []string
+	for _, s := range result {
+		row := fmt.Sprintf("%s %v %d", s.Metric, s.F, s.T)
+		if found := pattern.FindStringSubmatch(row); len(found) > 1 {
+			row = found[1]
+		}
+		out = append(out, row)
+	}
+	return out, c, nil
+}
+
+// queryText returns the query of a variable, which is a text or an object with one.
+func queryText(raw json.RawMessage) string {
+	var text string
+	var object struct{ Query string }
+	if json.Unmarshal(raw, &text) != nil && json.Unmarshal(raw, &object) == nil {
+		return object.Query
+	}
+	return text
+}
+
+func (v *view) labelValues(ctx context.Context, selector, label string) ([]string, cost, error) {
+	querier, err := v.store.Querier(v.from.UnixMilli(), v.to.UnixMilli())
+	if err != nil {
+		return nil, cost{}, fmt.Errorf("open the database: %w", err)
+	}
+	defer func() { _ = querier.Close() }()
+	matchers, err := parser.NewParser(parser.Options{}).ParseMetricSelector(selector)
+	if err != nil {
+		return nil, cost{}, fmt.Errorf("parse %s: %w", selector, err)
+	}
+	began := processorTime()
+	found, _, err := querier.LabelValues(ctx, label, nil, matchers...)
+	c := cost{Seconds: (processorTime() - began).Seconds(), Series: len(found)}
+	for _, text := range found {
+		c.Bytes += size(text)
+	}
+	return slices.Clone(found), c, err
+}
+
+// look opens the dashboard. It returns what its variables, annotations and panels take, by name.
+func (v *view) look(ctx context.Context, b *board) ([]row, error) {
+	var rows []row
+	for _, of := range b.Templating.List {
+		c, err := v.choose(ctx, of)
+		if err != nil {
+			return nil, fmt.Errorf("dashboard %s: %w", b.UID, err)
+		}
+		if of.Type == "query" {
+			rows = append(rows, row{variableRow, "$" + of.Name, c})
+		}
+	}
+	for _, a := range b.Annotations.List {
+		if !a.Enable {
+			continue
+		}
+		step, _ := time.ParseDuration(a.Step)
+		c, err := v.over(ctx, v.fill(a.Target.Expr), v.from, v.to, max(step, v.step))
+		if err != nil {
+			return nil, fmt.Errorf("dashboard %s: annotation %s: %w", b.UID, a.Name, err)
+		}
+		rows = append(rows, row{annotationRow, "annotation " + a.Name, c})
+	}
+	for i := range b.Panels {
+		p := &b.Panels[i]
+		r, err := v.panel(ctx, p)
+		if err != nil {
+			return nil, fmt.Errorf("dashboard %s: panel %s: %w", b.UID, p.Title, err)
+		}
+		if len(p.Targets) > 0 {
+			rows = append(rows, r)
+		}
+	}
+	return rows, nil
+}
+
+// panel asks what a panel asks.
+func (v *view) panel(ctx context.Context, p *panel) (row, error) {
+	r := row{kind: panelRow, name: p.Title}
+	for _, target := range p.Targets {
+		if target.Hide {
+			continue
+		}
+		c, err := v.ask(ctx, target.Expr, target.Instant)
+		if err != nil {
+			return r, err
+		}
+		if p.Type == "table" { // its queries are columns
+			c.Series = max(c.Series, r.Series) - r.Series
+		}
+		r.cost = r.add(c)
+	}
+	return r, nil
+}
+
+func (v *view) ask(ctx context.Context, expr string, instant bool) (cost, error) {
+	if instant {
+		_, c, err := v.instant(ctx, v.fill(expr), v.to)
+		return c, err
+	}
+	return v.over(ctx, v.fill(expr), v.from, v.to, v.step)
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The sizes of the fleets that are compared, and the one that the bounds are for.
+const (
+	small, medium, large = 5, 10, 20
+	bound                = 1000
+)
+
+// What a panel may return with as many nodes as bound.
+const (
+	maxLines = 100
+	maxBytes = 2_000_000
+)
+
+// TestScale measures three small fleets of the same nodes. It fails if a rule or a panel reads
+// samples or returns series faster than in proportion to the nodes, if the engine refuses a query,
+// or if a panel would return more than maxLines or maxBytes with 1000 nodes, unless
+// testdata/unbounded.txt lists it.
+func TestScale(t *testing.T) {
+	const age = 15 * time.Second
+	exposition, err := record(t.Context(), "../..", age)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := parseTemplate(exposition, time.Now(), age)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var results []*result
+	for _, n := range []int{small, medium, large} {
+		o := options{checkout: "../..", history: time.Hour, span: time.Hour}
+		r, err := o.measure(t.Context(), nodes, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		results = append(results, r)
+	}
+	first, second, third := rowsOf(results[0]), rowsOf(results[1]), rowsOf(results[2])
+	listed, err := os.ReadFile("testdata/unbounded.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := map[string]bool{}
+	for line := range strings.Lines(string(listed)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			allowed[line] = true
+		}
+	}
+	answered := 0
+	for _, name := range slices.Sorted(maps.Keys(third)) {
+		a, b, c := first[name], second[name], third[name]
+		if c.Refused != "" {
+			t.Errorf("%s: the engine refuses it: %s", name, c.Refused)
+		}
+		if c.Series > 0 {
+			answered++
+		}
+		if superlinear(float64(a.Samples), float64(b.Samples), float64(c.Samples)) {
+			t.Errorf("%s reads %d, %d, %d samples of %d, %d, %d nodes", name, a.Samples, b.Samples, c.Samples,
+				small, medium, large)
+		}
+		if superlinear(float64(a.Series), float64(b.Series), float64(c.Series)) {
+			t.Errorf("%s returns %d, %d, %d series of %d, %d, %d nodes", name, a.Series, b.Series, c.Series,
+				small, medium, large)
+		}
+		if c.kind != panelRow {
+			continue
+		}
+		lines := extrapolate(float64(b.Series), float64(c.Series))
+		size := extrapolate(float64(b.Bytes), float64(c.Bytes))
+		if (lines > maxLines || size > maxBytes) && !allowed[name] {
+			t.Errorf("%s would return %.0f lines in %.1f MB with %d nodes", name, lines, size/1e6, bound)
+		}
+		delete(allowed, name)
+	}
+	for name := range allowed {
+		t.Errorf("unbounded.txt lists %q, and there is no such panel", name)
+	}
+	if answered < len(third)/2 {
+		t.Errorf("%d of %d rules and queries have an answer", answered, len(third))
+	}
+}
+
+// rowsOf returns the rules, and what dashboards ask for, by the names of group or dashboard, and
+// rule or panel.
+func rowsOf(r *result) map[string]row {
+	out := map[string]row{}
+	for _, s := range slices.Concat(r.groups, r.boards) {
+		for _, row := range s.rows {
+			out[s.name+": "+row.name] = row
+		}
+	}
+	return out
+}
+
+// superlinear reports whether a count grows faster than in proportion to the nodes, from its values
+// with small, medium and large nodes. A fifth more is tolerated, since pods differ from node to
+// node.
+func superlinear(a, b, c float64) bool {
+	const tolerance, least = 1.2, 50
+	slope := max(0, (b-a)/(medium-small))
+	return c-b > slope*(large-medium)*tolerance+max(least, 0.05*c)
+}
+
+func TestSuperlinear(t *testing.T) {
+	for name, tt := range map[string]struct {
+		of   func(n float64) float64
+		want bool
+	}{
+		"constant":  {func(float64) float64 { return 4000 }, false},
+		"linear":    {func(n float64) float64 { return 700 + 1000*n }, false},
+		"bounded":   {func(n float64) float64 { return 100 * min(n, 10) }, false},
+		"quadratic": {func(n float64) float64 { return 100 * n * n }, true},
+		"n log n":   {func(n float64) float64 { return 1000 * n * n / (n + 3) }, false},
+		"late":      {func(n float64) float64 { return max(0, n-10) * 1000 }, true},
+	} {
+		if got := superlinear(tt.of(small), tt.of(medium), tt.of(large)); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// extrapolate returns a count with as many nodes as bound, from its values with medium and large
+// nodes.
+func extrapolate(b, c float64) float64 {
+	return c + max(0, c-b)/(large-medium)*(bound-large)
+}
+
+func TestFill(t *testing.T) {
+	v := newView(engine{}, time.Unix(7200, 0), time.Hour)
+	v.set("node", ".*")
+	v.set("nodeset", "x")
+	got := v.fill(`rate(a{n=~"$node", s="${nodeset}", t="$nodeset"}[$__rate_interval]) [$__range:$__interval] $__range_s`)
+	if want := `rate(a{n=~".*", s="x", t="x"}[60s]) [3600s:15s] 3600`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestPrint(t *testing.T) {
+	r := func(seconds float64) *result {
+		return &result{tree: "x", nodes: 3, groups: []section{{"g", []row{
+			{name: "a", cost: cost{Seconds: seconds, Samples: 7, Series: 2, Bytes: 1e6}},
+			{name: "b", cost: cost{Seconds: seconds, Refused: "too many samples"}},
+		}}}}
+	}
+	var out bytes.Buffer
+	printResults(&out, []*result{r(1), r(2)})
+	for _, want := range []string{"4.000   2.000        7       7", "b: too many samples"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, &out)
+		}
+	}
+}

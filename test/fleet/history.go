@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+)
+
+// scrape is the scrape interval.
+const scrape = 15 * time.Second
+
+// open opens an empty database without log in a folder. Its head holds all samples.
+func open(dir string) (*tsdb.DB, error) {
+	options := tsdb.DefaultOptions()
+	options.WALSegmentSize = -1
+	options.MinBlockDuration = (24 * time.Hour).Milliseconds()
+	options.MaxBlockDuration = options.MinBlockDuration
+	options.RetentionDuration = 0
+	db, err := tsdb.Open(dir, nil, nil, options, nil)
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %w", err)
+	}
+	db.DisableCompactions()
+	return db, nil
+}
+
+// writer writes what a range of nodes expose.
+type writer struct {
+	fleet    *fleet
+	from, to int // nodes
+	refs     []reference
+	builder  *labels.Builder
+}
+
+// reference is a series of a node in the database.
+type reference struct {
+	ref        storage.SeriesRef
+	generation int64
+}
+
+func newWriter(f *fleet, from, to int) *writer {
+	return &writer{
+		fleet: f, from: from, to: to, refs: make([]reference, (to-from)*len(f.series)),
+		builder: labels.NewBuilder(labels.EmptyLabels()),
+	}
+}
+
+// scrape writes the samples of a time.
+func (w *writer) scrape(ctx context.Context, db *tsdb.DB, at time.Time) error {
+	app := db.Appender(ctx)
+	generations := make([]int64, w.fleet.units+1) // by unit, of which the first is -1
+	since := make([]time.Time, w.fleet.units+1)
+	for node := w.from; node < w.to; node++ {
+		for unit := range generations {
+			generations[unit], since[unit] = w.fleet.generation(node, unit-1, at)
+		}
+		for i := range w.fleet.series {
+			unit := w.fleet.series[i].unit + 1
+			if err := w.sample(app, node, i, generations[unit], since[unit], at); err != nil {
+				return fmt.Errorf("append to %s of node %d: %w", w.fleet.series[i].labels, node, err)
+			}
+		}
+	}
+	return app.Commit()
+}
+
+// sample writes a sample of a series. The series of pods and claims that have ended gets the marker
+// of an end.
+func (w *writer) sample(app storage.Appender, node, i int, generation int64, since, at time.Time) (err error) {
+	s, r := &w.fleet.series[i], &w.refs[(node-w.from)*len(w.fleet.series)+i]
+	lset, ms := labels.EmptyLabels(), at.UnixMilli()
+	if r.ref != 0 && r.generation != generation {
+		if _, err := app.Append(r.ref, lset, ms, math.Float64frombits(value.StaleNaN)); err != nil {
+			return err
+		}
+		r.ref = 0
+	}
+	if r.ref == 0 {
+		r.generation = generation
+		lset = w.fleet.labelsOf(w.builder, s, node, generation)
+	}
+	r.ref, err = app.Append(r.ref, lset, ms, w.fleet.value(s, node, since, at))
+	return err
+}
+
+// history writes the samples of several writers in parallel, after one time and until another.
+func history(ctx context.Context, db *tsdb.DB, writers []*writer, after, until time.Time) error {
+	errs := make([]error, len(writers))
+	var all sync.WaitGroup
+	for i, w := range writers {
+		all.Go(func() {
+			for at := after.Add(scrape); !at.After(until) && errs[i] == nil; at = at.Add(scrape) {
+				errs[i] = w.scrape(ctx, db, at)
+			}
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

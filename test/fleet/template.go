@@ -1,0 +1,268 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/textparse"
+)
+
+// template is the exposition of one real node, of which the others are variations.
+type template struct {
+	series []templateSeries
+	units  int // units that churn or stay as one, see templateSeries.unit
+	node   string
+	at     time.Time
+	age    time.Duration // for how long the counters of the real node have counted
+}
+
+// templateSeries is a series of the real node.
+type templateSeries struct {
+	labels labels.Labels
+	value  float64
+	course course
+	// unit numbers the group of pods and claims that hold each other, to which the series belongs; -1:
+	// it is of a device or of the exporter.
+	unit int
+	hash uint64
+}
+
+// course is how values change.
+type course int
+
+const (
+	still     course = iota // as the real node said
+	counting                // increases, about as fast as the real counter did
+	held                    // the same, at a constant rate
+	swinging                // around the real value
+	fresh                   // a time that is always as long ago as on the real node
+	beginning               // a time: that of the unit's start
+)
+
+// parseTemplate reads an exposition that was taken at a time from a program of that age.
+func parseTemplate(exposition []byte, at time.Time, age time.Duration) (*template, error) {
+	parser, err := textparse.New(exposition, "text/plain; version=0.0.4", nil, textparse.ParserOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("read the exposition: %w", err)
+	}
+	t := &template{at: at, age: age}
+	types := map[string]model.MetricType{}
+	for {
+		entry, err := parser.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the exposition: %w", err)
+		}
+		switch entry {
+		case textparse.EntryType:
+			name, kind := parser.Type()
+			types[string(name)] = kind
+		case textparse.EntrySeries:
+			_, _, value := parser.Series()
+			s := templateSeries{value: value, unit: -1}
+			parser.Labels(&s.labels)
+			name := s.labels.Get(model.MetricNameLabel)
+			if name == "dra_exporter_node_info" || t.node == "" {
+				t.node = cmp.Or(s.labels.Get("pool"), s.labels.Get("node"))
+			}
+			s.course = courseOf(name, kindOf(types, name), value)
+			h := fnv.New64a()
+			_, _ = h.Write([]byte(s.labels.String()))
+			s.hash = h.Sum64()
+			t.series = append(t.series, s)
+		default:
+		}
+	}
+	for name, value := range map[string]float64{ // what Prometheus adds to a scrape
+		"up": 1, "scrape_duration_seconds": 0.01, "scrape_samples_scraped": float64(len(t.series)),
+		"scrape_samples_post_metric_relabeling": float64(len(t.series)), "scrape_series_added": 0,
+	} {
+		t.series = append(t.series, templateSeries{
+			labels: labels.FromStrings(model.MetricNameLabel, name), value: value, unit: -1,
+		})
+	}
+	if t.node == "" || len(t.series) < 100 {
+		return nil, fmt.Errorf("read the exposition: %d series of the node %q", len(t.series), t.node)
+	}
+	t.group()
+	return t, nil
+}
+
+// kindOf returns the type of the family of a series.
+func kindOf(types map[string]model.MetricType, name string) model.MetricType {
+	if kind, ok := types[name]; ok {
+		return kind
+	}
+	for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+		if base, ok := strings.CutSuffix(name, suffix); ok && types[base] != "" {
+			return model.MetricTypeCounter
+		}
+	}
+	return model.MetricTypeUnknown
+}
+
+func courseOf(name string, kind model.MetricType, value float64) course {
+	has := func(parts ...string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(name, part) })
+	}
+	switch {
+	case kind == model.MetricTypeCounter && has("allocated"):
+		return held
+	case kind == model.MetricTypeCounter:
+		return counting
+	case has("_timestamp_seconds") && has("snapshot", "last_success", "scrape", "tick"):
+		return fresh
+	case has("_timestamp_seconds") && value > 0:
+		return beginning
+	case has("utilization", "power_watts", "memory_used", "temperature", "clock_hertz", "occupancy", "rtt"):
+		return swinging
+	default:
+		return still
+	}
+}
+
+// group finds the units: pods and claims that a series names together, directly or by others.
+func (t *template) group() {
+	parent := map[string]string{}
+	var root func(string) string
+	root = func(of string) string {
+		if up, ok := parent[of]; ok && up != of {
+			parent[of] = root(up)
+			return parent[of]
+		}
+		parent[of] = of
+		return of
+	}
+	for _, s := range t.series {
+		if keys := s.holders(); len(keys) > 0 {
+			for _, key := range keys {
+				parent[root(key)] = root(keys[0])
+			}
+		}
+	}
+	numbers := map[string]int{}
+	for i, s := range t.series {
+		keys := s.holders()
+		if len(keys) == 0 {
+			continue
+		}
+		of := root(keys[0])
+		if _, ok := numbers[of]; !ok {
+			numbers[of] = len(numbers)
+		}
+		t.series[i].unit = numbers[of]
+	}
+	t.units = len(numbers)
+}
+
+// holders returns the keys of the pod and the claim that a series names.
+func (s *templateSeries) holders() []string {
+	var keys []string
+	for _, label := range []string{"pod", "resourceclaim_name"} {
+		if name := s.labels.Get(label); name != "" {
+			keys = append(keys, label+"/"+s.labels.Get("namespace")+"/"+name)
+		}
+	}
+	return keys
+}
+
+// fleet is many nodes like the template.
+type fleet struct {
+	*template
+	begin time.Time // of the history; counters of what does not churn began before
+	// churn is after how long pods and claims that churn are replaced.
+	churn time.Duration
+}
+
+// The parts of the fleet.
+const (
+	clusters   = 2
+	namespaces = 10 // of each of the template's
+	before     = 10 * time.Minute
+	// churning is the share of units that churn: one in so many.
+	churning = 3
+)
+
+// generation returns the number of the pods and claims that a unit of a node has at a time, and
+// since when.
+func (f *fleet) generation(node, unit int, at time.Time) (number int64, since time.Time) {
+	if unit < 0 || unit%churning != 0 {
+		return 0, f.begin.Add(-before)
+	}
+	offset := time.Duration((node*7919+unit*104729)%1000) * f.churn / 1000
+	elapsed := at.Sub(f.begin) + offset
+	number = int64(elapsed / f.churn)
+	return number, f.begin.Add(time.Duration(number)*f.churn - offset)
+}
+
+// models returns models of devices, most of which have a price.
+func models() []string {
+	return []string{"NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S", "example"}
+}
+
+func nodeName(node int) string { return fmt.Sprintf("node-%05d", node) }
+
+// hexadecimal matches identifiers of devices, pods and claims.
+var hexadecimal = regexp.MustCompile(`[0-9a-f]{4}$`)
+
+// labelsOf returns the labels that a series has on a node, with the labels of the target.
+func (f *fleet) labelsOf(b *labels.Builder, s *templateSeries, node int, generation int64) labels.Labels {
+	name := nodeName(node)
+	b.Reset(s.labels)
+	s.labels.Range(func(l labels.Label) {
+		switch l.Name {
+		case model.MetricNameLabel, "le", "driver", "device":
+		case "model":
+			if l.Value != "" {
+				b.Set(l.Name, models()[node%len(models())])
+			}
+		case "pod", "resourceclaim_name":
+			b.Set(l.Name, fmt.Sprintf("%s-%d-%d", l.Value, node, generation))
+		case "namespace":
+			b.Set(l.Name, fmt.Sprintf("%s-%d", l.Value, node%namespaces))
+		case "uuid", "serial", "uid":
+			if l.Value != "" {
+				b.Set(l.Name, hexadecimal.ReplaceAllString(l.Value, "")+fmt.Sprintf("%04x-%d", node, generation))
+			}
+		default:
+			b.Set(l.Name, strings.ReplaceAll(l.Value, f.node, name))
+		}
+	})
+	b.Set("cluster", fmt.Sprintf("cluster-%d", node%clusters))
+	b.Set("node", name).Set("instance", name).Set("job", "monitoring/dra-exporter")
+	return b.Labels()
+}
+
+// value returns the value of a series at a time.
+func (f *fleet) value(s *templateSeries, node int, since, at time.Time) float64 {
+	const period, swing = 5 * time.Minute, 0.1
+	seconds := at.Sub(since).Seconds()
+	phase := float64((s.hash+uint64(node)*2654435761)%1000) / 1000 * 2 * math.Pi
+	turn := 2 * math.Pi / period.Seconds()
+	switch s.course {
+	case held:
+		return s.value / f.age.Seconds() * seconds
+	case counting: // the integral of a rate that swings
+		return s.value / f.age.Seconds() * (seconds + swing/turn*(math.Cos(phase)-math.Cos(turn*seconds+phase)))
+	case swinging:
+		return s.value / (1 + swing) * (1 + swing*math.Sin(turn*seconds+phase))
+	case fresh:
+		return float64(at.UnixMilli())/1e3 - (float64(f.at.UnixMilli())/1e3 - s.value)
+	case beginning:
+		return float64(since.UnixMilli()) / 1e3
+	default:
+		return s.value
+	}
+}
