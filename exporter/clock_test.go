@@ -43,8 +43,9 @@ func steppedSampler(t *testing.T, clock *testclock.Clock) *Sampler {
 		Sources: []driver.Source{funcSource{name: "slow", sample: func(context.Context) ([]driver.Sample, error) {
 			answer(&sampled)
 			return []driver.Sample{{
-				Hardware: driver.Hardware{UUID: "GPU-0"},
-				Readings: []driver.Reading{{Quantity: driver.Utilization, Value: 0.5, At: clock.Now()}},
+				Hardware:  driver.Hardware{UUID: "GPU-0"},
+				Readings:  []driver.Reading{{Quantity: driver.Utilization, Value: 0.5, At: clock.Now()}},
+				Processes: steppedProcesses(),
 			}}, nil
 		}}},
 		PodOf: func(int) string {
@@ -57,10 +58,9 @@ func steppedSampler(t *testing.T, clock *testclock.Clock) *Sampler {
 	})
 }
 
-// steppedProcess is a process whose pod is to be found.
-func steppedProcess() []join.SourceSamples {
-	return []join.SourceSamples{{Samples: []driver.Sample{{Processes: []driver.Process{{PID: 1}}}}}}
-}
+// steppedProcesses is a process whose pod is to be found: for the second time when the pods of
+// processes are looked up for the third.
+func steppedProcesses() []driver.Process { return []driver.Process{{PID: lookupTurns - 3}} }
 
 // What sources and the kubelet said stays in use as long as ever, the sampler is well, and the next
 // tick comes as soon as ever, however the wall clock is set.
@@ -77,7 +77,8 @@ func TestSamplerWhenTheClockIsSet(t *testing.T) {
 				if d.Up != up || len(d.Shares) != 1 {
 					t.Errorf("up %v, want %v; held by %+v, want one", d.Up, up, d.Shares)
 				}
-				if got := s.podsOf(t.Context(), steppedProcess(), clock.Now()); len(got) != pods {
+				processes := []join.SourceSamples{{Samples: []driver.Sample{{Processes: steppedProcesses()}}}}
+				if got := s.podsOf(t.Context(), processes, clock.Now()); len(got) != pods {
 					t.Errorf("the pods of %v are known, want %d", got, pods)
 				}
 			}

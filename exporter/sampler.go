@@ -1,6 +1,7 @@
 package exporter
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -57,7 +58,8 @@ type Sampler struct {
 	owners    owners
 	processes driver.Worker[map[int]string]
 	pods      map[int]string // of processes
-	podsAt    time.Time      // when they were looked up last
+	podsAt    time.Time      // when they were known last
+	turn      int            // counts the ticks at which pods were looked up
 	latest    atomic.Pointer[exposition.Snapshot]
 	progress  progress
 }
@@ -216,24 +218,37 @@ func (s *Sampler) samples(now time.Time) []join.SourceSamples {
 // maxPIDs is the largest number of processes whose pods are looked up at a tick.
 const maxPIDs = 1 << 14
 
-// podsOf finds the pods of the samples' processes. While procfs hangs, those of before are used.
+// lookupTurns is at how many ticks one of them looks up the pod of a process again that the tick
+// before knew. Within that time the number of a process that has ended may be that of another
+// one, if no tick in between saw it gone.
+const lookupTurns = 10
+
+// podsOf finds the pods of the samples' processes: of those that are new since the tick before, of
+// those that had none, and of a tenth of the others. While procfs hangs, those of before are used.
 func (s *Sampler) podsOf(ctx context.Context, sources []join.SourceSamples, now time.Time) map[int]string {
 	pids := processes(sources)
 	if s.PodOf == nil || len(pids) == 0 {
+		s.pods = nil
 		return nil
 	}
-	pods, err := s.processes.Do(ctx, s.wait(), func(context.Context) (map[int]string, error) {
-		pods := make(map[int]string, len(pids))
-		for pid := range pids {
-			pods[pid] = s.PodOf(pid)
+	var due []int
+	s.turn++
+	for pid := range pids {
+		if s.pods[pid] == "" || (pid+s.turn)%lookupTurns == 0 {
+			due = append(due, pid)
 		}
-		return pods, nil
+	}
+	found, err := s.processes.Do(ctx, s.wait(), func(context.Context) (map[int]string, error) {
+		found := make(map[int]string, len(due))
+		for _, pid := range due {
+			found[pid] = s.PodOf(pid)
+		}
+		return found, nil
 	})
 	if err == nil {
-		for pid, uid := range pods {
-			if uid == "" { // the process of an event may have ended since
-				pods[pid] = s.pods[pid]
-			}
+		pods := make(map[int]string, len(pids))
+		for pid := range pids {
+			pods[pid] = cmp.Or(found[pid], s.pods[pid]) // the process of an event may have ended since
 		}
 		s.pods, s.podsAt = pods, now
 	}

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -276,7 +277,7 @@ func TestHungProcfs(t *testing.T) {
 		runSampler(t, config, func(s *Sampler, registry *prometheus.Registry) {
 			const after = 300 * time.Millisecond // each regular tick
 			time.Sleep(after)
-			for range 12 {
+			for range lookupTurns + 12 { // the first of them need not look up the process again
 				time.Sleep(time.Second)
 				if age := time.Since(s.Latest().Time); age > after {
 					t.Errorf("a snapshot is %v old", age)
@@ -292,6 +293,46 @@ func TestHungProcfs(t *testing.T) {
 			}
 		})
 	})
+}
+
+// The pod of a process is looked up when the process is new, while it has none, and at every tenth
+// tick: a number that another process has got by then is that process's.
+func TestPodsAreRemembered(t *testing.T) {
+	pods := map[int]string{1: "a", 2: "b", 3: ""}
+	lookups := map[int]int{}
+	s := NewSampler(SamplerConfig{
+		Interval: time.Second, Deadline: time.Second, Now: time.Now,
+		Metrics: NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.DiscardHandler)),
+		PodOf: func(pid int) string {
+			lookups[pid]++
+			return pods[pid]
+		},
+	})
+	of := func(pids ...int) map[int]string {
+		t.Helper()
+		var sample driver.Sample
+		for _, pid := range pids {
+			sample.Processes = append(sample.Processes, driver.Process{PID: pid})
+		}
+		return s.podsOf(t.Context(), []join.SourceSamples{{Samples: []driver.Sample{sample}}}, time.Now())
+	}
+	expect := func(what string, got, want any) {
+		t.Helper()
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	for range 2 * lookupTurns {
+		expect("pods", of(1, 2, 3), map[int]string{1: "a", 2: "b", 3: ""})
+	}
+	expect("lookups", lookups, map[int]int{1: 1 + 2, 2: 1 + 2, 3: 2 * lookupTurns})
+	of(1, 3) // 2 has ended
+	pods[1], pods[2] = "c", "d"
+	expect("pod of another process that has its number", of(1, 2, 3)[2], "d")
+	for range lookupTurns {
+		of(1, 2, 3)
+	}
+	expect("pod of another process that no tick saw begin", of(1, 2, 3)[1], "c")
 }
 
 // Owners that panic, or hang beyond their deadline, have failed, and the last known holders count.

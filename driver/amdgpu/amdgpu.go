@@ -41,10 +41,10 @@ type Source struct {
 	lister *drmcard.Lister
 	reader sysfs.Reader
 	open   func(folder string) (sysfs.Dir, error)
-	list   func(kfd string) (nodes []node, denied bool, err error)
+	list   func(kfd string) (nodes []drmcard.Node, denied bool, err error)
 
 	generation uint64 // of KFD's topology
-	nodes      []node
+	nodes      []drmcard.Node
 	gpus       []*gpu
 	using      *processes
 	usage      *driver.Call[usage]
@@ -66,7 +66,7 @@ func FromHost(h driver.Host) (driver.Source, error) { return New(h.Sysfs), nil }
 func New(root string) *Source {
 	s := &Source{
 		root: root, now: time.Now, parser: newParser(), lister: drmcard.NewLister(root),
-		list: readNodes,
+		list: drmcard.Nodes,
 		open: func(folder string) (sysfs.Dir, error) { return sysfs.OpenDir(sysfs.WorkingDir, folder) },
 	}
 	s.using = &processes{
@@ -88,7 +88,7 @@ func Fills() []driver.Quantity {
 	}
 }
 
-func (s *Source) kfd() string { return filepath.Join(s.root, "class", "kfd", "kfd") }
+func (s *Source) kfd() string { return drmcard.KFD(s.root) }
 
 // Sample returns a sample of each GPU and of each partition; driver.ErrAbsent if there is none. A
 // GPU that did not answer in time has a sample without readings, and an error. What could not be
@@ -172,21 +172,21 @@ func isGPU(card drmcard.Card) bool { return card.Driver == "amdgpu" && card.PCI 
 
 // part is a GPU, or one of its partitions.
 type part struct {
-	node    node
+	node    drmcard.Node
 	devices []string // below /dev
 }
 
 // partsOf returns what KFD has of a card: several nodes if it is partitioned, none if KFD does not
 // know it. The first partition has the GPU's own DRM nodes, the others have those of a platform
 // device, which may be there before they are used.
-func partsOf(card drmcard.Card, cards []drmcard.Card, nodes []node) []part {
+func partsOf(card drmcard.Card, cards []drmcard.Card, nodes []drmcard.Node) []part {
 	const function = len(".0")
 	var parts []part
 	for _, n := range nodes {
-		if n.slot != card.PCI[:len(card.PCI)-function] {
+		if n.Slot != card.PCI[:len(card.PCI)-function] {
 			continue
 		}
-		owner := slices.IndexFunc(cards, func(c drmcard.Card) bool { return c.Render == n.render })
+		owner := slices.IndexFunc(cards, func(c drmcard.Card) bool { return c.Render == n.Render })
 		if owner >= 0 && isGPU(cards[owner]) && cards[owner].PCI != card.PCI {
 			continue // another function of the same PCI device: a virtual GPU
 		}
@@ -257,7 +257,7 @@ func (s *Source) collect(bad *sysfs.Problems) []driver.Sample {
 		if u.uses != nil {
 			first := len(o.samples) - len(o.nodes)
 			for i, n := range o.nodes {
-				addProcesses(&o.samples[first+i], u.uses[n.id], len(o.nodes) > 1, u.at)
+				addProcesses(&o.samples[first+i], u.uses[n.ID], len(o.nodes) > 1, u.at)
 			}
 		}
 		samples = append(samples, o.samples...)

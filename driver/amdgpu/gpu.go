@@ -48,7 +48,7 @@ func (g *gpu) hardware() driver.Hardware {
 // after it. The last samples are those of the nodes.
 type outcome struct {
 	samples []driver.Sample
-	nodes   []node
+	nodes   []drmcard.Node
 	err     error
 }
 
@@ -315,8 +315,8 @@ func (r *reading) partition(gpu driver.Hardware, p part, i, of int) driver.Sampl
 			own.add(driver.EngineUtilization, n/wholePercent, engine.name)
 		}
 	}
-	if p.node.capacity > 0 {
-		own.add(driver.MemoryCapacity, float64(p.node.capacity))
+	if p.node.Capacity > 0 {
+		own.add(driver.MemoryCapacity, float64(p.node.Capacity))
 	}
 	return driver.Sample{Readings: own.readings, Hardware: driver.Hardware{
 		Kind: driver.KindPartition, Parent: gpu.PCI, Instance: strconv.Itoa(i), ParentShare: 1 / float64(of),

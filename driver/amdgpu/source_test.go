@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
 )
 
 func TestSource(t *testing.T) {
@@ -188,13 +189,13 @@ func TestTopology(t *testing.T) {
 // is partitioned says what is missing.
 func TestTopologyDenied(t *testing.T) {
 	m := server(t)
-	m.source.list = func(kfd string) (nodes []node, denied bool, err error) {
+	m.source.list = func(kfd string) (nodes []drmcard.Node, denied bool, err error) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			runtime.LockOSThread() // for ever: the thread, which is nobody's, ends with the goroutine
 			if _, _, errno := unix.RawSyscall(unix.SYS_SETFSUID, 65534, 0, 0); errno == 0 {
-				nodes, denied, err = readNodes(kfd)
+				nodes, denied, err = drmcard.Nodes(kfd)
 			}
 		}()
 		<-done

@@ -30,7 +30,7 @@ func gpus(tb testing.TB) *amdGPUs {
 		"3": "location_id 268445184\ndomain 0\ndrm_render_minor 131\n",
 		"4": "location_id 536880640\ndomain 0\ndrm_render_minor 132\n",
 	} {
-		drivertest.WriteTree(tb, root, "class/kfd/kfd/topology/nodes/"+node+"/name: \n")
+		drivertest.WriteTree(tb, root, "class/kfd/kfd/topology/nodes/"+node+"/gpu_id: 100"+node+"\n")
 		path := root + "/class/kfd/kfd/topology/nodes/" + node + "/properties"
 		if err := os.WriteFile(path, []byte(properties), 0o600); err != nil {
 			tb.Fatal(err)

@@ -33,9 +33,13 @@ devices/pci0000:00/0000:07:00.0/drm/card4/device -> ../../../0000:07:00.0
 devices/pci0000:00/0000:07:00.0/driver -> ../../../bus/pci/drivers/xe
 devices/pci0000:00/0000:07:00.0/serial_number: 692409005400
 
+class/kfd/kfd/topology/nodes/0/gpu_id: 0
 class/kfd/kfd/topology/nodes/0/properties: cpu_cores_count 64\nlocation_id 0\ndomain 0\ndrm_render_minor 0\n
+class/kfd/kfd/topology/nodes/1/gpu_id: 1000
 class/kfd/kfd/topology/nodes/1/properties: location_id 1280\ndomain 0\ndrm_render_minor 129\n
+class/kfd/kfd/topology/nodes/2/gpu_id: 2000
 class/kfd/kfd/topology/nodes/2/properties: location_id 34312\ndomain 2\ndrm_render_minor 130\n
+class/kfd/kfd/topology/nodes/3/gpu_id: 3000
 class/kfd/kfd/topology/nodes/3/properties: location_id 268469768\ndomain 2\ndrm_render_minor 131\n
 `
 
