@@ -46,7 +46,14 @@ type SamplerConfig struct {
 	Now   func() time.Time
 	// MaxAge is how old the latest snapshot may be until Health fails; three intervals at least.
 	MaxAge time.Duration
-	Log    *slog.Logger
+	// Recorder is given each snapshot; nil: none.
+	Recorder Recorder
+	Log      *slog.Logger
+}
+
+// Recorder keeps what snapshots show. Record returns soon.
+type Recorder interface {
+	Record(s *ledger.Snapshot)
 }
 
 // Sampler ticks. At each tick it reads all sources side by side and then asks who holds what, so
@@ -175,7 +182,12 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	s.progress.enter("joining", s.Now())
 	result := join.Join(in)
 	s.Metrics.Reject(result.Rejected...)
-	s.latest.Store(s.Limiter.Apply(s.Ledger, s.Ledger.Advance(result, now)))
+	snapshot := s.Ledger.Advance(result, now)
+	if s.Recorder != nil {
+		s.progress.enter("recording", now)
+		s.Recorder.Record(snapshot)
+	}
+	s.latest.Store(s.Limiter.Apply(s.Ledger, snapshot))
 	s.progress.finish(now)
 	return view.Retry
 }

@@ -26,6 +26,7 @@ type SelfMetrics struct {
 	rejected *prometheus.CounterVec
 
 	conflicts, unresolved *prometheus.GaugeVec
+	incidents             *prometheus.CounterVec
 
 	log *slog.Logger
 
@@ -69,6 +70,12 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 			Help: "Pods with claims of which it is not known what they hold, by reason: claim_name_unknown, claim_unknown, or " +
 				"request_unknown (they are taken to hold the whole claim).",
 		}, []string{"reason"}),
+		incidents: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "dra_exporter_incidents_total",
+			Help: "Incidents that the flight recorder has kept, by kind: xid, ecc_uncorrected, ras, link_down, device_lost " +
+				"(it can no longer be read), no_execute_taint, unhealthy, claim_ends_in_error (a claim ended while its device " +
+				"was in error). The same to the same holders within ten minutes is one.",
+		}, []string{"kind"}),
 		log:    log,
 		states: map[string]string{},
 		totals: map[string]driver.Rejections{},
@@ -80,7 +87,7 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 	})
 	info.Set(1)
 	registry.MustRegister(
-		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.unresolved, info,
+		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.unresolved, m.incidents, info,
 		versioncollector.NewCollector("dra_exporter"), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -198,6 +205,11 @@ func (m *SelfMetrics) Conflicts(byKind map[string]int) { setEach(m.conflicts, by
 // UnresolvedPods sets the number of pods for which it is unknown what they hold, by reason.
 func (m *SelfMetrics) UnresolvedPods(byReason map[string]int) { setEach(m.unresolved, byReason) }
 
+// Incident counts an incident; with 0 its kind is shown before there is one.
+func (m *SelfMetrics) Incident(kind string, count int) {
+	m.incidents.WithLabelValues(kind).Add(float64(count))
+}
+
 func setEach(gauges *prometheus.GaugeVec, values map[string]int) {
 	for label, n := range values {
 		gauges.WithLabelValues(label).Set(float64(n))
@@ -214,6 +226,7 @@ func SelfFamilies() ([]exposition.Family, error) {
 	m.Reject(driver.Rejection{Input: "input", Reason: driver.ReasonOther, Count: 1})
 	m.Conflicts(map[string]int{"kind": 0})
 	m.UnresolvedPods(map[string]int{"reason": 0})
+	m.Incident("kind", 0)
 	gathered, err := registry.Gather()
 	if err != nil {
 		return nil, fmt.Errorf("describe own metrics: %w", err)

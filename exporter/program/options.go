@@ -69,6 +69,9 @@ type options struct {
 	maxSeries        int
 	groupChoices     map[exposition.Group]*string
 	emptyGrace       time.Duration
+
+	recorder     bool
+	incidentsDir string
 }
 
 // sourceDeadline is the longest time for one call of a source and one request to the kubelet.
@@ -93,6 +96,7 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	o.addKubeFlags(app)
 	o.addCounterFlags(o.group(app, "Sampling and counters"))
 	o.addGroupFlags(o.group(app, "Groups of metrics"))
+	o.addRecorderFlags(o.group(app, "Flight recorder"))
 	read := o.group(app, "Sources", commandCheck)
 	for _, s := range sources {
 		o.addSource(read, s)
@@ -175,6 +179,16 @@ func (o *options) choices() exposition.Choices {
 		out[group] = *chosen
 	}
 	return out
+}
+
+// addRecorderFlags adds the flags of the flight recorder.
+func (o *options) addRecorderFlags(g *flagGroup) {
+	g.Flag(
+		"recorder", "Keep the last ten minutes of every quantity and holder, and the minute before and after an incident.",
+	).Default("true").BoolVar(&o.recorder)
+	g.Flag(
+		"incidents.dir", "Folder in which incidents outlive a restart; default: none.",
+	).PlaceHolder("FOLDER").StringVar(&o.incidentsDir)
 }
 
 // addSource adds the flags of a source.

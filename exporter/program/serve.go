@@ -36,6 +36,10 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		return err
 	}
 	defer in.node.Close()
+	flight, err := newFlight(o, metrics, log)
+	if err != nil {
+		return err
+	}
 
 	sampler := exporter.NewSampler(exporter.SamplerConfig{
 		Interval: o.interval, Deadline: sourceDeadline, Owners: in.node, Inventory: in.node, Sources: in.sources,
@@ -46,6 +50,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 			WithoutErrors: !choices.Has(exposition.GroupErrors), WithoutPeaks: !choices.Has(exposition.GroupPeaks),
 		}),
 		Limiter: exposition.NewLimiter(o.maxSeries, choices), MaxAge: o.maxAge, Log: log,
+		Recorder: flight.sink(),
 	})
 	scrapes := &web.Scrapes{}
 	renderer := exposition.New(registry, sampler.Latest, exposition.Config{
@@ -54,7 +59,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 	pages, err := guard(o, in.api, metrics, log, web.NewHandler(web.Config{
 		Metrics: renderer, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
 		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, QuietAfter: o.quietAfter,
-		Log: log, Health: sampler.Health,
+		Log: log, Health: sampler.Health, Recorder: flight.Recorder,
 		Sources: func() []web.Source { return sourceStates(in.sources, list, metrics.States()) },
 	}))
 	if err != nil {
@@ -69,7 +74,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		o.socket,
 	)
 	return run(ctx, parts{
-		inputs: in, sampler: sampler, server: server, scrapes: scrapes,
+		inputs: in, sampler: sampler, server: server, scrapes: scrapes, flight: flight,
 	}, o, log)
 }
 
@@ -81,6 +86,7 @@ type parts struct {
 	sampler *exporter.Sampler
 	server  *http.Server
 	scrapes *web.Scrapes
+	flight  flight
 }
 
 // run runs the parts until ctx ends or the server fails. At the end it waits for one more scrape,
@@ -89,7 +95,10 @@ type parts struct {
 func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	var watching, sampling sync.WaitGroup
+	var watching, sampling, keeping sync.WaitGroup
+	kept, keepNoMore := context.WithCancel(context.WithoutCancel(ctx))
+	defer func() { keepNoMore(); keeping.Wait() }() // after the last tick
+	keeping.Go(func() { p.flight.run(kept) })
 	watching.Go(func() { p.watch(working) })
 	sampling.Go(func() { p.sampler.Run(working) })
 

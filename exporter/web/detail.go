@@ -18,7 +18,8 @@ import (
 // detail is all that is known of a device or a claim.
 type detail struct {
 	Node, Title, Time string
-	Sections          []section // none: there is no such device or claim
+	Sections          []section // none: there is no such device, claim or incident
+	Charts            []chartGroup
 }
 
 // tidy removes sections without rows, and columns without texts.

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
 //go:embed page
@@ -89,6 +90,7 @@ func (p *pages) viewOf(s *exposition.Snapshot) *view {
 	defer p.mu.Unlock()
 	if p.of != s {
 		p.of, p.view = s, newView(s, p.traffic.observe(s), p.sources(), p.QuietAfter)
+		p.view.Incidents = incidentRows(p.Recorder)
 	}
 	return p.view
 }
@@ -152,7 +154,8 @@ func (p *pages) serveRows(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// serveDetail answers ?device=NAME, or DRIVER/POOL/NAME, and ?claim=NAMESPACE/NAME with a page. It
+// serveDetail answers ?device=NAME, or DRIVER/POOL/NAME, ?claim=NAMESPACE/NAME and ?incident=ID
+// with a page. It
 // is written while it is sent: what many requests hold is no more than their buffers.
 func (p *pages) serveDetail(w http.ResponseWriter, r *http.Request) {
 	s := p.Latest()
@@ -171,10 +174,17 @@ func (p *pages) serveDetail(w http.ResponseWriter, r *http.Request) {
 
 func (p *pages) detail(s *exposition.Snapshot, query url.Values) (d detail, found bool) {
 	e := explainer{Snapshot: s, sources: p.sources(), catalogue: s.Catalogue.OrStandard(), states: p.viewOf(s).states}
-	if name := query.Get("claim"); name != "" {
-		d = e.claim(name)
-	} else {
+	claim, id := query.Get("claim"), query.Get("incident")
+	namespace, name, _ := strings.Cut(claim, "/")
+	switch {
+	case id != "":
+		d = p.incident(id, s.Time, e.catalogue)
+	case claim != "":
+		d = e.claim(claim)
+		d.Charts = p.recorded(recorder.Selection{Namespace: namespace, Claim: name}, e.catalogue)
+	default:
 		d = e.device(query.Get("device"))
+		d.Charts = p.recorded(recorder.Selection{Device: query.Get("device")}, e.catalogue)
 	}
 	d.Node = cmp.Or(p.Node, "this node")
 	return d, len(d.Sections) > 0

@@ -35,6 +35,8 @@ type view struct {
 	Claims   []holderRow `json:"claims"`
 	Pods     []holderRow `json:"pods"`
 	Ended    int         `json:"ended"` // claims and pods that are not shown
+	// Incidents are the newest ones that the flight recorder has.
+	Incidents []incidentRow `json:"incidents,omitempty"`
 
 	states map[driver.ID]ledger.State
 	index  map[driver.ID]int // in IDs

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
 // Config configures [NewHandler].
@@ -29,9 +30,10 @@ type Config struct {
 	Pprof       bool
 	Version     string
 	Scrapes     *Scrapes
-	Health      func() error    // why the probes fail; nil: they do not
-	QuietAfter  time.Duration   // a device that no holder used for so long is quiet
-	Sources     func() []Source // their state; nil: unknown
+	Health      func() error       // why the probes fail; nil: they do not
+	QuietAfter  time.Duration      // a device that no holder used for so long is quiet
+	Sources     func() []Source    // their state; nil: unknown
+	Recorder    *recorder.Recorder // nil: none
 	Log         *slog.Logger
 }
 
@@ -54,7 +56,7 @@ func CheckMetricsPath(of string) error {
 }
 
 // NewHandler returns the handler of all pages: the metrics, /healthz, /readyz, /api/v1/snapshot,
-// and the page at / with what it needs below /page/.
+// /api/v1/history, /api/v1/incidents, and the page at / with what it needs below /page/.
 func NewHandler(c Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET "+c.MetricsPath, c.Scrapes.count(serveMetrics(c.Metrics, newAnswers(c.Latest, c.Log))))
@@ -70,6 +72,7 @@ func NewHandler(c Config) http.Handler {
 	mux.HandleFunc("GET /api/v1/snapshot", func(w http.ResponseWriter, r *http.Request) {
 		serveSnapshot(w, r, c, documents)
 	})
+	registerRecording(mux, c)
 	newPages(c, documents).register(mux)
 	if c.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)

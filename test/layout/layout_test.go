@@ -130,9 +130,11 @@ func TestImports(t *testing.T) {
 		"exporter/distribution": nil,
 		"exporter/ledger":       {"driver", "exporter/join", "podresources"},
 		"exporter/exposition":   {"driver", "exporter/join", "exporter/ledger", "podresources"},
+		"exporter/recorder":     {"driver", "exporter/join", "exporter/ledger", "podresources"},
+		"exporter/archive":      {"driver"},
 		"exporter/web": {
-			"driver", "exporter/explain", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/web/client",
-			"podresources",
+			"driver", "exporter/explain", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/recorder",
+			"exporter/web/client", "podresources",
 		},
 		"exporter/web/access": {"driver", "exporter/web/client"},
 		"exporter/web/client": nil,
@@ -142,10 +144,12 @@ func TestImports(t *testing.T) {
 		},
 		"exporter/top":  {"exporter/ledger", "exporter/web"},
 		"exporter/node": {"driver", "driver/inventory", "podresources", "podresources/kube"},
-		"exporter":      {"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "podresources"},
+		"exporter": {
+			"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/recorder", "podresources",
+		},
 		"exporter/program": {
-			"driver", "driver/scrape", "driver/sysfs", "exporter", "exporter/check", "exporter/exposition", "exporter/ledger",
-			"exporter/node", "exporter/top", "exporter/web", "exporter/web/access", "podresources", "podresources/kube",
+			"driver", "driver/scrape", "driver/sysfs", "exporter", "exporter/archive", "exporter/check", "exporter/exposition",
+			"exporter/ledger", "exporter/node", "exporter/recorder", "exporter/top", "exporter/web", "exporter/web/access", "podresources", "podresources/kube",
 		},
 	}
 	seen := 0

@@ -216,6 +216,11 @@
     pods.show(holderRows(data.pods, data));
     $('troubles').replaceChildren(...data.troubles.map((t) => element('li', { class: 'bad' },
       `Source ${t.source} is down: ${t.reason}.`, t.do ? ` To do: ${t.do}.` : '')));
+    const incidents = data.incidents ?? [];
+    $('incidents').hidden = incidents.length === 0;
+    $('incidents').querySelector('ul').replaceChildren(...incidents.map((i) => element('li', {},
+      link('incident', i.id, i.text), i.count > 1 ? ` (${i.count} times)` : '', ' ', element('small', {}, i.time),
+      ` hit ${i.pods}`)));
     $('ended').textContent = data.ended ? `${data.ended} more rows of claims and pods that ended are still exported.` : '';
   };
 
@@ -250,11 +255,11 @@
     timer = setTimeout(run, every);
   };
 
-  // Details are those of the address: #claim=NAMESPACE/NAME or #device=NAME.
+  // Details are those of the address: #claim=NAMESPACE/NAME, #device=NAME or #incident=ID.
   const dialog = $('detail'), inside = dialog.querySelector('div');
   let shown = '';
   const asked = () => {
-    const found = /^#(claim|device)=(.+)$/.exec(location.hash);
+    const found = /^#(claim|device|incident)=(.+)$/.exec(location.hash);
     try {
       return found && { kind: found[1], name: decodeURIComponent(found[2]) };
     } catch {

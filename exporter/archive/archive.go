@@ -1,0 +1,272 @@
+// Package archive keeps documents in a folder over restarts: a file a document, compressed JSON,
+// whose check sum tells a damaged file. A file is complete or absent, whenever the process or the
+// machine stops.
+package archive
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+const (
+	suffix    = ".json.gz"
+	temporary = ".tmp-"
+	// maxFiles and maxBytes bound the files of one kind; the oldest go first.
+	maxFiles = 256
+	maxBytes = 16 << 20
+	// maxDocument bounds a document, not compressed.
+	maxDocument = 8 << 20
+	// maxQueue bounds the documents that wait for the disk. The oldest are dropped.
+	maxQueue = 64
+)
+
+// Folder keeps documents in a folder. Keep is safe for concurrent use with Run.
+type Folder struct {
+	path  string
+	log   *slog.Logger
+	queue chan document
+	// Rejected is told of each file that could not be used or written.
+	rejected func(driver.Rejection)
+}
+
+type document struct {
+	kind, id string
+	content  any
+}
+
+// Open makes the folder, unless it is there, and checks that it can be written. Files that an
+// earlier process did not finish are removed.
+func Open(path string, log *slog.Logger, rejected func(driver.Rejection)) (*Folder, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("make folder: %w", err)
+	}
+	f := &Folder{path: path, log: log, queue: make(chan document, maxQueue), rejected: rejected}
+	left, err := filepath.Glob(filepath.Join(path, temporary+"*"))
+	if err != nil {
+		return nil, fmt.Errorf("list folder: %w", err)
+	}
+	for _, name := range left {
+		if err := os.Remove(name); err != nil {
+			return nil, fmt.Errorf("remove an incomplete file: %w", err)
+		}
+	}
+	probe, err := os.CreateTemp(path, temporary)
+	if err != nil {
+		return nil, fmt.Errorf("write to folder: %w", err)
+	}
+	_ = probe.Close()
+	if err := os.Remove(probe.Name()); err != nil {
+		return nil, fmt.Errorf("write to folder: %w", err)
+	}
+	return f, nil
+}
+
+// Load reads the documents of a kind, in order of their identities. A file that can't be used costs
+// its document alone, and is counted and removed.
+func Load[T any](f *Folder, kind string, valid func(*T) bool) []*T {
+	names, err := f.files(kind)
+	if err != nil {
+		f.log.Warn("documents can't be read", "kind", kind, "folder", f.path, "err", err)
+		return nil
+	}
+	var out []*T
+	for _, name := range names {
+		content := new(T)
+		err := f.read(name, content)
+		if err == nil && !valid(content) {
+			err = errInvalid
+		}
+		if err != nil {
+			f.log.Warn("a document is damaged, and removed", "kind", kind, "file", name, "err", err)
+			f.rejected(driver.Rejection{Input: kind, Reason: driver.ReasonMalformed, Count: 1})
+			_ = os.Remove(filepath.Join(f.path, name))
+			continue
+		}
+		out = append(out, content)
+	}
+	return out
+}
+
+var errInvalid = errors.New("its content is no document of this kind")
+
+// files returns the names of the files of a kind, the oldest first.
+func (f *Folder) files(kind string) ([]string, error) {
+	entries, err := os.ReadDir(f.path) // sorted
+	if err != nil {
+		return nil, fmt.Errorf("list folder: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), kind+"-") && strings.HasSuffix(e.Name(), suffix) && e.Type().IsRegular() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+func (f *Folder) read(name string, content any) error {
+	file, err := os.Open(filepath.Join(f.path, name))
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	return parse(file, content)
+}
+
+// parse reads a document. It reads to the end, where the check sum is.
+func parse(r io.Reader, content any) error {
+	z, err := gzip.NewReader(r)
+	if err != nil {
+		return fmt.Errorf("decompress: %w", err)
+	}
+	text, err := io.ReadAll(io.LimitReader(z, maxDocument+1))
+	if err != nil {
+		return fmt.Errorf("decompress: %w", err)
+	}
+	if len(text) > maxDocument {
+		return fmt.Errorf("read: more than %d bytes", maxDocument)
+	}
+	if err := json.Unmarshal(text, content); err != nil {
+		return fmt.Errorf("decode: %w", err)
+	}
+	return nil
+}
+
+// Keep writes a document soon, in place of an earlier one of the same kind and identity. It does
+// not wait: if the disk is too slow, the oldest document that waits is dropped, and counted. The
+// content must not change any more.
+func (f *Folder) Keep(kind, id string, content any) {
+	d := document{kind, id, content}
+	for {
+		select {
+		case f.queue <- d:
+			return
+		default:
+		}
+		select {
+		case old := <-f.queue:
+			f.rejected(driver.Rejection{Input: old.kind, Reason: driver.ReasonTooMany, Count: 1})
+		default:
+		}
+	}
+}
+
+// Run writes what is to be kept until ctx ends, and then what still waits.
+func (f *Folder) Run(ctx context.Context) {
+	for {
+		select {
+		case d := <-f.queue:
+			f.write(d)
+			continue
+		case <-ctx.Done():
+		}
+		for {
+			select {
+			case d := <-f.queue:
+				f.write(d)
+			default:
+				return
+			}
+		}
+	}
+}
+
+func (f *Folder) write(d document) {
+	if err := f.save(d); err != nil {
+		f.log.Warn("a document could not be kept", "kind", d.kind, "id", d.id, "err", err)
+		f.rejected(driver.Rejection{Input: d.kind, Reason: driver.ReasonOf(err), Count: 1})
+	}
+}
+
+// save writes a document to another file, which then takes the place of the old one: a crash leaves
+// the one or the other.
+func (f *Folder) save(d document) (err error) {
+	var body bytes.Buffer
+	z := gzip.NewWriter(&body)
+	if err := json.NewEncoder(z).Encode(d.content); err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	if err := z.Close(); err != nil {
+		return fmt.Errorf("compress: %w", err)
+	}
+	file, err := os.CreateTemp(f.path, temporary)
+	if err != nil {
+		return fmt.Errorf("make file: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(file.Name())
+		}
+	}()
+	_, err = file.Write(body.Bytes())
+	if err == nil {
+		err = file.Sync()
+	}
+	if closing := file.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return fmt.Errorf("write: %w", err)
+	}
+	if err := os.Rename(file.Name(), filepath.Join(f.path, d.kind+"-"+d.id+suffix)); err != nil {
+		return fmt.Errorf("rename: %w", err)
+	}
+	if err := f.sync(); err != nil {
+		return err
+	}
+	return f.prune(d.kind)
+}
+
+// sync makes a new name last over a crash of the machine.
+func (f *Folder) sync() error {
+	folder, err := os.Open(f.path)
+	if err != nil {
+		return fmt.Errorf("open folder: %w", err)
+	}
+	defer func() { _ = folder.Close() }()
+	if err := folder.Sync(); err != nil {
+		return fmt.Errorf("sync folder: %w", err)
+	}
+	return nil
+}
+
+// prune removes the oldest files of a kind beyond the bounds.
+func (f *Folder) prune(kind string) error {
+	names, err := f.files(kind)
+	if err != nil {
+		return err
+	}
+	var total int64
+	kept := 0
+	for _, name := range slices.Backward(names) {
+		path := filepath.Join(f.path, name)
+		info, err := os.Lstat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read size: %w", err)
+		}
+		kept++
+		if total += info.Size(); kept <= maxFiles && total <= maxBytes {
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			return fmt.Errorf("remove the oldest: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,158 @@
+package archive
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
+)
+
+func TestMain(m *testing.M) { testmain.Main(m) }
+
+// entry is a document of these tests.
+type entry struct{ ID, Text string }
+
+func valid(e *entry) bool { return e.ID != "" }
+
+type rejections map[driver.Reason]int
+
+func open(t *testing.T, path string) (*Folder, rejections) {
+	t.Helper()
+	counts := rejections{}
+	f, err := Open(path, slog.New(slog.DiscardHandler), func(r driver.Rejection) { counts[r.Reason] += r.Count })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f, counts
+}
+
+// keep writes documents, and waits until they are written.
+func keep(t *testing.T, f *Folder, entries ...entry) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, e := range entries {
+		f.Keep("entries", e.ID, e)
+		f.Run(ctx)
+	}
+}
+
+func load(f *Folder) []string {
+	var out []string
+	for _, e := range Load(f, "entries", valid) {
+		out = append(out, e.ID+" "+e.Text)
+	}
+	return out
+}
+
+func TestKeep(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a", "b")
+	f, _ := open(t, path)
+	keep(t, f, entry{"2", "old"}, entry{"1", "x"}, entry{"2", "new"})
+	again, counts := open(t, path)
+	if got := load(again); !slices.Equal(got, []string{"1 x", "2 new"}) || len(counts) > 0 {
+		t.Errorf("the documents are %q, rejected %v", got, counts)
+	}
+}
+
+// A file that was cut off or changed at any place costs its document alone, and is counted.
+func TestDamage(t *testing.T) {
+	path := t.TempDir()
+	f, counts := open(t, path)
+	bad := filepath.Join(path, "entries-2"+suffix)
+	keep(t, f, entry{"2", strings.Repeat("a text ", 9)})
+	whole, err := os.ReadFile(bad)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var damaged [][]byte
+	for n := range whole {
+		changed := slices.Clone(whole)
+		changed[n] ^= 0x55
+		damaged = append(damaged, whole[:n], changed)
+	}
+	lost := 0
+	for _, content := range damaged {
+		keep(t, f, entry{"1", "x"}, entry{"3", "z"})
+		if err := os.WriteFile(bad, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		before := counts[driver.ReasonMalformed]
+		got := load(f)
+		if !slices.Contains(got, "1 x") || !slices.Contains(got, "3 z") {
+			t.Fatalf("with %x the documents are %q", content, got)
+		}
+		// A changed byte of the header, such as its time, is no damage.
+		if whole := len(got) == 3; whole == (counts[driver.ReasonMalformed] > before) {
+			t.Fatalf("with %x: %d documents, and %d rejections more", content, len(got), counts[driver.ReasonMalformed]-before)
+		}
+		if len(got) == 2 {
+			lost++
+			if _, err := os.Stat(bad); err == nil {
+				t.Fatal("the damaged file is still there")
+			}
+		}
+	}
+	if lost < len(damaged)*9/10 {
+		t.Errorf("of %d damaged files %d were noticed", len(damaged), lost)
+	}
+}
+
+// What a process left unfinished is no document, and is removed.
+func TestKilledWhileWriting(t *testing.T) {
+	path := t.TempDir()
+	f, _ := open(t, path)
+	keep(t, f, entry{"1", "x"})
+	if err := os.WriteFile(filepath.Join(path, temporary+"1"), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, counts := open(t, path)
+	left, err := os.ReadDir(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := load(f); !slices.Equal(got, []string{"1 x"}) || len(counts) > 0 || len(left) != 1 {
+		t.Errorf("the documents are %q, rejected %v, files %v", got, counts, left)
+	}
+}
+
+func TestBounds(t *testing.T) {
+	f, counts := open(t, t.TempDir())
+	for n := range maxFiles + 3 {
+		keep(t, f, entry{fmt.Sprintf("%04d", n), ""})
+	}
+	got := load(f)
+	if len(got) != maxFiles || got[0] != "0003 " {
+		t.Errorf("%d documents from %q on", len(got), got[0])
+	}
+	for n := range maxQueue + 2 { // while the disk hangs
+		f.Keep("entries", fmt.Sprint(n), entry{})
+	}
+	if counts[driver.ReasonTooMany] != 2 {
+		t.Errorf("%d documents were dropped, want 2", counts[driver.ReasonTooMany])
+	}
+}
+
+func TestFolderThatCanNotBeWritten(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(file, slog.New(slog.DiscardHandler), nil); err == nil {
+		t.Error("a file is taken for a folder")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte{0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0})
+	f.Fuzz(func(_ *testing.T, content []byte) {
+		_ = parse(strings.NewReader(string(content)), new(entry)) // returns
+	})
+}

@@ -1,0 +1,59 @@
+package exporter
+
+import (
+	"log/slog"
+
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+)
+
+// Kinds of the documents that a [FlightRecorder] keeps.
+const (
+	IncidentDocument = "incidents"
+)
+
+// FlightRecorder gives snapshots to a recorder, and tells of what happened.
+type FlightRecorder struct {
+	*recorder.Recorder
+	metrics *SelfMetrics
+	log     *slog.Logger
+	keep    func(kind, id string, content any)
+	tell    func(*recorder.Incident)
+}
+
+// NewFlightRecorder returns a recorder that counts and logs incidents. keep is given each document
+// that is to outlive the process, again when it has more; tell is given each new incident. Both
+// may be nil, and must not wait.
+func NewFlightRecorder(
+	of *recorder.Recorder, metrics *SelfMetrics, log *slog.Logger, keep func(kind, id string, content any),
+	tell func(*recorder.Incident),
+) *FlightRecorder {
+	for _, kind := range recorder.Kinds() {
+		metrics.Incident(string(kind), 0)
+	}
+	return &FlightRecorder{Recorder: of, metrics: metrics, log: log, keep: keep, tell: tell}
+}
+
+// Record adds a snapshot.
+func (f *FlightRecorder) Record(s *ledger.Snapshot) {
+	news := f.Recorder.Record(s)
+	for _, i := range news.Opened {
+		f.metrics.Incident(string(i.Kind), 1)
+		f.log.Warn("incident",
+			"id", i.ID, "kind", i.Kind, "code", i.Code, "device", i.Device.String(), "time", i.Time, "count", i.Count,
+			"claims", i.Claims(), "pods", i.Pods(), "text", i.Text)
+		if f.tell != nil {
+			f.tell(i)
+		}
+		f.keepIncident(i)
+	}
+	for _, i := range news.Closed {
+		f.keepIncident(i)
+	}
+}
+
+func (f *FlightRecorder) keepIncident(i *recorder.Incident) {
+	if f.keep != nil {
+		f.keep(IncidentDocument, i.ID, i)
+	}
+}

@@ -1,0 +1,276 @@
+package recorder_test
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+)
+
+// story lets ticks pass and gives their snapshots to a recorder.
+type story struct {
+	*exportertest.History
+	*recorder.Recorder
+	news []recorder.News
+}
+
+func newStory(t *testing.T) *story {
+	return &story{
+		History:  exportertest.NewHistory(t),
+		Recorder: recorder.New(recorder.Config{Interval: time.Second}),
+	}
+}
+
+// pass lets seconds pass, and returns the incidents that were opened.
+func (s *story) pass(seconds int) []*recorder.Incident {
+	var opened []*recorder.Incident
+	for range seconds {
+		s.Tick(time.Second)
+		news := s.Record(s.Last.Snapshot)
+		s.news = append(s.news, news)
+		opened = append(opened, news.Opened...)
+	}
+	return opened
+}
+
+func (s *story) xid(code string, count float64, at time.Time, pid int) {
+	s.Read(jointest.Watts(300), driver.Reading{
+		Quantity: driver.Errors, Labels: driver.Labels{"xid", code}, Value: count, Since: jointest.Start().Add(1),
+	})
+	if !at.IsZero() {
+		s.In.Sources[0].Samples[0].Events = []driver.Event{
+			{Quantity: driver.Errors, Labels: driver.Labels{"xid", code}, At: at, PID: pid},
+		}
+	}
+}
+
+// one returns the only incident.
+func one(t *testing.T, incidents []*recorder.Incident) *recorder.Incident {
+	t.Helper()
+	if len(incidents) != 1 {
+		t.Fatalf("%d incidents, want 1: %+v", len(incidents), incidents)
+	}
+	return incidents[0]
+}
+
+// An error of one process is an incident of its pod alone, with the minute before and after.
+func TestErrorOfOneProcess(t *testing.T) {
+	s := newStory(t)
+	s.Hold("a", "a").ShareID = "1"
+	s.Hold("b", "b").ShareID = "2"
+	s.In.PodOf = map[int]string{7: "uid-a", 8: "uid-b"}
+	for range 120 {
+		s.Read(jointest.Watts(300))
+		if got := s.pass(1); len(got) > 0 {
+			t.Fatalf("an incident before there was any: %+v", got[0])
+		}
+	}
+	happened := s.Now.Add(-300 * time.Millisecond)
+	s.xid("31", 1, happened, 8)
+	i := one(t, s.pass(1))
+	if i.Kind != recorder.XID || i.Code != "31" || !i.Time.Equal(happened) || !i.Open {
+		t.Errorf("the incident is %+v", i)
+	}
+	if diff := cmp.Diff([]string{"team/b"}, i.Pods()); diff != "" {
+		t.Errorf("pods that were hit: %s", diff)
+	}
+	if diff := cmp.Diff([]string{"team/b"}, i.Claims()); diff != "" {
+		t.Errorf("claims that were hit: %s", diff)
+	}
+	if len(i.Holders) != 2 {
+		t.Errorf("the device had 2 holders, the incident has %+v", i.Holders)
+	}
+	s.Read(jointest.Watts(150))
+	s.pass(90)
+	i = one(t, s.Incidents())
+	if i.Open || i.Chart == nil {
+		t.Fatalf("the incident is still open: %+v", i)
+	}
+	first, last := i.Chart.Times[0], i.Chart.Times[len(i.Chart.Times)-1]
+	if before, after := happened.Sub(first), last.Sub(happened); before < 58*time.Second || before > time.Minute ||
+		after < 58*time.Second || after > time.Minute {
+		t.Errorf("the recording reaches from %v before to %v after", before, after)
+	}
+	checkPower(t, i, happened)
+}
+
+// checkPower checks that the device drew 300 W before the incident and 150 W after it, of which the
+// claim that was hit, the second of two, had half.
+func checkPower(t *testing.T, i *recorder.Incident, happened time.Time) {
+	t.Helper()
+	for _, of := range []struct {
+		kind          recorder.OwnerKind
+		name          string
+		before, after float64
+	}{{recorder.OfDevice, "", 300, 150}, {recorder.OfClaim, "b", 150, 75}} {
+		n := slices.IndexFunc(i.Chart.Series, func(c recorder.ChartSeries) bool {
+			return c.Of == of.kind && c.Name == of.name && c.Quantity == "power"
+		})
+		if n < 0 {
+			t.Errorf("no power of %s %s", of.kind, of.name)
+			continue
+		}
+		for j, v := range i.Chart.Series[n].Values.Floats() {
+			want := of.before
+			if i.Chart.Times[j].After(happened.Add(time.Second)) {
+				want = of.after
+			}
+			if math.IsNaN(v) || math.Abs(v-want) > 1e-3*want {
+				t.Fatalf("%s %s at %v: %v W, want %v", of.kind, of.name, i.Chart.Times[j], v, want)
+			}
+		}
+	}
+}
+
+// The same error that happens again to the same holders is counted in the same incident; one that
+// hits another holder, or ten minutes later, is another one.
+func TestSameIncident(t *testing.T) {
+	s := newStory(t)
+	s.Hold("a", "a")
+	s.Read(jointest.Watts(300))
+	s.pass(3)
+	errors := 0.0
+	fail := func() []*recorder.Incident {
+		errors++
+		s.xid("31", errors, time.Time{}, 0)
+		return s.pass(1)
+	}
+	one(t, fail())
+	for range 5 {
+		s.pass(40)
+		if got := fail(); len(got) > 0 {
+			t.Errorf("the same again is told again: %+v", got[0])
+		}
+	}
+	if i := one(t, s.Incidents()); i.Count != 6 || !i.Last.After(i.Time.Add(190*time.Second)) {
+		t.Errorf("%d errors until %v, want 6", i.Count, i.Last.Sub(i.Time))
+	}
+	s.Free("a")
+	s.Hold("b", "b")
+	s.pass(5)
+	one(t, fail())
+	s.pass(601)
+	one(t, fail())
+}
+
+// Each change of a device's condition for the worse is an incident of who holds it, once; what was
+// so from the start is none.
+func TestConditions(t *testing.T) {
+	health := func(status string) driver.Reading {
+		return driver.Reading{Quantity: driver.Health, Labels: driver.Labels{status}, Value: 1}
+	}
+	taint := driver.Taint{Key: "gpu.example.com/bad", Effect: "NoExecute"}
+	tests := []struct {
+		name   string
+		begin  func(*story)
+		change func(*story)
+		want   recorder.Kind
+	}{
+		{
+			name: "unhealthy", want: recorder.Unhealthy,
+			begin:  func(s *story) { s.Read(jointest.Watts(1), health("healthy")) },
+			change: func(s *story) { s.Read(jointest.Watts(1), health("unhealthy")) },
+		},
+		{
+			name: "healthy again", begin: func(s *story) { s.Read(jointest.Watts(1), health("unhealthy")) },
+			change: func(s *story) { s.Read(jointest.Watts(1), health("healthy")) },
+		},
+		{
+			name: "unhealthy from the start", begin: func(s *story) { s.Read(jointest.Watts(1), health("unhealthy")) },
+			change: func(s *story) { s.Read(jointest.Watts(1), health("unhealthy")) },
+		},
+		{
+			name: "lost", want: recorder.DeviceLost, begin: func(s *story) { s.Read(jointest.Watts(1)) },
+			change: func(s *story) { s.Read() },
+		},
+		{
+			name: "tainted", want: recorder.NoExecuteTaint, begin: func(s *story) { s.Read(jointest.Watts(1)) },
+			change: func(s *story) {
+				s.In.Inventory = driver.Inventory{jointest.ID("gpu-0"): {
+					Hardware: driver.Hardware{UUID: "gpu-0"}, Taints: []driver.Taint{taint},
+				}}
+			},
+		},
+		{
+			name: "tainted for new pods", begin: func(s *story) { s.Read(jointest.Watts(1)) },
+			change: func(s *story) {
+				s.In.Inventory = driver.Inventory{jointest.ID("gpu-0"): {
+					Hardware: driver.Hardware{UUID: "gpu-0"}, Taints: []driver.Taint{{Key: "a", Effect: "NoSchedule"}},
+				}}
+			},
+		},
+		{
+			name: "corrected error", begin: func(s *story) { s.Read(jointest.Watts(1)) },
+			change: func(s *story) {
+				s.Read(jointest.Watts(1), driver.Reading{
+					Quantity: driver.Errors, Labels: driver.Labels{"ecc_corrected"}, Value: 9, Since: jointest.Start().Add(1),
+				})
+			},
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newStory(t)
+			s.Hold("a", "a")
+			tt.begin(s)
+			if got := s.pass(5); len(got) > 0 {
+				t.Fatalf("an incident at the start: %+v", got[0])
+			}
+			tt.change(s)
+			got := s.pass(20)
+			if tt.want == "" {
+				if len(got) > 0 {
+					t.Errorf("an incident: %+v", got[0])
+				}
+				return
+			}
+			i := one(t, got)
+			if i.Kind != tt.want || !slices.Equal(i.Pods(), []string{"team/a"}) {
+				t.Errorf("%s of %v, want %s of team/a", i.Kind, i.Pods(), tt.want)
+			}
+		})
+	}
+}
+
+// A claim that ends within a minute of an error of its device is an incident, another one is not.
+func TestClaimEndsInError(t *testing.T) {
+	for _, after := range []int{20, 100} {
+		s := newStory(t)
+		s.Hold("a", "a")
+		s.Read(jointest.Watts(300))
+		s.pass(3)
+		s.xid("79", 1, time.Time{}, 0)
+		one(t, s.pass(after))
+		s.Free("a")
+		got := s.pass(3)
+		if (len(got) == 1) != (after < 60) {
+			t.Fatalf("the claim ends %d s after the error: %d incidents", after, len(got))
+		}
+		if len(got) == 1 && (got[0].Kind != recorder.ClaimEndsInError || !slices.Equal(got[0].Claims(), []string{"team/a"})) {
+			t.Errorf("the incident is %+v", got[0])
+		}
+	}
+}
+
+// Where the ledger keeps no errors by holder, an error hits all who hold the device.
+func TestErrorsWithoutCountersOfHolders(t *testing.T) {
+	s := newStory(t)
+	config := exportertest.LedgerConfig()
+	config.WithoutErrors = true
+	s.Ledger = ledger.New(config)
+	s.Hold("a", "a")
+	s.Read(jointest.Watts(300))
+	s.pass(3)
+	s.xid("79", 1, time.Time{}, 0)
+	if i := one(t, s.pass(1)); !slices.Equal(i.Pods(), []string{"team/a"}) {
+		t.Errorf("the error hit %v", i.Pods())
+	}
+}

@@ -1,0 +1,367 @@
+package recorder
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// OwnerKind says whose a series is.
+type OwnerKind string
+
+// The kinds of owners.
+const (
+	OfDevice OwnerKind = "device"
+	OfClaim  OwnerKind = "claim"
+	OfPod    OwnerKind = "pod"
+)
+
+// Owner is whose a series is: a device's, or a claim's or pod's part of a device.
+type Owner struct {
+	Kind            OwnerKind
+	Namespace, Name string // of the claim or pod
+	Device          driver.ID
+}
+
+func (o Owner) compare(other Owner) int {
+	return cmp.Or(
+		cmp.Compare(o.Kind, other.Kind), o.Device.Compare(other.Device),
+		strings.Compare(o.Namespace, other.Namespace), strings.Compare(o.Name, other.Name),
+	)
+}
+
+// Series are the values of a series at the times of a [Window], NaN where they are absent. Those of
+// a counter are its rates per second since the tick before.
+type Series struct {
+	Owner    Owner
+	Quantity driver.Quantity
+	Labels   driver.Labels
+	Counter  bool
+	Values   []float64
+}
+
+func (s *Series) compare(other *Series) int {
+	return cmp.Or(
+		s.Owner.compare(other.Owner), cmp.Compare(s.Quantity, other.Quantity),
+		slices.Compare(s.Labels[:], other.Labels[:]),
+	)
+}
+
+// Window is a part of what the ring has: series with a common axis of time.
+type Window struct {
+	Times  []time.Time
+	Series []Series
+}
+
+const (
+	// blockTicks is the number of ticks of a block: the ring forgets whole blocks.
+	blockTicks = 60
+	// seriesOverhead is what a series of a block costs besides its data, in bytes.
+	seriesOverhead = 16
+)
+
+// meta identifies a series.
+type meta struct {
+	owner    *Owner
+	quantity driver.Quantity
+	labels   driver.Labels
+	counter  bool
+}
+
+// track is a series that is being recorded.
+type track struct {
+	*meta
+	encoder
+	last float64 // of a counter
+	seen uint64  // the number of the tick at which it was last there
+}
+
+// block are the series of some ticks. A sealed one does not change.
+type block struct {
+	times  []time.Time
+	data   []byte
+	series []*meta
+	ends   []uint32 // where the data of each series ends
+}
+
+func (b *block) size() int { return len(b.data) + len(b.series)*seriesOverhead + len(b.times)*24 }
+
+// ring is a bounded memory of the values of snapshots.
+type ring struct {
+	keep      time.Duration // what is older is forgotten
+	maxBytes  int           // of sealed blocks
+	catalogue driver.Catalogue
+
+	tick   uint64
+	times  []time.Time // of the present block
+	before time.Time   // the tick before
+	tracks map[*ledger.Series]*track
+	order  []*track // of the present block, in the order in which they came
+	owners map[any]*Owner
+	sealed []block
+	bytes  int // of sealed
+}
+
+func newRing(keep time.Duration, maxBytes int) *ring {
+	return &ring{
+		keep: keep, maxBytes: maxBytes, tracks: map[*ledger.Series]*track{}, owners: map[any]*Owner{},
+	}
+}
+
+// record adds a snapshot.
+func (r *ring) record(s *ledger.Snapshot) {
+	if len(r.times) == blockTicks {
+		r.seal(s.Time)
+	}
+	r.tick++
+	r.catalogue = s.Catalogue.OrStandard()
+	r.times = append(r.times, s.Time)
+	elapsed := s.Time.Sub(r.before).Seconds()
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		r.values(d.Key, OfDevice, d.Values, elapsed)
+	}
+	for i := range s.Claims {
+		r.holder(&s.Claims[i], OfClaim, elapsed)
+	}
+	for i := range s.Pods {
+		r.holder(&s.Pods[i], OfPod, elapsed)
+	}
+	r.before = s.Time
+}
+
+// holder records a claim or pod until its end.
+func (r *ring) holder(h *ledger.Holder, kind OwnerKind, elapsed float64) {
+	if h.Ended.IsZero() || h.Ended.After(r.before) {
+		r.values(h.HolderKey, kind, h.Values, elapsed)
+	}
+}
+
+// values records the values of an owner, whose key is a pointer that stays the same.
+func (r *ring) values(key any, kind OwnerKind, values []ledger.Value, elapsed float64) {
+	for i := range values {
+		v := &values[i]
+		t := r.tracks[v.Series]
+		if t == nil {
+			t = r.open(v, r.owner(key, kind))
+		}
+		t.seen = r.tick
+		n := len(r.times) - 1 // ticks of the block before this one
+		t.skip(n - t.ticks)
+		if !t.counter {
+			t.put(v.Value)
+			continue
+		}
+		rate := (v.Value - t.last) / elapsed
+		t.last = v.Value
+		if !(rate >= 0) || math.IsInf(rate, 0) { // of the first reading it is NaN
+			t.skip(1)
+			continue
+		}
+		t.put(rate)
+	}
+}
+
+func (r *ring) owner(key any, kind OwnerKind) *Owner {
+	if o := r.owners[key]; o != nil {
+		return o
+	}
+	o := &Owner{Kind: kind}
+	switch key := key.(type) {
+	case *driver.ID:
+		o.Device = *key
+	case *ledger.HolderKey:
+		o.Namespace, o.Name, o.Device = key.Namespace, key.Name, key.Device
+	}
+	r.owners[key] = o
+	return o
+}
+
+// open begins a series. A counter that began since the tick before counts from 0; of another one
+// the first increment is unknown.
+func (r *ring) open(v *ledger.Value, owner *Owner) *track {
+	counter := r.catalogue.Spec(v.Quantity).Type == driver.Counter
+	t := &track{
+		meta:    &meta{owner: owner, quantity: v.Quantity, labels: v.Labels, counter: counter},
+		encoder: newEncoder(nil),
+	}
+	if counter && (r.before.IsZero() || !v.Born.After(r.before)) {
+		t.last = math.NaN()
+	}
+	r.tracks[v.Series] = t
+	r.order = append(r.order, t)
+	return t
+}
+
+// seal ends the present block, and forgets what is too old or too much.
+func (r *ring) seal(now time.Time) {
+	b := block{times: r.times, series: make([]*meta, 0, len(r.order)), ends: make([]uint32, 0, len(r.order))}
+	n := 0
+	for _, t := range r.order {
+		t.flush()
+		n += len(t.out)
+	}
+	b.data = make([]byte, 0, n)
+	for _, t := range r.order {
+		if len(t.out) > 0 && t.ticks > 0 {
+			b.data = append(b.data, t.out...)
+			b.series = append(b.series, t.meta)
+			b.ends = append(b.ends, uint32(len(b.data)))
+		}
+		t.encoder = newEncoder(t.out)
+	}
+	r.times = make([]time.Time, 0, blockTicks)
+	r.sealed = append(r.sealed, b)
+	r.bytes += b.size()
+	for len(r.sealed) > 0 {
+		oldest := &r.sealed[0]
+		if r.bytes <= r.maxBytes && now.Sub(oldest.times[len(oldest.times)-1]) <= r.keep {
+			break
+		}
+		r.bytes -= oldest.size()
+		r.sealed = slices.Delete(r.sealed, 0, 1)
+	}
+	r.forget()
+}
+
+// forget drops the series that were not in the block that ended.
+func (r *ring) forget() {
+	oldest := uint64(0)
+	if r.tick > blockTicks {
+		oldest = r.tick - blockTicks
+	}
+	gone := func(t *track) bool { return t.seen <= oldest }
+	for key, t := range r.tracks {
+		if gone(t) {
+			delete(r.tracks, key)
+		}
+	}
+	r.order = slices.DeleteFunc(r.order, gone)
+	used := map[*Owner]bool{}
+	for _, t := range r.order {
+		used[t.owner] = true
+	}
+	for key, o := range r.owners {
+		if !used[o] {
+			delete(r.owners, key)
+		}
+	}
+}
+
+// part is the data of one series in one block.
+type part struct {
+	*meta
+	first, ticks int // of the window's ticks
+	data         []byte
+}
+
+// cut is what a window needs of the ring: data that does not change any more.
+type cut struct {
+	times []time.Time
+	parts []part
+}
+
+// cut returns what the ring has of the chosen series from a time on, until another.
+func (r *ring) cut(from, to time.Time, chosen func(*Owner) bool) cut {
+	var c cut
+	wanted := map[*Owner]bool{}
+	want := func(o *Owner) bool {
+		w, known := wanted[o]
+		if !known {
+			w = chosen(o)
+			wanted[o] = w
+		}
+		return w
+	}
+	outside := func(times []time.Time) bool {
+		return len(times) == 0 || times[len(times)-1].Before(from) || times[0].After(to)
+	}
+	for i := range r.sealed {
+		b := &r.sealed[i]
+		if outside(b.times) {
+			continue
+		}
+		begin := uint32(0)
+		for j, m := range b.series {
+			if want(m.owner) {
+				c.parts = append(c.parts, part{m, len(c.times), len(b.times), b.data[begin:b.ends[j]]})
+			}
+			begin = b.ends[j]
+		}
+		c.times = append(c.times, b.times...)
+	}
+	if outside(r.times) {
+		return c.trim(from, to)
+	}
+	for _, t := range r.order {
+		if t.ticks > 0 && want(t.owner) {
+			now := t.encoder
+			now.out = slices.Clone(now.out)
+			now.flush()
+			c.parts = append(c.parts, part{t.meta, len(c.times), len(r.times), now.out})
+		}
+	}
+	c.times = append(c.times, r.times...)
+	return c.trim(from, to)
+}
+
+// trim limits the times to those of the window; parts then reach beyond it on both sides.
+func (c cut) trim(from, to time.Time) cut {
+	first := 0
+	for first < len(c.times) && c.times[first].Before(from) {
+		first++
+	}
+	last := len(c.times)
+	for last > first && c.times[last-1].After(to) {
+		last--
+	}
+	c.times = c.times[first:last]
+	for i := range c.parts {
+		c.parts[i].first -= first
+	}
+	return c
+}
+
+// window decodes a cut. Parts of the same series are joined.
+func (c cut) window() Window {
+	w := Window{Times: c.times}
+	type key struct {
+		owner    Owner
+		quantity driver.Quantity
+		labels   driver.Labels
+	}
+	index := map[key]int{}
+	var scratch []float64
+	for _, p := range c.parts {
+		k := key{*p.owner, p.quantity, p.labels}
+		i, known := index[k]
+		if !known {
+			i = len(w.Series)
+			index[k] = i
+			values := make([]float64, len(c.times))
+			for j := range values {
+				values[j] = math.NaN()
+			}
+			w.Series = append(w.Series, Series{
+				Owner: k.owner, Quantity: p.quantity, Labels: p.labels, Counter: p.counter, Values: values,
+			})
+		}
+		scratch = decode(scratch[:0], p.data, p.ticks)
+		for j, v := range scratch {
+			if at := p.first + j; at >= 0 && at < len(c.times) && !math.IsNaN(v) {
+				w.Series[i].Values[at] = v
+			}
+		}
+	}
+	empty := func(s Series) bool {
+		return !slices.ContainsFunc(s.Values, func(v float64) bool { return !math.IsNaN(v) })
+	}
+	w.Series = slices.DeleteFunc(w.Series, empty)
+	slices.SortFunc(w.Series, func(a, b Series) int { return a.compare(&b) })
+	return w
+}

@@ -1,0 +1,232 @@
+package recorder
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// world makes snapshots by hand: of devices with gauges and counters, and their claims and pods.
+type world struct {
+	*ledger.Snapshot
+	random *rand.Rand
+}
+
+func newWorld(devices, holders int) *world {
+	w := &world{&ledger.Snapshot{Time: jointest.Start()}, rand.New(rand.NewPCG(1, 2))}
+	for i := range devices {
+		id := jointest.ID(fmt.Sprintf("gpu-%d", i))
+		w.Devices = append(w.Devices, ledger.Device{
+			Device: &join.Device{ID: id}, Key: &id, Up: ledger.UpNow, Values: w.series(15, driver.Labels{"sm"}),
+		})
+	}
+	for i := range holders {
+		id := w.Devices[i%devices].ID
+		share := join.Share{Allocation: jointest.Allocation(id.Device, fmt.Sprintf("claim-%d", i), fmt.Sprintf("pod-%d", i))}
+		share.Pods = []podresources.Pod{share.Holders[0].Pod}
+		w.Devices[i%devices].Shares = append(w.Devices[i%devices].Shares, share)
+		w.Claims = append(w.Claims, ledger.Holder{
+			HolderKey: &ledger.HolderKey{Namespace: "team", Name: fmt.Sprintf("claim-%d", i), Device: id},
+			Values:    w.series(9, driver.Labels{}),
+		})
+		w.Pods = append(w.Pods, ledger.Holder{
+			HolderKey: &ledger.HolderKey{Namespace: "team", Name: fmt.Sprintf("pod-%d", i), Device: id},
+			Values:    w.series(9, driver.Labels{}),
+		})
+	}
+	return w
+}
+
+// series returns values of which every third is of a counter.
+func (w *world) series(n int, labels driver.Labels) []ledger.Value {
+	var out []ledger.Value
+	for i := range n {
+		s := &ledger.Series{Quantity: driver.EngineUtilization, Labels: labels}
+		s.Labels[1] = fmt.Sprint(i)
+		if i%3 == 0 {
+			s.Quantity = driver.Energy
+		}
+		out = append(out, ledger.Value{Series: s, Value: 100 * w.random.Float64()})
+	}
+	return out
+}
+
+// tick lets a second pass, in which every value changes by some per cent, as what is measured does.
+func (w *world) tick() {
+	next := *w.Snapshot
+	next.Time = next.Time.Add(time.Second)
+	w.Snapshot = &next
+	change := func(values []ledger.Value) {
+		for i := range values {
+			v := &values[i]
+			if v.Quantity == driver.Energy {
+				v.Value += 300 * (1 + 0.05*w.random.NormFloat64())
+			} else {
+				v.Value = 50 * (1 + 0.05*w.random.NormFloat64())
+			}
+		}
+	}
+	for i := range w.Devices {
+		change(w.Devices[i].Values)
+	}
+	for i := range w.Claims {
+		change(w.Claims[i].Values)
+		change(w.Pods[i].Values)
+	}
+}
+
+// The last ten minutes of 64 devices and 500 claims and pods, whose values all change at every
+// tick, take no more than 16 MiB.
+func TestRingIsSmall(t *testing.T) {
+	w := newWorld(64, 500)
+	before := heap()
+	r := New(Config{Interval: time.Second})
+	for range 20 * 60 {
+		w.tick()
+		r.Record(w.Snapshot)
+	}
+	grown := float64(heap()-before) / (1 << 20)
+	t.Logf("the recorder takes %.1f MiB, %.2f bytes a value", grown, grown*(1<<20)/float64(600*(64*15+500*18)))
+	if grown > 16 {
+		t.Errorf("the recorder takes %.1f MiB, want at most 16", grown)
+	}
+	h := r.History(Selection{Device: "gpu-7"})
+	if n := len(h.Times); n < 600 {
+		t.Errorf("the ring has %d ticks, want at least 600", n)
+	}
+	if n := len(h.Series); n != 15+2*9*8 {
+		t.Errorf("the device and its 8 claims and pods have %d series", n)
+	}
+	runtime.KeepAlive(r)
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// BenchmarkRecord is what a tick costs.
+func BenchmarkRecord(b *testing.B) {
+	w := newWorld(64, 500)
+	r := New(Config{Interval: time.Second})
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		w.tick()
+		b.StartTimer()
+		r.Record(w.Snapshot)
+	}
+}
+
+// The ring returns what a list of all values would, within its precision: also of series that come,
+// go and come again, and at the edges of blocks.
+func TestRingAgainstList(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const all = 4
+		w := newWorld(1, 0)
+		d := &w.Devices[0]
+		d.Values = nil
+		id := *d.Key
+		series := make([]*ledger.Series, all)
+		totals := make([]float64, all)
+		for i := range series {
+			series[i] = &ledger.Series{Quantity: driver.Temperature, Labels: driver.Labels{fmt.Sprint(i)}}
+			if i%2 == 0 {
+				series[i] = &ledger.Series{Quantity: driver.IOBytes, Labels: driver.Labels{"pcie", fmt.Sprint(i)}}
+			}
+		}
+		r := newRing(time.Hour, 1<<20)
+		type point struct {
+			at     time.Time
+			series int
+		}
+		want := map[point]float64{}
+		known := make([]bool, all)
+		var times []time.Time
+		for range rapid.IntRange(1, 3*blockTicks).Draw(t, "ticks") {
+			s := &ledger.Snapshot{Time: w.Time}
+			if len(times) > 0 {
+				s.Time = times[len(times)-1].Add(time.Duration(rapid.IntRange(1, 40).Draw(t, "pause")) * 100 * time.Millisecond)
+			}
+			var values []ledger.Value
+			for i := range all {
+				if rapid.IntRange(0, 5).Draw(t, "absent") == 0 {
+					continue
+				}
+				v := float64(rapid.IntRange(-50, 100).Draw(t, "value"))
+				if i%2 == 0 {
+					totals[i] += max(0, v)
+					if known[i] {
+						// Since the tick at which it was last there: that is how much it rose; the rate is of the
+						// time since the tick before.
+						want[point{s.Time, i}] = max(0, v) / s.Time.Sub(times[len(times)-1]).Seconds()
+					}
+					known[i] = true
+					v = totals[i]
+				} else {
+					want[point{s.Time, i}] = v
+				}
+				values = append(values, ledger.Value{Series: series[i], Value: v})
+			}
+			s.Devices = []ledger.Device{{Device: &join.Device{ID: id}, Key: d.Key, Values: values}}
+			r.record(s)
+			times = append(times, s.Time)
+		}
+		from := times[rapid.IntRange(0, len(times)-1).Draw(t, "from")]
+		to := times[rapid.IntRange(0, len(times)-1).Draw(t, "to")]
+		got := r.cut(from, to, func(*Owner) bool { return true }).window()
+		for _, s := range got.Series {
+			i := 0
+			_, _ = fmt.Sscan(s.Labels[0]+s.Labels[1], &i)
+			if s.Quantity == driver.IOBytes {
+				_, _ = fmt.Sscan(s.Labels[1], &i)
+			}
+			for j, at := range got.Times {
+				key := point{at, i}
+				v, there := want[key]
+				if there == math.IsNaN(s.Values[j]) || there && math.Abs(v-s.Values[j]) > 2*Precision*math.Abs(v) {
+					t.Fatalf("series %d at %v is %v, want %v (%v)", i, at, s.Values[j], v, there)
+				}
+				delete(want, key)
+			}
+		}
+		n := 0
+		for key := range want {
+			if !key.at.Before(from) && !key.at.After(to) {
+				n++
+			}
+		}
+		if n > 0 {
+			t.Fatalf("%d values are missing", n)
+		}
+	})
+}
+
+// A device that fails all the time does not push out the incidents of the others.
+func TestIncidentsAreBounded(t *testing.T) {
+	var all []*Incident
+	for n := range 3 * MaxIncidents {
+		i := &Incident{Device: jointest.ID("gpu-0"), Count: n}
+		if n == 5 {
+			i.Device = jointest.ID("gpu-1")
+		}
+		all = bounded(append(all, i))
+	}
+	if len(all) != MaxIncidents || all[0].Count != 5 || all[1].Count != 2*MaxIncidents+1 {
+		t.Errorf("%d incidents, of which the first are %d and %d", len(all), all[0].Count, all[1].Count)
+	}
+}

@@ -1,0 +1,207 @@
+package web
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+)
+
+// chartGroup are the charts of one owner, on one axis of time.
+type chartGroup struct {
+	Title  string
+	Charts []sparkline
+}
+
+// sparkline is a small chart of a series.
+type sparkline struct {
+	Name, Least, Most, Last string   // the quantity, and its values in the unit of the page
+	Lines                   []string // points of polylines: one for each time without a gap
+	Mark                    string   // where an incident happened: x; "": nowhere
+}
+
+// The size of a chart, in its own units. A line keeps a distance from the edges.
+const (
+	chartWidth  = 240.0
+	chartHeight = 36.0
+	chartMargin = 2.0
+	// maxCharts bounds the charts of one owner.
+	maxCharts = 16
+)
+
+// charts returns small charts of those series of a recording that choose selects, a group an owner.
+func charts(
+	c *recorder.Chart, catalogue driver.Catalogue, mark time.Time, choose func(*recorder.ChartSeries) bool,
+) []chartGroup {
+	if c == nil || len(c.Times) < 2 {
+		return nil
+	}
+	var out []chartGroup
+	for i := range c.Series {
+		s := &c.Series[i]
+		q, known := catalogue.Named(s.Quantity)
+		if !known || !choose(s) || !worthAChart(catalogue.Spec(q)) {
+			continue
+		}
+		title := chartTitle(s)
+		n := slices.IndexFunc(out, func(g chartGroup) bool { return g.Title == title })
+		if n < 0 {
+			n = len(out)
+			out = append(out, chartGroup{Title: title})
+		}
+		if line, ok := newSparkline(c.Times, s, catalogue.Spec(q), mark); ok && len(out[n].Charts) < maxCharts {
+			out[n].Charts = append(out[n].Charts, line)
+		}
+	}
+	return slices.DeleteFunc(out, func(g chartGroup) bool { return len(g.Charts) == 0 })
+}
+
+func chartTitle(s *recorder.ChartSeries) string {
+	if s.Of == recorder.OfDevice {
+		return s.Device
+	}
+	return fmt.Sprintf("%s %s/%s on %s", s.Of, s.Namespace, s.Name, s.Device)
+}
+
+// worthAChart reports whether a quantity changes by what the device does.
+func worthAChart(spec *driver.Spec) bool {
+	return !spec.Fact && !spec.Internal && spec.Name != driver.MemoryCapacity.String()
+}
+
+func newSparkline(times []time.Time, s *recorder.ChartSeries, spec *driver.Spec, mark time.Time) (sparkline, bool) {
+	values := s.Values.Floats()
+	least, most, last := math.Inf(1), math.Inf(-1), math.NaN()
+	for _, v := range values {
+		if !math.IsNaN(v) {
+			least, most, last = min(least, v), max(most, v), v
+		}
+	}
+	if math.IsNaN(last) || len(values) != len(times) {
+		return sparkline{}, false
+	}
+	labels := make([]string, 0, len(s.Labels))
+	for _, l := range spec.Labels {
+		if text := s.Labels[l.Name]; text != "" {
+			labels = append(labels, text)
+		}
+	}
+	out := sparkline{Name: strings.ReplaceAll(s.Quantity, "_", " ")}
+	if len(labels) > 0 {
+		out.Name += " (" + strings.Join(labels, " ") + ")"
+	}
+	out.Least, out.Most, out.Last = ofSeries(least, s, spec), ofSeries(most, s, spec), ofSeries(last, s, spec)
+	begin, span := times[0], times[len(times)-1].Sub(times[0]).Seconds()
+	x := func(t time.Time) float64 { return chartWidth * t.Sub(begin).Seconds() / span }
+	// The axis begins at 0, unless values are negative, so that a small change looks small.
+	low, high := min(0, least), max(most, 0)
+	if high == low {
+		high = low + 1
+	}
+	y := func(v float64) float64 {
+		return chartHeight - chartMargin - (chartHeight-2*chartMargin)*(v-low)/(high-low)
+	}
+	var line []string
+	end := func() {
+		if len(line) > 0 {
+			out.Lines = append(out.Lines, strings.Join(line, " "))
+		}
+		line = nil
+	}
+	for i, v := range values {
+		if math.IsNaN(v) {
+			end()
+			continue
+		}
+		line = append(line, fmt.Sprintf("%.1f,%.1f", x(times[i]), y(v)))
+	}
+	end()
+	if !mark.IsZero() {
+		out.Mark = fmt.Sprintf("%.1f", x(mark))
+	}
+	return out, true
+}
+
+// ofSeries formats a value of a series.
+func ofSeries(v float64, s *recorder.ChartSeries, spec *driver.Spec) string {
+	switch {
+	case !s.Rate:
+		return inUnit(v, spec)
+	case spec.Unit == "joules":
+		return fmt.Sprintf("%.0f W", v)
+	case spec.Unit == "seconds":
+		return percent(v)
+	case spec.Unit == "bytes":
+		return scaled(v, "B/s", 1000)
+	default:
+		return strings.TrimSpace(scaled(v, "", 1000)) + "/s"
+	}
+}
+
+// recorded returns the charts of a device, or of a claim's parts of its devices.
+func (p *pages) recorded(of recorder.Selection, catalogue driver.Catalogue) []chartGroup {
+	if p.Recorder == nil {
+		return nil
+	}
+	wanted := recorder.OfDevice
+	if of.Claim != "" {
+		wanted = recorder.OfClaim
+	}
+	history := p.Recorder.History(of)
+	return charts(history.Chart, catalogue, time.Time{}, func(s *recorder.ChartSeries) bool { return s.Of == wanted })
+}
+
+// incident returns the details of an incident: what happened, who held the device, and the minute
+// before and after.
+func (p *pages) incident(id string, now time.Time, catalogue driver.Catalogue) detail {
+	out := detail{Title: "Incident " + id, Time: clock(now)}
+	if p.Recorder == nil {
+		return out
+	}
+	all := p.Recorder.Incidents()
+	n := slices.IndexFunc(all, func(i *recorder.Incident) bool { return i.ID == id })
+	if n < 0 {
+		return out
+	}
+	i := all[n]
+	out.Title = i.Text
+	facts := section{Title: "Incident " + id}
+	facts.fact("kind", string(i.Kind))
+	facts.fact("time", clock(i.Time))
+	if i.Count > 1 {
+		facts.fact("happened", fmt.Sprintf("%d times, last %s", i.Count, clock(i.Last)))
+	}
+	facts.Rows = append(facts.Rows, []item{{Text: "device"}, {Text: i.Device.String(), Device: i.Device.String()}})
+	if i.Open {
+		facts.fact("recording", "the minute after is not over yet")
+	}
+	held := section{Title: "Held by", Head: []string{"Claim", "Pod", "Device", "Since", "Until", "Hit"}}
+	for j := range i.Holders {
+		h := &i.Holders[j]
+		claim, until, hit := "", "", item{Text: "no"}
+		if h.Claim != "" {
+			claim = h.Namespace + "/" + h.Claim
+		}
+		if h.To != nil {
+			until = clock(*h.To)
+		}
+		if h.Hit {
+			hit = item{Text: "yes", Class: "bad"}
+		}
+		held.Rows = append(held.Rows, []item{
+			{Text: claim, Claim: claim},
+			{Text: h.Namespace + "/" + h.Pod},
+			{Text: h.Device, Device: h.String()},
+			{Text: clock(h.From)},
+			{Text: until},
+			hit,
+		})
+	}
+	out.Sections = []section{facts, held}
+	out.Charts = charts(i.Chart, catalogue, i.Time, func(*recorder.ChartSeries) bool { return true })
+	out.tidy()
+	return out
+}

@@ -1,0 +1,127 @@
+package web
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+)
+
+// HistoryReport is what /api/v1/history serves: the values of the last ten minutes of a device, or
+// of the parts that a claim or pod has of its devices, and who held them.
+type HistoryReport struct {
+	Node string `json:"node"`
+	recorder.History
+}
+
+// IncidentsReport is what /api/v1/incidents serves, the newest first.
+type IncidentsReport struct {
+	Node      string               `json:"node"`
+	Incidents []*recorder.Incident `json:"incidents"`
+}
+
+// noRecorder is the answer where there is no flight recorder.
+const noRecorder = "the flight recorder is off (--no-recorder)\n"
+
+// registerRecording adds the paths of the flight recorder.
+func registerRecording(mux *http.ServeMux, c Config) {
+	serve := func(document func(url.Values) (any, error)) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if c.Recorder == nil {
+				respond(w, http.StatusNotFound, noRecorder)
+				return
+			}
+			out, err := document(r.URL.Query())
+			if err != nil {
+				respond(w, http.StatusBadRequest, err.Error()+"\n")
+				return
+			}
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("Cache-Control", "no-store")
+			_ = json.NewEncoder(w).Encode(out) // fails if the client is gone
+		}
+	}
+	mux.HandleFunc("GET /api/v1/history", serve(c.history))
+	mux.HandleFunc("GET /api/v1/incidents", serve(c.incidents))
+}
+
+// history answers ?device=NAME (or DRIVER/POOL/NAME), ?claim=NAMESPACE/NAME and
+// ?pod=NAMESPACE/NAME, of the last ?seconds.
+func (c Config) history(query url.Values) (any, error) {
+	of := recorder.Selection{Device: query.Get("device")}
+	for name, to := range map[string]*string{"claim": &of.Claim, "pod": &of.Pod} {
+		if full := query.Get(name); full != "" {
+			namespace, short, ok := strings.Cut(full, "/")
+			if !ok {
+				return nil, fmt.Errorf("%s=%q is not NAMESPACE/NAME", name, full)
+			}
+			of.Namespace, *to = namespace, short
+		}
+	}
+	if of.Device == "" && of.Claim == "" && of.Pod == "" || of.Claim != "" && of.Pod != "" {
+		return nil, errNoSelection
+	}
+	if text := query.Get("seconds"); text != "" {
+		last, err := time.ParseDuration(text + "s")
+		if err != nil || last <= 0 {
+			return nil, fmt.Errorf("seconds=%q is not a number above 0", text)
+		}
+		of.Last = last
+	}
+	report := HistoryReport{Node: c.Node, History: c.Recorder.History(of)}
+	if report.Holders == nil {
+		report.Holders = []recorder.Holder{}
+	}
+	return report, nil
+}
+
+type constError string
+
+func (e constError) Error() string { return string(e) }
+
+const errNoSelection = constError("one of ?device=NAME, ?claim=NAMESPACE/NAME and ?pod=NAMESPACE/NAME is needed")
+
+// incidents answers ?id=ID with one incident, else with all.
+func (c Config) incidents(query url.Values) (any, error) {
+	report := IncidentsReport{Node: c.Node, Incidents: c.Recorder.Incidents()}
+	if id := query.Get("id"); id != "" {
+		report.Incidents = slices.DeleteFunc(report.Incidents, func(i *recorder.Incident) bool { return i.ID != id })
+	}
+	if report.Incidents == nil {
+		report.Incidents = []*recorder.Incident{}
+	}
+	return report, nil
+}
+
+// incidentRow is an incident on the page.
+type incidentRow struct {
+	ID    string `json:"id"`
+	Time  string `json:"time"`
+	Text  string `json:"text"`
+	Count int    `json:"count"`
+	Pods  string `json:"pods"`
+}
+
+// maxIncidentRows bounds the incidents on the page, which has the newest; the JSON has all.
+const maxIncidentRows = 8
+
+func incidentRows(r *recorder.Recorder) []incidentRow {
+	if r == nil {
+		return nil
+	}
+	all := r.Summaries()
+	var out []incidentRow
+	for _, i := range all[:min(len(all), maxIncidentRows)] {
+		out = append(out, incidentRow{
+			ID: i.ID, Time: clock(i.Last), Text: i.Text, Count: i.Count,
+			Pods: cmp.Or(strings.Join(i.Pods(), ", "), "no pod"),
+		})
+	}
+	return out
+}

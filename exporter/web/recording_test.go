@@ -1,0 +1,113 @@
+package web
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+)
+
+// recordedNode serves a node whose gpu-0 has had an XID while the claim a of the pod p held it.
+func recordedNode(t *testing.T) (string, *recorder.Recorder) {
+	t.Helper()
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p")
+	r := recorder.New(recorder.Config{Interval: time.Second})
+	for i := range 30 {
+		readings := []driver.Reading{jointest.Watts(100 + float64(i)), {Quantity: driver.Utilization, Value: 0.5}}
+		if i >= 20 {
+			readings = append(readings, driver.Reading{
+				Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}, Value: 1, Since: jointest.Start().Add(1),
+			})
+		}
+		h.Read(readings...)
+		h.Tick(time.Second)
+		r.Record(h.Last.Snapshot)
+	}
+	server := httptest.NewServer(NewHandler(testConfig(h, r)))
+	t.Cleanup(server.Close)
+	return server.URL, r
+}
+
+func TestRecordings(t *testing.T) {
+	url, r := recordedNode(t)
+	var history HistoryReport
+	var incidents IncidentsReport
+	for path, to := range map[string]any{"/api/v1/history?claim=team/a": &history, "/api/v1/incidents": &incidents} {
+		status, body := fetch(t, url+path)
+		if err := json.Unmarshal([]byte(body), to); err != nil || status != http.StatusOK {
+			t.Fatalf("%s: status %d, %v: %.200s", path, status, err, body)
+		}
+	}
+	if len(history.Times) != 30 || len(history.Series) == 0 || len(history.Holders) != 1 || history.Holders[0].Pod != "p" {
+		t.Errorf("history of %d ticks, %d series, holders %+v", len(history.Times), len(history.Series), history.Holders)
+	}
+	for _, s := range history.Series {
+		if s.Of != recorder.OfClaim || s.Name != "a" {
+			t.Errorf("the claim's history has a series of %s %s", s.Of, s.Name)
+		}
+		if s.Quantity == "power" && s.Values.Floats()[29] != 129 {
+			t.Errorf("the last power is %v, want 129", s.Values.Floats()[29])
+		}
+	}
+	if all := incidents.Incidents; len(all) != 1 || all[0].Text != "gpu-0: XID 31" || all[0].Chart == nil {
+		t.Fatalf("incidents: %+v", incidents.Incidents)
+	}
+	id := r.Summaries()[0].ID
+	for path, want := range map[string][]string{
+		"/": {"gpu-0: XID 31", "hit team/p", "page/detail?incident=" + id},
+		"/page/detail?incident=" + id: {
+			"<h2>gpu-0: XID 31</h2>", "team/a", "team/p", "polyline", "<line", "claim team/a on gpu-0", "129 W",
+		},
+		"/page/detail?device=gpu-0":            {"Recorded: gpu-0", "100 W to 129 W", "polyline"},
+		"/page/detail?claim=team/a":            {"Recorded: claim team/a on gpu-0", "polyline"},
+		"/api/v1/incidents?id=" + id:           {`"kind":"xid"`},
+		"/api/v1/incidents?id=none":            {`"incidents":[]`},
+		"/api/v1/history?pod=team/p&seconds=5": {`"of":"pod"`},
+	} {
+		status, body := fetch(t, url+path)
+		for _, text := range want {
+			if status != http.StatusOK || !strings.Contains(body, text) {
+				t.Errorf("%s: status %d, without %q: %s", path, status, text, body)
+			}
+		}
+	}
+	if _, body := fetch(t, url+"/api/v1/history?pod=team/p&seconds=5"); strings.Count(body, "\"2023-") != 6+1 {
+		t.Errorf("the last 5 s have other than 6 ticks, and a holder's begin: %s", body)
+	}
+	for _, path := range []string{
+		"?", "?claim=a", "?claim=a/b&pod=a/b", "?device=gpu-0&seconds=-1", "?device=gpu-0&seconds=x",
+	} {
+		if status, body := fetch(t, url+"/api/v1/history"+path); status != http.StatusBadRequest {
+			t.Errorf("%s: status %d, %s", path, status, body)
+		}
+	}
+}
+
+func TestWithoutRecorder(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Tick(time.Second)
+	server := httptest.NewServer(NewHandler(testConfig(h, nil)))
+	t.Cleanup(server.Close)
+	for _, path := range []string{"/api/v1/history?device=gpu-0", "/api/v1/incidents"} {
+		if status, _ := fetch(t, server.URL+path); status != http.StatusNotFound {
+			t.Errorf("%s: status %d", path, status)
+		}
+	}
+}
+
+func testConfig(h *exportertest.History, r *recorder.Recorder) Config {
+	return Config{
+		Latest: func() *exposition.Snapshot { return h.Last }, Node: "node1", MetricsPath: "/metrics", Scrapes: &Scrapes{},
+		QuietAfter: 30 * time.Second, Log: slog.New(slog.DiscardHandler), Recorder: r,
+	}
+}

@@ -1,0 +1,96 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+)
+
+// incidents returns what /api/v1/incidents serves.
+func (p *program) incidents() []*recorder.Incident {
+	p.t.Helper()
+	var out web.IncidentsReport
+	if err := json.Unmarshal(p.page("/api/v1/incidents").body, &out); err != nil {
+		p.t.Fatal(err)
+	}
+	return out.Incidents
+}
+
+// An XID is an incident of the pod that holds the device: in the JSON, on the page, in the log and
+// in the metrics. It outlives kill -9, and a damaged file beside it.
+func TestIncident(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.setPods(pod("team", "a", "claim-a", gpu(0)), pod("team", "b", "claim-b", gpu(1)))
+	var xids atomic.Int64
+	vendor := vendor(t, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprintf(w, "power{uuid=%q} 100\npower{uuid=%q} 200\nxid_total{uuid=%[1]q,code=\"79\"} %[3]d\n",
+			uuid(0), uuid(1), xids.Load())
+	})
+	config := n.scrapeConfig(endpoint("vendor", vendor) +
+		"  - {name: xid_total, quantity: errors, labels: {kind: xid}, labels_from: {code: code}}\n")
+	folder := n.path("incidents")
+	f := n.flags(flags{
+		"inventory.file": n.inventory(gpus(2)), "source.scrape.config": config, "incidents.dir": folder,
+	})
+	p := start(t, f)
+	p.eventually("errors are read", func() bool {
+		return len(p.scrape().rows("dra_device_errors_total", "code", "79")) == 1
+	})
+	if all := p.incidents(); len(all) != 0 {
+		t.Errorf("incidents before there was one: %+v", all)
+	}
+	xids.Store(1)
+	p.eventually("the incident", func() bool { return len(p.incidents()) == 1 })
+	check := func(i *recorder.Incident) {
+		t.Helper()
+		if i.Kind != recorder.XID || i.Code != "79" || i.Device.Device != "gpu-0" ||
+			strings.Join(i.Pods(), " ") != "team/a" || strings.Join(i.Claims(), " ") != "team/claim-a" {
+			t.Errorf("the incident is %+v", i)
+		}
+	}
+	check(p.incidents()[0])
+	if body := string(p.page("/").body); !strings.Contains(body, "gpu-0: XID 79") {
+		t.Error("the page does not show the incident")
+	}
+	p.scrape().want(1, "dra_exporter_incidents_total", "kind", "xid")
+	if log := p.Log(); strings.Count(log, "msg=incident") != 1 || !strings.Contains(log, "team/a") {
+		t.Errorf("the log does not have the incident once, with its pod: %s", log)
+	}
+	history := p.page("/api/v1/history?claim=team/claim-b").body
+	if !strings.Contains(string(history), `"quantity":"power"`) || strings.Contains(string(history), "claim-a") {
+		t.Errorf("the history of a claim: %s", history)
+	}
+	p.eventually("a file", func() bool { return len(files(t, folder)) == 1 })
+	p.Kill()
+	if err := os.WriteFile(filepath.Join(folder, "incidents-0.json.gz"), []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, f)
+	if all := p.incidents(); len(all) != 1 {
+		t.Fatalf("%d incidents after a restart, want 1", len(all))
+	}
+	check(p.incidents()[0])
+	p.scrape().want(1, "dra_exporter_input_rejected_total", "input", "incidents", "reason", "malformed")
+	off := start(t, n.flags(flags{"no-recorder": ""}))
+	if status := off.status("/api/v1/incidents"); status != http.StatusNotFound {
+		t.Errorf("without the recorder the status is %d", status)
+	}
+}
+
+func files(t *testing.T, folder string) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(folder, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
