@@ -116,7 +116,7 @@ type PodFacts struct {
 type PodMeta struct {
 	OwnerKind, OwnerName string // of the controller; empty: none
 	// WorkloadKind and WorkloadName say what the pod is a part of, such as a JobSet, and Queue in
-	// which of Kueue's queues that waited; empty: unknown, or none.
+	// which queue that waited; empty: unknown, or none.
 	WorkloadKind, WorkloadName, Queue string
 
 	Labels []string // the chosen labels and annotations: names, as they are shown, and values in turns

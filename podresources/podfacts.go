@@ -104,7 +104,7 @@ func podMeta(pod *corev1.Pod, selection *Selection) *PodMeta {
 		Labels: append(Choose(pod.Labels, selection.PodLabels), Choose(pod.Annotations, selection.PodAnnotations)...),
 	}
 	kind, name := workloadOf(pod)
-	meta.WorkloadKind, meta.WorkloadName, meta.Queue = shown(kind), shown(name), shown(pod.Labels[queueLabel])
+	meta.WorkloadKind, meta.WorkloadName, meta.Queue = shown(kind), shown(name), shown(queueOf(pod))
 	if owner := metav1.GetControllerOfNoCopy(pod); owner != nil {
 		meta.OwnerKind, meta.OwnerName = shown(owner.Kind), shown(owner.Name)
 	}

@@ -1,19 +1,32 @@
 package podresources
 
 import (
+	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// queueLabel is Kueue's, which a workload's controller copies to its pods (pkg/controller/constants
-// of kubernetes-sigs/kueue).
-const queueLabel = "kueue.x-k8s.io/queue-name"
+// queueOf returns the queue in which a pod, or what it is a part of, waited; "" if no label says so:
+// Kueue's LocalQueue that admitted it (pkg/controller/constants of kubernetes-sigs/kueue; on each
+// pod since 0.17), the one that Kueue's users name for single pods and their templates, Volcano's,
+// and that of the KAI scheduler.
+func queueOf(pod *corev1.Pod) string {
+	for _, label := range [...]string{
+		"kueue.x-k8s.io/local-queue-name", "kueue.x-k8s.io/queue-name", "volcano.sh/queue-name", "kai.scheduler/queue",
+	} {
+		if queue := pod.Labels[label]; queue != "" {
+			return queue
+		}
+	}
+	return ""
+}
 
 // workloadOf returns what a pod is a part of, as far as the pod itself says so: the highest that
-// its labels name, else its controller, for a ReplicaSet of a Deployment that. Both are empty for a
-// pod that nothing controls, and for a static pod.
+// its labels name, else its controller, or what made that: the Deployment of a ReplicaSet, the
+// CronJob of a Job. Both are empty for a pod that nothing controls, and for a static pod.
 func workloadOf(pod *corev1.Pod) (kind, name string) {
 	for _, known := range knownWorkloads() {
 		name := pod.Labels[known.name]
@@ -31,20 +44,57 @@ func workloadOf(pod *corev1.Pod) (kind, name string) {
 	if owner == nil || owner.Kind == "Node" {
 		return "", ""
 	}
-	if hash := pod.Labels["pod-template-hash"]; owner.Kind == "ReplicaSet" && hash != "" {
-		if deployment, ok := strings.CutSuffix(owner.Name, "-"+hash); ok && deployment != "" {
-			return "Deployment", deployment
+	switch owner.Kind {
+	case "ReplicaSet":
+		for _, by := range [...]struct{ kind, hashLabel string }{
+			{"Deployment", "pod-template-hash"}, {"Rollout", "rollouts-pod-template-hash"},
+		} {
+			hash := pod.Labels[by.hashLabel]
+			if name, ok := strings.CutSuffix(owner.Name, "-"+hash); ok && hash != "" && name != "" {
+				return by.kind, name
+			}
+		}
+	case "Job":
+		if name := cronJobOf(owner, pod.CreationTimestamp.Time); name != "" {
+			return "CronJob", name
 		}
 	}
 	return owner.Kind, owner.Name
 }
+
+// cronJobOf returns the name of the CronJob of a Job, "" if it has none: the controller names a Job
+// by its CronJob and the minute for which it was scheduled, counted since 1970 (getJobName in
+// pkg/controller/cronjob of k8s.io/kubernetes). A number that is not such a minute, at most
+// maxCronDelay before the pod was created, belongs to a name of the user's.
+func cronJobOf(job *metav1.OwnerReference, created time.Time) string {
+	if !strings.HasPrefix(job.APIVersion, "batch/") {
+		return ""
+	}
+	end := strings.LastIndexByte(job.Name, '-')
+	if end <= 0 {
+		return ""
+	}
+	minute, err := strconv.ParseUint(job.Name[end+1:], 10, 32)
+	if err != nil {
+		return ""
+	}
+	late := created.Sub(time.Unix(int64(minute)*60, 0))
+	if late < 0 || late > maxCronDelay {
+		return ""
+	}
+	return job.Name[:end]
+}
+
+// maxCronDelay is how long after its Job was scheduled a pod may be created: Jobs start late, and
+// replace pods that fail.
+const maxCronDelay = 30 * 24 * time.Hour
 
 // known is a label that has the name of a workload, and what says its kind.
 type known struct{ name, kind, kindLabel string }
 
 // knownWorkloads returns the well-known labels of pods, those of higher workloads first: KubeRay
 // (ray-operator/controllers/ray/utils), the Kubeflow training operator (pkg/apis/kubeflow.org/v1),
-// JobSet (api/jobset), LeaderWorkerSet (api/leaderworkerset), and Kubernetes' Job.
+// JobSet (api/jobset), LeaderWorkerSet (api/leaderworkerset), and Argo Workflows (workflow/common).
 func knownWorkloads() []known {
 	return []known{
 		{name: "ray.io/originated-from-cr-name", kindLabel: "ray.io/originated-from-crd"},
@@ -52,7 +102,7 @@ func knownWorkloads() []known {
 		{name: "training.kubeflow.org/job-name", kindLabel: "training.kubeflow.org/operator-name"},
 		{name: "jobset.sigs.k8s.io/jobset-name", kind: "JobSet"},
 		{name: "leaderworkerset.sigs.k8s.io/name", kind: "LeaderWorkerSet"},
-		{name: "batch.kubernetes.io/job-name", kind: "Job"},
+		{name: "workflows.argoproj.io/workflow", kind: "Workflow"},
 	}
 }
 

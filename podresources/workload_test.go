@@ -41,8 +41,26 @@ func TestWorkload(t *testing.T) {
 			"RayCluster/tune-abc", "RayJob/tune", "",
 		},
 		{"a RayCluster's pod", "ray.io/cluster=dev", "RayCluster/dev", "RayCluster/dev", ""},
-		{"a Job in a queue", "kueue.x-k8s.io/queue-name=gold", "Job/train", "Job/train", "gold"},
+		{"a DaemonSet", "", "DaemonSet/agent", "DaemonSet/agent", ""},
+		{"a Rollout", "rollouts-pod-template-hash=77", "ReplicaSet/web-77", "Rollout/web", ""},
+		{"a CronJob", "batch.kubernetes.io/job-name=nightly-29389710", "Job/nightly-29389710", "CronJob/nightly", ""},
+		{"a CronJob's pod a day later", "", "Job/nightly-29388270", "CronJob/nightly", ""},
+		{"a Job with a number in its name", "", "Job/run-29389711", "Job/run-29389711", ""}, // in the future
+		{"a Job with a small number", "", "Job/run-17", "Job/run-17", ""},
+		{"a Job of a number alone", "", "Job/29389710", "Job/29389710", ""},
+		{"a Volcano Job with such a number", "volcano.sh/job-name=x", "VolcanoJob/run-29389710", "Job/run-29389710", ""},
+		{"Volcano's queue", "volcano.sh/queue-name=research", "VolcanoJob/train", "Job/train", "research"},
+		{"KAI's queue", "kai.scheduler/queue=team-a", "", "/", "team-a"},
+		{
+			"an Argo workflow that makes a Job", "workflows.argoproj.io/workflow=etl batch.kubernetes.io/job-name=step",
+			"Job/step", "Workflow/etl", "",
+		},
+		{"a Job in a queue", "kueue.x-k8s.io/local-queue-name=gold", "Job/train", "Job/train", "gold"},
 		{"a pod in a queue", "kueue.x-k8s.io/queue-name=gold", "", "/", "gold"},
+		{
+			"a pod that was admitted by another queue than it names",
+			"kueue.x-k8s.io/queue-name=gold kueue.x-k8s.io/local-queue-name=silver", "", "/", "silver",
+		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			pod := corev1.Pod{}
@@ -52,9 +70,15 @@ func TestWorkload(t *testing.T) {
 				name, value, _ := strings.Cut(label, "=")
 				pod.Labels[name] = value
 			}
+			pod.CreationTimestamp = metav1.Unix(29389710*60+5, 0)
 			if kind, name, ok := strings.Cut(test.owner, "/"); ok {
-				controller := true
-				pod.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: name, Controller: &controller}}
+				controller, version := true, "batch/v1"
+				if kind == "VolcanoJob" {
+					kind, version = "Job", "batch.volcano.sh/v1alpha1"
+				}
+				pod.OwnerReferences = []metav1.OwnerReference{
+					{APIVersion: version, Kind: kind, Name: name, Controller: &controller},
+				}
 			}
 			_, facts, ok := NewPodFacts(&pod, &Selection{})
 			if got := facts.Meta.WorkloadKind + "/" + facts.Meta.WorkloadName; !ok || got != test.want {

@@ -99,7 +99,7 @@ const (
 
 // Boards returns all dashboards.
 func Boards() []Board {
-	return []Board{fleet(), claim(), namespaces(), nodes(), network(), exporter()}
+	return []Board{fleet(), claim(), namespaces(), workloads(), nodes(), network(), exporter()}
 }
 
 // words are the abbreviations in expressions: selectors by the variables, and lists of labels.
@@ -113,13 +113,19 @@ func words() []string {
 		"<m>", `cluster=~"$cluster", driver=~"$driver", model=~"$model"`,
 		"<n>", `cluster=~"$cluster", driver=~"$driver", model=~"$model", namespace=~"$namespace"`,
 		"<e>", `cluster=~"$cluster", node=~"$node"`,
+		"<w>", `cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace", workload_kind=~"$kind", ` +
+			`workload_name=~"$workload", queue=~"$queue"`,
+		"<pods of workloads>", `cluster=~"$cluster", node=~"$node", namespace=~"$namespace", workload_kind=~"$kind", ` +
+			`workload_name=~"$workload", queue=~"$queue"`,
 		"<node>", "cluster, node",
 		"<namespace>", "cluster, namespace",
 		"<device>", "cluster, node, driver, pool, device",
 		"<claim>", "cluster, node, namespace, resourceclaim_name",
 		"<claim driver>", "cluster, node, namespace, resourceclaim_name, driver",
 		"<claim device>", "cluster, node, namespace, resourceclaim_name, driver, pool, device",
+		"<pod>", "cluster, node, namespace, pod",
 		"<pod device>", "cluster, node, namespace, pod, driver, pool, device",
+		"<workload>", "cluster, namespace, workload_kind, workload_name, queue, driver",
 	}
 }
 

@@ -183,6 +183,8 @@ func fleetWaste() []Panel {
 			}},
 		},
 		idleClaims(),
+		topOfWorkloads("Top idle workloads", "The workloads with the most device-hours in which their devices were idle. "+
+			"Click a workload for its dashboard.", "idle_share_seconds", "Idle device-hours", 24),
 	}
 }
 

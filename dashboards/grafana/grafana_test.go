@@ -38,8 +38,8 @@ func TestBoards(t *testing.T) {
 		}
 		uids[b.UID] = true
 	}
-	if len(uids) != 6 {
-		t.Errorf("%d dashboards, want 6", len(uids))
+	if len(uids) != 7 {
+		t.Errorf("%d dashboards, want 7", len(uids))
 	}
 }
 
@@ -211,7 +211,10 @@ func TestJSON(t *testing.T) {
 
 // TestSelection checks that links keep the selection: all dashboards have the same variables.
 func TestSelection(t *testing.T) {
-	want := []string{"datasource", "cluster", "node", "driver", "model", "device", "namespace", "claim", "pod"}
+	want := []string{
+		"datasource", "cluster", "node", "driver", "model", "device", "namespace", "claim", "pod", "kind",
+		"queue", "workload",
+	}
 	for _, b := range Boards() {
 		var got []string
 		for _, v := range decode(t, &b).Templating.List {

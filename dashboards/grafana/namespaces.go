@@ -76,6 +76,8 @@ func showbackTables() []Panel {
 			NoData: "nothing was held",
 			Width:  24, Height: 9, sort: "Device-hours", Targets: columns("<namespace>, driver, model"),
 		},
+		topOfWorkloads("Top workloads", "The workloads with the most device-hours. Click a workload for its dashboard.",
+			"allocated_share_seconds", "Device-hours", 24),
 		{
 			Title: "Without a price",
 			Description: "Device-hours that cost nothing here, because the rules have no price for the model, or because " +

@@ -77,7 +77,8 @@ type order struct{ first, labels, values []string }
 // newOrder returns an order that begins with what a row is about.
 func newOrder() *order {
 	return &order{first: []string{
-		"severity", "alertname", "state", "namespace", "resourceclaim_name", "pod", "device", "node", "driver", "model",
+		"severity", "alertname", "state", "workload_kind", "workload_name", "namespace", "resourceclaim_name", "pod",
+		"device", "node", "driver", "model",
 	}}
 }
 
@@ -132,7 +133,7 @@ func columnTitles() map[string]string {
 		"hardware_address": "Hardware address", "alertname": "Alert", "severity": "Severity", "instance": "Instance",
 		"version":  "Version",
 		"revision": "Revision", "goversion": "Go", "input": "Input", "resource": "Resource", "action": "Action",
-		"listed": "Listed",
+		"listed": "Listed", "workload_kind": "Part of a", "workload_name": "Workload", "queue": "Queue",
 	}
 }
 
@@ -174,7 +175,7 @@ func jumps() []dashboard.DashboardFieldConfigSourceOverrides {
 		}
 	}
 	var out []dashboard.DashboardFieldConfigSourceOverrides
-	for _, long := range []string{"Alert", "Claim", "Pod", "Model"} {
+	for _, long := range []string{"Alert", "Claim", "Pod", "Model", "Workload"} {
 		out = append(out, override(long, dashboard.DynamicConfigValue{Id: "custom.width", Value: wideColumn}))
 	}
 	return append(out, []dashboard.DashboardFieldConfigSourceOverrides{
@@ -184,6 +185,9 @@ func jumps() []dashboard.DashboardFieldConfigSourceOverrides {
 		override("Pod",
 			link("This pod", "dra-claim", "&${node:queryparam}&${claim:queryparam}"+
 				"&var-namespace=${__data.fields.Namespace}&var-pod=${__value.raw}")),
+		override("Workload",
+			link("This workload", "dra-workloads", "&var-namespace=${__data.fields.Namespace}"+
+				"&var-kind=${__data.fields[\"Part of a\"]}&var-workload=${__value.raw}")),
 		override("Namespace", link("This namespace", "dra-namespaces", "&var-namespace=${__value.raw}")),
 		override("Node", link("This node", "dra-nodes", "&var-node=${__value.raw}")),
 		override("Device",

@@ -41,6 +41,13 @@ func choices() []variable {
 				`resourceclaim_name=~"$claim"}`,
 			"pod",
 		},
+		{"kind", "Kind", `pod:dra_workload:info{cluster=~"$cluster", namespace=~"$namespace"}`, "workload_kind"},
+		{"queue", "Queue", `pod:dra_workload:info{cluster=~"$cluster", namespace=~"$namespace"}`, "queue"},
+		{
+			"workload", "Workload",
+			`pod:dra_workload:info{cluster=~"$cluster", namespace=~"$namespace", workload_kind=~"$kind", queue=~"$queue"}`,
+			"workload_name",
+		},
 	}
 }
 

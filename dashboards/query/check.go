@@ -308,8 +308,10 @@ func (k *checker) function(e *parser.Call) Answer {
 		args = append(args, k.expr(arg))
 	}
 	switch e.Func.Name {
-	case "time", "timestamp":
-		return Answer{Unit: Unit{Seconds: 1, Scale: 1, Point: true}, scalar: e.Func.Name == "time"}
+	case "time":
+		return Answer{Unit: Unit{Seconds: 1, Scale: 1, Point: true}, scalar: true}
+	case "timestamp":
+		return Answer{Unit: Unit{Seconds: 1, Scale: 1, Point: true}, Labels: args[0].Labels, open: args[0].open}
 	case "rate", "irate", "deriv":
 		a := args[0]
 		a.Unit = a.Unit.per(Unit{Seconds: 1, Scale: 1})

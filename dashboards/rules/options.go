@@ -141,6 +141,10 @@ func labelWords() []string {
 		"<claim>", "cluster, node, namespace, resourceclaim_name",
 		"<claim driver>", "cluster, node, namespace, resourceclaim_name, driver",
 		"<claim device>", "cluster, node, namespace, resourceclaim_name, driver, pool, device",
+		"<pod>", "cluster, node, namespace, pod",
+		"<pod device>", "cluster, node, namespace, pod, driver, pool, device",
+		"<of workload>", "workload_kind, workload_name, queue",
+		"<workload>", "cluster, namespace, workload_kind, workload_name, queue, driver",
 	}
 }
 

@@ -31,7 +31,8 @@ type recordingGroup struct {
 func recordings() recordingGroup {
 	return recordingGroup{
 		"dra-exporter-records",
-		slices.Concat(idleDevices(), idleClaims(), deviceStates(), deviceErrors(), fleet(), prices(), namespaces()),
+		slices.Concat(idleDevices(), idleClaims(), deviceStates(), deviceErrors(), fleet(), prices(), namespaces(),
+			workloads()),
 	}
 }
 

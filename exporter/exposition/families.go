@@ -310,8 +310,8 @@ func podFamilies() map[familyID]Family {
 				"namespace", "pod", "uid", "created_by_kind", "created_by_name", "workload_kind", "workload_name", "queue",
 			},
 			Help: "A pod that holds devices of this node, or did within the retention, with what it is a part of by its " +
-				"controller and the labels of JobSet, LeaderWorkerSet, Kubeflow, KubeRay and Kueue; with label_NAME and " +
-				"annotation_NAME as chosen by flags.",
+				"controller and the labels of JobSet, LeaderWorkerSet, Kubeflow, KubeRay and Argo, and its queue by those of " +
+				"Kueue, Volcano and KAI; with label_NAME and annotation_NAME as chosen by flags.",
 		},
 		famPodClaimInfo: {
 			Name: "dra_pod_claim_info", info: true, Filled: fromKubelet,

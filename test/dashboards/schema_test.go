@@ -16,7 +16,7 @@ func TestSchema(t *testing.T) {
 	t.Parallel()
 	tools := program(t, "SCHEMA")
 	boards, err := filepath.Glob(filepath.Join("..", "..", "dashboards", "out", "grafana", "*.json"))
-	if err != nil || len(boards) != 6 {
+	if err != nil || len(boards) != 7 {
 		t.Fatalf("%d dashboards, %v", len(boards), err)
 	}
 	dir := t.TempDir()

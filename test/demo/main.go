@@ -76,7 +76,8 @@ func (d demo) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(root)) }()
 	scenario := simnode.Demo(d.seed)
 	// Real drivers report averages over a second of utilization and power.
-	node, err := simnode.New(root, d.seed, scenario.Devices, simnode.Options{Sim: sim.Options{Window: time.Second}})
+	options := simnode.Options{Sim: sim.Options{Window: time.Second}, PodsAPI: true}
+	node, err := simnode.New(root, d.seed, scenario.Devices, options)
 	if err != nil {
 		return fmt.Errorf("make node: %w", err)
 	}

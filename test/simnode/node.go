@@ -36,6 +36,9 @@ type Options struct {
 	// Between is called between the steps in which a pod starts and ends, to let time pass. It must
 	// not call the node. Nil: no time passes.
 	Between func(pod podresources.Pod, done Step)
+	// PodsAPI is whether the kubelet serves its Pods API beside PodResources. Labels and owners of
+	// pods are known by it alone.
+	PodsAPI bool
 }
 
 // Step is a step of a pod's life on its node.
@@ -65,7 +68,8 @@ type Node struct {
 	devices map[string]*Device // by name
 	machine *sim.Machine
 	kubelet *podresourcestest.Kubelet
-	slices  []byte // the ResourceSlices, as items of a list
+	api     *podresourcestest.Pods // nil: the kubelet does not serve it
+	slices  []byte                 // the ResourceSlices, as items of a list
 
 	mu     sync.Mutex
 	random *rand.Rand
@@ -107,11 +111,23 @@ func New(root string, seed uint64, devices []Device, options Options) (*Node, er
 	return n, nil
 }
 
-// Start serves the kubelet's socket.
-func (n *Node) Start() error { return n.kubelet.Start(n.path(socketPath)) }
+// Start serves the kubelet's sockets.
+func (n *Node) Start() error {
+	if n.options.PodsAPI {
+		if err := n.servePods(); err != nil {
+			return err
+		}
+	}
+	return n.kubelet.Start(n.path(socketPath))
+}
 
-// Close ends the service. The files remain.
-func (n *Node) Close() { n.kubelet.Stop() }
+// Close ends the services. The files remain.
+func (n *Node) Close() {
+	n.kubelet.Stop()
+	if n.api != nil {
+		n.api.Stop()
+	}
+}
 
 // Kubelet returns the node's kubelet, for tests that inject faults.
 func (n *Node) Kubelet() *podresourcestest.Kubelet { return n.kubelet }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver/sim"
@@ -16,6 +17,8 @@ import (
 // PodSpec is a pod to be simulated.
 type PodSpec struct {
 	Namespace, Name string
+	Labels          map[string]string
+	Owner           string   // the controller as KIND/NAME; empty: none
 	Containers      []string // empty: one with the name main
 	Claims          []ClaimSpec
 }
@@ -28,6 +31,11 @@ type ClaimSpec struct {
 	Object     string
 	Containers []string // that use it; empty: all
 	Requests   []Request
+}
+
+// usedBy reports whether a container uses the claim.
+func (c ClaimSpec) usedBy(container string) bool {
+	return len(c.Containers) == 0 || slices.Contains(c.Containers, container)
 }
 
 // Request is a request of a claim, and the load of the pod on its devices.
@@ -138,6 +146,7 @@ func (n *Node) claimAll(p *pod) error {
 		}
 		p.claims = append(p.claims, c)
 	}
+	n.announce(p, corev1.PodPending)
 	return n.writeInventory()
 }
 
@@ -194,6 +203,7 @@ func (c ClaimSpec) request(name string) Request {
 
 // work starts the load of the pod's devices.
 func (n *Node) work(p *pod) error {
+	n.announce(p, corev1.PodRunning)
 	return n.load(p, func(use held) sim.Profile { return use.does.Load })
 }
 
@@ -244,6 +254,7 @@ func (n *Node) releaseAll(p *pod) error {
 
 func (n *Node) remove(p *pod) error {
 	delete(n.pods, p.Pod)
+	n.retract(p)
 	return errors.Join(n.removeLogs(p), n.writeInventory())
 }
 
@@ -253,7 +264,7 @@ func (p *pod) resources() *v1.PodResources {
 	for _, name := range p.spec.Containers {
 		var claims []*v1.DynamicResource
 		for i, c := range p.claims {
-			if users := p.spec.Claims[i].Containers; len(users) == 0 || slices.Contains(users, name) {
+			if p.spec.Claims[i].usedBy(name) {
 				claims = append(claims, c.resource())
 			}
 		}

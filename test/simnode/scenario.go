@@ -83,9 +83,12 @@ func busyPods(seed uint64) []PodSpec {
 	return []PodSpec{
 		{
 			Namespace: "team-nlp", Name: "llm-pretrain-0", Containers: []string{"trainer", "log-shipper"},
+			Owner: "Job/llm-pretrain-workers-0", Labels: map[string]string{
+				"jobset.sigs.k8s.io/jobset-name": "llm-pretrain", "kueue.x-k8s.io/local-queue-name": "training",
+			},
 			Claims: []ClaimSpec{training, traffic},
 		},
-		{Namespace: "research", Name: "protein-folding-0", Claims: []ClaimSpec{
+		{Namespace: "research", Name: "protein-folding-0", Owner: "StatefulSet/protein-folding", Claims: []ClaimSpec{
 			device("gpu", sim.Bursts(seed+1, 8*time.Second, 0.6, 0.02, 0.8), 9*gibibyte, "gpu-6-partition-0"),
 		}},
 	}
@@ -99,15 +102,22 @@ func sharingPods(seed uint64) []PodSpec {
 		return []ClaimSpec{c}
 	}
 	return []PodSpec{
-		{Namespace: "team-vision", Name: "detector-a", Claims: detector(2)},
-		{Namespace: "team-vision", Name: "detector-b", Claims: detector(3)},
-		{Namespace: "team-nlp", Name: "embedder-0", Claims: []ClaimSpec{
+		deployed(PodSpec{Namespace: "team-vision", Name: "detector-a", Claims: detector(2)}, "detector"),
+		deployed(PodSpec{Namespace: "team-vision", Name: "detector-b", Claims: detector(3)}, "detector"),
+		{Namespace: "team-nlp", Name: "embedder-0", Owner: "StatefulSet/embedder", Claims: []ClaimSpec{
 			share("20Gi", sim.Bursts(seed+4, 5*time.Second, 0.5, 0.05, 0.6), 17*gibibyte, "gpu-7"),
 		}},
-		{Namespace: "team-vision", Name: "captioner-0", Claims: []ClaimSpec{
+		{Namespace: "team-vision", Name: "captioner-0", Owner: "StatefulSet/captioner", Claims: []ClaimSpec{
 			share("40Gi", sim.Bursts(seed+5, 7*time.Second, 0.7, 0.1, 0.9), 36*gibibyte, "gpu-7"),
 		}},
 	}
+}
+
+// deployed returns the pod as one of a Deployment.
+func deployed(p PodSpec, deployment string) PodSpec {
+	const hash = "6d4f7c9b8d"
+	p.Owner, p.Labels = "ReplicaSet/"+deployment+"-"+hash, map[string]string{"pod-template-hash": hash}
+	return p
 }
 
 // idlePods hold devices and leave them idle.
@@ -132,7 +142,7 @@ func infraPods(seed uint64, devices []Device) []PodSpec {
 		return request
 	}
 	return []PodSpec{
-		{Namespace: "infra", Name: "device-monitor-7xk2p", Claims: []ClaimSpec{
+		{Namespace: "infra", Name: "device-monitor-7xk2p", Owner: "DaemonSet/device-monitor", Claims: []ClaimSpec{
 			{Name: "all", Requests: []Request{admin("gpus", GPUDriver), admin("nics", NICDriver)}},
 		}},
 		{Namespace: "infra", Name: "ingest-0", Claims: []ClaimSpec{
@@ -157,7 +167,8 @@ func batchVisits(seed uint64) []Visit {
 		}
 		load := sim.Constant(0.4 + 0.6*random.Float64())
 		out = append(out, Visit{from, to, PodSpec{
-			Namespace: "team-vision", Name: fmt.Sprintf("batch-%03d", i),
+			Namespace: "team-vision", Name: fmt.Sprintf("batch-%03d", i), Owner: "Job/batch",
+			Labels: map[string]string{"kueue.x-k8s.io/local-queue-name": "batch"},
 			Claims: []ClaimSpec{device("gpu", load, 24*gibibyte, "gpu-3")},
 		}})
 		from = to + between(500*time.Millisecond, 3*time.Second)

@@ -1,0 +1,163 @@
+package grafana
+
+import "fmt"
+
+// workloads is what each workload held, used and suffered.
+func workloads() Board {
+	return Board{
+		UID: "dra-workloads", Title: "DRA / Workloads",
+		uses: []string{"cluster", "namespace", "kind", "queue", "workload", "driver"},
+		Description: "What each workload (JobSet, Job, Deployment, RayCluster and so on) held and used, and what happened " +
+			"to its devices, in the selected time range: those with the most device-hours. A pod that nothing controls is a " +
+			"workload of kind Pod.",
+		Rows: []Row{
+			{"Total", workloadTotal()},
+			{"By workload", workloadTables()},
+			{"Over time", workloadTime()},
+		},
+	}
+}
+
+// shownWorkloads is how many workloads a table has, and linesOfWorkloads a graph.
+const (
+	shownWorkloads   = 25
+	linesOfWorkloads = 10
+)
+
+// workloadSum is the sum of a recorded increase over the selected time range, by the labels if
+// there are any.
+func workloadSum(name, by string) string {
+	sum := "sum"
+	if by != "" {
+		sum += " by (" + by + ")"
+	}
+	return sum + ` (sum_over_time(workload:dra_` + name + `:increase{<w>}[$__range]))`
+}
+
+// topWorkloads restricts an expression to the workloads with the most device-hours.
+func topWorkloads(expr string, most int) string {
+	held := workloadSum("allocated_share_seconds", "<workload>")
+	return fmt.Sprintf(`%s and on (<workload>) topk(%d, %s)`, expr, most, held)
+}
+
+// topOfWorkloads is a table of the workloads with the most device-hours of a kind, for other
+// dashboards.
+func topOfWorkloads(title, description, record, column string, width uint32) Panel {
+	return Panel{
+		Title: title, Description: description, Kind: Table, NoData: "none", Width: width, Height: 8, sort: column,
+		limit: linesOfWorkloads, MayBeEmpty: "where no workload has such hours",
+		Targets: []Target{
+			{
+				Expr:   fmt.Sprintf(`topk(%d, %s / 3600 > 0)`, linesOfWorkloads, workloadSum(record, "<workload>")),
+				Column: column, Unit: "h",
+			},
+		},
+	}
+}
+
+func workloadTotal() []Panel {
+	of := func(title, description, unit, noData, expr string, decimals int, steps ...step) Panel {
+		return Panel{
+			Title: title, Description: description, Kind: Stat, Unit: unit, NoData: noData,
+			Targets: []Target{{Expr: expr}},
+			Width:   4, Height: 4, steps: steps, decimals: decimals,
+		}
+	}
+	const held = `sum_over_time(workload:dra_allocated_share_seconds:increase{<w>}[$__range])`
+	errors := of("Errors of devices", "Errors of devices while the workloads held them. One that hit several workloads "+
+		"counts for each.", "none", "none", "round("+workloadSum("errors", "")+")", 0, step{0, green}, step{0.5, red})
+	errors.MayBeEmpty = "without an error"
+	return []Panel{
+		of("Workloads", "Workloads that held devices in the selected time range.", "none", "nothing was held",
+			`count(group by (cluster, namespace, workload_kind, workload_name) (`+held+` > 0))`, 0, step{0, blue}),
+		of("Device-hours of workloads", "Device-hours held by pods of the workloads in the selected time range.", "h",
+			"nothing was held", workloadSum("allocated_share_seconds", "")+" / 3600", 2, step{0, blue}),
+		of("Active share", "Active time divided by the time held. Devices without utilization never count as active: select "+
+			"a driver to exclude them.", "percentunit", "nothing was held",
+			workloadSum("active_seconds", "")+" / "+workloadSum("allocated_share_seconds", ""), 1, step{0, red},
+			step{0.2, orange}, step{0.5, green}),
+		of("Energy of workloads", "Energy used by devices for pods of the workloads in the selected time range.", "kwatth",
+			"not measured", workloadSum("energy_joules", "")+" / 3.6e6", 3, step{0, blue}),
+		of("Idle device-hours", "Device-hours in which the devices were idle while pods of the workloads held them.", "h",
+			"nothing was idle", workloadSum("idle_share_seconds", "")+" / 3600", 2, step{0, green}, step{1, orange}),
+		errors,
+	}
+}
+
+func workloadTables() []Panel {
+	top := func(expr string) string { return topWorkloads(expr, shownWorkloads) }
+	return []Panel{
+		{
+			Title: "Workloads by device-hours",
+			Description: "The workloads with the most device-hours, by driver. Throttled: of each device the reason that took " +
+				"the longest. Peak memory: the most that one pod had of one device. Click a workload to select it, a namespace " +
+				"for its showback.",
+			Kind: Table, NoData: "nothing was held", Width: 24, Height: 11, sort: "Device-hours", limit: shownWorkloads,
+			Targets: []Target{
+				{Expr: top(workloadSum("allocated_share_seconds", "<workload>") + " / 3600"), Column: "Device-hours", Unit: "h"},
+				{
+					Expr: top(workloadSum("active_seconds", "<workload>") + " / (" +
+						workloadSum("allocated_share_seconds", "<workload>") + " > 0)"),
+					Column: "Active", Unit: "percentunit",
+				},
+				{Expr: top(workloadSum("idle_share_seconds", "<workload>") + " / 3600"), Column: "Idle device-hours", Unit: "h"},
+				{Expr: top(workloadSum("energy_joules", "<workload>") + " / 3.6e6"), Column: "Energy", Unit: "kwatth"},
+				{Expr: top("round(" + workloadSum("errors", "<workload>") + ")"), Column: "Errors", Unit: "short"},
+				{Expr: top(workloadSum("throttled_seconds", "<workload>") + " / 3600"), Column: "Throttled", Unit: "h"},
+				{
+					Expr: top(`max by (<workload>) ` +
+						`(max_over_time(workload:dra_memory_used_peak_bytes:max{<w>}[$__range]))`),
+					Column: "Peak memory", Unit: "bytes",
+				},
+				{
+					Expr: top(`max by (<workload>) (workload:dra_devices:count{<w>})`), Column: "Devices now", Unit: "none",
+				},
+			},
+		},
+		{
+			Title: "Incidents",
+			Description: "Errors of devices while pods of the workload held them, by kind: an error counts once for a " +
+				"workload, however many of its pods hold the device.",
+			Kind: Table, NoData: "none", Width: 12, Height: 8, sort: "Errors", limit: shownWorkloads,
+			MayBeEmpty: "without an error",
+			Targets: []Target{{
+				Expr:   fmt.Sprintf(`topk(%d, round(%s) > 0)`, shownWorkloads, workloadSum("errors", "<workload>, kind")),
+				Column: "Errors", Unit: "short",
+			}},
+		},
+		{
+			Title:       "Pods of workloads",
+			Description: "Pods that hold devices now, those that hold the most. Click a pod for what it does on its claim.",
+			Kind:        Table, NoData: "no pod holds a device", Width: 12, Height: 8, sort: "Devices", limit: shownWorkloads,
+			Total: true,
+			Targets: []Target{{
+				Expr: fmt.Sprintf(`topk(%d,
+					count by (<pod>) (group by (<pod device>) (dra_pod_claim_info{<e>, driver=~"$driver", attribution!=""}))
+					  * on (<pod>) group_left (workload_kind, workload_name) pod:dra_workload:info{<pods of workloads>}
+				)`, shownWorkloads),
+				Column: "Devices", Unit: "none",
+			}},
+		},
+	}
+}
+
+func workloadTime() []Panel {
+	top := func(expr string) string {
+		return fmt.Sprintf(`%s
+			and on (<workload>) topk(%d, sum by (<workload>)
+			  (sum_over_time(workload:dra_allocated_share_seconds:increase{<w>}[$__range] @ end())))`, expr, linesOfWorkloads)
+	}
+	const legend = "{{namespace}}/{{workload_name}} {{driver}} {{cluster}}"
+	held := line("Devices held by workload",
+		"Devices that pods of the workload hold, of the ten workloads with the most device-hours. A device of several "+
+			"workloads counts for each.", "none", "nothing was held", legend,
+		top(`max by (<workload>) (workload:dra_devices:count{<w>})`))
+	held.stacked = true
+	active := line("Active share by workload",
+		"Active time divided by the time held, of the ten workloads with the most device-hours.", "percentunit",
+		"not measured", legend, top(`sum by (<workload>) (sum_over_time(workload:dra_active_seconds:increase{<w>}[$__rate_interval]))
+			  / (sum by (<workload>)
+			    (sum_over_time(workload:dra_allocated_share_seconds:increase{<w>}[$__rate_interval])) > 0)`))
+	active.max = 1
+	return []Panel{held, active}
+}

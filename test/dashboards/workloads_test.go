@@ -1,0 +1,157 @@
+package dashboards
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+)
+
+// TestWorkloads compares the records by workload with arithmetic by hand: what the same pods on two
+// nodes in each of two clusters hold for three hours, summed over the last two.
+func TestWorkloads(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	content, err := rules.File(workloadRules(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file strings.Builder
+	file.WriteString("rule_files: [rules.yaml]\nevaluation_interval: 1m\ntests:\n")
+	for _, twice := range []bool{false, true} {
+		fmt.Fprintf(&file, "- name: 'scraped twice: %v'\n  interval: 1m\n  input_series:\n", twice)
+		for _, cluster := range []string{"c1", "c2"} {
+			for _, node := range []string{"n1", "n2"} {
+				writeWorkloads(&file, cluster, node, node)
+				if twice {
+					writeWorkloads(&file, cluster, node, "10.0.0.1:10985")
+				}
+			}
+		}
+		file.WriteString("  promql_expr_test:\n")
+		for _, w := range workloadsByHand() {
+			fmt.Fprintf(&file, "  - eval_time: 3h\n    expr: 'round(%s, 0.001)'\n    exp_samples:\n", w.expr)
+			for _, cluster := range []string{"c1", "c2"} {
+				for _, labels := range slices.Sorted(maps.Keys(w.want)) {
+					fmt.Fprintf(&file, "    - {labels: '{cluster=%q, %s}', value: %v}\n", cluster, labels, w.want[labels])
+				}
+			}
+		}
+	}
+	for name, text := range map[string]string{"rules.yaml": string(content), "test.yaml": file.String()} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if said, err := exec.Command(program(t, "PROMTOOL"), "test", "rules", filepath.Join(dir, "test.yaml")).
+		CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, said)
+	}
+}
+
+// workloadRules are the records by workload, and those that they use but for the devices' states.
+func workloadRules(t *testing.T) []rules.Group {
+	t.Helper()
+	var out []rules.Group
+	for _, g := range groups(t, rules.Defaults()) {
+		g.Rules = slices.DeleteFunc(g.Rules, func(r rules.Rule) bool {
+			return r.Record != "device:dra_share:ratio" && r.Record != "pod:dra_workload:info" &&
+				!strings.HasPrefix(r.Record, "workload:")
+		})
+		if len(g.Rules) > 0 {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+// writeWorkloads writes the series of a node: gpu-0, which two pods of a JobSet share and which has
+// two errors; gpu-1, a quarter of another GPU, idle, of a pod that nothing controls; gpu-2, whose
+// pod is adopted by another Deployment after two hours.
+func writeWorkloads(file *strings.Builder, cluster, node, instance string) {
+	scraped := fmt.Sprintf("cluster=%q, node=%q, instance=%q, job=%q", cluster, node, instance, "dra-exporter")
+	series := func(name, labels, values string) {
+		fmt.Fprintf(file, "  - {series: '%s{%s, %s}', values: '%s'}\n", name, labels, scraped, values)
+	}
+	device := func(name string) string { return fmt.Sprintf("driver=%q, pool=%q, device=%q", "gpu.x", node, name) }
+	for i, parent := range []string{"", "gpu-9", ""} {
+		series("dra_device_info", fmt.Sprintf("%s, vendor=%q, model=%q, parent=%q", device(fmt.Sprintf("gpu-%d", i)), "x",
+			"X1", parent), "1x180")
+	}
+	series("dra_device_parent_share_ratio", device("gpu-1"), "0.25x180")
+	if instance == node { // a recorded series, which has no instance
+		fmt.Fprintf(file, "  - {series: 'device:dra_state:info{cluster=%q, node=%q, %s, state=\"idle\"}', values: '1x180'}\n",
+			cluster, node, device("gpu-1"))
+	}
+	info := func(pod, kind, name, queue, values string) {
+		series("dra_pod_info", fmt.Sprintf(`namespace="a", pod=%q, uid="u", workload_kind=%q, workload_name=%q, queue=%q`,
+			pod, kind, name, queue), values)
+	}
+	info("llm-0", "JobSet", "llm", "gold", "1x180")
+	info("llm-1", "JobSet", "llm", "gold", "1x180")
+	info("notebook", "", "", "", "1x180")
+	info("web", "Deployment", "old", "", "1x120")
+	info("web", "Deployment", "new", "", "_x121 1x59")
+	for pod, on := range map[string]string{"llm-0": "gpu-0", "llm-1": "gpu-0", "notebook": "gpu-1", "web": "gpu-2"} {
+		held := fmt.Sprintf(`namespace="a", pod=%q, %s`, pod, device(on))
+		share := map[string]string{"gpu-0": "30"}[on]
+		series("dra_pod_allocated_share_seconds_total", held, fmt.Sprintf("0+%sx180", cmp.Or(share, "60")))
+		series("dra_pod_claim_info", held+`, claim_name="gpu", attribution="equal"`, "1x180")
+		if pod == "notebook" {
+			continue
+		}
+		series("dra_pod_active_seconds_total", held, "0+15x180")
+		series("dra_pod_energy_joules_total", held, "0+3600x180")
+		if on == "gpu-0" {
+			series("dra_pod_errors_total", held+`, kind="xid", code="79"`, "0x99 1x49 2x30")
+			series("dra_pod_throttled_seconds_total", held+`, reason="power"`, "0+6x180")
+			series("dra_pod_throttled_seconds_total", held+`, reason="thermal"`, "0+3x180")
+			peak := map[string]string{"llm-0": "10x180", "llm-1": "10x90 25x90"}[pod]
+			series("dra_pod_memory_used_peak_bytes", held, peak)
+		}
+	}
+}
+
+// byHand are the values of an expression by the labels of the workload, the same in each cluster.
+type byHand struct {
+	expr string
+	want map[string]float64
+}
+
+// workloadsByHand are the sums over two hours, each of two nodes. The web pod belongs to its old
+// Deployment for the first of the two hours, and to the new one for the second.
+func workloadsByHand() []byHand {
+	const (
+		llm      = `driver="gpu.x", namespace="a", queue="gold", workload_kind="JobSet", workload_name="llm"`
+		notebook = `driver="gpu.x", namespace="a", workload_kind="Pod", workload_name="notebook"`
+		before   = `driver="gpu.x", namespace="a", workload_kind="Deployment", workload_name="old"`
+		after    = `driver="gpu.x", namespace="a", workload_kind="Deployment", workload_name="new"`
+	)
+	sum := func(name string, want map[string]float64) byHand {
+		return byHand{"sum without () (sum_over_time(workload:dra_" + name + ":increase[2h]))", want}
+	}
+	return []byHand{
+		sum("allocated_share_seconds", map[string]float64{
+			llm: 2 * 2 * 120 * 30, notebook: 2 * 120 * 60 * 0.25, before: 2 * 60 * 60, after: 2 * 60 * 60,
+		}),
+		sum("active_seconds", map[string]float64{llm: 2 * 2 * 120 * 15, before: 2 * 60 * 15, after: 2 * 60 * 15}),
+		sum("idle_share_seconds", map[string]float64{notebook: 2 * 120 * 60 * 0.25}),
+		sum("energy_joules", map[string]float64{
+			llm: 2 * 2 * 120 * 3600, before: 2 * 60 * 3600, after: 2 * 60 * 3600,
+		}),
+		// Each error is one of the workload's, though two of its pods were hit. A rise from 0 is not
+		// extrapolated to the ends of the window: it counts for four of five minutes.
+		sum("errors", map[string]float64{llm + `, kind="xid"`: 2 * (0.8 + 1)}),
+		// The reason that took the longest.
+		sum("throttled_seconds", map[string]float64{llm: 2 * 120 * 6}),
+		{`workload:dra_memory_used_peak_bytes:max`, map[string]float64{llm: 25}},
+		{`workload:dra_devices:count`, map[string]float64{llm: 2, notebook: 2, after: 2}},
+	}
+}
