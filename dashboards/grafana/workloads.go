@@ -155,7 +155,8 @@ func workloadTime() []Panel {
 	held.stacked = true
 	active := line("Active share by workload",
 		"Active time divided by the time held, of the ten workloads with the most device-hours.", "percentunit",
-		"not measured", legend, top(`sum by (<workload>) (sum_over_time(workload:dra_active_seconds:increase{<w>}[$__rate_interval]))
+		"not measured", legend, top(`
+			sum by (<workload>) (sum_over_time(workload:dra_active_seconds:increase{<w>}[$__rate_interval]))
 			  / (sum by (<workload>)
 			    (sum_over_time(workload:dra_allocated_share_seconds:increase{<w>}[$__rate_interval])) > 0)`))
 	active.max = 1
