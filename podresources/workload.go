@@ -9,9 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// queueOf returns the queue in which a pod, or what it is a part of, waited; "" if no label says so:
-// Kueue's LocalQueue that admitted it (pkg/controller/constants of kubernetes-sigs/kueue; on each
-// pod since 0.17), the one that Kueue's users name for single pods and their templates, Volcano's,
+// queueOf returns the queue in which a pod, or what it is a part of, waited; "" if no label says
+// so: Kueue's LocalQueue that admitted it (pkg/controller/constants of kubernetes-sigs/kueue; on
+// each pod since 0.17), the one that Kueue's users name for single pods and templates, Volcano's,
 // and that of the KAI scheduler.
 func queueOf(pod *corev1.Pod) string {
 	for _, label := range [...]string{
