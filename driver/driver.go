@@ -7,6 +7,8 @@ package driver
 
 import (
 	"context"
+	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -103,6 +105,32 @@ type Amount struct {
 	Value    float64
 }
 
+// RequestPolicy says how much of a capacity a share of a device consumes (KEP-5075,
+// CapacityRequestPolicy of k8s.io/api/resource/v1): one of Values, or what lies between Min and Max
+// in steps from Min. Zero fields are not set. Amounts are in the resource's own base unit.
+type RequestPolicy struct {
+	Resource       string
+	Values         []float64 // ascending; nil: a range
+	Min, Max, Step float64
+}
+
+// Consumed returns what a request for an amount consumes: the least amount that the policy allows
+// from there on. It returns false if the policy allows none, and such a request is not allocated.
+func (p RequestPolicy) Consumed(amount float64) (float64, bool) {
+	if p.Values != nil {
+		i, _ := slices.BinarySearch(p.Values, amount)
+		if i == len(p.Values) {
+			return 0, false
+		}
+		return p.Values[i], true
+	}
+	amount = max(amount, p.Min)
+	if p.Step > 0 {
+		amount = p.Min + math.Ceil((amount-p.Min)/p.Step)*p.Step
+	}
+	return amount, p.Max == 0 || amount <= p.Max
+}
+
 // Taint keeps, or chases, pods away from a device (KEP-5055). Effect is None, NoSchedule or
 // NoExecute.
 type Taint struct {
@@ -135,6 +163,12 @@ func (t Taint) String() string {
 type Entry struct {
 	Hardware
 	Capacity []Amount // by resource name, each once
+	// ComputeShare is the part of its parent's multiprocessors that a partition has, above 0 and at
+	// most 1; 0: unknown, or no part. 1g.20gb of an H100 has 26 of 132.
+	ComputeShare float64
+	// Policies say what shares of the device may consume; a capacity without one may be consumed in
+	// any amount.
+	Policies []RequestPolicy
 	Taints   []Taint
 	// Health is what the attributes of its ResourceSlice say.
 	Health HealthStatus

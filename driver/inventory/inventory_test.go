@@ -37,6 +37,7 @@ func TestRecorded(t *testing.T) {
 				Index: "1",
 			},
 			Capacity: memory, Local: true, Shareable: true,
+			Policies: []driver.RequestPolicy{{Resource: "memory", Min: 10 << 30, Step: 10 << 30}},
 		},
 	} {
 		if diff := cmp.Diff(want, got[id]); diff != "" {

@@ -63,7 +63,11 @@ type partition struct {
 	memory   float64
 }
 
-const memory = "memory"
+// The resources by which partitions are compared.
+const (
+	memory          = "memory"
+	multiprocessors = "multiprocessors" // of NVIDIA's driver
+)
 
 // add notes a device of a slice.
 func (p *parts) add(id driver.ID, d *offered) {
@@ -92,7 +96,8 @@ func (p *parts) add(id driver.ID, d *offered) {
 	})
 }
 
-// shares sets Hardware.ParentShare of the partitions in the inventory, as far as the slices say it.
+// shares sets Hardware.ParentShare and Entry.ComputeShare of the partitions in the inventory, as far
+// as the slices say them.
 func (p *parts) shares(inventory driver.Inventory) {
 	most := map[poolKey]int{} // compute slices of the MIG profile that is the whole of each parent
 	var sets []poolKey
@@ -135,6 +140,15 @@ func (p *parts) shares(inventory driver.Inventory) {
 		entry := inventory[id]
 		entry.ParentShare = share
 		inventory[id] = entry
+	}
+	for _, key := range sets {
+		for _, part := range bySet[key] {
+			share := part.consumed(key.name, multiprocessors) / amountOf(p.totals[key], multiprocessors)
+			if entry := inventory[part.id]; share > 0 && share <= 1 {
+				entry.ComputeShare = share
+				inventory[part.id] = entry
+			}
+		}
 	}
 }
 

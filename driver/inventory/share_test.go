@@ -85,6 +85,13 @@ func TestShareOfMIG(t *testing.T) {
 			t.Errorf("%s: share %v, want %v", device, got, want)
 		}
 	}
+	for device, want := range map[string]float64{
+		"gpu-0": 0, "gpu-0-mig-1g10gb-19-6": 16.0 / 132, "gpu-0-mig-1g20gb-15-2": 26.0 / 132, "gpu-0-mig-7g80gb-0-0": 1,
+	} {
+		if got := in[driver.ID{Driver: "gpu.nvidia.com", Pool: "node1", Device: device}].ComputeShare; got != want {
+			t.Errorf("%s: %v of the multiprocessors, want %v", device, got, want)
+		}
+	}
 	for id, entry := range in {
 		if entry.Unlisted {
 			t.Errorf("%v is unlisted, though a slice has it or its GPU", id)

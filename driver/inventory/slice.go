@@ -162,7 +162,7 @@ func (o *Offer) offerCounters(sets []counters, room int) {
 // newOffered returns a device without what nothing needs any more.
 func newOffered(d *device, local bool) offered {
 	out := offered{name: d.name, consumes: d.consumes, entry: driver.Entry{
-		Hardware: describe(*d), Capacity: d.capacity, Taints: d.taints, Shareable: d.shareable, Local: local,
+		Hardware: describe(*d), Capacity: d.capacity, Policies: d.policies, Taints: d.taints, Shareable: d.shareable, Local: local,
 		Conditional: d.conditional, Health: healthOfAttributes(d.attributes), Pieces: piecesOf(d.attributes),
 	}}
 	if out.entry.Pieces != nil {
@@ -197,6 +197,9 @@ func sizeOf(e *driver.Entry) int {
 		size += 16 + len(path)
 	}
 	size += sizeOfAmounts(e.Capacity)
+	for _, p := range e.Policies {
+		size += 64 + len(p.Resource) + 8*len(p.Values)
+	}
 	for _, t := range e.Taints {
 		size += 64 + len(t.Key) + len(t.Value) + len(t.Effect)
 	}
@@ -226,6 +229,7 @@ type device struct {
 
 	attributes attributes
 	capacity   []driver.Amount
+	policies   []driver.RequestPolicy
 	consumes   []counters
 	taints     []driver.Taint
 	shareable  bool
@@ -255,13 +259,16 @@ func decodeDevice(driverName string, raw json.RawMessage, rejected driver.Reject
 	}
 	d.attributes = decodeAttributes(driverName, body.Attributes, rejected)
 	d.capacity = decodeCapacity(driverName, body.Capacity, rejected)
+	if d.shareable {
+		d.policies = decodePolicies(driverName, body.Capacity, rejected)
+	}
 	d.consumes = decodeCounters(driverName, body.ConsumesCounters, rejected)
 	d.taints = decodeTaints(body.Taints, rejected)
 	return d, true
 }
 
-// decodeCapacity returns the capacities; of each only the value counts here, not the policy of
-// requests. In v1alpha3 the value is all there is.
+// decodeCapacity returns the capacities; of each the value alone counts here, not the policy
+// of requests. In v1alpha3 the value is all there is.
 func decodeCapacity(driverName string, raw map[string]json.RawMessage, rejected driver.Rejections) []driver.Amount {
 	values := make(map[string]json.RawMessage, len(raw))
 	for name, raw := range raw {

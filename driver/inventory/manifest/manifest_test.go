@@ -234,7 +234,7 @@ func FuzzAmount(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if v, err := amount(data); err == nil && (v < 0 || math.IsInf(v, 0) || math.IsNaN(v)) {
+		if v, err := Amount(data); err == nil && (v < 0 || math.IsInf(v, 0) || math.IsNaN(v)) {
 			t.Fatalf("%q is %v", data, v)
 		}
 	})

@@ -33,11 +33,11 @@ var (
 // numbers; rejected is the number of those that are none.
 func Amounts(driverName string, quantities map[string]json.RawMessage) (amounts []driver.Amount, rejected int) {
 	for name, raw := range quantities {
-		bare := strings.TrimPrefix(name, driverName+"/")
-		if _, shadowed := quantities[driverName+"/"+bare]; shadowed && name == bare {
+		bare, counts := Resource(driverName, name, quantities)
+		if !counts {
 			continue
 		}
-		value, err := amount(raw)
+		value, err := Amount(raw)
 		if err != nil || !ValidName(bare) {
 			rejected++
 			continue
@@ -48,8 +48,16 @@ func Amounts(driverName string, quantities map[string]json.RawMessage) (amounts 
 	return amounts, rejected
 }
 
-// amount returns a quantity (80Gi, 2, "1500m") as a number of base units.
-func amount(raw json.RawMessage) (float64, error) {
+// Resource returns the name of a resource without the driver's own domain, and whether it counts:
+// of two with the same name the qualified one does.
+func Resource[T any](driverName, name string, of map[string]T) (bare string, counts bool) {
+	bare = strings.TrimPrefix(name, driverName+"/")
+	_, shadowed := of[driverName+"/"+bare]
+	return bare, !shadowed || name != bare
+}
+
+// Amount returns a quantity in JSON (80Gi, 2, "1500m") as a number of base units.
+func Amount(raw json.RawMessage) (float64, error) {
 	text := string(raw)
 	if len(raw) > 0 && raw[0] == '"' {
 		if err := json.Unmarshal(raw, &text); err != nil {
