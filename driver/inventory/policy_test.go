@@ -11,8 +11,8 @@ import (
 
 // The amounts are those of the API's own description of CapacityRequestPolicy.
 func TestPolicies(t *testing.T) {
-	const device = `{"name":"g","allowMultipleAllocations":true,"capacity":{"memory":{"value":"80","requestPolicy":POLICY},` +
-		`"cores":{"value":"100"}}}`
+	const device = `{"name":"g","allowMultipleAllocations":true,"capacity":` +
+		`{"memory":{"value":"80","requestPolicy":POLICY},"cores":{"value":"100"}}}`
 	type request struct{ amount, consumes float64 } // below 0: it can't be allocated
 	none := []request{{0, -1}, {30, -1}}
 	for name, tc := range map[string]struct {
@@ -70,7 +70,8 @@ func TestPolicies(t *testing.T) {
 			}
 		})
 	}
-	alone := sliceOf(1, here, `{"name":"g","capacity":{"memory":{"value":"80","requestPolicy":{"validRange":{"min":"1"}}}}}`)
+	alone := sliceOf(1, here,
+		`{"name":"g","capacity":{"memory":{"value":"80","requestPolicy":{"validRange":{"min":"1"}}}}}`)
 	for id, entry := range parse(t, []byte(alone), "n1") {
 		if entry.Policies != nil {
 			t.Errorf("%v has %v, though it is allocated once", id, entry.Policies)

@@ -96,8 +96,8 @@ func (p *parts) add(id driver.ID, d *offered) {
 	})
 }
 
-// shares sets Hardware.ParentShare and Entry.ComputeShare of the partitions in the inventory, as far
-// as the slices say them.
+// shares sets Hardware.ParentShare and Entry.ComputeShare of the partitions in the inventory, as
+// far as the slices say them.
 func (p *parts) shares(inventory driver.Inventory) {
 	most := map[poolKey]int{} // compute slices of the MIG profile that is the whole of each parent
 	var sets []poolKey
@@ -141,9 +141,16 @@ func (p *parts) shares(inventory driver.Inventory) {
 		entry.ParentShare = share
 		inventory[id] = entry
 	}
-	for _, key := range sets {
-		for _, part := range bySet[key] {
-			share := part.consumed(key.name, multiprocessors) / amountOf(p.totals[key], multiprocessors)
+	p.computeShares(inventory)
+}
+
+// computeShares sets Entry.ComputeShare by the counters of the slices.
+func (p *parts) computeShares(inventory driver.Inventory) {
+	for i := range p.partitions {
+		part := &p.partitions[i]
+		for _, c := range part.consumes {
+			offered := p.totals[poolKey{part.id.Driver, part.id.Pool, c.set}]
+			share := amountOf(c.amounts, multiprocessors) / amountOf(offered, multiprocessors)
 			if entry := inventory[part.id]; share > 0 && share <= 1 {
 				entry.ComputeShare = share
 				inventory[part.id] = entry

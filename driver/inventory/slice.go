@@ -162,7 +162,8 @@ func (o *Offer) offerCounters(sets []counters, room int) {
 // newOffered returns a device without what nothing needs any more.
 func newOffered(d *device, local bool) offered {
 	out := offered{name: d.name, consumes: d.consumes, entry: driver.Entry{
-		Hardware: describe(*d), Capacity: d.capacity, Policies: d.policies, Taints: d.taints, Shareable: d.shareable, Local: local,
+		Hardware: describe(*d), Capacity: d.capacity, Policies: d.policies, Taints: d.taints,
+		Shareable: d.shareable, Local: local,
 		Conditional: d.conditional, Health: healthOfAttributes(d.attributes), Pieces: piecesOf(d.attributes),
 	}}
 	if out.entry.Pieces != nil {

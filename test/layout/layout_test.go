@@ -128,6 +128,7 @@ func TestImports(t *testing.T) {
 		"exporter/join":         {"driver", "podresources"},
 		"exporter/explain":      {"driver", "exporter/join"},
 		"exporter/distribution": nil,
+		"exporter/fit":          {"driver", "exporter/join", "podresources"},
 		"exporter/ledger":       {"driver", "exporter/join", "podresources"},
 		"exporter/exposition":   {"driver", "exporter/join", "exporter/ledger", "podresources"},
 		"exporter/recorder":     {"driver", "exporter/join", "exporter/ledger", "podresources"},

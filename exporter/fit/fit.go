@@ -1,0 +1,181 @@
+package fit
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Quantile is the quantile of activity that must fit.
+const Quantile = 0.999
+
+// Config configures [Advise].
+type Config struct {
+	// After is how long a claim must have been measured before there is advice.
+	After time.Duration
+	// Margin is the part of the memory and compute of an alternative that must stay unused, from 0 to
+	// below 1.
+	Margin float64
+	// IdleThreshold is the utilization up to which a device is idle.
+	IdleThreshold float64
+}
+
+// Use is what a claim used of a device since it began to hold it.
+type Use struct {
+	Claim  podresources.Claim
+	Device driver.ID
+
+	Measured time.Duration // how long both activity and memory were measured
+	// Activity is the part of the whole device's compute that the claim kept busy, and did not exceed
+	// in more than 0.1 % of the time. It never exceeded MaxActivity.
+	Activity, MaxActivity float64
+	Memory                float64 // peak, in bytes
+	// Divided reports that at some time several claims held the device and it was not known what each
+	// used, so that the use is a part of theirs.
+	Divided bool
+}
+
+// Advice is what would do for a device of a claim.
+type Advice struct {
+	Use
+	Reason Reason // why there is no alternative; empty: there is one
+	// HeldMemory is what the claim holds, in bytes. It is 0 unless Known.
+	HeldMemory float64
+	// NeededMemory and NeededActivity are the parts of the memory and compute which it holds that the
+	// claim needs, margin included, from 0 to 1. They are 0 unless Known.
+	NeededMemory, NeededActivity float64
+	Alternative                  Alternative
+	Unused                       float64 // the part of what the claim holds that the alternative leaves
+}
+
+// Known reports whether it is known what the claim holds and needs of the device.
+func (a *Advice) Known() bool { return a.Reason == Advised || a.Reason == NothingSmaller }
+
+// Reason is why there is no alternative.
+type Reason string
+
+// The reasons.
+const (
+	Advised        Reason = ""
+	TooShort       Reason = "too_short"       // measured for less than Config.After
+	NotMeasured    Reason = "not_measured"    // activity or memory is not measured
+	Divided        Reason = "divided"         // several claims held it, and what each used is not known
+	SeveralShares  Reason = "several_shares"  // the claim has several shares of the device, or admin access
+	UnknownSize    Reason = "unknown_size"    // how much memory and compute it is, is not known
+	NothingSmaller Reason = "nothing_smaller" // into which the claim would have fitted
+)
+
+// Reasons returns the reasons, without Advised.
+func Reasons() []Reason {
+	return []Reason{TooShort, NotMeasured, Divided, SeveralShares, UnknownSize, NothingSmaller}
+}
+
+// Advise returns an advice for each use of a device that the claim holds, sorted by claim and
+// device. devices are those of the node. It changes neither.
+func Advise(uses []Use, devices []join.Device, c Config) []Advice {
+	n := newNode(devices)
+	claims := make([]claimDevice, 0, len(uses))
+	for _, u := range uses {
+		d := claimDevice{Advice: Advice{Use: u}, device: n.byID[u.Device]}
+		if d.measure(c) {
+			claims = append(claims, d)
+		}
+	}
+	slices.SortFunc(claims, func(a, b claimDevice) int {
+		return cmp.Or(
+			a.Claim.Compare(b.Claim), strings.Compare(a.Device.Driver, b.Device.Driver),
+			strings.Compare(a.Device.Pool, b.Device.Pool), strings.Compare(a.request, b.request), a.Device.Compare(b.Device),
+		)
+	})
+	for rest := claims; len(rest) > 0; {
+		k := 1
+		for k < len(rest) && rest[k].besides(&rest[0]) {
+			k++
+		}
+		fewer(rest[:k], c)
+		rest = rest[k:]
+	}
+	out := make([]Advice, 0, len(claims))
+	for i := range claims {
+		d := &claims[i]
+		if d.Reason == NothingSmaller {
+			n.smallest(d, c.Margin)
+		}
+		out = append(out, d.Advice)
+	}
+	slices.SortFunc(out, func(a, b Advice) int {
+		return cmp.Or(a.Claim.Compare(b.Claim), a.Device.Compare(b.Device))
+	})
+	return out
+}
+
+// claimDevice is what a claim has of a device.
+type claimDevice struct {
+	Advice
+	device  *join.Device // nil: unknown
+	request string
+	held    size
+	// activity and memory are what an alternative must have: those of the use, and the memory of
+	// devices that the claim would do without. Activity is a part of the compute of the whole device
+	// that the device is a part of.
+	activity, memory float64
+}
+
+// measure fills in what the claim holds and needs. It sets Reason to why there can be no advice, or
+// to NothingSmaller, and returns false if the claim does not hold the device.
+func (d *claimDevice) measure(c Config) bool {
+	share, several := d.shareOfClaim()
+	if share == nil {
+		return false
+	}
+	d.request = share.Request
+	switch {
+	case several || share.Admin:
+		d.Reason = SeveralShares
+	case d.Measured <= 0:
+		d.Reason = NotMeasured
+	case d.Divided:
+		d.Reason = Divided
+	case d.Measured < c.After:
+		d.Reason = TooShort
+	default:
+		d.Reason = NothingSmaller
+		d.measureHeld(share, c)
+	}
+	return true
+}
+
+// shareOfClaim returns a share that the claim has of the device, and whether there are several.
+func (d *claimDevice) shareOfClaim() (share *join.Share, several bool) {
+	if d.device == nil {
+		return nil, false
+	}
+	for i := range d.device.Shares {
+		if s := &d.device.Shares[i]; s.Claim == d.Claim {
+			several = share != nil
+			share = s
+		}
+	}
+	return share, several
+}
+
+func (d *claimDevice) measureHeld(share *join.Share, c Config) {
+	device := sizeOf(d.device)
+	d.held = device
+	if d.device.Entry.Shareable {
+		d.held = device.share(&d.device.Entry, share.Consumed)
+	}
+	if !d.held.known() {
+		d.Reason = UnknownSize
+		return
+	}
+	d.activity, d.memory = d.Activity*device.compute, d.Memory
+	d.HeldMemory = d.held.memory
+	d.NeededMemory = min(1, d.memory/(1-c.Margin)/d.held.memory)
+	d.NeededActivity = min(1, d.activity/(1-c.Margin)/d.held.compute)
+}

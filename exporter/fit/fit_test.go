@@ -1,0 +1,352 @@
+package fit_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/fit"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+const gib = 1 << 30
+
+func id(name string) driver.ID { return driver.ID{Driver: "gpu.test", Pool: "node1", Device: name} }
+
+// device is a device of 80 GiB, edited.
+func device(name string, edit ...func(*join.Device)) join.Device {
+	d := join.Device{ID: id(name), Entry: driver.Entry{
+		Hardware: driver.Hardware{Model: "H100"}, Capacity: []driver.Amount{{Resource: "memory", Value: 80 * gib}},
+	}}
+	for _, f := range edit {
+		f(&d)
+	}
+	return d
+}
+
+func memoryOf(v float64) func(*join.Device) {
+	return func(d *join.Device) { d.Entry.Capacity = []driver.Amount{{Resource: "memory", Value: v}} }
+}
+
+// heldBy is a claim that holds the device for a request, and consumes of it.
+func heldBy(claim string, edit ...func(*join.Share)) func(*join.Device) {
+	s := join.Share{Allocation: podresources.Allocation{
+		Claim: podresources.Claim{Namespace: "team", Name: claim}, Request: "gpu",
+	}}
+	for _, f := range edit {
+		f(&s)
+	}
+	return func(d *join.Device) { d.Shares = append(d.Shares, s) }
+}
+
+func consumes(amounts ...driver.Amount) func(*join.Share) {
+	return func(s *join.Share) { s.Consumed = amounts }
+}
+
+func shareable(policies ...driver.RequestPolicy) func(*join.Device) {
+	return func(d *join.Device) { d.Entry.Shareable, d.Entry.Policies = true, policies }
+}
+
+// part is a partition of gpu-0: sevenths of its compute slices, and of its 132 multiprocessors.
+func part(profile string, sevenths, processors, memory float64, edit ...func(*join.Device)) join.Device {
+	d := device("gpu-0-"+profile, memoryOf(memory))
+	d.Parent = "gpu-0"
+	d.Entry.Kind, d.Entry.Profile = driver.KindPartition, profile
+	d.Entry.ParentShare, d.Entry.ComputeShare = sevenths/7, processors/132
+	for _, f := range edit {
+		f(&d)
+	}
+	return d
+}
+
+// mig are the profiles of an H100, by NVIDIA's table (MIG User Guide).
+func mig() []join.Device {
+	return []join.Device{
+		part("1g.10gb", 1, 16, 9984<<20), part("1g.20gb", 1, 26, 20096<<20), part("2g.20gb", 2, 32, 20096<<20),
+		part("3g.40gb", 3, 60, 40448<<20), part("4g.40gb", 4, 64, 40448<<20), part("7g.80gb", 7, 132, 81152<<20),
+	}
+}
+
+// use is what claim a used of a device in two hours.
+func use(device string, memory, activity float64) fit.Use {
+	return fit.Use{
+		Claim: podresources.Claim{Namespace: "team", Name: "a"}, Device: id(device), Measured: 2 * time.Hour,
+		Activity: activity, MaxActivity: activity, Memory: memory,
+	}
+}
+
+func config() fit.Config { return fit.Config{After: time.Hour, Margin: 0.05, IdleThreshold: 0.01} }
+
+// advise returns the texts of the advices.
+func advise(uses []fit.Use, devices []join.Device) string {
+	var out []string
+	for _, a := range fit.Advise(uses, devices, config()) {
+		out = append(out, a.Text())
+	}
+	return strings.Join(out, "\n")
+}
+
+// The numbers are computed by hand. With a margin of 5 %, 11 GiB need 11.6 GiB, and an activity of
+// 18 % needs 19.0 % of 132 multiprocessors: 25.01 of the 26 that 1g.20gb has. 18.8 % need 26.1.
+func TestPartitions(t *testing.T) {
+	const nothing = "nothing smaller is offered into which the claim would have fitted"
+	whole := append(mig(), device("gpu-0", heldBy("a")))
+	for name, tc := range map[string]struct {
+		devices          []join.Device
+		held             string
+		memory, activity float64
+		want             string
+	}{
+		"of the issue": {
+			whole, "gpu-0", 11 * gib, 0.18,
+			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 18 %: 1g.20gb would do; 6/7 unused",
+		},
+		"one multiprocessor too many": {
+			whole, "gpu-0", 11 * gib, 0.188,
+			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 19 %: 2g.20gb would do; 5/7 unused",
+		},
+		"memory within the margin": {
+			whole, "gpu-0", 9300 << 20, 0.1,
+			"gpu-0, 80 GiB: peak 9.08 GiB and p99.9 activity 10 %: 1g.10gb would do; 6/7 unused",
+		},
+		"memory beyond the margin": {
+			whole, "gpu-0", 9500 << 20, 0.1,
+			"gpu-0, 80 GiB: peak 9.28 GiB and p99.9 activity 10 %: 1g.20gb would do; 6/7 unused",
+		},
+		"nearly all": {whole, "gpu-0", 70 * gib, 0.18, "gpu-0, 80 GiB: peak 70 GiB and p99.9 activity 18 %: " + nothing},
+		"of a partition": {
+			append(mig(), part("3g.40gb", 3, 60, 40448<<20, heldBy("a"), func(d *join.Device) { d.ID = id("mig") })),
+			"mig", 11 * gib, 0.4, // of 60 multiprocessors: 24, 25.3 with the margin
+			"mig, 39.5 GiB: peak 11 GiB and p99.9 activity 40 %: 1g.20gb would do; 2/3 unused",
+		},
+		"of another model": {
+			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
+				d.Entry.Model = "A100"
+			})},
+			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 %: " + nothing,
+		},
+		"of another GPU of the model": {
+			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20)},
+			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 %: 1g.20gb would do; 6/7 unused",
+		},
+		"of another pool": {
+			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
+				d.ID.Pool = "node2"
+			})},
+			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 %: " + nothing,
+		},
+		"tainted": {
+			[]join.Device{device("gpu-0", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
+				d.Entry.Taints = []driver.Taint{{Key: "x", Effect: "NoSchedule"}}
+			})},
+			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 %: " + nothing,
+		},
+		"unlisted": {
+			[]join.Device{device("gpu-0", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
+				d.Entry.Unlisted = true
+			})},
+			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 %: " + nothing,
+		},
+		"of unknown size": {
+			[]join.Device{device("gpu-0", heldBy("a")), part("half", 0, 0, 40*gib)},
+			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 %: " + nothing,
+		},
+		"without a profile": {
+			[]join.Device{device("gpu-0", heldBy("a")), part("", 3.5, 0, 40*gib)},
+			"gpu-0", 11 * gib, 0.47, // 49.5 % of the half that it is
+			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 47 %: gpu-0- would do; 1/2 unused",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := advise([]fit.Use{use(tc.held, tc.memory, tc.activity)}, tc.devices); got != tc.want {
+				t.Errorf("advice:\n%s\nwant:\n%s", got, tc.want)
+			}
+		})
+	}
+}
+
+// 10 GiB of 80 need 10.5 GiB, 20 % of the activity 21.1 %: 16.8 GiB of 80, where compute goes with
+// memory.
+func TestShares(t *testing.T) {
+	cores := func(d *join.Device) {
+		d.Entry.Capacity = []driver.Amount{{Resource: "cores", Value: 100}, {Resource: "memory", Value: 80 * gib}}
+	}
+	memory := func(v float64) driver.Amount { return driver.Amount{Resource: "memory", Value: v} }
+	half := heldBy("a", consumes(memory(40*gib)))
+	const used = "peak 10 GiB and p99.9 activity 20 %: "
+	for name, tc := range map[string]struct {
+		device join.Device
+		want   string
+	}{
+		"any amount": {
+			device("gpu-0", half, shareable()), "gpu-0, 40 GiB: " + used + "memory=17Gi would do; 57 % unused",
+		},
+		"in steps": {
+			device("gpu-0", half, shareable(driver.RequestPolicy{Resource: "memory", Min: 10 * gib, Step: 10 * gib})),
+			"gpu-0, 40 GiB: " + used + "memory=20Gi would do; 1/2 unused",
+		},
+		"of a list": {
+			device("gpu-0", half, shareable(driver.RequestPolicy{Resource: "memory", Values: []float64{8 * gib, 30 * gib}})),
+			"gpu-0, 40 GiB: " + used + "memory=30Gi would do; 1/4 unused",
+		},
+		"in a range": {
+			device("gpu-0", half, shareable(driver.RequestPolicy{Resource: "memory", Max: 17247 << 20})), // 16.84 GiB
+			"gpu-0, 40 GiB: " + used + "memory=17247Mi would do; 58 % unused",
+		},
+		"none is large enough": {
+			device("gpu-0", half, shareable(driver.RequestPolicy{Resource: "memory", Max: 12 * gib})),
+			"gpu-0, 40 GiB: " + used + "nothing smaller is offered into which the claim would have fitted",
+		},
+		// 22 of 100 cores and 11 of 80 GiB, in place of 50 and 40: (0.22 + 0.1375) / 2 of 0.5
+		"memory and cores": {
+			device("gpu-0", cores, shareable(),
+				heldBy("a", consumes(driver.Amount{Resource: "cores", Value: 50}, memory(40*gib)))),
+			"gpu-0, 40 GiB: " + used + "cores=22,memory=11Gi would do; 64 % unused",
+		},
+		"what it consumes is not known": {
+			device("gpu-0", heldBy("a"), shareable()), "gpu-0: " + fit.UnknownSize.Meaning(),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := use("gpu-0", 10*gib, 0.2)
+			if got := advise([]fit.Use{u}, []join.Device{tc.device}); got != tc.want {
+				t.Errorf("advice:\n%s\nwant:\n%s", got, tc.want)
+			}
+		})
+	}
+	// a whole device, where another one is shared
+	whole := []join.Device{device("gpu-0", heldBy("a")), device("gpu-1", shareable())}
+	got := advise([]fit.Use{use("gpu-0", 10*gib, 0.2)}, whole)
+	if want := "gpu-0, 80 GiB: " + used + "memory=17Gi would do; 79 % unused"; got != want {
+		t.Errorf("advice:\n%s\nwant:\n%s", got, want)
+	}
+}
+
+func TestFewerDevices(t *testing.T) {
+	four := func(edit ...func(*join.Share)) []join.Device {
+		var out []join.Device
+		for i := range 4 {
+			out = append(out, device(fmt.Sprint("gpu-", i), heldBy("a", edit...)))
+		}
+		return out
+	}
+	const (
+		nothing = ": nothing smaller is offered into which the claim would have fitted"
+		others  = ": the claim's other devices would do"
+		busy    = "gpu-0, 80 GiB: peak 30 GiB and p99.9 activity 90 %"
+	)
+	idle := func(i int, memory float64) string {
+		return fmt.Sprintf("gpu-%d, 80 GiB: peak %g GiB and p99.9 activity 0 %%", i, memory)
+	}
+	for name, tc := range map[string]struct {
+		devices []join.Device
+		uses    []fit.Use
+		want    []string
+	}{
+		"one of four": {
+			four(),
+			[]fit.Use{use("gpu-0", 30*gib, 0.9), use("gpu-1", 2*gib, 0), use("gpu-2", 2*gib, 0), use("gpu-3", 2*gib, 0)},
+			[]string{busy + nothing, idle(1, 2) + others, idle(2, 2) + others, idle(3, 2) + others},
+		},
+		"none of three: the one with the most memory stays": {
+			four()[:3],
+			[]fit.Use{use("gpu-0", 1*gib, 0), use("gpu-1", 3*gib, 0), use("gpu-2", 2*gib, 0)},
+			[]string{idle(0, 1) + others, idle(1, 3) + nothing, idle(2, 2) + others},
+		},
+		// 76 GiB are 95 % of 80: 30 and 46 fit, and then nothing more
+		"memory that does not fit": {
+			four()[:3],
+			[]fit.Use{use("gpu-0", 30*gib, 0.9), use("gpu-1", 46*gib, 0), use("gpu-2", 1*gib, 0)},
+			[]string{busy + nothing, idle(1, 46) + others, idle(2, 1) + nothing},
+		},
+		"one that worked for a moment": {
+			four()[:2], []fit.Use{use("gpu-0", 30*gib, 0.9), func() fit.Use {
+				u := use("gpu-1", 2*gib, 0)
+				u.MaxActivity = 0.5
+				return u
+			}()},
+			[]string{busy + nothing, idle(1, 2) + nothing},
+		},
+		"of another request": {
+			append(four()[:1], device("gpu-1", heldBy("a", func(s *join.Share) { s.Request = "spare" }))),
+			[]fit.Use{use("gpu-0", 30*gib, 0.9), use("gpu-1", 2*gib, 0)},
+			[]string{busy + nothing, idle(1, 2) + nothing},
+		},
+		"one of unknown use": {
+			four()[:3], []fit.Use{use("gpu-0", 30*gib, 0.9), use("gpu-1", 2*gib, 0), {
+				Claim: podresources.Claim{Namespace: "team", Name: "a"}, Device: id("gpu-2"),
+			}},
+			[]string{busy + nothing, idle(1, 2) + nothing, "gpu-2: " + fit.NotMeasured.Meaning()},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if diff := cmp.Diff(strings.Join(tc.want, "\n"), advise(tc.uses, tc.devices)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// What is not known well enough gets no advice and no ratio.
+func TestReasons(t *testing.T) {
+	devices := append(mig(), device("gpu-0", heldBy("a")))
+	edit := func(f func(*fit.Use)) fit.Use {
+		u := use("gpu-0", 11*gib, 0.18)
+		f(&u)
+		return u
+	}
+	gpu := func(edit ...func(*join.Device)) []join.Device { return []join.Device{device("gpu-0", edit...)} }
+	admin := func(s *join.Share) { s.Admin = true }
+	another := func(s *join.Share) { s.ShareID = "another" }
+	orphan := part("x", 0, 0, gib, heldBy("a"), func(d *join.Device) { d.ID = id("gpu-0") })
+	as := edit(func(*fit.Use) {})
+	for name, tc := range map[string]struct {
+		use     fit.Use
+		devices []join.Device
+		want    fit.Reason
+	}{
+		"advised":              {as, devices, fit.Advised},
+		"after 59 minutes":     {edit(func(u *fit.Use) { u.Measured = 59 * time.Minute }), devices, fit.TooShort},
+		"not measured":         {edit(func(u *fit.Use) { u.Measured = 0 }), devices, fit.NotMeasured},
+		"divided":              {edit(func(u *fit.Use) { u.Divided = true }), devices, fit.Divided},
+		"admin access":         {as, gpu(heldBy("a", admin)), fit.SeveralShares},
+		"two shares":           {as, gpu(heldBy("a"), heldBy("a", another)), fit.SeveralShares},
+		"unknown memory":       {as, gpu(heldBy("a"), memoryOf(0)), fit.UnknownSize},
+		"of an unknown parent": {as, []join.Device{orphan}, fit.UnknownSize},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := fit.Advise([]fit.Use{tc.use}, tc.devices, config())
+			if len(got) != 1 || got[0].Reason != tc.want {
+				t.Fatalf("%+v, want one for the reason %q", got, tc.want)
+			}
+			if a := &got[0]; !a.Known() && (a.HeldMemory != 0 || a.NeededMemory != 0 || a.NeededActivity != 0 || a.Unused != 0) {
+				t.Errorf("without advice: %+v", a)
+			}
+		})
+	}
+	for _, gone := range [][]join.Device{nil, {device("gpu-0")}, {device("gpu-0", heldBy("b"))}} {
+		if got := fit.Advise([]fit.Use{use("gpu-0", gib, 0)}, gone, config()); len(got) > 0 {
+			t.Errorf("a claim that does not hold the device: %+v", got)
+		}
+	}
+}
+
+// 38 GiB and 38 % need 40 GiB of 80 and 40 %; more than all is all.
+func TestNeeded(t *testing.T) {
+	for _, tc := range []struct{ memory, activity, wantMemory, wantActivity float64 }{
+		{38 * gib, 0.38, 0.5, 0.4}, {79 * gib, 0.99, 1, 1}, {0, 0, 0, 0},
+	} {
+		uses := []fit.Use{use("gpu-0", tc.memory, tc.activity)}
+		a := fit.Advise(uses, []join.Device{device("gpu-0", heldBy("a"))}, config())[0]
+		if a.HeldMemory != 80*gib || !near(a.NeededMemory, tc.wantMemory) || !near(a.NeededActivity, tc.wantActivity) {
+			t.Errorf("%+v: needs %v of %v and %v", tc, a.NeededMemory, a.HeldMemory, a.NeededActivity)
+		}
+	}
+}
+
+func near(a, b float64) bool { return a-b < 1e-12 && b-a < 1e-12 }

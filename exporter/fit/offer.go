@@ -1,0 +1,236 @@
+package fit
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+)
+
+// Kind is a kind of alternative.
+type Kind string
+
+// The kinds of alternatives.
+const (
+	Partition    Kind = "partition"     // that the driver lists
+	Share        Kind = "share"         // of a device with consumable capacity
+	FewerDevices Kind = "fewer_devices" // the claim's other devices would do
+)
+
+// Kinds returns the kinds.
+func Kinds() []Kind { return []Kind{Partition, Share, FewerDevices} }
+
+// Alternative is something that would do.
+type Alternative struct {
+	Kind Kind
+	// Name is the profile of a partition (1g.20gb), else the name of its device; of a share what it
+	// consumes (memory=12Gi); fewer devices.
+	Name string
+	// Device is the name of a device that is, or offers, the alternative; empty for fewer devices.
+	Device string
+	// Capacity is what to request of a device with consumable capacity.
+	Capacity []driver.Amount
+	Memory   float64 // in bytes; 0 for fewer devices
+}
+
+// size is how large a device or a share is. Of a partition, whole and compute are parts of the
+// device that it is a part of: by its own measure of size, and of what can compute.
+type size struct{ whole, compute, memory float64 }
+
+func (s size) known() bool { return s.whole > 0 && s.compute > 0 && s.memory > 0 }
+
+// sizeOf returns the size of a device; what is unknown is 0.
+func sizeOf(d *join.Device) size {
+	e := &d.Entry
+	s := size{whole: 1, compute: 1, memory: amountOf(e.Capacity, memory)}
+	if s.memory == 0 {
+		i := slices.IndexFunc(d.Readings, func(r join.Reading) bool { return r.Quantity == driver.MemoryCapacity })
+		if i >= 0 {
+			s.memory = d.Readings[i].Value
+		}
+	}
+	if e.Kind == driver.KindPartition {
+		s.whole, s.compute = e.ParentShare, cmp.Or(e.ComputeShare, e.ParentShare)
+	}
+	return s
+}
+
+const memory = "memory"
+
+// isCompute reports whether a resource of a device is what computes: percents of it with HAMi, or
+// multiprocessors.
+func isCompute(resource string) bool { return resource == "cores" || resource == "multiprocessors" }
+
+// share returns the size of a share of a device that consumes the given capacity. Where none of it
+// is compute, compute goes with memory. Its part of the device is the mean of those of memory and
+// compute, as package join divides a device; 0 if it consumes neither.
+func (s size) share(of *driver.Entry, consumed []driver.Amount) size {
+	sum, n, ofMemory, ofCompute := 0.0, 0, 1.0, 0.0
+	for _, c := range consumed {
+		whole := amountOf(of.Capacity, c.Resource)
+		if whole <= 0 {
+			continue
+		}
+		p := min(1, c.Value/whole)
+		switch {
+		case c.Resource == memory:
+			ofMemory = p
+		case isCompute(c.Resource):
+			ofCompute = p
+		default:
+			continue
+		}
+		sum, n = sum+p, n+1
+	}
+	return size{
+		whole:   s.whole * sum / float64(max(1, n)),
+		compute: s.compute * cmp.Or(ofCompute, ofMemory),
+		memory:  s.memory * ofMemory,
+	}
+}
+
+func amountOf(amounts []driver.Amount, resource string) float64 {
+	for _, a := range amounts {
+		if a.Resource == resource {
+			return a.Value
+		}
+	}
+	return 0
+}
+
+// node is what a node offers.
+type node struct {
+	byID   map[driver.ID]*join.Device
+	byPool map[pool][]*join.Device // partitions and devices with consumable capacity, sorted
+}
+
+type pool struct{ driver, name string }
+
+func newNode(devices []join.Device) *node {
+	n := &node{byID: make(map[driver.ID]*join.Device, len(devices)), byPool: map[pool][]*join.Device{}}
+	for i := range devices {
+		d := &devices[i]
+		n.byID[d.ID] = d
+		if offered(&d.Entry) {
+			key := pool{d.ID.Driver, d.ID.Pool}
+			n.byPool[key] = append(n.byPool[key], d)
+		}
+	}
+	return n
+}
+
+// offered reports whether a device may be smaller than another one, and claims can get it.
+func offered(e *driver.Entry) bool {
+	if e.Kind != driver.KindPartition && (e.Kind != driver.KindDevice || !e.Shareable) || e.Unlisted || e.DriverGone {
+		return false
+	}
+	return !slices.ContainsFunc(e.Taints, func(t driver.Taint) bool {
+		return t.Effect == "NoSchedule" || t.Effect == "NoExecute"
+	})
+}
+
+// alike reports whether a part of one device is as good as the same part of another: they are
+// of one model, or parts of one device.
+func alike(d, other *join.Device) bool {
+	a, b := &d.Entry.Hardware, &other.Entry.Hardware
+	return d.ID == other.ID || other.Parent == d.ID.Device || d.Parent != "" && d.Parent == other.Parent ||
+		a.Model != "" && a.Model == b.Model && a.Vendor == b.Vendor
+}
+
+// smallest advises the smallest thing that the node offers into which the claim would have fitted.
+func (n *node) smallest(d *claimDevice, margin float64) {
+	best := size{whole: d.held.whole}
+	for _, other := range n.byPool[pool{d.Device.Driver, d.Device.Pool}] {
+		if !alike(d.device, other) {
+			continue
+		}
+		alternative, s := Alternative{Kind: Partition, Name: cmp.Or(other.Entry.Profile, other.ID.Device)}, sizeOf(other)
+		if other.Entry.Shareable {
+			alternative, s = d.shareOf(other, s, margin)
+		}
+		fits := s.known() && d.memory <= s.memory*(1-margin) && d.activity <= s.compute*(1-margin)
+		if !fits || !s.smaller(best) {
+			continue
+		}
+		best = s
+		alternative.Device, alternative.Memory = other.ID.Device, s.memory
+		d.Reason, d.Alternative, d.Unused = Advised, alternative, 1-s.whole/d.held.whole
+	}
+}
+
+// smaller compares by the part of the whole, then by memory.
+func (s size) smaller(than size) bool {
+	return s.whole < than.whole || s.whole == than.whole && s.memory < than.memory
+}
+
+// shareOf returns the smallest share of a device of the given size that has what d needs, and its
+// size; the zero size if none has.
+func (d *claimDevice) shareOf(of *join.Device, whole size, margin float64) (Alternative, size) {
+	activity := d.activity / (1 - margin) / whole.compute // of the device
+	byCompute := slices.ContainsFunc(of.Entry.Capacity, func(a driver.Amount) bool { return isCompute(a.Resource) })
+	a := Alternative{Kind: Share}
+	var names []string
+	for _, c := range of.Entry.Capacity {
+		var needed float64
+		switch {
+		case c.Resource == memory && byCompute:
+			needed = d.memory / (1 - margin)
+		case c.Resource == memory:
+			needed = max(d.memory/(1-margin), activity*c.Value)
+		case isCompute(c.Resource):
+			needed = activity * c.Value
+		default:
+			continue
+		}
+		amount, ok := request(&of.Entry, c, needed)
+		if !ok {
+			return Alternative{}, size{}
+		}
+		a.Capacity = append(a.Capacity, driver.Amount{Resource: c.Resource, Value: amount})
+		names = append(names, c.Resource+"="+quantity(c.Resource, amount))
+	}
+	a.Name = strings.Join(names, ",")
+	if a.Capacity == nil {
+		return Alternative{}, size{}
+	}
+	return a, whole.share(&of.Entry, a.Capacity)
+}
+
+// request returns what a share consumes that needs an amount of a capacity: what the device's
+// policy says, or a round number. It returns false if there is no such share.
+func request(of *driver.Entry, capacity driver.Amount, needed float64) (float64, bool) {
+	amount, ok := min(roundUp(needed), capacity.Value), true
+	i := slices.IndexFunc(of.Policies, func(p driver.RequestPolicy) bool { return p.Resource == capacity.Resource })
+	if i >= 0 {
+		p := &of.Policies[i]
+		switch {
+		case p.Values != nil || p.Step > 0:
+			amount = needed // what is allowed is round
+		case p.Max > 0:
+			amount = min(amount, p.Max)
+		}
+		amount, ok = p.Consumed(amount)
+	}
+	return amount, ok && amount >= needed && amount <= capacity.Value
+}
+
+const (
+	mebibyte = 1 << 20
+	gibibyte = 1 << 30
+)
+
+// roundUp returns the next whole number, from a mebibyte on that of mebibytes, from a gibibyte on
+// that of gibibytes; at least 1.
+func roundUp(amount float64) float64 {
+	unit := 1.0
+	switch {
+	case amount >= gibibyte:
+		unit = gibibyte
+	case amount >= mebibyte:
+		unit = mebibyte
+	}
+	return max(1, math.Ceil(amount/unit)) * unit
+}
