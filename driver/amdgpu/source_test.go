@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/amdgpu/amdgputest"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs/drmcard"
@@ -296,8 +297,8 @@ func TestProcesses(t *testing.T) {
 // that they use.
 func TestProcessesInTurns(t *testing.T) {
 	const gpus, parts, pids = 2, 8, 40
-	m := newMachine(t, cluster(gpus, parts, pids))
-	clusterProperties(m, gpus, parts)
+	m := newMachine(t)
+	amdgputest.WriteCluster(t, m.root, gpus, parts, pids)
 	found := func() (n int) {
 		for _, s := range m.sample() {
 			n += len(s.Processes)

@@ -1,7 +1,6 @@
 package rdma
 
 import (
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+	"github.com/dra-exporter/dra-exporter/driver/rdma/rdmatest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
@@ -245,7 +245,8 @@ func TestReset(t *testing.T) {
 // the longest time. Each reading has the time at which it was read.
 func TestInTurns(t *testing.T) {
 	const devices = 3*slowAtOnce + 1
-	m := newMachine(t, cards(devices))
+	m := newMachine(t)
+	rdmatest.WriteCards(t, m.root, devices)
 	read := map[string]time.Time{}
 	for tick := range 8 {
 		slow := 0
@@ -268,25 +269,6 @@ func TestInTurns(t *testing.T) {
 	if len(read) != devices {
 		t.Errorf("%d devices were read wholly, want %d", len(read), devices)
 	}
-}
-
-// cards is a tree of InfiniBand cards with all that a port of mlx5 has.
-func cards(n int) string {
-	var tree strings.Builder
-	for i := range n {
-		function := fmt.Sprintf("devices/pci0000:10/0000:10:%02x.%d", i/8, i%8)
-		folder := fmt.Sprintf("%s/infiniband/mlx5_%d", function, i)
-		fmt.Fprintf(&tree, "class/infiniband/mlx5_%d -> ../../%s\n%s/device -> ../../../%s\n", i, folder, folder,
-			filepath.Base(function))
-		fmt.Fprintf(&tree, "%s/subsystem -> ../../../bus/pci\n", function)
-		fmt.Fprintf(&tree, "%s/ports/1/state: 4: ACTIVE\n%s/ports/1/rate: 400 Gb/sec (4X NDR)\n", folder, folder)
-		for n, f := range counterFiles() {
-			if n < numTraffic || n >= numFast {
-				fmt.Fprintf(&tree, "%s/ports/1/%s: %d\n", folder, f.path, n)
-			}
-		}
-	}
-	return tree.String()
 }
 
 func TestSource(t *testing.T) {
