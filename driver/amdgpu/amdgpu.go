@@ -25,6 +25,8 @@ const (
 	callTimeout = time.Second
 	// slowEvery is how often all is read that changes slowly, or that the hardware is asked for.
 	slowEvery = 10 * time.Second
+	// maxCopyAge is for how long what is known of copies is used.
+	maxCopyAge = 30 * time.Second
 	// slowAtOnce bounds the GPUs of which one sample reads all.
 	slowAtOnce = 8
 )
@@ -48,6 +50,11 @@ type Source struct {
 	gpus       []*gpu
 	using      *processes
 	usage      *driver.Call[usage]
+	copies     *copies
+	copiers    []copier // of the processes that were read last
+	copying    *driver.Call[map[uint64]float64]
+	copied     map[uint64]float64 // seconds in a second for which engines copy, by node
+	copiedAt   time.Time
 }
 
 // usage is what the processes do on the nodes.
@@ -72,6 +79,7 @@ func New(root string) *Source {
 	s.using = &processes{
 		root: filepath.Join(s.kfd(), "proc"), now: func() time.Time { return s.now() }, known: map[int]*process{},
 	}
+	s.copies = &copies{root: s.using.root, now: s.using.now}
 	return s
 }
 
@@ -118,6 +126,9 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 	}
 	if !s.usage.Late() {
 		s.usage.Wait(ctx)
+	}
+	if s.copying != nil && !s.copying.Late() {
+		s.copying.Wait(ctx)
 	}
 	return s.collect(&bad), bad.Err()
 }
@@ -223,6 +234,13 @@ func (s *Source) start() {
 			func(err error) outcome { return unreadable(hardware, err) },
 		)
 	}
+	if s.copying == nil && len(s.copiers) > 0 {
+		copiers := s.copiers
+		s.copying = driver.Go(
+			func() map[uint64]float64 { return s.copies.read(copiers) },
+			func(error) map[uint64]float64 { return nil },
+		)
+	}
 	if s.usage == nil {
 		nodes := slices.Clone(s.nodes)
 		s.usage = driver.Go(func() usage {
@@ -242,6 +260,7 @@ func (s *Source) collect(bad *sysfs.Problems) []driver.Sample {
 		u.err = driver.Hung("read the processes of KFD")
 	}
 	bad.Add(u.err)
+	s.collectCopies(u.uses)
 	var samples []driver.Sample
 	for _, g := range s.gpus {
 		o, done := g.call.Take()
@@ -257,10 +276,36 @@ func (s *Source) collect(bad *sysfs.Problems) []driver.Sample {
 		if u.uses != nil {
 			first := len(o.samples) - len(o.nodes)
 			for i, n := range o.nodes {
-				addProcesses(&o.samples[first+i], u.uses[n.ID], len(o.nodes) > 1, u.at)
+				sample := &o.samples[first+i]
+				addProcesses(sample, u.uses[n.ID], len(o.nodes) > 1, u.at)
+				if busy, ok := s.copied[n.ID]; ok && n.Engines > 0 && len(u.uses[n.ID]) > 0 {
+					sample.Readings = append(sample.Readings, driver.Reading{
+						Quantity: driver.EngineUtilization, Labels: driver.Labels{"copy"},
+						Value: min(1, busy/float64(n.Engines)), At: s.copiedAt, Estimated: true,
+					})
+				}
 			}
 		}
 		samples = append(samples, o.samples...)
 	}
 	return samples
+}
+
+// collectCopies takes what was read of copies, and says of which processes to read it next.
+func (s *Source) collectCopies(uses map[uint64][]use) {
+	s.copiers = s.copiers[:0:0]
+	for _, n := range s.nodes {
+		for _, u := range uses[n.ID] {
+			s.copiers = append(s.copiers, copier{u.pid, n.ID})
+		}
+	}
+	if len(s.copiers) == 0 || s.now().Sub(s.copiedAt) > maxCopyAge {
+		s.copied = nil
+	}
+	if s.copying == nil {
+		return
+	}
+	if copied, done := s.copying.Take(); done {
+		s.copied, s.copiedAt, s.copying = copied, s.now(), nil
+	}
 }

@@ -1,6 +1,7 @@
 package amdgpu
 
 import (
+	"fmt"
 	"io/fs"
 	"maps"
 	"math"
@@ -25,6 +26,8 @@ const (
 	whole       = "devices/pci0000:0a/0000:0a:01.0/0000:0c:00.0/"
 	divided     = "devices/pci0000:20/0000:22:00.0/"
 	workstation = "devices/pci0000:40/0000:41:00.0/"
+
+	kfdProcesses = "class/kfd/kfd/proc/"
 )
 
 // machine is a source over a tree of its own, and its clock.
@@ -72,9 +75,11 @@ func server(tb testing.TB) *machine {
 	}
 	const nodes = "class/kfd/kfd/topology/nodes/"
 	for node, properties := range map[string]string{
-		"1": "simd_count 1216\nsimd_per_cu 4\nlocation_id 3072\ndomain 0\ndrm_render_minor 128\n",
+		"1": "simd_count 1216\nsimd_per_cu 4\nlocation_id 3072\ndomain 0\ndrm_render_minor 128\n" +
+			"num_sdma_engines 2\nnum_sdma_xgmi_engines 2\n",
 		"2": "simd_count 608\nsimd_per_cu 4\nlocation_id 8704\ndomain 0\ndrm_render_minor 129\n",
-		"3": "simd_count 608\nsimd_per_cu 4\nlocation_id 268444160\ndomain 0\ndrm_render_minor 130\n",
+		"3": "simd_count 608\nsimd_per_cu 4\nlocation_id 268444160\ndomain 0\ndrm_render_minor 130\n" +
+			"num_sdma_engines 2\n",
 	} {
 		m.file(nodes+node+"/properties", properties)
 		m.file(nodes+node+"/mem_banks/0/properties", "heap_type 1\nsize_in_bytes 103079215104\nflags 0\n")
@@ -99,17 +104,31 @@ func (m *machine) file(name, content string) {
 	}
 }
 
-// later lets time pass, in which the GPUs draw 500, 300 and 200 W.
+// has reports whether a file is there.
+func (m *machine) has(name string) bool {
+	_, err := os.Stat(filepath.Join(m.root, name))
+	return err == nil
+}
+
+// later lets time pass, in which the GPUs draw 500, 300 and 200 W, and of their copy engines 0.8 of
+// four and 1 of two are busy for processes.
 func (m *machine) later(d time.Duration) {
 	m.tb.Helper()
 	m.clock = m.clock.Add(d)
 	seconds := m.clock.Sub(m.begun).Seconds()
 	table := func(gpu string, format, content uint8, values map[string][]uint64) {
 		m.tb.Helper()
-		if _, err := os.Stat(filepath.Join(m.root, gpu, "gpu_metrics")); d > 0 && err != nil {
+		if d > 0 && !m.has(gpu+"gpu_metrics") {
 			return // removed by the test
 		}
 		m.file(gpu+"gpu_metrics", string(table(m.tb, format, content, values)))
+	}
+	for file, perSecond := range map[string]float64{ // microseconds
+		"4001/sdma_1001": 500_000, "4002/sdma_1001": 300_000, "4003/sdma_2002": 1_000_000,
+	} {
+		if file = kfdProcesses + file; d > 0 && m.has(file) {
+			m.file(file, fmt.Sprintf("%.0f\n", 1e6+perSecond*seconds))
+		}
 	}
 	const fine = 1 << 16 // of the unit of energy in a joule
 	cycles := uint64(1e6 + 1000*seconds)
@@ -219,7 +238,7 @@ func TestReadings(t *testing.T) {
 	for name, want := range map[string]map[string]float64{
 		"0000:0c:00.0": {
 			"utilization": 0.75, "engine_utilization dram": 0.4, "engine_utilization video": 0.2,
-			"engine_utilization jpeg": 0.04, "memory_used": 48 << 30, "memory_capacity": 192 << 30,
+			"engine_utilization jpeg": 0.04, "engine_utilization copy": 0.2, "memory_used": 48 << 30, "memory_capacity": 192 << 30,
 			"host_memory_used": 1 << 20, "host_memory_capacity": 126 << 30, "power": 500,
 			"energy": 1e9/65536 + 500*120, "temperature junction": 55, "temperature memory": 47,
 			"clock graphics": 2.1e9, "clock memory": 1.3e9, "clock soc": 800e6, "clock fabric": 1.9e9, "clock video": 300e6,
@@ -239,7 +258,7 @@ func TestReadings(t *testing.T) {
 		},
 		"0000:22:00.0 0": {"utilization": 0.25, "memory_capacity": 96 << 30, "memory_used": 0},
 		"0000:22:00.0 1": {
-			"utilization": 0.8, "memory_capacity": 96 << 30, "memory_used": 5e9, "3: memory_used": 5e9, "3: utilization": 0.8,
+			"utilization": 0.8, "engine_utilization copy": 0.5, "memory_capacity": 96 << 30, "memory_used": 5e9, "3: memory_used": 5e9, "3: utilization": 0.8,
 		},
 		"0000:41:00.0": {
 			"utilization": 0.24, "engine_utilization dram": 0.08, "engine_utilization video": 0.12, "power": 200,
@@ -300,7 +319,8 @@ workstation gpu_metrics: throttle_active power, throttle_active current, throttl
 workstation gpu_metrics: throttle_active prochot, throttle_active other
 kfd 4001/vram_1001: 1: memory_used, 1: utilization
 kfd 4002/vram_1001: 2: memory_used, 2: utilization
-kfd 4003/vram_2002: 3: memory_used, 3: utilization
+kfd 4003/vram_2002: 3: memory_used, 3: utilization, engine_utilization copy
+kfd 4003/sdma_2002: engine_utilization copy
 kfd 4001/stats_1001/cu_occupancy: 1: utilization
 kfd 4002/stats_1001/cu_occupancy: 2: utilization
 kfd 4003/stats_2002/cu_occupancy: 3: utilization
@@ -309,7 +329,7 @@ kfd 4003/stats_2002/cu_occupancy: 3: utilization
 // vanishing returns the series that vanish with each file.
 func vanishing() map[string][]string {
 	folders := map[string]string{
-		"whole": whole, "divided": divided, "workstation": workstation, "kfd": "class/kfd/kfd/proc/",
+		"whole": whole, "divided": divided, "workstation": workstation, "kfd": kfdProcesses,
 	}
 	gone := map[string][]string{}
 	for line := range strings.Lines(strings.TrimSpace(removes)) {
@@ -373,8 +393,8 @@ func TestRemovedFiles(t *testing.T) {
 			}
 		}
 		err = os.WriteFile(path, content, 0o600)
-		if slices.Contains(gone[name], "energy") {
-			after(m) // it is believed again
+		if slices.Contains(gone[name], "energy") || slices.Contains(gone[name], "engine_utilization copy") {
+			after(m) // it is believed, or known, again
 		}
 		delete(gone, name)
 		return err

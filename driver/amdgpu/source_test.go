@@ -3,6 +3,7 @@ package amdgpu
 import (
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -290,6 +291,68 @@ func TestProcesses(t *testing.T) {
 	}
 	if _, ok := got["2: memory_used"]; ok {
 		t.Errorf("a process without memory: %v", got)
+	}
+}
+
+// Copy engines are as busy as the processes say of which it is known, however often a process is
+// asked. A count that falls begins again, and engines are busy for all of the time at most.
+func TestCopies(t *testing.T) {
+	m := server(t)
+	const node = "0000:0c:00.0"
+	of := func() (float64, bool) {
+		busy, ok := values(m.sample()[node])["engine_utilization copy"]
+		return busy, ok
+	}
+	for range 2 { // the processes are found, and asked for the first time
+		if busy, ok := of(); ok {
+			t.Errorf("%v from the start", busy)
+		}
+		m.later(time.Second)
+	}
+	expect := func(what string, want float64) {
+		t.Helper()
+		if busy, ok := of(); !ok || math.Abs(busy-want) > 1e-9 {
+			t.Errorf("%s: %v, %v; want %v", what, busy, ok, want)
+		}
+	}
+	expect("two processes", 0.8/4)
+	if err := os.Remove(filepath.Join(m.root, kfdProcesses, "4001/sdma_1001")); err != nil {
+		t.Fatal(err)
+	}
+	m.later(time.Second)
+	expect("one of them", 0.3/4)
+	m.write(kfdProcesses + "4001/sdma_1001: 0\n")
+	expect("one that begins again", 0.3/4)
+	m.clock = m.clock.Add(time.Second)
+	m.write(kfdProcesses + "4001/sdma_1001: 90000000\n")
+	expect("one that says more than can be", 1)
+}
+
+// A sample asks a few of many processes, those first that were not asked for the longest time.
+func TestCopiesInTurns(t *testing.T) {
+	c := copies{root: t.TempDir(), now: func() time.Time { return time.Unix(1_800_000_000, 0) }}
+	var copiers []copier
+	for pid := range 3 * sdmaAtOnce {
+		copiers = append(copiers, copier{pid: pid, node: 7})
+	}
+	for turn := range 3 {
+		clock := time.Unix(1_800_000_000+int64(turn), 0)
+		c.now = func() time.Time { return clock }
+		c.read(copiers)
+		asked := 0
+		for _, one := range c.known {
+			if one.asked.Equal(clock) {
+				asked++
+			}
+		}
+		if asked != sdmaAtOnce {
+			t.Errorf("turn %d: %d processes are asked, want %d", turn, asked, sdmaAtOnce)
+		}
+	}
+	for id, one := range c.known {
+		if one.asked.IsZero() {
+			t.Errorf("process %d was never asked", id.pid)
+		}
 	}
 }
 
