@@ -5,7 +5,7 @@
 package main
 
 //go:generate go run . -out=../out -runbook=../RUNBOOK.md
-//go:generate go run . -only=rules.yaml -out=../../deployments/compose -interval=5s -rate.window=30s -idle.window=2m -idle.for=30s
+//go:generate go run . -only=rules.yaml -out=../../deployments/compose -interval=5s -rate.window=30s -idle.interval=10s -idle.window=2m -idle.for=30s
 
 import (
 	"errors"
@@ -75,6 +75,8 @@ func keep(files map[string][]byte, name string) (map[string][]byte, error) {
 // addFlags adds a flag for each option of the rules.
 func addFlags(flags *flag.FlagSet, o *rules.Options) {
 	flags.DurationVar(&o.Interval, "interval", o.Interval, "how often recording rules are evaluated")
+	flags.DurationVar(&o.IdleInterval, "idle.interval", o.IdleInterval,
+		"how often recording rules over the idle window are evaluated")
 	flags.DurationVar(&o.RateWindow, "rate.window", o.RateWindow, "window of recorded rates: at least 4 scrape intervals")
 	flags.DurationVar(&o.IdleWindow, "idle.window", o.IdleWindow, "window over which a device must have been idle")
 	flags.Float64Var(&o.IdleHeld, "idle.held", o.IdleHeld,
@@ -103,6 +105,11 @@ func addFlags(flags *flag.FlagSet, o *rules.Options) {
 	flags.StringVar(&o.Grafana, "grafana.url", o.Grafana, "address of Grafana, for links in alerts")
 	flags.Func("price", "price of an hour of the devices of a model, REGEXP=NUMBER, repeated; the first that matches "+
 		"applies, and the defaults only without this flag", prices(o))
+	flags.Func("cluster", "name of a cluster that must have an exporter, repeated; without it, each that had one within "+
+		"the last day", func(name string) error {
+		o.Clusters = append(o.Clusters, name)
+		return nil
+	})
 	flags.StringVar(&o.Job, "job", o.Job, "regular expression that matches the exporter's job label")
 }
 
@@ -133,14 +140,16 @@ func generate(o rules.Options) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	plain, errPlain := rules.File(groups)
-	operator, errOperator := rules.PrometheusRule(groups)
-	chart, errChart := rules.Chart(o, catalog)
-	files := map[string][]byte{
-		"rules.yaml": plain, "kubernetes/prometheusrule.yaml": operator, "chart/rules.yaml": chart,
-		"alertmanager.yaml": rules.Inhibitions(),
+	chart, err := rules.Chart(o, catalog)
+	files := map[string][]byte{"chart/rules.yaml": chart, "alertmanager.yaml": rules.Inhibitions()}
+	for suffix, groups := range map[string][]rules.Group{
+		"": groups, "-node": rules.Of(rules.Node, groups), "-global": rules.Of(rules.Global, groups),
+	} {
+		plain, errPlain := rules.File(groups)
+		operator, errOperator := rules.PrometheusRule("dra-exporter"+suffix, groups)
+		files["rules"+suffix+".yaml"], files["kubernetes/prometheusrule"+suffix+".yaml"] = plain, operator
+		err = errors.Join(err, errPlain, errOperator)
 	}
-	err = errors.Join(errPlain, errOperator, errChart)
 	catalog = grafana.Catalog(catalog)
 	for _, board := range grafana.Boards() {
 		err = errors.Join(err, board.Check(catalog), addBoard(files, board, catalog))

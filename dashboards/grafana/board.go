@@ -112,6 +112,7 @@ func words() []string {
 		"<claim of node>", `cluster=~"$cluster", node=~"$node", namespace=~"$namespace", resourceclaim_name=~"$claim"`,
 		"<m>", `cluster=~"$cluster", driver=~"$driver", model=~"$model"`,
 		"<n>", `cluster=~"$cluster", driver=~"$driver", model=~"$model", namespace=~"$namespace"`,
+		"<driver of namespace>", `cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace"`,
 		"<e>", `cluster=~"$cluster", node=~"$node"`,
 		"<w>", `cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace", workload_kind=~"$kind", ` +
 			`workload_name=~"$workload", queue=~"$queue"`,

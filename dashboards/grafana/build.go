@@ -175,8 +175,6 @@ func (p *Panel) target(i int) (cogQuery, error) {
 			q.Range()
 		}
 		q.Format(prometheus.PromQueryFormatTimeSeries)
-	case Heatmap:
-		q.Range().Format(prometheus.PromQueryFormatHeatmap)
 	default:
 		q.Range().Format(prometheus.PromQueryFormatTimeSeries)
 	}

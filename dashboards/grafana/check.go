@@ -85,8 +85,8 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 	if err != nil {
 		return false, err
 	}
-	if p.Kind == Table && len(p.Targets) > 1 && answer.Named {
-		return false, fmt.Errorf("%s keeps the name of its metric: Grafana does not join its rows with others", t.Expr)
+	if err := answer.Unique(); err != nil {
+		return false, fmt.Errorf("%s: %w", t.Expr, err)
 	}
 	unit := p.Unit
 	if p.Kind == Table {
@@ -122,7 +122,7 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 
 func (a *Annotation) check(catalog query.Catalog) error {
 	answer, err := catalog.Check(checkable(a.Expr))
-	if err != nil {
+	if err := errors.Join(err, answer.Unique()); err != nil {
 		return fmt.Errorf("annotation %s: %w", a.Name, err)
 	}
 	if want, _ := query.GrafanaUnit("dateTimeAsIso"); !answer.Unit.Fits(want) {

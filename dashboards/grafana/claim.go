@@ -33,17 +33,18 @@ func claimSummary() []Panel {
 	hours := fact("Device-hours",
 		"Device-hours held by the claim in the selected time range. Shared devices are divided among their claims.", "h",
 		"not held",
-		`sum(increase(dra_claim_allocated_share_seconds_total{<c>}[$__range])) / 3600`, step{0, blue})
+		`sum(max by (<claim device>) (increase(dra_claim_allocated_share_seconds_total{<c>}[$__range]))) / 3600`,
+		step{0, blue})
 	hours.decimals, hours.Total = 2, true
 	energy := fact("Energy", "Energy used by the claim's devices for it in the selected time range.", "kwatth",
 		"not measured",
-		`sum(increase(dra_claim_energy_joules_total{<c>}[$__range])) / 3.6e6`, step{0, blue})
+		`sum(max by (<claim device>) (increase(dra_claim_energy_joules_total{<c>}[$__range]))) / 3.6e6`, step{0, blue})
 	energy.decimals, energy.Total = 3, true
 	return []Panel{
 		fact("Devices held", "Devices that the claim holds now, without admin access.", "none", "none held",
-			`sum(claim:dra_devices:count{<c>})`, step{0, blue}),
+			`sum(max by (<claim driver>) (claim:dra_devices:count{<c>}))`, step{0, blue}),
 		fact("Devices idle", "The claim's devices that were idle during the idle window.", "none", "not measured",
-			`sum(claim:dra_idle_devices:count{<c>})`, step{0, green}, step{1, orange}),
+			`sum(max by (<claim driver>) (claim:dra_idle_devices:count{<c>}))`, step{0, green}, step{1, orange}),
 		total(fact("Last active", "When one of the devices was last active. If none was, when the exporter first saw "+
 			"the claim.",
 			"dateTimeFromNow", "not measured",
@@ -87,8 +88,8 @@ func claimActivity() []Panel {
 		"Share of the time in which the claim kept each device busy, from activity counters. It includes activity between "+
 			"two samples.",
 		"percentunit", "not measured", "{{device}} {{node}}",
-		`sum by (<device>) (rate(dra_claim_active_seconds_total{<c>}[$__rate_interval]))
-		  / sum by (<device>) (rate(dra_claim_allocated_seconds_total{<c>}[$__rate_interval]) > 0)`)
+		`sum by (<device>) (max by (<claim device>) (rate(dra_claim_active_seconds_total{<c>}[$__rate_interval])))
+		  / sum by (<device>) (max by (<claim device>) (rate(dra_claim_allocated_seconds_total{<c>}[$__rate_interval]) > 0))`)
 	energy.max = 1
 	return []Panel{
 		utilization, energy,
@@ -98,11 +99,12 @@ func claimActivity() []Panel {
 			`max by (<device>) (dra_claim_power_watts{<c>})`),
 		line("Traffic by link", "The claim's share of the traffic on its devices' links.", "binBps", "not measured",
 			"{{link}} {{direction}} {{device}} {{node}}",
-			`sum by (<device>, link, direction) (rate(dra_claim_io_bytes_total{<c>}[$__rate_interval]))`),
+			`sum by (<device>, link, direction) (
+			  max by (<claim device>, link, direction) (rate(dra_claim_io_bytes_total{<c>}[$__rate_interval])))`),
 		line("Power from the energy counter",
 			"Average power, as the rate of the claim's energy counter. It includes pods that live between two scrapes.", "watt",
 			"not measured", "{{device}} {{node}}",
-			`sum by (<device>) (rate(dra_claim_energy_joules_total{<c>}[$__rate_interval]))`),
+			`sum by (<device>) (max by (<claim device>) (rate(dra_claim_energy_joules_total{<c>}[$__rate_interval])))`),
 	}
 }
 

@@ -19,7 +19,7 @@ func exporterState() []Panel {
 		{
 			Title: "Exporters", Description: "Number of exporters that Prometheus can scrape.", Kind: Stat, Unit: "none",
 			NoData: "none is scraped", Width: 6, Height: 4, steps: []step{{0, blue}},
-			Targets: []Target{{Expr: `count(dra_exporter_node_info{<e>})`}},
+			Targets: []Target{{Expr: `count(group by (<node>) (dra_exporter_node_info{<e>}))`}},
 		},
 		{
 			Title:       "Oldest snapshot",
@@ -32,19 +32,21 @@ func exporterState() []Panel {
 			Title: "Failing sources", Description: "Sources that fail now, of all exporters.", Kind: Stat, Unit: "none",
 			NoData: "none is scraped", Width: 6, Height: 4,
 			steps:   []step{{0, green}, {1, red}},
-			Targets: []Target{{Expr: `sum(dra_exporter_source_up{<e>} == bool 0)`}},
+			Targets: []Target{{Expr: `sum(max by (<node>, source) (dra_exporter_source_up{<e>}) == bool 0)`}},
 		},
 		{
 			Title: "Devices without telemetry", Description: "Devices that are known but cannot be measured, for any reason.",
 			Kind: Stat, Unit: "none", NoData: "none", Width: 6, Height: 4,
-			steps:   []step{{0, green}, {1, yellow}},
-			Targets: []Target{{Expr: `sum(dra_exporter_unresolved_devices{<e>})`}}, MayBeEmpty: "where every device is measured",
+			steps:      []step{{0, green}, {1, yellow}},
+			Targets:    []Target{{Expr: `sum(max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<e>}))`}},
+			MayBeEmpty: "where every device is measured",
 		},
 		{
 			Title: "Versions", Description: "Number of exporters by version.", Kind: Table, NoData: "none is scraped",
 			Width: 12, Height: 7,
 			Targets: []Target{{
-				Expr:   `count by (version, revision, goversion) (dra_exporter_build_info{<e>})`,
+				Expr: `count by (version, revision, goversion) (` +
+					`group by (<node>, version, revision, goversion) (dra_exporter_build_info{<e>}))`,
 				Column: "Exporters", Unit: "none",
 			}},
 		},
@@ -63,11 +65,12 @@ func exporterSources() []Panel {
 			"Duration of the readings of each source. Sources are read concurrently: a slow source delays neither the others "+
 				"nor scrapes.",
 			"s", "none is scraped", "{{source}}",
-			`histogram_quantile(0.99, sum by (source, le) `+
-				`(rate(dra_exporter_source_duration_seconds_bucket{<e>}[$__rate_interval]))) >= 0`),
+			`histogram_quantile(0.99, sum by (source, le) (max by (<node>, source, le) `+
+				`(rate(dra_exporter_source_duration_seconds_bucket{<e>}[$__rate_interval])))) >= 0`),
 		orEmpty("where no reading ever failed",
 			line("Failed readings", "Failed readings per second, by reason.", "cps", "none failed", "{{source}} {{reason}}",
-				`sum by (source, reason) (rate(dra_exporter_source_errors_total{<e>}[$__rate_interval]))`)),
+				`sum by (source, reason) (max by (<node>, source, reason) (
+					rate(dra_exporter_source_errors_total{<e>}[$__rate_interval])))`)),
 		{
 			Title: "Last success", Description: "Time of the last successful reading of each source.", Kind: Table,
 			NoData: "none is scraped", Width: 12, Height: 8,
@@ -79,7 +82,8 @@ func exporterSources() []Panel {
 		orEmpty("where no input was ever rejected",
 			line("Rejected input", "Rows and readings per second that were rejected, by input and reason.", "cps",
 				"nothing is rejected", "{{input}} {{reason}}",
-				`sum by (input, reason) (rate(dra_exporter_input_rejected_total{<e>}[$__rate_interval]))`)),
+				`sum by (input, reason) (max by (<node>, input, reason) (
+					rate(dra_exporter_input_rejected_total{<e>}[$__rate_interval])))`)),
 	}
 }
 
@@ -89,7 +93,7 @@ func exporterJoins() []Panel {
 			line("Devices without telemetry by reason",
 				"Devices that are not measured, by reason. The reasons no_source and not_instantiated are not failures.", "none",
 				"none", "{{driver}} {{reason}}",
-				`sum by (driver, reason) (dra_exporter_unresolved_devices{<e>})`)),
+				`sum by (driver, reason) (max by (<node>, driver, reason) (dra_exporter_unresolved_devices{<e>}))`)),
 		{
 			Title: "Pods whose devices are unknown",
 			Description: "Pods with claims of which the exporter does not know what they hold, by reason. What they hold " +
@@ -97,7 +101,7 @@ func exporterJoins() []Panel {
 				"as free, and nothing is charged to them. See DRAExporterUnresolvedPods in the runbook.",
 			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8,
 			Targets: []Target{{
-				Expr: `sum by (<node>, reason) (dra_exporter_unresolved_pods{<e>})`, Legend: "{{reason}} {{node}}",
+				Expr: `max by (<node>, reason) (dra_exporter_unresolved_pods{<e>})`, Legend: "{{reason}} {{node}}",
 			}},
 		},
 		{
@@ -105,7 +109,7 @@ func exporterJoins() []Panel {
 			Description: "Rows of the kubelet that the API server's claims contradict, by kind. They last for seconds after a " +
 				"force delete. See DRAExporterConflicts in the runbook.",
 			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8,
-			Targets: []Target{{Expr: `sum by (<node>, kind) (dra_exporter_conflicts{<e>})`, Legend: "{{kind}} {{node}}"}},
+			Targets: []Target{{Expr: `max by (<node>, kind) (dra_exporter_conflicts{<e>})`, Legend: "{{kind}} {{node}}"}},
 		},
 		line("Series", "Series of devices, claims and pods that each exporter exports.", "none", "none is scraped",
 			"{{node}}", `max by (<node>) (dra_exporter_series{<e>})`),
@@ -119,13 +123,13 @@ func exporterJoins() []Panel {
 func exporterCost() []Panel {
 	const own = `and on (cluster, instance, job) dra_exporter_build_info`
 	return []Panel{
-		line("CPU", "CPU usage of each exporter.", "none", "no process metrics", "{{instance}}",
-			`sum by (cluster, instance) (rate(process_cpu_seconds_total{<e>}[$__rate_interval]) `+own+`)`),
-		line("Resident memory", "Resident memory of each exporter.", "bytes", "no process metrics", "{{instance}}",
-			`max by (cluster, instance) (process_resident_memory_bytes{<e>} `+own+`)`),
+		line("CPU", "CPU usage of each exporter.", "none", "no process metrics", "{{node}}",
+			`sum by (<node>) (max by (<node>) (rate(process_cpu_seconds_total{<e>}[$__rate_interval]) `+own+`))`),
+		line("Resident memory", "Resident memory of each exporter.", "bytes", "no process metrics", "{{node}}",
+			`max by (<node>) (process_resident_memory_bytes{<e>} `+own+`)`),
 		line("Duration of scrapes", "Duration of Prometheus' scrapes of each exporter.", "s", "none is scraped",
-			"{{instance}}", `max by (cluster, instance) (scrape_duration_seconds{<e>} `+own+`)`),
+			"{{node}}", `max by (<node>) (scrape_duration_seconds{<e>} `+own+`)`),
 		line("Goroutines", "Goroutines of each exporter. A number that rises continuously indicates a leak.", "none",
-			"no process metrics", "{{instance}}", `max by (cluster, instance) (go_goroutines{<e>} `+own+`)`),
+			"no process metrics", "{{node}}", `max by (<node>) (go_goroutines{<e>} `+own+`)`),
 	}
 }

@@ -16,7 +16,22 @@ func fleet() Board {
 
 // counted is the number of devices in a state, 0 if there are devices but none in that state.
 func counted(state string) string {
-	return `sum(cluster:dra_devices:count{<m>, state="` + state + `"}) or 0 * sum(cluster:dra_devices:count{<m>})`
+	return `sum(` + devicesOf(`, state="`+state+`"`) + `) or 0 * sum(` + devicesOf("") + `)`
+}
+
+// devicesOf is the number of devices by model and state, of some states.
+func devicesOf(states string) string {
+	return `max by (cluster, driver, vendor, model, state) (cluster:dra_devices:count{<m>` + states + `})`
+}
+
+// claimedDevices is the number of claimed devices by model.
+const claimedDevices = `max by (cluster, driver, vendor, model) (cluster:dra_claimed_devices:count{<m>})`
+
+// utilization is the mean of the claimed devices that report it, by the labels if there are any.
+func utilization(by string) string {
+	const of = `{cluster=~"$cluster", driver=~"$driver"})`
+	return `sum` + by + ` (max by (cluster, driver) (cluster:dra_utilization:sum` + of + `) ` +
+		`/ sum` + by + ` (max by (cluster, driver, at_most) (cluster:dra_utilization:count` + of + `)`
 }
 
 func number(title, description, expr string, steps ...step) Panel {
@@ -37,7 +52,7 @@ func linked(uid string, p Panel) Panel {
 func fleetNow() []Panel {
 	return []Panel{
 		number("Claimed", "Devices that are held by at least one claim. Admin access does not count.",
-			`sum(cluster:dra_claimed_devices:count{<m>}) or 0 * sum(cluster:dra_devices:count{<m>})`, step{0, blue}),
+			`sum(`+claimedDevices+`) or 0 * sum(`+devicesOf("")+`)`, step{0, blue}),
 		linked("dra-namespaces", number("Idle",
 			"Claimed devices that were idle during the idle window. Devices without telemetry are not included.",
 			counted("idle"), step{0, green}, step{1, orange})),
@@ -53,22 +68,27 @@ func fleetNow() []Panel {
 		{
 			Title: "Utilization", Description: "Mean utilization of the claimed devices that report it.", Kind: Stat,
 			Unit: "percentunit", NoData: "no exporter",
-			Targets: []Target{{Expr: `avg(cluster:dra_utilization:avg{cluster=~"$cluster", driver=~"$driver"})`}}, Width: 3,
+			Targets: []Target{{Expr: utilization("")}}, Width: 3,
 			Height: 4,
 			steps:  []step{{0, red}, {0.2, orange}, {0.5, green}}, link: "dra-nodes",
 		},
 		{
 			Title: "Power", Description: "Total power of all devices that report it.", Kind: Stat, Unit: "watt",
-			NoData:  "not measured",
-			Targets: []Target{{Expr: `sum(cluster:dra_power_watts:sum{cluster=~"$cluster", driver=~"$driver"})`}}, Width: 3,
+			NoData: "not measured",
+			Targets: []Target{{
+				Expr: `sum(max by (cluster, driver) (cluster:dra_power_watts:sum{cluster=~"$cluster", driver=~"$driver"}))`,
+			}}, Width: 3,
 			Height: 4,
 			steps:  []step{{0, blue}}, link: "dra-nodes",
 		},
 		{
 			Title: "Alerts", Description: "Firing alerts of dra-exporter's rules.", Kind: Stat, Unit: "none", NoData: "none",
 			Width: 3, Height: 4,
-			Targets: []Target{{Expr: `count(ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster"})`}},
-			steps:   []step{{0, green}, {1, orange}}, MayBeEmpty: "without a firing alert", Total: true,
+			Targets: []Target{{
+				Expr: `count(group by (` + alertLabels + `) (` +
+					`ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster"}))`,
+			}},
+			steps: []step{{0, green}, {1, orange}}, MayBeEmpty: "without a firing alert", Total: true,
 			link: "dra-fleet", view: firingAlertsID,
 		},
 	}
@@ -81,7 +101,7 @@ func fleetUse() []Panel {
 			Description: "Devices by state. A device has one state, the first that applies: unhealthy, unmeasured, idle, " +
 				"active, partitioned, tainted, free. A partitioned device counts beside its partitions.",
 			Kind: Graph, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, stacked: true,
-			Targets: []Target{{Expr: `sum by (state) (cluster:dra_devices:count{<m>})`, Legend: "{{state}}"}},
+			Targets: []Target{{Expr: `sum by (state) (` + devicesOf("") + `)`, Legend: "{{state}}"}},
 			colors: []colored{
 				{"active", green},
 				{"idle", orange},
@@ -98,8 +118,9 @@ func fleetUse() []Panel {
 				"that some claimed devices are wasted.",
 			Kind: Heatmap, Unit: "none", NoData: "no device reports utilization", Width: 12, Height: 9,
 			Targets: []Target{{
-				Expr:   `sum by (le) (cluster:dra_utilization:bucket{cluster=~"$cluster", driver=~"$driver"})`,
-				Legend: "{{le}}",
+				Expr: `sum by (at_most) (max by (cluster, driver, at_most) (` +
+					`cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`,
+				Legend: "{{at_most}}",
 			}},
 		},
 		{
@@ -107,20 +128,20 @@ func fleetUse() []Panel {
 			Kind: Table, NoData: "no exporter", Width: 12, Height: 8, sort: "All",
 			Targets: []Target{
 				{
-					Expr:   `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>, state!="partitioned"})`,
+					Expr:   `sum by (driver, vendor, model) (` + devicesOf(`, state!="partitioned"`) + `)`,
 					Column: "All", Unit: "none",
 				},
-				{Expr: `sum by (driver, vendor, model) (cluster:dra_claimed_devices:count{<m>})`, Column: "Claimed", Unit: "none"},
+				{Expr: `sum by (driver, vendor, model) (` + claimedDevices + `)`, Column: "Claimed", Unit: "none"},
 				{
-					Expr: `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>, state="idle"})`, Column: "Idle",
+					Expr: `sum by (driver, vendor, model) (` + devicesOf(`, state="idle"`) + `)`, Column: "Idle",
 					Unit: "none",
 				},
 				{
-					Expr: `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>, state="free"})`, Column: "Free",
+					Expr: `sum by (driver, vendor, model) (` + devicesOf(`, state="free"`) + `)`, Column: "Free",
 					Unit: "none",
 				},
 				{
-					Expr: `sum by (driver, vendor, model) (cluster:dra_devices:count{<m>, state="unhealthy"})`, Column: "Unhealthy",
+					Expr: `sum by (driver, vendor, model) (` + devicesOf(`, state="unhealthy"`) + `)`, Column: "Unhealthy",
 					Unit: "none",
 				},
 			},
@@ -130,7 +151,7 @@ func fleetUse() []Panel {
 			Unit: "percentunit", max: 1,
 			NoData: "no device reports utilization", Width: 12, Height: 8,
 			Targets: []Target{{
-				Expr:   `avg by (driver) (cluster:dra_utilization:avg{cluster=~"$cluster", driver=~"$driver"})`,
+				Expr:   utilization(" by (driver)"),
 				Legend: "{{driver}}",
 			}},
 		},
@@ -154,8 +175,7 @@ func fleetWaste() []Panel {
 				"among their claims.",
 			Kind: Bars, Unit: "h", NoData: "nothing was idle", Width: 6, Height: 9,
 			Targets: []Target{{
-				Expr: `sort_desc(sum by (<namespace>) ` +
-					`(sum_over_time(namespace:dra_idle_share_seconds:increase{<n>}[$__range])) / 3600)`,
+				Expr:   `sort_desc(` + sumOf("idle_share_seconds", "<namespace>") + ` / 3600)`,
 				Legend: "{{namespace}} {{cluster}}",
 			}},
 		},
@@ -165,8 +185,7 @@ func fleetWaste() []Panel {
 			Kind:        Bars, Unit: "kwatth", NoData: "nothing was idle, or no device reports energy", Width: 6, Height: 9,
 			decimals: 3,
 			Targets: []Target{{
-				Expr: `sort_desc(sum by (<namespace>) ` +
-					`(sum_over_time(namespace:dra_idle_energy_joules:increase{<n>}[$__range])) / 3.6e6)`,
+				Expr:   `sort_desc(` + sumOf("idle_energy_joules", "<namespace>") + ` / 3.6e6)`,
 				Legend: "{{namespace}} {{cluster}}",
 			}},
 		},
@@ -176,9 +195,8 @@ func fleetWaste() []Panel {
 			max:    1,
 			NoData: "nothing was idle", Width: 6, Height: 9, steps: []step{{0, green}, {0.1, yellow}, {0.3, red}},
 			Targets: []Target{{
-				Expr: `
-				sum by (<namespace>) (sum_over_time(namespace:dra_idle_share_seconds:increase{<n>}[$__range]))
-				  / sum by (<namespace>) (sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[$__range]))`,
+				Expr: sumOf("idle_share_seconds", "<namespace>") + ` / ` +
+					sumOf("allocated_share_seconds", "<namespace>"),
 				Legend: "{{namespace}} {{cluster}}",
 			}},
 		},
@@ -189,7 +207,8 @@ func fleetWaste() []Panel {
 }
 
 // idleCost is what each claim costs per day that is idle as a whole.
-const idleCost = `claim:dra_cost:per_day{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"} ` +
+const idleCost = `max by (<claim>) (claim:dra_cost:per_day{cluster=~"$cluster", node=~"$node", ` +
+	`namespace=~"$namespace"}) ` +
 	`and on (<claim>) (claim:dra_idle:bool == 1)`
 
 func idleClaims() Panel {
@@ -213,7 +232,7 @@ func idleClaims() Panel {
 			},
 			{
 				Expr: `(time() - max by (<claim driver>) (dra_claim_last_active_timestamp_seconds)) / 3600 ` +
-					`* on (<claim driver>) (` + listed + `)`,
+					`* on (<claim driver>) max by (<claim driver>) (` + listed + `)`,
 				Column: "Wasted hours", Unit: "h",
 			},
 			{
@@ -222,22 +241,27 @@ func idleClaims() Panel {
 				Column: "Last active", Unit: "dateTimeFromNow",
 			},
 			{
-				Expr:   `sum by (<claim driver>) (dra_claim_memory_used_bytes) and on (<claim driver>) (` + listed + `)`,
+				Expr: `sum by (<claim driver>) (max by (<claim device>) (dra_claim_memory_used_bytes)) ` +
+					`and on (<claim driver>) (` + listed + `)`,
 				Column: "Memory held", Unit: "bytes",
 			},
 			{
-				Expr: `sum by (<claim driver>) (dra_claim_power_watts) and on (<claim driver>) (` + listed + `)`, Column: "Power",
-				Unit: "watt",
+				Expr: `sum by (<claim driver>) (max by (<claim device>) (dra_claim_power_watts)) ` +
+					`and on (<claim driver>) (` + listed + `)`,
+				Column: "Power", Unit: "watt",
 			},
 		},
 	}
 }
 
+// alertLabels are the labels that tell alerts apart.
+const alertLabels = "alertname, severity, cluster, node, namespace, resourceclaim_name, driver, pool, device, " +
+	"action, source, reason"
+
 // firing are the firing alerts of a severity.
 func firing(severity string) string {
-	return `group by (alertname, severity, cluster, node, namespace, resourceclaim_name, driver, pool, device, action, ` +
-		`source, reason) (ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster", node=~"$node|", ` +
-		severity + `})`
+	return `group by (` + alertLabels + `) (ALERTS{alertname=~"DRA.*", alertstate="firing", cluster=~"$cluster", ` +
+		`node=~"$node|", ` + severity + `})`
 }
 
 // firingAlertsID is the id of the panel "Firing alerts", the first one after the title of its row.

@@ -93,17 +93,14 @@ func TestMistakes(t *testing.T) {
 			p.Targets[0].Expr, p.Targets[0].Legend = "max by (device) (dra_device_power_watts)", "{{device}}"
 		}, `without "node"`},
 		{"a total that is not marked", func(p *Panel) {
-			p.Targets[0].Expr, p.Targets[0].Legend = "sum by (driver) (dra_device_power_watts)", "{{driver}}"
+			p.Targets[0].Expr, p.Targets[0].Legend = "max by (driver) (dra_device_power_watts)", "{{driver}}"
 		}, "not marked as a total"},
 		{"a mark without a total", func(p *Panel) { p.Total = true }, "no query is one"},
 		{"legend without the node", func(p *Panel) { p.Targets[0].Legend = "{{device}}" }, "does not name the node"},
-		{"a table whose rows do not join", func(p *Panel) {
-			p.Kind, p.Unit = Table, ""
-			p.Targets = []Target{
-				{Expr: "max by (<device>) (dra_device_power_watts)", Unit: "watt"},
-				{Expr: "dra_device_up and on (<device>) dra_device_power_watts > 0", Unit: "none"},
-			}
-		}, "does not join"},
+		{"a query that counts copies", func(p *Panel) {
+			p.Targets[0].Expr, p.Targets[0].Legend = "sum by (driver) (dra_device_power_watts)", "{{driver}}"
+		}, "counts what two"},
+		{"a query with copies", func(p *Panel) { p.Targets[0].Expr = "dra_device_power_watts" }, "is there twice"},
 		{"no queries", func(p *Panel) { p.Targets = nil }, "no query"},
 		{"too wide", func(p *Panel) { p.Width = 25 }, "size"},
 		{"states of a graph", func(p *Panel) { p.states = []state{{"1", "on", green}} }, "states"},

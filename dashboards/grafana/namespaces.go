@@ -20,7 +20,8 @@ func sumOf(name, by string) string {
 	if by != "" {
 		sum += " by (" + by + ")"
 	}
-	return sum + ` (sum_over_time(namespace:dra_` + name + `:increase{<n>}[$__range]))`
+	return sum + ` (max by (<namespace>, driver, model) (` +
+		`sum_over_time(namespace:dra_` + name + `:increase{<n>}[$__range])))`
 }
 
 func showbackTotal() []Panel {
@@ -96,19 +97,20 @@ func showbackTime() []Panel {
 	held := line("Devices held",
 		"Devices held by the namespace's claims, without admin access. A shared device counts once per claim.", "none",
 		"nothing was held", "{{namespace}} {{cluster}}",
-		`sum by (<namespace>) (claim:dra_devices:count{cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace"})`)
+		`sum by (<namespace>) (max by (<namespace>, driver) (namespace:dra_devices:count{<driver of namespace>}))`)
 	power := line("Power by namespace", "Power drawn for the namespace's claims.", "watt", "not measured",
 		"{{namespace}} {{cluster}}",
-		`sum by (<namespace>) (dra_claim_power_watts{cluster=~"$cluster", driver=~"$driver", namespace=~"$namespace"})`)
+		`sum by (<namespace>) (max by (<namespace>, driver) (namespace:dra_power_watts:sum{<driver of namespace>}))`)
 	daily := line("Device-hours per day",
 		"Device-hours of the 24 hours before each point. The value at midnight is the sum of a day.", "h",
 		"nothing was held", "{{namespace}} {{cluster}}",
-		`sum by (<namespace>) (sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[1d])) / 3600`)
-	busy := line("Devices busy", "Device-seconds of activity per second: 1 means one device that is always busy.", "none",
+		`sum by (<namespace>) (max by (<namespace>, driver, model) (`+
+			`sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[1d]))) / 3600`)
+	busy := line("Devices busy",
+		"Device-seconds of activity per second: 1 means one device that is always busy. A partition counts by its part.",
+		"none",
 		"not measured", "{{namespace}} {{cluster}}",
-		`sum by (<namespace>) (rate(dra_claim_active_seconds_total{cluster=~"$cluster", driver=~"$driver", `+
-			`namespace=~"$namespace"}[$__rate_interval]))`)
-	power.Total, busy.Total = true, true
+		`sum by (<namespace>) (max by (<namespace>, driver, model) (namespace:dra_active_devices:sum{<n>}))`)
 	held.stacked, power.stacked, busy.stacked = true, true, true
 	return []Panel{held, busy, power, daily}
 }

@@ -70,7 +70,8 @@ func nodeDevices() []Panel {
 			Description: "Source of each quantity. A counter that is the integral of a gauge is marked as such.", Kind: Table,
 			NoData: "nothing is measured", Width: 12, Height: 6,
 			Targets: []Target{{
-				Expr:   `count by (driver, quantity, source) (dra_device_quantity_source_info{<one>})`,
+				Expr: `count by (driver, quantity, source) (` +
+					`group by (<device>, quantity, source) (dra_device_quantity_source_info{<one>}))`,
 				Column: "Devices", Unit: "none",
 			}},
 			Total: true,
@@ -92,7 +93,8 @@ func nodeUse() []Panel {
 		`max by (<device>) (dra_device_occupancy_ratio{<one>})`)
 	memory := line("Device memory in use", "Memory in use as a share of the device's memory.", "percentunit",
 		"not measured", "{{device}} {{node}}",
-		`max by (<device>) (dra_device_memory_used_bytes{<one>} / dra_device_memory_capacity_bytes{<one>})`)
+		`max by (<device>) (dra_device_memory_used_bytes{<one>}) /
+			max by (<device>) (dra_device_memory_capacity_bytes{<one>})`)
 	reserved := orEmpty("where no source reports it", line("Reserved device memory",
 		"Memory that the driver and the firmware of the device keep for themselves.", "bytes", "no source reports it",
 		"{{device}} {{node}}", `max by (<device>) (dra_device_memory_reserved_bytes{<one>})`))
@@ -155,7 +157,7 @@ func nodeHeat() []Panel {
 func nodeErrors() []Panel {
 	errors := line("Errors", "Errors per second, by kind and code. Corrected errors are normal at low rates.", "cps",
 		"no source reports errors", "{{device}} {{node}} {{kind}} {{code}}",
-		`sum by (<device>, kind, code) (rate(dra_device_errors_total{<one>}[$__rate_interval]))`)
+		`max by (<device>, kind, code) (rate(dra_device_errors_total{<one>}[$__rate_interval]))`)
 	return []Panel{
 		errors,
 		{
@@ -166,7 +168,7 @@ func nodeErrors() []Panel {
 			NoData: "no source reports errors", Width: 12, Height: 8, sort: "Errors",
 			Targets: []Target{
 				{
-					Expr: `sum by (<device>, kind, code) (increase(dra_device_errors_total{<one>}[$__range]))`, Column: "Errors",
+					Expr: `max by (<device>, kind, code) (increase(dra_device_errors_total{<one>}[$__range]))`, Column: "Errors",
 					Unit: "none",
 				},
 				{
@@ -177,7 +179,7 @@ func nodeErrors() []Panel {
 		},
 		line("Link traffic", "Bytes per second on each link.", "binBps", "not measured",
 			"{{device}} {{node}} {{link}} {{direction}}",
-			`sum by (<device>, link, direction) (rate(dra_device_io_bytes_total{<one>}[$__rate_interval]))`),
+			`max by (<device>, link, direction) (rate(dra_device_io_bytes_total{<one>}[$__rate_interval]))`),
 		line("Telemetry", "1 while the device can be read, 0 while reading fails.", "none", "no device has telemetry",
 			"{{device}} {{node}}", `max by (<device>) (dra_device_up{<one>})`),
 	}

@@ -138,13 +138,14 @@ func Annotations() []Annotation {
 	return []Annotation{
 		{
 			Name: "Device errors", color: red, title: "{{device}}: error", text: "{{driver}} on {{node}}", tags: "driver,node",
-			Expr: `dra_device_last_error_timestamp_seconds{cluster=~"$cluster", node=~"$node", driver=~"$driver"} * 1000`,
+			Expr: `max by (cluster, node, driver, pool, device) (dra_device_last_error_timestamp_seconds{cluster=~"$cluster", ` +
+				`node=~"$node", driver=~"$driver"}) * 1000`,
 		},
 		{
 			Name: "Claims allocated", color: blue, title: "{{namespace}}/{{resourceclaim_name}} allocated", text: "on {{node}}",
 			tags: "namespace,node", of: "dra-claim",
-			Expr: `dra_claim_allocated_timestamp_seconds{cluster=~"$cluster", node=~"$node", namespace=~"$namespace", ` +
-				`resourceclaim_name=~"$claim"} * 1000`,
+			Expr: `max by (cluster, node, namespace, resourceclaim_name) (dra_claim_allocated_timestamp_seconds{` +
+				`cluster=~"$cluster", node=~"$node", namespace=~"$namespace", resourceclaim_name=~"$claim"}) * 1000`,
 		},
 	}
 }

@@ -31,7 +31,11 @@ func workloadSum(name, by string) string {
 	if by != "" {
 		sum += " by (" + by + ")"
 	}
-	return sum + ` (sum_over_time(workload:dra_` + name + `:increase{<w>}[$__range]))`
+	once := "<workload>"
+	if name == "errors" {
+		once += ", kind"
+	}
+	return sum + ` (max by (` + once + `) (sum_over_time(workload:dra_` + name + `:increase{<w>}[$__range])))`
 }
 
 // topWorkloads restricts an expression to the workloads with the most device-hours.
@@ -133,7 +137,8 @@ func workloadTables() []Panel {
 			Targets: []Target{{
 				Expr: fmt.Sprintf(`topk(%d,
 					count by (<pod>) (group by (<pod device>) (dra_pod_claim_info{<e>, driver=~"$driver", attribution!=""}))
-					  * on (<pod>) group_left (workload_kind, workload_name) pod:dra_workload:info{<pods of workloads>}
+					  * on (<pod>) group_left (workload_kind, workload_name) topk by (<pod>)
+					    (1, group by (<pod>, workload_kind, workload_name) (pod:dra_workload:info{<pods of workloads>}))
 				)`, shownWorkloads),
 				Column: "Devices", Unit: "none",
 			}},
@@ -144,7 +149,7 @@ func workloadTables() []Panel {
 func workloadTime() []Panel {
 	top := func(expr string) string {
 		return fmt.Sprintf(`%s
-			and on (<workload>) topk(%d, sum by (<workload>)
+			and on (<workload>) topk(%d, max by (<workload>)
 			  (sum_over_time(workload:dra_allocated_share_seconds:increase{<w>}[$__range] @ end())))`, expr, linesOfWorkloads)
 	}
 	const legend = "{{namespace}}/{{workload_name}} {{driver}} {{cluster}}"
@@ -156,8 +161,8 @@ func workloadTime() []Panel {
 	active := line("Active share by workload",
 		"Active time divided by the time held, of the ten workloads with the most device-hours.", "percentunit",
 		"not measured", legend, top(`
-			sum by (<workload>) (sum_over_time(workload:dra_active_seconds:increase{<w>}[$__rate_interval]))
-			  / (sum by (<workload>)
+			max by (<workload>) (sum_over_time(workload:dra_active_seconds:increase{<w>}[$__rate_interval]))
+			  / (max by (<workload>)
 			    (sum_over_time(workload:dra_allocated_share_seconds:increase{<w>}[$__rate_interval])) > 0)`))
 	active.max = 1
 	return []Panel{held, active}

@@ -21,6 +21,9 @@ type Family struct {
 	// Open is whether the family also has labels that flags copy from Kubernetes: label_*,
 	// annotation_*.
 	Open bool
+	// Key are the labels of which each combination is there once, of what the rules that use it record
+	// themselves. None: a series may be there once for each target or server that has it.
+	Key []string
 }
 
 // Catalog holds the metrics that expressions may use, by name.
@@ -46,6 +49,14 @@ func NewCatalog() (Catalog, error) {
 		c.Add(f)
 	}
 	return c, nil
+}
+
+// Forget makes all families those of other servers, whose series may be there several times.
+func (c Catalog) Forget() {
+	for name, f := range c {
+		f.Key = nil
+		c[name] = f
+	}
 }
 
 // Add adds a family. It replaces one of the same name.

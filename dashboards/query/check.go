@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
@@ -17,10 +18,14 @@ type Answer struct {
 	// Merged is whether a value is of several devices or nodes: an aggregation drops a label that
 	// tells them apart.
 	Merged bool
-	// Named is whether the series have the name of a metric.
-	Named bool
 
-	open   bool // labels that flags copy are possible too
+	// Copied is whether a series may be there several times: once for each target or server that
+	// has it, since two scrape a node, or two servers of a pair keep what they recorded. Only
+	// max, min and group over the labels of a series make one of them.
+	Copied bool
+
+	key    []string // the labels of which each combination is there at most once; none while copied
+	open   bool     // labels that flags copy are possible too
 	scalar bool
 	number float64 // of a constant
 	fixed  bool    // it is a constant
@@ -31,6 +36,17 @@ type Answer struct {
 func (a Answer) Has(label string) bool {
 	return slices.Contains(a.Labels, label) ||
 		a.open && (strings.HasPrefix(label, "label_") || strings.HasPrefix(label, "annotation_"))
+}
+
+// Key returns the labels of which each combination is there at most once.
+func (a Answer) Key() []string { return a.key }
+
+// Unique returns an error if a series of the result may be there several times, see Copied.
+func (a Answer) Unique() error {
+	if a.Copied {
+		return errors.New("a series that two targets or servers have is there twice: take max by its labels")
+	}
+	return nil
 }
 
 // Check parses an expression and describes its result. The error names everything that is not in
@@ -96,7 +112,10 @@ func (k *checker) selector(e *parser.VectorSelector) Answer {
 		k.fail("there is no metric %q", e.Name)
 		return Answer{Unit: Unit{Unknown: true}}
 	}
-	a := Answer{Unit: f.Unit, Labels: slices.Concat(f.Labels, TargetLabels()), Named: true, open: f.Open}
+	a := Answer{
+		Unit: f.Unit, Labels: slices.Concat(f.Labels, TargetLabels()), open: f.Open, Copied: f.Key == nil,
+		key: f.Key,
+	}
 	for _, m := range e.LabelMatchers {
 		if m.Name != model.MetricNameLabel && !a.Has(m.Name) {
 			k.fail("%s has no label %q", e.Name, m.Name)
@@ -114,6 +133,9 @@ func (k *checker) aggregation(e *parser.AggregateExpr) Answer {
 	}
 	switch e.Op {
 	case parser.TOPK, parser.BOTTOMK, parser.LIMITK:
+		if k, ok := e.Param.(*parser.NumberLiteral); ok && k.Val == 1 && !e.Without {
+			a.key = e.Grouping
+		}
 		return a // the series themselves
 	case parser.COUNT, parser.GROUP, parser.COUNT_VALUES:
 		a.Unit, a.one = counts(), e.Op == parser.GROUP
@@ -122,17 +144,44 @@ func (k *checker) aggregation(e *parser.AggregateExpr) Answer {
 	default: // averages, quantiles and extremes keep the unit
 	}
 	in := a
-	a.Named = false
+	k.once(e, &a)
 	if e.Without {
 		a.Labels = slices.DeleteFunc(slices.Clone(a.Labels), func(l string) bool { return slices.Contains(e.Grouping, l) })
 	} else {
 		a.Labels, a.open = e.Grouping, false
+	}
+	if e.Op == parser.COUNT_VALUES {
+		if label, ok := e.Param.(*parser.StringLiteral); ok {
+			a.Labels = append(slices.Clone(a.Labels), label.Val)
+			a.key = a.Labels
+		}
 	}
 	k.checkScopes(e.Op, a.Labels, in.Has)
 	if in.Has("device") && in.Has("node") && (!a.Has("device") || !a.Has("node")) {
 		k.merged = true
 	}
 	return a
+}
+
+func all(labels []string, is func(string) bool) bool {
+	return !slices.ContainsFunc(labels, func(l string) bool { return !is(l) })
+}
+
+// once sets the key of an aggregation's result. It fails where what is there several times counts
+// several times.
+func (k *checker) once(e *parser.AggregateExpr, a *Answer) {
+	if a.Copied && e.Op != parser.MAX && e.Op != parser.MIN && e.Op != parser.GROUP {
+		k.fail("%s counts what two targets or servers have twice: take max by the labels of %s first", e.Op, e.Expr)
+	}
+	perTarget := slices.Contains(e.Grouping, "instance") || slices.Contains(e.Grouping, "job")
+	if a.Copied = a.Copied && (e.Without || perTarget); a.Copied {
+		a.key = nil
+		return
+	}
+	kept := func(label string) bool { return slices.Contains(e.Grouping, label) }
+	if a.key == nil || !all(a.key, kept) {
+		a.key = append([]string{}, e.Grouping...)
+	}
 }
 
 // scopes returns the labels without which a label identifies nothing: two nodes have devices of the
@@ -145,11 +194,18 @@ func scopes() map[string][]string {
 	}
 }
 
+// scopeLabel is a label that queries make: the node of a device, or the same value for a device that
+// several nodes offer.
+const scopeLabel = "scope"
+
 // checkScopes fails for labels that are kept without a label of their scope, which the series have.
 func (k *checker) checkScopes(op parser.ItemType, kept []string, has func(label string) bool) {
 	all := scopes()
 	for _, label := range kept {
 		for _, scope := range all[label] {
+			if scope == "node" && slices.Contains(kept, scopeLabel) {
+				continue
+			}
 			if has(scope) && !slices.Contains(kept, scope) {
 				k.fail("%s keeps %q without %q: it merges what has the same name elsewhere", op, label, scope)
 			}
@@ -164,8 +220,7 @@ func (k *checker) binary(e *parser.BinaryExpr) Answer {
 		k.merged = merged // the right side has no values in the result
 	}
 	out := k.matched(e, left, right)
-	out.Named = left.Named && (e.Op.IsSetOperator() || e.Op.IsComparisonOperator() && !e.ReturnBool) ||
-		right.Named && e.Op == parser.LOR
+	k.paired(e, left, right, &out)
 	switch {
 	case e.Op.IsSetOperator():
 		if e.Op == parser.LOR && !left.Unit.Fits(right.Unit) && (!right.one || left.Unit != share()) {
@@ -276,6 +331,60 @@ func (k *checker) matched(e *parser.BinaryExpr, left, right Answer) Answer {
 	}
 }
 
+// paired sets the key of the series that a binary operation gives. It fails where a series may find
+// two partners, which is an error of the whole query.
+func (k *checker) paired(e *parser.BinaryExpr, left, right Answer, out *Answer) {
+	m := e.VectorMatching
+	switch {
+	case left.scalar || right.scalar || m == nil:
+		vector := left
+		if left.scalar {
+			vector = right
+		}
+		out.Copied, out.key = vector.Copied, vector.key
+		return
+	case e.Op == parser.LAND || e.Op == parser.LUNLESS:
+		out.Copied, out.key = left.Copied, left.key
+		return
+	case e.Op == parser.LOR:
+		out.Copied = left.Copied || right.Copied
+		out.key = left.key
+		for _, label := range right.key {
+			if !slices.Contains(out.key, label) {
+				out.key = append(slices.Clone(out.key), label)
+			}
+		}
+		if out.Copied {
+			out.key = nil
+		}
+		return
+	}
+	unique := func(side string, a Answer) {
+		others := slices.DeleteFunc(slices.Clone(a.key), func(l string) bool { return slices.Contains(m.MatchingLabels, l) })
+		if a.Copied || m.On && len(others) > 0 {
+			k.fail("the %s side of %s %s may have a series twice: take max by (%s) first", side, e.Op,
+				m.Card, strings.Join(m.MatchingLabels, ", "))
+		}
+	}
+	switch {
+	case m.Card == parser.CardManyToOne:
+		unique("right", right)
+		out.Copied, out.key = left.Copied, left.key
+	case m.Card == parser.CardOneToMany:
+		unique("left", left)
+		out.Copied, out.key = right.Copied, right.key
+	case m.On:
+		unique("left", left)
+		unique("right", right)
+		out.key = m.MatchingLabels
+	default:
+		if left.Copied != right.Copied {
+			k.fail("%s compares all labels, and only one side has those of the target", e.Op)
+		}
+		out.Copied, out.key = left.Copied, left.key
+	}
+}
+
 func (k *checker) grouped(many, one Answer, include []string) Answer {
 	for _, label := range include {
 		if !one.Has(label) {
@@ -296,13 +405,6 @@ func intersection(a, b []string) []string {
 }
 
 func (k *checker) call(e *parser.Call) Answer {
-	a := k.function(e)
-	keep := []string{"last_over_time", "label_replace", "label_join", "sort", "sort_desc"}
-	a.Named = a.Named && slices.Contains(keep, e.Func.Name)
-	return a
-}
-
-func (k *checker) function(e *parser.Call) Answer {
 	var args []Answer
 	for _, arg := range e.Args {
 		args = append(args, k.expr(arg))
@@ -311,7 +413,8 @@ func (k *checker) function(e *parser.Call) Answer {
 	case "time":
 		return Answer{Unit: Unit{Seconds: 1, Scale: 1, Point: true}, scalar: true}
 	case "timestamp":
-		return Answer{Unit: Unit{Seconds: 1, Scale: 1, Point: true}, Labels: args[0].Labels, open: args[0].open}
+		return Answer{Unit: Unit{Seconds: 1, Scale: 1, Point: true}, Labels: args[0].Labels, open: args[0].open,
+			Copied: args[0].Copied, key: args[0].key}
 	case "rate", "irate", "deriv":
 		a := args[0]
 		a.Unit = a.Unit.per(Unit{Seconds: 1, Scale: 1})
@@ -321,7 +424,7 @@ func (k *checker) function(e *parser.Call) Answer {
 		a.Unit = counts()
 		return a
 	case "absent", "absent_over_time":
-		return Answer{Unit: counts()} // those that matchers of equality give are not used
+		return Answer{Unit: counts(), Labels: equalities(e.Args[0]), key: []string{}}
 	case "vector":
 		return Answer{Unit: Unit{Unknown: true}}
 	case "scalar":
@@ -341,6 +444,21 @@ func (k *checker) function(e *parser.Call) Answer {
 	}
 }
 
+// equalities returns the labels that absent gives its result: those that must have one value.
+func equalities(e parser.Expr) []string {
+	selector, ok := e.(*parser.VectorSelector)
+	if !ok {
+		return nil
+	}
+	var out []string
+	for _, m := range selector.LabelMatchers {
+		if m.Type == labels.MatchEqual && m.Name != model.MetricNameLabel {
+			out = append(out, m.Name)
+		}
+	}
+	return out
+}
+
 // quantile describes a quantile of a histogram. Its unit is that of the family of the buckets.
 func (k *checker) quantile(e *parser.Call, buckets Answer) Answer {
 	if !buckets.Has("le") {
@@ -349,8 +467,12 @@ func (k *checker) quantile(e *parser.Call, buckets Answer) Answer {
 	if !strings.Contains(e.String(), "_seconds_bucket") {
 		k.fail("the unit of %s is unknown", e)
 	}
-	rest := slices.DeleteFunc(slices.Clone(buckets.Labels), func(l string) bool { return l == "le" })
-	return Answer{Unit: Unit{Seconds: 1, Scale: 1}, Labels: rest}
+	notLe := func(labels []string) []string {
+		return slices.DeleteFunc(slices.Clone(labels), func(l string) bool { return l == "le" })
+	}
+	return Answer{
+		Unit: Unit{Seconds: 1, Scale: 1}, Labels: notLe(buckets.Labels), Copied: buckets.Copied, key: notLe(buckets.key),
+	}
 }
 
 func (k *checker) relabelled(e *parser.Call, a Answer) Answer {
@@ -374,5 +496,8 @@ func (k *checker) relabelled(e *parser.Call, a Answer) Answer {
 		}
 	}
 	a.Labels = append(slices.Clone(a.Labels), text(1))
+	if a.key != nil && !slices.Contains(a.key, text(1)) {
+		a.key = append(slices.Clone(a.key), text(1))
+	}
 	return a
 }

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -14,16 +15,22 @@ func catalog(t *testing.T) Catalog {
 	return c
 }
 
+// once is the value of each device, whoever has it.
+func once(expr string) string { return "max by (cluster, node, driver, pool, device) (" + expr + ")" }
+
 func TestUnits(t *testing.T) {
 	c := catalog(t)
 	c.Add(Family{Name: "price", Unit: Unit{Money: 1, Seconds: -1, Scale: 1.0 / 3600}})
 	tests := []struct{ expression, unit string }{
 		{`dra_device_utilization_ratio`, "percentunit"},
-		{`avg by (driver) (dra_device_utilization_ratio)`, "percentunit"},
-		{`sum(dra_device_utilization_ratio)`, "short"},
-		{`sum(dra_device_utilization_ratio) / count(dra_device_utilization_ratio)`, "percentunit"},
+		{`avg by (driver) (` + once("dra_device_utilization_ratio") + `)`, "percentunit"},
+		{`sum(` + once("dra_device_utilization_ratio") + `)`, "short"},
+		{
+			`sum(` + once("dra_device_utilization_ratio") + `) / count(` + once("dra_device_utilization_ratio") + `)`,
+			"percentunit",
+		},
 		{`rate(dra_claim_active_seconds_total[5m])`, "percentunit"},
-		{`sum(rate(dra_claim_active_seconds_total[5m]))`, "short"},
+		{`sum(` + once("rate(dra_claim_active_seconds_total[5m])") + `)`, "short"},
 		{`increase(dra_claim_active_seconds_total[1h]) / 3600`, "h"},
 		{`rate(dra_device_energy_joules_total[5m])`, "watt"},
 		{`increase(dra_device_energy_joules_total[1d]) / 3.6e6`, "kwatth"},
@@ -35,12 +42,15 @@ func TestUnits(t *testing.T) {
 		{`dra_device_temperature_celsius > 80`, "celsius"},
 		{`dra_device_clock_hertz`, "hertz"},
 		{`dra_device_voltage_volts`, "volt"},
-		{`count(dra_device_up == 1)`, "short"},
-		{`histogram_quantile(0.99, sum by (le) (rate(dra_exporter_source_duration_seconds_bucket[5m])))`, "s"},
-		{`sum(increase(dra_claim_allocated_share_seconds_total[1h])) / 3600 * scalar(price)`, "currency:¤"},
+		{`count(` + once("dra_device_up") + ` == 1)`, "short"},
+		{`histogram_quantile(0.99, sum by (le) (max by (cluster, node, source, le) (` +
+			`rate(dra_exporter_source_duration_seconds_bucket[5m]))))`, "s"},
+		{`sum(` + once("increase(dra_claim_allocated_share_seconds_total[1h])") + `) / 3600 * scalar(price)`, "currency:¤"},
 		{
 			`rate(dra_claim_active_seconds_total[5m])
-				* on (cluster, node, driver, pool, device) group_left (model) dra_device_info`,
+				* on (cluster, node, driver, pool, device) group_left (model)
+				  topk by (cluster, node, driver, pool, device) (1,
+				    group by (cluster, node, driver, pool, device, model) (dra_device_info))`,
 			"percentunit",
 		},
 		{`dra_device_power_watts < bool 3`, "none"},
@@ -106,14 +116,14 @@ func TestMerged(t *testing.T) {
 	c := catalog(t)
 	for expression, want := range map[string]bool{
 		`dra_device_up`: false,
-		`max by (cluster, node, driver, pool, device) (dra_device_up)`:                         false,
-		`sum(dra_device_power_watts)`:                                                          true,
-		`max by (driver) (dra_device_temperature_celsius)`:                                     true,
-		`sum by (cluster, node) (dra_device_power_watts)`:                                      true,
-		`rate(dra_exporter_source_errors_total[5m])`:                                           false,
-		`sum by (source) (rate(dra_exporter_source_errors_total[5m]))`:                         false, // of no device
-		`dra_device_up and on (cluster) (sum by (cluster) (dra_device_power_watts) > 0)`:       false,
-		`dra_device_up * on (cluster) group_left () sum by (cluster) (dra_device_power_watts)`: true,
+		`max by (cluster, node, driver, pool, device) (dra_device_up)`:                                          false,
+		`sum(` + once("dra_device_power_watts") + `)`:                                                           true,
+		`max by (driver) (dra_device_temperature_celsius)`:                                                      true,
+		`sum by (cluster, node) (` + once("dra_device_power_watts") + `)`:                                       true,
+		`rate(dra_exporter_source_errors_total[5m])`:                                                            false,
+		`sum by (source) (max by (cluster, node, source, reason) (rate(dra_exporter_source_errors_total[5m])))`: false,
+		`dra_device_up and on (cluster) (sum by (cluster) (` + once("dra_device_power_watts") + `) > 0)`:        false,
+		`dra_device_up * on (cluster) group_left () sum by (cluster) (` + once("dra_device_power_watts") + `)`:  true,
 	} {
 		answer, err := c.Check(expression)
 		if err != nil || answer.Merged != want {
@@ -125,7 +135,7 @@ func TestMerged(t *testing.T) {
 // TestOpenLabels checks the labels that flags of the exporter copy.
 func TestOpenLabels(t *testing.T) {
 	c := catalog(t)
-	for _, expression := range []string{`dra_claim_info{label_team="a"}`, `sum by (annotation_x) (dra_pod_info)`} {
+	for _, expression := range []string{`dra_claim_info{label_team="a"}`, `max by (annotation_x) (dra_pod_info)`} {
 		if _, err := c.Check(expression); err != nil {
 			t.Error(err)
 		}
@@ -138,5 +148,51 @@ func TestFamiliesHaveUnits(t *testing.T) {
 		if f.Unit.Unknown && name != "dra_device_capacity" && name != "dra_claim_consumed_capacity" {
 			t.Errorf("the unit of %s is unknown", name)
 		}
+	}
+}
+
+// TestCopies checks which queries give another answer, or none, where two targets have the same
+// series.
+func TestCopies(t *testing.T) {
+	const device = "cluster, node, driver, pool, device"
+	c := catalog(t)
+	c.Add(Family{Name: "own", Labels: []string{"driver", "pool", "device", "model"}, Key: []string{
+		"cluster", "node", "driver", "pool", "device",
+	}})
+	power := once("dra_device_power_watts")
+	for expression, want := range map[string]string{
+		`sum(dra_device_power_watts)`:                                                                "sum counts what two",
+		`count by (cluster) (dra_device_power_watts > 0)`:                                            "count counts what two",
+		`sum by (cluster) (rate(dra_claim_energy_joules_total[5m]) or dra_claim_power_watts)`:        "sum counts what two",
+		`sum(max by (cluster, node, instance) (go_goroutines))`:                                      "sum counts what two",
+		`sum(topk(3, dra_device_power_watts))`:                                                       "sum counts what two",
+		power + ` * on (` + device + `) group_left (model) dra_device_info`:                          "the right side of *",
+		`dra_device_info * on (` + device + `) group_right (model) ` + power:                         "the left side of *",
+		power + ` / on (` + device + `) dra_device_utilization_ratio`:                                "the right side of /",
+		power + ` * on (cluster) group_left () ` + power:                                             "the right side of *",
+		power + ` / dra_device_utilization_ratio`:                                                    "only one side",
+		power + ` * on (` + device + `) group_left (model) own`:                                      "",
+		`dra_device_power_watts * on (` + device + `) group_left (model) own`:                        "is there twice",
+		power + ` and on (` + device + `) dra_device_up == 1`:                                        "",
+		`dra_device_power_watts and on (` + device + `) own`:                                         "is there twice",
+		power + ` or on (` + device + `) dra_device_power_watts`:                                     "is there twice",
+		`max by (cluster, node, instance) (go_goroutines)`:                                           "is there twice",
+		`label_replace(dra_device_power_watts, "a", "$1", "node", "(.*)")`:                           "is there twice",
+		`sum by (cluster, node) (` + power + `)`:                                                     "",
+		`sum by (cluster) (own)`:                                                                     "",
+		`dra_device_power_watts / dra_device_utilization_ratio`:                                      "is there twice",
+		`label_replace(` + power + `, "scope", "$1", "node", "(.*)") + on (` + device + `) ` + power: "the left side of +",
+	} {
+		answer, err := c.Check(expression)
+		if err == nil {
+			err = answer.Unique()
+		}
+		if got := fmt.Sprint(err); want == "" && err != nil || want != "" && !strings.Contains(got, want) {
+			t.Errorf("%s: got %v, want %q", expression, err, want)
+		}
+	}
+	c.Forget()
+	if _, err := c.Check(`sum by (cluster) (own)`); err == nil {
+		t.Error("what another server has recorded is counted twice")
 	}
 }

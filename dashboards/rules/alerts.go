@@ -31,20 +31,23 @@ type alert struct {
 	queries    []string
 }
 
+// alertGroup is a group of at most 20 rules, see recordingGroup.
 type alertGroup struct {
 	name   string
+	scope  Scope
 	alerts []alert
 }
 
 func alerts(o *Options) []alertGroup {
 	return []alertGroup{
-		{"dra-exporter-claims", slices.Concat(claimAlerts(o), partlyIdleAlerts(o), claimStateAlerts(o))},
-		{"dra-exporter-device-health", slices.Concat(
-			deviceAlerts(o), lostDeviceAlerts(o), hardwareAlerts(o), linkAlerts(o), loadAlerts(o), errorAlerts(o),
-			networkLinkAlerts(o),
+		{"dra-exporter-claims", Node, slices.Concat(claimAlerts(o), partlyIdleAlerts(o), claimStateAlerts(o))},
+		{"dra-exporter-device-health", Node, slices.Concat(
+			deviceAlerts(o), lostDeviceAlerts(o), hardwareAlerts(o), linkAlerts(o), networkLinkAlerts(o),
 		)},
-		{"dra-exporter-exporter", slices.Concat(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
-		{"dra-exporter-capacity", capacityAlerts(o)},
+		{"dra-exporter-device-errors", Node, slices.Concat(loadAlerts(o), errorAlerts(o))},
+		{"dra-exporter-exporter", Node, slices.Concat(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
+		{"dra-exporter-exporters", Global, exportersAlerts(o)},
+		{"dra-exporter-capacity", Global, capacityAlerts(o)},
 	}
 }
 
@@ -85,12 +88,15 @@ const idleClaim = `
 			unless on (<claim>) claim:dra_network_only:bool
 			unless on (<claim>) claim:dra_idle_alerts:off`
 
+// memoryHeld is the memory that each claim has in use.
+const memoryHeld = `sum by (<claim>) (max by (<claim device>) (dra_claim_memory_used_bytes))`
+
 func claimAlerts(o *Options) []alert {
 	return []alert{
 		{
 			name: "DRAClaimIdle", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
 			expr: idleClaim + `
-			unless on (<claim>) (sum by (<claim>) (dra_claim_memory_used_bytes) > <idle memory>)`,
+			unless on (<claim>) (` + memoryHeld + ` > <idle memory>)`,
 			summary: aClaim + " holds devices and does not use them.",
 			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were active for less than " +
 				"<idle percent> of the last <idle window> (network devices: less than <idle bytes> bytes per second)." + wasted,
@@ -102,14 +108,14 @@ func claimAlerts(o *Options) []alert {
 			mitigation: "Ask the owner, or delete the pod; a claim that was created from a template is deleted with it. " +
 				optOut,
 			queries: []string{
-				`sort_desc(claim:dra_cost:per_day and on (<claim>) (claim:dra_idle:bool == 1))`,
+				`sort_desc(max by (<claim>) (claim:dra_cost:per_day) and on (<claim>) (claim:dra_idle:bool == 1))`,
 				`(time() - max by (<claim>) (dra_claim_last_active_timestamp_seconds)) and on (<claim>) (claim:dra_idle:bool == 1)`,
 			},
 		},
 		{
 			name: "DRAClaimIdleMemoryHeld", severity: warning, hold: o.IdleFor, keep: o.KeepFiring,
 			expr: idleClaim + `
-			and on (<claim>) (sum by (<claim>) (dra_claim_memory_used_bytes) > <idle memory>)`,
+			and on (<claim>) (` + memoryHeld + ` > <idle memory>)`,
 			summary: aClaim + " holds device memory but its devices are idle.",
 			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were active for less than " +
 				"<idle percent> of the last <idle window>, while it has memory in use on them: a loaded model without " +
@@ -120,7 +126,7 @@ func claimAlerts(o *Options) []alert {
 				"missing requests. For NCCL and RCCL jobs compare the ranks: one that hangs stops all.",
 			mitigation: "If it hangs, take a stack trace and restart the job. If it has no requests, scale it down. " + optOut,
 			queries: []string{
-				`sum by (<claim>) (dra_claim_memory_used_bytes) and on (<claim>) (claim:dra_idle:bool == 1)`,
+				memoryHeld + ` and on (<claim>) (claim:dra_idle:bool == 1)`,
 			},
 		},
 	}
@@ -146,7 +152,8 @@ func partlyIdleAlerts(o *Options) []alert {
 			diagnosis:  "The table of devices in the Claim dashboard: are always the same devices idle, or do they alternate?",
 			mitigation: "Request fewer devices, or make the job use them. " + optOut,
 			queries: []string{
-				`claim_device:dra_active:ratio and on (<claim driver>) (claim:dra_idle_devices:count > 0)`,
+				`max by (<claim device>) (claim_device:dra_active:ratio) and on (<claim driver>) ` +
+					`(claim:dra_idle_devices:count > 0)`,
 			},
 		},
 		{
@@ -168,7 +175,7 @@ func partlyIdleAlerts(o *Options) []alert {
 			diagnosis:  "The Network dashboard: whether there was ever traffic.",
 			mitigation: "Request no network device for workloads that need none. " + optOut,
 			queries: []string{
-				`claim_device:dra_io:rate`,
+				`max by (<claim device>) (claim_device:dra_io:rate)`,
 			},
 		},
 	}
@@ -284,7 +291,7 @@ func lostDeviceAlerts(o *Options) []alert {
 				"wait for its end.",
 			queries: []string{
 				`max by (<device>) (dra_device_up) == 0`,
-				`sum by (cluster, node, driver, reason) (dra_exporter_unresolved_devices) > 0`,
+				`max by (cluster, node, driver, reason) (dra_exporter_unresolved_devices) > 0`,
 			},
 		},
 		{
@@ -322,7 +329,7 @@ func loadAlerts(o *Options) []alert {
 			name: "DRADeviceThrottled", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
 			(
-			  sum by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>])) > <throttled>
+			  max by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>])) > <throttled>
 			)
 			and on (<device>) (max by (<device>) (dra_device_allocations) > 0)`,
 			summary: aDevice + " is throttled ({{ $labels.reason }}).",
@@ -334,18 +341,16 @@ func loadAlerts(o *Options) []alert {
 				"own cooling is at fault; if all are, that of the rack.",
 			mitigation: "Thermal: check fans, air flow and coolant. Power: check the configured limit and the power supplies.",
 			queries: []string{
-				`topk(10, sum by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>])))`,
+				`topk(10, max by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>])))`,
 				`max by (<device>, sensor) (dra_device_temperature_celsius)`,
 			},
 		},
 		{
 			name: "DRASharedDeviceOvercommitted", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
-			sum by (<device>, resource) (dra_claim_consumed_capacity)
-			  > on (<device>, resource) max by (<device>, resource) (dra_device_capacity)`,
-			summary: aDevice + " is overcommitted.",
-			description: "Claims consume {{ $value | humanize }} of its {{ $labels.resource }}, which is more than its " +
-				"capacity." + hit,
+			device:dra_consumed_capacity:ratio > 1`,
+			summary:     aDevice + " is overcommitted.",
+			description: "Claims consume {{ $value | humanizePercentage }} of its {{ $labels.resource }}." + hit,
 			meaning: "The sum of the consumed capacity of all claims on the device exceeds its capacity: the slice was " +
 				"changed after the allocation, or two schedulers allocate.",
 			diagnosis: "`kubectl get resourceclaims -A -o yaml`, `consumedCapacity` of the device's results, and the " +
@@ -353,7 +358,7 @@ func loadAlerts(o *Options) []alert {
 			mitigation: "Delete one of the pods. If the alert returns, look for a second scheduler and for drivers that " +
 				"reduce the capacity in slices.",
 			queries: []string{
-				`sum by (<claim device>, resource) (dra_claim_consumed_capacity)`,
+				`sum by (<claim device>, resource) (max by (<claim device>, share_id, resource) (dra_claim_consumed_capacity))`,
 			},
 		},
 		{
@@ -371,7 +376,7 @@ func loadAlerts(o *Options) []alert {
 			diagnosis:  "The Claim dashboard of each claim on the device: compare memory used with consumed capacity.",
 			mitigation: "Limit the workload that exceeds its share, or move it to a device of its own.",
 			queries: []string{
-				`sum by (<claim device>) (dra_claim_memory_used_bytes) and on (<device>) (dra_device_allocations > 1)`,
+				`max by (<claim device>) (dra_claim_memory_used_bytes) and on (<device>) (dra_device_allocations > 1)`,
 			},
 		},
 	}
@@ -381,8 +386,8 @@ func capacityAlerts(o *Options) []alert {
 	return []alert{{
 		name: "DRADevicesUnclaimedWhilePodsPend", severity: info, hold: o.PendingFor, keep: o.KeepFiring,
 		expr: `
-			sum by (cluster) (cluster:dra_devices:count{state="free"})
-			and on (cluster) (count by (cluster) (kube_pod_status_unschedulable == 1) > 0)`,
+			sum by (cluster) (max by (cluster, driver, vendor, model) (cluster:dra_devices:count{state="free"}))
+			and on (cluster) (kube_pod_status_unschedulable == 1)`,
 		summary:     "Devices are free ({{ $value }}) while pods can't be scheduled.",
 		description: "Devices are healthy and unclaimed while pods are pending.",
 		meaning: "This alert needs metrics of kube-state-metrics and never fires without them. The pods may wait for " +
@@ -392,8 +397,29 @@ func capacityAlerts(o *Options) []alert {
 		mitigation: "Relax the claim's selectors, defragment nodes, or remove taints that are no longer needed: tainted " +
 			"devices are not counted here (`device:dra_state:info{state=\"tainted\"}`).",
 		queries: []string{
-			`sum by (cluster, driver, vendor, model) (cluster:dra_devices:count{state="free"})`,
-			`kube_pod_status_unschedulable == 1`,
+			`max by (cluster, driver, vendor, model) (cluster:dra_devices:count{state="free"})`,
+			`max by (cluster, namespace, pod) (kube_pod_status_unschedulable == 1)`,
+		},
+	}, {
+		name: "DRAClusterDeviceOvercommitted", severity: warning, hold: o.For, keep: o.KeepFiring,
+		expr: `
+			sum by (cluster, scope, driver, pool, device, resource) (label_replace(
+			  max by (<device>, resource) (device:dra_consumed_capacity:ratio{pool!=""}), "scope", "cluster", "pool", ".+"
+			)) > 1
+			and
+			count by (cluster, scope, driver, pool, device, resource) (label_replace(
+			  group by (<device>, resource) (device:dra_consumed_capacity:ratio{pool!=""}), "scope", "cluster", "pool", ".+"
+			)) > 1`,
+		summary: "Device {{ $labels.device }} of {{ $labels.driver }} is overcommitted by several nodes together.",
+		description: "The device is offered to several nodes, whose claims consume " +
+			"{{ $value | humanizePercentage }} of its {{ $labels.resource }} together.",
+		meaning: "As [DRASharedDeviceOvercommitted](#drashareddeviceovercommitted), for a device that claims of several " +
+			"nodes share, such as one behind a fabric: no node sees what those of others consume.",
+		diagnosis: "`kubectl get resourceclaims -A -o yaml`, `consumedCapacity` of the device's results, and the device's " +
+			"slice.",
+		mitigation: "As for [DRASharedDeviceOvercommitted](#drashareddeviceovercommitted).",
+		queries: []string{
+			`max by (<device>, resource) (device:dra_consumed_capacity:ratio)`,
 		},
 	}}
 }

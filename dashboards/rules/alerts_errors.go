@@ -22,7 +22,7 @@ const (
 
 func errorAlerts(o *Options) []alert {
 	errors := func(selector string) string {
-		return `sum by (<device>, kind, code) (increase(dra_device_errors_total{` + selector + `}[<error window>])) > 0`
+		return `max by (<device>, kind, code) (increase(dra_device_errors_total{` + selector + `}[<error window>])) > 0`
 	}
 	either := func(a, b string) string {
 		return "\n\t\t\t" + errors(a) + "\n\t\t\tor\n\t\t\t" + errors(b)
@@ -42,7 +42,7 @@ func errorAlerts(o *Options) []alert {
 	first.diagnosis = "The Node and device dashboard: errors by kind and code, and the claims that held the device at " +
 		"that time."
 	first.mitigation = errorsMitigation
-	first.queries = []string{`sum by (<device>, kind, code) (increase(dra_device_errors_total[1d])) > 0`}
+	first.queries = []string{`max by (<device>, kind, code) (increase(dra_device_errors_total[1d])) > 0`}
 	return []alert{
 		first,
 		class(actionReset, critical, either(`kind="xid", code=~"`+xidReset+`"`, `kind="ecc_uncorrected"`),
@@ -79,25 +79,31 @@ The Xid classes follow the immediate action of NVIDIA's Xid catalog for A100 and
 	`older GPUs and newer drivers may differ.`
 
 func exporterAlerts(o *Options) []alert {
-	const long = 3
 	return []alert{
 		{
 			name: "DRAExporterDown", severity: warning, hold: o.For, keep: 0,
-			expr:        `up{job=~"<job>"} == 0`,
-			summary:     "dra-exporter on {{ $labels.instance }} can't be scraped.",
+			expr:        `node:dra_exporter_up:max == 0`,
+			summary:     "dra-exporter on " + aNode + " can't be scraped.",
 			description: "It has not answered for <for>: the devices of that node are not monitored.",
 			meaning:     "Prometheus has the exporter's pod as a target but cannot scrape it.",
 			diagnosis:   "`kubectl get pods -o wide` of the DaemonSet, the pod's log, and the target's error in Prometheus.",
 			mitigation: "If the exporter was killed for memory, check `dra_exporter_series` before that time, and " +
 				"`--max-series`. After a restart, the counters of its claims continue as far as the hardware's own counters do.",
 			queries: []string{
-				`up{job=~"<job>"} == 0`,
+				`max by (cluster, node, instance) (up{job=~"<job>"}) == 0`,
 			},
 		},
+	}
+}
+
+// exportersAlerts are about the exporters of a whole cluster.
+func exportersAlerts(o *Options) []alert {
+	const long = 3
+	return []alert{
 		{
 			name: "DRAExportersDown", severity: critical, hold: o.For, keep: o.KeepFiring,
 			expr: `
-			1 - avg by (cluster) (up{job=~"<job>"}) > <down>`,
+			1 - max by (cluster) (cluster:dra_exporters_up:sum) / max by (cluster) (cluster:dra_exporters:count) > <down>`,
 			summary:     "dra-exporter can't be scraped on {{ $value | humanizePercentage }} of the nodes.",
 			description: "That many exporters have not answered for <for>: the devices of their nodes are not monitored.",
 			meaning: "Many exporters are away at the same time, which one node does not explain: a rollout that fails, a " +
@@ -107,20 +113,22 @@ func exporterAlerts(o *Options) []alert {
 			mitigation: "Roll back what was changed last: the chart, its values, the network policy, the Secret of the web " +
 				"configuration.",
 			queries: []string{
-				`1 - avg by (cluster) (up{job=~"<job>"})`,
+				`max by (cluster, node) (node:dra_exporter_up:max) == 0`,
 			},
 		},
 		{
 			name: "DRAExporterAbsent", severity: critical, hold: o.For * long,
-			expr:        `absent(up{job=~"<job>"})`,
-			summary:     "No dra-exporter is scraped at all.",
+			expr:        "<absent>",
+			summary:     "No dra-exporter{{ with $labels.cluster }} of cluster {{ . }}{{ end }} is scraped at all.",
 			description: "Prometheus has no target whose job matches `<job>`.",
-			meaning: "The PodMonitor or scrape configuration was deleted, selects nothing, or has a job name that these " +
+			meaning: "No exporter of a cluster that must have one is a target: of one of the clusters that the rules name, " +
+				"or else of one that had an exporter within the last day. The PodMonitor or scrape " +
+				"configuration was deleted, selects nothing, or has a job name that these " +
 				"rules do not match.",
 			diagnosis:  "The targets page of Prometheus.",
 			mitigation: "Correct the scrape configuration, or generate the rules for the job's name (`-job`).",
 			queries: []string{
-				`count by (job) (up)`,
+				`group by (cluster, job) (up)`,
 			},
 		},
 	}
@@ -146,7 +154,7 @@ func valueAlerts(o *Options) []alert {
 		{
 			name: "DRAExporterJoinFailing", severity: warning, hold: o.For * long, keep: o.KeepFiring,
 			expr: `
-			sum by (cluster, node, driver, reason) (
+			max by (cluster, node, driver, reason) (
 			  dra_exporter_unresolved_devices{reason=~"no_match|no_inventory|duplicate_hardware|unreadable"}
 			) > 0`,
 			summary: "Devices of {{ $labels.driver }} on " + aNode +
@@ -160,7 +168,7 @@ func valueAlerts(o *Options) []alert {
 			mitigation: "`no_match`: compare the slice's attributes with the hardware that the source reads; a vendor's " +
 				"exporter may need another `match`. `no_inventory`: give the exporter the API or `--inventory.file`.",
 			queries: []string{
-				`sum by (cluster, node, driver, reason) (dra_exporter_unresolved_devices) > 0`,
+				`max by (cluster, node, driver, reason) (dra_exporter_unresolved_devices) > 0`,
 			},
 		},
 		{
@@ -174,7 +182,7 @@ func valueAlerts(o *Options) []alert {
 			mitigation: "Depends on the reason: a socket or endpoint that is unavailable, a missing permission, or a timeout.",
 			queries: []string{
 				`max by (cluster, node, source) (dra_exporter_source_up) == 0`,
-				`sum by (cluster, node, source, reason) (increase(dra_exporter_source_errors_total[1h])) > 0`,
+				`max by (cluster, node, source, reason) (increase(dra_exporter_source_errors_total[1h])) > 0`,
 			},
 		},
 		{
@@ -199,7 +207,7 @@ func holderAlerts(o *Options) []alert {
 	return []alert{
 		{
 			name: "DRAExporterUnresolvedPods", severity: warning, hold: o.For * long, keep: o.KeepFiring,
-			expr:        `sum by (cluster, node, reason) (dra_exporter_unresolved_pods{reason!="request_unknown"}) > 0`,
+			expr:        `max by (cluster, node, reason) (dra_exporter_unresolved_pods{reason!="request_unknown"}) > 0`,
 			summary:     "Pods on " + aNode + " have claims whose devices are unknown ({{ $labels.reason }}): {{ $value }}.",
 			description: "What these pods hold counts as free, and nothing is charged to them.",
 			meaning: "The exporter knows that these pods have claims, but not which devices the claims got: the kubelet lists " +
@@ -209,12 +217,12 @@ func holderAlerts(o *Options) []alert {
 			mitigation: "Give the exporter access to the API server (`kube.enabled`), with the rights that " +
 				"deployments/README.md lists.",
 			queries: []string{
-				`sum by (cluster, node, reason) (dra_exporter_unresolved_pods) > 0`,
+				`max by (cluster, node, reason) (dra_exporter_unresolved_pods) > 0`,
 			},
 		},
 		{
 			name: "DRAExporterConflicts", severity: warning, hold: o.For * long, keep: o.KeepFiring,
-			expr: `sum by (cluster, node, kind) (dra_exporter_conflicts) > 0`,
+			expr: `max by (cluster, node, kind) (dra_exporter_conflicts) > 0`,
 			summary: "Kubelet and API server differ on " + aNode + " about who holds a device ({{ $labels.kind }}): " +
 				"{{ $value }}.",
 			description: "`device`: the exporter follows the claim's allocation. `reservation`: it follows the kubelet.",
@@ -225,7 +233,7 @@ func holderAlerts(o *Options) []alert {
 			mitigation: "Delete the pod that should not have the device. If that does not help, drain the node and restart " +
 				"its kubelet.",
 			queries: []string{
-				`sum by (cluster, node, kind) (dra_exporter_conflicts) > 0`,
+				`max by (cluster, node, kind) (dra_exporter_conflicts) > 0`,
 			},
 		},
 	}

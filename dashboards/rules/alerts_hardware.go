@@ -64,7 +64,7 @@ func linkAlerts(o *Options) []alert {
 			  < max by (<device>, link) (dra_device_link_` + what + `_max)`
 	}
 	errors := func(kind, code string) string {
-		return `sum by (<device>, kind, code) (increase(dra_device_errors_total{kind="` + kind + `", code="` + code +
+		return `max by (<device>, kind, code) (increase(dra_device_errors_total{kind="` + kind + `", code="` + code +
 			`"}[<error window>])) > 0`
 	}
 	return []alert{
@@ -110,7 +110,7 @@ func linkAlerts(o *Options) []alert {
 			mitigation: "Once: watch it. Again on the same device: drain it and run the vendor's diagnostics; reseat " +
 				"it and the parts on the way.",
 			queries: []string{
-				`sum by (<device>, kind, code) (increase(dra_device_errors_total{kind=~"pcie_aer|nvlink"}[1d])) > 0`,
+				`max by (<device>, kind, code) (increase(dra_device_errors_total{kind=~"pcie_aer|nvlink"}[1d])) > 0`,
 			},
 		},
 		{

@@ -23,7 +23,9 @@ func networkLinkAlerts(o *Options) []alert {
 			expr: `
 			max by (<device>) (changes(dra_device_link_up[<error window>])) >= 4
 			or
-			sum by (<device>) (increase(dra_device_errors_total{kind="link_down"}[<error window>])) >= 3`,
+			sum by (<device>) (
+			  max by (<device>, code) (increase(dra_device_errors_total{kind="link_down"}[<error window>]))
+			) >= 3`,
 			summary: aDevice + " has a link that goes down again and again.",
 			description: "Within <error window> its link changed between up and down " +
 				"{{ $value | printf \"%.0f\" }} times." + hit,

@@ -43,10 +43,10 @@ type prometheusRule struct {
 	} `yaml:"spec"`
 }
 
-// PrometheusRule returns the groups as the Prometheus operator's object.
-func PrometheusRule(groups []Group) ([]byte, error) {
+// PrometheusRule returns the groups as the Prometheus operator's object of that name.
+func PrometheusRule(name string, groups []Group) ([]byte, error) {
 	rule := prometheusRule{APIVersion: "monitoring.coreos.com/v1", Kind: "PrometheusRule"}
-	rule.Metadata.Name = "dra-exporter"
+	rule.Metadata.Name = name
 	rule.Metadata.Labels = map[string]string{"app.kubernetes.io/name": "dra-exporter"}
 	rule.Spec.Groups = groups
 	return encode(rule)

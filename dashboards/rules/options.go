@@ -16,8 +16,10 @@ import (
 // Options are the adjustable windows and thresholds. They are part of the rules' text, so the rules
 // must be generated again after a change.
 type Options struct {
-	Interval   time.Duration // how often the recording rules are evaluated
-	RateWindow time.Duration // of rates that are recorded: at least 4 scrape intervals
+	Interval time.Duration // how often the recording rules are evaluated
+	// IdleInterval is how often those over the idle window are evaluated: they are the expensive ones.
+	IdleInterval time.Duration
+	RateWindow   time.Duration // of rates that are recorded: at least 4 scrape intervals
 
 	IdleWindow       time.Duration // over which a device must have been idle
 	IdleHeld         float64       // share of the window during which it must have been held and measured
@@ -41,6 +43,9 @@ type Options struct {
 	Prices []Price
 	// QuietNetwork is whether DRAClaimNetworkQuiet is one of the alerts.
 	QuietNetwork bool
+	// Clusters are the names of the clusters that must have an exporter. None: those that had one within
+	// the last day.
+	Clusters []string
 
 	// Grafana is the address of the Grafana that has the dashboards, in the annotation dashboard_url
 	// of the alerts: https://grafana.example.com. Empty: the annotation is a path.
@@ -79,7 +84,7 @@ func defaultPrices() []Price {
 // Defaults returns the options of the shipped files.
 func Defaults() Options {
 	return Options{
-		Interval: time.Minute, RateWindow: 5 * time.Minute,
+		Interval: time.Minute, IdleInterval: 2 * time.Minute, RateWindow: 5 * time.Minute,
 		IdleWindow: 30 * time.Minute, IdleHeld: 0.8, IdleRatio: 0.01, IdleBytes: 1e4, IdleFor: 5 * time.Minute,
 		IdleMemory: 1 << 30, PartlyIdleDevice: 0.5,
 		DownRatio: 0.2, ErrorWindow: 15 * time.Minute, ThrottledRatio: 0.2, MemoryFull: 0.95,
@@ -92,8 +97,9 @@ func Defaults() Options {
 // Check returns an error for options that make the rules meaningless.
 func (o *Options) Check() error {
 	for name, d := range map[string]time.Duration{
-		"interval": o.Interval, "rate window": o.RateWindow, "idle window": o.IdleWindow, "error window": o.ErrorWindow,
-		"stale after": o.StaleAfter,
+		"interval": o.Interval, "idle interval": o.IdleInterval, "rate window": o.RateWindow, "idle window": o.IdleWindow,
+		"error window": o.ErrorWindow,
+		"stale after":  o.StaleAfter,
 	} {
 		if d < time.Second || d%time.Second != 0 {
 			return fmt.Errorf("%s: %v is not a positive number of whole seconds", name, d)
@@ -120,13 +126,26 @@ func (o *Options) Check() error {
 func (o *Options) priceTerms() string {
 	terms := make([]string, 0, len(o.Prices))
 	for _, p := range o.Prices {
-		terms = append(terms, fmt.Sprintf("%g + 0 * group by (%s) (dra_device_info{model=~%q})", p.PerHour, deviceLabels,
-			p.Models))
+		terms = append(terms, fmt.Sprintf("%g + 0 * device:dra_model:info{model=~%q}", p.PerHour, p.Models))
 	}
 	if len(terms) == 0 {
-		return "group by (" + deviceLabels + ") (dra_device_info) > 1" // none
+		return "device:dra_model:info > 1" // none
 	}
 	return strings.Join(terms, "\n  or\n    ")
+}
+
+// absentTerms are the expected clusters without an exporter as the lines of a PromQL expression.
+func (o *Options) absentTerms() string {
+	const exporters = "cluster:dra_exporters:count"
+	if len(o.Clusters) == 0 {
+		return "group by (cluster) (last_over_time(" + exporters + "[1d])) unless on (cluster) " + exporters +
+			"\nor\nlabel_replace(absent(" + exporters + `), "cluster", "", "", "")`
+	}
+	terms := make([]string, 0, len(o.Clusters))
+	for _, name := range o.Clusters {
+		terms = append(terms, fmt.Sprintf("absent(%s{cluster=%q})", exporters, name))
+	}
+	return strings.Join(terms, "\nor\n")
 }
 
 // duration writes a duration as PromQL does.
@@ -138,6 +157,7 @@ func duration(d time.Duration) string { return model.Duration(d).String() }
 func labelWords() []string {
 	return []string{
 		"<device>", deviceLabels,
+		"<node>", "cluster, node",
 		"<claim>", "cluster, node, namespace, resourceclaim_name",
 		"<claim driver>", "cluster, node, namespace, resourceclaim_name, driver",
 		"<claim device>", "cluster, node, namespace, resourceclaim_name, driver, pool, device",
@@ -158,6 +178,7 @@ func (o *Options) words() []string {
 	return []string{
 		"<interval>", duration(o.Interval),
 		"<interval seconds>", number(o.Interval.Seconds()),
+		"<idle interval>", duration(o.IdleInterval),
 		"<rate>", duration(o.RateWindow),
 		"<idle window>", duration(o.IdleWindow),
 		"<held seconds>", number(math.Round(o.IdleHeld*o.IdleWindow.Seconds()*1e3) / 1e3),
@@ -174,6 +195,7 @@ func (o *Options) words() []string {
 		"<full percent>", percent(o.MemoryFull),
 		"<stale>", number(o.StaleAfter.Seconds()),
 		"<prices>", o.priceTerms(),
+		"<absent>", o.absentTerms(),
 		"<job>", o.Job,
 		"<opt out>", o.OptOut,
 		"<grafana>", strings.TrimSuffix(o.Grafana, "/"),

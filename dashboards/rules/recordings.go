@@ -21,18 +21,26 @@ type recording struct {
 	unit        query.Unit // if it can't be derived from the expression
 }
 
+// recordingGroup is a group of at most 20 rules, which is what Grafana Mimir accepts by default. Each
+// rule uses the values of those before it from the same evaluation.
 type recordingGroup struct {
 	name       string
+	scope      Scope
+	every      string // an abbreviation, see Options.words
 	recordings []recording
 }
 
-// recordings returns all recording rules, in one group, so that each uses the values of those
-// before it from the same evaluation.
-func recordings() recordingGroup {
-	return recordingGroup{
-		"dra-exporter-records",
-		slices.Concat(idleDevices(), idleClaims(), deviceStates(), deviceErrors(), fleet(), prices(), namespaces(),
-			workloads()),
+// recordings returns all recording rules. Those of nodes read the exporter's metrics and each other;
+// those of all nodes read only what those of nodes record, so that they can be evaluated elsewhere,
+// over the records of many servers.
+func recordings() []recordingGroup {
+	return []recordingGroup{
+		{"dra-exporter-idle", Node, "<idle interval>", slices.Concat(idleDevices(), idleClaims())},
+		{"dra-exporter-devices", Node, "<interval>", slices.Concat(devices(), deviceStates(), deviceErrors(), prices())},
+		{"dra-exporter-nodes", Node, "<interval>", slices.Concat(nodes(), namespacesOfNodes())},
+		{"dra-exporter-workloads", Node, "<interval>", workloadsOfNodes()},
+		{"dra-exporter-global", Global, "<interval>", slices.Concat(fleet(), namespaces())},
+		{"dra-exporter-workloads-global", Global, "<interval>", workloads()},
 	}
 }
 
@@ -41,45 +49,55 @@ func recordings() recordingGroup {
 // increase while their device is unreadable, which must not count as idle. increase() handles the
 // counter resets when the exporter restarts.
 func idleDevices() []recording {
+	// What a claim held for less than its share of the window is left out here.
+	const held = "claim_device:dra_allocated_seconds:increase"
+	// ofClaim is the activity of the devices that a claim has for itself, and that of the devices that
+	// it shares.
+	ofClaim := func(increase, ofDevice string) string {
+		return `
+			(
+			    ` + increase + `
+			      / on (<claim device>) ` + held + `
+			    and on (<claim device>) dra_claim_device_info{admin_access="false", attribution=~"exclusive|process"}
+			  or
+			    group by (<claim device>) (dra_claim_device_info{admin_access="false", attribution=~"equal|capacity"})
+			      * on (<device>) group_left () ` + ofDevice + `
+			    and on (<claim device>) ` + held + `
+			)`
+	}
+	const measured = `
+			and on (<device>) (device:dra_measured:ratio >= <held>)`
 	return []recording{
+		{name: "device:dra_allocated_seconds:increase", expr: `
+			max by (<device>) (increase(dra_device_allocated_seconds_total[<idle window>])) > 0`},
 		{name: "device:dra_active:ratio", expr: `
-			sum by (<device>) (increase(dra_device_active_seconds_total[<idle window>]))
-			  / (sum by (<device>) (increase(dra_device_allocated_seconds_total[<idle window>])) > 0)`},
+			max by (<device>) (increase(dra_device_active_seconds_total[<idle window>]))
+			  / on (<device>) device:dra_allocated_seconds:increase`},
 		{name: "device:dra_io:rate", expr: `
-			sum by (<device>) (increase(dra_device_io_bytes_total{link=~"network|rdma"}[<idle window>]))
-			  / (sum by (<device>) (increase(dra_device_allocated_seconds_total[<idle window>])) > 0)`},
+			sum by (<device>) (
+			  max by (<device>, link, direction) (increase(dra_device_io_bytes_total{link=~"network|rdma"}[<idle window>]))
+			)
+			  / on (<device>) device:dra_allocated_seconds:increase`},
 		{name: "device:dra_measured:ratio", expr: `
 			(
 			    max by (<device>) (count_over_time(dra_device_active_seconds_total[<idle window>]))
 			  or
 			    max by (<device>) (count_over_time(dra_device_io_bytes_total{link=~"network|rdma"}[<idle window>]))
 			)
-			  / (max by (<device>) (count_over_time(dra_device_allocated_seconds_total[<idle window>])) > 0)`},
-		{name: "claim_device:dra_allocated_seconds:increase", expr: `
-			sum by (<claim device>) (increase(dra_claim_allocated_seconds_total[<idle window>]))`},
-		{name: "claim_device:dra_active:ratio", expr: `
-			(
-			    sum by (<claim device>) (increase(dra_claim_active_seconds_total[<idle window>]))
-			      / (claim_device:dra_allocated_seconds:increase > <held seconds>)
-			    and on (<claim device>) dra_claim_device_info{admin_access="false", attribution=~"exclusive|process"}
-			  or
-			    group by (<claim device>) (dra_claim_device_info{admin_access="false", attribution=~"equal|capacity"})
-			      * on (<device>) group_left () device:dra_active:ratio
-			    and on (<claim device>) (claim_device:dra_allocated_seconds:increase > <held seconds>)
-			)
-			and on (<device>) (device:dra_measured:ratio >= <held>)`},
-		{name: "claim_device:dra_io:rate", expr: `
-			(
-			    sum by (<claim device>) (increase(dra_claim_io_bytes_total{link=~"network|rdma"}[<idle window>]))
-			      / (claim_device:dra_allocated_seconds:increase > <held seconds>)
-			    and on (<claim device>) dra_claim_device_info{admin_access="false", attribution=~"exclusive|process"}
-			  or
-			    group by (<claim device>) (dra_claim_device_info{admin_access="false", attribution=~"equal|capacity"})
-			      * on (<device>) group_left () device:dra_io:rate
-			    and on (<claim device>) (claim_device:dra_allocated_seconds:increase > <held seconds>)
-			)
-			unless on (<device>) dra_device_active_seconds_total
-			and on (<device>) (device:dra_measured:ratio >= <held>)`},
+			  / on (<device>) (max by (<device>) (count_over_time(dra_device_allocated_seconds_total[<idle window>])) > 0)`},
+		{name: held, expr: `
+			max by (<claim device>) (increase(dra_claim_allocated_seconds_total[<idle window>])) > <held seconds>`},
+		{name: "claim_device:dra_active:ratio", expr: ofClaim(
+			`max by (<claim device>) (increase(dra_claim_active_seconds_total[<idle window>]))`,
+			"device:dra_active:ratio") + measured},
+		{name: "claim_device:dra_io:rate", expr: ofClaim(
+			`sum by (<claim device>) (
+			      max by (<claim device>, link, direction) (
+			        increase(dra_claim_io_bytes_total{link=~"network|rdma"}[<idle window>])
+			      )
+			    )`,
+			"device:dra_io:rate") + `
+			unless on (<device>) dra_device_active_seconds_total` + measured},
 		{name: "claim_device:dra_idle:bool", expr: `
 			(claim_device:dra_active:ratio < bool <idle ratio>) or (claim_device:dra_io:rate < bool <idle bytes>)`},
 	}
@@ -103,8 +121,23 @@ func idleClaims() []recording {
 			group by (<claim>) (dra_claim_info{label_<opt out>="off"})
 			or
 			group by (<claim>) (
-			  dra_pod_claim_info * on (cluster, node, namespace, pod) group_left () dra_pod_info{annotation_<opt out>="off"}
+			  dra_pod_claim_info and on (cluster, node, namespace, pod) dra_pod_info{annotation_<opt out>="off"}
 			)`},
+	}
+}
+
+// devices record what many other rules need of each device, once for each device.
+func devices() []recording {
+	return []recording{
+		{name: "device:dra_allocations:max", expr: `
+			max by (<device>) (dra_device_allocations)`},
+		// While two scrapes differ, one of them is taken.
+		{name: "device:dra_model:info", expr: `
+			topk by (<device>) (1, group by (<device>, vendor, model) (dra_device_info))`},
+		// How much of its capacity the claims of the node consume.
+		{name: "device:dra_consumed_capacity:ratio", unit: query.Unit{Scale: 1}, expr: `
+			sum by (<device>, resource) (max by (<claim device>, share_id, resource) (dra_claim_consumed_capacity))
+			  / on (<device>, resource) max by (<device>, resource) (dra_device_capacity)`},
 	}
 }
 
@@ -113,13 +146,12 @@ func idleClaims() []recording {
 // counted.
 func deviceStates() []recording {
 	const (
-		name  = "device:dra_state:info"
-		free  = `group by (<device>) (dra_device_allocations == 0)`
 		ready = "\n\t\t\tand on (<device>) dra_device_up"
 		// The parents of partitions that are held, or exist, and those that no slice lists.
 		whole = `label_replace(
 			  group by (cluster, node, driver, pool, parent) (
-			    dra_device_info{parent!=""} and on (<device>) (dra_device_allocations > 0 or dra_device_up == 1)
+			    dra_device_info{parent!=""} and on (<device>)
+			      (device:dra_allocations:max > 0 or on (<device>) dra_device_up == 1)
 			    or
 			    dra_device_info{parent!=""} and on (cluster, node, driver, pool, parent)
 			      label_replace(dra_device_info{listed="false"}, "parent", "$1", "device", "(.+)")
@@ -131,24 +163,27 @@ func deviceStates() []recording {
 	state := func(s ledger.State, expr string) {
 		expr = "\n\t\t\t" + expr
 		if len(before) > 0 {
-			expr += "\n\t\t\tunless on (<device>) " + name + `{state=~"` + strings.Join(before, "|") + `"}`
+			expr += "\n\t\t\tunless on (<device>) " + stateRecord + `{state=~"` + strings.Join(before, "|") + `"}`
 		}
 		before = append(before, string(s))
-		out = append(out, recording{name: name, labels: map[string]string{"state": string(s)}, expr: expr})
+		out = append(out, recording{name: stateRecord, labels: map[string]string{"state": string(s)}, expr: expr})
 	}
-	state(ledger.StateUnhealthy, `group by (<device>) (dra_device_health{status="unhealthy"} == 1 or dra_device_up == 0)`)
-	state(ledger.StateUnmeasured, `group by (<device>) (dra_device_allocations > 0)
+	one := func(expr string) string { return "group by (<device>) (" + expr + ")" }
+	state(ledger.StateUnhealthy, one(`dra_device_health{status="unhealthy"} == 1 or dra_device_up == 0`))
+	state(ledger.StateUnmeasured, one("device:dra_allocations:max > 0")+`
 			unless on (<device>) dra_device_active_seconds_total
 			unless on (<device>) dra_device_io_bytes_total{link=~"network|rdma"}`)
 	state(ledger.StateIdle, `(min by (<device>) (claim_device:dra_idle:bool) == 1)`)
-	state(ledger.StateActive, `group by (<device>) (dra_device_allocations > 0)`)
-	state(ledger.StatePartitioned, free+`
+	state(ledger.StateActive, one("device:dra_allocations:max > 0"))
+	state(ledger.StatePartitioned, one("device:dra_allocations:max == 0")+`
 			and on (<device>) `+whole)
-	state(ledger.StateTainted, free+`
+	state(ledger.StateTainted, one("device:dra_allocations:max == 0")+`
 			and on (<device>) dra_device_tainted{effect=~"NoSchedule|NoExecute"}`+ready)
-	state(ledger.StateFree, free+ready)
+	state(ledger.StateFree, one("device:dra_allocations:max == 0")+ready)
 	return out
 }
+
+const stateRecord = "device:dra_state:info"
 
 // deviceErrors record the time while a device's errors of a kind increase, and nothing else: what
 // was its last error is cheap to find in a day's few values.
@@ -160,107 +195,182 @@ func deviceErrors() []recording {
 	}}
 }
 
-// fleet are sums over all devices.
-func fleet() []recording {
-	out := []recording{
-		{name: "cluster:dra_devices:count", expr: `
-			count by (cluster, driver, vendor, model, state) (
-			  device:dra_state:info * on (<device>) group_left (vendor, model) dra_device_info
-			)`},
-		{name: "cluster:dra_claimed_devices:count", expr: `
-			count by (cluster, driver, vendor, model) (
-			  (dra_device_allocations > 0) * on (<device>) group_left (vendor, model) dra_device_info
-			)`},
-		{name: "cluster:dra_utilization:avg", expr: `
-			avg by (cluster, driver) (dra_device_utilization_ratio and on (<device>) (dra_device_allocations > 0))`},
-		{name: "cluster:dra_power_watts:sum", expr: `
-			sum by (cluster, driver) (dra_device_power_watts)`},
-	}
-	return append(out, utilizationBuckets()...)
-}
-
-// utilizationBuckets are a histogram of the claimed devices by their utilization, with cumulative
-// buckets like those of Prometheus.
-func utilizationBuckets() []recording {
-	var out []recording
-	for _, le := range []string{"0.01", "0.1", "0.2", "0.3", "0.4", "0.5", "0.6", "0.7", "0.8", "0.9", "1", "+Inf"} {
-		out = append(out, recording{
-			name: "cluster:dra_utilization:bucket", labels: map[string]string{"le": le},
-			expr: fmt.Sprintf(`
-			sum by (cluster, driver) (
-			  (dra_device_utilization_ratio and on (<device>) (dra_device_allocations > 0)) <= bool %s
-			)`, le),
-		})
-	}
-	return out
-}
-
 // perHour is the unit of prices.
 func perHour() query.Unit { return query.Unit{Money: 1, Seconds: -1, Scale: 1.0 / 3600} }
 
 // prices are how much of a whole device each device is, and what an hour of it costs. A partition
-// whose part is unknown, and a device of a model without a price, have none. CPUs and memory have
-// none either: claims of them count in the pods' requests too (KEP-5517), for which pods pay.
+// whose part is unknown counts as a device and has no price; nor has a device of a model without
+// one. CPUs and memory have none either: claims of them count in the pods' requests too (KEP-5517),
+// for which pods pay.
 func prices() []recording {
-	out := []recording{
+	return []recording{
 		{name: "device:dra_share:ratio", expr: `
 			max by (<device>) (dra_device_parent_share_ratio) or group by (<device>) (dra_device_info{parent=""})`},
-	}
-	return append(out, recording{
-		name: "device:dra_price:per_hour", unit: perHour(),
-		expr: `
+		// The share with the model, for sums by model.
+		{name: "device:dra_weight:ratio", expr: `
+			(device:dra_share:ratio or group by (<device>) (device:dra_model:info))
+			  * on (<device>) group_left (model) device:dra_model:info`},
+		{name: "device:dra_price:per_hour", unit: perHour(), expr: `
 			(
 			    <prices>
 			)
 			  * on (<device>) group_left () device:dra_share:ratio
-			  unless on (<device>) dra_device_info{driver=~"dra[.](cpu|memory)"}`,
-	}, recording{
-		name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1},
-		expr: `
+			  unless on (<device>) dra_device_info{driver=~"dra[.](cpu|memory)"}`},
+		{name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
 			sum by (<claim>) (
 			  group by (<claim device>) (dra_claim_device_info{admin_access="false"})
-			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) (dra_device_allocations > 0))
-			) * 24`,
-	})
+			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) (device:dra_allocations:max > 0))
+			) * 24`},
+	}
 }
 
-// namespaces are the showback of each namespace. Shared devices are divided among their claims, and
-// the hours of a partition count by its part of its parent, so that no device-second is counted
-// twice. A partition whose part is unknown counts as a device.
-func namespaces() []recording {
-	seconds, joules, bytes := query.Unit{
-		Seconds: 1,
-		Scale:   1,
-	}, query.Unit{Joules: 1, Scale: 1}, query.Unit{Bytes: 1, Scale: 1}
-	byModel := func(rate string) string {
-		return `
-			sum by (cluster, namespace, driver, model) (
-			  ` + rate + `
-			    * on (<device>) group_left (model) dra_device_info
-			)`
+// nodes are sums over the devices of each node.
+func nodes() []recording {
+	const held = `
+			  max by (<device>) (dra_device_utilization_ratio) and on (<device>) (device:dra_allocations:max > 0)`
+	return []recording{
+		{name: "node:dra_exporter_up:max", expr: `
+			max by (cluster, node) (up{job=~"<job>"})`},
+		// The claimed devices by utilization, in steps of 0.1; 0 are those that do nothing.
+		{name: "node:dra_utilization:count", unit: query.Unit{Scale: 1}, expr: `
+			count_values by (cluster, node, driver) ("at_most", ceil(10 * (` + held + `
+			)) / 10)`},
+		{name: "node:dra_utilization:sum", expr: `
+			sum by (cluster, node, driver) (` + held + `
+			)`},
+		{name: "node:dra_power_watts:sum", expr: `
+			sum by (cluster, node, driver) (max by (<device>) (dra_device_power_watts))`},
 	}
+}
+
+// namespacesOfNodes are the showback of each namespace on each node, by the second. Shared devices
+// are divided among their claims, and the hours of a partition count by its part of its parent, so
+// that no device-second is counted twice.
+func namespacesOfNodes() []recording {
 	const (
-		held    = `rate(dra_claim_allocated_share_seconds_total[<rate>])`
-		whileOf = `
-			    * on (<claim device>) group_left () (claim_device:dra_idle:bool == 1)`
-		ofWhole = `
-			    * on (<device>) group_left () (device:dra_share:ratio or group by (<device>) (dra_device_info))`
-		priced = `
-			    * on (<device>) group_left () (device:dra_price:per_hour / 3600)`
+		shares = "claim_device:dra_allocated_share_seconds:rate"
+		joules = "claim_device:dra_energy_joules:rate"
+		idle   = ` and on (<claim device>) (claim_device:dra_idle:bool == 1)`
+		weight = "device:dra_weight:ratio"
+		price  = "(device:dra_price:per_hour / 3600)"
+		plain  = "device:dra_model:info"
 	)
-	money := query.Unit{Money: 1, Scale: 1}
-	of := func(what string, unit query.Unit, expr string) recording {
-		return recording{name: "namespace:dra_" + what + ":increase", perInterval: true, unit: unit, expr: byModel(expr)}
+	of := func(what, expr, factor string) recording {
+		return recording{name: "node_namespace:dra_" + what, expr: `
+			sum by (cluster, node, namespace, driver, model) (
+			  ` + expr + `
+			    * on (<device>) group_left (model) ` + factor + `
+			)`}
+	}
+	rate := func(counter string) string { return "max by (<claim device>) (rate(" + counter + "[<rate>]))" }
+	return []recording{
+		{name: shares, expr: "\n\t\t\t" + rate("dra_claim_allocated_share_seconds_total")},
+		{name: joules, expr: "\n\t\t\t" + rate("dra_claim_energy_joules_total")},
+		of("allocated_share_seconds:rate", shares, weight),
+		of("unpriced_share_seconds:rate", "("+shares+" unless on (<device>) device:dra_price:per_hour)", weight),
+		of("active_seconds:rate", rate("dra_claim_active_seconds_total"), weight),
+		of("energy_joules:rate", joules, plain),
+		of("cost:rate", shares, price),
+		of("idle_share_seconds:rate", "("+shares+idle+")", weight),
+		of("idle_energy_joules:rate", "("+joules+idle+")", plain),
+		of("idle_cost:rate", "("+shares+idle+")", price),
+		of("network_bytes:rate", `max by (<claim device>, link, direction) (
+			    rate(dra_claim_io_bytes_total{link=~"network|rdma"}[<rate>])
+			  )`, plain),
+		{name: "node_namespace:dra_devices:count", expr: `
+			sum by (cluster, node, namespace, driver) (claim:dra_devices:count)`},
+		{name: "node_namespace:dra_power_watts:sum", expr: `
+			sum by (cluster, node, namespace, driver) (max by (<claim device>) (dra_claim_power_watts))`},
+	}
+}
+
+// fleet are sums over all nodes.
+func fleet() []recording {
+	sum := func(what, labels string) string {
+		return `
+			sum by (cluster, ` + labels + `) (max by (cluster, node, ` + labels + `) (node:dra_` + what + `))`
 	}
 	return []recording{
-		of("allocated_share_seconds", seconds, held+ofWhole),
-		of("unpriced_share_seconds", seconds, `(`+held+` unless on (<device>) device:dra_price:per_hour)`+ofWhole),
-		of("active_seconds", seconds, `rate(dra_claim_active_seconds_total[<rate>])`+ofWhole),
-		of("energy_joules", joules, `rate(dra_claim_energy_joules_total[<rate>])`),
-		of("cost", money, held+priced),
-		of("idle_share_seconds", seconds, held+whileOf+ofWhole),
-		of("idle_energy_joules", joules, `rate(dra_claim_energy_joules_total[<rate>])`+whileOf),
-		of("idle_cost", money, held+whileOf+priced),
-		of("network_bytes", bytes, `rate(dra_claim_io_bytes_total{link=~"network|rdma"}[<rate>])`),
+		{name: "cluster:dra_exporters:count", expr: `
+			count by (cluster) (group by (cluster, node) (node:dra_exporter_up:max))`},
+		{name: "cluster:dra_exporters_up:sum", expr: `
+			sum by (cluster) (max by (cluster, node) (node:dra_exporter_up:max))`},
+		{name: "cluster:dra_devices:count", expr: `
+			count by (cluster, driver, vendor, model, state) (
+			  ` + offeredOnce(rankedStates()) + `
+			)`},
+		{name: "cluster:dra_claimed_devices:count", expr: `
+			count by (cluster, driver, vendor, model) (
+			  ` + offeredOnce("\n\t\t\t    (max by (<device>) (device:dra_allocations:max) > 0)") + `
+			)`},
+		{name: "cluster:dra_utilization:count", expr: sum("utilization:count", "driver, at_most")},
+		{name: "cluster:dra_utilization:sum", expr: sum("utilization:sum", "driver")},
+		{name: "cluster:dra_power_watts:sum", expr: sum("power_watts:sum", "driver")},
 	}
+}
+
+// rankedStates are the states of the devices, the first of ledger.States() with the highest value.
+func rankedStates() string {
+	states := deviceStates()
+	terms := make([]string, 0, len(states))
+	for i, s := range states {
+		terms = append(terms, fmt.Sprintf(`%d + 0 * group by (<device>, state) (%s{state=%q})`, len(states)-i, stateRecord,
+			s.labels["state"]))
+	}
+	return "(\n\t\t\t      " + strings.Join(terms, "\n\t\t\t      or ") + "\n\t\t\t    )"
+}
+
+// offeredOnce leaves one series of each device, the one with the highest value, with its vendor and
+// model: several nodes have a device that is offered to all of them. A device has one name in a
+// cluster, unless it has no pool, as those of device plugins.
+func offeredOnce(expr string) string {
+	return `topk by (cluster, ` + scopeWord + `, driver, pool, device) (1,
+			    ` + scoped(expr+`
+			      * on (<device>) group_left (vendor, model)
+			        topk by (<device>) (1, group by (<device>, vendor, model) (device:dra_model:info))`) + `
+			  )`
+}
+
+const scopeWord = "scope"
+
+// scoped adds the label scope: the node of a device without a pool, otherwise "cluster".
+func scoped(expr string) string {
+	return `label_replace(label_replace(
+			    ` + expr + `,
+			    "` + scopeWord + `", "$1", "node", "(.*)"), "` + scopeWord + `", "cluster", "pool", ".+")`
+}
+
+// namespaces are the showback of each namespace, over all nodes. Their sums over long times are
+// totals in which gaps count nothing.
+func namespaces() []recording {
+	const by = "namespace, driver, model"
+	sum := func(record, by string) string {
+		return `
+			sum by (cluster, ` + by + `) (max by (cluster, node, ` + by + `) (node_namespace:dra_` + record + `))`
+	}
+	var out []recording
+	for _, increase := range []struct {
+		what string
+		unit query.Unit
+	}{
+		{"allocated_share_seconds", query.Unit{Seconds: 1, Scale: 1}},
+		{"unpriced_share_seconds", query.Unit{Seconds: 1, Scale: 1}},
+		{"active_seconds", query.Unit{Seconds: 1, Scale: 1}},
+		{"energy_joules", query.Unit{Joules: 1, Scale: 1}},
+		{"cost", query.Unit{Money: 1, Scale: 1}},
+		{"idle_share_seconds", query.Unit{Seconds: 1, Scale: 1}},
+		{"idle_energy_joules", query.Unit{Joules: 1, Scale: 1}},
+		{"idle_cost", query.Unit{Money: 1, Scale: 1}},
+		{"network_bytes", query.Unit{Bytes: 1, Scale: 1}},
+	} {
+		out = append(out, recording{
+			name: "namespace:dra_" + increase.what + ":increase", perInterval: true, unit: increase.unit,
+			expr: sum(increase.what+":rate", by),
+		})
+	}
+	return append(out,
+		recording{name: "namespace:dra_active_devices:sum", expr: sum("active_seconds:rate", by)},
+		recording{name: "namespace:dra_devices:count", expr: sum("devices:count", "namespace, driver")},
+		recording{name: "namespace:dra_power_watts:sum", expr: sum("power_watts:sum", "namespace, driver")},
+	)
 }

@@ -3,10 +3,23 @@ package rules
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
+)
+
+// Scope is where rules may be evaluated.
+type Scope string
+
+// The scopes.
+const (
+	// Node are rules about single nodes. A server that scrapes some of the nodes can evaluate them.
+	Node Scope = "node"
+	// Global are rules over all nodes. They read what those of nodes record and metrics of
+	// kube-state-metrics, and nothing else.
+	Global Scope = "global"
 )
 
 // Group is a group of rules that are evaluated together, in order.
@@ -14,6 +27,12 @@ type Group struct {
 	Name  string `yaml:"name"`
 	Every string `yaml:"interval,omitempty"`
 	Rules []Rule `yaml:"rules"`
+	Scope Scope  `yaml:"-"`
+}
+
+// Of returns the groups of a scope.
+func Of(scope Scope, groups []Group) []Group {
+	return slices.DeleteFunc(slices.Clone(groups), func(g Group) bool { return g.Scope != scope })
 }
 
 // Rule is a rule as Prometheus reads it.
@@ -40,6 +59,7 @@ type source struct {
 // sourceGroup is a group of rules as they are defined.
 type sourceGroup struct {
 	Name  string   `yaml:"name"`
+	Scope Scope    `yaml:"scope"`
 	Every string   `yaml:"interval,omitempty"`
 	Rules []source `yaml:"rules"`
 }
@@ -54,7 +74,7 @@ func Groups(o Options, catalog query.Catalog) ([]Group, error) {
 	words := strings.NewReplacer(o.words()...)
 	groups := make([]Group, 0, len(sources))
 	for _, g := range sources {
-		group := Group{Name: g.Name, Every: words.Replace(g.Every)}
+		group := Group{Name: g.Name, Every: words.Replace(g.Every), Scope: g.Scope}
 		for i := range g.Rules {
 			if !g.Rules[i].Off {
 				group.Rules = append(group.Rules, g.Rules[i].with(o.words()))
@@ -85,23 +105,34 @@ func sources(o *Options, catalog query.Catalog) ([]sourceGroup, error) {
 	if err := o.Check(); err != nil {
 		return nil, fmt.Errorf("check options of rules: %w", err)
 	}
-	records := recordings()
-	group := sourceGroup{Name: records.name, Every: "<interval>"}
+	var groups []sourceGroup
 	var errs []error
-	for i := range records.recordings {
-		rule, err := records.recordings[i].rule(o, catalog)
-		errs = append(errs, err)
-		group.Rules = append(group.Rules, rule)
-	}
-	groups := []sourceGroup{group}
-	for _, g := range alerts(o) {
-		group := sourceGroup{Name: g.name}
-		for i := range g.alerts {
-			rule, err := g.alerts[i].rule(o, catalog)
-			errs = append(errs, err)
-			group.Rules = append(group.Rules, rule)
+	for _, scope := range []Scope{Node, Global} {
+		for _, g := range recordings() {
+			if g.scope != scope {
+				continue
+			}
+			group := sourceGroup{Name: g.name, Scope: scope, Every: g.every}
+			for i := range g.recordings {
+				rule, err := g.recordings[i].rule(o, catalog)
+				errs = append(errs, err)
+				group.Rules = append(group.Rules, rule)
+			}
+			groups = append(groups, group)
 		}
-		groups = append(groups, group)
+		for _, g := range alerts(o) {
+			if g.scope != scope {
+				continue
+			}
+			group := sourceGroup{Name: g.name, Scope: scope}
+			for i := range g.alerts {
+				rule, err := g.alerts[i].rule(o, catalog)
+				errs = append(errs, err)
+				group.Rules = append(group.Rules, rule)
+			}
+			groups = append(groups, group)
+		}
+		catalog.Forget() // rules of another scope, and panels, may ask another server
 	}
 	if err := errors.Join(append(errs, checkInhibitions(groups))...); err != nil {
 		return nil, fmt.Errorf("build rules: %w", err)
@@ -116,9 +147,12 @@ func (r *recording) rule(o *Options, catalog query.Catalog) (source, error) {
 	if err != nil {
 		return source{Rule: rule}, fmt.Errorf("record %s: %w", r.name, err)
 	}
-	family := query.Family{Name: r.name, Unit: answer.Unit, Labels: answer.Labels}
+	if err := answer.Unique(); err != nil {
+		return source{Rule: rule}, fmt.Errorf("record %s: %w", r.name, err)
+	}
+	family := query.Family{Name: r.name, Unit: answer.Unit, Labels: answer.Labels, Key: answer.Key()}
 	for label := range r.labels {
-		family.Labels = append(family.Labels, label)
+		family.Labels, family.Key = append(family.Labels, label), append(slices.Clone(family.Key), label)
 	}
 	if r.perInterval {
 		rule.Expr = fmt.Sprintf("(\n%s\n) * <interval seconds>", indent(rule.Expr))
@@ -149,6 +183,9 @@ func (a *alert) rule(o *Options, catalog query.Catalog) (source, error) {
 	}
 	answer, err := catalog.Check(rule.with(o.words()).Expr)
 	if err != nil {
+		return out, fmt.Errorf("alert %s: %w", a.name, err)
+	}
+	if err := answer.Unique(); err != nil {
 		return out, fmt.Errorf("alert %s: %w", a.name, err)
 	}
 	out.Namespaced, out.labels = answer.Has("namespace"), answer.Labels

@@ -118,7 +118,7 @@ func TestBothForms(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	operator, err := PrometheusRule(groups)
+	operator, err := PrometheusRule("dra-exporter", groups)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestBadOptions(t *testing.T) {
 
 // TestBadQuery checks the error for a query of the runbook that the exporter can't answer.
 func TestBadQuery(t *testing.T) {
-	a := alert{name: "X", expr: `sum by (cluster, node) (dra_device_up)`, queries: []string{`dra_device_gone`}}
+	a := alert{name: "X", expr: `max by (cluster, node) (dra_device_up)`, queries: []string{`dra_device_gone`}}
 	o := Defaults()
 	if _, err := a.rule(&o, newCatalog(t)); err == nil || !strings.Contains(err.Error(), `"dra_device_gone"`) {
 		t.Errorf("got %v", err)
@@ -212,7 +212,7 @@ func TestBadInhibitions(t *testing.T) {
 
 // TestTextNamesLabels checks the error for a text with a label that the expression does not have.
 func TestTextNamesLabels(t *testing.T) {
-	a := alert{name: "X", expr: `sum by (cluster, node) (dra_device_up)`, summary: "{{ $labels.node }} {{ $labels.pool}}"}
+	a := alert{name: "X", expr: `max by (cluster, node) (dra_device_up)`, summary: "{{ $labels.node }} {{ $labels.pool}}"}
 	o := Defaults()
 	if _, err := a.rule(&o, newCatalog(t)); err == nil || !strings.Contains(err.Error(), `"pool"`) {
 		t.Errorf("got %v", err)

@@ -2,30 +2,29 @@ package rules
 
 import "github.com/dra-exporter/dra-exporter/dashboards/query"
 
-// workloads are what each workload held and used, and what happened to its devices, by driver: a
-// workload is what a pod is a part of by dra_pod_info, such as a JobSet or a Deployment. Nothing is
-// counted twice if an exporter is scraped twice, and of several series of a pod the newest says
-// what it is a part of.
-func workloads() []recording {
+// workloadsOfNodes are what each workload holds and uses on each node, by the second, and what
+// happens to its devices, by driver: a workload is what a pod is a part of by dra_pod_info, such as
+// a JobSet or a Deployment. Nothing is counted twice if an exporter is scraped twice, and of several
+// series of a pod the newest says what it is a part of.
+func workloadsOfNodes() []recording {
 	const (
 		of = `
 			    * on (<pod>) group_left (<of workload>) pod:dra_workload:info`
 		ofWhole = `
-			    * on (<device>) group_left () (device:dra_share:ratio or group by (<device>) (dra_device_info))`
+			    * on (<device>) group_left () (device:dra_share:ratio or group by (<device>) (device:dra_model:info))`
 		whileIdle = `
 			    * on (<device>) group_left () group by (<device>) (device:dra_state:info{state="idle"})`
 	)
-	increase := func(what string, unit query.Unit, expr string) recording {
+	sum := func(what, expr string) recording {
 		return recording{
-			name: "workload:dra_" + what + ":increase", perInterval: true, unit: unit,
+			name: "node_workload:dra_" + what + ":rate",
 			expr: `
-			sum by (<workload>) (
+			sum by (<workload>, node) (
 			  ` + expr + of + `
 			)`,
 		}
 	}
 	rate := func(counter string) string { return `max by (<pod device>) (rate(` + counter + `[<rate>]))` }
-	seconds, joules := query.Unit{Seconds: 1, Scale: 1}, query.Unit{Joules: 1, Scale: 1}
 	held := rate("dra_pod_allocated_share_seconds_total")
 	return []recording{
 		// A pod of which nothing is the controller is a workload by itself.
@@ -41,34 +40,59 @@ func workloads() []recording {
 			    )
 			  )
 			)`},
-		increase("allocated_share_seconds", seconds, held+ofWhole),
-		increase("active_seconds", seconds, rate("dra_pod_active_seconds_total")+ofWhole),
-		increase("idle_share_seconds", seconds, held+ofWhole+whileIdle),
-		increase("energy_joules", joules, rate("dra_pod_energy_joules_total")),
+		sum("allocated_share_seconds", held+ofWhole),
+		sum("active_seconds", rate("dra_pod_active_seconds_total")+ofWhole),
+		sum("idle_share_seconds", held+ofWhole+whileIdle),
+		sum("energy_joules", rate("dra_pod_energy_joules_total")),
 		// What happens to a device hits all of its holders in full: it is one incident of a workload,
 		// however many of its pods hold the device.
-		{name: "workload:dra_errors:increase", perInterval: true, unit: query.Unit{Scale: 1}, expr: `
-			sum by (<workload>, kind) (
+		{name: "node_workload:dra_errors:rate", expr: `
+			sum by (<workload>, node, kind) (
 			  max by (<workload>, node, pool, device, kind, code) (
 			    max by (<pod device>, kind, code) (rate(dra_pod_errors_total[<rate>]))` + of + `
 			  )
 			)`},
 		// Reasons overlap: of each device, that which took the longest.
-		{name: "workload:dra_throttled_seconds:increase", perInterval: true, unit: seconds, expr: `
-			sum by (<workload>) (
+		{name: "node_workload:dra_throttled_seconds:rate", expr: `
+			sum by (<workload>, node) (
 			  max by (<workload>, node, pool, device) (
 			    max by (<pod device>) (rate(dra_pod_throttled_seconds_total[<rate>]))` + of + `
 			  )
 			)`},
-		{name: "workload:dra_memory_used_peak_bytes:max", expr: `
-			max by (<workload>) (
+		{name: "node_workload:dra_memory_used_peak_bytes:max", expr: `
+			max by (<workload>, node) (
 			  max by (<pod device>) (dra_pod_memory_used_peak_bytes)` + of + `
 			)`},
-		{name: "workload:dra_devices:count", expr: `
-			count by (<workload>) (
+		{name: "node_workload:dra_devices:count", expr: `
+			count by (<workload>, node) (
 			  group by (<workload>, node, pool, device) (
 			    group by (<pod device>) (dra_pod_claim_info{attribution!=""})` + of + `
 			  )
 			)`},
+	}
+}
+
+// workloads are the workloads over all nodes.
+func workloads() []recording {
+	seconds := query.Unit{Seconds: 1, Scale: 1}
+	sum := func(what, more string) string {
+		return `
+			sum by (<workload>` + more + `) (max by (<workload>, node` + more + `) (node_workload:dra_` + what + `))`
+	}
+	increase := func(what, more string, unit query.Unit) recording {
+		return recording{
+			name: "workload:dra_" + what + ":increase", perInterval: true, unit: unit, expr: sum(what+":rate", more),
+		}
+	}
+	return []recording{
+		increase("allocated_share_seconds", "", seconds),
+		increase("active_seconds", "", seconds),
+		increase("idle_share_seconds", "", seconds),
+		increase("energy_joules", "", query.Unit{Joules: 1, Scale: 1}),
+		increase("errors", ", kind", query.Unit{Scale: 1}),
+		increase("throttled_seconds", "", seconds),
+		{name: "workload:dra_memory_used_peak_bytes:max", expr: `
+			max by (<workload>) (node_workload:dra_memory_used_peak_bytes:max)`},
+		{name: "workload:dra_devices:count", expr: sum("devices:count", "")},
 	}
 }

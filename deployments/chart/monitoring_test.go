@@ -74,7 +74,7 @@ func TestJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	selectors := regexp.MustCompile(`up\{job=~"([^"]*)"\}`).FindAllSubmatch(data, -1)
-	if len(selectors) < 3 {
+	if len(selectors) == 0 {
 		t.Fatalf("the rules select %d jobs", len(selectors))
 	}
 	jobs := map[string]bool{}

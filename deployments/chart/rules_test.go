@@ -65,11 +65,17 @@ func (r *rule) id() string {
 	return strings.TrimSuffix(r.Alert+"-"+r.Labels["action"], "-")
 }
 
-// Without values the chart's rules are the shipped ones.
+// Without other values the chart's rules are the shipped ones: all, those of nodes or those over
+// all nodes.
 func TestRules(t *testing.T) {
-	want := readRules(t, "../../dashboards/out/rules.yaml")
-	if diff := cmp.Diff(want, renderRules(t, values{})); diff != "" || len(want) < 5 {
-		t.Errorf("%d groups, -file +chart:\n%s", len(want), diff)
+	for scope, file := range map[string]string{"all": "rules", "node": "rules-node", "global": "rules-global"} {
+		want := readRules(t, "../../dashboards/out/"+file+".yaml")
+		if diff := cmp.Diff(want, renderRules(t, values{"rules": scope})); diff != "" || len(want) < 2 {
+			t.Errorf("%s: %d groups, -file +chart:\n%s", scope, len(want), diff)
+		}
+	}
+	if diff := cmp.Diff(renderRules(t, values{"rules": "all"}), renderRules(t, values{})); diff != "" {
+		t.Errorf("-all +default:\n%s", diff)
 	}
 }
 
@@ -82,16 +88,18 @@ func TestTunedRules(t *testing.T) {
 	}{
 		"all": {
 			[]string{
-				"-interval=30s", "-rate.window=2m", "-idle.window=1h30m", "-idle.held=0.7", "-idle.ratio=0.07", "-idle.bytes=5e5",
+				"-interval=30s", "-idle.interval=5m", "-cluster=east", `-cluster=w"est`, "-rate.window=2m",
+				"-idle.window=1h30m", "-idle.held=0.7", "-idle.ratio=0.07", "-idle.bytes=5e5",
 				"-idle.memory=5e9", "-idle.partly=0.25", "-idle.opt-out=may_idle", "-error.window=1h", "-throttled.ratio=0.5",
 				"-memory.full=0.9", "-stale.after=2m", "-down.ratio=0.35", "-grafana.url=https://grafana.example.com/",
 				"-job=gpu.*", `-price=.*"odd\ model.*=2.4`, "-price=.*=1",
 			},
 			values{
-				"interval": "30s", "rateWindow": "2m", "errorWindow": "1h", "throttledRatio": 0.5, "memoryFull": 0.9,
+				"interval": "30s", "clusters": []any{"east", `w"est`}, "rateWindow": "2m", "errorWindow": "1h",
+				"throttledRatio": 0.5, "memoryFull": 0.9,
 				"staleAfter": "2m", "downRatio": 0.35, "grafanaURL": "https://grafana.example.com/", "job": "gpu.*",
 				"idle": values{
-					"window": "1h30m", "held": 0.7, "ratio": 0.07, "bytes": 500000, "memory": 5e9, "partly": 0.25,
+					"window": "1h30m", "interval": "5m", "held": 0.7, "ratio": 0.07, "bytes": 500000, "memory": 5e9, "partly": 0.25,
 					"optOut": "may_idle",
 				},
 				"prices": []any{values{"models": `.*"odd\ model.*`, "perHour": 2.4}, values{"models": ".*", "perHour": 1}},
@@ -119,10 +127,20 @@ func TestTunedRules(t *testing.T) {
 
 // Without prices nothing has one.
 func TestNoPrices(t *testing.T) {
-	for _, r := range renderRules(t, values{"prices": []any{}})[0].Rules {
-		if r.Record == "device:dra_price:per_hour" && !strings.Contains(r.Expr, "(dra_device_info) > 1") {
-			t.Errorf("the prices are %s", r.Expr)
+	seen := false
+	for _, g := range renderRules(t, values{"prices": []any{}}) {
+		for _, r := range g.Rules {
+			if r.Record != "device:dra_price:per_hour" {
+				continue
+			}
+			seen = true
+			if !strings.Contains(r.Expr, "device:dra_model:info > 1") {
+				t.Errorf("the prices are %s", r.Expr)
+			}
 		}
+	}
+	if !seen {
+		t.Error("no rule has prices")
 	}
 }
 

@@ -30,6 +30,8 @@ func TestBadValues(t *testing.T) {
 		"alert":     {"prometheusRule": values{"alerts": values{"DRAClaimIdel": values{"severity": "info"}}}},
 		"share":     {"prometheusRule": values{"idle": values{"ratio": 50}}},
 		"window":    {"prometheusRule": values{"errorWindow": "15 minutes"}},
+		"rules":     {"prometheusRule": values{"rules": "nodes"}},
+		"clusters":  {"prometheusRule": values{"clusters": []any{""}}},
 		"price":     {"prometheusRule": values{"prices": []any{values{"models": ".*"}}}},
 		"no API":    {"kube": values{"enabled": false}, "web": values{"kubeAuthorization": values{"enabled": true}}},
 		"MIG":       {"vendor": "amd", "nvidia": values{"migMonitor": true}},

@@ -140,6 +140,31 @@ func deviceStories() []story {
 			checks: []check{{29, nil}, {36, []string{"DRASharedDeviceOvercommitted device=gpu-0"}}, {75, nil}},
 		},
 		{
+			// Half of the device on each node, and more on the second one for a while.
+			name: "overcommitted by two nodes together",
+			series: slices.Concat(
+				[]series{
+					{"dra_device_capacity", ofFabric("n1", `resource="cores"`), always(4)},
+					{"dra_device_capacity", ofFabric("n2", `resource="cores"`), always(4)},
+				},
+				[]series{
+					{
+						"dra_claim_consumed_capacity", ofFabric("n1", `namespace="a", resourceclaim_name="c", resource="cores"`),
+						always(2),
+					},
+					{
+						"dra_claim_consumed_capacity", ofFabric("n2", `namespace="a", resourceclaim_name="d", resource="cores"`),
+						always(2),
+					},
+					{
+						"dra_claim_consumed_capacity", ofFabric("n2", `namespace="a", resourceclaim_name="e", resource="cores"`),
+						always(1).between(30, 60),
+					},
+				},
+			),
+			checks: []check{{29, nil}, {38, []string{"DRAClusterDeviceOvercommitted device=fabric-0"}}, {75, nil}},
+		},
+		{
 			name: "memory full, shared and alone",
 			series: []series{
 				{
@@ -376,4 +401,10 @@ func exporterStories() []story {
 			checks: []check{{29, nil}, {36, []string{"DRAExporterSeriesDropped"}}, {70, nil}},
 		},
 	}
+}
+
+// ofFabric are the labels of a series of a device that all nodes are offered.
+func ofFabric(node, more string) string {
+	return fmt.Sprintf(`driver="fabric.x", pool="fabric", device="fabric-0", node=%q, instance=%q, job="dra-exporter", %s`,
+		node, node, more)
 }

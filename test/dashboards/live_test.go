@@ -52,6 +52,7 @@ func shortOptions() rules.Options {
 	o.QuietNetwork = true
 	o.Prices = []rules.Price{{Models: "LATEST-GPU-MODEL", PerHour: 3}}
 	o.Interval, o.RateWindow, o.IdleWindow, o.IdleFor = 2*time.Second, 16*time.Second, 20*time.Second, 2*time.Second
+	o.IdleInterval = 2 * time.Second
 	o.IdleHeld = 0.5 // a busy machine misses scrapes
 	o.ErrorWindow, o.For, o.KeepFiring = 30*time.Second, 20*time.Second, 5*time.Second
 	return o

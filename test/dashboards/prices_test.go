@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -84,17 +85,20 @@ type showback struct {
 
 func checkShowback(t *testing.T, o rules.Options, stories ...showback) {
 	t.Helper()
-	needed := groups(t, o)[:1] // the recordings, without those of other things
-	needed[0].Rules = slices.DeleteFunc(needed[0].Rules, func(r rules.Rule) bool {
-		return !strings.HasPrefix(r.Record, "device:dra_share") && !strings.HasPrefix(r.Record, "device:dra_price") &&
-			!strings.HasSuffix(r.Record, "_share_seconds:increase") && r.Record != "namespace:dra_cost:increase"
-	})
+	needed := groups(t, o) // the recordings, without those of other things
+	for i := range needed {
+		needed[i].Rules = slices.DeleteFunc(needed[i].Rules, func(r rules.Rule) bool {
+			return !regexp.MustCompile("device:dra_(share|price|model|weight):|_share_seconds:|dra_cost:(rate|increase)").
+				MatchString(r.Record)
+		})
+	}
+	needed = slices.DeleteFunc(needed, func(g rules.Group) bool { return len(g.Rules) == 0 })
 	content, err := rules.File(needed)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var file strings.Builder
-	file.WriteString("rule_files: [rules.yaml]\nevaluation_interval: 1m\ntests:\n")
+	file.WriteString(header(needed))
 	for _, s := range stories {
 		s.write(&file)
 	}

@@ -48,9 +48,8 @@ func TestAlerts(t *testing.T) {
 	stories := slices.Concat(idleStories(), idleEdges(), sharingStories(), deviceStories(), errorStories(),
 		hardwareStories(), linkStories(), networkLinkStories(), exporterStories())
 	dir := t.TempDir()
-	writeRules(t, dir)
 	var file strings.Builder
-	file.WriteString("rule_files: [rules.yaml]\nevaluation_interval: 1m\ntests:\n")
+	file.WriteString(header(writeRules(t, dir)))
 	// All stories run at the same time, each in a cluster of its own. Those about all clusters run
 	// alone.
 	var together, alone []story
@@ -84,17 +83,30 @@ func TestAlerts(t *testing.T) {
 	t.Logf("%d stories with %d checks", len(stories), checks)
 }
 
-func writeRules(t *testing.T, dir string) {
+func writeRules(t *testing.T, dir string) []rules.Group {
 	t.Helper()
 	o := rules.Defaults()
 	o.QuietNetwork = true
-	content, err := rules.File(groups(t, o))
+	all := groups(t, o)
+	content, err := rules.File(all)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "rules.yaml"), content, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return all
+}
+
+// header is the beginning of a file of promtool test rules. It evaluates all groups each minute, in
+// their order.
+func header(all []rules.Group) string {
+	names := make([]string, 0, len(all))
+	for _, g := range all {
+		names = append(names, g.Name)
+	}
+	return "rule_files: [rules.yaml]\nevaluation_interval: 1m\ngroup_eval_order: [" + strings.Join(names, ", ") +
+		"]\ntests:\n"
 }
 
 func groups(t *testing.T, o rules.Options) []rules.Group {

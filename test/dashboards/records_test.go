@@ -34,9 +34,8 @@ func TestRecords(t *testing.T) {
 		[]series{health, errors("ecc_corrected", "", 10), errors("xid", "79", 20), errors("pcie_replay", "", 15)},
 	)}
 	dir := t.TempDir()
-	writeRules(t, dir)
 	var file strings.Builder
-	file.WriteString("rule_files: [rules.yaml]\nevaluation_interval: 1m\ntests:\n")
+	file.WriteString(header(writeRules(t, dir)))
 	write(&file, s)
 	for expr, samples := range map[string]string{
 		"count by (device, state) (device:dra_state:info)": `{labels: '{device="gpu-0", state="partitioned"}', value: 1}, ` +

@@ -19,12 +19,13 @@ import (
 func TestWorkloads(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	content, err := rules.File(workloadRules(t))
+	needed := workloadRules(t)
+	content, err := rules.File(needed)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var file strings.Builder
-	file.WriteString("rule_files: [rules.yaml]\nevaluation_interval: 1m\ntests:\n")
+	file.WriteString(header(needed))
 	for _, twice := range []bool{false, true} {
 		fmt.Fprintf(&file, "- name: 'scraped twice: %v'\n  interval: 1m\n  input_series:\n", twice)
 		for _, cluster := range []string{"c1", "c2"} {
@@ -62,8 +63,8 @@ func workloadRules(t *testing.T) []rules.Group {
 	var out []rules.Group
 	for _, g := range groups(t, rules.Defaults()) {
 		g.Rules = slices.DeleteFunc(g.Rules, func(r rules.Rule) bool {
-			return r.Record != "device:dra_share:ratio" && r.Record != "pod:dra_workload:info" &&
-				!strings.HasPrefix(r.Record, "workload:")
+			return !slices.Contains([]string{"device:dra_model:info", "device:dra_share:ratio", "pod:dra_workload:info"}, r.Record) &&
+				!strings.HasPrefix(r.Record, "workload:") && !strings.HasPrefix(r.Record, "node_workload:")
 		})
 		if len(g.Rules) > 0 {
 			out = append(out, g)

@@ -12,9 +12,23 @@
 {{- define "dra-exporter.prices" -}}
 {{- $terms := list -}}
 {{- range .Values.prometheusRule.prices -}}
-{{- $terms = append $terms (printf "%g + 0 * group by (cluster, node, driver, pool, device) (dra_device_info{model=~%q})" (float64 .perHour) .models) -}}
+{{- $terms = append $terms (printf "%g + 0 * device:dra_model:info{model=~%q}" (float64 .perHour) .models) -}}
 {{- end -}}
-{{- $terms | join "\n  or\n    " | default "group by (cluster, node, driver, pool, device) (dra_device_info) > 1" -}}
+{{- $terms | join "\n  or\n    " | default "device:dra_model:info > 1" -}}
+{{- end -}}
+
+{{/* The expected clusters without an exporter as the lines of a PromQL expression. */}}
+{{- define "dra-exporter.absent" -}}
+{{- $exporters := "cluster:dra_exporters:count" -}}
+{{- $terms := list -}}
+{{- range .Values.prometheusRule.clusters -}}
+{{- $terms = append $terms (printf "absent(%s{cluster=%q})" $exporters .) -}}
+{{- end -}}
+{{- if not $terms -}}
+{{- $terms = append $terms (printf "group by (cluster) (last_over_time(%s[1d])) unless on (cluster) %s" $exporters $exporters) -}}
+{{- $terms = append $terms (printf "label_replace(absent(%s), \"cluster\", \"\", \"\", \"\")" $exporters) -}}
+{{- end -}}
+{{- $terms | join "\nor\n" -}}
 {{- end -}}
 
 {{/* What the abbreviations in files/rules.yaml stand for, as YAML: dashboards/rules/options.go has the same ones. */}}
@@ -22,6 +36,7 @@
 {{- $r := .Values.prometheusRule -}}
 "<interval>": {{ $r.interval | quote }}
 "<interval seconds>": {{ include "dra-exporter.seconds" $r.interval | quote }}
+"<idle interval>": {{ $r.idle.interval | quote }}
 "<rate>": {{ $r.rateWindow | quote }}
 "<idle window>": {{ $r.idle.window | quote }}
 "<held seconds>": {{ include "dra-exporter.seconds" $r.idle.window | float64 | mulf $r.idle.held | printf "%g" | quote }}
@@ -39,17 +54,18 @@
 "<down>": {{ $r.downRatio | float64 | printf "%g" | quote }}
 "<job>": {{ $r.job | quote }}
 "<grafana>": {{ $r.grafanaURL | trimSuffix "/" | quote }}
+"<absent>": {{ include "dra-exporter.absent" . | quote }}
 "<prices>": {{ include "dra-exporter.prices" . | quote }}
 {{- end -}}
 
-{{/* The groups of rules, by the values. */}}
+{{/* The groups of rules, by the values: all, or those of a scope. */}}
 {{- define "dra-exporter.rules" -}}
 {{- $values := .Values.prometheusRule -}}
 {{- $words := include "dra-exporter.ruleWords" . | fromYaml -}}
 {{- $groups := list -}}
 {{- range (.Files.Get "files/rules.yaml" | fromYaml).groups -}}
 {{- $rules := list -}}
-{{- range $rule := .rules -}}
+{{- range $rule := ternary .rules list (has $values.rules (list "all" .scope)) -}}
 {{- $own := get $values.alerts ($rule.id | default "") | default dict -}}
 {{- if dig "enabled" (not $rule.off) $own -}}
 {{- $rules = append $rules (include "dra-exporter.rule" (dict "rule" $rule "own" $own "words" $words "values" $values) | fromYaml) -}}

@@ -1,0 +1,155 @@
+package dashboards
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+)
+
+// copies are changes of the labels of what is scraped or recorded twice.
+func copies() map[string]func(*labels.Builder) {
+	return map[string]func(*labels.Builder){
+		"another instance": func(b *labels.Builder) { b.Set("instance", "10.0.0.1:10985") },
+		"another job":      func(b *labels.Builder) { b.Set("job", "monitoring/dra-exporter") },
+		"another replica":  func(b *labels.Builder) { b.Set("prometheus_replica", "b") },
+	}
+}
+
+// minuteOf is a minute of the courses of series.
+func minuteOf(m int) time.Time {
+	return time.Unix(1_800_000_000, 0).Add(time.Duration(m) * time.Minute)
+}
+
+// present is the minute at which queries are evaluated.
+const present = 40
+
+// fill appends the series of a world until the present, and copies of those of one node if there is
+// a change of labels.
+func fill(t testing.TB, e *engine, world map[string]string, change func(*labels.Builder)) {
+	t.Helper()
+	for series, course := range world {
+		all := []labels.Labels{parsed(t, series)}
+		if strings.Contains(series, `node="n1"`) && change != nil {
+			b := labels.NewBuilder(all[0])
+			if all[0].Get("prometheus_replica") == "" {
+				b.Set("prometheus_replica", "a")
+			}
+			change(b)
+			all = append(all, b.Labels())
+		}
+		for _, l := range all {
+			var points []point
+			for m := range present + 1 {
+				v := 1.0
+				if strings.HasPrefix(course, "0+60") {
+					v = 60 * float64(m)
+				}
+				points = append(points, point{l, minuteOf(m), v})
+			}
+			e.add(t, points...)
+		}
+	}
+}
+
+// TestDuplicates evaluates all rules, panels and queries of the runbook where one node of four is
+// scraped twice, and where a pair of Prometheus servers records everything twice: the answers are
+// those without copies.
+func TestDuplicates(t *testing.T) {
+	t.Parallel()
+	catalog, err := query.NewCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	scraped := sameNames{catalog: catalog, series: map[string]string{}}
+	o := rules.Defaults()
+	o.QuietNetwork = true
+	own := maps.Clone(catalog)
+	all := groups(t, o)
+	for _, g := range all {
+		for i := range g.Rules {
+			scraped.add(t, g.Rules[i].Expr)
+		}
+	}
+	if _, err := rules.Groups(o, catalog); err != nil {
+		t.Fatal(err)
+	}
+	grafana.Catalog(catalog)
+	recorded := sameNames{catalog: catalog, series: map[string]string{}}
+	queries := map[string]string{}
+	for _, board := range grafana.Boards() {
+		for _, row := range board.Rows {
+			for _, panel := range row.Panels {
+				for _, target := range panel.Targets {
+					q := filled(target.Expr, nil)
+					recorded.add(t, q)
+					queries[q] = board.UID + ": " + panel.Title
+				}
+			}
+		}
+	}
+	for _, q := range rules.Queries(o) {
+		if strings.Contains(q, "(up") {
+			continue // of targets
+		}
+		recorded.add(t, q)
+		queries[q] = "runbook"
+	}
+	for name := range scraped.series {
+		if metric, _, _ := strings.Cut(name, "{"); own[metric].Name == "" {
+			delete(scraped.series, name) // it is recorded
+		}
+	}
+	evaluated := func(t *testing.T, change func(*labels.Builder)) (byRule, byQuery map[string]answers) {
+		t.Helper()
+		once := newEngine(t)
+		fill(t, once, scraped.series, change)
+		byRule = once.evaluate(t, all, minuteOf(present))
+		pair := newEngine(t)
+		fill(t, pair, recorded.series, change)
+		byQuery = map[string]answers{}
+		for _, q := range slices.Sorted(maps.Keys(queries)) {
+			got, err := pair.answers(q, minuteOf(present))
+			if err != nil {
+				t.Errorf("%s: %v", queries[q], err)
+			}
+			byQuery[q] = got
+		}
+		return byRule, byQuery
+	}
+	wantRules, wantQueries := evaluated(t, nil)
+	for name, change := range copies() {
+		t.Run(name, func(t *testing.T) {
+			gotRules, gotQueries := evaluated(t, change)
+			for rule, want := range wantRules {
+				if difference := want.differ(gotRules[rule]); difference != "" {
+					t.Errorf("%s: %s", rule, difference)
+				}
+			}
+			for q, want := range wantQueries {
+				if difference := want.differ(gotQueries[q]); difference != "" {
+					t.Errorf("%s: %s: %s", queries[q], q, difference)
+				}
+			}
+		})
+	}
+	t.Logf("%d rules, %d of them empty; %d queries, %d of them empty", len(wantRules), empty(wantRules), len(queries),
+		empty(wantQueries))
+}
+
+func empty(all map[string]answers) int {
+	n := 0
+	for _, a := range all {
+		if len(a) == 0 {
+			n++
+		}
+	}
+	return n
+}
