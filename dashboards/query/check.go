@@ -163,8 +163,8 @@ func (k *checker) aggregation(e *parser.AggregateExpr) Answer {
 	return a
 }
 
-func all(labels []string, is func(string) bool) bool {
-	return !slices.ContainsFunc(labels, func(l string) bool { return !is(l) })
+func all(names []string, is func(string) bool) bool {
+	return !slices.ContainsFunc(names, func(l string) bool { return !is(l) })
 }
 
 // once sets the key of an aggregation's result. It fails where what is there several times counts
@@ -413,8 +413,10 @@ func (k *checker) call(e *parser.Call) Answer {
 	case "time":
 		return Answer{Unit: Unit{Seconds: 1, Scale: 1, Point: true}, scalar: true}
 	case "timestamp":
-		return Answer{Unit: Unit{Seconds: 1, Scale: 1, Point: true}, Labels: args[0].Labels, open: args[0].open,
-			Copied: args[0].Copied, key: args[0].key}
+		return Answer{
+			Unit: Unit{Seconds: 1, Scale: 1, Point: true}, Labels: args[0].Labels, open: args[0].open,
+			Copied: args[0].Copied, key: args[0].key,
+		}
 	case "rate", "irate", "deriv":
 		a := args[0]
 		a.Unit = a.Unit.per(Unit{Seconds: 1, Scale: 1})

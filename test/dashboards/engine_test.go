@@ -30,7 +30,9 @@ func newEngine(t testing.TB) *engine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := &engine{db: db, ask: promql.NewEngine(promql.EngineOpts{MaxSamples: 50e6, Timeout: time.Minute})}
+	e := &engine{db: db, ask: promql.NewEngine(promql.EngineOpts{
+		MaxSamples: 50e6, Timeout: time.Minute, EnableAtModifier: true,
+	})}
 	t.Cleanup(func() {
 		if err := e.ask.Close(); err != nil {
 			t.Error(err)
