@@ -21,8 +21,8 @@ type Family struct {
 	// Open is whether the family also has labels that flags copy from Kubernetes: label_*,
 	// annotation_*.
 	Open bool
-	// Key are the labels of which each combination is there once, of what the rules that use it record
-	// themselves. None: a series may be there once for each target or server that has it.
+	// Key are the labels of which each combination is there once, of what the rules that use it
+	// record themselves. None: a series may be there once for each target or server that has it.
 	Key []string
 }
 

@@ -194,8 +194,8 @@ func scopes() map[string][]string {
 	}
 }
 
-// scopeLabel is a label that queries make: the node of a device, or the same value for a device that
-// several nodes offer.
+// scopeLabel is a label that queries make: the node of a device, or the same value for a device
+// that several nodes offer.
 const scopeLabel = "scope"
 
 // checkScopes fails for labels that are kept without a label of their scope, which the series have.

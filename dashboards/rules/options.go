@@ -17,7 +17,8 @@ import (
 // must be generated again after a change.
 type Options struct {
 	Interval time.Duration // how often the recording rules are evaluated
-	// IdleInterval is how often those over the idle window are evaluated: they are the expensive ones.
+	// IdleInterval is how often those over the idle window are evaluated: they are the expensive
+	// ones.
 	IdleInterval time.Duration
 	RateWindow   time.Duration // of rates that are recorded: at least 4 scrape intervals
 
@@ -43,12 +44,12 @@ type Options struct {
 	Prices []Price
 	// QuietNetwork is whether DRAClaimNetworkQuiet is one of the alerts.
 	QuietNetwork bool
-	// Clusters are the names of the clusters that must have an exporter. None: those that had one within
-	// the last day.
+	// Clusters are the names of the clusters that must have an exporter. None: those that had one
+	// within the last day.
 	Clusters []string
 
-	// Grafana is the address of the Grafana that has the dashboards, in the annotation dashboard_url
-	// of the alerts: https://grafana.example.com. Empty: the annotation is a path.
+	// Grafana is the address of the Grafana that has the dashboards, in the annotation
+	// dashboard_url of the alerts: https://grafana.example.com. Empty: the annotation is a path.
 	Grafana string
 
 	Job string // regular expression that matches the exporter's job label

@@ -21,8 +21,8 @@ type recording struct {
 	unit        query.Unit // if it can't be derived from the expression
 }
 
-// recordingGroup is a group of at most 20 rules, which is what Grafana Mimir accepts by default. Each
-// rule uses the values of those before it from the same evaluation.
+// recordingGroup is a group of at most 20 rules, which is what Grafana Mimir accepts by default.
+// Each rule uses the values of those before it from the same evaluation.
 type recordingGroup struct {
 	name       string
 	scope      Scope
@@ -30,9 +30,9 @@ type recordingGroup struct {
 	recordings []recording
 }
 
-// recordings returns all recording rules. Those of nodes read the exporter's metrics and each other;
-// those of all nodes read only what those of nodes record, so that they can be evaluated elsewhere,
-// over the records of many servers.
+// recordings returns all recording rules. Those of nodes read the exporter's metrics and each
+// other; those of all nodes read only what those of nodes record, so that they can be evaluated
+// elsewhere, over the records of many servers.
 func recordings() []recordingGroup {
 	return []recordingGroup{
 		{"dra-exporter-idle", Node, "<idle interval>", slices.Concat(idleDevices(), idleClaims())},
@@ -51,8 +51,8 @@ func recordings() []recordingGroup {
 func idleDevices() []recording {
 	// What a claim held for less than its share of the window is left out here.
 	const held = "claim_device:dra_allocated_seconds:increase"
-	// ofClaim is the activity of the devices that a claim has for itself, and that of the devices that
-	// it shares.
+	// ofClaim is the activity of the devices that a claim has for itself, and that of the devices
+	// that it shares.
 	ofClaim := func(increase, ofDevice string) string {
 		return `
 			(

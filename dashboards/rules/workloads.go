@@ -4,8 +4,8 @@ import "github.com/dra-exporter/dra-exporter/dashboards/query"
 
 // workloadsOfNodes are what each workload holds and uses on each node, by the second, and what
 // happens to its devices, by driver: a workload is what a pod is a part of by dra_pod_info, such as
-// a JobSet or a Deployment. Nothing is counted twice if an exporter is scraped twice, and of several
-// series of a pod the newest says what it is a part of.
+// a JobSet or a Deployment. Nothing is counted twice if an exporter is scraped twice, and of
+// several series of a pod the newest says what it is a part of.
 func workloadsOfNodes() []recording {
 	const (
 		of = `
@@ -44,8 +44,8 @@ func workloadsOfNodes() []recording {
 		sum("active_seconds", rate("dra_pod_active_seconds_total")+ofWhole),
 		sum("idle_share_seconds", held+ofWhole+whileIdle),
 		sum("energy_joules", rate("dra_pod_energy_joules_total")),
-		// What happens to a device hits all of its holders in full: it is one incident of a workload,
-		// however many of its pods hold the device.
+		// What happens to a device hits all of its holders in full: it is one incident of a
+		// workload, however many of its pods hold the device.
 		{name: "node_workload:dra_errors:rate", expr: `
 			sum by (<workload>, node, kind) (
 			  max by (<workload>, node, pool, device, kind, code) (
