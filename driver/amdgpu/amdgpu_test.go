@@ -2,7 +2,6 @@ package amdgpu
 
 import (
 	"fmt"
-	"io/fs"
 	"maps"
 	"math"
 	"os"
@@ -32,39 +31,30 @@ const (
 
 // machine is a source over a tree of its own, and its clock.
 type machine struct {
-	tb     testing.TB
-	root   string
+	*drivertest.Machine
 	begun  time.Time
-	clock  time.Time
 	source *Source
 	counts bool // the workstation's counter of energy counts
 }
 
 func newMachine(tb testing.TB, trees ...string) *machine {
 	tb.Helper()
-	begun := time.Unix(1_800_000_000, 0)
-	m := &machine{tb: tb, root: tb.TempDir(), begun: begun, clock: begun, counts: true}
-	for _, tree := range trees {
-		m.write(tree)
-	}
+	m := &machine{Machine: drivertest.NewMachine(tb, trees...), counts: true}
+	m.begun = m.Clock
 	m.renew()
 	return m
 }
 
 // renew makes a source that knows nothing.
 func (m *machine) renew() {
-	m.source = New(m.root)
-	m.source.now = func() time.Time { return m.clock }
+	m.source = New(m.Root)
+	m.source.now = m.Now
 }
 
 // server returns a machine with server.tree and all that its form can't hold.
 func server(tb testing.TB) *machine {
 	tb.Helper()
-	tree, err := os.ReadFile(filepath.Join("testdata", "server.tree"))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	m := newMachine(tb, string(tree))
+	m := newMachine(tb, drivertest.TestData(tb, "server.tree"))
 	for file, content := range map[string]string{
 		whole + "pp_dpm_socclk":     "0: 500Mhz\n1: 800Mhz *\n2: 1143Mhz\n",
 		whole + "pp_dpm_fclk":       "0: 1200Mhz\n1: 1900Mhz *\n",
@@ -88,40 +78,35 @@ func server(tb testing.TB) *machine {
 	return m
 }
 
-func (m *machine) write(tree string) {
-	m.tb.Helper()
-	drivertest.WriteTree(m.tb, m.root, tree)
-}
-
 func (m *machine) file(name, content string) {
-	m.tb.Helper()
-	path := filepath.Join(m.root, name)
+	m.Helper()
+	path := filepath.Join(m.Root, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 }
 
 // has reports whether a file is there.
 func (m *machine) has(name string) bool {
-	_, err := os.Stat(filepath.Join(m.root, name))
+	_, err := os.Stat(filepath.Join(m.Root, name))
 	return err == nil
 }
 
 // later lets time pass, in which the GPUs draw 500, 300 and 200 W, and of their copy engines 0.8 of
 // four and 1 of two are busy for processes.
 func (m *machine) later(d time.Duration) {
-	m.tb.Helper()
-	m.clock = m.clock.Add(d)
-	seconds := m.clock.Sub(m.begun).Seconds()
+	m.Helper()
+	m.Clock = m.Clock.Add(d)
+	seconds := m.Clock.Sub(m.begun).Seconds()
 	table := func(gpu string, format, content uint8, values map[string][]uint64) {
-		m.tb.Helper()
+		m.Helper()
 		if d > 0 && !m.has(gpu+"gpu_metrics") {
 			return // removed by the test
 		}
-		m.file(gpu+"gpu_metrics", string(table(m.tb, format, content, values)))
+		m.file(gpu+"gpu_metrics", string(table(m, format, content, values)))
 	}
 	for file, perSecond := range map[string]float64{ // microseconds
 		"4001/sdma_1001": 500_000, "4002/sdma_1001": 300_000, "4003/sdma_2002": 1_000_000,
@@ -157,16 +142,16 @@ func (m *machine) later(d time.Duration) {
 
 // sample returns the samples by their GPU's address and the partition's number.
 func (m *machine) sample() map[string]driver.Sample {
-	m.tb.Helper()
+	m.Helper()
 	named, err := m.try()
 	if err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 	return named
 }
 
 func (m *machine) try() (map[string]driver.Sample, error) {
-	samples, err := m.source.Sample(m.tb.Context())
+	samples, err := m.source.Sample(m.Context())
 	named := map[string]driver.Sample{}
 	for _, s := range samples {
 		named[strings.TrimSpace(s.Hardware.PCI+s.Hardware.Parent+" "+s.Hardware.Instance)] = s
@@ -177,15 +162,11 @@ func (m *machine) try() (map[string]driver.Sample, error) {
 // values returns the readings' values, by quantity and labels, and those of processes by their PID
 // as well.
 func values(s driver.Sample) map[string]float64 {
-	c, named := driver.Standard(), map[string]float64{}
-	add := func(pid string, readings []driver.Reading) {
-		for _, r := range readings {
-			named[pid+strings.TrimSpace(c.Spec(r.Quantity).Name+" "+strings.Join(r.Labels[:], " "))] = r.Value
-		}
-	}
-	add("", s.Readings)
+	named := drivertest.Values(s)
 	for _, p := range s.Processes {
-		add(string(rune('0'+p.PID%10))+": ", p.Readings)
+		for name, value := range drivertest.Values(driver.Sample{Readings: p.Readings}) {
+			named[string(rune('0'+p.PID%10))+": "+name] = value
+		}
 	}
 	return named
 }
@@ -225,7 +206,7 @@ func TestHardware(t *testing.T) {
 
 // after returns the samples of a server after two minutes.
 func after(m *machine) map[string]driver.Sample {
-	m.tb.Helper()
+	m.Helper()
 	for range 12 { // a sample of each file, and a minute for the energy
 		m.sample()
 		m.later(slowEvery)
@@ -238,7 +219,8 @@ func TestReadings(t *testing.T) {
 	for name, want := range map[string]map[string]float64{
 		"0000:0c:00.0": {
 			"utilization": 0.75, "engine_utilization dram": 0.4, "engine_utilization video": 0.2,
-			"engine_utilization jpeg": 0.04, "engine_utilization copy": 0.2, "memory_used": 48 << 30, "memory_capacity": 192 << 30,
+			"engine_utilization jpeg": 0.04, "engine_utilization copy": 0.2,
+			"memory_used": 48 << 30, "memory_capacity": 192 << 30,
 			"host_memory_used": 1 << 20, "host_memory_capacity": 126 << 30, "power": 500,
 			"energy": 1e9/65536 + 500*120, "temperature junction": 55, "temperature memory": 47,
 			"clock graphics": 2.1e9, "clock memory": 1.3e9, "clock soc": 800e6, "clock fabric": 1.9e9, "clock video": 300e6,
@@ -258,7 +240,8 @@ func TestReadings(t *testing.T) {
 		},
 		"0000:22:00.0 0": {"utilization": 0.25, "memory_capacity": 96 << 30, "memory_used": 0},
 		"0000:22:00.0 1": {
-			"utilization": 0.8, "engine_utilization copy": 0.5, "memory_capacity": 96 << 30, "memory_used": 5e9, "3: memory_used": 5e9, "3: utilization": 0.8,
+			"utilization": 0.8, "engine_utilization copy": 0.5, "memory_capacity": 96 << 30, "memory_used": 5e9,
+			"3: memory_used": 5e9, "3: utilization": 0.8,
 		},
 		"0000:41:00.0": {
 			"utilization": 0.24, "engine_utilization dram": 0.08, "engine_utilization video": 0.12, "power": 200,
@@ -361,45 +344,33 @@ func TestRemovedFiles(t *testing.T) {
 	m := server(t)
 	before := after(m)
 	gone := vanishing()
-	files := 0
-	err := fs.WalkDir(os.DirFS(m.root), ".", func(name string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil || !entry.Type().IsRegular():
-			return err
-		case strings.Contains(name, "/topology/"), strings.HasSuffix(name, "_label"):
-			return nil // TestTopology, TestSensorNames
+	isStale := false
+	isRead := func(path string) bool { // the others: TestTopology, TestSensorNames
+		return !strings.Contains(path, "/topology/") && !strings.HasSuffix(path, "_label")
+	}
+	m.RemoveEach(70, isRead, func(path string, remove func()) {
+		if isStale {
+			after(m) // what the file before had is believed, or known, again
 		}
-		files++
-		path := filepath.Join(m.root, name)
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		if err := os.Remove(path); err != nil {
-			return err
-		}
+		isStale = slices.Contains(gone[path], "energy") || slices.Contains(gone[path], "engine_utilization copy")
+		remove()
 		m.later(slowEvery)
 		got, err := m.try()
 		if err != nil {
-			t.Errorf("%s is removed: %v", name, err)
+			t.Errorf("%s is removed: %v", path, err)
 		}
 		for key := range before {
 			want := seriesOf(before[key])
-			if strings.HasPrefix(key, samplesOf(name)) {
-				want = slices.DeleteFunc(want, func(s string) bool { return slices.Contains(gone[name], s) })
+			if strings.HasPrefix(key, samplesOf(path)) {
+				want = slices.DeleteFunc(want, func(s string) bool { return slices.Contains(gone[path], s) })
 			}
 			if diff := cmp.Diff(want, seriesOf(got[key])); diff != "" {
-				t.Errorf("%s is removed: %s (-want +got):\n%s", name, key, diff)
+				t.Errorf("%s is removed: %s (-want +got):\n%s", path, key, diff)
 			}
 		}
-		err = os.WriteFile(path, content, 0o600)
-		if slices.Contains(gone[name], "energy") || slices.Contains(gone[name], "engine_utilization copy") {
-			after(m) // it is believed, or known, again
-		}
-		delete(gone, name)
-		return err
+		delete(gone, path)
 	})
-	if err != nil || files < 70 || len(gone) > 0 {
-		t.Fatal(files, err, gone)
+	if len(gone) > 0 {
+		t.Error("never removed:", gone)
 	}
 }

@@ -14,7 +14,7 @@ import (
 func BenchmarkSample(b *testing.B) {
 	b.Run("64", func(b *testing.B) {
 		m := newMachine(b)
-		amdgputest.WriteCluster(b, m.root, 8, 8, 64)
+		amdgputest.WriteCluster(b, m.Root, 8, 8, 64)
 		benchmark(b, m, 8+64)
 	})
 	b.Run("none", func(b *testing.B) { benchmark(b, newMachine(b), 0) })
@@ -24,7 +24,7 @@ func benchmark(b *testing.B, m *machine, samples int) {
 	b.Helper()
 	b.ReportAllocs()
 	for b.Loop() {
-		m.clock = m.clock.Add(time.Second)
+		m.Clock = m.Clock.Add(time.Second)
 		got, err := m.source.Sample(b.Context())
 		if samples == 0 && errors.Is(err, driver.ErrAbsent) {
 			err = nil

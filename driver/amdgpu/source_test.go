@@ -54,7 +54,7 @@ func TestSource(t *testing.T) {
 			return newSource(tb).source
 		},
 		Advance: func() { current.later(slowEvery) },
-		Now:     func() time.Time { return current.clock },
+		Now:     func() time.Time { return current.Clock },
 		Absent: func(tb testing.TB) driver.Source {
 			tb.Helper()
 			return newMachine(tb).source
@@ -129,11 +129,11 @@ func TestFailingGPU(t *testing.T) {
 // A GPU that the kernel has switched off is idle, and is not woken.
 func TestAsleep(t *testing.T) {
 	m := server(t)
-	m.write(whole + "power/runtime_status: suspended\n" + whole + "gpu_busy_percent: read\n")
+	m.Write(whole + "power/runtime_status: suspended\n" + whole + "gpu_busy_percent: read\n")
 	if got := values(m.sample()["0000:0c:00.0"]); got["utilization"] != 0 || len(got) != 1+2+2 {
 		t.Errorf("asleep: %v", got) // with the memory and utilization of two processes
 	}
-	m.write(whole + "power/runtime_status: active\n" + whole + "gpu_busy_percent: 50\n")
+	m.Write(whole + "power/runtime_status: active\n" + whole + "gpu_busy_percent: 50\n")
 	m.later(slowEvery)
 	if got := values(m.sample()["0000:0c:00.0"]); got["utilization"] != 0.5 || got["temperature memory"] != 47 {
 		t.Errorf("awake: %v", got)
@@ -203,13 +203,13 @@ func TestTopologyDenied(t *testing.T) {
 		<-done
 		return nodes, denied, err
 	}
-	for _, folder := range []string{m.root, filepath.Dir(m.root)} { // for the other user
+	for _, folder := range []string{m.Root, filepath.Dir(m.Root)} { // for the other user
 		if err := os.Chmod(folder, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, node := range []string{"1", "2", "3"} {
-		if err := os.Chmod(m.root+"/class/kfd/kfd/topology/nodes/"+node+"/gpu_id", 0); err != nil {
+		if err := os.Chmod(m.Root+"/class/kfd/kfd/topology/nodes/"+node+"/gpu_id", 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -223,7 +223,7 @@ func TestTopologyDenied(t *testing.T) {
 	if got := got["0000:22:00.0"]; len(got.Hardware.DeviceNodes) > 0 || values(got)["power"] != 300 {
 		t.Errorf("the GPU with partitions: %+v", got)
 	}
-	m.write(divided + "current_compute_partition: SPX\n")
+	m.Write(divided + "current_compute_partition: SPX\n")
 	m.later(slowEvery)
 	if got := m.sample()["0000:22:00.0"]; values(got)["utilization"] != 0.33 {
 		t.Errorf("the GPU without partitions: %+v", got)
@@ -235,7 +235,7 @@ func TestVirtualFunctions(t *testing.T) {
 	m := newMachine(t)
 	for i := range 2 {
 		device := fmt.Sprintf("devices/pci0000:86/0000:86:02.%d", i)
-		m.write(fmt.Sprintf(`class/drm/card%d -> ../../%s/drm/card%[1]d
+		m.Write(fmt.Sprintf(`class/drm/card%d -> ../../%s/drm/card%[1]d
 %[2]s/drm/card%[1]d/device -> ../../../0000:86:02.%[1]d
 %[2]s/drm/renderD%[3]d/dev: 226:1
 %[2]s/driver -> ../../../bus/pci/drivers/amdgpu
@@ -253,7 +253,7 @@ class/kfd/kfd/topology/nodes/%[1]d/gpu_id: %[3]d
 // A die whose power another one reports has 0 W in its files: it has no power, energy or limit.
 func TestNoPower(t *testing.T) {
 	m := server(t)
-	m.write(whole + "hwmon/hwmon3/power1_input: 0\n" + whole + "hwmon/hwmon3/power1_cap: 0\n")
+	m.Write(whole + "hwmon/hwmon3/power1_input: 0\n" + whole + "hwmon/hwmon3/power1_cap: 0\n")
 	got := values(after(m)["0000:0c:00.0"])
 	for _, quantity := range []string{"power", "energy", "power_limit enforced"} {
 		if n, ok := got[quantity]; ok {
@@ -265,7 +265,7 @@ func TestNoPower(t *testing.T) {
 // A sensor without a label has the name of its file.
 func TestSensorNames(t *testing.T) {
 	m := server(t)
-	m.write(whole + "hwmon/hwmon3/temp4_input: 12000\n" + whole + "hwmon/hwmon3/in2_input: 12000\n")
+	m.Write(whole + "hwmon/hwmon3/temp4_input: 12000\n" + whole + "hwmon/hwmon3/in2_input: 12000\n")
 	got := values(m.sample()["0000:0c:00.0"])
 	if got["temperature temp4"] != 12 || got["voltage in2"] != 12 {
 		t.Errorf("readings %v", got)
@@ -277,13 +277,13 @@ func TestSensorNames(t *testing.T) {
 func TestProcesses(t *testing.T) {
 	m := server(t)
 	m.sample()
-	m.write("class/kfd/kfd/proc/4001/stats_1001/cu_occupancy: 0\nclass/kfd/kfd/proc/4002/stats_1001/cu_occupancy: 0\n")
+	m.Write("class/kfd/kfd/proc/4001/stats_1001/cu_occupancy: 0\nclass/kfd/kfd/proc/4002/stats_1001/cu_occupancy: 0\n")
 	m.later(time.Second)
 	got := values(m.sample()["0000:0c:00.0"])
 	if got["1: utilization"] != 0.75*0.75 || got["2: utilization"] != 0.75*0.25 {
 		t.Errorf("between two kernels of theirs: %v", got)
 	}
-	m.write("class/kfd/kfd/proc/4002/vram_1001: 0\nclass/kfd/kfd/proc/4009/vram_1001: 7\n")
+	m.Write("class/kfd/kfd/proc/4002/vram_1001: 0\nclass/kfd/kfd/proc/4009/vram_1001: 7\n")
 	m.later(time.Second)
 	got = values(m.sample()["0000:0c:00.0"])
 	if got["1: utilization"] != 0.75 || got["9: memory_used"] != 7 {
@@ -316,15 +316,15 @@ func TestCopies(t *testing.T) {
 		}
 	}
 	expect("two processes", 0.8/4)
-	if err := os.Remove(filepath.Join(m.root, kfdProcesses, "4001/sdma_1001")); err != nil {
+	if err := os.Remove(filepath.Join(m.Root, kfdProcesses, "4001", "sdma_1001")); err != nil {
 		t.Fatal(err)
 	}
 	m.later(time.Second)
 	expect("one of them", 0.3/4)
-	m.write(kfdProcesses + "4001/sdma_1001: 0\n")
+	m.Write(kfdProcesses + "4001/sdma_1001: 0\n")
 	expect("one that begins again", 0.3/4)
-	m.clock = m.clock.Add(time.Second)
-	m.write(kfdProcesses + "4001/sdma_1001: 90000000\n")
+	m.Clock = m.Clock.Add(time.Second)
+	m.Write(kfdProcesses + "4001/sdma_1001: 90000000\n")
 	expect("one that says more than can be", 1)
 }
 
@@ -361,7 +361,7 @@ func TestCopiesInTurns(t *testing.T) {
 func TestProcessesInTurns(t *testing.T) {
 	const gpus, parts, pids = 2, 8, 40
 	m := newMachine(t)
-	amdgputest.WriteCluster(t, m.root, gpus, parts, pids)
+	amdgputest.WriteCluster(t, m.Root, gpus, parts, pids)
 	found := func() (n int) {
 		for _, s := range m.sample() {
 			n += len(s.Processes)

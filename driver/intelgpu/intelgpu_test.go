@@ -2,11 +2,8 @@ package intelgpu
 
 import (
 	"fmt"
-	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -42,48 +39,34 @@ const (
 
 // machine is a source over a tree of its own, and its clock.
 type machine struct {
-	tb     testing.TB
-	root   string
-	clock  time.Time
+	*drivertest.Machine
 	source *Source
 }
 
 func newMachine(tb testing.TB, trees ...string) *machine {
 	tb.Helper()
-	m := &machine{tb: tb, root: tb.TempDir(), clock: time.Unix(1_800_000_000, 0)}
-	for _, tree := range trees {
-		m.write(tree)
-	}
-	m.restart(Config{Sysfs: m.root})
+	m := &machine{Machine: drivertest.NewMachine(tb, trees...)}
+	m.restart(Config{Sysfs: m.Root})
 	return m
 }
 
 // restart makes a new source.
 func (m *machine) restart(c Config) {
 	m.source = New(c)
-	m.source.now = func() time.Time { return m.clock }
+	m.source.now = m.Now
 }
 
 // server is the tree of a server with devices of all kinds.
 func server(tb testing.TB) string {
 	tb.Helper()
-	tree, err := os.ReadFile(filepath.Join("testdata", "server.tree"))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return string(tree)
-}
-
-func (m *machine) write(tree string) {
-	m.tb.Helper()
-	drivertest.WriteTree(m.tb, m.root, tree)
+	return drivertest.TestData(tb, "server.tree")
 }
 
 // later lets time pass in which counters of the server go on: GPUs are idle for a quarter of it,
 // the media GT wholly, and each file of energy rises by 100 J a second; the NPU is busy for 40 %.
 func (m *machine) later(d time.Duration) {
-	m.tb.Helper()
-	m.clock = m.clock.Add(d)
+	m.Helper()
+	m.Clock = m.Clock.Add(d)
 	for path, perSecond := range map[string]uint64{
 		battlemageFolder + "tile0/gt0/gtidle/idle_residency_ms": 250,
 		battlemageFolder + "tile0/gt1/gtidle/idle_residency_ms": 1000,
@@ -96,35 +79,26 @@ func (m *machine) later(d time.Duration) {
 		arcGT + "rc6_residency_ms":                              250,
 		npuFolder + "npu_busy_time_us":                          400_000,
 	} {
-		content, err := os.ReadFile(filepath.Join(m.root, path))
+		content, err := os.ReadFile(filepath.Join(m.Root, path))
 		if err != nil {
 			continue // removed by the test
 		}
 		if n, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 64); err == nil { // else broken by the test
-			m.write(fmt.Sprintf("%s: %d\n", path, n+perSecond*uint64(d)/uint64(time.Second)))
+			m.Write(fmt.Sprintf("%s: %d\n", path, n+perSecond*uint64(d)/uint64(time.Second)))
 		}
 	}
 }
 
 // sample returns the samples by PCI address.
 func (m *machine) sample() map[string]driver.Sample {
-	m.tb.Helper()
-	samples, err := m.source.Sample(m.tb.Context())
+	m.Helper()
+	samples, err := m.source.Sample(m.Context())
 	if err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 	named := map[string]driver.Sample{}
 	for _, s := range samples {
 		named[s.Hardware.PCI] = s
-	}
-	return named
-}
-
-// values returns the readings' values, by quantity and labels.
-func values(s driver.Sample) map[string]float64 {
-	c, named := driver.Standard(), map[string]float64{}
-	for _, r := range s.Readings {
-		named[strings.TrimSpace(c.Spec(r.Quantity).Name+" "+strings.Join(r.Labels[:], " "))] = r.Value
 	}
 	return named
 }
@@ -196,7 +170,7 @@ func TestValues(t *testing.T) {
 	m := newMachine(t, server(t))
 	first := m.sample()
 	for _, address := range []string{battlemage, twoTiles, arc, npu} {
-		got := values(first[address])
+		got := drivertest.Values(first[address])
 		_, isBusy := got["utilization"]
 		if _, hasPower := got["power"]; isBusy || hasPower {
 			t.Errorf("%s has a rate after one sample: %v", address, got)
@@ -205,7 +179,7 @@ func TestValues(t *testing.T) {
 	m.later(time.Second)
 	second := m.sample()
 	for address, want := range wholeServer() {
-		if diff := cmp.Diff(want, values(second[address]), approximately); diff != "" {
+		if diff := cmp.Diff(want, drivertest.Values(second[address]), approximately); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", address, diff)
 		}
 	}
@@ -217,44 +191,27 @@ func TestValues(t *testing.T) {
 // A file that is removed, one after the other, costs its own series and no other, without an error.
 func TestEveryFile(t *testing.T) {
 	m := newMachine(t, server(t))
-	removed := 0
-	err := filepath.WalkDir(filepath.Join(m.root, "devices"), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		name := strings.TrimPrefix(path, m.root+"/")
-		address, gone, ok := seriesOf(name)
-		if !ok {
-			return nil
-		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
+	isRead := func(path string) bool {
+		_, _, ok := seriesOf(path)
+		return ok && strings.HasPrefix(path, "devices/")
+	}
+	m.RemoveEach(60, isRead, func(path string, remove func()) {
+		address, gone, _ := seriesOf(path)
 		m.restart(m.source.Config)
 		m.sample()
-		if err := os.Remove(path); err != nil {
-			return err
-		}
-		removed++
-		check := func(when string) {
+		remove()
+		for _, when := range []string{"after ", "from the start "} {
 			m.later(slowEvery)
 			m.sample()
 			m.later(time.Second)
-			checkRemoved(t, when+" "+name, m.sample(), address, gone)
+			drivertest.CheckSeries(t, when+path, wholeServer(), m.sample(), address, gone)
+			m.restart(m.source.Config)
+			m.sample()
+			if address == twoTiles && filepath.Base(path) == "energy1_input" {
+				gone = nil // the package's stands in for it
+			}
 		}
-		check("after")
-		m.restart(m.source.Config)
-		m.sample()
-		if address == twoTiles && filepath.Base(name) == "energy1_input" {
-			gone = nil // the package's stands in for it
-		}
-		check("from the start")
-		return os.WriteFile(path, content, 0o600)
 	})
-	if err != nil || removed < 60 {
-		t.Fatal(removed, err)
-	}
 }
 
 // seriesOf returns the device of a file, and the series that only the file has; false: the source
@@ -332,17 +289,4 @@ func seriesOf(path string) (address string, gone []string, ok bool) {
 		return address, nil, true
 	}
 	return "", nil, false
-}
-
-func checkRemoved(t *testing.T, what string, got map[string]driver.Sample, address string, gone []string) {
-	t.Helper()
-	for device, all := range wholeServer() {
-		want := slices.Sorted(maps.Keys(all))
-		if device == address {
-			want = slices.DeleteFunc(want, func(s string) bool { return slices.Contains(gone, s) })
-		}
-		if diff := cmp.Diff(want, slices.Sorted(maps.Keys(values(got[device]))), cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s: %s (-want +got):\n%s", what, device, diff)
-		}
-	}
 }

@@ -88,7 +88,7 @@ func withPMU(tb testing.TB) (*machine, *fakePMU) {
 	for _, event := range []uint64{0, 0x10000, 0x20000, 0x20010, 0x30000} { // busy, in nanoseconds
 		pmu.counts[event] = 5
 	}
-	m.restart(Config{Sysfs: m.root, PMU: true})
+	m.restart(Config{Sysfs: m.Root, PMU: true})
 	m.source.open = pmu.open
 	return m, pmu
 }
@@ -109,7 +109,7 @@ func (f *fakePMU) work(m *machine) {
 }
 
 func engines(s driver.Sample) map[string]float64 {
-	got := values(s)
+	got := drivertest.Values(s)
 	maps.DeleteFunc(got, func(name string, _ float64) bool {
 		return !strings.HasPrefix(name, "engine_utilization") && name != "utilization"
 	})
@@ -167,13 +167,13 @@ func TestPMUUnavailable(t *testing.T) {
 		},
 		"no such events": {change: func(m *machine, _ *fakePMU) {
 			for _, unit := range []string{"xe_0000_03_00.0/events/engine-active-ticks", "i915_0000_0b_00.0"} {
-				if err := os.RemoveAll(filepath.Join(m.root, "bus", "event_source", "devices", unit)); err != nil {
-					m.tb.Fatal(err)
+				if err := os.RemoveAll(filepath.Join(m.Root, "bus", "event_source", "devices", unit)); err != nil {
+					m.Fatal(err)
 				}
 			}
 		}},
 		"a format of the future": {change: func(m *machine, _ *fakePMU) {
-			m.write("bus/event_source/devices/xe_0000_03_00.0/format/gt: config1:0-3\n")
+			m.Write("bus/event_source/devices/xe_0000_03_00.0/format/gt: config1:0-3\n")
 		}, reason: driver.ReasonOther},
 		"unreadable": {change: func(_ *machine, p *fakePMU) { p.broken = errShortRead }, reason: driver.ReasonOther},
 	} {
@@ -186,7 +186,7 @@ func TestPMUUnavailable(t *testing.T) {
 				if got := driver.ReasonOf(err); got != tc.reason {
 					t.Fatalf("reason %q, want %q: %v", got, tc.reason, err)
 				}
-				if err := drivertest.Validate(samples, m.clock); err != nil {
+				if err := drivertest.Validate(samples, m.Clock); err != nil {
 					t.Error(err)
 				}
 			}
@@ -227,7 +227,7 @@ func TestPMULifetime(t *testing.T) {
 		t.Errorf("%d counters are open, want %d", sum(), want)
 	}
 	for _, link := range []string{"virtfn0", "virtfn1"} {
-		if err := os.Remove(filepath.Join(m.root, battlemageFolder, link)); err != nil {
+		if err := os.Remove(filepath.Join(m.Root, battlemageFolder, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -236,7 +236,7 @@ func TestPMULifetime(t *testing.T) {
 	if want := 15 + 5; sum() != want {
 		t.Errorf("%d counters are open without virtual functions, want %d", sum(), want)
 	}
-	if err := os.RemoveAll(filepath.Join(m.root, "class", "drm")); err != nil {
+	if err := os.RemoveAll(filepath.Join(m.Root, "class", "drm")); err != nil {
 		t.Fatal(err)
 	}
 	m.later(time.Second)

@@ -35,11 +35,11 @@ func TestIdleCounter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, server(t))
 			m.later(time.Second)
-			m.write(battlemageFolder + tc.before + "\n")
+			m.Write(battlemageFolder + tc.before + "\n")
 			m.sample()
 			m.later(time.Second)
-			m.write(battlemageFolder + tc.after + "\n")
-			got := values(m.sample()[battlemage])
+			m.Write(battlemageFolder + tc.after + "\n")
+			got := drivertest.Values(m.sample()[battlemage])
 			share, known := got["utilization"]
 			engine, knownEngine := got["engine_utilization render"]
 			if known != tc.known || knownEngine != tc.known || share != tc.want || engine != tc.want {
@@ -57,10 +57,10 @@ func TestIdleCounter(t *testing.T) {
 func TestNoIdleState(t *testing.T) {
 	for enabled, known := range map[string]bool{"0": false, "1": true} {
 		m := newMachine(t, server(t))
-		m.write(arcGT + "rc6_enable: " + enabled + "\n")
+		m.Write(arcGT + "rc6_enable: " + enabled + "\n")
 		m.sample()
-		m.clock = m.clock.Add(time.Second) // the counter stands still
-		if share, ok := values(m.sample()[arc])["utilization"]; ok != known || known && share != 1 {
+		m.Clock = m.Clock.Add(time.Second) // the counter stands still
+		if share, ok := drivertest.Values(m.sample()[arc])["utilization"]; ok != known || known && share != 1 {
 			t.Errorf("rc6_enable %s: utilization %v, %v", enabled, share, ok)
 		}
 	}
@@ -77,8 +77,8 @@ func TestWindow(t *testing.T) {
 		t.Errorf("%+v after a short while, want %+v", got, want)
 	}
 	m.later(minWindow)
-	if got := utilization(t, m); !got.At.Equal(m.clock) {
-		t.Errorf("%+v after a window, at %v", got, m.clock)
+	if got := utilization(t, m); !got.At.Equal(m.Clock) {
+		t.Errorf("%+v after a window, at %v", got, m.Clock)
 	}
 }
 
@@ -99,20 +99,20 @@ func TestSuspended(t *testing.T) {
 	m.sample()
 	m.later(time.Second)
 	m.sample()
-	m.write(battlemageFolder + "power/runtime_status: suspended\n" + battlemageFolder + "tile0/gt0/gtidle/name: unread\n")
+	m.Write(battlemageFolder + "power/runtime_status: suspended\n" + battlemageFolder + "tile0/gt0/gtidle/name: unread\n")
 	m.later(slowEvery)
 	want := map[string]float64{"utilization": 0, "engine_utilization render": 0, "engine_utilization video": 0}
-	if diff := cmp.Diff(want, values(m.sample()[battlemage])); diff != "" {
+	if diff := cmp.Diff(want, drivertest.Values(m.sample()[battlemage])); diff != "" {
 		t.Errorf("while it is suspended (-want +got):\n%s", diff)
 	}
-	m.write(battlemageFolder + "power/runtime_status: active\n" + battlemageFolder + "tile0/gt0/gtidle/name: gt0-rc\n")
+	m.Write(battlemageFolder + "power/runtime_status: active\n" + battlemageFolder + "tile0/gt0/gtidle/name: gt0-rc\n")
 	m.later(time.Second)
-	if got := values(m.sample()[battlemage]); got["energy"] == 0 || got["utilization"] != 0 || got["power"] != 0 {
+	if got := drivertest.Values(m.sample()[battlemage]); got["energy"] == 0 || got["utilization"] != 0 || got["power"] != 0 {
 		t.Errorf("just after: %v", got)
 	}
 	m.later(slowEvery)
 	m.sample()
-	if diff := cmp.Diff(len(wholeServer()[battlemage]), len(values(m.sample()[battlemage]))); diff != "" {
+	if diff := cmp.Diff(len(wholeServer()[battlemage]), len(drivertest.Values(m.sample()[battlemage]))); diff != "" {
 		t.Errorf("series later (-want +got):\n%s", diff)
 	}
 }
@@ -123,7 +123,7 @@ func TestThrottling(t *testing.T) {
 	m := newMachine(t, server(t), battlemageFolder+"tile0/gt0/freq0/throttle/status: 0\n", throttle+"status: 1\n")
 	check := func(want string) {
 		t.Helper()
-		got := values(m.sample()[battlemage])
+		got := drivertest.Values(m.sample()[battlemage])
 		for _, reason := range []string{"power", "thermal", "hw_thermal", "other"} {
 			if active := got["throttle_active "+reason] == 1; active != (reason == want) {
 				t.Errorf("%s is %v, want %s alone", reason, active, want)
@@ -131,7 +131,7 @@ func TestThrottling(t *testing.T) {
 		}
 	}
 	check("other")
-	m.write(throttle + "reason_soc_thermal: 1\n")
+	m.Write(throttle + "reason_soc_thermal: 1\n")
 	m.later(slowEvery)
 	check("thermal")
 	for reason, want := range map[string]string{
@@ -152,7 +152,7 @@ func TestStatus(t *testing.T) {
 	} {
 		m := newMachine(t, server(t), gaudiFolder+"status: "+status+"\n")
 		got := ""
-		for series, value := range values(m.sample()[gaudi]) {
+		for series, value := range drivertest.Values(m.sample()[gaudi]) {
 			if condition, ok := strings.CutPrefix(series, "needs_attention "); ok && value == 1 {
 				got += condition
 			}
@@ -167,7 +167,7 @@ func TestStatus(t *testing.T) {
 func TestNPUInTurn(t *testing.T) {
 	m := newMachine(t, server(t))
 	m.sample()
-	first := m.clock
+	first := m.Clock
 	m.later(npuEvery / 3)
 	for _, r := range m.sample()[npu].Readings {
 		if !r.At.Equal(first) {
@@ -176,8 +176,8 @@ func TestNPUInTurn(t *testing.T) {
 	}
 	m.later(npuEvery)
 	for _, r := range m.sample()[npu].Readings {
-		if !r.At.Equal(m.clock) {
-			t.Errorf("%v is of %v, want %v", r.Quantity, r.At, m.clock)
+		if !r.At.Equal(m.Clock) {
+			t.Errorf("%v is of %v, want %v", r.Quantity, r.At, m.Clock)
 		}
 	}
 }
@@ -188,10 +188,10 @@ func TestHotplug(t *testing.T) {
 	m.sample()
 	m.later(time.Second)
 	m.sample()
-	if err := os.Remove(filepath.Join(m.root, "class", "drm", "card3")); err != nil {
+	if err := os.Remove(filepath.Join(m.Root, "class", "drm", "card3")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(m.root, "class", "accel", "accel0")); err != nil {
+	if err := os.Remove(filepath.Join(m.Root, "class", "accel", "accel0")); err != nil {
 		t.Fatal(err)
 	}
 	m.later(time.Second)
@@ -202,15 +202,15 @@ func TestHotplug(t *testing.T) {
 	if _, ok := got[gaudi]; ok {
 		t.Error("an accelerator that is gone has a sample")
 	}
-	if share := values(got[battlemage])["utilization"]; share != 0.75 {
+	if share := drivertest.Values(got[battlemage])["utilization"]; share != 0.75 {
 		t.Errorf("utilization of a card that stayed is %v", share)
 	}
-	m.write("class/drm/card3 -> ../../" + strings.TrimSuffix(arcFolder, "/") + "/drm/card3\n")
+	m.Write("class/drm/card3 -> ../../" + strings.TrimSuffix(arcFolder, "/") + "/drm/card3\n")
 	m.later(time.Second)
-	if energy := values(m.sample()[arc])["energy"]; energy != 40_300 {
+	if energy := drivertest.Values(m.sample()[arc])["energy"]; energy != 40_300 {
 		t.Errorf("energy of a card that came back is %v", energy)
 	}
-	if err := os.RemoveAll(filepath.Join(m.root, "devices", "pci0000:0a")); err != nil {
+	if err := os.RemoveAll(filepath.Join(m.Root, "devices", "pci0000:0a")); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := m.sample()[arc]; ok {
@@ -227,7 +227,7 @@ func TestInTurns(t *testing.T) {
 		slow := 0
 		for address, s := range m.sample() {
 			for _, r := range s.Readings {
-				if r.Quantity == driver.PowerLimit && r.At.Equal(m.clock) {
+				if r.Quantity == driver.PowerLimit && r.At.Equal(m.Clock) {
 					slow++
 					read[address] = true
 				}
@@ -236,7 +236,7 @@ func TestInTurns(t *testing.T) {
 		if want := min(slowAtOnce, devices-tick*slowAtOnce); slow != max(0, want) {
 			t.Errorf("tick %d: %d devices were read wholly, want %d", tick, slow, want)
 		}
-		m.clock = m.clock.Add(time.Second)
+		m.Clock = m.Clock.Add(time.Second)
 	}
 	if len(read) != devices {
 		t.Errorf("%d devices were read wholly", len(read))
@@ -291,7 +291,7 @@ func TestSource(t *testing.T) {
 				tb.Helper()
 				m := newSource(tb)
 				return m.source, func() {
-					m.write(tree)
+					m.Write(tree)
 					m.later(slowEvery)
 				}
 			},
@@ -315,7 +315,7 @@ func TestSource(t *testing.T) {
 			return newSource(tb).source
 		},
 		Advance: func() { clock.later(slowEvery) },
-		Now:     func() time.Time { return clock.clock },
+		Now:     func() time.Time { return clock.Clock },
 		Absent: func(tb testing.TB) driver.Source {
 			tb.Helper()
 			clock = newMachine(tb)
@@ -344,7 +344,7 @@ func BenchmarkSample(b *testing.B) {
 			m := newMachine(b, cards(devices))
 			b.ReportAllocs()
 			for b.Loop() {
-				m.clock = m.clock.Add(time.Second)
+				m.Clock = m.Clock.Add(time.Second)
 				samples, err := m.source.Sample(b.Context())
 				if err != nil || len(samples) != devices {
 					b.Fatal(len(samples), err)

@@ -15,7 +15,7 @@ func BenchmarkSample(b *testing.B) {
 		b.Run(strconv.Itoa(interfaces), func(b *testing.B) {
 			m := newMachine(b)
 			files := counterFiles()
-			m.write(veths(interfaces, files[:]))
+			m.Write(veths(interfaces, files[:]))
 			benchmark(b, m.source, interfaces)
 		})
 	}

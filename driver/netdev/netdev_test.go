@@ -25,61 +25,50 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // machine is a source over a tree of its own, and its clock.
 type machine struct {
-	tb       testing.TB
-	root     string
-	clock    time.Time
+	*drivertest.Machine
 	attached []driver.Attachment
 	source   *Source
 }
 
 func newMachine(tb testing.TB, trees ...string) *machine {
 	tb.Helper()
-	m := &machine{tb: tb, root: tb.TempDir(), clock: time.Unix(1_800_000_000, 0)}
+	m := &machine{Machine: drivertest.NewMachine(tb)}
 	for _, tree := range trees {
-		text, err := os.ReadFile(filepath.Join("testdata", tree))
-		if err != nil {
-			tb.Fatal(err)
-		}
-		m.write(string(text))
+		m.Write(drivertest.TestData(tb, tree))
 	}
 	m.source = New(Config{
-		Sysfs: m.root, Procfs: filepath.Join(m.root, "proc"),
+		Sysfs: m.Root, Procfs: filepath.Join(m.Root, "proc"),
 		Attachments: func() []driver.Attachment { return m.attached },
 	})
-	m.source.now = func() time.Time { return m.clock }
+	m.source.now = m.Now
 	return m
-}
-
-func (m *machine) write(tree string) {
-	m.tb.Helper()
-	drivertest.WriteTree(m.tb, m.root, tree)
 }
 
 // set writes the value of an interface's file.
 func (m *machine) set(name, file string, value uint64) {
-	m.tb.Helper()
+	m.Helper()
 	if err := os.WriteFile(m.path(name, file), fmt.Appendln(nil, value), 0o644); err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 }
 
 func (m *machine) path(name, file string) string { return filepath.Join(m.source.root, name, file) }
 
 func (m *machine) remove(path string) {
-	m.tb.Helper()
+	m.Helper()
 	if err := os.RemoveAll(path); err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 }
 
 // later lets a second go by.
-func (m *machine) later() { m.clock = m.clock.Add(time.Second) }
+func (m *machine) later() { m.Clock = m.Clock.Add(time.Second) }
 
 func (m *machine) sample() map[string]driver.Sample {
-	m.tb.Helper()
-	samples, err := m.source.Sample(m.tb.Context())
+	m.Helper()
+	samples, err := m.source.Sample(m.Context())
 	if err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 	return byName(samples)
 }
@@ -100,15 +89,6 @@ func received(s driver.Sample) driver.Reading {
 		}
 	}
 	return driver.Reading{}
-}
-
-// values returns the readings' values, by quantity and labels.
-func values(s driver.Sample) map[string]float64 {
-	named := map[string]float64{}
-	for _, r := range s.Readings {
-		named[strings.TrimSpace(fmt.Sprintf("%v %s", r.Quantity, strings.Join(r.Labels[:], " ")))] = r.Value
-	}
-	return named
 }
 
 func TestRecordedMachine(t *testing.T) {
@@ -163,97 +143,12 @@ func TestServer(t *testing.T) {
 	}
 	withSpeed := maps.Clone(counters)
 	withSpeed["capacity speed"] = 12.5e9
-	if diff := cmp.Diff(withSpeed, values(samples["ens1f0np0"])); diff != "" {
+	if diff := cmp.Diff(withSpeed, drivertest.Values(samples["ens1f0np0"])); diff != "" {
 		t.Errorf("readings of the physical function (-want +got):\n%s", diff)
 	}
 	for name, want := range map[string]float64{"enxusb": 125e6, "ens1f0v0": 0, "bond0": 0, "veth0a1b2c3d": 0} {
-		if got := values(samples[name])["capacity speed"]; got != want {
+		if got := drivertest.Values(samples[name])["capacity speed"]; got != want {
 			t.Errorf("speed of %s is %v bytes per second, want %v", name, got, want)
-		}
-	}
-}
-
-func TestSuite(t *testing.T) {
-	const card = `
-devices/virtual/net/veth1/device -> ../../../0000:3b:00.0
-devices/0000:3b:00.0/subsystem -> ../../bus/pci
-devices/virtual/net/veth1/speed: 1000
-devices/0000:3b:00.0/hwmon/hwmon0/temp1_input: 40000
-`
-	var current *machine
-	all := counterFiles()
-	fresh := func(tb testing.TB) *machine {
-		tb.Helper()
-		current = newMachine(tb)
-		current.write(veths(2, all[:]) + card)
-		return current
-	}
-	isFile := func(name, file string) func(driver.Sample, driver.Reading) bool {
-		return func(s driver.Sample, r driver.Reading) bool {
-			return s.Hardware.NetDev == name && (file == "" || r.Quantity == driver.NetworkErrors && r.Labels[0] == "receive")
-		}
-	}
-	fault := func(name string, breakIt func(*machine), hits func(driver.Sample, driver.Reading) bool,
-		silent bool,
-	) drivertest.Fault {
-		return drivertest.Fault{Name: name, Hits: hits, Silent: silent, New: func(tb testing.TB) (driver.Source, func()) {
-			tb.Helper()
-			m := fresh(tb)
-			return m.source, func() { breakIt(m) }
-		}}
-	}
-	const errorsFile = "statistics/rx_errors"
-	content := func(text string) func(*machine) {
-		return func(m *machine) {
-			if err := os.WriteFile(m.path("veth0", errorsFile), []byte(text), 0o644); err != nil {
-				m.tb.Fatal(err)
-			}
-		}
-	}
-	drivertest.Run(t, drivertest.Config{
-		Fills: Fills(),
-		New: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return fresh(tb).source
-		},
-		Now: func() time.Time { return current.clock },
-		Absent: func(tb testing.TB) driver.Source {
-			tb.Helper()
-			return newMachine(tb).source
-		},
-		Advance: func() { current.later(); advance(current) },
-		Faults: []drivertest.Fault{
-			fault("file missing", func(m *machine) { m.remove(m.path("veth0", errorsFile)) }, isFile("veth0", errorsFile), true),
-			fault("interface missing", func(m *machine) { m.remove(m.path("veth0", "")) }, isFile("veth0", ""), true),
-			fault("garbage", content("many\n"), isFile("veth0", errorsFile), false),
-			fault("empty", content(""), isFile("veth0", errorsFile), false),
-			fault("negative", content("-1\n"), isFile("veth0", errorsFile), false),
-			fault("too long", content(strings.Repeat(" ", 64)+"1"), isFile("veth0", errorsFile), false),
-			fault("too high", content("18446744073709551616\n"), isFile("veth0", errorsFile), false),
-			fault("ifindex", func(m *machine) { m.write("class/net/veth0/ifindex: ?\n") }, isFile("veth0", ""), false),
-			// The kernel answers so while it takes an interface away, and of the loopback's speed
-			// always.
-			fault("interface goes", func(m *machine) {
-				m.remove(m.path("veth0", "ifindex"))
-				if err := os.Symlink("/sys/class/net/lo/speed", m.path("veth0", "ifindex")); err != nil {
-					m.tb.Fatal(err)
-				}
-			}, isFile("veth0", ""), true),
-			fault("pipe", func(m *machine) {
-				m.remove(m.path("veth0", errorsFile))
-				if err := syscall.Mkfifo(m.path("veth0", errorsFile), 0o644); err != nil {
-					m.tb.Fatal(err)
-				}
-			}, isFile("veth0", errorsFile), false),
-		},
-	})
-}
-
-// advance raises the counters of all interfaces.
-func advance(m *machine) {
-	for name, i := range m.source.known {
-		for n, f := range counterFiles() {
-			m.set(name, f.path, i.counters[n].raw+uint64(1500*(n+1)))
 		}
 	}
 }
@@ -269,13 +164,13 @@ func TestRecreated(t *testing.T) {
 	m.later()
 	m.set(name, "ifindex", 99)
 	m.set(name, file, 5000)
-	remade := m.clock
+	remade := m.Clock
 	if got := received(m.sample()[name]); got.Value != 0 || !got.Since.Equal(remade) {
 		t.Errorf("made anew: %+v, want 0 since %v", got, remade)
 	}
 	m.later()
 	m.set(name, file, 5600)
-	if got := received(m.sample()[name]); got.Value != 600 || !got.Since.Equal(remade) || !got.At.Equal(m.clock) {
+	if got := received(m.sample()[name]); got.Value != 600 || !got.Since.Equal(remade) || !got.At.Equal(m.Clock) {
 		t.Errorf("later: %+v, want 600 since %v", got, remade)
 	}
 	m.later()
@@ -302,7 +197,7 @@ func TestReturned(t *testing.T) {
 		t.Errorf("sample of an interface that is gone: %+v", s)
 	}
 	m.later()
-	m.write("class/net/" + name + " -> " + target + "\n")
+	m.Write("class/net/" + name + " -> " + target + "\n")
 	m.set(name, file, 9000)
 	if got := received(m.sample()[name]); got.Value != 9000 || !got.Since.IsZero() {
 		t.Errorf("back again: %+v, want 9000", got)
@@ -310,7 +205,7 @@ func TestReturned(t *testing.T) {
 
 	m.remove(m.path(name, ""))
 	m.sample()
-	m.clock = m.clock.Add(remember + time.Second)
+	m.Clock = m.Clock.Add(remember + time.Second)
 	m.sample()
 	if m.source.known[name] != nil {
 		t.Errorf("an interface that has been gone for %v is still known", remember)
@@ -321,7 +216,7 @@ func TestReturned(t *testing.T) {
 // made anew.
 func TestFactsAreRefreshed(t *testing.T) {
 	m := newMachine(t, "server.tree")
-	first := m.clock
+	first := m.Clock
 	m.sample()
 	m.later()
 	m.set("enxusb", "speed", 10_000)
@@ -336,9 +231,9 @@ func TestFactsAreRefreshed(t *testing.T) {
 	if got, _ := capacity(); got.Value != 125e6 || !got.At.Equal(first) {
 		t.Errorf("speed before its time: %+v, want that of %v", got, first)
 	}
-	m.clock = first.Add(factsEvery)
-	if got, _ := capacity(); got.Value != 1250e6 || !got.At.Equal(m.clock) {
-		t.Errorf("speed: %+v, want 10 Gbit/s at %v", got, m.clock)
+	m.Clock = first.Add(factsEvery)
+	if got, _ := capacity(); got.Value != 1250e6 || !got.At.Equal(m.Clock) {
+		t.Errorf("speed: %+v, want 10 Gbit/s at %v", got, m.Clock)
 	}
 	m.remove(m.path("enxusb", "speed"))
 	m.set("enxusb", "ifindex", 77)
@@ -352,24 +247,24 @@ func TestFactsAreRefreshed(t *testing.T) {
 func TestTemperature(t *testing.T) {
 	m := newMachine(t, "server.tree")
 	const monitor = "devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/hwmon/hwmon4/"
-	m.write(monitor + "temp1_input: 51000\n" + monitor + "temp1_label: asic\n" + monitor + "temp2_input: 39250\n")
+	m.Write(monitor + "temp1_input: 51000\n" + monitor + "temp1_label: asic\n" + monitor + "temp2_input: 39250\n")
 	named := m.sample()
 	for name, want := range map[string]map[string]float64{
 		"ens1f0np0": {"temperature asic": 51, "temperature temp2": 39.25}, "ens1f0v0": {}, "enxusb": {},
 	} {
-		got := values(named[name])
+		got := drivertest.Values(named[name])
 		maps.DeleteFunc(got, func(key string, _ float64) bool { return !strings.HasPrefix(key, "temperature") })
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	m.clock = m.clock.Add(factsEvery)
-	m.write(monitor + "temp1_input: hot\n")
+	m.Clock = m.Clock.Add(factsEvery)
+	m.Write(monitor + "temp1_input: hot\n")
 	samples, err := m.source.Sample(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "read temperature of network interface ens1f0np0") {
 		t.Errorf("error %v of a sensor that can't be read", err)
 	}
-	got := values(byName(samples)["ens1f0np0"])
+	got := drivertest.Values(byName(samples)["ens1f0np0"])
 	if _, there := got["temperature asic"]; there || got["temperature temp2"] != 39.25 {
 		t.Errorf("readings %v, want those of the other sensor alone", got)
 	}
@@ -384,7 +279,7 @@ func TestDeadline(t *testing.T) {
 		if calls == 4 { // the start, and three interfaces
 			cancel()
 		}
-		return m.clock
+		return m.Clock
 	}
 	samples, err := m.source.Sample(ctx)
 	if len(samples) != 3 || !errors.Is(err, context.Canceled) {
@@ -400,7 +295,7 @@ func TestTurns(t *testing.T) {
 	m := newMachine(t, "server.tree")
 	m.remove(m.path("bond0", ""))
 	m.remove(m.path("veth0a1b2c3d", ""))
-	m.write(veths(virtuals, receivedBytes[:1]))
+	m.Write(veths(virtuals, receivedBytes[:1]))
 	m.sample() // reads all, being new
 	read := map[string]time.Time{}
 	for range 3 {
@@ -408,9 +303,9 @@ func TestTurns(t *testing.T) {
 		now := 0
 		for name, s := range m.sample() {
 			at := received(s).At
-			switch isNow := at.Equal(m.clock); {
+			switch isNow := at.Equal(m.Clock); {
 			case !strings.HasPrefix(name, "veth") && !isNow:
-				t.Errorf("%s, with hardware, was read at %v, not %v", name, at, m.clock)
+				t.Errorf("%s, with hardware, was read at %v, not %v", name, at, m.Clock)
 			case strings.HasPrefix(name, "veth") && isNow:
 				now++
 				read[name] = at
@@ -427,7 +322,7 @@ func TestTurns(t *testing.T) {
 
 func TestErrorsAreCounted(t *testing.T) {
 	m := newMachine(t, "server.tree")
-	m.write("class/net/bond0/statistics/rx_bytes: ?\nclass/net/enxusb/statistics/rx_bytes: ?\nclass/net/enxusb/speed: " +
+	m.Write("class/net/bond0/statistics/rx_bytes: ?\nclass/net/enxusb/statistics/rx_bytes: ?\nclass/net/enxusb/speed: " +
 		"fast\n")
 	_, err := m.source.Sample(t.Context())
 	const want = `read statistics/rx_bytes of network interface bond0: strconv.ParseUint: parsing "?": invalid syntax ` +
@@ -439,12 +334,12 @@ func TestErrorsAreCounted(t *testing.T) {
 
 func TestRootUnreadable(t *testing.T) {
 	m := newMachine(t)
-	m.write("class/net: a file\n")
+	m.Write("class/net: a file\n")
 	if samples, err := m.source.Sample(t.Context()); len(samples) > 0 || err == nil {
 		t.Errorf("samples %v, error %v; want an error alone", samples, err)
 	}
-	m.remove(filepath.Join(m.root, "class"))
-	m.write("class -> class\n") // a loop
+	m.remove(filepath.Join(m.Root, "class"))
+	m.Write("class -> class\n") // a loop
 	if samples, err := m.source.Sample(t.Context()); len(samples) > 0 || !errors.Is(err, syscall.ELOOP) {
 		t.Errorf("samples %v, error %v; want an error alone", samples, err)
 	}
@@ -483,7 +378,7 @@ func TestCrowded(t *testing.T) {
 	m := newMachine(t, "server.tree")
 	present := len(m.sample())
 	for n := range 2 * maxInterfaces {
-		m.source.known[fmt.Sprintf("gone%d", n)] = &netInterface{seen: m.clock}
+		m.source.known[fmt.Sprintf("gone%d", n)] = &netInterface{seen: m.Clock}
 	}
 	m.later()
 	m.sample()

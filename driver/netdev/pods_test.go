@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 )
 
 const tableHead = `Inter-|   Receive                                                |  Transmit
@@ -27,24 +28,24 @@ func row(name string, bytes uint64) string {
 // process makes a process whose network namespace has these rows; a namespace is a file, by
 // whatever names.
 func (m *machine) process(pid int, rows ...string) {
-	m.tb.Helper()
+	m.Helper()
 	path := m.table(pid)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 	if err := os.WriteFile(path, []byte(tableHead+strings.Join(rows, "")), 0o644); err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 }
 
 // sibling makes a process in the network namespace of another.
 func (m *machine) sibling(pid, of int) {
-	m.tb.Helper()
+	m.Helper()
 	if err := os.MkdirAll(filepath.Dir(m.table(pid)), 0o755); err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 	if err := os.Link(m.table(of), m.table(pid)); err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 }
 
@@ -64,15 +65,15 @@ func (m *machine) attach(hardware driver.Hardware, pids ...int) {
 
 // device returns the sample of nic-0 by its name, or of the host's interface that it is.
 func (m *machine) device(netDev string) (sample driver.Sample, ok bool) {
-	m.tb.Helper()
-	samples, err := m.source.Sample(m.tb.Context())
+	m.Helper()
+	samples, err := m.source.Sample(m.Context())
 	if err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 	for _, s := range samples {
 		if s.Device == "nic-0" || netDev != "" && s.Hardware.NetDev == netDev {
 			if ok {
-				m.tb.Errorf("the device has two samples: %+v and %+v", sample, s)
+				m.Errorf("the device has two samples: %+v and %+v", sample, s)
 			}
 			sample, ok = s, true
 		}
@@ -95,11 +96,11 @@ func TestPodsInterface(t *testing.T) {
 		"network_errors receive": 3, "network_errors transmit": 11,
 		"network_drops receive": 4, "network_drops transmit": 12,
 	}
-	if diff := cmp.Diff(want, values(s)); diff != "" {
+	if diff := cmp.Diff(want, drivertest.Values(s)); diff != "" {
 		t.Errorf("readings (-want +got):\n%s", diff)
 	}
-	if got := received(s); !got.Since.IsZero() || !got.At.Equal(m.clock) {
-		t.Errorf("%+v, want a value of unknown beginning at %v", got, m.clock)
+	if got := received(s); !got.Since.IsZero() || !got.At.Equal(m.Clock) {
+		t.Errorf("%+v, want a value of unknown beginning at %v", got, m.Clock)
 	}
 }
 
@@ -142,7 +143,7 @@ func TestMovesToPodAndBack(t *testing.T) {
 	check := func(what string, bytes, dropped float64) {
 		t.Helper()
 		s, ok := m.device(name)
-		v := values(s)
+		v := drivertest.Values(s)
 		if !ok || v["io_bytes network receive"] != bytes || v["network_drops receive"] != dropped {
 			t.Errorf("%s: %v, want %v bytes and %v drops", what, v, bytes, dropped)
 		}
@@ -166,7 +167,7 @@ func TestMovesToPodAndBack(t *testing.T) {
 	check("in another pod", 1800, 3)
 
 	m.exit(8)
-	m.write("class/net/" + name + " -> " + target + "\n")
+	m.Write("class/net/" + name + " -> " + target + "\n")
 	m.set(name, "ifindex", 99)
 	m.set(name, file, 2000)
 	m.set(name, drops, 3)
@@ -268,7 +269,7 @@ func TestMoveProperties(t *testing.T) {
 	files := counterFiles()
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newMachine(t)
-		m.write(veths(1, files[:1]))
+		m.Write(veths(1, files[:1]))
 		target, err := os.Readlink(m.path(name, ""))
 		if err != nil {
 			rt.Fatal(err)
@@ -285,7 +286,7 @@ func TestMoveProperties(t *testing.T) {
 				host = to
 				if host {
 					index++
-					m.write("class/net/" + name + " -> " + target + "\n")
+					m.Write("class/net/" + name + " -> " + target + "\n")
 				} else {
 					m.remove(m.path(name, ""))
 				}

@@ -2,7 +2,6 @@ package nvme
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,47 +31,33 @@ const (
 
 // machine is a source over a tree of its own, and its clock.
 type machine struct {
-	tb     testing.TB
-	root   string
-	clock  time.Time
+	*drivertest.Machine
 	busy   int // milliseconds that the drive was busy
 	source *Source
 }
 
+func server(tb testing.TB) string {
+	tb.Helper()
+	return drivertest.TestData(tb, "server.tree")
+}
+
 func newMachine(tb testing.TB, trees ...string) *machine {
 	tb.Helper()
-	m := &machine{tb: tb, root: tb.TempDir(), clock: time.Unix(1_800_000_000, 0)}
-	for _, tree := range trees {
-		m.write(tree)
-	}
+	m := &machine{Machine: drivertest.NewMachine(tb, trees...)}
 	m.restart()
 	return m
 }
 
 // restart makes a new source.
 func (m *machine) restart() {
-	m.source = New(m.root)
-	m.source.now = func() time.Time { return m.clock }
-}
-
-func server(tb testing.TB) string {
-	tb.Helper()
-	tree, err := os.ReadFile(filepath.Join("testdata", "server.tree"))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return string(tree)
-}
-
-func (m *machine) write(tree string) {
-	m.tb.Helper()
-	drivertest.WriteTree(m.tb, m.root, tree)
+	m.source = New(m.Root)
+	m.source.now = m.Now
 }
 
 // later lets time pass, of which the drive is busy for a quarter and the second namespace of the
 // other one for half, unless a test has removed or broken them.
 func (m *machine) later(d time.Duration) {
-	m.clock = m.clock.Add(d)
+	m.Clock = m.Clock.Add(d)
 	m.busy += int(d.Milliseconds()) / 4
 	m.replace(driveFolder+"nvme0n1/stat",
 		fmt.Sprintf("10 1 %d 30 40 2 6000 70 3 %d 80 0 0 0 0", 2000+m.busy, 50000+m.busy))
@@ -80,32 +65,23 @@ func (m *machine) later(d time.Duration) {
 }
 
 func (m *machine) replace(path, content string) {
-	m.tb.Helper()
-	old, err := os.ReadFile(filepath.Join(m.root, path))
+	m.Helper()
+	old, err := os.ReadFile(filepath.Join(m.Root, path))
 	if _, broken := parseStat(string(old)); err == nil && broken == nil {
-		m.write(path + ": " + content + "\n")
+		m.Write(path + ": " + content + "\n")
 	}
 }
 
 // sample returns the samples by PCI address.
 func (m *machine) sample() map[string]driver.Sample {
-	m.tb.Helper()
-	samples, err := m.source.Sample(m.tb.Context())
+	m.Helper()
+	samples, err := m.source.Sample(m.Context())
 	if err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 	named := map[string]driver.Sample{}
 	for _, s := range samples {
 		named[s.Hardware.PCI] = s
-	}
-	return named
-}
-
-// values returns the readings' values, by quantity and labels.
-func values(s driver.Sample) map[string]float64 {
-	c, named := driver.Standard(), map[string]float64{}
-	for _, r := range s.Readings {
-		named[strings.TrimSpace(c.Spec(r.Quantity).Name+" "+strings.Join(r.Labels[:], " "))] = r.Value
 	}
 	return named
 }
@@ -149,13 +125,13 @@ func wholeServer() map[string]map[string]float64 {
 
 func TestValues(t *testing.T) {
 	m := newMachine(t, server(t))
-	if _, ok := values(m.sample()[drive])["utilization"]; ok {
+	if _, ok := drivertest.Values(m.sample()[drive])["utilization"]; ok {
 		t.Error("a utilization after one sample")
 	}
 	m.later(time.Second)
 	got := m.sample()
 	for address, want := range wholeServer() {
-		if diff := cmp.Diff(want, values(got[address]), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
+		if diff := cmp.Diff(want, drivertest.Values(got[address]), cmpopts.EquateApprox(0, 1e-9)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", address, diff)
 		}
 	}
@@ -164,37 +140,21 @@ func TestValues(t *testing.T) {
 // A file that is removed, one after the other, costs its own series and no other, without an error.
 func TestEveryFile(t *testing.T) {
 	m := newMachine(t, server(t))
-	removed := 0
-	err := filepath.WalkDir(filepath.Join(m.root, "devices"), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
+	isFile := func(path string) bool { return strings.HasPrefix(path, "devices/") }
+	m.RemoveEach(20, isFile, func(path string, remove func()) {
 		m.restart()
 		m.sample()
-		if err := os.Remove(path); err != nil {
-			return err
-		}
-		removed++
-		address, gone := seriesOf(strings.TrimPrefix(path, m.root+"/"))
-		check := func(when string) {
+		remove()
+		address, gone := seriesOf("/" + path)
+		for _, when := range []string{"after ", "from the start "} {
 			m.later(slowEvery)
 			m.sample()
 			m.later(time.Second)
-			checkRemoved(t, when+" "+path, m.sample(), address, gone)
+			drivertest.CheckSeries(t, when+path, wholeServer(), m.sample(), address, gone)
+			m.restart()
+			m.sample()
 		}
-		check("after")
-		m.restart()
-		m.sample()
-		check("from the start")
-		return os.WriteFile(path, content, 0o600)
 	})
-	if err != nil || removed < 20 {
-		t.Fatal(removed, err)
-	}
 }
 
 // seriesOf returns the series that a file has.
@@ -223,40 +183,20 @@ func seriesOf(path string) (address string, gone []string) {
 	return address, nil
 }
 
-func checkRemoved(t *testing.T, what string, got map[string]driver.Sample, address string, gone []string) {
-	t.Helper()
-	for device, want := range wholeServer() {
-		have := values(got[device])
-		if device == address {
-			for _, series := range gone {
-				if added, ok := strings.CutPrefix(series, "+"); ok {
-					want[added] = have[added]
-				} else {
-					delete(want, series)
-				}
-			}
-		}
-		ignoreValues := cmp.Comparer(func(_, _ float64) bool { return true })
-		if diff := cmp.Diff(want, have, ignoreValues); diff != "" {
-			t.Errorf("%s: %s (-want +got):\n%s", what, device, diff)
-		}
-	}
-}
-
 // A drive that another one replaces under the same name starts again; a namespace that comes
 // appears within 10 s.
 func TestReplaced(t *testing.T) {
 	m := newMachine(t, server(t))
 	m.sample()
-	m.write("class/nvme/nvme0 -> ../../devices/pci0000:5d/0000:5f:00.0/nvme/nvme2\n")
+	m.Write("class/nvme/nvme0 -> ../../devices/pci0000:5d/0000:5f:00.0/nvme/nvme2\n")
 	m.later(time.Second)
 	got := m.sample()
 	if _, ok := got[drive]; ok || got[otherPort].Hardware.Serial != "S2" {
 		t.Errorf("%+v", got)
 	}
-	m.write("devices/pci0000:5d/0000:5e:00.1/nvme/nvme3/nvme3n1/stat: 1 1 8 1 1 1 16 1 1 1 1\n")
+	m.Write("devices/pci0000:5d/0000:5e:00.1/nvme/nvme3/nvme3n1/stat: 1 1 8 1 1 1 16 1 1 1 1\n")
 	m.later(slowEvery)
-	if got := values(m.sample()[function]); got["io_bytes storage transmit"] != 8*512 {
+	if got := drivertest.Values(m.sample()[function]); got["io_bytes storage transmit"] != 8*512 {
 		t.Errorf("a namespace that came: %v", got)
 	}
 }
@@ -270,9 +210,9 @@ func TestInTurns(t *testing.T) {
 		for address, s := range m.sample() {
 			for _, r := range s.Readings {
 				switch {
-				case r.Quantity == driver.IOBytes && !r.At.Equal(m.clock):
+				case r.Quantity == driver.IOBytes && !r.At.Equal(m.Clock):
 					t.Fatalf("tick %d: bytes of %s are of %v", tick, address, r.At)
-				case r.Quantity == driver.Temperature && r.At.Equal(m.clock):
+				case r.Quantity == driver.Temperature && r.At.Equal(m.Clock):
 					warm++
 				}
 			}
@@ -280,7 +220,7 @@ func TestInTurns(t *testing.T) {
 		if want := min(slowAtOnce, max(0, drives-tick*slowAtOnce)); warm != want {
 			t.Errorf("tick %d: %d temperatures, want %d", tick, warm, want)
 		}
-		m.clock = m.clock.Add(time.Second)
+		m.Clock = m.Clock.Add(time.Second)
 	}
 }
 
@@ -314,7 +254,7 @@ func TestSource(t *testing.T) {
 				tb.Helper()
 				m := newSource(tb)
 				return m.source, func() {
-					m.write(tree)
+					m.Write(tree)
 					m.later(slowEvery)
 				}
 			},
@@ -336,7 +276,7 @@ func TestSource(t *testing.T) {
 			return newSource(tb).source
 		},
 		Advance: func() { clock.later(slowEvery) },
-		Now:     func() time.Time { return clock.clock },
+		Now:     func() time.Time { return clock.Clock },
 		Absent: func(tb testing.TB) driver.Source {
 			tb.Helper()
 			clock = newMachine(tb)
@@ -357,7 +297,7 @@ func BenchmarkSample(b *testing.B) {
 			m := newMachine(b, tree(drives))
 			b.ReportAllocs()
 			for b.Loop() {
-				m.clock = m.clock.Add(time.Second)
+				m.Clock = m.Clock.Add(time.Second)
 				samples, err := m.source.Sample(b.Context())
 				if err != nil || len(samples) != drives {
 					b.Fatal(len(samples), err)

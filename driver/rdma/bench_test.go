@@ -12,10 +12,10 @@ func BenchmarkSample(b *testing.B) {
 	for name, devices := range map[string]int{"64": 64, "none": 0} {
 		b.Run(name, func(b *testing.B) {
 			m := newMachine(b)
-			rdmatest.WriteCards(b, m.root, devices)
+			rdmatest.WriteCards(b, m.Root, devices)
 			b.ReportAllocs()
 			for b.Loop() {
-				m.later(time.Second)
+				m.Later(time.Second)
 				samples, err := m.source.Sample(b.Context())
 				if err != nil || len(samples) != devices {
 					b.Fatal(len(samples), err)

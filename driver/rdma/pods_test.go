@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
@@ -38,23 +39,23 @@ func TestPods(t *testing.T) {
 			m := newMachine(t, server(t), exclusive, inPod)
 			m.attached = []driver.Attachment{attachment(h, 41, 42)}
 			s := m.sample()["nic"]
-			if got := values(s); s.Driver != "dra.net" || got["io_bytes rdma receive"] != 1000 || got["link_up rdma 1"] != 1 {
+			if got := drivertest.Values(s); s.Driver != "dra.net" || got["io_bytes rdma receive"] != 1000 || got["link_up rdma 1"] != 1 {
 				t.Errorf("in the pod: %+v", s)
 			}
 			for _, path := range []string{"class", "devices"} {
-				if err := os.RemoveAll(filepath.Join(m.root, "proc", "42", "root", "sys", path)); err != nil {
+				if err := os.RemoveAll(filepath.Join(m.Root, "proc", "42", "root", "sys", path)); err != nil {
 					t.Fatal(err)
 				}
 			}
 			if s, ok := m.sample()["nic"]; ok {
 				t.Errorf("gone from the pod: %+v", s)
 			}
-			m.write(strings.ReplaceAll(inPod, "proc/42/root/sys/", "") +
+			m.Write(strings.ReplaceAll(inPod, "proc/42/root/sys/", "") +
 				"devices/pci0000:3a/0000:3b:00.7/subsystem -> ../../../bus/pci\n" +
 				"devices/pci0000:3a/0000:3b:00.7/infiniband/mlx5_7/ports/1/counters/port_rcv_data: 300\n")
-			m.later(time.Second)
+			m.Later(time.Second)
 			samples := m.sample()
-			if got := values(samples["mlx5_7"])["io_bytes rdma receive"]; got != 1200 || len(samples) != 7 {
+			if got := drivertest.Values(samples["mlx5_7"])["io_bytes rdma receive"]; got != 1200 || len(samples) != 7 {
 				t.Errorf("back on the host: %v in %d samples", got, len(samples))
 			}
 		})
@@ -101,7 +102,7 @@ func TestPodsLinks(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(secret, "mlx5_7", "ports", "1", "counters"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	m.write("proc/42/root/sys/class/infiniband -> " + secret + "\n")
+	m.Write("proc/42/root/sys/class/infiniband -> " + secret + "\n")
 	m.attached = []driver.Attachment{attachment(driver.Hardware{RDMADev: "mlx5_7"}, 42)}
 	if samples := m.sample(); len(samples) != 6 {
 		t.Errorf("read outside of the pod: %+v", samples["nic"])

@@ -1,7 +1,6 @@
 package rdma
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,66 +18,41 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// server is the tree of a server with devices of all kinds.
+func server(tb testing.TB) string {
+	tb.Helper()
+	return drivertest.TestData(tb, "server.tree")
+}
+
 // machine is a source over a tree of its own, and its clock.
 type machine struct {
-	tb       testing.TB
-	root     string
-	clock    time.Time
+	*drivertest.Machine
 	attached []driver.Attachment
 	source   *Source
 }
 
 func newMachine(tb testing.TB, trees ...string) *machine {
 	tb.Helper()
-	m := &machine{tb: tb, root: tb.TempDir(), clock: time.Unix(1_800_000_000, 0)}
-	for _, tree := range trees {
-		m.write(tree)
-	}
+	m := &machine{Machine: drivertest.NewMachine(tb, trees...)}
 	m.source = New(Config{
-		Sysfs: m.root, Procfs: filepath.Join(m.root, "proc"),
+		Sysfs: m.Root, Procfs: filepath.Join(m.Root, "proc"),
 		Attachments: func() []driver.Attachment { return m.attached },
 	})
-	m.source.now = func() time.Time { return m.clock }
+	m.source.now = m.Now
 	m.source.isSysfs = func(sysfs.Dir) bool { return true }
 	return m
 }
 
-// server is the tree of a server with devices of all kinds.
-func server(tb testing.TB) string {
-	tb.Helper()
-	tree, err := os.ReadFile(filepath.Join("testdata", "server.tree"))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return string(tree)
-}
-
-func (m *machine) write(tree string) {
-	m.tb.Helper()
-	drivertest.WriteTree(m.tb, m.root, tree)
-}
-
-func (m *machine) later(d time.Duration) { m.clock = m.clock.Add(d) }
-
 // sample returns the samples by the devices' names.
 func (m *machine) sample() map[string]driver.Sample {
-	m.tb.Helper()
-	samples, err := m.source.Sample(m.tb.Context())
+	m.Helper()
+	samples, err := m.source.Sample(m.Context())
 	if err != nil {
-		m.tb.Fatal(err)
+		m.Fatal(err)
 	}
 	named := map[string]driver.Sample{}
 	for _, s := range samples {
 		named[s.Hardware.RDMADev+s.Device] = s
-	}
-	return named
-}
-
-// values returns the readings' values, by quantity and labels.
-func values(s driver.Sample) map[string]float64 {
-	c, named := driver.Standard(), map[string]float64{}
-	for _, r := range s.Readings {
-		named[strings.TrimSpace(c.Spec(r.Quantity).Name+" "+strings.Join(r.Labels[:], " "))] = r.Value
 	}
 	return named
 }
@@ -127,7 +101,7 @@ func TestValues(t *testing.T) {
 			"capacity speed": 12.5e9,
 		},
 	} {
-		got := values(samples[name])
+		got := drivertest.Values(samples[name])
 		for key, v := range want {
 			if have, ok := got[key]; !ok || have != v {
 				t.Errorf("%s: %s is %v (%v), want %v", name, key, have, ok, v)
@@ -137,7 +111,7 @@ func TestValues(t *testing.T) {
 	for name, want := range map[string]int{
 		"mlx5_0": 2 + 10 + 20 + 2, "mlx5_1": 2 + 10 + 20 + 1, "efa_0": 5, "rxe0": 8 + 2,
 	} {
-		if got := values(samples[name]); len(got) != want {
+		if got := drivertest.Values(samples[name]); len(got) != want {
 			t.Errorf("%s has %d readings, want %d: %v", name, len(got), want, got)
 		}
 	}
@@ -145,43 +119,31 @@ func TestValues(t *testing.T) {
 
 // A file that is removed, one after the other, costs its own series and no other, without an error.
 func TestEveryFile(t *testing.T) {
-	whole := newMachine(t, server(t))
-	before := whole.sample()
-	removed := 0
-	err := filepath.WalkDir(whole.root, func(path string, d fs.DirEntry, err error) error {
+	m := newMachine(t, server(t))
+	before := map[string]map[string]float64{}
+	for name, s := range m.sample() {
+		before[name] = drivertest.Values(s)
+	}
+	isRead := func(path string) bool {
+		content, err := os.ReadFile(filepath.Join(m.Root, path))
 		name := filepath.Base(path)
-		if err != nil || !d.Type().IsRegular() || !strings.Contains(path, "/ports/") || name == "lifespan" || name == "0" {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		if strings.HasPrefix(string(content), "N/A") {
-			return nil
-		}
-		if err := os.Remove(path); err != nil {
-			return err
-		}
-		removed++
-		parts := strings.Split(path, "/")
+		return err == nil && strings.Contains(path, "/ports/") && name != "lifespan" && name != "0" &&
+			!strings.HasPrefix(string(content), "N/A")
+	}
+	m.RemoveEach(100, isRead, func(path string, remove func()) {
+		remove()
+		parts, name := strings.Split(path, "/"), filepath.Base(path)
 		device, port := parts[len(parts)-4], parts[len(parts)-2]
 		if name != "state" && name != "rate" {
 			device, port = parts[len(parts)-5], parts[len(parts)-3]
 		}
-		for _, when := range []string{"after", "from the start"} { // the source, and then a new one
-			if when != "after" {
-				whole.source = New(whole.source.Config)
-				whole.source.now = func() time.Time { return whole.clock }
-			}
-			whole.later(slowEvery)
-			checkRemoved(t, when+" "+device+" "+name, whole.sample(), before, device, seriesOf(device, port, name))
+		for _, when := range []string{"after ", "from the start "} { // the source, and then a new one
+			m.Later(slowEvery)
+			drivertest.CheckSeries(t, when+path, before, m.sample(), device, seriesOf(device, port, name))
+			m.source = New(m.source.Config)
+			m.source.now = m.Now
 		}
-		return os.WriteFile(path, content, 0o600)
 	})
-	if err != nil || removed < 100 {
-		t.Fatal(removed, err)
-	}
 }
 
 // seriesOf returns the series that a file of a port has.
@@ -208,35 +170,20 @@ func seriesOf(device, port, file string) []string {
 	return []string{"errors port " + file, "rdma_events " + file}
 }
 
-func checkRemoved(t *testing.T, what string, got, before map[string]driver.Sample, device string, gone []string) {
-	t.Helper()
-	for name := range before {
-		want, have := values(before[name]), values(got[name])
-		if name == device {
-			for _, series := range gone {
-				delete(want, series)
-			}
-		}
-		if diff := cmp.Diff(want, have); diff != "" {
-			t.Errorf("%s: %s (-want +got):\n%s", what, name, diff)
-		}
-	}
-}
-
 // A counter that a tool sets back to zero, of one port or of all, goes on.
 func TestReset(t *testing.T) {
 	m := newMachine(t, server(t))
 	m.sample()
 	const port = "devices/pci0000:5d/0000:5e:00.0/infiniband/mlx4_0/ports/1/counters/"
-	m.write(port + "port_rcv_data: 10\n" + port + "link_downed: 1\n")
-	m.later(slowEvery)
-	got := values(m.sample()["mlx4_0"])
+	m.Write(port + "port_rcv_data: 10\n" + port + "link_downed: 1\n")
+	m.Later(slowEvery)
+	got := drivertest.Values(m.sample()["mlx4_0"])
 	if got["io_bytes rdma receive"] != 2_800_000+40 || got["errors link_down"] != 704+1 {
 		t.Errorf("after a reset: %v", got)
 	}
-	m.write(port + "port_rcv_data: 25\n")
-	m.later(time.Second)
-	if got := values(m.sample()["mlx4_0"])["io_bytes rdma receive"]; got != 2_800_000+100 {
+	m.Write(port + "port_rcv_data: 25\n")
+	m.Later(time.Second)
+	if got := drivertest.Values(m.sample()["mlx4_0"])["io_bytes rdma receive"]; got != 2_800_000+100 {
 		t.Errorf("later: %v", got)
 	}
 }
@@ -246,16 +193,16 @@ func TestReset(t *testing.T) {
 func TestInTurns(t *testing.T) {
 	const devices = 3*slowAtOnce + 1
 	m := newMachine(t)
-	rdmatest.WriteCards(t, m.root, devices)
+	rdmatest.WriteCards(t, m.Root, devices)
 	read := map[string]time.Time{}
 	for tick := range 8 {
 		slow := 0
 		for name, s := range m.sample() {
 			for _, r := range s.Readings {
 				switch {
-				case r.Quantity == driver.IOBytes && !r.At.Equal(m.clock):
+				case r.Quantity == driver.IOBytes && !r.At.Equal(m.Clock):
 					t.Fatalf("tick %d: traffic of %s is of %v", tick, name, r.At)
-				case r.Quantity == driver.LinkUp && r.At.Equal(m.clock):
+				case r.Quantity == driver.LinkUp && r.At.Equal(m.Clock):
 					slow++
 					read[name] = r.At
 				}
@@ -264,7 +211,7 @@ func TestInTurns(t *testing.T) {
 		if want := min(slowAtOnce, devices-tick*slowAtOnce); tick < 4 && slow != want || tick >= 4 && slow != 0 {
 			t.Errorf("tick %d: %d devices were read wholly", tick, slow)
 		}
-		m.later(time.Second)
+		m.Later(time.Second)
 	}
 	if len(read) != devices {
 		t.Errorf("%d devices were read wholly, want %d", len(read), devices)
@@ -286,8 +233,8 @@ func TestSource(t *testing.T) {
 				tb.Helper()
 				m := newSource(tb)
 				return m.source, func() {
-					m.write(tree)
-					m.later(slowEvery)
+					m.Write(tree)
+					m.Later(slowEvery)
 				}
 			},
 			Hits: func(s driver.Sample, r driver.Reading) bool { return s.Hardware.RDMADev == "mlx5_0" && hits(r) },
@@ -299,8 +246,8 @@ func TestSource(t *testing.T) {
 			tb.Helper()
 			return newSource(tb).source
 		},
-		Advance: func() { clock.later(slowEvery) },
-		Now:     func() time.Time { return clock.clock },
+		Advance: func() { clock.Later(slowEvery) },
+		Now:     func() time.Time { return clock.Clock },
 		Absent: func(tb testing.TB) driver.Source {
 			tb.Helper()
 			return newMachine(tb).source

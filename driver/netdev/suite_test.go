@@ -1,0 +1,97 @@
+package netdev
+
+import (
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+)
+
+func TestSuite(t *testing.T) {
+	const card = `
+devices/virtual/net/veth1/device -> ../../../0000:3b:00.0
+devices/0000:3b:00.0/subsystem -> ../../bus/pci
+devices/virtual/net/veth1/speed: 1000
+devices/0000:3b:00.0/hwmon/hwmon0/temp1_input: 40000
+`
+	var current *machine
+	all := counterFiles()
+	fresh := func(tb testing.TB) *machine {
+		tb.Helper()
+		current = newMachine(tb)
+		current.Write(veths(2, all[:]) + card)
+		return current
+	}
+	isFile := func(name, file string) func(driver.Sample, driver.Reading) bool {
+		return func(s driver.Sample, r driver.Reading) bool {
+			return s.Hardware.NetDev == name && (file == "" || r.Quantity == driver.NetworkErrors && r.Labels[0] == "receive")
+		}
+	}
+	fault := func(name string, breakIt func(*machine), hits func(driver.Sample, driver.Reading) bool,
+		silent bool,
+	) drivertest.Fault {
+		return drivertest.Fault{Name: name, Hits: hits, Silent: silent, New: func(tb testing.TB) (driver.Source, func()) {
+			tb.Helper()
+			m := fresh(tb)
+			return m.source, func() { breakIt(m) }
+		}}
+	}
+	const errorsFile = "statistics/rx_errors"
+	content := func(text string) func(*machine) {
+		return func(m *machine) {
+			if err := os.WriteFile(m.path("veth0", errorsFile), []byte(text), 0o644); err != nil {
+				m.Fatal(err)
+			}
+		}
+	}
+	drivertest.Run(t, drivertest.Config{
+		Fills: Fills(),
+		New: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			return fresh(tb).source
+		},
+		Now: func() time.Time { return current.Clock },
+		Absent: func(tb testing.TB) driver.Source {
+			tb.Helper()
+			return newMachine(tb).source
+		},
+		Advance: func() { current.later(); advance(current) },
+		Faults: []drivertest.Fault{
+			fault("file missing", func(m *machine) { m.remove(m.path("veth0", errorsFile)) }, isFile("veth0", errorsFile), true),
+			fault("interface missing", func(m *machine) { m.remove(m.path("veth0", "")) }, isFile("veth0", ""), true),
+			fault("garbage", content("many\n"), isFile("veth0", errorsFile), false),
+			fault("empty", content(""), isFile("veth0", errorsFile), false),
+			fault("negative", content("-1\n"), isFile("veth0", errorsFile), false),
+			fault("too long", content(strings.Repeat(" ", 64)+"1"), isFile("veth0", errorsFile), false),
+			fault("too high", content("18446744073709551616\n"), isFile("veth0", errorsFile), false),
+			fault("ifindex", func(m *machine) { m.Write("class/net/veth0/ifindex: ?\n") }, isFile("veth0", ""), false),
+			// The kernel answers so while it takes an interface away, and of the loopback's speed
+			// always.
+			fault("interface goes", func(m *machine) {
+				m.remove(m.path("veth0", "ifindex"))
+				if err := os.Symlink("/sys/class/net/lo/speed", m.path("veth0", "ifindex")); err != nil {
+					m.Fatal(err)
+				}
+			}, isFile("veth0", ""), true),
+			fault("pipe", func(m *machine) {
+				m.remove(m.path("veth0", errorsFile))
+				if err := syscall.Mkfifo(m.path("veth0", errorsFile), 0o644); err != nil {
+					m.Fatal(err)
+				}
+			}, isFile("veth0", errorsFile), false),
+		},
+	})
+}
+
+// advance raises the counters of all interfaces.
+func advance(m *machine) {
+	for name, i := range m.source.known {
+		for n, f := range counterFiles() {
+			m.set(name, f.path, i.counters[n].raw+uint64(1500*(n+1)))
+		}
+	}
+}
