@@ -2,6 +2,7 @@ package netdev
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -94,4 +95,28 @@ func advance(m *machine) {
 			m.set(name, f.path, i.counters[n].raw+uint64(1500*(n+1)))
 		}
 	}
+}
+
+// A file that is removed, one after the other, costs its own series and no other, without an error.
+func TestEveryFile(t *testing.T) {
+	m := newMachine(t, "server.tree")
+	before := map[string]map[string]float64{}
+	for name, s := range m.sample() {
+		before[name] = drivertest.Values(s)
+	}
+	series := map[string]string{"speed": "capacity speed"}
+	for _, f := range counterFiles() {
+		name := driver.Standard().Spec(f.quantity).Name
+		series[filepath.Base(f.path)] = strings.TrimSpace(name + " " + strings.Join(f.labels[:], " "))
+	}
+	isRead := func(path string) bool { return strings.HasPrefix(path, "devices/") && filepath.Base(path) != "ifindex" }
+	m.RemoveEach(60, isRead, func(path string, remove func()) {
+		_, name, _ := strings.Cut(path, "/net/")
+		name, _, _ = strings.Cut(name, "/")
+		remove()
+		for range 60 { // facts are read again after a while
+			m.later()
+		}
+		drivertest.CheckSeries(t, path, before, m.sample(), name, []string{series[filepath.Base(path)]})
+	})
 }
