@@ -61,8 +61,7 @@ func conditionSpec(q Quantity) Spec {
 // maxPerformanceState is that of NVML (NVML_PSTATE_15); 32 there says that it is unknown.
 const maxPerformanceState = 15
 
-// linkSpec is the part of the catalogue that describes links of the hardware, and what supplies and
-// cools it.
+// linkSpec is the part of the catalogue that describes links of the hardware.
 func linkSpec(q Quantity) Spec {
 	links := []Label{{Name: "link", Values: []string{"pcie", "xgmi"}}}
 	switch q {
@@ -107,6 +106,14 @@ func linkSpec(q Quantity) Spec {
 			Help: "Device memory that its driver and firmware keep for themselves: part of the capacity, and not of what is " +
 				"in use.",
 		}
+	default:
+		return coolingSpec(q)
+	}
+}
+
+// coolingSpec is the part of the catalogue that describes what supplies and cools the hardware.
+func coolingSpec(q Quantity) Spec {
+	switch q {
 	case TemperatureMargin:
 		return Spec{
 			Name:   "temperature_margin",

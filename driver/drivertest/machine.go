@@ -53,8 +53,8 @@ func (m *Machine) Now() time.Time { return m.Clock }
 func (m *Machine) Later(d time.Duration) { m.Clock = m.Clock.Add(d) }
 
 // RemoveEach calls test for each regular file of the tree for which read is true, by its path below
-// the root, with a function that removes the file. Afterwards the file is put back. There must be at
-// least that many files.
+// the root, with a function that removes the file. Afterwards the file is put back. There must be
+// at least that many files.
 func (m *Machine) RemoveEach(least int, read func(path string) bool, test func(path string, remove func())) {
 	m.Helper()
 	removed := 0

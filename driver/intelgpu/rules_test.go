@@ -107,7 +107,8 @@ func TestSuspended(t *testing.T) {
 	}
 	m.Write(battlemageFolder + "power/runtime_status: active\n" + battlemageFolder + "tile0/gt0/gtidle/name: gt0-rc\n")
 	m.later(time.Second)
-	if got := drivertest.Values(m.sample()[battlemage]); got["energy"] == 0 || got["utilization"] != 0 || got["power"] != 0 {
+	got := drivertest.Values(m.sample()[battlemage])
+	if got["energy"] == 0 || got["utilization"] != 0 || got["power"] != 0 {
 		t.Errorf("just after: %v", got)
 	}
 	m.later(slowEvery)

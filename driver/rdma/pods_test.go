@@ -39,7 +39,8 @@ func TestPods(t *testing.T) {
 			m := newMachine(t, server(t), exclusive, inPod)
 			m.attached = []driver.Attachment{attachment(h, 41, 42)}
 			s := m.sample()["nic"]
-			if got := drivertest.Values(s); s.Driver != "dra.net" || got["io_bytes rdma receive"] != 1000 || got["link_up rdma 1"] != 1 {
+			got := drivertest.Values(s)
+			if s.Driver != "dra.net" || got["io_bytes rdma receive"] != 1000 || got["link_up rdma 1"] != 1 {
 				t.Errorf("in the pod: %+v", s)
 			}
 			for _, path := range []string{"class", "devices"} {
