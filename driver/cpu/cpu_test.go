@@ -311,3 +311,5 @@ func benchmark(b *testing.B, source *Source, want int) {
 		}
 	}
 }
+
+func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "../README.md", "cpu", Fills()) }

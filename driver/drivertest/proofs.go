@@ -2,37 +2,30 @@ package drivertest
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// CheckProofs holds a column of the table of quantities in a Markdown file to the quantities that a
-// source fills: those and no others have a cell there. A cell of "-" is none. The table is the one
-// whose first column is called quantity.
+// CheckProofs holds a column of a table of quantities in a Markdown file to the quantities that a
+// source fills: those and no others have a cell there. A cell of "-" is none. The table is the
+// first one with that column whose first column is called quantity.
 func CheckProofs(tb testing.TB, file, column string, fills []driver.Quantity) {
 	tb.Helper()
 	content, err := os.ReadFile(file)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	_, table, found := strings.Cut(string(content), "\n| quantity |")
-	table, _, _ = strings.Cut("| quantity |"+table, "\n\n")
-	rows := strings.Split(table, "\n")
-	at := 0
-	for i, title := range cells(rows[0]) {
-		if title == column {
-			at = i
-		}
-	}
-	if !found || at == 0 {
+	rows, at := tableOf(string(content), column)
+	if at == 0 {
 		tb.Fatalf("%s has no table of quantities with a column %s", file, column)
 	}
 	proven := map[string]bool{}
 	for _, row := range rows[2:] {
 		if row := cells(row); len(row) > at && row[at] != "-" {
-			proven[row[0]] = true
+			proven[strings.Trim(row[0], "`")] = true
 		}
 	}
 	for _, q := range fills {
@@ -44,6 +37,21 @@ func CheckProofs(tb testing.TB, file, column string, fills []driver.Quantity) {
 	for name := range proven {
 		tb.Errorf("%s says how %s is proven from %s, which does not fill it", file, name, column)
 	}
+}
+
+// tableOf returns the rows of the table of quantities with that column, and where the column is; 0:
+// there is none.
+func tableOf(content, column string) (rows []string, at int) {
+	const begin = "\n| quantity |"
+	tables := strings.Split(content, begin)
+	for _, table := range tables[1:] {
+		table, _, _ = strings.Cut(begin[1:]+table, "\n\n")
+		rows = strings.Split(table, "\n")
+		if at := slices.Index(cells(rows[0]), column); at > 0 {
+			return rows, at
+		}
+	}
+	return nil, 0
 }
 
 func cells(row string) []string {

@@ -273,3 +273,5 @@ func TestClockFalls(t *testing.T) {
 		m.later(time.Second)
 	}
 }
+
+func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "../README.md", "drm", Fills()) }

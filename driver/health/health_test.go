@@ -424,3 +424,5 @@ func TestWatch(t *testing.T) {
 		t.Errorf("without a kubelet it is described as %q", got)
 	}
 }
+
+func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "../README.md", "health", Fills()) }

@@ -120,3 +120,5 @@ func TestEveryFile(t *testing.T) {
 		drivertest.CheckSeries(t, path, before, m.sample(), name, []string{series[filepath.Base(path)]})
 	})
 }
+
+func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "../README.md", "netdev", Fills()) }

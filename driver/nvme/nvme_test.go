@@ -317,3 +317,5 @@ func FuzzParseStat(f *testing.F) {
 		}
 	})
 }
+
+func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "../README.md", "nvme", Fills()) }

@@ -287,3 +287,5 @@ func FuzzParsers(f *testing.F) {
 		}
 	})
 }
+
+func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "../README.md", "rdma", Fills()) }
