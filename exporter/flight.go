@@ -2,6 +2,7 @@ package exporter
 
 import (
 	"log/slog"
+	"strings"
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
@@ -10,6 +11,7 @@ import (
 // Kinds of the documents that a [FlightRecorder] keeps.
 const (
 	IncidentDocument = "incidents"
+	ReceiptDocument  = "receipts"
 )
 
 // FlightRecorder gives snapshots to a recorder, and tells of what happened.
@@ -34,9 +36,10 @@ func NewFlightRecorder(
 	return &FlightRecorder{Recorder: of, metrics: metrics, log: log, keep: keep, tell: tell}
 }
 
-// Record adds a snapshot.
+// Record adds a snapshot, and what it says of claims that stall.
 func (f *FlightRecorder) Record(s *ledger.Snapshot) {
 	news := f.Recorder.Record(s)
+	s.Stalled = news.Stalled
 	for _, i := range news.Opened {
 		f.metrics.Incident(string(i.Kind), 1)
 		f.log.Warn("incident",
@@ -50,6 +53,25 @@ func (f *FlightRecorder) Record(s *ledger.Snapshot) {
 	for _, i := range news.Closed {
 		f.keepIncident(i)
 	}
+	for _, r := range news.Receipts {
+		f.logReceipt(r)
+		if f.keep != nil {
+			f.keep(ReceiptDocument, r.ID, r)
+		}
+	}
+}
+
+func (f *FlightRecorder) logReceipt(r *recorder.Receipt) {
+	args := []any{
+		"id", r.ID, "namespace", r.SubAccountName, "claim", r.ResourceName, "uid", r.ResourceID,
+		"from", r.ChargePeriodStart, "to", r.ChargePeriodEnd, "devices", len(r.Devices), "partial", r.Partial,
+	}
+	for _, t := range r.Total {
+		words := []string{t.Quantity, t.Labels["link"], t.Labels["direction"]}
+		name := strings.TrimRight(strings.Join(words, "_"), "_")
+		args = append(args, name, t.ConsumedQuantity, name+"_bound", *t.ErrorBound)
+	}
+	f.log.Info("receipt", args...)
 }
 
 func (f *FlightRecorder) keepIncident(i *recorder.Incident) {

@@ -51,7 +51,8 @@ type SamplerConfig struct {
 	Log      *slog.Logger
 }
 
-// Recorder keeps what snapshots show. Record returns soon.
+// Recorder keeps what snapshots show, and may add to one what earlier ones are needed for. Record
+// returns soon.
 type Recorder interface {
 	Record(s *ledger.Snapshot)
 }

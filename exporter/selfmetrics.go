@@ -74,7 +74,7 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 			Name: "dra_exporter_incidents_total",
 			Help: "Incidents that the flight recorder has kept, by kind: xid, ecc_uncorrected, ras, link_down, device_lost " +
 				"(it can no longer be read), no_execute_taint, unhealthy, claim_ends_in_error (a claim ended while its device " +
-				"was in error). The same to the same holders within ten minutes is one.",
+				"was in error), claim_stalled (it is busy and does nothing). The same again within ten minutes is one.",
 		}, []string{"kind"}),
 		log:    log,
 		states: map[string]string{},

@@ -43,7 +43,7 @@ func (s *Snapshot) walk(e emission) {
 		}
 	}
 	for i := range s.Claims {
-		e.claim(&s.Claims[i], s.Time)
+		e.claim(&s.Claims[i], s)
 	}
 	for i := range s.Pods {
 		e.pod(&s.Pods[i], s.Time)
@@ -57,14 +57,21 @@ func (s *Snapshot) walk(e emission) {
 	e.gauge(famSeriesDropped, nil, float64(s.Dropped))
 }
 
-func (e emission) claim(h *ledger.Holder, now time.Time) {
+func (e emission) claim(h *ledger.Holder, s *Snapshot) {
 	base := e.holderLabels("resourceclaim_name", h)
 	e.holder(h, base, famClaimQuantity, famClaimAllocated, famClaimShare)
 	if !h.LastError.IsZero() && e.on(famClaimLastError) {
-		e.gauge(famClaimLastError, base, unixPast(h.LastError, now))
+		e.gauge(famClaimLastError, base, unixPast(h.LastError, s.Time))
 	}
 	if active := h.LastActive; !active.IsZero() {
-		e.gauge(famClaimLastActive, base, unixPast(active, now))
+		e.gauge(famClaimLastActive, base, unixPast(active, s.Time))
+	}
+	if reason, known := s.Stalled[h.HolderKey]; known {
+		stalled := 0.0
+		if reason != "" {
+			stalled = 1
+		}
+		e.gauge(famClaimStalled, e.with(base, "reason", reason), stalled)
 	}
 }
 

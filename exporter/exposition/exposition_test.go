@@ -19,6 +19,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -64,7 +65,12 @@ func busyHistory(t *testing.T) *exportertest.History {
 // Every family that is described can be had, and no other; names and help are as Prometheus wants
 // them.
 func TestEveryFamily(t *testing.T) {
-	x := exportertest.Scrape(t, busyHistory(t).Last)
+	h := busyHistory(t)
+	h.Last.Stalled = map[*ledger.HolderKey]string{h.Last.Claims[0].HolderKey: "power"}
+	x := exportertest.Scrape(t, h.Last)
+	if got := x.One(t, "dra_claim_stalled", "reason=power"); got != 1 {
+		t.Errorf("dra_claim_stalled is %v, want 1", got)
+	}
 	for name := range exportertest.DescribedFamilies() {
 		if len(x[name]) == 0 {
 			t.Errorf("%s is described and was not seen", name)

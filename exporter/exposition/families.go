@@ -53,6 +53,7 @@ const (
 	famClaimDeviceInfo
 	famClaimAllocatedAt
 	famClaimLastActive
+	famClaimStalled
 	famClaimLastError
 	famClaimConsumedCapacity
 	famClaimCondition
@@ -266,6 +267,13 @@ func claimFamilies() map[familyID]Family {
 			Name: "dra_claim_last_active_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: claim,
 			Help: "Unix time at which the device was last seen active while the claim held it; at first, when the " +
 				"exporter first saw the claim. Absent without telemetry.",
+		},
+		famClaimStalled: {
+			Name: "dra_claim_stalled", Filled: "flight recorder", Labels: append(claim, "reason"),
+			Help: "1 if the device has been busy for the claim for five minutes while power, engines, memory traffic and " +
+				"links, as far as they are measured, were far below the claim's own baseline, as in a collective operation " +
+				"that hangs; else 0. reason: what is low, empty for 0. Absent until there is a baseline, of shared devices, " +
+				"and unless power and one of the others is measured.",
 		},
 		famClaimLastError: lastErrorFamily("dra_claim_", "claim", claim),
 		famClaimConsumedCapacity: {

@@ -89,7 +89,8 @@ func fixedRank(id familyID) rank {
 		return rankHolderInfo
 	case famPodAllocated, famPodShare, famPodLastError:
 		return rankPod
-	case famClaimAllocatedAt, famClaimLastActive, famClaimLastError, famClaimConsumedCapacity, famClaimCondition,
+	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimLastError, famClaimConsumedCapacity,
+		famClaimCondition,
 		famClaimAllocated, famClaimShare:
 		return rankClaim
 	default:
@@ -119,7 +120,7 @@ func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 			if pod {
 				e.pod(h, s.Time)
 			} else {
-				e.claim(h, s.Time)
+				e.claim(h, out)
 			}
 			n := ended.atLeast(0)
 			over -= n

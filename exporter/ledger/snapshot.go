@@ -22,6 +22,10 @@ type Snapshot struct {
 	ClaimInfos []ClaimInfo
 	PodInfos   []PodInfo
 
+	// Stalled says why a claim that is busy on a device does nothing, "" if it does; claims of which
+	// that is unknown are omitted. The flight recorder fills it.
+	Stalled map[*HolderKey]string
+
 	Catalogue driver.Catalogue // of the values' quantities; nil: the standard one
 }
 

@@ -30,6 +30,7 @@ func newFlight(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (fli
 			return flight{}, badFile("incidents.dir", o.incidentsDir, err)
 		}
 		f.Restore(archive.Load(folder, exporter.IncidentDocument, (*recorder.Incident).Valid))
+		f.RestoreReceipts(archive.Load(folder, exporter.ReceiptDocument, (*recorder.Receipt).Valid))
 		f.folder, keep = folder, folder.Keep
 	}
 	f.recording = exporter.NewFlightRecorder(f.Recorder, metrics, log, keep, nil)

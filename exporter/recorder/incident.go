@@ -23,12 +23,13 @@ const (
 	NoExecuteTaint   Kind = "no_execute_taint"
 	Unhealthy        Kind = "unhealthy"
 	ClaimEndsInError Kind = "claim_ends_in_error" // a claim ended while its device was in error
+	ClaimStalled     Kind = "claim_stalled"       // a claim is busy and does nothing
 )
 
 // Kinds returns all kinds.
 func Kinds() []Kind {
 	return []Kind{
-		XID, ECCUncorrected, RAS, LinkDown, DeviceLost, NoExecuteTaint, Unhealthy, ClaimEndsInError,
+		XID, ECCUncorrected, RAS, LinkDown, DeviceLost, NoExecuteTaint, Unhealthy, ClaimEndsInError, ClaimStalled,
 	}
 }
 
@@ -142,6 +143,7 @@ func describe(kind Kind, code string, device driver.ID) string {
 		XID: "XID " + code, ECCUncorrected: "uncorrectable ECC error", RAS: "RAS error", LinkDown: "link down",
 		DeviceLost: "can no longer be read", NoExecuteTaint: "tainted: " + code, Unhealthy: "reported as unhealthy",
 		ClaimEndsInError: "a claim ended while the device was in error",
+		ClaimStalled:     "a claim is busy and does nothing",
 	}[kind]
 	if code != "" && kind != XID && !strings.Contains(what, code) {
 		what += " (" + code + ")"

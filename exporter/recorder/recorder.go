@@ -28,6 +28,10 @@ const (
 type News struct {
 	Opened []*Incident // that are new
 	Closed []*Incident // whose minute after is over
+	// Receipts are of claims that ended.
+	Receipts []*Receipt
+	// Stalled is [ledger.Snapshot.Stalled].
+	Stalled map[*ledger.HolderKey]string
 }
 
 // Recorder keeps the values of the last minutes, and incidents. [Recorder.Record] is called by one
@@ -35,13 +39,17 @@ type News struct {
 type Recorder struct {
 	config   Config
 	detector *detector
-	number   int // of incidents so far
+	books    *books
+	stalls   stalls
+	stalled  map[*ledger.HolderKey]string // at the snapshot before
+	number   int                          // of incidents and receipts so far
 
 	mu        sync.Mutex
 	ring      *ring
 	holdings  map[holding]*Holder
 	latest    *ledger.Snapshot
 	incidents []*Incident // in order of time
+	receipts  []*Receipt  // likewise
 }
 
 // holding identifies that a pod held a device through a claim.
@@ -58,7 +66,8 @@ func New(config Config) *Recorder {
 		config.Keep = DefaultKeep
 	}
 	return &Recorder{
-		config: config, detector: newDetector(), ring: newRing(config.Keep, maxRingBytes),
+		config: config, detector: newDetector(), books: newBooks(config.Interval), stalls: stalls{},
+		ring:     newRing(config.Keep, maxRingBytes),
 		holdings: map[holding]*Holder{},
 	}
 }
@@ -66,6 +75,9 @@ func New(config Config) *Recorder {
 // Record adds a snapshot, which must not be older than the one before.
 func (r *Recorder) Record(s *ledger.Snapshot) News {
 	happened, rises := r.detector.observe(s)
+	due := r.books.observe(s)
+	stalled := r.stalls.observe(s)
+	happened = append(happened, r.stall(stalled, s)...)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.latest = s
@@ -74,14 +86,33 @@ func (r *Recorder) Record(s *ledger.Snapshot) News {
 	if s.Time.Sub(r.ring.before) >= r.config.Interval*3/4 || len(happened) > 0 {
 		r.ring.record(s)
 	}
-	var news News
+	news := News{Stalled: stalled}
 	for i := range happened {
 		if opened := r.open(&happened[i], rises, s); opened != nil {
 			news.Opened = append(news.Opened, opened)
 		}
 	}
 	news.Closed = r.close(s.Time)
+	for _, claim := range due {
+		news.Receipts = append(news.Receipts, r.receipt(claim, s))
+	}
 	return news
+}
+
+// stall returns the claims that have begun to stall since the snapshot before.
+func (r *Recorder) stall(now map[*ledger.HolderKey]string, s *ledger.Snapshot) []happening {
+	var out []happening
+	for key, reason := range now {
+		if reason == "" || r.stalled[key] != "" {
+			continue
+		}
+		i := slices.IndexFunc(s.Devices, func(d ledger.Device) bool { return d.ID == key.Device })
+		out = append(out, happening{
+			kind: ClaimStalled, code: reason, device: &s.Devices[i], at: s.Time, count: 1, claim: key,
+		})
+	}
+	r.stalled = now
+	return out
 }
 
 // hold notes who holds what.
@@ -248,6 +279,40 @@ func orderForIncident(all []Series, i *Incident) []Series {
 	}
 	slices.SortStableFunc(all, func(a, b Series) int { return rank(a) - rank(b) })
 	return all[:min(len(all), maxEvidence)]
+}
+
+// receipt adds a receipt. r.mu is held.
+func (r *Recorder) receipt(claim []*claimBook, s *ledger.Snapshot) *Receipt {
+	var holders []Holder
+	for _, h := range r.holdings {
+		of := &claim[0].row
+		if h.Claim == of.Name && h.Namespace == of.Namespace && (h.To == nil || h.To.After(claim[0].from)) {
+			holders = append(holders, *h)
+		}
+	}
+	slices.SortFunc(holders, func(a, b Holder) int { return a.compare(&b) })
+	r.number++
+	out := r.books.receipt(claim, holders, s.Catalogue.OrStandard(), r.number)
+	r.receipts = append(r.receipts, out)
+	r.receipts = slices.Delete(r.receipts, 0, max(0, len(r.receipts)-MaxReceipts))
+	return out
+}
+
+// Receipts returns the receipts of claims that ended, the newest first.
+func (r *Recorder) Receipts() []*Receipt {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := slices.Clone(r.receipts)
+	slices.Reverse(out)
+	return out
+}
+
+// RestoreReceipts adds receipts of an earlier process.
+func (r *Recorder) RestoreReceipts(receipts []*Receipt) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.receipts = append(slices.Clone(receipts), r.receipts...)
+	r.receipts = slices.Delete(r.receipts, 0, max(0, len(r.receipts)-MaxReceipts))
 }
 
 // Incidents returns the incidents, the newest first. Those that are open have what is recorded so

@@ -181,6 +181,7 @@ func (p *pages) detail(s *exposition.Snapshot, query url.Values) (d detail, foun
 		d = p.incident(id, s.Time, e.catalogue)
 	case claim != "":
 		d = e.claim(claim)
+		d.Sections = append(d.Sections, p.receiptSections(claim, e.catalogue)...)
 		d.Charts = p.recorded(recorder.Selection{Namespace: namespace, Claim: name}, e.catalogue)
 	default:
 		d = e.device(query.Get("device"))

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
@@ -49,6 +50,7 @@ func registerRecording(mux *http.ServeMux, c Config) {
 	}
 	mux.HandleFunc("GET /api/v1/history", serve(c.history))
 	mux.HandleFunc("GET /api/v1/incidents", serve(c.incidents))
+	mux.HandleFunc("GET /api/v1/receipts", serve(c.receipts))
 }
 
 // history answers ?device=NAME (or DRIVER/POOL/NAME), ?claim=NAMESPACE/NAME and
@@ -97,6 +99,54 @@ func (c Config) incidents(query url.Values) (any, error) {
 		report.Incidents = []*recorder.Incident{}
 	}
 	return report, nil
+}
+
+// ReceiptsReport is what /api/v1/receipts serves, the newest first.
+type ReceiptsReport struct {
+	Node     string              `json:"node"`
+	Receipts []*recorder.Receipt `json:"receipts"`
+}
+
+// receipts answers ?claim=NAMESPACE/NAME with the receipts of one claim, else with all.
+func (c Config) receipts(query url.Values) (any, error) {
+	report := ReceiptsReport{Node: c.Node, Receipts: c.Recorder.Receipts()}
+	if claim := query.Get("claim"); claim != "" {
+		report.Receipts = slices.DeleteFunc(report.Receipts, func(r *recorder.Receipt) bool {
+			return r.SubAccountName+"/"+r.ResourceName != claim
+		})
+	}
+	if report.Receipts == nil {
+		report.Receipts = []*recorder.Receipt{}
+	}
+	return report, nil
+}
+
+// receiptSections returns the newest receipt of a claim.
+func (p *pages) receiptSections(claim string, catalogue driver.Catalogue) []section {
+	if p.Recorder == nil {
+		return nil
+	}
+	for _, r := range p.Recorder.Receipts() {
+		if r.SubAccountName+"/"+r.ResourceName != claim {
+			continue
+		}
+		s := section{
+			Title: "Receipt " + clock(r.ChargePeriodStart) + " to " + clock(r.ChargePeriodEnd),
+			Head:  []string{"What", "Amount", "At most off by", "Measured for"},
+		}
+		for _, f := range r.Total {
+			spec := &driver.Spec{Unit: "seconds", Type: driver.Counter}
+			if q, known := catalogue.Named(f.Quantity); known {
+				spec = catalogue.Spec(q)
+			}
+			name := strings.TrimSpace(strings.Join([]string{
+				strings.ReplaceAll(f.Quantity, "_", " "), f.Labels["link"], f.Labels["direction"],
+			}, " "))
+			s.add(name, inUnit(f.ConsumedQuantity, spec), inUnit(*f.ErrorBound, spec), duration(f.MeasuredSeconds))
+		}
+		return []section{s}
+	}
+	return nil
 }
 
 // incidentRow is an incident on the page.

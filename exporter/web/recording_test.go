@@ -111,3 +111,38 @@ func testConfig(h *exportertest.History, r *recorder.Recorder) Config {
 		QuietAfter: 30 * time.Second, Log: slog.New(slog.DiscardHandler), Recorder: r,
 	}
 }
+
+// The receipt of a claim that ended is in the JSON, and in the claim's details.
+func TestReceipts(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	r := recorder.New(recorder.Config{Interval: time.Second})
+	for i := range 70 {
+		switch i {
+		case 3:
+			h.Hold("a", "p")
+		case 23:
+			h.Free("a")
+		}
+		h.Energy(100 * float64(i))
+		h.Tick(time.Second)
+		r.Record(h.Last.Snapshot)
+	}
+	server := httptest.NewServer(NewHandler(testConfig(h, r)))
+	t.Cleanup(server.Close)
+	for path, want := range map[string][]string{
+		"/api/v1/receipts": {
+			`"ResourceName":"a"`, `"SubAccountName":"team"`, `"pods":[{"name":"p","uid":"uid-p"}]`, `"quantity":"energy"`,
+			`"errorBound":`,
+		},
+		"/api/v1/receipts?claim=team/a": {`"ResourceName":"a"`},
+		"/api/v1/receipts?claim=team/b": {`"receipts":[]`},
+		"/page/detail?claim=team/a":     {"<h3>Receipt 2023-11-14 22:13:2", "At most off by", "2 kJ"},
+	} {
+		status, body := fetch(t, server.URL+path)
+		for _, text := range want {
+			if status != http.StatusOK || !strings.Contains(body, text) {
+				t.Errorf("%s: status %d, without %q: %s", path, status, text, body)
+			}
+		}
+	}
+}

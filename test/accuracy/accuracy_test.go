@@ -114,6 +114,9 @@ func TestShortPods(t *testing.T) {
 		len(pods), gpus, playing, scrapeInterval, table, len(still), standstill.Total(still), 100*pods.meanStalled())
 
 	compareErrors(t, created, node, at, still)
+	for _, name := range []string{exact, gauges, slow} {
+		compareReceipts(t, name, exporters[name], pods)
+	}
 	withCreated.hold(t, maxErrorCreated+pods.meanStalled())
 	withHold.hold(t, maxErrorZeroHold+pods.meanStalled())
 	divided.hold(t, maxErrorPartitions+parts.meanStalled())
