@@ -160,6 +160,9 @@ type Spec struct {
 	// Peak is the quantity that has the highest value of this gauge so far: of the device, and of the
 	// part of each holder since it began; "" if there is none.
 	Peak string
+	// Distributed says that the ledger keeps how the part of each claim of this additive gauge, which
+	// has no labels, was distributed over time.
+	Distributed bool
 	// Divided says that a partition which does not measure this additive quantity itself has a part of
 	// its parent's, by its activity and its share of the parent (join.DivideParent).
 	Divided bool
@@ -247,7 +250,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 			Name:   "utilization",
 			Metric: "utilization_ratio", Unit: "ratio", Sharing: Additive, NonNegative: true, Max: maxRatio,
 			Help:  "Share of time in which any engine of the device was busy, 0 to 1.",
-			Basis: ByTime, MeasuresBasis: true, Integral: "active_seconds", Activity: BusyShare,
+			Basis: ByTime, MeasuresBasis: true, Integral: "active_seconds", Activity: BusyShare, Distributed: true,
 		}
 	case EngineUtilization:
 		return Spec{
@@ -277,7 +280,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 			Name:   "memory_used",
 			Metric: "memory_used_bytes", Unit: "bytes", Sharing: Additive, NonNegative: true,
 			Help:  "Device memory in use.",
-			Basis: ByMemory, MeasuresBasis: true, Peak: "memory_used_peak",
+			Basis: ByMemory, MeasuresBasis: true, Peak: "memory_used_peak", Distributed: true,
 		}
 	case MemoryCapacity:
 		return Spec{
@@ -302,7 +305,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 			Name:   "power",
 			Metric: "power_watts", Unit: "watts", Sharing: Additive, NonNegative: true,
 			Help:     "Power drawn by the device.",
-			Integral: "energy", Divided: true, Peak: "power_peak",
+			Integral: "energy", Divided: true, Peak: "power_peak", Distributed: true,
 		}
 	case Energy:
 		return Spec{

@@ -318,7 +318,8 @@ func TestLocality(t *testing.T) {
 		others := func(text string) string {
 			var out strings.Builder
 			for line := range strings.Lines(text) {
-				touched := strings.HasPrefix(line, "dra_claim_info") || strings.HasPrefix(line, "dra_pod_info") ||
+				claim, distribution := strings.CutPrefix(claimOf(line), "distribution of ")
+				touched := distribution && holds(text, claim, `device="gpu-0`) || strings.HasPrefix(line, "dra_claim_info") || strings.HasPrefix(line, "dra_pod_info") ||
 					strings.Contains(
 						line, `device="extra"`,
 					) || strings.Contains(line, `device="gpu-0"`) || strings.Contains(line, `"other"`) ||
@@ -336,13 +337,36 @@ func TestLocality(t *testing.T) {
 	})
 }
 
+// claimOf returns the claim of a line of the text format; that of a distribution, which has no
+// device, as "distribution of" it.
+func claimOf(line string) string {
+	_, rest, _ := strings.Cut(line, `resourceclaim_name="`)
+	claim, _, _ := strings.Cut(rest, `"`)
+	if strings.Contains(line, "_distribution_") {
+		return "distribution of " + claim
+	}
+	return claim
+}
+
+// holds reports whether a claim was ever charged for a device.
+func holds(text, claim, device string) bool {
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "dra_claim_allocated_seconds_total{") && claimOf(line) == claim &&
+			strings.Contains(line, device) {
+			return true
+		}
+	}
+	return false
+}
+
 // Labels that are kept from scrape to scrape are those of the snapshot, whatever changed in
 // between.
 func TestKeptLabels(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		var latest *exposition.Snapshot
-		e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return latest }, exposition.Config{})
+		config := exposition.Config{Choices: exportertest.Classic()}
+		e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return latest }, config)
 		exportertest.Replay(t, func(_ *exportertest.World, _ join.Result, s *exposition.Snapshot) {
 			latest = s
 			exportertest.SameText(t, exportertest.Text(t, s), exportertest.Encode(t, e, expfmt.NewFormat(expfmt.TypeTextPlain)))

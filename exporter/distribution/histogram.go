@@ -260,8 +260,8 @@ func (h *Histogram) Zero() uint64 { return uint64(h.zero.count) }
 // Buckets returns the indexes and whole seconds of the buckets that have any, in order.
 func (h *Histogram) Buckets() iter.Seq2[int, uint64] {
 	return func(yield func(int, uint64) bool) {
-		for i := range h.buckets {
-			if b := &h.buckets[i]; b.count > 0 && !yield(int(b.index), uint64(b.count)) {
+		for _, b := range h.buckets {
+			if b.count > 0 && !yield(int(b.index), uint64(b.count)) {
 				return
 			}
 		}

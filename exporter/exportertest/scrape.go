@@ -30,7 +30,8 @@ type TB interface {
 	Errorf(format string, args ...any)
 }
 
-// Scraped is a scrape, parsed again: the value of each series by family and sorted labels.
+// Scraped is a scrape, parsed again: the value of each series by family and sorted labels. That of
+// a histogram is its count.
 type Scraped map[string]map[string]float64
 
 // Render returns the renderer of one snapshot.
@@ -41,10 +42,15 @@ func Render(s *exposition.Snapshot, c exposition.Config) *exposition.Renderer {
 // Unix returns seconds since 1970.
 func Unix(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-// Text returns the scrape in the text format.
+// Classic returns the choice of classic buckets: with it, the text formats have all families.
+func Classic() exposition.Choices {
+	return exposition.Choices{exposition.GroupHistograms: exposition.Classic}
+}
+
+// Text returns the scrape in the text format, with the classic buckets of histograms.
 func Text(t TB, s *exposition.Snapshot) string {
 	t.Helper()
-	return Encode(t, Render(s, exposition.Config{}), expfmt.NewFormat(expfmt.TypeTextPlain))
+	return Encode(t, Render(s, exposition.Config{Choices: Classic()}), expfmt.NewFormat(expfmt.TypeTextPlain))
 }
 
 // Encode returns the scrape in a format.
@@ -101,7 +107,11 @@ func Scrape(t TB, s *exposition.Snapshot) Scraped {
 		if !ok {
 			t.Fatalf("%s is no known family", name)
 		}
-		if want := strings.ToUpper(desc.Type.String()); f.GetType().String() != want {
+		want := strings.ToUpper(desc.Type.String())
+		if desc.Histogram {
+			want = dto.MetricType_HISTOGRAM.String()
+		}
+		if f.GetType().String() != want {
 			t.Fatalf("%s is a %v, not a %s", name, f.GetType(), want)
 		}
 		for _, m := range f.Metric {
@@ -109,7 +119,8 @@ func Scrape(t TB, s *exposition.Snapshot) Scraped {
 			if _, twice := out[name][key]; twice {
 				t.Fatalf("%s{%s} is there twice", name, key)
 			}
-			out[name][key] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			count := float64(m.GetHistogram().GetSampleCount())
+			out[name][key] = m.GetGauge().GetValue() + m.GetCounter().GetValue() + count
 		}
 	}
 	return out

@@ -18,6 +18,7 @@ import (
 // first in a snapshot.
 type sink interface {
 	put(id familyID, labels *labels, value float64, born, shown time.Time)
+	putDistribution(id familyID, labels *labels, d *ledger.Distribution)
 }
 
 // emission walks a snapshot for a sink.
@@ -73,6 +74,7 @@ func (e emission) claim(h *ledger.Holder, s *Snapshot) {
 		}
 		e.gauge(famClaimStalled, e.with(base, "reason", reason), stalled)
 	}
+	e.distributions(h)
 }
 
 func (e emission) pod(h *ledger.Holder, now time.Time) {
@@ -345,6 +347,27 @@ func (e emission) holder(h *ledger.Holder, base *labels, quantity, allocated, sh
 	}
 	e.put(allocated, base, h.Allocated, h.Born, h.Born)
 	e.put(share, base, h.Share, h.Born, h.Born)
+}
+
+func (e emission) distributions(h *ledger.Holder) {
+	for i := range h.Distributions {
+		d := &h.Distributions[i]
+		if id := famClaimDistribution + familyID(d.Quantity); e.on(id) {
+			e.putDistribution(id, e.distributionLabels(h, d.Series), d)
+		}
+	}
+}
+
+// distributionLabels returns the labels of a distribution of a claim, of which the row is.
+func (e emission) distributionLabels(h *ledger.Holder, s *ledger.Series) *labels {
+	if e.cache == nil {
+		return nil
+	}
+	row := e.cache.series.find(s)
+	if row == nil {
+		row = e.pairs("namespace", h.Namespace, "resourceclaim_name", h.Name, "driver", h.Device.Driver)
+	}
+	return e.cache.series.add(s, row)
 }
 
 func (e emission) infos(s *Snapshot) {

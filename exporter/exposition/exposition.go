@@ -15,6 +15,8 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
 // Renderer writes the metrics of the latest snapshot together with those of a registry. It makes no
@@ -34,11 +36,10 @@ type Renderer struct {
 
 // Config configures a [Renderer].
 type Config struct {
-	ZeroHold       time.Duration // a counter that was first exported less than this ago is written as 0
-	CreatedSamples bool          // _created lines in OpenMetrics text
-
-	Choices   Choices          // which groups of metrics are exported; nil: the default
-	Catalogue driver.Catalogue // of the snapshots; nil: the standard one
+	ZeroHold       time.Duration    // a counter that was first exported less than this ago is written as 0
+	CreatedSamples bool             // _created lines in OpenMetrics text
+	Choices        Choices          // which groups of metrics are exported; nil: the default
+	Catalogue      driver.Catalogue // of the snapshots; nil: the standard one
 }
 
 // New returns a renderer. latest returns nil before the first snapshot.
@@ -71,6 +72,7 @@ func (e *Renderer) Write(w io.Writer, f expfmt.Format) ([]Part, error) {
 	r := e.rendering()
 	defer e.reuse(r)
 	r.begin(formatOf(f, e.config.CreatedSamples))
+	r.classic = e.config.Choices.Of(GroupHistograms) == Classic
 	if s := e.latest(); s != nil {
 		r.take(s, e.labels, e.config)
 	}
@@ -158,6 +160,7 @@ func Negotiate(h http.Header) expfmt.Format { return expfmt.NegotiateAccept(h, f
 type rendering struct {
 	families *[numFamilies]Family
 	format   format
+	classic  bool // distributions have classic buckets
 	keep     int
 	now      time.Time // of the snapshot, without the monotonic clock
 	held     time.Time // counters first exported after it are written as 0; zero: none
@@ -195,14 +198,38 @@ func (r *rendering) take(s *Snapshot, cache *labelCache, c Config) {
 
 func (r *rendering) put(id familyID, l *labels, value float64, born, shown time.Time) {
 	f := &r.families[id]
-	if !f.unlimited && int(f.rank) < r.keep {
+	if r.drops(f) {
 		return
 	}
-	if f.Type == driver.Counter && !r.held.IsZero() && shown.After(r.held) {
+	if f.Type == driver.Counter && r.holds(shown) {
 		value = 0
 	}
-	if born.Round(0).After(r.now) {
-		born = time.Time{} // the wall clock went back: a counter does not begin in the future
+	r.bodies[id] = r.format.sample(r.bodies[id], f, l, value, r.begun(born))
+}
+
+func (r *rendering) putDistribution(id familyID, l *labels, d *ledger.Distribution) {
+	f := &r.families[id]
+	if r.drops(f) {
+		return
 	}
-	r.bodies[id] = r.format.sample(r.bodies[id], f, l, value, born)
+	h := &d.Histogram
+	if r.holds(d.Shown) {
+		h = &distribution.Histogram{}
+	}
+	r.bodies[id] = r.format.histogram(r.bodies[id], f, l, h, r.begun(d.Born), r.classic)
+}
+
+// drops reports whether the limit drops the family.
+func (r *rendering) drops(f *Family) bool { return !f.unlimited && int(f.rank) < r.keep }
+
+// holds reports whether a counter that was first exported at that time is written as 0.
+func (r *rendering) holds(shown time.Time) bool { return !r.held.IsZero() && shown.After(r.held) }
+
+// begun returns the created timestamp of a counter that was born then. If the wall clock went back,
+// there is none: a counter does not begin in the future.
+func (r *rendering) begun(born time.Time) time.Time {
+	if born.Round(0).After(r.now) {
+		return time.Time{}
+	}
+	return born
 }

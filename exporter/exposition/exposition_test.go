@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -112,13 +113,22 @@ func TestFormats(t *testing.T) {
 	hostile.ReadOf(name, jointest.Watts(70))
 	hostile.Tick(time.Second)
 	for name, s := range map[string]*exposition.Snapshot{"busy": busyHistory(t).Last, "hostile": hostile.Last} {
-		families := exportertest.Decode(t, exportertest.Render(s, exposition.Config{}))
-		for _, format := range exposition.Formats() {
-			for _, created := range []bool{false, true} {
-				want := encodeByLibrary(t, families, format, created)
-				got := exportertest.Encode(t, exportertest.Render(s, exposition.Config{CreatedSamples: created}), format)
+		for _, config := range []exposition.Config{
+			{}, {CreatedSamples: true}, {Choices: exportertest.Classic()},
+			{Choices: exportertest.Classic(), CreatedSamples: true},
+		} {
+			families := exportertest.Decode(t, exportertest.Render(s, config))
+			for _, format := range exposition.Formats() {
+				written := families
+				if config.Choices == nil && format.FormatType() != expfmt.TypeProtoDelim {
+					written = slices.DeleteFunc(slices.Clone(families), func(f *dto.MetricFamily) bool {
+						return f.GetType() == dto.MetricType_HISTOGRAM
+					})
+				}
+				want := encodeByLibrary(t, written, format, config.CreatedSamples)
+				got := exportertest.Encode(t, exportertest.Render(s, config), format)
 				if diff := cmp.Diff(want, got); diff != "" {
-					t.Errorf("%s, %s, created lines %v: %s", name, format, created, diff)
+					t.Errorf("%s, %s, %+v: %s", name, format, config, diff)
 				}
 			}
 		}
@@ -204,7 +214,7 @@ func TestEscapingSchemes(t *testing.T) {
 func TestFailingRegistry(t *testing.T) {
 	s := busyHistory(t).Last
 	broken := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, errors.New("broken") })
-	e := exposition.New(broken, func() *exposition.Snapshot { return s }, exposition.Config{})
+	e := exposition.New(broken, func() *exposition.Snapshot { return s }, exposition.Config{Choices: exportertest.Classic()})
 	var out bytes.Buffer
 	parts, err := e.Write(&out, expfmt.NewFormat(expfmt.TypeTextPlain))
 	if out.String() != exportertest.Text(t, s) || err == nil || len(parts) == 0 {

@@ -36,7 +36,7 @@ type Family struct {
 }
 
 // familyID is the number of a family: the fixed ones, then those of each quantity per device,
-// claim, pod, and unattributed.
+// claim, pod, unattributed, and of the distributions of claims.
 type familyID int
 
 const (
@@ -77,7 +77,8 @@ const (
 	famClaimQuantity        = famDeviceQuantity + driver.MaxQuantities
 	famPodQuantity          = famClaimQuantity + driver.MaxQuantities
 	famUnattributedQuantity = famPodQuantity + driver.MaxQuantities
-	numFamilies             = famUnattributedQuantity + driver.MaxQuantities
+	famClaimDistribution    = famUnattributedQuantity + driver.MaxQuantities
+	numFamilies             = famClaimDistribution + driver.MaxQuantities
 )
 
 // Families returns all families that are made of snapshots, in no particular order.
@@ -124,6 +125,9 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 			add(famPodQuantity, attributedFamily("dra_pod_", "The pod's part. ", spec, podLabelNames()), rankPod)
 			add(famUnattributedQuantity, attributedFamily("dra_device_unattributed_",
 				"What no claim is charged for. ", spec, deviceLabelNames()), rankUnattributed)
+			if spec.Distributed {
+				add(famClaimDistribution, distributionFamily(spec), rankClaim)
+			}
 		}
 	}
 	for id := range all {
@@ -175,6 +179,27 @@ func witnessedFamily(prefix, holder string, spec *driver.Spec, labels []string) 
 		"summed over holders. Absent while there was none. ", spec, labels)
 	f.Filled = "the device's increments, by time"
 	return f
+}
+
+// distributionFamily returns the family of how a gauge of claims was distributed over time. The
+// unit stays the end of the name.
+func distributionFamily(spec *driver.Spec) Family {
+	return Family{
+		Name: "dra_claim_" + strings.TrimSuffix(spec.Metric, spec.Unit) + "distribution_" + spec.Unit,
+		Help: "How the claim's part was distributed over time since it began, summed over its devices of the driver. Each " +
+			"second counts once, by the value of its reading: the count is the seconds measured, the sum is the integral. " +
+			"A native histogram; not in text formats, unless --histograms=classic. " + spec.Help,
+		Unit: spec.Unit, Labels: []string{"namespace", "resourceclaim_name", "driver"}, Filled: fromLedger,
+		Spec: spec, Histogram: true,
+	}
+}
+
+// kind returns the word for the family's type.
+func (f *Family) kind() string {
+	if f.Histogram {
+		return "histogram"
+	}
+	return f.Type.String()
 }
 
 const (

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
 )
 
 // format is one of the formats that Prometheus accepts. The encoders of prometheus/common/expfmt
@@ -21,6 +22,9 @@ import (
 type format interface {
 	// sample appends a sample to the body of its family. born is zero for gauges.
 	sample(body []byte, f *Family, l *labels, value float64, born time.Time) []byte
+	// histogram appends a distribution; without classic buckets only a format that has native
+	// histograms.
+	histogram(body []byte, f *Family, l *labels, h *distribution.Histogram, born time.Time, classic bool) []byte
 	// family appends a family that has samples.
 	family(out []byte, f *Family, body []byte) []byte
 	// end appends the end of an answer.
@@ -50,7 +54,7 @@ func (textFormat) sample(body []byte, f *Family, l *labels, value float64, _ tim
 
 func (textFormat) family(out []byte, f *Family, body []byte) []byte {
 	out = appendComment(out, "HELP", f.Name, f.Help, false)
-	out = appendComment(out, "TYPE", f.Name, f.Type.String(), false)
+	out = appendComment(out, "TYPE", f.Name, f.kind(), false)
 	return append(out, body...)
 }
 
@@ -73,7 +77,7 @@ func (o openMetricsFormat) sample(body []byte, f *Family, l *labels, value float
 func (openMetricsFormat) family(out []byte, f *Family, body []byte) []byte {
 	name := openMetricsName(f)
 	out = appendComment(out, "HELP", name, f.Help, true)
-	out = appendComment(out, "TYPE", name, f.Type.String(), true)
+	out = appendComment(out, "TYPE", name, f.kind(), true)
 	if f.Unit != "" {
 		out = appendComment(out, "UNIT", name, f.Unit, true)
 	}
@@ -152,8 +156,13 @@ func (protobufFormat) sample(body []byte, f *Family, l *labels, value float64, b
 	var room [40]byte
 	field, message := protowire.Number(2), appendValue(room[:0], value) // gauge
 	if f.Type == driver.Counter {
-		field, message = 3, appendCreated(message, born)
+		field, message = 3, appendCreated(message, 3, born)
 	}
+	return appendMetric(body, wire, field, message)
+}
+
+// appendMetric appends field 4 of a MetricFamily: a Metric of its labels and its value.
+func appendMetric(body []byte, wire string, field protowire.Number, message []byte) []byte {
 	size := len(wire) + 1 + protowire.SizeBytes(len(message))
 	body = protowire.AppendVarint(protowire.AppendTag(body, 4, protowire.BytesType), uint64(size))
 	body = append(body, wire...)
@@ -165,9 +174,9 @@ func appendValue(message []byte, v float64) []byte {
 	return protowire.AppendFixed64(protowire.AppendTag(message, 1, protowire.Fixed64Type), math.Float64bits(v))
 }
 
-// appendCreated appends field 3 of a Counter: a google.protobuf.Timestamp of seconds (1) and nanos
-// (2).
-func appendCreated(message []byte, born time.Time) []byte {
+// appendCreated appends the field of a Counter (3) or a Histogram (15) with its created time: a
+// google.protobuf.Timestamp of seconds (1) and nanos (2).
+func appendCreated(message []byte, field protowire.Number, born time.Time) []byte {
 	if born.IsZero() {
 		return message
 	}
@@ -179,12 +188,15 @@ func appendCreated(message []byte, born time.Time) []byte {
 	if n := born.Nanosecond(); n != 0 {
 		stamp = protowire.AppendVarint(protowire.AppendTag(stamp, 2, protowire.VarintType), uint64(n))
 	}
-	return protowire.AppendBytes(protowire.AppendTag(message, 3, protowire.BytesType), stamp)
+	return protowire.AppendBytes(protowire.AppendTag(message, field, protowire.BytesType), stamp)
 }
 
 func (protobufFormat) family(out []byte, f *Family, body []byte) []byte {
 	kind := uint64(1) // GAUGE
-	if f.Type == driver.Counter {
+	switch {
+	case f.Histogram:
+		kind = 4
+	case f.Type == driver.Counter:
 		kind = 0
 	}
 	head := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), f.Name)

@@ -7,9 +7,17 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Group is a group of families that is switched on and off together, by the flag --metrics.GROUP. A
-// family may be in several groups: it is exported if all of them are on.
+// Group is a group of families that is switched on and off together, by its flag. A family may be
+// in several groups: it is exported if all of them are on.
 type Group string
+
+// Flag returns the name of the group's flag, metrics.GROUP for most.
+func (g Group) Flag() string {
+	if g == GroupHistograms {
+		return string(g)
+	}
+	return "metrics." + string(g)
+}
 
 // The groups.
 const (
@@ -19,13 +27,16 @@ const (
 	GroupQuantitySource Group = "quantity-source" // which source a quantity comes from
 	GroupTopology       Group = "topology"        // whether the devices of a pod sit together
 	GroupFit            Group = "fit"             // what a claim would have needed
+	GroupHistograms     Group = "histograms"      // distributions over time of claims
 )
 
-// The choices of a group. All groups have On and Off.
+// The choices of a group. All groups have Off, and all but GroupHistograms On.
 const (
 	On        = "on"
 	Off       = "off"
 	Info      = "info"      // of GroupPods: only who the pods are and what they hold
+	Native    = "native"    // of GroupHistograms, its default: native histograms, in protobuf alone
+	Classic   = "classic"   // of GroupHistograms: with classic buckets too, in all formats
 	Estimates = "estimates" // of GroupQuantitySource: only of quantities that are not measured themselves
 )
 
@@ -52,6 +63,12 @@ func Groups() []GroupInfo {
 		},
 		{GroupTopology, "Whether the devices of a pod sit together: on or off.", []string{On, Off}},
 		{GroupFit, "What a claim would have needed of what it holds: on or off.", []string{On, Off}},
+		{
+			GroupHistograms,
+			"How utilization, memory and power of each claim were distributed over time: native (native histograms, in " +
+				"protobuf alone), classic (with classic buckets too, also in text: 19 to 31 series each) or off.",
+			[]string{Native, Classic, Off},
+		},
 	}
 }
 
@@ -85,6 +102,9 @@ func (c Choices) exports(f *Family) bool {
 // quantityGroups returns the groups of a quantity's family; first is that of the first quantity.
 func quantityGroups(first familyID, spec *driver.Spec) []Group {
 	var out []Group
+	if first == famClaimDistribution {
+		return []Group{GroupHistograms}
+	}
 	if spec.Derived {
 		out = append(out, GroupPeaks)
 	} else if spec.Sharing == driver.Witnessed && (first == famClaimQuantity || first == famPodQuantity) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"pgregory.net/rapid"
 
@@ -32,6 +33,9 @@ func leftOut() map[exposition.Group]map[string]string {
 			exposition.Off:       `^dra_device_quantity_source_info`,
 			exposition.Estimates: `^dra_device_quantity_source_info.*source="[^" ]*"`,
 		},
+		exposition.GroupHistograms: { // in text
+			exposition.Off: `^dra_claim_[a-z_]+_distribution_`, exposition.Native: `^dra_claim_[a-z_]+_distribution_`,
+		},
 	}
 }
 
@@ -55,15 +59,30 @@ func TestGroups(t *testing.T) {
 			w.Step(exportertest.Pauses())
 			s := books.Advance(join.Join(w.Input()), w.Now)
 			some := limiter.Apply(books, s)
-			text := exportertest.Encode(t, exportertest.Render(some, exposition.Config{Choices: choices}),
-				expfmt.NewFormat(expfmt.TypeTextPlain))
+			e := exportertest.Render(some, exposition.Config{Choices: choices})
+			text := exportertest.Encode(t, e, expfmt.NewFormat(expfmt.TypeTextPlain))
 			want := without(exportertest.Text(t, exportertest.Whole(s)), out)
 			exportertest.SameText(t, want, without(text, nil))
-			if n := strings.Count(without(want, []string{"^dra_exporter_"}), "\n"); n != some.Series {
+			n := strings.Count(without(want, []string{"^dra_exporter_"}), "\n")
+			if choices.Of(exposition.GroupHistograms) != exposition.Classic {
+				n += histograms(exportertest.Decode(t, e))
+			}
+			if n != some.Series {
 				t.Fatalf("%d series are exported, %d counted", n, some.Series)
 			}
 		}
 	})
+}
+
+// histograms returns the number of histograms.
+func histograms(families []*dto.MetricFamily) int {
+	n := 0
+	for _, f := range families {
+		if f.GetType() == dto.MetricType_HISTOGRAM {
+			n += len(f.Metric)
+		}
+	}
+	return n
 }
 
 // without returns the samples of an answer that match none of the patterns. The number of series is
@@ -87,9 +106,12 @@ func TestLedgerWithoutGroups(t *testing.T) {
 		config ledger.Config
 		want   string
 	}{
-		"all":            {ledger.Config{}, "errors=2 errors_of_claims=1 peaks=3 at=1"},
-		"without errors": {ledger.Config{WithoutErrors: true}, "errors=2 errors_of_claims=0 peaks=3 at=1"},
-		"without peaks":  {ledger.Config{WithoutPeaks: true}, "errors=2 errors_of_claims=1 peaks=0 at=1"},
+		"all":            {ledger.Config{}, "errors=2 errors_of_claims=1 peaks=3 distributions=1 at=1"},
+		"without errors": {ledger.Config{WithoutErrors: true}, "errors=2 errors_of_claims=0 peaks=3 distributions=1 at=1"},
+		"without peaks":  {ledger.Config{WithoutPeaks: true}, "errors=2 errors_of_claims=1 peaks=0 distributions=1 at=1"},
+		"without distributions": {
+			ledger.Config{WithoutDistributions: true}, "errors=2 errors_of_claims=1 peaks=3 distributions=0 at=1",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := exportertest.NewHistory(t)
@@ -102,9 +124,10 @@ func TestLedgerWithoutGroups(t *testing.T) {
 				h.Tick(time.Second)
 			}
 			x := exportertest.Scrape(t, h.Last)
-			got := fmt.Sprintf("errors=%v errors_of_claims=%d peaks=%d at=%d", x.One(t, "dra_device_errors_total"),
+			got := fmt.Sprintf("errors=%v errors_of_claims=%d peaks=%d distributions=%d at=%d", x.One(t, "dra_device_errors_total"),
 				len(x["dra_claim_errors_total"]),
 				len(x["dra_claim_power_peak_watts"])+len(x["dra_pod_power_peak_watts"])+len(x["dra_device_power_peak_watts"]),
+				len(x["dra_claim_power_distribution_watts"]),
 				len(x["dra_device_last_error_timestamp_seconds"]))
 			if got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)

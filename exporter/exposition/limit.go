@@ -56,6 +56,7 @@ const (
 // counting is a sink that counts series by rank.
 type counting struct {
 	families *[numFamilies]Family
+	classic  bool // distributions have classic buckets
 	ranks    [numRanks]int
 }
 
@@ -63,6 +64,20 @@ func (c *counting) put(id familyID, _ *labels, _ float64, _, _ time.Time) {
 	if f := &c.families[id]; !f.unlimited {
 		c.ranks[f.rank]++
 	}
+}
+
+func (c *counting) putDistribution(id familyID, _ *labels, d *ledger.Distribution) {
+	f := &c.families[id]
+	c.ranks[f.rank] += distributionSeries(f, c.classic)
+}
+
+// distributionSeries returns the number of series of a distribution. Prometheus stores a native
+// histogram as one, and a classic one as one for each bucket, the count and the sum.
+func distributionSeries(f *Family, classic bool) int {
+	if !classic {
+		return 1
+	}
+	return len(classicBounds(f)) + 3
 }
 
 func (c *counting) atLeast(keep int) int {
@@ -115,7 +130,7 @@ func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 			if over <= 0 {
 				return false
 			}
-			ended := counting{families: l.families}
+			ended := l.counting()
 			e := l.emission(&ended, out)
 			if pod {
 				e.pod(h, s.Time)
@@ -146,9 +161,13 @@ func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 }
 
 func (l *Limiter) countSeries(s *Snapshot) counting {
-	c := counting{families: l.families}
+	c := l.counting()
 	s.walk(l.emission(&c, s))
 	return c
+}
+
+func (l *Limiter) counting() counting {
+	return counting{families: l.families, classic: l.choices.Of(GroupHistograms) == Classic}
 }
 
 func (l *Limiter) emission(c *counting, s *Snapshot) emission {

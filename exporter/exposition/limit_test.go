@@ -59,7 +59,8 @@ func seriesBound(r join.Result, s *exposition.Snapshot) int {
 			bound += 1 + len(share.Consumed) + len(share.Holders)
 		}
 	}
-	return bound + (len(s.Claims)+len(s.Pods))*(attributed+3) + 2*len(s.ClaimInfos) + len(s.PodInfos)
+	distributions := 3 * len(s.Claims)
+	return bound + (len(s.Claims)+len(s.Pods))*(attributed+3) + distributions + 2*len(s.ClaimInfos) + len(s.PodInfos)
 }
 
 // families are the ranks' families, the first dropped first.

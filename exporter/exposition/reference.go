@@ -95,7 +95,7 @@ func (w *referenceWriter) groups(families []Family) {
 				names = append(names, "`"+families[i].Name+"`")
 			}
 		}
-		w.print(fmt.Sprintf("| `--metrics.%s` | %s | %s |\n", g.Group, g.Help, strings.Join(names, " ")))
+		w.print(fmt.Sprintf("| `--%s` | %s | %s |\n", g.Group.Flag(), g.Help, strings.Join(names, " ")))
 	}
 }
 
@@ -103,10 +103,6 @@ func (w *referenceWriter) family(f Family, fills func(driver.Quantity) []string)
 	filled := f.Filled
 	if f.Spec != nil && f.Filled == "sources" {
 		filled = cmp.Or(strings.Join(fills(f.Quantity), ", "), "no source yet")
-	}
-	kind := f.Type.String()
-	if f.Histogram {
-		kind = "histogram"
 	}
 	var labels []string
 	for _, l := range f.Labels {
@@ -117,7 +113,7 @@ func (w *referenceWriter) family(f Family, fills func(driver.Quantity) []string)
 		help += closedLists(f.Spec)
 	}
 	w.print(fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s |\n",
-		"`"+f.Name+"`", kind, f.Unit, strings.Join(labels, " "), help, filled, f.Stability))
+		"`"+f.Name+"`", f.kind(), f.Unit, strings.Join(labels, " "), help, filled, f.Stability))
 }
 
 // closedLists returns the values of the labels that have a closed list.

@@ -36,9 +36,10 @@ type account struct {
 	allocated float64 // seconds in which it held the device
 	share     float64 // the same, divided among the holders at that time
 	totals    []total
-	gauges    []*Series // of its parts of the device's gauges, by their numbers
-	witnessed []Value   // what happened to the device while it held it, and its peaks
-	lastError time.Time // of the errors among them; zero: none
+	gauges    []*Series           // of its parts of the device's gauges, by their numbers
+	witnessed []Value             // what happened to the device while it held it, and its peaks
+	lastError time.Time           // of the errors among them; zero: none
+	claim     *claimDistributions // nil: none are kept
 
 	dropped bool // its retention is over, or Evict dropped it
 
@@ -67,7 +68,12 @@ func (a *account) end(at time.Time) { a.ended, a.gauges = at, nil }
 
 // drop marks the account as dropped, and frees what it was charged: the timeline of the device
 // refers to it for a while.
-func (a *account) drop() { a.dropped, a.totals, a.gauges, a.witnessed = true, nil, nil, nil }
+func (a *account) drop() {
+	a.dropped, a.totals, a.gauges, a.witnessed = true, nil, nil, nil
+	if a.claim != nil {
+		a.claim.accounts--
+	}
+}
 
 // charge adds an amount of a counter of its device. tick is the time of the present tick.
 func (a *account) charge(c *counter, amount float64, tick time.Time) {
@@ -105,6 +111,8 @@ func (a *account) gauge(m *meter) *Series {
 type accountBook struct {
 	accounts map[HolderKey]*account
 	order    []*account // by key; nil: not sorted yet
+
+	distributions map[claimKey]*claimDistributions // nil: none are kept
 }
 
 // account returns the account of a holder of the device. It opens a new one, or reopens one that
@@ -116,6 +124,7 @@ func (b *accountBook) account(d *deviceBook, namespace, name string, born, now t
 		a = &account{key: key, device: d, born: born, active: now}
 		b.accounts[key] = a
 		b.order = nil
+		b.distribute(a)
 	}
 	if !a.ended.IsZero() {
 		a.ended, a.active = time.Time{}, now
@@ -141,13 +150,19 @@ func (b *accountBook) release(now time.Time, retention time.Duration) {
 		}
 		a.drop()
 		delete(b.accounts, key)
+		b.forgetDistributions(a)
 		b.order = nil
 	}
 }
 
 // evict removes the dropped accounts from the book and their rows from the given ones.
 func (b *accountBook) evict(rows []Holder) []Holder {
-	maps.DeleteFunc(b.accounts, func(_ HolderKey, a *account) bool { return a.dropped })
+	maps.DeleteFunc(b.accounts, func(_ HolderKey, a *account) bool {
+		if a.dropped {
+			b.forgetDistributions(a)
+		}
+		return a.dropped
+	})
 	b.order = nil
 	return slices.DeleteFunc(rows, func(h Holder) bool { return b.accounts[*h.HolderKey] == nil })
 }

@@ -188,6 +188,7 @@ func (d *deviceBook) settle(horizon, now time.Time, config Config) {
 // count distributes what one reading adds.
 func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config Config) {
 	d.peak(m, next)
+	d.observeDistribution(m, next)
 	if !m.counts && m.spec.Activity == driver.BusyShare && next.Value > config.IdleThreshold {
 		d.markActive(next.At, next.Value, config.IdleThreshold)
 	}
@@ -231,13 +232,21 @@ func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, confi
 // of holders. A holder whose cgroup was removed is such a change even if the kubelet still names
 // it: its work ended at the latest then.
 func (d *deviceBook) integrate(c *counter, last, next driver.Reading) {
+	d.eachPiece(last, next, func(_ *segment, from, to time.Time) {
+		d.distribute(c, level(last, next, from, to)*to.Sub(from).Seconds(), from, to)
+	})
+}
+
+// eachPiece calls f for every piece of the time between two readings of a gauge in which no holder
+// changed and none was seen to go.
+func (d *deviceBook) eachPiece(last, next driver.Reading, f func(s *segment, from, to time.Time)) {
 	left := d.departure(last.At, next.At)
-	d.each(last.At, next.At, func(_ *segment, from, to time.Time) {
+	d.each(last.At, next.At, func(s *segment, from, to time.Time) {
 		if left.After(from) && left.Before(to) {
-			d.distribute(c, level(last, next, from, left)*left.Sub(from).Seconds(), from, left)
+			f(s, from, left)
 			from = left
 		}
-		d.distribute(c, level(last, next, from, to)*to.Sub(from).Seconds(), from, to)
+		f(s, from, to)
 	})
 }
 

@@ -16,6 +16,8 @@ type Config struct {
 
 	WithoutErrors bool // errors and throttled time are not counted for claims and pods
 	WithoutPeaks  bool // highest values are not kept
+	// WithoutDistributions says that how the gauges of claims were distributed over time is not kept.
+	WithoutDistributions bool
 
 	Catalogue driver.Catalogue // of the readings' quantities; nil: the standard one
 }
@@ -46,11 +48,12 @@ func New(config Config) *Ledger {
 		if config.WithoutPeaks {
 			spec.Peak = ""
 		}
+		spec.Distributed = spec.Distributed && !config.WithoutDistributions
 	}
 	return &Ledger{
 		config:  config,
 		devices: map[driver.ID]*deviceBook{},
-		claims:  accountBook{accounts: map[HolderKey]*account{}},
+		claims:  accountBook{accounts: map[HolderKey]*account{}, distributions: newDistributions(!config.WithoutDistributions)},
 		pods:    accountBook{accounts: map[HolderKey]*account{}},
 		names:   newNames(),
 	}
@@ -99,6 +102,7 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
 	for i := range r.Devices {
 		l.devices[r.Devices[i].ID].dividePresent(l.tick, now, l.config)
 	}
+	l.claims.settleDistributions(now)
 	l.view = r.View.At
 	l.names.observe(r.Devices, now)
 	l.release(horizon, now)

@@ -65,6 +65,9 @@ type Holder struct {
 	Share      float64   // seconds, divided among the holders at that time
 	LastActive time.Time // when the device was last active while held; zero: it is not measured
 	LastError  time.Time // when an error last hit it; zero: none did
+	// Distributions are those of a claim, over all of its devices of one driver. The row of the first
+	// of these devices has them.
+	Distributions []Distribution
 }
 
 // Value is a number and what it means.
@@ -218,6 +221,8 @@ func (b *accountBook) snapshot(tick uint64, now time.Time, retention time.Durati
 		n += len(a.totals) + len(a.witnessed) + a.device.gauges
 	}
 	slab := make([]Value, 0, n)
+	copies := b.copyDistributions()
+	var claim *claimDistributions // of the row before
 	for _, a := range accounts {
 		if !a.exported(now, retention) {
 			continue
@@ -230,6 +235,10 @@ func (b *accountBook) snapshot(tick uint64, now time.Time, retention time.Durati
 		}
 		if a.ended.IsZero() && a.device.measured {
 			h.LastActive = a.active
+		}
+		if a.claim != claim {
+			claim = a.claim
+			h.Distributions = copies.of(claim)
 		}
 		out = append(out, h)
 	}

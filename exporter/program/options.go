@@ -167,7 +167,7 @@ func (o *options) addCounterFlags(g *flagGroup) {
 func (o *options) addGroupFlags(g *flagGroup) {
 	o.groupChoices = map[exposition.Group]*string{}
 	for _, group := range exposition.Groups() {
-		flag := g.Flag("metrics."+string(group.Group), group.Help).Default(group.Choices[0])
+		flag := g.Flag(group.Group.Flag(), group.Help).Default(group.Choices[0])
 		o.groupChoices[group.Group] = flag.Enum(group.Choices...)
 	}
 }

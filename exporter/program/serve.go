@@ -48,6 +48,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		Ledger: ledger.New(ledger.Config{
 			Retention: o.retention, IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold,
 			WithoutErrors: !choices.Has(exposition.GroupErrors), WithoutPeaks: !choices.Has(exposition.GroupPeaks),
+			WithoutDistributions: !choices.Has(exposition.GroupHistograms),
 		}),
 		Limiter: exposition.NewLimiter(o.maxSeries, choices), MaxAge: o.maxAge, Log: log,
 		Recorder: flight.sink(),

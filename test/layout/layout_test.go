@@ -129,8 +129,8 @@ func TestImports(t *testing.T) {
 		"exporter/explain":      {"driver", "exporter/join"},
 		"exporter/distribution": nil,
 		"exporter/fit":          {"driver", "exporter/join", "podresources"},
-		"exporter/ledger":       {"driver", "exporter/join", "podresources"},
-		"exporter/exposition":   {"driver", "exporter/join", "exporter/ledger", "podresources"},
+		"exporter/ledger":       {"driver", "exporter/distribution", "exporter/join", "podresources"},
+		"exporter/exposition":   {"driver", "exporter/distribution", "exporter/join", "exporter/ledger", "podresources"},
 		"exporter/recorder":     {"driver", "exporter/join", "exporter/ledger", "podresources"},
 		"exporter/archive":      {"driver"},
 		"exporter/web": {

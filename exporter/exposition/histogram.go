@@ -1,0 +1,184 @@
+package exposition
+
+import (
+	"encoding/binary"
+	"math"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+)
+
+// classicSchema is the resolution of classic buckets: each is 41 % wide. A distribution has a lower
+// one only if its values are of more than 32 orders of two.
+const classicSchema = 1
+
+// classicBounds returns the indexes of the classic buckets of a family, of classicSchema.
+func classicBounds(f *Family) (indexes []int) {
+	first, last := 2, 14 // 4 W to 16 kW
+	switch f.Unit {
+	case "ratio":
+		first, last = -5, 4 // 3 % to 16 devices
+	case "bytes":
+		first, last = 26, 41 // 64 MiB to 2 TiB
+	}
+	for i := first << classicSchema; i <= last<<classicSchema; i++ {
+		indexes = append(indexes, i)
+	}
+	return indexes
+}
+
+// eachClassic calls f with the upper bound and the cumulative count of each classic bucket but the
+// last, +Inf. A bucket of the histogram counts for the first classic one that has all of it.
+func eachClassic(family *Family, h *distribution.Histogram, f func(bound float64, count uint64)) {
+	type bucket struct {
+		bound float64
+		count uint64
+	}
+	var buckets []bucket
+	for index, count := range h.Buckets() {
+		buckets = append(buckets, bucket{distribution.Bound(h.Schema(), index), count})
+	}
+	count := h.Zero()
+	for _, index := range classicBounds(family) {
+		bound := distribution.Bound(classicSchema, index)
+		for len(buckets) > 0 && buckets[0].bound <= bound {
+			count += buckets[0].count
+			buckets = buckets[1:]
+		}
+		f(bound, count)
+	}
+}
+
+func (textFormat) histogram(
+	body []byte, f *Family, l *labels, h *distribution.Histogram, _ time.Time, classic bool,
+) []byte {
+	if !classic {
+		return body
+	}
+	return appendClassic(body, f, l, h, appendFloat)
+}
+
+func (o openMetricsFormat) histogram(
+	body []byte, f *Family, l *labels, h *distribution.Histogram, born time.Time, classic bool,
+) []byte {
+	if !classic {
+		return body
+	}
+	body = appendClassic(body, f, l, h, appendOpenMetricsFloat)
+	if o.created && !born.IsZero() {
+		body = append(appendName(body, f.Name+"_created", l), ' ')
+		body = append(appendOpenMetricsFloat(body, float64(born.UnixNano())/1e9), '\n')
+	}
+	return body
+}
+
+// appendClassic appends the samples of a classic histogram.
+func appendClassic(
+	body []byte, f *Family, l *labels, h *distribution.Histogram, number func([]byte, float64) []byte,
+) []byte {
+	bucket := func(bound float64, count uint64) {
+		body = append(append(body, f.Name...), "_bucket{"...)
+		if l != nil && l.text != "" {
+			body = append(append(body, l.text...), ',')
+		}
+		body = number(append(body, `le="`...), bound)
+		body = append(appendCount(append(body, `"} `...), count), '\n')
+	}
+	eachClassic(f, h, bucket)
+	bucket(math.Inf(1), h.Count())
+	body = append(appendName(body, f.Name+"_sum", l), ' ')
+	body = append(number(body, h.Sum()), '\n')
+	body = append(appendName(body, f.Name+"_count", l), ' ')
+	return append(appendCount(body, h.Count()), '\n')
+}
+
+// histogram appends an io.prometheus.client.Histogram: sample_count (1), sample_sum (2), bucket (3)
+// of classic ones, schema (5), zero_threshold (6), zero_count (7), positive_span (12),
+// positive_delta (13) and created_timestamp (15).
+func (protobufFormat) histogram(
+	body []byte, f *Family, l *labels, h *distribution.Histogram, born time.Time, classic bool,
+) []byte {
+	wire := ""
+	if l != nil {
+		wire = l.wire
+	}
+	var room [1024]byte
+	m := protowire.AppendVarint(protowire.AppendTag(room[:0], 1, protowire.VarintType), h.Count())
+	m = protowire.AppendFixed64(protowire.AppendTag(m, 2, protowire.Fixed64Type), math.Float64bits(h.Sum()))
+	if classic {
+		m = appendClassicBuckets(m, f, h)
+	}
+	m = protowire.AppendTag(m, 5, protowire.VarintType)
+	m = protowire.AppendVarint(m, protowire.EncodeZigZag(int64(h.Schema())))
+	m = protowire.AppendTag(m, 6, protowire.Fixed64Type)
+	m = protowire.AppendFixed64(m, math.Float64bits(distribution.ZeroThreshold))
+	m = protowire.AppendVarint(protowire.AppendTag(m, 7, protowire.VarintType), h.Zero())
+	m = appendCreated(appendBuckets(m, h), 15, born)
+	return appendMetric(body, wire, 7, m)
+}
+
+// appendClassicBuckets appends Buckets of cumulative_count (1) and upper_bound (2).
+func appendClassicBuckets(m []byte, f *Family, h *distribution.Histogram) []byte {
+	eachClassic(f, h, func(bound float64, count uint64) {
+		var room [24]byte
+		b := protowire.AppendVarint(protowire.AppendTag(room[:0], 1, protowire.VarintType), count)
+		b = protowire.AppendFixed64(protowire.AppendTag(b, 2, protowire.Fixed64Type), math.Float64bits(bound))
+		m = protowire.AppendBytes(protowire.AppendTag(m, 3, protowire.BytesType), b)
+	})
+	return m
+}
+
+// maxGap is the largest number of empty buckets between two that does not begin a new span, as in
+// client_golang.
+const maxGap = 2
+
+// appendBuckets appends the spans, and the difference of each bucket's count to that of the one
+// before.
+func appendBuckets(m []byte, h *distribution.Histogram) []byte {
+	offset, length, next := 0, 0, 0
+	for index := range h.Buckets() {
+		if gap := index - next; length == 0 || gap > maxGap {
+			m = appendSpan(m, offset, length)
+			offset, length = gap, 1
+		} else {
+			length += gap + 1
+		}
+		next = index + 1
+	}
+	m = appendSpan(m, offset, length)
+	first, before := true, uint64(0)
+	for index, count := range h.Buckets() {
+		if gap := index - next; !first && gap <= maxGap {
+			for range gap {
+				m, before = appendDelta(m, before, 0), 0
+			}
+		}
+		m, before = appendDelta(m, before, count), count
+		first, next = false, index+1
+	}
+	return m
+}
+
+// appendSpan appends a BucketSpan of offset (1) and length (2), if it has any buckets.
+func appendSpan(m []byte, offset, length int) []byte {
+	if length == 0 {
+		return m
+	}
+	var room [2 * (1 + binary.MaxVarintLen32)]byte
+	span := protowire.AppendVarint(
+		protowire.AppendTag(room[:0], 1, protowire.VarintType), protowire.EncodeZigZag(int64(offset)),
+	)
+	span = protowire.AppendVarint(protowire.AppendTag(span, 2, protowire.VarintType), uint64(length))
+	return protowire.AppendBytes(protowire.AppendTag(m, 12, protowire.BytesType), span)
+}
+
+func appendDelta(m []byte, before, count uint64) []byte {
+	return protowire.AppendVarint(
+		protowire.AppendTag(m, 13, protowire.VarintType), protowire.EncodeZigZag(int64(count)-int64(before)),
+	)
+}
+
+func appendCount(body []byte, count uint64) []byte { return strconv.AppendUint(body, count, 10) }

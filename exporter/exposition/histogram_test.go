@@ -1,0 +1,125 @@
+package exposition
+
+import (
+	"bytes"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/encoding/protodelim"
+	"google.golang.org/protobuf/testing/protocmp"
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+)
+
+func powerFamily() *Family {
+	spec := driver.Power.Spec()
+	f := distributionFamily(&spec)
+	return &f
+}
+
+// randomHistogram draws one of whole seconds, with gaps between its buckets.
+func randomHistogram(t *rapid.T) *distribution.Histogram {
+	var h distribution.Histogram
+	index := rapid.IntRange(-90, 200).Draw(t, "first")
+	for range rapid.IntRange(0, 70).Draw(t, "buckets") {
+		h.Observe(distribution.Bound(distribution.Schema, index), float64(rapid.IntRange(1, 1e6).Draw(t, "seconds")))
+		index += rapid.SampledFrom([]int{1, 1, 1, 2, 3, 4, 50}).Draw(t, "gap")
+	}
+	return &h
+}
+
+// A distribution is written to the byte as client_golang writes its native histogram of the same
+// buckets.
+func TestNativeHistogram(t *testing.T) {
+	born := time.Date(2026, 11, 22, 1, 2, 3, 4000, time.UTC)
+	f, l := powerFamily(), (*labels)(nil).with("namespace", "team", "resourceclaim_name", "c0")
+	desc := prometheus.NewDesc(f.Name, f.Help, []string{"namespace", "resourceclaim_name"}, nil)
+	rapid.Check(t, func(t *rapid.T) {
+		h := randomHistogram(t)
+		buckets := map[int]int64{}
+		for index, count := range h.Buckets() {
+			buckets[index] = int64(count)
+		}
+		var metric dto.Metric
+		library := prometheus.MustNewConstNativeHistogram(desc, h.Count(), h.Sum(), buckets, nil, h.Zero(),
+			int32(h.Schema()), distribution.ZeroThreshold, born, "team", "c0")
+		if err := library.Write(&metric); err != nil {
+			t.Fatal(err)
+		}
+		want := &dto.MetricFamily{
+			Name: &f.Name, Help: &f.Help, Type: dto.MetricType_HISTOGRAM.Enum(), Unit: &f.Unit, Metric: []*dto.Metric{&metric},
+		}
+		var out bytes.Buffer
+		if _, err := protodelim.MarshalTo(&out, want); err != nil {
+			t.Fatal(err)
+		}
+		p := protobufFormat{}
+		written := p.family(nil, f, p.histogram(nil, f, l, h, born, false))
+		if !bytes.Equal(written, out.Bytes()) {
+			got := &dto.MetricFamily{}
+			if err := protodelim.UnmarshalFrom(bytes.NewReader(written), got); err != nil {
+				t.Fatal(err)
+			}
+			t.Errorf("not as client_golang writes it: %s", cmp.Diff(want, got, protocmp.Transform()))
+		}
+	})
+}
+
+// Classic buckets count what is at or below their bounds, and never more than is.
+func TestClassicBuckets(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		h := randomHistogram(t)
+		last := uint64(0)
+		eachClassic(powerFamily(), h, func(bound float64, count uint64) {
+			want := h.Zero()
+			for index, n := range h.Buckets() {
+				if distribution.Bound(h.Schema(), index) <= bound {
+					want += n
+				}
+			}
+			if count != want || count < last {
+				t.Errorf("%d s up to %v, want %d", count, bound, want)
+			}
+			last = count
+		})
+	})
+}
+
+// The classic buckets are few, and end at round numbers.
+func TestClassicBounds(t *testing.T) {
+	for quantity, want := range map[driver.Quantity][3]float64{
+		driver.Utilization: {19, 1. / 32, 16}, driver.MemoryUsed: {31, 64 << 20, 2 << 40}, driver.Power: {25, 4, 16384},
+	} {
+		spec := quantity.Spec()
+		f := distributionFamily(&spec)
+		indexes := classicBounds(&f)
+		got := [3]float64{
+			float64(len(indexes)), distribution.Bound(classicSchema, indexes[0]),
+			distribution.Bound(classicSchema, indexes[len(indexes)-1]),
+		}
+		if got != want {
+			t.Errorf("%s has %v, want %v", f.Name, got, want)
+		}
+	}
+}
+
+// BenchmarkNativeHistogram is one with as many buckets as there can be.
+func BenchmarkNativeHistogram(b *testing.B) {
+	var h distribution.Histogram
+	for i := range distribution.MaxBuckets {
+		h.Observe(distribution.Bound(distribution.Schema, i), float64(1000*(1+i%7)))
+	}
+	f, l := powerFamily(), (*labels)(nil).with("namespace", "team", "resourceclaim_name", "c0")
+	var body []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		body = protobufFormat{}.histogram(body[:0], f, l, &h, time.Unix(1, 1), false)
+	}
+	b.SetBytes(int64(len(body)))
+	b.ReportMetric(float64(len(body)), "B/histogram")
+}

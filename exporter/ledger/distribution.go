@@ -1,0 +1,268 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+)
+
+// Distribution is how the sum of a claim's parts of a gauge, over its devices of one driver, was
+// distributed over time since the claim began to hold them. Its series has no labels.
+type Distribution struct {
+	*Series
+	distribution.Histogram
+}
+
+// claimKey identifies a claim's devices of one driver.
+type claimKey struct{ namespace, name, driver string }
+
+// claimDistributions are the distributions of a claim, by quantity.
+type claimDistributions struct {
+	accounts   int // of the claim's devices
+	quantities []*distributed
+}
+
+// distributed is the distribution of one quantity of a claim, and what is not in it yet: pieces
+// wait until those of all devices are known, so that they can be summed.
+type distributed struct {
+	series    *Series
+	histogram distribution.Histogram
+	summed    time.Time // everything before is in the histogram
+	pieces    []piece
+	devices   []measured
+}
+
+// piece is a span of time in which a device's value is taken to be the same.
+type piece struct {
+	from, to time.Time
+	value    float64
+}
+
+// measured is a device of the claim and the time up to which its value is known.
+type measured struct {
+	account *account
+	until   time.Time
+}
+
+func newDistributions(on bool) map[claimKey]*claimDistributions {
+	if !on {
+		return nil
+	}
+	return map[claimKey]*claimDistributions{}
+}
+
+// distribute lets a new account take part in the distributions of its claim. What a device plugin
+// gave has no claim.
+func (b *accountBook) distribute(a *account) {
+	if b.distributions == nil || a.key.Name == "" {
+		return
+	}
+	key := claimKey{a.key.Namespace, a.key.Name, a.key.Device.Driver}
+	a.claim = b.distributions[key]
+	if a.claim == nil {
+		a.claim = &claimDistributions{}
+		b.distributions[key] = a.claim
+	}
+	a.claim.accounts++
+}
+
+// forgetDistributions removes those of a claim whose last account was dropped.
+func (b *accountBook) forgetDistributions(a *account) {
+	if a.claim != nil && a.claim.accounts == 0 {
+		delete(b.distributions, claimKey{a.key.Namespace, a.key.Name, a.key.Device.Driver})
+	}
+}
+
+// observeDistribution adds what a reading says of the time since the reading before to the
+// distributions of those who held the device then. The reading stands for all of that time; but
+// where the holder changed, that before it for the time up to then. Gaps over maxIntegration count
+// nothing.
+func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
+	if !m.spec.Distributed || !m.have || next.At.Sub(m.last.At) > maxIntegration {
+		return
+	}
+	last := m.last
+	d.eachPiece(last, next, func(s *segment, from, to time.Time) {
+		value := next.Value
+		if to.Before(next.At) {
+			value = level(last, next, from, to)
+		}
+		if m.spec.Divided && len(d.parts) > 0 {
+			value = d.distributeParts(m, value, from, to)
+		}
+		s.distribute(m, piece{from, to, value})
+	})
+}
+
+// distributeParts adds what the holders of the device's parts have of a value to their
+// distributions. It returns what is left for the holders of the device.
+func (d *deviceBook) distributeParts(m *meter, value float64, from, to time.Time) (left float64) {
+	idle := 0.0
+	if value > 0 {
+		idle = min(1, m.idle/value)
+	}
+	left = value
+	for _, p := range d.weigh(from, to, idle) {
+		if !p.Held || p.Share <= 0 {
+			continue
+		}
+		left -= value * p.Fraction
+		if !p.book.measuresItself() {
+			p.holders.distribute(m, piece{from, to, value * p.Fraction})
+		}
+	}
+	return max(0, left)
+}
+
+// distribute adds a piece of a device's value to the distributions of the claims that hold it.
+func (s *segment) distribute(m *meter, p piece) {
+	for i := range s.claims {
+		holder := &s.claims[i]
+		if a := holder.account; a.claim != nil && !a.dropped {
+			a.claim.of(m.key, a).add(a, piece{p.from, p.to, p.value * holder.use[m.spec.Basis]})
+		}
+	}
+}
+
+// of returns the distribution of a quantity, a new one if there is none.
+func (c *claimDistributions) of(key seriesKey, a *account) *distributed {
+	for _, d := range c.quantities {
+		if d.series.Quantity == key.quantity {
+			return d
+		}
+	}
+	d := &distributed{series: newSeries(key)}
+	d.series.Born = a.born
+	c.quantities = append(c.quantities, d)
+	slices.SortFunc(c.quantities, func(a, b *distributed) int { return int(a.series.Quantity) - int(b.series.Quantity) })
+	return d
+}
+
+// add adds a piece of the value of one of the claim's devices. What is of a time that is known
+// already is omitted.
+func (d *distributed) add(a *account, p piece) {
+	i := slices.IndexFunc(d.devices, func(m measured) bool { return m.account == a })
+	if i < 0 {
+		i = len(d.devices)
+		d.devices = append(d.devices, measured{account: a})
+	}
+	for _, known := range [2]time.Time{d.devices[i].until, d.summed} {
+		if p.from.Before(known) {
+			p.from = known
+		}
+	}
+	if p.from.Before(p.to) {
+		d.devices[i].until = p.to
+		d.pieces = append(d.pieces, p)
+	}
+}
+
+// settleDistributions enters the sums of the claims' pieces into their distributions.
+func (b *accountBook) settleDistributions(now time.Time) {
+	for _, c := range b.distributions {
+		for _, d := range c.quantities {
+			if len(d.pieces) > 0 {
+				d.settle()
+				if d.series.Shown.IsZero() {
+					s := *d.series
+					s.Shown = now
+					d.series = &s
+				}
+			}
+		}
+	}
+}
+
+// settle enters the pieces up to the time at which the values of all devices are known. A device
+// that was not read for maxIntegration is left out from then on.
+func (d *distributed) settle() {
+	d.devices = slices.DeleteFunc(d.devices, func(m measured) bool { return m.account.dropped })
+	var newest time.Time
+	for _, p := range d.pieces {
+		if p.to.After(newest) {
+			newest = p.to
+		}
+	}
+	until := newest
+	for _, m := range d.devices {
+		if m.account.ended.IsZero() && m.until.Before(until) && newest.Sub(m.until) <= maxIntegration {
+			until = m.until
+		}
+	}
+	d.sum(until)
+}
+
+// sum enters the sums of the pieces up to a time.
+func (d *distributed) sum(until time.Time) {
+	var room [16]time.Time
+	cuts := room[:0]
+	for _, p := range d.pieces {
+		if p.from.Before(until) {
+			cuts = append(cuts, p.from)
+		}
+		cuts = append(cuts, earlier(p.to, until))
+	}
+	slices.SortFunc(cuts, time.Time.Compare)
+	for i := 1; i < len(cuts); i++ {
+		from, to := cuts[i-1], cuts[i]
+		sum, known := 0.0, false
+		for _, p := range d.pieces {
+			if !p.from.After(from) && !p.to.Before(to) {
+				sum, known = sum+p.value, true
+			}
+		}
+		if known {
+			d.histogram.Observe(sum, to.Sub(from).Seconds())
+		}
+	}
+	d.pieces = slices.DeleteFunc(d.pieces, func(p piece) bool { return !p.to.After(until) })
+	for i := range d.pieces {
+		if d.pieces[i].from.Before(until) {
+			d.pieces[i].from = until
+		}
+	}
+	if until.After(d.summed) {
+		d.summed = until
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// distributionCopies has the copies of all distributions for a snapshot.
+type distributionCopies struct {
+	rows    []Distribution
+	buckets distribution.Memory
+}
+
+// copyDistributions makes room for copies of all distributions.
+func (b *accountBook) copyDistributions() distributionCopies {
+	rows, buckets := 0, 0
+	for _, c := range b.distributions {
+		rows += len(c.quantities)
+		for _, d := range c.quantities {
+			buckets += d.histogram.Len()
+		}
+	}
+	return distributionCopies{make([]Distribution, 0, rows), distribution.NewMemory(buckets)}
+}
+
+// of returns copies of the distributions of a claim.
+func (c *distributionCopies) of(claim *claimDistributions) []Distribution {
+	if claim == nil {
+		return nil
+	}
+	start := len(c.rows)
+	for _, d := range claim.quantities {
+		copied := Distribution{Series: d.series}
+		copied.Histogram, c.buckets = d.histogram.Clone(c.buckets)
+		c.rows = append(c.rows, copied)
+	}
+	return c.rows[start:len(c.rows):len(c.rows)]
+}
