@@ -113,9 +113,9 @@ func TestFormats(t *testing.T) {
 	hostile.ReadOf(name, jointest.Watts(70))
 	hostile.Tick(time.Second)
 	for name, s := range map[string]*exposition.Snapshot{"busy": busyHistory(t).Last, "hostile": hostile.Last} {
+		classic := exportertest.Classic()
 		for _, config := range []exposition.Config{
-			{}, {CreatedSamples: true}, {Choices: exportertest.Classic()},
-			{Choices: exportertest.Classic(), CreatedSamples: true},
+			{}, {CreatedSamples: true}, {Choices: classic}, {Choices: classic, CreatedSamples: true},
 		} {
 			families := exportertest.Decode(t, exportertest.Render(s, config))
 			for _, format := range exposition.Formats() {
@@ -214,7 +214,8 @@ func TestEscapingSchemes(t *testing.T) {
 func TestFailingRegistry(t *testing.T) {
 	s := busyHistory(t).Last
 	broken := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return nil, errors.New("broken") })
-	e := exposition.New(broken, func() *exposition.Snapshot { return s }, exposition.Config{Choices: exportertest.Classic()})
+	config := exposition.Config{Choices: exportertest.Classic()}
+	e := exposition.New(broken, func() *exposition.Snapshot { return s }, config)
 	var out bytes.Buffer
 	parts, err := e.Write(&out, expfmt.NewFormat(expfmt.TypeTextPlain))
 	if out.String() != exportertest.Text(t, s) || err == nil || len(parts) == 0 {

@@ -124,8 +124,8 @@ func TestLedgerWithoutGroups(t *testing.T) {
 				h.Tick(time.Second)
 			}
 			x := exportertest.Scrape(t, h.Last)
-			got := fmt.Sprintf("errors=%v errors_of_claims=%d peaks=%d distributions=%d at=%d", x.One(t, "dra_device_errors_total"),
-				len(x["dra_claim_errors_total"]),
+			got := fmt.Sprintf("errors=%v errors_of_claims=%d peaks=%d distributions=%d at=%d",
+				x.One(t, "dra_device_errors_total"), len(x["dra_claim_errors_total"]),
 				len(x["dra_claim_power_peak_watts"])+len(x["dra_pod_power_peak_watts"])+len(x["dra_device_power_peak_watts"]),
 				len(x["dra_claim_power_distribution_watts"]),
 				len(x["dra_device_last_error_timestamp_seconds"]))

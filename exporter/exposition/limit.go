@@ -66,7 +66,7 @@ func (c *counting) put(id familyID, _ *labels, _ float64, _, _ time.Time) {
 	}
 }
 
-func (c *counting) putDistribution(id familyID, _ *labels, d *ledger.Distribution) {
+func (c *counting) putDistribution(id familyID, _ *labels, _ *ledger.Distribution) {
 	f := &c.families[id]
 	c.ranks[f.rank] += distributionSeries(f, c.classic)
 }

@@ -70,9 +70,6 @@ func (a *account) end(at time.Time) { a.ended, a.gauges = at, nil }
 // refers to it for a while.
 func (a *account) drop() {
 	a.dropped, a.totals, a.gauges, a.witnessed = true, nil, nil, nil
-	if a.claim != nil {
-		a.claim.accounts--
-	}
 }
 
 // charge adds an amount of a counter of its device. tick is the time of the present tick.
@@ -150,7 +147,7 @@ func (b *accountBook) release(now time.Time, retention time.Duration) {
 		}
 		a.drop()
 		delete(b.accounts, key)
-		b.forgetDistributions(a)
+		b.leaveDistributions(a)
 		b.order = nil
 	}
 }
@@ -159,7 +156,7 @@ func (b *accountBook) release(now time.Time, retention time.Duration) {
 func (b *accountBook) evict(rows []Holder) []Holder {
 	maps.DeleteFunc(b.accounts, func(_ HolderKey, a *account) bool {
 		if a.dropped {
-			b.forgetDistributions(a)
+			b.leaveDistributions(a)
 		}
 		return a.dropped
 	})

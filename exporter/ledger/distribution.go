@@ -20,7 +20,7 @@ type claimKey struct{ namespace, name, driver string }
 
 // claimDistributions are the distributions of a claim, by quantity.
 type claimDistributions struct {
-	accounts   int // of the claim's devices
+	accounts   []*account // of the claim's devices
 	quantities []*distributed
 }
 
@@ -31,19 +31,19 @@ type distributed struct {
 	histogram distribution.Histogram
 	summed    time.Time // everything before is in the histogram
 	pieces    []piece
-	devices   []measured
+	known     []known
+}
+
+// known is the time up to which the value of a device is known.
+type known struct {
+	account *account
+	until   time.Time
 }
 
 // piece is a span of time in which a device's value is taken to be the same.
 type piece struct {
 	from, to time.Time
 	value    float64
-}
-
-// measured is a device of the claim and the time up to which its value is known.
-type measured struct {
-	account *account
-	until   time.Time
 }
 
 func newDistributions(on bool) map[claimKey]*claimDistributions {
@@ -65,12 +65,20 @@ func (b *accountBook) distribute(a *account) {
 		a.claim = &claimDistributions{}
 		b.distributions[key] = a.claim
 	}
-	a.claim.accounts++
+	a.claim.accounts = append(a.claim.accounts, a)
 }
 
-// forgetDistributions removes those of a claim whose last account was dropped.
-func (b *accountBook) forgetDistributions(a *account) {
-	if a.claim != nil && a.claim.accounts == 0 {
+// leaveDistributions ends that a dropped account takes part. The last one takes the distributions
+// with it.
+func (b *accountBook) leaveDistributions(a *account) {
+	if a.claim == nil {
+		return
+	}
+	a.claim.accounts = slices.DeleteFunc(a.claim.accounts, func(other *account) bool { return other == a })
+	for _, d := range a.claim.quantities {
+		d.known = slices.DeleteFunc(d.known, func(k known) bool { return k.account == a })
+	}
+	if len(a.claim.accounts) == 0 {
 		delete(b.distributions, claimKey{a.key.Namespace, a.key.Name, a.key.Device.Driver})
 	}
 }
@@ -143,18 +151,18 @@ func (c *claimDistributions) of(key seriesKey, a *account) *distributed {
 // add adds a piece of the value of one of the claim's devices. What is of a time that is known
 // already is omitted.
 func (d *distributed) add(a *account, p piece) {
-	i := slices.IndexFunc(d.devices, func(m measured) bool { return m.account == a })
+	i := slices.IndexFunc(d.known, func(k known) bool { return k.account == a })
 	if i < 0 {
-		i = len(d.devices)
-		d.devices = append(d.devices, measured{account: a})
+		i = len(d.known)
+		d.known = append(d.known, known{account: a})
 	}
-	for _, known := range [2]time.Time{d.devices[i].until, d.summed} {
-		if p.from.Before(known) {
-			p.from = known
+	for _, done := range [2]time.Time{d.known[i].until, d.summed} {
+		if p.from.Before(done) {
+			p.from = done
 		}
 	}
 	if p.from.Before(p.to) {
-		d.devices[i].until = p.to
+		d.known[i].until = p.to
 		d.pieces = append(d.pieces, p)
 	}
 }
@@ -164,7 +172,7 @@ func (b *accountBook) settleDistributions(now time.Time) {
 	for _, c := range b.distributions {
 		for _, d := range c.quantities {
 			if len(d.pieces) > 0 {
-				d.settle()
+				d.sum(c.knownUntil(d, now))
 				if d.series.Shown.IsZero() {
 					s := *d.series
 					s.Shown = now
@@ -175,23 +183,21 @@ func (b *accountBook) settleDistributions(now time.Time) {
 	}
 }
 
-// settle enters the pieces up to the time at which the values of all devices are known. A device
-// that was not read for maxIntegration is left out from then on.
-func (d *distributed) settle() {
-	d.devices = slices.DeleteFunc(d.devices, func(m measured) bool { return m.account.dropped })
-	var newest time.Time
-	for _, p := range d.pieces {
-		if p.to.After(newest) {
-			newest = p.to
+// knownUntil returns the time up to which the values of all of the claim's devices that are
+// measured are known. A device that was not read for maxIntegration is left out from then on.
+func (c *claimDistributions) knownUntil(d *distributed, now time.Time) time.Time {
+	until := now
+	for _, a := range c.accounts {
+		m := a.device.findMeter(seriesKey{quantity: d.series.Quantity})
+		last := a.born
+		if i := slices.IndexFunc(d.known, func(k known) bool { return k.account == a }); i >= 0 {
+			last = d.known[i].until
+		}
+		if m != nil && last.Before(until) && now.Sub(last) <= maxIntegration {
+			until = last
 		}
 	}
-	until := newest
-	for _, m := range d.devices {
-		if m.account.ended.IsZero() && m.until.Before(until) && newest.Sub(m.until) <= maxIntegration {
-			until = m.until
-		}
-	}
-	d.sum(until)
+	return until
 }
 
 // sum enters the sums of the pieces up to a time.

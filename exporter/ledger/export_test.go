@@ -1,6 +1,8 @@
 package ledger
 
 import (
+	"time"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
@@ -20,3 +22,17 @@ func (l *Ledger) Sizes(id driver.ID) (meters, counters, segments int) {
 
 // Parts returns how many partitions of a device the ledger knows.
 func (l *Ledger) Parts(id driver.ID) int { return len(l.devices[id].parts) }
+
+// Distributed returns the time up to which the values of a claim's quantity are in its
+// distribution.
+func (l *Ledger) Distributed(h *HolderKey, q driver.Quantity) time.Time {
+	for _, d := range l.claims.distributions[claimKey{h.Namespace, h.Name, h.Device.Driver}].quantities {
+		if d.series.Quantity == q {
+			return d.summed
+		}
+	}
+	return time.Time{}
+}
+
+// Distributions returns the number of claims whose distributions are kept.
+func (l *Ledger) Distributions() int { return len(l.claims.distributions) }

@@ -53,9 +53,11 @@ func New(config Config) *Ledger {
 	return &Ledger{
 		config:  config,
 		devices: map[driver.ID]*deviceBook{},
-		claims:  accountBook{accounts: map[HolderKey]*account{}, distributions: newDistributions(!config.WithoutDistributions)},
-		pods:    accountBook{accounts: map[HolderKey]*account{}},
-		names:   newNames(),
+		claims: accountBook{
+			accounts: map[HolderKey]*account{}, distributions: newDistributions(!config.WithoutDistributions),
+		},
+		pods:  accountBook{accounts: map[HolderKey]*account{}},
+		names: newNames(),
 	}
 }
 

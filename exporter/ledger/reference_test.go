@@ -24,6 +24,13 @@ type reference struct {
 	holdings []refHolding
 	last     map[refSeries]driver.Reading
 	sums     map[refKey]float64
+	parts    map[refMoment]float64 // the utilization of all of a claim's devices
+}
+
+// refMoment is one step of a claim.
+type refMoment struct {
+	claim string
+	at    time.Time
 }
 
 type refHolding struct {
@@ -56,15 +63,19 @@ func TestReference(t *testing.T) {
 		config := exportertest.LedgerConfig()
 		config.Retention = time.Hour
 		l := ledger.New(config)
-		ref := &reference{last: map[refSeries]driver.Reading{}, sums: map[refKey]float64{}}
+		ref := &reference{
+			last: map[refSeries]driver.Reading{}, sums: map[refKey]float64{}, parts: map[refMoment]float64{},
+		}
 		for range rapid.IntRange(3, exportertest.Steps).Draw(t, "steps") {
 			w.Step([]time.Duration{
 				time.Second, time.Second, 100 * time.Millisecond, 2900 * time.Millisecond, 3 * time.Second, 7 * time.Second,
 			})
 			in := w.Input()
-			x := exportertest.Scrape(t, exportertest.Whole(l.Advance(join.Join(in), w.Now)))
+			s := l.Advance(join.Join(in), w.Now)
+			x := exportertest.Scrape(t, exportertest.Whole(s))
 			ref.advance(in)
 			ref.compare(t, w, x)
+			ref.compareDistributions(t, w, l, s)
 		}
 	})
 }
@@ -224,6 +235,15 @@ func (f *reference) integrate(id driver.ID, last, next driver.Reading) {
 			level = next.Value
 		}
 		f.spread(id, driver.ActiveSeconds, level*cuts[i+1].Sub(cuts[i]).Seconds(), cuts[i], cuts[i+1])
+		if len(cuts) == 2 { // the reading stands for all of the time
+			level = next.Value
+		}
+		for at := cuts[i]; at.Before(cuts[i+1]); at = at.Add(exportertest.Grain) {
+			claims, _ := f.holders(id, at)
+			for claim, weight := range claims {
+				f.parts[refMoment{claim, at}] += level * weight
+			}
+		}
 	}
 }
 
@@ -314,6 +334,31 @@ func amountOf(amounts []driver.Amount, resource string) float64 {
 		}
 	}
 	return 0
+}
+
+// compareDistributions holds the distributions of the claims' utilization to the steps up to the
+// time that is in them.
+func (f *reference) compareDistributions(t *rapid.T, w *exportertest.World, l *ledger.Ledger, s *ledger.Snapshot) {
+	t.Helper()
+	for _, h := range s.Claims {
+		for i := range h.Distributions {
+			d := &h.Distributions[i]
+			until := l.Distributed(h.HolderKey, d.Quantity)
+			seconds, sum, highest := 0.0, 0.0, 0.0
+			for moment, value := range f.parts {
+				if moment.claim == h.Name && moment.at.Before(until) {
+					seconds += exportertest.Grain.Seconds()
+					sum += value * exportertest.Grain.Seconds()
+					highest = max(highest, value)
+				}
+			}
+			if !exportertest.Close(d.Seconds(), seconds, 0) || !exportertest.Close(d.Sum(), sum, 0) ||
+				!exportertest.Close(d.Max(), highest, 0) {
+				t.Fatalf("tick %d: %v of %s are %v s, sum %v, highest %v; the reference says %v, %v, %v", w.Tick,
+					d.Quantity, h.Name, d.Seconds(), d.Sum(), d.Max(), seconds, sum, highest)
+			}
+		}
+	}
 }
 
 // compare holds each counter to the reference: equal where it is there, and there if it is not 0.

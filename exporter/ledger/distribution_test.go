@@ -1,0 +1,205 @@
+package ledger_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/distribution"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// distributionOf returns a claim's distribution as the seconds, the sum, and the seconds of each
+// bucket by its upper bound.
+func distributionOf(t *testing.T, s *ledger.Snapshot, claim string, q driver.Quantity) string {
+	t.Helper()
+	var found []string
+	for i := range s.Claims {
+		h := &s.Claims[i]
+		for j := range h.Distributions {
+			d := &h.Distributions[j]
+			if h.Name != claim || d.Quantity != q {
+				continue
+			}
+			text := fmt.Sprintf("%.4g s, sum %.4g:", d.Seconds(), d.Sum())
+			if n := d.Zero(); n > 0 {
+				text += fmt.Sprintf(" 0: %d", n)
+			}
+			for index, seconds := range d.Buckets() {
+				text += fmt.Sprintf(" %.4g: %d", boundOf(d, index), seconds)
+			}
+			found = append(found, text)
+		}
+	}
+	switch len(found) {
+	case 0:
+		return ""
+	case 1:
+		return found[0]
+	default:
+		t.Fatalf("%s has %d distributions of %v: %q", claim, len(found), q, found)
+		return ""
+	}
+}
+
+func boundOf(d *ledger.Distribution, index int) float64 {
+	return distribution.Bound(d.Schema(), index)
+}
+
+func expectDistribution(t *testing.T, h *exportertest.History, claim string, q driver.Quantity, want string) {
+	t.Helper()
+	if got := distributionOf(t, h.Last.Snapshot, claim, q); got != want {
+		t.Errorf("%v of %s: %q, want %q", q, claim, got, want)
+	}
+}
+
+// A reading stands for the time since the one before, with what each claim has of it; the first one
+// stands for nothing, and so does a gap of more than 90 s. Pods have no distributions.
+func TestDistribution(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "a0", "a1")
+	for _, watts := range []float64{1000, 64, 64, 100, 0} {
+		h.Read(jointest.Watts(watts))
+		h.Tick(time.Second)
+	}
+	expectDistribution(t, h, "a", driver.Power, "4 s, sum 228: 0: 1 64: 2 107.6: 1")
+	expectDistribution(t, h, "a", driver.Utilization, "")
+	h.Now = h.Now.Add(ledger.MaxIntegration)
+	h.Read(jointest.Watts(64))
+	h.Tick(time.Second)
+	expectDistribution(t, h, "a", driver.Power, "4 s, sum 228: 0: 1 64: 2 107.6: 1")
+	h.Hold("b", "b0") // half a second ago; from then on each has half
+	h.Read(jointest.Watts(64))
+	h.Tick(10 * time.Second)
+	h.Read(jointest.Watts(16))
+	h.Tick(time.Second)
+	expectDistribution(t, h, "a", driver.Power, "15 s, sum 356: 0: 1 8: 10 32: 1 64: 2 107.6: 1")
+	expectDistribution(t, h, "b", driver.Power, "10.5 s, sum 96: 8: 10")
+	for i := range h.Last.Pods {
+		if len(h.Last.Pods[i].Distributions) > 0 {
+			t.Error("a pod has a distribution")
+		}
+	}
+}
+
+// Where the holder changes between two readings, the time up to then is of the reading before.
+func TestDistributionOfAChange(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "a0")
+	h.Read(jointest.Watts(64))
+	h.Tick(2 * time.Second)
+	h.Free("a")
+	h.Hold("b", "b0") // from the middle
+	h.Read(jointest.Watts(4))
+	h.Tick(2 * time.Second)
+	h.Free("b")
+	h.Read(jointest.Watts(16))
+	h.Tick(2 * time.Second)
+	expectDistribution(t, h, "a", driver.Power, "1 s, sum 64: 64: 1")
+	expectDistribution(t, h, "b", driver.Power, "2 s, sum 8: 4: 2")
+	h.Read(jointest.Watts(16))
+	h.Tick(2 * time.Second) // both ended, and stay
+	expectDistribution(t, h, "a", driver.Power, "1 s, sum 64: 64: 1")
+	for range 200 {
+		h.Tick(2 * time.Second)
+	}
+	expectDistribution(t, h, "a", driver.Power, "")
+	if n := h.Ledger.Distributions(); n != 0 {
+		t.Errorf("the ledger keeps the distributions of %d claims", n)
+	}
+}
+
+// The parts by the use of processes count, as in the gauges.
+func TestDistributionByProcess(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("c0", "p0")
+	h.Hold("c1", "p1")
+	for range 3 {
+		h.Read(exportertest.Gauges(1, 100, 100)...)
+		h.Run(exportertest.Process(1, 0.5, 64), exportertest.Process(2, 0.25, 16))
+		h.Tick(time.Second)
+	}
+	expectDistribution(t, h, "c0", driver.MemoryUsed, "2 s, sum 128: 64: 2")
+	expectDistribution(t, h, "c1", driver.MemoryUsed, "2 s, sum 32: 16: 2")
+	expectDistribution(t, h, "c0", driver.Utilization, "2 s, sum 1: 0.5: 2")
+}
+
+// twoDevices is the history of a claim of gpu-0 and gpu-1.
+func twoDevices(t *testing.T) *exportertest.History {
+	t.Helper()
+	h := exportertest.NewHistory(t)
+	h.In.Inventory[jointest.ID("gpu-1")] = driver.Entry{Hardware: driver.Hardware{UUID: "gpu-1"}}
+	h.Hold("a", "a0")
+	h.In.View.Allocations = append(h.In.View.Allocations, jointest.Allocation("gpu-1", "a", "a0"))
+	return h
+}
+
+// The devices of a claim are summed at each moment, whenever they are read.
+func TestDistributionOfTwoDevices(t *testing.T) {
+	h := twoDevices(t)
+	for i := range 5 {
+		h.Read(jointest.Watts([]float64{64, 64, 64, 4, 4}[i]))
+		if i%2 == 0 { // every other tick, and half a second earlier
+			r := jointest.Watts(64)
+			r.At = h.Now.Add(-500 * time.Millisecond)
+			h.ReadOf("gpu-1", r)
+		}
+		h.Tick(time.Second)
+	}
+	// Up to 3.5 s both are known: 128 W for 2 s and 68 W for 1.5 s.
+	expectDistribution(t, h, "a", driver.Power, "3.5 s, sum 358: 69.79: 1 128: 2")
+}
+
+// A device that is not read any more holds the others up for 90 s, and is left out then.
+func TestDistributionWithoutADevice(t *testing.T) {
+	h := twoDevices(t)
+	for i := range 100 {
+		h.Read(jointest.Watts(64))
+		if i < 3 {
+			h.ReadOf("gpu-1", jointest.Watts(64))
+		}
+		h.Tick(time.Second)
+		if i == 60 {
+			expectDistribution(t, h, "a", driver.Power, "2 s, sum 256: 128: 2")
+		}
+	}
+	expectDistribution(t, h, "a", driver.Power, "99 s, sum 6464: 64: 97 128: 2")
+}
+
+// Of power that only the parent measures, the claims of partitions have their part, as in the
+// gauge.
+func TestDistributionOfPartitions(t *testing.T) {
+	p := newPartitioned(t)
+	p.hold("gpu-0", "whole", "p2") // has what is of no partition
+	for range 3 {
+		p.read(256, 0, 1, 0) // all power is active: part-0 draws it
+		p.Tick(time.Second)
+	}
+	expectDistribution(t, p.History, "c0", driver.Power, "2 s, sum 512: 256: 2")
+	expectDistribution(t, p.History, "c1", driver.Power, "2 s, sum 0: 0: 2")
+	expectDistribution(t, p.History, "whole", driver.Power, "2 s, sum 0: 0: 2")
+}
+
+// What a device plugin gave has no claim, and without distributions nothing is kept.
+func TestNoDistributions(t *testing.T) {
+	for name, config := range map[string]ledger.Config{
+		"plugin": {Retention: time.Minute}, "off": {Retention: time.Minute, WithoutDistributions: true},
+	} {
+		h := exportertest.NewHistory(t)
+		h.Ledger = ledger.New(config)
+		a := h.Hold("a", "a0")
+		if name == "plugin" {
+			a.Claim.Name = ""
+		}
+		for range 3 {
+			h.Read(jointest.Watts(64))
+			h.Tick(time.Second)
+		}
+		if n := h.Ledger.Distributions(); n != 0 {
+			t.Errorf("%s: the ledger keeps the distributions of %d claims", name, n)
+		}
+	}
+}
