@@ -27,7 +27,7 @@ func testCompleted(t *testing.T, w *world) {
 
 // A pod that is deleted holds its device, and is charged, until its time of grace is over.
 func testDeletedGracefully(t *testing.T, w *world) {
-	const grace = 10
+	const grace = 30 // in seconds; long enough to see on a slow machine what it is charged meanwhile
 	n := w.namespace(t, "deleted")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
 	spec := podSpec("one")
