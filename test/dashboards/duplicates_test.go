@@ -49,8 +49,11 @@ func fill(t testing.TB, e *engine, world map[string]string, change func(*labels.
 			var points []point
 			for m := range present + 1 {
 				v := 1.0
-				if strings.HasPrefix(course, "0+60") {
+				switch {
+				case strings.HasPrefix(course, "0+60"):
 					v = 60 * float64(m)
+				case strings.HasPrefix(course, "0x"):
+					v = 0
 				}
 				points = append(points, point{l, minuteOf(m), v})
 			}
@@ -71,13 +74,8 @@ func TestDuplicates(t *testing.T) {
 	scraped := sameNames{catalog: catalog, series: map[string]string{}}
 	o := rules.Defaults()
 	o.QuietNetwork = true
-	own := maps.Clone(catalog)
 	all := groups(t, o)
-	for _, g := range all {
-		for i := range g.Rules {
-			scraped.add(t, g.Rules[i].Expr)
-		}
-	}
+	scraped.addScraped(t, all)
 	if _, err := rules.Groups(o, catalog); err != nil {
 		t.Fatal(err)
 	}
@@ -101,11 +99,6 @@ func TestDuplicates(t *testing.T) {
 		}
 		recorded.add(t, q)
 		queries[q] = "runbook"
-	}
-	for name := range scraped.series {
-		if metric, _, _ := strings.Cut(name, "{"); own[metric].Name == "" {
-			delete(scraped.series, name) // it is recorded
-		}
 	}
 	evaluated := func(t *testing.T, change func(*labels.Builder)) (byRule, byQuery map[string]answers) {
 		t.Helper()
@@ -142,6 +135,21 @@ func TestDuplicates(t *testing.T) {
 	}
 	t.Logf("%d rules, %d of them empty; %d queries, %d of them empty", len(wantRules), empty(wantRules), len(queries),
 		empty(wantQueries))
+}
+
+// addScraped adds the series that rules read and that no rule records.
+func (w *sameNames) addScraped(t *testing.T, groups []rules.Group) {
+	t.Helper()
+	for _, g := range groups {
+		for i := range g.Rules {
+			w.add(t, g.Rules[i].Expr)
+		}
+	}
+	for name := range w.series {
+		if metric, _, _ := strings.Cut(name, "{"); w.catalog[metric].Name == "" {
+			delete(w.series, name)
+		}
+	}
 }
 
 func empty(all map[string]answers) int {

@@ -20,8 +20,9 @@ import (
 
 // engine is a database with Prometheus' query engine, in the process of the test.
 type engine struct {
-	db  *tsdb.DB
-	ask *promql.Engine
+	db       *tsdb.DB
+	ask      *promql.Engine
+	recorded []point // what rules recorded
 }
 
 func newEngine(t testing.TB) *engine {
@@ -149,6 +150,7 @@ func (e *engine) evaluate(t testing.TB, groups []rules.Group, at time.Time) map[
 				points = append(points, point{name.Labels(), at, s.F})
 			}
 			e.add(t, points...)
+			e.recorded = append(e.recorded, points...)
 			out[ruleName(g.Name, r)] = got
 		}
 	}
