@@ -14,6 +14,8 @@ type Board struct {
 	Rows        []Row
 
 	uses []string // the visible variables; the others are present but hidden, so that links keep their values
+	// one are the variables that start with their first value, and not with all of thousands.
+	one []string
 }
 
 // Row is a titled row of panels.

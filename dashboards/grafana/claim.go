@@ -4,6 +4,7 @@ package grafana
 func claim() Board {
 	return Board{
 		UID: "dra-claim", Title: "DRA / Claim", uses: []string{"cluster", "node", "namespace", "claim", "pod", "driver"},
+		one: []string{"namespace", "claim"},
 		Description: "Activity of a claim's devices, the other claims that share them, and the pods that used them over " +
 			"time.",
 		Rows: []Row{

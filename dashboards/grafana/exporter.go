@@ -14,6 +14,12 @@ func exporter() Board {
 	}
 }
 
+// top restricts lines to the 20 with the highest values of another expression, over the time that is
+// shown.
+func top(by, expr, of string) string {
+	return expr + ` and on (` + by + `) topk(20, max by (` + by + `) (` + of + `))`
+}
+
 func exporterState() []Panel {
 	return []Panel{
 		{
@@ -51,31 +57,43 @@ func exporterState() []Panel {
 			}},
 		},
 		{
-			Title: "Source state", Description: "Whether the last reading of each source succeeded.", Kind: Timeline,
-			NoData: "none is scraped", Width: 12, Height: 7,
-			states:  []state{{"1", "works", green}, {"0", "fails", red}},
-			Targets: []Target{{Expr: `min by (<node>, source) (dra_exporter_source_up{<e>})`, Legend: "{{source}} {{node}}"}},
+			Title:       "Source state",
+			Description: "Whether the last reading succeeded, of the sources that failed within the selected time range.",
+			Kind:        Timeline, NoData: "no source failed", Width: 12, Height: 7, MayBeEmpty: "where no source failed",
+			states: []state{{"1", "works", green}, {"0", "fails", red}},
+			Targets: []Target{{
+				Expr: `min by (<node>, source) (dra_exporter_source_up{<e>}) and on (<node>, source) bottomk(20, ` +
+					`min by (<node>, source) (min_over_time(dra_exporter_source_up{<e>}[$__range] @ end())) == 0)`,
+				Legend: "{{source}} {{node}}",
+			}},
 		},
 	}
 }
 
 func exporterSources() []Panel {
 	return []Panel{
-		line("Duration of readings, 99th percentile",
-			"Duration of the readings of each source. Sources are read concurrently: a slow source delays neither the others "+
-				"nor scrapes.",
+		line("Mean duration of readings",
+			"Mean duration of the readings of each source over all nodes. Sources are read concurrently: a slow source delays "+
+				"neither the others nor scrapes.",
 			"s", "none is scraped", "{{source}}",
-			`histogram_quantile(0.99, sum by (source, le) (max by (<node>, source, le) `+
-				`(rate(dra_exporter_source_duration_seconds_bucket{<e>}[$__rate_interval])))) >= 0`),
+			`sum by (source) (max by (<node>, source) (node:dra_source_duration_seconds:rate{<e>})) `+
+				`/ (sum by (source) (max by (<node>, source) (node:dra_source_readings:rate{<e>})) > 0)`),
+		line("Slowest sources",
+			"Mean duration of the readings of a source on a node, of the 20 that took the longest at the end.",
+			"s", "none is scraped", "{{source}} {{node}}",
+			top("<node>, source", `max by (<node>, source) (node:dra_source_duration_seconds:rate{<e>}) `+
+				`/ on (<node>, source) (max by (<node>, source) (node:dra_source_readings:rate{<e>}) > 0)`,
+				`max_over_time(node:dra_source_duration_seconds:rate{<e>}[$__range] @ end())`)),
 		orEmpty("where no reading ever failed",
 			line("Failed readings", "Failed readings per second, by reason.", "cps", "none failed", "{{source}} {{reason}}",
 				`sum by (source, reason) (max by (<node>, source, reason) (
 					rate(dra_exporter_source_errors_total{<e>}[$__rate_interval])))`)),
 		{
-			Title: "Last success", Description: "Time of the last successful reading of each source.", Kind: Table,
+			Title: "Last success", Description: "Time of the last successful reading of the 20 sources for which it is the " +
+				"longest ago.", Kind: Table,
 			NoData: "none is scraped", Width: 12, Height: 8,
 			Targets: []Target{{
-				Expr:   `min by (<node>, source) (dra_exporter_source_last_success_timestamp_seconds{<e>}) * 1000`,
+				Expr:   `bottomk(20, min by (<node>, source) (dra_exporter_source_last_success_timestamp_seconds{<e>})) * 1000`,
 				Column: "Last success", Unit: "dateTimeFromNow",
 			}},
 		},
@@ -99,37 +117,44 @@ func exporterJoins() []Panel {
 			Description: "Pods with claims of which the exporter does not know what they hold, by reason. What they hold " +
 				"counts " +
 				"as free, and nothing is charged to them. See DRAExporterUnresolvedPods in the runbook.",
-			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8,
+			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8, MayBeEmpty: "where the devices of all pods are known",
 			Targets: []Target{{
-				Expr: `max by (<node>, reason) (dra_exporter_unresolved_pods{<e>})`, Legend: "{{reason}} {{node}}",
+				Expr: `max by (<node>, reason) (dra_exporter_unresolved_pods{<e>}) > 0`, Legend: "{{reason}} {{node}}",
 			}},
 		},
 		{
 			Title: "Conflicts of kubelet and API server",
 			Description: "Rows of the kubelet that the API server's claims contradict, by kind. They last for seconds after a " +
 				"force delete. See DRAExporterConflicts in the runbook.",
-			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8,
-			Targets: []Target{{Expr: `max by (<node>, kind) (dra_exporter_conflicts{<e>})`, Legend: "{{kind}} {{node}}"}},
+			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8, MayBeEmpty: "without a conflict",
+			Targets: []Target{{Expr: `max by (<node>, kind) (dra_exporter_conflicts{<e>}) > 0`, Legend: "{{kind}} {{node}}"}},
 		},
-		line("Series", "Series of devices, claims and pods that each exporter exports.", "none", "none is scraped",
-			"{{node}}", `max by (<node>) (dra_exporter_series{<e>})`),
-		line("Series dropped", "Series that are dropped because of --max-series.", "none", "none is scraped", "{{node}}",
-			`max by (<node>) (dra_exporter_series_dropped{<e>})`),
-		line("Age of snapshots", "Age of the scraped snapshot over time.", "s", "none is scraped", "{{node}}",
-			`time() - max by (<node>) (dra_exporter_snapshot_timestamp_seconds{<e>})`),
+		line("Series", "Series of devices, claims and pods, of the 20 exporters with the most.", "none", "none is scraped",
+			"{{node}}", top("<node>", `max by (<node>) (dra_exporter_series{<e>})`,
+				`max_over_time(dra_exporter_series{<e>}[$__range] @ end())`)),
+		orEmpty("where none are dropped", line("Series dropped", "Series that are dropped because of --max-series.", "none",
+			"none", "{{node}}", `max by (<node>) (dra_exporter_series_dropped{<e>}) > 0`)),
+		line("Age of snapshots", "Age of the scraped snapshot over time, of the 20 exporters whose last one is the oldest.",
+			"s", "none is scraped", "{{node}}",
+			`time() - (max by (<node>) (dra_exporter_snapshot_timestamp_seconds{<e>}) and on (<node>) bottomk(20, `+
+				`max by (<node>) (dra_exporter_snapshot_timestamp_seconds{<e>} @ end())))`),
 	}
 }
 
 func exporterCost() []Panel {
 	const own = `and on (cluster, instance, job) dra_exporter_build_info`
 	return []Panel{
-		line("CPU", "CPU usage of each exporter.", "none", "no process metrics", "{{node}}",
-			`sum by (<node>) (max by (<node>) (rate(process_cpu_seconds_total{<e>}[$__rate_interval]) `+own+`))`),
-		line("Resident memory", "Resident memory of each exporter.", "bytes", "no process metrics", "{{node}}",
-			`max by (<node>) (process_resident_memory_bytes{<e>} `+own+`)`),
-		line("Duration of scrapes", "Duration of Prometheus' scrapes of each exporter.", "s", "none is scraped",
-			"{{node}}", `max by (<node>) (scrape_duration_seconds{<e>} `+own+`)`),
-		line("Goroutines", "Goroutines of each exporter. A number that rises continuously indicates a leak.", "none",
-			"no process metrics", "{{node}}", `max by (<node>) (go_goroutines{<e>} `+own+`)`),
+		line("CPU", "CPU usage of the 20 exporters with the most.", "none", "no process metrics", "{{node}}",
+			top("<node>", `sum by (<node>) (max by (<node>) (rate(process_cpu_seconds_total{<e>}[$__rate_interval]) `+own+`))`,
+				`increase(process_cpu_seconds_total{<e>}[$__range] @ end()) `+own)),
+		line("Resident memory", "Resident memory of the 20 exporters with the most.", "bytes", "no process metrics",
+			"{{node}}", top("<node>", `max by (<node>) (process_resident_memory_bytes{<e>} `+own+`)`,
+				`max_over_time(process_resident_memory_bytes{<e>}[$__range] @ end()) `+own)),
+		line("Duration of scrapes", "Duration of Prometheus' scrapes of the 20 exporters whose took the longest.", "s",
+			"none is scraped", "{{node}}", top("<node>", `max by (<node>) (scrape_duration_seconds{<e>} `+own+`)`,
+				`max_over_time(scrape_duration_seconds{<e>}[$__range] @ end()) `+own)),
+		line("Goroutines", "Goroutines of the 20 exporters with the most. A number that rises continuously indicates a leak.", "none",
+			"no process metrics", "{{node}}", top("<node>", `max by (<node>) (go_goroutines{<e>} `+own+`)`,
+				`max_over_time(go_goroutines{<e>}[$__range] @ end()) `+own)),
 	}
 }

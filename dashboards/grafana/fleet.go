@@ -10,6 +10,7 @@ func fleet() Board {
 			{"Now", fleetNow()},
 			{"Waste", fleetWaste()},
 			{"Use", fleetUse()},
+			{"Claims of the cluster", clusterClaims()},
 		},
 	}
 }

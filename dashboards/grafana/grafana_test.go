@@ -223,17 +223,17 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// TestAnnotations checks that times of allocations, of which a fleet has too many, are marked on
-// the dashboard of claims alone.
+// TestAnnotations checks that times, of which a fleet has too many, are marked on the dashboard of
+// claims alone.
 func TestAnnotations(t *testing.T) {
 	for _, b := range Boards() {
 		var got []string
 		for _, a := range decode(t, &b).Annotations.List {
 			got = append(got, a.Name)
 		}
-		want := []string{"Device errors"}
+		var want []string
 		if b.UID == "dra-claim" {
-			want = append(want, "Claims allocated")
+			want = []string{"Device errors", "Claims allocated"}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: %s", b.UID, diff)
@@ -392,5 +392,37 @@ func TestKubernetesForms(t *testing.T) {
 	}
 	if ref := operator.Spec.ConfigMapRef; ref.Name != configMap.Metadata.Name || configMap.Data[ref.Key] == "" {
 		t.Errorf("the operator's object names %+v", ref)
+	}
+}
+
+// TestChoices checks that the dashboards of claims, nodes and networks start with one of them: all of
+// a fleet are more than a browser draws.
+func TestChoices(t *testing.T) {
+	first := map[string][]string{
+		"dra-claim": {"namespace", "claim"}, "dra-nodes": {"node"}, "dra-network": {"node"},
+	}
+	for _, b := range Boards() {
+		content, err := b.JSON(newCatalog(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var built struct {
+			Templating struct {
+				List []struct {
+					Name       string
+					IncludeAll bool
+					Current    struct{ Value any }
+				}
+			}
+		}
+		if err := json.Unmarshal(content, &built); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range built.Templating.List[1:] {
+			one := slices.Contains(first[b.UID], v.Name)
+			if one == v.IncludeAll || one != (v.Current.Value == nil) {
+				t.Errorf("%s: %s has all: %v, and starts with %v", b.UID, v.Name, v.IncludeAll, v.Current.Value)
+			}
+		}
 	}
 }

@@ -5,6 +5,7 @@ func network() Board {
 	return Board{
 		UID: "dra-network", Title: "DRA / Network and RDMA",
 		uses:        []string{"cluster", "node", "namespace", "claim", "driver"},
+		one:         []string{"node"},
 		Description: "Traffic of claims on network and RDMA devices, and drops and errors of the devices.",
 		Rows:        []Row{{"Claims", networkClaims()}, {"Interfaces", networkDevices()}},
 	}

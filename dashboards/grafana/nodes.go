@@ -4,6 +4,7 @@ package grafana
 func nodes() Board {
 	return Board{
 		UID: "dra-nodes", Title: "DRA / Nodes and devices", uses: []string{"cluster", "node", "driver", "model", "device"},
+		one: []string{"node"},
 		Description: "Health, temperature, clocks, throttling, errors and links of the devices, and the claims that hold " +
 			"them.",
 		Rows: []Row{

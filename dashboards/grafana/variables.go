@@ -70,9 +70,13 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 		if slices.Contains(b.uses, v.name) {
 			hide = dashboard.VariableHideDontHide
 		}
-		out = append(out, dashboard.NewQueryVariableBuilder(v.name).Label(v.label).Hide(hide).Datasource(source()).
+		choice := dashboard.NewQueryVariableBuilder(v.name).Label(v.label).Hide(hide).Datasource(source()).
 			Query(dashboard.StringOrMap{String: new(v.query())}).Refresh(dashboard.VariableRefreshOnTimeRangeChanged).
-			Sort(dashboard.VariableSortNaturalAsc).Multi(true).IncludeAll(true).AllValue(".*").Current(all))
+			Sort(dashboard.VariableSortNaturalAsc).Multi(true)
+		if !slices.Contains(b.one, v.name) {
+			choice.IncludeAll(true).AllValue(".*").Current(all)
+		}
+		out = append(out, choice)
 	}
 	return out
 }
@@ -111,11 +115,12 @@ func links() []cog.Builder[dashboard.DashboardLink] {
 	}
 }
 
-// annotations mark the times of device errors, and on the dashboard of claims those of allocations.
+// annotations mark the times of device errors and allocations, on the dashboard of claims: of a whole
+// fleet they would be thousands.
 func (b *Board) annotations() []cog.Builder[dashboard.AnnotationQuery] {
 	var out []cog.Builder[dashboard.AnnotationQuery]
 	for _, a := range Annotations() {
-		if a.of != "" && a.of != b.UID {
+		if a.of != b.UID {
 			continue
 		}
 		out = append(out, dashboard.NewAnnotationQueryBuilder().Name(a.Name).Datasource(source()).Enable(true).Hide(false).
@@ -130,7 +135,7 @@ func (b *Board) annotations() []cog.Builder[dashboard.AnnotationQuery] {
 type Annotation struct {
 	Name, Expr               string
 	color, title, text, tags string
-	of                       string // the UID of the only dashboard that has it; empty: all have it
+	of                       string // the UID of the dashboard that has it
 }
 
 // Annotations returns the annotations of all dashboards.
@@ -138,8 +143,10 @@ func Annotations() []Annotation {
 	return []Annotation{
 		{
 			Name: "Device errors", color: red, title: "{{device}}: error", text: "{{driver}} on {{node}}", tags: "driver,node",
+			of: "dra-claim",
 			Expr: `max by (cluster, node, driver, pool, device) (dra_device_last_error_timestamp_seconds{cluster=~"$cluster", ` +
-				`node=~"$node", driver=~"$driver"}) * 1000`,
+				`node=~"$node", driver=~"$driver"}) * 1000 and on (cluster, node, driver, pool, device) dra_claim_device_info{` +
+				`namespace=~"$namespace", resourceclaim_name=~"$claim"}`,
 		},
 		{
 			Name: "Claims allocated", color: blue, title: "{{namespace}}/{{resourceclaim_name}} allocated", text: "on {{node}}",

@@ -105,6 +105,7 @@ func unitOf(f exposition.Family) Unit {
 // foreign returns the metrics of other programs.
 func foreign() []Family {
 	seconds := Unit{Seconds: 1, Scale: 1}
+	claim := []string{"namespace", "resourceclaim"}
 	return []Family{
 		{Name: "up", Unit: counts()},
 		{Name: "scrape_duration_seconds", Unit: seconds},
@@ -112,6 +113,21 @@ func foreign() []Family {
 		{Name: "process_cpu_seconds_total", Unit: seconds},
 		{Name: "process_resident_memory_bytes", Unit: Unit{Bytes: 1, Scale: 1}},
 		{Name: "go_goroutines", Unit: counts()},
+		// kube-state-metrics, internal/store/resourceclaim.go and resourceslice.go.
+		{Name: "kube_resourceclaim_created", Unit: Unit{Seconds: 1, Scale: 1, Point: true}, Labels: claim},
+		{Name: "kube_resourceclaim_status_allocated", Unit: counts(), Labels: claim},
+		{
+			Name: "kube_resourceclaim_status_reserved_for", Unit: counts(),
+			Labels: append([]string{"consumer_apigroup", "consumer_resource", "consumer_name", "consumer_uid"}, claim...),
+		},
+		{
+			Name: "kube_resourceclaim_allocation_device_info", Unit: counts(),
+			Labels: append([]string{"request", "driver", "pool", "device"}, claim...),
+		},
+		{
+			Name: "kube_resourceslice_device_info", Unit: counts(),
+			Labels: []string{"resourceslice", "driver", "pool_name", "node_name", "device_name"},
+		},
 		// kube-state-metrics, docs/metrics/workload/pod-metrics.md.
 		{Name: "kube_pod_status_unschedulable", Unit: counts(), Labels: []string{"namespace", "pod", "uid"}},
 	}

@@ -41,6 +41,7 @@ func recordings() []recordingGroup {
 		{"dra-exporter-workloads", Node, "<interval>", workloadsOfNodes()},
 		{"dra-exporter-global", Global, "<interval>", slices.Concat(fleet(), namespaces())},
 		{"dra-exporter-workloads-global", Global, "<interval>", workloads()},
+		{"dra-exporter-claims-global", Global, "<interval>", clusterClaims()},
 	}
 }
 
@@ -240,6 +241,11 @@ func nodes() []recording {
 			)`},
 		{name: "node:dra_power_watts:sum", expr: `
 			sum by (cluster, node, driver) (max by (<device>) (dra_device_power_watts))`},
+		// Their quotient is the mean duration of a source's readings.
+		{name: "node:dra_source_duration_seconds:rate", unit: query.Unit{Seconds: 1, Scale: 1}, expr: `
+			max by (cluster, node, source) (rate(dra_exporter_source_duration_seconds_sum[<rate>]))`},
+		{name: "node:dra_source_readings:rate", unit: query.Unit{Scale: 1}, expr: `
+			max by (cluster, node, source) (rate(dra_exporter_source_duration_seconds_count[<rate>]))`},
 	}
 }
 

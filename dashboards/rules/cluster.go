@@ -1,0 +1,24 @@
+package rules
+
+// clusterClaims count the claims of a whole cluster, those that no node has yet included, by
+// kube-state-metrics where it has metrics of claims (internal/store/resourceclaim.go). Its label
+// resourceclaim is the exporter's resourceclaim_name.
+func clusterClaims() []recording {
+	const claim = "max by (cluster, namespace, resourceclaim)"
+	return []recording{
+		{name: "namespace:dra_pending_claims:count", expr: `
+			count by (cluster, namespace) (` + claim + ` (kube_resourceclaim_status_allocated) == 0)`},
+		{name: "namespace:dra_allocated_claims:count", expr: `
+			count by (cluster, namespace) (` + claim + ` (kube_resourceclaim_status_allocated) == 1)`},
+		// Those that are allocated to nobody: no pod may use them.
+		{name: "namespace:dra_unreserved_claims:count", expr: `
+			count by (cluster, namespace) (
+			  ` + claim + ` (kube_resourceclaim_status_allocated) == 1
+			  unless on (cluster, namespace, resourceclaim) kube_resourceclaim_status_reserved_for
+			)`},
+		{name: "cluster:dra_listed_devices:count", expr: `
+			count by (cluster, driver) (
+			  group by (cluster, driver, pool_name, device_name) (kube_resourceslice_device_info)
+			)`},
+	}
+}
