@@ -14,8 +14,8 @@ func exporter() Board {
 	}
 }
 
-// top restricts lines to the 20 with the highest values of another expression, over the time that is
-// shown.
+// top restricts lines to the 20 with the highest values of another expression, over the time that
+// is shown.
 func top(by, expr, of string) string {
 	return expr + ` and on (` + by + `) topk(20, max by (` + by + `) (` + of + `))`
 }

@@ -395,8 +395,8 @@ func TestKubernetesForms(t *testing.T) {
 	}
 }
 
-// TestChoices checks that the dashboards of claims, nodes and networks start with one of them: all of
-// a fleet are more than a browser draws.
+// TestChoices checks that the dashboards of claims, nodes and networks start with one of them: all
+// of a fleet are more than a browser draws.
 func TestChoices(t *testing.T) {
 	first := map[string][]string{
 		"dra-claim": {"namespace", "claim"}, "dra-nodes": {"node"}, "dra-network": {"node"},

@@ -115,8 +115,8 @@ func links() []cog.Builder[dashboard.DashboardLink] {
 	}
 }
 
-// annotations mark the times of device errors and allocations, on the dashboard of claims: of a whole
-// fleet they would be thousands.
+// annotations mark the times of device errors and allocations, on the dashboard of claims: of a
+// whole fleet they would be thousands.
 func (b *Board) annotations() []cog.Builder[dashboard.AnnotationQuery] {
 	var out []cog.Builder[dashboard.AnnotationQuery]
 	for _, a := range Annotations() {

@@ -12,9 +12,9 @@ import (
 )
 
 // TestShards evaluates the rules of nodes on two servers, each of which scrapes one node of each
-// cluster, and on one without targets. Then it evaluates the rules over all nodes on a server that has
-// nothing but what the others recorded, and kube-state-metrics. All values are those of one server that
-// evaluates all rules over all nodes.
+// cluster, and on one without targets. Then it evaluates the rules over all nodes on a server that
+// has nothing but what the others recorded, and kube-state-metrics. All values are those of one
+// server that evaluates all rules over all nodes.
 func TestShards(t *testing.T) {
 	t.Parallel()
 	catalog, err := query.NewCatalog()
@@ -69,8 +69,8 @@ func TestShards(t *testing.T) {
 	checkSharedDevices(t, union)
 }
 
-// sharedDevices are a device that both nodes of a cluster are offered and one of them holds, one that
-// nobody holds, and a device of a plugin, which has no pool, on each node.
+// sharedDevices are a device that both nodes of a cluster are offered and one of them holds, one
+// that nobody holds, and a device of a plugin, which has no pool, on each node.
 func sharedDevices() map[string]string {
 	out := map[string]string{}
 	for node, held := range map[string]string{"n1": "0x30", "n2": "1x30"} {
