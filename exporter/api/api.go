@@ -12,6 +12,7 @@ import (
 
 	"github.com/invopop/jsonschema"
 
+	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
@@ -19,15 +20,30 @@ import (
 
 const (
 	module = "github.com/dra-exporter/dra-exporter/exporter/api"
-	id     = "https://raw.githubusercontent.com/dra-exporter/dra-exporter/main/exporter/api/v1/snapshot.schema.json"
+	base   = "https://raw.githubusercontent.com/dra-exporter/dra-exporter/main/exporter/api/"
 )
 
-// Snapshot returns the JSON schema (draft 2020-12) of /api/v1/snapshot. It reads the comments of
-// the types, which become descriptions, and so runs in the folder of this package only.
+// Schemas returns the JSON schemas (draft 2020-12) by the names of their files. It reads the
+// comments of the types, which become descriptions, and so runs in the folder of this package only.
 //
-// The schema allows unknown fields, and gives the words of closed lists as examples: later versions
+// The schemas allow unknown fields, and give the words of closed lists as examples: later versions
 // may add both.
-func Snapshot() ([]byte, error) {
+func Schemas() (map[string][]byte, error) {
+	out := map[string][]byte{}
+	for path, of := range map[string]any{"v1/snapshot": &web.Report{}, "v1/fit": &web.FitReport{}} {
+		schema, err := schemaOf(path, of)
+		if err != nil {
+			return nil, err
+		}
+		out[path+suffix] = schema
+	}
+	return out, nil
+}
+
+const suffix = ".schema.json"
+
+// schemaOf returns the schema of what is served under a path below /api/.
+func schemaOf(path string, of any) ([]byte, error) {
 	r := jsonschema.Reflector{AllowAdditionalProperties: true, Mapper: words}
 	for _, folder := range []string{"../web", "../../driver"} {
 		if err := r.AddGoComments(module, folder); err != nil {
@@ -37,8 +53,8 @@ func Snapshot() ([]byte, error) {
 	for name, text := range r.CommentMap {
 		r.CommentMap[name] = strings.ReplaceAll(text, "\n", " ")
 	}
-	schema := r.Reflect(&web.Report{})
-	schema.ID, schema.Title = id, "dra-exporter /api/v1/snapshot"
+	schema := r.Reflect(of)
+	schema.ID, schema.Title = jsonschema.ID(base+path+suffix), "dra-exporter /api/"+path
 	text, err := json.MarshalIndent(schema, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("write schema: %w", err)
@@ -53,6 +69,10 @@ func words(of reflect.Type) *jsonschema.Schema {
 		return list("State of the device, as the page calls it.", ledger.States())
 	case reflect.TypeFor[join.MissingReason]():
 		return list("Why the device has no telemetry.", join.MissingReasons())
+	case reflect.TypeFor[fit.Kind]():
+		return list("What kind of thing the alternative is.", fit.Kinds())
+	case reflect.TypeFor[fit.Reason]():
+		return list("Why there is no alternative.", fit.Reasons())
 	case reflect.TypeFor[join.Attribution]():
 		return list("How the device is divided among its claims.", join.Attributions())
 	default:

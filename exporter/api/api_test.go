@@ -22,26 +22,31 @@ import (
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
 
-const published = "v1/snapshot.schema.json"
+const (
+	published    = "v1/snapshot.schema.json"
+	publishedFit = "v1/fit.schema.json"
+)
 
-// The published schema is that of the types.
+// The published schemas are those of the types.
 func TestPublished(t *testing.T) {
-	want, err := Snapshot()
+	schemas, err := Schemas()
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := os.ReadFile(published)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Errorf("%s is stale: go generate ./... in this folder", published)
+	for _, path := range []string{published, publishedFit} {
+		got, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, schemas[path]) {
+			t.Errorf("%s is stale: go generate ./... in this folder", path)
+		}
 	}
 }
 
-// closed returns the published schema without what it leaves open for later versions: objects have
+// closed returns a published schema without what it leaves open for later versions: objects have
 // the known fields alone, and words are those of the lists.
-func closed(t *testing.T) *jsonschema.Schema {
+func closed(t *testing.T, published string) *jsonschema.Schema {
 	t.Helper()
 	text, err := os.ReadFile(published)
 	if err != nil {
@@ -54,6 +59,7 @@ func closed(t *testing.T) *jsonschema.Schema {
 	shut(document)
 	compiler := jsonschema.NewCompiler()
 	compiler.AssertFormat()
+	id := base + published
 	if err := compiler.AddResource(id, document); err != nil {
 		t.Fatal(err)
 	}
@@ -84,7 +90,7 @@ func shut(part any) {
 }
 
 // ask returns what an exporter on a node answers, as soon as it has what a function wants.
-func ask(t *testing.T, node *simnode.Node, has func(text string) bool) string {
+func ask(t *testing.T, node *simnode.Node, path string, has func(text string) bool, flags ...string) string {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -99,14 +105,16 @@ func ask(t *testing.T, node *simnode.Node, has func(text string) bool) string {
 	ended := make(chan int, 1)
 	var log bytes.Buffer
 	go func() {
-		ended <- program.Run(ctx, append(node.Args(), "--web.listen-address="+address, "--web.last-scrape-timeout=0s",
-			"--log.level=warn"), []program.Source{{
+		args := slices.Concat(node.Args(), flags, []string{
+			"--web.listen-address=" + address, "--web.last-scrape-timeout=0s", "--log.level=warn",
+		})
+		ended <- program.Run(ctx, args, []program.Source{{
 			Name: "sim", New: func(driver.Host) (driver.Source, error) { return node.Source(), nil },
 		}}, io.Discard, &log)
 	}()
 	text := ""
 	for ; ctx.Err() == nil && !has(text); time.Sleep(100 * time.Millisecond) {
-		if text, err = get(ctx, "http://"+address+"/api/v1/snapshot"); err != nil {
+		if text, err = get(ctx, "http://"+address+path); err != nil {
 			text = ""
 		}
 	}
@@ -134,9 +142,10 @@ func get(ctx context.Context, address string) (string, error) {
 	return string(text), err
 }
 
-// What the program answers on a node with shared, partitioned, unhealthy and idle devices fits the
-// schema, and has no field that the schema does not have.
-func TestAnswers(t *testing.T) {
+// demoNode returns a node with shared, partitioned, unhealthy, idle and oversized devices, on which
+// pods come and go.
+func demoNode(t *testing.T) *simnode.Node {
+	t.Helper()
 	scenario := simnode.Demo(1)
 	node, err := simnode.New(filepath.Join(t.TempDir(), "node"), 1, scenario.Devices, simnode.Options{})
 	if err != nil {
@@ -150,21 +159,43 @@ func TestAnswers(t *testing.T) {
 	played := make(chan error, 1)
 	go func() { played <- scenario.Run(ctx, node) }()
 	t.Cleanup(func() { stop(); <-played })
-	answer := ask(t, node, func(text string) bool {
+	return node
+}
+
+// What the program answers fits the schema, and has no field that the schema does not have.
+func TestAnswers(t *testing.T) {
+	answer := ask(t, demoNode(t), "/api/v1/snapshot", func(text string) bool {
 		return strings.Contains(text, `"pods":[{`) && strings.Contains(text, `"attribution":"capacity"`) &&
 			strings.Contains(text, `"source":"sim"`)
 	})
-	schema := closed(t)
-	if err := validate(schema, answer); err != nil {
-		t.Error(err)
-	}
-	for _, change := range [][2]string{ // the schema is not one that anything fits
+	checkAnswer(t, published, answer, [][2]string{
 		{`"node":`, `"nodes":`},
 		{`"attribution":"capacity"`, `"attribution":"by-hand"`},
 		{`"allocatedSeconds":`, `"allocatedHours":`},
 		{`"devices":[`, `"devices":[7,`},
 		{`"since":"`, `"since":"at `},
-	} {
+	})
+}
+
+func TestFitAnswers(t *testing.T) {
+	answer := ask(t, demoNode(t), "/api/v1/fit", func(text string) bool {
+		return strings.Contains(text, `"kind":"partition"`) && strings.Contains(text, `"reason":"`)
+	}, "--fit.after=2s")
+	checkAnswer(t, publishedFit, answer, [][2]string{
+		{`"text":`, `"words":`}, {`"kind":"partition"`, `"kind":"coupon"`}, {`"reason":"`, `"reason":"not_`},
+		{`"unusedRatio":`, `"wasted":`},
+	})
+}
+
+// checkAnswer checks that an answer fits a schema, and that the schema is not one that anything
+// fits: each of the changes breaks the answer.
+func checkAnswer(t *testing.T, published, answer string, changes [][2]string) {
+	t.Helper()
+	schema := closed(t, published)
+	if err := validate(schema, answer); err != nil {
+		t.Error(err)
+	}
+	for _, change := range changes {
 		broken := strings.Replace(answer, change[0], change[1], 1)
 		if broken == answer || validate(schema, broken) == nil {
 			t.Errorf("%s instead of %s fits the schema", change[1], change[0])

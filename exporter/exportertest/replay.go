@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
@@ -15,9 +16,15 @@ import (
 // Retention is that of all ledgers of this package.
 const Retention = 5 * time.Minute
 
+// FitAfter is how long a claim is measured before there is advice in those ledgers.
+const FitAfter = time.Minute
+
 // LedgerConfig is that of all ledgers of this package.
 func LedgerConfig() ledger.Config {
-	return ledger.Config{Retention: Retention, IdleThreshold: 0.01, NetworkThreshold: 1e4}
+	return ledger.Config{
+		Retention: Retention, IdleThreshold: 0.01, NetworkThreshold: 1e4,
+		Advise: true, Fit: fit.Config{After: FitAfter, Margin: 0.05, IdleThreshold: 0.01},
+	}
 }
 
 // Steps is the largest number of steps of a random history.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -75,6 +76,21 @@ func (e emission) claim(h *ledger.Holder, s *Snapshot) {
 		e.gauge(famClaimStalled, e.with(base, "reason", reason), stalled)
 	}
 	e.distributions(h)
+	if h.Advice != nil && e.on(famClaimFit) {
+		e.fit(base, h.Advice)
+	}
+}
+
+// fit puts what a claim needs of what it holds, and what would do.
+func (e emission) fit(base *labels, a *fit.Advice) {
+	if !a.Known() {
+		return
+	}
+	e.gauge(famClaimFit, e.with(base, "resource", "memory"), a.NeededMemory)
+	e.gauge(famClaimFit, e.with(base, "resource", "activity"), a.NeededActivity)
+	if a.Reason == fit.Advised {
+		e.gauge(famClaimFitUnused, e.with(base, "alternative", a.Alternative.Name), a.Unused)
+	}
 }
 
 func (e emission) pod(h *ledger.Holder, now time.Time) {

@@ -30,10 +30,12 @@ func busyHistory(t *testing.T) *exportertest.History {
 	h := exportertest.NewHistory(t)
 	entry := h.In.Inventory[jointest.ID("gpu-0")]
 	entry.Capacity = []driver.Amount{{Resource: "memory", Value: 8e10}}
-	entry.ParentShare, entry.Serial = 0.25, "1650823456700"
+	entry.ParentShare, entry.Serial, entry.Model = 0.25, "1650823456700", "M1"
 	entry.Taints = []driver.Taint{{Key: "k", Value: "v", Effect: "NoSchedule"}}
 	h.In.Inventory[jointest.ID("gpu-0")] = entry
 	h.In.Inventory[jointest.ID("gpu-1")] = entry
+	entry.Shareable, entry.Taints = true, nil // a share of it would do
+	h.In.Inventory[jointest.ID("gpu-2")] = entry
 	a := h.Hold("c0", "p0")
 	a.AllocatedAt = h.Now.Add(-time.Hour)
 	a.Consumed = []driver.Amount{{Resource: "memory", Value: 1e9}}
@@ -58,7 +60,7 @@ func busyHistory(t *testing.T) *exportertest.History {
 			readings = append(readings, r)
 		}
 		h.Read(readings...)
-		h.Tick(time.Second)
+		h.Tick(exportertest.FitAfter / 2)
 	}
 	return h
 }

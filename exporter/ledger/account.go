@@ -41,6 +41,8 @@ type account struct {
 	lastError time.Time           // of the errors among them; zero: none
 	claim     *claimDistributions // nil: none are kept
 
+	fit *fitting // nil: there is no advice
+
 	dropped bool // its retention is over, or Evict dropped it
 
 	active time.Time // when the device was last active while this held it
@@ -69,7 +71,7 @@ func (a *account) end(at time.Time) { a.ended, a.gauges = at, nil }
 // drop marks the account as dropped, and frees what it was charged: the timeline of the device
 // refers to it for a while.
 func (a *account) drop() {
-	a.dropped, a.totals, a.gauges, a.witnessed = true, nil, nil, nil
+	a.dropped, a.totals, a.gauges, a.witnessed, a.fit = true, nil, nil, nil, nil
 }
 
 // charge adds an amount of a counter of its device. tick is the time of the present tick.
@@ -108,6 +110,7 @@ func (a *account) gauge(m *meter) *Series {
 type accountBook struct {
 	accounts map[HolderKey]*account
 	order    []*account // by key; nil: not sorted yet
+	fits     bool       // there is advice
 
 	distributions map[claimKey]*claimDistributions // nil: none are kept
 }
@@ -119,6 +122,9 @@ func (b *accountBook) account(d *deviceBook, namespace, name string, born, now t
 	a := b.accounts[key]
 	if a == nil {
 		a = &account{key: key, device: d, born: born, active: now}
+		if b.fits && name != "" {
+			a.fit = &fitting{}
+		}
 		b.accounts[key] = a
 		b.order = nil
 		b.distribute(a)

@@ -189,6 +189,7 @@ func (d *deviceBook) settle(horizon, now time.Time, config Config) {
 func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config Config) {
 	d.peak(m, next)
 	d.observeDistribution(m, next)
+	d.observeUse(m, next)
 	if !m.counts && m.spec.Activity == driver.BusyShare && next.Value > config.IdleThreshold {
 		d.markActive(next.At, next.Value, config.IdleThreshold)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
@@ -18,6 +19,9 @@ type Config struct {
 	WithoutPeaks  bool // highest values are not kept
 	// WithoutDistributions says that how the gauges of claims were distributed over time is not kept.
 	WithoutDistributions bool
+
+	Advise bool       // what would do for each claim is found
+	Fit    fit.Config // of that
 
 	Catalogue driver.Catalogue // of the readings' quantities; nil: the standard one
 }
@@ -35,6 +39,7 @@ type Ledger struct {
 	claims  accountBook
 	pods    accountBook
 	names   names
+	advised time.Time // when advice was renewed last
 }
 
 // New returns an empty ledger.
@@ -55,6 +60,7 @@ func New(config Config) *Ledger {
 		devices: map[driver.ID]*deviceBook{},
 		claims: accountBook{
 			accounts: map[HolderKey]*account{}, distributions: newDistributions(!config.WithoutDistributions),
+			fits: config.Advise,
 		},
 		pods:  accountBook{accounts: map[HolderKey]*account{}},
 		names: newNames(),
@@ -108,6 +114,7 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
 	l.view = r.View.At
 	l.names.observe(r.Devices, now)
 	l.release(horizon, now)
+	l.advise(r.Devices, now)
 	return l.snapshot(r, now)
 }
 

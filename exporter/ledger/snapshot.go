@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
@@ -68,6 +69,9 @@ type Holder struct {
 	// Distributions are those of a claim, over all of its devices of one driver. The row of the first
 	// of these devices has them.
 	Distributions []Distribution
+	// Advice is what would do for a claim in place of the device; nil: it is not asked for, has yet to
+	// be found, or the claim ended.
+	Advice *fit.Advice
 }
 
 // Value is a number and what it means.
@@ -239,6 +243,9 @@ func (b *accountBook) snapshot(tick uint64, now time.Time, retention time.Durati
 		if a.claim != claim {
 			claim = a.claim
 			h.Distributions = copies.of(claim)
+		}
+		if a.ended.IsZero() && a.fit != nil {
+			h.Advice = a.fit.advice
 		}
 		out = append(out, h)
 	}

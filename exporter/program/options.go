@@ -67,6 +67,8 @@ type options struct {
 	quietAfter       time.Duration
 	zeroHold         time.Duration
 	maxSeries        int
+	fitAfter         time.Duration
+	fitMargin        float64
 	groupChoices     map[exposition.Group]*string
 	emptyGrace       time.Duration
 
@@ -165,6 +167,12 @@ func (o *options) addCounterFlags(g *flagGroup) {
 
 // addGroupFlags adds the flags of groups of metrics.
 func (o *options) addGroupFlags(g *flagGroup) {
+	g.Flag(
+		"fit.after", "How long a claim must have been measured before it is said what would do for it.",
+	).Default("1h").DurationVar(&o.fitAfter)
+	g.Flag(
+		"fit.margin", "The part of the memory and compute of what would do for a claim that stays unused.",
+	).Default("0.05").Float64Var(&o.fitMargin)
 	o.groupChoices = map[exposition.Group]*string{}
 	for _, group := range exposition.Groups() {
 		flag := g.Flag(group.Group.Flag(), group.Help).Default(group.Choices[0])
@@ -288,7 +296,7 @@ func (o *options) validate() error {
 	}
 	for flag, d := range map[string]time.Duration{
 		"retention": o.retention, "counter.zero-hold": o.zeroHold, "kubelet.empty-grace": o.emptyGrace,
-		"web.last-scrape-timeout": o.lastScrape, "idle.quiet-after": o.quietAfter,
+		"web.last-scrape-timeout": o.lastScrape, "idle.quiet-after": o.quietAfter, "fit.after": o.fitAfter,
 	} {
 		if d < 0 {
 			return badFlag(flag, fmt.Errorf("%v is negative", d))
@@ -300,8 +308,10 @@ func (o *options) validate() error {
 	if o.interval < minInterval {
 		return badFlag("sample.interval", fmt.Errorf("%v is shorter than %v", o.interval, minInterval))
 	}
-	if !(o.idleThreshold >= 0 && o.idleThreshold < 1) {
-		return badFlag("idle.threshold", fmt.Errorf("%v is not within 0 and 1", o.idleThreshold))
+	for flag, share := range map[string]float64{"idle.threshold": o.idleThreshold, "fit.margin": o.fitMargin} {
+		if !(share >= 0 && share < 1) {
+			return badFlag(flag, fmt.Errorf("%v is not within 0 and 1", share))
+		}
 	}
 	if !(o.networkThreshold >= 0) {
 		return badFlag("idle.network-threshold", fmt.Errorf("%v is not 0 or more", o.networkThreshold))

@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/scrape"
 	"github.com/dra-exporter/dra-exporter/exporter"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/node"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
@@ -49,6 +50,8 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 			Retention: o.retention, IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold,
 			WithoutErrors: !choices.Has(exposition.GroupErrors), WithoutPeaks: !choices.Has(exposition.GroupPeaks),
 			WithoutDistributions: !choices.Has(exposition.GroupHistograms),
+			Advise:               choices.Has(exposition.GroupFit),
+			Fit:                  fit.Config{After: o.fitAfter, Margin: o.fitMargin, IdleThreshold: o.idleThreshold},
 		}),
 		Limiter: exposition.NewLimiter(o.maxSeries, choices), MaxAge: o.maxAge, Log: log,
 		Recorder: flight.sink(),

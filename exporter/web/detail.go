@@ -263,6 +263,9 @@ func (e *explainer) claim(name string) detail {
 			facts.fact("ended", clock(h.Ended))
 		}
 		facts.fact("last active", cmp.Or(ago(e.Time, h.LastActive), "not measured"))
+		if h.Advice != nil {
+			facts.fact("what would do", h.Advice.Text())
+		}
 		out.Sections = append(out.Sections, facts)
 		at := slices.IndexFunc(e.Devices, func(d ledger.Device) bool { return d.ID == h.Device })
 		if at >= 0 {

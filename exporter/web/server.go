@@ -69,9 +69,14 @@ func NewHandler(c Config) http.Handler {
 		probe(w, c)
 	})
 	documents := newAnswers(c.Latest, c.Log) // of their own, so that no scrape waits for them
-	mux.HandleFunc("GET /api/v1/snapshot", func(w http.ResponseWriter, r *http.Request) {
-		serveSnapshot(w, r, c, documents)
-	})
+	for name, report := range map[string]func(s *exposition.Snapshot) any{
+		"snapshot": func(s *exposition.Snapshot) any { return NewReport(s, c.Node, c.QuietAfter) },
+		"fit":      func(s *exposition.Snapshot) any { return NewFitReport(s, c.Node) },
+	} {
+		mux.HandleFunc("GET /api/v1/"+name, func(w http.ResponseWriter, r *http.Request) {
+			serveReport(w, r, c.Latest(), documents, name, report)
+		})
+	}
 	registerRecording(mux, c)
 	newPages(c, documents).register(mux)
 	if c.Pprof {
@@ -114,8 +119,11 @@ func serveMetrics(metrics *exposition.Renderer, scrapes *answers) http.Handler {
 	})
 }
 
-func serveSnapshot(w http.ResponseWriter, r *http.Request, c Config, documents *answers) {
-	s := c.Latest()
+// serveReport answers with a report of a snapshot as JSON.
+func serveReport(
+	w http.ResponseWriter, r *http.Request, s *exposition.Snapshot, documents *answers, name string,
+	report func(s *exposition.Snapshot) any,
+) {
 	if s == nil {
 		respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
 		return
@@ -124,9 +132,9 @@ func serveSnapshot(w http.ResponseWriter, r *http.Request, c Config, documents *
 	if unchanged(w, r, s) {
 		return
 	}
-	documents.serve(w, r, "application/json", nil, func(to io.Writer) ([]exposition.Part, error) {
-		if err := json.NewEncoder(to).Encode(NewReport(s, c.Node, c.QuietAfter)); err != nil {
-			return nil, fmt.Errorf("encode snapshot: %w", err)
+	documents.serve(w, r, "application/json "+name, nil, func(to io.Writer) ([]exposition.Part, error) {
+		if err := json.NewEncoder(to).Encode(report(s)); err != nil {
+			return nil, fmt.Errorf("encode %s: %w", name, err)
 		}
 		return nil, nil
 	})

@@ -129,13 +129,13 @@ func TestImports(t *testing.T) {
 		"exporter/explain":      {"driver", "exporter/join"},
 		"exporter/distribution": nil,
 		"exporter/fit":          {"driver", "exporter/join", "podresources"},
-		"exporter/ledger":       {"driver", "exporter/distribution", "exporter/join", "podresources"},
-		"exporter/exposition":   {"driver", "exporter/distribution", "exporter/join", "exporter/ledger", "podresources"},
+		"exporter/ledger":       {"driver", "exporter/distribution", "exporter/fit", "exporter/join", "podresources"},
+		"exporter/exposition":   {"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger", "podresources"},
 		"exporter/recorder":     {"driver", "exporter/join", "exporter/ledger", "podresources"},
 		"exporter/archive":      {"driver"},
 		"exporter/web": {
-			"driver", "exporter/explain", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/recorder",
-			"exporter/web/client", "podresources",
+			"driver", "exporter/explain", "exporter/exposition", "exporter/fit", "exporter/join", "exporter/ledger",
+			"exporter/recorder", "exporter/web/client", "podresources",
 		},
 		"exporter/web/access": {"driver", "exporter/web/client"},
 		"exporter/web/client": nil,
@@ -150,7 +150,8 @@ func TestImports(t *testing.T) {
 		},
 		"exporter/program": {
 			"driver", "driver/scrape", "driver/sysfs", "exporter", "exporter/archive", "exporter/check", "exporter/exposition",
-			"exporter/ledger", "exporter/node", "exporter/recorder", "exporter/top", "exporter/web", "exporter/web/access", "podresources", "podresources/kube",
+			"exporter/fit", "exporter/ledger", "exporter/node", "exporter/recorder", "exporter/top", "exporter/web",
+			"exporter/web/access", "podresources", "podresources/kube",
 		},
 	}
 	seen := 0

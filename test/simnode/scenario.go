@@ -123,7 +123,7 @@ func deployed(p PodSpec, deployment string) PodSpec {
 // idlePods hold devices and leave them idle.
 func idlePods() []PodSpec {
 	return []PodSpec{
-		{Namespace: "research", Name: "notebook-ada", Claims: []ClaimSpec{device("gpu", sim.Idle(), 38*gibibyte, "gpu-4")}},
+		{Namespace: "research", Name: "notebook-ada", Claims: []ClaimSpec{device("gpu", sim.Idle(), 11*gibibyte, "gpu-4")}},
 		{Namespace: "research", Name: "notebook-bob", Claims: []ClaimSpec{device("gpu", sim.Idle(), 0, "gpu-6-partition-1")}},
 		{Namespace: "team-vision", Name: "uploader-0", Claims: []ClaimSpec{device("nic", sim.Idle(), 0, "eth2")}},
 	}

@@ -1,4 +1,4 @@
-// Command generate writes the JSON schema of the exporter's API. It runs in the folder
+// Command generate writes the JSON schemas of the exporter's API. It runs in the folder
 // exporter/api.
 package main
 
@@ -17,9 +17,14 @@ func main() {
 }
 
 func run() error {
-	schema, err := api.Snapshot()
+	schemas, err := api.Schemas()
 	if err != nil {
 		return err
 	}
-	return os.WriteFile("v1/snapshot.schema.json", schema, 0o644) //nolint:gosec // a file that all may read
+	for path, schema := range schemas {
+		if err := os.WriteFile(path, schema, 0o644); err != nil { //nolint:gosec // a file that all may read
+			return err
+		}
+	}
+	return nil
 }
