@@ -142,6 +142,10 @@ test-one: deps build $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) ## run the syst
 	@[ -d "$(MODULE)" ] || { echo "MODULE= names no folder, such as test/e2e" >&2; exit 1; }
 	$(call system_tests,$(MODULE),-v -run='$(RUN)',$(ARGS))
 
+.PHONY: test-distributed
+test-distributed: $(THANOS) ## compare Thanos with one Prometheus over the same samples: every rule and every panel, by value
+	@THANOS='$(THANOS)' $(MAKE) test-one MODULE=test/fleet RUN='^TestDistributed$$'
+
 .PHONY: test-gpu
 test-gpu: ## compare readings of NVIDIA GPUs with nvidia-smi; reports clearly if there is none; RECORD=DIR records them
 	@go test -count=1 -v -run 'AgainstNvidiaSMI|Recordings' ./test/gpu $(if $(RECORD),-args -record=$(abspath $(RECORD)))
@@ -219,7 +223,7 @@ lint: $(GOLANGCI_LINT) ## run the linters
 	@$(call each,$(code_modules),$(GOLANGCI_LINT) run --allow-serial-runners --config='$(CURDIR)/.golangci.yml')
 
 .PHONY: tools
-tools: $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) $(BENCHSTAT) $(GOLANGCI_LINT) ## build all tools of the other targets
+tools: $(PROMTOOL) $(PROMETHEUS) $(THANOS) $(PINT) $(SCHEMA) $(BENCHSTAT) $(GOLANGCI_LINT) ## build all tools of the other targets
 	@printf '%s\n' $^
 
 # Debian packages that tests need, as COMMAND:PACKAGE.

@@ -20,7 +20,7 @@ const scrape = 15 * time.Second
 func open(dir string) (*tsdb.DB, error) {
 	options := tsdb.DefaultOptions()
 	options.WALSegmentSize = -1
-	options.MinBlockDuration = (24 * time.Hour).Milliseconds()
+	options.MinBlockDuration = (90 * 24 * time.Hour).Milliseconds()
 	options.MaxBlockDuration = options.MinBlockDuration
 	options.RetentionDuration = 0
 	db, err := tsdb.Open(dir, nil, nil, options, nil)

@@ -46,6 +46,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.boards, "boards", "", "regular expression of the dashboards to open; empty: all")
 	flags.DurationVar(&o.history, "history", time.Hour, "length of the history")
 	flags.DurationVar(&o.span, "range", time.Hour, "time range of the dashboards")
+	flags.DurationVar(&o.long, "long", 0, "also open Fleet, Namespaces and Workloads over this time, from records alone, "+
+		"such as 720h")
 	flags.DurationVar(&o.lasting, "record", 30*time.Second, "how long the program runs before its exposition is taken")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):

@@ -17,6 +17,7 @@ type options struct {
 	boards        string // a regular expression
 	history, span time.Duration
 	lasting       time.Duration
+	long          time.Duration // 0: the dashboards are not opened over a long time
 }
 
 // result is what a fleet takes.
@@ -108,7 +109,10 @@ func (o options) measure(ctx context.Context, t *template, nodes int) (r *result
 		}
 		r.groups = append(r.groups, s)
 	}
-	return r, o.open(ctx, e, end, r)
+	if err := o.open(ctx, e, end, r); err != nil || o.long == 0 {
+		return r, err
+	}
+	return r, o.openLong(ctx, e, end, r)
 }
 
 // open opens the dashboards.

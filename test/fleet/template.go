@@ -188,6 +188,7 @@ type fleet struct {
 
 // The parts of the fleet.
 const (
+	job        = "monitoring/dra-exporter"
 	clusters   = 2
 	namespaces = 10 // of each of the template's
 	before     = 10 * time.Minute
@@ -217,8 +218,8 @@ func nodeName(node int) string { return fmt.Sprintf("node-%05d", node) }
 // hexadecimal matches identifiers of devices, pods and claims.
 var hexadecimal = regexp.MustCompile(`[0-9a-f]{4}$`)
 
-// labelsOf returns the labels that a series has on a node, with the labels of the target.
-func (f *fleet) labelsOf(b *labels.Builder, s *templateSeries, node int, generation int64) labels.Labels {
+// expose sets the labels that a series has on a node.
+func (f *fleet) expose(b *labels.Builder, s *templateSeries, node int, generation int64) {
 	name := nodeName(node)
 	b.Reset(s.labels)
 	s.labels.Range(func(l labels.Label) {
@@ -240,8 +241,22 @@ func (f *fleet) labelsOf(b *labels.Builder, s *templateSeries, node int, generat
 			b.Set(l.Name, strings.ReplaceAll(l.Value, f.node, name))
 		}
 	})
-	b.Set("cluster", fmt.Sprintf("cluster-%d", node%clusters))
-	b.Set("node", name).Set("instance", name).Set("job", "monitoring/dra-exporter")
+}
+
+// target returns the labels of the target of a node.
+func target(node int) map[string]string {
+	name := nodeName(node)
+	return map[string]string{
+		"cluster": fmt.Sprintf("cluster-%d", node%clusters), "node": name, "instance": name, "job": job,
+	}
+}
+
+// labelsOf returns the labels that a series has on a node, with those of the target.
+func (f *fleet) labelsOf(b *labels.Builder, s *templateSeries, node int, generation int64) labels.Labels {
+	f.expose(b, s, node, generation)
+	for name, value := range target(node) {
+		b.Set(name, value)
+	}
 	return b.Labels()
 }
 

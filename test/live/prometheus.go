@@ -63,6 +63,9 @@ func StartPrometheus(t testing.TB, o PrometheusOptions) Prometheus {
 	return p
 }
 
+// At returns the server with Prometheus's API at an address, which the test has started.
+func At(url string) Prometheus { return Prometheus{url: url, client: http.DefaultClient} }
+
 // Sample is a value at a time.
 type Sample struct {
 	At    time.Time

@@ -22,6 +22,8 @@ endef
 
 $(eval $(call tool,PROMTOOL,test/tools,github.com/prometheus/prometheus/cmd/promtool,-tags=remove_all_sd))
 $(eval $(call tool,PROMETHEUS,test/tools,github.com/prometheus/prometheus/cmd/prometheus,-tags=remove_all_sd$(comma)enable_kubernetes_sd))
+# Thanos takes labels apart as slices.
+$(eval $(call tool,THANOS,test/tools/thanos,github.com/thanos-io/thanos/cmd/thanos,-tags=slicelabels))
 $(eval $(call tool,PINT,test/tools/pint,github.com/cloudflare/pint/cmd/pint))
 $(eval $(call tool,BENCHSTAT,test/tools,golang.org/x/perf/cmd/benchstat))
 $(eval $(call tool,GOVULNCHECK,test/tools/vuln,golang.org/x/vuln/cmd/govulncheck))
