@@ -40,7 +40,7 @@ type alertGroup struct {
 
 func alerts(o *Options) []alertGroup {
 	return []alertGroup{
-		{"dra-exporter-claims", Node, slices.Concat(claimAlerts(o), partlyIdleAlerts(o), claimStateAlerts(o))},
+		{"dra-exporter-claims", Node, slices.Concat(claimAlerts(o), stalledAlerts(o), partlyIdleAlerts(o), claimStateAlerts(o))},
 		{"dra-exporter-device-health", Node, slices.Concat(
 			deviceAlerts(o), lostDeviceAlerts(o), hardwareAlerts(o), linkAlerts(o), networkLinkAlerts(o),
 		)},
@@ -127,6 +127,32 @@ func claimAlerts(o *Options) []alert {
 			mitigation: "If it hangs, take a stack trace and restart the job. If it has no requests, scale it down. " + optOut,
 			queries: []string{
 				memoryHeld + ` and on (<claim>) (claim:dra_idle:bool == 1)`,
+			},
+		},
+	}
+}
+
+// stalledAlerts are about claims that are busy and do nothing.
+func stalledAlerts(o *Options) []alert {
+	return []alert{
+		{
+			name: "DRAClaimStalled", severity: warning, hold: o.For, keep: o.KeepFiring,
+			expr: `
+			count by (<claim>) (max by (<claim device>) (dra_claim_stalled) == 1)`,
+			summary: aClaim + " keeps its devices busy and does nothing.",
+			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized, while power and activity " +
+				"are far below the claim's own baseline: as in a collective operation that hangs.",
+			meaning: "For at least five minutes the utilization was at least 90 %, and power, tensor cores, memory traffic " +
+				"and links, as far as they are measured, were far below the median of the claim's busy minutes. Kernels that " +
+				"wait for another rank spin: they count as busy.",
+			diagnosis: "The incident of kind claim_stalled on the exporter's page shows the minute before and after. Compare " +
+				"the ranks: one that is not stalled, or has ended, is the one that the others wait for. `py-spy dump` shows " +
+				"where a rank stands, and NCCL's RAS (`ncclras`) which ranks are missing. Errors of a device or a link at " +
+				"that time are the likely cause.",
+			mitigation: "Restart the job from its last checkpoint, without the node whose device or link failed. A timeout of " +
+				"the collective operations ends such jobs by itself (TORCH_NCCL_ASYNC_ERROR_HANDLING).",
+			queries: []string{
+				`max by (<claim device>, reason) (dra_claim_stalled) == 1`,
 			},
 		},
 	}

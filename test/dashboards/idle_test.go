@@ -21,6 +21,7 @@ const (
 	idle       = "DRAClaimIdle namespace=a resourceclaim_name=c"
 	idleMemory = "DRAClaimIdleMemoryHeld namespace=a resourceclaim_name=c"
 	partlyIdle = "DRAClaimPartlyIdle namespace=a resourceclaim_name=c"
+	stalled    = "DRAClaimStalled namespace=a resourceclaim_name=c"
 	quiet      = "DRAClaimNetworkQuiet namespace=a resourceclaim_name=c"
 )
 
@@ -59,6 +60,13 @@ func idleStories() []story {
 				return worksAfter(70)
 			}),
 			checks: []check{{36, []string{partlyIdle}}, {80, nil}},
+		},
+		{
+			name: "a collective operation that hangs for half an hour",
+			series: append(alone("a", "c", "gpu-0", rising(60), nil),
+				series{"dra_claim_stalled", claimLabels("a", "c", "gpu-0") + `, reason=""`, always(0).between(10, 40)},
+				series{"dra_claim_stalled", claimLabels("a", "c", "gpu-0") + `, reason="power,links"`, always(1).between(40, 70)}),
+			checks: []check{{39, nil}, {60, []string{stalled}}, {110, nil}},
 		},
 		{
 			name: "network device alone quiet, then at work", series: nic(quietUntil70),
