@@ -140,7 +140,7 @@ func (o *Options) absentTerms() string {
 	const exporters = "cluster:dra_exporters:count"
 	if len(o.Clusters) == 0 {
 		return "group by (cluster) (last_over_time(" + exporters + "[1d])) unless on (cluster) " + exporters +
-			"\nor\nlabel_replace(absent(" + exporters + `), "cluster", "", "", "")`
+			"\nor\nlabel_replace(absent(" + exporters + `), "cluster", "", "", "") == 1`
 	}
 	terms := make([]string, 0, len(o.Clusters))
 	for _, name := range o.Clusters {

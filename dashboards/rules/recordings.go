@@ -58,7 +58,7 @@ func idleDevices() []recording {
 		return `
 			(
 			    ` + increase + `
-			      / on (<claim device>) ` + held + `
+			      / on (<claim device>) (` + held + ` > 0)
 			    and on (<claim device>) dra_claim_device_info{admin_access="false", attribution=~"exclusive|process"}
 			  or
 			    group by (<claim device>) (dra_claim_device_info{admin_access="false", attribution=~"equal|capacity"})
@@ -73,12 +73,12 @@ func idleDevices() []recording {
 			max by (<device>) (increase(dra_device_allocated_seconds_total[<idle window>])) > 0`},
 		{name: "device:dra_active:ratio", expr: `
 			max by (<device>) (increase(dra_device_active_seconds_total[<idle window>]))
-			  / on (<device>) device:dra_allocated_seconds:increase`},
+			  / on (<device>) (device:dra_allocated_seconds:increase > 0)`},
 		{name: "device:dra_io:rate", expr: `
 			sum by (<device>) (
 			  max by (<device>, link, direction) (increase(dra_device_io_bytes_total{link=~"network|rdma"}[<idle window>]))
 			)
-			  / on (<device>) device:dra_allocated_seconds:increase`},
+			  / on (<device>) (device:dra_allocated_seconds:increase > 0)`},
 		{name: "device:dra_measured:ratio", expr: `
 			(
 			    max by (<device>) (count_over_time(dra_device_active_seconds_total[<idle window>]))
@@ -138,7 +138,7 @@ func devices() []recording {
 		// How much of its capacity the claims of the node consume.
 		{name: "device:dra_consumed_capacity:ratio", unit: query.Unit{Scale: 1}, expr: `
 			sum by (<device>, resource) (max by (<claim device>, share_id, resource) (dra_claim_consumed_capacity))
-			  / on (<device>, resource) max by (<device>, resource) (dra_device_capacity)`},
+			  / on (<device>, resource) (max by (<device>, resource) (dra_device_capacity) > 0)`},
 	}
 }
 

@@ -112,8 +112,11 @@ func (w *sameNames) read(selector *parser.VectorSelector) {
 		}
 	}
 	course := "1x30"
-	if strings.HasSuffix(selector.Name, "_total") {
+	switch {
+	case strings.HasSuffix(selector.Name, "_total"):
 		course = "0+60x30"
+	case selector.Name == "dra_exporter_source_up":
+		course = "0x30" // a panel shows only those that fail
 	}
 	for _, cluster := range []string{"c1", "c2"} {
 		for _, node := range []string{"n1", "n2"} {

@@ -26,7 +26,7 @@
 {{- end -}}
 {{- if not $terms -}}
 {{- $terms = append $terms (printf "group by (cluster) (last_over_time(%s[1d])) unless on (cluster) %s" $exporters $exporters) -}}
-{{- $terms = append $terms (printf "label_replace(absent(%s), \"cluster\", \"\", \"\", \"\")" $exporters) -}}
+{{- $terms = append $terms (printf "label_replace(absent(%s), \"cluster\", \"\", \"\", \"\") == 1" $exporters) -}}
 {{- end -}}
 {{- $terms | join "\nor\n" -}}
 {{- end -}}
