@@ -176,9 +176,12 @@ func appendSpan(m []byte, offset, length int) []byte {
 }
 
 func appendDelta(m []byte, before, count uint64) []byte {
-	return protowire.AppendVarint(
-		protowire.AppendTag(m, 13, protowire.VarintType), protowire.EncodeZigZag(int64(count)-int64(before)),
-	)
+	const tag = 13<<3 | byte(protowire.VarintType)
+	delta := protowire.EncodeZigZag(int64(count) - int64(before))
+	if delta < 0x80 { // most are
+		return append(m, tag, byte(delta))
+	}
+	return protowire.AppendVarint(append(m, tag), delta)
 }
 
 func appendCount(body []byte, count uint64) []byte { return strconv.AppendUint(body, count, 10) }
