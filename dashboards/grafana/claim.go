@@ -70,6 +70,31 @@ func claimSummary() []Panel {
 				},
 			},
 		},
+		claimFit(),
+	}
+}
+
+func claimFit() Panel {
+	return Panel{
+		Title: "What would do",
+		Description: "The smallest thing on the node into which the claim would have fitted since it began, and what it needs " +
+			"of what it holds: by its peak of memory and the p99.9 of its activity, each with a margin.",
+		Kind: Table, NoData: "measured for less than an hour, or what it uses is not known", Width: 24, Height: 6,
+		MayBeEmpty: "in the first hour",
+		Targets: []Target{
+			{
+				Expr:   `max by (<claim device>) (dra_claim_fit_ratio{<c>, resource="memory"})`,
+				Column: "Memory needed", Unit: "percentunit",
+			},
+			{
+				Expr:   `max by (<claim device>) (dra_claim_fit_ratio{<c>, resource="activity"})`,
+				Column: "Activity needed", Unit: "percentunit",
+			},
+			{
+				Expr:   `max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{<c>})`,
+				Column: "Unused", Unit: "percentunit",
+			},
+		},
 	}
 }
 

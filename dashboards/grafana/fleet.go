@@ -202,8 +202,29 @@ func fleetWaste() []Panel {
 			}},
 		},
 		idleClaims(),
+		oversizedClaims(),
 		topOfWorkloads("Top idle workloads", "The workloads with the most device-hours in which their devices were idle. "+
 			"Click a workload for its dashboard.", "idle_share_seconds", "Idle device-hours", 24),
+	}
+}
+
+func oversizedClaims() Panel {
+	const unused = `max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{cluster=~"$cluster", ` +
+		`node=~"$node", driver=~"$driver", namespace=~"$namespace"})`
+	return Panel{
+		Title: "Oversized claims",
+		Description: "Claims for which something smaller on their node would have done since they began, by the device-hours " +
+			"in the selected time range that this would have left to others. Click a claim to open its dashboard.",
+		Kind: Table, NoData: "no claim is oversized", Width: 24, Height: 9, sort: "Wasted device-hours", limit: 20,
+		MayBeEmpty: "in the first hour",
+		Targets: []Target{
+			{Expr: unused, Column: "Unused", Unit: "percentunit"},
+			{
+				Expr: unused + ` * on (<claim device>) group_left () (max by (<claim device>) ` +
+					`(increase(dra_claim_allocated_share_seconds_total[$__range])) / 3600)`,
+				Column: "Wasted device-hours", Unit: "h",
+			},
+		},
 	}
 }
 

@@ -44,6 +44,8 @@ type Options struct {
 	Prices []Price
 	// QuietNetwork is whether DRAClaimNetworkQuiet is one of the alerts.
 	QuietNetwork bool
+	// Oversized is whether DRAClaimOversized is one of the alerts.
+	Oversized bool
 	// Clusters are the names of the clusters that must have an exporter. None: those that had one
 	// within the last day.
 	Clusters []string

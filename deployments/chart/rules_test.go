@@ -106,8 +106,10 @@ func TestTunedRules(t *testing.T) {
 			},
 		},
 		"an alert that is off": {
-			[]string{"-network.quiet"},
-			values{"alerts": values{"DRAClaimNetworkQuiet": values{"enabled": true}}},
+			[]string{"-network.quiet", "-oversized"},
+			values{"alerts": values{
+				"DRAClaimNetworkQuiet": values{"enabled": true}, "DRAClaimOversized": values{"enabled": true},
+			}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -73,7 +73,7 @@ func TestDuplicates(t *testing.T) {
 	}
 	scraped := sameNames{catalog: catalog, series: map[string]string{}}
 	o := rules.Defaults()
-	o.QuietNetwork = true
+	o.QuietNetwork, o.Oversized = true, true
 	all := groups(t, o)
 	scraped.addScraped(t, all)
 	if _, err := rules.Groups(o, catalog); err != nil {

@@ -49,7 +49,7 @@ func clusters() []string { return []string{"honoring", "clashing", ""} }
 // shortOptions are options of rules that detect an idle claim within seconds.
 func shortOptions() rules.Options {
 	o := rules.Defaults()
-	o.QuietNetwork = true
+	o.QuietNetwork, o.Oversized = true, true
 	o.Prices = []rules.Price{{Models: "LATEST-GPU-MODEL", PerHour: 3}}
 	o.Interval, o.RateWindow, o.IdleWindow, o.IdleFor = 2*time.Second, 16*time.Second, 20*time.Second, 2*time.Second
 	o.IdleInterval = 2 * time.Second

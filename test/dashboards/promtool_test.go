@@ -45,7 +45,7 @@ func TestCheckedRules(t *testing.T) {
 // which it must not fire.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
-	stories := slices.Concat(idleStories(), idleEdges(), sharingStories(), deviceStories(), errorStories(),
+	stories := slices.Concat(idleStories(), oversizedStories(), idleEdges(), sharingStories(), deviceStories(), errorStories(),
 		hardwareStories(), linkStories(), networkLinkStories(), exporterStories())
 	dir := t.TempDir()
 	var file strings.Builder
@@ -86,7 +86,7 @@ func TestAlerts(t *testing.T) {
 func writeRules(t *testing.T, dir string) []rules.Group {
 	t.Helper()
 	o := rules.Defaults()
-	o.QuietNetwork = true
+	o.QuietNetwork, o.Oversized = true, true
 	all := groups(t, o)
 	content, err := rules.File(all)
 	if err != nil {
@@ -126,7 +126,7 @@ func alertNames(t *testing.T) []string {
 	t.Helper()
 	var out []string
 	o := rules.Defaults()
-	o.QuietNetwork = true
+	o.QuietNetwork, o.Oversized = true, true
 	for _, g := range groups(t, o) {
 		for _, r := range g.Rules {
 			if r.Alert != "" && !slices.Contains(out, r.Alert) {
