@@ -48,7 +48,7 @@ func (s *Snapshot) walk(e emission) {
 		e.claim(&s.Claims[i], s)
 	}
 	for i := range s.Pods {
-		e.pod(&s.Pods[i], s.Time)
+		e.pod(&s.Pods[i])
 	}
 	e.infos(s)
 	for _, u := range slices.SortedFunc(maps.Keys(missing), unresolved.compare) {
@@ -93,15 +93,11 @@ func (e emission) fit(base *labels, a *fit.Advice) {
 	}
 }
 
-func (e emission) pod(h *ledger.Holder, now time.Time) {
+func (e emission) pod(h *ledger.Holder) {
 	if !e.on(famPodAllocated) { // as all that is of a pod and its device
 		return
 	}
-	base := e.holderLabels("pod", h)
-	e.holder(h, base, famPodQuantity, famPodAllocated, famPodShare)
-	if !h.LastError.IsZero() && e.on(famPodLastError) {
-		e.gauge(famPodLastError, base, unixPast(h.LastError, now))
-	}
+	e.holder(h, e.holderLabels("pod", h), famPodQuantity, famPodAllocated, famPodShare)
 }
 
 // unresolved is the key by which devices without telemetry are counted.

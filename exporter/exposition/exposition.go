@@ -1,7 +1,6 @@
 package exposition
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -30,8 +29,8 @@ type Renderer struct {
 	labels   *labelCache
 	config   Config
 	families *[numFamilies]Family
-	order    []familyID      // by name
-	memory   chan *rendering // of one that is not in use, which keeps its buffers
+	order    []familyID             // by name
+	sizes    chan *[numFamilies]int // of the bodies of an earlier rendering, in bytes
 }
 
 // Config configures a [Renderer].
@@ -48,7 +47,7 @@ func New(registry prometheus.Gatherer, latest func() *Snapshot, c Config) *Rende
 	e := &Renderer{
 		registry: registry, latest: latest, labels: newLabelCache(catalogue), config: c,
 		families: allFamilies(catalogue, c.Choices),
-		memory:   make(chan *rendering, 1),
+		sizes:    make(chan *[numFamilies]int, 1),
 	}
 	for id := range numFamilies {
 		if e.families[id].Name != "" {
@@ -65,57 +64,86 @@ type Part struct {
 	Begin, End int
 }
 
-// Write writes the metrics in a format of expfmt, with the families sorted by name, in one call of
-// w.Write. It returns the parts of what was written, in order. An error describes what the registry
-// could not provide; the rest is written.
+// Write writes the metrics in a format of expfmt, with the families sorted by name. It returns the
+// parts of what was written, in order. An error describes what the registry could not provide; the
+// rest is written. A bytes.Buffer is grown at once to what it needs.
 func (e *Renderer) Write(w io.Writer, f expfmt.Format) ([]Part, error) {
-	r := e.rendering()
-	defer e.reuse(r)
-	r.begin(formatOf(f, e.config.CreatedSamples))
+	r := e.rendering(formatOf(f, e.config.CreatedSamples))
+	defer e.keepSizes(r)
 	r.classic = e.config.Choices.Of(GroupHistograms) == Classic
 	if s := e.latest(); s != nil {
 		r.take(s, e.labels, e.config)
 	}
-	parts, err := e.assemble(r, f)
-	if _, failed := w.Write(r.out.Bytes()); failed != nil {
-		return nil, fmt.Errorf("write metrics: %w", failed)
+	if room, ok := w.(interface{ Grow(size int) }); ok {
+		room.Grow(r.size())
+	}
+	out := &counted{w: w}
+	parts, err := e.assemble(r, f, out)
+	if out.err != nil {
+		return nil, fmt.Errorf("write metrics: %w", out.err)
 	}
 	return parts, err
 }
 
-// rendering returns the rendering that is not in use, or a new one.
-func (e *Renderer) rendering() *rendering {
+// rendering returns an empty rendering, with memory for bodies of the sizes that they had before.
+// The memory itself is not kept: between two scrapes it would be most of what the program has.
+func (e *Renderer) rendering(f format) *rendering {
+	r := &rendering{families: e.families, format: f}
 	select {
-	case r := <-e.memory:
-		return r
+	case sizes := <-e.sizes:
+		for id, n := range sizes {
+			r.bodies[id] = make([]byte, 0, n+n/16)
+		}
 	default:
-		return &rendering{families: e.families}
+	}
+	return r
+}
+
+// keepSizes keeps the sizes of a rendering's bodies for the next answer.
+func (e *Renderer) keepSizes(r *rendering) {
+	var sizes [numFamilies]int
+	for id := range r.bodies {
+		sizes[id] = len(r.bodies[id])
+	}
+	select {
+	case e.sizes <- &sizes:
+	default:
 	}
 }
 
-// reuse keeps a rendering for the next answer, unless another one is kept.
-func (e *Renderer) reuse(r *rendering) {
-	select {
-	case e.memory <- r:
-	default:
+// counted is a writer that counts what was written to w, and writes nothing after an error.
+type counted struct {
+	w   io.Writer
+	n   int
+	err error
+}
+
+// Write implements [io.Writer].
+func (c *counted) Write(p []byte) (int, error) {
+	if c.err != nil {
+		return 0, c.err
 	}
+	var n int
+	n, c.err = c.w.Write(p)
+	c.n += n
+	return n, c.err
 }
 
 // assemble merges the rendering's families and the registry's in the order of their names.
-func (e *Renderer) assemble(r *rendering, f expfmt.Format) ([]Part, error) {
+func (e *Renderer) assemble(r *rendering, f expfmt.Format, out *counted) ([]Part, error) {
 	own, err := e.registry.Gather()
 	var options []expfmt.EncoderOption
 	if e.config.CreatedSamples {
 		options = append(options, expfmt.WithCreatedLines())
 	}
-	r.out.Grow(r.size())
-	library := expfmt.NewEncoder(&r.out, f, options...)
+	library := expfmt.NewEncoder(out, f, options...)
 	var parts []Part
 	begin := 0
 	end := func(family string) {
-		parts = append(parts, Part{family, begin, r.out.Len()})
-		begin = r.out.Len()
+		parts = append(parts, Part{family, begin, out.n})
+		begin = out.n
 	}
+	write := func(some []byte) { _, _ = out.Write(some) } // out keeps the error
 	encode := func(f *dto.MetricFamily) {
 		err = cmp.Or(err, library.Encode(f))
 		end(f.GetName())
@@ -129,13 +157,16 @@ func (e *Renderer) assemble(r *rendering, f expfmt.Format) ([]Part, error) {
 			encode(own[0])
 			own = own[1:]
 		}
-		r.out.Write(r.format.family(r.out.AvailableBuffer(), &e.families[id], r.bodies[id]))
+		head, tail := r.format.family(&e.families[id], len(r.bodies[id]))
+		write(head)
+		write(r.bodies[id])
+		write(tail)
 		end(name)
 	}
 	for _, f := range own {
 		encode(f)
 	}
-	r.out.Write(r.format.end(r.out.AvailableBuffer()))
+	write(r.format.end())
 	end("")
 	return parts, err
 }
@@ -156,7 +187,7 @@ func formats() []expfmt.Format {
 // the scheme by which a client wants others escaped changes nothing of what is written.
 func Negotiate(h http.Header) expfmt.Format { return expfmt.NegotiateAccept(h, formats()...) }
 
-// rendering is a sink that writes samples. It is reused with its memory.
+// rendering is a sink that writes samples.
 type rendering struct {
 	families *[numFamilies]Family
 	format   format
@@ -165,7 +196,6 @@ type rendering struct {
 	now      time.Time // of the snapshot, without the monotonic clock
 	held     time.Time // counters first exported after it are written as 0; zero: none
 	bodies   [numFamilies][]byte
-	out      bytes.Buffer
 }
 
 // size returns about how many bytes the answer will have.
@@ -175,15 +205,6 @@ func (r *rendering) size() int {
 		size += len(body)
 	}
 	return size
-}
-
-// begin empties the rendering.
-func (r *rendering) begin(f format) {
-	r.format = f
-	for id := range r.bodies {
-		r.bodies[id] = r.bodies[id][:0]
-	}
-	r.out.Reset()
 }
 
 func (r *rendering) take(s *Snapshot, cache *labelCache, c Config) {

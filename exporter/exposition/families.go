@@ -66,7 +66,6 @@ const (
 	famPodClaimInfo
 	famPodAllocated
 	famPodShare
-	famPodLastError
 	famUnresolved
 	famSnapshotTime
 	famSeries
@@ -302,7 +301,11 @@ func claimFamilies() map[familyID]Family {
 				"that hangs; else 0. reason: what is low, empty for 0. Absent until there is a baseline, of shared devices, " +
 				"and unless power and one of the others is measured.",
 		},
-		famClaimLastError: lastErrorFamily("dra_claim_", "claim", claim),
+		famClaimLastError: {
+			Name: "dra_claim_last_error_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: claim,
+			Groups: []Group{GroupErrors},
+			Help:   "Unix time at which an error of the device last hit the claim. Absent while none did.",
+		},
 		famClaimConsumedCapacity: {
 			Name: "dra_claim_consumed_capacity", Filled: fromClaims, Labels: append(claim, "share_id", "resource"),
 			Help: "Capacity of the device that the claim's share consumes, in the resource's base unit.",
@@ -352,7 +355,6 @@ func podFamilies() map[familyID]Family {
 			"dra_pod_allocated_share_seconds_total",
 			"Time in which the pod held the device, divided among those that held it together.", pod,
 		),
-		famPodLastError: lastErrorFamily("dra_pod_", "pod", pod),
 		famPodInfo: {
 			Name: "dra_pod_info", info: true, Filled: fromKubelet + ", Pods API or API server, pod log folders",
 			Labels: []string{
@@ -371,14 +373,6 @@ func podFamilies() map[familyID]Family {
 			Help: "A device that a container holds now through a claim; or through a device plugin, without names of " +
 				"claims. attribution is how the claim's part is divided among its pods, without a claim the device.",
 		},
-	}
-}
-
-func lastErrorFamily(prefix, holder string, labels []string) Family {
-	return Family{
-		Name: prefix + "last_error_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: labels,
-		Groups: []Group{GroupErrors},
-		Help:   "Unix time at which an error of the device last hit the " + holder + ". Absent while none did.",
 	}
 }
 

@@ -25,10 +25,10 @@ type format interface {
 	// histogram appends a distribution; without classic buckets only a format that has native
 	// histograms.
 	histogram(body []byte, f *Family, l *labels, h *distribution.Histogram, born time.Time, classic bool) []byte
-	// family appends a family that has samples.
-	family(out []byte, f *Family, body []byte) []byte
-	// end appends the end of an answer.
-	end(out []byte) []byte
+	// family returns what comes before and after the samples of a family, which have so many bytes.
+	family(f *Family, size int) (head, tail []byte)
+	// end returns the end of an answer.
+	end() []byte
 }
 
 // formatOf returns the format of the negotiated one: text, unless it is another that is written
@@ -52,13 +52,12 @@ func (textFormat) sample(body []byte, f *Family, l *labels, value float64, _ tim
 	return append(appendFloat(body, value), '\n')
 }
 
-func (textFormat) family(out []byte, f *Family, body []byte) []byte {
-	out = appendComment(out, "HELP", f.Name, f.Help, false)
-	out = appendComment(out, "TYPE", f.Name, f.kind(), false)
-	return append(out, body...)
+func (textFormat) family(f *Family, _ int) (head, tail []byte) {
+	head = appendComment(nil, "HELP", f.Name, f.Help, false)
+	return appendComment(head, "TYPE", f.Name, f.kind(), false), nil
 }
 
-func (textFormat) end(out []byte) []byte { return out }
+func (textFormat) end() []byte { return nil }
 
 // openMetricsFormat is the text format of OpenMetrics. If created is set, each counter is followed
 // by a line with its created time.
@@ -74,17 +73,17 @@ func (o openMetricsFormat) sample(body []byte, f *Family, l *labels, value float
 	return body
 }
 
-func (openMetricsFormat) family(out []byte, f *Family, body []byte) []byte {
+func (openMetricsFormat) family(f *Family, _ int) (head, tail []byte) {
 	name := openMetricsName(f)
-	out = appendComment(out, "HELP", name, f.Help, true)
-	out = appendComment(out, "TYPE", name, f.kind(), true)
+	head = appendComment(nil, "HELP", name, f.Help, true)
+	head = appendComment(head, "TYPE", name, f.kind(), true)
 	if f.Unit != "" {
-		out = appendComment(out, "UNIT", name, f.Unit, true)
+		head = appendComment(head, "UNIT", name, f.Unit, true)
 	}
-	return append(out, body...)
+	return head, nil
 }
 
-func (openMetricsFormat) end(out []byte) []byte { return append(out, "# EOF\n"...) }
+func (openMetricsFormat) end() []byte { return []byte("# EOF\n") }
 
 // openMetricsName is the name of the family, without the suffix that a counter's samples have.
 func openMetricsName(f *Family) string {
@@ -151,7 +150,7 @@ type protobufFormat struct{}
 func (protobufFormat) sample(body []byte, f *Family, l *labels, value float64, born time.Time) []byte {
 	wire := ""
 	if l != nil {
-		wire = l.wire
+		wire = l.protobuf()
 	}
 	var room [40]byte
 	field, message := protowire.Number(2), appendValue(room[:0], value) // gauge
@@ -191,7 +190,7 @@ func appendCreated(message []byte, field protowire.Number, born time.Time) []byt
 	return protowire.AppendBytes(protowire.AppendTag(message, field, protowire.BytesType), stamp)
 }
 
-func (protobufFormat) family(out []byte, f *Family, body []byte) []byte {
+func (protobufFormat) family(f *Family, size int) (head, tail []byte) {
 	kind := uint64(1) // GAUGE
 	switch {
 	case f.Histogram:
@@ -199,15 +198,13 @@ func (protobufFormat) family(out []byte, f *Family, body []byte) []byte {
 	case f.Type == driver.Counter:
 		kind = 0
 	}
-	head := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), f.Name)
+	head = protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), f.Name)
 	head = protowire.AppendString(protowire.AppendTag(head, 2, protowire.BytesType), f.Help)
 	head = protowire.AppendVarint(protowire.AppendTag(head, 3, protowire.VarintType), kind)
-	var unit []byte
 	if f.Unit != "" {
-		unit = protowire.AppendString(protowire.AppendTag(nil, 5, protowire.BytesType), f.Unit)
+		tail = protowire.AppendString(protowire.AppendTag(nil, 5, protowire.BytesType), f.Unit)
 	}
-	out = protowire.AppendVarint(out, uint64(len(head)+len(body)+len(unit)))
-	return append(append(append(out, head...), body...), unit...)
+	return append(protowire.AppendVarint(nil, uint64(len(head)+size+len(tail))), head...), tail
 }
 
-func (protobufFormat) end(out []byte) []byte { return out }
+func (protobufFormat) end() []byte { return nil }

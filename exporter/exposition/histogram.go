@@ -103,7 +103,7 @@ func (protobufFormat) histogram(
 ) []byte {
 	wire := ""
 	if l != nil {
-		wire = l.wire
+		wire = l.protobuf()
 	}
 	var room [1024]byte
 	m := protowire.AppendVarint(protowire.AppendTag(room[:0], 1, protowire.VarintType), h.Count())

@@ -2,6 +2,7 @@ package exposition
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 	"time"
 
@@ -59,7 +60,9 @@ func TestNativeHistogram(t *testing.T) {
 			t.Fatal(err)
 		}
 		p := protobufFormat{}
-		written := p.family(nil, f, p.histogram(nil, f, l, h, born, false))
+		body := p.histogram(nil, f, l, h, born, false)
+		head, tail := p.family(f, len(body))
+		written := slices.Concat(head, body, tail)
 		if !bytes.Equal(written, out.Bytes()) {
 			got := &dto.MetricFamily{}
 			if err := protodelim.UnmarshalFrom(bytes.NewReader(written), got); err != nil {

@@ -14,17 +14,17 @@ import (
 )
 
 // labels are the labels of a series as the formats write them. They are rendered once and copied
-// into each scrape. They are immutable; nil has no labels.
+// into each scrape; for protobuf, when a scrape first needs them. nil has no labels.
 type labels struct {
 	text string // a="1",b="2", escaped, for both text formats
-	wire string // the label fields of an io.prometheus.client.Metric
+	wire string // the label fields of an io.prometheus.client.Metric; "": not made yet
 }
 
 // with returns the labels and more of them, given as alternating names and values.
 func (l *labels) with(namesAndValues ...string) *labels {
-	var text, wire []byte
+	var text []byte
 	if l != nil {
-		text, wire = append(text, l.text...), append(wire, l.wire...)
+		text = append(text, l.text...)
 	}
 	for pair := range slices.Chunk(namesAndValues, 2) {
 		name, value := pair[0], strings.Map(printable, pair[1])
@@ -33,9 +33,43 @@ func (l *labels) with(namesAndValues ...string) *labels {
 		}
 		text = append(append(text, name...), `="`...)
 		text = append(appendEscaped(text, value, true), '"')
-		wire = appendLabelPair(wire, name, value)
 	}
-	return &labels{text: string(text), wire: string(wire)}
+	return &labels{text: string(text)}
+}
+
+// protobuf returns the label fields of an io.prometheus.client.Metric.
+func (l *labels) protobuf() string {
+	if l.wire == "" && l.text != "" {
+		var wire, value []byte
+		for rest := l.text; rest != ""; rest = strings.TrimPrefix(rest, ",") {
+			var name string
+			name, rest, _ = strings.Cut(rest, `="`)
+			value, rest = unescape(value[:0], rest)
+			wire = appendLabelPair(wire, name, string(value))
+		}
+		l.wire = string(wire)
+	}
+	return l.wire
+}
+
+// unescape appends the value that the text begins with, which appendEscaped wrote, and returns what
+// follows its closing quote.
+func unescape(value []byte, text string) (_ []byte, rest string) {
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; c {
+		case '"':
+			return value, text[i+1:]
+		case '\\':
+			i++
+			if c = text[i]; c == 'n' {
+				c = '\n'
+			}
+			value = append(value, c)
+		default:
+			value = append(value, c)
+		}
+	}
+	return value, ""
 }
 
 // printable replaces the control characters of a value, such as of an annotation that is copied,

@@ -52,8 +52,8 @@ func TestControlCharacters(t *testing.T) {
 	if want := `a="` + "\ufffd[2J\ufffdé\ufffd1m\ufffd\tb" + `\nc"`; l.text != want {
 		t.Errorf("text: %q, want %q", l.text, want)
 	}
-	if want := "\ufffd[2J\ufffdé\ufffd1m\ufffd\tb\nc"; !strings.Contains(l.wire, want) {
-		t.Errorf("wire: %q, want %q", l.wire, want)
+	if want := "\ufffd[2J\ufffdé\ufffd1m\ufffd\tb\nc"; !strings.Contains(l.protobuf(), want) {
+		t.Errorf("wire: %q, want %q", l.protobuf(), want)
 	}
 }
 

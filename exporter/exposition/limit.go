@@ -102,7 +102,7 @@ func fixedRank(id familyID) rank {
 		return rankVital
 	case famClaimInfo, famClaimDeviceInfo, famClaimNetwork, famPodInfo, famPodClaimInfo:
 		return rankHolderInfo
-	case famPodAllocated, famPodShare, famPodLastError:
+	case famPodAllocated, famPodShare:
 		return rankPod
 	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimLastError, famClaimConsumedCapacity,
 		famClaimCondition,
@@ -133,7 +133,7 @@ func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 			ended := l.counting()
 			e := l.emission(&ended, out)
 			if pod {
-				e.pod(h, s.Time)
+				e.pod(h)
 			} else {
 				e.claim(h, out)
 			}

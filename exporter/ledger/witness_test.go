@@ -76,7 +76,6 @@ func TestErrorHitsWhoHeldTheDeviceThen(t *testing.T) {
 	at := float64(h.Now.Add(-1200*time.Millisecond).UnixNano()) / 1e9
 	for _, who := range [][2]string{
 		{"dra_claim_last_error_timestamp_seconds", "resourceclaim_name=c"},
-		{"dra_pod_last_error_timestamp_seconds", "pod=b0"},
 		{"dra_device_last_error_timestamp_seconds", "device=gpu-0"},
 	} {
 		if got := x.One(t, who[0], who[1]); got != at {

@@ -115,6 +115,7 @@ func (a *answers) use(v variant) *answer {
 	if a.fresh == nil || a.of != s || now.Sub(a.since) >= freshFor {
 		a.of, a.since, a.fresh = s, now, map[variant]*answer{}
 		a.forget()
+		time.AfterFunc(freshFor, func() { a.expire(now) })
 	}
 	found := a.fresh[v]
 	if found == nil {
@@ -124,6 +125,17 @@ func (a *answers) use(v variant) *answer {
 	}
 	found.users++
 	return found
+}
+
+// expire drops the answers that are fresh since a time, so that they take no memory until the next
+// request.
+func (a *answers) expire(since time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.since.Equal(since) {
+		a.fresh = nil
+		a.forget()
+	}
 }
 
 // make fills in an answer.

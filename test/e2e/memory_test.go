@@ -8,7 +8,7 @@ import (
 )
 
 // maxResident is the limit of the program's resident memory in bytes.
-const maxResident = 96 << 20
+const maxResident = 80 << 20
 
 func TestMemoryOfLargeNode(t *testing.T) {
 	const playing = 20 * time.Second
