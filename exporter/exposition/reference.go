@@ -84,10 +84,18 @@ func (w *referenceWriter) print(text string) {
 	}
 }
 
+// groupCosts says what series cost; Prometheus' share was measured by make fleet.
+const groupCosts = `What a series costs you: 3 to 4.5 kB of Prometheus' memory, 1 to 2 bytes of its disk a sample,
+170 bytes of a scrape (8 compressed), and 0.2 µs of the exporter's time a scrape. The column series has how many there
+are of a group on a node of 64 shared devices with 15 readings each and 500 pods, 19 878 series in all, while every
+device has errors; 0 where such a node has none. A pod of one device makes 15 new series, 16 when the device fails.
+
+`
+
 // groups writes the groups with their families.
 func (w *referenceWriter) groups(families []Family) {
 	w.print("\n## Groups\n\nFlags switch groups of metrics; what is in no group is always exported. What is in two " +
-		"needs both.\n\n| flag | choices | metrics |\n| --- | --- | --- |\n")
+		"needs both.\n\n" + groupCosts + "| flag | choices | series | metrics |\n| --- | --- | --- | --- |\n")
 	for _, g := range Groups() {
 		var names []string
 		for i := range families {
@@ -95,7 +103,7 @@ func (w *referenceWriter) groups(families []Family) {
 				names = append(names, "`"+families[i].Name+"`")
 			}
 		}
-		w.print(fmt.Sprintf("| `--%s` | %s | %s |\n", g.Group.Flag(), g.Help, strings.Join(names, " ")))
+		w.print(fmt.Sprintf("| `--%s` | %s | %d | %s |\n", g.Group.Flag(), g.Help, g.Series, strings.Join(names, " ")))
 	}
 }
 

@@ -96,6 +96,11 @@ func TestAnswersAreShared(t *testing.T) {
 		if len(d.held) != 4 {
 			t.Errorf("%d answers are held, want the fresh ones", len(d.held))
 		}
+		time.Sleep(freshFor + 1)
+		synctest.Wait()
+		if len(d.held) != 0 || d.bytes != 0 {
+			t.Errorf("%d answers of %d bytes are held a second later, want none", len(d.held), d.bytes)
+		}
 	})
 }
 

@@ -1,14 +1,22 @@
 package e2e
 
 import (
+	"bytes"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/test/largenode"
 )
 
-// maxResident is the limit of the program's resident memory in bytes.
-const maxResident = 80 << 20
+// The limits of the program's resident memory, in bytes, and of the series: a quarter more than
+// before claims and pods had errors and peaks.
+const (
+	maxResident = 80 << 20
+	maxSeries   = 16_124 * 5 / 4
+)
 
 func TestMemoryOfLargeNode(t *testing.T) {
 	const playing = 20 * time.Second
@@ -31,8 +39,31 @@ func TestMemoryOfLargeNode(t *testing.T) {
 	if peak > maxResident {
 		t.Errorf("%d MiB were resident, want at most %d", peak>>20, maxResident>>20)
 	}
+	if written := bytes.Count(body, []byte("\ndra_")); written > maxSeries {
+		t.Errorf("%v series, want at most %d", written, maxSeries)
+	}
+	checkGroupCosts(t, m)
 	if conserved(t, p.report()) == 0 {
 		t.Error("nothing was compared")
 	}
 	checkRate(t, n.Kubelet.CallTimes())
+}
+
+// checkGroupCosts compares the series of each group with those that METRICS.md says.
+func checkGroupCosts(t *testing.T, m metrics) {
+	t.Helper()
+	for _, group := range exposition.Groups() {
+		if group.Group == exposition.GroupHistograms { // in protobuf alone
+			continue
+		}
+		series := 0
+		for _, f := range exposition.Families(driver.Standard()) {
+			if slices.Contains(f.Groups, group.Group) {
+				series += len(m.rows(f.Name))
+			}
+		}
+		if series != group.Series {
+			t.Errorf("the group %s has %d series, METRICS.md says %d", group.Group, series, group.Series)
+		}
+	}
 }

@@ -1,6 +1,6 @@
 // Package largenode is a node as large as those that the limits of memory and time are meant for:
 // 64 devices, which 500 pods share by claims of their own, with 15 readings each that always
-// change. A kubelet in the process serves the pods, a file has the inventory, and an endpoint the
+// change; every eighth device has uncorrectable errors. A kubelet in the process serves the pods, a file has the inventory, and an endpoint the
 // readings.
 package largenode
 
@@ -164,13 +164,17 @@ func Endpoint(name, url string) string {
 	return b.String()
 }
 
-// readings returns the readings at a time. All of them rise, and stay between 0 and 1 for the first
-// minutes.
+// readings returns the readings at a time. They rise, and stay between 0 and 1 for the first
+// minutes; the last one, uncorrectable errors, is 0 but for every eighth device.
 func readings(at time.Duration) string {
 	var b strings.Builder
 	for q := range quantities() {
 		for i := range Devices {
-			fmt.Fprintf(&b, "reading_%d{uuid=%q} %g\n", q, UUID(i), at.Seconds()/1000+float64(i)/100)
+			value := at.Seconds()/1000 + float64(i)/100
+			if q == len(quantities())-1 && i%8 != 0 {
+				value = 0
+			}
+			fmt.Fprintf(&b, "reading_%d{uuid=%q} %g\n", q, UUID(i), value)
 		}
 	}
 	return b.String()
