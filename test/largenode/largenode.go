@@ -1,7 +1,7 @@
 // Package largenode is a node as large as those that the limits of memory and time are meant for:
 // 64 devices, which 500 pods share by claims of their own, with 15 readings each that always
-// change; every eighth device has uncorrectable errors. A kubelet in the process serves the pods, a file has the inventory, and an endpoint the
-// readings.
+// change; every eighth device has uncorrectable errors. A kubelet in the process serves the pods, a
+// file has the inventory, and an endpoint the readings.
 package largenode
 
 import (
