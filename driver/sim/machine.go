@@ -28,7 +28,23 @@ type Workload struct {
 	Weight float64
 
 	MemoryBytes float64 // resident while it holds the device
+	Spike       Spike   // beside that
 	Load        Profile // of the part that it has of the device, from the moment at which it takes the device
+}
+
+// Spike is memory that a workload takes for a short time, again and again, as for a checkpoint:
+// from First after it took the device on, each Every, for Length. The zero Spike is none.
+type Spike struct {
+	First, Every, Length time.Duration
+	Bytes                float64
+}
+
+// bytes returns the memory at a time since the workload took the device.
+func (s Spike) bytes(at time.Duration) float64 {
+	if s.Every <= 0 || at < s.First || (at-s.First)%s.Every >= s.Length {
+		return 0
+	}
+	return s.Bytes
 }
 
 // Errors of changes to a machine.
@@ -100,7 +116,7 @@ func (m *Machine) XIDs(device string, from, to time.Time) int {
 // Begin lets a workload hold a device from at on.
 func (m *Machine) Begin(device string, w Workload, at time.Time) error {
 	valid := func(v float64) bool { return v >= 0 && !math.IsInf(v, 1) }
-	if !valid(w.Weight) || !valid(w.MemoryBytes) || !w.Load.within() {
+	if !valid(w.Weight) || !valid(w.MemoryBytes) || !valid(w.Spike.Bytes) || !w.Load.within() {
 		return fmt.Errorf("begin %s on %s: %w", w.Name, device, ErrWorkload)
 	}
 	return m.change("begin", device, w.Name, at, func(holds []hold, i int) ([]hold, error) {
@@ -214,7 +230,7 @@ func (s *state) busy(at time.Time) float64 {
 func (s *state) memory(at time.Time) float64 {
 	sum := s.ReservedBytes
 	for _, h := range s.epochAt(at).holds {
-		sum += h.MemoryBytes
+		sum += h.MemoryBytes + h.Spike.bytes(at.Sub(h.since))
 	}
 	return min(sum, s.MemoryBytes)
 }

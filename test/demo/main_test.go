@@ -18,6 +18,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // runDemo runs the demo on a free port, and returns its status and output.
 func runDemo(ctx context.Context, t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
+	return runDemoOn(ctx, t, freeAddress(t), args...)
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -26,6 +31,13 @@ func runDemo(ctx context.Context, t *testing.T, args ...string) (status int, std
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
+	return address
+}
+
+func runDemoOn(
+	ctx context.Context, t *testing.T, address string, args ...string,
+) (status int, stdout, stderr string) {
+	t.Helper()
 	temporary := t.TempDir()
 	t.Setenv("TMPDIR", temporary)
 	t.Cleanup(http.DefaultClient.CloseIdleConnections)

@@ -47,6 +47,7 @@ type Request struct {
 
 	Load     sim.Profile // of each device
 	Resident float64     // bytes of each device's memory
+	Spike    sim.Spike   // beside that
 }
 
 // Errors of pods.
@@ -182,6 +183,7 @@ func (n *Node) hold(p *pod) error {
 			}
 			if err := n.machine.Begin(a.device.Name, sim.Workload{
 				Name: use.workload(), Group: c.uid + a.shareID, Weight: a.weight(), MemoryBytes: use.does.Resident,
+				Spike: use.does.Spike,
 			}, at); err != nil {
 				return fmt.Errorf("hold devices: %w", err)
 			}

@@ -47,6 +47,11 @@ func Demo(seed uint64) Scenario {
 	return s
 }
 
+// checkpoint is the memory of a checkpoint, which lasts for less than the time between two scrapes.
+func checkpoint() sim.Spike {
+	return sim.Spike{First: 4 * time.Second, Every: 40 * time.Second, Length: 2 * time.Second, Bytes: 7 * gibibyte}
+}
+
 func demoDevices(seed uint64) []Device {
 	var out []Device
 	for i := range 6 {
@@ -78,6 +83,7 @@ func share(memory string, load sim.Profile, resident float64, devices ...string)
 func busyPods(seed uint64) []PodSpec {
 	training := device("gpus", sim.Ramp(0.1, 0.97, 20*time.Second), 71*gibibyte, "gpu-0", "gpu-1")
 	training.Containers = []string{"trainer"}
+	training.Requests[0].Spike = checkpoint()
 	traffic := device("nic", sim.After(5*time.Second, sim.Constant(0.35)), 0, "eth0")
 	traffic.Containers = []string{"trainer"}
 	return []PodSpec{

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// The demo plays what happens to a claim between two scrapes: its checkpoint takes 7 GiB for 2 s,
+// and its GPUs are slowed down by their power limit.
+func TestPeaksAndThrottling(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	address := freeAddress(t)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if status, _, stderr := runDemoOn(ctx, t, address); status != 0 {
+			t.Errorf("status %d: %s", status, stderr)
+		}
+	}()
+	const spike = 7 << 30
+	var used, peak, device, throttled float64
+	for ctx.Err() == nil {
+		metrics := get(ctx, "http://"+address+"/metrics")
+		of := func(family string) float64 { return value(metrics, family, "llm-pretrain-0-gpus", "gpu-0") }
+		used, peak = of("dra_claim_memory_used_bytes"), of("dra_claim_memory_used_peak_bytes")
+		device, throttled = value(metrics, "dra_device_memory_used_peak_bytes", "", "gpu-0"),
+			of("dra_claim_throttled_seconds_total")
+		if used > 0 && peak == used+spike && device == peak && throttled > 0 {
+			stop()
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	<-ended
+	if !(used > 0 && peak == used+spike && device == peak && throttled > 0) {
+		t.Errorf("used %v, peak %v, of the device %v, throttled for %v s", used, peak, device, throttled)
+	}
+}
+
+func get(ctx context.Context, url string) string {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return ""
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, _ := io.ReadAll(response.Body) // what is missing is asked for again
+	return string(body)
+}
+
+// value returns the value of the first series of a family with the claim and the device, 0 if there
+// is none.
+func value(metrics, family, claim, device string) float64 {
+	line := regexp.MustCompile(`(?m)^` + family + `{[^}]*"` + claim + `[^}]*device="` + device + `"[^}]*} (.*)$`)
+	found := line.FindStringSubmatch(metrics)
+	if found == nil {
+		return 0
+	}
+	v, _ := strconv.ParseFloat(found[1], 64) // 0
+	return v
+}
