@@ -280,8 +280,7 @@ func claimFamilies() map[familyID]Family {
 			Name: "dra_claim_device_info", Filled: fromKubelet + ", " + fromClaims,
 			Labels: append(claim, "share_id", "request", "device_class", "admin_access", "attribution", "state"),
 			Help: "A device that a claim holds now. attribution is how the device is divided among its claims. state: " +
-				"prepared, or " +
-				"allocated while the driver has yet to prepare the device and no pod can use it.",
+				"prepared, or allocated while the driver has yet to prepare the device and no pod can use it.",
 		},
 		famClaimAllocatedAt: {
 			Name: "dra_claim_allocated_timestamp_seconds", Unit: "seconds", Filled: fromClaims, Labels: []string{
