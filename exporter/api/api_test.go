@@ -179,10 +179,10 @@ func TestAnswers(t *testing.T) {
 
 func TestFitAnswers(t *testing.T) {
 	answer := ask(t, demoNode(t), "/api/v1/fit", func(text string) bool {
-		return strings.Contains(text, `"kind":"partition"`) && strings.Contains(text, `"reason":"`)
+		return strings.Contains(text, `"kind":"share"`) && strings.Contains(text, `"reason":"`)
 	}, "--fit.after=2s")
 	checkAnswer(t, publishedFit, answer, [][2]string{
-		{`"text":`, `"words":`}, {`"kind":"partition"`, `"kind":"coupon"`}, {`"reason":"`, `"reason":"not_`},
+		{`"text":`, `"words":`}, {`"kind":"share"`, `"kind":"coupon"`}, {`"reason":"`, `"reason":"not_`},
 		{`"unusedRatio":`, `"wasted":`},
 	})
 }
