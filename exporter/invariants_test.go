@@ -319,10 +319,10 @@ func TestLocality(t *testing.T) {
 			var out strings.Builder
 			for line := range strings.Lines(text) {
 				claim, distribution := strings.CutPrefix(claimOf(line), "distribution of ")
-				touched := distribution && holds(text, claim, `device="gpu-0`) || strings.HasPrefix(line, "dra_claim_info") || strings.HasPrefix(line, "dra_pod_info") ||
-					strings.Contains(
-						line, `device="extra"`,
-					) || strings.Contains(line, `device="gpu-0"`) || strings.Contains(line, `"other"`) ||
+				touched := distribution && holds(text, claim, `device="gpu-0`) ||
+					strings.HasPrefix(line, "dra_claim_info") || strings.HasPrefix(line, "dra_pod_info") ||
+					strings.Contains(line, `device="extra"`) ||
+					strings.Contains(line, `device="gpu-0"`) || strings.Contains(line, `"other"`) ||
 					// its partitions, whose parts of its energy are rounded where it changes hands
 					strings.Contains(line, `device="gpu-0-part-`) && strings.Contains(line, "_energy_joules_total{")
 				if !touched && !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "dra_exporter_") {

@@ -115,9 +115,9 @@ func exporterJoins() []Panel {
 		{
 			Title: "Pods whose devices are unknown",
 			Description: "Pods with claims of which the exporter does not know what they hold, by reason. What they hold " +
-				"counts " +
-				"as free, and nothing is charged to them. See DRAExporterUnresolvedPods in the runbook.",
-			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8, MayBeEmpty: "where the devices of all pods are known",
+				"counts as free, and nothing is charged to them. See DRAExporterUnresolvedPods in the runbook.",
+			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8,
+			MayBeEmpty: "where the devices of all pods are known",
 			Targets: []Target{{
 				Expr: `max by (<node>, reason) (dra_exporter_unresolved_pods{<e>}) > 0`, Legend: "{{reason}} {{node}}",
 			}},
@@ -153,8 +153,8 @@ func exporterCost() []Panel {
 		line("Duration of scrapes", "Duration of Prometheus' scrapes of the 20 exporters whose took the longest.", "s",
 			"none is scraped", "{{node}}", top("<node>", `max by (<node>) (scrape_duration_seconds{<e>} `+own+`)`,
 				`max_over_time(scrape_duration_seconds{<e>}[$__range] @ end()) `+own)),
-		line("Goroutines", "Goroutines of the 20 exporters with the most. A number that rises continuously indicates a leak.", "none",
-			"no process metrics", "{{node}}", top("<node>", `max by (<node>) (go_goroutines{<e>} `+own+`)`,
+		line("Goroutines", "Goroutines of the 20 exporters with the most. A number that rises continuously indicates a leak.",
+			"none", "no process metrics", "{{node}}", top("<node>", `max by (<node>) (go_goroutines{<e>} `+own+`)`,
 				`max_over_time(go_goroutines{<e>}[$__range] @ end()) `+own)),
 	}
 }

@@ -40,7 +40,9 @@ type alertGroup struct {
 
 func alerts(o *Options) []alertGroup {
 	return []alertGroup{
-		{"dra-exporter-claims", Node, slices.Concat(claimAlerts(o), stalledAlerts(o), partlyIdleAlerts(o), claimStateAlerts(o))},
+		{"dra-exporter-claims", Node, slices.Concat(
+			claimAlerts(o), stalledAlerts(o), partlyIdleAlerts(o), claimStateAlerts(o),
+		)},
 		{"dra-exporter-device-health", Node, slices.Concat(
 			deviceAlerts(o), lostDeviceAlerts(o), hardwareAlerts(o), linkAlerts(o), networkLinkAlerts(o),
 		)},

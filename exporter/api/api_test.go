@@ -182,7 +182,9 @@ func TestFitAnswers(t *testing.T) {
 		return strings.Contains(text, `"kind":"share"`) && strings.Contains(text, `"reason":"`)
 	}, "--fit.after=2s")
 	checkAnswer(t, publishedFit, answer, [][2]string{
-		{`"text":`, `"words":`}, {`"kind":"share"`, `"kind":"coupon"`}, {`"reason":"`, `"reason":"not_`},
+		{`"text":`, `"words":`},
+		{`"kind":"share"`, `"kind":"coupon"`},
+		{`"reason":"`, `"reason":"not_`},
 		{`"unusedRatio":`, `"wasted":`},
 	})
 }

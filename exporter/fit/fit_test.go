@@ -265,7 +265,8 @@ func TestFewerDevices(t *testing.T) {
 			[]string{busy + nothing, idle(1, 46) + others, idle(2, 1) + nothing},
 		},
 		"one that worked for a moment": {
-			four()[:2], []fit.Use{use("gpu-0", 30*gib, 0.9), func() fit.Use {
+			four()[:2],
+			[]fit.Use{use("gpu-0", 30*gib, 0.9), func() fit.Use {
 				u := use("gpu-1", 2*gib, 0)
 				u.MaxActivity = 0.5
 				return u
@@ -278,7 +279,8 @@ func TestFewerDevices(t *testing.T) {
 			[]string{busy + nothing, idle(1, 2) + nothing},
 		},
 		"one of unknown use": {
-			four()[:3], []fit.Use{use("gpu-0", 30*gib, 0.9), use("gpu-1", 2*gib, 0), {
+			four()[:3],
+			[]fit.Use{use("gpu-0", 30*gib, 0.9), use("gpu-1", 2*gib, 0), {
 				Claim: podresources.Claim{Namespace: "team", Name: "a"}, Device: id("gpu-2"),
 			}},
 			[]string{busy + nothing, idle(1, 2) + nothing, "gpu-2: " + fit.NotMeasured.Meaning()},

@@ -104,8 +104,10 @@ func TestNoAdviceOnDividedUse(t *testing.T) {
 		processes []driver.Process
 		want      fit.Reason
 	}{
-		"divided":    {nil, fit.Divided},
-		"by process": {[]driver.Process{exportertest.Process(1, 0.1, 8*gib), exportertest.Process(2, 0.1, 8*gib)}, fit.Advised},
+		"divided": {nil, fit.Divided},
+		"by process": {
+			[]driver.Process{exportertest.Process(1, 0.1, 8*gib), exportertest.Process(2, 0.1, 8*gib)}, fit.Advised,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := fitHistory(t)

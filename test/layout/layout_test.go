@@ -130,9 +130,11 @@ func TestImports(t *testing.T) {
 		"exporter/distribution": nil,
 		"exporter/fit":          {"driver", "exporter/join", "podresources"},
 		"exporter/ledger":       {"driver", "exporter/distribution", "exporter/fit", "exporter/join", "podresources"},
-		"exporter/exposition":   {"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger", "podresources"},
-		"exporter/recorder":     {"driver", "exporter/join", "exporter/ledger", "podresources"},
-		"exporter/archive":      {"driver"},
+		"exporter/exposition": {
+			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger", "podresources",
+		},
+		"exporter/recorder": {"driver", "exporter/join", "exporter/ledger", "podresources"},
+		"exporter/archive":  {"driver"},
 		"exporter/web": {
 			"driver", "exporter/explain", "exporter/exposition", "exporter/fit", "exporter/join", "exporter/ledger",
 			"exporter/recorder", "exporter/web/client", "podresources",

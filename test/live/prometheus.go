@@ -64,7 +64,7 @@ func StartPrometheus(t testing.TB, o PrometheusOptions) Prometheus {
 }
 
 // At returns the server with Prometheus's API at an address, which the test has started.
-func At(url string) Prometheus { return Prometheus{url: url, client: http.DefaultClient} }
+func At(address string) Prometheus { return Prometheus{url: address, client: http.DefaultClient} }
 
 // Sample is a value at a time.
 type Sample struct {

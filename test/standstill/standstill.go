@@ -49,8 +49,14 @@ func Watch() (found func() []Span, stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for last := time.Now(); ctx.Err() == nil; {
-			time.Sleep(Shortest / 10)
+		ticker := time.NewTicker(Shortest / 10)
+		defer ticker.Stop()
+		for last := time.Now(); ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
 			now := time.Now()
 			if now.Sub(last) > Shortest {
 				mu.Lock()
