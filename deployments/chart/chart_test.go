@@ -252,10 +252,11 @@ func TestAuthorization(t *testing.T) {
 	}
 	scraper := o.all["ClusterRole monitoring.test-dra-exporter-scraper"].(*rbacv1.ClusterRole)
 	if diff := cmp.Diff([]rbacv1.PolicyRule{{
-		NonResourceURLs: []string{"/metrics", "/api/v1/snapshot"},
-		Verbs:           []string{"get"},
-	}},
-		scraper.Rules); diff != "" {
+		NonResourceURLs: []string{
+			"/metrics", "/api/v1/snapshot", "/api/v1/fit", "/api/v1/history", "/api/v1/incidents", "/api/v1/receipts",
+		},
+		Verbs: []string{"get"},
+	}}, scraper.Rules); diff != "" {
 		t.Error(diff)
 	}
 	var subjects []string
