@@ -126,13 +126,16 @@ func (d demo) play(ctx context.Context, node *simnode.Node, scenario simnode.Sce
 	return nil
 }
 
+// shortest is the length from which on a demo is meant to join pods.
+const shortest = time.Second
+
 // summarize waits, on a machine that stood still, until the first pod is joined with telemetry.
 func (d demo) summarize(ctx context.Context, node *simnode.Node, before float64) (summary, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	for {
 		s, err := summarize(ctx, d.listen, node, before)
-		if err != nil || s.pods > 0 || d.length == 0 {
+		if err != nil || s.pods > 0 || d.length < shortest {
 			return s, err
 		}
 		select {
