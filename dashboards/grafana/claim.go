@@ -114,8 +114,8 @@ func claimActivity() []Panel {
 		"Share of the time in which the claim kept each device busy, from activity counters. It includes activity between "+
 			"two samples.",
 		"percentunit", "not measured", "{{device}} {{node}}",
-		`sum by (<device>) (max by (<claim device>) (rate(dra_claim_active_seconds_total{<c>}[$__rate_interval])))
-		  / sum by (<device>) (max by (<claim device>) (rate(dra_claim_allocated_seconds_total{<c>}[$__rate_interval]) > 0))`)
+		`clamp_max(sum by (<device>) (max by (<claim device>) (rate(dra_claim_active_seconds_total{<c>}[$__rate_interval])))
+		  / sum by (<device>) (max by (<claim device>) (rate(dra_claim_allocated_seconds_total{<c>}[$__rate_interval]) > 0)), 1)`)
 	energy.max = 1
 	return []Panel{
 		utilization, energy,

@@ -160,10 +160,10 @@ func workloadTime() []Panel {
 	held.stacked = true
 	active := line("Active share by workload",
 		"Active time divided by the time held, of the ten workloads with the most device-hours.", "percentunit",
-		"not measured", legend, top(`
+		"not measured", legend, top(`clamp_max(
 			max by (<workload>) (sum_over_time(workload:dra_active_seconds:increase{<w>}[$__rate_interval]))
 			  / (max by (<workload>)
-			    (sum_over_time(workload:dra_allocated_share_seconds:increase{<w>}[$__rate_interval])) > 0)`))
+			    (sum_over_time(workload:dra_allocated_share_seconds:increase{<w>}[$__rate_interval])) > 0), 1)`))
 	active.max = 1
 	return []Panel{held, active}
 }
