@@ -96,6 +96,9 @@ type Hardware struct {
 	DriverVersion   string // version of the kernel driver
 	CUDAVersion     string // the newest that the driver supports, such as 12.8
 	NUMANode        string // decimal number
+	// PCIeRoot is the PCIe root complex that the device is below, such as pci0000:80
+	// (resource.kubernetes.io/pcieRoot); of CPUs those that they have, separated by commas.
+	PCIeRoot string
 }
 
 // Amount is a quantity of a named resource of a device, in the resource's own base unit (bytes for

@@ -37,6 +37,7 @@ type SamplerConfig struct {
 	Inventory Inventory
 	Sources   []driver.Source            // in order of precedence
 	PodOf     func(pid int) (uid string) // the pod of a process, "" for none; nil: unknown
+	Paths     Paths                      // for the topology of pods; nil: it is not wanted
 	Ledger    *ledger.Ledger
 	Limiter   *exposition.Limiter
 	Metrics   *SelfMetrics
@@ -64,6 +65,7 @@ type Sampler struct {
 	SamplerConfig
 	workers   []*worker
 	owners    owners
+	topology  topologies
 	processes driver.Worker[map[int]string]
 	pods      map[int]string // of processes
 	podsAt    time.Time      // when they were known last
@@ -74,7 +76,7 @@ type Sampler struct {
 
 // NewSampler returns a sampler. [Sampler.Run] starts it.
 func NewSampler(config SamplerConfig) *Sampler {
-	s := &Sampler{SamplerConfig: config}
+	s := &Sampler{SamplerConfig: config, topology: topologies{paths: config.Paths}}
 	for _, source := range config.Sources {
 		s.workers = append(s.workers, newWorker(source, config.Deadline, func(o driver.Outcome[[]driver.Sample]) {
 			s.Metrics.Observe(source.Name(), o.Took, o.Err, s.Now())

@@ -21,6 +21,8 @@ const (
 	// standardNUMANode is an integer, or a list that has the device's own node first and near ones
 	// after it.
 	standardNUMANode = "resource.kubernetes.io/numaNode"
+	// standardPCIeRoot is a text, or of CPUs a list.
+	standardPCIeRoot = "resource.kubernetes.io/pcieRoot"
 )
 
 // maxText is the greatest length of an attribute's text, in bytes. The API allows 64.
@@ -115,6 +117,18 @@ func (a attributes) index(names ...string) string {
 	}
 	return ""
 }
+
+// roots returns the PCIe root complexes of an attribute, sorted, each once, separated by commas.
+func (a attributes) roots(name string) string {
+	out := slices.DeleteFunc(slices.Clone(texts(a[name])), func(root string) bool {
+		domain, bus, found := strings.Cut(strings.TrimPrefix(root, "pci"), ":")
+		return !found || !strings.HasPrefix(root, "pci") || !isHex(domain) || !isHex(bus)
+	})
+	slices.Sort(out)
+	return strings.Join(slices.Compact(out), ",")
+}
+
+func isHex(s string) bool { return s != "" && strings.Trim(s, "0123456789abcdef") == "" }
 
 // pci returns the address in the first of the attributes that has one.
 func (a attributes) pci(names ...string) string {

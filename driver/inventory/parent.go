@@ -23,6 +23,7 @@ func newParent(id driver.ID, pci string, partition *driver.Entry) parent {
 		Hardware: driver.Hardware{
 			UUID: uuid, PCI: pci, Vendor: partition.Vendor, Model: partition.Model,
 			DriverVersion: partition.DriverVersion, CUDAVersion: partition.CUDAVersion, NUMANode: partition.NUMANode,
+			PCIeRoot: partition.PCIeRoot,
 		},
 	}}
 }

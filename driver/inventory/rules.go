@@ -64,6 +64,7 @@ func describe(d device) driver.Hardware {
 		DriverVersion: a.text("driverVersion"),
 		CUDAVersion:   withoutPatch(a.text("cudaDriverVersion")),
 		NUMANode:      a.index(standardNUMANode, "numaNode", "numaNodeID", "dra.net/numaNode"),
+		PCIeRoot:      a.roots(standardPCIeRoot),
 	}
 	if h.PCI == "" {
 		h.PCI = pciInName(d.name)

@@ -191,6 +191,7 @@ func sizeOf(e *driver.Entry) int {
 	for _, text := range [...]string{
 		h.UUID, h.PCI, h.Parent, h.Placement, h.Instance, h.NetDev, h.RDMADev, h.Index, h.Vendor, h.Model,
 		h.Profile, h.Serial, h.FirmwareVersion, h.DriverVersion, h.CUDAVersion, h.NUMANode,
+		h.PCIeRoot,
 	} {
 		size += len(text)
 	}

@@ -1,6 +1,8 @@
 package sysfs
 
 import (
+	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -26,6 +28,43 @@ func NUMANode(device string) string {
 // PCIDevice returns the folder of the PCI device with that address.
 func PCIDevice(sysfs, address string) string {
 	return filepath.Join(sysfs, "bus", "pci", "devices", address)
+}
+
+// PCIPathOf reads where the PCI device with that address is. A device that is not there has the zero
+// path. Where the machine has but one NUMA node, of which firmware says nothing, the device is of
+// that one.
+func PCIPathOf(root, address string) (driver.PCIPath, error) {
+	folder := PCIDevice(root, address)
+	target, err := os.Readlink(folder)
+	if IsGone(err) {
+		return driver.PCIPath{}, nil
+	}
+	if err != nil {
+		return driver.PCIPath{}, fmt.Errorf("read the path of a PCI device: %w", err)
+	}
+	path := driver.PCIPath{NUMANode: cmp.Or(NUMANode(folder), onlyNUMANode(root))}
+	for part := range strings.SplitSeq(filepath.ToSlash(target), "/") {
+		switch {
+		case path.Root == "" && strings.HasPrefix(part, "pci") && strings.Contains(part, ":"):
+			path.Root = part
+		case path.Root != "" && path.Port == "" && part != address && driver.NormalizePCI(part) == part:
+			path.Port = part
+		}
+	}
+	return path, nil
+}
+
+// onlyNUMANode returns the machine's NUMA node if it has one alone, else "".
+func onlyNUMANode(root string) string {
+	var r Reader
+	online, err := r.Value(WorkingDir, filepath.Join(root, "devices", "system", "node", "online"))
+	if err != nil {
+		return ""
+	}
+	if _, err := strconv.ParseUint(string(online), 10, 32); err != nil {
+		return "" // several: 0-1
+	}
+	return string(online)
 }
 
 // ClassDevice returns the folder of a class device such as a network interface

@@ -405,6 +405,10 @@ func (e emission) infos(s *Snapshot) {
 			"namespace", p.Namespace, "pod", p.Name, "uid", p.UID, "created_by_kind", meta.OwnerKind, "created_by_name",
 			meta.OwnerName, "workload_kind", meta.WorkloadKind, "workload_name", meta.WorkloadName, "queue", meta.Queue,
 		}, meta.Labels...)...), 1)
+		if p.Topology != (join.Topology{}) && e.on(famPodTopology) {
+			e.gauge(famPodTopology, e.pairs("namespace", p.Namespace, "pod", p.Name, "closest", string(p.Topology.Closest),
+				"farthest", string(p.Topology.Farthest)), 1)
+		}
 	}
 }
 

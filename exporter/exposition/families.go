@@ -64,6 +64,7 @@ const (
 	famClaimFitUnused
 	famPodInfo
 	famPodClaimInfo
+	famPodTopology
 	famPodAllocated
 	famPodShare
 	famUnresolved
@@ -363,6 +364,12 @@ func podFamilies() map[familyID]Family {
 				"controller and the labels of JobSet, LeaderWorkerSet, Kubeflow, KubeRay and Argo, and its queue by those of " +
 				"Kueue, Volcano and KAI; with label_NAME and annotation_NAME as chosen by flags.",
 		},
+		famPodTopology: {
+			Name: "dra_pod_topology_info", info: true, Groups: []Group{GroupTopology}, Filled: "slices, sysfs",
+			Labels: []string{"namespace", "pod", "closest", "farthest"},
+			Help: "How near the devices that the pod holds now are to each other, the nearest two and the farthest two: " +
+				strings.Join(proximities(), ", ") + ". Absent for a pod of one device, and where not enough is known.",
+		},
 		famPodClaimInfo: {
 			Name: "dra_pod_claim_info", info: true, Filled: fromKubelet,
 			Labels: []string{
@@ -373,6 +380,14 @@ func podFamilies() map[familyID]Family {
 				"claims. attribution is how the claim's part is divided among its pods, without a claim the device.",
 		},
 	}
+}
+
+func proximities() []string {
+	var out []string
+	for _, p := range join.Proximities() {
+		out = append(out, string(p))
+	}
+	return out
 }
 
 func allocatedFamily(name, help string, labels []string) Family {

@@ -100,7 +100,7 @@ func fixedRank(id familyID) rank {
 	switch id {
 	case famDeviceInfo, famDeviceHardware, famDeviceUp:
 		return rankVital
-	case famClaimInfo, famClaimDeviceInfo, famClaimNetwork, famPodInfo, famPodClaimInfo:
+	case famClaimInfo, famClaimDeviceInfo, famClaimNetwork, famPodInfo, famPodClaimInfo, famPodTopology:
 		return rankHolderInfo
 	case famPodAllocated, famPodShare:
 		return rankPod

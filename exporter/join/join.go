@@ -30,6 +30,9 @@ type Result struct {
 	View     podresources.View
 	Devices  []Device // sorted by ID, each once
 	Rejected []driver.Rejection
+	// Topology is how near the devices of pods are to each other, where it is known: [Topologies],
+	// which Join does not call.
+	Topology map[podresources.Pod]Topology
 }
 
 // Device is a device that is in the inventory or held.

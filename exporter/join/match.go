@@ -246,6 +246,7 @@ func completeHardware(h, from *driver.Hardware) {
 	fill(&h.FirmwareVersion, from.FirmwareVersion)
 	fill(&h.CUDAVersion, from.CUDAVersion)
 	fill(&h.NUMANode, from.NUMANode)
+	fill(&h.PCIeRoot, from.PCIeRoot)
 	if h.ParentShare == 0 && validShare(from.ParentShare) {
 		h.ParentShare = from.ParentShare
 	}

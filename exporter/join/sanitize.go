@@ -98,7 +98,7 @@ func cleanEntry(e driver.Entry) (driver.Entry, int) {
 	bad := 0
 	for _, fact := range []*string{
 		&e.UUID, &e.PCI, &e.Parent, &e.NetDev, &e.RDMADev, &e.Vendor, &e.Model, &e.Profile, &e.Serial, &e.FirmwareVersion,
-		&e.DriverVersion, &e.CUDAVersion, &e.NUMANode,
+		&e.DriverVersion, &e.CUDAVersion, &e.NUMANode, &e.PCIeRoot,
 	} {
 		if !validLabel(*fact) {
 			*fact = ""

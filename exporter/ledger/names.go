@@ -153,9 +153,13 @@ type PodInfo struct {
 	UID   string
 	Meta  *podresources.PodMeta // nil: unknown
 	Ended bool
+	// Topology is how near its devices are to each other; zero: unknown, or there is one device.
+	Topology join.Topology
 }
 
-func (n *names) snapshot(now time.Time, retention time.Duration) ([]ClaimInfo, []PodInfo) {
+func (n *names) snapshot(
+	topology map[podresources.Pod]join.Topology, now time.Time, retention time.Duration,
+) ([]ClaimInfo, []PodInfo) {
 	claims := make([]ClaimInfo, 0, len(n.claims.names))
 	for c, v := range n.claims.exported(now, retention) {
 		claims = append(
@@ -164,7 +168,9 @@ func (n *names) snapshot(now time.Time, retention time.Duration) ([]ClaimInfo, [
 	}
 	pods := make([]PodInfo, 0, len(n.pods.names))
 	for p, v := range n.pods.exported(now, retention) {
-		pods = append(pods, PodInfo{Pod: p, UID: v.uid, Meta: v.meta, Ended: !v.seen.Equal(now)})
+		pods = append(pods, PodInfo{
+			Pod: p, UID: v.uid, Meta: v.meta, Ended: !v.seen.Equal(now), Topology: topology[p],
+		})
 	}
 	return claims, pods
 }

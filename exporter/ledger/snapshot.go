@@ -99,7 +99,7 @@ func (l *Ledger) snapshot(r join.Result, now time.Time) *Snapshot {
 	l.markDown(s.Devices)
 	s.Plugins, s.Claims = splitPlugins(l.claims.snapshot(l.tick, now, l.config.Retention))
 	s.Pods = l.pods.snapshot(l.tick, now, l.config.Retention)
-	s.ClaimInfos, s.PodInfos = l.names.snapshot(now, l.config.Retention)
+	s.ClaimInfos, s.PodInfos = l.names.snapshot(r.Topology, now, l.config.Retention)
 	return s
 }
 

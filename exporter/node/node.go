@@ -100,6 +100,7 @@ type Node struct {
 	conditional atomic.Bool                    // the inventory has devices with binding conditions
 	attachments attachments                    // the devices that are interfaces of pods
 	holders     holders                        // who holds which device
+	paths       pciPaths                       // where PCI devices are
 	vendors     atomic.Pointer[map[string]int] // how many devices of each could be read
 
 	podState func(uid string) podresources.State // reads the pod's cgroup
@@ -150,6 +151,10 @@ func New(c Config) (*Node, error) {
 	}
 	n.cpus = cpuSets{
 		sysfs: c.Sysfs, cdi: n.cdi, reader: driver.NewReader[[]int]("read which CPUs are where", n.reading("cpus")),
+	}
+	n.paths = pciPaths{
+		sysfs:  c.Sysfs,
+		reader: driver.NewReader[map[string]driver.PCIPath]("read where PCI devices are", n.reading("pci")),
 	}
 	if n.podsAPI, err = podresources.NewPodsClient(c.PodsSocket, c.Selection, time.Now); err != nil {
 		n.Close()

@@ -51,9 +51,13 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		return err
 	}
 
+	var paths exporter.Paths // nil: the topology of pods is not wanted
+	if choices.Has(exposition.GroupTopology) {
+		paths = in.node
+	}
 	sampler := exporter.NewSampler(exporter.SamplerConfig{
 		Interval: o.interval, Deadline: sourceDeadline, Owners: in.node, Inventory: in.node, Sources: in.sources,
-		Hints:   in.node.Hints(),
+		Hints: in.node.Hints(), Paths: paths,
 		Metrics: metrics, Now: time.Now, PodOf: podresources.NewProcesses(o.paths.Procfs).PodUID,
 		Ledger: ledger.New(ledger.Config{
 			Retention: o.retention, IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold,
