@@ -185,6 +185,7 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	s.progress.enter("joining", s.Now())
 	result := join.Join(in)
 	s.Metrics.Reject(result.Rejected...)
+	result.Topology = s.topology.of(result.Devices, now)
 	snapshot := s.Ledger.Advance(result, now)
 	if s.Recorder != nil {
 		s.progress.enter("recording", now)

@@ -133,7 +133,8 @@ func columnTitles() map[string]string {
 		"hardware_address": "Hardware address", "alertname": "Alert", "severity": "Severity", "instance": "Instance",
 		"version":  "Version",
 		"revision": "Revision", "goversion": "Go", "input": "Input", "resource": "Resource", "action": "Action",
-		"listed": "Listed", "workload_kind": "Part of a", "workload_name": "Workload", "queue": "Queue",
+		"listed": "Listed", "workload_kind": "Part of a", "workload_name": "Workload", "queue": "Queue", "closest": "Closest",
+		"farthest": "Farthest",
 	}
 }
 

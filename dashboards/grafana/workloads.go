@@ -143,6 +143,33 @@ func workloadTables() []Panel {
 				Column: "Devices", Unit: "none",
 			}},
 		},
+		crossNUMA(),
+	}
+}
+
+// crossNUMA are the pods whose devices are of several NUMA nodes.
+func crossNUMA() Panel {
+	const (
+		across = `group by (<pod>, closest, farthest) ` +
+			`(dra_pod_topology_info{cluster=~"$cluster", node=~"$node", namespace=~"$namespace", farthest="across"})`
+		traffic = `sum by (<pod>) (pod:dra_cross_numa_io_bytes:rate{cluster=~"$cluster", node=~"$node", ` +
+			`namespace=~"$namespace"`
+	)
+	return Panel{
+		Title: "Pods across NUMA nodes",
+		Description: "Pods that hold devices of several NUMA nodes, and the traffic on the links of their devices: what " +
+			"these exchange passes between the sockets. Closest: the nearest two of the pod's devices.",
+		Kind: Table, NoData: "none", Width: 24, Height: 7, sort: "All links", limit: shownWorkloads,
+		MayBeEmpty: "where no pod is placed so",
+		Targets: []Target{
+			{Expr: fmt.Sprintf(`topk(%d, %s)`, shownWorkloads, across)},
+			{Expr: fmt.Sprintf(`topk(%d, %s}))`, shownWorkloads, traffic), Column: "All links", Unit: "binBps"},
+			{Expr: fmt.Sprintf(`topk(%d, %s, link="pcie"}))`, shownWorkloads, traffic), Column: "PCIe", Unit: "binBps"},
+			{
+				Expr:   fmt.Sprintf(`topk(%d, %s, link=~"network|rdma"}))`, shownWorkloads, traffic),
+				Column: "Network", Unit: "binBps",
+			},
+		},
 	}
 }
 

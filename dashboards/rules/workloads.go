@@ -63,6 +63,12 @@ func workloadsOfNodes() []recording {
 			max by (<workload>, node) (
 			  max by (<pod device>) (dra_pod_memory_used_peak_bytes)` + of + `
 			)`},
+		// The traffic of pods whose devices are of several NUMA nodes.
+		{name: "pod:dra_cross_numa_io_bytes:rate", expr: `
+			sum by (<pod>, link, direction) (
+			  max by (<pod device>, link, direction) (rate(dra_pod_io_bytes_total[<rate>]))
+			)
+			and on (<pod>) dra_pod_topology_info{farthest="across"}`},
 		{name: "node_workload:dra_devices:count", expr: `
 			count by (<workload>, node) (
 			  group by (<workload>, node, pool, device) (

@@ -20,12 +20,13 @@ func TestRules(t *testing.T) {
 			"gpu-0": {
 				Hardware: with(h100, func(h *driver.Hardware) {
 					h.UUID, h.PCI, h.NUMANode = "GPU-11111111-0000-0000-0000-000000000000", "0000:19:00.0", "0"
+					h.PCIeRoot = "pci0000:15"
 				}),
 				Capacity: []driver.Amount{{Resource: "memory", Value: 81559 * mi}},
 			},
 			// The parents of static MIG devices, which no slice lists.
 			"gpu-1": {Unlisted: true, Hardware: with(h100, func(h *driver.Hardware) {
-				h.UUID, h.PCI = "GPU-11111111-0000-0000-0000-000000000001", "0000:3b:00.0"
+				h.UUID, h.PCI, h.PCIeRoot = "GPU-11111111-0000-0000-0000-000000000001", "0000:3b:00.0", "pci0000:36"
 			})},
 			"gpu-2": {Unlisted: true, Hardware: with(h100, func(h *driver.Hardware) {
 				h.UUID = "GPU-11111111-0000-0000-0000-000000000002"
@@ -33,7 +34,7 @@ func TestRules(t *testing.T) {
 			"gpu-1-mig-1g10gb-19-0": {
 				Hardware: with(h100, func(h *driver.Hardware) {
 					h.Kind, h.Parent = driver.KindPartition, "GPU-11111111-0000-0000-0000-000000000001"
-					h.Placement, h.Profile = "nvidia/1/19/0", "1g.10gb"
+					h.Placement, h.Profile, h.PCIeRoot = "nvidia/1/19/0", "1g.10gb", "pci0000:36"
 				}),
 				Capacity: []driver.Amount{{Resource: "memory", Value: 9984 * mi}, {Resource: "multiprocessors", Value: 16}},
 			},
@@ -59,7 +60,7 @@ func TestRules(t *testing.T) {
 			"gpu-1-129": {
 				Hardware: driver.Hardware{
 					PCI: "0000:0c:00.0", DeviceNodes: []string{"/dev/dri/card1", "/dev/dri/renderD129"},
-					Vendor: "amd", Model: "AMD_Instinct_MI300X_OAM", DriverVersion: "6.12.12",
+					Vendor: "amd", Model: "AMD_Instinct_MI300X_OAM", DriverVersion: "6.12.12", PCIeRoot: "pci0000:00",
 				},
 				Capacity: []driver.Amount{{Resource: "memory", Value: 192 * gi}},
 			},
@@ -69,7 +70,7 @@ func TestRules(t *testing.T) {
 			}},
 			"gpu-3-131": {Hardware: driver.Hardware{
 				PCI: "0000:26:00.0", DeviceNodes: []string{"/dev/dri/card3", "/dev/dri/renderD131"}, NUMANode: "1",
-				Vendor: "amd", Model: "AMD Instinct MI300X", DriverVersion: "6.14.14",
+				Vendor: "amd", Model: "AMD Instinct MI300X", DriverVersion: "6.14.14", PCIeRoot: "pci0000:20",
 			}},
 			"gpu-4-132": {Hardware: driver.Hardware{
 				Kind: driver.KindPartition, Parent: "0000:46:00.0", DeviceNodes: []string{"/dev/dri/card4", "/dev/dri/renderD132"},
@@ -147,7 +148,7 @@ func TestRules(t *testing.T) {
 			"gpu-c": {Hardware: driver.Hardware{Kind: driver.KindPassthrough, PCI: "0000:67:00.0"}},
 		},
 		"gpu.intel.com": {
-			"0000-03-00-0-0x56c0": {Hardware: driver.Hardware{PCI: "0000:03:00.0", Vendor: "intel", Model: "Flex 170"}},
+			"0000-03-00-0-0x56c0": {Hardware: driver.Hardware{PCI: "0000:03:00.0", Vendor: "intel", Model: "Flex 170", PCIeRoot: "pci0000:00"}},
 			"0000-03-00-1-0x56c0": {Hardware: driver.Hardware{
 				Kind: driver.KindPartition, PCI: "0000:03:00.1", Vendor: "intel", Model: "Flex 170",
 			}},
@@ -337,6 +338,30 @@ func TestNamed(t *testing.T) {
 		got, named := Named(tc.id, nodes)
 		if diff := cmp.Diff(tc.want, got); diff != "" || named != tc.named {
 			t.Errorf("%v: named %v (-want +got):\n%s", tc.id, named, diff)
+		}
+	}
+}
+
+// TestPCIeRoots checks which values of the standard attribute count: CPUs have lists of them.
+func TestPCIeRoots(t *testing.T) {
+	for value, want := range map[string]string{
+		"{string: 'pci0000:40'}":                                      "pci0000:40",
+		"{strings: ['pci0000:40', 'pci0000:00', 'pci0000:40']}":       "pci0000:00,pci0000:40",
+		"{strings: ['0000:40', 'pci0000', 'pcix:40', 'pci10000:00']}": "pci10000:00",
+		"{int: 4}": "",
+	} {
+		found, rejected, err := ParseSlices([]byte(`
+apiVersion: resource.k8s.io/v1
+kind: ResourceSlice
+metadata: {name: s}
+spec:
+  driver: gpu.x
+  nodeName: node
+  pool: {name: node, generation: 1, resourceSliceCount: 1}
+  devices: [{name: d, attributes: {resource.kubernetes.io/pcieRoot: `+value+`}}]
+`), "node")
+		if got := found[driver.ID{Driver: "gpu.x", Pool: "node", Device: "d"}].PCIeRoot; err != nil || got != want {
+			t.Errorf("%s: %q, %v, %v, want %q", value, got, rejected, err, want)
 		}
 	}
 }

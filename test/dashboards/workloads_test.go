@@ -63,7 +63,8 @@ func workloadRules(t *testing.T) []rules.Group {
 	var out []rules.Group
 	for _, g := range groups(t, rules.Defaults()) {
 		g.Rules = slices.DeleteFunc(g.Rules, func(r rules.Rule) bool {
-			return !slices.Contains([]string{"device:dra_model:info", "device:dra_share:ratio", "pod:dra_workload:info"}, r.Record) &&
+			return !slices.Contains([]string{"device:dra_model:info", "device:dra_share:ratio", "pod:dra_workload:info",
+				"pod:dra_cross_numa_io_bytes:rate"}, r.Record) &&
 				!strings.HasPrefix(r.Record, "workload:") && !strings.HasPrefix(r.Record, "node_workload:")
 		})
 		if len(g.Rules) > 0 {
@@ -109,6 +110,12 @@ func writeWorkloads(file *strings.Builder, cluster, node, instance string) {
 			continue
 		}
 		series("dra_pod_active_seconds_total", held, "0+15x180")
+		// llm-0 is badly placed: 60 bytes a minute are one a second, in each direction.
+		series("dra_pod_io_bytes_total", held+`, link="pcie", direction="receive"`, "0+60x180")
+		series("dra_pod_io_bytes_total", held+`, link="pcie", direction="transmit"`, "0+120x180")
+		farthest := map[string]string{"llm-0": "across"}[pod]
+		series("dra_pod_topology_info", fmt.Sprintf("namespace=%q, pod=%q, closest=%q, farthest=%q", "a", pod,
+			"pcie_switch", cmp.Or(farthest, "pcie_root")), "1x180")
 		series("dra_pod_energy_joules_total", held, "0+3600x180")
 		if on == "gpu-0" {
 			series("dra_pod_errors_total", held+`, kind="xid", code="79"`, "0x99 1x49 2x30")
@@ -153,6 +160,9 @@ func workloadsByHand() []byHand {
 		// The reason that took the longest.
 		sum("throttled_seconds", map[string]float64{llm: 2 * 120 * 6}),
 		{`workload:dra_memory_used_peak_bytes:max`, map[string]float64{llm: 25}},
+		{`sum by (cluster, namespace, pod, direction) (pod:dra_cross_numa_io_bytes:rate)`, map[string]float64{
+			`direction="receive", namespace="a", pod="llm-0"`: 2 * 1, `direction="transmit", namespace="a", pod="llm-0"`: 2 * 2,
+		}},
 		{`workload:dra_devices:count`, map[string]float64{llm: 2, notebook: 2, after: 2}},
 	}
 }

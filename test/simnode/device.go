@@ -66,6 +66,9 @@ func gpuDevice(d sim.Device, index int) Device {
 			"uuid":          {StringValue: new(d.Hardware.UUID)},
 			"model":         {StringValue: new("LATEST-GPU-MODEL")},
 			"driverVersion": {VersionValue: new("1.0.0")},
+			// Four GPUs on each of two NUMA nodes, as the interfaces are.
+			"resource.kubernetes.io/numaNode": {IntValue: new(int64(index / 4))},
+			"resource.kubernetes.io/pcieRoot": {StringValue: new(fmt.Sprintf("pci0000:%02x", 0x40*(index/4)))},
 		},
 		Capacity: *resource.NewQuantity(int64(d.MemoryBytes), resource.BinarySI),
 		CDIClass: "gpu",
@@ -100,6 +103,8 @@ func NIC(index int) Device {
 			"dra.net/rdma":       {BoolValue: new(false)},
 			"dra.net/virtual":    {BoolValue: new(false)},
 			"dra.net/mtu":        {IntValue: new(int64(9000))},
+
+			"resource.kubernetes.io/pcieRoot": {StringValue: new(fmt.Sprintf("pci0000:%02x", 0x40*(index/2)))},
 		},
 	}
 }

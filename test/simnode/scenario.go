@@ -151,8 +151,10 @@ func infraPods(seed uint64, devices []Device) []PodSpec {
 		{Namespace: "infra", Name: "device-monitor-7xk2p", Owner: "DaemonSet/device-monitor", Claims: []ClaimSpec{
 			{Name: "all", Requests: []Request{admin("gpus", GPUDriver), admin("nics", NICDriver)}},
 		}},
+		// Badly placed: its interface and its GPU are of different NUMA nodes.
 		{Namespace: "infra", Name: "ingest-0", Claims: []ClaimSpec{
 			device("nic", sim.Bursts(seed+6, 10*time.Second, 0.3, 0.01, 0.5), 0, "eth1"),
+			share("8Gi", sim.Bursts(seed+7, 10*time.Second, 0.3, 0.01, 0.3), 6*gibibyte, "gpu-7"),
 		}},
 		{Namespace: "infra", Name: "node-agent-q4v9z"},
 	}
