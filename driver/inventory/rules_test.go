@@ -148,7 +148,9 @@ func TestRules(t *testing.T) {
 			"gpu-c": {Hardware: driver.Hardware{Kind: driver.KindPassthrough, PCI: "0000:67:00.0"}},
 		},
 		"gpu.intel.com": {
-			"0000-03-00-0-0x56c0": {Hardware: driver.Hardware{PCI: "0000:03:00.0", Vendor: "intel", Model: "Flex 170", PCIeRoot: "pci0000:00"}},
+			"0000-03-00-0-0x56c0": {Hardware: driver.Hardware{
+				PCI: "0000:03:00.0", Vendor: "intel", Model: "Flex 170", PCIeRoot: "pci0000:00",
+			}},
 			"0000-03-00-1-0x56c0": {Hardware: driver.Hardware{
 				Kind: driver.KindPartition, PCI: "0000:03:00.1", Vendor: "intel", Model: "Flex 170",
 			}},

@@ -30,9 +30,9 @@ func PCIDevice(sysfs, address string) string {
 	return filepath.Join(sysfs, "bus", "pci", "devices", address)
 }
 
-// PCIPathOf reads where the PCI device with that address is. A device that is not there has the zero
-// path. Where the machine has but one NUMA node, of which firmware says nothing, the device is of
-// that one.
+// PCIPathOf reads where the PCI device with that address is. A device that is not there has the
+// zero path. Where the machine has but one NUMA node, and firmware says nothing of the device's, it
+// is that one.
 func PCIPathOf(root, address string) (driver.PCIPath, error) {
 	folder := PCIDevice(root, address)
 	target, err := os.Readlink(folder)

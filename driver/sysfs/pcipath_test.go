@@ -25,7 +25,8 @@ func TestPCIPathOf(t *testing.T) {
 		{"of the root complex", "pci0000:03/" + address, "0", "0", driver.PCIPath{Root: "pci0000:03", NUMANode: "0"}},
 		{
 			"in a domain of a volume management device", "pci0000:80/0000:80:05.5/pci10000:00/10000:00:02.0/" + address, "0",
-			"0", driver.PCIPath{Root: "pci0000:80", Port: "0000:80:05.5", NUMANode: "0"},
+			"0",
+			driver.PCIPath{Root: "pci0000:80", Port: "0000:80:05.5", NUMANode: "0"},
 		},
 		{
 			"below a platform device", "platform/40000000.pcie/pci0000:00/0000:00:00.0/" + address, "-1", "0-1",
@@ -62,7 +63,7 @@ func TestPCIPathOf(t *testing.T) {
 				if tt.node != "" {
 					write("devices/"+tt.folder+"/numa_node", tt.node)
 				}
-				link := filepath.Join(root, "bus/pci/devices", address)
+				link := PCIDevice(root, address)
 				if err := os.Symlink("../../../devices/"+tt.folder, link); err != nil {
 					t.Fatal(err)
 				}
@@ -74,7 +75,7 @@ func TestPCIPathOf(t *testing.T) {
 		})
 	}
 	root := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(root, "bus/pci/devices", address), 0o755); err != nil {
+	if err := os.MkdirAll(PCIDevice(root, address), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := PCIPathOf(root, address); err == nil {

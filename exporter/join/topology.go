@@ -110,17 +110,12 @@ func Topologies(devices []Device, paths map[string]driver.PCIPath) map[podresour
 		if d.Entry.Kind == driver.KindChannel {
 			continue
 		}
-		for j := range d.Shares {
-			if d.Shares[j].Admin {
-				continue
+		key, at := whole(d, named, paths)
+		for pod := range d.owners() {
+			if held[pod] == nil {
+				held[pod] = map[string]position{}
 			}
-			key, at := whole(d, named, paths)
-			for _, pod := range d.Shares[j].Pods {
-				if held[pod] == nil {
-					held[pod] = map[string]position{}
-				}
-				held[pod][key] = held[pod][key].or(at)
-			}
+			held[pod][key] = held[pod][key].or(at)
 		}
 	}
 	out := map[podresources.Pod]Topology{}
@@ -131,6 +126,19 @@ func Topologies(devices []Device, paths map[string]driver.PCIPath) map[podresour
 		}
 		if t := spread(positions); t != (Topology{}) {
 			out[pod] = t
+		}
+	}
+	return out
+}
+
+// owners returns the pods that hold the device without admin access.
+func (d *Device) owners() map[podresources.Pod]bool {
+	out := map[podresources.Pod]bool{}
+	for i := range d.Shares {
+		if !d.Shares[i].Admin {
+			for _, pod := range d.Shares[i].Pods {
+				out[pod] = true
+			}
 		}
 	}
 	return out

@@ -53,12 +53,17 @@ func TestTopologies(t *testing.T) {
 		{"one node", []part{pci("0000:01:00.0"), pci("0000:41:00.0")}, Topology{SameNUMANode, SameNUMANode}},
 		{"two nodes", []part{pci("0000:01:00.0"), pci("0000:81:00.0")}, Topology{Across, Across}},
 		{
-			"near and far", []part{pci("0000:01:00.0"), pci("0000:02:00.0"), pci("0000:03:00.0"), pci("0000:81:00.0")},
+			"near and far",
+			[]part{pci("0000:01:00.0"), pci("0000:02:00.0"), pci("0000:03:00.0"), pci("0000:81:00.0")},
 			Topology{SameSwitch, Across},
 		},
 		{"attributes alone: one root", []part{root("pci0000:00", ""), root("pci0000:00", "")}, Topology{SameRoot, SameRoot}},
 		{"two roots of unknown nodes", []part{root("pci0000:00", ""), root("pci0000:40", "0")}, Topology{}},
-		{"two roots of one node", []part{root("pci0000:00", "0"), root("pci0000:40", "0")}, Topology{SameNUMANode, SameNUMANode}},
+		{
+			"two roots of one node",
+			[]part{root("pci0000:00", "0"), root("pci0000:40", "0")},
+			Topology{SameNUMANode, SameNUMANode},
+		},
 		{"what is published comes first", []part{
 			pci("0000:01:00.0"), {hardware: driver.Hardware{PCI: "0000:81:00.0", NUMANode: "0"}},
 		}, Topology{SameNUMANode, SameNUMANode}},
@@ -82,11 +87,13 @@ func TestTopologies(t *testing.T) {
 		{"CPUs of two nodes", []part{cpu(0, "", "0"), cpu(1, "", "1")}, Topology{Across, Across}},
 		{"a GPU and CPUs of its node", []part{pci("0000:01:00.0"), cpu(0, "", "0")}, Topology{SameNUMANode, SameNUMANode}},
 		{
-			"a GPU and CPUs whose roots are told", []part{pci("0000:41:00.0"), cpu(0, "pci0000:00,pci0000:40", "0")},
+			"a GPU and CPUs whose roots are told",
+			[]part{pci("0000:41:00.0"), cpu(0, "pci0000:00,pci0000:40", "0")},
 			Topology{SameRoot, SameRoot},
 		},
 		{"partitions of one GPU", []part{
-			{hardware: whole, other: true}, slice(driver.Hardware{Parent: "GPU-1"}, "d0"),
+			{hardware: whole, other: true},
+			slice(driver.Hardware{Parent: "GPU-1"}, "d0"),
 			slice(driver.Hardware{Parent: "GPU-1"}, "d0"),
 		}, Topology{}},
 		{"a partition and a NIC at the switch of its GPU", []part{

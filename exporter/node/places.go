@@ -5,7 +5,7 @@ import (
 	"maps"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+	"github.com/dra-exporter/dra-exporter/driver/inventory"
 )
 
 // pciPaths knows where PCI devices are in the machine. A device keeps its path while it is there,
@@ -49,7 +49,7 @@ func readPaths(root string, addresses []string) (map[string]driver.PCIPath, erro
 	out := make(map[string]driver.PCIPath, len(addresses))
 	var failed error
 	for _, address := range addresses {
-		path, err := sysfs.PCIPathOf(root, address)
+		path, err := inventory.PCIPath(root, address)
 		if err != nil {
 			failed = err
 			continue

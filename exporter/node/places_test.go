@@ -16,7 +16,7 @@ func TestPCIPaths(t *testing.T) {
 	const first, second = "0000:01:00.0", "0000:02:00.0"
 	put := func(address, port string) {
 		t.Helper()
-		link := filepath.Join(root, "bus/pci/devices", address)
+		link := filepath.Join(root, "bus", "pci", "devices", address)
 		if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestPCIPaths(t *testing.T) {
 	check(map[string]driver.PCIPath{first: at("0000:00:01.0")}, first)
 	check(map[string]driver.PCIPath{})
 	check(map[string]driver.PCIPath{first: at("0000:00:02.0")}, first)
-	if err := os.MkdirAll(filepath.Join(root, "bus/pci/devices", second), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(root, "bus", "pci", "devices", second), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if got, complete := p.of([]string{first, second}); complete || got[first] != at("0000:00:02.0") {
