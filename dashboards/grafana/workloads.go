@@ -152,8 +152,8 @@ func crossNUMA() Panel {
 	const (
 		across = `group by (<pod>, closest, farthest) ` +
 			`(dra_pod_topology_info{cluster=~"$cluster", node=~"$node", namespace=~"$namespace", farthest="across"})`
-		traffic = `sum by (<pod>) (pod:dra_cross_numa_io_bytes:rate{cluster=~"$cluster", node=~"$node", ` +
-			`namespace=~"$namespace"`
+		traffic = `sum by (<pod>) (max by (<pod>, link, direction) (pod:dra_cross_numa_io_bytes:rate{` +
+			`cluster=~"$cluster", node=~"$node", namespace=~"$namespace"`
 	)
 	return Panel{
 		Title: "Pods across NUMA nodes",
@@ -163,10 +163,10 @@ func crossNUMA() Panel {
 		MayBeEmpty: "where no pod is placed so",
 		Targets: []Target{
 			{Expr: fmt.Sprintf(`topk(%d, %s)`, shownWorkloads, across)},
-			{Expr: fmt.Sprintf(`topk(%d, %s}))`, shownWorkloads, traffic), Column: "All links", Unit: "binBps"},
-			{Expr: fmt.Sprintf(`topk(%d, %s, link="pcie"}))`, shownWorkloads, traffic), Column: "PCIe", Unit: "binBps"},
+			{Expr: fmt.Sprintf(`topk(%d, %s})))`, shownWorkloads, traffic), Column: "All links", Unit: "binBps"},
+			{Expr: fmt.Sprintf(`topk(%d, %s, link="pcie"})))`, shownWorkloads, traffic), Column: "PCIe", Unit: "binBps"},
 			{
-				Expr:   fmt.Sprintf(`topk(%d, %s, link=~"network|rdma"}))`, shownWorkloads, traffic),
+				Expr:   fmt.Sprintf(`topk(%d, %s, link=~"network|rdma"})))`, shownWorkloads, traffic),
 				Column: "Network", Unit: "binBps",
 			},
 		},
