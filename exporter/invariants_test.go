@@ -315,11 +315,16 @@ func TestLocality(t *testing.T) {
 				Hardware: driver.Hardware{UUID: "NIC-0"}, Readings: []driver.Reading{{Quantity: driver.Power, Value: 7, At: w.Now}},
 			})
 		}
+		// The claims that ever held gpu-0 or a part of it, whose own rows end before their distributions.
+		held := map[string]bool{}
 		others := func(text string) string {
 			var out strings.Builder
 			for line := range strings.Lines(text) {
 				claim, distribution := strings.CutPrefix(claimOf(line), "distribution of ")
-				touched := distribution && holds(text, claim, `device="gpu-0`) ||
+				if distribution && holds(text, claim, `device="gpu-0`) {
+					held[claim] = true
+				}
+				touched := distribution && held[claim] ||
 					strings.HasPrefix(line, "dra_claim_info") || strings.HasPrefix(line, "dra_pod_info") ||
 					strings.Contains(line, `device="extra"`) ||
 					strings.Contains(line, `device="gpu-0"`) || strings.Contains(line, `"other"`) ||
