@@ -69,13 +69,11 @@ func TestDistributed(t *testing.T) {
 	}
 }
 
-// compareBoard compares the answers for the panels of a dashboard with its defaults.
+// compareBoard compares the answers for the panels of a dashboard, with All for every variable.
 func (d *distributed) compareBoard(t *testing.T, b *board, at time.Time) {
 	v := newView(d.one.engine, at, asked)
 	for _, of := range b.Templating.List {
-		if _, err := v.choose(t.Context(), of); err != nil {
-			t.Fatal(err)
-		}
+		v.set(of.Name, ".*")
 	}
 	answered, count := 0, 0
 	for _, p := range b.Panels {
