@@ -19,6 +19,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -70,7 +71,11 @@ func busyHistory(t *testing.T) *exportertest.History {
 func TestEveryFamily(t *testing.T) {
 	h := busyHistory(t)
 	h.Last.Stalled = map[*ledger.HolderKey]string{h.Last.Claims[0].HolderKey: "power"}
+	h.Last.PodInfos[0].Topology = join.Topology{Closest: join.SameSwitch, Farthest: join.Across}
 	x := exportertest.Scrape(t, h.Last)
+	if got := x.One(t, "dra_pod_topology_info", "closest=pcie_switch", "farthest=across"); got != 1 {
+		t.Errorf("dra_pod_topology_info is %v, want 1", got)
+	}
 	if got := x.One(t, "dra_claim_stalled", "reason=power"); got != 1 {
 		t.Errorf("dra_claim_stalled is %v, want 1", got)
 	}
