@@ -219,6 +219,10 @@ func TestShares(t *testing.T) {
 			}
 		})
 	}
+	if got := advise([]fit.Use{use("gpu-0", 0, 0)}, []join.Device{device("gpu-0", half, shareable())}); got !=
+		"gpu-0, 40 GiB: peak 0 MiB and p99.9 activity 0 %: memory=1Gi would do; 98 % unused" {
+		t.Errorf("of what was never used: %s", got)
+	}
 	// a whole device, where another one is shared
 	whole := []join.Device{device("gpu-0", heldBy("a")), device("gpu-1", shareable())}
 	got := advise([]fit.Use{use("gpu-0", 10*gib, 0.2)}, whole)

@@ -202,7 +202,7 @@ func (d *claimDevice) shareOf(of *join.Device, whole size, margin float64) (Alte
 // request returns what a share consumes that needs an amount of a capacity: what the device's
 // policy says, or a round number. It returns false if there is no such share.
 func request(of *driver.Entry, capacity driver.Amount, needed float64) (float64, bool) {
-	amount, ok := min(roundUp(needed), capacity.Value), true
+	amount, ok := min(roundUp(needed, capacity.Value), capacity.Value), true
 	i := slices.IndexFunc(of.Policies, func(p driver.RequestPolicy) bool { return p.Resource == capacity.Resource })
 	if i >= 0 {
 		p := &of.Policies[i]
@@ -222,14 +222,14 @@ const (
 	gibibyte = 1 << 30
 )
 
-// roundUp returns the next whole number, from a mebibyte on that of mebibytes, from a gibibyte on
-// that of gibibytes; at least 1.
-func roundUp(amount float64) float64 {
+// roundUp returns the next whole number above 0: of gibibytes where the whole is one or more, or of
+// mebibytes.
+func roundUp(amount, whole float64) float64 {
 	unit := 1.0
 	switch {
-	case amount >= gibibyte:
+	case whole >= gibibyte:
 		unit = gibibyte
-	case amount >= mebibyte:
+	case whole >= mebibyte:
 		unit = mebibyte
 	}
 	return max(1, math.Ceil(amount/unit)) * unit
