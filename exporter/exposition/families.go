@@ -324,24 +324,31 @@ func claimFamilies() map[familyID]Family {
 		famClaimAllocated: allocatedFamily(
 			"dra_claim_allocated_seconds_total", "Time in which the claim held the device, regardless of other holders.", claim,
 		),
-		famClaimFit: {
-			Name: "dra_claim_fit_ratio", Unit: "ratio", Filled: fromLedger, Groups: []Group{GroupFit},
-			Labels: append(claim, "resource"),
-			Help: "The part of what the claim holds of the device that it would have needed since it began, 0 to 1, " +
-				"--fit.margin included. resource: memory (its peak), activity (what it did not exceed in 99.9 % of the time). " +
-				"Absent while it is not known, and until the claim was measured for --fit.after.",
-		},
-		famClaimFitUnused: {
-			Name: "dra_claim_fit_unused_ratio", Unit: "ratio", Filled: fromLedger, Groups: []Group{GroupFit},
-			Labels: append(claim, "alternative"),
-			Help: "The part of what the claim holds of the device that the smallest alternative on this node would leave " +
-				"unused, 0 to 1. alternative: the profile of a partition (1g.20gb), else its device; what to consume of a " +
-				"shared device (memory=12Gi); or fewer devices. Absent where nothing smaller is offered that would do.",
-		},
+		famClaimFit: fitFamily(claim), famClaimFitUnused: unusedFamily(claim),
 		famClaimShare: allocatedFamily(
 			"dra_claim_allocated_share_seconds_total",
 			"Time in which the claim held the device, divided among those that held it together.", claim,
 		),
+	}
+}
+
+func fitFamily(claim []string) Family {
+	return Family{
+		Name: "dra_claim_fit_ratio", Unit: "ratio", Filled: fromLedger, Groups: []Group{GroupFit},
+		Labels: append(claim, "resource"),
+		Help: "The part of what the claim holds of the device that it would have needed since it began, 0 to 1, " +
+			"--fit.margin included. resource: memory (its peak), activity (what it did not exceed in 99.9 % of the time). " +
+			"Absent while it is not known, and until the claim was measured for --fit.after.",
+	}
+}
+
+func unusedFamily(claim []string) Family {
+	return Family{
+		Name: "dra_claim_fit_unused_ratio", Unit: "ratio", Filled: fromLedger, Groups: []Group{GroupFit},
+		Labels: append(claim, "alternative"),
+		Help: "The part of what the claim holds of the device that the smallest alternative on this node would leave " +
+			"unused, 0 to 1. alternative: the profile of a partition (1g.20gb), else its device; what to consume of a " +
+			"shared device (memory=12Gi); or fewer devices. Absent where nothing smaller is offered that would do.",
 	}
 }
 

@@ -247,6 +247,8 @@ func TestFewerDevices(t *testing.T) {
 	idle := func(i int, memory float64) string {
 		return fmt.Sprintf("gpu-%d, 80 GiB: peak %g GiB and p99.9 activity 0 %%", i, memory)
 	}
+	moment, unknown := use("gpu-1", 2*gib, 0), use("gpu-2", 0, 0)
+	moment.MaxActivity, unknown.Measured = 0.5, 0
 	for name, tc := range map[string]struct {
 		devices []join.Device
 		uses    []fit.Use
@@ -270,11 +272,7 @@ func TestFewerDevices(t *testing.T) {
 		},
 		"one that worked for a moment": {
 			four()[:2],
-			[]fit.Use{use("gpu-0", 30*gib, 0.9), func() fit.Use {
-				u := use("gpu-1", 2*gib, 0)
-				u.MaxActivity = 0.5
-				return u
-			}()},
+			[]fit.Use{use("gpu-0", 30*gib, 0.9), moment},
 			[]string{busy + nothing, idle(1, 2) + nothing},
 		},
 		"of another request": {
@@ -284,9 +282,7 @@ func TestFewerDevices(t *testing.T) {
 		},
 		"one of unknown use": {
 			four()[:3],
-			[]fit.Use{use("gpu-0", 30*gib, 0.9), use("gpu-1", 2*gib, 0), {
-				Claim: podresources.Claim{Namespace: "team", Name: "a"}, Device: id("gpu-2"),
-			}},
+			[]fit.Use{use("gpu-0", 30*gib, 0.9), use("gpu-1", 2*gib, 0), unknown},
 			[]string{busy + nothing, idle(1, 2) + nothing, "gpu-2: " + fit.NotMeasured.Meaning()},
 		},
 	} {
