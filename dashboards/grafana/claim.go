@@ -77,8 +77,8 @@ func claimSummary() []Panel {
 func claimFit() Panel {
 	return Panel{
 		Title: "What would do",
-		Description: "The smallest thing on the node into which the claim would have fitted since it began, and what it needs " +
-			"of what it holds: by its peak of memory and the p99.9 of its activity, each with a margin.",
+		Description: "The smallest thing on the node into which the claim would have fitted since it began, and what it " +
+			"needs of what it holds: by its peak of memory and the p99.9 of its activity, each with a margin.",
 		Kind: Table, NoData: "measured for less than an hour, or what it uses is not known", Width: 24, Height: 6,
 		MayBeEmpty: "in the first hour",
 		Targets: []Target{

@@ -213,8 +213,8 @@ func oversizedClaims() Panel {
 		`node=~"$node", driver=~"$driver", namespace=~"$namespace"})`
 	return Panel{
 		Title: "Oversized claims",
-		Description: "Claims for which something smaller on their node would have done since they began, by the device-hours " +
-			"in the selected time range that this would have left to others. Click a claim to open its dashboard.",
+		Description: "Claims for which something smaller on their node would have done since they began, by the " +
+			"device-hours in the selected time range that this would have left to others. Click a claim to open its dashboard.",
 		Kind: Table, NoData: "no claim is oversized", Width: 24, Height: 9, sort: "Wasted device-hours", limit: 20,
 		MayBeEmpty: "in the first hour",
 		Targets: []Target{

@@ -219,13 +219,13 @@ func oversizedAlert(o *Options) alert {
 		unless on (<claim>) (claim:dra_idle:bool == 1)
 		unless on (<claim>) claim:dra_idle_alerts:off`,
 		summary: aClaim + " could do with less than it holds.",
-		description: "Since it began, the claim would have fitted into {{ $labels.alternative }} in place of {{ $labels.device " +
-			"}} on " + aNode + ". {{ $value | humanizePercentage }} of it would be free for others.",
-		meaning: "Peak memory and p99.9 of activity of the claim, with a margin, fit into half of what it holds, or less: a " +
-			"partition, a share, or fewer devices, as its node offers them. Workloads differ from run to run, so this alert is " +
-			"off by default: `go run -C dashboards ./generate -oversized` adds it.",
-		diagnosis: "`/api/v1/fit` on the node, or the Claim dashboard: what it needs by memory and by activity, and how long it " +
-			"was measured. Was its load of that time what it will be?",
+		description: "Since it began, the claim would have fitted into {{ $labels.alternative }} in place of " +
+			"{{ $labels.device }} on " + aNode + ". {{ $value | humanizePercentage }} of it would be free for others.",
+		meaning: "Peak memory and p99.9 of activity of the claim, with a margin, fit into half of what it holds, or less: " +
+			"a partition, a share, or fewer devices, as its node offers them. Workloads differ from run to run, so this alert " +
+			"is off by default: `go run -C dashboards ./generate -oversized` adds it.",
+		diagnosis: "`/api/v1/fit` on the node, or the Claim dashboard: what it needs by memory and by activity, and how " +
+			"long it was measured. Was its load of that time what it will be?",
 		mitigation: "Request the alternative in the next run: its device class or profile, or less capacity. " + optOut,
 		queries:    []string{`max by (<claim device>, resource) (dra_claim_fit_ratio)`},
 	}

@@ -56,7 +56,7 @@ func TestFit(t *testing.T) {
 	p, off := start(t, f), start(t, f.with(flags{"metrics.fit": "off"}))
 	p.eventually("advised", func() bool { return len(p.scrape().rows("dra_claim_fit_unused_ratio")) > 0 })
 	m := p.scrape()
-	m.want(0.75, "dra_claim_fit_unused_ratio", "resourceclaim_name", "claim-a", "device", "gpu-0", "alternative", "quarter")
+	m.want(0.75, "dra_claim_fit_unused_ratio", "resourceclaim_name", "claim-a", "alternative", "quarter")
 	m.want(11.0/80/0.95, "dra_claim_fit_ratio", "device", "gpu-0", "resource", "memory")
 	m.want(0.18/0.95, "dra_claim_fit_ratio", "device", "gpu-0", "resource", "activity")
 
