@@ -63,8 +63,10 @@ func workloadRules(t *testing.T) []rules.Group {
 	var out []rules.Group
 	for _, g := range groups(t, rules.Defaults()) {
 		g.Rules = slices.DeleteFunc(g.Rules, func(r rules.Rule) bool {
-			return !slices.Contains([]string{"device:dra_model:info", "device:dra_share:ratio", "pod:dra_workload:info",
-				"pod:dra_cross_numa_io_bytes:rate"}, r.Record) &&
+			return !slices.Contains([]string{
+				"device:dra_model:info", "device:dra_share:ratio", "pod:dra_workload:info",
+				"pod:dra_cross_numa_io_bytes:rate",
+			}, r.Record) &&
 				!strings.HasPrefix(r.Record, "workload:") && !strings.HasPrefix(r.Record, "node_workload:")
 		})
 		if len(g.Rules) > 0 {
