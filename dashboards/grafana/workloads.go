@@ -18,9 +18,11 @@ func workloads() Board {
 	}
 }
 
-// shownWorkloads is how many workloads a table has, and linesOfWorkloads a graph.
+// shownWorkloads is how many workloads a table has, shownPods how many pods, and linesOfWorkloads
+// how many workloads a graph.
 const (
 	shownWorkloads   = 25
+	shownPods        = 10
 	linesOfWorkloads = 10
 )
 
@@ -159,14 +161,14 @@ func crossNUMA() Panel {
 		Title: "Pods across NUMA nodes",
 		Description: "Pods that hold devices of several NUMA nodes, and the traffic on the links of their devices: what " +
 			"these exchange passes between the sockets. Closest: the nearest two of the pod's devices.",
-		Kind: Table, NoData: "none", Width: 24, Height: 7, sort: "All links", limit: shownWorkloads,
+		Kind: Table, NoData: "none", Width: 24, Height: 7, sort: "All links", limit: shownPods,
 		MayBeEmpty: "where no pod is placed so",
 		Targets: []Target{
-			{Expr: fmt.Sprintf(`topk(%d, %s)`, shownWorkloads, across)},
-			{Expr: fmt.Sprintf(`topk(%d, %s})))`, shownWorkloads, traffic), Column: "All links", Unit: "binBps"},
-			{Expr: fmt.Sprintf(`topk(%d, %s, link="pcie"})))`, shownWorkloads, traffic), Column: "PCIe", Unit: "binBps"},
+			{Expr: fmt.Sprintf(`topk(%d, %s)`, shownPods, across)},
+			{Expr: fmt.Sprintf(`topk(%d, %s})))`, shownPods, traffic), Column: "All links", Unit: "binBps"},
+			{Expr: fmt.Sprintf(`topk(%d, %s, link="pcie"})))`, shownPods, traffic), Column: "PCIe", Unit: "binBps"},
 			{
-				Expr:   fmt.Sprintf(`topk(%d, %s, link=~"network|rdma"})))`, shownWorkloads, traffic),
+				Expr:   fmt.Sprintf(`topk(%d, %s, link=~"network|rdma"})))`, shownPods, traffic),
 				Column: "Network", Unit: "binBps",
 			},
 		},

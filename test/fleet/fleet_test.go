@@ -20,12 +20,15 @@ const (
 const (
 	maxLines = 100
 	maxBytes = 2_000_000
+
+	fewSeries  = 50
+	fewSamples = 2000
 )
 
 // TestScale measures three small fleets of the same nodes. It fails if a rule or a panel reads
 // samples or returns series faster than in proportion to the nodes, if the engine refuses a query,
 // or if a panel would return more than maxLines or maxBytes with 1000 nodes, unless
-// testdata/unbounded.txt lists it.
+// testdata/unbounded.txt lists it, or lists it and returns less than half of either.
 func TestScale(t *testing.T) {
 	const age = 15 * time.Second
 	exposition, err := record(t.Context(), "../..", age)
@@ -65,11 +68,11 @@ func TestScale(t *testing.T) {
 		if c.Series > 0 {
 			answered++
 		}
-		if superlinear(float64(a.Samples), float64(b.Samples), float64(c.Samples)) {
+		if superlinear(float64(a.Samples), float64(b.Samples), float64(c.Samples), fewSamples) {
 			t.Errorf("%s reads %d, %d, %d samples of %d, %d, %d nodes", name, a.Samples, b.Samples, c.Samples,
 				small, medium, large)
 		}
-		if superlinear(float64(a.Series), float64(b.Series), float64(c.Series)) {
+		if superlinear(float64(a.Series), float64(b.Series), float64(c.Series), fewSeries) {
 			t.Errorf("%s returns %d, %d, %d series of %d, %d, %d nodes", name, a.Series, b.Series, c.Series,
 				small, medium, large)
 		}
@@ -80,6 +83,10 @@ func TestScale(t *testing.T) {
 		size := extrapolate(float64(b.Bytes), float64(c.Bytes))
 		if (lines > maxLines || size > maxBytes) && !allowed[name] {
 			t.Errorf("%s would return %.0f lines in %.1f MB with %d nodes", name, lines, size/1e6, bound)
+		}
+		// What varies around a bound from run to run may be on the list.
+		if allowed[name] && lines < maxLines/2 && size < maxBytes/2 {
+			t.Errorf("unbounded.txt lists %q, which would return %.0f lines in %.2f MB", name, lines, size/1e6)
 		}
 		delete(allowed, name)
 	}
@@ -105,11 +112,11 @@ func rowsOf(r *result) map[string]row {
 
 // superlinear reports whether a count grows faster than in proportion to the nodes, from its values
 // with small, medium and large nodes. A fifth more is tolerated, since pods differ from node to
-// node.
-func superlinear(a, b, c float64) bool {
-	const tolerance, least = 1.2, 50
+// node; and so are differences of few, by which one claim's pods differ from another's.
+func superlinear(a, b, c, few float64) bool {
+	const tolerance = 1.2
 	slope := max(0, (b-a)/(medium-small))
-	return c-b > slope*(large-medium)*tolerance+max(least, 0.05*c)
+	return c-b > slope*(large-medium)*tolerance+max(few, 0.05*c)
 }
 
 func TestSuperlinear(t *testing.T) {
@@ -124,7 +131,7 @@ func TestSuperlinear(t *testing.T) {
 		"n log n":   {func(n float64) float64 { return 1000 * n * n / (n + 3) }, false},
 		"late":      {func(n float64) float64 { return max(0, n-10) * 1000 }, true},
 	} {
-		if got := superlinear(tt.of(small), tt.of(medium), tt.of(large)); got != tt.want {
+		if got := superlinear(tt.of(small), tt.of(medium), tt.of(large), fewSeries); got != tt.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
