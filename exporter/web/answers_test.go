@@ -93,15 +93,22 @@ func TestAnswersAreShared(t *testing.T) {
 		ask(8, "another snapshot")
 		time.Sleep(freshFor)
 		ask(12, "a second later")
-		if len(d.held) != 4 {
-			t.Errorf("%d answers are held, want the fresh ones", len(d.held))
+		if held, _ := d.holds(); held != 4 {
+			t.Errorf("%d answers are held, want the fresh ones", held)
 		}
 		time.Sleep(freshFor + 1)
 		synctest.Wait()
-		if len(d.held) != 0 || d.bytes != 0 {
-			t.Errorf("%d answers of %d bytes are held a second later, want none", len(d.held), d.bytes)
+		if held, size := d.holds(); held != 0 || size != 0 {
+			t.Errorf("%d answers of %d bytes are held a second later, want none", held, size)
 		}
 	})
+}
+
+// holds returns how many answers are in memory, and their bytes.
+func (a *answers) holds() (held, size int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.held), a.bytes
 }
 
 // Families are selected from the answer for all.
