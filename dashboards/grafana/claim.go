@@ -115,7 +115,8 @@ func claimActivity() []Panel {
 			"two samples.",
 		"percentunit", "not measured", "{{device}} {{node}}",
 		`clamp_max(sum by (<device>) (max by (<claim device>) (rate(dra_claim_active_seconds_total{<c>}[$__rate_interval])))
-		  / sum by (<device>) (max by (<claim device>) (rate(dra_claim_allocated_seconds_total{<c>}[$__rate_interval]) > 0)), 1)`)
+		  / sum by (<device>) (max by (<claim device>) (rate(dra_claim_allocated_seconds_total{<c>}[$__rate_interval]) > 0)),
+		  1)`)
 	energy.max = 1
 	return []Panel{
 		utilization, energy,

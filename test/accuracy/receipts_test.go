@@ -60,7 +60,7 @@ func compareReceipts(t *testing.T, exporter, address string, pods truth) {
 			}
 		}
 	}
-	t.Logf("%s: of %d figures of receipts %d are within their bounds, which are %.0f %% on average; %d receipts are missing",
+	t.Logf("%s: of %d figures of receipts %d are within their bounds, which are %.0f %% on average; %d are missing",
 		exporter, compared, within, 100*relative/float64(compared), missing)
 	if compared < len(pods) || float64(within) < withinBounds*float64(compared) {
 		t.Errorf("%s: of %d figures of receipts only %d are within their bounds", exporter, compared, within)
