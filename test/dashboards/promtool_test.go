@@ -29,8 +29,8 @@ func TestCheckedRules(t *testing.T) {
 		// Prices go by parts of the models' names, which vendors choose: promql/regexp advises
 		// against it. Groups of nodes and of all nodes are apart: rule/dependency would have one group.
 		{
-			program(t, "PINT"), "--offline", "--no-color", "--log-level=warn", "--disabled=promql/regexp", "--disabled=rule/dependency", "lint",
-			"--fail-on=info", shipped,
+			program(t, "PINT"), "--offline", "--no-color", "--log-level=warn",
+			"--disabled=promql/regexp", "--disabled=rule/dependency", "lint", "--fail-on=info", shipped,
 		},
 	} {
 		cmd := exec.Command(tool[0], tool[1:]...)
@@ -45,8 +45,8 @@ func TestCheckedRules(t *testing.T) {
 // which it must not fire.
 func TestAlerts(t *testing.T) {
 	t.Parallel()
-	stories := slices.Concat(idleStories(), oversizedStories(), idleEdges(), sharingStories(), deviceStories(), errorStories(),
-		hardwareStories(), linkStories(), networkLinkStories(), exporterStories())
+	stories := slices.Concat(idleStories(), oversizedStories(), idleEdges(), sharingStories(), deviceStories(),
+		errorStories(), hardwareStories(), linkStories(), networkLinkStories(), exporterStories())
 	dir := t.TempDir()
 	var file strings.Builder
 	file.WriteString(header(writeRules(t, dir)))
