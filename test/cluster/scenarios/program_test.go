@@ -51,6 +51,7 @@ func (w *world) flags() []string {
 		"--path.procfs=" + w.procfs,
 		"--counter.zero-hold=0s",
 		"--retention=1h",
+		"--histograms=off", // dra_exporter_series counts them, and the text format has none
 	}
 }
 
