@@ -122,7 +122,7 @@ func testUpdate(b *tab) {
 		row.mark = 'mine';
 		row.querySelector('details').open = true;
 		row.querySelector('a').focus();
-		window.before = [scrollY, document.getElementById('status').textContent];
+		window.before = [row.getBoundingClientRect().top, document.getElementById('status').textContent];
 		return true;
 	})()`)
 	for again := true; again; again = value[bool](b, `document.getElementById('status').textContent === before[1]`) {
@@ -131,8 +131,9 @@ func testUpdate(b *tab) {
 	}
 	if !value[bool](b, `(() => {
 		const row = document.querySelector('#devices tbody tr:nth-child(40)');
-		return row.mark === 'mine' && row.querySelector('details').open && scrollY > 0 && scrollY === before[0] &&
-			document.activeElement === row.querySelector('a');
+		// New incidents above it may make the page longer, and the row stays where it is in the window.
+		return row.mark === 'mine' && row.querySelector('details').open && scrollY > 0 &&
+			Math.abs(row.getBoundingClientRect().top - before[0]) < 2 && document.activeElement === row.querySelector('a');
 	})()`) {
 		b.t.Error("a refresh replaces a row, closes it, scrolls, or takes the focus away")
 	}
