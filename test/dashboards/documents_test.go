@@ -60,8 +60,7 @@ func sampleQueries(all []docs.Document) []docs.Block {
 }
 
 // documentedScrape returns the scrape configuration that is documented, for an exporter at an
-// address, which it scrapes more often, and with native histograms, which exporter/README.md says how
-// to switch on.
+// address, which it scrapes more often.
 func documentedScrape(t *testing.T, all []docs.Document, exporter string) string {
 	t.Helper()
 	for _, b := range docs.Blocks(all, docs.YAML) {
@@ -73,7 +72,7 @@ func documentedScrape(t *testing.T, all []docs.Document, exporter string) string
 		if !strings.Contains(config, exporter) || !strings.Contains(config, "interval: 2s") {
 			t.Fatalf("%s:%d has another target or interval than the test knows:\n%s", b.Document, b.Line, b.Text)
 		}
-		return "global: {scrape_native_histograms: true}\n" + config
+		return config
 	}
 	t.Fatal("no document has a scrape configuration")
 	return ""
