@@ -153,7 +153,7 @@ func steps(t *testing.T, d docs.Document, tree string) []string {
 			s := known[c.Text]
 			run := fmt.Sprintf("timeout %d bash -euo pipefail %s", int(commandTimeout.Seconds()), stage(c.Text+"\n"))
 			if s.background {
-				run += " & until (exec 3<>/dev/tcp/127.0.0.1/10985) 2>/dev/null; do kill -0 $!; read -rt 0.1 <> <(:) || :; done"
+				run += " & started=$!; until (exec 3<>/dev/tcp/127.0.0.1/10985) 2>/dev/null; do kill -0 $started; sleep 0.1; done"
 			}
 			script = append(script, "echo '== "+strings.ReplaceAll(c.String(), "'", "")+"'", s.before, run)
 		}
