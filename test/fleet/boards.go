@@ -253,7 +253,7 @@ func (v *view) look(ctx context.Context, b *board) ([]row, error) {
 
 // panel asks what a panel asks.
 func (v *view) panel(ctx context.Context, p *panel) (row, error) {
-	r := row{kind: panelRow, name: p.Title}
+	r := row{Kind: panelRow, Name: p.Title}
 	for _, target := range p.Targets {
 		if target.Hide {
 			continue

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"maps"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -30,12 +32,12 @@ const (
 // or if a panel would return more than maxLines or maxBytes with 1000 nodes, unless
 // testdata/unbounded.txt lists it, or lists it and returns less than half of either.
 func TestScale(t *testing.T) {
-	const age = 15 * time.Second
-	exposition, err := record(t.Context(), "../..", age)
+	const between = 6 * time.Second
+	exposed, err := record(t.Context(), "../..", between)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodes, err := parseTemplate(exposition, time.Now(), age)
+	nodes, err := parseTemplate(exposed)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +78,7 @@ func TestScale(t *testing.T) {
 			t.Errorf("%s returns %d, %d, %d series of %d, %d, %d nodes", name, a.Series, b.Series, c.Series,
 				small, medium, large)
 		}
-		if c.kind != panelRow {
+		if c.Kind != panelRow {
 			continue
 		}
 		lines := extrapolate(float64(b.Series), float64(c.Series))
@@ -93,6 +95,9 @@ func TestScale(t *testing.T) {
 	for name := range allowed {
 		t.Errorf("unbounded.txt lists %q, and there is no such panel", name)
 	}
+	if idle := third["dra-exporter-idle: claim_device:dra_idle:bool"]; idle.Series < large {
+		t.Errorf("%d devices of claims are judged by half an hour: the counters of the nodes do not increase", idle.Series)
+	}
 	if answered < len(third)/2 {
 		t.Errorf("%d of %d rules and queries have an answer", answered, len(third))
 	}
@@ -102,9 +107,9 @@ func TestScale(t *testing.T) {
 // rule or panel.
 func rowsOf(r *result) map[string]row {
 	out := map[string]row{}
-	for _, s := range slices.Concat(r.groups, r.boards) {
-		for _, row := range s.rows {
-			out[s.name+": "+row.name] = row
+	for _, s := range slices.Concat(r.Groups, r.Boards) {
+		for _, row := range s.Rows {
+			out[s.Name+": "+row.Name] = row
 		}
 	}
 	return out
@@ -153,18 +158,70 @@ func TestFill(t *testing.T) {
 	}
 }
 
+// TestPrint: rules that moved to another group are compared, panels only within their dashboard,
+// and what is no more is listed.
 func TestPrint(t *testing.T) {
-	r := func(seconds float64) *result {
-		return &result{tree: "x", nodes: 3, groups: []section{{"g", []row{
-			{name: "a", cost: cost{Seconds: seconds, Samples: 7, Series: 2, Bytes: 1e6}},
-			{name: "b", cost: cost{Seconds: seconds, Refused: "too many samples"}},
-		}}}}
+	rule := func(name string, seconds float64) row {
+		return row{Name: name, cost: cost{Seconds: seconds, Samples: 7, Series: 2, Bytes: 1e6}}
+	}
+	after := &result{
+		Groups: []section{{"new", time.Minute, []row{
+			rule("moved", 1), {Name: "refused", cost: cost{Refused: "too many samples"}},
+		}}},
+		Boards: []section{{Name: "nodes", Rows: []row{rule("list", 2)}}},
+	}
+	before := &result{
+		Groups: []section{{"old", 30 * time.Second, []row{rule("moved", 4), rule("dropped", 3)}}},
+		Boards: []section{{Name: "fleet", Rows: []row{rule("list", 5)}}},
+	}
+	path := filepath.Join(t.TempDir(), "before.json")
+	if err := saveResults(path, []*result{before}); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := loadResults(path)
+	if err != nil {
+		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	printResults(&out, []*result{r(1), r(2)})
-	for _, want := range []string{"4.000   2.000        7       7", "b: too many samples"} {
-		if !strings.Contains(out.String(), want) {
+	printResult(&out, after, loaded[0])
+	words := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{
+		"1.000 14.000 -93% 7 28 -75% 2 4 1.00 2.00 all rules, in a minute", // 2 evaluations of 7 s before
+		"1.000 4.000 -75% 7 7 +0% 2 2 1.00 1.00 moved",
+		"refused: too many samples",
+		"- 3.000 - 7 - 2 - 1.00 dropped",
+		"2.000 - 7 - 2 - 1.00 - list",
+		"- 5.000 - 7 - 2 - 1.00 list",
+	} {
+		if !strings.Contains(words, want) {
 			t.Errorf("%q is missing in\n%s", want, &out)
 		}
+	}
+}
+
+// TestCompare compares this tree with itself, with two nodes.
+func TestCompare(t *testing.T) {
+	var out, progress bytes.Buffer
+	path := filepath.Join(t.TempDir(), "after.json")
+	status := run(t.Context(), []string{
+		"-checkout=../..", "-against=../..", "-nodes=2", "-record=6s", "-boards=fleet", "-save=" + path,
+	}, &out, &progress)
+	if status != 0 {
+		t.Fatalf("status %d: %s", status, &progress)
+	}
+	for _, want := range []string{
+		`(?m)^\.\./\.\.: 2 nodes(.|\n)*^\.\./\.\.: 2 nodes`,
+		`(?m) 2 +2 +\+0% +2 +2 .* cluster:dra_exporters_up:sum$`,
+		`(?m) 1 +1 .* Claimed$`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("%s does not match\n%s", want, &out)
+		}
+	}
+	if saved, err := loadResults(path); err != nil || len(saved) != 1 || saved[0].Nodes != 2 {
+		t.Errorf("%d results are saved: %v", len(saved), err)
+	}
+	if !strings.Contains(progress.String(), "1h0m0s of 1h0m0s are written") {
+		t.Errorf("no progress is printed: %s", &progress)
 	}
 }

@@ -35,13 +35,13 @@ func (o options) openLong(ctx context.Context, e engine, end time.Time, r *resul
 	if err := fillRecords(ctx, db, records, end.Add(-o.long), end); err != nil {
 		return err
 	}
-	before := len(r.boards)
+	before := len(r.Boards)
 	o.span, o.boards = o.long, "fleet|namespaces|workloads"
 	if err := o.open(ctx, newEngine(db), end, r); err != nil {
 		return err
 	}
-	for i := range r.boards[before:] {
-		r.boards[before+i].name += fmt.Sprintf(" over %v", o.long)
+	for i := range r.Boards[before:] {
+		r.Boards[before+i].Name += fmt.Sprintf(" over %v", o.long)
 	}
 	return nil
 }

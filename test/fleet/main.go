@@ -35,27 +35,28 @@ const (
 
 // run measures, and returns the exit status.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	o := options{checkout: "../.."}
-	var against string
+	o := options{checkout: "../..", progress: stderr, began: time.Now()}
+	var against, save string
 	nodes := numbers{10}
 	flags := flag.NewFlagSet("fleet", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Var(&nodes, "nodes", "numbers of nodes, separated by commas")
 	flags.StringVar(&o.checkout, "checkout", o.checkout, "the tree whose program, rules and dashboards are measured")
-	flags.StringVar(&against, "against", "", "another tree, measured before and compared")
+	flags.StringVar(&against, "against", "", "another tree, measured before and compared, or a file that -save wrote")
+	flags.StringVar(&save, "save", "", "write the results into this file, those of each number of nodes at once")
 	flags.StringVar(&o.boards, "boards", "", "regular expression of the dashboards to open; empty: all")
 	flags.DurationVar(&o.history, "history", time.Hour, "length of the history")
 	flags.DurationVar(&o.span, "range", time.Hour, "time range of the dashboards")
 	flags.DurationVar(&o.long, "long", 0, "also open Fleet, Namespaces and Workloads over this time, from records alone, "+
 		"such as 720h")
-	flags.DurationVar(&o.lasting, "record", 30*time.Second, "how long the program runs before its exposition is taken")
+	flags.DurationVar(&o.lasting, "record", 15*time.Second, "the time between the two expositions of the program")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil || flags.NArg() > 0:
 		return exitUsage
 	}
-	if err := compare(ctx, o, against, nodes, stdout); err != nil {
+	if err := compare(ctx, o, against, save, nodes, stdout); err != nil {
 		_, _ = fmt.Fprintf(stderr, "fleet: %v\n", err)
 		return exitFailure
 	}
@@ -80,32 +81,75 @@ func (n *numbers) Set(text string) error {
 }
 
 // compare measures with each number of nodes, and both trees if there are two.
-func compare(ctx context.Context, o options, against string, nodes []int, stdout io.Writer) error {
-	trees := []string{o.checkout}
-	if against != "" {
-		trees = []string{against, o.checkout}
+func compare(ctx context.Context, o options, against, save string, nodes []int, stdout io.Writer) error {
+	before, err := newSubject(ctx, o, against)
+	if err != nil {
+		return err
 	}
-	templates := make([]*template, len(trees))
-	for i, tree := range trees {
-		exposition, err := record(ctx, tree, o.lasting)
-		if err == nil {
-			templates[i], err = parseTemplate(exposition, time.Now(), o.lasting)
-		}
+	after, err := newSubject(ctx, o, o.checkout)
+	if err != nil {
+		return err
+	}
+	var saved []*result
+	for _, n := range nodes {
+		was, err := before.measure(ctx, n)
 		if err != nil {
 			return err
 		}
-	}
-	for _, n := range nodes {
-		var results []*result
-		for i, tree := range trees {
-			o.checkout = tree
-			r, err := o.measure(ctx, templates[i], n)
-			if err != nil {
+		r, err := after.measure(ctx, n)
+		if err != nil {
+			return err
+		}
+		printResult(stdout, r, was)
+		if saved = append(saved, r); save != "" {
+			if err := saveResults(save, saved); err != nil {
 				return err
 			}
-			results = append(results, r)
 		}
-		printResults(stdout, results)
 	}
 	return nil
+}
+
+// subject is what is measured: a tree and its template, or results of before.
+type subject struct {
+	options
+	template *template
+	known    []*result
+}
+
+// newSubject reads a file of results, or records what the program of a tree exposes. No path is no
+// subject, which has no results.
+func newSubject(ctx context.Context, o options, path string) (*subject, error) {
+	s := &subject{options: o}
+	info, err := os.Stat(path)
+	switch {
+	case path == "":
+		return s, nil
+	case err != nil:
+		return nil, fmt.Errorf("find what to measure: %w", err)
+	case !info.IsDir():
+		s.known, err = loadResults(path)
+		return s, err
+	}
+	s.checkout = path
+	exposed, err := record(ctx, path, o.lasting)
+	if err == nil {
+		s.template, err = parseTemplate(exposed)
+	}
+	return s, err
+}
+
+func (s *subject) measure(ctx context.Context, nodes int) (*result, error) {
+	if s.template != nil {
+		return s.options.measure(ctx, s.template, nodes)
+	}
+	for _, r := range s.known {
+		if r.Nodes == nodes {
+			return r, nil
+		}
+	}
+	if s.known != nil {
+		return nil, fmt.Errorf("the file of results has none of %d nodes", nodes)
+	}
+	return nil, nil //nolint:nilnil // nothing is compared
 }

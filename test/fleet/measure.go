@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"runtime"
@@ -18,29 +19,32 @@ type options struct {
 	history, span time.Duration
 	lasting       time.Duration
 	long          time.Duration // 0: the dashboards are not opened over a long time
+	progress      io.Writer     // nil: nobody wants to know
+	began         time.Time
 }
 
 // result is what a fleet takes.
 type result struct {
-	tree             string
-	nodes            int
-	scraped, head    int     // series in a scrape of all nodes, and in the database
-	samplesPerSecond float64 // scraped
-	headBytes        uint64
-	written          time.Duration
-	groups           []section
-	boards           []section
+	Tree             string
+	Nodes            int
+	Scraped, Head    int     // series in a scrape of all nodes, and in the database
+	SamplesPerSecond float64 // scraped
+	HeadBytes        uint64
+	Written          float64 // seconds of processor time that writing the history took
+	Groups           []section
+	Boards           []section
 }
 
 // section is a group of rules or a dashboard.
 type section struct {
-	name string
-	rows []row
+	Name  string
+	Every time.Duration // how often the rules of a group are evaluated
+	Rows  []row
 }
 
 func (s *section) total() cost {
 	var sum cost
-	for _, r := range s.rows {
+	for _, r := range s.Rows {
 		sum = sum.add(r.cost)
 	}
 	return sum
@@ -48,8 +52,8 @@ func (s *section) total() cost {
 
 // row is a rule, or what a dashboard asks for.
 type row struct {
-	kind rowKind
-	name string
+	Kind rowKind
+	Name string
 	cost
 }
 
@@ -62,8 +66,13 @@ const (
 	panelRow
 )
 
-// rulesEvery is how often the rules are evaluated while the history is written.
-const rulesEvery = 10 * time.Minute
+const (
+	// rulesEvery is how often the rules are evaluated while the history is written.
+	rulesEvery = 20 * time.Minute
+	// repeated is how often the rules are evaluated at the end. Each takes what it took the least:
+	// the garbage collector works at any time.
+	repeated = 3
+)
 
 // measure writes the history of a fleet, evaluates the rules, and opens the dashboards.
 func (o options) measure(ctx context.Context, t *template, nodes int) (r *result, err error) {
@@ -82,37 +91,58 @@ func (o options) measure(ctx context.Context, t *template, nodes int) (r *result
 		return nil, err
 	}
 	r = &result{
-		tree: o.checkout, nodes: nodes, scraped: nodes * len(t.series),
-		samplesPerSecond: float64(nodes*len(t.series)) / scrape.Seconds(),
+		Tree: o.checkout, Nodes: nodes, Scraped: nodes * len(t.series),
+		SamplesPerSecond: float64(nodes*len(t.series)) / scrape.Seconds(),
 	}
-	memory := heap()
+	memory, began := heap(), processorTime()
 	e := newEngine(db)
 	end := t.at.Truncate(rulesEvery)
 	f := &fleet{template: t, begin: end.Add(-o.history), churn: 20 * time.Minute}
 	writers := f.writers(nodes)
-	began := time.Now()
 	var costs [][]cost
 	for at := f.begin; at.Before(end); at = at.Add(rulesEvery) {
-		if err := history(ctx, db, writers, at, at.Add(rulesEvery)); err != nil {
+		next := earlier(at.Add(rulesEvery), end)
+		if err := history(ctx, db, writers, at, next); err != nil {
 			return nil, err
 		}
+		o.say("%s, %d nodes: %v of %v are written", o.checkout, nodes, next.Sub(f.begin), o.history)
 		runtime.GC()
-		if costs, err = evaluate(ctx, e, db, groups, at, at.Add(rulesEvery)); err != nil {
+		if costs, err = evaluate(ctx, e, db, groups, at, next); err != nil {
 			return nil, err
 		}
 	}
-	r.written, r.head, r.headBytes = time.Since(began), int(db.Head().NumSeries()), heap()-memory
+	r.Written = (processorTime() - began).Seconds()
+	r.Head, r.HeadBytes = int(db.Head().NumSeries()), heap()-memory
+	if err := again(ctx, e, groups, end, costs); err != nil {
+		return nil, err
+	}
+	o.say("%s, %d nodes: the rules are evaluated", o.checkout, nodes)
 	for i, group := range groups {
-		s := section{name: group.Name}
+		s := section{Name: group.Name, Every: intervalOf(group)}
 		for j, rule := range group.Rules {
-			s.rows = append(s.rows, row{ruleRow, ruleName(rule), costs[i][j]})
+			s.Rows = append(s.Rows, row{ruleRow, ruleName(rule), costs[i][j]})
 		}
-		r.groups = append(r.groups, s)
+		r.Groups = append(r.Groups, s)
 	}
 	if err := o.open(ctx, e, end, r); err != nil || o.long == 0 {
 		return r, err
 	}
 	return r, o.openLong(ctx, e, end, r)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// say prints how far the measurement is, if anybody wants to know.
+func (o options) say(format string, args ...any) {
+	if o.progress != nil {
+		_, _ = fmt.Fprintf(o.progress, "fleet: %s, after %.0f s (%.0f s of processors)\n", fmt.Sprintf(format, args...),
+			time.Since(o.began).Seconds(), processorTime().Seconds())
+	}
 }
 
 // open opens the dashboards.
@@ -134,7 +164,8 @@ func (o options) open(ctx context.Context, e engine, end time.Time, r *result) e
 		if err != nil {
 			return err
 		}
-		r.boards = append(r.boards, section{boards[i].UID, rows})
+		r.Boards = append(r.Boards, section{Name: boards[i].UID, Rows: rows})
+		o.say("dashboard %s is open", boards[i].UID)
 	}
 	return nil
 }

@@ -10,26 +10,34 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"time"
 )
 
-// record returns the exposition of the program of a checkout, on its simulated node, after the node
-// has run for a time.
-func record(ctx context.Context, checkout string, lasting time.Duration) (exposition []byte, err error) {
+// recording is what the program exposed at two times.
+type recording struct {
+	first, last []byte
+	at          time.Time     // of the last
+	between     time.Duration // the two
+}
+
+// record returns what the program of a checkout exposes on its simulated node, once its counters
+// count, and a time later.
+func record(ctx context.Context, checkout string, lasting time.Duration) (r recording, err error) {
 	dir, err := os.MkdirTemp("", "fleet-")
 	if err != nil {
-		return nil, fmt.Errorf("make folder: %w", err)
+		return r, fmt.Errorf("make folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	program := filepath.Join(dir, "demo")
 	build := exec.CommandContext(ctx, "go", "build", "-C", checkout, "-o", program, "./test/demo")
 	if said, err := build.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build the demo of %s: %w\n%s", checkout, err, said)
+		return r, fmt.Errorf("build the demo of %s: %w\n%s", checkout, err, said)
 	}
 	address, err := freeAddress(ctx)
 	if err != nil {
-		return nil, err
+		return r, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -38,22 +46,31 @@ func record(ctx context.Context, checkout string, lasting time.Duration) (exposi
 	demo.Cancel = func() error { return demo.Process.Signal(syscall.SIGTERM) }
 	demo.WaitDelay = time.Minute
 	if err := demo.Start(); err != nil {
-		return nil, fmt.Errorf("start the demo: %w", err)
+		return r, fmt.Errorf("start the demo: %w", err)
 	}
 	defer func() {
 		cancel()
 		_ = demo.Wait() // it ends by the signal
 	}()
 	page := "http://" + address + "/metrics"
-	const attempts = 60
-	for range attempts { // until it listens
-		if _, err = get(ctx, page); err == nil {
+	const attempts = 120
+	counted := regexp.MustCompile(`(?m)^dra_claim_allocated_seconds_total.* [1-9][0-9.]*$`)
+	var began time.Time
+	for i := 0; ; i++ { // until it listens, and counters count: they are 0 at first
+		if r.first, err = get(ctx, page); counted.Match(r.first) {
+			began = time.Now()
 			break
+		}
+		if i == attempts {
+			return r, errors.Join(errors.New("the counters of the demo do not increase"), err)
 		}
 		wait(ctx, time.Second)
 	}
 	wait(ctx, lasting)
-	return get(ctx, page)
+	r.last, err = get(ctx, page)
+	r.at = time.Now()
+	r.between = r.at.Sub(began)
+	return r, err
 }
 
 // wait waits for a time, or until the context ends.

@@ -57,14 +57,10 @@ func evaluate(ctx context.Context, e engine, db *tsdb.DB, groups []rulefmt.RuleG
 ) ([][]cost, error) {
 	costs := make([][]cost, len(groups))
 	for i, group := range groups {
-		interval := every
-		if group.Interval > 0 {
-			interval = time.Duration(group.Interval)
-		}
 		for _, rule := range group.Rules {
 			result, c, err := e.instant(ctx, rule.Expr, at)
 			if err == nil {
-				err = writeResult(ctx, db, rule, result, before, at, interval)
+				err = writeResult(ctx, db, rule, result, before, at, intervalOf(group))
 			}
 			if err != nil {
 				return nil, fmt.Errorf("rule %s: %w", ruleName(rule), err)
@@ -73,6 +69,31 @@ func evaluate(ctx context.Context, e engine, db *tsdb.DB, groups []rulefmt.RuleG
 		}
 	}
 	return costs, nil
+}
+
+// again evaluates all groups at a time, and writes nothing. Where a rule takes less processor time
+// than before, that is what it takes.
+func again(ctx context.Context, e engine, groups []rulefmt.RuleGroup, at time.Time, costs [][]cost) error {
+	for range repeated - 1 {
+		for i, group := range groups {
+			for j, rule := range group.Rules {
+				_, c, err := e.instant(ctx, rule.Expr, at)
+				if err != nil {
+					return fmt.Errorf("rule %s: %w", ruleName(rule), err)
+				}
+				costs[i][j].Seconds = min(costs[i][j].Seconds, c.Seconds)
+			}
+		}
+	}
+	return nil
+}
+
+// intervalOf returns how often a group is evaluated.
+func intervalOf(group rulefmt.RuleGroup) time.Duration {
+	if group.Interval > 0 {
+		return time.Duration(group.Interval)
+	}
+	return every
 }
 
 // writeResult writes what a rule recorded after one time and until another.

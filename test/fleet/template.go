@@ -23,13 +23,13 @@ type template struct {
 	units  int // units that churn or stay as one, see templateSeries.unit
 	node   string
 	at     time.Time
-	age    time.Duration // for how long the counters of the real node have counted
 }
 
 // templateSeries is a series of the real node.
 type templateSeries struct {
 	labels labels.Labels
 	value  float64
+	rate   float64 // of a counter, per second
 	course course
 	// unit numbers the group of pods and claims that hold each other, to which the series belongs; -1:
 	// it is of a device or of the exporter.
@@ -49,41 +49,29 @@ const (
 	beginning               // a time: that of the unit's start
 )
 
-// parseTemplate reads an exposition that was taken at a time from a program of that age.
-func parseTemplate(exposition []byte, at time.Time, age time.Duration) (*template, error) {
-	parser, err := textparse.New(exposition, "text/plain; version=0.0.4", nil, textparse.ParserOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("read the exposition: %w", err)
+// parseTemplate reads two expositions of a program. Counters go on as they did between the two.
+func parseTemplate(r recording) (*template, error) {
+	t := &template{at: r.at}
+	before := map[string]float64{}
+	if err := eachSeries(r.first, func(s templateSeries, _ model.MetricType) {
+		before[s.labels.String()] = s.value
+	}); err != nil {
+		return nil, err
 	}
-	t := &template{at: at, age: age}
-	types := map[string]model.MetricType{}
-	for {
-		entry, err := parser.Next()
-		if errors.Is(err, io.EOF) {
-			break
+	if err := eachSeries(r.last, func(s templateSeries, kind model.MetricType) {
+		name, text := s.labels.Get(model.MetricNameLabel), s.labels.String()
+		if name == "dra_exporter_node_info" || t.node == "" {
+			t.node = cmp.Or(s.labels.Get("pool"), s.labels.Get("node"))
 		}
-		if err != nil {
-			return nil, fmt.Errorf("read the exposition: %w", err)
+		if s.course = courseOf(name, kind, s.value); s.course == counting || s.course == held {
+			s.rate = max(0, s.value-before[text]) / r.between.Seconds()
 		}
-		switch entry {
-		case textparse.EntryType:
-			name, kind := parser.Type()
-			types[string(name)] = kind
-		case textparse.EntrySeries:
-			_, _, value := parser.Series()
-			s := templateSeries{value: value, unit: -1}
-			parser.Labels(&s.labels)
-			name := s.labels.Get(model.MetricNameLabel)
-			if name == "dra_exporter_node_info" || t.node == "" {
-				t.node = cmp.Or(s.labels.Get("pool"), s.labels.Get("node"))
-			}
-			s.course = courseOf(name, kindOf(types, name), value)
-			h := fnv.New64a()
-			_, _ = h.Write([]byte(s.labels.String()))
-			s.hash = h.Sum64()
-			t.series = append(t.series, s)
-		default:
-		}
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(text))
+		s.hash = h.Sum64()
+		t.series = append(t.series, s)
+	}); err != nil {
+		return nil, err
 	}
 	for name, value := range map[string]float64{ // what Prometheus adds to a scrape
 		"up": 1, "scrape_duration_seconds": 0.01, "scrape_samples_scraped": float64(len(t.series)),
@@ -98,6 +86,32 @@ func parseTemplate(exposition []byte, at time.Time, age time.Duration) (*templat
 	}
 	t.group()
 	return t, nil
+}
+
+// eachSeries calls a function for each series of an exposition, with the type of its family.
+func eachSeries(exposition []byte, each func(templateSeries, model.MetricType)) error {
+	parser, err := textparse.New(exposition, "text/plain; version=0.0.4", nil, textparse.ParserOptions{})
+	if err != nil {
+		return fmt.Errorf("read the exposition: %w", err)
+	}
+	types := map[string]model.MetricType{}
+	for {
+		entry, err := parser.Next()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read the exposition: %w", err)
+		case entry == textparse.EntryType:
+			name, kind := parser.Type()
+			types[string(name)] = kind
+		case entry == textparse.EntrySeries:
+			_, _, value := parser.Series()
+			s := templateSeries{value: value, unit: -1}
+			parser.Labels(&s.labels)
+			each(s, kindOf(types, s.labels.Get(model.MetricNameLabel)))
+		}
+	}
 }
 
 // kindOf returns the type of the family of a series.
@@ -268,9 +282,9 @@ func (f *fleet) value(s *templateSeries, node int, since, at time.Time) float64 
 	turn := 2 * math.Pi / period.Seconds()
 	switch s.course {
 	case held:
-		return s.value / f.age.Seconds() * seconds
+		return s.value + s.rate*seconds
 	case counting: // the integral of a rate that swings
-		return s.value / f.age.Seconds() * (seconds + swing/turn*(math.Cos(phase)-math.Cos(turn*seconds+phase)))
+		return s.value + s.rate*(seconds+swing/turn*(math.Cos(phase)-math.Cos(turn*seconds+phase)))
 	case swinging:
 		return s.value / (1 + swing) * (1 + swing*math.Sin(turn*seconds+phase))
 	case fresh:

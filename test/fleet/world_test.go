@@ -89,12 +89,12 @@ func startOne(t *testing.T, tree string) *one {
 // serveNodes serves the exposition of each node under its number.
 func serveNodes(t *testing.T) (address string) {
 	t.Helper()
-	const age = 15 * time.Second
-	exposition, err := record(t.Context(), "../..", age)
+	const between = 6 * time.Second
+	exposed, err := record(t.Context(), "../..", between)
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodes, err := parseTemplate(exposition, time.Now(), age)
+	nodes, err := parseTemplate(exposed)
 	if err != nil {
 		t.Fatal(err)
 	}
