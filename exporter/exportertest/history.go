@@ -49,10 +49,15 @@ func (h *History) Tick(pause time.Duration) Scraped {
 // TickWithoutAnswer is Tick without a new answer of the kubelet.
 func (h *History) TickWithoutAnswer(pause time.Duration) Scraped {
 	h.t.Helper()
-	h.Joined = join.Join(h.In)
-	h.Last = h.Limiter.Apply(h.Ledger, h.Ledger.Advance(h.Joined, h.Now))
+	h.Advance()
 	h.Now = h.Now.Add(pause)
 	return Scrape(h.t, h.Last)
+}
+
+// Advance advances the ledger by the input, without a scrape.
+func (h *History) Advance() {
+	h.Joined = join.Join(h.In)
+	h.Last = h.Limiter.Apply(h.Ledger, h.Ledger.Advance(h.Joined, h.Now))
 }
 
 // Read replaces gpu-0's readings of the first source. Those without a time are of now.

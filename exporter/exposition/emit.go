@@ -29,6 +29,8 @@ type emission struct {
 	choices  Choices
 	specs    driver.Catalogue
 	cache    *labelCache // nil: the sink needs no labels
+
+	young map[podresources.Pod]bool // pods that have no series
 }
 
 // on reports whether a family is exported.
@@ -37,6 +39,7 @@ func (e emission) on(id familyID) bool { return !e.families[id].off }
 // walk puts every series of the chosen groups into the sink, including those that the limit drops.
 func (s *Snapshot) walk(e emission) {
 	missing := map[unresolved]int{}
+	e.young = youngPods(s.PodInfos)
 	for i := range s.Devices {
 		d := &s.Devices[i]
 		e.device(d)
@@ -57,6 +60,20 @@ func (s *Snapshot) walk(e emission) {
 	e.gauge(famSnapshotTime, nil, unix(s.Time))
 	e.gauge(famSeries, nil, float64(s.Series))
 	e.gauge(famSeriesDropped, nil, float64(s.Dropped))
+}
+
+// youngPods returns the pods that are young, nil if none is.
+func youngPods(infos []ledger.PodInfo) map[podresources.Pod]bool {
+	var young map[podresources.Pod]bool
+	for i := range infos {
+		if infos[i].Young {
+			if young == nil {
+				young = map[podresources.Pod]bool{}
+			}
+			young[infos[i].Pod] = true
+		}
+	}
+	return young
 }
 
 func (e emission) claim(h *ledger.Holder, s *Snapshot) {
@@ -283,10 +300,15 @@ func (e emission) health(base *labels, values []ledger.Value) {
 }
 
 func (e emission) value(first familyID, base *labels, v *ledger.Value) {
+	e.valueSince(first, base, v, v.Shown)
+}
+
+// valueSince puts a value that was in no snapshot before shown.
+func (e emission) valueSince(first familyID, base *labels, v *ledger.Value, shown time.Time) {
 	if !e.on(first + familyID(v.Quantity)) {
 		return
 	}
-	e.put(first+familyID(v.Quantity), e.seriesLabels(base, v.Series), v.Value, v.Born, v.Shown)
+	e.put(first+familyID(v.Quantity), e.seriesLabels(base, v.Series), v.Value, v.Born, shown)
 }
 
 // shares puts the present holders of the device.
@@ -346,6 +368,9 @@ func (e emission) holders(d *ledger.Device, s *join.Share) {
 			continue // another UID of the same name: one row
 		}
 		last = h
+		if e.young[h.Pod] {
+			continue
+		}
 		e.gauge(famPodClaimInfo, e.pairs(
 			"namespace", h.Namespace, "pod", h.Name, "container", h.Container, "claim_name", h.ClaimName,
 			"resourceclaim_name", s.Claim.Name, "driver", d.ID.Driver, "pool", d.ID.Pool, "device", d.ID.Device,
@@ -355,10 +380,19 @@ func (e emission) holders(d *ledger.Device, s *join.Share) {
 
 func (e emission) holder(h *ledger.Holder, base *labels, quantity, allocated, share familyID) {
 	for i := range h.Values {
-		e.value(quantity, base, &h.Values[i])
+		v := &h.Values[i]
+		e.valueSince(quantity, base, v, later(v.Shown, h.Shown))
 	}
-	e.put(allocated, base, h.Allocated, h.Born, h.Born)
-	e.put(share, base, h.Share, h.Born, h.Born)
+	shown := later(h.Born, h.Shown)
+	e.put(allocated, base, h.Allocated, h.Born, shown)
+	e.put(share, base, h.Share, h.Born, shown)
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 func (e emission) distributions(h *ledger.Holder) {
@@ -397,6 +431,9 @@ func (e emission) infos(s *Snapshot) {
 	}
 	for i := range s.PodInfos {
 		p := &s.PodInfos[i]
+		if p.Young {
+			continue
+		}
 		var meta podresources.PodMeta
 		if p.Meta != nil {
 			meta = *p.Meta

@@ -46,6 +46,13 @@ type account struct {
 	dropped bool // its retention is over, or Evict dropped it
 
 	active time.Time // when the device was last active while this held it
+
+	young    bool      // a pod that has held the device for less than the book's minLifetime
+	matured  time.Time // when that was over; zero: it never was young
+	workload *account  // of a young account: that of its workload; nil: not known yet
+
+	aggregated bool       // it is of the young pods of a workload
+	members    []*account // of those that hold the device now
 }
 
 // total is the sum of what an account was charged of one counter.
@@ -112,6 +119,8 @@ type accountBook struct {
 	order    []*account // by key; nil: not sorted yet
 	fits     bool       // there is advice
 
+	minLifetime time.Duration // accounts that are younger are young; 0: none is
+
 	distributions map[claimKey]*claimDistributions // nil: none are kept
 }
 
@@ -121,7 +130,7 @@ func (b *accountBook) account(d *deviceBook, namespace, name string, born, now t
 	key := HolderKey{namespace, name, d.id}
 	a := b.accounts[key]
 	if a == nil {
-		a = &account{key: key, device: d, born: born, active: now}
+		a = &account{key: key, device: d, born: born, active: now, young: b.minLifetime > 0}
 		if b.fits && name != "" {
 			a.fit = &fitting{}
 		}

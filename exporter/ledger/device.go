@@ -399,7 +399,7 @@ func (d *deviceBook) closeAccounts() {
 		until := d.timeline[i+1].from
 		for _, parts := range [][]portion{s.claims, s.pods} {
 			for _, p := range parts {
-				if !holds(p.account) {
+				if !p.account.aggregated && !holds(p.account) {
 					p.account.end(until)
 				}
 			}

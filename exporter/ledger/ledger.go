@@ -23,6 +23,11 @@ type Config struct {
 	Advise bool       // what would do for each claim is found
 	Fit    fit.Config // of that
 
+	// MinLifetime is how long a pod must have held a device to have a row of its own; 0: none. Until
+	// then, and for ever if it ended before, it is in the row of its workload. Pods that the kubelet
+	// names in its first answer are older than is known, and have rows.
+	MinLifetime time.Duration
+
 	Catalogue driver.Catalogue // of the readings' quantities; nil: the standard one
 }
 
@@ -62,7 +67,7 @@ func New(config Config) *Ledger {
 			accounts: map[HolderKey]*account{}, distributions: newDistributions(!config.WithoutDistributions),
 			fits: config.Advise,
 		},
-		pods:  accountBook{accounts: map[HolderKey]*account{}},
+		pods:  accountBook{accounts: map[HolderKey]*account{}, minLifetime: config.MinLifetime},
 		names: newNames(),
 	}
 }
@@ -107,13 +112,15 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
 		d.settle(d.known(horizon), now, l.config)
 		d.accrue(d.known(horizon))
 	}
+	l.releaseDevices(horizon, now)
 	for i := range r.Devices {
 		l.devices[r.Devices[i].ID].dividePresent(l.tick, now, l.config)
 	}
 	l.claims.settleDistributions(now)
+	first := l.view.IsZero()
 	l.view = r.View.At
-	l.names.observe(r.Devices, now)
-	l.release(horizon, now)
+	l.names.observe(r.Devices, first, now)
+	l.release(now)
 	l.advise(r.Devices, now)
 	return l.snapshot(r, now)
 }
@@ -136,6 +143,7 @@ func (l *Ledger) hold(d *deviceBook, shares []join.Share, when changeTimes, now 
 		d.timeline = timeline{{unattributed: join.Evenly(1)}}
 		if when.after.IsZero() && !when.until.IsZero() {
 			d.timeline[0] = l.segment(d, shares, time.Time{}, when.until, now)
+			d.timeline[0].mature()
 			d.shares = shares
 			return
 		}
@@ -154,6 +162,9 @@ func (l *Ledger) hold(d *deviceBook, shares []join.Share, when changeTimes, now 
 	// Whatever the times of changes are, the last segment is what the kubelet reports.
 	last := &d.timeline[len(d.timeline)-1]
 	*last = l.segment(d, shares, last.from, last.from, now)
+	if when.after.IsZero() {
+		last.mature()
+	}
 	d.timeline = d.timeline.since(now.Add(-rememberFor))
 	d.shares = shares
 	d.closeAccounts()
@@ -229,9 +240,9 @@ func (l *Ledger) use(d *deviceBook, shares []join.Share, now time.Time) {
 	}
 }
 
-// release ends the holding of devices that are neither held nor in the inventory any more, and
-// drops records whose retention is over.
-func (l *Ledger) release(horizon, now time.Time) {
+// releaseDevices ends the holding of devices that are neither held nor in the inventory any more,
+// and drops them when all of their accounts are gone.
+func (l *Ledger) releaseDevices(horizon, now time.Time) {
 	for id, d := range l.devices {
 		if d.seen.Equal(now) {
 			continue
@@ -245,6 +256,11 @@ func (l *Ledger) release(horizon, now time.Time) {
 			delete(l.devices, id)
 		}
 	}
+}
+
+// release makes pods mature, and drops records whose retention is over.
+func (l *Ledger) release(now time.Time) {
+	l.pods.aggregate(&l.names.pods, now)
 	l.claims.release(now, l.config.Retention)
 	l.pods.release(now, l.config.Retention)
 	l.names.keep(&l.claims, &l.pods, now, l.config.Retention)

@@ -21,7 +21,8 @@ type names struct {
 // roster has names by key.
 type roster[K key[K]] struct {
 	names map[K]*name
-	order []K // sorted; nil: not sorted yet
+	order []K       // sorted; nil: not sorted yet
+	tick  time.Time // the last one
 }
 
 type key[K any] interface {
@@ -34,7 +35,9 @@ type name struct {
 	meta        *podresources.PodMeta // of a pod; nil: unknown
 	labels      []string              // of a claim: alternating names and values
 	allocatedAt time.Time
+	since       time.Time // the first tick of those in a row at which it held a device; zero: it may be older
 	seen        time.Time // the last tick at which it held a device
+	mature      time.Time // the last tick at which there was an account of it that was not young
 	kept        time.Time // the last tick at which there was an account of it
 	needed      time.Time // the last tick at which such an account was exported
 }
@@ -46,8 +49,8 @@ func newNames() names {
 }
 
 // observe records who holds a device now. The newest UID wins; an unknown one does not overwrite a
-// known one.
-func (n *names) observe(devices []join.Device, now time.Time) {
+// known one. first says that the kubelet has not answered before.
+func (n *names) observe(devices []join.Device, first bool, now time.Time) {
 	for i := range devices {
 		for j := range devices[i].Shares {
 			s := &devices[i].Shares[j]
@@ -55,12 +58,17 @@ func (n *names) observe(devices []join.Device, now time.Time) {
 				n.observeClaim(s, now)
 			}
 			for _, h := range s.Holders {
-				if pod := n.pods.note(h.Pod, h.UID, now); h.Meta != nil {
+				pod := n.pods.note(h.Pod, h.UID, now)
+				if first {
+					pod.since = time.Time{}
+				}
+				if h.Meta != nil {
 					pod.meta = h.Meta
 				}
 			}
 		}
 	}
+	n.pods.tick = now
 }
 
 func (n *names) observeClaim(s *join.Share, now time.Time) {
@@ -80,6 +88,9 @@ func (r *roster[K]) note(key K, uid string, now time.Time) *name {
 		r.names[key] = n
 		r.order = nil
 	}
+	if !n.seen.Equal(now) && !n.seen.Equal(r.tick) || n.seen.IsZero() {
+		n.since = now
+	}
 	n.seen, n.uid = now, cmp.Or(uid, n.uid)
 	return n
 }
@@ -91,7 +102,11 @@ func (n *names) keep(claims, pods *accountBook, now time.Time, retention time.Du
 		n.claims.names[podresources.Claim{Namespace: key.Namespace, Name: key.Name}].keep(now, a.exported(now, retention))
 	}
 	for key, a := range pods.accounts {
-		n.pods.names[podresources.Pod{Namespace: key.Namespace, Name: key.Name}].keep(now, a.exported(now, retention))
+		of := n.pods.names[podresources.Pod{Namespace: key.Namespace, Name: key.Name}]
+		of.keep(now, a.exported(now, retention))
+		if of != nil && !a.young {
+			of.mature = now
+		}
 	}
 }
 
@@ -153,23 +168,27 @@ type PodInfo struct {
 	UID   string
 	Meta  *podresources.PodMeta // nil: unknown
 	Ended bool
+	// Young says that it has not held a device for Config.MinLifetime, or never did: it is in no row of
+	// Snapshot.Pods.
+	Young bool
 	// Topology is how near its devices are to each other; zero: unknown, or there is one device.
 	Topology join.Topology
 }
 
 func (n *names) snapshot(
-	topology map[podresources.Pod]join.Topology, now time.Time, retention time.Duration,
+	topology map[podresources.Pod]join.Topology, now time.Time, config *Config,
 ) ([]ClaimInfo, []PodInfo) {
 	claims := make([]ClaimInfo, 0, len(n.claims.names))
-	for c, v := range n.claims.exported(now, retention) {
+	for c, v := range n.claims.exported(now, config.Retention) {
 		claims = append(
 			claims, ClaimInfo{Claim: c, UID: v.uid, AllocatedAt: v.allocatedAt, Labels: v.labels, Ended: !v.seen.Equal(now)},
 		)
 	}
 	pods := make([]PodInfo, 0, len(n.pods.names))
-	for p, v := range n.pods.exported(now, retention) {
+	for p, v := range n.pods.exported(now, config.Retention) {
 		pods = append(pods, PodInfo{
 			Pod: p, UID: v.uid, Meta: v.meta, Ended: !v.seen.Equal(now), Topology: topology[p],
+			Young: !v.mature.Equal(now) && v.seen.Sub(v.since) < config.MinLifetime,
 		})
 	}
 	return claims, pods

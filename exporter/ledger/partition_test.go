@@ -202,11 +202,11 @@ func TestPartitionsOfHeldParent(t *testing.T) {
 		p.Free("c2")
 		p.read(100, 300)
 		x = p.Tick(time.Second)
+		p.Expect(x, map[[2]string]float64{
+			{claimPower, "resourceclaim_name=c0"}: 25, {claimPower, "resourceclaim_name=whole"}: 75,
+			{restPower, "device=gpu-0"}: 0,
+		})
 	}
-	p.Expect(x, map[[2]string]float64{
-		{claimPower, "resourceclaim_name=c0"}: 25, {claimPower, "resourceclaim_name=whole"}: 75,
-		{restPower, "device=gpu-0"}: 0,
-	})
 }
 
 // A partition that changes hands between two readings of the parent is charged to each holder for

@@ -16,6 +16,11 @@ type Snapshot struct {
 	Devices []Device // sorted by ID
 	Claims  []Holder // a row a claim and device, sorted; those that ended within the retention too
 	Pods    []Holder // a row a pod and device, likewise
+	// Young are pods that have held a device for less than Config.MinLifetime. In place of them, Pods
+	// have a row for each workload and device, whose Name is an [AggregatedName]: with their parts of
+	// gauges, and with all that those were charged that ended young. So Pods sum to Claims in gauges,
+	// and together with Young in counters.
+	Young []Holder
 	// Plugins are the allocations of device plugins, which have no claim: a row a namespace and
 	// device, without a name. Together with them the claims' parts sum to the pods'.
 	Plugins []Holder
@@ -61,6 +66,7 @@ type Holder struct {
 	*HolderKey // the same pointer in all snapshots
 	Born       time.Time
 	Ended      time.Time // zero: it holds the device now
+	Shown      time.Time // when it ceased to be young, and was first in a snapshot's Pods; zero: it never was young
 	Values     []Value
 	Allocated  float64   // seconds, whoever else held the device
 	Share      float64   // seconds, divided among the holders at that time
@@ -98,8 +104,8 @@ func (l *Ledger) snapshot(r join.Result, now time.Time) *Snapshot {
 	}
 	l.markDown(s.Devices)
 	s.Plugins, s.Claims = splitPlugins(l.claims.snapshot(l.tick, now, l.config.Retention))
-	s.Pods = l.pods.snapshot(l.tick, now, l.config.Retention)
-	s.ClaimInfos, s.PodInfos = l.names.snapshot(r.Topology, now, l.config.Retention)
+	s.Young, s.Pods = l.pods.splitYoung(l.pods.snapshot(l.tick, now, l.config.Retention))
+	s.ClaimInfos, s.PodInfos = l.names.snapshot(r.Topology, now, &l.config)
 	return s
 }
 
@@ -234,7 +240,7 @@ func (b *accountBook) snapshot(tick uint64, now time.Time, retention time.Durati
 		start := len(slab)
 		slab = a.appendValues(slab, tick, now)
 		h := Holder{
-			HolderKey: &a.key, Born: a.born, Ended: a.ended,
+			HolderKey: &a.key, Born: a.born, Ended: a.ended, Shown: a.matured,
 			Values: slab[start:len(slab):len(slab)], Allocated: a.allocated, Share: a.share, LastError: a.lastError,
 		}
 		if a.ended.IsZero() && a.device.measured {
@@ -254,7 +260,7 @@ func (b *accountBook) snapshot(tick uint64, now time.Time, retention time.Durati
 
 func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value {
 	if a.ended.IsZero() {
-		part := a.device.useOf(a)
+		part := a.use()
 		for _, m := range a.device.meters {
 			if m.present == tick && m.gauge >= 0 {
 				out = append(out, Value{a.gauge(m), m.now.Value * m.kept * part[m.spec.Basis]})
@@ -269,6 +275,18 @@ func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value 
 		out = append(out, Value{t.series, t.value})
 	}
 	return append(out, a.witnessed...)
+}
+
+// use returns the account's present parts of the device's quantities.
+func (a *account) use() join.Use {
+	if !a.aggregated {
+		return a.device.useOf(a)
+	}
+	var sum join.Use
+	for _, m := range a.members {
+		sum.Add(a.device.useOf(m))
+	}
+	return sum
 }
 
 // useOf returns the account's present parts of the device's quantities.

@@ -131,18 +131,32 @@ func (d *deviceBook) failed(at time.Time) {
 	}
 }
 
-// eachHolder calls f for each claim and pod of the segment.
+// eachHolder calls f once for each claim, pod and workload of young pods of the segment.
 func (s *segment) eachHolder(f func(a *account, pod bool)) {
 	for i := range s.claims {
 		f(s.claims[i].account, false)
 	}
+	var workloads []*account
 	for i := range s.pods {
-		f(s.pods[i].account, true)
+		a := s.pods[i].account
+		w := a.workload
+		if a.aggregated {
+			w = a
+		} else {
+			f(a, true)
+		}
+		if w != nil && !slices.Contains(workloads, w) {
+			workloads = append(workloads, w)
+			f(w, true)
+		}
 	}
 }
 
 // isHit reports whether the account is of the pod that an event names, or of a claim of that pod.
 func (a *account) isHit(e *join.Event, pod bool) bool {
+	if a.aggregated {
+		return slices.ContainsFunc(a.members, func(m *account) bool { return m.isHit(e, pod) })
+	}
 	if pod {
 		return e.Pod == podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name}
 	}

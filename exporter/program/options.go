@@ -62,6 +62,7 @@ type options struct {
 
 	interval         time.Duration
 	retention        time.Duration
+	minLifetime      time.Duration
 	idleThreshold    float64
 	networkThreshold float64
 	quietAfter       time.Duration
@@ -146,6 +147,11 @@ func (o *options) addCounterFlags(g *flagGroup) {
 	g.Flag(
 		"retention", "How long the counters of an ended claim or pod stay exported.",
 	).Default("5m").DurationVar(&o.retention)
+	g.Flag(
+		"pod.min-lifetime",
+		"How long a pod must have held a device to have series; younger and shorter ones are in those of their workload "+
+			"alone. 0s: none.",
+	).Default("0s").DurationVar(&o.minLifetime)
 	g.Flag(
 		"idle.threshold", "A device whose utilization is above it is active.",
 	).Default("0.01").Float64Var(&o.idleThreshold)
@@ -295,7 +301,8 @@ func (o *options) validate() error {
 		return badFlag("web.telemetry-path", err)
 	}
 	for flag, d := range map[string]time.Duration{
-		"retention": o.retention, "counter.zero-hold": o.zeroHold, "kubelet.empty-grace": o.emptyGrace,
+		"retention": o.retention, "pod.min-lifetime": o.minLifetime,
+		"counter.zero-hold": o.zeroHold, "kubelet.empty-grace": o.emptyGrace,
 		"web.last-scrape-timeout": o.lastScrape, "idle.quiet-after": o.quietAfter, "fit.after": o.fitAfter,
 	} {
 		if d < 0 {

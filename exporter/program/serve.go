@@ -60,7 +60,8 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		Hints: in.node.Hints(), Paths: paths,
 		Metrics: metrics, Now: time.Now, PodOf: podresources.NewProcesses(o.paths.Procfs).PodUID,
 		Ledger: ledger.New(ledger.Config{
-			Retention: o.retention, IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold,
+			Retention: o.retention, MinLifetime: o.minLifetime,
+			IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold,
 			WithoutErrors: !choices.Has(exposition.GroupErrors), WithoutPeaks: !choices.Has(exposition.GroupPeaks),
 			WithoutDistributions: !choices.Has(exposition.GroupHistograms),
 			Advise:               choices.Has(exposition.GroupFit),

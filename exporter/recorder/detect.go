@@ -85,6 +85,7 @@ func (d *detector) observe(s *ledger.Snapshot) ([]happening, []rise) {
 	var rises []rise
 	rises = d.rises(rises, before, s.Claims, false)
 	rises = d.rises(rises, before, s.Pods, true)
+	rises = d.rises(rises, before, s.Young, true)
 	return append(out, d.ends(s)...), rises
 }
 
@@ -160,7 +161,7 @@ func (d *detector) count(before map[errorKey]float64, key errorKey, value float6
 func (d *detector) rises(out []rise, before map[errorKey]float64, holders []ledger.Holder, pod bool) []rise {
 	for i := range holders {
 		h := &holders[i]
-		if h.LastError.IsZero() {
+		if h.LastError.IsZero() || h.IsAggregated() {
 			continue
 		}
 		for j := range h.Values {

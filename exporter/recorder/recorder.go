@@ -151,13 +151,15 @@ func (r *Recorder) hold(s *ledger.Snapshot) {
 
 // row returns the row of a pod and device, nil if there is none.
 func row(s *ledger.Snapshot, pod podresources.Pod, device driver.ID) *ledger.Holder {
-	i := slices.IndexFunc(s.Pods, func(h ledger.Holder) bool {
-		return h.Name == pod.Name && h.Namespace == pod.Namespace && h.Device == device
-	})
-	if i < 0 {
-		return nil
+	for _, pods := range [2][]ledger.Holder{s.Pods, s.Young} {
+		i := slices.IndexFunc(pods, func(h ledger.Holder) bool {
+			return h.Name == pod.Name && h.Namespace == pod.Namespace && h.Device == device
+		})
+		if i >= 0 {
+			return &pods[i]
+		}
 	}
-	return &s.Pods[i]
+	return nil
 }
 
 func since(s *ledger.Snapshot, pod podresources.Pod, device driver.ID) time.Time {

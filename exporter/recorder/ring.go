@@ -129,8 +129,12 @@ func (r *ring) record(s *ledger.Snapshot) {
 	for i := range s.Claims {
 		r.holder(&s.Claims[i], OfClaim, elapsed)
 	}
-	for i := range s.Pods {
-		r.holder(&s.Pods[i], OfPod, elapsed)
+	for _, pods := range [2][]ledger.Holder{s.Pods, s.Young} {
+		for i := range pods {
+			if !pods[i].IsAggregated() {
+				r.holder(&pods[i], OfPod, elapsed)
+			}
+		}
 	}
 	r.before = s.Time
 }

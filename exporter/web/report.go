@@ -16,7 +16,12 @@ type Report struct {
 	Node    string         `json:"node"`
 	Devices []DeviceReport `json:"devices"`
 	Claims  []HolderReport `json:"claims"`
-	Pods    []HolderReport `json:"pods"`
+	// Pods are those that have held the device for --pod.min-lifetime; the younger ones of a workload
+	// are in one row, with aggregated.
+	Pods []HolderReport `json:"pods"`
+	// YoungPods are younger. Of gauges, their parts are in the rows of their workloads too; of counters
+	// they come to those when they end, or have rows of their own when they are older.
+	YoungPods []HolderReport `json:"youngPods,omitempty"`
 	// Plugins are allocations of device plugins, which have no claim: a row a namespace and device,
 	// without a name.
 	Plugins []HolderReport `json:"devicePlugins,omitempty"`
@@ -87,6 +92,9 @@ type ShareReport struct {
 type HolderReport struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
+	// Aggregated says that the row is of the young pods of a workload, whose kind and name are in the
+	// name: aggregated/KIND/NAME, or aggregated/ where they are unknown.
+	Aggregated bool `json:"aggregated,omitempty"`
 	driver.ID
 	Since            time.Time     `json:"since"`
 	Ended            *time.Time    `json:"ended,omitempty"`
@@ -120,6 +128,9 @@ func NewReport(s *exposition.Snapshot, node string, quietAfter time.Duration) Re
 	}
 	for i := range s.Pods {
 		r.Pods = append(r.Pods, names.holder(&s.Pods[i]))
+	}
+	for i := range s.Young {
+		r.YoungPods = append(r.YoungPods, names.holder(&s.Young[i]))
 	}
 	for i := range s.Plugins {
 		r.Plugins = append(r.Plugins, names.holder(&s.Plugins[i]))
@@ -191,7 +202,7 @@ func shareReport(s *join.Share) ShareReport {
 
 func (n quantityNames) holder(h *ledger.Holder) HolderReport {
 	r := HolderReport{
-		Namespace: h.Namespace, Name: h.Name, ID: h.Device, Since: h.Born.UTC(),
+		Namespace: h.Namespace, Name: h.Name, Aggregated: h.IsAggregated(), ID: h.Device, Since: h.Born.UTC(),
 		AllocatedSeconds: h.Allocated, ShareSeconds: h.Share, Values: n.values(h.Values),
 	}
 	r.Ended, r.LastActive, r.LastError = moment(h.Ended), moment(h.LastActive), moment(h.LastError)

@@ -152,7 +152,8 @@ func newView(s *exposition.Snapshot, since look, sources []Source, quietAfter ti
 			v.Tiles = append(v.Tiles, tile{n, state, state.Meaning(), stateClass(state)})
 		}
 	}
-	v.Claims, v.Pods = v.holders(s.Claims, s.Time, quietAfter), v.holders(s.Pods, s.Time, quietAfter)
+	v.Claims = v.holders(s.Claims, s.Time, quietAfter)
+	v.Pods = v.holders(slices.Concat(s.Pods, s.Young), s.Time, quietAfter)
 	return v
 }
 
@@ -161,6 +162,9 @@ func (v *view) holders(holders []ledger.Holder, now time.Time, quietAfter time.D
 	rows := make([]holderRow, 0, len(holders))
 	for i := range holders {
 		h := &holders[i]
+		if h.IsAggregated() { // its pods have rows
+			continue
+		}
 		if !h.Ended.IsZero() {
 			v.Ended++
 			continue

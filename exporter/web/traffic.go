@@ -57,7 +57,7 @@ func newLook(s *exposition.Snapshot) look {
 	for i := range s.Devices {
 		add(s.Devices[i].Values)
 	}
-	for _, holders := range [][]ledger.Holder{s.Claims, s.Pods} {
+	for _, holders := range [][]ledger.Holder{s.Claims, s.Pods, s.Young} {
 		for i := range holders {
 			add(holders[i].Values)
 		}

@@ -1,0 +1,217 @@
+package ledger_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// newNursery returns a history in which pods are young for 10 s, and whose kubelet has answered.
+func newNursery(t *testing.T) *exportertest.History {
+	t.Helper()
+	h := exportertest.NewHistory(t)
+	config := exportertest.LedgerConfig()
+	config.MinLifetime = 10 * time.Second
+	h.Ledger = ledger.New(config)
+	h.Read(jointest.Watts(100))
+	h.Tick(time.Second)
+	return h
+}
+
+// holdFor gives gpu-0 to a claim with pods of a Job.
+func holdFor(h *exportertest.History, claim, job string, pods ...string) {
+	a := h.Hold(claim, pods...)
+	for i := range a.Holders {
+		a.Holders[i].Meta = &podresources.PodMeta{
+			OwnerKind: "Job", OwnerName: job + "-1", WorkloadKind: "Job", WorkloadName: job, Queue: "q",
+		}
+	}
+}
+
+// podSeries returns the names of the pods in all families of pods.
+func podSeries(x exportertest.Scraped) []string {
+	pods := map[string]bool{}
+	for family, rows := range x {
+		if strings.HasPrefix(family, "dra_pod_") {
+			for key := range rows {
+				pods[exportertest.ParseKey(key)["pod"]] = true
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(pods))
+}
+
+func expectPods(t *testing.T, x exportertest.Scraped, want ...string) {
+	t.Helper()
+	if got := podSeries(x); !slices.Equal(got, want) {
+		t.Errorf("series are of the pods %q, want %q", got, want)
+	}
+}
+
+// A pod that ends young never has a series. What it was charged comes to its workload at its end,
+// and what is read later of its time as well.
+func TestShortPods(t *testing.T) {
+	h := newNursery(t)
+	const row = "pod=aggregated/Job/train"
+	holdFor(h, "c", "train", "p0")
+	h.Read(jointest.Watts(100))
+	x := h.Tick(4 * time.Second)
+	expectPods(t, x, "aggregated/Job/train")
+	h.Read(jointest.Watts(100))
+	x = h.Tick(time.Second) // p0 is 4.5 s old
+	h.Expect(x, map[[2]string]float64{
+		{podPower, row}: 100, {claimPower, "resourceclaim_name=c"}: 100,
+		{podEnergy, row}: 0, {claimEnergy, "resourceclaim_name=c"}: 450,
+	})
+	if young := h.Last.Young; len(young) != 1 || young[0].Name != "p0" {
+		t.Fatalf("the young pods are %+v", young)
+	}
+	h.Free("c")
+	h.In.View.Changes = []podresources.Change{{At: h.Now, PodUID: "uid-p0", Gone: true}}
+	h.Now = h.Now.Add(time.Second)
+	x = h.Tick(time.Second) // without a reading of the time since
+	expectPods(t, x, "aggregated/Job/train")
+	h.Expect(x, map[[2]string]float64{{podEnergy, row}: 450, {"dra_pod_allocated_seconds_total", row}: 5.5})
+	h.Read(jointest.Watts(100))
+	x = h.Tick(time.Second) // 1 s until the end, as the claim
+	h.Expect(x, map[[2]string]float64{
+		{podEnergy, row}: 550, {claimEnergy, "resourceclaim_name=c"}: 550, {"dra_pod_info", row}: 1,
+		{"dra_pod_info", "workload_name=train"}: 1, {"dra_pod_info", "queue=q"}: 1, {"dra_pod_info", "workload_kind=Job"}: 1,
+	})
+	if got := x.Matching(podPower, row); len(got) != 0 {
+		t.Errorf("a workload without pods has a power: %v", got)
+	}
+	h.Now = h.Now.Add(exportertest.Retention)
+	if x = h.Tick(time.Second); len(podSeries(x)) != 0 {
+		t.Errorf("after the retention there are series of %q", podSeries(x))
+	}
+	holdFor(h, "c", "train", "p1")
+	h.Expect(h.Tick(time.Second), map[[2]string]float64{{"dra_pod_allocated_seconds_total", row}: 0})
+}
+
+// A pod that is old enough appears with all that it was charged since its beginning, which its
+// created timestamps say; it was first shown when it was old enough, for the zero-hold. Its workload
+// has its parts of gauges until then.
+func TestPodsGrowUp(t *testing.T) {
+	h := newNursery(t)
+	const row = "pod=aggregated/Job/train"
+	holdFor(h, "c", "train", "p0", "p1")
+	h.Read(jointest.Watts(100))
+	h.Tick(time.Second)
+	born := h.Now.Add(-1500 * time.Millisecond)
+	for range 5 {
+		h.Read(jointest.Watts(100))
+		h.Tick(time.Second)
+	}
+	holdFor(h, "late", "train", "p2")
+	var x exportertest.Scraped
+	for h.Now.Sub(born) < 10*time.Second {
+		h.Read(jointest.Watts(100))
+		x = h.Tick(time.Second)
+	}
+	expectPods(t, x, "aggregated/Job/train")
+	h.Expect(x, map[[2]string]float64{{podPower, row}: 100})
+	h.Read(jointest.Watts(100))
+	x = h.Tick(time.Second) // p0 and p1 are 10.5 s old
+	expectPods(t, x, "aggregated/Job/train", "p0", "p1")
+	claims := x.One(t, claimEnergy, "resourceclaim_name=c")
+	h.Expect(x, map[[2]string]float64{
+		{podPower, row}: 50, {podPower, "pod=p0"}: 25, {podEnergy, row}: 0,
+		{podEnergy, "pod=p0"}: claims / 2, {podEnergy, "pod=p1"}: claims / 2,
+		{"dra_pod_info", "pod=p0"}: 1, {"dra_pod_claim_info", "pod=p0"}: 1,
+		{"dra_pod_allocated_seconds_total", "pod=p0"}: 10.5,
+	})
+	p0 := h.Last.Pods[slices.IndexFunc(h.Last.Pods, func(h ledger.Holder) bool { return h.Name == "p0" })]
+	if !p0.Born.Equal(born) || !p0.Shown.Equal(h.Last.Time) {
+		t.Errorf("p0 was born at %v and shown at %v, want %v and %v", p0.Born, p0.Shown, born, h.Last.Time)
+	}
+	expectHeld(t, h.Last, born)
+	h.Free("c")
+	x = h.Tick(time.Second)
+	expectPods(t, x, "aggregated/Job/train", "p0", "p1")
+}
+
+// expectHeld checks that all counters of p0, which began then, are shown at 0 at first.
+func expectHeld(t *testing.T, s *exposition.Snapshot, born time.Time) {
+	t.Helper()
+	counters := 0
+	for _, f := range exportertest.Decode(t, exportertest.Render(s, exposition.Config{ZeroHold: 5 * time.Second})) {
+		for _, m := range f.Metric {
+			of := func(l *dto.LabelPair) bool { return l.GetName() == "pod" && l.GetValue() == "p0" }
+			if c := m.GetCounter(); c != nil && slices.ContainsFunc(m.Label, of) {
+				counters++
+				if c.GetValue() != 0 || !c.GetCreatedTimestamp().AsTime().Equal(born) {
+					t.Errorf("%s of p0 is %v, of %v", f.GetName(), c.GetValue(), c.GetCreatedTimestamp().AsTime())
+				}
+			}
+		}
+	}
+	if counters != 3 {
+		t.Errorf("p0 has %d counters, want its energy and two allocated times", counters)
+	}
+}
+
+// Pods of the kubelet's first answer may be of any age, and have series at once, also where devices
+// were known before.
+func TestPodsOfFirstAnswer(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		h := exportertest.NewHistory(t)
+		config := exportertest.LedgerConfig()
+		config.MinLifetime = time.Hour
+		h.Ledger = ledger.New(config)
+		if known {
+			h.TickWithoutAnswer(time.Second)
+		}
+		h.Hold("c", "p0")
+		h.Hold("admin", "p1").Admin = true
+		expectPods(t, h.Tick(time.Second), "p0", "p1")
+		h.Hold("next", "p2")
+		h.Hold("other admin", "p3").Admin = true
+		expectPods(t, h.Tick(time.Second), "aggregated/", "p0", "p1")
+	}
+}
+
+// Errors hit a workload once, however many of its young pods hold the device; a process's pod that
+// is young hits it too. The highest memory is that of one pod.
+func TestErrorsOfShortPods(t *testing.T) {
+	h := newNursery(t)
+	const row = "pod=aggregated/Job/train"
+	memory := func(bytes float64) {
+		s := &h.In.Sources[0].Samples[0]
+		s.Readings = append(s.Readings, driver.Reading{Quantity: driver.MemoryUsed, Value: bytes, At: h.Now})
+	}
+	errorsAt(h, 0)
+	holdFor(h, "c", "train", "p0", "p1")
+	holdFor(h, "d", "other", "p2")
+	memory(40)
+	h.Tick(time.Second)
+	errorsAt(h, 2) // of an unknown time
+	memory(80)
+	h.Tick(time.Second)
+	h.In.PodOf = exportertest.PodOf()
+	errorsAt(h, 3)
+	event(h, driver.Event{At: h.Now.Add(-100 * time.Millisecond), PID: 1}) // of p0
+	memory(40)
+	x := h.Tick(time.Second)
+	h.Expect(x, map[[2]string]float64{
+		{"dra_pod_errors_total", row}: 3, {"dra_pod_errors_total", "pod=aggregated/Job/other"}: 2,
+	})
+	h.Free("c")
+	errorsAt(h, 3)
+	h.Tick(time.Second)
+	x = h.Tick(time.Second)
+	h.Expect(x, map[[2]string]float64{
+		{"dra_pod_errors_total", row}: 3, {"dra_pod_memory_used_peak_bytes", row}: 20,
+	})
+}
