@@ -49,8 +49,8 @@ const (
 	churnDevices = 6 // at most so many pods at a time
 )
 
-// churn plays short pods, 1000 an hour, and returns the number of series that were ever scraped, and
-// the last scrape.
+// churn plays short pods, 1000 an hour, and returns how many series were ever scraped, and the last
+// scrape.
 func churn(t *testing.T, minLifetime time.Duration) (claims, pods int, last exportertest.Scraped) {
 	t.Helper()
 	const (

@@ -168,8 +168,8 @@ type PodInfo struct {
 	UID   string
 	Meta  *podresources.PodMeta // nil: unknown
 	Ended bool
-	// Young says that it has not held a device for Config.MinLifetime, or never did: it is in no row of
-	// Snapshot.Pods.
+	// Young says that it has not held a device for Config.MinLifetime, or never did: it is in no row
+	// of Snapshot.Pods.
 	Young bool
 	// Topology is how near its devices are to each other; zero: unknown, or there is one device.
 	Topology join.Topology

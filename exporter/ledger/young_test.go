@@ -101,8 +101,8 @@ func TestShortPods(t *testing.T) {
 }
 
 // A pod that is old enough appears with all that it was charged since its beginning, which its
-// created timestamps say; it was first shown when it was old enough, for the zero-hold. Its workload
-// has its parts of gauges until then.
+// created timestamps say; it was first shown when it was old enough, for the zero-hold. Its
+// workload has its parts of gauges until then.
 func TestPodsGrowUp(t *testing.T) {
 	h := newNursery(t)
 	const row = "pod=aggregated/Job/train"

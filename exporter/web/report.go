@@ -19,8 +19,8 @@ type Report struct {
 	// Pods are those that have held the device for --pod.min-lifetime; the younger ones of a workload
 	// are in one row, with aggregated.
 	Pods []HolderReport `json:"pods"`
-	// YoungPods are younger. Of gauges, their parts are in the rows of their workloads too; of counters
-	// they come to those when they end, or have rows of their own when they are older.
+	// YoungPods are younger. Of gauges, their parts are in the rows of their workloads too; of
+	// counters they come to those when they end, or have rows of their own when they are older.
 	YoungPods []HolderReport `json:"youngPods,omitempty"`
 	// Plugins are allocations of device plugins, which have no claim: a row a namespace and device,
 	// without a name.
