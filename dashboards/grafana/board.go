@@ -16,6 +16,10 @@ type Board struct {
 	uses []string // the visible variables; the others are present but hidden, so that links keep their values
 	// one are the variables that start with their first value, and not with all of thousands.
 	one []string
+	// search is the variable for which the text box searches.
+	search string
+	// recorded is whether the variables offer what is recorded of all nodes, as the panels show.
+	recorded bool
 }
 
 // Row is a titled row of panels.

@@ -34,7 +34,7 @@ func (b *Board) JSON(catalog query.Catalog) ([]byte, error) {
 	//nolint:staticcheck // schema v2 works only with Grafana 12 and newer
 	builder := dashboard.NewDashboardBuilder(b.Title).Uid(b.UID).Description(b.Description).Tags([]string{tag}).
 		Readonly().Timezone("browser").Time("now-1h", "now").Refresh("1m").Tooltip(dashboard.DashboardCursorSyncCrosshair).
-		Variables(b.variables()).Annotations(b.annotations()).Links(links())
+		Variables(b.variables()).Annotations(b.annotations()).Links(b.links())
 	built, err := builder.Build()
 	if err != nil {
 		return nil, fmt.Errorf("build dashboard %s: %w", b.UID, err)
@@ -84,7 +84,7 @@ func (b *Board) layout(catalog query.Catalog) ([]dashboard.PanelOrRowPanel, erro
 				x, y, height = 0, y+height, 0
 			}
 			id++
-			panel, err := p.build(catalog)
+			panel, err := p.build(b, catalog)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("panel %q: %w", p.Title, err))
 			}
@@ -97,8 +97,8 @@ func (b *Board) layout(catalog query.Catalog) ([]dashboard.PanelOrRowPanel, erro
 	return out, errors.Join(errs...)
 }
 
-// build returns the panel without its position.
-func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
+// build returns the panel of a dashboard without its position.
+func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) {
 	panel, err := p.kind().Build()
 	if err != nil {
 		return panel, fmt.Errorf("build: %w", err)
@@ -133,7 +133,7 @@ func (p *Panel) build(catalog query.Catalog) (dashboard.Panel, error) {
 	defaults.Color = &dashboard.FieldColor{Mode: mode}
 	defaults.Mappings = p.mappings()
 	if p.link != "" {
-		url := "/d/" + p.link + selection
+		url := "/d/" + p.link + "?${__url_time_range}&" + b.selection(p.link)
 		if p.view > 0 {
 			url += fmt.Sprintf("&viewPanel=%d", p.view)
 		}

@@ -29,12 +29,8 @@ func (b *Board) Check(catalog query.Catalog) error {
 			}
 		}
 	}
-	for _, v := range choices() {
-		answer, err := catalog.Check(checkable(v.selector))
-		if err == nil && !answer.Has(v.of) {
-			err = fmt.Errorf("%s has no label %q", v.selector, v.of)
-		}
-		if err != nil {
+	for _, v := range b.choices() {
+		if err := v.check(catalog); err != nil {
 			errs = append(errs, fmt.Errorf("variable %s: %w", v.name, err))
 		}
 	}
@@ -45,6 +41,24 @@ func (b *Board) Check(catalog query.Catalog) error {
 		return fmt.Errorf("dashboard %s: %w", b.UID, err)
 	}
 	return nil
+}
+
+func (v *variable) check(catalog query.Catalog) error {
+	expr := v.selector
+	if v.rank != "" {
+		expr = Expand(v.ranked())
+	}
+	answer, err := catalog.Check(checkable(expr))
+	switch {
+	case err != nil:
+		return err
+	case !answer.Has(v.of):
+		return fmt.Errorf("%s has no label %q", expr, v.of)
+	case v.rank != "":
+		return answer.Unique()
+	default:
+		return nil
+	}
 }
 
 func (p *Panel) check(catalog query.Catalog) error {

@@ -3,7 +3,8 @@ package grafana
 // claim is the dashboard of one claim or a few.
 func claim() Board {
 	return Board{
-		UID: "dra-claim", Title: "DRA / Claim", uses: []string{"cluster", "node", "namespace", "claim", "pod", "driver"},
+		UID: "dra-claim", Title: "DRA / Claim",
+		search: "claim", uses: []string{"cluster", "node", "namespace", "claim", "pod", "driver"},
 		one: []string{"namespace", "claim"},
 		Description: "Activity of a claim's devices, the other claims that share them, and the pods that used them over " +
 			"time.",

@@ -1,9 +1,12 @@
 package grafana
 
+import "strings"
+
 // exporter is the dashboard of the exporter itself: the state of its sources and its cost.
 func exporter() Board {
 	return Board{
-		UID: "dra-exporter", Title: "DRA / Exporter", uses: []string{"cluster", "node"},
+		UID: "dra-exporter", Title: "DRA / Exporter",
+		search: "node", uses: []string{"cluster", "node"},
 		Description: "State of the exporters' sources, results of the join, and cost of the exporters.",
 		Rows: []Row{
 			{"State", exporterState()},
@@ -14,10 +17,11 @@ func exporter() Board {
 	}
 }
 
-// top restricts lines to the 20 with the highest values of another expression, over the time that
-// is shown.
+// top restricts lines to the 20 with the highest values of another expression at the end of the
+// time that is shown. Each metric of it has <end> behind it: it is evaluated once, and reads few
+// samples however long that time is.
 func top(by, expr, of string) string {
-	return expr + ` and on (` + by + `) topk(20, max by (` + by + `) (` + of + `))`
+	return expr + ` and on (` + by + `) topk(20, max by (` + by + `) (` + strings.ReplaceAll(of, "<end>", "@ end()") + `))`
 }
 
 func exporterState() []Panel {
@@ -57,13 +61,13 @@ func exporterState() []Panel {
 			}},
 		},
 		{
-			Title:       "Source state",
-			Description: "Whether the last reading succeeded, of the sources that failed within the selected time range.",
+			Title:       "Failing sources over time",
+			Description: "When readings failed, of the 20 sources that failed for the longest in the selected time range.",
 			Kind:        Timeline, NoData: "no source failed", Width: 12, Height: 7, MayBeEmpty: "where no source failed",
-			states: []state{{"1", "works", green}, {"0", "fails", red}},
+			states: []state{{"1", "fails", red}},
 			Targets: []Target{{
-				Expr: `min by (<node>, source) (dra_exporter_source_up{<e>}) and on (<node>, source) bottomk(20, ` +
-					`min by (<node>, source) (min_over_time(dra_exporter_source_up{<e>}[$__range] @ end())) == 0)`,
+				Expr: `max by (<node>, source) (node:dra_failing_source:info{<e>}) and on (<node>, source) topk(20, ` +
+					`max by (<node>, source) (count_over_time(node:dra_failing_source:info{<e>}[$__range] @ end())))`,
 				Legend: "{{source}} {{node}}",
 			}},
 		},
@@ -83,7 +87,8 @@ func exporterSources() []Panel {
 			"s", "none is scraped", "{{source}} {{node}}",
 			top("<node>, source", `max by (<node>, source) (node:dra_source_duration_seconds:rate{<e>}) `+
 				`/ on (<node>, source) (max by (<node>, source) (node:dra_source_readings:rate{<e>}) > 0)`,
-				`max_over_time(node:dra_source_duration_seconds:rate{<e>}[$__range] @ end())`)),
+				`max by (<node>, source) (node:dra_source_duration_seconds:rate{<e>} <end>) `+
+					`/ on (<node>, source) (max by (<node>, source) (node:dra_source_readings:rate{<e>} <end>) > 0)`)),
 		orEmpty("where no reading ever failed",
 			line("Failed readings", "Failed readings per second, by reason.", "cps", "none failed", "{{source}} {{reason}}",
 				`sum by (source, reason) (max by (<node>, source, reason) (
@@ -119,7 +124,7 @@ func exporterJoins() []Panel {
 			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8,
 			MayBeEmpty: "where the devices of all pods are known",
 			Targets: []Target{{
-				Expr: `max by (<node>, reason) (dra_exporter_unresolved_pods{<e>}) > 0`, Legend: "{{reason}} {{node}}",
+				Expr: `topk(20, max by (<node>, reason) (dra_exporter_unresolved_pods{<e>}) > 0)`, Legend: "{{reason}} {{node}}",
 			}},
 		},
 		{
@@ -127,13 +132,15 @@ func exporterJoins() []Panel {
 			Description: "Rows of the kubelet that the API server's claims contradict, by kind. They last for seconds after a " +
 				"force delete. See DRAExporterConflicts in the runbook.",
 			Kind: Graph, Unit: "none", NoData: "none", Width: 12, Height: 8, MayBeEmpty: "without a conflict",
-			Targets: []Target{{Expr: `max by (<node>, kind) (dra_exporter_conflicts{<e>}) > 0`, Legend: "{{kind}} {{node}}"}},
+			Targets: []Target{{
+				Expr: `topk(20, max by (<node>, kind) (dra_exporter_conflicts{<e>}) > 0)`, Legend: "{{kind}} {{node}}",
+			}},
 		},
-		line("Series", "Series of devices, claims and pods, of the 20 exporters with the most.", "none", "none is scraped",
-			"{{node}}", top("<node>", `max by (<node>) (dra_exporter_series{<e>})`,
-				`max_over_time(dra_exporter_series{<e>}[$__range] @ end())`)),
+		line("Series", "Series of devices, claims and pods, of the 20 exporters with the most at the end.", "none",
+			"none is scraped", "{{node}}",
+			top("<node>", `max by (<node>) (dra_exporter_series{<e>})`, `dra_exporter_series{<e>} <end>`)),
 		orEmpty("where none are dropped", line("Series dropped", "Series that are dropped because of --max-series.", "none",
-			"none", "{{node}}", `max by (<node>) (dra_exporter_series_dropped{<e>}) > 0`)),
+			"none", "{{node}}", `topk(20, max by (<node>) (dra_exporter_series_dropped{<e>}) > 0)`)),
 		line("Age of snapshots", "Age of the scraped snapshot over time, of the 20 exporters whose last one is the oldest.",
 			"s", "none is scraped", "{{node}}",
 			`time() - (max by (<node>) (dra_exporter_snapshot_timestamp_seconds{<e>}) and on (<node>) bottomk(20, `+
@@ -142,19 +149,23 @@ func exporterJoins() []Panel {
 }
 
 func exporterCost() []Panel {
-	const own = `and on (cluster, instance, job) dra_exporter_build_info`
+	const (
+		own      = `and on (cluster, instance, job) dra_exporter_build_info`
+		ownAtEnd = own + ` <end>`
+	)
 	return []Panel{
-		line("CPU", "CPU usage of the 20 exporters with the most.", "none", "no process metrics", "{{node}}",
+		line("CPU", "CPU usage of the 20 exporters with the most at the end.", "none", "no process metrics", "{{node}}",
 			top("<node>", `sum by (<node>) (max by (<node>) (rate(process_cpu_seconds_total{<e>}[$__rate_interval]) `+own+`))`,
-				`increase(process_cpu_seconds_total{<e>}[$__range] @ end()) `+own)),
-		line("Resident memory", "Resident memory of the 20 exporters with the most.", "bytes", "no process metrics",
-			"{{node}}", top("<node>", `max by (<node>) (process_resident_memory_bytes{<e>} `+own+`)`,
-				`max_over_time(process_resident_memory_bytes{<e>}[$__range] @ end()) `+own)),
-		line("Duration of scrapes", "Duration of Prometheus' scrapes of the 20 exporters whose took the longest.", "s",
-			"none is scraped", "{{node}}", top("<node>", `max by (<node>) (scrape_duration_seconds{<e>} `+own+`)`,
-				`max_over_time(scrape_duration_seconds{<e>}[$__range] @ end()) `+own)),
-		line("Goroutines", "Goroutines of the 20 exporters with the most. A number that rises continuously indicates a leak.",
+				`rate(process_cpu_seconds_total{<e>}[$__rate_interval] <end>) `+ownAtEnd)),
+		line("Resident memory", "Resident memory of the 20 exporters with the most at the end.", "bytes",
+			"no process metrics", "{{node}}", top("<node>", `max by (<node>) (process_resident_memory_bytes{<e>} `+own+`)`,
+				`process_resident_memory_bytes{<e>} <end> `+ownAtEnd)),
+		line("Duration of scrapes", "Duration of Prometheus' scrapes of the 20 exporters whose took the longest at the end.",
+			"s", "none is scraped", "{{node}}", top("<node>", `max by (<node>) (scrape_duration_seconds{<e>} `+own+`)`,
+				`avg_over_time(scrape_duration_seconds{<e>}[$__rate_interval] <end>) `+ownAtEnd)),
+		line("Goroutines",
+			"Goroutines of the 20 exporters with the most at the end. A number that rises continuously indicates a leak.",
 			"none", "no process metrics", "{{node}}", top("<node>", `max by (<node>) (go_goroutines{<e>} `+own+`)`,
-				`max_over_time(go_goroutines{<e>}[$__range] @ end()) `+own)),
+				`go_goroutines{<e>} <end> `+ownAtEnd)),
 	}
 }

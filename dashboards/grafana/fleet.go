@@ -1,9 +1,12 @@
 package grafana
 
+import "fmt"
+
 // fleet is the overview of the cluster.
 func fleet() Board {
 	return Board{
-		UID: "dra-fleet", Title: "DRA / Fleet", uses: []string{"cluster", "driver", "model", "namespace"},
+		UID: "dra-fleet", Title: "DRA / Fleet",
+		search: "namespace", recorded: true, uses: []string{"cluster", "driver", "model", "namespace"},
 		Description: "Claimed, idle, free and unhealthy devices, and the waste by namespace.",
 		Rows: []Row{
 			{"What is wrong", fleetTrouble()},
@@ -159,6 +162,9 @@ func fleetUse() []Panel {
 	}
 }
 
+// mostOf are the 20 highest values, the highest first.
+func mostOf(expr string) string { return `sort_desc(topk(20, ` + expr + `))` }
+
 func fleetWaste() []Panel {
 	return []Panel{
 		{
@@ -166,7 +172,7 @@ func fleetWaste() []Panel {
 			Description: "What the devices of claims that are idle now cost per day, at the prices of the rules.",
 			Kind:        Bars, Unit: "currency:¤", NoData: "nothing with a price is idle", Width: 6, Height: 9, decimals: 2,
 			Targets: []Target{{
-				Expr: `sort_desc(sum by (<namespace>) (` + idleCost + `))`, Legend: "{{namespace}} {{cluster}}",
+				Expr: mostOf(`sum by (<namespace>) (` + idleCost + `)`), Legend: "{{namespace}} {{cluster}}",
 			}},
 			MayBeEmpty: "where no idle device has a price",
 		},
@@ -176,7 +182,7 @@ func fleetWaste() []Panel {
 				"among their claims.",
 			Kind: Bars, Unit: "h", NoData: "nothing was idle", Width: 6, Height: 9,
 			Targets: []Target{{
-				Expr:   `sort_desc(` + sumOf("idle_share_seconds", "<namespace>") + ` / 3600)`,
+				Expr:   mostOf(sumOf("idle_share_seconds", "<namespace>") + ` / 3600`),
 				Legend: "{{namespace}} {{cluster}}",
 			}},
 		},
@@ -186,7 +192,7 @@ func fleetWaste() []Panel {
 			Kind:        Bars, Unit: "kwatth", NoData: "nothing was idle, or no device reports energy", Width: 6, Height: 9,
 			decimals: 3,
 			Targets: []Target{{
-				Expr:   `sort_desc(` + sumOf("idle_energy_joules", "<namespace>") + ` / 3.6e6)`,
+				Expr:   mostOf(sumOf("idle_energy_joules", "<namespace>") + ` / 3.6e6`),
 				Legend: "{{namespace}} {{cluster}}",
 			}},
 		},
@@ -196,8 +202,8 @@ func fleetWaste() []Panel {
 			max:    1,
 			NoData: "nothing was idle", Width: 6, Height: 9, steps: []step{{0, green}, {0.1, yellow}, {0.3, red}},
 			Targets: []Target{{
-				Expr: sumOf("idle_share_seconds", "<namespace>") + ` / ` +
-					sumOf("allocated_share_seconds", "<namespace>"),
+				Expr: mostOf(sumOf("idle_share_seconds", "<namespace>") + ` / ` +
+					sumOf("allocated_share_seconds", "<namespace>")),
 				Legend: "{{namespace}} {{cluster}}",
 			}},
 		},
@@ -209,21 +215,25 @@ func fleetWaste() []Panel {
 }
 
 func oversizedClaims() Panel {
-	const unused = `max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{cluster=~"$cluster", ` +
-		`node=~"$node", driver=~"$driver", namespace=~"$namespace"})`
+	const (
+		unused = `max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{cluster=~"$cluster", ` +
+			`node=~"$node", driver=~"$driver", namespace=~"$namespace"})`
+		hours = unused + ` * on (<claim device>) group_left () ` +
+			`(max by (<claim device>) (dra_claim_allocated_share_seconds_total) / 3600)`
+	)
 	return Panel{
 		Title: "Oversized claims",
-		Description: "Claims for which something smaller on their node would have done since they began, by the " +
-			"device-hours in the selected time range that this would have left to others. Click a claim to open its dashboard.",
+		Description: "The 20 claims of which the most could be left to others: something smaller on their node would have " +
+			"done since they began. Wasted device-hours: since then, or since the exporter started. Click a claim to open its " +
+			"dashboard.",
 		Kind: Table, NoData: "no claim is oversized", Width: 24, Height: 9, sort: "Wasted device-hours", limit: 20,
 		MayBeEmpty: "in the first hour",
 		Targets: []Target{
-			{Expr: unused, Column: "Unused", Unit: "percentunit"},
 			{
-				Expr: unused + ` * on (<claim device>) group_left () (max by (<claim device>) ` +
-					`(increase(dra_claim_allocated_share_seconds_total[$__range])) / 3600)`,
-				Column: "Wasted device-hours", Unit: "h",
+				Expr:   unused + ` and on (<claim device>, alternative) topk(20, ` + hours + `)`,
+				Column: "Unused", Unit: "percentunit",
 			},
+			{Expr: `topk(20, ` + hours + `)`, Column: "Wasted device-hours", Unit: "h"},
 		},
 	}
 }
@@ -234,42 +244,43 @@ const idleCost = `max by (<claim>) (claim:dra_cost:per_day{cluster=~"$cluster", 
 	`and on (<claim>) (claim:dra_idle:bool == 1)`
 
 func idleClaims() Panel {
-	const listed = `claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", driver=~"$driver", ` +
-		`namespace=~"$namespace"} > 0`
+	const (
+		idle = `max by (<claim driver>) (claim:dra_idle_devices:count{cluster=~"$cluster", node=~"$node", ` +
+			`driver=~"$driver", namespace=~"$namespace"} > 0)`
+		price = `topk(20, group by (<claim driver>) (` + idle + `) * on (<claim>) group_left () (` + idleCost + `))`
+		// The 20 with the highest price, and the 20 with the most idle devices in case few have a price.
+		shown = `(group by (<claim driver>) (` + price + `) ` +
+			`or on (<claim driver>) group by (<claim driver>) (topk(20, ` + idle + `)))`
+		listed = ` and on (<claim driver>) ` + shown
+	)
 	return Panel{
 		Title: "Top idle claims",
-		Description: "Claims that hold idle devices, the most expensive first, by driver. Device-hours are those of the " +
+		Description: "The 20 claims that hold idle devices and cost the most, by driver. Device-hours are those of the " +
 			"idle devices since one of the driver was last active. The price is that of the whole claim, and there is none " +
 			"while one of its devices is used. Click a claim to open its dashboard.",
 		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 9, sort: "Wasted per day", limit: 20, Total: true,
 		Targets: []Target{
-			{Expr: `max by (<claim driver>) (` + listed + `)`, Column: "Idle devices", Unit: "none"},
+			{Expr: idle + listed, Column: "Idle devices", Unit: "none"},
 			{
-				Expr:   `max by (<claim driver>) (claim:dra_devices:count) and on (<claim driver>) (` + listed + `)`,
+				Expr:   `max by (<claim driver>) (claim:dra_devices:count)` + listed,
 				Column: "Devices", Unit: "none",
 			},
-			{
-				Expr:   `group by (<claim driver>) (` + listed + `) * on (<claim>) group_left () (` + idleCost + `)`,
-				Column: "Wasted per day", Unit: "currency:¤",
-			},
+			{Expr: price, Column: "Wasted per day", Unit: "currency:¤"},
 			{
 				Expr: `(time() - max by (<claim driver>) (dra_claim_last_active_timestamp_seconds)) / 3600 ` +
-					`* on (<claim driver>) max by (<claim driver>) (` + listed + `)`,
+					`* on (<claim driver>) (` + idle + listed + `)`,
 				Column: "Wasted hours", Unit: "h",
 			},
 			{
-				Expr: `max by (<claim driver>) (dra_claim_last_active_timestamp_seconds) * 1000 and on (<claim driver>) (` +
-					listed + `)`,
+				Expr:   `max by (<claim driver>) (dra_claim_last_active_timestamp_seconds) * 1000` + listed,
 				Column: "Last active", Unit: "dateTimeFromNow",
 			},
 			{
-				Expr: `sum by (<claim driver>) (max by (<claim device>) (dra_claim_memory_used_bytes)) ` +
-					`and on (<claim driver>) (` + listed + `)`,
+				Expr:   `sum by (<claim driver>) (max by (<claim device>) (dra_claim_memory_used_bytes))` + listed,
 				Column: "Memory held", Unit: "bytes",
 			},
 			{
-				Expr: `sum by (<claim driver>) (max by (<claim device>) (dra_claim_power_watts)) ` +
-					`and on (<claim driver>) (` + listed + `)`,
+				Expr:   `sum by (<claim driver>) (max by (<claim device>) (dra_claim_power_watts))` + listed,
 				Column: "Power", Unit: "watt",
 			},
 		},
@@ -286,53 +297,59 @@ func firing(severity string) string {
 		`node=~"$node|", ` + severity + `})`
 }
 
+// shownAlerts and shownSick are how many alerts and devices the tables have.
+const (
+	shownAlerts = 50
+	shownSick   = 20
+)
+
 // firingAlertsID is the id of the panel "Firing alerts", the first one after the title of its row.
 const firingAlertsID = 2
 
 // fleetTrouble is what a person looks for at night, before anything else.
 func fleetTrouble() []Panel {
+	ofSick := ` and on (<device>) (` + sick() + `)`
 	return []Panel{
 		{
 			Title: "Firing alerts",
-			Description: "Firing alerts of dra-exporter's rules, critical ones first. Click an alert for its section of the " +
-				"runbook, a claim, device or node for its dashboard.",
-			Kind: Table, NoData: "none", Width: 24, Height: 7, sort: hiddenValue, hide: []string{"pool"},
+			Description: "Firing alerts of dra-exporter's rules, at most 50, critical ones first. Click an alert for its " +
+				"section of the runbook, a claim, device or node for its dashboard.",
+			Kind: Table, NoData: "none", Width: 24, Height: 7, sort: hiddenValue, hide: []string{"pool"}, limit: shownAlerts,
 			Targets: []Target{{
-				Expr: "2 + " + firing(`severity="critical"`) + "\nor 1 + " + firing(`severity="warning"`) + "\nor " +
-					firing(`severity!~"critical|warning"`),
+				Expr: fmt.Sprintf("topk(%d, 2 + ", shownAlerts) + firing(`severity="critical"`) +
+					"\nor 1 + " + firing(`severity="warning"`) + "\nor " + firing(`severity!~"critical|warning"`) + ")",
 				Column: "", Unit: "none",
 			}},
 			MayBeEmpty: "without a firing alert",
 		},
 		{
 			Title: "Sick devices",
-			Description: "Devices that are unhealthy, tainted, need attention or had an error in the last day: why, what to " +
-				"do, who holds them, the time and kind of their last error, and since when an alert holds. Click a device for " +
-				"its dashboard.",
+			Description: "Devices that are unhealthy, need attention, had an error in the last day or are tainted, at most " +
+				"20, in this order: why, what to do, who holds them, the time and kind of their last error, and since when an " +
+				"alert holds. Click a device for its dashboard.",
 			Kind: Table, NoData: "no device is sick", Width: 24, Height: 7, MayBeEmpty: "while all devices are well",
 			hide: []string{"pool"},
 			// What may have several rows for a device comes first: Grafana adds the values of later
 			// queries to all rows of the device.
 			Targets: []Target{
-				{Expr: `group by (<device>, namespace, resourceclaim_name) (dra_claim_device_info{<d>, admin_access="false"}) ` +
-					`and on (<device>) (` + sick + `)`},
-				{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<d>} == 1) and on (<device>) (` + sick + `)`},
-				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<d>, effect!="None"}) ` +
-					`and on (<device>) (` + sick + `)`},
-				{Expr: `max by (<device>, state) (device:dra_state:info{<d>}) and on (<device>) (` + sick + `)`},
+				{Expr: `group by (<device>, namespace, resourceclaim_name) ` +
+					`(dra_claim_device_info{<d>, admin_access="false"})` + ofSick},
+				{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<d>} == 1)` + ofSick},
+				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<d>, effect!="None"})` + ofSick},
+				{Expr: `max by (<device>, state) (device:dra_state:info{<d>})` + ofSick},
 				// The kind of the last error.
 				{
 					Expr: `topk by (<device>) (1, max by (<device>, kind, code) ` +
-						`(last_over_time(device:dra_error:timestamp_seconds{<d>}[1d]))) * 1000 and on (<device>) (` + sick + `)`,
+						`(last_over_time(device:dra_error:timestamp_seconds{<d>}[1d]))) * 1000` + ofSick,
 					Unit: "dateTimeFromNow",
 				},
 				{
-					Expr:   `max by (<device>) (dra_device_last_error_timestamp_seconds{<d>}) * 1000 and on (<device>) (` + sick + `)`,
+					Expr:   `max by (<device>) (dra_device_last_error_timestamp_seconds{<d>}) * 1000` + ofSick,
 					Column: "Last error", Unit: "dateTimeFromNow",
 				},
 				{
 					Expr: `min by (<device>) (ALERTS_FOR_STATE{<d>, alertname=~"DRADevice(Unhealthy|Down|Errors|NeedsAttention)|` +
-						`DRATaintedDeviceHeld"}) * 1000 and on (<device>) (` + sick + `)`,
+						`DRATaintedDeviceHeld"}) * 1000` + ofSick,
 					Column: "Since", Unit: "dateTimeFromNow",
 				},
 			},
@@ -343,17 +360,20 @@ func fleetTrouble() []Panel {
 				"More than some seconds are a fault: see DRAClaimNotPrepared in the runbook.",
 			Kind: Table, NoData: "none", Width: 24, Height: 4, MayBeEmpty: "while all claims are prepared", Total: true,
 			Targets: []Target{{
-				Expr: `count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{cluster=~"$cluster", ` +
-					`node=~"$node", driver=~"$driver", namespace=~"$namespace", state="allocated", admin_access="false"}))`,
+				Expr: `topk(20, count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{cluster=~"$cluster", ` +
+					`node=~"$node", driver=~"$driver", namespace=~"$namespace", state="allocated", admin_access="false"})))`,
 				Column: "Devices", Unit: "none",
 			}},
 		},
 	}
 }
 
-// sick are devices that are unhealthy or tainted, need attention, or had an error in the last day.
-const sick = `
-	device:dra_state:info{state=~"unhealthy|tainted"}
-	  or on (<device>) dra_device_tainted{effect!="None"}
-	  or on (<device>) (dra_device_needs_attention == 1)
-	  or on (<device>) group by (<device>) (dra_device_last_error_timestamp_seconds > time() - 86400)`
+// sick are the devices that are unhealthy, need attention, had an error in the last day or are
+// tainted, the first shownSick in this order.
+func sick() string {
+	return fmt.Sprintf(`topk(%d,
+	3 + group by (<device>) (device:dra_state:info{<d>, state="unhealthy"})
+	  or on (<device>) 2 + group by (<device>) (dra_device_needs_attention{<d>} == 1)
+	  or on (<device>) 1 + group by (<device>) (dra_device_last_error_timestamp_seconds{<d>} > time() - 86400)
+	  or on (<device>) group by (<device>) (dra_device_tainted{<d>, effect!="None"}))`, shownSick)
+}

@@ -128,12 +128,9 @@ func TestMistakes(t *testing.T) {
 type board struct {
 	UID           string
 	SchemaVersion int
-	Links         []struct {
-		IncludeVars, KeepTime bool
-		Tags                  []string
-	}
-	Tags       []string
-	Templating struct{ List []struct{ Name, Type string } }
+	Links         []link
+	Tags          []string
+	Templating    struct{ List []struct{ Name, Type string } }
 
 	Annotations struct{ List []struct{ Name string } }
 	Panels      []struct {
@@ -154,6 +151,11 @@ type board struct {
 	}
 }
 
+type link struct {
+	IncludeVars, KeepTime bool
+	URL                   string
+}
+
 func decode(t *testing.T, b *Board) board {
 	t.Helper()
 	content, err := b.JSON(newCatalog(t))
@@ -170,9 +172,7 @@ func decode(t *testing.T, b *Board) board {
 func TestJSON(t *testing.T) {
 	for _, b := range Boards() {
 		got := decode(t, &b)
-		if got.SchemaVersion != 42 || got.UID != b.UID || len(got.Links) != 1 || !got.Links[0].IncludeVars ||
-			!got.Links[0].KeepTime ||
-			!slices.Equal(got.Links[0].Tags, got.Tags) {
+		if got.SchemaVersion != 42 || got.UID != b.UID || len(got.Links) != len(Boards())-1 {
 			t.Errorf("%s: %+v", b.UID, got)
 		}
 		ids, cells := map[int]bool{}, map[[2]int]string{}
@@ -209,7 +209,7 @@ func TestJSON(t *testing.T) {
 // TestSelection checks that links keep the selection: all dashboards have the same variables.
 func TestSelection(t *testing.T) {
 	want := []string{
-		"datasource", "cluster", "node", "driver", "model", "device", "namespace", "claim", "pod", "kind",
+		"datasource", "search", "cluster", "node", "driver", "model", "device", "namespace", "claim", "pod", "kind",
 		"queue", "workload",
 	}
 	for _, b := range Boards() {
@@ -272,7 +272,7 @@ func TestFleet(t *testing.T) {
 	}
 	first := got.Panels[1]
 	if first.Title != "Firing alerts" || first.ID != firingAlertsID ||
-		len(first.Transformations) != 3 || first.Transformations[1].ID != "sortBy" ||
+		len(first.Transformations) != 4 || first.Transformations[1].ID != "sortBy" ||
 		first.Transformations[1].Options.Sort[0].Field != "Value" {
 		t.Errorf("the first panel is %+v", first)
 	}
@@ -392,37 +392,5 @@ func TestKubernetesForms(t *testing.T) {
 	}
 	if ref := operator.Spec.ConfigMapRef; ref.Name != configMap.Metadata.Name || configMap.Data[ref.Key] == "" {
 		t.Errorf("the operator's object names %+v", ref)
-	}
-}
-
-// TestChoices checks that the dashboards of claims, nodes and networks start with one of them: all
-// of a fleet are more than a browser draws.
-func TestChoices(t *testing.T) {
-	first := map[string][]string{
-		"dra-claim": {"namespace", "claim"}, "dra-nodes": {"node"}, "dra-network": {"node"},
-	}
-	for _, b := range Boards() {
-		content, err := b.JSON(newCatalog(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var built struct {
-			Templating struct {
-				List []struct {
-					Name       string
-					IncludeAll bool
-					Current    struct{ Value any }
-				}
-			}
-		}
-		if err := json.Unmarshal(content, &built); err != nil {
-			t.Fatal(err)
-		}
-		for _, v := range built.Templating.List[1:] {
-			one := slices.Contains(first[b.UID], v.Name)
-			if one == v.IncludeAll || one != (v.Current.Value == nil) {
-				t.Errorf("%s: %s has all: %v, and starts with %v", b.UID, v.Name, v.IncludeAll, v.Current.Value)
-			}
-		}
 	}
 }

@@ -4,6 +4,7 @@ package grafana
 func namespaces() Board {
 	return Board{
 		UID: "dra-namespaces", Title: "DRA / Namespaces (showback)",
+		search: "namespace", recorded: true,
 		uses: []string{"cluster", "namespace", "driver", "model"},
 		Description: "Device-hours, active share, energy and cost by namespace in the selected time range. Shared devices " +
 			"are divided among their claims, and a partition counts by its part of its parent, so that no device-hour is " +
@@ -94,23 +95,28 @@ func showbackTables() []Panel {
 }
 
 func showbackTime() []Panel {
+	// Of thousands, those with the most device-hours.
+	most := func(expr string) string {
+		return expr + ` and on (<namespace>) topk(20, sum by (<namespace>) (max by (<namespace>, driver, model) (` +
+			`sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[$__range] @ end()))))`
+	}
 	held := line("Devices held",
 		"Devices held by the namespace's claims, without admin access. A shared device counts once per claim.", "none",
 		"nothing was held", "{{namespace}} {{cluster}}",
-		`sum by (<namespace>) (max by (<namespace>, driver) (namespace:dra_devices:count{<driver of namespace>}))`)
+		most(`sum by (<namespace>) (max by (<namespace>, driver) (namespace:dra_devices:count{<driver of namespace>}))`))
 	power := line("Power by namespace", "Power drawn for the namespace's claims.", "watt", "not measured",
 		"{{namespace}} {{cluster}}",
-		`sum by (<namespace>) (max by (<namespace>, driver) (namespace:dra_power_watts:sum{<driver of namespace>}))`)
+		most(`sum by (<namespace>) (max by (<namespace>, driver) (namespace:dra_power_watts:sum{<driver of namespace>}))`))
 	daily := line("Device-hours per day",
 		"Device-hours of the 24 hours before each point. The value at midnight is the sum of a day.", "h",
 		"nothing was held", "{{namespace}} {{cluster}}",
-		`sum by (<namespace>) (max by (<namespace>, driver, model) (`+
-			`sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[1d]))) / 3600`)
+		most(`sum by (<namespace>) (max by (<namespace>, driver, model) (`+
+			`sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[1d]))) / 3600`))
 	busy := line("Devices busy",
 		"Device-seconds of activity per second: 1 means one device that is always busy. A partition counts by its part.",
 		"none",
 		"not measured", "{{namespace}} {{cluster}}",
-		`sum by (<namespace>) (max by (<namespace>, driver, model) (namespace:dra_active_devices:sum{<n>}))`)
+		most(`sum by (<namespace>) (max by (<namespace>, driver, model) (namespace:dra_active_devices:sum{<n>}))`))
 	held.stacked, power.stacked, busy.stacked = true, true, true
 	return []Panel{held, busy, power, daily}
 }

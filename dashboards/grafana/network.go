@@ -4,6 +4,7 @@ package grafana
 func network() Board {
 	return Board{
 		UID: "dra-network", Title: "DRA / Network and RDMA",
+		search:      "node",
 		uses:        []string{"cluster", "node", "namespace", "claim", "driver"},
 		one:         []string{"node"},
 		Description: "Traffic of claims on network and RDMA devices, and drops and errors of the devices.",

@@ -3,7 +3,8 @@ package grafana
 // nodes is the dashboard of the hardware, independent of claims.
 func nodes() Board {
 	return Board{
-		UID: "dra-nodes", Title: "DRA / Nodes and devices", uses: []string{"cluster", "node", "driver", "model", "device"},
+		UID: "dra-nodes", Title: "DRA / Nodes and devices",
+		search: "node", uses: []string{"cluster", "node", "driver", "model", "device"},
 		one: []string{"node"},
 		Description: "Health, temperature, clocks, throttling, errors and links of the devices, and the claims that hold " +
 			"them.",
@@ -37,25 +38,29 @@ func nodeDevices() []Panel {
 			},
 		},
 		{
-			Title: "Health over time", Description: "Health as the device's driver reports it.", Kind: Timeline,
-			NoData: "no driver reports health", Width: 12, Height: 8,
-			states: []state{{"0", "healthy or unknown", green}, {"1", "unhealthy", red}},
+			Title:       "Unhealthy over time",
+			Description: "When devices were unhealthy, as their driver reports it.", Kind: Timeline,
+			NoData: "no device was unhealthy, or no driver reports health", Width: 12, Height: 8,
+			states: []state{{"1", "unhealthy", red}}, MayBeEmpty: "while every device is healthy",
 			Targets: []Target{{
-				Expr:   `max by (<device>) (dra_device_health{<one>, status="unhealthy"})`,
+				Expr:   `max by (<device>) (dra_device_health{<one>, status="unhealthy"}) == 1`,
 				Legend: "{{device}} {{node}}",
 			}},
 		},
 		{
-			Title: "Held over time", Description: "Number of claims that held the device, without admin access.",
-			Kind: Timeline, NoData: "no device", Width: 12, Height: 8,
+			Title:       "Held over time",
+			Description: "Number of claims that held the device, without admin access. Nothing is shown while it was free.",
+			Kind:        Timeline, NoData: "no device was held", Width: 12, Height: 8,
 			states: []state{
-				{"0", "free", grey},
 				{"1", "one claim", blue},
 				{"2", "two claims", purple},
 				{"3", "three claims", orange},
-				{"4", "four claims", red},
+				{"4", "four claims or more", red},
 			},
-			Targets: []Target{{Expr: `max by (<device>) (dra_device_allocations{<one>})`, Legend: "{{device}} {{node}}"}},
+			Targets: []Target{{
+				Expr:   `clamp_max(max by (<device>) (dra_device_allocations{<one>}) > 0, 4)`,
+				Legend: "{{device}} {{node}}",
+			}},
 		},
 		{
 			Title: "Taints",

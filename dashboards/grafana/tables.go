@@ -161,10 +161,6 @@ func override(column string, properties ...dashboard.DynamicConfigValue) dashboa
 	}
 }
 
-// selection are the parameters of a link to another dashboard, which keep what is selected.
-const selection = "?${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}&${node:queryparam}" +
-	"&${driver:queryparam}&${model:queryparam}&${namespace:queryparam}"
-
 // jumps are links from a cell to the dashboard of the object that it names, which keep the data
 // source and the time range, and the widths and colors of cells.
 func jumps() []dashboard.DashboardFieldConfigSourceOverrides {

@@ -1,7 +1,9 @@
 package grafana
 
 import (
+	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/grafana/grafana-foundation-sdk/go/cog"
@@ -10,69 +12,160 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
 )
 
+// offered is how many values of thousands a variable offers: those that matter most.
+const offered = 20
+
 // variable is a variable whose values are those of a label.
 type variable struct {
-	name, label  string
-	selector, of string // the series and the label that give the values
+	name, label string
+	of          string // the label
+	selector    string // the series that have it, if all values are offered
+	// rank gives each value a number, by which the highest are offered, if there may be thousands.
+	rank string
 }
 
 // query is Grafana's query for the values.
-func (v *variable) query() string { return "label_values(" + v.selector + ", " + v.of + ")" }
+func (v *variable) query() string {
+	if v.rank == "" {
+		return "label_values(" + v.selector + ", " + v.of + ")"
+	}
+	return "query_result(" + v.ranked() + ")"
+}
+
+// ranked is the expression that offers the values with the highest ranks, in that order.
+func (v *variable) ranked() string { return fmt.Sprintf("sort_desc(topk(%d, %s))", offered, v.rank) }
 
 // choices are the variables for labels, each restricted by those before it. All dashboards have the
 // same ones.
-func choices() []variable {
+func (b *Board) choices() []variable {
+	const workloads = `workload:dra_devices:count{cluster=~"$cluster", namespace=~"$namespace"}`
+	clusters, devices := `dra_exporter_build_info`, `dra_device_info{cluster=~"$cluster", node=~"$node"`
+	if b.recorded {
+		clusters, devices = `cluster:dra_devices:count`, `cluster:dra_devices:count{cluster=~"$cluster"`
+	}
 	return []variable{
-		{"cluster", "Cluster", `dra_exporter_build_info`, "cluster"},
-		{"node", "Node", `dra_exporter_build_info{cluster=~"$cluster"}`, "node"},
-		{"driver", "Driver", `dra_device_info{cluster=~"$cluster", node=~"$node"}`, "driver"},
-		{"model", "Model", `dra_device_info{cluster=~"$cluster", node=~"$node", driver=~"$driver"}`, "model"},
+		{name: "cluster", label: "Cluster", of: "cluster", selector: clusters},
+		{name: "node", label: "Node", of: "node", rank: b.rankOfNodes()},
+		{name: "driver", label: "Driver", of: "driver", selector: devices + `}`},
+		{name: "model", label: "Model", of: "model", selector: devices + `, driver=~"$driver"}`},
 		{
-			"device", "Device", `dra_device_info{cluster=~"$cluster", node=~"$node", driver=~"$driver", model=~"$model"}`,
-			"device",
+			name: "device", label: "Device", of: "device",
+			selector: `dra_device_info{cluster=~"$cluster", node=~"$node", driver=~"$driver", model=~"$model"}`,
 		},
-		{"namespace", "Namespace", `dra_claim_info{cluster=~"$cluster", node=~"$node"}`, "namespace"},
+		{name: "namespace", label: "Namespace", of: "namespace", rank: b.rankOfNamespaces()},
 		{
-			"claim", "Claim", `dra_claim_info{cluster=~"$cluster", node=~"$node", namespace=~"$namespace"}`,
-			"resourceclaim_name",
+			name: "claim", label: "Claim", of: "resourceclaim_name",
+			rank: b.rankOfClaims("cluster, namespace, resourceclaim_name", `, node=~"$node", namespace=~"$namespace"`),
 		},
 		{
-			"pod", "Pod", `dra_pod_claim_info{cluster=~"$cluster", node=~"$node", namespace=~"$namespace", ` +
+			name: "pod", label: "Pod", of: "pod",
+			selector: `dra_pod_claim_info{cluster=~"$cluster", node=~"$node", namespace=~"$namespace", ` +
 				`resourceclaim_name=~"$claim"}`,
-			"pod",
 		},
-		{"kind", "Kind", `pod:dra_workload:info{cluster=~"$cluster", namespace=~"$namespace"}`, "workload_kind"},
-		{"queue", "Queue", `pod:dra_workload:info{cluster=~"$cluster", namespace=~"$namespace"}`, "queue"},
+		{name: "kind", label: "Kind", of: "workload_kind", selector: workloads},
+		{name: "queue", label: "Queue", of: "queue", rank: rankOfWorkloads("queue", "")},
 		{
-			"workload", "Workload",
-			`pod:dra_workload:info{cluster=~"$cluster", namespace=~"$namespace", workload_kind=~"$kind", queue=~"$queue"}`,
-			"workload_name",
+			name: "workload", label: "Workload", of: "workload_name",
+			rank: rankOfWorkloads("cluster, namespace, workload_kind, workload_name",
+				`, workload_kind=~"$kind", queue=~"$queue"`+b.found("workload", "workload_name")),
 		},
 	}
+}
+
+// found restricts a selector to what the text box of the dashboard finds, if that is what it
+// searches.
+func (b *Board) found(name, label string) string {
+	if b.search != name {
+		return ""
+	}
+	return `, ` + label + `=~".*$` + searchName + `.*"`
+}
+
+// rankOfNodes ranks those with unhealthy devices first, then those whose devices claims held for
+// the longest, or on the dashboard of networks, those with the most traffic.
+func (b *Board) rankOfNodes() string {
+	if b.search == "claim" {
+		return b.rankOfClaims("<node>", "")
+	}
+	found := `cluster=~"$cluster"` + b.found("node", "node")
+	// Those of which nothing is recorded come last.
+	if b.UID == "dra-network" {
+		return `sum by (<node>) (max by (<node>, namespace, driver, model) (` +
+			`sum_over_time(node_namespace:dra_network_bytes:rate{` + found + `}[$__range])))
+			or 0 * sum by (<node>) (max by (<device>, link, direction) (` +
+			`rate(dra_device_io_bytes_total{` + found + `, link=~"network|rdma"}[$__rate_interval])))`
+	}
+	return `1e9 + sum by (<node>) (max by (<device>) (` +
+		`count_over_time(device:dra_state:info{` + found + `, state="unhealthy"}[$__range])))
+		or sum by (<node>) (max by (<node>, namespace, driver) (` +
+		`sum_over_time(node_namespace:dra_devices:count{` + found + `}[$__range])))
+		or 0 * group by (<node>) (dra_exporter_build_info{` + found + `})`
+}
+
+// rankOfNamespaces ranks those first that held devices for the longest.
+func (b *Board) rankOfNamespaces() string {
+	if !b.recorded {
+		return b.rankOfClaims("<namespace>", `, node=~"$node"`)
+	}
+	return `sum by (<namespace>) (max by (<namespace>, driver, model) (` +
+		`sum_over_time(namespace:dra_allocated_share_seconds:increase{cluster=~"$cluster"` +
+		b.found("namespace", "namespace") + `}[$__range])))`
+}
+
+// rankOfClaims ranks by labels what held devices for the longest, of the claims that are found.
+// Claims of which nothing is recorded come last.
+func (b *Board) rankOfClaims(by, selected string) string {
+	selected = `{cluster=~"$cluster"` + selected + b.found("claim", "resourceclaim_name") + `}`
+	return `sum by (` + by + `) (max by (<claim driver>) (sum_over_time(claim:dra_devices:count` + selected +
+		`[$__range])))
+		or 0 * group by (` + by + `) (dra_claim_info` + selected + `)`
+}
+
+// rankOfWorkloads ranks by labels what held devices for the longest.
+func rankOfWorkloads(by, selected string) string {
+	return `sum by (` + by + `) (max by (<workload>) (sum_over_time(workload:dra_allocated_share_seconds:increase{` +
+		`cluster=~"$cluster", namespace=~"$namespace"` + selected + `}[$__range])))`
 }
 
 func source() common.DataSourceRef {
 	return common.DataSourceRef{Type: new("prometheus"), Uid: new("${datasource}")}
 }
 
+// searchName is the name of the text box that restricts what the variables offer.
+const searchName = "search"
+
+// variables are the same on all dashboards, so that links keep their values. Those that a dashboard
+// does not show ask for nothing.
 func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 	out := []cog.Builder[dashboard.VariableModel]{
 		dashboard.NewDatasourceVariableBuilder("datasource").Label("Data source").Type("prometheus").
 			AllowCustomValue(false).Hide(dashboard.VariableHideDontHide),
+		dashboard.NewTextBoxVariableBuilder(searchName).Label("Search " + b.search + "s").
+			Description("Part of a name, or a regular expression. The lists offer the " + strconv.Itoa(offered) +
+				" that matter most of what it finds.").
+			DefaultValue(dashboard.StringOrMap{String: new("")}).Hide(dashboard.VariableHideDontHide),
 	}
 	all := dashboard.VariableOption{
 		Selected: new(true),
 		Text:     dashboard.StringOrArrayOfString{ArrayOfString: []string{"All"}},
 		Value:    dashboard.StringOrArrayOfString{ArrayOfString: []string{"$__all"}},
 	}
-	for _, v := range choices() {
-		hide := dashboard.VariableHideHideVariable
-		if slices.Contains(b.uses, v.name) {
-			hide = dashboard.VariableHideDontHide
+	for _, v := range b.choices() {
+		if !slices.Contains(b.uses, v.name) {
+			out = append(out, dashboard.NewCustomVariableBuilder(v.name).Label(v.label).Hide(dashboard.VariableHideHideVariable).
+				Values(dashboard.StringOrMap{String: new("")}).Multi(true).IncludeAll(true).AllValue(".*").Current(all))
+			continue
 		}
-		choice := dashboard.NewQueryVariableBuilder(v.name).Label(v.label).Hide(hide).Datasource(source()).
-			Query(dashboard.StringOrMap{String: new(v.query())}).Refresh(dashboard.VariableRefreshOnTimeRangeChanged).
-			Sort(dashboard.VariableSortNaturalAsc).Multi(true)
+		choice := dashboard.NewQueryVariableBuilder(v.name).Label(v.label).Datasource(source()).
+			Hide(dashboard.VariableHideDontHide).
+			Query(dashboard.StringOrMap{String: new(Expand(v.query()))}).Multi(true)
+		if v.rank == "" {
+			choice.Refresh(dashboard.VariableRefreshOnTimeRangeChanged).Sort(dashboard.VariableSortNaturalAsc)
+		} else {
+			// Grafana takes back a value that is no longer offered: not each minute, when ranks change.
+			choice.Refresh(dashboard.VariableRefreshOnDashboardLoad).Sort(dashboard.VariableSortDisabled).
+				Regex(`/` + v.of + `="([^"]+)"/`)
+		}
 		if !slices.Contains(b.one, v.name) {
 			choice.IncludeAll(true).AllValue(".*").Current(all)
 		}
@@ -82,10 +175,11 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 }
 
 // Fill replaces the variables of an expression: those for labels by the value of that name, All if
-// there is none; Grafana's own range, rate interval and step by the durations.
+// there is none; the text box by nothing; Grafana's own range, rate interval and step by the
+// durations.
 func Fill(expr string, values map[string]string, span, rate, step string) string {
-	pairs := []string{"$__rate_interval", rate, "$__range", span, "$__interval", step}
-	for _, v := range choices() {
+	pairs := []string{"$__rate_interval", rate, "$__range", span, "$__interval", step, "$" + searchName, ""}
+	for _, v := range new(Board).choices() {
 		value, ok := values[v.name]
 		if !ok {
 			value = ".*"
@@ -95,24 +189,65 @@ func Fill(expr string, values map[string]string, span, rate, step string) string
 	return strings.NewReplacer(pairs...).Replace(expr)
 }
 
-// VariableQueries returns the query of each variable, with the variables before it set to All: a
-// selector and the label that gives the values.
-func VariableQueries() map[string][2]string {
-	out := map[string][2]string{}
-	for _, v := range choices() {
-		out[v.name] = [2]string{Fill(v.selector, nil, "1h", "5m", "1m"), v.of}
+// VariableQuery is what a variable of a dashboard asks for.
+type VariableQuery struct {
+	Board, Name string
+	Label       string // whose values it offers
+	Selector    string // of the series that have all values, or
+	Expr        string // whose result has at most MostOffered of them, in order
+}
+
+// MostOffered is how many values a variable offers that asks with an expression.
+const MostOffered = offered
+
+// VariableQueries returns what the visible variables of all dashboards ask for, with the variables
+// before each set to All.
+func VariableQueries(span string) []VariableQuery {
+	var out []VariableQuery
+	for _, b := range Boards() {
+		for _, v := range b.choices() {
+			if !slices.Contains(b.uses, v.name) {
+				continue
+			}
+			q := VariableQuery{Board: b.UID, Name: v.name, Label: v.of}
+			if v.rank == "" {
+				q.Selector = Fill(v.selector, nil, span, "5m", "1m")
+			} else {
+				q.Expr = Fill(Expand(v.ranked()), nil, span, "5m", "1m")
+			}
+			out = append(out, q)
+		}
 	}
 	return out
 }
 
-// links are the links of every dashboard to all the others. They keep the selection and the time
-// range.
-func links() []cog.Builder[dashboard.DashboardLink] {
-	return []cog.Builder[dashboard.DashboardLink]{
-		dashboard.NewDashboardLinkBuilder("DRA dashboards").Type(dashboard.DashboardLinkTypeDashboards).Tags([]string{tag}).
-			AsDropdown(false).IncludeVars(true).KeepTime(true).TargetBlank(false).Icon("external link").
-			Tooltip("The other DRA dashboards, with the same selection and time range"),
+// links are links to the other dashboards. They keep the selection and the time range.
+func (b *Board) links() []cog.Builder[dashboard.DashboardLink] {
+	var out []cog.Builder[dashboard.DashboardLink]
+	for _, to := range Boards() {
+		if to.UID == b.UID {
+			continue
+		}
+		out = append(out, dashboard.NewDashboardLinkBuilder(strings.TrimPrefix(to.Title, "DRA / ")).
+			Type(dashboard.DashboardLinkTypeLink).Url("/d/"+to.UID+"?"+b.selection(to.UID)).AsDropdown(false).
+			IncludeVars(false).KeepTime(true).TargetBlank(false).Icon("dashboard").
+			Tooltip("With the same selection and time range"))
 	}
+	return out
+}
+
+// selection are the parameters of a link to another dashboard, which keep what is selected. Where
+// the other one starts with one of thousands, so must this one: All would be all of them.
+func (b *Board) selection(uid string) string {
+	kept := []string{"${datasource:queryparam}"}
+	boards := Boards()
+	to := boards[slices.IndexFunc(boards, func(other Board) bool { return other.UID == uid })]
+	for _, v := range b.choices() {
+		if slices.Contains(b.one, v.name) || !slices.Contains(to.one, v.name) {
+			kept = append(kept, "${"+v.name+":queryparam}")
+		}
+	}
+	return strings.Join(kept, "&")
 }
 
 // annotations mark the times of device errors and allocations, on the dashboard of claims: of a

@@ -6,6 +6,7 @@ import "fmt"
 func workloads() Board {
 	return Board{
 		UID: "dra-workloads", Title: "DRA / Workloads",
+		search: "workload", recorded: true,
 		uses: []string{"cluster", "namespace", "kind", "queue", "workload", "driver"},
 		Description: "What each workload (JobSet, Job, Deployment, RayCluster and so on) held and used, and what happened " +
 			"to its devices, in the selected time range: those with the most device-hours. A pod that nothing controls is a " +

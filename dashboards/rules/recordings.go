@@ -246,6 +246,9 @@ func nodes() []recording {
 			max by (cluster, node, source) (rate(dra_exporter_source_duration_seconds_sum[<rate>]))`},
 		{name: "node:dra_source_readings:rate", unit: query.Unit{Scale: 1}, expr: `
 			max by (cluster, node, source) (rate(dra_exporter_source_duration_seconds_count[<rate>]))`},
+		// Only the sources that fail have a series.
+		{name: "node:dra_failing_source:info", expr: `
+			group by (cluster, node, source) (max by (cluster, node, source) (dra_exporter_source_up) == 0)`},
 	}
 }
 

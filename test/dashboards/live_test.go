@@ -3,11 +3,13 @@ package dashboards
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -233,11 +235,13 @@ func checkRunbook(f *findings, prometheus server) {
 }
 
 func checkVariables(f *findings, prometheus server) {
-	for name, q := range grafana.VariableQueries() {
-		var values []string
-		if err := prometheus.Get(context.Background(), "/api/v1/label/"+q[1]+"/values", url.Values{"match[]": {q[0]}},
-			&values); err != nil || len(values) == 0 {
-			f.Errorf("variable %s: %v, %v", name, values, err)
+	for _, q := range grafana.VariableQueries("1m") {
+		check := checkRanked
+		if q.Selector != "" {
+			check = checkValues
+		}
+		if err := check(prometheus, q); err != nil {
+			f.Errorf("%s: variable %s: %s%s: %v", q.Board, q.Name, q.Selector, q.Expr, err)
 		}
 	}
 	for _, a := range grafana.Annotations() {
@@ -255,6 +259,40 @@ func checkVariables(f *findings, prometheus server) {
 	}
 }
 
+// checkValues checks that a variable offers values of a label.
+func checkValues(prometheus server, q grafana.VariableQuery) error {
+	var values []string
+	err := prometheus.Get(context.Background(), "/api/v1/label/"+q.Label+"/values", url.Values{"match[]": {q.Selector}},
+		&values)
+	if err == nil && len(values) == 0 {
+		err = errors.New("it offers nothing")
+	}
+	return err
+}
+
+// checkRanked checks that a variable offers some values, those with the highest ranks first.
+func checkRanked(prometheus server, q grafana.VariableQuery) error {
+	got, err := prometheus.query(q.Expr, 0)
+	if err != nil {
+		return err
+	}
+	named, last := 0, math.Inf(1)
+	for _, series := range got {
+		if series.Labels[q.Label] != "" {
+			named++
+		}
+		rank := series.Samples[0].Value
+		if rank > last {
+			return fmt.Errorf("%v comes after %v", rank, last)
+		}
+		last = rank
+	}
+	if named == 0 || len(got) > grafana.MostOffered {
+		return fmt.Errorf("%d of %d values have the label %s", named, len(got), q.Label)
+	}
+	return nil
+}
+
 // shipped is the part of a dashboard's JSON that the test reads.
 type shipped struct {
 	Panels []struct {
@@ -264,7 +302,10 @@ type shipped struct {
 			Instant bool
 		}
 		FieldConfig struct {
-			Defaults struct{ Unit string }
+			Defaults struct {
+				Unit     string
+				Mappings []struct{ Options map[string]any }
+			}
 		}
 	}
 }
@@ -295,6 +336,10 @@ func checkBoard(f *findings, prometheus server, board grafana.Board, cluster str
 					unit := p.FieldConfig.Defaults.Unit
 					if panel.Kind == grafana.Table {
 						unit = panel.Targets[i].Unit
+					}
+					if panel.Kind == grafana.Timeline {
+						states := p.FieldConfig.Defaults.Mappings[0].Options
+						checkStates(f, prometheus, panel.Title, target.Expr, states, cluster, began)
 					}
 					found += checkQuery(f, prometheus, panel, target.Expr, unit, target.Instant, cluster, began)
 				}
@@ -335,6 +380,27 @@ func checkQuery(f *findings, prometheus server, panel grafana.Panel, expr, unit 
 		}
 	}
 	return len(got)
+}
+
+// checkStates checks that each value of a time line is one of its states: it shows nothing else.
+func checkStates(f *findings, prometheus server, title, expr string, states map[string]any, cluster string,
+	began time.Time,
+) {
+	span := time.Since(began).Truncate(time.Second)
+	filled := grafana.Fill(expr, map[string]string{"cluster": cluster}, fmt.Sprintf("%ds", int(span.Seconds())), "16s",
+		"2s")
+	got, err := prometheus.query(filled, span)
+	if err != nil {
+		f.Errorf("%q: %v", title, err)
+	}
+	for _, series := range got {
+		for _, sample := range series.Samples {
+			if states[strconv.FormatFloat(sample.Value, 'g', -1, 64)] == nil {
+				f.Errorf("%q shows %v of %v, which is none of its states", title, sample.Value, series.Labels)
+				return
+			}
+		}
+	}
 }
 
 // plausible reports whether a value is possible for the demo's 8 GPUs and 4 interfaces.

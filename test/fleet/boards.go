@@ -73,7 +73,12 @@ type view struct {
 	from, to time.Time
 	step     time.Duration
 	values   [][2]string // $name and value, longest names first
+	// limits divides the limits of queries: a small fleet reaches them as a large one does.
+	limits int
 }
+
+// limit matches the choice of the highest or the lowest values.
+var limit = regexp.MustCompile(`(topk|bottomk)\((\d+),`)
 
 // newView returns a look at the time before to. The step is that of a panel of 1000 points, and at
 // least the scrape interval.
@@ -103,7 +108,22 @@ func (v *view) fill(expr string) string {
 	for _, pair := range v.values {
 		pairs = append(pairs, pair[0], pair[1])
 	}
-	return strings.NewReplacer(pairs...).Replace(expr)
+	return limit.ReplaceAllStringFunc(strings.NewReplacer(pairs...).Replace(expr), v.divide)
+}
+
+// divide divides a limit.
+func (v *view) divide(text string) string {
+	match := limit.FindStringSubmatch(text)
+	most, err := strconv.Atoi(match[2])
+	if err != nil || most < v.limits {
+		return text
+	}
+	return fmt.Sprintf("%s(%d,", match[1], most/max(1, v.limits))
+}
+
+// limited reports whether an expression has limits that are divided.
+func (v *view) limited(expr string) bool {
+	return slices.ContainsFunc(limit.FindAllString(expr, -1), func(text string) bool { return v.divide(text) != text })
 }
 
 // choose sets a variable to its default, as Grafana does: All, the shipped value, or the first of
@@ -224,7 +244,7 @@ func (v *view) look(ctx context.Context, b *board) ([]row, error) {
 			return nil, fmt.Errorf("dashboard %s: %w", b.UID, err)
 		}
 		if of.Type == "query" {
-			rows = append(rows, row{variableRow, "$" + of.Name, c})
+			rows = append(rows, row{variableRow, "$" + of.Name, c, v.limited(queryText(of.Query))})
 		}
 	}
 	for _, a := range b.Annotations.List {
@@ -236,7 +256,7 @@ func (v *view) look(ctx context.Context, b *board) ([]row, error) {
 		if err != nil {
 			return nil, fmt.Errorf("dashboard %s: annotation %s: %w", b.UID, a.Name, err)
 		}
-		rows = append(rows, row{annotationRow, "annotation " + a.Name, c})
+		rows = append(rows, row{annotationRow, "annotation " + a.Name, c, v.limited(a.Target.Expr)})
 	}
 	for i := range b.Panels {
 		p := &b.Panels[i]
@@ -265,7 +285,7 @@ func (v *view) panel(ctx context.Context, p *panel) (row, error) {
 		if p.Type == "table" { // its queries are columns
 			c.Series = max(c.Series, r.Series) - r.Series
 		}
-		r.cost = r.add(c)
+		r.cost, r.limited = r.add(c), r.limited || v.limited(target.Expr)
 	}
 	return r, nil
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"maps"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -18,10 +17,13 @@ const (
 	bound                = 1000
 )
 
-// What a panel may return with as many nodes as bound.
+// What a panel may return with as many nodes as bound, and how many values a variable may offer.
 const (
 	maxLines = 100
 	maxBytes = 2_000_000
+
+	// limits divides the limits of queries: the small fleets reach a limit of 20 as a large one does.
+	limits = 10
 
 	fewSeries  = 50
 	fewSamples = 2000
@@ -29,8 +31,8 @@ const (
 
 // TestScale measures three small fleets of the same nodes. It fails if a rule or a panel reads
 // samples or returns series faster than in proportion to the nodes, if the engine refuses a query,
-// or if a panel would return more than maxLines or maxBytes with 1000 nodes, unless
-// testdata/unbounded.txt lists it, or lists it and returns less than half of either.
+// or if with 1000 nodes a panel would return more than maxLines or maxBytes, or a variable offer
+// more than maxLines values.
 func TestScale(t *testing.T) {
 	const between = 6 * time.Second
 	exposed, err := record(t.Context(), "../..", between)
@@ -43,7 +45,7 @@ func TestScale(t *testing.T) {
 	}
 	var results []*result
 	for _, n := range []int{small, medium, large} {
-		o := options{checkout: "../..", history: time.Hour, span: time.Hour}
+		o := options{checkout: "../..", history: time.Hour, span: time.Hour, limits: limits}
 		r, err := o.measure(t.Context(), nodes, n)
 		if err != nil {
 			t.Fatal(err)
@@ -51,16 +53,6 @@ func TestScale(t *testing.T) {
 		results = append(results, r)
 	}
 	first, second, third := rowsOf(results[0]), rowsOf(results[1]), rowsOf(results[2])
-	listed, err := os.ReadFile("testdata/unbounded.txt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	allowed := map[string]bool{}
-	for line := range strings.Lines(string(listed)) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			allowed[line] = true
-		}
-	}
 	answered := 0
 	for _, name := range slices.Sorted(maps.Keys(third)) {
 		a, b, c := first[name], second[name], third[name]
@@ -78,22 +70,17 @@ func TestScale(t *testing.T) {
 			t.Errorf("%s returns %d, %d, %d series of %d, %d, %d nodes", name, a.Series, b.Series, c.Series,
 				small, medium, large)
 		}
-		if c.Kind != panelRow {
+		if c.Kind == ruleRow {
 			continue
 		}
 		lines := extrapolate(float64(b.Series), float64(c.Series))
 		size := extrapolate(float64(b.Bytes), float64(c.Bytes))
-		if (lines > maxLines || size > maxBytes) && !allowed[name] {
+		if c.limited {
+			lines, size = lines*limits, size*limits
+		}
+		if lines > maxLines || size > maxBytes {
 			t.Errorf("%s would return %.0f lines in %.1f MB with %d nodes", name, lines, size/1e6, bound)
 		}
-		// What varies around a bound from run to run may be on the list.
-		if allowed[name] && lines < maxLines/2 && size < maxBytes/2 {
-			t.Errorf("unbounded.txt lists %q, which would return %.0f lines in %.2f MB", name, lines, size/1e6)
-		}
-		delete(allowed, name)
-	}
-	for name := range allowed {
-		t.Errorf("unbounded.txt lists %q, and there is no such panel", name)
 	}
 	if idle := third["dra-exporter-idle: claim_device:dra_idle:bool"]; idle.Series < large {
 		t.Errorf("%d devices of claims are judged by half an hour: the counters of the nodes do not increase", idle.Series)
@@ -155,6 +142,18 @@ func TestFill(t *testing.T) {
 	got := v.fill(`rate(a{n=~"$node", s="${nodeset}", t="$nodeset"}[$__rate_interval]) [$__range:$__interval] $__range_s`)
 	if want := `rate(a{n=~".*", s="x", t="x"}[60s]) [3600s:15s] 3600`; got != want {
 		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestLimits(t *testing.T) {
+	v := newView(engine{}, time.Unix(7200, 0), time.Hour)
+	v.limits = 10
+	const expr = `topk(20, a) or bottomk(50, b) or topk by (device) (1, c) or topk(1, d)`
+	if got, want := v.fill(expr), `topk(2, a) or bottomk(5, b) or topk by (device) (1, c) or topk(1, d)`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if !v.limited(expr) || v.limited(`topk(1, d)`) || v.limited("a") {
+		t.Error("limits that are divided are not told apart")
 	}
 }
 

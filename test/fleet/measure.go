@@ -21,6 +21,7 @@ type options struct {
 	long          time.Duration // 0: the dashboards are not opened over a long time
 	progress      io.Writer     // nil: nobody wants to know
 	began         time.Time
+	limits        int // divides the limits of queries, see view
 }
 
 // result is what a fleet takes.
@@ -55,6 +56,7 @@ type row struct {
 	Kind rowKind
 	Name string
 	cost
+	limited bool // it would return more if its limits were not divided
 }
 
 type rowKind int
@@ -120,7 +122,7 @@ func (o options) measure(ctx context.Context, t *template, nodes int) (r *result
 	for i, group := range groups {
 		s := section{Name: group.Name, Every: intervalOf(group)}
 		for j, rule := range group.Rules {
-			s.Rows = append(s.Rows, row{ruleRow, ruleName(rule), costs[i][j]})
+			s.Rows = append(s.Rows, row{Kind: ruleRow, Name: ruleName(rule), cost: costs[i][j]})
 		}
 		r.Groups = append(r.Groups, s)
 	}
@@ -160,7 +162,9 @@ func (o options) open(ctx context.Context, e engine, end time.Time, r *result) e
 			continue
 		}
 		runtime.GC()
-		rows, err := newView(e, end, o.span).look(ctx, &boards[i])
+		v := newView(e, end, o.span)
+		v.limits = o.limits
+		rows, err := v.look(ctx, &boards[i])
 		if err != nil {
 			return err
 		}

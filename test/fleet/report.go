@@ -63,7 +63,7 @@ func (r *result) minute() section {
 	for i := range r.Groups {
 		c, perMinute := r.Groups[i].total(), time.Minute.Seconds()/r.Groups[i].Every.Seconds()
 		c.Seconds, c.Samples = c.Seconds*perMinute, int64(float64(c.Samples)*perMinute)
-		out.Rows = append(out.Rows, row{ruleRow, r.Groups[i].Name, c})
+		out.Rows = append(out.Rows, row{Kind: ruleRow, Name: r.Groups[i].Name, cost: c})
 	}
 	return out
 }
@@ -72,7 +72,7 @@ func (r *result) minute() section {
 func (r *result) boards() section {
 	out := section{Name: "all dashboards"}
 	for i := range r.Boards {
-		out.Rows = append(out.Rows, row{panelRow, r.Boards[i].Name, r.Boards[i].total()})
+		out.Rows = append(out.Rows, row{Kind: panelRow, Name: r.Boards[i].Name, cost: r.Boards[i].total()})
 	}
 	return out
 }
