@@ -216,6 +216,11 @@ type Sample struct {
 	Processes []Process
 	Events    []Event // each in one sample; one that is there again is the same
 
+	// Witness says that the source does not read the hardware, but is told of what happens to it,
+	// each time when and to which process. What it counts comes before the counts of the sources that
+	// are earlier in the list, and is no telemetry of the device.
+	Witness bool
+
 	// Unreadable says that the hardware can't be read now. Readings are then only what the driver
 	// reported of it by itself, such as the errors of a GPU that fell off the bus.
 	Unreadable bool
@@ -250,6 +255,9 @@ type Event struct {
 	At time.Time
 	// PID is the process that caused it or was hit, in the host's PID namespace; 0: not told.
 	PID int
+	// PodUID is that of the pod of the process, if the source looked it up when it learned of the
+	// event; "": by PID, at the next tick.
+	PodUID string
 }
 
 // Process is one process's use of the hardware, for attribution. PID is in the host's PID

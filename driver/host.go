@@ -12,6 +12,7 @@ var ErrAbsent = errors.New("nothing to read")
 // Host is what a source is given of the machine that it runs on.
 type Host struct {
 	Procfs, Sysfs string // where they are mounted
+	Kmsg          string // the kernel log, a device file: /dev/kmsg
 	KubeletRoot   string // the kubelet's folder, which has the sockets of DRA drivers
 
 	// Passthrough reports whether a device is handed to a guest as it is (vfio).
@@ -25,6 +26,10 @@ type Host struct {
 	// Holders returns the pods that hold, now and without admin access, a device for which asked is
 	// true, with processes of Procfs. It looks for processes only if there are such pods.
 	Holders func(asked func(*Hardware) bool) []PodProcesses
+
+	// PodOf returns the UID of the pod that a process of the host belongs to, "" for none. Nil:
+	// unknown.
+	PodOf func(pid int) string
 
 	// Address and Switches are the flags of the source itself: where to read, and the names of
 	// those of its switches that are on.

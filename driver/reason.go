@@ -55,6 +55,7 @@ const (
 	ReasonNegative             Reason = "negative"               // where the quantity can't be
 	ReasonOutOfRange           Reason = "out_of_range"           // more than the quantity can be: often a wrong scale
 	ReasonNoTime               Reason = "no_time"                // a reading without its time
+	ReasonOverwritten          Reason = "overwritten"            // records of the kernel log that were not read in time
 	ReasonStale                Reason = "stale"                  // a sample with a timestamp that is too old
 	ReasonUnknownQuantity      Reason = "unknown_quantity"       // a quantity outside the catalogue
 	ReasonNoMatch              Reason = "no_match"               // a series that names no hardware
@@ -115,7 +116,7 @@ func Reasons() []Reason {
 		ReasonOther,
 		ReasonMalformed, ReasonDuplicate, ReasonTooMany, ReasonTooLong, ReasonInvalidUTF8,
 		ReasonLabel, ReasonType, ReasonNotFinite, ReasonNegative, ReasonOutOfRange, ReasonNoTime,
-		ReasonStale, ReasonUnknownQuantity, ReasonNoMatch, ReasonPartition, ReasonFact,
+		ReasonOverwritten, ReasonStale, ReasonUnknownQuantity, ReasonNoMatch, ReasonPartition, ReasonFact,
 		ReasonHolder, ReasonConsumed, ReasonMissingPod, ReasonMissingContainer, ReasonMissingClaim,
 		ReasonMissingDriver, ReasonMissingPool, ReasonMissingDevice, ReasonMissingResource,
 		ReasonMissingCDI, ReasonClassicDRA, ReasonMalformedObject, ReasonMalformedSlice,

@@ -46,6 +46,7 @@ func combinations() map[string]values {
 		"intel":   {"vendor": "intel"},
 		"network": {"vendor": "network", "hostPID": true},
 		"inspect": {"vendor": "amd", "inspectProcesses": true},
+		"log":     {"vendor": "nvidia", "kernelLog": true},
 		"cpu":     {"vendor": "cpu"},
 		"plugins": {"kubelet": values{"plugins": true}},
 		"no API":  {"kube": values{"enabled": false}, "inventory": values{"configMapName": "slices"}},

@@ -43,6 +43,7 @@ func TestPodSecurity(t *testing.T) {
 		"network": {"host namespaces"}, // hostPID
 		"MIG":     {"allowPrivilegeEscalation != false", "unrestricted capabilities"},
 		"inspect": {"unrestricted capabilities"},
+		"log":     {"allowPrivilegeEscalation != false", "privileged", "unrestricted capabilities"},
 		"library": {"allowPrivilegeEscalation != false", "privileged", "unrestricted capabilities"},
 	}
 	for name, v := range combinations() {
@@ -111,6 +112,39 @@ func TestFoldersOfSys(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"/sys/bus", "/sys/class", "/sys/devices", "/sys/fs/cgroup"}, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// The kernel log is mounted in a privileged container alone, and its source is off without it, unless
+// it is asked for.
+func TestKernelLog(t *testing.T) {
+	for name, tc := range map[string]struct {
+		values     values
+		kmsg       string // the variable of the source
+		privileged bool
+	}{
+		"off":        {values{}, "false", false},
+		"on":         {values{"kernelLog": true}, "", true},
+		"asked for":  {values{"sources": values{"kmsg": true}}, "true", false},
+		"not wanted": {values{"kernelLog": true, "sources": values{"kmsg": false}}, "false", true},
+	} {
+		pod := renderObjects(t, tc.values).daemonSet.Spec.Template.Spec
+		c := pod.Containers[0]
+		var source, path string
+		for _, v := range c.Env {
+			if v.Name == "DRA_EXPORTER_SOURCE_KMSG" {
+				source = v.Value
+			}
+		}
+		for _, m := range c.VolumeMounts {
+			if m.MountPath == "/dev/kmsg" {
+				path = hostPath(&pod, m.Name)
+			}
+		}
+		privileged := c.SecurityContext.Privileged != nil && *c.SecurityContext.Privileged
+		if source != tc.kmsg || privileged != tc.privileged || (path == "/dev/kmsg") != tc.privileged {
+			t.Errorf("%s: source %q, privileged %v, mounted from %q", name, source, privileged, path)
+		}
 	}
 }
 

@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -114,7 +112,7 @@ func (s *Source) failure(what string, err error) error {
 // unread returns the addresses of hardware that no sample has.
 func (s *Source) unread(samples []driver.Sample) []string {
 	if now := s.now(); s.at.IsZero() || now.Sub(s.at) >= listInterval {
-		s.at, s.all = now, onBus(s.root, s.hardware)
+		s.at, s.all = now, sysfs.PCIDevices(s.root, s.hardware.ID, s.hardware.Classes)
 	}
 	var out []string
 	for _, address := range s.all {
@@ -132,32 +130,4 @@ func list(addresses []string) string {
 		return fmt.Sprintf("%s and %d more", strings.Join(addresses[:most], ", "), more)
 	}
 	return strings.Join(addresses, ", ")
-}
-
-// onBus returns the addresses of the hardware on the bus, without virtual functions and devices
-// that are handed to guests.
-func onBus(root string, hardware Hardware) []string {
-	entries, err := os.ReadDir(filepath.Join(root, "bus", "pci", "devices"))
-	if err != nil {
-		return nil // no PCI here
-	}
-	var reader sysfs.Reader
-	is := func(device, attribute string, prefixes ...string) bool {
-		value, err := reader.Value(sysfs.WorkingDir, filepath.Join(device, attribute))
-		return err == nil && slices.ContainsFunc(prefixes, func(prefix string) bool {
-			return strings.HasPrefix(string(value), "0x"+prefix)
-		})
-	}
-	var out []string
-	for _, e := range entries {
-		device := sysfs.PCIDevice(root, e.Name())
-		if !is(device, "vendor", hardware.ID) || !is(device, "class", hardware.Classes...) {
-			continue
-		}
-		if _, err := os.Lstat(filepath.Join(device, "physfn")); err == nil || sysfs.Driver(device) == "vfio-pci" {
-			continue
-		}
-		out = append(out, e.Name())
-	}
-	return out
 }

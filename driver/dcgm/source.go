@@ -148,7 +148,7 @@ func (s *Source) take(r report) {
 	for _, v := range r.events {
 		if d := byEvents[v.entity]; d != nil {
 			at := earlier(v.at, r.at)
-			d.xids.Count(int64(v.number), at.Add(-time.Millisecond), at) // right before it there was none
+			d.xids.Count(int64(v.number), at.Add(-time.Millisecond), driver.Event{At: at}) // right before it there was none
 		}
 	}
 	for _, d := range s.states {

@@ -82,9 +82,9 @@ func TestXIDs(t *testing.T) {
 		t.Errorf("of nothing: %v", got)
 	}
 	x = &nvidia.XIDs{}
-	x.Count(79, before, time.Time{})
-	x.Count(31, before.Add(time.Second), before.Add(2*time.Second))
-	x.Count(79, before.Add(time.Second), before.Add(3*time.Second))
+	x.Count(79, before, driver.Event{})
+	x.Count(31, before.Add(time.Second), driver.Event{At: before.Add(2 * time.Second)})
+	x.Count(79, before.Add(time.Second), driver.Event{At: before.Add(3 * time.Second)})
 	want := driver.Sample{
 		Readings: []driver.Reading{
 			{Quantity: driver.Errors, Labels: driver.Labels{"xid", "79"}, Value: 2, At: now, Since: before},
@@ -99,9 +99,9 @@ func TestXIDs(t *testing.T) {
 		t.Errorf("the report (-want +got):\n%s", diff)
 	}
 	for code := range int64(nvidia.MaxCodes + 100) {
-		x.Count(1000+code, before, time.Time{})
+		x.Count(1000+code, before, driver.Event{})
 	}
-	x.Count(79, before, time.Time{})
+	x.Count(79, before, driver.Event{})
 	got := report().Readings
 	if last := got[len(got)-1]; len(got) != nvidia.MaxCodes+1 || last.Labels[1] != "other" || last.Value != 102 ||
 		got[0].Value != 3 {

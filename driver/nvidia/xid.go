@@ -28,9 +28,9 @@ type xidCount struct {
 }
 
 // Count counts one error. before is a time at which the device had none of that code yet; it
-// matters for the first error of a code only. at is when it happened; zero: at an unknown time
-// since the last report.
-func (x *XIDs) Count(code int64, before, at time.Time) {
+// matters for the first error of a code only. e has the time and the process of the error, as far as
+// they are known; with the zero time it happened at an unknown time since the last report.
+func (x *XIDs) Count(code int64, before time.Time, e driver.Event) {
 	name := strconv.FormatInt(code, 10)
 	i := x.find(name)
 	if i < 0 && len(x.counts) >= MaxCodes {
@@ -42,8 +42,9 @@ func (x *XIDs) Count(code int64, before, at time.Time) {
 		i = len(x.counts) - 1
 	}
 	x.counts[i].errors++
-	if !at.IsZero() && len(x.events) < maxEvents {
-		x.events = append(x.events, driver.Event{Quantity: driver.Errors, Labels: driver.Labels{"xid", name}, At: at})
+	if !e.At.IsZero() && len(x.events) < maxEvents {
+		e.Quantity, e.Labels = driver.Errors, driver.Labels{"xid", name}
+		x.events = append(x.events, e)
 	}
 }
 

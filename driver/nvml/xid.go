@@ -76,7 +76,7 @@ func (c xidCounts) add(p polled, gpus []*gpu) {
 		if c[uuid] == nil {
 			c[uuid] = &nvidia.XIDs{}
 		}
-		c[uuid].Count(int64(e.EventData), gpus[i].readAt, time.Time{}) // NVML does not tell when
+		c[uuid].Count(int64(e.EventData), gpus[i].readAt, driver.Event{}) // NVML does not tell when
 	}
 }
 

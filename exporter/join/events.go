@@ -35,7 +35,7 @@ func (j *joiner) events(d *Device, all []Event) []Event {
 		if !counted || e.At.IsZero() || len(out) == MaxEvents {
 			continue
 		}
-		if uid := j.podOf[e.PID]; e.PID != 0 && uid != "" {
+		if uid := cmp.Or(e.PodUID, j.podOf[e.PID]); e.PID != 0 && uid != "" {
 			e.Named = true
 			e.Pod, e.Claims = d.holdersOf(uid)
 		}

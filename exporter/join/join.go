@@ -54,7 +54,7 @@ type Reading struct {
 
 	origin
 	cpus  int  // how many CPUs of the device it is the sum of; 0: not of CPUs
-	event bool // the device itself could not be read
+	event bool // the source of it does not read the device itself, or can not now
 }
 
 // origin is where a reading comes from.
@@ -249,6 +249,10 @@ func mergeShares(shares []Share) []Share {
 	return out
 }
 
+// witnesses is by how much the precedence of samples of a driver.Sample.Witness is before that of
+// others: more than there are sources.
+const witnesses = 1 << 20
+
 // match assigns the samples of one source to devices. precedence is the position of the source.
 func (j *joiner) match(source SourceSamples, precedence int) {
 	samples := source.Samples
@@ -259,6 +263,9 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 	for i := range samples {
 		sample := &samples[i]
 		from := origin{precedence: precedence, sample: i}
+		if sample.Witness {
+			from.precedence -= witnesses
+		}
 		if cpu, ok := singleCPU(sample); ok {
 			if i > 0 && slices.Equal(samples[i-1].Hardware.CPUs, sample.Hardware.CPUs) {
 				j.reject(source.Name, driver.ReasonDuplicate, len(sample.Readings))
@@ -284,7 +291,7 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 // it, not the slice's, which is a semantic version: 550.163.1 for 550.163.01.
 func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) {
 	d := &j.devices[n]
-	j.facts[n].matched = j.facts[n].matched || !healthOnly(sample)
+	j.facts[n].matched = j.facts[n].matched || !healthOnly(sample) && !sample.Witness
 	completeHardware(&d.Entry.Hardware, &sample.Hardware)
 	if own := sample.Hardware.DriverVersion; own != "" && !j.facts[n].versioned && validLabel(own) {
 		d.Entry.DriverVersion, j.facts[n].versioned = own, true
@@ -303,7 +310,9 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 		if r.Estimated {
 			name += estimateSuffix
 		}
-		d.Readings = append(d.Readings, Reading{Reading: r, Source: name, origin: from, event: sample.Unreadable})
+		d.Readings = append(d.Readings, Reading{
+			Reading: r, Source: name, origin: from, event: sample.Unreadable || sample.Witness,
+		})
 	}
 }
 

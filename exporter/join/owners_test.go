@@ -221,3 +221,49 @@ func TestDriverVersion(t *testing.T) {
 		}
 	}
 }
+
+// A witness, whatever its place in the list, owns what it counts from its first record on, and is no
+// telemetry of the device. What others count of other kinds is theirs.
+func TestWitness(t *testing.T) {
+	inventory := driver.Inventory{jointest.ID("0"): {Hardware: driver.Hardware{UUID: "GPU-0", PCI: "0000:01:00.0"}}}
+	counts := func(h driver.Hardware, kind string, codes ...string) driver.Sample {
+		s := driver.Sample{Hardware: h}
+		for _, code := range codes {
+			s.Readings = append(s.Readings, driver.Reading{
+				Quantity: driver.Errors, Labels: driver.Labels{kind, code}, Value: 1, At: jointest.Start(),
+			})
+		}
+		return s
+	}
+	log := counts(driver.Hardware{PCI: "0000:01:00.0"}, "xid", "31")
+	log.Witness = true
+	log.Events = []driver.Event{{
+		Quantity: driver.Errors, Labels: driver.Labels{"xid", "31"}, At: jointest.Start(), PID: 7, PodUID: "gone",
+	}}
+	library := counts(driver.Hardware{UUID: "GPU-0"}, "xid", "31", "79")
+	ecc := counts(driver.Hardware{UUID: "GPU-0"}, "ecc_corrected", "")
+	library.Readings = append(library.Readings, ecc.Readings...)
+	sources := []SourceSamples{{Name: "nvml", Samples: []driver.Sample{library}}, {Name: "kmsg"}}
+	owners := func() string {
+		d := Join(Input{Inventory: inventory, Sources: sources}).Devices[0]
+		var out []string
+		for _, r := range d.Readings {
+			out = append(out, r.Source+" "+r.Labels[0]+r.Labels[1])
+		}
+		for _, e := range d.Events {
+			out = append(out, fmt.Sprint("event ", e.PID, " ", e.Named))
+		}
+		return fmt.Sprint(out, d.Missing)
+	}
+	if got, want := owners(), "[nvml ecc_corrected nvml xid31 nvml xid79]"; got != want {
+		t.Errorf("before the first record: %s, want %s", got, want)
+	}
+	sources[1].Samples = []driver.Sample{log}
+	if got, want := owners(), "[nvml ecc_corrected kmsg xid31 event 7 true]"; got != want {
+		t.Errorf("from the first record on: %s, want %s", got, want)
+	}
+	sources[0].Samples = nil
+	if got, want := owners(), "[kmsg xid31 event 7 true]"+string(MissingNoSource); got != want {
+		t.Errorf("without telemetry: %s, want %s", got, want)
+	}
+}

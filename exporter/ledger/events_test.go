@@ -80,3 +80,83 @@ func TestErrorsOfALostDevice(t *testing.T) {
 		h.In.Sources[0].Samples = nil // and its source knows nothing of it any more
 	}
 }
+
+// XIDs that a library counts, and the kernel log too from its first record on, are counted once:
+// when the log takes over, also where the library was the first to tell, while both count, and when
+// the log can't be read any more.
+func TestWitnessTakesOver(t *testing.T) {
+	for name, late := range map[string]int{"in the same tick": 0, "the library first": 1} {
+		t.Run(name, func(t *testing.T) {
+			books, begun := ledger.New(ledger.Config{}), jointest.Start()
+			inventory := driver.Inventory{jointest.ID("0"): {Hardware: driver.Hardware{UUID: "GPU-0", PCI: "0000:01:00.0"}}}
+			// When each happened, in half seconds. The log is read from the second 3 to the second 10.
+			happened := map[string][]int{"31": {3, 9, 13, 23}, "79": {17}}
+			library := func(tick int) driver.Sample {
+				s := driver.Sample{Hardware: driver.Hardware{UUID: "GPU-0"}, Readings: []driver.Reading{jointest.Watts(1)}}
+				s.Readings[0].At = begun.Add(time.Duration(tick) * time.Second)
+				for code, times := range happened {
+					r := driver.Reading{
+						Quantity: driver.Errors, Labels: driver.Labels{"xid", code}, At: s.Readings[0].At,
+						Since: begun.Add(time.Duration(times[0]/2) * time.Second),
+					}
+					for _, at := range times {
+						if at < 2*tick {
+							r.Value++
+						}
+					}
+					if r.Value > 0 {
+						s.Readings = append(s.Readings, r)
+					}
+				}
+				return s
+			}
+			log := func(tick int) (out []driver.Sample) {
+				s := driver.Sample{Hardware: driver.Hardware{PCI: "0000:01:00.0"}, Witness: true}
+				for code, times := range happened {
+					r := driver.Reading{
+						Quantity: driver.Errors, Labels: driver.Labels{"xid", code}, At: begun.Add(time.Duration(tick) * time.Second),
+					}
+					for _, half := range times {
+						at := begun.Add(time.Duration(half) * 500 * time.Millisecond)
+						if half < 6 || half >= 2*(tick-late) {
+							continue
+						}
+						if r.Value++; r.Value == 1 {
+							r.Since = at.Add(-time.Microsecond)
+						}
+						if half >= 2*(tick-late-1) {
+							s.Events = append(s.Events, driver.Event{Quantity: r.Quantity, Labels: r.Labels, At: at})
+						}
+					}
+					if r.Value > 0 {
+						s.Readings = append(s.Readings, r)
+						out = []driver.Sample{s}
+					}
+				}
+				return out
+			}
+			counted := map[string]float64{}
+			for tick := range 18 {
+				sources := []join.SourceSamples{{Name: "nvml", Samples: []driver.Sample{library(tick)}}, {Name: "kmsg"}}
+				if tick >= 3 && tick <= 10 {
+					sources[1].Samples = log(tick)
+				}
+				now := begun.Add(time.Duration(tick) * time.Second)
+				result := join.Join(join.Input{Inventory: inventory, Sources: sources})
+				result.View.At = now
+				for _, d := range books.Advance(result, now).Devices {
+					for _, v := range d.Values {
+						if v.Quantity == driver.Errors {
+							counted[v.Labels[1]] = v.Value
+						}
+					}
+				}
+			}
+			for code, times := range happened {
+				if counted[code] != float64(len(times)) {
+					t.Errorf("XID %s happened %d times and was counted %v times", code, len(times), counted[code])
+				}
+			}
+		})
+	}
+}

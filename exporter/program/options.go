@@ -268,6 +268,7 @@ func (o *options) addNodeFlags(g *flagGroup) {
 	).Default("/var/log/pods").StringVar(&o.podLogs)
 	g.Flag("path.procfs", "Where procfs is mounted.").Default("/proc").StringVar(&o.paths.Procfs)
 	g.Flag("path.sysfs", "Where sysfs is mounted.").Default("/sys").StringVar(&o.paths.Sysfs)
+	g.Flag("path.kmsg", "The kernel log.").Default("/dev/kmsg").StringVar(&o.paths.Kmsg)
 	g.Flag("path.cdi", "Folder of CDI specs (repeatable).").Default("/etc/cdi", "/var/run/cdi").StringsVar(&o.cdi)
 	g.Flag(
 		"inventory.file",

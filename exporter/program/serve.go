@@ -204,6 +204,7 @@ func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, erro
 	mounts.KubeletRoot = o.kubeletRoot
 	mounts.Passthrough, mounts.Attachments, mounts.Listed = n.Passthrough, n.Attachments, n.Listed
 	mounts.Holders = n.Holders
+	mounts.PodOf = podresources.NewProcesses(o.paths.Procfs).PodUID
 	var out, last []driver.Source
 	for _, s := range list {
 		paths, wanted := o.pathsOf(s, mounts)

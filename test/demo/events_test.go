@@ -67,3 +67,31 @@ func value(metrics, family, claim, device string) float64 {
 	v, _ := strconv.ParseFloat(found[1], 64) // 0
 	return v
 }
+
+// The demo plays an XID that names a process of one of two claims that share a GPU: it hits that
+// claim alone.
+func TestFaultOfProcess(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), 90*time.Second)
+	defer stop()
+	address := freeAddress(t)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if status, _, stderr := runDemoOn(ctx, t, address); status != 0 {
+			t.Errorf("status %d: %s", status, stderr)
+		}
+	}()
+	var hit, other, memory float64
+	for ctx.Err() == nil && hit == 0 {
+		metrics := get(ctx, "http://"+address+"/metrics")
+		hit = value(metrics, "dra_claim_last_error_timestamp_seconds", "embedder-0-gpu", "gpu-7")
+		other = value(metrics, "dra_claim_last_error_timestamp_seconds", "captioner-0-gpu", "gpu-7")
+		memory = value(metrics, "dra_claim_memory_used_bytes", "captioner-0-gpu", "gpu-7")
+		time.Sleep(100 * time.Millisecond)
+	}
+	stop()
+	<-ended
+	if hit == 0 || other != 0 || memory == 0 {
+		t.Errorf("the last XID of the process's claim is at %v, that of the other, which uses %v bytes, at %v", hit, memory, other)
+	}
+}

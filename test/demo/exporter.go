@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/kmsg"
 	"github.com/dra-exporter/dra-exporter/exporter/program"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
@@ -17,10 +18,13 @@ import (
 func runExporter(ctx context.Context, listen string, node *simnode.Node, stderr io.Writer) error {
 	args := append(node.Args(), "--web.listen-address="+listen, "--web.last-scrape-timeout=0s", "--log.level=warn",
 		"--fit.after=30s")
-	sources := []program.Source{{
-		Name: "sim", Help: "Read the simulated devices.",
-		New: func(driver.Host) (driver.Source, error) { return node.Source(), nil },
-	}}
+	sources := []program.Source{
+		{
+			Name: "sim", Help: "Read the simulated devices.",
+			New: func(driver.Host) (driver.Source, error) { return node.Source(), nil },
+		},
+		{Name: "kmsg", Help: "Read the simulated kernel log.", New: kmsg.FromHost},
+	}
 	if status := program.Run(ctx, args, sources, io.Discard, stderr); status != 0 {
 		return fmt.Errorf("run exporter: exit status %d", status)
 	}

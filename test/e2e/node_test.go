@@ -54,6 +54,7 @@ func newNodeWithoutKubelet(t *testing.T) *node {
 		n.mkdir(folder)
 	}
 	n.write("sys/fs/cgroup/cgroup.controllers", "cpu memory\n")
+	n.write("kmsg", "")
 	return n
 }
 
@@ -101,6 +102,7 @@ func (n *node) flags(more flags) flags {
 		"path.procfs":                 n.path("proc"),
 		"path.sysfs":                  n.path("sys"),
 		"path.cdi":                    n.path("cdi"),
+		"path.kmsg":                   n.path("kmsg"),
 		"counter.zero-hold":           "0s",
 	}.with(more)
 }

@@ -75,6 +75,14 @@ func gpuDevice(d sim.Device, index int) Device {
 	}
 }
 
+// Logged returns the device with a PCI address, at which the node's PCI bus has a GPU of NVIDIA: the
+// driver of one tells the kernel log of errors.
+func Logged(d Device, pci string) Device {
+	d.Hardware.PCI = pci
+	d.Attributes["resource.kubernetes.io/pciBusID"] = resourcev1.DeviceAttribute{StringValue: new(pci)}
+	return d
+}
+
 // Shared returns the device as a shared one: each claim consumes as much memory as it requests
 // (KEP-5075).
 func Shared(d Device) Device {

@@ -64,6 +64,7 @@ const (
 type Node struct {
 	root    string
 	now     func() time.Time
+	begun   time.Time
 	options Options
 	devices map[string]*Device // by name
 	machine *sim.Machine
@@ -77,6 +78,7 @@ type Node struct {
 	claims map[podresources.Claim]*claim
 	ended  []Use
 	played int
+	logged int // records of the kernel log
 }
 
 // New creates the folders of a node in root, which must exist, and returns the node with these
@@ -98,7 +100,7 @@ func New(root string, seed uint64, devices []Device, options Options) (*Node, er
 		return nil, fmt.Errorf("create simulated node: %w", err)
 	}
 	n := &Node{
-		root: root, now: now, options: options, devices: byName, machine: machine,
+		root: root, now: now, begun: now(), options: options, devices: byName, machine: machine,
 		kubelet: podresourcestest.New(), random: rand.New(rand.NewPCG(seed, 0)),
 		pods: map[podresources.Pod]*pod{}, claims: map[podresources.Claim]*claim{},
 	}
@@ -157,6 +159,7 @@ func (n *Node) Args() []string {
 		"--path.podlogs=" + n.path(logsPath),
 		"--path.sysfs=" + n.path(sysfsPath),
 		"--path.procfs=" + n.path(procfsPath),
+		"--path.kmsg=" + n.path(kmsgPath),
 		"--path.cdi=" + n.path(cdiPath),
 		"--inventory.file=" + n.path(inventoryPath),
 		"--kube=off",
@@ -201,6 +204,7 @@ const (
 	procfsPath    = "proc"
 	cgroupPath    = sysfsPath + "/fs/cgroup"
 	burstablePath = cgroupPath + "/kubepods.slice/kubepods-burstable.slice"
+	kmsgPath      = "kmsg"
 	cdiPath       = "cdi"
 	inventoryPath = "inventory.yaml"
 	// draftsPath is the folder of files that are not complete yet.
@@ -221,5 +225,7 @@ func (n *Node) makeTree() error {
 		writeCgroup(n.path(cgroupPath)),
 		writeCgroup(n.path(filepath.Dir(burstablePath))),
 		writeCgroup(n.path(burstablePath)),
+		os.WriteFile(n.path(kmsgPath), nil, 0o600),
+		n.makeBus(),
 	)
 }

@@ -19,6 +19,7 @@ type PodSpec struct {
 	Namespace, Name string
 	Labels          map[string]string
 	Owner           string   // the controller as KIND/NAME; empty: none
+	PID             int      // of its process; 0: it has none that is seen
 	Containers      []string // empty: one with the name main
 	Claims          []ClaimSpec
 }
@@ -83,7 +84,7 @@ func (n *Node) StartPod(spec PodSpec) error {
 			{StepPrepared, n.prepareAll},
 			{StepListed, n.hold},
 			{StepLogs, n.makeLogs},
-			{StepBusy, n.work},
+			{StepBusy, func(p *pod) error { return errors.Join(n.makeProcess(p), n.work(p)) }},
 		})
 	}
 	if err != nil {
@@ -100,7 +101,7 @@ func (n *Node) StopPod(namespace, name string) error {
 	err := ErrNotRunning
 	if p, running := n.pods[podresources.Pod{Namespace: namespace, Name: name}]; running {
 		err = n.steps(p, []step{
-			{StepIdle, n.rest},
+			{StepIdle, func(p *pod) error { return errors.Join(n.removeProcess(p), n.rest(p)) }},
 			{StepKilled, func(p *pod) error { return n.removeCgroup(p.uid) }},
 			{StepUnlisted, n.drop},
 			{StepUnprepared, n.releaseAll},

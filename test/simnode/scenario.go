@@ -18,6 +18,14 @@ type Scenario struct {
 	Standing []PodSpec
 	Cycle    time.Duration
 	Visits   []Visit // within the cycle
+	Faults   []Fault // likewise
+}
+
+// Fault is a page fault of a pod's process on a device: the kernel log has an XID that names both.
+type Fault struct {
+	At             time.Duration // since the start of the cycle
+	Namespace, Pod string
+	Device         string
 }
 
 // Visit is a pod that starts and ends.
@@ -44,6 +52,9 @@ func Demo(seed uint64) Scenario {
 	s := Scenario{Cycle: cycle, Devices: demoDevices(seed)}
 	s.Standing = slices.Concat(busyPods(seed), sharingPods(seed), idlePods(), infraPods(seed, s.Devices))
 	s.Visits = slices.Concat(batchVisits(seed), regularVisits(seed))
+	for at := 20 * time.Second; at < cycle; at += xidInterval {
+		s.Faults = append(s.Faults, Fault{At: at, Namespace: "team-nlp", Pod: "embedder-0", Device: "gpu-7"})
+	}
 	return s
 }
 
@@ -60,7 +71,7 @@ func demoDevices(seed uint64) []Device {
 	out[1].XIDEvery, out[1].XID = xidInterval, pageFault
 	out[5] = Unhealthy(out[5])
 	out = append(out, PartitionedGPU(seed, 6, 4)...)
-	out = append(out, Shared(GPU(seed, 7)))
+	out = append(out, Logged(Shared(GPU(seed, 7)), "0000:47:00.0"))
 	for i := range 4 {
 		out = append(out, NIC(i))
 	}
@@ -110,7 +121,7 @@ func sharingPods(seed uint64) []PodSpec {
 	return []PodSpec{
 		deployed(PodSpec{Namespace: "team-vision", Name: "detector-a", Claims: detector(2)}, "detector"),
 		deployed(PodSpec{Namespace: "team-vision", Name: "detector-b", Claims: detector(3)}, "detector"),
-		{Namespace: "team-nlp", Name: "embedder-0", Owner: "StatefulSet/embedder", Claims: []ClaimSpec{
+		{Namespace: "team-nlp", Name: "embedder-0", Owner: "StatefulSet/embedder", PID: 4242, Claims: []ClaimSpec{
 			share("20Gi", sim.Bursts(seed+4, 5*time.Second, 0.5, 0.05, 0.6), 17*gibibyte, "gpu-7"),
 		}},
 		{Namespace: "team-vision", Name: "captioner-0", Owner: "StatefulSet/captioner", Claims: []ClaimSpec{
@@ -203,18 +214,22 @@ func regularVisits(seed uint64) []Visit {
 	return out
 }
 
-// event is the start or the end of a visit.
+// event is the start or the end of a visit, or a fault.
 type event struct {
 	at    time.Duration
 	start bool
 	pod   PodSpec
+	fault *Fault
 }
 
-// events returns the starts and ends of the visits in order of time, ends first.
+// events returns the starts and ends of the visits, and the faults, in order of time, ends first.
 func (s Scenario) events() []event {
 	var out []event
 	for _, v := range s.Visits {
-		out = append(out, event{v.From, true, v.Pod}, event{v.To, false, v.Pod})
+		out = append(out, event{at: v.From, start: true, pod: v.Pod}, event{at: v.To, pod: v.Pod})
+	}
+	for i := range s.Faults {
+		out = append(out, event{at: s.Faults[i].At, start: true, fault: &s.Faults[i]})
 	}
 	slices.SortStableFunc(out, func(a, b event) int {
 		first := func(e event) int {
@@ -253,6 +268,9 @@ func (s Scenario) Run(ctx context.Context, n *Node) error {
 }
 
 func (n *Node) play(e event) error {
+	if e.fault != nil {
+		return n.Fault(*e.fault)
+	}
 	if e.start {
 		return n.StartPod(e.pod)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/drm"
 	"github.com/dra-exporter/dra-exporter/driver/health"
 	"github.com/dra-exporter/dra-exporter/driver/intelgpu"
+	"github.com/dra-exporter/dra-exporter/driver/kmsg"
 	"github.com/dra-exporter/dra-exporter/driver/netdev"
 	"github.com/dra-exporter/dra-exporter/driver/nvme"
 	"github.com/dra-exporter/dra-exporter/driver/nvml"
@@ -80,6 +81,10 @@ func sources() []program.Source {
 		{
 			Name: "health", Help: "Read the health of devices from the streams of their DRA drivers.",
 			Fills: health.Fills(), New: health.FromHost,
+		},
+		{
+			Name: "kmsg", Help: "Read from the kernel log which process an XID error of an NVIDIA GPU names.",
+			Fills: kmsg.Fills(), New: kmsg.FromHost,
 		},
 		{
 			Name: "drm", Last: true, // others see a device whoever uses it

@@ -1,0 +1,393 @@
+// Package kmsg reads which errors drivers tell the kernel log alone, with the process that they hit:
+// the XIDs of NVIDIA's GPUs. NVML and DCGM count XIDs and name no process.
+package kmsg
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/nvidia"
+	"github.com/dra-exporter/dra-exporter/driver/sysfs"
+)
+
+// Source reads XIDs from the kernel log. It is a [driver.Source], and a [driver.Watcher]: with Watch
+// it learns of an error when it happens, while the process is still there, without it at the next
+// Sample.
+//
+// What was in the log before it is opened does not count. Where there is no GPU of NVIDIA on the
+// PCI bus, the log is not opened.
+type Source struct {
+	path, sysfs, procfs string
+	podOf               func(pid int) string
+	now                 func() time.Time
+	uptime              func() time.Duration // CLOCK_MONOTONIC
+	read                func(fd int, b []byte) (int, error)
+
+	mu       sync.Mutex
+	lookedAt time.Time // at the bus
+	gpus     bool
+	file     *os.File // nil: closed
+	triedAt  time.Time
+	err      error // why it is closed
+	drained  time.Time
+	clock    clock
+	sequence uint64 // of the last record; together with begun
+	begun    bool   // there was a record
+	rest     []byte // of a line that is not complete
+	buffer   [maxRecord]byte
+	counts   map[place]*nvidia.XIDs
+	uuids    map[string]string // of GPUs, by PCI address
+	records  int
+	rejected driver.Rejections
+}
+
+// place is a GPU or a MIG device.
+type place struct{ pci, instance string }
+
+var (
+	_ driver.Source           = (*Source)(nil)
+	_ driver.Watcher          = (*Source)(nil)
+	_ driver.Describer        = (*Source)(nil)
+	_ driver.RejectionCounter = (*Source)(nil)
+)
+
+const (
+	// retryInterval is how often a log that can't be read is tried again, and the PCI bus looked at.
+	retryInterval = 10 * time.Second
+	// maxRecord is more than the kernel's longest record (8 KiB, PRINTK_MESSAGE_MAX).
+	maxRecord = 16 << 10
+	// maxReads bounds the records of one turn; the rest waits for the next.
+	maxReads = 1 << 13
+	// maxPlaces bounds the devices.
+	maxPlaces = 256
+)
+
+// FromHost returns the source of a machine.
+func FromHost(h driver.Host) (driver.Source, error) { return New(h), nil }
+
+// New returns a source that reads the log h.Kmsg. Its records name processes by their numbers in the
+// host's PID namespace.
+func New(h driver.Host) *Source {
+	podOf := h.PodOf
+	if podOf == nil {
+		podOf = func(int) string { return "" }
+	}
+	return &Source{
+		path: h.Kmsg, sysfs: h.Sysfs, procfs: h.Procfs, podOf: podOf, now: time.Now, uptime: uptime, read: syscall.Read,
+		counts: map[place]*nvidia.XIDs{}, uuids: map[string]string{}, rejected: driver.Rejections{},
+	}
+}
+
+func uptime() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
+		return 0 // the first record corrects it
+	}
+	return time.Duration(t.Nano())
+}
+
+// Fills returns the quantities that the source reads.
+func Fills() []driver.Quantity { return []driver.Quantity{driver.Errors} }
+
+// Name returns kmsg.
+func (*Source) Name() string { return "kmsg" }
+
+// Sample returns the XIDs that were counted, and those that are new as events.
+func (s *Source) Sample(context.Context) ([]driver.Sample, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open() {
+		s.drain()
+	}
+	now := s.now()
+	places := slices.SortedFunc(maps.Keys(s.counts), func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.pci, b.pci), cmp.Compare(a.instance, b.instance))
+	})
+	samples := make([]driver.Sample, 0, len(places))
+	for _, p := range places {
+		sample := driver.Sample{Hardware: s.hardware(p), Witness: true}
+		s.counts[p].Report(&sample, now)
+		samples = append(samples, sample)
+	}
+	return samples, s.err
+}
+
+// hardware returns what identifies a place. A MIG device is known by the UUID of its GPU.
+func (s *Source) hardware(p place) driver.Hardware {
+	h := driver.Hardware{PCI: p.pci, Vendor: "nvidia"}
+	if p.instance != "" {
+		h.PCI, h.Parent, h.Instance = "", s.uuids[p.pci], p.instance
+	}
+	return h
+}
+
+// Watch follows the log until ctx ends.
+func (s *Source) Watch(ctx context.Context) {
+	ticker := time.NewTicker(retryInterval)
+	defer ticker.Stop()
+	for {
+		s.mu.Lock()
+		s.open()
+		file := s.file
+		s.mu.Unlock()
+		if file != nil {
+			s.follow(ctx, file)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// follow reads what comes to the log until it fails or ctx ends. It returns at once for a file that
+// can't be waited for.
+func (s *Source) follow(ctx context.Context, file *os.File) {
+	log, err := file.SyscallConn()
+	if err != nil || file.SetReadDeadline(time.Time{}) != nil {
+		return
+	}
+	defer context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Now()) })()
+	_ = log.Read(func(uintptr) (failed bool) { // a failure is known by the file that is closed
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.file == file {
+			s.drain()
+		}
+		return s.file != file
+	})
+}
+
+// open opens the log if it is due, and reports whether it is open.
+func (s *Source) open() bool {
+	now := s.now()
+	if s.file != nil || !s.present(now) {
+		return s.file != nil
+	}
+	if !s.triedAt.IsZero() && now.Sub(s.triedAt) < retryInterval {
+		return false
+	}
+	s.triedAt = now
+	file, err := os.OpenFile(s.path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		s.err = s.failure("open", err)
+		return false
+	}
+	if !s.begun { // else those that are known are passed over
+		_, _ = file.Seek(0, io.SeekEnd) // of a pipe it fails, which has nothing old
+	}
+	s.file, s.err, s.drained, s.rest = file, nil, now, nil
+	s.clock.begin(now, s.uptime())
+	return true
+}
+
+// present reports whether there is a GPU whose driver writes to the log.
+func (s *Source) present(now time.Time) bool {
+	if !s.gpus && (s.lookedAt.IsZero() || now.Sub(s.lookedAt) >= retryInterval) {
+		s.lookedAt, s.gpus = now, len(sysfs.PCIDevices(s.sysfs, "10de", []string{"03"})) > 0
+	}
+	return s.gpus
+}
+
+func (s *Source) failure(operation string, err error) error {
+	err = fmt.Errorf("%s the kernel log: %w", operation, err)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = driver.WithReason(driver.ReasonAbsent, err)
+	}
+	return err
+}
+
+// drain reads what is in the log by now.
+func (s *Source) drain() {
+	var found []written
+	err := s.readAll(func(r record) {
+		if r.kernel && strings.HasPrefix(r.text, xidPrefix) {
+			x, ok := parseXID(r.text)
+			if !ok {
+				s.rejected.Add(driver.ReasonMalformed, 1)
+				return
+			}
+			found = append(found, written{xid: x, record: r.at})
+		}
+	})
+	now := s.now()
+	for i := range found {
+		found[i].at = s.clock.at(found[i].record, s.drained, now)
+	}
+	for i := len(found) - 2; i >= 0; i-- { // no two at the same time
+		if limit := found[i+1].at.Add(-time.Microsecond); found[i].at.After(limit) {
+			found[i].at = limit
+		}
+	}
+	for _, w := range found {
+		s.count(w)
+	}
+	s.drained = now
+	if err != nil {
+		_ = s.file.Close() // of what was only read
+		s.file, s.triedAt, s.err = nil, now, s.failure("read", err)
+	}
+}
+
+// written is an XID with the time of its record.
+type written struct {
+	xid
+	record time.Duration // by the clock of the log
+	at     time.Time
+}
+
+// count counts an XID. Right before it there was none.
+func (s *Source) count(w written) {
+	p := place{w.pci, w.instance}
+	if p.instance != "" && s.uuid(p.pci) == "" {
+		p.instance = "" // what happens to a GPU happens to its parts
+	}
+	x := s.counts[p]
+	if x == nil {
+		if len(s.counts) == maxPlaces {
+			s.rejected.Add(driver.ReasonTooMany, 1)
+			return
+		}
+		x = &nvidia.XIDs{}
+		s.counts[p] = x
+	}
+	e := driver.Event{At: w.at, PID: w.pid}
+	if w.pid != 0 {
+		e.PodUID = s.podOf(w.pid)
+	}
+	x.Count(w.code, w.at.Add(-time.Microsecond), e)
+}
+
+// readAll calls f for each record that is new. Records that were overwritten are counted.
+func (s *Source) readAll(f func(record)) (err error) {
+	log, err := s.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	control := log.Control(func(fd uintptr) {
+		for range maxReads {
+			var n int
+			n, err = s.read(int(fd), s.buffer[:])
+			switch {
+			case errors.Is(err, syscall.EAGAIN) || err == nil && n == 0:
+				err = nil
+				return
+			case errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.EINTR):
+				// Of overwritten records the next one's number tells how many they are.
+			case errors.Is(err, syscall.EINVAL): // longer than the buffer, which the kernel passes over
+				s.rejected.Add(driver.ReasonTooLarge, 1)
+			case err != nil:
+				return
+			default:
+				s.split(s.buffer[:n], f)
+			}
+		}
+		err = nil
+	})
+	return cmp.Or(err, control)
+}
+
+// split calls f for the records in what was read: of /dev/kmsg one, of a file any part of some.
+func (s *Source) split(b []byte, f func(record)) {
+	s.rest = append(s.rest, b...)
+	for {
+		line, rest, ok := bytes.Cut(s.rest, []byte{'\n'})
+		if !ok {
+			break
+		}
+		s.take(line, f)
+		s.rest = rest
+	}
+	if len(s.rest) > maxRecord {
+		s.rejected.Add(driver.ReasonTooLarge, 1)
+		s.rest = nil
+	}
+	s.rest = slices.Clone(s.rest)
+}
+
+// take takes a line. One that begins with a space belongs to the record before it, and names its
+// device.
+func (s *Source) take(line []byte, f func(record)) {
+	if len(line) == 0 || line[0] == ' ' {
+		return
+	}
+	r, ok := parseRecord(line)
+	if !ok {
+		s.rejected.Add(driver.ReasonMalformed, 1)
+		return
+	}
+	if s.begun && r.sequence <= s.sequence {
+		return // the log was opened again
+	}
+	if s.begun && r.sequence-s.sequence > 1 {
+		s.rejected.Add(driver.ReasonOverwritten, int(min(r.sequence-s.sequence-1, 1<<20)))
+	}
+	s.begun, s.sequence = true, r.sequence
+	s.records++
+	f(r)
+}
+
+// maxInformation bounds the file that tells the UUID of a GPU.
+const maxInformation = 4 << 10
+
+// uuid returns the UUID of the GPU with a PCI address, "" where the driver's file
+// /proc/driver/nvidia/gpus/ADDRESS/information does not tell it.
+func (s *Source) uuid(pci string) string {
+	if s.uuids[pci] == "" {
+		file := filepath.Join(s.procfs, "driver", "nvidia", "gpus", pci, "information")
+		if content, err := sysfs.ReadFile(file, maxInformation); err == nil {
+			s.uuids[pci] = parseUUID(string(content))
+		}
+	}
+	return s.uuids[pci]
+}
+
+// parseUUID returns what the line "GPU UUID:" has.
+func parseUUID(information string) string {
+	for line := range strings.Lines(information) {
+		if value, ok := strings.CutPrefix(line, "GPU UUID:"); ok {
+			if value = strings.TrimSpace(value); strings.HasPrefix(value, "GPU-") {
+				return value
+			}
+		}
+	}
+	return ""
+}
+
+// Rejected returns how many records were overwritten before they were read, or could not be used.
+func (s *Source) Rejected() driver.Rejections {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.rejected)
+}
+
+// Describe returns a line about the log.
+func (s *Source) Describe() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.file != nil:
+		return []string{fmt.Sprintf("%s: %d records since it was opened", s.path, s.records)}
+	case !s.gpus:
+		return []string{s.path + " is not read: there is no GPU of NVIDIA on the PCI bus"}
+	default:
+		return nil // the error tells
+	}
+}

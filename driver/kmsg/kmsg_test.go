@@ -1,0 +1,405 @@
+package kmsg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/driver/drivertest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// machine has one GPU, and a file for the kernel log.
+type machine struct {
+	testing.TB
+	*Source
+	root     string
+	clock    time.Time
+	log      time.Duration // of the log's own clock
+	sequence int
+}
+
+func newMachine(tb testing.TB) *machine {
+	tb.Helper()
+	m := &machine{TB: tb, root: tb.TempDir(), clock: time.Unix(1_800_000_000, 0), log: 1000 * time.Second, sequence: 5000}
+	drivertest.WriteTree(tb, m.root, `
+sys/bus/pci/devices/0000:65:00.0/vendor: 0x10de
+sys/bus/pci/devices/0000:65:00.0/class: 0x030200
+proc/driver/nvidia/gpus/0000:65:00.0/information: GPU UUID: 	 GPU-65
+kmsg: 6,1,0,-;Linux
+`)
+	m.Source = New(driver.Host{
+		Kmsg: filepath.Join(m.root, "kmsg"), Sysfs: filepath.Join(m.root, "sys"), Procfs: filepath.Join(m.root, "proc"),
+	})
+	m.now, m.uptime = func() time.Time { return m.clock }, func() time.Duration { return m.log }
+	tb.Cleanup(m.close)
+	return m
+}
+
+func (m *machine) close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.file != nil {
+		_ = m.file.Close()
+		m.file = nil
+	}
+}
+
+// pass lets time pass.
+func (m *machine) pass(d time.Duration) { m.clock, m.log = m.clock.Add(d), m.log+d }
+
+// record returns the next record of the log.
+func (m *machine) record(text string) string {
+	m.sequence++
+	return fmt.Sprintf("4,%d,%d,-;%s\n", m.sequence, m.log.Microseconds(), text)
+}
+
+// write writes the kernel's next record.
+func (m *machine) write(text string) { m.writeRaw(m.record(text)) }
+
+func (m *machine) writeRaw(text string) {
+	m.Helper()
+	f, err := os.OpenFile(m.path, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
+	if err == nil {
+		_, err = f.WriteString(text)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		m.Fatal(err)
+	}
+}
+
+// sample returns the samples, which have no error.
+func (m *machine) sample() []driver.Sample {
+	m.Helper()
+	samples, err := m.Sample(m.Context())
+	if err != nil {
+		m.Fatal(err)
+	}
+	return samples
+}
+
+const (
+	fault   = "NVRM: Xid (PCI:0000:65:00): 31, pid=4242, name=python, Ch 00000008, intr 00000000. MMU Fault"
+	nowhere = "NVRM: Xid (PCI:0000:65:00): 79, GPU has fallen off the bus."
+)
+
+func xidLabels(code string) driver.Labels { return driver.Labels{"xid", code} }
+
+// What was in the log before does not count. An error counts from right before it on, and has its
+// time, by the clock of the log, and its process.
+func TestXIDs(t *testing.T) {
+	m := newMachine(t)
+	m.podOf = func(pid int) string { return fmt.Sprint("pod-", pid) }
+	m.write(fault)
+	if got := m.sample(); len(got) > 0 {
+		t.Fatalf("errors of before: %+v", got)
+	}
+	m.pass(400 * time.Millisecond)
+	m.write(fault)
+	at := m.clock
+	m.pass(300 * time.Millisecond)
+	m.write("usb 1-1: new device\n SUBSYSTEM=usb")
+	m.write(nowhere)
+	lost := m.clock
+	m.pass(300 * time.Millisecond)
+	want := []driver.Sample{{
+		Hardware: driver.Hardware{PCI: "0000:65:00.0", Vendor: "nvidia"}, Witness: true,
+		Readings: []driver.Reading{
+			{Quantity: driver.Errors, Labels: xidLabels("31"), Value: 1, At: m.clock, Since: at.Add(-time.Microsecond)},
+			{Quantity: driver.Errors, Labels: xidLabels("79"), Value: 1, At: m.clock, Since: lost.Add(-time.Microsecond)},
+		},
+		Events: []driver.Event{
+			{Quantity: driver.Errors, Labels: xidLabels("31"), At: at, PID: 4242, PodUID: "pod-4242"},
+			{Quantity: driver.Errors, Labels: xidLabels("79"), At: lost},
+		},
+	}}
+	if diff := cmp.Diff(want, m.sample()); diff != "" {
+		t.Fatalf("samples (-want +got):\n%s", diff)
+	}
+	m.pass(time.Second)
+	want[0].Events = nil
+	for i := range want[0].Readings {
+		want[0].Readings[i].At = m.clock
+	}
+	if diff := cmp.Diff(want, m.sample()); diff != "" {
+		t.Errorf("a second later (-want +got):\n%s", diff)
+	}
+}
+
+// An error of a MIG device is that device's, by the UUID of its GPU; the GPU's where that is not
+// known.
+func TestMIG(t *testing.T) {
+	m := newMachine(t)
+	m.sample()
+	m.write("NVRM: Xid (PCI:0000:65:00 GPU-I:02 GPU-CI:01): 43, pid=1, name=a, Ch 00000008")
+	m.write("NVRM: Xid (PCI:0000:66:00 GPU-I:02): 43, pid=1, name=a, Ch 00000008")
+	got := m.sample()
+	want := []driver.Hardware{
+		{Parent: "GPU-65", Instance: "2/1", Vendor: "nvidia"}, {PCI: "0000:66:00.0", Vendor: "nvidia"},
+	}
+	if len(got) != 2 || !cmp.Equal(want, []driver.Hardware{got[0].Hardware, got[1].Hardware}) {
+		t.Errorf("samples %+v, want of %+v", got, want)
+	}
+}
+
+// The log's clock drifts: an error that can't have been when it says was when it was read, and what
+// that says of the clock holds for the next ones.
+func TestDrift(t *testing.T) {
+	for _, drift := range []time.Duration{-90 * time.Second, 90 * time.Second} {
+		m := newMachine(t)
+		m.sample()
+		m.log += drift
+		m.pass(time.Second)
+		m.sample()
+		m.pass(600 * time.Millisecond)
+		m.write(fault)
+		m.pass(400 * time.Millisecond)
+		if first := m.sample()[0].Events[0].At; !first.Equal(m.clock) {
+			t.Errorf("drift %v: the error is at %v, read at %v", drift, first, m.clock)
+		}
+		// The difference is wrong by 400 ms from now on, and not by more.
+		m.pass(500 * time.Millisecond)
+		m.write(fault)
+		want := m.clock.Add(400 * time.Millisecond)
+		m.pass(500 * time.Millisecond)
+		if second := m.sample()[0].Events[0].At; !second.Equal(want) {
+			t.Errorf("drift %v: the second error is at %v, want %v", drift, second, want)
+		}
+	}
+}
+
+// Errors of the same moment have times of their own.
+func TestBurst(t *testing.T) {
+	m := newMachine(t)
+	m.sample()
+	m.pass(time.Second)
+	for range 5 {
+		m.write(fault)
+	}
+	events := m.sample()[0].Events
+	for i := 1; i < len(events); i++ {
+		if !events[i].At.After(events[i-1].At) {
+			t.Errorf("event %d at %v, the one before at %v", i, events[i].At, events[i-1].At)
+		}
+	}
+	if last := events[len(events)-1].At; len(events) != 5 || last.After(m.clock) {
+		t.Errorf("%d events, the last at %v, now %v", len(events), last, m.clock)
+	}
+}
+
+// What a program writes to the log is no error of a device, and what is no record is counted.
+func TestForged(t *testing.T) {
+	m := newMachine(t)
+	m.sample()
+	m.sequence++
+	m.writeRaw(fmt.Sprintf("12,%d,1,-;%s\n", m.sequence, fault))
+	m.writeRaw("no record\n")
+	m.write("NVRM: Xid (PCI:0000:65:00)")
+	if got := m.sample(); len(got) > 0 {
+		t.Errorf("forged: %+v", got)
+	}
+	if diff := cmp.Diff(driver.Rejections{driver.ReasonMalformed: 2}, m.Rejected()); diff != "" {
+		t.Errorf("rejected (-want +got):\n%s", diff)
+	}
+}
+
+// fakeLog answers like /dev/kmsg: one record, or one error, for each read.
+func (m *machine) fakeLog(answers ...any) {
+	m.read = func(_ int, b []byte) (int, error) {
+		if len(answers) == 0 {
+			return 0, syscall.EAGAIN
+		}
+		answer := answers[0]
+		answers = answers[1:]
+		if err, ok := answer.(error); ok {
+			return 0, err
+		}
+		return copy(b, answer.(string)), nil
+	}
+}
+
+// Records that were overwritten, or that can't be read, cost themselves alone.
+func TestOverwritten(t *testing.T) {
+	m := newMachine(t)
+	m.sample()
+	first := m.record(fault)
+	m.sequence += 40
+	m.fakeLog(first, syscall.EPIPE, m.record(fault), syscall.EINTR, syscall.EINVAL, m.record(fault))
+	if n := m.sample()[0].Readings[0].Value; n != 3 {
+		t.Errorf("%v errors are counted, want 3", n)
+	}
+	want := driver.Rejections{driver.ReasonOverwritten: 40, driver.ReasonTooLarge: 1}
+	if diff := cmp.Diff(want, m.Rejected()); diff != "" {
+		t.Errorf("rejected (-want +got):\n%s", diff)
+	}
+}
+
+// A log that fails is opened again, and what was read before is not counted twice.
+func TestReopened(t *testing.T) {
+	m := newMachine(t)
+	m.sample()
+	m.write(fault)
+	m.sample()
+	m.fakeLog(syscall.EIO)
+	m.pass(time.Second)
+	m.sampleError(syscall.EIO)
+	m.read = syscall.Read
+	m.write(nowhere)
+	m.pass(retryInterval)
+	got := m.sample()[0].Readings
+	if len(got) != 2 || got[0].Value != 1 || got[1].Value != 1 {
+		t.Errorf("after it was opened again: %+v", got)
+	}
+}
+
+func (m *machine) sampleError(want error) {
+	m.Helper()
+	if _, err := m.Sample(m.Context()); !errors.Is(err, want) {
+		m.Fatalf("error %v, want %v", err, want)
+	}
+}
+
+// A log that is not there, or that this process may not read, is an error with its reason where
+// there is a GPU; it is read as soon as it can be.
+func TestUnreadable(t *testing.T) {
+	m := newMachine(t)
+	if err := os.Remove(m.path); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // also between two attempts
+		_, err := m.Sample(t.Context())
+		if driver.ReasonOf(err) != driver.ReasonAbsent {
+			t.Errorf("error %v, reason %s", err, driver.ReasonOf(err))
+		}
+		m.pass(time.Second)
+	}
+	if reason := driver.ReasonOf(m.failure("open", &fs.PathError{Err: syscall.EPERM})); reason != driver.ReasonForbidden {
+		t.Errorf("not permitted has the reason %s", reason)
+	}
+	m.write(fault)
+	m.pass(retryInterval)
+	if got := m.sample(); len(got) > 0 {
+		t.Errorf("errors of before: %+v", got)
+	}
+	m.write(fault)
+	if got := m.sample(); len(got) != 1 {
+		t.Errorf("%d samples, want 1", len(got))
+	}
+}
+
+// Without a GPU of NVIDIA the log is not opened, whatever is there.
+func TestNoGPU(t *testing.T) {
+	m := newMachine(t)
+	m.sysfs = t.TempDir()
+	if err := os.Remove(m.path); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.sample(); len(got) > 0 || m.file != nil || len(m.Describe()) != 1 {
+		t.Errorf("samples %+v, description %v", got, m.Describe())
+	}
+	m.sysfs = filepath.Join(m.root, "sys") // the GPU comes
+	m.pass(retryInterval)
+	m.sampleError(fs.ErrNotExist)
+}
+
+// With Watch the process is looked up when the error comes, and not at the next sample.
+func TestWatch(t *testing.T) {
+	m := newMachine(t)
+	path := filepath.Join(m.root, "pipe")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.path = path
+	asked := make(chan int, 1)
+	m.podOf = func(pid int) string { asked <- pid; return "uid" }
+	m.sample()
+	pipe, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pipe.Close() }()
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { m.Watch(ctx); close(ended) }()
+	if _, err := pipe.WriteString(m.record(fault)); err != nil {
+		t.Fatal(err)
+	}
+	if pid := <-asked; pid != 4242 {
+		t.Errorf("process %d is looked up", pid)
+	}
+	stop()
+	<-ended
+	if e := m.sample()[0].Events; len(e) != 1 || e[0].PodUID != "uid" {
+		t.Errorf("events %+v", e)
+	}
+}
+
+// The kernel's own log is read to its end, all of it is in the format, and a record that this test
+// writes is a program's.
+func TestOfThisMachine(t *testing.T) {
+	log, err := os.OpenFile("/dev/kmsg", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer func() { _ = log.Close() }()
+	m := newMachine(t)
+	m.path, m.begun = "/dev/kmsg", true // from its begin
+	m.sysfs = filepath.Join(m.root, "sys")
+	m.now, m.uptime = time.Now, uptime
+	if _, err := log.WriteString(fault); err != nil {
+		t.Skip(err)
+	}
+	samples, err := m.Sample(t.Context())
+	if err != nil {
+		t.Skip(err)
+	}
+	rejected := m.Rejected()
+	if rejected[driver.ReasonMalformed] > 0 || rejected[driver.ReasonTooLarge] > 0 || m.records == 0 || len(samples) > 0 {
+		t.Errorf("%d records, rejected %v, errors %+v", m.records, rejected, samples)
+	}
+}
+
+func TestSource(t *testing.T) {
+	var m *machine
+	begun := func(tb testing.TB) driver.Source {
+		m = newMachine(tb)
+		m.sample()
+		m.write(fault)
+		m.write("NVRM: Xid (PCI:0000:65:00 GPU-I:02 GPU-CI:01): 43, pid=1, name=a, Ch 00000008")
+		return m.Source
+	}
+	drivertest.Run(t, drivertest.Config{
+		New: begun, Fills: Fills(),
+		Advance: func() { m.write(fault); m.pass(time.Second) },
+		Now:     func() time.Time { return m.clock },
+		Absent: func(tb testing.TB) driver.Source {
+			m := newMachine(tb)
+			m.sysfs = tb.TempDir()
+			return m.Source
+		},
+	})
+}
+
+func BenchmarkSample(b *testing.B) {
+	m := newMachine(b)
+	m.sample()
+	m.write(fault)
+	b.ReportAllocs()
+	for b.Loop() {
+		m.sample()
+	}
+}
+
+func TestProofs(t *testing.T) { drivertest.CheckProofs(t, "../README.md", "kmsg", Fills()) }
