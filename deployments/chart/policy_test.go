@@ -115,8 +115,8 @@ func TestFoldersOfSys(t *testing.T) {
 	}
 }
 
-// The kernel log is mounted in a privileged container alone, and its source is off without it, unless
-// it is asked for.
+// The kernel log is mounted in a privileged container alone, and its source is off without it,
+// unless it is asked for.
 func TestKernelLog(t *testing.T) {
 	for name, tc := range map[string]struct {
 		values     values

@@ -2,11 +2,11 @@ package kmsg
 
 import "time"
 
-// clock turns times of the kernel log into times of day. The log counts from about the start of the
-// machine with a clock of its own (local_clock in kernel/sched/clock.c), which nobody corrects: it
-// drifts from the others by some parts in a million, seconds in a day. So the difference of the two
-// is estimated once, and corrected by each record: one that was not there at a reading and is at the
-// next was written in between.
+// clock turns times of the kernel log into times of day. The log counts from about the start of
+// the machine with a clock of its own (local_clock in kernel/sched/clock.c), which nobody
+// corrects: it drifts from the others by some parts in a million, seconds in a day. So the
+// difference of the two is estimated once, and corrected by each record: one that was not there at
+// a reading and is at the next was written in between.
 type clock struct {
 	known  bool
 	offset time.Duration // what must be added to a time of the log to make it that after epoch

@@ -1,5 +1,5 @@
-// Package kmsg reads which errors drivers tell the kernel log alone, with the process that they hit:
-// the XIDs of NVIDIA's GPUs. NVML and DCGM count XIDs and name no process.
+// Package kmsg reads which errors drivers tell the kernel log alone, with the process that they
+// hit: the XIDs of NVIDIA's GPUs. NVML and DCGM count XIDs and name no process.
 package kmsg
 
 import (
@@ -26,9 +26,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
-// Source reads XIDs from the kernel log. It is a [driver.Source], and a [driver.Watcher]: with Watch
-// it learns of an error when it happens, while the process is still there, without it at the next
-// Sample.
+// Source reads XIDs from the kernel log. It is a [driver.Source], and a [driver.Watcher]: with
+// Watch it learns of an error when it happens, while the process is still there, without it at the
+// next Sample.
 //
 // What was in the log before it is opened does not count. Where there is no GPU of NVIDIA on the
 // PCI bus, the log is not opened.
@@ -81,8 +81,8 @@ const (
 // FromHost returns the source of a machine.
 func FromHost(h driver.Host) (driver.Source, error) { return New(h), nil }
 
-// New returns a source that reads the log h.Kmsg. Its records name processes by their numbers in the
-// host's PID namespace.
+// New returns a source that reads the log h.Kmsg. Its records name processes by their numbers in
+// the host's PID namespace.
 func New(h driver.Host) *Source {
 	podOf := h.PodOf
 	if podOf == nil {

@@ -95,10 +95,10 @@ func processOf(code int64, rest string) int {
 	return int(pid)
 }
 
-// ofChannel reports whether an error is of a channel, which is a process's: by its code (13 graphics
-// exception, 31 page fault, 32 corrupted push buffer, 43 and 45 end of a channel, 68 and 69 video
-// and graphics class, 94 contained memory error, 109 time-out of a context switch: NVIDIA's XID
-// catalog), or because the text names the channel.
+// ofChannel reports whether an error is of a channel, which is a process's: by its code (13
+// graphics exception, 31 page fault, 32 corrupted push buffer, 43 and 45 end of a channel, 68 and
+// 69 video and graphics class, 94 contained memory error, 109 time-out of a context switch:
+// NVIDIA's XID catalog), or because the text names the channel.
 func ofChannel(code int64, text string) bool {
 	switch code {
 	case 13, 31, 32, 43, 45, 68, 69, 94, 109:

@@ -28,8 +28,8 @@ type xidCount struct {
 }
 
 // Count counts one error. before is a time at which the device had none of that code yet; it
-// matters for the first error of a code only. e has the time and the process of the error, as far as
-// they are known; with the zero time it happened at an unknown time since the last report.
+// matters for the first error of a code only. e has the time and the process of the error, as far
+// as they are known; with the zero time it happened at an unknown time since the last report.
 func (x *XIDs) Count(code int64, before time.Time, e driver.Event) {
 	name := strconv.FormatInt(code, 10)
 	i := x.find(name)

@@ -222,8 +222,8 @@ func TestDriverVersion(t *testing.T) {
 	}
 }
 
-// A witness, whatever its place in the list, owns what it counts from its first record on, and is no
-// telemetry of the device. What others count of other kinds is theirs.
+// A witness, whatever its place in the list, owns what it counts from its first record on, and is
+// no telemetry of the device. What others count of other kinds is theirs.
 func TestWitness(t *testing.T) {
 	inventory := driver.Inventory{jointest.ID("0"): {Hardware: driver.Hardware{UUID: "GPU-0", PCI: "0000:01:00.0"}}}
 	counts := func(h driver.Hardware, kind string, codes ...string) driver.Sample {

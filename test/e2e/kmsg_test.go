@@ -22,8 +22,8 @@ sys/bus/pci/devices/0000:65:00.0 -> ../../../devices/pci0000:60/0000:65:00.0
 `
 
 // Two claims share a GPU. An XID of which the kernel log names the process hits its claim and pod
-// alone, one without a process hits both; each counts once, though the vendor's exporter counts them
-// too.
+// alone, one without a process hits both; each counts once, though the vendor's exporter counts
+// them too.
 func TestXIDNamesProcess(t *testing.T) {
 	t.Parallel()
 	const address = "0000:65:00.0"
@@ -92,8 +92,8 @@ func TestXIDNamesProcess(t *testing.T) {
 	m.want(1, "dra_device_quantity_source_info", "device", "gpu-0", "quantity", "errors", "source", "kmsg")
 }
 
-// A log that can't be read is a failure with its reason where there is a GPU, said once; without one
-// it is nothing.
+// A log that can't be read is a failure with its reason where there is a GPU, said once; without
+// one it is nothing.
 func TestNoKernelLog(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -75,8 +75,8 @@ func gpuDevice(d sim.Device, index int) Device {
 	}
 }
 
-// Logged returns the device with a PCI address, at which the node's PCI bus has a GPU of NVIDIA: the
-// driver of one tells the kernel log of errors.
+// Logged returns the device with a PCI address, at which the node's PCI bus has a GPU of NVIDIA:
+// the driver of one tells the kernel log of errors.
 func Logged(d Device, pci string) Device {
 	d.Hardware.PCI = pci
 	d.Attributes["resource.kubernetes.io/pciBusID"] = resourcev1.DeviceAttribute{StringValue: new(pci)}
