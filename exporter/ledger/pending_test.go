@@ -47,20 +47,28 @@ func testAdminMarkComesLate(t *testing.T, share string) {
 	}
 }
 
-// A claim that turns out to hold the device is charged from when it came, as if it had been known
-// at once; and so is one of which nothing is said for 2 s.
+// A claim that turns out to hold the device, or a share of it that the kubelet does not tell, is
+// charged from when it came, as if it had been known at once; and so is one of which nothing is
+// said for 2 s.
 func TestPendingClaimIsChargedFromItsBeginning(t *testing.T) {
-	for name, answered := range map[string]bool{"answered": true, "never answered": false} {
+	for name, of := range map[string]struct {
+		answered bool
+		share    string
+	}{"answered": {true, ""}, "answered, with a share": {true, "s-1"}, "never answered": {}} {
 		t.Run(name, func(t *testing.T) {
+			answered := of.answered
 			late, known := exportertest.NewHistory(t), exportertest.NewHistory(t)
 			for second := range 10 {
 				for _, h := range []*exportertest.History{late, known} {
 					switch second {
 					case 3:
-						h.Hold("a", "p0").Pending = h == late
+						a := h.Hold("a", "p0")
+						if a.Pending = h == late; h == known {
+							a.ShareID = of.share
+						}
 					case 4:
 						if answered {
-							h.Hold("a", "p0")
+							h.Hold("a", "p0").ShareID = of.share
 						}
 					case 8:
 						h.Free("a")
@@ -75,7 +83,11 @@ func TestPendingClaimIsChargedFromItsBeginning(t *testing.T) {
 					"dra_device_energy_joules_total", "dra_device_unattributed_energy_joules_total",
 					"dra_device_allocated_seconds_total",
 					"dra_claim_energy_joules_total", "dra_pod_energy_joules_total", "dra_claim_allocated_seconds_total",
+					"dra_claim_device_info",
 				} {
+					if n, want := len(x.Matching(family)), len(y.Matching(family)); n != want {
+						t.Errorf("second %d: %d series of %s, want %d", second, n, family, want)
+					}
 					for series, want := range y.Matching(family) {
 						if got := x.Matching(family)[series]; !exportertest.Close(got, want, 0) {
 							t.Errorf("second %d: %s{%s} is %v, want %v", second, family, series, got, want)

@@ -60,6 +60,12 @@ func (r row) String() string {
 	return r.id.String() + " share " + r.share
 }
 
+// whole returns the row without its share.
+func (r row) whole() row {
+	r.share = ""
+	return r
+}
+
 // row returns the row of a claim's part of a device.
 func (o *Ownership) row(namespace, claim string, id driver.ID, share string) row {
 	if o.NoShares != nil && o.NoShares(id) {
@@ -95,11 +101,15 @@ func (o *Ownership) Check(r *web.Report) []error {
 	return wrong
 }
 
-// compare compares a snapshot with the truth of the time around it.
+// compare compares a snapshot with the truth of the time around it. Some DRA drivers do not tell
+// the kubelet the shares of their devices, so that PodResources lists a claim's device without a
+// share. An exporter that hears of the claim there first has one such row, and none with a share,
+// until the API server has described the claim, which takes no longer than lag from the start of
+// its pod.
 func (o *Ownership) compare(s *snapshot) []error {
 	from, until := s.at.Add(-lag), s.at.Add(lag)
 	var wrong []error
-	possible, last := map[row]bool{}, map[row]time.Time{}
+	possible, undescribed, last := map[row]bool{}, map[row]bool{}, map[row]time.Time{}
 	for h, life := range o.Truth.holds {
 		if o.Except[h.namespace] {
 			continue
@@ -108,6 +118,8 @@ func (o *Ownership) compare(s *snapshot) []error {
 		last[this] = life.last(last[this], s.at)
 		if meets(life.of[reserved], from, until) {
 			possible[this] = true
+			whole := this.whole()
+			undescribed[whole] = undescribed[whole] || !covers(life.of[started], from, s.at)
 		}
 		if covers(o.certain(life), from, until) {
 			o.compared++
@@ -116,8 +128,15 @@ func (o *Ownership) compare(s *snapshot) []error {
 			}
 		}
 	}
+	described := map[row]bool{}
+	for this := range s.rows {
+		described[this.whole()] = described[this.whole()] || this.share != ""
+	}
 	for this := range s.rows {
 		o.compared++
+		if this.share == "" && undescribed[this] && !described[this] {
+			continue
+		}
 		if !possible[this] && !o.Contradicted[this.namespace] {
 			wrong = append(wrong, fmt.Errorf("a row says that claim %s/%s holds %v, and it does not%s",
 				this.namespace, this.claim, this, since(last[this])))

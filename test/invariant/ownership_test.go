@@ -230,3 +230,55 @@ func TestOwnershipOfShares(t *testing.T) {
 		}
 	}
 }
+
+// The row of a claim whose driver does not tell the kubelet the share is without it until the API
+// server has described the claim: not beside the share's own row, and not for long.
+func TestOwnershipOfAShareThatIsNotKnownYet(t *testing.T) {
+	const invented = "claim team/c holds gpu.example.com/node1/gpu-0, and it does not"
+	for name, tt := range map[string]struct {
+		without, with [2]int // the seconds in which there is a row without the share, and with it
+		other         bool   // there is a row with another share, too
+		want          string
+	}{
+		"known at once":     {with: [2]int{10, 40}},
+		"known a bit later": {without: [2]int{10, 13}, with: [2]int{13, 40}},
+		"known too late":    {without: [2]int{10, 20}, with: [2]int{20, 40}, want: invented},
+		"forgotten":         {without: [2]int{25, 40}, with: [2]int{10, 25}, want: invented},
+		"counted twice":     {without: [2]int{10, 13}, with: [2]int{12, 40}, want: invented},
+		"another share":     {with: [2]int{10, 40}, other: true, want: "holds gpu.example.com/node1/gpu-0 share s2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			shareID := types.UID("s1")
+			held := claim("a")
+			held.Status.Allocation.Devices.Results[0].ShareID = &shareID
+			o := Ownership{Truth: NewTruth("node1")}
+			wrong := map[string]bool{}
+			for second := range 40 {
+				at := time.Unix(1e9+int64(second), 0)
+				r := &web.Report{Time: at, Devices: []web.DeviceReport{{ID: gpu}}}
+				var pods []*corev1.Pod
+				c := claim()
+				if second >= 10 {
+					pods, c = append(pods, pod("a")), held
+					for share, is := range map[string]bool{
+						"":   second >= tt.without[0] && second < tt.without[1],
+						"s1": second >= tt.with[0] && second < tt.with[1],
+						"s2": tt.other,
+					} {
+						if is {
+							r.Devices[0].Shares = append(r.Devices[0].Shares,
+								web.ShareReport{Namespace: "team", Claim: "c", ShareID: share})
+						}
+					}
+				}
+				o.Truth.Observe(at, pods, []*resourceapi.ResourceClaim{c})
+				for _, err := range o.Check(r) {
+					wrong[err.Error()] = true
+				}
+			}
+			if said := fmt.Sprint(wrong); tt.want == "" && len(wrong) > 0 || !strings.Contains(said, tt.want) {
+				t.Errorf("wrong: %s, want %q", said, tt.want)
+			}
+		})
+	}
+}
