@@ -379,68 +379,6 @@ func TestKeptLabels(t *testing.T) {
 	})
 }
 
-// Invariant 6: when a holder ends its gauges and rows of who holds what go, its counters and peaks
-// stay for the retention, with all that it was charged, and so do the rows of what it is.
-func TestNothingIsLost(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		type kept struct {
-			ended  time.Time
-			values map[string]float64
-		}
-		ends := map[string]kept{}
-		exportertest.Replay(t, func(w *exportertest.World, r join.Result, s *exposition.Snapshot) {
-			x := exportertest.Scrape(t, s)
-			present := map[string]bool{}
-			if slices.ContainsFunc(s.Claims, func(h ledger.Holder) bool { return h.Name == "" }) {
-				t.Fatal("what a device plugin gave is a claim")
-			}
-			for _, h := range slices.Concat(s.Claims, s.Pods) {
-				key := h.Namespace + "/" + h.Name + " " + h.Device.String()
-				present[key] = true
-				if h.Ended.IsZero() {
-					delete(ends, key)
-					continue
-				}
-				values := map[string]float64{}
-				for _, v := range h.Values {
-					if s := v.Quantity.Spec(); s.Type == driver.Gauge && s.Sharing != driver.Witnessed {
-						t.Fatalf("%s ended and has %v", key, v.Quantity)
-					}
-					values[fmt.Sprint(v.Quantity, v.Labels)] = v.Value
-				}
-				if _, known := ends[key]; !known {
-					ends[key] = kept{ended: s.Time}
-				}
-				for name, was := range ends[key].values {
-					if now, there := values[name]; !there || now < was {
-						t.Fatalf("%s ended with %s of %v and now has %v", key, name, was, now)
-					}
-				}
-				ends[key] = kept{ends[key].ended, values}
-				infos := len(
-					x.Matching("dra_claim_info", "resourceclaim_name="+h.Name),
-				) + len(x.Matching("dra_pod_info", "pod="+h.Name))
-				if infos == 0 {
-					t.Fatalf("%s is kept without its info", key)
-				}
-			}
-			for key, k := range ends {
-				if !present[key] {
-					if s.Time.Sub(k.ended) < exportertest.Retention-maxPause() {
-						t.Fatalf("%s ended %v ago and is gone", key, s.Time.Sub(k.ended))
-					}
-					delete(ends, key)
-				}
-			}
-			checkInfos(t, r, x)
-		})
-	})
-}
-
-// maxPause is the longest time by which an end is seen late.
-func maxPause() time.Duration { return slices.Max(exportertest.Pauses()) }
-
 // checkInfos holds the rows of who holds what to the kubelet's answer.
 func checkInfos(t *rapid.T, r join.Result, x exportertest.Scraped) {
 	t.Helper()
@@ -473,29 +411,4 @@ func attributionOf(d *join.Device, s *join.Share) string {
 		return ""
 	}
 	return string(d.Attribution)
-}
-
-// Invariant 6, to the joule: however late the reading comes that covers a holder's last time, the
-// holder shows it for the whole retention.
-func TestLateChargeIsShownForTheRetention(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		last := map[string]float64{}
-		rose := map[string]time.Time{}
-		exportertest.Replay(t, func(w *exportertest.World, r join.Result, s *exposition.Snapshot) {
-			now := map[string]float64{}
-			for key, v := range exportertest.Scrape(t, s)["dra_claim_energy_joules_total"] {
-				now[key] = v
-				if v > last[key] {
-					rose[key] = s.Time
-				}
-			}
-			for key := range last {
-				if _, ok := now[key]; !ok && s.Time.Sub(rose[key]) < exportertest.Retention && !rose[key].IsZero() {
-					t.Fatalf("%s rose %v ago and is gone", key, s.Time.Sub(rose[key]))
-				}
-			}
-			last = now
-		})
-	})
 }

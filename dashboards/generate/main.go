@@ -5,7 +5,8 @@
 package main
 
 //go:generate go run . -out=../out -runbook=../RUNBOOK.md
-//go:generate go run . -only=rules.yaml -out=../../deployments/compose -interval=5s -rate.window=30s -idle.interval=10s -idle.window=2m -idle.for=30s
+//go:generate -command rules go run . -only=rules.yaml -out=../../deployments/compose
+//go:generate rules -interval=5s -rate.window=30s -idle.interval=10s -idle.window=2m -idle.for=30s
 
 import (
 	"errors"
