@@ -186,9 +186,14 @@ func benchScrape(b *testing.B, format expfmt.Format, devices, pods int) {
 		n.tick()
 		s = limiter.Apply(l, l.Advance(join.Join(n.in), n.now))
 	}
+	benchRender(b, s, format)
+}
+
+// benchRender measures the renderings of a snapshot after the first one, which makes the labels.
+func benchRender(b *testing.B, s *exposition.Snapshot, format expfmt.Format) {
 	e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s }, exposition.Config{})
 	var out bytes.Buffer
-	if _, err := e.Write(&out, format); err != nil { // the first one makes the labels
+	if _, err := e.Write(&out, format); err != nil {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
@@ -229,21 +234,7 @@ func BenchmarkHistograms(b *testing.B) {
 				}
 				s = limiter.Apply(l, l.Advance(join.Join(n.in), n.now))
 			}
-			e := exposition.New(prometheus.NewRegistry(), func() *exposition.Snapshot { return s }, exposition.Config{})
-			format := expfmt.NewFormat(expfmt.TypeProtoDelim).WithEscapingScheme(model.NoEscaping)
-			var out bytes.Buffer
-			if _, err := e.Write(&out, format); err != nil { // the first one makes the labels
-				b.Fatal(err)
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				out.Reset()
-				if _, err := e.Write(&out, format); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportMetric(float64(s.Series), "series")
-			b.ReportMetric(float64(out.Len()), "bytes")
+			benchRender(b, s, expfmt.NewFormat(expfmt.TypeProtoDelim).WithEscapingScheme(model.NoEscaping))
 		})
 	}
 }

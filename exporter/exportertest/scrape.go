@@ -87,7 +87,12 @@ func Decode(t TB, e *exposition.Renderer) []*dto.MetricFamily {
 // unique; UTF-8.
 func Scrape(t TB, s *exposition.Snapshot) Scraped {
 	t.Helper()
-	written := Text(t, s)
+	return read(t, Text(t, s))
+}
+
+// read reads an answer in the text format.
+func read(t TB, written string) Scraped {
+	t.Helper()
 	if !utf8.ValidString(written) {
 		t.Fatalf("the answer is no UTF-8")
 	}

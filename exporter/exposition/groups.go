@@ -89,11 +89,14 @@ func (c Choices) Of(g Group) string {
 	if chosen := c[g]; chosen != "" {
 		return chosen
 	}
-	i := slices.IndexFunc(Groups(), func(info GroupInfo) bool { return info.Group == g })
-	if i < 0 {
+	switch g {
+	case GroupHistograms:
+		return Native
+	case GroupErrors, GroupPeaks, GroupPods, GroupQuantitySource, GroupTopology, GroupFit:
+		return On
+	default:
 		panic(fmt.Sprintf("there is no group %q", g))
 	}
-	return Groups()[i].Choices[0]
 }
 
 // Has reports whether anything of a group is exported.

@@ -52,6 +52,7 @@ func TestGroups(t *testing.T) {
 				out = append(out, lines)
 			}
 		}
+		asChosen, all, ofDevices := newFilter(out...), newFilter(), newFilter("^dra_exporter_")
 		w := exportertest.NewWorld(t)
 		w.AddSource("errors", driver.Errors, driver.ThrottledSeconds)
 		books, limiter := ledger.New(exportertest.LedgerConfig()), exposition.NewLimiter(0, choices)
@@ -61,9 +62,9 @@ func TestGroups(t *testing.T) {
 			some := limiter.Apply(books, s)
 			e := exportertest.Render(some, exposition.Config{Choices: choices})
 			text := exportertest.Encode(t, e, expfmt.NewFormat(expfmt.TypeTextPlain))
-			want := without(exportertest.Text(t, exportertest.Whole(s)), out)
-			exportertest.SameText(t, want, without(text, nil))
-			n := strings.Count(without(want, []string{"^dra_exporter_"}), "\n")
+			want := asChosen.rest(exportertest.Text(t, exportertest.Whole(s)))
+			exportertest.SameText(t, want, all.rest(text))
+			n := strings.Count(ofDevices.rest(want), "\n")
 			if choices.Of(exposition.GroupHistograms) != exposition.Classic {
 				n += histograms(exportertest.Decode(t, e))
 			}
@@ -85,14 +86,39 @@ func histograms(families []*dto.MetricFamily) int {
 	return n
 }
 
-// without returns the samples of an answer that match none of the patterns. The number of series is
-// left out.
-func without(text string, patterns []string) string {
+// The first choice of each group is its default.
+func TestDefaultChoices(t *testing.T) {
+	for _, group := range exposition.Groups() {
+		if got := exposition.Choices(nil).Of(group.Group); got != group.Choices[0] {
+			t.Errorf("%s is %q by default, and its flag says %q", group.Group, got, group.Choices[0])
+		}
+	}
+}
+
+// filter leaves out lines of answers, by their series.
+type filter struct {
+	pattern *regexp.Regexp
+	known   map[string]bool // series, and whether they match: they come again in each answer
+}
+
+// newFilter returns a filter of the series that match one of the patterns, of comments, and of the
+// number of series.
+func newFilter(patterns ...string) *filter {
 	patterns = append(patterns, "^#", "^dra_exporter_series ")
-	all := regexp.MustCompile(strings.Join(patterns, "|"))
+	return &filter{regexp.MustCompile(strings.Join(patterns, "|")), map[string]bool{}}
+}
+
+// rest returns the lines of an answer that are not left out.
+func (f *filter) rest(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
-		if !all.MatchString(line) {
+		series := line[:strings.LastIndexByte(line, ' ')+1]
+		out, known := f.known[series]
+		if !known {
+			out = f.pattern.MatchString(series)
+			f.known[series] = out
+		}
+		if !out {
 			b.WriteString(line)
 		}
 	}

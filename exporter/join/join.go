@@ -422,10 +422,11 @@ func (j *joiner) missing(d *Device, f deviceFacts) MissingReason {
 func (j *joiner) settleOwners(d *Device) {
 	all := d.Readings
 	slices.SortFunc(all, func(a, b Reading) int {
-		return cmp.Or(
-			compareReadings(&a, &b), cmp.Compare(a.precedence, b.precedence), cmp.Compare(a.sample, b.sample),
-			compareValues(a.Reading, b.Reading),
-		)
+		if c := compareReadings(&a, &b); c != 0 {
+			return c
+		}
+		return cmp.Or(cmp.Compare(a.precedence, b.precedence), cmp.Compare(a.sample, b.sample),
+			compareValues(a.Reading, b.Reading))
 	})
 	kept := all[:0]
 	for len(all) > 0 {
@@ -462,11 +463,10 @@ func (j *joiner) ownerGroup(readings []Reading) (n, owner int) {
 }
 
 func compareReadings(a, b *Reading) int {
-	return cmp.Or(
-		cmp.Compare(a.Quantity, b.Quantity),
-		strings.Compare(a.Labels[0], b.Labels[0]),
-		strings.Compare(a.Labels[1], b.Labels[1]),
-	)
+	if a.Quantity != b.Quantity { // most of them: labels are not compared in vain
+		return cmp.Compare(a.Quantity, b.Quantity)
+	}
+	return cmp.Or(strings.Compare(a.Labels[0], b.Labels[0]), strings.Compare(a.Labels[1], b.Labels[1]))
 }
 
 func (j *joiner) reject(input string, reason driver.Reason, count int) {

@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
 // world makes snapshots by hand: of devices with gauges and counters, and their claims and pods.
@@ -89,6 +90,9 @@ func (w *world) tick() {
 // The last ten minutes of 64 devices and 500 claims and pods, whose values all change at every
 // tick, take no more than 16 MiB.
 func TestRingIsSmall(t *testing.T) {
+	if testmain.RaceEnabled {
+		t.Skip("it has one goroutine, and make test runs it without the race detector")
+	}
 	w := newWorld(64, 500)
 	before := heap()
 	r := New(Config{Interval: time.Second})
