@@ -23,8 +23,8 @@ modules := $(sort $(patsubst ./%,%,$(patsubst %/,%,$(dir $(shell find . -name go
 code_modules := $(filter-out test/tools test/tools/%,$(modules))
 system_modules := $(filter test/e2e test/accuracy test/attack test/cluster test/dashboards test/deploy test/fleet,$(code_modules))
 slow_modules := $(filter test/accuracy,$(system_modules))
-# These judge no times, and run beside others that do.
-patient_modules := $(filter test/dashboards test/fleet,$(system_modules))
+# These run after them, beside the other ones: so both halves take about as long.
+patient_modules := $(filter test/dashboards test/deploy test/fleet,$(system_modules))
 unit_modules := $(filter-out $(system_modules),$(code_modules))
 -include test/cluster/cluster.mk deployments/release.mk
 
@@ -87,8 +87,8 @@ image-tar: build ## build the same image without container engine and registry, 
 test: deps ## run the unit tests of every module with the race detector, and build without cgo
 	@echo "== CGO_ENABLED=0 go build ./..."
 	CGO_ENABLED=0 go build ./...
-	echo "== the property tests of the exporter in full"
-	go test ./exporter ./exporter/join ./exporter/ledger ./exporter/exposition
+	echo "== the tests of the exporter that the race detector makes long, in full"
+	go test ./exporter ./exporter/join ./exporter/ledger ./exporter/exposition ./exporter/recorder
 	$(call each,$(unit_modules),go test $$([ "$$module" = deployments ] || echo -race) -timeout=30m ./...)
 
 .PHONY: test-e2e

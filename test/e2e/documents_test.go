@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -35,11 +36,15 @@ func settings() map[string]setting {
 // commandTimeout bounds a command on a slow machine.
 const commandTimeout = 5 * time.Minute
 
-// TestDocuments runs the commands of the documents that need no cluster, document by document, as a
-// reader would: in a copy of the tree, which is mounted where the tree is, so that go's cache of
-// builds knows its packages, and beside a kubelet. Processes that a command starts end with the
+// chapters are headings of documents from which on a reader needs nothing of what stands before.
+func chapters() map[string]string { return map[string]string{"CONTRIBUTING.md": "## Add a source"} }
+
+// TestDocuments runs the commands of the documents that need no cluster, each document and chapter
+// as a reader would: in a copy of the tree, which is mounted where the tree is, so that go's cache
+// of builds knows its packages, and beside a kubelet. Processes that a command starts end with the
 // document.
 func TestDocuments(t *testing.T) {
+	t.Parallel()
 	root, err := filepath.Abs(filepath.Join("..", ".."))
 	if err != nil {
 		t.Fatal(err)
@@ -50,13 +55,20 @@ func TestDocuments(t *testing.T) {
 	}
 	unused := settings()
 	for _, d := range all {
-		local := false
 		for _, c := range docs.Commands([]docs.Document{d}) {
-			local = local || c.Runner() == docs.Local
 			delete(unused, c.Text)
 		}
-		if local {
-			t.Run(d.Path, func(t *testing.T) { follow(t, root, d) })
+		heading, has := chapters()[d.Path]
+		if has && !slices.Contains(d.Lines, heading) {
+			t.Errorf("%s has no heading %q", d.Path, heading)
+		}
+		for name, blocks := range chaptersOf(d, heading) {
+			if slices.ContainsFunc(blocks, isLocal) {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					follow(t, root, d.Path, blocks)
+				})
+			}
 		}
 	}
 	for command := range unused {
@@ -64,8 +76,28 @@ func TestDocuments(t *testing.T) {
 	}
 }
 
-// follow does what a document says, in a copy of the tree and in namespaces of its own.
-func follow(t *testing.T, root string, d docs.Document) {
+// chaptersOf returns the code blocks of a document before and from a heading on, by name.
+func chaptersOf(d docs.Document, heading string) map[string][]docs.Block {
+	begin := slices.Index(d.Lines, heading)
+	out := map[string][]docs.Block{}
+	for _, b := range d.Blocks() {
+		name := d.Path
+		if heading != "" && b.Line > begin {
+			name += strings.TrimLeft(heading, "#")
+		}
+		out[name] = append(out[name], b)
+	}
+	return out
+}
+
+// isLocal reports whether a block has a command that this test runs.
+func isLocal(b docs.Block) bool {
+	return b.Language == docs.Shell &&
+		slices.ContainsFunc(b.Commands(), func(c docs.Command) bool { return c.Runner() == docs.Local })
+}
+
+// follow does what blocks of a document say, in a copy of the tree and in namespaces of its own.
+func follow(t *testing.T, root, document string, blocks []docs.Block) {
 	dir, err := os.MkdirTemp("", "docs") //nolint:usetesting // t.TempDir's path is too long for a socket
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +123,7 @@ func follow(t *testing.T, root string, d docs.Document) {
 	if !strings.HasPrefix(root, "/tmp/") {
 		script = append(script, "mkdir "+dir+"/tmp", "mount --bind "+dir+"/tmp /tmp")
 	}
-	script = append(script, steps(t, d, copied)...)
+	script = append(script, steps(t, blocks, copied)...)
 	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child",
 		"--mount-proc", "bash", "-c", strings.Join(script, "\n"))
 	cmd.Dir, cmd.Env = root, environment()
@@ -99,7 +131,7 @@ func follow(t *testing.T, root string, d docs.Document) {
 	cmd.Stdout, cmd.Stderr = &said, &said
 	began := time.Now()
 	if err := cmd.Run(); err != nil {
-		t.Errorf("%s: %v; the last command failed:\n%s", d.Path, err, lastCommand(said.String(), d.Path))
+		t.Errorf("%s: %v; the last command failed:\n%s", document, err, lastCommand(said.String(), document))
 	}
 	cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	t.Logf("it took %v, and %v of CPU time", time.Since(began).Round(time.Second), cpu.Round(time.Second))
@@ -113,9 +145,9 @@ func lastCommand(said, document string) string {
 	return title + "\n" + output[max(0, len(output)-most):]
 }
 
-// steps returns what a document says as lines of a script: commands, and files to be written or
-// changed, in their order.
-func steps(t *testing.T, d docs.Document, tree string) []string {
+// steps returns what blocks of a document say as lines of a script: commands, and files to be
+// written or changed, in their order.
+func steps(t *testing.T, blocks []docs.Block, tree string) []string {
 	t.Helper()
 	var script []string
 	staged := 0
@@ -129,7 +161,7 @@ func steps(t *testing.T, d docs.Document, tree string) []string {
 	}
 	changed := map[string]string{} // the files as they are at this step
 	known := settings()
-	for _, b := range d.Blocks() {
+	for _, b := range blocks {
 		switch b.Language {
 		case docs.Diff:
 			if changed[b.File] == "" {
