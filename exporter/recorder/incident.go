@@ -103,7 +103,7 @@ func (i *Incident) same(other *Incident) bool {
 	hit := func(of *Incident) (out []string) {
 		for _, h := range of.Holders {
 			if h.Hit {
-				out = append(out, h.Namespace+"/"+h.Claim+"/"+h.Pod)
+				out = append(out, strings.Join([]string{h.Namespace, h.Claim, h.ClaimUID, h.Pod, h.PodUID}, "/"))
 			}
 		}
 		return out

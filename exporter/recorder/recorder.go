@@ -26,12 +26,19 @@ const (
 
 // News is what a snapshot brought.
 type News struct {
-	Opened []*Incident // that are new
-	Closed []*Incident // whose minute after is over
+	Opened   []*Incident // that are new
+	Repeated []Repeated  // that happened again
+	Closed   []*Incident // whose minute after is over
 	// Receipts are of claims that ended.
 	Receipts []*Receipt
 	// Stalled is [ledger.Snapshot.Stalled].
 	Stalled map[*ledger.HolderKey]string
+}
+
+// Repeated is an incident that happened again.
+type Repeated struct {
+	*Incident
+	Times int // since the snapshot before
 }
 
 // Recorder keeps the values of the last minutes, and incidents. [Recorder.Record] is called by one
@@ -88,8 +95,10 @@ func (r *Recorder) Record(s *ledger.Snapshot) News {
 	}
 	news := News{Stalled: stalled}
 	for i := range happened {
-		if opened := r.open(&happened[i], rises, s); opened != nil {
-			news.Opened = append(news.Opened, opened)
+		if incident, isNew := r.open(&happened[i], rises, s); isNew {
+			news.Opened = append(news.Opened, incident)
+		} else {
+			news.Repeated = append(news.Repeated, Repeated{incident, happened[i].count})
 		}
 	}
 	news.Closed = r.close(s.Time)
@@ -176,8 +185,9 @@ func until(s *ledger.Snapshot, pod podresources.Pod, device driver.ID) time.Time
 	return s.Time.UTC()
 }
 
-// open adds an incident, and returns it unless it is another one of a known one. r.mu is held.
-func (r *Recorder) open(h *happening, rises []rise, s *ledger.Snapshot) *Incident {
+// open adds an incident, or counts it in the known one that it is another one of. It returns the
+// incident, and whether it is new. r.mu is held.
+func (r *Recorder) open(h *happening, rises []rise, s *ledger.Snapshot) (incident *Incident, isNew bool) {
 	i := &Incident{
 		Kind: h.kind, Code: h.code, Device: h.device.ID, Time: h.at.UTC(), Last: h.at.UTC(), Count: h.count, Open: true,
 		Text: describe(h.kind, h.code, h.device.ID), Holders: r.holdersAt(h, rises, s),
@@ -187,13 +197,13 @@ func (r *Recorder) open(h *happening, rises []rise, s *ledger.Snapshot) *Inciden
 			again := *known
 			again.Last, again.Count = i.Last, known.Count+i.Count
 			r.incidents[n] = &again
-			return nil
+			return &again, false
 		}
 	}
 	r.number++
 	i.ID = newID(i.Time, r.number)
 	r.incidents = bounded(append(r.incidents, i))
-	return i
+	return i, true
 }
 
 // holdersAt returns who held the device, or a partition of it, and whom the happening hit.
@@ -206,7 +216,7 @@ func (r *Recorder) holdersAt(h *happening, rises []rise, s *ledger.Snapshot) []H
 	}
 	// Without counters of errors by holder, only an event that names a process says whom it hit.
 	byHolder := h.named() || slices.ContainsFunc(rises, func(x rise) bool { return x.labels == h.labels })
-	var out []Holder
+	out := []Holder{} // which JSON has as a list
 	for _, held := range r.holdings {
 		if !of[held.ID] || held.To != nil && held.To.Before(h.at.Add(-r.config.Interval)) {
 			continue
