@@ -15,6 +15,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
@@ -30,7 +31,10 @@ const (
 // may add both.
 func Schemas() (map[string][]byte, error) {
 	out := map[string][]byte{}
-	for path, of := range map[string]any{"v1/snapshot": &web.Report{}, "v1/fit": &web.FitReport{}} {
+	for path, of := range map[string]any{
+		"v1/snapshot": &web.Report{}, "v1/fit": &web.FitReport{}, "v1/history": &web.HistoryReport{},
+		"v1/incidents": &web.IncidentsReport{}, "v1/receipts": &web.ReceiptsReport{},
+	} {
 		schema, err := schemaOf(path, of)
 		if err != nil {
 			return nil, err
@@ -45,7 +49,7 @@ const suffix = ".schema.json"
 // schemaOf returns the schema of what is served under a path below /api/.
 func schemaOf(path string, of any) ([]byte, error) {
 	r := jsonschema.Reflector{AllowAdditionalProperties: true, Mapper: words}
-	for _, folder := range []string{"../web", "../../driver"} {
+	for _, folder := range []string{"../web", "../recorder", "../../driver"} {
 		if err := r.AddGoComments(module, folder); err != nil {
 			return nil, fmt.Errorf("read comments: %w", err)
 		}
@@ -75,6 +79,15 @@ func words(of reflect.Type) *jsonschema.Schema {
 		return list("Why there is no alternative.", fit.Reasons())
 	case reflect.TypeFor[join.Attribution]():
 		return list("How the device is divided among its claims.", join.Attributions())
+	case reflect.TypeFor[recorder.Kind]():
+		return list("What happened.", recorder.Kinds())
+	case reflect.TypeFor[recorder.OwnerKind]():
+		return list("Whose series it is.", []recorder.OwnerKind{recorder.OfDevice, recorder.OfClaim, recorder.OfPod})
+	case reflect.TypeFor[recorder.Values]():
+		return &jsonschema.Schema{
+			Type:  "array",
+			Items: &jsonschema.Schema{AnyOf: []*jsonschema.Schema{{Type: "number"}, {Type: "null"}}},
+		}
 	default:
 		return nil
 	}

@@ -23,9 +23,17 @@ import (
 )
 
 const (
-	published    = "v1/snapshot.schema.json"
-	publishedFit = "v1/fit.schema.json"
+	published          = "v1/snapshot.schema.json"
+	publishedFit       = "v1/fit.schema.json"
+	publishedHistory   = "v1/history.schema.json"
+	publishedIncidents = "v1/incidents.schema.json"
+	publishedReceipts  = "v1/receipts.schema.json"
 )
+
+// all returns the published schemas.
+func all() []string {
+	return []string{published, publishedFit, publishedHistory, publishedIncidents, publishedReceipts}
+}
 
 // The published schemas are those of the types.
 func TestPublished(t *testing.T) {
@@ -33,7 +41,10 @@ func TestPublished(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{published, publishedFit} {
+	if len(schemas) != len(all()) {
+		t.Errorf("%d schemas, want %d", len(schemas), len(all()))
+	}
+	for _, path := range all() {
 		got, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
@@ -189,6 +200,47 @@ func TestFitAnswers(t *testing.T) {
 	})
 }
 
+func TestHistoryAnswers(t *testing.T) {
+	answer := ask(t, demoNode(t), "/api/v1/history?device=gpu-1", func(text string) bool {
+		return strings.Contains(text, `"of":"claim"`) && strings.Contains(text, `"of":"pod"`) &&
+			strings.Contains(text, `"rate":true`) && strings.Contains(text, `"holders":[{`)
+	})
+	checkAnswer(t, publishedHistory, answer, [][2]string{
+		{`"times":[`, `"times":[7,`},
+		{`"of":"pod"`, `"of":"house"`},
+		{`"values":[`, `"values":["high",`},
+		{`"rate":true`, `"speed":true`},
+		{`"from":"`, `"from":"at `},
+	})
+}
+
+func TestIncidentAnswers(t *testing.T) {
+	answer := ask(t, demoNode(t), "/api/v1/incidents", func(text string) bool {
+		return strings.Contains(text, `"hit":true`) && strings.Contains(text, `"series":[{`)
+	})
+	checkAnswer(t, publishedIncidents, answer, [][2]string{
+		{`"count":`, `"number":`},
+		{`"kind":"`, `"kind":"no_`},
+		{`"hit":true`, `"hit":"hard"`},
+		{`"recording":`, `"record":`},
+		{`"time":"`, `"time":"at `},
+		{`"device":{`, `"device":{"serial":"7",`},
+	})
+}
+
+func TestReceiptAnswers(t *testing.T) {
+	answer := ask(t, demoNode(t), "/api/v1/receipts", func(text string) bool {
+		return strings.Contains(text, `"quantity":"energy"`) && strings.Contains(text, `"peaks":[`)
+	}, "--retention=3s") // a receipt is made at the latest when the claim is forgotten
+	checkAnswer(t, publishedReceipts, answer, [][2]string{
+		{`"ChargePeriodEnd":"`, `"ChargePeriodEnd":"at `},
+		{`"SubAccountName":`, `"SubAccount":`},
+		{`"errorBound":`, `"error":`},
+		{`"attribution":"`, `"attribution":7,"how":"`},
+		{`"pods":[`, `"pods":["a",`},
+	})
+}
+
 // checkAnswer checks that an answer fits a schema, and that the schema is not one that anything
 // fits: each of the changes breaks the answer.
 func checkAnswer(t *testing.T, published, answer string, changes [][2]string) {
@@ -213,9 +265,19 @@ func validate(schema *jsonschema.Schema, text string) error {
 	return schema.Validate(value)
 }
 
-// The schema describes every type, and names a field that it requires.
+// The schemas describe every type, and name the fields that they require.
 func TestDescribed(t *testing.T) {
-	text, err := os.ReadFile(published)
+	for path, of := range map[string][2]string{
+		published: {"Report", "devices"}, publishedFit: {"FitReport", "claims"}, publishedHistory: {"HistoryReport", "times"},
+		publishedIncidents: {"Incident", "holders"}, publishedReceipts: {"Receipt", "total"},
+	} {
+		t.Run(path, func(t *testing.T) { checkDescribed(t, path, of[0], of[1]) })
+	}
+}
+
+func checkDescribed(t *testing.T, path, required, field string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,8 +291,8 @@ func TestDescribed(t *testing.T) {
 	if err := json.Unmarshal(text, &schema); err != nil {
 		t.Fatal(err)
 	}
-	if len(schema.Defs) < 5 || !slices.Contains(schema.Defs["Report"].Required, "devices") {
-		t.Errorf("%d types; of the report are required %v", len(schema.Defs), schema.Defs["Report"].Required)
+	if len(schema.Defs) < 3 || !slices.Contains(schema.Defs[required].Required, field) {
+		t.Errorf("%d types; of %s are required %v", len(schema.Defs), required, schema.Defs[required].Required)
 	}
 	for name, d := range schema.Defs {
 		if d.Description == "" || len(d.Properties) == 0 {
