@@ -20,15 +20,16 @@ type FlightRecorder struct {
 	metrics *SelfMetrics
 	log     *slog.Logger
 	keep    func(kind, id string, content any)
-	tell    func(*recorder.Incident)
+	tell    func(incident *recorder.Incident, times int)
 }
 
 // NewFlightRecorder returns a recorder that counts and logs incidents. keep is given each document
-// that is to outlive the process, again when it has more; tell is given each new incident. Both
-// may be nil, and must not wait.
+// that is to outlive the process, again when it has more; tell is given each incident, again when
+// it happens again, with how often it happened since it was told before. Both may be nil, and must
+// not wait.
 func NewFlightRecorder(
 	of *recorder.Recorder, metrics *SelfMetrics, log *slog.Logger, keep func(kind, id string, content any),
-	tell func(*recorder.Incident),
+	tell func(incident *recorder.Incident, times int),
 ) *FlightRecorder {
 	for _, kind := range recorder.Kinds() {
 		metrics.Incident(string(kind), 0)
@@ -46,9 +47,14 @@ func (f *FlightRecorder) Record(s *ledger.Snapshot) {
 			"id", i.ID, "kind", i.Kind, "code", i.Code, "device", i.Device.String(), "time", i.Time, "count", i.Count,
 			"claims", i.Claims(), "pods", i.Pods(), "text", i.Text)
 		if f.tell != nil {
-			f.tell(i)
+			f.tell(i, i.Count)
 		}
 		f.keepIncident(i)
+	}
+	if f.tell != nil {
+		for _, i := range news.Repeated {
+			f.tell(i.Incident, i.Times)
+		}
 	}
 	for _, i := range news.Closed {
 		f.keepIncident(i)

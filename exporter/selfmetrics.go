@@ -26,7 +26,7 @@ type SelfMetrics struct {
 	rejected *prometheus.CounterVec
 
 	conflicts, unresolved *prometheus.GaugeVec
-	incidents             *prometheus.CounterVec
+	incidents, events     *prometheus.CounterVec
 
 	log *slog.Logger
 
@@ -34,6 +34,7 @@ type SelfMetrics struct {
 	states map[string]string            // by source: why it is down, "" if it is up
 	totals map[string]driver.Rejections // by input: its last total
 	told   map[driver.Rejection]bool    // bounds that were logged, without counts
+	lost   driver.Reason                // why events can't be written
 }
 
 // NewSelfMetrics registers the metrics, together with those of the process, the Go runtime and the
@@ -76,6 +77,13 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 				"(it can no longer be read), no_execute_taint, unhealthy, claim_ends_in_error (a claim ended while its device " +
 				"was in error), claim_stalled (it is busy and does nothing). The same again within ten minutes is one.",
 		}, []string{"kind"}),
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "dra_exporter_incident_events_total",
+			Help: "Kubernetes Events about incidents (--incidents.events), by result: created, updated (the count of one was " +
+				"raised), suppressed (too many of one pod or claim: tried again a minute later), or why it is lost: " +
+				"forbidden, absent (the namespace is gone), uid_unknown (of the pod or claim), too_many, unavailable, timeout " +
+				"and others.",
+		}, []string{"result"}),
 		log:    log,
 		states: map[string]string{},
 		totals: map[string]driver.Rejections{},
@@ -87,7 +95,7 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 	})
 	info.Set(1)
 	registry.MustRegister(
-		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.unresolved, m.incidents, info,
+		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.unresolved, m.incidents, m.events, info,
 		versioncollector.NewCollector("dra_exporter"), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -210,6 +218,35 @@ func (m *SelfMetrics) Incident(kind string, count int) {
 	m.incidents.WithLabelValues(kind).Add(float64(count))
 }
 
+// Event counts an event about an incident by its result; with 0 the result is shown before there is
+// one.
+func (m *SelfMetrics) Event(result string, count int) {
+	m.events.WithLabelValues(result).Add(float64(count))
+}
+
+// EventSent takes the outcome of a request to write an event: a change of whether it works is logged
+// once. That a namespace is gone is normal.
+func (m *SelfMetrics) EventSent(err error) {
+	why := driver.ReasonOf(err)
+	if why == driver.ReasonAbsent {
+		return
+	}
+	m.mu.Lock()
+	before := m.lost
+	m.lost = why
+	m.mu.Unlock()
+	switch {
+	case why == before:
+	case why == "":
+		m.log.Info("events about incidents are written again")
+	case why == driver.ReasonForbidden:
+		m.log.Warn("events about incidents are not written: the service account needs the right to create and patch events "+
+			"(the chart's incidents.events gives it)", "reason", why, "err", err)
+	default:
+		m.log.Warn("events about incidents are not written", "reason", why, "err", err)
+	}
+}
+
 func setEach(gauges *prometheus.GaugeVec, values map[string]int) {
 	for label, n := range values {
 		gauges.WithLabelValues(label).Set(float64(n))
@@ -227,6 +264,7 @@ func SelfFamilies() ([]exposition.Family, error) {
 	m.Conflicts(map[string]int{"kind": 0})
 	m.UnresolvedPods(map[string]int{"reason": 0})
 	m.Incident("kind", 0)
+	m.Event("result", 0)
 	gathered, err := registry.Gather()
 	if err != nil {
 		return nil, fmt.Errorf("describe own metrics: %w", err)

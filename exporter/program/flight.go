@@ -2,24 +2,32 @@ package program
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
 	"github.com/dra-exporter/dra-exporter/exporter/archive"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/podresources/kube/events"
 )
 
-// flight is the flight recorder and what keeps its documents.
+// flight is the flight recorder, what keeps its documents and what writes events.
 type flight struct {
 	*recorder.Recorder                          // nil: none
 	recording          *exporter.FlightRecorder // nil: none
 	folder             *archive.Folder          // nil: none
+	events             *events.Writer           // nil: none
 }
 
 // newFlight returns the flight recorder for the flags, with the incidents of earlier processes.
-func newFlight(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (flight, error) {
+func newFlight(o *options, api *kube.Client, metrics *exporter.SelfMetrics, log *slog.Logger) (flight, error) {
 	if !o.recorder {
+		if o.incidentsEvents {
+			return flight{}, badFlag("incidents.events", errors.New("there are no incidents without the flight recorder"))
+		}
 		return flight{}, nil
 	}
 	f := flight{Recorder: recorder.New(recorder.Config{Interval: o.interval})}
@@ -33,7 +41,14 @@ func newFlight(o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (fli
 		f.RestoreReceipts(archive.Load(folder, exporter.ReceiptDocument, (*recorder.Receipt).Valid))
 		f.folder, keep = folder, folder.Keep
 	}
-	f.recording = exporter.NewFlightRecorder(f.Recorder, metrics, log, keep, nil)
+	var tell func(*recorder.Incident, int)
+	if o.incidentsEvents {
+		if api == nil {
+			return flight{}, badFlag("incidents.events", errNoAPI)
+		}
+		f.events, tell = newEvents(o.node, api, metrics)
+	}
+	f.recording = exporter.NewFlightRecorder(f.Recorder, metrics, log, keep, tell)
 	return f, nil
 }
 
@@ -45,9 +60,14 @@ func (f flight) sink() exporter.Recorder {
 	return f.recording
 }
 
-// run writes the documents until ctx ends.
+// run writes the documents and events until ctx ends.
 func (f flight) run(ctx context.Context) {
+	var writing sync.WaitGroup
 	if f.folder != nil {
-		f.folder.Run(ctx)
+		writing.Go(func() { f.folder.Run(ctx) })
 	}
+	if f.events != nil {
+		writing.Go(func() { f.events.Run(ctx) })
+	}
+	writing.Wait()
 }

@@ -73,8 +73,9 @@ type options struct {
 	groupChoices     map[exposition.Group]*string
 	emptyGrace       time.Duration
 
-	recorder     bool
-	incidentsDir string
+	recorder        bool
+	incidentsDir    string
+	incidentsEvents bool
 }
 
 // sourceDeadline is the longest time for one call of a source and one request to the kubelet.
@@ -203,6 +204,10 @@ func (o *options) addRecorderFlags(g *flagGroup) {
 	g.Flag(
 		"incidents.dir", "Folder in which incidents outlive a restart; default: none.",
 	).PlaceHolder("FOLDER").StringVar(&o.incidentsDir)
+	g.Flag(
+		"incidents.events",
+		"Write an Event of Kubernetes about each pod and claim that an incident hits; needs the right to create and patch events.",
+	).BoolVar(&o.incidentsEvents)
 }
 
 // addSource adds the flags of a source.

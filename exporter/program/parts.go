@@ -145,6 +145,8 @@ func newNode(o *options, api *kube.Client, metrics node.Metrics, log *slog.Logge
 	return n, err
 }
 
+var errNoAPI = errors.New("there is no API server: --kube=off, or neither in a cluster nor given a --kubeconfig")
+
 // sourceReviews names the access reviews in the metrics about sources.
 const sourceReviews = "reviews"
 
@@ -157,9 +159,7 @@ func guard(
 		return pages, nil
 	}
 	if api == nil {
-		return nil, badFlag("web.kube-authorization", errors.New(
-			"there is no API server to ask: --kube=off, or neither in a cluster nor given a --kubeconfig",
-		))
+		return nil, badFlag("web.kube-authorization", errNoAPI)
 	}
 	if *o.web.WebConfigFile == "" {
 		log.Warn("tokens are sent without TLS, unless something else encrypts: see --web.config.file")

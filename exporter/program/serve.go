@@ -46,7 +46,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		return err
 	}
 	defer in.node.Close()
-	flight, err := newFlight(o, metrics, log)
+	flight, err := newFlight(o, in.api, metrics, log)
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -35,6 +36,8 @@ func reasonOf(err error) driver.Reason {
 		return driver.ReasonAbsent
 	case isExpired(err):
 		return driver.ReasonExpired
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return driver.ReasonAbsent // what is new in a namespace that ends is answered as forbidden
 	case apierrors.IsForbidden(err):
 		return driver.ReasonForbidden
 	case apierrors.IsUnauthorized(err):

@@ -1,0 +1,98 @@
+package program
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/podresources/kube/events"
+)
+
+// maxObjects bounds the pods and claims of one incident that get an event: a claim may have 256
+// pods.
+const maxObjects = 32
+
+// newEvents returns what writes events, and what is to be told of incidents.
+func newEvents(
+	node string, api *kube.Client, metrics *exporter.SelfMetrics,
+) (*events.Writer, func(*recorder.Incident, int)) {
+	for _, result := range events.Results() {
+		metrics.Event(string(result), 0)
+	}
+	writer := events.New(events.Config{
+		API: api, Node: node,
+		Count: func(r events.Result) { metrics.Event(string(r), 1) }, State: metrics.EventSent,
+	})
+	return writer, func(i *recorder.Incident, times int) {
+		all := eventsOf(node, i, times)
+		few := all[:min(len(all), maxObjects)]
+		writer.Write(few...)
+		metrics.Event(string(driver.ReasonTooMany), len(all)-len(few))
+	}
+}
+
+// eventsOf returns the events of the claims and then of the pods that an incident hit.
+func eventsOf(node string, i *recorder.Incident, times int) []events.Event {
+	var out []events.Event
+	add := func(kind, name, uid string, h *recorder.Holder) {
+		object := events.Object{Kind: kind, Namespace: h.Namespace, Name: name, UID: uid}
+		if name == "" || slices.ContainsFunc(out, func(e events.Event) bool { return e.Object == object }) {
+			return
+		}
+		out = append(out, events.Event{
+			Object: object, Reason: reasonOf(i.Kind), Message: messageOf(node, i, kind, h), At: i.Last, Times: times,
+		})
+	}
+	for n := range i.Holders {
+		if h := &i.Holders[n]; h.Hit {
+			add(events.ResourceClaim, h.Claim, h.ClaimUID, h)
+		}
+	}
+	for n := range i.Holders {
+		if h := &i.Holders[n]; h.Hit {
+			add(events.Pod, h.Pod, h.PodUID, h)
+		}
+	}
+	return out
+}
+
+// messageOf returns what an event says. It is the same each time the same happens, so that it is
+// counted.
+func messageOf(node string, i *recorder.Incident, kind string, h *recorder.Holder) string {
+	text := fmt.Sprintf("%s (%s", i.Text, i.Device)
+	if kind == events.Pod && h.Claim != "" {
+		text += ", through claim " + h.Claim
+	}
+	return fmt.Sprintf(
+		"%s): the minute before and after is in /api/v1/incidents of dra-exporter on node %s", text, node,
+	)
+}
+
+// reasonOf returns the reason of an event about an incident, as events have it.
+func reasonOf(kind recorder.Kind) string {
+	switch kind {
+	case recorder.XID:
+		return "DeviceXID"
+	case recorder.ECCUncorrected:
+		return "DeviceECCUncorrected"
+	case recorder.RAS:
+		return "DeviceRAS"
+	case recorder.NoExecuteTaint:
+		return "DeviceNoExecuteTaint"
+	case recorder.LinkDown:
+		return "DeviceLinkDown"
+	case recorder.DeviceLost:
+		return "DeviceLost"
+	case recorder.Unhealthy:
+		return "DeviceUnhealthy"
+	case recorder.ClaimEndsInError:
+		return "ClaimEndedInError"
+	case recorder.ClaimStalled:
+		return "ClaimStalled"
+	default:
+		return "DeviceIncident"
+	}
+}

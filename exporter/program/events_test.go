@@ -1,0 +1,78 @@
+package program
+
+import (
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/podresources/kube/events"
+)
+
+// An incident is one event of each claim and of each pod that it hit, and of nobody else; what it
+// says stays the same when the same happens again.
+func TestEventsOf(t *testing.T) {
+	holder := func(claim, pod string, hit bool) recorder.Holder {
+		h := recorder.Holder{Namespace: "team", Claim: claim, Pod: pod, PodUID: "uid-" + pod, Hit: hit}
+		if claim != "" {
+			h.ClaimUID = "uid-" + claim
+		}
+		return h
+	}
+	at := time.Unix(1_800_000_000, 0)
+	i := &recorder.Incident{
+		ID: "1", Kind: recorder.XID, Code: "79", Text: "gpu-0: XID 79", Time: at, Last: at, Count: 2,
+		Device: driver.ID{Driver: "gpu.example.com", Pool: "node-1", Device: "gpu-0"},
+		Holders: []recorder.Holder{
+			holder("train", "a", true), holder("train", "b", true), holder("other", "c", false), holder("", "plugin", true),
+		},
+	}
+	type row struct {
+		events.Object
+		reason string
+		times  int
+		at     time.Time
+	}
+	var got []row
+	before := map[events.Object]string{}
+	for _, e := range eventsOf("node-1", i, 2) {
+		got = append(got, row{e.Object, e.Reason, e.Times, e.At})
+		before[e.Object] = e.Message
+	}
+	want := []row{
+		{events.Object{Kind: "ResourceClaim", Namespace: "team", Name: "train", UID: "uid-train"}, "DeviceXID", 2, at},
+		{events.Object{Kind: "Pod", Namespace: "team", Name: "a", UID: "uid-a"}, "DeviceXID", 2, at},
+		{events.Object{Kind: "Pod", Namespace: "team", Name: "b", UID: "uid-b"}, "DeviceXID", 2, at},
+		{events.Object{Kind: "Pod", Namespace: "team", Name: "plugin", UID: "uid-plugin"}, "DeviceXID", 2, at},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(row{})); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	const message = "gpu-0: XID 79 (gpu.example.com/node-1/gpu-0, through claim train): the minute before and after is in " +
+		"/api/v1/incidents of dra-exporter on node node-1"
+	if diff := cmp.Diff(message, before[want[1].Object]); diff != "" {
+		t.Errorf("the message (-want +got):\n%s", diff)
+	}
+	again := *i
+	again.ID, again.Time, again.Last, again.Count = "2", at.Add(time.Hour), at.Add(time.Hour), 7
+	for _, e := range eventsOf("node-1", &again, 1) {
+		if e.Message != before[e.Object] {
+			t.Errorf("the same again says %q, before %q", e.Message, before[e.Object])
+		}
+	}
+}
+
+// Each kind of incident has a reason of its own, as the API's conventions want them.
+func TestReasons(t *testing.T) {
+	seen := map[string]bool{}
+	for _, kind := range recorder.Kinds() {
+		reason := reasonOf(kind)
+		if !regexp.MustCompile(`^([A-Z][A-Za-z]+){2,}$`).MatchString(reason) || reason == reasonOf("") || seen[reason] {
+			t.Errorf("the reason of %s is %s", kind, reason)
+		}
+		seen[reason] = true
+	}
+}
