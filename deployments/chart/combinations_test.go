@@ -1,0 +1,84 @@
+package chart
+
+import (
+	"strings"
+)
+
+// combinations are sets of values that users choose.
+func combinations() map[string]values {
+	endpoints := values{"endpoints": []any{values{
+		"name": "dcgm", "url": "http://dcgm-exporter.gpu-operator:9400/metrics",
+		"preset": "dcgm-exporter",
+	}}}
+	return map[string]values{
+		"defaults":     {},
+		"nvidia":       {"vendor": "nvidia", "sources": values{"scrape": endpoints}},
+		"nvidia admin": {"vendor": "nvidia", "adminAccess": values{"enabled": true}},
+		"amd":          {"vendor": "amd", "adminAccess": values{"enabled": true}},
+		"DCGM": {
+			"vendor": "nvidia",
+			"sources": values{"dcgm": values{
+				"address": "nvidia-dcgm.gpu-operator:5555", "profiling": true,
+				"library": "/usr/lib/x86_64-linux-gnu/libdcgm.so.4",
+			}},
+		},
+		"intel":   {"vendor": "intel"},
+		"network": {"vendor": "network", "hostPID": true},
+		"inspect": {"vendor": "amd", "inspectProcesses": true},
+		"log":     {"vendor": "nvidia", "kernelLog": true},
+		"cpu":     {"vendor": "cpu"},
+		"plugins": {"kubelet": values{"plugins": true}},
+		"no API":  {"kube": values{"enabled": false}, "inventory": values{"configMapName": "slices"}},
+		"monitoring": {
+			"podMonitor": values{
+				"enabled": true, "labels": values{"release": "prometheus"},
+				"endpoint": values{"tlsConfig": values{"insecureSkipVerify": true}},
+			},
+			"prometheusRule": values{"enabled": true}, "dashboards": values{"enabled": true},
+			"networkPolicy": values{"enabled": true},
+		},
+		"service monitor":  {"serviceMonitor": values{"enabled": true}},
+		"grafana operator": {"dashboards": values{"enabled": true, "operator": values{"enabled": true}}},
+		"library": {
+			"vendor": "nvidia",
+			"nvidia": values{"library": "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1", "privileged": true},
+		},
+		"MIG":          {"vendor": "nvidia", "nvidia": values{"migMonitor": true}},
+		"vendor nodes": {"vendor": "nvidia", "onlyOnVendorNodes": true},
+		"authorization": {
+			"web": values{
+				"secretName": "web", "tls": true,
+				"kubeAuthorization": values{
+					"enabled":  true,
+					"scrapers": []any{values{"namespace": "monitoring", "name": "prometheus"}},
+				},
+			},
+			"podMonitor": values{"enabled": true, "endpoint": values{"tlsConfig": values{"insecureSkipVerify": true}}},
+		},
+		"password": {
+			"web":  values{"secretName": "web", "tcpProbes": true},
+			"test": values{"httpConfig": values{"basic_auth": values{"username": "a", "password": "b"}}},
+		},
+		"incidents":      {"incidents": values{"events": true, "dir": "/var/lib/dra-exporter"}},
+		"incidents kept": {"incidents": values{"dir": "emptyDir"}},
+		"groups":         {"metrics": values{"errors": false, "pods": "info", "quantitySource": "estimates"}},
+		"TLS":            {"web": values{"secretName": "web", "tls": true}, "podMonitor": values{"enabled": true}},
+		"labels": {"exportLabels": values{
+			"pods": []any{"app.kubernetes.io/name"}, "claims": []any{"team"},
+			"podAnnotations": []any{"example.com/idle-ok"},
+		}},
+		"extras": {
+			"image":             values{"digest": "sha256:" + strings.Repeat("0", 64)},
+			"extraArgs":         []any{"--web.pprof"},
+			"extraEnv":          []any{values{"name": "A", "value": "b"}},
+			"extraVolumes":      []any{values{"name": "x", "emptyDir": values{}}},
+			"extraVolumeMounts": []any{values{"name": "x", "mountPath": "/x"}},
+			"affinity":          values{"nodeAffinity": values{}},
+			"nodeSelector":      values{"a": "b"},
+			"imagePullSecrets":  []any{values{"name": "s"}},
+			"networkPolicy":     values{"enabled": true, "from": []any{values{"namespaceSelector": values{}}}},
+			"serviceAccount":    values{"create": false, "name": "mine"}, "rbac": values{"create": false},
+			"service": values{"enabled": false},
+		},
+	}
+}
