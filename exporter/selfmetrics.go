@@ -224,8 +224,8 @@ func (m *SelfMetrics) Event(result string, count int) {
 	m.events.WithLabelValues(result).Add(float64(count))
 }
 
-// EventSent takes the outcome of a request to write an event: a change of whether it works is logged
-// once. That a namespace is gone is normal.
+// EventSent takes the outcome of a request to write an event: a change of whether it works is
+// logged once. That a namespace is gone is normal.
 func (m *SelfMetrics) EventSent(err error) {
 	why := driver.ReasonOf(err)
 	if why == driver.ReasonAbsent {

@@ -83,8 +83,8 @@ type Config struct {
 }
 
 const (
-	// pace and burst bound the requests of a node. The kubelet's own events are bounded to 50 a second,
-	// 100 at once (eventRecordQPS, eventBurst).
+	// pace and burst bound the requests of a node. The kubelet's own events are bounded to 50 a
+	// second, 100 at once (eventRecordQPS, eventBurst).
 	pace  = 1 // a second
 	burst = 25
 	// repeatEvery is how often the count of one event is raised at the most.
@@ -93,7 +93,8 @@ const (
 	maxWaiting = 256
 	// giveUpAfter is how old an event may become while the API server can't be reached.
 	giveUpAfter = 10 * time.Minute
-	// maxServerErrors is how often an event is sent if the API server answers with an error of its own.
+	// maxServerErrors is how often an event is sent if the API server answers with an error of its
+	// own.
 	maxServerErrors = 3
 	// requestTimeout bounds a request.
 	requestTimeout = 10 * time.Second
