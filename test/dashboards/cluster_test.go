@@ -84,13 +84,13 @@ func TestClaimsOfCluster(t *testing.T) {
 			`{__name__="namespace:dra_pending_claims:count", cluster="c1", namespace="team"}`:  1,
 		},
 		"namespace:dra_allocated_claims:count": {
-			`{__name__="namespace:dra_allocated_claims:count", cluster="c1", namespace="team"}`: 2,
+			`{__name__="namespace:dra_allocated_claims:count", cluster="c1", namespace="team"}`: 3,
 		},
-		"namespace:dra_unreserved_claims:count": { // notebook-gpu
-			`{__name__="namespace:dra_unreserved_claims:count", cluster="c1", namespace="team"}`: 1,
+		"namespace:dra_unreserved_claims:count": { // notebook-gpu, spare-gpu
+			`{__name__="namespace:dra_unreserved_claims:count", cluster="c1", namespace="team"}`: 2,
 		},
 		"cluster:dra_listed_devices:count": {
-			`{__name__="cluster:dra_listed_devices:count", cluster="c1", driver="gpu.nvidia.com"}`: 3,
+			`{__name__="cluster:dra_listed_devices:count", cluster="c1", driver="gpu.nvidia.com"}`: 4,
 		},
 		"count by (node, resourceclaim_name) (" + documentedJoin(t) + ")": {
 			`{node="n1", resourceclaim_name="train-0-gpu"}`: 1, `{node="n2", resourceclaim_name="train-0-gpu"}`: 1,
@@ -116,7 +116,7 @@ func claimPanels(t *testing.T, e *engine, at time.Time) {
 			`{cluster="c1", namespace="other", resourceclaim_name="waiting"}`: 1.70000003e12,
 			`{cluster="c1", namespace="team", resourceclaim_name="waiting"}`:  1.70000006e12,
 		},
-		"Who has the devices": {`{cluster="c1", driver="gpu.nvidia.com", namespace="team"}`: 3},
+		"Who has the devices": {`{cluster="c1", driver="gpu.nvidia.com", namespace="team"}`: 4},
 	}
 	for _, p := range panels() {
 		if wanted[p.Title] == nil || !strings.Contains(p.Targets[0].Expr, "kube_resourceclaim") {
