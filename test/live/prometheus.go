@@ -74,8 +74,9 @@ type Sample struct {
 
 // Series is a series of a result, with its samples in order.
 type Series struct {
-	Labels  map[string]string
-	Samples []Sample
+	Labels     map[string]string
+	Samples    []Sample
+	Histograms []Histogram // the samples that are native histograms
 }
 
 // Query evaluates an expression at a time. A range selector gives the raw samples.
@@ -97,9 +98,11 @@ func unixText(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMil
 func (p Prometheus) series(ctx context.Context, path string, parameters url.Values) ([]Series, error) {
 	var data struct {
 		Result []struct {
-			Metric map[string]string
-			Value  *[2]any
-			Values [][2]any
+			Metric     map[string]string
+			Value      *[2]any
+			Values     [][2]any
+			Histogram  *Histogram
+			Histograms []Histogram
 		}
 	}
 	if err := p.Get(ctx, path, parameters, &data); err != nil {
@@ -117,6 +120,9 @@ func (p Prometheus) series(ctx context.Context, path string, parameters url.Valu
 				return nil, fmt.Errorf("query %s: %w", parameters.Get("query"), err)
 			}
 			s.Samples = append(s.Samples, sample)
+		}
+		if s.Histograms = r.Histograms; r.Histogram != nil {
+			s.Histograms = append(s.Histograms, *r.Histogram)
 		}
 		out = append(out, s)
 	}

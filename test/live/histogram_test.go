@@ -1,0 +1,33 @@
+package live
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// The answer is one of Prometheus 3.15.
+func TestHistogram(t *testing.T) {
+	const answer = `[1780000000.5, {"count": "4", "sum": "402.5", "buckets": [
+		[3, "-0.0009765625", "0.0009765625", "1"], [0, "98.70149282610239", "107.63474115247546", "3"]]}]`
+	var got Histogram
+	if err := json.Unmarshal([]byte(answer), &got); err != nil {
+		t.Fatal(err)
+	}
+	want := Histogram{time.UnixMilli(1780000000500), 4, 402.5, []Bucket{
+		{-1. / 1024, 1. / 1024, 1},
+		{98.70149282610239, 107.63474115247546, 3},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for _, broken := range []string{
+		`[1, {"count": "x", "sum": "1"}]`, `[1, {"count": "1", "sum": "1", "buckets": [[0, "1"]]}]`, `[1, "2"]`,
+	} {
+		if err := json.Unmarshal([]byte(broken), &got); err == nil {
+			t.Errorf("no error for %s", broken)
+		}
+	}
+}
