@@ -51,6 +51,8 @@ type Panel struct {
 	hide     []string // labels that are no columns of a table
 	link     string   // the UID of the dashboard that a click on the value opens
 	view     int      // the id of the only panel that it opens there; 0: all
+	axis     string   // of a heat map: the unit of the values, where Unit is that of the cells
+	axisMin  float32  // of a heat map: where the axis begins; 0: by the data
 	// MayBeEmpty is the reason why the panel may have no data although nothing is wrong.
 	MayBeEmpty string
 }

@@ -247,10 +247,15 @@ func (p *Panel) kind() cog.Builder[dashboard.Panel] {
 			DisplayMode(common.BarGaugeDisplayModeBasic).ValueMode(common.BarGaugeValueModeColor).
 			MaxVizHeight(28).Text(common.NewVizTextDisplayOptionsBuilder().TitleSize(13).ValueSize(13))
 	case Heatmap:
+		axis := heatmap.NewYAxisConfigBuilder().Unit(p.axis).AxisPlacement(common.AxisPlacementLeft)
+		if p.axisMin > 0 {
+			axis.Min(p.axisMin)
+		}
 		return heatmap.NewPanelBuilder().Calculate(false).CellGap(1).
+			CellValues(heatmap.NewCellValuesBuilder().Unit(p.Unit)).
 			Color(heatmap.NewHeatmapColorOptionsBuilder().Mode(heatmap.HeatmapColorModeScheme).Scheme("Oranges").
 				Scale(heatmap.HeatmapColorScaleExponential).Exponent(0.5).Steps(64).Fill("dark-orange")).
-			YAxis(heatmap.NewYAxisConfigBuilder().Unit("percentunit").AxisPlacement(common.AxisPlacementLeft))
+			YAxis(axis)
 	case Timeline:
 		return statetimeline.NewPanelBuilder().ShowValue(common.VisibilityModeNever).MergeValues(true).RowHeight(0.8).
 			FillOpacity(80).LineWidth(0).Legend(common.NewVizLegendOptionsBuilder().DisplayMode(common.LegendDisplayModeList).

@@ -74,6 +74,7 @@ func (p *Panel) check(catalog query.Catalog) error {
 	require(len(p.Targets) > 0, "no query")
 	require(p.Width > 0 && p.Width <= columns && p.Height > 0, "no size")
 	require(p.Unit != "" || p.Kind == Table || p.Kind == Timeline, "no unit")
+	require((p.Kind == Heatmap) == (p.axis != ""), "the unit of the axis is required for heat maps and only there")
 	require((p.Kind == Timeline) == (len(p.states) > 0),
 		"states are required for timelines and not allowed for other kinds")
 	total := false
@@ -116,7 +117,12 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 	if !answer.Unit.Fits(want) {
 		return false, fmt.Errorf("%s is %v, but the panel shows it as %s, %v", t.Expr, answer.Unit, unit, want)
 	}
-	if p.Kind != Table && p.Kind != Stat && t.Legend == "" {
+	if answer.Native {
+		if err := p.checkNative(t, answer); err != nil {
+			return false, err
+		}
+	}
+	if p.Kind != Table && p.Kind != Stat && t.Legend == "" && !answer.Native {
 		return false, fmt.Errorf("%s has no legend", t.Expr)
 	}
 	for _, label := range legendLabels(t.Legend) {
@@ -132,6 +138,22 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 		return false, fmt.Errorf("%s gives one value for several devices, and the panel is not marked as a total", t.Expr)
 	}
 	return answer.Merged, nil
+}
+
+// checkNative checks a query whose answer is native histograms. Grafana draws them as a heat map of
+// the first series, and of one query.
+func (p *Panel) checkNative(t Target, answer query.Answer) error {
+	if p.Kind != Heatmap || len(p.Targets) > 1 || len(answer.Labels) > 0 || t.Legend != "" {
+		return fmt.Errorf("%s: only a heat map shows native histograms, one series without a legend", t.Expr)
+	}
+	want, err := query.GrafanaUnit(p.axis)
+	if err != nil {
+		return err
+	}
+	if !answer.Observed.Fits(want) {
+		return fmt.Errorf("%s is of values of %v, but the axis shows %s, %v", t.Expr, answer.Observed, p.axis, want)
+	}
+	return nil
 }
 
 func (a *Annotation) check(catalog query.Catalog) error {

@@ -11,6 +11,7 @@ func claim() Board {
 		Rows: []Row{
 			{"Summary", claimSummary()},
 			{"Activity", claimActivity()},
+			{"Distribution over time", claimDistributions()},
 			{"What hit it", claimIncidents()},
 			{"Sharing and pods", claimSharing()},
 			{"Status", claimStatus()},

@@ -120,7 +120,7 @@ func fleetUse() []Panel {
 			Title: "Distribution of utilization",
 			Description: "Number of claimed devices by utilization. Two bands, one at the top and one at the bottom, mean " +
 				"that some claimed devices are wasted.",
-			Kind: Heatmap, Unit: "none", NoData: "no device reports utilization", Width: 12, Height: 9,
+			Kind: Heatmap, Unit: "none", axis: "percentunit", NoData: "no device reports utilization", Width: 12, Height: 9,
 			Targets: []Target{{
 				Expr: `sum by (at_most) (max by (cluster, driver, at_most) (` +
 					`cluster:dra_utilization:count{cluster=~"$cluster", driver=~"$driver"}))`,

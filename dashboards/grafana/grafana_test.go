@@ -101,6 +101,23 @@ func TestMistakes(t *testing.T) {
 			p.Targets[0].Expr, p.Targets[0].Legend = "sum by (driver) (dra_device_power_watts)", "{{driver}}"
 		}, "counts what two"},
 		{"a query with copies", func(p *Panel) { p.Targets[0].Expr = "dra_device_power_watts" }, "is there twice"},
+		{"histograms in a graph", func(p *Panel) {
+			p.Unit = "s"
+			p.Targets[0] = Target{Expr: `avg(avg by (<claim driver>) (dra_claim_power_distribution_watts))`}
+		}, "only a heat map"},
+		{"a heat map of several histograms", func(p *Panel) {
+			p.Kind, p.Unit, p.axis = Heatmap, "s", "watt"
+			p.Targets[0] = Target{Expr: `avg by (<claim driver>) (dra_claim_power_distribution_watts)`}
+		}, "one series"},
+		{"a heat map with another axis", func(p *Panel) {
+			p.Kind, p.Unit, p.axis = Heatmap, "s", "bytes"
+			p.Targets[0] = Target{Expr: `avg(avg by (<claim driver>) (dra_claim_power_distribution_watts))`}
+		}, "the axis shows bytes"},
+		{"a heat map with other cells", func(p *Panel) {
+			p.Kind, p.Unit, p.axis = Heatmap, "bytes", "watt"
+			p.Targets[0] = Target{Expr: `avg(avg by (<claim driver>) (dra_claim_power_distribution_watts))`}
+		}, "shows it as bytes"},
+		{"a heat map without an axis", func(p *Panel) { p.Kind = Heatmap }, "axis"},
 		{"no queries", func(p *Panel) { p.Targets = nil }, "no query"},
 		{"too wide", func(p *Panel) { p.Width = 25 }, "size"},
 		{"states of a graph", func(p *Panel) { p.states = []state{{"1", "on", green}} }, "states"},

@@ -18,6 +18,10 @@ type Family struct {
 	Name   string
 	Unit   Unit
 	Labels []string
+	// Native is whether the values are native histograms, and Unit that of their counts.
+	Native bool
+	// Observed is the unit of the values that a native histogram, or classic buckets, count.
+	Observed Unit
 	// Open is whether the family also has labels that flags copy from Kubernetes: label_*,
 	// annotation_*.
 	Open bool
@@ -41,8 +45,8 @@ func NewCatalog() (Catalog, error) {
 		return nil, fmt.Errorf("list metric families: %w", err)
 	}
 	for _, f := range slices.Concat(exposition.Families(driver.Standard()), own) {
-		for _, suffix := range suffixes(f.Name) {
-			c.Add(family(f, suffix))
+		for _, series := range families(f) {
+			c.Add(series)
 		}
 	}
 	for _, f := range foreign() {
@@ -62,27 +66,24 @@ func (c Catalog) Forget() {
 // Add adds a family. It replaces one of the same name.
 func (c Catalog) Add(f Family) { c[f.Name] = f }
 
-// histogram is the exporter's only histogram; the other families are counters and gauges.
-const histogram = "dra_exporter_source_duration_seconds"
-
-// suffixes returns the suffixes of the series of a family.
-func suffixes(name string) []string {
-	if name == histogram {
-		return []string{"_bucket", "_sum", "_count"}
-	}
-	return []string{""}
-}
-
-func family(f exposition.Family, suffix string) Family {
-	out := Family{Name: f.Name + suffix, Unit: unitOf(f), Labels: slices.Clone(f.Labels)}
-	switch suffix {
-	case "_bucket":
-		out.Unit, out.Labels = counts(), append(out.Labels, "le")
-	case "_count":
-		out.Unit = counts()
-	}
+// families returns the families of the series that Prometheus has of a family: those of classic
+// buckets for the exporter's own histogram, a native histogram for a distribution.
+func families(f exposition.Family) []Family {
+	out := Family{Name: f.Name, Unit: unitOf(f), Labels: slices.Clone(f.Labels)}
 	out.Open = f.Name == "dra_claim_info" || f.Name == "dra_pod_info"
-	return out
+	switch {
+	case !f.Histogram:
+		return []Family{out}
+	case f.Spec != nil: // a distribution, whose counts are seconds
+		out.Native, out.Observed, out.Unit = true, out.Unit, Unit{Seconds: 1, Scale: 1}
+		return []Family{out}
+	}
+	sum, count, buckets := out, out, out
+	sum.Name += "_sum"
+	count.Name, count.Unit = count.Name+"_count", counts()
+	buckets.Name, buckets.Unit, buckets.Observed = buckets.Name+"_bucket", counts(), out.Unit
+	buckets.Labels = append(slices.Clone(out.Labels), "le")
+	return []Family{sum, count, buckets}
 }
 
 func unitOf(f exposition.Family) Unit {

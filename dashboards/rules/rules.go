@@ -150,7 +150,10 @@ func (r *recording) rule(o *Options, catalog query.Catalog) (source, error) {
 	if err := answer.Unique(); err != nil {
 		return source{Rule: rule}, fmt.Errorf("record %s: %w", r.name, err)
 	}
-	family := query.Family{Name: r.name, Unit: answer.Unit, Labels: answer.Labels, Key: answer.Key()}
+	family := query.Family{
+		Name: r.name, Unit: answer.Unit, Native: answer.Native, Observed: answer.Observed, Labels: answer.Labels,
+		Key: answer.Key(),
+	}
 	for label := range r.labels {
 		family.Labels, family.Key = append(family.Labels, label), append(slices.Clone(family.Key), label)
 	}

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/promql/parser"
+
 	"github.com/dra-exporter/dra-exporter/test/docs"
 	"github.com/dra-exporter/dra-exporter/test/live"
 )
@@ -34,6 +36,10 @@ func TestDocuments(t *testing.T) {
 	}
 	queries = append(queries, sampleQueries(all)...)
 	for _, q := range queries {
+		if _, err := parser.NewParser(parser.Options{}).ParseExpr(q.Text); err != nil {
+			t.Errorf("%s:%d: %v", q.Document, q.Line, err)
+			continue
+		}
 		// A claim that is idle takes some scrapes to be one.
 		live.Await(t, 2*time.Minute, fmt.Sprintf("%s:%d has an answer", q.Document, q.Line), func() error {
 			got, err := prometheus.Query(t.Context(), q.Text, time.Now())

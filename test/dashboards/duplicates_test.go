@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
@@ -35,6 +36,10 @@ const present = 40
 // a change of labels.
 func fill(t testing.TB, e *engine, world map[string]string, change func(*labels.Builder)) {
 	t.Helper()
+	_, histograms, err := parser.NewParser(parser.Options{}).ParseSeriesDesc("x " + risingHistogram)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for series, course := range world {
 		all := []labels.Labels{parsed(t, series)}
 		if strings.Contains(series, `node="n1"`) && change != nil {
@@ -48,14 +53,16 @@ func fill(t testing.TB, e *engine, world map[string]string, change func(*labels.
 		for _, l := range all {
 			var points []point
 			for m := range present + 1 {
-				v := 1.0
+				p := point{labels: l, at: minuteOf(m), value: 1}
 				switch {
 				case strings.HasPrefix(course, "0+60"):
-					v = 60 * float64(m)
+					p.value = 60 * float64(m)
 				case strings.HasPrefix(course, "0x"):
-					v = 0
+					p.value = 0
+				case course == risingHistogram:
+					p.histogram = histograms[m].Histogram
 				}
-				points = append(points, point{l, minuteOf(m), v})
+				points = append(points, p)
 			}
 			e.add(t, points...)
 		}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/common/promslog"
+	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
@@ -45,11 +46,12 @@ func newEngine(t testing.TB) *engine {
 	return e
 }
 
-// point is a value of a series at a time.
+// point is a value of a series at a time: a number or a native histogram.
 type point struct {
-	labels labels.Labels
-	at     time.Time
-	value  float64
+	labels    labels.Labels
+	at        time.Time
+	value     float64
+	histogram *histogram.FloatHistogram
 }
 
 // add appends points, in the order of their times.
@@ -57,7 +59,13 @@ func (e *engine) add(t testing.TB, points ...point) {
 	t.Helper()
 	appender := e.db.Appender(context.Background())
 	for _, p := range points {
-		if _, err := appender.Append(0, p.labels, p.at.UnixMilli(), p.value); err != nil {
+		var err error
+		if p.histogram != nil {
+			_, err = appender.AppendHistogram(0, p.labels, p.at.UnixMilli(), nil, p.histogram)
+		} else {
+			_, err = appender.Append(0, p.labels, p.at.UnixMilli(), p.value)
+		}
+		if err != nil {
 			t.Fatalf("append %v: %v", p.labels, err)
 		}
 	}
@@ -94,7 +102,16 @@ func (e *engine) answers(expr string, at time.Time) (answers, error) {
 	}
 	out := answers{}
 	for _, s := range vector {
-		out[s.Metric.String()] = s.F
+		if s.H == nil {
+			out[s.Metric.String()] = s.F
+			continue
+		}
+		of := s.Metric.String() + " of a histogram: "
+		out[of+"count"], out[of+"sum"] = s.H.Count, s.H.Sum
+		for buckets := s.H.AllBucketIterator(); buckets.Next(); {
+			b := buckets.At()
+			out[of+fmt.Sprintf("up to %v", b.Upper)] = b.Count
+		}
 	}
 	return out, nil
 }
@@ -147,7 +164,7 @@ func (e *engine) evaluate(t testing.TB, groups []rules.Group, at time.Time) map[
 				for label, value := range r.Labels {
 					name.Set(label, value)
 				}
-				points = append(points, point{name.Labels(), at, s.F})
+				points = append(points, point{labels: name.Labels(), at: at, value: s.F, histogram: s.H})
 			}
 			e.add(t, points...)
 			e.recorded = append(e.recorded, points...)

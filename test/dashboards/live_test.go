@@ -22,7 +22,7 @@ import (
 // scrapes are scrape configurations: with honor_labels, as shipped; without it and with conflicting
 // target labels, where relabeling restores the exporter's labels; and without a label cluster.
 const scrapes = `
-global: {scrape_interval: 2s, evaluation_interval: 2s}
+global: {scrape_interval: 2s, evaluation_interval: 2s, scrape_native_histograms: true}
 rule_files: [rules.yaml]
 scrape_configs:
 - job_name: dra-exporter
@@ -61,9 +61,9 @@ func shortOptions() rules.Options {
 }
 
 // startLive starts the demo and a Prometheus that scrapes it.
-func startLive(t *testing.T) server {
+func startLive(t *testing.T) (prometheus server, exporter string) {
 	t.Helper()
-	exporter := live.FreeAddress(t)
+	exporter = live.FreeAddress(t)
 	startDemo(t, exporter)
 
 	content, err := rules.File(groups(t, shortOptions()))
@@ -72,7 +72,7 @@ func startLive(t *testing.T) server {
 	}
 	return server{live.StartPrometheus(t, live.PrometheusOptions{
 		Config: strings.ReplaceAll(scrapes, "ADDRESS", exporter), Files: map[string]string{"rules.yaml": string(content)},
-	})}
+	})}, exporter
 }
 
 // TestLive waits until the alerts for the demo's idle claims fire in a real Prometheus, then
@@ -80,7 +80,7 @@ func startLive(t *testing.T) server {
 func TestLive(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
-	prometheus := startLive(t)
+	prometheus, exporter := startLive(t)
 	want := []string{
 		"DRAClaimIdle research/notebook-bob-gpu", "DRAClaimNetworkQuiet team-vision/uploader-0-nic",
 		"DRAClaimIdleMemoryHeld research/notebook-ada-gpu",
@@ -102,6 +102,9 @@ func TestLive(t *testing.T) {
 	t.Run("rules", func(t *testing.T) { eventually(t, func(f *findings) { checkRules(f, prometheus) }) })
 	t.Run("runbook", func(t *testing.T) { eventually(t, func(f *findings) { checkRunbook(f, prometheus) }) })
 	t.Run("variables", func(t *testing.T) { eventually(t, func(f *findings) { checkVariables(f, prometheus) }) })
+	t.Run("distributions", func(t *testing.T) {
+		eventually(t, func(f *findings) { checkDistributions(f, prometheus, exporter, distributionPanels(t)) })
+	})
 	for _, board := range grafana.Boards() {
 		for _, cluster := range clusters() {
 			t.Run(board.UID+" "+cluster, func(t *testing.T) {
@@ -372,7 +375,16 @@ func checkQuery(f *findings, prometheus server, panel grafana.Panel, expr, unit 
 		f.Errorf("%q: no data for %s", panel.Title, filled)
 	}
 	for _, series := range got {
+		for _, h := range series.Histograms { // shares of the time
+			if !(h.Count > 0 && h.Count < 1.1 && len(h.Buckets) > 0) {
+				f.Errorf("%q: %v is not plausible: %v of %s", panel.Title, h, series.Labels, filled)
+				break
+			}
+		}
 		for _, sample := range series.Samples {
+			if strings.Contains(filled, "_distribution_ratio") {
+				sample.Value /= 8 // it is the sum over the devices of a claim, at most all of them
+			}
 			if !plausible(unit, sample.Value) {
 				f.Errorf("%q: %v as %q is not plausible: %v of %s", panel.Title, sample.Value, unit, series.Labels, filled)
 				break

@@ -113,6 +113,8 @@ func (w *sameNames) read(selector *parser.VectorSelector) {
 	}
 	course := "1x30"
 	switch {
+	case family.Native:
+		course = risingHistogram
 	case strings.HasSuffix(selector.Name, "_total"):
 		course = "0+60x30"
 	case selector.Name == "dra_exporter_source_up":
@@ -129,6 +131,10 @@ func (w *sameNames) read(selector *parser.VectorSelector) {
 		}
 	}
 }
+
+// risingHistogram is the course of a native histogram of 20 s of values about 1.5, and of 40 s of
+// values about 6, in each minute: more minutes than any test asks.
+const risingHistogram = "{{}}+{{schema:0 sum:270 count:60 offset:1 buckets:[20 0 40]}}x60"
 
 // matching returns a value that a matcher accepts.
 func matching(m *labels.Matcher) string {

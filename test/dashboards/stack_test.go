@@ -55,6 +55,14 @@ func TestStack(t *testing.T) {
 		}
 		return err
 	})
+	live.Await(t, time.Minute, "claims have distributions", func() error {
+		got, err := live.At("http://"+prometheus).Query(t.Context(),
+			"histogram_count(dra_claim_utilization_distribution_ratio)", time.Now())
+		if err == nil && len(got) == 0 {
+			err = errors.New("no native histogram was scraped")
+		}
+		return err
+	})
 	live.Await(t, time.Minute, "the node has a page", func() error {
 		return live.Get(http.DefaultClient, "http://"+exporter)
 	})

@@ -1,0 +1,79 @@
+package grafana
+
+import "fmt"
+
+// distributed is a quantity of claims whose distribution over time is known.
+type distributed struct {
+	name, metric string
+	unit         string
+	axisMin      float32 // of the heat map
+	zero         string  // what the heat map's description says of zero
+}
+
+func distributions() []distributed {
+	return []distributed{
+		{
+			// The zero bucket, up to 1/1024, is the lowest row: the axis is logarithmic.
+			"Utilization", "dra_claim_utilization_distribution_ratio", "percentunit", 1.0 / 2048,
+			"Below 0.1 % is the lowest row; two devices that are fully busy are 200 %.",
+		},
+		{
+			"Memory", "dra_claim_memory_used_distribution_bytes", "bytes", 0,
+			"The axis is logarithmic: none in use is not shown.",
+		},
+		{
+			"Power", "dra_claim_power_distribution_watts", "watt", 0,
+			"The axis is logarithmic: 0 W is not shown.",
+		},
+	}
+}
+
+// quantiles are those that are shown, by their names.
+func quantiles() []struct{ name, value string } {
+	return []struct{ name, value string }{{"p50", "0.5"}, {"p95", "0.95"}, {"p99", "0.99"}}
+}
+
+const noDistribution = "not measured, or Prometheus does not scrape native histograms"
+
+// claimDistributions are heat maps and quantiles of the claims' distributions. A series that two
+// targets have is one: the average of copies is each of them, and the maximum of their quantiles,
+// too. max of histograms does not exist.
+func claimDistributions() []Panel {
+	var maps, graphs []Panel
+	table := Panel{
+		Title: "Quantiles in the selected time",
+		Description: "In half of the time, 95 % of it and 99 % of it, the claim's part was at or below these, summed over " +
+			"its devices of the driver. Every reading counts, not only those at scrapes.",
+		Kind: Table, NoData: noDistribution, Width: 24, Height: 6,
+	}
+	for _, d := range distributions() {
+		maps = append(maps, Panel{
+			Title: d.name + " over time",
+			Description: "For which part of the time the claim's part was how high, from every reading. " + d.zero +
+				" Several claims count equally.",
+			Kind: Heatmap, Unit: "percentunit", axis: d.unit, axisMin: d.axisMin, NoData: noDistribution,
+			Width: 8, Height: 8,
+			Targets: []Target{{Expr: `avg(avg by (<claim driver>) (rate(` + d.metric + `{<c>}[$__rate_interval])))`}},
+		})
+		graph := Panel{
+			Title: d.name + ", quantiles",
+			Description: "In half of the time, 95 % of it and 99 % of it, the claim's part was at or below these, summed " +
+				"over its devices of the driver. Of a minute, p99 may be off by a few seconds.",
+			Kind: Graph, Unit: d.unit, NoData: noDistribution, Width: 8, Height: 8,
+		}
+		for _, q := range quantiles() {
+			// Without observations a quantile is not a number.
+			const expr = `max by (<claim driver>) (histogram_quantile(%s, %s(%s{<c>}[%s])) >= 0)`
+			graph.Targets = append(graph.Targets, Target{
+				Expr:   fmt.Sprintf(expr, q.value, "rate", d.metric, "$__rate_interval"),
+				Legend: q.name + " {{resourceclaim_name}} {{driver}} {{node}}",
+			})
+			table.Targets = append(table.Targets, Target{
+				Expr:   fmt.Sprintf(expr, q.value, "increase", d.metric, "$__range"),
+				Column: d.name + " " + q.name, Unit: d.unit,
+			})
+		}
+		graphs = append(graphs, graph)
+	}
+	return append(append(maps, graphs...), table)
+}

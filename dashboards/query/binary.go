@@ -1,0 +1,226 @@
+package query
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/prometheus/prometheus/promql/parser"
+)
+
+func (k *checker) binary(e *parser.BinaryExpr) Answer {
+	left, merged := k.expr(e.LHS), k.merged
+	right := k.expr(e.RHS)
+	if e.Op == parser.LAND || e.Op == parser.LUNLESS {
+		k.merged = merged // the right side has no values in the result
+	}
+	out := k.matched(e, left, right)
+	k.paired(e, left, right, &out)
+	k.histograms(e, left, right, &out)
+	switch {
+	case e.Op.IsSetOperator():
+		if e.Op == parser.LOR && !left.Unit.Fits(right.Unit) && (!right.one || left.Unit != share()) {
+			k.fail("%v or %v: the units differ", left.Unit, right.Unit)
+		}
+		out.Unit = left.Unit
+		if left.Unit.Unknown && e.Op == parser.LOR {
+			out.Unit = right.Unit
+		}
+	case e.Op.IsComparisonOperator():
+		if !left.fixed && !right.fixed && !left.Unit.Fits(right.Unit) {
+			k.fail("%s compares %v with %v", e, left.Unit, right.Unit)
+		}
+		out.Unit = left.Unit
+		if e.ReturnBool {
+			out.Unit = counts()
+		}
+	default:
+		out.Unit = k.arithmetic(e, left, right)
+	}
+	return out
+}
+
+// histograms says whether the result has native histograms. It fails where Prometheus ignores them.
+func (k *checker) histograms(e *parser.BinaryExpr, left, right Answer, out *Answer) {
+	out.Native, out.Observed = left.Native, left.Observed
+	if out.Observed == (Unit{}) {
+		out.Observed = right.Observed
+	}
+	ignored := left.Native || right.Native
+	switch {
+	case e.Op == parser.LAND || e.Op == parser.LUNLESS || !ignored:
+		return
+	case e.Op == parser.LOR || e.Op == parser.ADD || e.Op == parser.SUB:
+		ignored = left.Native != right.Native
+		if !ignored && !left.Observed.Fits(right.Observed) {
+			k.fail("%s: the histograms are of %v and of %v", e, left.Observed, right.Observed)
+		}
+	case e.Op == parser.MUL:
+		ignored = left.Native && right.Native
+		out.Native = true
+	case e.Op == parser.DIV:
+		ignored = right.Native
+	}
+	if ignored {
+		k.fail("%s ignores native histograms: %s", e.Op, e)
+	}
+}
+
+func (k *checker) arithmetic(e *parser.BinaryExpr, left, right Answer) Unit {
+	switch e.Op {
+	case parser.MUL:
+		return product(left, right)
+	case parser.DIV:
+		if right.fixed && right.number != 0 {
+			return left.Unit.scaled(1 / right.number)
+		}
+		return left.Unit.per(right.Unit)
+	case parser.ADD, parser.SUB:
+		return k.sum(e, left, right)
+	default:
+		return Unit{Unknown: true}
+	}
+}
+
+// product multiplies. A constant changes the scale; an info metric, or a value of 0 or 1, changes
+// nothing.
+func product(left, right Answer) Unit {
+	switch {
+	case right.fixed:
+		return left.Unit.scaled(right.number)
+	case left.fixed:
+		return right.Unit.scaled(left.number)
+	case right.Unit == counts():
+		return left.Unit
+	case left.Unit == counts():
+		return right.Unit
+	default:
+		return left.Unit.times(right.Unit)
+	}
+}
+
+// sum adds and subtracts. The difference of two times is a duration.
+func (k *checker) sum(e *parser.BinaryExpr, left, right Answer) Unit {
+	if e.Op == parser.SUB && left.Unit.Point && right.Unit.Point {
+		u := left.Unit
+		u.Point = false
+		return u
+	}
+	switch {
+	case left.fixed:
+		return right.Unit
+	case right.fixed || left.Unit.Fits(right.Unit):
+		return left.Unit
+	default:
+		k.fail("%s adds %v and %v", e, left.Unit, right.Unit)
+		return Unit{Unknown: true}
+	}
+}
+
+// matched returns the labels of the series that a binary operation gives.
+func (k *checker) matched(e *parser.BinaryExpr, left, right Answer) Answer {
+	switch {
+	case left.scalar && right.scalar:
+		return Answer{scalar: true}
+	case left.scalar:
+		return Answer{Labels: right.Labels, open: right.open}
+	case right.scalar:
+		return Answer{Labels: left.Labels, open: left.open}
+	}
+	m := e.VectorMatching
+	if m == nil {
+		return left
+	}
+	if m.On {
+		for _, label := range m.MatchingLabels {
+			if !left.Has(label) || !right.Has(label) {
+				k.fail("%s matches on %q, which is not a label of both sides", e.Op, label)
+			}
+		}
+		k.checkScopes(e.Op, m.MatchingLabels, func(label string) bool { return left.Has(label) && right.Has(label) })
+	}
+	switch {
+	case m.Card == parser.CardManyToOne:
+		return k.grouped(left, right, m.Include)
+	case m.Card == parser.CardOneToMany:
+		return k.grouped(right, left, m.Include)
+	case e.Op == parser.LOR:
+		return Answer{Labels: intersection(left.Labels, right.Labels)}
+	case m.On && !e.Op.IsSetOperator() && !e.Op.IsComparisonOperator():
+		return Answer{Labels: m.MatchingLabels}
+	default:
+		return left
+	}
+}
+
+// paired sets the key of the series that a binary operation gives. It fails where a series may find
+// two partners, which is an error of the whole query.
+func (k *checker) paired(e *parser.BinaryExpr, left, right Answer, out *Answer) {
+	m := e.VectorMatching
+	switch {
+	case left.scalar || right.scalar || m == nil:
+		vector := left
+		if left.scalar {
+			vector = right
+		}
+		out.Copied, out.key = vector.Copied, vector.key
+		return
+	case e.Op == parser.LAND || e.Op == parser.LUNLESS:
+		out.Copied, out.key = left.Copied, left.key
+		return
+	case e.Op == parser.LOR:
+		out.Copied = left.Copied || right.Copied
+		out.key = left.key
+		for _, label := range right.key {
+			if !slices.Contains(out.key, label) {
+				out.key = append(slices.Clone(out.key), label)
+			}
+		}
+		if out.Copied {
+			out.key = nil
+		}
+		return
+	}
+	unique := func(side string, a Answer) {
+		others := slices.DeleteFunc(slices.Clone(a.key), func(l string) bool { return slices.Contains(m.MatchingLabels, l) })
+		if a.Copied || m.On && len(others) > 0 {
+			k.fail("the %s side of %s %s may have a series twice: take max by (%s) first", side, e.Op,
+				m.Card, strings.Join(m.MatchingLabels, ", "))
+		}
+	}
+	switch {
+	case m.Card == parser.CardManyToOne:
+		unique("right", right)
+		out.Copied, out.key = left.Copied, left.key
+	case m.Card == parser.CardOneToMany:
+		unique("left", left)
+		out.Copied, out.key = right.Copied, right.key
+	case m.On:
+		unique("left", left)
+		unique("right", right)
+		out.key = m.MatchingLabels
+	default:
+		if left.Copied != right.Copied {
+			k.fail("%s compares all labels, and only one side has those of the target", e.Op)
+		}
+		out.Copied, out.key = left.Copied, left.key
+	}
+}
+
+func (k *checker) grouped(many, one Answer, include []string) Answer {
+	for _, label := range include {
+		if !one.Has(label) {
+			k.fail("the 'one' side has no label %q to include", label)
+		}
+	}
+	return Answer{Labels: slices.Concat(many.Labels, include), open: many.open}
+}
+
+func intersection(a, b []string) []string {
+	var out []string
+	for _, label := range a {
+		if slices.Contains(b, label) {
+			out = append(out, label)
+		}
+	}
+	return out
+}
