@@ -67,6 +67,31 @@ func TestServiceMonitor(t *testing.T) {
 	}
 }
 
+// Native histograms are scraped where there are any, and where the operator's CRDs know the field.
+func TestScrapeNativeHistograms(t *testing.T) {
+	for name, tt := range map[string]struct {
+		histograms string
+		monitor    values
+		want       bool
+	}{
+		"by default":           {"native", values{"enabled": true}, true},
+		"with classic buckets": {"classic", values{"enabled": true}, true},
+		"none are there":       {"off", values{"enabled": true}, false},
+		"an older operator":    {"native", values{"enabled": true, "scrapeNativeHistograms": false}, false},
+	} {
+		pods := renderObjects(t, values{"histograms": tt.histograms, "podMonitor": tt.monitor}).monitor.Spec
+		services := renderObjects(t, values{"histograms": tt.histograms, "serviceMonitor": tt.monitor}).
+			all["ServiceMonitor test-dra-exporter"].(*monitoringv1.ServiceMonitor).Spec
+		for kind, got := range map[string]*bool{
+			"PodMonitor": pods.ScrapeNativeHistograms, "ServiceMonitor": services.ScrapeNativeHistograms,
+		} {
+			if (got != nil) != tt.want || got != nil && !*got {
+				t.Errorf("%s: the %s has %v, want %v", name, kind, got, tt.want)
+			}
+		}
+	}
+}
+
 // The rules match the job of any release, and of two in one namespace the jobs differ.
 func TestJob(t *testing.T) {
 	data, err := os.ReadFile("../../dashboards/out/rules.yaml")

@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -80,7 +81,11 @@ func (w *world) claims(prometheus live.Prometheus) error {
 		holds); diff != "" {
 		return fmt.Errorf("%s", diff)
 	}
-	return nil
+	measured, err := prometheus.Query(w.Context(), "histogram_count(dra_claim_power_distribution_watts)", time.Now())
+	if err == nil && len(measured) == 0 {
+		err = errors.New("no native histogram was scraped")
+	}
+	return err
 }
 
 // healthy checks that the kubelet's probes pass, and that the liveness probe never failed. It

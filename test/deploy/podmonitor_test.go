@@ -48,6 +48,9 @@ func prometheusConfig(t *testing.T, m *monitoringv1.PodMonitor, kubeconfig strin
 		}},
 		"relabel_configs": relabelings, "metric_relabel_configs": relabelConfigs(endpoint.MetricRelabelConfigs),
 	}
+	if m.Spec.ScrapeNativeHistograms != nil {
+		scrape["scrape_native_histograms"] = *m.Spec.ScrapeNativeHistograms
+	}
 	maps.Copy(scrape, clientConfig(endpoint, secret))
 	out, err := yaml.Marshal(object{"scrape_configs": []object{scrape}})
 	if err != nil {

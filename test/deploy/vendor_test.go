@@ -45,6 +45,7 @@ func startVendor(t *testing.T, client kubernetes.Interface, on network) map[stri
 			var b strings.Builder
 			for _, uuid := range uuids {
 				fmt.Fprintf(&b, "energy_joules_total{uuid=%q} %v\n", uuid, watts*time.Since(begun).Seconds())
+				fmt.Fprintf(&b, "power_watts{uuid=%q} %v\n", uuid, watts)
 			}
 			w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 			_, _ = fmt.Fprint(w, &b)
@@ -58,9 +59,12 @@ func startVendor(t *testing.T, client kubernetes.Interface, on network) map[stri
 	})
 	return map[string]any{"endpoints": []any{map[string]any{
 		"name": "vendor", "url": "http://" + listener.Addr().String() + "/metrics", "interval": "1s", "refresh": "0s",
-		"driver":  gpudriver.Name,
-		"match":   map[string]any{"label": "uuid", "hardware": "uuid"},
-		"metrics": []any{map[string]any{"name": "energy_joules_total", "quantity": "energy"}},
+		"driver": gpudriver.Name,
+		"match":  map[string]any{"label": "uuid", "hardware": "uuid"},
+		"metrics": []any{
+			map[string]any{"name": "energy_joules_total", "quantity": "energy"},
+			map[string]any{"name": "power_watts", "quantity": "power"},
+		},
 	}}}
 }
 
