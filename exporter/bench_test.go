@@ -197,12 +197,15 @@ func benchRender(b *testing.B, s *exposition.Snapshot, format expfmt.Format) {
 		b.Fatal(err)
 	}
 	b.ReportAllocs()
+	userBefore, systemBefore := cpuTime(b)
 	for b.Loop() {
 		out.Reset()
 		if _, err := e.Write(&out, format); err != nil {
 			b.Fatal(err)
 		}
 	}
+	user, system := cpuTime(b)
+	b.ReportMetric((user+system-userBefore-systemBefore).Seconds()*1e3/float64(b.N), "cpu-ms/op")
 	b.ReportMetric(float64(s.Series), "series")
 	b.ReportMetric(float64(out.Len()), "bytes")
 }
