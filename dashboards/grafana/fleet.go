@@ -209,7 +209,8 @@ func fleetWaste() []Panel {
 		},
 		idleClaims(),
 		oversizedClaims(),
-		topOfWorkloads("Top idle workloads", "The workloads with the most device-hours in which their devices were idle. "+
+		topOfWorkloads("Top idle workloads", "The workloads with the most device-hours in which their devices were idle, in "+
+			"the day before the end of the selected time range. "+
 			"Click a workload for its dashboard.", "idle_share_seconds", "Idle device-hours", 24),
 	}
 }

@@ -78,7 +78,8 @@ func showbackTables() []Panel {
 			NoData: "nothing was held",
 			Width:  24, Height: 9, sort: "Device-hours", Targets: columns("<namespace>, driver, model"),
 		},
-		topOfWorkloads("Top workloads", "The workloads with the most device-hours. Click a workload for its dashboard.",
+		topOfWorkloads("Top workloads", "The workloads with the most device-hours in the day before the end of the selected "+
+			"time range. Click a workload for its dashboard.",
 			"allocated_share_seconds", "Device-hours", 24),
 		{
 			Title: "Without a price",

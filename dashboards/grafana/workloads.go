@@ -29,7 +29,9 @@ const (
 
 // workloadSum is the sum of a recorded increase over the selected time range, by the labels if
 // there are any.
-func workloadSum(name, by string) string {
+func workloadSum(name, by string) string { return workloadSumOver(name, by, "$__range") }
+
+func workloadSumOver(name, by, span string) string {
 	sum := "sum"
 	if by != "" {
 		sum += " by (" + by + ")"
@@ -38,7 +40,7 @@ func workloadSum(name, by string) string {
 	if name == "errors" {
 		once += ", kind"
 	}
-	return sum + ` (max by (` + once + `) (sum_over_time(workload:dra_` + name + `:increase{<w>}[$__range])))`
+	return sum + ` (max by (` + once + `) (sum_over_time(workload:dra_` + name + `:increase{<w>}[` + span + `])))`
 }
 
 // topWorkloads restricts an expression to the workloads with the most device-hours.
@@ -47,15 +49,15 @@ func topWorkloads(expr string, most int) string {
 	return fmt.Sprintf(`%s and on (<workload>) topk(%d, %s)`, expr, most, held)
 }
 
-// topOfWorkloads is a table of the workloads with the most device-hours of a kind, for other
-// dashboards.
+// topOfWorkloads is a table of the workloads with the most device-hours of a kind in a day, for
+// other dashboards: there are thousands, and those dashboards are opened over months.
 func topOfWorkloads(title, description, record, column string, width uint32) Panel {
 	return Panel{
 		Title: title, Description: description, Kind: Table, NoData: "none", Width: width, Height: 8, sort: column,
 		limit: linesOfWorkloads, MayBeEmpty: "where no workload has such hours",
 		Targets: []Target{
 			{
-				Expr:   fmt.Sprintf(`topk(%d, %s / 3600 > 0)`, linesOfWorkloads, workloadSum(record, "<workload>")),
+				Expr:   fmt.Sprintf(`topk(%d, %s / 3600 > 0)`, linesOfWorkloads, workloadSumOver(record, "<workload>", "1d")),
 				Column: column, Unit: "h",
 			},
 		},
