@@ -73,7 +73,7 @@ func Groups() []GroupInfo {
 		{
 			GroupHistograms,
 			"How utilization, memory and power of each claim were distributed over time: native (native histograms, in " +
-				"protobuf alone), classic (with classic buckets too, also in text: 19 to 31 series each) or off.",
+				"protobuf alone), classic (with classic buckets too, also in text: 22 to 34 series each) or off.",
 			[]string{Native, Classic, Off},
 			1500,
 		},

@@ -133,9 +133,6 @@ func (g *GPU) UUID() string {
 	return string(b)
 }
 
-// SetUUID gives a GPU its UUID.
-func (g *GPU) SetUUID(uuid string) { g.uuid = text(uuid) }
-
 func text(s string) (b [64]byte) {
 	copy(b[:len(b)-1], s)
 	return b
