@@ -235,11 +235,11 @@ func (m *SelfMetrics) EventSent(err error) {
 	before := m.lost
 	m.lost = why
 	m.mu.Unlock()
-	switch {
-	case why == before:
-	case why == "":
+	switch why {
+	case before:
+	case "":
 		m.log.Info("events about incidents are written again")
-	case why == driver.ReasonForbidden:
+	case driver.ReasonForbidden:
 		m.log.Warn("events about incidents are not written: the service account needs the right to create and patch events "+
 			"(the chart's incidents.events gives it)", "reason", why, "err", err)
 	default:

@@ -51,8 +51,8 @@ func TestEventsOf(t *testing.T) {
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(row{})); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
-	const message = "gpu-0: XID 79 (gpu.example.com/node-1/gpu-0, through claim train): the minute before and after is in " +
-		"/api/v1/incidents of dra-exporter on node node-1"
+	const message = "gpu-0: XID 79 (gpu.example.com/node-1/gpu-0, through claim train): " +
+		"the minute before and after is in /api/v1/incidents of dra-exporter on node node-1"
 	if diff := cmp.Diff(message, before[want[1].Object]); diff != "" {
 		t.Errorf("the message (-want +got):\n%s", diff)
 	}

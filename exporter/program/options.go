@@ -206,7 +206,8 @@ func (o *options) addRecorderFlags(g *flagGroup) {
 	).PlaceHolder("FOLDER").StringVar(&o.incidentsDir)
 	g.Flag(
 		"incidents.events",
-		"Write an Event of Kubernetes about each pod and claim that an incident hits; needs the right to create and patch events.",
+		"Write an Event of Kubernetes about each pod and claim that an incident hits; needs the right to create and patch "+
+			"events.",
 	).BoolVar(&o.incidentsEvents)
 }
 

@@ -51,6 +51,7 @@ func TestDaemonSet(t *testing.T) {
 	w.install(object{"web": object{}})
 	t.Run("Documents", func(t *testing.T) { w.testDocuments(t) })
 	t.Run("Password", func(t *testing.T) { w.testPassword(t) })
+	t.Run("Incidents", func(t *testing.T) { w.testIncidents(t) })
 }
 
 // claims compares the data in Prometheus with the workloads.

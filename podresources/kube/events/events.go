@@ -258,7 +258,7 @@ func (w *Writer) try(ctx context.Context, e *entry) Result {
 		return Suppressed
 	}
 	event := correlated.Event
-	event.Count += int32(e.Times - 1) //nolint:gosec // a count of errors of a minute
+	event.Count += int32(e.Times - 1)
 	w.finish(event)
 	w.correlator.UpdateState(event)
 	known := len(correlated.Patch) > 0
@@ -284,12 +284,11 @@ func (w *Writer) try(ctx context.Context, e *entry) Result {
 
 // again reports whether an event is to be sent again after so many failures.
 func again(err error, failures int) bool {
-	switch reason := driver.ReasonOf(err); {
-	case reason == driver.ReasonServerError:
+	reason := driver.ReasonOf(err)
+	if reason == driver.ReasonServerError {
 		return failures < maxServerErrors
-	default:
-		return slices.Contains([]driver.Reason{
-			driver.ReasonUnavailable, driver.ReasonTimeout, driver.ReasonRateLimited, driver.ReasonUnauthorized,
-		}, reason)
 	}
+	return slices.Contains([]driver.Reason{
+		driver.ReasonUnavailable, driver.ReasonTimeout, driver.ReasonRateLimited, driver.ReasonUnauthorized,
+	}, reason)
 }

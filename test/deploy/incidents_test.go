@@ -1,0 +1,34 @@
+package deploy
+
+import (
+	"strings"
+	"testing"
+)
+
+// testIncidents installs the chart with events and a folder for incidents. The chart's rights
+// suffice for events, which the API server says, and by default there are none to write; a folder
+// that the exporter can't write would end it.
+func (w *world) testIncidents(t *testing.T) {
+	may := func(verb string) string {
+		// It fails where the answer is no.
+		out, _ := w.cluster.Kubectl(t.Context(), "", "auth", "can-i", verb, "events", "--all-namespaces",
+			"--as=system:serviceaccount:"+namespace+":"+release)
+		return strings.TrimSpace(string(out))
+	}
+	for _, verb := range []string{"create", "patch"} {
+		if got := may(verb); got != "no" {
+			t.Errorf("by default the exporter may %s events: %q", verb, got)
+		}
+	}
+	w.install(object{"web": object{}, "incidents": object{"events": true, "dir": "/var/lib/dra-exporter"}})
+	for verb, want := range map[string]string{"create": "yes", "patch": "yes", "delete": "no", "list": "no"} {
+		if got := may(verb); got != want {
+			t.Errorf("the exporter may %s events: %q, want %s", verb, got, want)
+		}
+	}
+	w.healthy(t)
+	log := w.kubectl("logs", "-n", namespace, w.pods()[0].Name)
+	if strings.Contains(log, "events about incidents are not written") {
+		t.Errorf("the exporter misses rights: %s", log)
+	}
+}

@@ -1,0 +1,63 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+)
+
+// receipts returns what /api/v1/receipts serves.
+func (p *program) receipts() []*recorder.Receipt {
+	p.t.Helper()
+	var out web.ReceiptsReport
+	if err := json.Unmarshal(p.page("/api/v1/receipts").body, &out); err != nil {
+		p.t.Fatal(err)
+	}
+	return out.Receipts
+}
+
+// The receipt of a claim that ended outlives kill -9, unchanged, and a damaged file beside it. The
+// claim that goes on has none.
+func TestReceiptOutlivesKill(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	a, b := pod("team", "a", "claim-a", gpu(0)), pod("team", "b", "claim-b", gpu(1))
+	n.setPods(a, b)
+	vendor := vendor(t, fixed(fmt.Sprintf("power{uuid=%q} 100\npower{uuid=%q} 200\n", uuid(0), uuid(1))))
+	folder := n.path("incidents")
+	f := n.flags(flags{
+		"inventory.file": n.inventory(gpus(2)), "source.scrape.config": n.scrapeConfig(endpoint("vendor", vendor)),
+		"incidents.dir": folder, "retention": "3s", // a receipt is made at the latest when the claim is forgotten
+	})
+	p := start(t, f)
+	p.eventually("both claims are charged", func() bool {
+		return len(p.scrape().rows("dra_claim_energy_joules_total")) == 2
+	})
+	n.setPods(b)
+	p.eventually("the receipt", func() bool { return len(p.receipts()) == 1 })
+	before := p.receipts()
+	if r := before[0]; r.SubAccountName != "team" || r.ResourceName != "claim-a" || r.ChargeCategory != "Usage" ||
+		len(r.Devices) != 1 || r.Devices[0].Device != "gpu-0" || r.Devices[0].Attribution != "exclusive" ||
+		r.Figure(driver.Energy) == nil || r.Figure(driver.Energy).ErrorBound == nil ||
+		r.Figure(driver.Energy).ConsumedUnit != "joules" || r.Figure(driver.Energy).MeasuredSeconds <= 0 {
+		t.Errorf("the receipt is %+v", r)
+	}
+	p.eventually("a file", func() bool { return len(files(t, folder)) == 1 })
+	p.Kill()
+	if err := os.WriteFile(filepath.Join(folder, "receipts-0.json.gz"), []byte("damaged"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p = start(t, f)
+	if diff := cmp.Diff(before, p.receipts()); diff != "" {
+		t.Errorf("receipts after a restart (-before +after):\n%s", diff)
+	}
+	p.scrape().want(1, "dra_exporter_input_rejected_total", "input", "receipts", "reason", "malformed")
+}
