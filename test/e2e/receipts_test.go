@@ -38,8 +38,9 @@ func TestReceiptOutlivesKill(t *testing.T) {
 		"incidents.dir": folder, "retention": "3s", // a receipt is made at the latest when the claim is forgotten
 	})
 	p := start(t, f)
-	p.eventually("both claims are charged", func() bool {
-		return len(p.scrape().rows("dra_claim_energy_joules_total")) == 2
+	p.eventually("the claim is charged, and measured for more than an interval", func() bool {
+		held, ok := p.scrape().value("dra_claim_allocated_seconds_total", "resourceclaim_name", "claim-a")
+		return ok && held >= 3
 	})
 	n.setPods(b)
 	p.eventually("the receipt", func() bool { return len(p.receipts()) == 1 })

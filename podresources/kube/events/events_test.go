@@ -247,6 +247,24 @@ func TestSimilar(t *testing.T) {
 	})
 }
 
+// What is too much of one pod at once is written later.
+func TestSuppressed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, newServer())
+		for n := range 40 {
+			e := xid(pod(1), 1)
+			e.Message = fmt.Sprintf("XID %d", n)
+			r.Write(e)
+		}
+		time.Sleep(time.Hour)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.results[Suppressed] == 0 || r.results[Created]+r.results[Updated] != 40 {
+			t.Errorf("of 40 events: %v", r.results)
+		}
+	})
+}
+
 // Without the right every event is counted as forbidden, and that is known before there is one.
 // With the right events are written again. What is about a namespace that ends is lost alone.
 func TestRefused(t *testing.T) {
@@ -288,8 +306,8 @@ func TestUnreachable(t *testing.T) {
 		outage time.Duration
 		want   map[Result]int
 	}{
-		{4 * time.Minute, map[Result]int{Created: 1}},
-		{30 * time.Minute, map[Result]int{Result(driver.ReasonUnavailable): 1}},
+		{4 * time.Minute, map[Result]int{Created: 2}},
+		{15 * time.Minute, map[Result]int{Result(driver.ReasonUnavailable): 2}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newServer()
@@ -301,7 +319,7 @@ func TestUnreachable(t *testing.T) {
 				return nil
 			}
 			r := start(t, s)
-			r.Write(xid(pod(1), 1))
+			r.Write(xid(pod(1), 1), xid(pod(2), 1))
 			time.Sleep(35 * time.Minute)
 			r.want(t, test.want)
 			if len(s.writes) > 40 {
