@@ -244,13 +244,15 @@ func TestHelmTestAsksEveryNode(t *testing.T) {
 // Settings of pods and of the program are passed on.
 func TestSettings(t *testing.T) {
 	o := renderObjects(t, values{
-		"maxSeries": 1000000, "idle": values{"threshold": 0.05, "networkThreshold": 500000}, "dnsPolicy": "Default",
+		"maxSeries": 1000000, "podMinLifetime": "2m", "dnsPolicy": "Default",
+		"idle":         values{"threshold": 0.05, "networkThreshold": 500000},
 		"commonLabels": values{"team": "infra"}, "livenessProbe": values{"timeoutSeconds": 30},
 	})
 	pod := o.daemonSet.Spec.Template
 	got := settings(&pod.Spec.Containers[0])
 	for flag, want := range map[string]string{
 		"--max-series": "1000000", "--idle.threshold": "0.05", "--idle.network-threshold": "500000",
+		"--pod.min-lifetime": "2m",
 	} {
 		if len(got[flag]) != 1 || got[flag][0] != want {
 			t.Errorf("%s is %v, want %s", flag, got[flag], want)

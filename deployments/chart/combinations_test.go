@@ -14,6 +14,7 @@ func combinations() map[string]values {
 		"defaults":     {},
 		"nvidia":       {"vendor": "nvidia", "sources": values{"scrape": endpoints}},
 		"nvidia admin": {"vendor": "nvidia", "adminAccess": values{"enabled": true}},
+		"short pods":   {"podMinLifetime": "90s"},
 		"amd":          {"vendor": "amd", "adminAccess": values{"enabled": true}},
 		"DCGM": {
 			"vendor": "nvidia",
