@@ -44,7 +44,9 @@ func scraped(all []*dto.MetricFamily, at time.Time, target ...string) []point {
 			for _, l := range m.Label {
 				builder.Set(l.GetName(), l.GetValue())
 			}
-			out = append(out, point{builder.Labels(), at, m.GetGauge().GetValue() + m.GetCounter().GetValue()})
+			out = append(out, point{
+				labels: builder.Labels(), at: at, value: m.GetGauge().GetValue() + m.GetCounter().GetValue(),
+			})
 		}
 	}
 	return out
