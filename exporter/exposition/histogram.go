@@ -138,28 +138,23 @@ const maxGap = 2
 // appendBuckets appends the spans, and the difference of each bucket's count to that of the one
 // before.
 func appendBuckets(m []byte, h *distribution.Histogram) []byte {
-	offset, length, next := 0, 0, 0
-	for index := range h.Buckets() {
+	var room [4 * distribution.MaxBuckets]byte
+	deltas := room[:0] // they come after all spans
+	offset, length, next, before := 0, 0, 0, uint64(0)
+	for index, count := range h.Buckets() {
 		if gap := index - next; length == 0 || gap > maxGap {
 			m = appendSpan(m, offset, length)
 			offset, length = gap, 1
 		} else {
 			length += gap + 1
-		}
-		next = index + 1
-	}
-	m = appendSpan(m, offset, length)
-	first, before := true, uint64(0)
-	for index, count := range h.Buckets() {
-		if gap := index - next; !first && gap <= maxGap {
 			for range gap {
-				m, before = appendDelta(m, before, 0), 0
+				deltas, before = appendDelta(deltas, before, 0), 0
 			}
 		}
-		m, before = appendDelta(m, before, count), count
-		first, next = false, index+1
+		deltas, before = appendDelta(deltas, before, count), count
+		next = index + 1
 	}
-	return m
+	return append(appendSpan(m, offset, length), deltas...)
 }
 
 // appendSpan appends a BucketSpan of offset (1) and length (2), if it has any buckets.
