@@ -96,10 +96,10 @@ func showbackTables() []Panel {
 }
 
 func showbackTime() []Panel {
-	// Of thousands, those with the most device-hours.
+	// Of thousands, those with the most device-hours in the last day: not in months, which takes long.
 	most := func(expr string) string {
 		return expr + ` and on (<namespace>) topk(20, sum by (<namespace>) (max by (<namespace>, driver, model) (` +
-			`sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[$__range] @ end()))))`
+			`sum_over_time(namespace:dra_allocated_share_seconds:increase{<n>}[1d] @ end()))))`
 	}
 	held := line("Devices held",
 		"Devices held by the namespace's claims, without admin access. A shared device counts once per claim.", "none",
