@@ -98,7 +98,7 @@ func workloadTables() []Panel {
 	return []Panel{
 		{
 			Title: "Workloads by device-hours",
-			Description: "The workloads with the most device-hours, by driver. Throttled: of each device the reason that took " +
+			Description: "The workloads with the most device-hours, by driver. Stalled: busy, and doing nothing. Throttled: of each device the reason that took " +
 				"the longest. Peak memory: the most that one pod had of one device. Click a workload to select it, a namespace " +
 				"for its showback.",
 			Kind: Table, NoData: "nothing was held", Width: 24, Height: 11, sort: "Device-hours", limit: shownWorkloads,
@@ -110,6 +110,7 @@ func workloadTables() []Panel {
 					Column: "Active", Unit: "percentunit",
 				},
 				{Expr: top(workloadSum("idle_share_seconds", "<workload>") + " / 3600"), Column: "Idle device-hours", Unit: "h"},
+				{Expr: top(workloadSum("stalled_share_seconds", "<workload>") + " / 3600"), Column: "Stalled", Unit: "h"},
 				{Expr: top(workloadSum("energy_joules", "<workload>") + " / 3.6e6"), Column: "Energy", Unit: "kwatth"},
 				{Expr: top("round(" + workloadSum("errors", "<workload>") + ")"), Column: "Errors", Unit: "short"},
 				{Expr: top(workloadSum("throttled_seconds", "<workload>") + " / 3600"), Column: "Throttled", Unit: "h"},

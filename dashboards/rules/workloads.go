@@ -14,6 +14,10 @@ func workloadsOfNodes() []recording {
 			    * on (<device>) group_left () (device:dra_share:ratio or group by (<device>) (device:dra_model:info))`
 		whileIdle = `
 			    * on (<device>) group_left () group by (<device>) (device:dra_state:info{state="idle"})`
+		// 1 while the claim that holds the device is busy and does nothing, 0 while it is not known to:
+		// only claims that have the device for themselves can be known to be stalled.
+		whileStalled = `
+			    * on (<device>) group_left () max by (<device>) (dra_claim_stalled)`
 	)
 	sum := func(what, expr string) recording {
 		return recording{
@@ -43,6 +47,7 @@ func workloadsOfNodes() []recording {
 		sum("allocated_share_seconds", held+ofWhole),
 		sum("active_seconds", rate("dra_pod_active_seconds_total")+ofWhole),
 		sum("idle_share_seconds", held+ofWhole+whileIdle),
+		sum("stalled_share_seconds", held+ofWhole+whileStalled),
 		sum("energy_joules", rate("dra_pod_energy_joules_total")),
 		// What happens to a device hits all of its holders in full: it is one incident of a
 		// workload, however many of its pods hold the device.
@@ -63,7 +68,10 @@ func workloadsOfNodes() []recording {
 			max by (<workload>, node) (
 			  max by (<pod device>) (dra_pod_memory_used_peak_bytes)` + of + `
 			)`},
-		// The traffic of pods whose devices are of several NUMA nodes.
+		// Pods whose devices are of several NUMA nodes, also those whose links are not measured, and
+		// the traffic of the others.
+		{name: "node:dra_cross_numa_pods:count", expr: `
+			count by (cluster, node) (group by (<pod>) (dra_pod_topology_info{farthest="across"}))`},
 		{name: "pod:dra_cross_numa_io_bytes:rate", expr: `
 			sum by (<pod>, link, direction) (
 			  max by (<pod device>, link, direction) (rate(dra_pod_io_bytes_total[<rate>]))
@@ -94,6 +102,7 @@ func workloads() []recording {
 		increase("allocated_share_seconds", "", seconds),
 		increase("active_seconds", "", seconds),
 		increase("idle_share_seconds", "", seconds),
+		increase("stalled_share_seconds", "", seconds),
 		increase("energy_joules", "", query.Unit{Joules: 1, Scale: 1}),
 		increase("errors", ", kind", query.Unit{Scale: 1}),
 		increase("throttled_seconds", "", seconds),

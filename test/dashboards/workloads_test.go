@@ -65,7 +65,7 @@ func workloadRules(t *testing.T) []rules.Group {
 		g.Rules = slices.DeleteFunc(g.Rules, func(r rules.Rule) bool {
 			return !slices.Contains([]string{
 				"device:dra_model:info", "device:dra_share:ratio", "pod:dra_workload:info",
-				"pod:dra_cross_numa_io_bytes:rate",
+				"pod:dra_cross_numa_io_bytes:rate", "node:dra_cross_numa_pods:count",
 			}, r.Record) &&
 				!strings.HasPrefix(r.Record, "workload:") && !strings.HasPrefix(r.Record, "node_workload:")
 		})
@@ -108,7 +108,9 @@ func writeWorkloads(file *strings.Builder, cluster, node, instance string) {
 		share := map[string]string{"gpu-0": "30"}[on]
 		series("dra_pod_allocated_share_seconds_total", held, fmt.Sprintf("0+%sx180", cmp.Or(share, "60")))
 		series("dra_pod_claim_info", held+`, claim_name="gpu", attribution="equal"`, "1x180")
-		if pod == "notebook" {
+		if pod == "notebook" { // badly placed, and no link of it is measured
+			series("dra_pod_topology_info", fmt.Sprintf("namespace=%q, pod=%q, closest=%q, farthest=%q", "a", pod,
+				"across", "across"), "1x180")
 			continue
 		}
 		series("dra_pod_active_seconds_total", held, "0+15x180")
@@ -119,6 +121,11 @@ func writeWorkloads(file *strings.Builder, cluster, node, instance string) {
 		series("dra_pod_topology_info", fmt.Sprintf("namespace=%q, pod=%q, closest=%q, farthest=%q", "a", pod,
 			"pcie_switch", cmp.Or(farthest, "pcie_root")), "1x180")
 		series("dra_pod_energy_joules_total", held, "0+3600x180")
+		if pod == "web" { // its claim is stalled for the last 30 minutes
+			claim := fmt.Sprintf(`namespace="a", resourceclaim_name="web", %s`, device(on))
+			series("dra_claim_stalled", claim+`, reason=""`, "0x149")
+			series("dra_claim_stalled", claim+`, reason="power"`, "_x150 1x30")
+		}
 		if on == "gpu-0" {
 			series("dra_pod_errors_total", held+`, kind="xid", code="79"`, "0x99 1x49 2x30")
 			series("dra_pod_throttled_seconds_total", held+`, reason="power"`, "0+6x180")
@@ -153,6 +160,7 @@ func workloadsByHand() []byHand {
 		}),
 		sum("active_seconds", map[string]float64{llm: 2 * 2 * 120 * 15, before: 2 * 60 * 15, after: 2 * 60 * 15}),
 		sum("idle_share_seconds", map[string]float64{notebook: 2 * 120 * 60 * 0.25}),
+		sum("stalled_share_seconds", map[string]float64{before: 0, after: 2 * 31 * 60}),
 		sum("energy_joules", map[string]float64{
 			llm: 2 * 2 * 120 * 3600, before: 2 * 60 * 3600, after: 2 * 60 * 3600,
 		}),
@@ -164,6 +172,9 @@ func workloadsByHand() []byHand {
 		{`workload:dra_memory_used_peak_bytes:max`, map[string]float64{llm: 25}},
 		{`sum by (cluster, namespace, pod, direction) (pod:dra_cross_numa_io_bytes:rate)`, map[string]float64{
 			`direction="receive", namespace="a", pod="llm-0"`: 2 * 1, `direction="transmit", namespace="a", pod="llm-0"`: 2 * 2,
+		}},
+		{`sum by (cluster, node) (node:dra_cross_numa_pods:count)`, map[string]float64{
+			`node="n1"`: 2, `node="n2"`: 2,
 		}},
 		{`workload:dra_devices:count`, map[string]float64{llm: 2, notebook: 2, after: 2}},
 	}
