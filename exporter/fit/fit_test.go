@@ -352,3 +352,35 @@ func TestNeeded(t *testing.T) {
 }
 
 func near(a, b float64) bool { return a-b < 1e-12 && b-a < 1e-12 }
+
+// BenchmarkAdvise advises 500 claims on 64 devices, of which every fourth is listed with 14 possible
+// partitions and every eighth is shared by memory. It is done once a minute, in one tick.
+func BenchmarkAdvise(b *testing.B) {
+	var devices []join.Device
+	var uses []fit.Use
+	for i := range 64 {
+		d := device(fmt.Sprintf("gpu-%02d", i))
+		if i%8 == 1 {
+			shareable()(&d)
+		}
+		for n := i; n < 500; n += 64 {
+			claim := fmt.Sprintf("claim-%d", n)
+			heldBy(claim, consumes(driver.Amount{Resource: "memory", Value: 10 * gib}))(&d)
+			u := use(d.ID.Device, float64(n%80)*gib, float64(n%100)/100)
+			u.Claim.Name = claim
+			uses = append(uses, u)
+		}
+		devices = append(devices, d)
+		for k := 0; k < 14 && i%4 == 0; k++ {
+			p := mig()[k%6]
+			p.ID.Device, p.Parent = fmt.Sprintf("%s-part-%d", d.ID.Device, k), d.ID.Device
+			devices = append(devices, p)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if got := fit.Advise(uses, devices, config()); len(got) != 500 {
+			b.Fatal(len(got))
+		}
+	}
+}

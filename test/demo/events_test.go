@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -93,5 +94,34 @@ func TestFaultOfProcess(t *testing.T) {
 	<-ended
 	if hit == 0 || other != 0 || memory == 0 {
 		t.Errorf("the last XID of the process's claim is at %v, that of the other, which uses %v bytes, at %v", hit, memory, other)
+	}
+}
+
+// The demo plays a claim that is busy and too large: 15 % and 11.5 of 80 GiB. 13 GiB of the GPU that
+// is shared by memory have 16.25 % of its compute, 15.8 % are needed with the margin of 5 %. There is
+// advice after 20 s here, not after an hour.
+func TestOversized(t *testing.T) {
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer stop()
+	address := freeAddress(t)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if status, _, stderr := runDemoOn(ctx, t, address); status != 0 {
+			t.Errorf("status %d: %s", status, stderr)
+		}
+	}()
+	var unused float64
+	var report string
+	for ctx.Err() == nil && unused == 0 {
+		unused = value(get(ctx, "http://"+address+"/metrics"), "dra_claim_fit_unused_ratio", "tagger-0-gpu", "gpu-2")
+		report = get(ctx, "http://"+address+"/api/v1/fit")
+		time.Sleep(100 * time.Millisecond)
+	}
+	stop()
+	<-ended
+	const text = "gpu-2, 80 GiB: peak 11.5 GiB and p99.9 activity 16 %: memory=13Gi would do; 84 % unused"
+	if unused != 1-13./80 || !strings.Contains(report, text) {
+		t.Errorf("%v of it is unused, and the report does not have %q: %s", unused, text, report)
 	}
 }

@@ -17,7 +17,7 @@ import (
 // runExporter runs the program's own main function on the node until ctx ends.
 func runExporter(ctx context.Context, listen string, node *simnode.Node, stderr io.Writer) error {
 	args := append(node.Args(), "--web.listen-address="+listen, "--web.last-scrape-timeout=0s", "--log.level=warn",
-		"--fit.after=30s")
+		"--fit.after=20s")
 	sources := []program.Source{
 		{
 			Name: "sim", Help: "Read the simulated devices.",

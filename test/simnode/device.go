@@ -28,7 +28,9 @@ type Device struct {
 	Capacity   resource.Quantity // of memory; zero: not published
 	Shareable  bool              // may be allocated to several claims, up to its capacity
 	Taints     []resourcev1.DeviceTaint
-	CDIClass   string // of the driver's CDI devices; empty: the driver does not use CDI
+	// Counters are what the device takes of the GPU that it is, or is a part of (KEP-4815).
+	Counters *resourcev1.DeviceCounterConsumption
+	CDIClass string // of the driver's CDI devices; empty: the driver does not use CDI
 }
 
 func (d *Device) id() driver.ID {
@@ -53,9 +55,22 @@ func PartitionedGPU(seed uint64, index, partitions int) []Device {
 		part := gpuDevice(d, index)
 		part.Attributes["uuid"] = whole.Attributes["uuid"]
 		part.Attributes["partition"] = resourcev1.DeviceAttribute{IntValue: new(int64(i - 1))}
+		part.Attributes["profile"] = resourcev1.DeviceAttribute{StringValue: new(d.Hardware.Profile)}
+		part.Counters = counters(d.Parent, part.Capacity, multiprocessors/partitions)
+		out[0].Counters = counters(d.Parent, out[0].Capacity, multiprocessors)
 		out = append(out, part)
 	}
 	return out
+}
+
+// multiprocessors is what a GPU has.
+const multiprocessors = 132
+
+// counters returns memory and multiprocessors of a GPU.
+func counters(gpu string, memory resource.Quantity, processors int) *resourcev1.DeviceCounterConsumption {
+	return &resourcev1.DeviceCounterConsumption{CounterSet: gpu, Counters: map[string]resourcev1.Counter{
+		"memory": {Value: memory}, "multiprocessors": {Value: *resource.NewQuantity(int64(processors), resource.DecimalSI)},
+	}}
 }
 
 func gpuDevice(d sim.Device, index int) Device {
@@ -129,6 +144,12 @@ func (n *Node) resourceSlices(devices []Device) ([]byte, error) {
 		}
 		slice.Spec.Devices = append(slice.Spec.Devices, d.object())
 	}
+	offered := n.offered(devices)
+	if len(offered.Spec.SharedCounters) > 0 { // a slice of its own, by the API's rule
+		byDriver[GPUDriver].Spec.Pool.ResourceSliceCount++
+		offered.Spec.Pool.ResourceSliceCount++
+		byDriver[offered.Name] = offered
+	}
 	var out []byte
 	for _, name := range slices.Sorted(maps.Keys(byDriver)) {
 		data, err := item(byDriver[name])
@@ -138,6 +159,20 @@ func (n *Node) resourceSlices(devices []Device) ([]byte, error) {
 		out = append(out, data...)
 	}
 	return out, nil
+}
+
+// offered returns the slice with the counters of the GPUs that are partitioned.
+func (n *Node) offered(devices []Device) *resourcev1.ResourceSlice {
+	slice := n.resourceSlice(GPUDriver)
+	slice.Name += "-counters"
+	for _, d := range devices {
+		if d.Counters != nil && d.Parent == "" {
+			slice.Spec.SharedCounters = append(slice.Spec.SharedCounters, resourcev1.CounterSet{
+				Name: d.Counters.CounterSet, Counters: d.Counters.Counters,
+			})
+		}
+	}
+	return slice
 }
 
 func (n *Node) resourceSlice(driverName string) *resourcev1.ResourceSlice {
@@ -157,6 +192,9 @@ func (d *Device) object() resourcev1.Device {
 	out := resourcev1.Device{Name: d.Name, Attributes: d.Attributes, Taints: d.Taints}
 	if !d.Capacity.IsZero() {
 		out.Capacity = map[resourcev1.QualifiedName]resourcev1.DeviceCapacity{memoryCapacity: {Value: d.Capacity}}
+	}
+	if d.Counters != nil {
+		out.ConsumesCounters = []resourcev1.DeviceCounterConsumption{*d.Counters}
 	}
 	if d.Shareable {
 		out.AllowMultipleAllocations = new(true)

@@ -105,16 +105,20 @@ func busyPods(seed uint64) []PodSpec {
 			},
 			Claims: []ClaimSpec{training, traffic},
 		},
+		// Oversized: a quarter of the GPU, as gpu-6 is cut into, would do.
+		{Namespace: "team-vision", Name: "tagger-0", Owner: "StatefulSet/tagger", Claims: []ClaimSpec{
+			device("gpu", sim.Constant(0.15), 11*gibibyte, "gpu-2"),
+		}},
 		{Namespace: "research", Name: "protein-folding-0", Owner: "StatefulSet/protein-folding", Claims: []ClaimSpec{
 			device("gpu", sim.Bursts(seed+1, 8*time.Second, 0.6, 0.02, 0.8), 9*gibibyte, "gpu-6-partition-0"),
 		}},
 	}
 }
 
-// sharingPods share a claim (two pods on gpu-2), or a device by its memory (gpu-7).
+// sharingPods share a claim (two pods on gpu-6-partition-3), or a device by its memory (gpu-7).
 func sharingPods(seed uint64) []PodSpec {
 	detector := func(offset uint64) []ClaimSpec {
-		c := device("gpu", sim.Bursts(seed+offset, 3*time.Second, 0.4, 0.05, 0.7), 11*gibibyte, "gpu-2")
+		c := device("gpu", sim.Bursts(seed+offset, 3*time.Second, 0.4, 0.05, 0.7), 8*gibibyte, "gpu-6-partition-3")
 		c.Object = "detector"
 		return []ClaimSpec{c}
 	}
