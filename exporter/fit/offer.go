@@ -104,19 +104,25 @@ func amountOf(amounts []driver.Amount, resource string) float64 {
 // node is what a node offers.
 type node struct {
 	byID   map[driver.ID]*join.Device
-	byPool map[pool][]*join.Device // partitions and devices with consumable capacity, sorted
+	byPool map[pool][]offer // partitions and devices with consumable capacity, sorted
+}
+
+// offer is a device that is, or has, something smaller than a whole device.
+type offer struct {
+	*join.Device
+	size size
 }
 
 type pool struct{ driver, name string }
 
 func newNode(devices []join.Device) *node {
-	n := &node{byID: make(map[driver.ID]*join.Device, len(devices)), byPool: map[pool][]*join.Device{}}
+	n := &node{byID: make(map[driver.ID]*join.Device, len(devices)), byPool: map[pool][]offer{}}
 	for i := range devices {
 		d := &devices[i]
 		n.byID[d.ID] = d
 		if offered(&d.Entry) {
 			key := pool{d.ID.Driver, d.ID.Pool}
-			n.byPool[key] = append(n.byPool[key], d)
+			n.byPool[key] = append(n.byPool[key], offer{d, sizeOf(d)})
 		}
 	}
 	return n
@@ -144,21 +150,36 @@ func alike(d, other *join.Device) bool {
 func (n *node) smallest(d *claimDevice, margin float64) {
 	best := size{whole: d.held.whole}
 	for _, other := range n.byPool[pool{d.Device.Driver, d.Device.Pool}] {
-		if !alike(d.device, other) {
+		s := other.size
+		fits := func() bool {
+			return s.known() && d.memory <= s.memory*(1-margin) && d.activity <= s.compute*(1-margin)
+		}
+		alternative := Alternative{Kind: Partition, Name: cmp.Or(other.Entry.Profile, other.ID.Device)}
+		// Cheap questions first: there are as many pairs as claims times partitions.
+		if !fits() || !other.Entry.Shareable && !s.smaller(best) || !alike(d.device, other.Device) {
 			continue
 		}
-		alternative, s := Alternative{Kind: Partition, Name: cmp.Or(other.Entry.Profile, other.ID.Device)}, sizeOf(other)
 		if other.Entry.Shareable {
-			alternative, s = d.shareOf(other, s, margin)
-		}
-		fits := s.known() && d.memory <= s.memory*(1-margin) && d.activity <= s.compute*(1-margin)
-		if !fits || !s.smaller(best) {
-			continue
+			if alternative, s = d.shareOf(other.Device, s, margin); !fits() || !s.smaller(best) {
+				continue
+			}
 		}
 		best = s
 		alternative.Device, alternative.Memory = other.ID.Device, s.memory
 		d.Reason, d.Alternative, d.Unused = Advised, alternative, 1-s.whole/d.held.whole
 	}
+	if d.Alternative.Kind == Share {
+		d.Alternative.Name = shareName(d.Alternative.Capacity)
+	}
+}
+
+// shareName names a share by what it consumes.
+func shareName(consumed []driver.Amount) string {
+	names := make([]string, 0, len(consumed))
+	for _, c := range consumed {
+		names = append(names, c.Resource+"="+quantity(c.Resource, c.Value))
+	}
+	return strings.Join(names, ",")
 }
 
 // smaller compares by the part of the whole, then by memory.
@@ -172,7 +193,6 @@ func (d *claimDevice) shareOf(of *join.Device, whole size, margin float64) (Alte
 	activity := d.activity / (1 - margin) / whole.compute // of the device
 	byCompute := slices.ContainsFunc(of.Entry.Capacity, func(a driver.Amount) bool { return isCompute(a.Resource) })
 	a := Alternative{Kind: Share}
-	var names []string
 	for _, c := range of.Entry.Capacity {
 		var needed float64
 		switch {
@@ -190,9 +210,7 @@ func (d *claimDevice) shareOf(of *join.Device, whole size, margin float64) (Alte
 			return Alternative{}, size{}
 		}
 		a.Capacity = append(a.Capacity, driver.Amount{Resource: c.Resource, Value: amount})
-		names = append(names, c.Resource+"="+quantity(c.Resource, amount))
 	}
-	a.Name = strings.Join(names, ",")
 	if a.Capacity == nil {
 		return Alternative{}, size{}
 	}

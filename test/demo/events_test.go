@@ -93,7 +93,7 @@ func TestFaultOfProcess(t *testing.T) {
 	stop()
 	<-ended
 	if hit == 0 || other != 0 || memory == 0 {
-		t.Errorf("the last XID of the process's claim is at %v, that of the other, which uses %v bytes, at %v", hit, memory, other)
+		t.Errorf("the last XID of the process's claim is at %v, of the other, which uses %v bytes, at %v", hit, memory, other)
 	}
 }
 

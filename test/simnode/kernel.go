@@ -47,7 +47,8 @@ func (n *Node) makeProcess(p *pod) error {
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return fmt.Errorf("make process: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(folder, "cgroup"), []byte("0::/"+cgroup+"/cri-containerd-0.scope\n"), 0o644); err != nil {
+	content := []byte("0::/" + cgroup + "/cri-containerd-0.scope\n")
+	if err := os.WriteFile(filepath.Join(folder, "cgroup"), content, 0o644); err != nil {
 		return fmt.Errorf("make process: %w", err)
 	}
 	return nil
