@@ -353,8 +353,8 @@ func TestNeeded(t *testing.T) {
 
 func near(a, b float64) bool { return a-b < 1e-12 && b-a < 1e-12 }
 
-// BenchmarkAdvise advises 500 claims on 64 devices, of which every fourth is listed with 14 possible
-// partitions and every eighth is shared by memory. It is done once a minute, in one tick.
+// BenchmarkAdvise advises 500 claims on 64 devices, of which every fourth is listed with 14
+// possible partitions and every eighth is shared by memory. It is done once a minute, in one tick.
 func BenchmarkAdvise(b *testing.B) {
 	var devices []join.Device
 	var uses []fit.Use

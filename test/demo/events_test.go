@@ -97,9 +97,9 @@ func TestFaultOfProcess(t *testing.T) {
 	}
 }
 
-// The demo plays a claim that is busy and too large: 15 % and 11.5 of 80 GiB. 13 GiB of the GPU that
-// is shared by memory have 16.25 % of its compute, 15.8 % are needed with the margin of 5 %. There is
-// advice after 20 s here, not after an hour.
+// The demo plays a claim that is busy and too large: 15 % and 11.5 of 80 GiB. 13 GiB of the GPU
+// that is shared by memory have 16.25 % of its compute, 15.8 % are needed with the margin of 5 %.
+// There is advice after 20 s here, not after an hour.
 func TestOversized(t *testing.T) {
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer stop()
