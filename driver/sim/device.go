@@ -100,9 +100,15 @@ func NIC(driverName, name, pci string) Device {
 	}
 }
 
-// joules returns the energy that the device used in a time, of which it was fully busy for some.
-func (d *Device) joules(elapsed, busy float64) float64 {
-	return d.IdleWatts*elapsed + (d.MaxWatts-d.IdleWatts)*busy
+// spinningPower is the power of kernels that spin, above that of an idle device, as a part of that
+// at full load; spinningSMs is the part of the multiprocessors that such kernels occupy, since those
+// of NCCL have a few thread blocks.
+const spinningPower, spinningSMs = 0.1, 0.1
+
+// joules returns the energy that the device used in a time, of which it was fully busy for some,
+// and spun for some.
+func (d *Device) joules(elapsed, busy, spun float64) float64 {
+	return d.IdleWatts*elapsed + (d.MaxWatts-d.IdleWatts)*(busy+spinningPower*spun)
 }
 
 // withCounters returns the device with counters that did not begin at zero, as those of real

@@ -174,7 +174,7 @@ func (m *Machine) change(verb, device, workload string, at time.Time, edit func(
 		return wrap(err)
 	}
 	s.settle(at)
-	s.begin(epoch{start: at, busy: last.busyAt(at), holds: divide(holds)})
+	s.begin(epoch{start: at, busy: last.busyAt(at), spun: last.spunAt(at), holds: divide(holds)})
 	return nil
 }
 
@@ -203,25 +203,25 @@ func (s *state) epochAt(at time.Time) epoch {
 
 // load returns the device's load at a moment; that of a partitioned device is the mean of its
 // parts.
-func (s *state) load(at time.Time) float64 {
-	if len(s.parts) == 0 {
-		return s.epochAt(at).loadAt(at)
-	}
-	sum := 0.0
-	for _, part := range s.parts {
-		sum += part.load(at)
-	}
-	return sum / float64(len(s.parts))
-}
+func (s *state) load(at time.Time) float64 { return s.mean(at, epoch.loadAt) }
+
+// spin returns the part of the device that spins at a moment.
+func (s *state) spin(at time.Time) float64 { return s.mean(at, epoch.spinAt) }
 
 // busy returns the integral of the load, in seconds, since the machine's start.
-func (s *state) busy(at time.Time) float64 {
+func (s *state) busy(at time.Time) float64 { return s.mean(at, epoch.busyAt) }
+
+// spun returns for how many seconds since the machine's start the device spun.
+func (s *state) spun(at time.Time) float64 { return s.mean(at, epoch.spunAt) }
+
+// mean returns what the epoch of a moment has; that of a partitioned device is the mean of its parts.
+func (s *state) mean(at time.Time, of func(epoch, time.Time) float64) float64 {
 	if len(s.parts) == 0 {
-		return s.epochAt(at).busyAt(at)
+		return of(s.epochAt(at), at)
 	}
 	sum := 0.0
 	for _, part := range s.parts {
-		sum += part.busy(at)
+		sum += part.mean(at, of)
 	}
 	return sum / float64(len(s.parts))
 }
@@ -239,6 +239,7 @@ func (s *state) memory(at time.Time) float64 {
 type epoch struct {
 	start time.Time
 	busy  float64 // the integral of the load from the machine's start until then, in seconds
+	spun  float64 // for how many seconds it spun from the machine's start until then
 	holds []hold
 }
 
@@ -250,10 +251,28 @@ func (e epoch) loadAt(at time.Time) float64 {
 	return min(sum, 1) // shares sum to 1 but for rounding
 }
 
+func (e epoch) spinAt(at time.Time) float64 {
+	sum := 0.0
+	for _, h := range e.holds {
+		if h.Load.Spins(at.Sub(h.since)) {
+			sum += h.share
+		}
+	}
+	return min(sum, 1)
+}
+
 func (e epoch) busyAt(at time.Time) float64 {
 	sum := e.busy
 	for _, h := range e.holds {
 		sum += h.share * h.busy(e.start, at)
+	}
+	return sum
+}
+
+func (e epoch) spunAt(at time.Time) float64 {
+	sum := e.spun
+	for _, h := range e.holds {
+		sum += h.share * (h.Load.Spun(at.Sub(h.since)) - h.Load.Spun(e.start.Sub(h.since)))
 	}
 	return sum
 }

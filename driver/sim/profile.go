@@ -9,13 +9,16 @@ import (
 
 // Profile is a load over time, from 0 (idle) to 1 (all that the device can do). It consists of
 // straight pieces, so that its integral is exact. The zero Profile is idle for ever.
-type Profile struct{ once, loop course }
+type Profile struct {
+	once, loop course
+	hangs      time.Duration // from when on it spins, see [Hang]; 0: never
+}
 
-// Level returns the load at a time since the profile began: 0 before it.
+// Level returns the load at a time since the profile began: 0 before it, and while it hangs.
 func (p Profile) Level(at time.Duration) float64 {
 	once := p.once.length()
 	switch {
-	case at < 0:
+	case at < 0 || p.Spins(at):
 		return 0
 	case at < once:
 		return p.once.level(at)
@@ -29,6 +32,9 @@ func (p Profile) Level(at time.Duration) float64 {
 // Integral returns the integral of the load, in seconds, from the beginning of the profile to a
 // time since then.
 func (p Profile) Integral(until time.Duration) float64 {
+	if p.hangs > 0 {
+		until = min(until, p.hangs)
+	}
 	once := p.once.length()
 	switch {
 	case until < 0:
@@ -41,6 +47,17 @@ func (p Profile) Integral(until time.Duration) float64 {
 		turns, rest := (until-once)/p.loop.length(), (until-once)%p.loop.length()
 		return p.once.total() + float64(turns)*p.loop.total() + p.loop.integral(rest)
 	}
+}
+
+// Spins reports whether the profile hangs at a time since it began.
+func (p Profile) Spins(at time.Duration) bool { return p.hangs > 0 && at >= p.hangs }
+
+// Spun returns for how many seconds the profile has spun until a time since it began.
+func (p Profile) Spun(until time.Duration) float64 {
+	if p.hangs == 0 {
+		return 0
+	}
+	return max(0, until-p.hangs).Seconds()
 }
 
 // within reports whether the load is between 0 and 1 at all times.
@@ -56,6 +73,14 @@ func (p Profile) within() bool {
 // Idle is no load.
 func Idle() Profile { return Profile{} }
 
+// Hang is a profile that hangs after a time, which is above 0, as a job does whose ranks wait for one
+// that is gone: the device is busy all the time, with kernels that spin. They compute nothing and
+// move no data.
+func Hang(after time.Duration, p Profile) Profile {
+	p.hangs = after
+	return p
+}
+
 // Constant is one load for ever.
 func Constant(level float64) Profile {
 	return Profile{loop: newCourse(piece{time.Hour, level, level})}
@@ -69,6 +94,9 @@ func Ramp(from, to float64, over time.Duration) Profile {
 // After is a profile that begins later, and is idle until then.
 func After(delay time.Duration, p Profile) Profile {
 	p.once = newCourse(append([]piece{{delay, 0, 0}}, p.once.pieces...)...)
+	if p.hangs > 0 {
+		p.hangs += delay
+	}
 	return p
 }
 

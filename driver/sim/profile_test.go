@@ -25,7 +25,7 @@ func anyProfile(t *rapid.T) Profile {
 	p := Profile{once: pieces("once"), loop: pieces("loop")}
 	return rapid.SampledFrom([]Profile{
 		p, Constant(level.Draw(t, "constant")), Ramp(level.Draw(t, "low"), level.Draw(t, "high"), cells("over")),
-		After(cells("delay"), p),
+		After(cells("delay"), p), Hang(cells("hangs")+grid, p), After(cells("delay"), Hang(cells("hangs")+grid, p)),
 	}).Draw(t, "profile")
 }
 
@@ -46,6 +46,15 @@ func TestProfileIntegral(t *testing.T) {
 		until := time.Duration(rapid.IntRange(0, 600).Draw(t, "until")) * grid
 		if got, want := p.Integral(until), midpoints(0, until, p.Level); !near(got, want) {
 			t.Errorf("integral until %v: %v, want %v", until, got, want)
+		}
+		spins := func(at time.Duration) float64 {
+			if p.Spins(at) {
+				return 1
+			}
+			return 0
+		}
+		if got, want := p.Spun(until), midpoints(0, until, spins); !near(got, want) {
+			t.Errorf("spun until %v: %v s, want %v", until, got, want)
 		}
 		if !p.within() {
 			t.Error("the load leaves 0 to 1")

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"math"
 	"strconv"
 	"testing"
 	"time"
@@ -110,10 +111,12 @@ func TestConservation(t *testing.T) {
 		workloads := []string{"a", "b", "c"}
 		now := start()
 		loads := map[string]float64{} // device → midpoints of its load
+		spins := map[string]float64{} // and of whether it spins
 		for range rapid.IntRange(0, 12).Draw(t, "changes") {
 			step := time.Duration(rapid.IntRange(0, 50).Draw(t, "step")) * grid
 			for _, d := range m.Devices() {
 				loads[d.Name] += midpoints(0, step, func(at time.Duration) float64 { return m.byName[d.Name].load(now.Add(at)) })
+				spins[d.Name] += midpoints(0, step, func(at time.Duration) float64 { return m.byName[d.Name].spin(now.Add(at)) })
 			}
 			now = now.Add(step)
 			device, workload := rapid.SampledFrom(held).Draw(t, "device"), rapid.SampledFrom(workloads).Draw(t, "workload")
@@ -129,22 +132,22 @@ func TestConservation(t *testing.T) {
 			}
 		}
 		for _, d := range m.Devices() {
-			checkDevice(t, m, d, workloads, now, loads[d.Name])
+			checkDevice(t, m, d, workloads, now, loads[d.Name], spins[d.Name])
 		}
 	})
 }
 
-func checkDevice(t *rapid.T, m *Machine, d Device, workloads []string, now time.Time, busy float64) {
+func checkDevice(t *rapid.T, m *Machine, d Device, workloads []string, now time.Time, busy, spun float64) {
 	total := m.Total(d.Name, now)
 	var sum Truth
 	for _, w := range workloads {
 		sum = sum.Plus(m.TruthOn(d.Name, w, now))
 	}
-	if d.Compute && !near(total.ActiveSeconds, busy) {
-		t.Errorf("%s: active for %v s, its load comes to %v s", d.Name, total.ActiveSeconds, busy)
+	if d.Compute && !near(total.ActiveSeconds, busy+spun) {
+		t.Errorf("%s: active for %v s, its load comes to %v s", d.Name, total.ActiveSeconds, busy+spun)
 	}
 	elapsed := now.Sub(start()).Seconds()
-	if want := d.joules(elapsed, busy); d.MaxWatts > 0 && !near(total.Joules, want) {
+	if want := d.joules(elapsed, busy, spun); d.MaxWatts > 0 && !near(total.Joules, want) {
 		t.Errorf("%s: %v J, its power comes to %v J", d.Name, total.Joules, want)
 	}
 	partitioned := !d.Compute && d.MaxWatts > 0 // what its parts do is nobody's here
@@ -191,6 +194,47 @@ func TestTruth(t *testing.T) {
 	m.Forget("a")
 	if got := m.Truth("a", at(40)); got != (Truth{}) {
 		t.Errorf("forgotten: %+v", got)
+	}
+}
+
+// TestHang checks what a GPU shows whose job hangs: as busy as before, at a power near that of an idle
+// one, and without traffic.
+func TestHang(t *testing.T) {
+	m := machine(t)
+	w := Workload{Name: "a", Weight: 1, Load: Hang(10*time.Second, Constant(1))}
+	if err := m.Begin("gpu-0", w, start()); err != nil {
+		t.Fatal(err)
+	}
+	now := start().Add(10 * time.Second)
+	source := NewSource(m, Options{Now: func() time.Time { return now }, Window: time.Second, ActiveCounter: true})
+	read := func() map[string]float64 {
+		samples, err := source.Sample(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]float64{}
+		for _, r := range samples[0].Readings {
+			out[r.Quantity.Spec().Name+" "+r.Labels[0]] += r.Value
+		}
+		return out
+	}
+	before := read()
+	now = now.Add(10 * time.Second)
+	after := read()
+	for name, want := range map[string][2]float64{ // while it works, and in the ten seconds of the hang
+		"utilization ": {1, 1}, "power ": {700, 133}, "engine_utilization dram": {0.5, 0}, "engine_utilization sm": {1, 0.1},
+	} {
+		if !near(before[name], want[0]) || !near(after[name], want[1]) {
+			t.Errorf("%s: %v, then %v, want %v", name, before[name], after[name], want)
+		}
+	}
+	for name, want := range map[string]float64{"active_seconds ": 10, "energy ": 1330, "io_bytes pcie": 0} {
+		if got := after[name] - before[name]; math.Abs(got-want) > 1e-6 {
+			t.Errorf("%s rose by %v, want %v", name, got, want)
+		}
+	}
+	if got := m.Truth("a", now); !near(got.ActiveSeconds, 20) || !near(got.Joules, 7000+1330) {
+		t.Errorf("the truth is %+v", got)
 	}
 }
 

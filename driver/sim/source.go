@@ -156,51 +156,53 @@ func (r *reader) read(q driver.Quantity, value float64, labels ...string) {
 }
 
 func (r *reader) readAll() {
-	busy := r.busy(r.at)
+	busy, spun := r.busy(r.at), r.spun(r.at)
+	load, spin := r.over(r.load, r.busy), r.over(r.spin, r.spun)
 	if r.Compute {
-		r.read(driver.Utilization, r.meanLoad())
+		r.read(driver.Utilization, min(1, load+spin))
 		if r.options.ActiveCounter {
-			r.read(driver.ActiveSeconds, r.active+busy)
+			r.read(driver.ActiveSeconds, r.active+busy+spun)
 		}
 	}
-	r.readEngines()
+	r.readEngines(load, spin)
 	if r.MemoryBytes > 0 {
 		r.read(driver.MemoryUsed, r.memory(r.at))
 		r.read(driver.MemoryCapacity, r.MemoryBytes)
 	}
-	r.readPower(busy)
+	r.readPower(load+spinningPower*spin, busy, spun)
 	r.readLink(busy)
 	r.readHealth()
 }
 
-// meanLoad returns the load over the window before the reading, as much of it as the machine has
-// run.
-func (r *reader) meanLoad() float64 {
+// over returns the mean, over the window before the reading, of what has this value at a moment and
+// this integral: over as much of it as the machine has run.
+func (r *reader) over(moment, integral func(time.Time) float64) float64 {
 	window := min(r.options.Window, r.elapsed)
 	if window <= 0 {
-		return r.load(r.at)
+		return moment(r.at)
 	}
-	return min(1, max(0, (r.busy(r.at)-r.busy(r.at.Add(-window)))/window.Seconds()))
+	return min(1, max(0, (integral(r.at)-integral(r.at.Add(-window)))/window.Seconds()))
 }
 
-// readEngines tells engines that are busy while the device is: all of the time, and half of it.
-func (r *reader) readEngines() {
+// readEngines tells engines that are busy while the device works: all of the time, and half of it.
+func (r *reader) readEngines(load, spin float64) {
 	if !r.Engines {
 		return
 	}
-	load := r.meanLoad()
-	r.read(driver.EngineUtilization, load, "sm")
+	r.read(driver.EngineUtilization, min(1, load+spinningSMs*spin), "sm")
 	r.read(driver.EngineUtilization, load/2, "dram")
 	r.read(driver.Occupancy, load/2)
 }
 
-func (r *reader) readPower(busy float64) {
-	load := r.load(r.at)
+// readPower is given the mean load, with what spinning adds to it, and how long the device was busy
+// and spun.
+func (r *reader) readPower(mean, busy, spun float64) {
+	load := r.load(r.at) + spinningPower*r.spin(r.at)
 	between := func(idle, full float64) float64 { return idle + (full-idle)*load }
 	if r.MaxWatts > 0 {
-		r.read(driver.Power, r.IdleWatts+(r.MaxWatts-r.IdleWatts)*r.meanLoad())
+		r.read(driver.Power, r.IdleWatts+(r.MaxWatts-r.IdleWatts)*mean)
 		if !r.options.WithoutEnergyCounter {
-			r.read(driver.Energy, r.energy+r.joules(r.elapsed.Seconds(), busy))
+			r.read(driver.Energy, r.energy+r.joules(r.elapsed.Seconds(), busy, spun))
 		}
 	}
 	if r.MaxCelsius > 0 {

@@ -62,11 +62,11 @@ func (m *Machine) Total(device string, at time.Time) Truth {
 	total := s.total
 	last := s.epochs[len(s.epochs)-1]
 	total.add(last.whole(at))
-	total.active = s.busy(at)
+	total.active, total.spun = s.busy(at), s.spun(at)
 	out := s.valuate(total)
 	out.Joules = 0 // of a partition: it is in its parent's
 	if s.MaxWatts > 0 {
-		out.Joules = s.joules(at.Sub(m.start).Seconds(), total.active)
+		out.Joules = s.joules(at.Sub(m.start).Seconds(), total.active, total.spun)
 	}
 	return out
 }
@@ -85,18 +85,23 @@ type account struct {
 	held   float64
 	share  float64 // the integral of its share of the device
 	active float64 // the integral of its share of the device's load
+	spun   float64 // its share of the time in which the device spun
 }
 
 func (a *account) add(other account) {
 	a.held += other.held
 	a.share += other.share
 	a.active += other.active
+	a.spun += other.spun
 }
 
 // account returns what the hold adds in the epoch until at.
 func (e epoch) account(h hold, at time.Time) account {
 	elapsed := max(0, at.Sub(e.start).Seconds())
-	return account{held: elapsed, share: h.share * elapsed, active: h.share * (e.busyAt(at) - e.busy)}
+	return account{
+		held: elapsed, share: h.share * elapsed,
+		active: h.share * (e.busyAt(at) - e.busy), spun: h.share * (e.spunAt(at) - e.spun),
+	}
 }
 
 // whole returns what all holds with a weight add in the epoch until at, but for the activity.
@@ -147,13 +152,13 @@ func (s *state) valuate(a account) Truth {
 		TransmitBytes: s.TransmitRate * a.active,
 	}
 	if s.Compute {
-		t.ActiveSeconds = a.active
+		t.ActiveSeconds = a.active + a.spun
 	}
 	switch {
 	case s.MaxWatts > 0:
-		t.Joules = s.joules(a.share, a.active)
+		t.Joules = s.joules(a.share, a.active, a.spun)
 	case s.parent != nil: // whose load is the mean of its parts
-		t.Joules = s.parent.joules(a.share, a.active) / float64(len(s.parent.parts))
+		t.Joules = s.parent.joules(a.share, a.active, a.spun) / float64(len(s.parent.parts))
 	}
 	return t
 }
