@@ -34,6 +34,7 @@ func NewFlightRecorder(
 	for _, kind := range recorder.Kinds() {
 		metrics.Incident(string(kind), 0)
 	}
+	metrics.Receipts(0)
 	return &FlightRecorder{Recorder: of, metrics: metrics, log: log, keep: keep, tell: tell}
 }
 
@@ -59,6 +60,7 @@ func (f *FlightRecorder) Record(s *ledger.Snapshot) {
 	for _, i := range news.Closed {
 		f.keepIncident(i)
 	}
+	f.metrics.Receipts(len(news.Receipts))
 	for _, r := range news.Receipts {
 		f.logReceipt(r)
 		if f.keep != nil {

@@ -27,6 +27,7 @@ type SelfMetrics struct {
 
 	conflicts, unresolved *prometheus.GaugeVec
 	incidents, events     *prometheus.CounterVec
+	receipts              *prometheus.CounterVec
 
 	log *slog.Logger
 
@@ -84,6 +85,10 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 				"forbidden, absent (the namespace is gone), uid_unknown (of the pod or claim), too_many, unavailable, timeout " +
 				"and others.",
 		}, []string{"result"}),
+		receipts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "dra_exporter_receipts_total",
+			Help: "Claims that ended, of which the flight recorder has written a receipt.",
+		}, nil),
 		log:    log,
 		states: map[string]string{},
 		totals: map[string]driver.Rejections{},
@@ -95,7 +100,8 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 	})
 	info.Set(1)
 	registry.MustRegister(
-		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.unresolved, m.incidents, m.events, info,
+		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.unresolved, m.incidents, m.events, m.receipts,
+		info,
 		versioncollector.NewCollector("dra_exporter"), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -247,6 +253,9 @@ func (m *SelfMetrics) EventSent(err error) {
 	}
 }
 
+// Receipts counts receipts; with 0 the counter is shown before there is one.
+func (m *SelfMetrics) Receipts(count int) { m.receipts.WithLabelValues().Add(float64(count)) }
+
 func setEach(gauges *prometheus.GaugeVec, values map[string]int) {
 	for label, n := range values {
 		gauges.WithLabelValues(label).Set(float64(n))
@@ -265,6 +274,7 @@ func SelfFamilies() ([]exposition.Family, error) {
 	m.UnresolvedPods(map[string]int{"reason": 0})
 	m.Incident("kind", 0)
 	m.Event("result", 0)
+	m.Receipts(0)
 	gathered, err := registry.Gather()
 	if err != nil {
 		return nil, fmt.Errorf("describe own metrics: %w", err)

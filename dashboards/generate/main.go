@@ -5,8 +5,8 @@
 package main
 
 //go:generate go run . -out=../out -runbook=../RUNBOOK.md
-//go:generate -command rules go run . -only=rules.yaml -out=../../deployments/compose
-//go:generate rules -interval=5s -rate.window=30s -idle.interval=10s -idle.window=2m -idle.for=30s
+//go:generate -command rules go run . -only=rules.yaml -out=../../deployments/compose -idle.window=2m -idle.for=30s -for=1m
+//go:generate rules -interval=5s -rate.window=30s -idle.interval=10s -grafana.url=http://127.0.0.1:3000 -page.url=http://127.0.0.1:10985
 
 import (
 	"errors"
@@ -105,6 +105,8 @@ func addFlags(flags *flag.FlagSet, o *rules.Options) {
 	flags.BoolVar(&o.QuietNetwork, "network.quiet", o.QuietNetwork, "whether to alert on claims' quiet network devices")
 	flags.Float64Var(&o.DownRatio, "down.ratio", o.DownRatio, "share of the exporters that may be down without a page")
 	flags.StringVar(&o.Grafana, "grafana.url", o.Grafana, "address of Grafana, for links in alerts")
+	flags.StringVar(&o.Page, "page.url", o.Page,
+		"address of the exporters' pages, for links in alerts: 'http://{{ $labels.node }}:10985'")
 	flags.Func("price", "price of an hour of the devices of a model, REGEXP=NUMBER, repeated; the first that matches "+
 		"applies, and the defaults only without this flag", prices(o))
 	flags.Func("cluster", "name of a cluster that must have an exporter, repeated; without it, each that had one within "+

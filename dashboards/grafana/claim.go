@@ -76,6 +76,52 @@ func claimSummary() []Panel {
 	}
 }
 
+func claimStalled() Panel {
+	return Panel{
+		Title:       "Stalled",
+		Description: "When the claim was busy on a device and did nothing, as in a collective operation that hangs.",
+		Kind:        Timeline, NoData: "it was not, or too little is measured to know", Width: 12, Height: 6,
+		MayBeEmpty: "while the claim is not stalled",
+		states:     []state{{"1", "stalled", red}},
+		Targets: []Target{{
+			Expr: `max by (<claim device>) (dra_claim_stalled{<c>}) == 1`, Legend: "{{device}} {{node}}",
+		}},
+	}
+}
+
+// claimHits are the tables of what hit the claim and its pods.
+func claimHits() []Panel {
+	return []Panel{
+		{
+			Title: "Errors that hit the claim",
+			Description: "Errors of the claim's devices in the selected time range while it held them, and when the last one " +
+				"of any kind was.",
+			Kind: Table, NoData: "nothing did", Width: 12, Height: 6, MayBeEmpty: "without errors", sort: "Times", limit: 50,
+			Targets: []Target{
+				{
+					Expr:   `topk(50, max by (<claim device>, kind, code) (increase(dra_claim_errors_total{<c>}[$__range])) > 0)`,
+					Column: "Times", Unit: "none",
+				},
+				{
+					Expr:   `max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<c>}) * 1000`,
+					Column: "Last one", Unit: "dateTimeFromNow",
+				},
+			},
+		},
+		{
+			Title: "Pods that were hit",
+			Description: "The same by pod of the claim. An error that names a process hits the pod of that process alone. " +
+				"Click a pod to see it alone.",
+			Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "without errors", sort: "Times", limit: 50,
+			Targets: []Target{{
+				Expr: `topk(50, max by (<pod device>, kind, code) (increase(dra_pod_errors_total{<pods>}[$__range])) > 0 ` +
+					`and on (<pod device>) dra_pod_claim_info{<c>})`,
+				Column: "Times", Unit: "none",
+			}},
+		},
+	}
+}
+
 func claimFit() Panel {
 	return Panel{
 		Title: "What would do",
@@ -142,13 +188,14 @@ func claimIncidents() []Panel {
 		"percentunit", "none, or not measured", "{{reason}} {{device}} {{node}}",
 		`max by (<device>, reason) (rate(dra_claim_throttled_seconds_total{<c>}[$__rate_interval]))`)
 	throttled.max = 1
-	return []Panel{
+	return append([]Panel{
 		line("Errors of its devices",
 			"Errors of each device while the claim held it, whoever else held it too: not to be summed over claims.", "none",
 			"none, or not measured", "{{kind}} {{code}} {{device}} {{node}}",
 			`max by (<device>, kind, code) (increase(dra_claim_errors_total{<c>}[$__rate_interval]))`),
 		throttled,
-	}
+		claimStalled(),
+	}, claimHits()...)
 }
 
 func claimSharing() []Panel {

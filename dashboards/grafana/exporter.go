@@ -141,6 +141,9 @@ func exporterJoins() []Panel {
 			top("<node>", `max by (<node>) (dra_exporter_series{<e>})`, `dra_exporter_series{<e>} <end>`)),
 		orEmpty("where none are dropped", line("Series dropped", "Series that are dropped because of --max-series.", "none",
 			"none", "{{node}}", `topk(20, max by (<node>) (dra_exporter_series_dropped{<e>}) > 0)`)),
+		line("Receipts", "Claims that ended per second, of which there is a receipt, over all nodes.", "cps",
+			"no flight recorder", "receipts",
+			`sum(max by (<node>) (rate(dra_exporter_receipts_total{<e>}[$__rate_interval])))`),
 		line("Age of snapshots", "Age of the scraped snapshot over time, of the 20 exporters whose last one is the oldest.",
 			"s", "none is scraped", "{{node}}",
 			`time() - (max by (<node>) (dra_exporter_snapshot_timestamp_seconds{<e>}) and on (<node>) bottomk(20, `+

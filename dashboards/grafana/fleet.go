@@ -355,6 +355,7 @@ func fleetTrouble() []Panel {
 				},
 			},
 		},
+		stalledTable(), incidentsTable(),
 		{
 			Title: "Claims that wait for their driver",
 			Description: "Claims that hold devices which their driver has not prepared, so that no pod can use them. " +
@@ -366,6 +367,40 @@ func fleetTrouble() []Panel {
 				Column: "Devices", Unit: "none",
 			}},
 		},
+	}
+}
+
+func stalledTable() Panel {
+	const of = `{<d>, namespace=~"$namespace"}`
+	return Panel{
+		Title: "Stalled claims",
+		Description: "Claims that are busy on a device and do nothing, as in a collective operation that hangs: what is " +
+			"far below their baseline, and the power that they draw. Click a claim to open its dashboard. See DRAClaimStalled in " +
+			"the runbook.",
+		Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "while no claim is stalled", sort: "Power",
+		limit: 20,
+		Targets: []Target{
+			{Expr: `max by (<claim device>, reason) (dra_claim_stalled` + of + ` == 1) and on (<claim device>) ` +
+				`topk(20, ` + stalledPower + `)`},
+			{Expr: `topk(20, ` + stalledPower + `)`, Column: "Power", Unit: "watt"},
+		},
+	}
+}
+
+// stalledPower is the power of the claims that are stalled.
+const stalledPower = `max by (<claim device>) (dra_claim_power_watts{<d>, namespace=~"$namespace"}) ` +
+	`and on (<claim device>) max by (<claim device>) (dra_claim_stalled == 1)`
+
+func incidentsTable() Panel {
+	return Panel{
+		Title: "Incidents",
+		Description: "Incidents of the selected time range, by node and kind, the 20 with the most. The page of the node's " +
+			"exporter has the minute before and after each, and whom it hit. Click a node for its devices.",
+		Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "without an incident", sort: "Incidents", limit: 20,
+		Targets: []Target{{
+			Expr:   `topk(20, max by (<node>, kind) (increase(dra_exporter_incidents_total{<e>}[$__range])) > 0)`,
+			Column: "Incidents", Unit: "none",
+		}},
 	}
 }
 

@@ -183,6 +183,26 @@ func nodeErrors() []Panel {
 				},
 			},
 		},
+		{
+			Title: "Incidents by kind",
+			Description: "Incidents of the selected time range. The page of the node's exporter has the minute before and " +
+				"after each, and whom it hit.",
+			Kind: Bars, Unit: "none", NoData: "none", Width: 12, Height: 8, MayBeEmpty: "without an incident",
+			Targets: []Target{{
+				Expr:   `topk(20, max by (<node>, kind) (increase(dra_exporter_incidents_total{<e>}[$__range])) > 0)`,
+				Legend: "{{kind}} {{node}}",
+			}},
+		},
+		{
+			Title:       "Last errors by kind",
+			Description: "When each device last had an error of each kind, in the last day.", Kind: Table, NoData: "none",
+			Width: 12, Height: 8, MayBeEmpty: "without errors", sort: "Last one", limit: 50,
+			Targets: []Target{{
+				Expr: `topk(50, max by (<device>, kind, code) ` +
+					`(last_over_time(device:dra_error:timestamp_seconds{<one>}[1d]))) * 1000`,
+				Column: "Last one", Unit: "dateTimeFromNow",
+			}},
+		},
 		line("Link traffic", "Bytes per second on each link.", "binBps", "not measured",
 			"{{device}} {{node}} {{link}} {{direction}}",
 			`max by (<device>, link, direction) (rate(dra_device_io_bytes_total{<one>}[$__rate_interval]))`),

@@ -54,6 +54,11 @@ type Options struct {
 	// dashboard_url of the alerts: https://grafana.example.com. Empty: the annotation is a path.
 	Grafana string
 
+	// Page is the address of the pages of the exporters, in the annotation page_url of the alerts that
+	// are about a node. The label node may be a part of it: http://{{ $labels.node }}:10985. Empty: the
+	// annotation is a path.
+	Page string
+
 	Job string // regular expression that matches the exporter's job label
 	// OptOut is the name of the claim label and of the pod annotation that disable the alerts on
 	// idle claims. The exporter copies them with --claim-label and --pod-annotation.
@@ -202,5 +207,6 @@ func (o *Options) words() []string {
 		"<job>", o.Job,
 		"<opt out>", o.OptOut,
 		"<grafana>", strings.TrimSuffix(o.Grafana, "/"),
+		"<page>", strings.TrimSuffix(o.Page, "/"),
 	}
 }

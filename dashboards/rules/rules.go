@@ -198,6 +198,9 @@ func (a *alert) rule(o *Options, catalog query.Catalog) (source, error) {
 		}
 	}
 	rule.Annotations["dashboard_url"] = "<grafana>" + dashboardOf(answer)
+	if answer.Has("node") {
+		rule.Annotations["page_url"] = "<page>" + pageOf(answer)
+	}
 	for _, text := range rule.Annotations {
 		for _, label := range labelsIn(text) {
 			if !answer.Has(label) {
@@ -228,6 +231,19 @@ func dashboardOf(a query.Answer) string {
 		}
 	}
 	return "/d/" + board + "?" + strings.Join(variables, "&")
+}
+
+// pageOf returns the path of what an alert is about on the page of its node's exporter: the details
+// of the claim or the device, else the whole page.
+func pageOf(a query.Answer) string {
+	switch {
+	case a.Has("namespace") && a.Has("resourceclaim_name"):
+		return "/#claim={{ $labels.namespace | urlquery }}/{{ $labels.resourceclaim_name | urlquery }}"
+	case a.Has("driver") && a.Has("pool") && a.Has("device"):
+		return "/#device={{ $labels.driver | urlquery }}/{{ $labels.pool | urlquery }}/{{ $labels.device | urlquery }}"
+	default:
+		return "/"
+	}
 }
 
 // labelsIn returns the labels that the template of an alert's text uses as $labels.NAME.

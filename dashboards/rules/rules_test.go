@@ -61,6 +61,9 @@ func TestAlertsAreComplete(t *testing.T) {
 				continue
 			}
 			alerts++
+			if page := r.Annotations["page_url"]; page == "" && strings.Contains(r.Annotations["dashboard_url"], "var-node=") {
+				t.Errorf("%s is about a node, and has no link to its page", r.Alert)
+			}
 			for _, annotation := range []string{"summary", "description", "runbook_url", "dashboard_url"} {
 				if r.Annotations[annotation] == "" {
 					t.Errorf("%s has no %s", r.Alert, annotation)

@@ -92,12 +92,14 @@ func TestTunedRules(t *testing.T) {
 				"-idle.window=1h30m", "-idle.held=0.7", "-idle.ratio=0.07", "-idle.bytes=5e5",
 				"-idle.memory=5e9", "-idle.partly=0.25", "-idle.opt-out=may_idle", "-error.window=1h", "-throttled.ratio=0.5",
 				"-memory.full=0.9", "-stale.after=2m", "-down.ratio=0.35", "-grafana.url=https://grafana.example.com/",
+				"-page.url=http://{{ $labels.node }}:10985/",
 				"-job=gpu.*", `-price=.*"odd\ model.*=2.4`, "-price=.*=1",
 			},
 			values{
 				"interval": "30s", "clusters": []any{"east", `w"est`}, "rateWindow": "2m", "errorWindow": "1h",
 				"throttledRatio": 0.5, "memoryFull": 0.9,
-				"staleAfter": "2m", "downRatio": 0.35, "grafanaURL": "https://grafana.example.com/", "job": "gpu.*",
+				"staleAfter": "2m", "downRatio": 0.35, "grafanaURL": "https://grafana.example.com/",
+				"pageURL": "http://{{ $labels.node }}:10985/", "job": "gpu.*",
 				"idle": values{
 					"window": "1h30m", "interval": "5m", "held": 0.7, "ratio": 0.07, "bytes": 500000, "memory": 5e9, "partly": 0.25,
 					"optOut": "may_idle",

@@ -101,8 +101,8 @@ func NIC(driverName, name, pci string) Device {
 }
 
 // spinningPower is the power of kernels that spin, above that of an idle device, as a part of that
-// at full load; spinningSMs is the part of the multiprocessors that such kernels occupy, since those
-// of NCCL have a few thread blocks.
+// at full load; spinningSMs is the part of the multiprocessors that such kernels occupy, since
+// those of NCCL have a few thread blocks.
 const spinningPower, spinningSMs = 0.1, 0.1
 
 // joules returns the energy that the device used in a time, of which it was fully busy for some,

@@ -214,7 +214,8 @@ func (s *state) busy(at time.Time) float64 { return s.mean(at, epoch.busyAt) }
 // spun returns for how many seconds since the machine's start the device spun.
 func (s *state) spun(at time.Time) float64 { return s.mean(at, epoch.spunAt) }
 
-// mean returns what the epoch of a moment has; that of a partitioned device is the mean of its parts.
+// mean returns what the epoch of a moment has; that of a partitioned device is the mean of its
+// parts.
 func (s *state) mean(at time.Time, of func(epoch, time.Time) float64) float64 {
 	if len(s.parts) == 0 {
 		return of(s.epochAt(at), at)

@@ -73,9 +73,9 @@ func (p Profile) within() bool {
 // Idle is no load.
 func Idle() Profile { return Profile{} }
 
-// Hang is a profile that hangs after a time, which is above 0, as a job does whose ranks wait for one
-// that is gone: the device is busy all the time, with kernels that spin. They compute nothing and
-// move no data.
+// Hang is a profile that hangs after a time, which is above 0, as a job does whose ranks wait for
+// one that is gone: the device is busy all the time, with kernels that spin. They compute nothing
+// and move no data.
 func Hang(after time.Duration, p Profile) Profile {
 	p.hangs = after
 	return p

@@ -197,8 +197,8 @@ func TestTruth(t *testing.T) {
 	}
 }
 
-// TestHang checks what a GPU shows whose job hangs: as busy as before, at a power near that of an idle
-// one, and without traffic.
+// TestHang checks what a GPU shows whose job hangs: as busy as before, at a power near that of an
+// idle one, and without traffic.
 func TestHang(t *testing.T) {
 	m := machine(t)
 	w := Workload{Name: "a", Weight: 1, Load: Hang(10*time.Second, Constant(1))}

@@ -157,7 +157,7 @@ func get(ctx context.Context, address string) (string, error) {
 // pods come and go.
 func demoNode(t *testing.T) *simnode.Node {
 	t.Helper()
-	scenario := simnode.Demo(1)
+	scenario := simnode.Demo(1, simnode.DefaultHang)
 	node, err := simnode.New(filepath.Join(t.TempDir(), "node"), 1, scenario.Devices, simnode.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ func newFlight(o *options, api *kube.Client, metrics *exporter.SelfMetrics, log 
 		}
 		return flight{}, nil
 	}
-	f := flight{Recorder: recorder.New(recorder.Config{Interval: o.interval})}
+	f := flight{Recorder: recorder.New(recorder.Config{Interval: o.interval, StalledAfter: o.stalledAfter})}
 	var keep func(kind, id string, content any)
 	if o.incidentsDir != "" {
 		folder, err := archive.Open(o.incidentsDir, log, func(r driver.Rejection) { metrics.Reject(r) })

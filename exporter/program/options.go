@@ -20,6 +20,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	pages "github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -76,6 +77,7 @@ type options struct {
 	recorder        bool
 	incidentsDir    string
 	incidentsEvents bool
+	stalledAfter    time.Duration
 }
 
 // sourceDeadline is the longest time for one call of a source and one request to the kubelet.
@@ -201,6 +203,9 @@ func (o *options) addRecorderFlags(g *flagGroup) {
 	g.Flag(
 		"recorder", "Keep the last ten minutes of every quantity and holder, and the minute before and after an incident.",
 	).Default("true").BoolVar(&o.recorder)
+	g.Flag(
+		"stalled.after", "How long a claim must be busy and do nothing to be stalled; its baseline takes as long.",
+	).Default(recorder.DefaultStalledAfter.String()).DurationVar(&o.stalledAfter)
 	g.Flag(
 		"incidents.dir", "Folder in which incidents outlive a restart; default: none.",
 	).PlaceHolder("FOLDER").StringVar(&o.incidentsDir)
@@ -329,6 +334,9 @@ func (o *options) validate() error {
 	}
 	if !(o.networkThreshold >= 0) {
 		return badFlag("idle.network-threshold", fmt.Errorf("%v is not 0 or more", o.networkThreshold))
+	}
+	if o.stalledAfter <= 0 {
+		return badFlag("stalled.after", fmt.Errorf("%v is not above 0", o.stalledAfter))
 	}
 	if o.maxSeries < 0 {
 		return badFlag("max-series", errors.New("is negative"))

@@ -14,6 +14,9 @@ import (
 type Config struct {
 	Interval time.Duration // of regular ticks; those between are not recorded
 	Keep     time.Duration // how long values are kept; 0: [DefaultKeep]
+	// StalledAfter is for how long a claim must be busy and do nothing to be stalled; 0:
+	// [DefaultStalledAfter].
+	StalledAfter time.Duration
 }
 
 const (
@@ -47,7 +50,7 @@ type Recorder struct {
 	config   Config
 	detector *detector
 	books    *books
-	stalls   stalls
+	stalls   *stalls
 	stalled  map[*ledger.HolderKey]string // at the snapshot before
 	number   int                          // of incidents and receipts so far
 
@@ -73,8 +76,8 @@ func New(config Config) *Recorder {
 		config.Keep = DefaultKeep
 	}
 	return &Recorder{
-		config: config, detector: newDetector(), books: newBooks(config.Interval), stalls: stalls{},
-		ring:     newRing(config.Keep, maxRingBytes),
+		config: config, detector: newDetector(), books: newBooks(config.Interval),
+		stalls: newStalls(config.StalledAfter, config.Interval), ring: newRing(config.Keep, maxRingBytes),
 		holdings: map[holding]*Holder{},
 	}
 }

@@ -141,14 +141,17 @@ func ofSeries(v float64, s *recorder.ChartSeries, spec *driver.Spec) string {
 	}
 }
 
-// recorded returns the charts of a device, or of a claim's parts of its devices.
+// recorded returns the charts of a device, or of the parts that a claim or pod has of its devices.
 func (p *pages) recorded(of recorder.Selection, catalogue driver.Catalogue) []chartGroup {
 	if p.Recorder == nil {
 		return nil
 	}
 	wanted := recorder.OfDevice
-	if of.Claim != "" {
+	switch {
+	case of.Claim != "":
 		wanted = recorder.OfClaim
+	case of.Pod != "":
+		wanted = recorder.OfPod
 	}
 	history := p.Recorder.History(of)
 	return charts(history.Chart, catalogue, time.Time{}, func(s *recorder.ChartSeries) bool { return s.Of == wanted })
@@ -178,12 +181,20 @@ func (p *pages) incident(id string, now time.Time, catalogue driver.Catalogue) d
 	if i.Open {
 		facts.fact("recording", "the minute after is not over yet")
 	}
+	// Whom it hit is first.
+	holders := slices.SortedStableFunc(slices.Values(i.Holders), func(a, b recorder.Holder) int {
+		return compareFlags(a.Hit, b.Hit)
+	})
 	held := section{Title: "Held by", Head: []string{"Claim", "Pod", "Device", "Since", "Until", "Hit"}}
-	for j := range i.Holders {
-		h := &i.Holders[j]
-		claim, until, hit := "", "", item{Text: "no"}
+	for j := range holders {
+		h := &holders[j]
+		claim, until, pod, hit := "", "", item{}, item{Text: "no"}
 		if h.Claim != "" {
 			claim = h.Namespace + "/" + h.Claim
+		}
+		if h.Pod != "" {
+			pod.Text = h.Namespace + "/" + h.Pod
+			pod.Pod = pod.Text
 		}
 		if h.To != nil {
 			until = clock(*h.To)
@@ -193,7 +204,7 @@ func (p *pages) incident(id string, now time.Time, catalogue driver.Catalogue) d
 		}
 		held.Rows = append(held.Rows, []item{
 			{Text: claim, Claim: claim},
-			{Text: h.Namespace + "/" + h.Pod},
+			pod,
 			{Text: h.Device, Device: h.String()},
 			{Text: clock(h.From)},
 			{Text: until},

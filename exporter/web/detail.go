@@ -13,12 +13,13 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // detail is all that is known of a device or a claim.
 type detail struct {
 	Node, Title, Time string
-	Sections          []section // none: there is no such device, claim or incident
+	Sections          []section // none: there is no such device, claim, pod or incident
 	Charts            []chartGroup
 }
 
@@ -48,9 +49,9 @@ type section struct {
 
 // item is a cell of a table.
 type item struct {
-	Text          string
-	Device, Claim string // the address of its details; "": none
-	Class         string
+	Text                         string
+	Device, Claim, Pod, Incident string // whose details it links to; all "": none's
+	Class                        string
 }
 
 func (s *section) add(texts ...string) {
@@ -73,12 +74,19 @@ func (s *section) state(name string, of ledger.State) {
 	s.Rows = append(s.Rows, []item{{Text: name}, {Text: string(of) + ": " + of.Meaning(), Class: stateClass(of)}})
 }
 
+// stalled adds a row with why a claim is stalled, unless it is not.
+func (s *section) stalled(reason string) {
+	if reason != "" {
+		s.Rows = append(s.Rows, []item{{Text: stalledMark}, {Text: stalledText(reason), Class: "bad"}})
+	}
+}
+
 // explainer makes details of a snapshot.
 type explainer struct {
 	*exposition.Snapshot
 	sources   []Source
 	catalogue driver.Catalogue
-	states    map[driver.ID]ledger.State
+	shown     *view
 }
 
 // device returns the details of the devices of that name, or of the one with that driver, pool and
@@ -98,9 +106,10 @@ func (e *explainer) device(name string) detail {
 }
 
 func (e *explainer) facts(d *ledger.Device) section {
-	state, h := e.states[d.ID], &d.Entry.Hardware
+	state, h := e.shown.states[d.ID], &d.Entry.Hardware
 	s := section{Title: d.ID.Device}
 	s.state("state", state)
+	s.stalled(e.shown.stalled[d.ID])
 	s.fact("driver", d.ID.Driver)
 	s.fact("pool", d.ID.Pool)
 	s.fact("model", h.Model)
@@ -151,7 +160,7 @@ func (e *explainer) heldBy(d *ledger.Device) section {
 		name := claimName(share.Claim)
 		s.Rows = append(s.Rows, []item{
 			{Text: cmp.Or(name, "device plugin"), Claim: name},
-			{Text: strings.Join(pods, ", ")},
+			podsItem(pods),
 			{Text: part},
 			{Text: strings.TrimSpace(share.Request + " " + share.ShareID)},
 			{Text: strings.Join(consumed, ", ")},
@@ -159,6 +168,15 @@ func (e *explainer) heldBy(d *ledger.Device) section {
 	}
 	slices.SortFunc(s.Rows, func(a, b []item) int { return CompareNames(a[0].Text, b[0].Text) })
 	return s
+}
+
+// podsItem names pods. It links to one that is alone.
+func podsItem(pods []string) item {
+	out := item{Text: strings.Join(pods, ", ")}
+	if len(pods) == 1 {
+		out.Pod = pods[0]
+	}
+	return out
 }
 
 // values returns a row for each value: gauges, and sums with the time since which they count.
@@ -252,17 +270,7 @@ func (e *explainer) claim(name string) detail {
 		if h.Namespace+"/"+h.Name != name {
 			continue
 		}
-		facts := section{Title: h.Device.Device}
-		facts.Rows = append(facts.Rows, []item{{Text: "device"}, {Text: h.Device.String(), Device: h.Device.String()}})
-		state := e.states[h.Device]
-		if state != "" {
-			facts.state("state of the device", state)
-		}
-		facts.fact("held since", clock(h.Born)+", for "+duration(h.Allocated))
-		if !h.Ended.IsZero() {
-			facts.fact("ended", clock(h.Ended))
-		}
-		facts.fact("last active", cmp.Or(ago(e.Time, h.LastActive), "not measured"))
+		facts := e.holding(h)
 		if h.Advice != nil {
 			facts.fact("what would do", h.Advice.Text())
 		}
@@ -275,6 +283,69 @@ func (e *explainer) claim(name string) detail {
 	}
 	out.tidy()
 	return out
+}
+
+// holding returns what is known of how a claim or pod holds a device.
+func (e *explainer) holding(h *ledger.Holder) section {
+	s := section{Title: h.Device.Device}
+	s.Rows = append(s.Rows, []item{{Text: "device"}, {Text: h.Device.String(), Device: h.Device.String()}})
+	if state := e.shown.states[h.Device]; state != "" {
+		s.state("state of the device", state)
+	}
+	if h.Ended.IsZero() {
+		s.stalled(e.shown.stalled[h.Device])
+	}
+	s.fact("held since", clock(h.Born)+", for "+duration(h.Allocated))
+	if !h.Ended.IsZero() {
+		s.fact("ended", clock(h.Ended))
+	}
+	s.fact("last active", cmp.Or(ago(e.Time, h.LastActive), "not measured"))
+	return s
+}
+
+// pod returns the details of NAMESPACE/NAME: what it is, and a section for each device that it has,
+// or had within the retention.
+func (e *explainer) pod(name string) detail {
+	out := detail{Title: "Pod " + name, Time: clock(e.Time)}
+	at := slices.IndexFunc(e.PodInfos, func(p ledger.PodInfo) bool { return p.Namespace+"/"+p.Name == name })
+	if at < 0 {
+		return out
+	}
+	of := section{Title: "Pod"}
+	of.fact("UID", e.PodInfos[at].UID)
+	if meta := e.PodInfos[at].Meta; meta != nil {
+		of.fact("controller", strings.TrimSpace(meta.OwnerKind+" "+meta.OwnerName))
+		of.fact("part of", strings.TrimSpace(meta.WorkloadKind+" "+meta.WorkloadName))
+		of.fact("queue", meta.Queue)
+	}
+	out.Sections = append(out.Sections, of)
+	for i := range e.Pods {
+		h := &e.Pods[i]
+		if h.Namespace+"/"+h.Name != name {
+			continue
+		}
+		facts := e.holding(h)
+		for j := range e.Devices {
+			if e.Devices[j].ID == h.Device {
+				facts.claims(&e.Devices[j], name)
+			}
+		}
+		out.Sections = append(out.Sections, facts, e.values("Values of the pod", h.Values))
+	}
+	out.tidy()
+	return out
+}
+
+// claims adds a row for each claim through which a pod holds the device.
+func (s *section) claims(d *ledger.Device, pod string) {
+	for i := range d.Shares {
+		claim := claimName(d.Shares[i].Claim)
+		if claim != "" && slices.ContainsFunc(d.Shares[i].Pods, func(p podresources.Pod) bool {
+			return p.Namespace+"/"+p.Name == pod
+		}) {
+			s.Rows = append(s.Rows, []item{{Text: "through the claim"}, {Text: claim, Claim: claim}})
+		}
+	}
 }
 
 // sharesOf returns the shares of a device that a claim has.

@@ -154,9 +154,9 @@ func (p *pages) serveRows(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// serveDetail answers ?device=NAME, or DRIVER/POOL/NAME, ?claim=NAMESPACE/NAME and ?incident=ID
-// with a page. It
-// is written while it is sent: what many requests hold is no more than their buffers.
+// serveDetail answers ?device=NAME, or DRIVER/POOL/NAME, ?claim=NAMESPACE/NAME, ?pod=NAMESPACE/NAME
+// and ?incident=ID with a page. It is written while it is sent: what many requests hold is no more
+// than their buffers.
 func (p *pages) serveDetail(w http.ResponseWriter, r *http.Request) {
 	s := p.Latest()
 	if s == nil {
@@ -173,16 +173,21 @@ func (p *pages) serveDetail(w http.ResponseWriter, r *http.Request) {
 }
 
 func (p *pages) detail(s *exposition.Snapshot, query url.Values) (d detail, found bool) {
-	e := explainer{Snapshot: s, sources: p.sources(), catalogue: s.Catalogue.OrStandard(), states: p.viewOf(s).states}
-	claim, id := query.Get("claim"), query.Get("incident")
-	namespace, name, _ := strings.Cut(claim, "/")
+	e := explainer{Snapshot: s, sources: p.sources(), catalogue: s.Catalogue.OrStandard(), shown: p.viewOf(s)}
+	claim, pod, id := query.Get("claim"), query.Get("pod"), query.Get("incident")
+	namespace, name, _ := strings.Cut(cmp.Or(claim, pod), "/")
 	switch {
 	case id != "":
 		d = p.incident(id, s.Time, e.catalogue)
 	case claim != "":
 		d = e.claim(claim)
 		d.Sections = append(d.Sections, p.receiptSections(claim, e.catalogue)...)
+		d.lead(p.incidentsOf(func(h *recorder.Holder) bool { return h.Namespace == namespace && h.Claim == name }))
 		d.Charts = p.recorded(recorder.Selection{Namespace: namespace, Claim: name}, e.catalogue)
+	case pod != "":
+		d = e.pod(pod)
+		d.lead(p.incidentsOf(func(h *recorder.Holder) bool { return h.Namespace == namespace && h.Pod == name }))
+		d.Charts = p.recorded(recorder.Selection{Namespace: namespace, Pod: name}, e.catalogue)
 	default:
 		d = e.device(query.Get("device"))
 		d.Charts = p.recorded(recorder.Selection{Device: query.Get("device")}, e.catalogue)

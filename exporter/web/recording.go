@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -147,6 +148,31 @@ func (p *pages) receiptSections(claim string, catalogue driver.Catalogue) []sect
 		return []section{s}
 	}
 	return nil
+}
+
+// incidentsOf returns the newest incidents that hit certain holders.
+func (p *pages) incidentsOf(hit func(*recorder.Holder) bool) section {
+	s := section{Title: "Incidents", Head: []string{"What happened", "When", "How often"}}
+	if p.Recorder == nil {
+		return s
+	}
+	for _, i := range p.Recorder.Summaries() {
+		if len(s.Rows) < maxIncidentRows && slices.ContainsFunc(i.Holders, func(h recorder.Holder) bool {
+			return h.Hit && hit(&h)
+		}) {
+			s.Rows = append(s.Rows, []item{
+				{Text: i.Text, Incident: i.ID}, {Text: clock(i.Last)}, {Text: strconv.Itoa(i.Count)},
+			})
+		}
+	}
+	return s
+}
+
+// lead puts a section first, if it and the details have anything.
+func (d *detail) lead(s section) {
+	if len(s.Rows) > 0 && len(d.Sections) > 0 {
+		d.Sections = slices.Insert(d.Sections, 0, s)
+	}
 }
 
 // incidentRow is an incident on the page.

@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
@@ -68,8 +69,15 @@ func TestRecordings(t *testing.T) {
 		"/page/detail?incident=" + id: {
 			"<h2>gpu-0: XID 31</h2>", "team/a", "team/p", "polyline", "<line", "claim team/a on gpu-0", "129 W",
 		},
-		"/page/detail?device=gpu-0":            {"Recorded: gpu-0", "100 W to 129 W", "polyline"},
-		"/page/detail?claim=team/a":            {"Recorded: claim team/a on gpu-0", "polyline"},
+		"/page/detail?device=gpu-0": {"Recorded: gpu-0", "100 W to 129 W", "polyline"},
+		"/page/detail?claim=team/a": {
+			"Recorded: claim team/a on gpu-0", "polyline", `<a href="?incident=` + id + `">gpu-0: XID 31</a>`,
+			`<a href="?pod=team%2fp">team/p</a>`,
+		},
+		"/page/detail?pod=team/p": {
+			"Recorded: pod team/p on gpu-0", "uid-p", `<a href="?incident=` + id + `">`, `<a href="?claim=team%2fa">team/a</a>`,
+			`<a href="?device=`,
+		},
 		"/api/v1/incidents?id=" + id:           {`"kind":"xid"`},
 		"/api/v1/incidents?id=none":            {`"incidents":[]`},
 		"/api/v1/history?pod=team/p&seconds=5": {`"of":"pod"`},
@@ -90,6 +98,46 @@ func TestRecordings(t *testing.T) {
 		if status, body := fetch(t, url+"/api/v1/history"+path); status != http.StatusBadRequest {
 			t.Errorf("%s: status %d, %s", path, status, body)
 		}
+	}
+}
+
+// A claim that is busy and does nothing is marked, with its device and its pods, which come first;
+// its details say why.
+func TestStalledIsShown(t *testing.T) {
+	h := node(t)
+	play(h)
+	for i := range h.Last.Claims {
+		if key := h.Last.Claims[i].HolderKey; key.Name == "ten" {
+			h.Last.Stalled = map[*ledger.HolderKey]string{key: "power,memory_traffic"}
+		}
+	}
+	v := newView(h.Last, look{}, nil, 30*time.Second)
+	var order []string
+	for _, d := range v.Devices[:3] {
+		order = append(order, d.Device)
+		for _, m := range d.Marks {
+			order = append(order, m.Name)
+		}
+	}
+	if got := strings.Join(order, " "); got != "gpu-4 gpu-10 stalled gpu-3" {
+		t.Errorf("the first devices are %s", got)
+	}
+	if v.Claims[0].Name != "ten" || !v.Claims[0].Stalled || v.Claims[1].Stalled || v.Pods[0].Name != "pod-of-ten" {
+		t.Errorf("the claims are %+v, the pods %+v", v.Claims, v.Pods)
+	}
+	server := serving(t, h.Last, func(*Config) {})
+	const why = "busy, and does nothing: far below its own baseline are power, memory traffic"
+	for path, want := range map[string]bool{
+		"claim=team/ten": true, "pod=team/pod-of-ten": true, "device=gpu-10": true,
+		"claim=team/busy": false, "pod=team/pod-of-busy": false, "device=gpu-2": false,
+	} {
+		status, body := fetch(t, server.URL+"/page/detail?"+path)
+		if got := strings.Contains(body, why); status != http.StatusOK || got != want {
+			t.Errorf("%s: status %d, says why: %v, want %v", path, status, got, want)
+		}
+	}
+	if _, body := fetch(t, server.URL+"/"); strings.Count(body, ">stalled</span>") != 3 {
+		t.Errorf("the page marks other than a device, a claim and a pod: %s", body)
 	}
 }
 

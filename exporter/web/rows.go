@@ -38,9 +38,10 @@ type view struct {
 	// Incidents are the newest ones that the flight recorder has.
 	Incidents []incidentRow `json:"incidents,omitempty"`
 
-	states map[driver.ID]ledger.State
-	index  map[driver.ID]int // in IDs
-	since  look
+	states  map[driver.ID]ledger.State
+	stalled map[driver.ID]string // why the claims on these devices are stalled
+	index   map[driver.ID]int    // in IDs
+	since   look
 }
 
 // tile is a number of devices in a state.
@@ -76,7 +77,7 @@ type deviceRow struct {
 	Class   string       `json:"class"`
 	Why     string       `json:"why"`
 	Quiet   string       `json:"quiet,omitempty"` // for how long
-	Taints  []taintMark  `json:"taints,omitempty"`
+	Marks   []mark       `json:"marks,omitempty"`
 	Sharing string       `json:"sharing,omitempty"` // "": one claim holds it, or none
 	Holders []holderLine `json:"holders,omitempty"`
 	Admins  []holderLine `json:"admins,omitempty"` // those with admin access
@@ -84,11 +85,21 @@ type deviceRow struct {
 	figures
 }
 
-// taintMark is a taint that keeps pods away or evicts them.
-type taintMark struct {
-	Effect string `json:"effect"`
-	What   string `json:"what"`
-	Class  string `json:"class"`
+// mark is a word beside the state of a device: of a taint that keeps pods away or evicts them, or
+// [stalledMark].
+type mark struct {
+	Name  string `json:"name"`
+	What  string `json:"what"`
+	Class string `json:"class"`
+}
+
+// stalledMark is the mark of a claim that is busy and does nothing, and of its device.
+const stalledMark = "stalled"
+
+// stalledText says what is wrong with a claim that is stalled for a reason.
+func stalledText(reason string) string {
+	low := strings.NewReplacer(",", ", ", "_", " ").Replace(reason)
+	return "busy, and does nothing: far below its own baseline are " + low
 }
 
 // holderLine is a share of a device.
@@ -103,6 +114,7 @@ type holderLine struct {
 type holderRow struct {
 	Namespace, Name string
 	Device          driver.ID
+	Stalled         bool
 	Quiet           string // for how long; "": it is not quiet
 	Held            string // for how long
 	Active          string // in which part of that time
@@ -125,7 +137,12 @@ func newView(s *exposition.Snapshot, since look, sources []Source, quietAfter ti
 	v := &view{
 		Time: clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []deviceRow{},
 		IDs: []string{}, Claims: []holderRow{}, Pods: []holderRow{},
-		states: map[driver.ID]ledger.State{}, index: map[driver.ID]int{}, since: since,
+		states: map[driver.ID]ledger.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{}, since: since,
+	}
+	for key, reason := range s.Stalled { // of devices that one claim holds alone
+		if reason != "" {
+			v.stalled[key.Device] = reason
+		}
 	}
 	for _, source := range sources {
 		if source.Down != "" {
@@ -139,13 +156,20 @@ func newView(s *exposition.Snapshot, since look, sources []Source, quietAfter ti
 		v.states[d.ID] = state
 		row := newDeviceRow(d, state)
 		row.setTraffic(since, d.Values, s.Time)
+		if reason, stalled := v.stalled[d.ID]; stalled {
+			row.Marks = append(row.Marks, mark{stalledMark, stalledText(reason), "bad"})
+		}
 		if state == ledger.StateQuiet {
 			row.Quiet = duration(s.Time.Sub(lastActive[d.ID]).Seconds())
 		}
 		v.Devices = append(v.Devices, row)
 	}
 	slices.SortFunc(v.Devices, func(a, b deviceRow) int {
-		return cmp.Or(ledger.CompareAttention(a.State, b.State), compareIDs(a.ID, b.ID))
+		return cmp.Or(
+			compareFlags(a.State == ledger.StateUnhealthy, b.State == ledger.StateUnhealthy),
+			compareFlags(v.stalled[a.ID] != "", v.stalled[b.ID] != ""),
+			ledger.CompareAttention(a.State, b.State), compareIDs(a.ID, b.ID),
+		)
 	})
 	for _, state := range ledger.States() {
 		if n := counts[state]; n > 0 {
@@ -172,6 +196,7 @@ func (v *view) holders(holders []ledger.Holder, now time.Time, quietAfter time.D
 		row := newHolderRow(h, now, quietAfter)
 		row.setTraffic(v.since, h.Values, now)
 		row.unhealthy = v.states[h.Device] == ledger.StateUnhealthy
+		row.Stalled = v.stalled[h.Device] != ""
 		row.device = v.indexOf(h.Device)
 		rows = append(rows, row)
 	}
@@ -188,16 +213,23 @@ func (v *view) indexOf(id driver.ID) int {
 	return i
 }
 
-// compareHolders orders those with an unhealthy device first, then those that are quiet for
-// longest.
-func compareHolders(a, b holderRow) int {
-	if a.unhealthy != b.unhealthy {
-		if a.unhealthy {
-			return -1
-		}
+// compareFlags orders what is so before what is not.
+func compareFlags(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	default:
 		return 1
 	}
+}
+
+// compareHolders orders those with an unhealthy device first, then those that are stalled, then
+// those that are quiet for longest.
+func compareHolders(a, b holderRow) int {
 	return cmp.Or(
+		compareFlags(a.unhealthy, b.unhealthy), compareFlags(a.Stalled, b.Stalled),
 		cmp.Compare(b.quiet, a.quiet), CompareNames(a.Namespace, b.Namespace), CompareNames(a.Name, b.Name),
 		compareIDs(a.Device, b.Device),
 	)
@@ -219,7 +251,7 @@ func stateClass(state ledger.State) string {
 func newDeviceRow(d *ledger.Device, state ledger.State) deviceRow {
 	row := deviceRow{
 		ID: d.ID, Name: d.ID.String(), Model: d.Entry.Model, State: state, Why: state.Meaning(), Class: stateClass(state),
-		Taints: taintMarks(d.Entry.Taints), figures: figuresOf(d.Values),
+		Marks: taintMarks(d.Entry.Taints), figures: figuresOf(d.Values),
 	}
 	if d.Missing != join.MissingNone {
 		row.Why += "; no telemetry: " + string(d.Missing)
@@ -272,8 +304,8 @@ func claimLabel(s *join.Share) string {
 }
 
 // taintMarks returns the taints that have an effect, each effect once.
-func taintMarks(taints []driver.Taint) []taintMark {
-	var marks []taintMark
+func taintMarks(taints []driver.Taint) []mark {
+	var marks []mark
 	for _, effect := range []struct{ name, class string }{{"NoExecute", "bad"}, {"NoSchedule", "warn"}} {
 		var what []string
 		for _, t := range taints {
@@ -282,7 +314,7 @@ func taintMarks(taints []driver.Taint) []taintMark {
 			}
 		}
 		if len(what) > 0 {
-			marks = append(marks, taintMark{Effect: effect.name, What: strings.Join(what, ", "), Class: effect.class})
+			marks = append(marks, mark{Name: effect.name, What: strings.Join(what, ", "), Class: effect.class})
 		}
 	}
 	return marks

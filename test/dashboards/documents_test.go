@@ -93,7 +93,7 @@ func startDemo(t *testing.T, address string) {
 	if said, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the demo: %v\n%s", err, said)
 	}
-	cmd := exec.Command(demo, "--listen="+address)
+	cmd := exec.Command(demo, "--listen="+address, "--hang=40s")
 	cmd.Env = append(os.Environ(), "DRA_EXPORTER_COUNTER_ZERO_HOLD=2s")
 	live.Start(t, cmd, http.DefaultClient, "http://"+address+"/readyz")
 }

@@ -45,6 +45,9 @@ scrape_configs:
   - {targets: [ADDRESS], labels: {node: n1, instance: n1}}
 `
 
+// hangs is the claim of the demo's job that hangs.
+const hangs = "research/finetune-0-rank-0-gpu"
+
 // clusters are the values of the label cluster in scrapes.
 func clusters() []string { return []string{"honoring", "clashing", ""} }
 
@@ -75,15 +78,15 @@ func startLive(t *testing.T) (prometheus server, exporter string) {
 	})}, exporter
 }
 
-// TestLive waits until the alerts for the demo's idle claims fire in a real Prometheus, then
-// evaluates every query of every dashboard.
+// TestLive waits until the alerts for the demo's idle and stalled claims fire in a real Prometheus,
+// then evaluates every query of every dashboard.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	prometheus, exporter := startLive(t)
 	want := []string{
 		"DRAClaimIdle research/notebook-bob-gpu", "DRAClaimNetworkQuiet team-vision/uploader-0-nic",
-		"DRAClaimIdleMemoryHeld research/notebook-ada-gpu",
+		"DRAClaimIdleMemoryHeld research/notebook-ada-gpu", "DRAClaimStalled " + hangs,
 	}
 	for _, cluster := range clusters() {
 		for _, alert := range want {
@@ -95,7 +98,7 @@ func TestLive(t *testing.T) {
 			})
 		}
 	}
-	t.Logf("the idle claims' alerts fired after %v", time.Since(began).Round(time.Second))
+	t.Logf("the alerts on idle and stalled claims fired after %v", time.Since(began).Round(time.Second))
 	for _, cluster := range clusters() {
 		t.Run("alerts "+cluster, func(t *testing.T) { checkAlerts(t, prometheus, cluster) })
 	}
@@ -142,6 +145,10 @@ func checkAlerts(t *testing.T, prometheus server, cluster string) {
 		case "DRAClaimIdle", "DRAClaimIdleMemoryHeld", "DRAClaimNetworkQuiet":
 			if !strings.Contains(alert, "notebook") && !strings.Contains(alert, "uploader") {
 				t.Errorf("%s fires for an active claim", alert)
+			}
+		case "DRAClaimStalled":
+			if alert != "DRAClaimStalled "+hangs {
+				t.Errorf("%s fires for a claim that works", alert)
 			}
 		case "DRADeviceUnhealthy", "DRADeviceErrors": // gpu-5 has errors
 		default:

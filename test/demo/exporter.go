@@ -15,9 +15,9 @@ import (
 )
 
 // runExporter runs the program's own main function on the node until ctx ends.
-func runExporter(ctx context.Context, listen string, node *simnode.Node, stderr io.Writer) error {
-	args := append(node.Args(), "--web.listen-address="+listen, "--web.last-scrape-timeout=0s", "--log.level=warn",
-		"--fit.after=20s")
+func (d demo) runExporter(ctx context.Context, node *simnode.Node, stderr io.Writer) error {
+	args := append(node.Args(), "--web.listen-address="+d.listen, "--web.last-scrape-timeout=0s", "--log.level=warn",
+		"--fit.after=20s", "--stalled.after="+simnode.StalledAfter(d.hang).String())
 	sources := []program.Source{
 		{
 			Name: "sim", Help: "Read the simulated devices.",

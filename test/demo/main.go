@@ -2,7 +2,7 @@
 // slices in a temporary folder, simulated devices, and pods that start and end. It needs no
 // cluster, no hardware and no privileges.
 //
-//	go run ./test/demo [--for=60s] [--listen=127.0.0.1:10985] [--seed=1]
+//	go run ./test/demo [--for=60s] [--listen=127.0.0.1:10985] [--seed=1] [--hang=2m]
 //
 // With --for it ends after that time, and fails unless the exporter joined pods with the telemetry
 // of their devices.
@@ -36,7 +36,11 @@ type demo struct {
 	length time.Duration // 0: until it is interrupted
 	listen string
 	seed   uint64
+	hang   time.Duration // when a job hangs
 }
+
+// shortestHang leaves time for a baseline, of which each window has some readings.
+const shortestHang = 30 * time.Second
 
 // The exit statuses.
 const (
@@ -53,11 +57,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.DurationVar(&d.length, "for", 0, "how long to run; 0: until interrupted")
 	flags.StringVar(&d.listen, "listen", "127.0.0.1:10985", "address to serve on")
 	flags.Uint64Var(&d.seed, "seed", 1, "the same seed simulates the same pods on the same devices")
+	flags.DurationVar(&d.hang, "hang", simnode.DefaultHang,
+		"when a job hangs, after the start; its claim is found to be stalled after half as long again")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
-	case err != nil || flags.NArg() > 0:
-		_, _ = fmt.Fprintln(stderr, "usage: demo [--for=60s] [--listen=127.0.0.1:10985] [--seed=1]")
+	case err != nil || flags.NArg() > 0 || d.hang < shortestHang || d.hang > simnode.DefaultHang:
+		_, _ = fmt.Fprintln(stderr, "usage: demo [--for=60s] [--listen=127.0.0.1:10985] [--seed=1] [--hang=2m, from 30s on]")
 		return exitUsage
 	}
 	if err := d.run(ctx, stdout, stderr); err != nil {
@@ -74,7 +80,7 @@ func (d demo) run(ctx context.Context, stdout, stderr io.Writer) (err error) {
 		return fmt.Errorf("make root: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(root)) }()
-	scenario := simnode.Demo(d.seed)
+	scenario := simnode.Demo(d.seed, d.hang)
 	// Real drivers report averages over a second of utilization and power.
 	options := simnode.Options{Sim: sim.Options{Window: time.Second}, PodsAPI: true}
 	node, err := simnode.New(root, d.seed, scenario.Devices, options)
@@ -94,7 +100,7 @@ func (d demo) play(ctx context.Context, node *simnode.Node, scenario simnode.Sce
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	exporter, pods := make(chan error, 1), make(chan error, 1)
 	var both sync.WaitGroup
-	both.Go(func() { exporter <- runExporter(running, d.listen, node, stderr) })
+	both.Go(func() { exporter <- d.runExporter(running, node, stderr) })
 	defer both.Wait()
 	defer stop()
 
@@ -162,13 +168,15 @@ func (d demo) until(ctx context.Context) (context.Context, context.CancelFunc) {
 func (d demo) greet(w io.Writer) {
 	_, _ = fmt.Fprintf(w, `
 dra-exporter runs on a simulated node with 8 GPUs and 4 network interfaces. Pods start and end.
+Every 45 s there are page faults (XID 31) on gpu-1 and gpu-7. On gpu-3 a job hangs after %[2]v: its claim
+is found to be stalled %[3]v later (5 min, unless --stalled.after says otherwise), until %[4]v.
 
   page      http://%[1]s/
   metrics   http://%[1]s/metrics
   snapshot  http://%[1]s/api/v1/snapshot
   top       go run ./exporter/cmd/dra-exporter top --url=%[1]s
 
-`, d.listen)
+`, d.listen, d.hang, simnode.StalledAfter(d.hang), simnode.HangEnd)
 	if d.length == 0 {
 		_, _ = fmt.Fprintln(w, "Ctrl-C ends it.")
 	}

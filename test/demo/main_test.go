@@ -84,7 +84,7 @@ func TestNothingJoined(t *testing.T) {
 }
 
 func TestBadFlags(t *testing.T) {
-	for _, flag := range []string{"--for=soon", "--seed=-1", "more"} {
+	for _, flag := range []string{"--for=soon", "--seed=-1", "--hang=3s", "more"} {
 		if status, _, stderr := runDemo(t.Context(), t, flag); status != exitUsage || !strings.Contains(stderr, "usage:") {
 			t.Errorf("%s: status %d: %s", flag, status, stderr)
 		}

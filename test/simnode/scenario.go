@@ -47,11 +47,11 @@ const (
 
 // Demo is the scenario of a node with 8 GPUs, one of them partitioned and one shared, and 4 network
 // interfaces. It has long training and inference, pods that start and end, and pods that leave
-// their devices idle.
-func Demo(seed uint64) Scenario {
+// their devices idle. A job hangs at a time since the start of the cycle, DefaultHang or sooner.
+func Demo(seed uint64, hang time.Duration) Scenario {
 	s := Scenario{Cycle: cycle, Devices: demoDevices(seed)}
 	s.Standing = slices.Concat(busyPods(seed), sharingPods(seed), idlePods(), infraPods(seed, s.Devices))
-	s.Visits = slices.Concat(batchVisits(seed), regularVisits(seed))
+	s.Visits = slices.Concat(batchVisits(seed), regularVisits(seed), []Visit{hangingVisit(hang)})
 	for at := 20 * time.Second; at < cycle; at += xidInterval {
 		s.Faults = append(s.Faults, Fault{At: at, Namespace: "team-nlp", Pod: "embedder-0", Device: "gpu-7"})
 	}
@@ -175,7 +175,29 @@ func infraPods(seed uint64, devices []Device) []PodSpec {
 	}
 }
 
-// batchVisits are pods that run for a few seconds each, one after the other on gpu-3.
+const (
+	// DefaultHang is when a job of the demo hangs, since the start of the cycle.
+	DefaultHang = 2 * time.Minute
+	// HangEnd is when its pod ends.
+	HangEnd = cycle - 45*time.Second
+)
+
+// StalledAfter is --stalled.after of an exporter that is to find that hang soon. The job has been
+// busy before for almost twice as long as its baseline takes.
+func StalledAfter(hang time.Duration) time.Duration { return hang / 2 }
+
+// hangingVisit is a rank of a training on several nodes, of which the others fail.
+func hangingVisit(hang time.Duration) Visit {
+	const start = 2 * time.Second
+	return Visit{start, HangEnd, PodSpec{
+		Namespace: "research", Name: "finetune-0-rank-0", Owner: "Job/finetune-0", Labels: map[string]string{
+			"jobset.sigs.k8s.io/jobset-name": "finetune", "kueue.x-k8s.io/local-queue-name": "training",
+		},
+		Claims: []ClaimSpec{device("gpu", sim.Hang(max(start, hang)-start+1, sim.Constant(0.96)), 62*gibibyte, "gpu-3")},
+	}}
+}
+
+// batchVisits are pods that run for a few seconds each, one after the other on a partition.
 func batchVisits(seed uint64) []Visit {
 	random := rand.New(rand.NewPCG(seed, 3))
 	between := func(low, high time.Duration) time.Duration {
@@ -192,7 +214,7 @@ func batchVisits(seed uint64) []Visit {
 		out = append(out, Visit{from, to, PodSpec{
 			Namespace: "team-vision", Name: fmt.Sprintf("batch-%03d", i), Owner: "Job/batch",
 			Labels: map[string]string{"kueue.x-k8s.io/local-queue-name": "batch"},
-			Claims: []ClaimSpec{device("gpu", load, 24*gibibyte, "gpu-3")},
+			Claims: []ClaimSpec{device("gpu", load, 14*gibibyte, "gpu-6-partition-3")},
 		}})
 		from = to + between(500*time.Millisecond, 3*time.Second)
 	}

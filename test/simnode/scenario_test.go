@@ -21,7 +21,7 @@ func play(t *testing.T, seed uint64, d time.Duration) (uses []Use, totals map[dr
 		n := newNode(t, Options{})
 		ctx, cancel := context.WithTimeout(t.Context(), d)
 		defer cancel()
-		if err := Demo(seed).Run(ctx, n); err != nil {
+		if err := Demo(seed, DefaultHang).Run(ctx, n); err != nil {
 			t.Fatal(err)
 		}
 		now := time.Now()

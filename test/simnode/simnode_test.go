@@ -34,7 +34,7 @@ func newClock() *clock { return &clock{time.Date(2026, 11, 21, 0, 0, 0, 0, time.
 // newNode returns a node with the demo's devices.
 func newNode(t *testing.T, options Options) *Node {
 	t.Helper()
-	n, err := New(t.TempDir(), 1, Demo(1).Devices, options)
+	n, err := New(t.TempDir(), 1, Demo(1, DefaultHang).Devices, options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestDemoOverTheSocket(t *testing.T) {
 	n := newNode(t, Options{Now: newClock().read})
 	must(t, n.Start())
 	defer n.Close()
-	scenario := Demo(1)
+	scenario := Demo(1, DefaultHang)
 	for _, p := range append(scenario.Standing, scenario.Visits[0].Pod) {
 		must(t, n.StartPod(p))
 	}

@@ -30,6 +30,8 @@
     return [bar, ' ', text];
   };
 
+  const marks = (of = []) => of.flatMap((m) => [' ', element('span', { class: m.class, title: m.what }, m.name)]);
+
   // A column has the content of a row's cell, and the text by which rows are sorted.
   const text = (of, name) => ({ text: of, make: (r) => [of(r)], name });
   const number = (of) => ({ text: of, make: (r) => [of(r)], number: true, name: 'n' });
@@ -39,7 +41,7 @@
       text: (r) => r.state, rank: (r) => r.order,
       make: (r) => [element('span', { class: r.class, title: r.why }, r.state),
         ...(r.quiet ? [' ', element('small', {}, r.quiet)] : []),
-        ...(r.taints ?? []).flatMap((t) => [' ', element('span', { class: t.class, title: t.what }, t.effect)])],
+        ...marks(r.marks)],
     },
     { text: (r) => r.utilization, make: (r) => busy(r.utilization), number: true, name: 'n' },
     number((r) => r.memory), number((r) => r.power), number((r) => r.temperature), number((r) => r.traffic),
@@ -53,8 +55,11 @@
       make: (r) => [element('span', { class: r.model ? '' : 'dim', title: r.driver }, r.model || r.driver)],
     },
   ];
-  const holderColumns = (first) => [
-    { text: (r) => r.name, make: first },
+  const holderColumns = (kind) => [
+    {
+      text: (r) => `${r.name} ${r.stalled ? 'stalled' : ''}`,
+      make: (r) => [link(kind, `${r.namespace}/${r.name}`, r.name), ...marks(r.stalled && [r.stalled])],
+    },
     text((r) => r.namespace),
     { text: (r) => r.device, make: (r) => [link('device', r.id, r.device)] },
     { text: (r) => r.quiet, make: (r) => [r.quiet], number: true, name: 'warn' },
@@ -179,8 +184,8 @@
 
   const devices = new Table('devices', deviceColumns, (r) => r.id);
   const key = (r) => `${r.namespace}/${r.name}/${r.id}`;
-  const claims = new Table('claims', holderColumns((r) => [link('claim', `${r.namespace}/${r.name}`, r.name)]), key, 25);
-  const pods = new Table('pods', holderColumns((r) => [r.name]), key, 25);
+  const claims = new Table('claims', holderColumns('claim'), key, 25);
+  const pods = new Table('pods', holderColumns('pod'), key, 25);
   const tables = [devices, claims, pods];
   const arrange = () => tables.forEach((t) => t.arrange());
 
@@ -188,6 +193,7 @@
     [namespace, name, at, quiet, utilization, memory, power, traffic, held, active]) => ({
     namespace, name, id: of.ids[at], device: of.ids[at].slice(of.ids[at].lastIndexOf('/') + 1),
     quiet, utilization, memory, power, traffic, held, active, state: of.states.get(of.ids[at]),
+    stalled: of.stalled.get(of.ids[at]),
   }));
 
   const showTiles = (tiles) => {
@@ -210,6 +216,7 @@
 
   const show = (data) => {
     data.states = new Map(data.devices.map((d) => [d.id, d.state]));
+    data.stalled = new Map(data.devices.map((d) => [d.id, d.marks?.find((m) => m.name === 'stalled')]));
     showTiles(data.tiles);
     devices.show(data.devices);
     claims.show(holderRows(data.claims, data));
@@ -255,11 +262,12 @@
     timer = setTimeout(run, every);
   };
 
-  // Details are those of the address: #claim=NAMESPACE/NAME, #device=NAME or #incident=ID.
+  // Details are those of the address: #claim=NAMESPACE/NAME, #pod=NAMESPACE/NAME, #device=NAME or
+  // #incident=ID.
   const dialog = $('detail'), inside = dialog.querySelector('div');
   let shown = '';
   const asked = () => {
-    const found = /^#(claim|device|incident)=(.+)$/.exec(location.hash);
+    const found = /^#(claim|pod|device|incident)=(.+)$/.exec(location.hash);
     try {
       return found && { kind: found[1], name: decodeURIComponent(found[2]) };
     } catch {

@@ -31,6 +31,7 @@ func TestPage(t *testing.T) {
 	t.Run("wide screen", func(t *testing.T) { testWide(t, browser, demo) })
 	t.Run("narrow screen", func(t *testing.T) { testNarrow(t, browser, demo) })
 	t.Run("without JavaScript", func(t *testing.T) { testWithoutScript(t, browser, demo) })
+	t.Run("on call", func(t *testing.T) { testOnCall(t, browser, demo) })
 	t.Run("names that are markup", func(t *testing.T) { testHostile(t, browser) })
 }
 
@@ -240,8 +241,10 @@ func startDemo(t *testing.T) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	scenario := simnode.Demo(1)
-	node, err := simnode.New(dir, 1, scenario.Devices, simnode.Options{Sim: sim.Options{Window: time.Second}})
+	scenario := simnode.Demo(1, hang)
+	node, err := simnode.New(dir, 1, scenario.Devices, simnode.Options{
+		Sim: sim.Options{Window: time.Second}, PodsAPI: true,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +268,8 @@ func startDemo(t *testing.T) (address string) {
 		New: func(driver.Host) (driver.Source, error) { return node.Source(), nil },
 	}}
 	go func() {
-		args := append(node.Args(), "--web.listen-address="+listen, "--web.last-scrape-timeout=0s", "--log.level=warn")
+		args := append(node.Args(), "--web.listen-address="+listen, "--web.last-scrape-timeout=0s", "--log.level=warn",
+			"--stalled.after="+simnode.StalledAfter(hang).String())
 		ended <- program.Run(ctx, args, sources, io.Discard, os.Stderr)
 	}()
 	go func() {

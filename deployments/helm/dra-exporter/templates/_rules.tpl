@@ -54,6 +54,7 @@
 "<down>": {{ $r.downRatio | float64 | printf "%g" | quote }}
 "<job>": {{ $r.job | quote }}
 "<grafana>": {{ $r.grafanaURL | trimSuffix "/" | quote }}
+"<page>": {{ $r.pageURL | trimSuffix "/" | quote }}
 "<absent>": {{ include "dra-exporter.absent" . | quote }}
 "<prices>": {{ include "dra-exporter.prices" . | quote }}
 {{- end -}}

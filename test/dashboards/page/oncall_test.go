@@ -1,0 +1,100 @@
+package page
+
+import (
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+)
+
+// hang is when a job of the demo hangs.
+const hang = 30 * time.Second
+
+// testOnCall goes the way of the story in exporter/README.md: from the link of the alert to the
+// claim, from there to the incident, and to the pod that it hit. It then asks the same of each kind
+// of alert: its link leads to something.
+func testOnCall(t *testing.T, browser browser, address string) {
+	labels := map[string]string{
+		"namespace": "research", "resourceclaim_name": "finetune-0-rank-0-gpu",
+		"driver": "gpu.example.com", "pool": "demo-node", "device": "gpu-3",
+	}
+	links := pageLinks(t, labels)
+	b := browser.open(t, address, view{width: 1300, height: 1000})
+	b.await("stalled", `document.querySelectorAll('td .bad[title^="busy, and does nothing"]').length === 3`)
+	if first := firstCells(b, "devices")[:2]; first[0] != "gpu-5" || first[1] != "gpu-3" {
+		t.Errorf("the first devices are %v, want the unhealthy one and the stalled one", first)
+	}
+	b = browser.open(t, strings.TrimSuffix(address, "/")+links["DRAClaimStalled"], view{width: 1300, height: 1000})
+	shows := func(what string, texts ...string) {
+		t.Helper()
+		b.await("the dialog", `document.querySelector('dialog h2')?.textContent === '`+what+`'`)
+		got := value[string](b, `document.querySelector('dialog').textContent`)
+		for _, text := range texts {
+			if !strings.Contains(got, text) {
+				t.Errorf("%s: no %q in %s", what, text, got)
+			}
+		}
+		b.picture(strings.NewReplacer(" ", "-", "/", "-", ":", "").Replace(what))
+	}
+	click := func(kind string) {
+		t.Helper()
+		if !value[bool](b, `(() => {
+			const a = document.querySelector('dialog a[href^="#`+kind+`="]');
+			a?.click();
+			return Boolean(a);
+		})()`) {
+			t.Fatalf("there is no link to a %s", kind)
+		}
+	}
+	shows("Claim research/finetune-0-rank-0-gpu", "busy, and does nothing: far below its own baseline are power")
+	click("incident")
+	shows("gpu-3: a claim is busy and does nothing (power,memory_traffic,links)", "Held by", "utilization", "power")
+	if !value[bool](b, `document.querySelector('dialog svg line') !== null`) {
+		t.Error("the charts do not mark when it happened")
+	}
+	click("pod")
+	shows("Pod research/finetune-0-rank-0", "JobSet finetune", "through the claim", "Values of the pod")
+
+	for alert, link := range links {
+		of := browser.open(t, strings.TrimSuffix(address, "/")+link, view{width: 1300, height: 1000})
+		of.await(alert+": "+link, `document.getElementById('devices') !== null && (location.hash === '' ||
+			document.querySelector('dialog h3') !== null)`)
+	}
+}
+
+// pageLinks returns the page_url of DRAClaimStalled, and of one alert for each other link, by the
+// alert, filled with the labels of an alert.
+func pageLinks(t *testing.T, labels map[string]string) map[string]string {
+	t.Helper()
+	catalog, err := query.NewCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups, err := rules.Groups(rules.Defaults(), catalog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	label := regexp.MustCompile(`{{ \$labels\.(\w+) \| urlquery }}`)
+	byLink := map[string]string{}
+	for _, g := range groups {
+		for _, r := range g.Rules {
+			if link := r.Annotations["page_url"]; link != "" && (byLink[link] == "" || r.Alert == "DRAClaimStalled") {
+				byLink[link] = r.Alert
+			}
+		}
+	}
+	out := map[string]string{}
+	for link, alert := range byLink {
+		out[alert] = label.ReplaceAllStringFunc(link, func(of string) string {
+			return url.QueryEscape(labels[label.FindStringSubmatch(of)[1]])
+		})
+	}
+	if len(out) != 3 || out["DRAClaimStalled"] == "" {
+		t.Fatalf("the links are %v, want those of a claim, a device and a node", out)
+	}
+	return out
+}
