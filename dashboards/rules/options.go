@@ -54,9 +54,9 @@ type Options struct {
 	// dashboard_url of the alerts: https://grafana.example.com. Empty: the annotation is a path.
 	Grafana string
 
-	// Page is the address of the pages of the exporters, in the annotation page_url of the alerts that
-	// are about a node. The label node may be a part of it: http://{{ $labels.node }}:10985. Empty: the
-	// annotation is a path.
+	// Page is the address of the pages of the exporters, in the annotation page_url of the alerts
+	// that are about a node. The label node may be a part of it: http://{{ $labels.node }}:10985.
+	// Empty: the annotation is a path.
 	Page string
 
 	Job string // regular expression that matches the exporter's job label
