@@ -82,16 +82,11 @@ const (
 // or an image that is pulled, takes less.
 const notPrepared = 10 * time.Minute
 
-// idleClaim are the claims that are idle as a whole and whose devices have a utilization, with the
-// number of their devices. Of claims that have only network devices see DRAClaimNetworkQuiet.
-const idleClaim = `
-			sum by (<claim>) (claim:dra_devices:count)
-			and on (<claim>) (claim:dra_idle:bool == 1)
-			unless on (<claim>) claim:dra_network_only:bool
-			unless on (<claim>) claim:dra_idle_alerts:off`
+// idleClaim are the claims that are idle as a whole, with the number of their devices.
+const idleClaim = `max by (<claim>) (claim:dra_wasted_devices:count)`
 
-// memoryHeld is the memory that each claim has in use.
-const memoryHeld = `sum by (<claim>) (max by (<claim device>) (dra_claim_memory_used_bytes))`
+// memoryHeld is the memory that each of them has in use.
+const memoryHeld = `max by (<claim>) (claim:dra_wasted_memory_bytes:sum)`
 
 func claimAlerts(o *Options) []alert {
 	return []alert{
@@ -128,7 +123,7 @@ func claimAlerts(o *Options) []alert {
 				"missing requests. For NCCL and RCCL jobs compare the ranks: one that hangs stops all.",
 			mitigation: "If it hangs, take a stack trace and restart the job. If it has no requests, scale it down. " + optOut,
 			queries: []string{
-				memoryHeld + ` and on (<claim>) (claim:dra_idle:bool == 1)`,
+				memoryHeld,
 			},
 		},
 	}
@@ -305,7 +300,7 @@ func deviceAlerts(o *Options) []alert {
 			name: "DRATaintedDeviceHeld", severity: info, hold: o.For, keep: o.KeepFiring,
 			expr: `
 			max by (<device>, key, source) (dra_device_tainted{effect="NoExecute"})
-			and on (<device>) (max by (<device>) (dra_device_allocations) > 0)`,
+			and on (<device>) (device:dra_allocations:max > 0)`,
 			summary: aDevice + " is tainted with NoExecute and still held.",
 			description: "Taint {{ $labels.key }}, set by a {{ $labels.source }}, evicts the pods that use the device, but a " +
 				"claim has held it for <for>." + hit,
@@ -329,8 +324,7 @@ func lostDeviceAlerts(o *Options) []alert {
 	return []alert{
 		{
 			name: "DRADeviceDown", severity: critical, hold: o.For, keep: o.KeepFiring,
-			expr: `(max by (<device>) (dra_device_up) == 0) and on (<device>) (max by (<device>) ` +
-				`(dra_device_allocations) > 0)`,
+			expr:    `max by (<device>) (device:dra_lost:info) == 1`,
 			summary: aDevice + " is claimed, but can no longer be read.",
 			description: "Its telemetry has failed for <for> while a claim holds it: it may have fallen off the bus, or its " +
 				"driver hangs." + hit,
@@ -347,9 +341,7 @@ func lostDeviceAlerts(o *Options) []alert {
 		{
 			name: "DRANodeDevicesDown", severity: critical, hold: o.For, keep: o.KeepFiring,
 			expr: `
-			count by (cluster, node) (
-			  (max by (<device>) (dra_device_up) == 0) and on (<device>) (max by (<device>) (dra_device_allocations) > 0)
-			)
+			count by (cluster, node) (group by (<device>) (device:dra_lost:info))
 			and on (cluster, node) (
 			  max by (cluster, node, source) (dra_exporter_source_up{source!~"` + holderSources + `"}) == 0
 			)`,
@@ -381,7 +373,7 @@ func loadAlerts(o *Options) []alert {
 			(
 			  max by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>])) > <throttled>
 			)
-			and on (<device>) (max by (<device>) (dra_device_allocations) > 0)`,
+			and on (<device>) (device:dra_allocations:max > 0)`,
 			summary: aDevice + " is throttled ({{ $labels.reason }}).",
 			description: "It ran below its maximum clocks for {{ $value | humanizePercentage }} of the last <error window>, " +
 				"with the reason {{ $labels.reason }}." + hit,
@@ -417,7 +409,7 @@ func loadAlerts(o *Options) []alert {
 			(
 			  max by (<device>) (dra_device_memory_used_bytes) / max by (<device>) (dra_device_memory_capacity_bytes) > <full>
 			)
-			and on (<device>) (max by (<device>) (dra_device_allocations) > 1)`,
+			and on (<device>) (device:dra_allocations:max > 1)`,
 			summary: aDevice + " is shared, and its memory is nearly full.",
 			description: "{{ $value | humanizePercentage }} of its memory is in use by several claims: the next allocation of " +
 				"any of them may fail." + hit,

@@ -5,8 +5,8 @@ func networkLinkAlerts(o *Options) []alert {
 	return []alert{
 		{
 			name: "DRADeviceLinkDown", severity: critical, hold: o.For, keep: o.KeepFiring,
-			expr: `(max by (<device>) (dra_device_link_up) == 0) and on (<device>) (max by (<device>) ` +
-				`(dra_device_allocations) > 0)`,
+			expr: `(max by (<device>) (dra_device_link_up) == 0) and on (<device>) ` +
+				`(device:dra_allocations:max > 0)`,
 			summary:     aDevice + " is claimed, and its link is down.",
 			description: "No port of it has been up for <for> while a claim holds it." + hit,
 			meaning: "The device works and its link does not: cable, module, switch port, or, with InfiniBand, no subnet " +

@@ -17,8 +17,8 @@ import (
 // must be generated again after a change.
 type Options struct {
 	Interval time.Duration // how often the recording rules are evaluated
-	// IdleInterval is how often those over the idle window are evaluated: they are the expensive
-	// ones.
+	// IdleInterval is how often those over the idle window, and those by workload, are evaluated: they
+	// are the expensive ones.
 	IdleInterval time.Duration
 	RateWindow   time.Duration // of rates that are recorded: at least 4 scrape intervals
 

@@ -38,7 +38,7 @@ func recordings() []recordingGroup {
 		{"dra-exporter-idle", Node, "<idle interval>", slices.Concat(idleDevices(), idleClaims())},
 		{"dra-exporter-devices", Node, "<interval>", slices.Concat(devices(), deviceStates(), deviceErrors(), prices())},
 		{"dra-exporter-nodes", Node, "<interval>", slices.Concat(nodes(), namespacesOfNodes())},
-		{"dra-exporter-workloads", Node, "<interval>", workloadsOfNodes()},
+		{"dra-exporter-workloads", Node, "<idle interval>", slices.Concat(costs(), workloadsOfNodes())},
 		{"dra-exporter-global", Global, "<interval>", slices.Concat(fleet(), namespaces())},
 		{"dra-exporter-workloads-global", Global, "<interval>", workloads()},
 		{"dra-exporter-claims-global", Global, "<interval>", clusterClaims()},
@@ -124,6 +124,17 @@ func idleClaims() []recording {
 			group by (<claim>) (
 			  dra_pod_claim_info and on (cluster, node, namespace, pod) dra_pod_info{annotation_<opt out>="off"}
 			)`},
+		// The devices of the claims that are idle as a whole and whose devices have a utilization. Of
+		// claims that have only network devices see DRAClaimNetworkQuiet.
+		{name: "claim:dra_wasted_devices:count", expr: `
+			sum by (<claim>) (claim:dra_devices:count)
+			and on (<claim>) (claim:dra_idle:bool == 1)
+			unless on (<claim>) claim:dra_network_only:bool
+			unless on (<claim>) claim:dra_idle_alerts:off`},
+		// The memory that these have in use.
+		{name: "claim:dra_wasted_memory_bytes:sum", expr: `
+			sum by (<claim>) (max by (<claim device>) (dra_claim_memory_used_bytes))
+			and on (<claim>) claim:dra_wasted_devices:count`},
 	}
 }
 
@@ -132,6 +143,10 @@ func devices() []recording {
 	return []recording{
 		{name: "device:dra_allocations:max", expr: `
 			max by (<device>) (dra_device_allocations)`},
+		// What is claimed and can't be read.
+		{name: "device:dra_lost:info", expr: `
+			group by (<device>) (max by (<device>) (dra_device_up) == 0)
+			and on (<device>) (device:dra_allocations:max > 0)`},
 		// While two scrapes differ, one of them is taken.
 		{name: "device:dra_model:info", expr: `
 			topk by (<device>) (1, group by (<device>, vendor, model) (dra_device_info))`},
@@ -147,7 +162,6 @@ func devices() []recording {
 // counted.
 func deviceStates() []recording {
 	const (
-		ready = "\n\t\t\tand on (<device>) dra_device_up"
 		// The parents of partitions that are held, or exist, and those that no slice lists.
 		whole = `label_replace(
 			  group by (cluster, node, driver, pool, parent) (
@@ -178,9 +192,11 @@ func deviceStates() []recording {
 	state(ledger.StateActive, one("device:dra_allocations:max > 0"))
 	state(ledger.StatePartitioned, one("device:dra_allocations:max == 0")+`
 			and on (<device>) `+whole)
-	state(ledger.StateTainted, one("device:dra_allocations:max == 0")+`
-			and on (<device>) dra_device_tainted{effect=~"NoSchedule|NoExecute"}`+ready)
-	state(ledger.StateFree, one("device:dra_allocations:max == 0")+ready)
+	out = append(out, recording{name: "device:dra_ready:info", expr: `
+			group by (<device>) (device:dra_allocations:max == 0) and on (<device>) dra_device_up`})
+	state(ledger.StateTainted, "device:dra_ready:info"+`
+			and on (<device>) dra_device_tainted{effect=~"NoSchedule|NoExecute"}`)
+	state(ledger.StateFree, "device:dra_ready:info")
 	return out
 }
 
@@ -217,6 +233,12 @@ func prices() []recording {
 			)
 			  * on (<device>) group_left () device:dra_share:ratio
 			  unless on (<device>) dra_device_info{driver=~"dra[.](cpu|memory)"}`},
+	}
+}
+
+// costs are what a day of each claim costs. It changes as seldom as what the claim holds.
+func costs() []recording {
+	return []recording{
 		{name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
 			sum by (<claim>) (
 			  group by (<claim device>) (dra_claim_device_info{admin_access="false"})
@@ -320,7 +342,7 @@ func fleet() []recording {
 
 // rankedStates are the states of the devices, the first of ledger.States() with the highest value.
 func rankedStates() string {
-	states := deviceStates()
+	states := slices.DeleteFunc(deviceStates(), func(r recording) bool { return r.name != stateRecord })
 	terms := make([]string, 0, len(states))
 	for i, s := range states {
 		terms = append(terms, fmt.Sprintf(`%d + 0 * group by (<device>, state) (%s{state=%q})`, len(states)-i, stateRecord,

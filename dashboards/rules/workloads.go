@@ -11,13 +11,12 @@ func workloadsOfNodes() []recording {
 		of = `
 			    * on (<pod>) group_left (<of workload>) pod:dra_workload:info`
 		ofWhole = `
-			    * on (<device>) group_left () (device:dra_share:ratio or group by (<device>) (device:dra_model:info))`
-		whileIdle = `
-			    * on (<device>) group_left () group by (<device>) (device:dra_state:info{state="idle"})`
+			    * on (<device>) group_left () device:dra_weight:ratio`
 		// 1 while the claim that holds the device is busy and does nothing, 0 while it is not known to:
 		// only claims that have the device for themselves can be known to be stalled.
 		whileStalled = `
 			    * on (<device>) group_left () max by (<device>) (dra_claim_stalled)`
+		held = "pod_device:dra_allocated_share_seconds:rate"
 	)
 	sum := func(what, expr string) recording {
 		return recording{
@@ -29,7 +28,6 @@ func workloadsOfNodes() []recording {
 		}
 	}
 	rate := func(counter string) string { return `max by (<pod device>) (rate(` + counter + `[<rate>]))` }
-	held := rate("dra_pod_allocated_share_seconds_total")
 	return []recording{
 		// A pod of which nothing is the controller is a workload by itself.
 		{name: "pod:dra_workload:info", expr: `
@@ -44,10 +42,12 @@ func workloadsOfNodes() []recording {
 			    )
 			  )
 			)`},
-		sum("allocated_share_seconds", held+ofWhole),
+		{name: held, expr: `
+			` + rate("dra_pod_allocated_share_seconds_total") + ofWhole},
+		sum("allocated_share_seconds", held),
 		sum("active_seconds", rate("dra_pod_active_seconds_total")+ofWhole),
-		sum("idle_share_seconds", held+ofWhole+whileIdle),
-		sum("stalled_share_seconds", held+ofWhole+whileStalled),
+		sum("idle_share_seconds", "("+held+` and on (<device>) device:dra_state:info{state="idle"})`),
+		sum("stalled_share_seconds", held+whileStalled),
 		sum("energy_joules", rate("dra_pod_energy_joules_total")),
 		// What happens to a device hits all of its holders in full: it is one incident of a
 		// workload, however many of its pods hold the device.

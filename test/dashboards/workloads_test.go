@@ -64,8 +64,9 @@ func workloadRules(t *testing.T) []rules.Group {
 	for _, g := range groups(t, rules.Defaults()) {
 		g.Rules = slices.DeleteFunc(g.Rules, func(r rules.Rule) bool {
 			return !slices.Contains([]string{
-				"device:dra_model:info", "device:dra_share:ratio", "pod:dra_workload:info",
-				"pod:dra_cross_numa_io_bytes:rate", "node:dra_cross_numa_pods:count",
+				"device:dra_model:info", "device:dra_share:ratio", "device:dra_weight:ratio", "pod:dra_workload:info",
+				"pod_device:dra_allocated_share_seconds:rate", "pod:dra_cross_numa_io_bytes:rate",
+				"node:dra_cross_numa_pods:count",
 			}, r.Record) &&
 				!strings.HasPrefix(r.Record, "workload:") && !strings.HasPrefix(r.Record, "node_workload:")
 		})
