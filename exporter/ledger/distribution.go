@@ -86,39 +86,47 @@ func (b *accountBook) leaveDistributions(a *account) {
 // observeDistribution adds what a reading says of the time since the reading before to the
 // distributions of those who held the device then. The reading stands for all of that time; but
 // where the holder changed, that before it for the time up to then. Gaps over maxIntegration count
-// nothing.
+// nothing. What is divided among partitions is divided by their activity at the time of that reading
+// too, as the gauges are: the mean activity up to it would make values that no reading had.
 func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
 	if !m.spec.Distributed || !m.have || next.At.Sub(m.last.At) > maxIntegration {
 		return
 	}
 	last := m.last
 	d.eachPiece(last, next, func(s *segment, from, to time.Time) {
-		value := next.Value
+		p := piece{from, to, next.Value}
+		since, until := next.At, next.At // the time of which the value is
 		if to.Before(next.At) {
-			value = level(last, next, from, to)
+			p.value = level(last, next, from, to)
+			since, until = from, to
+			if !from.After(last.At) {
+				until = from
+			}
 		}
 		if m.spec.Divided && len(d.parts) > 0 {
-			value = d.distributeParts(m, value, from, to)
+			p.value = d.distributeParts(m, p, since, until)
 		}
-		s.distribute(m, piece{from, to, value})
+		s.distribute(m, p)
 	})
 }
 
-// distributeParts adds what the holders of the device's parts have of a value to their
-// distributions. It returns what is left for the holders of the device.
-func (d *deviceBook) distributeParts(m *meter, value float64, from, to time.Time) (left float64) {
+// distributeParts adds what the holders of the device's parts have of a value, by the activity of
+// the parts in the time of which it is, to their distributions. It returns what is left for the
+// holders of the device.
+func (d *deviceBook) distributeParts(m *meter, whole piece, since, until time.Time) (left float64) {
 	idle := 0.0
-	if value > 0 {
-		idle = min(1, m.idle/value)
+	if whole.value > 0 {
+		idle = min(1, m.idle/whole.value)
 	}
-	left = value
-	for _, p := range d.weigh(from, to, idle) {
+	left = whole.value
+	for _, p := range d.weighBy(since, until, whole.from, idle) {
 		if !p.Held || p.Share <= 0 {
 			continue
 		}
-		left -= value * p.Fraction
+		here := piece{whole.from, whole.to, whole.value * p.Fraction}
+		left -= here.value
 		if !p.book.measuresItself() {
-			p.holders.distribute(m, piece{from, to, value * p.Fraction})
+			p.holders.distribute(m, here)
 		}
 	}
 	return max(0, left)

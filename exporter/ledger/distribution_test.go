@@ -183,6 +183,17 @@ func TestDistributionOfPartitions(t *testing.T) {
 	expectDistribution(t, p.History, "whole", driver.Power, "2 s, sum 0: 0: 2")
 }
 
+// Partitions that take turns have the values of the readings, never one between them.
+func TestDistributionOfPartitionsInTurns(t *testing.T) {
+	p := newPartitioned(t)
+	for i := range 5 {
+		p.read(256, 0, float64(1-i%2), float64(i%2)) // part-0 draws all at 0, 2 and 4 s, part-1 at 1 and 3 s
+		p.Tick(time.Second)
+	}
+	expectDistribution(t, p.History, "c0", driver.Power, "4 s, sum 512: 0: 2 256: 2")
+	expectDistribution(t, p.History, "c1", driver.Power, "4 s, sum 512: 0: 2 256: 2")
+}
+
 // What a device plugin gave has no claim, and without distributions nothing is kept.
 func TestNoDistributions(t *testing.T) {
 	for name, config := range map[string]ledger.Config{

@@ -175,10 +175,16 @@ func (d *deviceBook) each(from, to time.Time, f func(s *segment, from, to time.T
 // with the fraction that each of them has of what the device did. idle is that of
 // [join.DivideParent]. The result is valid until the next call.
 func (d *deviceBook) weigh(from, to time.Time, idle float64) []part {
+	return d.weighBy(from, to, from, idle)
+}
+
+// weighBy returns the parts whose holders are those at a moment, by their activity in another span
+// of time.
+func (d *deviceBook) weighBy(from, to, held time.Time, idle float64) []part {
 	d.weighed = d.weighed[:0]
 	parts := make([]join.Part, 0, len(d.parts))
 	for _, p := range d.parts {
-		holders := &p.timeline[p.timeline.at(from)]
+		holders := &p.timeline[p.timeline.at(held)]
 		w := join.Part{
 			Share: p.joined.Entry.ParentShare, Activity: p.activeIn(from, to, d.clock), Held: len(holders.claims) > 0,
 		}
