@@ -57,11 +57,10 @@ type measuredClaim struct {
 	until time.Time // what was read until then was scraped
 }
 
-// measuredClaims returns the claims that hold whole devices. What those of partitions draw is
-// computed, whenever their activity or the parent's power was read.
+// measuredClaims returns the claims that hold devices.
 func measuredClaims(prometheus server, exporter string) (out []measuredClaim, err error) {
 	all, err := prometheus.query(`group by (namespace, resourceclaim_name, driver) (`+
-		`dra_claim_device_info{cluster="honoring", admin_access="false", device!~".*partition.*"})`, 0)
+		`dra_claim_device_info{cluster="honoring", admin_access="false"})`, 0)
 	if err != nil {
 		return nil, err
 	}
