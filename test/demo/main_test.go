@@ -58,7 +58,7 @@ func TestDemo(t *testing.T) {
 	}
 	for _, want := range []string{
 		`page +http://127`, `top +go run ./exporter/cmd/dra-exporter top --url=127.0.0.1:\d+\n`,
-		`pods simulated +1[2-9]`, `joined +16 devices \(1[0-2] of them held\), 1\d claims, 1\d pods`,
+		`pods simulated +1[2-9]`, `joined +16 devices \(1[0-3] of them held\), 1\d claims, 1\d pods`,
 		`energy +(\d+\.\d) kJ`,
 	} {
 		if !regexp.MustCompile(want).MatchString(stdout) {

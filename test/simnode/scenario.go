@@ -214,14 +214,14 @@ func batchVisits(seed uint64) []Visit {
 		out = append(out, Visit{from, to, PodSpec{
 			Namespace: "team-vision", Name: fmt.Sprintf("batch-%03d", i), Owner: "Job/batch",
 			Labels: map[string]string{"kueue.x-k8s.io/local-queue-name": "batch"},
-			Claims: []ClaimSpec{device("gpu", load, 14*gibibyte, "gpu-6-partition-3")},
+			Claims: []ClaimSpec{device("gpu", load, 14*gibibyte, "gpu-6-partition-2")},
 		}})
 		from = to + between(500*time.Millisecond, 3*time.Second)
 	}
 }
 
-// regularVisits start every other minute: one on the shared GPU, so that the shares of the others
-// change, one on a partition.
+// regularVisits start every other minute, two on the shared GPU, so that the shares of the others
+// change.
 func regularVisits(seed uint64) []Visit {
 	var out []Visit
 	for from := 10 * time.Second; from < cycle-time.Minute; from += 2 * time.Minute {
@@ -233,7 +233,7 @@ func regularVisits(seed uint64) []Visit {
 			}},
 			Visit{from + 15*time.Second, from + 45*time.Second, PodSpec{
 				Namespace: "infra", Name: fmt.Sprintf("driver-test-%d", number),
-				Claims: []ClaimSpec{device("gpu", sim.Constant(0.9), 4*gibibyte, "gpu-6-partition-2")},
+				Claims: []ClaimSpec{share("2Gi", sim.Constant(0.9), gibibyte, "gpu-7")},
 			}},
 		)
 	}
