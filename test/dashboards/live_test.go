@@ -198,7 +198,7 @@ func checkRules(f *findings, prometheus server) {
 			got[s.Labels["state"]] = s.Samples[0].Value
 			sum += s.Samples[0].Value
 		}
-		if sum != 16 || got["partitioned"] != 1 || got["unhealthy"] != 1 || got["idle"] != 3 || got["free"] < 2 ||
+		if sum != 16 || got["partitioned"] != 1 || got["unhealthy"] != 1 || got["idle"] != 3 || got["free"] < 1 ||
 			got["active"] < 6 ||
 			got["unmeasured"] != 0 {
 			f.Errorf("cluster %q: %v", cluster, got)
