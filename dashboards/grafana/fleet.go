@@ -375,7 +375,8 @@ func stalledTable() Panel {
 	return Panel{
 		Title: "Stalled claims",
 		Description: "Claims that are busy on a device and do nothing, as in a collective operation that hangs: what is " +
-			"far below their baseline, and the power that they draw. Click a claim to open its dashboard. See DRAClaimStalled in " +
+			"far below their baseline, and the power that they draw. Click a claim to open its dashboard. See " +
+			"DRAClaimStalled in " +
 			"the runbook.",
 		Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "while no claim is stalled", sort: "Power",
 		limit: 20,

@@ -98,7 +98,8 @@ func workloadTables() []Panel {
 	return []Panel{
 		{
 			Title: "Workloads by device-hours",
-			Description: "The workloads with the most device-hours, by driver. Stalled: busy, and doing nothing. Throttled: of each device the reason that took " +
+			Description: "The workloads with the most device-hours, by driver. Stalled: busy, and doing nothing. " +
+				"Throttled: of each device the reason that took " +
 				"the longest. Peak memory: the most that one pod had of one device. Click a workload to select it, a namespace " +
 				"for its showback.",
 			Kind: Table, NoData: "nothing was held", Width: 24, Height: 11, sort: "Device-hours", limit: shownWorkloads,

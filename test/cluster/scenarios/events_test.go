@@ -171,7 +171,8 @@ func (n *namespace) events(kind, name string) []corev1.Event {
 // noEvents checks that the exporter has written nothing.
 func (n *namespace) noEvents() {
 	n.Helper()
-	all, err := n.client.CoreV1().Events(n.name).List(n.Context(), metav1.ListOptions{FieldSelector: "source=dra-exporter"})
+	written := metav1.ListOptions{FieldSelector: "source=dra-exporter"}
+	all, err := n.client.CoreV1().Events(n.name).List(n.Context(), written)
 	n.no(err)
 	if len(all.Items) > 0 {
 		n.Errorf("there are events: %+v", all.Items)
