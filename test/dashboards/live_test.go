@@ -48,6 +48,9 @@ scrape_configs:
 // hangs is the claim of the demo's job that hangs.
 const hangs = "research/finetune-0-rank-0-gpu"
 
+// oversized is the demo's claim that uses 15 % of its device.
+const oversized = "team-vision/tagger-0-gpu"
+
 // clusters are the values of the label cluster in scrapes.
 func clusters() []string { return []string{"honoring", "clashing", ""} }
 
@@ -78,15 +81,15 @@ func startLive(t *testing.T) (prometheus server, exporter string) {
 	})}, exporter
 }
 
-// TestLive waits until the alerts for the demo's idle and stalled claims fire in a real Prometheus,
-// then evaluates every query of every dashboard.
+// TestLive waits until the alerts for the demo's idle, stalled and oversized claims fire in a real
+// Prometheus, then evaluates every query of every dashboard.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
 	prometheus, exporter := startLive(t)
 	want := []string{
 		"DRAClaimIdle research/notebook-bob-gpu", "DRAClaimNetworkQuiet team-vision/uploader-0-nic",
-		"DRAClaimIdleMemoryHeld research/notebook-ada-gpu", "DRAClaimStalled " + hangs,
+		"DRAClaimIdleMemoryHeld research/notebook-ada-gpu", "DRAClaimStalled " + hangs, "DRAClaimOversized " + oversized,
 	}
 	for _, cluster := range clusters() {
 		for _, alert := range want {
@@ -98,7 +101,7 @@ func TestLive(t *testing.T) {
 			})
 		}
 	}
-	t.Logf("the alerts on idle and stalled claims fired after %v", time.Since(began).Round(time.Second))
+	t.Logf("the alerts on claims fired after %v", time.Since(began).Round(time.Second))
 	for _, cluster := range clusters() {
 		t.Run("alerts "+cluster, func(t *testing.T) { checkAlerts(t, prometheus, cluster) })
 	}
@@ -149,6 +152,10 @@ func checkAlerts(t *testing.T, prometheus server, cluster string) {
 		case "DRAClaimStalled":
 			if alert != "DRAClaimStalled "+hangs {
 				t.Errorf("%s fires for a claim that works", alert)
+			}
+		case "DRAClaimOversized":
+			if alert != "DRAClaimOversized "+oversized {
+				t.Errorf("%s fires for a claim that needs what it has", alert)
 			}
 		case "DRADeviceUnhealthy", "DRADeviceErrors": // gpu-5 has errors
 		default:
