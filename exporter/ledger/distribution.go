@@ -86,8 +86,8 @@ func (b *accountBook) leaveDistributions(a *account) {
 // observeDistribution adds what a reading says of the time since the reading before to the
 // distributions of those who held the device then. The reading stands for all of that time; but
 // where the holder changed, that before it for the time up to then. Gaps over maxIntegration count
-// nothing. What is divided among partitions is divided by their activity at the time of that reading
-// too, as the gauges are: the mean activity up to it would make values that no reading had.
+// nothing. What is divided among partitions is divided by their activity at the time of that
+// reading too, as the gauges are: the mean activity up to it would make values that no reading had.
 func (d *deviceBook) observeDistribution(m *meter, next driver.Reading) {
 	if !m.spec.Distributed || !m.have || next.At.Sub(m.last.At) > maxIntegration {
 		return
