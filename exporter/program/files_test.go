@@ -61,6 +61,7 @@ func inputsOf() map[string][]string {
 		"path.procfs":          noFolder,
 		"path.sysfs":           noFolder,
 		"path.cdi":             noFolder,
+		"path.kmsg":            {"folder", "pipe"},
 		"incidents.dir":        {"binary", "text", "text/below"},
 
 		"web.listen-address": {"/nonsense", "127.0.0.1/", "127.0.0.1:none/", "127.0.0.1:65536/", "vsock:///"},

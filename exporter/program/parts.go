@@ -107,6 +107,10 @@ func (o *options) checkFolders() error {
 			return err
 		}
 	}
+	// A kernel log that is not there, or must not be read, is reported by its source.
+	if i, err := os.Stat(o.paths.Kmsg); err == nil && (i.IsDir() || i.Mode()&(os.ModeNamedPipe|os.ModeSocket) != 0) {
+		return badFlag("path.kmsg", fmt.Errorf("%s is not a kernel log", o.paths.Kmsg))
+	}
 	return nil
 }
 

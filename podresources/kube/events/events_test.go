@@ -350,6 +350,7 @@ func TestStorm(t *testing.T) {
 		}
 		s.mu.Unlock()
 		time.Sleep(10 * time.Minute)
+		r.stop()
 		created, lost := r.results[Created], r.results[Result(driver.ReasonTooMany)]
 		if created != len(s.objects) || created > maxWaiting+burst+1 || created+lost != 64*32 {
 			t.Errorf("%d events are created, results %v", len(s.objects), r.results)
