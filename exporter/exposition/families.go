@@ -296,7 +296,7 @@ func claimFamilies() map[familyID]Family {
 		},
 		famClaimStalled: {
 			Name: "dra_claim_stalled", Filled: "flight recorder", Labels: append(claim, "reason"),
-			Help: "1 if the device has been busy for the claim for five minutes while power, engines, memory traffic and " +
+			Help: "1 if the device has been busy for the claim for --stalled.after while power, engines, memory traffic and " +
 				"links, as far as they are measured, were far below the claim's own baseline, as in a collective operation " +
 				"that hangs; else 0. reason: what is low, empty for 0. Absent until there is a baseline, of shared devices, " +
 				"and unless power and one of the others is measured.",

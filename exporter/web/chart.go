@@ -40,6 +40,11 @@ func charts(
 	if c == nil || len(c.Times) < 2 {
 		return nil
 	}
+	type gauge struct{ title, quantity string }
+	gauges := map[gauge]bool{}
+	for i := range c.Series {
+		gauges[gauge{chartTitle(&c.Series[i]), c.Series[i].Quantity}] = true
+	}
 	var out []chartGroup
 	for i := range c.Series {
 		s := &c.Series[i]
@@ -48,6 +53,9 @@ func charts(
 			continue
 		}
 		title := chartTitle(s)
+		if gauges[gauge{title, gaugeOf(q)}] {
+			continue
+		}
 		n := slices.IndexFunc(out, func(g chartGroup) bool { return g.Title == title })
 		if n < 0 {
 			n = len(out)
@@ -72,8 +80,46 @@ func worthAChart(spec *driver.Spec) bool {
 	return !spec.Fact && !spec.Internal && spec.Name != driver.MemoryCapacity.String()
 }
 
+// gaugeOf returns the quantity of which a counter is the integral, "" of others. A chart of both shows
+// the same twice.
+func gaugeOf(q driver.Quantity) string {
+	switch q {
+	case driver.Energy:
+		return driver.Power.String()
+	case driver.ActiveSeconds:
+		return driver.Utilization.String()
+	default:
+		return ""
+	}
+}
+
+// smoothing is the time over which the charts of counters are means. What a source has counted comes
+// in the steps in which it is read: over a few ticks a rate is 0, or a multiple of the true one.
+const smoothing = 10 * time.Second
+
+// smooth returns the rates since the times before as means of the time before, NaN where they are
+// NaN, and where they are of less than a second.
+func smooth(times []time.Time, rates []float64) []float64 {
+	out := make([]float64, len(rates))
+	for i := range rates {
+		increase, elapsed := 0., 0.
+		for j := i; j > 0 && !math.IsNaN(rates[j]) && (j == i || times[i].Sub(times[j-1]) <= smoothing); j-- {
+			seconds := times[j].Sub(times[j-1]).Seconds()
+			increase, elapsed = increase+rates[j]*seconds, elapsed+seconds
+		}
+		out[i] = math.NaN()
+		if elapsed >= 1 {
+			out[i] = increase / elapsed
+		}
+	}
+	return out
+}
+
 func newSparkline(times []time.Time, s *recorder.ChartSeries, spec *driver.Spec, mark time.Time) (sparkline, bool) {
 	values := s.Values.Floats()
+	if s.Rate && len(values) == len(times) {
+		values = smooth(times, values)
+	}
 	least, most, last := math.Inf(1), math.Inf(-1), math.NaN()
 	for _, v := range values {
 		if !math.IsNaN(v) {

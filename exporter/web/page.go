@@ -182,15 +182,19 @@ func (p *pages) detail(s *exposition.Snapshot, query url.Values) (d detail, foun
 	case claim != "":
 		d = e.claim(claim)
 		d.Sections = append(d.Sections, p.receiptSections(claim, e.catalogue)...)
-		d.lead(p.incidentsOf(func(h *recorder.Holder) bool { return h.Namespace == namespace && h.Claim == name }))
+		d.lead(p.incidentsOf(hitting(func(h *recorder.Holder) bool { return h.Namespace == namespace && h.Claim == name })))
 		d.Charts = p.recorded(recorder.Selection{Namespace: namespace, Claim: name}, e.catalogue)
 	case pod != "":
 		d = e.pod(pod)
-		d.lead(p.incidentsOf(func(h *recorder.Holder) bool { return h.Namespace == namespace && h.Pod == name }))
+		d.lead(p.incidentsOf(hitting(func(h *recorder.Holder) bool { return h.Namespace == namespace && h.Pod == name })))
 		d.Charts = p.recorded(recorder.Selection{Namespace: namespace, Pod: name}, e.catalogue)
 	default:
-		d = e.device(query.Get("device"))
-		d.Charts = p.recorded(recorder.Selection{Device: query.Get("device")}, e.catalogue)
+		device := query.Get("device")
+		d = e.device(device)
+		d.lead(p.incidentsOf(func(i *recorder.Incident) bool {
+			return i.Device.String() == device || i.Device.Device == device
+		}))
+		d.Charts = p.recorded(recorder.Selection{Device: device}, e.catalogue)
 	}
 	d.Node = cmp.Or(p.Node, "this node")
 	return d, len(d.Sections) > 0

@@ -150,16 +150,21 @@ func (p *pages) receiptSections(claim string, catalogue driver.Catalogue) []sect
 	return nil
 }
 
-// incidentsOf returns the newest incidents that hit certain holders.
-func (p *pages) incidentsOf(hit func(*recorder.Holder) bool) section {
+// hitting chooses the incidents that hit certain holders.
+func hitting(of func(*recorder.Holder) bool) func(*recorder.Incident) bool {
+	return func(i *recorder.Incident) bool {
+		return slices.ContainsFunc(i.Holders, func(h recorder.Holder) bool { return h.Hit && of(&h) })
+	}
+}
+
+// incidentsOf returns the newest of certain incidents.
+func (p *pages) incidentsOf(chosen func(*recorder.Incident) bool) section {
 	s := section{Title: "Incidents", Head: []string{"What happened", "When", "How often"}}
 	if p.Recorder == nil {
 		return s
 	}
 	for _, i := range p.Recorder.Summaries() {
-		if len(s.Rows) < maxIncidentRows && slices.ContainsFunc(i.Holders, func(h recorder.Holder) bool {
-			return h.Hit && hit(&h)
-		}) {
+		if len(s.Rows) < maxIncidentRows && chosen(i) {
 			s.Rows = append(s.Rows, []item{
 				{Text: i.Text, Incident: i.ID}, {Text: clock(i.Last)}, {Text: strconv.Itoa(i.Count)},
 			})

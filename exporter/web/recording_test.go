@@ -3,6 +3,7 @@ package web
 import (
 	"encoding/json"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -69,7 +70,9 @@ func TestRecordings(t *testing.T) {
 		"/page/detail?incident=" + id: {
 			"<h2>gpu-0: XID 31</h2>", "team/a", "team/p", "polyline", "<line", "claim team/a on gpu-0", "129 W",
 		},
-		"/page/detail?device=gpu-0": {"Recorded: gpu-0", "100 W to 129 W", "polyline"},
+		"/page/detail?device=gpu-0": {
+			"Recorded: gpu-0", "100 W to 129 W", "polyline", `<a href="?incident=` + id + `">gpu-0: XID 31</a>`,
+		},
 		"/page/detail?claim=team/a": {
 			"Recorded: claim team/a on gpu-0", "polyline", `<a href="?incident=` + id + `">gpu-0: XID 31</a>`,
 			`<a href="?pod=team%2fp">team/p</a>`,
@@ -88,6 +91,9 @@ func TestRecordings(t *testing.T) {
 				t.Errorf("%s: status %d, without %q: %s", path, status, text, body)
 			}
 		}
+	}
+	if _, body := fetch(t, url+"/page/detail?device=gpu-0"); strings.Contains(body, "<figcaption>energy") {
+		t.Error("there is a chart of the energy beside that of the power")
 	}
 	if _, body := fetch(t, url+"/api/v1/history?pod=team/p&seconds=5"); strings.Count(body, "\"2023-") != 6+1 {
 		t.Errorf("the last 5 s have other than 6 ticks, and a holder's begin: %s", body)
@@ -192,5 +198,26 @@ func TestReceipts(t *testing.T) {
 				t.Errorf("%s: status %d, without %q: %s", path, status, text, body)
 			}
 		}
+	}
+}
+
+// TestChartsOfCounters: a source is read every two seconds, and the second tick of two comes at once
+// after it. The true rate is 10 a second.
+func TestChartsOfCounters(t *testing.T) {
+	begin := jointest.Start()
+	times, rates := []time.Time{begin}, []float64{math.NaN()}
+	for n := range 20 {
+		at := begin.Add(time.Duration(n+1) * 2 * time.Second)
+		times = append(times, at.Add(-10*time.Millisecond), at)
+		rates = append(rates, 0, 20/0.01) // what two seconds count, within a hundredth
+	}
+	for i, got := range smooth(times, rates)[12:] {
+		if got < 8-1e-9 || got > 12+1e-9 {
+			t.Errorf("after %v the rate is %v, want 10", times[12+i].Sub(begin), got)
+		}
+	}
+	rates[30] = math.NaN()
+	if got := smooth(times, rates); !math.IsNaN(got[0]) || !math.IsNaN(got[30]) || !math.IsNaN(got[31]) && got[31] > 12 {
+		t.Errorf("at the start %v, where nothing was read %v, then %v", got[0], got[30], got[31])
 	}
 }

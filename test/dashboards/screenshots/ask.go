@@ -104,25 +104,35 @@ func (a *asker) ask(ctx context.Context, expr string, instant bool) (json.RawMes
 			"query": {expr}, "start": {unix(a.now.Add(-a.span))}, "end": {unix(a.now)}, "step": {seconds(a.step)},
 		}
 	}
-	address := a.prometheus + path + "?" + parameters.Encode()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
-	if err != nil {
+	var data struct{ Result json.RawMessage }
+	if err := a.get(ctx, path, parameters, &data); err != nil {
 		return nil, fmt.Errorf("query %s: %w", expr, err)
+	}
+	return data.Result, nil
+}
+
+// get decodes the data of a response of Prometheus's API.
+func (a *asker) get(ctx context.Context, path string, parameters url.Values, data any) error {
+	request, err := http.NewRequestWithContext(
+		ctx, http.MethodGet, a.prometheus+path+"?"+parameters.Encode(), http.NoBody,
+	)
+	if err != nil {
+		return err
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("query %s: %w", expr, err)
+		return err
 	}
 	defer response.Body.Close()
-	var body struct {
+	body := struct {
 		Status, Error string
-		Data          struct{ Result json.RawMessage }
-	}
+		Data          any
+	}{Data: data}
 	if err := json.NewDecoder(response.Body).Decode(&body); err != nil {
-		return nil, fmt.Errorf("query %s: %w", expr, err)
+		return err
 	}
 	if body.Status != "success" {
-		return nil, fmt.Errorf("query %s: %w: %s", expr, errAnswer, body.Error)
+		return fmt.Errorf("%w: %s", errAnswer, body.Error)
 	}
-	return body.Data.Result, nil
+	return nil
 }

@@ -10,13 +10,13 @@ children=()
 trap 'kill "${children[@]}" 2>/dev/null || true; wait; rm -rf "$work"' EXIT
 
 go build -o "$work/demo" ./test/demo &
-go run -C dashboards ./generate -out="$work" -interval=2s -rate.window=16s -idle.window=30s -idle.for=5s \
-	-price=LATEST-GPU-MODEL=3
+go run -C dashboards ./generate -out="$work" -interval=2s -rate.window=16s -idle.interval=2s -idle.window=30s -idle.for=5s \
+	-for=4s -price=LATEST-GPU-MODEL=3 -page.url="http://$exporter"
 wait $!
-DRA_EXPORTER_COUNTER_ZERO_HOLD=3s "$work/demo" --listen=$exporter >/dev/null &
+DRA_EXPORTER_COUNTER_ZERO_HOLD=3s "$work/demo" --listen=$exporter --hang=40s >/dev/null &
 children+=($!)
 cat >"$work/prometheus.yml" <<CONFIG
-global: {scrape_interval: 2s, evaluation_interval: 2s}
+global: {scrape_interval: 2s, evaluation_interval: 2s, scrape_native_histograms: true}
 rule_files: [rules.yaml]
 scrape_configs:
 - job_name: dra-exporter
@@ -37,4 +37,4 @@ export NODE_PATH="$PICTURES/node_modules"
 go run -C test/dashboards ./screenshots -prometheus="http://$prometheus" -exporter="http://$exporter" \
 	-site="$work/site" -out="$out"
 cp "$out/dra-fleet.png" "$out/dra-namespaces.png" dashboards
-cp "$out/page.png" exporter
+cp "$out"/page.png "$out"/on-call-*.png exporter

@@ -1,6 +1,6 @@
 // Command screenshots draws pictures of the shipped dashboards and of the exporter's page: it
 // evaluates the queries of all panels, and opens in one headless Chromium the site that draws them
-// with Grafana's components.
+// with Grafana's components. Those of the page include the way from an alert to the pod that was hit.
 //
 //	go run ./screenshots -prometheus=http://127.0.0.1:9090 -exporter=http://127.0.0.1:10985 -site=DIR -out=DIR
 package main
@@ -49,11 +49,15 @@ func run(ctx context.Context) error {
 	}
 	defer closeBrowser()
 	// Its rates are those since an earlier look.
-	page, err := open(browser, *exporter, 1300, 1560)
+	page, err := open(browser, *exporter, 1300, 1470)
 	if err != nil {
 		return err
 	}
 	a := asker{prometheus: *prometheus, span: *span, rate: *rate, step: *step}
+	link, err := a.alerted(ctx)
+	if err != nil {
+		return err
+	}
 	if err := a.wait(ctx); err != nil {
 		return err
 	}
@@ -66,7 +70,13 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := await(page, `document.querySelector('td .bad[title^="busy, and does nothing"]')`); err != nil {
+		return err
+	}
 	if err := picture(page, filepath.Join(*out, "page.png")); err != nil {
+		return err
+	}
+	if err := story(browser, link, *out); err != nil {
 		return err
 	}
 	tab, err := open(browser, address, 1600, 1000)
@@ -75,7 +85,7 @@ func run(ctx context.Context) error {
 	}
 	for _, board := range grafana.Boards() {
 		for end, width := range sizes() {
-			if err := draw(tab, board.UID, width, filepath.Join(*out, board.UID+end+".png")); err != nil {
+			if err := drawBoard(tab, board.UID, width, filepath.Join(*out, board.UID+end+".png")); err != nil {
 				return err
 			}
 		}

@@ -1,5 +1,5 @@
 // Heat maps and state timelines: rows of colored cells over time, in Grafana's plot.
-import { FieldType, getFieldDisplayName } from '@grafana/data';
+import { FieldType, formattedValueToString, getFieldDisplayName, getValueFormat } from '@grafana/data';
 import { AxisPlacement, LegendDisplayMode, ScaleDirection, ScaleOrientation } from '@grafana/schema';
 import { UPlotChart, UPlotConfigBuilder, VizLayout, VizLegend } from '@grafana/ui';
 import * as schemes from 'd3-scale-chromatic';
@@ -81,10 +81,11 @@ export function Heatmap({ panel, data, range, width, height, theme }) {
     fields = numbers(frame),
     times = frame.fields[0].values;
   const step = times.length > 1 ? times[1] - times[0] : range.to - range.from;
-  const most = Math.max(1, ...fields.flatMap((f) => f.values));
+  const most = Math.max(...fields.flatMap((f) => f.values)) || 1;
   const scheme = schemes[`interpolate${color.scheme}`];
   const shade = (v) => scheme(1 - Math.round((v / most) ** color.exponent * (color.steps - 1)) / (color.steps - 1));
-  const rows = fields.map((f) => (f.name === '+Inf' ? f.name : `${Math.round(f.name * 100)}%`));
+  const format = getValueFormat(panel.options.yAxis.unit);
+  const rows = fields.map((f) => formattedValueToString(format(+f.name)));
   const config = plot({
     rows,
     range,
@@ -114,7 +115,7 @@ export function Heatmap({ panel, data, range, width, height, theme }) {
         <VizLayout.Legend placement="bottom">
           <div className="scale">
             0<i style={{ background: `linear-gradient(to right, ${gradient})` }} />
-            {most}
+            {formattedValueToString(getValueFormat(panel.options.cellValues.unit)(most))}
           </div>
         </VizLayout.Legend>
       }

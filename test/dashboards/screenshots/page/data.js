@@ -18,7 +18,7 @@ export function frames(panel, answers, range) {
     const target = panel.targets[i];
     if (target.format === 'table')
       return series.length ? [table(target.refId, answers.length, series, range.to)] : [];
-    if (target.format === 'heatmap') return series.length ? [buckets(series)] : [];
+    if (panel.type === 'heatmap') return series.length ? [series[0].histograms ? native(series[0]) : bands(target, series)] : [];
     return series.map((s) => timed(target, s));
   });
 }
@@ -59,28 +59,54 @@ function table(refId, of, series, at) {
   });
 }
 
-// buckets has a field for each bucket of a histogram, in their order, which counts what is in that
-// bucket alone.
-function buckets(series) {
-  const sorted = [...series].sort((a, b) => bound(a) - bound(b));
-  const times = [...new Set(sorted.flatMap((s) => s.values.map(([t]) => t)))].sort((a, b) => a - b);
-  const cumulative = sorted.map((s) => {
-    const at = new Map(s.values.map(([t, v]) => [t, +v]));
-    return times.map((t) => at.get(t) ?? null);
-  });
+// rows is a frame with a field for each row of a heat map, from the lowest up; at are the values of
+// the row by the time in seconds. The name of a row is its upper bound.
+function rows(all) {
+  const times = [...new Set(all.flatMap(({ at }) => [...at.keys()]))].sort((a, b) => a - b);
   return toDataFrame({
     fields: [
       { name: 'Time', type: FieldType.time, values: times.map((t) => t * 1000) },
-      ...sorted.map((s, i) => ({
-        name: s.metric.le,
+      ...all.map(({ name, at }) => ({
+        name: String(name),
         type: FieldType.number,
-        values: cumulative[i].map((v, t) => (v === null || i === 0 ? v : v - cumulative[i - 1][t])),
+        values: times.map((t) => at.get(t) ?? null),
       })),
     ],
   });
 }
 
-const bound = (s) => (s.metric.le === '+Inf' ? Infinity : +s.metric.le);
+// bands has a row for each series, whose legend is the upper bound.
+const bands = (target, series) =>
+  rows(
+    series
+      .map((s) => ({ name: +labelled(target, s.metric), at: new Map(s.values.map(([t, v]) => [t, +v])) }))
+      .sort((a, b) => a.name - b.name),
+  );
+
+// native has a row for each bucket of a native histogram, whose values are nowhere negative: the zero
+// bucket, and from the lowest bucket that counts something to the highest, all of one ratio.
+function native(series) {
+  const counts = new Map(), // the counts of a bucket by time, by its upper bound
+    exact = (bound) => Number(bound.toPrecision(9));
+  let ratio = 2;
+  for (const [t, { buckets }] of series.histograms)
+    for (const [, low, high, count] of buckets ?? []) {
+      const bound = exact(+high);
+      if (+low > 0) ratio = high / low;
+      if (!counts.has(bound)) counts.set(bound, { name: bound, zero: +low <= 0, at: new Map() });
+      counts.get(bound).at.set(t, +count);
+    }
+  const known = [...counts.values()].sort((a, b) => a.name - b.name),
+    out = known.filter((row) => row.zero),
+    others = known.filter((row) => !row.zero);
+  for (const row of others) {
+    for (let last = out.at(-1); last && !last.zero && row.name > last.name * ratio * 1.01; last = out.at(-1))
+      out.push({ name: exact(last.name * ratio), at: new Map() });
+    out.push(row);
+  }
+  // Without observations there are times, and no rows.
+  return out.length ? rows(out) : toDataFrame({ fields: [] });
+}
 
 // The options of fields that the dashboards use. Those of a kind of panel are custom.
 const options = [
