@@ -80,8 +80,8 @@ func worthAChart(spec *driver.Spec) bool {
 	return !spec.Fact && !spec.Internal && spec.Name != driver.MemoryCapacity.String()
 }
 
-// gaugeOf returns the quantity of which a counter is the integral, "" of others. A chart of both shows
-// the same twice.
+// gaugeOf returns the quantity of which a counter is the integral, "" of others. A chart of both
+// shows the same twice.
 func gaugeOf(q driver.Quantity) string {
 	switch q {
 	case driver.Energy:
@@ -93,8 +93,9 @@ func gaugeOf(q driver.Quantity) string {
 	}
 }
 
-// smoothing is the time over which the charts of counters are means. What a source has counted comes
-// in the steps in which it is read: over a few ticks a rate is 0, or a multiple of the true one.
+// smoothing is the time over which the charts of counters are means. What a source has counted
+// comes in the steps in which it is read: over a few ticks a rate is 0, or a multiple of the true
+// one.
 const smoothing = 10 * time.Second
 
 // smooth returns the rates since the times before as means of the time before, NaN where they are

@@ -98,8 +98,8 @@ func (e *explainer) device(name string) detail {
 		if d.ID.String() != name && d.ID.Device != name {
 			continue
 		}
-		out.Sections = append(out.Sections, e.facts(d), e.heldBy(d), e.absent(d),
-			e.values("Values", d.Values), e.values("Not charged to a claim", d.Unattributed))
+		out.Sections = append(out.Sections, e.facts(d), e.heldBy(d),
+			e.values("Values", d.Values), e.values("Not charged to a claim", d.Unattributed), e.absent(d))
 	}
 	out.tidy()
 	return out
@@ -276,10 +276,12 @@ func (e *explainer) claim(name string) detail {
 		}
 		out.Sections = append(out.Sections, facts)
 		at := slices.IndexFunc(e.Devices, func(d ledger.Device) bool { return d.ID == h.Device })
-		if at >= 0 {
-			out.Sections = append(out.Sections, e.sharesOf(&e.Devices[at], name), e.absent(&e.Devices[at]))
+		values := e.values("Values of the claim", h.Values)
+		if at < 0 {
+			out.Sections = append(out.Sections, values)
+			continue
 		}
-		out.Sections = append(out.Sections, e.values("Values of the claim", h.Values))
+		out.Sections = append(out.Sections, e.sharesOf(&e.Devices[at], name), values, e.absent(&e.Devices[at]))
 	}
 	out.tidy()
 	return out

@@ -201,8 +201,8 @@ func TestReceipts(t *testing.T) {
 	}
 }
 
-// TestChartsOfCounters: a source is read every two seconds, and the second tick of two comes at once
-// after it. The true rate is 10 a second.
+// TestChartsOfCounters: a source is read every two seconds, and the second tick of two comes at
+// once after it. The true rate is 10 a second.
 func TestChartsOfCounters(t *testing.T) {
 	begin := jointest.Start()
 	times, rates := []time.Time{begin}, []float64{math.NaN()}

@@ -12,7 +12,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/chromedp/chromedp"
@@ -62,24 +61,35 @@ func picture(tab context.Context, path string) error {
 	return write(path, shot)
 }
 
-// write writes a picture with its 256 most frequent colors, in a third of the bytes: others are the
-// edges of letters.
+// write writes a picture with at most 256 colors, in a third of the bytes. Colors that are alike,
+// as at the edges of letters, become the most frequent of them.
 func write(path string, shot []byte) error {
 	from, err := png.Decode(bytes.NewReader(shot))
 	if err != nil {
 		return fmt.Errorf("draw %s: %w", path, err)
 	}
-	often := map[color.Color]int{}
+	often := map[color.RGBA]int{}
 	bounds := from.Bounds()
 	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
 		for x := bounds.Min.X; x < bounds.Max.X; x++ {
-			often[from.At(x, y)]++
+			often[color.RGBAModel.Convert(from.At(x, y)).(color.RGBA)]++
 		}
 	}
-	palette := color.Palette(slices.SortedFunc(maps.Keys(often), func(a, b color.Color) int {
-		return cmp.Or(often[b]-often[a], strings.Compare(fmt.Sprint(a), fmt.Sprint(b)))
-	}))
-	to := image.NewPaletted(bounds, palette[:min(len(palette), 256)])
+	colors := slices.SortedFunc(maps.Keys(often), func(a, b color.RGBA) int {
+		return cmp.Or(often[b]-often[a], cmp.Compare(a.R, b.R), cmp.Compare(a.G, b.G), cmp.Compare(a.B, b.B))
+	})
+	var palette color.Palette
+	for alike := uint8(4); palette == nil || len(palette) > 256; alike *= 2 {
+		palette = nil
+		known := map[color.RGBA]bool{}
+		for _, c := range colors {
+			if cell := (color.RGBA{R: c.R / alike, G: c.G / alike, B: c.B / alike}); !known[cell] {
+				known[cell] = true
+				palette = append(palette, c)
+			}
+		}
+	}
+	to := image.NewPaletted(bounds, palette)
 	draw.Draw(to, bounds, from, bounds.Min, draw.Src)
 	var out bytes.Buffer
 	encoder := png.Encoder{CompressionLevel: png.BestCompression}
@@ -89,7 +99,8 @@ func write(path string, shot []byte) error {
 	return os.WriteFile(path, out.Bytes(), 0o644)
 }
 
-// drawBoard draws a whole dashboard as it looks on a screen of that width, in a tab that shows the site.
+// drawBoard draws a whole dashboard as it looks on a screen of that width, in a tab that shows the
+// site.
 func drawBoard(tab context.Context, uid string, width int64, path string) error {
 	ctx, cancel := context.WithTimeout(tab, limit)
 	defer cancel()

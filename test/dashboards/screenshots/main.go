@@ -1,6 +1,7 @@
 // Command screenshots draws pictures of the shipped dashboards and of the exporter's page: it
 // evaluates the queries of all panels, and opens in one headless Chromium the site that draws them
-// with Grafana's components. Those of the page include the way from an alert to the pod that was hit.
+// with Grafana's components. Those of the page include the way from an alert to the pod that was
+// hit.
 //
 //	go run ./screenshots -prometheus=http://127.0.0.1:9090 -exporter=http://127.0.0.1:10985 -site=DIR -out=DIR
 package main
@@ -49,7 +50,7 @@ func run(ctx context.Context) error {
 	}
 	defer closeBrowser()
 	// Its rates are those since an earlier look.
-	page, err := open(browser, *exporter, 1300, 1470)
+	page, err := open(browser, *exporter, 1300, 1490)
 	if err != nil {
 		return err
 	}

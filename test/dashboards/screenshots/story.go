@@ -18,17 +18,20 @@ const stalledAlert = "DRAClaimStalled"
 // patience is how long the alert may take, and then the minute after its incident.
 const patience = 3 * time.Minute
 
-// alerted waits until the alert is pending or fires, and returns its link to the exporter's page.
+// alerted waits until the alert fires, and returns its link to the exporter's page.
 func (a *asker) alerted(ctx context.Context) (link string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
 		var all struct {
-			Alerts []struct{ Labels, Annotations map[string]string }
+			Alerts []struct {
+				Labels, Annotations map[string]string
+				State               string
+			}
 		}
 		err := a.get(ctx, "/api/v1/alerts", url.Values{}, &all)
 		for _, alert := range all.Alerts {
-			if alert.Labels["alertname"] == stalledAlert {
+			if alert.Labels["alertname"] == stalledAlert && alert.State == "firing" {
 				return alert.Annotations["page_url"], nil
 			}
 		}
@@ -40,8 +43,8 @@ func (a *asker) alerted(ctx context.Context) (link string, err error) {
 	}
 }
 
-// story draws what is shown on the way from the alert to the pod: the claim that the alert links to,
-// the incident that hit it, and the pod that the incident names.
+// story draws what is shown on the way from the alert to the pod: the claim that the alert links
+// to, the incident that hit it, and the pod that the incident names.
 func story(browser context.Context, link, out string) error {
 	tab, err := open(browser, link, 1000, 1000)
 	if err != nil {
