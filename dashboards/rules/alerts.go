@@ -139,9 +139,9 @@ func stalledAlerts(o *Options) []alert {
 			summary: aClaim + " keeps its devices busy and does nothing.",
 			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized, while power and activity " +
 				"are far below the claim's own baseline: as in a collective operation that hangs.",
-			meaning: "For at least the exporter's --stalled.after, five minutes by default, the utilization was at least 90 %, " +
-				"and power, tensor cores, memory traffic and links, as far as they are measured, were far below the median of " +
-				"the time in which the claim was busy. Kernels that wait for another rank spin: they count as busy.",
+			meaning: "For at least the exporter's --stalled.after, five minutes by default, the utilization was at least " +
+				"90 %, and power, tensor cores, memory traffic and links, as far as they are measured, were far below the " +
+				"median of the time in which the claim was busy. Kernels that wait for another rank spin: they count as busy.",
 			diagnosis: "The incident of kind claim_stalled on the exporter's page shows the minute before and after. Compare " +
 				"the ranks: one that is not stalled, or has ended, is the one that the others wait for. `py-spy dump` shows " +
 				"where a rank stands, and NCCL's RAS (`ncclras`) which ranks are missing. Errors of a device or a link at " +

@@ -53,7 +53,8 @@ func story(browser context.Context, link, out string) error {
 	const recorded = `document.querySelector('dialog[open] h2')?.textContent.startsWith('Claim ') &&
 		document.querySelector('dialog svg') !== null`
 	const kept = `document.querySelector('dialog h3')?.textContent.startsWith('Incident ') &&
-		document.querySelector('dialog svg') !== null && !document.querySelector('dialog').textContent.includes('not over yet')`
+		document.querySelector('dialog svg') !== null &&
+		!document.querySelector('dialog').textContent.includes('not over yet')`
 	const known = `document.querySelector('dialog h2')?.textContent.startsWith('Pod ')`
 	for _, step := range []struct{ name, click, shown string }{
 		{"on-call-claim", "", recorded},
@@ -92,7 +93,11 @@ func await(tab context.Context, expression string) error {
 		if is, err := chromedp.Run(ctx, chromedp.Evaluate[bool]("Boolean("+expression+")")); err != nil || is {
 			return err
 		}
-		time.Sleep(100 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait until %s: %w", expression, ctx.Err())
+		case <-time.After(100 * time.Millisecond):
+		}
 	}
 }
 
