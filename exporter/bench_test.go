@@ -113,13 +113,15 @@ func sizes(b *testing.B, run func(b *testing.B, devices, pods int)) {
 	}
 }
 
-// BenchmarkTick is what one tick costs: the kubelet's answer, the join, the ledger, each and all.
+// BenchmarkTick is what one tick costs: the kubelet's answer, the join, the ledger, each and all;
+// and through the sampler, with everything on and a full ring.
 func BenchmarkTick(b *testing.B) {
 	for _, part := range []string{"parse", "join", "ledger", "all"} {
 		b.Run(part, func(b *testing.B) {
 			sizes(b, func(b *testing.B, devices, pods int) { benchTick(b, part, devices, pods) })
 		})
 	}
+	b.Run("everything/devices=64/pods=500", func(b *testing.B) { benchWhole(b, 64, 500) })
 }
 
 func benchTick(b *testing.B, part string, devices, pods int) {

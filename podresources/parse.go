@@ -39,7 +39,9 @@ const (
 // claim (k8s.io/kubernetes pkg/kubelet/cm/container_manager_linux.go, GetDynamicResources):
 // Allocation.CDI has the device's own alone.
 func Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections) {
-	p := parser{rows: make(map[rowKey]int), rejected: driver.Rejections{}}
+	n := min(dynamicDevices(answer), maxAllocations)
+	p := parser{rows: make(map[rowKey]int, n), rejected: driver.Rejections{}}
+	p.allocations = slices.Grow(p.allocations, n)
 	// In order, so that holders come out sorted, and that the bounds always cut the same ones off.
 	for _, pod := range sorted(answer.GetPodResources(), comparePods) {
 		p.pod(pod)
@@ -158,6 +160,19 @@ func (p *parser) claim(holder Holder, entry *v1.DynamicResource) {
 			shareID: row.GetShareId(),
 		}, cdi)
 	}
+}
+
+// dynamicDevices returns the number of devices of claims in an answer, for each container again.
+func dynamicDevices(answer *v1.ListPodResourcesResponse) int {
+	n := 0
+	for _, pod := range answer.GetPodResources() {
+		for _, container := range pod.GetContainers() {
+			for _, claim := range container.GetDynamicResources() {
+				n += len(claim.GetClaimResources())
+			}
+		}
+	}
+	return n
 }
 
 // row adds one device of one claim of one container, and returns its allocation; nil: it is not

@@ -119,8 +119,8 @@ type count struct {
 
 // claimBook is what a claim is charged for one device.
 type claimBook struct {
-	row         ledger.Holder // the latest
-	device      ledger.Device
+	row         ledger.Holder              // the latest
+	model       string                     // of the device
 	base        map[*ledger.Series]float64 // at the end of the time that another receipt has
 	from        time.Time
 	allocated   float64 // in that receipt
@@ -242,7 +242,7 @@ func (b *books) charge(h *ledger.Holder, now time.Time) {
 	if d == nil || c.issued {
 		return
 	}
-	c.device = *d.of
+	c.model = d.of.Entry.Model
 	if h.Ended.IsZero() && d.guess != "" {
 		c.attribution = d.guess
 	}
@@ -341,18 +341,26 @@ func (f *figure) bound(c *claimBook, rate float64) float64 {
 // made.
 func (b *books) due(now time.Time) [][]*claimBook {
 	type claim struct{ namespace, name string }
-	open := map[claim]bool{}
+	over := func(c *claimBook) bool {
+		return c.gone || !c.row.Ended.IsZero() && now.Sub(c.row.Ended) >= receiptDelay
+	}
 	lists := map[claim][]*claimBook{}
 	for key, c := range b.claims {
-		of := claim{key.Namespace, key.Name}
 		switch {
 		case c.issued && c.gone:
 			delete(b.claims, key)
-		case c.issued:
-		case c.gone, !c.row.Ended.IsZero() && now.Sub(c.row.Ended) >= receiptDelay:
+		case !c.issued && over(c):
+			of := claim{key.Namespace, key.Name}
 			lists[of] = append(lists[of], c)
-		default:
-			open[of] = true
+		}
+	}
+	if len(lists) == 0 {
+		return nil
+	}
+	open := map[claim]bool{}
+	for key, c := range b.claims {
+		if !c.issued && !over(c) {
+			open[claim{key.Namespace, key.Name}] = true
 		}
 	}
 	var out [][]*claimBook
@@ -407,10 +415,7 @@ func (b *books) receipt(list []*claimBook, holders []Holder, catalogue driver.Ca
 }
 
 func (b *books) deviceReceipt(c *claimBook, catalogue driver.Catalogue) ReceiptDevice {
-	out := ReceiptDevice{ID: c.row.Device, Attribution: c.attribution}
-	if c.device.Device != nil {
-		out.Model = c.device.Entry.Model
-	}
+	out := ReceiptDevice{ID: c.row.Device, Model: c.model, Attribution: c.attribution}
 	// The begin and the end are known to an interval at the worst.
 	edges, held := 2*b.interval.Seconds(), c.row.Allocated-c.allocated
 	out.Figures = append(out.Figures, Figure{

@@ -56,7 +56,8 @@ type Recorder struct {
 
 	mu        sync.Mutex
 	ring      *ring
-	holdings  map[holding]*Holder
+	holdings  map[holding]*tenure
+	turn      uint64 // counts the snapshots
 	latest    *ledger.Snapshot
 	incidents []*Incident // in order of time
 	receipts  []*Receipt  // likewise
@@ -70,6 +71,12 @@ type holding struct {
 	pod    podresources.Pod
 }
 
+// tenure is a holder, and the number of the last snapshot in which it held the device.
+type tenure struct {
+	*Holder
+	seen uint64
+}
+
 // New returns an empty recorder.
 func New(config Config) *Recorder {
 	if config.Keep == 0 {
@@ -78,7 +85,7 @@ func New(config Config) *Recorder {
 	return &Recorder{
 		config: config, detector: newDetector(), books: newBooks(config.Interval),
 		stalls: newStalls(config.StalledAfter, config.Interval), ring: newRing(config.Keep, maxRingBytes),
-		holdings: map[holding]*Holder{},
+		holdings: map[holding]*tenure{},
 	}
 }
 
@@ -129,32 +136,32 @@ func (r *Recorder) stall(now map[*ledger.HolderKey]string, s *ledger.Snapshot) [
 
 // hold notes who holds what.
 func (r *Recorder) hold(s *ledger.Snapshot) {
-	held := make(map[holding]bool, len(r.holdings))
+	r.turn++
 	for i := range s.Devices {
 		d := &s.Devices[i]
 		for j := range d.Shares {
 			share := &d.Shares[j]
 			for _, of := range share.Holders {
 				key := holding{d.ID, share.Claim, share.ShareID, of.Pod}
-				held[key] = true
 				if h := r.holdings[key]; h != nil && h.To == nil {
+					h.seen = r.turn
 					continue
 				}
-				r.holdings[key] = &Holder{
+				r.holdings[key] = &tenure{&Holder{
 					Namespace: of.Namespace, Claim: share.Claim.Name, ClaimUID: share.ClaimUID, Pod: of.Name, PodUID: of.UID,
 					ID: d.ID, Attribution: string(d.Attribution), Admin: share.Admin, From: since(s, of.Pod, d.ID),
-				}
+				}, r.turn}
 			}
 		}
 	}
 	for key, h := range r.holdings {
 		switch {
-		case held[key]:
+		case h.seen == r.turn:
 		case h.To == nil:
-			ended := *h // documents may have the other
+			ended := *h.Holder // documents may have the other
 			to := until(s, key.pod, key.device)
 			ended.To = &to
-			r.holdings[key] = &ended
+			h.Holder = &ended
 		case s.Time.Sub(*h.To) > r.config.Keep:
 			delete(r.holdings, key)
 		}
@@ -224,7 +231,7 @@ func (r *Recorder) holdersAt(h *happening, rises []rise, s *ledger.Snapshot) []H
 		if !of[held.ID] || held.To != nil && held.To.Before(h.at.Add(-r.config.Interval)) {
 			continue
 		}
-		holder := *held
+		holder := *held.Holder
 		switch {
 		case h.claim != nil:
 			holder.Hit = holder.Claim == h.claim.Name && holder.Namespace == h.claim.Namespace
@@ -302,7 +309,7 @@ func (r *Recorder) receipt(claim []*claimBook, s *ledger.Snapshot) *Receipt {
 	for _, h := range r.holdings {
 		of := &claim[0].row
 		if h.Claim == of.Name && h.Namespace == of.Namespace && (h.To == nil || h.To.After(claim[0].from)) {
-			holders = append(holders, *h)
+			holders = append(holders, *h.Holder)
 		}
 	}
 	slices.SortFunc(holders, func(a, b Holder) int { return a.compare(&b) })
@@ -392,8 +399,8 @@ func (r *Recorder) History(of Selection) History {
 		from = to.Add(-of.Last)
 	}
 	for _, h := range r.holdings {
-		if of.matchesHolder(h) && (h.To == nil || h.To.After(from)) {
-			out.Holders = append(out.Holders, *h)
+		if of.matchesHolder(h.Holder) && (h.To == nil || h.To.After(from)) {
+			out.Holders = append(out.Holders, *h.Holder)
 		}
 	}
 	c := r.ring.cut(from, to, of.matches)

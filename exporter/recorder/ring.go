@@ -61,24 +61,25 @@ type Window struct {
 const (
 	// blockTicks is the number of ticks of a block: the ring forgets whole blocks.
 	blockTicks = 60
-	// seriesOverhead is what a series of a block costs besides its data, in bytes.
+	// seriesOverhead is what a series of a block costs besides its data, in bytes: its metadata, unless
+	// the block before has the same series, and its span.
 	seriesOverhead = 16
 )
 
 // meta identifies a series.
 type meta struct {
-	owner    *Owner
-	quantity driver.Quantity
-	labels   driver.Labels
-	counter  bool
+	*ledger.Series
+	owner   *Owner
+	counter bool
 }
 
 // track is a series that is being recorded.
 type track struct {
 	*meta
 	encoder
-	last float64 // of a counter
-	seen uint64  // the number of the tick at which it was last there
+	last  float64 // of a counter
+	seen  uint64  // the number of the tick at which it was last there
+	place int     // in the ring's order
 }
 
 // block are the series of some ticks. A sealed one does not change.
@@ -86,8 +87,12 @@ type block struct {
 	times  []time.Time
 	data   []byte
 	series []*meta
-	ends   []uint32 // where the data of each series ends
+	spans  []span // of the data of each series
 }
+
+// span is a part of a block's data. Series with the same values share one: of a claim and its only
+// pod, or of all who are given equal parts of a device.
+type span struct{ begin, end uint32 }
 
 func (b *block) size() int { return len(b.data) + len(b.series)*seriesOverhead + len(b.times)*24 }
 
@@ -102,6 +107,7 @@ type ring struct {
 	before time.Time   // the tick before
 	tracks map[*ledger.Series]*track
 	order  []*track // of the present block, in the order in which they came
+	next   int      // the place in order of the series that is likely to be the next one of a snapshot
 	owners map[any]*Owner
 	sealed []block
 	bytes  int // of sealed
@@ -119,6 +125,7 @@ func (r *ring) record(s *ledger.Snapshot) {
 		r.seal(s.Time)
 	}
 	r.tick++
+	r.next = 0
 	r.catalogue = s.Catalogue.OrStandard()
 	r.times = append(r.times, s.Time)
 	elapsed := s.Time.Sub(r.before).Seconds()
@@ -150,10 +157,11 @@ func (r *ring) holder(h *ledger.Holder, kind OwnerKind, elapsed float64) {
 func (r *ring) values(key any, kind OwnerKind, values []ledger.Value, elapsed float64) {
 	for i := range values {
 		v := &values[i]
-		t := r.tracks[v.Series]
+		t := r.track(v.Series)
 		if t == nil {
 			t = r.open(v, r.owner(key, kind))
 		}
+		r.next = t.place + 1
 		t.seen = r.tick
 		n := len(r.times) - 1 // ticks of the block before this one
 		t.skip(n - t.ticks)
@@ -169,6 +177,15 @@ func (r *ring) values(key any, kind OwnerKind, values []ledger.Value, elapsed fl
 		}
 		t.put(rate)
 	}
+}
+
+// track returns a series, nil if it is new. Snapshots mostly have the series in the order of the one
+// before.
+func (r *ring) track(key *ledger.Series) *track {
+	if r.next < len(r.order) && r.order[r.next].Series == key {
+		return r.order[r.next]
+	}
+	return r.tracks[key]
 }
 
 func (r *ring) owner(key any, kind OwnerKind) *Owner {
@@ -191,8 +208,8 @@ func (r *ring) owner(key any, kind OwnerKind) *Owner {
 func (r *ring) open(v *ledger.Value, owner *Owner) *track {
 	counter := r.catalogue.Spec(v.Quantity).Type == driver.Counter
 	t := &track{
-		meta:    &meta{owner: owner, quantity: v.Quantity, labels: v.Labels, counter: counter},
-		encoder: newEncoder(nil),
+		meta:    &meta{v.Series, owner, counter},
+		encoder: newEncoder(nil), place: len(r.order),
 	}
 	if counter && (r.before.IsZero() || !v.Born.After(r.before)) {
 		t.last = math.NaN()
@@ -204,20 +221,35 @@ func (r *ring) open(v *ledger.Value, owner *Owner) *track {
 
 // seal ends the present block, and forgets what is too old or too much.
 func (r *ring) seal(now time.Time) {
-	b := block{times: r.times, series: make([]*meta, 0, len(r.order)), ends: make([]uint32, 0, len(r.order))}
+	b := block{
+		times: r.times, series: make([]*meta, 0, len(r.order)), spans: make([]span, 0, len(r.order)),
+	}
+	known := map[string]span{} // by data
+	var distinct []*track
 	n := 0
 	for _, t := range r.order {
 		t.flush()
-		n += len(t.out)
+		if len(t.out) == 0 || t.ticks == 0 {
+			continue
+		}
+		at, found := known[string(t.out)]
+		if !found {
+			at = span{uint32(n), uint32(n + len(t.out))}
+			known[string(t.out)] = at
+			distinct = append(distinct, t)
+			n += len(t.out)
+		}
+		b.series, b.spans = append(b.series, t.meta), append(b.spans, at)
 	}
 	b.data = make([]byte, 0, n)
+	for _, t := range distinct {
+		b.data = append(b.data, t.out...)
+	}
 	for _, t := range r.order {
-		if len(t.out) > 0 && t.ticks > 0 {
-			b.data = append(b.data, t.out...)
-			b.series = append(b.series, t.meta)
-			b.ends = append(b.ends, uint32(len(b.data)))
-		}
 		t.encoder = newEncoder(t.out)
+	}
+	if last := len(r.sealed) - 1; last >= 0 && slices.Equal(r.sealed[last].series, b.series) {
+		b.series = r.sealed[last].series
 	}
 	r.times = make([]time.Time, 0, blockTicks)
 	r.sealed = append(r.sealed, b)
@@ -246,6 +278,9 @@ func (r *ring) forget() {
 		}
 	}
 	r.order = slices.DeleteFunc(r.order, gone)
+	for place, t := range r.order {
+		t.place = place
+	}
 	used := map[*Owner]bool{}
 	for _, t := range r.order {
 		used[t.owner] = true
@@ -290,12 +325,10 @@ func (r *ring) cut(from, to time.Time, chosen func(*Owner) bool) cut {
 		if outside(b.times) {
 			continue
 		}
-		begin := uint32(0)
 		for j, m := range b.series {
-			if want(m.owner) {
-				c.parts = append(c.parts, part{m, len(c.times), len(b.times), b.data[begin:b.ends[j]]})
+			if at := b.spans[j]; want(m.owner) {
+				c.parts = append(c.parts, part{m, len(c.times), len(b.times), b.data[at.begin:at.end]})
 			}
-			begin = b.ends[j]
 		}
 		c.times = append(c.times, b.times...)
 	}
@@ -342,7 +375,7 @@ func (c cut) window() Window {
 	index := map[key]int{}
 	var scratch []float64
 	for _, p := range c.parts {
-		k := key{*p.owner, p.quantity, p.labels}
+		k := key{*p.owner, p.Quantity, p.Labels}
 		i, known := index[k]
 		if !known {
 			i = len(w.Series)
@@ -352,7 +385,7 @@ func (c cut) window() Window {
 				values[j] = math.NaN()
 			}
 			w.Series = append(w.Series, Series{
-				Owner: k.owner, Quantity: p.quantity, Labels: p.labels, Counter: p.counter, Values: values,
+				Owner: k.owner, Quantity: p.Quantity, Labels: p.Labels, Counter: p.counter, Values: values,
 			})
 		}
 		scratch = decode(scratch[:0], p.data, p.ticks)

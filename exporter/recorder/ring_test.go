@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"runtime"
 	"testing"
 	"time"
@@ -121,6 +122,39 @@ func heap() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
+}
+
+// A claim and its only pod, which have the same values, cost the data of one of them, and each has
+// its own series.
+func TestSameValuesAreKeptOnce(t *testing.T) {
+	sizes := map[bool]int{}
+	for _, same := range []bool{false, true} {
+		w := newWorld(1, 1)
+		r := New(Config{Interval: time.Second})
+		for range 3 * blockTicks {
+			w.tick()
+			for i := range w.Pods[0].Values {
+				if same {
+					w.Pods[0].Values[i].Value = w.Claims[0].Values[i].Value
+				}
+			}
+			r.Record(w.Snapshot)
+		}
+		sizes[same] = len(r.ring.sealed[0].data)
+		if !same {
+			continue
+		}
+		byName := map[OwnerKind][][]float64{}
+		for _, s := range r.ring.cut(time.Time{}, w.Time, func(o *Owner) bool { return o.Kind != OfDevice }).window().Series {
+			byName[s.Owner.Kind] = append(byName[s.Owner.Kind], s.Values[1:]) // of the first tick counters have no rate
+		}
+		if len(byName[OfClaim]) != 9 || !reflect.DeepEqual(byName[OfClaim], byName[OfPod]) {
+			t.Errorf("%d series of the claim, %d of the pod, and not the same values", len(byName[OfClaim]), len(byName[OfPod]))
+		}
+	}
+	if 4*sizes[true] > 3*sizes[false]+100 {
+		t.Errorf("the data of a block is %d bytes, %d if all values differ", sizes[true], sizes[false])
+	}
 }
 
 // BenchmarkRecord is what a tick costs.

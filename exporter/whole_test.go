@@ -1,0 +1,177 @@
+package exporter
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"runtime/debug"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"google.golang.org/protobuf/proto"
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
+)
+
+// wholeNode is a node and a sampler with everything on: parsing the kubelet's answer, join, ledger
+// with errors, peaks, distributions and advice, topology, flight recorder with incidents, stalled
+// claims and receipts, and the limit. Its time is simulated.
+type wholeNode struct {
+	*node
+	*Sampler
+	recorder *recorder.Recorder
+	began    time.Time
+}
+
+func newWholeNode(tb testing.TB, devices, pods int) *wholeNode {
+	tb.Helper()
+	n := newNode(devices, pods)
+	wire, err := proto.Marshal(answer(devices, pods))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	for i := range n.samples {
+		for _, kind := range []string{"ecc_corrected", "ecc_uncorrected"} {
+			n.samples[i].Readings = append(n.samples[i].Readings, driver.Reading{
+				Quantity: driver.Errors, Labels: driver.Labels{kind},
+			})
+		}
+	}
+	w := &wholeNode{node: n, began: n.now, recorder: recorder.New(recorder.Config{Interval: time.Second})}
+	source := funcSource{"bench", func(context.Context) ([]driver.Sample, error) { return n.samples, nil }}
+	log := slog.New(slog.DiscardHandler)
+	metrics := NewSelfMetrics(prometheus.NewRegistry(), "node1", log)
+	w.Sampler = NewSampler(SamplerConfig{
+		Interval: time.Second, Deadline: 5 * time.Second, MaxAge: time.Minute, Now: func() time.Time { return n.now },
+		Owners: funcOwners(func(context.Context) (podresources.Observation, error) {
+			var answer v1.ListPodResourcesResponse
+			if err := proto.Unmarshal(wire, &answer); err != nil {
+				return podresources.Observation{}, err
+			}
+			allocations, rejected := podresources.Parse(&answer)
+			view := podresources.View{At: n.now, Allocations: allocations}
+			return podresources.Observation{View: view, Rejected: rejected, Asked: true}, nil
+		}),
+		Inventory: fixedInventory(n.in.Inventory), Paths: &fakePaths{},
+		Sources: []driver.Source{source},
+		Ledger:  ledger.New(exportertest.LedgerConfig()), Limiter: exposition.NewLimiter(0, nil), Metrics: metrics, Log: log,
+		Recorder: NewFlightRecorder(w.recorder, metrics, log, func(string, string, any) {}, func(*recorder.Incident, int) {}),
+	})
+	return w
+}
+
+// next lets a second pass, in which every reading changes by some per cent, as what is measured
+// does, and rises or falls between almost nothing and all in two minutes. Each eighth device has an
+// uncorrectable error in each of them.
+func (w *wholeNode) next() {
+	w.now = w.now.Add(time.Second)
+	for i := range w.node.samples {
+		phase := w.now.Sub(w.began).Minutes()/2 + float64(i)/float64(len(w.node.samples))
+		for j := range w.node.samples[i].Readings {
+			r := &w.node.samples[i].Readings[j]
+			r.At = w.now
+			level := (0.5 - 0.4*math.Cos(2*math.Pi*phase)) * (1 + 0.05*(2*rand.Float64()-1))
+			switch r.Quantity {
+			case driver.Energy, driver.IOBytes:
+				r.Value += 1e3 * level
+			case driver.MemoryUsed, driver.MemoryCapacity:
+				r.Value = 8e10 * level
+			case driver.Power:
+				r.Value = 700 * level
+			case driver.Errors:
+				if (r.Labels[0] == "ecc_corrected" || i%8 == 0) && int(w.now.Sub(w.began).Seconds())%60 == 0 {
+					r.Value++
+				}
+			default:
+				r.Value = level
+			}
+		}
+	}
+}
+
+// fill lets so much time pass that the ring is full.
+func (w *wholeNode) fill(tb testing.TB, each func(tick int)) {
+	tb.Helper()
+	const ticks = int(recorder.DefaultKeep/time.Second) + 60
+	for tick := range ticks {
+		w.next()
+		w.Sampler.tick(tb.Context())
+		each(tick)
+	}
+	if n := len(w.recorder.History(recorder.Selection{Device: "gpu-7"}).Times); n < 600 {
+		tb.Fatalf("the ring has %d ticks, want at least 600", n)
+	}
+}
+
+// benchWhole measures ticks with everything on and a full ring, in CPU time: of this process and of
+// the kernel for it. What sources read is made before.
+func benchWhole(b *testing.B, devices, pods int) {
+	defer debug.SetGCPercent(debug.SetGCPercent(30)) // as the program has it
+	w := newWholeNode(b, devices, pods)
+	w.fill(b, func(int) {})
+	var spent, most time.Duration
+	b.ReportAllocs()
+	for b.Loop() {
+		b.StopTimer()
+		w.next()
+		b.StartTimer()
+		userBefore, systemBefore := cpuTime(b)
+		w.Sampler.tick(b.Context())
+		user, system := cpuTime(b)
+		took := user + system - userBefore - systemBefore
+		spent, most = spent+took, max(most, took)
+	}
+	b.ReportMetric(spent.Seconds()*1e3/float64(b.N), "cpu-ms/op")
+	b.ReportMetric(most.Seconds()*1e3, "cpu-ms/worst-tick")
+	b.ReportMetric(float64(w.Latest().Series), "series")
+}
+
+// With everything on, a full ring, and after scrapes in both formats, 64 devices and 500 pods take no
+// more of the heap than leaves the program below 96 MiB: README.md has what comes on top.
+func TestHeapOfLargeNode(t *testing.T) {
+	if testmain.RaceEnabled {
+		t.Skip("the race detector has memory of its own")
+	}
+	const limit = 18 << 20
+	before := heapInUse()
+	w := newWholeNode(t, 64, 500)
+	e := exposition.New(prometheus.NewRegistry(), w.Latest, exposition.Config{})
+	w.fill(t, func(tick int) {
+		if tick%60 != 0 {
+			return
+		}
+		for _, format := range []expfmt.FormatType{expfmt.TypeProtoDelim, expfmt.TypeTextPlain} {
+			var out bytes.Buffer
+			if _, err := e.Write(&out, expfmt.NewFormat(format).WithEscapingScheme(model.NoEscaping)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	grown := heapInUse() - before
+	t.Logf("%.1f MiB of the heap", float64(grown)/(1<<20))
+	if grown > limit {
+		t.Errorf("%.1f MiB of the heap, want at most %d", float64(grown)/(1<<20), limit>>20)
+	}
+	runtime.KeepAlive(w)
+}
+
+func heapInUse() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
