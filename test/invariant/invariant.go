@@ -25,7 +25,7 @@ const settled = 30 * time.Second
 type Checker struct {
 	counters map[series]float64
 	final    map[series]float64 // of holders that ended long enough ago
-	parents  parents            // of all partitions that were seen
+	parents  *parents           // of all partitions that were seen
 	held     map[holder]bool    // that were seen
 	read     map[holder]past    // of the holders that have ended
 	time     time.Time
@@ -66,7 +66,7 @@ func (c *Checker) Check(r *web.Report) []error {
 	}
 	c.time = r.Time
 	if c.parents == nil {
-		c.parents = parents{}
+		c.parents = newParents()
 	}
 	compared, wrong := c.parents.conserved(r)
 	c.compared += compared
@@ -146,12 +146,17 @@ func (c *Checker) isFinal(r *web.Report, row *web.HolderReport, h holder) bool {
 // does not measure itself (power, energy), its claims and pods have parts of its parent's. It
 // returns how many sums it compared. Partitions that are gone are those of no parent: a run in
 // which there are such takes a [Checker].
-func Conserved(r *web.Report) (int, []error) { return parents{}.conserved(r) }
+func Conserved(r *web.Report) (int, []error) { return newParents().conserved(r) }
 
 // parents are the parents of partitions.
-type parents map[driver.ID]driver.ID
+type parents struct {
+	of     map[driver.ID]driver.ID
+	itself map[amount]bool // what partitions measured themselves, now or before
+}
 
-func (p parents) conserved(r *web.Report) (int, []error) {
+func newParents() *parents { return &parents{of: map[driver.ID]driver.ID{}, itself: map[amount]bool{}} }
+
+func (p *parents) conserved(r *web.Report) (int, []error) {
 	devices, claims, pods, nobody := map[amount]float64{}, map[amount]float64{}, map[amount]float64{}, map[amount]float64{}
 	for i := range r.Devices {
 		d := &r.Devices[i]
@@ -159,14 +164,17 @@ func (p parents) conserved(r *web.Report) (int, []error) {
 		add(nobody, d.ID, d.Unattributed)
 		devices[amount{id: d.ID, quantity: held}] = d.AllocatedSeconds
 		if d.Parent != "" {
-			p[d.ID] = driver.ID{Driver: d.Driver, Pool: d.Pool, Device: d.Parent}
+			p.of[d.ID] = driver.ID{Driver: d.Driver, Pool: d.Pool, Device: d.Parent}
 		}
+	}
+	for a := range devices {
+		p.itself[a] = true
 	}
 	addHolders(claims, r.Claims)
 	addHolders(claims, r.Plugins)
 	addHolders(pods, r.Pods)
-	p.fold(claims, devices)
-	p.fold(pods, devices)
+	p.fold(claims)
+	p.fold(pods)
 	compared, wrong := 0, []error(nil)
 	for a, whole := range devices {
 		if a.quantity != held && !additive(a.quantity) {
@@ -184,11 +192,11 @@ func (p parents) conserved(r *web.Report) (int, []error) {
 }
 
 // fold adds what the holders of partitions have to what those of the parents have, unless the
-// partition is among those that measure it.
-func (p parents) fold(holders, measured map[amount]float64) {
+// partition measures it, or did: a source may miss a reading.
+func (p *parents) fold(holders map[amount]float64) {
 	for _, a := range slices.Collect(maps.Keys(holders)) {
-		parent, isPart := p[a.id]
-		if _, itself := measured[a]; isPart && !itself && spec(a.quantity).Divided {
+		parent, isPart := p.of[a.id]
+		if isPart && !p.itself[a] && spec(a.quantity).Divided {
 			v := holders[a]
 			delete(holders, a)
 			a.id = parent

@@ -48,6 +48,14 @@ func partition(r *web.Report, joules float64) {
 	})
 }
 
+// measuresItself adds a partition that measures the joules that its pod has used. They are in the
+// parent's too, of which they are nobody's.
+func measuresItself(r *web.Report) {
+	partition(r, 5)
+	r.Devices[0].Values[0].Value -= 5
+	r.Devices[1].Values = []web.ValueReport{{Quantity: "energy", Value: 5}}
+}
+
 func TestCheck(t *testing.T) {
 	endedAt := func(r *web.Report, second int64) {
 		at := time.Unix(1e9+second, 0)
@@ -112,6 +120,13 @@ func TestCheck(t *testing.T) {
 			spoil: func(r *web.Report) {
 				partition(r, 5)
 				r.Devices[1].Values = []web.ValueReport{{Quantity: "energy", Value: 5}}
+			},
+		},
+		{
+			name: "a partition that measures itself, but not now", second: 3, before: measuresItself,
+			spoil: func(r *web.Report) {
+				measuresItself(r)
+				r.Devices[1].Values = nil
 			},
 		},
 		{name: "rises soon after its end", second: 20, before: ended, spoil: ended},

@@ -136,11 +136,15 @@ func (f *faults) seen(n *namespace, p *program) {
 	})
 }
 
-// results waits until so many events have a result.
+// results waits until so many events have a result, or more: those of other namespaces count too.
 func (n *namespace) results(p *program, result string, want float64) {
 	n.Helper()
 	eventually(n.T, "events are "+result, func() error {
-		return p.has("dra_exporter_incident_events_total", want, "result", result)
+		got, err := p.value("dra_exporter_incident_events_total", "result", result)
+		if err == nil && got < want {
+			err = fmt.Errorf("there are %v", got)
+		}
+		return err
 	})
 }
 
@@ -179,15 +183,19 @@ func (n *namespace) noEvents() {
 	}
 }
 
-// event checks that an object has one event, with a count.
+// event waits until an object has one event, with a count.
 func (n *namespace) event(kind, name string, count int32) {
 	n.Helper()
-	all := n.events(kind, name)
-	if len(all) != 1 {
-		n.Fatalf("%s %s has %d events: %+v", kind, name, len(all), all)
-	}
-	if e := all[0]; e.Count != count || e.Type != "Warning" || e.Reason != "DeviceXID" ||
-		!strings.Contains(e.Message, "XID 31") || e.FirstTimestamp.IsZero() || e.LastTimestamp.Before(&e.FirstTimestamp) {
-		n.Errorf("the event is %+v, want the count %d", e, count)
-	}
+	eventually(n.T, fmt.Sprintf("%s %s has its event", kind, name), func() error {
+		all := n.events(kind, name)
+		if len(all) != 1 {
+			return fmt.Errorf("there are %d events: %+v", len(all), all)
+		}
+		e := all[0]
+		if e.Count != count || e.Type != "Warning" || e.Reason != "DeviceXID" ||
+			!strings.Contains(e.Message, "XID 31") || e.FirstTimestamp.IsZero() || e.LastTimestamp.Before(&e.FirstTimestamp) {
+			return fmt.Errorf("the event is %+v, want the count %d", e, count)
+		}
+		return nil
+	})
 }
