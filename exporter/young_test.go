@@ -114,13 +114,23 @@ func withYoung(s *ledger.Snapshot) *ledger.Snapshot {
 // podBook has what pods and workloads were charged of a counter of a device.
 type podBook struct {
 	gone  float64 // by those that are not shown any more
+	left  map[string]departed
 	last  map[string]float64
 	since map[string]time.Time
 	young map[string]bool
 }
 
+// departed is what a pod was charged when it was shown last. If it comes back soon, it goes on with
+// that.
+type departed struct {
+	since   time.Time
+	charged float64
+}
+
 func newPodBook() *podBook {
-	return &podBook{last: map[string]float64{}, since: map[string]time.Time{}, young: map[string]bool{}}
+	return &podBook{
+		left: map[string]departed{}, last: map[string]float64{}, since: map[string]time.Time{}, young: map[string]bool{},
+	}
 }
 
 func (b *podBook) sum() float64 { return b.gone + exportertest.SumOf(b.last) }
@@ -147,10 +157,18 @@ func (b *podBook) observe(t *rapid.T, key exportertest.SumKey, now map[string]fl
 		}
 		if !b.young[pod] {
 			b.gone += v
+			b.left[pod] = departed{b.since[pod], v}
 		}
 		delete(b.last, pod)
 	}
 	for pod, v := range now {
+		if left, ok := b.left[pod]; ok {
+			if left.since.Equal(born[pod]) {
+				b.gone -= left.charged
+				b.last[pod] = left.charged
+			}
+			delete(b.left, pod)
+		}
 		if v < b.last[pod] {
 			t.Fatalf("%v of %s fell from %v to %v", key, pod, b.last[pod], v)
 		}
