@@ -139,8 +139,8 @@ func benchWhole(b *testing.B, devices, pods int) {
 	b.ReportMetric(float64(w.Latest().Series), "series")
 }
 
-// With everything on, a full ring, and after scrapes in both formats, 64 devices and 500 pods take no
-// more of the heap than leaves the program below 96 MiB: README.md has what comes on top.
+// With everything on, a full ring, and after scrapes in both formats, 64 devices and 500 pods take
+// no more of the heap than leaves the program below 96 MiB: README.md has what comes on top.
 func TestHeapOfLargeNode(t *testing.T) {
 	if testmain.RaceEnabled {
 		t.Skip("the race detector has memory of its own")

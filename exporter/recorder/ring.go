@@ -61,8 +61,8 @@ type Window struct {
 const (
 	// blockTicks is the number of ticks of a block: the ring forgets whole blocks.
 	blockTicks = 60
-	// seriesOverhead is what a series of a block costs besides its data, in bytes: its metadata, unless
-	// the block before has the same series, and its span.
+	// seriesOverhead is what a series of a block costs besides its data, in bytes: its metadata,
+	// unless the block before has the same series, and its span.
 	seriesOverhead = 16
 )
 
@@ -179,8 +179,8 @@ func (r *ring) values(key any, kind OwnerKind, values []ledger.Value, elapsed fl
 	}
 }
 
-// track returns a series, nil if it is new. Snapshots mostly have the series in the order of the one
-// before.
+// track returns a series, nil if it is new. Snapshots mostly have the series in the order of the
+// one before.
 func (r *ring) track(key *ledger.Series) *track {
 	if r.next < len(r.order) && r.order[r.next].Series == key {
 		return r.order[r.next]
