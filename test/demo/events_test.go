@@ -14,16 +14,8 @@ import (
 // The demo plays what happens to a claim between two scrapes: its checkpoint takes 7 GiB for 2 s,
 // and its GPUs are slowed down by their power limit.
 func TestPeaksAndThrottling(t *testing.T) {
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-	defer stop()
-	address := freeAddress(t)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if status, _, stderr := runDemoOn(ctx, t, address); status != 0 {
-			t.Errorf("status %d: %s", status, stderr)
-		}
-	}()
+	ctx, address, end := startDemo(t, time.Minute)
+	defer end()
 	const spike = 7 << 30
 	var used, peak, device, throttled float64
 	for ctx.Err() == nil {
@@ -33,11 +25,11 @@ func TestPeaksAndThrottling(t *testing.T) {
 		device, throttled = value(metrics, "dra_device_memory_used_peak_bytes", "", "gpu-0"),
 			of("dra_claim_throttled_seconds_total")
 		if used > 0 && peak == used+spike && device == peak && throttled > 0 {
-			stop()
+			end()
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	<-ended
+	end()
 	if !(used > 0 && peak == used+spike && device == peak && throttled > 0) {
 		t.Errorf("used %v, peak %v, of the device %v, throttled for %v s", used, peak, device, throttled)
 	}
@@ -57,6 +49,21 @@ func get(ctx context.Context, url string) string {
 	return string(body)
 }
 
+// startDemo runs the demo for so long at most. end ends it, and waits for that.
+func startDemo(t *testing.T, most time.Duration) (ctx context.Context, address string, end func()) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), most)
+	address = freeAddress(t)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		if status, _, stderr := runDemoOn(ctx, t, address); status != 0 {
+			t.Errorf("status %d: %s", status, stderr)
+		}
+	}()
+	return ctx, address, func() { stop(); <-ended }
+}
+
 // value returns the value of the first series of a family with the claim and the device, 0 if there
 // is none.
 func value(metrics, family, claim, device string) float64 {
@@ -72,16 +79,8 @@ func value(metrics, family, claim, device string) float64 {
 // The demo plays an XID that names a process of one of two claims that share a GPU: it hits that
 // claim alone.
 func TestFaultOfProcess(t *testing.T) {
-	ctx, stop := context.WithTimeout(t.Context(), 90*time.Second)
-	defer stop()
-	address := freeAddress(t)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if status, _, stderr := runDemoOn(ctx, t, address); status != 0 {
-			t.Errorf("status %d: %s", status, stderr)
-		}
-	}()
+	ctx, address, end := startDemo(t, 90*time.Second)
+	defer end()
 	var hit, other, memory float64
 	for ctx.Err() == nil && hit == 0 {
 		metrics := get(ctx, "http://"+address+"/metrics")
@@ -90,8 +89,7 @@ func TestFaultOfProcess(t *testing.T) {
 		memory = value(metrics, "dra_claim_memory_used_bytes", "captioner-0-gpu", "gpu-7")
 		time.Sleep(100 * time.Millisecond)
 	}
-	stop()
-	<-ended
+	end()
 	if hit == 0 || other != 0 || memory == 0 {
 		t.Errorf("the last XID of the process's claim is at %v, of the other, which uses %v bytes, at %v", hit, memory, other)
 	}
@@ -101,16 +99,8 @@ func TestFaultOfProcess(t *testing.T) {
 // that is shared by memory have 16.25 % of its compute, 15.8 % are needed with the margin of 5 %.
 // There is advice after 20 s here, not after an hour.
 func TestOversized(t *testing.T) {
-	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer stop()
-	address := freeAddress(t)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if status, _, stderr := runDemoOn(ctx, t, address); status != 0 {
-			t.Errorf("status %d: %s", status, stderr)
-		}
-	}()
+	ctx, address, end := startDemo(t, 2*time.Minute)
+	defer end()
 	var unused float64
 	var report string
 	for ctx.Err() == nil && unused == 0 {
@@ -118,8 +108,7 @@ func TestOversized(t *testing.T) {
 		report = get(ctx, "http://"+address+"/api/v1/fit")
 		time.Sleep(100 * time.Millisecond)
 	}
-	stop()
-	<-ended
+	end()
 	const text = "gpu-2, 80 GiB: peak 11.5 GiB and p99.9 activity 16 %: memory=13Gi would do; 84 % unused"
 	if unused != 1-13./80 || !strings.Contains(report, text) {
 		t.Errorf("%v of it is unused, and the report does not have %q: %s", unused, text, report)
