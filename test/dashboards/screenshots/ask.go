@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"strconv"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
+	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
 // board is a dashboard's JSON, and the results of the queries of each panel, by its id.
@@ -36,12 +36,10 @@ type shipped struct {
 
 // asker asks Prometheus the queries of dashboards.
 type asker struct {
-	prometheus       string
+	prometheus       live.Prometheus
 	span, rate, step time.Duration
 	now              time.Time
 }
-
-var errAnswer = errors.New("prometheus did not answer")
 
 // wait waits until the recording rules have values for the whole time that is shown.
 func (a *asker) wait(ctx context.Context) error {
@@ -105,34 +103,8 @@ func (a *asker) ask(ctx context.Context, expr string, instant bool) (json.RawMes
 		}
 	}
 	var data struct{ Result json.RawMessage }
-	if err := a.get(ctx, path, parameters, &data); err != nil {
+	if err := a.prometheus.Get(ctx, path, parameters, &data); err != nil {
 		return nil, fmt.Errorf("query %s: %w", expr, err)
 	}
 	return data.Result, nil
-}
-
-// get decodes the data of a response of Prometheus's API.
-func (a *asker) get(ctx context.Context, path string, parameters url.Values, data any) error {
-	request, err := http.NewRequestWithContext(
-		ctx, http.MethodGet, a.prometheus+path+"?"+parameters.Encode(), http.NoBody,
-	)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	body := struct {
-		Status, Error string
-		Data          any
-	}{Data: data}
-	if err := json.NewDecoder(response.Body).Decode(&body); err != nil {
-		return err
-	}
-	if body.Status != "success" {
-		return fmt.Errorf("%w: %s", errAnswer, body.Error)
-	}
-	return nil
 }

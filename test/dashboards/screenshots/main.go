@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
+	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
 func main() {
@@ -54,7 +55,7 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a := asker{prometheus: *prometheus, span: *span, rate: *rate, step: *step}
+	a := asker{prometheus: live.At(*prometheus), span: *span, rate: *rate, step: *step}
 	link, err := a.alerted(ctx)
 	if err != nil {
 		return err

@@ -29,7 +29,7 @@ func (a *asker) alerted(ctx context.Context) (link string, err error) {
 				State               string
 			}
 		}
-		err := a.get(ctx, "/api/v1/alerts", url.Values{}, &all)
+		err := a.prometheus.Get(ctx, "/api/v1/alerts", url.Values{}, &all)
 		for _, alert := range all.Alerts {
 			if alert.Labels["alertname"] == stalledAlert && alert.State == "firing" {
 				return alert.Annotations["page_url"], nil
