@@ -75,6 +75,7 @@ type view struct {
 	values   [][2]string // $name and value, longest names first
 	// limits divides the limits of queries: a small fleet reaches them as a large one does.
 	limits int
+	chosen map[string]string // see options
 }
 
 // limit matches the choice of the highest or the lowest values.
@@ -128,7 +129,7 @@ func (v *view) limited(expr string) bool {
 
 // choose sets a variable to its default, as Grafana does: All, the shipped value, or the first of
 // its query's.
-func (v *view) choose(ctx context.Context, of variable) (cost, error) {
+func (v *view) choose(ctx context.Context, b *board, of variable) (cost, error) {
 	var c cost
 	var options []string
 	if of.Type == "query" {
@@ -145,7 +146,7 @@ func (v *view) choose(ctx context.Context, of variable) (cost, error) {
 	case slices.Equal(chosen, []string{"$__all"}):
 		chosen = options
 	case len(chosen) == 0 && len(options) > 0:
-		chosen = options[:1]
+		chosen = []string{v.first(b.UID+" "+of.Name, options)}
 	}
 	for i, value := range chosen {
 		if of.Multi || of.IncludeAll {
@@ -159,6 +160,17 @@ func (v *view) choose(ctx context.Context, of variable) (cost, error) {
 	}
 	v.set(of.Name, text)
 	return c, nil
+}
+
+// first returns the first option, or what an earlier fleet chose.
+func (v *view) first(variable string, options []string) string {
+	if value, ok := v.chosen[variable]; ok {
+		return value
+	}
+	if v.chosen != nil {
+		v.chosen[variable] = options[0]
+	}
+	return options[0]
 }
 
 // values decodes the value of a variable, a string or a list of them. None is empty.
@@ -239,7 +251,7 @@ func (v *view) labelValues(ctx context.Context, selector, label string) ([]strin
 func (v *view) look(ctx context.Context, b *board) ([]row, error) {
 	var rows []row
 	for _, of := range b.Templating.List {
-		c, err := v.choose(ctx, of)
+		c, err := v.choose(ctx, b, of)
 		if err != nil {
 			return nil, fmt.Errorf("dashboard %s: %w", b.UID, err)
 		}

@@ -44,8 +44,9 @@ func TestScale(t *testing.T) {
 		t.Fatal(err)
 	}
 	var results []*result
+	chosen := map[string]string{}
 	for _, n := range []int{small, medium, large} {
-		o := options{checkout: "../..", history: time.Hour, span: time.Hour, limits: limits}
+		o := options{checkout: "../..", history: time.Hour, span: time.Hour, limits: limits, chosen: chosen}
 		r, err := o.measure(t.Context(), nodes, n)
 		if err != nil {
 			t.Fatal(err)
@@ -74,10 +75,10 @@ func TestScale(t *testing.T) {
 			continue
 		}
 		lines := extrapolate(float64(b.Series), float64(c.Series))
-		size := extrapolate(float64(b.Bytes), float64(c.Bytes))
 		if c.limited {
-			lines, size = lines*limits, size*limits
+			lines *= limits
 		}
+		size := lines * float64(c.Bytes) / max(1, float64(c.Series))
 		if lines > maxLines || size > maxBytes {
 			t.Errorf("%s would return %.0f lines in %.1f MB with %d nodes", name, lines, size/1e6, bound)
 		}
@@ -129,10 +130,29 @@ func TestSuperlinear(t *testing.T) {
 	}
 }
 
-// extrapolate returns a count with as many nodes as bound, from its values with medium and large
-// nodes.
+// extrapolate returns the number of lines with as many nodes as bound, from that with medium and
+// large nodes. What grows with the nodes has a line of each: they are alike, and medium nodes have
+// all namespaces, models and clusters. A few lines more are other values of a label, such as steps
+// of utilization.
 func extrapolate(b, c float64) float64 {
-	return c + max(0, c-b)/(large-medium)*(bound-large)
+	if c-b < (large-medium)/2 {
+		return max(b, c)
+	}
+	return c + (c-b)/(large-medium)*(bound-large)
+}
+
+func TestExtrapolate(t *testing.T) {
+	for name, tt := range map[string]struct{ b, c, want float64 }{
+		"constant":                   {7, 7, 7},
+		"another step":               {7, 8, 8},
+		"fewer":                      {8, 7, 8},
+		"of each node":               {10, 20, 1000},
+		"of each node, and of ended": {24, 49, 49 + 2.5*980},
+	} {
+		if got := extrapolate(tt.b, tt.c); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
 }
 
 func TestFill(t *testing.T) {

@@ -22,6 +22,9 @@ type options struct {
 	progress      io.Writer     // nil: nobody wants to know
 	began         time.Time
 	limits        int // divides the limits of queries, see view
+	// chosen are the values of variables that start with the first one that is offered, by dashboard
+	// and name. Those that are missing are added: later fleets open the dashboard of the same claim.
+	chosen map[string]string
 }
 
 // result is what a fleet takes.
@@ -163,7 +166,7 @@ func (o options) open(ctx context.Context, e engine, end time.Time, r *result) e
 		}
 		runtime.GC()
 		v := newView(e, end, o.span)
-		v.limits = o.limits
+		v.limits, v.chosen = o.limits, o.chosen
 		rows, err := v.look(ctx, &boards[i])
 		if err != nil {
 			return err
