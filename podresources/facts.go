@@ -90,6 +90,10 @@ type PodFacts struct {
 	// Gone pods were deleted. They hold nothing, and are remembered until the kubelet no longer
 	// lists them.
 	Gone bool
+	// Replaced reports that a pod of the same name was created after it, so that the API server has
+	// no object of this one any more. The kubelet's list does not have it, though the kubelet still
+	// unmounts its volumes.
+	Replaced bool
 	// Running is the number of its containers that run, init containers included.
 	Running int
 	// Started reports that a container of the pod has been started, so that its claims were

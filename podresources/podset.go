@@ -38,11 +38,32 @@ func (s *PodSet) Replace(pods []PodFacts, now time.Time) {
 func (s *PodSet) Set(facts PodFacts, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, known := s.pods[facts.UID]; !known && len(s.pods) >= 2*maxPods {
+	_, known := s.pods[facts.UID]
+	if !known && len(s.pods) >= 2*maxPods {
 		return
 	}
 	s.own()
+	if !known || facts.Ending {
+		facts.Replaced = s.replace(&facts, !known)
+	}
 	s.pods[facts.UID] = merge(s.pods, facts, now)
+}
+
+// replace notes which pods a new pod of their name replaces. It reports whether another pod has
+// replaced this one, which is not said of one that runs: the API server's clock, which creation
+// times are of, may have been set back.
+func (s *PodSet) replace(facts *PodFacts, isNew bool) (replaced bool) {
+	for uid, other := range s.pods {
+		switch {
+		case other.Pod != facts.Pod || uid == facts.UID || other.Static:
+		case other.Created.After(facts.Created):
+			replaced = replaced || facts.Ending && !facts.Static
+		case isNew && !other.Replaced:
+			other.Replaced = true
+			s.pods[uid] = other
+		}
+	}
+	return replaced
 }
 
 // merge returns the facts of a pod with what earlier ones of the same pod said and these leave out.
@@ -62,6 +83,7 @@ func merge(pods map[string]PodFacts, facts PodFacts, now time.Time) PodFacts {
 	facts.Ended = facts.Ended || before.Ended
 	facts.Started = facts.Started || before.Started
 	facts.Gone = facts.Gone || before.Gone
+	facts.Replaced = facts.Replaced || before.Replaced
 	if before.Told && !facts.Told {
 		facts.tell(&before)
 	}
@@ -198,11 +220,14 @@ func newest(pods map[string]PodFacts) map[Pod]string {
 	return out
 }
 
-// newerPod reports whether a was created after b, both being pods of one name. One that is gone is
-// older than one that is not: the API server's clock, which creation times are of, may have been
-// set back. Pods that were created in the same second, or that have no creation time, are ordered
-// by which was seen first.
+// newerPod reports whether a was created after b, both being pods of one name. One that was
+// replaced is older than one that was not, and then one that is gone than one that is not: the API
+// server's clock, which creation times are of, may have been set back. Pods that were created in
+// the same second, or that have no creation time, are ordered by which was seen first.
 func newerPod(a, b PodFacts) bool {
+	if a.Replaced != b.Replaced {
+		return b.Replaced
+	}
 	if a.Gone != b.Gone {
 		return b.Gone
 	}

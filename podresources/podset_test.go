@@ -74,6 +74,68 @@ func TestPodIsGoneBeforeTheNextAnswer(t *testing.T) {
 	}
 }
 
+// A pod is deleted by force, and the kubelet reports its deletion only after that of the pod that
+// replaced it. It holds nothing meanwhile, whether the kubelet's last list is of the second pod or
+// of a third one: the API server has no object of the first one any more.
+func TestReplacedPodHoldsNothing(t *testing.T) {
+	name, claim := Pod{"ns", "set-0"}, Claim{"ns", "of-first"}
+	first := PodFacts{
+		Pod: name, UID: "1", Created: second(0), Started: true, Running: 1, Claims: []PodClaim{{Name: "c", Claim: claim.Name}},
+	}
+	ended := first
+	ended.Ending, ended.Running = true, 0
+	const listed, notListed = true, false
+	for what, tc := range map[string]struct {
+		do    func(s *PodSet)
+		first bool // it is listed
+		want  int
+	}{
+		"it runs":               {func(*PodSet) {}, listed, 1},
+		"it has ended":          {func(s *PodSet) { s.Set(ended, second(2)) }, notListed, 0},
+		"and is listed":         {func(s *PodSet) { s.Set(ended, second(2)) }, listed, 1},
+		"the second is there":   {func(s *PodSet) { s.replacedBy("2", 1); s.Set(ended, second(2)) }, listed, 0},
+		"created as it ended":   {func(s *PodSet) { s.Set(ended, second(2)); s.replacedBy("2", 0) }, listed, 0},
+		"the second is gone":    {func(s *PodSet) { s.replacedBy("2", 1); s.Set(ended, second(2)); s.Remove("2") }, listed, 0},
+		"gone before the first": {func(s *PodSet) { s.replacedBy("2", 1); s.Remove("2"); s.Set(ended, second(2)) }, listed, 0},
+		"and forgotten": {func(s *PodSet) {
+			s.replacedBy("2", 1)
+			s.Set(ended, second(2))
+			s.Remove("2")
+			s.Forget(nil)
+		}, listed, 0},
+		"the watch began anew meanwhile": {func(s *PodSet) {
+			s.Replace([]PodFacts{{Pod: name, UID: "2", Created: second(1)}}, second(2))
+			s.Set(ended, second(3))
+			s.Remove("2")
+		}, listed, 0},
+		"the second's clock was set back": {func(s *PodSet) { s.replacedBy("2", -1); s.Set(ended, second(2)); s.Remove("1") }, listed, 0},
+	} {
+		var s PodSet
+		s.Set(first, second(0))
+		tc.do(&s)
+		facts := Facts{
+			Pods: s.All(), Listed: map[Pod]struct{}{},
+			Claims: map[Claim]ClaimFacts{claim: {
+				Results: []ClaimResult{{Device: deviceNamed("a")}}, Reserved: map[string]string{"1": name.Name}, Read: second(0),
+			}},
+		}
+		if tc.first {
+			facts.Listed[name] = struct{}{}
+		}
+		if got := countHolders(facts.Resolve(nil).Allocations); got != tc.want {
+			t.Errorf("%s: %d holders, want %d: %+v", what, got, tc.want, s.All())
+		}
+		if uid := s.UID(name); uid == "1" && s.All()["2"].UID != "" {
+			t.Errorf("%s: the pod of the name is the first", what)
+		}
+	}
+}
+
+// replacedBy adds a pod of the name of another, created at a second.
+func (s *PodSet) replacedBy(uid string, created int) {
+	s.Set(PodFacts{Pod: Pod{"ns", "set-0"}, UID: uid, Created: second(created), Started: true, Running: 1}, second(1))
+}
+
 // A static pod that is made anew of the same manifest has the UID of the one before it, and holds
 // what the kubelet lists; so does one whose mirror pod was deleted.
 func TestStaticPodComesBack(t *testing.T) {

@@ -165,10 +165,13 @@ func (r *resolver) over(p *PodFacts, claim *ClaimFacts) bool {
 }
 
 // exited reports that the kubelet has ended the pod and no longer lists it among the active pods.
+// The kubelet reports the deletion of a pod some seconds later, when it has unmounted the volumes
+// (k8s.io/kubernetes pkg/kubelet/kubelet.go, SyncTerminatedPod); by then the pod that replaced it
+// may be gone too.
 func (r *resolver) exited(p *PodFacts) bool {
 	if !p.Ending || p.Running > 0 || r.Listed == nil {
 		return false
 	}
 	_, listed := r.Listed[p.Pod]
-	return !listed || r.names[p.Pod] != p.UID
+	return p.Replaced || !listed || r.names[p.Pod] != p.UID
 }
