@@ -178,6 +178,9 @@ type Entry struct {
 	// Local devices belong to a driver that runs on this node; others are offered to several nodes,
 	// or all.
 	Local bool
+	// ManyNodes devices may be used from other nodes too: their slice, or they themselves, are offered
+	// to all nodes, or to those that a selector matches.
+	ManyNodes bool
 	// Unlisted devices are in no ResourceSlice, so that no claim can ask for them: the parent of
 	// static partitions, and what only CDI specs or a device plugin describe.
 	Unlisted bool

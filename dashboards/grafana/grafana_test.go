@@ -356,6 +356,10 @@ func TestTables(t *testing.T) {
 				!strings.Contains(string(content), `"in no slice"`)) {
 				t.Errorf("nothing marks the devices that are in no slice: %v", organize.RenameByName)
 			}
+			if p.Title == "Device list" && (organize.RenameByName["node_local"] != "Node-local" ||
+				!strings.Contains(string(content), `"several nodes"`)) {
+				t.Errorf("nothing marks the devices that several nodes can use: %v", organize.RenameByName)
+			}
 		}
 	}
 	if tables < 15 {

@@ -23,11 +23,12 @@ func nodeDevices() []Panel {
 		{
 			Title: "Device list",
 			Description: "Every selected device with its identity, state and driver version. A device that is in no " +
-				"ResourceSlice, such as a GPU whose MIG devices are static, can't be asked for.",
+				"ResourceSlice, such as a GPU whose MIG devices are static, can't be asked for. " +
+				"One that is not node-local is offered to several nodes.",
 			Kind: Table, NoData: "no device", Width: 24, Height: 9,
 			Targets: []Target{
-				{Expr: `max by (<device>, vendor, model, listed, parent, uuid, pci_bus_id, numa_node, driver_version) ` +
-					`(dra_device_info{<one>, model=~"$model"})`},
+				{Expr: `max by (<device>, vendor, model, listed, node_local, parent, uuid, pci_bus_id, numa_node, ` +
+					`driver_version) (dra_device_info{<one>, model=~"$model"})`},
 				{Expr: `max by (<device>, state) (device:dra_state:info{<one>})`},
 				{Expr: `max by (<device>, profile, serial, firmware_version, cuda_version) (dra_device_hardware_info{<one>})`},
 				{Expr: `max by (<device>) (dra_device_allocations{<one>})`, Column: "Claims", Unit: "none"},

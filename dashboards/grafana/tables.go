@@ -134,7 +134,7 @@ func columnTitles() map[string]string {
 		"version":  "Version",
 		"revision": "Revision", "goversion": "Go", "input": "Input", "resource": "Resource", "action": "Action",
 		"listed": "Listed", "workload_kind": "Part of a", "workload_name": "Workload", "queue": "Queue", "closest": "Closest",
-		"farthest": "Farthest",
+		"farthest": "Farthest", "node_local": "Node-local",
 	}
 }
 
@@ -201,6 +201,10 @@ func jumps() []dashboard.DashboardFieldConfigSourceOverrides {
 		override("Listed", mapped(map[string]dashboard.ValueMappingResult{
 			"true":  {Text: new("yes"), Color: new("text"), Index: new(int32(0))},
 			"false": {Text: new("in no slice"), Color: new(yellow), Index: new(int32(1))},
+		})...),
+		override("Node-local", mapped(map[string]dashboard.ValueMappingResult{
+			"true":  {Text: new("yes"), Color: new("text"), Index: new(int32(0))},
+			"false": {Text: new("several nodes"), Color: new(blue), Index: new(int32(1))},
 		})...),
 	}...)
 }

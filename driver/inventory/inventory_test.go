@@ -145,6 +145,7 @@ func TestPlacement(t *testing.T) {
 		"all nodes":           {`"allNodes":true`, true, false},
 		"nothing":             {`"x":0`, false, false},
 		"selected":            {selector(fields("In", "n2", "n1")), true, false},
+		"selected alone":      {selector(fields("In", "n1")), true, false},
 		"second term":         {selector(fields("In", "n2"), fields("In", "n1")), true, false},
 		"not selected":        {selector(fields("In", "n2")), false, false},
 		"excluded":            {selector(fields("NotIn", "n1")), false, false},
@@ -166,7 +167,11 @@ func TestPlacement(t *testing.T) {
 					wantRejected = driver.Rejections{driver.ReasonNodeSelector: 1}
 				}
 				got, rejected, err := ParseSlices([]byte(data), "n1")
+				one := slices.Contains([]string{"node", "selected alone"}, name)
 				for id, entry := range got {
+					if entry.ManyNodes == one {
+						t.Errorf("%v may be used from many nodes: %v", id, entry.ManyNodes)
+					}
 					if entry.Local != (form == "slice" && tc.nodeSelection == here) {
 						t.Errorf("%v is local: %v", id, entry.Local)
 					}

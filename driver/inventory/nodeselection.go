@@ -42,6 +42,17 @@ func (s nodeSelection) on(h Host) (on, known bool) {
 	return false, known
 }
 
+// many reports whether more than one node may be selected.
+func (s nodeSelection) many() bool {
+	if s.AllNodes || s.NodeSelector == nil {
+		return s.AllNodes
+	}
+	terms := s.NodeSelector.NodeSelectorTerms
+	return len(terms) != 1 || !slices.ContainsFunc(terms[0].MatchFields, func(f corev1.NodeSelectorRequirement) bool {
+		return f.Operator == corev1.NodeSelectorOpIn && len(f.Values) == 1
+	})
+}
+
 // here reports whether the selection includes the node. Devices of an unknown result are counted.
 func (s nodeSelection) here(h Host, devices int, rejected driver.Rejections) bool {
 	if h.Name == "" {

@@ -19,7 +19,7 @@ func newParent(id driver.ID, pci string, partition *driver.Entry) parent {
 		uuid = ""
 	}
 	return parent{id, driver.Entry{
-		Unlisted: true, Local: partition.Local,
+		Unlisted: true, Local: partition.Local, ManyNodes: partition.ManyNodes,
 		Hardware: driver.Hardware{
 			UUID: uuid, PCI: pci, Vendor: partition.Vendor, Model: partition.Model,
 			DriverVersion: partition.DriverVersion, CUDAVersion: partition.CUDAVersion, NUMANode: partition.NUMANode,

@@ -129,6 +129,7 @@ func (s *Slice) For(node Host, room int, rejected driver.Rejections) Offer {
 			continue
 		}
 		device := newOffered(&d, spec.NodeName != "")
+		device.entry.ManyNodes = spec.many() || spec.PerDeviceNodeSelection && d.many()
 		device.entry.Socketless = spec.socketless()
 		size := deviceSize + len(d.name) + sizeOf(&device.entry) + sizeOfCounters(d.consumes)
 		if size > room-o.size {

@@ -453,7 +453,15 @@ func (e emission) infoLabels(base *labels, d *ledger.Device) *labels {
 	h := &d.Entry.Hardware
 	return e.with(base, "vendor", h.Vendor, "model", h.Model, "uuid", h.UUID, "pci_bus_id", h.PCI,
 		"parent", d.Parent, "numa_node", h.NUMANode, "driver_version", h.DriverVersion,
-		"listed", strconv.FormatBool(!d.Entry.Unlisted))
+		"listed", strconv.FormatBool(!d.Entry.Unlisted), "node_local", nodeLocal(&d.Entry))
+}
+
+// nodeLocal returns whether no other node can use the device, which only a slice tells.
+func nodeLocal(e *driver.Entry) string {
+	if e.Unlisted && !e.ManyNodes {
+		return ""
+	}
+	return strconv.FormatBool(!e.ManyNodes)
 }
 
 // unixPast returns the Unix time of what happened before now. If the wall clock went back

@@ -217,8 +217,10 @@ func deviceFamilies() map[familyID]Family {
 		famDeviceInfo: {
 			Name: "dra_device_info", Filled: fromInventory + ", sources",
 			Help: "Facts about the device; empty where unknown. parent is the device that this one is a part of; listed is " +
-				"false for a device that is in no ResourceSlice, such as a GPU whose MIG devices are static.",
-			Labels: append(device, "vendor", "model", "uuid", "pci_bus_id", "parent", "numa_node", "driver_version", "listed"),
+				"false for a device that is in no ResourceSlice, such as a GPU whose MIG devices are static; node_local is false " +
+				"for a device that other nodes can use too: its slice offers it to all, or to those that a selector matches.",
+			Labels: append(device, "vendor", "model", "uuid", "pci_bus_id", "parent", "numa_node", "driver_version", "listed",
+				"node_local"),
 		},
 		famDeviceHardware: {
 			Name: "dra_device_hardware_info", Filled: fromInventory + ", sources",

@@ -129,6 +129,9 @@ func (e *explainer) facts(d *ledger.Device) section {
 	if d.Entry.Unlisted {
 		s.fact("listed", "in no ResourceSlice: no claim can ask for it")
 	}
+	if d.Entry.ManyNodes {
+		s.fact("offered to", "several nodes")
+	}
 	for _, t := range d.Entry.Taints {
 		s.fact("taint", taintText(t))
 	}

@@ -74,8 +74,8 @@ func TestNVML(t *testing.T) {
 	m := p.scrape()
 	m.want(machine.GPUs[2].Power, "dra_device_power_watts", "device", "gpu-2")
 	m.want(machine.GPUs[1].Power, "dra_device_power_watts", "device", "gpu-1")
-	m.want(1, "dra_device_info", "device", "gpu-1", "listed", "false")
-	m.want(1, "dra_device_info", "device", instance, "listed", "true", "parent", "gpu-1")
+	m.want(1, "dra_device_info", "device", "gpu-1", "listed", "false", "node_local", "")
+	m.want(1, "dra_device_info", "device", instance, "listed", "true", "node_local", "true", "parent", "gpu-1")
 	m.wantNone("dra_device_power_watts", "device", instance)
 	for _, quantity := range []string{"power", "energy"} { // of gpu-1, which no slice lists
 		m.want(1, "dra_device_quantity_source_info", "device", instance, "quantity", quantity, "source", "nvml (divided)")
