@@ -209,16 +209,20 @@ func scopes() map[string][]string {
 	}
 }
 
-// scopeLabel is a label that queries make: the node of a device, or the same value for a device
-// that several nodes offer.
-const scopeLabel = "scope"
+// The labels that queries make in place of a device's node: the node, or the same value for a
+// device that several nodes offer; and the name in the cluster of a device that several nodes can
+// use.
+const (
+	scopeLabel    = "scope"
+	clusterDevice = "cluster_device"
+)
 
 // checkScopes fails for labels that are kept without a label of their scope, which the series have.
 func (k *checker) checkScopes(op parser.ItemType, kept []string, has func(label string) bool) {
 	all := scopes()
 	for _, label := range kept {
 		for _, scope := range all[label] {
-			if scope == "node" && slices.Contains(kept, scopeLabel) {
+			if scope == "node" && (slices.Contains(kept, scopeLabel) || slices.Contains(kept, clusterDevice)) {
 				continue
 			}
 			if has(scope) && !slices.Contains(kept, scope) {

@@ -445,13 +445,15 @@ func capacityAlerts(o *Options) []alert {
 	}, {
 		name: "DRAClusterDeviceOvercommitted", severity: warning, hold: o.For, keep: o.KeepFiring,
 		expr: `
-			sum by (cluster, scope, driver, pool, device, resource) (label_replace(
-			  max by (<device>, resource) (device:dra_consumed_capacity:ratio{pool!=""}), "scope", "cluster", "pool", ".+"
-			)) > 1
+			sum by (cluster, driver, pool, device, cluster_device, resource) (
+			  max by (cluster, namespace, resourceclaim_name, driver, pool, device, cluster_device, resource) (
+			    claim_device:dra_consumed_capacity:ratio
+			  )
+			) > 1
 			and
-			count by (cluster, scope, driver, pool, device, resource) (label_replace(
-			  group by (<device>, resource) (device:dra_consumed_capacity:ratio{pool!=""}), "scope", "cluster", "pool", ".+"
-			)) > 1`,
+			count by (cluster, driver, pool, device, cluster_device, resource) (
+			  group by (<device>, cluster_device, resource) (claim_device:dra_consumed_capacity:ratio)
+			) > 1`,
 		summary: "Device {{ $labels.device }} of {{ $labels.driver }} is overcommitted by several nodes together.",
 		description: "The device is offered to several nodes, whose claims consume " +
 			"{{ $value | humanizePercentage }} of its {{ $labels.resource }} together.",

@@ -15,6 +15,8 @@ type recording struct {
 	name   string // level:metric:operation
 	expr   string // with abbreviations, see Options.words
 	labels map[string]string
+	// more are labels that only some of the series have.
+	more []string
 	// perInterval is whether the value is the increase per evaluation interval, in unit: the rate
 	// times the interval. Its sum over any time is a total in which gaps count nothing.
 	perInterval bool
@@ -37,9 +39,11 @@ func recordings() []recordingGroup {
 	return []recordingGroup{
 		{"dra-exporter-idle", Node, "<idle interval>", slices.Concat(idleDevices(), idleClaims())},
 		{"dra-exporter-devices", Node, "<interval>", slices.Concat(devices(), deviceStates(), deviceErrors(), prices())},
-		{"dra-exporter-nodes", Node, "<interval>", slices.Concat(nodes(), namespacesOfNodes())},
+		{"dra-exporter-nodes", Node, "<interval>", nodes()},
+		{"dra-exporter-namespaces", Node, "<interval>", namespacesOfNodes()},
 		{"dra-exporter-workloads", Node, "<idle interval>", slices.Concat(costs(), workloadsOfNodes())},
-		{"dra-exporter-global", Global, "<interval>", slices.Concat(fleet(), namespaces())},
+		{"dra-exporter-global", Global, "<interval>", fleet()},
+		{"dra-exporter-namespaces-global", Global, "<interval>", slices.Concat(clusterDevices(), namespaces())},
 		{"dra-exporter-workloads-global", Global, "<interval>", workloads()},
 		{"dra-exporter-claims-global", Global, "<interval>", clusterClaims()},
 	}
@@ -147,15 +151,34 @@ func devices() []recording {
 		{name: "device:dra_lost:info", expr: `
 			group by (<device>) (max by (<device>) (dra_device_up) == 0)
 			and on (<device>) (device:dra_allocations:max > 0)`},
-		// While two scrapes differ, one of them is taken.
-		{name: "device:dra_model:info", expr: `
-			topk by (<device>) (1, group by (<device>, vendor, model) (dra_device_info))`},
+		// While two scrapes differ, one of them is taken. A device of the cluster, which other nodes can
+		// use too, has its name there as cluster_device: sums over nodes count it once by that.
+		{name: "device:dra_model:info", more: []string{clusterDevice}, expr: `
+			topk by (<device>) (
+			  1,
+			  group by (<device>, vendor, model, cluster_device) (
+			    label_join(dra_device_info{node_local="false"}, "cluster_device", "/", "pool", "device")
+			  )
+			  or
+			  group by (<device>, vendor, model) (dra_device_info{node_local!="false"})
+			)`},
 		// How much of its capacity the claims of the node consume.
 		{name: "device:dra_consumed_capacity:ratio", unit: query.Unit{Scale: 1}, expr: `
 			sum by (<device>, resource) (max by (<claim device>, share_id, resource) (dra_claim_consumed_capacity))
 			  / on (<device>, resource) (max by (<device>, resource) (dra_device_capacity) > 0)`},
+		// The same of each claim that has a device of the cluster: pods on several nodes may use it.
+		{name: "claim_device:dra_consumed_capacity:ratio", unit: query.Unit{Scale: 1}, expr: `
+			sum by (<claim device>, cluster_device, resource) (
+			  max by (<claim device>, share_id, resource) (dra_claim_consumed_capacity)
+			    * on (<device>) group_left (cluster_device) device:dra_model:info{cluster_device!=""}
+			)
+			  / on (<device>, resource) group_left () (max by (<device>, resource) (dra_device_capacity) > 0)`},
 	}
 }
+
+// clusterDevice is a label of records: POOL/DEVICE of a device of the cluster, which nodes other
+// than this one can use too.
+const clusterDevice = "cluster_device"
 
 // deviceStates give each device one state: the first of ledger.States() that applies. Rules can't
 // see which devices are guests or unavailable. The former are unmeasured here, the latter are not
@@ -226,7 +249,7 @@ func prices() []recording {
 		// The share with the model, for sums by model.
 		{name: "device:dra_weight:ratio", expr: `
 			(device:dra_share:ratio or group by (<device>) (device:dra_model:info))
-			  * on (<device>) group_left (model) device:dra_model:info`},
+			  * on (<device>) group_left (model, cluster_device) device:dra_model:info`},
 		{name: "device:dra_price:per_hour", unit: perHour(), expr: `
 			(
 			    <prices>
@@ -251,18 +274,26 @@ func costs() []recording {
 func nodes() []recording {
 	const held = `
 			  max by (<device>) (dra_device_utilization_ratio) and on (<device>) (device:dra_allocations:max > 0)`
+	const named = `
+			    * on (<device>) group_left (cluster_device) device:dra_model:info`
 	return []recording{
 		{name: "node:dra_exporter_up:max", expr: `
 			max by (cluster, node) (up{job=~"<job>"})`},
-		// The claimed devices by utilization, in steps of 0.1; 0 are those that do nothing.
+		// The claimed devices by utilization, in steps of 0.1; 0 are those that do nothing. Those of the
+		// cluster are left out: the sum below has each of them by itself.
 		{name: "node:dra_utilization:count", unit: query.Unit{Scale: 1}, expr: `
 			count_values by (cluster, node, driver) ("at_most", ceil(10 * (` + held + `
+			  unless on (<device>) device:dra_model:info{cluster_device!=""}
 			)) / 10)`},
 		{name: "node:dra_utilization:sum", expr: `
-			sum by (cluster, node, driver) (` + held + `
+			sum by (cluster, node, driver, cluster_device) (
+			  (` + held + `
+			  )` + named + `
 			)`},
 		{name: "node:dra_power_watts:sum", expr: `
-			sum by (cluster, node, driver) (max by (<device>) (dra_device_power_watts))`},
+			sum by (cluster, node, driver, cluster_device) (
+			  max by (<device>) (dra_device_power_watts)` + named + `
+			)`},
 		// Their quotient is the mean duration of a source's readings.
 		{name: "node:dra_source_duration_seconds:rate", unit: query.Unit{Seconds: 1, Scale: 1}, expr: `
 			max by (cluster, node, source) (rate(dra_exporter_source_duration_seconds_sum[<rate>]))`},
@@ -288,9 +319,9 @@ func namespacesOfNodes() []recording {
 	)
 	of := func(what, expr, factor string) recording {
 		return recording{name: "node_namespace:dra_" + what, expr: `
-			sum by (cluster, node, namespace, driver, model) (
+			sum by (cluster, node, namespace, driver, model, cluster_device) (
 			  ` + expr + `
-			    * on (<device>) group_left (model) ` + factor + `
+			    * on (<device>) group_left (model, cluster_device) ` + factor + `
 			)`}
 	}
 	rate := func(counter string) string { return "max by (<claim device>) (rate(" + counter + "[<rate>]))" }
@@ -305,21 +336,38 @@ func namespacesOfNodes() []recording {
 		of("idle_share_seconds:rate", "("+shares+idle+")", weight),
 		of("idle_energy_joules:rate", "("+joules+idle+")", plain),
 		of("idle_cost:rate", "("+shares+idle+")", price),
-		of("network_bytes:rate", `max by (<claim device>, link, direction) (
-			    rate(dra_claim_io_bytes_total{link=~"network|rdma"}[<rate>])
-			  )`, plain),
+		// Each node measures its own traffic, that of the devices of the cluster too.
+		{name: "node_namespace:dra_network_bytes:rate", expr: `
+			sum by (cluster, node, namespace, driver, model) (
+			  max by (<claim device>, link, direction) (rate(dra_claim_io_bytes_total{link=~"network|rdma"}[<rate>]))
+			    * on (<device>) group_left (model) device:dra_model:info
+			)`},
 		{name: "node_namespace:dra_devices:count", expr: `
 			sum by (cluster, node, namespace, driver) (claim:dra_devices:count)`},
+		// How many of its claims have each device of the cluster.
+		{name: "node_namespace:dra_cluster_devices:count", expr: `
+			count by (cluster, node, namespace, driver, cluster_device) (
+			  group by (<claim device>) (dra_claim_device_info{admin_access="false"})
+			    * on (<device>) group_left (cluster_device) device:dra_model:info{cluster_device!=""}
+			)`},
 		{name: "node_namespace:dra_power_watts:sum", expr: `
-			sum by (cluster, node, namespace, driver) (max by (<claim device>) (dra_claim_power_watts))`},
+			sum by (cluster, node, namespace, driver, cluster_device) (
+			  max by (<claim device>) (dra_claim_power_watts)
+			    * on (<device>) group_left (cluster_device) device:dra_model:info
+			)`},
 	}
 }
 
 // fleet are sums over all nodes.
 func fleet() []recording {
-	sum := func(what, labels string) string {
+	// A device of the cluster that several nodes measure has the highest value.
+	sum := func(what string) string {
 		return `
-			sum by (cluster, ` + labels + `) (max by (cluster, node, ` + labels + `) (node:dra_` + what + `))`
+			sum by (cluster, driver) (
+			  max by (cluster, node, driver) (node:dra_` + what + `{cluster_device=""})
+			  or
+			  max by (cluster, driver, cluster_device) (node:dra_` + what + `{cluster_device!=""})
+			)`
 	}
 	return []recording{
 		{name: "cluster:dra_exporters:count", expr: `
@@ -334,9 +382,17 @@ func fleet() []recording {
 			count by (cluster, driver, vendor, model) (
 			  ` + offeredOnce("\n\t\t\t    (max by (<device>) (device:dra_allocations:max) > 0)") + `
 			)`},
-		{name: "cluster:dra_utilization:count", expr: sum("utilization:count", "driver, at_most")},
-		{name: "cluster:dra_utilization:sum", expr: sum("utilization:sum", "driver")},
-		{name: "cluster:dra_power_watts:sum", expr: sum("power_watts:sum", "driver")},
+		{name: "cluster:dra_utilization:count", unit: query.Unit{Scale: 1}, expr: `
+			sum by (cluster, driver, at_most) (
+			  max by (cluster, node, driver, at_most) (node:dra_utilization:count)
+			  or
+			  count_values by (cluster, driver) (
+			    "at_most",
+			    ceil(10 * max by (cluster, driver, cluster_device) (node:dra_utilization:sum{cluster_device!=""})) / 10
+			  )
+			)`},
+		{name: "cluster:dra_utilization:sum", expr: sum("utilization:sum")},
+		{name: "cluster:dra_power_watts:sum", expr: sum("power_watts:sum")},
 	}
 }
 
@@ -371,13 +427,61 @@ func scoped(expr string) string {
 			    "` + scopeWord + `", "$1", "node", "(.*)"), "` + scopeWord + `", "cluster", "pool", ".+")`
 }
 
+// clusterDevices record which part of each device of the cluster the claims of each node have. A
+// node divides all of the device among its own claims. While several nodes hold it, it is allocated
+// as long as on the node that holds it longest, and divided in proportion to what the claims of a
+// node have there and how many they are: equally, where the nodes divide equally. A claim that has
+// just ended still has what it did within the window, and the claims of its node count as one.
+func clusterDevices() []recording {
+	const held, claims = "cluster_device:dra_allocated_share_seconds:rate", "cluster_device:dra_claims:count"
+	return []recording{
+		{name: held, expr: `
+			sum by (cluster, node, driver, cluster_device) (
+			  max by (cluster, node, namespace, driver, model, cluster_device) (
+			    node_namespace:dra_allocated_share_seconds:rate{cluster_device!=""}
+			  )
+			)`},
+		{name: claims, expr: `
+			sum by (cluster, node, driver, cluster_device) (
+			  max by (cluster, node, namespace, driver, cluster_device) (node_namespace:dra_cluster_devices:count)
+			)
+			or
+			1 + 0 * ` + held},
+		{name: clusterDevicePart, unit: query.Unit{Scale: 1}, expr: `
+			` + claims + `
+			  * on (cluster, driver, cluster_device) group_left ()
+			    (
+			      max by (cluster, driver, cluster_device) (` + held + `)
+			        / on (cluster, driver, cluster_device)
+			          (
+			            sum by (cluster, driver, cluster_device) (
+			              ` + held + `
+			                * on (cluster, node, driver, cluster_device) ` + claims + `
+			            ) > 0
+			          )
+			    )`},
+	}
+}
+
+const clusterDevicePart = "cluster_device:dra_part:ratio"
+
 // namespaces are the showback of each namespace, over all nodes. Their sums over long times are
 // totals in which gaps count nothing.
 func namespaces() []recording {
 	const by = "namespace, driver, model"
+	// Of a device of the cluster each node has its part, but of traffic, which each measures itself.
 	sum := func(record, by string) string {
-		return `
+		if record == "network_bytes:rate" {
+			return `
 			sum by (cluster, ` + by + `) (max by (cluster, node, ` + by + `) (node_namespace:dra_` + record + `))`
+		}
+		return `
+			sum by (cluster, ` + by + `) (
+			  max by (cluster, node, ` + by + `) (node_namespace:dra_` + record + `{cluster_device=""})
+			  or
+			  max by (cluster, node, ` + by + `, cluster_device) (node_namespace:dra_` + record + `{cluster_device!=""})
+			    * on (cluster, node, driver, cluster_device) group_left () ` + clusterDevicePart + `
+			)`
 	}
 	var out []recording
 	for _, increase := range []struct {
@@ -401,7 +505,17 @@ func namespaces() []recording {
 	}
 	return append(out,
 		recording{name: "namespace:dra_active_devices:sum", expr: sum("active_seconds:rate", by)},
-		recording{name: "namespace:dra_devices:count", expr: sum("devices:count", "namespace, driver")},
+		// A device of the cluster counts on the node on which most claims have it.
+		recording{name: "namespace:dra_devices:count", expr: `
+			sum by (cluster, namespace, driver) (
+			  max by (cluster, node, namespace, driver) (node_namespace:dra_devices:count)
+			  or
+			  max by (cluster, namespace, driver, cluster_device) (node_namespace:dra_cluster_devices:count)
+			    - on (cluster, namespace, driver, cluster_device)
+			    sum by (cluster, namespace, driver, cluster_device) (
+			      max by (cluster, node, namespace, driver, cluster_device) (node_namespace:dra_cluster_devices:count)
+			    )
+			)`},
 		recording{name: "namespace:dra_power_watts:sum", expr: sum("power_watts:sum", "namespace, driver")},
 	)
 }

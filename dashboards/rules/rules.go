@@ -157,6 +157,7 @@ func (r *recording) rule(o *Options, catalog query.Catalog) (source, error) {
 	for label := range r.labels {
 		family.Labels, family.Key = append(family.Labels, label), append(slices.Clone(family.Key), label)
 	}
+	family.Labels = append(family.Labels, r.more...)
 	if r.perInterval {
 		rule.Expr = fmt.Sprintf("(\n%s\n) * <interval seconds>", indent(rule.Expr))
 	}

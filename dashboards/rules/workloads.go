@@ -10,8 +10,7 @@ func workloadsOfNodes() []recording {
 	const (
 		of = `
 			    * on (<pod>) group_left (<of workload>) pod:dra_workload:info`
-		ofWhole = `
-			    * on (<device>) group_left () device:dra_weight:ratio`
+		ofWhole, named = onDevice + "device:dra_weight:ratio", onDevice + "device:dra_model:info"
 		// 1 while the claim that holds the device is busy and does nothing, 0 while it is not known to:
 		// only claims that have the device for themselves can be known to be stalled.
 		whileStalled = `
@@ -22,7 +21,7 @@ func workloadsOfNodes() []recording {
 		return recording{
 			name: "node_workload:dra_" + what + ":rate",
 			expr: `
-			sum by (<workload>, node) (
+			sum by (<workload>, node, cluster_device) (
 			  ` + expr + of + `
 			)`,
 		}
@@ -48,7 +47,7 @@ func workloadsOfNodes() []recording {
 		sum("active_seconds", rate("dra_pod_active_seconds_total")+ofWhole),
 		sum("idle_share_seconds", "("+held+` and on (<device>) device:dra_state:info{state="idle"})`),
 		sum("stalled_share_seconds", held+whileStalled),
-		sum("energy_joules", rate("dra_pod_energy_joules_total")),
+		sum("energy_joules", rate("dra_pod_energy_joules_total")+named),
 		// What happens to a device hits all of its holders in full: it is one incident of a
 		// workload, however many of its pods hold the device.
 		{name: "node_workload:dra_errors:rate", expr: `
@@ -78,36 +77,54 @@ func workloadsOfNodes() []recording {
 			)
 			and on (<pod>) dra_pod_topology_info{farthest="across"}`},
 		{name: "node_workload:dra_devices:count", expr: `
-			count by (<workload>, node) (
-			  group by (<workload>, node, pool, device) (
-			    group by (<pod device>) (dra_pod_claim_info{attribution!=""})` + of + `
+			count by (<workload>, node, cluster_device) (
+			  group by (<workload>, node, pool, device, cluster_device) (
+			    group by (<pod device>) (dra_pod_claim_info{attribution!=""})` + named + of + `
 			  )
 			)`},
 	}
 }
 
-// workloads are the workloads over all nodes.
+const onDevice = `
+			    * on (<device>) group_left (cluster_device) `
+
+// workloads are the workloads over all nodes. Of a device of the cluster the pods of each node have
+// the part that [clusterDevices] recorded last, up to an interval before.
 func workloads() []recording {
 	seconds := query.Unit{Seconds: 1, Scale: 1}
+	increase := func(what, expr string, unit query.Unit) recording {
+		return recording{name: "workload:dra_" + what + ":increase", perInterval: true, unit: unit, expr: expr}
+	}
 	sum := func(what, more string) string {
 		return `
-			sum by (<workload>` + more + `) (max by (<workload>, node` + more + `) (node_workload:dra_` + what + `))`
+			sum by (<workload>` + more + `) (max by (<workload>, node` + more + `) (node_workload:dra_` + what + `:rate))`
 	}
-	increase := func(what, more string, unit query.Unit) recording {
-		return recording{
-			name: "workload:dra_" + what + ":increase", perInterval: true, unit: unit, expr: sum(what+":rate", more),
-		}
+	divided := func(what string, unit query.Unit) recording {
+		record := "node_workload:dra_" + what + ":rate"
+		return increase(what, `
+			sum by (<workload>) (
+			  max by (<workload>, node) (`+record+`{cluster_device=""})
+			  or
+			  max by (<workload>, node, cluster_device) (`+record+`{cluster_device!=""})
+			    * on (cluster, node, driver, cluster_device) group_left ()
+			      max by (cluster, node, driver, cluster_device) (`+clusterDevicePart+`)
+			)`, unit)
 	}
 	return []recording{
-		increase("allocated_share_seconds", "", seconds),
-		increase("active_seconds", "", seconds),
-		increase("idle_share_seconds", "", seconds),
-		increase("stalled_share_seconds", "", seconds),
-		increase("energy_joules", "", query.Unit{Joules: 1, Scale: 1}),
-		increase("errors", ", kind", query.Unit{Scale: 1}),
-		increase("throttled_seconds", "", seconds),
+		divided("allocated_share_seconds", seconds),
+		divided("active_seconds", seconds),
+		divided("idle_share_seconds", seconds),
+		divided("stalled_share_seconds", seconds),
+		divided("energy_joules", query.Unit{Joules: 1, Scale: 1}),
+		increase("errors", sum("errors", ", kind"), query.Unit{Scale: 1}),
+		increase("throttled_seconds", sum("throttled_seconds", ""), seconds),
 		{name: "workload:dra_memory_used_peak_bytes:max", expr: `
 			max by (<workload>) (node_workload:dra_memory_used_peak_bytes:max)`},
-		{name: "workload:dra_devices:count", expr: sum("devices:count", "")},
+		{name: "workload:dra_devices:count", expr: `
+			sum by (<workload>) (
+			  max by (<workload>, node) (node_workload:dra_devices:count{cluster_device=""})
+			  or
+			  max by (<workload>, cluster_device) (node_workload:dra_devices:count{cluster_device!=""})
+			)`},
 	}
 }

@@ -140,10 +140,13 @@ func deviceStories() []story {
 			checks: []check{{29, nil}, {36, []string{"DRASharedDeviceOvercommitted device=gpu-0"}}, {75, nil}},
 		},
 		{
-			// Half of the device on each node, and more on the second one for a while.
+			// One claim has half of the device for pods on both nodes, and another one the other half. A
+			// third one has more for a while.
 			name: "overcommitted by two nodes together",
 			series: slices.Concat(
 				[]series{
+					{"dra_device_info", ofFabric("n1", `node_local="false"`), always(1)},
+					{"dra_device_info", ofFabric("n2", `node_local="false"`), always(1)},
 					{"dra_device_capacity", ofFabric("n1", `resource="cores"`), always(4)},
 					{"dra_device_capacity", ofFabric("n2", `resource="cores"`), always(4)},
 				},
@@ -153,7 +156,11 @@ func deviceStories() []story {
 						always(2),
 					},
 					{
-						"dra_claim_consumed_capacity", ofFabric("n2", `namespace="a", resourceclaim_name="d", resource="cores"`),
+						"dra_claim_consumed_capacity", ofFabric("n2", `namespace="a", resourceclaim_name="c", resource="cores"`),
+						always(2),
+					},
+					{
+						"dra_claim_consumed_capacity", ofFabric("n1", `namespace="a", resourceclaim_name="d", resource="cores"`),
 						always(2),
 					},
 					{
