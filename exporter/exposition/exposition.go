@@ -29,8 +29,8 @@ type Renderer struct {
 	labels   *labelCache
 	config   Config
 	families *[numFamilies]Family
-	order    []familyID             // by name
-	sizes    chan *[numFamilies]int // of the bodies of an earlier rendering, in bytes
+	order    []familyID      // by name
+	idle     chan *rendering // one that is not in use, with the memory of an earlier answer
 }
 
 // Config configures a [Renderer].
@@ -47,7 +47,7 @@ func New(registry prometheus.Gatherer, latest func() *Snapshot, c Config) *Rende
 	e := &Renderer{
 		registry: registry, latest: latest, labels: newLabelCache(catalogue), config: c,
 		families: allFamilies(catalogue, c.Choices),
-		sizes:    make(chan *[numFamilies]int, 1),
+		idle:     make(chan *rendering, 1),
 	}
 	for id := range numFamilies {
 		if e.families[id].Name != "" {
@@ -69,44 +69,47 @@ type Part struct {
 // rest is written. A bytes.Buffer is grown at once to what it needs.
 func (e *Renderer) Write(w io.Writer, f expfmt.Format) ([]Part, error) {
 	r := e.rendering(formatOf(f, e.config.CreatedSamples))
-	defer e.keepSizes(r)
-	r.classic = e.config.Choices.Of(GroupHistograms) == Classic
+	defer e.keep(r)
 	if s := e.latest(); s != nil {
 		r.take(s, e.labels, e.config)
 	}
 	if room, ok := w.(interface{ Grow(size int) }); ok {
-		room.Grow(r.size())
+		room.Grow(r.totals[r.format] + r.totals[r.format]/16)
 	}
 	out := &counted{w: w}
 	parts, err := e.assemble(r, f, out)
+	r.totals[r.format] = out.n
 	if out.err != nil {
 		return nil, fmt.Errorf("write metrics: %w", out.err)
 	}
 	return parts, err
 }
 
-// rendering returns an empty rendering, with memory for bodies of the sizes that they had before.
-// The memory itself is not kept: between two scrapes it would be most of what the program has.
+// rendering returns an empty rendering, with the memory of an earlier one if that is not in use.
 func (e *Renderer) rendering(f format) *rendering {
-	r := &rendering{families: e.families, format: f}
+	var r *rendering
 	select {
-	case sizes := <-e.sizes:
-		for id, n := range sizes {
-			r.bodies[id] = make([]byte, 0, n+n/16)
-		}
+	case r = <-e.idle:
 	default:
+		r = &rendering{
+			families: e.families, classic: e.config.Choices.Of(GroupHistograms) == Classic, totals: map[format]int{},
+		}
 	}
+	r.format = f
 	return r
 }
 
-// keepSizes keeps the sizes of a rendering's bodies for the next answer.
-func (e *Renderer) keepSizes(r *rendering) {
-	var sizes [numFamilies]int
-	for id := range r.bodies {
-		sizes[id] = len(r.bodies[id])
+// keep keeps a rendering for the next answer: 1 MiB for 20 000 samples, and nothing of the snapshot.
+func (e *Renderer) keep(r *rendering) {
+	for id, rows := range r.rows {
+		if len(rows) < cap(rows)/4 { // most claims and pods have ended
+			rows = nil
+		}
+		clear(rows)
+		r.rows[id] = rows[:0]
 	}
 	select {
-	case e.sizes <- &sizes:
+	case e.idle <- r:
 	default:
 	}
 }
@@ -150,16 +153,17 @@ func (e *Renderer) assemble(r *rendering, f expfmt.Format, out *counted) ([]Part
 	}
 	for _, id := range e.order {
 		name := e.families[id].Name
-		if len(r.bodies[id]) == 0 {
+		body := r.encode(id)
+		if len(body) == 0 {
 			continue
 		}
 		for len(own) > 0 && own[0].GetName() < name {
 			encode(own[0])
 			own = own[1:]
 		}
-		head, tail := r.format.family(&e.families[id], len(r.bodies[id]))
+		head, tail := r.format.family(&e.families[id], len(body))
 		write(head)
-		write(r.bodies[id])
+		write(body)
 		write(tail)
 		end(name)
 	}
@@ -187,7 +191,8 @@ func formats() []expfmt.Format {
 // the scheme by which a client wants others escaped changes nothing of what is written.
 func Negotiate(h http.Header) expfmt.Format { return expfmt.NegotiateAccept(h, formats()...) }
 
-// rendering is a sink that writes samples.
+// rendering is a sink that collects the samples of a snapshot, and then writes one family after the
+// other.
 type rendering struct {
 	families *[numFamilies]Family
 	format   format
@@ -195,16 +200,17 @@ type rendering struct {
 	keep     int
 	now      time.Time // of the snapshot, without the monotonic clock
 	held     time.Time // counters first exported after it are written as 0; zero: none
-	bodies   [numFamilies][]byte
+	rows     [numFamilies][]row
+	body     []byte         // of the family that is being written
+	totals   map[format]int // of the last answers, in bytes
 }
 
-// size returns about how many bytes the answer will have.
-func (r *rendering) size() int {
-	size := 64 << 10 // the registry's, and the families' heads
-	for _, body := range r.bodies {
-		size += len(body)
-	}
-	return size
+// row is a sample. A scrape has tens of thousands of them.
+type row struct {
+	labels       *labels
+	value        float64
+	born         int64                   // the created timestamp in nanoseconds of Unix time; 0: none
+	distribution *distribution.Histogram // nil: the value
 }
 
 func (r *rendering) take(s *Snapshot, cache *labelCache, c Config) {
@@ -225,7 +231,7 @@ func (r *rendering) put(id familyID, l *labels, value float64, born, shown time.
 	if f.Type == driver.Counter && r.holds(shown) {
 		value = 0
 	}
-	r.bodies[id] = r.format.sample(r.bodies[id], f, l, value, r.begun(born))
+	r.add(id, row{labels: l, value: value, born: r.begun(born)})
 }
 
 func (r *rendering) putDistribution(id familyID, l *labels, d *ledger.Distribution) {
@@ -237,7 +243,30 @@ func (r *rendering) putDistribution(id familyID, l *labels, d *ledger.Distributi
 	if r.holds(d.Shown) {
 		h = &distribution.Histogram{}
 	}
-	r.bodies[id] = r.format.histogram(r.bodies[id], f, l, h, r.begun(d.Born), r.classic)
+	r.add(id, row{labels: l, born: r.begun(d.Born), distribution: h})
+}
+
+// add adds a sample. The labels are rendered here, while nobody else uses the cache.
+func (r *rendering) add(id familyID, s row) {
+	if _, ok := r.format.(protobufFormat); ok && s.labels != nil {
+		s.labels.protobuf()
+	}
+	r.rows[id] = append(r.rows[id], s)
+}
+
+// encode returns the samples of a family, until the next call.
+func (r *rendering) encode(id familyID) []byte {
+	f, body := &r.families[id], r.body[:0]
+	for i := range r.rows[id] {
+		s := &r.rows[id][i]
+		if s.distribution != nil {
+			body = r.format.histogram(body, f, s.labels, s.distribution, s.born, r.classic)
+		} else {
+			body = r.format.sample(body, f, s.labels, s.value, s.born)
+		}
+	}
+	r.body = body
+	return body
 }
 
 // drops reports whether the limit drops the family.
@@ -246,11 +275,11 @@ func (r *rendering) drops(f *Family) bool { return !f.unlimited && int(f.rank) <
 // holds reports whether a counter that was first exported at that time is written as 0.
 func (r *rendering) holds(shown time.Time) bool { return !r.held.IsZero() && shown.After(r.held) }
 
-// begun returns the created timestamp of a counter that was born then. If the wall clock went back,
-// there is none: a counter does not begin in the future.
-func (r *rendering) begun(born time.Time) time.Time {
-	if born.Round(0).After(r.now) {
-		return time.Time{}
+// begun returns the created timestamp of a counter that was born then, in nanoseconds of Unix time.
+// If the wall clock went back, there is none, which is 0: a counter does not begin in the future.
+func (r *rendering) begun(born time.Time) int64 {
+	if born.IsZero() || born.Round(0).After(r.now) {
+		return 0
 	}
-	return born
+	return born.UnixNano()
 }

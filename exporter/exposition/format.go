@@ -20,11 +20,12 @@ import (
 // from families that are ready-made), since they check and escape each name and label of each
 // sample again.
 type format interface {
-	// sample appends a sample to the body of its family. born is zero for gauges.
-	sample(body []byte, f *Family, l *labels, value float64, born time.Time) []byte
+	// sample appends a sample to the body of its family. born is the created timestamp in
+	// nanoseconds of Unix time, 0 if there is none, as of gauges.
+	sample(body []byte, f *Family, l *labels, value float64, born int64) []byte
 	// histogram appends a distribution; without classic buckets only a format that has native
 	// histograms.
-	histogram(body []byte, f *Family, l *labels, h *distribution.Histogram, born time.Time, classic bool) []byte
+	histogram(body []byte, f *Family, l *labels, h *distribution.Histogram, born int64, classic bool) []byte
 	// family returns what comes before and after the samples of a family, which have so many bytes.
 	family(f *Family, size int) (head, tail []byte)
 	// end returns the end of an answer.
@@ -47,7 +48,7 @@ func formatOf(f expfmt.Format, created bool) format {
 // textFormat is the text format 0.0.4.
 type textFormat struct{}
 
-func (textFormat) sample(body []byte, f *Family, l *labels, value float64, _ time.Time) []byte {
+func (textFormat) sample(body []byte, f *Family, l *labels, value float64, _ int64) []byte {
 	body = append(appendName(body, f.Name, l), ' ')
 	return append(appendFloat(body, value), '\n')
 }
@@ -63,12 +64,12 @@ func (textFormat) end() []byte { return nil }
 // by a line with its created time.
 type openMetricsFormat struct{ created bool }
 
-func (o openMetricsFormat) sample(body []byte, f *Family, l *labels, value float64, born time.Time) []byte {
+func (o openMetricsFormat) sample(body []byte, f *Family, l *labels, value float64, born int64) []byte {
 	body = append(appendName(body, f.Name, l), ' ')
 	body = append(appendOpenMetricsFloat(body, value), '\n')
-	if o.created && !born.IsZero() {
+	if o.created && born != 0 {
 		body = append(appendName(body, openMetricsName(f)+"_created", l), ' ')
-		body = append(appendOpenMetricsFloat(body, float64(born.UnixNano())/1e9), '\n')
+		body = append(appendOpenMetricsFloat(body, float64(born)/1e9), '\n')
 	}
 	return body
 }
@@ -147,7 +148,7 @@ func appendOpenMetricsFloat(out []byte, v float64) []byte {
 // numbers are those of prometheus/client_model's metrics.proto.
 type protobufFormat struct{}
 
-func (protobufFormat) sample(body []byte, f *Family, l *labels, value float64, born time.Time) []byte {
+func (protobufFormat) sample(body []byte, f *Family, l *labels, value float64, born int64) []byte {
 	wire := ""
 	if l != nil {
 		wire = l.protobuf()
@@ -173,18 +174,19 @@ func appendValue(message []byte, v float64) []byte {
 	return protowire.AppendFixed64(protowire.AppendTag(message, 1, protowire.Fixed64Type), math.Float64bits(v))
 }
 
-// appendCreated appends the field of a Counter (3) or a Histogram (15) with its created time: a
-// google.protobuf.Timestamp of seconds (1) and nanos (2).
-func appendCreated(message []byte, field protowire.Number, born time.Time) []byte {
-	if born.IsZero() {
+// appendCreated appends the field of a Counter (3) or a Histogram (15) with its created time, if
+// there is one: a google.protobuf.Timestamp of seconds (1) and nanos (2).
+func appendCreated(message []byte, field protowire.Number, born int64) []byte {
+	if born == 0 {
 		return message
 	}
 	var room [20]byte
 	stamp := room[:0]
-	if s := born.Unix(); s != 0 {
+	at := time.Unix(0, born)
+	if s := at.Unix(); s != 0 {
 		stamp = protowire.AppendVarint(protowire.AppendTag(stamp, 1, protowire.VarintType), uint64(s))
 	}
-	if n := born.Nanosecond(); n != 0 {
+	if n := at.Nanosecond(); n != 0 {
 		stamp = protowire.AppendVarint(protowire.AppendTag(stamp, 2, protowire.VarintType), uint64(n))
 	}
 	return protowire.AppendBytes(protowire.AppendTag(message, field, protowire.BytesType), stamp)

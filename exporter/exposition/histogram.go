@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math"
 	"strconv"
-	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -53,7 +52,7 @@ func eachClassic(family *Family, h *distribution.Histogram, f func(bound float64
 }
 
 func (textFormat) histogram(
-	body []byte, f *Family, l *labels, h *distribution.Histogram, _ time.Time, classic bool,
+	body []byte, f *Family, l *labels, h *distribution.Histogram, _ int64, classic bool,
 ) []byte {
 	if !classic {
 		return body
@@ -62,15 +61,15 @@ func (textFormat) histogram(
 }
 
 func (o openMetricsFormat) histogram(
-	body []byte, f *Family, l *labels, h *distribution.Histogram, born time.Time, classic bool,
+	body []byte, f *Family, l *labels, h *distribution.Histogram, born int64, classic bool,
 ) []byte {
 	if !classic {
 		return body
 	}
 	body = appendClassic(body, f, l, h, appendOpenMetricsFloat)
-	if o.created && !born.IsZero() {
+	if o.created && born != 0 {
 		body = append(appendName(body, f.Name+"_created", l), ' ')
-		body = append(appendOpenMetricsFloat(body, float64(born.UnixNano())/1e9), '\n')
+		body = append(appendOpenMetricsFloat(body, float64(born)/1e9), '\n')
 	}
 	return body
 }
@@ -99,7 +98,7 @@ func appendClassic(
 // of classic ones, schema (5), zero_threshold (6), zero_count (7), positive_span (12),
 // positive_delta (13) and created_timestamp (15).
 func (protobufFormat) histogram(
-	body []byte, f *Family, l *labels, h *distribution.Histogram, born time.Time, classic bool,
+	body []byte, f *Family, l *labels, h *distribution.Histogram, born int64, classic bool,
 ) []byte {
 	wire := ""
 	if l != nil {
@@ -136,9 +135,10 @@ func appendClassicBuckets(m []byte, f *Family, h *distribution.Histogram) []byte
 const maxGap = 2
 
 // appendBuckets appends the spans, and the difference of each bucket's count to that of the one
-// before.
+// before. The differences are packed into one field, which every parser of protobuf must accept
+// (https://protobuf.dev/programming-guides/encoding/#packed): a byte less for each bucket.
 func appendBuckets(m []byte, h *distribution.Histogram) []byte {
-	var room [4 * distribution.MaxBuckets]byte
+	var room [3 * distribution.MaxBuckets]byte
 	deltas := room[:0] // they come after all spans
 	offset, length, next, before := 0, 0, 0, uint64(0)
 	for index, count := range h.Buckets() {
@@ -154,7 +154,11 @@ func appendBuckets(m []byte, h *distribution.Histogram) []byte {
 		deltas, before = appendDelta(deltas, before, count), count
 		next = index + 1
 	}
-	return append(appendSpan(m, offset, length), deltas...)
+	if length == 0 {
+		return m
+	}
+	m = appendSpan(m, offset, length)
+	return protowire.AppendBytes(protowire.AppendTag(m, 13, protowire.BytesType), deltas)
 }
 
 // appendSpan appends a BucketSpan of offset (1) and length (2), if it has any buckets.
@@ -170,13 +174,12 @@ func appendSpan(m []byte, offset, length int) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(m, 12, protowire.BytesType), span)
 }
 
-func appendDelta(m []byte, before, count uint64) []byte {
-	const tag = 13<<3 | byte(protowire.VarintType)
+func appendDelta(deltas []byte, before, count uint64) []byte {
 	delta := protowire.EncodeZigZag(int64(count) - int64(before))
 	if delta < 0x80 { // most are
-		return append(m, tag, byte(delta))
+		return append(deltas, byte(delta))
 	}
-	return protowire.AppendVarint(append(m, tag), delta)
+	return protowire.AppendVarint(deltas, delta)
 }
 
 func appendCount(body []byte, count uint64) []byte { return strconv.AppendUint(body, count, 10) }

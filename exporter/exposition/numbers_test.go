@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-	"time"
 
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -34,7 +33,7 @@ func TestNumbers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := string(
-				own.sample(nil, &Family{Name: "m"}, nil, value, time.Time{}),
+				own.sample(nil, &Family{Name: "m"}, nil, value, 0),
 			); got != strings.TrimPrefix(want.String(), "# TYPE m gauge\n") {
 				t.Errorf("%v is written %q, not as in %q", value, got, want.String())
 			}

