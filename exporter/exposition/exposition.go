@@ -99,7 +99,8 @@ func (e *Renderer) rendering(f format) *rendering {
 	return r
 }
 
-// keep keeps a rendering for the next answer: 1 MiB for 20 000 samples, and nothing of the snapshot.
+// keep keeps a rendering for the next answer: 1 MiB for 20 000 samples, and nothing of the
+// snapshot.
 func (e *Renderer) keep(r *rendering) {
 	for id, rows := range r.rows {
 		if len(rows) < cap(rows)/4 { // most claims and pods have ended

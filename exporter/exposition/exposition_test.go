@@ -112,8 +112,8 @@ func TestExposition(t *testing.T) {
 }
 
 // Each format is written as client_golang's encoder writes the same families, to the byte; but for
-// histograms in protobuf, which TestNativeHistogram compares, and whose classic buckets are those of
-// the text here.
+// histograms in protobuf, which TestNativeHistogram compares, and whose classic buckets are those
+// of the text here.
 func TestFormats(t *testing.T) {
 	const name = "a\"b\\c\n<d>" // would end a string, a line or an element
 	hostile := busyHistory(t)
