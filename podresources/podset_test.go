@@ -80,35 +80,43 @@ func TestPodIsGoneBeforeTheNextAnswer(t *testing.T) {
 func TestReplacedPodHoldsNothing(t *testing.T) {
 	name, claim := Pod{"ns", "set-0"}, Claim{"ns", "of-first"}
 	first := PodFacts{
-		Pod: name, UID: "1", Created: second(0), Started: true, Running: 1, Claims: []PodClaim{{Name: "c", Claim: claim.Name}},
+		Pod: name, UID: "1", Created: second(0), Started: true, Running: 1,
+		Claims: []PodClaim{{Name: "c", Claim: claim.Name}},
 	}
 	ended := first
 	ended.Ending, ended.Running = true, 0
 	const listed, notListed = true, false
+	both := func(s *PodSet) {
+		s.replacedBy("2", 1)
+		s.Set(ended, second(2))
+	}
 	for what, tc := range map[string]struct {
 		do    func(s *PodSet)
 		first bool // it is listed
 		want  int
 	}{
-		"it runs":               {func(*PodSet) {}, listed, 1},
-		"it has ended":          {func(s *PodSet) { s.Set(ended, second(2)) }, notListed, 0},
-		"and is listed":         {func(s *PodSet) { s.Set(ended, second(2)) }, listed, 1},
-		"the second is there":   {func(s *PodSet) { s.replacedBy("2", 1); s.Set(ended, second(2)) }, listed, 0},
-		"created as it ended":   {func(s *PodSet) { s.Set(ended, second(2)); s.replacedBy("2", 0) }, listed, 0},
-		"the second is gone":    {func(s *PodSet) { s.replacedBy("2", 1); s.Set(ended, second(2)); s.Remove("2") }, listed, 0},
-		"gone before the first": {func(s *PodSet) { s.replacedBy("2", 1); s.Remove("2"); s.Set(ended, second(2)) }, listed, 0},
-		"and forgotten": {func(s *PodSet) {
+		"it runs":             {func(*PodSet) {}, listed, 1},
+		"it has ended":        {func(s *PodSet) { s.Set(ended, second(2)) }, notListed, 0},
+		"and is listed":       {func(s *PodSet) { s.Set(ended, second(2)) }, listed, 1},
+		"the second is there": {both, listed, 0},
+		"created as it ended": {func(s *PodSet) { s.Set(ended, second(2)); s.replacedBy("2", 0) }, listed, 0},
+		"the second is gone":  {func(s *PodSet) { both(s); s.Remove("2") }, listed, 0},
+		"and forgotten":       {func(s *PodSet) { both(s); s.Remove("2"); s.Forget(nil) }, listed, 0},
+		"gone before the first": {func(s *PodSet) {
 			s.replacedBy("2", 1)
-			s.Set(ended, second(2))
 			s.Remove("2")
-			s.Forget(nil)
+			s.Set(ended, second(2))
 		}, listed, 0},
 		"the watch began anew meanwhile": {func(s *PodSet) {
 			s.Replace([]PodFacts{{Pod: name, UID: "2", Created: second(1)}}, second(2))
 			s.Set(ended, second(3))
 			s.Remove("2")
 		}, listed, 0},
-		"the second's clock was set back": {func(s *PodSet) { s.replacedBy("2", -1); s.Set(ended, second(2)); s.Remove("1") }, listed, 0},
+		"the second's clock was set back": {func(s *PodSet) {
+			s.replacedBy("2", -1)
+			s.Set(ended, second(2))
+			s.Remove("1")
+		}, listed, 0},
 	} {
 		var s PodSet
 		s.Set(first, second(0))
