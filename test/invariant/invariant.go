@@ -27,7 +27,7 @@ type Checker struct {
 	final    map[series]float64 // of holders that ended long enough ago
 	parents  *parents           // of all partitions that were seen
 	held     map[holder]bool    // that were seen
-	read     map[holder]past    // of the holders that have ended
+	past     map[holder]past    // of the holders that have ended
 	time     time.Time
 	compared int
 }
@@ -52,8 +52,12 @@ type holder struct {
 	id                  driver.ID
 }
 
-// past is the end of a holder, and when its device was first seen after it.
-type past struct{ ended, read time.Time }
+// past is the end of a holder.
+type past struct {
+	ended time.Time
+	since time.Time // from when on all snapshots after the end had its device; zero: the last one had not
+	final bool
+}
 
 // Compared returns how many sums were compared so far: a check of nothing proves nothing.
 func (c *Checker) Compared() int { return c.compared }
@@ -83,7 +87,7 @@ func (c *Checker) Check(r *web.Report) []error {
 	}
 	if c.counters == nil {
 		c.counters, c.held = map[series]float64{}, map[holder]bool{}
-		c.final, c.read = map[series]float64{}, map[holder]past{}
+		c.final, c.past = map[series]float64{}, map[holder]past{}
 	}
 	maps.Copy(c.counters, now)
 	return append(wrong, c.ended(r)...)
@@ -120,25 +124,32 @@ func (c *Checker) ended(r *web.Report) []error {
 }
 
 // isFinal reports whether a holder has ended so long ago that its counters are final: without
-// claims and slices, its device may be unknown from its end until another holder has it, and is not
-// read meanwhile. A later end is that of another hold under the same names, which may have begun
-// and ended between two snapshots.
+// claims and slices, its device may be unknown from some time after its end until another holder
+// has it, and is not read meanwhile. A later end is that of another hold under the same names,
+// which may have begun and ended between two snapshots.
 func (c *Checker) isFinal(r *web.Report, row *web.HolderReport, h holder) bool {
 	if row.Ended == nil {
-		delete(c.read, h)
+		delete(c.past, h)
 		return false
 	}
-	p, known := c.read[h]
-	if !known || !p.ended.Equal(*row.Ended) {
-		seen := slices.ContainsFunc(r.Devices, func(d web.DeviceReport) bool { return d.ID == row.ID })
-		delete(c.read, h)
-		if !seen || !r.Time.After(*row.Ended) {
-			return false
-		}
-		p = past{ended: *row.Ended, read: r.Time}
-		c.read[h] = p
+	p := c.past[h]
+	if !p.ended.Equal(*row.Ended) {
+		p = past{ended: *row.Ended}
 	}
-	return r.Time.Sub(p.read) > settled
+	known := func() bool {
+		return slices.ContainsFunc(r.Devices, func(d web.DeviceReport) bool { return d.ID == row.ID })
+	}
+	switch {
+	case p.final:
+	case !r.Time.After(p.ended) || !known():
+		p.since = time.Time{}
+	case p.since.IsZero():
+		p.since = r.Time
+	default:
+		p.final = r.Time.Sub(p.since) > settled
+	}
+	c.past[h] = p
+	return p.final
 }
 
 // Conserved checks that what a device did is what its claims did and what was left over, that pods

@@ -68,6 +68,7 @@ func TestCheck(t *testing.T) {
 		spoil  func(*web.Report)   // that snapshot
 		before func(r *web.Report) // the snapshot of second 2
 		again  time.Duration       // after which there is a copy of that
+		gone   bool                // the copy has no devices
 		want   string
 	}{
 		{name: "right", second: 3, spoil: func(*web.Report) {}},
@@ -139,6 +140,10 @@ func TestCheck(t *testing.T) {
 			spoil: func(r *web.Report) { endedAt(r, 50) },
 		},
 		{
+			name: "rises when its device is read again, which was still known after its end", second: 60,
+			again: 40 * time.Second, gone: true, spoil: ended, before: ended,
+		},
+		{
 			name: "rises when its device is read again", second: 60, again: 40 * time.Second, spoil: ended,
 			before: func(r *web.Report) {
 				ended(r)
@@ -158,6 +163,9 @@ func TestCheck(t *testing.T) {
 			if tt.again > 0 {
 				again := *second
 				again.Time = again.Time.Add(tt.again)
+				if tt.gone {
+					again.Devices = nil
+				}
 				all = append(all, &again)
 			}
 			for _, r := range all {
