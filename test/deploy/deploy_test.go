@@ -89,15 +89,22 @@ func (w *world) claims(prometheus live.Prometheus) error {
 	return err
 }
 
-// healthy checks that the kubelet's probes pass, and that the liveness probe never failed. It
+// healthy waits until the kubelet's probes pass, and checks that the liveness probe never failed. It
 // returns the container.
 func (w *world) healthy(t *testing.T) corev1.Container {
 	t.Helper()
-	pods := w.pods()
-	if len(pods) != 1 {
-		t.Fatalf("%d pods", len(pods))
-	}
-	if status := pods[0].Status.ContainerStatuses[0]; !status.Ready || status.RestartCount != 0 {
+	var pods []corev1.Pod
+	live.Await(t, startTimeout, "there is one pod, and it is ready", func() error {
+		pods = w.pods()
+		if len(pods) != 1 || len(pods[0].Status.ContainerStatuses) == 0 {
+			return fmt.Errorf("the pods are %+v", pods)
+		}
+		if status := pods[0].Status.ContainerStatuses[0]; !status.Ready {
+			return fmt.Errorf("the container is %+v", status)
+		}
+		return nil
+	})
+	if status := pods[0].Status.ContainerStatuses[0]; status.RestartCount != 0 {
 		t.Errorf("the container is %+v", status)
 	}
 	var events corev1.EventList

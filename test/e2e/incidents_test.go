@@ -88,7 +88,7 @@ func TestIncident(t *testing.T) {
 
 func files(t *testing.T, folder string) []string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(folder, "*"))
+	names, err := filepath.Glob(filepath.Join(folder, "*.json.gz"))
 	if err != nil {
 		t.Fatal(err)
 	}
