@@ -89,8 +89,8 @@ func (w *world) claims(prometheus live.Prometheus) error {
 	return err
 }
 
-// healthy waits until the kubelet's probes pass, and checks that the liveness probe never failed. It
-// returns the container.
+// healthy waits until the kubelet's probes pass, and checks that the liveness probe never failed.
+// It returns the container.
 func (w *world) healthy(t *testing.T) corev1.Container {
 	t.Helper()
 	var pods []corev1.Pod
