@@ -72,7 +72,15 @@ func attackBy(g *target, crowd ...clients) { g.expectHeld(g.t, g.attackedBy(crow
 // attackedBy attacks with clients of several kinds at once. Each kind has a process of its own, of
 // a lower priority: on one machine, attackers take processors that are the program's elsewhere.
 func (g *target) attackedBy(crowd ...clients) figures {
-	return g.during(attackTime(), func(ctx context.Context) {
+	return g.attackedUntil(func() bool { return true }, crowd...)
+}
+
+// attackedUntil does so at least until something is so: on a machine that others keep busy, the
+// attackers begin late.
+func (g *target) attackedUntil(so func() bool, crowd ...clients) figures {
+	return g.during(attackTime()+time.Minute, func(ctx context.Context) {
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
 		var running sync.WaitGroup
 		for _, c := range crowd {
 			certificate := "-"
@@ -89,6 +97,14 @@ func (g *target) attackedBy(crowd ...clients) figures {
 				}
 			})
 		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(attackTime()):
+		}
+		for pause(ctx) == nil && !so() {
+			continue
+		}
+		stop()
 		running.Wait()
 	})
 }

@@ -32,6 +32,7 @@ func tokenAttacks() []attack {
 // unknownTokens are sent by strangers, some of them at the address of the honest scraper, whose
 // token is renewed each second meanwhile.
 func unknownTokens(t testing.TB) {
+	const rejected = `dra_exporter_input_rejected_total{input="reviews",reason="rate_limited"}`
 	node := largenode.Start(t)
 	api := &reviewServer{Handler: newSliceHandler(t, node, 0)}
 	g := launch(t, node, map[string]string{
@@ -41,7 +42,7 @@ func unknownTokens(t testing.TB) {
 	g.authorization = func() string { return "Bearer " + goodToken(int(time.Since(begun).Seconds())) }
 	g.await("aware of the node", g.complete)
 	said, asked, renewed := strings.Count(g.Log(), "\n"), api.unknown.Load(), api.good.Load()
-	f := g.attackedBy(clients{"stranger", 90})
+	f := g.attackedUntil(func() bool { return g.rejects(rejected) }, clients{"stranger", 90})
 	asked, renewed = api.unknown.Load()-asked, api.good.Load()-renewed
 	t.Logf("the API server was asked about %d good tokens and %d unknown ones", renewed, asked)
 	g.expectHeld(t, f)
@@ -64,7 +65,7 @@ func unknownTokens(t testing.TB) {
 	if up, err := valueOf(a.body, `dra_exporter_source_up{source="reviews"}`); err != nil || up != 1 {
 		t.Errorf("source_up of the reviews is %v, %v", up, err)
 	}
-	g.expectRejected(`dra_exporter_input_rejected_total{input="reviews",reason="rate_limited"}`)
+	g.expectRejected(rejected)
 }
 
 // goodToken returns a token of the honest scraper's service account, as it is after so many
@@ -129,6 +130,16 @@ func (g *target) expectRejected(series string) {
 	if n, err := valueOf(a.body, series); err != nil || n == 0 {
 		g.t.Errorf("%s is %v, %v", series, n, err)
 	}
+}
+
+// rejects reports whether such a counter is above 0.
+func (g *target) rejects(series string) bool {
+	a, err := g.scrape(honestTimeout)
+	if err != nil {
+		return false
+	}
+	n, err := valueOf(a.body, series)
+	return err == nil && n > 0
 }
 
 // stranger asks once a second, each time with another token and by another connection.
