@@ -68,10 +68,13 @@ func TestNVML(t *testing.T) {
 
 	stop := work(machine)
 	defer stop()
-	p.eventually("reading", func() bool {
-		return p.scrape().positive("dra_device_utilization_ratio", "device", instance)
+	var m metrics
+	p.eventually("two readings, and the instance's part of its GPU's power and energy", func() bool {
+		m = p.scrape()
+		return m.positive("dra_device_utilization_ratio", "device", instance) &&
+			m.positive("dra_claim_power_watts", "resourceclaim_name", "part") &&
+			m.positive("dra_pod_energy_joules_total", "pod", "three")
 	})
-	m := p.scrape()
 	m.want(machine.GPUs[2].Power, "dra_device_power_watts", "device", "gpu-2")
 	m.want(machine.GPUs[1].Power, "dra_device_power_watts", "device", "gpu-1")
 	m.want(1, "dra_device_info", "device", "gpu-1", "listed", "false", "node_local", "")
@@ -79,10 +82,6 @@ func TestNVML(t *testing.T) {
 	m.wantNone("dra_device_power_watts", "device", instance)
 	for _, quantity := range []string{"power", "energy"} { // of gpu-1, which no slice lists
 		m.want(1, "dra_device_quantity_source_info", "device", instance, "quantity", quantity, "source", "nvml (divided)")
-	}
-	if !m.positive("dra_claim_power_watts", "resourceclaim_name", "part") ||
-		!m.positive("dra_pod_energy_joules_total", "pod", "three") {
-		t.Error("the claim of the instance has no part of its GPU's power and energy")
 	}
 	m.want(machine.GPUs[1].Instances[1].Memory, "dra_claim_memory_used_bytes", "resourceclaim_name", "part")
 	m.want(1<<30, "dra_pod_memory_used_bytes", "pod", "one")
