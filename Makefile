@@ -23,8 +23,12 @@ modules := $(sort $(patsubst ./%,%,$(patsubst %/,%,$(dir $(shell find . -name go
 code_modules := $(filter-out test/tools test/tools/%,$(modules))
 system_modules := $(filter test/e2e test/accuracy test/attack test/cluster test/dashboards test/deploy test/fleet,$(code_modules))
 slow_modules := $(filter test/accuracy,$(system_modules))
-# These run after them, beside the other ones: so both halves take about as long.
-patient_modules := $(filter test/dashboards test/deploy test/fleet,$(system_modules))
+# These run after them, in this order, and the others in two lanes beside them: all three take about
+# as long, and what computes little runs first.
+patient_modules := $(filter $(system_modules),test/deploy test/fleet)
+cluster_modules := $(filter $(system_modules),test/cluster test/attack)
+busy_modules := $(filter-out $(slow_modules) $(patient_modules) $(cluster_modules) test/dashboards,$(system_modules)) \
+	$(filter $(system_modules),test/dashboards)
 unit_modules := $(filter-out $(system_modules),$(code_modules))
 -include test/cluster/cluster.mk deployments/release.mk
 
@@ -93,11 +97,11 @@ test: deps ## run the unit tests of every module with the race detector, and bui
 
 .PHONY: test-e2e
 test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) ## run the system tests: the program end to end, and the accuracy of its metrics
-	@$(MAKE) --keep-going -j2 test-e2e-slow test-e2e-busy
+	@$(MAKE) --keep-going -j3 test-e2e-slow test-e2e-cluster test-e2e-busy
 
-# test/accuracy runs for a long time with little CPU, which it must get at once: it runs in parallel
-# with the other tests, with a higher priority if allowed, and after it the patient modules.
-.PHONY: test-e2e-slow test-e2e-busy
+# System tests wait more than they compute, so they run in three lanes. test/accuracy runs for a long
+# time with little CPU, which it must get at once: it has a higher priority if allowed.
+.PHONY: test-e2e-slow test-e2e-cluster test-e2e-busy
 test-e2e-slow:
 	@status=0
 	(
@@ -106,8 +110,10 @@ test-e2e-slow:
 	) || status=1
 	($(call system_tests,$(patient_modules),)) || status=1
 	exit $$status
+test-e2e-cluster:
+	@$(call system_tests,$(cluster_modules),)
 test-e2e-busy:
-	@$(call system_tests,$(filter-out $(slow_modules) $(patient_modules),$(system_modules)),)
+	@$(call system_tests,$(busy_modules),)
 
 .PHONY: accuracy
 accuracy: build $(PROMETHEUS) ## print the errors of the metrics of short pods
