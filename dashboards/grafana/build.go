@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/grafana/grafana-foundation-sdk/go/bargauge"
@@ -16,6 +17,8 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/statetimeline"
 	"github.com/grafana/grafana-foundation-sdk/go/table"
 	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
+
+	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
 )
@@ -104,6 +107,9 @@ func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) 
 		return panel, fmt.Errorf("build: %w", err)
 	}
 	panel.Title, panel.Description, panel.Datasource = new(p.Title), new(p.Description), new(source())
+	if p.recorded() {
+		panel.Interval = new(recordedEvery)
+	}
 	if panel.FieldConfig == nil {
 		panel.FieldConfig = dashboard.NewFieldConfigSource()
 	}
@@ -183,6 +189,24 @@ func (p *Panel) target(i int) (cogQuery, error) {
 		return nil, fmt.Errorf("build query: %w", err)
 	}
 	return out, nil
+}
+
+// recordedEvery is the least step of panels that show what is recorded: between two evaluations
+// nothing changes.
+const recordedEvery = "1m"
+
+// recorded reports whether all queries of the panel read records, whose names have colons.
+func (p *Panel) recorded() bool {
+	return !slices.ContainsFunc(p.Targets, func(t Target) bool {
+		parsed, err := parser.NewParser(parser.Options{}).ParseExpr(checkable(Expand(t.Expr)))
+		found := err != nil
+		parser.Inspect(parsed, func(node parser.Node, _ []parser.Node) error {
+			selector, ok := node.(*parser.VectorSelector)
+			found = found || ok && !strings.Contains(selector.Name, ":")
+			return nil
+		})
+		return found
+	})
 }
 
 func refID(i int) string { return string(rune('A' + i)) }

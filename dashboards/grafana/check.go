@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
 // Check returns an error unless every panel has a title and a description, every query uses
@@ -97,6 +98,13 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 		return false, fmt.Errorf("%s: rates must use $__rate_interval", t.Expr)
 	}
 	answer, err := catalog.Check(checkable(t.Expr))
+	if err != nil {
+		return false, err
+	}
+	hourly, err := catalog.Check(checkable(strings.ReplaceAll(t.Expr, "$"+hoursName, rules.Hourly)))
+	if err == nil && !hourly.Unit.Fits(answer.Unit) {
+		err = fmt.Errorf("%s is %v, and %v over a long time", t.Expr, answer.Unit, hourly.Unit)
+	}
 	if err != nil {
 		return false, err
 	}

@@ -41,8 +41,11 @@ func exporterState() []Panel {
 		{
 			Title: "Failing sources", Description: "Sources that fail now, of all exporters.", Kind: Stat, Unit: "none",
 			NoData: "none is scraped", Width: 6, Height: 4,
-			steps:   []step{{0, green}, {1, red}},
-			Targets: []Target{{Expr: `sum(max by (<node>, source) (dra_exporter_source_up{<e>}) == bool 0)`}},
+			steps: []step{{0, green}, {1, red}},
+			Targets: []Target{{
+				Expr: `count(group by (<node>, source) (node:dra_failing_source:info{<e>})) ` +
+					`or 0 * count(group by (<node>) (node:dra_exporter_up:max{<e>} == 1))`,
+			}},
 		},
 		{
 			Title: "Devices without telemetry", Description: "Devices that are known but cannot be measured, for any reason.",

@@ -219,8 +219,8 @@ func oversizedClaims() Panel {
 	const (
 		unused = `max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{cluster=~"$cluster", ` +
 			`node=~"$node", driver=~"$driver", namespace=~"$namespace"})`
-		hours = unused + ` * on (<claim device>) group_left () ` +
-			`(max by (<claim device>) (dra_claim_allocated_share_seconds_total) / 3600)`
+		hours = unused + ` * on (<claim device>) group_left () (max by (<claim device>) ` +
+			`(dra_claim_allocated_share_seconds_total and on (<claim device>) dra_claim_fit_unused_ratio) / 3600)`
 	)
 	return Panel{
 		Title: "Oversized claims",
@@ -240,9 +240,8 @@ func oversizedClaims() Panel {
 }
 
 // idleCost is what each claim costs per day that is idle as a whole.
-const idleCost = `max by (<claim>) (claim:dra_cost:per_day{cluster=~"$cluster", node=~"$node", ` +
-	`namespace=~"$namespace"}) ` +
-	`and on (<claim>) (claim:dra_idle:bool == 1)`
+const idleCost = `max by (<claim>) (claim:dra_idle_cost:per_day{cluster=~"$cluster", node=~"$node", ` +
+	`namespace=~"$namespace"})`
 
 func idleClaims() Panel {
 	const (
@@ -254,6 +253,8 @@ func idleClaims() Panel {
 			`or on (<claim driver>) group by (<claim driver>) (topk(20, ` + idle + `)))`
 		listed = ` and on (<claim driver>) ` + shown
 	)
+	// Few of many are listed: what is not is left out before anything is added up.
+	of := func(metric string) string { return metric + listed }
 	return Panel{
 		Title: "Top idle claims",
 		Description: "The 20 claims that hold idle devices and cost the most, by driver. Device-hours are those of the " +
@@ -263,25 +264,25 @@ func idleClaims() Panel {
 		Targets: []Target{
 			{Expr: idle + listed, Column: "Idle devices", Unit: "none"},
 			{
-				Expr:   `max by (<claim driver>) (claim:dra_devices:count)` + listed,
+				Expr:   `max by (<claim driver>) (` + of("claim:dra_devices:count") + `)`,
 				Column: "Devices", Unit: "none",
 			},
 			{Expr: price, Column: "Wasted per day", Unit: "currency:¤"},
 			{
-				Expr: `(time() - max by (<claim driver>) (dra_claim_last_active_timestamp_seconds)) / 3600 ` +
-					`* on (<claim driver>) (` + idle + listed + `)`,
+				Expr: `(time() - max by (<claim driver>) (` + of("dra_claim_last_active_timestamp_seconds") + `)) / 3600 ` +
+					`* on (<claim driver>) (` + idle + `)`,
 				Column: "Wasted hours", Unit: "h",
 			},
 			{
-				Expr:   `max by (<claim driver>) (dra_claim_last_active_timestamp_seconds) * 1000` + listed,
+				Expr:   `max by (<claim driver>) (` + of("dra_claim_last_active_timestamp_seconds") + `) * 1000`,
 				Column: "Last active", Unit: "dateTimeFromNow",
 			},
 			{
-				Expr:   `sum by (<claim driver>) (max by (<claim device>) (dra_claim_memory_used_bytes))` + listed,
+				Expr:   `sum by (<claim driver>) (max by (<claim device>) (` + of("dra_claim_memory_used_bytes") + `))`,
 				Column: "Memory held", Unit: "bytes",
 			},
 			{
-				Expr:   `sum by (<claim driver>) (max by (<claim device>) (dra_claim_power_watts))` + listed,
+				Expr:   `sum by (<claim driver>) (max by (<claim device>) (` + of("dra_claim_power_watts") + `))`,
 				Column: "Power", Unit: "watt",
 			},
 		},
@@ -334,10 +335,10 @@ func fleetTrouble() []Panel {
 			// queries to all rows of the device.
 			Targets: []Target{
 				{Expr: `group by (<device>, namespace, resourceclaim_name) ` +
-					`(dra_claim_device_info{<d>, admin_access="false"})` + ofSick},
-				{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<d>} == 1)` + ofSick},
-				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<d>, effect!="None"})` + ofSick},
-				{Expr: `max by (<device>, state) (device:dra_state:info{<d>})` + ofSick},
+					`(dra_claim_device_info{<d>, admin_access="false"}` + ofSick + `)`},
+				{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<d>} == 1` + ofSick + `)`},
+				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<d>, effect!="None"}` + ofSick + `)`},
+				{Expr: `max by (<device>, state) (device:dra_state:info{<d>}` + ofSick + `)`},
 				// The kind of the last error.
 				{
 					Expr: `topk by (<device>) (1, max by (<device>, kind, code) ` +
@@ -345,7 +346,7 @@ func fleetTrouble() []Panel {
 					Unit: "dateTimeFromNow",
 				},
 				{
-					Expr:   `max by (<device>) (dra_device_last_error_timestamp_seconds{<d>}) * 1000` + ofSick,
+					Expr:   `max by (<device>) (dra_device_last_error_timestamp_seconds{<d>}` + ofSick + `) * 1000`,
 					Column: "Last error", Unit: "dateTimeFromNow",
 				},
 				{
@@ -389,8 +390,8 @@ func stalledTable() Panel {
 }
 
 // stalledPower is the power of the claims that are stalled.
-const stalledPower = `max by (<claim device>) (dra_claim_power_watts{<d>, namespace=~"$namespace"}) ` +
-	`and on (<claim device>) max by (<claim device>) (dra_claim_stalled == 1)`
+const stalledPower = `max by (<claim device>) (dra_claim_power_watts{<d>, namespace=~"$namespace"} ` +
+	`and on (<claim device>) (dra_claim_stalled == 1))`
 
 func incidentsTable() Panel {
 	return Panel{

@@ -231,8 +231,16 @@ func TestSelection(t *testing.T) {
 	}
 	for _, b := range Boards() {
 		var got []string
+		hours := false
 		for _, v := range decode(t, &b).Templating.List {
+			if v.Name == hoursName { // the time range says what it is
+				hours = true
+				continue
+			}
 			got = append(got, v.Name)
+		}
+		if hours != b.recorded {
+			t.Errorf("%s: it chooses among the records of minutes and hours: %v, want %v", b.UID, hours, b.recorded)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: %s", b.UID, diff)

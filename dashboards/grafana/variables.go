@@ -10,6 +10,8 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/common"
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
 	"github.com/grafana/grafana-foundation-sdk/go/prometheus"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
 
 // offered is how many values of thousands a variable offers: those that matter most.
@@ -108,7 +110,7 @@ func (b *Board) rankOfNamespaces() string {
 		return b.rankOfClaims("<namespace>", `, node=~"$node"`)
 	}
 	return `sum by (<namespace>) (max by (<namespace>, driver, model) (` +
-		`sum_over_time(namespace:dra_allocated_share_seconds:increase{cluster=~"$cluster"` +
+		`sum_over_time(namespace:dra_allocated_share_seconds:increase$hours{cluster=~"$cluster"` +
 		b.found("namespace", "namespace") + `}[$__range])))`
 }
 
@@ -123,7 +125,7 @@ func (b *Board) rankOfClaims(by, selected string) string {
 
 // rankOfWorkloads ranks by labels what held devices for the longest.
 func rankOfWorkloads(by, selected string) string {
-	return `sum by (` + by + `) (max by (<workload>) (sum_over_time(workload:dra_allocated_share_seconds:increase{` +
+	return `sum by (` + by + `) (max by (<workload>) (sum_over_time(workload:dra_allocated_share_seconds:increase$hours{` +
 		`cluster=~"$cluster", namespace=~"$namespace"` + selected + `}[$__range])))`
 }
 
@@ -133,6 +135,13 @@ func source() common.DataSourceRef {
 
 // searchName is the name of the text box that restricts what the variables offer.
 const searchName = "search"
+
+// hoursName is the name of the hidden variable that ends the names of recorded increases: with
+// nothing, or over long times with [rules.Hourly], of which a server reads fewer samples.
+const hoursName = "hours"
+
+// hoursQuery has a result while the selected time range is longer than two days.
+const hoursQuery = `query_result(label_replace(vector($__range_s) > 2 * 86400, "of", "` + rules.Hourly + `", "", ""))`
 
 // variables are the same on all dashboards, so that links keep their values. Those that a dashboard
 // does not show ask for nothing.
@@ -144,6 +153,11 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 			Description("Part of a name, or a regular expression. The lists offer the " + strconv.Itoa(offered) +
 				" that matter most of what it finds.").
 			DefaultValue(dashboard.StringOrMap{String: new("")}).Hide(dashboard.VariableHideDontHide),
+	}
+	if b.recorded {
+		out = append(out, dashboard.NewQueryVariableBuilder(hoursName).Label("Hours").Datasource(source()).
+			Hide(dashboard.VariableHideHideVariable).Query(dashboard.StringOrMap{String: new(hoursQuery)}).
+			Refresh(dashboard.VariableRefreshOnTimeRangeChanged).Regex(`/of="([^"]+)"/`))
 	}
 	all := dashboard.VariableOption{
 		Selected: new(true),
@@ -178,7 +192,7 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 // there is none; the text box by nothing; Grafana's own range, rate interval and step by the
 // durations.
 func Fill(expr string, values map[string]string, span, rate, step string) string {
-	pairs := []string{"$__rate_interval", rate, "$__range", span, "$__interval", step, "$" + searchName, ""}
+	pairs := []string{"$__rate_interval", rate, "$__range", span, "$__interval", step, "$" + searchName, "", "$" + hoursName, ""}
 	for _, v := range new(Board).choices() {
 		value, ok := values[v.name]
 		if !ok {

@@ -40,7 +40,7 @@ func workloadSumOver(name, by, span string) string {
 	if name == "errors" {
 		once += ", kind"
 	}
-	return sum + ` (max by (` + once + `) (sum_over_time(workload:dra_` + name + `:increase{<w>}[` + span + `])))`
+	return sum + ` (max by (` + once + `) (sum_over_time(workload:dra_` + name + `:increase$hours{<w>}[` + span + `])))`
 }
 
 // topWorkloads restricts an expression to the workloads with the most device-hours.
@@ -72,7 +72,7 @@ func workloadTotal() []Panel {
 			Width:   4, Height: 4, steps: steps, decimals: decimals,
 		}
 	}
-	const held = `sum_over_time(workload:dra_allocated_share_seconds:increase{<w>}[$__range])`
+	const held = `sum_over_time(workload:dra_allocated_share_seconds:increase$hours{<w>}[$__range])`
 	errors := of("Errors of devices", "Errors of devices while the workloads held them. One that hit several workloads "+
 		"counts for each.", "none", "none", "round("+workloadSum("errors", "")+")", 0, step{0, green}, step{0.5, red})
 	errors.MayBeEmpty = "without an error"
@@ -184,7 +184,7 @@ func workloadTime() []Panel {
 	top := func(expr string) string {
 		return fmt.Sprintf(`%s
 			and on (<workload>) topk(%d, max by (<workload>)
-			  (sum_over_time(workload:dra_allocated_share_seconds:increase{<w>}[$__range] @ end())))`, expr, linesOfWorkloads)
+			  (sum_over_time(workload:dra_allocated_share_seconds:increase$hours{<w>}[$__range] @ end())))`, expr, linesOfWorkloads)
 	}
 	const legend = "{{namespace}}/{{workload_name}} {{driver}} {{cluster}}"
 	held := line("Devices held by workload",
@@ -193,11 +193,11 @@ func workloadTime() []Panel {
 		top(`max by (<workload>) (workload:dra_devices:count{<w>})`))
 	held.stacked = true
 	active := line("Active share by workload",
-		"Active time divided by the time held, of the ten workloads with the most device-hours.", "percentunit",
+		"Active time divided by the time held, in the minutes before each point, of the ten workloads with the most "+
+			"device-hours.", "percentunit",
 		"not measured", legend, top(`clamp_max(
-			max by (<workload>) (sum_over_time(workload:dra_active_seconds:increase{<w>}[$__rate_interval]))
-			  / (max by (<workload>)
-			    (sum_over_time(workload:dra_allocated_share_seconds:increase{<w>}[$__rate_interval])) > 0), 1)`))
+			max by (<workload>) (workload:dra_active_seconds:increase{<w>})
+			  / (max by (<workload>) (workload:dra_allocated_share_seconds:increase{<w>}) > 0), 1)`))
 	active.max = 1
 	return []Panel{held, active}
 }

@@ -281,7 +281,7 @@ func deviceAlerts(o *Options) []alert {
 	return []alert{
 		{
 			name: "DRADeviceUnhealthy", severity: warning, hold: o.For, keep: o.KeepFiring,
-			expr:        `max by (<device>) (dra_device_health{status="unhealthy"}) == 1`,
+			expr:        `max by (<device>) (dra_device_health{status="unhealthy"} == 1)`,
 			summary:     aDevice + " is unhealthy.",
 			description: "Its driver has reported so for <for>." + hit,
 			meaning:     "The device's driver or the kubelet reports it as unhealthy. Work on it may fail or be wrong.",
@@ -370,9 +370,7 @@ func loadAlerts(o *Options) []alert {
 		{
 			name: "DRADeviceThrottled", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
-			(
-			  max by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>])) > <throttled>
-			)
+			max by (<device>, reason) (rate(dra_device_throttled_seconds_total{reason!="idle"}[<error window>]) > <throttled>)
 			and on (<device>) (device:dra_allocations:max > 0)`,
 			summary: aDevice + " is throttled ({{ $labels.reason }}).",
 			description: "It ran below its maximum clocks for {{ $value | humanizePercentage }} of the last <error window>, " +
@@ -406,9 +404,7 @@ func loadAlerts(o *Options) []alert {
 		{
 			name: "DRASharedDeviceMemoryFull", severity: warning, hold: o.For, keep: o.KeepFiring,
 			expr: `
-			(
-			  max by (<device>) (dra_device_memory_used_bytes) / max by (<device>) (dra_device_memory_capacity_bytes) > <full>
-			)
+			max by (<device>) (dra_device_memory_used_bytes / dra_device_memory_capacity_bytes > <full>)
 			and on (<device>) (device:dra_allocations:max > 1)`,
 			summary: aDevice + " is shared, and its memory is nearly full.",
 			description: "{{ $value | humanizePercentage }} of its memory is in use by several claims: the next allocation of " +

@@ -16,9 +16,9 @@ import (
 // Options are the adjustable windows and thresholds. They are part of the rules' text, so the rules
 // must be generated again after a change.
 type Options struct {
-	Interval time.Duration // how often the recording rules are evaluated
-	// IdleInterval is how often those over the idle window, and those by workload, are evaluated: they
-	// are the expensive ones.
+	// Interval is how often the records are evaluated that alerts on exporters and lost devices need.
+	Interval time.Duration
+	// IdleInterval is how often all other records are evaluated, which are the expensive ones.
 	IdleInterval time.Duration
 	RateWindow   time.Duration // of rates that are recorded: at least 4 scrape intervals
 
@@ -113,6 +113,10 @@ func (o *Options) Check() error {
 			return fmt.Errorf("%s: %v is not a positive number of whole seconds", name, d)
 		}
 	}
+	if o.IdleInterval > o.RateWindow {
+		return fmt.Errorf("idle interval: %v is longer than the rate window, %v: what is between would not count",
+			o.IdleInterval, o.RateWindow)
+	}
 	for _, p := range o.Prices {
 		if _, err := regexp.Compile(p.Models); err != nil || p.Models == "" || !(p.PerHour >= 0) {
 			return fmt.Errorf("price: %q at %v is not a pattern of models and an amount of 0 or more", p.Models, p.PerHour)
@@ -185,8 +189,8 @@ func (o *Options) words() []string {
 	percent := func(v float64) string { return fmt.Sprintf("%.4g%%", v*100) }
 	return []string{
 		"<interval>", duration(o.Interval),
-		"<interval seconds>", number(o.Interval.Seconds()),
 		"<idle interval>", duration(o.IdleInterval),
+		"<idle interval seconds>", number(o.IdleInterval.Seconds()),
 		"<rate>", duration(o.RateWindow),
 		"<idle window>", duration(o.IdleWindow),
 		"<held seconds>", number(math.Round(o.IdleHeld*o.IdleWindow.Seconds()*1e3) / 1e3),

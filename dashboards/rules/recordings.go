@@ -17,8 +17,8 @@ type recording struct {
 	labels map[string]string
 	// more are labels that only some of the series have.
 	more []string
-	// perInterval is whether the value is the increase per evaluation interval, in unit: the rate
-	// times the interval. Its sum over any time is a total in which gaps count nothing.
+	// perInterval is whether the value is the increase per evaluation interval, which is <idle
+	// interval>, in unit: the rate times the interval. Its sum over any time is a total in which gaps count nothing.
 	perInterval bool
 	unit        query.Unit // if it can't be derived from the expression
 }
@@ -38,13 +38,17 @@ type recordingGroup struct {
 func recordings() []recordingGroup {
 	return []recordingGroup{
 		{"dra-exporter-idle", Node, "<idle interval>", slices.Concat(idleDevices(), idleClaims())},
-		{"dra-exporter-devices", Node, "<interval>", slices.Concat(devices(), deviceStates(), deviceErrors(), prices())},
-		{"dra-exporter-nodes", Node, "<interval>", nodes()},
-		{"dra-exporter-namespaces", Node, "<interval>", namespacesOfNodes()},
+		{"dra-exporter-nodes", Node, "<interval>", slices.Concat(lostDevices(), nodes())},
+		{"dra-exporter-devices", Node, "<idle interval>", slices.Concat(
+			devices(), deviceStates(), deviceErrors(), prices(), sumsOfNodes(),
+		)},
+		{"dra-exporter-namespaces", Node, "<idle interval>", namespacesOfNodes()},
 		{"dra-exporter-workloads", Node, "<idle interval>", slices.Concat(costs(), workloadsOfNodes())},
-		{"dra-exporter-global", Global, "<interval>", fleet()},
-		{"dra-exporter-namespaces-global", Global, "<interval>", slices.Concat(clusterDevices(), namespaces())},
-		{"dra-exporter-workloads-global", Global, "<interval>", workloads()},
+		{"dra-exporter-exporters-global", Global, "<interval>", exporters()},
+		{"dra-exporter-global", Global, "<idle interval>", fleet()},
+		{"dra-exporter-namespaces-global", Global, "<idle interval>", slices.Concat(clusterDevices(), namespaces())},
+		{"dra-exporter-workloads-global", Global, "<idle interval>", workloads()},
+		{"dra-exporter-hours-global", Global, Hourly, hours()},
 		{"dra-exporter-claims-global", Global, "<interval>", clusterClaims()},
 	}
 }
@@ -54,7 +58,8 @@ func recordings() []recordingGroup {
 // increase while their device is unreadable, which must not count as idle. increase() handles the
 // counter resets when the exporter restarts.
 func idleDevices() []recording {
-	// What a claim held for less than its share of the window is left out here.
+	// What a claim held for less than its share of the window is left out here, and what was not
+	// measured for that share.
 	const held = "claim_device:dra_allocated_seconds:increase"
 	// ofClaim is the activity of the devices that a claim has for itself, and that of the devices
 	// that it shares.
@@ -70,8 +75,6 @@ func idleDevices() []recording {
 			    and on (<claim device>) ` + held + `
 			)`
 	}
-	const measured = `
-			and on (<device>) (device:dra_measured:ratio >= <held>)`
 	return []recording{
 		{name: "device:dra_allocated_seconds:increase", expr: `
 			max by (<device>) (increase(dra_device_allocated_seconds_total[<idle window>])) > 0`},
@@ -91,10 +94,11 @@ func idleDevices() []recording {
 			)
 			  / on (<device>) (max by (<device>) (count_over_time(dra_device_allocated_seconds_total[<idle window>])) > 0)`},
 		{name: held, expr: `
-			max by (<claim device>) (increase(dra_claim_allocated_seconds_total[<idle window>])) > <held seconds>`},
+			max by (<claim device>) (increase(dra_claim_allocated_seconds_total[<idle window>]) > <held seconds>)
+			and on (<device>) (device:dra_measured:ratio >= <held>)`},
 		{name: "claim_device:dra_active:ratio", expr: ofClaim(
 			`max by (<claim device>) (increase(dra_claim_active_seconds_total[<idle window>]))`,
-			"device:dra_active:ratio") + measured},
+			"device:dra_active:ratio")},
 		{name: "claim_device:dra_io:rate", expr: ofClaim(
 			`sum by (<claim device>) (
 			      max by (<claim device>, link, direction) (
@@ -102,7 +106,7 @@ func idleDevices() []recording {
 			      )
 			    )`,
 			"device:dra_io:rate") + `
-			unless on (<device>) dra_device_active_seconds_total` + measured},
+			unless on (<device>) dra_device_active_seconds_total`},
 		{name: "claim_device:dra_idle:bool", expr: `
 			(claim_device:dra_active:ratio < bool <idle ratio>) or (claim_device:dra_io:rate < bool <idle bytes>)`},
 	}
@@ -137,20 +141,25 @@ func idleClaims() []recording {
 			unless on (<claim>) claim:dra_idle_alerts:off`},
 		// The memory that these have in use.
 		{name: "claim:dra_wasted_memory_bytes:sum", expr: `
-			sum by (<claim>) (max by (<claim device>) (dra_claim_memory_used_bytes))
-			and on (<claim>) claim:dra_wasted_devices:count`},
+			sum by (<claim>) (
+			  max by (<claim device>) (dra_claim_memory_used_bytes and on (<claim>) claim:dra_wasted_devices:count)
+			)`},
+	}
+}
+
+// lostDevices are those that are claimed and can't be read.
+func lostDevices() []recording {
+	return []recording{
+		{name: "device:dra_allocations:max", expr: `
+			max by (<device>) (dra_device_allocations)`},
+		{name: "device:dra_lost:info", expr: `
+			group by (<device>) (dra_device_up == 0 and on (<device>) (device:dra_allocations:max > 0))`},
 	}
 }
 
 // devices record what many other rules need of each device, once for each device.
 func devices() []recording {
 	return []recording{
-		{name: "device:dra_allocations:max", expr: `
-			max by (<device>) (dra_device_allocations)`},
-		// What is claimed and can't be read.
-		{name: "device:dra_lost:info", expr: `
-			group by (<device>) (max by (<device>) (dra_device_up) == 0)
-			and on (<device>) (device:dra_allocations:max > 0)`},
 		// While two scrapes differ, one of them is taken. A device of the cluster, which other nodes can
 		// use too, has its name there as cluster_device: sums over nodes count it once by that.
 		{name: "device:dra_model:info", more: []string{clusterDevice}, expr: `
@@ -188,8 +197,9 @@ func deviceStates() []recording {
 		// The parents of partitions that are held, or exist, and those that no slice lists.
 		whole = `label_replace(
 			  group by (cluster, node, driver, pool, parent) (
-			    dra_device_info{parent!=""} and on (<device>)
-			      (device:dra_allocations:max > 0 or on (<device>) dra_device_up == 1)
+			    dra_device_info{parent!=""} and on (<device>) (device:dra_allocations:max > 0)
+			    or
+			    dra_device_info{parent!=""} and on (<device>) (dra_device_up == 1)
 			    or
 			    dra_device_info{parent!=""} and on (cluster, node, driver, pool, parent)
 			      label_replace(dra_device_info{listed="false"}, "parent", "$1", "device", "(.+)")
@@ -208,9 +218,11 @@ func deviceStates() []recording {
 	}
 	one := func(expr string) string { return "group by (<device>) (" + expr + ")" }
 	state(ledger.StateUnhealthy, one(`dra_device_health{status="unhealthy"} == 1 or dra_device_up == 0`))
-	state(ledger.StateUnmeasured, one("device:dra_allocations:max > 0")+`
-			unless on (<device>) dra_device_active_seconds_total
-			unless on (<device>) dra_device_io_bytes_total{link=~"network|rdma"}`)
+	state(ledger.StateUnmeasured, one(`
+			  device:dra_allocations:max > 0
+			  unless on (<device>) dra_device_active_seconds_total
+			  unless on (<device>) dra_device_io_bytes_total{link=~"network|rdma"}
+			`))
 	state(ledger.StateIdle, `(min by (<device>) (claim_device:dra_idle:bool) == 1)`)
 	state(ledger.StateActive, one("device:dra_allocations:max > 0"))
 	state(ledger.StatePartitioned, one("device:dra_allocations:max == 0")+`
@@ -267,18 +279,19 @@ func costs() []recording {
 			  group by (<claim device>) (dra_claim_device_info{admin_access="false"})
 			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) (device:dra_allocations:max > 0))
 			) * 24`},
+		// Of the claims that are idle as a whole.
+		{name: "claim:dra_idle_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
+			claim:dra_cost:per_day and on (<claim>) (claim:dra_idle:bool == 1)`},
 	}
 }
 
-// nodes are sums over the devices of each node.
-func nodes() []recording {
+// sumsOfNodes are sums over the devices of each node.
+func sumsOfNodes() []recording {
 	const held = `
 			  max by (<device>) (dra_device_utilization_ratio) and on (<device>) (device:dra_allocations:max > 0)`
 	const named = `
 			    * on (<device>) group_left (cluster_device) device:dra_model:info`
 	return []recording{
-		{name: "node:dra_exporter_up:max", expr: `
-			max by (cluster, node) (up{job=~"<job>"})`},
 		// The claimed devices by utilization, in steps of 0.1; 0 are those that do nothing. Those of the
 		// cluster are left out: the sum below has each of them by itself.
 		{name: "node:dra_utilization:count", unit: query.Unit{Scale: 1}, expr: `
@@ -294,6 +307,14 @@ func nodes() []recording {
 			sum by (cluster, node, driver, cluster_device) (
 			  max by (<device>) (dra_device_power_watts)` + named + `
 			)`},
+	}
+}
+
+// nodes are about the exporter of each node.
+func nodes() []recording {
+	return []recording{
+		{name: "node:dra_exporter_up:max", expr: `
+			max by (cluster, node) (up{job=~"<job>"})`},
 		// Their quotient is the mean duration of a source's readings.
 		{name: "node:dra_source_duration_seconds:rate", unit: query.Unit{Seconds: 1, Scale: 1}, expr: `
 			max by (cluster, node, source) (rate(dra_exporter_source_duration_seconds_sum[<rate>]))`},
@@ -358,6 +379,16 @@ func namespacesOfNodes() []recording {
 	}
 }
 
+// exporters count the exporters, and those that answer.
+func exporters() []recording {
+	return []recording{
+		{name: "cluster:dra_exporters:count", expr: `
+			count by (cluster) (group by (cluster, node) (node:dra_exporter_up:max))`},
+		{name: "cluster:dra_exporters_up:sum", expr: `
+			sum by (cluster) (max by (cluster, node) (node:dra_exporter_up:max))`},
+	}
+}
+
 // fleet are sums over all nodes.
 func fleet() []recording {
 	// A device of the cluster that several nodes measure has the highest value.
@@ -370,10 +401,6 @@ func fleet() []recording {
 			)`
 	}
 	return []recording{
-		{name: "cluster:dra_exporters:count", expr: `
-			count by (cluster) (group by (cluster, node) (node:dra_exporter_up:max))`},
-		{name: "cluster:dra_exporters_up:sum", expr: `
-			sum by (cluster) (max by (cluster, node) (node:dra_exporter_up:max))`},
 		{name: "cluster:dra_devices:count", expr: `
 			count by (cluster, driver, vendor, model, state) (
 			  ` + offeredOnce(rankedStates()) + `

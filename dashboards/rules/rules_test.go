@@ -145,7 +145,7 @@ func TestBothForms(t *testing.T) {
 // TestTuned checks that the options appear in the rules' text.
 func TestTuned(t *testing.T) {
 	o := Defaults()
-	o.IdleWindow, o.IdleRatio, o.Job, o.Interval = 2*time.Hour, 0.07, "mine", 30*time.Second
+	o.IdleWindow, o.IdleRatio, o.Job, o.Interval, o.IdleInterval = 2*time.Hour, 0.07, "mine", 30*time.Second, 40*time.Second
 	groups, err := Groups(o, newCatalog(t))
 	if err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestTuned(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"[2h]", "< bool 0.07", `job=~"mine"`, "> 5760", "interval: 30s", ") * 30",
+		"[2h]", "< bool 0.07", `job=~"mine"`, "> 5760", "interval: 30s", "interval: 40s", ") * 40",
 		"7% of the last 2h",
 	} {
 		if !strings.Contains(string(text), want) {

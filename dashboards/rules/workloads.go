@@ -22,7 +22,7 @@ func workloadsOfNodes() []recording {
 			name: "node_workload:dra_" + what + ":rate",
 			expr: `
 			sum by (<workload>, node, cluster_device) (
-			  ` + expr + of + `
+			  ` + expr + `
 			)`,
 		}
 	}
@@ -42,12 +42,12 @@ func workloadsOfNodes() []recording {
 			  )
 			)`},
 		{name: held, expr: `
-			` + rate("dra_pod_allocated_share_seconds_total") + ofWhole},
+			` + rate("dra_pod_allocated_share_seconds_total") + ofWhole + of},
 		sum("allocated_share_seconds", held),
-		sum("active_seconds", rate("dra_pod_active_seconds_total")+ofWhole),
+		sum("active_seconds", rate("dra_pod_active_seconds_total")+ofWhole+of),
 		sum("idle_share_seconds", "("+held+` and on (<device>) device:dra_state:info{state="idle"})`),
 		sum("stalled_share_seconds", held+whileStalled),
-		sum("energy_joules", rate("dra_pod_energy_joules_total")+named),
+		sum("energy_joules", rate("dra_pod_energy_joules_total")+named+of),
 		// What happens to a device hits all of its holders in full: it is one incident of a
 		// workload, however many of its pods hold the device.
 		{name: "node_workload:dra_errors:rate", expr: `
@@ -73,9 +73,10 @@ func workloadsOfNodes() []recording {
 			count by (cluster, node) (group by (<pod>) (dra_pod_topology_info{farthest="across"}))`},
 		{name: "pod:dra_cross_numa_io_bytes:rate", expr: `
 			sum by (<pod>, link, direction) (
-			  max by (<pod device>, link, direction) (rate(dra_pod_io_bytes_total[<rate>]))
-			)
-			and on (<pod>) dra_pod_topology_info{farthest="across"}`},
+			  max by (<pod device>, link, direction) (
+			    rate(dra_pod_io_bytes_total[<rate>]) and on (<pod>) dra_pod_topology_info{farthest="across"}
+			  )
+			)`},
 		{name: "node_workload:dra_devices:count", expr: `
 			count by (<workload>, node, cluster_device) (
 			  group by (<workload>, node, pool, device, cluster_device) (

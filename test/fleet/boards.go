@@ -34,6 +34,7 @@ type board struct {
 
 type panel struct {
 	Type, Title string
+	Interval    string // the least step; empty: as the data are scraped
 	Targets     []struct {
 		Expr          string
 		Instant, Hide bool
@@ -85,19 +86,34 @@ var limit = regexp.MustCompile(`(topk|bottomk)\((\d+),`)
 // least the scrape interval.
 func newView(e engine, to time.Time, span time.Duration) *view {
 	const points = 1000
-	step := max(scrape, (span / points).Truncate(time.Minute))
-	v := &view{engine: e, from: to.Add(-span), to: to, step: step}
-	v.set("__interval", seconds(step))
-	v.set("__rate_interval", seconds(max(step+scrape, 4*scrape)))
+	v := &view{engine: e, from: to.Add(-span), to: to}
+	v.setStep(max(scrape, (span / points).Truncate(time.Minute)))
 	v.set("__range", seconds(span))
 	v.set("__range_s", strconv.Itoa(int(span.Seconds())))
 	return v
+}
+
+func (v *view) setStep(step time.Duration) {
+	v.step = step
+	v.set("__interval", seconds(step))
+	v.set("__rate_interval", seconds(max(step+scrape, 4*scrape)))
+}
+
+// at returns the view with the step of a panel.
+func (v *view) at(p *panel) *view {
+	out := *v
+	out.values = slices.Clone(v.values)
+	if least, err := time.ParseDuration(p.Interval); err == nil {
+		out.setStep(max(least, v.step))
+	}
+	return &out
 }
 
 func seconds(d time.Duration) string { return strconv.Itoa(int(d.Seconds())) + "s" }
 
 func (v *view) set(name, value string) {
 	for _, key := range []string{"$" + name, "${" + name + "}"} {
+		v.values = slices.DeleteFunc(v.values, func(pair [2]string) bool { return pair[0] == key })
 		v.values = append(v.values, [2]string{key, value})
 	}
 	slices.SortStableFunc(v.values, func(a, b [2]string) int { return len(b[0]) - len(a[0]) })
@@ -272,7 +288,7 @@ func (v *view) look(ctx context.Context, b *board) ([]row, error) {
 	}
 	for i := range b.Panels {
 		p := &b.Panels[i]
-		r, err := v.panel(ctx, p)
+		r, err := v.at(p).panel(ctx, p)
 		if err != nil {
 			return nil, fmt.Errorf("dashboard %s: panel %s: %w", b.UID, p.Title, err)
 		}

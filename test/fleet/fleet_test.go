@@ -165,6 +165,48 @@ func TestFill(t *testing.T) {
 	}
 }
 
+// TestHours: dashboards read the records of hours over more than two days, and those of minutes
+// otherwise.
+func TestHours(t *testing.T) {
+	db, err := open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	boards, err := loadBoards("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range boards {
+		for _, of := range b.Templating.List {
+			if of.Name != "hours" {
+				continue
+			}
+			for span, want := range map[time.Duration]string{
+				time.Hour: "a:increase{}", 48 * time.Hour: "a:increase{}", 49 * time.Hour: "a:increase1h{}",
+			} {
+				v := newView(newEngine(db), time.Unix(1e9, 0), span)
+				if _, err := v.choose(t.Context(), &b, of); err != nil {
+					t.Fatal(err)
+				}
+				if got := v.fill("a:increase$hours{}"); got != want {
+					t.Errorf("%s over %v reads %s, want %s", b.UID, span, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestStep: a panel of records has a step of its own, of which the rate interval is a function.
+func TestStep(t *testing.T) {
+	v := newView(engine{}, time.Unix(7200, 0), time.Hour)
+	for _, tt := range []struct{ interval, want string }{{"", "15s 60s"}, {"1m", "60s 75s"}, {"1s", "15s 60s"}} {
+		if got := v.at(&panel{Interval: tt.interval}).fill("$__interval $__rate_interval"); got != tt.want {
+			t.Errorf("%q: %s, want %s", tt.interval, got, tt.want)
+		}
+	}
+}
+
 func TestLimits(t *testing.T) {
 	v := newView(engine{}, time.Unix(7200, 0), time.Hour)
 	v.limits = 10

@@ -8,17 +8,30 @@ import (
 	"os"
 	"time"
 
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 )
 
-// fleetRecords matches the records that do not grow with the nodes.
-const fleetRecords = `{__name__=~"(cluster|namespace|workload):.+"}`
+// What is left after a long time, and the dashboards that show it: all records by cluster,
+// namespace and workload; or of many nodes, since all samples are in memory, those by cluster and
+// namespace, and those of hours by workload.
+const (
+	fewNodes      = 100
+	fleetRecords  = `{__name__=~"(cluster|namespace|workload):.+"}`
+	fleetBoards   = "fleet|namespaces|workloads"
+	recordsOfMany = `{__name__=~"(cluster|namespace):.+|workload:.+1h"}`
+	boardsOfMany  = "fleet|namespaces"
+)
 
-// openLong opens the dashboards over a long time, of which only the records by cluster, namespace
-// and workload are left, with a sample a minute each.
+// openLong opens the dashboards over a long time, from records alone.
 func (o options) openLong(ctx context.Context, e engine, end time.Time, r *result) (err error) {
-	records, _, err := e.instant(ctx, fleetRecords, end)
+	left, boards := fleetRecords, fleetBoards
+	if r.Nodes > fewNodes {
+		left, boards = recordsOfMany, boardsOfMany
+	}
+	records, _, err := e.instant(ctx, left, end)
 	if err != nil {
 		return err
 	}
@@ -32,11 +45,15 @@ func (o options) openLong(ctx context.Context, e engine, end time.Time, r *resul
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	if err := fillRecords(ctx, db, records, end.Add(-o.long), end); err != nil {
+	groups, err := loadRules(o.checkout)
+	if err != nil {
+		return err
+	}
+	if err := fillRecords(ctx, db, records, intervals(groups), end.Add(-o.long), end); err != nil {
 		return err
 	}
 	before := len(r.Boards)
-	o.span, o.boards = o.long, "fleet|namespaces|workloads"
+	o.span, o.boards = o.long, boards
 	if err := o.open(ctx, newEngine(db), end, r); err != nil {
 		return err
 	}
@@ -46,14 +63,31 @@ func (o options) openLong(ctx context.Context, e engine, end time.Time, r *resul
 	return nil
 }
 
-// fillRecords writes a sample of each record every minute, whose value swings by a tenth.
-func fillRecords(ctx context.Context, db storage.Appendable, records promql.Vector, from, to time.Time) error {
+// intervals returns how often each record is evaluated.
+func intervals(groups []rulefmt.RuleGroup) map[string]time.Duration {
+	out := map[string]time.Duration{}
+	for _, group := range groups {
+		for _, rule := range group.Rules {
+			out[rule.Record] = intervalOf(group)
+		}
+	}
+	return out
+}
+
+// fillRecords writes a sample of each record as often as it is evaluated, in whole minutes. Its
+// value swings by a tenth.
+func fillRecords(ctx context.Context, db storage.Appendable, records promql.Vector, often map[string]time.Duration,
+	from, to time.Time,
+) error {
 	const perCommit = 1000
 	refs := make([]storage.SeriesRef, len(records))
 	app := db.Appender(ctx)
 	for at, n := from, 1; !at.After(to); at, n = at.Add(every), n+1 {
 		factor := 1 + math.Sin(float64(n)/100)/10
 		for i, s := range records {
+			if interval := often[s.Metric.Get(model.MetricNameLabel)]; interval > every && at.Sub(from)%interval != 0 {
+				continue
+			}
 			ref, err := app.Append(refs[i], s.Metric, at.UnixMilli(), s.F*factor)
 			if err != nil {
 				return errors.Join(fmt.Errorf("write %s: %w", s.Metric, err), app.Rollback())

@@ -35,8 +35,8 @@
 {{- define "dra-exporter.ruleWords" -}}
 {{- $r := .Values.prometheusRule -}}
 "<interval>": {{ $r.interval | quote }}
-"<interval seconds>": {{ include "dra-exporter.seconds" $r.interval | quote }}
 "<idle interval>": {{ $r.idle.interval | quote }}
+"<idle interval seconds>": {{ include "dra-exporter.seconds" $r.idle.interval | quote }}
 "<rate>": {{ $r.rateWindow | quote }}
 "<idle window>": {{ $r.idle.window | quote }}
 "<held seconds>": {{ include "dra-exporter.seconds" $r.idle.window | float64 | mulf $r.idle.held | printf "%g" | quote }}

@@ -1,0 +1,33 @@
+package rules
+
+import (
+	"slices"
+	"strings"
+)
+
+// hours are the increases by namespace and by workload of an hour each: of months, a server reads
+// 30 times fewer samples of them. They are evaluated once an hour, for the hour that ended five
+// minutes ago: the last of its samples are there by then, also where they come from other servers.
+// The hour is lost in which the server is away at that time.
+func hours() []recording {
+	var out []recording
+	for _, r := range slices.Concat(namespaces(), workloads()) {
+		of, isIncrease := strings.CutSuffix(r.name, ":increase")
+		if !isIncrease {
+			continue
+		}
+		by := "<workload>"
+		switch {
+		case strings.HasPrefix(of, "namespace:"):
+			by = "cluster, namespace, driver, model"
+		case of == "workload:dra_errors":
+			by += ", kind"
+		}
+		out = append(out, recording{name: r.name + Hourly, unit: r.unit, expr: `
+			max by (` + by + `) (sum_over_time(` + r.name + `[1h] offset 5m))`})
+	}
+	return out
+}
+
+// Hourly is the end of the names of records that are the sum of an hour.
+const Hourly = "1h"
