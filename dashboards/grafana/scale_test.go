@@ -60,6 +60,10 @@ func TestChoices(t *testing.T) {
 				if v.Type != "textbox" || v.Hide != shown || v.Query != "" {
 					t.Errorf("%s: the text box is %+v", b.UID, v)
 				}
+			case v.Name == hoursName:
+				if v.Type != "query" || v.Hide != hidden || v.Refresh != whenTheRangeChanges || v.Query != hoursQuery {
+					t.Errorf("%s: the records of hours are chosen by %+v", b.UID, v)
+				}
 			case !slices.Contains(b.uses, v.Name):
 				if v.Type != "custom" || v.Hide != hidden || v.Query != "" || v.AllValue != ".*" {
 					t.Errorf("%s: %s, which is not shown, is %+v", b.UID, v.Name, v)

@@ -76,7 +76,7 @@ type priced struct {
 	share               float64 // of its parent; 0: unknown
 }
 
-// showback is what one claim holds for three hours, and the sums over the last two.
+// showback is what one claim holds for three hours, and the sums over the last two. Each has half.
 type showback struct {
 	name    string
 	devices []priced
@@ -85,6 +85,7 @@ type showback struct {
 
 func checkShowback(t *testing.T, o rules.Options, stories ...showback) {
 	t.Helper()
+	o.IdleInterval = promtoolEvery
 	needed := groups(t, o) // the recordings, without those of other things
 	for i := range needed {
 		needed[i].Rules = slices.DeleteFunc(needed[i].Rules, func(r rules.Rule) bool {
@@ -133,5 +134,7 @@ func (s *showback) write(file *strings.Builder) {
 		// Rounded, for the sums of floating-point numbers.
 		fmt.Fprintf(file, "  - eval_time: 3h\n    expr: 'round((sum(sum_over_time(namespace:dra_%s:increase[2h])) or "+
 			"vector(0)) * 1e6) / 1e6'\n    exp_samples: [{labels: '{}', value: %v}]\n", name, math.Round(sum*1e6)/1e6)
+		fmt.Fprintf(file, "  - eval_time: 3h\n    expr: 'round((sum(namespace:dra_%s:increase1h) or vector(0)) * 1e6) / 1e6'"+
+			"\n    exp_samples: [{labels: '{}', value: %v}]\n", name, math.Round(sum/2*1e6)/1e6)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
@@ -52,7 +53,7 @@ func TestShortPods(t *testing.T) {
 
 const shortPods = 30 // one a minute
 
-// playShortPods scrapes the exporter for 40 minutes and evaluates the rules each minute. It returns
+// playShortPods scrapes the exporter for 40 minutes and evaluates the rules as often as a server does. It returns
 // the time of the last evaluation.
 func playShortPods(t *testing.T, minLifetime time.Duration) (*engine, time.Time) {
 	t.Helper()
@@ -67,7 +68,8 @@ func playShortPods(t *testing.T, minLifetime time.Duration) (*engine, time.Time)
 		a.Holders[0].Meta = &podresources.PodMeta{WorkloadKind: kind, WorkloadName: name}
 		return a
 	}
-	records := workloadRules(t)
+	every := rules.Defaults().IdleInterval
+	records := workloadRules(t, every)
 	for second := 0; second <= 40*60; second += 5 {
 		h.In.View.Allocations = nil
 		minute, of := second/60, second%60
@@ -87,7 +89,7 @@ func playShortPods(t *testing.T, minLifetime time.Duration) (*engine, time.Time)
 			e.add(t, scraped(families(t, text), h.Now,
 				"cluster", "c1", "job", "dra-exporter", "instance", "n1", "node", "n1")...)
 		}
-		if of == 0 {
+		if second%int(every.Seconds()) == 0 {
 			e.evaluate(t, records, h.Now)
 		}
 		h.Now = h.Now.Add(5 * time.Second)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/rules"
 )
@@ -19,7 +20,7 @@ import (
 func TestWorkloads(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	needed := workloadRules(t)
+	needed := workloadRules(t, promtoolEvery)
 	content, err := rules.File(needed)
 	if err != nil {
 		t.Fatal(err)
@@ -58,10 +59,12 @@ func TestWorkloads(t *testing.T) {
 }
 
 // workloadRules are the records by workload, and those that they use but for the devices' states.
-func workloadRules(t *testing.T) []rules.Group {
+func workloadRules(t *testing.T, every time.Duration) []rules.Group {
 	t.Helper()
+	o := rules.Defaults()
+	o.IdleInterval = every
 	var out []rules.Group
-	for _, g := range groups(t, rules.Defaults()) {
+	for _, g := range groups(t, o) {
 		g.Rules = slices.DeleteFunc(g.Rules, func(r rules.Rule) bool {
 			return !slices.Contains([]string{
 				"device:dra_model:info", "device:dra_share:ratio", "device:dra_weight:ratio", "pod:dra_workload:info",

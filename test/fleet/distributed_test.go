@@ -257,8 +257,8 @@ func generateRules(t *testing.T) (tree string) {
 	tree = t.TempDir()
 	out := filepath.Join(tree, "dashboards", "out")
 	generate := exec.CommandContext(t.Context(), "go", "run", "./generate", "-out="+out,
-		"-interval=4s", "-rate.window=16s", "-idle.window=20s", "-idle.held=0.5", "-idle.for=4s", "-error.window=20s",
-		"-for=4s", "-keep-firing=8s", "-price=.*H100.*=3")
+		"-interval=4s", "-idle.interval=4s", "-rate.window=16s", "-idle.window=20s", "-idle.held=0.5", "-idle.for=4s",
+		"-error.window=20s", "-for=4s", "-keep-firing=8s", "-price=.*H100.*=3")
 	generate.Dir = "../../dashboards"
 	if said, err := generate.CombinedOutput(); err != nil {
 		t.Fatalf("generate rules: %v\n%s", err, said)
