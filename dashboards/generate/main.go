@@ -75,7 +75,8 @@ func keep(files map[string][]byte, name string) (map[string][]byte, error) {
 
 // addFlags adds a flag for each option of the rules.
 func addFlags(flags *flag.FlagSet, o *rules.Options) {
-	flags.DurationVar(&o.Interval, "interval", o.Interval, "how often records are evaluated that alerts on exporters and lost devices need")
+	flags.DurationVar(&o.Interval, "interval", o.Interval,
+		"how often records are evaluated that alerts on exporters and lost devices need")
 	flags.DurationVar(&o.IdleInterval, "idle.interval", o.IdleInterval,
 		"how often all other records are evaluated, at most as long as -rate.window")
 	flags.DurationVar(&o.RateWindow, "rate.window", o.RateWindow, "window of recorded rates: at least 4 scrape intervals")

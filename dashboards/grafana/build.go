@@ -17,7 +17,6 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/statetimeline"
 	"github.com/grafana/grafana-foundation-sdk/go/table"
 	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
-
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/query"

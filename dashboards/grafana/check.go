@@ -81,7 +81,7 @@ func (p *Panel) check(catalog query.Catalog) error {
 	total := false
 	for _, t := range p.Targets {
 		merged, err := p.checkTarget(t, catalog)
-		errs, total = append(errs, err), total || merged
+		errs, total = append(errs, err, checkHourly(Expand(t.Expr), catalog)), total || merged
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -98,13 +98,6 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 		return false, fmt.Errorf("%s: rates must use $__rate_interval", t.Expr)
 	}
 	answer, err := catalog.Check(checkable(t.Expr))
-	if err != nil {
-		return false, err
-	}
-	hourly, err := catalog.Check(checkable(strings.ReplaceAll(t.Expr, "$"+hoursName, rules.Hourly)))
-	if err == nil && !hourly.Unit.Fits(answer.Unit) {
-		err = fmt.Errorf("%s is %v, and %v over a long time", t.Expr, answer.Unit, hourly.Unit)
-	}
 	if err != nil {
 		return false, err
 	}
@@ -146,6 +139,19 @@ func (p *Panel) checkTarget(t Target, catalog query.Catalog) (merged bool, err e
 		return false, fmt.Errorf("%s gives one value for several devices, and the panel is not marked as a total", t.Expr)
 	}
 	return answer.Merged, nil
+}
+
+// checkHourly returns an error unless a query has the same unit over a long time.
+func checkHourly(expr string, catalog query.Catalog) error {
+	answer, err := catalog.Check(checkable(expr))
+	if err != nil {
+		return nil //nolint:nilerr // as checkTarget says
+	}
+	hourly, err := catalog.Check(checkable(strings.ReplaceAll(expr, "$"+hoursName, rules.Hourly)))
+	if err == nil && !hourly.Unit.Fits(answer.Unit) {
+		err = fmt.Errorf("%s is %v, and %v over a long time", expr, answer.Unit, hourly.Unit)
+	}
+	return err
 }
 
 // checkNative checks a query whose answer is native histograms. Grafana draws them as a heat map of

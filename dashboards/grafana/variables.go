@@ -192,7 +192,9 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 // there is none; the text box by nothing; Grafana's own range, rate interval and step by the
 // durations.
 func Fill(expr string, values map[string]string, span, rate, step string) string {
-	pairs := []string{"$__rate_interval", rate, "$__range", span, "$__interval", step, "$" + searchName, "", "$" + hoursName, ""}
+	pairs := []string{
+		"$__rate_interval", rate, "$__range", span, "$__interval", step, "$" + searchName, "", "$" + hoursName, "",
+	}
 	for _, v := range new(Board).choices() {
 		value, ok := values[v.name]
 		if !ok {

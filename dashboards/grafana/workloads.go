@@ -184,7 +184,8 @@ func workloadTime() []Panel {
 	top := func(expr string) string {
 		return fmt.Sprintf(`%s
 			and on (<workload>) topk(%d, max by (<workload>)
-			  (sum_over_time(workload:dra_allocated_share_seconds:increase$hours{<w>}[$__range] @ end())))`, expr, linesOfWorkloads)
+			  (sum_over_time(workload:dra_allocated_share_seconds:increase$hours{<w>}[$__range] @ end())))`,
+			expr, linesOfWorkloads)
 	}
 	const legend = "{{namespace}}/{{workload_name}} {{driver}} {{cluster}}"
 	held := line("Devices held by workload",

@@ -145,7 +145,8 @@ func TestBothForms(t *testing.T) {
 // TestTuned checks that the options appear in the rules' text.
 func TestTuned(t *testing.T) {
 	o := Defaults()
-	o.IdleWindow, o.IdleRatio, o.Job, o.Interval, o.IdleInterval = 2*time.Hour, 0.07, "mine", 30*time.Second, 40*time.Second
+	o.IdleWindow, o.IdleRatio, o.Job = 2*time.Hour, 0.07, "mine"
+	o.Interval, o.IdleInterval = 30*time.Second, 40*time.Second
 	groups, err := Groups(o, newCatalog(t))
 	if err != nil {
 		t.Fatal(err)
