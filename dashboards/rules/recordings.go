@@ -18,7 +18,8 @@ type recording struct {
 	// more are labels that only some of the series have.
 	more []string
 	// perInterval is whether the value is the increase per evaluation interval, which is <idle
-	// interval>, in unit: the rate times the interval. Its sum over any time is a total in which gaps count nothing.
+	// interval>, in unit: the rate times the interval. Its sum over any time is a total in which gaps
+	// count nothing.
 	perInterval bool
 	unit        query.Unit // if it can't be derived from the expression
 }

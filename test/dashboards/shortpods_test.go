@@ -53,8 +53,8 @@ func TestShortPods(t *testing.T) {
 
 const shortPods = 30 // one a minute
 
-// playShortPods scrapes the exporter for 40 minutes and evaluates the rules as often as a server does. It returns
-// the time of the last evaluation.
+// playShortPods scrapes the exporter for 40 minutes and evaluates the rules as often as a server
+// does. It returns the time of the last evaluation.
 func playShortPods(t *testing.T, minLifetime time.Duration) (*engine, time.Time) {
 	t.Helper()
 	e := newEngine(t)
