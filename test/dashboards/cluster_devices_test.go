@@ -19,7 +19,7 @@ func TestClusterDevices(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	o := rules.Defaults()
-	o.Prices = []rules.Price{{Models: "F", PerHour: 3}}
+	o.Prices, o.IdleInterval = []rules.Price{{Models: "F", PerHour: 3}}, promtoolEvery
 	all := groups(t, o)
 	for i := range all {
 		all[i].Rules = slices.DeleteFunc(all[i].Rules, func(r rules.Rule) bool { return r.Record == "" })
