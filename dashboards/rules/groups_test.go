@@ -89,3 +89,70 @@ func TestExpectedClusters(t *testing.T) {
 		}
 	}
 }
+
+// meansOfMeans returns the averages in an expression that are of averages or ratios, which weigh
+// many and few alike: of records that are such, and of quotients. Averages over time are of one
+// series.
+func meansOfMeans(t *testing.T, expr string, isMean func(record string) bool) []string {
+	t.Helper()
+	parsed, err := parser.NewParser(parser.Options{}).ParseExpr(expr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	parser.Inspect(parsed, func(node parser.Node, path []parser.Node) error {
+		mean := false
+		switch n := node.(type) {
+		case *parser.VectorSelector:
+			mean = isMean(n.Name)
+		case *parser.BinaryExpr:
+			mean = n.Op == parser.DIV && n.VectorMatching != nil
+		case *parser.AggregateExpr:
+			mean = n.Op == parser.AVG
+		}
+		for _, above := range path {
+			if a, ok := above.(*parser.AggregateExpr); ok && mean && (a.Op == parser.AVG || a.Op == parser.QUANTILE) {
+				out = append(out, a.String())
+			}
+		}
+		return nil
+	})
+	return out
+}
+
+// TestMeansOfMeans checks that no rule takes the mean of means or ratios.
+func TestMeansOfMeans(t *testing.T) {
+	means := map[string]bool{}
+	groups := newGroups(t)
+	for _, g := range groups {
+		for _, r := range g.Rules {
+			if r.Record != "" && (strings.HasSuffix(r.Record, ":ratio") || strings.Contains(r.Expr, "avg")) {
+				means[r.Record] = true
+			}
+		}
+	}
+	for _, g := range groups {
+		for _, r := range g.Rules {
+			for _, found := range meansOfMeans(t, r.Expr, func(record string) bool { return means[record] }) {
+				t.Errorf("%s%s: %s is a mean of means", r.Record, r.Alert, found)
+			}
+		}
+	}
+	if len(means) < 5 {
+		t.Errorf("only %d records are ratios: %v", len(means), means)
+	}
+	for expr, want := range map[string]int{
+		"avg by (cluster) (device:dra_active:ratio)":        1,
+		"avg (sum by (node) (device:dra_active:ratio) * 2)": 1,
+		"avg (a / b)":  1,
+		"avg (a / 10)": 0,
+		"quantile (0.9, avg by (node) (dra_device_power_watts))":   1,
+		"sum (node:x:sum) / sum (node:x:count)":                    0,
+		"avg by (node) (max by (node, device) (dra_device_power))": 0,
+		"max by (node) (device:dra_active:ratio)":                  0,
+	} {
+		if got := meansOfMeans(t, expr, func(record string) bool { return means[record] }); len(got) != want {
+			t.Errorf("%s: %v, want %d", expr, got, want)
+		}
+	}
+}

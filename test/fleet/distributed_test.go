@@ -23,8 +23,9 @@ import (
 
 // What the engines are asked at and over.
 const (
-	asked     = time.Minute // of history
-	maxDiffer = 5           // differences that are printed of one expression
+	settling  = 20 * time.Second // until each group has found what the others record
+	asked     = time.Minute      // of history
+	maxDiffer = 5                // differences that are printed of one expression
 )
 
 // TestDistributed compares Thanos with one Prometheus over the same samples: two Prometheus servers
@@ -36,6 +37,7 @@ func TestDistributed(t *testing.T) {
 		t.Skip("NOT RUN: make test-distributed builds Thanos and runs it")
 	}
 	d := startDistributed(t)
+	wait(t.Context(), settling)
 	began := time.Now()
 	wait(t.Context(), asked)
 	at := time.Now().Truncate(time.Second)
@@ -44,6 +46,7 @@ func TestDistributed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("records", func(t *testing.T) { d.compareRecords(t, began, at) })
+	t.Run("device of all nodes", func(t *testing.T) { d.checkClusterDevice(t, at) })
 	t.Run("rules", func(t *testing.T) {
 		groups, err := loadRules(d.tree)
 		if err != nil {
@@ -116,6 +119,30 @@ func (d *distributed) compareRecords(t *testing.T, from, to time.Time) {
 		t.Errorf("only %d metrics are recorded: %v", len(names), names)
 	}
 	differ(t, "records", got, want)
+}
+
+// checkClusterDevice checks that the claims of all nodes of a cluster hold its device of all nodes
+// for as long together as an evaluation is after the one before.
+func (d *distributed) checkClusterDevice(t *testing.T, at time.Time) {
+	got, err := d.thanos.answer(t.Context(),
+		`sum by (cluster) (namespace:dra_allocated_share_seconds:increase{namespace="fabric"})`, at.Add(-rulerOffset), 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clusters := map[string]bool{}
+	for node := range shards * perShard {
+		clusters[target(node)["cluster"]] = true
+	}
+	if len(got) != len(clusters) {
+		t.Errorf("%d clusters have the device, want %d", len(got), len(clusters))
+	}
+	for labels, series := range got {
+		for _, seconds := range series.values {
+			if math.Abs(seconds-interval.Seconds()) > 0.1*interval.Seconds() {
+				t.Errorf("%s: %v s in %v", labels, seconds, interval)
+			}
+		}
+	}
 }
 
 // compare compares the answers to an expression, and returns 1 if there is any.

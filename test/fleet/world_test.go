@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/http"
 	"net/http/httptest"
@@ -107,9 +108,23 @@ func serveNodes(t *testing.T) (address string) {
 		}
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4")
 		_, _ = w.Write(f.exposition(node, time.Now()))
+		_, _ = io.WriteString(w, clusterDevice(node, time.Since(f.begin)))
 	}))
 	t.Cleanup(server.Close)
 	return strings.TrimPrefix(server.URL, "http://")
+}
+
+// clusterDevice is what a node exposes of a device that all nodes can use, and of which each node
+// has a claim.
+func clusterDevice(node int, since time.Duration) string {
+	const device = `driver="fabric.example.com",pool="rack",device="accelerator-0"`
+	claim := fmt.Sprintf(`namespace="fabric",resourceclaim_name="claim-%d",%s`, node, device)
+	return fmt.Sprintf(`dra_device_info{%[1]s,vendor="x",model="F",parent="",listed="true",node_local="false"} 1
+dra_device_up{%[1]s} 1
+dra_device_allocations{%[1]s} 1
+dra_claim_device_info{%[2]s,share_id="",request="r",device_class="c",admin_access="false",attribution="exclusive"} 1
+dra_claim_allocated_share_seconds_total{%[2]s} %[3]v
+`, device, claim, since.Seconds())
 }
 
 // exposition is what a node exposes at a time.
