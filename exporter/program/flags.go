@@ -88,7 +88,8 @@ type section struct {
 	Rows  [][2]string
 }
 
-// sections returns the groups of a command, those of its own flags first.
+// sections returns the groups of a command, those of its own flags first. Groups of one title are
+// one section.
 func (o *options) sections(command *kingpin.CmdModel, flags []*kingpin.FlagModel) []section {
 	name := ""
 	if command != nil {
@@ -105,8 +106,10 @@ func (o *options) sections(command *kingpin.CmdModel, flags []*kingpin.FlagModel
 		case in < 0:
 			own.Rows = append(own.Rows, flagRow(f))
 		case o.groups[in].usedBy(name):
-			grouped[in].Title = o.groups[in].title
-			grouped[in].Rows = append(grouped[in].Rows, flagRow(f))
+			title := o.groups[in].title
+			first := slices.IndexFunc(o.groups, func(g *flagGroup) bool { return g.title == title })
+			grouped[first].Title = title
+			grouped[first].Rows = append(grouped[first].Rows, flagRow(f))
 		}
 	}
 	return slices.DeleteFunc(append([]section{own}, grouped...), func(s section) bool { return len(s.Rows) == 0 })

@@ -292,7 +292,7 @@ func (o *options) addKubeFlags(app *kingpin.Application) {
 	o.group(app, "API server", commandCheck, commandTop).Flag(
 		"kubeconfig", "Kubeconfig of the API server; default: the service account's.",
 	).PlaceHolder("FILE").StringVar(&o.kubeconfig)
-	g := o.group(app, "What is asked of the API server", commandCheck)
+	g := o.group(app, "API server", commandCheck)
 	g.Flag(
 		"kube", "Use of the API server: auto (in a cluster, or given a kubeconfig) or off.",
 	).Default("auto").EnumVar(&o.kube, "auto", "off")
