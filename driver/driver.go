@@ -8,6 +8,7 @@ package driver
 import (
 	"context"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -202,6 +203,11 @@ type Entry struct {
 
 // Inventory maps devices of this node to their hardware.
 type Inventory map[ID]Entry
+
+// Is reports whether both are the same map, not only equal ones.
+func (v Inventory) Is(other Inventory) bool {
+	return reflect.ValueOf(v).Pointer() == reflect.ValueOf(other).Pointer()
+}
 
 // Sample is what a source read from one piece of hardware. A Sample without Readings says: this
 // hardware is mine and I can not read it now.

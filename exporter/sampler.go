@@ -24,7 +24,8 @@ type Owners interface {
 
 // Inventory describes the node's devices. Describe completes the allocations by what is known of
 // their claims, and returns the hardware of the node's devices, the allocated ones among them. It
-// reads no file that has not changed, and does not change its argument.
+// reads no file that has not changed, and does not change its argument. What it returns never
+// changes; what is as before may be the same slice or map, which saves the reader work.
 type Inventory interface {
 	Describe(view podresources.View) ([]podresources.Allocation, driver.Inventory)
 }
@@ -65,6 +66,7 @@ type Sampler struct {
 	SamplerConfig
 	workers   []*worker
 	owners    owners
+	joiner    join.Joiner
 	topology  topologies
 	processes driver.Worker[map[int]string]
 	pods      map[int]string // of processes
@@ -183,10 +185,11 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	s.progress.enter("describing the inventory", s.Now())
 	in.View.Allocations, in.Inventory = s.Inventory.Describe(view.View)
 	s.progress.enter("joining", s.Now())
-	result := join.Join(in)
+	result := s.joiner.Join(in)
 	s.Metrics.Reject(result.Rejected...)
 	result.Topology = s.topology.of(result.Devices, now)
 	snapshot := s.Ledger.Advance(result, now)
+	s.joiner.Recycle(&result)
 	if s.Recorder != nil {
 		s.progress.enter("recording", now)
 		s.Recorder.Record(snapshot)

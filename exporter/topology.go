@@ -25,6 +25,7 @@ type topologies struct {
 	known  map[podresources.Pod]join.Topology
 	retry  time.Time // zero: all paths are known
 	before dependencies
+	spare  dependencies // memory for the next ones
 }
 
 // dependencies are what topologies depend on.
@@ -49,8 +50,7 @@ func (t *topologies) of(devices []join.Device, now time.Time) map[podresources.P
 	if t.paths == nil {
 		return nil
 	}
-	var d dependencies
-	d.hardware = make([]placed, 0, len(devices))
+	d := dependencies{t.spare.hardware[:0], t.spare.shares[:0], t.spare.pods[:0]}
 	for i := range devices {
 		h := &devices[i].Entry.Hardware
 		first := len(d.shares)
@@ -67,9 +67,11 @@ func (t *topologies) of(devices []join.Device, now time.Time) map[podresources.P
 			len(d.shares) - first,
 		})
 	}
+	t.spare = d
 	if d.equal(&t.before) && (t.retry.IsZero() || now.Before(t.retry)) {
 		return t.known
 	}
+	t.spare = t.before
 	paths, complete := t.paths.PCIPaths(d.addresses())
 	t.known, t.before, t.retry = join.Topologies(devices, paths), d, time.Time{}
 	if !complete {

@@ -32,17 +32,49 @@ import (
 type wholeNode struct {
 	*node
 	*Sampler
+	kubelet  *wireKubelet
 	recorder *recorder.Recorder
 	began    time.Time
+}
+
+// wireKubelet is a kubelet that lists its pods in another order each time, as bytes.
+type wireKubelet struct {
+	podresources.Decoder
+	pods [][]byte // with tags and lengths
+	wire []byte
+}
+
+func newWireKubelet(tb testing.TB, devices, pods int) *wireKubelet {
+	tb.Helper()
+	k := &wireKubelet{}
+	for _, pod := range answer(devices, pods).PodResources {
+		wire, err := proto.Marshal(&v1.ListPodResourcesResponse{PodResources: []*v1.PodResources{pod}})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		k.pods = append(k.pods, wire)
+	}
+	return k
+}
+
+// shuffle makes the bytes of the next answer.
+func (k *wireKubelet) shuffle() {
+	rand.Shuffle(len(k.pods), func(i, j int) { k.pods[i], k.pods[j] = k.pods[j], k.pods[i] })
+	k.wire = k.wire[:0]
+	for _, pod := range k.pods {
+		k.wire = append(k.wire, pod...)
+	}
+}
+
+// List implements [podresources.Lister].
+func (k *wireKubelet) List(context.Context) (*v1.ListPodResourcesResponse, error) {
+	return k.Decode(k.wire)
 }
 
 func newWholeNode(tb testing.TB, devices, pods int) *wholeNode {
 	tb.Helper()
 	n := newNode(devices, pods)
-	wire, err := proto.Marshal(answer(devices, pods))
-	if err != nil {
-		tb.Fatal(err)
-	}
+	kubelet := newWireKubelet(tb, devices, pods)
 	for i := range n.samples {
 		for _, kind := range []string{"ecc_corrected", "ecc_uncorrected"} {
 			n.samples[i].Readings = append(n.samples[i].Readings, driver.Reading{
@@ -50,21 +82,18 @@ func newWholeNode(tb testing.TB, devices, pods int) *wholeNode {
 			})
 		}
 	}
-	w := &wholeNode{node: n, began: n.now, recorder: recorder.New(recorder.Config{Interval: time.Second})}
+	w := &wholeNode{
+		kubelet: kubelet, node: n, began: n.now, recorder: recorder.New(recorder.Config{Interval: time.Second}),
+	}
 	source := funcSource{"bench", func(context.Context) ([]driver.Sample, error) { return n.samples, nil }}
 	log := slog.New(slog.DiscardHandler)
 	metrics := NewSelfMetrics(prometheus.NewRegistry(), "node1", log)
 	w.Sampler = NewSampler(SamplerConfig{
 		Interval: time.Second, Deadline: 5 * time.Second, MaxAge: time.Minute, Now: func() time.Time { return n.now },
-		Owners: funcOwners(func(context.Context) (podresources.Observation, error) {
-			var answer v1.ListPodResourcesResponse
-			if err := proto.Unmarshal(wire, &answer); err != nil {
-				return podresources.Observation{}, err
-			}
-			allocations, rejected := podresources.Parse(&answer)
-			view := podresources.View{At: n.now, Allocations: allocations}
-			return podresources.Observation{View: view, Rejected: rejected, Asked: true}, nil
-		}),
+		Owners: &podresources.Observer{
+			Lister: kubelet, Keeper: &podresources.Keeper{}, Limiter: &podresources.Limiter{},
+			Changes: &podresources.ChangeLog{}, Now: func() time.Time { return n.now },
+		},
 		Inventory: fixedInventory(n.in.Inventory), Paths: &fakePaths{},
 		Sources: []driver.Source{source},
 		Ledger:  ledger.New(exportertest.LedgerConfig()), Limiter: exposition.NewLimiter(0, nil), Metrics: metrics, Log: log,
@@ -78,6 +107,7 @@ func newWholeNode(tb testing.TB, devices, pods int) *wholeNode {
 // uncorrectable error in each of them.
 func (w *wholeNode) next() {
 	w.now = w.now.Add(time.Second)
+	w.kubelet.shuffle()
 	for i := range w.node.samples {
 		phase := w.now.Sub(w.began).Minutes()/2 + float64(i)/float64(len(w.node.samples))
 		for j := range w.node.samples[i].Readings {

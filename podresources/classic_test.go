@@ -30,7 +30,7 @@ func TestParseClassic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := decode(wire)
+	answer, err := new(Decoder).Decode(wire)
 	if err != nil {
 		t.Fatal(err)
 	}

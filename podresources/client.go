@@ -41,7 +41,8 @@ var (
 // Client calls the kubelet's PodResources service over one connection. After a restart of the
 // kubelet it reconnects within half a second. It is safe for concurrent use.
 type Client struct {
-	conn *grpc.ClientConn
+	conn    *grpc.ClientConn
+	decoder *Decoder
 }
 
 // NewClient returns a client of the service on that unix socket. It does not connect before the
@@ -51,7 +52,7 @@ func NewClient(socket string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{conn: conn}, nil
+	return &Client{conn: conn, decoder: &Decoder{}}, nil
 }
 
 // maxSocketPath is how long the path of a socket may be, in bytes (unix(7), sun_path without its
@@ -90,10 +91,11 @@ func connect(socket string, options ...grpc.CallOption) (*grpc.ClientConn, error
 func (c *Client) Close() error { return c.conn.Close() }
 
 // List requests the devices of all containers of the node. Responses over 64 MiB are rejected. A
-// pod that cannot be decoded is nil in the response, for [Parse] to count. Every error is one of
-// this package's, or of reason "other".
+// pod that cannot be decoded is nil in the response, for [Parse] to count. A response of the same
+// pods as the one before is the same response: it must not be changed. Every error is one of this
+// package's, or of reason "other".
 func (c *Client) List(ctx context.Context) (*v1.ListPodResourcesResponse, error) {
-	var got answer
+	got := answer{decoder: c.decoder}
 	if err := c.conn.Invoke(ctx, v1.PodResourcesLister_List_FullMethodName, &v1.ListPodResourcesRequest{},
 		&got); err != nil {
 		return nil, fmt.Errorf("list pod resources: %w", classify(err))
@@ -141,11 +143,12 @@ func classifyExhausted(message string) error {
 
 // answer is what a call received, or why it could not be decoded.
 type answer struct {
+	decoder  *Decoder
 	response *v1.ListPodResourcesResponse
 	err      error
 }
 
-// answerCodec is gRPC's own for protobuf, but for answers, which it decodes by [decode].
+// answerCodec is gRPC's own for protobuf, but for answers, which a [Decoder] decodes.
 type answerCodec struct{}
 
 var _ encoding.CodecV2 = answerCodec{}
@@ -163,6 +166,6 @@ func (answerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	wire := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer wire.Free()
-	a.response, a.err = decode(wire.ReadOnlyData())
+	a.response, a.err = a.decoder.Decode(wire.ReadOnlyData())
 	return nil
 }

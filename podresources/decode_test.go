@@ -35,7 +35,7 @@ func TestDecode(t *testing.T) {
 		"bad pod, then cut": {wire: append(withBadPod, 1<<3|2, 5, 'x'), bad: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := decode(tt.wire)
+			got, err := new(Decoder).Decode(tt.wire)
 			if tt.bad != (err != nil) {
 				t.Fatalf("error %v, want one: %v", err, tt.bad)
 			}

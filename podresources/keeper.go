@@ -49,12 +49,14 @@ type Keeper struct {
 	PodUID func(pod Pod, now time.Time) string
 
 	allocations []Allocation
+	given       []Allocation // what the present ones were made of; nil: it is not kept
 	at          time.Time
 	emptySince  time.Time // of the first of the empty answers that are not believed; zero: the last answer is believed
 }
 
-// Observe records a response that arrived at a time, or the error in its place. The keeper takes
-// ownership of the allocations and fills in their holders' UIDs.
+// Observe records a response that arrived at a time, or the error in its place. The allocations
+// must not change afterwards. The same ones again cost little, and give the same result as long as
+// the UIDs are the same.
 func (k *Keeper) Observe(allocations []Allocation, err error, now time.Time) {
 	switch {
 	case err != nil:
@@ -77,8 +79,17 @@ func (k *Keeper) Doubting() bool { return !k.emptySince.IsZero() && len(k.alloca
 
 // believe takes an answer as a whole.
 func (k *Keeper) believe(allocations []Allocation, now time.Time) {
-	k.fillUIDs(allocations, now)
-	k.allocations, k.at, k.emptySince = allocations, now, time.Time{}
+	filled := allocations
+	if sameSlice(allocations, k.given) {
+		filled = k.allocations
+	}
+	k.allocations, k.given = k.withUIDs(filled, now), allocations
+	k.at, k.emptySince = now, time.Time{}
+}
+
+// sameSlice reports whether both slices are of the same memory.
+func sameSlice(a, b []Allocation) bool {
+	return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0]
 }
 
 // doubt drops, at an empty answer, the holders for which it is true.
@@ -114,7 +125,7 @@ func (k *Keeper) drop(ends func(State) bool) {
 			kept = append(kept, a)
 		}
 	}
-	k.allocations = kept
+	k.allocations, k.given = kept, nil
 }
 
 func (k *Keeper) state(uid string) State {
@@ -124,21 +135,33 @@ func (k *Keeper) state(uid string) State {
 	return k.PodState(uid)
 }
 
-// fillUIDs sets the UIDs of all holders.
-func (k *Keeper) fillUIDs(allocations []Allocation, now time.Time) {
+// withUIDs returns the allocations with the UIDs of all holders. The argument, which others may
+// read, is not changed.
+func (k *Keeper) withUIDs(allocations []Allocation, now time.Time) []Allocation {
 	if k.PodUID == nil {
-		return
+		return allocations
 	}
-	uids := make(map[Pod]string)
-	for _, a := range allocations {
-		for i := range a.Holders {
-			h := &a.Holders[i]
+	uids := make(map[Pod]string, len(allocations))
+	shared := true
+	for i := range allocations {
+		sharedHolders := true
+		for j, h := range allocations[i].Holders {
 			uid, known := uids[h.Pod]
 			if !known {
 				uid = k.PodUID(h.Pod, now)
 				uids[h.Pod] = uid
 			}
-			h.UID = uid
+			if uid == h.UID {
+				continue
+			}
+			if shared {
+				allocations, shared = slices.Clone(allocations), false
+			}
+			if sharedHolders {
+				allocations[i].Holders, sharedHolders = slices.Clone(allocations[i].Holders), false
+			}
+			allocations[i].Holders[j].UID = uid
 		}
 	}
+	return allocations
 }

@@ -13,6 +13,8 @@ import (
 // Lister requests the devices of all containers of the node from the kubelet. [Client] implements
 // it.
 type Lister interface {
+	// List returns an answer that does not change. One that is the same as the one before may be the
+	// same pointer, which saves the reader work.
 	List(ctx context.Context) (*v1.ListPodResourcesResponse, error)
 }
 
@@ -32,6 +34,24 @@ type Observer struct {
 	asked  time.Time // when the last question began
 	sure   bool      // the answer to it was believed as a whole
 	listed map[Pod]struct{}
+	parsed parsed
+}
+
+// parsed is what an answer says.
+type parsed struct {
+	answer      *v1.ListPodResourcesResponse
+	allocations []Allocation
+	rejected    driver.Rejections
+	listed      map[Pod]struct{}
+}
+
+// parse parses an answer, unless it is the same as the one before.
+func (p *parsed) parse(answer *v1.ListPodResourcesResponse) {
+	if p.answer == answer && answer != nil {
+		return
+	}
+	p.answer, p.listed = answer, ListedPods(answer)
+	p.allocations, p.rejected = Parse(answer)
 }
 
 // A kubelet that is asked for what pods hold writes a line of error to its log for each pod that
@@ -75,7 +95,8 @@ func (o *Observer) Observe(ctx context.Context) (Observation, error) {
 	out.Asked, out.Took = true, now.Sub(begun)
 	var allocations []Allocation
 	if err == nil {
-		allocations, out.Rejected = Parse(answer)
+		o.parsed.parse(answer)
+		allocations, out.Rejected = o.parsed.allocations, o.parsed.rejected
 	}
 	believed := countHolders(o.Keeper.Allocations())
 	o.Keeper.Observe(allocations, err, now)
@@ -85,7 +106,7 @@ func (o *Observer) Observe(ctx context.Context) (Observation, error) {
 		at = now
 	}
 	if err == nil && !o.Keeper.Doubting() {
-		o.listed = ListedPods(answer)
+		o.listed = o.parsed.listed
 	}
 	out.View = o.view(at)
 	o.before = at

@@ -403,7 +403,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(wire)
 	}
 	f.Fuzz(func(t *testing.T, wire []byte) {
-		answer, err := decode(wire)
+		answer, err := new(Decoder).Decode(wire)
 		if err != nil {
 			return
 		}

@@ -267,14 +267,11 @@ func (e emission) quantitySource(base *labels, q driver.Quantity, source string)
 	if !e.on(famDeviceQuantitySource) || e.choices.Of(GroupQuantitySource) == Estimates && !ledger.Estimated(source) {
 		return
 	}
-	e.gauge(famDeviceQuantitySource, e.with(base, "quantity", e.quantityName(q), "source", source), 1)
-}
-
-func (e emission) quantityName(q driver.Quantity) string {
-	if e.cache == nil {
-		return ""
+	var row *labels
+	if e.cache != nil {
+		row = e.cache.with(base, "quantity", e.cache.specs.Spec(q).Name, "source", source)
 	}
-	return e.cache.specs.Spec(q).Name
+	e.gauge(famDeviceQuantitySource, row, 1)
 }
 
 // health puts all statuses; the present one is 1. If a source reports several, the worst is the
@@ -371,10 +368,14 @@ func (e emission) holders(d *ledger.Device, s *join.Share) {
 		if e.young[h.Pod] {
 			continue
 		}
-		e.gauge(famPodClaimInfo, e.pairs(
-			"namespace", h.Namespace, "pod", h.Name, "container", h.Container, "claim_name", h.ClaimName,
-			"resourceclaim_name", s.Claim.Name, "driver", d.ID.Driver, "pool", d.ID.Pool, "device", d.ID.Device,
-			"share_id", s.ShareID, "request", s.Request, "attribution", string(among)), 1)
+		var row *labels
+		if e.cache != nil {
+			row = e.cache.with(nil,
+				"namespace", h.Namespace, "pod", h.Name, "container", h.Container, "claim_name", h.ClaimName,
+				"resourceclaim_name", s.Claim.Name, "driver", d.ID.Driver, "pool", d.ID.Pool, "device", d.ID.Device,
+				"share_id", s.ShareID, "request", s.Request, "attribution", string(among))
+		}
+		e.gauge(famPodClaimInfo, row, 1)
 	}
 }
 
@@ -419,9 +420,7 @@ func (e emission) distributionLabels(h *ledger.Holder, s *ledger.Series) *labels
 func (e emission) infos(s *Snapshot) {
 	for i := range s.ClaimInfos {
 		c := &s.ClaimInfos[i]
-		e.gauge(famClaimInfo, e.pairs(
-			append([]string{"namespace", c.Namespace, "resourceclaim_name", c.Name, "uid", c.UID}, c.Labels...)...,
-		), 1)
+		e.gauge(famClaimInfo, e.claimInfo(c), 1)
 		if !c.AllocatedAt.IsZero() && !c.Ended {
 			e.gauge(famClaimAllocatedAt, e.pairs("namespace", c.Namespace, "resourceclaim_name", c.Name), unix(c.AllocatedAt))
 		}
@@ -434,14 +433,7 @@ func (e emission) infos(s *Snapshot) {
 		if p.Young {
 			continue
 		}
-		var meta podresources.PodMeta
-		if p.Meta != nil {
-			meta = *p.Meta
-		}
-		e.gauge(famPodInfo, e.pairs(append([]string{
-			"namespace", p.Namespace, "pod", p.Name, "uid", p.UID, "created_by_kind", meta.OwnerKind, "created_by_name",
-			meta.OwnerName, "workload_kind", meta.WorkloadKind, "workload_name", meta.WorkloadName, "queue", meta.Queue,
-		}, meta.Labels...)...), 1)
+		e.gauge(famPodInfo, e.podInfo(p), 1)
 		if p.Topology != (join.Topology{}) && e.on(famPodTopology) {
 			e.gauge(famPodTopology, e.pairs("namespace", p.Namespace, "pod", p.Name, "closest", string(p.Topology.Closest),
 				"farthest", string(p.Topology.Farthest)), 1)
@@ -449,7 +441,35 @@ func (e emission) infos(s *Snapshot) {
 	}
 }
 
+// claimInfo returns the labels of dra_claim_info.
+func (e emission) claimInfo(c *ledger.ClaimInfo) *labels {
+	if e.cache == nil {
+		return nil
+	}
+	return e.pairs(
+		append([]string{"namespace", c.Namespace, "resourceclaim_name", c.Name, "uid", c.UID}, c.Labels...)...,
+	)
+}
+
+// podInfo returns the labels of dra_pod_info.
+func (e emission) podInfo(p *ledger.PodInfo) *labels {
+	if e.cache == nil {
+		return nil
+	}
+	var meta podresources.PodMeta
+	if p.Meta != nil {
+		meta = *p.Meta
+	}
+	return e.pairs(append([]string{
+		"namespace", p.Namespace, "pod", p.Name, "uid", p.UID, "created_by_kind", meta.OwnerKind, "created_by_name",
+		meta.OwnerName, "workload_kind", meta.WorkloadKind, "workload_name", meta.WorkloadName, "queue", meta.Queue,
+	}, meta.Labels...)...)
+}
+
 func (e emission) infoLabels(base *labels, d *ledger.Device) *labels {
+	if e.cache == nil {
+		return nil
+	}
 	h := &d.Entry.Hardware
 	return e.with(base, "vendor", h.Vendor, "model", h.Model, "uuid", h.UUID, "pci_bus_id", h.PCI,
 		"parent", d.Parent, "numa_node", h.NUMANode, "driver_version", h.DriverVersion,

@@ -75,6 +75,7 @@ func divideByCPUs(d *Device, busy map[int]float64) bool {
 	if !d.hasOwnCPUs() {
 		return false
 	}
+	d.Shares = slices.Clone(d.Shares) // other results have them too
 	owners := map[int]int{}
 	for i := range d.Shares {
 		if s := &d.Shares[i]; !s.Admin {

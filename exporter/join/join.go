@@ -103,18 +103,7 @@ type Share struct {
 // Join joins allocations, inventory and samples. It is a pure function: the order of its inputs,
 // except the precedence of sources, does not matter. It changes no input and keeps nothing of it
 // but strings and slices.
-func Join(in Input) Result {
-	j := joiner{catalogue: in.Catalogue.OrStandard(), podOf: in.PodOf, rejected: map[driver.Rejection]int{}}
-	j.collect(in)
-	for i, source := range in.Sources {
-		j.match(source, i)
-	}
-	for i := range j.devices {
-		j.devices[i].addHealth(&in.View, len(in.Sources))
-	}
-	j.finish()
-	return Result{View: in.View, Devices: j.devices, Rejected: j.rejections()}
-}
+func Join(in Input) Result { return new(Joiner).Join(in) }
 
 type joiner struct {
 	catalogue driver.Catalogue
@@ -138,37 +127,6 @@ type deviceFacts struct {
 	processes []driver.Process // of all sources
 	events    []Event          // of all samples
 	busy      map[int]float64  // utilization of its CPUs, if claims have CPUs of their own
-}
-
-// collect makes the sorted list of devices with their shares.
-func (j *joiner) collect(in Input) {
-	shares := j.shares(in.View.Allocations)
-	ids := j.ids(in.Inventory, shares)
-	position := make(map[driver.ID]int, len(ids))
-	j.devices = make([]Device, len(ids))
-	j.facts = make([]deviceFacts, len(ids))
-	for i, id := range ids {
-		entry, listed := in.Inventory[id]
-		entry.Unlisted = entry.Unlisted || !listed
-		entry, bad := cleanEntry(entry)
-		j.reject("inventory", driver.ReasonFact, bad)
-		j.devices[i] = Device{ID: id, Entry: entry}
-		j.facts[i].listed = listed
-		position[id] = i
-	}
-	for i := range shares {
-		d := &j.devices[position[shares[i].Device]]
-		d.Shares = append(d.Shares, shares[i])
-	}
-	for i := range j.devices {
-		d := &j.devices[i]
-		d.Shares = mergeShares(d.Shares)
-		cutCPUs(d)
-		d.Attribution = Divide(d.Shares)
-		j.facts[i].held = slices.ContainsFunc(d.Shares, func(s Share) bool { return !s.Admin })
-	}
-	j.index = newHardwareIndex(j.devices)
-	j.byDriver = map[string]bool{}
 }
 
 // ids returns the devices of the inventory and those that are held, sorted, each once.

@@ -15,6 +15,8 @@ type hardwareIndex struct {
 	serial, index                            map[[2]string][]int // driver, number of the board or the device
 	instance                                 map[[2]string][]int // parent, number of the instance
 	cpu                                      map[int][]int
+
+	learned bool // something was added since it was made
 }
 
 func newHardwareIndex(devices []Device) hardwareIndex {
@@ -45,6 +47,7 @@ func newHardwareIndex(devices []Device) hardwareIndex {
 			x.cpu[cpu] = append(x.cpu[cpu], i)
 		}
 	}
+	x.learned = false
 	return x
 }
 
@@ -53,6 +56,7 @@ func newHardwareIndex(devices []Device) hardwareIndex {
 // it, which may know it by nothing else.
 func (x *hardwareIndex) learn(i int, h *driver.Hardware) {
 	if h.RDMADev != "" && !slices.Contains(x.rdma[h.RDMADev], i) {
+		x.learned = true
 		add(x.rdma, h.RDMADev, i)
 	}
 	key := instanceKey(h)
@@ -62,6 +66,7 @@ func (x *hardwareIndex) learn(i int, h *driver.Hardware) {
 	begin, _, _ := strings.Cut(h.Instance, "/")
 	for _, key := range [][2]string{key, {key[0], begin}} {
 		if !slices.Contains(x.instance[key], i) {
+			x.learned = true
 			x.instance[key] = append(x.instance[key], i)
 		}
 	}

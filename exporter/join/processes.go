@@ -47,6 +47,9 @@ type slot struct {
 // down. A claim that holds the device alone has all of it; its pods share in proportion to their
 // processes' use.
 func (j *joiner) divideByProcess(d *Device, processes []driver.Process) {
+	if len(processes) == 0 {
+		return
+	}
 	slots, of := slotsOf(d.Shares)
 	if len(slots) < 2 || of == nil {
 		return
@@ -64,6 +67,7 @@ func (j *joiner) divideByProcess(d *Device, processes []driver.Process) {
 	} else if known[driver.ByTime] {
 		d.Attribution = AttributionProcess
 	}
+	d.Shares = slices.Clone(d.Shares) // other results have them too
 	for i := range d.Shares {
 		if s := &d.Shares[i]; !s.Admin {
 			s.Uses, s.ByProcess = make([]Use, len(s.Pods)), known[driver.ByTime]

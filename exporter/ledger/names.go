@@ -16,6 +16,9 @@ import (
 type names struct {
 	claims roster[podresources.Claim]
 	pods   roster[podresources.Pod]
+
+	claimInfos []ClaimInfo // of the last snapshot
+	podInfos   []PodInfo   // likewise
 }
 
 // roster has names by key.
@@ -178,18 +181,54 @@ type PodInfo struct {
 func (n *names) snapshot(
 	topology map[podresources.Pod]join.Topology, now time.Time, config *Config,
 ) ([]ClaimInfo, []PodInfo) {
-	claims := make([]ClaimInfo, 0, len(n.claims.names))
+	var claims infos[ClaimInfo]
+	claims.last = n.claimInfos
 	for c, v := range n.claims.exported(now, config.Retention) {
-		claims = append(
-			claims, ClaimInfo{Claim: c, UID: v.uid, AllocatedAt: v.allocatedAt, Labels: v.labels, Ended: !v.seen.Equal(now)},
-		)
+		info := ClaimInfo{Claim: c, UID: v.uid, AllocatedAt: v.allocatedAt, Labels: v.labels, Ended: !v.seen.Equal(now)}
+		claims.add(info, info.same)
 	}
-	pods := make([]PodInfo, 0, len(n.pods.names))
+	var pods infos[PodInfo]
+	pods.last = n.podInfos
 	for p, v := range n.pods.exported(now, config.Retention) {
-		pods = append(pods, PodInfo{
+		info := PodInfo{
 			Pod: p, UID: v.uid, Meta: v.meta, Ended: !v.seen.Equal(now), Topology: topology[p],
 			Young: !v.mature.Equal(now) && v.seen.Sub(v.since) < config.MinLifetime,
-		})
+		}
+		pods.add(info, func(other *PodInfo) bool { return info == *other })
 	}
-	return claims, pods
+	n.claimInfos, n.podInfos = claims.all(), pods.all()
+	return n.claimInfos, n.podInfos
+}
+
+// same reports whether both say the same.
+func (c *ClaimInfo) same(other *ClaimInfo) bool {
+	return c.Claim == other.Claim && c.UID == other.UID && c.AllocatedAt.Equal(other.AllocatedAt) &&
+		c.Ended == other.Ended && slices.Equal(c.Labels, other.Labels)
+}
+
+// infos makes a list, which is the last one as long as nothing has changed.
+type infos[T any] struct {
+	last  []T
+	n     int // how many are as in last
+	fresh []T // nil: all so far
+}
+
+// add adds an item. same compares it with one of the last list.
+func (i *infos[T]) add(item T, same func(*T) bool) {
+	if i.fresh == nil {
+		if i.n < len(i.last) && same(&i.last[i.n]) {
+			i.n++
+			return
+		}
+		i.fresh = append(make([]T, 0, len(i.last)+1), i.last[:i.n]...)
+	}
+	i.fresh = append(i.fresh, item)
+}
+
+// all returns the list. It does not change any more.
+func (i *infos[T]) all() []T {
+	if i.fresh != nil {
+		return i.fresh
+	}
+	return i.last[:i.n:i.n]
 }

@@ -46,7 +46,7 @@ func (n *Node) followKube(ctx context.Context, following *sync.WaitGroup) {
 // wantClaims asks the API server for the claims of an answer and of the node's pods, and waits a
 // moment for them.
 func (n *Node) wantClaims(ctx context.Context, view *podresources.View) {
-	n.kube.Want(view.Allocations, n.facts(view).Resolve(view.Allocations).Wanted)
+	n.kube.Want(view.Allocations, n.resolver.Resolve(n.facts(view), view.Allocations).Wanted)
 	wait := claimWait
 	if !n.claimsAsked {
 		wait, n.claimsAsked = firstClaimWait, true

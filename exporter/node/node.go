@@ -104,6 +104,7 @@ type Node struct {
 	vendors     atomic.Pointer[map[string]int] // how many devices of each could be read
 
 	podState func(uid string) podresources.State // reads the pod's cgroup
+	resolver podresources.Resolver
 
 	podsServed  bool // CheckPods succeeded
 	claimsAsked bool // the API server was asked for claims before; of the goroutine of Observe

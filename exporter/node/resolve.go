@@ -15,7 +15,7 @@ import (
 func (n *Node) resolve(view *podresources.View, now time.Time) []podresources.Allocation {
 	facts := n.facts(view)
 	facts.Exited = n.exited(&facts)
-	resolved := facts.Resolve(n.withClaimUIDs(view.Allocations))
+	resolved := n.resolver.Resolve(facts, n.withClaimUIDs(view.Allocations))
 	n.metrics.UnresolvedPods(counts(podresources.UnresolvedReasons(), resolved.Unresolved))
 	kinds := map[string]int{}
 	for _, c := range resolved.Conflicts {

@@ -2,6 +2,7 @@ package recorder
 
 import (
 	"cmp"
+	"encoding/binary"
 	"math"
 	"slices"
 	"strings"
@@ -107,6 +108,8 @@ type ring struct {
 	before time.Time   // the tick before
 	tracks map[*ledger.Series]*track
 	order  []*track // of the present block, in the order in which they came
+	free   []track  // memory for more of them
+	metas  []meta   // likewise
 	next   int      // the place in order of the series that is likely to be the next one of a snapshot
 	owners map[any]*Owner
 	sealed []block
@@ -207,15 +210,29 @@ func (r *ring) owner(key any, kind OwnerKind) *Owner {
 // the first increment is unknown.
 func (r *ring) open(v *ledger.Value, owner *Owner) *track {
 	counter := r.catalogue.Spec(v.Quantity).Type == driver.Counter
-	t := &track{
-		meta:    &meta{v.Series, owner, counter},
-		encoder: newEncoder(nil), place: len(r.order),
-	}
+	t := r.newTrack()
+	*t.meta = meta{v.Series, owner, counter}
+	t.encoder, t.place = newEncoder(nil), len(r.order)
 	if counter && (r.before.IsZero() || !v.Born.After(r.before)) {
 		t.last = math.NaN()
 	}
 	r.tracks[v.Series] = t
 	r.order = append(r.order, t)
+	return t
+}
+
+// trackChunk is how many tracks are allocated together: many small objects are what takes the
+// garbage collector time. One that remains keeps the memory of all.
+const trackChunk = 32
+
+// newTrack returns an empty track.
+func (r *ring) newTrack() *track {
+	if len(r.free) == 0 {
+		r.free, r.metas = make([]track, trackChunk), make([]meta, trackChunk)
+	}
+	t := &r.free[0]
+	t.meta = &r.metas[0]
+	r.free, r.metas = r.free[1:], r.metas[1:]
 	return t
 }
 
@@ -245,9 +262,7 @@ func (r *ring) seal(now time.Time) {
 	for _, t := range distinct {
 		b.data = append(b.data, t.out...)
 	}
-	for _, t := range r.order {
-		t.encoder = newEncoder(t.out)
-	}
+	r.renewEncoders()
 	if last := len(r.sealed) - 1; last >= 0 && slices.Equal(r.sealed[last].series, b.series) {
 		b.series = r.sealed[last].series
 	}
@@ -263,6 +278,22 @@ func (r *ring) seal(now time.Time) {
 		r.sealed = slices.Delete(r.sealed, 0, 1)
 	}
 	r.forget()
+}
+
+// renewEncoders begins the series of a block, with memory for as much as in the block before, all
+// of it in one piece.
+func (r *ring) renewEncoders() {
+	room := func(t *track) int { return len(t.out) + len(t.out)/8 + binary.MaxVarintLen16 }
+	size := 0
+	for _, t := range r.order {
+		size += room(t)
+	}
+	memory := make([]byte, size)
+	for _, t := range r.order {
+		n := room(t)
+		t.encoder = newEncoder(memory[:0:n])
+		memory = memory[n:]
+	}
 }
 
 // forget drops the series that were not in the block that ended.

@@ -1,0 +1,136 @@
+package join
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Joiner joins the inputs of one tick after the other as [Join] does, and keeps what depends on
+// allocations and inventory alone: as long as the input has the same slice and the same map of
+// these, which must never change, it is not made again. It is used by one goroutine at a time. The
+// zero value is ready.
+type Joiner struct {
+	layout   layout
+	counts   []int     // of readings of each device, in the last result
+	readings []Reading // memory for readings; nil: a result has it
+	lent     []Reading // that memory, while a result has it
+	standard driver.Catalogue
+}
+
+// layout is what allocations and inventory say.
+type layout struct {
+	allocations []podresources.Allocation
+	inventory   driver.Inventory
+	devices     []Device // sorted, with their shares; nil: there is no layout
+	facts       []deviceFacts
+	index       hardwareIndex
+	rejected    map[driver.Rejection]int
+}
+
+// Join joins as [Join] does. The result is the caller's, and shares memory with later ones that
+// must not be changed: the shares of devices.
+func (m *Joiner) Join(in Input) Result {
+	if !m.layout.isOf(&in) {
+		m.layout, m.counts = newLayout(&in), nil
+	}
+	if in.Catalogue == nil && m.standard == nil {
+		m.standard = driver.Standard()
+	}
+	l := &m.layout
+	if l.index.learned {
+		l.index = newHardwareIndex(l.devices)
+	}
+	j := joiner{
+		catalogue: in.Catalogue, podOf: in.PodOf, devices: slices.Clone(l.devices), facts: slices.Clone(l.facts),
+		index: l.index, byDriver: map[string]bool{}, rejected: maps.Clone(l.rejected),
+	}
+	if in.Catalogue == nil {
+		j.catalogue = m.standard
+	}
+	m.lend(j.devices)
+	for i, source := range in.Sources {
+		j.match(source, i)
+	}
+	for i := range j.devices {
+		j.devices[i].addHealth(&in.View, len(in.Sources))
+	}
+	l.index.learned = j.index.learned
+	m.count(j.devices)
+	j.finish()
+	return Result{View: in.View, Devices: j.devices, Rejected: j.rejections()}
+}
+
+// Recycle takes their readings from the devices of the last result, and uses the memory again.
+func (m *Joiner) Recycle(last *Result) {
+	for i := range last.Devices {
+		last.Devices[i].Readings = nil
+	}
+	m.readings, m.lent = m.lent, nil
+}
+
+// lend gives each device memory for as many readings as it had in the last result.
+func (m *Joiner) lend(devices []Device) {
+	total := 0
+	for _, n := range m.counts {
+		total += n
+	}
+	if cap(m.readings) < total {
+		m.readings = make([]Reading, total)
+	}
+	m.readings, m.lent = nil, m.readings[:total]
+	rest := m.lent
+	for i, n := range m.counts {
+		devices[i].Readings, rest = rest[:0:n], rest[n:]
+	}
+}
+
+// count notes how many readings each device has.
+func (m *Joiner) count(devices []Device) {
+	m.counts = slices.Grow(m.counts[:0], len(devices))
+	for i := range devices {
+		m.counts = append(m.counts, len(devices[i].Readings))
+	}
+}
+
+// isOf reports whether the layout is that of the input.
+func (l *layout) isOf(in *Input) bool {
+	a, b := in.View.Allocations, l.allocations
+	return l.devices != nil && len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) &&
+		in.Inventory.Is(l.inventory)
+}
+
+// newLayout makes the sorted list of devices with their shares.
+func newLayout(in *Input) layout {
+	j := joiner{rejected: map[driver.Rejection]int{}}
+	shares := j.shares(in.View.Allocations)
+	ids := j.ids(in.Inventory, shares)
+	position := make(map[driver.ID]int, len(ids))
+	devices, facts := make([]Device, len(ids)), make([]deviceFacts, len(ids))
+	for i, id := range ids {
+		entry, listed := in.Inventory[id]
+		entry.Unlisted = entry.Unlisted || !listed
+		entry, bad := cleanEntry(entry)
+		j.reject("inventory", driver.ReasonFact, bad)
+		devices[i] = Device{ID: id, Entry: entry}
+		facts[i].listed = listed
+		position[id] = i
+	}
+	for i := range shares {
+		d := &devices[position[shares[i].Device]]
+		d.Shares = append(d.Shares, shares[i])
+	}
+	for i := range devices {
+		d := &devices[i]
+		d.Shares = mergeShares(d.Shares)
+		cutCPUs(d)
+		d.Attribution = Divide(d.Shares)
+		facts[i].held = slices.ContainsFunc(d.Shares, func(s Share) bool { return !s.Admin })
+	}
+	return layout{
+		allocations: in.View.Allocations, inventory: in.Inventory, devices: devices, facts: facts,
+		index: newHardwareIndex(devices), rejected: j.rejected,
+	}
+}

@@ -1,0 +1,125 @@
+package join_test
+
+import (
+	"fmt"
+	"reflect"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// A joiner gives what Join gives, whatever it joined before, and leaves earlier results as they
+// are, but for the readings that were recycled.
+func TestJoiner(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		w := exportertest.NewWorld(t)
+		var joiner join.Joiner
+		var before join.Input
+		var last join.Result
+		var text string
+		for range rapid.IntRange(3, exportertest.Steps).Draw(t, "steps") {
+			w.Step(exportertest.Pauses())
+			in := w.Input()
+			for range rapid.IntRange(0, 1).Draw(t, "garbage") {
+				soilInput(t, w, &in)
+			}
+			if reflect.DeepEqual(in.View.Allocations, before.View.Allocations) {
+				in.View.Allocations = before.View.Allocations
+			}
+			if reflect.DeepEqual(in.Inventory, before.Inventory) {
+				in.Inventory = before.Inventory
+			}
+			want, got := join.Join(in), joiner.Join(in)
+			if !sameResult(want, got) {
+				t.Fatalf("got %+v, want %+v", got, want)
+			}
+			if again := fmt.Sprintf("%+v", last.Devices); last.Devices != nil && again != text {
+				t.Fatalf("an earlier result changed to %s from %s", again, text)
+			}
+			if rapid.Bool().Draw(t, "recycled") {
+				joiner.Recycle(&got)
+			}
+			before, last, text = in, got, fmt.Sprintf("%+v", got.Devices)
+		}
+	})
+}
+
+func sameResult(a, b join.Result) bool {
+	for i := range a.Devices {
+		if len(a.Devices[i].Readings) == 0 && len(b.Devices[i].Readings) == 0 {
+			a.Devices[i].Readings, b.Devices[i].Readings = nil, nil
+		}
+	}
+	return fmt.Sprintf("%+v", a) == fmt.Sprintf("%+v", b)
+}
+
+// What a sample taught of a device's numbers is forgotten with it.
+func TestJoinerForgetsWhatSamplesTaught(t *testing.T) {
+	inventory := driver.Inventory{jointest.ID("part"): {Hardware: driver.Hardware{UUID: "MIG-1"}}}
+	taught := driver.Hardware{UUID: "MIG-1", Parent: "GPU-1", Instance: "9/0", RDMADev: "mlx5_9"}
+	var joiner join.Joiner
+	for _, known := range []bool{true, false, true, false} {
+		in := join.Input{Inventory: inventory, Sources: []join.SourceSamples{{Name: "a"}, {Name: "b"}}}
+		in.Sources[1].Samples = []driver.Sample{
+			jointest.Sample(driver.Hardware{Parent: "GPU-1", Instance: "9/0"}, jointest.Watts(1)),
+			jointest.Sample(driver.Hardware{RDMADev: "mlx5_9"}, driver.Reading{Quantity: driver.Energy, Value: 1}),
+		}
+		if known {
+			in.Sources[0].Samples = []driver.Sample{jointest.Sample(taught, driver.Reading{Quantity: driver.Clock})}
+		}
+		want, got := join.Join(in), joiner.Join(in)
+		if n := len(want.Devices[0].Readings); known != (n > 1) {
+			t.Fatalf("%d readings", n)
+		}
+		if diff := cmp.Diff(fmt.Sprintf("%+v", want), fmt.Sprintf("%+v", got)); diff != "" {
+			t.Errorf("known %v: %s", known, diff)
+		}
+	}
+}
+
+// What CPUs of claims do is of one tick: earlier results keep theirs.
+func TestJoinerKeepsUseOfCPUs(t *testing.T) {
+	group := jointest.ID("cpus")
+	a := jointest.Allocation("cpus", "c", "p")
+	a.CPUs = []int{0}
+	in := join.Input{Inventory: driver.Inventory{group: {Hardware: driver.Hardware{CPUs: []int{0, 1}}}}}
+	in.View.Allocations = []podresources.Allocation{a}
+	var joiner join.Joiner
+	tick := func(utilization float64) join.Result {
+		in.Sources = []join.SourceSamples{{Name: "cpu"}}
+		for cpu, value := range []float64{utilization, 1} {
+			in.Sources[0].Samples = append(in.Sources[0].Samples, jointest.Sample(
+				driver.Hardware{CPUs: []int{cpu}}, driver.Reading{Quantity: driver.Utilization, Value: value}))
+		}
+		return joiner.Join(in)
+	}
+	first := tick(0.25)
+	tick(1)
+	if got := first.Devices[0].Shares[0].Own.Use[driver.ByTime]; got != 0.2 {
+		t.Errorf("%v of the CPUs' use, want 0.25 of 1.25", got)
+	}
+}
+
+// A joiner makes the list of devices and holders when it changes, not at each tick.
+func TestJoinerKeepsLayout(t *testing.T) {
+	var joiner join.Joiner
+	in := join.Input{Inventory: driver.Inventory{}}
+	for i := range 64 {
+		id := jointest.ID(fmt.Sprint("gpu-", i))
+		in.Inventory[id] = driver.Entry{Hardware: driver.Hardware{UUID: fmt.Sprint("GPU-", i)}}
+		in.View.Allocations = append(in.View.Allocations, jointest.Allocation(id.Device, fmt.Sprint("c", i), "p"))
+	}
+	whole := testing.AllocsPerRun(10, func() { join.Join(in) })
+	again := testing.AllocsPerRun(10, func() { joiner.Join(in) })
+	if again > whole/10 {
+		t.Errorf("%v allocations of the same again, %v of a new one", again, whole)
+	}
+}
