@@ -78,6 +78,7 @@ func (d *distributed) compareBoard(t *testing.T, b *board, at time.Time) {
 	for _, of := range b.Templating.List {
 		v.set(of.Name, ".*")
 	}
+	v.set("hours", "") // a part of names, for months
 	answered, count := 0, 0
 	for _, p := range b.Panels {
 		for _, target := range p.Targets {
