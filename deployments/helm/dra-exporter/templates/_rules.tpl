@@ -75,7 +75,7 @@
 {{- if $rules -}}
 {{- $group := dict "name" .name "rules" $rules -}}
 {{- with .interval -}}
-{{- $_ := set $group "interval" (get $words .) -}}
+{{- $_ := set $group "interval" (get $words . | default .) -}}
 {{- end -}}
 {{- $groups = append $groups $group -}}
 {{- end -}}
