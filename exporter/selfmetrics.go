@@ -75,8 +75,9 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 		incidents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "dra_exporter_incidents_total",
 			Help: "Incidents that the flight recorder has kept, by kind: xid, ecc_uncorrected, ras, link_down, device_lost " +
-				"(it can no longer be read), no_execute_taint, unhealthy, claim_ends_in_error (a claim ended while its device " +
-				"was in error), claim_stalled (it is busy and does nothing). The same again within ten minutes is one.",
+				"(it can no longer be read), no_execute_taint, unhealthy, claim_ends_in_error (a claim ended soon after an " +
+				"error that hit it, or on a failed device), claim_stalled (it is busy and does nothing). The same again within " +
+				"ten minutes is one.",
 		}, []string{"kind"}),
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "dra_exporter_incident_events_total",

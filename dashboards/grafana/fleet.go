@@ -327,18 +327,21 @@ func fleetTrouble() []Panel {
 		{
 			Title: "Sick devices",
 			Description: "Devices that are unhealthy, need attention, had an error in the last day or are tainted, at most " +
-				"20, in this order: why, what to do, who holds them, the time and kind of their last error, and since when an " +
-				"alert holds. Click a device for its dashboard.",
+				"20, in this order: why, what to do, how many claims hold them, the time and kind of their last error, and since " +
+				"when an alert holds. Click a device for its dashboard.",
 			Kind: Table, NoData: "no device is sick", Width: 24, Height: 7, MayBeEmpty: "while all devices are well",
 			hide: []string{"pool"},
 			// What may have several rows for a device comes first: Grafana adds the values of later
 			// queries to all rows of the device.
 			Targets: []Target{
-				{Expr: `group by (<device>, namespace, resourceclaim_name) ` +
-					`(dra_claim_device_info{<d>, admin_access="false"}` + ofSick + `)`},
 				{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<d>} == 1` + ofSick + `)`},
 				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<d>, effect!="None"}` + ofSick + `)`},
 				{Expr: `max by (<device>, state) (device:dra_state:info{<d>}` + ofSick + `)`},
+				{
+					Expr: `count by (<device>) (group by (<device>, namespace, resourceclaim_name) ` +
+						`(dra_claim_device_info{<d>, admin_access="false"}` + ofSick + `))`,
+					Column: "Claims", Unit: "none",
+				},
 				// The kind of the last error.
 				{
 					Expr: `topk by (<device>) (1, max by (<device>, kind, code) ` +

@@ -105,10 +105,9 @@ func conditionOf(d *ledger.Device) condition {
 	return c
 }
 
-// inError reports whether a device is, or was within the last minute, in error.
-func (c condition) inError(now time.Time) bool {
-	return c.up == ledger.Down || c.health == "unhealthy" || len(c.taints) > 0 ||
-		!c.lastError.IsZero() && now.Sub(c.lastError) < recentError
+// bad reports whether a device is in a condition that concerns all of its holders.
+func (c condition) bad() bool {
+	return c.up == ledger.Down || c.health == "unhealthy" || len(c.taints) > 0
 }
 
 // changes returns what changed for the worse since the condition before.
@@ -175,8 +174,11 @@ func (d *detector) rises(out []rise, before map[errorKey]float64, holders []ledg
 	return out
 }
 
-// ends returns the claims that ended while their devices were in error.
+// ends returns the claims that ended while their devices were in a bad condition, or within a
+// minute of an error that hit the claim. Where the ledger keeps no errors by holder, an error of
+// the device counts for each of its claims.
 func (d *detector) ends(s *ledger.Snapshot) []happening {
+	byHolder := s.Catalogue.OrStandard().Spec(driver.Errors).Sharing == driver.Witnessed
 	var out []happening
 	ended := make(map[*ledger.HolderKey]bool, len(d.ended))
 	for i := range s.Claims {
@@ -185,7 +187,11 @@ func (d *detector) ends(s *ledger.Snapshot) []happening {
 			continue
 		}
 		ended[h.HolderKey] = true
-		if d.ended[h.HolderKey] || !d.devices[h.Device].inError(h.Ended) {
+		c, last := d.devices[h.Device], h.LastError
+		if !byHolder {
+			last = c.lastError
+		}
+		if d.ended[h.HolderKey] || !c.bad() && (last.IsZero() || h.Ended.Sub(last) >= recentError) {
 			continue
 		}
 		at := slices.IndexFunc(s.Devices, func(of ledger.Device) bool { return of.ID == h.Device })

@@ -22,7 +22,7 @@ const (
 	DeviceLost       Kind = "device_lost" // it was readable, and is not any more
 	NoExecuteTaint   Kind = "no_execute_taint"
 	Unhealthy        Kind = "unhealthy"
-	ClaimEndsInError Kind = "claim_ends_in_error" // a claim ended while its device was in error
+	ClaimEndsInError Kind = "claim_ends_in_error" // a claim ended soon after an error, or on a failed device
 	ClaimStalled     Kind = "claim_stalled"       // a claim is busy and does nothing
 )
 

@@ -240,23 +240,56 @@ func TestConditions(t *testing.T) {
 	}
 }
 
-// A claim that ends within a minute of an error of its device is an incident, another one is not.
+// A claim that ends within a minute of an error that hit it, or while its device is unhealthy, is
+// an incident, another one is not. An error that names the process of another claim's pod did not
+// hit it.
 func TestClaimEndsInError(t *testing.T) {
-	for _, after := range []int{20, 100} {
-		s := newStory(t)
-		s.Hold("a", "a")
-		s.Read(jointest.Watts(300))
-		s.pass(3)
-		s.xid("79", 1, time.Time{}, 0)
-		one(t, s.pass(after))
-		s.Free("a")
-		got := s.pass(3)
-		if (len(got) == 1) != (after < 60) {
-			t.Fatalf("the claim ends %d s after the error: %d incidents", after, len(got))
-		}
-		if len(got) == 1 && (got[0].Kind != recorder.ClaimEndsInError || !slices.Equal(got[0].Claims(), []string{"team/a"})) {
-			t.Errorf("the incident is %+v", got[0])
-		}
+	const other, own = 7, 8 // processes
+	for _, test := range []struct {
+		name      string
+		pid       int // that the error names; 0: none
+		after     int // seconds from the error to the end
+		unhealthy bool
+		without   bool // errors by holder
+		want      bool
+	}{
+		{name: "an error without a process", after: 20, want: true},
+		{name: "an error without a process long ago", after: 100},
+		{name: "its own error", pid: own, after: 20, want: true},
+		{name: "its own error long ago", pid: own, after: 100},
+		{name: "an error of another claim", pid: other, after: 20},
+		{name: "an error of another claim on an unhealthy device", pid: other, after: 20, unhealthy: true, want: true},
+		{name: "errors are not counted by holder", pid: other, after: 20, without: true, want: true},
+		{name: "errors are not counted by holder, long ago", pid: other, after: 100, without: true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := newStory(t)
+			config := exportertest.LedgerConfig()
+			config.WithoutErrors = test.without
+			s.Ledger = ledger.New(config)
+			s.Hold("a", "a").ShareID = "1"
+			s.Hold("b", "b").ShareID = "2"
+			s.In.PodOf = map[int]string{own: "uid-a", other: "uid-b"}
+			s.Read(jointest.Watts(300))
+			s.pass(3)
+			s.xid("31", 1, s.Now.Add(-300*time.Millisecond), test.pid)
+			one(t, s.pass(1))
+			if test.unhealthy {
+				s.Read(jointest.Watts(300), driver.Reading{Quantity: driver.Health, Labels: driver.Labels{"unhealthy"}, Value: 1})
+			}
+			s.pass(test.after)
+			s.Free("a")
+			got := s.pass(3)
+			if !test.want {
+				if len(got) > 0 {
+					t.Errorf("an incident: %+v", got[0])
+				}
+				return
+			}
+			if i := one(t, got); i.Kind != recorder.ClaimEndsInError || !slices.Equal(i.Claims(), []string{"team/a"}) {
+				t.Errorf("%s of %v, want claim_ends_in_error of team/a", i.Kind, i.Claims())
+			}
+		})
 	}
 }
 
