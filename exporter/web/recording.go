@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -28,6 +29,14 @@ type IncidentsReport struct {
 	Incidents []*recorder.Incident `json:"incidents"`
 }
 
+// write writes the report as JSON, an incident at a time: each has the series of two minutes.
+func (r IncidentsReport) write(w io.Writer) {
+	o := &object{w: w}
+	o.field("node", r.Node)
+	list(o, "incidents", len(r.Incidents), func(i int) *recorder.Incident { return r.Incidents[i] })
+	_ = o.end() // fails if the client is gone
+}
+
 // noRecorder is the answer where there is no flight recorder.
 const noRecorder = "the flight recorder is off (--no-recorder)\n"
 
@@ -46,6 +55,10 @@ func registerRecording(mux *http.ServeMux, c Config) {
 			}
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Cache-Control", "no-store")
+			if all, ok := out.(IncidentsReport); ok {
+				all.write(w)
+				return
+			}
 			_ = json.NewEncoder(w).Encode(out) // fails if the client is gone
 		}
 	}

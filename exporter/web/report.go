@@ -1,6 +1,7 @@
 package web
 
 import (
+	"io"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -136,6 +137,33 @@ func NewReport(s *exposition.Snapshot, node string, quietAfter time.Duration) Re
 		r.Plugins = append(r.Plugins, names.holder(&s.Plugins[i]))
 	}
 	return r
+}
+
+// writeReport writes [NewReport] as JSON, without having all of it in memory.
+func writeReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter time.Duration) error {
+	names := newQuantityNames(s.Catalogue.OrStandard())
+	states := s.States(quietAfter)
+	o := &object{w: w}
+	o.field("time", s.Time.UTC())
+	o.field("node", node)
+	list(o, "devices", len(states), func(i int) DeviceReport { return names.device(&s.Devices[i], states[i]) })
+	for _, part := range []struct {
+		name    string
+		holders []ledger.Holder
+		always  bool
+	}{
+		{"claims", s.Claims, true},
+		{"pods", s.Pods, true},
+		{"youngPods", s.Young, false},
+		{"devicePlugins", s.Plugins, false},
+	} {
+		if part.always || len(part.holders) > 0 {
+			list(o, part.name, len(part.holders), func(i int) HolderReport { return names.holder(&part.holders[i]) })
+		}
+	}
+	o.field("series", s.Series)
+	o.field("seriesDropped", s.Dropped)
+	return o.end()
 }
 
 // quantityNames are the names of the quantities and of their labels.

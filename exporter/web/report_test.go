@@ -1,7 +1,9 @@
 package web
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -10,10 +12,40 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
+
+// What is served is the whole report, though it is written piece by piece, with and without lists.
+func TestReportIsWhole(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	empty := exposition.NewLimiter(0, nil).Apply(ledger.New(ledger.Config{}), &ledger.Snapshot{Time: time.Unix(1000, 0)})
+	h.Read(jointest.Watts(70), driver.Reading{Quantity: driver.Energy, Value: 1})
+	h.In.View.Allocations = []podresources.Allocation{jointest.Allocation("gpu-0", "c", "p")}
+	h.Tick(time.Second)
+	few := *h.Last
+	full := few
+	holder := few.Claims[0]
+	full.Claims = []ledger.Holder{holder, holder}
+	full.Young, full.Plugins, full.Series, full.Dropped = few.Pods, few.Pods, 7, 8
+	for name, s := range map[string]*exposition.Snapshot{"empty": empty, "few": &few, "full": &full} {
+		var want, got any
+		whole, err := json.Marshal(NewReport(s, "node \"1\"", time.Minute))
+		if err == nil {
+			err = json.Unmarshal(whole, &want)
+		}
+		var written bytes.Buffer
+		if err := errors.Join(err, writeReport(&written, s, "node \"1\"", time.Minute),
+			json.Unmarshal(written.Bytes(), &got)); err != nil {
+			t.Fatal(name, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
 
 // A GPU that no slice lists, since its partitions are, is not free. The report says from where the
 // claims of a partition have their parts of its power, and what is known of both.

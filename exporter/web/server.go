@@ -69,9 +69,11 @@ func NewHandler(c Config) http.Handler {
 		probe(w, c)
 	})
 	documents := newAnswers(c.Latest, c.Log) // of their own, so that no scrape waits for them
-	for name, report := range map[string]func(s *exposition.Snapshot) any{
-		"snapshot": func(s *exposition.Snapshot) any { return NewReport(s, c.Node, c.QuietAfter) },
-		"fit":      func(s *exposition.Snapshot) any { return NewFitReport(s, c.Node) },
+	for name, report := range map[string]func(w io.Writer, s *exposition.Snapshot) error{
+		"snapshot": func(w io.Writer, s *exposition.Snapshot) error { return writeReport(w, s, c.Node, c.QuietAfter) },
+		"fit": func(w io.Writer, s *exposition.Snapshot) error {
+			return json.NewEncoder(w).Encode(NewFitReport(s, c.Node))
+		},
 	} {
 		mux.HandleFunc("GET /api/v1/"+name, func(w http.ResponseWriter, r *http.Request) {
 			serveReport(w, r, c.Latest(), documents, name, report)
@@ -122,7 +124,7 @@ func serveMetrics(metrics *exposition.Renderer, scrapes *answers) http.Handler {
 // serveReport answers with a report of a snapshot as JSON.
 func serveReport(
 	w http.ResponseWriter, r *http.Request, s *exposition.Snapshot, documents *answers, name string,
-	report func(s *exposition.Snapshot) any,
+	report func(w io.Writer, s *exposition.Snapshot) error,
 ) {
 	if s == nil {
 		respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
@@ -133,7 +135,7 @@ func serveReport(
 		return
 	}
 	documents.serve(w, r, "application/json "+name, nil, func(to io.Writer) ([]exposition.Part, error) {
-		if err := json.NewEncoder(to).Encode(report(s)); err != nil {
+		if err := report(to, s); err != nil {
 			return nil, fmt.Errorf("encode %s: %w", name, err)
 		}
 		return nil, nil

@@ -7,6 +7,7 @@ package largenode
 import (
 	"fmt"
 	"maps"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -164,13 +165,21 @@ func Endpoint(name, url string) string {
 	return b.String()
 }
 
-// readings returns the readings at a time. They rise, and stay between 0 and 1 for the first
-// minutes; the last one, uncorrectable errors, is 0 but for every eighth device.
+// readings returns the readings at a time. Gauges swing within two minutes, each in its own way,
+// and utilizations stay between 0 and 1. Counters rise; the last one, uncorrectable errors, is 0
+// but for every eighth device.
 func readings(at time.Duration) string {
 	var b strings.Builder
-	for q := range quantities() {
+	for q, quantity := range quantities() {
+		name, _, _ := strings.Cut(strings.TrimPrefix(quantity, "quantity: "), ",")
 		for i := range Devices {
-			value := at.Seconds()/1000 + float64(i)/100
+			value := swing(at, q, i)
+			switch name {
+			case "energy", "io_bytes", "errors": // their rates are positive and change
+				value = at.Seconds()*(1+float64(q+i)/100) + value/10
+			case "memory_capacity": // above what is used
+				value++
+			}
 			if q == len(quantities())-1 && i%8 != 0 {
 				value = 0
 			}
@@ -178,4 +187,11 @@ func readings(at time.Duration) string {
 		}
 	}
 	return b.String()
+}
+
+// swing returns a value between 0.05 and 0.95.
+func swing(at time.Duration, quantity, device int) float64 {
+	phase := at.Minutes()/2 + float64(device)/Devices
+	level := 0.4 * math.Cos(2*math.Pi*phase)
+	return 0.5 + level + 0.05*math.Sin(at.Seconds()*float64(quantity+1)+float64(device))
 }

@@ -1,0 +1,124 @@
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/largenode"
+)
+
+// maxEverything is the limit of the program's resident memory with everything on, in bytes.
+const maxEverything = 96 << 20
+
+var everythingFor = flag.Duration("everything", 20*time.Second,
+	"how long the program runs with everything on; the flight recorder is full after 11 minutes")
+
+// The program with everything on for 64 devices and 500 pods: the flight recorder, incidents in a
+// folder and as Events, advice, histograms, receipts, stalled claims, pods and claims of the API
+// server. It is scraped every 2 s in protobuf, and then asked for the page and all JSON. The ring
+// of the flight recorder is full with -everything=11m alone.
+func TestMemoryWithEverythingOn(t *testing.T) {
+	n := largenode.Start(t)
+	kubeconfig, events := largeCluster(t, n)
+	f := flags(n.Flags()).with(flags{
+		"kube": "auto", "kubeconfig": kubeconfig, "incidents.dir": n.Path("incidents"), "incidents.events": "",
+	})
+	delete(f, "inventory.file") // the API server has the slice
+	p := start(t, f)
+	p.eventually("aware of the holders", func() bool { return holders(p) == largenode.Pods })
+	for begun := time.Now(); time.Since(begun) < *everythingFor; time.Sleep(2 * time.Second) {
+		if a := p.page("/metrics", "Accept", acceptProtobuf); !strings.Contains(a.header.Get("Content-Type"), "protobuf") {
+			t.Fatalf("content type %q, want protobuf", a.header.Get("Content-Type"))
+		}
+	}
+	now, peak := p.memory("VmRSS"), p.memory("VmHWM")
+	t.Logf("after %v of scrapes: resident %.1f MiB, at most %.1f MiB", *everythingFor, mib(now), mib(peak))
+	for range 3 {
+		for _, path := range []string{
+			"/", "/page/rows", "/page/detail?device=gpu-8", "/api/v1/snapshot", "/api/v1/fit", "/api/v1/incidents",
+			"/api/v1/receipts", "/api/v1/history?device=gpu-8",
+		} {
+			for _, encoding := range []string{"identity", "gzip"} {
+				p.page(path, "Accept-Encoding", encoding)
+			}
+			t.Logf("after %s: at most %.1f MiB", path, mib(p.memory("VmHWM")))
+		}
+	}
+	if all := p.incidents(); len(all) < largenode.Devices/8 {
+		t.Errorf("%d incidents, want one of each device with uncorrectable errors", len(all))
+	}
+	if len(files(t, n.Path("incidents"))) == 0 || events.Load() == 0 {
+		t.Errorf("%d files and %d Events of incidents", len(files(t, n.Path("incidents"))), events.Load())
+	}
+	if peak := p.memory("VmHWM"); peak > maxEverything {
+		t.Errorf("%.1f MiB were resident, want at most %d", mib(peak), maxEverything>>20)
+	}
+}
+
+func mib(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+
+// largeCluster returns the kubeconfig of an API server with the slice, pods and claims of the node,
+// and how many Events it was sent.
+func largeCluster(t *testing.T, n *largenode.Node) (kubeconfig string, events *atomic.Int64) {
+	t.Helper()
+	server, err := kubetest.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	slice, err := yaml.YAMLToJSON([]byte(largenode.Inventory()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Put(kubetest.Slices, slice)
+	for i, pod := range largenode.PodList() {
+		server.Put(kubetest.Pods, fmt.Appendf(nil, `{"apiVersion": "v1", "kind": "Pod",
+			"metadata": {"namespace": %q, "name": %q, "uid": "uid-pod-%d"}, "spec": {"nodeName": %q,
+			"containers": [{"name": "main"}], "resourceClaims": [{"name": "gpu", "resourceClaimName": "%[2]s-gpu"}]},
+			"status": {"phase": "Running"}}`, pod.Namespace, pod.Name, i, largenode.Name))
+		server.Put(kubetest.Claims, fmt.Appendf(nil, `{"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+			"metadata": {"namespace": %q, "name": "%s-gpu", "uid": "uid-claim-%d"}, "spec": {},
+			"status": {"allocation": {"devices": {"results": [
+				{"request": "gpu", "driver": %q, "pool": %q, "device": "gpu-%d", "shareID": "share-%[3]d"}]}},
+			"reservedFor": [{"resource": "pods", "name": %[2]q, "uid": "uid-pod-%[3]d"}]}}`,
+			pod.Namespace, pod.Name, i, largenode.Driver, largenode.Name, i%largenode.Devices))
+	}
+	to, err := url.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1,
+	}
+	events = &atomic.Int64{}
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var answer []byte
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews"):
+			answer = []byte(`{"status": {"allowed": true}}`)
+		case strings.Contains(r.URL.Path, "/events"):
+			answer, _ = io.ReadAll(r.Body) // the program cuts it at its end
+			events.Add(1)
+		default:
+			proxy.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write(answer) // likewise
+	}))
+	t.Cleanup(front.Close)
+	return n.Write(t, "kubeconfig", strings.ReplaceAll(string(server.Kubeconfig()), server.URL(), front.URL)), events
+}
