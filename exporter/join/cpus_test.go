@@ -1,6 +1,7 @@
 package join_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -115,6 +116,48 @@ func TestOwnCPUsKnownLater(t *testing.T) {
 	})
 }
 
+// Claims that are unknown for some ticks, and come one after the other, have what their own CPUs
+// did, unless they are unknown for longer than is waited. With what nobody has, it is what the
+// device did.
+func TestOwnCPUsOfSeveralKnownLater(t *testing.T) {
+	for name, waits := range map[string]int{"a tick": 1, "two ticks": 2, "longer than is waited": 4} {
+		t.Run(name, func(t *testing.T) {
+			c := newCores(t)
+			busy := []float64{1, 1, 1, 1, 1, 1, 1, 1}
+			began := map[string]int{"first": 0, "second": 3, "third": 6}
+			cpus := map[string][]int{"first": {0}, "second": {1, 2}, "third": {3}}
+			c.second(busy...)
+			var x exportertest.Scraped
+			for tick := range 12 {
+				c.In.View.Allocations = nil
+				for _, claim := range []string{"first", "second", "third"} {
+					switch since := tick - began[claim]; {
+					case since < 0 || claim == "second" && tick >= 8:
+					case since < waits:
+						c.hold(claim, nil, claim).Pending = true
+					default:
+						c.hold(claim, cpus[claim], claim)
+					}
+				}
+				x = c.second(busy...)
+			}
+			sum := 0.0
+			for claim, own := range cpus {
+				held := x.One(t, "dra_claim_allocated_seconds_total", "resourceclaim_name="+claim)
+				got := x.One(t, "dra_claim_active_seconds_total", "resourceclaim_name="+claim)
+				if want := held * float64(len(own)) / 8; waits <= 2 && !exportertest.Close(got, want, 0) {
+					t.Errorf("%s held %d CPUs for %v s: %v s of the device, want %v", claim, len(own), held, got, want)
+				}
+				sum += got
+			}
+			nobody := x.One(t, "dra_device_unattributed_active_seconds_total")
+			if device := x.One(t, "dra_device_active_seconds_total"); !exportertest.Close(sum+nobody, device, 0) {
+				t.Errorf("the claims had %v s and nobody %v s, the device was active for %v s", sum, nobody, device)
+			}
+		})
+	}
+}
+
 // A single claim of a device has what its own CPUs do and no more, also between the end of another
 // and the begin of a third, of which signs tell the times.
 func TestOwnCPUsOfOneClaim(t *testing.T) {
@@ -138,6 +181,32 @@ func TestOwnCPUsOfOneClaim(t *testing.T) {
 		{"dra_claim_active_seconds_total", "resourceclaim_name=stays"}:  3 * 0.25 / 8,
 		{"dra_claim_active_seconds_total", "resourceclaim_name=ends"}:   1.2 * 0.5 / 8,
 		{"dra_claim_active_seconds_total", "resourceclaim_name=begins"}: 1.4 * 1.0 / 8,
+	})
+}
+
+// What a claim's CPUs did before it ended, and those of another after it began, is together no more
+// than the device did while both held it.
+func TestOwnCPUsOfDifferentTicks(t *testing.T) {
+	c := newCores(t)
+	c.hold("ends", []int{0}, "p0")
+	c.second()
+	c.second(1)
+	c.Free("ends")
+	c.hold("begins", []int{7}, "p1")
+	for pod, after := range map[string]time.Duration{"p0": 600 * time.Millisecond, "p1": 200 * time.Millisecond} {
+		change := podresources.Change{At: c.Now.Add(after), Gone: pod == "p0", PodUID: "uid-" + pod}
+		c.In.View.Changes = append(c.In.View.Changes, change)
+	}
+	slices.SortFunc(c.In.View.Changes, func(a, b podresources.Change) int { return a.At.Compare(b.At) })
+	idleButLast := []float64{0, 0, 0, 0, 0, 0, 0, 1}
+	c.second(idleButLast...)
+	x := c.second(idleButLast...)
+	c.Expect(x, map[[2]string]float64{
+		{"dra_device_active_seconds_total", "device=cpudevnuma000"}:              3.0 / 8,
+		{"dra_claim_active_seconds_total", "resourceclaim_name=ends"}:            (1.2 + 0.4/2) / 8,
+		{"dra_claim_active_seconds_total", "resourceclaim_name=begins"}:          (0.4/2 + 1.4) / 8,
+		{"dra_pod_active_seconds_total", "pod=p1"}:                               (0.4/2 + 1.4) / 8,
+		{"dra_device_unattributed_active_seconds_total", "device=cpudevnuma000"}: 0,
 	})
 }
 

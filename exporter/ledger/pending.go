@@ -58,21 +58,69 @@ func (l *Ledger) enterPending(d *deviceBook, known []join.Share, now time.Time) 
 // argument is not changed.
 func informed(shares, known []join.Share) []join.Share {
 	var out []join.Share
+	var late []*join.Own // by share: its own part, if it is known only now
 	for _, s := range shares {
 		later := laterShares(known, &s)
 		if len(later) == 0 {
-			out = append(out, s)
+			out, late = append(out, s), append(late, nil)
 		}
 		for i := range later {
 			then := s
 			then.Allocation = later[i].Allocation
 			then.Holders = s.Holders
-			out = append(out, then)
+			out, late = append(out, then), append(late, nil)
+			if s.Pending || s.Own == nil {
+				late[len(late)-1] = later[i].Own
+			}
 		}
 	}
 	join.Divide(out)
-	forgetUses(out)
+	if !setOwn(out, late) {
+		forgetUses(out)
+	}
 	return out
+}
+
+// setOwn gives each share a part of its own of a device of which one has CPUs of its own, and
+// reports whether that is so. What the CPUs did that are known only now is taken to be what they do
+// now, as far as other claims' CPUs leave that much; a share whose CPUs are unknown has nothing.
+func setOwn(shares []join.Share, late []*join.Own) bool {
+	var known, wanted join.Use
+	some := false
+	for i := range shares {
+		switch s, own := &shares[i], late[i]; {
+		case s.Admin:
+		case own != nil:
+			wanted.Add(own.Use)
+			some = true
+		case s.Own != nil:
+			known.Add(s.Own.Use)
+			some = true
+		}
+	}
+	if !some {
+		return false
+	}
+	for i := range shares {
+		switch s, own := &shares[i], late[i]; {
+		case s.Admin:
+		case own != nil:
+			s.Own = &join.Own{Part: own.Part, Use: within(own.Use, wanted, known)}
+		case s.Own == nil:
+			s.Own = &join.Own{}
+		}
+	}
+	return true
+}
+
+// within returns a part of what is wanted in all, so that it fits in what is left of a device.
+func within(part, wanted, taken join.Use) join.Use {
+	for b := range part {
+		if left := max(0, 1-taken[b]); wanted[b] > left {
+			part[b] *= left / wanted[b]
+		}
+	}
+	return part
 }
 
 // forgetUses makes the uses of all shares unknown if one has none: they are parts of what those

@@ -30,18 +30,31 @@ type portion struct {
 	own     float64 // the part of the device that could be used: below 1 for own CPUs alone
 }
 
-// setUnattributed sets what the claims do not use. Rounding errors are not unattributed.
+// setUnattributed sets what the claims do not use. Rounding errors are not unattributed. Claims
+// whose parts are of different ticks may have more than the device together: then each has less, in
+// proportion.
 func (s *segment) setUnattributed() {
-	s.unattributed = join.Evenly(1)
+	var used join.Use
 	for _, p := range s.claims {
-		for b := range s.unattributed {
-			s.unattributed[b] -= p.use[b]
+		used.Add(p.use)
+	}
+	for b, all := range used {
+		const rounding = 1e-12
+		s.unattributed[b] = 0
+		switch {
+		case all > 1+rounding:
+			scale(s.claims, b, 1/all)
+			scale(s.pods, b, 1/all)
+		case all < 1-rounding:
+			s.unattributed[b] = 1 - all
 		}
 	}
-	for b := range s.unattributed {
-		if s.unattributed[b] < 1e-12 {
-			s.unattributed[b] = 0
-		}
+}
+
+// scale changes what all of the parts use in one way.
+func scale(parts []portion, basis int, by float64) {
+	for i := range parts {
+		parts[i].use[basis] *= by
 	}
 }
 
