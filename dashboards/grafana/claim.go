@@ -66,6 +66,7 @@ func claimSummary() []Panel {
 				{Expr: `max by (<claim device>) (claim_device:dra_active:ratio{<c>})`, Column: "Active", Unit: "percentunit"},
 				{Expr: `max by (<claim device>) (dra_claim_memory_used_bytes{<c>})`, Column: "Memory used", Unit: "bytes"},
 				{Expr: `max by (<claim device>) (dra_claim_memory_used_peak_bytes{<c>})`, Column: "Peak memory", Unit: "bytes"},
+				{Expr: `max by (<claim device>) (dra_claim_power_peak_watts{<c>})`, Column: "Peak power", Unit: "watt"},
 				{
 					Expr:   `max by (<claim device>) (dra_claim_last_error_timestamp_seconds{<c>}) * 1000`,
 					Column: "Last error", Unit: "dateTimeFromNow",
