@@ -41,7 +41,7 @@ func recordings() []recordingGroup {
 		{"dra-exporter-idle", Node, "<idle interval>", slices.Concat(idleDevices(), idleClaims())},
 		{"dra-exporter-nodes", Node, "<interval>", slices.Concat(lostDevices(), nodes())},
 		{"dra-exporter-devices", Node, "<idle interval>", slices.Concat(
-			devices(), deviceStates(), deviceErrors(), prices(), sumsOfNodes(),
+			devices(), deviceStates(), deviceErrors(), prices(), sumsOfNodes(), incidents(),
 		)},
 		{"dra-exporter-namespaces", Node, "<idle interval>", namespacesOfNodes()},
 		{"dra-exporter-workloads", Node, "<idle interval>", slices.Concat(costs(), workloadsOfNodes())},
@@ -325,6 +325,14 @@ func nodes() []recording {
 		{name: "node:dra_failing_source:info", expr: `
 			group by (cluster, node, source) (max by (cluster, node, source) (dra_exporter_source_up) == 0)`},
 	}
+}
+
+// incidents are how many each node had, for dashboards of months. Only those with one have a series.
+func incidents() []recording {
+	return []recording{{
+		name: "node:dra_incidents:increase", perInterval: true, unit: query.Unit{Scale: 1},
+		expr: "\n\t\t\tmax by (cluster, node, kind) (rate(dra_exporter_incidents_total[<rate>])) > 0",
+	}}
 }
 
 // namespacesOfNodes are the showback of each namespace on each node, by the second. Shared devices

@@ -13,7 +13,8 @@ import (
 )
 
 // TestRecords asks for what is recorded: the states of a device that no slice lists and of its
-// partition, and the kind of a device's last error long after it, as the Fleet dashboard shows it.
+// partition, the kind of a device's last error long after it, as the Fleet dashboard shows it, and
+// how many incidents there were.
 func TestRecords(t *testing.T) {
 	t.Parallel()
 	once := func(at int) course {
@@ -29,9 +30,19 @@ func TestRecords(t *testing.T) {
 		return series{"dra_device_errors_total", labels, once(at)}
 	}
 	health := series{"dra_device_health", deviceLabels("gpu-1") + `, status="unhealthy"`, always(1)}
+	three := func(m int) float64 {
+		if m == 30 || m == 31 || m == 50 {
+			return 1
+		}
+		return 0
+	}
 	s := story{name: "records", alone: true, series: slices.Concat(
 		unlisted(freeDevice("gpu-0")), partition("part-0", ""), freePart("part-0"), freeDevice("gpu-1"),
 		[]series{health, errors("ecc_corrected", "", 10), errors("xid", "79", 20), errors("pcie_replay", "", 15)},
+		[]series{
+			{"dra_exporter_incidents_total", target + `, kind="xid"`, counting(three)},
+			{"dra_exporter_incidents_total", target + `, kind="unhealthy"`, counting(func(int) float64 { return 0 })},
+		},
 	)}
 	dir := t.TempDir()
 	var file strings.Builder
@@ -43,6 +54,7 @@ func TestRecords(t *testing.T) {
 		// The error is seen in minute 21, and in the window of rates until minute 24.
 		"max by (device, kind, code) (" + sickKind(t) + ")": `{labels: '{device="gpu-1", kind="xid", code="79"}', ` +
 			`value: 1440000}`,
+		"sum by (kind) (round(sum_over_time(node:dra_incidents:increase[100m])))": `{labels: '{kind="xid"}', value: 3}`,
 	} {
 		fmt.Fprintf(&file, "  - {eval_time: 110m, expr: %q, exp_samples: [%s]}\n", expr, samples)
 	}
