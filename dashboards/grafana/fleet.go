@@ -399,8 +399,8 @@ const stalledPower = `max by (<claim device>) (dra_claim_power_watts{<d>, namesp
 func incidentsTable() Panel {
 	return Panel{
 		Title: "Incidents",
-		Description: "Recorded incidents of the selected time range, by node and kind, the 20 with the most. The page of the node's " +
-			"exporter has the minute before and after each, and whom it hit. Click a node for its devices.",
+		Description: "Recorded incidents of the selected time range, by node and kind, the 20 with the most. The page of " +
+			"the node's exporter has the minute before and after each, and whom it hit. Click a node for its devices.",
 		Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "without an incident", sort: "Incidents", limit: 20,
 		Targets: []Target{{
 			Expr:   `topk(20, round(max by (<node>, kind) (sum_over_time(node:dra_incidents:increase{<e>}[$__range]))) > 0)`,

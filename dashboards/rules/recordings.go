@@ -327,7 +327,7 @@ func nodes() []recording {
 	}
 }
 
-// incidents are how many each node had, for dashboards of months. Only those with one have a series.
+// incidents are how many each node had, for dashboards of months. Nodes without one have no series.
 func incidents() []recording {
 	return []recording{{
 		name: "node:dra_incidents:increase", perInterval: true, unit: query.Unit{Scale: 1},
