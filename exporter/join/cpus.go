@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // Own is what a share has of a device that is a group of CPUs, of which each claim has its own.
@@ -68,11 +69,27 @@ func byCPUs(shares []Share) bool {
 	return true
 }
 
+// takeUnprepared leaves the shares of a group of CPUs that are not prepared yet nothing: which CPUs
+// they are given is not known before.
+func takeUnprepared(d *Device) {
+	unprepared := func(s Share) bool { return !s.Admin && s.State == podresources.StateAllocated }
+	if len(d.Entry.CPUs) < 2 || !slices.ContainsFunc(d.Shares, unprepared) {
+		return
+	}
+	d.Shares = slices.Clone(d.Shares) // other results have them too
+	for i := range d.Shares {
+		if s := &d.Shares[i]; unprepared(*s) {
+			s.Own = &Own{}
+		}
+	}
+}
+
 // divideByCPUs sets what each share's own CPUs do, and reports whether a share has any. What the
 // other CPUs do is unattributed; a share whose CPUs are unknown, or are not prepared yet, has
 // nothing. While the utilization of a CPU is unknown, all are taken to be equally busy.
 func divideByCPUs(d *Device, busy map[int]float64) bool {
 	if !d.hasOwnCPUs() {
+		takeUnprepared(d)
 		return false
 	}
 	d.Shares = slices.Clone(d.Shares) // other results have them too

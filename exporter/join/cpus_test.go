@@ -210,6 +210,28 @@ func TestOwnCPUsOfDifferentTicks(t *testing.T) {
 	})
 }
 
+// The first claim of a group has nothing of it until its driver has prepared it, and from then on
+// what its CPUs do.
+func TestFirstClaimOfCPUsIsPrepared(t *testing.T) {
+	c := newCores(t)
+	busy := []float64{1, 1, 1, 1, 1, 1, 1, 1}
+	c.second(busy...)
+	c.hold("first", nil, "p0").State = podresources.StateAllocated
+	for range 4 {
+		c.second(busy...)
+	}
+	c.In.View.Allocations = nil
+	c.hold("first", []int{3}, "p0")
+	var x exportertest.Scraped
+	for range 3 {
+		x = c.second(busy...)
+	}
+	got := x.One(t, "dra_claim_active_seconds_total", "resourceclaim_name=first")
+	if got < 2.0/8 || got > 4.0/8 { // the answers of the kubelet are a second apart
+		t.Errorf("a claim had one of 8 CPUs for 3 s, and is charged %v s of the device", got)
+	}
+}
+
 // Until it is prepared, a claim has no CPUs and is charged nothing; CPUs that two claims have are
 // divided between them; and where no claim has CPUs of its own, the device is divided as others.
 func TestUnknownCPUs(t *testing.T) {
