@@ -249,7 +249,8 @@ func sampleTwice(ctx context.Context, s driver.Source) ([]driver.Sample, error) 
 	}
 }
 
-// source says what a source reads.
+// source says what a source reads. A source without samples that describes its inputs has a finding
+// for each of its lines, and none that says that there is no hardware.
 func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)
 	defer cancel()
@@ -263,6 +264,10 @@ func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 			quantities[r.Quantity.String()] = true
 		}
 	}
+	var lines []string
+	if d, ok := s.(driver.Describer); ok {
+		lines = d.Describe()
+	}
 	f := Finding{What: s.Name(), Text: "no hardware here"}
 	if len(samples) > 0 {
 		f.Text = fmt.Sprintf("%s of hardware: %s",
@@ -275,11 +280,11 @@ func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 			f.Text = fmt.Sprintf("%s of hardware, but: %s", count(len(samples), "piece"), f.Text)
 		}
 	}
-	c.report.add(f)
-	if d, ok := s.(driver.Describer); ok {
-		for _, line := range d.Describe() {
-			c.report.add(Finding{What: s.Name(), Text: line})
-		}
+	if len(samples) > 0 || err != nil || len(lines) == 0 {
+		c.report.add(f)
+	}
+	for _, line := range lines {
+		c.report.add(Finding{What: s.Name(), Text: line})
 	}
 	if counter, ok := s.(driver.RejectionCounter); ok {
 		for _, r := range counter.Rejected().Of(s.Name()) {

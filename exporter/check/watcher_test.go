@@ -2,6 +2,7 @@ package check
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 
@@ -36,5 +37,41 @@ func TestWatcher(t *testing.T) {
 	want := Finding{Status: OK, What: "follower", Text: "d: streams"}
 	if len(samples) != 1 || !slices.Contains(c.report.Findings, want) {
 		t.Errorf("%d samples, findings %+v, want %+v among them", len(samples), c.report.Findings, want)
+	}
+}
+
+// idle is a source without samples that describes its inputs.
+type idle struct {
+	err   error
+	lines []string
+}
+
+func (idle) Name() string { return "idle" }
+
+func (i idle) Sample(context.Context) ([]driver.Sample, error) { return nil, i.err }
+
+func (i idle) Describe() []string { return i.lines }
+
+// What a source without samples describes stands in place of "no hardware here", and beside an
+// error.
+func TestDescribedWithoutSamples(t *testing.T) {
+	two := []string{"/dev/kmsg is not read", "nor is another"}
+	for _, c := range []struct {
+		source idle
+		want   []string
+	}{
+		{idle{lines: two}, two},
+		{idle{}, []string{"no hardware here"}},
+		{idle{err: errors.New("open /dev/kmsg"), lines: []string{"0 records"}}, []string{"open /dev/kmsg", "0 records"}},
+	} {
+		checker := New(Config{Deadline: timeToReturn})
+		checker.source(t.Context(), c.source)
+		var got []string
+		for _, f := range checker.report.Findings {
+			got = append(got, f.Text)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("of %+v it says %q, want %q", c.source, got, c.want)
+		}
 	}
 }
