@@ -1,0 +1,342 @@
+package rules
+
+import (
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// idleDevices record the activity of each device of each claim within the idle window. A device
+// counts only if it was held and measured for most of the window: the counters of claims do not
+// increase while their device is unreadable, which must not count as idle. increase() handles the
+// counter resets when the exporter restarts.
+func idleDevices() []recording {
+	// What a claim held for less than its share of the window is left out here, and what was not
+	// measured for that share.
+	const held = "claim_device:dra_allocated_seconds:increase"
+	// ofClaim is the activity of the devices that a claim has for itself, and that of the devices
+	// that it shares.
+	ofClaim := func(increase, ofDevice string) string {
+		return `
+			(
+			    ` + increase + `
+			      / on (<claim device>) (` + held + ` > 0)
+			    and on (<claim device>) dra_claim_device_info{admin_access="false", attribution=~"exclusive|process"}
+			  or
+			    group by (<claim device>) (dra_claim_device_info{admin_access="false", attribution=~"equal|capacity"})
+			      * on (<device>) group_left () ` + ofDevice + `
+			    and on (<claim device>) ` + held + `
+			)`
+	}
+	return []recording{
+		{name: "device:dra_allocated_seconds:increase", expr: `
+			max by (<device>) (increase(dra_device_allocated_seconds_total[<idle window>])) > 0`},
+		{name: "device:dra_active:ratio", expr: `
+			max by (<device>) (increase(dra_device_active_seconds_total[<idle window>]))
+			  / on (<device>) (device:dra_allocated_seconds:increase > 0)`},
+		{name: "device:dra_io:rate", expr: `
+			sum by (<device>) (
+			  max by (<device>, link, direction) (increase(dra_device_io_bytes_total{link=~"network|rdma"}[<idle window>]))
+			)
+			  / on (<device>) (device:dra_allocated_seconds:increase > 0)`},
+		{name: "device:dra_measured:ratio", expr: `
+			(
+			    max by (<device>) (count_over_time(dra_device_active_seconds_total[<idle window>]))
+			  or
+			    max by (<device>) (count_over_time(dra_device_io_bytes_total{link=~"network|rdma"}[<idle window>]))
+			)
+			  / on (<device>) (max by (<device>) (count_over_time(dra_device_allocated_seconds_total[<idle window>])) > 0)`},
+		{name: held, expr: `
+			max by (<claim device>) (increase(dra_claim_allocated_seconds_total[<idle window>]) > <held seconds>)
+			and on (<device>) (device:dra_measured:ratio >= <held>)`},
+		{name: "claim_device:dra_active:ratio", expr: ofClaim(
+			`max by (<claim device>) (increase(dra_claim_active_seconds_total[<idle window>]))`,
+			"device:dra_active:ratio")},
+		{name: "claim_device:dra_io:rate", expr: ofClaim(
+			`sum by (<claim device>) (
+			      max by (<claim device>, link, direction) (
+			        increase(dra_claim_io_bytes_total{link=~"network|rdma"}[<idle window>])
+			      )
+			    )`,
+			"device:dra_io:rate") + `
+			unless on (<device>) dra_device_active_seconds_total`},
+		{name: "claim_device:dra_idle:bool", expr: `
+			(claim_device:dra_active:ratio < bool <idle ratio>) or (claim_device:dra_io:rate < bool <idle bytes>)`},
+	}
+}
+
+// idleClaims count, by claim and driver, the devices held and those of them that are idle. A claim
+// is idle if all devices are, of each of its drivers that have a measured one: not while its GPU is
+// busy and its network device is quiet, nor the other way round. What can't be measured by its
+// nature, such as a channel, does not matter.
+func idleClaims() []recording {
+	return []recording{
+		{name: "claim:dra_devices:count", expr: `
+			count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{admin_access="false"}))`},
+		{name: "claim:dra_idle_devices:count", expr: `
+			sum by (<claim driver>) (claim_device:dra_idle:bool)`},
+		{name: "claim:dra_idle:bool", expr: `
+			min by (<claim>) (claim:dra_idle_devices:count == bool claim:dra_devices:count)`},
+		{name: "claim:dra_network_only:bool", expr: `
+			group by (<claim>) (claim_device:dra_io:rate) unless on (<claim>) claim_device:dra_active:ratio`},
+		{name: "claim:dra_idle_alerts:off", expr: `
+			group by (<claim>) (dra_claim_info{label_<opt out>="off"})
+			or
+			group by (<claim>) (
+			  dra_pod_claim_info and on (cluster, node, namespace, pod) dra_pod_info{annotation_<opt out>="off"}
+			)`},
+		// The devices of the claims that are idle as a whole and whose devices have a utilization. Of
+		// claims that have only network devices see DRAClaimNetworkQuiet.
+		{name: "claim:dra_wasted_devices:count", expr: `
+			sum by (<claim>) (claim:dra_devices:count)
+			and on (<claim>) (claim:dra_idle:bool == 1)
+			unless on (<claim>) claim:dra_network_only:bool
+			unless on (<claim>) claim:dra_idle_alerts:off`},
+		// The memory that these have in use.
+		{name: "claim:dra_wasted_memory_bytes:sum", expr: `
+			sum by (<claim>) (
+			  max by (<claim device>) (dra_claim_memory_used_bytes and on (<claim>) claim:dra_wasted_devices:count)
+			)`},
+	}
+}
+
+// lostDevices are those that are claimed and can't be read.
+func lostDevices() []recording {
+	return []recording{
+		{name: "device:dra_allocations:max", expr: `
+			max by (<device>) (dra_device_allocations)`},
+		{name: "device:dra_lost:info", expr: `
+			group by (<device>) (dra_device_up == 0 and on (<device>) (device:dra_allocations:max > 0))`},
+	}
+}
+
+// devices record what many other rules need of each device, once for each device.
+func devices() []recording {
+	return []recording{
+		// While two scrapes differ, one of them is taken. A device of the cluster, which other nodes can
+		// use too, has its name there as cluster_device: sums over nodes count it once by that.
+		{name: "device:dra_model:info", more: []string{clusterDevice}, expr: `
+			topk by (<device>) (
+			  1,
+			  group by (<device>, vendor, model, cluster_device) (
+			    label_join(dra_device_info{node_local="false"}, "cluster_device", "/", "pool", "device")
+			  )
+			  or
+			  group by (<device>, vendor, model) (dra_device_info{node_local!="false"})
+			)`},
+		// How much of its capacity the claims of the node consume.
+		{name: "device:dra_consumed_capacity:ratio", unit: query.Unit{Scale: 1}, expr: `
+			sum by (<device>, resource) (max by (<claim device>, share_id, resource) (dra_claim_consumed_capacity))
+			  / on (<device>, resource) (max by (<device>, resource) (dra_device_capacity) > 0)`},
+		// The same of each claim that has a device of the cluster: pods on several nodes may use it.
+		{name: "claim_device:dra_consumed_capacity:ratio", unit: query.Unit{Scale: 1}, expr: `
+			sum by (<claim device>, cluster_device, resource) (
+			  max by (<claim device>, share_id, resource) (dra_claim_consumed_capacity)
+			    * on (<device>) group_left (cluster_device) device:dra_model:info{cluster_device!=""}
+			)
+			  / on (<device>, resource) group_left () (max by (<device>, resource) (dra_device_capacity) > 0)`},
+	}
+}
+
+// clusterDevice is a label of records: POOL/DEVICE of a device of the cluster, which nodes other
+// than this one can use too.
+const clusterDevice = "cluster_device"
+
+// deviceStates give each device one state: the first of ledger.States() that applies. Rules can't
+// see which devices are guests or unavailable. The former are unmeasured here, the latter are not
+// counted.
+func deviceStates() []recording {
+	const (
+		// The parents of partitions that are held, or exist, and those that no slice lists.
+		whole = `label_replace(
+			  group by (cluster, node, driver, pool, parent) (
+			    dra_device_info{parent!=""} and on (<device>) (device:dra_allocations:max > 0)
+			    or
+			    dra_device_info{parent!=""} and on (<device>) (dra_device_up == 1)
+			    or
+			    dra_device_info{parent!=""} and on (cluster, node, driver, pool, parent)
+			      label_replace(dra_device_info{listed="false"}, "parent", "$1", "device", "(.+)")
+			  ), "device", "$1", "parent", "(.+)"
+			)`
+	)
+	var out []recording
+	var before []string
+	state := func(s ledger.State, expr string) {
+		expr = "\n\t\t\t" + expr
+		if len(before) > 0 {
+			expr += "\n\t\t\tunless on (<device>) " + stateRecord + `{state=~"` + strings.Join(before, "|") + `"}`
+		}
+		before = append(before, string(s))
+		out = append(out, recording{name: stateRecord, labels: map[string]string{"state": string(s)}, expr: expr})
+	}
+	one := func(expr string) string { return "group by (<device>) (" + expr + ")" }
+	state(ledger.StateUnhealthy, one(`dra_device_health{status="unhealthy"} == 1 or dra_device_up == 0`))
+	state(ledger.StateUnmeasured, one(`
+			  device:dra_allocations:max > 0
+			  unless on (<device>) dra_device_active_seconds_total
+			  unless on (<device>) dra_device_io_bytes_total{link=~"network|rdma"}
+			`))
+	state(ledger.StateIdle, `(min by (<device>) (claim_device:dra_idle:bool) == 1)`)
+	state(ledger.StateActive, one("device:dra_allocations:max > 0"))
+	state(ledger.StatePartitioned, one("device:dra_allocations:max == 0")+`
+			and on (<device>) `+whole)
+	out = append(out, recording{name: "device:dra_ready:info", expr: `
+			group by (<device>) (device:dra_allocations:max == 0) and on (<device>) dra_device_up`})
+	state(ledger.StateTainted, "device:dra_ready:info"+`
+			and on (<device>) dra_device_tainted{effect=~"NoSchedule|NoExecute"}`)
+	state(ledger.StateFree, "device:dra_ready:info")
+	return out
+}
+
+const stateRecord = "device:dra_state:info"
+
+// deviceErrors record the time while a device's errors of a kind increase, and nothing else: what
+// was its last error is cheap to find in a day's few values.
+func deviceErrors() []recording {
+	return []recording{{
+		name: "device:dra_error:timestamp_seconds", unit: query.Unit{Seconds: 1, Scale: 1, Point: true},
+		expr: `
+			time() * group by (<device>, kind, code) (increase(dra_device_errors_total[<rate>]) > 0)`,
+	}}
+}
+
+// perHour is the unit of prices.
+func perHour() query.Unit { return query.Unit{Money: 1, Seconds: -1, Scale: 1.0 / 3600} }
+
+// prices are how much of a whole device each device is, and what an hour of it costs. A partition
+// whose part is unknown counts as a device and has no price; nor has a device of a model without
+// one. CPUs and memory have none either: claims of them count in the pods' requests too (KEP-5517),
+// for which pods pay.
+func prices() []recording {
+	return []recording{
+		{name: "device:dra_share:ratio", expr: `
+			max by (<device>) (dra_device_parent_share_ratio) or group by (<device>) (dra_device_info{parent=""})`},
+		// The share with the model, for sums by model.
+		{name: "device:dra_weight:ratio", expr: `
+			(device:dra_share:ratio or group by (<device>) (device:dra_model:info))
+			  * on (<device>) group_left (model, cluster_device) device:dra_model:info`},
+		{name: "device:dra_price:per_hour", unit: perHour(), expr: `
+			(
+			    <prices>
+			)
+			  * on (<device>) group_left () device:dra_share:ratio
+			  unless on (<device>) dra_device_info{driver=~"dra[.](cpu|memory)"}`},
+	}
+}
+
+// costs are what a day of each claim costs. It changes as seldom as what the claim holds.
+func costs() []recording {
+	return []recording{
+		{name: "claim:dra_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
+			sum by (<claim>) (
+			  group by (<claim device>) (dra_claim_device_info{admin_access="false"})
+			    * on (<device>) group_left () (device:dra_price:per_hour / on (<device>) (device:dra_allocations:max > 0))
+			) * 24`},
+		// Of the claims that are idle as a whole.
+		{name: "claim:dra_idle_cost:per_day", unit: query.Unit{Money: 1, Scale: 1}, expr: `
+			claim:dra_cost:per_day and on (<claim>) (claim:dra_idle:bool == 1)`},
+	}
+}
+
+// sumsOfNodes are sums over the devices of each node.
+func sumsOfNodes() []recording {
+	const held = `
+			  max by (<device>) (dra_device_utilization_ratio) and on (<device>) (device:dra_allocations:max > 0)`
+	const named = `
+			    * on (<device>) group_left (cluster_device) device:dra_model:info`
+	return []recording{
+		// The claimed devices by utilization, in steps of 0.1; 0 are those that do nothing. Those of the
+		// cluster are left out: the sum below has each of them by itself.
+		{name: "node:dra_utilization:count", unit: query.Unit{Scale: 1}, expr: `
+			count_values by (cluster, node, driver) ("at_most", ceil(10 * (` + held + `
+			  unless on (<device>) device:dra_model:info{cluster_device!=""}
+			)) / 10)`},
+		{name: "node:dra_utilization:sum", expr: `
+			sum by (cluster, node, driver, cluster_device) (
+			  (` + held + `
+			  )` + named + `
+			)`},
+		{name: "node:dra_power_watts:sum", expr: `
+			sum by (cluster, node, driver, cluster_device) (
+			  max by (<device>) (dra_device_power_watts)` + named + `
+			)`},
+	}
+}
+
+// nodes are about the exporter of each node.
+func nodes() []recording {
+	return []recording{
+		{name: "node:dra_exporter_up:max", expr: `
+			max by (cluster, node) (up{job=~"<job>"})`},
+		// Their quotient is the mean duration of a source's readings.
+		{name: "node:dra_source_duration_seconds:rate", unit: query.Unit{Seconds: 1, Scale: 1}, expr: `
+			max by (cluster, node, source) (rate(dra_exporter_source_duration_seconds_sum[<rate>]))`},
+		{name: "node:dra_source_readings:rate", unit: query.Unit{Scale: 1}, expr: `
+			max by (cluster, node, source) (rate(dra_exporter_source_duration_seconds_count[<rate>]))`},
+		// Only the sources that fail have a series.
+		{name: "node:dra_failing_source:info", expr: `
+			group by (cluster, node, source) (max by (cluster, node, source) (dra_exporter_source_up) == 0)`},
+	}
+}
+
+// incidents are how many each node had, for dashboards of months. Nodes without one have no series.
+func incidents() []recording {
+	return []recording{{
+		name: "node:dra_incidents:increase", perInterval: true, unit: query.Unit{Scale: 1},
+		expr: "\n\t\t\tmax by (cluster, node, kind) (rate(dra_exporter_incidents_total[<rate>])) > 0",
+	}}
+}
+
+// namespacesOfNodes are the showback of each namespace on each node, by the second. Shared devices
+// are divided among their claims, and the hours of a partition count by its part of its parent, so
+// that no device-second is counted twice.
+func namespacesOfNodes() []recording {
+	const (
+		shares = "claim_device:dra_allocated_share_seconds:rate"
+		joules = "claim_device:dra_energy_joules:rate"
+		idle   = ` and on (<claim device>) (claim_device:dra_idle:bool == 1)`
+		weight = "device:dra_weight:ratio"
+		price  = "(device:dra_price:per_hour / 3600)"
+		plain  = "device:dra_model:info"
+	)
+	of := func(what, expr, factor string) recording {
+		return recording{name: "node_namespace:dra_" + what, expr: `
+			sum by (cluster, node, namespace, driver, model, cluster_device) (
+			  ` + expr + `
+			    * on (<device>) group_left (model, cluster_device) ` + factor + `
+			)`}
+	}
+	rate := func(counter string) string { return "max by (<claim device>) (rate(" + counter + "[<rate>]))" }
+	return []recording{
+		{name: shares, expr: "\n\t\t\t" + rate("dra_claim_allocated_share_seconds_total")},
+		{name: joules, expr: "\n\t\t\t" + rate("dra_claim_energy_joules_total")},
+		of("allocated_share_seconds:rate", shares, weight),
+		of("unpriced_share_seconds:rate", "("+shares+" unless on (<device>) device:dra_price:per_hour)", weight),
+		of("active_seconds:rate", rate("dra_claim_active_seconds_total"), weight),
+		of("energy_joules:rate", joules, plain),
+		of("cost:rate", shares, price),
+		of("idle_share_seconds:rate", "("+shares+idle+")", weight),
+		of("idle_energy_joules:rate", "("+joules+idle+")", plain),
+		of("idle_cost:rate", "("+shares+idle+")", price),
+		// Each node measures its own traffic, that of the devices of the cluster too.
+		{name: "node_namespace:dra_network_bytes:rate", expr: `
+			sum by (cluster, node, namespace, driver, model) (
+			  max by (<claim device>, link, direction) (rate(dra_claim_io_bytes_total{link=~"network|rdma"}[<rate>]))
+			    * on (<device>) group_left (model) device:dra_model:info
+			)`},
+		{name: "node_namespace:dra_devices:count", expr: `
+			sum by (cluster, node, namespace, driver) (claim:dra_devices:count)`},
+		// How many of its claims have each device of the cluster.
+		{name: "node_namespace:dra_cluster_devices:count", expr: `
+			count by (cluster, node, namespace, driver, cluster_device) (
+			  group by (<claim device>) (dra_claim_device_info{admin_access="false"})
+			    * on (<device>) group_left (cluster_device) device:dra_model:info{cluster_device!=""}
+			)`},
+		{name: "node_namespace:dra_power_watts:sum", expr: `
+			sum by (cluster, node, namespace, driver, cluster_device) (
+			  max by (<claim device>) (dra_claim_power_watts)
+			    * on (<device>) group_left (cluster_device) device:dra_model:info
+			)`},
+	}
+}
