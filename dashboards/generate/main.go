@@ -5,8 +5,7 @@
 package main
 
 //go:generate go run . -out=../out -runbook=../RUNBOOK.md
-//go:generate -command rules go run . -only=rules.yaml -out=../../deployments/compose -idle.window=2m -idle.for=30s -for=1m
-//go:generate rules -interval=5s -rate.window=30s -idle.interval=10s -grafana.url=http://127.0.0.1:3000 -page.url=http://127.0.0.1:10985
+//go:generate go run . -only=rules.yaml -out=../../deployments/compose -demo
 
 import (
 	"errors"
@@ -17,6 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
 	"github.com/dra-exporter/dra-exporter/dashboards/query"
@@ -75,6 +75,15 @@ func keep(files map[string][]byte, name string) (map[string][]byte, error) {
 
 // addFlags adds a flag for each option of the rules.
 func addFlags(flags *flag.FlagSet, o *rules.Options) {
+	flags.BoolFunc("demo",
+		"short windows and links to this machine, as deployments/compose has them; flags after it override them",
+		func(value string) error {
+			on, err := strconv.ParseBool(value)
+			if on {
+				demo(o)
+			}
+			return err
+		})
 	flags.DurationVar(&o.Interval, "interval", o.Interval,
 		"how often records are evaluated that alerts on exporters and lost devices need")
 	flags.DurationVar(&o.IdleInterval, "idle.interval", o.IdleInterval,
@@ -116,6 +125,14 @@ func addFlags(flags *flag.FlagSet, o *rules.Options) {
 		return nil
 	})
 	flags.StringVar(&o.Job, "job", o.Job, "regular expression that matches the exporter's job label")
+}
+
+// demo sets windows in which something is to be seen within minutes, and links to the ports of
+// deployments/compose.
+func demo(o *rules.Options) {
+	o.Interval, o.IdleInterval, o.RateWindow = 5*time.Second, 10*time.Second, 30*time.Second
+	o.IdleWindow, o.IdleFor, o.For = 2*time.Minute, 30*time.Second, time.Minute
+	o.Grafana, o.Page = "http://127.0.0.1:3000", "http://127.0.0.1:10985"
 }
 
 // prices returns what reads the values of the flag price.

@@ -43,6 +43,31 @@ func TestOnly(t *testing.T) {
 	}
 }
 
+// The rules of deployments/compose are those of -demo, and flags after it override its windows.
+func TestDemo(t *testing.T) {
+	want, err := os.ReadFile("../../deployments/compose/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := func(args ...string) []byte {
+		dir := t.TempDir()
+		if status := run(append([]string{"-out=" + dir, "-only=rules.yaml"}, args...), io.Discard); status != 0 {
+			t.Fatalf("%q: status %d", args, status)
+		}
+		return tree(t, dir)["rules.yaml"]
+	}
+	if !bytes.Equal(rules("-demo"), want) {
+		t.Error("-demo differs from deployments/compose/rules.yaml")
+	}
+	if !bytes.Equal(rules("-demo=false"), rules()) {
+		t.Error("-demo=false is not the default")
+	}
+	got := string(rules("-demo", "-idle.for=7s"))
+	if !strings.Contains(got, "for: 7s") || strings.Contains(got, "for: 30s") {
+		t.Error("-idle.for after -demo has no effect")
+	}
+}
+
 func tree(t *testing.T, root string) map[string][]byte {
 	t.Helper()
 	out := map[string][]byte{}
