@@ -129,6 +129,22 @@ func TestTunedRules(t *testing.T) {
 	}
 }
 
+// Records that are evaluated less often than their rates reach back are refused, as the generator
+// does: 90m and 1h30m are the same.
+func TestIdleInterval(t *testing.T) {
+	for interval, window := range map[string]string{"5m1s": "5m", "6m": "5m", "1d": "23h59m"} {
+		v := values{"enabled": true, "rateWindow": window, "idle": values{"interval": interval}}
+		_, err := Render(folder, Release{Name: "a", Namespace: "x", Values: values{"prometheusRule": v}}, false)
+		want := "prometheusRule.idle.interval: " + interval + " is longer than prometheusRule.rateWindow, " + window
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s and %s: error %v, want one with %q", interval, window, err, want)
+		}
+	}
+	for interval, window := range map[string]string{"5m": "5m", "90m": "1h30m", "300s": "5m"} {
+		renderRules(t, values{"rateWindow": window, "idle": values{"interval": interval}})
+	}
+}
+
 // Without prices nothing has one.
 func TestNoPrices(t *testing.T) {
 	seen := false

@@ -62,6 +62,9 @@
 {{/* The groups of rules, by the values: all, or those of a scope. */}}
 {{- define "dra-exporter.rules" -}}
 {{- $values := .Values.prometheusRule -}}
+{{- if gt (include "dra-exporter.seconds" $values.idle.interval | int64) (include "dra-exporter.seconds" $values.rateWindow | int64) -}}
+{{- fail (printf "prometheusRule.idle.interval: %s is longer than prometheusRule.rateWindow, %s: what is between would not count" $values.idle.interval $values.rateWindow) -}}
+{{- end -}}
 {{- $words := include "dra-exporter.ruleWords" . | fromYaml -}}
 {{- $groups := list -}}
 {{- range (.Files.Get "files/rules.yaml" | fromYaml).groups -}}
