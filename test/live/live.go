@@ -18,8 +18,9 @@ import (
 // startTimeout is how long a program may take to start on a slow machine.
 const startTimeout = 3 * time.Minute
 
-// Start starts a program and waits until it answers a GET of ready with status 200. When the test
-// ends, the program is interrupted and waited for. Its output is logged if the test fails.
+// Start starts a program and waits until it answers a GET of ready with status 200. The test fails
+// at once if the program ends before. When the test ends, the program is interrupted and awaited.
+// Its output is logged if the test fails.
 func Start(t testing.TB, cmd *exec.Cmd, client *http.Client, ready string) {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
@@ -30,16 +31,29 @@ func Start(t testing.TB, cmd *exec.Cmd, client *http.Client, ready string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	ended := make(chan struct{})
+	go func() {
+		_ = cmd.Wait() // the status is in ProcessState
+		close(ended)
+	}()
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		_ = cmd.Wait()
+		<-ended
 		_ = log.Close()
 		if t.Failed() {
 			said, _ := os.ReadFile(log.Name())
 			t.Logf("%s said:\n%s", filepath.Base(cmd.Path), said)
 		}
 	})
-	Await(t, startTimeout, ready+" answers", func() error { return Get(client, ready) })
+	Await(t, startTimeout, ready+" answers", func() error {
+		err := Get(client, ready)
+		select {
+		case <-ended:
+			t.Fatalf("%s ended before %s answered: %v", filepath.Base(cmd.Path), ready, cmd.ProcessState)
+		default:
+		}
+		return err
+	})
 }
 
 // Get returns an error unless a GET of an address is answered with status 200.
