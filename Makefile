@@ -25,8 +25,8 @@ system_modules := $(filter test/e2e test/accuracy test/attack test/cluster test/
 slow_modules := $(filter test/accuracy,$(system_modules))
 # These run after them, in this order, and the others in two lanes beside them: all three take about
 # as long, and what computes little runs first.
-patient_modules := $(filter $(system_modules),test/deploy test/fleet)
-cluster_modules := $(filter $(system_modules),test/cluster test/attack)
+patient_modules := $(filter $(system_modules),test/fleet)
+cluster_modules := $(filter $(system_modules),test/deploy test/cluster test/attack)
 busy_modules := $(filter-out $(slow_modules) $(patient_modules) $(cluster_modules) test/dashboards,$(system_modules)) \
 	$(filter $(system_modules),test/dashboards)
 unit_modules := $(filter-out $(system_modules),$(code_modules))
@@ -96,7 +96,7 @@ test: deps ## run the unit tests of every module with the race detector, and bui
 	$(call each,$(unit_modules),go test $$([ "$$module" = deployments ] || echo -race) -timeout=30m ./...)
 
 .PHONY: test-e2e
-test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) ## run the system tests: the program end to end, and the accuracy of its metrics
+test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(THANOS) $(PINT) $(SCHEMA) ## run the system tests: the program end to end, and the accuracy of its metrics
 	@$(MAKE) --keep-going -j3 test-e2e-slow test-e2e-cluster test-e2e-busy
 
 # System tests wait more than they compute, so they run in three lanes. test/accuracy runs for a long
@@ -133,7 +133,7 @@ soak: build ## use the program for long, and compare what it takes: SCALE=1 is 1
 # of the programs; -p=1, since the tests measure times and must not disturb each other.
 define system_tests
 [ -n "$(1)" ] || { echo "there is no module of system tests to run" >&2; exit 1; }
-export VERSION="$(VERSION)" REVISION="$(REVISION)" DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
+export VERSION="$(VERSION)" REVISION="$(REVISION)" DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" THANOS="$(THANOS)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
 $(call each,$(1),go test -count=1 -p=1 -timeout=20m $(2) ./... $(3))
 endef
 
@@ -144,13 +144,13 @@ fleet: ## measure the rules and dashboards with many nodes: N=300 or N=10,100; A
 	exec bin/fleet -checkout='$(CURDIR)' -nodes='$(or $(N),100)' $(if $(AGAINST),-against='$(abspath $(AGAINST))') $(ARGS)
 
 .PHONY: test-one
-test-one: deps build $(PROMTOOL) $(PROMETHEUS) $(PINT) $(SCHEMA) ## run the system tests of one module: MODULE=test/e2e RUN=TestGolden, ARGS=-update writes golden files again
+test-one: deps build $(PROMTOOL) $(PROMETHEUS) $(if $(filter test/fleet,$(MODULE)),$(THANOS)) $(PINT) $(SCHEMA) ## run the system tests of one module: MODULE=test/e2e RUN=TestGolden, ARGS=-update writes golden files again
 	@[ -d "$(MODULE)" ] || { echo "MODULE= names no folder, such as test/e2e" >&2; exit 1; }
 	$(call system_tests,$(MODULE),-v -run='$(RUN)',$(ARGS))
 
 .PHONY: test-distributed
-test-distributed: $(THANOS) ## compare Thanos with one Prometheus over the same samples: every rule and every panel, by value
-	@THANOS='$(THANOS)' $(MAKE) test-one MODULE=test/fleet RUN='^TestDistributed$$'
+test-distributed: ## compare Thanos with one Prometheus over the same samples: every rule and every panel, by value
+	@$(MAKE) test-one MODULE=test/fleet RUN='^TestDistributed$$'
 
 .PHONY: test-gpu
 test-gpu: ## compare readings of NVIDIA GPUs with nvidia-smi; reports clearly if there is none; RECORD=DIR records them

@@ -33,9 +33,6 @@ const (
 // receivers of Thanos, whose ruler evaluates the global rules. Every record of every evaluation,
 // the expression of every rule and every query of every panel must have the same values.
 func TestDistributed(t *testing.T) {
-	if os.Getenv("THANOS") == "" {
-		t.Skip("NOT RUN: make test-distributed builds Thanos and runs it")
-	}
 	d := startDistributed(t)
 	wait(t.Context(), settling)
 	began := time.Now()
