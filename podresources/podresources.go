@@ -71,6 +71,8 @@ type Allocation struct {
 	ShareID string   // for consumable capacity (KEP-5075), and for devices that a plugin allocates repeatedly
 	CDI     []string // qualified CDI device names of this device alone
 	CPUs    []int    // the claim's own logical CPUs, of all its devices, ascending; nil: unknown, or none
+	// OwnCPUs reports that the device is a group of CPUs, of which the claim has only those of CPUs.
+	OwnCPUs bool
 
 	ClaimUID    string
 	Request     string

@@ -11,6 +11,9 @@ import (
 type Own struct {
 	Part float64 // of the device's CPUs; those that several shares have are divided equally
 	Use  Use     // what these CPUs do, as a part of what all CPUs of the device do
+	// Unknown reports that the claim's CPUs are unknown though its driver has prepared them: it may
+	// be active whenever the device is.
+	Unknown bool
 }
 
 // cutCPUs leaves each share those of its claim's CPUs that the device has: a claim of devices of
@@ -28,9 +31,9 @@ func cutCPUs(d *Device) {
 	}
 }
 
-// hasOwnCPUs reports whether a claim has CPUs of its own on the device.
+// hasOwnCPUs reports whether a claim has CPUs of its own of the device, known or not.
 func (d *Device) hasOwnCPUs() bool {
-	return slices.ContainsFunc(d.Shares, func(s Share) bool { return !s.Admin && len(s.CPUs) > 0 })
+	return slices.ContainsFunc(d.Shares, func(s Share) bool { return !s.Admin && s.OwnCPUs })
 }
 
 // keepBusy remembers the utilization of a CPU, that of the first source that has one.
@@ -69,27 +72,12 @@ func byCPUs(shares []Share) bool {
 	return true
 }
 
-// takeUnprepared leaves the shares of a group of CPUs that are not prepared yet nothing: which CPUs
-// they are given is not known before.
-func takeUnprepared(d *Device) {
-	unprepared := func(s Share) bool { return !s.Admin && s.State == podresources.StateAllocated }
-	if len(d.Entry.CPUs) < 2 || !slices.ContainsFunc(d.Shares, unprepared) {
-		return
-	}
-	d.Shares = slices.Clone(d.Shares) // other results have them too
-	for i := range d.Shares {
-		if s := &d.Shares[i]; unprepared(*s) {
-			s.Own = &Own{}
-		}
-	}
-}
-
-// divideByCPUs sets what each share's own CPUs do, and reports whether a share has any. What the
-// other CPUs do is unattributed; a share whose CPUs are unknown, or are not prepared yet, has
-// nothing. While the utilization of a CPU is unknown, all are taken to be equally busy.
+// divideByCPUs sets what each share's own CPUs do, and reports whether claims have CPUs of their
+// own of the device. What the other CPUs do is unattributed; a share whose CPUs are unknown, or are
+// not prepared yet, has nothing. While the utilization of a CPU is unknown, all are taken to be
+// equally busy.
 func divideByCPUs(d *Device, busy map[int]float64) bool {
 	if !d.hasOwnCPUs() {
-		takeUnprepared(d)
 		return false
 	}
 	d.Shares = slices.Clone(d.Shares) // other results have them too
@@ -110,6 +98,10 @@ func divideByCPUs(d *Device, busy map[int]float64) bool {
 	for i := range d.Shares {
 		s := &d.Shares[i]
 		if s.Admin {
+			continue
+		}
+		if len(s.CPUs) == 0 {
+			s.Own = &Own{Unknown: s.State == podresources.StatePrepared}
 			continue
 		}
 		part, used := 0.0, 0.0

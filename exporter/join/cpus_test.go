@@ -27,10 +27,10 @@ func newCores(t *testing.T) *cores {
 	return c
 }
 
-// hold gives a claim CPUs of its own.
+// hold gives a claim CPUs of its own; nil: they are unknown.
 func (c *cores) hold(claim string, cpus []int, pods ...string) *podresources.Allocation {
 	a := jointest.Allocation("cpudevnuma000", claim, pods...)
-	a.CPUs = cpus
+	a.CPUs, a.OwnCPUs = cpus, true
 	c.In.View.Allocations = append(c.In.View.Allocations, a)
 	return &c.In.View.Allocations[len(c.In.View.Allocations)-1]
 }
@@ -232,8 +232,37 @@ func TestFirstClaimOfCPUsIsPrepared(t *testing.T) {
 	}
 }
 
+// A claim that stays unknown for longer than is waited, though it is prepared, is not charged what
+// the whole group did, and is not idle while the group is active: one of 8 busy CPUs for the last 3
+// of 9 s.
+func TestCPUsUnknownForLong(t *testing.T) {
+	c := newCores(t)
+	busy := []float64{1, 1, 1, 1, 1, 1, 1, 1}
+	c.second(busy...)
+	c.hold("late", nil, "p0").Pending = true
+	for range 5 {
+		c.second(busy...)
+	}
+	x := c.second(busy...)
+	c.Expect(x, map[[2]string]float64{{"dra_claim_active_seconds_total", "resourceclaim_name=late"}: 0})
+	const lastActive = "dra_claim_last_active_timestamp_seconds"
+	if at := x.One(t, lastActive, "resourceclaim_name=late"); exportertest.Unix(c.Now)-at > 2 {
+		t.Errorf("the claim was last active %v s ago, and the group always is", exportertest.Unix(c.Now)-at)
+	}
+	c.In.View.Allocations = nil
+	c.hold("late", []int{3}, "p0")
+	for range 3 {
+		x = c.second(busy...)
+	}
+	c.Expect(x, map[[2]string]float64{
+		{"dra_claim_active_seconds_total", "resourceclaim_name=late"}:            3.0 / 8,
+		{"dra_device_active_seconds_total", "device=cpudevnuma000"}:              9,
+		{"dra_device_unattributed_active_seconds_total", "device=cpudevnuma000"}: 9 - 3.0/8,
+	})
+}
+
 // Until it is prepared, a claim has no CPUs and is charged nothing; CPUs that two claims have are
-// divided between them; and where no claim has CPUs of its own, the device is divided as others.
+// divided between them; and claims whose CPUs are unknown, or are not the device's, have nothing.
 func TestUnknownCPUs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		first, second []int
@@ -242,8 +271,8 @@ func TestUnknownCPUs(t *testing.T) {
 	}{
 		"one unknown":  {[]int{0}, nil, [2]float64{0.5 / 8, 0}, join.AttributionCPUs},
 		"overlap":      {[]int{0, 1}, []int{1}, [2]float64{0.75 / 8, 0.25 / 8}, join.AttributionCPUs},
-		"none known":   {nil, nil, [2]float64{1.0 / 16, 1.0 / 16}, join.AttributionEqual},
-		"not of these": {[]int{64}, []int{65}, [2]float64{1.0 / 16, 1.0 / 16}, join.AttributionEqual},
+		"none known":   {nil, nil, [2]float64{}, join.AttributionCPUs},
+		"not of these": {[]int{64}, []int{65}, [2]float64{}, join.AttributionCPUs},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCores(t)

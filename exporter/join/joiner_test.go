@@ -89,7 +89,7 @@ func TestJoinerForgetsWhatSamplesTaught(t *testing.T) {
 func TestJoinerKeepsUseOfCPUs(t *testing.T) {
 	group := jointest.ID("cpus")
 	a := jointest.Allocation("cpus", "c", "p")
-	a.CPUs = []int{0}
+	a.CPUs, a.OwnCPUs = []int{0}, true
 	in := join.Input{Inventory: driver.Inventory{group: {Hardware: driver.Hardware{CPUs: []int{0, 1}}}}}
 	in.View.Allocations = []podresources.Allocation{a}
 	var joiner join.Joiner

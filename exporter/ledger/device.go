@@ -373,12 +373,13 @@ func (d *deviceBook) unsettled(now time.Time) time.Time {
 
 // markActive records that the device was active at a moment, for the claims and pods that held it
 // then. If the use of processes or own CPUs is known, only holders whose part of the activity
-// exceeds the threshold are active; for own CPUs the threshold is for these alone.
+// exceeds the threshold are active; for own CPUs the threshold is for these alone. If it is unknown
+// which those are, the activity of the device decides.
 func (d *deviceBook) markActive(moment time.Time, activity, threshold float64) {
 	s := &d.timeline[d.timeline.at(moment)]
 	for _, parts := range [2][]portion{s.claims, s.pods} {
 		for _, p := range parts {
-			if s.measured && activity*p.use[driver.ByTime] <= threshold*p.own {
+			if s.measured && !p.unknown && activity*p.use[driver.ByTime] <= threshold*p.own {
 				continue
 			}
 			if moment.After(p.account.active) {

@@ -179,15 +179,15 @@ func (l *Ledger) segment(d *deviceBook, shares []join.Share, from, born, now tim
 			continue
 		}
 		s.measured = s.measured || share.ByProcess || share.Own != nil
-		own := 1.0
+		own, unknown := 1.0, false
 		if share.Own != nil {
-			own = share.Own.Part
+			own, unknown = share.Own.Part, share.Own.Unknown
 		}
 		var used join.Use
 		for n, p := range share.Pods {
 			pods := float64(len(share.Pods))
 			pod := portion{
-				l.pods.account(d, p.Namespace, p.Name, born, now), share.Weight / pods, share.PodUse(n), own,
+				l.pods.account(d, p.Namespace, p.Name, born, now), share.Weight / pods, share.PodUse(n), own, unknown,
 			}
 			s.pods = addPortion(s.pods, pod)
 			used.Add(pod.use)
@@ -195,9 +195,8 @@ func (l *Ledger) segment(d *deviceBook, shares []join.Share, from, born, now tim
 		if share.Uses == nil && share.Own == nil {
 			used = join.Evenly(share.Weight)
 		}
-		s.claims = addPortion(
-			s.claims, portion{l.claims.account(d, share.Claim.Namespace, share.Claim.Name, born, now), share.Weight, used, own},
-		)
+		account := l.claims.account(d, share.Claim.Namespace, share.Claim.Name, born, now)
+		s.claims = addPortion(s.claims, portion{account, share.Weight, used, own, unknown})
 	}
 	s.setUnattributed()
 	return s
@@ -205,12 +204,15 @@ func (l *Ledger) segment(d *deviceBook, shares []join.Share, from, born, now tim
 
 func addPortion(parts []portion, more portion) []portion {
 	for i := range parts {
-		if parts[i].account == more.account {
-			parts[i].weight += more.weight
-			parts[i].use.Add(more.use)
-			parts[i].own = min(1, parts[i].own+more.own)
-			return parts
+		p := &parts[i]
+		if p.account != more.account {
+			continue
 		}
+		p.weight += more.weight
+		p.use.Add(more.use)
+		p.own = min(1, p.own+more.own)
+		p.unknown = p.unknown || more.unknown
+		return parts
 	}
 	return append(parts, more)
 }

@@ -105,7 +105,7 @@ func setOwn(shares []join.Share, late []*join.Own) bool {
 		switch s, own := &shares[i], late[i]; {
 		case s.Admin:
 		case own != nil:
-			s.Own = &join.Own{Part: own.Part, Use: within(own.Use, wanted, known)}
+			s.Own = &join.Own{Part: own.Part, Use: within(own.Use, wanted, known), Unknown: own.Unknown}
 		case s.Own == nil:
 			s.Own = &join.Own{}
 		}

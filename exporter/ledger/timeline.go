@@ -28,6 +28,7 @@ type portion struct {
 	weight  float64
 	use     join.Use
 	own     float64 // the part of the device that could be used: below 1 for own CPUs alone
+	unknown bool    // which own CPUs
 }
 
 // setUnattributed sets what the claims do not use. Rounding errors are not unattributed. Claims

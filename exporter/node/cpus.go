@@ -55,7 +55,11 @@ func (c *cpuSets) complete(
 	known := map[string][]int{}
 	for i := range allocations {
 		a := &allocations[i]
-		if _, is := groups[a.Device]; !is || a.Admin || len(a.CDI) == 0 {
+		if _, is := groups[a.Device]; !is || a.Admin {
+			continue
+		}
+		a.OwnCPUs = true
+		if len(a.CDI) == 0 {
 			continue
 		}
 		if a.CPUs = c.cdi.CPUs(a.CDI); a.CPUs == nil {

@@ -60,6 +60,9 @@ func TestCPUSets(t *testing.T) {
 		got := map[driver.ID][]int{}
 		for i := range allocations {
 			got[allocations[i].Device] = allocations[i].CPUs
+			if a := &allocations[i]; a.OwnCPUs != (a.Device == id) {
+				t.Errorf("%s: the claim of %s has CPUs of its own: %v", step.name, a.Device.Device, a.OwnCPUs)
+			}
 			if a := &allocations[i]; a.Pending != (a.Device == id && step.want == nil) {
 				t.Errorf("%s: the claim of %s is pending: %v", step.name, a.Device.Device, a.Pending)
 			}

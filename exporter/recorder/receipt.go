@@ -219,6 +219,9 @@ func (n *count) read(v *ledger.Value, now time.Time) {
 
 // guessed returns how a device is divided, "" if what each claim has of it is measured.
 func guessed(d *ledger.Device) string {
+	if slices.ContainsFunc(d.Shares, func(s join.Share) bool { return s.Own != nil && s.Own.Unknown }) {
+		return string(d.Attribution)
+	}
 	switch d.Attribution {
 	case join.AttributionNone, join.AttributionExclusive, join.AttributionCPUs:
 		return ""

@@ -120,6 +120,29 @@ func (m meterOf) play(t *testing.T, load sim.Profile, begin, end time.Duration) 
 	return nil
 }
 
+// A claim whose CPUs were never known is charged nothing, and may have used all that the group did.
+func TestReceiptOfUnknownCPUs(t *testing.T) {
+	s := newStory(t)
+	s.pass(2)
+	s.Hold("a", "p").OwnCPUs = true
+	var joules float64
+	for range 30 {
+		joules += 100
+		s.Read(driver.Reading{Quantity: driver.Energy, Value: joules})
+		s.pass(1)
+	}
+	s.Free("a")
+	s.pass(45)
+	all := s.Receipts()
+	if len(all) != 1 {
+		t.Fatalf("%d receipts, want 1", len(all))
+	}
+	of := all[0].Devices[0]
+	if f := energyOf(of); f.ConsumedQuantity != 0 || *f.ErrorBound < 2900 || of.Attribution != "cpus" {
+		t.Errorf("%v J of 3000 J, with a bound of %v, by %s", f.ConsumedQuantity, *f.ErrorBound, of.Attribution)
+	}
+}
+
 // A claim of two pods and two devices has one receipt, with who, what and for how long; a claim
 // that shares a device by guess may have used all of it or nothing.
 func TestReceipt(t *testing.T) {
