@@ -32,6 +32,9 @@ type ClaimFacts struct {
 	// ReservedOther reports that the claim is reserved for something else than pods, such as a pod
 	// group: then any pod of the node that refers to the claim may hold it.
 	ReservedOther bool
+	// Deleted reports that the API server has no such claim any more. The rest is from before. A pod
+	// that has started keeps what it was given until it ends; one that waits holds nothing.
+	Deleted bool
 	// Read is when the API server or the file said all this; zero: unknown.
 	Read    time.Time
 	Results []ClaimResult
@@ -214,8 +217,14 @@ func (c *ClaimFacts) Covers(a *Allocation) bool {
 		func(r ClaimResult) bool { return r.Device == a.Device && r.ShareID == a.ShareID })
 }
 
-// ReservedFor reports whether the claim is reserved for the pod.
+// ReservedFor reports whether the claim is reserved for the pod: a deleted one is for none.
 func (c *ClaimFacts) ReservedFor(uid string) bool {
 	_, reserved := c.Reserved[uid]
-	return reserved || c.ReservedOther
+	return !c.Deleted && (reserved || c.ReservedOther)
+}
+
+// gives reports whether the claim gives its devices to a pod that uses it.
+func (c *ClaimFacts) gives(p *PodFacts) bool {
+	_, reserved := c.Reserved[p.UID]
+	return c.ReservedFor(p.UID) || c.Deleted && p.Started && (reserved || c.ReservedOther)
 }

@@ -90,7 +90,7 @@ func (r *resolver) reservedClaims(p *PodFacts) []Claim {
 	if r.made == nil { // a file may have the claims of a whole cluster
 		r.made = map[string][]Claim{}
 		for claim, facts := range r.Claims {
-			if !facts.Extended && facts.PodClaimName == "" {
+			if facts.Deleted || !facts.Extended && facts.PodClaimName == "" {
 				continue
 			}
 			for uid := range facts.Reserved {

@@ -42,7 +42,7 @@ func (c Conflict) Compare(other Conflict) int {
 func (r *resolver) reallocated(h *Holder, a *Allocation, claim *ClaimFacts, shares bool) bool {
 	uid := claim.reservedUID(h.Name)
 	if uid == "" || h.UID != "" && h.UID != uid || shares || a.ByPlugin() || a.Classic() || claim.Classic != nil ||
-		len(claim.Results) == 0 || claim.Covers(a) {
+		claim.Deleted || len(claim.Results) == 0 || claim.Covers(a) {
 		return false
 	}
 	r.conflicts = append(r.conflicts,

@@ -66,7 +66,7 @@ func (r *resolver) complete() {
 		for _, u := range r.used[claim] {
 			switch {
 			case r.over(u.pod, &facts) || r.exited(u.pod):
-			case facts.ReservedFor(u.pod.UID):
+			case facts.gives(u.pod):
 				for i := range facts.Results {
 					r.hold(holders, r.row(claim, &facts, &facts.Results[i]), u)
 				}

@@ -107,6 +107,7 @@ func TestResolve(t *testing.T) {
 	}
 	read := ClaimFacts{Read: second(20)}
 	stale := ClaimFacts{Read: second(5)}
+	deleted := ClaimFacts{Read: second(20), Deleted: true}
 	made := func(podName string) ClaimFacts { return ClaimFacts{Read: second(20), PodClaimName: podName} }
 	device := []string{"r:a"}
 	started := func(claims []PodClaim, containers ...string) PodFacts {
@@ -154,6 +155,34 @@ func TestResolve(t *testing.T) {
 		"the pod waits for its driver": {
 			world: node.claim("c", read, device, "p").pod("p", PodFacts{Claims: named("mine=c"), Containers: uses("main:mine")}),
 			want:  []string{"c a p/ allocated"}, wants: []string{"c"},
+		},
+		"a claim that was deleted while its pod waits for the driver": {
+			world: node.claim("c", deleted, device, "p").
+				pod("p", PodFacts{Claims: named("mine=c"), Containers: uses("main:mine")}),
+			wants: []string{"c"},
+		},
+		"a claim that was deleted while its init container runs": {
+			world: node.claim("c", deleted, device, "p").pod("p", started(named("mine=c"), "init:mine")),
+			want:  []string{"c a p/"}, wants: []string{"c"},
+		},
+		"a claim that was deleted, and the kubelet lists it": {
+			world: node.list("c", "a", "p/main").claim("c", deleted, device, "p").
+				pod("p", started(named("mine=c"), "main:mine")),
+			want: []string{"c a p/main"}, conflicts: []string{"reservation c a p"}, wants: []string{"c"},
+		},
+		"a claim that was deleted since its pod began to end": {
+			world: node.list("c", "a", "p/main").claim("c", deleted, device, "p").
+				pod("p", PodFacts{Started: true, Ending: true, EndingSince: second(15), Claims: named("mine=c")}),
+			wants: []string{"c"},
+		},
+		"a deleted claim had another device, and the pod is not known": {
+			world: node.list("c", "b", "p/main").claim("c", deleted, device, "p"),
+			want:  []string{"c b p/main"},
+		},
+		"a claim made from a template was deleted": {
+			world: node.claim("c-1", ClaimFacts{Read: second(20), PodClaimName: "mine", Deleted: true}, device, "p").
+				claim("c-2", made("mine"), []string{"r:b"}, "p").pod("p", started(named("mine="))),
+			want: []string{"c-2 b p/"}, wants: []string{"c-2"},
 		},
 		"one of two drivers is away": {
 			world: node.list("c", "a", "p/main").claim("c", read, []string{"r:a", "s:b"}, "p").

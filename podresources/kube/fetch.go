@@ -338,6 +338,7 @@ func (s *claimSet) fetch(ctx context.Context, claim podresources.Claim) error {
 	} else if apierrors.IsNotFound(err) {
 		s.report(s.now().Sub(begun), nil)
 		s.settle(claim, nil, nil)
+		s.markDeleted(claim, begun)
 		return nil
 	}
 	if err != nil {
@@ -414,9 +415,23 @@ func (s *claimSet) settle(claim podresources.Claim, facts *podresources.ClaimFac
 	e.again = min(2*e.again, limit)
 }
 
+// markDeleted records that a claim whose facts are known does not exist any more.
+func (s *claimSet) markDeleted(claim podresources.Claim, read time.Time) {
+	s.mu.Lock()
+	e := s.entries[claim]
+	news := e != nil && e.known && !e.facts.Deleted
+	if e != nil && e.known {
+		e.facts.Deleted, e.facts.Read, s.changed = true, read, true
+	}
+	s.mu.Unlock()
+	if news {
+		s.updated()
+	}
+}
+
 // sameAllocation reports whether two answers allocate the same devices, for the same pods.
 func sameAllocation(a, b *podresources.ClaimFacts) bool {
-	return maps.Equal(a.Reserved, b.Reserved) &&
+	return a.Deleted == b.Deleted && maps.Equal(a.Reserved, b.Reserved) &&
 		slices.EqualFunc(a.Results, b.Results, func(x, y podresources.ClaimResult) bool {
 			return x.Device == y.Device && x.ShareID == y.ShareID && x.Admin == y.Admin
 		})

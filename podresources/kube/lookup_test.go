@@ -85,6 +85,48 @@ func TestClaimsOfPods(t *testing.T) {
 	})
 }
 
+// A claim that the API server does not have any more is marked as deleted at its next request,
+// which keeps what was known of it; one of the same name that comes later is another one.
+func TestDeletedClaim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t)
+		updates := 0
+		c.node.config.Updated = func() { updates++ }
+		c.follow(t)
+		name := podresources.Claim{Namespace: "ns", Name: "c"}
+		ask := func(uid string) (podresources.ClaimFacts, bool) {
+			user := podresources.WantedFor{PodRef: podRef("pod0", uid)}
+			for range 11 { // each answer is read again after 10 s at most
+				c.node.Want(nil, usedBy("c", user))
+				time.Sleep(time.Second)
+			}
+			facts, known := c.node.Claims()[name]
+			return facts, known
+		}
+		if _, known := ask("a"); known {
+			t.Error("a claim that never was is known")
+		}
+		c.Put(kubetest.Claims, reservedJSON("c", "x", "a"))
+		if facts, _ := ask("a"); facts.Deleted || !facts.ReservedFor("a") {
+			t.Errorf("before it is deleted: %+v", facts)
+		}
+		before := updates
+		c.Delete(kubetest.Claims, "ns", "c")
+		deleted := time.Now()
+		facts, _ := ask("a")
+		if !facts.Deleted || facts.ReservedFor("a") || len(facts.Results) != 1 || !facts.Read.After(deleted) {
+			t.Errorf("after it was deleted: %+v", facts)
+		}
+		if updates != before+1 {
+			t.Errorf("%d updates, want 1", updates-before)
+		}
+		c.Put(kubetest.Claims, reservedJSON("c", "y", "b"))
+		if facts, _ = ask("b"); facts.Deleted || !facts.ReservedFor("b") || facts.Results[0].Device.Device != "y" {
+			t.Errorf("made anew: %+v", facts)
+		}
+	})
+}
+
 // The claims that were created for a pod are named in the pod's status in the API server, which is
 // requested once.
 func TestPodLookedUp(t *testing.T) {
