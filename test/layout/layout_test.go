@@ -41,9 +41,18 @@ func TestTopLevel(t *testing.T) {
 
 func TestNoMachinePaths(t *testing.T) {
 	// Split, so that this file does not contain them.
-	paths := regexp.MustCompile(`(^|[^\w.~/-])/(wo` + `rk|ro` + `ot|ho` + `me|Us` + `ers)/\w|\.\./sha` + `red\b`)
-	for _, text := range []string{"see /wo" + "rk/x", `"/ro` + `ot/go"`, "../sha" + "red/a"} {
-		if !paths.MatchString(text) {
+	names := []string{"/wo" + "rk", "/ro" + "ot", "/ho" + "me", "/Us" + "ers", "../sha" + "red"}
+	path := regexp.MustCompile(`(^|[^\w.~/-])/(wo` + `rk|ro` + `ot|ho` + `me|Us` + `ers)/\w|\.\./sha` + `red\b`)
+	find := func(content []byte) []byte {
+		if !slices.ContainsFunc(names, func(name string) bool { return bytes.Contains(content, []byte(name)) }) {
+			return nil // many times faster than the regular expression
+		}
+		return path.Find(content)
+	}
+	for _, text := range []string{
+		"see /wo" + "rk/x", `"/ro` + `ot/go"`, "../sha" + "red/a", "(/ho" + "me/a", "=/Us" + "ers/a",
+	} {
+		if find([]byte(text)) == nil {
 			t.Errorf("%q is not recognized as a path of a machine", text)
 		}
 	}
@@ -56,7 +65,7 @@ func TestNoMachinePaths(t *testing.T) {
 			t.Fatal(err)
 		}
 		content = bytes.ReplaceAll(content, []byte("/home/kubernetes/bin/nvidia"), nil) // where GKE's nodes keep the driver
-		if found := paths.Find(content); found != nil {
+		if found := find(content); found != nil {
 			t.Errorf("%s has a path of a developer's machine: %q", path, found)
 		}
 	}
