@@ -136,7 +136,7 @@ func TestLargeAnswerMemory(t *testing.T) {
 			sent.Add(int64(n))
 		}
 	})
-	s := source(t, serve(t, p), gpuFields, testNow)
+	s := source(t, serve(t, p), gpuFields+"  interval: 1m\n  timeout: 1m\n", testNow) // as long as the machine takes
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	_, err := s.Sample(t.Context())
