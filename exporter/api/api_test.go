@@ -111,7 +111,7 @@ func ask(t *testing.T, node *simnode.Node, path string, has func(text string) bo
 	if err := listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	ended := make(chan int, 1)
 	var log bytes.Buffer
@@ -175,6 +175,7 @@ func demoNode(t *testing.T) *simnode.Node {
 
 // What the program answers fits the schema, and has no field that the schema does not have.
 func TestAnswers(t *testing.T) {
+	t.Parallel()
 	answer := ask(t, demoNode(t), "/api/v1/snapshot", func(text string) bool {
 		return strings.Contains(text, `"pods":[{`) && strings.Contains(text, `"attribution":"capacity"`) &&
 			strings.Contains(text, `"source":"sim"`)
@@ -189,6 +190,7 @@ func TestAnswers(t *testing.T) {
 }
 
 func TestFitAnswers(t *testing.T) {
+	t.Parallel()
 	answer := ask(t, demoNode(t), "/api/v1/fit", func(text string) bool {
 		return strings.Contains(text, `"kind":"share"`) && strings.Contains(text, `"reason":"`)
 	}, "--fit.after=2s")
@@ -201,6 +203,7 @@ func TestFitAnswers(t *testing.T) {
 }
 
 func TestHistoryAnswers(t *testing.T) {
+	t.Parallel()
 	answer := ask(t, demoNode(t), "/api/v1/history?device=gpu-1", func(text string) bool {
 		return strings.Contains(text, `"of":"claim"`) && strings.Contains(text, `"of":"pod"`) &&
 			strings.Contains(text, `"rate":true`) && strings.Contains(text, `"holders":[{`)
@@ -215,6 +218,7 @@ func TestHistoryAnswers(t *testing.T) {
 }
 
 func TestIncidentAnswers(t *testing.T) {
+	t.Parallel()
 	answer := ask(t, demoNode(t), "/api/v1/incidents", func(text string) bool {
 		return strings.Contains(text, `"hit":true`) && strings.Contains(text, `"series":[{`)
 	})
@@ -229,6 +233,7 @@ func TestIncidentAnswers(t *testing.T) {
 }
 
 func TestReceiptAnswers(t *testing.T) {
+	t.Parallel()
 	answer := ask(t, demoNode(t), "/api/v1/receipts", func(text string) bool {
 		return strings.Contains(text, `"quantity":"energy"`) && strings.Contains(text, `"peaks":[`)
 	}, "--retention=3s") // a receipt is made at the latest when the claim is forgotten
