@@ -2,11 +2,13 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -29,17 +31,24 @@ const (
 	fewSamples = 2000
 )
 
+// recorded returns the node of which the nodes of all tests are variations. It takes half a minute,
+// once.
+var recorded = sync.OnceValues(func() (*template, error) {
+	const between = 6 * time.Second
+	exposed, err := record(context.Background(), "../..", between)
+	if err != nil {
+		return nil, err
+	}
+	return parseTemplate(exposed)
+})
+
 // TestScale measures three small fleets of the same nodes. It fails if a rule or a panel reads
 // samples or returns series faster than in proportion to the nodes, if the engine refuses a query,
 // or if with 1000 nodes a panel would return more than maxLines or maxBytes, or a variable offer
 // more than maxLines values.
 func TestScale(t *testing.T) {
-	const between = 6 * time.Second
-	exposed, err := record(t.Context(), "../..", between)
-	if err != nil {
-		t.Fatal(err)
-	}
-	nodes, err := parseTemplate(exposed)
+	t.Parallel()
+	nodes, err := recorded()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,6 +271,7 @@ func TestPrint(t *testing.T) {
 
 // TestCompare compares this tree with itself, with two nodes.
 func TestCompare(t *testing.T) {
+	t.Parallel()
 	var out, progress bytes.Buffer
 	path := filepath.Join(t.TempDir(), "after.json")
 	status := run(t.Context(), []string{

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -58,6 +59,9 @@ type one struct {
 
 func startDistributed(t *testing.T) *distributed {
 	t.Helper()
+	var recording sync.WaitGroup
+	recording.Go(func() { _, _ = recorded() }) // meanwhile
+	t.Cleanup(recording.Wait)
 	d := &distributed{tree: generateRules(t)}
 	d.one = startOne(t, d.tree)
 	receive := d.startThanos(t)
@@ -90,12 +94,7 @@ func startOne(t *testing.T, tree string) *one {
 // serveNodes serves the exposition of each node under its number.
 func serveNodes(t *testing.T) (address string) {
 	t.Helper()
-	const between = 6 * time.Second
-	exposed, err := record(t.Context(), "../..", between)
-	if err != nil {
-		t.Fatal(err)
-	}
-	nodes, err := parseTemplate(exposed)
+	nodes, err := recorded()
 	if err != nil {
 		t.Fatal(err)
 	}
