@@ -98,26 +98,41 @@ func (v *Values) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// chart returns a window as a chart.
-func chart(w Window, catalogue driver.Catalogue) *Chart {
-	out := &Chart{Times: make([]time.Time, 0, len(w.Times)), Series: make([]ChartSeries, 0, len(w.Series))}
-	for _, t := range w.Times {
+// chart returns a cut as a chart of the first of these series of it that have values, most of them
+// at most. They are decoded one after the other. Those with the same values, as of a claim and its
+// only pod, share them.
+func chart(c cut, lines []line, most int, catalogue driver.Catalogue) *Chart {
+	out := &Chart{Times: make([]time.Time, 0, len(c.times)), Series: make([]ChartSeries, 0, len(lines))}
+	for _, t := range c.times {
 		out.Times = append(out.Times, t.UTC().Truncate(time.Millisecond))
 	}
-	for i := range w.Series {
-		s := &w.Series[i]
-		spec := catalogue.Spec(s.Quantity)
-		c := ChartSeries{
-			Of: s.Owner.Kind, Namespace: s.Owner.Namespace, Name: s.Owner.Name, ID: s.Owner.Device, Quantity: spec.Name,
-			Unit: spec.Unit, Rate: s.Counter, Values: NewValues(s.Values),
+	var d decoder
+	known := map[string]Values{} // by data
+	labels := map[figureKey]map[string]string{}
+	for i := range lines {
+		l := &lines[i]
+		floats, some := d.decode(l, len(c.times))
+		if !some {
+			continue
 		}
-		for n, l := range spec.Labels {
-			if c.Labels == nil {
-				c.Labels = map[string]string{}
-			}
-			c.Labels[l.Name] = s.Labels[n]
+		if len(out.Series) == most {
+			break
 		}
-		out.Series = append(out.Series, c)
+		values := NewValues(floats)
+		if same, found := known[string(values.data)]; found {
+			values = same
+		} else {
+			known[string(values.data)] = values
+		}
+		spec := catalogue.Spec(l.Quantity)
+		of := figureKey{l.Quantity, l.Labels}
+		if _, found := labels[of]; !found {
+			labels[of] = labelsOf(spec, l.Labels)
+		}
+		out.Series = append(out.Series, ChartSeries{
+			Of: l.owner.Kind, Namespace: l.owner.Namespace, Name: l.owner.Name, ID: l.owner.Device, Quantity: spec.Name,
+			Labels: labels[of], Unit: spec.Unit, Rate: l.counter, Values: values,
+		})
 	}
 	return out
 }

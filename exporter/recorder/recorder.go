@@ -278,20 +278,18 @@ func (r *Recorder) chartOf(i *Incident) *Chart {
 			}
 		}
 	}
-	w := r.ring.cut(i.Time.Add(-evidence), i.Time.Add(evidence), func(o *Owner) bool { return devices[o.Device] }).window()
-	w.Series = orderForIncident(w.Series, i)
-	return chart(w, r.ring.catalogue)
+	c := r.ring.cut(i.Time.Add(-evidence), i.Time.Add(evidence), func(o *Owner) bool { return devices[o.Device] })
+	return chart(c, orderForIncident(c.lines(), i), maxEvidence, r.ring.catalogue)
 }
 
-// orderForIncident moves the series of the device and of the holders that were hit to the front,
-// and omits what is too much.
-func orderForIncident(all []Series, i *Incident) []Series {
-	rank := func(s Series) int {
+// orderForIncident moves the series of the device and of the holders that were hit to the front.
+func orderForIncident(all []line, i *Incident) []line {
+	rank := func(s line) int {
 		hit := slices.ContainsFunc(i.Holders, func(h Holder) bool {
-			return h.Hit && h.Namespace == s.Owner.Namespace && (h.Pod == s.Owner.Name || h.Claim == s.Owner.Name)
+			return h.Hit && h.Namespace == s.owner.Namespace && (h.Pod == s.owner.Name || h.Claim == s.owner.Name)
 		})
 		switch {
-		case s.Owner.Kind == OfDevice && s.Owner.Device == i.Device:
+		case s.owner.Kind == OfDevice && s.owner.Device == i.Device:
 			return 0
 		case hit:
 			return 1
@@ -299,8 +297,8 @@ func orderForIncident(all []Series, i *Incident) []Series {
 			return 2
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Series) int { return rank(a) - rank(b) })
-	return all[:min(len(all), maxEvidence)]
+	slices.SortStableFunc(all, func(a, b line) int { return rank(a) - rank(b) })
+	return all
 }
 
 // receipt adds a receipt. r.mu is held.
@@ -407,7 +405,8 @@ func (r *Recorder) History(of Selection) History {
 	catalogue := r.ring.catalogue
 	r.mu.Unlock()
 	slices.SortFunc(out.Holders, func(a, b Holder) int { return a.compare(&b) })
-	out.Chart = chart(c.window(), catalogue)
+	lines := c.lines()
+	out.Chart = chart(c, lines, len(lines), catalogue)
 	return out
 }
 

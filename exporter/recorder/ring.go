@@ -36,29 +36,6 @@ func (o Owner) compare(other Owner) int {
 	)
 }
 
-// Series are the values of a series at the times of a [Window], NaN where they are absent. Those of
-// a counter are its rates per second since the tick before.
-type Series struct {
-	Owner    Owner
-	Quantity driver.Quantity
-	Labels   driver.Labels
-	Counter  bool
-	Values   []float64
-}
-
-func (s *Series) compare(other *Series) int {
-	return cmp.Or(
-		s.Owner.compare(other.Owner), cmp.Compare(s.Quantity, other.Quantity),
-		slices.Compare(s.Labels[:], other.Labels[:]),
-	)
-}
-
-// Window is a part of what the ring has: series with a common axis of time.
-type Window struct {
-	Times  []time.Time
-	Series []Series
-}
-
 const (
 	// blockTicks is the number of ticks of a block: the ring forgets whole blocks.
 	blockTicks = 60
@@ -395,41 +372,61 @@ func (c cut) trim(from, to time.Time) cut {
 	return c
 }
 
-// window decodes a cut. Parts of the same series are joined.
-func (c cut) window() Window {
-	w := Window{Times: c.times}
+// line is a series of a window, in its parts.
+type line struct {
+	*meta
+	parts []part // in order of time
+}
+
+func (l *line) compare(other *line) int {
+	return cmp.Or(
+		l.owner.compare(*other.owner), cmp.Compare(l.Quantity, other.Quantity),
+		slices.Compare(l.Labels[:], other.Labels[:]),
+	)
+}
+
+// lines returns the series of a cut, not decoded and in order. Parts of the same series are joined.
+func (c cut) lines() []line {
 	type key struct {
 		owner    Owner
 		quantity driver.Quantity
 		labels   driver.Labels
 	}
 	index := map[key]int{}
-	var scratch []float64
+	var out []line
 	for _, p := range c.parts {
 		k := key{*p.owner, p.Quantity, p.Labels}
 		i, known := index[k]
 		if !known {
-			i = len(w.Series)
+			i = len(out)
 			index[k] = i
-			values := make([]float64, len(c.times))
-			for j := range values {
-				values[j] = math.NaN()
-			}
-			w.Series = append(w.Series, Series{
-				Owner: k.owner, Quantity: p.Quantity, Labels: p.Labels, Counter: p.counter, Values: values,
-			})
+			out = append(out, line{meta: p.meta})
 		}
-		scratch = decode(scratch[:0], p.data, p.ticks)
-		for j, v := range scratch {
-			if at := p.first + j; at >= 0 && at < len(c.times) && !math.IsNaN(v) {
-				w.Series[i].Values[at] = v
+		out[i].parts = append(out[i].parts, p)
+	}
+	slices.SortFunc(out, func(a, b line) int { return a.compare(&b) })
+	return out
+}
+
+// decoder decodes one series after the other.
+type decoder struct {
+	values, part []float64
+}
+
+// decode returns the values of a series at so many times, NaN where they are absent, until the next
+// call. Some says that there are any.
+func (d *decoder) decode(l *line, times int) (values []float64, some bool) {
+	d.values = d.values[:0]
+	for range times {
+		d.values = append(d.values, math.NaN())
+	}
+	for _, p := range l.parts {
+		d.part = decode(d.part[:0], p.data, p.ticks)
+		for j, v := range d.part {
+			if at := p.first + j; at >= 0 && at < times && !math.IsNaN(v) {
+				d.values[at], some = v, true
 			}
 		}
 	}
-	empty := func(s Series) bool {
-		return !slices.ContainsFunc(s.Values, func(v float64) bool { return !math.IsNaN(v) })
-	}
-	w.Series = slices.DeleteFunc(w.Series, empty)
-	slices.SortFunc(w.Series, func(a, b Series) int { return a.compare(&b) })
-	return w
+	return d.values, some
 }

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -145,8 +146,15 @@ func TestSameValuesAreKeptOnce(t *testing.T) {
 			continue
 		}
 		byName := map[OwnerKind][][]float64{}
-		for _, s := range r.ring.cut(time.Time{}, w.Time, func(o *Owner) bool { return o.Kind != OfDevice }).window().Series {
-			byName[s.Owner.Kind] = append(byName[s.Owner.Kind], s.Values[1:]) // of the first tick counters have no rate
+		c := r.ring.cut(time.Time{}, w.Time, func(o *Owner) bool { return o.Kind != OfDevice })
+		for _, l := range c.lines() {
+			values, _ := new(decoder).decode(&l, len(c.times))
+			byName[l.owner.Kind] = append(byName[l.owner.Kind], values[1:]) // of the first tick counters have no rate
+		}
+		all := chart(c, c.lines(), len(c.parts), r.ring.catalogue).Series
+		claim, pod := all[0].Values, all[len(all)/2].Values
+		if all[0].Of != OfClaim || all[len(all)/2].Of != OfPod || &claim.data[0] != &pod.data[0] {
+			t.Error("in a chart the values of the claim and of its pod are two")
 		}
 		if len(byName[OfClaim]) != 9 || !reflect.DeepEqual(byName[OfClaim], byName[OfPod]) {
 			t.Errorf("%d series of the claim, %d of the pod, and not the same values", len(byName[OfClaim]), len(byName[OfPod]))
@@ -226,18 +234,23 @@ func TestRingAgainstList(t *testing.T) {
 		}
 		from := times[rapid.IntRange(0, len(times)-1).Draw(t, "from")]
 		to := times[rapid.IntRange(0, len(times)-1).Draw(t, "to")]
-		got := r.cut(from, to, func(*Owner) bool { return true }).window()
-		for _, s := range got.Series {
+		got := r.cut(from, to, func(*Owner) bool { return true })
+		var decoding decoder
+		for _, s := range got.lines() {
+			values, some := decoding.decode(&s, len(got.times))
+			if some != slices.ContainsFunc(values, func(v float64) bool { return !math.IsNaN(v) }) {
+				t.Fatalf("%v are some: %v", values, some)
+			}
 			i := 0
 			_, _ = fmt.Sscan(s.Labels[0]+s.Labels[1], &i)
 			if s.Quantity == driver.IOBytes {
 				_, _ = fmt.Sscan(s.Labels[1], &i)
 			}
-			for j, at := range got.Times {
+			for j, at := range got.times {
 				key := point{at, i}
 				v, there := want[key]
-				if there == math.IsNaN(s.Values[j]) || there && math.Abs(v-s.Values[j]) > 2*Precision*math.Abs(v) {
-					t.Fatalf("series %d at %v is %v, want %v (%v)", i, at, s.Values[j], v, there)
+				if there == math.IsNaN(values[j]) || there && math.Abs(v-values[j]) > 2*Precision*math.Abs(v) {
+					t.Fatalf("series %d at %v is %v, want %v (%v)", i, at, values[j], v, there)
 				}
 				delete(want, key)
 			}
