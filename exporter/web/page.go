@@ -35,7 +35,7 @@ type pages struct {
 	traffic   traffic
 
 	mu   sync.Mutex
-	of   *exposition.Snapshot // of view
+	of   *exposition.Snapshot // of view; nil: none
 	view *view
 }
 
@@ -84,15 +84,26 @@ func unchanged(w http.ResponseWriter, r *http.Request, s *exposition.Snapshot) b
 	return false
 }
 
-// viewOf returns what the page shows of a snapshot. It is made once for all who ask.
+// viewOf returns what the page shows of a snapshot. It is made once for all who ask within a
+// second.
 func (p *pages) viewOf(s *exposition.Snapshot) *view {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.of != s {
+		time.AfterFunc(freshFor, func() { p.forget(s) })
 		p.of, p.view = s, newView(s, p.traffic.observe(s), p.sources(), p.QuietAfter)
 		p.view.Incidents = incidentRows(p.Recorder)
 	}
 	return p.view
+}
+
+// forget drops the view of a snapshot, and the snapshot.
+func (p *pages) forget(s *exposition.Snapshot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.of == s {
+		p.of, p.view = nil, nil
+	}
 }
 
 func (p *pages) sources() []Source {

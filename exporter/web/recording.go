@@ -2,7 +2,6 @@ package web
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -23,6 +22,16 @@ type HistoryReport struct {
 	recorder.History
 }
 
+// write writes the report as JSON, a series at a time.
+func (r HistoryReport) write(w io.Writer) {
+	o := &object{w: w}
+	o.field("node", r.Node)
+	o.field("holders", r.Holders)
+	o.field("times", r.Times)
+	list(o, "series", len(r.Series), func(i int) *recorder.ChartSeries { return &r.Series[i] })
+	_ = o.end() // fails if the client is gone
+}
+
 // IncidentsReport is what /api/v1/incidents serves, the newest first.
 type IncidentsReport struct {
 	Node      string               `json:"node"`
@@ -37,29 +46,28 @@ func (r IncidentsReport) write(w io.Writer) {
 	_ = o.end() // fails if the client is gone
 }
 
+// document writes itself as JSON.
+type document interface{ write(w io.Writer) }
+
 // noRecorder is the answer where there is no flight recorder.
 const noRecorder = "the flight recorder is off (--no-recorder)\n"
 
 // registerRecording adds the paths of the flight recorder.
 func registerRecording(mux *http.ServeMux, c Config) {
-	serve := func(document func(url.Values) (any, error)) http.HandlerFunc {
+	serve := func(find func(url.Values) (document, error)) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			if c.Recorder == nil {
 				respond(w, http.StatusNotFound, noRecorder)
 				return
 			}
-			out, err := document(r.URL.Query())
+			out, err := find(r.URL.Query())
 			if err != nil {
 				respond(w, http.StatusBadRequest, err.Error()+"\n")
 				return
 			}
 			w.Header().Set("Content-Type", "application/json")
 			w.Header().Set("Cache-Control", "no-store")
-			if all, ok := out.(IncidentsReport); ok {
-				all.write(w)
-				return
-			}
-			_ = json.NewEncoder(w).Encode(out) // fails if the client is gone
+			out.write(w)
 		}
 	}
 	mux.HandleFunc("GET /api/v1/history", serve(c.history))
@@ -69,7 +77,7 @@ func registerRecording(mux *http.ServeMux, c Config) {
 
 // history answers ?device=NAME (or DRIVER/POOL/NAME), ?claim=NAMESPACE/NAME and
 // ?pod=NAMESPACE/NAME, of the last ?seconds.
-func (c Config) history(query url.Values) (any, error) {
+func (c Config) history(query url.Values) (document, error) {
 	of := recorder.Selection{Device: query.Get("device")}
 	for name, to := range map[string]*string{"claim": &of.Claim, "pod": &of.Pod} {
 		if full := query.Get(name); full != "" {
@@ -104,7 +112,7 @@ func (e constError) Error() string { return string(e) }
 const errNoSelection = constError("one of ?device=NAME, ?claim=NAMESPACE/NAME and ?pod=NAMESPACE/NAME is needed")
 
 // incidents answers ?id=ID with one incident, else with all.
-func (c Config) incidents(query url.Values) (any, error) {
+func (c Config) incidents(query url.Values) (document, error) {
 	report := IncidentsReport{Node: c.Node, Incidents: c.Recorder.Incidents()}
 	if id := query.Get("id"); id != "" {
 		report.Incidents = slices.DeleteFunc(report.Incidents, func(i *recorder.Incident) bool { return i.ID != id })
@@ -121,8 +129,16 @@ type ReceiptsReport struct {
 	Receipts []*recorder.Receipt `json:"receipts"`
 }
 
+// write writes the report as JSON, a receipt at a time.
+func (r ReceiptsReport) write(w io.Writer) {
+	o := &object{w: w}
+	o.field("node", r.Node)
+	list(o, "receipts", len(r.Receipts), func(i int) *recorder.Receipt { return r.Receipts[i] })
+	_ = o.end() // fails if the client is gone
+}
+
 // receipts answers ?claim=NAMESPACE/NAME with the receipts of one claim, else with all.
-func (c Config) receipts(query url.Values) (any, error) {
+func (c Config) receipts(query url.Values) (document, error) {
 	report := ReceiptsReport{Node: c.Node, Receipts: c.Recorder.Receipts()}
 	if claim := query.Get("claim"); claim != "" {
 		report.Receipts = slices.DeleteFunc(report.Receipts, func(r *recorder.Receipt) bool {

@@ -166,8 +166,9 @@ func testConfig(h *exportertest.History, r *recorder.Recorder) Config {
 	}
 }
 
-// The receipt of a claim that ended is in the JSON, and in the claim's details.
-func TestReceipts(t *testing.T) {
+// receiptNode is a node whose claim a has ended, so that there is a receipt.
+func receiptNode(t *testing.T) Config {
+	t.Helper()
 	h := exportertest.NewHistory(t)
 	r := recorder.New(recorder.Config{Interval: time.Second})
 	for i := range 70 {
@@ -181,7 +182,12 @@ func TestReceipts(t *testing.T) {
 		h.Tick(time.Second)
 		r.Record(h.Last.Snapshot)
 	}
-	server := httptest.NewServer(NewHandler(testConfig(h, r)))
+	return testConfig(h, r)
+}
+
+// The receipt of a claim that ended is in the JSON, and in the claim's details.
+func TestReceipts(t *testing.T) {
+	server := httptest.NewServer(NewHandler(receiptNode(t)))
 	t.Cleanup(server.Close)
 	for path, want := range map[string][]string{
 		"/api/v1/receipts": {

@@ -1,0 +1,83 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+	"weak"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+)
+
+// A second after the last request nothing keeps a snapshot that newer ones followed: it is as large
+// as all that a tick makes.
+func TestOldSnapshotsAreNotKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := node(t)
+		play(h)
+		latest := h.Last
+		h.Last = nil
+		get := func() *exposition.Snapshot { return latest }
+		handler := NewHandler(Config{
+			Metrics: exposition.New(prometheus.NewRegistry(), get, exposition.Config{}), Latest: get, Node: "node1",
+			MetricsPath: "/metrics", Scrapes: &Scrapes{}, QuietAfter: time.Minute, Log: slog.New(slog.DiscardHandler),
+		})
+		for _, path := range []string{
+			"/metrics", "/", "/page/rows", "/page/detail?device=gpu-4", "/api/v1/snapshot", "/api/v1/fit",
+		} {
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, http.NoBody))
+			if w.Code != http.StatusOK {
+				t.Fatalf("%s: status %d", path, w.Code)
+			}
+		}
+		old := weak.Make(latest)
+		latest = nil
+		time.Sleep(freshFor + 1)
+		synctest.Wait()
+		runtime.GC()
+		if old.Value() != nil {
+			t.Error("the snapshot is kept")
+		}
+		runtime.KeepAlive(handler)
+	})
+}
+
+// Documents that are written piece by piece have all fields of their types.
+func TestWrittenDocumentsAreWhole(t *testing.T) {
+	c := receiptNode(t)
+	for path, find := range map[string]func(url.Values) (document, error){
+		"history": c.history, "incidents": c.incidents, "receipts": c.receipts,
+	} {
+		report, err := find(url.Values{"device": {"gpu-0"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var written bytes.Buffer
+		report.write(&written)
+		whole, err := json.Marshal(report)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got, want any
+		if err := json.Unmarshal(written.Bytes(), &got); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if err := json.Unmarshal(whole, &want); err != nil {
+			t.Fatalf("%s: %v", path, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", path, diff)
+		}
+	}
+}
