@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -37,6 +38,9 @@ const gcPercent = 30
 func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
+	}
+	if !o.pprof {
+		runtime.MemProfileRate = 0 // the profile of the heap takes 2 MiB, and nobody can read it
 	}
 	choices := o.choices()
 	registry := prometheus.NewRegistry()
