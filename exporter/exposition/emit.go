@@ -15,11 +15,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// sink receives the series of a snapshot. born is zero for gauges; shown is when a counter was
-// first in a snapshot.
+// sink receives the series of a snapshot. The age is that of a counter.
 type sink interface {
-	put(id familyID, labels *labels, value float64, born, shown time.Time)
-	putDistribution(id familyID, labels *labels, d *ledger.Distribution)
+	put(id familyID, labels *labels, value float64, a age)
+	putDistribution(id familyID, labels *labels, d *ledger.Distribution, a age)
 }
 
 // emission walks a snapshot for a sink.
@@ -31,13 +30,16 @@ type emission struct {
 	cache    *labelCache // nil: the sink needs no labels
 
 	young map[podresources.Pod]bool // pods that have no series
+	blank owner                     // of all, if the sink needs no labels
+
+	collecting bool // the facts that hold until something changes: the cache keeps them, and not their labels
 }
 
 // on reports whether a family is exported.
-func (e emission) on(id familyID) bool { return !e.families[id].off }
+func (e *emission) on(id familyID) bool { return !e.families[id].off }
 
 // walk puts every series of the chosen groups into the sink, including those that the limit drops.
-func (s *Snapshot) walk(e emission) {
+func (s *Snapshot) walk(e *emission) {
 	missing := map[unresolved]int{}
 	e.young = youngPods(s.PodInfos)
 	for i := range s.Devices {
@@ -76,9 +78,11 @@ func youngPods(infos []ledger.PodInfo) map[podresources.Pod]bool {
 	return young
 }
 
-func (e emission) claim(h *ledger.Holder, s *Snapshot) {
-	base := e.holderLabels("resourceclaim_name", h)
-	e.holder(h, base, famClaimQuantity, famClaimAllocated, famClaimShare)
+func (e *emission) claim(h *ledger.Holder, s *Snapshot) {
+	claim := e.owner("resourceclaim_name", h)
+	defer claim.end()
+	e.holder(h, claim, famClaimQuantity, famClaimAllocated, famClaimShare)
+	base := claim.labels
 	if !h.LastError.IsZero() && e.on(famClaimLastError) {
 		e.gauge(famClaimLastError, base, unixPast(h.LastError, s.Time))
 	}
@@ -92,14 +96,14 @@ func (e emission) claim(h *ledger.Holder, s *Snapshot) {
 		}
 		e.gauge(famClaimStalled, e.with(base, "reason", reason), stalled)
 	}
-	e.distributions(h)
+	e.distributions(h, claim)
 	if h.Advice != nil && e.on(famClaimFit) {
 		e.fit(base, h.Advice)
 	}
 }
 
 // fit puts what a claim needs of what it holds, and what would do.
-func (e emission) fit(base *labels, a *fit.Advice) {
+func (e *emission) fit(base *labels, a *fit.Advice) {
 	if !a.Known() {
 		return
 	}
@@ -110,11 +114,13 @@ func (e emission) fit(base *labels, a *fit.Advice) {
 	}
 }
 
-func (e emission) pod(h *ledger.Holder) {
+func (e *emission) pod(h *ledger.Holder) {
 	if !e.on(famPodAllocated) { // as all that is of a pod and its device
 		return
 	}
-	e.holder(h, e.holderLabels("pod", h), famPodQuantity, famPodAllocated, famPodShare)
+	pod := e.owner("pod", h)
+	defer pod.end()
+	e.holder(h, pod, famPodQuantity, famPodAllocated, famPodShare)
 }
 
 // unresolved is the key by which devices without telemetry are counted.
@@ -127,66 +133,83 @@ func (u unresolved) compare(other unresolved) int {
 	return cmp.Or(strings.Compare(u.driver, other.driver), cmp.Compare(u.reason, other.reason))
 }
 
-func (e emission) pairs(namesAndValues ...string) *labels {
+func (e *emission) pairs(namesAndValues ...string) *labels {
 	return e.with(nil, namesAndValues...)
 }
 
-func (e emission) with(base *labels, more ...string) *labels {
-	if e.cache == nil {
+func (e *emission) with(base *labels, more ...string) *labels {
+	switch {
+	case e.cache == nil:
 		return nil
+	case e.collecting:
+		return base.with(more...)
+	default:
+		return e.cache.with(base, more...)
 	}
-	return e.cache.with(base, more...)
 }
 
-// deviceLabels returns the labels that name a device.
-func (e emission) deviceLabels(d *ledger.Device) *labels {
+// ownerOf returns a device, with the labels that name it. The caller ends the walk of it.
+func (e *emission) ownerOf(d *ledger.Device) *owner {
 	if e.cache == nil {
-		return nil
+		return &e.blank
 	}
-	row := e.cache.devices.find(d.Key)
-	if row == nil {
-		row = (*labels)(nil).with("driver", d.ID.Driver, "pool", d.ID.Pool, "device", d.ID.Device)
+	known := e.cache.devices.find(d.Key)
+	if known == nil {
+		id := &d.ID
+		known = e.cache.devices.add(d.Key, &owner{
+			labels: (*labels)(nil).with("driver", id.Driver, "pool", id.Pool, "device", id.Device),
+		})
 	}
-	return e.cache.devices.add(d.Key, row)
+	(*known).begin()
+	return *known
 }
 
-// holderLabels returns the labels that name a claim or pod, whose name has the given label, and its
-// device.
-func (e emission) holderLabels(name string, h *ledger.Holder) *labels {
+// owner returns a claim or pod and its device, with the labels that name them; that of its name is
+// given. The caller ends the walk of it.
+func (e *emission) owner(name string, h *ledger.Holder) *owner {
 	if e.cache == nil {
-		return nil
+		return &e.blank
 	}
-	row := e.cache.holders.find(h.HolderKey)
-	if row == nil {
+	known := e.cache.holders.find(h.HolderKey)
+	if known == nil {
 		id := &h.Device
-		row = (*labels)(nil).with(
-			"namespace", h.Namespace, name, h.Name, "driver", id.Driver, "pool", id.Pool, "device", id.Device)
+		known = e.cache.holders.add(h.HolderKey, &owner{labels: (*labels)(nil).with(
+			"namespace", h.Namespace, name, h.Name, "driver", id.Driver, "pool", id.Pool, "device", id.Device)})
 	}
-	return e.cache.holders.add(h.HolderKey, row)
+	(*known).begin()
+	return *known
 }
 
-// seriesLabels returns the labels of a series of the device or holder whose labels are base.
-func (e emission) seriesLabels(base *labels, s *ledger.Series) *labels {
-	if e.cache == nil || len(e.cache.names[s.Quantity]) == 0 {
-		return base
-	}
-	row := e.cache.series.find(s)
-	if row == nil {
+// newSeries returns what is exported of a series whose owner has the given labels.
+func (c *labelCache) newSeries(base *labels, s *ledger.Series) series {
+	row := base
+	if names := c.names[s.Quantity]; len(names) > 0 {
 		var more []string
-		for i, name := range e.cache.names[s.Quantity] {
+		for i, name := range names {
 			more = append(more, name, s.Labels[i])
 		}
 		row = base.with(more...)
 	}
-	return e.cache.series.add(s, row)
+	return series{labels: row, age: c.age(s.Born, s.Shown), quantity: s.Quantity}
 }
 
-func (e emission) gauge(id familyID, labels *labels, value float64) {
-	e.put(id, labels, value, time.Time{}, time.Time{})
+func (e *emission) gauge(id familyID, labels *labels, value float64) {
+	e.put(id, labels, value, age{})
 }
 
-func (e emission) device(d *ledger.Device) {
-	base := e.deviceLabels(d)
+// counter puts a counter of an owner.
+func (e *emission) counter(id familyID, of *owner, value float64, born, shown time.Time) {
+	var a age
+	if e.cache != nil {
+		a = e.cache.age(born, shown)
+	}
+	e.put(id, of.labels, value, a)
+}
+
+func (e *emission) device(d *ledger.Device) {
+	device := e.ownerOf(d)
+	defer device.end()
+	base := device.labels
 	e.gauge(famDeviceInfo, e.infoLabels(base, d), 1)
 	if h := &d.Entry.Hardware; h.Profile != "" || h.Serial != "" || h.FirmwareVersion != "" || h.CUDAVersion != "" {
 		e.gauge(famDeviceHardware, e.with(base, "profile", h.Profile, "serial", h.Serial,
@@ -196,7 +219,7 @@ func (e emission) device(d *ledger.Device) {
 		e.gauge(famDeviceUp, base, float64(d.Up))
 	}
 	e.gauge(famDeviceAllocations, base, float64(d.Allocations()))
-	e.put(famDeviceAllocated, base, d.Allocated, d.Born, d.Born)
+	e.counter(famDeviceAllocated, device, d.Allocated, d.Born, d.Born)
 	if share := d.Entry.ParentShare; share > 0 {
 		e.gauge(famDeviceParentShare, base, share)
 	}
@@ -207,18 +230,18 @@ func (e emission) device(d *ledger.Device) {
 	for _, c := range d.Entry.Capacity {
 		e.gauge(famDeviceQuantity+familyID(driver.Capacity), e.with(base, "resource", c.Resource), c.Value)
 	}
-	e.deviceValues(base, d)
+	e.deviceValues(device, d)
 	for _, s := range d.Divided {
-		e.quantitySource(base, s.Quantity, s.Source)
+		e.quantitySource(device, s)
 	}
 	for i := range d.Unattributed {
-		e.value(famUnattributedQuantity, base, &d.Unattributed[i])
+		e.value(famUnattributedQuantity, device, &d.Unattributed[i], never)
 	}
 	e.shares(d)
 }
 
 // taints shows each taint once, though several rules may set the same one.
-func (e emission) taints(base *labels, d *ledger.Device) {
+func (e *emission) taints(base *labels, d *ledger.Device) {
 	for i, t := range d.Entry.Taints {
 		same := func(b driver.Taint) bool {
 			return b.Key == t.Key && b.Value == t.Value && b.Effect == t.Effect && b.Source() == t.Source()
@@ -231,7 +254,7 @@ func (e emission) taints(base *labels, d *ledger.Device) {
 	}
 }
 
-func (e emission) deviceValues(base *labels, d *ledger.Device) {
+func (e *emission) deviceValues(device *owner, d *ledger.Device) {
 	type origin struct {
 		quantity driver.Quantity
 		source   string
@@ -242,42 +265,47 @@ func (e emission) deviceValues(base *labels, d *ledger.Device) {
 		switch v.Quantity {
 		case driver.Health:
 			if i == 0 || d.Values[i-1].Quantity != driver.Health {
-				e.health(base, d.Values[i:])
+				e.health(device.labels, d.Values[i:])
 			}
 		case driver.Capacity:
 			if !slices.ContainsFunc(d.Entry.Capacity, func(a driver.Amount) bool { return a.Resource == v.Labels[0] }) {
-				e.value(famDeviceQuantity, base, v)
+				e.value(famDeviceQuantity, device, v, never)
 			}
 		default:
-			e.value(famDeviceQuantity, base, v)
+			e.value(famDeviceQuantity, device, v, never)
 		}
 		if o := (origin{v.Quantity, v.Source}); (i == 0 || o != seen) && !e.isFact(v.Quantity) {
 			same := func(b ledger.Value) bool { return b.Quantity == o.quantity && b.Source == o.source }
 			if !slices.ContainsFunc(d.Values[:i], same) {
-				e.quantitySource(base, v.Quantity, v.Source)
+				e.quantitySource(device, v.Series)
 			}
 			seen = o
 		}
 	}
 }
 
-func (e emission) isFact(q driver.Quantity) bool { return e.specs.Spec(q).Fact }
+func (e *emission) isFact(q driver.Quantity) bool { return e.specs.Spec(q).Fact }
 
-func (e emission) quantitySource(base *labels, q driver.Quantity, source string) {
-	if !e.on(famDeviceQuantitySource) || e.choices.Of(GroupQuantitySource) == Estimates && !ledger.Estimated(source) {
+func (e *emission) quantitySource(device *owner, s *ledger.Series) {
+	if !e.on(famDeviceQuantitySource) || e.choices.Of(GroupQuantitySource) == Estimates && !ledger.Estimated(s.Source) {
 		return
 	}
-	var row *labels
-	if e.cache != nil {
-		row = e.cache.with(base, "quantity", e.cache.specs.Spec(q).Name, "source", source)
+	if e.cache == nil {
+		e.gauge(famDeviceQuantitySource, nil, 1)
+		return
 	}
-	e.gauge(famDeviceQuantitySource, row, 1)
+	row := device.sources.find(s)
+	if row == nil {
+		name := e.specs.Spec(s.Quantity).Name
+		row = device.sources.add(s, device.labels.with("quantity", name, "source", s.Source))
+	}
+	e.gauge(famDeviceQuantitySource, *row, 1)
 }
 
 // health puts all statuses; the present one is 1. If a source reports several, the worst is the
 // present one. The values begin with those of health, which are sorted by status: healthy,
 // unhealthy, unknown.
-func (e emission) health(base *labels, values []ledger.Value) {
+func (e *emission) health(base *labels, values []ledger.Value) {
 	present := ""
 	for _, v := range values {
 		if v.Quantity == driver.Health && v.Value > 0 && present != "unhealthy" {
@@ -296,97 +324,35 @@ func (e emission) health(base *labels, values []ledger.Value) {
 	}
 }
 
-func (e emission) value(first familyID, base *labels, v *ledger.Value) {
-	e.valueSince(first, base, v, v.Shown)
-}
-
-// valueSince puts a value that was in no snapshot before shown.
-func (e emission) valueSince(first familyID, base *labels, v *ledger.Value, shown time.Time) {
-	if !e.on(first + familyID(v.Quantity)) {
+// value puts a value of an owner that was in no snapshot before the given time, by the clock of
+// age.shown.
+func (e *emission) value(first familyID, of *owner, v *ledger.Value, shown int64) {
+	if e.cache == nil {
+		if id := first + familyID(v.Quantity); e.on(id) {
+			e.put(id, nil, v.Value, age{})
+		}
 		return
 	}
-	e.put(first+familyID(v.Quantity), e.seriesLabels(base, v.Series), v.Value, v.Born, shown)
-}
-
-// shares puts the present holders of the device.
-func (e emission) shares(d *ledger.Device) {
-	for i := range d.Shares {
-		s := &d.Shares[i]
-		if e.on(famPodClaimInfo) {
-			e.holders(d, s)
-		}
-		if s.ByPlugin() {
-			continue
-		}
-		attribution := d.Attribution
-		if s.Admin {
-			attribution = join.AttributionNone
-		}
-		claim := func(more ...string) *labels {
-			if e.cache == nil {
-				return nil
-			}
-			return e.pairs(append([]string{
-				"namespace", s.Claim.Namespace, "resourceclaim_name", s.Claim.Name,
-				"driver", d.ID.Driver, "pool", d.ID.Pool, "device", d.ID.Device, "share_id", s.ShareID,
-			}, more...)...)
-		}
-		e.gauge(famClaimDeviceInfo, claim("request", s.Request, "device_class", s.DeviceClass,
-			"admin_access", strconv.FormatBool(s.Admin), "attribution", string(attribution), "state", s.State.String()), 1)
-		for _, c := range s.Consumed {
-			e.gauge(famClaimConsumedCapacity, claim("resource", c.Resource), c.Value)
-		}
-		for _, c := range s.Conditions {
-			e.gauge(famClaimCondition, claim("type", c.Type, "status", c.Status), 1)
-		}
-		if n := s.Network; n != nil {
-			for _, ip := range n.Addresses() {
-				e.gauge(famClaimNetwork, claim("interface", n.Interface, "ip", ip, "hardware_address", n.HardwareAddress), 1)
-			}
-		}
+	s := of.series.find(v.Series)
+	if s == nil {
+		s = of.series.add(v.Series, e.cache.newSeries(of.labels, v.Series))
+	}
+	if id := first + familyID(s.quantity); e.on(id) {
+		e.put(id, s.labels, v.Value, age{s.age.born, max(s.age.shown, shown)})
 	}
 }
 
-func (e emission) holders(d *ledger.Device, s *join.Share) {
-	among := join.AttributionEqual
-	switch {
-	case s.Admin:
-		among = join.AttributionNone
-	case s.ByPlugin(): // no claim: its part is the pod's
-		among = d.Attribution
-	case len(s.Pods) == 1:
-		among = join.AttributionExclusive
-	case s.ByProcess:
-		among = join.AttributionProcess
+func (e *emission) holder(h *ledger.Holder, of *owner, quantity, allocated, share familyID) {
+	matured := int64(never)
+	if e.cache != nil {
+		matured = e.cache.since(h.Shown)
 	}
-	var last podresources.Holder
-	for i, h := range s.Holders {
-		if i > 0 && last.Pod == h.Pod && last.Container == h.Container && last.ClaimName == h.ClaimName {
-			continue // another UID of the same name: one row
-		}
-		last = h
-		if e.young[h.Pod] {
-			continue
-		}
-		var row *labels
-		if e.cache != nil {
-			row = e.cache.with(nil,
-				"namespace", h.Namespace, "pod", h.Name, "container", h.Container, "claim_name", h.ClaimName,
-				"resourceclaim_name", s.Claim.Name, "driver", d.ID.Driver, "pool", d.ID.Pool, "device", d.ID.Device,
-				"share_id", s.ShareID, "request", s.Request, "attribution", string(among))
-		}
-		e.gauge(famPodClaimInfo, row, 1)
-	}
-}
-
-func (e emission) holder(h *ledger.Holder, base *labels, quantity, allocated, share familyID) {
 	for i := range h.Values {
-		v := &h.Values[i]
-		e.valueSince(quantity, base, v, later(v.Shown, h.Shown))
+		e.value(quantity, of, &h.Values[i], matured)
 	}
 	shown := later(h.Born, h.Shown)
-	e.put(allocated, base, h.Allocated, h.Born, shown)
-	e.put(share, base, h.Share, h.Born, shown)
+	e.counter(allocated, of, h.Allocated, h.Born, shown)
+	e.counter(share, of, h.Share, h.Born, shown)
 }
 
 func later(a, b time.Time) time.Time {
@@ -396,77 +362,28 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-func (e emission) distributions(h *ledger.Holder) {
+// distributions puts those of a claim, of which the row is.
+func (e *emission) distributions(h *ledger.Holder, claim *owner) {
 	for i := range h.Distributions {
 		d := &h.Distributions[i]
-		if id := famClaimDistribution + familyID(d.Quantity); e.on(id) {
-			e.putDistribution(id, e.distributionLabels(h, d.Series), d)
-		}
-	}
-}
-
-// distributionLabels returns the labels of a distribution of a claim, of which the row is.
-func (e emission) distributionLabels(h *ledger.Holder, s *ledger.Series) *labels {
-	if e.cache == nil {
-		return nil
-	}
-	row := e.cache.series.find(s)
-	if row == nil {
-		row = e.pairs("namespace", h.Namespace, "resourceclaim_name", h.Name, "driver", h.Device.Driver)
-	}
-	return e.cache.series.add(s, row)
-}
-
-func (e emission) infos(s *Snapshot) {
-	for i := range s.ClaimInfos {
-		c := &s.ClaimInfos[i]
-		e.gauge(famClaimInfo, e.claimInfo(c), 1)
-		if !c.AllocatedAt.IsZero() && !c.Ended {
-			e.gauge(famClaimAllocatedAt, e.pairs("namespace", c.Namespace, "resourceclaim_name", c.Name), unix(c.AllocatedAt))
-		}
-	}
-	if !e.on(famPodInfo) {
-		return
-	}
-	for i := range s.PodInfos {
-		p := &s.PodInfos[i]
-		if p.Young {
+		id := famClaimDistribution + familyID(d.Quantity)
+		if !e.on(id) {
 			continue
 		}
-		e.gauge(famPodInfo, e.podInfo(p), 1)
-		if p.Topology != (join.Topology{}) && e.on(famPodTopology) {
-			e.gauge(famPodTopology, e.pairs("namespace", p.Namespace, "pod", p.Name, "closest", string(p.Topology.Closest),
-				"farthest", string(p.Topology.Farthest)), 1)
+		if e.cache == nil {
+			e.putDistribution(id, nil, d, age{})
+			continue
 		}
+		s := claim.series.find(d.Series)
+		if s == nil {
+			base := (*labels)(nil).with("namespace", h.Namespace, "resourceclaim_name", h.Name, "driver", h.Device.Driver)
+			s = claim.series.add(d.Series, e.cache.newSeries(base, d.Series))
+		}
+		e.putDistribution(id, s.labels, d, s.age)
 	}
 }
 
-// claimInfo returns the labels of dra_claim_info.
-func (e emission) claimInfo(c *ledger.ClaimInfo) *labels {
-	if e.cache == nil {
-		return nil
-	}
-	return e.pairs(
-		append([]string{"namespace", c.Namespace, "resourceclaim_name", c.Name, "uid", c.UID}, c.Labels...)...,
-	)
-}
-
-// podInfo returns the labels of dra_pod_info.
-func (e emission) podInfo(p *ledger.PodInfo) *labels {
-	if e.cache == nil {
-		return nil
-	}
-	var meta podresources.PodMeta
-	if p.Meta != nil {
-		meta = *p.Meta
-	}
-	return e.pairs(append([]string{
-		"namespace", p.Namespace, "pod", p.Name, "uid", p.UID, "created_by_kind", meta.OwnerKind, "created_by_name",
-		meta.OwnerName, "workload_kind", meta.WorkloadKind, "workload_name", meta.WorkloadName, "queue", meta.Queue,
-	}, meta.Labels...)...)
-}
-
-func (e emission) infoLabels(base *labels, d *ledger.Device) *labels {
+func (e *emission) infoLabels(base *labels, d *ledger.Device) *labels {
 	if e.cache == nil {
 		return nil
 	}

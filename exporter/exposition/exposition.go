@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -199,8 +200,8 @@ type rendering struct {
 	format   format
 	classic  bool // distributions have classic buckets
 	keep     int
-	now      time.Time // of the snapshot, without the monotonic clock
-	held     time.Time // counters first exported after it are written as 0; zero: none
+	now      int64 // of the snapshot, in nanoseconds of Unix time
+	held     int64 // counters first exported after it, by the clock of age.shown, are written as 0
 	rows     [numFamilies][]row
 	body     []byte         // of the family that is being written
 	totals   map[format]int // of the last answers, in bytes
@@ -215,36 +216,35 @@ type row struct {
 }
 
 func (r *rendering) take(s *Snapshot, cache *labelCache, c Config) {
-	r.keep, r.now, r.held = s.keep, s.Time.Round(0), time.Time{}
-	if c.ZeroHold > 0 {
-		r.held = s.Time.Add(-c.ZeroHold)
-	}
 	cache.begin(s.Time)
 	defer cache.end()
-	s.walk(emission{sink: r, families: r.families, choices: c.Choices, specs: cache.specs, cache: cache})
+	r.keep, r.now, r.held = s.keep, s.Time.UnixNano(), math.MaxInt64
+	if c.ZeroHold > 0 {
+		r.held = cache.since(s.Time.Add(-c.ZeroHold))
+	}
+	s.walk(&emission{sink: r, families: r.families, choices: c.Choices, specs: cache.specs, cache: cache})
 }
 
-func (r *rendering) put(id familyID, l *labels, value float64, born, shown time.Time) {
+func (r *rendering) put(id familyID, l *labels, value float64, a age) {
 	f := &r.families[id]
 	if r.drops(f) {
 		return
 	}
-	if f.Type == driver.Counter && r.holds(shown) {
+	if a.shown > r.held && f.Type == driver.Counter {
 		value = 0
 	}
-	r.add(id, row{labels: l, value: value, born: r.begun(born)})
+	r.add(id, row{labels: l, value: value, born: r.begun(a)})
 }
 
-func (r *rendering) putDistribution(id familyID, l *labels, d *ledger.Distribution) {
-	f := &r.families[id]
-	if r.drops(f) {
+func (r *rendering) putDistribution(id familyID, l *labels, d *ledger.Distribution, a age) {
+	if r.drops(&r.families[id]) {
 		return
 	}
 	h := &d.Histogram
-	if r.holds(d.Shown) {
+	if a.shown > r.held {
 		h = &distribution.Histogram{}
 	}
-	r.add(id, row{labels: l, born: r.begun(d.Born), distribution: h})
+	r.add(id, row{labels: l, born: r.begun(a), distribution: h})
 }
 
 // add adds a sample. The labels are rendered here, while nobody else uses the cache.
@@ -273,14 +273,11 @@ func (r *rendering) encode(id familyID) []byte {
 // drops reports whether the limit drops the family.
 func (r *rendering) drops(f *Family) bool { return !f.unlimited && int(f.rank) < r.keep }
 
-// holds reports whether a counter that was first exported at that time is written as 0.
-func (r *rendering) holds(shown time.Time) bool { return !r.held.IsZero() && shown.After(r.held) }
-
-// begun returns the created timestamp of a counter that was born then, in nanoseconds of Unix time.
-// If the wall clock went back, there is none, which is 0: a counter does not begin in the future.
-func (r *rendering) begun(born time.Time) int64 {
-	if born.IsZero() || born.Round(0).After(r.now) {
+// begun returns the created timestamp of a counter, in nanoseconds of Unix time. If the wall clock
+// went back, there is none, which is 0: a counter does not begin in the future.
+func (r *rendering) begun(a age) int64 {
+	if a.born > r.now {
 		return 0
 	}
-	return born.UnixNano()
+	return a.born
 }

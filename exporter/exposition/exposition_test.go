@@ -147,7 +147,7 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-func encodeByLibrary(t *testing.T, families []*dto.MetricFamily, format expfmt.Format, created bool) string {
+func encodeByLibrary(t exportertest.TB, families []*dto.MetricFamily, format expfmt.Format, created bool) string {
 	t.Helper()
 	var out bytes.Buffer
 	var options []expfmt.EncoderOption
@@ -157,12 +157,12 @@ func encodeByLibrary(t *testing.T, families []*dto.MetricFamily, format expfmt.F
 	e := expfmt.NewEncoder(&out, format, options...)
 	for _, f := range families {
 		if err := e.Encode(f); err != nil {
-			t.Fatal(err)
+			t.Fatalf("encode: %v", err)
 		}
 	}
 	if closer, ok := e.(expfmt.Closer); ok {
 		if err := closer.Close(); err != nil {
-			t.Fatal(err)
+			t.Fatalf("encode: %v", err)
 		}
 	}
 	return out.String()

@@ -1,6 +1,7 @@
 package exposition
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -96,11 +97,16 @@ type labelCache struct {
 	mu    sync.Mutex
 	specs driver.Catalogue
 	names [][]string // of the quantities' own labels
+	epoch time.Time  // of the first walk: the clock of age.shown begins then
 
 	// Of what has the same pointer in all snapshots of the ledger.
-	devices sequence[*driver.ID]
-	holders sequence[*ledger.HolderKey]
-	series  sequence[*ledger.Series]
+	devices sequence[*driver.ID, *owner]
+	holders sequence[*ledger.HolderKey, *owner]
+
+	// Of what the kubelet and the API server say of claims and pods.
+	shares sequence[shareKey, []fact]
+	claims sequence[claimKey, []fact]
+	pods   sequence[ledger.PodInfo, []fact]
 
 	// Of all else, by text.
 	rows    recent[string, *labels]
@@ -108,6 +114,40 @@ type labelCache struct {
 	key     []byte
 	renewed time.Time
 }
+
+// owner is a device, or a claim or pod and its device.
+type owner struct {
+	labels  *labels // which name it
+	series  sequence[*ledger.Series, series]
+	sources sequence[*ledger.Series, *labels] // of a device's series
+}
+
+// begin begins a walk of the owner's series.
+func (o *owner) begin() {
+	o.series.begin()
+	o.sources.begin()
+}
+
+// end ends the walk.
+func (o *owner) end() {
+	o.series.end()
+	o.sources.end()
+}
+
+// series is what is exported of a [ledger.Series], which does not change.
+type series struct {
+	labels   *labels
+	age      age
+	quantity driver.Quantity
+}
+
+// age is the age of a counter: when it began, in nanoseconds of Unix time, 0 if it has no created
+// timestamp; and when it was first in a snapshot, in nanoseconds of the monotonic clock since the
+// first walk.
+type age struct{ born, shown int64 }
+
+// never is before all times since the first walk.
+const never = math.MinInt64
 
 func newLabelCache(catalogue driver.Catalogue) *labelCache {
 	c := &labelCache{specs: catalogue}
@@ -129,9 +169,14 @@ const (
 // begin begins a walk of a snapshot of the given time.
 func (c *labelCache) begin(now time.Time) {
 	c.mu.Lock()
+	if c.epoch.IsZero() {
+		c.epoch = now
+	}
 	c.devices.begin()
 	c.holders.begin()
-	c.series.begin()
+	c.shares.begin()
+	c.claims.begin()
+	c.pods.begin()
 	if now.Sub(c.renewed) > keepLabels || len(c.rows.young) > c.used+max(minUnused, c.used/2) {
 		c.renewed = now
 		c.rows.renew()
@@ -140,7 +185,27 @@ func (c *labelCache) begin(now time.Time) {
 }
 
 // end ends the walk.
-func (c *labelCache) end() { c.mu.Unlock() }
+func (c *labelCache) end() {
+	c.devices.end()
+	c.holders.end()
+	c.shares.end()
+	c.claims.end()
+	c.pods.end()
+	c.mu.Unlock()
+}
+
+// age returns the age of a counter.
+func (c *labelCache) age(born, shown time.Time) age {
+	a := age{shown: c.since(shown)}
+	if !born.IsZero() {
+		a.born = born.UnixNano()
+	}
+	return a
+}
+
+// since returns the time since the first walk in nanoseconds. It is before all others for the zero
+// time.
+func (c *labelCache) since(t time.Time) int64 { return int64(t.Sub(c.epoch)) }
 
 // with returns base.with of the names and values, which it keeps.
 func (c *labelCache) with(base *labels, namesAndValues ...string) *labels {
@@ -167,49 +232,74 @@ type recent[K comparable, V any] struct{ young, old map[K]V }
 
 func (r *recent[K, V]) renew() { r.young, r.old = map[K]V{}, r.young }
 
-// sequence keeps the labels of the keys of a walk for the next walk. Keys mostly come in the same
-// order; as long as they do, a look-up is one comparison.
-type sequence[K comparable] struct {
-	before, now []entry[K]
+// sequence keeps what was made of the keys of a walk for the next walk. Keys mostly come in the
+// same order; as long as they do, a look-up is one comparison, and nothing is written.
+type sequence[K comparable, V any] struct {
+	before, now []entry[K, V]
 	next        int       // in before: where the next key is expected
+	changed     bool      // the keys so far are not the first ones of before: now has them
 	index       map[K]int // of before; nil until a key is not where it is expected
 }
 
-type entry[K comparable] struct {
-	key    K
-	labels *labels
+type entry[K comparable, V any] struct {
+	key  K
+	made V
 }
 
-// begin begins a walk. Entries that the previous walk did not add are dropped.
-func (s *sequence[K]) begin() {
-	clear(s.before)
-	s.before, s.now = s.now, s.before[:0]
-	s.next, s.index = 0, nil
-}
+// begin begins a walk.
+func (s *sequence[K, V]) begin() { s.next, s.changed, s.index = 0, false, nil }
 
-// find returns the labels of a key, nil if the previous walk did not add them.
-func (s *sequence[K]) find(key K) *labels {
-	if s.next >= len(s.before) || s.before[s.next].key != key {
-		if s.index == nil {
-			s.index = make(map[K]int, len(s.before))
-			for i, e := range slices.Backward(s.before) { // the first, if a key occurs twice
-				s.index[e.key] = i
-			}
-		}
-		i, ok := s.index[key]
-		if !ok {
-			return nil
-		}
-		s.next = i
+// end ends the walk. Entries that it did not ask for are dropped.
+func (s *sequence[K, V]) end() {
+	if s.changed {
+		s.before, s.now = s.now, s.before
+		s.next = len(s.before)
+		clear(s.now)
+		s.now = s.now[:0]
 	}
-	s.next++
-	return s.before[s.next-1].labels
+	clear(s.before[s.next:])
+	s.before, s.index = s.before[:s.next], nil
 }
 
-// add keeps the labels for the next walk and returns them.
-func (s *sequence[K]) add(key K, l *labels) *labels {
-	s.now = append(s.now, entry[K]{key, l})
-	return l
+// find returns what was made of a key, nil if the previous walk did not have it: the caller adds it
+// then. The pointer holds until the next call.
+func (s *sequence[K, V]) find(key K) *V {
+	if s.next < len(s.before) && s.before[s.next].key == key {
+		s.next++
+		if s.changed {
+			s.now = append(s.now, s.before[s.next-1])
+		}
+		return &s.before[s.next-1].made
+	}
+	s.change()
+	if s.index == nil {
+		s.index = make(map[K]int, len(s.before))
+		for i := range slices.Backward(s.before) { // the first, if a key occurs twice
+			s.index[s.before[i].key] = i
+		}
+	}
+	i, ok := s.index[key]
+	if !ok {
+		return nil
+	}
+	s.next = i + 1
+	s.now = append(s.now, s.before[i])
+	return &s.before[i].made
+}
+
+// add keeps what is made of a key for the next walk.
+func (s *sequence[K, V]) add(key K, made V) *V {
+	s.change()
+	s.now = append(s.now, entry[K, V]{key, made})
+	return &s.now[len(s.now)-1].made
+}
+
+// change copies the keys so far, to which others are added than before.
+func (s *sequence[K, V]) change() {
+	if !s.changed {
+		s.changed = true
+		s.now = append(s.now, s.before[:s.next]...)
+	}
 }
 
 func labelNames(spec *driver.Spec) []string {

@@ -1,6 +1,7 @@
 package exposition
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"testing"
@@ -59,7 +60,7 @@ func TestControlCharacters(t *testing.T) {
 
 // A sequence finds what the walk before added, in whatever order it comes, and nothing else.
 func TestSequence(t *testing.T) {
-	var s sequence[string]
+	var s sequence[string, *labels]
 	known := map[string]*labels{}
 	for i, walk := range [][]string{
 		{}, {"a", "b", "c"}, {"a", "b", "c"}, {"c", "x", "a", "y"}, {"x", "x", "a", "x"}, {"x", "b", "a"}, {"a"},
@@ -67,23 +68,29 @@ func TestSequence(t *testing.T) {
 		s.begin()
 		fresh := map[string]*labels{}
 		for _, key := range walk {
-			l := s.find(key)
+			var l *labels
+			if found := s.find(key); found != nil {
+				l = *found
+			}
 			if l != known[key] {
 				t.Errorf("walk %d: of %s %p is found, want %p", i, key, l, known[key])
 			}
 			if l == nil {
-				l = fresh[key]
+				l = *s.add(key, &labels{text: key})
 			}
-			if l == nil {
-				l = &labels{text: key}
-			}
-			fresh[key] = s.add(key, l)
+			fresh[key] = cmp.Or(fresh[key], l)
 		}
+		s.end()
 		known = fresh
+		if got := len(s.before); got != len(walk) {
+			t.Errorf("walk %d: %d entries are kept of %d", i, got, len(walk))
+		}
 	}
 	s.begin()
-	s.begin()
-	if slices.ContainsFunc(s.before[:cap(s.before)], func(e entry[string]) bool { return e.labels != nil }) {
-		t.Error("labels are held that no walk needs")
+	s.end()
+	for _, kept := range [][]entry[string, *labels]{s.before, s.now} {
+		if slices.ContainsFunc(kept[:cap(kept)], func(e entry[string, *labels]) bool { return e.made != nil }) {
+			t.Error("labels are held that no walk needs")
+		}
 	}
 }

@@ -60,13 +60,13 @@ type counting struct {
 	ranks    [numRanks]int
 }
 
-func (c *counting) put(id familyID, _ *labels, _ float64, _, _ time.Time) {
+func (c *counting) put(id familyID, _ *labels, _ float64, _ age) {
 	if f := &c.families[id]; !f.unlimited {
 		c.ranks[f.rank]++
 	}
 }
 
-func (c *counting) putDistribution(id familyID, _ *labels, _ *ledger.Distribution) {
+func (c *counting) putDistribution(id familyID, _ *labels, _ *ledger.Distribution, _ age) {
 	f := &c.families[id]
 	c.ranks[f.rank] += distributionSeries(f, c.classic)
 }
@@ -170,6 +170,6 @@ func (l *Limiter) counting() counting {
 	return counting{families: l.families, classic: l.choices.Of(GroupHistograms) == Classic}
 }
 
-func (l *Limiter) emission(c *counting, s *Snapshot) emission {
-	return emission{sink: c, families: l.families, choices: l.choices, specs: s.Catalogue}
+func (l *Limiter) emission(c *counting, s *Snapshot) *emission {
+	return &emission{sink: c, families: l.families, choices: l.choices, specs: s.Catalogue}
 }

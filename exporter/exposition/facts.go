@@ -1,0 +1,267 @@
+package exposition
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// fact is a series whose value changes only with its labels.
+type fact struct {
+	family familyID
+	labels *labels
+	value  float64
+}
+
+// collector is a sink that collects facts.
+type collector struct{ facts []fact }
+
+func (c *collector) put(id familyID, labels *labels, value float64, _ age) {
+	c.facts = append(c.facts, fact{id, labels, value})
+}
+
+// putDistribution does nothing: a distribution is no fact.
+func (c *collector) putDistribution(familyID, *labels, *ledger.Distribution, age) {}
+
+// collect returns an emission that collects facts.
+func (e *emission) collect() (emission, *collector) {
+	c := &collector{}
+	into := *e
+	into.sink, into.collecting = c, true
+	return into, c
+}
+
+func (e *emission) putAll(facts []fact) {
+	for i := range facts {
+		e.gauge(facts[i].family, facts[i].labels, facts[i].value)
+	}
+}
+
+// infos puts what identifies claims and pods.
+func (e *emission) infos(s *Snapshot) {
+	for i := range s.ClaimInfos {
+		c := &s.ClaimInfos[i]
+		if e.cache == nil {
+			e.claimInfo(c)
+			continue
+		}
+		key := claimKeyOf(c)
+		facts := e.cache.claims.find(key)
+		if facts == nil {
+			to, collected := e.collect()
+			to.claimInfo(c)
+			facts = e.cache.claims.add(key, collected.facts)
+		}
+		e.putAll(*facts)
+	}
+	if !e.on(famPodInfo) {
+		return
+	}
+	for i := range s.PodInfos {
+		p := &s.PodInfos[i]
+		if e.cache == nil {
+			e.podInfo(p)
+			continue
+		}
+		facts := e.cache.pods.find(*p)
+		if facts == nil {
+			to, collected := e.collect()
+			to.podInfo(p)
+			facts = e.cache.pods.add(*p, collected.facts)
+		}
+		e.putAll(*facts)
+	}
+}
+
+// claimKey has everything of a [ledger.ClaimInfo]. Its labels do not change.
+type claimKey struct {
+	podresources.Claim
+	uid         string
+	allocatedAt time.Time
+	labels      slice[string]
+	ended       bool
+}
+
+func claimKeyOf(c *ledger.ClaimInfo) claimKey {
+	return claimKey{c.Claim, c.UID, c.AllocatedAt, sliceOf(c.Labels), c.Ended}
+}
+
+// slice identifies a slice whose elements do not change.
+type slice[T any] struct {
+	first *T
+	len   int
+}
+
+func sliceOf[T any](s []T) slice[T] {
+	if len(s) == 0 {
+		return slice[T]{}
+	}
+	return slice[T]{&s[0], len(s)}
+}
+
+func (e *emission) claimInfo(c *ledger.ClaimInfo) {
+	var row, name *labels
+	if e.cache != nil {
+		name = e.pairs("namespace", c.Namespace, "resourceclaim_name", c.Name)
+		row = e.with(name, append([]string{"uid", c.UID}, c.Labels...)...)
+	}
+	e.gauge(famClaimInfo, row, 1)
+	if !c.AllocatedAt.IsZero() && !c.Ended {
+		e.gauge(famClaimAllocatedAt, name, unix(c.AllocatedAt))
+	}
+}
+
+func (e *emission) podInfo(p *ledger.PodInfo) {
+	if p.Young {
+		return
+	}
+	e.gauge(famPodInfo, e.podLabels(p), 1)
+	if p.Topology != (join.Topology{}) && e.on(famPodTopology) {
+		e.gauge(famPodTopology, e.pairs("namespace", p.Namespace, "pod", p.Name, "closest", string(p.Topology.Closest),
+			"farthest", string(p.Topology.Farthest)), 1)
+	}
+}
+
+// podLabels returns the labels of dra_pod_info.
+func (e *emission) podLabels(p *ledger.PodInfo) *labels {
+	if e.cache == nil {
+		return nil
+	}
+	var meta podresources.PodMeta
+	if p.Meta != nil {
+		meta = *p.Meta
+	}
+	return e.pairs(append([]string{
+		"namespace", p.Namespace, "pod", p.Name, "uid", p.UID, "created_by_kind", meta.OwnerKind, "created_by_name",
+		meta.OwnerName, "workload_kind", meta.WorkloadKind, "workload_name", meta.WorkloadName, "queue", meta.Queue,
+	}, meta.Labels...)...)
+}
+
+// shares puts the present holders of the device.
+func (e *emission) shares(d *ledger.Device) {
+	for i := range d.Shares {
+		s := &d.Shares[i]
+		if e.cache == nil {
+			e.share(d, s)
+			continue
+		}
+		key := e.shareKey(d, s)
+		facts := e.cache.shares.find(key)
+		if facts == nil {
+			to, collected := e.collect()
+			to.share(d, s)
+			facts = e.cache.shares.add(key, collected.facts)
+		}
+		e.putAll(*facts)
+	}
+}
+
+// shareKey has everything that the facts of a share depend on. The elements of slices, and what
+// pointers point to, do not change.
+type shareKey struct {
+	device      *driver.ID
+	claim       podresources.Claim
+	share       string
+	request     string
+	class       string
+	attribution join.Attribution // of the device
+	admin       bool
+	byProcess   bool
+	state       podresources.ClaimState
+	holder      podresources.Holder // the first one
+	holders     slice[podresources.Holder]
+	young       string // which of the holders are young
+	consumed    slice[driver.Amount]
+	conditions  slice[podresources.Condition]
+	network     *podresources.Network
+}
+
+func (e *emission) shareKey(d *ledger.Device, s *join.Share) shareKey {
+	k := shareKey{
+		device: d.Key, claim: s.Claim, share: s.ShareID, request: s.Request, class: s.DeviceClass,
+		attribution: d.Attribution, admin: s.Admin, byProcess: s.ByProcess, state: s.State,
+		consumed: sliceOf(s.Consumed), conditions: sliceOf(s.Conditions), network: s.Network,
+	}
+	if len(s.Holders) > 0 {
+		k.holder, k.holders = s.Holders[0], sliceOf(s.Holders[1:])
+	}
+	if len(e.young) > 0 {
+		for i := range s.Holders {
+			if e.young[s.Holders[i].Pod] {
+				k.young += strconv.Itoa(i) + ","
+			}
+		}
+	}
+	return k
+}
+
+func (e *emission) share(d *ledger.Device, s *join.Share) {
+	if e.on(famPodClaimInfo) {
+		e.holders(d, s)
+	}
+	if s.ByPlugin() {
+		return
+	}
+	attribution := d.Attribution
+	if s.Admin {
+		attribution = join.AttributionNone
+	}
+	claim := func(more ...string) *labels {
+		if e.cache == nil {
+			return nil
+		}
+		return e.pairs(append([]string{
+			"namespace", s.Claim.Namespace, "resourceclaim_name", s.Claim.Name,
+			"driver", d.ID.Driver, "pool", d.ID.Pool, "device", d.ID.Device, "share_id", s.ShareID,
+		}, more...)...)
+	}
+	e.gauge(famClaimDeviceInfo, claim("request", s.Request, "device_class", s.DeviceClass,
+		"admin_access", strconv.FormatBool(s.Admin), "attribution", string(attribution), "state", s.State.String()), 1)
+	for _, c := range s.Consumed {
+		e.gauge(famClaimConsumedCapacity, claim("resource", c.Resource), c.Value)
+	}
+	for _, c := range s.Conditions {
+		e.gauge(famClaimCondition, claim("type", c.Type, "status", c.Status), 1)
+	}
+	if n := s.Network; n != nil {
+		for _, ip := range n.Addresses() {
+			e.gauge(famClaimNetwork, claim("interface", n.Interface, "ip", ip, "hardware_address", n.HardwareAddress), 1)
+		}
+	}
+}
+
+func (e *emission) holders(d *ledger.Device, s *join.Share) {
+	among := join.AttributionEqual
+	switch {
+	case s.Admin:
+		among = join.AttributionNone
+	case s.ByPlugin(): // no claim: its part is the pod's
+		among = d.Attribution
+	case len(s.Pods) == 1:
+		among = join.AttributionExclusive
+	case s.ByProcess:
+		among = join.AttributionProcess
+	}
+	var last podresources.Holder
+	for i, h := range s.Holders {
+		if i > 0 && last.Pod == h.Pod && last.Container == h.Container && last.ClaimName == h.ClaimName {
+			continue // another UID of the same name: one row
+		}
+		last = h
+		if e.young[h.Pod] {
+			continue
+		}
+		var row *labels
+		if e.cache != nil {
+			row = e.pairs(
+				"namespace", h.Namespace, "pod", h.Name, "container", h.Container, "claim_name", h.ClaimName,
+				"resourceclaim_name", s.Claim.Name, "driver", d.ID.Driver, "pool", d.ID.Pool, "device", d.ID.Device,
+				"share_id", s.ShareID, "request", s.Request, "attribution", string(among))
+		}
+		e.gauge(famPodClaimInfo, row, 1)
+	}
+}
