@@ -18,7 +18,7 @@ type templating struct {
 type choice struct {
 	Name, Type, Query, Regex, AllValue string
 	Hide, Refresh, Sort                int
-	IncludeAll                         bool
+	IncludeAll, SkipURLSync            bool
 	Current                            struct{ Value any }
 }
 
@@ -55,6 +55,9 @@ func TestChoices(t *testing.T) {
 			one := slices.Contains(first[b.UID], v.Name)
 			searches = searches || strings.Contains(v.Query, `_name=~".*$search.*"`) ||
 				strings.Contains(v.Query, v.Name+`=~".*$search.*"`)
+			if v.SkipURLSync != (v.Name == hoursName) {
+				t.Errorf("%s: %s is part of the address: %v", b.UID, v.Name, !v.SkipURLSync)
+			}
 			switch {
 			case v.Name == "search":
 				if v.Type != "textbox" || v.Hide != shown || v.Query != "" {

@@ -143,6 +143,19 @@ const hoursName = "hours"
 // hoursQuery has a result while the selected time range is longer than two days.
 const hoursQuery = `query_result(label_replace(vector($__range_s) > 2 * 86400, "of", "` + rules.Hourly + `", "", ""))`
 
+// notOfAddress is a variable that is no part of the dashboard's address. Grafana takes a value from
+// there as it is, without the query, although the time range may be another by then, such as that
+// of "this week".
+type notOfAddress struct {
+	cog.Builder[dashboard.VariableModel]
+}
+
+func (v notOfAddress) Build() (dashboard.VariableModel, error) {
+	built, err := v.Builder.Build()
+	built.SkipUrlSync = new(true)
+	return built, err
+}
+
 // variables are the same on all dashboards, so that links keep their values. Those that a dashboard
 // does not show ask for nothing.
 func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
@@ -155,9 +168,9 @@ func (b *Board) variables() []cog.Builder[dashboard.VariableModel] {
 			DefaultValue(dashboard.StringOrMap{String: new("")}).Hide(dashboard.VariableHideDontHide),
 	}
 	if b.recorded {
-		out = append(out, dashboard.NewQueryVariableBuilder(hoursName).Label("Hours").Datasource(source()).
+		out = append(out, notOfAddress{dashboard.NewQueryVariableBuilder(hoursName).Label("Hours").Datasource(source()).
 			Hide(dashboard.VariableHideHideVariable).Query(dashboard.StringOrMap{String: new(hoursQuery)}).
-			Refresh(dashboard.VariableRefreshOnTimeRangeChanged).Regex(`/of="([^"]+)"/`))
+			Refresh(dashboard.VariableRefreshOnTimeRangeChanged).Regex(`/of="([^"]+)"/`)})
 	}
 	all := dashboard.VariableOption{
 		Selected: new(true),
