@@ -27,7 +27,7 @@ var everythingFor = flag.Duration("everything", 20*time.Second,
 
 // The program with everything on for 64 devices and 500 pods: the flight recorder, incidents in a
 // folder and as Events, advice, histograms, receipts, stalled claims, pods and claims of the API
-// server. It is scraped every 2 s in protobuf; then it is asked for both formats, the page and all
+// server. It is scraped every 2 s in protobuf; then it is asked for all formats, the page and all
 // JSON, compressed and not, without a pause. The ring of the flight recorder is full with
 // -everything=11m alone.
 func TestMemoryWithEverythingOn(t *testing.T) {
@@ -46,18 +46,17 @@ func TestMemoryWithEverythingOn(t *testing.T) {
 	}
 	now, peak := p.memory("VmRSS"), p.memory("VmHWM")
 	t.Logf("after %v of scrapes: resident %.1f MiB, at most %.1f MiB", *everythingFor, mib(now), mib(peak))
-	for range 3 {
-		for _, path := range []string{
-			"/metrics", "/", "/page/rows", "/page/detail?device=gpu-8", "/api/v1/snapshot", "/api/v1/fit", "/api/v1/incidents",
-			"/api/v1/receipts", "/api/v1/history?device=gpu-8",
+	for range 5 {
+		for _, of := range []struct{ path, accept string }{
+			{"/metrics", acceptProtobuf}, {"/metrics", acceptOpenMetrics}, {"/metrics", ""},
+			{"/", ""}, {"/page/rows", ""}, {"/page/detail?device=gpu-8", ""},
+			{"/api/v1/snapshot", ""}, {"/api/v1/fit", ""}, {"/api/v1/incidents", ""}, {"/api/v1/receipts", ""},
+			{"/api/v1/history?device=gpu-8", ""},
 		} {
 			for _, encoding := range []string{"identity", "gzip"} {
-				p.page(path, "Accept-Encoding", encoding)
-				if path == "/metrics" {
-					p.page(path, "Accept-Encoding", encoding, "Accept", acceptProtobuf)
-				}
+				p.page(of.path, "Accept-Encoding", encoding, "Accept", of.accept)
 			}
-			t.Logf("after %s: at most %.1f MiB", path, mib(p.memory("VmHWM")))
+			t.Logf("after %s: at most %.1f MiB", of.path, mib(p.memory("VmHWM")))
 		}
 	}
 	if all := p.incidents(); len(all) < largenode.Devices/8 {
