@@ -77,7 +77,8 @@ func (n *node) writeContainerd() error {
 		}
 	}
 	return image.Write(n.path("workload.tar"), image.Config{
-		Name: WorkloadImage, Program: n.Workload, Aliases: []string{"sleep", "fail", "burn", "send", "stubborn", "env"},
+		Name: WorkloadImage, Program: n.Workload,
+		Aliases: []string{"sleep", "fail", "burn", "send", "stubborn", "told", "env"},
 	})
 }
 

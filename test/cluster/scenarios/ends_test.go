@@ -1,6 +1,7 @@
 package scenarios
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"testing"
@@ -131,10 +132,24 @@ func endsSlowly(spec corev1.PodSpec, grace int64) corev1.PodSpec {
 	return spec
 }
 
+// killed waits until the kubelet ends a container of a pod, by its own word.
+func (n *namespace) killed(pod string) {
+	n.Helper()
+	eventually(n.T, "a container is being ended", func() error {
+		all, err := n.client.CoreV1().Events(n.name).List(n.Context(), metav1.ListOptions{
+			FieldSelector: "reason=Killing,involvedObject.name=" + pod,
+		})
+		if err == nil && len(all.Items) == 0 {
+			err = errors.New("there is no such event")
+		}
+		return err
+	})
+}
+
 // A pod whose deadline is over has failed for the kubelet at once, and its containers run on for
 // the grace period: the pod holds its device until they have ended.
 func testDeadline(t *testing.T, w *world) {
-	const deadline, grace, sure = 1, 12, 6
+	const deadline, grace = 1, 25
 	n := w.namespace(t, "deadline")
 	n.claim("one", request("gpu", gpudriver.ClassGPU))
 	n.pod("user", endsSlowly(once(podSpec("one")), grace))
@@ -143,7 +158,10 @@ func testDeadline(t *testing.T, w *world) {
 	patch := fmt.Appendf(nil, `{"spec":{"activeDeadlineSeconds":%d}}`, deadline)
 	_, err := n.client.CoreV1().Pods(n.name).Patch(n.Context(), "user", types.MergePatchType, patch, metav1.PatchOptions{})
 	n.no(err)
-	time.Sleep(sure * time.Second)
+	n.killed("user")
+	for _, e := range n.exporters {
+		e.ticks(t, 4)
+	}
 	pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), "user", metav1.GetOptions{})
 	n.no(err)
 	lift()

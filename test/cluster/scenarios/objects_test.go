@@ -160,10 +160,10 @@ func (n *namespace) scale(name string, replicas int32) {
 // running waits until so many pods run, and no others are there.
 func (n *namespace) running(count int) {
 	n.Helper()
-	eventually(n.T, fmt.Sprintf("%d pods run", count), func() error {
+	progresses(n.T, fmt.Sprintf("%d pods run", count), func() (int, error) {
 		pods, err := n.client.CoreV1().Pods(n.name).List(n.Context(), metav1.ListOptions{})
 		if err != nil {
-			return err
+			return 0, err
 		}
 		run, others := 0, ""
 		for i := range pods.Items {
@@ -175,9 +175,9 @@ func (n *namespace) running(count int) {
 			others = fmt.Sprintf("%s is %s: %+v", pods.Items[i].Name, s.Phase, s.Conditions)
 		}
 		if run != count || len(pods.Items) != count {
-			return fmt.Errorf("%d of %d pods run; %s", run, len(pods.Items), others)
+			return run + len(pods.Items), fmt.Errorf("%d of %d pods run; %s", run, len(pods.Items), others)
 		}
-		return nil
+		return 0, nil
 	})
 }
 

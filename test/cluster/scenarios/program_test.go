@@ -204,16 +204,47 @@ func labelsOf(m *dto.Metric) map[string]string {
 	return labels
 }
 
+// ticks waits until the exporter has made so many snapshots more.
+func (p *program) ticks(t *testing.T, count int) {
+	t.Helper()
+	var last time.Time
+	seen := -1
+	eventually(t, "there are new snapshots", func() error {
+		r, err := p.report()
+		if err != nil {
+			return err
+		}
+		if r.Time.After(last) {
+			last = r.Time
+			seen++
+		}
+		if seen < count {
+			return fmt.Errorf("%d of %d", seen, count)
+		}
+		return nil
+	})
+}
+
 // waitLimit bounds every wait for the cluster or the exporter, on a busy machine too.
 var waitLimit = flag.Duration("wait-limit", 3*time.Minute, "how long a test waits for the cluster or the exporter")
 
 // eventually waits until there is no error any more.
 func eventually(t *testing.T, what string, is func() error) {
 	t.Helper()
-	for deadline := time.Now().Add(*waitLimit); ; time.Sleep(100 * time.Millisecond) {
-		err := is()
+	progresses(t, what, func() (int, error) { return 0, is() })
+}
+
+// progresses does the same, and waits on as long as a number changes in that time.
+func progresses(t *testing.T, what string, is func() (int, error)) {
+	t.Helper()
+	last, deadline := 0, time.Now().Add(*waitLimit)
+	for ; ; time.Sleep(100 * time.Millisecond) {
+		n, err := is()
 		if err == nil {
 			return
+		}
+		if n != last {
+			last, deadline = n, time.Now().Add(*waitLimit)
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %v: %s: %v", *waitLimit, what, err)

@@ -7,11 +7,13 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/cluster"
@@ -58,9 +60,10 @@ func testNetwork(t *testing.T, w *world) {
 	n := w.namespace(t, "network")
 	n.claim("nic", nic(1))
 	before := n.arrived(1)
-	n.pod("first", once(podSpec("nic", "send", "udp", "198.18.1.1:9", strconv.Itoa(first))))
+	n.pod("first", once(podSpec("nic", "told", "send", "udp", "198.18.1.1:9", strconv.Itoa(first))))
 	n.running(1)
 	n.agree(1)
+	n.tell("first", 1)
 	sent := n.charged(n.informed(), 1, before, first, "first")
 	n.remove("first", 1)
 	n.agree(0)
@@ -69,9 +72,10 @@ func testNetwork(t *testing.T, w *world) {
 	if between < sent {
 		t.Fatalf("its far end has counted %v bytes, after %v", between, sent)
 	}
-	n.pod("second", once(podSpec("nic", "send", "udp", "198.18.1.1:9", strconv.Itoa(second))))
+	n.pod("second", once(podSpec("nic", "told", "send", "udp", "198.18.1.1:9", strconv.Itoa(second))))
 	n.running(1)
 	n.agree(1)
+	n.tell("second", 1)
 	n.charged(n.informed(), 1, between, second, "second")
 	n.remove("second", 1)
 	n.agree(0)
@@ -84,9 +88,10 @@ func testPodLevelNetwork(t *testing.T, w *world) {
 	n := w.namespace(t, "pod-level-network")
 	n.claim("nic", nic(nicIndex))
 	before := n.arrived(nicIndex)
-	n.pod("user", once(podLevel(podSpec("nic", "send", "udp", "198.18.0.1:9", strconv.Itoa(payload)))))
+	n.pod("user", once(podLevel(podSpec("nic", "told", "send", "udp", "198.18.0.1:9", strconv.Itoa(payload)))))
 	n.running(1)
 	n.agree(1)
+	n.tell("user", nicIndex)
 	n.charged(n.objects(), nicIndex, before, payload, "user")
 	n.remove("user", 1)
 	n.agree(0)
@@ -100,6 +105,47 @@ func nic(index int) resourceapi.DeviceRequest {
 		Expression: fmt.Sprintf("device.attributes[%q].ifName == 'nic%d'", netdriver.Name, index),
 	}}}
 	return r
+}
+
+// tell lets a pod that all exporters show with its interface send through it, when these have read
+// since that nothing was sent yet.
+func (n *namespace) tell(pod string, nic int) {
+	n.Helper()
+	for _, e := range n.exporters {
+		e.ticks(n.T, 2)
+	}
+	p, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), pod, metav1.GetOptions{})
+	n.no(err)
+	before := n.arrived(nic)
+	eventually(n.T, "it sends", func() error {
+		n.no(tellProcesses(string(p.UID)))
+		if n.arrived(nic) < before+10_000 {
+			return errors.New("nothing arrives")
+		}
+		return nil
+	})
+}
+
+// tellProcesses sends SIGCONT to the processes of a pod, by their cgroups.
+func tellProcesses(uid string) error {
+	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(strings.ReplaceAll(string(content), "_", "-"), uid) {
+			continue // it has ended, or is of another pod
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return err
+		}
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return err
+		}
+	}
+	return nil
 }
 
 // onNode waits until an interface is back on the node.

@@ -22,11 +22,12 @@ func testRealDevicesThroughRestarts(t *testing.T, w *world) {
 	n.claim("nic", nic(nicIndex))
 	n.claim("cpu", request("cpu", cpudriver.Name))
 	arrived, busy := n.arrived(nicIndex), n.busy()
-	n.pod("sender", once(podSpec("nic", "send", "udp", "198.18.3.1:9", strconv.Itoa(payload), "15s")))
+	n.pod("sender", once(podSpec("nic", "told", "send", "udp", "198.18.3.1:9", strconv.Itoa(payload), "15s")))
 	n.pod("burner", once(podSpec("cpu", "burn", "6s")))
 	n.running(2)
 	lift := n.keeps(2)
 	holds, _ := n.agree(2)
+	n.tell("sender", nicIndex)
 
 	n.order(w.cluster.StopComponent, "driver")
 	n.order(w.cluster.StopComponent, "kubelet")
@@ -68,13 +69,14 @@ func testForceDeletedRunning(t *testing.T, w *world) {
 	)
 	n := w.namespace(t, "force-deleted-running")
 	n.claim("nic", nic(nicIndex))
-	spec := podSpec("nic", "stubborn", "send", "udp", "198.18.2.1:9", strconv.Itoa(20*rate), "20s")
+	spec := podSpec("nic", "stubborn", "told", "send", "udp", "198.18.2.1:9", strconv.Itoa(60*rate), "60s")
 	spec.TerminationGracePeriodSeconds = ptr.To[int64](grace)
 	before := n.arrived(nicIndex)
 	n.pod("user", once(spec))
 	n.running(1)
 	n.agree(1)
-	eventually(t, "it sends", func() error {
+	n.tell("user", nicIndex)
+	eventually(t, "it sends for a while", func() error {
 		if got := n.arrived(nicIndex) - before; got < rate {
 			return fmt.Errorf("%v bytes arrived", got)
 		}

@@ -13,6 +13,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver/sim"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/test/cluster/deviceplugin"
 	"github.com/dra-exporter/dra-exporter/test/cluster/gpudriver"
 )
@@ -87,6 +88,11 @@ func (v *vendor) named(uuid string) string {
 // has reports whether the vendor's exporter names a device.
 func (v *vendor) has(device string) bool {
 	return slices.ContainsFunc(slices.Concat(v.gpus, v.plugged), func(g gpu) bool { return g.name == device })
+}
+
+// isRead reports whether an exporter reads any of the devices.
+func (v *vendor) isRead(r *web.Report) bool {
+	return slices.ContainsFunc(r.Devices, func(d web.DeviceReport) bool { return d.Up != nil && *d.Up && v.has(d.Device) })
 }
 
 // replace puts other hardware in the place of a device, under the same load. Its counter has

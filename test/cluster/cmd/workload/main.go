@@ -4,9 +4,10 @@
 //	sleep 3s                            ends after that time
 //	fail 3s                             ends after that time with status 1
 //	burn 3s                             keeps one CPU busy, of $DRA_CPU_0 or $DRA_CPUSET_UID if set, then waits
-//	send udp 192.0.2.1:9 1000000        sends so many bytes of payload, after a while, then waits
+//	send udp 192.0.2.1:9 1000000        sends so many bytes of payload, then waits
 //	send udp 192.0.2.1:9 1000000 5s     spreads them over that time
-//	stubborn send …                     does that and ignores SIGTERM
+//	told send …                         does that when SIGCONT tells it to
+//	stubborn told send …                does that and ignores SIGTERM
 //	stubborn                            waits and ignores SIGTERM
 //	env                                 prints its environment, then waits
 //
@@ -43,12 +44,26 @@ func main() {
 			name, args = args[0], args[1:]
 		}
 	}
+	if name == "told" && len(args) > 0 {
+		name, args = args[0], args[1:]
+		waitToBeTold(ctx)
+	}
 	status, err := run(ctx, name, args)
 	cancel()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
 	os.Exit(status)
+}
+
+// waitToBeTold waits for SIGCONT, which harms no process that does not wait for it.
+func waitToBeTold(ctx context.Context) {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, syscall.SIGCONT)
+	select {
+	case <-ctx.Done():
+	case <-told:
+	}
 }
 
 // run returns the status to end with.
@@ -138,13 +153,8 @@ func pin() error {
 	return unix.SchedSetaffinity(0, &set)
 }
 
-const (
-	// datagram is the payload of one write: what a packet of a usual link holds.
-	datagram = 1400
-	// quiet is the time before the first: an exporter that reads once a second has read then, while
-	// the pod held its interface, that nothing was sent yet.
-	quiet = 2 * time.Second
-)
+// datagram is the payload of one write: what a packet of a usual link holds.
+const datagram = 1400
 
 // send sends bytes over a time, and waits until a receiver of TCP has taken them. A network that is
 // not reachable yet is tried again.
@@ -158,7 +168,6 @@ func send(ctx context.Context, network, address, bytes, duration string) error {
 		return err
 	}
 	pause := over * datagram / time.Duration(max(left, 1)) // after each datagram
-	wait(ctx, quiet)
 	conn, err := dial(ctx, network, address)
 	if err != nil {
 		return err
