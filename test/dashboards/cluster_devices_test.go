@@ -3,9 +3,6 @@ package dashboards
 import (
 	"fmt"
 	"maps"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,7 +14,6 @@ import (
 // have devices that are offered to both: each device counts once, and its claims divide it.
 func TestClusterDevices(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
 	o := rules.Defaults()
 	o.Prices, o.IdleInterval = []rules.Price{{Models: "F", PerHour: 3}}, promtoolEvery
 	all := groups(t, o)
@@ -25,12 +21,7 @@ func TestClusterDevices(t *testing.T) {
 		all[i].Rules = slices.DeleteFunc(all[i].Rules, func(r rules.Rule) bool { return r.Record == "" })
 	}
 	all = slices.DeleteFunc(all, func(g rules.Group) bool { return len(g.Rules) == 0 })
-	content, err := rules.File(all)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var file strings.Builder
-	file.WriteString(header(all))
 	for _, twice := range []bool{false, true} {
 		fmt.Fprintf(&file, "- name: 'scraped twice: %v'\n  interval: 1m\n  input_series:\n", twice)
 		for _, node := range []string{"n1", "n2"} {
@@ -47,15 +38,7 @@ func TestClusterDevices(t *testing.T) {
 			}
 		}
 	}
-	for name, text := range map[string]string{"rules.yaml": string(content), "test.yaml": file.String()} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if said, err := exec.Command(program(t, "PROMTOOL"), "test", "rules", filepath.Join(dir, "test.yaml")).
-		CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, said)
-	}
+	testRules(t, all, file.String())
 }
 
 // writeClusterDevices writes the series of a node. fabric-0 has the claims a/a and b/b on n1, which

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -68,9 +67,7 @@ func TestSameNames(t *testing.T) {
 	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if said, err := exec.Command(program(t, "PROMTOOL"), "test", "rules", path).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, said)
-	}
+	runPromtool(t, path)
 	t.Logf("%d queries, %d series", queries, len(world.series))
 }
 

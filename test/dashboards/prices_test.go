@@ -4,9 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -94,25 +91,11 @@ func checkShowback(t *testing.T, o rules.Options, stories ...showback) {
 		})
 	}
 	needed = slices.DeleteFunc(needed, func(g rules.Group) bool { return len(g.Rules) == 0 })
-	content, err := rules.File(needed)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var file strings.Builder
-	file.WriteString(header(needed))
 	for _, s := range stories {
 		s.write(&file)
 	}
-	dir := t.TempDir()
-	for name, text := range map[string]string{"rules.yaml": string(content), "test.yaml": file.String()} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if said, err := exec.Command(program(t, "PROMTOOL"), "test", "rules", filepath.Join(dir, "test.yaml")).
-		CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, said)
-	}
+	testRules(t, needed, file.String())
 }
 
 // write writes the story in the format of promtool test rules.

@@ -50,9 +50,7 @@ func TestAlerts(t *testing.T) {
 	t.Parallel()
 	stories := slices.Concat(idleStories(), oversizedStories(), idleEdges(), sharingStories(), deviceStories(),
 		errorStories(), hardwareStories(), linkStories(), networkLinkStories(), exporterStories())
-	dir := t.TempDir()
 	var file strings.Builder
-	file.WriteString(header(writeRules(t, dir)))
 	// All stories run at the same time, each in a cluster of its own. Those about all clusters run
 	// alone.
 	var together, alone []story
@@ -71,13 +69,7 @@ func TestAlerts(t *testing.T) {
 	for _, s := range alone {
 		write(&file, s)
 	}
-	path := filepath.Join(dir, "stories.yaml")
-	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if said, err := exec.Command(program(t, "PROMTOOL"), "test", "rules", path).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, said)
-	}
+	testRules(t, allGroups(t), file.String())
 	for _, name := range alertNames(t) {
 		if !slices.Contains(told, name) {
 			t.Errorf("no story makes %s fire and resolve", name)
@@ -86,33 +78,46 @@ func TestAlerts(t *testing.T) {
 	t.Logf("%d stories with %d checks", len(stories), checks)
 }
 
-func writeRules(t *testing.T, dir string) []rules.Group {
+// allGroups are the shipped rules and those that are off by default.
+func allGroups(t *testing.T) []rules.Group {
 	t.Helper()
 	o := rules.Defaults()
 	o.QuietNetwork, o.Oversized, o.IdleInterval = true, true, promtoolEvery
-	all := groups(t, o)
-	content, err := rules.File(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "rules.yaml"), content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return all
+	return groups(t, o)
 }
 
 // promtoolEvery is how often promtool evaluates the rules, whatever the interval of their group.
 const promtoolEvery = time.Minute
 
-// header is the beginning of a file of promtool test rules. It evaluates all groups each minute, in
-// their order.
-func header(all []rules.Group) string {
+// testRules runs tests in the format of promtool test rules over groups of rules, which it
+// evaluates each minute, in their order.
+func testRules(t *testing.T, all []rules.Group, tests string) {
+	t.Helper()
+	content, err := rules.File(all)
+	if err != nil {
+		t.Fatal(err)
+	}
 	names := make([]string, 0, len(all))
 	for _, g := range all {
 		names = append(names, g.Name)
 	}
-	return "rule_files: [rules.yaml]\nevaluation_interval: 1m\ngroup_eval_order: [" + strings.Join(names, ", ") +
-		"]\ntests:\n"
+	tests = "rule_files: [rules.yaml]\nevaluation_interval: 1m\ngroup_eval_order: [" + strings.Join(names, ", ") +
+		"]\ntests:\n" + tests
+	dir := t.TempDir()
+	for name, text := range map[string]string{"rules.yaml": string(content), "test.yaml": tests} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runPromtool(t, filepath.Join(dir, "test.yaml"))
+}
+
+// runPromtool runs the tests of a file.
+func runPromtool(t *testing.T, path string) {
+	t.Helper()
+	if said, err := exec.Command(program(t, "PROMTOOL"), "test", "rules", path).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, said)
+	}
 }
 
 func groups(t *testing.T, o rules.Options) []rules.Group {

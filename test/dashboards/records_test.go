@@ -2,9 +2,6 @@ package dashboards
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -44,9 +41,7 @@ func TestRecords(t *testing.T) {
 			{"dra_exporter_incidents_total", target + `, kind="unhealthy"`, counting(func(int) float64 { return 0 })},
 		},
 	)}
-	dir := t.TempDir()
 	var file strings.Builder
-	file.WriteString(header(writeRules(t, dir)))
 	write(&file, s)
 	for expr, samples := range map[string]string{
 		"count by (device, state) (device:dra_state:info)": `{labels: '{device="gpu-0", state="partitioned"}', value: 1}, ` +
@@ -58,13 +53,7 @@ func TestRecords(t *testing.T) {
 	} {
 		fmt.Fprintf(&file, "  - {eval_time: 110m, expr: %q, exp_samples: [%s]}\n", expr, samples)
 	}
-	path := filepath.Join(dir, "records.yaml")
-	if err := os.WriteFile(path, []byte(file.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if said, err := exec.Command(program(t, "PROMTOOL"), "test", "rules", path).CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, said)
-	}
+	testRules(t, allGroups(t), file.String())
 }
 
 // sickKind returns the query of the Fleet dashboard for the kind of a sick device's last error.

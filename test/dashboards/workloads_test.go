@@ -4,9 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,14 +16,8 @@ import (
 // nodes in each of two clusters hold for three hours, summed over the last two.
 func TestWorkloads(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
 	needed := workloadRules(t, promtoolEvery)
-	content, err := rules.File(needed)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var file strings.Builder
-	file.WriteString(header(needed))
 	for _, twice := range []bool{false, true} {
 		fmt.Fprintf(&file, "- name: 'scraped twice: %v'\n  interval: 1m\n  input_series:\n", twice)
 		for _, cluster := range []string{"c1", "c2"} {
@@ -47,15 +38,7 @@ func TestWorkloads(t *testing.T) {
 			}
 		}
 	}
-	for name, text := range map[string]string{"rules.yaml": string(content), "test.yaml": file.String()} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if said, err := exec.Command(program(t, "PROMTOOL"), "test", "rules", filepath.Join(dir, "test.yaml")).
-		CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, said)
-	}
+	testRules(t, needed, file.String())
 }
 
 // workloadRules are the records by workload, and those that they use but for the devices' states.
