@@ -47,7 +47,12 @@ func testRealDevicesThroughRestarts(t *testing.T, w *world) {
 // sendsOn waits until more has gone through the interface.
 func (n *namespace) sendsOn(nic int) {
 	n.Helper()
-	before := n.arrived(nic)
+	n.sendsMore(nic, n.arrived(nic))
+}
+
+// sendsMore waits until more has gone through the interface than had arrived before.
+func (n *namespace) sendsMore(nic int, before float64) {
+	n.Helper()
 	eventually(n.T, "more is sent", func() error {
 		if n.arrived(nic) < before+10_000 {
 			return errors.New("nothing was sent")
@@ -84,7 +89,7 @@ func testForceDeletedRunning(t *testing.T, w *world) {
 	})
 	held := n.arrived(nicIndex) - before
 	n.remove("user", 0)
-	n.sendsOn(nicIndex)
+	n.sendsMore(nicIndex, before+held)
 	n.agree(0)
 	n.onNode(nicIndex)
 	eventually(t, "all that was sent is attributed or unattributed", func() error {
