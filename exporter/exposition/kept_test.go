@@ -259,3 +259,33 @@ func TestKeptByMany(t *testing.T) {
 	}
 	writers.Wait()
 }
+
+// A counter of a pod that was young is held at 0 since the pod has series, not since it counts.
+func TestZeroHoldOfMaturePod(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	config := exportertest.LedgerConfig()
+	config.MinLifetime = 3 * time.Second
+	h.Ledger = ledger.New(config)
+	k := newKept(exposition.Config{ZeroHold: 2 * time.Second})
+	var got []float64
+	for i := range 9 {
+		h.In.View.At = h.Now
+		h.Energy(10 * float64(i))
+		h.Advance()
+		h.Now = h.Now.Add(time.Second)
+		if i == 0 { // pods that hold a device then may be of any age
+			h.Hold("c0", "p0")
+		}
+		k.latest = h.Last
+		for _, f := range exportertest.Decode(t, k.Renderer) {
+			for _, m := range f.GetMetric() {
+				if f.GetName() == "dra_pod_energy_joules_total" && m.GetLabel()[1].GetValue() == "p0" {
+					got = append(got, m.GetCounter().GetValue())
+				}
+			}
+		}
+	}
+	if want := []float64{0, 0, 55, 65, 75}; !slices.Equal(got, want) {
+		t.Errorf("the pod's counter is %v, want %v", got, want)
+	}
+}
