@@ -25,8 +25,8 @@ system_modules := $(filter test/e2e test/accuracy test/attack test/cluster test/
 slow_modules := $(filter test/accuracy,$(system_modules))
 # These run after them, in this order, and the others in two lanes beside them: all three take about
 # as long, and what computes little runs first.
-patient_modules := $(filter $(system_modules),test/fleet)
-cluster_modules := $(filter $(system_modules),test/deploy test/cluster test/attack)
+patient_modules := $(filter $(system_modules),test/deploy test/fleet)
+cluster_modules := $(filter $(system_modules),test/cluster test/attack)
 busy_modules := $(filter-out $(slow_modules) $(patient_modules) $(cluster_modules) test/dashboards,$(system_modules)) \
 	$(filter $(system_modules),test/dashboards)
 unit_modules := $(filter-out $(system_modules),$(code_modules))
