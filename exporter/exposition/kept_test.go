@@ -225,7 +225,7 @@ func TestKeptByMany(t *testing.T) {
 		defer mu.Unlock()
 		return latest
 	}, exposition.Config{})
-	var snapshots []*exposition.Snapshot
+	snapshots := []*exposition.Snapshot{latest}
 	for i := range 8 {
 		switch i % 3 {
 		case 1:
@@ -240,7 +240,7 @@ func TestKeptByMany(t *testing.T) {
 	var writers sync.WaitGroup
 	for _, format := range exposition.Formats() {
 		right := map[string]bool{}
-		for _, s := range append(snapshots, latest) {
+		for _, s := range snapshots {
 			right[exportertest.Encode(t, exportertest.Render(s, exposition.Config{}), format)] = true
 		}
 		for range 2 {
