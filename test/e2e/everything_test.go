@@ -48,9 +48,16 @@ func TestMemoryWithEverythingOn(t *testing.T) {
 	t.Logf("after %v of scrapes: resident %.1f MiB, at most %.1f MiB", *everythingFor, mib(now), mib(peak))
 	for range 5 {
 		for _, of := range []struct{ path, accept string }{
-			{"/metrics", acceptProtobuf}, {"/metrics", acceptOpenMetrics}, {"/metrics", ""},
-			{"/", ""}, {"/page/rows", ""}, {"/page/detail?device=gpu-8", ""},
-			{"/api/v1/snapshot", ""}, {"/api/v1/fit", ""}, {"/api/v1/incidents", ""}, {"/api/v1/receipts", ""},
+			{"/metrics", acceptProtobuf},
+			{"/metrics", acceptOpenMetrics},
+			{"/metrics", ""},
+			{"/", ""},
+			{"/page/rows", ""},
+			{"/page/detail?device=gpu-8", ""},
+			{"/api/v1/snapshot", ""},
+			{"/api/v1/fit", ""},
+			{"/api/v1/incidents", ""},
+			{"/api/v1/receipts", ""},
 			{"/api/v1/history?device=gpu-8", ""},
 		} {
 			for _, encoding := range []string{"identity", "gzip"} {
