@@ -182,8 +182,9 @@ func TestEndedClaimsAreFreed(t *testing.T) {
 			t.Errorf("the heap has %d KiB after %d claims, %d KiB after %d",
 				live[early]>>10, early*devices, live[late]>>10, late*devices)
 		}
-		// A tenth of the claims, with the race detector, take less than what the node itself takes.
-		if each > 4000 && !testmain.RaceEnabled {
+		// 3975 are measured. A tenth of the claims, with the race detector, take less than what the node
+		// itself takes.
+		if each > 4100 && !testmain.RaceEnabled {
 			t.Errorf("a claim of the last 10 minutes takes %d bytes", each)
 		}
 		if len(c.latest.Claims) < 2*c.devices || c.latest.Dropped > 0 {

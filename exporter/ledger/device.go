@@ -379,7 +379,7 @@ func (d *deviceBook) markActive(moment time.Time, activity, threshold float64) {
 	s := &d.timeline[d.timeline.at(moment)]
 	for _, parts := range [2][]portion{s.claims, s.pods} {
 		for _, p := range parts {
-			if s.measured && !p.unknown && activity*p.use[driver.ByTime] <= threshold*p.own {
+			if s.measured && p.own != unknownOwn && activity*p.use[driver.ByTime] <= threshold*p.own {
 				continue
 			}
 			if moment.After(p.account.active) {

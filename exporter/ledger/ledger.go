@@ -179,15 +179,19 @@ func (l *Ledger) segment(d *deviceBook, shares []join.Share, from, born, now tim
 			continue
 		}
 		s.measured = s.measured || share.ByProcess || share.Own != nil
-		own, unknown := 1.0, false
-		if share.Own != nil {
-			own, unknown = share.Own.Part, share.Own.Unknown
+		own := 1.0
+		switch {
+		case share.Own == nil:
+		case share.Own.Unknown:
+			own = unknownOwn
+		default:
+			own = share.Own.Part
 		}
 		var used join.Use
 		for n, p := range share.Pods {
 			pods := float64(len(share.Pods))
 			pod := portion{
-				l.pods.account(d, p.Namespace, p.Name, born, now), share.Weight / pods, share.PodUse(n), own, unknown,
+				l.pods.account(d, p.Namespace, p.Name, born, now), share.Weight / pods, share.PodUse(n), own,
 			}
 			s.pods = addPortion(s.pods, pod)
 			used.Add(pod.use)
@@ -196,7 +200,7 @@ func (l *Ledger) segment(d *deviceBook, shares []join.Share, from, born, now tim
 			used = join.Evenly(share.Weight)
 		}
 		account := l.claims.account(d, share.Claim.Namespace, share.Claim.Name, born, now)
-		s.claims = addPortion(s.claims, portion{account, share.Weight, used, own, unknown})
+		s.claims = addPortion(s.claims, portion{account, share.Weight, used, own})
 	}
 	s.setUnattributed()
 	return s
@@ -210,8 +214,11 @@ func addPortion(parts []portion, more portion) []portion {
 		}
 		p.weight += more.weight
 		p.use.Add(more.use)
-		p.own = min(1, p.own+more.own)
-		p.unknown = p.unknown || more.unknown
+		if p.own == unknownOwn || more.own == unknownOwn {
+			p.own = unknownOwn
+		} else {
+			p.own = min(1, p.own+more.own)
+		}
 		return parts
 	}
 	return append(parts, more)

@@ -27,9 +27,12 @@ type portion struct {
 	account *account
 	weight  float64
 	use     join.Use
-	own     float64 // the part of the device that could be used: below 1 for own CPUs alone
-	unknown bool    // which own CPUs
+	own     float64 // the part of the device that could be used: 1, less for own CPUs, or unknownOwn
 }
+
+// unknownOwn stands for a part of a group of CPUs of which it is unknown which CPUs these are. It
+// is no field of its own, since timelines have many portions.
+const unknownOwn = -1
 
 // setUnattributed sets what the claims do not use. Rounding errors are not unattributed. Claims
 // whose parts are of different ticks may have more than the device together: then each has less, in
