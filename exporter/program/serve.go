@@ -40,7 +40,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 		debug.SetGCPercent(gcPercent)
 	}
 	if !o.pprof {
-		runtime.MemProfileRate = 0 // the profile of the heap takes 2 MiB, and nobody can read it
+		profileNoHeap()
 	}
 	choices := o.choices()
 	registry := prometheus.NewRegistry()
@@ -244,3 +244,9 @@ func makeSources(o *options, list []Source, n *node.Node) ([]driver.Source, erro
 	}
 	return append(out, last...), nil
 }
+
+// profileNoHeap ends the profile of the heap, which takes 2 MiB and which nobody can read without
+// --web.pprof. Several programs may begin in one process, that of tests.
+//
+//nolint:gochecknoglobals // the rate is one of the process
+var profileNoHeap = sync.OnceFunc(func() { runtime.MemProfileRate = 0 })
