@@ -282,3 +282,32 @@ func TestOwnershipOfAShareThatIsNotKnownYet(t *testing.T) {
 		})
 	}
 }
+
+// A pod that was bound at second 10 and observed at second 14 may have held its claim for the time
+// between; one that was observed within two seconds held it from then on, and what was there before
+// the first observation is not known.
+func TestOwnershipObservedLate(t *testing.T) {
+	for bound, want := range map[int]Sums{
+		10: {Least: 26, Most: 30},
+		12: {Least: 26, Most: 26},
+		-9: {Least: 26, Most: 26},
+	} {
+		user := pod("a")
+		user.Status.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionTrue,
+			LastTransitionTime: metav1.NewTime(time.Unix(1e9+int64(bound), 0)),
+		}}
+		o := Ownership{Truth: NewTruth("node1")}
+		for second := range 41 {
+			var pods []*corev1.Pod
+			if second >= 14 {
+				pods = append(pods, user)
+			}
+			o.Truth.Observe(time.Unix(1e9+int64(second), 0), pods, []*resourceapi.ResourceClaim{claim("a")})
+		}
+		got := o.Seconds(&web.Report{})
+		if got.Least != want.Least || got.Most != want.Most {
+			t.Errorf("bound at second %d: held for %v to %v s, want %v to %v", bound, got.Least, got.Most, want.Least, want.Most)
+		}
+	}
+}

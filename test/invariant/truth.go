@@ -20,6 +20,7 @@ type Truth struct {
 
 	mu    sync.Mutex
 	holds map[hold]*times
+	first time.Time // the time of the first observation
 	last  time.Time
 	alive map[types.UID]bool // pods of the node that had neither ended nor been deleted, at last
 }
@@ -83,7 +84,7 @@ func NewTruth(node string) *Truth { return &Truth{Node: node, holds: map[hold]*t
 func (t *Truth) Observe(at time.Time, pods []*corev1.Pod, claims []*resourceapi.ResourceClaim) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.last = at
+	t.first, t.last = cmp.Or(t.first, at), at
 	byUID := t.observePods(at, pods)
 	seen := map[*times]bool{}
 	for _, c := range claims {
@@ -108,6 +109,7 @@ func (t *Truth) Observe(at time.Time, pods []*corev1.Pod, claims []*resourceapi.
 				life.pods[consumer.UID] = true
 			}
 			life.observe(at, now)
+			life.began(at, boundAt(c, byUID), t.first)
 		}
 	}
 	for _, life := range t.holds {
@@ -161,6 +163,47 @@ func (t *times) observe(at time.Time, now moment) {
 			t.of[f] = observe(t.of[f], at, is)
 		}
 	}
+}
+
+// maxDelay is how much later than a pod was bound, by its object, it may be observed first. The
+// time in the object is in whole seconds.
+const maxDelay = 2 * time.Second
+
+// began moves the time from which an exporter may know of the claim, if that was observed first at
+// a time, to that at which a pod was bound, if that was long before: a busy machine delivers the
+// events of a watch seconds late, and answers requests for the same objects at once. What was bound
+// before the first observation is left as it was observed.
+func (t *times) began(at, bound, first time.Time) {
+	if at.Sub(bound) <= maxDelay || !bound.After(first) {
+		return
+	}
+	for _, f := range []fact{reserved, named} {
+		all := t.of[f]
+		if len(all) == 0 || !all[len(all)-1].from.Equal(at) {
+			continue
+		}
+		if n := len(all) - 1; n > 0 && all[n-1].until.After(bound) {
+			all[n].from = all[n-1].until
+		} else {
+			all[n].from = bound
+		}
+	}
+}
+
+// boundAt returns when the first of those pods was bound that a claim is reserved for, zero if none
+// was.
+func boundAt(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod) time.Time {
+	var first time.Time
+	for _, p := range consumers(c, pods) {
+		for i := range p.Status.Conditions {
+			is := &p.Status.Conditions[i]
+			at := is.LastTransitionTime.Time
+			if is.Type == corev1.PodScheduled && is.Status == corev1.ConditionTrue && (first.IsZero() || at.Before(first)) {
+				first = at
+			}
+		}
+	}
+	return first
 }
 
 // observe adds an observation to intervals.
