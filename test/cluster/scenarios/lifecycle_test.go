@@ -125,24 +125,29 @@ func testRecreated(t *testing.T, w *world) {
 	})
 }
 
-// ended checks that a claim's hold of a device has ended, and lasted at least so long.
+// ended checks that a claim's hold of a device ends, and lasts at least so long. While an empty
+// answer of the kubelet is not believed, a device is free at once, and the hold ends with the next
+// answer.
 func (n *namespace) ended(claim, device string, least time.Duration) {
 	n.Helper()
-	r, err := n.exporter.report()
-	n.no(err)
-	for of, rows := range map[string][]web.HolderReport{"claim": r.Claims, "pod": r.Pods} {
-		for i := range rows {
-			row := &rows[i]
-			if row.Namespace != n.name || row.Device != device {
-				continue
-			}
-			if row.Ended == nil || row.AllocatedSeconds < least.Seconds() {
-				n.Errorf("%s %s held %s for %v s and ended at %v, want at least %v", of, row.Name, device, row.AllocatedSeconds,
-					row.Ended, least)
+	eventually(n.T, "the exporter says that the claim has ended", func() error {
+		r, err := n.exporter.report()
+		if err != nil {
+			return err
+		}
+		if row := holder(r.Claims, n.name, claim, device); row.Name == "" {
+			return fmt.Errorf("claim %s is lost", claim)
+		}
+		for of, rows := range map[string][]web.HolderReport{"claim": r.Claims, "pod": r.Pods} {
+			for i := range rows {
+				row := &rows[i]
+				if row.Namespace == n.name && row.Device == device &&
+					(row.Ended == nil || row.AllocatedSeconds < least.Seconds()) {
+					return fmt.Errorf("%s %s held %s for %v s and ended at %v, want at least %v", of, row.Name, device,
+						row.AllocatedSeconds, row.Ended, least)
+				}
 			}
 		}
-	}
-	if row := holder(r.Claims, n.name, claim, device); row.Name == "" {
-		n.Errorf("claim %s is lost", claim)
-	}
+		return nil
+	})
 }
