@@ -125,9 +125,9 @@ func testRecreated(t *testing.T, w *world) {
 	})
 }
 
-// ended checks that a claim's hold of a device ends, and lasts at least so long. While an empty
-// answer of the kubelet is not believed, a device is free at once, and the hold ends with the next
-// answer.
+// ended checks that a claim's hold of a device ends, and lasts at least so long. On a busy machine
+// a hold was seen to be there again after all exporters agreed that it was over; the invariants
+// bound for how long.
 func (n *namespace) ended(claim, device string, least time.Duration) {
 	n.Helper()
 	eventually(n.T, "the exporter says that the claim has ended", func() error {
