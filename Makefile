@@ -18,26 +18,18 @@ export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 include test/tools/tools.mk
 
 modules := $(sort $(patsubst ./%,%,$(patsubst %/,%,$(dir $(shell find . -name go.mod -not -path '*/.*/*' -not -path '*/testdata/*' -not -path '*/node_modules/*')))))
-# The modules of test/tools pin versions of tools and have no code. Those of system tests need built
+# The modules of test/tools pin versions of tools and have no code. The system tests need built
 # programs, so they run in test-e2e.
 code_modules := $(filter-out test/tools test/tools/%,$(modules))
-system_modules := $(filter test/e2e test/accuracy test/attack test/cluster test/dashboards test/deploy test/fleet,$(code_modules))
-slow_modules := $(filter test/accuracy,$(system_modules))
-# These run after them, in this order, and the others in two lanes beside them: all three take about
-# as long, and what computes little runs first.
-patient_modules := $(filter $(system_modules),test/deploy test/fleet)
-cluster_modules := $(filter $(system_modules),test/cluster test/attack)
-busy_modules := $(filter-out $(slow_modules) $(patient_modules) $(cluster_modules) test/dashboards,$(system_modules)) \
-	$(filter $(system_modules),test/dashboards)
-unit_modules := $(filter-out $(system_modules),$(code_modules))
--include test/cluster/cluster.mk deployments/release.mk
+unit_modules := $(filter-out test/system,$(code_modules))
+-include test/system/cluster/cluster.mk deployments/release.mk
 
-# $(call each,modules,command): runs the command in every module, even if it fails in one.
+# $(call each,folders,command): runs the command in every folder, even if it fails in one.
 define each
 status=0
-for module in $(1); do
-	echo "== $$module: $(strip $(2))"
-	(cd "$$module" && $(2)) || status=1
+for folder in $(1); do
+	echo "== $$folder: $(strip $(2))"
+	(cd "$$folder" && $(2)) || status=1
 done
 exit $$status
 endef
@@ -93,64 +85,64 @@ test: deps ## run the unit tests of every module with the race detector, and bui
 	CGO_ENABLED=0 go build ./...
 	echo "== the tests of the exporter that the race detector makes long, in full"
 	go test ./exporter ./exporter/join ./exporter/ledger ./exporter/exposition ./exporter/recorder
-	$(call each,$(unit_modules),go test $$([ "$$module" = deployments ] || echo -race) -timeout=30m ./...)
+	$(call each,$(unit_modules),go test $$([ "$$folder" = deployments ] || echo -race) -timeout=30m ./...)
 
 .PHONY: test-e2e
 test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(THANOS) $(PINT) $(SCHEMA) ## run the system tests: the program end to end, and the accuracy of its metrics
 	@$(MAKE) --keep-going -j3 test-e2e-slow test-e2e-cluster test-e2e-busy
 
-# System tests wait more than they compute, so they run in three lanes. test/accuracy runs for a long
-# time with little CPU, which it must get at once: it has a higher priority if allowed.
+# System tests wait more than they compute, so their suites (the folders of test/system) run in three
+# lanes that take about as long. The suite accuracy runs for a long time with little CPU, which it
+# must get at once: it has a higher priority if allowed.
 .PHONY: test-e2e-slow test-e2e-cluster test-e2e-busy
 test-e2e-slow:
 	@status=0
 	(
 		[ "$$(id -u)" != 0 ] || renice -n -10 $$BASHPID >/dev/null
-		$(call system_tests,$(slow_modules),-v)
+		$(call system_tests,accuracy,-v)
 	) || status=1
-	($(call system_tests,$(patient_modules),)) || status=1
+	($(call system_tests,deploy fleet,)) || status=1
 	exit $$status
 test-e2e-cluster:
-	@$(call system_tests,$(cluster_modules),)
+	@$(call system_tests,cluster attack,)
 test-e2e-busy:
-	@$(call system_tests,$(busy_modules),)
+	@$(call system_tests,e2e dashboards,)
 
 .PHONY: accuracy
 accuracy: build $(PROMETHEUS) ## print the errors of the metrics of short pods
-	@$(call system_tests,$(slow_modules),-v)
+	@$(call system_tests,accuracy,-v)
 
 .PHONY: attack
 attack: build ## attack the program, and print the figures; RUN=regexp: some attacks, BEFORE=PATH: on an older program
 	@# Linux may weigh sessions (autogroup) and not processes: both get a priority.
 	[ "$$(id -u)" != 0 ] || { renice -n -10 $$$$ >/dev/null; echo -10 >/proc/self/autogroup; } 2>/dev/null || :
-	$(call system_tests,test/attack,-v -run='TestAttacks/$(RUN)',-args -all $(if $(BEFORE),-before=$(abspath $(BEFORE))))
+	$(call system_tests,attack,-v -run='TestAttacks/$(RUN)',-args -all $(if $(BEFORE),-before=$(abspath $(BEFORE))))
 
 .PHONY: soak
 soak: build ## use the program for long, and compare what it takes: SCALE=1 is 100 000 scrapes and 10 000 claims
-	@$(call system_tests,test/attack,-v -run='^TestSoak$$',-args -scale=$(or $(SCALE),1))
+	@$(call system_tests,attack,-v -run='^TestSoak$$',-args -scale=$(or $(SCALE),1))
 
-# $(call system_tests,modules,flags,arguments): -count=1, since go's cache of results does not notice changes
+# $(call system_tests,suites,flags,arguments): -count=1, since go's cache of results does not notice changes
 # of the programs; -p=1, since the tests measure times and must not disturb each other.
 define system_tests
-[ -n "$(1)" ] || { echo "there is no module of system tests to run" >&2; exit 1; }
 export VERSION="$(VERSION)" REVISION="$(REVISION)" DRA_EXPORTER="$(CURDIR)/$(program)" PROMTOOL="$(PROMTOOL)" PROMETHEUS="$(PROMETHEUS)" THANOS="$(THANOS)" PINT="$(PINT)" SCHEMA="$(SCHEMA)"
-$(call each,$(1),go test -count=1 -p=1 -timeout=20m $(2) ./... $(3))
+$(call each,$(addprefix test/system/,$(1)),go test -count=1 -p=1 -timeout=20m $(2) ./... $(3))
 endef
 
 .PHONY: fleet
 fleet: ## measure the rules and dashboards with many nodes: N=300 or N=10,100; AGAINST=DIR compares with another tree
 	@mkdir -p bin
-	go build -C test/fleet -o '$(CURDIR)/bin/fleet' .
+	go build -C test/system/fleet -o '$(CURDIR)/bin/fleet' .
 	exec bin/fleet -checkout='$(CURDIR)' -nodes='$(or $(N),100)' $(if $(AGAINST),-against='$(abspath $(AGAINST))') $(ARGS)
 
 .PHONY: test-one
-test-one: deps build $(PROMTOOL) $(PROMETHEUS) $(if $(filter test/fleet,$(MODULE)),$(THANOS)) $(PINT) $(SCHEMA) ## run the system tests of one module: MODULE=test/e2e RUN=TestGolden, ARGS=-update writes golden files again
-	@[ -d "$(MODULE)" ] || { echo "MODULE= names no folder, such as test/e2e" >&2; exit 1; }
-	$(call system_tests,$(MODULE),-v -run='$(RUN)',$(ARGS))
+test-one: deps build $(PROMTOOL) $(PROMETHEUS) $(if $(filter fleet,$(SUITE)),$(THANOS)) $(PINT) $(SCHEMA) ## run the system tests of one folder of test/system: SUITE=e2e RUN=TestGolden, ARGS=-update writes golden files again
+	@[ -n "$(SUITE)" ] && [ -d "test/system/$(SUITE)" ] || { echo "SUITE= names no folder of test/system, such as e2e" >&2; exit 1; }
+	$(call system_tests,$(SUITE),-v -run='$(RUN)',$(ARGS))
 
 .PHONY: test-distributed
 test-distributed: ## compare Thanos with one Prometheus over the same samples: every rule and every panel, by value
-	@$(MAKE) test-one MODULE=test/fleet RUN='^TestDistributed$$'
+	@$(MAKE) test-one SUITE=fleet RUN='^TestDistributed$$'
 
 .PHONY: test-gpu
 test-gpu: ## compare readings of NVIDIA GPUs with nvidia-smi; reports clearly if there is none; RECORD=DIR records them
@@ -237,7 +229,7 @@ debian_packages := chromium:chromium ip:iproute2 npm:npm runc:runc tmux:tmux /us
 
 .PHONY: screenshots
 screenshots: $(PROMETHEUS) $(PICTURES) ## draw the pictures of the page and the dashboards, into bin/pictures, from the demo (needs npm and chromium)
-	@PROMETHEUS="$(PROMETHEUS)" PICTURES="$(PICTURES)" test/dashboards/screenshots/draw.sh
+	@PROMETHEUS="$(PROMETHEUS)" PICTURES="$(PICTURES)" test/system/dashboards/screenshots/draw.sh
 
 .PHONY: deps
 deps: ## install missing Debian packages that tests need

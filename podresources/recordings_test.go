@@ -20,7 +20,7 @@ import (
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
-// recordings are what whole nodes said, as "cluster record" of test/cluster saves it.
+// recordings are what whole nodes said, as "cluster record" of test/system/cluster saves it.
 func recordings(t *testing.T) []string {
 	t.Helper()
 	folders, err := filepath.Glob("testdata/recordings/*")

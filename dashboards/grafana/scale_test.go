@@ -168,8 +168,8 @@ func TestBounded(t *testing.T) {
 }
 
 // TestTimelines checks that time lines show exceptions only: what is normal has no state, since a
-// row for each node or device that is well would hide the others. test/dashboards checks that no
-// value is without a state.
+// row for each node or device that is well would hide the others. test/system/dashboards checks
+// that no value is without a state.
 func TestTimelines(t *testing.T) {
 	count := 0
 	for _, b := range Boards() {

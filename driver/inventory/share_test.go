@@ -106,7 +106,8 @@ func TestShareOfMIG(t *testing.T) {
 	}
 }
 
-// TestShareByCounters reads what the driver of test/cluster published: a whole of four quarters.
+// TestShareByCounters reads what the driver of test/system/cluster published: a whole of four
+// quarters.
 func TestShareByCounters(t *testing.T) {
 	in := parse(t, readTestdata(t, "../../../podresources/testdata/recordings/lives/resourceslices.yaml"), "node1")
 	for device, want := range map[string]float64{"cut-0": 0, "cut-0-partition-0": 0.25, "cut-0-partition-3": 0.25} {

@@ -21,7 +21,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/driver/sim"
+	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/simnode"
 )
 

@@ -1,8 +1,8 @@
 // Package docs reads the documents of the tree, for the tests that hold them to what they say:
 // their links, their code blocks, and the commands in these.
 //
-// The tests of this package check what needs no other program. test/e2e runs the commands,
-// test/deploy those for a cluster, and test/dashboards asks a real Prometheus the queries.
+// The tests of this package check what needs no other program. Of test/system, e2e runs the
+// commands, deploy those for a cluster, and dashboards asks a real Prometheus the queries.
 package docs
 
 import (

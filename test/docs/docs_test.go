@@ -340,7 +340,7 @@ func named(command string) (folder, name string) {
 	case strings.HasPrefix(command, "make fuzz "):
 		return "", find(`FUZZ=(\w+)`)
 	case strings.HasPrefix(command, "make test-one "):
-		return find(`MODULE=([\w/]+)`), find(`RUN=(\w+)`)
+		return "test/system/" + find(`SUITE=(\w+)`), find(`RUN=(\w+)`)
 	case find(`-bench[= ]'?(\w+)`) != "":
 		return find(`\./([\w/]+)`), "Benchmark" + find(`-bench[= ]'?(\w+)`)
 	default:

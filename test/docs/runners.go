@@ -7,8 +7,8 @@ type Runner uint8
 
 // The runners.
 const (
-	Local   Runner = iota // test/e2e, in a copy of the tree
-	Cluster               // test/deploy, on the test cluster
+	Local   Runner = iota // test/system/e2e, in a copy of the tree
+	Cluster               // test/system/deploy, on the test cluster
 	Nobody                // none, for the reason that Exceptions gives
 )
 
@@ -26,7 +26,7 @@ func Exceptions() []Exception {
 		long    = "it takes minutes; CI runs a short part of the same tests (make test-e2e)"
 		network = "it needs the network"
 		docker  = "it needs Docker; deployments/compose tests the file"
-		kind    = "it needs kind and Docker; test/deploy renders these values and applies these files"
+		kind    = "it needs kind and Docker; test/system/deploy renders these values and applies these files"
 	)
 	return []Exception{
 		{"make test", ci},
@@ -35,7 +35,7 @@ func Exceptions() []Exception {
 		{"make attack", long},
 		{"make soak", long},
 		{"make audit", network},
-		{"make demo-stack", "test/dashboards runs it (TestStack)"},
+		{"make demo-stack", "test/system/dashboards runs it (TestStack)"},
 		{"docker compose -f deployments/compose/compose.yaml up", docker},
 		{"docker compose -f deployments/compose/compose.yaml down --volumes", docker},
 		{"make fuzz FUZZTIME=10m", long},
@@ -47,7 +47,7 @@ func Exceptions() []Exception {
 			"helm upgrade -i dra-example-driver /tmp/dra-example-driver/deployments/helm/dra-example-driver" +
 				" -n dra-example-driver --create-namespace", kind,
 		},
-		{"make image VERSION=0.1.0", "it needs Docker; test/deploy builds the same image without an engine, and runs it"},
+		{"make image VERSION=0.1.0", "it needs Docker; test/system/deploy builds the same image without an engine, and runs it"},
 		{"kind load docker-image ghcr.io/dra-exporter/dra-exporter:0.1.0 --name dra-example-driver-cluster", kind},
 	}
 }

@@ -100,8 +100,7 @@ func TestLinks(t *testing.T) {
 		{
 			name: "program", target: "./exporter/cmd/...",
 			bad: func(p linked) bool {
-				return p.ours() &&
-					(strings.HasSuffix(p.ImportPath, "test") || p.under(module+"/driver/sim") || p.under(module+"/test"))
+				return p.ours() && (strings.HasSuffix(p.ImportPath, "test") || p.under(module+"/test"))
 			},
 			why: "the shipped program simulates and tests nothing",
 		},

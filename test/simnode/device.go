@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/sim"
+	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
 // The drivers whose devices the node has, published in the format of their slices.

@@ -9,9 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
-	"github.com/dra-exporter/dra-exporter/driver/sim"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
 // PodSpec is a pod to be simulated.

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/driver/sim"
+	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
 // Scenario is the workload of a node: pods that run all the time, and pods that start and end in a

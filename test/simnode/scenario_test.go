@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/sim"
+	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
 // play runs the demo on a fake clock and returns the uses of the pods and of the devices.

@@ -2,7 +2,7 @@ package simnode
 
 import (
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/sim"
+	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
 // SourceWith returns another source of the node's devices, with other options. Its clock is the

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/driver/sim"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
 // Use is the true use by a pod of a device of a claim, or of a share of one.

@@ -1,0 +1,206 @@
+package attack
+
+import (
+	"crypto/x509"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/test/largenode"
+	"github.com/dra-exporter/dra-exporter/test/live"
+)
+
+// programPath is the environment variable that names the program.
+const programPath = "DRA_EXPORTER"
+
+// maxResident is how much of the process may be resident in an attack, in bytes.
+const maxResident = 160 << 20
+
+// target is the program on a large node, with the chart's limit of memory: it is killed when more
+// is resident.
+type target struct {
+	*live.Program
+	t      testing.TB
+	node   *largenode.Node
+	client *http.Client
+	trust  *x509.CertPool // nil: the program serves without TLS
+	// authorization is the header of that name of the honest scraper; nil: it has none.
+	authorization func() string
+
+	mu   sync.Mutex
+	peak int64 // resident bytes
+	over bool  // it was killed for its memory
+}
+
+// newTarget starts the program on a large node with more flags, which replace the node's, and waits
+// until it shows all of the node. Args repeat flags.
+func newTarget(t testing.TB, flags map[string]string, args ...string) *target {
+	t.Helper()
+	node := largenode.Start(t)
+	g := launch(t, node, flags, args...)
+	g.await("aware of the node", g.complete)
+	return g
+}
+
+// newTLSTarget is newTarget with TLS, and so with HTTP/2.
+func newTLSTarget(t testing.TB, flags map[string]string) *target {
+	t.Helper()
+	node := largenode.Start(t)
+	trust := live.Certificate(t, node.Dir)
+	merged := maps.Clone(flags)
+	if merged == nil {
+		merged = map[string]string{}
+	}
+	merged["web.config.file"] = node.Write(t, "web.yaml", "tls_server_config: {cert_file: cert.pem, key_file: key.pem}\n")
+	g := launch(t, node, merged)
+	g.trust, g.client = trust, newClient(trust)
+	g.await("aware of the node", g.complete)
+	return g
+}
+
+// launch starts the program on a node and does not wait until it is ready.
+func launch(t testing.TB, node *largenode.Node, flags map[string]string, args ...string) *target {
+	t.Helper()
+	return launchBy(t, node, nil, flags, args...)
+}
+
+// launchBy is launch with a command that becomes the program.
+func launchBy(
+	t testing.TB, node *largenode.Node, wrapper []string, flags map[string]string, args ...string,
+) *target {
+	t.Helper()
+	merged := node.Flags()
+	maps.Copy(merged, flags)
+	line := append(slices.Clone(wrapper), os.Getenv(programPath))
+	for _, name := range slices.Sorted(maps.Keys(merged)) {
+		line = append(line, "--"+name+"="+merged[name])
+	}
+	limit, goLimit := chartLimits(t)
+	line = append(line, args...)
+	cmd := exec.Command(line[0], line[1:]...)
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GOMEMLIMIT=" + goLimit}
+	g := &target{
+		t: t, node: node, client: newClient(nil), Program: live.Launch(t, cmd),
+	}
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		g.watch(limit)
+	}()
+	t.Cleanup(func() {
+		g.client.CloseIdleConnections()
+		if *before != "" {
+			g.Kill() // an older program may not end by itself
+		} else if g.Running() {
+			_ = g.Stop() // which live.Launch judges
+		}
+		<-watched
+	})
+	return g
+}
+
+// watch follows the resident memory until the program ends, and kills it when it is over the limit.
+func (g *target) watch(limit int64) {
+	again := time.NewTicker(10 * time.Millisecond)
+	defer again.Stop()
+	for {
+		select {
+		case <-g.Ended():
+			return
+		case <-again.C:
+		}
+		now, err := g.Memory("VmRSS")
+		if err != nil {
+			continue // it is ending
+		}
+		g.mu.Lock()
+		g.peak = max(g.peak, now)
+		g.over = now > limit
+		over := g.over
+		g.mu.Unlock()
+		if over {
+			g.Kill()
+			return
+		}
+	}
+}
+
+// resident returns the maximum of the resident bytes so far, and whether the program was killed for
+// them.
+func (g *target) resident() (peak int64, over bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.peak, g.over
+}
+
+// url returns the address of a path.
+func (g *target) url(path string) string {
+	if g.trust != nil {
+		return "https://" + g.Address + path
+	}
+	return "http://" + g.Address + path
+}
+
+// await retries until there is no error. It ends the test if the program ends.
+func (g *target) await(what string, try func() error) {
+	g.t.Helper()
+	live.Await(g.t, 3*time.Minute, what, func() error {
+		if !g.Running() {
+			g.t.Fatalf("not %s: the program has ended: %v", what, g.State())
+		}
+		return try()
+	})
+}
+
+// complete returns an error unless a scrape shows the power of all pods of the node.
+func (g *target) complete() error {
+	a, err := g.scrape(time.Minute)
+	if err != nil {
+		return err
+	}
+	if n := strings.Count(a.body, "\ndra_pod_power_watts{"); n != largenode.Pods {
+		return fmt.Errorf("%d pods have power, want %d", n, largenode.Pods)
+	}
+	return nil
+}
+
+// chartLimits returns the limit of memory that the chart gives the program, and its $GOMEMLIMIT,
+// both in bytes.
+func chartLimits(t testing.TB) (limit int64, goLimit string) {
+	t.Helper()
+	manifests, err := os.ReadFile("../../../deployments/manifests/dra-exporter.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for document := range strings.SplitSeq(string(manifests), "\n---\n") {
+		var set appsv1.DaemonSet
+		if err := yaml.Unmarshal([]byte(document), &set); err != nil || set.Kind != "DaemonSet" {
+			continue // another kind
+		}
+		container := set.Spec.Template.Spec.Containers[0]
+		limit = container.Resources.Limits.Memory().Value()
+		i := slices.IndexFunc(container.Env, func(e corev1.EnvVar) bool { return e.Name == "GOMEMLIMIT" })
+		if i < 0 {
+			break
+		}
+		if goLimit = container.Env[i].Value; goLimit == "" {
+			goLimit = strconv.FormatInt(limit, 10) // by reference to the limit
+		}
+	}
+	if limit == 0 || goLimit == "" {
+		t.Fatalf("the manifests have a limit of %d bytes and GOMEMLIMIT %q", limit, goLimit)
+	}
+	return limit, goLimit
+}

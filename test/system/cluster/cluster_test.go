@@ -1,0 +1,314 @@
+package cluster_test
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	resourceapi "k8s.io/api/resource/v1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/test/system/cluster"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
+)
+
+// waitLimit bounds every wait for the cluster or the exporter, on a busy machine too.
+const waitLimit = 3 * time.Minute
+
+// claims are the claims of testdata/workloads.yaml, by the pods that hold them.
+var claims = map[string]string{
+	"default/single":     "default/single",
+	"default/both-a":     "default/both",
+	"default/both-b":     "default/both",
+	"default/part-a":     "default/part-a",
+	"default/part-b":     "default/part-b",
+	"monitoring/monitor": "monitoring/monitor",
+}
+
+// holdEnv makes the test binary start a cluster, say where it is, and wait to be killed. Its value
+// is the programs of a cluster without containers, as JSON, or empty.
+const holdEnv = "CLUSTER_TEST_HOLD"
+
+func TestMain(m *testing.M) {
+	if programs, ok := os.LookupEnv(holdEnv); ok {
+		hold(programs)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func hold(programs string) {
+	dir, err := os.MkdirTemp("", "held-cluster-")
+	if err != nil {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+	fmt.Println(dir)
+	if programs == "" {
+		_, err = cluster.Start(context.Background(), cluster.Options{Runtime: cluster.Containerd, Dir: dir})
+	} else {
+		var built node.Config
+		if err = json.Unmarshal([]byte(programs), &built); err == nil {
+			_, err = cluster.StartPrograms(context.Background(), cluster.Options{Dir: dir}, built)
+		}
+	}
+	if err != nil {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+	fmt.Println("ready")
+	select {}
+}
+
+// Clusters side by side do not meet, and each ends with whoever started it, even one that is
+// killed, or gets a Ctrl-C. One of them is of a user without privileges.
+func TestCluster(t *testing.T) {
+	starting := startHolder(t, exec.Command(os.Args[0]), "")
+	ready := startHolder(t, exec.Command(os.Args[0]), "")
+	unprivileged := startUnprivileged(t)
+	starting.end(t, syscall.SIGKILL) // In the middle of its start, or before.
+	c := start(t)
+	t.Run("Containers", func(t *testing.T) { testContainers(t, c) })
+	ready.await(t, "ready")
+	kubectl(t, c, "apply", "-f", "testdata/workloads.yaml")
+	ready.end(t, syscall.SIGINT)
+	awaitPods(t, c)
+	t.Run("PodResources", func(t *testing.T) { testPodResources(t, c) })
+	t.Run("Unprivileged", func(t *testing.T) { testUnprivileged(t, unprivileged) })
+}
+
+// awaitPods waits until the pods of testdata/workloads.yaml are ready.
+func awaitPods(t *testing.T, c *cluster.Cluster) {
+	t.Helper()
+	for pod := range claims {
+		namespace, name, _ := strings.Cut(pod, "/")
+		kubectl(t, c, "wait", "--for=condition=Ready", "pod", name, "--namespace="+namespace, "--timeout="+waitLimit.String())
+	}
+}
+
+// holder is another process that holds a cluster.
+type holder struct {
+	cmd   *exec.Cmd
+	lines *bufio.Scanner
+	dir   string
+}
+
+// startHolder starts a holder by a command that runs this test binary; hold says what programs are.
+func startHolder(t *testing.T, cmd *exec.Cmd, programs string) *holder {
+	t.Helper()
+	h := &holder{cmd: cmd}
+	h.cmd.Env = append(os.Environ(), holdEnv+"="+programs)
+	h.cmd.Stderr = os.Stderr
+	if h.cmd.SysProcAttr == nil {
+		h.cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	h.cmd.SysProcAttr.Setpgid = true
+	stdout, err := h.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.cmd.Process.Kill() })
+	h.lines = bufio.NewScanner(stdout)
+	if !h.lines.Scan() {
+		t.Fatal("the other process does not say where its cluster is")
+	}
+	h.dir = h.lines.Text()
+	t.Cleanup(func() { _ = os.RemoveAll(h.dir) })
+	return h
+}
+
+func (h *holder) await(t *testing.T, want string) {
+	t.Helper()
+	if !h.lines.Scan() || h.lines.Text() != want {
+		t.Fatalf("the other process says %q, want %q", h.lines.Text(), want)
+	}
+}
+
+// end sends a signal to the process and all of its group, as a terminal does, and checks that
+// nothing of its cluster runs soon after.
+func (h *holder) end(t *testing.T, signal syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(-h.cmd.Process.Pid, signal); err != nil {
+		t.Fatal(err)
+	}
+	_ = h.cmd.Wait() // Says only that it was killed.
+	deadline := time.Now().Add(waitLimit)
+	for len(leftovers(t, h.dir)) > 0 {
+		if time.Now().After(deadline) {
+			t.Fatalf("left after its end: %q", leftovers(t, h.dir))
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if err := cluster.Down(h.dir); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(h.dir, "etcd")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the files of the killed cluster are left: %v", err)
+	}
+}
+
+// start starts a cluster and stops it at the test's end, which must leave no process and no file.
+func start(t *testing.T) *cluster.Cluster {
+	t.Helper()
+	begin := time.Now()
+	c, err := cluster.Start(t.Context(), cluster.Options{Runtime: cluster.Containerd, Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("started in %v", time.Since(begin).Round(time.Millisecond))
+	t.Cleanup(func() {
+		begin := time.Now()
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+		t.Logf("stopped in %v", time.Since(begin).Round(time.Millisecond))
+		if _, err := os.Stat(c.Dir()); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the cluster's folder is left: %v", err)
+		}
+		if left := leftovers(t, c.Dir()); len(left) > 0 {
+			t.Errorf("left after its end: %q", left)
+		}
+	})
+	return c
+}
+
+// leftovers returns the processes, mounts and cgroups that name a folder.
+func leftovers(t *testing.T, dir string) []string {
+	t.Helper()
+	var left []string
+	for _, pattern := range []string{"/proc/[0-9]*/cmdline", "/proc/self/mountinfo", "/proc/self/cgroup"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			if err == nil && strings.Contains(string(content), dir) {
+				left = append(left, file+": "+strings.ReplaceAll(string(content), "\x00", " "))
+			}
+		}
+	}
+	name := strings.ReplaceAll(strings.Trim(dir, "/"), "/", "-")
+	if err := filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Name() == name {
+			left = append(left, path)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return left
+}
+
+func kubectl(t *testing.T, c *cluster.Cluster, args ...string) string {
+	t.Helper()
+	output, err := c.Kubectl(t.Context(), "", args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(output)
+}
+
+// share is a device as a container holds it.
+type share struct{ Driver, Pool, Device, Share string }
+
+func compare(a, b share) int {
+	return cmp.Or(cmp.Compare(a.Device, b.Device), cmp.Compare(a.Share, b.Share))
+}
+
+// allocated returns what the scheduler has given to each claim.
+func allocated(t *testing.T, c *cluster.Cluster) map[string][]share {
+	t.Helper()
+	var list resourceapi.ResourceClaimList
+	if err := json.Unmarshal([]byte(kubectl(t, c, "get", "resourceclaims", "-A", "-o", "json")), &list); err != nil {
+		t.Fatal(err)
+	}
+	out := make(map[string][]share)
+	for _, claim := range list.Items {
+		if claim.Status.Allocation == nil {
+			continue
+		}
+		var shares []share
+		for _, r := range claim.Status.Allocation.Devices.Results {
+			s := share{Driver: r.Driver, Pool: r.Pool, Device: r.Device}
+			if r.ShareID != nil {
+				s.Share = string(*r.ShareID)
+			}
+			shares = append(shares, s)
+		}
+		slices.SortFunc(shares, compare)
+		out[claim.Namespace+"/"+claim.Name] = shares
+	}
+	return out
+}
+
+// kubelet is a client of the PodResources socket.
+func kubelet(t *testing.T, c *cluster.Cluster) podresources.PodResourcesListerClient {
+	t.Helper()
+	conn, err := grpc.NewClient("unix://"+c.KubeletRoot()+"/pod-resources/kubelet.sock",
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return podresources.NewPodResourcesListerClient(conn)
+}
+
+// testPodResources checks that the kubelet says of every pod what the scheduler has decided, and
+// the two oddities that the exporter is built around: CDI names accumulate along the devices of a
+// claim, and admin access does not show.
+func testPodResources(t *testing.T, c *cluster.Cluster) {
+	resp, err := kubelet(t, c).List(t.Context(), &podresources.ListPodResourcesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := allocated(t, c)
+	want, got := make(map[string][]share), make(map[string][]share)
+	for pod, claim := range claims {
+		want[pod] = given[claim]
+	}
+	for _, pod := range resp.PodResources {
+		name := pod.Namespace + "/" + pod.Name
+		for _, claim := range pod.Containers[0].DynamicResources {
+			for i, r := range claim.ClaimResources {
+				got[name] = append(got[name], share{r.DriverName, r.PoolName, r.DeviceName, r.GetShareId()})
+				if len(r.CdiDevices) != i+1 {
+					t.Errorf("%s: device %d has %d CDI names: does the kubelet no longer accumulate them?", name, i, len(r.CdiDevices))
+				}
+			}
+		}
+		slices.SortFunc(got[name], compare)
+	}
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("the kubelet and the API differ (-API +kubelet):\n%s", diff)
+	}
+	if n := len(got["monitoring/monitor"]); n != gpudriver.GPUs {
+		t.Errorf("the monitor is listed with %d devices, want all %d", n, gpudriver.GPUs)
+	}
+	if a, b := got["default/part-a"], got["default/part-b"]; len(a) != 1 || len(b) != 1 || a[0].Share == "" ||
+		a[0].Share == b[0].Share {
+		t.Errorf("consumable capacity: shares are %v and %v, want one each with its own ID", a, b)
+	}
+}

@@ -1,0 +1,187 @@
+package scenarios
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+)
+
+// account is a ServiceAccount for an exporter, with a role of its own.
+type account struct {
+	*namespace
+	user string
+	dir  string
+
+	mu    sync.Mutex
+	conns []net.Conn // the exporter's, to the API server
+}
+
+func (n *namespace) account(name string) *account {
+	n.Helper()
+	a := &account{namespace: n, user: name, dir: n.TempDir()}
+	a.create()
+	meta := metav1.ObjectMeta{Name: name}
+	_, err := n.client.RbacV1().ClusterRoles().Create(n.Context(), &rbacv1.ClusterRole{ObjectMeta: meta},
+		metav1.CreateOptions{})
+	n.no(err)
+	_, err = n.client.RbacV1().ClusterRoleBindings().Create(n.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: meta,
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: n.name, Name: name}},
+	}, metav1.CreateOptions{})
+	n.no(err)
+	return a
+}
+
+// create makes the ServiceAccount, and writes a token of it into the file that the exporter reads.
+func (a *account) create() {
+	a.Helper()
+	accounts := a.client.CoreV1().ServiceAccounts(a.name)
+	_, err := accounts.Create(a.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: a.user}},
+		metav1.CreateOptions{})
+	a.no(err)
+	token, err := accounts.CreateToken(a.Context(), a.user, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	a.no(err)
+	a.no(os.WriteFile(a.token()+".tmp", []byte(token.Status.Token), 0o600))
+	a.no(os.Rename(a.token()+".tmp", a.token()))
+}
+
+// remove deletes the ServiceAccount: its tokens are worth nothing from then on.
+func (a *account) remove() {
+	a.Helper()
+	a.no(a.client.CoreV1().ServiceAccounts(a.name).Delete(a.Context(), a.user, metav1.DeleteOptions{}))
+}
+
+func (a *account) token() string { return filepath.Join(a.dir, "token") }
+
+// grant gives the account these rights and no others.
+func (a *account) grant(rights []right) {
+	a.Helper()
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: a.user}}
+	for _, r := range rights {
+		role.Rules = append(role.Rules,
+			rbacv1.PolicyRule{APIGroups: []string{r.group}, Resources: []string{r.resource}, Verbs: []string{r.verb}})
+	}
+	_, err := a.client.RbacV1().ClusterRoles().Update(a.Context(), role, metav1.UpdateOptions{})
+	a.no(err)
+}
+
+// start starts an exporter with the account's token. It reads no devices, and takes the pods from
+// the API server.
+func (a *account) start() *program {
+	a.Helper()
+	return a.startWith("--kubelet.pods-socket=" + filepath.Join(a.dir, "none.sock"))
+}
+
+// startWithPods is start, but takes the pods from the kubelet's Pods API.
+func (a *account) startWithPods() *program {
+	a.Helper()
+	return a.startWith()
+}
+
+func (a *account) startWith(flags ...string) *program {
+	a.Helper()
+	config := a.access.DeepCopy()
+	for _, user := range config.AuthInfos {
+		user.Token, user.TokenFile = "", a.token()
+	}
+	for _, server := range config.Clusters {
+		server.Server = "https://" + forwarded(a.T, a.dial)
+	}
+	kubeconfig := filepath.Join(a.dir, "kubeconfig")
+	a.no(clientcmd.WriteToFile(*config, kubeconfig))
+	return startExporter(a.T,
+		slices.Concat(a.common, []string{"--kubeconfig=" + kubeconfig, "--path.cdi=" + a.dir}, flags))
+}
+
+func (a *account) dial(ctx context.Context) (net.Conn, error) {
+	conn, err := a.cluster.DialServer(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the API server: %w", err)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.conns = append(a.conns, conn)
+	return conn, nil
+}
+
+// cut ends the exporter's connections, and so its watches: the API server lets those go on whose
+// token has become invalid.
+func (a *account) cut() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, conn := range a.conns {
+		_ = conn.Close() // It may have ended.
+	}
+	a.conns = nil
+}
+
+// refused waits until the API server, which remembers for some seconds that a token was good,
+// refuses the account's.
+func (a *account) refused() {
+	a.Helper()
+	config, err := a.cluster.Client()
+	a.no(err)
+	config.BearerToken, config.BearerTokenFile = "", a.token()
+	client, err := kubernetes.NewForConfig(config)
+	a.no(err)
+	eventually(a.T, "the account's token is refused", func() error {
+		_, err := client.ResourceV1().ResourceSlices().List(a.Context(), metav1.ListOptions{Limit: 1})
+		if apierrors.IsUnauthorized(err) {
+			return nil
+		}
+		return fmt.Errorf("the answer is %w", err)
+	})
+}
+
+// signedOut has an account deleted while an exporter works with its token, and created again:
+// meanwhile the exporter says that it is not known, and what the kubelet knows, of a new pod too,
+// and is as good as before once its file has the new account's token.
+func (n *namespace) signedOut(a *account, rights []right) {
+	n.Helper()
+	a.grant(rights)
+	p := a.start()
+	n.knowsAll(p)
+	a.remove()
+	a.refused()
+	a.cut()
+	n.claim("late", request("gpu", gpudriver.ClassGPU))
+	n.pod("late", podSpec("late"))
+	n.phase("late", corev1.PodRunning)
+	eventually(n.T, "the exporter says that it is not known, and what it knows", func() error {
+		for _, source := range []string{"claims", "slices", "pods"} {
+			if err := p.down(source, "unauthorized"); err != nil {
+				return err
+			}
+		}
+		return n.holdsLike(p, true)
+	})
+	a.create()
+	n.knowsAll(p)
+}
+
+// down reports whether a source is down, and has been for a reason.
+func (p *program) down(source, reason string) error {
+	if err := p.has("dra_exporter_source_up", 0, "source", source); err != nil {
+		return err
+	}
+	n, err := p.value("dra_exporter_source_errors_total", "source", source, "reason", reason)
+	if err == nil && n < 1 {
+		err = fmt.Errorf("no error of %s is counted as %s", source, reason)
+	}
+	return err
+}

@@ -1,0 +1,378 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+)
+
+// A claim of one pod: the pod, and the claim, have all of the device.
+func testSingle(t *testing.T, w *world) {
+	n := w.namespace(t, "single")
+	n.claim("one", request("gpu", gpudriver.ClassGPU))
+	n.pod("user", podSpec("one"))
+	n.running(1)
+	holds, r := n.agree(1)
+	d := deviceOf(r, holds[0].Device)
+	if d.Attribution != join.AttributionExclusive || d.Up == nil || !*d.Up {
+		t.Errorf("the device is divided as %q and up: %v, want exclusive and up", d.Attribution, d.Up)
+	}
+	n.charges(d.Device, claimPart("one", 1), podPart("user", 1))
+	n.remove("user", 1)
+	n.agree(0)
+}
+
+// A Deployment whose pods each get a claim from a template; one pod goes, and its claim with it.
+func testDeployment(t *testing.T, w *world) {
+	n := w.namespace(t, "deployment")
+	n.template("gpu", request("gpu", gpudriver.ClassGPU))
+	n.deployment("workers", 3, templateSpec("gpu"))
+	n.running(3)
+	before, _ := n.agree(3)
+	n.scale("workers", 2)
+	n.running(2)
+	after, r := n.agree(2)
+	for _, h := range before {
+		if slices.Contains(after, h) {
+			continue
+		}
+		if gone := holder(r.Claims, n.name, h.Claim, h.Device); gone.Ended == nil || gone.AllocatedSeconds <= 0 {
+			t.Errorf("the claim of the pod that went: %+v, want one that ended", gone)
+		}
+	}
+	n.scale("workers", 3)
+	n.running(3)
+	n.agree(3)
+	n.scale("workers", 0)
+	n.running(0)
+	n.agree(0)
+}
+
+// A claim of two devices that two pods share: each pod is charged half of both.
+func testSharedClaim(t *testing.T, w *world) {
+	n := w.namespace(t, "shared-claim")
+	n.claim("both", some(request("gpus", gpudriver.ClassGPU), 2))
+	n.pod("a", podSpec("both"))
+	n.pod("b", podSpec("both"))
+	n.running(2)
+	holds, _ := n.agree(4)
+	for _, h := range holds[:2] {
+		n.charges(h.Device, claimPart("both", 1), podPart("a", 0.5), podPart("b", 0.5))
+	}
+	n.remove("b", 1)
+	n.agree(2)
+	n.remove("a", 1)
+	n.agree(0)
+}
+
+// A claim of two requests, each for a container of its own.
+func testRequestScoped(t *testing.T, w *world) {
+	n := w.namespace(t, "request-scoped")
+	n.claim("parts", some(request("big", gpudriver.ClassGPU), 2), request("small", gpudriver.ClassGPU))
+	spec := podSpec("parts")
+	spec.Containers[0].Resources.Claims[0].Request = "big"
+	side := *spec.Containers[0].DeepCopy()
+	side.Name, side.Resources.Claims[0].Request = "side", "small"
+	spec.Containers = append(spec.Containers, side)
+	n.pod("user", spec)
+	n.running(1)
+	holds, _ := n.agree(3)
+	requests := map[string]int{}
+	for _, h := range holds {
+		requests[h.Request]++
+	}
+	if requests["big"] != 2 || requests["small"] != 1 {
+		t.Errorf("devices by request: %v, want 2 of big and 1 of small", requests)
+	}
+	n.remove("user", 1)
+	n.agree(0)
+}
+
+// Two claims that take 10 and 30 GiB of one device: it is divided by what they consume, and the
+// first has all of it when the second goes.
+func testConsumedCapacity(t *testing.T, w *world) {
+	n := w.namespace(t, "consumed-capacity")
+	n.claim("small", memory(request("part", gpudriver.ClassShared), 0, "7Gi")) // The policy rounds it up to 10.
+	n.claim("large", memory(request("part", gpudriver.ClassShared), 0, "30Gi"))
+	n.pod("small", podSpec("small"))
+	n.pod("large", podSpec("large"))
+	n.running(2)
+	holds, r := n.agree(2)
+	d := deviceOf(r, "shared-0")
+	if d.Attribution != join.AttributionCapacity {
+		t.Errorf("the device is divided by %q, want capacity", d.Attribution)
+	}
+	for _, h := range holds {
+		if h.Device != "shared-0" || h.Share == "" {
+			t.Errorf("%+v holds no share of shared-0", h)
+		}
+	}
+	n.charges("shared-0", claimPart("small", 0.25).without(0.5), claimPart("large", 0.75).without(0.5),
+		podPart("large", 0.75).without(0.5))
+	n.remove("large", 1)
+	_, r = n.agree(1)
+	if d := deviceOf(r, "shared-0"); d.Attribution != join.AttributionExclusive {
+		t.Errorf("the device of the one who is left is divided by %q, want exclusive", d.Attribution)
+	}
+	n.charges("shared-0", claimPart("small", 1), claimPart("large", 0))
+	n.remove("small", 1)
+	n.agree(0)
+}
+
+// Two partitions of one GPU are two devices; nobody holds the whole.
+func testPartitions(t *testing.T, w *world) {
+	n := w.namespace(t, "partitions")
+	n.claim("a", request("part", gpudriver.ClassPartition))
+	n.claim("b", request("part", gpudriver.ClassPartition))
+	n.pod("a", podSpec("a"))
+	n.pod("b", podSpec("b"))
+	n.running(2)
+	holds, r := n.agree(2)
+	if holds[0].Device == holds[1].Device {
+		t.Errorf("both hold %s", holds[0].Device)
+	}
+	for _, h := range holds {
+		if d := deviceOf(r, h.Device); d.Parent != "cut-0" || d.Attribution != join.AttributionExclusive {
+			t.Errorf("%s is a part of %q and divided as %q", h.Device, d.Parent, d.Attribution)
+		}
+	}
+	for _, s := range deviceOf(r, "cut-0").Shares {
+		if !s.Admin {
+			t.Errorf("the GPU that is cut is held as a whole: %+v", s)
+		}
+	}
+	n.charges(holds[0].Device, claimPart("a", 1), claimPart("b", 0))
+	n.remove("a", 1)
+	n.remove("b", 1)
+	n.agree(0)
+}
+
+// A monitor with admin access to devices that others hold or not is listed with each, owns none,
+// and is charged nothing, not even before the exporter knows of the admin access. Without claims,
+// it holds them as others do. What is cut in partitions is left out: the scheduler counts it even
+// for admin access, and does not give the whole and its parts at once.
+func testAdminAccess(t *testing.T, w *world) {
+	n := w.namespace(t, "admin-access", "resource.kubernetes.io/admin-access")
+	n.claim("owner", memory(request("part", gpudriver.ClassShared), 5, "10Gi"))
+	n.pod("owner", podSpec("owner"))
+	n.running(1)
+	all := request("all", gpudriver.ClassAll)
+	all.Exactly.AllocationMode, all.Exactly.AdminAccess = resourceapi.DeviceAllocationModeAll, ptr.To(true)
+	all.Exactly.Tolerations = []resourceapi.DeviceToleration{{Operator: resourceapi.DeviceTolerationOpExists}}
+	all.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: fmt.Sprintf(
+			"device.attributes[%[1]q].type == 'worn' || device.attributes[%[1]q].type == 'shared' && "+
+				"device.attributes[%[1]q].index == 5",
+			gpudriver.Name),
+	}}}
+	n.claim("monitor", all)
+	release := w.inventory.withhold(n.name)
+	n.pod("monitor", podSpec("monitor"))
+	unseen := n.seen("monitor")
+	release() // The file has the claim when the exporter has seen its devices prepared already.
+	eventually(t, "the exporters know of the admin access", func() error {
+		for _, e := range n.informed() {
+			r, err := e.report()
+			if err != nil {
+				return err
+			}
+			known := func(h hold) bool { return h.Pod == "monitor" && h.Admin }
+			if e.file && !slices.ContainsFunc(holdsOfExporter(r, n.name), known) {
+				return fmt.Errorf("%s does not", e.name)
+			}
+		}
+		return nil
+	})
+	unknown := time.Since(unseen)
+	n.running(2)
+	holds, _ := n.agree(3)
+	for _, h := range holds {
+		if h.Admin != (h.Pod == "monitor") {
+			t.Errorf("%+v has admin access: %v", h, h.Admin)
+		}
+	}
+	n.charges("worn-0", claimPart("monitor", 0).without(1), podPart("monitor", 0).without(1))
+	n.charges("shared-5", claimPart("owner", 1).without(0.5), claimPart("monitor", 0).without(0.5))
+	for _, e := range n.informed() {
+		r, err := e.report()
+		n.no(err)
+		for _, h := range holds {
+			switch got := energy(r, "claim", n.name, "monitor", h.Device); {
+			case got == 0:
+			case e.file && unknown > patience:
+				t.Logf("%s: the monitor was charged %v J of %s: it was unknown for up to %v", e.name, got, h.Device, unknown)
+			default:
+				t.Errorf("%s: the monitor was charged %v J of %s", e.name, got, h.Device)
+			}
+		}
+	}
+	n.remove("owner", 1)
+	n.remove("monitor", 1)
+	n.agree(0)
+}
+
+// patience is how long an exporter waits for the description of a claim that holds a device, before
+// it charges it.
+const patience = 2 * time.Second
+
+// seen waits until the exporters with an inventory file say that a pod holds something, which they
+// know from the kubelet. It returns when none of them did yet.
+func (n *namespace) seen(pod string) (unseen time.Time) {
+	n.Helper()
+	unseen = time.Now()
+	eventually(n.T, pod+" is seen", func() error {
+		asked, first := time.Now(), true
+		for _, e := range n.exporters {
+			if !e.file {
+				continue
+			}
+			r, err := e.report()
+			if err != nil {
+				return err
+			}
+			if !slices.ContainsFunc(holdsOfExporter(r, n.name), func(h hold) bool { return h.Pod == pod }) {
+				if first {
+					unseen = asked
+				}
+				return fmt.Errorf("%s: %s holds nothing", e.name, pod)
+			}
+			first = false
+		}
+		return nil
+	})
+	return unseen
+}
+
+// A pod that asks for an extended resource holds a device by a claim that the scheduler made.
+func testExtendedResource(t *testing.T, w *world) {
+	n := w.namespace(t, "extended-resource")
+	n.pod("user", resourceSpec(gpudriver.ExtendedResource, "1"))
+	n.running(1)
+	holds, _ := n.agree(1)
+	n.charges(holds[0].Device, claimPart(holds[0].Claim, 1))
+	n.remove("user", 1)
+	n.agree(0)
+}
+
+// part is the share of a device's energy that a claim or a pod must be charged.
+type part struct {
+	of, name string
+	share    float64
+	blind    float64 // where no claims are known
+	podless  float64 // where no objects of pods are known
+}
+
+func claimPart(name string, share float64) part { return part{"claim", name, share, share, share} }
+
+func podPart(name string, share float64) part { return part{"pod", name, share, share, share} }
+
+// without returns the part with another share where no claims are known.
+func (p part) without(share float64) part {
+	p.blind = share
+	return p
+}
+
+// withoutPods returns the part with another share where no objects of pods are known.
+func (p part) withoutPods(share float64) part {
+	p.podless = share
+	return p
+}
+
+// shareOf returns the share that an exporter charges in its way.
+func (p part) shareOf(w way) float64 {
+	switch {
+	case w.noPods && p.podless != p.share:
+		return p.podless
+	case w.noClaims:
+		return p.blind
+	default:
+		return p.share
+	}
+}
+
+// charges waits until the device has used some hundred joules while nobody came or went, and each
+// of the parts was charged its share of them, by every exporter.
+func (n *namespace) charges(device string, parts ...part) {
+	n.Helper()
+	n.chargesBy(n.exporters, func(*running) string { return device }, parts...)
+}
+
+// chargesBy waits until some exporters do so; each has its own name for the device.
+func (n *namespace) chargesBy(exporters []*running, device func(*running) string, parts ...part) {
+	n.Helper()
+	before, done := map[*running]*web.Report{}, map[*running]bool{}
+	eventually(n.T, "each is charged its part", func() error {
+		var wrong error
+		for _, e := range exporters {
+			if done[e] {
+				continue
+			}
+			after, err := e.report()
+			if err != nil {
+				return err
+			}
+			if before[e] == nil {
+				before[e] = after
+			}
+			whole, err := e.charges(n.name, device(e), before[e], after, parts)
+			if done[e] = err == nil; !done[e] {
+				wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
+			}
+			if whole >= enough {
+				before[e] = after
+			}
+		}
+		return wrong
+	})
+}
+
+// enough is how many joules make a check of what was charged.
+const enough = 300
+
+// charges compares what was charged between two snapshots, and returns what the device has used.
+func (r *running) charges(ns, device string, before, after *web.Report, parts []part) (whole float64, err error) {
+	whole = used(before, after, "device", "", "", device)
+	if whole < enough {
+		return whole, fmt.Errorf("%s has used %v J", device, whole)
+	}
+	for _, p := range parts {
+		got, want := used(before, after, p.of, ns, p.name, device), p.shareOf(r.way)*whole
+		if math.Abs(got-want) > 1e-6*whole {
+			err = errors.Join(err, fmt.Errorf("%s %s is charged %v J of %v J, want %v J", p.of, p.name, got, whole, want))
+		}
+	}
+	return whole, err
+}
+
+// used returns the energy that something used of a device between two snapshots.
+func used(before, after *web.Report, of, ns, name, device string) float64 {
+	return energy(after, of, ns, name, device) - energy(before, of, ns, name, device)
+}
+
+func energy(r *web.Report, of, ns, name, device string) float64 {
+	var values []web.ValueReport
+	switch of {
+	case "device":
+		values = deviceOf(r, device).Values
+	case "claim":
+		values = holder(r.Claims, ns, name, device).Values
+	case "pod":
+		values = holder(r.Pods, ns, name, device).Values
+	}
+	for i := range values {
+		if values[i].Quantity == "energy" {
+			return values[i].Value
+		}
+	}
+	return 0
+}

@@ -1,0 +1,116 @@
+package scenarios
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	resourceapi "k8s.io/api/resource/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/cpuset"
+	"tags.cncf.io/container-device-interface/specs-go"
+
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/cpudriver"
+)
+
+// Two claims have a CPU each of one device, as dra-driver-cpu gives them by default, and one of
+// their pods keeps its CPU busy. Each claim is charged what its own CPU did, in every way: at least
+// what its pod took, and at most what the CPU did for all users. The device's values are means over
+// its CPUs, so that a claim's time is the device's part times the number of CPUs.
+func testCPUGroup(t *testing.T, w *world) {
+	n := w.namespace(t, "cpu-group")
+	n.claim("burning", cpus(1))
+	n.claim("quiet", cpus(1))
+	before := n.busy()
+	n.pod("burner", once(podSpec("burning", "burn", "3s")))
+	n.pod("sleeper", podSpec("quiet"))
+	n.running(2)
+	n.agree(2)
+	own := map[string]cpuset.CPUSet{"burning": n.cpusOf("burning"), "quiet": n.cpusOf("quiet")}
+	if own["burning"].Size() != 1 || own["quiet"].Size() != 1 || own["burning"].Equals(own["quiet"]) {
+		t.Fatalf("the driver gave the CPUs %v", own)
+	}
+	burnt := n.burnt("burner")
+	eventually(t, "the claim is charged what its pod took", func() error {
+		var wrong error
+		for _, e := range n.exporters {
+			got, err := n.cpuTime(e, "burning")
+			if err != nil {
+				return err
+			}
+			if got < burnt-cpuSlack {
+				wrong = errors.Join(wrong, fmt.Errorf("%s: %.2f s, want %.2f s", e.name, got, burnt))
+			}
+		}
+		return wrong
+	})
+	for _, e := range n.exporters {
+		for claim, cpus := range own {
+			got, err := n.cpuTime(e, claim)
+			n.no(err)
+			busy, device := n.busy(), fmt.Sprintf("cpudev%03d", cpus.List()[0])
+			t.Logf("%s: claim %s is charged %.2f s of %s, which was busy for %.2f s", e.name, claim, got, device,
+				busy[device]-before[device])
+			if got > busy[device]-before[device]+cpuSlack {
+				t.Errorf("%s: claim %s is charged more than its CPU did", e.name, claim)
+			}
+		}
+		r, err := e.report()
+		n.no(err)
+		if d := deviceOf(r, cpudriver.Group); d.Attribution != join.AttributionCPUs || d.Up == nil || !*d.Up {
+			t.Errorf("%s: the device is divided %q, and up: %v", e.name, d.Attribution, d.Up)
+		}
+	}
+	n.remove("burner", 1)
+	n.remove("sleeper", 1)
+	n.agree(0)
+}
+
+// cpus asks for a number of CPUs of the group.
+func cpus(number int64) resourceapi.DeviceRequest {
+	r := request("cpus", cpudriver.ClassGroup)
+	r.Exactly.Capacity = &resourceapi.CapacityRequirements{
+		Requests: map[resourceapi.QualifiedName]resource.Quantity{
+			cpudriver.Capacity: *resource.NewQuantity(number, resource.DecimalSI),
+		},
+	}
+	return r
+}
+
+// cpusOf returns the CPUs that the driver gave to a claim, as it tells the containers.
+func (n *namespace) cpusOf(claim string) cpuset.CPUSet {
+	n.Helper()
+	object, err := n.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), claim, metav1.GetOptions{})
+	n.no(err)
+	content, err := os.ReadFile(filepath.Join(n.cluster.CDI(), cpudriver.Name+".json"))
+	n.no(err)
+	var spec specs.Spec
+	n.no(json.Unmarshal(content, &spec))
+	for i := range spec.Devices {
+		for _, env := range spec.Devices[i].ContainerEdits.Env {
+			if list, ok := strings.CutPrefix(env, "DRA_CPUSET_"+string(object.UID)+"="); ok {
+				own, err := cpuset.Parse(list)
+				n.no(err)
+				return own
+			}
+		}
+	}
+	n.Fatalf("no CPUs of claim %s in %s", claim, content)
+	return cpuset.New()
+}
+
+// cpuTime returns the CPU time that an exporter charges a claim of the group, in seconds.
+func (n *namespace) cpuTime(e *running, claim string) (float64, error) {
+	r, err := e.report()
+	if err != nil {
+		return 0, err
+	}
+	return active(holder(r.Claims, n.name, claim, cpudriver.Group).Values) * float64(runtime.NumCPU()), nil
+}

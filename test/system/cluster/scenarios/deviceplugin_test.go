@@ -1,0 +1,65 @@
+package scenarios
+
+import (
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/deviceplugin"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+)
+
+// A node in migration, where a device plugin gives GPUs to pods beside the DRA driver: the pods
+// hold them and are charged, and no claim is. The GPU that the driver publishes too is that device
+// and no other, and two time slices of one GPU are one device.
+func testDevicePlugin(t *testing.T, w *world) {
+	n := w.namespace(t, "device-plugin")
+	n.pod("whole", resourceSpec(deviceplugin.Whole, "2"))
+	n.pod("slice-a", resourceSpec(deviceplugin.Shared, "1"))
+	n.pod("slice-b", resourceSpec(deviceplugin.Shared, "1"))
+	n.running(3)
+	holds, r := n.agree(4)
+	shares := map[string]string{}
+	for _, h := range holds {
+		shares[h.Device] += h.Share
+	}
+	if s := shares[deviceplugin.SlicedUUID]; len(shares) != 3 || s != "01" && s != "10" {
+		t.Errorf("the shares of the devices are %q", shares)
+	}
+	for id, want := range map[string]string{
+		gpudriver.WornUUID():      gpudriver.Name,
+		deviceplugin.UnlistedUUID: deviceplugin.Whole, deviceplugin.SlicedUUID: deviceplugin.Shared,
+	} {
+		var drivers []string
+		for i := range r.Devices {
+			if r.Devices[i].UUID == id {
+				drivers = append(drivers, r.Devices[i].Driver)
+			}
+		}
+		if len(drivers) != 1 || drivers[0] != want {
+			t.Errorf("GPU %s is a device of %q, want %s alone", id, drivers, want)
+		}
+	}
+	worn := &held{hold: hold{Device: gpudriver.Worn}}
+	n.chargesBy(n.exporters, func(e *running) string { return e.device(worn) }, podPart("whole", 1))
+	n.charges(deviceplugin.UnlistedUUID, podPart("whole", 1))
+	n.charges(deviceplugin.SlicedUUID, podPart("slice-a", 0.5), podPart("slice-b", 0.5))
+	n.healthy(gpudriver.Worn, gpudriver.WornUUID(), "healthy")
+	n.noClaims()
+	n.remove("whole", 1)
+	n.agree(2)
+	n.clear()
+	n.noClaims()
+}
+
+// noClaims checks that the exporters know of no claim in the namespace, nor of one without a name.
+func (n *namespace) noClaims() {
+	n.Helper()
+	for _, p := range n.exporters {
+		r, err := p.report()
+		n.no(err)
+		for i := range r.Claims {
+			if c := &r.Claims[i]; c.Namespace == n.name || c.Name == "" {
+				n.Errorf("the claim %s/%s has %s, want none", c.Namespace, c.Name, c.Device)
+			}
+		}
+	}
+}

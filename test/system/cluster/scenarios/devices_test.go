@@ -1,0 +1,260 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
+)
+
+// The hardware behind a device's name is replaced by another while a pod holds it, and its counter
+// has another past: the claim is charged what was used while it held the device, and nothing of
+// that past.
+func testReplacedDevice(t *testing.T, w *world) {
+	n := w.namespace(t, "replaced-device")
+	n.claim("one", request("gpu", gpudriver.ClassGPU))
+	n.pod("user", podSpec("one"))
+	n.running(1)
+	begin := time.Now()
+	holds, _ := n.agree(1)
+	device := holds[0].Device
+	n.charges(device, claimPart("one", 1))
+	index, err := strconv.Atoi(strings.TrimPrefix(device, "gpu-"))
+	n.no(err)
+	w.vendor.replace(device, gpudriver.Replacement(index))
+	n.no(w.cluster.SetReplaced(device))
+	eventually(t, "the other hardware is known", func() error {
+		var wrong error
+		for _, e := range n.informed() {
+			r, err := e.report()
+			if err != nil {
+				return err
+			}
+			if d := deviceOf(r, device); d.UUID != gpudriver.Replacement(index) {
+				wrong = errors.Join(wrong, fmt.Errorf("%s: the UUID of %s is %q", e.name, device, d.UUID))
+			}
+		}
+		return wrong
+	})
+	n.charges(device, claimPart("one", 1), podPart("user", 1))
+	for _, e := range n.exporters {
+		r, err := e.report()
+		n.no(err)
+		most := maxWatts * (time.Since(begin) + 2*timing).Seconds()
+		if got := energy(r, "claim", n.name, "one", device); got > most {
+			t.Errorf("%s: the claim was charged %.0f J, and its device can't have used more than %.0f J", e.name, got, most)
+		}
+	}
+	n.remove("user", 1)
+	n.agree(0)
+}
+
+// A DeviceTaintRule taints a device without a change of any slice.
+func testTaintRule(t *testing.T, w *world) {
+	const key, value = "example.com/maintenance", "planned"
+	device := fmt.Sprintf("gpu-%d", gpudriver.GPUs-1)
+	rules := w.client.ResourceV1().DeviceTaintRules()
+	n := &namespace{T: t, world: w}
+	_, err := rules.Create(t.Context(), &resourceapi.DeviceTaintRule{
+		ObjectMeta: metav1.ObjectMeta{Name: "maintenance"},
+		Spec: resourceapi.DeviceTaintRuleSpec{
+			DeviceSelector: &resourceapi.DeviceTaintSelector{
+				Driver: ptr.To(gpudriver.Name), Pool: ptr.To(node.Name), Device: &device,
+			},
+			Taint: resourceapi.DeviceTaint{Key: key, Value: value, Effect: resourceapi.DeviceTaintEffectNoSchedule},
+		},
+	}, metav1.CreateOptions{})
+	n.no(err)
+	n.tainted(1, "device", device, "key", key, "value", value, "effect", "NoSchedule")
+	n.no(rules.Delete(t.Context(), "maintenance", metav1.DeleteOptions{}))
+	n.tainted(0, "key", key)
+}
+
+// tainted waits until each exporter with the API server has so many series of taints with these
+// labels.
+func (n *namespace) tainted(count int, labels ...string) {
+	n.Helper()
+	eventually(n.T, fmt.Sprintf("%d taints are %q", count, labels), func() error {
+		var wrong error
+		for _, e := range n.exporters {
+			if e.noServer {
+				continue
+			}
+			got, err := e.count("dra_device_tainted", labels...)
+			if err != nil {
+				return err
+			}
+			if got != count {
+				wrong = errors.Join(wrong, fmt.Errorf("%s: %d series", e.name, got))
+			}
+		}
+		return wrong
+	})
+}
+
+// testNotPrepared has a pod scheduled while the driver is away: its claim is allocated and its
+// devices are not free, though nothing is prepared and the kubelet lists nothing.
+func testNotPrepared(t *testing.T, w *world) {
+	n := w.namespace(t, "not-prepared")
+	n.order(w.cluster.StopComponent, "driver")
+	start := sync.OnceFunc(func() { n.order(w.cluster.StartComponent, "driver") })
+	t.Cleanup(start)
+	n.claim("one", request("gpu", gpudriver.ClassGPU))
+	n.pod("user", podSpec("one"))
+	var device string
+	eventually(t, "the pod is scheduled", func() error {
+		claim, err := w.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), "one", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if claim.Status.Allocation == nil || len(claim.Status.ReservedFor) == 0 {
+			return errors.New("its claim is not allocated")
+		}
+		device = claim.Status.Allocation.Devices.Results[0].Device
+		return nil
+	})
+	n.state(device, "allocated")
+	n.unresolved()
+	start()
+	n.running(1)
+	n.agree(1)
+	n.state(device, "prepared")
+	n.remove("user", 1)
+	n.agree(0)
+}
+
+// state waits until each exporter that knows claims says that claim "one" has a device in that
+// state.
+func (n *namespace) state(device, state string) {
+	n.Helper()
+	eventually(n.T, "the claim's device is "+state, func() error {
+		var wrong error
+		for _, e := range n.objects() {
+			err := e.has("dra_claim_device_info", 1, "namespace", n.name, "resourceclaim_name", "one", "device", device,
+				"state", state)
+			if err != nil {
+				wrong = errors.Join(wrong, fmt.Errorf("%s: %w", e.name, err))
+			}
+		}
+		return wrong
+	})
+}
+
+// testConflict makes the API server say that a running pod's claim has another device than the
+// kubelet has prepared: the claim's allocation counts, since it is reserved for that pod, and the
+// conflict is counted. Where no claims are known, the kubelet's word is all there is.
+func testConflict(t *testing.T, w *world) {
+	n := w.namespace(t, "conflict")
+	n.contradicts()
+	n.claim("one", request("gpu", gpudriver.ClassGPU))
+	n.pod("user", podSpec("one"))
+	n.running(1)
+	holds, _ := n.agree(1)
+	n.reallocate("one", n.free())
+	eventually(t, "the claim's allocation counts", func() error {
+		want, err := n.holdsOfCluster(n.Context(), n.name)
+		if err != nil {
+			return err
+		}
+		if want[0].Device == holds[0].Device {
+			return fmt.Errorf("the API server still says %s", want[0].Device)
+		}
+		var wrong error
+		for _, e := range n.exporters {
+			expected := e.expect(want)
+			if e.noClaims {
+				expected = e.expect(holds)
+			}
+			r, err := e.report()
+			if err != nil {
+				return err
+			}
+			if diff := gocmp.Diff(expected, holdsOfExporter(r, n.name)); diff != "" {
+				wrong = errors.Join(wrong, fmt.Errorf("%s: who holds what (-cluster +exporter):\n%s", e.name, diff))
+			}
+			count, err := e.count("dra_exporter_conflicts")
+			if err != nil {
+				return err
+			}
+			if count == 0 && !e.noClaims {
+				wrong = errors.Join(wrong, fmt.Errorf("%s: no conflict is counted", e.name))
+			}
+		}
+		return wrong
+	})
+	n.remove("user", 1)
+	n.agree(0)
+}
+
+// free returns a GPU that no claim has, as soon as there is one: other scenarios hold GPUs, too.
+func (n *namespace) free() string {
+	n.Helper()
+	var free string
+	eventually(n.T, "a GPU is free", func() error {
+		claims, err := n.client.ResourceV1().ResourceClaims("").List(n.Context(), metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		taken := map[string]bool{}
+		for i := range claims.Items {
+			if a := claims.Items[i].Status.Allocation; a != nil {
+				for _, r := range a.Devices.Results {
+					taken[r.Device] = true
+				}
+			}
+		}
+		for i := range gpudriver.GPUs {
+			if device := fmt.Sprintf("gpu-%d", i); !taken[device] {
+				free = device
+				return nil
+			}
+		}
+		return fmt.Errorf("all %d are taken", gpudriver.GPUs)
+	})
+	return free
+}
+
+// reallocate gives a claim another device, for the pods that it is reserved for. The API server
+// wants the allocation to be removed first, and that no pod has the claim then.
+func (n *namespace) reallocate(name, device string) {
+	n.Helper()
+	claims := n.client.ResourceV1().ResourceClaims(n.name)
+	claim, err := claims.Get(n.Context(), name, metav1.GetOptions{})
+	n.no(err)
+	allocation, reserved := claim.Status.Allocation.DeepCopy(), slices.Clone(claim.Status.ReservedFor)
+	claim.Status.Allocation, claim.Status.ReservedFor = nil, nil
+	claim, err = claims.UpdateStatus(n.Context(), claim, metav1.UpdateOptions{})
+	n.no(err)
+	allocation.Devices.Results[0].Device = device
+	claim.Status.Allocation, claim.Status.ReservedFor = allocation, reserved
+	_, err = claims.UpdateStatus(n.Context(), claim, metav1.UpdateOptions{})
+	n.no(err)
+}
+
+// count returns how many series other than 0 a family has with these labels, given as names and
+// values in turns.
+func (p *program) count(name string, labels ...string) (int, error) {
+	families, err := p.families()
+	if err != nil {
+		return 0, err
+	}
+	found := 0
+	for _, m := range families[name].GetMetric() {
+		if matches(m, labels) && m.GetGauge().GetValue()+m.GetCounter().GetValue() != 0 { // one of them is nil
+			found++
+		}
+	}
+	return found, nil
+}

@@ -1,0 +1,179 @@
+package scenarios
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+)
+
+var rounds = flag.Int("rounds", 2, "how often each pod is deleted by force and made anew")
+
+// lingering is how long the containers of a pod that was deleted by force run on, at most.
+const lingering = 4 * time.Second
+
+// lingers makes the pod's containers run on after a deletion by force.
+func lingers(spec corev1.PodSpec) corev1.PodSpec {
+	spec.TerminationGracePeriodSeconds = ptr.To(int64(lingering / time.Second))
+	return spec
+}
+
+// preStop makes the pod's main container run on in a hook, nearly as long as the grace period
+// allows.
+func preStop(spec corev1.PodSpec) corev1.PodSpec {
+	sleep := corev1.SleepAction{Seconds: int64(lingering/time.Second) - 1}
+	spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &sleep}}
+	return spec
+}
+
+// Pods are deleted by force and made anew under their names, while the containers of the former
+// ones run on: each new one holds its device at once and keeps it, although the kubelet reports the
+// end of the former one later.
+func testForceRecreated(t *testing.T, w *world) {
+	for _, tt := range []struct {
+		name string
+		spec corev1.PodSpec
+	}{
+		{"plain", lingers(podSpec("one"))},
+		{"pre-stop", preStop(lingers(podSpec("one")))},
+		{"stubborn", lingers(podSpec("one", "stubborn"))},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			n := w.namespace(t, "force-"+tt.name)
+			// Without a pod the claim can be reallocated, and the kubelet keeps to the former
+			// device as long as containers of the former pod use it.
+			n.contradicts()
+			n.claim("one", request("gpu", gpudriver.ClassGPU))
+			n.pod("user", tt.spec)
+			for range *rounds {
+				n.recreated("user", func() { n.pod("user", tt.spec) })
+			}
+			n.remove("user", 1)
+			n.agree(0)
+		})
+	}
+	t.Run("StatefulSet", func(t *testing.T) {
+		t.Parallel()
+		n := w.namespace(t, "force-stateful-set")
+		n.template("made", request("gpu", gpudriver.ClassGPU))
+		n.statefulSet("set", preStop(lingers(templateSpec("made"))))
+		for range *rounds {
+			n.recreated("set-0", func() {})
+		}
+		n.no(n.client.AppsV1().StatefulSets(n.name).Delete(n.Context(), "set", metav1.DeleteOptions{}))
+		n.running(0)
+		n.agree(0)
+	})
+}
+
+// recreated deletes a running pod by force, has it made anew, and checks that the new one holds its
+// device on every snapshot until the containers of the former one are gone.
+func (n *namespace) recreated(name string, create func()) {
+	n.Helper()
+	former := n.awaitPod(name, "")
+	n.agree(1)
+	n.force(former)
+	create()
+	n.awaitPod(name, former.UID)
+	begin := time.Now()
+	lift := n.keeps(1)
+	time.Sleep(time.Until(begin.Add(lingering + 2*time.Second)))
+	lift()
+}
+
+// awaitPod waits until a pod of that name, and of another UID than that given, runs.
+func (n *namespace) awaitPod(name string, not types.UID) *corev1.Pod {
+	n.Helper()
+	var pod *corev1.Pod
+	eventually(n.T, fmt.Sprintf("pod %s runs", name), func() error {
+		var err error
+		pod, err = n.client.CoreV1().Pods(n.name).Get(n.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if pod.UID == not || pod.Status.Phase != corev1.PodRunning {
+			return fmt.Errorf("pod %s is %s", pod.UID, pod.Status.Phase)
+		}
+		return nil
+	})
+	return pod
+}
+
+// statefulSet makes a StatefulSet of one pod.
+func (n *namespace) statefulSet(name string, spec corev1.PodSpec) {
+	n.Helper()
+	labels := map[string]string{"app": name}
+	_, err := n.client.AppsV1().StatefulSets(n.name).Create(n.Context(), &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.StatefulSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
+		},
+	}, metav1.CreateOptions{})
+	n.no(err)
+}
+
+// endsSlowly makes the pod's main container run on nearly as long as its grace period, which is so
+// many seconds.
+func endsSlowly(spec corev1.PodSpec, grace int64) corev1.PodSpec {
+	spec.TerminationGracePeriodSeconds = &grace
+	sleep := &corev1.SleepAction{Seconds: grace - 1}
+	spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: sleep}}
+	return spec
+}
+
+// killed waits until the kubelet ends a container of a pod, by its own word.
+func (n *namespace) killed(pod string) {
+	n.Helper()
+	eventually(n.T, "a container is being ended", func() error {
+		all, err := n.client.CoreV1().Events(n.name).List(n.Context(), metav1.ListOptions{
+			FieldSelector: "reason=Killing,involvedObject.name=" + pod,
+		})
+		if err == nil && len(all.Items) == 0 {
+			err = errors.New("there is no such event")
+		}
+		return err
+	})
+}
+
+// A pod whose deadline is over has failed for the kubelet at once, and its containers run on for
+// the grace period: the pod holds its device until they have ended.
+func testDeadline(t *testing.T, w *world) {
+	const deadline, grace = 1, 25
+	n := w.namespace(t, "deadline")
+	n.claim("one", request("gpu", gpudriver.ClassGPU))
+	n.pod("user", endsSlowly(once(podSpec("one")), grace))
+	n.phase("user", corev1.PodRunning)
+	lift := n.keeps(1)
+	patch := fmt.Appendf(nil, `{"spec":{"activeDeadlineSeconds":%d}}`, deadline)
+	_, err := n.client.CoreV1().Pods(n.name).Patch(n.Context(), "user", types.MergePatchType, patch, metav1.PatchOptions{})
+	n.no(err)
+	n.killed("user")
+	for _, e := range n.exporters {
+		e.ticks(t, 4)
+	}
+	pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), "user", metav1.GetOptions{})
+	n.no(err)
+	lift()
+	if pod.Status.Phase != corev1.PodRunning {
+		t.Fatalf("its containers have ended too early to say anything: the pod is %s", pod.Status.Phase)
+	}
+	n.phase("user", corev1.PodFailed)
+	holds, err := n.holdsOfCluster(n.Context(), n.name)
+	n.no(err)
+	if len(holds) > 0 {
+		t.Errorf("the failed pod holds %v", holds)
+	}
+	n.agree(0)
+	n.no(n.client.CoreV1().Pods(n.name).Delete(n.Context(), "user", metav1.DeleteOptions{}))
+}

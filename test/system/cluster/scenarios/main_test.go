@@ -1,0 +1,232 @@
+// Package scenarios runs the real exporter on a real Kubernetes, and compares what it says with
+// what the cluster did.
+//
+// $DRA_EXPORTER names the program.
+package scenarios
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/dra-exporter/dra-exporter/test/standstill"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/forward"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	// The scenarios wait for the cluster, not for the processor.
+	if err := flag.Set("test.parallel", "32"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// world is a cluster, what its GPUs do, and the exporter that watches them.
+type world struct {
+	cluster    *cluster.Cluster
+	client     kubernetes.Interface
+	dir        string
+	containers bool   // They are real.
+	sysfs      string // Where the exporters find the node's devices and cgroups, and its processes.
+	procfs     string
+	access     *clientcmdapi.Config // The administrator's, from this network namespace.
+	common     []string             // Flags of every exporter, whatever it reads and asks.
+	vendor     *vendor
+	vendorURL  string
+	ownership  *ownership
+	inventory  *inventoryFile
+	exporters  []*running // one each way
+	exporter   *program   // the first of them: with the API server and the Pods API
+	stalls     func() []standstill.Span
+}
+
+// TestScenarios runs everything on one cluster under four runs of the exporter, one each way:
+// first, in parallel, what does not affect others, then what stops parts of the cluster. At the
+// end, what each claim was charged during all of it is compared with the truth.
+func TestScenarios(t *testing.T) {
+	w := newWorld(t, cluster.Options{})
+	// Somebody always holds something: an empty answer of the kubelet, where no cgroup tells more,
+	// is not believed for a minute.
+	anchor := w.namespace(t, "anchor")
+	anchor.claim("one", request("gpu", gpudriver.ClassGPU))
+	anchor.pod("user", podSpec("one"))
+	anchor.running(1)
+	anchor.agree(1)
+	t.Run("Claims", func(t *testing.T) {
+		w.runAll(t, map[string]func(*testing.T, *world){
+			"Single":             testSingle,
+			"Deployment":         testDeployment,
+			"SharedClaim":        testSharedClaim,
+			"RequestScoped":      testRequestScoped,
+			"ConsumedCapacity":   testConsumedCapacity,
+			"Partitions":         testPartitions,
+			"AdminAccess":        testAdminAccess,
+			"ExtendedResource":   testExtendedResource,
+			"DevicePlugin":       testDevicePlugin,
+			"Completed":          testCompleted,
+			"DeletedGracefully":  testDeletedGracefully,
+			"ForceDeleted":       testForceDeleted,
+			"CrashLoop":          testCrashLoop,
+			"Recreated":          testRecreated,
+			"Events":             testEvents,
+			"Health":             testHealth,
+			"PodLevelClaims":     testPodLevelClaims,
+			"InitContainer":      testInitContainer,
+			"InitShared":         testInitShared,
+			"RequestsOfPods":     testRequestsOfPods,
+			"SharesOfPods":       testSharesOfPods,
+			"ExtendedContainers": testExtendedContainers,
+			"ForceRecreated":     testForceRecreated,
+			"Deadline":           testDeadline,
+			"ReplacedDevice":     testReplacedDevice,
+			"TaintRule":          testTaintRule,
+			"BindingCondition":   testBindingCondition,
+			"StaticPod":          testStaticPod,
+			"EphemeralContainer": testEphemeralContainer,
+			"MissingImage":       testMissingImage,
+			"Evicted":            testEvicted,
+			"JobWithTTL":         testJobWithTTL,
+			"ReusedClaimName":    testReusedClaimName,
+		}, map[string]func(*testing.T, *world){
+			"CronJob": testCronJob,
+		})
+	})
+	for _, phase := range []struct {
+		name string
+		test func(*testing.T, *world)
+	}{
+		{"Devices", testDevices},
+		{"Rights", testRights},
+		{"NotPrepared", testNotPrepared},
+		{"Conflict", testConflict},
+		{"Restarts", testRestarts},
+		{"HundredPods", testHundredPods},
+		{"Truth", testTruth},
+	} {
+		if t.Failed() {
+			break // A cluster in trouble makes the others fail too.
+		}
+		t.Run(phase.name, func(t *testing.T) { phase.test(t, w) })
+	}
+	w.finish(t)
+}
+
+// runAll runs scenarios at once, with -long the long ones too.
+func (w *world) runAll(t *testing.T, scenarios, longer map[string]func(*testing.T, *world)) {
+	t.Helper()
+	if *long {
+		maps.Copy(scenarios, longer)
+	}
+	for name, scenario := range scenarios {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			scenario(t, w)
+		})
+	}
+}
+
+var kubelet = flag.String("kubelet", "", "another version of the kubelet, such as v1.36.3")
+
+func newWorld(t *testing.T, o cluster.Options) *world {
+	t.Helper()
+	begin := time.Now()
+	o.Kubelet, o.Log = *kubelet, os.Stderr
+	c, err := cluster.Start(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the cluster started in %v", time.Since(begin).Round(time.Millisecond))
+	t.Cleanup(func() {
+		if t.Failed() {
+			logTails(t, c)
+		}
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	config, err := c.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{cluster: c, client: client, dir: t.TempDir(), containers: o.Runtime == cluster.Containerd}
+	w.sysfs, w.procfs = w.dir, w.dir // The machine's own devices and cgroups are none of the cluster's.
+	if w.containers {
+		w.sysfs, w.procfs = filepath.Join(c.Root(), "sys"), "/proc"
+	}
+	stalls, stop := standstill.Watch()
+	t.Cleanup(stop)
+	w.stalls = stalls
+	slices, err := client.ResourceV1().ResourceSlices().List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.vendor = newVendor(slices.Items)
+	server := httptest.NewServer(w.vendor)
+	t.Cleanup(server.Close)
+	w.vendorURL = server.URL
+	w.access = kubeconfigOf(config, forwarded(t, c.DialServer))
+	w.common = w.flags()
+	w.startWays(t)
+	return w
+}
+
+// kubeconfigOf returns a client's access to the API server by way of another address.
+func kubeconfigOf(client *rest.Config, address string) *clientcmdapi.Config {
+	const name = "cluster"
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: "https://" + address, InsecureSkipTLSVerify: true}
+	config.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: client.BearerToken}
+	config.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
+	config.CurrentContext = name
+	return config
+}
+
+// forwarded returns an address of this network namespace that leads to the server that dial
+// connects to.
+func forwarded(t *testing.T, dial func(context.Context) (net.Conn, error)) string {
+	t.Helper()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { forward.Serve(ctx, listener, dial) })
+	t.Cleanup(func() { cancel(); running.Wait() })
+	return listener.Addr().String()
+}
+
+// logTails shows the end of the components' logs.
+func logTails(t *testing.T, c *cluster.Cluster) {
+	const most = 3000
+	for _, name := range []string{"kubelet", "driver"} {
+		content, err := os.ReadFile(filepath.Join(c.Dir(), "log", name+".log"))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		t.Logf("%s said: %s", name, content[max(0, len(content)-most):])
+	}
+}

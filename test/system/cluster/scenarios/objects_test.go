@@ -1,0 +1,229 @@
+package scenarios
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+)
+
+// namespace is one of a test's own, with whatever the test makes in it.
+type namespace struct {
+	*testing.T
+	*world
+	name string
+}
+
+// namespace makes a namespace that is ready for pods.
+func (w *world) namespace(t *testing.T, name string, labels ...string) *namespace {
+	t.Helper()
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}
+	for _, label := range labels {
+		object.Labels[label] = "true"
+	}
+	n := &namespace{T: t, world: w, name: name}
+	_, err := w.client.CoreV1().Namespaces().Create(t.Context(), object, metav1.CreateOptions{})
+	n.no(err)
+	eventually(t, "the namespace has its ServiceAccount", func() error {
+		_, err := w.client.CoreV1().ServiceAccounts(name).Get(t.Context(), "default", metav1.GetOptions{})
+		return err
+	})
+	return n
+}
+
+func (n *namespace) no(err error) {
+	n.Helper()
+	if err != nil {
+		n.Fatal(err)
+	}
+}
+
+// request asks for one device of a class.
+func request(name, class string) resourceapi.DeviceRequest {
+	return resourceapi.DeviceRequest{Name: name, Exactly: &resourceapi.ExactDeviceRequest{DeviceClassName: class}}
+}
+
+// some asks for several devices.
+func some(r resourceapi.DeviceRequest, count int64) resourceapi.DeviceRequest {
+	r.Exactly.AllocationMode, r.Exactly.Count = resourceapi.DeviceAllocationModeExactCount, count
+	return r
+}
+
+// memory asks for a part of a device of that index.
+func memory(r resourceapi.DeviceRequest, index int, amount string) resourceapi.DeviceRequest {
+	r.Exactly.Capacity = &resourceapi.CapacityRequirements{
+		Requests: map[resourceapi.QualifiedName]resource.Quantity{"memory": resource.MustParse(amount)},
+	}
+	r.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: fmt.Sprintf("device.attributes[%q].index == %d", gpudriver.Name, index),
+	}}}
+	return r
+}
+
+func claimSpec(requests ...resourceapi.DeviceRequest) resourceapi.ResourceClaimSpec {
+	return resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}}
+}
+
+// claim makes a claim.
+func (n *namespace) claim(name string, requests ...resourceapi.DeviceRequest) {
+	n.Helper()
+	_, err := n.client.ResourceV1().ResourceClaims(n.name).Create(n.Context(), &resourceapi.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: claimSpec(requests...),
+	}, metav1.CreateOptions{})
+	n.no(err)
+}
+
+// template makes a template of claims.
+func (n *namespace) template(name string, requests ...resourceapi.DeviceRequest) {
+	n.Helper()
+	_, err := n.client.ResourceV1().ResourceClaimTemplates(n.name).Create(n.Context(), &resourceapi.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourceapi.ResourceClaimTemplateSpec{Spec: claimSpec(requests...)},
+	}, metav1.CreateOptions{})
+	n.no(err)
+}
+
+// podSpec is a pod of one container, main, that holds a claim, under the name devices.
+func podSpec(claim string, command ...string) corev1.PodSpec {
+	return corev1.PodSpec{
+		TerminationGracePeriodSeconds: ptr.To[int64](1),
+		Containers: []corev1.Container{{
+			Name: "main", Image: "workload:1", Command: command,
+			Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "devices"}}},
+		}},
+		ResourceClaims: []corev1.PodResourceClaim{{Name: "devices", ResourceClaimName: &claim}},
+	}
+}
+
+// templateSpec is that of a pod whose claim is made from a template.
+func templateSpec(template string, command ...string) corev1.PodSpec {
+	spec := podSpec("", command...)
+	spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "devices", ResourceClaimTemplateName: &template}}
+	return spec
+}
+
+// resourceSpec is that of a pod that asks for so many of an extended resource, and names no claim.
+func resourceSpec(name corev1.ResourceName, count string) corev1.PodSpec {
+	spec := podSpec("")
+	spec.ResourceClaims = nil
+	limits := corev1.ResourceList{name: resource.MustParse(count)}
+	spec.Containers[0].Resources = corev1.ResourceRequirements{Limits: limits}
+	return spec
+}
+
+// once makes a pod run once: its end is not the beginning of the next run.
+func once(spec corev1.PodSpec) corev1.PodSpec {
+	spec.RestartPolicy = corev1.RestartPolicyNever
+	return spec
+}
+
+// pod makes a pod.
+func (n *namespace) pod(name string, spec corev1.PodSpec) {
+	n.Helper()
+	_, err := n.client.CoreV1().Pods(n.name).Create(n.Context(),
+		&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, metav1.CreateOptions{})
+	n.no(err)
+}
+
+// deployment makes a Deployment.
+func (n *namespace) deployment(name string, replicas int32, spec corev1.PodSpec) {
+	n.Helper()
+	labels := map[string]string{"app": name}
+	_, err := n.client.AppsV1().Deployments(n.name).Create(n.Context(), &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: maps.Clone(labels)},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: spec},
+		},
+	}, metav1.CreateOptions{})
+	n.no(err)
+}
+
+// scale sets how many pods a Deployment has.
+func (n *namespace) scale(name string, replicas int32) {
+	n.Helper()
+	scale, err := n.client.AppsV1().Deployments(n.name).GetScale(n.Context(), name, metav1.GetOptions{})
+	n.no(err)
+	scale.Spec.Replicas = replicas
+	_, err = n.client.AppsV1().Deployments(n.name).UpdateScale(n.Context(), name, scale, metav1.UpdateOptions{})
+	n.no(err)
+}
+
+// running waits until so many pods run, and no others are there.
+func (n *namespace) running(count int) {
+	n.Helper()
+	progresses(n.T, fmt.Sprintf("%d pods run", count), func() (int, error) {
+		pods, err := n.client.CoreV1().Pods(n.name).List(n.Context(), metav1.ListOptions{})
+		if err != nil {
+			return 0, err
+		}
+		run, others := 0, ""
+		for i := range pods.Items {
+			s := &pods.Items[i].Status
+			if s.Phase == corev1.PodRunning {
+				run++
+				continue
+			}
+			others = fmt.Sprintf("%s is %s: %+v", pods.Items[i].Name, s.Phase, s.Conditions)
+		}
+		if run != count || len(pods.Items) != count {
+			return run + len(pods.Items), fmt.Errorf("%d of %d pods run; %s", run, len(pods.Items), others)
+		}
+		return 0, nil
+	})
+}
+
+// phase waits until a pod is in a phase.
+func (n *namespace) phase(pod string, phase corev1.PodPhase) {
+	n.Helper()
+	eventually(n.T, fmt.Sprintf("pod %s is %s", pod, phase), func() error {
+		p, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), pod, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if p.Status.Phase != phase {
+			return fmt.Errorf("it is %s", p.Status.Phase)
+		}
+		return nil
+	})
+}
+
+// remove deletes a pod, with a time of grace, and waits until it is gone.
+func (n *namespace) remove(pod string, graceSeconds int64) {
+	n.Helper()
+	n.no(n.client.CoreV1().Pods(n.name).Delete(n.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: &graceSeconds}))
+	n.gone(pod)
+}
+
+// gone waits until a pod is gone.
+func (n *namespace) gone(pod string) {
+	n.Helper()
+	eventually(n.T, "the pod is gone", func() error {
+		_, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), pod, metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			return err
+		default:
+			return fmt.Errorf("pod %s is there", pod)
+		}
+	})
+}
+
+// clear deletes all pods and waits until they are gone.
+func (n *namespace) clear() {
+	n.Helper()
+	n.no(n.client.CoreV1().Pods(n.name).DeleteCollection(n.Context(),
+		metav1.DeleteOptions{GracePeriodSeconds: ptr.To[int64](1)}, metav1.ListOptions{}))
+	n.running(0)
+	n.agree(0)
+}

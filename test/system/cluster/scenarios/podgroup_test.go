@@ -1,0 +1,110 @@
+package scenarios
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	schedulingv1beta1 "k8s.io/api/scheduling/v1beta1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/dra-exporter/dra-exporter/test/system/cluster"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+)
+
+// TestPodGroups runs with -long, on a cluster of its own, in which pod groups may have claims
+// (KEP-5729): such a claim is reserved for the group and for none of its pods.
+func TestPodGroups(t *testing.T) {
+	if !*long || !kubeletSince(podGroupsSince) {
+		t.Skip("NOT RUN: it starts a cluster of its own, with -args -long and a kubelet that knows pod groups")
+	}
+	w := newWorld(t, cluster.Options{Gates: []string{"GenericWorkload", "DRAWorkloadResourceClaims"}})
+	// Somebody holds something for so long that the edges of others count little in the sum.
+	anchor := w.namespace(t, "anchor")
+	anchor.claim("one", request("gpu", gpudriver.ClassGPU))
+	anchor.pod("user", podSpec("one"))
+	anchor.running(1)
+	anchor.agree(1)
+	time.Sleep(time.Minute)
+	t.Run("Claims", func(t *testing.T) {
+		w.runAll(t, map[string]func(*testing.T, *world){
+			"Template": testPodGroupTemplate, "Named": testPodGroupNamed,
+		}, nil)
+	})
+	w.finish(t)
+}
+
+// group makes a pod group with a claim, which pods of the group name as their own.
+func (n *namespace) group(claim *schedulingv1beta1.PodGroupResourceClaim) {
+	n.Helper()
+	claim.Name = "devices"
+	_, err := n.client.SchedulingV1beta1().PodGroups(n.name).Create(n.Context(), &schedulingv1beta1.PodGroup{
+		ObjectMeta: metav1.ObjectMeta{Name: "group"},
+		Spec: schedulingv1beta1.PodGroupSpec{
+			SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{Basic: &schedulingv1beta1.BasicSchedulingPolicy{}},
+			ResourceClaims:   []schedulingv1beta1.PodGroupResourceClaim{*claim},
+		},
+	}, metav1.CreateOptions{})
+	n.no(err)
+}
+
+func grouped(spec corev1.PodSpec) corev1.PodSpec {
+	spec.SchedulingGroup = &corev1.PodSchedulingGroup{PodGroupName: ptr.To("group")}
+	return spec
+}
+
+// A claim that was made for a pod group from a template is held by each pod of the group that names
+// it, in a main container or in none.
+func testPodGroupTemplate(t *testing.T, w *world) {
+	n := w.namespace(t, "pod-group-template")
+	n.template("made", request("gpu", gpudriver.ClassGPU))
+	n.group(&schedulingv1beta1.PodGroupResourceClaim{ResourceClaimTemplateName: ptr.To("made")})
+	n.pod("a", grouped(templateSpec("made")))
+	n.pod("b", grouped(podLevel(templateSpec("made"))))
+	n.running(2)
+	holds, _ := n.agree(2)
+	n.reservedForGroup(holds[0].Claim)
+	n.unresolved()
+	for _, e := range n.exporters {
+		part := 0.5
+		if e.noServer {
+			part = 1
+		}
+		n.chargesBy([]*running{e}, func(*running) string { return holds[0].Device }, claimPart(holds[0].Claim, 1),
+			podPart("a", part))
+	}
+	n.remove("b", 1)
+	n.agree(1)
+	n.charges(holds[0].Device, podPart("a", 1))
+	n.remove("a", 1)
+	n.agree(0) // the claim stays reserved for the group, which has no pod
+}
+
+// So is a claim that the group names.
+func testPodGroupNamed(t *testing.T, w *world) {
+	n := w.namespace(t, "pod-group-named")
+	n.claim("one", request("gpu", gpudriver.ClassGPU))
+	n.group(&schedulingv1beta1.PodGroupResourceClaim{ResourceClaimName: ptr.To("one")})
+	n.pod("a", grouped(podSpec("one")))
+	n.running(1)
+	n.agree(1)
+	n.reservedForGroup("one")
+	n.force(n.awaitPod("a", ""))
+	n.pod("a", grouped(podSpec("one")))
+	n.running(1)
+	n.agree(1)
+	n.remove("a", 1)
+	n.agree(0)
+}
+
+// reservedForGroup checks that the claim is reserved for the pod group alone.
+func (n *namespace) reservedForGroup(name string) {
+	n.Helper()
+	claim, err := n.client.ResourceV1().ResourceClaims(n.name).Get(n.Context(), name, metav1.GetOptions{})
+	n.no(err)
+	by := claim.Status.ReservedFor
+	if len(by) != 1 || by[0].Resource != "podgroups" || by[0].Name != "group" {
+		n.Errorf("claim %s is reserved for %+v, want the group", name, by)
+	}
+}

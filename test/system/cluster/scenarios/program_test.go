@@ -1,0 +1,253 @@
+package scenarios
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/node"
+)
+
+// programPath is the environment variable that names the exporter.
+const programPath = "DRA_EXPORTER"
+
+// program is a running exporter.
+type program struct {
+	address string
+	cmd     *exec.Cmd
+	client  *http.Client
+
+	mu  sync.Mutex
+	log []string
+}
+
+// flags returns the flags of every exporter, whatever it reads and asks.
+func (w *world) flags() []string {
+	return []string{
+		"--web.listen-address=127.0.0.1:0",
+		"--web.last-scrape-timeout=0s",
+		"--node-name=" + node.Name,
+		"--kubelet.root=" + w.cluster.KubeletRoot(),
+		"--path.podlogs=" + w.cluster.PodLogs(),
+		"--path.cdi=" + w.cluster.CDI(),
+		"--path.sysfs=" + w.sysfs,
+		"--path.procfs=" + w.procfs,
+		"--counter.zero-hold=0s",
+		"--retention=1h",
+		"--histograms=off", // dra_exporter_series counts them, and the text format has none
+	}
+}
+
+// startExporter starts the exporter, waits until it is ready, and stops it at the test's end.
+func startExporter(t *testing.T, args []string) *program {
+	t.Helper()
+	path := os.Getenv(programPath)
+	if path == "" {
+		t.Fatalf("$%s does not name the exporter: run make test-e2e, or build it and say where it is", programPath)
+	}
+	p := &program{cmd: exec.Command(path, args...), client: &http.Client{Timeout: *waitLimit}}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	listening, ended := make(chan string, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.follow(stderr, listening)
+	}()
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM)
+		<-ended
+		p.client.CloseIdleConnections()
+		if code := p.cmd.ProcessState.ExitCode(); code != 0 {
+			t.Errorf("the exporter ended with status %d", code)
+		}
+		if t.Failed() {
+			t.Logf("the exporter said:\n%s", strings.Join(p.log, "\n"))
+		}
+	})
+	select {
+	case p.address = <-listening:
+	case <-ended:
+		t.Fatal("the exporter ended")
+	}
+	eventually(t, "the exporter is ready", func() error {
+		_, err := p.get("/readyz")
+		return err
+	})
+	return p
+}
+
+// follow keeps what the exporter says until its end, and finds its address in that.
+func (p *program) follow(stderr io.Reader, listening chan<- string) {
+	address := regexp.MustCompile(`msg="Listening on" address=(\S+)`)
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		p.mu.Lock()
+		p.log = append(p.log, lines.Text())
+		p.mu.Unlock()
+		if found := address.FindStringSubmatch(lines.Text()); found != nil {
+			listening <- found[1]
+		}
+	}
+	_ = p.cmd.Wait() // Its state tells.
+}
+
+func (p *program) get(path string) ([]byte, error) {
+	resp, err := p.client.Get("http://" + p.address + path)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("get %s: %s: %.300s", path, resp.Status, body)
+	}
+	return body, nil
+}
+
+// report asks for the snapshot.
+func (p *program) report() (*web.Report, error) {
+	body, err := p.get("/api/v1/snapshot")
+	if err != nil {
+		return nil, err
+	}
+	var r web.Report
+	if err := json.Unmarshal(body, &r); err != nil {
+		return nil, fmt.Errorf("decode the snapshot: %w", err)
+	}
+	return &r, nil
+}
+
+// families scrapes the exporter.
+func (p *program) families() (map[string]*dto.MetricFamily, error) {
+	body, err := p.get("/metrics")
+	if err != nil {
+		return nil, err
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("parse the exposition: %w", err)
+	}
+	return families, nil
+}
+
+// value returns the value of the only series with these labels, given as names and values in turns.
+func (p *program) value(name string, labels ...string) (float64, error) {
+	families, err := p.families()
+	if err != nil {
+		return 0, err
+	}
+	found := 0
+	var value float64
+	for _, m := range families[name].GetMetric() {
+		if matches(m, labels) {
+			found++
+			value = m.GetGauge().GetValue() + m.GetCounter().GetValue() // One of them is nil, which counts 0.
+		}
+	}
+	if found != 1 {
+		return 0, fmt.Errorf("%d series of %s%q, want 1", found, name, labels)
+	}
+	return value, nil
+}
+
+// has reports whether the only series with these labels has a value.
+func (p *program) has(name string, want float64, labels ...string) error {
+	got, err := p.value(name, labels...)
+	if err == nil && got != want {
+		err = fmt.Errorf("%s%q is %v, want %v", name, labels, got, want)
+	}
+	return err
+}
+
+// matches reports whether a series has labels, given as names and values in turns.
+func matches(m *dto.Metric, labels []string) bool {
+	has := labelsOf(m)
+	for i := 0; i+1 < len(labels); i += 2 {
+		if has[labels[i]] != labels[i+1] {
+			return false
+		}
+	}
+	return true
+}
+
+func labelsOf(m *dto.Metric) map[string]string {
+	labels := map[string]string{}
+	for _, l := range m.GetLabel() {
+		labels[l.GetName()] = l.GetValue()
+	}
+	return labels
+}
+
+// ticks waits until the exporter has made so many snapshots more.
+func (p *program) ticks(t *testing.T, count int) {
+	t.Helper()
+	var last time.Time
+	seen := -1
+	eventually(t, "there are new snapshots", func() error {
+		r, err := p.report()
+		if err != nil {
+			return err
+		}
+		if r.Time.After(last) {
+			last = r.Time
+			seen++
+		}
+		if seen < count {
+			return fmt.Errorf("%d of %d", seen, count)
+		}
+		return nil
+	})
+}
+
+// waitLimit bounds every wait for the cluster or the exporter, on a busy machine too.
+var waitLimit = flag.Duration("wait-limit", 3*time.Minute, "how long a test waits for the cluster or the exporter")
+
+// eventually waits until there is no error any more.
+func eventually(t *testing.T, what string, is func() error) {
+	t.Helper()
+	progresses(t, what, func() (int, error) { return 0, is() })
+}
+
+// progresses does the same, and waits on as long as a number changes in that time.
+func progresses(t *testing.T, what string, is func() (int, error)) {
+	t.Helper()
+	last, deadline := 0, time.Now().Add(*waitLimit)
+	for ; ; time.Sleep(100 * time.Millisecond) {
+		n, err := is()
+		if err == nil {
+			return
+		}
+		if n != last {
+			last, deadline = n, time.Now().Add(*waitLimit)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s: %v", *waitLimit, what, err)
+		}
+	}
+}

@@ -1,0 +1,301 @@
+package scenarios
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/cpudriver"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/netdriver"
+)
+
+// TestContainers runs, at once, what real containers may do otherwise than those of the runtime
+// that runs nothing, and what takes real devices: network interfaces in pods, and CPUs.
+func TestContainers(t *testing.T) {
+	w := newWorld(t, cluster.Options{Runtime: cluster.Containerd})
+	t.Run("Claims", func(t *testing.T) {
+		w.runAll(t, map[string]func(*testing.T, *world){
+			"Single":              testSingle,
+			"Completed":           testCompleted,
+			"DeletedGracefully":   testDeletedGracefully,
+			"ForceDeletedRunning": testForceDeletedRunning,
+			"CrashLoop":           testCrashLoop,
+			"Network":             testNetwork,
+			"CPU":                 testCPU,
+			"CPUGroup":            testCPUGroup,
+			"PodLevelNetwork":     testPodLevelNetwork,
+			"InitContainer":       testInitContainer,
+			"InitShared":          testInitShared,
+			"ForceRecreated":      testForceRecreated,
+			"Deadline":            testDeadline,
+		}, map[string]func(*testing.T, *world){
+			"EvictedByKubelet":   testEvictedByKubelet,
+			"MissingImage":       testMissingImage,
+			"EphemeralContainer": testEphemeralContainer,
+		})
+	})
+	if !t.Failed() {
+		t.Run("RealDevicesThroughRestarts", func(t *testing.T) { testRealDevicesThroughRestarts(t, w) })
+	}
+	w.finish(t)
+}
+
+// testNetwork has two pods, one after the other, send through an interface that the driver moves
+// into each: claim and pods are charged what came out at its far end on the node, to the byte, and
+// the device is up on the host, in the pod, and back.
+func testNetwork(t *testing.T, w *world) {
+	const first, second = 3_000_000, 2_000_000
+	n := w.namespace(t, "network")
+	n.claim("nic", nic(1))
+	before := n.arrived(1)
+	n.pod("first", once(podSpec("nic", "told", "send", "udp", "198.18.1.1:9", strconv.Itoa(first))))
+	n.running(1)
+	n.agree(1)
+	n.tell("first", 1)
+	sent := n.charged(n.informed(), 1, before, first, "first")
+	n.remove("first", 1)
+	n.agree(0)
+	n.onNode(1)
+	between := n.arrived(1)
+	if between < sent {
+		t.Fatalf("its far end has counted %v bytes, after %v", between, sent)
+	}
+	n.pod("second", once(podSpec("nic", "told", "send", "udp", "198.18.1.1:9", strconv.Itoa(second))))
+	n.running(1)
+	n.agree(1)
+	n.tell("second", 1)
+	n.charged(n.informed(), 1, between, second, "second")
+	n.remove("second", 1)
+	n.agree(0)
+}
+
+// testPodLevelNetwork has a pod send through an interface whose claim no container names, as
+// dranet's examples are written.
+func testPodLevelNetwork(t *testing.T, w *world) {
+	const nicIndex, payload = 0, 3_000_000
+	n := w.namespace(t, "pod-level-network")
+	n.claim("nic", nic(nicIndex))
+	before := n.arrived(nicIndex)
+	n.pod("user", once(podLevel(podSpec("nic", "told", "send", "udp", "198.18.0.1:9", strconv.Itoa(payload)))))
+	n.running(1)
+	n.agree(1)
+	n.tell("user", nicIndex)
+	n.charged(n.objects(), nicIndex, before, payload, "user")
+	n.remove("user", 1)
+	n.agree(0)
+	n.onNode(nicIndex)
+}
+
+// nic asks for one interface.
+func nic(index int) resourceapi.DeviceRequest {
+	r := request("nic", netdriver.Name)
+	r.Exactly.Selectors = []resourceapi.DeviceSelector{{CEL: &resourceapi.CELDeviceSelector{
+		Expression: fmt.Sprintf("device.attributes[%q].ifName == 'nic%d'", netdriver.Name, index),
+	}}}
+	return r
+}
+
+// tell lets a pod that all exporters show with its interface send through it, when these have read
+// since that nothing was sent yet.
+func (n *namespace) tell(pod string, nic int) {
+	n.Helper()
+	for _, e := range n.exporters {
+		e.ticks(n.T, 2)
+	}
+	p, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), pod, metav1.GetOptions{})
+	n.no(err)
+	before := n.arrived(nic)
+	eventually(n.T, "it sends", func() error {
+		n.no(tellProcesses(string(p.UID)))
+		if n.arrived(nic) < before+10_000 {
+			return errors.New("nothing arrives")
+		}
+		return nil
+	})
+}
+
+// tellProcesses sends SIGCONT to the processes of a pod, by their cgroups.
+func tellProcesses(uid string) error {
+	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		return err
+	}
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(strings.ReplaceAll(string(content), "_", "-"), uid) {
+			continue // it has ended, or is of another pod
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return err
+		}
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return err
+		}
+	}
+	return nil
+}
+
+// onNode waits until an interface is back on the node.
+func (n *namespace) onNode(nic int) {
+	n.Helper()
+	eventually(n.T, "the interface is back on the node", func() error {
+		_, err := os.Stat(filepath.Join(n.sysfs, "class", "net", fmt.Sprintf("nic%d", nic)))
+		return err
+	})
+}
+
+// arrived returns what has come out at the far end of an interface, in bytes.
+func (n *namespace) arrived(nic int) float64 {
+	n.Helper()
+	content, err := os.ReadFile(filepath.Join(n.sysfs, "class", "net", fmt.Sprintf("wire%d", nic), "statistics",
+		"rx_bytes"))
+	n.no(err)
+	bytes, err := strconv.ParseFloat(strings.TrimSpace(string(content)), 64)
+	n.no(err)
+	return bytes
+}
+
+// strays is what an interface may send by itself at the edges of a hold: some packets of IPv6 that
+// look for neighbours, which are unattributed.
+const strays = 300
+
+// charged waits until some exporters charge the pod, and add to the device and the claim, what has
+// arrived since, which is the payload and more; and returns what has arrived at all. The device was
+// held by that claim alone.
+func (n *namespace) charged(by []*running, nic int, since, payload float64, pod string) (arrived float64) {
+	n.Helper()
+	name := fmt.Sprintf("nic%d", nic)
+	eventually(n.T, "what arrived is charged to who sent it", func() error {
+		var err error
+		arrived = n.arrived(nic)
+		for _, p := range by {
+			r, reportErr := p.report()
+			if reportErr != nil {
+				return reportErr
+			}
+			all := transmitted(holder(r.Claims, n.name, "nic", name).Values)
+			if device := transmitted(deviceOf(r, name).Values); device < all || device > all+strays {
+				err = errors.Join(err, fmt.Errorf("%s: device %s sent %v bytes, its claim %v", p.name, name, device, all))
+			}
+			if up := deviceOf(r, name).Up; up == nil || !*up {
+				err = errors.Join(err, fmt.Errorf("%s: %s is down", p.name, name))
+			}
+			if got := transmitted(holder(r.Pods, n.name, pod, name).Values); got != arrived-since || got < payload {
+				err = errors.Join(err, fmt.Errorf("%s: pod %s is charged %v bytes, of which %v are payload; %v arrived", p.name,
+					pod, got, payload, arrived-since))
+			}
+		}
+		if n.arrived(nic) != arrived {
+			return errors.New("more arrives")
+		}
+		return err
+	})
+	return arrived
+}
+
+func transmitted(values []web.ValueReport) float64 {
+	for i := range values {
+		if values[i].Quantity == "io_bytes" && values[i].Labels["direction"] == "transmit" {
+			return values[i].Value
+		}
+	}
+	return 0
+}
+
+// cpuSlack is how far a CPU's active time may be from the truth, in seconds: the kernel counts in
+// hundredths, and the begin and the end of a hold are put between two readings of a second each.
+const cpuSlack = 0.5
+
+// testCPU has a pod keep its CPU busy: the claim is charged at least what the pod took, and no more
+// than what the CPU did for all users, since /proc/stat, unlike cgroups, does not tell them apart.
+func testCPU(t *testing.T, w *world) {
+	n := w.namespace(t, "cpu")
+	n.claim("cpu", request("cpu", cpudriver.Name))
+	before := n.busy()
+	n.pod("burner", once(podSpec("cpu", "burn", "3s")))
+	n.running(1)
+	holds, _ := n.agree(1)
+	n.chargedBusy("burner", "cpu", holds[0].Device, before)
+	n.remove("burner", 1)
+	n.agree(0)
+}
+
+// chargedBusy waits until a pod has burnt its CPU, and checks what the claim is charged.
+func (n *namespace) chargedBusy(pod, claimName, device string, before map[string]float64) {
+	n.Helper()
+	burnt := n.burnt(pod)
+	var claim *web.HolderReport
+	eventually(n.T, "the claim is charged what its pod took", func() error {
+		r, err := n.exporter.report()
+		if err != nil {
+			return err
+		}
+		claim = holder(r.Claims, n.name, claimName, device)
+		if got := active(claim.Values); got < burnt-cpuSlack {
+			return fmt.Errorf("%.2f s, want %.2f s", got, burnt)
+		}
+		return nil
+	})
+	busy := n.busy()[device] - before[device]
+	got := active(claim.Values)
+	n.Logf("the pod took %.2f s of its CPU, the claim is charged %.2f s, all users took %.2f s", burnt, got, busy)
+	if got > busy+cpuSlack || got > claim.AllocatedSeconds+cpuSlack {
+		n.Errorf("the claim is charged %.2f s of a CPU that it held for %.2f s, and that was busy for %.2f s", got,
+			claim.AllocatedSeconds, busy)
+	}
+}
+
+// burnt waits until a pod says how much time of a CPU it took, in seconds.
+func (n *namespace) burnt(pod string) (seconds float64) {
+	n.Helper()
+	eventually(n.T, "the pod has burnt its CPU", func() error {
+		logs, err := n.client.CoreV1().Pods(n.name).GetLogs(pod, &corev1.PodLogOptions{}).DoRaw(n.Context())
+		if err != nil {
+			return err
+		}
+		took, err := time.ParseDuration(strings.TrimSpace(strings.TrimPrefix(string(logs), "burnt ")))
+		seconds = took.Seconds()
+		return err
+	})
+	return seconds
+}
+
+// busy returns how long each CPU was busy since the machine's start, in seconds, by the devices
+// that they are.
+func (n *namespace) busy() map[string]float64 {
+	n.Helper()
+	content, err := os.ReadFile("/proc/stat")
+	n.no(err)
+	out := map[string]float64{}
+	for line := range strings.Lines(string(content)) {
+		var cpu int
+		var user, nice, system, idle, wait, irq, soft, steal float64 // in hundredths of a second (proc(5))
+		if _, err := fmt.Sscanf(line, "cpu%d %f %f %f %f %f %f %f %f", &cpu, &user, &nice, &system, &idle, &wait, &irq,
+			&soft, &steal); err == nil {
+			out[fmt.Sprintf("cpudev%03d", cpu)] = (user + nice + system + irq + soft + steal) / 100
+		}
+	}
+	return out
+}
+
+func active(values []web.ValueReport) float64 {
+	for i := range values {
+		if values[i].Quantity == "active_seconds" {
+			return values[i].Value
+		}
+	}
+	return 0
+}

@@ -1,0 +1,159 @@
+package scenarios
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/godbus/dbus/v5/prop"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/dra-exporter/dra-exporter/test/system/cluster"
+	"github.com/dra-exporter/dra-exporter/test/system/cluster/gpudriver"
+)
+
+// TestNodeShutdown runs with -long, on a cluster of its own whose kubelet finds logind on a D-Bus.
+// When the node shuts down, its pods have failed for the kubelet at once, and their containers run
+// on for the grace period: they hold their devices until they have ended.
+func TestNodeShutdown(t *testing.T) {
+	if !*long {
+		t.Skip("NOT RUN: it starts a cluster of its own, with -args -long")
+	}
+	const grace, sure = 15, 10
+	l := startLogind(t)
+	w := newWorld(t, cluster.Options{Runtime: cluster.Containerd, Bus: l.address})
+	n := w.namespace(t, "shutdown")
+	n.claim("one", request("gpu", gpudriver.ClassGPU))
+	n.pod("user", endsSlowly(once(podSpec("one")), grace))
+	n.running(1)
+	lift := n.keeps(1)
+	time.Sleep(time.Minute) // So long that the edges count little in the sum.
+	l.shutDown(t)
+	time.Sleep(sure * time.Second)
+	pod, err := n.client.CoreV1().Pods(n.name).Get(n.Context(), "user", metav1.GetOptions{})
+	n.no(err)
+	lift()
+	if pod.Status.Phase != corev1.PodRunning {
+		t.Fatalf("its containers have ended too early to say anything: the pod is %s", pod.Status.Phase)
+	}
+	n.phase("user", corev1.PodFailed)
+	n.agree(0)
+	l.released(t)
+	w.finish(t)
+}
+
+// Names on the bus (org.freedesktop.login1(5)).
+const (
+	logindName    = "org.freedesktop.login1"
+	logindPath    = "/org/freedesktop/login1"
+	logindManager = "org.freedesktop.login1.Manager"
+)
+
+// logind is what the kubelet needs of systemd's: an inhibitor lock, which delays the shutdown while
+// it is open, and the news of the shutdown.
+type logind struct {
+	address string
+	conn    *dbus.Conn
+
+	mu          sync.Mutex
+	lock, ended *os.File // both ends of the lock; nil: nobody has asked for it
+}
+
+// startLogind starts a D-Bus, and a logind on it.
+func startLogind(t *testing.T) *logind {
+	t.Helper()
+	dir := t.TempDir()
+	l := &logind{address: "unix:path=" + filepath.Join(dir, "bus")}
+	config := filepath.Join(dir, "bus.conf")
+	if err := os.WriteFile(config, fmt.Appendf(nil, `<busconfig>
+<type>custom</type><listen>%s</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow own="*"/><allow send_destination="*"/><allow receive_sender="*"/></policy>
+</busconfig>`, l.address), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bus := exec.Command("dbus-daemon", "--nofork", "--config-file="+config)
+	bus.Stderr = os.Stderr
+	bus.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := bus.Start(); err != nil {
+		t.Fatalf("start a D-Bus: %v: it is Debian's package dbus-daemon", err)
+	}
+	t.Cleanup(func() {
+		_ = bus.Process.Kill()
+		_ = bus.Wait() // It was killed.
+	})
+	eventually(t, "the D-Bus answers", func() error {
+		var err error
+		l.conn, err = dbus.Connect(l.address)
+		return err
+	})
+	t.Cleanup(func() {
+		if err := l.conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	delay := prop.Map{logindManager: {"InhibitDelayMaxUSec": {Value: uint64(time.Hour / time.Microsecond)}}}
+	if _, err := prop.Export(l.conn, logindPath, delay); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.conn.ExportMethodTable(map[string]any{"Inhibit": l.inhibit}, logindPath, logindManager); err != nil {
+		t.Fatal(err)
+	}
+	if reply, err := l.conn.RequestName(logindName, dbus.NameFlagDoNotQueue); err != nil ||
+		reply != dbus.RequestNameReplyPrimaryOwner {
+		t.Fatalf("own %s: %v, %v", logindName, reply, err)
+	}
+	return l
+}
+
+// inhibit gives the lock to who asks for it: one end of a pipe.
+func (l *logind) inhibit(_, _, _, _ string) (dbus.UnixFD, *dbus.Error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	read, write, err := os.Pipe()
+	if err != nil {
+		return 0, dbus.MakeFailedError(err)
+	}
+	l.lock, l.ended = write, read
+	return dbus.UnixFD(write.Fd()), nil
+}
+
+// shutDown says that the node shuts down, once the kubelet has the lock.
+func (l *logind) shutDown(t *testing.T) {
+	t.Helper()
+	eventually(t, "the kubelet delays the shutdown", func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.lock == nil {
+			return fmt.Errorf("nobody has asked for the lock")
+		}
+		return nil
+	})
+	if err := l.lock.Close(); err != nil { // The kubelet has its own.
+		t.Fatal(err)
+	}
+	if err := l.conn.Emit(logindPath, logindManager+".PrepareForShutdown", true); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// released waits until the kubelet lets the shutdown go on.
+func (l *logind) released(t *testing.T) {
+	t.Helper()
+	if err := l.ended.SetReadDeadline(time.Now().Add(*waitLimit)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(l.ended); err != nil {
+		t.Errorf("the kubelet holds the lock: %v", err)
+	}
+	if err := l.ended.Close(); err != nil {
+		t.Error(err)
+	}
+}

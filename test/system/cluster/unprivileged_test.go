@@ -1,0 +1,89 @@
+package cluster_test
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/test/system/cluster"
+)
+
+// nobody is a user who may do nothing in particular.
+const nobody = 65534
+
+// startUnprivileged starts a cluster without containers as nobody.
+func startUnprivileged(t *testing.T) *holder {
+	t.Helper()
+	programs, err := cluster.BuildPrograms(t.Context(), cluster.Options{Log: os.Stderr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	programs.Program = lend(t, programs.Program)
+	programs.Kubelet, programs.Self = programs.Program, lend(t, programs.Self)
+	encoded, err := json.Marshal(programs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(lend(t, os.Args[0]))
+	cmd.Dir = os.TempDir()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	return startHolder(t, cmd, string(encoded))
+}
+
+// lend puts a program where everybody may run it.
+func lend(t *testing.T, program string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "lent") //nolint:usetesting // the folder above t.TempDir is the user's alone
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	lent := filepath.Join(dir, filepath.Base(program))
+	if os.Link(program, lent) == nil {
+		return lent
+	}
+	from, err := os.Open(program) // on another file system
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	to, err := os.OpenFile(lent, os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(to, from); err != nil {
+		t.Fatal(err)
+	}
+	if err := to.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return lent
+}
+
+// testUnprivileged checks that pods get their devices in a cluster of an unprivileged user, and
+// that nothing of it is left after Ctrl-C.
+func testUnprivileged(t *testing.T, h *holder) {
+	h.await(t, "ready")
+	info, err := os.Stat(h.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if owner := info.Sys().(*syscall.Stat_t).Uid; owner != nobody {
+		t.Errorf("the cluster is of user %d", owner)
+	}
+	c, err := cluster.Attach(h.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kubectl(t, c, "apply", "-f", "testdata/workloads.yaml")
+	awaitPods(t, c)
+	testPodResources(t, c)
+	h.end(t, syscall.SIGINT)
+}

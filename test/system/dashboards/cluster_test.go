@@ -1,0 +1,175 @@
+package dashboards
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+)
+
+// families reads an exposition in the text format.
+func families(t *testing.T, text string) []*dto.MetricFamily {
+	t.Helper()
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	byName, err := parser.TextToMetricFamilies(strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []*dto.MetricFamily
+	for _, f := range byName {
+		out = append(out, f)
+	}
+	return out
+}
+
+// scraped returns the samples of an exposition with the labels of their target, as names and values
+// in turns.
+func scraped(all []*dto.MetricFamily, at time.Time, target ...string) []point {
+	var out []point
+	for _, f := range all {
+		for _, m := range f.Metric {
+			builder := labels.NewBuilder(labels.FromStrings(append(target, model.MetricNameLabel, f.GetName())...))
+			for _, l := range m.Label {
+				builder.Set(l.GetName(), l.GetValue())
+			}
+			out = append(out, point{
+				labels: builder.Labels(), at: at, value: m.GetGauge().GetValue() + m.GetCounter().GetValue(),
+			})
+		}
+	}
+	return out
+}
+
+// TestClaimsOfCluster asks the records of a cluster's claims, and the join of dashboards/README.md,
+// over an exposition of kube-state-metrics, whose two replicas are scraped, beside one of the
+// exporter. testdata/README.md says where the names of its metrics and labels come from.
+func TestClaimsOfCluster(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("testdata", "kube-state-metrics.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Unix(1_700_000_100, 0)
+	e := newEngine(t)
+	for _, replica := range []string{"10.0.0.1:8080", "10.0.0.2:8080"} {
+		e.add(t, scraped(families(t, string(text)), at,
+			"cluster", "c1", "job", "kube-state-metrics", "instance", replica)...)
+	}
+	h := exportertest.NewHistory(t)
+	h.Hold("train-0-gpu", "train-0")
+	h.Tick(time.Second)
+	for _, node := range []string{"n1", "n2"} {
+		e.add(t, scraped(families(t, exportertest.Text(t, h.Last)), at,
+			"cluster", "c1", "job", "dra-exporter", "instance", node, "node", node)...)
+	}
+	var records []rules.Group
+	for _, g := range groups(t, rules.Defaults()) {
+		g.Rules = slices.DeleteFunc(g.Rules, func(r rules.Rule) bool { return !strings.Contains(r.Expr, "kube_resource") })
+		records = append(records, g)
+	}
+	e.evaluate(t, records, at)
+	for expr, want := range map[string]answers{
+		"namespace:dra_pending_claims:count": {
+			`{__name__="namespace:dra_pending_claims:count", cluster="c1", namespace="other"}`: 1,
+			`{__name__="namespace:dra_pending_claims:count", cluster="c1", namespace="team"}`:  1,
+		},
+		"namespace:dra_allocated_claims:count": {
+			`{__name__="namespace:dra_allocated_claims:count", cluster="c1", namespace="team"}`: 3,
+		},
+		"namespace:dra_unreserved_claims:count": { // notebook-gpu, spare-gpu
+			`{__name__="namespace:dra_unreserved_claims:count", cluster="c1", namespace="team"}`: 2,
+		},
+		"cluster:dra_listed_devices:count": {
+			`{__name__="cluster:dra_listed_devices:count", cluster="c1", driver="gpu.nvidia.com"}`: 4,
+		},
+		"count by (node, resourceclaim_name) (" + documentedJoin(t) + ")": {
+			`{node="n1", resourceclaim_name="train-0-gpu"}`: 1, `{node="n2", resourceclaim_name="train-0-gpu"}`: 1,
+		},
+	} {
+		got, err := e.answers(expr, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := want.differ(spelled(got)); diff != "" {
+			t.Errorf("%s: %s\ngot %v", expr, diff, got)
+		}
+	}
+	claimPanels(t, e, at)
+}
+
+// claimPanels asks the panels of the Fleet dashboard that read kube-state-metrics' own metrics.
+func claimPanels(t *testing.T, e *engine, at time.Time) {
+	t.Helper()
+	asked := 0
+	wanted := map[string]answers{
+		"Pending claims": {
+			`{cluster="c1", namespace="other", resourceclaim_name="waiting"}`: 1.70000003e12,
+			`{cluster="c1", namespace="team", resourceclaim_name="waiting"}`:  1.70000006e12,
+		},
+		"Who has the devices": {`{cluster="c1", driver="gpu.nvidia.com", namespace="team"}`: 4},
+	}
+	for _, p := range panels() {
+		if wanted[p.Title] == nil || !strings.Contains(p.Targets[0].Expr, "kube_resourceclaim") {
+			continue
+		}
+		asked++
+		got, err := e.answers(filled(p.Targets[0].Expr, nil), at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := wanted[p.Title].differ(spelled(got)); diff != "" {
+			t.Errorf("%s: %s\ngot %v", p.Title, diff, got)
+		}
+	}
+	if asked != 2 {
+		t.Errorf("%d panels read kube-state-metrics' metrics of claims, want 2", asked)
+	}
+}
+
+func panels() []grafana.Panel {
+	var out []grafana.Panel
+	for _, board := range grafana.Boards() {
+		for _, row := range board.Rows {
+			out = append(out, row.Panels...)
+		}
+	}
+	return out
+}
+
+// spelled returns answers with all labels in braces, as {__name__="x", …}.
+func spelled(a answers) answers {
+	out := answers{}
+	for key, v := range a {
+		if name, rest, ok := strings.Cut(key, "{"); ok && name != "" {
+			key = `{__name__="` + name + `", ` + rest
+		}
+		out[key] = v
+	}
+	return out
+}
+
+// documentedJoin returns the join with kube-state-metrics of dashboards/README.md.
+func documentedJoin(t *testing.T) string {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join("..", "..", "..", "dashboards", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)```text\n(dra_claim_info.*?)```").FindSubmatch(readme)
+	if block == nil {
+		t.Fatal("dashboards/README.md has no join with dra_claim_info")
+	}
+	return string(block[1])
+}

@@ -1,0 +1,473 @@
+package dashboards
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+	"github.com/dra-exporter/dra-exporter/test/live"
+)
+
+// scrapes are scrape configurations: with honor_labels, as shipped; without it and with conflicting
+// target labels, where relabeling restores the exporter's labels; and without a label cluster.
+const scrapes = `
+global: {scrape_interval: 2s, evaluation_interval: 2s, scrape_native_histograms: true}
+rule_files: [rules.yaml]
+scrape_configs:
+- job_name: dra-exporter
+  honor_labels: true
+  static_configs:
+  - targets: [ADDRESS]
+    labels: {cluster: honoring, node: n1, instance: n1, namespace: monitoring, pod: dra-exporter-x}
+- job_name: east/dra-exporter
+  honor_labels: false
+  static_configs:
+  - targets: [ADDRESS]
+    labels: {cluster: clashing, node: n1, instance: n1, namespace: monitoring, pod: dra-exporter-x}
+  metric_relabel_configs:
+  - {source_labels: [exported_namespace], regex: (.+), target_label: namespace}
+  - {source_labels: [exported_pod], regex: (.+), target_label: pod}
+  - {source_labels: [exported_node], regex: (.+), target_label: node}
+  - {regex: exported_(namespace|pod|node), action: labeldrop}
+- job_name: west/dra-exporter
+  static_configs:
+  - {targets: [ADDRESS], labels: {node: n1, instance: n1}}
+`
+
+// hangs is the claim of the demo's job that hangs.
+const hangs = "research/finetune-0-rank-0-gpu"
+
+// oversized is the demo's claim that uses 15 % of its device.
+const oversized = "team-vision/tagger-0-gpu"
+
+// clusters are the values of the label cluster in scrapes.
+func clusters() []string { return []string{"honoring", "clashing", ""} }
+
+// shortOptions are options of rules that detect an idle claim within seconds.
+func shortOptions() rules.Options {
+	o := rules.Defaults()
+	o.QuietNetwork, o.Oversized = true, true
+	o.Prices = []rules.Price{{Models: "LATEST-GPU-MODEL", PerHour: 3}}
+	o.Interval, o.RateWindow, o.IdleWindow, o.IdleFor = 2*time.Second, 16*time.Second, 20*time.Second, 2*time.Second
+	o.IdleInterval = 2 * time.Second
+	o.IdleHeld = 0.5 // a busy machine misses scrapes
+	o.ErrorWindow, o.For, o.KeepFiring = 30*time.Second, 20*time.Second, 5*time.Second
+	return o
+}
+
+// startLive starts the demo and a Prometheus that scrapes it.
+func startLive(t *testing.T) (prometheus server, exporter string) {
+	t.Helper()
+	exporter = live.FreeAddress(t)
+	startDemo(t, exporter)
+
+	content, err := rules.File(groups(t, shortOptions()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return server{live.StartPrometheus(t, live.PrometheusOptions{
+		Config: strings.ReplaceAll(scrapes, "ADDRESS", exporter), Files: map[string]string{"rules.yaml": string(content)},
+	})}, exporter
+}
+
+// TestLive waits until the alerts for the demo's idle, stalled and oversized claims fire in a real
+// Prometheus, then evaluates every query of every dashboard.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	prometheus, exporter := startLive(t)
+	want := []string{
+		"DRAClaimIdle research/notebook-bob-gpu", "DRAClaimNetworkQuiet team-vision/uploader-0-nic",
+		"DRAClaimIdleMemoryHeld research/notebook-ada-gpu", "DRAClaimStalled " + hangs, "DRAClaimOversized " + oversized,
+	}
+	for _, cluster := range clusters() {
+		for _, alert := range want {
+			live.Await(t, 2*time.Minute, alert+" fires in cluster "+cluster, func() error {
+				if firing := prometheus.firing(t, cluster); firing[alert] == nil {
+					return fmt.Errorf("%d others do", len(firing))
+				}
+				return nil
+			})
+		}
+	}
+	t.Logf("the alerts on claims fired after %v", time.Since(began).Round(time.Second))
+	for _, cluster := range clusters() {
+		t.Run("alerts "+cluster, func(t *testing.T) { checkAlerts(t, prometheus, cluster) })
+	}
+	t.Run("rules", func(t *testing.T) { eventually(t, func(f *findings) { checkRules(f, prometheus) }) })
+	t.Run("runbook", func(t *testing.T) { eventually(t, func(f *findings) { checkRunbook(f, prometheus) }) })
+	t.Run("variables", func(t *testing.T) { eventually(t, func(f *findings) { checkVariables(f, prometheus) }) })
+	t.Run("distributions", func(t *testing.T) {
+		eventually(t, func(f *findings) { checkDistributions(f, prometheus, exporter, distributionPanels(t)) })
+	})
+	for _, board := range grafana.Boards() {
+		for _, cluster := range clusters() {
+			t.Run(board.UID+" "+cluster, func(t *testing.T) {
+				eventually(t, func(f *findings) { checkBoard(f, prometheus, board, cluster, began) })
+			})
+		}
+	}
+}
+
+// findings are the errors of one check.
+type findings []string
+
+func (f *findings) Errorf(format string, args ...any) { *f = append(*f, fmt.Sprintf(format, args...)) }
+
+// eventually repeats a check until it finds no error. Missing data may still arrive; an error that
+// lasts for a minute fails the test.
+func eventually(t *testing.T, look func(*findings)) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(2 * time.Second) {
+		var f findings
+		look(&f)
+		if len(f) == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(strings.Join(f, "\n"))
+		}
+	}
+}
+
+// checkAlerts allows no other alert on idle claims, and checks the texts.
+func checkAlerts(t *testing.T, prometheus server, cluster string) {
+	for alert, annotations := range prometheus.firing(t, cluster) {
+		switch strings.Fields(alert)[0] {
+		case "DRAClaimIdle", "DRAClaimIdleMemoryHeld", "DRAClaimNetworkQuiet":
+			if !strings.Contains(alert, "notebook") && !strings.Contains(alert, "uploader") {
+				t.Errorf("%s fires for an active claim", alert)
+			}
+		case "DRAClaimStalled":
+			if alert != "DRAClaimStalled "+hangs {
+				t.Errorf("%s fires for a claim that works", alert)
+			}
+		case "DRAClaimOversized":
+			if alert != "DRAClaimOversized "+oversized {
+				t.Errorf("%s fires for a claim that needs what it has", alert)
+			}
+		case "DRADeviceUnhealthy", "DRADeviceErrors": // gpu-5 has errors
+		default:
+			t.Errorf("%s fires", alert)
+		}
+		for name, text := range annotations {
+			if text == "" || strings.Contains(text, "no value") || strings.Contains(text, "error expanding") {
+				t.Errorf("%s: %s: %q", alert, name, text)
+			}
+		}
+	}
+}
+
+// checkRules checks that all rules can be evaluated, and the states of the demo's devices: there
+// are 16 with the partitioned parent, and some are busy only from time to time.
+func checkRules(f *findings, prometheus server) {
+	var data struct {
+		Groups []struct {
+			Rules []struct{ Name, Health, LastError string }
+		}
+	}
+	if err := prometheus.Get(context.Background(), "/api/v1/rules", nil, &data); err != nil {
+		f.Errorf("%v", err)
+		return
+	}
+	n := 0
+	for _, g := range data.Groups {
+		for _, r := range g.Rules {
+			n++
+			if r.Health != "ok" && !strings.HasSuffix(r.Name, rules.Hourly) { // the hour has not ended
+				f.Errorf("%s is %s: %s", r.Name, r.Health, r.LastError)
+			}
+		}
+	}
+	if n < 50 {
+		f.Errorf("%d rules", n)
+	}
+	for _, cluster := range clusters() {
+		states, err := prometheus.query(fmt.Sprintf(`sum by (state) (cluster:dra_devices:count{cluster=%q})`, cluster), 0)
+		if err != nil {
+			f.Errorf("%v", err)
+			return
+		}
+		checkPower(f, prometheus, cluster)
+		got, sum := map[string]float64{}, 0.0
+		for _, s := range states {
+			got[s.Labels["state"]] = s.Samples[0].Value
+			sum += s.Samples[0].Value
+		}
+		if sum != 16 || got["partitioned"] != 1 || got["unhealthy"] != 1 || got["idle"] != 3 || got["free"] < 1 ||
+			got["active"] < 6 ||
+			got["unmeasured"] != 0 {
+			f.Errorf("cluster %q: %v", cluster, got)
+		}
+	}
+}
+
+// checkPower checks that the claims, those of partitions included, and what is unattributed have
+// the power of a cluster's devices, and that the devices of partitions have none.
+func checkPower(f *findings, prometheus server, cluster string) {
+	for expr, want := range map[string]float64{
+		"(sum(dra_claim_power_watts{C}) + sum(dra_device_unattributed_power_watts{C})) / sum(dra_device_power_watts{C})": 1,
+		`sum(dra_device_power_watts{C, device!~".*partition.*"}) / sum(dra_device_power_watts{C})`:                       1,
+		`count(dra_claim_power_watts{C, device=~"gpu-6-partition-[01]"} > 0)`:                                            2,
+	} {
+		got, err := prometheus.query(strings.ReplaceAll(expr, "{C", fmt.Sprintf("{cluster=%q", cluster)), 0)
+		if err != nil || len(got) != 1 {
+			f.Errorf("%s: %d series, %v", expr, len(got), err)
+			continue
+		}
+		if v := got[0].Samples[0].Value; math.Abs(v-want) > 1e-6 {
+			f.Errorf("cluster %q: %s is %v, want %v", cluster, expr, v, want)
+		}
+	}
+}
+
+// checkRunbook asks the queries of the runbook. A third of them has an answer in the demo, in which
+// little is wrong.
+func checkRunbook(f *findings, prometheus server) {
+	queries := rules.Queries(shortOptions())
+	answered := 0
+	for _, q := range queries {
+		got, err := prometheus.query(q, 0)
+		if err != nil {
+			f.Errorf("%s: %v", q, err)
+		}
+		if len(got) > 0 {
+			answered++
+		}
+	}
+	if len(queries) < 25 || answered < len(queries)/3 {
+		f.Errorf("%d of %d queries have an answer", answered, len(queries))
+	}
+}
+
+func checkVariables(f *findings, prometheus server) {
+	for _, q := range grafana.VariableQueries("1m") {
+		check := checkRanked
+		if q.Selector != "" {
+			check = checkValues
+		}
+		if err := check(prometheus, q); err != nil {
+			f.Errorf("%s: variable %s: %s%s: %v", q.Board, q.Name, q.Selector, q.Expr, err)
+		}
+	}
+	for _, a := range grafana.Annotations() {
+		got, err := prometheus.query(grafana.Fill(a.Expr, nil, "1m", "16s", "2s"), time.Minute)
+		if err != nil || len(got) == 0 {
+			f.Errorf("annotation %s: %d series, %v", a.Name, len(got), err)
+		}
+		for _, series := range got {
+			for _, sample := range series.Samples {
+				if at := time.UnixMilli(int64(sample.Value)); time.Until(at) > time.Second || time.Since(at) > time.Hour {
+					f.Errorf("annotation %s at %v", a.Name, at)
+				}
+			}
+		}
+	}
+}
+
+// checkValues checks that a variable offers values of a label.
+func checkValues(prometheus server, q grafana.VariableQuery) error {
+	var values []string
+	err := prometheus.Get(context.Background(), "/api/v1/label/"+q.Label+"/values", url.Values{"match[]": {q.Selector}},
+		&values)
+	if err == nil && len(values) == 0 {
+		err = errors.New("it offers nothing")
+	}
+	return err
+}
+
+// checkRanked checks that a variable offers some values, those with the highest ranks first.
+func checkRanked(prometheus server, q grafana.VariableQuery) error {
+	got, err := prometheus.query(q.Expr, 0)
+	if err != nil {
+		return err
+	}
+	named, last := 0, math.Inf(1)
+	for _, series := range got {
+		if series.Labels[q.Label] != "" {
+			named++
+		}
+		rank := series.Samples[0].Value
+		if rank > last {
+			return fmt.Errorf("%v comes after %v", rank, last)
+		}
+		last = rank
+	}
+	if named == 0 || len(got) > grafana.MostOffered {
+		return fmt.Errorf("%d of %d values have the label %s", named, len(got), q.Label)
+	}
+	return nil
+}
+
+// shipped is the part of a dashboard's JSON that the test reads.
+type shipped struct {
+	Panels []struct {
+		Type, Title string
+		Targets     []struct {
+			Expr    string
+			Instant bool
+		}
+		FieldConfig struct {
+			Defaults struct {
+				Unit     string
+				Mappings []struct{ Options map[string]any }
+			}
+		}
+	}
+}
+
+// checkBoard evaluates the queries of a shipped dashboard.
+func checkBoard(f *findings, prometheus server, board grafana.Board, cluster string, began time.Time) {
+	content, err := os.ReadFile(filepath.Join("..", "..", "..", "dashboards", "out", "grafana", board.UID+".json"))
+	if err != nil {
+		f.Errorf("%v", err)
+		return
+	}
+	var dashboard shipped
+	if err := json.Unmarshal(content, &dashboard); err != nil {
+		f.Errorf("%v", err)
+		return
+	}
+	panels, queries := 0, 0
+	for _, row := range board.Rows {
+		for _, panel := range row.Panels {
+			panels++
+			for _, p := range dashboard.Panels {
+				if p.Title != panel.Title || p.Type == "row" {
+					continue
+				}
+				found := 0
+				for i, target := range p.Targets {
+					queries++
+					unit := p.FieldConfig.Defaults.Unit
+					if panel.Kind == grafana.Table {
+						unit = panel.Targets[i].Unit
+					}
+					if panel.Kind == grafana.Timeline {
+						states := p.FieldConfig.Defaults.Mappings[0].Options
+						checkStates(f, prometheus, panel.Title, target.Expr, states, cluster, began)
+					}
+					found += checkQuery(f, prometheus, panel, target.Expr, unit, target.Instant, cluster, began)
+				}
+				if found == 0 && panel.MayBeEmpty == "" {
+					f.Errorf("%q has no data", panel.Title)
+				}
+			}
+		}
+	}
+	if panels == 0 || queries < panels {
+		f.Errorf("%d panels, %d queries", panels, queries)
+	}
+}
+
+// checkQuery evaluates one query, and returns the number of series.
+func checkQuery(f *findings, prometheus server, panel grafana.Panel, expr, unit string, instant bool, cluster string,
+	began time.Time,
+) int {
+	span := time.Since(began).Truncate(time.Second)
+	filled := grafana.Fill(expr, map[string]string{"cluster": cluster}, fmt.Sprintf("%ds", int(span.Seconds())), "16s",
+		"2s")
+	if instant {
+		span = 0
+	}
+	got, err := prometheus.query(filled, span)
+	if err != nil {
+		f.Errorf("%q: %v", panel.Title, err)
+	}
+	if len(got) == 0 && panel.MayBeEmpty == "" && panel.Kind != grafana.Table {
+		f.Errorf("%q: no data for %s", panel.Title, filled)
+	}
+	for _, series := range got {
+		for _, h := range series.Histograms { // shares of the time
+			if !(h.Count > 0 && h.Count < 1.1 && len(h.Buckets) > 0) {
+				f.Errorf("%q: %v is not plausible: %v of %s", panel.Title, h, series.Labels, filled)
+				break
+			}
+		}
+		for _, sample := range series.Samples {
+			if strings.Contains(filled, "_distribution_ratio") {
+				sample.Value /= 8 // it is the sum over the devices of a claim, at most all of them
+			}
+			if !plausible(unit, sample.Value) {
+				f.Errorf("%q: %v as %q is not plausible: %v of %s", panel.Title, sample.Value, unit, series.Labels, filled)
+				break
+			}
+		}
+	}
+	return len(got)
+}
+
+// checkStates checks that each value of a time line is one of its states: it shows nothing else.
+func checkStates(f *findings, prometheus server, title, expr string, states map[string]any, cluster string,
+	began time.Time,
+) {
+	span := time.Since(began).Truncate(time.Second)
+	filled := grafana.Fill(expr, map[string]string{"cluster": cluster}, fmt.Sprintf("%ds", int(span.Seconds())), "16s",
+		"2s")
+	got, err := prometheus.query(filled, span)
+	if err != nil {
+		f.Errorf("%q: %v", title, err)
+	}
+	for _, series := range got {
+		for _, sample := range series.Samples {
+			if states[strconv.FormatFloat(sample.Value, 'g', -1, 64)] == nil {
+				f.Errorf("%q shows %v of %v, which is none of its states", title, sample.Value, series.Labels)
+				return
+			}
+		}
+	}
+}
+
+// plausible reports whether a value is possible for the demo's 8 GPUs and 4 interfaces.
+func plausible(unit string, v float64) bool {
+	within := func(low, high float64) bool { return v >= low && v <= high }
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return false
+	}
+	switch unit {
+	case "percentunit":
+		return within(0, 1.02) // rates are extrapolated
+	case "watt":
+		return within(0, 8*700*1.1)
+	case "celsius":
+		return within(20, 100)
+	case "hertz":
+		return within(1e8, 3e9)
+	case "bytes":
+		return within(0, 8*80*1<<30) || within(0, 1e13) // memory or traffic
+	case "binBps":
+		return within(0, 12*12.5e9*2)
+	case "pps":
+		return within(0, 12.5e9/100)
+	case "h":
+		return within(0, 4) // 20 devices for some minutes
+	case "kwatth":
+		return within(0, 0.5)
+	case "currency:¤":
+		return within(0, 8*3*24) // a day of 8 GPUs
+	case "s":
+		return within(-1, 60)
+	case "dateTimeFromNow":
+		age := time.Since(time.UnixMilli(int64(v)))
+		return age > -5*time.Second && age < 10*time.Minute
+	case "cps":
+		return within(0, 10)
+	case "none":
+		return within(0, 1e5)
+	case "short":
+		return within(0, 80*1<<30)
+	default:
+		return unit == "" && within(0, 1e5)
+	}
+}

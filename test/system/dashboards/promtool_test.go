@@ -1,0 +1,293 @@
+// Package dashboards tests the shipped rules and dashboards with a real Prometheus: promtool
+// evaluates a story for each alert, and a server scrapes the demo.
+//
+// $PROMTOOL, $PROMETHEUS and $PINT are the paths of the programs; make test-e2e sets them.
+package dashboards
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+)
+
+// TestCheckedRules checks the shipped rules with promtool and pint.
+func TestCheckedRules(t *testing.T) {
+	t.Parallel()
+	shipped, err := filepath.Abs("../../../dashboards/out/rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tool := range [][]string{
+		{program(t, "PROMTOOL"), "check", "rules", "--lint=all", "--lint-fatal", shipped},
+		// Prices go by parts of the models' names, which vendors choose: promql/regexp advises
+		// against it. Groups of nodes and of all nodes are apart: rule/dependency would have one group.
+		// Records of hours have gaps, by group/interval: they are read by sum_over_time alone.
+		{
+			program(t, "PINT"), "--offline", "--no-color", "--log-level=warn",
+			"--disabled=promql/regexp", "--disabled=rule/dependency", "--disabled=group/interval",
+			"lint", "--fail-on=info", shipped,
+		},
+	} {
+		cmd := exec.Command(tool[0], tool[1:]...)
+		cmd.Dir = t.TempDir() // pint searches a configuration and a repository
+		if said, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", strings.Join(tool, " "), err, said)
+		}
+	}
+}
+
+// TestAlerts evaluates a story for each alert, in which it fires and resolves, and edge cases in
+// which it must not fire.
+func TestAlerts(t *testing.T) {
+	t.Parallel()
+	stories := slices.Concat(idleStories(), oversizedStories(), idleEdges(), sharingStories(), deviceStories(),
+		errorStories(), hardwareStories(), linkStories(), networkLinkStories(), exporterStories())
+	var file strings.Builder
+	// All stories run at the same time, each in a cluster of its own. Those about all clusters run
+	// alone.
+	var together, alone []story
+	var told []string
+	checks := 0
+	for i := range stories {
+		told = append(told, stories[i].firing()...)
+		checks += len(stories[i].checks)
+		if stories[i].alone {
+			alone = append(alone, stories[i].labelled(""))
+			continue
+		}
+		together = append(together, stories[i].inCluster())
+	}
+	write(&file, together...)
+	for _, s := range alone {
+		write(&file, s)
+	}
+	testRules(t, allGroups(t), file.String())
+	for _, name := range alertNames(t) {
+		if !slices.Contains(told, name) {
+			t.Errorf("no story makes %s fire and resolve", name)
+		}
+	}
+	t.Logf("%d stories with %d checks", len(stories), checks)
+}
+
+// allGroups are the shipped rules and those that are off by default.
+func allGroups(t *testing.T) []rules.Group {
+	t.Helper()
+	o := rules.Defaults()
+	o.QuietNetwork, o.Oversized, o.IdleInterval = true, true, promtoolEvery
+	return groups(t, o)
+}
+
+// promtoolEvery is how often promtool evaluates the rules, whatever the interval of their group.
+const promtoolEvery = time.Minute
+
+// testRules runs tests in the format of promtool test rules over groups of rules, which it
+// evaluates each minute, in their order.
+func testRules(t *testing.T, all []rules.Group, tests string) {
+	t.Helper()
+	content, err := rules.File(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := make([]string, 0, len(all))
+	for _, g := range all {
+		names = append(names, g.Name)
+	}
+	tests = "rule_files: [rules.yaml]\nevaluation_interval: 1m\ngroup_eval_order: [" + strings.Join(names, ", ") +
+		"]\ntests:\n" + tests
+	dir := t.TempDir()
+	for name, text := range map[string]string{"rules.yaml": string(content), "test.yaml": tests} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runPromtool(t, filepath.Join(dir, "test.yaml"))
+}
+
+// runPromtool runs the tests of a file.
+func runPromtool(t *testing.T, path string) {
+	t.Helper()
+	if said, err := exec.Command(program(t, "PROMTOOL"), "test", "rules", path).CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, said)
+	}
+}
+
+func groups(t *testing.T, o rules.Options) []rules.Group {
+	t.Helper()
+	catalog, err := query.NewCatalog()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := rules.Groups(o, catalog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func alertNames(t *testing.T) []string {
+	t.Helper()
+	var out []string
+	o := rules.Defaults()
+	o.QuietNetwork, o.Oversized = true, true
+	for _, g := range groups(t, o) {
+		for _, r := range g.Rules {
+			if r.Alert != "" && !slices.Contains(out, r.Alert) {
+				out = append(out, r.Alert)
+			}
+		}
+	}
+	return out
+}
+
+// program returns the path of a program from an environment variable.
+func program(t *testing.T, variable string) string {
+	t.Helper()
+	path := os.Getenv(variable)
+	if path == "" {
+		t.Fatalf("%s is not set: run make test-e2e", variable)
+	}
+	return path
+}
+
+// story is the data that Prometheus scrapes each minute, and the alerts that must fire.
+type story struct {
+	name   string
+	series []series
+	checks []check
+	alone  bool // about all clusters
+}
+
+// series is the value of one series by minute; false: it was not scraped.
+type series struct {
+	name   string
+	labels string
+	value  course
+}
+
+// check has the alerts that fire at a minute, each as NAME SUBJECT. The subject has the labels that
+// distinguish alerts: claim, device, source and so on.
+type check struct {
+	minute int
+	fire   []string
+}
+
+// minutes is the duration of a story.
+const minutes = 120
+
+// subject are the labels that distinguish the alerts of a check.
+const subject = "alertname, cluster, namespace, resourceclaim_name, device, action, reason, source"
+
+// inCluster returns the story in a cluster with the story's name. An exporter is up unless the
+// story says otherwise.
+func (s *story) inCluster() story {
+	label := fmt.Sprintf(", cluster=%q", s.name)
+	out := story{name: s.name, series: slices.Clone(s.series)}
+	if !slices.ContainsFunc(out.series, func(s series) bool { return s.name == "up" }) {
+		out.series = append(out.series, series{"up", target, always(1)})
+	}
+	for i := range out.series {
+		out.series[i].labels += label
+	}
+	out.checks = s.labelled(label).checks
+	return out
+}
+
+// labelled returns the story with its alerts as labels of series, and one more label.
+func (s *story) labelled(more string) story {
+	out := *s
+	out.checks = nil
+	for _, c := range s.checks {
+		as := check{minute: c.minute}
+		for _, alert := range c.fire {
+			as.fire = append(as.fire, alertLabels(alert)+more)
+		}
+		out.checks = append(out.checks, as)
+	}
+	return out
+}
+
+// write writes stories that run at the same time, in the format of promtool test rules.
+func write(out *strings.Builder, stories ...story) {
+	out.WriteString("- interval: 1m\n  input_series:\n")
+	for _, s := range stories {
+		for i := range s.series {
+			fmt.Fprintf(out, "  - {series: '%s{%s}', values: '%s'}\n", s.series[i].name, s.series[i].labels,
+				s.series[i].values())
+		}
+	}
+	out.WriteString("  promql_expr_test:\n")
+	for _, s := range stories {
+		where := ""
+		if !s.alone {
+			where = fmt.Sprintf(", cluster=%q", s.name)
+		}
+		for _, c := range s.checks {
+			fmt.Fprintf(out,
+				"  - eval_time: %dm\n    expr: 'count by (%s) (ALERTS{alertstate=\"firing\"%s})'\n    exp_samples: [", c.minute,
+				subject, where)
+			for i, alert := range c.fire {
+				if i > 0 {
+					out.WriteString(", ")
+				}
+				fmt.Fprintf(out, "{labels: '{%s}', value: 1}", alert)
+			}
+			out.WriteString("]\n")
+		}
+	}
+}
+
+// alertLabels returns the labels of a series for "DRAClaimIdle namespace=a resourceclaim_name=b".
+func alertLabels(alert string) string {
+	name, rest, _ := strings.Cut(alert, " ")
+	out := fmt.Sprintf("alertname=%q", name)
+	for pair := range strings.FieldsSeq(rest) {
+		label, value, _ := strings.Cut(pair, "=")
+		out += fmt.Sprintf(", %s=%q", label, value)
+	}
+	return out
+}
+
+// firing returns the names of the alerts that fire at some time but not at the end, so that they
+// have resolved.
+func (s *story) firing() []string {
+	if len(s.checks) == 0 || len(s.checks[len(s.checks)-1].fire) > 0 {
+		return nil
+	}
+	var out []string
+	for _, c := range s.checks {
+		for _, alert := range c.fire {
+			name, _, _ := strings.Cut(alert, " ")
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// values writes the values. A series that is missing once is stale, as after a scrape that fails or
+// does not have it.
+func (s *series) values() string {
+	var out []string
+	present := false
+	for m := range minutes {
+		v, ok := s.value(m)
+		switch {
+		case ok:
+			out = append(out, fmt.Sprintf("%g", v))
+		case present:
+			out = append(out, "stale")
+		default:
+			out = append(out, "_")
+		}
+		present = ok
+	}
+	return strings.Join(out, " ")
+}

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/grafana"
+	"github.com/dra-exporter/dra-exporter/test/live"
+)
+
+// board is a dashboard's JSON, and the results of the queries of each panel, by its id.
+type board struct {
+	Dashboard json.RawMessage           `json:"dashboard"`
+	Answers   map[int][]json.RawMessage `json:"answers"`
+	From      int64                     `json:"from"` // milliseconds since 1970
+	To        int64                     `json:"to"`
+}
+
+// shipped is the part of a dashboard's JSON that is used.
+type shipped struct {
+	Panels []struct {
+		ID      int
+		Title   string
+		Targets []struct {
+			Expr    string
+			Instant bool
+		}
+	}
+}
+
+// asker asks Prometheus the queries of dashboards.
+type asker struct {
+	prometheus       live.Prometheus
+	span, rate, step time.Duration
+	now              time.Time
+}
+
+// wait waits until the recording rules have values for the whole time that is shown.
+func (a *asker) wait(ctx context.Context) error {
+	expr := "count_over_time(sum(cluster:dra_devices:count)[" + seconds(2*a.span) + ":" + seconds(a.step) + "]) * " +
+		strconv.FormatFloat(a.step.Seconds(), 'f', -1, 64) + " >= " + strconv.FormatFloat(a.span.Seconds(), 'f', -1, 64)
+	ctx, cancel := context.WithTimeout(ctx, a.span+time.Minute)
+	defer cancel()
+	for {
+		a.now = time.Now()
+		answer, err := a.ask(ctx, expr, true)
+		if err == nil && string(answer) != "[]" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %v of data: %w", a.span, errors.Join(ctx.Err(), err))
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// boards returns all dashboards, by UID.
+func (a *asker) boards(ctx context.Context) (map[string]board, error) {
+	out := map[string]board{}
+	for _, b := range grafana.Boards() {
+		content, err := os.ReadFile("../../../dashboards/out/grafana/" + b.UID + ".json")
+		if err != nil {
+			return nil, fmt.Errorf("read dashboard: %w", err)
+		}
+		var dashboard shipped
+		if err := json.Unmarshal(content, &dashboard); err != nil {
+			return nil, fmt.Errorf("decode dashboard %s: %w", b.UID, err)
+		}
+		drawn := board{
+			Dashboard: content, Answers: map[int][]json.RawMessage{},
+			From: a.now.Add(-a.span).UnixMilli(), To: a.now.UnixMilli(),
+		}
+		for _, p := range dashboard.Panels {
+			for _, target := range p.Targets {
+				expr := grafana.Fill(target.Expr, nil, seconds(a.span), seconds(a.rate), seconds(a.step))
+				answer, err := a.ask(ctx, expr, target.Instant)
+				if err != nil {
+					return nil, fmt.Errorf("dashboard %s: panel %q: %w", b.UID, p.Title, err)
+				}
+				drawn.Answers[p.ID] = append(drawn.Answers[p.ID], answer)
+			}
+		}
+		out[b.UID] = drawn
+	}
+	return out, nil
+}
+
+// ask returns the data of Prometheus's response: of the time that is shown, or of its end.
+func (a *asker) ask(ctx context.Context, expr string, instant bool) (json.RawMessage, error) {
+	unix := func(t time.Time) string { return strconv.FormatInt(t.Unix(), 10) }
+	path, parameters := "/api/v1/query", url.Values{"query": {expr}, "time": {unix(a.now)}}
+	if !instant {
+		path = "/api/v1/query_range"
+		parameters = url.Values{
+			"query": {expr}, "start": {unix(a.now.Add(-a.span))}, "end": {unix(a.now)}, "step": {seconds(a.step)},
+		}
+	}
+	var data struct{ Result json.RawMessage }
+	if err := a.prometheus.Get(ctx, path, parameters, &data); err != nil {
+		return nil, fmt.Errorf("query %s: %w", expr, err)
+	}
+	return data.Result, nil
+}

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Draws the pictures of the page and of the dashboards, of which the documents show some: a real
+# Prometheus scrapes the demo, and Grafana's own components draw the results of the panels' queries.
+# It needs node and chromium. $PROMETHEUS is the path of Prometheus, $PICTURES a folder with the
+# node_modules of page/package.json, and $OUT the folder of the pictures.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../../../.."
+exporter=127.0.0.1:20990 prometheus=127.0.0.1:20991 work=$(mktemp -d) out=$(realpath -m "${OUT:-bin/pictures}")
+children=()
+trap 'kill "${children[@]}" 2>/dev/null || true; wait; rm -rf "$work"' EXIT
+
+go build -o "$work/demo" ./test/demo &
+go run -C dashboards ./generate -out="$work" -interval=2s -rate.window=16s -idle.interval=2s -idle.window=30s -idle.for=5s \
+	-for=4s -price=LATEST-GPU-MODEL=3 -page.url="http://$exporter"
+wait $!
+DRA_EXPORTER_COUNTER_ZERO_HOLD=3s "$work/demo" --listen=$exporter --hang=40s >/dev/null &
+children+=($!)
+cat >"$work/prometheus.yml" <<CONFIG
+global: {scrape_interval: 2s, evaluation_interval: 2s, scrape_native_histograms: true}
+rule_files: [rules.yaml]
+scrape_configs:
+- job_name: dra-exporter
+  honor_labels: true
+  static_configs:
+  - {targets: ["$exporter"], labels: {cluster: demo, node: demo-node, instance: demo-node}}
+CONFIG
+"$PROMETHEUS" --config.file="$work/prometheus.yml" --storage.tsdb.path="$work/data" --web.listen-address=$prometheus \
+	--log.level=error &
+children+=($!)
+
+mkdir -p "$work/site" "$out"
+cp test/system/dashboards/screenshots/page/index.html "$work/site"
+export NODE_PATH="$PICTURES/node_modules"
+"$NODE_PATH/.bin/esbuild" test/system/dashboards/screenshots/page/main.jsx --bundle --minify \
+	--jsx=automatic --format=iife --outfile="$work/site/page.js" --define:process.env.NODE_ENV='"production"' \
+	--loader:.ttf=dataurl --loader:.svg=dataurl --log-level=error
+go run -C test/system/dashboards ./screenshots -prometheus="http://$prometheus" -exporter="http://$exporter" \
+	-site="$work/site" -out="$out"
+cp "$out/dra-fleet.png" "$out/dra-namespaces.png" dashboards
+cp "$out"/page.png "$out"/on-call-*.png exporter

@@ -1,0 +1,122 @@
+package deploy
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"helm.sh/helm/v4/pkg/strvals"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/deployments/chart"
+	"github.com/dra-exporter/dra-exporter/test/docs"
+	"github.com/dra-exporter/dra-exporter/test/live"
+)
+
+// testDocuments runs the commands of the documents that need a cluster on the installed release.
+// Objects that kubectl and helm commands apply are only validated by the API server (dry run).
+func (w *world) testDocuments(t *testing.T) {
+	root, err := filepath.Abs(filepath.Join("..", "..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := docs.Read(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, c := range docs.Commands(all) {
+		if c.Runner() != docs.Cluster {
+			continue
+		}
+		n++
+		args := strings.Fields(c.Text)
+		switch {
+		case args[0] == "helm":
+			err = w.helm(root, args[1:])
+		case slices.Contains(args, "port-forward"):
+			err = w.portForward(t, args[1:])
+		default:
+			err = w.documented(root, args[1:])
+		}
+		if err != nil {
+			t.Errorf("%v: %v", c, err)
+		}
+	}
+	if n < 8 {
+		t.Errorf("the documents have only %d commands for a cluster", n)
+	}
+}
+
+// documented runs a command of kubectl at the root of the tree.
+func (w *world) documented(root string, args []string) error {
+	if args[0] == "apply" {
+		args = append(args, "--dry-run=server")
+	}
+	cmd := w.cluster.KubectlCommand(w.Context(), args...)
+	cmd.Dir = root
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return errors.Join(err, errors.New(string(said)))
+	}
+	return nil
+}
+
+// portForward runs kubectl port-forward until the exporter answers through it.
+func (w *world) portForward(t *testing.T, args []string) error {
+	cmd := w.cluster.KubectlCommand(w.Context(), args...)
+	live.Start(t, cmd, w.network.client(), "http://127.0.0.1:"+args[len(args)-1]+"/healthz")
+	return nil
+}
+
+// helm renders the objects of helm install or upgrade with these arguments, and validates them with
+// the API server.
+func (w *world) helm(root string, args []string) error {
+	values := map[string]any{}
+	r := chart.Release{Name: args[1], Namespace: "default", Values: values}
+	if (args[0] != "install" && args[0] != "upgrade") || strings.HasPrefix(args[1], "-") {
+		return errors.New("the test supports only helm install NAME FOLDER and helm upgrade NAME FOLDER")
+	}
+	for i := 3; i < len(args); i++ {
+		switch args[i] {
+		case "--create-namespace":
+			continue
+		case "-n":
+			r.Namespace = args[i+1]
+		case "--set":
+			if err := strvals.ParseInto(args[i+1], values); err != nil {
+				return err
+			}
+		case "-f":
+			data, err := os.ReadFile(filepath.Join(root, args[i+1]))
+			if err != nil {
+				return err
+			}
+			if err := yaml.Unmarshal(data, &values); err != nil {
+				return err
+			}
+		default:
+			return errors.New("the test does not support the flag " + args[i])
+		}
+		i++
+	}
+	documents, err := chart.Render(filepath.Join(root, args[2]), r, false)
+	if err != nil {
+		return err
+	}
+	var objects []string
+	for _, document := range documents {
+		var kind metav1.TypeMeta
+		if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
+			return err
+		}
+		if !strings.HasPrefix(kind.APIVersion, "monitoring.coreos.com/") { // kinds that only clusters with the operator have
+			objects = append(objects, document)
+		}
+	}
+	_, err = w.cluster.Kubectl(w.Context(), strings.Join(objects, "---\n"), "apply", "--dry-run=server", "-f", "-")
+	return err
+}

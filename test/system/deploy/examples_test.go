@@ -1,0 +1,64 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/deployments/chart"
+	"github.com/dra-exporter/dra-exporter/driver/scrape"
+)
+
+// The program accepts the scrape configuration that the chart renders for the simulated example's
+// values.
+func TestSimulatedExample(t *testing.T) {
+	deployments := filepath.Join("..", "..", "..", "deployments")
+	data, err := os.ReadFile(filepath.Join(deployments, "examples", "simulated", "values.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values map[string]any
+	if err := yaml.Unmarshal(data, &values); err != nil {
+		t.Fatal(err)
+	}
+	documents, err := chart.Render(filepath.Join(deployments, "helm", "dra-exporter"),
+		chart.Release{Name: release, Namespace: namespace, Values: values}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range documents {
+		var m corev1.ConfigMap
+		if err := yaml.Unmarshal([]byte(document), &m); err != nil {
+			t.Fatal(err)
+		}
+		if config, ok := m.Data["scrape.yaml"]; ok {
+			if _, err := scrape.ParseConfig([]byte(config), "/"); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+	}
+	t.Error("no scrape configuration")
+}
+
+// testManifests validates the plain manifests and the examples with the API server: every field is
+// known, and every expression compiles.
+func (w *world) testManifests(t *testing.T) {
+	deployments := filepath.Join("..", "..", "..", "deployments")
+	files, err := filepath.Glob(filepath.Join(deployments, "examples", "*.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	simulated := filepath.Join(deployments, "examples", "simulated")
+	files = append(files, filepath.Join(simulated, "vendor-exporter.yaml"), filepath.Join(simulated, "workloads.yaml"))
+	base := w.kubectl("apply", "--dry-run=server", "-k", filepath.Join(deployments, "manifests"))
+	examples := w.kubectl("apply", "--dry-run=server", "-f", strings.Join(files, ","))
+	if !strings.Contains(base, "daemonset.apps/dra-exporter created") ||
+		!strings.Contains(examples, "resourceclaimtemplate.resource.k8s.io/nic created") {
+		t.Errorf("result of the API server:\n%s%s", base, examples)
+	}
+}

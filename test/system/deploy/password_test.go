@@ -1,0 +1,193 @@
+package deploy
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/test/live"
+)
+
+const (
+	user     = "prometheus"
+	password = "a password of the test"
+)
+
+// testPassword configures the DaemonSet with TLS and a password as in
+// deployments/examples/password. The kubelet's probes pass, only requests with the password
+// succeed, and the PodMonitor's settings and helm test have it.
+func (w *world) testPassword(t *testing.T) {
+	example := filepath.Join("..", "..", "..", "deployments", "examples", "password")
+	authority := w.makeSecrets(t, readExample(t, filepath.Join(example, "web-config.yml")))
+	var values object
+	if err := yaml.UnmarshalStrict([]byte(readExample(t, filepath.Join(example, "values.yaml"))), &values); err != nil {
+		t.Fatal(err)
+	}
+	monitor, test := values["podMonitor"].(object), values["test"].(object)
+	monitor["interval"], monitor["scrapeTimeout"] = "1s", "1s"
+	test["httpConfig"].(object)["basic_auth"].(object)["password"] = password
+	w.install(values)
+	if c := w.healthy(t); c.ReadinessProbe.TCPSocket == nil || c.LivenessProbe.TCPSocket == nil {
+		t.Errorf("the probes are %v and %v", c.ReadinessProbe, c.LivenessProbe)
+	}
+	w.testPasswordAccess(t, authority)
+	prometheus := w.startPrometheus("127.0.0.1:9091")
+	live.Await(t, startTimeout, "the claims are in the Prometheus with the password",
+		func() error { return w.claims(prometheus) })
+	w.testHelmTest(t, values)
+}
+
+// testPasswordAccess sends requests with the right, a wrong and no password, and without TLS.
+func (w *world) testPasswordAccess(t *testing.T, authority *x509.CertPool) {
+	address := w.pods()[0].Status.PodIP + ":10985"
+	client := w.network.client()
+	client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: authority, ServerName: release}
+	for _, test := range []struct {
+		url, password string
+		want          int
+	}{
+		{"https://" + address + "/metrics", password, 200},
+		{"https://" + address + "/metrics", "another", 401},
+		{"https://" + address + "/metrics", "", 401},
+		{"https://" + address + "/", "", 401},
+		{"http://" + address + "/metrics", password, 400},
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, test.url, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if test.password != "" {
+			request.SetBasicAuth(user, test.password)
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != test.want {
+			t.Errorf("%s with the password %q: status %d, want %d", test.url, test.password, response.StatusCode, test.want)
+		}
+	}
+}
+
+// testHelmTest runs the chart's test pod like helm test: it asks every address of the Service, and
+// fails if one does not answer.
+func (w *world) testHelmTest(t *testing.T, values object) {
+	exporter := w.pods()[0].Status.PodIP
+	if phase, said := w.runHelmTest(t, values, exporter); phase != corev1.PodSucceeded ||
+		!strings.Contains(said, "default/single") {
+		t.Errorf("the chart's test %s: %s", phase, said)
+	}
+	const nobody = "127.0.0.9"
+	if phase, said := w.runHelmTest(t, values, exporter, nobody); phase != corev1.PodFailed ||
+		!strings.Contains(said, "default/single") || !strings.Contains(said, nobody) {
+		t.Errorf("the chart's test %s although nothing answers at %s: %s", phase, nobody, said)
+	}
+}
+
+// runHelmTest runs the test pod once, and returns how it ended and what it said. The cluster has no
+// DNS, so the pod gets the addresses of the Service.
+func (w *world) runHelmTest(t *testing.T, values object, addresses ...string) (corev1.PodPhase, string) {
+	name := release + "-test"
+	for _, document := range w.render(values, true) {
+		var kind metav1.PartialObjectMetadata
+		if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case kind.Annotations["helm.sh/hook"] != "test":
+		case kind.Kind != "Pod":
+			w.apply(document)
+		default:
+			var pod corev1.Pod
+			if err := yaml.UnmarshalStrict([]byte(document), &pod); err != nil {
+				t.Fatal(err)
+			}
+			for _, ip := range addresses {
+				alias := corev1.HostAlias{IP: ip, Hostnames: []string{release}}
+				pod.Spec.HostAliases = append(pod.Spec.HostAliases, alias)
+			}
+			if _, err := w.client.CoreV1().Pods(namespace).Create(t.Context(), &pod, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	phase := w.ended(name)
+	said := w.kubectl("logs", "-n", namespace, name)
+	w.kubectl("delete", "pod", "-n", namespace, "--now", name)
+	return phase, said
+}
+
+// makeSecrets creates the Secrets of the example: the exporter's with the web configuration, and
+// the scraper's. It returns a pool that trusts the certificate.
+func (w *world) makeSecrets(t *testing.T, webConfig string) *x509.CertPool {
+	t.Helper()
+	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, key := selfSigned(t)
+	for name, content := range map[string]map[string]string{
+		"dra-exporter-web": {
+			"web-config.yml": strings.Replace(webConfig, "HASH", string(hash), 1),
+			"tls.crt":        certificate, "tls.key": key,
+		},
+		"dra-exporter-password": {"ca.crt": certificate, "username": user, "password": password},
+	} {
+		secret := corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name}, StringData: content}
+		if _, err := w.client.CoreV1().Secrets(namespace).Create(t.Context(), &secret, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	authority := x509.NewCertPool()
+	authority.AppendCertsFromPEM([]byte(certificate))
+	return authority
+}
+
+// selfSigned returns a self-signed certificate for the exporter's name, and its key.
+func selfSigned(t *testing.T) (certificate, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{release}, IsCA: true, BasicConstraintsValid: true,
+	}
+	signed, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: signed})
+	return string(public), string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}))
+}
+
+func readExample(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(fmt.Errorf("read example: %w", err))
+	}
+	return string(data)
+}

@@ -1,0 +1,328 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+
+	"github.com/dra-exporter/dra-exporter/test/live"
+)
+
+// What the engines are asked at and over.
+const (
+	settling  = 20 * time.Second // until each group has found what the others record
+	asked     = 40 * time.Second // of history
+	maxDiffer = 5                // differences that are printed of one expression
+)
+
+// TestDistributed compares Thanos with one Prometheus over the same samples: two Prometheus servers
+// scrape one half of the nodes each, evaluate the rules of nodes, and send everything to two
+// receivers of Thanos, whose ruler evaluates the global rules. Every record of every evaluation,
+// the expression of every rule and every query of every panel must have the same values.
+func TestDistributed(t *testing.T) {
+	t.Parallel() // it waits more than it computes
+	d := startDistributed(t)
+	wait(t.Context(), settling)
+	began := time.Now()
+	wait(t.Context(), asked)
+	at := time.Now().Truncate(time.Second)
+	d.awaitDelivery(t, at)
+	if err := d.one.replay(t, d.thanos, began.Add(-time.Minute), at); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("records", func(t *testing.T) { d.compareRecords(t, began, at) })
+	t.Run("device of all nodes", func(t *testing.T) { d.checkClusterDevice(t, at) })
+	t.Run("rules", func(t *testing.T) {
+		groups, err := loadRules(d.tree)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answered, count := 0, 0
+		for _, group := range groups {
+			for _, rule := range group.Rules {
+				count++
+				answered += d.compare(t, ruleName(rule), rule.Expr, at, 0, 0)
+			}
+		}
+		if count < 50 || answered < count/3 {
+			t.Errorf("%d of %d rules have a result", answered, count)
+		}
+	})
+	boards, err := loadBoards("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range boards {
+		t.Run(boards[i].UID, func(t *testing.T) { d.compareBoard(t, &boards[i], at) })
+	}
+}
+
+// compareBoard compares the answers for the panels of a dashboard, with All for every variable.
+func (d *distributed) compareBoard(t *testing.T, b *board, at time.Time) {
+	v := newView(d.one.engine, at, asked)
+	for _, of := range b.Templating.List {
+		v.set(of.Name, ".*")
+	}
+	v.set("hours", "") // a part of names, for months
+	answered, count := 0, 0
+	for _, p := range b.Panels {
+		for _, target := range p.Targets {
+			span := asked
+			if target.Instant {
+				span = 0
+			}
+			count++
+			// Which of equal ones are among the first ten depends on the order: all are asked for.
+			expr := firstOf.ReplaceAllString(v.fill(target.Expr), "topk(1000000, ")
+			answered += d.compare(t, p.Title, expr, at, span, v.step)
+		}
+	}
+	if answered < count/3 {
+		t.Errorf("%d of %d queries have an answer", answered, count)
+	}
+}
+
+// firstOf matches the choice of the highest values.
+var firstOf = regexp.MustCompile(`topk\((\d+), *`)
+
+// compareRecords compares the samples of all records with those of one Prometheus.
+func (d *distributed) compareRecords(t *testing.T, from, to time.Time) {
+	expr := fmt.Sprintf(`{__name__=~".+:.+"}[%ds]`, int(to.Sub(from).Seconds()))
+	want, err := d.one.answer(t.Context(), expr, to, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := d.thanos.answer(t.Context(), expr, to, 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]int{}
+	for _, series := range got {
+		names[series.name]++
+	}
+	t.Logf("%d records, %d series of Thanos, %d of one Prometheus", len(names), len(got), len(want))
+	if len(names) < 15 {
+		t.Errorf("only %d metrics are recorded: %v", len(names), names)
+	}
+	differ(t, "records", got, want)
+}
+
+// checkClusterDevice checks that the claims of all nodes of a cluster hold its device of all nodes
+// for as long together as an evaluation is after the one before.
+func (d *distributed) checkClusterDevice(t *testing.T, at time.Time) {
+	got, err := d.thanos.answer(t.Context(),
+		`sum by (cluster) (namespace:dra_allocated_share_seconds:increase{namespace="fabric"})`, at.Add(-rulerOffset), 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clusters := map[string]bool{}
+	for node := range shards * perShard {
+		clusters[target(node)["cluster"]] = true
+	}
+	if len(got) != len(clusters) {
+		t.Errorf("%d clusters have the device, want %d", len(got), len(clusters))
+	}
+	for labels, series := range got {
+		for _, seconds := range series.values {
+			if math.Abs(seconds-interval.Seconds()) > 0.1*interval.Seconds() {
+				t.Errorf("%s: %v s in %v", labels, seconds, interval)
+			}
+		}
+	}
+}
+
+// compare compares the answers to an expression, and returns 1 if there is any.
+func (d *distributed) compare(t *testing.T, name, expr string, at time.Time, span, step time.Duration) int {
+	t.Helper()
+	want, err := d.one.answer(t.Context(), expr, at, span, step)
+	if err != nil {
+		t.Errorf("%s: one Prometheus: %v", name, err)
+		return 0
+	}
+	got, err := d.thanos.answer(t.Context(), expr, at, span, step)
+	if err != nil {
+		t.Errorf("%s: Thanos: %v", name, err)
+		return 0
+	}
+	differ(t, name+": "+expr, got, want)
+	return min(len(want), 1)
+}
+
+// answer is the result of a query, by labels.
+type answer map[string]answered
+
+type answered struct {
+	name   string
+	values map[int64]float64 // by time in milliseconds
+}
+
+// differ fails the test if two answers differ.
+func differ(t *testing.T, what string, got, want answer) {
+	t.Helper()
+	var found []string
+	for key, w := range want {
+		g, ok := got[key]
+		if !ok {
+			found = append(found, "missing: "+key)
+			continue
+		}
+		for at, v := range w.values {
+			if other, ok := g.values[at]; !ok || !same(v, other) {
+				found = append(found, fmt.Sprintf("%s at %d: %v (%v), want %v", key, at, other, ok, v))
+			}
+		}
+		for at := range g.values {
+			if _, ok := w.values[at]; !ok {
+				found = append(found, fmt.Sprintf("%s at %d: no value is expected", key, at))
+			}
+		}
+	}
+	for key := range got {
+		if _, ok := want[key]; !ok {
+			found = append(found, "not expected: "+key)
+		}
+	}
+	if len(found) > 0 {
+		slices.Sort(found)
+		t.Errorf("%s: %d differences of %d series:\n  %s", what, len(found), len(want),
+			strings.Join(found[:min(len(found), maxDiffer)], "\n  "))
+	}
+}
+
+// same reports whether two values are the same but for the order in which floats were added.
+func same(a, b float64) bool {
+	return math.IsNaN(a) && math.IsNaN(b) || a == b || math.Abs(a-b) <= 1e-9*max(math.Abs(a), math.Abs(b))
+}
+
+func TestSame(t *testing.T) {
+	third := 0.1 + 0.2
+	if !same(third, 0.3) || !same(math.NaN(), math.NaN()) || same(1, 1.0001) || same(0, 1e-9) || same(math.NaN(), 1) {
+		t.Error("values are not told apart")
+	}
+}
+
+// remote is a server with Prometheus's API.
+type remote struct{ live.Prometheus }
+
+func (r remote) answer(ctx context.Context, expr string, at time.Time, span, step time.Duration) (answer, error) {
+	var series []live.Series
+	var err error
+	if span == 0 {
+		series, err = r.Query(ctx, expr, at)
+	} else {
+		series, err = r.QueryRange(ctx, expr, at.Add(-span), at, step)
+	}
+	if err != nil {
+		return nil, err
+	}
+	out := answer{}
+	for _, s := range series {
+		a := answered{name: s.Labels[model.MetricNameLabel], values: map[int64]float64{}}
+		for _, sample := range s.Samples {
+			a.values[sample.At.UnixMilli()] = sample.Value
+		}
+		out[labels.FromMap(s.Labels).String()] = a
+	}
+	return out, nil
+}
+
+// answer is the answer of the engine.
+func (e engine) answer(ctx context.Context, expr string, at time.Time, span, step time.Duration) (answer, error) {
+	var query promql.Query
+	var err error
+	if span == 0 {
+		query, err = e.NewInstantQuery(ctx, e.store, nil, expr, at)
+	} else {
+		query, err = e.NewRangeQuery(ctx, e.store, nil, expr, at.Add(-span), at, step)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer query.Close()
+	result := query.Exec(ctx)
+	if result.Err != nil {
+		return nil, result.Err
+	}
+	out := answer{}
+	switch v := result.Value.(type) {
+	case promql.Vector:
+		for _, s := range v {
+			out[s.Metric.String()] = answered{values: map[int64]float64{s.T: s.F}}
+		}
+	case promql.Scalar:
+		out["{}"] = answered{values: map[int64]float64{v.T: v.V}}
+	case promql.Matrix:
+		for _, s := range v {
+			a := answered{s.Metric.Get(model.MetricNameLabel), map[int64]float64{}}
+			for _, p := range s.Floats {
+				a.values[p.T] = p.F
+			}
+			out[s.Metric.String()] = a
+		}
+	}
+	return out, nil
+}
+
+// generateRules writes the rules with windows of seconds into a folder, as a tree that loadRules
+// reads.
+func generateRules(t *testing.T) (tree string) {
+	t.Helper()
+	tree = t.TempDir()
+	out := filepath.Join(tree, "dashboards", "out")
+	generate := exec.CommandContext(t.Context(), "go", "run", "./generate", "-out="+out,
+		"-interval=4s", "-idle.interval=4s", "-rate.window=16s", "-idle.window=20s", "-idle.held=0.5", "-idle.for=4s",
+		"-error.window=20s", "-for=4s", "-keep-firing=8s", "-price=.*H100.*=3")
+	generate.Dir = "../../../dashboards"
+	if said, err := generate.CombinedOutput(); err != nil {
+		t.Fatalf("generate rules: %v\n%s", err, said)
+	}
+	return tree
+}
+
+// ruleFile returns the path of a file of rules, and writes the groups that the file has at least
+// once in so many seconds.
+func ruleFile(t *testing.T, tree, name string) string {
+	t.Helper()
+	path := filepath.Join(tree, "dashboards", "out", name)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := regexp.MustCompile(`(?m)^( *interval:) .*$`).ReplaceAll(content, []byte("$1 4s"))
+	if err := os.WriteFile(path, short, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// times returns when samples of the series that a selector matches were written, in order.
+func times(ctx context.Context, from asker, selector string, after, until time.Time) ([]time.Time, error) {
+	found, err := from.answer(ctx, fmt.Sprintf("%s[%ds]", selector, int(until.Sub(after).Seconds())), until, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	all := map[int64]bool{}
+	for _, series := range found {
+		for at := range series.values {
+			all[at] = true
+		}
+	}
+	var out []time.Time
+	for _, at := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, time.UnixMilli(at))
+	}
+	return out, nil
+}

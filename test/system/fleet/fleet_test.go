@@ -1,0 +1,298 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// The sizes of the fleets that are compared, and the one that the bounds are for.
+const (
+	small, medium, large = 5, 10, 20
+	bound                = 1000
+)
+
+// What a panel may return with as many nodes as bound, and how many values a variable may offer.
+const (
+	maxLines = 100
+	maxBytes = 2_000_000
+
+	// limits divides the limits of queries: the small fleets reach a limit of 20 as a large one does.
+	limits = 10
+
+	fewSeries  = 50
+	fewSamples = 2000
+)
+
+// recorded returns the node of which the nodes of all tests are variations. It takes half a minute,
+// once.
+var recorded = sync.OnceValues(func() (*template, error) {
+	const between = 6 * time.Second
+	exposed, err := record(context.Background(), "../../..", between)
+	if err != nil {
+		return nil, err
+	}
+	return parseTemplate(exposed)
+})
+
+// TestScale measures three small fleets of the same nodes. It fails if a rule or a panel reads
+// samples or returns series faster than in proportion to the nodes, if the engine refuses a query,
+// or if with 1000 nodes a panel would return more than maxLines or maxBytes, or a variable offer
+// more than maxLines values.
+func TestScale(t *testing.T) {
+	t.Parallel()
+	nodes, err := recorded()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var results []*result
+	chosen := map[string]string{}
+	for _, n := range []int{small, medium, large} {
+		o := options{checkout: "../../..", history: time.Hour, span: time.Hour, limits: limits, chosen: chosen}
+		r, err := o.measure(t.Context(), nodes, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		results = append(results, r)
+	}
+	first, second, third := rowsOf(results[0]), rowsOf(results[1]), rowsOf(results[2])
+	answered := 0
+	for _, name := range slices.Sorted(maps.Keys(third)) {
+		a, b, c := first[name], second[name], third[name]
+		if c.Refused != "" {
+			t.Errorf("%s: the engine refuses it: %s", name, c.Refused)
+		}
+		if c.Series > 0 {
+			answered++
+		}
+		if superlinear(float64(a.Samples), float64(b.Samples), float64(c.Samples), fewSamples) {
+			t.Errorf("%s reads %d, %d, %d samples of %d, %d, %d nodes", name, a.Samples, b.Samples, c.Samples,
+				small, medium, large)
+		}
+		if superlinear(float64(a.Series), float64(b.Series), float64(c.Series), fewSeries) {
+			t.Errorf("%s returns %d, %d, %d series of %d, %d, %d nodes", name, a.Series, b.Series, c.Series,
+				small, medium, large)
+		}
+		if c.Kind == ruleRow {
+			continue
+		}
+		lines := extrapolate(float64(b.Series), float64(c.Series))
+		if c.limited {
+			lines *= limits
+		}
+		size := lines * float64(c.Bytes) / max(1, float64(c.Series))
+		if lines > maxLines || size > maxBytes {
+			t.Errorf("%s would return %.0f lines in %.1f MB with %d nodes", name, lines, size/1e6, bound)
+		}
+	}
+	if idle := third["dra-exporter-idle: claim_device:dra_idle:bool"]; idle.Series < large {
+		t.Errorf("%d devices of claims are judged by half an hour: the counters of the nodes do not increase", idle.Series)
+	}
+	if answered < len(third)/2 {
+		t.Errorf("%d of %d rules and queries have an answer", answered, len(third))
+	}
+}
+
+// rowsOf returns the rules, and what dashboards ask for, by the names of group or dashboard, and
+// rule or panel.
+func rowsOf(r *result) map[string]row {
+	out := map[string]row{}
+	for _, s := range slices.Concat(r.Groups, r.Boards) {
+		for _, row := range s.Rows {
+			out[s.Name+": "+row.Name] = row
+		}
+	}
+	return out
+}
+
+// superlinear reports whether a count grows faster than in proportion to the nodes, from its values
+// with small, medium and large nodes. A fifth more is tolerated, since pods differ from node to
+// node; and so are differences of few, by which one claim's pods differ from another's.
+func superlinear(a, b, c, few float64) bool {
+	const tolerance = 1.2
+	slope := max(0, (b-a)/(medium-small))
+	return c-b > slope*(large-medium)*tolerance+max(few, 0.05*c)
+}
+
+func TestSuperlinear(t *testing.T) {
+	for name, tt := range map[string]struct {
+		of   func(n float64) float64
+		want bool
+	}{
+		"constant":  {func(float64) float64 { return 4000 }, false},
+		"linear":    {func(n float64) float64 { return 700 + 1000*n }, false},
+		"bounded":   {func(n float64) float64 { return 100 * min(n, 10) }, false},
+		"quadratic": {func(n float64) float64 { return 100 * n * n }, true},
+		"n log n":   {func(n float64) float64 { return 1000 * n * n / (n + 3) }, false},
+		"late":      {func(n float64) float64 { return max(0, n-10) * 1000 }, true},
+	} {
+		if got := superlinear(tt.of(small), tt.of(medium), tt.of(large), fewSeries); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// extrapolate returns the number of lines with as many nodes as bound, from that with medium and
+// large nodes. What grows with the nodes has a line of each: they are alike, and medium nodes have
+// all namespaces, models and clusters. A few lines more are other values of a label, such as steps
+// of utilization.
+func extrapolate(b, c float64) float64 {
+	if c-b < (large-medium)/2 {
+		return max(b, c)
+	}
+	return c + (c-b)/(large-medium)*(bound-large)
+}
+
+func TestExtrapolate(t *testing.T) {
+	for name, tt := range map[string]struct{ b, c, want float64 }{
+		"constant":                   {7, 7, 7},
+		"another step":               {7, 8, 8},
+		"fewer":                      {8, 7, 8},
+		"of each node":               {10, 20, 1000},
+		"of each node, and of ended": {24, 49, 49 + 2.5*980},
+	} {
+		if got := extrapolate(tt.b, tt.c); got != tt.want {
+			t.Errorf("%s: %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
+func TestFill(t *testing.T) {
+	v := newView(engine{}, time.Unix(7200, 0), time.Hour)
+	v.set("node", ".*")
+	v.set("nodeset", "x")
+	got := v.fill(`rate(a{n=~"$node", s="${nodeset}", t="$nodeset"}[$__rate_interval]) [$__range:$__interval] $__range_s`)
+	if want := `rate(a{n=~".*", s="x", t="x"}[60s]) [3600s:15s] 3600`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// TestHours: dashboards read the records of hours over more than two days, and those of minutes
+// otherwise.
+func TestHours(t *testing.T) {
+	db, err := open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	boards, err := loadBoards("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range boards {
+		for _, of := range b.Templating.List {
+			if of.Name != "hours" {
+				continue
+			}
+			for span, want := range map[time.Duration]string{
+				time.Hour: "a:increase{}", 48 * time.Hour: "a:increase{}", 49 * time.Hour: "a:increase1h{}",
+			} {
+				v := newView(newEngine(db), time.Unix(1e9, 0), span)
+				if _, err := v.choose(t.Context(), &b, of); err != nil {
+					t.Fatal(err)
+				}
+				if got := v.fill("a:increase$hours{}"); got != want {
+					t.Errorf("%s over %v reads %s, want %s", b.UID, span, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestStep: a panel of records has a step of its own, of which the rate interval is a function.
+func TestStep(t *testing.T) {
+	v := newView(engine{}, time.Unix(7200, 0), time.Hour)
+	for _, tt := range []struct{ interval, want string }{{"", "15s 60s"}, {"1m", "60s 75s"}, {"1s", "15s 60s"}} {
+		if got := v.at(&panel{Interval: tt.interval}).fill("$__interval $__rate_interval"); got != tt.want {
+			t.Errorf("%q: %s, want %s", tt.interval, got, tt.want)
+		}
+	}
+}
+
+func TestLimits(t *testing.T) {
+	v := newView(engine{}, time.Unix(7200, 0), time.Hour)
+	v.limits = 10
+	const expr = `topk(20, a) or bottomk(50, b) or topk by (device) (1, c) or topk(1, d)`
+	if got, want := v.fill(expr), `topk(2, a) or bottomk(5, b) or topk by (device) (1, c) or topk(1, d)`; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	if !v.limited(expr) || v.limited(`topk(1, d)`) || v.limited("a") {
+		t.Error("limits that are divided are not told apart")
+	}
+}
+
+// TestPrint: rules that moved to another group are compared, panels only within their dashboard,
+// and what is no more is listed.
+func TestPrint(t *testing.T) {
+	rule := func(name string, seconds float64) row {
+		return row{Name: name, cost: cost{Seconds: seconds, Samples: 7, Series: 2, Bytes: 1e6}}
+	}
+	after := &result{
+		Groups: []section{{"new", time.Minute, []row{
+			rule("moved", 1), {Name: "refused", cost: cost{Refused: "too many samples"}},
+		}}},
+		Boards: []section{{Name: "nodes", Rows: []row{rule("list", 2)}}},
+	}
+	before := &result{
+		Groups: []section{{"old", 30 * time.Second, []row{rule("moved", 4), rule("dropped", 3)}}},
+		Boards: []section{{Name: "fleet", Rows: []row{rule("list", 5)}}},
+	}
+	path := filepath.Join(t.TempDir(), "before.json")
+	if err := saveResults(path, []*result{before}); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := loadResults(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	printResult(&out, after, loaded[0])
+	words := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{
+		"1.000 14.000 -93% 7 28 -75% 2 4 1.00 2.00 all rules, in a minute", // 2 evaluations of 7 s before
+		"1.000 4.000 -75% 7 7 +0% 2 2 1.00 1.00 moved",
+		"refused: too many samples",
+		"- 3.000 - 7 - 2 - 1.00 dropped",
+		"2.000 - 7 - 2 - 1.00 - list",
+		"- 5.000 - 7 - 2 - 1.00 list",
+	} {
+		if !strings.Contains(words, want) {
+			t.Errorf("%q is missing in\n%s", want, &out)
+		}
+	}
+}
+
+// TestCompare compares this tree with itself, with two nodes.
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	var out, progress bytes.Buffer
+	path := filepath.Join(t.TempDir(), "after.json")
+	status := run(t.Context(), []string{
+		"-checkout=../../..", "-against=../../..", "-nodes=2", "-record=6s", "-boards=fleet", "-save=" + path,
+	}, &out, &progress)
+	if status != 0 {
+		t.Fatalf("status %d: %s", status, &progress)
+	}
+	for _, want := range []string{
+		`(?m)^\.\./\.\.: 2 nodes(.|\n)*^\.\./\.\.: 2 nodes`,
+		`(?m) 2 +2 +\+0% +2 +2 .* cluster:dra_exporters_up:sum$`,
+		`(?m) 1 +1 .* Claimed$`,
+	} {
+		if !regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("%s does not match\n%s", want, &out)
+		}
+	}
+	if saved, err := loadResults(path); err != nil || len(saved) != 1 || saved[0].Nodes != 2 {
+		t.Errorf("%d results are saved: %v", len(saved), err)
+	}
+	if !strings.Contains(progress.String(), "1h0m0s of 1h0m0s are written") {
+		t.Errorf("no progress is printed: %s", &progress)
+	}
+}
