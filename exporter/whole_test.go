@@ -141,7 +141,11 @@ func (w *wholeNode) fill(tb testing.TB, each func(tick int)) {
 		w.Sampler.tick(tb.Context())
 		each(tick)
 	}
-	if n := len(w.recorder.History(recorder.Selection{Device: "gpu-7"}).Times); n < 600 {
+	history, err := w.recorder.History(tb.Context(), recorder.Selection{Device: "gpu-7"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if n := len(history.Times); n < 600 {
 		tb.Fatalf("the ring has %d ticks, want at least 600", n)
 	}
 }

@@ -60,9 +60,12 @@ func (f flight) sink() exporter.Recorder {
 	return f.recording
 }
 
-// run writes the documents and events until ctx ends.
+// run makes charts of incidents, and writes the documents and events, until ctx ends.
 func (f flight) run(ctx context.Context) {
 	var writing sync.WaitGroup
+	if f.Recorder != nil {
+		writing.Go(func() { f.Recorder.Run(ctx) })
+	}
 	if f.folder != nil {
 		writing.Go(func() { f.folder.Run(ctx) })
 	}

@@ -2,6 +2,7 @@ package recorder
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -49,12 +50,12 @@ type Values struct {
 
 // NewValues encodes values.
 func NewValues(values []float64) Values {
-	e := newEncoder(nil)
+	e := encoder{absent: true}
 	for _, v := range values {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
 			e.skip(1)
 		} else {
-			e.put(v)
+			e.put(codeOf(v))
 		}
 	}
 	e.flush()
@@ -100,8 +101,8 @@ func (v *Values) UnmarshalJSON(text []byte) error {
 
 // chart returns a cut as a chart of the first of these series of it that have values, most of them
 // at most. They are decoded one after the other. Those with the same values, as of a claim and its
-// only pod, share them.
-func chart(c cut, lines []line, most int, catalogue driver.Catalogue) *Chart {
+// only pod, share them. It ends early, with an error, when ctx does.
+func chart(ctx context.Context, c cut, lines []line, most int, catalogue driver.Catalogue) (*Chart, error) {
 	out := &Chart{Times: make([]time.Time, 0, len(c.times)), Series: make([]ChartSeries, 0, len(lines))}
 	for _, t := range c.times {
 		out.Times = append(out.Times, t.UTC().Truncate(time.Millisecond))
@@ -110,6 +111,9 @@ func chart(c cut, lines []line, most int, catalogue driver.Catalogue) *Chart {
 	known := map[string]Values{} // by data
 	labels := map[figureKey]map[string]string{}
 	for i := range lines {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("make a chart: %w", err)
+		}
 		l := &lines[i]
 		floats, some := d.decode(l, len(c.times))
 		if !some {
@@ -134,5 +138,5 @@ func chart(c cut, lines []line, most int, catalogue driver.Catalogue) *Chart {
 			Labels: labels[of], Unit: spec.Unit, Rate: l.counter, Values: values,
 		})
 	}
-	return out
+	return out, nil
 }

@@ -16,7 +16,10 @@ const (
 	Precision = 1.0 / (1 << (mantissaBits + 1))
 )
 
-type code int64
+type code int32
+
+// absent is the code of no value.
+const absent code = math.MinInt32
 
 // codeOf returns the code of a value that is neither NaN nor infinite. Values whose magnitude is so
 // large that rounding would make them infinite stay the largest that is finite.
@@ -61,18 +64,15 @@ type encoder struct {
 	ticks  int
 }
 
-func newEncoder(buffer []byte) encoder { return encoder{out: buffer[:0], absent: true} }
-
 // put adds the value of a tick.
-func (e *encoder) put(v float64) {
-	c := codeOf(v)
+func (e *encoder) put(c code) {
 	e.ticks++
 	if !e.absent && c == e.last {
 		e.run++
 		return
 	}
 	e.flush()
-	e.out = binary.AppendUvarint(e.out, zigzag(int64(c-e.last))<<1|tokenChange)
+	e.out = binary.AppendUvarint(e.out, zigzag(int64(c)-int64(e.last))<<1|tokenChange)
 	e.last, e.absent = c, false
 }
 

@@ -81,7 +81,11 @@ type Incident struct {
 	// Open says that the minute after is not over yet: the series are still to grow.
 	Open    bool     `json:"open,omitempty"`
 	Holders []Holder `json:"holders"`
-	Chart   *Chart   `json:"recording,omitempty"`
+	// Chart is there when the minute after is over, and, of an incident that is asked for by its
+	// identity, before.
+	Chart *Chart `json:"recording,omitempty"`
+
+	parent string // of the device; "": it is no partition
 }
 
 const (
@@ -100,6 +104,10 @@ const (
 
 // same reports whether the incident is another one of i, which is merged.
 func (i *Incident) same(other *Incident) bool {
+	if i.Kind != other.Kind || i.Code != other.Code || i.Device != other.Device ||
+		other.Time.Sub(i.Last) >= mergeWithin {
+		return false
+	}
 	hit := func(of *Incident) (out []string) {
 		for _, h := range of.Holders {
 			if h.Hit {
@@ -108,8 +116,7 @@ func (i *Incident) same(other *Incident) bool {
 		}
 		return out
 	}
-	return i.Kind == other.Kind && i.Code == other.Code && i.Device == other.Device &&
-		other.Time.Sub(i.Last) < mergeWithin && slices.Equal(hit(i), hit(other))
+	return slices.Equal(hit(i), hit(other))
 }
 
 // Valid reports whether an incident that was read from a file can be one.
@@ -156,7 +163,7 @@ func newID(at time.Time, number int) string {
 	return fmt.Sprintf("%s-%03d", at.UTC().Format("20060102T150405.000"), number%1000)
 }
 
-// bounded returns the incidents without those beyond the bound.
+// bounded returns the incidents without those beyond the bound, which it removes from the list.
 func bounded(all []*Incident) []*Incident {
 	for len(all) > MaxIncidents {
 		count := map[driver.ID]int{}

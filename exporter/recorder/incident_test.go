@@ -17,6 +17,7 @@ import (
 
 // story lets ticks pass and gives their snapshots to a recorder.
 type story struct {
+	*testing.T
 	*exportertest.History
 	*recorder.Recorder
 	news []recorder.News
@@ -24,7 +25,7 @@ type story struct {
 
 func newStory(t *testing.T) *story {
 	return &story{
-		History:  exportertest.NewHistory(t),
+		T: t, History: exportertest.NewHistory(t),
 		Recorder: recorder.New(recorder.Config{Interval: time.Second}),
 	}
 }
@@ -35,6 +36,7 @@ func (s *story) pass(seconds int) []*recorder.Incident {
 	for range seconds {
 		s.Tick(time.Second)
 		news := s.Record(s.Last.Snapshot)
+		s.MakeCharts(s.Context())
 		s.news = append(s.news, news)
 		opened = append(opened, news.Opened...)
 	}

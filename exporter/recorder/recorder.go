@@ -3,6 +3,7 @@ package recorder
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -31,7 +32,7 @@ const (
 type News struct {
 	Opened   []*Incident // that are new
 	Repeated []Repeated  // that happened again
-	Closed   []*Incident // whose minute after is over
+	Closed   []*Incident // whose recording is complete
 	// Receipts are of claims that ended.
 	Receipts []*Receipt
 	// Stalled is [ledger.Snapshot.Stalled].
@@ -45,7 +46,8 @@ type Repeated struct {
 }
 
 // Recorder keeps the values of the last minutes, and incidents. [Recorder.Record] is called by one
-// goroutine at a time; all else is safe for concurrent use with it.
+// goroutine at a time, after which nothing changes of what it had published before: all that reads
+// is safe for concurrent use with it, and never delays it.
 type Recorder struct {
 	config   Config
 	detector *detector
@@ -54,13 +56,15 @@ type Recorder struct {
 	stalled  map[*ledger.HolderKey]string // at the snapshot before
 	number   int                          // of incidents and receipts so far
 
-	mu        sync.Mutex
 	ring      *ring
 	holdings  map[holding]*tenure
-	turn      uint64 // counts the snapshots
-	latest    *ledger.Snapshot
-	incidents []*Incident // in order of time
-	receipts  []*Receipt  // likewise
+	holders   []*Holder // of holdings
+	turn      uint64    // counts the snapshots
+	incidents []*Incident
+	receipts  []*Receipt
+
+	published atomic.Pointer[publication]
+	charts    charts
 }
 
 // holding identifies that a pod held a device through a claim.
@@ -82,11 +86,14 @@ func New(config Config) *Recorder {
 	if config.Keep == 0 {
 		config.Keep = DefaultKeep
 	}
-	return &Recorder{
+	r := &Recorder{
 		config: config, detector: newDetector(), books: newBooks(config.Interval),
 		stalls: newStalls(config.StalledAfter, config.Interval), ring: newRing(config.Keep, maxRingBytes),
 		holdings: map[holding]*tenure{},
+		charts:   newCharts(),
 	}
+	r.publish(time.Time{})
+	return r
 }
 
 // Record adds a snapshot, which must not be older than the one before.
@@ -95,15 +102,12 @@ func (r *Recorder) Record(s *ledger.Snapshot) News {
 	due := r.books.observe(s)
 	stalled := r.stalls.observe(s)
 	happened = append(happened, r.stall(stalled, s)...)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.latest = s
 	r.hold(s)
 	// A tick that something caused shortly after a regular one adds nothing to a chart.
 	if s.Time.Sub(r.ring.before) >= r.config.Interval*3/4 || len(happened) > 0 {
 		r.ring.record(s)
 	}
-	news := News{Stalled: stalled}
+	news := News{Stalled: stalled, Closed: r.close()}
 	for i := range happened {
 		if incident, isNew := r.open(&happened[i], rises, s); isNew {
 			news.Opened = append(news.Opened, incident)
@@ -111,10 +115,10 @@ func (r *Recorder) Record(s *ledger.Snapshot) News {
 			news.Repeated = append(news.Repeated, Repeated{incident, happened[i].count})
 		}
 	}
-	news.Closed = r.close(s.Time)
 	for _, claim := range due {
 		news.Receipts = append(news.Receipts, r.receipt(claim, s))
 	}
+	r.publish(s.Time)
 	return news
 }
 
@@ -137,6 +141,8 @@ func (r *Recorder) stall(now map[*ledger.HolderKey]string, s *ledger.Snapshot) [
 // hold notes who holds what.
 func (r *Recorder) hold(s *ledger.Snapshot) {
 	r.turn++
+	changed := false
+	rows := sync.OnceValue(func() map[ledger.HolderKey]*ledger.Holder { return podRows(s) })
 	for i := range s.Devices {
 		d := &s.Devices[i]
 		for j := range d.Shares {
@@ -147,9 +153,10 @@ func (r *Recorder) hold(s *ledger.Snapshot) {
 					h.seen = r.turn
 					continue
 				}
+				changed = true
 				r.holdings[key] = &tenure{&Holder{
 					Namespace: of.Namespace, Claim: share.Claim.Name, ClaimUID: share.ClaimUID, Pod: of.Name, PodUID: of.UID,
-					ID: d.ID, Attribution: string(d.Attribution), Admin: share.Admin, From: since(s, of.Pod, d.ID),
+					ID: d.ID, Attribution: string(d.Attribution), Admin: share.Admin, From: since(s, rows()[key.row()]),
 				}, r.turn}
 			}
 		}
@@ -159,60 +166,74 @@ func (r *Recorder) hold(s *ledger.Snapshot) {
 		case h.seen == r.turn:
 		case h.To == nil:
 			ended := *h.Holder // documents may have the other
-			to := until(s, key.pod, key.device)
+			to := until(s, rows()[key.row()])
 			ended.To = &to
 			h.Holder = &ended
+			changed = true
 		case s.Time.Sub(*h.To) > r.config.Keep:
 			delete(r.holdings, key)
+			changed = true
 		}
+	}
+	if !changed {
+		return
+	}
+	r.holders = make([]*Holder, 0, len(r.holdings))
+	for _, h := range r.holdings {
+		r.holders = append(r.holders, h.Holder)
 	}
 }
 
-// row returns the row of a pod and device, nil if there is none.
-func row(s *ledger.Snapshot, pod podresources.Pod, device driver.ID) *ledger.Holder {
-	for _, pods := range [2][]ledger.Holder{s.Pods, s.Young} {
-		i := slices.IndexFunc(pods, func(h ledger.Holder) bool {
-			return h.Name == pod.Name && h.Namespace == pod.Namespace && h.Device == device
-		})
-		if i >= 0 {
-			return &pods[i]
-		}
-	}
-	return nil
+// row returns the key of the row of the pod and device.
+func (h *holding) row() ledger.HolderKey {
+	return ledger.HolderKey{Namespace: h.pod.Namespace, Name: h.pod.Name, Device: h.device}
 }
 
-func since(s *ledger.Snapshot, pod podresources.Pod, device driver.ID) time.Time {
-	if h := row(s, pod, device); h != nil {
-		return h.Born.UTC()
+// podRows returns the rows of pods by their keys.
+func podRows(s *ledger.Snapshot) map[ledger.HolderKey]*ledger.Holder {
+	out := make(map[ledger.HolderKey]*ledger.Holder, len(s.Pods)+len(s.Young))
+	for _, pods := range [2][]ledger.Holder{s.Young, s.Pods} {
+		for i := range pods {
+			out[*pods[i].HolderKey] = &pods[i]
+		}
+	}
+	return out
+}
+
+// since returns when a holder's row began; nil: it has none.
+func since(s *ledger.Snapshot, row *ledger.Holder) time.Time {
+	if row != nil {
+		return row.Born.UTC()
 	}
 	return s.Time.UTC()
 }
 
-func until(s *ledger.Snapshot, pod podresources.Pod, device driver.ID) time.Time {
-	if h := row(s, pod, device); h != nil && !h.Ended.IsZero() {
-		return h.Ended.UTC()
+// until returns when a holder's row ended; nil: it has none.
+func until(s *ledger.Snapshot, row *ledger.Holder) time.Time {
+	if row != nil && !row.Ended.IsZero() {
+		return row.Ended.UTC()
 	}
 	return s.Time.UTC()
 }
 
 // open adds an incident, or counts it in the known one that it is another one of. It returns the
-// incident, and whether it is new. r.mu is held.
+// incident, and whether it is new.
 func (r *Recorder) open(h *happening, rises []rise, s *ledger.Snapshot) (incident *Incident, isNew bool) {
 	i := &Incident{
 		Kind: h.kind, Code: h.code, Device: h.device.ID, Time: h.at.UTC(), Last: h.at.UTC(), Count: h.count, Open: true,
-		Text: describe(h.kind, h.code, h.device.ID), Holders: r.holdersAt(h, rises, s),
+		Text: describe(h.kind, h.code, h.device.ID), Holders: r.holdersAt(h, rises, s), parent: h.device.Parent,
 	}
 	for n, known := range slices.Backward(r.incidents) {
 		if known.same(i) {
 			again := *known
 			again.Last, again.Count = i.Last, known.Count+i.Count
-			r.incidents[n] = &again
+			r.replace(n, &again)
 			return &again, false
 		}
 	}
 	r.number++
 	i.ID = newID(i.Time, r.number)
-	r.incidents = bounded(append(r.incidents, i))
+	r.incidents = bounded(append(slices.Clip(r.incidents), i))
 	return i, true
 }
 
@@ -249,59 +270,29 @@ func (r *Recorder) holdersAt(h *happening, rises []rise, s *ledger.Snapshot) []H
 	return out
 }
 
-// close ends the incidents whose minute after is over. r.mu is held.
-func (r *Recorder) close(now time.Time) []*Incident {
+// replace puts an incident in the place of its earlier state.
+func (r *Recorder) replace(n int, i *Incident) {
+	r.incidents = slices.Clone(r.incidents) // a publication has the other one
+	r.incidents[n] = i
+}
+
+// close ends the incidents whose charts have been made.
+func (r *Recorder) close() []*Incident {
 	var out []*Incident
-	for n, i := range r.incidents {
-		if !i.Open || now.Sub(i.Time) < evidence {
-			continue
+	for id, chart := range r.charts.made() {
+		n := slices.IndexFunc(r.incidents, func(i *Incident) bool { return i.ID == id })
+		if n < 0 || !r.incidents[n].Open {
+			continue // it made place for others
 		}
-		done := *i
-		done.Open = false
-		done.Chart = r.chartOf(i)
-		r.incidents[n] = &done
-		out = append(out, &done)
+		closed := *r.incidents[n]
+		closed.Open, closed.Chart = false, chart
+		r.replace(n, &closed)
+		out = append(out, &closed)
 	}
 	return out
 }
 
-// chartOf returns what was recorded around an incident. r.mu is held.
-func (r *Recorder) chartOf(i *Incident) *Chart {
-	devices := map[driver.ID]bool{i.Device: true}
-	for _, h := range i.Holders {
-		devices[h.ID] = true
-	}
-	if r.latest != nil {
-		for n := range r.latest.Devices {
-			if d := &r.latest.Devices[n]; d.ID == i.Device && d.Parent != "" {
-				devices[driver.ID{Driver: d.ID.Driver, Pool: d.ID.Pool, Device: d.Parent}] = true
-			}
-		}
-	}
-	c := r.ring.cut(i.Time.Add(-evidence), i.Time.Add(evidence), func(o *Owner) bool { return devices[o.Device] })
-	return chart(c, orderForIncident(c.lines(), i), maxEvidence, r.ring.catalogue)
-}
-
-// orderForIncident moves the series of the device and of the holders that were hit to the front.
-func orderForIncident(all []line, i *Incident) []line {
-	rank := func(s line) int {
-		hit := slices.ContainsFunc(i.Holders, func(h Holder) bool {
-			return h.Hit && h.Namespace == s.owner.Namespace && (h.Pod == s.owner.Name || h.Claim == s.owner.Name)
-		})
-		switch {
-		case s.owner.Kind == OfDevice && s.owner.Device == i.Device:
-			return 0
-		case hit:
-			return 1
-		default:
-			return 2
-		}
-	}
-	slices.SortStableFunc(all, func(a, b line) int { return rank(a) - rank(b) })
-	return all
-}
-
-// receipt adds a receipt. r.mu is held.
+// receipt adds a receipt.
 func (r *Recorder) receipt(claim []*claimBook, s *ledger.Snapshot) *Receipt {
 	var holders []Holder
 	for _, h := range r.holdings {
@@ -313,125 +304,28 @@ func (r *Recorder) receipt(claim []*claimBook, s *ledger.Snapshot) *Receipt {
 	slices.SortFunc(holders, func(a, b Holder) int { return a.compare(&b) })
 	r.number++
 	out := r.books.receipt(claim, holders, s.Catalogue.OrStandard(), r.number)
-	r.receipts = append(r.receipts, out)
-	r.receipts = slices.Delete(r.receipts, 0, max(0, len(r.receipts)-MaxReceipts))
+	r.receipts = lastReceipts(append(slices.Clip(r.receipts), out))
 	return out
 }
 
-// Receipts returns the receipts of claims that ended, the newest first.
-func (r *Recorder) Receipts() []*Receipt {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := slices.Clone(r.receipts)
-	slices.Reverse(out)
-	return out
-}
+// lastReceipts returns the newest receipts, as many as are kept.
+func lastReceipts(all []*Receipt) []*Receipt { return all[max(0, len(all)-MaxReceipts):] }
 
-// RestoreReceipts adds receipts of an earlier process.
+// RestoreReceipts adds receipts of an earlier process, before the first snapshot.
 func (r *Recorder) RestoreReceipts(receipts []*Receipt) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.receipts = append(slices.Clone(receipts), r.receipts...)
-	r.receipts = slices.Delete(r.receipts, 0, max(0, len(r.receipts)-MaxReceipts))
+	r.receipts = lastReceipts(append(slices.Clone(receipts), r.receipts...))
+	r.publish(time.Time{})
 }
 
-// Incidents returns the incidents, the newest first. Those that are open have what is recorded so
-// far.
-func (r *Recorder) Incidents() []*Incident {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := slices.Clone(r.incidents)
-	for n, i := range out {
-		if i.Open {
-			now := *i
-			now.Chart = r.chartOf(i)
-			out[n] = &now
-		}
-	}
-	slices.Reverse(out)
-	return out
-}
-
-// Summaries returns the incidents without what was recorded, the newest first.
-func (r *Recorder) Summaries() []*Incident {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := slices.Clone(r.incidents)
-	slices.Reverse(out)
-	return out
-}
-
-// Restore adds incidents of an earlier process. They are closed.
+// Restore adds incidents of an earlier process, before the first snapshot. They are closed.
 func (r *Recorder) Restore(incidents []*Incident) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	all := slices.Clone(r.incidents)
 	for _, i := range incidents {
 		kept := *i
 		kept.Open = false
-		r.incidents = append(r.incidents, &kept)
+		all = append(all, &kept)
 	}
-	slices.SortFunc(r.incidents, func(a, b *Incident) int { return a.Time.Compare(b.Time) })
-	r.incidents = bounded(r.incidents)
-}
-
-// Selection chooses what a history is of. All that is set must apply.
-type Selection struct {
-	Device                string // the name, or DRIVER/POOL/NAME
-	Namespace, Claim, Pod string
-	Last                  time.Duration // before the latest snapshot; 0: all
-}
-
-// History is what was recorded of a device, claim or pod, and who held the devices meanwhile.
-type History struct {
-	Holders []Holder `json:"holders"`
-	*Chart
-}
-
-// History returns what the ring has of a selection. Of a claim or pod that is its part of each of
-// its devices, of a device also those of all who held it.
-func (r *Recorder) History(of Selection) History {
-	r.mu.Lock()
-	var out History
-	to, from := r.ring.before, time.Time{}
-	if of.Last > 0 {
-		from = to.Add(-of.Last)
-	}
-	for _, h := range r.holdings {
-		if of.matchesHolder(h.Holder) && (h.To == nil || h.To.After(from)) {
-			out.Holders = append(out.Holders, *h.Holder)
-		}
-	}
-	c := r.ring.cut(from, to, of.matches)
-	catalogue := r.ring.catalogue
-	r.mu.Unlock()
-	slices.SortFunc(out.Holders, func(a, b Holder) int { return a.compare(&b) })
-	lines := c.lines()
-	out.Chart = chart(c, lines, len(lines), catalogue)
-	return out
-}
-
-func (s *Selection) matchesDevice(id driver.ID) bool {
-	return s.Device == "" || s.Device == id.Device || s.Device == id.String()
-}
-
-func (s *Selection) matches(o *Owner) bool {
-	if !s.matchesDevice(o.Device) {
-		return false
-	}
-	switch {
-	case s.Claim != "":
-		return o.Kind == OfClaim && o.Name == s.Claim && o.Namespace == s.Namespace
-	case s.Pod != "":
-		return o.Kind == OfPod && o.Name == s.Pod && o.Namespace == s.Namespace
-	default:
-		return s.Device != ""
-	}
-}
-
-func (s *Selection) matchesHolder(h *Holder) bool {
-	if !s.matchesDevice(h.ID) {
-		return false
-	}
-	return (s.Claim == "" || h.Claim == s.Claim && h.Namespace == s.Namespace) &&
-		(s.Pod == "" || h.Pod == s.Pod && h.Namespace == s.Namespace)
+	slices.SortFunc(all, func(a, b *Incident) int { return a.Time.Compare(b.Time) })
+	r.incidents = bounded(all)
+	r.publish(time.Time{})
 }

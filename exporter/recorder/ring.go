@@ -1,8 +1,8 @@
 package recorder
 
 import (
+	"bytes"
 	"cmp"
-	"encoding/binary"
 	"math"
 	"slices"
 	"strings"
@@ -22,6 +22,18 @@ const (
 	OfPod    OwnerKind = "pod"
 )
 
+// rank orders kinds: devices come first.
+func (k OwnerKind) rank() int {
+	switch k {
+	case OfDevice:
+		return 0
+	case OfClaim:
+		return 1
+	default:
+		return 2
+	}
+}
+
 // Owner is whose a series is: a device's, or a claim's or pod's part of a device.
 type Owner struct {
 	Kind            OwnerKind
@@ -31,7 +43,7 @@ type Owner struct {
 
 func (o Owner) compare(other Owner) int {
 	return cmp.Or(
-		cmp.Compare(o.Kind, other.Kind), o.Device.Compare(other.Device),
+		cmp.Compare(o.Kind.rank(), other.Kind.rank()), o.Device.Compare(other.Device),
 		strings.Compare(o.Namespace, other.Namespace), strings.Compare(o.Name, other.Name),
 	)
 }
@@ -42,6 +54,8 @@ const (
 	// seriesOverhead is what a series of a block costs besides its data, in bytes: its metadata,
 	// unless the block before has the same series, and its span.
 	seriesOverhead = 16
+	// maxCodes is how many values end a block early: in the present one each takes 4 bytes.
+	maxCodes = 2 << 20
 )
 
 // meta identifies a series.
@@ -54,13 +68,16 @@ type meta struct {
 // track is a series that is being recorded.
 type track struct {
 	*meta
-	encoder
 	last  float64 // of a counter
 	seen  uint64  // the number of the tick at which it was last there
 	place int     // in the ring's order
 }
 
-// block are the series of some ticks. A sealed one does not change.
+// frame are the codes of the values of one tick, in the order of the block's series; those of
+// series that came later are missing. It does not change.
+type frame []code
+
+// block are the series of some ticks. It does not change.
 type block struct {
 	times  []time.Time
 	data   []byte
@@ -74,22 +91,35 @@ type span struct{ begin, end uint32 }
 
 func (b *block) size() int { return len(b.data) + len(b.series)*seriesOverhead + len(b.times)*24 }
 
-// ring is a bounded memory of the values of snapshots.
-type ring struct {
-	keep      time.Duration // what is older is forgotten
-	maxBytes  int           // of sealed blocks
+// tape is what a ring has recorded. It does not change: the ring only adds behind what a tape
+// shows.
+type tape struct {
+	sealed []*block
+	// The present block: a frame a tick.
+	times     []time.Time
+	frames    []frame
+	series    []*meta
 	catalogue driver.Catalogue
+}
+
+// ring is a bounded memory of the values of snapshots. It is used by one goroutine at a time; what
+// others read are its tapes.
+type ring struct {
+	tape
+
+	keep     time.Duration // what is older is forgotten
+	maxBytes int           // of sealed blocks
 
 	tick   uint64
-	times  []time.Time // of the present block
-	before time.Time   // the tick before
+	before time.Time // the tick before
+	frame  frame     // of this tick
+	codes  int       // of the present block
 	tracks map[*ledger.Series]*track
 	order  []*track // of the present block, in the order in which they came
 	free   []track  // memory for more of them
 	metas  []meta   // likewise
 	next   int      // the place in order of the series that is likely to be the next one of a snapshot
 	owners map[any]*Owner
-	sealed []block
 	bytes  int // of sealed
 }
 
@@ -101,13 +131,16 @@ func newRing(keep time.Duration, maxBytes int) *ring {
 
 // record adds a snapshot.
 func (r *ring) record(s *ledger.Snapshot) {
-	if len(r.times) == blockTicks {
+	if len(r.times) == blockTicks || r.codes >= maxCodes {
 		r.seal(s.Time)
 	}
 	r.tick++
 	r.next = 0
 	r.catalogue = s.Catalogue.OrStandard()
-	r.times = append(r.times, s.Time)
+	r.frame = make(frame, len(r.order), len(r.order)+len(r.order)/16)
+	for i := range r.frame {
+		r.frame[i] = absent
+	}
 	elapsed := s.Time.Sub(r.before).Seconds()
 	for i := range s.Devices {
 		d := &s.Devices[i]
@@ -123,6 +156,8 @@ func (r *ring) record(s *ledger.Snapshot) {
 			}
 		}
 	}
+	r.times, r.frames = append(r.times, s.Time), append(r.frames, r.frame)
+	r.codes += len(r.frame)
 	r.before = s.Time
 }
 
@@ -143,19 +178,15 @@ func (r *ring) values(key any, kind OwnerKind, values []ledger.Value, elapsed fl
 		}
 		r.next = t.place + 1
 		t.seen = r.tick
-		n := len(r.times) - 1 // ticks of the block before this one
-		t.skip(n - t.ticks)
 		if !t.counter {
-			t.put(v.Value)
+			r.frame[t.place] = codeOf(v.Value)
 			continue
 		}
 		rate := (v.Value - t.last) / elapsed
 		t.last = v.Value
-		if !(rate >= 0) || math.IsInf(rate, 0) { // of the first reading it is NaN
-			t.skip(1)
-			continue
+		if rate >= 0 && !math.IsInf(rate, 0) { // of the first reading it is NaN
+			r.frame[t.place] = codeOf(rate)
 		}
-		t.put(rate)
 	}
 }
 
@@ -189,12 +220,12 @@ func (r *ring) open(v *ledger.Value, owner *Owner) *track {
 	counter := r.catalogue.Spec(v.Quantity).Type == driver.Counter
 	t := r.newTrack()
 	*t.meta = meta{v.Series, owner, counter}
-	t.encoder, t.place = newEncoder(nil), len(r.order)
+	t.place = len(r.order)
 	if counter && (r.before.IsZero() || !v.Born.After(r.before)) {
 		t.last = math.NaN()
 	}
 	r.tracks[v.Series] = t
-	r.order = append(r.order, t)
+	r.order, r.series, r.frame = append(r.order, t), append(r.series, t.meta), append(r.frame, absent)
 	return t
 }
 
@@ -215,82 +246,70 @@ func (r *ring) newTrack() *track {
 
 // seal ends the present block, and forgets what is too old or too much.
 func (r *ring) seal(now time.Time) {
-	b := block{
-		times: r.times, series: make([]*meta, 0, len(r.order)), spans: make([]span, 0, len(r.order)),
+	b := r.encode()
+	sealed := r.sealed
+	if last := len(sealed) - 1; last >= 0 && slices.Equal(sealed[last].series, b.series) {
+		b.series = sealed[last].series
 	}
-	known := map[string]span{} // by data
-	var distinct []*track
-	n := 0
-	for _, t := range r.order {
-		t.flush()
-		if len(t.out) == 0 || t.ticks == 0 {
-			continue
-		}
-		at, found := known[string(t.out)]
-		if !found {
-			at = span{uint32(n), uint32(n + len(t.out))}
-			known[string(t.out)] = at
-			distinct = append(distinct, t)
-			n += len(t.out)
-		}
-		b.series, b.spans = append(b.series, t.meta), append(b.spans, at)
-	}
-	b.data = make([]byte, 0, n)
-	for _, t := range distinct {
-		b.data = append(b.data, t.out...)
-	}
-	r.renewEncoders()
-	if last := len(r.sealed) - 1; last >= 0 && slices.Equal(r.sealed[last].series, b.series) {
-		b.series = r.sealed[last].series
-	}
-	r.times = make([]time.Time, 0, blockTicks)
-	r.sealed = append(r.sealed, b)
 	r.bytes += b.size()
-	for len(r.sealed) > 0 {
-		oldest := &r.sealed[0]
+	for len(sealed) > 0 {
+		oldest := sealed[0]
 		if r.bytes <= r.maxBytes && now.Sub(oldest.times[len(oldest.times)-1]) <= r.keep {
 			break
 		}
 		r.bytes -= oldest.size()
-		r.sealed = slices.Delete(r.sealed, 0, 1)
+		sealed = sealed[1:]
 	}
-	r.forget()
+	r.sealed = append(slices.Clone(sealed), b) // tapes have the other one
+	r.times, r.frames, r.codes = make([]time.Time, 0, blockTicks), make([]frame, 0, blockTicks), 0
+	r.forget(len(b.times))
 }
 
-// renewEncoders begins the series of a block, with memory for as much as in the block before, all
-// of it in one piece.
-func (r *ring) renewEncoders() {
-	room := func(t *track) int { return len(t.out) + len(t.out)/8 + binary.MaxVarintLen16 }
-	size := 0
-	for _, t := range r.order {
-		size += room(t)
+// encode returns the present block.
+func (r *ring) encode() *block {
+	b := &block{
+		times: slices.Clip(r.times), series: make([]*meta, 0, len(r.order)), spans: make([]span, 0, len(r.order)),
 	}
-	memory := make([]byte, size)
-	for _, t := range r.order {
-		n := room(t)
-		t.encoder = newEncoder(memory[:0:n])
-		memory = memory[n:]
+	known := map[string]span{} // by data
+	data := make([]byte, 0, r.codes/2)
+	for place, m := range r.series {
+		begin := len(data)
+		e := encoder{out: data, absent: true}
+		for n, f := range r.frames {
+			if place < len(f) && f[place] != absent {
+				e.skip(n - e.ticks)
+				e.put(f[place])
+			}
+		}
+		if e.ticks == 0 {
+			continue
+		}
+		e.flush()
+		at, found := known[string(e.out[begin:])]
+		if !found {
+			data = e.out
+			at = span{uint32(begin), uint32(len(data))}
+			known[string(data[begin:])] = at
+		}
+		b.series, b.spans = append(b.series, m), append(b.spans, at)
 	}
+	b.data = bytes.Clone(data)
+	return b
 }
 
-// forget drops the series that were not in the block that ended.
-func (r *ring) forget() {
-	oldest := uint64(0)
-	if r.tick > blockTicks {
-		oldest = r.tick - blockTicks
-	}
-	gone := func(t *track) bool { return t.seen <= oldest }
+// forget drops the series that were not in the block that ended, which was of so many ticks.
+func (r *ring) forget(ticks int) {
+	gone := func(t *track) bool { return t.seen+uint64(ticks) <= r.tick }
 	for key, t := range r.tracks {
 		if gone(t) {
 			delete(r.tracks, key)
 		}
 	}
 	r.order = slices.DeleteFunc(r.order, gone)
-	for place, t := range r.order {
-		t.place = place
-	}
+	r.series = make([]*meta, len(r.order), len(r.order)+len(r.order)/16)
 	used := map[*Owner]bool{}
-	for _, t := range r.order {
+	for place, t := range r.order {
+		t.place, r.series[place] = place, t.meta
 		used[t.owner] = true
 	}
 	for key, o := range r.owners {
@@ -300,42 +319,49 @@ func (r *ring) forget() {
 	}
 }
 
-// part is the data of one series in one block.
+// part is one series in one block.
 type part struct {
 	*meta
-	first, ticks int // of the window's ticks
-	data         []byte
+	first, ticks int     // of the window's ticks
+	data         []byte  // of a sealed block
+	frames       []frame // of the present one
+	place        int     // in each frame
 }
 
-// cut is what a window needs of the ring: data that does not change any more.
+// cut is a window of a tape.
 type cut struct {
 	times []time.Time
 	parts []part
 }
 
-// cut returns what the ring has of the chosen series from a time on, until another.
-func (r *ring) cut(from, to time.Time, chosen func(*Owner) bool) cut {
+// cut returns what the tape has of the chosen series from a time on, until another.
+func (r *tape) cut(from, to time.Time, chosen func(*Owner) bool) cut {
 	var c cut
 	wanted := map[*Owner]bool{}
+	var last *Owner // series of one owner follow each other
+	var lastWanted bool
 	want := func(o *Owner) bool {
+		if o == last {
+			return lastWanted
+		}
 		w, known := wanted[o]
 		if !known {
 			w = chosen(o)
 			wanted[o] = w
 		}
+		last, lastWanted = o, w
 		return w
 	}
 	outside := func(times []time.Time) bool {
 		return len(times) == 0 || times[len(times)-1].Before(from) || times[0].After(to)
 	}
-	for i := range r.sealed {
-		b := &r.sealed[i]
+	for _, b := range r.sealed {
 		if outside(b.times) {
 			continue
 		}
 		for j, m := range b.series {
 			if at := b.spans[j]; want(m.owner) {
-				c.parts = append(c.parts, part{m, len(c.times), len(b.times), b.data[at.begin:at.end]})
+				c.parts = append(c.parts, part{meta: m, first: len(c.times), ticks: len(b.times), data: b.data[at.begin:at.end]})
 			}
 		}
 		c.times = append(c.times, b.times...)
@@ -343,12 +369,11 @@ func (r *ring) cut(from, to time.Time, chosen func(*Owner) bool) cut {
 	if outside(r.times) {
 		return c.trim(from, to)
 	}
-	for _, t := range r.order {
-		if t.ticks > 0 && want(t.owner) {
-			now := t.encoder
-			now.out = slices.Clone(now.out)
-			now.flush()
-			c.parts = append(c.parts, part{t.meta, len(c.times), len(r.times), now.out})
+	for place, m := range r.series {
+		if want(m.owner) {
+			c.parts = append(c.parts, part{
+				meta: m, first: len(c.times), ticks: len(r.times), frames: r.frames, place: place,
+			})
 		}
 	}
 	c.times = append(c.times, r.times...)
@@ -379,33 +404,38 @@ type line struct {
 }
 
 func (l *line) compare(other *line) int {
-	return cmp.Or(
-		l.owner.compare(*other.owner), cmp.Compare(l.Quantity, other.Quantity),
-		slices.Compare(l.Labels[:], other.Labels[:]),
-	)
+	if l.owner != other.owner {
+		if c := l.owner.compare(*other.owner); c != 0 {
+			return c
+		}
+	}
+	return cmp.Or(cmp.Compare(l.Quantity, other.Quantity), slices.Compare(l.Labels[:], other.Labels[:]))
 }
 
 // lines returns the series of a cut, not decoded and in order. Parts of the same series are joined.
 func (c cut) lines() []line {
-	type key struct {
-		owner    Owner
-		quantity driver.Quantity
-		labels   driver.Labels
-	}
-	index := map[key]int{}
+	index := map[*ledger.Series]int{}
 	var out []line
 	for _, p := range c.parts {
-		k := key{*p.owner, p.Quantity, p.Labels}
-		i, known := index[k]
+		i, known := index[p.Series]
 		if !known {
 			i = len(out)
-			index[k] = i
+			index[p.Series] = i
 			out = append(out, line{meta: p.meta})
 		}
 		out[i].parts = append(out[i].parts, p)
 	}
-	slices.SortFunc(out, func(a, b line) int { return a.compare(&b) })
-	return out
+	slices.SortStableFunc(out, func(a, b line) int { return a.compare(&b) })
+	// A claim or pod that came again under its name has other keys.
+	joined := out[:0]
+	for _, l := range out {
+		if n := len(joined) - 1; n >= 0 && joined[n].compare(&l) == 0 {
+			joined[n].parts = append(joined[n].parts, l.parts...)
+			continue
+		}
+		joined = append(joined, l)
+	}
+	return joined
 }
 
 // decoder decodes one series after the other.
@@ -420,8 +450,9 @@ func (d *decoder) decode(l *line, times int) (values []float64, some bool) {
 	for range times {
 		d.values = append(d.values, math.NaN())
 	}
-	for _, p := range l.parts {
-		d.part = decode(d.part[:0], p.data, p.ticks)
+	for i := range l.parts {
+		p := &l.parts[i]
+		d.part = p.decode(d.part[:0])
 		for j, v := range d.part {
 			if at := p.first + j; at >= 0 && at < times && !math.IsNaN(v) {
 				d.values[at], some = v, true
@@ -429,4 +460,19 @@ func (d *decoder) decode(l *line, times int) (values []float64, some bool) {
 		}
 	}
 	return d.values, some
+}
+
+// decode appends the values of the block's ticks, NaN where they are absent.
+func (p *part) decode(out []float64) []float64 {
+	if p.frames == nil {
+		return decode(out, p.data, p.ticks)
+	}
+	for _, f := range p.frames {
+		v := math.NaN()
+		if p.place < len(f) && f[p.place] != absent {
+			v = f[p.place].value()
+		}
+		out = append(out, v)
+	}
+	return out
 }

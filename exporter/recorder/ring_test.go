@@ -1,12 +1,14 @@
 package recorder
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
 	"reflect"
 	"runtime"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -107,7 +109,10 @@ func TestRingIsSmall(t *testing.T) {
 	if grown > 16 {
 		t.Errorf("the recorder takes %.1f MiB, want at most 16", grown)
 	}
-	h := r.History(Selection{Device: "gpu-7"})
+	h, err := r.History(t.Context(), Selection{Device: "gpu-7"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	if n := len(h.Times); n < 600 {
 		t.Errorf("the ring has %d ticks, want at least 600", n)
 	}
@@ -151,7 +156,11 @@ func TestSameValuesAreKeptOnce(t *testing.T) {
 			values, _ := new(decoder).decode(&l, len(c.times))
 			byName[l.owner.Kind] = append(byName[l.owner.Kind], values[1:]) // of the first tick counters have no rate
 		}
-		all := chart(c, c.lines(), len(c.parts), r.ring.catalogue).Series
+		shown, err := chart(t.Context(), c, c.lines(), len(c.parts), r.ring.catalogue)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := shown.Series
 		claim, pod := all[0].Values, all[len(all)/2].Values
 		if all[0].Of != OfClaim || all[len(all)/2].Of != OfPod || &claim.data[0] != &pod.data[0] {
 			t.Error("in a chart the values of the claim and of its pod are two")
@@ -162,6 +171,98 @@ func TestSameValuesAreKeptOnce(t *testing.T) {
 	}
 	if 4*sizes[true] > 3*sizes[false]+100 {
 		t.Errorf("the data of a block is %d bytes, %d if all values differ", sizes[true], sizes[false])
+	}
+}
+
+// Readers work on what was published, which nothing changes any more, while the recorder goes on.
+// With the race detector, this test also checks that no reader needs a lock.
+func TestPublicationsDoNotChange(t *testing.T) {
+	w := newWorld(2, 6)
+	r := New(Config{Interval: time.Second})
+	for range blockTicks + blockTicks/2 {
+		w.tick()
+		r.Record(w.Snapshot)
+	}
+	p := r.published.Load()
+	read := func() []ChartSeries {
+		c := p.cut(time.Time{}, p.recorded, func(*Owner) bool { return true })
+		all, err := chart(t.Context(), c, c.lines(), len(c.parts), p.catalogue)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all.Series
+	}
+	before := read()
+	var reading sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	for range 3 {
+		reading.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = r.History(ctx, Selection{Device: "gpu-1"}) // fails when ctx ends
+				read()
+			}
+		})
+	}
+	for n := range 2 * blockTicks {
+		if n%7 == 0 { // claims and pods that come
+			more := newWorld(2, n/7)
+			w.Claims, w.Pods = append(w.Claims, more.Claims...), append(w.Pods, more.Pods...)
+		}
+		w.tick()
+		r.Record(w.Snapshot)
+	}
+	cancel()
+	reading.Wait()
+	if after := read(); !reflect.DeepEqual(before, after) {
+		t.Error("what was published has changed")
+	}
+}
+
+// A history comes in parts of so many values; together they have each series once.
+func TestHistoryComesInParts(t *testing.T) {
+	w := newWorld(1, 200)
+	r := New(Config{Interval: time.Second})
+	const ticks = 200
+	for range ticks {
+		w.tick()
+		r.Record(w.Snapshot)
+	}
+	type key struct {
+		of   OwnerKind
+		name string
+	}
+	seen := map[key]int{} // series
+	var of Selection
+	of.Device = "gpu-0"
+	parts := 0
+	for again := true; again; parts++ {
+		h, err := r.History(t.Context(), of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := len(h.Series) * len(h.Times); n > MaxValues {
+			t.Errorf("a part has %d values, want at most %d", n, MaxValues)
+		}
+		if parts == 0 && h.Series[0].Of != OfDevice {
+			t.Errorf("the first series is of a %s", h.Series[0].Of)
+		}
+		for _, s := range h.Series {
+			seen[key{s.Of, s.Name}]++
+		}
+		of.After, again = h.Next, h.Next > 0
+	}
+	if want := (15*ticks + 200*18*ticks + MaxValues - 1) / MaxValues; parts != want || len(seen) != 1+2*200 {
+		t.Errorf("%d parts, want %d, with the series of %d", parts, want, len(seen))
+	}
+	for k, n := range seen {
+		if want := map[bool]int{true: 15, false: 9}[k.of == OfDevice]; n != want {
+			t.Fatalf("%v has %d series, want %d", k, n, want)
+		}
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.History(ended, of); err == nil {
+		t.Error("a request that has ended is answered")
 	}
 }
 

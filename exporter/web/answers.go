@@ -2,6 +2,8 @@ package web
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -27,9 +29,18 @@ const (
 	maxHeld = 8 << 20
 )
 
-// maker writes a variant of the latest snapshot: a format of the metrics, the page, or the report.
-// It returns where the families of metrics are in it.
-type maker func(w io.Writer) ([]exposition.Part, error)
+// maxMaking is how many answers may wait to be made, of one kind of answers.
+const maxMaking = 32
+
+// maker writes a variant of the latest snapshot: a format of the metrics, the page, or a report. It
+// returns where the families of metrics are in it, and may return a status as its error. The
+// context ends when nobody wants the answer any more.
+type maker func(ctx context.Context, w io.Writer) ([]exposition.Part, error)
+
+// status is the status of an answer that is complete, if it is not 200.
+type status int
+
+func (s status) Error() string { return http.StatusText(int(s)) }
 
 // CompressionLevel is the level of gzip of answers. The next lower one takes 3 % more bytes.
 const CompressionLevel = 2
@@ -42,12 +53,13 @@ type answers struct {
 	latest func() *exposition.Snapshot
 	log    *slog.Logger
 
-	making      sync.Mutex        // one answer at a time is made
+	making      chan struct{}     // has a value while an answer is made: one at a time
 	compressors sync.Pool         // each has 1 MiB, which need not stay where answers are rare
-	sizes       map[string]int    // by name of a variant: of the next body, in bytes
-	faults      map[string]string // by name of a variant: why the last one is incomplete
+	sizes       map[string]int    // by name of a variant, without its query: of the next body, in bytes
+	faults      map[string]string // likewise: why the last one is incomplete
 
 	mu    sync.Mutex
+	queue int                  // of answers that wait to be made, with the one that is
 	of    *exposition.Snapshot // the fresh answers' snapshot; nil: none
 	since time.Time            // of the fresh answers
 	fresh map[string]*answer   // by name of a variant
@@ -57,9 +69,11 @@ type answers struct {
 
 // answer is a variant of one snapshot.
 type answer struct {
-	made    sync.Once
-	body    []byte // compressed; nil: it could not be made
-	size    int    // not compressed, in bytes
+	turn    chan struct{} // has a value while a request makes the answer
+	made    bool          // or could not be made; guarded by turn
+	body    []byte        // compressed; nil: it could not be made
+	status  int
+	size    int // not compressed, in bytes
 	parts   []exposition.Part
 	users   int
 	readers []*http.ResponseController // of those to whom it is being sent
@@ -74,7 +88,7 @@ func newAnswers(latest func() *exposition.Snapshot, log *slog.Logger) *answers {
 		return compressor
 	}
 	return &answers{
-		latest: latest, log: log, compressors: sync.Pool{New: newCompressor}, sizes: map[string]int{},
+		latest: latest, log: log, making: make(chan struct{}, 1), compressors: sync.Pool{New: newCompressor}, sizes: map[string]int{},
 		faults: map[string]string{},
 	}
 }
@@ -85,8 +99,14 @@ func (a *answers) serve(w http.ResponseWriter, r *http.Request, name string, nam
 	found := a.use(name)
 	controller := http.NewResponseController(w)
 	defer a.release(found, controller)
-	found.made.Do(func() { a.make(found, name, do) })
-	if found.body == nil {
+	switch err := a.ensure(r.Context(), found, name, do); {
+	case errors.Is(err, errTooMany):
+		w.Header().Set("Retry-After", "1")
+		respond(w, http.StatusServiceUnavailable, "too many different answers are being made\n")
+		return
+	case err != nil:
+		return // the request has ended
+	case found.body == nil:
 		respond(w, http.StatusInternalServerError, "the answer could not be made\n")
 		return
 	}
@@ -98,7 +118,71 @@ func (a *answers) serve(w http.ResponseWriter, r *http.Request, name string, nam
 	}
 	w.Header().Set("Content-Encoding", "gzip")
 	w.Header().Set("Content-Length", strconv.Itoa(len(found.body)))
+	w.WriteHeader(found.status)
 	_, _ = w.Write(found.body) // fails if the client is gone, or too slow
+}
+
+var errTooMany = errors.New("too many answers are being made")
+
+// ensure makes an answer unless it was made. It returns an error if the request ends before, or if
+// too many others are to be made before.
+func (a *answers) ensure(ctx context.Context, found *answer, name string, do maker) error {
+	if err := enter(ctx, found.turn); err != nil {
+		return err
+	}
+	defer func() { <-found.turn }()
+	if found.made {
+		return nil
+	}
+	if !a.enqueue(1) {
+		return errTooMany
+	}
+	defer a.enqueue(-1)
+	if err := enter(ctx, a.making); err != nil {
+		return err
+	}
+	defer func() { <-a.making }()
+	making, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		if !a.isShared(found) {
+			cancel()
+		}
+	})()
+	a.make(making, found, name, do)
+	found.made = making.Err() == nil
+	return making.Err()
+}
+
+// isShared reports whether more than one request uses an answer.
+func (a *answers) isShared(found *answer) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return found.users > 1
+}
+
+// enter puts a value into a channel, unless ctx ends before.
+func enter(ctx context.Context, c chan<- struct{}) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case c <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// enqueue adds to the queue, and reports whether that is within its bound.
+func (a *answers) enqueue(n int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n > 0 && a.queue >= maxMaking {
+		return false
+	}
+	a.queue += n
+	return true
 }
 
 // decompress sends the families that are selected, not compressed. It ends at the first error: the
@@ -110,6 +194,7 @@ func (a *answer) decompress(w http.ResponseWriter, names []string) {
 	}
 	if names == nil {
 		w.Header().Set("Content-Length", strconv.Itoa(a.size))
+		w.WriteHeader(a.status)
 		_, _ = io.Copy(w, body)
 		return
 	}
@@ -136,7 +221,7 @@ func (a *answers) use(name string) *answer {
 	}
 	found := a.fresh[name]
 	if found == nil {
-		found = &answer{}
+		found = &answer{turn: make(chan struct{}, 1), status: http.StatusOK}
 		a.fresh[name] = found
 		a.held = append(a.held, found)
 	}
@@ -156,24 +241,29 @@ func (a *answers) expire(since time.Time) {
 }
 
 // make fills in an answer.
-func (a *answers) make(found *answer, name string, do maker) {
-	a.making.Lock()
-	defer a.making.Unlock()
+func (a *answers) make(ctx context.Context, found *answer, name string, do maker) {
 	compressor := a.compressors.Get().(*gzip.Writer) //nolint:forcetypeassert // it has nothing else
 	defer func() {
 		compressor.Reset(io.Discard) // it must not keep the body
 		a.compressors.Put(compressor)
 	}()
-	body := bytes.NewBuffer(make([]byte, 0, a.sizes[name]))
+	kind, _, _ := strings.Cut(name, "?")
+	body := bytes.NewBuffer(make([]byte, 0, a.sizes[kind]))
 	compressor.Reset(body)
-	all := &counted{w: compressor}
-	parts, err := do(all)
+	all := &counted{w: compressor, ctx: ctx}
+	parts, err := do(ctx, all)
+	if ctx.Err() != nil {
+		return
+	}
 	_ = compressor.Close() // a buffer's Write does not fail
-	a.report(name, err)
+	if s, ok := errors.AsType[status](err); ok {
+		found.status, err = int(s), nil
+	}
+	a.report(kind, err)
 	if err != nil && parts == nil {
 		return
 	}
-	a.sizes[name] = body.Len() + body.Len()/8 // the next one will mostly fit
+	a.sizes[kind] = body.Len() + body.Len()/8 // the next one will mostly fit
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	found.body, found.size, found.parts = body.Bytes(), all.n, parts
@@ -181,14 +271,18 @@ func (a *answers) make(found *answer, name string, do maker) {
 	a.makeRoom()
 }
 
-// counted is a writer that counts what is written to w.
+// counted is a writer that counts what is written to w, until ctx ends.
 type counted struct {
-	w io.Writer
-	n int
+	ctx context.Context //nolint:containedctx // of the one call that it is made for
+	w   io.Writer
+	n   int
 }
 
 // Write implements [io.Writer].
 func (c *counted) Write(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err //nolint:wrapcheck // it is the context's
+	}
 	n, err := c.w.Write(p)
 	c.n += n
 	return n, err //nolint:wrapcheck // it is w's
@@ -210,12 +304,13 @@ func (a *answers) report(name string, err error) {
 	a.faults[name] = why
 }
 
-// makeRoom cuts off those who still read the oldest answers, if there are too many. a.mu is held.
+// makeRoom cuts off those who still read the oldest answers, and drops fresh ones that nobody
+// reads, if there are too many. a.mu is held.
 func (a *answers) makeRoom() {
 	over := a.bytes - maxHeld
 	for _, old := range a.held {
 		if over <= 0 {
-			return
+			break
 		}
 		if a.isFresh(old) {
 			continue
@@ -225,6 +320,16 @@ func (a *answers) makeRoom() {
 		}
 		over -= cap(old.body) // as soon as they are gone
 	}
+	for name, old := range a.fresh {
+		if over <= 0 {
+			break
+		}
+		if old.users == 0 {
+			delete(a.fresh, name)
+			over -= cap(old.body)
+		}
+	}
+	a.forget()
 }
 
 // read adds a reader of an answer.

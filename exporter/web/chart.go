@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -189,34 +190,36 @@ func ofSeries(v float64, s *recorder.ChartSeries, spec *driver.Spec) string {
 }
 
 // recorded returns the charts of a device, or of the parts that a claim or pod has of its devices.
-func (p *pages) recorded(of recorder.Selection, catalogue driver.Catalogue) []chartGroup {
+func (p *pages) recorded(
+	ctx context.Context, of recorder.Selection, catalogue driver.Catalogue,
+) ([]chartGroup, error) {
 	if p.Recorder == nil {
-		return nil
+		return nil, nil
 	}
-	wanted := recorder.OfDevice
-	switch {
-	case of.Claim != "":
-		wanted = recorder.OfClaim
-	case of.Pod != "":
-		wanted = recorder.OfPod
+	of.Own = true
+	history, err := p.Recorder.History(ctx, of)
+	if err != nil {
+		return nil, fmt.Errorf("read the recording: %w", err)
 	}
-	history := p.Recorder.History(of)
-	return charts(history.Chart, catalogue, time.Time{}, func(s *recorder.ChartSeries) bool { return s.Of == wanted })
+	return charts(history.Chart, catalogue, time.Time{}, func(*recorder.ChartSeries) bool { return true }), nil
 }
 
 // incident returns the details of an incident: what happened, who held the device, and the minute
 // before and after.
-func (p *pages) incident(id string, now time.Time, catalogue driver.Catalogue) detail {
+func (p *pages) incident(
+	ctx context.Context, id string, now time.Time, catalogue driver.Catalogue,
+) (detail, error) {
 	out := detail{Title: "Incident " + id, Time: clock(now)}
 	if p.Recorder == nil {
-		return out
+		return out, nil
 	}
-	all := p.Recorder.Incidents()
-	n := slices.IndexFunc(all, func(i *recorder.Incident) bool { return i.ID == id })
-	if n < 0 {
-		return out
+	i, err := p.Recorder.Incident(ctx, id)
+	if err != nil {
+		return out, fmt.Errorf("read the incident: %w", err)
 	}
-	i := all[n]
+	if i == nil {
+		return out, nil
+	}
 	out.Title = i.Text
 	facts := section{Title: "Incident " + id}
 	facts.fact("kind", string(i.Kind))
@@ -261,5 +264,5 @@ func (p *pages) incident(id string, now time.Time, catalogue driver.Catalogue) d
 	out.Sections = []section{facts, held}
 	out.Charts = charts(i.Chart, catalogue, i.Time, func(*recorder.ChartSeries) bool { return true })
 	out.tidy()
-	return out
+	return out, nil
 }

@@ -56,15 +56,21 @@ func TestOldSnapshotsAreNotKept(t *testing.T) {
 // Documents that are written piece by piece have all fields of their types.
 func TestWrittenDocumentsAreWhole(t *testing.T) {
 	c := receiptNode(t)
-	for path, find := range map[string]func(url.Values) (document, error){
+	for path, find := range map[string]func(url.Values) (any, finder, error){
 		"history": c.history, "incidents": c.incidents, "receipts": c.receipts,
 	} {
-		report, err := find(url.Values{"device": {"gpu-0"}})
+		_, read, err := find(url.Values{"device": {"gpu-0"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		report, err := read(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		var written bytes.Buffer
-		report.write(&written)
+		if err := report.write(&written); err != nil {
+			t.Fatal(err)
+		}
 		whole, err := json.Marshal(report)
 		if err != nil {
 			t.Fatal(err)

@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"embed"
 	"encoding/json"
@@ -30,18 +31,18 @@ const underPage = "/page/"
 // claim. It is safe for concurrent use.
 type pages struct {
 	Config
-	documents *answers
-	templates *template.Template
-	traffic   traffic
+	documents, recordings *answers
+	templates             *template.Template
+	traffic               traffic
 
 	mu   sync.Mutex
 	of   *exposition.Snapshot // of view; nil: none
 	view *view
 }
 
-func newPages(c Config, documents *answers) *pages {
+func newPages(c Config, documents, recordings *answers) *pages {
 	templates := template.Must(template.ParseFS(pageFiles, "page/*.html")) // a test executes them
-	return &pages{Config: c, documents: documents, templates: templates}
+	return &pages{Config: c, documents: documents, recordings: recordings, templates: templates}
 }
 
 // register adds the paths of the page.
@@ -118,7 +119,7 @@ func (p *pages) serveHTML(w http.ResponseWriter, r *http.Request) {
 	if s := p.Latest(); s != nil && unchanged(w, r, s) {
 		return
 	}
-	p.documents.serve(w, r, "text/html", nil, func(to io.Writer) ([]exposition.Part, error) {
+	p.documents.serve(w, r, "text/html", nil, func(_ context.Context, to io.Writer) ([]exposition.Part, error) {
 		return nil, p.write(to, "page.html", p.page())
 	})
 }
@@ -157,7 +158,7 @@ func (p *pages) serveRows(w http.ResponseWriter, r *http.Request) {
 	if unchanged(w, r, s) {
 		return
 	}
-	p.documents.serve(w, r, "rows", nil, func(to io.Writer) ([]exposition.Part, error) {
+	p.documents.serve(w, r, "rows", nil, func(_ context.Context, to io.Writer) ([]exposition.Part, error) {
 		if err := json.NewEncoder(to).Encode(p.viewOf(s)); err != nil {
 			return nil, fmt.Errorf("encode rows: %w", err)
 		}
@@ -166,47 +167,70 @@ func (p *pages) serveRows(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveDetail answers ?device=NAME, or DRIVER/POOL/NAME, ?claim=NAMESPACE/NAME, ?pod=NAMESPACE/NAME
-// and ?incident=ID with a page. It is written while it is sent: what many requests hold is no more
-// than their buffers.
+// and ?incident=ID with a page.
 func (p *pages) serveDetail(w http.ResponseWriter, r *http.Request) {
 	s := p.Latest()
 	if s == nil {
 		respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
 		return
 	}
-	d, found := p.detail(s, r.URL.Query())
+	of := subjectOf(r.URL.Query())
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("Cache-Control", "no-store")
-	if !found {
-		w.WriteHeader(http.StatusNotFound)
+	if unchanged(w, r, s) {
+		return
 	}
-	_ = p.write(w, "detail.html", d) // fails if the client is gone
+	p.recordings.serve(w, r, fmt.Sprintf("%s?%+v", r.URL.Path, of), nil,
+		func(ctx context.Context, to io.Writer) ([]exposition.Part, error) {
+			d, err := p.detail(ctx, s, of)
+			if err == nil {
+				err = p.write(to, "detail.html", d)
+			}
+			if err == nil && len(d.Sections) == 0 {
+				err = status(http.StatusNotFound)
+			}
+			return nil, err
+		})
 }
 
-func (p *pages) detail(s *exposition.Snapshot, query url.Values) (d detail, found bool) {
-	e := explainer{Snapshot: s, sources: p.sources(), catalogue: s.Catalogue.OrStandard(), shown: p.viewOf(s)}
-	claim, pod, id := query.Get("claim"), query.Get("pod"), query.Get("incident")
-	namespace, name, _ := strings.Cut(cmp.Or(claim, pod), "/")
+// subject is what details are of: one of these.
+type subject struct{ incident, claim, pod, device string }
+
+func subjectOf(query url.Values) subject {
+	of := subject{query.Get("incident"), query.Get("claim"), query.Get("pod"), query.Get("device")}
 	switch {
-	case id != "":
-		d = p.incident(id, s.Time, e.catalogue)
-	case claim != "":
-		d = e.claim(claim)
-		d.Sections = append(d.Sections, p.receiptSections(claim, e.catalogue)...)
-		d.lead(p.incidentsOf(hitting(func(h *recorder.Holder) bool { return h.Namespace == namespace && h.Claim == name })))
-		d.Charts = p.recorded(recorder.Selection{Namespace: namespace, Claim: name}, e.catalogue)
-	case pod != "":
-		d = e.pod(pod)
-		d.lead(p.incidentsOf(hitting(func(h *recorder.Holder) bool { return h.Namespace == namespace && h.Pod == name })))
-		d.Charts = p.recorded(recorder.Selection{Namespace: namespace, Pod: name}, e.catalogue)
+	case of.incident != "":
+		return subject{incident: of.incident}
+	case of.claim != "":
+		return subject{claim: of.claim}
+	case of.pod != "":
+		return subject{pod: of.pod}
 	default:
-		device := query.Get("device")
-		d = e.device(device)
+		return of
+	}
+}
+
+func (p *pages) detail(ctx context.Context, s *exposition.Snapshot, of subject) (d detail, err error) {
+	e := explainer{Snapshot: s, sources: p.sources(), catalogue: s.Catalogue.OrStandard(), shown: p.viewOf(s)}
+	namespace, name, _ := strings.Cut(cmp.Or(of.claim, of.pod), "/")
+	switch {
+	case of.incident != "":
+		d, err = p.incident(ctx, of.incident, s.Time, e.catalogue)
+	case of.claim != "":
+		d = e.claim(of.claim)
+		d.Sections = append(d.Sections, p.receiptSections(of.claim, e.catalogue)...)
+		d.lead(p.incidentsOf(hitting(func(h *recorder.Holder) bool { return h.Namespace == namespace && h.Claim == name })))
+		d.Charts, err = p.recorded(ctx, recorder.Selection{Namespace: namespace, Claim: name}, e.catalogue)
+	case of.pod != "":
+		d = e.pod(of.pod)
+		d.lead(p.incidentsOf(hitting(func(h *recorder.Holder) bool { return h.Namespace == namespace && h.Pod == name })))
+		d.Charts, err = p.recorded(ctx, recorder.Selection{Namespace: namespace, Pod: name}, e.catalogue)
+	default:
+		d = e.device(of.device)
 		d.lead(p.incidentsOf(func(i *recorder.Incident) bool {
-			return i.Device.String() == device || i.Device.Device == device
+			return i.Device.String() == of.device || i.Device.Device == of.device
 		}))
-		d.Charts = p.recorded(recorder.Selection{Device: device}, e.catalogue)
+		d.Charts, err = p.recorded(ctx, recorder.Selection{Device: of.device}, e.catalogue)
 	}
 	d.Node = cmp.Or(p.Node, "this node")
-	return d, len(d.Sections) > 0
+	return d, err
 }

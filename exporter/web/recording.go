@@ -2,6 +2,7 @@ package web
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
@@ -23,86 +25,123 @@ type HistoryReport struct {
 }
 
 // write writes the report as JSON, a series at a time.
-func (r HistoryReport) write(w io.Writer) {
+func (r HistoryReport) write(w io.Writer) error {
 	o := &object{w: w}
 	o.field("node", r.Node)
 	o.field("holders", r.Holders)
 	o.field("times", r.Times)
 	list(o, "series", len(r.Series), func(i int) *recorder.ChartSeries { return &r.Series[i] })
-	_ = o.end() // fails if the client is gone
+	if r.Next > 0 {
+		o.field("next", r.Next)
+	}
+	return o.end()
 }
 
 // IncidentsReport is what /api/v1/incidents serves, the newest first.
 type IncidentsReport struct {
 	Node      string               `json:"node"`
 	Incidents []*recorder.Incident `json:"incidents"`
+	// Next is there if there are older ones: the parameter before of the request for them.
+	Next string `json:"next,omitempty"`
 }
 
 // write writes the report as JSON, an incident at a time: each has the series of two minutes.
-func (r IncidentsReport) write(w io.Writer) {
+func (r IncidentsReport) write(w io.Writer) error {
 	o := &object{w: w}
 	o.field("node", r.Node)
 	list(o, "incidents", len(r.Incidents), func(i int) *recorder.Incident { return r.Incidents[i] })
-	_ = o.end() // fails if the client is gone
+	o.optional("next", r.Next)
+	return o.end()
 }
 
-// document writes itself as JSON.
-type document interface{ write(w io.Writer) }
+// ReceiptsReport is what /api/v1/receipts serves, the newest first.
+type ReceiptsReport struct {
+	Node     string              `json:"node"`
+	Receipts []*recorder.Receipt `json:"receipts"`
+	// Next is there if there are older ones: the parameter before of the request for them.
+	Next string `json:"next,omitempty"`
+}
+
+// write writes the report as JSON, a receipt at a time.
+func (r ReceiptsReport) write(w io.Writer) error {
+	o := &object{w: w}
+	o.field("node", r.Node)
+	list(o, "receipts", len(r.Receipts), func(i int) *recorder.Receipt { return r.Receipts[i] })
+	o.optional("next", r.Next)
+	return o.end()
+}
 
 // noRecorder is the answer where there is no flight recorder.
 const noRecorder = "the flight recorder is off (--no-recorder)\n"
 
-// registerRecording adds the paths of the flight recorder.
-func registerRecording(mux *http.ServeMux, c Config) {
-	serve := func(find func(url.Values) (document, error)) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) {
-			if c.Recorder == nil {
-				respond(w, http.StatusNotFound, noRecorder)
-				return
-			}
-			out, err := find(r.URL.Query())
-			if err != nil {
-				respond(w, http.StatusBadRequest, err.Error()+"\n")
-				return
-			}
-			w.Header().Set("Content-Type", "application/json")
-			w.Header().Set("Cache-Control", "no-store")
-			out.write(w)
+// document writes itself as JSON.
+type document interface{ write(w io.Writer) error }
+
+// finder returns the document that a request asks for.
+type finder func(ctx context.Context) (document, error)
+
+// serveRecording returns the handler of a path of the flight recorder. parse reads the query, and
+// returns what identifies the document among those of the path.
+func serveRecording(c Config, shared *answers, parse func(url.Values) (key any, find finder, err error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if c.Recorder == nil {
+			respond(w, http.StatusNotFound, noRecorder)
+			return
 		}
+		key, find, err := parse(r.URL.Query())
+		if err != nil {
+			respond(w, http.StatusBadRequest, err.Error()+"\n")
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if s := c.Latest(); s != nil && unchanged(w, r, s) {
+			return
+		}
+		name := fmt.Sprintf("%s?%+v", r.URL.Path, key)
+		shared.serve(w, r, name, nil, func(ctx context.Context, to io.Writer) ([]exposition.Part, error) {
+			found, err := find(ctx)
+			if err != nil {
+				return nil, fmt.Errorf("read what is recorded: %w", err)
+			}
+			return nil, found.write(to)
+		})
 	}
-	mux.HandleFunc("GET /api/v1/history", serve(c.history))
-	mux.HandleFunc("GET /api/v1/incidents", serve(c.incidents))
-	mux.HandleFunc("GET /api/v1/receipts", serve(c.receipts))
 }
 
 // history answers ?device=NAME (or DRIVER/POOL/NAME), ?claim=NAMESPACE/NAME and
-// ?pod=NAMESPACE/NAME, of the last ?seconds.
-func (c Config) history(query url.Values) (document, error) {
+// ?pod=NAMESPACE/NAME, of the last ?seconds, ?after so many series.
+func (c Config) history(query url.Values) (any, finder, error) {
 	of := recorder.Selection{Device: query.Get("device")}
 	for name, to := range map[string]*string{"claim": &of.Claim, "pod": &of.Pod} {
 		if full := query.Get(name); full != "" {
 			namespace, short, ok := strings.Cut(full, "/")
 			if !ok {
-				return nil, fmt.Errorf("%s=%q is not NAMESPACE/NAME", name, full)
+				return nil, nil, fmt.Errorf("%s=%q is not NAMESPACE/NAME", name, full)
 			}
 			of.Namespace, *to = namespace, short
 		}
 	}
 	if of.Device == "" && of.Claim == "" && of.Pod == "" || of.Claim != "" && of.Pod != "" {
-		return nil, errNoSelection
+		return nil, nil, errNoSelection
 	}
 	if text := query.Get("seconds"); text != "" {
 		last, err := time.ParseDuration(text + "s")
 		if err != nil || last <= 0 {
-			return nil, fmt.Errorf("seconds=%q is not a number above 0", text)
+			return nil, nil, fmt.Errorf("seconds=%q is not a number above 0", text)
 		}
 		of.Last = last
 	}
-	report := HistoryReport{Node: c.Node, History: c.Recorder.History(of)}
-	if report.Holders == nil {
-		report.Holders = []recorder.Holder{}
+	if text := query.Get("after"); text != "" {
+		after, err := strconv.ParseUint(text, 10, 31)
+		if err != nil {
+			return nil, nil, fmt.Errorf("after=%q is not a number of series", text)
+		}
+		of.After = int(after)
 	}
-	return report, nil
+	return of, func(ctx context.Context) (document, error) {
+		found, err := c.Recorder.History(ctx, of)
+		return HistoryReport{Node: c.Node, History: found}, err
+	}, nil
 }
 
 type constError string
@@ -111,44 +150,73 @@ func (e constError) Error() string { return string(e) }
 
 const errNoSelection = constError("one of ?device=NAME, ?claim=NAMESPACE/NAME and ?pod=NAMESPACE/NAME is needed")
 
-// incidents answers ?id=ID with one incident, else with all.
-func (c Config) incidents(query url.Values) (document, error) {
-	report := IncidentsReport{Node: c.Node, Incidents: c.Recorder.Incidents()}
-	if id := query.Get("id"); id != "" {
-		report.Incidents = slices.DeleteFunc(report.Incidents, func(i *recorder.Incident) bool { return i.ID != id })
-	}
-	if report.Incidents == nil {
-		report.Incidents = []*recorder.Incident{}
-	}
-	return report, nil
+// incidents answers ?id=ID with one incident, else with the newest, ?before another one.
+func (c Config) incidents(query url.Values) (any, finder, error) {
+	id, before := query.Get("id"), query.Get("before")
+	return []string{id, before}, func(ctx context.Context) (document, error) {
+		report := IncidentsReport{Node: c.Node, Incidents: []*recorder.Incident{}}
+		if id == "" {
+			report.Incidents, report.Next = newest(c.Recorder.Incidents(), before, recorder.MaxValues, incidentCost)
+			return report, nil
+		}
+		one, err := c.Recorder.Incident(ctx, id)
+		if one != nil {
+			report.Incidents = append(report.Incidents, one)
+		}
+		return report, err
+	}, nil
 }
 
-// ReceiptsReport is what /api/v1/receipts serves, the newest first.
-type ReceiptsReport struct {
-	Node     string              `json:"node"`
-	Receipts []*recorder.Receipt `json:"receipts"`
+// incidentCost returns the identity of an incident, and how large it is as text, in values.
+func incidentCost(i *recorder.Incident) (string, int) {
+	const ofHolder = 64
+	n := len(i.Holders) * ofHolder
+	if i.Chart != nil {
+		n += len(i.Chart.Times) * len(i.Chart.Series)
+	}
+	return i.ID, n
 }
 
-// write writes the report as JSON, a receipt at a time.
-func (r ReceiptsReport) write(w io.Writer) {
-	o := &object{w: w}
-	o.field("node", r.Node)
-	list(o, "receipts", len(r.Receipts), func(i int) *recorder.Receipt { return r.Receipts[i] })
-	_ = o.end() // fails if the client is gone
+// receiptCost returns the identity of a receipt, and how large it is as text, in values.
+func receiptCost(r *recorder.Receipt) (string, int) {
+	const ofDevice, ofPod = 512, 16
+	return r.ID, len(r.Devices)*ofDevice + len(r.Pods)*ofPod
 }
 
-// receipts answers ?claim=NAMESPACE/NAME with the receipts of one claim, else with all.
-func (c Config) receipts(query url.Values) (document, error) {
-	report := ReceiptsReport{Node: c.Node, Receipts: c.Recorder.Receipts()}
-	if claim := query.Get("claim"); claim != "" {
-		report.Receipts = slices.DeleteFunc(report.Receipts, func(r *recorder.Receipt) bool {
-			return r.SubAccountName+"/"+r.ResourceName != claim
-		})
+// newest returns those of a list that are older than the one with an identity, "" for none, the
+// newest first: the first ones up to a cost, and at least one. next is the identity of the last one
+// if there are more. Identities sort by time.
+func newest[T any](all []T, before string, most int, cost func(T) (id string, n int)) (some []T, next string) {
+	identity := func(of T) string { id, _ := cost(of); return id }
+	if before != "" {
+		all = slices.DeleteFunc(all, func(of T) bool { return identity(of) >= before })
 	}
-	if report.Receipts == nil {
-		report.Receipts = []*recorder.Receipt{}
+	slices.SortStableFunc(all, func(a, b T) int { return strings.Compare(identity(b), identity(a)) })
+	total := 0
+	for n, of := range all {
+		id, more := cost(of)
+		if total += more; n > 0 && total > most {
+			return all[:n], next
+		}
+		next = id
 	}
-	return report, nil
+	return all, ""
+}
+
+// receipts answers ?claim=NAMESPACE/NAME with the receipts of one claim, else with those of all,
+// ?before another one.
+func (c Config) receipts(query url.Values) (any, finder, error) {
+	claim, before := query.Get("claim"), query.Get("before")
+	return []string{claim, before}, func(context.Context) (document, error) {
+		all := c.Recorder.Receipts()
+		if claim != "" {
+			all = slices.DeleteFunc(all, func(r *recorder.Receipt) bool {
+				return r.SubAccountName+"/"+r.ResourceName != claim
+			})
+		}
+		some, next := newest(all, before, recorder.MaxValues, receiptCost)
+		return ReceiptsReport{Node: c.Node, Receipts: some, Next: next}, nil
+	}, nil
 }
 
 // receiptSections returns the newest receipt of a claim.
@@ -192,7 +260,7 @@ func (p *pages) incidentsOf(chosen func(*recorder.Incident) bool) section {
 	if p.Recorder == nil {
 		return s
 	}
-	for _, i := range p.Recorder.Summaries() {
+	for _, i := range p.Recorder.Incidents() {
 		if len(s.Rows) < maxIncidentRows && chosen(i) {
 			s.Rows = append(s.Rows, []item{
 				{Text: i.Text, Incident: i.ID}, {Text: clock(i.Last)}, {Text: strconv.Itoa(i.Count)},
@@ -225,7 +293,7 @@ func incidentRows(r *recorder.Recorder) []incidentRow {
 	if r == nil {
 		return nil
 	}
-	all := r.Summaries()
+	all := r.Incidents()
 	var out []incidentRow
 	for _, i := range all[:min(len(all), maxIncidentRows)] {
 		out = append(out, incidentRow{

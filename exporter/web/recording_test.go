@@ -2,10 +2,12 @@ package web
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,10 +63,10 @@ func TestRecordings(t *testing.T) {
 			t.Errorf("the last power is %v, want 129", s.Values.Floats()[29])
 		}
 	}
-	if all := incidents.Incidents; len(all) != 1 || all[0].Text != "gpu-0: XID 31" || all[0].Chart == nil {
+	if all := incidents.Incidents; len(all) != 1 || all[0].Text != "gpu-0: XID 31" || !all[0].Open || all[0].Chart != nil {
 		t.Fatalf("incidents: %+v", incidents.Incidents)
 	}
-	id := r.Summaries()[0].ID
+	id := r.Incidents()[0].ID
 	for path, want := range map[string][]string{
 		"/": {"gpu-0: XID 31", "hit team/p", "page/detail?incident=" + id},
 		"/page/detail?incident=" + id: {
@@ -81,7 +83,7 @@ func TestRecordings(t *testing.T) {
 			"Recorded: pod team/p on gpu-0", "uid-p", `<a href="?incident=` + id + `">`, `<a href="?claim=team%2fa">team/a</a>`,
 			`<a href="?device=`,
 		},
-		"/api/v1/incidents?id=" + id:           {`"kind":"xid"`},
+		"/api/v1/incidents?id=" + id:           {`"kind":"xid"`, `"recording":{"times":["`},
 		"/api/v1/incidents?id=none":            {`"incidents":[]`},
 		"/api/v1/history?pod=team/p&seconds=5": {`"of":"pod"`},
 	} {
@@ -99,10 +101,60 @@ func TestRecordings(t *testing.T) {
 		t.Errorf("the last 5 s have other than 6 ticks, and a holder's begin: %s", body)
 	}
 	for _, path := range []string{
-		"?", "?claim=a", "?claim=a/b&pod=a/b", "?device=gpu-0&seconds=-1", "?device=gpu-0&seconds=x",
+		"?", "?claim=a", "?claim=a/b&pod=a/b", "?device=gpu-0&seconds=-1", "?device=gpu-0&seconds=x", "?device=gpu-0&after=-1",
 	} {
 		if status, body := fetch(t, url+"/api/v1/history"+path); status != http.StatusBadRequest {
 			t.Errorf("%s: status %d, %s", path, status, body)
+		}
+	}
+}
+
+// Lists come in parts up to a cost: together they have each element once, the newest first.
+func TestListsComeInParts(t *testing.T) {
+	var all []string
+	for i := range 25 {
+		all = append(all, fmt.Sprintf("%02d", (i*7)%25))
+	}
+	cost := func(id string) (string, int) { return id, len(id) * 10 }
+	var got []string
+	before, parts := "", 0
+	for ; parts == 0 || before != ""; parts++ {
+		var some []string
+		some, before = newest(slices.Clone(all), before, 100, cost)
+		got = append(got, some...)
+	}
+	slices.Sort(all)
+	slices.Reverse(all)
+	if !slices.Equal(got, all) || parts != 5 {
+		t.Errorf("%d parts have %v, want 5 with %v", parts, got, all)
+	}
+	if some, next := newest([]string{"b", "a"}, "", 1, cost); !slices.Equal(some, []string{"b"}) || next != "b" {
+		t.Errorf("of large ones the first part is %v, next %q", some, next)
+	}
+}
+
+// What is recorded is made once for all who ask the same, and not sent again to who has it.
+func TestRecordingsAreShared(t *testing.T) {
+	url, _ := recordedNode(t)
+	for _, path := range []string{
+		"/api/v1/history?device=gpu-0", "/api/v1/incidents", "/api/v1/receipts", "/page/detail?device=gpu-0",
+	} {
+		var tag string
+		for _, want := range []int{http.StatusOK, http.StatusNotModified} {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+path, http.NoBody)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("If-None-Match", tag)
+			response, err := http.DefaultClient.Do(request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			tag = response.Header.Get("Etag")
+			if response.StatusCode != want || tag == "" {
+				t.Errorf("%s: status %d, want %d, entity tag %q", path, response.StatusCode, want, tag)
+			}
 		}
 	}
 }

@@ -5,6 +5,7 @@
 package web
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -68,7 +69,8 @@ func NewHandler(c Config) http.Handler {
 		}
 		probe(w, c)
 	})
-	documents := newAnswers(c.Latest, c.Log) // of their own, so that no scrape waits for them
+	documents := newAnswers(c.Latest, c.Log)  // of their own, so that no scrape waits for them
+	recordings := newAnswers(c.Latest, c.Log) // likewise: queries make many different ones
 	for name, report := range map[string]func(w io.Writer, s *exposition.Snapshot) error{
 		"snapshot": func(w io.Writer, s *exposition.Snapshot) error { return writeReport(w, s, c.Node, c.QuietAfter) },
 		"fit": func(w io.Writer, s *exposition.Snapshot) error {
@@ -79,8 +81,10 @@ func NewHandler(c Config) http.Handler {
 			serveReport(w, r, c.Latest(), documents, name, report)
 		})
 	}
-	registerRecording(mux, c)
-	newPages(c, documents).register(mux)
+	mux.HandleFunc("GET /api/v1/history", serveRecording(c, recordings, c.history))
+	mux.HandleFunc("GET /api/v1/incidents", serveRecording(c, recordings, c.incidents))
+	mux.HandleFunc("GET /api/v1/receipts", serveRecording(c, recordings, c.receipts))
+	newPages(c, documents, recordings).register(mux)
 	if c.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -116,7 +120,7 @@ func serveMetrics(metrics *exposition.Renderer, scrapes *answers) http.Handler {
 		w.Header().Set("Content-Type", string(format))
 		w.Header().Set("Vary", "Accept")
 		mediaType, _, _ := strings.Cut(string(format), ";")
-		write := func(to io.Writer) ([]exposition.Part, error) { return metrics.Write(to, format) }
+		write := func(_ context.Context, to io.Writer) ([]exposition.Part, error) { return metrics.Write(to, format) }
 		scrapes.serve(w, r, mediaType, r.URL.Query()["name[]"], write)
 	})
 }
@@ -134,7 +138,7 @@ func serveReport(
 	if unchanged(w, r, s) {
 		return
 	}
-	documents.serve(w, r, "application/json "+name, nil, func(to io.Writer) ([]exposition.Part, error) {
+	documents.serve(w, r, "application/json "+name, nil, func(_ context.Context, to io.Writer) ([]exposition.Part, error) {
 		if err := report(to, s); err != nil {
 			return nil, fmt.Errorf("encode %s: %w", name, err)
 		}

@@ -1,0 +1,150 @@
+package recorder
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// publication is what a recorder has after a snapshot. It does not change, so that reading it takes
+// no lock.
+type publication struct {
+	tape
+
+	at, recorded time.Time // the snapshot, and the last one on the tape
+	holders      []*Holder
+	incidents    []*Incident // in order of time
+	receipts     []*Receipt  // likewise
+}
+
+// publish shows to readers what the recorder has.
+func (r *Recorder) publish(at time.Time) {
+	p := &publication{
+		tape: r.ring.tape, at: at, recorded: r.ring.before, holders: r.holders, incidents: r.incidents, receipts: r.receipts,
+	}
+	r.published.Store(p)
+	if slices.ContainsFunc(p.incidents, p.isComplete) {
+		r.charts.request()
+	}
+}
+
+// isComplete reports whether an incident is open and its minute after is over.
+func (p *publication) isComplete(i *Incident) bool { return i.Open && p.at.Sub(i.Time) >= evidence }
+
+// Receipts returns the receipts of claims that ended, the newest first.
+func (r *Recorder) Receipts() []*Receipt {
+	out := append([]*Receipt{}, r.published.Load().receipts...)
+	slices.Reverse(out)
+	return out
+}
+
+// Incidents returns the incidents, the newest first. Those that are open have no chart.
+func (r *Recorder) Incidents() []*Incident {
+	out := append([]*Incident{}, r.published.Load().incidents...)
+	slices.Reverse(out)
+	return out
+}
+
+// Incident returns one incident, nil if there is none. If it is open, its chart is what is recorded
+// so far.
+func (r *Recorder) Incident(ctx context.Context, id string) (*Incident, error) {
+	p := r.published.Load()
+	n := slices.IndexFunc(p.incidents, func(i *Incident) bool { return i.ID == id })
+	if n < 0 {
+		return nil, nil
+	}
+	i := p.incidents[n]
+	if !i.Open {
+		return i, nil
+	}
+	now := *i
+	var err error
+	now.Chart, err = p.chartOf(ctx, i)
+	return &now, err
+}
+
+// Selection chooses what a history is of. All that is set must apply.
+type Selection struct {
+	Device                string // the name, or DRIVER/POOL/NAME
+	Namespace, Claim, Pod string
+	Last                  time.Duration // before the latest snapshot; 0: all
+	Own                   bool          // the series of the device, claim or pod itself alone
+	After                 int           // leaves out so many series
+}
+
+// History is what was recorded of a device, claim or pod, and who held the devices meanwhile.
+type History struct {
+	Holders []Holder `json:"holders"` // the newest 1024
+	*Chart
+	// Next is there if there are more series: the parameter after of the request for them.
+	Next int `json:"next,omitempty"`
+}
+
+const (
+	// MaxValues bounds the values of a chart.
+	MaxValues = 1 << 19
+	// maxHistoryHolders bounds the holders of a history.
+	maxHistoryHolders = 1 << 10
+)
+
+// History returns what the ring has of a selection. Of a claim or pod that is its part of each of
+// its devices, of a device also those of all who held it. It ends early, with an error, when ctx
+// does.
+func (r *Recorder) History(ctx context.Context, of Selection) (History, error) {
+	p := r.published.Load()
+	out := History{Holders: []Holder{}}
+	from := time.Time{}
+	if of.Last > 0 {
+		from = p.recorded.Add(-of.Last)
+	}
+	for _, h := range p.holders {
+		if of.matchesHolder(h) && (h.To == nil || h.To.After(from)) {
+			out.Holders = append(out.Holders, *h)
+		}
+	}
+	if len(out.Holders) > maxHistoryHolders {
+		slices.SortFunc(out.Holders, func(a, b Holder) int { return b.From.Compare(a.From) })
+		out.Holders = out.Holders[:maxHistoryHolders]
+	}
+	slices.SortFunc(out.Holders, func(a, b Holder) int { return a.compare(&b) })
+	c := p.cut(from, p.recorded, of.matches)
+	if err := ctx.Err(); err != nil {
+		return History{}, err
+	}
+	lines := c.lines()
+	lines = lines[min(of.After, len(lines)):]
+	if most := max(1, MaxValues/max(1, len(c.times))); len(lines) > most {
+		lines, out.Next = lines[:most], of.After+most
+	}
+	var err error
+	out.Chart, err = chart(ctx, c, lines, len(lines), p.catalogue)
+	return out, err
+}
+
+func (s *Selection) matchesDevice(id driver.ID) bool {
+	return s.Device == "" || s.Device == id.Device || s.Device == id.String()
+}
+
+func (s *Selection) matches(o *Owner) bool {
+	if !s.matchesDevice(o.Device) {
+		return false
+	}
+	switch {
+	case s.Claim != "":
+		return o.Kind == OfClaim && o.Name == s.Claim && o.Namespace == s.Namespace
+	case s.Pod != "":
+		return o.Kind == OfPod && o.Name == s.Pod && o.Namespace == s.Namespace
+	default:
+		return s.Device != "" && (!s.Own || o.Kind == OfDevice)
+	}
+}
+
+func (s *Selection) matchesHolder(h *Holder) bool {
+	if !s.matchesDevice(h.ID) {
+		return false
+	}
+	return (s.Claim == "" || h.Claim == s.Claim && h.Namespace == s.Namespace) &&
+		(s.Pod == "" || h.Pod == s.Pod && h.Namespace == s.Namespace)
+}
