@@ -137,11 +137,15 @@ func stalledAlerts(o *Options) []alert {
 			expr: `
 			count by (<claim>) (max by (<claim device>) (dra_claim_stalled) == 1)`,
 			summary: aClaim + " keeps its devices busy and does nothing.",
-			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized, while power and activity " +
-				"are far below the claim's own baseline: as in a collective operation that hangs.",
-			meaning: "For at least the exporter's --stalled.after, five minutes by default, the utilization was at least " +
-				"90 %, and power, tensor cores, memory traffic and links, as far as they are measured, were far below the " +
-				"median of the time in which the claim was busy. Kernels that wait for another rank spin: they count as busy.",
+			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized without a pause, and nothing " +
+				"else that is measured shows life: as in a collective operation that hangs.",
+			meaning: "For at least the exporter's --stalled.after, eight minutes by default, a kernel ran without a pause, the " +
+				"power was low, and compute pipes, memory traffic, copies, media engines and links, as far as they are measured, " +
+				"did next to nothing. Kernels that wait for another rank spin: they count as busy. There is no alert while that " +
+				"is unknown (`dra_claim_stalled_unknown` says why): on shared devices and MIG partitions, without a " +
+				"measurement of power and of compute pipes or memory traffic, while the device is throttled, while another " +
+				"rank on the node works for which the claim may wait (half an hour), for a rank that may be on another node " +
+				"(20 minutes), and for half as long again as it waited before and went on.",
 			diagnosis: "The incident of kind claim_stalled on the exporter's page shows the minute before and after. Compare " +
 				"the ranks: one that is not stalled, or has ended, is the one that the others wait for. `py-spy dump` shows " +
 				"where a rank stands, and NCCL's RAS (`ncclras`) which ranks are missing. Errors of a device or a link at " +
@@ -150,6 +154,7 @@ func stalledAlerts(o *Options) []alert {
 				"the collective operations ends such jobs by itself (TORCH_NCCL_ASYNC_ERROR_HANDLING).",
 			queries: []string{
 				`max by (<claim device>, reason) (dra_claim_stalled) == 1`,
+				`max by (<claim device>, reason) (dra_claim_stalled_unknown)`,
 			},
 		},
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -89,16 +90,24 @@ func (e *emission) claim(h *ledger.Holder, s *Snapshot) {
 	if active := h.LastActive; !active.IsZero() {
 		e.gauge(famClaimLastActive, base, unixPast(active, s.Time))
 	}
-	if reason, known := s.Stalled[h.HolderKey]; known {
-		stalled := 0.0
-		if reason != "" {
-			stalled = 1
-		}
-		e.gauge(famClaimStalled, e.with(base, "reason", reason), stalled)
+	if v, judged := s.Stalled[h.HolderKey]; judged {
+		e.stalled(base, &v)
 	}
 	e.distributions(h, claim)
 	if h.Advice != nil && e.on(famClaimFit) {
 		e.fit(base, h.Advice)
+	}
+}
+
+// stalled puts whether a claim does nothing, or why that is unknown.
+func (e *emission) stalled(base *labels, v *stall.Verdict) {
+	switch {
+	case v.Unknown != stall.Known:
+		e.gauge(famClaimStalledUnknown, e.with(base, "reason", string(v.Unknown)), 1)
+	case v.Stalled == nil:
+		e.gauge(famClaimStalled, e.with(base, "reason", ""), 0)
+	default:
+		e.gauge(famClaimStalled, e.with(base, "reason", v.Why()), 1)
 	}
 }
 

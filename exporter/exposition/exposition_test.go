@@ -22,6 +22,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -70,7 +71,9 @@ func busyHistory(t *testing.T) *exportertest.History {
 // them.
 func TestEveryFamily(t *testing.T) {
 	h := busyHistory(t)
-	h.Last.Stalled = map[*ledger.HolderKey]string{h.Last.Claims[0].HolderKey: "power"}
+	h.Last.Stalled = map[*ledger.HolderKey]stall.Verdict{
+		h.Last.Claims[0].HolderKey: {Stalled: []stall.Signal{stall.Power}},
+	}
 	h.Last.PodInfos[0].Topology = join.Topology{Closest: join.SameSwitch, Farthest: join.Across}
 	x := exportertest.Scrape(t, h.Last)
 	if got := x.One(t, "dra_pod_topology_info", "closest=pcie_switch", "farthest=across"); got != 1 {
@@ -79,6 +82,15 @@ func TestEveryFamily(t *testing.T) {
 	if got := x.One(t, "dra_claim_stalled", "reason=power"); got != 1 {
 		t.Errorf("dra_claim_stalled is %v, want 1", got)
 	}
+	h.Last.Stalled[h.Last.Claims[0].HolderKey] = stall.Verdict{Unknown: stall.NoEngines}
+	unknown := exportertest.Scrape(t, h.Last)
+	if got := unknown.One(t, "dra_claim_stalled_unknown", "reason=no_engines"); got != 1 {
+		t.Errorf("dra_claim_stalled_unknown is %v, want 1", got)
+	}
+	if got := unknown.Matching("dra_claim_stalled"); len(got) > 0 {
+		t.Errorf("what is unknown has a value: %v", got)
+	}
+	x["dra_claim_stalled_unknown"] = unknown["dra_claim_stalled_unknown"]
 	for name := range exportertest.DescribedFamilies() {
 		if len(x[name]) == 0 {
 			t.Errorf("%s is described and was not seen", name)

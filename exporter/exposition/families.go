@@ -5,6 +5,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/stall"
 )
 
 // Stability is what can be expected of a family's name and labels.
@@ -54,6 +55,7 @@ const (
 	famClaimAllocatedAt
 	famClaimLastActive
 	famClaimStalled
+	famClaimStalledUnknown
 	famClaimLastError
 	famClaimConsumedCapacity
 	famClaimCondition
@@ -298,10 +300,15 @@ func claimFamilies() map[familyID]Family {
 		},
 		famClaimStalled: {
 			Name: "dra_claim_stalled", Filled: "flight recorder", Labels: append(claim, "reason"),
-			Help: "1 if the device has been busy for the claim for --stalled.after while power, engines, memory traffic and " +
-				"links, as far as they are measured, were far below the claim's own baseline, as in a collective operation " +
-				"that hangs; else 0. reason: what is low, empty for 0. Absent until there is a baseline, of shared devices, " +
-				"and unless power and one of the others is measured.",
+			Help: "1 if the device has been busy without a pause for the claim for --stalled.after, while nothing that is " +
+				"measured showed life: little power, and next to no compute, memory traffic, copies, media and traffic of " +
+				"links, as in a collective operation that hangs; else 0. reason: what showed nothing, empty for 0. Absent " +
+				"while that is unknown: dra_claim_stalled_unknown says why.",
+		},
+		famClaimStalledUnknown: {
+			Name: "dra_claim_stalled_unknown", Filled: "flight recorder", Labels: append(claim, "reason"),
+			Help: "1 while it is unknown whether the claim is stalled, of devices with power or engines. reason: " +
+				stallReasons() + ".",
 		},
 		famClaimLastError: {
 			Name: "dra_claim_last_error_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: claim,
@@ -431,4 +438,13 @@ func gapNames() []string {
 		out = append(out, string(g))
 	}
 	return out
+}
+
+// stallReasons lists why it may be unknown whether a claim is stalled.
+func stallReasons() string {
+	var out []string
+	for _, r := range stall.Reasons() {
+		out = append(out, string(r)+" ("+r.Meaning()+")")
+	}
+	return strings.Join(out, ", ")
 }

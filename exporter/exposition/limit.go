@@ -104,7 +104,7 @@ func fixedRank(id familyID) rank {
 		return rankHolderInfo
 	case famPodAllocated, famPodShare:
 		return rankPod
-	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimLastError, famClaimConsumedCapacity,
+	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimStalledUnknown, famClaimLastError, famClaimConsumedCapacity,
 		famClaimCondition,
 		famClaimAllocated, famClaimShare:
 		return rankClaim

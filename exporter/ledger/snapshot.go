@@ -7,6 +7,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/stall"
 )
 
 // Snapshot is all that is known of the devices of the node at one time. It is immutable and safe
@@ -28,9 +29,9 @@ type Snapshot struct {
 	ClaimInfos []ClaimInfo
 	PodInfos   []PodInfo
 
-	// Stalled says why a claim that is busy on a device does nothing, "" if it does; claims of which
-	// that is unknown are omitted. The flight recorder fills it.
-	Stalled map[*HolderKey]string
+	// Stalled says of the claims' devices that can be busy and draw power whether they do nothing. The
+	// flight recorder fills it.
+	Stalled map[*HolderKey]stall.Verdict
 
 	Catalogue driver.Catalogue // of the values' quantities; nil: the standard one
 }

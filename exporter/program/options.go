@@ -20,7 +20,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
-	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	pages "github.com/dra-exporter/dra-exporter/exporter/web"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
@@ -204,8 +204,8 @@ func (o *options) addRecorderFlags(g *flagGroup) {
 		"recorder", "Keep the last ten minutes of every quantity and holder, and the minute before and after an incident.",
 	).Default("true").BoolVar(&o.recorder)
 	g.Flag(
-		"stalled.after", "How long a claim must be busy and do nothing to be stalled; its baseline takes as long.",
-	).Default(recorder.DefaultStalledAfter.String()).DurationVar(&o.stalledAfter)
+		"stalled.after", "How long a claim must be busy and show no life to be stalled.",
+	).Default(stall.DefaultAfter.String()).DurationVar(&o.stalledAfter)
 	g.Flag(
 		"incidents.dir", "Folder in which incidents outlive a restart; default: none.",
 	).PlaceHolder("FOLDER").StringVar(&o.incidentsDir)

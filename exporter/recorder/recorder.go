@@ -8,6 +8,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -15,8 +16,8 @@ import (
 type Config struct {
 	Interval time.Duration // of regular ticks; those between are not recorded
 	Keep     time.Duration // how long values are kept; 0: [DefaultKeep]
-	// StalledAfter is for how long a claim must be busy and do nothing to be stalled; 0:
-	// [DefaultStalledAfter].
+	// StalledAfter is for how long a claim must show no life to be stalled; 0:
+	// [stall.DefaultAfter].
 	StalledAfter time.Duration
 }
 
@@ -36,7 +37,7 @@ type News struct {
 	// Receipts are of claims that ended.
 	Receipts []*Receipt
 	// Stalled is [ledger.Snapshot.Stalled].
-	Stalled map[*ledger.HolderKey]string
+	Stalled map[*ledger.HolderKey]stall.Verdict
 }
 
 // Repeated is an incident that happened again.
@@ -53,8 +54,8 @@ type Recorder struct {
 	detector *detector
 	books    *books
 	stalls   *stalls
-	stalled  map[*ledger.HolderKey]string // at the snapshot before
-	number   int                          // of incidents and receipts so far
+	stalled  map[*ledger.HolderKey]stall.Verdict // at the snapshot before
+	number   int                                 // of incidents and receipts so far
 
 	ring      *ring
 	holdings  map[holding]*tenure
@@ -123,15 +124,15 @@ func (r *Recorder) Record(s *ledger.Snapshot) News {
 }
 
 // stall returns the claims that have begun to stall since the snapshot before.
-func (r *Recorder) stall(now map[*ledger.HolderKey]string, s *ledger.Snapshot) []happening {
+func (r *Recorder) stall(now map[*ledger.HolderKey]stall.Verdict, s *ledger.Snapshot) []happening {
 	var out []happening
-	for key, reason := range now {
-		if reason == "" || r.stalled[key] != "" {
+	for key, v := range now {
+		if v.Stalled == nil || r.stalled[key].Stalled != nil {
 			continue
 		}
 		i := slices.IndexFunc(s.Devices, func(d ledger.Device) bool { return d.ID == key.Device })
 		out = append(out, happening{
-			kind: ClaimStalled, code: reason, device: &s.Devices[i], at: s.Time, count: 1, claim: key,
+			kind: ClaimStalled, code: v.Why(), device: &s.Devices[i], at: s.Time, count: 1, claim: key,
 		})
 	}
 	r.stalled = now

@@ -1,233 +1,162 @@
 package recorder
 
 import (
-	"cmp"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/stall"
 )
 
-// The rule of a stalled claim. A process that waits in a collective operation for a peer that is
-// gone spins: NVML's utilization, the share of time in which any kernel runs, is 100 %, while the
-// kernel moves no data and computes nothing.
-const (
-	// DefaultStalledAfter is for how long everything must be low. A rank that waits for another one to
-	// save a checkpoint, or to load data, spins too: that takes up to some minutes.
-	DefaultStalledAfter = 5 * time.Minute
-	// stalledWindows is in how many windows, all of them, that time is judged: each is a minute.
-	stalledWindows = 5
-	// busyFrom is the mean utilization of a window from which a claim is busy. Of a kernel that spins
-	// it is 1; a minute with a pause of more than 6 s is not busy.
-	busyFrom = 0.9
-	// lowPower is below which part of the claim's own baseline power is low: what spins draws two to
-	// three times the power of an idle device, and a fifth to two fifths of that of training.
-	lowPower = 0.5
-	// lowActivity is the same for engines, memory traffic and links, of which what spins has next to
-	// nothing.
-	lowActivity = 0.2
-	// baselineWindows is how many busy windows make a baseline, and maxBaseline how many of the last
-	// ones it is the median of.
-	baselineWindows, maxBaseline = 5, 60
-	// measuredShare is the part of the ticks of a window of which there must be readings.
-	measuredShare = 1. / 3
-)
-
-// signal is something that falls when a claim stalls.
-type signal int
-
-const (
-	signalPower   signal = iota
-	signalEngines        // tensor cores
-	signalMemory         // traffic of the device's memory
-	signalLinks          // PCIe, NVLink, XGMI, network, RDMA
-	numSignals
-)
-
-func (s signal) String() string { return [...]string{"power", "engines", "memory_traffic", "links"}[s] }
-
-// meaningful is the baseline below which a signal says nothing: power in watts, shares of time, and
-// bytes per second.
-func (s signal) meaningful() float64 { return [...]float64{20, 0.02, 0.02, 1e6}[s] }
-
-func (s signal) low() float64 {
-	if s == signalPower {
-		return lowPower
-	}
-	return lowActivity
-}
-
-// stalls finds claims that are busy and do nothing.
+// stalls gives package stall what it has to know of the claims in snapshots.
 type stalls struct {
-	window time.Duration
-	enough int // readings that make a window
-	books  map[*ledger.HolderKey]*stallBook
+	judge    *stall.Judge
+	groups   map[*ledger.HolderKey]group
+	turn     uint64
+	devices  map[driver.ID]*ledger.Device
+	readings []stall.Reading
+	keys     []*ledger.HolderKey // of readings
 }
 
-// newStalls returns an empty detector. Snapshots come at each interval, and more often.
+// group is the name of the workload that a claim is for.
+type group struct {
+	name string
+	due  uint64 // the turn at which to ask again
+}
+
+// regroup is after how many snapshots a claim's workload is determined again.
+const regroup = 60
+
 func newStalls(after, interval time.Duration) *stalls {
-	window := cmp.Or(after, DefaultStalledAfter) / stalledWindows
-	ticks := float64(window) / float64(max(interval, time.Millisecond))
 	return &stalls{
-		window: window, enough: max(1, int(measuredShare*ticks)), books: map[*ledger.HolderKey]*stallBook{},
+		judge: stall.New(after, interval), groups: map[*ledger.HolderKey]group{}, devices: map[driver.ID]*ledger.Device{},
 	}
 }
 
-// stallBook is what is known of one claim on one device.
-type stallBook struct {
-	began    time.Time // of the window
-	busy     mean
-	signals  [numSignals]mean
-	bytes    float64 // that crossed links until the snapshot before
-	at       time.Time
-	baseline [numSignals][]float64 // of busy windows, in order of time
-	low      int                   // windows in a row in which everything was low
-	known    bool
-	reason   string // why it is stalled; "": it is not
-}
-
-type mean struct {
-	sum float64
-	n   int
-}
-
-func (m *mean) add(v float64) { m.sum, m.n = m.sum+v, m.n+1 }
-
-// value returns the mean, and whether it is one of enough values.
-func (m *mean) value(enough int) (float64, bool) { return m.sum / float64(max(m.n, 1)), m.n >= enough }
-
-// observe adds a snapshot, and returns of each claim and device of which enough is measured why it
-// is stalled, "" if it is not.
-func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]string {
-	devices := make(map[driver.ID]*ledger.Device, len(s.Devices))
+// observe adds a snapshot, and returns a verdict on each claim and device that can be busy and draw
+// power.
+func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]stall.Verdict {
+	b.turn++
+	clear(b.devices)
 	for i := range s.Devices {
-		devices[s.Devices[i].ID] = &s.Devices[i]
+		b.devices[s.Devices[i].ID] = &s.Devices[i]
 	}
-	present := make(map[*ledger.HolderKey]bool, len(b.books))
-	out := map[*ledger.HolderKey]string{}
+	b.readings, b.keys = b.readings[:0], b.keys[:0]
+	groups := make(map[*ledger.HolderKey]group, len(b.groups))
 	for i := range s.Claims {
 		h := &s.Claims[i]
-		d := devices[h.Device]
-		// Of a device that is shared a part is guessed; of a partition power is divided.
-		if !h.Ended.IsZero() || d == nil || d.Attribution != join.AttributionExclusive {
+		d := b.devices[h.Device]
+		if !h.Ended.IsZero() || d == nil {
 			continue
 		}
-		present[h.HolderKey] = true
-		book := b.books[h.HolderKey]
-		if book == nil {
-			book = &stallBook{began: s.Time}
-			b.books[h.HolderKey] = book
+		of, known := b.groups[h.HolderKey]
+		if !known || b.turn >= of.due {
+			of = group{workload(d, h), b.turn + regroup}
 		}
-		if s.Time.Sub(book.began) >= b.window {
-			book.judge(b.enough)
-			book.began, book.busy, book.signals = s.Time, mean{}, [numSignals]mean{}
-		}
-		book.observe(h, d, s.Time)
-		if book.known {
-			out[h.HolderKey] = book.reason
-		}
+		groups[h.HolderKey] = of
+		r := readingOf(d)
+		r.Key = stall.Key{Namespace: h.Namespace, Claim: h.Name, Device: h.Device}
+		r.Group = of.name
+		b.readings, b.keys = append(b.readings, r), append(b.keys, h.HolderKey)
 	}
-	for key := range b.books {
-		if !present[key] {
-			delete(b.books, key)
+	b.groups = groups
+	out := make(map[*ledger.HolderKey]stall.Verdict, len(b.keys))
+	for i, v := range b.judge.Observe(s.Time, b.readings) {
+		if b.readings[i].Unknown != notJudged {
+			out[b.keys[i]] = v
 		}
 	}
 	return out
 }
 
-func (b *stallBook) observe(h *ledger.Holder, d *ledger.Device, now time.Time) {
-	bytes, linked := 0.0, false
-	for i := range h.Values {
-		switch v := &h.Values[i]; v.Quantity {
-		case driver.Utilization:
-			b.busy.add(v.Value)
-		case driver.Power:
-			b.signals[signalPower].add(v.Value)
-		case driver.IOBytes:
-			bytes, linked = bytes+v.Value, true
-		}
-	}
-	for i := range d.Values {
-		if v := &d.Values[i]; v.Quantity == driver.EngineUtilization {
-			switch v.Labels[0] {
-			case "tensor":
-				b.signals[signalEngines].add(v.Value)
-			case "dram":
-				b.signals[signalMemory].add(v.Value)
-			}
-		}
-	}
-	if elapsed := now.Sub(b.at).Seconds(); linked && !b.at.IsZero() && elapsed > 0 {
-		b.signals[signalLinks].add(max(0, bytes-b.bytes) / elapsed)
-	}
-	if linked {
-		b.bytes, b.at = bytes, now
-	}
-}
+// notJudged is of what is no device that can stall, such as a network device or a CPU: all of its
+// readings but traffic are ignored.
+const notJudged stall.Reason = "not_judged"
 
-// judge judges the window that ended. Means of fewer values than enough say nothing.
-func (b *stallBook) judge(enough int) {
-	busy, measured := b.busy.value(enough)
-	if !measured {
-		b.low, b.known, b.reason = 0, false, ""
-		return
-	}
-	low, used := b.lowSignals(enough)
-	_, power := b.level(signalPower)
-	_, powerRead := b.signals[signalPower].value(enough)
-	b.known = power && powerRead && used >= 2
-	switch {
-	case busy < busyFrom:
-		b.low = 0
-	case b.known && len(low) == used:
-		b.low++
-	default:
-		b.low = 0
-		b.learn(enough)
-	}
-	b.reason = ""
-	if b.low >= stalledWindows {
-		b.reason = strings.Join(low, ",")
-	}
-}
-
-// lowSignals returns the signals that are low in the present window, and how many can be compared
-// with the baseline.
-func (b *stallBook) lowSignals(enough int) (low []string, used int) {
-	for s := range numSignals {
-		base, usable := b.level(s)
-		v, read := b.signals[s].value(enough)
-		if !usable || !read {
+// workload names the workload that a claim is for: that of its first pod, or that pod.
+func workload(d *ledger.Device, h *ledger.Holder) string {
+	for i := range d.Shares {
+		s := &d.Shares[i]
+		if s.Claim.Name != h.Name || s.Claim.Namespace != h.Namespace {
 			continue
 		}
-		used++
-		if v <= s.low()*base {
-			low = append(low, s.String())
+		for _, of := range s.Holders {
+			if m := of.Meta; m != nil && m.WorkloadName != "" {
+				return strings.Join([]string{of.Namespace, m.WorkloadKind, m.WorkloadName}, "/")
+			}
+			return strings.Join([]string{of.Namespace, "Pod", of.Name}, "/")
 		}
 	}
-	return low, used
+	return ""
 }
 
-// level returns the baseline of a signal, and whether there is one that says something.
-func (b *stallBook) level(s signal) (float64, bool) {
-	values := b.baseline[s]
-	if len(values) < baselineWindows {
+// readingOf returns what is known of a device that is held.
+func readingOf(d *ledger.Device) stall.Reading {
+	r := stall.Reading{Values: stall.NoValues()}
+	for i := range d.Values {
+		switch v := &d.Values[i]; v.Quantity {
+		case driver.Utilization:
+			r.Values[stall.Busy] = v.Value
+		case driver.Power:
+			r.Values[stall.Power] = v.Value
+		case driver.EngineUtilization:
+			if s, ok := signalOf(v.Labels[0]); ok {
+				r.AtLeast(s, v.Value)
+			}
+		case driver.IOBytes:
+			if s, ok := linkOf(v.Labels[0]); ok {
+				r.Add(s, v.Value)
+			}
+		case driver.PowerLimit:
+			switch v.Labels[0] {
+			case "enforced":
+				r.Limit = v.Value
+			case "max":
+				r.MaxLimit = v.Value
+			}
+		case driver.ThrottleActive:
+			r.Throttled = r.Throttled || v.Value > 0 && v.Labels[0] != "power"
+		}
+	}
+	engines := r.Measured(stall.Compute) || r.Measured(stall.Memory)
+	switch busy := r.Measured(stall.Busy); {
+	case !busy && !r.Measured(stall.Power) || busy && !r.Measured(stall.Power) && !engines:
+		r.Unknown = notJudged
+	case d.Attribution != join.AttributionExclusive: // what one of several claims does is not known
+		r.Unknown = stall.Shared
+	case d.Parent != "" && !r.Measured(stall.Power):
+		r.Unknown = stall.Part
+	}
+	return r
+}
+
+// signalOf returns what an engine shows; false: nothing that a kernel that spins would not do.
+func signalOf(engine string) (stall.Signal, bool) {
+	switch engine {
+	case "tensor", "fp64", "fp32", "fp16":
+		return stall.Compute, true
+	case "dram":
+		return stall.Memory, true
+	case "copy":
+		return stall.Copy, true
+	case "encoder", "decoder", "jpeg", "ofa", "render", "video", "video_enhance":
+		return stall.Media, true
+	default: // sm, compute and int are busy with a kernel that spins
 		return 0, false
 	}
-	sorted := slices.Sorted(slices.Values(values))
-	level := sorted[len(sorted)/2]
-	return level, level >= s.meaningful()
 }
 
-// learn adds a busy window to the baseline.
-func (b *stallBook) learn(enough int) {
-	for s := range numSignals {
-		if v, read := b.signals[s].value(enough); read {
-			b.baseline[s] = append(b.baseline[s], v)
-			b.baseline[s] = b.baseline[s][max(0, len(b.baseline[s])-maxBaseline):]
-		}
+func linkOf(link string) (stall.Signal, bool) {
+	switch link {
+	case "pcie":
+		return stall.Host, true
+	case "nvlink", "xgmi":
+		return stall.Fabric, true
+	case "network", "rdma":
+		return stall.Network, true
+	default:
+		return 0, false
 	}
 }

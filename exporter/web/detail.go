@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/stall"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -299,6 +300,9 @@ func (e *explainer) holding(h *ledger.Holder) section {
 	}
 	if h.Ended.IsZero() {
 		s.stalled(e.shown.stalled[h.Device])
+		if why := e.Stalled[h.HolderKey].Unknown; why != stall.Known {
+			s.fact(stalledMark, "unknown: "+why.Meaning())
+		}
 	}
 	s.fact("held since", clock(h.Born)+", for "+duration(h.Allocated))
 	if !h.Ended.IsZero() {

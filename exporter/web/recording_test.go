@@ -18,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/stall"
 )
 
 // recordedNode serves a node whose gpu-0 has had an XID while the claim a of the pod p held it.
@@ -166,7 +167,9 @@ func TestStalledIsShown(t *testing.T) {
 	play(h)
 	for i := range h.Last.Claims {
 		if key := h.Last.Claims[i].HolderKey; key.Name == "ten" {
-			h.Last.Stalled = map[*ledger.HolderKey]string{key: "power,memory_traffic"}
+			h.Last.Stalled = map[*ledger.HolderKey]stall.Verdict{
+				key: {Stalled: []stall.Signal{stall.Power, stall.Memory}},
+			}
 		}
 	}
 	v := newView(h.Last, look{}, nil, 30*time.Second)
@@ -184,7 +187,7 @@ func TestStalledIsShown(t *testing.T) {
 		t.Errorf("the claims are %+v, the pods %+v", v.Claims, v.Pods)
 	}
 	server := serving(t, h.Last, func(*Config) {})
-	const why = "busy, and does nothing: far below its own baseline are power, memory traffic"
+	const why = "busy, and does nothing, for all that is measured: power, memory traffic"
 	for path, want := range map[string]bool{
 		"claim=team/ten": true, "pod=team/pod-of-ten": true, "device=gpu-10": true,
 		"claim=team/busy": false, "pod=team/pod-of-busy": false, "device=gpu-2": false,

@@ -99,7 +99,7 @@ const stalledMark = "stalled"
 // stalledText says what is wrong with a claim that is stalled for a reason.
 func stalledText(reason string) string {
 	low := strings.NewReplacer(",", ", ", "_", " ").Replace(reason)
-	return "busy, and does nothing: far below its own baseline are " + low
+	return "busy, and does nothing, for all that is measured: " + low
 }
 
 // holderLine is a share of a device.
@@ -139,9 +139,9 @@ func newView(s *exposition.Snapshot, since look, sources []Source, quietAfter ti
 		IDs: []string{}, Claims: []holderRow{}, Pods: []holderRow{},
 		states: map[driver.ID]ledger.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{}, since: since,
 	}
-	for key, reason := range s.Stalled { // of devices that one claim holds alone
-		if reason != "" {
-			v.stalled[key.Device] = reason
+	for key, verdict := range s.Stalled {
+		if verdict.Stalled != nil { // of devices that one claim holds alone
+			v.stalled[key.Device] = verdict.Why()
 		}
 	}
 	for _, source := range sources {

@@ -137,15 +137,19 @@ func TestImports(t *testing.T) {
 		"exporter/explain":      {"driver", "exporter/join"},
 		"exporter/distribution": nil,
 		"exporter/fit":          {"driver", "exporter/join", "podresources"},
-		"exporter/ledger":       {"driver", "exporter/distribution", "exporter/fit", "exporter/join", "podresources"},
-		"exporter/exposition": {
-			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger", "podresources",
+		"exporter/stall":        {"driver"},
+		"exporter/ledger": {
+			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/stall", "podresources",
 		},
-		"exporter/recorder": {"driver", "exporter/join", "exporter/ledger", "podresources"},
+		"exporter/exposition": {
+			"driver", "exporter/distribution", "exporter/fit", "exporter/join", "exporter/ledger", "exporter/stall",
+			"podresources",
+		},
+		"exporter/recorder": {"driver", "exporter/join", "exporter/ledger", "exporter/stall", "podresources"},
 		"exporter/archive":  {"driver"},
 		"exporter/web": {
 			"driver", "exporter/explain", "exporter/exposition", "exporter/fit", "exporter/join", "exporter/ledger",
-			"exporter/recorder", "exporter/web/client", "podresources",
+			"exporter/recorder", "exporter/stall", "exporter/web/client", "podresources",
 		},
 		"exporter/web/access": {"driver", "exporter/web/client"},
 		"exporter/web/client": nil,
@@ -160,7 +164,7 @@ func TestImports(t *testing.T) {
 		},
 		"exporter/program": {
 			"driver", "driver/scrape", "driver/sysfs", "exporter", "exporter/archive", "exporter/check", "exporter/exposition",
-			"exporter/fit", "exporter/ledger", "exporter/node", "exporter/recorder", "exporter/top", "exporter/web",
+			"exporter/fit", "exporter/ledger", "exporter/node", "exporter/recorder", "exporter/stall", "exporter/top", "exporter/web",
 			"exporter/web/access", "podresources", "podresources/kube", "podresources/kube/events",
 		},
 	}

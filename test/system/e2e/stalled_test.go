@@ -13,26 +13,31 @@ import (
 
 // A claim that stays busy while its power and its traffic fall is stalled, until they rise again:
 // in the metrics, as an incident of its pod, and in its details on the page. One that works all the
-// time is not.
+// time is not, and of one whose memory traffic is not measured that is unknown.
 func TestStalled(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
-	n.setPods(pod("team", "hangs", "claim-hangs", gpu(0)), pod("team", "works", "claim-works", gpu(1)))
+	n.setPods(pod("team", "hangs", "claim-hangs", gpu(0)), pod("team", "works", "claim-works", gpu(1)),
+		pod("team", "blind", "claim-blind", gpu(2)))
 	var hangs atomic.Bool
-	var bytes [2]atomic.Int64
+	var bytes [3]atomic.Int64
 	vendor := vendor(t, func(w http.ResponseWriter, _ *http.Request) {
 		for i := range bytes {
-			watts := 130
+			watts, traffic := 130, 0.01
 			if i == 1 || !hangs.Load() {
-				watts = 640
+				watts, traffic = 640, 0.4
 				bytes[i].Add(5e9)
+			}
+			if i < 2 {
+				_, _ = fmt.Fprintf(w, "memory_traffic{uuid=%q} %v\n", uuid(i), traffic)
 			}
 			_, _ = fmt.Fprintf(w, "utilization{uuid=%q} 1\npower{uuid=%[1]q} %d\ntraffic_total{uuid=%[1]q} %[3]d\n",
 				uuid(i), watts, bytes[i].Load())
 		}
 	})
+	const engines = "  - {name: memory_traffic, quantity: engine_utilization, labels: {engine: dram}}\n"
 	p := start(t, n.flags(flags{
-		"inventory.file": n.inventory(gpus(2)), "source.scrape.config": n.scrapeConfig(endpoint("vendor", vendor)),
+		"inventory.file": n.inventory(gpus(3)), "source.scrape.config": n.scrapeConfig(endpoint("vendor", vendor), engines),
 		"stalled.after": "10s",
 	}))
 	is := func(value float64, claim string, reason ...string) func() bool {
@@ -46,13 +51,20 @@ func TestStalled(t *testing.T) {
 	const limit = 2 * time.Minute
 	p.within(limit, "known to work", is(0, "claim-hangs"))
 	p.within(limit, "known to work", is(0, "claim-works"))
+	const low = "power,memory_traffic,pcie"
 	hangs.Store(true)
-	p.within(limit, "stalled", is(1, "claim-hangs", "reason", "power,links"))
+	p.within(limit, "stalled", is(1, "claim-hangs", "reason", low))
 	if !is(0, "claim-works")() {
 		t.Error("the claim that works is stalled too")
 	}
+	blind := []string{"resourceclaim_name", "claim-blind"}
+	m := p.scrape()
+	if unknown := m.rows("dra_claim_stalled_unknown", append(blind, "reason", "no_engines")...); len(unknown) != 1 ||
+		len(m.rows("dra_claim_stalled", blind...)) > 0 {
+		t.Errorf("a claim whose memory traffic is not measured is judged; of it there are %d rows", len(unknown))
+	}
 	incidents := p.incidents()
-	if len(incidents) != 1 || incidents[0].Kind != recorder.ClaimStalled || incidents[0].Code != "power,links" ||
+	if len(incidents) != 1 || incidents[0].Kind != recorder.ClaimStalled || incidents[0].Code != low ||
 		strings.Join(incidents[0].Pods(), " ") != "team/hangs" {
 		t.Errorf("the incidents are %+v", incidents)
 	}
