@@ -25,6 +25,8 @@ const (
 	// muchTraffic is from how many bytes per second a fabric or network is what ranks exchange data
 	// over.
 	muchTraffic = 1e8
+	// monitoring is what the reading of counters may have of PCIe, in bytes per second, at most.
+	monitoring = 1e6
 	// measuredShare is the part of the readings of a window of which there must be values.
 	measuredShare = 1. / 3
 	// unclearPart is what part of quiet windows may be unclear, at most one in that many: what reads
@@ -86,7 +88,9 @@ type book struct {
 	idleHost   float64
 	quietTimes int
 	otherTimes int // unclear windows since QuietSince
-	ending     wait
+	// blind reports that there is nothing yet to which the power can be compared.
+	blind  bool
+	ending wait
 }
 
 // wait is a mode in which a claim was quiet.
@@ -146,12 +150,14 @@ func (b *book) classify(j *Judge, r *Reading, throttled bool) (class, Reason) {
 		return unmeasured, NoPower
 	case !v.Measured(Compute) && !v.Measured(Memory):
 		return unmeasured, NoEngines
-	case v[Busy] < restingBelow:
-		return resting, Known
 	}
 	known := j.idle[b.Device]
 	b.idleHost = known.Host
+	linked := b.level.Measured(Host) || b.level.Measured(Fabric)
+	b.blind = b.reference() == 0 && (r.Limit == 0 || !linked)
 	switch {
+	case b.level[Busy] < restingBelow:
+		return resting, Known
 	case slices.ContainsFunc(vital(), b.moves):
 		return working, Known
 	case b.level[Busy] < spinsFrom:
@@ -162,11 +168,10 @@ func (b *book) classify(j *Judge, r *Reading, throttled bool) (class, Reason) {
 		watts = idleOfMaxLimit * max(r.MaxLimit, r.Limit)
 	}
 	full := max(b.reference(), r.Limit) - watts
-	linked := b.level.Measured(Host) || b.level.Measured(Fabric)
 	switch drawn := b.level[Power] - watts; {
 	case throttled:
 		return unclear, Throttled
-	case full <= 0 || b.reference() == 0 && !linked:
+	case full <= 0 || b.blind:
 		return unclear, NoReference
 	case drawn >= fullPower*full:
 		return working, Known
@@ -219,8 +224,8 @@ func (b *book) learn(j *Judge) {
 		if !seen || v[Power] < known.Watts {
 			known.Watts = v[Power]
 		}
-		if v.Measured(Host) && (!seen || v[Host] < known.Host) {
-			known.Host = v[Host]
+		if v.Measured(Host) && (!seen || v[Host] < known.Host) { // more than that is a transfer
+			known.Host = min(v[Host], monitoring)
 		}
 		known.Device = b.Device
 		j.idle[b.Device] = known

@@ -164,6 +164,8 @@ func (j *Judge) verdict(b *book, g *group, now time.Time) Verdict {
 		return Verdict{Unknown: b.unknown}
 	case b.class == unmeasured:
 		return Verdict{Unknown: b.why}
+	case b.DullSince.IsZero() && b.blind:
+		return Verdict{Unknown: NoReference}
 	case b.DullSince.IsZero():
 		return Verdict{}
 	}
