@@ -125,7 +125,7 @@ func TestWhatIsJudged(t *testing.T) {
 	}
 	judge := newStalls(0, time.Second)
 	var got map[*ledger.HolderKey]stall.Verdict
-	for range 100 {
+	for range 200 { // long enough for a working level
 		got = judge.observe(n.snapshot(readings...))
 	}
 	want := map[string]stall.Reason{
