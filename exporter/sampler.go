@@ -74,6 +74,7 @@ type Sampler struct {
 	turn      int            // counts the ticks at which pods were looked up
 	latest    atomic.Pointer[exposition.Snapshot]
 	progress  progress
+	ticks     longest
 }
 
 // NewSampler returns a sampler. [Sampler.Run] starts it.
@@ -171,6 +172,7 @@ func (s *Sampler) sleep(ctx context.Context, ticker *time.Ticker, begun, retry t
 
 // tick makes one snapshot and returns when the kubelet may be asked again, if it could not be now.
 func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
+	begun := s.Now()
 	s.progress.enter("reading the sources", s.Now())
 	s.read(ctx)
 	s.progress.enter("asking the kubelet", s.Now())
@@ -196,6 +198,8 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	}
 	s.latest.Store(s.Limiter.Apply(s.Ledger, snapshot))
 	s.progress.finish(now)
+	ended := s.Now()
+	s.Metrics.LongestTick(s.ticks.add(ended.Sub(begun), ended))
 	return view.Retry
 }
 

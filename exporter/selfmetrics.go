@@ -3,8 +3,10 @@ package exporter
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,9 +29,12 @@ type SelfMetrics struct {
 
 	conflicts, unresolved *prometheus.GaugeVec
 	incidents, events     *prometheus.CounterVec
-	receipts              *prometheus.CounterVec
+	receipts, lines       *prometheus.CounterVec
+	tick                  prometheus.Gauge
 
 	log *slog.Logger
+
+	shown atomic.Pointer[map[string]driver.Reason] // see States
 
 	mu     sync.Mutex
 	states map[string]string            // by source: why it is down, "" if it is up
@@ -90,11 +95,20 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 			Name: "dra_exporter_receipts_total",
 			Help: "Claims that ended, of which the flight recorder has written a receipt.",
 		}, nil),
+		lines: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "dra_exporter_log_lines_dropped_total",
+			Help: "Lines of the log that were dropped, since who reads the log did not take them in time.",
+		}, nil),
+		tick: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "dra_exporter_longest_tick_seconds",
+			Help: "How long the longest tick of the last ten minutes took, from the begin of its readings to its snapshot.",
+		}),
 		log:    log,
 		states: map[string]string{},
 		totals: map[string]driver.Rejections{},
 		told:   map[driver.Rejection]bool{},
 	}
+	m.LogDropped(0)
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "dra_exporter_node_info", Help: "The node that the exporter runs on.",
 		ConstLabels: prometheus.Labels{"node": node},
@@ -102,7 +116,7 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 	info.Set(1)
 	registry.MustRegister(
 		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.unresolved, m.incidents, m.events, m.receipts,
-		info,
+		m.lines, m.tick, info,
 		versioncollector.NewCollector("dra_exporter"), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -121,8 +135,7 @@ func (m *SelfMetrics) Observe(source string, took time.Duration, err error, now 
 		m.success.WithLabelValues(source).Set(float64(now.UnixNano()) / 1e9)
 	}
 	m.mu.Lock()
-	before, known := m.states[source]
-	m.states[source] = string(why)
+	before, known := m.setState(source, string(why))
 	m.mu.Unlock()
 	switch {
 	case why != "" && string(why) != before:
@@ -132,18 +145,30 @@ func (m *SelfMetrics) Observe(source string, took time.Duration, err error, now 
 	}
 }
 
-// States returns why each source that was observed is down, "" for those that are not. Optional
-// sources that are absent are omitted.
-func (m *SelfMetrics) States() map[string]driver.Reason {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	out := make(map[string]driver.Reason, len(m.states))
+// setState sets the state of a source and returns the one before. m.mu is held.
+func (m *SelfMetrics) setState(source, why string) (before string, known bool) {
+	before, known = m.states[source]
+	m.states[source] = why
+	if known && before == why {
+		return before, known
+	}
+	shown := make(map[string]driver.Reason, len(m.states))
 	for source, why := range m.states {
 		if !strings.HasPrefix(why, absentPrefix) {
-			out[source] = driver.Reason(why)
+			shown[source] = driver.Reason(why)
 		}
 	}
-	return out
+	m.shown.Store(&shown)
+	return before, known
+}
+
+// States returns why each source that was observed is down, "" for those that are not. Optional
+// sources that are absent are omitted. It takes no lock, and what it returns is the caller's.
+func (m *SelfMetrics) States() map[string]driver.Reason {
+	if shown := m.shown.Load(); shown != nil {
+		return maps.Clone(*shown)
+	}
+	return map[string]driver.Reason{}
 }
 
 // ObserveReader is Observe for a reader of the node's own files, which is a source like any other
@@ -165,8 +190,7 @@ const absentPrefix = "absent: "
 func (m *SelfMetrics) Absent(source string, err error) {
 	why := absentPrefix + string(driver.ReasonOf(err))
 	m.mu.Lock()
-	before := m.states[source]
-	m.states[source] = why
+	before, _ := m.setState(source, why)
 	m.up.DeleteLabelValues(source)
 	m.success.DeleteLabelValues(source)
 	m.mu.Unlock()
@@ -254,8 +278,20 @@ func (m *SelfMetrics) EventSent(err error) {
 	}
 }
 
+// LongestTick sets how long the longest of the last ticks took.
+func (m *SelfMetrics) LongestTick(took time.Duration) { m.tick.Set(took.Seconds()) }
+
 // Receipts counts receipts; with 0 the counter is shown before there is one.
 func (m *SelfMetrics) Receipts(count int) { m.receipts.WithLabelValues().Add(float64(count)) }
+
+// LogDropped counts lines of the log that were dropped; with 0 the counter is shown before there is
+// one.
+func (m *SelfMetrics) LogDropped(lines int) {
+	m.lines.WithLabelValues().Add(float64(lines))
+	if lines > 0 {
+		m.log.Warn("lines of the log were dropped, since who reads it did not take them in time", "lines", lines)
+	}
+}
 
 func setEach(gauges *prometheus.GaugeVec, values map[string]int) {
 	for label, n := range values {
@@ -268,6 +304,7 @@ func setEach(gauges *prometheus.GaugeVec, values map[string]int) {
 func SelfFamilies() ([]exposition.Family, error) {
 	registry := prometheus.NewRegistry()
 	m := NewSelfMetrics(registry, "node", slog.New(slog.DiscardHandler))
+	m.LogDropped(0)
 	m.Observe("source", time.Millisecond, nil, time.Unix(0, 0))
 	m.Observe("source", time.Millisecond, driver.Hung("sample"), time.Unix(0, 0))
 	m.Reject(driver.Rejection{Input: "input", Reason: driver.ReasonOther, Count: 1})

@@ -3,6 +3,7 @@ package exporter
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -79,4 +80,24 @@ func (s *Sampler) watch(ctx context.Context) {
 			logged = at
 		}
 	}
+}
+
+// longest is how long the longest of the ticks of the last ten minutes took. The zero value is
+// ready.
+type longest struct {
+	began   time.Time // of the present minute
+	minutes [10]time.Duration
+}
+
+// add adds a tick that ended now, and returns the longest one.
+func (l *longest) add(took time.Duration, now time.Time) time.Duration {
+	for n := 0; now.Sub(l.began) >= time.Minute && n < len(l.minutes); n++ {
+		copy(l.minutes[1:], l.minutes[:])
+		l.minutes[0], l.began = 0, l.began.Add(time.Minute)
+	}
+	if now.Sub(l.began) >= time.Minute {
+		l.began = now
+	}
+	l.minutes[0] = max(l.minutes[0], took)
+	return slices.Max(l.minutes[:])
 }

@@ -121,3 +121,25 @@ func TestHealthBeforeTheFirstSnapshot(t *testing.T) {
 		}
 	})
 }
+
+// The longest tick is that of the last ten minutes.
+func TestLongestTick(t *testing.T) {
+	var l longest
+	now := time.Unix(1e9, 0)
+	for _, step := range []struct {
+		pass, took, want time.Duration
+	}{
+		{0, 3 * time.Second, 3 * time.Second},
+		{time.Second, time.Second, 3 * time.Second},
+		{5 * time.Minute, 2 * time.Second, 3 * time.Second},
+		{5 * time.Minute, time.Second, 2 * time.Second},
+		{4 * time.Minute, time.Millisecond, 2 * time.Second},
+		{2 * time.Minute, time.Millisecond, time.Second},
+		{time.Hour, time.Millisecond, time.Millisecond},
+	} {
+		now = now.Add(step.pass)
+		if got := l.add(step.took, now); got != step.want {
+			t.Errorf("%v later the longest is %v, want %v", step.pass, got, step.want)
+		}
+	}
+}

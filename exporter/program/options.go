@@ -3,6 +3,8 @@ package program
 import (
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -78,6 +80,11 @@ type options struct {
 	incidentsDir    string
 	incidentsEvents bool
 	stalledAfter    time.Duration
+}
+
+// logger returns the program's log, as the flags have it.
+func (o *options) logger(w io.Writer) *slog.Logger {
+	return promslog.New(&promslog.Config{Level: o.log.Level, Format: o.log.Format, Writer: w})
 }
 
 // sourceDeadline is the longest time for one call of a source and one request to the kubelet.

@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kingpin/v2"
-	"github.com/prometheus/common/promslog"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
@@ -79,16 +78,19 @@ func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io
 	case err != nil:
 		return fail(stderr, usageError{err})
 	}
-	log := promslog.New(&promslog.Config{Level: o.log.Level, Format: o.log.Format, Writer: stderr})
 	switch command {
 	case commandTop:
 		err = runTop(ctx, o, stdout)
 	case commandReference:
 		err = writeReference(stdout, sources)
 	case commandCheck:
-		err = runCheck(ctx, o, sources, log, stdout)
+		err = runCheck(ctx, o, sources, o.logger(stderr), stdout)
 	default:
-		err = serve(ctx, o, sources, log)
+		lines := newLineQueue(stderr)
+		go lines.run()
+		defer lines.end(flushTimeout)
+		stderr = lines
+		err = serve(ctx, o, sources, lines)
 	}
 	if err != nil {
 		return fail(stderr, err)

@@ -34,8 +34,9 @@ import (
 // unless $GOGC says otherwise: exporter/README.md has what it saves and costs.
 const gcPercent = 30
 
-// serve samples and serves until ctx ends.
-func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) error {
+// serve samples and serves until ctx ends. Lines is where it logs.
+func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) error {
+	log := o.logger(lines)
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
@@ -45,6 +46,7 @@ func serve(ctx context.Context, o *options, list []Source, log *slog.Logger) err
 	choices := o.choices()
 	registry := prometheus.NewRegistry()
 	metrics := exporter.NewSelfMetrics(registry, o.node, log)
+	lines.onDrop(metrics.LogDropped)
 	in, err := open(ctx, o, list, metrics, log)
 	if err != nil {
 		return err

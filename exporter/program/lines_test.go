@@ -1,0 +1,129 @@
+package program
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// gate is a writer that blocks until it is opened.
+type gate struct {
+	open chan struct{}
+	mu   sync.Mutex
+	got  bytes.Buffer
+}
+
+func (g *gate) Write(p []byte) (int, error) {
+	<-g.open
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.got.Write(p)
+}
+
+func (g *gate) text() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.got.String()
+}
+
+// Who logs never waits for a writer that blocks. What is too much is dropped, in lines and in
+// bytes, counted, and said when the writer moves again; the end waits for no longer than its bound.
+func TestLogNeverWaits(t *testing.T) {
+	for name, size := range map[string]int{"lines": 10, "bytes": 10_000} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := &gate{open: make(chan struct{})}
+				q := newLineQueue(g)
+				log := slog.New(slog.NewTextHandler(q, nil))
+				dropped := 0
+				q.onDrop(func(n int) { dropped += n; log.Warn("dropped", "lines", n) })
+				go q.run()
+				begun, text := time.Now(), strings.Repeat("x", size)
+				const all = 3 * maxLines
+				for range all {
+					log.Info(text)
+				}
+				if took := time.Since(begun); took > 0 {
+					t.Errorf("logging took %v", took)
+				}
+				q.end(flushTimeout)
+				if took := time.Since(begun); took != flushTimeout {
+					t.Errorf("the end took %v, want %v", took, flushTimeout)
+				}
+				close(g.open)
+				synctest.Wait()
+				if written := strings.Count(g.text(), text); written == 0 || written+dropped != all || dropped < all/2 {
+					t.Errorf("%d lines are written, %d dropped, of %d", written, dropped, all)
+				}
+				if want := fmt.Sprintf("msg=dropped lines=%d", dropped); !strings.Contains(g.text(), want) {
+					t.Errorf("the log does not have %q", want)
+				}
+			})
+		})
+	}
+}
+
+// The program serves and ends while its log is a pipe that is full and that nobody reads.
+func TestFullPipeForTheLog(t *testing.T) {
+	var ends [2]int
+	if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	reader, full := os.NewFile(uintptr(ends[0]), "reader"), os.NewFile(uintptr(ends[1]), "log")
+	if err := syscall.SetNonblock(ends[1], true); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := syscall.Write(ends[1], make([]byte, 4096)); err != nil {
+			break
+		}
+	}
+	if err := syscall.SetNonblock(ends[1], false); err != nil {
+		t.Fatal(err)
+	}
+	free, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	_ = free.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	status := make(chan int)
+	dir := t.TempDir()
+	go func() {
+		status <- Run(ctx, []string{
+			"--kube=off", "--web.last-scrape-timeout=0s", "--kubelet.root=" + dir, "--path.podlogs=" + dir, "--web.listen-address=" + address,
+			"--path.procfs=" + dir, "--path.sysfs=" + dir,
+		}, nil, io.Discard, full)
+	}()
+	for answered := false; !answered; time.Sleep(10 * time.Millisecond) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/readyz", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			continue
+		}
+		answered = response.StatusCode == http.StatusOK
+		_ = response.Body.Close()
+	}
+	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	if got := <-status; got != exitOK {
+		t.Errorf("exit status %d", got)
+	}
+	_ = reader.Close() // which ends the write that blocks
+	_ = full.Close()
+}
