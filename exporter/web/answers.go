@@ -88,7 +88,8 @@ func newAnswers(latest func() *exposition.Snapshot, log *slog.Logger) *answers {
 		return compressor
 	}
 	return &answers{
-		latest: latest, log: log, making: make(chan struct{}, 1), compressors: sync.Pool{New: newCompressor}, sizes: map[string]int{},
+		latest: latest, log: log, making: make(chan struct{}, 1), compressors: sync.Pool{New: newCompressor},
+		sizes: map[string]int{},
 		faults: map[string]string{},
 	}
 }

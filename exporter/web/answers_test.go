@@ -320,10 +320,11 @@ func TestQueueOfDifferentAnswers(t *testing.T) {
 	for n := range maxMaking {
 		asking.Go(func() {
 			r := httptest.NewRequest(http.MethodGet, "/", http.NoBody).WithContext(ctx)
-			d.serve(httptest.NewRecorder(), r, fmt.Sprint("answer?", n), nil, func(context.Context, io.Writer) ([]exposition.Part, error) {
+			wait := func(context.Context, io.Writer) ([]exposition.Part, error) {
 				<-hold
 				return nil, nil
-			})
+			}
+			d.serve(httptest.NewRecorder(), r, fmt.Sprint("answer?", n), nil, wait)
 		})
 	}
 	queued := func() int {

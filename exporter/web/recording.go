@@ -82,7 +82,9 @@ type finder func(ctx context.Context) (document, error)
 
 // serveRecording returns the handler of a path of the flight recorder. parse reads the query, and
 // returns what identifies the document among those of the path.
-func serveRecording(c Config, shared *answers, parse func(url.Values) (key any, find finder, err error)) http.HandlerFunc {
+func serveRecording(
+	c Config, shared *answers, parse func(url.Values) (key any, find finder, err error),
+) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if c.Recorder == nil {
 			respond(w, http.StatusNotFound, noRecorder)

@@ -102,7 +102,8 @@ func TestRecordings(t *testing.T) {
 		t.Errorf("the last 5 s have other than 6 ticks, and a holder's begin: %s", body)
 	}
 	for _, path := range []string{
-		"?", "?claim=a", "?claim=a/b&pod=a/b", "?device=gpu-0&seconds=-1", "?device=gpu-0&seconds=x", "?device=gpu-0&after=-1",
+		"?", "?claim=a", "?claim=a/b&pod=a/b", "?device=gpu-0&seconds=-1", "?device=gpu-0&seconds=x",
+		"?device=gpu-0&after=-1",
 	} {
 		if status, body := fetch(t, url+"/api/v1/history"+path); status != http.StatusBadRequest {
 			t.Errorf("%s: status %d, %s", path, status, body)
