@@ -3,5 +3,5 @@
 package deployments
 
 //go:generate go run ./generate
-//go:generate -command helm-docs go run -C ../test/tools/helmdocs github.com/norwoodj/helm-docs/cmd/helm-docs
-//go:generate helm-docs --log-level=warning --sort-values-order=file --chart-search-root=../../../deployments/helm
+//go:generate -command helm-docs go run -C ../test/tools github.com/norwoodj/helm-docs/cmd/helm-docs
+//go:generate helm-docs --log-level=warning --sort-values-order=file --chart-search-root=../../deployments/helm

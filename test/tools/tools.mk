@@ -24,10 +24,10 @@ $(eval $(call tool,PROMTOOL,test/tools,github.com/prometheus/prometheus/cmd/prom
 $(eval $(call tool,PROMETHEUS,test/tools,github.com/prometheus/prometheus/cmd/prometheus,-tags=remove_all_sd$(comma)enable_kubernetes_sd))
 # Thanos takes labels apart as slices.
 $(eval $(call tool,THANOS,test/tools/thanos,github.com/thanos-io/thanos/cmd/thanos,-tags=slicelabels))
-$(eval $(call tool,PINT,test/tools/pint,github.com/cloudflare/pint/cmd/pint))
+$(eval $(call tool,PINT,test/tools,github.com/cloudflare/pint/cmd/pint))
 $(eval $(call tool,BENCHSTAT,test/tools,golang.org/x/perf/cmd/benchstat))
-$(eval $(call tool,GOVULNCHECK,test/tools/vuln,golang.org/x/vuln/cmd/govulncheck))
-$(eval $(call tool,GOLANGCI_LINT,test/tools/lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint))
+$(eval $(call tool,GOVULNCHECK,test/tools,golang.org/x/vuln/cmd/govulncheck))
+$(eval $(call tool,GOLANGCI_LINT,test/tools,github.com/golangci/golangci-lint/v2/cmd/golangci-lint))
 
 # $(call packages,variable,folder): a folder with the node_modules of the package.json of a folder.
 define packages
@@ -43,4 +43,4 @@ endef
 # Grafana's types and the TypeScript compiler.
 $(eval $(call packages,SCHEMA,test/tools/schema))
 # Grafana's components and esbuild.
-$(eval $(call packages,PICTURES,test/dashboards/screenshots/page))
+$(eval $(call packages,PICTURES,test/system/dashboards/screenshots/page))
