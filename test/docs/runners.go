@@ -47,7 +47,7 @@ func Exceptions() []Exception {
 			"helm upgrade -i dra-example-driver /tmp/dra-example-driver/deployments/helm/dra-example-driver" +
 				" -n dra-example-driver --create-namespace", kind,
 		},
-		{"make image VERSION=0.1.0", "it needs Docker; test/system/deploy builds the same image without an engine, and runs it"},
+		{"make image VERSION=0.1.0", "it needs Docker; test/system/deploy builds the same image without it, and runs it"},
 		{"kind load docker-image ghcr.io/dra-exporter/dra-exporter:0.1.0 --name dra-example-driver-cluster", kind},
 	}
 }

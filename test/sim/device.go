@@ -52,7 +52,7 @@ const (
 
 // GPU is a healthy GPU of 80 GiB.
 func GPU(driverName, name string, seed uint64) Device {
-	random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a simulation is to be repeated
+	random := rand.New(rand.NewPCG(seed, 0))
 	return Device{
 		Name: name, Driver: driverName,
 		Hardware: driver.Hardware{
@@ -114,7 +114,7 @@ func (d *Device) joules(elapsed, busy, spun float64) float64 {
 // withCounters returns the device with counters that did not begin at zero, as those of real
 // hardware did not.
 func withCounters(d Device, seed uint64) Device {
-	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a simulation is to be repeated
+	random := rand.New(rand.NewPCG(seed, 1))
 	d.energy, d.active = 1e6*random.Float64(), 1e4*random.Float64()
 	d.io, d.packets = 1e9*random.Float64(), 1e6*random.Float64()
 	return d

@@ -107,7 +107,7 @@ const burstPeriods = 64
 // Lengths of the bursts (by ±50 %) and both levels (by ±20 %, within 0 and 1) vary by chance, in
 // the same way for the same seed.
 func Bursts(seed uint64, period time.Duration, duty, low, high float64) Profile {
-	random := rand.New(rand.NewPCG(seed, burstPeriods)) //nolint:gosec // a simulation is to be repeated
+	random := rand.New(rand.NewPCG(seed, burstPeriods))
 	vary := func(mean, by float64) float64 { return min(1, max(0, mean*(1+by*(2*random.Float64()-1)))) }
 	pieces := make([]piece, 0, 2*burstPeriods)
 	for range burstPeriods {
