@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // Reason says in one word why an input failed, or why a part of it was rejected. It is the value of
@@ -28,6 +29,7 @@ const (
 	ReasonUnauthorized     Reason = "unauthorized"      // the server does not know who asks
 	ReasonForbidden        Reason = "forbidden"         // this process does not have the permission
 	ReasonRateLimited      Reason = "rate_limited"      // too many requests
+	ReasonRedirected       Reason = "redirected"        // to another server, which is not followed
 	ReasonServerError      Reason = "server_error"      // the server answered with another error
 	ReasonTooLarge         Reason = "too_large"         // more bytes than are read
 	ReasonExpired          Reason = "expired"           // a watch that can't be continued
@@ -39,6 +41,8 @@ const (
 	ReasonHostEngine       Reason = "host_engine"       // an error of DCGM's host engine
 	ReasonNoLibrary        Reason = "no_library"        // the vendor's library can't be opened
 	ReasonUnread           Reason = "unread"            // hardware on the PCI bus that is not read
+	ReasonDiskFull         Reason = "disk_full"         // no space is left
+	ReasonReadOnly         Reason = "read_only"         // the file system can't be written
 	ReasonOther            Reason = "other"             // none of the above
 )
 
@@ -47,6 +51,7 @@ const (
 	ReasonMalformed            Reason = "malformed"              // not in the expected format, also of a whole response
 	ReasonDuplicate            Reason = "duplicate"              // the same identity as another row
 	ReasonTooMany              Reason = "too_many"               // beyond a bound on their number
+	ReasonTooManyIDs           Reason = "too_many_device_ids"    // of one pod and resource of a device plugin
 	ReasonTooLong              Reason = "too_long"               // a name
 	ReasonInvalidUTF8          Reason = "invalid_utf8"           // a name
 	ReasonLabel                Reason = "label"                  // a value that a label can't have
@@ -110,11 +115,11 @@ const (
 func Reasons() []Reason {
 	return []Reason{
 		ReasonTimeout, ReasonCanceled, ReasonHung, ReasonPanic, ReasonUnavailable,
-		ReasonUnimplemented, ReasonAbsent, ReasonUnauthorized, ReasonForbidden, ReasonRateLimited,
+		ReasonUnimplemented, ReasonAbsent, ReasonUnauthorized, ReasonForbidden, ReasonRateLimited, ReasonRedirected,
 		ReasonServerError, ReasonTooLarge, ReasonExpired, ReasonEmptyDisbelieved, ReasonNoData,
 		ReasonGPULost, ReasonDriverNotLoaded, ReasonDriverMismatch, ReasonHostEngine, ReasonNoLibrary, ReasonUnread,
-		ReasonOther,
-		ReasonMalformed, ReasonDuplicate, ReasonTooMany, ReasonTooLong, ReasonInvalidUTF8,
+		ReasonDiskFull, ReasonReadOnly, ReasonOther,
+		ReasonMalformed, ReasonDuplicate, ReasonTooMany, ReasonTooManyIDs, ReasonTooLong, ReasonInvalidUTF8,
 		ReasonLabel, ReasonType, ReasonNotFinite, ReasonNegative, ReasonOutOfRange, ReasonNoTime,
 		ReasonOverwritten, ReasonStale, ReasonUnknownQuantity, ReasonNoMatch, ReasonPartition, ReasonFact,
 		ReasonHolder, ReasonConsumed, ReasonMissingPod, ReasonMissingContainer, ReasonMissingClaim,
@@ -168,6 +173,10 @@ func ReasonOf(err error) Reason {
 		return ReasonCanceled
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return ReasonTimeout
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return ReasonDiskFull
+	case errors.Is(err, syscall.EROFS):
+		return ReasonReadOnly
 	case errors.Is(err, fs.ErrPermission):
 		return ReasonForbidden
 	default:

@@ -89,7 +89,7 @@ func newAnswers(latest func() *exposition.Snapshot, log *slog.Logger) *answers {
 	}
 	return &answers{
 		latest: latest, log: log, making: make(chan struct{}, 1), compressors: sync.Pool{New: newCompressor},
-		sizes: map[string]int{},
+		sizes:  map[string]int{},
 		faults: map[string]string{},
 	}
 }

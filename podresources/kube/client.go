@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -62,7 +63,23 @@ func newClient(config *rest.Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create API client: %w", err)
 	}
+	own := *client.Client // it may be the default one of net/http
+	own.CheckRedirect = sameServer
+	client.Client = &own
 	return &Client{rest: client, host: config.Host}, nil
+}
+
+// maxRedirects is how often the API server may redirect one request.
+const maxRedirects = 3
+
+// sameServer follows a redirect to the server that answered alone: client-go adds the credentials to
+// each request, whatever its host and scheme are.
+func sameServer(to *http.Request, via []*http.Request) error {
+	first := via[0].URL
+	if to.URL.Scheme != first.Scheme || to.URL.Host != first.Host || len(via) > maxRedirects {
+		return fmt.Errorf("%w: to %s://%s", errRedirected, to.URL.Scheme, to.URL.Host)
+	}
+	return nil
 }
 
 // rereadToken makes the client read the token's file again after the API server rejected the token.

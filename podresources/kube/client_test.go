@@ -5,9 +5,11 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -65,4 +67,55 @@ func TestTokenIsReadAgain(t *testing.T) {
 	get("the token has ended", "unauthorized")
 	renew("second\n")
 	get("there is another", "")
+}
+
+// The client follows no redirect to another server, which would get its token, and follows one to a
+// path of the same server.
+func TestRedirects(t *testing.T) {
+	var stolen atomic.Int64
+	thief := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			stolen.Add(1)
+		}
+	}))
+	defer thief.Close()
+	var server *httptest.Server
+	server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/same":
+			http.Redirect(w, r, server.URL+"/answer", http.StatusFound)
+		case "/other":
+			http.Redirect(w, r, thief.URL, http.StatusFound)
+		case "/plain":
+			http.Redirect(w, r, strings.Replace(server.URL, "https:", "http:", 1)+"/answer", http.StatusTemporaryRedirect)
+		case "/loop":
+			http.Redirect(w, r, server.URL+"/loop", http.StatusFound)
+		}
+	}))
+	defer server.Close()
+	client, err := newClient(&rest.Config{
+		Host: server.URL, BearerToken: "secret", TLSClientConfig: rest.TLSClientConfig{Insecure: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.rest.Client.CloseIdleConnections()
+	for path, want := range map[string]driver.Reason{
+		"/answer": "", "/same": "", "/other": driver.ReasonRedirected, "/plain": driver.ReasonRedirected,
+		"/loop": driver.ReasonRedirected,
+	} {
+		body, err := client.Get(t.Context(), path, nil)
+		if err == nil {
+			err = body.Close()
+		}
+		if got := reasonOf(err); got != want {
+			t.Errorf("%s: %q, want %q: %v", path, got, want, err)
+		}
+	}
+	if n := stolen.Load(); n > 0 {
+		t.Errorf("another server got the token %d times", n)
+	}
+	if http.DefaultClient.CheckRedirect != nil {
+		t.Error("the client of the whole process has changed")
+	}
 }

@@ -13,10 +13,12 @@ import (
 
 // Errors in addition to those of the API server and the transport.
 var (
-	errMalformed = errors.New("malformed answer")
-	errTooLarge  = errors.New("answer too large")
-	errExpired   = errors.New("the watch is too old to go on")
-	errNotServed = errors.New("resource.k8s.io is not served in a supported version")
+	errMalformed  = errors.New("malformed answer")
+	errTooLarge   = errors.New("answer too large")
+	errExpired    = errors.New("the watch is too old to go on")
+	errRedirected = errors.New("redirected")
+	errManyPages  = errors.New("a list of too many pages")
+	errNotServed  = errors.New("resource.k8s.io is not served in a supported version")
 )
 
 // withReason gives the error of a request its reason.
@@ -32,6 +34,10 @@ func reasonOf(err error) driver.Reason {
 		return driver.ReasonMalformed
 	case errors.Is(err, errTooLarge):
 		return driver.ReasonTooLarge
+	case errors.Is(err, errManyPages):
+		return driver.ReasonTooMany
+	case errors.Is(err, errRedirected):
+		return driver.ReasonRedirected
 	case errors.Is(err, errNotServed):
 		return driver.ReasonAbsent
 	case isExpired(err):

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"golang.org/x/time/rate"
 )
 
 // Bounds of lists and watches.
@@ -19,6 +21,13 @@ const (
 	maxObjects  = 128 << 10 // of a list
 	maxEvent    = 16 << 20  // bytes of an event or an object of a list; etcd takes objects of 1.5 MiB
 	pageTimeout = 20 * time.Second
+	maxPages    = 4 << 10 // of a list
+	maxEmpty    = 16      // pages of a list without an object
+
+	// A watch takes so many events at once, and then so many a second: the server waits.
+	eventBurst = 8 << 10
+	eventRate  = 500
+	eventPause = 100 * time.Millisecond
 
 	// watchTimeout is the shortest duration that a watch requests; with jitter it is up to twice as
 	// long. A watch that has not ended watchGrace after its duration is canceled, since its
@@ -53,6 +62,8 @@ type feed struct {
 	// report receives the outcome of requests: nil when a watch was opened, otherwise the error.
 	report func(took time.Duration, err error)
 	now    func() time.Time
+	// slowed is called each time that the events of a watch are too many, and wait.
+	slowed func()
 
 	bounds bounds
 	limit  int // objects of a page
@@ -119,8 +130,11 @@ func (d *feedDelay) lasted() {
 // large is requested again with half as many objects as arrived, and so are all later ones.
 func (f *feed) list(ctx context.Context) (string, error) {
 	add, done := f.fill()
-	token, objects := "", 0
-	for objects <= maxObjects {
+	token, objects, empty := "", 0, 0
+	for pages := 0; objects <= maxObjects; pages++ {
+		if pages >= maxPages || empty > maxEmpty {
+			return "", fmt.Errorf("list: %w: %d, %d of them empty", errManyPages, pages, empty)
+		}
 		p := page{bounds: f.bounds, add: add}
 		err := f.page(ctx, token, &p)
 		if errors.Is(err, errTooLarge) && f.limit > 1 {
@@ -131,6 +145,9 @@ func (f *feed) list(ctx context.Context) (string, error) {
 			return "", fmt.Errorf("list: %w", err)
 		}
 		objects += p.objects
+		if p.objects == 0 {
+			empty++
+		}
 		if token = p.metadata.Continue; token == "" {
 			done()
 			return p.metadata.ResourceVersion, nil
@@ -230,7 +247,7 @@ func (f *feed) watchOnce(ctx context.Context, version *string, begun time.Time, 
 	watchdog.Reset(timeout + watchGrace)
 	opened := f.now()
 	f.report(opened.Sub(begun), nil)
-	err = f.receive(body, version)
+	err = f.receive(ctx, body, version)
 	if ctx.Err() != nil {
 		err = nil // the watchdog ended it
 	}
@@ -242,10 +259,17 @@ func (f *feed) watchOnce(ctx context.Context, version *string, begun time.Time, 
 
 // receive applies the events of a watch until it ends. An end within an event is an error, but not
 // a connection that is lost between two.
-func (f *feed) receive(body io.Reader, version *string) error {
+func (f *feed) receive(ctx context.Context, body io.Reader, version *string) error {
 	bounded := limited(body, f.bounds.object)
 	decoder := json.NewDecoder(bounded)
+	pace := rate.NewLimiter(eventRate, eventBurst)
 	for {
+		for !pace.AllowN(f.now(), 1) {
+			f.slowed()
+			if !pause(ctx, eventPause) {
+				return ctx.Err()
+			}
+		}
 		bounded.left = f.bounds.object
 		var e event
 		switch err := decoder.Decode(&e); {

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 )
@@ -267,12 +268,55 @@ func testFeed(answer func(query url.Values) io.Reader) *feed {
 		api: apiFunc(func(_ context.Context, query url.Values) (io.ReadCloser, error) {
 			return io.NopCloser(answer(query)), nil
 		}),
-		jitter: func() float64 { return 0 }, now: time.Now, lost: func() {}, bounds: testBounds(), limit: pageSize,
+		jitter: func() float64 { return 0 }, now: time.Now, lost: func() {}, slowed: func() {}, bounds: testBounds(), limit: pageSize,
 		path:   func(context.Context) (string, url.Values, error) { return "/objects", nil, nil },
 		fill:   func() (func(json.RawMessage), func()) { return func(json.RawMessage) {}, func() {} },
 		update: func(json.RawMessage, bool) {},
 		report: func(time.Duration, error) {},
 	}
+}
+
+// A list whose pages go on for ever without objects ends with an error.
+func TestEndlessList(t *testing.T) {
+	asked := 0
+	f := testFeed(func(url.Values) io.Reader {
+		asked++
+		return strings.NewReader(`{"metadata":{"resourceVersion":"7","continue":"more"},"items":[]}`)
+	})
+	_, err := f.list(t.Context())
+	if got := reasonOf(err); got != driver.ReasonTooMany || asked > maxEmpty+1 {
+		t.Errorf("after %d pages: %v, want reason %s", asked, err, driver.ReasonTooMany)
+	}
+}
+
+// Events that come faster than a rate wait, which is counted, and none is lost.
+func TestStormOfEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const events = 3 * eventBurst
+		var storm strings.Builder
+		for i := range events {
+			fmt.Fprintf(&storm, `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"%d"}}}`, i)
+		}
+		waited := 0
+		f := testFeed(nil)
+		f.slowed = func() { waited++ }
+		begun, version := time.Now(), ""
+		if err := f.receive(t.Context(), strings.NewReader(storm.String()), &version); err != nil {
+			t.Fatal(err)
+		}
+		if version != fmt.Sprint(events-1) {
+			t.Errorf("the last event is %s of %d", version, events)
+		}
+		least := time.Duration(events-eventBurst) * time.Second / eventRate
+		if took := time.Since(begun); took < least-eventPause || took > least+time.Second || waited == 0 {
+			t.Errorf("%d events took %v with %d pauses, want %v", events, took, waited, least)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		if err := f.receive(ctx, strings.NewReader(storm.String()), &version); !errors.Is(err, context.Canceled) {
+			t.Errorf("it does not end with its context: %v", err)
+		}
+	})
 }
 
 // A page that is larger than it may be is requested again with fewer objects. An object that is

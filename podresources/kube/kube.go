@@ -227,7 +227,7 @@ func (n *Node) reporter(source string) func(took time.Duration, err error) {
 
 func (n *Node) newFeed() *feed {
 	return &feed{
-		api: n.config.API, jitter: n.config.Jitter, now: n.config.Now, lost: func() {},
+		api: n.config.API, jitter: n.config.Jitter, now: n.config.Now, lost: func() {}, slowed: func() {},
 		bounds: bounds{page: maxList, object: maxEvent}, limit: pageSize,
 	}
 }
@@ -239,6 +239,7 @@ func (n *Node) sliceFeed(half int) *feed {
 		return path, sliceQuery(half, n.config.Name, version), err
 	}
 	f.lost = n.versions.forget
+	f.slowed = n.slices.slowed
 	f.fill = func() (func(json.RawMessage), func()) { return n.slices.fill(half) }
 	f.update = func(object json.RawMessage, gone bool) { n.slices.update(half, object, gone) }
 	return f
@@ -256,6 +257,7 @@ func (n *Node) newPodFeed(store podStore, query url.Values) *feed {
 	f := n.newFeed()
 	f.path = func(context.Context) (string, url.Values, error) { return podsPath, query, nil }
 	f.fill, f.update = pods.fill, pods.update
+	f.slowed = func() { n.rejectPod(driver.ReasonRateLimited) }
 	return f
 }
 

@@ -84,6 +84,13 @@ func (s *sliceSet) update(half int, object json.RawMessage, gone bool) {
 	})
 }
 
+// slowed counts that the events of a watch had to wait.
+func (s *sliceSet) slowed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rejected.Add(driver.ReasonRateLimited, 1)
+}
+
 // change changes a half, and then takes over what it rejected, and warns of drivers of which it
 // left something out.
 func (s *sliceSet) change(half int, apply func()) {
