@@ -1,7 +1,9 @@
 package podresources
 
 import (
+	"crypto/sha256"
 	"fmt"
+	"hash/maphash"
 	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -19,8 +21,10 @@ const podResourcesField = 1
 // a decoder must not be changed. The zero value is ready. It is safe for concurrent use.
 type Decoder struct {
 	mu     sync.Mutex
+	seed   maphash.Seed
 	answer *v1.ListPodResourcesResponse
-	pods   map[string]*decodedPod // of answer, by their bytes
+	pods   map[string]*decodedPod // of answer, by their bytes, or by the hash of many bytes
+	lost   int                    // pods that are left out of answer
 	turn   uint64                 // counts the responses
 }
 
@@ -31,46 +35,71 @@ type decodedPod struct {
 }
 
 // Decode decodes a response of List. protobuf rejects the whole message for a single name that is
-// not UTF-8; here only the pods that cannot be decoded are nil. The bytes are not kept.
+// not UTF-8; here only the pods that cannot be decoded are nil. What is beyond the bounds is left
+// out, for [Parse] to count. The bytes are not kept.
 func (d *Decoder) Decode(wire []byte) (*v1.ListPodResourcesResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.seed == (maphash.Seed{}) {
+		d.seed = maphash.MakeSeed()
+	}
 	d.turn++
-	pods, known, err := d.count(wire)
+	within := newBudget(wire, d.seed)
+	pods, known, lost, err := d.count(wire, &within)
 	if err != nil {
 		return nil, err
 	}
-	if d.answer != nil && known == pods && pods == len(d.pods) && pods == len(d.answer.PodResources) {
+	if d.answer != nil && known == pods && pods == len(d.pods) && pods == len(d.answer.PodResources) && lost == d.lost {
 		return d.answer, nil
 	}
 	before := d.pods
-	d.pods = make(map[string]*decodedPod, pods)
+	d.pods, d.lost = make(map[string]*decodedPod, pods), lost
 	d.answer = &v1.ListPodResourcesResponse{}
 	if pods > 0 {
 		d.answer.PodResources = make([]*v1.PodResources, 0, pods)
 	}
+	if lost > 0 {
+		d.answer.ProtoReflect().SetUnknown(withLeftOut(nil, uint64(lost)))
+	}
 	err = eachPod(wire, func(content []byte) {
-		p := before[string(content)]
+		if !within.keeps(content) {
+			return
+		}
+		key := keyOf(content)
+		p := before[key]
 		if p == nil {
 			p = &decodedPod{pod: decodePod(content)}
 		}
-		d.pods[string(content)] = p
+		d.pods[key] = p
 		d.answer.PodResources = append(d.answer.PodResources, p.pod)
 	})
 	return d.answer, err
 }
 
-// count returns how many pods a response has, and how many of these, each counted once, the
-// response before had.
-func (d *Decoder) count(wire []byte) (pods, known int, err error) {
+// keyOf returns what identifies the bytes of a pod.
+func keyOf(content []byte) string {
+	if len(content) < largePod {
+		return string(content)
+	}
+	sum := sha256.Sum256(content)
+	return string(sum[:])
+}
+
+// count returns how many pods of a response are kept, how many of these, each counted once, the
+// response before had, and how many are left out.
+func (d *Decoder) count(wire []byte, within *budget) (pods, known, lost int, err error) {
 	err = eachPod(wire, func(content []byte) {
+		if !within.keeps(content) {
+			lost++
+			return
+		}
 		pods++
-		if p := d.pods[string(content)]; p != nil && p.turn != d.turn {
+		if p := d.pods[keyOf(content)]; p != nil && p.turn != d.turn {
 			p.turn = d.turn
 			known++
 		}
 	})
-	return pods, known, err
+	return pods, known, lost, err
 }
 
 // eachPod calls f with the bytes of each pod of a response.
@@ -96,6 +125,9 @@ func eachPod(wire []byte, f func(content []byte)) error {
 
 // decodePod reads one pod; nil: it cannot be decoded.
 func decodePod(wire []byte) *v1.PodResources {
+	if len(wire) >= largePod {
+		wire = withoutIDs(wire)
+	}
 	pod := new(v1.PodResources)
 	if proto.Unmarshal(wire, pod) != nil {
 		return nil

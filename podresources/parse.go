@@ -12,11 +12,12 @@ import (
 )
 
 // Bounds of one answer. A claim has at most 32 devices and 256 pods (k8s.io/api resource/v1), a
-// node some hundred pods: there is ample room.
+// node some hundred pods.
 const (
-	maxAllocations = 1 << 15
-	maxHolders     = 1 << 17 // of all allocations together
-	maxOwnCDI      = 64      // CDI names of one device
+	// maxRows bounds the allocations and the pods of each together: each takes some 10 kB up to the
+	// page. Devices of claims come before those of device plugins.
+	maxRows   = 8 << 10
+	maxOwnCDI = 64 // CDI names of one device
 
 	maxName       = 253  // pod, claim, pool, device and share; DNS subdomains at most
 	maxDriverName = 63   // resource/v1 DriverNameMaxLength
@@ -39,13 +40,18 @@ const (
 // claim (k8s.io/kubernetes pkg/kubelet/cm/container_manager_linux.go, GetDynamicResources):
 // Allocation.CDI has the device's own alone.
 func Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections) {
-	n := min(dynamicDevices(answer), maxAllocations)
+	n := min(dynamicDevices(answer), maxRows)
 	p := parser{rows: make(map[rowKey]int, n), rejected: driver.Rejections{}}
 	p.allocations = slices.Grow(p.allocations, n)
 	// In order, so that holders come out sorted, and that the bounds always cut the same ones off.
-	for _, pod := range sorted(answer.GetPodResources(), comparePods) {
+	pods := sorted(answer.GetPodResources(), comparePods)
+	for _, pod := range pods {
 		p.pod(pod)
 	}
+	for _, pod := range pods {
+		p.plugins(pod)
+	}
+	p.rejected.Add(driver.ReasonTooMany, leftOut(answer))
 	for i := range p.allocations {
 		sortHolders(&p.allocations[i])
 	}
@@ -78,7 +84,7 @@ type parser struct {
 	lastEntry   []int // for each allocation, the number of the claim entry that showed it last
 	rows        map[rowKey]int
 	rejected    driver.Rejections
-	holders     int
+	holders     int // pods of allocations
 	entries     int
 	scratch     []*v1.ClaimResource
 }
@@ -108,27 +114,50 @@ func (p *parser) pod(pod *v1.PodResources) {
 		for _, claim := range container.DynamicResources {
 			p.claim(holder, claim)
 		}
-		p.plugins(holder, container.Devices)
 	}
 }
 
-// plugins adds what device plugins gave to a container. The kubelet lists a device once for each
-// part of its topology.
-func (p *parser) plugins(holder Holder, devices []*v1.ContainerDevices) {
-	for _, d := range devices {
-		p.entries++
-		for _, id := range d.GetDeviceIds() {
-			if reason := cmp.Or(checkName(d.GetResourceName(), maxResource, driver.ReasonMissingResource),
-				checkName(id, maxName, driver.ReasonMissingDevice)); reason != "" {
-				p.reject(reason)
-				continue
+// plugins adds what device plugins gave to a pod. The kubelet lists a device once for each part of
+// its topology.
+func (p *parser) plugins(pod *v1.PodResources) {
+	if checkName(pod.GetNamespace(), maxName, "missing") != "" || checkName(pod.GetName(), maxName, "missing") != "" {
+		return
+	}
+	holder := Holder{Pod: Pod{Namespace: pod.Namespace, Name: pod.Name}}
+	of := map[string]int{} // devices by resource
+	for _, container := range sorted(pod.Containers, compareContainers) {
+		if checkName(container.GetName(), maxName, "missing") != "" {
+			continue
+		}
+		holder.Container = container.Name
+		for _, d := range container.Devices {
+			p.entries++
+			p.rejected.Add(driver.ReasonTooManyIDs, leftOut(d))
+			for _, id := range sorted(d.GetDeviceIds(), strings.Compare) {
+				p.plugin(holder, d.GetResourceName(), id, of)
 			}
-			p.row(holder, rowKey{
-				claim: Claim{Namespace: holder.Namespace}, device: driver.ID{Driver: d.GetResourceName(), Device: id},
-				pod: holder.Pod,
-			}, nil)
 		}
 	}
+}
+
+// plugin adds a device of a device plugin; of are those of the pod so far, by resource.
+func (p *parser) plugin(holder Holder, resource, id string, of map[string]int) {
+	if reason := cmp.Or(checkName(resource, maxResource, driver.ReasonMissingResource),
+		checkName(id, maxName, driver.ReasonMissingDevice)); reason != "" {
+		p.reject(reason)
+		return
+	}
+	key := rowKey{
+		claim: Claim{Namespace: holder.Namespace}, device: driver.ID{Driver: resource, Device: id}, pod: holder.Pod,
+	}
+	if _, known := p.rows[key]; !known {
+		if of[resource] == maxPluginIDs {
+			p.reject(driver.ReasonTooManyIDs)
+			return
+		}
+		of[resource]++
+	}
+	p.row(holder, key, nil)
 }
 
 // claim adds the devices of one claim of one container.
@@ -183,7 +212,7 @@ func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) *Allocation
 	case known && p.lastEntry[i] == p.entries:
 		p.reject(driver.ReasonDuplicate)
 		return nil
-	case p.holders == maxHolders, !known && len(p.allocations) == maxAllocations:
+	case len(p.allocations)+p.holders >= maxRows && (!known || p.isNewPod(i, holder)):
 		p.reject(driver.ReasonTooMany)
 		return nil
 	case !known:
@@ -193,13 +222,21 @@ func (p *parser) row(holder Holder, key rowKey, cdi []*v1.CDIDevice) *Allocation
 		p.lastEntry = append(p.lastEntry, 0)
 	}
 	p.lastEntry[i] = p.entries
+	if p.isNewPod(i, holder) {
+		p.holders++
+	}
 	a := &p.allocations[i]
 	if n := len(a.Holders); n == 0 || a.Holders[n-1] != holder {
 		a.Holders = append(a.Holders, holder)
-		p.holders++
 	}
 	p.setCDI(a, cdi)
 	return a
+}
+
+// isNewPod reports whether an allocation does not have the pod of a holder yet. Pods come in order.
+func (p *parser) isNewPod(i int, holder Holder) bool {
+	all := p.allocations[i].Holders
+	return len(all) == 0 || all[len(all)-1].Pod != holder.Pod
 }
 
 // setCDI gives an allocation its CDI names. All containers that hold it show the same; should they

@@ -72,8 +72,8 @@ func newClient(config *rest.Config) (*Client, error) {
 // maxRedirects is how often the API server may redirect one request.
 const maxRedirects = 3
 
-// sameServer follows a redirect to the server that answered alone: client-go adds the credentials to
-// each request, whatever its host and scheme are.
+// sameServer follows a redirect to the server that answered alone: client-go adds the credentials
+// to each request, whatever its host and scheme are.
 func sameServer(to *http.Request, via []*http.Request) error {
 	first := via[0].URL
 	if to.URL.Scheme != first.Scheme || to.URL.Host != first.Host || len(via) > maxRedirects {

@@ -1,0 +1,151 @@
+package podresources
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+// plugged is a pod with so many devices of a device plugin.
+func plugged(name, resource string, devices int) *v1.PodResources {
+	c := test.Container("main")
+	d := &v1.ContainerDevices{ResourceName: resource}
+	for i := range devices {
+		d.DeviceIds = append(d.DeviceIds, fmt.Sprintf("GPU-00000000-of-a-memory-plugin-_-%05d", i))
+	}
+	rand.Shuffle(devices, func(i, j int) { d.DeviceIds[i], d.DeviceIds[j] = d.DeviceIds[j], d.DeviceIds[i] })
+	c.Devices = append(c.Devices, d)
+	return test.Pod("ns", name, c)
+}
+
+// decoded decodes and parses an answer.
+func decoded(t *testing.T, pods ...*v1.PodResources) ([]Allocation, driver.Rejections) {
+	t.Helper()
+	rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+	answer, err := new(Decoder).Decode(wireOf(t, pods...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Parse(answer)
+}
+
+// A device plugin that lists an ID for each MiB costs its own IDs beyond a bound, which are
+// counted, and nothing else: neither another pod nor a claim, nor other resources of its pod.
+func TestDeviceIDsOfOnePod(t *testing.T) {
+	for _, n := range []int{maxPluginIDs, maxPluginIDs + 1, 30_000} {
+		memory := plugged("a-memory", "example.com/memory", n)
+		memory.Containers[0].Devices = append(
+			memory.Containers[0].Devices, &v1.ContainerDevices{ResourceName: "example.com/gpu", DeviceIds: []string{"one"}},
+		)
+		allocations, rejected := decoded(t, memory, podHolding("z-claim", 0), plugged("other", "example.com/memory", 3))
+		count := map[string]int{}
+		for _, a := range allocations {
+			count[a.Holders[0].Name+" "+a.Device.Driver]++
+			if a.Holders[0].Name == "a-memory" && a.Device.Driver == "example.com/memory" &&
+				!strings.HasPrefix(a.Device.Device, "GPU-00000000-of-a-memory-plugin-_-000") &&
+				!strings.HasPrefix(a.Device.Device, "GPU-00000000-of-a-memory-plugin-_-001") {
+				t.Errorf("%d: the device %s is not one of the first", n, a.Device.Device)
+			}
+		}
+		want := map[string]int{
+			"a-memory example.com/memory": maxPluginIDs, "a-memory example.com/gpu": 1, "other example.com/memory": 3,
+			"z-claim " + gpu(0).DriverName: 1,
+		}
+		if diff := cmp.Diff(want, count); diff != "" {
+			t.Errorf("%d IDs: allocations (-want +got):\n%s", n, diff)
+		}
+		if got := rejected[driver.ReasonTooManyIDs]; got != n-maxPluginIDs {
+			t.Errorf("%d IDs: rejected %v, want %d", n, rejected, n-maxPluginIDs)
+		}
+	}
+}
+
+// Rows of claims come before those of device plugins.
+func TestClaimsBeforePlugins(t *testing.T) {
+	var pods []*v1.PodResources
+	for i := range maxRows/2/maxPluginIDs + 2 {
+		pods = append(pods, plugged(fmt.Sprintf("a-%03d", i), "example.com/memory", maxPluginIDs))
+	}
+	for i := range 100 {
+		pods = append(pods, podHolding(fmt.Sprintf("z-%d", i), i))
+	}
+	allocations, rejected := decoded(t, pods...)
+	claims := 0
+	for _, a := range allocations {
+		if !a.ByPlugin() {
+			claims++
+		}
+	}
+	if claims != 100 || len(allocations) != maxRows/2 || rejected[driver.ReasonTooMany] == 0 {
+		t.Errorf("%d of %d allocations are of claims, rejected %v", claims, len(allocations), rejected)
+	}
+}
+
+// Of an answer with too many pods, or bytes, those without devices go first, then the largest, and
+// the same ones each time, in whatever order the kubelet lists them.
+func TestLargeAnswers(t *testing.T) {
+	var held, large, many []*v1.PodResources
+	for i := range 50 {
+		held = append(held, podHolding(fmt.Sprintf("held-%d", i), i))
+	}
+	for i := range 2 * maxAnswerPods {
+		many = append(many, test.Pod("ns", fmt.Sprintf("empty-%d", i), test.Container("main")))
+	}
+	for i := range 3 {
+		claim := test.Claim("ns", fmt.Sprintf("large-%d", i))
+		for n := range maxAnswerBytes / 80 {
+			device := test.Device("driver.example.com", "pool-of-node", fmt.Sprintf("device-%d-%d", i, n))
+			claim.ClaimResources = append(claim.ClaimResources, device)
+		}
+		large = append(large, test.Pod("ns", fmt.Sprintf("large-%d", i), test.Container("main", claim)))
+	}
+	for name, tt := range map[string]struct {
+		pods        []*v1.PodResources
+		least, most int // kept, of those that are too much
+	}{
+		"many pods":  {pods: many, least: maxAnswerPods * 9 / 10, most: maxAnswerPods - 50},
+		"large pods": {pods: large},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d Decoder
+			var before []string
+			for range 3 {
+				pods := slices.Concat(held, tt.pods)
+				rand.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+				answer, err := d.Decode(wireOf(t, pods...))
+				if err != nil {
+					t.Fatal(err)
+				}
+				var names []string
+				kept := 0
+				for _, pod := range answer.PodResources {
+					names = append(names, pod.Name)
+					if strings.HasPrefix(pod.Name, "held-") {
+						kept++
+					}
+				}
+				slices.Sort(names)
+				if before != nil && !slices.Equal(names, before) {
+					t.Fatal("other pods are kept of the same ones in another order")
+				}
+				before = names
+				others := len(names) - kept
+				if kept != 50 || others < tt.least || others > tt.most+maxAnswerPods/20 {
+					t.Errorf("%d pods are kept that are not too much, and %d others", kept, others)
+				}
+				_, rejected := Parse(answer)
+				if want := len(pods) - len(names); rejected[driver.ReasonTooMany] != want {
+					t.Errorf("rejected %v, want %d", rejected, want)
+				}
+			}
+		})
+	}
+}
