@@ -92,7 +92,7 @@ func Fills() []driver.Quantity {
 		driver.Utilization, driver.EngineUtilization, driver.MemoryUsed, driver.MemoryCapacity, driver.Power, driver.Energy,
 		driver.Temperature, driver.Clock, driver.IOBytes, driver.Errors, driver.ThrottledSeconds, driver.PowerLimit,
 		driver.ThrottleActive, driver.LinkWidth, driver.LinkWidthMax, driver.LinkGeneration, driver.LinkGenerationMax,
-		driver.FanSpeed, driver.HostMemoryUsed, driver.HostMemoryCapacity, driver.Voltage,
+		driver.FanSpeed, driver.FanRotation, driver.HostMemoryUsed, driver.HostMemoryCapacity, driver.Voltage,
 	}
 }
 

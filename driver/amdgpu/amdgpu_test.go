@@ -224,7 +224,7 @@ func TestReadings(t *testing.T) {
 			"host_memory_used": 1 << 20, "host_memory_capacity": 126 << 30, "power": 500,
 			"energy": 1e9/65536 + 500*120, "temperature junction": 55, "temperature memory": 47,
 			"clock graphics": 2.1e9, "clock memory": 1.3e9, "clock soc": 800e6, "clock fabric": 1.9e9, "clock video": 300e6,
-			"voltage graphics": 0.912, "voltage northbridge": 0.805,
+			"voltage graphics":          0.912,
 			"throttled_seconds prochot": 0, "throttled_seconds power": 30, "throttled_seconds thermal": 0,
 			"io_bytes xgmi receive": 1 << 20, "io_bytes xgmi transmit": 125 * 1024,
 			"power_limit enforced": 750, "power_limit default": 760, "power_limit min": 0, "power_limit max": 770,
@@ -246,7 +246,8 @@ func TestReadings(t *testing.T) {
 		"0000:41:00.0": {
 			"utilization": 0.24, "engine_utilization dram": 0.08, "engine_utilization video": 0.12, "power": 200,
 			"energy": 200 * 120, "temperature edge": 38, "temperature junction": 49, "clock graphics": 500e6,
-			"clock memory": 96e6, "fan_speed": 0.4, "throttle_active power": 1, "throttle_active current": 0,
+			"fan_rotation fan1": 1240,
+			"clock memory":      96e6, "fan_speed": 0.4, "throttle_active power": 1, "throttle_active current": 0,
 			"throttle_active thermal": 1,
 			"throttle_active prochot": 0, "throttle_active other": 0,
 		},
@@ -281,7 +282,6 @@ whole hwmon/hwmon3/power1_cap_max: power_limit max
 whole hwmon/hwmon3/temp2_input: temperature junction
 whole hwmon/hwmon3/temp3_input: temperature memory
 whole hwmon/hwmon3/in0_input: voltage graphics
-whole hwmon/hwmon3/in1_input: voltage northbridge
 whole hwmon/hwmon3/freq1_input: clock graphics
 whole hwmon/hwmon3/freq2_input: clock memory
 whole current_link_width: link_width pcie
@@ -293,6 +293,7 @@ whole gpu_metrics: throttled_seconds power, throttled_seconds thermal, io_bytes 
 divided hwmon/hwmon4/power1_average: power, energy
 divided gpu_metrics: energy, throttled_seconds thermal_memory, temperature memory, errors pcie_replay
 divided gpu_metrics: utilization, 3: utilization
+workstation hwmon/hwmon5/fan1_input: fan_rotation fan1
 workstation hwmon/hwmon5/pwm1: fan_speed
 workstation hwmon/hwmon5/pwm1_max: fan_speed
 workstation pp_dpm_sclk: clock graphics

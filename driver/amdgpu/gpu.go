@@ -29,6 +29,7 @@ type gpu struct {
 	call    *driver.Call[outcome]
 
 	// These belong to the reading, if there is one.
+	kind     kind
 	reader   sysfs.Reader
 	energy   energyMeter
 	throttle throttleMeter
@@ -63,6 +64,7 @@ type reading struct {
 	dir      sysfs.Dir
 	folder   string
 	hwmon    string // below the folder of the device; "" for none
+	bank     uint64 // bytes of memory that KFD knows; 0: unknown, or those of several partitions
 	metrics  metrics
 	readings []driver.Reading
 	bad      sysfs.Problems
@@ -84,7 +86,7 @@ func (g *gpu) read(card drmcard.Card, hardware driver.Hardware, parts []part, un
 		return unreadable(hardware, err)
 	}
 	defer dir.Close()
-	r := reading{gpu: g, dir: dir, folder: card.Device}
+	r := reading{gpu: g, dir: dir, folder: card.Device, bank: bankOf(parts)}
 	if card.Hwmon != "" {
 		r.hwmon = "hwmon/" + filepath.Base(card.Hwmon) + "/"
 	}
@@ -106,6 +108,7 @@ func (g *gpu) read(card drmcard.Card, hardware driver.Hardware, parts []part, un
 		}
 	} else {
 		r.readMetrics()
+		r.identify()
 		if !divided {
 			r.readUse()
 		}
@@ -210,7 +213,7 @@ func (r *reading) readUse() {
 	if n, ok := r.metrics.busy("jpeg_busy"); ok {
 		r.add(driver.EngineUtilization, n/wholePercent, "jpeg")
 	}
-	if n, ok := r.number("mem_info_vram_used"); ok {
+	if n, ok := r.memoryUsed(); ok {
 		r.add(driver.MemoryUsed, n)
 	}
 	if n, ok := r.number("mem_info_gtt_used"); ok {
@@ -267,7 +270,7 @@ func (r *reading) readFast() {
 	r.throttle.observe(&r.metrics, at)
 	r.readings = append(r.readings, r.throttle.readings()...)
 	if status, ok := r.metrics.value("indep_throttle_status"); ok {
-		r.readings = append(r.readings, throttlers(status, at)...)
+		r.readings = append(r.readings, throttlers(r.believed(status), at)...)
 	}
 	const kilobyte = 1 << 10
 	if n, ok := r.metrics.sum("xgmi_read_data_acc"); ok {
@@ -282,6 +285,15 @@ func (r *reading) readFast() {
 // is not known: the kernel says so of the second die of an MI250X, whose power is part of the
 // first's (aldebaran_get_smu_metrics_data).
 func (r *reading) power() (float64, bool) {
+	watts, ok := r.packagePower()
+	if r.isAPU() {
+		return r.gpuPart(watts, ok)
+	}
+	return watts, ok
+}
+
+// packagePower returns the power of all that is in one package with the GPU.
+func (r *reading) packagePower() (float64, bool) {
 	const micro = 1e-6
 	for _, file := range [...]string{"power1_average", "power1_input"} {
 		if n, ok := r.monitor(file); ok {

@@ -113,26 +113,30 @@ u32 accumulation_counter prochot_residency_acc ppt_residency_acc socket_thm_resi
 	return text + partitions.String() + "u32 pcie_lc_perf_other_end_recovery"
 }
 
-// layoutV2 is version 2.0 to 2.4, of APUs. Activity and power have units that differ from chip to
-// chip of one version; what is used of the table are the reasons of throttling.
+// layoutV2 is version 2.0 to 2.4, of APUs. Of their names those that newer tables have too are
+// others here, since activity has units that differ from chip to chip of one version. Temperatures
+// are hundredths of a degree; powers are milliwatts where the table agrees with hwmon (see gpuPart).
 func layoutV2(content uint8) string {
-	text := "u16 _*12 _*2 "
+	text := "u16 apu_temperature_gfx apu_temperature_soc _*8 _*2 _*2 "
 	if content == 0 {
 		text = "u64 system_clock_counter " + text
 	} else {
 		text += "u64 system_clock_counter "
 	}
-	text += "u16 _*4 _*8 _*6 _*6 _*8 _*2 u32 throttle_status u16 fan_pwm _*3 "
+	text += `u16 apu_socket_power _ _ average_gfx_power _*8 _*6 _*6 _*8 _*2
+u32 throttle_status u16 fan_pwm _*3 `
 	if content >= 2 {
 		text += "u64 indep_throttle_status "
 	}
 	return text
 }
 
-// layoutV3 is version 3.0, of newer APUs.
+// layoutV3 is version 3.0, of newer APUs: powers are milliwatts, temperatures hundredths of a degree.
 const layoutV3 = `
-u16 temperature_gfx temperature_soc temperature_core*16 temperature_skin
-    average_gfx_activity average_vcn_activity`
+u16 apu_temperature_gfx apu_temperature_soc _*16 apu_temperature_skin
+    average_gfx_activity average_vcn_activity _*8 _*16 _*4
+u64 system_clock_counter
+u32 apu_socket_power u16 _ u32 _ average_gfx_power`
 
 // place returns where the fields of a layout are, given that the header of 4 bytes comes first.
 func place(layout string) map[string]span {

@@ -16,7 +16,7 @@ const maxFiles = 256
 
 // readSlow returns what changes slowly, or what the hardware is asked for.
 func (r *reading) readSlow(divided bool) []driver.Reading {
-	s := reading{gpu: r.gpu, dir: r.dir, folder: r.folder, hwmon: r.hwmon, metrics: r.metrics}
+	s := reading{gpu: r.gpu, dir: r.dir, folder: r.folder, hwmon: r.hwmon, metrics: r.metrics, bank: r.bank}
 	if !divided {
 		s.readCapacities()
 	}
@@ -31,7 +31,7 @@ func (r *reading) readSlow(divided bool) []driver.Reading {
 }
 
 func (r *reading) readCapacities() {
-	if n, ok := r.number("mem_info_vram_total"); ok {
+	if n, ok := r.memoryCapacity(); ok {
 		r.add(driver.MemoryCapacity, n)
 	}
 	if n, ok := r.number("mem_info_gtt_total"); ok {
@@ -47,36 +47,53 @@ func sensorName(label string) string {
 	return label
 }
 
-// readTemperatures reads the sensors of hwmon. Where it has none, gpu_metrics may have two of them,
-// in °C.
+// readTemperatures reads the sensors of hwmon, and those that only gpu_metrics has: of regulators,
+// of an APU, and of all that hwmon lacks. Table formats 2 and 3 count hundredths of a degree.
 func (r *reading) readTemperatures() {
+	seen := map[string]bool{}
+	add := func(name string, celsius float64) {
+		if !seen[name] {
+			seen[name] = true
+			r.add(driver.Temperature, celsius, name)
+		}
+	}
 	sensors, err := sysfs.Temperatures(r.folder)
 	r.fail("hwmon", err)
-	found := 0
 	for _, sensor := range sensors {
 		celsius, err := sensor.Read(&r.reader)
 		if err != nil {
 			r.fail(sensor.Label, err)
 			continue
 		}
-		r.add(driver.Temperature, celsius, sensorName(sensor.Label))
-		found++
+		add(sensorName(sensor.Label), celsius)
 	}
-	if found > 0 || r.metrics.format != 1 {
-		return
-	}
-	for _, sensor := range [...]struct{ field, name string }{
-		{"temperature_edge", "edge"}, {"temperature_hotspot", "junction"}, {"temperature_mem", "memory"},
+	const degrees, hundredths = 1, 100
+	for _, sensor := range [...]struct {
+		field, name string
+		unit        float64 // of them in a degree
+		hasMonitor  bool    // hwmon has it where it has any sensor
+	}{
+		{"temperature_edge", "edge", degrees, true},
+		{"temperature_hotspot", "junction", degrees, true},
+		{"temperature_mem", "memory", degrees, true},
+		{"temperature_vrgfx", "vrgfx", degrees, false},
+		{"temperature_vrsoc", "vrsoc", degrees, false},
+		{"temperature_vrmem", "vrmem", degrees, false},
+		{"apu_temperature_gfx", "edge", hundredths, true},
+		{"apu_temperature_soc", "soc", hundredths, false},
+		{"apu_temperature_skin", "skin", hundredths, false},
 	} {
-		if n, ok := r.metrics.value(sensor.field); ok && n > 0 {
-			r.add(driver.Temperature, float64(n), sensor.name)
+		if n, ok := r.metrics.value(sensor.field); ok && !(sensor.hasMonitor && len(sensors) > 0) {
+			add(sensor.name, float64(n)/sensor.unit)
 		}
 	}
 }
 
 // readVoltages reads the supplies whose voltage hwmon has: vddgfx is the GPU's own, vddnb that of
-// the northbridge of an APU (Documentation/gpu/amdgpu/thermal.rst). 0 V is that of what is off.
+// the northbridge of an APU (Documentation/gpu/amdgpu/thermal.rst); and those, in millivolts, that
+// only gpu_metrics has.
 func (r *reading) readVoltages() {
+	seen := map[string]bool{}
 	supplies, err := sysfs.Voltages(r.folder)
 	r.fail("hwmon", err)
 	for _, supply := range supplies {
@@ -85,7 +102,16 @@ func (r *reading) readVoltages() {
 			r.fail(supply.Label, err)
 			continue
 		}
+		seen[supplyName(supply.Label)] = true
 		r.add(driver.Voltage, volts, supplyName(supply.Label))
+	}
+	const milli = 1e-3
+	for _, supply := range [...]struct{ field, name string }{
+		{"voltage_gfx", "graphics"}, {"voltage_soc", "soc"}, {"voltage_mem", "memory"},
+	} {
+		if n, ok := r.metrics.value(supply.field); ok && !seen[supply.name] {
+			r.add(driver.Voltage, float64(n)*milli, supply.name)
+		}
 	}
 }
 
@@ -101,15 +127,24 @@ func supplyName(label string) string {
 	return label
 }
 
-// readClocks reads hwmon's clocks (freq1: graphics, freq2: memory), and the states of the power
-// management: of those two where hwmon does not have them.
+// readClocks reads hwmon's clocks (freq1: graphics, freq2: memory), and of the others the states of
+// the power management, else gpu_metrics (current_gfxclk to current_dclk1, in MHz): 0 there is a
+// clock that the chip does not have.
 func (r *reading) readClocks() {
-	for _, clock := range [...]struct{ monitor, states, domain string }{
-		{"freq1_input", "pp_dpm_sclk", "graphics"},
-		{"freq2_input", "pp_dpm_mclk", "memory"},
-		{"", "pp_dpm_socclk", "soc"},
-		{"", "pp_dpm_fclk", "fabric"},
-		{"", "pp_dpm_vclk", "video"},
+	const none = -1
+	for _, clock := range [...]struct {
+		monitor, states string
+		position        int // in the table
+		domain          string
+	}{
+		{"freq1_input", "pp_dpm_sclk", none, "graphics"},
+		{"freq2_input", "pp_dpm_mclk", none, "memory"},
+		{"", "pp_dpm_socclk", 1, "soc"},
+		{"", "pp_dpm_fclk", none, "fabric"},
+		{"", "pp_dpm_vclk", 3, "video"},
+		{"", "pp_dpm_dclk", 4, "decoder"},
+		{"", "pp_dpm_vclk1", 5, "video1"},
+		{"", "pp_dpm_dclk1", 6, "decoder1"},
 	} {
 		if clock.monitor != "" {
 			if hertz, ok := r.monitor(clock.monitor); ok {
@@ -118,12 +153,11 @@ func (r *reading) readClocks() {
 			}
 		}
 		content, err := r.content(clock.states)
-		if err != nil {
-			r.fail(clock.states, err)
-			continue
-		}
+		r.fail(clock.states, err)
 		if hertz, ok := parseState(content); ok {
 			r.add(driver.Clock, hertz, clock.domain)
+		} else if n, ok := r.metrics.at("current_clocks", clock.position); ok && n > 0 {
+			r.add(driver.Clock, float64(n)*1e6, clock.domain)
 		}
 	}
 }
@@ -154,8 +188,24 @@ func (r *reading) readLimits() {
 			r.add(driver.PowerLimit, n*micro, limit.name)
 		}
 	}
+	r.readFan()
+}
+
+// readFan reads how fast the fan turns, and how fast it is set to turn as a share of its maximum.
+// Some firmware that controls the fan by itself leaves pwm1 as it was (0 of an RX 6600 that turns
+// at 1395 rpm, 76 of an RX 7600S that stands still): where it contradicts the rotation, the share
+// is that of the rotation.
+func (r *reading) readFan() {
+	rpm, turns := r.monitor("fan1_input")
+	if turns {
+		r.add(driver.FanRotation, rpm, "fan1")
+	}
 	set, ok := r.monitor("pwm1")
 	most, known := r.monitor("pwm1_max")
+	if turns && ok && (set > 0) != (rpm > 0) {
+		set = rpm
+		most, known = r.monitor("fan1_max")
+	}
 	if ok && known && most > 0 {
 		r.add(driver.FanSpeed, set/most)
 	}

@@ -64,6 +64,49 @@ func (t *throttleMeter) readings() []driver.Reading {
 	return out
 }
 
+// The bits of indep_throttle_status that are about temperatures (SMU_THROTTLER_*_BIT of
+// drivers/gpu/drm/amd/pm/swsmu/inc/amdgpu_smu.h).
+const (
+	hotspotBit   = 1 << 36 // TEMP_HOTSPOT
+	thermalBits  = (1<<46 - 1) &^ (1<<32 - 1)
+	hotspotClose = 5 // °C below its limit from which a hot spot can be the reason
+)
+
+// believed returns the status without the reasons that can't be true.
+//
+// A card at rest is not throttled by temperature: what its firmware says then is of before, or
+// wrong. RDNA 3 cards and newer ones set TEMP_HOTSPOT almost always, while idle too (an RX 7600S at
+// 54 °C): MangoHud clears it for RDNA 3 (pull request 1690), libdrm-amdgpu-sys, and so LACT,
+// wherever the junction is below 90 °C. Here it counts on cards before RDNA 3, and on others while
+// the junction is at the limit that the kernel takes from the card's own table (temp2_crit:
+// hotspot_crit_max). That cards newer than RDNA 3 may do the same is assumed.
+func (r *reading) believed(status uint64) uint64 {
+	if status&thermalBits == 0 {
+		return status
+	}
+	if busy, ok := r.busy("gpu_busy_percent", "average_gfx_activity"); ok && busy == 0 {
+		return status &^ thermalBits
+	}
+	if status&hotspotBit != 0 && r.doubtsHotspot() && !r.isHotspotClose() {
+		return status &^ hotspotBit
+	}
+	return status
+}
+
+// doubtsHotspot reports whether the firmware's word on the hot spot is not enough: of all but the
+// cards whose generation is known and older (Vega 20 to RDNA 2).
+func (r *reading) doubtsHotspot() bool {
+	const firstVega20, firstRDNA3 = 0x66a0, 0x7440
+	return r.kind.device < firstVega20 || r.kind.device >= firstRDNA3
+}
+
+// isHotspotClose reports whether the junction is as hot as it may become.
+func (r *reading) isHotspotClose() bool {
+	celsius, ok := r.monitor("temp2_input")
+	limit, limited := r.monitor("temp2_crit")
+	return ok && limited && celsius >= limit-hotspotClose*1000
+}
+
 // throttlers returns why a device is throttled now, by indep_throttle_status, whose bits mean the
 // same on all chips (SMU_THROTTLER_*_BIT of amdgpu_smu.h).
 func throttlers(status uint64, at time.Time) []driver.Reading {
