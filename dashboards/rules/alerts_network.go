@@ -5,18 +5,17 @@ func networkLinkAlerts(o *Options) []alert {
 	return []alert{
 		{
 			name: "DRADeviceLinkDown", severity: critical, hold: o.For, keep: o.KeepFiring,
-			expr: `(max by (<device>) (dra_device_link_up) == 0) and on (<device>) ` +
-				`(device:dra_allocations:max > 0)`,
+			expr:        "(" + linkDown + ") and on (<device>) (device:dra_allocations:max > 0)",
 			summary:     aDevice + " is claimed, and its link is down.",
 			description: "No port of it has been up for <for> while a claim holds it." + hit,
 			meaning: "The device works and its link does not: cable, module, switch port, or, with InfiniBand, no subnet " +
 				"manager (the port's state is INIT then). Where one of several ports is up, the alert does not fire.",
-			diagnosis: "On the node, `rdma link` and `ibstat` show the state of each port, `ethtool -m` the module. " +
+			diagnosis: "On the node, `ip link`, `rdma link` and `ibstat` show the state of each port, `ethtool -m` the module. " +
 				"`dra_device_errors_total{kind=\"port\"}` shows whether the link degraded before. If several nodes have it, " +
 				"look at the switch.",
 			mitigation: "Taint the device, so that no new claim gets it; move the job. Reseat or replace cable and module; " +
 				"check the switch's port.",
-			queries: []string{`max by (<device>) (dra_device_link_up) == 0`},
+			queries: []string{linkDown},
 		},
 		{
 			name: "DRADeviceLinkFlapping", severity: warning, keep: o.KeepFiring,

@@ -61,10 +61,18 @@ func idleDevices() []recording {
 			    )`,
 			"device:dra_io:rate") + `
 			unless on (<device>) dra_device_active_seconds_total`},
+		// A device without a link does nothing because it can't: that is an error, and not idleness.
 		{name: "claim_device:dra_idle:bool", expr: `
-			(claim_device:dra_active:ratio < bool <idle ratio>) or (claim_device:dra_io:rate < bool <idle bytes>)`},
+			(claim_device:dra_active:ratio < bool <idle ratio>)
+			or
+			(claim_device:dra_io:rate < bool 0 and on (<device>) (` + linkDown + `))
+			or
+			(claim_device:dra_io:rate < bool <idle bytes>)`},
 	}
 }
+
+// linkDown are the devices that have links, of which none is up.
+const linkDown = `max by (<device>) (dra_device_link_up) == 0`
 
 // idleClaims count, by claim and driver, the devices held and those of them that are idle. A claim
 // is idle if all devices are, of each of its drivers that have a measured one: not while its GPU is
@@ -171,7 +179,13 @@ func deviceStates() []recording {
 		out = append(out, recording{name: stateRecord, labels: map[string]string{"state": string(s)}, expr: expr})
 	}
 	one := func(expr string) string { return "group by (<device>) (" + expr + ")" }
-	state(ledger.StateUnhealthy, one(`dra_device_health{status="unhealthy"} == 1 or dra_device_up == 0`))
+	state(ledger.StateUnhealthy, one(`
+			  dra_device_health{status="unhealthy"} == 1
+			  or
+			  dra_device_up == 0
+			  or
+			  (`+linkDown+`) and on (<device>) (device:dra_allocations:max > 0)
+			`))
 	state(ledger.StateUnmeasured, one(`
 			  device:dra_allocations:max > 0
 			  unless on (<device>) dra_device_active_seconds_total

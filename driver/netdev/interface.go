@@ -15,6 +15,7 @@ type netInterface struct {
 	index    uint64 // ifindex; 0: could not be read so far
 	counters [numCounters]counter
 	at       time.Time // when the counters were read
+	link     link
 	facts    facts
 	due      bool // to be read in this sample
 
@@ -48,6 +49,9 @@ func (s *Source) measure(root *os.File, name string, bad *sysfs.Problems) *netIn
 		i.lose()
 		return i
 	}
+	if i.facts.physical {
+		i.readLink(&s.file, folder, name, bad)
+	}
 	for n, f := range counterFiles() {
 		raw, err := s.file.Number(folder, f.path)
 		i.counters[n].read = err == nil
@@ -75,6 +79,7 @@ func (s *Source) interfaceOf(name string, index uint64) *netInterface {
 		for n := range i.counters {
 			i.counters[n].fromZero = true
 		}
+		i.link.downs.fromZero = true
 	}
 	return i
 }
@@ -94,6 +99,7 @@ func (i *netInterface) lose() {
 	for n := range i.counters {
 		i.counters[n].read = false
 	}
+	i.link.known, i.link.downs.read = false, false
 }
 
 // report appends the interface's last readings.
@@ -110,5 +116,5 @@ func (i *netInterface) report(readings []driver.Reading) []driver.Reading {
 			Quantity: driver.Capacity, Labels: driver.Labels{"speed"}, Value: i.facts.speed, At: i.facts.at,
 		})
 	}
-	return append(readings, i.facts.temperatures...)
+	return append(i.link.report(readings, i), i.facts.temperatures...)
 }

@@ -1,11 +1,12 @@
 // Package netdev reads the network interfaces of the host, and those that drivers have moved into
-// pods: traffic, errors and link speed.
+// pods: traffic, errors, and the link and its speed.
 //
 // What the host has comes from <sysfs>/class/net. A sysfs shows the network namespace in which it
 // was mounted, so that the host's interfaces are seen through the host's sysfs from a pod of any
 // namespace; /proc/net/dev would show the reader's own. An interface that a driver moved into a
 // pod's namespace is not there: it is read in the net/dev of a process of that pod, which shows the
-// process's namespace to any reader, without setns and without privilege.
+// process's namespace to any reader, without setns and without privilege. Whether it has a link is
+// in the sysfs of that process alone, which takes CAP_SYS_PTRACE.
 package netdev
 
 import (
@@ -60,6 +61,8 @@ type Source struct {
 	known map[string]*netInterface // by name
 	next  string                   // the name of the interface without hardware whose turn it is, or one below
 	file  sysfs.Reader
+	// isSysfs reports whether an open folder is of a sysfs.
+	isSysfs func(sysfs.Dir) bool
 }
 
 var _ driver.Source = (*Source)(nil)
@@ -83,6 +86,7 @@ func FromHost(h driver.Host) (driver.Source, error) {
 func Fills() []driver.Quantity {
 	return []driver.Quantity{
 		driver.IOBytes, driver.NetworkPackets, driver.NetworkErrors, driver.NetworkDrops, driver.Capacity, driver.Temperature,
+		driver.LinkUp, driver.Errors,
 	}
 }
 
@@ -91,9 +95,10 @@ func New(c Config) *Source {
 	return &Source{
 		Config: c,
 
-		root:  filepath.Join(c.Sysfs, "class", "net"),
-		now:   time.Now,
-		known: map[string]*netInterface{},
+		root:    filepath.Join(c.Sysfs, "class", "net"),
+		now:     time.Now,
+		known:   map[string]*netInterface{},
+		isSysfs: sysfs.IsSysfs,
 	}
 }
 
@@ -131,7 +136,7 @@ func (s *Source) sampleHost(ctx context.Context, start time.Time, bad *sysfs.Pro
 	bad.Add(err)
 	s.schedule(names)
 	samples := make([]driver.Sample, 0, len(names))
-	readings := make([]driver.Reading, 0, len(names)*(numCounters+1)) // of all samples, each of which gets a part
+	readings := make([]driver.Reading, 0, len(names)*(numCounters+3)) // of all samples, each of which gets a part
 	for _, name := range names {
 		if err := ctx.Err(); err != nil {
 			bad.Add(fmt.Errorf("read network interfaces: %w", err))

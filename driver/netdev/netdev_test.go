@@ -105,7 +105,7 @@ func TestRecordedMachine(t *testing.T) {
 	if diff := cmp.Diff(want, hardware); diff != "" {
 		t.Errorf("hardware (-want +got):\n%s", diff)
 	}
-	if got := samples["eth0"].Readings; len(got) != numCounters {
+	if got := drivertest.Values(samples["eth0"]); len(got) != numCounters+1 || got["link_up network"] != 1 {
 		t.Errorf("%d readings of eth0, whose speed is unknown: %v", len(got), got)
 	}
 }
@@ -142,7 +142,7 @@ func TestServer(t *testing.T) {
 		"network_drops receive": 106, "network_drops transmit": 17,
 	}
 	withSpeed := maps.Clone(counters)
-	withSpeed["capacity speed"] = 12.5e9
+	withSpeed["capacity speed"], withSpeed["link_up network"], withSpeed["errors link_down"] = 12.5e9, 1, 3
 	if diff := cmp.Diff(withSpeed, drivertest.Values(samples["ens1f0np0"])); diff != "" {
 		t.Errorf("readings of the physical function (-want +got):\n%s", diff)
 	}

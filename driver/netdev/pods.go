@@ -52,6 +52,7 @@ type place struct {
 type found struct {
 	*driver.Attachment
 	place
+	pid      int // of a process there
 	counters [numCounters]uint64
 }
 
@@ -136,7 +137,7 @@ func (r *podReader) find(a *driver.Attachment) (found, bool) {
 				a.Device))
 			return f, false
 		}
-		f.place, f.counters = place{id, a.Interface}, counters
+		f.place, f.pid, f.counters = place{id, a.Interface}, pid, counters
 	}
 	return f, f.namespace != 0
 }
@@ -194,6 +195,7 @@ func (r *podReader) sample(f *found) driver.Sample {
 		i.counters[n].read = true
 		i.counters[n].advance(raw, i.at)
 	}
+	r.readLinkInPod(i, f)
 	return driver.Sample{Driver: f.Driver, Device: f.Device, Readings: i.report(nil)}
 }
 

@@ -17,6 +17,8 @@ func TestSuite(t *testing.T) {
 devices/virtual/net/veth1/device -> ../../../0000:3b:00.0
 devices/0000:3b:00.0/subsystem -> ../../bus/pci
 devices/virtual/net/veth1/speed: 1000
+devices/virtual/net/veth1/operstate: up
+devices/virtual/net/veth1/carrier_down_count: 1
 devices/0000:3b:00.0/hwmon/hwmon0/temp1_input: 40000
 `
 	var current *machine
@@ -104,7 +106,9 @@ func TestEveryFile(t *testing.T) {
 	for name, s := range m.sample() {
 		before[name] = drivertest.Values(s)
 	}
-	series := map[string]string{"speed": "capacity speed"}
+	series := map[string]string{
+		"speed": "capacity speed", "operstate": "link_up network", "carrier_down_count": "errors link_down",
+	}
 	for _, f := range counterFiles() {
 		name := driver.Standard().Spec(f.quantity).Name
 		series[filepath.Base(f.path)] = strings.TrimSpace(name + " " + strings.Join(f.labels[:], " "))

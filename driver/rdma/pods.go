@@ -106,7 +106,7 @@ func (s *Source) find(pid int, h *driver.Hardware, taken map[string]bool) (strin
 		return "", 0, unlessEnded(err)
 	}
 	defer root.Close()
-	class, err := openIn(root, "sys/class/infiniband")
+	class, err := sysfs.OpenIn(root, "sys/class/infiniband")
 	if err != nil {
 		return "", 0, unlessEnded(err)
 	}
@@ -148,25 +148,6 @@ func pciOf(class sysfs.Dir, name string) string {
 }
 
 var errNotSysfs = errors.New("the pod has something else mounted at /sys")
-
-// openIn opens a folder below a root that no link leads out of.
-func openIn(root sysfs.Dir, path string) (sysfs.Dir, error) {
-	for {
-		fd, err := unix.Openat2(int(root), path, &unix.OpenHow{
-			Flags:   unix.O_RDONLY | unix.O_CLOEXEC | unix.O_DIRECTORY | unix.O_NONBLOCK,
-			Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
-		})
-		if !errors.Is(err, unix.EINTR) {
-			return sysfs.Dir(fd), err
-		}
-	}
-}
-
-// isSysfs reports whether an open folder is of a sysfs.
-func isSysfs(dir sysfs.Dir) bool {
-	var stat unix.Statfs_t
-	return unix.Fstatfs(int(dir), &stat) == nil && stat.Type == unix.SYSFS_MAGIC
-}
 
 // unlessEnded returns the error, unless it says that the process has ended, or has no such thing.
 func unlessEnded(err error) error {

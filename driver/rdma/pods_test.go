@@ -86,7 +86,7 @@ func TestNotInPods(t *testing.T) {
 			m := newMachine(t, server(t), tc.mode, inPod)
 			m.attached = []driver.Attachment{tc.a}
 			if tc.fake {
-				m.source.isSysfs = isSysfs // the real one, which a folder of a test is not
+				m.source.isSysfs = sysfs.IsSysfs // the real one, which a folder of a test is not
 			}
 			samples, err := m.source.Sample(t.Context())
 			if !errors.Is(err, tc.want) || len(samples) != 6 {
@@ -117,7 +117,7 @@ func TestIsSysfs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := isSysfs(dir); got != want {
+		if got := sysfs.IsSysfs(dir); got != want {
 			t.Errorf("%s: %v", path, got)
 		}
 		dir.Close()

@@ -72,7 +72,7 @@ func Fills() []driver.Quantity {
 func New(c Config) *Source {
 	return &Source{
 		Config: c, root: filepath.Join(c.Sysfs, "class", "infiniband"), now: time.Now, files: counterFiles(),
-		known: map[string]*device{}, isSysfs: isSysfs,
+		known: map[string]*device{}, isSysfs: sysfs.IsSysfs,
 	}
 }
 

@@ -50,7 +50,7 @@ func (s State) attention() int {
 func (s State) Meaning() string {
 	switch s {
 	case StateUnhealthy:
-		return "its driver or the kubelet reports it as unhealthy, or it can no longer be read"
+		return "its driver or the kubelet reports it as unhealthy, it can no longer be read, or it is held without a link"
 	case StateGuest:
 		return "held, and handed to a virtual machine: the host can't read it"
 	case StateUnmeasured:
@@ -142,7 +142,19 @@ func (d *Device) unheld(partitioned bool) State {
 func (d *Device) held() bool { return d.Attribution != join.AttributionNone }
 
 func (d *Device) unhealthy() bool {
-	return d.Up == Down || slices.ContainsFunc(d.Values, func(v Value) bool {
+	return d.Up == Down || d.held() && d.linkDown() || slices.ContainsFunc(d.Values, func(v Value) bool {
 		return v.Quantity == driver.Health && v.Labels[0] == "unhealthy" && v.Value > 0
 	})
+}
+
+// linkDown reports whether the device has links, and none of them is up: who holds it can't use it.
+func (d *Device) linkDown() bool {
+	links, up := 0, 0.
+	for _, v := range d.Values {
+		if v.Quantity == driver.LinkUp {
+			links++
+			up += v.Value
+		}
+	}
+	return links > 0 && up == 0
 }

@@ -22,6 +22,7 @@ func TestStates(t *testing.T) {
 		"free": ledger.StateFree, "admin": ledger.StateFree, "tainted": ledger.StateTainted, "hinted": ledger.StateFree,
 		"tainted-active": ledger.StateActive,
 		"sick":           ledger.StateUnhealthy, "sick-free": ledger.StateUnhealthy, "lost": ledger.StateUnhealthy,
+		"no-link": ledger.StateUnhealthy, "no-link-free": ledger.StateFree, "one-of-two-links": ledger.StateActive,
 		"whole": ledger.StatePartitioned, "part": ledger.StateActive, "no-part": ledger.StateUnavailable,
 		"unlisted": ledger.StatePartitioned, "unread-part": ledger.StateUnavailable,
 		"static": ledger.StatePartitioned, "static-part": ledger.StateFree, "uncut": ledger.StateFree,
@@ -57,6 +58,7 @@ func TestStates(t *testing.T) {
 	for claim, device := range map[string]string{
 		"a": "active", "b": "quiet", "c": "half-quiet", "d": "half-quiet", "e": "power-only", "f": "guest", "g": "sick",
 		"h": "part", "i": "tainted-active", "j": "admin", "k": "lost",
+		"l": "no-link", "m": "one-of-two-links",
 	} {
 		allocation := jointest.Allocation(device, claim, "p-"+claim)
 		allocation.Admin = device == "admin"
@@ -66,6 +68,7 @@ func TestStates(t *testing.T) {
 		for _, name := range []string{
 			"active", "quiet", "half-quiet", "free", "admin", "tainted", "hinted", "tainted-active", "sick", "sick-free",
 			"lost", "whole", "part", "static", "static-part", "uncut", "unlisted",
+			"no-link", "no-link-free", "one-of-two-links",
 		} {
 			readings := []driver.Reading{{Quantity: driver.Utilization}}
 			if name != "quiet" {
@@ -75,6 +78,15 @@ func TestStates(t *testing.T) {
 				readings = append(readings, driver.Reading{
 					Quantity: driver.Health, Labels: driver.Labels{"unhealthy"}, Value: 1,
 				})
+			}
+			link := driver.Reading{Quantity: driver.LinkUp, Labels: driver.Labels{"network"}}
+			switch name {
+			case "no-link", "no-link-free":
+				readings = append(readings, link)
+			case "one-of-two-links":
+				other := link
+				other.Labels[0], other.Value = "rdma", 1
+				readings = append(readings, link, other)
 			}
 			h.ReadOf(name, readings...)
 		}

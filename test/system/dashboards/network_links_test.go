@@ -1,5 +1,7 @@
 package dashboards
 
+import "slices"
+
 // networkLinkStories make the alerts on links fire and resolve.
 func networkLinkStories() []story {
 	up := func(device, port string, value course) series {
@@ -8,6 +10,8 @@ func networkLinkStories() []story {
 	down := func(from, to int) course {
 		return func(m int) (float64, bool) { v, _ := during(from, to)(m); return 1 - v, true }
 	}
+	broken := append(nic(func(int) float64 { return 0 }),
+		ofDriver("net.x", []series{{"dra_device_link_up", deviceLabels("eth0") + `, link="network", port=""`, always(0)}})...)
 	held := series{"dra_device_allocations", deviceLabels("gpu-0"), always(1)}
 	return []story{
 		{
@@ -20,6 +24,15 @@ func networkLinkStories() []story {
 				up("gpu-2", "1", always(0)), up("gpu-2", "2", always(1)),
 			},
 			checks: []check{{29, nil}, {36, []string{"DRADeviceLinkDown device=gpu-0"}}, {75, nil}},
+		},
+		{
+			name: "network device without a link: not quiet", series: broken,
+			checks: []check{{36, []string{"DRADeviceLinkDown device=eth0"}}, {80, []string{"DRADeviceLinkDown device=eth0"}}},
+		},
+		{
+			name:   "network device without a link beside a GPU that waits for it: not idle",
+			series: slices.Concat(alone("a", "c", "gpu-0", rising(0), nil), broken),
+			checks: []check{{36, []string{"DRADeviceLinkDown device=eth0"}}, {80, []string{"DRADeviceLinkDown device=eth0"}}},
 		},
 		{
 			name: "link that flaps, and one that went down once",
