@@ -35,9 +35,9 @@ func conditionSpec(q Quantity) Spec {
 		return Spec{
 			Name:   "power_limit",
 			Metric: "power_limit_watts", Unit: "watts", NonNegative: true, Fact: true,
-			Help: "Limits of the device's power: the one that is enforced now, the one that it starts with, and the lowest " +
-				"and highest that can be set.",
-			Labels: []Label{{Name: "limit", Values: []string{"enforced", "default", "min", "max"}}},
+			Help: "Limits of the device's power: the one that is enforced now, the one that it starts with, the lowest and " +
+				"highest that can be set, and the critical one, of peaks.",
+			Labels: []Label{{Name: "limit", Values: []string{"enforced", "default", "min", "max", "critical"}}},
 		}
 	case PerformanceState:
 		return Spec{

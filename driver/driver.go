@@ -210,7 +210,7 @@ func (v Inventory) Is(other Inventory) bool {
 }
 
 // Sample is what a source read from one piece of hardware. A Sample without Readings says: this
-// hardware is mine and I can not read it now.
+// hardware is mine, and there is nothing of it to read; with Unreadable: I can not read it now.
 type Sample struct {
 	// Driver restricts the match to devices of this DRA driver; empty: any.
 	Driver string

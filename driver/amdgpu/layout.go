@@ -131,7 +131,8 @@ u32 throttle_status u16 fan_pwm _*3 `
 	return text
 }
 
-// layoutV3 is version 3.0, of newer APUs: powers are milliwatts, temperatures hundredths of a degree.
+// layoutV3 is version 3.0, of newer APUs: powers are milliwatts, temperatures hundredths of a
+// degree.
 const layoutV3 = `
 u16 apu_temperature_gfx apu_temperature_soc _*16 apu_temperature_skin
     average_gfx_activity average_vcn_activity _*8 _*16 _*4

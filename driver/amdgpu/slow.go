@@ -194,17 +194,17 @@ func (r *reading) readLimits() {
 // readFan reads how fast the fan turns, and how fast it is set to turn as a share of its maximum.
 // Some firmware that controls the fan by itself leaves pwm1 as it was (0 of an RX 6600 that turns
 // at 1395 rpm, 76 of an RX 7600S that stands still): where it contradicts the rotation, the share
-// is that of the rotation.
+// is that of the rotation. Below a hundredth of its maximum a fan stands still.
 func (r *reading) readFan() {
+	const still = 0.01
 	rpm, turns := r.monitor("fan1_input")
 	if turns {
 		r.add(driver.FanRotation, rpm, "fan1")
 	}
 	set, ok := r.monitor("pwm1")
 	most, known := r.monitor("pwm1_max")
-	if turns && ok && (set > 0) != (rpm > 0) {
-		set = rpm
-		most, known = r.monitor("fan1_max")
+	if fastest, ok := r.monitor("fan1_max"); turns && ok && (set > 0) != (rpm > still*fastest) {
+		set, most, known = rpm, fastest, true
 	}
 	if ok && known && most > 0 {
 		r.add(driver.FanSpeed, set/most)

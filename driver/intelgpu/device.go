@@ -37,6 +37,7 @@ type device struct {
 	counters  *counters
 
 	isDiscovered   bool
+	failed         bool // something could not be read, the last time
 	fast, slow     []driver.Reading
 	fastAt, slowAt time.Time // zero: never
 }
@@ -277,14 +278,29 @@ func (p *pass) measureRest() {
 	case xe, i915:
 		p.measureClocks()
 		if d.monitor != "" {
-			p.gauge(d.monitor+"/power1_max", micro, driver.PowerLimit, "enforced")
-			p.gauge(d.monitor+"/power1_rated_max", micro, driver.PowerLimit, "default")
+			p.measureLimits()
 			for _, fan := range []string{"fan1", "fan2", "fan3"} {
 				p.gauge(d.monitor+"/"+fan+"_input", 1, driver.FanRotation, fan)
 			}
 		}
 		p.measureCapacity()
 	}
+}
+
+// measureLimits reads the limits of power
+// (Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and sysfs-driver-intel-i915-hwmon): 1 is the
+// card, 2 the package; max is the sustained limit (PL1), cap that of bursts (PL2), crit the one of
+// peaks (I1), rated_max what the card comes with. What is enforced is the first of them that a
+// driver has: a B580 has cap and crit alone, an A380 with xe the package's max.
+func (p *pass) measureLimits() {
+	for _, file := range [...]string{"/power1_max", "/power2_max", "/power1_cap", "/power2_cap"} {
+		if n, ok := p.number(p.device.monitor + file); ok && n > 0 {
+			p.add(driver.PowerLimit, float64(n)*micro, "enforced")
+			break
+		}
+	}
+	p.gauge(p.device.monitor+"/power1_rated_max", micro, driver.PowerLimit, "default")
+	p.gauge(p.device.monitor+"/power1_crit", micro, driver.PowerLimit, "critical")
 }
 
 // measureSensors reads the temperatures and voltages of hwmon.

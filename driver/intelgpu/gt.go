@@ -51,6 +51,9 @@ func (p *pass) discoverGTs(tiles []string) {
 		for _, name := range p.names(d.node + "/gt") {
 			add("", d.node+"/gt", name)
 		}
+		if len(d.gts) == 0 {
+			d.gts = []*gt{p.onlyGT(known[d.node])}
+		}
 		return
 	}
 	for _, tile := range tiles {
@@ -68,6 +71,7 @@ func (p *pass) newGT(tile, folder string) *gt {
 		}
 		if strings.HasSuffix(folder, "/gt0") {
 			g.engine = "render"
+			p.completeGT(g)
 		}
 		g.reasons = p.throttleReasons(folder, "throttle_reason_")
 		return g
@@ -85,6 +89,31 @@ func (p *pass) newGT(tile, folder string) *gt {
 	g.reasons = p.throttleReasons(folder+"/freq0/throttle", "reason_")
 	return g
 }
+
+// completeGT takes of the first GT what its folder lacks from the card.
+func (p *pass) completeGT(g *gt) {
+	if _, ok := p.number(g.clock); !ok {
+		g.clock = p.device.node + "/gt_act_freq_mhz"
+	}
+	if _, ok := p.number(g.idle); !ok {
+		g.idle, g.status = p.device.node+rc6Folder+"rc6_residency_ms", p.device.node+rc6Folder+"rc6_enable"
+	}
+}
+
+// onlyGT returns the one GT of a GPU without a folder gt, which i915 has since Linux 5.18: its files
+// are those of the card (i915_sysfs.c). before is what is known of it, nil for nothing.
+func (p *pass) onlyGT(before *gt) *gt {
+	node := p.device.node
+	g := &gt{folder: node, engine: "render", idle: node + rc6Folder + "rc6_residency_ms"}
+	g.status, g.clock = node+rc6Folder+"rc6_enable", node+"/gt_act_freq_mhz"
+	if before != nil {
+		g.idling = before.idling
+	}
+	return g
+}
+
+// rc6Folder is where the card's own files of its idle state are.
+const rc6Folder = "/power/"
 
 func (p *pass) throttleReasons(folder, prefix string) []throttleReason {
 	var reasons []throttleReason
@@ -202,6 +231,9 @@ func (p *pass) isStuck(g *gt) bool {
 // throttling adds what throttles a GT. The kernel reads a register for each file: the reasons are
 // read only when there is one.
 func (p *pass) throttling(g *gt, active map[string]bool) {
+	if g.throttled == "" {
+		return
+	}
 	status, ok := p.number(g.throttled)
 	if !ok {
 		return

@@ -141,8 +141,10 @@ func (s *Source) measure(d *device, whole bool, bad *sysfs.Problems) bool {
 		return false
 	}
 	defer dir.Close()
+	before := bad.Len()
 	p := &pass{source: s, device: d, dir: dir, at: s.now(), bad: bad}
 	p.measure(whole)
+	d.failed = bad.Len() > before
 	return true
 }
 
@@ -158,8 +160,9 @@ func (s *Source) samples(devices []*device) []driver.Sample {
 	for _, d := range devices {
 		hardware := d.hardware
 		hardware.DeviceNodes = slices.Clone(hardware.DeviceNodes)
+		readings := slices.Concat(d.fast, d.slow, own[hardware.PCI])
 		samples = append(samples, driver.Sample{
-			Hardware: hardware, Readings: slices.Concat(d.fast, d.slow, own[hardware.PCI]),
+			Hardware: hardware, Readings: readings, Unreadable: len(readings) == 0 && d.failed,
 		})
 	}
 	for _, d := range devices {

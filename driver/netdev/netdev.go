@@ -142,7 +142,7 @@ func (s *Source) sampleHost(ctx context.Context, start time.Time, bad *sysfs.Pro
 			bad.Add(fmt.Errorf("read network interfaces: %w", err))
 			break
 		}
-		i := s.known[name]
+		i, before := s.known[name], bad.Len()
 		if i == nil || i.due {
 			i = s.measure(root, name, bad)
 		}
@@ -152,8 +152,10 @@ func (s *Source) sampleHost(ctx context.Context, start time.Time, bad *sysfs.Pro
 		i.seen = start
 		begin := len(readings)
 		readings = i.report(readings)
-		samples = append(samples,
-			driver.Sample{Hardware: i.facts.hardware, Readings: readings[begin:len(readings):len(readings)]})
+		samples = append(samples, driver.Sample{
+			Hardware: i.facts.hardware, Readings: readings[begin:len(readings):len(readings)],
+			Unreadable: len(readings) == begin && bad.Len() > before,
+		})
 	}
 	return samples
 }

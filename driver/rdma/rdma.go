@@ -141,8 +141,12 @@ func (s *Source) sample(name string, start time.Time, whole bool, bad *sysfs.Pro
 	if whole || d.hardware.RDMADev == "" {
 		d.hardware = identify(&s.reader, folder, name)
 	}
+	before := bad.Len()
 	s.measure(dir, name, d, start, whole, bad)
-	return driver.Sample{Hardware: d.hardware, Readings: s.report(d)}, true
+	readings := s.report(d)
+	return driver.Sample{
+		Hardware: d.hardware, Readings: readings, Unreadable: len(readings) == 0 && bad.Len() > before,
+	}, true
 }
 
 // measure reads a device whose folder is open.

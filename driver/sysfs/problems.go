@@ -20,6 +20,14 @@ func (p *Problems) Add(err error) {
 	}
 }
 
+// Len returns the number of errors.
+func (p *Problems) Len() int {
+	if p.first == nil {
+		return 0
+	}
+	return 1 + p.more
+}
+
 // Err returns the first error, with the number of the others; nil: there is none.
 func (p *Problems) Err() error {
 	if p.more == 0 {

@@ -47,6 +47,8 @@ func Missing(driverName string, missing join.MissingReason) (text, do string) {
 		return "several pieces of hardware match it", "see its attributes in the ResourceSlice"
 	case join.MissingUnreadable:
 		return "its source knows it and can't read it", "see what the source says"
+	case join.MissingNoReadings:
+		return "its source finds it, and no value of it", "see what the source needs: often a newer kernel or driver"
 	default:
 		return string(missing), ""
 	}

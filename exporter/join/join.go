@@ -77,13 +77,15 @@ const (
 	// known by device nodes alone, which other devices have too
 	MissingAmbiguous  MissingReason = "ambiguous"
 	MissingUnreadable MissingReason = "unreadable" // its source knows it, and can not read it now
+	// its source knows it, and there is nothing of it to read: it was never read, and nothing failed
+	MissingNoReadings MissingReason = "no_readings"
 )
 
 // MissingReasons returns the reasons, without MissingNone.
 func MissingReasons() []MissingReason {
 	return []MissingReason{
 		MissingNoInventory, MissingNoSource, MissingNoMatch, MissingNotInstantiated, MissingDriverGone,
-		MissingDuplicate, MissingAmbiguous, MissingUnreadable,
+		MissingDuplicate, MissingAmbiguous, MissingUnreadable, MissingNoReadings,
 	}
 }
 
@@ -120,6 +122,7 @@ type deviceFacts struct {
 	listed    bool // in the inventory
 	held      bool // by a claim without admin access
 	matched   bool // at least one sample is its own
+	told      bool // one of these has readings, or says that it can't be read
 	versioned bool // a source has told the version of its driver
 	shadowed  bool // the sample of its hardware went to another device
 	ambiguous bool // a sample is of it or of another device
@@ -249,7 +252,10 @@ func (j *joiner) match(source SourceSamples, precedence int) {
 // it, not the slice's, which is a semantic version: 550.163.1 for 550.163.01.
 func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) {
 	d := &j.devices[n]
-	j.facts[n].matched = j.facts[n].matched || !healthOnly(sample) && !sample.Witness
+	if !healthOnly(sample) && !sample.Witness {
+		j.facts[n].matched = true
+		j.facts[n].told = j.facts[n].told || sample.Unreadable || len(sample.Readings) > 0
+	}
 	completeHardware(&d.Entry.Hardware, &sample.Hardware)
 	if own := sample.Hardware.DriverVersion; own != "" && !j.facts[n].versioned && validLabel(own) {
 		d.Entry.DriverVersion, j.facts[n].versioned = own, true
@@ -355,6 +361,8 @@ func (j *joiner) missing(d *Device, f deviceFacts) MissingReason {
 	switch {
 	case !d.Entry.Kind.Measurable():
 		return MissingNoSource
+	case f.matched && !f.told:
+		return MissingNoReadings
 	case f.matched:
 		return MissingUnreadable
 	case f.shadowed:

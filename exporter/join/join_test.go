@@ -148,7 +148,7 @@ func TestGaps(t *testing.T) {
 			jointest.Sample(driver.Hardware{UUID: "other"}, jointest.Watts(1)),
 		}, MissingNoMatch},
 		"a sample without readings": {
-			&driver.Hardware{UUID: "x"}, false, []driver.Sample{jointest.Sample(driver.Hardware{UUID: "x"})}, MissingUnreadable,
+			&driver.Hardware{UUID: "x"}, false, []driver.Sample{jointest.Sample(driver.Hardware{UUID: "x"})}, MissingNoReadings,
 		},
 		"an error of a device that can't be read": {&driver.Hardware{UUID: "x"}, false, []driver.Sample{{
 			Hardware: driver.Hardware{UUID: "x"}, Unreadable: true,
@@ -171,8 +171,12 @@ func TestGaps(t *testing.T) {
 		"a partition that is read": {
 			&mig, false, []driver.Sample{jointest.Sample(driver.Hardware{UUID: "MIG-1"}, jointest.Watts(1))}, MissingNone,
 		},
-		"a partition that can't be read": {
-			&mig, false, []driver.Sample{jointest.Sample(driver.Hardware{UUID: "MIG-1"})}, MissingUnreadable,
+		"a device that can't be read": {
+			&driver.Hardware{UUID: "x"}, false, []driver.Sample{{Hardware: driver.Hardware{UUID: "x"}, Unreadable: true}},
+			MissingUnreadable,
+		},
+		"a partition of which nothing is to be read": {
+			&mig, false, []driver.Sample{jointest.Sample(driver.Hardware{UUID: "MIG-1"})}, MissingNoReadings,
 		},
 		"what nothing can read": {&driver.Hardware{Kind: driver.KindPassthrough}, true, nil, MissingNoSource},
 		"another identity's hardware": {&driver.Hardware{

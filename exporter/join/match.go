@@ -270,7 +270,7 @@ func singleCPU(sample *driver.Sample) (int, bool) {
 func (j *joiner) matchCPU(source string, from origin, cpu int, sample *driver.Sample) {
 	for _, n := range j.index.cpu[cpu] {
 		d := &j.devices[n]
-		j.facts[n].matched = true
+		j.facts[n].matched, j.facts[n].told = true, true
 		for _, r := range sample.Readings {
 			if reason := rejectReading(j.catalogue, &r); reason != "" {
 				j.reject(source, reason, 1)

@@ -50,7 +50,7 @@ func (s State) attention() int {
 func (s State) Meaning() string {
 	switch s {
 	case StateUnhealthy:
-		return "its driver or the kubelet reports it as unhealthy, it can no longer be read, or it is held without a link"
+		return "its driver or the kubelet calls it unhealthy, it can no longer be read, or it is held without a link"
 	case StateGuest:
 		return "held, and handed to a virtual machine: the host can't read it"
 	case StateUnmeasured:

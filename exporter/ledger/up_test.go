@@ -46,6 +46,27 @@ func TestUp(t *testing.T) {
 	up(h.Tick(time.Second), map[string]float64{"gpu-0": 0, "twin": 0, "never": 0})
 }
 
+// A device of which its source has nothing to read is not down, even if it is held: it was never
+// read. Once it was, it is.
+func TestNothingToRead(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("claim", "p0")
+	h.Energy(1)
+	h.In.Sources[0].Samples = []driver.Sample{{Hardware: h.In.Inventory[jointest.ID("gpu-0")].Hardware}}
+	x := h.Tick(time.Second)
+	if len(x["dra_device_up"]) > 0 {
+		t.Errorf("up is %v", x["dra_device_up"])
+	}
+	h.Expect(x, map[[2]string]float64{{"dra_exporter_unresolved_devices", "reason=no_readings"}: 1})
+	silent := h.In.Sources[0].Samples
+	h.Energy(2)
+	h.Expect(h.Tick(time.Second), map[[2]string]float64{{"dra_device_up", "device=gpu-0"}: 1})
+	h.In.Sources[0].Samples = silent
+	h.Expect(h.Tick(time.Second), map[[2]string]float64{{"dra_device_up", "device=gpu-0"}: 0})
+	h.In.Sources[0].Samples[0].Unreadable = true
+	h.Expect(h.Tick(time.Second), map[[2]string]float64{{"dra_device_up", "device=gpu-0"}: 0})
+}
+
 // A device whose driver is gone is none that could be read, even if it was; while it is read, it is
 // up.
 func TestDriverGone(t *testing.T) {

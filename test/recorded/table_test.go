@@ -1,0 +1,116 @@
+package recorded
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// folder returns a folder of the recordings, and skips the test where there are none.
+func folder(t *testing.T, name string) string {
+	t.Helper()
+	root := os.Getenv("RECORDED")
+	if root == "" {
+		t.Skip("NOT RUN: RECORDED names no folder with recordings of real machines")
+	}
+	return filepath.Join(root, name)
+}
+
+// reason explains lines of tables: those whose "RECORDING: VALUE" its pattern matches, and, if when
+// is not nil, for which when is true.
+type reason struct {
+	pattern, why string
+	when         func(l line) bool
+}
+
+// The outcomes of a comparison.
+const (
+	right   = "right"
+	differs = "differs"
+	missing = "missing"
+)
+
+// line is one value of a second opinion, and what a source made of it.
+type line struct {
+	what, outcome string
+	theirs, ours  float64
+	why           string // "": not explained
+}
+
+// compare returns a line for each value of the second opinion, in the order of their names.
+// Quantities that the source does not have are missing. Tolerances are of rounding: one of the two
+// may have printed three digits.
+func compare(recording string, theirs, ours map[string]float64, reasons []reason) []line {
+	var lines []line
+	for _, what := range slices.Sorted(maps.Keys(theirs)) {
+		l := line{what: what, outcome: right, theirs: theirs[what]}
+		value, ok := ours[what]
+		l.ours = value
+		switch {
+		case !ok:
+			l.outcome = missing
+		case math.Abs(value-l.theirs) > 1e-3*math.Abs(l.theirs):
+			l.outcome = differs
+		}
+		for _, r := range reasons {
+			explains := l.outcome != right && l.why == "" && (r.when == nil || r.when(l))
+			if explains && regexp.MustCompile("^(?:"+r.pattern+")$").MatchString(recording+": "+what) {
+				l.why = r.why
+			}
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+// check prints the table of a recording and fails for each line that is not right and not
+// explained.
+func check(t *testing.T, recording string, theirs, ours map[string]float64, reasons []reason) {
+	t.Helper()
+	if len(theirs) == 0 {
+		t.Fatalf("the second opinion on %s has no values", recording)
+	}
+	lines := compare(recording, theirs, ours, reasons)
+	var table strings.Builder
+	count := map[string]int{}
+	for _, l := range lines {
+		count[l.outcome]++
+		value := fmt.Sprint(l.ours)
+		if l.outcome == missing {
+			value = "-"
+		}
+		fmt.Fprintf(&table, "\n%-8s %-34s %18v %18s  %s", l.outcome, l.what, l.theirs, value, l.why)
+		if l.outcome != right && l.why == "" {
+			t.Errorf("%s: %s is %s: %v, read %s", recording, l.what, l.outcome, l.theirs, value)
+		}
+	}
+	t.Logf("%s: %d right, %d differ, %d missing\n%-8s %-34s %18s %18s%s", recording, count[right], count[differs],
+		count[missing], "", "value", "second opinion", "read", table.String())
+}
+
+// What nothing explains is found, and what is explained is told apart.
+func TestCompare(t *testing.T) {
+	theirs := map[string]float64{"power": 9.087, "clock": 1e9, "fan": 3, "voltage": 1}
+	ours := map[string]float64{"power": 1.536, "clock": 1.0004e9, "other": 7}
+	got := compare("apu", theirs, ours, []reason{
+		{"a.*: power", "the processor's too", nil},
+		{"apu: fa", "not the whole name", nil},
+		{"card: voltage", "another", nil},
+		{"apu: voltage", "not so high", func(l line) bool { return l.theirs > 1 }},
+	})
+	want := []line{
+		{"clock", right, 1e9, 1.0004e9, ""},
+		{"fan", missing, 3, 0, ""},
+		{"power", differs, 9.087, 1.536, "the processor's too"},
+		{"voltage", missing, 1, 0, ""},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("lines %+v, want %+v", got, want)
+	}
+}
