@@ -115,7 +115,7 @@ u32 accumulation_counter prochot_residency_acc ppt_residency_acc socket_thm_resi
 
 // layoutV2 is version 2.0 to 2.4, of APUs. Of their names those that newer tables have too are
 // others here, since activity has units that differ from chip to chip of one version. Temperatures
-// are hundredths of a degree; powers are milliwatts where the table agrees with hwmon (see gpuPart).
+// are hundredths of a degree; powers are milliwatts where the table agrees with hwmon (gpuPart).
 func layoutV2(content uint8) string {
 	text := "u16 apu_temperature_gfx apu_temperature_soc _*8 _*2 _*2 "
 	if content == 0 {

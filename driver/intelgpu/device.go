@@ -288,9 +288,9 @@ func (p *pass) measureRest() {
 }
 
 // measureLimits reads the limits of power
-// (Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and sysfs-driver-intel-i915-hwmon): 1 is the
-// card, 2 the package; max is the sustained limit (PL1), cap that of bursts (PL2), crit the one of
-// peaks (I1), rated_max what the card comes with. What is enforced is the first of them that a
+// (Documentation/ABI/testing/sysfs-driver-intel-xe-hwmon and sysfs-driver-intel-i915-hwmon): 1 is
+// the card, 2 the package; max is the sustained limit (PL1), cap that of bursts (PL2), crit the one
+// of peaks (I1), rated_max what the card comes with. What is enforced is the first of them that a
 // driver has: a B580 has cap and crit alone, an A380 with xe the package's max.
 func (p *pass) measureLimits() {
 	for _, file := range [...]string{"/power1_max", "/power2_max", "/power1_cap", "/power2_cap"} {

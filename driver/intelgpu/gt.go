@@ -100,8 +100,8 @@ func (p *pass) completeGT(g *gt) {
 	}
 }
 
-// onlyGT returns the one GT of a GPU without a folder gt, which i915 has since Linux 5.18: its files
-// are those of the card (i915_sysfs.c). before is what is known of it, nil for nothing.
+// onlyGT returns the one GT of a GPU without a folder gt, which i915 has since Linux 5.18: its
+// files are those of the card (i915_sysfs.c). before is what is known of it, nil for nothing.
 func (p *pass) onlyGT(before *gt) *gt {
 	node := p.device.node
 	g := &gt{folder: node, engine: "render", idle: node + rc6Folder + "rc6_residency_ms"}

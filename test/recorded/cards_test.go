@@ -214,8 +214,8 @@ func clockOfLACT(name string) string {
 	return name
 }
 
-// cardReasons explain what differs from LACT, or is missing. A card of which LACT knows the power of
-// the GPU alone is an APU.
+// cardReasons explain what differs from LACT, or is missing. A card of which LACT knows the power
+// of the GPU alone is an APU.
 func cardReasons(theirs map[string]float64) []reason {
 	_, isAPU := theirs[powerOfGPU]
 	apu := func(line) bool { return isAPU }
