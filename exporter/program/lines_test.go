@@ -108,7 +108,8 @@ func TestFullPipeForTheLog(t *testing.T) {
 		}, nil, io.Discard, full)
 	}()
 	for answered := false; !answered; time.Sleep(10 * time.Millisecond) {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/readyz", http.NoBody)
+		url := "http://" + address + "/readyz"
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}

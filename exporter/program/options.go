@@ -42,6 +42,8 @@ type options struct {
 	createdSamples    bool
 	pprof             bool
 	kubeAuthorization bool
+	withAPI, withPage bool
+	hosts             []string
 
 	node           string
 	kubeletRoot    string
@@ -141,6 +143,13 @@ func (o *options) addWebFlags(g *flagGroup) {
 		"Write _created lines in OpenMetrics text. Most scrapers make series of them; protobuf carries created "+
 			"timestamps without this.",
 	).BoolVar(&o.createdSamples)
+	g.Flag("web.api", "Serve JSON under /api/; the command top needs it.").Default("true").BoolVar(&o.withAPI)
+	g.Flag("web.page", "Serve the page at /.").Default("true").BoolVar(&o.withPage)
+	g.Flag(
+		"web.host",
+		"Name under which browsers find the page and the JSON (repeatable), besides addresses, the node's name, and names "+
+			"without a dot or in .svc, .cluster.local, .internal: requests to others are refused.",
+	).PlaceHolder("NAME").StringsVar(&o.hosts)
 	g.Flag("web.pprof", "Serve profiles under /debug/pprof/.").BoolVar(&o.pprof)
 	g.Flag(
 		"web.kube-authorization",

@@ -84,7 +84,9 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 		Metrics: renderer, Latest: sampler.Latest, Node: o.node, MetricsPath: o.telemetryPath, Pprof: o.pprof,
 		Version: cmp.Or(version.Version, "development build"), Scrapes: scrapes, QuietAfter: o.quietAfter,
 		Log: log, Health: sampler.Health, Recorder: flight.Recorder,
-		Sources: func() []web.Source { return sourceStates(in.sources, list, metrics.States()) },
+		WithoutAPI: !o.withAPI, WithoutPage: !o.withPage, Hosts: o.hosts,
+		Rejected: func(r driver.Rejection) { metrics.Reject(r) },
+		Sources:  func() []web.Source { return sourceStates(in.sources, list, metrics.States()) },
 	}))
 	if err != nil {
 		return err

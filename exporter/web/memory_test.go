@@ -36,7 +36,7 @@ func TestOldSnapshotsAreNotKept(t *testing.T) {
 			"/metrics", "/", "/page/rows", "/page/detail?device=gpu-4", "/api/v1/snapshot", "/api/v1/fit",
 		} {
 			w := httptest.NewRecorder()
-			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, http.NoBody))
+			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1"+path, http.NoBody))
 			if w.Code != http.StatusOK {
 				t.Fatalf("%s: status %d", path, w.Code)
 			}

@@ -45,16 +45,6 @@ func newPages(c Config, documents, recordings *answers) *pages {
 	return &pages{Config: c, documents: documents, recordings: recordings, templates: templates}
 }
 
-// register adds the paths of the page.
-func (p *pages) register(mux *http.ServeMux) {
-	mux.HandleFunc("GET /{$}", p.serveHTML)
-	mux.HandleFunc("GET "+underPage+"rows", p.serveRows)
-	mux.HandleFunc("GET "+underPage+"detail", p.serveDetail)
-	for name, kind := range map[string]string{"script.js": "text/javascript", "style.css": "text/css"} {
-		mux.HandleFunc("GET "+underPage+name, asset(name, kind+"; charset=utf-8"))
-	}
-}
-
 // asset serves a file that changes with the program alone.
 func asset(name, kind string) http.HandlerFunc {
 	content, err := pageFiles.ReadFile("page/" + name)

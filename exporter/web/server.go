@@ -6,18 +6,17 @@ package web
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/pprof"
 	"path"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
@@ -36,6 +35,11 @@ type Config struct {
 	Sources     func() []Source    // their state; nil: unknown
 	Recorder    *recorder.Recorder // nil: none
 	Log         *slog.Logger
+	// WithoutAPI and WithoutPage switch the JSON and the page off.
+	WithoutAPI, WithoutPage bool
+	// Hosts are names of the server besides those that nobody can claim in DNS: see [Config.knows].
+	Hosts    []string
+	Rejected func(driver.Rejection) // is told of each request that is refused; nil: nobody is
 }
 
 // Probes are the paths that are answered whoever asks, and however many others do.
@@ -56,41 +60,22 @@ func CheckMetricsPath(of string) error {
 	return nil
 }
 
-// NewHandler returns the handler of all pages: the metrics, /healthz, /readyz, /api/v1/snapshot,
-// /api/v1/history, /api/v1/incidents, and the page at / with what it needs below /page/.
+// NewHandler returns the handler of all [Routes].
 func NewHandler(c Config) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET "+c.MetricsPath, c.Scrapes.count(serveMetrics(c.Metrics, newAnswers(c.Latest, c.Log))))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { probe(w, c) })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if c.Latest() == nil {
-			respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
-			return
+	for _, r := range c.routes() {
+		handler := r.handler
+		switch {
+		case r.Kind == KindProfile && !c.Pprof:
+			continue
+		case r.Kind == KindAPI && c.WithoutAPI:
+			handler = switchedOff("--no-web.api")
+		case r.Kind == KindPage && c.WithoutPage:
+			handler = switchedOff("--no-web.page")
+		case r.Kind == KindAPI, r.Kind == KindPage:
+			handler = c.forBrowsers(handler)
 		}
-		probe(w, c)
-	})
-	documents := newAnswers(c.Latest, c.Log)  // of their own, so that no scrape waits for them
-	recordings := newAnswers(c.Latest, c.Log) // likewise: queries make many different ones
-	for name, report := range map[string]func(w io.Writer, s *exposition.Snapshot) error{
-		"snapshot": func(w io.Writer, s *exposition.Snapshot) error { return writeReport(w, s, c.Node, c.QuietAfter) },
-		"fit": func(w io.Writer, s *exposition.Snapshot) error {
-			return json.NewEncoder(w).Encode(NewFitReport(s, c.Node))
-		},
-	} {
-		mux.HandleFunc("GET /api/v1/"+name, func(w http.ResponseWriter, r *http.Request) {
-			serveReport(w, r, c.Latest(), documents, name, report)
-		})
-	}
-	mux.HandleFunc("GET /api/v1/history", serveRecording(c, recordings, c.history))
-	mux.HandleFunc("GET /api/v1/incidents", serveRecording(c, recordings, c.incidents))
-	mux.HandleFunc("GET /api/v1/receipts", serveRecording(c, recordings, c.receipts))
-	newPages(c, documents, recordings).register(mux)
-	if c.Pprof {
-		mux.HandleFunc("/debug/pprof/", pprof.Index)
-		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+		mux.Handle(r.Pattern, handler)
 	}
 	return mux
 }

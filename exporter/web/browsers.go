@@ -1,0 +1,67 @@
+package web
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// forBrowsers refuses what a page of another site has a browser ask for: requests to a name that
+// another site may own and let point here (DNS rebinding), and requests of another origin. Links
+// from other sites work.
+func (c Config) forBrowsers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !c.knows(r.Host):
+			c.refuseBrowser(w, http.StatusMisdirectedRequest,
+				"this is no name of the server: name it in --web.host, or ask for its address\n")
+		case !c.isOwnOrigin(r):
+			c.refuseBrowser(w, http.StatusForbidden, "another site asks\n")
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+func (c Config) refuseBrowser(w http.ResponseWriter, status int, why string) {
+	if c.Rejected != nil {
+		c.Rejected(driver.Rejection{Input: "requests", Reason: driver.ReasonForbidden, Count: 1})
+	}
+	respond(w, status, why)
+}
+
+// knows reports whether a host, as a request has it, is the server's for sure: an address, a name
+// without a dot, a name below a domain that is in no public DNS, the node's name, or one of Hosts.
+func (c Config) knows(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.ToLower(strings.TrimSuffix(strings.Trim(name, "[]"), "."))
+	if address, _, _ := strings.Cut(name, "%"); address != "" {
+		if _, err := netip.ParseAddr(address); err == nil {
+			return true
+		}
+	}
+	private := func(domain string) bool { return strings.HasSuffix(name, domain) }
+	return !strings.Contains(name, ".") || name == strings.ToLower(c.Node) || slices.Contains(c.Hosts, name) ||
+		slices.ContainsFunc([]string{".localhost", ".svc", ".cluster.local", ".internal"}, private)
+}
+
+// isOwnOrigin reports whether a request is of a page of the server, or of no page.
+func (c Config) isOwnOrigin(r *http.Request) bool {
+	if r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate" {
+		return false
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && strings.EqualFold(u.Host, r.Host)
+}

@@ -1,0 +1,109 @@
+package web
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// routesOf returns the statuses of the examples of all routes, by kind.
+func routesOf(t *testing.T, c Config, change func(*http.Request)) map[Kind]map[int]int {
+	t.Helper()
+	handler := NewHandler(c)
+	out := map[Kind]map[int]int{}
+	for _, route := range Routes("/metrics") {
+		if route.Kind == KindMetrics || route.Kind == KindProfile {
+			continue
+		}
+		r := httptest.NewRequest(http.MethodGet, route.Example, http.NoBody)
+		r.Host = "10.0.0.7:10985"
+		change(r)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		if out[route.Kind] == nil {
+			out[route.Kind] = map[int]int{}
+		}
+		out[route.Kind][w.Code]++
+	}
+	return out
+}
+
+// Names that another site can own reach neither the page nor the JSON, whatever path it is; nor do
+// scripts of other sites. Addresses, port-forwarding, services, links, and probes work.
+func TestOtherSites(t *testing.T) {
+	c := receiptNode(t)
+	c.Node, c.Hosts = "Node1.example.com", []string{"gpu.example.org"}
+	refused := 0
+	c.Rejected = func(r driver.Rejection) {
+		if r.Input != "requests" || r.Reason != driver.ReasonForbidden {
+			t.Errorf("rejected %+v", r)
+		}
+		refused += r.Count
+	}
+	const ok, misdirected, forbidden = http.StatusOK, http.StatusMisdirectedRequest, http.StatusForbidden
+	for _, test := range []struct {
+		host    string
+		headers string // NAME=VALUE, separated by spaces
+		want    int
+	}{
+		{host: "10.0.0.7:10985", want: ok},
+		{host: "[fd00::7]:10985", want: ok},
+		{host: "[fe80::7%25eth0]:10985", want: ok},
+		{host: "fd00::7", want: ok},
+		{host: "localhost:8001", want: ok},
+		{host: "LOCALHOST", want: ok},
+		{host: "node1", want: ok},
+		{host: "node1.example.com:10985", want: ok},
+		{host: "gpu.example.org", want: ok},
+		{host: "dra-exporter.monitoring.svc:10985", want: ok},
+		{host: "dra-exporter.monitoring.svc.cluster.local.", want: ok},
+		{host: "evil.example.org:10985", want: misdirected},
+		{host: "10.0.0.7.evil.example.org", want: misdirected},
+		{host: "a.svc.evil.example.org", want: misdirected},
+		{host: "10.0.0.7:10985", headers: "Origin=http://10.0.0.7:10985", want: ok},
+		{host: "10.0.0.7:10985", headers: "Origin=http://10.0.0.7:80", want: forbidden},
+		{host: "10.0.0.7:10985", headers: "Origin=https://evil.example.org", want: forbidden},
+		{host: "10.0.0.7:10985", headers: "Origin=null", want: forbidden},
+		{host: "10.0.0.7:10985", headers: "Sec-Fetch-Site=cross-site Sec-Fetch-Mode=no-cors", want: forbidden},
+		{host: "10.0.0.7:10985", headers: "Sec-Fetch-Site=cross-site Sec-Fetch-Mode=navigate", want: ok},
+		{host: "10.0.0.7:10985", headers: "Sec-Fetch-Site=same-origin Sec-Fetch-Mode=cors", want: ok},
+	} {
+		before := refused
+		got := routesOf(t, c, func(r *http.Request) {
+			r.Host = test.host
+			for header := range strings.FieldsSeq(test.headers) {
+				name, value, _ := strings.Cut(header, "=")
+				r.Header.Set(name, value)
+			}
+		})
+		for _, kind := range []Kind{KindAPI, KindPage} {
+			if got[kind][test.want] != 5 {
+				t.Errorf("%s %s: statuses of %s are %v, want %d alone", test.host, test.headers, kind, got[kind], test.want)
+			}
+		}
+		if got[KindProbe][ok] != 2 {
+			t.Errorf("%s %s: probes have %v", test.host, test.headers, got[KindProbe])
+		}
+		if counted := refused - before; counted > 0 != (test.want != ok) {
+			t.Errorf("%s %s: %d are counted", test.host, test.headers, counted)
+		}
+	}
+}
+
+// The JSON and the page can be switched off, each with all of its paths.
+func TestSwitchedOff(t *testing.T) {
+	c := receiptNode(t)
+	c.WithoutAPI = true
+	got := routesOf(t, c, func(*http.Request) {})
+	if got[KindAPI][http.StatusNotFound] != 5 || got[KindPage][http.StatusOK] != 5 {
+		t.Errorf("without the JSON: %v", got)
+	}
+	c.WithoutAPI, c.WithoutPage = false, true
+	got = routesOf(t, c, func(*http.Request) {})
+	if got[KindAPI][http.StatusOK] != 5 || got[KindPage][http.StatusNotFound] != 5 || got[KindProbe][http.StatusOK] != 2 {
+		t.Errorf("without the page: %v", got)
+	}
+}

@@ -1,0 +1,103 @@
+package web
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/pprof"
+
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+)
+
+// Kind is what a route serves.
+type Kind string
+
+// The kinds of routes.
+const (
+	KindMetrics Kind = "metrics"
+	KindProbe   Kind = "probe"
+	KindAPI     Kind = "api"  // JSON
+	KindPage    Kind = "page" // HTML, and what it needs
+	KindProfile Kind = "profile"
+)
+
+// Route is a path of the server.
+type Route struct {
+	Kind    Kind
+	Pattern string // of [http.ServeMux]
+	Example string // a path and query
+}
+
+// Routes returns all paths of the server.
+func Routes(metricsPath string) []Route {
+	all := Config{MetricsPath: metricsPath, Scrapes: &Scrapes{}}.routes()
+	out := make([]Route, 0, len(all))
+	for _, r := range all {
+		out = append(out, r.Route)
+	}
+	return out
+}
+
+type route struct {
+	Route
+
+	handler http.Handler
+}
+
+// routes is the table of all paths of the server.
+func (c Config) routes() []route {
+	documents := newAnswers(c.Latest, c.Log)  // of their own, so that no scrape waits for them
+	recordings := newAnswers(c.Latest, c.Log) // likewise: queries make many different ones
+	report := func(name string, write func(w io.Writer, s *exposition.Snapshot) error) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) { serveReport(w, r, c.Latest(), documents, name, write) }
+	}
+	snapshot := func(w io.Writer, s *exposition.Snapshot) error { return writeReport(w, s, c.Node, c.QuietAfter) }
+	fit := func(w io.Writer, s *exposition.Snapshot) error {
+		return json.NewEncoder(w).Encode(NewFitReport(s, c.Node))
+	}
+	of := func(kind Kind, path, query string, handler http.Handler) route {
+		return route{Route{kind, "GET " + path, path + query}, handler}
+	}
+	profile := func(path, query string, handler http.HandlerFunc) route {
+		return route{Route{KindProfile, path, path + query}, handler}
+	}
+	p := newPages(c, documents, recordings)
+	root := of(KindPage, "/", "", http.HandlerFunc(p.serveHTML))
+	root.Pattern = "GET /{$}"
+	return []route{
+		of(KindMetrics, c.MetricsPath, "", c.Scrapes.count(serveMetrics(c.Metrics, newAnswers(c.Latest, c.Log)))),
+		of(KindProbe, "/healthz", "", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { probe(w, c) })),
+		of(KindProbe, "/readyz", "", http.HandlerFunc(c.ready)),
+		of(KindAPI, "/api/v1/snapshot", "", report("snapshot", snapshot)),
+		of(KindAPI, "/api/v1/fit", "", report("fit", fit)),
+		of(KindAPI, "/api/v1/history", "?device=gpu-0", serveRecording(c, recordings, c.history)),
+		of(KindAPI, "/api/v1/incidents", "", serveRecording(c, recordings, c.incidents)),
+		of(KindAPI, "/api/v1/receipts", "", serveRecording(c, recordings, c.receipts)),
+		root,
+		of(KindPage, underPage+"rows", "", http.HandlerFunc(p.serveRows)),
+		of(KindPage, underPage+"detail", "?device=gpu-0", http.HandlerFunc(p.serveDetail)),
+		of(KindPage, underPage+"script.js", "", asset("script.js", "text/javascript; charset=utf-8")),
+		of(KindPage, underPage+"style.css", "", asset("style.css", "text/css; charset=utf-8")),
+		profile("/debug/pprof/", "", pprof.Index),
+		profile("/debug/pprof/cmdline", "", pprof.Cmdline),
+		profile("/debug/pprof/profile", "?seconds=1", pprof.Profile),
+		profile("/debug/pprof/symbol", "", pprof.Symbol),
+		profile("/debug/pprof/trace", "?seconds=1", pprof.Trace),
+	}
+}
+
+// ready answers the probe of readiness.
+func (c Config) ready(w http.ResponseWriter, _ *http.Request) {
+	if c.Latest() == nil {
+		respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
+		return
+	}
+	probe(w, c)
+}
+
+// switchedOff answers for a path that a flag switches off.
+func switchedOff(flag string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		respond(w, http.StatusNotFound, "switched off ("+flag+")\n")
+	})
+}
