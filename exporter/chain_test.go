@@ -154,7 +154,8 @@ func (c *chain) step(t *testing.T) {
 // the ledger still knows when they held a device.
 func TestEndedClaimsAreFreed(t *testing.T) {
 	devices := 200
-	if testmain.RaceEnabled {
+	few := testmain.RaceEnabled || testing.Short()
+	if few {
 		devices /= 10
 	}
 	const pause = 30 * time.Second
@@ -182,9 +183,8 @@ func TestEndedClaimsAreFreed(t *testing.T) {
 			t.Errorf("the heap has %d KiB after %d claims, %d KiB after %d",
 				live[early]>>10, early*devices, live[late]>>10, late*devices)
 		}
-		// 3975 are measured. A tenth of the claims, with the race detector, take less than what the node
-		// itself takes.
-		if each > 4100 && !testmain.RaceEnabled {
+		// 3975 are measured. A tenth of the claims take less than what the node itself takes.
+		if each > 4100 && !few {
 			t.Errorf("a claim of the last 10 minutes takes %d bytes", each)
 		}
 		if len(c.latest.Claims) < 2*c.devices || c.latest.Dropped > 0 {

@@ -1,11 +1,13 @@
 package chart
 
 import (
+	"context"
+	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,18 +16,21 @@ import (
 // help builds the program and returns its help text.
 func help(t *testing.T) string {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "dra-exporter")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./exporter/cmd/dra-exporter")
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	out, err := exec.CommandContext(t.Context(), program, "--help-long").CombinedOutput()
+	text, err := helpOnce()
 	if err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Fatalf("%v: %s", err, text)
 	}
-	return string(out)
+	return text
 }
+
+// helpOnce runs the program of this tree once for all tests. Without cgo it is linked faster, and
+// has the same flags.
+var helpOnce = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals // a program is built once
+	run := exec.CommandContext(context.Background(), "go", "run", "./exporter/cmd/dra-exporter", "--help-long")
+	run.Dir, run.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
+	out, err := run.CombinedOutput()
+	return string(out), err
+})
 
 // settings are the settings of a container by flag or environment variable.
 func settings(c *corev1.Container) map[string][]string {

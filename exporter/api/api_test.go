@@ -8,8 +8,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -103,6 +105,14 @@ func shut(part any) {
 // ask returns what an exporter on a node answers, as soon as it has what a function wants.
 func ask(t *testing.T, node *simnode.Node, path string, has func(text string) bool, flags ...string) string {
 	t.Helper()
+	return askIn(t, node, func(string) string { return path }, has, flags...)
+}
+
+// askIn is ask with a path that depends on the answer before.
+func askIn(
+	t *testing.T, node *simnode.Node, path func(last string) string, has func(text string) bool, flags ...string,
+) string {
+	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +135,7 @@ func ask(t *testing.T, node *simnode.Node, path string, has func(text string) bo
 	}()
 	text := ""
 	for ; ctx.Err() == nil && !has(text); time.Sleep(100 * time.Millisecond) {
-		if text, err = get(ctx, "http://"+address+path); err != nil {
+		if text, err = get(ctx, "http://"+address+path(text)); err != nil {
 			text = ""
 		}
 	}
@@ -154,10 +164,13 @@ func get(ctx context.Context, address string) (string, error) {
 }
 
 // demoNode returns a node with shared, partitioned, unhealthy, idle and oversized devices, on which
-// pods come and go.
-func demoNode(t *testing.T) *simnode.Node {
+// pods come and go. The functions change its devices first.
+func demoNode(t *testing.T, change ...func([]simnode.Device)) *simnode.Node {
 	t.Helper()
 	scenario := simnode.Demo(1, simnode.DefaultHang)
+	for _, f := range change {
+		f(scenario.Devices)
+	}
 	node, err := simnode.New(filepath.Join(t.TempDir(), "node"), 1, scenario.Devices, simnode.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -219,7 +232,16 @@ func TestHistoryAnswers(t *testing.T) {
 
 func TestIncidentAnswers(t *testing.T) {
 	t.Parallel()
-	answer := ask(t, demoNode(t), "/api/v1/incidents", func(text string) bool {
+	node := demoNode(t, func(devices []simnode.Device) { devices[1].XIDEvery = 2 * time.Second })
+	const path = "/api/v1/incidents"
+	// An incident that is asked for by its identity has what was recorded so far.
+	id := regexp.MustCompile(`"id":"([^"]+)"`)
+	answer := askIn(t, node, func(last string) string {
+		if found := id.FindStringSubmatch(last); found != nil && strings.Contains(last, `"hit":true`) {
+			return path + "?id=" + url.QueryEscape(found[1])
+		}
+		return path
+	}, func(text string) bool {
 		return strings.Contains(text, `"hit":true`) && strings.Contains(text, `"series":[{`)
 	})
 	checkAnswer(t, publishedIncidents, answer, [][2]string{
@@ -236,7 +258,7 @@ func TestReceiptAnswers(t *testing.T) {
 	t.Parallel()
 	answer := ask(t, demoNode(t), "/api/v1/receipts", func(text string) bool {
 		return strings.Contains(text, `"quantity":"energy"`) && strings.Contains(text, `"peaks":[`)
-	}, "--retention=3s") // a receipt is made at the latest when the claim is forgotten
+	}, "--retention=1s") // a receipt is made at the latest when the claim is forgotten
 	checkAnswer(t, publishedReceipts, answer, [][2]string{
 		{`"ChargePeriodEnd":"`, `"ChargePeriodEnd":"at `},
 		{`"SubAccountName":`, `"SubAccount":`},

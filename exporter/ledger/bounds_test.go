@@ -37,7 +37,9 @@ func TestTimelineIsBounded(t *testing.T) {
 		h.In.View.Allocations = []podresources.Allocation{
 			jointest.Allocation("gpu-0", fmt.Sprint("c", i%7), fmt.Sprint("p", i%5)),
 		}
-		h.Tick(100 * time.Millisecond)
+		h.In.View.At = h.Now
+		h.Advance()
+		h.Now = h.Now.Add(100 * time.Millisecond)
 		if _, _, n := h.Ledger.Sizes(jointest.ID("gpu-0")); n > ledger.MaxSegments+2 {
 			t.Fatalf("the timeline has %d segments", n)
 		}

@@ -19,7 +19,7 @@ import (
 // error codes of new names come and go in a hundred thousand ticks.
 func TestSteadyStateDoesNotGrow(t *testing.T) {
 	claims, ticksEach := 10_000, 10
-	if testmain.RaceEnabled {
+	if testmain.RaceEnabled || testing.Short() {
 		claims /= 10
 	}
 	l := ledger.New(exportertest.LedgerConfig())
