@@ -79,13 +79,49 @@ image-tar: build ## build the same image without container engine and registry, 
 		-revision='$(REVISION)' -created='$(call git,log -1 --format=%ct)'
 	echo "bin/image.tar: $(IMAGE):$(VERSION)"
 
+# Sources are tested on trees of thousands of small files, which take 30 times as long on a disk:
+# temporary files are in memory, where there is room and programs may run.
+memory = $$([ "$$(df --output=avail -k /dev/shm | tail -n1)" -gt $$((4 << 20)) ] && \
+	awk '$$2 == "/dev/shm" { how = $$4 } END { if (how && how !~ /noexec/) print "/dev/shm" }' /proc/mounts || :)
+
+# $(call unit_tests,modules,flags): runs the unit tests, and prints the ten slowest.
+define unit_tests
+export TMPDIR="$${TMPDIR:-$(memory)}"
+said=$$(mktemp -d)
+trap 'rm -rf "$$said"' EXIT
+status=0
+for folder in $(1); do
+	echo "== $$folder: go test $(strip $(2)) ./..."
+	(cd "$$folder" && $(GOTESTSUM) --format=pkgname-and-test-fails --format-hide-empty-pkg \
+		--jsonfile="$$said/of-$${folder//\//-}" -- $(2) ./...) || status=1
+done
+cat "$$said"/of-* >"$$said/all"
+echo "== the ten slowest tests"
+$(GOTESTSUM) tool slowest --num=10 --jsonfile="$$said/all"
+exit $$status
+endef
+
 .PHONY: test
-test: deps ## run the unit tests of every module with the race detector, and build without cgo
+test: deps $(GOTESTSUM) ## run every unit test in two minutes or so, with few cases of each property; prints the ten slowest
+	@$(call unit_tests,$(unit_modules),-short)
+
+.PHONY: test-race
+test-race: deps $(GOTESTSUM) ## the same with the race detector, in many minutes; and build without cgo
 	@echo "== CGO_ENABLED=0 go build ./..."
 	CGO_ENABLED=0 go build ./...
-	echo "== the tests of the exporter that the race detector makes long, in full"
-	go test ./exporter ./exporter/join ./exporter/ledger ./exporter/exposition ./exporter/recorder
-	$(call each,$(unit_modules),go test $$([ "$$folder" = deployments ] || echo -race) -timeout=30m ./...)
+	$(call unit_tests,$(filter-out deployments,$(unit_modules)),-short -race -timeout=30m)
+
+CHECKS ?= 200
+.PHONY: test-deep
+test-deep: deps ## run the unit tests with all cases: every file and fault, and each property CHECKS=200 times
+	@export TMPDIR="$${TMPDIR:-$(memory)}"
+	imports='{{range .}}{{if eq . "pgregory.net/rapid"}}{{$$.ImportPath}}{{"\n"}}{{end}}{{end}}'
+	properties=$$(go list -f "{{with .TestImports}}$$imports{{end}}{{with .XTestImports}}$$imports{{end}}" ./... | sort -u | grep .)
+	status=0
+	go test -timeout=30m $$properties -args -rapid.checks=$(CHECKS) || status=1
+	go test -timeout=30m $$(go list ./... | grep -vxF "$$properties") || status=1
+	($(call each,$(filter-out .,$(unit_modules)),go test -timeout=30m ./...)) || status=1
+	exit $$status
 
 .PHONY: test-e2e
 test-e2e: deps build cluster-build $(PROMTOOL) $(PROMETHEUS) $(THANOS) $(PINT) $(SCHEMA) ## run the system tests: the program end to end, and the accuracy of its metrics

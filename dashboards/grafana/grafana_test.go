@@ -44,8 +44,8 @@ func TestBoards(t *testing.T) {
 	}
 }
 
-// TestRemovedMetric removes each metric that a dashboard names from the catalog: the first dashboard
-// that names it fails to build.
+// TestRemovedMetric removes each metric that a dashboard names from the catalog: the first
+// dashboard that names it fails to build.
 func TestRemovedMetric(t *testing.T) {
 	used, all := map[string]bool{}, newCatalog(t)
 	word := regexp.MustCompile(`\w+_\w+|\bup\{`)

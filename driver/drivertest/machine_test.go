@@ -34,7 +34,11 @@ func TestRemoveEach(t *testing.T) {
 		remove()
 		seen[path] = present()
 	})
-	if diff := cmp.Diff(map[string][]string{"a/x": {"a/y", "b/z"}, "a/y": {"a/x", "b/z"}}, seen); diff != "" {
+	want := map[string][]string{"a/x": {"a/y", "b/z"}, "a/y": {"a/x", "b/z"}}
+	if testing.Short() {
+		delete(want, "a/y") // the first of every five files is tested
+	}
+	if diff := cmp.Diff(want, seen); diff != "" {
 		t.Errorf("what is there (-want +got):\n%s", diff)
 	}
 	if content, err := os.ReadFile(filepath.Join(m.Root, "a", "x")); string(content) != "1\n" {

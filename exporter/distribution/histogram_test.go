@@ -44,8 +44,8 @@ func (m model) max() float64 {
 	return n
 }
 
-// quantile returns the lowest value below or at which the values were for the part q of the time. It
-// counts whole milliseconds, since the seconds of each value are not exact as binary fractions.
+// quantile returns the lowest value below or at which the values were for the part q of the time.
+// It counts whole milliseconds, since the seconds of each value are not exact as binary fractions.
 func (m model) quantile(q float64) float64 {
 	sorted := slices.SortedFunc(slices.Values(m), func(a, b observation) int {
 		if a.value < b.value {

@@ -68,7 +68,7 @@ func TestDemo(t *testing.T) {
 }
 
 func TestInterrupted(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	status, stdout, stderr := runDemo(ctx, t)
 	if status != 0 || !strings.Contains(stdout, "pods simulated") {

@@ -25,6 +25,7 @@ $(eval $(call tool,PROMETHEUS,test/tools,github.com/prometheus/prometheus/cmd/pr
 # Thanos takes labels apart as slices.
 $(eval $(call tool,THANOS,test/tools/thanos,github.com/thanos-io/thanos/cmd/thanos,-tags=slicelabels))
 $(eval $(call tool,PINT,test/tools,github.com/cloudflare/pint/cmd/pint))
+$(eval $(call tool,GOTESTSUM,test/tools,gotest.tools/gotestsum))
 $(eval $(call tool,BENCHSTAT,test/tools,golang.org/x/perf/cmd/benchstat))
 $(eval $(call tool,GOVULNCHECK,test/tools,golang.org/x/vuln/cmd/govulncheck))
 $(eval $(call tool,GOLANGCI_LINT,test/tools,github.com/golangci/golangci-lint/v2/cmd/golangci-lint))

@@ -1,14 +1,20 @@
-package main
+package e2e
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/live"
 )
 
 // The demo plays what happens to claims, and the exporter on it says so.
@@ -89,19 +95,28 @@ func get(ctx context.Context, url string) string {
 	return string(body)
 }
 
-// startDemo runs the demo for so long at most. end ends it, and waits for that.
+// startDemo builds and runs the demo for so long at most. end ends it, and waits for that.
 func startDemo(t *testing.T, most time.Duration) (ctx context.Context, address string, end func()) {
 	t.Helper()
+	demo := filepath.Join(t.TempDir(), "demo")
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join("..", "..", ".."), "-o", demo, "./test/demo")
+	if said, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, said)
+	}
+	address = live.FreeAddress(t)
 	ctx, stop := context.WithTimeout(t.Context(), most)
-	address = freeAddress(t)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if status, _, stderr := runDemoOn(ctx, t, address); status != 0 {
-			t.Errorf("status %d: %s", status, stderr)
+	run := exec.Command(demo, "--listen="+address) //nolint:noctx // it is interrupted below, not killed
+	var stderr strings.Builder
+	run.Stderr = &stderr
+	if err := run.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return ctx, address, func() {
+		stop()
+		if err := errors.Join(run.Process.Signal(os.Interrupt), run.Wait()); err != nil {
+			t.Errorf("%v: %s", err, &stderr)
 		}
-	}()
-	return ctx, address, func() { stop(); <-ended }
+	}
 }
 
 // value returns the value of the first series of a family with the claim and the device, 0 if there
