@@ -17,6 +17,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -33,13 +35,21 @@ const (
 	maxQueue = 64
 )
 
+// Config configures a [Folder].
+type Config struct {
+	Path string
+	Log  *slog.Logger
+	// Rejected is told of each document that could not be used, or is lost.
+	Rejected func(driver.Rejection)
+	// Report is told of each attempt to write a document, or of the first one, which [Open] makes.
+	Report func(took time.Duration, err error)
+}
+
 // Folder keeps documents in a folder. Keep is safe for concurrent use with Run.
 type Folder struct {
-	path  string
-	log   *slog.Logger
+	Config
+
 	queue chan document
-	// Rejected is told of each file that could not be used or written.
-	rejected func(driver.Rejection)
 }
 
 type document struct {
@@ -47,31 +57,42 @@ type document struct {
 	content  any
 }
 
-// Open makes the folder, unless it is there, and checks that it can be written. Files that an
-// earlier process did not finish are removed.
-func Open(path string, log *slog.Logger, rejected func(driver.Rejection)) (*Folder, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("make folder: %w", err)
-	}
-	f := &Folder{path: path, log: log, queue: make(chan document, maxQueue), rejected: rejected}
-	left, err := filepath.Glob(filepath.Join(path, temporary+"*"))
-	if err != nil {
-		return nil, fmt.Errorf("list folder: %w", err)
-	}
+// Open makes the folder, unless it is there, and checks whether it can be written: if not, that is
+// reported and tried again with each document. Files that an earlier process did not finish are
+// removed. An error is that the path leads to no folder.
+func Open(c Config) (*Folder, error) {
+	f := &Folder{Config: c, queue: make(chan document, maxQueue)}
+	begun := time.Now()
+	left, _ := filepath.Glob(filepath.Join(c.Path, temporary+"*")) // fails for a bad pattern alone
 	for _, name := range left {
-		if err := os.Remove(name); err != nil {
-			return nil, fmt.Errorf("remove an incomplete file: %w", err)
-		}
+		_ = os.Remove(name) // else it is removed another time
+	}
+	err := Check(c.Path)
+	if info, statErr := os.Stat(c.Path); statErr == nil && !info.IsDir() || errors.Is(err, syscall.ENOTDIR) {
+		return nil, err
+	}
+	f.Report(time.Since(begun), err)
+	return f, nil
+}
+
+// Check returns an error if a folder can't be made, or not be written. What it writes it removes.
+func Check(path string) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return fmt.Errorf("make folder: %w", err)
 	}
 	probe, err := os.CreateTemp(path, temporary)
 	if err != nil {
-		return nil, fmt.Errorf("write to folder: %w", err)
+		return fmt.Errorf("write to folder: %w", err)
 	}
+	_, err = probe.Write(make([]byte, 1)) // without a byte, it takes no space
 	_ = probe.Close()
-	if err := os.Remove(probe.Name()); err != nil {
-		return nil, fmt.Errorf("write to folder: %w", err)
+	if removing := os.Remove(probe.Name()); err == nil {
+		err = removing
 	}
-	return f, nil
+	if err != nil {
+		return fmt.Errorf("write to folder: %w", err)
+	}
+	return nil
 }
 
 // Load reads the documents of a kind, in order of their identities. A file that can't be used costs
@@ -79,7 +100,7 @@ func Open(path string, log *slog.Logger, rejected func(driver.Rejection)) (*Fold
 func Load[T any](f *Folder, kind string, valid func(*T) bool) []*T {
 	names, err := f.files(kind)
 	if err != nil {
-		f.log.Warn("documents can't be read", "kind", kind, "folder", f.path, "err", err)
+		f.Log.Warn("documents can't be read", "kind", kind, "folder", f.Path, "err", err)
 		return nil
 	}
 	var out []*T
@@ -90,9 +111,9 @@ func Load[T any](f *Folder, kind string, valid func(*T) bool) []*T {
 			err = errInvalid
 		}
 		if err != nil {
-			f.log.Warn("a document is damaged, and removed", "kind", kind, "file", name, "err", err)
-			f.rejected(driver.Rejection{Input: kind, Reason: driver.ReasonMalformed, Count: 1})
-			_ = os.Remove(filepath.Join(f.path, name))
+			f.Log.Warn("a document is damaged, and removed", "kind", kind, "file", name, "err", err)
+			f.Rejected(driver.Rejection{Input: kind, Reason: driver.ReasonMalformed, Count: 1})
+			_ = os.Remove(filepath.Join(f.Path, name))
 			continue
 		}
 		out = append(out, content)
@@ -104,7 +125,7 @@ var errInvalid = errors.New("its content is no document of this kind")
 
 // files returns the names of the files of a kind, the oldest first.
 func (f *Folder) files(kind string) ([]string, error) {
-	entries, err := os.ReadDir(f.path) // sorted
+	entries, err := os.ReadDir(f.Path) // sorted
 	if err != nil {
 		return nil, fmt.Errorf("list folder: %w", err)
 	}
@@ -118,7 +139,7 @@ func (f *Folder) files(kind string) ([]string, error) {
 }
 
 func (f *Folder) read(name string, content any) error {
-	file, err := os.Open(filepath.Join(f.path, name))
+	file, err := os.Open(filepath.Join(f.Path, name))
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
@@ -158,7 +179,7 @@ func (f *Folder) Keep(kind, id string, content any) {
 		}
 		select {
 		case old := <-f.queue:
-			f.rejected(driver.Rejection{Input: old.kind, Reason: driver.ReasonTooMany, Count: 1})
+			f.Rejected(driver.Rejection{Input: old.kind, Reason: driver.ReasonTooMany, Count: 1})
 		default:
 		}
 	}
@@ -169,14 +190,14 @@ func (f *Folder) Run(ctx context.Context) {
 	for {
 		select {
 		case d := <-f.queue:
-			f.write(d)
+			f.write(ctx, d)
 			continue
 		case <-ctx.Done():
 		}
 		for {
 			select {
 			case d := <-f.queue:
-				f.write(d)
+				f.write(ctx, d)
 			default:
 				return
 			}
@@ -184,12 +205,38 @@ func (f *Folder) Run(ctx context.Context) {
 	}
 }
 
-func (f *Folder) write(d document) {
-	if err := f.save(d); err != nil {
-		f.log.Warn("a document could not be kept", "kind", d.kind, "id", d.id, "err", err)
-		f.rejected(driver.Rejection{Input: d.kind, Reason: driver.ReasonOf(err), Count: 1})
+const firstRetry, lastRetry = time.Second, time.Minute
+
+// write writes a document, again and again until it is written, ctx has ended, or as many newer
+// documents wait as may: then it is lost.
+func (f *Folder) write(ctx context.Context, d document) {
+	for delay := firstRetry; ; delay = min(2*delay, lastRetry) {
+		begun := time.Now()
+		err := f.save(d)
+		f.Report(time.Since(begun), err)
+		if err == nil {
+			return
+		}
+		if errors.Is(err, errNoDocument) || len(f.queue) == maxQueue || !pause(ctx, delay) {
+			f.Rejected(driver.Rejection{Input: d.kind, Reason: driver.ReasonOf(err), Count: 1})
+			return
+		}
 	}
 }
+
+// pause waits, and returns false if ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+var errNoDocument = errors.New("it can't be encoded")
 
 // save writes a document to another file, which then takes the place of the old one: a crash leaves
 // the one or the other.
@@ -197,12 +244,12 @@ func (f *Folder) save(d document) (err error) {
 	var body bytes.Buffer
 	z := gzip.NewWriter(&body)
 	if err := json.NewEncoder(z).Encode(d.content); err != nil {
-		return fmt.Errorf("encode: %w", err)
+		return fmt.Errorf("%w: %w", errNoDocument, err)
 	}
 	if err := z.Close(); err != nil {
 		return fmt.Errorf("compress: %w", err)
 	}
-	file, err := os.CreateTemp(f.path, temporary)
+	file, err := os.CreateTemp(f.Path, temporary)
 	if err != nil {
 		return fmt.Errorf("make file: %w", err)
 	}
@@ -221,7 +268,7 @@ func (f *Folder) save(d document) (err error) {
 	if err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	if err := os.Rename(file.Name(), filepath.Join(f.path, d.kind+"-"+d.id+suffix)); err != nil {
+	if err := os.Rename(file.Name(), filepath.Join(f.Path, d.kind+"-"+d.id+suffix)); err != nil {
 		return fmt.Errorf("rename: %w", err)
 	}
 	if err := f.sync(); err != nil {
@@ -232,7 +279,7 @@ func (f *Folder) save(d document) (err error) {
 
 // sync makes a new name last over a crash of the machine.
 func (f *Folder) sync() error {
-	folder, err := os.Open(f.path)
+	folder, err := os.Open(f.Path)
 	if err != nil {
 		return fmt.Errorf("open folder: %w", err)
 	}
@@ -252,7 +299,7 @@ func (f *Folder) prune(kind string) error {
 	var total int64
 	kept := 0
 	for _, name := range slices.Backward(names) {
-		path := filepath.Join(f.path, name)
+		path := filepath.Join(f.Path, name)
 		info, err := os.Lstat(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue

@@ -8,7 +8,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
@@ -26,7 +30,10 @@ type rejections map[driver.Reason]int
 func open(t *testing.T, path string) (*Folder, rejections) {
 	t.Helper()
 	counts := rejections{}
-	f, err := Open(path, slog.New(slog.DiscardHandler), func(r driver.Rejection) { counts[r.Reason] += r.Count })
+	f, err := Open(Config{
+		Path: path, Log: slog.New(slog.DiscardHandler), Rejected: func(r driver.Rejection) { counts[r.Reason] += r.Count },
+		Report: func(time.Duration, error) {},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,13 +147,78 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-func TestFolderThatCanNotBeWritten(t *testing.T) {
+func TestFileForFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(file, slog.New(slog.DiscardHandler), nil); err == nil {
-		t.Error("a file is taken for a folder")
+	for _, path := range []string{file, filepath.Join(file, "below")} {
+		if _, err := Open(Config{Path: path, Report: func(time.Duration, error) {}}); err == nil {
+			t.Errorf("%s is taken for a folder", path)
+		}
+	}
+}
+
+// While a folder can't be written, documents wait and are tried again; when there are more than
+// wait, the oldest is lost. When it can be written again, those that waited are written.
+func TestFolderThatCanNotBeWritten(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "folder")
+	var states []driver.Reason
+	lost := map[driver.Reason]int{}
+	synctest.Test(t, func(t *testing.T) {
+		f, err := Open(Config{
+			Path: path, Log: slog.New(slog.DiscardHandler),
+			Rejected: func(r driver.Rejection) { lost[r.Reason] += r.Count },
+			Report: func(_ time.Duration, err error) {
+				if reason := driver.ReasonOf(err); len(states) == 0 || states[len(states)-1] != reason {
+					states = append(states, reason)
+				}
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(path); err != nil { // as a device that is gone
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { f.Run(ctx) })
+		for n := range maxQueue + 3 {
+			f.Keep("entries", fmt.Sprintf("%03d", n), entry{fmt.Sprintf("%03d", n), ""})
+			synctest.Wait()
+		}
+		time.Sleep(2 * lastRetry)
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * lastRetry)
+		got := load(f)
+		if len(got) != maxQueue || got[0] != "003 " || lost[driver.ReasonOther]+lost[driver.ReasonTooMany] != 3 {
+			t.Errorf("%d documents from %q on are written, lost %v, want the last %d", len(got), got[0], lost, maxQueue)
+		}
+		cancel()
+		running.Wait()
+	})
+	if want := []driver.Reason{"", driver.ReasonOther, ""}; !slices.Equal(states, want) {
+		t.Errorf("the states are %q, want %q", states, want)
+	}
+}
+
+// A file system that is read-only is a state, and no error of the start.
+func TestReadOnly(t *testing.T) {
+	const path = "/proc/dra-exporter" // where nobody can make a folder
+	var state error
+	f, err := Open(Config{Path: path, Report: func(_ time.Duration, err error) { state = err }})
+	if err != nil || f == nil || state == nil || Check(path) == nil {
+		t.Errorf("error %v, state %v", err, state)
+	}
+	for err, want := range map[error]driver.Reason{
+		syscall.EROFS: driver.ReasonReadOnly, syscall.ENOSPC: driver.ReasonDiskFull, syscall.EDQUOT: driver.ReasonDiskFull,
+	} {
+		if got := driver.ReasonOf(fmt.Errorf("write: %w", &os.PathError{Op: "write", Path: "x", Err: err})); got != want {
+			t.Errorf("%v has reason %q, want %q", err, got, want)
+		}
 	}
 }
 

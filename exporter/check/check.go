@@ -27,6 +27,8 @@ type Config struct {
 
 	PodResourcesSocket, PodsSocket string
 	HasInventoryFile               bool
+	IncidentsDir                   string        // "": none
+	CheckIncidents                 func() error  // reports whether it can be written
 	Deadline                       time.Duration // of each request, and of each source
 }
 
@@ -48,6 +50,7 @@ func (c *Checker) Run(ctx context.Context) *Report {
 	c.kube(ctx, view)
 	allocations, inventory := c.config.Node.Describe(view) //nolint:contextcheck // it waits a bounded time for files
 	c.pods(allocations)
+	c.incidents()
 	c.inventory(len(inventory))
 	c.unresolved()
 	c.rejected()
@@ -114,6 +117,22 @@ func (c *Checker) podsAPI(ctx context.Context) {
 	if absent {
 		f.Status = OK
 		f.Text += "; that is normal before Kubernetes 1.37, and without its folder in the pod"
+	}
+	c.report.add(f)
+}
+
+// incidents looks at the folder of incidents and receipts.
+func (c *Checker) incidents() {
+	if c.config.IncidentsDir == "" {
+		return
+	}
+	f := Finding{What: "incidents.dir", Text: c.config.IncidentsDir + ": incidents and receipts outlive a restart"}
+	if err := c.config.CheckIncidents(); err != nil {
+		reason := driver.ReasonOf(err)
+		f = Finding{
+			Status: Warn, What: "incidents.dir", Text: c.config.IncidentsDir + " can't be written: " + string(reason),
+			Do: explain.Source(reason), Detail: err.Error(),
+		}
 	}
 	c.report.add(f)
 }

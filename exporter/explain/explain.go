@@ -12,6 +12,10 @@ func Source(reason driver.Reason) (do string) {
 	switch reason {
 	case driver.ReasonForbidden:
 		return "run as root with the capabilities that the error names, or mount what it reads: see the chart's values"
+	case driver.ReasonDiskFull:
+		return "free space: what waits to be written is tried again"
+	case driver.ReasonReadOnly:
+		return "mount the folder so that it can be written, or name another one"
 	case driver.ReasonDriverNotLoaded:
 		return "load the kernel driver of the vendor on the node"
 	case driver.ReasonDriverMismatch:

@@ -12,6 +12,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
 
+	"github.com/dra-exporter/dra-exporter/exporter/archive"
 	"github.com/dra-exporter/dra-exporter/exporter/check"
 )
 
@@ -56,6 +57,7 @@ func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, 
 	checker := check.New(check.Config{
 		Name: o.node, Version: version.Version, Node: in.node, Inputs: found, Sources: in.sources,
 		PodResourcesSocket: o.socket, PodsSocket: o.podsSocket, HasInventoryFile: o.inventoryFile != "",
+		IncidentsDir: o.incidentsDir, CheckIncidents: func() error { return archive.Check(o.incidentsDir) },
 		Deadline: sourceDeadline,
 	})
 	report := checker.Run(ctx)

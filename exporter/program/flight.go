@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
@@ -22,6 +23,9 @@ type flight struct {
 	events             *events.Writer           // nil: none
 }
 
+// sourceIncidents names the folder of incidents and receipts in the metrics about sources.
+const sourceIncidents = "incidents"
+
 // newFlight returns the flight recorder for the flags, with the incidents of earlier processes.
 func newFlight(o *options, api *kube.Client, metrics *exporter.SelfMetrics, log *slog.Logger) (flight, error) {
 	if !o.recorder {
@@ -33,7 +37,10 @@ func newFlight(o *options, api *kube.Client, metrics *exporter.SelfMetrics, log 
 	f := flight{Recorder: recorder.New(recorder.Config{Interval: o.interval, StalledAfter: o.stalledAfter})}
 	var keep func(kind, id string, content any)
 	if o.incidentsDir != "" {
-		folder, err := archive.Open(o.incidentsDir, log, func(r driver.Rejection) { metrics.Reject(r) })
+		folder, err := archive.Open(archive.Config{
+			Path: o.incidentsDir, Log: log, Rejected: func(r driver.Rejection) { metrics.Reject(r) },
+			Report: func(took time.Duration, err error) { metrics.ObserveReader(sourceIncidents, took, err, time.Now()) },
+		})
 		if err != nil {
 			return flight{}, badFile("incidents.dir", o.incidentsDir, err)
 		}

@@ -8,11 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/standstill"
 )
 
 const (
@@ -22,6 +25,9 @@ const (
 	honestInterval = 50 * time.Millisecond
 	// maxHonest is how long an honest scrape may take during an attack, as the 99th percentile.
 	maxHonest = 200 * time.Millisecond
+	// maxAge is how old the snapshot of an honest scrape may be, less the time for which the machine
+	// stood still.
+	maxAge = 2500 * time.Millisecond
 )
 
 // newClient returns a client with connections of its own, HTTP/1 without TLS, HTTP/2 with it.
@@ -35,6 +41,7 @@ func newClient(trust *x509.CertPool) *http.Client {
 type answer struct {
 	status int
 	body   string // decompressed
+	asked  time.Time
 	took   time.Duration
 }
 
@@ -57,7 +64,7 @@ func (g *target) scrape(timeout time.Duration) (answer, error) {
 	}
 	defer response.Body.Close()
 	body, err := readAnswer(response)
-	a := answer{status: response.StatusCode, body: body, took: time.Since(begun)}
+	a := answer{status: response.StatusCode, body: body, asked: begun, took: time.Since(begun)}
 	switch {
 	case err != nil:
 		return a, fmt.Errorf("read the answer: %w", err)
@@ -109,6 +116,8 @@ type figures struct {
 	peak    int64 // resident bytes
 	over    bool  // over the limit of memory
 	lasted  time.Duration
+	oldest  time.Duration // the greatest age of a snapshot, less the time for which the machine stood still
+	charged []charge      // of the short pods
 }
 
 // during scrapes honestly while the attack runs, and returns the figures. The attack must end soon
@@ -126,6 +135,9 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 		timeout = time.Minute // on a machine that stands still
 	}
 	var f figures
+	stood, stopWatch := standstill.Watch()
+	defer stopWatch()
+	short := g.startShortPods(ctx)
 	begun := time.Now()
 	again := time.NewTicker(honestInterval)
 	defer again.Stop()
@@ -134,6 +146,7 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 		switch {
 		case err == nil:
 			f.times = append(f.times, a.took)
+			f.oldest = max(f.oldest, ageOf(a, stood()))
 		case errors.Is(err, errRefused):
 			f.refused++
 		default:
@@ -150,10 +163,23 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 		}
 	}
 	f.lasted = time.Since(begun)
+	f.charged = short(g)
 	slices.Sort(f.times)
 	f.peak, f.over = g.resident()
 	g.t.Logf("%v", f)
 	return f
+}
+
+// ageOf returns how old the snapshot of an answer was when it was asked for, less the time for which
+// the machine stood still meanwhile.
+func ageOf(a answer, stood []standstill.Span) time.Duration {
+	at, err := valueOf(a.body, "dra_exporter_snapshot_timestamp_seconds")
+	if err != nil {
+		return 0 // there is none yet
+	}
+	seconds, fraction := math.Modf(at)
+	span := standstill.Span{From: time.Unix(int64(seconds), int64(fraction*1e9)), To: a.asked}
+	return max(0, span.To.Sub(span.From)-span.Overlap(stood))
 }
 
 // p99 returns the 99th percentile of the times. Scrapes that got no complete answer count as those
@@ -176,6 +202,16 @@ func (f figures) String() string {
 		"at most %.1f MiB resident",
 		len(f.times), median.Round(time.Millisecond), slowest.Round(time.Millisecond), f.refused, len(f.failed),
 		f.p99().Round(time.Millisecond), float64(f.peak)/(1<<20))
+	s += fmt.Sprintf("; snapshots at most %v old", f.oldest.Round(10*time.Millisecond))
+	if n := len(f.charged); n > 0 {
+		good := 0
+		for _, c := range f.charged {
+			if c.isGood() {
+				good++
+			}
+		}
+		s += fmt.Sprintf("; %d of %d short pods charged within %.0f %%", good, n, 100*maxCharge)
+	}
 	if f.over {
 		s += fmt.Sprintf(": over the limit of memory, killed after %v", f.lasted.Round(100*time.Millisecond))
 	}
@@ -201,6 +237,17 @@ func (g *target) expectHeld(t testing.TB, f figures) {
 	}
 	if p99 := f.p99(); p99 > maxHonest {
 		timed(t).Errorf("honest scrapes took %v at p99, want at most %v", p99, maxHonest)
+	}
+	if f.oldest > maxAge {
+		timed(t).Errorf("a snapshot was %v old, want at most %v", f.oldest, maxAge)
+	}
+	for _, c := range f.charged {
+		switch {
+		case c.isNotThere:
+			timed(t).Errorf("%v", c)
+		case !c.isGood():
+			t.Logf("%v", c)
+		}
 	}
 	g.await("as before the attack", g.complete)
 }

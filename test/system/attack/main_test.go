@@ -52,7 +52,7 @@ type attack struct {
 
 func attacks() []attack {
 	return slices.Concat(scrapeAttacks(), endpointAttacks(), networkAttacks(), sliceAttacks(), blockAttacks(),
-		exhaustAttacks(), tokenAttacks())
+		exhaustAttacks(), tokenAttacks(), readerAttacks(), kubeletAttacks())
 }
 
 func TestAttacks(t *testing.T) {

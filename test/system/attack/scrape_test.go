@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -59,6 +60,13 @@ func behaviours() map[string]func(*target, context.Context) {
 		"scrape": (*target).scrapeOver, "idle": (*target).idle, "unfinished": (*target).unfinished,
 		"slow": (*target).readSlowly, "stuck": (*target).stuckStreams, "stranger": (*target).stranger,
 		"guesser": (*target).guesser,
+	}
+}
+
+// pathBehaviours are those of clients of a path: KIND:PATH.
+func pathBehaviours() map[string]func(*target, context.Context, string) {
+	return map[string]func(*target, context.Context, string){
+		"read": (*target).read, "slow": (*target).readSlowlyOf, "unfinished": (*target).unfinishedOf,
 	}
 }
 
@@ -117,8 +125,12 @@ func runAttackers(description string) error {
 	if _, err := fmt.Sscan(description, &kind, &n, &g.Address, &certificate); err != nil {
 		return fmt.Errorf("read %q: %w", description, err)
 	}
+	kind, path, ofPath := strings.Cut(kind, ":")
 	behave := behaviours()[kind]
-	if behave == nil {
+	if ofPath {
+		behave = func(g *target, ctx context.Context) { pathBehaviours()[kind](g, ctx, path) }
+	}
+	if behave == nil || ofPath && pathBehaviours()[kind] == nil {
 		return fmt.Errorf("no clients of kind %q", kind)
 	}
 	if certificate != "-" {
@@ -223,9 +235,11 @@ func (g *target) idle(ctx context.Context) {
 }
 
 // unfinished sends a request line by line and never ends it.
-func (g *target) unfinished(ctx context.Context) {
+func (g *target) unfinished(ctx context.Context) { g.unfinishedOf(ctx, "/metrics") }
+
+func (g *target) unfinishedOf(ctx context.Context, path string) {
 	g.connected(ctx, 0, func(conn net.Conn) {
-		_, err := fmt.Fprintf(conn, "GET /metrics HTTP/1.1\r\nHost: %s\r\n", g.Address)
+		_, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n", path, g.Address)
 		for i := 0; err == nil; i++ {
 			_, err = fmt.Fprintf(conn, "X-Header-%d: a\r\n", i)
 			if err == nil {
@@ -236,9 +250,11 @@ func (g *target) unfinished(ctx context.Context) {
 }
 
 // readSlowly asks for the uncompressed metrics and reads 16 bytes a second.
-func (g *target) readSlowly(ctx context.Context) {
+func (g *target) readSlowly(ctx context.Context) { g.readSlowlyOf(ctx, "/metrics") }
+
+func (g *target) readSlowlyOf(ctx context.Context, path string) {
 	g.connected(ctx, 4096, func(conn net.Conn) {
-		_, _ = fmt.Fprintf(conn, "GET /metrics HTTP/1.1\r\nHost: %s\r\n\r\n", g.Address)
+		_, _ = fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", path, g.Address)
 		for some := make([]byte, 16); ctx.Err() == nil; backOff(ctx) {
 			if _, err := conn.Read(some); err != nil {
 				return

@@ -1,0 +1,89 @@
+package attack
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/largenode"
+)
+
+// kubeletAttacks are those of what the kubelet answers.
+func kubeletAttacks() []attack {
+	of := func(more func() []*v1.PodResources) func(testing.TB) {
+		return func(t testing.TB) { largeAnswer(t, more()) }
+	}
+	return []attack{
+		{name: "30 000 device IDs of one pod", run: of(manyIDs)},
+		{name: "8 000 claims", run: of(func() []*v1.PodResources { return manyClaims(8000) })},
+		{name: "32 000 claims", run: of(func() []*v1.PodResources { return manyClaims(32_000) })},
+		{name: "a million devices of one claim", run: of(manyDevices)},
+		{name: "a million pods", run: of(manyPods)},
+	}
+}
+
+// largeAnswer lets the kubelet answer with more pods, while clients read the page and a late pod
+// comes, which must be there as all others.
+func largeAnswer(t testing.TB, more []*v1.PodResources) {
+	g := newTarget(t, nil)
+	f := g.during(6*attackTime(), func(ctx context.Context) {
+		setPods(t, g.node, slices.Concat(largenode.PodList(), more, []*v1.PodResources{latePod("a-late")}))
+		go g.read(ctx, "/page/rows")
+		select {
+		case <-ctx.Done():
+		case <-time.After(attackTime()):
+		}
+	})
+	if !f.over {
+		g.expectShown(`pod="a-late"`)
+		setPods(t, g.node, largenode.PodList())
+	}
+	g.expectHeld(t, f)
+}
+
+// manyIDs is a pod whose device plugin lists an ID for each MiB of memory.
+func manyIDs() []*v1.PodResources {
+	devices := &v1.ContainerDevices{ResourceName: "example.com/gpu-memory"}
+	for i := range 30_000 {
+		devices.DeviceIds = append(devices.DeviceIds, fmt.Sprintf("%s-_-%d", largenode.UUID(0), i))
+	}
+	container := podresourcestest.Container("main")
+	container.Devices = append(container.Devices, devices)
+	return []*v1.PodResources{podresourcestest.Pod("team-0", "pod-with-memory", container)}
+}
+
+func manyClaims(n int) []*v1.PodResources {
+	var out []*v1.PodResources
+	for i := range n {
+		name := fmt.Sprintf("z-%d", i)
+		share := podresourcestest.Share(
+			largenode.Driver, largenode.Name, fmt.Sprintf("gpu-%d", i%largenode.Devices), "share-of-"+name,
+		)
+		claim := podresourcestest.Claim("team-0", name, share)
+		out = append(out, podresourcestest.Pod("team-0", name, podresourcestest.Container("main", claim)))
+	}
+	return out
+}
+
+func manyDevices() []*v1.PodResources {
+	claim := podresourcestest.Claim("team-0", "all")
+	for i := range 1_000_000 {
+		claim.ClaimResources = append(
+			claim.ClaimResources, podresourcestest.Device(largenode.Driver, largenode.Name, fmt.Sprintf("device-%d", i)),
+		)
+	}
+	return []*v1.PodResources{podresourcestest.Pod("team-0", "pod-with-all", podresourcestest.Container("main", claim))}
+}
+
+func manyPods() []*v1.PodResources {
+	out := make([]*v1.PodResources, 1_000_000)
+	for i := range out {
+		out[i] = podresourcestest.Pod("team-0", fmt.Sprintf("pod-%d", i), podresourcestest.Container("main"))
+	}
+	return out
+}

@@ -1,0 +1,141 @@
+package attack
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+	"github.com/dra-exporter/dra-exporter/test/largenode"
+)
+
+const (
+	// shortLife is how long a short pod lives.
+	shortLife = 500 * time.Millisecond
+	// maxCharge is how far what a short pod is charged may be from its time, as a part of it.
+	maxCharge = 0.2
+)
+
+// charge is how long a short pod lived, and for how long it is said to have held its device.
+type charge struct {
+	pod         string
+	lived, said time.Duration
+	isNotThere  bool
+}
+
+func (c charge) isGood() bool {
+	return !c.isNotThere && math.Abs((c.said-c.lived).Seconds()) <= maxCharge*c.lived.Seconds()
+}
+
+func (c charge) String() string {
+	if c.isNotThere {
+		return fmt.Sprintf("%s lived for %v, and is not there", c.pod, c.lived)
+	}
+	return fmt.Sprintf("%s lived for %v, and is charged %v", c.pod, c.lived, c.said)
+}
+
+// servePods serves the kubelet's Pods API with pods, and with those that come and go: their UIDs are
+// known at once, as on nodes of Kubernetes 1.37 and where the API server may be asked.
+func servePods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) *podresourcestest.Pods {
+	t.Helper()
+	served, err := podresourcestest.ServePods(node.Path("pods.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(served.Stop)
+	for i, pod := range pods {
+		served.Set(running(pod.Namespace, pod.Name, fmt.Sprintf("cccccccc-0000-0000-0000-%012d", i)))
+	}
+	return served
+}
+
+// running is a pod that runs.
+func running(namespace, name, uid string) *corev1.Pod {
+	pod := &corev1.Pod{}
+	pod.Namespace, pod.Name, pod.UID = namespace, name, types.UID(uid)
+	pod.Spec.NodeName, pod.Spec.Containers = largenode.Name, []corev1.Container{{Name: "main"}}
+	pod.Status.Phase = corev1.PodRunning
+	return pod
+}
+
+// startShortPods lets pods with cgroups of their own come and go until ctx ends, if the target wants
+// them. The returned function waits for the last one, and returns how all were charged.
+func (g *target) startShortPods(ctx context.Context) func(*target) []charge {
+	if g.pods == nil {
+		return func(*target) []charge { return nil }
+	}
+	ended := make(chan struct{})
+	var all []charge
+	go func() {
+		defer close(ended)
+		for n := 0; ctx.Err() == nil; n++ {
+			if c, ok := g.shortPod(n); ok {
+				all = append(all, c)
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(shortLife):
+			}
+		}
+	}()
+	return func(g *target) []charge {
+		<-ended
+		time.Sleep(3 * time.Second) // for the last one
+		a, err := g.scrape(time.Minute)
+		if err != nil {
+			return nil
+		}
+		for i := range all {
+			all[i].find(a.body)
+		}
+		return all
+	}
+}
+
+// shortPod lets a pod live. It returns false if that failed.
+func (g *target) shortPod(n int) (charge, bool) {
+	name := fmt.Sprintf("short-%d", n)
+	uid := fmt.Sprintf("bbbbbbbb-0000-0000-0000-%012d", n)
+	cgroup := g.node.Path("sys/fs/cgroup/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" +
+		strings.ReplaceAll(uid, "-", "_") + ".slice")
+	base := g.base
+	if base == nil {
+		base = largenode.PodList()
+	}
+	with := append(base[:len(base):len(base)], latePod(name))
+	g.pods.Set(running("team-0", name, uid))
+	begun := time.Now()
+	if os.Mkdir(cgroup, 0o755) != nil || g.node.Kubelet.SetPods(with...) != nil {
+		return charge{}, false
+	}
+	time.Sleep(shortLife - time.Since(begun))
+	if os.Remove(cgroup) != nil {
+		return charge{}, false
+	}
+	c := charge{pod: name, lived: time.Since(begun)}
+	g.pods.Remove(uid)
+	return c, g.node.Kubelet.SetPods(base...) == nil
+}
+
+// find finds what the pod is charged.
+func (c *charge) find(body string) {
+	c.isNotThere = true
+	for line := range strings.Lines(body) {
+		if !strings.HasPrefix(line, "dra_pod_allocated_seconds_total{") || !strings.Contains(line, `pod="`+c.pod+`"`) {
+			continue
+		}
+		seconds, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(strings.TrimSpace(line), ' ')+1:]), 64)
+		if err == nil {
+			c.said, c.isNotThere = time.Duration(seconds*float64(time.Second)), false
+		}
+	}
+}
