@@ -14,9 +14,9 @@ import (
 // Bounds of one answer. A claim has at most 32 devices and 256 pods (k8s.io/api resource/v1), a
 // node some hundred pods.
 const (
-	// maxRows bounds the allocations and the pods of each together: each takes some 10 kB up to the
+	// maxRows bounds the allocations and the pods of each together: each takes some 20 kB up to the
 	// page. Devices of claims come before those of device plugins.
-	maxRows   = 8 << 10
+	maxRows   = 4 << 10
 	maxOwnCDI = 64 // CDI names of one device
 
 	maxName       = 253  // pod, claim, pool, device and share; DNS subdomains at most
