@@ -49,6 +49,8 @@ const (
 	MemoryUsedPeak
 	PowerPeak
 	Voltage
+	RDMAPackets
+	RDMAOperations
 	NumQuantities // the number of quantities, not one of them
 )
 
@@ -411,7 +413,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 			Help: "Most power drawn at any reading so far.",
 			Fact: true, Internal: true, Derived: true,
 		}
-	case RDMAEvents, LinkUp:
+	case RDMAEvents, RDMAPackets, RDMAOperations, LinkUp:
 		return networkSpec(q)
 	default:
 		return conditionSpec(q)

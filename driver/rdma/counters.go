@@ -5,54 +5,8 @@ import (
 	"errors"
 	"strconv"
 
-	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
-
-// counterFile is a file below a port's folder and what it counts.
-type counterFile struct {
-	path     string
-	quantity driver.Quantity
-	labels   driver.Labels
-	scale    float64
-}
-
-// The first counterFiles are those of traffic, which are read at every sample: where a port has no
-// file of the first two, the next two stand in for them.
-const (
-	numTraffic = 2
-	numFast    = 2 * numTraffic
-)
-
-// counterFiles returns the files that are read. What counters/port_*_data count is octets divided
-// by four (Documentation/ABI/stable/sysfs-class-infiniband); hw_counters of EFA count octets
-// (drivers/infiniband/hw/efa/efa_verbs.c).
-func counterFiles() []counterFile {
-	const receive, transmit = "receive", "transmit"
-	files := []counterFile{
-		{"counters/port_rcv_data", driver.IOBytes, driver.Labels{"rdma", receive}, 4},
-		{"counters/port_xmit_data", driver.IOBytes, driver.Labels{"rdma", transmit}, 4},
-		{"hw_counters/rx_bytes", driver.IOBytes, driver.Labels{"rdma", receive}, 1},
-		{"hw_counters/tx_bytes", driver.IOBytes, driver.Labels{"rdma", transmit}, 1},
-		{"counters/link_downed", driver.Errors, driver.Labels{"link_down", ""}, 1},
-	}
-	for _, name := range [...]string{
-		"symbol_error", "link_error_recovery", "port_rcv_errors", "port_rcv_remote_physical_errors",
-		"port_rcv_switch_relay_errors", "port_xmit_constraint_errors", "port_rcv_constraint_errors",
-		"local_link_integrity_errors", "excessive_buffer_overrun_errors",
-	} {
-		files = append(files, counterFile{"counters/" + name, driver.Errors, driver.Labels{"port", name}, 1})
-	}
-	for _, name := range driver.RDMAEventNames() {
-		folder := "hw_counters/"
-		switch name {
-		case "port_xmit_discards", "port_xmit_wait", "VL15_dropped":
-			folder = "counters/"
-		}
-		files = append(files, counterFile{folder + name, driver.RDMAEvents, driver.Labels{name}, 1})
-	}
-	return files
-}
 
 // counter goes on where the device's starts again: tools set the counters of ports back to zero.
 type counter struct {

@@ -22,14 +22,27 @@ type device struct {
 // port is one port of a device.
 type port struct {
 	number   string
-	counters []counter // as counterFiles
-	stateful bool      // its state could be read
+	files    []*counterFile          // that are there, in the order of their paths
+	known    map[string]*counterFile // that ever were, by path
+	chosen   map[reading]int
+	unknown  []string // names of counters that the tables do not have
+	stateful bool     // its state could be read
 	up       bool
 	rate     float64 // bytes a second; 0: unknown, or it is down
 }
 
-// refresh lists the ports, whose counters go on.
-func (d *device) refresh(dir sysfs.Dir, name string, bad *sysfs.Problems) {
+// counterFile is a file below a port's folder.
+type counterFile struct {
+	path string
+	meaning
+	counter
+}
+
+// maxCounters bounds the files of a folder that are looked at.
+const maxCounters = 1024
+
+// refresh lists the ports and their counters, which go on.
+func (s *Source) refresh(d *device, dir sysfs.Dir, name string, bad *sysfs.Problems) {
 	numbers, err := sysfs.Names(dir, "ports", maxPorts)
 	if err != nil && !sysfs.IsGone(err) {
 		bad.Add(fmt.Errorf("list the ports of RDMA device %s: %w", name, err))
@@ -43,33 +56,95 @@ func (d *device) refresh(dir sysfs.Dir, name string, bad *sysfs.Problems) {
 	for _, number := range numbers {
 		p := known[number]
 		if p == nil {
-			p = &port{number: number, counters: make([]counter, len(counterFiles()))}
+			p = &port{number: number, chosen: map[reading]int{}, known: map[string]*counterFile{}}
 		}
+		s.list(p, dir, name, bad)
 		d.ports = append(d.ports, p)
 	}
 }
 
-// read reads the counters of these positions of counterFiles.
-func (s *Source) read(dir sysfs.Dir, name string, p *port, from, to int, bad *sysfs.Problems) {
-	for n := from; n < to; n++ {
-		if n >= numTraffic && n < numFast && !p.counters[n-numTraffic].missing {
-			continue // the other file of the same traffic is there
+// list finds the counters of a port. One that comes back goes on.
+func (s *Source) list(p *port, dir sysfs.Dir, name string, bad *sysfs.Problems) {
+	p.files, p.unknown = nil, nil
+	for _, folder := range [...]string{"counters", "hw_counters"} {
+		names, err := sysfs.Names(dir, "ports/"+p.number+"/"+folder, maxCounters)
+		if err != nil {
+			if !isAbsent(err) {
+				bad.Add(fmt.Errorf("list %s of port %s of RDMA device %s: %w", folder, p.number, name, err))
+			}
+			continue
 		}
-		path := s.files[n].path
-		value, err := s.reader.Value(dir, "ports/"+p.number+"/"+path)
+		for _, file := range names {
+			path := folder + "/" + file
+			m, ok := s.tables[path]
+			switch {
+			case ok:
+				if p.known[path] == nil {
+					p.known[path] = &counterFile{path: path, meaning: m}
+				}
+				p.files = append(p.files, p.known[path])
+			case !strings.Contains(settings, " "+file+" "):
+				p.unknown = append(p.unknown, file)
+			}
+		}
+	}
+}
+
+// read reads the counters of a port: those of traffic, or the others.
+func (s *Source) read(dir sysfs.Dir, name string, p *port, traffic bool, bad *sysfs.Problems) {
+	for _, f := range p.files {
+		if f.isTraffic() != traffic {
+			continue
+		}
+		if chosen, ok := p.chosen[f.reading()]; ok && f.rank > chosen {
+			continue // other files of the same are there
+		}
+		value, err := s.reader.Value(dir, "ports/"+p.number+"/"+f.path)
 		var raw uint64
 		if err == nil {
 			raw, err = parseCounter(value)
 		}
 		if err == nil {
-			p.counters[n].advance(raw)
+			f.advance(raw)
 			continue
 		}
-		p.counters[n].missing = true
+		f.missing = true
 		if !isAbsent(err) {
-			bad.Add(fmt.Errorf("read %s of port %s of RDMA device %s: %w", path, p.number, name, err))
+			bad.Add(fmt.Errorf("read %s of port %s of RDMA device %s: %w", f.path, p.number, name, err))
 		}
 	}
+	p.choose()
+}
+
+// choose finds, for readings that have none yet, the lowest rank of which all files have a value.
+func (p *port) choose() {
+	for rank := rankSpecification; rank <= rankProtocol; rank++ {
+		for _, f := range p.files {
+			if _, ok := p.chosen[f.reading()]; !ok && f.rank == rank && p.has(f.reading(), rank) {
+				p.chosen[f.reading()] = rank
+			}
+		}
+	}
+}
+
+// has reports whether all files of that rank have a value, of which there is one at least.
+func (p *port) has(r reading, rank int) bool {
+	_, ok := p.value(r, rank)
+	return ok
+}
+
+// value returns the sum of the files of that rank.
+func (p *port) value(r reading, rank int) (sum float64, ok bool) {
+	for _, f := range p.files {
+		if f.rank != rank || f.reading() != r {
+			continue
+		}
+		if !f.known || f.missing {
+			return 0, false
+		}
+		sum, ok = sum+float64(f.value)*f.scale, true
+	}
+	return sum, ok
 }
 
 // readState reads whether the port is up, and how fast it is.
@@ -103,26 +178,25 @@ func (s *Source) readState(dir sysfs.Dir, name string, p *port, bad *sysfs.Probl
 // report returns the readings of all ports together, the states excepted. What one of the ports
 // does not count is absent: the sum of the others would fall when it vanishes.
 func (s *Source) report(d *device) []driver.Reading {
-	readings := make([]driver.Reading, 0, len(s.files)+len(d.ports)+1)
-	for n := range s.files {
-		f := &s.files[n]
-		at := d.slowAt
-		if n < numFast {
-			at = d.at
-		}
-		sum, ports := uint64(0), 0
-		for _, p := range d.ports {
-			if c := &p.counters[n]; c.known && !c.missing {
-				sum += c.value
-				ports++
+	var readings []driver.Reading
+	if len(d.ports) > 0 {
+		first := d.ports[0]
+		readings = make([]driver.Reading, 0, len(first.files)+len(d.ports)+1)
+		seen := make(map[reading]bool, len(first.files))
+		for _, f := range first.files {
+			r := f.reading()
+			if seen[r] {
+				continue
+			}
+			seen[r] = true
+			at := d.slowAt
+			if f.isTraffic() {
+				at = d.at
+			}
+			if sum, ok := d.sum(r); ok {
+				readings = append(readings, driver.Reading{Quantity: r.quantity, Labels: r.labels, Value: sum, At: at})
 			}
 		}
-		if ports == 0 || ports < len(d.ports) || n >= numTraffic && n < numFast && hasTraffic(d, n-numTraffic) {
-			continue
-		}
-		readings = append(readings, driver.Reading{
-			Quantity: f.quantity, Labels: f.labels, Value: float64(sum) * f.scale, At: at,
-		})
 	}
 	rate := 0.0
 	for _, p := range d.ports {
@@ -146,14 +220,17 @@ func (s *Source) report(d *device) []driver.Reading {
 	return readings
 }
 
-// hasTraffic reports whether all ports have the first file of a traffic.
-func hasTraffic(d *device, n int) bool {
+// sum returns what all ports count of a reading together; false: one of them does not.
+func (d *device) sum(r reading) (sum float64, ok bool) {
 	for _, p := range d.ports {
-		if c := &p.counters[n]; !c.known || c.missing {
-			return false
+		rank, known := p.chosen[r]
+		value, ok := p.value(r, rank)
+		if !known || !ok {
+			return 0, false
 		}
+		sum += value
 	}
-	return true
+	return sum, true
 }
 
 // identify returns which hardware is behind an RDMA device, given its folder: a function of PCI, a

@@ -11,7 +11,11 @@ package rdma
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -39,14 +43,20 @@ type Source struct {
 	Config
 	root   string // <sysfs>/class/infiniband
 	now    func() time.Time
-	files  []counterFile
+	tables map[string]meaning
 	known  map[string]*device // by name
 	reader sysfs.Reader
 	// isSysfs reports whether an open folder is of a sysfs.
 	isSysfs func(sysfs.Dir) bool
+
+	mu      sync.Mutex
+	unknown []string // lines of Describe
 }
 
-var _ driver.Source = (*Source)(nil)
+var (
+	_ driver.Source    = (*Source)(nil)
+	_ driver.Describer = (*Source)(nil)
+)
 
 // Config says what a source reads.
 type Config struct {
@@ -65,13 +75,16 @@ func FromHost(h driver.Host) (driver.Source, error) {
 
 // Fills returns the quantities that the source reads.
 func Fills() []driver.Quantity {
-	return []driver.Quantity{driver.IOBytes, driver.Errors, driver.RDMAEvents, driver.LinkUp, driver.Capacity}
+	return []driver.Quantity{
+		driver.IOBytes, driver.Errors, driver.RDMAEvents, driver.RDMAPackets, driver.RDMAOperations, driver.LinkUp,
+		driver.Capacity,
+	}
 }
 
 // New returns a source. It reads nothing yet.
 func New(c Config) *Source {
 	return &Source{
-		Config: c, root: filepath.Join(c.Sysfs, "class", "infiniband"), now: time.Now, files: counterFiles(),
+		Config: c, root: filepath.Join(c.Sysfs, "class", "infiniband"), now: time.Now, tables: newTables(),
 		known: map[string]*device{}, isSysfs: sysfs.IsSysfs,
 	}
 }
@@ -111,7 +124,32 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 		samples = s.samplePods(samples, names, start, &bad)
 	}
 	s.forget(start)
+	s.describe()
 	return samples, bad.Err()
+}
+
+// describe notes which counters the tables do not have.
+func (s *Source) describe() {
+	var lines []string
+	for _, name := range slices.Sorted(maps.Keys(s.known)) {
+		for _, p := range s.known[name].ports {
+			if n := len(p.unknown); n > 0 {
+				lines = append(lines, fmt.Sprintf("%s, port %s: %d counters are not in the tables, and not read: %s", name,
+					p.number, n, strings.Join(p.unknown, ", ")))
+			}
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unknown = lines
+}
+
+// Describe returns a line for each port that has counters which are not in the tables, with their
+// names.
+func (s *Source) Describe() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.unknown)
 }
 
 // slowAt returns when a device was read wholly.
@@ -153,11 +191,11 @@ func (s *Source) sample(name string, start time.Time, whole bool, bad *sysfs.Pro
 func (s *Source) measure(dir sysfs.Dir, name string, d *device, start time.Time, whole bool, bad *sysfs.Problems) {
 	d.seen = start
 	if whole || d.ports == nil {
-		d.refresh(dir, name, bad)
+		s.refresh(d, dir, name, bad)
 	}
 	d.at = s.now()
 	for _, p := range d.ports {
-		s.read(dir, name, p, 0, numFast, bad)
+		s.read(dir, name, p, true, bad)
 	}
 	if !whole {
 		return
@@ -165,7 +203,7 @@ func (s *Source) measure(dir sysfs.Dir, name string, d *device, start time.Time,
 	d.slowAt = s.now()
 	for _, p := range d.ports {
 		s.readState(dir, name, p, bad)
-		s.read(dir, name, p, numFast, len(s.files), bad)
+		s.read(dir, name, p, false, bad)
 	}
 }
 

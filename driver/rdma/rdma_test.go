@@ -98,7 +98,9 @@ func TestValues(t *testing.T) {
 		"rxe0": {"capacity speed": 312_500_000, "rdma_events out_of_seq_request": 6001},
 		"efa_0": {
 			"io_bytes rdma receive": 7000, "io_bytes rdma transmit": 7001, "rdma_events rx_drops": 7002, "link_up rdma 1": 1,
-			"capacity speed": 12.5e9,
+			"capacity speed": 12.5e9, "rdma_packets receive": 7003, "rdma_packets transmit": 7004,
+			"rdma_events retrans_timeout_events": 7019, "rdma_events impaired_remote_conn_events": 7020,
+			"rdma_events unresponsive_remote_events": 7021, "rdma_operations rdma_read_wrs": 7009,
 		},
 	} {
 		got := drivertest.Values(samples[name])
@@ -109,7 +111,7 @@ func TestValues(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]int{
-		"mlx5_0": 2 + 10 + 20 + 2, "mlx5_1": 2 + 10 + 20 + 1, "efa_0": 5, "rxe0": 8 + 2,
+		"mlx5_0": 2 + 10 + 20 + 2, "mlx5_1": 2 + 10 + 20 + 1, "efa_0": 22 + 2, "rxe0": 11 + 2,
 	} {
 		if got := drivertest.Values(samples[name]); len(got) != want {
 			t.Errorf("%s has %d readings, want %d: %v", name, len(got), want, got)
@@ -167,7 +169,13 @@ func seriesOf(device, port, file string) []string {
 	case "link_downed":
 		return []string{"errors link_down"}
 	}
-	return []string{"errors port " + file, "rdma_events " + file}
+	switch file {
+	case "rcvd_pkts", "rx_pkts":
+		return []string{"rdma_packets receive"}
+	case "sent_pkts", "tx_pkts":
+		return []string{"rdma_packets transmit"}
+	}
+	return []string{"errors port " + file, "rdma_events " + file, "rdma_operations " + file}
 }
 
 // A counter that a tool sets back to zero, of one port or of all, goes on.
