@@ -44,6 +44,9 @@ func TestCatalogue(t *testing.T) {
 		if spec.Unit == "ratio" && (spec.Max == 0 || !spec.NonNegative) {
 			t.Errorf("%v: a ratio without bounds", q)
 		}
+		if spec.Type == driver.Gauge && spec.Max == 0 && spec.Name != "capacity" && spec.Name != "lifetime_errors" {
+			t.Errorf("%v: a gauge without a bound", q)
+		}
 		if !strings.HasSuffix(spec.Help, ".") || strings.ContainsAny(spec.Help, "\n\\") {
 			t.Errorf("%v: help %q is no sentence of one line", q, spec.Help)
 		}

@@ -61,6 +61,13 @@ func conditionSpec(q Quantity) Spec {
 // maxPerformanceState is that of NVML (NVML_PSTATE_15); 32 there says that it is unknown.
 const maxPerformanceState = 15
 
+// Bounds that no unit has.
+const (
+	maxLanes      = 256
+	maxGeneration = 16
+	maxRotation   = 1e5
+)
+
 // linkSpec is the part of the catalogue that describes links of the hardware.
 func linkSpec(q Quantity) Spec {
 	links := []Label{{Name: "link", Values: []string{"pcie", "xgmi"}}}
@@ -68,26 +75,26 @@ func linkSpec(q Quantity) Spec {
 	case LinkWidth:
 		return Spec{
 			Name:   "link_width",
-			Metric: "link_width", NonNegative: true, Fact: true, Labels: links,
+			Metric: "link_width", NonNegative: true, Max: maxLanes, NoZero: true, Fact: true, Labels: links,
 			Help: "Lanes of one of the device's links, as they were negotiated.",
 		}
 	case LinkWidthMax:
 		return Spec{
 			Name:   "link_width_max",
-			Metric: "link_width_max", NonNegative: true, Fact: true, Labels: links,
+			Metric: "link_width_max", NonNegative: true, Max: maxLanes, NoZero: true, Fact: true, Labels: links,
 			Help: "Lanes that the link can have with this device in this machine.",
 		}
 	case LinkGeneration:
 		return Spec{
 			Name:   "link_generation",
-			Metric: "link_generation", NonNegative: true, Fact: true, Labels: links,
+			Metric: "link_generation", NonNegative: true, Max: maxGeneration, NoZero: true, Fact: true, Labels: links,
 			Help: "Generation of one of the device's links, as it was negotiated: PCIe 5.0 is 5. It can fall while the " +
 				"device is idle, to save power.",
 		}
 	case LinkGenerationMax:
 		return Spec{
 			Name:   "link_generation_max",
-			Metric: "link_generation_max", NonNegative: true, Fact: true, Labels: links,
+			Metric: "link_generation_max", NonNegative: true, Max: maxGeneration, NoZero: true, Fact: true, Labels: links,
 			Help: "Generation that the link can have with this device in this machine.",
 		}
 	case FabricState:
@@ -130,14 +137,14 @@ func coolingSpec(q Quantity) Spec {
 	case Voltage:
 		return Spec{
 			Name:   "voltage",
-			Metric: "voltage_volts", Unit: "volts", Fact: true,
+			Metric: "voltage_volts", Unit: "volts", NoZero: true, Fact: true,
 			Help:   "Voltage of one supply of the device.",
 			Labels: []Label{{Name: "domain"}},
 		}
 	case FanRotation:
 		return Spec{
 			Name:   "fan_rotation",
-			Metric: "fan_rpm", NonNegative: true, Fact: true,
+			Metric: "fan_rpm", NonNegative: true, Max: maxRotation, Fact: true,
 			Help:   "Speed of one fan of the device, in revolutions per minute. 0: it stands still.",
 			Labels: []Label{{Name: "fan"}},
 		}

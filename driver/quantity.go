@@ -148,8 +148,11 @@ type Spec struct {
 
 	// NonNegative values only: a negative one is rejected.
 	NonNegative bool
-	// Max, when above 0, is the highest value that makes sense; higher ones are rejected.
-	Max float64
+	// Max, when above 0, is the highest value that makes sense, and Min, when below 0, the lowest;
+	// others are rejected.
+	Max, Min float64
+	// NoZero says that 0 is no measurement: what has no such sensor says so.
+	NoZero bool
 
 	// Basis is that of an additive quantity.
 	Basis Basis
@@ -245,7 +248,14 @@ func (q Quantity) Spec() Spec { return specOf(q) }
 func (q Quantity) String() string { return specOf(q).Name }
 
 // specOf is the standard catalogue.
-func specOf(q Quantity) Spec { //nolint:funlen // a table
+func specOf(q Quantity) Spec {
+	s := describe(q)
+	s.bound()
+	return s
+}
+
+// describe is the catalogue without the bounds that all quantities of a unit have.
+func describe(q Quantity) Spec { //nolint:funlen // a table
 	switch q {
 	case Utilization:
 		return Spec{
@@ -287,7 +297,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 	case MemoryCapacity:
 		return Spec{
 			Name:   "memory_capacity",
-			Metric: "memory_capacity_bytes", Unit: "bytes", NonNegative: true,
+			Metric: "memory_capacity_bytes", Unit: "bytes", NonNegative: true, NoZero: true,
 			Help: "Device memory in all.",
 		}
 	case HostMemoryUsed:
@@ -319,7 +329,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 	case Temperature:
 		return Spec{
 			Name:   "temperature",
-			Metric: "temperature_celsius", Unit: "celsius",
+			Metric: "temperature_celsius", Unit: "celsius", NoZero: true,
 			Help: "Temperature of one sensor of the device.", Labels: []Label{{Name: "sensor"}},
 		}
 	case Clock:
@@ -396,7 +406,7 @@ func specOf(q Quantity) Spec { //nolint:funlen // a table
 	case RequestsInFlight:
 		return Spec{
 			Name:   "requests_in_flight",
-			Metric: "requests_in_flight", NonNegative: true,
+			Metric: "requests_in_flight", NonNegative: true, Max: 1e9,
 			Help: "Requests that a storage device was given and has not completed yet.",
 		}
 	case MemoryUsedPeak:

@@ -189,6 +189,8 @@ type Rejection struct {
 	Input  string // a source's name, or that of another input
 	Reason Reason
 	Count  int
+	// Example is one of the values that were out of range, with what it is of: a line for a log.
+	Example string
 }
 
 // Compare orders rejections by input and reason.
@@ -217,10 +219,17 @@ func (r Rejections) AddAll(others Rejections) {
 func (r Rejections) Of(input string) []Rejection {
 	out := make([]Rejection, 0, len(r))
 	for reason, n := range r {
-		out = append(out, Rejection{input, reason, n})
+		out = append(out, Rejection{Input: input, Reason: reason, Count: n})
 	}
 	slices.SortFunc(out, Rejection.Compare)
 	return out
+}
+
+// Exampler is implemented by a [RejectionCounter] that remembers values which were out of range.
+type Exampler interface {
+	// Examples returns lines for a log, such as "NAME = VALUE": of the last answer, and few. It is safe
+	// for concurrent use with Sample.
+	Examples() []string
 }
 
 // RejectionCounter is implemented by a [Source] that rejects parts of what it reads.

@@ -232,6 +232,9 @@ func (s *Sampler) samples(now time.Time) []join.SourceSamples {
 		samples := w.samples(now, s.maxAge())
 		if counting, ok := w.source.(driver.RejectionCounter); ok {
 			s.Metrics.RejectTotal(name, counting.Rejected())
+			if e, ok := w.source.(driver.Exampler); ok {
+				s.Metrics.Implausible(name, e.Examples()...)
+			}
 		}
 		out = append(out, join.SourceSamples{Name: name, Samples: samples})
 	}

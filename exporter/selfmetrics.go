@@ -206,6 +206,27 @@ func (m *SelfMetrics) Reject(rejected ...driver.Rejection) {
 		m.mu.Lock()
 		m.tellBound(r.Input, r.Reason)
 		m.mu.Unlock()
+		if r.Example != "" {
+			m.Implausible(r.Input, r.Example)
+		}
+	}
+}
+
+// maxImplausible bounds what is remembered of values that were logged.
+const maxImplausible = 1000
+
+// Implausible logs values that are out of range, "NAME = VALUE", each name of an input once.
+func (m *SelfMetrics) Implausible(input string, examples ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, example := range examples {
+		name, _, _ := strings.Cut(example, " = ")
+		key := driver.Rejection{Input: input, Reason: driver.ReasonOutOfRange, Example: name}
+		if m.told[key] || len(m.told) >= maxImplausible {
+			continue
+		}
+		m.told[key] = true
+		m.log.Warn("a value is out of range, and left out: a wrong unit, or a broken sensor", "input", input, "value", example)
 	}
 }
 

@@ -64,6 +64,21 @@ func TestBoundIsLoggedOnce(t *testing.T) {
 	}
 }
 
+// A value that is out of range is logged with what it is, each of an input once.
+func TestImplausibleIsLogged(t *testing.T) {
+	var log bytes.Buffer
+	m := NewSelfMetrics(prometheus.NewRegistry(), "node1", slog.New(slog.NewTextHandler(&log, nil)))
+	for _, watts := range []string{"4.795e+06", "5e+06"} {
+		m.Reject(driver.Rejection{Input: "a", Reason: driver.ReasonOutOfRange, Count: 1, Example: "power = " + watts})
+		m.Implausible("scrape/b", "furiosa_npu_hw_power (power) = "+watts)
+	}
+	lines := log.String()
+	if n := strings.Count(lines, "\n"); n != 2 || !strings.Contains(lines, `input=a value="power = 4.795e+06"`) ||
+		!strings.Contains(lines, `input=scrape/b value="furiosa_npu_hw_power (power) = 4.795e+06"`) {
+		t.Errorf("%d lines:\n%s", n, lines)
+	}
+}
+
 // Whether events can be written is logged when it changes, and a namespace that is gone changes
 // nothing.
 func TestEventSent(t *testing.T) {

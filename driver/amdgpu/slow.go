@@ -83,7 +83,7 @@ func (r *reading) readTemperatures() {
 		{"apu_temperature_soc", "soc", hundredths, false},
 		{"apu_temperature_skin", "skin", hundredths, false},
 	} {
-		if n, ok := r.metrics.value(sensor.field); ok && !(sensor.hasMonitor && len(sensors) > 0) {
+		if n, ok := r.metrics.value(sensor.field); ok && n > 0 && !(sensor.hasMonitor && len(sensors) > 0) {
 			add(sensor.name, float64(n)/sensor.unit)
 		}
 	}
@@ -109,7 +109,7 @@ func (r *reading) readVoltages() {
 	for _, supply := range [...]struct{ field, name string }{
 		{"voltage_gfx", "graphics"}, {"voltage_soc", "soc"}, {"voltage_mem", "memory"},
 	} {
-		if n, ok := r.metrics.value(supply.field); ok && !seen[supply.name] {
+		if n, ok := r.metrics.value(supply.field); ok && n > 0 && !seen[supply.name] {
 			r.add(driver.Voltage, float64(n)*milli, supply.name)
 		}
 	}

@@ -3,7 +3,6 @@ package drivertest
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -164,13 +163,8 @@ func labels(r driver.Reading) error {
 
 func value(r driver.Reading) error {
 	spec := r.Quantity.Spec()
-	switch {
-	case math.IsNaN(r.Value) || math.IsInf(r.Value, 0):
-		return fmt.Errorf("value %v is not finite", r.Value)
-	case spec.NonNegative && r.Value < 0:
-		return fmt.Errorf("value %v is negative", r.Value)
-	case spec.Max > 0 && r.Value > spec.Max:
-		return fmt.Errorf("value %v is above %v", r.Value, spec.Max)
+	if reason := spec.Check(r.Value); reason != "" {
+		return fmt.Errorf("value %v: %s", r.Value, reason)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func TestBounds(t *testing.T) {
 		rejected          driver.Rejections
 	}{
 		{
-			"identities", series("busy{UUID=\"%d\"} 1\nenergy{UUID=\"%[1]d\"} 2\n", bound.identities+10),
+			"identities", series("busy{UUID=\"g%d\"} 1\nenergy{UUID=\"g%[1]d\"} 2\n", bound.identities+10),
 			bound.identities, 2 * bound.identities,
 			driver.Rejections{driver.ReasonTooMany: 20},
 		},

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,6 +28,8 @@ type rule struct {
 	match    *matcher
 	where    map[string]string
 	combine  combination
+	name     string // of the metric
+	needs    string // the name of another one, without which there is no reading
 
 	partition string // of what series of partitions are
 	constant  driver.Labels
@@ -128,7 +129,13 @@ type collector struct {
 	created  map[key]time.Time     // by counter
 	refused  map[string]bool       // metrics whose type can't be used
 	rejected driver.Rejections
+	examples []string       // values out of range
+	nameless map[string]int // series without a name of hardware, by label
+
+	parts, needed map[key][]string // names of metrics: of sums, and those that these need
 }
+
+const maxExamples = 8 // of an answer
 
 // spelling is a label's value, as a matcher finds it.
 type spelling struct {
@@ -145,6 +152,7 @@ func newCollector(e Endpoint, rules *ruleset, gpus *amdGPUs, now time.Time, expe
 		known:   map[spelling]identity{}, sizes: map[*matcher]uint64{},
 		text:    map[string]string{},
 		created: map[key]time.Time{}, refused: map[string]bool{}, rejected: driver.Rejections{},
+		nameless: map[string]int{}, parts: map[key][]string{}, needed: map[key][]string{},
 	}
 }
 
@@ -219,7 +227,14 @@ func (c *collector) apply(r *rule, s *sample) (reason driver.Reason) {
 		return reason
 	}
 	c.matched[r.rank] = true
+	if r.combine != sum && r.spec.IsAbsent(v.value) {
+		return ""
+	}
 	v.repeated = repeated
+	if r.needs != "" {
+		c.parts[k] = append(c.parts[k], r.name)
+		c.needed[k] = append(c.needed[k], r.needs)
+	}
 	return c.take(k, v)
 }
 
@@ -231,9 +246,11 @@ func (c *collector) take(k key, v value) (reason driver.Reason) {
 	case there && before.rank == v.rank && v.repeated:
 		return ""
 	case there && before.combines(v):
-		if v = before.with(v); math.IsInf(v.value, 0) {
-			return driver.ReasonNotFinite
+		spec := k.quantity.Spec()
+		if reason = spec.Check(before.with(v).value); reason != "" {
+			return reason
 		}
+		v = before.with(v)
 	case there && before.rank == v.rank && !before.repeated:
 		return driver.ReasonDuplicate
 	case there && before.rank < v.rank:
@@ -255,15 +272,13 @@ func (c *collector) takeCreated(k key, seconds float64) {
 // the future is not believed; the sample is then dated like those that have none.
 func (c *collector) value(r *rule, s *sample) (v value, reason driver.Reason) {
 	v = value{value: s.value * r.scale, rank: uint16(r.rank), combine: r.combine}
+	if reason := r.spec.Check(v.value); reason != "" {
+		if reason == driver.ReasonOutOfRange && len(c.examples) < maxExamples {
+			c.examples = append(c.examples, fmt.Sprintf("%s (%s) = %v", s.name, r.spec.Name, s.value))
+		}
+		return v, reason
+	}
 	switch {
-	case math.IsNaN(s.value):
-		return v, driver.ReasonNotFinite
-	case math.IsInf(v.value, 0):
-		return v, driver.ReasonNotFinite
-	case r.spec.NonNegative && v.value < 0:
-		return v, driver.ReasonNegative
-	case r.spec.Max > 0 && v.value > r.spec.Max:
-		return v, driver.ReasonOutOfRange
 	case s.at.IsZero() || s.at.After(c.now):
 		return v, ""
 	case s.at.Before(c.now.Add(-maxAge)):
@@ -320,12 +335,21 @@ func (c *collector) identify(r *rule, s *sample) (id identity, repeated bool, re
 	if part != nil && r.partition == "" {
 		return identity{}, false, driver.ReasonPartition
 	}
-	b := s.get(r.match.Label)
-	if r.match.With != "" {
-		c.pair = append(append(append(c.pair[:0], b...), '/'), s.get(r.match.With)...)
+	m := r.match
+	b := s.get(m.Label)
+	for m.or != nil && !m.names(b) {
+		m = m.or
+		b = s.get(m.Label)
+	}
+	if !m.names(b) {
+		c.nameless[m.Label]++
+		return identity{}, false, driver.ReasonNoMatch
+	}
+	if m.With != "" {
+		c.pair = append(append(append(c.pair[:0], b...), '/'), s.get(m.With)...)
 		b = c.pair
 	}
-	id, reason = c.find(r.match, b)
+	id, reason = c.find(m, b)
 	switch {
 	case part == nil || reason != "" || id.kind == kindNone:
 	case p.Number != "":
@@ -400,6 +424,12 @@ func (c *collector) spend(n int) bool {
 // finish returns the answer, with the counters' beginnings, and readings of parts as those of their
 // devices.
 func (c *collector) finish() answer {
+	for k, needed := range c.needed {
+		isPart := func(name string) bool { return slices.Contains(c.parts[k], name) }
+		if v := c.answer.values[k]; v.combine == sum && slices.ContainsFunc(needed, func(n string) bool { return !isPart(n) }) {
+			delete(c.answer.values, k)
+		}
+	}
 	if len(c.rules.groups) > 0 {
 		c.regroup()
 	}

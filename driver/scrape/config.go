@@ -78,6 +78,9 @@ type Metric struct {
 	// as those of cores: their "max", or the "sum" of them and of those of other metrics that are
 	// summed to the same reading. Empty: the first of them, and the others are duplicates.
 	Combine string `yaml:"combine,omitempty"`
+	// Needs names another metric of the same sum, without which there is no reading: a part alone
+	// would pass for the whole.
+	Needs string `yaml:"needs,omitempty"`
 	// Partition says of what the series of partitions are: "own", of the partition, whose number
 	// within its parent the partition's label has; "parent", of the parent, and the same for all of
 	// its partitions. Empty: neither. Where the endpoint's partition has a Number, what is of the
@@ -342,7 +345,7 @@ func (m Metric) rule(rank int) (rule, error) {
 	}
 	r := rule{
 		rank: rank, quantity: quantity, spec: quantity.Spec(), scale: 1, where: m.Where,
-		partition: m.Partition,
+		partition: m.Partition, name: m.Name, needs: m.Needs,
 	}
 	if m.Scale != nil {
 		r.scale = *m.Scale
@@ -359,6 +362,8 @@ func (m Metric) rule(rank int) (rule, error) {
 	switch {
 	case !slices.Contains([]string{"", partitionOwn, partitionParent}, m.Partition):
 		return rule{}, fmt.Errorf("partition: %.64q is none of own and parent", m.Partition)
+	case m.Needs != "" && r.combine != sum:
+		return rule{}, errors.New("needs: only with combine: sum")
 	case m.Combine != "" && r.combine == notCombined:
 		return rule{}, fmt.Errorf("combine: %.64q is none of max and sum", m.Combine)
 	case m.Combine != "" && r.spec.Type == driver.Counter:

@@ -45,6 +45,8 @@ type Match struct {
 	Pattern string `yaml:"pattern,omitempty"`
 	// Prefix is put before values that do not have it yet.
 	Prefix string `yaml:"prefix,omitempty"`
+	// Or is tried where the label's value stands for none: it is empty, N/A, zeros.
+	Or *Match `yaml:"or,omitempty"`
 	// Per says how many parts a device has where the value is the number of a part, such as a core:
 	// the quotient, rounded down, names the device.
 	Per Per `yaml:"per,omitempty"`
@@ -73,6 +75,11 @@ func (m *Match) check(driverName string) error {
 	case len(m.Pattern) > maxPattern:
 		return fmt.Errorf("pattern: longer than %d bytes", maxPattern)
 	}
+	if m.Or != nil {
+		if err := m.Or.check(driverName); err != nil {
+			return fmt.Errorf("or: %w", err)
+		}
+	}
 	_, err := m.compile()
 	return err
 }
@@ -80,10 +87,15 @@ func (m *Match) check(driverName string) error {
 // compile returns the matcher.
 func (m *Match) compile() (*matcher, error) {
 	c := &matcher{Match: *m, kind: kindOf(m.Hardware)}
+	var err error
+	if m.Or != nil {
+		if c.or, err = m.Or.compile(); err != nil {
+			return nil, err
+		}
+	}
 	if m.Pattern == "" {
 		return c, nil
 	}
-	var err error
 	if c.pattern, err = regexp.Compile("^(?:" + m.Pattern + ")$"); err != nil {
 		return nil, fmt.Errorf("pattern: %s", flatten(err.Error()))
 	}
@@ -96,6 +108,17 @@ type matcher struct {
 	kind    kind
 	group   uint16 // position among the matchers that have Per, from 1
 	pattern *regexp.Regexp
+	or      *matcher // of Or
+}
+
+// names reports whether a label's value can name hardware, and does not stand for an unknown name.
+func (m *matcher) names(b []byte) bool {
+	switch m.kind {
+	case kindUUID, kindSerial:
+		return !driver.IsPlaceholder(string(b))
+	default:
+		return len(b) > 0 && (b[0] < 'A' || !driver.IsPlaceholder(string(b)))
+	}
 }
 
 // kind is what a value names: one of the kinds of Match.

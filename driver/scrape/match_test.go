@@ -63,10 +63,10 @@ func TestParts(t *testing.T) {
 			t.Errorf("%s: rejected %v, -want +got:\n%s", name, rejected, diff)
 		}
 	}
-	huge := info + "used{core=\"4\"} 1e308\nused{core=\"5\"} 1e308\n"
+	huge := info + "used{core=\"4\"} 1e15\nused{core=\"5\"} 1e15\n"
 	a, rejected := collect(t, e, []byte(huge), false)
-	if got := lines(a.samples(e.Driver, true)); !strings.Contains(got, "memory_used 1e+308\n") ||
-		rejected[driver.ReasonNotFinite] != 1 {
+	if got := lines(a.samples(e.Driver, true)); !strings.Contains(got, "memory_used 1e+15\n") ||
+		rejected[driver.ReasonOutOfRange] != 1 {
 		t.Errorf("a sum that is too large: %s, rejected %v", got, rejected)
 	}
 	for _, text := range []string{cores, cores + "info{per_device=\"0\"} 1\n", cores + "info{per_device=\"x\"} 1\n"} {
@@ -128,5 +128,62 @@ func TestUnmatched(t *testing.T) {
 	sampled(t, s)
 	if diff := cmp.Diff([]string{"power", "board"}, s.Unmatched()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// Where a label stands for none, another one is tried; without, the series is left out, and the
+// label is named.
+func TestNameless(t *testing.T) {
+	const form = "\n  driver: gpu.example.com\n  match: {label: s, hardware: serial, or: {label: u, hardware: uuid}}" +
+		"\n  metrics: [{name: busy, quantity: utilization}]\n"
+	for series, want := range map[string]string{
+		`busy{s="AM5",u="x1"} 0.5`:     "serial=AM5",
+		`busy{s="",u="x1"} 0.5`:        "uuid=x1",
+		`busy{s="N/A",u="x1"} 0.5`:     "uuid=x1",
+		`busy{s="0000",u="x1"} 0.5`:    "uuid=x1",
+		`busy{u="x1"} 0.5`:             "uuid=x1",
+		`busy{s="N/A",u="Unknown"} 1`:  "",
+		`busy{s="unknown",u="N/A"} 0.`: "",
+	} {
+		p := &page{}
+		p.set(series + "\n")
+		s := source(t, serve(t, p), form, testNow)
+		_, _ = s.Sample(t.Context())
+		got := lines(s.answer.samples("", true))
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("%s: samples %q, want %q", series, got, want)
+		}
+		named := strings.Contains(strings.Join(s.Describe(), "\n"), "u is empty")
+		if named != (want == "") || named && s.Rejected()[driver.ReasonNoMatch] != 1 {
+			t.Errorf("%s: check says %q, rejected %v", series, s.Describe(), s.Rejected())
+		}
+	}
+}
+
+// A sum that lacks a metric which it needs is none.
+func TestNeeds(t *testing.T) {
+	const metrics = `
+  metrics:
+  - {name: total, quantity: memory_capacity}
+  - {name: used, quantity: memory_capacity, combine: sum, needs: free}
+  - {name: free, quantity: memory_capacity, combine: sum, needs: used}
+  - {name: reserved, quantity: memory_capacity, combine: sum, needs: free}
+`
+	for text, want := range map[string]string{
+		"used{u=\"a\"} 1\nfree{u=\"a\"} 2\nreserved{u=\"a\"} 4\n": "memory_capacity 7",
+		"used{u=\"a\"} 1\nfree{u=\"a\"} 2\n":                      "memory_capacity 3",
+		"used{u=\"a\"} 1\nreserved{u=\"a\"} 4\n":                  "",
+		"used{u=\"a\"} 1\n":                                       "",
+		"used{u=\"a\"} 1\nfree{u=\"a\"} 2\ntotal{u=\"a\"} 9\n":    "memory_capacity 9",
+		"total{u=\"a\"} 9\nused{u=\"a\"} 1\n":                     "memory_capacity 9",
+		"used{u=\"a\"} 0\nfree{u=\"a\"} 2\n":                      "memory_capacity 2",
+		"used{u=\"a\"} 1\nfree{u=\"b\"} 2\n":                      "",
+	} {
+		e := parsed(t, "http://localhost/metrics", "\n  driver: d\n  match: {label: u, hardware: uuid}"+metrics)
+		a, _ := collect(t, e, []byte(text), false)
+		got := lines(a.samples("", true))
+		if want == "" && strings.Contains(got, "memory_capacity") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", text, got, want)
+		}
 	}
 }

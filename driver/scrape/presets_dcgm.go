@@ -15,6 +15,9 @@ metrics:
 // The fields' units: etc/default-counters.csv and etc/dcp-metrics-included.csv of dcgm-exporter,
 // dcgm_fields.h of DCGM.
 //
+// By default FB_TOTAL is not served: memory in all is then what is used, free and reserved
+// (FB_RESERVED since dcgm-exporter 4; without it the sum is less by what the driver keeps, about 1 %).
+//
 // Utilization is DCGM's graphics engine activity, any engine's share of time, 0 to 1; GPU_UTIL
 // (203), a percentage of coarser samples, stands in where no profiling runs. Not here, though
 // exported: XID_ERRORS, whose value is the last error's number and no count; PROF_PCIE_*_BYTES and
@@ -32,6 +35,12 @@ const presetDCGMMetrics = `
 - {name: DCGM_FI_PROF_SM_OCCUPANCY, quantity: occupancy, partition: own}
 - {name: DCGM_FI_DEV_FB_USED, quantity: memory_used, scale: 1048576, partition: own}
 - {name: DCGM_FI_DEV_FB_TOTAL, quantity: memory_capacity, scale: 1048576, partition: own}
+- {name: DCGM_FI_DEV_FB_USED, quantity: memory_capacity, scale: 1048576, combine: sum, needs: DCGM_FI_DEV_FB_FREE,
+   partition: own}
+- {name: DCGM_FI_DEV_FB_FREE, quantity: memory_capacity, scale: 1048576, combine: sum, needs: DCGM_FI_DEV_FB_USED,
+   partition: own}
+- {name: DCGM_FI_DEV_FB_RESERVED, quantity: memory_capacity, scale: 1048576, combine: sum, needs: DCGM_FI_DEV_FB_FREE,
+   partition: own}
 - {name: DCGM_FI_DEV_POWER_USAGE, quantity: power, partition: parent}
 - {name: DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION, quantity: energy, scale: 0.001, partition: parent}
 - {name: DCGM_FI_DEV_GPU_TEMP, quantity: temperature, labels: {sensor: gpu}, partition: parent}

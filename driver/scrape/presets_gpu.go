@@ -11,7 +11,7 @@ package scrape
 // 1.4 on have the prefix amd_ where it is configured.
 const presetAMD = `
 driver: gpu.amd.com
-match: {label: serial_number, hardware: serial}
+match: {label: serial_number, hardware: serial, or: {label: gpu_uuid, hardware: serial}}
 partition: {label: gpu_compute_partition_type, whole: [spx, none, na], number: gpu_partition_id}
 metrics:
 `

@@ -49,6 +49,8 @@ type Source struct {
 var (
 	_ driver.Source           = (*Source)(nil)
 	_ driver.RejectionCounter = (*Source)(nil)
+	_ driver.Exampler         = (*Source)(nil)
+	_ driver.Describer        = (*Source)(nil)
 )
 
 // Option changes a Source.
@@ -134,7 +136,7 @@ func (s *Source) refresh(ctx context.Context, now time.Time) error {
 	c := newCollector(s.endpoint, s.rules, s.gpus, now, len(s.answer.values))
 	err := fetch(ctx, s.client, s.endpoint.URL, c)
 	next := c.finish()
-	s.rejections.add(c.rejected)
+	s.rejections.add(c)
 	if err != nil {
 		return errors.Join(fmt.Errorf("scrape %s: %w", s.endpoint.URL, err), unread)
 	}
@@ -191,19 +193,45 @@ func (s *Source) samples(now time.Time) []driver.Sample {
 // safe for concurrent use with Sample.
 func (s *Source) Rejected() driver.Rejections { return s.rejections.snapshot() }
 
-// rejections counts what was rejected.
-type rejections struct {
-	mu     sync.Mutex
-	counts driver.Rejections
+// Examples returns values of the last answer that were out of range. It is safe for concurrent use
+// with Sample.
+func (s *Source) Examples() []string {
+	s.rejections.mu.Lock()
+	defer s.rejections.mu.Unlock()
+	return s.rejections.examples
 }
 
-func (r *rejections) add(more driver.Rejections) {
+// Describe returns a line for each label that should name hardware and does not, in the last
+// answer. It is safe for concurrent use with Sample.
+func (s *Source) Describe() []string {
+	s.rejections.mu.Lock()
+	defer s.rejections.mu.Unlock()
+	return s.rejections.nameless
+}
+
+// Driver returns the DRA driver whose devices the endpoint has; "": any driver's.
+func (s *Source) Driver() string { return s.endpoint.Driver }
+
+// rejections counts what was rejected.
+type rejections struct {
+	mu       sync.Mutex
+	counts   driver.Rejections
+	examples []string
+	nameless []string // lines of Describe
+}
+
+func (r *rejections) add(c *collector) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.examples, r.nameless = c.examples, nil
+	for _, label := range slices.Sorted(maps.Keys(c.nameless)) {
+		r.nameless = append(r.nameless, fmt.Sprintf("%s is empty, or says that it is unknown, in %d series, which name no "+
+			"hardware", label, c.nameless[label]))
+	}
 	if r.counts == nil {
 		r.counts = driver.Rejections{}
 	}
-	r.counts.AddAll(more)
+	r.counts.AddAll(c.rejected)
 }
 
 func (r *rejections) snapshot() driver.Rejections {

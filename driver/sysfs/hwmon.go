@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // maxSensors bounds the sensors of a device.
@@ -84,13 +86,17 @@ func isNumber(digits string) bool {
 }
 
 // Read returns what the sensor measures: degrees Celsius or volts, which the kernel has in
-// thousandths.
+// thousandths. 0 is what drivers say where a board has no such sensor: the value is absent
+// ([IsAbsent]).
 func (s Sensor) Read(r *Reader) (float64, error) {
 	value, err := r.Value(WorkingDir, s.path)
 	if err != nil {
 		return 0, &fs.PathError{Op: "read", Path: s.path, Err: err}
 	}
 	thousandths, err := strconv.ParseInt(string(value), 10, 64)
+	if err == nil && thousandths == 0 {
+		return 0, &fs.PathError{Op: "read", Path: s.path, Err: unix.ENODEV}
+	}
 	return float64(thousandths) / 1000, err
 }
 

@@ -305,6 +305,11 @@ func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 	for _, line := range lines {
 		c.report.add(Finding{What: s.Name(), Text: line})
 	}
+	if e, ok := s.(driver.Exampler); ok {
+		for _, example := range e.Examples() {
+			c.report.add(Finding{Status: Warn, What: s.Name(), Text: "out of range: " + example})
+		}
+	}
 	if counter, ok := s.(driver.RejectionCounter); ok {
 		for _, r := range counter.Rejected().Of(s.Name()) {
 			c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})
@@ -322,6 +327,17 @@ func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 // unmatcher is a source that is told which metrics it reads, and knows those that it never met.
 type unmatcher interface{ Unmatched() []string }
 
+// scraped returns the name of a source that a configuration has for the devices of a driver, "" for
+// none.
+func (c *Checker) scraped(driverName string) string {
+	for _, s := range c.config.Sources {
+		if of, ok := s.(interface{ Driver() string }); ok && of.Driver() == driverName {
+			return s.Name()
+		}
+	}
+	return ""
+}
+
 // devices says for each device whether it has telemetry. If none has, nothing can be exported, and
 // that is a failure.
 func (c *Checker) devices(r join.Result) {
@@ -335,6 +351,9 @@ func (c *Checker) devices(r join.Result) {
 		} else {
 			var why string
 			why, f.Do = explain.Missing(d.ID.Driver, d.Missing)
+			if name := c.scraped(d.ID.Driver); d.Missing == join.MissingNoSource && name != "" {
+				f.Do = "see what " + name + " says of series that name no hardware"
+			}
 			f.Text += "no telemetry (" + string(d.Missing) + "): " + why
 			if d.Missing != join.MissingNotInstantiated {
 				f.Status = Warn

@@ -2,6 +2,7 @@ package join
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -115,6 +116,7 @@ type joiner struct {
 	index     hardwareIndex
 	byDriver  map[string]bool // drivers of which a device was read
 	rejected  map[driver.Rejection]int
+	examples  map[string]string // values out of range, by input
 }
 
 // deviceFacts is what the joiner needs to know of a device besides the result.
@@ -267,7 +269,10 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 	}
 	for _, r := range sample.Readings {
 		if reason := rejectReading(j.catalogue, &r); reason != "" {
-			j.reject(source, reason, 1)
+			j.rejectValue(source, reason, &r)
+			continue
+		}
+		if j.catalogue.Spec(r.Quantity).IsAbsent(r.Value) {
 			continue
 		}
 		name := source
@@ -441,10 +446,22 @@ func (j *joiner) reject(input string, reason driver.Reason, count int) {
 	}
 }
 
+// rejectValue counts a reading that can't be, and keeps one that is out of range as an example.
+func (j *joiner) rejectValue(source string, reason driver.Reason, r *driver.Reading) {
+	j.reject(source, reason, 1)
+	if reason == driver.ReasonOutOfRange {
+		labels := strings.TrimSpace(strings.Join(r.Labels[:], " "))
+		j.examples[source] = fmt.Sprintf("%s %q = %v", j.catalogue.Spec(r.Quantity).Name, labels, r.Value)
+	}
+}
+
 func (j *joiner) rejections() []driver.Rejection {
 	out := make([]driver.Rejection, 0, len(j.rejected))
 	for r, n := range j.rejected {
 		r.Count = n
+		if r.Reason == driver.ReasonOutOfRange {
+			r.Example = j.examples[r.Input]
+		}
 		out = append(out, r)
 	}
 	slices.SortFunc(out, driver.Rejection.Compare)

@@ -46,6 +46,7 @@ func (m *Joiner) Join(in Input) Result {
 	j := joiner{
 		catalogue: in.Catalogue, podOf: in.PodOf, devices: slices.Clone(l.devices), facts: slices.Clone(l.facts),
 		index: l.index, byDriver: map[string]bool{}, rejected: maps.Clone(l.rejected),
+		examples: map[string]string{},
 	}
 	if in.Catalogue == nil {
 		j.catalogue = m.standard
@@ -104,7 +105,7 @@ func (l *layout) isOf(in *Input) bool {
 
 // newLayout makes the sorted list of devices with their shares.
 func newLayout(in *Input) layout {
-	j := joiner{rejected: map[driver.Rejection]int{}}
+	j := joiner{rejected: map[driver.Rejection]int{}, examples: map[string]string{}}
 	shares := j.shares(in.View.Allocations)
 	ids := j.ids(in.Inventory, shares)
 	position := make(map[driver.ID]int, len(ids))

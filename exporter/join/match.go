@@ -33,9 +33,9 @@ func newHardwareIndex(devices []Device) hardwareIndex {
 		}
 		name := [2]string{devices[i].ID.Driver, devices[i].ID.Device}
 		x.name[name] = append(x.name[name], i)
-		addOf(x.serial, devices[i].ID.Driver, strings.ToLower(h.Serial), i)
+		addOf(x.serial, devices[i].ID.Driver, identifier(h.Serial), i)
 		addOf(x.index, devices[i].ID.Driver, h.Index, i)
-		add(x.uuid, strings.ToLower(h.UUID), i)
+		add(x.uuid, identifier(h.UUID), i)
 		add(x.placement, h.Placement, i)
 		add(x.pci, h.PCI, i)
 		add(x.netdev, h.NetDev, i)
@@ -49,6 +49,14 @@ func newHardwareIndex(devices []Device) hardwareIndex {
 	}
 	x.learned = false
 	return x
+}
+
+// identifier returns a UUID or serial number in one spelling, "" for a text that is none.
+func identifier(text string) string {
+	if driver.IsPlaceholder(text) {
+		return ""
+	}
+	return strings.ToLower(text)
 }
 
 // learn adds the number that a device has within its parent, and its RDMA device. Inventories may

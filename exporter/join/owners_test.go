@@ -44,7 +44,7 @@ func drawSources(t *rapid.T) []SourceSamples {
 			s := driver.Sample{Hardware: h}
 			for _, r := range readings {
 				if rapid.Bool().Draw(t, "read") {
-					r.Value, r.At = rapid.SampledFrom([]float64{0, 0.5, 1, math.Inf(1)}).Draw(t, "value"), jointest.Start()
+					r.Value, r.At = rapid.SampledFrom([]float64{0.25, 0.5, 1, math.Inf(1)}).Draw(t, "value"), jointest.Start()
 					s.Readings = append(s.Readings, r)
 				}
 			}

@@ -29,16 +29,15 @@ func rejectReading(catalogue driver.Catalogue, r *driver.Reading) driver.Reason 
 	switch {
 	case spec.Derived:
 		return driver.ReasonUnknownQuantity
-	case math.IsNaN(r.Value) || math.IsInf(r.Value, 0):
-		return driver.ReasonNotFinite
-	case r.Value < 0 && spec.NonNegative:
-		return driver.ReasonNegative
-	case math.Abs(r.Value) > maxMagnitude || spec.Max > 0 && r.Value > spec.Max:
+	case math.Abs(r.Value) > maxMagnitude && !math.IsInf(r.Value, 0):
 		return driver.ReasonOutOfRange
 	case r.At.IsZero():
 		return driver.ReasonNoTime
 	case !validLabelValues(spec, &r.Labels):
 		return driver.ReasonLabel
+	}
+	if reason := spec.Check(r.Value); reason != "" {
+		return reason
 	}
 	if spec.Unit == "ratio" {
 		r.Value = min(r.Value, 1)

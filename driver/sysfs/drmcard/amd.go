@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 
+	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/sysfs"
 )
 
@@ -47,12 +49,12 @@ func ListAMD(root string, cards []Card) (AMDGPUs, error) {
 	return found, errors.Join(append(failed, found.addPartitions(root))...)
 }
 
-// add notes what a GPU is called. Texts of zeros stand for none.
+// add notes what a GPU is called.
 func (a *AMDGPUs) add(name, pci string) {
-	name = canonicalName(name)
-	if strings.Trim(name, "0") == "" {
+	if driver.IsPlaceholder(name) {
 		return
 	}
+	name = canonicalName(name)
 	if other, known := a.addresses[name]; known && other != pci {
 		pci = "" // the two GPUs of one board of the MI200 series
 	}
@@ -61,8 +63,36 @@ func (a *AMDGPUs) add(name, pci string) {
 
 func canonicalName(name string) string { return strings.TrimPrefix(strings.ToLower(name), "0x") }
 
-// PCI returns the address of the GPU with that serial number or unique ID, "" for none, or several.
-func (a *AMDGPUs) PCI(name string) string { return a.addresses[canonicalName(name)] }
+// PCI returns the address of the GPU with that serial number, unique ID or UUID, "" for none, or
+// several.
+func (a *AMDGPUs) PCI(name string) string {
+	if address := a.addresses[canonicalName(name)]; address != "" {
+		return address
+	}
+	id, ok := uniqueID(name)
+	if !ok {
+		return ""
+	}
+	return a.addresses[id]
+}
+
+// uniqueID returns the unique_id of which AMD's tools make a UUID, in the spelling of
+// canonicalName. The UUID has the highest byte of the 64 bits, the number of the function (ff: the
+// whole GPU) and the PCI device ID; version 1; and the other seven bytes: amdsmi_uuid_gen and
+// amdsmi_get_gpu_device_uuid in src/amd_smi/amd_smi_uuid.cc and amd_smi.cc of ROCm/amdsmi. An MI300X
+// (device 74a1) of the unique ID cce0c6d49f5b0d86 is ccff74a1-0000-1000-80e0-c6d49f5b0d86.
+func uniqueID(uuid string) (string, bool) {
+	const form = "ccff74a1-0000-1000-80e0-c6d49f5b0d86"
+	uuid = strings.ToLower(uuid)
+	if len(uuid) != len(form) || uuid[8:21] != form[8:21] || uuid[23] != '-' {
+		return "", false
+	}
+	id := uuid[:2] + uuid[21:23] + uuid[24:]
+	if n, err := strconv.ParseUint(id, 16, 64); err != nil || n == 0 {
+		return "", false
+	}
+	return id, true
+}
 
 // Render returns N of /dev/dri/renderDN of a partition, given its GPU's address.
 func (a *AMDGPUs) Render(pci string, number int) (int, bool) {

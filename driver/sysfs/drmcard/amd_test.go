@@ -146,3 +146,38 @@ func TestListAMDRecorded(t *testing.T) {
 		})
 	}
 }
+
+// A UUID of AMD's tools is that of the GPU whose unique ID it has, and no other text of its form.
+func TestUUID(t *testing.T) {
+	root := t.TempDir()
+	drivertest.WriteTree(t, root, `
+class/drm/card1 -> ../../devices/pci0000:00/0000:05:00.0/drm/card1
+devices/pci0000:00/0000:05:00.0/drm/card1/device -> ../../../0000:05:00.0
+devices/pci0000:00/0000:05:00.0/driver -> ../../../bus/pci/drivers/amdgpu
+devices/pci0000:00/0000:05:00.0/serial_number: N/A
+devices/pci0000:00/0000:05:00.0/unique_id: cce0c6d49f5b0d86
+`)
+	cards, err := drmcard.List(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gpus, err := drmcard.ListAMD(root, cards)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"ccff74a1-0000-1000-80e0-c6d49f5b0d86": "0000:05:00.0",
+		"CCFF74A1-0000-1000-80E0-C6D49F5B0D86": "0000:05:00.0",
+		"cc0174b9-0000-1000-80e0-c6d49f5b0d86": "0000:05:00.0", // another function and device ID
+		"cdff74a1-0000-1000-80e0-c6d49f5b0d86": "",
+		"ccff74a1-0000-4000-80e0-c6d49f5b0d86": "", // random
+		"ccff74a1-0000-1000-80e0-c6d49f5b0d8":  "",
+		"cce0c6d49f5b0d86":                     "0000:05:00.0",
+		"N/A":                                  "",
+		"":                                     "",
+	} {
+		if got := gpus.PCI(name); got != want {
+			t.Errorf("%q is %q, want %q", name, got, want)
+		}
+	}
+}
