@@ -2,9 +2,9 @@ package driver
 
 import "math"
 
-// Bounds of what a device can be, by the units of gauges. They are far above any hardware, and below
-// what a wrong unit gives: 10 W in milliwatts are 10 000, a clock in MHz that is scaled twice is
-// 1e15.
+// Bounds of what a device can be, by the units of gauges. They are far above any hardware, and
+// below what a wrong unit gives: 10 W in milliwatts are 10 000, a clock in MHz that is scaled twice
+// is 1e15.
 const (
 	maxWatts   = 1e4 // a rack of accelerators takes 120 kW, one of them 2
 	minCelsius = -60

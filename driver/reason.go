@@ -227,8 +227,8 @@ func (r Rejections) Of(input string) []Rejection {
 
 // Exampler is implemented by a [RejectionCounter] that remembers values which were out of range.
 type Exampler interface {
-	// Examples returns lines for a log, such as "NAME = VALUE": of the last answer, and few. It is safe
-	// for concurrent use with Sample.
+	// Examples returns lines for a log, such as "NAME = VALUE": of the last answer, and few. It is
+	// safe for concurrent use with Sample.
 	Examples() []string
 }
 

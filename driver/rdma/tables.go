@@ -154,8 +154,8 @@ const hardwareEvents = `
 
 	ip4RetransSegs ip4OutRsts ip6RetransSegs ip6OutRsts`
 
-// hardwareOperations are counters of work: of mlx5, rxe, bnxt_re, EFA, irdma and i40iw, mana, erdma,
-// cxgb4.
+// hardwareOperations are counters of work: of mlx5, rxe, bnxt_re, EFA, irdma and i40iw, mana,
+// erdma, cxgb4.
 const hardwareOperations = `
 	rx_write_requests rx_read_requests rx_atomic_requests rx_dct_connect rdma_tx_packets rdma_tx_bytes
 	rdma_rx_packets rdma_rx_bytes

@@ -15,8 +15,8 @@ metrics:
 // The fields' units: etc/default-counters.csv and etc/dcp-metrics-included.csv of dcgm-exporter,
 // dcgm_fields.h of DCGM.
 //
-// By default FB_TOTAL is not served: memory in all is then what is used, free and reserved
-// (FB_RESERVED since dcgm-exporter 4; without it the sum is less by what the driver keeps, about 1 %).
+// By default FB_TOTAL is not served: memory in all is then what is used, free and reserved. Where
+// FB_RESERVED is not served either, the sum is less by what the driver keeps, about 1 %.
 //
 // Utilization is DCGM's graphics engine activity, any engine's share of time, 0 to 1; GPU_UTIL
 // (203), a percentage of coarser samples, stands in where no profiling runs. Not here, though

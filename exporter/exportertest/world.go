@@ -143,7 +143,14 @@ func (w *World) rate(q driver.Quantity) float64 {
 	if q.Spec().Unit == "ratio" {
 		return rapid.SampledFrom([]float64{0, 0.3, 1}).Draw(w.t, "ratio")
 	}
-	return rapid.SampledFrom([]float64{0, 0.7, 100, 3e9}).Draw(w.t, "rate")
+	lowest, highest, spec := 0., 3e9, q.Spec()
+	if spec.Max > 0 {
+		highest = spec.Max
+	}
+	if spec.NoZero {
+		lowest = 0.1
+	}
+	return rapid.SampledFrom([]float64{lowest, 0.7, 100, highest}).Draw(w.t, "rate")
 }
 
 // Step lets events happen, then time pass. The zeroth is the first tick.

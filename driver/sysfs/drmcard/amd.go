@@ -79,8 +79,8 @@ func (a *AMDGPUs) PCI(name string) string {
 // uniqueID returns the unique_id of which AMD's tools make a UUID, in the spelling of
 // canonicalName. The UUID has the highest byte of the 64 bits, the number of the function (ff: the
 // whole GPU) and the PCI device ID; version 1; and the other seven bytes: amdsmi_uuid_gen and
-// amdsmi_get_gpu_device_uuid in src/amd_smi/amd_smi_uuid.cc and amd_smi.cc of ROCm/amdsmi. An MI300X
-// (device 74a1) of the unique ID cce0c6d49f5b0d86 is ccff74a1-0000-1000-80e0-c6d49f5b0d86.
+// amdsmi_get_gpu_device_uuid in src/amd_smi/amd_smi_uuid.cc and amd_smi.cc of ROCm/amdsmi. An
+// MI300X (device 74a1) of the unique ID cce0c6d49f5b0d86 is ccff74a1-0000-1000-80e0-c6d49f5b0d86.
 func uniqueID(uuid string) (string, bool) {
 	const form = "ccff74a1-0000-1000-80e0-c6d49f5b0d86"
 	uuid = strings.ToLower(uuid)
