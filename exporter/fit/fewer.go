@@ -20,7 +20,7 @@ func fewer(request []claimDevice, c Config) {
 		switch {
 		case d.Reason != NothingSmaller || d.device.Entry.Shareable:
 			return // it is not known what the whole request needs
-		case d.MaxActivity > c.IdleThreshold:
+		case d.MaxActivity > c.IdleThreshold || d.Media > EngineInUse || d.Peers > PeerTraffic:
 			used = append(used, d)
 		default:
 			idle = append(idle, d)

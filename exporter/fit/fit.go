@@ -23,7 +23,25 @@ type Config struct {
 	Margin float64
 	// IdleThreshold is the utilization up to which a device is idle.
 	IdleThreshold float64
+	// MemoryEvery is how often at least the memory must have been read: a peak between two readings is
+	// not seen. 0: that does not matter.
+	MemoryEvery time.Duration
+	// Partial says that a claim may have been measured from some time after its begin.
+	Partial bool
 }
+
+const (
+	// EachSecond is the MemoryEvery of who reads each second, with what a reading may be late.
+	EachSecond = 1500 * time.Millisecond
+	// EngineInUse is the highest use from which on a claim needs an engine that decodes, encodes or
+	// the like. Partitions have fewer of these than their part of the compute, or none.
+	EngineInUse = 0.05
+	// PeerTraffic is the rate from which on a claim needs the links between devices, in bytes per
+	// second.
+	PeerTraffic = 1e6
+	// minSaving is the part of what the claim holds that an alternative must leave.
+	minSaving = 0.1
+)
 
 // Use is what a claim used of a device since it began to hold it.
 type Use struct {
@@ -35,6 +53,20 @@ type Use struct {
 	// in more than 0.1 % of the time. It never exceeded MaxActivity.
 	Activity, MaxActivity float64
 	Memory                float64 // peak, in bytes
+	// MemoryEvery is the mean time between two readings of the memory.
+	MemoryEvery time.Duration
+	// Bandwidth is the part of the bandwidth of the device's memory that it did not exceed in more than
+	// 0.1 % of the time; 0: none, or not measured. Copies is the highest use of the copy engines.
+	Bandwidth, Copies float64
+	// Media is the highest use of an engine that decodes, encodes or the like, and Engine its name.
+	Media  float64
+	Engine string
+	// Peers is the highest rate over links between devices (NVLink, XGMI), in bytes per second.
+	Peers float64
+	// Partial reports that the claim began before it was measured.
+	Partial bool
+	// Contradicted reports that at some time the utilization was 0 although the device worked.
+	Contradicted bool
 	// Divided reports that at some time several claims held the device and it was not known what each
 	// used, so that the use is a part of theirs.
 	Divided bool
@@ -50,7 +82,10 @@ type Advice struct {
 	// claim needs, margin included, from 0 to 1. They are 0 unless Known.
 	NeededMemory, NeededActivity float64
 	Alternative                  Alternative
-	Unused                       float64 // the part of what the claim holds that the alternative leaves
+	// Veto says why something smaller that has the memory and the compute would not do; "": nothing
+	// has.
+	Veto   Veto
+	Unused float64 // the part of what the claim holds that the alternative leaves
 }
 
 // Known reports whether it is known what the claim holds and needs of the device.
@@ -67,13 +102,34 @@ const (
 	Divided        Reason = "divided"         // several claims held it, and what each used is not known
 	SeveralShares  Reason = "several_shares"  // the claim has several shares of the device, or admin access
 	UnknownSize    Reason = "unknown_size"    // how much memory and compute it is, is not known
+	BeganBefore    Reason = "began_before"    // the claim began before it was measured
+	ReadRarely     Reason = "read_rarely"     // the memory is read less often than Config.MemoryEvery
+	Contradicted   Reason = "contradicted"    // the activity that was read was not true
 	NothingSmaller Reason = "nothing_smaller" // into which the claim would have fitted
 )
 
 // Reasons returns the reasons, without Advised.
 func Reasons() []Reason {
-	return []Reason{TooShort, NotMeasured, Divided, SeveralShares, UnknownSize, NothingSmaller}
+	return []Reason{
+		TooShort, NotMeasured, Divided, SeveralShares, UnknownSize, BeganBefore, ReadRarely, Contradicted, NothingSmaller,
+	}
 }
+
+// Veto is why something smaller would not do.
+type Veto string
+
+// The vetoes.
+const (
+	NoVeto        Veto = ""
+	VetoPeers     Veto = "peer_traffic" // parts of devices have no links between them
+	VetoEngine    Veto = "engine"       // it may lack an engine, or share it with others
+	VetoBandwidth Veto = "bandwidth"    // of its memory
+	VetoCopies    Veto = "copies"       // it has fewer copy engines
+	VetoSaving    Veto = "no_saving"    // it leaves less than a tenth
+)
+
+// Vetoes returns the vetoes.
+func Vetoes() []Veto { return []Veto{VetoPeers, VetoEngine, VetoBandwidth, VetoCopies, VetoSaving} }
 
 // Advise returns an advice for each use of a device that the claim holds, sorted by claim and
 // device. devices are those of the node. It changes neither.
@@ -124,6 +180,9 @@ type claimDevice struct {
 	// devices that the claim would do without. Activity is a part of the compute of the whole device
 	// that the device is a part of.
 	activity, memory float64
+	// bandwidth is the memory that has the bandwidth which it needs, in bytes, and copies the part of
+	// the whole device's copy engines.
+	bandwidth, copies float64
 }
 
 // measure fills in what the claim holds and needs. It sets Reason to why there can be no advice, or
@@ -141,6 +200,12 @@ func (d *claimDevice) measure(c Config) bool {
 		d.Reason = NotMeasured
 	case d.Divided:
 		d.Reason = Divided
+	case d.Contradicted:
+		d.Reason = Contradicted
+	case d.Partial && !c.Partial:
+		d.Reason = BeganBefore
+	case c.MemoryEvery > 0 && d.MemoryEvery > c.MemoryEvery:
+		d.Reason = ReadRarely
 	case d.Measured < c.After:
 		d.Reason = TooShort
 	default:
@@ -175,6 +240,7 @@ func (d *claimDevice) measureHeld(share *join.Share, c Config) {
 		return
 	}
 	d.activity, d.memory = d.Activity*device.compute, d.Memory
+	d.bandwidth, d.copies = d.Bandwidth*device.memory, d.Copies*device.compute
 	d.HeldMemory = d.held.memory
 	d.NeededMemory = min(1, d.memory/(1-c.Margin)/d.held.memory)
 	d.NeededActivity = min(1, d.activity/(1-c.Margin)/d.held.compute)

@@ -14,7 +14,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-const gib = 1 << 30
+const (
+	gib = 1 << 30
+	day = 24 * time.Hour
+)
 
 func id(name string) driver.ID { return driver.ID{Driver: "gpu.test", Pool: "node1", Device: name} }
 
@@ -75,12 +78,17 @@ func mig() []join.Device {
 // use is what claim a used of a device in two hours.
 func use(device string, memory, activity float64) fit.Use {
 	return fit.Use{
-		Claim: podresources.Claim{Namespace: "team", Name: "a"}, Device: id(device), Measured: 2 * time.Hour,
-		Activity: activity, MaxActivity: activity, Memory: memory,
+		Claim: podresources.Claim{Namespace: "team", Name: "a"}, Device: id(device), Measured: 26 * time.Hour,
+		MemoryEvery: time.Second,
+		Activity:    activity, MaxActivity: activity, Memory: memory,
 	}
 }
 
-func config() fit.Config { return fit.Config{After: time.Hour, Margin: 0.05, IdleThreshold: 0.01} }
+func config() fit.Config {
+	return fit.Config{
+		After: 24 * time.Hour, Margin: 0.05, IdleThreshold: 0.01, MemoryEvery: time.Second,
+	}
+}
 
 // advise returns the texts of the advices.
 func advise(uses []fit.Use, devices []join.Device) string {
@@ -104,62 +112,62 @@ func TestPartitions(t *testing.T) {
 	}{
 		"of the issue": {
 			whole, "gpu-0", 11 * gib, 0.18,
-			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 18 %: 1g.20gb would do; 6/7 unused",
+			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 18 % of 26 h, read each second: 1g.20gb would do; 6/7 unused",
 		},
 		"one multiprocessor too many": {
 			whole, "gpu-0", 11 * gib, 0.188,
-			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 19 %: 2g.20gb would do; 5/7 unused",
+			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 19 % of 26 h, read each second: 2g.20gb would do; 5/7 unused",
 		},
 		"memory within the margin": {
 			whole, "gpu-0", 9300 << 20, 0.1,
-			"gpu-0, 80 GiB: peak 9.08 GiB and p99.9 activity 10 %: 1g.10gb would do; 6/7 unused",
+			"gpu-0, 80 GiB: peak 9.08 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.10gb would do; 6/7 unused",
 		},
 		"memory beyond the margin": {
 			whole, "gpu-0", 9500 << 20, 0.1,
-			"gpu-0, 80 GiB: peak 9.28 GiB and p99.9 activity 10 %: 1g.20gb would do; 6/7 unused",
+			"gpu-0, 80 GiB: peak 9.28 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.20gb would do; 6/7 unused",
 		},
-		"nearly all": {whole, "gpu-0", 70 * gib, 0.18, "gpu-0, 80 GiB: peak 70 GiB and p99.9 activity 18 %: " + nothing},
+		"nearly all": {whole, "gpu-0", 70 * gib, 0.18, "gpu-0, 80 GiB: peak 70 GiB and p99.9 activity 18 % of 26 h, read each second: " + nothing},
 		"of a partition": {
 			append(mig(), part("3g.40gb", 3, 60, 40448<<20, heldBy("a"), func(d *join.Device) { d.ID = id("mig") })),
 			"mig", 11 * gib, 0.4, // of 60 multiprocessors: 24, 25.3 with the margin
-			"mig, 39.5 GiB: peak 11 GiB and p99.9 activity 40 %: 1g.20gb would do; 2/3 unused",
+			"mig, 39.5 GiB: peak 11 GiB and p99.9 activity 40 % of 26 h, read each second: 1g.20gb would do; 2/3 unused",
 		},
 		"of another model": {
 			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
 				d.Entry.Model = "A100"
 			})},
-			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 %: " + nothing,
+			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: " + nothing,
 		},
 		"of another GPU of the model": {
 			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20)},
-			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 %: 1g.20gb would do; 6/7 unused",
+			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.20gb would do; 6/7 unused",
 		},
 		"of another pool": {
 			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
 				d.ID.Pool = "node2"
 			})},
-			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 %: " + nothing,
+			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: " + nothing,
 		},
 		"tainted": {
 			[]join.Device{device("gpu-0", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
 				d.Entry.Taints = []driver.Taint{{Key: "x", Effect: "NoSchedule"}}
 			})},
-			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 %: " + nothing,
+			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: " + nothing,
 		},
 		"unlisted": {
 			[]join.Device{device("gpu-0", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {
 				d.Entry.Unlisted = true
 			})},
-			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 %: " + nothing,
+			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: " + nothing,
 		},
 		"of unknown size": {
 			[]join.Device{device("gpu-0", heldBy("a")), part("half", 0, 0, 40*gib)},
-			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 %: " + nothing,
+			"gpu-0", 11 * gib, 0.1, "gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: " + nothing,
 		},
 		"without a profile": {
 			[]join.Device{device("gpu-0", heldBy("a")), part("", 3.5, 0, 40*gib)},
 			"gpu-0", 11 * gib, 0.47, // 49.5 % of the half that it is
-			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 47 %: gpu-0- would do; 1/2 unused",
+			"gpu-0, 80 GiB: peak 11 GiB and p99.9 activity 47 % of 26 h, read each second: gpu-0- would do; 1/2 unused",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -178,7 +186,7 @@ func TestShares(t *testing.T) {
 	}
 	memory := func(v float64) driver.Amount { return driver.Amount{Resource: "memory", Value: v} }
 	half := heldBy("a", consumes(memory(40*gib)))
-	const used = "peak 10 GiB and p99.9 activity 20 %: "
+	const used = "peak 10 GiB and p99.9 activity 20 % of 26 h, read each second: "
 	for name, tc := range map[string]struct {
 		device join.Device
 		want   string
@@ -220,7 +228,7 @@ func TestShares(t *testing.T) {
 		})
 	}
 	if got := advise([]fit.Use{use("gpu-0", 0, 0)}, []join.Device{device("gpu-0", half, shareable())}); got !=
-		"gpu-0, 40 GiB: peak 0 MiB and p99.9 activity 0 %: memory=1Gi would do; 98 % unused" {
+		"gpu-0, 40 GiB: peak 0 MiB and p99.9 activity 0 % of 26 h, read each second: memory=1Gi would do; 98 % unused" {
 		t.Errorf("of what was never used: %s", got)
 	}
 	// a whole device, where another one is shared
@@ -242,10 +250,10 @@ func TestFewerDevices(t *testing.T) {
 	const (
 		nothing = ": nothing smaller is offered into which the claim would have fitted"
 		others  = ": the claim's other devices would do"
-		busy    = "gpu-0, 80 GiB: peak 30 GiB and p99.9 activity 90 %"
+		busy    = "gpu-0, 80 GiB: peak 30 GiB and p99.9 activity 90 % of 26 h, read each second"
 	)
 	idle := func(i int, memory float64) string {
-		return fmt.Sprintf("gpu-%d, 80 GiB: peak %g GiB and p99.9 activity 0 %%", i, memory)
+		return fmt.Sprintf("gpu-%d, 80 GiB: peak %g GiB and p99.9 activity 0 %% of 26 h, read each second", i, memory)
 	}
 	moment, unknown := use("gpu-1", 2*gib, 0), use("gpu-2", 0, 0)
 	moment.MaxActivity, unknown.Measured = 0.5, 0
@@ -312,14 +320,17 @@ func TestReasons(t *testing.T) {
 		devices []join.Device
 		want    fit.Reason
 	}{
-		"advised":              {as, devices, fit.Advised},
-		"after 59 minutes":     {edit(func(u *fit.Use) { u.Measured = 59 * time.Minute }), devices, fit.TooShort},
-		"not measured":         {edit(func(u *fit.Use) { u.Measured = 0 }), devices, fit.NotMeasured},
-		"divided":              {edit(func(u *fit.Use) { u.Divided = true }), devices, fit.Divided},
-		"admin access":         {as, gpu(heldBy("a", admin)), fit.SeveralShares},
-		"two shares":           {as, gpu(heldBy("a"), heldBy("a", another)), fit.SeveralShares},
-		"unknown memory":       {as, gpu(heldBy("a"), memoryOf(0)), fit.UnknownSize},
-		"of an unknown parent": {as, []join.Device{orphan}, fit.UnknownSize},
+		"advised":               {as, devices, fit.Advised},
+		"after less than a day": {edit(func(u *fit.Use) { u.Measured = day - time.Minute }), devices, fit.TooShort},
+		"read every 5 s":        {edit(func(u *fit.Use) { u.MemoryEvery = 5 * time.Second }), devices, fit.ReadRarely},
+		"began before":          {edit(func(u *fit.Use) { u.Partial = true }), devices, fit.BeganBefore},
+		"contradicted":          {edit(func(u *fit.Use) { u.Contradicted = true }), devices, fit.Contradicted},
+		"not measured":          {edit(func(u *fit.Use) { u.Measured = 0 }), devices, fit.NotMeasured},
+		"divided":               {edit(func(u *fit.Use) { u.Divided = true }), devices, fit.Divided},
+		"admin access":          {as, gpu(heldBy("a", admin)), fit.SeveralShares},
+		"two shares":            {as, gpu(heldBy("a"), heldBy("a", another)), fit.SeveralShares},
+		"unknown memory":        {as, gpu(heldBy("a"), memoryOf(0)), fit.UnknownSize},
+		"of an unknown parent":  {as, []join.Device{orphan}, fit.UnknownSize},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := fit.Advise([]fit.Use{tc.use}, tc.devices, config())

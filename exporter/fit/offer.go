@@ -164,12 +164,37 @@ func (n *node) smallest(d *claimDevice, margin float64) {
 				continue
 			}
 		}
-		best = s
+		if veto := d.veto(s, !other.Entry.Shareable, margin); veto != NoVeto {
+			if d.Reason == NothingSmaller {
+				d.Veto = veto
+			}
+			continue
+		}
+		best, d.Veto = s, NoVeto
 		alternative.Device, alternative.Memory = other.ID.Device, s.memory
 		d.Reason, d.Alternative, d.Unused = Advised, alternative, 1-s.whole/d.held.whole
 	}
 	if d.Alternative.Kind == Share {
 		d.Alternative.Name = shareName(d.Alternative.Capacity)
+	}
+}
+
+// veto returns why a claim that fits into something of that size, by memory and compute, would not
+// do with it. The bandwidth of memory goes with its size.
+func (d *claimDevice) veto(s size, partition bool, margin float64) Veto {
+	switch {
+	case d.Peers > PeerTraffic && partition:
+		return VetoPeers
+	case d.Media > EngineInUse:
+		return VetoEngine
+	case d.bandwidth > s.memory*(1-margin):
+		return VetoBandwidth
+	case d.copies > s.compute*(1-margin):
+		return VetoCopies
+	case s.whole > d.held.whole*(1-minSaving):
+		return VetoSaving
+	default:
+		return NoVeto
 	}
 }
 

@@ -4,23 +4,73 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"time"
 )
 
-// Text returns the advice as a sentence: gpu-3, 80 GiB: peak 11 GiB and p99.9 activity 18 %:
-// 1g.20gb would do; 6/7 unused. The activity is that of the device itself.
+// Text returns the advice as a sentence: gpu-3, 80 GiB: peak 11 GiB and p99.9 activity 18 % of 26 h,
+// read each second: 1g.20gb would do; 6/7 unused. The activity is that of the device itself.
 func (a *Advice) Text() string {
 	if !a.Known() {
 		return a.Device.Device + ": " + a.Reason.Meaning()
 	}
-	text := fmt.Sprintf("%s, %s: peak %s and p99.9 activity %.0f %%: ",
-		a.Device.Device, bytes(a.HeldMemory), bytes(a.Memory), math.Ceil(100*a.Activity))
+	text := fmt.Sprintf("%s, %s: peak %s and p99.9 activity %.0f %% of %s, read %s: ",
+		a.Device.Device, bytes(a.HeldMemory), bytes(a.Memory), math.Ceil(100*a.Activity), span(a.Measured),
+		each(a.MemoryEvery))
 	switch {
+	case a.Reason == NothingSmaller && a.Veto != NoVeto:
+		return text + "nothing smaller would do: " + a.because()
 	case a.Reason == NothingSmaller:
 		return text + "nothing smaller is offered into which the claim would have fitted"
 	case a.Alternative.Kind == FewerDevices:
 		return text + "the claim's other devices would do"
 	default:
 		return text + fmt.Sprintf("%s would do; %s unused", a.Alternative.Name, part(a.Unused))
+	}
+}
+
+// because says why something smaller would not do.
+func (a *Advice) because() string {
+	switch a.Veto {
+	case VetoPeers:
+		return fmt.Sprintf("up to %.3g GB/s went to other devices, over links that parts of a device do not have",
+			a.Peers/1e9)
+	case VetoEngine:
+		return fmt.Sprintf("the engine %s was busy for up to %.0f %%, which parts of a device have fewer of, or none",
+			a.Engine, math.Ceil(100*a.Media))
+	case VetoBandwidth:
+		return fmt.Sprintf("%.0f %% of the bandwidth of the memory was used", math.Ceil(100*a.Bandwidth))
+	case VetoCopies:
+		return fmt.Sprintf("the copy engines were busy for up to %.0f %%", math.Ceil(100*a.Copies))
+	case VetoSaving:
+		return "it would leave less than a tenth"
+	default:
+		return ""
+	}
+}
+
+// span formats how long a claim was measured.
+func span(d time.Duration) string {
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%.0f d", math.Floor(d.Hours()/24))
+	case d >= time.Hour:
+		return fmt.Sprintf("%.0f h", math.Floor(d.Hours()))
+	case d >= time.Minute:
+		return fmt.Sprintf("%.0f min", math.Floor(d.Minutes()))
+	default:
+		return fmt.Sprintf("%.0f s", math.Floor(d.Seconds()))
+	}
+}
+
+// each formats how often the memory was read.
+func each(d time.Duration) string {
+	switch s := math.Round(d.Seconds()); {
+	case d <= 0:
+		return "at unknown times"
+	case s <= 1:
+		return "each second"
+	default:
+		return fmt.Sprintf("each %.0f s", s)
 	}
 }
 
@@ -37,6 +87,12 @@ func (r Reason) Meaning() string {
 		return "the claim has several shares of the device, or admin access"
 	case UnknownSize:
 		return "the size of the device, or of the share, is not known"
+	case BeganBefore:
+		return "the claim began before it was measured, and what it needed then is not known"
+	case ReadRarely:
+		return "the memory is read too rarely: a peak between two readings is not seen"
+	case Contradicted:
+		return "at some time the utilization was 0 although the device worked"
 	case NothingSmaller:
 		return "nothing smaller is offered into which the claim would have fitted"
 	default:

@@ -15,12 +15,32 @@ const adviseEvery = time.Minute
 
 // fitting is what package fit has to know of the use that a claim makes of a device.
 type fitting struct {
-	activity distribution.Histogram // of its part of the device's utilization
-	memory   float64                // its highest part of the memory in use, in bytes
-	measured float64                // seconds in which the memory was measured
-	divided  bool                   // at some time it was not known which part it used
+	activity  distribution.Histogram // of its part of the device's utilization
+	bandwidth distribution.Histogram // of the device's memory, of which it has a part that is not known
+	memory    float64                // its highest part of the memory in use, in bytes
+	measured  float64                // seconds in which the memory was measured
+	readings  float64                // of the memory in that time
+	divided   bool                   // at some time it was not known which part it used
+	partial   bool                   // it began before it was measured
+	conflict  bool                   // at some time the device worked while its utilization was 0
+
+	copies, media float64 // the highest use of engines of the device
+	engine        string  // the one of media
+	peers         float64 // the highest rate over links between devices, in bytes per second
 
 	advice *fit.Advice // immutable; nil: not yet
+}
+
+// markPartial marks the claims that held the device when the kubelet answered first: what they
+// needed before is not known, unless they were allocated since this process began.
+func (l *Ledger) markPartial(d *deviceBook, shares []join.Share) {
+	for i := range shares {
+		s := &shares[i]
+		a := l.claims.accounts[HolderKey{s.Claim.Namespace, s.Claim.Name, d.id}]
+		if a != nil && a.fit != nil && s.AllocatedAt.Before(l.started) {
+			a.fit.partial = true
+		}
+	}
 }
 
 // observeUse adds what a reading says of the time since the reading before to what is known of the
@@ -28,7 +48,15 @@ type fitting struct {
 // maxIntegration count nothing.
 func (d *deviceBook) observeUse(m *meter, next driver.Reading) {
 	q := m.key.quantity
-	if q != driver.Utilization && q != driver.MemoryUsed || !m.have || next.At.Sub(m.last.At) > maxIntegration {
+	if !m.have || next.At.Sub(m.last.At) > maxIntegration {
+		return
+	}
+	switch q {
+	case driver.EngineUtilization, driver.IOBytes:
+		d.observeEngine(m, next)
+		return
+	case driver.Utilization, driver.MemoryUsed:
+	default:
 		return
 	}
 	d.each(m.last.At, next.At, func(s *segment, from, to time.Time) {
@@ -45,9 +73,43 @@ func (d *deviceBook) observeUse(m *meter, next driver.Reading) {
 			} else {
 				f.memory = max(f.memory, part)
 				f.measured += seconds
+				f.readings += seconds / next.At.Sub(m.last.At).Seconds()
 			}
 		}
 	})
+}
+
+// observeEngine adds what a reading says of an engine, or of a link between devices. What one of
+// several holders has of it is not known: each may have all of it.
+func (d *deviceBook) observeEngine(m *meter, next driver.Reading) {
+	rate := 0.0
+	if m.counts {
+		amount, from := increment(m.last, next)
+		rate = amount / max(next.At.Sub(from).Seconds(), 1e-3)
+	}
+	d.each(m.last.At, next.At, func(s *segment, from, to time.Time) {
+		for i := range s.claims {
+			if f := s.claims[i].account.fit; f != nil && !s.claims[i].account.dropped {
+				f.use(m.key.labels[0], next.Value, rate, to.Sub(from).Seconds())
+			}
+		}
+	})
+}
+
+// use adds the use of an engine, or the rate of a link, for some seconds.
+func (f *fitting) use(name string, value, rate, seconds float64) {
+	switch name {
+	case "dram":
+		f.bandwidth.Observe(value, seconds)
+	case "copy":
+		f.copies = max(f.copies, value)
+	case "encoder", "decoder", "jpeg", "ofa", "video", "video_enhance":
+		if value > f.media {
+			f.media, f.engine = value, name
+		}
+	case "nvlink", "xgmi":
+		f.peers = max(f.peers, rate)
+	}
 }
 
 // advise renews the advice for the claims if it is old.
@@ -60,7 +122,7 @@ func (l *Ledger) advise(devices []join.Device, now time.Time) {
 	var uses []fit.Use
 	for _, a := range l.claims.accounts {
 		if a.fit != nil && a.ended.IsZero() {
-			uses = append(uses, a.fit.use(a.key))
+			uses = append(uses, a.fit.useOf(a.key))
 		}
 	}
 	advice := fit.Advise(uses, devices, l.config.Fit)
@@ -70,10 +132,17 @@ func (l *Ledger) advise(devices []join.Device, now time.Time) {
 	}
 }
 
-func (f *fitting) use(key HolderKey) fit.Use {
+func (f *fitting) useOf(key HolderKey) fit.Use {
 	u := fit.Use{
 		Claim:  podresources.Claim{Namespace: key.Namespace, Name: key.Name},
-		Device: key.Device, Memory: f.memory, Divided: f.divided,
+		Device: key.Device, Memory: f.memory, Divided: f.divided, Partial: f.partial, Contradicted: f.conflict,
+		Copies: f.copies, Media: f.media, Engine: f.engine, Peers: f.peers,
+	}
+	if f.bandwidth.Seconds() > 0 {
+		u.Bandwidth = f.bandwidth.Quantile(fit.Quantile)
+	}
+	if f.readings > 0 {
+		u.MemoryEvery = time.Duration(f.measured / f.readings * float64(time.Second))
 	}
 	if seconds := min(f.activity.Seconds(), f.measured); seconds > 0 {
 		u.Measured = time.Duration(seconds * float64(time.Second))

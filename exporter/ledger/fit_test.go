@@ -151,3 +151,77 @@ func TestNoAdviceWithoutMemory(t *testing.T) {
 	}
 	expectFit(t, h, fit.NotMeasured)
 }
+
+// strict is a ledger as the program has it: what began before it, and memory that is read rarely,
+// gets no advice.
+func strict() *ledger.Ledger {
+	c := exportertest.LedgerConfig()
+	c.Fit.Partial, c.Fit.MemoryEvery = false, fit.EachSecond
+	return ledger.New(c)
+}
+
+// A claim that was there before the exporter may have had its peak then: after a restart there is no
+// advice on it, unless it was allocated since.
+func TestNoAdviceOnWhatBeganBefore(t *testing.T) {
+	h := fitHistory(t)
+	h.Ledger = strict()
+	fitting(h, 300, 0.2, 18)
+	expectFit(t, h, fit.BeganBefore)
+	h.Free("a")
+	fitting(h, 1, 0, 0)
+	h.Hold("b", "p0")
+	fitting(h, 300, 0.2, 18)
+	for i := range h.Last.Claims {
+		if a := h.Last.Claims[i].Advice; a != nil && a.Reason != fit.Advised {
+			t.Errorf("a claim that began later: %+v", a)
+		}
+	}
+	h = fitHistory(t)
+	h.Ledger = strict()
+	h.In.View.Allocations[0].AllocatedAt = h.Now
+	fitting(h, 300, 0.2, 18)
+	expectFit(t, h, fit.Advised)
+}
+
+// 70 GiB for 1 s of 5 are not seen by who reads every 5 s, in phase: there is no advice on such
+// readings.
+func TestNoAdviceOnMemoryReadRarely(t *testing.T) {
+	h := fitHistory(t)
+	h.Ledger = strict()
+	h.In.View.Allocations[0].AllocatedAt = h.Now
+	fittingEvery(h, 5*time.Second, 60, 0.2, 8)
+	expectFit(t, h, fit.ReadRarely)
+}
+
+// What a claim used of links to other devices and of a decoder is a veto, however long ago it was.
+func TestVetoesAreRemembered(t *testing.T) {
+	for veto, read := range map[fit.Veto]func(second int) driver.Reading{
+		fit.VetoPeers: func(second int) driver.Reading {
+			return driver.Reading{
+				Quantity: driver.IOBytes, Labels: driver.Labels{"nvlink", "transmit"}, Value: 200e9 * float64(min(second, 3)),
+			}
+		},
+		fit.VetoEngine: func(second int) driver.Reading {
+			busy := 0.0
+			if second == 2 {
+				busy = 0.9
+			}
+			return driver.Reading{Quantity: driver.EngineUtilization, Labels: driver.Labels{"decoder"}, Value: busy}
+		},
+		fit.VetoBandwidth: func(second int) driver.Reading {
+			return driver.Reading{Quantity: driver.EngineUtilization, Labels: driver.Labels{"dram"}, Value: 0.5}
+		},
+	} {
+		h := fitHistory(t)
+		for second := range 100 {
+			h.Read(
+				driver.Reading{Quantity: driver.Utilization, Value: 0.2},
+				driver.Reading{Quantity: driver.MemoryUsed, Value: 8 * gib}, read(second),
+			)
+			h.Tick(time.Second)
+		}
+		if a := expectFit(t, h, fit.NothingSmaller); a.Veto != veto {
+			t.Errorf("%s: %s", veto, a.Text())
+		}
+	}
+}

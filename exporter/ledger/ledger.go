@@ -144,6 +144,7 @@ func (l *Ledger) hold(d *deviceBook, shares []join.Share, when changeTimes, now 
 		if when.after.IsZero() && !when.until.IsZero() {
 			d.timeline[0] = l.segment(d, shares, time.Time{}, when.until, now)
 			d.timeline[0].mature()
+			l.markPartial(d, shares)
 			d.shares = shares
 			return
 		}

@@ -193,8 +193,8 @@ func (o *options) addCounterFlags(g *flagGroup) {
 // addGroupFlags adds the flags of groups of metrics.
 func (o *options) addGroupFlags(g *flagGroup) {
 	g.Flag(
-		"fit.after", "How long a claim must have been measured before it is said what would do for it.",
-	).Default("1h").DurationVar(&o.fitAfter)
+		"fit.after", "How long a claim must have been measured before it is said what would do for it: a cycle of its load.",
+	).Default("24h").DurationVar(&o.fitAfter)
 	g.Flag(
 		"fit.margin", "The part of the memory and compute of what would do for a claim that stays unused.",
 	).Default("0.05").Float64Var(&o.fitMargin)

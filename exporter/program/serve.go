@@ -71,7 +71,9 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 			WithoutErrors: !choices.Has(exposition.GroupErrors), WithoutPeaks: !choices.Has(exposition.GroupPeaks),
 			WithoutDistributions: !choices.Has(exposition.GroupHistograms),
 			Advise:               choices.Has(exposition.GroupFit),
-			Fit:                  fit.Config{After: o.fitAfter, Margin: o.fitMargin, IdleThreshold: o.idleThreshold},
+			Fit: fit.Config{
+				After: o.fitAfter, Margin: o.fitMargin, IdleThreshold: o.idleThreshold, MemoryEvery: fit.EachSecond,
+			},
 		}),
 		Limiter: exposition.NewLimiter(o.maxSeries, choices), MaxAge: o.maxAge, Log: log,
 		Recorder: flight.sink(),

@@ -141,9 +141,9 @@ func signalOf(engine string) (stall.Signal, bool) {
 		return stall.Memory, true
 	case "copy":
 		return stall.Copy, true
-	case "encoder", "decoder", "jpeg", "ofa", "render", "video", "video_enhance":
+	case "encoder", "decoder", "jpeg", "ofa", "video", "video_enhance":
 		return stall.Media, true
-	default: // sm, compute and int are busy with a kernel that spins
+	default: // sm, compute, render and int are busy with a kernel that spins
 		return 0, false
 	}
 }
