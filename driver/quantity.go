@@ -284,7 +284,7 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 		return Spec{
 			Name:   "active_seconds",
 			Metric: "active_seconds_total", Unit: "seconds", Type: Counter, Sharing: Additive, NonNegative: true,
-			Help:  "Time in which the device was busy: the integral of its utilization.",
+			Help:  "Busy time of the device: the integral of its utilization.",
 			Basis: ByTime, Activity: BusyShare,
 		}
 	case MemoryUsed:

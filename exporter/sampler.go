@@ -191,6 +191,7 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 	s.Metrics.Reject(result.Rejected...)
 	result.Topology = s.topology.of(result.Devices, now)
 	snapshot := s.Ledger.Advance(result, now)
+	s.Metrics.Conflicts(map[string]int{join.ConflictKind: snapshot.Contradicted()})
 	s.joiner.Recycle(&result)
 	if s.Recorder != nil {
 		s.progress.enter("recording", now)

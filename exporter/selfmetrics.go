@@ -28,6 +28,7 @@ type SelfMetrics struct {
 	rejected *prometheus.CounterVec
 
 	conflicts, unresolved *prometheus.GaugeVec
+	idle, idleNetwork     prometheus.Gauge
 	incidents, events     *prometheus.CounterVec
 	receipts, lines       *prometheus.CounterVec
 	tick                  prometheus.Gauge
@@ -67,16 +68,24 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 		}, []string{"input", "reason"}),
 		conflicts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "dra_exporter_conflicts",
-			Help: "Rows of the kubelet's PodResources that the API server's claims contradict, by kind: device (another " +
-				"device " +
-				"than the claim's allocation, which is used) or reservation (the claim is not reserved for the pod; the " +
-				"kubelet is believed).",
+			Help: "What contradicts each other, by kind. Rows of the kubelet's PodResources and the API server's claims: " +
+				"device (another device than the claim's allocation, which is used) or reservation (the claim is not reserved " +
+				"for the pod; the kubelet is believed). Devices whose utilization is 0 while their power, an engine or another " +
+				"source shows that they work: activity (they are not taken to be idle).",
 		}, []string{"kind"}),
 		unresolved: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "dra_exporter_unresolved_pods",
 			Help: "Pods with claims of which it is not known what they hold, by reason: claim_name_unknown, claim_unknown, or " +
 				"request_unknown (they are taken to hold the whole claim).",
 		}, []string{"reason"}),
+		idle: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "dra_exporter_idle_threshold_ratio",
+			Help: "The utilization, 0 to 1, up to which a device is idle (--idle.threshold).",
+		}),
+		idleNetwork: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "dra_exporter_idle_network_threshold_bytes_per_second",
+			Help: "The traffic up to which a network device is idle (--idle.network-threshold).",
+		}),
 		incidents: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "dra_exporter_incidents_total",
 			Help: "Incidents that the flight recorder has kept, by kind: xid, ecc_uncorrected, ras, link_down, device_lost " +
@@ -115,8 +124,8 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 	})
 	info.Set(1)
 	registry.MustRegister(
-		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.unresolved, m.incidents, m.events, m.receipts,
-		m.lines, m.tick, info,
+		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.unresolved, m.idle,
+		m.idleNetwork, m.incidents, m.events, m.receipts, m.lines, m.tick, info,
 		versioncollector.NewCollector("dra_exporter"), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -257,6 +266,13 @@ func (m *SelfMetrics) RejectTotal(input string, totals driver.Rejections) {
 		}
 		before[reason] = n
 	}
+}
+
+// IdleThresholds sets the utilization, and the network traffic in bytes per second, up to which a
+// device is idle.
+func (m *SelfMetrics) IdleThresholds(utilization, network float64) {
+	m.idle.Set(utilization)
+	m.idleNetwork.Set(network)
 }
 
 // Conflicts sets the number of rows of the kubelet that the API server contradicts, by kind.

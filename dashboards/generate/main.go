@@ -92,9 +92,8 @@ func addFlags(flags *flag.FlagSet, o *rules.Options) {
 	flags.DurationVar(&o.IdleWindow, "idle.window", o.IdleWindow, "window over which a device must have been idle")
 	flags.Float64Var(&o.IdleHeld, "idle.held", o.IdleHeld,
 		"share of the window during which it must have been held and measured")
-	flags.Float64Var(&o.IdleRatio, "idle.ratio", o.IdleRatio, "share of the window below which activity counts as idle")
-	flags.Float64Var(&o.IdleBytes, "idle.bytes", o.IdleBytes,
-		"traffic below which a network device is idle, bytes per second")
+	flags.Float64Var(&o.IdleUsedShare, "idle.used-share", o.IdleUsedShare,
+		"share of the window: a device that was used for less of its time is idle")
 	flags.DurationVar(&o.IdleFor, "idle.for", o.IdleFor, "how long a claim must have been idle before an alert fires")
 	flags.Float64Var(&o.IdleMemory, "idle.memory", o.IdleMemory,
 		"memory from which an idle claim is reported as holding memory, bytes")

@@ -99,8 +99,8 @@ func TestBadUse(t *testing.T) {
 		want   string
 	}{
 		{[]string{"-idle.window=soon"}, exitUsage, "idle.window"},
-		{[]string{"-help"}, 0, "idle.ratio"},
-		{[]string{"-out=" + t.TempDir(), "-idle.ratio=7"}, exitFailure, "idle ratio"},
+		{[]string{"-help"}, 0, "idle.used-share"},
+		{[]string{"-out=" + t.TempDir(), "-idle.used-share=7"}, exitFailure, "idle used share"},
 		{[]string{"-out=" + file}, exitFailure, "make folder"},
 	}
 	for _, tt := range tests {

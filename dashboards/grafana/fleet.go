@@ -220,7 +220,8 @@ func oversizedClaims() Panel {
 		unused = `max by (<claim device>, alternative) (dra_claim_fit_unused_ratio{cluster=~"$cluster", ` +
 			`node=~"$node", driver=~"$driver", namespace=~"$namespace"})`
 		hours = unused + ` * on (<claim device>) group_left () (max by (<claim device>) ` +
-			`(dra_claim_allocated_share_seconds_total and on (<claim device>) dra_claim_fit_unused_ratio) / 3600)`
+			`(dra_claim_allocated_share_seconds_total and on (<claim device>) dra_claim_fit_unused_ratio) / 3600 ` +
+			`* on (<device>) group_left () max by (<device>) (device:dra_weight:ratio))`
 	)
 	return Panel{
 		Title: "Oversized claims",
@@ -255,10 +256,16 @@ func idleClaims() Panel {
 	)
 	// Few of many are listed: what is not is left out before anything is added up.
 	of := func(metric string) string { return metric + listed }
+	// The part of each idle device that the claim holds, as everywhere where hours of devices are counted.
+	idleShares := `max by (<claim device>) (` + of("dra_claim_allocated_share_seconds_total") + `) ` +
+		`/ max by (<claim device>) (` + of("dra_claim_allocated_seconds_total") + ` > 0) ` +
+		`and on (<claim device>) (claim_device:dra_idle:bool == 1)) ` +
+		`* on (<device>) group_left () max by (<device>) (device:dra_weight:ratio)`
+	idleShares = "(" + idleShares
 	return Panel{
 		Title: "Top idle claims",
 		Description: "The 20 claims that hold idle devices and cost the most, by driver. Device-hours are those of the " +
-			"idle devices since one of the driver was last active. The price is that of the whole claim, and there is none " +
+			"idle devices since one of the driver was last active; shared devices and partitions count by their part. The price is that of the whole claim, and there is none " +
 			"while one of its devices is used. Click a claim to open its dashboard.",
 		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 9, sort: "Wasted per day", limit: 20, Total: true,
 		Targets: []Target{
@@ -270,8 +277,8 @@ func idleClaims() Panel {
 			{Expr: price, Column: "Wasted per day", Unit: "currency:¤"},
 			{
 				Expr: `(time() - max by (<claim driver>) (` + of("dra_claim_last_active_timestamp_seconds") + `)) / 3600 ` +
-					`* on (<claim driver>) (` + idle + `)`,
-				Column: "Wasted hours", Unit: "h",
+					`* on (<claim driver>) sum by (<claim driver>) (` + idleShares + `)`,
+				Column: "Idle device-hours", Unit: "h",
 			},
 			{
 				Expr:   `max by (<claim driver>) (` + of("dra_claim_last_active_timestamp_seconds") + `) * 1000`,

@@ -65,6 +65,11 @@ const (
 		`{{ with printf "claim:dra_cost:per_day{cluster='%s',node='%s',namespace='%s',resourceclaim_name='%s'}" ` +
 		`$labels.cluster $labels.node $labels.namespace $labels.resourceclaim_name | query }} ` +
 		`They cost {{ . | first | value | printf "%.2f" }} a day.{{ end }}`
+	// thresholds are above what the exporter of the node counts a device as used.
+	thresholds = `{{ with printf "dra_exporter_idle_threshold_ratio{cluster='%s',node='%s'}" $labels.cluster ` +
+		`$labels.node | query }} Used is a utilization above {{ . | first | value | humanizePercentage }}` +
+		`{{ with printf "dra_exporter_idle_network_threshold_bytes_per_second{cluster='%s',node='%s'}" $labels.cluster ` +
+		`$labels.node | query }}, or network traffic above {{ . | first | value | humanize }}B/s{{ end }}.{{ end }}`
 	// hit are the claims that hold a device, and their pods.
 	hit = `{{ with printf "group by (namespace, resourceclaim_name) (dra_claim_device_info{cluster='%s',node='%s',` +
 		`driver='%s',pool='%s',device='%s',admin_access='false'})" $labels.cluster $labels.node $labels.driver ` +
@@ -95,8 +100,8 @@ func claimAlerts(o *Options) []alert {
 			expr: idleClaim + `
 			unless on (<claim>) (` + memoryHeld + ` > <idle memory>)`,
 			summary: aClaim + " holds devices and does not use them.",
-			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were active for less than " +
-				"<idle percent> of the last <idle window> (network devices: less than <idle bytes> bytes per second)." + wasted,
+			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were used for less than " +
+				"<used percent> of the last <idle window>." + thresholds + wasted,
 			meaning: "The claim's devices, of all its drivers, were held and measured for most of the window and were idle. " +
 				"One that is used is enough to prevent this alert, be it a network device. Devices without telemetry never " +
 				"cause it, nor do shared devices on which another claim is active.",
@@ -114,8 +119,8 @@ func claimAlerts(o *Options) []alert {
 			expr: idleClaim + `
 			and on (<claim>) (` + memoryHeld + ` > <idle memory>)`,
 			summary: aClaim + " holds device memory but its devices are idle.",
-			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were active for less than " +
-				"<idle percent> of the last <idle window>, while it has memory in use on them: a loaded model without " +
+			description: "All devices that the claim holds on " + aNode + " ({{ $value }}) were used for less than " +
+				"<used percent> of the last <idle window>, while it has memory in use on them: a loaded model without " +
 				"requests, a notebook, or a job that hangs." + wasted,
 			meaning: "As [DRAClaimIdle](#draclaimidle), but the workload has data on the devices: it may hang, or serve a " +
 				"model without requests.",
@@ -196,7 +201,7 @@ func partlyIdleAlerts(o *Options) []alert {
 			summary: aClaim + " holds network devices without traffic.",
 			description: "All network devices of {{ $labels.driver }} that the claim holds on " + aNode + " ({{ $value " +
 				"}}) had " +
-				"less than <idle bytes> bytes per second in the last <idle window>.",
+				"traffic for less than <used percent> of the last <idle window>." + thresholds,
 			meaning: "The network devices of a claim are quiet, while its other devices are used or there are none. That is " +
 				"normal for many workloads, so this alert is off by default: `go run -C dashboards ./generate " +
 				"-network.quiet` adds it.",

@@ -24,8 +24,7 @@ type Options struct {
 
 	IdleWindow       time.Duration // over which a device must have been idle
 	IdleHeld         float64       // share of the window during which it must have been held and measured
-	IdleRatio        float64       // a device that was active for a smaller share of the window is idle
-	IdleBytes        float64       // a network device with less traffic is idle, bytes per second
+	IdleUsedShare    float64       // a device that was used for a smaller share of the window's time is idle
 	IdleFor          time.Duration // how long the claim must have been idle
 	IdleMemory       float64       // memory from which an idle claim is reported as holding memory, bytes
 	PartlyIdleDevice float64       // the share of a claim's devices that must be idle for DRAClaimPartlyIdle
@@ -93,7 +92,7 @@ func defaultPrices() []Price {
 func Defaults() Options {
 	return Options{
 		Interval: time.Minute, IdleInterval: 2 * time.Minute, RateWindow: 5 * time.Minute,
-		IdleWindow: 30 * time.Minute, IdleHeld: 0.8, IdleRatio: 0.01, IdleBytes: 1e4, IdleFor: 5 * time.Minute,
+		IdleWindow: 30 * time.Minute, IdleHeld: 0.8, IdleUsedShare: 0.01, IdleFor: 5 * time.Minute,
 		IdleMemory: 1 << 30, PartlyIdleDevice: 0.5,
 		DownRatio: 0.2, ErrorWindow: 15 * time.Minute, ThrottledRatio: 0.2, MemoryFull: 0.95,
 		For: 5 * time.Minute, KeepFiring: 5 * time.Minute, StaleAfter: time.Minute, PendingFor: 15 * time.Minute,
@@ -123,7 +122,7 @@ func (o *Options) Check() error {
 		}
 	}
 	for name, share := range map[string]float64{
-		"idle held": o.IdleHeld, "idle ratio": o.IdleRatio, "partly idle": o.PartlyIdleDevice,
+		"idle held": o.IdleHeld, "idle used share": o.IdleUsedShare, "partly idle": o.PartlyIdleDevice,
 		"throttled ratio": o.ThrottledRatio, "memory full": o.MemoryFull,
 		"down ratio": o.DownRatio,
 	} {
@@ -195,9 +194,8 @@ func (o *Options) words() []string {
 		"<idle window>", duration(o.IdleWindow),
 		"<held seconds>", number(math.Round(o.IdleHeld*o.IdleWindow.Seconds()*1e3) / 1e3),
 		"<held>", number(o.IdleHeld),
-		"<idle ratio>", number(o.IdleRatio),
-		"<idle percent>", percent(o.IdleRatio),
-		"<idle bytes>", number(o.IdleBytes),
+		"<used share>", number(o.IdleUsedShare),
+		"<used percent>", percent(o.IdleUsedShare),
 		"<idle memory>", number(o.IdleMemory),
 		"<partly>", number(o.PartlyIdleDevice),
 		"<error window>", duration(o.ErrorWindow),

@@ -35,6 +35,9 @@ func idleDevices() []recording {
 		{name: "device:dra_active:ratio", expr: `
 			max by (<device>) (increase(dra_device_active_seconds_total[<idle window>]))
 			  / on (<device>) (device:dra_allocated_seconds:increase > 0)`},
+		{name: "device:dra_used:ratio", expr: `
+			max by (<device>) (increase(dra_device_used_seconds_total[<idle window>]))
+			  / on (<device>) (device:dra_allocated_seconds:increase > 0)`},
 		{name: "device:dra_io:rate", expr: `
 			sum by (<device>) (
 			  max by (<device>, link, direction) (increase(dra_device_io_bytes_total{link=~"network|rdma"}[<idle window>]))
@@ -61,13 +64,14 @@ func idleDevices() []recording {
 			    )`,
 			"device:dra_io:rate") + `
 			unless on (<device>) dra_device_active_seconds_total`},
+		// The share of the time in which the claim used the device: above the thresholds of its exporter.
+		{name: "claim_device:dra_used:ratio", expr: ofClaim(
+			`max by (<claim device>) (increase(dra_claim_used_seconds_total[<idle window>]))`, "device:dra_used:ratio")},
 		// A device without a link does nothing because it can't: that is an error, and not idleness.
 		{name: "claim_device:dra_idle:bool", expr: `
-			(claim_device:dra_active:ratio < bool <idle ratio>)
+			(claim_device:dra_used:ratio < bool 0 and on (<device>) (` + linkDown + `))
 			or
-			(claim_device:dra_io:rate < bool 0 and on (<device>) (` + linkDown + `))
-			or
-			(claim_device:dra_io:rate < bool <idle bytes>)`},
+			(claim_device:dra_used:ratio < bool <used share>)`},
 	}
 }
 

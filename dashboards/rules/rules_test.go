@@ -145,7 +145,7 @@ func TestBothForms(t *testing.T) {
 // TestTuned checks that the options appear in the rules' text.
 func TestTuned(t *testing.T) {
 	o := Defaults()
-	o.IdleWindow, o.IdleRatio, o.Job = 2*time.Hour, 0.07, "mine"
+	o.IdleWindow, o.IdleUsedShare, o.Job = 2*time.Hour, 0.07, "mine"
 	o.Interval, o.IdleInterval = 30*time.Second, 40*time.Second
 	groups, err := Groups(o, newCatalog(t))
 	if err != nil {
@@ -167,11 +167,11 @@ func TestTuned(t *testing.T) {
 
 func TestBadOptions(t *testing.T) {
 	for name, spoil := range map[string]func(*Options){
-		"idle window":  func(o *Options) { o.IdleWindow = 0 },
-		"interval":     func(o *Options) { o.Interval = time.Millisecond },
-		"idle ratio":   func(o *Options) { o.IdleRatio = 50 },
-		"memory full":  func(o *Options) { o.MemoryFull = 0 },
-		"error window": func(o *Options) { o.ErrorWindow = -time.Minute },
+		"idle window":     func(o *Options) { o.IdleWindow = 0 },
+		"interval":        func(o *Options) { o.Interval = time.Millisecond },
+		"idle used share": func(o *Options) { o.IdleUsedShare = 50 },
+		"memory full":     func(o *Options) { o.MemoryFull = 0 },
+		"error window":    func(o *Options) { o.ErrorWindow = -time.Minute },
 	} {
 		o := Defaults()
 		spoil(&o)

@@ -89,7 +89,7 @@ func TestTunedRules(t *testing.T) {
 		"all": {
 			[]string{
 				"-interval=30s", "-idle.interval=1m", "-cluster=east", `-cluster=w"est`, "-rate.window=2m",
-				"-idle.window=1h30m", "-idle.held=0.7", "-idle.ratio=0.07", "-idle.bytes=5e5",
+				"-idle.window=1h30m", "-idle.held=0.7", "-idle.used-share=0.07",
 				"-idle.memory=5e9", "-idle.partly=0.25", "-idle.opt-out=may_idle", "-error.window=1h", "-throttled.ratio=0.5",
 				"-memory.full=0.9", "-stale.after=2m", "-down.ratio=0.35", "-grafana.url=https://grafana.example.com/",
 				"-page.url=http://{{ $labels.node }}:10985/",
@@ -101,7 +101,7 @@ func TestTunedRules(t *testing.T) {
 				"staleAfter": "2m", "downRatio": 0.35, "grafanaURL": "https://grafana.example.com/",
 				"pageURL": "http://{{ $labels.node }}:10985/", "job": "gpu.*",
 				"idle": values{
-					"window": "1h30m", "interval": "1m", "held": 0.7, "ratio": 0.07, "bytes": 500000, "memory": 5e9, "partly": 0.25,
+					"window": "1h30m", "interval": "1m", "held": 0.7, "usedShare": 0.07, "memory": 5e9, "partly": 0.25,
 					"optOut": "may_idle",
 				},
 				"prices": []any{values{"models": `.*"odd\ model.*`, "perHour": 2.4}, values{"models": ".*", "perHour": 1}},

@@ -28,7 +28,7 @@ func TestBadValues(t *testing.T) {
 		"service":   {"service": values{"enabled": false}, "serviceMonitor": values{"enabled": true}},
 		"severity":  {"prometheusRule": values{"alerts": values{"DRAClaimIdle": values{"severity": ""}}}},
 		"alert":     {"prometheusRule": values{"alerts": values{"DRAClaimIdel": values{"severity": "info"}}}},
-		"share":     {"prometheusRule": values{"idle": values{"ratio": 50}}},
+		"share":     {"prometheusRule": values{"idle": values{"usedShare": 50}}},
 		"window":    {"prometheusRule": values{"errorWindow": "15 minutes"}},
 		"rules":     {"prometheusRule": values{"rules": "nodes"}},
 		"clusters":  {"prometheusRule": values{"clusters": []any{""}}},

@@ -83,6 +83,9 @@ func (e *emission) claim(h *ledger.Holder, s *Snapshot) {
 	claim := e.owner("resourceclaim_name", h)
 	defer claim.end()
 	e.holder(h, claim, famClaimQuantity, famClaimAllocated, famClaimShare)
+	if h.Used >= 0 {
+		e.counter(famClaimUsed, claim, h.Used, h.Born, later(h.Born, h.Shown))
+	}
 	base := claim.labels
 	if !h.LastError.IsZero() && e.on(famClaimLastError) {
 		e.gauge(famClaimLastError, base, unixPast(h.LastError, s.Time))
@@ -229,6 +232,9 @@ func (e *emission) device(d *ledger.Device) {
 	}
 	e.gauge(famDeviceAllocations, base, float64(d.Allocations()))
 	e.counter(famDeviceAllocated, device, d.Allocated, d.Born, d.Born)
+	if d.Used >= 0 {
+		e.counter(famDeviceUsed, device, d.Used, d.Born, d.Born)
+	}
 	if share := d.Entry.ParentShare; share > 0 {
 		e.gauge(famDeviceParentShare, base, share)
 	}

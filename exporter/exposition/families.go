@@ -46,6 +46,7 @@ const (
 	famDeviceUp
 	famDeviceAllocations
 	famDeviceAllocated
+	famDeviceUsed
 	famDeviceTainted
 	famDeviceLastError
 	famDeviceQuantitySource
@@ -62,6 +63,7 @@ const (
 	famClaimNetwork
 	famClaimAllocated
 	famClaimShare
+	famClaimUsed
 	famClaimFit
 	famClaimFitUnused
 	famPodInfo
@@ -246,6 +248,10 @@ func deviceFamilies() map[familyID]Family {
 			Labels: device,
 			Help:   "Time in which at least one claim held the device.",
 		},
+		famDeviceUsed: {
+			Name: "dra_device_used_seconds_total", Unit: "seconds", Type: driver.Counter, Filled: fromLedger, Labels: device,
+			Help: "Time in which the device was held and above the idle thresholds.",
+		},
 		famDeviceTainted: {
 			Name: "dra_device_tainted", Filled: fromInventory + ", DeviceTaintRules",
 			Labels: append(device, "key", "value", "effect", "source"),
@@ -295,8 +301,7 @@ func claimFamilies() map[familyID]Family {
 		},
 		famClaimLastActive: {
 			Name: "dra_claim_last_active_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: claim,
-			Help: "Unix time at which the device was last seen active while the claim held it; at first, when the " +
-				"exporter first saw the claim. Absent without telemetry.",
+			Help: "Unix time at which the claim last used the device; at first, when it was first seen.",
 		},
 		famClaimStalled: {
 			Name: "dra_claim_stalled", Filled: "flight recorder", Labels: append(claim, "reason"),
@@ -331,7 +336,11 @@ func claimFamilies() map[familyID]Family {
 			Help: "The interface that a network driver gave to the claim's pod, by its name in the pod, once per IP.",
 		},
 		famClaimAllocated: allocatedFamily(
-			"dra_claim_allocated_seconds_total", "Time in which the claim held the device, regardless of other holders.", claim,
+			"dra_claim_allocated_seconds_total", "Time in which the claim held the device, alone or with others.", claim,
+		),
+		famClaimUsed: allocatedFamily(
+			"dra_claim_used_seconds_total", "Time in which the claim used the device: above the idle thresholds "+
+				"(dra_exporter_idle_threshold_ratio). Absent where it is not known which of several claims does.", claim,
 		),
 		famClaimFit: fitFamily(claim), famClaimFitUnused: unusedFamily(claim),
 		famClaimShare: allocatedFamily(

@@ -106,7 +106,7 @@ func fixedRank(id familyID) rank {
 		return rankPod
 	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimStalledUnknown, famClaimLastError, famClaimConsumedCapacity,
 		famClaimCondition,
-		famClaimAllocated, famClaimShare:
+		famClaimAllocated, famClaimShare, famClaimUsed:
 		return rankClaim
 	default:
 		return rankDevice

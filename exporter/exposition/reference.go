@@ -88,7 +88,7 @@ func (w *referenceWriter) print(text string) {
 // memory, power and two directions of a link; and what the short pods of a workload cost for each
 // device with --pod.min-lifetime, apart from one of dra_pod_info.
 const (
-	SeriesOfShortClaim = 17
+	SeriesOfShortClaim = 18
 	SeriesOfShortPod   = 13
 	SeriesOfWorkload   = 11
 )

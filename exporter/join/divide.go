@@ -19,6 +19,11 @@ const (
 	AttributionEqual     Attribution = "equal"     // nothing is known: equal parts
 )
 
+// Certain reports whether it is known what each of the claims does.
+func (a Attribution) Certain() bool {
+	return a == AttributionExclusive || a == AttributionCPUs || a == AttributionProcess
+}
+
 // Attributions returns the attributions, without AttributionNone.
 func Attributions() []Attribution {
 	return []Attribution{

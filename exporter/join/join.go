@@ -39,13 +39,15 @@ type Result struct {
 // Device is a device that is in the inventory or held.
 type Device struct {
 	ID          driver.ID
-	Entry       driver.Entry  // the inventory's, completed by the sources'
-	Parent      string        // the name of the device that this one is a part of; "" if none or unknown
-	Shares      []Share       // sorted; empty: free
-	Attribution Attribution   // how the device is divided among its claims
-	Readings    []Reading     // sorted; each (quantity, labels) once
-	Events      []Event       // of the counters among Readings
-	Missing     MissingReason // why there is no telemetry (health alone is none); empty: there is
+	Entry       driver.Entry // the inventory's, completed by the sources'
+	Parent      string       // the name of the device that this one is a part of; "" if none or unknown
+	Shares      []Share      // sorted; empty: free
+	Attribution Attribution  // how the device is divided among its claims
+	Readings    []Reading    // sorted; each (quantity, labels) once
+	Events      []Event      // of the counters among Readings
+	// OtherUtilization is the highest utilization by sources other than that of the reading.
+	OtherUtilization float64
+	Missing          MissingReason // why there is no telemetry (health alone is none); empty: there is
 }
 
 // Reading is a reading and the source that it comes from.
@@ -391,6 +393,7 @@ func (j *joiner) missing(d *Device, f deviceFacts) MissingReason {
 // first, in order of precedence, that has a reading of it. If the quantity's first label has a
 // closed list of values (a link, an engine), this holds for each value.
 func (j *joiner) settleOwners(d *Device) {
+	d.OtherUtilization = 0
 	all := d.Readings
 	slices.SortFunc(all, func(a, b Reading) int {
 		if c := compareReadings(&a, &b); c != 0 {
@@ -404,6 +407,8 @@ func (j *joiner) settleOwners(d *Device) {
 		n, owner := j.ownerGroup(all)
 		for _, r := range all[:n] {
 			switch {
+			case r.precedence != owner && r.Quantity == driver.Utilization:
+				d.OtherUtilization = max(d.OtherUtilization, r.Value)
 			case r.precedence != owner:
 			case len(kept) > 0 && compareReadings(&r, &kept[len(kept)-1]) == 0:
 				j.reject(r.Source, driver.ReasonDuplicate, 1)

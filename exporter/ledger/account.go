@@ -45,7 +45,10 @@ type account struct {
 
 	dropped bool // its retention is over, or Evict dropped it
 
-	active time.Time // when the device was last active while this held it
+	active    time.Time // when the device was last active while this held it
+	used      float64   // seconds in which it was
+	usedUntil time.Time // what was before is counted
+	watched   bool      // its own activity was known at some time
 
 	young    bool      // a pod that has held the device for less than the book's minLifetime
 	matured  time.Time // when that was over; zero: it never was young

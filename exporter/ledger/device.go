@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -49,6 +50,14 @@ type deviceBook struct {
 	allocated float64   // seconds in which it was held
 	lastError time.Time
 	measured  bool // activity was measured at this tick
+
+	inUse             float64   // seconds in which it was active while it was held
+	usedUntil         time.Time // what was before is counted
+	watched           bool      // its activity was measured at some time
+	spans             []span    // in which it was active, and that are not charged yet
+	contradiction     join.Contradiction
+	contradictedSince time.Time
+	contradicted      join.Contradiction // for long enough
 }
 
 func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *deviceBook {
@@ -183,6 +192,9 @@ func (d *deviceBook) settle(horizon, now time.Time, config Config) {
 		}
 		m.queue = slices.Delete(m.queue, 0, n)
 	}
+	d.watched = d.watched || d.measured
+	d.contradict(now, config)
+	d.chargeActive()
 }
 
 // count distributes what one reading adds.
@@ -191,7 +203,11 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 	d.observeDistribution(m, next)
 	d.observeUse(m, next)
 	if !m.counts && m.spec.Activity == driver.BusyShare && next.Value > config.IdleThreshold {
-		d.markActive(next.At, next.Value, config.IdleThreshold)
+		from := next.At // of a reading without one before, not long enough to count
+		if m.have && next.At.Sub(m.last.At) <= maxIntegration {
+			from = m.last.At
+		}
+		d.markActive(from, next.At, next.Value, config.IdleThreshold)
 	}
 	c := d.filledBy(m, now)
 	if c == nil {
@@ -219,8 +235,8 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, config Config) {
 	if amount > 0 {
 		rate := amount / max(to.Sub(from).Seconds(), 1e-3)
-		if c.busy(rate, config) {
-			d.markActive(to, rate, config.IdleThreshold)
+		if threshold := c.threshold(config); rate > threshold {
+			d.markActive(from, to, rate, threshold)
 		}
 		if c.spec.Divided && d.wasIdle(from, to, config) {
 			c.idle = lower(c.idle, rate)
@@ -371,24 +387,6 @@ func (d *deviceBook) unsettled(now time.Time) time.Time {
 	return oldest
 }
 
-// markActive records that the device was active at a moment, for the claims and pods that held it
-// then. If the use of processes or own CPUs is known, only holders whose part of the activity
-// exceeds the threshold are active; for own CPUs the threshold is for these alone. If it is unknown
-// which those are, the activity of the device decides.
-func (d *deviceBook) markActive(moment time.Time, activity, threshold float64) {
-	s := &d.timeline[d.timeline.at(moment)]
-	for _, parts := range [2][]portion{s.claims, s.pods} {
-		for _, p := range parts {
-			if s.measured && p.own != unknownOwn && activity*p.use[driver.ByTime] <= threshold*p.own {
-				continue
-			}
-			if moment.After(p.account.active) {
-				p.account.active = moment
-			}
-		}
-	}
-}
-
 // closeAccounts ends the accounts that are in a past segment and not in the last.
 func (d *deviceBook) closeAccounts() {
 	last := d.timeline[len(d.timeline)-1]
@@ -408,13 +406,15 @@ func (d *deviceBook) closeAccounts() {
 	}
 }
 
-// busy reports whether a counter's rate per second shows an active device.
-func (c *counter) busy(rate float64, config Config) bool {
-	if !c.spec.ShowsActivity(c.key.labels) {
-		return false
+// threshold returns the rate per second above which the counter shows an active device; infinite
+// if it does not show that.
+func (c *counter) threshold(config Config) float64 {
+	switch {
+	case !c.spec.ShowsActivity(c.key.labels):
+		return math.Inf(1)
+	case c.spec.Activity == driver.Traffic:
+		return config.NetworkThreshold
+	default:
+		return config.IdleThreshold
 	}
-	if c.spec.Activity == driver.Traffic {
-		return rate > config.NetworkThreshold
-	}
-	return rate > config.IdleThreshold
 }

@@ -58,8 +58,11 @@ type Device struct {
 	// holders have parts of the parent's. Their sources say how they were divided.
 	Divided   []*Series
 	Allocated float64 // seconds in which it was held since Born
+	Used      float64 // those of them in which it was active; below 0: that was never measured
 	Born      time.Time
 	LastError time.Time // zero: none seen
+	// Contradiction is what says that it works although its utilization says that it does not.
+	Contradiction join.Contradiction
 }
 
 // Holder is what a claim or a pod has, or had, of a device.
@@ -69,8 +72,11 @@ type Holder struct {
 	Ended      time.Time // zero: it holds the device now
 	Shown      time.Time // when it ceased to be young, and was first in a snapshot's Pods; zero: it never was young
 	Values     []Value
-	Allocated  float64   // seconds, whoever else held the device
-	Share      float64   // seconds, divided among the holders at that time
+	Allocated  float64 // seconds, whoever else held the device
+	Share      float64 // seconds, divided among the holders at that time
+	// Used are the seconds in which the device was active for it; below 0: that was never measured, or
+	// it was never known which of several claims used it.
+	Used       float64
 	LastActive time.Time // when the device was last active while held; zero: it is not measured
 	LastError  time.Time // when an error last hit it; zero: none did
 	// Distributions are those of a claim, over all of its devices of one driver. The row of the first
@@ -112,7 +118,12 @@ func (l *Ledger) snapshot(r join.Result, now time.Time) *Snapshot {
 
 func (d *deviceBook) snapshot(tick uint64) Device {
 	s := Device{Device: d.joined, Key: &d.id, Allocated: d.allocated, Born: d.born, LastError: d.lastError}
+	s.Used = -1
+	if d.watched {
+		s.Used = d.inUse
+	}
 	s.Up, s.Missing = d.up()
+	s.Contradiction = d.contradicted
 	s.Divided = d.divided(tick)
 	if s.Missing != join.MissingNone {
 		s.Values = d.health(tick)
@@ -244,8 +255,13 @@ func (b *accountBook) snapshot(tick uint64, now time.Time, retention time.Durati
 			HolderKey: &a.key, Born: a.born, Ended: a.ended, Shown: a.matured,
 			Values: slab[start:len(slab):len(slab)], Allocated: a.allocated, Share: a.share, LastError: a.lastError,
 		}
+		h.Used = -1
 		if a.ended.IsZero() && a.device.measured {
 			h.LastActive = a.active
+			a.watched = a.watched || a.device.joined.Attribution.Certain()
+		}
+		if a.watched {
+			h.Used = a.used
 		}
 		if a.claim != claim {
 			claim = a.claim

@@ -61,6 +61,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 	if choices.Has(exposition.GroupTopology) {
 		paths = in.node
 	}
+	metrics.IdleThresholds(o.idleThreshold, o.networkThreshold)
 	sampler := exporter.NewSampler(exporter.SamplerConfig{
 		Interval: o.interval, Deadline: sourceDeadline, Owners: in.node, Inventory: in.node, Sources: in.sources,
 		Hints: in.node.Hints(), Paths: paths,

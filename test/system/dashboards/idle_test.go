@@ -40,6 +40,17 @@ func idleStories() []story {
 			checks: []check{{20, nil}, {26, nil}, {36, []string{idle}}, {69, []string{idle}}, {80, nil}},
 		},
 		{
+			// The thresholds are the exporter's: what it counts as used, at whichever level, is not idle.
+			name:   "used above a lower threshold, at 0.5 %",
+			series: alone("a", "c", "gpu-0", rising(0.3), func(_ *device, c *claimed) { c.used = rising(60) }),
+			checks: []check{{36, nil}, {80, nil}},
+		},
+		{
+			name:   "busy to 5 %, below a higher threshold",
+			series: alone("a", "c", "gpu-0", rising(3), func(_ *device, c *claimed) { c.used = rising(0) }),
+			checks: []check{{36, []string{idle}}},
+		},
+		{
 			name: "idle claim that ends",
 			series: alone("a", "c", "gpu-0", rising(0).between(0, 60), func(d *device, c *claimed) {
 				c.info, c.held = always(1).between(0, 60), c.held.between(0, 65)
@@ -125,6 +136,8 @@ func nic(gain func(minute int) float64) []series {
 			series{"dra_device_io_bytes_total", deviceLabels("eth0") + link, bytes},
 			series{"dra_claim_io_bytes_total", claimLabels("a", "c", "eth0") + link, bytes})
 	}
+	out = append(out, series{"dra_claim_used_seconds_total", claimLabels("a", "c", "eth0"), bytes.above(60 * 1e4)},
+		series{"dra_device_used_seconds_total", deviceLabels("eth0"), bytes.above(60 * 1e4)})
 	return ofDriver("net.x", out)
 }
 

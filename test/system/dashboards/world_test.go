@@ -70,6 +70,32 @@ func (c course) restarted(down, up int) course {
 	}
 }
 
+// above is the counter of the time in which the counter rises by more than perMinute, as the
+// exporter counts used time. It restarts where the counter does.
+func (c course) above(perMinute float64) course {
+	if c == nil {
+		return nil
+	}
+	return func(minute int) (float64, bool) {
+		sum, before := 0.0, 0.0
+		for m := range minute + 1 {
+			v, ok := c(m)
+			switch {
+			case !ok || v < before:
+				sum = 0
+			case v-before > perMinute:
+				sum += 60
+			}
+			before = v
+		}
+		_, ok := c(minute)
+		return sum, ok
+	}
+}
+
+// busyPerMinute is how many active seconds of a minute are a utilization of --idle.threshold.
+const busyPerMinute = 0.6
+
 // during is 1 within these minutes, otherwise 0.
 func during(from, to int) course {
 	return func(minute int) (float64, bool) {
@@ -101,6 +127,7 @@ type claimed struct {
 	namespace, claim, device string
 	attribution              string
 	active, held             course
+	used                     course // nil: that of active
 	info                     course // whether the claim holds the device
 	memory                   float64
 }
@@ -124,6 +151,7 @@ func (d *device) series() []series {
 	}
 	if d.active != nil {
 		out = append(out, series{"dra_device_active_seconds_total", labels, d.active},
+			series{"dra_device_used_seconds_total", labels, d.active.above(busyPerMinute)},
 			series{"dra_device_up", labels, always(1)})
 	}
 	return out
@@ -148,6 +176,13 @@ func (c *claimed) series() []series {
 	}
 	if c.active != nil {
 		out = append(out, series{"dra_claim_active_seconds_total", labels, c.active})
+	}
+	used := c.used
+	if used == nil {
+		used = c.active.above(busyPerMinute)
+	}
+	if used != nil && c.attribution != "equal" && c.attribution != "capacity" {
+		out = append(out, series{"dra_claim_used_seconds_total", labels, used})
 	}
 	if c.memory > 0 {
 		out = append(out, series{"dra_claim_memory_used_bytes", labels, always(c.memory)})

@@ -41,9 +41,8 @@
 "<idle window>": {{ $r.idle.window | quote }}
 "<held seconds>": {{ include "dra-exporter.seconds" $r.idle.window | float64 | mulf $r.idle.held | printf "%g" | quote }}
 "<held>": {{ $r.idle.held | float64 | printf "%g" | quote }}
-"<idle ratio>": {{ $r.idle.ratio | float64 | printf "%g" | quote }}
-"<idle percent>": {{ mulf $r.idle.ratio 100 | printf "%.4g%%" | quote }}
-"<idle bytes>": {{ $r.idle.bytes | float64 | printf "%g" | quote }}
+"<used share>": {{ $r.idle.usedShare | float64 | printf "%g" | quote }}
+"<used percent>": {{ mulf $r.idle.usedShare 100 | printf "%.4g%%" | quote }}
 "<idle memory>": {{ $r.idle.memory | float64 | printf "%g" | quote }}
 "<partly>": {{ $r.idle.partly | float64 | printf "%g" | quote }}
 "<opt out>": {{ $r.idle.optOut | quote }}

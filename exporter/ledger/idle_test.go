@@ -1,0 +1,163 @@
+package ledger_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// Used time is that above the threshold, whatever the level: of 100 s at 50 %, 100 s at 0.9 % and
+// 100 s at 2 %, 200 s. What is not read is not used.
+func TestUsedTime(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0")
+	var x exportertest.Scraped
+	for second := range 300 {
+		h.Read(driver.Reading{Quantity: driver.Utilization, Value: []float64{0.5, 0.009, 0.02}[second/100]})
+		x = h.Tick(time.Second)
+	}
+	if got := x.One(t, "dra_claim_used_seconds_total"); math.Abs(got-199) > 0.5 { // the first reading has none before
+		t.Errorf("used for %v s, want 199", got)
+	}
+	h.Read()
+	if x = h.Tick(time.Minute); math.Abs(x.One(t, "dra_claim_used_seconds_total")-199) > 0.5 {
+		t.Errorf("unread, and used for %v s", x.One(t, "dra_claim_used_seconds_total"))
+	}
+}
+
+// What nothing measures has no used time, which is not 0.
+func TestUsedTimeWithoutTelemetry(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0")
+	h.Read(driver.Reading{Quantity: driver.Power, Value: 300})
+	h.Tick(time.Second)
+	if x := h.Tick(time.Second); len(x["dra_claim_used_seconds_total"]) > 0 {
+		t.Error(x["dra_claim_used_seconds_total"])
+	}
+}
+
+// A second in which both directions of a link carry more than the threshold is one second.
+func TestUsedTimeOfNetworks(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0")
+	var x exportertest.Scraped
+	bytes := 0.0
+	for second := range 101 {
+		if second > 50 {
+			bytes += 2e4
+		} else {
+			bytes += 5e3
+		}
+		h.Read(
+			driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{"network", "receive"}, Value: bytes},
+			driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{"network", "transmit"}, Value: bytes},
+		)
+		x = h.Tick(time.Second)
+	}
+	if got := x.One(t, "dra_claim_used_seconds_total"); math.Abs(got-50) > 1e-6 {
+		t.Errorf("used for %v s, want 50", got)
+	}
+}
+
+// Of two claims whose processes are known, only that is active whose processes work.
+func TestUsedTimeByProcess(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0")
+	h.Hold("b", "p1")
+	var x exportertest.Scraped
+	for range 100 {
+		h.Read(driver.Reading{Quantity: driver.Utilization, Value: 0.5})
+		h.Run(exportertest.Process(1, 0.5, 1), exportertest.Process(2, 0, 1))
+		x = h.Tick(time.Second)
+	}
+	a, b := x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=a"),
+		x.One(t, "dra_claim_used_seconds_total", "resourceclaim_name=b")
+	if a+b < 98 || a > 1 && b > 1 {
+		t.Errorf("a used it for %v s, b for %v s; one of them did not", a, b)
+	}
+}
+
+// A utilization of 0 that something contradicts is not believed: the device is in use.
+func TestContradictions(t *testing.T) {
+	power := func(watts float64) []driver.Reading {
+		return []driver.Reading{
+			{Quantity: driver.Utilization, Value: 0}, {Quantity: driver.Power, Value: watts},
+			{Quantity: driver.PowerLimit, Labels: driver.Labels{"enforced"}, Value: 700},
+		}
+	}
+	engine := func(name string, busy float64) []driver.Reading {
+		return []driver.Reading{
+			{Quantity: driver.Utilization, Value: 0},
+			{Quantity: driver.EngineUtilization, Labels: driver.Labels{name}, Value: busy},
+		}
+	}
+	for name, tc := range map[string]struct {
+		readings []driver.Reading
+		other    float64 // the utilization by another source
+		want     join.Contradiction
+	}{
+		"power far above idle":    {power(430), 0, join.PowerContradicts},
+		"power of an idle device": {power(120), 0, join.NoContradiction},
+		"memory traffic":          {engine("dram", 0.4), 0, join.EngineContradicts},
+		"a decoder":               {engine("decoder", 0.9), 0, join.EngineContradicts},
+		"an engine that rests":    {engine("dram", 0.01), 0, join.NoContradiction},
+		"another source":          {engine("dram", 0), 0.8, join.SourceContradicts},
+		"another source, hardly":  {engine("dram", 0), 0.02, join.NoContradiction},
+		"busy":                    {[]driver.Reading{{Quantity: driver.Utilization, Value: 0.3}}, 0.9, join.NoContradiction},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := exportertest.NewHistory(t)
+			h.Hold("a", "p0")
+			for range 120 {
+				h.Read(tc.readings...)
+				if tc.other > 0 {
+					h.In.Sources = append(h.In.Sources[:1], join.SourceSamples{Name: "b", Samples: []driver.Sample{{
+						Hardware: driver.Hardware{UUID: "gpu-0"},
+						Readings: []driver.Reading{{Quantity: driver.Utilization, Value: tc.other, At: h.Now}},
+					}}})
+				}
+				h.Tick(time.Second)
+			}
+			d, c := &h.Last.Devices[0], &h.Last.Claims[0]
+			if d.Contradiction != tc.want || (h.Last.Contradicted() > 0) != (tc.want != join.NoContradiction) {
+				t.Errorf("the contradiction is %q, of %d devices, want %q", d.Contradiction, h.Last.Contradicted(), tc.want)
+			}
+			works := tc.want != join.NoContradiction || name == "busy"
+			if quiet := h.Last.Time.Sub(c.LastActive) > time.Minute; quiet == works {
+				t.Errorf("last active %v ago", h.Last.Time.Sub(c.LastActive))
+			}
+			if used := c.Used > 100; used != works {
+				t.Errorf("used for %v s of 120", c.Used)
+			}
+			if state := h.Last.States(30 * time.Second)[0]; (state == ledger.StateActive) != works {
+				t.Errorf("the state is %s", state)
+			}
+		})
+	}
+}
+
+// Power that falls some seconds after the utilization does is no contradiction.
+func TestPowerThatFallsLater(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0")
+	for second := range 100 {
+		watts := 600.0
+		if second > 60 {
+			watts = 90
+		}
+		h.Read(
+			driver.Reading{Quantity: driver.Utilization, Value: map[bool]float64{true: 1}[second < 50]},
+			driver.Reading{Quantity: driver.Power, Value: watts},
+			driver.Reading{Quantity: driver.PowerLimit, Labels: driver.Labels{"enforced"}, Value: 700},
+		)
+		h.Tick(time.Second)
+		if h.Last.Contradicted() > 0 {
+			t.Fatalf("after %d s: %s", second, h.Last.Devices[0].Contradiction)
+		}
+	}
+}
