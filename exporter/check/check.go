@@ -30,6 +30,7 @@ type Config struct {
 	IncidentsDir                   string        // "": none
 	CheckIncidents                 func() error  // reports whether it can be written
 	Deadline                       time.Duration // of each request, and of each source
+	IdleThreshold                  float64       // the utilization up to which a device is idle
 }
 
 // Checker asks each input of a node once. It is used once.
@@ -348,6 +349,12 @@ func (c *Checker) devices(r join.Result) {
 		if d.Missing == join.MissingNone {
 			telemetry++
 			f.Text += fmt.Sprintf("%d readings", len(d.Readings))
+			if found := d.Contradiction(c.config.IdleThreshold); found != join.NoContradiction {
+				f.Status = Warn
+				f.Text += "; contradictory: the utilization is 0, and " + found.Meaning()
+				f.Do = "it is not taken to be idle; restart the source that reads the utilization (DCGM's profiling reads 0 after " +
+					"some errors)"
+			}
 		} else {
 			var why string
 			why, f.Do = explain.Missing(d.ID.Driver, d.Missing)

@@ -96,6 +96,29 @@ func TestNoTelemetry(t *testing.T) {
 	}
 }
 
+// A utilization of 0 while the power says that the device works is a warning.
+func TestContradiction(t *testing.T) {
+	in := join.Input{
+		View:      podresources.View{At: time.Unix(1000, 0)},
+		Inventory: driver.Inventory{jointest.ID("gpu-0"): {Hardware: driver.Hardware{UUID: "gpu-0"}}},
+	}
+	reading := func(q driver.Quantity, label string, v float64) driver.Reading {
+		return driver.Reading{Quantity: q, Labels: driver.Labels{label}, Value: v, At: time.Unix(1000, 0)}
+	}
+	for watts, want := range map[float64]Status{80: OK, 500: Warn} {
+		in.Sources = []join.SourceSamples{{Name: "a", Samples: []driver.Sample{{
+			Hardware: driver.Hardware{UUID: "gpu-0"},
+			Readings: []driver.Reading{
+				reading(driver.Utilization, "", 0), reading(driver.Power, "", watts), reading(driver.PowerLimit, "enforced", 700),
+			},
+		}}}}
+		c := New(Config{IdleThreshold: 0.01})
+		if c.devices(join.Join(in)); c.report.Worst() != want {
+			t.Errorf("at %v W: %+v", watts, c.report)
+		}
+	}
+}
+
 // forbidden is a source that may not read everything.
 type forbidden struct{}
 

@@ -1,10 +1,6 @@
 package join
 
-import (
-	"fmt"
-
-	"github.com/dra-exporter/dra-exporter/driver"
-)
+import "github.com/dra-exporter/dra-exporter/driver"
 
 // Contradiction is what says that a device works although its utilization says that it does not.
 // DCGM's profiling reads 0 after some errors (XID 31), and a device that only decodes has a
@@ -80,8 +76,3 @@ func (d *Device) Contradiction(threshold float64) Contradiction {
 
 // ConflictKind is the kind in dra_exporter_conflicts of devices whose activity is contradicted.
 const ConflictKind = "activity"
-
-// DescribeContradiction says what is wrong with a device whose utilization is contradicted.
-func DescribeContradiction(id driver.ID, c Contradiction) string {
-	return fmt.Sprintf("%s: its utilization is 0, and %s: it is not taken to be idle", id.Device, c.Meaning())
-}

@@ -58,7 +58,7 @@ func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, 
 		Name: o.node, Version: version.Version, Node: in.node, Inputs: found, Sources: in.sources,
 		PodResourcesSocket: o.socket, PodsSocket: o.podsSocket, HasInventoryFile: o.inventoryFile != "",
 		IncidentsDir: o.incidentsDir, CheckIncidents: func() error { return archive.Check(o.incidentsDir) },
-		Deadline: sourceDeadline,
+		Deadline: sourceDeadline, IdleThreshold: o.idleThreshold,
 	})
 	report := checker.Run(ctx)
 	if o.check.output == "json" {

@@ -82,6 +82,14 @@ func (s *section) stalled(reason string) {
 	}
 }
 
+// contradiction adds a row with what says that the device works although its utilization is 0.
+func (s *section) contradiction(d *ledger.Device) {
+	if d.Contradiction != join.NoContradiction {
+		text := "the utilization is 0, and " + d.Contradiction.Meaning() + ": it is not taken to be idle"
+		s.Rows = append(s.Rows, []item{{Text: "contradiction"}, {Text: text, Class: "warn"}})
+	}
+}
+
 // explainer makes details of a snapshot.
 type explainer struct {
 	*exposition.Snapshot
@@ -111,6 +119,7 @@ func (e *explainer) facts(d *ledger.Device) section {
 	s := section{Title: d.ID.Device}
 	s.state("state", state)
 	s.stalled(e.shown.stalled[d.ID])
+	s.contradiction(d)
 	s.fact("driver", d.ID.Driver)
 	s.fact("pool", d.ID.Pool)
 	s.fact("model", h.Model)
