@@ -39,6 +39,15 @@ const (
 	// PeerTraffic is the rate from which on a claim needs the links between devices, in bytes per
 	// second.
 	PeerTraffic = 1e6
+	// Growth is by which part a peak of the memory must grow for it to count as a new one. A claim
+	// whose peak grew in the second half of its time may need more again.
+	Growth = 0.01
+	// NearPeak is by which part memory may be below its peak to be near it.
+	NearPeak = 0.05
+	// MinAtPeak is for which part of the time the memory must have been near its peak. Frameworks keep
+	// the memory that they had once, or take all of it at first; where they give it back, the next peak
+	// may be much higher.
+	MinAtPeak = 0.05
 	// minSaving is the part of what the claim holds that an alternative must leave.
 	minSaving = 0.1
 )
@@ -53,6 +62,10 @@ type Use struct {
 	// in more than 0.1 % of the time. It never exceeded MaxActivity.
 	Activity, MaxActivity float64
 	Memory                float64 // peak, in bytes
+	// AtPeak is the part of the time in which the memory was near its peak, within NearPeak.
+	AtPeak float64
+	// Settled is how long ago the peak grew by more than Growth.
+	Settled time.Duration
 	// MemoryEvery is the mean time between two readings of the memory.
 	MemoryEvery time.Duration
 	// Bandwidth is the part of the bandwidth of the device's memory that it did not exceed in more than
@@ -104,6 +117,8 @@ const (
 	UnknownSize    Reason = "unknown_size"    // how much memory and compute it is, is not known
 	BeganBefore    Reason = "began_before"    // the claim began before it was measured
 	ReadRarely     Reason = "read_rarely"     // the memory is read less often than Config.MemoryEvery
+	Growing        Reason = "growing"         // the peak of the memory grew in the last half of that time
+	RarePeak       Reason = "rare_peak"       // the memory was near its peak for less than MinAtPeak of the time
 	Contradicted   Reason = "contradicted"    // the activity that was read was not true
 	NothingSmaller Reason = "nothing_smaller" // into which the claim would have fitted
 )
@@ -111,7 +126,8 @@ const (
 // Reasons returns the reasons, without Advised.
 func Reasons() []Reason {
 	return []Reason{
-		TooShort, NotMeasured, Divided, SeveralShares, UnknownSize, BeganBefore, ReadRarely, Contradicted, NothingSmaller,
+		TooShort, NotMeasured, Divided, SeveralShares, UnknownSize, BeganBefore, ReadRarely, Growing, RarePeak,
+		Contradicted, NothingSmaller,
 	}
 }
 
@@ -208,6 +224,10 @@ func (d *claimDevice) measure(c Config) bool {
 		d.Reason = ReadRarely
 	case d.Measured < c.After:
 		d.Reason = TooShort
+	case 2*d.Settled < d.Measured:
+		d.Reason = Growing
+	case d.AtPeak < MinAtPeak:
+		d.Reason = RarePeak
 	default:
 		d.Reason = NothingSmaller
 		d.measureHeld(share, c)

@@ -79,8 +79,8 @@ func mig() []join.Device {
 func use(device string, memory, activity float64) fit.Use {
 	return fit.Use{
 		Claim: podresources.Claim{Namespace: "team", Name: "a"}, Device: id(device), Measured: 26 * time.Hour,
-		MemoryEvery: time.Second,
-		Activity:    activity, MaxActivity: activity, Memory: memory,
+		MemoryEvery: time.Second, Settled: 20 * time.Hour, AtPeak: 0.5,
+		Activity: activity, MaxActivity: activity, Memory: memory,
 	}
 }
 
@@ -323,6 +323,8 @@ func TestReasons(t *testing.T) {
 		"advised":               {as, devices, fit.Advised},
 		"after less than a day": {edit(func(u *fit.Use) { u.Measured = day - time.Minute }), devices, fit.TooShort},
 		"read every 5 s":        {edit(func(u *fit.Use) { u.MemoryEvery = 5 * time.Second }), devices, fit.ReadRarely},
+		"growing":               {edit(func(u *fit.Use) { u.Settled = 12 * time.Hour }), devices, fit.Growing},
+		"at its peak for 4 %":   {edit(func(u *fit.Use) { u.AtPeak = 0.04 }), devices, fit.RarePeak},
 		"began before":          {edit(func(u *fit.Use) { u.Partial = true }), devices, fit.BeganBefore},
 		"contradicted":          {edit(func(u *fit.Use) { u.Contradicted = true }), devices, fit.Contradicted},
 		"not measured":          {edit(func(u *fit.Use) { u.Measured = 0 }), devices, fit.NotMeasured},

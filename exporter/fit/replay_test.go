@@ -112,7 +112,7 @@ func (n *replayed) uses() []fit.Use {
 	var out []fit.Use
 	for name, past := range n.past {
 		u := use(name, 0, 0)
-		u.Measured = 0
+		u.Measured, u.Settled, u.AtPeak = 0, 1<<60, 1 // growth is for what comes later
 		sorted := slices.Clone(past)
 		slices.SortFunc(sorted, func(a, b moment) int { return cmp.Compare(b.processors, a.processors) })
 		for _, m := range sorted {

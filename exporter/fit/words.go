@@ -91,6 +91,10 @@ func (r Reason) Meaning() string {
 		return "the claim began before it was measured, and what it needed then is not known"
 	case ReadRarely:
 		return "the memory is read too rarely: a peak between two readings is not seen"
+	case Growing:
+		return "the peak of the memory grew in the second half of the time in which it was measured"
+	case RarePeak:
+		return "the memory was near its peak only for moments, and the next peak may be higher"
 	case Contradicted:
 		return "at some time the utilization was 0 although the device worked"
 	case NothingSmaller:

@@ -20,6 +20,9 @@ type fitting struct {
 	memory    float64                // its highest part of the memory in use, in bytes
 	measured  float64                // seconds in which the memory was measured
 	readings  float64                // of the memory in that time
+	level     float64                // of the memory, when its peak last grew
+	grown     float64                // what measured was then
+	near      float64                // seconds since then in which it was at that level
 	divided   bool                   // at some time it was not known which part it used
 	partial   bool                   // it began before it was measured
 	conflict  bool                   // at some time the device worked while its utilization was 0
@@ -73,6 +76,12 @@ func (d *deviceBook) observeUse(m *meter, next driver.Reading) {
 			} else {
 				f.memory = max(f.memory, part)
 				f.measured += seconds
+				if part > f.level*(1+fit.Growth) {
+					f.level, f.grown, f.near = part, f.measured, 0
+				}
+				if part >= f.level*(1-fit.NearPeak) {
+					f.near += seconds
+				}
 				f.readings += seconds / next.At.Sub(m.last.At).Seconds()
 			}
 		}
@@ -141,6 +150,8 @@ func (f *fitting) useOf(key HolderKey) fit.Use {
 	if f.bandwidth.Seconds() > 0 {
 		u.Bandwidth = f.bandwidth.Quantile(fit.Quantile)
 	}
+	u.Settled = time.Duration((f.measured - f.grown) * float64(time.Second))
+	u.AtPeak = f.near / max(f.measured, 1)
 	if f.readings > 0 {
 		u.MemoryEvery = time.Duration(f.measured / f.readings * float64(time.Second))
 	}

@@ -68,8 +68,8 @@ func TestAdvice(t *testing.T) {
 	if got := x.Matching("dra_claim_fit_ratio"); len(got) > 0 {
 		t.Fatalf("after 59 seconds: %v", got)
 	}
-	fitting(h, 2, 0.9, 17)
-	x = fittingEvery(h, 10*time.Second, 494, 0.2, 17)
+	fitting(h, 2, 0.9, 17.5)
+	x = fittingEvery(h, 10*time.Second, 494, 0.2, 17.5)
 	a := expectFit(t, h, fit.Advised)
 	if a.Alternative.Name != "2g.20gb" || a.Unused != 0.75 || a.Memory != 18*gib || a.MaxActivity != 0.9 {
 		t.Errorf("advice %+v", a)
@@ -85,7 +85,9 @@ func TestAdvice(t *testing.T) {
 		{"dra_claim_fit_unused_ratio", "resourceclaim_name=a"}: 0.75,
 	})
 	fitting(h, 60, 0.9, 19.2) // 20.2 GiB with the margin
-	x = fitting(h, 60, 0.2, 17)
+	fitting(h, 60, 0.2, 17)
+	expectFit(t, h, fit.Growing)
+	x = fittingEvery(h, 10*time.Second, 600, 0.2, 19)
 	if a := expectFit(t, h, fit.NothingSmaller); a.Memory != 19.2*gib || math.Abs(a.Activity-0.9) > 0.09 {
 		t.Errorf("after a peak: %+v", a)
 	}
@@ -112,7 +114,7 @@ func TestNoAdviceOnDividedUse(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := fitHistory(t)
-			fitting(h, 1, 0.2, 16)
+			fitting(h, 1, 0.2, 8)
 			h.Hold("b", "p1")
 			for range 100 {
 				h.Read(
@@ -125,7 +127,7 @@ func TestNoAdviceOnDividedUse(t *testing.T) {
 				h.Tick(time.Second)
 			}
 			h.Free("b")
-			fitting(h, 100, 0.2, 8)
+			fitting(h, 100, 0.2, 16)
 			expectFit(t, h, tc.want)
 		})
 	}

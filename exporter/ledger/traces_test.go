@@ -1,0 +1,199 @@
+package ledger_test
+
+import (
+	"compress/gzip"
+	"encoding/csv"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/fit"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// sample is what a pod's GPU did at a time, in seconds.
+type sample struct{ at, busy, memory float64 }
+
+// recordedPods are 143 pods of a production service over 22.8 h, by name: see traces/README.md
+// beside them.
+func recordedPods(t *testing.T) map[string][]sample {
+	t.Helper()
+	folder := os.Getenv("RECORDED")
+	if folder == "" {
+		t.Skip("RECORDED names no folder of recordings")
+	}
+	out := map[string]map[float64]*sample{}
+	for _, file := range []string{"duty_cycle", "memory_used_bytes"} {
+		f, err := os.Open(filepath.Join(folder, "traces", "pod_gpu_"+file+"_anon.csv.gz"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		z, err := gzip.NewReader(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := csv.NewReader(z)
+		head, err := rows.Read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		column := func(name string) int { return slices.Index(head, name) }
+		at, value, pod := column("timestamp_anon"), column("value"), column("container_ip")
+		for {
+			row, err := rows.Read()
+			if err == io.EOF {
+				break
+			}
+			when, err1 := strconv.ParseFloat(row[at], 64)
+			v, err2 := strconv.ParseFloat(row[value], 64)
+			if err != nil || err1 != nil || err2 != nil {
+				t.Fatal(row, err, err1, err2)
+			}
+			if out[row[pod]] == nil {
+				out[row[pod]] = map[float64]*sample{}
+			}
+			s := out[row[pod]][when]
+			if s == nil {
+				s = &sample{at: when, busy: -1, memory: -1}
+				out[row[pod]][when] = s
+			}
+			if file == "duty_cycle" {
+				s.busy = v / 100
+			} else {
+				s.memory = v
+			}
+		}
+	}
+	pods := map[string][]sample{}
+	for name, of := range out {
+		for _, at := range slices.Sorted(maps.Keys(of)) {
+			pods[name] = append(pods[name], *of[at])
+		}
+	}
+	return pods
+}
+
+// replayed is what is said of a pod.
+type replayed struct {
+	idle   time.Duration // in which DRAClaimIdle, or DRAClaimIdleMemoryHeld, would fire
+	advice *fit.Advice   // of the first half
+	killed bool          // the memory of the second half exceeds that of what is advised
+}
+
+// migOf are partitions of a GPU of 80 GiB, by NVIDIA's table of profiles (MIG User Guide).
+func migOf(inventory driver.Inventory) {
+	for profile, size := range map[string]struct{ slices, mebibytes float64 }{
+		"1g.10gb": {1, 9984}, "1g.20gb": {1, 20096}, "2g.20gb": {2, 20096}, "3g.40gb": {3, 40448}, "4g.40gb": {4, 40448},
+		"7g.80gb": {7, 81152},
+	} {
+		inventory[jointest.ID("gpu-1-"+profile)] = driver.Entry{
+			Hardware: driver.Hardware{
+				Kind: driver.KindPartition, Model: "H100", Profile: profile, Parent: "gpu-1", ParentShare: size.slices / 7,
+			},
+			Capacity: []driver.Amount{{Resource: "memory", Value: size.mebibytes * (1 << 20)}},
+		}
+	}
+}
+
+// replay gives what a pod did to a ledger with the vetoes of sampling and of history off, since the
+// samples are 57 s apart, and to the rule of the alerts: the claim was used for less than 1 % of
+// half an hour, of which it was held for 80 %, for five minutes.
+func replay(pod []sample) replayed {
+	const window, held, usedShare, hold = 30 * time.Minute, 0.8, 0.01, 5 * time.Minute
+	config := exportertest.LedgerConfig()
+	config.Fit = fit.Config{After: time.Second, Margin: 0.05, IdleThreshold: 0.01, Partial: true}
+	config.WithoutDistributions, config.WithoutPeaks = true, true
+	l := ledger.New(config)
+	in := join.Input{
+		Inventory: driver.Inventory{jointest.ID("gpu-0"): {
+			Hardware: driver.Hardware{UUID: "gpu-0", Model: "H100"},
+			Capacity: []driver.Amount{{Resource: "memory", Value: 80 * gib}},
+		}},
+		View: podresources.View{Allocations: []podresources.Allocation{jointest.Allocation("gpu-0", "a", "p0")}},
+	}
+	migOf(in.Inventory)
+	type total struct {
+		at              time.Time
+		used, allocated float64
+	}
+	var out replayed
+	var past []total
+	var since time.Time
+	middle := pod[0].at + (pod[len(pod)-1].at-pod[0].at)/2
+	for _, s := range pod {
+		now := jointest.Start().Add(time.Duration(s.at-pod[0].at) * time.Second)
+		readings := []driver.Reading{}
+		if s.busy >= 0 {
+			readings = append(readings, driver.Reading{Quantity: driver.Utilization, Value: min(1, s.busy), At: now})
+		}
+		if s.memory >= 0 {
+			readings = append(readings, driver.Reading{Quantity: driver.MemoryUsed, Value: s.memory, At: now})
+		}
+		in.View.At = now
+		in.Sources = []join.SourceSamples{{Name: "trace", Samples: []driver.Sample{
+			{Hardware: driver.Hardware{UUID: "gpu-0"}, Readings: readings},
+		}}}
+		c := &l.Advance(join.Join(in), now).Claims[0]
+		if s.at < middle {
+			out.advice = c.Advice
+		} else if a := out.advice; a != nil && a.Reason == fit.Advised && s.memory > a.Alternative.Memory {
+			out.killed = true
+		}
+		past = append(past, total{now, c.Used, c.Allocated})
+		for now.Sub(past[0].at) > window {
+			past = past[1:]
+		}
+		used, allocated := c.Used-past[0].used, c.Allocated-past[0].allocated
+		switch {
+		case allocated <= held*window.Seconds() || used >= usedShare*allocated:
+			since = time.Time{}
+		case since.IsZero():
+			since = now
+		case now.Sub(since) >= hold && len(past) > 1:
+			out.idle += now.Sub(past[len(past)-2].at)
+		}
+	}
+	return out
+}
+
+// TestRecordedPods replays what 143 pods did. The figures are those of README.md.
+func TestRecordedPods(t *testing.T) {
+	pods := recordedPods(t)
+	idle, advised, killed := 0, 0, 0
+	var hours time.Duration
+	for _, name := range slices.Sorted(maps.Keys(pods)) {
+		if !slices.ContainsFunc(pods[name], func(s sample) bool { return s.busy >= 0 }) {
+			delete(pods, name) // one has no duty cycle
+			continue
+		}
+		r := replay(pods[name])
+		if r.idle > 0 {
+			idle++
+			hours += r.idle
+		}
+		if a := r.advice; a != nil && a.Reason == fit.Advised {
+			advised++
+			if r.killed {
+				killed++
+				t.Errorf("%s would have run out of memory: %s", name, a.Text())
+			}
+		}
+	}
+	got := fmt.Sprintf("%d pods: %d idle, for %.0f h together; %d advised smaller, %d killed", len(pods), idle, hours.Hours(),
+		advised, killed)
+	if want := "143 pods: 130 idle, for 432 h together; 17 advised smaller, 0 killed"; got != want {
+		t.Errorf("%s; want %s", got, want)
+	}
+}
