@@ -256,7 +256,7 @@ func idleClaims() Panel {
 	)
 	// Few of many are listed: what is not is left out before anything is added up.
 	of := func(metric string) string { return metric + listed }
-	// The part of each idle device that the claim holds, as everywhere where hours of devices are counted.
+	// The part of each idle device that the claim holds, as wherever hours of devices are counted.
 	idleShares := `max by (<claim device>) (` + of("dra_claim_allocated_share_seconds_total") + `) ` +
 		`/ max by (<claim device>) (` + of("dra_claim_allocated_seconds_total") + ` > 0) ` +
 		`and on (<claim device>) (claim_device:dra_idle:bool == 1)) ` +

@@ -44,9 +44,9 @@ const (
 	Growth = 0.01
 	// NearPeak is by which part memory may be below its peak to be near it.
 	NearPeak = 0.05
-	// MinAtPeak is for which part of the time the memory must have been near its peak. Frameworks keep
-	// the memory that they had once, or take all of it at first; where they give it back, the next peak
-	// may be much higher.
+	// MinAtPeak is for which part of the time the memory must have been near its peak. Frameworks
+	// keep the memory that they had once, or take all of it at first; where they give it back, the
+	// next peak may be much higher.
 	MinAtPeak = 0.05
 	// minSaving is the part of what the claim holds that an alternative must leave.
 	minSaving = 0.1
@@ -68,8 +68,8 @@ type Use struct {
 	Settled time.Duration
 	// MemoryEvery is the mean time between two readings of the memory.
 	MemoryEvery time.Duration
-	// Bandwidth is the part of the bandwidth of the device's memory that it did not exceed in more than
-	// 0.1 % of the time; 0: none, or not measured. Copies is the highest use of the copy engines.
+	// Bandwidth is the part of the bandwidth of the device's memory that it did not exceed in more
+	// than 0.1 % of the time; 0: none, or not measured. Copies is the highest use of the copy engines.
 	Bandwidth, Copies float64
 	// Media is the highest use of an engine that decodes, encodes or the like, and Engine its name.
 	Media  float64

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Text returns the advice as a sentence: gpu-3, 80 GiB: peak 11 GiB and p99.9 activity 18 % of 26 h,
-// read each second: 1g.20gb would do; 6/7 unused. The activity is that of the device itself.
+// Text returns the advice as a sentence: gpu-3, 80 GiB: peak 11 GiB and p99.9 activity 18 % of 26
+// h, read each second: 1g.20gb would do; 6/7 unused. The activity is that of the device itself.
 func (a *Advice) Text() string {
 	if !a.Known() {
 		return a.Device.Device + ": " + a.Reason.Meaning()

@@ -163,8 +163,8 @@ func strict() *ledger.Ledger {
 	return ledger.New(c)
 }
 
-// A claim that was there before the exporter may have had its peak then: after a restart there is no
-// advice on it, unless it was allocated since.
+// A claim that was there before the exporter may have had its peak then: after a restart there is
+// no advice on it, unless it was allocated since.
 func TestNoAdviceOnWhatBeganBefore(t *testing.T) {
 	h := fitHistory(t)
 	h.Ledger = strict()
