@@ -44,20 +44,19 @@ type budget struct {
 // newBudget returns the budget of an answer that can be read.
 func newBudget(wire []byte, seed maphash.Seed) budget {
 	b := budget{seed: seed, empty: math.MaxUint64, largest: math.MaxInt, equal: math.MaxUint64}
-	all, empty, total := 0, 0, 0
+	all, total := 0, 0
 	_ = eachPod(wire, func(content []byte) { all++; total += len(content) })
 	if all <= maxAnswerPods && total <= maxAnswerBytes {
 		return b
 	}
 	var costs []int
-	total = 0
+	var empty []uint64 // hashes
 	_ = eachPod(wire, func(content []byte) {
-		cost := costOf(content)
-		if !hasDevices(content) {
-			empty++
-			return
+		if hasDevices(content) {
+			costs = append(costs, costOf(content))
+		} else {
+			empty = append(empty, maphash.Bytes(seed, content))
 		}
-		costs, total = append(costs, cost), total+cost
 	})
 	slices.Sort(costs)
 	kept, used := 0, 0
@@ -65,22 +64,29 @@ func newBudget(wire []byte, seed maphash.Seed) budget {
 		used += costs[kept]
 		kept++
 	}
-	if kept < len(costs) {
-		b.largest = costs[kept]
-		begin, _ := slices.BinarySearch(costs, b.largest)
-		end, _ := slices.BinarySearch(costs, b.largest+1)
-		b.equal = fraction(kept-begin, end-begin)
+	b.empty = below(empty, maxAnswerPods-kept)
+	if kept == len(costs) {
+		return b
 	}
-	b.empty = fraction(min(maxAnswerPods-kept, empty), empty)
+	b.largest = costs[kept]
+	smaller, _ := slices.BinarySearch(costs, b.largest)
+	var equal []uint64
+	_ = eachPod(wire, func(content []byte) {
+		if hasDevices(content) && costOf(content) == b.largest {
+			equal = append(equal, maphash.Bytes(seed, content))
+		}
+	})
+	b.equal = below(equal, kept-smaller)
 	return b
 }
 
-// fraction returns the hash below which are so many of all.
-func fraction(some, all int) uint64 {
-	if some >= all {
+// below returns the hash below which are so many of all, or as many as there are.
+func below(all []uint64, n int) uint64 {
+	if n >= len(all) {
 		return math.MaxUint64
 	}
-	return uint64(float64(some) / float64(all) * math.MaxUint64)
+	slices.Sort(all)
+	return all[n]
 }
 
 // keeps reports whether a pod is kept.

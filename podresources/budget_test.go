@@ -108,11 +108,11 @@ func TestLargeAnswers(t *testing.T) {
 		large = append(large, test.Pod("ns", fmt.Sprintf("large-%d", i), test.Container("main", claim)))
 	}
 	for name, tt := range map[string]struct {
-		pods        []*v1.PodResources
-		least, most int // kept, of those that are too much
+		pods   []*v1.PodResources
+		others int // kept, of those that are too much
 	}{
-		"many pods":  {pods: many, least: maxAnswerPods * 9 / 10, most: maxAnswerPods - 50},
-		"large pods": {pods: large},
+		"many pods":  {pods: many, others: maxAnswerPods - len(held)},
+		"large pods": {pods: large, others: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var d Decoder
@@ -138,12 +138,11 @@ func TestLargeAnswers(t *testing.T) {
 				}
 				before = names
 				others := len(names) - kept
-				if kept != 50 || others < tt.least || others > tt.most+maxAnswerPods/20 {
-					t.Errorf("%d pods are kept that are not too much, and %d others", kept, others)
+				if kept != len(held) || others != tt.others {
+					t.Errorf("%d pods are kept that are not too much, and %d others, want %d", kept, others, tt.others)
 				}
-				_, rejected := Parse(answer)
-				if want := len(pods) - len(names); rejected[driver.ReasonTooMany] != want {
-					t.Errorf("rejected %v, want %d", rejected, want)
+				if want := len(pods) - len(names); leftOut(answer) != want {
+					t.Errorf("%d are left out, want %d", leftOut(answer), want)
 				}
 			}
 		})
