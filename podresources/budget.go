@@ -50,7 +50,7 @@ func newBudget(wire []byte, seed maphash.Seed) budget {
 		return b
 	}
 	var costs []int
-	var empty []uint64 // hashes
+	empty := make([]uint64, 0, all) // hashes
 	_ = eachPod(wire, func(content []byte) {
 		if hasDevices(content) {
 			costs = append(costs, costOf(content))
@@ -126,6 +126,9 @@ func hasDevices(pod []byte) bool {
 
 // withoutIDs returns a pod without the device IDs that are left out of it, and with their number.
 func withoutIDs(pod []byte) []byte {
+	if !hasManyIDs(pod) {
+		return pod
+	}
 	return replaced(pod, containersField, func(container []byte) []byte {
 		return replaced(container, devicesField, func(devices []byte) []byte {
 			var ids [][]byte
@@ -141,6 +144,19 @@ func withoutIDs(pod []byte) []byte {
 			return withLeftOut(out, uint64(len(ids)-maxPluginIDs))
 		})
 	})
+}
+
+// hasManyIDs reports whether device IDs of a pod are left out.
+func hasManyIDs(pod []byte) bool {
+	many := false
+	eachField(pod, containersField, func(container []byte) {
+		eachField(container, devicesField, func(devices []byte) {
+			n := 0
+			eachField(devices, deviceIDsField, func([]byte) { n++ })
+			many = many || n > maxPluginIDs
+		})
+	})
+	return many
 }
 
 // withLeftOut appends to a message how many parts of it were left out.

@@ -22,9 +22,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// maxAnswer bounds a response of the kubelet, in bytes. A hundred pods on one claim of 32 devices
-// make 7 MB, which is over gRPC's default of 4 MiB.
-const maxAnswer = 64 << 20
+// maxAnswer bounds a response of the kubelet, in bytes, of which two copies are in memory. A hundred
+// pods on one claim of 32 devices make 7 MB, which is over gRPC's default of 4 MiB; a million pods
+// without devices 34 MB.
+const maxAnswer = 40 << 20
 
 // Errors of calls, for errors.Is. Each error wraps one of these, which has the reason, and the gRPC
 // status.
@@ -90,7 +91,7 @@ func connect(socket string, options ...grpc.CallOption) (*grpc.ClientConn, error
 // Close ends the connection and all calls.
 func (c *Client) Close() error { return c.conn.Close() }
 
-// List requests the devices of all containers of the node. Responses over 64 MiB are rejected. A
+// List requests the devices of all containers of the node. Responses over 40 MiB are rejected. A
 // pod that cannot be decoded is nil in the response, for [Parse] to count. A response of the same
 // pods as the one before is the same response: it must not be changed. Every error is one of this
 // package's, or of reason "other".

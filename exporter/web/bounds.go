@@ -43,6 +43,10 @@ type ServerConfig struct {
 	// too_many) or cut off before its end (reason timeout), and with each connection that was
 	// closed because there were too many. It may be nil.
 	Rejected func(driver.Rejection)
+	// Users returns the hashes of the users' passwords that exporter-toolkit checks: a wrong one is
+	// refused before, in the same time for all users and for those that there are not. It is called
+	// for each check; nil: there are none.
+	Users func() (map[string]string, error)
 }
 
 // NewServer returns a server whose use of memory is bounded whatever its clients do: in its
@@ -74,9 +78,13 @@ func NewServer(c ServerConfig) *http.Server {
 		ConnState: open.changed,
 		ErrorLog:  slog.NewLogLogger(c.Log, slog.LevelWarn),
 	}
+	var users *verifier
+	if c.Users != nil {
+		users = newVerifier(c.Users)
+	}
 	// By now, exporter-toolkit has put its handler, which checks passwords, before this one.
 	server.BaseContext = func(net.Listener) context.Context {
-		server.Handler = outermost(server.Handler, c.Rejected)
+		server.Handler = outermost(server.Handler, users, c.Rejected)
 		return context.Background()
 	}
 	return server
@@ -84,9 +92,9 @@ func NewServer(c ServerConfig) *http.Server {
 
 // outermost puts the bounds before a handler, once for each request: exporter-toolkit puts a
 // handler before them again for each further address.
-func outermost(next http.Handler, rejected func(driver.Rejection)) http.Handler {
+func outermost(next http.Handler, users *verifier, rejected func(driver.Rejection)) http.Handler {
 	type within struct{}
-	all := secured(bounded(passwords(next, rejected), rejected))
+	all := secured(bounded(passwords(next, users, rejected), rejected))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Context().Value(within{}) != nil {
 			next.ServeHTTP(w, r)

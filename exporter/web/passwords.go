@@ -34,9 +34,9 @@ type password [sha256.Size]byte
 type passedKey struct{}
 
 // passwords bounds the requests that wait for the check of a password. A password that was right
-// before is not limited. next checks passwords, and calls a handler of [checked] with requests
-// whose password is right.
-func passwords(next http.Handler, rejected func(driver.Rejection)) http.Handler {
+// before is not limited. v refuses wrong ones, if it is not nil and there are users. next checks
+// passwords, and calls a handler of [checked] with requests whose password is right.
+func passwords(next http.Handler, v *verifier, rejected func(driver.Rejection)) http.Handler {
 	c := checks{count: map[client.ID]int{}, right: map[password]bool{}}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		header := r.Header.Get("Authorization")
@@ -56,6 +56,9 @@ func passwords(next http.Handler, rejected func(driver.Rejection)) http.Handler 
 		}
 		end := sync.OnceFunc(func() { c.end(by) })
 		defer end()
+		if v != nil && !v.admit(w, r) {
+			return
+		}
 		passed := func() {
 			c.remember(secret)
 			end()
