@@ -18,6 +18,7 @@ import (
 // Bounds of what all clients together can cause; the exporter's README.md describes them.
 const (
 	maxRequests    = 512      // in flight
+	maxReaders     = 16       // of these, of the page and of the JSON, whose answers are large
 	maxConnections = 256      // and half of the files that the process may open
 	maxStreams     = 250      // of an HTTP/2 connection, each of which is a request in flight
 	maxHeader      = 32 << 10 // bytes of a request's header; a token has at most 16 KiB
@@ -136,10 +137,9 @@ func secured(next http.Handler) http.Handler {
 // past is a deadline that ends what is being written.
 func past() time.Time { return time.Unix(1, 0) }
 
-// bounded bounds the requests in flight and the time that a client may take to read an answer. A
-// request that must make place is cut off: its context ends, and so does its writing.
+// bounded bounds the requests in flight and the time that a client may take to read an answer.
 func bounded(next http.Handler, rejected func(driver.Rejection)) http.Handler {
-	requests := crowd{max: maxRequests, settled: settledRequest}
+	few := crowded(next, maxRequests, rejected)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		controller := http.NewResponseController(w)
 		deadline := func(d time.Duration) { _ = controller.SetWriteDeadline(time.Now().Add(d)) } // recorders have none
@@ -151,8 +151,18 @@ func bounded(next http.Handler, rejected func(driver.Rejection)) http.Handler {
 		if !isProfile(r.URL.Path) {
 			deadline(writeTimeout)
 		}
+		few.ServeHTTP(w, r)
+	})
+}
+
+// crowded bounds the requests in flight. A request that must make place is cut off: its context
+// ends, and so does its writing.
+func crowded(next http.Handler, most int, rejected func(driver.Rejection)) http.Handler {
+	requests := crowd{max: most, settled: settledRequest}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithCancel(r.Context())
 		defer cancel()
+		controller := http.NewResponseController(w)
 		m, expelled := requests.enter(client.Of(r.RemoteAddr), func() {
 			cancel()
 			_ = controller.SetWriteDeadline(past())

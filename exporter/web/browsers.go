@@ -29,9 +29,7 @@ func (c Config) forBrowsers(next http.Handler) http.Handler {
 }
 
 func (c Config) refuseBrowser(w http.ResponseWriter, status int, why string) {
-	if c.Rejected != nil {
-		c.Rejected(driver.Rejection{Input: "requests", Reason: driver.ReasonForbidden, Count: 1})
-	}
+	c.Rejected(driver.Rejection{Input: "requests", Reason: driver.ReasonForbidden, Count: 1})
 	respond(w, status, why)
 }
 

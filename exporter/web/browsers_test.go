@@ -4,9 +4,13 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 )
 
 // routesOf returns the statuses of the examples of all routes, by kind.
@@ -106,4 +110,49 @@ func TestSwitchedOff(t *testing.T) {
 	if got[KindAPI][http.StatusOK] != 5 || got[KindPage][http.StatusNotFound] != 5 || got[KindProbe][http.StatusOK] != 2 {
 		t.Errorf("without the page: %v", got)
 	}
+}
+
+// Requests for the page and the JSON have a bound of their own: beyond it they are refused, and
+// probes are answered.
+func TestReadersInFlight(t *testing.T) {
+	c := receiptNode(t)
+	latest, refused := c.Latest, 0
+	c.Rejected = func(r driver.Rejection) { refused += r.Count }
+	synctest.Test(t, func(t *testing.T) {
+		hold, waiting := make(chan struct{}), 0
+		c.Latest = func() *exposition.Snapshot { waiting++; <-hold; return latest() }
+		handler := NewHandler(c)
+		ask := func(path string) int {
+			r := httptest.NewRequest(http.MethodGet, "http://10.0.0.7"+path, http.NoBody)
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			return w.Code
+		}
+		var asking sync.WaitGroup
+		for range maxReaders {
+			asking.Go(func() {
+				if got := ask("/api/v1/incidents"); got != http.StatusOK {
+					t.Errorf("status %d", got)
+				}
+			})
+			synctest.Wait()
+		}
+		if waiting != maxReaders {
+			t.Errorf("%d requests are in flight, want %d", waiting, maxReaders)
+		}
+		for path, want := range map[string]int{
+			"/page/rows": http.StatusServiceUnavailable, "/api/v1/history?device=gpu-0": http.StatusServiceUnavailable,
+			"/healthz": http.StatusOK,
+		} {
+			if got := ask(path); got != want {
+				t.Errorf("%s: status %d, want %d", path, got, want)
+			}
+		}
+		close(hold)
+		asking.Wait()
+		if got := ask("/page/rows"); got != http.StatusOK || refused != 2 {
+			t.Errorf("afterwards status %d, %d refused", got, refused)
+		}
+		time.Sleep(2 * freshFor) // what is kept is forgotten
+	})
 }

@@ -62,7 +62,11 @@ func CheckMetricsPath(of string) error {
 
 // NewHandler returns the handler of all [Routes].
 func NewHandler(c Config) http.Handler {
-	mux := http.NewServeMux()
+	if c.Rejected == nil {
+		c.Rejected = func(driver.Rejection) {}
+	}
+	mux, readers := http.NewServeMux(), http.NewServeMux()
+	few := c.forBrowsers(crowded(readers, maxReaders, c.Rejected))
 	for _, r := range c.routes() {
 		handler := r.handler
 		switch {
@@ -73,7 +77,8 @@ func NewHandler(c Config) http.Handler {
 		case r.Kind == KindPage && c.WithoutPage:
 			handler = switchedOff("--no-web.page")
 		case r.Kind == KindAPI, r.Kind == KindPage:
-			handler = c.forBrowsers(handler)
+			readers.Handle(r.Pattern, handler)
+			handler = few
 		}
 		mux.Handle(r.Pattern, handler)
 	}
