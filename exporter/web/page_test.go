@@ -2,6 +2,7 @@ package web
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"net/http"
 	"net/url"
@@ -372,5 +373,24 @@ func TestFormats(t *testing.T) {
 		if got := inUnit(tc.value, &spec); got != tc.want {
 			t.Errorf("%v of %v is %q, want %q", tc.value, tc.quantity, got, tc.want)
 		}
+	}
+}
+
+// Of very many claims and pods the page shows those that need attention most, and says how many
+// more there are.
+func TestPageIsCut(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	for i := range maxHolderRows + 7 {
+		name := fmt.Sprintf("claim-%d", i)
+		h.Hold(name, name).ShareID = name
+	}
+	h.Advance()
+	v := newView(h.Last, look{}, nil, 30*time.Second)
+	if len(v.Claims) != maxHolderRows || len(v.Pods) != maxHolderRows || v.More != 14 {
+		t.Errorf("%d claims, %d pods, %d more", len(v.Claims), len(v.Pods), v.More)
+	}
+	server := serving(t, h.Last, func(*Config) {})
+	if _, body := fetch(t, server.URL+"/"); !strings.Contains(body, "14 more rows of claims and pods are not shown") {
+		t.Error("the page does not say that there are more")
 	}
 }

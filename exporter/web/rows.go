@@ -35,6 +35,8 @@ type view struct {
 	Claims   []holderRow `json:"claims"`
 	Pods     []holderRow `json:"pods"`
 	Ended    int         `json:"ended"` // claims and pods that are not shown
+	// More are rows of claims and pods that are not shown, since there are too many.
+	More int `json:"more,omitempty"`
 	// Incidents are the newest ones that the flight recorder has.
 	Incidents []incidentRow `json:"incidents,omitempty"`
 
@@ -181,6 +183,10 @@ func newView(s *exposition.Snapshot, since look, sources []Source, quietAfter ti
 	return v
 }
 
+// maxHolderRows bounds the rows of claims and those of pods on the page, which has those that need
+// attention most; the JSON has all.
+const maxHolderRows = 1000
+
 // holders returns the rows of those that have not ended.
 func (v *view) holders(holders []ledger.Holder, now time.Time, quietAfter time.Duration) []holderRow {
 	rows := make([]holderRow, 0, len(holders))
@@ -201,7 +207,8 @@ func (v *view) holders(holders []ledger.Holder, now time.Time, quietAfter time.D
 		rows = append(rows, row)
 	}
 	slices.SortFunc(rows, compareHolders)
-	return rows
+	v.More += max(0, len(rows)-maxHolderRows)
+	return slices.Clip(rows[:min(len(rows), maxHolderRows)])
 }
 
 func (v *view) indexOf(id driver.ID) int {

@@ -228,6 +228,7 @@
     $('incidents').querySelector('ul').replaceChildren(...incidents.map((i) => element('li', {},
       link('incident', i.id, i.text), i.count > 1 ? ` (${i.count} times)` : '', ' ', element('small', {}, i.time),
       ` hit ${i.pods}`)));
+    $('more').textContent = data.more ? `${data.more} more rows of claims and pods are not shown: the JSON has them.` : '';
     $('ended').textContent = data.ended ? `${data.ended} more rows of claims and pods that ended are still exported.` : '';
   };
 
