@@ -133,7 +133,8 @@ func (c *charge) find(body string) {
 		if !strings.HasPrefix(line, "dra_pod_allocated_seconds_total{") || !strings.Contains(line, `pod="`+c.pod+`"`) {
 			continue
 		}
-		seconds, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndexByte(strings.TrimSpace(line), ' ')+1:]), 64)
+		line = strings.TrimSpace(line)
+		seconds, err := strconv.ParseFloat(line[strings.LastIndexByte(line, ' ')+1:], 64)
 		if err == nil {
 			c.said, c.isNotThere = time.Duration(seconds*float64(time.Second)), false
 		}
