@@ -125,7 +125,11 @@ func (l *Limiter) Apply(books *ledger.Ledger, s *ledger.Snapshot) *Snapshot {
 		out.Series = c.atLeast(0)
 		return out
 	}
-	if over := c.atLeast(0) - l.max; over > 0 {
+	most := l.max
+	if l.keep > 0 { // what ended keeps no family from coming back
+		most = l.max * 9 / 10
+	}
+	if over := c.atLeast(0) - most; over > 0 {
 		books.Evict(s, func(h *ledger.Holder, pod bool, until time.Time) bool {
 			if over <= 0 {
 				return false

@@ -143,16 +143,17 @@ func TestLimitEvictsTheOldest(t *testing.T) {
 // Whole families are dropped, pods before claims before devices, and come back only where there is
 // room to spare.
 func TestLimitDropsFamilies(t *testing.T) {
-	live := func(most int) (*exportertest.History, exportertest.Scraped) {
+	crowd := func(most, claims int) (*exportertest.History, exportertest.Scraped) {
 		h := exportertest.NewHistory(t)
 		h.Ledger, h.Limiter = ledger.New(ledger.Config{Retention: exportertest.Retention}), exposition.NewLimiter(most, nil)
-		for i := range 5 {
+		for i := range claims {
 			h.Hold(fmt.Sprintf("c%d", i), fmt.Sprintf("p%d", i))
 		}
 		h.Energy(1)
 		x := h.Tick(time.Second)
 		return h, x
 	}
+	live := func(most int) (*exportertest.History, exportertest.Scraped) { return crowd(most, 5) }
 	_, all := live(0)
 	whole := all.Series()
 	dropped := func(x exportertest.Scraped) string {
@@ -181,21 +182,35 @@ func TestLimitDropsFamilies(t *testing.T) {
 		t.Errorf("in the end %q are dropped", last)
 	}
 
-	h, x := live(whole - 1)
+	const many = 30
+	_, all = crowd(0, many)
+	h, x := crowd(all.Series()-1, many)
 	if dropped(x) != "pod" {
 		t.Fatalf("dropped are %q", dropped(x))
 	}
-	h.Free("c4") // there is room for all, but hardly
+	h.Free("c0") // there is room for all, but hardly
 	if x = h.Tick(time.Second); dropped(x) != "pod" {
 		t.Error("families come back where there is no room to spare")
 	}
-	for i := range 4 {
-		h.Free(fmt.Sprintf("c%d", i))
+	// What ended a moment ago keeps no family away: it is given up, though there is room for it.
+	most := 0
+	for _, limited := range []bool{false, true} {
+		h, x = crowd(most, many)
+		if limited && dropped(x) == "" {
+			t.Fatal("no family is dropped")
+		}
+		for i := range many - 2 {
+			h.Free(fmt.Sprintf("c%d", i))
+		}
+		x = h.Tick(time.Second)
+		most = h.Last.Series * 100 / 95
 	}
-	h.Tick(time.Second)
+	if dropped(x) != "" {
+		t.Errorf("where most have ended, dropped are %q", dropped(x))
+	}
 	h.Now = h.Now.Add(exportertest.Retention)
 	h.Tick(time.Second)
-	h.Hold("c9", "p9")
+	h.Hold("c99", "p99")
 	if x = h.Tick(time.Second); dropped(x) != "" || h.Last.Dropped != 0 {
 		t.Errorf("with room dropped are %q, %d series", dropped(x), h.Last.Dropped)
 	}
