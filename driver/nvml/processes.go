@@ -3,6 +3,7 @@
 package nvml
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -23,10 +24,16 @@ const (
 	unknownMemory = math.MaxUint64
 )
 
+// samplesApart is how far the times of different processes' samples are apart, at most, in NVML's
+// microseconds: a process has a sample each second or more often, and each has its own times
+// (go-nvml issue 51).
+const samplesApart = 1_500_000
+
 // processSamples is the newest utilization of a process.
 type processSamples struct {
 	share float64
 	at    time.Time
+	seen  uint64 // NVML's time of the sample, in microseconds
 }
 
 // processes reads what each process does on a whole GPU: its memory, and its share of the SMs'
@@ -82,8 +89,9 @@ func (r *reader) process(pid int) *driver.Process {
 }
 
 // busyProcesses reads the processes' utilization (nvmlProcessUtilizationSample_t, smUtil, taken to
-// be a percentage). NVML has a sample of each process with "some non-zero utilization during the
-// last sample period": one that it lists, and has none of, is idle.
+// be a percentage, of which values above 100 occur). NVML has a sample of each process with "some
+// non-zero utilization during the last sample period": one that has none for so long that another
+// process's is samplesApart newer is idle.
 func (r *reader) busyProcesses(device nvml.Device) {
 	const function = "nvmlDeviceGetProcessUtilization"
 	if !r.ask(function) {
@@ -91,7 +99,16 @@ func (r *reader) busyProcesses(device nvml.Device) {
 		return
 	}
 	g := r.gpu
-	samples, answer := device.GetProcessUtilization(g.busySeen)
+	// Samples may come later than newer ones of other processes.
+	samples, answer := device.GetProcessUtilization(g.busySeen - min(g.busySeen, samplesApart))
+	if g.busySeen == 0 && len(samples) > 0 {
+		// Since the beginning of time, what is returned may be means of long ago: ask for what is new.
+		newest := uint64(0)
+		for i := range samples {
+			newest = max(newest, samples[i].TimeStamp)
+		}
+		samples, answer = device.GetProcessUtilization(newest - min(newest, samplesApart))
+	}
 	if !r.took(function, answer) && kindOf(answer) != nothingNow {
 		clear(g.busy)
 		if kindOf(answer) == unsupported {
@@ -100,22 +117,18 @@ func (r *reader) busyProcesses(device nvml.Device) {
 		return
 	}
 	now := g.now()
-	if len(samples) > 0 {
-		clear(g.busy)
-	}
-	newest := map[uint32]uint64{}
 	for _, s := range samples[:min(len(samples), maxProcesses)] {
-		if s.TimeStamp >= newest[s.Pid] {
-			newest[s.Pid] = s.TimeStamp
-			g.busy[s.Pid] = processSamples{float64(s.SmUtil) * percent, now}
+		if s.TimeStamp > g.busy[s.Pid].seen {
+			g.busy[s.Pid] = processSamples{min(1, float64(s.SmUtil)*percent), now, s.TimeStamp}
 		}
 		g.busySeen = max(g.busySeen, s.TimeStamp)
 	}
+	maps.DeleteFunc(g.busy, func(_ uint32, s processSamples) bool { return g.busySeen-s.seen > samplesApart })
 	for i := range r.running {
 		p := &r.running[i]
 		b, ok := g.busy[uint32(p.PID)]
 		if !ok || now.Sub(b.at) > maxBusyAge {
-			b = processSamples{0, now}
+			b = processSamples{at: now}
 		}
 		p.Readings = append(p.Readings, driver.Reading{Quantity: driver.Utilization, Value: b.share, At: b.at})
 	}

@@ -39,6 +39,8 @@ func TestProcesses(t *testing.T) {
 	}
 	c.advance(1)
 	g.Processes[0].Utilization = 0
+	sample(t, s) // its next sample may come later than those of others
+	c.advance(1)
 	want["4242 utilization"] = 0
 	samples := sample(t, s)
 	if diff := cmp.Diff(want, uses(of(t, samples, g.UUID()))); diff != "" {
@@ -50,6 +52,29 @@ func TestProcesses(t *testing.T) {
 	}
 	if got := uses(of(t, samples, machine.GPUs[1].UUID())); len(got) > 0 {
 		t.Errorf("processes of a GPU in MIG mode: %v", got)
+	}
+}
+
+// Samples of different processes have different times: a busy process whose next sample comes a tick
+// after those of another is still busy, and one sample above 100 % is all of the time.
+func TestProcessesAtDifferentTimes(t *testing.T) {
+	c := newClock()
+	machine.Reset(1)
+	g := &machine.GPUs[0]
+	g.ProcessTime = 1e9
+	g.Processes = [8]nvmltest.Process{
+		{PID: 11, Memory: 1 << 30, Utilization: 0.5}, {PID: 12, Memory: 1 << 30, Utilization: 1.3},
+	}
+	s := newSource(t, c, nil)
+	want := map[string]float64{
+		"11 memory_used": 1 << 30, "11 utilization": 0.5, "12 memory_used": 1 << 30, "12 utilization": 1,
+	}
+	for tick := range 20 {
+		if diff := cmp.Diff(want, uses(of(t, sample(t, s), g.UUID()))); diff != "" {
+			t.Fatalf("tick %d (-want +got):\n%s", tick, diff)
+		}
+		c.advance(0.5)
+		g.Processes[tick%2].Behind, g.Processes[(tick+1)%2].Behind = 0.9, 0
 	}
 }
 

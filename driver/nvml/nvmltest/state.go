@@ -111,6 +111,8 @@ type Process struct {
 	// these.
 	Accounted     int64
 	AccountedBusy float64
+	// Behind is by how many seconds its newest sample is older than those of others.
+	Behind float64
 }
 
 // Instance is a MIG device.

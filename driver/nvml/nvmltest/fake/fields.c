@@ -134,17 +134,17 @@ nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsig
 
 /* smUtil is a percentage (a guess), timeStamp "CPU Timestamp in microseconds"; "not currently supported" on MIG-enabled GPUs;
  * one sample of each process "that had some non-zero utilization during the last sample period"; NVML_ERROR_NOT_FOUND
- * without any since lastSeen. */
+ * without any since lastSeen. Samples of different processes have different times (go-nvml issue 51). */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples,
                                              unsigned int *count, unsigned long long last_seen) {
     OF(nvmlDeviceGetProcessUtilization, device, 0);
-    unsigned long long now = (unsigned long long)(g->process_time * 1e6);
     unsigned int found = 0, room = samples ? *count : 0;
     SUPPORTED(g->utilization);
     if (g->mig)
         return NVML_ERROR_NOT_SUPPORTED;
     for (int i = 0; i < MAX_PROCESSES; i++) {
         const struct process *p = &g->processes[i];
+        unsigned long long now = (unsigned long long)((g->process_time - p->behind) * 1e6);
         if (p->pid == 0 || p->utilization == 0 || now <= last_seen)
             continue;
         if (found < room) {

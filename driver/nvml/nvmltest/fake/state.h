@@ -25,6 +25,7 @@ struct process {
     int64_t gpu_instance;  /* -1: none */
     int64_t accounted;     /* samples that the driver's accounting has of it; 0: it has none */
     double accounted_busy; /* the sum of its utilization over these */
+    double behind;         /* seconds by which its newest sample is older than those of others */
 };
 
 struct instance { /* a MIG device: a compute instance of a GPU instance */
