@@ -83,3 +83,15 @@ HIDDEN const char *nvmlErrorString(uintptr_t result) {
     function found = find("nvmlErrorString");
     return found ? (const char *)found(result, 0, 0, 0, 0, 0) : "NVML's library is not open";
 }
+
+int dra_nvml_processes(void *device, unsigned long long since, void *samples, unsigned int *count) {
+    struct { /* nvmlProcessesUtilizationInfo_v1_t */
+        unsigned int version, count;
+        unsigned long long since;
+        void *samples;
+    } info = {sizeof info | 1u << 24, *count, since, samples};
+    function found = find("nvmlDeviceGetProcessesUtilizationInfo");
+    int answer = found ? (int)found((uintptr_t)device, (uintptr_t)&info, 0, 0, 0, 0) : FUNCTION_NOT_FOUND;
+    *count = answer == SUCCESS ? info.count : 0;
+    return answer;
+}

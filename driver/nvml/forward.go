@@ -9,7 +9,9 @@ package nvml
 import "C"
 
 import (
+	"reflect"
 	"runtime"
+	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -46,4 +48,25 @@ func shutDown(lib nvml.Interface) error {
 		return nil
 	}
 	return failure("nvmlShutdown", answer)
+}
+
+// processesUtilization returns the processes' samples that are newer than a time, in NVML's
+// microseconds. go-nvml 0.13 has the function (driver 550 and later), but gives it no room for
+// samples.
+func processesUtilization(device nvml.Device, since uint64) ([]nvml.ProcessUtilizationInfo_v1, nvml.Return) {
+	handle := reflect.ValueOf(device).FieldByName("Handle")
+	if !handle.IsValid() {
+		return nil, nvml.ERROR_NOT_SUPPORTED
+	}
+	const few = 64
+	for _, room := range []int{few, maxProcesses} {
+		samples, count := make([]nvml.ProcessUtilizationInfo_v1, room), C.uint(room)
+		answer := nvml.Return(C.dra_nvml_processes(
+			handle.UnsafePointer(), C.ulonglong(since), unsafe.Pointer(&samples[0]), &count,
+		))
+		if answer != nvml.ERROR_INSUFFICIENT_SIZE {
+			return samples[:min(int(count), room)], answer
+		}
+	}
+	return nil, nvml.ERROR_INSUFFICIENT_SIZE
 }

@@ -9,3 +9,7 @@ void dra_nvml_close(void);
 
 /* dra_nvml_shutdown_answer is the nvmlReturn_t of the last nvmlShutdown, of which go-nvml is told that it succeeded. */
 int dra_nvml_shutdown_answer(void);
+
+/* dra_nvml_processes reads nvmlDeviceGetProcessesUtilizationInfo, for which go-nvml passes no array: at most *count
+ * samples (nvmlProcessUtilizationInfo_v1_t) that are newer than since. It returns the nvmlReturn_t. */
+int dra_nvml_processes(void *device, unsigned long long since, void *samples, unsigned int *count);

@@ -93,27 +93,19 @@ func (r *reader) process(pid int) *driver.Process {
 // non-zero utilization during the last sample period": one that has none for so long that another
 // process's is samplesApart newer is idle.
 func (r *reader) busyProcesses(device nvml.Device) {
-	const function = "nvmlDeviceGetProcessUtilization"
-	if !r.ask(function) {
-		r.accountedProcesses(device)
-		return
-	}
 	g := r.gpu
 	// Samples may come later than newer ones of other processes.
-	samples, answer := device.GetProcessUtilization(g.busySeen - min(g.busySeen, samplesApart))
+	samples, known := r.samplesOfProcesses(device, g.busySeen-min(g.busySeen, samplesApart))
 	if g.busySeen == 0 && len(samples) > 0 {
 		// Since the beginning of time, what is returned may be means of long ago: ask for what is new.
 		newest := uint64(0)
 		for i := range samples {
 			newest = max(newest, samples[i].TimeStamp)
 		}
-		samples, answer = device.GetProcessUtilization(newest - min(newest, samplesApart))
+		samples, known = r.samplesOfProcesses(device, newest-min(newest, samplesApart))
 	}
-	if !r.took(function, answer) && kindOf(answer) != nothingNow {
+	if !known {
 		clear(g.busy)
-		if kindOf(answer) == unsupported {
-			r.accountedProcesses(device)
-		}
 		return
 	}
 	now := g.now()
@@ -132,6 +124,37 @@ func (r *reader) busyProcesses(device nvml.Device) {
 		}
 		p.Readings = append(p.Readings, driver.Reading{Quantity: driver.Utilization, Value: b.share, At: b.at})
 	}
+}
+
+// samplesOfProcesses returns the samples that are newer than a time, in NVML's microseconds, by the
+// first function that the device supports: drivers refuse the older one on Blackwell. Where it
+// supports neither, the processes have what the accounting says. known is false where that is all,
+// or there is an error.
+func (r *reader) samplesOfProcesses(
+	device nvml.Device, since uint64,
+) (samples []nvml.ProcessUtilizationSample, known bool) {
+	const older, newer = "nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo"
+	if r.ask(older) {
+		samples, answer := device.GetProcessUtilization(since)
+		if r.took(older, answer) || kindOf(answer) != unsupported {
+			return samples, kindOf(answer) == answered || kindOf(answer) == nothingNow
+		}
+	}
+	if r.ask(newer) {
+		infos, answer := processesUtilization(device, since)
+		if r.took(newer, answer) || kindOf(answer) != unsupported {
+			for i := range infos {
+				samples = append(samples, nvml.ProcessUtilizationSample{
+					Pid: infos[i].Pid, TimeStamp: infos[i].TimeStamp, SmUtil: infos[i].SmUtil,
+				})
+			}
+			return samples, kindOf(answer) == answered || kindOf(answer) == nothingNow
+		}
+	}
+	if r.lost == nil {
+		r.accountedProcesses(device)
+	}
+	return nil, false
 }
 
 // report sorts the processes, so that the same are in the same order.

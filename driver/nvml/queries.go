@@ -54,7 +54,7 @@ func optionalFunctions() []string {
 		"nvmlDeviceGetJpgUtilization", "nvmlDeviceGetOfaUtilization", "nvmlDeviceGetFieldValues",
 		"nvmlDeviceGetMigMode", "nvmlDeviceGetGpuInstanceById", "nvmlGpuInstanceGetInfo",
 		"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3",
-		"nvmlDeviceGetProcessUtilization",
+		"nvmlDeviceGetProcessUtilization", "nvmlDeviceGetProcessesUtilizationInfo",
 		"nvmlDeviceGetAccountingStats_v2",
 		"nvmlDeviceGetSramEccErrorStatus", "nvmlDeviceGetRepairStatus", "nvmlDeviceGetUnrepairableMemoryFlag_v1",
 		"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons",

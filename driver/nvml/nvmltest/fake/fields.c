@@ -162,6 +162,32 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
 }
 
 #ifndef OLD
+/* The same from driver 550 on, the only one on Blackwell: "NVML_ERROR_INSUFFICIENT_SIZE if procUtilArray is NULL or
+ * samplesCount is too small", with the count of samples. */
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info) {
+    OF(nvmlDeviceGetProcessesUtilizationInfo, device, 0);
+    unsigned int found = 0, room = info->procUtilArray ? info->processSamplesCount : 0;
+    if (info->version != nvmlProcessesUtilizationInfo_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    for (int i = 0; i < MAX_PROCESSES; i++) {
+        const struct process *p = &g->processes[i];
+        unsigned long long at = (unsigned long long)((g->process_time - p->behind) * 1e6);
+        if (p->pid == 0 || p->utilization == 0 || at <= info->lastSeenTimeStamp)
+            continue;
+        if (found < room) {
+            memset(&info->procUtilArray[found], 0, sizeof info->procUtilArray[found]);
+            info->procUtilArray[found].pid = (unsigned int)p->pid;
+            info->procUtilArray[found].timeStamp = at;
+            info->procUtilArray[found].smUtil = (unsigned int)lround(p->utilization * 100);
+        }
+        found++;
+    }
+    info->processSamplesCount = found;
+    if (found == 0)
+        return NVML_ERROR_NOT_FOUND;
+    return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
 /* "NVML_ERROR_NOT_SUPPORTED if device doesn't support this feature or accounting mode is disabled", "NVML_ERROR_NOT_FOUND if process
  * stats were not found"; sumGpuUtil "in unit of pct * 100" (a guess: 10000 is all of the time), of sampleCount samples. */
 nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *stats) {
