@@ -51,6 +51,7 @@ const (
 	Voltage
 	RDMAPackets
 	RDMAOperations
+	StorageUsed
 	NumQuantities // the number of quantities, not one of them
 )
 
@@ -408,6 +409,13 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 			Name:   "requests_in_flight",
 			Metric: "requests_in_flight", NonNegative: true, Max: 1e9,
 			Help: "Requests that a storage device was given and has not completed yet.",
+		}
+	case StorageUsed:
+		return Spec{
+			Name:   "storage_used",
+			Metric: "storage_used_bytes", Unit: "bytes", NonNegative: true,
+			Help: "Storage of the device that is allocated, as the device itself counts it (NVMe: NUSE of its namespaces). " +
+				"dra_device_capacity{resource=\"storage\"} is what it has.",
 		}
 	case MemoryUsedPeak:
 		return Spec{

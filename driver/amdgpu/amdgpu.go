@@ -136,7 +136,7 @@ func (s *Source) Sample(ctx context.Context) ([]driver.Sample, error) {
 // errNone returns the error where there is no GPU, which is one only where there should be some.
 func errNone() error {
 	return driver.WithReason(driver.ReasonDriverNotLoaded,
-		fmt.Errorf("%w: no device of class drm has the kernel driver amdgpu", driver.ErrAbsent))
+		fmt.Errorf("%w: no device of class drm has the kernel driver amdgpu or radeon", driver.ErrAbsent))
 }
 
 // changed reports whether GPUs were partitioned anew: then KFD's topology has another generation.
@@ -179,7 +179,11 @@ func (s *Source) adopt(cards []drmcard.Card) error {
 	return err
 }
 
-func isGPU(card drmcard.Card) bool { return card.Driver == "amdgpu" && card.PCI != "" }
+// isGPU reports whether a card is one of AMD's: of the driver amdgpu, or of radeon, whose cards
+// have hwmon's sensors alone (drivers/gpu/drm/radeon/radeon_pm.c).
+func isGPU(card drmcard.Card) bool {
+	return (card.Driver == "amdgpu" || card.Driver == "radeon") && card.PCI != ""
+}
 
 // part is a GPU, or one of its partitions.
 type part struct {

@@ -2,6 +2,7 @@ package amdgpu
 
 import (
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -191,5 +192,18 @@ func TestTableSensors(t *testing.T) {
 	want = map[string]float64{"temperature edge": 38, "temperature soc": 40.62, "temperature skin": 35.98}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("of an APU (-want +got):\n%s", diff)
+	}
+}
+
+// A card of the driver radeon has its sensors, and is read. The tree is written from the kernel's
+// source: assumed.
+func TestRadeon(t *testing.T) {
+	m := newMachine(t, strings.Replace(card, "drivers/amdgpu", "drivers/radeon", 1)+
+		"devices/pci0000:00/0000:03:00.0/hwmon/hwmon1/temp1_input: 61000\n"+
+		"devices/pci0000:00/0000:03:00.0/hwmon/hwmon1/pwm1: 51\n"+
+		"devices/pci0000:00/0000:03:00.0/hwmon/hwmon1/pwm1_max: 255\n")
+	want := map[string]float64{"temperature edge": 61, "fan_speed": 0.2}
+	if diff := cmp.Diff(want, read(m)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }

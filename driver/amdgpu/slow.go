@@ -41,8 +41,11 @@ func (r *reading) readCapacities() {
 
 // sensorName returns the name of a sensor: the kernel's, but for mem.
 func sensorName(label string) string {
-	if label == "mem" {
+	switch label {
+	case "mem":
 		return "memory"
+	case "temp1": // radeon's only one has no label; amdgpu's first is edge
+		return "edge"
 	}
 	return label
 }

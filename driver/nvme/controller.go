@@ -17,9 +17,9 @@ type controller struct {
 	name, folder string
 	hardware     driver.Hardware // without an address: a controller that is no PCI device
 	namespaces   []*namespace
-	at           time.Time // when the namespaces were read
-	temperatures []driver.Reading
-	slowAt       time.Time // when all was read; zero: never
+	at           time.Time        // when the namespaces were read
+	rest         []driver.Reading // temperatures, size, use and state
+	slowAt       time.Time        // when all was read; zero: never
 }
 
 // namespace is a block device of a controller, or a path to one that has several.
@@ -84,6 +84,8 @@ func (s *Source) measure(c *controller, whole bool, bad *sysfs.Problems) bool {
 	}
 	if whole {
 		s.measureTemperatures(c, bad)
+		s.measureSize(c, bad)
+		s.measureState(c, bad)
 	}
 	return true
 }
@@ -110,7 +112,7 @@ func (s *Source) setNamespaces(c *controller, entries []string) {
 // measureTemperatures reads the sensors, which are below the controller; below the PCI device in
 // kernels before 5.11.
 func (s *Source) measureTemperatures(c *controller, bad *sysfs.Problems) {
-	c.temperatures, c.slowAt = nil, s.now()
+	c.rest, c.slowAt = nil, s.now()
 	sensors, err := sysfs.ClassTemperatures(c.folder)
 	if err == nil && len(sensors) == 0 {
 		sensors, err = sysfs.Temperatures(filepath.Join(c.folder, "device"))
@@ -122,7 +124,7 @@ func (s *Source) measureTemperatures(c *controller, bad *sysfs.Problems) {
 		celsius, err := sensor.Read(&s.reader)
 		switch {
 		case err == nil:
-			c.temperatures = append(c.temperatures, driver.Reading{
+			c.rest = append(c.rest, driver.Reading{
 				Quantity: driver.Temperature, Labels: driver.Labels{sensor.Label}, Value: celsius, At: c.slowAt,
 			})
 		case !sysfs.IsAbsent(err):
@@ -131,11 +133,68 @@ func (s *Source) measureTemperatures(c *controller, bad *sysfs.Problems) {
 	}
 }
 
+// measureSize reads how large the namespaces are, in sectors of 512 bytes whatever their blocks are
+// (Documentation/ABI/stable/sysfs-block: size), and how much of that is allocated, in blocks (nuse
+// of drivers/nvme/host/sysfs.c, since Linux 6.8). What one of them does not tell is absent.
+func (s *Source) measureSize(c *controller, bad *sysfs.Problems) {
+	sum := func(unit func(n *namespace) (float64, bool), file string) (total float64, ok bool) {
+		for _, n := range c.namespaces {
+			value, err := s.reader.Number(sysfs.WorkingDir, filepath.Join(c.folder, n.name, file))
+			if err != nil {
+				if !sysfs.IsAbsent(err) {
+					bad.Add(fmt.Errorf("read %s of NVMe namespace %s: %w", file, n.name, err))
+				}
+				return 0, false
+			}
+			bytes, known := unit(n)
+			if !known {
+				return 0, false
+			}
+			total, ok = total+float64(value)*bytes, true
+		}
+		return total, ok
+	}
+	size, ok := sum(func(*namespace) (float64, bool) { return sector, true }, "size")
+	if ok {
+		c.rest = append(c.rest, driver.Reading{
+			Quantity: driver.Capacity, Labels: driver.Labels{"storage"}, Value: size, At: c.slowAt,
+		})
+	}
+	used, ok := sum(func(n *namespace) (float64, bool) {
+		block, err := s.reader.Number(sysfs.WorkingDir, filepath.Join(c.folder, n.name, "queue", "logical_block_size"))
+		return float64(block), err == nil
+	}, "nuse")
+	if ok {
+		c.rest = append(c.rest, driver.Reading{Quantity: driver.StorageUsed, Value: used, At: c.slowAt})
+	}
+}
+
+// measureState reads the state of the controller (nvme_sysfs_show_state in
+// drivers/nvme/host/sysfs.c): live is healthy, dead is not, and what it is while it is reset or
+// connected is not known.
+func (s *Source) measureState(c *controller, bad *sysfs.Problems) {
+	value, err := s.reader.Value(sysfs.WorkingDir, filepath.Join(c.folder, "state"))
+	if err != nil {
+		if !sysfs.IsAbsent(err) {
+			bad.Add(fmt.Errorf("read the state of NVMe controller %s: %w", c.name, err))
+		}
+		return
+	}
+	health := driver.HealthUnknown
+	switch string(value) {
+	case "live":
+		health = driver.HealthGood
+	case "dead":
+		health = driver.HealthBad
+	}
+	c.rest = append(c.rest, health.Reading(c.slowAt))
+}
+
 // report returns the readings of all namespaces together. What one of them does not tell is absent:
 // the sum of the others would fall when it vanishes.
 func (c *controller) report() []driver.Reading {
-	readings := make([]driver.Reading, 0, 5+len(c.temperatures))
-	readings = append(readings, c.temperatures...)
+	readings := make([]driver.Reading, 0, 5+len(c.rest))
+	readings = append(readings, c.rest...)
 	if len(c.namespaces) == 0 {
 		return readings
 	}

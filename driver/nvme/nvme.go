@@ -47,6 +47,7 @@ func FromHost(h driver.Host) (driver.Source, error) { return New(h.Sysfs), nil }
 func Fills() []driver.Quantity {
 	return []driver.Quantity{
 		driver.Utilization, driver.ActiveSeconds, driver.IOBytes, driver.Temperature, driver.RequestsInFlight,
+		driver.Capacity, driver.StorageUsed, driver.Health,
 	}
 }
 

@@ -110,10 +110,11 @@ func wholeServer() map[string]map[string]float64 {
 		drive: {
 			"io_bytes storage transmit": 2250 * 512, "io_bytes storage receive": 6000 * 512, "requests_in_flight": 3,
 			"utilization": 0.25, "active_seconds": 50.25, "temperature Composite": 41.85, "temperature Sensor 1": 47.85,
+			"capacity storage": 3750748848 * 512, "storage_used": 1000 * 4096, "health healthy": 1,
 		},
 		firstPort: { // the busier namespace counts, and the sum of the bytes
 			"io_bytes storage transmit": 400 * 512, "io_bytes storage receive": 600 * 512, "requests_in_flight": 3,
-			"utilization": 0.5, "temperature temp1": 36,
+			"utilization": 0.5, "temperature temp1": 36, "capacity storage": 3000 * 512, "health unhealthy": 1,
 		},
 		otherPort: {
 			"io_bytes storage transmit": 0, "io_bytes storage receive": 0, "requests_in_flight": 0, "utilization": 0,
@@ -165,6 +166,12 @@ func seriesOf(path string) (address string, gone []string) {
 		}
 	}
 	switch name := filepath.Base(path); {
+	case name == "size":
+		return address, []string{"capacity storage"}
+	case name == "nuse", name == "logical_block_size":
+		return address, []string{"storage_used"}
+	case name == "state":
+		return address, []string{"health healthy", "health unhealthy"}
 	case name == "stat" && !strings.Contains(path, "n1p1"):
 		return address, []string{
 			"io_bytes storage transmit", "io_bytes storage receive", "requests_in_flight", "utilization", "active_seconds",

@@ -48,7 +48,7 @@ func firstSlowdownField(branch int) (uint32, bool) {
 	switch {
 	case branch >= 590:
 		return 269, true
-	case branch >= 575:
+	case branch >= slowdownSince:
 		return 251, true
 	default:
 		return 0, false

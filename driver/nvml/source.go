@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -42,6 +43,8 @@ type Source struct {
 
 	gpus []*gpu // known, in NVML's order; they outlive sessions
 	xids xidCounts
+
+	described atomic.Pointer[string] // the line of Describe
 }
 
 var _ driver.Source = (*Source)(nil)
@@ -97,6 +100,7 @@ func (s *Source) open(ctx context.Context) error {
 	fresh, err := s.session.Open(ctx, now, func() (*opened, error) { return openSession(config, now, brief) })
 	if fresh {
 		s.adopt(s.session.Current())
+		s.note(s.session.Current().session.driver)
 	}
 	if len(s.gpus) == 0 && noHardware(err) {
 		return fmt.Errorf("%w: %w; in a container, NVIDIA's container toolkit or a mount provides the library",
