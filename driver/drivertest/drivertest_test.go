@@ -215,10 +215,10 @@ func TestBadSourceFails(t *testing.T) {
 			s[0].Readings[2].Labels[1] = "\xff"
 			return s
 		}), "label code is not UTF-8"},
-		{"not a number", onReading(func(_ int, r *driver.Reading) { r.Value = math.NaN() }), "is not finite"},
-		{"infinite", onReading(func(_ int, r *driver.Reading) { r.Value = math.Inf(1) }), "is not finite"},
-		{"negative", onReading(func(_ int, r *driver.Reading) { r.Value = -1 }), "is negative"},
-		{"percent", onReading(func(_ int, r *driver.Reading) { r.Value = 50 }), "is above"},
+		{"not a number", onReading(func(_ int, r *driver.Reading) { r.Value = math.NaN() }), "not_finite"},
+		{"infinite", onReading(func(_ int, r *driver.Reading) { r.Value = math.Inf(1) }), "not_finite"},
+		{"negative", onReading(func(_ int, r *driver.Reading) { r.Value = -1 }), ": negative"},
+		{"percent", onReading(func(_ int, r *driver.Reading) { r.Value = 50 }), "out_of_range"},
 		{"time not set", onReading(func(_ int, r *driver.Reading) { r.At = time.Time{} }), "is not set"},
 		{"future", onReading(func(_ int, r *driver.Reading) { r.At = r.At.Add(1) }), "in the future"},
 		{"gauge since", onReading(func(_ int, r *driver.Reading) { r.Since = r.At }), "a gauge that counts"},
