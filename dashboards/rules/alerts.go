@@ -104,7 +104,8 @@ func claimAlerts(o *Options) []alert {
 				"<used percent> of the last <idle window>." + thresholds + wasted,
 			meaning: "The claim's devices, of all its drivers, were held and measured for most of the window and were idle. " +
 				"One that is used is enough to prevent this alert, be it a network device. Devices without telemetry never " +
-				"cause it, nor do shared devices on which another claim is active.",
+				"cause it, nor do shared devices on which another claim is active, nor devices whose utilization is contradicted " +
+				"by their power, an engine or another source (`dra_exporter_conflicts{kind=\"activity\"}`).",
 			diagnosis: "The Claim dashboard shows since when, and which pods. A job that waits for others, a crash loop and a " +
 				"forgotten notebook look alike here; the pods' logs show the difference.",
 			mitigation: "Ask the owner, or delete the pod; a claim that was created from a template is deleted with it. " +
@@ -226,7 +227,10 @@ func oversizedAlert(o *Options) alert {
 		summary: aClaim + " could do with less than it holds.",
 		description: "Since it began, the claim would have fitted into {{ $labels.alternative }} in place of " +
 			"{{ $labels.device }} on " + aNode + ". {{ $value | humanizePercentage }} of it would be free for others.",
-		meaning: "Peak memory and p99.9 of activity of the claim, with a margin, fit into half of what it holds, or less: " +
+		meaning: "There is no advice, and no alert, before the claim was measured for --fit.after (a day), if it began " +
+			"before the exporter, if its memory is read less often than each second, grew in the second half of that time or " +
+			"was near its peak only for moments; nor where it uses links between devices, decoders or bandwidth that the " +
+			"alternative lacks. `/api/v1/fit` says which of these it is. Peak memory and p99.9 of activity of the claim, with a margin, fit into half of what it holds, or less: " +
 			"a partition, a share, or fewer devices, as its node offers them. Workloads differ from run to run, so this alert " +
 			"is off by default: `go run -C dashboards ./generate -oversized` adds it.",
 		diagnosis: "`/api/v1/fit` on the node, or the Claim dashboard: what it needs by memory and by activity, and how " +

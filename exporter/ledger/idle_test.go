@@ -161,3 +161,40 @@ func TestPowerThatFallsLater(t *testing.T) {
 		}
 	}
 }
+
+// What is active is decided in one place: the state that page and top show, the time of the last
+// activity, and the used time by which the rules judge agree at any setting of the two thresholds.
+func TestOneThreshold(t *testing.T) {
+	for _, threshold := range []struct{ utilization, network float64 }{{0.01, 1e4}, {0.001, 1e2}, {0.3, 1e8}} {
+		for _, busy := range []float64{0, 0.005, 0.02, 0.2, 0.9} {
+			for _, link := range []bool{false, true} {
+				c := exportertest.LedgerConfig()
+				c.IdleThreshold, c.NetworkThreshold = threshold.utilization, threshold.network
+				h := exportertest.NewHistory(t)
+				h.Ledger = ledger.New(c)
+				h.Hold("a", "p0")
+				for second := range 100 {
+					if link { // a network device of 1 GB/s
+						h.Read(driver.Reading{
+							Quantity: driver.IOBytes, Labels: driver.Labels{"network", "receive"}, Value: busy * 1e9 * float64(second),
+						})
+					} else {
+						h.Read(driver.Reading{Quantity: driver.Utilization, Value: busy})
+					}
+					h.Tick(time.Second)
+				}
+				want := busy > threshold.utilization
+				if link {
+					want = busy*1e9 > threshold.network
+				}
+				claim, device := &h.Last.Claims[0], &h.Last.Devices[0]
+				active := h.Last.States(30 * time.Second)[0] == ledger.StateActive
+				recent := h.Last.Time.Sub(claim.LastActive) < 30*time.Second
+				if active != want || recent != want || (claim.Used > 50) != want || (device.Used > 50) != want {
+					t.Errorf("%+v, %v busy, network %v: the state is active: %v, active lately: %v, used %v and %v s; want %v",
+						threshold, busy, link, active, recent, claim.Used, device.Used, want)
+				}
+			}
+		}
+	}
+}
