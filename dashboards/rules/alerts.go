@@ -230,7 +230,8 @@ func oversizedAlert(o *Options) alert {
 		meaning: "There is no advice, and no alert, before the claim was measured for --fit.after (a day), if it began " +
 			"before the exporter, if its memory is read less often than each second, grew in the second half of that time or " +
 			"was near its peak only for moments; nor where it uses links between devices, decoders or bandwidth that the " +
-			"alternative lacks. `/api/v1/fit` says which of these it is. Peak memory and p99.9 of activity of the claim, with a margin, fit into half of what it holds, or less: " +
+			"alternative lacks. `/api/v1/fit` says which of these it is. Peak memory and p99.9 of activity " +
+			"of the claim, with a margin, fit into half of what it holds, or less: " +
 			"a partition, a share, or fewer devices, as its node offers them. Workloads differ from run to run, so this alert " +
 			"is off by default: `go run -C dashboards ./generate -oversized` adds it.",
 		diagnosis: "`/api/v1/fit` on the node, or the Claim dashboard: what it needs by memory and by activity, and how " +
