@@ -55,8 +55,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// Samples of different processes have different times: a busy process whose next sample comes a tick
-// after those of another is still busy, and one sample above 100 % is all of the time.
+// Samples of different processes have different times: a busy process whose next sample comes a
+// tick after those of another is still busy, and one sample above 100 % is all of the time.
 func TestProcessesAtDifferentTimes(t *testing.T) {
 	c := newClock()
 	machine.Reset(1)
