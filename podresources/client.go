@@ -22,9 +22,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// maxAnswer bounds a response of the kubelet, in bytes, of which two copies are in memory. A hundred
-// pods on one claim of 32 devices make 7 MB, which is over gRPC's default of 4 MiB; a million pods
-// without devices 34 MB.
+// maxAnswer bounds a response of the kubelet, in bytes, of which two copies are in memory. A
+// hundred pods on one claim of 32 devices make 7 MB, which is over gRPC's default of 4 MiB; a
+// million pods without devices 34 MB.
 const maxAnswer = 40 << 20
 
 // Errors of calls, for errors.Is. Each error wraps one of these, which has the reason, and the gRPC

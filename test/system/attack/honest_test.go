@@ -170,8 +170,8 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 	return f
 }
 
-// ageOf returns how old the snapshot of an answer was when it was asked for, less the time for which
-// the machine stood still meanwhile.
+// ageOf returns how old the snapshot of an answer was when it was asked for, less the time for
+// which the machine stood still meanwhile.
 func ageOf(a answer, stood []standstill.Span) time.Duration {
 	at, err := valueOf(a.body, "dra_exporter_snapshot_timestamp_seconds")
 	if err != nil {

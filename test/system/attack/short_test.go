@@ -43,8 +43,8 @@ func (c charge) String() string {
 	return fmt.Sprintf("%s lived for %v, and is charged %v", c.pod, c.lived, c.said)
 }
 
-// servePods serves the kubelet's Pods API with pods, and with those that come and go: their UIDs are
-// known at once, as on nodes of Kubernetes 1.37 and where the API server may be asked.
+// servePods serves the kubelet's Pods API with pods, and with those that come and go: their UIDs
+// are known at once, as on nodes of Kubernetes 1.37 and where the API server may be asked.
 func servePods(t testing.TB, node *largenode.Node, pods []*v1.PodResources) *podresourcestest.Pods {
 	t.Helper()
 	served, err := podresourcestest.ServePods(node.Path("pods.sock"))
@@ -67,8 +67,8 @@ func running(namespace, name, uid string) *corev1.Pod {
 	return pod
 }
 
-// startShortPods lets pods with cgroups of their own come and go until ctx ends, if the target wants
-// them. The returned function waits for the last one, and returns how all were charged.
+// startShortPods lets pods with cgroups of their own come and go until ctx ends, if the target
+// wants them. The returned function waits for the last one, and returns how all were charged.
 func (g *target) startShortPods(ctx context.Context) func(*target) []charge {
 	if g.pods == nil {
 		return func(*target) []charge { return nil }

@@ -41,8 +41,8 @@ type target struct {
 	// authorization is the header of that name of the honest scraper; nil: it has none.
 	authorization func() string
 
-	// base are the node's pods; nil: those of the large node. With pods, the kubelet's Pods API, others
-	// of half a second come and go during an attack.
+	// base are the node's pods; nil: those of the large node. With pods, the kubelet's Pods API,
+	// others of half a second come and go during an attack.
 	base []*v1.PodResources
 	pods *podresourcestest.Pods
 
