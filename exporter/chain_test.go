@@ -22,6 +22,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
@@ -31,9 +32,7 @@ import (
 type chain struct {
 	devices   int
 	tick      int
-	pods      podresources.PodSet
-	changes   podresources.ChangeLog
-	observer  podresources.Observer
+	node      *bookNode
 	kube      *kube.Node
 	inventory driver.Inventory
 	ledger    *ledger.Ledger
@@ -50,12 +49,9 @@ func newChain(devices int) *chain {
 	config := exportertest.LedgerConfig()
 	config.Retention = time.Minute
 	c.ledger = ledger.New(config)
-	c.observer = podresources.Observer{
-		Lister: c, Limiter: &podresources.Limiter{}, Changes: &c.changes, Now: time.Now,
-		Keeper: &podresources.Keeper{PodUID: func(pod podresources.Pod, _ time.Time) string { return c.pods.UID(pod) }},
-	}
+	c.node = newBookNode(c, c.inventory, time.Now)
 	c.kube = kube.NewNode(kube.Config{
-		API: c, Name: "node", Pods: &c.pods, Now: time.Now, Jitter: func() float64 { return 0 },
+		API: c, Name: "node", Book: c.node.Book, Now: time.Now, Jitter: func() float64 { return 0 },
 		Report: func(string, time.Duration, error) {}, Absent: func(string, error) {}, LeftOut: func(string) {},
 	})
 	latest := func() *exposition.Snapshot { return c.latest }
@@ -84,6 +80,9 @@ func (c *chain) List(context.Context) (*v1.ListPodResourcesResponse, error) {
 	return out, nil
 }
 
+// Instance implements [podresources.Lister].
+func (c *chain) Instance() podresources.Instance { return "" }
+
 // Get answers as the API server.
 func (c *chain) Get(_ context.Context, path string, _ url.Values) (io.ReadCloser, error) {
 	answer := `{"versions":[{"version":"v1"}]}`
@@ -106,27 +105,29 @@ func (c *chain) step(t *testing.T) {
 	t.Helper()
 	now := time.Now()
 	c.tick++
+	book := c.node.Book
 	for d := range c.devices {
 		before, name := c.name(c.tick-1, d), c.name(c.tick, d)
-		c.pods.Remove("uid-" + before)
-		c.changes.Add(podresources.Change{At: now, Gone: true, PodUID: "uid-" + before})
-		c.pods.Set(podresources.PodFacts{
+		book.PodDeleted("uid-"+before, now)
+		book.PodChanged(podresources.PodFacts{
 			Pod: podresources.Pod{Namespace: "team", Name: name}, UID: "uid-" + name, Created: now, Started: true, Running: 1,
-			Meta: &podresources.PodMeta{OwnerKind: "Job", OwnerName: name}, Told: true,
+			Meta:   &podresources.PodMeta{OwnerKind: "Job", OwnerName: name},
 			Claims: []podresources.PodClaim{{Name: "gpu", Claim: name}},
 		}, now)
-		c.changes.Add(podresources.Change{At: now, PodUID: "uid-" + name})
+		book.Changed(podresources.Change{At: now, PodUID: "uid-" + name})
 	}
-	observed, err := c.observer.Observe(t.Context())
-	if err != nil {
+	if _, err := c.node.Observe(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	view := observed.View
-	c.pods.Forget(view.Allocations)
-	c.kube.Want(view.Allocations[:c.devices/8], podresources.Wanted{}) // more takes too long
+	held, _ := book.Holds(now, time.Time{})
+	wanted := holders.Wanted{Claims: map[podresources.Claim]holders.WantedClaim{}}
+	for d := range c.devices / 8 { // more takes too long
+		claim := podresources.Claim{Namespace: "team", Name: c.name(c.tick, d)}
+		wanted.Claims[claim] = held.Wanted.Claims[claim]
+	}
+	c.kube.Want(wanted)
 	synctest.Wait()
-	facts := podresources.Facts{Pods: c.pods.All(), Listed: view.Listed, Claims: c.kube.Claims()}
-	view.Allocations = facts.Resolve(view.Allocations).Allocations
+	view, _ := c.node.Describe()
 	in := join.Input{View: view, Inventory: c.inventory}
 	source := join.SourceSamples{Name: "test"}
 	for d := range c.devices {

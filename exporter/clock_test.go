@@ -30,16 +30,16 @@ func steppedSampler(t *testing.T, clock *testclock.Clock) *Sampler {
 		}
 	}
 	const pod = "11111111-1111-4111-8111-111111111111"
+	node := newFakeNode(func(context.Context) (podresources.View, error) {
+		answer(&asked)
+		allocation := jointest.Allocation(testGPU().Device, "c", "p")
+		allocation.Device, allocation.Holders[0].UID = testGPU(), pod
+		return podresources.View{At: clock.Now(), Allocations: []podresources.Allocation{allocation}}, nil
+	})
+	node.now = clock.Now
 	return NewSampler(SamplerConfig{
 		Interval: time.Second, Deadline: 5 * time.Second, MaxAge: time.Minute, Now: clock.Now,
-		Owners: funcOwners(func(context.Context) (podresources.Observation, error) {
-			answer(&asked)
-			allocation := jointest.Allocation(testGPU().Device, "c", "p")
-			allocation.Device, allocation.Holders[0].UID = testGPU(), pod
-			view := podresources.View{At: clock.Now(), Allocations: []podresources.Allocation{allocation}}
-			return podresources.Observation{View: view, Asked: true}, nil
-		}),
-		Inventory: testInventory(),
+		Owners: node, Inventory: node,
 		Sources: []driver.Source{funcSource{name: "slow", sample: func(context.Context) ([]driver.Sample, error) {
 			answer(&sampled)
 			return []driver.Sample{{

@@ -15,19 +15,18 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// Owners knows who holds what. Observe asks the kubelet, unless it was asked too recently, and
-// returns what is believed: if it fails, the last known, with the error. It returns soon after ctx
-// ends.
+// Owners finds out who holds what. Observe asks the kubelet, unless it was asked too recently. It
+// returns soon after ctx ends.
 type Owners interface {
 	Observe(ctx context.Context) (podresources.Observation, error)
 }
 
-// Inventory describes the node's devices. Describe completes the allocations by what is known of
-// their claims, and returns the hardware of the node's devices, the allocated ones among them. It
-// reads no file that has not changed, and does not change its argument. What it returns never
-// changes; what is as before may be the same slice or map, which saves the reader work.
+// Inventory knows the node's devices. Describe returns who holds them, by all that Owners have
+// found out, and the hardware of the node's devices, the held ones among them. It reads no file
+// that has not changed. What it returns never changes; what is as before may be the same slice or
+// map, which saves the reader work.
 type Inventory interface {
-	Describe(view podresources.View) ([]podresources.Allocation, driver.Inventory)
+	Describe() (podresources.View, driver.Inventory)
 }
 
 // SamplerConfig configures a [Sampler].
@@ -181,16 +180,17 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 		s.Metrics.Reject(view.Rejected.Of("podresources")...)
 	}
 	now := s.Now()
-	in := join.Input{View: view.View, Sources: s.samples(now)}
+	in := join.Input{Sources: s.samples(now)}
 	s.progress.enter("finding the pods of processes", now)
 	in.PodOf = s.podsOf(ctx, in.Sources, now)
 	s.progress.enter("describing the inventory", s.Now())
-	in.View.Allocations, in.Inventory = s.Inventory.Describe(view.View)
+	in.View, in.Inventory = s.Inventory.Describe()
 	s.progress.enter("joining", s.Now())
 	result := s.joiner.Join(in)
 	s.Metrics.Reject(result.Rejected...)
 	result.Topology = s.topology.of(result.Devices, now)
 	snapshot := s.Ledger.Advance(result, now)
+	s.Metrics.Corrected(snapshot.Corrections)
 	s.Metrics.Conflicts(map[string]int{join.ConflictKind: snapshot.Contradicted()})
 	s.joiner.Recycle(&result)
 	if s.Recorder != nil {

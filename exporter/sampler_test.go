@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
 // funcSource is a source made of a function.
@@ -28,22 +30,48 @@ type funcSource struct {
 func (s funcSource) Name() string                                        { return s.name }
 func (s funcSource) Sample(ctx context.Context) ([]driver.Sample, error) { return s.sample(ctx) }
 
-// funcOwners are owners made of a function.
-type funcOwners func(ctx context.Context) (podresources.Observation, error)
+// fakeNode knows who holds the devices of an inventory that does not change: what a function
+// returns without error.
+type fakeNode struct {
+	answer    func(ctx context.Context) (podresources.View, error)
+	inventory driver.Inventory
+	now       func() time.Time
 
-func (f funcOwners) Observe(ctx context.Context) (podresources.Observation, error) { return f(ctx) }
+	mu    sync.Mutex
+	view  podresources.View // the last answer
+	dates holders.Dates     // of the goroutine of Describe
+}
 
-// fixedInventory is an inventory that does not change.
-type fixedInventory driver.Inventory
+func newFakeNode(answer func(ctx context.Context) (podresources.View, error)) *fakeNode {
+	return &fakeNode{answer: answer, inventory: testInventory(), now: time.Now}
+}
 
-func (f fixedInventory) Describe(v podresources.View) ([]podresources.Allocation, driver.Inventory) {
-	return v.Allocations, driver.Inventory(f)
+func (n *fakeNode) Observe(ctx context.Context) (podresources.Observation, error) {
+	view, err := n.answer(ctx)
+	if err == nil {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.view = view
+	}
+	return podresources.Observation{Asked: true}, err
+}
+
+func (n *fakeNode) Describe() (podresources.View, driver.Inventory) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.dates.Date(n.view.Allocations, holders.Signs{At: n.view.At}, n.now()), n.inventory
+}
+
+// on makes the node's holders and inventory those of the sampler.
+func (c SamplerConfig) on(n *fakeNode) SamplerConfig {
+	c.Owners, c.Inventory = n, n
+	return c
 }
 
 func testGPU() driver.ID { return driver.ID{Driver: "gpu.example.com", Pool: "node1", Device: "gpu-0"} }
 
-func testInventory() fixedInventory {
-	return fixedInventory{testGPU(): {Hardware: driver.Hardware{UUID: "GPU-0"}}}
+func testInventory() driver.Inventory {
+	return driver.Inventory{testGPU(): {Hardware: driver.Hardware{UUID: "GPU-0"}}}
 }
 
 func goodSource(name string) funcSource {
@@ -55,8 +83,8 @@ func goodSource(name string) funcSource {
 	}}
 }
 
-func answering(context.Context) (podresources.Observation, error) {
-	return podresources.Observation{View: podresources.View{At: time.Now()}, Asked: true}, nil
+func answering(context.Context) (podresources.View, error) {
+	return podresources.View{At: time.Now()}, nil
 }
 
 // runSampler runs a sampler inside the bubble until f returns.
@@ -64,8 +92,8 @@ func runSampler(t *testing.T, config SamplerConfig, f func(s *Sampler, registry 
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	config.Interval, config.Deadline, config.Now = time.Second, 5*time.Second, time.Now
-	if config.Inventory == nil {
-		config.Inventory = testInventory()
+	if config.Owners == nil {
+		config = config.on(newFakeNode(answering))
 	}
 	config.Ledger, config.Limiter = ledger.New(ledger.Config{Retention: 5 * time.Minute}), exposition.NewLimiter(0, nil)
 	config.Metrics = NewSelfMetrics(registry, "node1", slog.New(slog.DiscardHandler))
@@ -89,7 +117,7 @@ func TestHungSourceDelaysNobody(t *testing.T) {
 			<-release // a library call that heeds no deadline
 			return nil, nil
 		}}
-		config := SamplerConfig{Owners: funcOwners(answering), Sources: []driver.Source{hung, goodSource("good")}}
+		config := SamplerConfig{Sources: []driver.Source{hung, goodSource("good")}}
 		runSampler(t, config, func(s *Sampler, registry *prometheus.Registry) {
 			time.Sleep(10*time.Second + 500*time.Millisecond)
 			latest := s.Latest()
@@ -115,7 +143,7 @@ func TestHungSourceDelaysNobody(t *testing.T) {
 func TestPanickingSourceFailsAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bad := funcSource{name: "bad", sample: func(context.Context) ([]driver.Sample, error) { panic("no luck") }}
-		config := SamplerConfig{Owners: funcOwners(answering), Sources: []driver.Source{bad, goodSource("good")}}
+		config := SamplerConfig{Sources: []driver.Source{bad, goodSource("good")}}
 		runSampler(t, config, func(s *Sampler, registry *prometheus.Registry) {
 			time.Sleep(2500 * time.Millisecond)
 			if s.Latest().Devices[0].Up != ledger.UpNow {
@@ -132,22 +160,20 @@ func TestPanickingSourceFailsAlone(t *testing.T) {
 func TestHungKubeletKeepsHolders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 0
-		owners := funcOwners(func(ctx context.Context) (podresources.Observation, error) {
+		node := newFakeNode(func(ctx context.Context) (podresources.View, error) {
 			calls++
 			if calls > 2 {
 				<-ctx.Done()
-				return podresources.Observation{Asked: true}, ctx.Err()
+				return podresources.View{}, ctx.Err()
 			}
-			o, err := answering(ctx)
-			o.View.Allocations = []podresources.Allocation{{
+			view, err := answering(ctx)
+			view.Allocations = []podresources.Allocation{{
 				Claim: podresources.Claim{Namespace: "ns", Name: "claim"}, Device: testGPU(),
 				Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "ns", Name: "pod"}, Container: "main"}},
 			}}
-			return o, err
+			return view, err
 		})
-		runSampler(t, SamplerConfig{
-			Owners: owners, Sources: []driver.Source{goodSource("good")},
-		}, func(s *Sampler, _ *prometheus.Registry) {
+		runSampler(t, SamplerConfig{Sources: []driver.Source{goodSource("good")}}.on(node), func(s *Sampler, _ *prometheus.Registry) {
 			time.Sleep(5500 * time.Millisecond) // within the first call that hangs
 			latest := s.Latest()
 			if age := time.Since(latest.Time); age > 1300*time.Millisecond {
@@ -163,7 +189,7 @@ func TestHungKubeletKeepsHolders(t *testing.T) {
 func TestHintTicksAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hints := make(chan struct{}, 1)
-		config := SamplerConfig{Owners: funcOwners(answering), Sources: []driver.Source{goodSource("good")}, Hints: hints}
+		config := SamplerConfig{Sources: []driver.Source{goodSource("good")}, Hints: hints}
 		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
 			time.Sleep(1300 * time.Millisecond)
 			hints <- struct{}{}
@@ -185,7 +211,7 @@ func TestLastTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s *Sampler
 		var asked time.Time
-		runSampler(t, SamplerConfig{Owners: funcOwners(answering), Sources: []driver.Source{goodSource("good")}},
+		runSampler(t, SamplerConfig{Sources: []driver.Source{goodSource("good")}},
 			func(running *Sampler, _ *prometheus.Registry) {
 				s = running
 				time.Sleep(1700 * time.Millisecond)
@@ -235,21 +261,21 @@ func TestSamplerFindsPodsOfProcesses(t *testing.T) {
 				{Hardware: driver.Hardware{UUID: "GPU-0"}, Readings: readings, Processes: []driver.Process{process}},
 			}, nil
 		}}
-		owners := funcOwners(func(ctx context.Context) (podresources.Observation, error) {
-			o, err := answering(ctx)
+		node := newFakeNode(func(ctx context.Context) (podresources.View, error) {
+			view, err := answering(ctx)
 			for _, name := range []string{"a", "b"} {
-				o.View.Allocations = append(o.View.Allocations, podresources.Allocation{
+				view.Allocations = append(view.Allocations, podresources.Allocation{
 					Claim: podresources.Claim{Namespace: "ns", Name: name}, Device: testGPU(),
 					Holders: []podresources.Holder{
 						{Pod: podresources.Pod{Namespace: "ns", Name: name}, Container: "main", UID: "uid-" + name},
 					},
 				})
 			}
-			return o, err
+			return view, err
 		})
-		config := SamplerConfig{Owners: owners, Sources: []driver.Source{source}, PodOf: func(pid int) string {
+		config := SamplerConfig{Sources: []driver.Source{source}, PodOf: func(pid int) string {
 			return map[int]string{42: "uid-b"}[pid]
-		}}
+		}}.on(node)
 		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
 			time.Sleep(1500 * time.Millisecond)
 			if got := s.Latest().Devices[0].Attribution; got != join.AttributionProcess {
@@ -268,7 +294,7 @@ func TestHungProcfs(t *testing.T) {
 		source := funcSource{name: "good", sample: func(context.Context) ([]driver.Sample, error) {
 			return []driver.Sample{{Hardware: driver.Hardware{UUID: "GPU-0"}, Processes: []driver.Process{{PID: 42}}}}, nil
 		}}
-		config := SamplerConfig{Owners: funcOwners(answering), Sources: []driver.Source{source}, PodOf: func(int) string {
+		config := SamplerConfig{Sources: []driver.Source{source}, PodOf: func(int) string {
 			if lookups++; lookups > 1 {
 				<-release
 			}
@@ -346,18 +372,18 @@ func TestOwnersFail(t *testing.T) {
 				release := make(chan struct{})
 				defer close(release)
 				calls := 0
-				owners := funcOwners(func(ctx context.Context) (podresources.Observation, error) {
+				node := newFakeNode(func(ctx context.Context) (podresources.View, error) {
 					if calls++; calls > 2 {
 						fail(release)
 					}
-					o, err := answering(ctx)
-					o.View.Allocations = []podresources.Allocation{{
+					view, err := answering(ctx)
+					view.Allocations = []podresources.Allocation{{
 						Claim: podresources.Claim{Namespace: "ns", Name: "claim"}, Device: testGPU(),
 						Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "ns", Name: "pod"}, Container: "main"}},
 					}}
-					return o, err
+					return view, err
 				})
-				config := SamplerConfig{Owners: owners, Sources: []driver.Source{goodSource("good")}}
+				config := SamplerConfig{Sources: []driver.Source{goodSource("good")}}.on(node)
 				runSampler(t, config, func(s *Sampler, registry *prometheus.Registry) {
 					time.Sleep(12500 * time.Millisecond)
 					if latest := s.Latest(); latest.Devices[0].Attribution != join.AttributionExclusive {

@@ -32,6 +32,7 @@ type SelfMetrics struct {
 	incidents, events     *prometheus.CounterVec
 	receipts, lines       *prometheus.CounterVec
 	tick                  prometheus.Gauge
+	corrections           prometheus.Counter
 
 	log *slog.Logger
 
@@ -112,6 +113,11 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 			Name: "dra_exporter_longest_tick_seconds",
 			Help: "How long the longest tick of the last ten minutes took, from the begin of its readings to its snapshot.",
 		}),
+		corrections: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "dra_exporter_late_corrections_total",
+			Help: "Holds whose begin or end was learned only after the readings of that time had been charged. They count " +
+				"from what was charged last on.",
+		}),
 		log:    log,
 		states: map[string]string{},
 		totals: map[string]driver.Rejections{},
@@ -125,7 +131,7 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 	info.Set(1)
 	registry.MustRegister(
 		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.unresolved, m.idle,
-		m.idleNetwork, m.incidents, m.events, m.receipts, m.lines, m.tick, info,
+		m.idleNetwork, m.incidents, m.events, m.receipts, m.lines, m.tick, m.corrections, info,
 		versioncollector.NewCollector("dra_exporter"), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -314,6 +320,9 @@ func (m *SelfMetrics) EventSent(err error) {
 		m.log.Warn("events about incidents are not written", "reason", why, "err", err)
 	}
 }
+
+// Corrected counts holds whose begin or end was learned too late.
+func (m *SelfMetrics) Corrected(holds int) { m.corrections.Add(float64(holds)) }
 
 // LongestTick sets how long the longest of the last ticks took.
 func (m *SelfMetrics) LongestTick(took time.Duration) { m.tick.Set(took.Seconds()) }

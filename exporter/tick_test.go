@@ -65,18 +65,13 @@ func newMachine(tb testing.TB, gpus, parts int) *machine {
 
 func uid(claim, pod int) string { return fmt.Sprintf("00000000-0000-4000-8000-%06d%06d", claim, pod) }
 
-// Describe implements [Inventory].
-func (m *machine) Describe(view podresources.View) ([]podresources.Allocation, driver.Inventory) {
-	return view.Allocations, m.inventory
-}
-
 func (m *machine) sampler() *Sampler {
+	node := newFakeNode(func(context.Context) (podresources.View, error) {
+		return podresources.View{At: time.Now(), Allocations: m.allocations}, nil
+	})
+	node.inventory = m.inventory
 	return NewSampler(SamplerConfig{
-		Interval: time.Second, Deadline: 5 * time.Second, MaxAge: time.Minute, Now: time.Now, Inventory: m,
-		Owners: funcOwners(func(context.Context) (podresources.Observation, error) {
-			view := podresources.View{At: time.Now(), Allocations: m.allocations}
-			return podresources.Observation{View: view, Asked: true}, nil
-		}),
+		Interval: time.Second, Deadline: 5 * time.Second, MaxAge: time.Minute, Now: time.Now, Owners: node, Inventory: node,
 		Sources: []driver.Source{amdgpu.New(m.root), rdma.New(rdma.Config{Sysfs: m.root, Procfs: m.root + "/proc"})},
 		PodOf:   podresources.NewProcesses(m.root + "/proc").PodUID,
 		Ledger:  ledger.New(exportertest.LedgerConfig()), Limiter: exposition.NewLimiter(0, nil),

@@ -16,16 +16,16 @@ import (
 
 // standingInventory is an inventory that stands from the second call on, until it is released.
 type standingInventory struct {
-	fixedInventory
+	*fakeNode
 	calls   *int
 	release chan struct{}
 }
 
-func (i standingInventory) Describe(v podresources.View) ([]podresources.Allocation, driver.Inventory) {
+func (i standingInventory) Describe() (podresources.View, driver.Inventory) {
 	if *i.calls++; *i.calls > 1 {
 		<-i.release
 	}
-	return i.fixedInventory.Describe(v)
+	return i.fakeNode.Describe()
 }
 
 // lines is a log that one goroutine writes and another reads.
@@ -51,9 +51,9 @@ func (l *lines) String() string {
 func TestStandingTick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log lines
-		inventory := standingInventory{testInventory(), new(int), make(chan struct{})}
+		inventory := standingInventory{newFakeNode(answering), new(int), make(chan struct{})}
 		config := SamplerConfig{
-			Owners: funcOwners(answering), Sources: []driver.Source{goodSource("good")}, Inventory: inventory,
+			Owners: inventory, Sources: []driver.Source{goodSource("good")}, Inventory: inventory,
 			Log: slog.New(slog.NewTextHandler(&log, nil)),
 		}
 		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
@@ -95,8 +95,8 @@ func TestStandingTick(t *testing.T) {
 func TestHealthBeforeTheFirstSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls := 1
-		inventory := standingInventory{testInventory(), &calls, make(chan struct{})}
-		config := SamplerConfig{Owners: funcOwners(answering), Inventory: inventory}
+		inventory := standingInventory{newFakeNode(answering), &calls, make(chan struct{})}
+		config := SamplerConfig{Owners: inventory, Inventory: inventory}
 		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
 			time.Sleep(time.Minute - time.Millisecond)
 			if err := s.Health(); err != nil {

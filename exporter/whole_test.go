@@ -23,6 +23,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -71,6 +72,29 @@ func (k *wireKubelet) List(context.Context) (*v1.ListPodResourcesResponse, error
 	return k.Decode(k.wire)
 }
 
+// Instance implements [podresources.Lister].
+func (*wireKubelet) Instance() podresources.Instance { return "" }
+
+// bookNode knows who holds the devices of an inventory by what a kubelet answers.
+type bookNode struct {
+	holders.Asker
+	inventory driver.Inventory
+	view      podresources.View
+	dates     holders.Dates
+}
+
+func newBookNode(kubelet podresources.Lister, inventory driver.Inventory, now func() time.Time) *bookNode {
+	return &bookNode{inventory: inventory, Asker: holders.Asker{
+		Lister: kubelet, Limiter: &podresources.Limiter{}, Book: holders.NewBook(time.Minute, nil), Now: now,
+	}}
+}
+
+func (n *bookNode) Describe() (podresources.View, driver.Inventory) {
+	held, signs := n.Book.Holds(n.Now(), n.view.At)
+	n.view = n.dates.Date(held.Allocations, signs, n.Now())
+	return n.view, n.inventory
+}
+
 func newWholeNode(tb testing.TB, devices, pods int) *wholeNode {
 	tb.Helper()
 	n := newNode(devices, pods)
@@ -88,13 +112,10 @@ func newWholeNode(tb testing.TB, devices, pods int) *wholeNode {
 	source := funcSource{"bench", func(context.Context) ([]driver.Sample, error) { return n.samples, nil }}
 	log := slog.New(slog.DiscardHandler)
 	metrics := NewSelfMetrics(prometheus.NewRegistry(), "node1", log)
+	node := newBookNode(kubelet, n.in.Inventory, func() time.Time { return n.now })
 	w.Sampler = NewSampler(SamplerConfig{
 		Interval: time.Second, Deadline: 5 * time.Second, MaxAge: time.Minute, Now: func() time.Time { return n.now },
-		Owners: &podresources.Observer{
-			Lister: kubelet, Keeper: &podresources.Keeper{}, Limiter: &podresources.Limiter{},
-			Changes: &podresources.ChangeLog{}, Now: func() time.Time { return n.now },
-		},
-		Inventory: fixedInventory(n.in.Inventory), Paths: &fakePaths{},
+		Owners: node, Inventory: node, Paths: &fakePaths{},
 		Sources: []driver.Source{source},
 		Ledger:  ledger.New(exportertest.LedgerConfig()), Limiter: exposition.NewLimiter(0, nil), Metrics: metrics, Log: log,
 		Recorder: NewFlightRecorder(w.recorder, metrics, log, func(string, string, any) {}, func(*recorder.Incident, int) {}),
@@ -179,7 +200,7 @@ func TestHeapOfLargeNode(t *testing.T) {
 	if testmain.RaceEnabled {
 		t.Skip("the race detector has memory of its own")
 	}
-	const limit = 18 << 20
+	const limit = 19 << 20
 	before := heapInUse()
 	w := newWholeNode(t, 64, 500)
 	e := exposition.New(prometheus.NewRegistry(), w.Latest, exposition.Config{})

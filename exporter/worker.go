@@ -45,7 +45,7 @@ func (w *worker) samples(now time.Time, maxAge time.Duration) []driver.Sample {
 	return w.last.Value
 }
 
-// owners asks who holds what. While a kubelet hangs, the last known holders are used.
+// owners finds out who holds what. While a kubelet hangs, it is what is known.
 type owners struct {
 	driver.Worker[podresources.Observation]
 	source Owners

@@ -16,7 +16,7 @@ import (
 // without devices; then the largest pods, so that the fewest are lost.
 const (
 	maxPluginIDs   = 128      // of one pod and resource
-	maxAnswerPods  = maxPods  // in an answer
+	maxAnswerPods  = MaxPods  // in an answer
 	maxAnswerBytes = 8 << 20  // of the pods of an answer, as the kubelet sends them
 	largePod       = 16 << 10 // bytes of a pod that may list that many device IDs
 )

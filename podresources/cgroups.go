@@ -50,6 +50,28 @@ type Cgroups struct {
 	scanned time.Time
 }
 
+// CgroupState is the state of a pod according to its cgroup.
+type CgroupState uint8
+
+// The states.
+const (
+	CgroupUnknown CgroupState = iota // never seen, or without processes
+	CgroupAlive                      // exists, with processes
+	CgroupGone                       // existed, and was removed
+)
+
+// String returns the state's name, for logs.
+func (s CgroupState) String() string {
+	switch s {
+	case CgroupAlive:
+		return "alive"
+	case CgroupGone:
+		return "gone"
+	default:
+		return "unknown"
+	}
+}
+
 // podCgroup is a pod's cgroup, and the kubepods folder that it is in.
 type podCgroup struct{ path, kubepods string }
 
@@ -60,19 +82,19 @@ func NewCgroups(sysfs string, now func() time.Time) *Cgroups {
 
 // State reports whether the pod of that UID lives: its cgroup has processes, or it was seen, here
 // or by [Cgroups.Watch], and is gone. A pod without processes, one that was never seen, and one
-// that cannot be read are StateUnknown.
-func (c *Cgroups) State(uid string) State {
+// that cannot be read are CgroupUnknown.
+func (c *Cgroups) State(uid string) CgroupState {
 	pod, seen := c.lookup(uid)
 	if !seen {
-		return StateUnknown
+		return CgroupUnknown
 	}
 	switch populated, err := populated(pod.path); {
 	case errors.Is(err, fs.ErrNotExist) && exists(pod.kubepods): // else the whole file system may be out of sight
-		return StateGone
+		return CgroupGone
 	case err == nil && populated:
-		return StateAlive
+		return CgroupAlive
 	default:
-		return StateUnknown
+		return CgroupUnknown
 	}
 }
 

@@ -131,7 +131,7 @@ func TestCgroupsState(t *testing.T) {
 			tree.pod(c, true)
 			tree.pod(static, false)
 			cgroups := NewCgroups(tree.sysfs, func() time.Time { return limiterStart })
-			expect := func(when string, want map[string]State) {
+			expect := func(when string, want map[string]CgroupState) {
 				t.Helper()
 				for uid, want := range want {
 					if got := cgroups.State(uid); got != want {
@@ -139,9 +139,9 @@ func TestCgroupsState(t *testing.T) {
 					}
 				}
 			}
-			expect("at first", map[string]State{
-				uidA: StateAlive, uidB: StateAlive, uidC: StateAlive, uidStatic: StateUnknown,
-				"": StateUnknown, "../..": StateUnknown, uidNever: StateUnknown,
+			expect("at first", map[string]CgroupState{
+				uidA: CgroupAlive, uidB: CgroupAlive, uidC: CgroupAlive, uidStatic: CgroupUnknown,
+				"": CgroupUnknown, "../..": CgroupUnknown, uidNever: CgroupUnknown,
 			})
 			if got, never := cgroups.Folder(uidB), cgroups.Folder(uidNever); got != tree.path(b) || never != "" {
 				t.Errorf("folder %q, want %q; of one never seen %q", got, tree.path(b), never)
@@ -149,11 +149,11 @@ func TestCgroupsState(t *testing.T) {
 			tree.remove(a)
 			tree.pod(b, false)
 			tree.remove(static)
-			expect("later", map[string]State{uidA: StateGone, uidB: StateUnknown, uidC: StateAlive, uidStatic: StateGone})
+			expect("later", map[string]CgroupState{uidA: CgroupGone, uidB: CgroupUnknown, uidC: CgroupAlive, uidStatic: CgroupGone})
 			for _, root := range []string{"kubepods.slice", "kubepods", "kubelet.slice", "memory", "pids"} {
 				tree.remove(root)
 			}
-			expect("with the whole tree out of sight", map[string]State{uidA: StateUnknown, uidC: StateUnknown})
+			expect("with the whole tree out of sight", map[string]CgroupState{uidA: CgroupUnknown, uidC: CgroupUnknown})
 		})
 	}
 }
@@ -164,16 +164,16 @@ func TestCgroupsStateScans(t *testing.T) {
 	tree := newCgroupTree(t, false)
 	now := limiterStart
 	cgroups := NewCgroups(tree.sysfs, func() time.Time { return now })
-	if got := cgroups.State(uidA); got != StateUnknown {
+	if got := cgroups.State(uidA); got != CgroupUnknown {
 		t.Errorf("without any cgroup: %v", got)
 	}
 	tree.pod("kubepods/pod"+uidA, true)
 	now = now.Add(minCgroupScan - 1)
-	if got := cgroups.State(uidA); got != StateUnknown {
+	if got := cgroups.State(uidA); got != CgroupUnknown {
 		t.Errorf("within a second of the last scan: %v", got)
 	}
 	now = now.Add(1)
-	if got := cgroups.State(uidA); got != StateAlive {
+	if got := cgroups.State(uidA); got != CgroupAlive {
 		t.Errorf("a second later: %v", got)
 	}
 }
@@ -189,7 +189,7 @@ func TestCgroupsRemembersNoMoreThanItMay(t *testing.T) {
 	if got := len(cgroups.pods); got > maxPodCgroups {
 		t.Errorf("%d pods", got)
 	}
-	if got := cgroups.State(uidA); got != StateAlive {
+	if got := cgroups.State(uidA); got != CgroupAlive {
 		t.Errorf("a pod that is there was forgotten: %v", got)
 	}
 }

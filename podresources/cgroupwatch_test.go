@@ -94,7 +94,7 @@ func TestWatch(t *testing.T) {
 			w.expect(podCame(uidB))
 			tree.pod(c, true)
 			w.expect(podCame(uidC))
-			if got := w.cgroups.State(uidC); got != StateAlive {
+			if got := w.cgroups.State(uidC); got != CgroupAlive {
 				t.Errorf("a pod that came is %v", got)
 			}
 			tree.remove(b)
@@ -103,7 +103,7 @@ func TestWatch(t *testing.T) {
 			w.expect(podGone(uidA))
 			tree.remove(static)
 			w.expect(podGone(uidStatic))
-			if got := w.cgroups.State(uidStatic); got != StateGone {
+			if got := w.cgroups.State(uidStatic); got != CgroupGone {
 				t.Errorf("a pod that went is %v", got)
 			}
 			tree.pod(b, true)

@@ -99,10 +99,10 @@ type Classic struct {
 	Driver string // the one that allocated it; empty: several did, or none yet
 }
 
-// completeClassic adds what the claim says of a device of classic DRA. alone reports that the claim
+// CompleteClassic adds what the claim says of a device of classic DRA. alone reports that the claim
 // has no other: where the claim's driver published slices and was given one device of these, it is
 // that device.
-func (c *ClaimFacts) completeClassic(a *Allocation, alone bool) {
+func (c *ClaimFacts) CompleteClassic(a *Allocation, alone bool) {
 	if c.Classic == nil || !a.Classic() {
 		return
 	}
@@ -117,8 +117,8 @@ func (c *ClaimFacts) completeClassic(a *Allocation, alone bool) {
 	}
 }
 
-// classicDevices returns how many devices of classic DRA each claim has.
-func classicDevices(allocations []Allocation) map[Claim]int {
+// ClassicDevices returns how many devices of classic DRA each claim has.
+func ClassicDevices(allocations []Allocation) map[Claim]int {
 	var n map[Claim]int
 	for i := range allocations {
 		if allocations[i].Classic() {

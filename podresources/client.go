@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,6 +19,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
@@ -42,18 +46,56 @@ var (
 // Client calls the kubelet's PodResources service over one connection. After a restart of the
 // kubelet it reconnects within half a second. It is safe for concurrent use.
 type Client struct {
-	conn    *grpc.ClientConn
-	decoder *Decoder
+	conn        *grpc.ClientConn
+	decoder     *Decoder
+	socket      string
+	connections connections
 }
+
+// Instance identifies a kubelet that answers: another one has another instance. Empty: it is
+// unknown.
+type Instance string
+
+// connections counts the connections of a client. It is a [stats.Handler].
+type connections struct{ count atomic.Int64 }
+
+var _ stats.Handler = (*connections)(nil)
+
+func (c *connections) HandleConn(_ context.Context, s stats.ConnStats) {
+	if _, begun := s.(*stats.ConnBegin); begun {
+		c.count.Add(1)
+	}
+}
+
+func (*connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (*connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (*connections) HandleRPC(context.Context, stats.RPCStats)                         {}
 
 // NewClient returns a client of the service on that unix socket. It does not connect before the
 // first call.
 func NewClient(socket string) (*Client, error) {
-	conn, err := connect(socket, grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(answerCodec{}))
+	c := &Client{decoder: &Decoder{}, socket: socket}
+	conn, err := connect(socket, grpc.WithStatsHandler(&c.connections),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(answerCodec{})))
 	if err != nil {
 		return nil, err
 	}
-	return &Client{conn: conn, decoder: &Decoder{}}, nil
+	c.conn = conn
+	return c, nil
+}
+
+// Instance returns the kubelet that would answer now: by its socket, which a kubelet makes anew
+// when it starts, or by the connection, where the socket can't be looked at.
+func (c *Client) Instance() Instance {
+	if info, err := os.Stat(c.socket); err == nil {
+		if status, ok := info.Sys().(*syscall.Stat_t); ok {
+			return Instance(fmt.Sprintf("inode %d of %d", status.Ino, status.Ctim.Nano()))
+		}
+	}
+	if count := c.connections.count.Load(); count > 0 {
+		return Instance(fmt.Sprint("connection ", count))
+	}
+	return ""
 }
 
 // maxSocketPath is how long the path of a socket may be, in bytes (unix(7), sun_path without its
@@ -61,7 +103,7 @@ func NewClient(socket string) (*Client, error) {
 const maxSocketPath = 107
 
 // connect makes a connection to a socket of the kubelet.
-func connect(socket string, options ...grpc.CallOption) (*grpc.ClientConn, error) {
+func connect(socket string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
 	path, err := filepath.Abs(socket)
 	if err != nil {
 		return nil, fmt.Errorf("resolve socket path: %w", err)
@@ -70,7 +112,7 @@ func connect(socket string, options ...grpc.CallOption) (*grpc.ClientConn, error
 		return nil, fmt.Errorf("socket %s: the path has %d bytes, and the kernel takes %d", path, len(path), maxSocketPath)
 	}
 	target := url.URL{Scheme: "unix", Path: path}
-	conn, err := grpc.NewClient(target.String(),
+	conn, err := grpc.NewClient(target.String(), append(options,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -80,8 +122,7 @@ func connect(socket string, options ...grpc.CallOption) (*grpc.ClientConn, error
 			},
 			MinConnectTimeout: 5 * time.Second,
 		}),
-		grpc.WithDefaultCallOptions(options...),
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("make client of %s: %w", path, err)
 	}

@@ -215,3 +215,67 @@ func TestClientBeforeTheKubelet(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A kubelet that has started anew on the same socket is another instance, as soon as its socket is
+// there. One that goes on is the same, whether it answers or not.
+func TestClientTellsKubeletsApart(t *testing.T) {
+	k, c := dial(t)
+	first := c.Instance()
+	if first == "" {
+		t.Fatal("a kubelet whose socket is there is unknown")
+	}
+	for range 2 {
+		if _, err := list(t, c, waitLimit); err != nil {
+			t.Fatal(err)
+		}
+		if c.Instance() != first {
+			t.Error("a kubelet that has answered is another one")
+		}
+	}
+	k.Behave(test.RateLimited())
+	if _, err := list(t, c, waitLimit); err == nil || c.Instance() != first {
+		t.Errorf("a kubelet that refuses to answer is another one, or answers: %v", err)
+	}
+	k.Stop()
+	if c.Instance() != first {
+		t.Error("a kubelet that has left its socket behind is another one before the next one is there")
+	}
+	const tick = 20 * time.Millisecond // of the kernel's clock for files, and more
+	if err := k.Restart(t.Context(), tick, 0); err != nil {
+		t.Fatal(err)
+	}
+	if second := c.Instance(); second == first || second == "" {
+		t.Errorf("after a restart the kubelet is %q, and was %q", second, first)
+	}
+}
+
+// Where the socket can't be looked at, each connection is to another kubelet. Before the first one
+// it is unknown.
+func TestClientTellsConnectionsApart(t *testing.T) {
+	k, c := dial(t)
+	c.socket += ".is-elsewhere"
+	if c.Instance() != "" {
+		t.Error("a kubelet is known before there is a connection")
+	}
+	if _, err := list(t, c, waitLimit); err != nil {
+		t.Fatal(err)
+	}
+	first := c.Instance()
+	if _, err := list(t, c, waitLimit); err != nil {
+		t.Fatal(err)
+	}
+	if first == "" || c.Instance() != first {
+		t.Errorf("over one connection the kubelet is %q, then %q", first, c.Instance())
+	}
+	if err := k.Restart(t.Context(), 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	for begin := time.Now(); time.Since(begin) < waitLimit; time.Sleep(10 * time.Millisecond) {
+		if _, err := list(t, c, waitLimit); err == nil {
+			break
+		}
+	}
+	if second := c.Instance(); second == first {
+		t.Errorf("after a restart the kubelet is as before, %q", second)
+	}
+}

@@ -3,7 +3,6 @@ package podresources
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/prototext"
@@ -91,72 +90,4 @@ func TestDecoderKeepsPods(t *testing.T) {
 	if second.PodResources[1] != first.PodResources[0] || second.PodResources[0] == first.PodResources[1] {
 		t.Error("the pod that is as before is another message, or the one that changed is the same one")
 	}
-}
-
-// What a keeper returned does not change when a UID becomes known, and the same answer again gives
-// the same allocations.
-func TestKeeperChangesNothingThatItReturned(t *testing.T) {
-	uid := ""
-	k := Keeper{PodUID: func(Pod, time.Time) string { return uid }}
-	allocations, _ := Parse(answerOf(podHolding("a", 0), podHolding("b", 1)))
-	k.Observe(allocations, nil, time.Unix(1, 0))
-	unknown := k.Allocations()
-	uid = "u"
-	k.Observe(allocations, nil, time.Unix(2, 0))
-	known := k.Allocations()
-	k.Observe(allocations, nil, time.Unix(3, 0))
-	again := k.Allocations()
-	if got := unknown[0].Holders[0].UID + allocations[0].Holders[0].UID; got != "" {
-		t.Errorf("UID %q of what was returned or given before", got)
-	}
-	if got := known[0].Holders[0].UID; got != "u" {
-		t.Errorf("UID %q", got)
-	}
-	if &known[0] != &again[0] {
-		t.Error("other allocations for the same answer")
-	}
-	k.drop(func(State) bool { return true })
-	k.Observe(allocations, nil, time.Unix(4, 0))
-	if got := len(k.Allocations()); got != 2 {
-		t.Errorf("%d allocations after an answer that follows a loss", got)
-	}
-}
-
-// A resolver gives what Resolve gives, and the same again only for the same input.
-func TestResolver(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(t *rapid.T) {
-		var r Resolver
-		var known [2]Facts
-		var listed [2][]Allocation
-		for i := range known {
-			n := drawNode(t)
-			known[i], listed[i] = n.facts(), n.listed
-		}
-		for range 6 {
-			facts, of := known[rapid.IntRange(0, 1).Draw(t, "facts")], listed[rapid.IntRange(0, 1).Draw(t, "listed")]
-			if rapid.IntRange(0, 3).Draw(t, "exited") == 0 {
-				facts.Exited = map[string]bool{}
-				for uid := range facts.Pods {
-					facts.Exited[uid] = true
-				}
-			}
-			if rapid.IntRange(0, 3).Draw(t, "without claims") == 0 {
-				facts.Claims = nil
-			}
-			got := r.Resolve(facts, of)
-			if diff := cmp.Diff(facts.Resolve(of), got); diff != "" {
-				t.Fatal(diff)
-			}
-			if again := r.Resolve(facts, of); len(of) > 0 && len(got.Allocations) > 0 &&
-				&again.Allocations[0] != &got.Allocations[0] {
-				t.Fatal("the same input was resolved again")
-			}
-			facts.Exited = map[string]bool{"another": true}
-			if other := r.Resolve(facts, of); len(of) > 0 && len(facts.Pods) > 0 && len(got.Allocations) > 0 &&
-				&other.Allocations[0] == &got.Allocations[0] {
-				t.Fatal("another input was not resolved")
-			}
-		}
-	})
 }

@@ -7,16 +7,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// Facts are data of API objects about claims and pods that PodResources lacks.
-type Facts struct {
-	Claims map[Claim]ClaimFacts
-	Pods   map[string]PodFacts // by UID
-	// Listed are the pods in the kubelet's last answer that was believed; nil: there was none.
-	Listed map[Pod]struct{}
-	// Exited are the pods, by UID, whose cgroup is gone. It is used for pods that are ending.
-	Exited map[string]bool
-}
-
 // ClaimFacts are the facts of a ResourceClaim.
 type ClaimFacts struct {
 	UID         string
@@ -76,27 +66,21 @@ func (n *Network) Addresses() []string {
 	return n.IPs
 }
 
-// PodFacts are the facts of a pod object.
+// PodFacts is what one object of a pod says.
 type PodFacts struct {
 	Pod     Pod
 	UID     string
 	Static  bool      // a static pod: its UID, the kubelet's, may be that of one before it
 	Created time.Time // by the API server; zero: unknown
-	Seen    time.Time // when the pod was first seen here
-	// Ended reports that the API server's status says Succeeded or Failed: the kubelet reports that
-	// when no container runs and nothing is left to unprepare. Such a pod holds nothing.
-	Ended bool
-	// Ending reports that the kubelet's own status says Succeeded or Failed. It says so as soon as
-	// termination starts: containers may run on, and devices be prepared.
-	Ending      bool
-	EndingSince time.Time // when Ending was first seen
-	// Gone pods were deleted. They hold nothing, and are remembered until the kubelet no longer
-	// lists them.
-	Gone bool
-	// Replaced reports that a pod of the same name was created after it, so that the API server has
-	// no object of this one any more. The kubelet's list does not have it, though the kubelet still
-	// unmounts its volumes.
-	Replaced bool
+	// Local reports that the object is the kubelet's own copy. Its status leaves out ExtendedClaim
+	// and the names of claims that were made from templates, and is final as soon as the kubelet has
+	// decided to end the pod, while containers may run on.
+	Local bool
+	// Nominated reports that the pod waits to be bound to the node.
+	Nominated bool
+	// Final reports that the status says Succeeded or Failed. The API server's says so when no
+	// container runs and nothing is left to unprepare.
+	Final bool
 	// Running is the number of its containers that run, init containers included.
 	Running int
 	// Started reports that a container of the pod has been started, so that its claims were
@@ -112,9 +96,6 @@ type PodFacts struct {
 	Extended      bool
 	ExtendedClaim string // empty: none, or unknown
 	ExtendedUses  []PodContainer
-	// Told reports that the API server's status is known: it has the names of claims that were made
-	// from templates and ExtendedClaim, which the kubelet's own status leaves out.
-	Told bool
 	// Health is what the pod's status says of its devices (KEP-4680).
 	Health []DeviceHealth
 }
@@ -149,9 +130,9 @@ type ClaimUse struct {
 	Request string // empty: all of the claim's requests
 }
 
-// complete adds the facts of the claim to one allocation. A device that the claim does not list
+// Complete adds the facts of the claim to one allocation. A device that the claim does not list
 // keeps the kubelet's data.
-func (c *ClaimFacts) complete(a *Allocation) {
+func (c *ClaimFacts) Complete(a *Allocation) {
 	if c.UID != "" {
 		a.ClaimUID = c.UID
 	}
@@ -171,15 +152,15 @@ func (c *ClaimFacts) complete(a *Allocation) {
 	}
 }
 
-// withUIDs returns the holders with the UIDs for which the claim is reserved, unless they are known
+// WithUIDs returns the holders with the UIDs for which the claim is reserved, unless they are known
 // otherwise. The input is not changed.
-func (c *ClaimFacts) withUIDs(holders []Holder) []Holder {
+func (c *ClaimFacts) WithUIDs(holders []Holder) []Holder {
 	shared := true
 	for i := range holders {
 		if holders[i].UID != "" {
 			continue
 		}
-		uid := c.reservedUID(holders[i].Name)
+		uid := c.ReservedUID(holders[i].Name)
 		if uid == "" {
 			continue
 		}
@@ -191,9 +172,9 @@ func (c *ClaimFacts) withUIDs(holders []Holder) []Holder {
 	return holders
 }
 
-// reservedUID returns the UID of the pod of that name for which the claim is reserved, "" where
+// ReservedUID returns the UID of the pod of that name for which the claim is reserved, "" where
 // there is none, or more than one.
-func (c *ClaimFacts) reservedUID(name string) string {
+func (c *ClaimFacts) ReservedUID(name string) string {
 	found := ""
 	for uid, other := range c.Reserved {
 		if other != name {
@@ -221,10 +202,4 @@ func (c *ClaimFacts) Covers(a *Allocation) bool {
 func (c *ClaimFacts) ReservedFor(uid string) bool {
 	_, reserved := c.Reserved[uid]
 	return !c.Deleted && (reserved || c.ReservedOther)
-}
-
-// gives reports whether the claim gives its devices to a pod that uses it.
-func (c *ClaimFacts) gives(p *PodFacts) bool {
-	_, reserved := c.Reserved[p.UID]
-	return c.ReservedFor(p.UID) || c.Deleted && p.Started && (reserved || c.ReservedOther)
 }

@@ -1,6 +1,7 @@
 package podresources
 
 import (
+	"iter"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -75,18 +76,13 @@ func (a Allocation) healthKey() healthKey {
 	}
 }
 
-// health returns the health of the devices in the status of pods, the worst of several. An entry
-// whose name fits several devices is ignored, since the kubelet reports only the first of them.
-func (f Facts) health(allocations []Allocation) map[driver.ID]driver.HealthStatus {
+// Health returns the health of the devices of these allocations by what the statuses of pods say of
+// them, the worst of several. An entry whose name fits several devices is ignored, since the
+// kubelet reports only the first of them.
+func Health(reported iter.Seq[DeviceHealth], allocations []Allocation) map[driver.ID]driver.HealthStatus {
 	said := map[healthKey]driver.HealthStatus{}
-	for _, pod := range f.Pods {
-		if pod.Ended || pod.Gone {
-			continue
-		}
-		for i := range pod.Health {
-			key := pod.Health[i].key()
-			said[key] = max(said[key], pod.Health[i].Health)
-		}
+	for h := range reported {
+		said[h.key()] = max(said[h.key()], h.Health)
 	}
 	if len(said) == 0 {
 		return nil

@@ -53,17 +53,20 @@ func Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections
 	}
 	p.rejected.Add(driver.ReasonTooMany, leftOut(answer))
 	for i := range p.allocations {
-		sortHolders(&p.allocations[i])
+		p.allocations[i].SortHolders()
 	}
 	slices.SortFunc(p.allocations, Allocation.Compare)
+	if len(p.allocations) < n { // containers share claims, and the answer is kept for long
+		p.allocations = slices.Clone(p.allocations)
+	}
 	return p.allocations, p.rejected
 }
 
 // ListedPods returns the pods of an answer, those without devices too.
 func ListedPods(answer *v1.ListPodResourcesResponse) map[Pod]struct{} {
-	pods := make(map[Pod]struct{}, min(len(answer.GetPodResources()), maxPods))
+	pods := make(map[Pod]struct{}, min(len(answer.GetPodResources()), MaxPods))
 	for _, pod := range answer.GetPodResources() {
-		if pod != nil && len(pods) < maxPods {
+		if pod != nil && len(pods) < MaxPods {
 			pods[Pod{Namespace: pod.Namespace, Name: pod.Name}] = struct{}{}
 		}
 	}
@@ -310,9 +313,9 @@ func checkName(name string, maxLen int, missing driver.Reason) driver.Reason {
 	return ""
 }
 
-// sortHolders sorts the holders, each once. They are in order already unless an answer names a pod
+// SortHolders sorts the holders, each once. They are in order already unless an answer names a pod
 // or container twice.
-func sortHolders(a *Allocation) {
+func (a *Allocation) SortHolders() {
 	if !slices.IsSortedFunc(a.Holders, Holder.Compare) {
 		slices.SortFunc(a.Holders, Holder.Compare)
 	}

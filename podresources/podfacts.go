@@ -38,8 +38,7 @@ func NewPodFacts(pod *corev1.Pod, selection *Selection) (Pod, PodFacts, bool) {
 		UID:     uid,
 		Static:  static,
 		Created: pod.CreationTimestamp.UTC(),
-		Ended:   pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
-		Told:    true,
+		Final:   pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed,
 		Meta:    podMeta(pod, selection),
 		Claims:  podClaims(pod),
 		Health:  podHealth(&pod.Status),
@@ -67,17 +66,18 @@ func NewPodFacts(pod *corev1.Pod, selection *Selection) (Pod, PodFacts, bool) {
 // server, since their UIDs have dashes.
 func kubeletUID(pod *corev1.Pod) (uid string, static bool) {
 	uid = string(pod.UID)
-	if source := pod.Annotations["kubernetes.io/config.source"]; isHash(uid) && source != "" && source != "api" {
+	if source := pod.Annotations["kubernetes.io/config.source"]; IsStaticUID(uid) && source != "" && source != "api" {
 		return uid, true
 	}
-	if mirrored := pod.Annotations[corev1.MirrorPodAnnotationKey]; isHash(mirrored) {
+	if mirrored := pod.Annotations[corev1.MirrorPodAnnotationKey]; IsStaticUID(mirrored) {
 		return mirrored, true
 	}
 	return uid, false
 }
 
-// isHash reports whether a UID is a hash of a manifest, in hexadecimal digits.
-func isHash(uid string) bool {
+// IsStaticUID reports whether a UID is the kubelet's of a static pod: a hash of its manifest, in
+// hexadecimal digits.
+func IsStaticUID(uid string) bool {
 	return len(uid) == 2*md5Size && strings.Trim(uid, "0123456789abcdef") == ""
 }
 

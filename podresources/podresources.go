@@ -5,8 +5,11 @@ package podresources
 
 import (
 	"cmp"
+	"context"
 	"strings"
 	"time"
+
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 )
@@ -35,6 +38,72 @@ type Holder struct {
 	UID       string   // the pod's UID; empty: unknown
 	ClaimName string   // the pod's own name for the claim; empty: unknown
 	Meta      *PodMeta // what else is shown of the pod; nil: unknown
+	Hold      *Hold    // since when and why it holds the allocation; all containers of a pod have the same one
+}
+
+// Hold is the time in which a pod holds an allocation, [From, To), and why. It does not change.
+type Hold struct {
+	From time.Time // zero: before the first answer of the kubelet
+	To   time.Time // zero: it holds it now
+	// Left is when the pod's last process ended, although the hold goes on; zero: that was not seen.
+	Left   time.Time
+	Reason Reason
+	Since  time.Time // of Reason; zero: as long as From
+}
+
+// Reason is why a pod is taken to hold a device: one of a closed list, see [Reasons].
+type Reason uint8
+
+// The reasons.
+const (
+	ReasonListed      Reason = iota // the kubelet's last answer lists it
+	ReasonReserved                  // the claim is reserved for the pod, of which a container has started
+	ReasonWaiting                   // the claim is reserved for the pod, which waits for the driver
+	ReasonNominated                 // likewise, and the pod waits for the device's binding conditions
+	ReasonReallocated               // the claim has this device, and the kubelet lists another one
+	ReasonClaimGone                 // the claim was deleted, and a container of the pod has started
+	ReasonEnding                    // the kubelet ends the pod, and still lists it or runs its containers
+	ReasonProcesses                 // the kubelet lists it no longer, and its cgroup has processes
+	ReasonNoAnswer                  // as it was: the kubelet does not answer
+	ReasonRestarted                 // as it was: the kubelet has restarted, and does not know its pods yet
+	numReasons
+)
+
+// Reasons returns all reasons.
+func Reasons() []Reason {
+	out := make([]Reason, 0, numReasons)
+	for r := range numReasons {
+		out = append(out, r)
+	}
+	return out
+}
+
+// String returns the reason in words, without a full stop.
+func (r Reason) String() string {
+	switch r {
+	case ReasonListed:
+		return "listed by the kubelet"
+	case ReasonReserved:
+		return "reserved, containers started"
+	case ReasonWaiting:
+		return "allocated, waiting for the driver"
+	case ReasonNominated:
+		return "allocated, waiting for binding conditions"
+	case ReasonReallocated:
+		return "allocated by the claim, though the kubelet lists another device"
+	case ReasonClaimGone:
+		return "kept: the claim was deleted while the pod runs"
+	case ReasonEnding:
+		return "the pod is ending"
+	case ReasonProcesses:
+		return "kept: no longer listed, but its processes run"
+	case ReasonNoAnswer:
+		return "kept: the kubelet does not answer"
+	case ReasonRestarted:
+		return "kept: the kubelet has restarted and does not know its pods yet"
+	default:
+		return "unknown"
+	}
 }
 
 // Compare orders holders by pod and container.
@@ -106,30 +175,28 @@ func (a Allocation) Compare(other Allocation) int {
 	return c
 }
 
-// View holds the known allocations at a time.
+// View is who holds what at a time, and since when.
 type View struct {
+	// Allocations are those that are held now, each holder with its Hold.
 	Allocations []Allocation
-	// At is the time of the kubelet's response that Allocations are based on.
+	// Ended are holds that ended in the last seconds, with their ends: an allocation has the holders
+	// that ended together. They are there for long enough to be charged for their last readings.
+	Ended []Allocation
+	// Waiting are devices of which it is about to be known who holds them, and since when that is
+	// unknown. They are not among Allocations with what is unknown.
+	Waiting map[driver.ID]time.Time
+	// At is the time until which all this is known. It does not go back.
 	At time.Time
-	// Changes are the times at which pods and claims were seen to start and end, oldest first. They
-	// refine the times of changes between two responses; the holders themselves come from the
-	// kubelet.
-	Changes []Change
-	// Watched reports that a watch of the pods is open, so that the end of each pod is in Changes,
-	// possibly a moment after the answer.
-	Watched bool
-	// Listed are the pods of the last answer that was believed, those without devices too; nil:
-	// there was none. It must not be changed.
-	Listed map[Pod]struct{}
 }
 
-// Observation is a view with the outcome of the request.
-type Observation struct {
-	View     View
-	Rejected driver.Rejections // rows of this answer
-	Asked    bool              // the kubelet's list was requested
-	Took     time.Duration
-	Retry    time.Time // when to ask again before the next regular time; zero: no need
+// Lister requests the devices of all containers of the node from the kubelet. [Client] implements
+// it.
+type Lister interface {
+	// List returns an answer that does not change. One that is the same as the one before may be the
+	// same pointer, which saves the reader work.
+	List(ctx context.Context) (*v1.ListPodResourcesResponse, error)
+	// Instance returns the kubelet that would answer now.
+	Instance() Instance
 }
 
 // Change is an event at a known time after which ownership changed or is about to change.
@@ -140,4 +207,13 @@ type Change struct {
 	PodUID string
 	// CDI are the qualified device names of the CDI spec that was written or removed.
 	CDI []string
+}
+
+// Observation is the outcome of asking the kubelet.
+type Observation struct {
+	Listed   []Allocation      // what the answer lists
+	Rejected driver.Rejections // rows of the answer
+	Asked    bool              // the kubelet's list was requested
+	Took     time.Duration
+	Retry    time.Time // when to ask again before the next regular time; zero: no need
 }

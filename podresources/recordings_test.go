@@ -16,7 +16,6 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/dra-exporter/dra-exporter/driver"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
 )
 
@@ -152,61 +151,6 @@ func TestRecordedEvents(t *testing.T) {
 	}
 }
 
-// What is left of a pod's life is not judged: one whose container ends again and again, and one
-// that is being deleted, hold their devices as long as the kubelet lists them, whatever the Pods
-// API or the API server say of them. One of whose claims one cannot be prepared is listed, and
-// holds nothing, not even the other claim's devices. What device plugins gave is held like the
-// rest.
-func TestRecordedLives(t *testing.T) {
-	const folder = "testdata/recordings/lives"
-	answer, err := test.ParseList(recordingFile(t, folder, "list.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	allocations, rejected := Parse(answer)
-	if len(rejected) > 0 {
-		t.Errorf("rejected: %v", rejected)
-	}
-	objects := map[string]PodFacts{}
-	for _, pod := range recordedObjects(t, folder) {
-		_, facts, _ := NewPodFacts(&pod, &Selection{})
-		objects[facts.UID] = facts
-	}
-	want := map[string][]string{
-		"crasher": {"gpu.example.com/node1/gpu-0"},
-		"leaving": {"gpu.example.com/node1/gpu-1"},
-		"slice-a": {"nvidia.com/gpu.shared//GPU-ffffffff-0000-4000-8000-000000000000::0"},
-		"slice-b": {"nvidia.com/gpu.shared//GPU-ffffffff-0000-4000-8000-000000000000::1"},
-		"whole": {
-			"nvidia.com/gpu//GPU-dddddddd-0000-4000-8000-000000000000",
-			"nvidia.com/gpu//GPU-eeeeeeee-0000-4000-8000-000000000000",
-		},
-	}
-	for from, pods := range map[string]map[string]PodFacts{
-		"the kubelet":    recordedEvents(t, folder),
-		"the API server": objects,
-	} {
-		got := map[string][]string{}
-		for _, a := range (Facts{Pods: pods}).Resolve(allocations).Allocations {
-			if a.Health != driver.HealthGood {
-				t.Errorf("%v is %q", a.Device, a.Health)
-			}
-			for _, h := range a.Holders {
-				got[h.Name] = append(got[h.Name], a.Device.String())
-			}
-		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("with pods from %s: -want +got:\n%s", from, diff)
-		}
-	}
-	for _, pod := range answer.PodResources {
-		if pod.Name == "waiting" {
-			return
-		}
-	}
-	t.Error("the pod that waits is not listed")
-}
-
 // recordedObjects are the pods that the API server had.
 func recordedObjects(t *testing.T, folder string) []corev1.Pod {
 	t.Helper()
@@ -235,7 +179,7 @@ func recordedEvents(t *testing.T, folder string) map[string]PodFacts {
 		if kind = event.Type; kind == "INITIAL_SYNC_COMPLETE" {
 			continue
 		}
-		facts, ok := newLocalFacts(&event.Pod, &Selection{})
+		_, facts, ok := NewPodFacts(&event.Pod, &Selection{})
 		if !ok {
 			t.Errorf("no facts of %v", event.Pod.Name)
 		}

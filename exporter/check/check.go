@@ -31,6 +31,10 @@ type Config struct {
 	CheckIncidents                 func() error  // reports whether it can be written
 	Deadline                       time.Duration // of each request, and of each source
 	IdleThreshold                  float64       // the utilization up to which a device is idle
+
+	// Device is the one that is looked at, with who holds it and why, as DEVICE or
+	// DRIVER/POOL/DEVICE; empty: all.
+	Device string
 }
 
 // Checker asks each input of a node once. It is used once.
@@ -46,16 +50,16 @@ func New(c Config) *Checker { return &Checker{config: c} }
 // Run asks the kubelet, the API server and each source, and joins the answers.
 func (c *Checker) Run(ctx context.Context) *Report {
 	c.report = Report{Time: time.Now().UTC(), Node: c.config.Name, Version: c.config.Version}
-	view := c.kubelet(ctx)
+	c.kubelet(ctx)
 	c.podsAPI(ctx)
-	c.kube(ctx, view)
-	allocations, inventory := c.config.Node.Describe(view) //nolint:contextcheck // it waits a bounded time for files
-	c.pods(allocations)
+	c.kube(ctx)
+	view, inventory := c.config.Node.Describe() //nolint:contextcheck // it waits a bounded time for files
+	c.pods(view.Allocations)
 	c.incidents()
 	c.inventory(len(inventory))
 	c.unresolved()
 	c.rejected()
-	c.input = join.Input{View: podresources.View{Allocations: allocations, At: time.Now()}, Inventory: inventory}
+	c.input = join.Input{View: view, Inventory: inventory}
 	for _, s := range c.config.Sources {
 		c.input.Sources = append(c.input.Sources, join.SourceSamples{Name: s.Name(), Samples: c.source(ctx, s)})
 	}
@@ -66,8 +70,8 @@ func (c *Checker) Run(ctx context.Context) *Report {
 // Input returns what Run has read, for [join.Join].
 func (c *Checker) Input() join.Input { return c.input }
 
-// kubelet asks the kubelet who holds what, and returns what is believed.
-func (c *Checker) kubelet(ctx context.Context) podresources.View {
+// kubelet asks the kubelet who holds what.
+func (c *Checker) kubelet(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)
 	defer cancel()
 	socket := c.config.PodResourcesSocket
@@ -82,20 +86,19 @@ func (c *Checker) kubelet(ctx context.Context) podresources.View {
 		}
 		f.Status, f.What, f.Detail = Fail, "podresources", err.Error()
 		c.report.add(f)
-		return answer.View
+		return
 	}
 	claims := map[podresources.Claim]bool{}
-	for i := range answer.View.Allocations {
-		if a := &answer.View.Allocations[i]; !a.ByPlugin() {
+	for i := range answer.Listed {
+		if a := &answer.Listed[i]; !a.ByPlugin() {
 			claims[a.Claim] = true
 		}
 	}
 	c.report.add(Finding{What: "podresources", Text: fmt.Sprintf("%s: %d allocations of %s, answered in %v",
-		socket, len(answer.View.Allocations), count(len(claims), "claim"), answer.Took.Round(time.Microsecond))})
+		socket, len(answer.Listed), count(len(claims), "claim"), answer.Took.Round(time.Microsecond))})
 	for _, r := range answer.Rejected.Of("podresources") {
 		c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})
 	}
-	return answer.View
 }
 
 // podsAPI lists the pods of the kubelet's Pods API. That a kubelet does not serve it is normal.
@@ -139,7 +142,7 @@ func (c *Checker) incidents() {
 }
 
 // kube asks the API server for everything that it is used for.
-func (c *Checker) kube(ctx context.Context, view podresources.View) {
+func (c *Checker) kube(ctx context.Context) {
 	if !c.config.Node.UsesAPI() {
 		c.report.add(Finding{
 			What: "API server", Text: "not used: --kube=off, or neither in a cluster nor given a --kubeconfig",
@@ -148,7 +151,7 @@ func (c *Checker) kube(ctx context.Context, view podresources.View) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.config.Deadline)
 	defer cancel()
-	for _, finding := range c.config.Node.CheckAPI(ctx, view) {
+	for _, finding := range c.config.Node.CheckAPI(ctx) {
 		f := Finding{Text: finding.Text}
 		if finding.Err != nil {
 			f = apiTrouble(finding.Source, finding.Err)
@@ -343,11 +346,18 @@ func (c *Checker) scraped(driverName string) string {
 // that is a failure.
 func (c *Checker) devices(r join.Result) {
 	telemetry := 0
+	named := 0
 	for i := range r.Devices {
 		d := &r.Devices[i]
-		f := Finding{What: "device", Text: d.ID.String() + ": "}
 		if d.Missing == join.MissingNone {
 			telemetry++
+		}
+		if c.config.Device != "" && d.ID.Device != c.config.Device && d.ID.String() != c.config.Device {
+			continue
+		}
+		named++
+		f := Finding{What: "device", Text: d.ID.String() + ": "}
+		if d.Missing == join.MissingNone {
 			f.Text += fmt.Sprintf("%d readings", len(d.Readings))
 			if found := d.Contradiction(c.config.IdleThreshold); found != join.NoContradiction {
 				f.Status = Warn
@@ -370,6 +380,15 @@ func (c *Checker) devices(r join.Result) {
 			f.Text += ", held (" + string(d.Attribution) + ")"
 		}
 		c.report.add(f)
+		if c.config.Device != "" {
+			c.holds(d)
+		}
+	}
+	if c.config.Device != "" && named == 0 {
+		c.report.add(Finding{
+			Status: Fail, What: "device", Text: fmt.Sprintf("%s: the node has no such device", c.config.Device),
+			Do: "name one of those that check lists without --device, as DEVICE or DRIVER/POOL/DEVICE",
+		})
 	}
 	if len(r.Devices) > 0 && telemetry == 0 {
 		c.report.add(Finding{

@@ -3,6 +3,7 @@
 package exportertest
 
 import (
+	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
 // History advances a ledger by hand through the life of one device, gpu-0, and of what a test adds.
@@ -21,9 +23,34 @@ type History struct {
 	Ledger  *ledger.Ledger
 	Limiter *exposition.Limiter
 	Now     time.Time // of the next tick
+	// In is the input, of which the view is an answer that is not dated yet: who holds what, and At.
 	In      join.Input
-	Last    *exposition.Snapshot // of the last tick
-	Joined  join.Result          // likewise
+	Changes []podresources.Change // the signs of what came and went
+	Watched bool                  // the ends of all pods are among them
+	Dates   *Dates                // of the answers
+	Last    *exposition.Snapshot  // of the last tick
+	Joined  join.Result           // likewise
+}
+
+// Dates dates answers as a node does, and gives [holders.Dates] the same slice as long as it is the
+// same answer.
+type Dates struct {
+	dates holders.Dates
+	last  []podresources.Allocation
+}
+
+// Date returns the view of an answer of the time At of the signs, at the time now. Neither is
+// changed.
+func (d *Dates) Date(allocations []podresources.Allocation, signs holders.Signs, now time.Time) podresources.View {
+	answer := slices.Clone(allocations)
+	slices.SortStableFunc(answer, podresources.Allocation.Compare)
+	if d.last == nil || !reflect.DeepEqual(answer, d.last) {
+		for i := range answer {
+			answer[i].Holders = slices.Clone(answer[i].Holders)
+		}
+		d.last = answer
+	}
+	return d.dates.Date(d.last, signs, now)
 }
 
 // NewHistory returns a history without readings and holders.
@@ -31,6 +58,7 @@ func NewHistory(t *testing.T) *History {
 	t.Helper()
 	return &History{
 		t: t, Ledger: ledger.New(LedgerConfig()), Limiter: exposition.NewLimiter(0, nil), Now: jointest.Start(),
+		Dates: &Dates{},
 		In: join.Input{
 			Inventory: driver.Inventory{jointest.ID("gpu-0"): {Hardware: driver.Hardware{UUID: "gpu-0"}}},
 			Sources:   []join.SourceSamples{{Name: "a"}},
@@ -56,7 +84,10 @@ func (h *History) TickWithoutAnswer(pause time.Duration) Scraped {
 
 // Advance advances the ledger by the input, without a scrape.
 func (h *History) Advance() {
-	h.Joined = join.Join(h.In)
+	in := h.In
+	signs := holders.Signs{At: in.View.At, Changes: h.Changes, Watched: h.Watched}
+	in.View = h.Dates.Date(in.View.Allocations, signs, h.Now)
+	h.Joined = join.Join(in)
 	h.Last = h.Limiter.Apply(h.Ledger, h.Ledger.Advance(h.Joined, h.Now))
 }
 

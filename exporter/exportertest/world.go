@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
 // World is a random history of a node: what its kubelet, its inventory and two sources say from
@@ -22,13 +23,15 @@ type World struct {
 	Devices []*simDevice
 	allocs  []podresources.Allocation // sorted
 	changes []podresources.Change
-	watched bool
-	viewAt  time.Time
 	stalled bool // the kubelet does not answer
 	sources []*simSource
 	events  []string // that may happen; often ones are there more than once
 
-	seen     []podresources.Allocation // the kubelet's last answer
+	// Seen is the kubelet's last answer, and Signs is what came and went.
+	Seen     []podresources.Allocation
+	Signs    holders.Signs
+	dates    Dates
+	view     podresources.View // of both
 	consumed map[string][]driver.Amount
 }
 
@@ -97,8 +100,9 @@ func (w *World) ParentOf(id driver.ID) driver.ID {
 // NewEmptyWorld returns a world of devices without sources, whose kubelet always answers.
 func NewEmptyWorld(t *rapid.T) *World {
 	w := &World{
-		t: t, Now: jointest.Start(), consumed: map[string][]driver.Amount{}, watched: rapid.Bool().Draw(t, "watched"),
+		t: t, Now: jointest.Start(), consumed: map[string][]driver.Amount{},
 	}
+	w.Signs.Watched = rapid.Bool().Draw(t, "watched")
 	w.events = []string{
 		"hold", "hold", "hold", "hold", "leave", "leave", "free", "series", "series", "reset", "fall", "rate",
 	}
@@ -171,8 +175,10 @@ func (w *World) Step(pause []time.Duration) {
 		}
 	}
 	if !w.stalled {
-		w.viewAt, w.seen = w.Now, slices.Clone(w.allocs)
+		w.Signs.At, w.Seen = w.Now, slices.Clone(w.allocs)
 	}
+	w.Signs.Changes = slices.Clone(w.changes)
+	w.view = w.dates.Date(w.Seen, w.Signs, w.Now)
 	w.Tick++
 }
 
@@ -213,6 +219,14 @@ func (w *World) drawClaim() podresources.Claim {
 	return podresources.Claim{
 		Namespace: "team", Name: rapid.SampledFrom([]string{"c0", "c1", "c2", "admin"}).Draw(w.t, "claim"),
 	}
+}
+
+// drawShare returns the share of a claim: one claim has shares, and the kubelet tells which.
+func (w *World) drawShare(claim podresources.Claim) string {
+	if claim.Name != "c2" {
+		return ""
+	}
+	return rapid.SampledFrom([]string{"s1", "s2"}).Draw(w.t, "share")
 }
 
 func (w *World) drawDevice() *simDevice { return rapid.SampledFrom(w.Devices).Draw(w.t, "device") }
@@ -308,7 +322,7 @@ func (w *World) drawConsumed() []driver.Amount {
 func (w *World) hold(claim podresources.Claim) {
 	pod := w.drawPod()
 	a := podresources.Allocation{
-		Claim: claim, Device: w.drawDevice().id, ShareID: rapid.SampledFrom([]string{"", "", "s1"}).Draw(w.t, "share"),
+		Claim: claim, Device: w.drawDevice().id, ShareID: w.drawShare(claim),
 		CDI: []string{"example.com/gpu=" + claim.Name}, Admin: claim.Name == "admin",
 	}
 	h := podresources.Holder{
@@ -348,12 +362,8 @@ func (w *World) leave() {
 
 // Input returns what this tick knows.
 func (w *World) Input() join.Input {
-	in := join.Input{
-		View: podresources.View{
-			At: w.viewAt, Allocations: slices.Clone(w.seen), Changes: slices.Clone(w.changes), Watched: w.watched,
-		},
-		Inventory: driver.Inventory{}, PodOf: PodOf(),
-	}
+	in := join.Input{View: w.view, Inventory: driver.Inventory{}, PodOf: PodOf()}
+	in.View.Allocations = slices.Clone(w.view.Allocations)
 	for _, d := range w.Devices {
 		if d.listed {
 			in.Inventory[d.id] = driver.Entry{Hardware: d.hardware()}

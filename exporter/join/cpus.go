@@ -18,12 +18,12 @@ type Own struct {
 
 // cutCPUs leaves each share those of its claim's CPUs that the device has: a claim of devices of
 // several NUMA nodes has the CPUs of all of them.
-func cutCPUs(d *Device) {
-	for i := range d.Shares {
-		s := &d.Shares[i]
+func cutCPUs(shares []Share, of []int) {
+	for i := range shares {
+		s := &shares[i]
 		var cpus []int
 		for _, cpu := range s.CPUs {
-			if _, has := slices.BinarySearch(d.Entry.CPUs, cpu); has {
+			if _, has := slices.BinarySearch(of, cpu); has {
 				cpus = append(cpus, cpu)
 			}
 		}

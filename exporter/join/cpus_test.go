@@ -116,6 +116,26 @@ func TestOwnCPUsKnownLater(t *testing.T) {
 	})
 }
 
+// What a claim's CPUs did before they were known is taken to be what they do now, but not more than
+// the CPUs of the others leave.
+func TestOwnCPUsKnownLaterFit(t *testing.T) {
+	c := newCores(t)
+	c.hold("known", []int{0}, "p0")
+	c.second()
+	c.second(1)
+	c.hold("late", nil, "p1").Pending = true
+	c.second(1)
+	c.In.View.Allocations = nil
+	c.hold("known", []int{0}, "p0")
+	c.hold("late", []int{1}, "p1")
+	c.second(0, 1)
+	x := c.second(0, 1)
+	c.Expect(x, map[[2]string]float64{
+		{"dra_claim_active_seconds_total", "resourceclaim_name=known"}: 2.0 / 8,
+		{"dra_claim_active_seconds_total", "resourceclaim_name=late"}:  2.0 / 8,
+	})
+}
+
 // Claims that are unknown for some ticks, and come one after the other, have what their own CPUs
 // did, unless they are unknown for longer than is waited. With what nobody has, it is what the
 // device did.
@@ -170,7 +190,7 @@ func TestOwnCPUsOfOneClaim(t *testing.T) {
 	c.Free("ends")
 	c.hold("begins", []int{7}, "p1")
 	sign := func(pod string, after time.Duration, gone bool) {
-		c.In.View.Changes = append(c.In.View.Changes,
+		c.Changes = append(c.Changes,
 			podresources.Change{At: c.Now.Add(after), Gone: gone, PodUID: "uid-" + pod})
 	}
 	sign("p0", 200*time.Millisecond, true)
@@ -195,9 +215,9 @@ func TestOwnCPUsOfDifferentTicks(t *testing.T) {
 	c.hold("begins", []int{7}, "p1")
 	for pod, after := range map[string]time.Duration{"p0": 600 * time.Millisecond, "p1": 200 * time.Millisecond} {
 		change := podresources.Change{At: c.Now.Add(after), Gone: pod == "p0", PodUID: "uid-" + pod}
-		c.In.View.Changes = append(c.In.View.Changes, change)
+		c.Changes = append(c.Changes, change)
 	}
-	slices.SortFunc(c.In.View.Changes, func(a, b podresources.Change) int { return a.At.Compare(b.At) })
+	slices.SortFunc(c.Changes, func(a, b podresources.Change) int { return a.At.Compare(b.At) })
 	idleButLast := []float64{0, 0, 0, 0, 0, 0, 0, 1}
 	c.second(idleButLast...)
 	x := c.second(idleButLast...)

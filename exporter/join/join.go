@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -30,6 +31,7 @@ type SourceSamples struct {
 type Result struct {
 	View     podresources.View
 	Devices  []Device // sorted by ID, each once
+	Ended    []Share  // of View.Ended, sorted, also of devices that are not in Devices; not divided
 	Rejected []driver.Rejection
 	// Topology is how near the devices of pods are to each other, where it is known: [Topologies],
 	// which Join does not call.
@@ -136,9 +138,15 @@ type deviceFacts struct {
 	busy      map[int]float64  // utilization of its CPUs, if claims have CPUs of their own
 }
 
-// ids returns the devices of the inventory and those that are held, sorted, each once.
-func (j *joiner) ids(inventory driver.Inventory, shares []Share) []driver.ID {
-	ids := make([]driver.ID, 0, len(inventory)+len(shares))
+// ids returns the devices of the inventory and those that are held, or are about to be known as
+// held, sorted, each once.
+func (j *joiner) ids(inventory driver.Inventory, shares []Share, waiting map[driver.ID]time.Time) []driver.ID {
+	ids := make([]driver.ID, 0, len(inventory)+len(shares)+len(waiting))
+	for id := range waiting {
+		if validID(id) {
+			ids = append(ids, id)
+		}
+	}
 	for id := range inventory {
 		if !validID(id) {
 			j.reject("inventory", driver.ReasonLabel, 1)

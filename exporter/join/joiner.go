@@ -23,9 +23,12 @@ type Joiner struct {
 // layout is what allocations and inventory say.
 type layout struct {
 	allocations []podresources.Allocation
+	gone        []podresources.Allocation // of View.Ended
+	waiting     bool                      // for what is about to be known
 	inventory   driver.Inventory
 	devices     []Device // sorted, with their shares; nil: there is no layout
 	facts       []deviceFacts
+	ended       []Share
 	index       hardwareIndex
 	rejected    map[driver.Rejection]int
 }
@@ -61,7 +64,7 @@ func (m *Joiner) Join(in Input) Result {
 	l.index.learned = j.index.learned
 	m.count(j.devices)
 	j.finish()
-	return Result{View: in.View, Devices: j.devices, Rejected: j.rejections()}
+	return Result{View: in.View, Devices: j.devices, Ended: l.ended, Rejected: j.rejections()}
 }
 
 // Recycle takes their readings from the devices of the last result, and uses the memory again.
@@ -98,16 +101,19 @@ func (m *Joiner) count(devices []Device) {
 
 // isOf reports whether the layout is that of the input.
 func (l *layout) isOf(in *Input) bool {
-	a, b := in.View.Allocations, l.allocations
-	return l.devices != nil && len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) &&
-		in.Inventory.Is(l.inventory)
+	return l.devices != nil && sameSlice(in.View.Allocations, l.allocations) && sameSlice(in.View.Ended, l.gone) &&
+		!l.waiting && len(in.View.Waiting) == 0 && in.Inventory.Is(l.inventory)
+}
+
+func sameSlice(a, b []podresources.Allocation) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // newLayout makes the sorted list of devices with their shares.
 func newLayout(in *Input) layout {
 	j := joiner{rejected: map[driver.Rejection]int{}, examples: map[string]string{}}
 	shares := j.shares(in.View.Allocations)
-	ids := j.ids(in.Inventory, shares)
+	ids := j.ids(in.Inventory, shares, in.View.Waiting)
 	position := make(map[driver.ID]int, len(ids))
 	devices, facts := make([]Device, len(ids)), make([]deviceFacts, len(ids))
 	for i, id := range ids {
@@ -126,12 +132,25 @@ func newLayout(in *Input) layout {
 	for i := range devices {
 		d := &devices[i]
 		d.Shares = mergeShares(d.Shares)
-		cutCPUs(d)
+		cutCPUs(d.Shares, d.Entry.CPUs)
 		d.Attribution = Divide(d.Shares)
 		facts[i].held = slices.ContainsFunc(d.Shares, func(s Share) bool { return !s.Admin })
 	}
+	ended := endedShares(in.View.Ended)
+	for i := range ended {
+		if n, known := position[ended[i].Device]; known {
+			cutCPUs(ended[i:i+1], devices[n].Entry.CPUs)
+		}
+	}
 	return layout{
-		allocations: in.View.Allocations, inventory: in.Inventory, devices: devices, facts: facts,
+		allocations: in.View.Allocations, gone: in.View.Ended, waiting: len(in.View.Waiting) > 0,
+		inventory: in.Inventory, devices: devices, facts: facts, ended: ended,
 		index: newHardwareIndex(devices), rejected: j.rejected,
 	}
+}
+
+// endedShares returns the shares of holds that ended. They were counted if they are not usable.
+func endedShares(allocations []podresources.Allocation) []Share {
+	j := joiner{rejected: map[driver.Rejection]int{}}
+	return mergeShares(j.shares(allocations))
 }

@@ -291,7 +291,7 @@ func TestEndSeenLate(t *testing.T) {
 	h.Hold("c0", "p0")
 	h.Tick(2 * exportertest.Retention)
 	h.Free("c0")
-	h.In.View.Changes = []podresources.Change{{At: jointest.Start().Add(time.Second), Gone: true, PodUID: "uid-p0"}}
+	h.Changes = []podresources.Change{{At: jointest.Start().Add(time.Second), Gone: true, PodUID: "uid-p0"}}
 	for range 2 {
 		h.Expect(h.Tick(exportertest.Retention-time.Second), map[[2]string]float64{
 			{"dra_claim_allocated_seconds_total", "device=gpu-0"}: 1, {"dra_pod_info", "pod=p0"}: 1,

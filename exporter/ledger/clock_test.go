@@ -11,6 +11,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/test/testclock"
 )
 
@@ -39,6 +40,7 @@ func (c clock) run(t *testing.T) *ledger.Snapshot {
 	gpu := jointest.ID("gpu-0")
 	var reading time.Time
 	var joules float64
+	var dates holders.Dates
 	var s *ledger.Snapshot
 	before := map[string]float64{}
 	for i := range clockTicks {
@@ -63,9 +65,9 @@ func (c clock) run(t *testing.T) *ledger.Snapshot {
 		}
 		in := join.Input{
 			Inventory: driver.Inventory{gpu: {Hardware: driver.Hardware{UUID: "GPU-0"}}},
-			View: podresources.View{
-				At: now, Allocations: []podresources.Allocation{jointest.Allocation(gpu.Device, claim, "pod-"+claim)},
-			},
+			View: dates.Date(
+				[]podresources.Allocation{jointest.Allocation(gpu.Device, claim, "pod-"+claim)}, holders.Signs{At: now}, now,
+			),
 			Sources: []join.SourceSamples{{Name: "x", Samples: []driver.Sample{
 				{Hardware: driver.Hardware{UUID: "GPU-0"}, Readings: []driver.Reading{energy, busy}},
 			}}},

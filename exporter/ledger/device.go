@@ -8,7 +8,6 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
-	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // deviceBook is the ledger's record of one device.
@@ -26,12 +25,13 @@ type deviceBook struct {
 	joined *join.Device // of the last tick that knew it
 	read   bool         // it was read at least once
 
-	shares     []join.Share
-	departures []podresources.Change // recent signs of pods and CDI specs that ended, of the whole node
-	timeline   timeline
-	pending    pendingViews
-	used       time.Time // the time of the tick before
-	usesKnown  bool      // the last segment has parts by process
+	shares    []join.Share // of the last tick
+	ended     []join.Share // likewise
+	left      []time.Time  // when processes of those who hold it ended
+	known     []knownTick  // by time
+	timeline  timeline     // not empty
+	used      time.Time    // the time of the tick before
+	usesKnown bool         // the last segment has parts by process
 
 	meters       []*meter
 	counters     []*counter
@@ -61,7 +61,10 @@ type deviceBook struct {
 }
 
 func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *deviceBook {
-	d := &deviceBook{id: id, catalogue: catalogue, born: now, unattributed: account{born: now}}
+	d := &deviceBook{
+		id: id, catalogue: catalogue, born: now, unattributed: account{born: now},
+		timeline: timeline{{unattributed: join.Evenly(1)}},
+	}
 	d.unattributed.device = d
 	return d
 }
@@ -246,8 +249,8 @@ func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, confi
 }
 
 // integrate distributes the integral of a gauge between two readings, in pieces between the changes
-// of holders. A holder whose cgroup was removed is such a change even if the kubelet still names
-// it: its work ended at the latest then.
+// of holders. A holder whose processes ended is such a change even if it holds the device on: its
+// work ended at the latest then.
 func (d *deviceBook) integrate(c *counter, last, next driver.Reading) {
 	d.eachPiece(last, next, func(_ *segment, from, to time.Time) {
 		d.distribute(c, level(last, next, from, to)*to.Sub(from).Seconds(), from, to)
@@ -267,29 +270,17 @@ func (d *deviceBook) eachPiece(last, next driver.Reading, f func(s *segment, fro
 	})
 }
 
-// departure returns when a holder was first seen to go within a span of time, the zero time if none
-// was.
-func (d *deviceBook) departure(after, until time.Time) time.Time {
-	for _, c := range d.departures {
-		if !c.At.After(after) || !c.At.Before(until) {
-			continue
+// departure returns when the processes of a holder were first seen to be gone within a span of
+// time, the zero time if none were.
+func (d *deviceBook) departure(after, until time.Time) (first time.Time) {
+	d.eachBook(func(b *deviceBook) {
+		for _, left := range b.left {
+			if left.After(after) && left.Before(until) && (first.IsZero() || left.Before(first)) {
+				first = left
+			}
 		}
-		if leaves(d, c) || slices.ContainsFunc(d.parts, func(p *deviceBook) bool { return leaves(p, c) }) {
-			return c.At
-		}
-	}
-	return time.Time{}
-}
-
-// leaves reports whether the change is of a pod that holds the device.
-func leaves(d *deviceBook, c podresources.Change) bool {
-	for i := range d.shares {
-		s := &d.shares[i]
-		if !s.Admin && slices.ContainsFunc(s.Pods, func(pod podresources.Pod) bool { return concerns(c, s, pod) }) {
-			return true
-		}
-	}
-	return false
+	})
+	return first
 }
 
 // distribute adds an amount that accrued evenly over a span of time to the device's counter, and
@@ -387,22 +378,28 @@ func (d *deviceBook) unsettled(now time.Time) time.Time {
 	return oldest
 }
 
-// closeAccounts ends the accounts that are in a past segment and not in the last.
-func (d *deviceBook) closeAccounts() {
+// closeAccounts ends the accounts that are in a past segment, or in one that was replaced from a
+// moment on, and not in the last.
+func (d *deviceBook) closeAccounts(replaced timeline, from time.Time) {
 	last := d.timeline[len(d.timeline)-1]
 	holds := func(a *account) bool {
 		return slices.ContainsFunc(last.claims, func(p portion) bool { return p.account == a }) ||
 			slices.ContainsFunc(last.pods, func(p portion) bool { return p.account == a })
 	}
-	for i, s := range d.timeline[:len(d.timeline)-1] {
-		until := d.timeline[i+1].from
-		for _, parts := range [][]portion{s.claims, s.pods} {
+	end := func(s *segment, until time.Time) {
+		for _, parts := range [2][]portion{s.claims, s.pods} {
 			for _, p := range parts {
 				if !p.account.aggregated && !holds(p.account) {
 					p.account.end(until)
 				}
 			}
 		}
+	}
+	for i := range replaced {
+		end(&replaced[i], from)
+	}
+	for i := range d.timeline[:len(d.timeline)-1] {
+		end(&d.timeline[i], d.timeline[i+1].from)
 	}
 }
 

@@ -5,10 +5,12 @@
 // [Ledger.Advance] takes the join of one tick and returns an immutable [Snapshot]. Inside, each
 // device has
 //
-//   - a timeline: segments of time with the holders' portions (timeline.go). A new answer of the
-//     kubelet is compared with the one before, and each change is put where its signs say it was;
-//   - a meter for each series that is read (meter.go). A reading waits in it until the kubelet's
-//     answers cover its time, and is then distributed over the segments since the reading before
+//   - a timeline: segments of time with the holders' portions (timeline.go), made of the holds of
+//     the view (holds.go). What is decided, up to the time until which it is known who holds what,
+//     stays; what follows is made again when a hold begins or ends. What is known too late takes
+//     effect from the decided time on, and is counted ([Snapshot.Corrections]);
+//   - a meter for each series that is read (meter.go). A reading waits in it until the view covers
+//     its time, and is then distributed over the segments since the reading before
 //     (device.go);
 //   - a counter for each sum, which starts at 0: of a hardware counter's increments, or of a
 //     gauge's integral where the hardware has no counter.

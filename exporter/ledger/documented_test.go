@@ -34,7 +34,7 @@ func TestDocumentedExample(t *testing.T) {
 			h.Hold("a", "p0").Consumed = memory(60)
 			h.Energy(10_000)
 			h.Tick(time.Second)
-			h.In.View.Changes = []podresources.Change{
+			h.Changes = []podresources.Change{
 				{At: jointest.Start().Add(400 * time.Millisecond), CDI: []string{"example.com/gpu=b"}},
 			}
 			b(h, h.Hold("b", "p1"))

@@ -34,15 +34,12 @@ type fitting struct {
 	advice *fit.Advice // immutable; nil: not yet
 }
 
-// markPartial marks the claims that held the device when the kubelet answered first: what they
-// needed before is not known, unless they were allocated since this process began.
-func (l *Ledger) markPartial(d *deviceBook, shares []join.Share) {
-	for i := range shares {
-		s := &shares[i]
-		a := l.claims.accounts[HolderKey{s.Claim.Namespace, s.Claim.Name, d.id}]
-		if a != nil && a.fit != nil && s.AllocatedAt.Before(l.started) {
-			a.fit.partial = true
-		}
+// markPartial marks a claim that held the device when the kubelet answered first: what it needed
+// before is not known, unless it was allocated since this process began.
+func (l *Ledger) markPartial(d *deviceBook, s *join.Share) {
+	a := l.claims.accounts[HolderKey{s.Claim.Namespace, s.Claim.Name, d.id}]
+	if a != nil && a.fit != nil && s.AllocatedAt.Before(l.started) {
+		a.fit.partial = true
 	}
 }
 

@@ -63,13 +63,6 @@ func (s *Snapshot) Contradicted() int {
 	return n
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
 // chargeActive gives the spans to those who held the device then. If the use of processes or own
 // CPUs is known, only holders whose part of the activity exceeds the threshold are active; for own
 // CPUs the threshold is for these alone. If it is unknown which those are, the activity of the

@@ -68,7 +68,7 @@ func TestIntegralUntilGone(t *testing.T) {
 			h.Read(driver.Reading{Quantity: driver.Utilization, Value: 0.8})
 			h.Tick(time.Second)
 			test.change.At = h.Now.Add(-250 * time.Millisecond)
-			h.In.View.Changes = []podresources.Change{test.change}
+			h.Changes = []podresources.Change{test.change}
 			h.Read(driver.Reading{Quantity: driver.Utilization, Value: 0})
 			h.Expect(h.Tick(time.Second), map[[2]string]float64{
 				{

@@ -7,6 +7,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/fit"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // Config configures a [Ledger].
@@ -38,13 +39,15 @@ type Config struct {
 type Ledger struct {
 	config  Config
 	tick    uint64
-	view    time.Time // the time of the kubelet's last answer
 	started time.Time
-	devices map[driver.ID]*deviceBook
-	claims  accountBook
-	pods    accountBook
-	names   names
-	advised time.Time // when advice was renewed last
+	// answered is the time until which it was known first who holds what.
+	answered    time.Time
+	corrections int // of this tick
+	devices     map[driver.ID]*deviceBook
+	claims      accountBook
+	pods        accountBook
+	names       names
+	advised     time.Time // when advice was renewed last
 }
 
 // New returns an empty ledger.
@@ -73,7 +76,8 @@ func New(config Config) *Ledger {
 }
 
 // maxViewAge is how long readings wait for an answer of the kubelet that covers their time. After
-// that the last known holders are assumed to hold on.
+// that the last known holders are assumed to hold on: what is said of that time later is a late
+// correction.
 const maxViewAge = 2 * time.Second
 
 // rememberFor is how long the ledger keeps devices that are neither in the inventory nor held,
@@ -84,42 +88,37 @@ const rememberFor = 10 * time.Minute
 // the previous call.
 func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
 	l.tick++
+	l.corrections = 0
 	if l.started.IsZero() {
 		l.started = now
 	}
-	when := changeTimes{after: l.view, until: r.View.At, changes: r.View.Changes, watched: r.View.Watched}
-	departures := when.departures()
-	horizon := r.View.At
-	if late := now.Add(-maxViewAge); late.After(horizon) {
-		horizon = late
+	if l.answered.IsZero() {
+		l.answered = r.View.At
 	}
+	ended := byDevice(r.Ended)
+	horizon := later(r.View.At, now.Add(-maxViewAge))
 	for i := range r.Devices {
 		joined := &r.Devices[i]
 		d := l.device(joined, now)
-		l.follow(d, joined.Shares, when, now)
-		if !d.waits() {
-			l.use(d, joined.Shares, now)
-		}
+		l.follow(d, joined.Shares, ended[joined.ID], r.View.At, now)
 		d.identify(&joined.Entry.Hardware, now)
 		d.observe(joined.Readings, l.tick, now)
 		d.queueEvents(joined.Events, now)
 		d.prune(now)
-		d.departures = departures
 	}
 	l.link(r.Devices)
 	for i := range r.Devices {
 		d := l.devices[r.Devices[i].ID]
-		d.settle(d.known(horizon), now, l.config)
-		d.accrue(d.known(horizon))
+		until := d.knownUntil(horizon, r.View.Waiting)
+		d.settle(until, now, l.config)
+		d.accrue(until)
 	}
-	l.releaseDevices(horizon, now)
+	l.releaseDevices(&r.View, ended, horizon, now)
 	for i := range r.Devices {
 		l.devices[r.Devices[i].ID].dividePresent(l.tick, now, l.config)
 	}
 	l.claims.settleDistributions(now)
-	first := l.view.IsZero()
-	l.view = r.View.At
-	l.names.observe(r.Devices, first, now)
+	l.names.observe(&r, now)
 	l.release(now)
 	l.advise(r.Devices, now)
 	return l.snapshot(r, now)
@@ -134,41 +133,6 @@ func (l *Ledger) device(joined *join.Device, now time.Time) *deviceBook {
 	}
 	d.seen, d.joined = now, joined
 	return d
-}
-
-// hold updates the timeline of the device. The holders in the first answer of the kubelet are
-// assumed to have held the device before it.
-func (l *Ledger) hold(d *deviceBook, shares []join.Share, when changeTimes, now time.Time) {
-	if len(d.timeline) == 0 {
-		d.timeline = timeline{{unattributed: join.Evenly(1)}}
-		if when.after.IsZero() && !when.until.IsZero() {
-			d.timeline[0] = l.segment(d, shares, time.Time{}, when.until, now)
-			d.timeline[0].mature()
-			l.markPartial(d, shares)
-			d.shares = shares
-			return
-		}
-	}
-	if sameHolding(d.shares, shares) {
-		d.shares = shares // a request, for example, may have changed
-		return
-	}
-	c := newChange(d.shares, shares, when)
-	for _, t := range c.times {
-		if last := d.timeline[len(d.timeline)-1].from; t.Before(last) {
-			t = last
-		}
-		d.timeline = append(d.timeline, l.segment(d, c.at(t), t, t, now))
-	}
-	// Whatever the times of changes are, the last segment is what the kubelet reports.
-	last := &d.timeline[len(d.timeline)-1]
-	*last = l.segment(d, shares, last.from, last.from, now)
-	if when.after.IsZero() {
-		last.mature()
-	}
-	d.timeline = d.timeline.since(now.Add(-rememberFor))
-	d.shares = shares
-	d.closeAccounts()
 }
 
 // segment returns the segment of the given shares. It opens accounts for holders that have none.
@@ -226,17 +190,15 @@ func addPortion(parts []portion, more portion) []portion {
 }
 
 // use updates the present holders' parts by what their processes use, which is of the time since
-// the previous tick.
-func (l *Ledger) use(d *deviceBook, shares []join.Share, now time.Time) {
-	since := d.used
-	d.used = now
-	known := slices.ContainsFunc(shares, func(s join.Share) bool { return s.Uses != nil || s.Own != nil })
+// the tick before.
+func (l *Ledger) use(d *deviceBook, since, now time.Time) {
+	known := slices.ContainsFunc(d.shares, func(s join.Share) bool { return s.Uses != nil || s.Own != nil })
 	if !known && !d.usesKnown {
 		return
 	}
 	d.usesKnown = known
 	last := &d.timeline[len(d.timeline)-1]
-	fresh := l.segment(d, shares, last.from, last.from, now)
+	fresh := l.segment(d, d.shares, last.from, last.from, now)
 	switch {
 	case last.samePortions(&fresh):
 	case since.After(last.from):
@@ -252,15 +214,17 @@ func (l *Ledger) use(d *deviceBook, shares []join.Share, now time.Time) {
 
 // releaseDevices ends the holding of devices that are neither held nor in the inventory any more,
 // and drops them when all of their accounts are gone.
-func (l *Ledger) releaseDevices(horizon, now time.Time) {
+func (l *Ledger) releaseDevices(
+	view *podresources.View, ended map[driver.ID][]join.Share, horizon, now time.Time,
+) {
 	for id, d := range l.devices {
 		if d.seen.Equal(now) {
 			continue
 		}
-		l.enterPending(d, nil, now)
-		l.hold(d, nil, changeTimes{until: now}, now)
-		d.settle(d.known(horizon), now, l.config)
-		d.accrue(horizon)
+		l.follow(d, nil, ended[id], view.At, now)
+		until := d.knownUntil(horizon, view.Waiting)
+		d.settle(until, now, l.config)
+		d.accrue(until)
 		d.forget(now)
 		if now.Sub(d.seen) > l.config.Retention+2*rememberFor { // after all of its accounts
 			delete(l.devices, id)

@@ -8,6 +8,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
 // A pod that lived 3 s between two readings of a counter that refreshes every 30 s is charged its 3
@@ -21,13 +22,15 @@ func TestLateReadingIsChargedToWhoHeldTheDevice(t *testing.T) {
 		Claim: podresources.Claim{Namespace: "team", Name: "claim"}, Device: gpu,
 		Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "team", Name: "pod"}, Container: "main"}},
 	}
+	var dates holders.Dates
 	var s *ledger.Snapshot
 	for second := range 40 {
 		now := start.Add(time.Duration(second) * time.Second)
-		in := join.Input{Inventory: inventory, View: podresources.View{At: now}}
+		var held []podresources.Allocation
 		if second > 10 && second <= 13 {
-			in.View.Allocations = []podresources.Allocation{pod}
+			held = []podresources.Allocation{pod}
 		}
+		in := join.Input{Inventory: inventory, View: dates.Date(held, holders.Signs{At: now}, now)}
 		refreshed := start.Add(time.Duration(second/30*30) * time.Second)
 		joules := 10 * refreshed.Sub(start).Seconds()
 		in.Sources = []join.SourceSamples{{Name: "test", Samples: []driver.Sample{{

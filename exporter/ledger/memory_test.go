@@ -12,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
 )
 
@@ -25,6 +26,7 @@ func TestSteadyStateDoesNotGrow(t *testing.T) {
 	l := ledger.New(exportertest.LedgerConfig())
 	now := jointest.Start()
 	gpu := jointest.ID("gpu-0")
+	var dates holders.Dates
 	var early uint64
 	for i := range claims {
 		name := fmt.Sprint(i)
@@ -40,10 +42,11 @@ func TestSteadyStateDoesNotGrow(t *testing.T) {
 		}
 		for j := range ticksEach {
 			now = now.Add(10 * time.Second)
-			in := join.Input{Inventory: inventory, View: podresources.View{At: now}}
+			var held []podresources.Allocation
 			if j > 2 {
-				in.View.Allocations = allocations
+				held = allocations
 			}
+			in := join.Input{Inventory: inventory, View: dates.Date(held, holders.Signs{At: now}, now)}
 			joules := float64(i*ticksEach + j)
 			in.Sources = []join.SourceSamples{{Name: "a", Samples: []driver.Sample{
 				{Hardware: driver.Hardware{UUID: "GPU-0"}, Readings: []driver.Reading{

@@ -52,26 +52,47 @@ func newNames() names {
 }
 
 // observe records who holds a device now. The newest UID wins; an unknown one does not overwrite a
-// known one. first says that the kubelet has not answered before.
-func (n *names) observe(devices []join.Device, first bool, now time.Time) {
-	for i := range devices {
-		for j := range devices[i].Shares {
-			s := &devices[i].Shares[j]
+// known one. What held a device before the first answer of the kubelet may be older.
+func (n *names) observe(r *join.Result, now time.Time) {
+	for i := range r.Devices {
+		for j := range r.Devices[i].Shares {
+			s := &r.Devices[i].Shares[j]
 			if !s.ByPlugin() {
 				n.observeClaim(s, now)
 			}
-			for _, h := range s.Holders {
-				pod := n.pods.note(h.Pod, h.UID, now)
-				if first {
-					pod.since = time.Time{}
-				}
-				if h.Meta != nil {
-					pod.meta = h.Meta
-				}
+			for k := range s.Holders {
+				n.observePod(&s.Holders[k], now)
 			}
 		}
 	}
 	n.pods.tick = now
+	n.observeEnded(r.Ended)
+}
+
+// observeEnded records who held a device for so short a time that it held none at a tick.
+func (n *names) observeEnded(ended []join.Share) {
+	for i := range ended {
+		s := &ended[i]
+		for j := range s.Holders {
+			h := &s.Holders[j]
+			if n.pods.names[h.Pod] == nil {
+				n.observePod(h, holdOf(h).To)
+			}
+			if n.claims.names[s.Claim] == nil && !s.ByPlugin() {
+				n.observeClaim(s, holdOf(h).To)
+			}
+		}
+	}
+}
+
+func (n *names) observePod(h *podresources.Holder, now time.Time) {
+	pod := n.pods.note(h.Pod, h.UID, now)
+	if h.Hold != nil && h.Hold.From.IsZero() {
+		pod.since = time.Time{}
+	}
+	if h.Meta != nil {
+		pod.meta = h.Meta
+	}
 }
 
 func (n *names) observeClaim(s *join.Share, now time.Time) {

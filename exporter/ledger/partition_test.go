@@ -215,7 +215,7 @@ func TestPartitionsChangeHands(t *testing.T) {
 	p := newPartitioned(t)
 	p.read(100, 0, 1, 1)
 	p.Tick(time.Second)
-	p.In.View.Changes = []podresources.Change{
+	p.Changes = []podresources.Change{
 		{At: p.Now.Add(-500 * time.Millisecond), CDI: []string{"example.com/gpu=c0"}, Gone: true},
 		{At: p.Now.Add(-500 * time.Millisecond), CDI: []string{"example.com/gpu=next"}},
 	}
@@ -293,9 +293,9 @@ func TestPartitionIsGone(t *testing.T) {
 	p.Tick(time.Second)
 	delete(p.In.Inventory, jointest.ID("part-0"))
 	p.Free("c0")
-	for range 40 { // the parent's readings are those of before
-		p.TickWithoutAnswer(time.Second)
-		p.In.View.At = p.Now
+	p.Watched = true // it ends at the first answer without it
+	for range 40 {   // the parent's readings are those of before
+		p.Tick(time.Second)
 	}
 	end := p.Now
 	p.read(100, 4100, 0, 1)

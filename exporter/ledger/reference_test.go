@@ -13,6 +13,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
 // reference is a naive ledger: it remembers who held what when, and charges each reading step by
@@ -20,7 +21,6 @@ import (
 type reference struct {
 	born     time.Time
 	answered time.Time
-	changes  []podresources.Change // of the present answer
 	holdings []refHolding
 	last     map[refSeries]driver.Reading
 	sums     map[refKey]float64
@@ -40,6 +40,7 @@ type refHolding struct {
 	admin        bool
 	consumed     []driver.Amount
 	from, to     time.Time // zero to: still
+	left         time.Time // when it was seen to go last, though it holds on
 }
 
 type refSeries struct {
@@ -73,20 +74,19 @@ func TestReference(t *testing.T) {
 			in := w.Input()
 			s := l.Advance(join.Join(in), w.Now)
 			x := exportertest.Scrape(t, exportertest.Whole(s))
-			ref.advance(in)
+			ref.advance(w, in)
 			ref.compare(t, w, x)
 			ref.compareDistributions(t, w, l, s)
 		}
 	})
 }
 
-func (f *reference) advance(in join.Input) {
-	now := in.View.At
+func (f *reference) advance(w *exportertest.World, in join.Input) {
+	now := w.Signs.At
 	if f.born.IsZero() {
 		f.born = now
 	}
-	f.changes = in.View.Changes
-	f.hold(in, now)
+	f.hold(w, now)
 	if !f.answered.IsZero() {
 		for _, id := range f.devices(in) {
 			f.allocate(id, f.answered, now)
@@ -115,9 +115,9 @@ func (f *reference) devices(in join.Input) []driver.ID {
 }
 
 // hold begins and ends holdings between the answers.
-func (f *reference) hold(in join.Input, now time.Time) {
+func (f *reference) hold(w *exportertest.World, now time.Time) {
 	kept := map[int]bool{}
-	for _, a := range in.View.Allocations {
+	for _, a := range w.Seen {
 		for _, h := range a.Holders {
 			i := slices.IndexFunc(f.holdings, func(x refHolding) bool {
 				return x.to.IsZero() && x.device == a.Device && x.claim == a.Claim.Name && x.share == a.ShareID && x.pod == h.Name
@@ -126,7 +126,7 @@ func (f *reference) hold(in join.Input, now time.Time) {
 				i = len(f.holdings)
 				f.holdings = append(f.holdings, refHolding{
 					device: a.Device, claim: a.Claim.Name, share: a.ShareID, pod: h.Name, admin: a.Admin, consumed: a.Consumed,
-					from: f.date(&in.View, now, h.Name, a.Claim.Name, false),
+					from: f.date(&w.Signs, now, h.Name, a.Claim.Name, false),
 				})
 				if f.answered.IsZero() {
 					f.holdings[i].from = time.Time{}
@@ -137,15 +137,24 @@ func (f *reference) hold(in join.Input, now time.Time) {
 	}
 	for i := range f.holdings {
 		if x := &f.holdings[i]; x.to.IsZero() && !kept[i] {
-			x.to = f.date(&in.View, now, x.pod, x.claim, true)
+			x.to = f.date(&w.Signs, now, x.pod, x.claim, true)
+		}
+	}
+	for _, c := range w.Signs.Changes {
+		for i := range f.holdings {
+			x := &f.holdings[i]
+			isNew := c.At.After(f.answered) && !c.At.After(now)
+			if kept[i] && isNew && c.Gone && about(c, x.pod, x.claim) && !c.At.Before(x.from) {
+				x.left = c.At
+			}
 		}
 	}
 }
 
-func (f *reference) date(view *podresources.View, now time.Time, pod, claim string, gone bool) time.Time {
+func (f *reference) date(signs *holders.Signs, now time.Time, pod, claim string, gone bool) time.Time {
 	var found []time.Time
 	shortlyBefore := false
-	for _, c := range view.Changes {
+	for _, c := range signs.Changes {
 		switch {
 		case c.Gone != gone || !about(c, pod, claim) || c.At.After(now):
 		case c.At.After(f.answered):
@@ -161,7 +170,7 @@ func (f *reference) date(view *podresources.View, now time.Time, pod, claim stri
 		return found[len(found)-1]
 	case shortlyBefore && !gone:
 		return f.answered
-	case gone && view.Watched:
+	case gone && signs.Watched:
 		return now
 	case now.Sub(f.answered) <= 3*time.Second:
 		return f.answered.Add(now.Sub(f.answered) / 2)
@@ -214,14 +223,15 @@ func (f *reference) integrate(id driver.ID, last, next driver.Reading) {
 			}
 		}
 	}
-	for _, c := range f.changes {
-		leaves := func(x refHolding) bool {
-			return x.device == id && !x.admin && x.to.IsZero() && about(c, x.pod, x.claim)
+	var left time.Time
+	for _, x := range f.holdings {
+		leaves := x.device == id && !x.admin && x.to.IsZero() && x.left.After(last.At) && x.left.Before(next.At)
+		if leaves && (left.IsZero() || x.left.Before(left)) {
+			left = x.left
 		}
-		if c.Gone && c.At.After(last.At) && c.At.Before(next.At) && slices.ContainsFunc(f.holdings, leaves) {
-			cuts = append(cuts, c.At)
-			break
-		}
+	}
+	if !left.IsZero() {
+		cuts = append(cuts, left)
 	}
 	slices.SortFunc(cuts, time.Time.Compare)
 	cuts = slices.CompactFunc(cuts, time.Time.Equal)

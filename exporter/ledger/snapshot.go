@@ -29,6 +29,10 @@ type Snapshot struct {
 	ClaimInfos []ClaimInfo
 	PodInfos   []PodInfo
 
+	// Corrections are how many holds began or ended, as this tick learned, before a time whose
+	// readings were charged already. They count from that time on.
+	Corrections int
+
 	// Stalled says of the claims' devices that can be busy and draw power whether they do nothing. The
 	// flight recorder fills it.
 	Stalled map[*HolderKey]stall.Verdict
@@ -104,7 +108,9 @@ type Series struct {
 }
 
 func (l *Ledger) snapshot(r join.Result, now time.Time) *Snapshot {
-	s := &Snapshot{Time: now, Catalogue: l.config.Catalogue, Devices: make([]Device, 0, len(r.Devices))}
+	s := &Snapshot{
+		Time: now, Catalogue: l.config.Catalogue, Devices: make([]Device, 0, len(r.Devices)), Corrections: l.corrections,
+	}
 	for i := range r.Devices {
 		d := l.devices[r.Devices[i].ID]
 		s.Devices = append(s.Devices, d.snapshot(l.tick))

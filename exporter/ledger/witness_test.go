@@ -250,7 +250,7 @@ func TestWitnesses(t *testing.T) {
 			}
 			before = w.Now
 			x := exportertest.Scrape(t, exportertest.Whole(l.Advance(join.Join(in), w.Now)))
-			ref.advance(in)
+			ref.advance(w, in)
 			ref.compareErrors(t, x, happened)
 		}
 	})

@@ -64,10 +64,11 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 	}
 }
 
-// mature makes the pods of the kubelet's first answer mature: they may be of any age.
-func (s *segment) mature() {
-	for _, p := range s.pods {
-		p.account.young = false
+// mature makes a pod mature that held the device before the first answer of the kubelet: it may be
+// of any age.
+func (b *accountBook) mature(key HolderKey) {
+	if a := b.accounts[key]; a != nil {
+		a.young = false
 	}
 }
 

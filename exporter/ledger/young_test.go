@@ -78,7 +78,7 @@ func TestShortPods(t *testing.T) {
 		t.Fatalf("the young pods are %+v", young)
 	}
 	h.Free("c")
-	h.In.View.Changes = []podresources.Change{{At: h.Now, PodUID: "uid-p0", Gone: true}}
+	h.Changes = []podresources.Change{{At: h.Now, PodUID: "uid-p0", Gone: true}}
 	h.Now = h.Now.Add(time.Second)
 	x = h.Tick(time.Second) // without a reading of the time since
 	expectPods(t, x, "aggregated/Job/train")

@@ -2,9 +2,11 @@ package node
 
 import (
 	"context"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
 
@@ -14,26 +16,27 @@ func (n *Node) CheckPods(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	synced := false
-	err := n.podsAPI.Follow(ctx, n.pods, n.podWatch, func() {
+	err := n.podsAPI.Follow(ctx, n.book, func() {
 		synced = true
 		cancel()
 	})
 	if synced || err == nil {
 		n.podsServed = true
-		return len(n.pods.All()), nil
+		return n.book.NumPods(), nil
 	}
 	return 0, err
 }
 
-// CheckAPI asks the API server once for everything that it is asked for, the claims of the view and
-// of the node's pods among it. Nothing is found where it is not asked. The right to list pods is
-// not needed after CheckPods succeeded.
-func (n *Node) CheckAPI(ctx context.Context, view podresources.View) []kube.Finding {
+// CheckAPI asks the API server once for everything that it is asked for, the claims of the node's
+// pods among it. Nothing is found where it is not asked. The right to list pods is not needed after
+// CheckPods succeeded.
+func (n *Node) CheckAPI(ctx context.Context) []kube.Finding {
 	if n.kube == nil {
 		return nil
 	}
-	found := n.kube.Check(ctx, view.Allocations, func() podresources.Wanted {
-		return n.facts(&view).Resolve(view.Allocations).Wanted
+	found := n.kube.Check(ctx, func() holders.Wanted {
+		held, _ := n.book.Holds(time.Now(), time.Time{})
+		return held.Wanted
 	})
 	for i := range found {
 		if found[i].Source == kube.SourcePods && n.podsServed && driver.ReasonOf(found[i].Err) == driver.ReasonForbidden {
@@ -44,4 +47,4 @@ func (n *Node) CheckAPI(ctx context.Context, view podresources.View) []kube.Find
 }
 
 // PodUID returns the UID of a pod that the Pods API or the API server named, "" for any other.
-func (n *Node) PodUID(pod podresources.Pod) string { return n.pods.UID(pod) }
+func (n *Node) PodUID(pod podresources.Pod) string { return n.book.UID(pod) }

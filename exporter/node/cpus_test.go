@@ -33,9 +33,14 @@ func TestCPUSets(t *testing.T) {
 	write(`{"kind":"dra.k8s.io/cpu","devices":[{"name":"claim-1","containerEdits":{"env":["DRA_CPUSET_1=2-3,9"]}}]}`)
 	id := driver.ID{Driver: "dra.cpu", Pool: "node", Device: "cpudevnuma001"}
 	held := func(claim string) []podresources.Allocation {
+		of := podresources.Claim{Namespace: "team", Name: claim}
+		pod := []podresources.Holder{{Pod: podresources.Pod{Namespace: "team", Name: "pod"}, Container: "main"}}
 		return []podresources.Allocation{
-			{Device: id, Claim: podresources.Claim{Namespace: "team", Name: claim}, CDI: []string{"dra.k8s.io/cpu=" + claim}},
-			{Device: driver.ID{Driver: "gpu.example.com", Device: "gpu-0"}, CDI: []string{"dra.k8s.io/cpu=" + claim}},
+			{Device: id, Claim: of, CDI: []string{"dra.k8s.io/cpu=" + claim}, Holders: pod},
+			{
+				Device: driver.ID{Driver: "gpu.example.com", Pool: "node", Device: "gpu-0"}, Claim: of,
+				CDI: []string{"dra.k8s.io/cpu=" + claim}, Holders: pod,
+			},
 		}
 	}
 	for _, step := range []struct {
@@ -52,7 +57,8 @@ func TestCPUSets(t *testing.T) {
 			write(step.spec)
 		}
 		before := held(step.claim)
-		allocations, all := n.Describe(podresources.View{Allocations: before, At: time.Now()})
+		answer(n, before...)
+		allocations, all, _ := n.describe(time.Now())
 		entry := all[id]
 		if diff := cmp.Diff([]int{0, 1, 2, 3, 4, 5, 6, 7}, entry.CPUs); diff != "" || entry.NUMANode != "1" {
 			t.Errorf("%s: NUMA node %q, CPUs of the device -want +got:\n%s", step.name, entry.NUMANode, diff)

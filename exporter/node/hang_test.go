@@ -16,43 +16,45 @@ import (
 )
 
 // describeFor calls Describe once a second for a while, and returns the longest time that it took.
-func describeFor(n *Node, view podresources.View, d time.Duration) time.Duration {
+func describeFor(n *Node, d time.Duration) time.Duration {
 	var longest time.Duration
 	for begun := time.Now(); time.Since(begun) < d; time.Sleep(time.Second) {
 		call := time.Now()
-		n.Describe(view)
+		n.Describe()
 		longest = max(longest, time.Since(call))
 	}
 	return longest
 }
 
-// A cgroup file system that hangs delays a tick once, and is reported once.
+// A cgroup file system that hangs delays no tick, and the questions to the kubelet once; it is
+// reported once.
 func TestHungCgroups(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &recorded{rejected: map[string]int{}}
 		n := newTestNode(t, Config{Metrics: m})
-		pod := podresources.Pod{Namespace: "ns", Name: "ends"}
-		n.pods.Set(podresources.PodFacts{Pod: pod, UID: "uid", Ending: true}, time.Now())
-		view := podresources.View{Listed: map[podresources.Pod]struct{}{pod: {}}}
 		release := make(chan struct{})
-		n.podState = func(string) podresources.State { <-release; return podresources.StateGone }
-		if longest := describeFor(n, view, 10*time.Second); longest > driver.ReadWait {
-			t.Errorf("a tick was delayed by %v", longest)
+		n.podState = func(string) podresources.CgroupState { <-release; return podresources.CgroupGone }
+		begun := time.Now()
+		if states := n.asker.Cgroups([]string{"uid"}); len(states) > 0 || time.Since(begun) > driver.ReadWait {
+			t.Errorf("the pods are %v after %v", states, time.Since(begun))
+		}
+		for range 10 {
+			begun := time.Now()
+			if states := n.asker.Cgroups([]string{"uid"}); len(states) > 0 || time.Since(begun) > 0 {
+				t.Errorf("the pods are %v after %v", states, time.Since(begun))
+			}
+			if longest := describeFor(n, time.Second); longest > 0 {
+				t.Errorf("a tick was delayed by %v", longest)
+			}
 		}
 		if !slices.Equal(m.observed, []string{"cgroups: read pods' cgroups: no answer in time"}) {
 			t.Errorf("observed %q, want once that it hangs", m.observed)
 		}
-		keeper := n.keeper(Config{PodLogs: t.TempDir()})
-		begun := time.Now()
-		if state := keeper.PodState("uid"); state != podresources.StateUnknown || time.Since(begun) > driver.ReadWait {
-			t.Errorf("the pod is %v after %v", state, time.Since(begun))
-		}
 		close(release)
 		synctest.Wait()
-		if state := keeper.PodState("uid"); state != podresources.StateGone {
+		if state := n.asker.Cgroups([]string{"uid"})["uid"]; state != podresources.CgroupGone {
 			t.Errorf("the pod is %v when it can be read", state)
 		}
-		n.Describe(view)
 	})
 }
 
@@ -76,15 +78,15 @@ func TestHungInventoryFile(t *testing.T) {
 		defer n.Close()
 		release := make(chan struct{})
 		n.reader.Start(t.Context(), func(context.Context) (*contents, error) { <-release; return nil, nil })
-		if longest := describeFor(n, podresources.View{}, 10*time.Second); longest > driver.ReadWait {
+		if longest := describeFor(n, 10*time.Second); longest > driver.ReadWait {
 			t.Errorf("a tick was delayed by %v", longest)
 		}
-		if _, all := n.Describe(podresources.View{}); len(all) != 1 {
+		if _, all := n.Describe(); len(all) != 1 {
 			t.Errorf("the inventory is %v", all)
 		}
 		close(release)
 		synctest.Wait()
-		n.Describe(podresources.View{})
+		n.Describe()
 		want := []string{"slices: <nil>", "slices: read inventory file: no answer in time", "slices: <nil>"}
 		if !slices.Equal(m.observed, want) {
 			t.Errorf("observed %q, want %q", m.observed, want)

@@ -55,6 +55,7 @@ func (n *Node) withHeld(allocations []podresources.Allocation, listed driver.Inv
 			continue
 		}
 		if entry, ok := n.before[id]; ok {
+			entry.Unlisted = true
 			held[id] = entry
 		}
 	}
@@ -266,8 +267,8 @@ func (n *Node) takeFile() {
 	if o.Value == nil {
 		return
 	}
-	n.listed = o.Value.listed
-	n.claims.Store(&o.Value.claims)
+	n.listed, n.claims = o.Value.listed, len(o.Value.claims) > 0
+	n.book.ClaimsListed(o.Value.claims, n.file.Modified())
 	n.metrics.Reject(o.Value.rejected...)
 	n.log.Debug("inventory file read", "devices", len(o.Value.listed), "claims", len(o.Value.claims))
 }

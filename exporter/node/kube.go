@@ -6,7 +6,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
 
@@ -20,10 +19,9 @@ const (
 // useKube makes the API server an input.
 func (n *Node) useKube(c Config) {
 	n.kube = kube.NewNode(kube.Config{
-		API: c.API, Name: n.name, Selection: c.Selection, Pods: n.pods, Jitter: rand.Float64, Now: time.Now,
-		Updated: n.Hint,
-		Report:  func(source string, took time.Duration, err error) { n.metrics.Observe(source, took, err, time.Now()) },
-		Absent:  n.metrics.Absent,
+		API: c.API, Name: n.name, Selection: c.Selection, Book: n.book, Jitter: rand.Float64, Now: time.Now,
+		Report: func(source string, took time.Duration, err error) { n.metrics.Observe(source, took, err, time.Now()) },
+		Absent: n.metrics.Absent,
 		LeftOut: func(driverName string) {
 			n.log.Warn("a driver has more slices or devices than are kept: the rest is left out", "driver", driverName)
 		},
@@ -43,10 +41,10 @@ func (n *Node) followKube(ctx context.Context, following *sync.WaitGroup) {
 	following.Go(func() { n.kube.FollowNominated(ctx, n.conditional.Load) })
 }
 
-// wantClaims asks the API server for the claims of an answer and of the node's pods, and waits a
-// moment for them.
-func (n *Node) wantClaims(ctx context.Context, view *podresources.View) {
-	n.kube.Want(view.Allocations, n.resolver.Resolve(n.facts(view), view.Allocations).Wanted)
+// wantClaims asks the API server for the claims of the node's pods, and waits a moment for them.
+func (n *Node) wantClaims(ctx context.Context) {
+	held, _ := n.book.Holds(time.Now(), time.Time{})
+	n.kube.Want(held.Wanted)
 	wait := claimWait
 	if !n.claimsAsked {
 		wait, n.claimsAsked = firstClaimWait, true

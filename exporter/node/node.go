@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
 
@@ -81,41 +82,38 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 // Node is what is known of one node. Observe is called by one goroutine and Describe by one, which
 // may be another; all other methods are safe for concurrent use.
 type Node struct {
-	name     string
-	client   *podresources.Client
-	observer podresources.Observer
-	cgroups  *podresources.Cgroups
-	changes  *podresources.ChangeLog
-	cdi      *inventory.CDI
-	file     *inventory.File // nil: none
-	kube     *kube.Node      // nil: the API server is not asked
-	pods     *podresources.PodSet
-	podsAPI  *podresources.PodsClient
-	podWatch *podresources.PodWatch
-	hints    chan struct{}
-	metrics  Metrics
-	log      *slog.Logger
+	name    string
+	client  *podresources.Client
+	book    *holders.Book // who holds what
+	asker   holders.Asker
+	cgroups *podresources.Cgroups
+	cdi     *inventory.CDI
+	file    *inventory.File // nil: none
+	kube    *kube.Node      // nil: the API server is not asked
+	podsAPI *podresources.PodsClient
+	hints   chan struct{}
+	metrics Metrics
+	log     *slog.Logger
 
 	passthrough atomic.Bool                    // a device is handed to a guest as it is
 	conditional atomic.Bool                    // the inventory has devices with binding conditions
 	attachments attachments                    // the devices that are interfaces of pods
-	holders     holders                        // who holds which device
+	processes   processes                      // of the pods that hold devices
 	paths       pciPaths                       // where PCI devices are
 	vendors     atomic.Pointer[map[string]int] // how many devices of each could be read
 
-	podState func(uid string) podresources.State // reads the pod's cgroup
-	resolver podresources.Resolver
+	podState func(uid string) podresources.CgroupState // reads the pod's cgroup
 
 	podsServed  bool // CheckPods succeeded
 	claimsAsked bool // the API server was asked for claims before; of the goroutine of Observe
 
-	claims atomic.Pointer[map[podresources.Claim]podresources.ClaimFacts] // of the file
-
 	// The following fields belong to the goroutine of Describe.
-	listed    driver.Inventory                // of the file
-	reader    *driver.Worker[*contents]       // of the file
-	gone      *driver.Worker[map[string]bool] // which pods' cgroups are
-	before    driver.Inventory                // the inventory at the last call
+	listed    driver.Inventory          // of the file
+	reader    *driver.Worker[*contents] // of the file
+	claims    bool                      // the file has claims
+	dates     holders.Dates
+	view      podresources.View // of the last call
+	before    driver.Inventory  // the inventory at the last call
 	cdiIDs    map[driver.ID]cdiDevice
 	plugin    pluginDevices
 	cpus      cpuSets
@@ -133,20 +131,18 @@ func New(c Config) (*Node, error) {
 	n := &Node{
 		name: c.Name, client: client, metrics: c.Metrics, log: c.Log,
 		cgroups: podresources.NewCgroups(c.Sysfs, time.Now),
-		changes: &podresources.ChangeLog{},
 		cdi:     inventory.NewCDI(c.CDI, c.Sysfs),
-		pods:    &podresources.PodSet{},
 		hints:   make(chan struct{}, 1),
 		cdiIDs:  map[driver.ID]cdiDevice{},
 		drivers: podresources.NewDrivers(c.KubeletRoot, time.Now),
 
 		attachments: attachments{processes: podresources.NewPodProcesses(c.Procfs, time.Now)},
-		holders:     holders{members: podresources.NewPodMembers(c.Procfs, time.Now)},
+		processes:   processes{members: podresources.NewPodMembers(c.Procfs, time.Now)},
 	}
-	n.holders.cgroup = n.cgroups.Folder
+	n.book = holders.NewBook(c.EmptyGrace, n.Hint)
+	n.processes.cgroup = n.cgroups.Folder
 	n.podState = n.cgroups.State
 	n.cgroups.Report, n.cdi.Report, n.drivers.Report = n.reading("cgroups"), n.reading("cdi"), n.reading("drivers")
-	n.gone = driver.NewReader[map[string]bool]("read pods' cgroups", n.reading("cgroups"))
 	n.plugin = pluginDevices{
 		sysfs: c.Sysfs, reader: driver.NewReader[inventory.PluginDevice]("find an interface", n.reading("interfaces")),
 	}
@@ -161,15 +157,7 @@ func New(c Config) (*Node, error) {
 		n.Close()
 		return nil, &ConfigError{"PodsSocket", err}
 	}
-	n.podWatch = podresources.NewPodWatch(n.Hint, n.changes)
-	n.observer = podresources.Observer{
-		Lister:  client,
-		Keeper:  n.keeper(c),
-		Limiter: &podresources.Limiter{Jitter: rand.Float64},
-		Changes: n.changes,
-		Pods:    n.podWatch,
-		Now:     time.Now,
-	}
+	n.asker = n.newAsker(c)
 	if c.InventoryFile != "" {
 		if err := n.useFile(c.InventoryFile); err != nil {
 			n.Close()
@@ -190,26 +178,26 @@ func (n *Node) reading(name string) func(took time.Duration, err error) {
 	return func(took time.Duration, err error) { n.metrics.ObserveReader(name, took, err, time.Now()) }
 }
 
-func (n *Node) keeper(c Config) *podresources.Keeper {
+func (n *Node) newAsker(c Config) holders.Asker {
 	logs := podresources.NewPodLogs(c.PodLogs, n.reading("podlogs"))
-	states := driver.NewReader[podresources.State]("read a pod's cgroup", n.reading("cgroups"))
-	return &podresources.Keeper{
-		Grace: c.EmptyGrace,
-		PodState: func(uid string) podresources.State {
-			state, err := states.Do(context.Background(), driver.ReadWait, func(context.Context) (podresources.State, error) {
-				return n.podState(uid), nil
+	type states = map[string]podresources.CgroupState
+	reader := driver.NewReader[states]("read pods' cgroups", n.reading("cgroups"))
+	return holders.Asker{
+		Lister: n.client, Limiter: &podresources.Limiter{Jitter: rand.Float64}, Book: n.book, UID: logs.UID,
+		Cgroups: func(uids []string) states {
+			read, err := reader.Do(context.Background(), driver.ReadWait, func(context.Context) (states, error) {
+				out := make(states, len(uids))
+				for _, uid := range uids {
+					out[uid] = n.podState(uid)
+				}
+				return out, nil
 			})
 			if err != nil {
-				return podresources.StateUnknown
+				return nil // it hangs, which was reported
 			}
-			return state
+			return read
 		},
-		PodUID: func(pod podresources.Pod, now time.Time) string {
-			if uid := n.pods.UID(pod); uid != "" {
-				return uid
-			}
-			return logs.UID(pod, now)
-		},
+		Now: time.Now,
 	}
 }
 
@@ -230,11 +218,11 @@ func (n *Node) Close() {
 func (n *Node) Watch(ctx context.Context) {
 	var watching sync.WaitGroup
 	watching.Go(func() {
-		n.report(ctx, "pods' cgroups", n.cgroups.Watch(ctx, n.changed))
+		n.notWatching(ctx, "pods' cgroups", n.cgroups.Watch(ctx, n.book.Changed))
 	})
 	watching.Go(func() {
-		n.report(ctx, "CDI specs", n.cdi.Watch(ctx, func(at time.Time, gone bool, names []string) {
-			n.changed(podresources.Change{At: at, Gone: gone, CDI: names})
+		n.notWatching(ctx, "CDI specs", n.cdi.Watch(ctx, func(at time.Time, gone bool, names []string) {
+			n.book.Changed(podresources.Change{At: at, Gone: gone, CDI: names})
 		}))
 	})
 	watching.Go(func() { n.followPods(ctx) })
@@ -245,16 +233,10 @@ func (n *Node) Watch(ctx context.Context) {
 	watching.Wait()
 }
 
-func (n *Node) report(ctx context.Context, what string, err error) {
+func (n *Node) notWatching(ctx context.Context, what string, err error) {
 	if err != nil && ctx.Err() == nil {
 		n.log.WarnContext(ctx, "not watching: the times of ownership changes come from polling", "what", what, "err", err)
 	}
-}
-
-// changed records a change and sends a hint.
-func (n *Node) changed(c podresources.Change) {
-	n.changes.Add(c)
-	n.Hint()
 }
 
 // Hints returns a channel that has a value when ownership may have changed.
@@ -268,38 +250,45 @@ func (n *Node) Hint() {
 	}
 }
 
-// Observe asks the kubelet who holds what, unless it was asked too recently, and returns what is
-// believed: if it fails, the last known, with the error.
+// Observe asks the kubelet who holds what, unless it was asked too recently, and the API server for
+// what it wants to know besides. Where it fails, what is known remains.
 func (n *Node) Observe(ctx context.Context) (podresources.Observation, error) {
-	o, err := n.observer.Observe(ctx)
-	if o.Asked && err == nil {
-		n.pods.Forget(o.View.Allocations)
-	}
+	o, err := n.asker.Observe(ctx)
 	if n.kube != nil && o.Asked {
-		n.wantClaims(ctx, &o.View)
+		n.wantClaims(ctx)
 	}
 	return o, err
 }
 
-// Describe returns the allocations of the view completed by what is known of claims and pods, and
-// the hardware of the node's devices, the allocated ones among them. The view is not changed.
-func (n *Node) Describe(view podresources.View) ([]podresources.Allocation, driver.Inventory) {
+// Describe returns who holds what by all that is known of pods and claims, and the hardware of the
+// node's devices, the held ones among them.
+func (n *Node) Describe() (podresources.View, driver.Inventory) {
+	now := time.Now()
+	allocations, all, signs := n.describe(now)
+	n.view = n.dates.Date(allocations, signs, now)
+	n.passthrough.Store(hasPassthrough(n.view.Allocations, all, n.plugin.sysfs))
+	n.conditional.Store(hasConditional(all))
+	vendors := vendorsOf(all)
+	n.vendors.Store(&vendors)
+	n.attachments.update(n.view.Allocations, all)
+	n.processes.update(n.view.Allocations, all)
+	return n.view, all
+}
+
+// describe returns the allocations, the inventory, and the times at which holds may have begun or
+// ended since the last view.
+func (n *Node) describe(now time.Time) ([]podresources.Allocation, driver.Inventory, holders.Signs) {
 	if n.file != nil {
 		n.readFile(driver.ReadWait)
 	}
 	n.metrics.RejectTotal("cdi", n.cdi.Rejected())
-	now := time.Now()
-	allocations := n.resolve(&view, now)
+	held, signs := n.book.Holds(now, n.view.At)
+	n.report(&held, now)
+	allocations := n.withPending(n.withClaimUIDs(held.Allocations))
 	listed := n.withoutDrivers(n.withHeld(allocations, n.slices()))
 	allocations, all := n.plugin.identify(allocations, n.withRules(n.withCDI(allocations, listed, now)), now)
 	allocations, all = n.cpus.complete(withPieces(allocations, all), all, now)
-	n.passthrough.Store(hasPassthrough(allocations, all, n.plugin.sysfs))
-	n.conditional.Store(hasConditional(all))
-	vendors := vendorsOf(all)
-	n.vendors.Store(&vendors)
-	n.attachments.update(allocations, all)
-	n.holders.update(allocations, all)
-	return allocations, all
+	return allocations, all, signs
 }
 
 // Passthrough reports whether a device was handed to a guest as it is (vfio) at the last Describe.
@@ -320,5 +309,5 @@ func (n *Node) Attachments() []driver.Attachment { return n.attachments.current(
 // Holders returns the pods that hold, now and without admin access, a device for which asked is
 // true, with their processes.
 func (n *Node) Holders(asked func(*driver.Hardware) bool) []driver.PodProcesses {
-	return n.holders.of(asked)
+	return n.processes.of(asked)
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 )
@@ -112,12 +113,13 @@ bus/pci/devices/0000:02:00.0/driver -> ../../drivers/vfio-pci
 	} {
 		id := driver.ID{Driver: "d", Pool: "p", Device: "gpu"}
 		n.listed = driver.Inventory{id: {Hardware: driver.Hardware{Kind: tc.kind, PCI: tc.pci}}}
-		var view podresources.View
+		var allocations []podresources.Allocation
 		if tc.held {
-			view.Allocations = []podresources.Allocation{jointest.Allocation("gpu", "claim", "pod")}
-			view.Allocations[0].Device = id
+			allocations = append(allocations, jointest.Allocation("gpu", "claim", "pod"))
+			allocations[0].Device = id
 		}
-		n.Describe(view)
+		answer(n, append(allocations, jointest.Allocation("other", "other", "other"))...)
+		n.Describe()
 		if got := n.Passthrough(); got != tc.expected {
 			t.Errorf("%s: %v", tc.name, got)
 		}
@@ -129,7 +131,7 @@ func TestConditional(t *testing.T) {
 	n := newTestNode(t, Config{})
 	for _, is := range []bool{false, true} {
 		n.listed = driver.Inventory{{Device: "gpu"}: {}, {Device: "fabric"}: {Conditional: is}}
-		n.Describe(podresources.View{})
+		n.Describe()
 		if got := n.conditional.Load(); got != is {
 			t.Errorf("with a device that has binding conditions, %v: %v", is, got)
 		}
@@ -150,7 +152,7 @@ func TestListed(t *testing.T) {
 		{Device: "remote"}: {Hardware: gpu}, {Device: "guest"}: {Hardware: guest, Local: true},
 		{Device: "part"}: {Hardware: part, Local: true}, {Device: "gone"}: {Hardware: gpu, Local: true, DriverGone: true},
 	}
-	n.Describe(podresources.View{})
+	n.Describe()
 	if n.Listed("nvidia") != 2 || n.Listed("amd") != 0 {
 		t.Errorf("%d devices of NVIDIA, %d of AMD, want 2 and 0", n.Listed("nvidia"), n.Listed("amd"))
 	}
@@ -180,22 +182,23 @@ func TestWithoutDrivers(t *testing.T) {
 	}
 }
 
-// What is known of a device stays while it is held, even if nobody lists it for a while; what is
-// listed again is what counts.
+// What is known of a device stays while it is held, even if nobody lists it for a while, and is
+// then marked as unlisted; what is listed again is what counts.
 func TestWithHeld(t *testing.T) {
 	n := &Node{}
 	held, free := driver.ID{Driver: "d", Device: "held"}, driver.ID{Driver: "d", Device: "free"}
 	holders := []podresources.Allocation{{Device: held}, {Device: driver.ID{Driver: "d", Device: "never listed"}}}
 	uuid := func(s string) driver.Entry { return driver.Entry{Hardware: driver.Hardware{UUID: s}} }
 	full := driver.Inventory{held: uuid("1"), free: uuid("2")}
+	left := driver.Entry{Hardware: driver.Hardware{UUID: "1"}, Unlisted: true}
 	for i, step := range []struct {
 		holders      []podresources.Allocation
 		listed, want driver.Inventory
 	}{
 		{holders, nil, nil},
 		{holders, full, full},
-		{holders, nil, driver.Inventory{held: uuid("1")}},
-		{holders, driver.Inventory{free: uuid("2")}, full},
+		{holders, nil, driver.Inventory{held: left}},
+		{holders, driver.Inventory{free: uuid("2")}, driver.Inventory{held: left, free: uuid("2")}},
 		{holders, driver.Inventory{held: uuid("3")}, driver.Inventory{held: uuid("3")}},
 		{nil, nil, nil},
 		{holders, nil, nil},
@@ -293,6 +296,17 @@ func newKubeNode(t *testing.T) (n *Node, server *kubetest.Server, follow func())
 	}
 }
 
+// answer gives the node an answer of the kubelet.
+func answer(n *Node, allocations ...podresources.Allocation) {
+	a := holders.Answer{Asked: time.Now(), Pods: map[podresources.Pod]struct{}{}, Allocations: allocations}
+	for i := range allocations {
+		for _, h := range allocations[i].Holders {
+			a.Pods[h.Pod] = struct{}{}
+		}
+	}
+	n.book.Answered(&a)
+}
+
 // await waits until something is the case.
 func await(t *testing.T, is func() error) {
 	t.Helper()
@@ -320,9 +334,8 @@ func TestNominatedPodHolds(t *testing.T) {
 	n.conditional.Store(true)
 	follow()
 	await(t, func() error {
-		var view podresources.View
-		n.wantClaims(t.Context(), &view)
-		allocations := n.resolve(&view, time.Now())
+		n.wantClaims(t.Context())
+		allocations, _, _ := n.describe(time.Now())
 		if len(allocations) != 1 {
 			return fmt.Errorf("%d allocations, want 1", len(allocations))
 		}
@@ -347,7 +360,7 @@ func TestDeviceTaintRules(t *testing.T) {
 	byRule := driver.Taint{Key: "k", Effect: "NoExecute", Rule: "evacuate"}
 	for _, want := range [][]driver.Taint{{byRule}, nil} {
 		await(t, func() error {
-			_, all := n.Describe(podresources.View{})
+			_, all := n.Describe()
 			if !cmp.Equal(want, all[id].Taints) {
 				return fmt.Errorf("the taints are %v, want %v", all[id].Taints, want)
 			}

@@ -96,20 +96,18 @@ func TestComposite(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := newTestNode(t, Config{Name: "node1", InventoryFile: file})
-	pod := podresources.Pod{Namespace: "team", Name: "trainer"}
-	n.pods.Set(podresources.PodFacts{
-		Pod: pod, UID: "pod-uid", Started: true, Claims: []podresources.PodClaim{{Name: "pair", Claim: "pair"}},
+	n.book.PodChanged(podresources.PodFacts{
+		Pod: podresources.Pod{Namespace: "team", Name: "trainer"}, UID: "pod-uid", Started: true, Claims: []podresources.PodClaim{{Name: "pair", Claim: "pair"}},
 	}, time.Now())
 	held := jointest.Allocation("gpu-0--eth2", "pair", "trainer")
 	held.Device.Driver, held.Device.Pool = "composite.dra.example.io", "composite.dra.example.io-node1-gpu-nic-pair"
 	held.Holders[0].UID = "pod-uid"
-	allocations, all := n.Describe(podresources.View{
-		Allocations: []podresources.Allocation{held}, Listed: map[podresources.Pod]struct{}{pod: {}}, At: time.Now(),
-	})
+	answer(n, held)
+	view, all := n.Describe()
 	joules := driver.Reading{Quantity: driver.Energy, Value: 5}
 	octets := driver.Reading{Quantity: driver.IOBytes, Labels: driver.Labels{"network", "receive"}, Value: 7}
 	result := join.Join(join.Input{
-		View: podresources.View{Allocations: allocations}, Inventory: all,
+		View: view, Inventory: all,
 		Sources: []join.SourceSamples{{Name: "a", Samples: []driver.Sample{
 			jointest.Sample(driver.Hardware{UUID: "GPU-1", PCI: "0000:19:00.0"}, joules),
 			jointest.Sample(driver.Hardware{NetDev: "eth2", PCI: "0000:1a:00.0"}, octets),

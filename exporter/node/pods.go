@@ -23,11 +23,13 @@ func (n *Node) followPods(ctx context.Context) {
 	delay, worked := podsRetry, false
 	for ctx.Err() == nil {
 		begun := time.Now()
-		err := n.podsAPI.Follow(ctx, n.pods, n.podWatch, func() {
+		err := n.podsAPI.Follow(ctx, n.book, func() {
 			server.stop()
+			n.book.Watching(true, time.Now())
 			delay, worked = podsRetry, true
 			n.metrics.Observe(kube.SourcePods, time.Since(begun), nil, time.Now())
 		})
+		n.book.Watching(false, time.Now())
 		if err == nil || ctx.Err() != nil {
 			continue
 		}

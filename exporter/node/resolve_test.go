@@ -18,6 +18,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 	"github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
@@ -69,7 +70,7 @@ func TestClaimsThatTheKubeletDoesNotList(t *testing.T) {
 		"file and Pods API":    {file: true, pods: true, want: both, unresolved: map[string]int{}},
 		"API without Pods API": {api: true, want: both, unresolved: map[string]int{}},
 		"Pods API alone": {pods: true, unresolved: map[string]int{
-			podresources.UnresolvedName: 1, podresources.UnresolvedClaim: 1,
+			holders.UnresolvedName: 1, holders.UnresolvedClaim: 1,
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -82,15 +83,14 @@ func TestClaimsThatTheKubeletDoesNotList(t *testing.T) {
 				cancel()
 				following.Wait()
 			})
-			want := counts(podresources.UnresolvedReasons(), way.unresolved)
+			want := counts(holders.UnresolvedReasons(), way.unresolved)
 			for {
-				o, err := n.Observe(ctx)
-				if err != nil {
+				if _, err := n.Observe(ctx); err != nil {
 					t.Fatal(err)
 				}
-				allocations, _ := n.Describe(o.View)
+				view, _ := n.Describe()
 				var got []string
-				for _, a := range allocations {
+				for _, a := range view.Allocations {
 					for _, h := range a.Holders {
 						got = append(got, strings.Join([]string{
 							a.Claim.Name, a.Device.Device, h.Name + "/" + h.Container + "/" + h.ClaimName,
@@ -189,11 +189,11 @@ func apiOfWays(t *testing.T, dir string, claims []string) *kube.Client {
 // A conflict is logged once, when it has lasted for a while, and again when it comes again.
 func TestConflictsAreLoggedOnce(t *testing.T) {
 	var c conflicts
-	one := podresources.Conflict{Kind: podresources.ConflictDevice, UID: "u"}
+	one := holders.Conflict{Kind: holders.ConflictDevice, UID: "u"}
 	start := time.Unix(1_700_000_000, 0)
 	var got []int
 	for i, there := range []bool{true, true, true, true, false, true, true, true, true} {
-		var now []podresources.Conflict
+		var now []holders.Conflict
 		if there {
 			now = append(now, one)
 		}
@@ -209,19 +209,20 @@ func TestConflictsAreLoggedOnce(t *testing.T) {
 func TestPendingInFile(t *testing.T) {
 	n := newWay(t, &recorded{}, false, true, false)
 	id := driver.ID{Driver: "d.test", Pool: "p", Device: "gpu-0"}
-	view := podresources.View{Allocations: []podresources.Allocation{
+	allocations := []podresources.Allocation{
 		{Claim: podresources.Claim{Namespace: "ns", Name: "gpu-claim"}, Device: id},
 		{Claim: podresources.Claim{Namespace: "ns", Name: "new"}, Device: id},
 		{Claim: podresources.Claim{Namespace: "ns"}, Device: driver.ID{Driver: "vendor.test/gpu", Device: "1"}},
-	}}
-	for i := range view.Allocations {
+	}
+	for i := range allocations {
 		pod := podresources.Pod{Namespace: "ns", Name: "pod"}
-		view.Allocations[i].Holders = []podresources.Holder{{Pod: pod, Container: "c"}}
+		allocations[i].Holders = []podresources.Holder{{Pod: pod, Container: "c"}}
 	}
 	pending := func(n *Node) []bool {
 		var out []bool
-		allocations, _ := n.Describe(view)
-		for _, a := range allocations {
+		answer(n, allocations...)
+		described, _, _ := n.describe(time.Now())
+		for _, a := range described {
 			out = append(out, a.Pending)
 		}
 		return out
@@ -229,7 +230,7 @@ func TestPendingInFile(t *testing.T) {
 	if diff := cmp.Diff([]bool{false, true, false}, pending(n)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if view.Allocations[1].Pending {
+	if allocations[1].Pending {
 		t.Error("the argument is changed")
 	}
 	without := newWay(t, &recorded{}, false, false, false)

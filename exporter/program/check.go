@@ -22,11 +22,13 @@ type checkOptions struct {
 	strict   bool
 	verbose  bool
 	bundle   string
+	device   string
 	settings func() map[string]string // the values of all flags
 }
 
 func (o *checkOptions) add(app *kingpin.Application, c *kingpin.CmdClause) {
 	c.Flag("output", "Format: text or json.").Short('o').Default("text").EnumVar(&o.output, "text", "json")
+	c.Flag("device", "Look at this device alone, and say who holds it and why.").PlaceHolder("DEVICE").StringVar(&o.device)
 	c.Flag("strict", "Fail on warnings too.").BoolVar(&o.strict)
 	c.Flag("verbose", "Print the whole errors.").Short('v').BoolVar(&o.verbose)
 	c.Flag(
@@ -58,7 +60,7 @@ func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, 
 		Name: o.node, Version: version.Version, Node: in.node, Inputs: found, Sources: in.sources,
 		PodResourcesSocket: o.socket, PodsSocket: o.podsSocket, HasInventoryFile: o.inventoryFile != "",
 		IncidentsDir: o.incidentsDir, CheckIncidents: func() error { return archive.Check(o.incidentsDir) },
-		Deadline: sourceDeadline, IdleThreshold: o.idleThreshold,
+		Deadline: sourceDeadline, IdleThreshold: o.idleThreshold, Device: o.check.device,
 	})
 	report := checker.Run(ctx)
 	if o.check.output == "json" {

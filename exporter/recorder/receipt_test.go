@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
@@ -84,13 +85,14 @@ func (m meterOf) play(t *testing.T, load sim.Profile, begin, end time.Duration) 
 	books, r := ledger.New(exportertest.LedgerConfig()), recorder.New(recorder.Config{Interval: time.Second})
 	inventory := driver.Inventory{jointest.ID("gpu-0"): {Hardware: driver.Hardware{UUID: "gpu-0"}}}
 	held := []podresources.Allocation{jointest.Allocation("gpu-0", "claim", "pod")}
+	var dates holders.Dates
 	var changes []podresources.Change
 	var last driver.Reading
 	for at := time.Duration(0); at < end+2*time.Minute; at += time.Second {
 		now := jointest.Start().Add(at)
-		in := join.Input{Inventory: inventory, View: podresources.View{At: now, Watched: true}}
+		var answer []podresources.Allocation
 		if begin <= at && at < end {
-			in.View.Allocations = held
+			answer = held
 		}
 		for _, c := range []struct {
 			at    time.Duration
@@ -100,7 +102,10 @@ func (m meterOf) play(t *testing.T, load sim.Profile, begin, end time.Duration) 
 				changes = append(changes, podresources.Change{At: jointest.Start().Add(c.at), PodUID: "uid-pod", Gone: !c.start})
 			}
 		}
-		in.View.Changes = changes
+		in := join.Input{
+			Inventory: inventory,
+			View:      dates.Date(answer, holders.Signs{At: now, Changes: changes, Watched: true}, now),
+		}
 		if m.refresh == 0 || at%m.refresh == 0 || last.At.IsZero() {
 			last = driver.Reading{Quantity: driver.Energy, Value: 70*at.Seconds() + 630*load.Integral(at), At: now}
 			if m.gauge {

@@ -155,7 +155,7 @@ func (e *explainer) facts(d *ledger.Device) section {
 }
 
 func (e *explainer) heldBy(d *ledger.Device) section {
-	s := section{Title: "Held by", Head: []string{"Claim", "Pods", "Part", "Request", "Consumes"}}
+	s := section{Title: "Held by", Head: []string{"Claim", "Pods", "Why", "Part", "Request", "Consumes"}}
 	for i := range d.Shares {
 		share := &d.Shares[i]
 		part := fmt.Sprintf("%.0f %%, %s", 100*share.Weight, d.Attribution)
@@ -174,6 +174,7 @@ func (e *explainer) heldBy(d *ledger.Device) section {
 		s.Rows = append(s.Rows, []item{
 			{Text: cmp.Or(name, "device plugin"), Claim: name},
 			podsItem(pods),
+			{Text: e.why(share)},
 			{Text: part},
 			{Text: strings.TrimSpace(share.Request + " " + share.ShareID)},
 			{Text: strings.Join(consumed, ", ")},
@@ -181,6 +182,20 @@ func (e *explainer) heldBy(d *ledger.Device) section {
 	}
 	slices.SortFunc(s.Rows, func(a, b []item) int { return CompareNames(a[0].Text, b[0].Text) })
 	return s
+}
+
+// why says why the pods of a share hold it: once if all do for the same reason.
+func (e *explainer) why(share *join.Share) string {
+	var reasons []string
+	for h := range holds(share) {
+		text := h.Hold.Reason.String()
+		if !h.Hold.Since.IsZero() {
+			text += " since " + clock(h.Hold.Since)
+		}
+		reasons = append(reasons, text)
+	}
+	slices.Sort(reasons)
+	return strings.Join(slices.Compact(reasons), "; ")
 }
 
 // podsItem names pods. It links to one that is alone.

@@ -2,12 +2,14 @@ package web
 
 import (
 	"io"
+	"iter"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // Report is a snapshot as /api/v1/snapshot serves it: complete whatever the series limit is,
@@ -87,6 +89,20 @@ type ShareReport struct {
 	// Tolerations of the device's taints, as KEY=VALUE:EFFECT; what matches anything is omitted.
 	Tolerations []string `json:"tolerations,omitempty"`
 	Pods        []string `json:"pods"`
+	// Holds are since when and why each of the pods holds the device.
+	Holds []HoldReport `json:"holds,omitempty"`
+}
+
+// HoldReport is why a pod is taken to hold a device.
+type HoldReport struct {
+	Pod string `json:"pod"` // NAMESPACE/NAME
+	UID string `json:"uid,omitempty"`
+	// Since is omitted where the pod held the device before the exporter started.
+	Since *time.Time `json:"since,omitempty"`
+	// Reason is one of a closed list, in words.
+	Reason string `json:"reason"`
+	// ReasonSince is when that reason began; omitted: with the hold.
+	ReasonSince *time.Time `json:"reasonSince,omitempty"`
 }
 
 // HolderReport is what a claim or a pod has of one device.
@@ -225,7 +241,26 @@ func shareReport(s *join.Share) ShareReport {
 	for _, p := range s.Pods {
 		r.Pods = append(r.Pods, p.Namespace+"/"+p.Name)
 	}
+	for h := range holds(s) {
+		r.Holds = append(r.Holds, HoldReport{
+			Pod: h.Namespace + "/" + h.Name, UID: h.UID, Since: moment(h.Hold.From), Reason: h.Hold.Reason.String(),
+			ReasonSince: moment(h.Hold.Since),
+		})
+	}
 	return r
+}
+
+// holds yields a holder of each pod of a share, if it is known since when and why it holds it.
+func holds(s *join.Share) iter.Seq[*podresources.Holder] {
+	return func(yield func(*podresources.Holder) bool) {
+		for i := range s.Holders {
+			h := &s.Holders[i]
+			again := i > 0 && s.Holders[i-1].Pod == h.Pod && s.Holders[i-1].UID == h.UID
+			if h.Hold != nil && !again && !yield(h) {
+				return
+			}
+		}
+	}
 }
 
 func (n quantityNames) holder(h *ledger.Holder) HolderReport {

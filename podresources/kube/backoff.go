@@ -7,13 +7,6 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// Delays after failures.
-const (
-	firstDelay        = time.Second
-	maxDelay          = time.Minute
-	maxDelayPermanent = 3 * time.Minute // after errors that last until the cluster is changed
-)
-
 // retryDelay computes the delay before the next attempt. The jitter spreads the nodes of a cluster,
 // whose requests fail together while the API server is down.
 type retryDelay struct {

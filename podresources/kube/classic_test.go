@@ -103,15 +103,15 @@ func TestClassicCluster(t *testing.T) {
 			Claim: podresources.Claim{Namespace: "ns", Name: "c"}, Device: driver.ID{Driver: "d.test", Device: "u"},
 			Holders: []podresources.Holder{{Pod: podresources.Pod{Namespace: "ns", Name: "p"}}},
 		}
-		c.node.Want([]podresources.Allocation{held}, podresources.Wanted{})
+		c.want(held)
 		c.node.Wait(t.Context())
 		c.wantDevices(t, "node1/gpu-0")
-		if got := c.node.Claims()[held.Claim].Classic; got == nil || got.Class != "nics" {
+		if got := c.book.known()[held.Claim].Classic; got == nil || got.Class != "nics" {
 			t.Errorf("the claim says %+v", got)
 		}
 		for range 60 {
 			time.Sleep(time.Second)
-			c.node.Want([]podresources.Allocation{held}, podresources.Wanted{})
+			c.want(held)
 		}
 		if got := c.Usage().Gets; got > 4 {
 			t.Errorf("%d gets in a minute of a claim that says all it can", got)

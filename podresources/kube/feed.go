@@ -16,26 +16,17 @@ import (
 
 // Bounds of lists and watches.
 const (
-	pageSize    = 500       // objects of a page; fewer if they are large
-	maxList     = 64 << 20  // bytes of a page
-	maxObjects  = 128 << 10 // of a list
-	maxEvent    = 16 << 20  // bytes of an event or an object of a list; etcd takes objects of 1.5 MiB
-	pageTimeout = 20 * time.Second
-	maxPages    = 4 << 10 // of a list
-	maxEmpty    = 16      // pages of a list without an object
+	pageSize   = 500       // objects of a page; fewer if they are large
+	maxList    = 64 << 20  // bytes of a page
+	maxObjects = 128 << 10 // of a list
+	maxEvent   = 16 << 20  // bytes of an event or an object of a list; etcd takes objects of 1.5 MiB
+	maxPages   = 4 << 10   // of a list
+	maxEmpty   = 16        // pages of a list without an object
 
 	// A watch takes so many events at once, and then so many a second: the server waits.
 	eventBurst = 8 << 10
 	eventRate  = 500
 	eventPause = 100 * time.Millisecond
-
-	// watchTimeout is the shortest duration that a watch requests; with jitter it is up to twice as
-	// long. A watch that has not ended watchGrace after its duration is canceled, since its
-	// connection is dead.
-	watchTimeout = 5 * time.Minute
-	watchGrace   = 30 * time.Second
-	// minWatch is the shortest time between the starts of two watches.
-	minWatch = time.Second
 )
 
 // feed lists the objects of one resource and then watches them. After a failure it retries with a
@@ -54,7 +45,8 @@ type feed struct {
 	jitter func() float64
 	// fill begins a new set of all objects: add receives each once or, after a failure, several
 	// times, and may not keep it; done replaces the previous set, unless the list fails before.
-	fill func() (add func(object json.RawMessage), done func())
+	// The set is of when its first page was asked for.
+	fill func() (add func(object json.RawMessage), done func(asked time.Time))
 	// update receives an object that was added, changed or, if gone, deleted.
 	update func(object json.RawMessage, gone bool)
 	// lost is called when the path is not served.
@@ -130,7 +122,7 @@ func (d *feedDelay) lasted() {
 // large is requested again with half as many objects as arrived, and so are all later ones.
 func (f *feed) list(ctx context.Context) (string, error) {
 	add, done := f.fill()
-	token, objects, empty := "", 0, 0
+	token, objects, empty, asked := "", 0, 0, f.now()
 	for pages := 0; objects <= maxObjects; pages++ {
 		if pages >= maxPages || empty > maxEmpty {
 			return "", fmt.Errorf("list: %w: %d, %d of them empty", errManyPages, pages, empty)
@@ -149,7 +141,7 @@ func (f *feed) list(ctx context.Context) (string, error) {
 			empty++
 		}
 		if token = p.metadata.Continue; token == "" {
-			done()
+			done(asked)
 			return p.metadata.ResourceVersion, nil
 		}
 	}

@@ -270,7 +270,7 @@ func testFeed(answer func(query url.Values) io.Reader) *feed {
 		}),
 		jitter: func() float64 { return 0 }, now: time.Now, lost: func() {}, slowed: func() {}, bounds: testBounds(), limit: pageSize,
 		path:   func(context.Context) (string, url.Values, error) { return "/objects", nil, nil },
-		fill:   func() (func(json.RawMessage), func()) { return func(json.RawMessage) {}, func() {} },
+		fill:   func() (func(json.RawMessage), func(time.Time)) { return func(json.RawMessage) {}, func(time.Time) {} },
 		update: func(json.RawMessage, bool) {},
 		report: func(time.Duration, error) {},
 	}
@@ -351,8 +351,8 @@ func TestLargePages(t *testing.T) {
 			})
 			got := map[string]bool{}
 			complete := false
-			f.fill = func() (func(json.RawMessage), func()) {
-				return func(raw json.RawMessage) { got[nameOf(raw)] = true }, func() { complete = true }
+			f.fill = func() (func(json.RawMessage), func(time.Time)) {
+				return func(raw json.RawMessage) { got[nameOf(raw)] = true }, func(time.Time) { complete = true }
 			}
 			version, err := f.list(t.Context())
 			if !errors.Is(err, tc.err) || complete != (tc.err == nil) {
@@ -375,8 +375,8 @@ func TestMalformedLists(t *testing.T) {
 		`{"metadata":{"continue":5}}`, `{"items":[{}]]`,
 	} {
 		f := testFeed(func(url.Values) io.Reader { return strings.NewReader(answer) })
-		f.fill = func() (func(json.RawMessage), func()) {
-			return func(json.RawMessage) {}, func() { t.Errorf("%q replaces what was known", answer) }
+		f.fill = func() (func(json.RawMessage), func(time.Time)) {
+			return func(json.RawMessage) {}, func(time.Time) { t.Errorf("%q replaces what was known", answer) }
 		}
 		if _, err := f.list(t.Context()); err == nil {
 			t.Errorf("no error of %q", answer)
@@ -384,42 +384,62 @@ func TestMalformedLists(t *testing.T) {
 	}
 }
 
+// The Book is given a list of the pods as of when it was asked for, and changes as of when they
+// arrive.
 func TestPodsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		c.Put(kubetest.Pods, podJSON("mine", "node1", "Running"))
 		c.Put(kubetest.Pods, podJSON("other", "node2", "Running"))
+		asked := time.Now()
 		c.follow(t)
-		synctest.Wait()
-		seen := time.Now()
-		facts := func(name string, ended bool) podresources.PodFacts {
+		facts := func(name string, final bool) podresources.PodFacts {
 			return podresources.PodFacts{
-				Pod: podresources.Pod{Namespace: "ns", Name: name}, UID: "uid-" + name, Seen: seen, Ended: ended, Told: true,
+				Pod: podresources.Pod{Namespace: "ns", Name: name}, UID: "uid-" + name, Final: final,
 				Meta: &podresources.PodMeta{Labels: []string{"label_app", "trainer"}},
 			}
 		}
-		if diff := cmp.Diff(map[string]podresources.PodFacts{"uid-mine": facts("mine", false)}, c.pods.All()); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
+		want := map[string]podresources.PodFacts{"uid-mine": facts("mine", false)}
+		check := func(what string) {
+			t.Helper()
+			synctest.Wait()
+			if diff := cmp.Diff(want, c.book.bound()); diff != "" {
+				t.Errorf("%s: -want +got:\n%s", what, diff)
+			}
 		}
-		before := c.pods.All()
+		check("listed")
+		time.Sleep(time.Second)
 		c.Put(kubetest.Pods, podJSON("mine", "node1", "Succeeded"))
 		c.Put(kubetest.Pods, podJSON("second", "node1", "Pending"))
-		synctest.Wait()
-		want := map[string]podresources.PodFacts{"uid-mine": facts("mine", true), "uid-second": facts("second", false)}
-		if diff := cmp.Diff(want, c.pods.All()); diff != "" {
-			t.Errorf("-want +got:\n%s", diff)
-		}
+		want["uid-mine"], want["uid-second"] = facts("mine", true), facts("second", false)
+		check("changed")
+		time.Sleep(time.Second)
 		c.Delete(kubetest.Pods, "ns", "mine")
-		synctest.Wait()
-		gone := facts("mine", true)
-		gone.Gone = true
-		want["uid-mine"] = gone
-		if diff := cmp.Diff(want, c.pods.All()); diff != "" || len(before) != 1 {
-			t.Errorf("-want +got:\n%s, and what was handed out became %v", diff, before)
+		delete(want, "uid-mine")
+		check("deleted")
+		if len(c.book.listed) != 1 || !c.book.listed[0].Equal(asked) || !c.book.changed.Equal(time.Now()) {
+			t.Errorf("listed at %v, and changed at %v", c.book.listed, c.book.changed)
 		}
-		c.pods.Forget(nil)
-		if got := c.pods.All(); len(got) != 1 {
-			t.Errorf("pods %v after the kubelet's next answer", got)
+	})
+}
+
+// A list is of when its first page was asked for, however long its pages take.
+func TestListIsOfItsFirstPage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := time.Now()
+		f := testFeed(func(query url.Values) io.Reader {
+			time.Sleep(3 * time.Second)
+			if query.Get("continue") == "" {
+				return strings.NewReader(`{"metadata":{"continue":"x"},"items":[]}`)
+			}
+			return strings.NewReader(`{"metadata":{"resourceVersion":"5"},"items":[]}`)
+		})
+		var asked time.Time
+		f.fill = func() (func(json.RawMessage), func(time.Time)) {
+			return func(json.RawMessage) {}, func(at time.Time) { asked = at }
+		}
+		if _, err := f.list(t.Context()); err != nil || !asked.Equal(begun) || time.Since(begun) != 6*time.Second {
+			t.Errorf("asked for %v after the list began, error %v", asked.Sub(begun), err)
 		}
 	})
 }

@@ -26,7 +26,7 @@ func TestClaims(t *testing.T) {
 			allocation("gone", "c", "pod3"),
 		}
 		asked := time.Now()
-		c.node.Want(held, podresources.Wanted{})
+		c.want(held...)
 		c.node.Wait(t.Context())
 		want := map[podresources.Claim]podresources.ClaimFacts{}
 		for claim, device := range map[string]string{"c1": "a", "c2": "b"} {
@@ -36,7 +36,7 @@ func TestClaims(t *testing.T) {
 				}},
 			}
 		}
-		if diff := cmp.Diff(want, c.node.Claims()); diff != "" {
+		if diff := cmp.Diff(want, c.book.known()); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 		if got := c.Usage().Gets; got != 3 {
@@ -45,7 +45,7 @@ func TestClaims(t *testing.T) {
 		// An hour of the same answers each second: 5 s, 10 s, … 10 min for each claim.
 		for range 3600 {
 			time.Sleep(time.Second)
-			c.node.Want(held, podresources.Wanted{})
+			c.want(held...)
 		}
 		if got := c.Usage().Gets; got < 20 || got > 60 {
 			t.Errorf("%d gets in an hour", got)
@@ -53,9 +53,9 @@ func TestClaims(t *testing.T) {
 		// Forgotten with its holder.
 		for range 120 {
 			time.Sleep(time.Second)
-			c.node.Want(held[1:], podresources.Wanted{})
+			c.want(held[1:]...)
 		}
-		if _, known := c.node.Claims()[held[0].Claim]; known {
+		if _, known := c.book.known()[held[0].Claim]; known {
 			t.Error("a claim that the kubelet names no more is remembered")
 		}
 	})
@@ -68,22 +68,19 @@ func TestClaimMadeAnew(t *testing.T) {
 		c := newCluster(t)
 		c.Put(kubetest.Claims, claimJSON("c", "a"))
 		c.follow(t)
-		c.node.Want([]podresources.Allocation{allocation("c", "a", "pod")}, podresources.Wanted{})
+		c.want(allocation("c", "a", "pod"))
 		c.node.Wait(t.Context())
 		c.Put(kubetest.Claims, claimJSON("c", "b"))
 		for range 5 {
-			c.node.Want([]podresources.Allocation{allocation("c", "b", "pod")}, podresources.Wanted{})
+			c.want(allocation("c", "b", "pod"))
 			time.Sleep(time.Second)
 		}
-		if got := c.node.Claims()[podresources.Claim{
-			Namespace: "ns",
-			Name:      "c",
-		}]; len(got.Results) != 1 || got.Results[0].Device.Device != "b" {
+		if got := c.book.known()[claimOfName("c")]; len(got.Results) != 1 || got.Results[0].Device.Device != "b" {
 			t.Errorf("it says %+v", got)
 		}
 		before := c.Usage().Gets
 		for range 600 {
-			c.node.Want([]podresources.Allocation{allocation("c", "other", "pod")}, podresources.Wanted{})
+			c.want(allocation("c", "other", "pod"))
 			time.Sleep(time.Second)
 		}
 		if got := c.Usage().Gets - before; got > 20 {
@@ -99,7 +96,7 @@ func TestClaimOfChangingPods(t *testing.T) {
 		c.Put(kubetest.Claims, claimJSON("c", "a"))
 		c.follow(t)
 		for i := range 600 {
-			c.node.Want([]podresources.Allocation{allocation("c", "a", fmt.Sprint("pod", i))}, podresources.Wanted{})
+			c.want(allocation("c", "a", fmt.Sprint("pod", i)))
 			time.Sleep(time.Second)
 		}
 		if got := c.Usage().Gets; got < 60 || got > 150 {
@@ -122,7 +119,7 @@ func TestPending(t *testing.T) {
 			}
 		}
 		list := func(device string) {
-			c.node.Want([]podresources.Allocation{allocation("c", device, "pod")}, podresources.Wanted{})
+			c.want(allocation("c", device, "pod"))
 		}
 		want("unknown", false)
 		list("a")
@@ -152,7 +149,7 @@ func TestWaitIsBounded(t *testing.T) {
 		c := newCluster(t)
 		c.Fail(func(string, bool) kubetest.Fault { return kubetest.Hang })
 		c.follow(t)
-		c.node.Want([]podresources.Allocation{allocation("c", "a", "pod")}, podresources.Wanted{})
+		c.want(allocation("c", "a", "pod"))
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
 		begun := time.Now()
@@ -180,13 +177,13 @@ func TestClaimBudget(t *testing.T) {
 			held = append(held, allocation(name, fmt.Sprint("d", i), "pod"))
 		}
 		c.follow(t)
-		c.node.Want(held, podresources.Wanted{})
+		c.want(held...)
 		time.Sleep(10 * time.Second)
 		if got := c.Usage().Gets; got < 100 || got > fetchBurst+10*fetchRate+fetchAtOnce {
 			t.Errorf("%d gets in 10 s", got)
 		}
 		time.Sleep(time.Minute)
-		if got := len(c.node.Claims()); got != 500 {
+		if got := len(c.book.known()); got != 500 {
 			t.Errorf("%d of 500 claims are known after a minute", got)
 		}
 	})

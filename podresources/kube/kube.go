@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -13,6 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 )
 
 // The names of the API server's sources in reports.
@@ -27,8 +27,7 @@ type Config struct {
 	API       API
 	Name      string // the node's
 	Selection podresources.Selection
-	// Pods is the set that FollowPods updates.
-	Pods *podresources.PodSet
+	Book      Book // receives all facts of pods and claims
 	// Report receives the outcome of requests by source: the duration of a success, or an error
 	// with a method Reason. It is called concurrently.
 	Report func(source string, took time.Duration, err error)
@@ -38,26 +37,47 @@ type Config struct {
 	// LeftOut is called once for each driver of which slices or devices are left out
 	// because they are beyond a bound. It is called concurrently.
 	LeftOut func(driverName string)
-	// Updated, if not nil, is called when a claim's allocation or reservations, or a wanted pod,
-	// became known or changed. It is called concurrently.
-	Updated func()
 	Jitter  func() float64 // in [0, 1): spreads the requests of many nodes
 	Now     func() time.Time
 }
 
-// Node holds the API server's data about one node: its slices, the claims that its kubelet lists,
-// its pods, those that wait to be bound to it, and the DeviceTaintRules of the cluster. Its cost
-// depends only on that node and on those rules. It is safe for concurrent use. Its methods return
-// known data without requests, so that an API server that fails delays nothing.
+// Book receives what the API server says of pods and claims. It is safe for concurrent use, and may
+// call the Node's methods other than Want. A list is of when it was asked for, and so is an object
+// that was read by its name; an event is of when it arrived.
+type Book interface {
+	// The pods that are bound to the node.
+	podresources.PodSink
+
+	// NominatedListed takes a complete list of the pods that wait to be bound to the node.
+	NominatedListed(pods []podresources.PodFacts, asked time.Time)
+	// NominatedChanged takes what such a pod has become.
+	NominatedChanged(pod podresources.PodFacts, at time.Time)
+	// NominatedGone takes that a pod does not wait any more: it was bound, deleted, or is to be
+	// bound to another node.
+	NominatedGone(uid string, at time.Time)
+
+	// PodRead takes a pod that was wanted.
+	PodRead(pod podresources.PodFacts, asked time.Time)
+	// ClaimRead takes a claim that was wanted; facts.Read is when it was asked for.
+	ClaimRead(claim podresources.Claim, facts podresources.ClaimFacts)
+	// ClaimDeleted takes that there is no such claim. It may never have been read.
+	ClaimDeleted(claim podresources.Claim, asked time.Time)
+	// ClaimForgotten takes that a claim is not read any more, since it is no longer wanted.
+	ClaimForgotten(claim podresources.Claim)
+}
+
+// Node gets the API server's data about one node: its pods, those that wait to be bound to it, and
+// the claims that these and the kubelet name, which it gives to the Book, and its slices and the
+// DeviceTaintRules of the cluster. Its cost depends only on that node and on those rules. It is
+// safe for concurrent use. Its methods return known data without requests, so that an API server
+// that fails delays nothing.
 type Node struct {
 	config   Config
 	versions *negotiator
 	slices   *sliceSet
-	claims   *claimSet
-	lookups  podLookups
+	reader   *reader
 
 	taintRules taintRuleSet
-	nominated  nominatedSet
 
 	mu           sync.Mutex
 	rejectedPods driver.Rejections
@@ -69,19 +89,9 @@ func NewNode(config Config) *Node {
 		config:       config,
 		versions:     newNegotiator(config.API, config.Now),
 		slices:       newSliceSet(config.Name, config.LeftOut),
-		claims:       newClaimSet(),
 		rejectedPods: driver.Rejections{},
-		nominated:    nominatedSet{now: config.Now, pods: map[string]nominatedPod{}},
 	}
-	n.nominated.changed = n.updated
-	n.claims.api, n.claims.versions, n.claims.labels = config.API, n.versions, config.Selection.ClaimLabels
-	n.claims.jitter, n.claims.now = config.Jitter, config.Now
-	n.claims.report = n.reporter(SourceClaims)
-	n.claims.updated = n.updated
-	n.lookups = podLookups{
-		api: config.API, selection: &n.config.Selection, pods: config.Pods, budget: n.claims.budget,
-		jitter: config.Jitter, report: n.claims.report, changed: n.updated, now: config.Now, wake: make(chan struct{}, 1),
-	}
+	n.reader = newReader(&n.config, n.versions, n.reporter(SourceClaims))
 	return n
 }
 
@@ -100,44 +110,27 @@ func (n *Node) FollowSlices(ctx context.Context) {
 	following.Wait()
 }
 
-// updated reports new data that may change the holders.
-func (n *Node) updated() {
-	if n.config.Updated != nil {
-		n.config.Updated()
-	}
-}
+// FollowClaims reads the wanted claims and pods until ctx ends: each by its name, 10 per second
+// with bursts of 64.
+func (n *Node) FollowClaims(ctx context.Context) { n.reader.follow(ctx) }
 
-// FollowClaims reads the claims that the kubelet lists and the pods use, and the wanted pods, until
-// ctx ends: each by its name, 10 per second with bursts of 64.
-func (n *Node) FollowClaims(ctx context.Context) {
-	var following sync.WaitGroup
-	following.Go(func() { n.claims.follow(ctx) })
-	following.Go(func() { n.lookups.follow(ctx) })
-	following.Wait()
-}
-
-// FollowPods updates the set of pods until ctx ends.
+// FollowPods gives the Book the pods of the node until ctx ends.
 func (n *Node) FollowPods(ctx context.Context) {
-	n.podFeed().run(ctx)
+	f := n.podFeed(n.config.Book, podQuery(n.config.Name))
+	f.report = n.reporter(SourcePods)
+	f.run(ctx)
 }
 
-// Want sets the kubelet's list and the claims and pods that are needed in addition to find the
-// holders. They are requested.
-func (n *Node) Want(allocations []podresources.Allocation, wanted podresources.Wanted) {
-	n.claims.want(allocations, wanted.Claims)
-	n.lookups.want(wanted.Pods)
-}
+// Want sets the claims and pods that are needed to find the holders. They are requested.
+func (n *Node) Want(wanted holders.Wanted) { n.reader.setWanted(wanted) }
 
 // Wait waits until all wanted claims have been requested once, requests fail, or ctx ends. After
 // it, claims with admin access are known as such before their first sample.
-func (n *Node) Wait(ctx context.Context) { n.claims.wait(ctx) }
+func (n *Node) Wait(ctx context.Context) { n.reader.wait(ctx) }
 
 // Pending reports whether a response about a wanted claim is expected. It returns true for no
 // longer than requests for all claims take, and false while the API server fails.
-func (n *Node) Pending(claim podresources.Claim) bool { return n.claims.pending(claim) }
-
-// Claims returns the facts of the wanted claims. The map is immutable.
-func (n *Node) Claims() map[podresources.Claim]podresources.ClaimFacts { return n.claims.known() }
+func (n *Node) Pending(claim podresources.Claim) bool { return n.reader.pending(claim) }
 
 // Inventory returns the devices that slices offer to the node, and false if the slices have not
 // been listed yet. It is immutable.
@@ -154,7 +147,7 @@ func (n *Node) Rejected(source string) driver.Rejections {
 		defer n.slices.mu.Unlock()
 		return maps.Clone(n.slices.rejected)
 	case SourceClaims:
-		return n.claims.rejections()
+		return n.reader.rejections()
 	case SourceTaintRules:
 		return n.taintRules.rejections()
 	default:
@@ -172,17 +165,9 @@ type Finding struct {
 }
 
 // Check requests each source once. wanted is called when the pods have been listed.
-func (n *Node) Check(ctx context.Context, allocations []podresources.Allocation,
-	wanted func() podresources.Wanted,
-) []Finding {
-	out := []Finding{n.checkSlices(ctx), {}, {Source: SourcePods}}
-	pods := n.podFeed()
-	_, err := pods.list(ctx)
-	if err != nil {
-		err = withReason(err)
-	}
-	out[2].Text, out[2].Err = fmt.Sprintf("%d of this node", len(n.config.Pods.All())), err
-	n.Want(allocations, wanted())
+func (n *Node) Check(ctx context.Context, wanted func() holders.Wanted) []Finding {
+	out := []Finding{n.checkSlices(ctx), {}, n.checkPods(ctx)}
+	n.Want(wanted())
 	out[1] = n.checkClaims(ctx)
 	return append(out, n.checkTaintRules(ctx))
 }
@@ -202,23 +187,35 @@ func (n *Node) checkSlices(ctx context.Context) Finding {
 	return finding
 }
 
-// checkClaims gets all claims that are due.
-func (n *Node) checkClaims(ctx context.Context) Finding {
-	asked := 0
-	var refused error
-	for {
-		claims, _ := n.claims.due()
-		if len(claims) == 0 {
-			text := fmt.Sprintf("%d of the %d that are held are known", len(n.Claims()), asked)
-			return Finding{Source: SourceClaims, Text: text, Err: refused}
-		}
-		asked += len(claims)
-		no, err := n.claims.fetchAll(ctx, claims)
-		if err != nil {
-			return Finding{Source: SourceClaims, Err: err}
-		}
-		refused = errors.Join(refused, no)
+// countedPods counts the pods of lists.
+type countedPods struct {
+	podresources.PodSink
+	listed int
+}
+
+// PodsListed implements [podresources.PodSink].
+func (c *countedPods) PodsListed(pods []podresources.PodFacts, asked time.Time) {
+	c.listed = len(pods)
+	c.PodSink.PodsListed(pods, asked)
+}
+
+func (n *Node) checkPods(ctx context.Context) Finding {
+	pods := countedPods{PodSink: n.config.Book}
+	_, err := n.podFeed(&pods, podQuery(n.config.Name)).list(ctx)
+	if err != nil {
+		err = withReason(err)
 	}
+	return Finding{Source: SourcePods, Text: fmt.Sprintf("%d of this node", pods.listed), Err: err}
+}
+
+// checkClaims gets all wanted claims.
+func (n *Node) checkClaims(ctx context.Context) Finding {
+	claims, found, refused, err := n.reader.check(ctx)
+	if err != nil {
+		return Finding{Source: SourceClaims, Err: err}
+	}
+	text := fmt.Sprintf("%d of the %d that are held are known", found, claims)
+	return Finding{Source: SourceClaims, Text: text, Err: refused}
 }
 
 func (n *Node) reporter(source string) func(took time.Duration, err error) {
@@ -240,20 +237,14 @@ func (n *Node) sliceFeed(half int) *feed {
 	}
 	f.lost = n.versions.forget
 	f.slowed = n.slices.slowed
-	f.fill = func() (func(json.RawMessage), func()) { return n.slices.fill(half) }
+	f.fill = func() (func(json.RawMessage), func(time.Time)) { return n.slices.fill(half) }
 	f.update = func(object json.RawMessage, gone bool) { n.slices.update(half, object, gone) }
 	return f
 }
 
-func (n *Node) podFeed() *feed {
-	f := n.newPodFeed(n.config.Pods, podQuery(n.config.Name))
-	f.report = n.reporter(SourcePods)
-	return f
-}
-
-// newPodFeed returns a feed of the pods that a query selects, into a store.
-func (n *Node) newPodFeed(store podStore, query url.Values) *feed {
-	pods := &podFeed{pods: store, now: n.config.Now, selection: &n.config.Selection, rejected: n.rejectPod}
+// podFeed returns a feed of the pods that a query selects, into a sink.
+func (n *Node) podFeed(sink podresources.PodSink, query url.Values) *feed {
+	pods := &podFeed{sink: sink, now: n.config.Now, selection: &n.config.Selection, rejected: n.rejectPod}
 	f := n.newFeed()
 	f.path = func(context.Context) (string, url.Values, error) { return podsPath, query, nil }
 	f.fill, f.update = pods.fill, pods.update

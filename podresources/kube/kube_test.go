@@ -17,6 +17,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 )
 
@@ -24,7 +25,7 @@ import (
 type cluster struct {
 	*kubetest.Server
 	node    *Node
-	pods    podresources.PodSet
+	book    *book
 	stop    context.CancelFunc
 	running sync.WaitGroup
 
@@ -38,13 +39,13 @@ type cluster struct {
 
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{Server: kubetest.NewInMemory(), states: map[string]string{}, counts: map[string]int{}}
+	c := &cluster{Server: kubetest.NewInMemory(), book: newBook(), states: map[string]string{}, counts: map[string]int{}}
 	client, err := newClient(&rest.Config{Host: c.URL(), Dial: c.Dial, UserAgent: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.node = NewNode(Config{
-		API: client, Name: "node1", Pods: &c.pods, Report: c.report, Absent: c.absent, Now: time.Now, LeftOut: c.cutOff,
+		API: client, Name: "node1", Book: c.book, Report: c.report, Absent: c.absent, Now: time.Now, LeftOut: c.cutOff,
 		Jitter: func() float64 { return 0 },
 		Selection: podresources.Selection{
 			ClaimLabels: []podresources.Chosen{{Key: "team", Name: "label_team"}},
@@ -197,7 +198,7 @@ func TestFaults(t *testing.T) {
 					}
 					return fault
 				})
-				c.node.Want([]podresources.Allocation{allocation("c", "a", "pod")}, podresources.Wanted{})
+				c.want(allocation("c", "a", "pod"))
 				c.follow(t)
 				time.Sleep(30 * time.Second)
 				for _, source := range []string{SourceSlices, SourceClaims, SourcePods} {
@@ -220,8 +221,8 @@ func TestFaults(t *testing.T) {
 						t.Errorf("%s: %s in the end", source, got)
 					}
 				}
-				if len(c.node.Claims()) != 1 || len(c.pods.All()) != 1 {
-					t.Errorf("claims %v, pods %v", c.node.Claims(), c.pods.All())
+				if len(c.book.known()) != 1 || len(c.book.bound()) != 1 {
+					t.Errorf("claims %v, pods %v", c.book.known(), c.book.bound())
 				}
 			})
 		})
@@ -278,8 +279,12 @@ func TestCheck(t *testing.T) {
 			}
 			return kubetest.None
 		})
-		got := c.node.Check(t.Context(), []podresources.Allocation{allocation("c", "a", "pod")},
-			func() podresources.Wanted { return podresources.Wanted{} })
+		got := c.node.Check(t.Context(), func() holders.Wanted {
+			if len(c.book.bound()) != 1 {
+				t.Error("the pods are not listed before the wanted claims are determined")
+			}
+			return c.book.wanted([]podresources.Allocation{allocation("c", "a", "pod")}, nil)
+		})
 		if len(got) != 4 || got[0].Text != "resource.k8s.io/v1: 1 devices of this node" || got[0].Err != nil ||
 			reasonOf(got[1].Err) != "forbidden" || got[2].Text != "1 of this node" || got[2].Err != nil ||
 			got[3] != (Finding{Source: SourceTaintRules, Text: "resource.k8s.io/v1: 0 rules of the cluster"}) {

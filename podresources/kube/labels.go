@@ -4,15 +4,12 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"time"
 )
 
 const (
 	nodesPath = "/api/v1/nodes/"
 	// maxNode bounds a node object, in bytes.
 	maxNode = 4 << 20
-	// labelsAfter is how long the node's labels are used.
-	labelsAfter = 10 * time.Minute
 )
 
 // followLabels reads the labels of the node when a slice selects nodes by labels (network-attached
@@ -26,7 +23,7 @@ func (n *Node) followLabels(ctx context.Context) {
 	}
 	delay := newRetryDelay(n.config.Jitter)
 	for ctx.Err() == nil {
-		wait := labelsAfter
+		wait := refreshAfter
 		if labels, err := n.labels(ctx); err != nil {
 			wait = delay.next(err)
 		} else {

@@ -30,7 +30,7 @@ func TestNodeLabels(t *testing.T) {
 		c.Put(kubetest.Slices, poolJSON("net", "q", 1, 1, selectsLabel, "far"))
 		c.wantDevices(t, "p/a", "q/far") // the labels are asked for, and the slices listed again
 		c.Put(kubetest.Nodes, nodeJSON("b"))
-		time.Sleep(labelsAfter)
+		time.Sleep(refreshAfter)
 		c.wantDevices(t, "p/a")
 		time.Sleep(10 * time.Hour)
 		if got := c.Usage().Gets; got < 60 || got > 65 {

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 )
 
@@ -26,18 +27,6 @@ func reservedJSON(name, device string, uids ...string) []byte {
 		name, name, reserved, device)
 }
 
-func podRef(name, uid string) podresources.PodRef {
-	return podresources.PodRef{Pod: podresources.Pod{Namespace: "ns", Name: name}, UID: uid}
-}
-
-// usedBy returns a claim that pods use but the kubelet does not list.
-func usedBy(claim string, pods ...podresources.WantedFor) podresources.Wanted {
-	return podresources.Wanted{Claims: map[podresources.Claim][]podresources.WantedFor{{
-		Namespace: "ns",
-		Name:      claim,
-	}: pods}}
-}
-
 // A claim that only a pod's own object names is requested like one that the kubelet lists, soon
 // again while it is not reserved for the pod, and again until the reservation of a pod that ends is
 // removed.
@@ -45,41 +34,39 @@ func TestClaimsOfPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
 		c.follow(t)
-		want := func(seconds int, wanted podresources.Wanted) int {
+		want := func(seconds int, users ...user) int {
 			before := c.Usage().Gets
 			for range seconds {
-				c.node.Want(nil, wanted)
+				c.wantUsed("c", users...)
 				time.Sleep(time.Second)
 			}
 			return c.Usage().Gets - before
 		}
-		reserved := func() map[string]string {
-			return c.node.Claims()[podresources.Claim{Namespace: "ns", Name: "c"}].Reserved
-		}
-		a, b := podresources.WantedFor{PodRef: podRef("pod0", "a")}, podresources.WantedFor{PodRef: podRef("pod1", "b")}
+		reserved := func() map[string]string { return c.book.known()[claimOfName("c")].Reserved }
+		a, b := user{name: "pod0", uid: "a"}, user{name: "pod1", uid: "b"}
 		c.Put(kubetest.Claims, reservedJSON("c", "x", "a"))
-		if got := want(3600, usedBy("c", a)); got < 5 || got > 20 {
+		if got := want(3600, a); got < 5 || got > 20 {
 			t.Errorf("%d gets in an hour", got)
 		}
 		if diff := cmp.Diff(map[string]string{"a": "pod0"}, reserved()); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
-		want(1, usedBy("c", a, b)) // and asked for at once, since the pods are others
+		want(1, a, b) // and asked for at once, since the pods are others
 		c.Put(kubetest.Claims, reservedJSON("c", "x", "a", "b"))
-		if got := want(4, usedBy("c", a, b)); got < 1 || len(reserved()) != 2 {
+		if got := want(4, a, b); got < 1 || len(reserved()) != 2 {
 			t.Errorf("%d gets in 4 s after another pod came: reserved for %v", got, reserved())
 		}
-		if got := want(3600, usedBy("c", a, b)); got > 20 {
+		if got := want(3600, a, b); got > 20 {
 			t.Errorf("%d gets in an hour", got)
 		}
-		b.Ending = true
-		want(2, usedBy("c", a, b))
+		b.ending = true
+		want(2, a, b)
 		c.Put(kubetest.Claims, reservedJSON("c", "x", "a"))
-		if got := want(6, usedBy("c", a, b)); got < 1 || got > 4 || len(reserved()) != 1 {
+		if got := want(6, a, b); got < 1 || got > 4 || len(reserved()) != 1 {
 			t.Errorf("%d gets in 6 s after a pod began to end: reserved for %v", got, reserved())
 		}
 		c.Put(kubetest.Claims, reservedJSON("c", "x"))
-		if got := want(600, usedBy("c", a)); got > 15 {
+		if got := want(600, a); got > 15 {
 			t.Errorf("%d gets in ten minutes of a claim that is not reserved for its pod", got)
 		}
 	})
@@ -90,17 +77,14 @@ func TestClaimsOfPods(t *testing.T) {
 func TestDeletedClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
-		updates := 0
-		c.node.config.Updated = func() { updates++ }
 		c.follow(t)
-		name := podresources.Claim{Namespace: "ns", Name: "c"}
 		ask := func(uid string) (podresources.ClaimFacts, bool) {
-			user := podresources.WantedFor{PodRef: podRef("pod0", uid)}
 			for range 11 { // each answer is read again after 10 s at most
-				c.node.Want(nil, usedBy("c", user))
+				c.wantUsed("c", user{name: "pod0", uid: uid})
 				time.Sleep(time.Second)
 			}
-			facts, known := c.node.Claims()[name]
+			synctest.Wait()
+			facts, known := c.book.known()[claimOfName("c")]
 			return facts, known
 		}
 		if _, known := ask("a"); known {
@@ -110,15 +94,12 @@ func TestDeletedClaim(t *testing.T) {
 		if facts, _ := ask("a"); facts.Deleted || !facts.ReservedFor("a") {
 			t.Errorf("before it is deleted: %+v", facts)
 		}
-		before := updates
 		c.Delete(kubetest.Claims, "ns", "c")
 		deleted := time.Now()
 		facts, _ := ask("a")
-		if !facts.Deleted || facts.ReservedFor("a") || len(facts.Results) != 1 || !facts.Read.After(deleted) {
-			t.Errorf("after it was deleted: %+v", facts)
-		}
-		if updates != before+1 {
-			t.Errorf("%d updates, want 1", updates-before)
+		asked := c.book.deleted[claimOfName("c")]
+		if !facts.Deleted || facts.ReservedFor("a") || len(facts.Results) != 1 || !asked.After(deleted) {
+			t.Errorf("after it was deleted: %+v, asked for %v later", facts, asked.Sub(deleted))
 		}
 		c.Put(kubetest.Claims, reservedJSON("c", "y", "b"))
 		if facts, _ = ask("b"); facts.Deleted || !facts.ReservedFor("b") || facts.Results[0].Device.Device != "y" {
@@ -132,8 +113,6 @@ func TestDeletedClaim(t *testing.T) {
 func TestPodLookedUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
-		updates := make(chan struct{}, 10)
-		c.node.config.Updated = func() { updates <- struct{}{} }
 		status := func(name, uid, node string) []byte {
 			return fmt.Appendf(nil, `{"metadata":{"name":%q,"namespace":"ns","uid":%q},
 				"spec":{"nodeName":%q,"resourceClaims":[
@@ -145,58 +124,50 @@ func TestPodLookedUp(t *testing.T) {
 		}
 		c.Put(kubetest.Pods, status("pod", "u", "node1"))
 		c.Put(kubetest.Pods, status("other", "other", "node1"))
-		local := podresources.PodFacts{
-			Pod: podresources.Pod{Namespace: "ns", Name: "pod"}, UID: "u", Started: true,
-			Claims: []podresources.PodClaim{{Name: "mine"}, {Name: "none"}, {Name: "named", Claim: "x"}},
-		}
-		c.pods.Set(local, time.Now())
-		ctx, stop := t.Context(), make(chan struct{})
-		go func() { defer close(stop); c.node.FollowClaims(ctx) }()
-		wanted := podresources.Wanted{Pods: []podresources.WantedPod{{
-			PodRef:    podRef("pod", "u"),
-			NotBefore: time.Now().Add(3 * time.Second),
-		}}}
-		c.node.Want(nil, wanted)
+		c.running.Go(func() { c.node.FollowClaims(t.Context()) })
+		begun := time.Now()
+		wanted := holders.Wanted{Pods: []holders.WantedPod{wantedPod("pod", "u", begun.Add(3*time.Second))}}
+		c.node.Want(wanted)
 		time.Sleep(2 * time.Second)
+		c.node.Want(wanted)
 		if got := c.Usage().Gets; got != 0 {
 			t.Errorf("%d gets before the time", got)
 		}
-		c.node.Want(nil, wanted)
 		time.Sleep(1500 * time.Millisecond)
 		synctest.Wait()
-		if got := c.Usage().Gets; got != 1 || len(updates) != 1 {
-			t.Errorf("%d gets, %d updates", got, len(updates))
-		}
-		facts, _ := c.pods.Get("u")
-		want := local
-		want.Seen, want.Told, want.ExtendedClaim = facts.Seen, true, "ext"
-		want.Claims = []podresources.PodClaim{{Name: "mine", Claim: "mine-1"}, {Name: "named", Claim: "x"}}
-		want.ExtendedUses = []podresources.PodContainer{{Name: "main", Uses: []podresources.ClaimUse{{Request: "q"}}}}
-		if diff := cmp.Diff(want, facts); diff != "" {
+		want := map[string]podresources.PodFacts{"u": {
+			Pod: podresources.Pod{Namespace: "ns", Name: "pod"}, UID: "u", Meta: &podresources.PodMeta{
+				Labels: []string{"label_app", ""},
+			},
+			Claims: []podresources.PodClaim{{Name: "mine", Claim: "mine-1"}}, ExtendedClaim: "ext",
+			ExtendedUses: []podresources.PodContainer{{Name: "main", Uses: []podresources.ClaimUse{{Request: "q"}}}},
+		}}
+		if diff := cmp.Diff(want, c.book.read); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
-		// What the kubelet says next leaves the names out again.
-		local.Running = 1
-		c.pods.Set(local, time.Now())
-		want.Running = 1
-		if facts, _ = c.pods.Get("u"); cmp.Diff(want, facts) != "" {
-			t.Errorf("after the next event: -want +got:\n%s", cmp.Diff(want, facts))
+		if got := c.Usage().Gets; got != 1 || c.book.asked.Sub(begun) != 3*time.Second {
+			t.Errorf("%d gets, the last after %v", got, c.book.asked.Sub(begun))
 		}
-		// One that was deleted or replaced meanwhile is not requested each second.
-		before := c.Usage().Gets
+		c.node.Want(wanted) // by what was known before
+		c.node.Want(holders.Wanted{})
+		time.Sleep(time.Hour)
+		if got := c.Usage().Gets; got != 1 {
+			t.Errorf("%d gets", got)
+		}
+		// One that was deleted or replaced meanwhile is not requested each second, nor is one whose
+		// answer does not suffice.
 		for range 600 {
-			c.node.Want(nil,
-				podresources.Wanted{Pods: []podresources.WantedPod{
-					{PodRef: podRef("gone", "v")},
-					{PodRef: podRef("other", "former")},
-				}})
+			c.node.Want(holders.Wanted{Pods: []holders.WantedPod{
+				wantedPod("gone", "v", time.Time{}), wantedPod("other", "former", time.Time{}), wantedPod("pod", "u", begun),
+			}})
 			time.Sleep(time.Second)
 		}
-		if got := c.Usage().Gets - before; got < 10 || got > 24 {
+		if got := c.Usage().Gets - 1; got < 15 || got > 36 {
 			t.Errorf("%d gets in ten minutes", got)
 		}
-		if len(c.pods.All()) != 1 {
-			t.Errorf("pods %v", c.pods.All())
+		synctest.Wait()
+		if len(c.book.read) != 1 || len(c.book.bound()) > 0 {
+			t.Errorf("read: %v, bound: %v", c.book.read, c.book.bound())
 		}
 	})
 }
@@ -205,11 +176,11 @@ func TestPodLookedUp(t *testing.T) {
 func TestLookupBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
-		wanted := podresources.Wanted{Claims: map[podresources.Claim][]podresources.WantedFor{}}
+		wanted := holders.Wanted{Claims: map[podresources.Claim]holders.WantedClaim{}}
 		for i := range 300 {
 			name := fmt.Sprint("p", i)
-			wanted.Claims[podresources.Claim{Namespace: "ns", Name: name}] = nil
-			wanted.Pods = append(wanted.Pods, podresources.WantedPod{PodRef: podRef(name, name)})
+			wanted.Claims[claimOfName(name)] = holders.WantedClaim{}
+			wanted.Pods = append(wanted.Pods, wantedPod(name, name, time.Time{}))
 		}
 		var claims, pods atomic.Int64
 		c.Fail(func(resource string, _ bool) kubetest.Fault {
@@ -221,9 +192,8 @@ func TestLookupBudget(t *testing.T) {
 			}
 			return kubetest.None
 		})
-		ctx := t.Context()
-		go c.node.FollowClaims(ctx)
-		c.node.Want(nil, wanted)
+		c.running.Go(func() { c.node.FollowClaims(t.Context()) })
+		c.node.Want(wanted)
 		time.Sleep(10 * time.Second)
 		got := claims.Load() + pods.Load()
 		if got < 100 || got > fetchBurst+10*fetchRate+fetchAtOnce || claims.Load() < 10 || pods.Load() < 10 {

@@ -21,15 +21,8 @@ func resourceVersions() []string {
 // ResourceSlices in it.
 const classicVersion = "v1alpha2"
 
-const (
-	// renegotiate is how long a version is used before the served versions are requested again: an
-	// upgrade may add a better one long before it removes the old one.
-	renegotiate = time.Hour
-	// maxDiscovery bounds the answer that lists a group's versions, in bytes.
-	maxDiscovery = 1 << 20
-	// discoveryTimeout bounds that request.
-	discoveryTimeout = 10 * time.Second
-)
+// maxDiscovery bounds the answer that lists a group's versions, in bytes.
+const maxDiscovery = 1 << 20
 
 // negotiator chooses the version of resource.k8s.io. It is safe for concurrent use.
 type negotiator struct {

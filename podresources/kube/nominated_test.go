@@ -12,7 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/podresources"
 	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
 )
 
@@ -36,21 +35,24 @@ func (c *cluster) followNominated(t *testing.T) (needed *atomic.Bool) {
 	return needed
 }
 
-// wantNominated compares the pods that wait to be bound, beside those that are bound.
-func (c *cluster) wantNominated(t *testing.T, bound map[string]podresources.PodFacts, names ...string) {
+// wantNominated compares the pods that wait to be bound.
+func (c *cluster) wantNominated(t *testing.T, uids ...string) {
 	t.Helper()
 	synctest.Wait()
-	got := slices.Sorted(maps.Keys(c.node.WithNominated(bound)))
-	for uid := range bound {
-		got = slices.DeleteFunc(got, func(name string) bool { return name == uid })
+	c.book.mu.Lock()
+	defer c.book.mu.Unlock()
+	if got := slices.Sorted(maps.Keys(c.book.nominated)); !slices.Equal(uids, got) {
+		t.Errorf("pods that wait to be bound: %v, want %v", got, uids)
 	}
-	if !slices.Equal(names, got) {
-		t.Errorf("pods that wait to be bound: %v, want %v", got, names)
+	for uid, pod := range c.book.nominated {
+		if !pod.Nominated {
+			t.Errorf("%s is not marked as nominated", uid)
+		}
 	}
 }
 
-// Pods for which the scheduler has chosen the node are known until they are bound to it, and for a
-// moment after they are gone; nothing is requested before a device of the node needs it.
+// Pods for which the scheduler has chosen the node are known until they are bound to it; nothing is
+// requested before a device of the node needs it.
 func TestNominatedPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -59,45 +61,36 @@ func TestNominatedPods(t *testing.T) {
 		c.Put(kubetest.Pods, nominatedJSON("elsewhere", "node2", ""))
 		c.Put(kubetest.Pods, nominatedJSON("bound", "node1", "node1"))
 		time.Sleep(time.Hour)
-		c.wantNominated(t, nil)
+		c.wantNominated(t)
 		if got := c.Usage().Requests; got != 0 {
 			t.Errorf("%d requests before a device has binding conditions", got)
 		}
 		needed.Store(true)
 		time.Sleep(neededAfter)
-		c.wantNominated(t, nil, "uid-a")
-		c.Put(kubetest.Pods, nominatedJSON("b", "node1", ""))
-		bound := map[string]podresources.PodFacts{"uid-other": {UID: "uid-other"}}
-		c.wantNominated(t, bound, "uid-a", "uid-b")
-		if len(bound) != 1 {
-			t.Errorf("the bound pods were changed: %v", bound)
-		}
-
-		bound["uid-a"] = podresources.PodFacts{UID: "uid-a", Started: true} // the kubelet was first
-		if got := c.node.WithNominated(bound); !got["uid-a"].Started {
-			t.Errorf("the bound pod is %+v", got["uid-a"])
-		}
-		delete(bound, "uid-a")
-		c.Put(kubetest.Pods, nominatedJSON("a", "node1", "node1"))
-		c.wantNominated(t, bound, "uid-a", "uid-b") // until the source of the node's pods has it
-		bound["uid-a"] = podresources.PodFacts{UID: "uid-a"}
-		c.wantNominated(t, bound, "uid-b")
-		delete(bound, "uid-a")
-		c.wantNominated(t, bound, "uid-b")
-
-		c.Delete(kubetest.Pods, "ns", "b")
-		time.Sleep(keepNominated)
-		c.wantNominated(t, bound, "uid-b")
+		c.wantNominated(t, "uid-a")
+		listed := time.Now()
 		time.Sleep(time.Second)
-		c.wantNominated(t, bound)
+		c.Put(kubetest.Pods, nominatedJSON("b", "node1", ""))
+		c.wantNominated(t, "uid-a", "uid-b")
+		time.Sleep(time.Second)
+		c.Put(kubetest.Pods, nominatedJSON("a", "node1", "node1"))
+		c.wantNominated(t, "uid-b")
+		if len(c.book.waiting) != 1 || !c.book.waiting[0].Equal(listed) || !c.book.changed.Equal(time.Now()) {
+			t.Errorf("listed at %v, and changed at %v", c.book.waiting, c.book.changed)
+		}
+		c.Delete(kubetest.Pods, "ns", "b")
+		c.wantNominated(t)
+		if len(c.book.bound()) > 0 {
+			t.Errorf("bound: %v", c.book.bound())
+		}
 		if got := c.state(SourceNominated); got != "up" {
 			t.Errorf("the source is %s", got)
 		}
 	})
 }
 
-// A pod that was seen to be nominated keeps the time at which it was seen first, and one that left
-// while the watch was away is dropped after the next list.
+// A pod that left while the watch was away is dropped by the next list, and that is all that an
+// outage of the API server drops.
 func TestNominatedPodsListedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -105,18 +98,15 @@ func TestNominatedPodsListedAgain(t *testing.T) {
 		for _, name := range []string{"a", "b"} {
 			c.Put(kubetest.Pods, nominatedJSON(name, "node1", ""))
 		}
-		c.wantNominated(t, nil, "uid-a", "uid-b")
-		seen := c.node.WithNominated(nil)["uid-a"].Seen
+		c.wantNominated(t, "uid-a", "uid-b")
 		c.Fail(func(string, bool) kubetest.Fault { return kubetest.Unavailable })
 		time.Sleep(5 * time.Second)
 		c.Delete(kubetest.Pods, "ns", "b")
 		c.Expire()
+		c.wantNominated(t, "uid-a", "uid-b")
 		c.Fail(nil)
 		time.Sleep(time.Minute)
-		c.wantNominated(t, nil, "uid-a")
-		if got := c.node.WithNominated(nil)["uid-a"].Seen; seen.IsZero() || !got.Equal(seen) {
-			t.Errorf("the pod was seen at %v, and then at %v", seen, got)
-		}
+		c.wantNominated(t, "uid-a")
 	})
 }
 
@@ -129,26 +119,16 @@ func TestNominatedPodsForbidden(t *testing.T) {
 		c.Fail(func(string, bool) kubetest.Fault { return kubetest.Forbidden })
 		c.followNominated(t).Store(true)
 		time.Sleep(time.Hour)
-		c.wantNominated(t, nil)
+		c.wantNominated(t)
 		c.wantState(t, SourceNominated, "not used: forbidden")
 		if n := c.Usage().Requests; n < 5 || n > 7 {
 			t.Errorf("%d requests in an hour", n)
 		}
 		c.Fail(nil)
-		time.Sleep(nominatedAfter)
-		c.wantNominated(t, nil, "uid-a")
+		time.Sleep(optionalAfter)
+		c.wantNominated(t, "uid-a")
 		c.wantState(t, SourceNominated, "up")
 	})
-}
-
-func TestTooManyNominatedPods(t *testing.T) {
-	s := nominatedSet{now: time.Now, changed: func() {}, pods: map[string]nominatedPod{}}
-	for i := range maxNominated + 2 {
-		s.Set(podresources.PodFacts{UID: fmt.Sprint("uid-", i)}, time.Time{})
-	}
-	if n := len(s.with(nil)); n != maxNominated {
-		t.Errorf("%d pods are kept", n)
-	}
 }
 
 // The requests for pods that wait to be bound do not depend on the size of the cluster:
@@ -164,7 +144,7 @@ func TestCostOfNominatedPods(t *testing.T) {
 			}
 			c.Put(kubetest.Pods, sized(nominatedJSON("mine", "node1", ""), podSize))
 			time.Sleep(time.Hour)
-			c.wantNominated(t, nil, "uid-mine")
+			c.wantNominated(t, "uid-mine")
 			u = c.Usage()
 		})
 		return u

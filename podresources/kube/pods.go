@@ -11,33 +11,26 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// podFeed updates a set of pods.
+// podFeed gives a sink what lists and watches of pods say.
 type podFeed struct {
-	pods      podStore
+	sink      podresources.PodSink
 	now       func() time.Time
 	selection *podresources.Selection
 	rejected  func(driver.Reason)
-}
-
-// podStore is a set of pods by UID.
-type podStore interface {
-	Replace(pods []podresources.PodFacts, now time.Time)
-	Set(pod podresources.PodFacts, now time.Time)
-	Remove(uid string)
 }
 
 const podsPath = "/api/v1/pods"
 
 func podQuery(node string) url.Values { return url.Values{"fieldSelector": {"spec.nodeName=" + node}} }
 
-func (p *podFeed) fill() (add func(json.RawMessage), done func()) {
+func (p *podFeed) fill() (add func(json.RawMessage), done func(asked time.Time)) {
 	var pods []podresources.PodFacts
 	add = func(raw json.RawMessage) {
-		if facts, ok := p.parse(raw); ok {
+		if facts, ok := p.parse(raw); ok && len(pods) < podresources.MaxPods {
 			pods = append(pods, facts)
 		}
 	}
-	return add, func() { p.pods.Replace(pods, p.now()) }
+	return add, func(asked time.Time) { p.sink.PodsListed(pods, asked) }
 }
 
 func (p *podFeed) update(object json.RawMessage, gone bool) {
@@ -45,9 +38,9 @@ func (p *podFeed) update(object json.RawMessage, gone bool) {
 	switch {
 	case !ok:
 	case gone:
-		p.pods.Remove(facts.UID)
+		p.sink.PodDeleted(facts.UID, p.now())
 	default:
-		p.pods.Set(facts, p.now())
+		p.sink.PodChanged(facts, p.now())
 	}
 }
 

@@ -28,18 +28,18 @@ func cost(t *testing.T, nodes, claims int) (first, second kubetest.Usage) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := newRules(t)
-		held, wanted := loadCluster(c.Server, nodes, claims)
+		held, used := loadCluster(c.Server, nodes, claims)
 		c.follow(t)
 		for second := range 7230 { // not at moments when watches end
 			if second == 3630 {
 				first = c.Usage()
 			}
-			c.node.Want(held, wanted)
+			c.node.Want(c.book.wanted(held, used))
 			time.Sleep(time.Second)
 		}
 		second = c.Usage()
-		if devices, pods := len(c.devices()), len(c.pods.All()); devices != 16 || pods != 32 || len(c.node.Claims()) != 16 {
-			t.Errorf("%d devices, %d pods, %d claims of the node are known", devices, pods, len(c.node.Claims()))
+		if devices, pods := len(c.devices()), len(c.book.bound()); devices != 16 || pods != 32 || len(c.book.known()) != 16 {
+			t.Errorf("%d devices, %d pods, %d claims of the node are known", devices, pods, len(c.book.known()))
 		}
 	})
 	second.Requests -= first.Requests
@@ -59,7 +59,7 @@ func sized(raw []byte, size int) []byte {
 // loadCluster fills a server, and returns what the kubelet of node1 lists, and which other claims
 // its pods use: half of the node's claims each. Objects of other nodes are null: reading them costs
 // bytes.
-func loadCluster(s *kubetest.Server, nodes, claims int) ([]podresources.Allocation, podresources.Wanted) {
+func loadCluster(s *kubetest.Server, nodes, claims int) ([]podresources.Allocation, map[podresources.Claim][]user) {
 	for i := range 32 {
 		name := fmt.Sprint("pod-", i)
 		s.Load(kubetest.Pods, "ns", name, "node1", sized(podJSON(name, "node1", "Running"), podSize))
@@ -86,7 +86,7 @@ func loadCluster(s *kubetest.Server, nodes, claims int) ([]podresources.Allocati
 		s.Load(kubetest.TaintRules, "", name, "", sized(ruleJSON(name, fmt.Sprint("gpu-0-", i), ""), ruleSize))
 	}
 	var held []podresources.Allocation
-	wanted := podresources.Wanted{Claims: map[podresources.Claim][]podresources.WantedFor{}}
+	used := map[podresources.Claim][]user{}
 	for i := range claims {
 		name, device, pod := fmt.Sprint("claim-", i), fmt.Sprint("gpu-", i), fmt.Sprint("pod-", i)
 		if i >= 16 {
@@ -97,13 +97,10 @@ func loadCluster(s *kubetest.Server, nodes, claims int) ([]podresources.Allocati
 		if i%2 == 0 {
 			held = append(held, allocation(name, device, pod))
 		} else {
-			wanted.Claims[podresources.Claim{
-				Namespace: "ns",
-				Name:      name,
-			}] = []podresources.WantedFor{{PodRef: podRef(pod, "uid-"+pod)}}
+			used[claimOfName(name)] = []user{{name: pod, uid: "uid-" + pod}}
 		}
 	}
-	return held, wanted
+	return held, used
 }
 
 // The requests of an exporter do not depend on the size of the cluster: with 5 000 nodes and 100

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
@@ -60,7 +61,7 @@ func sliceQuery(half int, node, version string) url.Values {
 }
 
 // fill begins a new set of all slices of a half.
-func (s *sliceSet) fill(half int) (add func(json.RawMessage), done func()) {
+func (s *sliceSet) fill(half int) (add func(json.RawMessage), done func(asked time.Time)) {
 	s.mu.Lock()
 	node := s.node
 	s.mu.Unlock()
@@ -70,7 +71,7 @@ func (s *sliceSet) fill(half int) (add func(json.RawMessage), done func()) {
 			s.askForLabels()
 		}
 	}
-	return add, func() { s.change(half, func() { s.halves[half] = kept }) }
+	return add, func(time.Time) { s.change(half, func() { s.halves[half] = kept }) }
 }
 
 // update applies the change or deletion of a slice.

@@ -109,13 +109,12 @@ func TestRejected(t *testing.T) {
 		c.Put(kubetest.Pods, podJSON("good", "node1", "Running"))
 		c.Put(kubetest.Pods,
 			[]byte(`{"metadata":{"namespace":"ns","name":"bad"},"spec":{"nodeName":"node1","containers":7}}`))
-		c.node.Want([]podresources.Allocation{allocation("good", "a", "good"), allocation("bad", "b", "bad")},
-			podresources.Wanted{})
+		c.want(allocation("good", "a", "good"), allocation("bad", "b", "bad"))
 		c.follow(t)
 		time.Sleep(time.Second)
 		c.wantDevices(t, "p/a")
-		if len(c.pods.All()) != 1 || len(c.node.Claims()) != 1 {
-			t.Errorf("pods %v, claims %v", c.pods.All(), c.node.Claims())
+		if len(c.book.bound()) != 1 || len(c.book.known()) != 1 {
+			t.Errorf("pods %v, claims %v", c.book.bound(), c.book.known())
 		}
 		got := map[string]driver.Rejections{}
 		for _, source := range []string{SourceSlices, SourceClaims, SourcePods} {

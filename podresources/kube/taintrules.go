@@ -18,14 +18,9 @@ import (
 // SourceTaintRules is the source of the DeviceTaintRules.
 const SourceTaintRules = "taintrules"
 
-const (
-	// maxTaintRules bounds the kept rules, which are those of the whole cluster; each takes some
-	// hundred bytes. Of too many rules, those that arrive first are kept.
-	maxTaintRules = 4096
-	// taintRulesAfter is the time until rules that are not served, or may not be read, are
-	// requested again.
-	taintRulesAfter = 10 * time.Minute
-)
+// maxTaintRules bounds the kept rules, which are those of the whole cluster; each takes some
+// hundred bytes. Of too many rules, those that arrive first are kept.
+const maxTaintRules = 4096
 
 // taintRuleVersions are the versions of resource.k8s.io that may serve DeviceTaintRules, best
 // first: v1 since Kubernetes 1.37, v1beta2 since 1.36, v1alpha3 since 1.33.
@@ -41,14 +36,14 @@ type taintRuleSet struct {
 }
 
 // fill begins a new set of rules.
-func (s *taintRuleSet) fill() (add func(json.RawMessage), done func()) {
+func (s *taintRuleSet) fill() (add func(json.RawMessage), done func(asked time.Time)) {
 	rules := map[string]inventory.TaintRule{}
 	add = func(raw json.RawMessage) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.put(rules, raw)
 	}
-	return add, func() {
+	return add, func(time.Time) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.rules, s.changed = rules, true
@@ -58,7 +53,7 @@ func (s *taintRuleSet) fill() (add func(json.RawMessage), done func()) {
 // clear forgets all rules.
 func (s *taintRuleSet) clear() {
 	_, done := s.fill()
-	done()
+	done(time.Time{})
 }
 
 func (s *taintRuleSet) update(object json.RawMessage, gone bool) {
@@ -171,7 +166,7 @@ func (n *Node) taintRuleFeed() (*feed, *taintRulePath) {
 func (n *Node) FollowTaintRules(ctx context.Context) {
 	for ctx.Err() == nil {
 		n.followTaintRules(ctx)
-		wait := taintRulesAfter - time.Duration(n.config.Jitter()*float64(taintRulesAfter)/2)
+		wait := optionalAfter - time.Duration(n.config.Jitter()*float64(optionalAfter)/2)
 		if !pause(ctx, wait) {
 			return
 		}

@@ -110,11 +110,11 @@ func TestTaintRulesForbidden(t *testing.T) {
 			t.Errorf("in an hour: %v", c.counts)
 		}
 		c.Fail(nil)
-		time.Sleep(taintRulesAfter)
+		time.Sleep(optionalAfter)
 		c.wantRules(t, "a")
 		c.wantState(t, SourceTaintRules, "up")
 		c.Fail(forbidden)
-		time.Sleep(taintRulesAfter)
+		time.Sleep(optionalAfter)
 		c.wantRules(t)
 		c.wantState(t, SourceTaintRules, "not used: forbidden")
 	})

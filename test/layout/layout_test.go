@@ -157,8 +157,10 @@ func TestImports(t *testing.T) {
 			"driver", "exporter/explain", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/node",
 			"exporter/web", "podresources", "podresources/kube",
 		},
-		"exporter/top":  {"exporter/ledger", "exporter/web"},
-		"exporter/node": {"driver", "driver/inventory", "podresources", "podresources/kube"},
+		"exporter/top": {"exporter/ledger", "exporter/web"},
+		"exporter/node": {
+			"driver", "driver/inventory", "podresources", "podresources/holders", "podresources/kube",
+		},
 		"exporter": {
 			"driver", "exporter/exposition", "exporter/join", "exporter/ledger", "exporter/recorder", "podresources",
 		},

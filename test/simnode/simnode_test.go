@@ -17,6 +17,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/driver/inventory"
 	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 	"github.com/dra-exporter/dra-exporter/test/sim"
 	"github.com/dra-exporter/dra-exporter/test/testmain"
@@ -61,7 +62,7 @@ func ask(t *testing.T, n *Node) []podresources.Allocation {
 }
 
 // read returns the inventory and the claims of the node's file.
-func read(t *testing.T, n *Node) (driver.Inventory, podresources.Facts) {
+func read(t *testing.T, n *Node) (driver.Inventory, map[podresources.Claim]podresources.ClaimFacts) {
 	t.Helper()
 	data, err := os.ReadFile(n.path(inventoryPath))
 	if err != nil {
@@ -71,11 +72,11 @@ func read(t *testing.T, n *Node) (driver.Inventory, podresources.Facts) {
 	if err != nil || len(rejectedDevices) > 0 {
 		t.Errorf("slices: %v, %v", err, rejectedDevices)
 	}
-	facts, rejectedClaims, err := kube.ParseClaims(data)
+	claims, rejectedClaims, err := kube.ParseClaims(data)
 	if err != nil || len(rejectedClaims) > 0 {
 		t.Errorf("claims: %v, %v", err, rejectedClaims)
 	}
-	return devices, podresources.Facts{Claims: facts}
+	return devices, claims
 }
 
 func must(t *testing.T, err error) {
@@ -95,8 +96,18 @@ func TestDemoOverTheSocket(t *testing.T) {
 	for _, p := range append(scenario.Standing, scenario.Visits[0].Pod) {
 		must(t, n.StartPod(p))
 	}
-	inventoried, facts := read(t, n)
-	allocations := facts.Resolve(ask(t, n)).Allocations
+	inventoried, claims := read(t, n)
+	book := holders.NewBook(time.Minute, nil)
+	book.ClaimsListed(claims, n.now())
+	answer := holders.Answer{Asked: n.now(), Allocations: ask(t, n), Pods: map[podresources.Pod]struct{}{}}
+	for _, a := range answer.Allocations {
+		for _, h := range a.Holders {
+			answer.Pods[h.Pod] = struct{}{}
+		}
+	}
+	book.Answered(&answer)
+	held, _ := book.Holds(n.now(), time.Time{})
+	allocations := held.Allocations
 
 	type row struct {
 		Pod     podresources.Pod
@@ -210,11 +221,11 @@ func TestSteps(t *testing.T) {
 			must(t, err)
 			return len(files)
 		}
-		_, facts := read(t, n)
+		_, claims := read(t, n)
 		before := n.machine.Total("gpu-0", clock.now).ActiveSeconds
 		clock.now = clock.now.Add(time.Second)
 		got = append(got, state{
-			done, len(facts.Claims), count(cdiPath + "/*.json"), count(burstablePath + "/*.slice/cgroup.events"),
+			done, len(claims), count(cdiPath + "/*.json"), count(burstablePath + "/*.slice/cgroup.events"),
 			count(logsPath + "/*"),
 			len(ask(t, n)), n.machine.Total("gpu-0", clock.now).ActiveSeconds > before,
 		})

@@ -1,0 +1,53 @@
+package node
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Holders are the pods that use a device that is asked for: not administrators, and not guests.
+func TestProcesses(t *testing.T) {
+	id := func(device string) driver.ID { return driver.ID{Driver: "gpu.amd.com", Pool: "node", Device: device} }
+	pod := func(uid string) podresources.Holder {
+		return podresources.Holder{Pod: podresources.Pod{Namespace: "ns", Name: "pod-" + uid}, Container: "c", UID: uid}
+	}
+	inventory := driver.Inventory{}
+	hardware := map[string]driver.Hardware{
+		"gpu0": {PCI: "0000:03:00.0"}, "gpu1": {PCI: "0000:04:00.0"}, "nic": {NetDev: "eth0"},
+		"vfio": {PCI: "0000:05:00.0", Kind: driver.KindPassthrough},
+	}
+	for device, h := range hardware {
+		inventory[id(device)] = driver.Entry{Hardware: h}
+	}
+	h := processes{
+		members: podresources.NewPodMembers(t.TempDir(), time.Now),
+		cgroup:  func(uid string) string { return "cgroup of " + uid },
+	}
+	ask := func() []driver.PodProcesses {
+		return h.of(func(h *driver.Hardware) bool { return h.PCI != "" || h.NetDev == "" })
+	}
+	if got := ask(); got != nil {
+		t.Errorf("before anything is known: %+v", got)
+	}
+	h.update([]podresources.Allocation{
+		{Device: id("gpu0"), Holders: []podresources.Holder{pod("b"), pod("a"), pod("")}},
+		{Device: id("gpu1"), Holders: []podresources.Holder{pod("b"), pod("b")}},
+		{Device: id("gpu1"), Holders: []podresources.Holder{pod("admin")}, Admin: true},
+		{Device: id("nic"), Holders: []podresources.Holder{pod("network")}},
+		{Device: id("vfio"), Holders: []podresources.Holder{pod("guest")}},
+		{Device: id("unknown"), Holders: []podresources.Holder{pod("unknown")}},
+	}, inventory)
+	want := []driver.PodProcesses{
+		{Devices: []driver.Hardware{hardware["gpu0"]}, Cgroup: "cgroup of a"},
+		{Devices: []driver.Hardware{hardware["gpu0"], hardware["gpu1"]}, Cgroup: "cgroup of b"},
+		{Devices: []driver.Hardware{{}}, Cgroup: "cgroup of unknown"}, // the predicate decides
+	}
+	if diff := cmp.Diff(want, ask()); diff != "" {
+		t.Errorf("holders (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,373 @@
+package holders
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Answer is an answer of the kubelet's PodResources service.
+type Answer struct {
+	Asked   time.Time                     // when it was asked for
+	Kubelet podresources.Instance         // which kubelet gave it; empty: unknown
+	Pods    map[podresources.Pod]struct{} // all that it lists, those without devices too
+	// Allocations are what it lists. They must not change. The same slice again costs little.
+	Allocations []podresources.Allocation
+	// UIDs are those of listed pods as the node's files say, for pods of which no object is known.
+	UIDs map[podresources.Pod]string
+	// Cgroups are the states of the pods that [Book.Unsure] returned.
+	Cgroups map[string]podresources.CgroupState
+}
+
+// repeats reports whether the answer says what another one said.
+func (a *Answer) repeats(before *Answer) bool {
+	return a.Kubelet == before.Kubelet && sameMap(a.Pods, before.Pods) && maps.Equal(a.UIDs, before.UIDs) &&
+		len(a.Cgroups) == 0 && (sameSlice(a.Allocations, before.Allocations) || len(a.Allocations)+len(before.Allocations) == 0)
+}
+
+// sameMap reports whether both are the same map, not only equal ones.
+func sameMap[K comparable, V any](a, b map[K]V) bool {
+	return reflect.ValueOf(a).Pointer() == reflect.ValueOf(b).Pointer()
+}
+
+// listedPod is a pod, by its name, as the last answer that lists it has it.
+type listedPod struct {
+	uid     string // empty: unknown
+	kubelet podresources.Instance
+	devices bool // it holds some
+	// A pod that a later answer lacks is kept for a reason, since the first of these answers.
+	kept   podresources.Reason
+	lacked time.Time // zero: the last answer lists it
+	cgroup podresources.CgroupState
+}
+
+// kubelet is what is known of the kubelet that answers.
+type kubelet struct {
+	instance podresources.Instance
+	// ready is when it was asked for the first answer that lists a pod of the API server: static
+	// pods come first. Zero: it may not know these yet.
+	ready time.Time
+}
+
+// unsureOf returns the pods, by UID, of which the state of the cgroup decides who holds what, given
+// an answer that is not taken yet; nil: there is none, all that hold devices are unsure if the
+// kubelet does not answer.
+func (e *Evidence) unsureOf(answer *Answer, answered bool) []string {
+	var uids []string
+	for name, l := range e.listed {
+		uid := e.uidListed(name, l)
+		if uid == "" {
+			continue
+		}
+		lacks := !l.lacked.IsZero()
+		if answer != nil {
+			_, has := answer.Pods[name]
+			lacks = !has
+		}
+		if lacks || !answered && l.devices {
+			uids = append(uids, uid)
+		}
+	}
+	for uid, p := range e.pods {
+		if p.state == Ending && !slices.Contains(uids, uid) {
+			uids = append(uids, uid)
+		}
+	}
+	slices.Sort(uids)
+	return uids
+}
+
+// uidListed returns the UID of a listed pod: as it was when it was listed.
+func (e *Evidence) uidListed(name podresources.Pod, l *listedPod) string {
+	if l.uid != "" {
+		return l.uid
+	}
+	return e.uidOf(name)
+}
+
+// answer takes an answer.
+func (e *Evidence) answer(a *Answer) {
+	if e.kubelet.instance == "" || a.Kubelet != e.kubelet.instance {
+		e.kubelet = kubelet{instance: a.Kubelet}
+	}
+	e.failing = time.Time{}
+	if e.kubelet.ready.IsZero() && e.listsPodOfServer(a) {
+		e.kubelet.ready = a.Asked
+	}
+	e.takeCgroups(a.Cgroups, a.Asked)
+	next := make(map[podresources.Pod]*listedPod, len(a.Pods))
+	for name := range a.Pods {
+		l := &listedPod{uid: e.uidAnswered(a, name), kubelet: a.Kubelet}
+		next[name] = l
+		e.listPod(l, a.Asked)
+	}
+	for i := range a.Allocations {
+		for j := range a.Allocations[i].Holders {
+			if l := next[a.Allocations[i].Holders[j].Pod]; l != nil {
+				l.devices = true
+			}
+		}
+	}
+	kept := map[podresources.Pod]bool{}
+	for name, before := range e.listed {
+		if _, has := a.Pods[name]; has {
+			continue
+		}
+		if l := e.lackPod(name, before, a); l != nil {
+			next[name] = l
+			kept[name] = l.devices
+		}
+	}
+	for uid, p := range e.pods {
+		if p.ends() && p.since.Before(a.Asked) && (next[p.Pod] == nil || next[p.Pod].uid != uid) {
+			e.pods[uid] = p.take(lacked, a.Asked)
+		}
+	}
+	e.allocations = e.withKept(a.Allocations, kept)
+	e.listed, e.given, e.asked = next, a.Allocations, a.Asked
+	e.changeUIDs()
+}
+
+// listPod notes that an answer lists a pod.
+func (e *Evidence) listPod(l *listedPod, asked time.Time) {
+	if p := e.pods[l.uid]; p != nil && p.state == Ended && p.by == lacked && p.since.Before(asked) {
+		again := p.take(listed, asked)
+		e.pods[l.uid] = again.take(factOf(&again.PodFacts), asked)
+	}
+}
+
+// lackPod takes that an answer lacks a pod that was listed; it returns the pod if it is kept all
+// the same.
+func (e *Evidence) lackPod(name podresources.Pod, before *listedPod, a *Answer) *listedPod {
+	uid := e.uidListed(name, before)
+	p := e.pods[uid]
+	if p != nil && p.state.over() {
+		return nil
+	}
+	l := *before
+	l.uid = uid
+	if l.lacked.IsZero() {
+		l.lacked = a.Asked
+	}
+	if cgroup, asked := a.Cgroups[uid]; asked {
+		l.cgroup = cgroup
+	}
+	believed := e.believed(&l, a)
+	switch {
+	case l.cgroup == podresources.CgroupGone:
+	case believed && l.cgroup == podresources.CgroupAlive && (p == nil || !p.ends()):
+		l.kept = podresources.ReasonProcesses
+		return &l
+	case !believed && (l.cgroup == podresources.CgroupAlive || a.Asked.Sub(l.lacked) < e.grace):
+		l.kept = podresources.ReasonRestarted
+		return &l
+	}
+	if p != nil && !(p.state == Ending && p.Running > 0) {
+		e.pods[uid] = p.take(lacked, a.Asked)
+	}
+	return nil
+}
+
+// believed reports whether it proves anything that an answer lacks a pod. A kubelet that has
+// restarted lists static pods first, and the others when it has asked the API server. So the answer
+// must list a pod that is not known to be static: a node that runs any pod of the API server runs
+// the exporter's at least. And the kubelet that gave it must have listed the missing pod before, or
+// have listed a pod of the API server a while ago. A kubelet of which it is not known whether it is
+// the same one proves it by listing such a pod.
+func (e *Evidence) believed(l *listedPod, a *Answer) bool {
+	switch {
+	case !e.listsOthers(a):
+		return false
+	case a.Kubelet == "":
+		return !e.kubelet.ready.IsZero()
+	default:
+		return l.kubelet == a.Kubelet ||
+			!e.kubelet.ready.IsZero() && a.Asked.Sub(e.kubelet.ready) >= kubeletSettles
+	}
+}
+
+// listsOthers reports whether an answer lists a pod that is not known to be static.
+func (e *Evidence) listsOthers(a *Answer) bool {
+	for name := range a.Pods {
+		if uid := e.uidAnswered(a, name); uid == "" || !e.isStatic(uid) {
+			return true
+		}
+	}
+	return false
+}
+
+// listsPodOfServer reports whether an answer lists a pod that comes from the API server: one with a
+// claim, which a static pod can't have, or one whose UID is no hash of a manifest.
+func (e *Evidence) listsPodOfServer(a *Answer) bool {
+	if slices.ContainsFunc(a.Allocations, func(a podresources.Allocation) bool { return !a.ByPlugin() }) {
+		return true
+	}
+	for name := range a.Pods {
+		if uid := e.uidAnswered(a, name); uid != "" && !e.isStatic(uid) {
+			return true
+		}
+	}
+	return false
+}
+
+// uidAnswered returns the UID of a pod that an answer lists, "" where it is unknown.
+func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
+	if uid := a.UIDs[name]; uid != "" {
+		return uid
+	}
+	return e.uidOf(name)
+}
+
+func (e *Evidence) isStatic(uid string) bool {
+	p := e.pods[uid]
+	return podresources.IsStaticUID(uid) || p != nil && p.Static
+}
+
+// noAnswer takes that the kubelet was asked and did not answer. A pod whose cgroup is gone holds
+// nothing; ended reports that there was one.
+func (e *Evidence) noAnswer(cgroups map[string]podresources.CgroupState, at time.Time) (ended bool) {
+	if e.failing.IsZero() {
+		e.failing = at
+	}
+	before := len(e.listed)
+	e.takeCgroups(cgroups, at)
+	return len(e.listed) != before
+}
+
+// takeCgroups takes the states of pods' cgroups, by UID.
+func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at time.Time) {
+	if len(states) == 0 {
+		return
+	}
+	ended := map[podresources.Pod]bool{}
+	for name, l := range e.listed {
+		state, known := states[e.uidListed(name, l)]
+		if !known || l.lacked.IsZero() && e.failing.IsZero() {
+			continue
+		}
+		if state == podresources.CgroupGone ||
+			l.kept == podresources.ReasonProcesses && !l.lacked.IsZero() && state != podresources.CgroupAlive {
+			ended[name] = true
+			continue
+		}
+		after := *l
+		after.cgroup = state
+		e.listed[name] = &after
+	}
+	for name := range ended {
+		if p := e.pods[e.uidListed(name, e.listed[name])]; p != nil && p.state != Ending {
+			e.pods[p.UID] = p.take(lacked, at)
+		}
+		delete(e.listed, name)
+	}
+	for uid, state := range states {
+		if p := e.pods[uid]; p != nil && p.state == Ending && state == podresources.CgroupGone {
+			e.pods[uid] = p.take(cgroupGone, at)
+		}
+	}
+	if len(ended) > 0 {
+		e.allocations, e.filled = without(e.allocations, ended), true
+	}
+}
+
+// withKept returns the allocations of an answer with those of pods that it lacks and that are kept.
+func (e *Evidence) withKept(answered []podresources.Allocation, kept map[podresources.Pod]bool) []podresources.Allocation {
+	maps.DeleteFunc(kept, func(_ podresources.Pod, devices bool) bool { return !devices })
+	if len(kept) == 0 {
+		if sameSlice(answered, e.given) && !e.filled {
+			return e.allocations
+		}
+		e.filled = false
+		return answered
+	}
+	e.filled = true
+	out := slices.Clone(answered)
+	for _, a := range e.allocations {
+		a.Holders = slices.DeleteFunc(slices.Clone(a.Holders), func(h podresources.Holder) bool { return !kept[h.Pod] })
+		if len(a.Holders) == 0 {
+			continue
+		}
+		i := slices.IndexFunc(out, func(o podresources.Allocation) bool { return o.Compare(a) == 0 })
+		if i < 0 {
+			out = append(out, a)
+			continue
+		}
+		out[i].Holders = slices.Concat(out[i].Holders, a.Holders)
+		out[i].SortHolders()
+	}
+	slices.SortFunc(out, podresources.Allocation.Compare)
+	return out
+}
+
+// without returns the allocations without the holders of these pods.
+func without(allocations []podresources.Allocation, pods map[podresources.Pod]bool) []podresources.Allocation {
+	dropped := func(h podresources.Holder) bool { return pods[h.Pod] }
+	kept := make([]podresources.Allocation, 0, len(allocations))
+	for _, a := range allocations {
+		if slices.ContainsFunc(a.Holders, dropped) {
+			a.Holders = slices.DeleteFunc(slices.Clone(a.Holders), dropped)
+		}
+		if len(a.Holders) > 0 {
+			kept = append(kept, a)
+		}
+	}
+	return kept
+}
+
+// changeUIDs gives the holders the UIDs of the listed pods. What was handed out does not change.
+func (e *Evidence) changeUIDs() {
+	shared := true
+	for i := range e.allocations {
+		sharedHolders := true
+		for j, h := range e.allocations[i].Holders {
+			l := e.listed[h.Pod]
+			if l == nil || l.uid == h.UID {
+				continue
+			}
+			if shared {
+				e.allocations, shared = slices.Clone(e.allocations), false
+			}
+			if sharedHolders {
+				e.allocations[i].Holders, sharedHolders = slices.Clone(e.allocations[i].Holders), false
+			}
+			e.allocations[i].Holders[j].UID = l.uid
+		}
+	}
+}
+
+// sameSlice reports whether both slices are of the same memory.
+func sameSlice(a, b []podresources.Allocation) bool {
+	return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0]
+}
+
+// doubts reports whether a pod is kept because the kubelet may not know its pods yet.
+func (e *Evidence) doubts() bool {
+	for _, l := range e.listed {
+		if l.devices && !l.lacked.IsZero() && l.kept == podresources.ReasonRestarted {
+			return true
+		}
+	}
+	return false
+}
+
+// nextChange returns when time alone changes who holds what, or why; zero: never.
+func (e *Evidence) nextChange(now time.Time) time.Time {
+	var next time.Time
+	at := func(t time.Time) {
+		if t.After(now) && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	if !e.failing.IsZero() {
+		at(e.failing.Add(unansweredAfter))
+	}
+	for _, p := range e.pods {
+		if p.state == Waiting && !p.left.IsZero() {
+			at(p.left.Add(keepNominated))
+		}
+	}
+	return next
+}

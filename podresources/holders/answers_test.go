@@ -1,0 +1,440 @@
+package holders
+
+import (
+	stdcmp "cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// grace is that of a book.
+const grace = 60 * time.Second
+
+// node is a book with a clock, a kubelet and pods whose states the test sets, and that is told what
+// exporter/node tells it. A pod's UID, as files say, is its name unless uids has another one; that
+// of the pod called nameless is unknown.
+type node struct {
+	*Book
+	t       testing.TB
+	now     time.Time
+	states  map[string]podresources.CgroupState
+	kubelet podresources.Instance
+	uids    map[string]string // that files tell, by the pod's name
+	others  []string          // pods that the kubelet lists without devices
+	doubts  bool              // the last answer was not believed as a whole
+	hints   int
+}
+
+func newNode(t testing.TB) *node {
+	n := &node{t: t, now: at(0), states: map[string]podresources.CgroupState{}, kubelet: "1", others: []string{"exporter"}}
+	n.Book = NewBook(grace, func() { n.hints++ })
+	return n
+}
+
+// held is an allocation of a device to pods.
+func held(device string, pods ...string) Allocation {
+	a := Allocation{Claim: Claim{Namespace: "ns", Name: "claim-" + device}, Device: deviceNamed(device)}
+	for _, pod := range pods {
+		a.Holders = append(a.Holders, Holder{Pod: Pod{Namespace: "ns", Name: pod}, Container: "main"})
+	}
+	return a
+}
+
+// pluginHeld is a device that a device plugin gave to a pod.
+func pluginHeld(device, pod string) Allocation {
+	a := held(device, pod)
+	a.Claim.Name, a.Device.Pool, a.Device.Driver = "", "", "vendor.test/gpu"
+	return a
+}
+
+// restart makes the kubelet another one, which lists no pod of the API server yet.
+func (n *node) restart() { n.kubelet, n.others = n.kubelet+"'", nil }
+
+func (n *node) cgroups(uids []string) map[string]podresources.CgroupState {
+	out := map[string]podresources.CgroupState{}
+	for _, uid := range uids {
+		out[uid] = n.states[uid]
+	}
+	return out
+}
+
+// answer makes the kubelet answer a question of now, after a while.
+func (n *node) answer(after time.Duration, allocations ...Allocation) {
+	n.now = n.now.Add(after)
+	n.answerTo(n.now, allocations...)
+}
+
+// answerTo makes the kubelet answer a question of a time.
+func (n *node) answerTo(asked time.Time, allocations ...Allocation) {
+	a := Answer{Asked: asked, Kubelet: n.kubelet, Pods: map[Pod]struct{}{}, Allocations: allocations}
+	for i := range allocations {
+		for _, h := range allocations[i].Holders {
+			a.Pods[h.Pod] = struct{}{}
+		}
+	}
+	for _, pod := range n.others {
+		a.Pods[Pod{Namespace: "ns", Name: pod}] = struct{}{}
+	}
+	a.UIDs = map[Pod]string{}
+	for _, pod := range n.Nameless(a.Pods) {
+		if pod.Name != "nameless" {
+			a.UIDs[pod] = stdcmp.Or(n.uids[pod.Name], pod.Name)
+		}
+	}
+	a.Cgroups = n.cgroups(n.Unsure(&a, true))
+	n.doubts = !n.Answered(&a)
+}
+
+// fail makes the kubelet not answer.
+func (n *node) fail(after time.Duration) {
+	n.now = n.now.Add(after)
+	n.NotAnswered(n.cgroups(n.Unsure(nil, false)), n.now)
+}
+
+// quiet looks at cgroups without a question to the kubelet.
+func (n *node) quiet(after time.Duration) {
+	n.now = n.now.Add(after)
+	n.Cgroups(n.cgroups(n.Unsure(nil, true)), n.now)
+}
+
+type holdings = map[string][]string
+
+// held returns the pods by device, each once.
+func (n *node) held() holdings {
+	out := holdings{}
+	held, _ := n.Holds(n.now, time.Time{})
+	for _, a := range held.Allocations {
+		for _, h := range a.Holders {
+			if names := out[a.Device.Device]; !slices.Contains(names, h.Name) {
+				out[a.Device.Device] = append(names, h.Name)
+			}
+		}
+	}
+	return out
+}
+
+// expect compares who holds what: pods by device.
+func (n *node) expect(when string, doubts bool, want holdings) {
+	n.t.Helper()
+	if diff := cmp.Diff(want, n.held()); diff != "" {
+		n.t.Errorf("%s: -want +got:\n%s", when, diff)
+	}
+	if n.doubts != doubts {
+		n.t.Errorf("%s: doubting is %v", when, n.doubts)
+	}
+}
+
+// expectReasons compares why the pods hold what they hold.
+func (n *node) expectReasons(when string, want map[string]podresources.Reason) {
+	n.t.Helper()
+	got := map[string]podresources.Reason{}
+	held, _ := n.Holds(n.now, time.Time{})
+	for _, a := range held.Allocations {
+		for _, h := range a.Holders {
+			got[h.Name] = h.Hold.Reason
+		}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		n.t.Errorf("%s: -want +got:\n%s", when, diff)
+	}
+}
+
+// expectKnown checks until when it is known who holds what.
+func (n *node) expectKnown(when string, want time.Time) {
+	n.t.Helper()
+	if _, signs := n.Holds(n.now, time.Time{}); !signs.At.Equal(want) {
+		n.t.Errorf("%s: it is known until %v, want %v", when, signs.At.Sub(at(0)), want.Sub(at(0)))
+	}
+}
+
+// The kubelet is away, then answers with nothing, then with some of the pods, then in full: what it
+// lacks at first is not believed, of each pod for itself.
+func TestKubeletRestarts(t *testing.T) {
+	n := newNode(t)
+	before := holdings{"gpu-0": {"a", "b"}, "gpu-1": {"nameless"}}
+	n.answer(0, held("gpu-0", "a", "b"), held("gpu-1", "nameless"))
+	n.expect("at first", false, before)
+	n.fail(time.Second)
+	n.expect("away", false, before)
+	n.expectKnown("away", at(0))
+	n.expectReasons("away", map[string]podresources.Reason{
+		"a": podresources.ReasonListed, "b": podresources.ReasonListed, "nameless": podresources.ReasonListed,
+	})
+	n.fail(4 * time.Second)
+	n.expectReasons("away for long", map[string]podresources.Reason{
+		"a": podresources.ReasonNoAnswer, "b": podresources.ReasonNoAnswer, "nameless": podresources.ReasonNoAnswer,
+	})
+	n.restart()
+	n.answer(time.Second)
+	n.expect("empty", true, before)
+	n.fail(time.Second)
+	n.answer(time.Second, held("gpu-1", "nameless"))
+	n.expect("the first pod of the API server", true, before)
+	n.expectReasons("the first pod of the API server", map[string]podresources.Reason{
+		"a": podresources.ReasonRestarted, "b": podresources.ReasonRestarted, "nameless": podresources.ReasonListed,
+	})
+	n.answer(kubeletSettles-1, held("gpu-0", "a"), held("gpu-1", "nameless"))
+	n.expect("and the next one", true, before)
+	n.expectReasons("and the next one", map[string]podresources.Reason{
+		"a": podresources.ReasonListed, "b": podresources.ReasonRestarted, "nameless": podresources.ReasonListed,
+	})
+	n.answer(1, held("gpu-0", "a"), held("gpu-1", "nameless"))
+	n.expect("it knows its pods", false, holdings{"gpu-0": {"a"}, "gpu-1": {"nameless"}})
+	n.expectKnown("it knows its pods", n.now)
+	n.others = []string{"exporter"}
+	n.answer(time.Second)
+	n.expect("the last pods with devices end", false, holdings{})
+}
+
+// Another kubelet's empty answers last. What the cgroups tell of a pod decides how long they are
+// not believed.
+func TestRestartedKubeletListsNothing(t *testing.T) {
+	n := newNode(t)
+	n.answer(0, held("gpu-0", "alive", "unknown"), held("gpu-1", "gone"), held("gpu-2", "nameless"), held("gpu-3", "dies"))
+	n.states = map[string]podresources.CgroupState{
+		"alive": podresources.CgroupAlive, "gone": podresources.CgroupGone, "dies": podresources.CgroupAlive,
+	}
+	n.restart()
+	n.answer(time.Second)
+	first, _ := n.Holds(n.now, time.Time{})
+	names := func() string {
+		return first.Allocations[0].Holders[0].Name + " " + first.Allocations[0].Holders[1].Name
+	}
+	before := names()
+	n.expect("a pod is gone", true, holdings{"gpu-0": {"alive", "unknown"}, "gpu-2": {"nameless"}, "gpu-3": {"dies"}})
+	n.answer(grace - time.Nanosecond)
+	n.expect("within the grace", true, holdings{"gpu-0": {"alive", "unknown"}, "gpu-2": {"nameless"}, "gpu-3": {"dies"}})
+	n.answer(time.Nanosecond)
+	n.expect("the grace is over", true, holdings{"gpu-0": {"alive"}, "gpu-3": {"dies"}})
+	if names() != before {
+		t.Error("what was returned before has changed:", names())
+	}
+	n.states["dies"] = podresources.CgroupGone
+	n.answer(time.Hour)
+	n.expect("a pod dies", true, holdings{"gpu-0": {"alive"}})
+	n.states["alive"] = podresources.CgroupUnknown
+	n.answer(time.Second)
+	n.expect("the last has no processes any more", false, holdings{})
+	n.expectKnown("at last", n.now)
+}
+
+// A kubelet that has listed a pod is believed when it lacks it, whatever other pods it lists, those
+// without devices too (issue 28, fault 2).
+func TestKubeletIsBelieved(t *testing.T) {
+	n := newNode(t)
+	n.answer(0)
+	n.expect("no device is held", false, holdings{})
+	n.answer(time.Second, held("gpu-0", "a"), held("gpu-1", "b"))
+	n.answer(time.Second, held("gpu-1", "b"))
+	n.expect("one of two has ended", false, holdings{"gpu-1": {"b"}})
+	n.answer(time.Second, held("gpu-1", "c"))
+	n.expect("another pod has taken its place", false, holdings{"gpu-1": {"c"}})
+	n.answer(time.Second)
+	n.expect("the last pod with devices has ended", false, holdings{})
+}
+
+// An answer without any pod of the API server proves nothing, whichever kubelet gives it: it may
+// know none.
+func TestAnswerWithoutPodsIsDoubted(t *testing.T) {
+	for name, others := range map[string][]string{"none": nil, "a static one": {"0f9c4a7be2d35168aa5cfe2b0a1d4e37"}} {
+		n := newNode(t)
+		n.answer(0, held("gpu-0", "a"))
+		n.others = others
+		n.answer(time.Second)
+		n.expect(name, true, holdings{"gpu-0": {"a"}})
+		n.answer(grace - 1)
+		n.expect(name+", within the grace", true, holdings{"gpu-0": {"a"}})
+		n.answer(1)
+		n.expect(name+", after the grace", false, holdings{})
+	}
+}
+
+// A pod that a believed answer lacks is kept as long as its cgroup has processes, and not longer:
+// the end is seen without another answer.
+func TestPodWithProcessesIsKept(t *testing.T) {
+	for name, end := range map[string]struct {
+		state podresources.CgroupState
+		see   func(n *node)
+	}{
+		"its cgroup goes":                       {podresources.CgroupGone, func(n *node) { n.answer(time.Second) }},
+		"its processes end":                     {podresources.CgroupUnknown, func(n *node) { n.answer(time.Second) }},
+		"its cgroup goes, without an answer":    {podresources.CgroupGone, func(n *node) { n.fail(time.Second) }},
+		"and without a question":                {podresources.CgroupGone, func(n *node) { n.quiet(time.Second) }},
+		"its processes end, without a question": {podresources.CgroupUnknown, func(n *node) { n.quiet(time.Second) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.answer(0, held("gpu-0", "a"))
+			n.states["a"] = podresources.CgroupAlive
+			for range 3 {
+				n.answer(time.Hour)
+				n.expect("it has processes", false, holdings{"gpu-0": {"a"}})
+				n.expectReasons("it has processes", map[string]podresources.Reason{"a": podresources.ReasonProcesses})
+			}
+			n.states["a"] = end.state
+			end.see(n)
+			n.expect("it has none", false, holdings{})
+		})
+	}
+}
+
+// After a restart of the kubelet without API server, it lists static pods alone: that one of these
+// has a plugin's device proves nothing of the others (issue 28, fault 4).
+func TestStaticPodProvesNothing(t *testing.T) {
+	const static = "0f9c4a7be2d35168aa5cfe2b0a1d4e37"
+	for name, known := range map[string]func(n *node){
+		"by its object": func(n *node) {
+			n.PodChanged(PodFacts{Pod: Pod{Namespace: "ns", Name: "etcd"}, UID: static, Static: true}, n.now)
+		},
+		"by files alone": func(*node) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			known(n)
+			pod := "etcd"
+			if name == "by files alone" {
+				pod = static // the UID that files tell is the name
+			}
+			plugin := pluginHeld("plugin-0", pod)
+			all := holdings{"gpu-0": {"a"}, "gpu-1": {"b"}, "plugin-0": {pod}}
+			n.answer(0, held("gpu-0", "a"), held("gpu-1", "b"), plugin)
+			n.expect("at first", false, all)
+			n.fail(time.Second)
+			n.restart()
+			for range 3 {
+				n.answer(grace/4, plugin)
+				n.expect("without API server", true, all)
+			}
+			n.answer(grace/8, held("gpu-0", "a"), plugin)
+			n.expect("it is back, and one pod is listed", true, all)
+			n.answer(time.Second, held("gpu-0", "a"), held("gpu-1", "b"), plugin)
+			n.expect("both are listed", false, all)
+		})
+	}
+}
+
+// Of a kubelet of which nothing is known but what it lists, an answer is believed that lists a pod
+// of the API server.
+func TestUnknownKubelet(t *testing.T) {
+	n := newNode(t)
+	n.kubelet, n.others = "", nil
+	n.answer(0, held("gpu-0", "a"), held("gpu-1", "b"))
+	n.answer(time.Second, held("gpu-0", "a"))
+	n.expect("it lists another one", false, holdings{"gpu-0": {"a"}})
+	n.answer(time.Second)
+	n.expect("it lists none", true, holdings{"gpu-0": {"a"}})
+	n.answer(grace - 1)
+	n.expect("within the grace", true, holdings{"gpu-0": {"a"}})
+	n.answer(1)
+	n.expect("after the grace", false, holdings{})
+	n.answer(time.Second, held("gpu-0", "a"))
+	n.others = []string{"of-the-server"}
+	n.answer(time.Second)
+	n.expect("it lists one without devices", false, holdings{})
+}
+
+// The kubelet is away, and meanwhile a pod's cgroup goes. An answer that was the same as before the
+// loss is taken as a whole again.
+func TestTheDeadAreDroppedWithoutAnAnswer(t *testing.T) {
+	n := newNode(t)
+	allocations := []Allocation{held("gpu-0", "a", "b"), held("gpu-1", "b")}
+	n.answer(0, allocations...)
+	n.states = map[string]podresources.CgroupState{"b": podresources.CgroupGone}
+	n.fail(time.Hour)
+	n.expect("away", false, holdings{"gpu-0": {"a"}})
+	n.expectKnown("away", n.now)
+	n.fail(time.Second)
+	n.expectKnown("still away", n.now.Add(-time.Second))
+	n.answer(time.Second, allocations...)
+	n.expect("the kubelet lists it again", false, holdings{"gpu-0": {"a", "b"}, "gpu-1": {"b"}})
+}
+
+// What was returned does not change when a UID becomes known, nor does what was given.
+func TestNothingThatWasReturnedChanges(t *testing.T) {
+	n := newNode(t)
+	allocations := []Allocation{held("gpu-0", "nameless"), held("gpu-1", "nameless")}
+	n.answer(0, allocations...)
+	unknown, _ := n.Holds(n.now, time.Time{})
+	n.PodChanged(PodFacts{Pod: Pod{Namespace: "ns", Name: "nameless"}, UID: "u", Started: true}, n.now)
+	n.answer(time.Second, allocations...)
+	known, _ := n.Holds(n.now, time.Time{})
+	if got := unknown.Allocations[0].Holders[0].UID + allocations[0].Holders[0].UID; got != "" {
+		t.Errorf("UID %q of what was returned or given before", got)
+	}
+	if got := known.Allocations[0].Holders[0].UID; got != "u" {
+		t.Errorf("UID %q", got)
+	}
+}
+
+// Whatever happens, every holder was in an answer; a live one goes only by an answer of a kubelet
+// that knows its pods and never while it has processes; one whose cgroup is gone is not kept; no
+// allocation is without holders; and what is doubted is held.
+func TestAnswersProperties(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := newNode(t)
+		pods := []string{"a", "b", "c"}
+		before := map[string]bool{}
+		for range rapid.IntRange(1, 30).Draw(rt, "steps") {
+			for _, pod := range pods {
+				n.states[pod] = rapid.SampledFrom([]podresources.CgroupState{
+					podresources.CgroupUnknown, podresources.CgroupAlive, podresources.CgroupGone,
+				}).Draw(rt, pod)
+			}
+			after := time.Duration(rapid.IntRange(1, 90).Draw(rt, "seconds")) * time.Second
+			var answer []Allocation
+			listed := map[string]bool{}
+			failed, restarted := rapid.Bool().Draw(rt, "failed"), rapid.IntRange(0, 3).Draw(rt, "restarted") == 0
+			switch {
+			case failed:
+				n.fail(after)
+			default:
+				if restarted {
+					n.restart()
+				}
+				for i, pod := range rapid.SliceOfNDistinct(rapid.SampledFrom(pods), 0, 3, rapid.ID).Draw(rt, "holders") {
+					answer = append(answer, held(fmt.Sprintf("gpu-%d", i), pod))
+					listed[pod] = true
+				}
+				n.answer(after, answer...)
+			}
+			now := map[string]bool{}
+			for device, names := range n.held() {
+				if len(names) == 0 {
+					rt.Fatalf("%s is without holders", device)
+				}
+				for _, name := range names {
+					now[name] = true
+				}
+			}
+			for pod := range listed {
+				if !now[pod] {
+					rt.Fatalf("%s is listed and dropped", pod)
+				}
+			}
+			for pod := range now {
+				if !listed[pod] && (!before[pod] || n.states[pod] == podresources.CgroupGone) {
+					rt.Fatalf("%s is kept", pod)
+				}
+			}
+			for pod := range before {
+				if n.states[pod] == podresources.CgroupAlive && !now[pod] {
+					rt.Fatalf("%s lives and is dropped", pod)
+				}
+				if failed && n.states[pod] != podresources.CgroupGone && !now[pod] && listed[pod] {
+					rt.Fatalf("%s is dropped without an answer", pod)
+				}
+			}
+			if !failed && n.doubts && len(now) == len(listed) {
+				rt.Fatal("doubts although all that is held is listed")
+			}
+			before = maps.Clone(now)
+		}
+	})
+}

@@ -1,0 +1,103 @@
+package holders
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Asker asks the kubelet what its pods hold, as often as is allowed and needed, and gives the
+// answers to the book. It is used by one goroutine at a time.
+type Asker struct {
+	Lister  podresources.Lister
+	Limiter *podresources.Limiter
+	Book    *Book
+	// UID returns the UID of a pod as the node's files say, "" where it is unknown; nil: it always is.
+	UID func(pod podresources.Pod, now time.Time) string
+	// Cgroups returns the states of the cgroups of pods, by UID; nil: they are unknown.
+	Cgroups func(uids []string) map[string]podresources.CgroupState
+	Now     func() time.Time
+
+	parsed parsed
+}
+
+// parsed is what an answer says.
+type parsed struct {
+	answer      *v1.ListPodResourcesResponse
+	allocations []podresources.Allocation
+	rejected    driver.Rejections
+	pods        map[podresources.Pod]struct{}
+}
+
+// parse parses an answer, unless it is the same as the one before.
+func (p *parsed) parse(answer *v1.ListPodResourcesResponse) {
+	if p.answer == answer && answer != nil {
+		return
+	}
+	p.answer, p.pods = answer, podresources.ListedPods(answer)
+	p.allocations, p.rejected = podresources.Parse(answer)
+}
+
+// errDoubtful is the error of an answer that is not believed as a whole.
+var errDoubtful = driver.WithReason(driver.ReasonEmptyDisbelieved, errors.New(
+	"list pod resources: the kubelet has restarted, and does not list pods that held devices and may still run"))
+
+// Observe asks the kubelet, unless that is not allowed or not needed. The error says why that
+// failed, or that the answer is not believed of all pods.
+func (k *Asker) Observe(ctx context.Context) (podresources.Observation, error) {
+	asked := k.Now()
+	if k.Book.Quiet(asked) {
+		k.Book.Cgroups(k.cgroups(k.Book.Unsure(nil, true)), asked)
+		return podresources.Observation{}, nil
+	}
+	if !k.Limiter.Allow(asked) {
+		return podresources.Observation{Retry: k.Limiter.Next()}, nil
+	}
+	instance := k.Lister.Instance()
+	answer, err := k.Lister.List(ctx)
+	now := k.Now()
+	k.Limiter.Done(now, err)
+	out := podresources.Observation{Asked: true, Took: now.Sub(asked)}
+	if err != nil {
+		k.Book.NotAnswered(k.cgroups(k.Book.Unsure(nil, false)), asked)
+		return out, err
+	}
+	if k.Lister.Instance() != instance { // it is not known which of the two has answered
+		instance = ""
+	}
+	k.parsed.parse(answer)
+	out.Listed, out.Rejected = k.parsed.allocations, k.parsed.rejected
+	a := Answer{Asked: asked, Kubelet: instance, Pods: k.parsed.pods, Allocations: k.parsed.allocations}
+	a.UIDs = k.uids(a.Pods, now)
+	a.Cgroups = k.cgroups(k.Book.Unsure(&a, true))
+	if !k.Book.Answered(&a) {
+		return out, errDoubtful
+	}
+	return out, nil
+}
+
+// uids returns the UIDs, as the node's files say, of listed pods of which no object is known.
+func (k *Asker) uids(listed map[podresources.Pod]struct{}, now time.Time) map[podresources.Pod]string {
+	if k.UID == nil {
+		return nil
+	}
+	out := map[podresources.Pod]string{}
+	for _, pod := range k.Book.Nameless(listed) {
+		if uid := k.UID(pod, now); uid != "" {
+			out[pod] = uid
+		}
+	}
+	return out
+}
+
+func (k *Asker) cgroups(uids []string) map[string]podresources.CgroupState {
+	if len(uids) == 0 || k.Cgroups == nil {
+		return nil
+	}
+	return k.Cgroups(uids)
+}

@@ -1,0 +1,202 @@
+package holders
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	v1 "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+// listing is a kubelet that answers with pods, or with an error.
+type listing struct {
+	pods     []*v1.PodResources
+	err      error
+	instance podresources.Instance
+	asked    func() // called during a question; nil: nothing happens
+}
+
+func (l *listing) List(context.Context) (*v1.ListPodResourcesResponse, error) {
+	if l.asked != nil {
+		l.asked()
+	}
+	return &v1.ListPodResourcesResponse{PodResources: l.pods}, l.err
+}
+
+func (l *listing) Instance() podresources.Instance { return l.instance }
+
+// holding returns a pod that holds gpu-0 through the claim that all of these pods share.
+func holding(name string) *v1.PodResources {
+	return test.Pod("ns", name, test.Container("main",
+		test.Claim("ns", "claim", test.Device("gpu.example.com", "node1", "gpu-0"))))
+}
+
+// askerTest is an asker of a node whose clock and cgroups the test sets.
+type askerTest struct {
+	Asker
+	listing listing
+	now     time.Time
+	states  map[string]podresources.CgroupState
+}
+
+func newAskerTest(pods ...string) *askerTest {
+	o := &askerTest{now: at(0), states: map[string]podresources.CgroupState{}, listing: listing{instance: "1"}}
+	for _, pod := range pods {
+		o.listing.pods = append(o.listing.pods, holding(pod))
+	}
+	o.Asker = Asker{
+		Lister: &o.listing, Limiter: &podresources.Limiter{}, Book: NewBook(grace, nil),
+		UID: func(pod Pod, _ time.Time) string { return pod.Name + "-uid" },
+		Cgroups: func(uids []string) map[string]podresources.CgroupState {
+			out := map[string]podresources.CgroupState{}
+			for _, uid := range uids {
+				out[uid] = o.states[uid]
+			}
+			return out
+		},
+		Now: func() time.Time { return o.now },
+	}
+	return o
+}
+
+// observe asks a second later. It returns how many containers hold something, and until when that
+// is known.
+func (o *askerTest) observe(t *testing.T) (got podresources.Observation, holders int, known time.Time, err error) {
+	t.Helper()
+	o.now = o.now.Add(time.Second)
+	got, err = o.Observe(t.Context())
+	held, signs := o.Book.Holds(o.now, time.Time{})
+	return got, countHolders(held.Allocations), signs.At, err
+}
+
+func TestAskerKeepsHoldersWhileTheKubeletIsAway(t *testing.T) {
+	o := newAskerTest("a", "b")
+	first, holders, known, err := o.observe(t)
+	if err != nil || holders != 2 || !known.Equal(o.now) || !first.Asked || len(first.Listed) != 1 {
+		t.Fatalf("got %+v, %d holders as of %v, %v, want two as of now", first, holders, known, err)
+	}
+	before := o.now
+	o.listing.err = errors.New("away")
+	if got, holders, known, err := o.observe(t); err == nil || holders != 2 || !known.Equal(before) || !got.Asked {
+		t.Errorf("got %+v, %d holders as of %v, %v, want an error and the two as of before", got, holders, known, err)
+	}
+	// One of two pods that share an allocation is seen to end: it is known now.
+	o.states["a-uid"] = podresources.CgroupGone
+	if got, holders, known, err := o.observe(t); err == nil || holders != 1 || !known.Equal(o.now) {
+		t.Errorf("got %+v, %d holders as of %v, %v, want an error and one as of now", got, holders, known, err)
+	}
+}
+
+func TestAskerDoubtsARestartedKubelet(t *testing.T) {
+	o := newAskerTest("a")
+	if _, _, _, err := o.observe(t); err != nil {
+		t.Fatal(err)
+	}
+	o.listing.pods, o.listing.instance = nil, "2"
+	if got, holders, _, err := o.observe(t); driver.ReasonOf(err) != driver.ReasonEmptyDisbelieved || holders != 1 {
+		t.Errorf("got %+v, %d holders, %v, want the holder and the reason empty_disbelieved", got, holders, err)
+	}
+	o.now = o.now.Add(grace)
+	if got, holders, _, err := o.observe(t); err != nil || holders != 0 {
+		t.Errorf("after the grace got %+v, %d holders, %v, want none", got, holders, err)
+	}
+}
+
+// A kubelet that restarts during a question may have answered before or afterwards: what it lacks
+// is believed if it lists others.
+func TestKubeletRestartsDuringAQuestion(t *testing.T) {
+	o := newAskerTest("a", "b")
+	if _, _, _, err := o.observe(t); err != nil {
+		t.Fatal(err)
+	}
+	o.listing.asked = func() { o.listing.instance += "'" }
+	o.listing.pods = nil
+	if _, holders, _, err := o.observe(t); driver.ReasonOf(err) != driver.ReasonEmptyDisbelieved || holders != 2 {
+		t.Errorf("an empty answer: %d holders, %v, want the two", holders, err)
+	}
+	o.listing.pods = []*v1.PodResources{holding("b")}
+	if _, holders, _, err := o.observe(t); err != nil || holders != 1 {
+		t.Errorf("an answer with another pod: %d holders, %v, want that one", holders, err)
+	}
+}
+
+// An answer is as of when it was asked for, however long it takes: an end that was seen meanwhile
+// is later.
+func TestAnswerIsAsOfItsQuestion(t *testing.T) {
+	o := newAskerTest("a")
+	var asked time.Time
+	o.listing.asked = func() {
+		asked = o.now
+		o.Book.PodDeleted("a-uid", o.now)
+		o.now = o.now.Add(2 * time.Second)
+	}
+	got, holders, known, err := o.observe(t)
+	if err != nil || holders != 0 || !known.Equal(asked) || got.Took != 2*time.Second {
+		t.Errorf("got %+v, %d holders as of %v, %v, want none as of %v", got, holders, known, err, asked)
+	}
+}
+
+func TestAskerSparesTheKubelet(t *testing.T) {
+	o := newAskerTest("a")
+	asked := 0
+	for range 10 {
+		o.now = o.now.Add(20 * time.Millisecond)
+		got, err := o.Observe(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Asked {
+			asked++
+		} else if !got.Retry.After(o.now) {
+			t.Errorf("not asked, and to be asked again at %v, which is past", got.Retry)
+		}
+		if held, _ := o.Book.Holds(o.now, time.Time{}); countHolders(held.Allocations) != 1 {
+			t.Fatalf("got %+v, want the holder", held)
+		}
+	}
+	if asked != 3 {
+		t.Errorf("the kubelet was asked %d times in 200 ms, want 3", asked)
+	}
+}
+
+// While pods are watched, the kubelet is asked when one changes and now and then, and cgroups are
+// looked at all the same.
+func TestAskerAsksLess(t *testing.T) {
+	o := newAskerTest("a")
+	asked := func(ticks int) (n int) {
+		for range ticks {
+			got, _, _, err := o.observe(t)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Asked {
+				n++
+			}
+		}
+		return n
+	}
+	if got := asked(20); got != 20 {
+		t.Errorf("asked %d times in 20 ticks without a watch", got)
+	}
+	o.Book.Watching(true, o.now)
+	asked(4)
+	if got := asked(60); got != 6 {
+		t.Errorf("asked %d times in 60 quiet ticks", got)
+	}
+	o.listing.pods = []*v1.PodResources{holding("b")}
+	o.states["a-uid"] = podresources.CgroupAlive
+	asked(10)
+	if _, holders, _, _ := o.observe(t); holders != 2 {
+		t.Fatalf("%d holders, want the one that is listed and the one that has processes", holders)
+	}
+	o.states["a-uid"] = podresources.CgroupGone
+	got, holders, _, err := o.observe(t)
+	if holders != 1 || err != nil || got.Asked {
+		t.Errorf("asked %v, %d holders, %v, want one without a question", got.Asked, holders, err)
+	}
+}

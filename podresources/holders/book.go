@@ -1,0 +1,254 @@
+package holders
+
+import (
+	"sync"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Book keeps the evidence of one node, and what follows from it. It is safe for concurrent use, and
+// does no I/O.
+type Book struct {
+	hint func()
+
+	mu       sync.Mutex
+	evidence Evidence
+	version  int // counts the changes of evidence
+	holdings Holdings
+	made     int       // the version of holdings
+	again    time.Time // when holdings may be others though nothing has changed; zero: never
+
+	last     Answer // that was taken
+	answered int    // the version after it
+
+	watched bool      // a watch of the kubelet's pods is open
+	changed time.Time // when a pod changed last, or the watch opened
+	known   time.Time // until when it is known who holds what
+	sure    bool      // the last answer was believed as a whole
+}
+
+// NewBook returns an empty book. hint is called when what is held may have changed, which is to be
+// seen soon. grace is how long a pod that a kubelet lacks after its restart is kept, where no
+// cgroup proves that the pod is gone.
+func NewBook(grace time.Duration, hint func()) *Book {
+	return &Book{hint: hint, version: 1, evidence: Evidence{
+		grace: grace, pods: map[string]*pod{}, claims: map[podresources.Claim]podresources.ClaimFacts{},
+	}}
+}
+
+// take changes the evidence, and hints if that may change what is held.
+func (b *Book) take(change func(e *Evidence) (held bool)) {
+	b.mu.Lock()
+	held := change(&b.evidence)
+	b.version++
+	b.mu.Unlock()
+	if held && b.hint != nil {
+		b.hint()
+	}
+}
+
+// PodsListed takes a complete list of the pods that are bound to the node.
+func (b *Book) PodsListed(pods []podresources.PodFacts, asked time.Time) {
+	b.take(func(e *Evidence) bool { e.listPods(pods, asked); return true })
+}
+
+// PodChanged takes what a pod has become, when the event arrives.
+func (b *Book) PodChanged(pod podresources.PodFacts, at time.Time) {
+	b.take(func(e *Evidence) bool {
+		before := e.pods[pod.UID]
+		e.setPod(pod, at)
+		b.changed = at
+		after := e.pods[pod.UID]
+		return after != nil && (before == nil || before.state != after.state || before.Running != after.Running)
+	})
+}
+
+// PodDeleted takes that a pod was deleted: its UID never holds again, unless a list that is asked
+// for later has it.
+func (b *Book) PodDeleted(uid string, at time.Time) {
+	b.take(func(e *Evidence) bool { e.deletePod(uid, at); b.changed = at; return true })
+}
+
+// PodRead takes what the API server's object of one pod says, which was asked for by its name: the
+// names of claims that the kubelet's own status leaves out.
+func (b *Book) PodRead(pod podresources.PodFacts, _ time.Time) {
+	b.take(func(e *Evidence) bool {
+		known := e.pods[pod.UID]
+		if known == nil {
+			return false
+		}
+		after := *known
+		after.learnNames(&pod)
+		e.pods[pod.UID] = &after
+		return true
+	})
+}
+
+// NominatedListed takes a complete list of the pods that wait to be bound to the node.
+func (b *Book) NominatedListed(pods []podresources.PodFacts, asked time.Time) {
+	b.take(func(e *Evidence) bool { e.listNominated(pods, asked); return true })
+}
+
+// NominatedChanged takes what a pod that waits to be bound has become.
+func (b *Book) NominatedChanged(pod podresources.PodFacts, at time.Time) {
+	b.take(func(e *Evidence) bool {
+		known := e.pods[pod.UID] != nil
+		e.setPod(pod, at)
+		return !known
+	})
+}
+
+// NominatedGone takes that a pod is no longer nominated.
+func (b *Book) NominatedGone(uid string, at time.Time) {
+	b.take(func(e *Evidence) bool { e.leaveNominated(uid, at); return false })
+}
+
+// ClaimRead takes what a claim's object says.
+func (b *Book) ClaimRead(claim podresources.Claim, facts podresources.ClaimFacts) {
+	b.take(func(e *Evidence) bool { return e.readClaim(claim, &facts) })
+}
+
+// ClaimDeleted takes that a claim did not exist when it was asked for.
+func (b *Book) ClaimDeleted(claim podresources.Claim, asked time.Time) {
+	b.take(func(e *Evidence) bool { return e.deleteClaim(claim, asked) })
+}
+
+// ClaimForgotten drops what is known of a claim that is not asked for any more.
+func (b *Book) ClaimForgotten(claim podresources.Claim) {
+	b.take(func(e *Evidence) bool {
+		delete(e.claims, claim)
+		e.allClaims = nil
+		return false
+	})
+}
+
+// ClaimsListed takes the claims of the inventory file, as of when it was read.
+func (b *Book) ClaimsListed(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) {
+	b.take(func(e *Evidence) bool { e.listClaims(claims, read); return true })
+}
+
+// Changed takes that a pod's cgroup or a CDI spec came or went.
+func (b *Book) Changed(c podresources.Change) {
+	b.take(func(e *Evidence) bool { return e.changes.add(c) })
+}
+
+// Watching takes that a watch of the kubelet's own pods was opened, or has ended.
+func (b *Book) Watching(open bool, at time.Time) {
+	b.mu.Lock()
+	b.watched, b.changed = open, at
+	b.mu.Unlock()
+}
+
+// Quiet reports whether there is no need to ask the kubelet: its last answer still holds. Then it
+// is known who holds what until shortly before now.
+func (b *Book) Quiet(now time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	since := now.Add(-afterChange)
+	quiet := b.watched && b.sure && now.Sub(b.evidence.asked) < pollInterval && b.changed.Before(since) &&
+		len(b.evidence.changes.since(since)) == 0
+	if quiet {
+		b.known = later(b.known, now.Add(-watchLag))
+	}
+	return quiet
+}
+
+// Unsure returns the pods, by UID, of which the state of the cgroup decides who holds what: with an
+// answer that is not taken yet, or without one. answered says whether the kubelet answers.
+func (b *Book) Unsure(answer *Answer, answered bool) []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.evidence.unsureOf(answer, answered)
+}
+
+// Nameless returns the listed pods of which no object is known.
+func (b *Book) Nameless(listed map[podresources.Pod]struct{}) []podresources.Pod {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []podresources.Pod
+	for name := range listed {
+		if p := b.evidence.pods[b.evidence.uidOf(name)]; p == nil || p.state == Deleted {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// Answered takes an answer of the kubelet. It returns whether the answer is believed as a whole:
+// false after a restart of the kubelet, until it knows its pods. The same answer again, while
+// nothing else changes, costs nothing.
+func (b *Book) Answered(answer *Answer) (believed bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.known = later(b.known, answer.Asked)
+	if b.answered == b.version && b.sure && answer.repeats(&b.last) {
+		b.evidence.asked = answer.Asked
+		return true
+	}
+	b.evidence.answer(answer)
+	b.version++
+	b.sure = !b.evidence.doubts()
+	b.last, b.answered = *answer, b.version
+	return b.sure
+}
+
+// NotAnswered takes that the kubelet was asked in vain, and what is known of the pods' cgroups.
+func (b *Book) NotAnswered(cgroups map[string]podresources.CgroupState, at time.Time) {
+	b.take(func(e *Evidence) bool {
+		if e.noAnswer(cgroups, at) {
+			b.known = later(b.known, at)
+		}
+		b.sure = false
+		return false
+	})
+}
+
+// Cgroups takes the states of the cgroups of pods that [Book.Unsure] returned.
+func (b *Book) Cgroups(states map[string]podresources.CgroupState, at time.Time) {
+	if len(states) > 0 {
+		b.take(func(e *Evidence) bool { e.takeCgroups(states, at); return false })
+	}
+}
+
+// UID returns the UID of the newest pod of that name of which an object is known, else "".
+func (b *Book) UID(name podresources.Pod) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.evidence.uidOf(name)
+}
+
+// NumPods returns the number of pods of which an object is known.
+func (b *Book) NumPods() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := 0
+	for _, p := range b.evidence.pods {
+		if p.state != Deleted {
+			n++
+		}
+	}
+	return n
+}
+
+// Claims returns the facts of all claims. The map does not change, and must not be changed.
+func (b *Book) Claims() map[podresources.Claim]podresources.ClaimFacts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.evidence.allFacts()
+}
+
+// Holds returns who holds what by all evidence, and the times at which holds may have begun or
+// ended since a view of that time. While nothing changes, the holdings are the same.
+func (b *Book) Holds(now, before time.Time) (Holdings, Signs) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.made != b.version || !b.again.IsZero() && !now.Before(b.again) {
+		b.evidence.dropNominated(now)
+		b.holdings, b.made = Holds(&b.evidence, now), b.version
+		b.again = b.evidence.nextChange(now)
+	}
+	return b.holdings, Signs{
+		At: b.known, Changes: b.evidence.changes.since(before.Add(-changesBefore)), Watched: b.watched,
+	}
+}

@@ -1,0 +1,253 @@
+package holders
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// answerOf returns an answer of a node of as many pods, each in one container, that hold as many
+// devices as there are, and its pods' objects.
+func answerOf(devices, pods int) (*Answer, []PodFacts) {
+	a := &Answer{Asked: at(0), Kubelet: "1", Pods: map[Pod]struct{}{}}
+	var facts []PodFacts
+	for p := range pods {
+		name := fmt.Sprintf("pod-%03d", p)
+		a.Pods[podNamed(name)] = struct{}{}
+		pod := running(name, "uid-"+name, 0)
+		if p < devices {
+			pod.Claims = []PodClaim{{Name: "gpu", Claim: fmt.Sprintf("claim-gpu-%02d", p)}}
+			a.Allocations = append(a.Allocations, held(fmt.Sprintf("gpu-%02d", p), name))
+		}
+		facts = append(facts, pod)
+	}
+	return a, facts
+}
+
+// fullBook returns a book of a node of 64 devices and 500 pods, and its last answer.
+func fullBook() (*Book, *Answer) {
+	b := NewBook(grace, nil)
+	answer, pods := answerOf(64, 500)
+	b.PodsListed(pods, at(0))
+	for i := range answer.Allocations {
+		claim := answer.Allocations[i].Claim
+		b.ClaimRead(claim, ClaimFacts{
+			Read: at(1), Results: []ClaimResult{{Device: answer.Allocations[i].Device, Request: "r"}},
+			Reserved: map[string]string{pods[i].UID: pods[i].Pod.Name},
+		})
+	}
+	answer.Asked = at(2)
+	b.Answered(answer)
+	b.Holds(at(2), time.Time{})
+	return b, answer
+}
+
+// sameHoldings reports whether both have the same memory.
+func sameHoldings(a, b *Holdings) bool {
+	return len(a.Allocations) == len(b.Allocations) && &a.Allocations[0] == &b.Allocations[0]
+}
+
+// While the same answer comes again and nothing else does, nothing is decided again: the holdings
+// are the same slices. Whatever comes, they are decided anew.
+func TestSameEvidenceIsDecidedOnce(t *testing.T) {
+	b, answer := fullBook()
+	first, signs := b.Holds(at(3), time.Time{})
+	again := *answer
+	again.Asked = at(1000)
+	if !b.Answered(&again) {
+		t.Error("the same answer is not believed")
+	}
+	second, later := b.Holds(at(1001), time.Time{})
+	if !sameHoldings(&first, &second) {
+		t.Error("the same answer is decided again")
+	}
+	if !signs.At.Equal(at(2)) || !later.At.Equal(at(1000)) {
+		t.Errorf("it is known until %v, then %v", signs.At.Sub(at(0)), later.At.Sub(at(0)))
+	}
+	before := second
+	for name, event := range map[string]func(){
+		"a pod":   func() { b.PodChanged(running("new", "uid-new", 1), at(1002)) },
+		"a claim": func() { b.ClaimRead(Claim{Namespace: "ns", Name: "new"}, ClaimFacts{Read: at(1002)}) },
+		"a file":  func() { b.ClaimsListed(map[Claim]ClaimFacts{{Namespace: "ns", Name: "new"}: {}}, at(1002)) },
+		"another answer": func() {
+			b.Answered(&Answer{Asked: at(1003), Kubelet: "1", Pods: maps.Clone(answer.Pods), Allocations: answer.Allocations})
+		},
+		"no answer": func() { b.NotAnswered(nil, at(1004)) },
+		"another kubelet": func() {
+			restarted := again
+			restarted.Kubelet = "2"
+			b.Answered(&restarted)
+		},
+	} {
+		event()
+		now, _ := b.Holds(at(1005), time.Time{})
+		if sameHoldings(&now, &before) {
+			t.Errorf("%s: nothing is decided again", name)
+		}
+		before = now
+	}
+}
+
+// That the kubelet does not answer becomes the reason of what is held by time alone.
+func TestReasonChangesWithTime(t *testing.T) {
+	n := newNode(t)
+	n.answer(0, held("gpu-0", "a"))
+	n.fail(time.Second)
+	n.expectReasons("it has failed once", map[string]podresources.Reason{"a": podresources.ReasonListed})
+	n.now = n.now.Add(unansweredAfter)
+	n.expectReasons("three seconds later", map[string]podresources.Reason{"a": podresources.ReasonNoAnswer})
+	held, _ := n.Holds(n.now, time.Time{})
+	if hold := held.Allocations[0].Holders[0].Hold; !hold.Since.Equal(at(1000)) {
+		t.Errorf("it does not answer since %v", hold.Since.Sub(at(0)))
+	}
+}
+
+// While pods are watched, the kubelet is asked when one changes and now and then, and what is known
+// is known until shortly before now.
+func TestQuiet(t *testing.T) {
+	n := newNode(t)
+	asked := func(ticks int) (times int) {
+		t.Helper()
+		for range ticks {
+			n.now = n.now.Add(time.Second)
+			if !n.Quiet(n.now) {
+				n.answer(0, held("gpu-0", "a"))
+				times++
+			}
+			if _, signs := n.Holds(n.now, time.Time{}); n.now.Sub(signs.At) > watchLag || signs.At.After(n.now) {
+				t.Fatalf("it is known until %v before now", n.now.Sub(signs.At))
+			}
+		}
+		return times
+	}
+	expect := func(what string, ticks, want int) {
+		t.Helper()
+		if got := asked(ticks); got != want {
+			t.Errorf("%s: asked %d times in %d ticks, want %d", what, got, ticks, want)
+		}
+	}
+	expect("without a watch", 20, 20)
+	n.Watching(true, n.now)
+	expect("after the watch began", 4, 3)
+	expect("nothing happens", 60, 6)
+	n.Changed(Change{At: n.now, PodUID: "x"})
+	expect("a cgroup came", 4, 2)
+	n.PodChanged(running("b", "uid-b", 0), n.now)
+	expect("a pod changed", 4, 3)
+	n.PodDeleted("uid-b", n.now)
+	expect("a pod was deleted", 4, 3)
+	asked(10)
+	n.fail(time.Second)
+	if n.Quiet(n.now) {
+		t.Error("the kubelet has not answered, and is not asked")
+	}
+	n.restart()
+	n.answer(time.Second)
+	if n.Quiet(n.now.Add(time.Second)) {
+		t.Error("the kubelet is in doubt, and is not asked")
+	}
+	n.answer(time.Second, held("gpu-0", "a"))
+	n.Watching(false, n.now)
+	expect("the watch has ended", 10, 10)
+}
+
+// Until when it is known who holds what never goes back, whatever comes in whatever order.
+func TestKnownTimeDoesNotGoBack(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := newNode(t)
+		n.Watching(true, at(0))
+		var before time.Time
+		for range rapid.IntRange(1, 20).Draw(rt, "steps") {
+			moment := at(rapid.IntRange(0, 20_000).Draw(rt, "at"))
+			n.now = later(n.now, moment)
+			switch rapid.IntRange(0, 4).Draw(rt, "what") {
+			case 0:
+				n.answerTo(moment, held("gpu-0", "a"))
+			case 1:
+				n.answerTo(moment)
+			case 2:
+				n.states["a"] = podresources.CgroupAlive
+				if rapid.Bool().Draw(rt, "gone") {
+					n.states["a"] = podresources.CgroupGone
+				}
+				n.NotAnswered(n.cgroups(n.Unsure(nil, false)), moment)
+			case 3:
+				n.Quiet(moment)
+			default:
+				n.PodChanged(running("a", "a", 0), moment)
+			}
+			_, signs := n.Holds(n.now, time.Time{})
+			if signs.At.Before(before) || signs.At.After(n.now) {
+				rt.Fatalf("it is known until %v, after %v, now is %v", signs.At, before, n.now)
+			}
+			before = signs.At
+		}
+	})
+}
+
+// A book keeps no more than it may of what anybody can make many of.
+func TestBookIsBounded(t *testing.T) {
+	b := NewBook(grace, nil)
+	for i := range maxPods + 10 {
+		uid := fmt.Sprint("uid-", i)
+		b.evidence.pods[uid] = pod{PodFacts: PodFacts{UID: uid}}.take(deleted, at(i))
+	}
+	b.PodDeleted("newest", at(maxPods+10))
+	if got := len(b.evidence.pods); got != maxPods {
+		t.Errorf("%d pods that were deleted are remembered, want %d", got, maxPods)
+	}
+	if b.evidence.pods["uid-10"] != nil || b.evidence.pods["uid-11"] == nil {
+		t.Error("not the oldest are forgotten")
+	}
+	b.PodDeleted("last", at(3*maxPods).Add(2*keepDeleted))
+	if got := len(b.evidence.pods); got != 1 {
+		t.Errorf("%d pods that were deleted are remembered after a while", got)
+	}
+	for i := range maxNominated + 10 {
+		b.NominatedChanged(PodFacts{Pod: podNamed(fmt.Sprint(i)), UID: fmt.Sprint("n-", i), Nominated: true}, at(i))
+	}
+	if got := b.NumPods(); got != maxNominated {
+		t.Errorf("%d nominated pods, want %d", got, maxNominated)
+	}
+}
+
+// What a tick costs at 64 devices and 500 pods: an answer, and who holds what.
+func BenchmarkTick(b *testing.B) {
+	for name, change := range map[string]func(book *Book, answer *Answer, i int){
+		"unchanged": func(*Book, *Answer, int) {},
+		"pod":       func(book *Book, _ *Answer, i int) { book.PodChanged(running("pod-100", "uid-pod-100", 0), at(i)) },
+		"answer":    func(_ *Book, answer *Answer, _ int) { answer.Pods = maps.Clone(answer.Pods) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			book, answer := fullBook()
+			b.ReportAllocs()
+			i := 10
+			for b.Loop() {
+				i++
+				next := *answer
+				next.Asked = at(i)
+				change(book, &next, i)
+				book.Answered(&next)
+				if held, _ := book.Holds(at(i), at(i-1)); len(held.Allocations) != 64 {
+					b.Fatal(len(held.Allocations))
+				}
+			}
+		})
+	}
+}
+
+// The pure decision alone.
+func BenchmarkHolds(b *testing.B) {
+	book, _ := fullBook()
+	b.ReportAllocs()
+	for b.Loop() {
+		if held := Holds(&book.evidence, at(10)); len(held.Allocations) != 64 {
+			b.Fatal(len(held.Allocations))
+		}
+	}
+}

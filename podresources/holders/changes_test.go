@@ -1,0 +1,92 @@
+package holders
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+)
+
+func TestChangeLog(t *testing.T) {
+	cdi := []string{"v/c=1"}
+	var l changeLog
+	for i, step := range []struct {
+		change Change
+		added  bool
+	}{
+		{Change{At: at(0), PodUID: "a"}, true},
+		{Change{At: at(900), PodUID: "a"}, false}, // the same, seen twice
+		{Change{At: at(2100), PodUID: "a"}, true},
+		{Change{At: at(2200), PodUID: "a", Gone: true}, true},
+		{Change{At: at(2300), PodUID: "a"}, true}, // came, went, came
+		{Change{At: at(2000), PodUID: "b"}, true}, // late
+		{Change{At: at(2300), CDI: cdi}, true},
+		{Change{At: at(2310), CDI: slices.Clone(cdi)}, false},
+		{Change{At: at(2310), CDI: []string{"v/c=2"}}, true},
+		{Change{At: at(2310), CDI: cdi, Gone: true}, true},
+	} {
+		if got := l.add(step.change); got != step.added {
+			t.Errorf("step %d: added %v, want %v", i, got, step.added)
+		}
+	}
+	want := []Change{
+		{At: at(2100), PodUID: "a"},
+		{At: at(2200), PodUID: "a", Gone: true},
+		{At: at(2300), PodUID: "a"},
+		{At: at(2300), CDI: cdi},
+		{At: at(2310), CDI: []string{"v/c=2"}},
+		{At: at(2310), CDI: cdi, Gone: true},
+	}
+	if diff := cmp.Diff(want, l.since(at(2000))); diff != "" {
+		t.Error(diff)
+	}
+	if got := l.since(at(2310)); len(got) != 0 {
+		t.Errorf("after the last: %v", got)
+	}
+	if got := len(l.since(time.Time{})); got != 8 {
+		t.Errorf("%d in all, want 8", got)
+	}
+}
+
+func TestChangeLogForgets(t *testing.T) {
+	var l changeLog
+	l.add(Change{At: at(0), PodUID: "a"})
+	l.add(Change{At: at(0).Add(changeMemory), PodUID: "b"})
+	if got := len(l.since(time.Time{})); got != 2 {
+		t.Errorf("%d changes after ten minutes, want 2", got)
+	}
+	l.add(Change{At: at(0).Add(changeMemory + 1), PodUID: "c"})
+	l.add(Change{At: at(0), PodUID: "d"}) // too late
+	if got := l.since(time.Time{}); len(got) != 2 || got[0].PodUID != "b" {
+		t.Errorf("ten minutes later: %v", got)
+	}
+	for i := range 2 * maxChanges {
+		l.add(Change{At: at(600_000 + 10*i), PodUID: "x", CDI: []string{string(rune(i))}})
+	}
+	if got := len(l.since(time.Time{})); got != maxChanges {
+		t.Errorf("%d changes, want %d", got, maxChanges)
+	}
+}
+
+func TestChangeLogIsInOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var l changeLog
+		for range rapid.IntRange(0, 50).Draw(t, "changes") {
+			l.add(Change{
+				At:     at(rapid.IntRange(0, 5000).Draw(t, "at")),
+				PodUID: rapid.SampledFrom([]string{"a", "b"}).Draw(t, "uid"),
+				Gone:   rapid.Bool().Draw(t, "gone"),
+			})
+		}
+		since := at(rapid.IntRange(0, 5000).Draw(t, "since"))
+		got := l.since(since)
+		if !slices.IsSortedFunc(got, func(a, b Change) int { return a.At.Compare(b.At) }) {
+			t.Fatal("not in order")
+		}
+		if len(got) > 0 && !got[0].At.After(since) {
+			t.Fatalf("%v is not after %v", got[0].At, since)
+		}
+	})
+}

@@ -1,0 +1,110 @@
+package holders
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/test/testclock"
+)
+
+// whenSet runs a test for each step by which the wall clock is set in it.
+func whenSet(t *testing.T, f func(t *testing.T, clock *testclock.Clock, step time.Duration)) {
+	t.Helper()
+	for _, step := range testclock.Steps() {
+		t.Run(step.String(), func(t *testing.T) { f(t, testclock.New(), step) })
+	}
+}
+
+// What a restarted kubelet lacks is not believed for the grace, however the wall clock is set
+// meanwhile.
+func TestGraceWhenTheClockIsSet(t *testing.T) {
+	whenSet(t, func(t *testing.T, clock *testclock.Clock, step time.Duration) {
+		n := newNode(t)
+		n.answerTo(clock.Now(), held("gpu-0", "a"))
+		n.restart()
+		n.answerTo(clock.Pass(time.Second))
+		clock.Set(step)
+		n.answerTo(clock.Pass(grace - 1))
+		n.expect("before the grace is over", true, holdings{"gpu-0": {"a"}})
+		n.answerTo(clock.Pass(1))
+		n.expect("after the grace", false, holdings{})
+	})
+}
+
+// Changes stay in the order in which they were seen, for ten minutes, and one sign that is seen
+// twice within a second is one change, however the wall clock is set.
+func TestChangeLogWhenTheClockIsSet(t *testing.T) {
+	whenSet(t, func(t *testing.T, clock *testclock.Clock, step time.Duration) {
+		var l changeLog
+		add := func(uid string, want bool) {
+			t.Helper()
+			if l.add(Change{At: clock.Now(), PodUID: uid}) != want {
+				t.Errorf("%s: added %v", uid, !want)
+			}
+		}
+		expect := func(since time.Time, want ...string) {
+			t.Helper()
+			var got []string
+			for _, c := range l.since(since) {
+				got = append(got, c.PodUID)
+			}
+			if fmt.Sprint(got) != fmt.Sprint(want) {
+				t.Errorf("changes of %v, want %v", got, want)
+			}
+		}
+		begun := clock.Now()
+		add("a", true)
+		clock.Pass(sameChange)
+		clock.Set(step)
+		add("a", false) // seen twice
+		seen := clock.Now()
+		clock.Pass(time.Second)
+		add("a", true)
+		add("b", true)
+		expect(seen, "a", "b")
+		expect(begun, "a", "b")
+		expect(begun.Add(-1), "a", "a", "b")
+		clock.Pass(changeMemory - 2*time.Second)
+		add("c", true)
+		expect(time.Time{}, "a", "a", "b", "c")
+		clock.Set(-step)
+		clock.Pass(1)
+		add("d", true)
+		expect(time.Time{}, "a", "b", "c", "d")
+	})
+}
+
+// While pods are watched, the kubelet is asked as often as ever, and what it said is as old as
+// ever, however the wall clock is set.
+func TestQuietWhenTheClockIsSet(t *testing.T) {
+	whenSet(t, func(t *testing.T, clock *testclock.Clock, step time.Duration) {
+		n := newNode(t)
+		ask := func(after time.Duration, want bool) {
+			t.Helper()
+			now := clock.Pass(after)
+			quiet := n.Quiet(now)
+			if !quiet {
+				n.answerTo(now, held("gpu-0", "a"))
+			}
+			held, signs := n.Holds(now, time.Time{})
+			if quiet == want || len(held.Allocations) != 1 {
+				t.Errorf("asked %v, want %v; %+v", !quiet, want, held)
+			}
+			if age := now.Sub(signs.At); age < 0 || age > watchLag {
+				t.Errorf("it is known until %v ago", age)
+			}
+		}
+		n.Watching(true, clock.Now())
+		ask(0, true)
+		ask(afterChange, true) // the watch has just begun
+		clock.Set(step)
+		ask(afterChange+1, false)
+		ask(pollInterval-afterChange-2, false)
+		ask(1, true)
+		n.PodChanged(running("b", "b", 0), clock.Now())
+		clock.Set(-step)
+		ask(time.Second, true)
+		ask(afterChange, false)
+	})
+}

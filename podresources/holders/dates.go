@@ -1,0 +1,356 @@
+package holders
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Signs are the times at which something was seen to begin or to end.
+type Signs struct {
+	// At is the time until which it is known who holds what. If it is not after that of the call
+	// before, nothing new is known but what Changes say.
+	At time.Time
+	// Changes are the times at which pods and CDI specs were seen to come and go, oldest first.
+	Changes []podresources.Change
+	// Watched reports that the end of each pod is in Changes, possibly a moment later.
+	Watched bool
+}
+
+// Dates remembers since when each pod has held each device. The zero value is ready. It is not safe
+// for concurrent use.
+type Dates struct {
+	holds   map[holdKey]*dated
+	ended   []podresources.Allocation // oldest first
+	calls   int
+	given   []podresources.Allocation // the argument of the last call
+	view    podresources.View         // its result
+	waiting bool                      // it withheld something
+}
+
+// holdKey is a pod that holds a share of a device through a claim or, without a name of one,
+// through a device plugin.
+type holdKey struct {
+	device driver.ID
+	claim  podresources.Claim
+	share  string
+	pod    podresources.Pod
+	uid    string // empty: unknown
+}
+
+func (k holdKey) compare(other holdKey) int {
+	return cmp.Or(k.device.Compare(other.device), k.claim.Compare(other.claim), strings.Compare(k.share, other.share),
+		k.pod.Compare(other.pod), strings.Compare(k.uid, other.uid))
+}
+
+// dated is a hold that has not ended.
+type dated struct {
+	hold  *podresources.Hold
+	began time.Time // of the call that saw it first
+	shown bool      // it was in a view
+	call  int       // the last call that had it
+	told  bool      // that of shares has it in its place, which were not told apart before
+
+	of      *podresources.Allocation // that call's
+	holders []podresources.Holder    // of it, this pod's
+}
+
+// Date returns the view of these allocations, given the signs of what changed since the call
+// before. The Reason and Since of the holders' holds are kept, and the times are set; a holder
+// without hold is listed. allocations are sorted, and must not change afterwards; now does not go
+// back. While nothing changes, the view has the same slices.
+//
+// A hold began, or ended:
+//
+//   - when its pod's cgroup or its CDI spec was seen to come or go, between the two calls' At;
+//   - else in the middle between these, or at the second one where they are more than maxGuess
+//     apart, since the middle would be a guess. The same if the devices are not prepared yet:
+//     objects of the API say so, which come when they change.
+//
+// A sign that came up to maxPreparation before the first answer, which did not name the pod yet,
+// means the time of that answer. An allocation of which it is about to be known what it is
+// (Pending) is withheld for up to maxPending, and its device is in Waiting meanwhile.
+func (d *Dates) Date(allocations []podresources.Allocation, signs Signs, now time.Time) podresources.View {
+	when := changeTimes{
+		after: d.view.At, until: later(d.view.At, signs.At), now: now, changes: signs.Changes, watched: signs.Watched,
+	}
+	if d.unchanged(allocations, &when, now) {
+		d.view.At = when.until
+		return d.view
+	}
+	if d.holds == nil {
+		d.holds = map[holdKey]*dated{}
+	}
+	d.calls++
+	d.waiting = false
+	all := slices.Clone(allocations)
+	view := podresources.View{At: when.until, Allocations: all}
+	withheld := map[int]bool{}
+	for i := range all {
+		if shown, from := d.dateHolders(&all[i], &when, now); !shown {
+			d.withhold(&view, all[i].Device, from)
+			withheld[i] = true
+		}
+	}
+	if len(withheld) > 0 {
+		view.Allocations = make([]podresources.Allocation, 0, len(all))
+		for i := range all {
+			if !withheld[i] {
+				view.Allocations = append(view.Allocations, all[i])
+			}
+		}
+	}
+	d.end(&when, now)
+	view.Ended = slices.Clone(d.ended)
+	d.given, d.view = allocations, view
+	return view
+}
+
+// unchanged reports whether the last view still holds.
+func (d *Dates) unchanged(allocations []podresources.Allocation, when *changeTimes, now time.Time) bool {
+	if d.holds == nil || d.waiting || len(allocations) != len(d.given) ||
+		len(allocations) > 0 && &allocations[0] != &d.given[0] {
+		return false
+	}
+	if len(d.ended) > 0 && now.Sub(endOf(&d.ended[0])) > keepEnded {
+		return false
+	}
+	return !slices.ContainsFunc(when.changes, func(c podresources.Change) bool { return c.Gone && when.within(c.At) })
+}
+
+// dateHolders gives the holders of an allocation their dated holds. It returns whether the
+// allocation is shown, and when the first of the holds began.
+func (d *Dates) dateHolders(a *podresources.Allocation, when *changeTimes, now time.Time) (shown bool, from time.Time) {
+	a.Holders = slices.Clone(a.Holders)
+	shown = !a.Pending
+	var holds []*dated
+	for group := range groups(a.Holders) {
+		h := d.hold(a, &group[0], when, now)
+		for j := range group {
+			group[j].Hold = h.hold
+		}
+		h.of, h.holders = a, group
+		shown = shown || h.shown || now.Sub(h.began) >= maxPending
+		if len(holds) == 0 || h.hold.From.Before(from) {
+			from = h.hold.From
+		}
+		holds = append(holds, h)
+	}
+	for _, h := range holds {
+		h.shown = h.shown || shown
+	}
+	return shown, from
+}
+
+// hold returns the dated hold of a pod.
+func (d *Dates) hold(
+	a *podresources.Allocation, holder *podresources.Holder, when *changeTimes, now time.Time,
+) *dated {
+	given := podresources.Hold{}
+	if holder.Hold != nil {
+		given = *holder.Hold
+	}
+	key := d.keyOf(a, holder)
+	h := d.holds[key]
+	if h == nil {
+		h = &dated{began: now, hold: &given}
+		if whole := d.ofWhole(key); whole != nil {
+			given.From, given.Left = whole.hold.From, whole.hold.Left
+			h.began, h.shown, whole.told = whole.began, whole.shown, true
+		} else {
+			given.From = when.began(a, holder)
+		}
+		d.holds[key] = h
+	}
+	h.call = d.calls
+	left := when.left(a, holder)
+	if left.Before(h.hold.From) || left.IsZero() {
+		left = h.hold.Left
+	}
+	if h.hold.Reason != given.Reason || !h.hold.Since.Equal(given.Since) || !h.hold.Left.Equal(left) {
+		h.hold = &podresources.Hold{From: h.hold.From, Left: left, Reason: given.Reason, Since: given.Since}
+	}
+	return h
+}
+
+// keyOf returns the key of a hold. That a UID becomes known, or unknown, changes no hold.
+func (d *Dates) keyOf(a *podresources.Allocation, holder *podresources.Holder) holdKey {
+	key := holdKey{a.Device, a.Claim, a.ShareID, holder.Pod, holder.UID}
+	if d.holds[key] != nil {
+		return key
+	}
+	if holder.UID == "" {
+		for other := range d.holds {
+			unknown := other
+			if unknown.uid = ""; unknown == key {
+				return other
+			}
+		}
+		return key
+	}
+	unknown := key
+	unknown.uid = ""
+	if before := d.holds[unknown]; before != nil {
+		delete(d.holds, unknown)
+		d.holds[key] = before
+	}
+	return key
+}
+
+// ofWhole returns the hold of the whole device, without a share, in whose place that of a share
+// comes: kubelets before 1.35 do not tell shares apart, and the API server does a moment later.
+func (d *Dates) ofWhole(key holdKey) *dated {
+	if key.share == "" {
+		return nil
+	}
+	key.share = ""
+	if whole := d.holds[key]; whole != nil && whole.call < d.calls {
+		return whole
+	}
+	return nil
+}
+
+func (d *Dates) withhold(view *podresources.View, device driver.ID, from time.Time) {
+	d.waiting = true
+	if view.Waiting == nil {
+		view.Waiting = map[driver.ID]time.Time{}
+	}
+	if since, twice := view.Waiting[device]; !twice || from.Before(since) {
+		view.Waiting[device] = from
+	}
+}
+
+// end ends the holds that the present call does not have, and forgets those that ended a while ago.
+func (d *Dates) end(when *changeTimes, now time.Time) {
+	old := slices.IndexFunc(d.ended, func(a podresources.Allocation) bool { return now.Sub(endOf(&a)) <= keepEnded })
+	if old < 0 {
+		old = len(d.ended)
+	}
+	d.ended = slices.Delete(d.ended, 0, old)
+	for _, key := range slices.SortedFunc(maps.Keys(d.holds), holdKey.compare) {
+		h := d.holds[key]
+		if h.call == d.calls {
+			continue
+		}
+		delete(d.holds, key)
+		if h.told {
+			continue
+		}
+		ended := *h.hold
+		ended.To = later(ended.From, when.ended(h.of, &h.holders[0]))
+		a := *h.of
+		a.Holders = slices.Clone(h.holders)
+		for i := range a.Holders {
+			a.Holders[i].Hold = &ended
+		}
+		d.ended = append(d.ended, a)
+	}
+	slices.SortStableFunc(d.ended, func(a, b podresources.Allocation) int { return endOf(&a).Compare(endOf(&b)) })
+}
+
+// endOf returns the end of an allocation of View.Ended.
+func endOf(a *podresources.Allocation) time.Time { return a.Holders[0].Hold.To }
+
+// groups yields the holders of each pod.
+func groups(holders []podresources.Holder) func(yield func([]podresources.Holder) bool) {
+	return func(yield func([]podresources.Holder) bool) {
+		for i := 0; i < len(holders); {
+			n := 1
+			for i+n < len(holders) && holders[i+n].Pod == holders[i].Pod && holders[i+n].UID == holders[i].UID {
+				n++
+			}
+			if !yield(holders[i : i+n : i+n]) {
+				return
+			}
+			i += n
+		}
+	}
+}
+
+// changeTimes determines when, between two times at which it was known who held what, a pod began
+// or ended to hold a device: see [Dates.Date].
+type changeTimes struct {
+	after, until time.Time
+	now          time.Time
+	changes      []podresources.Change
+	watched      bool
+}
+
+func (c *changeTimes) began(a *podresources.Allocation, holder *podresources.Holder) time.Time {
+	if c.after.IsZero() {
+		return time.Time{} // before the first answer
+	}
+	var last time.Time
+	for i := range c.changes {
+		change := &c.changes[i]
+		if change.Gone || !concerns(change, a, holder) {
+			continue
+		}
+		switch {
+		case c.within(change.At) && !change.At.After(c.until):
+			last = change.At // in order of time: the last one counts
+		case !change.At.After(c.after) && c.after.Sub(change.At) <= maxPreparation:
+			last = c.after
+		}
+	}
+	if last.IsZero() && a.State == podresources.StateAllocated {
+		return c.until
+	}
+	return c.orMiddle(last)
+}
+
+func (c *changeTimes) ended(a *podresources.Allocation, holder *podresources.Holder) time.Time {
+	for i := range c.changes {
+		if change := &c.changes[i]; change.Gone && c.within(change.At) && concerns(change, a, holder) {
+			return change.At
+		}
+	}
+	if c.watched {
+		return c.until
+	}
+	return c.orMiddle(time.Time{})
+}
+
+// left returns when the pod's processes, or the claim's CDI spec, were seen to go last.
+func (c *changeTimes) left(a *podresources.Allocation, holder *podresources.Holder) time.Time {
+	for i := len(c.changes) - 1; i >= 0; i-- {
+		if change := &c.changes[i]; change.Gone && c.within(change.At) && concerns(change, a, holder) {
+			return change.At
+		}
+	}
+	return time.Time{}
+}
+
+// within reports whether a change is of the time since the last view. An end may be later than
+// until: it is known when the event arrives.
+func (c *changeTimes) within(t time.Time) bool { return t.After(c.after) && !t.After(c.now) }
+
+func (c *changeTimes) orMiddle(t time.Time) time.Time {
+	if !t.IsZero() {
+		return t
+	}
+	if gap := c.until.Sub(c.after); gap > 0 && gap <= maxGuess {
+		return c.after.Add(gap / 2)
+	}
+	return c.until
+}
+
+// concerns reports whether a change is of the pod, or of a CDI device of the allocation.
+func concerns(c *podresources.Change, a *podresources.Allocation, holder *podresources.Holder) bool {
+	if c.PodUID != "" {
+		return holder.UID == c.PodUID
+	}
+	return slices.ContainsFunc(a.CDI, func(name string) bool { return slices.Contains(c.CDI, name) })
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}

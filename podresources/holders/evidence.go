@@ -1,0 +1,96 @@
+package holders
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// Evidence is all that is known of who holds what. Only the methods of [Book] change it.
+type Evidence struct {
+	pods  map[string]*pod             // by UID
+	names map[podresources.Pod]string // the UIDs of the newest of pods; nil: to be made
+
+	// The kubelet's answers.
+	kubelet     kubelet
+	listed      map[podresources.Pod]*listedPod
+	allocations []podresources.Allocation // what it lists, with the pods that are kept
+	given       []podresources.Allocation // what it said, before
+	filled      bool                      // allocations differ from given, not by UIDs alone
+	asked       time.Time                 // when the last answer was asked for; zero: there was none
+	failing     time.Time                 // since when it has not answered; zero: it does
+	grace       time.Duration             // how long a pod without cgroup is kept after a restart
+
+	claims     map[podresources.Claim]podresources.ClaimFacts // of the API server
+	fileClaims map[podresources.Claim]podresources.ClaimFacts // of the inventory file
+	allClaims  map[podresources.Claim]podresources.ClaimFacts // of both; nil: to be made
+
+	changes changeLog
+}
+
+// readClaim takes what a claim's object says.
+func (e *Evidence) readClaim(claim podresources.Claim, facts *podresources.ClaimFacts) (news bool) {
+	before, known := e.claims[claim]
+	if known && before.Read.After(facts.Read) {
+		return false
+	}
+	e.claims[claim], e.allClaims = *facts, nil
+	return !known || !sameAllocation(&before, facts)
+}
+
+// deleteClaim takes that a claim does not exist any more. What it said before is kept: a pod that
+// has started keeps its devices.
+func (e *Evidence) deleteClaim(claim podresources.Claim, asked time.Time) (news bool) {
+	facts, known := e.claims[claim]
+	if !known || facts.Deleted || facts.Read.After(asked) {
+		return false
+	}
+	facts.Deleted, facts.Read = true, asked
+	e.claims[claim], e.allClaims = facts, nil
+	return true
+}
+
+// listClaims takes the claims of the inventory file, as it was read at a time. A claim that it does
+// not have any more was deleted.
+func (e *Evidence) listClaims(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) {
+	all := maps.Clone(claims)
+	if all == nil {
+		all = map[podresources.Claim]podresources.ClaimFacts{}
+	}
+	for claim, facts := range e.fileClaims {
+		if _, there := claims[claim]; there {
+			continue
+		}
+		if !facts.Deleted {
+			facts.Deleted, facts.Read = true, read
+		}
+		if read.Sub(facts.Read) <= keepDeleted {
+			all[claim] = facts
+		}
+	}
+	e.fileClaims, e.allClaims = all, nil
+}
+
+// allFacts returns the claims of the API server and of the file; the former take precedence.
+func (e *Evidence) allFacts() map[podresources.Claim]podresources.ClaimFacts {
+	if e.allClaims == nil {
+		e.allClaims = make(map[podresources.Claim]podresources.ClaimFacts, len(e.fileClaims)+len(e.claims))
+		maps.Copy(e.allClaims, e.fileClaims)
+		maps.Copy(e.allClaims, e.claims)
+	}
+	return e.allClaims
+}
+
+// sameAllocation reports whether two answers allocate the same devices, for the same pods.
+func sameAllocation(a, b *podresources.ClaimFacts) bool {
+	return a.Deleted == b.Deleted && maps.Equal(a.Reserved, b.Reserved) && a.ReservedOther == b.ReservedOther &&
+		sameResults(a.Results, b.Results)
+}
+
+func sameResults(a, b []podresources.ClaimResult) bool {
+	return slices.EqualFunc(a, b, func(x, y podresources.ClaimResult) bool {
+		return x.Device == y.Device && x.ShareID == y.ShareID && x.Admin == y.Admin
+	})
+}

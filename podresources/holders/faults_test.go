@@ -1,0 +1,220 @@
+package holders
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// claimed is what the API server says of a claim of one device, as of a second.
+func claimed(device string, read int, pods ...string) (Claim, ClaimFacts) {
+	facts := ClaimFacts{
+		Read: second(read), Reserved: map[string]string{}, Results: []ClaimResult{{Device: deviceNamed(device), Request: "r"}},
+	}
+	for _, p := range pods {
+		facts.Reserved["uid-"+p] = p
+	}
+	return Claim{Namespace: "ns", Name: "claim-" + device}, facts
+}
+
+// serverNode is a node whose pod a uses the claim of gpu-0, as the API server says, which then goes
+// away: nothing else comes from it, and there is no Pods API.
+func serverNode(t *testing.T) *node {
+	n := newNode(t)
+	pod := running("a", "uid-a", 0)
+	pod.Local, pod.Claims = false, []PodClaim{{Name: "gpu", Claim: "claim-gpu-0"}}
+	n.PodsListed([]PodFacts{pod}, second(0))
+	n.ClaimRead(claimed("gpu-0", 0, "a"))
+	return n
+}
+
+// A pod that ends while the API server is away has ended by the first believed answer that lacks
+// it, although the claim, as it was read last, is reserved for it (issue 28, fault 3).
+func TestPodEndsWhileTheServerIsAway(t *testing.T) {
+	n := serverNode(t)
+	n.answer(time.Second, held("gpu-0", "a"))
+	n.expect("it runs", false, holdings{"gpu-0": {"a"}})
+	n.answer(8 * time.Second)
+	n.expect("it has ended", false, holdings{})
+	n.answer(time.Second, held("gpu-1", "another"))
+	n.expect("another one has come", false, holdings{"gpu-1": {"another"}})
+	n.ClaimRead(claimed("gpu-0", 5, "a"))
+	n.expect("the claim is read, late", false, holdings{"gpu-1": {"another"}})
+}
+
+// It is kept as long as its cgroup has processes, and as long as the answer is in doubt.
+func TestPodRunsWhileTheServerIsAway(t *testing.T) {
+	n := serverNode(t)
+	n.answer(time.Second, held("gpu-0", "a"))
+	n.states["uid-a"] = podresources.CgroupAlive
+	n.answer(time.Second)
+	n.expectReasons("it has processes", map[string]podresources.Reason{"a": podresources.ReasonProcesses})
+	n.states["uid-a"] = podresources.CgroupUnknown
+	n.answer(time.Second)
+	n.expect("it has none", false, holdings{})
+	n.answer(time.Second, held("gpu-0", "a"))
+	n.expect("it is listed again, and so it runs", false, holdings{"gpu-0": {"a"}})
+	n.restart()
+	n.answer(time.Second)
+	n.expect("the kubelet has restarted", true, holdings{"gpu-0": {"a"}})
+	n.expectReasons("the kubelet has restarted", map[string]podresources.Reason{"a": podresources.ReasonRestarted})
+}
+
+// A pod that has not been listed yet is not taken to have ended: the answer was asked for before
+// the driver had prepared its claim, or before the pod began (issue 28, fault 5b).
+func TestPodThatIsNotListedYet(t *testing.T) {
+	n := serverNode(t)
+	n.answer(time.Second)
+	n.expect("its driver is slow", false, holdings{"gpu-0": {"a"}})
+	n.expectReasons("its driver is slow", map[string]podresources.Reason{"a": podresources.ReasonReserved})
+
+	local := newNode(t)
+	local.uids = map[string]string{"a": "uid-a"}
+	pod := running("a", "uid-a", 0)
+	pod.Claims = []PodClaim{{Name: "gpu", Claim: "claim-gpu-0"}}
+	local.PodChanged(pod, second(10))
+	local.ClaimRead(claimed("gpu-0", 10, "a"))
+	local.PodChanged(ended(pod), second(12))
+	local.answerTo(second(11)) // on its way for more than a second
+	local.now = second(13)
+	local.expect("the answer is of before the end", false, holdings{"gpu-0": {"a"}})
+	local.answerTo(second(13))
+	local.expect("one of afterwards", false, holdings{})
+}
+
+// A pod that was deleted while an answer was on its way is not held again by it, nor by the one
+// before, as long as that is the last one (issue 28, fault 5a).
+func TestDeletedWhileAnAnswerIsOnItsWay(t *testing.T) {
+	n := newNode(t)
+	n.uids = map[string]string{"a": "uid-a"}
+	pod := running("a", "uid-a", 0)
+	pod.Claims = []PodClaim{{Name: "gpu", Claim: "claim-gpu-0"}}
+	n.PodChanged(pod, second(0))
+	n.ClaimRead(claimed("gpu-0", 0, "a"))
+	n.answerTo(second(1), held("gpu-0", "a"))
+	n.PodChanged(ended(pod), second(2))
+	n.PodDeleted("uid-a", second(3))
+	for range 3 { // a tick between any two pieces of evidence
+		n.expect("it was deleted", false, holdings{})
+		n.answerTo(second(2), held("gpu-0", "a"))
+		n.expect("an answer that was asked for before", false, holdings{})
+		n.answerTo(second(4))
+		n.expect("one without it", false, holdings{})
+		n.PodChanged(pod, second(5))
+	}
+}
+
+// A claim that leaves the inventory file is not reserved any more, for as long as pods' ends may
+// need to know that (issue 28, fault 5c).
+func TestClaimLeavesTheFile(t *testing.T) {
+	n := newNode(t)
+	pod := running("a", "uid-a", 0)
+	pod.Claims = []PodClaim{{Name: "gpu", Claim: "claim-gpu-0"}}
+	n.PodChanged(pod, second(0))
+	claim, facts := claimed("gpu-0", 0, "a")
+	n.ClaimsListed(map[Claim]ClaimFacts{claim: facts}, second(0))
+	n.answerTo(second(1), held("gpu-0", "a"))
+	n.PodChanged(ended(pod), second(2))
+	n.expect("it ends", false, holdings{"gpu-0": {"a"}})
+	for s := 3; s < 600; s += 100 {
+		n.ClaimsListed(nil, second(s))
+		n.answerTo(second(s), held("gpu-0", "a"))
+		n.expect("its claim is gone", false, holdings{})
+	}
+	if got := n.Book.Claims()[claim]; !got.Deleted || !got.Read.Equal(second(3)) {
+		t.Errorf("the claim is %+v", got)
+	}
+	n.ClaimsListed(nil, second(3).Add(keepDeleted+1))
+	if _, known := n.Book.Claims()[claim]; known {
+		t.Error("a claim that left the file is kept for ever")
+	}
+	n.ClaimsListed(map[Claim]ClaimFacts{claim: facts}, second(2000))
+	if got := n.Book.Claims()[claim]; got.Deleted {
+		t.Error("a claim that is in the file again is deleted")
+	}
+}
+
+// The facts of a claim that were read earlier do not replace later ones, whatever comes first; what
+// the API server says precedes the file.
+func TestClaimsAreAsOfTheirReading(t *testing.T) {
+	n := newNode(t)
+	claim, old := claimed("gpu-0", 1, "a")
+	_, young := claimed("gpu-0", 3)
+	n.ClaimsListed(map[Claim]ClaimFacts{claim: old}, second(9))
+	n.ClaimRead(claim, young)
+	n.ClaimRead(claim, old)
+	n.ClaimDeleted(claim, second(2))
+	if got := n.Book.Claims()[claim]; got.Deleted || len(got.Reserved) > 0 {
+		t.Errorf("the claim is %+v", got)
+	}
+	n.ClaimDeleted(claim, second(4))
+	if got := n.Book.Claims()[claim]; !got.Deleted || len(got.Results) != 1 {
+		t.Errorf("the deleted claim is %+v", got)
+	}
+	n.ClaimForgotten(claim)
+	if got := n.Book.Claims()[claim]; got.Deleted || len(got.Reserved) != 1 {
+		t.Errorf("the claim that is in the file alone is %+v", got)
+	}
+}
+
+// Pod b, which names request b, ends; pod a, whose containers name request a alone, does not hold
+// its device then: nobody does (issue 28, fault 6).
+func TestRequestThatNoPodNames(t *testing.T) {
+	of := func(name, request string) PodFacts {
+		p := running(name, "uid-"+name, 0)
+		p.Claims = []PodClaim{{Name: "shared", Claim: "c"}}
+		p.Containers = []PodContainer{{Name: "main", Listed: true, Uses: []ClaimUse{{Name: "shared", Request: request}}}}
+		return p
+	}
+	row := func(device string, pods ...string) Allocation {
+		a := held(device, pods...)
+		a.Claim.Name = "c"
+		return a
+	}
+	n := newNode(t)
+	n.PodChanged(of("a", "a"), second(0))
+	n.PodChanged(of("b", "b"), second(0))
+	n.ClaimRead(Claim{Namespace: "ns", Name: "c"}, ClaimFacts{
+		Read: second(1), Reserved: map[string]string{"uid-a": "a", "uid-b": "b"},
+		Results: []ClaimResult{{Device: deviceNamed("gpu-a"), Request: "a"}, {Device: deviceNamed("gpu-b"), Request: "b"}},
+	})
+	n.answerTo(second(2), row("gpu-a", "a", "b"), row("gpu-b", "a", "b"))
+	n.expect("both run", false, holdings{"gpu-a": {"a"}, "gpu-b": {"b"}})
+	n.PodChanged(ended(of("b", "b")), second(3))
+	n.answerTo(second(4), row("gpu-a", "a"), row("gpu-b", "a"))
+	n.expect("pod b has ended", false, holdings{"gpu-a": {"a"}})
+	n.PodDeleted("uid-b", second(5))
+	n.expect("pod b is deleted", false, holdings{"gpu-a": {"a"}})
+}
+
+// A pod that waits to be bound holds what is reserved for it, until it was not nominated for a
+// while; one that is nominated again waits on.
+func TestNominatedPods(t *testing.T) {
+	n := newNode(t)
+	pod := PodFacts{Pod: podNamed("a"), UID: "uid-a", Nominated: true, Claims: []PodClaim{{Name: "gpu", Claim: "claim-gpu-0"}}}
+	n.NominatedListed([]PodFacts{pod}, second(0))
+	n.ClaimRead(claimed("gpu-0", 1, "a"))
+	n.answerTo(second(1))
+	want := holdings{"gpu-0": {"a"}}
+	n.expect("nominated", false, want)
+	n.expectReasons("nominated", map[string]podresources.Reason{"a": podresources.ReasonNominated})
+	n.NominatedGone("uid-a", second(2))
+	n.now = second(2).Add(keepNominated - 1)
+	n.expect("not any more", false, want)
+	n.NominatedChanged(pod, n.now)
+	n.now = second(2).Add(2 * keepNominated)
+	n.expect("nominated again", false, want)
+	n.NominatedListed(nil, n.now)
+	n.now = n.now.Add(keepNominated - 1)
+	n.expect("not in a list", false, want)
+	n.now = n.now.Add(1)
+	n.expect("not in a list for a while", false, holdings{})
+	n.NominatedChanged(pod, n.now)
+	n.NominatedGone("uid-a", n.now)
+	pod.Nominated = false
+	n.PodChanged(pod, n.now)
+	n.now = n.now.Add(time.Hour)
+	n.expect("bound", false, want)
+	n.expectReasons("bound", map[string]podresources.Reason{"a": podresources.ReasonWaiting})
+}

@@ -1,0 +1,290 @@
+package holders
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// datesTest dates what is held, a call at a time.
+type datesTest struct {
+	Dates
+	signs Signs
+	all   []Change // of which signs has those that were seen
+	view  podresources.View
+}
+
+// call dates allocations as of some milliseconds.
+func (d *datesTest) call(ms int, allocations ...Allocation) {
+	d.signs.At = at(ms)
+	for len(d.all) > 0 && !d.all[0].At.After(at(ms)) {
+		d.signs.Changes, d.all = append(d.signs.Changes, d.all[0]), d.all[1:]
+	}
+	d.view = d.Date(allocations, d.signs, at(ms))
+}
+
+// uids gives the holders of an allocation UIDs.
+func uids(a Allocation) Allocation {
+	for i := range a.Holders {
+		a.Holders[i].UID = "uid-" + a.Holders[i].Name
+	}
+	return a
+}
+
+// intervals writes the holds of a view: "device pod [from, to)" in milliseconds.
+func intervals(v podresources.View) (out []string) {
+	ms := func(t time.Time) string {
+		if t.IsZero() {
+			return "-"
+		}
+		return fmt.Sprint(t.Sub(at(0)).Milliseconds())
+	}
+	for _, a := range slices.Concat(v.Ended, v.Allocations) {
+		for _, h := range a.Holders {
+			out = append(out, fmt.Sprintf("%s %s [%s, %s)", a.Device.Device, h.Name, ms(h.Hold.From), ms(h.Hold.To)))
+		}
+	}
+	return out
+}
+
+func (d *datesTest) expect(t *testing.T, what string, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, intervals(d.view)); diff != "" {
+		t.Errorf("%s: -want +got:\n%s", what, diff)
+	}
+}
+
+// A change between two answers is put where a sign of it was seen, else in the middle; where the
+// answers are far apart, at the answer.
+func TestIntervals(t *testing.T) {
+	pod := func(ms int, gone bool) Change { return Change{At: at(ms), Gone: gone, PodUID: "uid-p"} }
+	const cdi = "example.com/gpu=gpu-0"
+	for name, tc := range map[string]struct {
+		changes  []Change
+		gap      int // between the calls around each change, in milliseconds; 0: 1000
+		waits    bool
+		watched  bool
+		from, to int // in milliseconds
+	}{
+		"middles":                   {from: 1500, to: 4500},
+		"pod":                       {changes: []Change{pod(1200, false), pod(4900, true)}, from: 1200, to: 4900},
+		"pod came":                  {changes: []Change{pod(1200, false)}, from: 1200, to: 4500},
+		"pod went":                  {changes: []Change{pod(4900, true)}, from: 1500, to: 4900},
+		"CDI":                       {changes: []Change{{At: at(1100), CDI: []string{cdi}}}, from: 1100, to: 4500},
+		"the last sign of a coming": {changes: []Change{pod(1100, false), pod(1800, false)}, from: 1800, to: 4500},
+		"the first sign of a going": {changes: []Change{pod(4200, true), pod(4800, true)}, from: 1500, to: 4200},
+		"signs of others": {
+			changes: []Change{{At: at(1100), PodUID: "q"}, {At: at(1200), CDI: []string{"x/y=z"}}}, from: 1500, to: 4500,
+		},
+		"signs of other times": {
+			changes: []Change{pod(-1100, false), pod(2100, false), pod(3500, true)}, from: 1500, to: 4500,
+		},
+		"a sign before an answer":       {changes: []Change{pod(-900, false)}, from: 1000, to: 4500},
+		"a sign at the earlier answer":  {changes: []Change{pod(1000, false)}, from: 1000, to: 4500},
+		"a sign before and one between": {changes: []Change{pod(900, false), pod(1200, false)}, from: 1200, to: 4500},
+		"a sign at the later answer":    {changes: []Change{pod(2000, false)}, from: 2000, to: 4500},
+		"far apart: with the answers":   {gap: 4000, from: 8000, to: 20000},
+		"far apart: with the signs":     {gap: 4000, changes: []Change{pod(5500, false), pod(18500, true)}, from: 5500, to: 18500},
+		"just not too far: the middles": {gap: 3000, from: 4500, to: 13500},
+		"not prepared":                  {waits: true, from: 2000, to: 4500},
+		"not prepared, with a sign":     {waits: true, changes: []Change{pod(1200, false)}, from: 1200, to: 4500},
+		"watched, and no end seen yet":  {watched: true, from: 1500, to: 5000},
+		"watched, and an end seen":      {watched: true, changes: []Change{pod(4200, true)}, from: 1500, to: 4200},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := datesTest{signs: Signs{Watched: tc.watched}, all: tc.changes}
+			gap := max(tc.gap, 1000)
+			a := uids(held("gpu-0", "p"))
+			a.CDI = []string{cdi}
+			if tc.waits {
+				a.State = podresources.StateAllocated
+			}
+			d.call(0)
+			d.call(gap)
+			for i := 2; i < 5; i++ {
+				d.call(i*gap, a)
+				d.expect(t, "held", fmt.Sprintf("gpu-0 p [%d, -)", tc.from))
+			}
+			d.call(5 * gap)
+			d.expect(t, "ended", fmt.Sprintf("gpu-0 p [%d, %d)", tc.from, tc.to))
+			d.call(tc.to + int(keepEnded.Milliseconds()))
+			d.expect(t, "for a while", fmt.Sprintf("gpu-0 p [%d, %d)", tc.from, tc.to))
+			d.call(tc.to + int(keepEnded.Milliseconds()) + 1)
+			d.expect(t, "and not longer")
+		})
+	}
+}
+
+// What is held at the first answer was held before.
+func TestHeldBeforeTheFirstAnswer(t *testing.T) {
+	var d datesTest
+	d.call(0, held("gpu-0", "p"))
+	d.expect(t, "at first", "gpu-0 p [-, -)")
+	d.call(1000)
+	d.expect(t, "ended", "gpu-0 p [-, 500)")
+}
+
+// Pods that share a device are dated each for itself; a pod of the same name with another UID is
+// another pod, and that a UID becomes known, or unknown, changes nothing.
+func TestPodsAreDatedEach(t *testing.T) {
+	var d datesTest
+	of := func(uid string, names ...string) Allocation {
+		a := held("gpu-0", names...)
+		a.Holders[0].UID = uid
+		return a
+	}
+	d.call(0)
+	d.call(1000, of("", "p"))
+	d.call(2000, of("1", "p", "q"))
+	d.expect(t, "a second pod", "gpu-0 p [500, -)", "gpu-0 q [1500, -)")
+	d.call(3000, of("", "p", "q"))
+	d.expect(t, "a UID is not known any more", "gpu-0 p [500, -)", "gpu-0 q [1500, -)")
+	d.call(4000, of("2", "p", "q"))
+	d.expect(t, "another pod of the name", "gpu-0 p [500, 3500)", "gpu-0 p [3500, -)", "gpu-0 q [1500, -)")
+	d.call(5000, of("2", "p"))
+	d.expect(t, "one of two ends", "gpu-0 p [500, 3500)", "gpu-0 q [1500, 4500)", "gpu-0 p [3500, -)")
+}
+
+// An allocation of which it is about to be known what it is waits for up to two seconds, and is
+// dated from when it came.
+func TestPendingIsWithheld(t *testing.T) {
+	pending := held("gpu-0", "p")
+	pending.Pending = true
+	waiting := func(d *datesTest) bool { return !d.view.Waiting[pending.Device].IsZero() }
+	for name, answered := range map[string]bool{"answered": true, "never answered": false} {
+		var d datesTest
+		d.call(0)
+		d.call(1000, pending)
+		d.expect(t, name+": at first")
+		if since := d.view.Waiting[pending.Device]; !since.Equal(at(500)) {
+			t.Errorf("%s: it waits since %v", name, since.Sub(at(0)))
+		}
+		a := pending
+		a.Pending = !answered
+		d.call(2999, a)
+		if waiting(&d) == answered {
+			t.Errorf("%s: it waits: %v", name, waiting(&d))
+		}
+		d.call(3000, a)
+		d.expect(t, name+": after two seconds", "gpu-0 p [500, -)")
+		d.call(4000, pending)
+		d.expect(t, name+": once it was shown, it stays", "gpu-0 p [500, -)")
+		if waiting(&d) {
+			t.Errorf("%s: it waits for ever", name)
+		}
+	}
+}
+
+// The reason of a hold may change, and its time not.
+func TestReasonChangesNoTime(t *testing.T) {
+	var d datesTest
+	with := func(reason podresources.Reason, since int) Allocation {
+		a := held("gpu-0", "p")
+		a.Holders[0].Hold = &podresources.Hold{Reason: reason, Since: at(since)}
+		return a
+	}
+	d.call(0)
+	d.call(1000, with(podresources.ReasonWaiting, 900))
+	before := d.view.Allocations[0].Holders[0].Hold
+	d.call(2000, with(podresources.ReasonListed, 0))
+	after := d.view.Allocations[0].Holders[0].Hold
+	want := podresources.Hold{From: at(500), Reason: podresources.ReasonListed, Since: at(0)}
+	if diff := cmp.Diff(want, *after); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if before.Reason != podresources.ReasonWaiting || !before.Since.Equal(at(900)) {
+		t.Errorf("what was returned has changed: %+v", before)
+	}
+}
+
+// While nothing changes, a view has the same slices; its time goes on, and never back.
+func TestSameViewIsMadeOnce(t *testing.T) {
+	var d datesTest
+	allocations := []Allocation{held("gpu-0", "p"), held("gpu-1", "q")}
+	d.call(0, allocations...)
+	first := d.view
+	d.call(1000, allocations...)
+	if &d.view.Allocations[0] != &first.Allocations[0] || !d.view.At.Equal(at(1000)) {
+		t.Errorf("the view is made again, as of %v", d.view.At.Sub(at(0)))
+	}
+	if view := d.Date(allocations, Signs{At: at(500)}, at(1500)); !view.At.Equal(at(1000)) {
+		t.Errorf("the view is of %v", view.At.Sub(at(0)))
+	}
+	if got := allocations[0].Holders[0].Hold; got != nil {
+		t.Errorf("what was given has changed: %+v", got)
+	}
+	d.signs.Changes = []Change{{At: at(1800), Gone: true, CDI: []string{"x"}}}
+	d.call(2000, allocations...)
+	if &d.view.Allocations[0] == &first.Allocations[0] {
+		t.Error("something went, and the view is not made again")
+	}
+}
+
+// Whatever is held when, each hold that is shown began and ended within the calls that differ by
+// it, none begins before the one of the same pod before it has ended, and none is lost.
+func TestDatesProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var d datesTest
+		type key struct{ device, pod string }
+		lastTo := map[key]time.Time{}
+		before := map[key]bool{}
+		now, known := 0, at(0)
+		for i := range rapid.IntRange(2, 20).Draw(t, "calls") {
+			now += rapid.IntRange(1, 5000).Draw(t, "after")
+			var allocations []Allocation
+			current := map[key]bool{}
+			for _, device := range []string{"gpu-0", "gpu-1"} {
+				names := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"p", "q"}), 0, 2, rapid.ID).Draw(t, "pods")
+				if slices.Sort(names); len(names) > 0 {
+					allocations = append(allocations, uids(held(device, names...)))
+				}
+				for _, name := range names {
+					current[key{device, name}] = true
+				}
+			}
+			if rapid.Bool().Draw(t, "sign") {
+				d.signs.Changes = append(d.signs.Changes, Change{
+					At: at(now - rapid.IntRange(0, 4000).Draw(t, "ago")), Gone: rapid.Bool().Draw(t, "gone"), PodUID: "uid-p",
+				})
+				slices.SortFunc(d.signs.Changes, func(a, b Change) int { return a.At.Compare(b.At) })
+			}
+			d.call(now, allocations...)
+			for _, a := range d.view.Allocations {
+				for _, h := range a.Holders {
+					k := key{a.Device.Device, h.Name}
+					if !current[k] {
+						t.Fatalf("%v is held, and is not", k)
+					}
+					delete(current, k)
+					if from := h.Hold.From; !before[k] && (i > 0 && from.Before(known) || from.After(at(now)) || from.Before(lastTo[k])) {
+						t.Fatalf("%v began at %v, between %v and %v", k, from, known, at(now))
+					}
+				}
+			}
+			if len(current) > 0 {
+				t.Fatalf("lost are %v", current)
+			}
+			for _, a := range d.view.Ended {
+				k := key{a.Device.Device, a.Holders[0].Name}
+				to := a.Holders[0].Hold.To
+				if to.Before(a.Holders[0].Hold.From) || to.After(at(now)) {
+					t.Fatalf("%v has [%v, %v)", k, a.Holders[0].Hold.From, to)
+				}
+				lastTo[k] = later(lastTo[k], to)
+			}
+			clear(before)
+			for _, a := range d.view.Allocations {
+				for _, h := range a.Holders {
+					before[key{a.Device.Device, h.Name}] = true
+				}
+			}
+			known = at(now)
+		}
+	})
+}

@@ -1,0 +1,292 @@
+package holders
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// pod is what is known of one pod by its objects. It is never changed: evidence replaces it.
+type pod struct {
+	podresources.PodFacts
+	state State
+	since time.Time // of the evidence that gave it its state
+	by    fact      // that evidence
+	seen  time.Time // of the first evidence
+	// namesKnown reports that the API server's status is known: it has ExtendedClaim and the names
+	// of claims that were made from templates.
+	namesKnown bool
+	replaced   bool      // a pod of its name was created after it
+	left       time.Time // when it was no longer nominated, if it is Waiting; zero: it is
+}
+
+// factOf returns what an object says of its pod's life.
+func factOf(p *podresources.PodFacts) fact {
+	switch {
+	case p.Final && p.Local:
+		return localFinal
+	case p.Final:
+		return finished
+	case p.Started:
+		return started
+	case p.Nominated:
+		return nominated
+	default:
+		return bound
+	}
+}
+
+// take returns the pod after a fact that was asked for, or arrived, at a time.
+func (p pod) take(f fact, at time.Time) *pod {
+	if next := transitions()[f][p.state]; next != p.state {
+		p.state, p.by, p.since = next, f, at
+	}
+	return &p
+}
+
+// ends reports whether the kubelet ends the pod, and none of its containers runs: it holds its
+// devices until the kubelet does not list it.
+func (p *pod) ends() bool { return p.state == Ending && p.Running == 0 }
+
+// merge returns the pod with what an object of it says now.
+func merge(before *pod, facts podresources.PodFacts, at time.Time) *pod {
+	p := &pod{PodFacts: facts, seen: at, since: at, namesKnown: !facts.Local}
+	if before != nil {
+		now := *before
+		now.PodFacts = facts
+		if facts.Nominated {
+			now.left = time.Time{}
+		}
+		now.Started = facts.Started || before.Started
+		now.namesKnown = before.namesKnown || !facts.Local
+		if before.namesKnown && facts.Local {
+			now.learnNames(&before.PodFacts)
+		}
+		p = &now
+	}
+	p = p.take(factOf(&facts), at)
+	if p.replaced && p.ends() {
+		p = p.take(replaced, at)
+	}
+	return p
+}
+
+// learnNames adds the names of claims that the API server's status of the same pod has.
+func (p *pod) learnNames(from *podresources.PodFacts) {
+	p.namesKnown = true
+	p.ExtendedClaim, p.ExtendedUses = from.ExtendedClaim, from.ExtendedUses
+	p.Claims = slices.Clone(p.Claims)
+	p.Claims = slices.DeleteFunc(p.Claims, func(c podresources.PodClaim) bool {
+		return c.Claim == "" &&
+			!slices.ContainsFunc(from.Claims, func(n podresources.PodClaim) bool { return n.Name == c.Name })
+	})
+	for i := range p.Claims {
+		for _, named := range from.Claims {
+			if p.Claims[i].Claim == "" && named.Name == p.Claims[i].Name {
+				p.Claims[i].Claim = named.Claim
+			}
+		}
+	}
+}
+
+// listPods takes a complete list of the node's pods. A pod that it lacks was deleted, if the API
+// server says so. The kubelet's own list may be incomplete, as after a restart: a pod that it lacks
+// is as its answers of PodResources say, and unknown if they do not have it.
+func (e *Evidence) listPods(pods []podresources.PodFacts, asked time.Time) {
+	there, local := make(map[string]bool, len(pods)), false
+	for i := range pods {
+		local = local || pods[i].Local
+		if there[pods[i].UID] || len(there) == maxPods {
+			continue
+		}
+		there[pods[i].UID] = true
+		if p := e.pods[pods[i].UID]; p != nil && p.state == Deleted && p.since.Before(asked) {
+			e.pods[p.UID] = p.take(relisted, asked)
+		}
+		e.setPod(pods[i], asked)
+	}
+	for uid, p := range e.pods {
+		if there[uid] || p.state == Waiting || p.state == Deleted || !p.seen.Before(asked) {
+			continue
+		}
+		switch {
+		case !local && len(pods) > 0 && !p.Static:
+			e.pods[uid] = p.take(deleted, asked)
+		case p.Static || e.listed[p.Pod] == nil || e.listed[p.Pod].uid != uid:
+			delete(e.pods, uid)
+		}
+	}
+	e.names = nil
+}
+
+// setPod takes what a pod has become. Only a list brings back a pod that was deleted.
+func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
+	before := e.pods[facts.UID]
+	switch {
+	case before == nil && len(e.pods) >= 2*maxPods, before != nil && before.state == Deleted:
+		return
+	case before == nil && facts.Nominated && e.numWaiting() >= maxNominated:
+		return
+	}
+	after := merge(before, facts, at)
+	if before == nil || after.state == Ending {
+		after = e.replace(after, before == nil, at)
+	}
+	e.pods[facts.UID] = after
+	e.names = nil
+	if after.ends() && (before == nil || !before.ends() && !before.state.over()) ||
+		after.state == Ended && before != nil && !before.state.over() {
+		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: facts.UID})
+	}
+}
+
+// replace notes which pods a new pod of their name replaces. It returns the pod, which another one
+// may have replaced: not if it runs, since the API server's clock, which creation times are of, may
+// have been set back.
+func (e *Evidence) replace(p *pod, isNew bool, at time.Time) *pod {
+	for uid, other := range e.pods {
+		switch {
+		case other.Pod != p.Pod || uid == p.UID || other.Static || other.Nominated:
+		case other.Created.After(p.Created):
+			if p.state == Ending && !p.Static {
+				after := *p
+				after.replaced = true
+				if p = &after; p.ends() {
+					p = p.take(replaced, at)
+				}
+			}
+		case isNew && !other.replaced:
+			after := *other
+			after.replaced = true
+			if after.ends() {
+				e.pods[uid] = after.take(replaced, at)
+			} else {
+				e.pods[uid] = &after
+			}
+		}
+	}
+	return p
+}
+
+// deletePod takes that a pod was deleted, which stays known for a while. A static pod may come back
+// with its UID, the deletion of its mirror pod at the API server does not end it, and it has no
+// claims: it holds what the kubelet lists.
+func (e *Evidence) deletePod(uid string, at time.Time) {
+	p := e.pods[uid]
+	switch {
+	case p == nil:
+		if len(e.pods) >= 2*maxPods {
+			return
+		}
+		p = &pod{PodFacts: podresources.PodFacts{UID: uid}, seen: at}
+	case p.Static:
+		delete(e.pods, uid)
+		e.names = nil
+		return
+	}
+	if !p.ends() && !p.state.over() {
+		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: uid})
+	}
+	e.pods[uid] = p.take(deleted, at)
+	e.names = nil
+	e.trimPods(at)
+}
+
+// trimPods forgets pods that were deleted long ago, or that are too many.
+func (e *Evidence) trimPods(now time.Time) {
+	var gone []*pod
+	for uid, p := range e.pods {
+		switch {
+		case p.state != Deleted:
+		case now.Sub(p.since) > keepDeleted:
+			delete(e.pods, uid)
+		default:
+			gone = append(gone, p)
+		}
+	}
+	if surplus := len(gone) - maxPods; surplus > 0 {
+		slices.SortFunc(gone, func(a, b *pod) int { return a.since.Compare(b.since) })
+		for _, p := range gone[:surplus] {
+			delete(e.pods, p.UID)
+		}
+	}
+}
+
+// listNominated takes a complete list of the pods that wait to be bound to the node.
+func (e *Evidence) listNominated(pods []podresources.PodFacts, asked time.Time) {
+	there := make(map[string]bool, len(pods))
+	for i := range pods {
+		there[pods[i].UID] = true
+		e.setPod(pods[i], asked)
+	}
+	for uid, p := range e.pods {
+		if p.state == Waiting && !there[uid] && p.seen.Before(asked) {
+			e.leaveNominated(uid, asked)
+		}
+	}
+}
+
+// leaveNominated takes that a pod is no longer nominated.
+func (e *Evidence) leaveNominated(uid string, at time.Time) {
+	if p := e.pods[uid]; p != nil && p.state == Waiting && p.left.IsZero() {
+		after := *p
+		after.left = at
+		e.pods[uid] = &after
+	}
+}
+
+func (e *Evidence) numWaiting() int {
+	n := 0
+	for _, p := range e.pods {
+		if p.state == Waiting {
+			n++
+		}
+	}
+	return n
+}
+
+// uidOf returns the UID of the newest pod of that name, "" where none is known.
+func (e *Evidence) uidOf(name podresources.Pod) string {
+	if e.names == nil {
+		e.names = newest(e.pods)
+	}
+	return e.names[name]
+}
+
+// newest returns the newest pod of each name.
+func newest(pods map[string]*pod) map[podresources.Pod]string {
+	out := make(map[podresources.Pod]string, len(pods))
+	for uid, p := range pods {
+		if other, twice := out[p.Pod]; !twice || newerPod(p, pods[other]) {
+			out[p.Pod] = uid
+		}
+	}
+	return out
+}
+
+// newerPod reports whether a was created after b, both being pods of one name. One that was
+// replaced is older than one that was not, and then one that was deleted than one that was not: the
+// API server's clock, which creation times are of, may have been set back. Pods that were created
+// in the same second, or that have no creation time, are ordered by which was seen first.
+func newerPod(a, b *pod) bool {
+	if a.replaced != b.replaced {
+		return b.replaced
+	}
+	if gone := a.state == Deleted; gone != (b.state == Deleted) {
+		return !gone
+	}
+	return cmp.Or(a.Created.Compare(b.Created), a.seen.Compare(b.seen), strings.Compare(a.UID, b.UID)) > 0
+}
+
+// dropNominated forgets pods that are no longer nominated, and were not bound to the node soon.
+func (e *Evidence) dropNominated(now time.Time) {
+	for uid, p := range e.pods {
+		if p.state == Waiting && !p.left.IsZero() && now.Sub(p.left) >= keepNominated {
+			delete(e.pods, uid)
+			e.names = nil
+		}
+	}
+}

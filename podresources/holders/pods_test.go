@@ -1,0 +1,367 @@
+package holders
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+func podNamed(name string) Pod { return Pod{Namespace: "ns", Name: name} }
+
+// running is a pod that runs, of that name and UID, created at a second.
+func running(name, uid string, created int) PodFacts {
+	return PodFacts{Pod: podNamed(name), UID: uid, Created: second(created), Local: true, Started: true, Running: 1}
+}
+
+// ended is the last that the kubelet's own status says of a pod.
+func ended(p PodFacts) PodFacts {
+	p.Final, p.Running = true, 0
+	return p
+}
+
+// endings returns the UIDs of the pods that were seen to end, in order.
+func endings(b *Book) (out []string) {
+	_, signs := b.Holds(second(1000), time.Time{})
+	for _, c := range signs.Changes {
+		if c.Gone {
+			out = append(out, c.PodUID)
+		}
+	}
+	return out
+}
+
+func TestPodsOfABook(t *testing.T) {
+	n := newNode(t)
+	want := func(what, a, b string, pods int) {
+		t.Helper()
+		if gotA, gotB := n.UID(podNamed("a")), n.UID(podNamed("b")); gotA != a || gotB != b || n.NumPods() != pods {
+			t.Errorf("%s: a is %q, b is %q, and there are %d pods", what, gotA, gotB, n.NumPods())
+		}
+	}
+	n.PodChanged(running("a", "1", 0), second(0))
+	n.PodChanged(running("b", "2", 0), second(1))
+	n.PodDeleted("of none", second(1))
+	want("two pods", "1", "2", 2)
+	n.PodDeleted("1", second(2))
+	want("one is gone", "1", "2", 1)
+	n.PodsListed([]PodFacts{running("b", "3", 0)}, second(3))
+	want("listed without one", "1", "3", 1)
+	n.PodsListed([]PodFacts{running("a", "4", 0), running("b", "3", 0)}, second(4))
+	want("listed with another", "4", "3", 2)
+}
+
+// A pod that was deleted holds nothing again, whatever comes late of it: its last notification, an
+// answer that was asked for before, or a list that was (issue 28, fault 1). Only a complete list
+// that was asked for afterwards brings it back.
+func TestDeletedPodStaysDeleted(t *testing.T) {
+	pod := running("a", "1", 0)
+	for name, late := range map[string]func(n *node){
+		"nothing":                          func(*node) {},
+		"a notification":                   func(n *node) { n.PodChanged(pod, second(3)) },
+		"its last notification":            func(n *node) { n.PodChanged(ended(pod), second(3)) },
+		"two of them":                      func(n *node) { n.PodChanged(pod, second(3)); n.PodChanged(pod, second(4)) },
+		"its deletion, again":              func(n *node) { n.PodDeleted("1", second(3)); n.PodChanged(pod, second(4)) },
+		"a list of before":                 func(n *node) { n.PodsListed([]PodFacts{pod}, second(1)) },
+		"a list of the moment itself":      func(n *node) { n.PodsListed([]PodFacts{pod}, second(2)) },
+		"a list without it, then an event": func(n *node) { n.PodsListed(nil, second(3)); n.PodChanged(pod, second(4)) },
+		"it was nominated": func(n *node) {
+			n.NominatedChanged(PodFacts{Pod: pod.Pod, UID: "1", Nominated: true}, second(3))
+		},
+		"its object is read": func(n *node) { n.PodRead(pod, second(3)) },
+		"the claim is read": func(n *node) {
+			n.ClaimRead(Claim{Namespace: "ns", Name: "claim-gpu-0"}, ClaimFacts{
+				Read: second(3), Reserved: map[string]string{"1": "a"}, Results: []ClaimResult{{Device: deviceNamed("gpu-0")}},
+			})
+		},
+		"a list of another pod":    func(n *node) { n.PodsListed([]PodFacts{running("b", "2", 0)}, second(3)) },
+		"ten minutes, and then it": func(n *node) { n.PodDeleted("x", second(600)); n.PodChanged(pod, second(601)) },
+		"deleted before it was known": func(n *node) {
+			n.PodDeleted("2", second(3))
+			n.PodChanged(running("a", "2", 1), second(4))
+		},
+		"the kubelet does not answer": func(n *node) { n.fail(time.Second); n.PodChanged(pod, second(3)) },
+		"the kubelet lists no devices": func(n *node) {
+			n.others = []string{"exporter", "a"}
+			n.answerTo(second(3))
+			n.PodChanged(pod, second(4))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			n.uids = map[string]string{"a": "1"}
+			pod.Claims = []PodClaim{{Name: "c", Claim: "claim-gpu-0"}}
+			n.PodChanged(pod, second(0))
+			n.ClaimRead(Claim{Namespace: "ns", Name: "claim-gpu-0"}, ClaimFacts{
+				Read: second(0), Reserved: map[string]string{"1": "a"}, Results: []ClaimResult{{Device: deviceNamed("gpu-0")}},
+			})
+			n.answerTo(second(1), held("gpu-0", "a"))
+			n.expect("it runs", false, holdings{"gpu-0": {"a"}})
+			n.PodDeleted("1", second(2))
+			late(n)
+			n.expect("it was deleted", n.doubts, holdings{})
+			n.answerTo(second(1), held("gpu-0", "a")) // asked for before, and late
+			n.expect("a late answer has it", false, holdings{})
+			n.PodsListed([]PodFacts{pod}, second(700))
+			if name != "deleted before it was known" {
+				n.expect("a later list has it", false, holdings{"gpu-0": {"a"}})
+			}
+			n.PodDeleted("1", second(701))
+			n.expect("deleted once more", false, holdings{})
+		})
+	}
+}
+
+// What the kubelet listed before a pod was gone gives the pod nothing back; another pod of the name
+// holds what is listed for it.
+func TestPodIsGoneBeforeTheNextAnswer(t *testing.T) {
+	n := newNode(t)
+	n.uids = map[string]string{"a": "1"}
+	n.PodChanged(running("a", "1", 0), second(0))
+	n.answer(0, held("gpu-0", "a"))
+	n.expect("it runs", false, holdings{"gpu-0": {"a"}})
+	over := running("a", "1", 0)
+	over.Final, over.Local = true, false
+	n.PodChanged(over, second(1))
+	n.expect("it has ended", false, holdings{})
+	n.PodDeleted("1", second(1))
+	n.answer(2*time.Second, held("gpu-0", "a"))
+	n.expect("and is gone, and listed once more", false, holdings{})
+	n.answer(time.Second)
+	n.PodChanged(running("a", "3", 3), second(3))
+	n.answer(time.Second, held("gpu-0", "a"))
+	n.expect("a pod that was recreated under the name", false, holdings{"gpu-0": {"a"}})
+}
+
+// A pod is deleted by force, and the kubelet reports its deletion only after that of the pod that
+// replaced it. It holds nothing meanwhile, whether the kubelet's last list is of the second pod or
+// of a third one: the API server has no object of the first one any more.
+func TestReplacedPodHoldsNothing(t *testing.T) {
+	first := running("set-0", "1", 0)
+	first.Claims = []PodClaim{{Name: "c", Claim: "of-first"}}
+	replacedBy := func(n *node, uid string, created int) { n.PodChanged(running("set-0", uid, created), second(1)) }
+	const listed, notListed = true, false
+	both := func(n *node) {
+		replacedBy(n, "2", 1)
+		n.PodChanged(ended(first), second(2))
+	}
+	for what, tc := range map[string]struct {
+		do   func(n *node)
+		name bool // it is listed
+		want int
+	}{
+		"it runs":             {func(*node) {}, listed, 1},
+		"it has ended":        {func(n *node) { n.PodChanged(ended(first), second(2)) }, notListed, 0},
+		"and is listed":       {func(n *node) { n.PodChanged(ended(first), second(2)) }, listed, 1},
+		"the second is there": {both, listed, 0},
+		"created as it ended": {func(n *node) { n.PodChanged(ended(first), second(2)); replacedBy(n, "2", 0) }, listed, 0},
+		"the second is gone":  {func(n *node) { both(n); n.PodDeleted("2", second(3)) }, listed, 0},
+		"and not listed":      {func(n *node) { both(n); n.PodDeleted("2", second(3)) }, notListed, 0},
+		"gone before the first": {func(n *node) {
+			replacedBy(n, "2", 1)
+			n.PodDeleted("2", second(2))
+			n.PodChanged(ended(first), second(2))
+		}, listed, 0},
+		"the watch began anew meanwhile": {func(n *node) {
+			n.PodsListed([]PodFacts{running("set-0", "2", 1)}, second(2))
+			n.PodChanged(ended(first), second(3))
+			n.PodDeleted("2", second(4))
+		}, listed, 0},
+		"the second's clock was set back": {func(n *node) {
+			replacedBy(n, "2", -1)
+			n.PodChanged(ended(first), second(2))
+			n.PodDeleted("1", second(3))
+		}, listed, 0},
+	} {
+		t.Run(what, func(t *testing.T) {
+			n := newNode(t)
+			n.PodChanged(first, second(0))
+			n.ClaimRead(Claim{Namespace: "ns", Name: "of-first"}, ClaimFacts{
+				Results: []ClaimResult{{Device: deviceNamed("a")}}, Reserved: map[string]string{"1": "set-0"}, Read: second(0),
+			})
+			n.others = []string{"exporter", "set-0"}
+			n.answerTo(second(1))
+			tc.do(n)
+			if !tc.name {
+				n.others = []string{"exporter"}
+			}
+			n.answerTo(second(5))
+			held, _ := n.Holds(second(5), time.Time{})
+			if got := countHolders(held.Allocations); got != tc.want {
+				t.Errorf("%d holders, want %d: %+v", got, tc.want, held)
+			}
+			if uid := n.UID(podNamed("set-0")); uid == "1" && n.evidence.pods["2"] != nil {
+				t.Error("the pod of the name is the first")
+			}
+		})
+	}
+}
+
+// A static pod that is made anew of the same manifest has the UID of the one before it, and holds
+// what the kubelet lists; so does one whose mirror pod was deleted.
+func TestStaticPodComesBack(t *testing.T) {
+	n := newNode(t)
+	static := running("a", "1", 0)
+	static.Static = true
+	n.PodChanged(static, second(0))
+	n.answer(0, pluginHeld("gpu-0", "a"))
+	n.PodChanged(ended(static), second(1))
+	n.PodDeleted("1", second(1))
+	n.answer(time.Second, pluginHeld("gpu-0", "a"))
+	n.expect("without its mirror pod", false, holdings{"gpu-0": {"a"}})
+	n.PodChanged(static, second(2))
+	n.expect("it comes back", false, holdings{"gpu-0": {"a"}})
+}
+
+// A pod that is recreated under its name after a force delete: the kubelet sends the old pod's last
+// events after the new pod's first one (KUBELET.md).
+func TestRecreatedPodOutlivesOldEvents(t *testing.T) {
+	n := newNode(t)
+	n.PodChanged(running("a", "old", 0), second(0))
+	n.PodChanged(running("a", "new", 5), second(5))
+	n.PodChanged(ended(running("a", "old", 0)), second(6))
+	n.PodDeleted("old", second(7))
+	if uid := n.UID(podNamed("a")); uid != "new" {
+		t.Errorf("the pod of that name is %q", uid)
+	}
+	n.answer(8*time.Second, held("gpu-0", "a"))
+	n.expect("the new pod", false, holdings{"gpu-0": {"a"}})
+}
+
+// A pod that is made anew under the name of one that is gone is the newest of the name, also where
+// the API server's clock, by which pods were created, was set back meanwhile.
+func TestPodOfTheFuture(t *testing.T) {
+	n := newNode(t)
+	n.PodChanged(running("a", "old", 600), second(0))
+	n.PodChanged(running("a", "new", 0), second(1))
+	n.PodDeleted("old", second(2))
+	if got := n.UID(podNamed("a")); got != "new" {
+		t.Errorf("the pod is %q", got)
+	}
+	n.answer(3*time.Second, held("gpu-0", "a"))
+	n.expect("the new pod", false, holdings{"gpu-0": {"a"}})
+}
+
+// However the events of pods of one name are mixed, each pod's own in their order, the pod of the
+// name is the one that was created last, and it holds what is listed until its own deletion.
+func TestNewestPodStays(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		lives := rapid.IntRange(1, 4).Draw(t, "lives")
+		type event func(n *node, at time.Time)
+		left := make([][]event, lives)
+		last := ""
+		for i := range left {
+			pod := running("a", string(rune('a'+(i*5+3)%7)), i) // the order of UIDs is not that of creation
+			last = pod.UID
+			left[i] = []event{
+				func(n *node, at time.Time) { n.PodChanged(pod, at) },
+				func(n *node, at time.Time) { n.PodChanged(ended(pod), at) },
+				func(n *node, at time.Time) { n.PodDeleted(pod.UID, at) },
+			}
+		}
+		left[lives-1] = left[lives-1][:1]
+		n := newNode(nil)
+		started := false
+		for {
+			var rest []int
+			for i := range left {
+				if len(left[i]) > 0 {
+					rest = append(rest, i)
+				}
+			}
+			if len(rest) == 0 {
+				break
+			}
+			i := rapid.SampledFrom(rest).Draw(t, "of")
+			n.now = n.now.Add(time.Second)
+			left[i][0](n, n.now)
+			left[i] = left[i][1:]
+			if started = started || i == lives-1; !started {
+				continue
+			}
+			n.answer(time.Second, held("gpu-0", "a"))
+			if got := n.UID(podNamed("a")); got != last {
+				t.Fatalf("the pod is %s, want %s", got, last)
+			}
+			if diff := cmp.Diff(holdings{"gpu-0": {"a"}}, n.held()); diff != "" {
+				t.Fatal(diff)
+			}
+		}
+	})
+}
+
+// A pod comes, runs, ends and goes: each is hinted at, as is what it holds; the end is noted once.
+func TestPodsLifeIsHintedAt(t *testing.T) {
+	n := newNode(t)
+	steps := func(what string, want int, do func()) {
+		t.Helper()
+		before := n.hints
+		if do(); n.hints-before != want {
+			t.Errorf("%s: %d hints, want %d", what, n.hints-before, want)
+		}
+	}
+	pod := running("b", "2", 0)
+	waits := pod
+	waits.Started, waits.Running = false, 0
+	labels := pod
+	labels.Meta = &podresources.PodMeta{Labels: []string{"label_app", "x"}}
+	steps("it comes", 1, func() { n.PodChanged(waits, second(1)) })
+	steps("nothing that matters", 0, func() { n.PodChanged(waits, second(2)) })
+	steps("it runs", 1, func() { n.PodChanged(pod, second(3)) })
+	steps("its labels", 0, func() { n.PodChanged(labels, second(4)) })
+	steps("it ends", 1, func() { n.PodChanged(ended(pod), second(5)) })
+	steps("it goes", 1, func() { n.PodDeleted("2", second(6)) })
+	steps("a late notification", 0, func() { n.PodChanged(pod, second(7)) })
+	if diff := cmp.Diff([]string{"2"}, endings(n.Book)); diff != "" {
+		t.Errorf("the ends are %s", diff)
+	}
+}
+
+// Termination that starts is not the end: the kubelet's own status says Failed while containers run
+// on.
+func TestEndIsNotedWithTheLastContainer(t *testing.T) {
+	n := newNode(t)
+	pod := running("a", "1", 0)
+	n.PodChanged(pod, second(0))
+	failing := pod
+	failing.Final = true
+	n.PodChanged(failing, second(1))
+	if got := endings(n.Book); got != nil {
+		t.Errorf("an end is noted while a container runs: %v", got)
+	}
+	n.PodChanged(ended(pod), second(2))
+	if diff := cmp.Diff([]string{"1"}, endings(n.Book)); diff != "" {
+		t.Error(diff)
+	}
+	if p := n.evidence.pods["1"]; p.state != Ending || !p.since.Equal(second(1)) || !p.Started {
+		t.Errorf("it is %v since %v", p.state, p.since.Sub(at(0)))
+	}
+}
+
+// What the API server's status tells of the names of claims stays when the kubelet's own, which
+// leaves them out, comes again; a claim that it does not have is none.
+func TestNamesStayKnown(t *testing.T) {
+	local := running("a", "1", 0)
+	local.Claims = []PodClaim{{Name: "gpus"}, {Name: "none"}}
+	served := local
+	served.Local, served.Claims, served.ExtendedClaim = false, []PodClaim{{Name: "gpus", Claim: "a-gpus-x"}}, "a-extended"
+	for name, tell := range map[string]func(b *Book){
+		"by a read":   func(b *Book) { b.PodChanged(local, second(0)); b.PodRead(served, second(1)) },
+		"by an event": func(b *Book) { b.PodChanged(served, second(0)) },
+	} {
+		b := NewBook(grace, nil)
+		b.PodRead(served, second(0)) // of a pod that is not known
+		if b.NumPods() != 0 {
+			t.Errorf("%s: a pod that no source of pods has", name)
+		}
+		tell(b)
+		b.PodChanged(local, second(2))
+		held, _ := b.Holds(second(2), time.Time{})
+		if len(held.Wanted.Pods) > 0 || len(held.Wanted.Claims) != 2 {
+			t.Errorf("%s: wanted are %+v", name, held.Wanted)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package holders
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
+)
+
+// What is left of a pod's life is not judged: one whose container ends again and again, and one
+// that is being deleted, hold their devices as long as the kubelet lists them, whatever the Pods
+// API or the API server say of them. One of whose claims one cannot be prepared is listed, and
+// holds nothing, not even the other claim's devices. What device plugins gave is held like the
+// rest.
+func TestRecordedLives(t *testing.T) {
+	answer, err := test.ParseList(lives(t, "list.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocations, rejected := podresources.Parse(answer)
+	if len(rejected) > 0 {
+		t.Errorf("rejected: %v", rejected)
+	}
+	var objects corev1.PodList
+	if err := yaml.Unmarshal(lives(t, "pods.yaml"), &objects); err != nil {
+		t.Fatal(err)
+	}
+	var local corev1.PodList
+	for line := range bytes.Lines(lives(t, "events.jsonl")) {
+		var event struct{ Pod corev1.Pod }
+		if err := json.Unmarshal(line, &event); err != nil {
+			t.Fatal(err)
+		}
+		local.Items = append(local.Items, event.Pod)
+	}
+	want := map[string][]string{
+		"crasher": {"gpu.example.com/node1/gpu-0"},
+		"leaving": {"gpu.example.com/node1/gpu-1"},
+		"slice-a": {"nvidia.com/gpu.shared//GPU-ffffffff-0000-4000-8000-000000000000::0"},
+		"slice-b": {"nvidia.com/gpu.shared//GPU-ffffffff-0000-4000-8000-000000000000::1"},
+		"whole": {
+			"nvidia.com/gpu//GPU-dddddddd-0000-4000-8000-000000000000",
+			"nvidia.com/gpu//GPU-eeeeeeee-0000-4000-8000-000000000000",
+		},
+	}
+	for from, pods := range map[string]corev1.PodList{"the kubelet": local, "the API server": objects} {
+		node := world{listed: allocations}
+		for i := range pods.Items {
+			if _, facts, ok := podresources.NewPodFacts(&pods.Items[i], &podresources.Selection{}); ok {
+				facts.Local = from == "the kubelet"
+				node.pods = append(node.pods, facts)
+			}
+		}
+		if len(node.pods) == 0 {
+			t.Errorf("no pods from %s", from)
+		}
+		got := map[string][]string{}
+		for _, a := range node.holdings().Allocations {
+			if a.Health != driver.HealthGood {
+				t.Errorf("%v is %q", a.Device, a.Health)
+			}
+			for _, h := range a.Holders {
+				got[h.Name] = append(got[h.Name], a.Device.String())
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("with pods from %s: -want +got:\n%s", from, diff)
+		}
+	}
+	for _, pod := range answer.PodResources {
+		if pod.Name == "waiting" {
+			return
+		}
+	}
+	t.Error("the pod that waits is not listed")
+}
+
+// lives returns a file of the recording of pods' lives.
+func lives(t *testing.T, name string) []byte {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join("..", "testdata", "recordings", "lives", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content
+}

@@ -1,0 +1,197 @@
+package holders
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// list takes one allocation of the kubelet's answer.
+func (r *resolver) list(a podresources.Allocation, health map[driver.ID]driver.HealthStatus, classic map[podresources.Claim]int) {
+	claim := r.claims[a.Claim]
+	a.Health = health[a.Device]
+	claim.CompleteClassic(&a, classic[a.Claim] == 1)
+	shares := unlistedShares(&claim, &a)
+	if len(shares) == 0 {
+		claim.Complete(&a)
+	}
+	var holders []podresources.Holder
+	for group := range groups(a.Holders) {
+		p := r.pod(&group[0])
+		switch {
+		case p == nil && r.reallocated(&group[0], &a, &claim, len(shares) > 0):
+		case p == nil:
+			hold := r.listedHold(nil, group[0].Pod)
+			for _, h := range group {
+				h.Hold = hold
+				holders = append(holders, h)
+			}
+		case r.over(p, &claim):
+		case r.disagree(p, &a, &claim, len(shares) > 0):
+		default:
+			hold := r.listedHold(p, group[0].Pod)
+			for _, h := range group {
+				h = r.describe(p, h, a.Claim)
+				h.Hold = hold
+				holders = append(holders, h)
+			}
+		}
+	}
+	a.Holders = holders
+	if len(shares) == 0 {
+		r.add(a)
+		return
+	}
+	for _, share := range shares {
+		b := a
+		b.ShareID, b.Holders = share, slices.Clone(holders)
+		claim.Complete(&b)
+		r.add(b)
+	}
+}
+
+// describe returns the holder with what is known of its pod.
+func (r *resolver) describe(p *pod, h podresources.Holder, claim podresources.Claim) podresources.Holder {
+	if p.UID != "" {
+		h.UID = p.UID
+	}
+	h.Meta = p.Meta
+	h.ClaimName = r.named[podUse{p.UID, claim}]
+	return h
+}
+
+// complete adds what pods hold and the kubelet does not list.
+func (r *resolver) complete() {
+	for _, claim := range slices.SortedFunc(maps.Keys(r.used), podresources.Claim.Compare) {
+		facts, known := r.claims[claim]
+		if facts.Classic != nil {
+			continue
+		}
+		listed := r.ofClaim[claim]
+		holders := r.holders(listed)
+		for _, u := range r.used[claim] {
+			switch {
+			case r.over(u.pod, &facts):
+			case gives(&facts, u.pod):
+				for i := range facts.Results {
+					r.hold(holders, r.row(claim, &facts, &facts.Results[i]), u, reservedReason(u.pod, &facts))
+				}
+			case u.pod.Started && (!known || stale(&facts, u.pod)):
+				for _, i := range listed {
+					r.hold(holders, i, u, podresources.ReasonReserved)
+				}
+			}
+		}
+	}
+	r.holdReallocated()
+}
+
+// row returns the position of the row of a device of a claim, which it adds where there is none.
+func (r *resolver) row(claim podresources.Claim, facts *podresources.ClaimFacts, result *podresources.ClaimResult) int {
+	key := rowKey{claim: claim, device: result.Device, shareID: result.ShareID}
+	if i, known := r.position[key]; known {
+		return i
+	}
+	a := podresources.Allocation{Claim: claim, Device: result.Device, ShareID: result.ShareID, State: podresources.StateAllocated}
+	facts.Complete(&a)
+	r.add(a)
+	return len(r.rows) - 1
+}
+
+// hold adds a pod to the holders of a row, in no container, unless it is among them.
+func (r *resolver) hold(holders map[rowHolder]bool, i int, u use, reason podresources.Reason) {
+	if holders[rowHolder{i, u.pod.UID}] {
+		return
+	}
+	a := &r.rows[i]
+	if u.pod.Started {
+		a.State = podresources.StatePrepared
+	}
+	a.Holders = append(a.Holders, podresources.Holder{
+		Pod: u.pod.Pod, UID: u.pod.UID, ClaimName: u.name, Meta: u.pod.Meta,
+		Hold: &podresources.Hold{Reason: reason, Since: u.pod.since},
+	})
+}
+
+// reservedReason returns why a pod holds what a claim that is reserved for it has.
+func reservedReason(p *pod, claim *podresources.ClaimFacts) podresources.Reason {
+	switch {
+	case claim.Deleted:
+		return podresources.ReasonClaimGone
+	case p.state == Waiting:
+		return podresources.ReasonNominated
+	case p.state == Ending:
+		return podresources.ReasonEnding
+	case !p.Started:
+		return podresources.ReasonWaiting
+	default:
+		return podresources.ReasonReserved
+	}
+}
+
+// listedHold returns why a pod, nil if no object of it is known, holds what the kubelet lists.
+func (r *resolver) listedHold(p *pod, name podresources.Pod) *podresources.Hold {
+	l := r.listed[name]
+	switch {
+	case l != nil && !l.lacked.IsZero():
+		return &podresources.Hold{Reason: l.kept, Since: l.lacked}
+	case !r.failing.IsZero() && r.now.Sub(r.failing) >= unansweredAfter:
+		return &podresources.Hold{Reason: podresources.ReasonNoAnswer, Since: r.failing}
+	case p != nil && p.state == Ending:
+		return &podresources.Hold{Reason: podresources.ReasonEnding, Since: p.since}
+	default:
+		return &podresources.Hold{Reason: podresources.ReasonListed}
+	}
+}
+
+// add adds a row.
+func (r *resolver) add(a podresources.Allocation) {
+	r.position[rowKeyOf(&a)] = len(r.rows)
+	r.ofClaim[a.Claim] = append(r.ofClaim[a.Claim], len(r.rows))
+	r.rows = append(r.rows, a)
+}
+
+func rowKeyOf(a *podresources.Allocation) rowKey {
+	key := rowKey{claim: a.Claim, device: a.Device, shareID: a.ShareID}
+	if a.ByPlugin() && len(a.Holders) > 0 {
+		key.pod = a.Holders[0].Pod
+	}
+	return key
+}
+
+// rowKey identifies a row.
+type rowKey struct {
+	claim   podresources.Claim
+	device  driver.ID
+	shareID string
+	pod     podresources.Pod // of a device plugin's device
+}
+
+// rowHolder is a pod, by UID, that holds a row.
+type rowHolder struct {
+	row int
+	uid string
+}
+
+// holders returns the pods that hold these rows.
+func (r *resolver) holders(rows []int) map[rowHolder]bool {
+	out := map[rowHolder]bool{}
+	for _, i := range rows {
+		for h := range r.rows[i].Holders {
+			out[rowHolder{i, r.rows[i].Holders[h].UID}] = true
+		}
+	}
+	return out
+}
+
+// over reports that the pod holds nothing of the claim any more, although the kubelet may list it.
+func (r *resolver) over(p *pod, claim *podresources.ClaimFacts) bool {
+	switch {
+	case p.state.over():
+		return true
+	default:
+		return p.state == Ending && claim.Read.After(p.since) && !claim.ReservedFor(p.UID)
+	}
+}

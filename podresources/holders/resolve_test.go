@@ -1,0 +1,353 @@
+package holders
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// uses are the containers of a pod: "container" names no claim, "container:claim" the whole claim
+// by the pod's own name, "container:claim:request" a request.
+func uses(containers ...string) []PodContainer {
+	var out []PodContainer
+	for _, c := range containers {
+		name, claim, named := strings.Cut(c, ":")
+		if !named {
+			continue
+		}
+		claim, request, _ := strings.Cut(claim, ":")
+		out = append(out, PodContainer{Name: name, Uses: []ClaimUse{{Name: claim, Request: request}}})
+	}
+	return out
+}
+
+func TestResolve(t *testing.T) {
+	named := func(claims ...string) []PodClaim {
+		var out []PodClaim
+		for _, c := range claims {
+			name, claim, _ := strings.Cut(c, "=")
+			out = append(out, PodClaim{Name: name, Claim: claim})
+		}
+		return out
+	}
+	read := ClaimFacts{Read: second(20)}
+	stale := ClaimFacts{Read: second(5)}
+	deleted := ClaimFacts{Read: second(20), Deleted: true}
+	made := func(podName string) ClaimFacts { return ClaimFacts{Read: second(20), PodClaimName: podName} }
+	device := []string{"r:a"}
+	started := func(claims []PodClaim, containers ...string) PodFacts {
+		return PodFacts{Started: true, Running: 1, Claims: claims, Containers: uses(containers...)}
+	}
+	var node world
+	for name, tc := range map[string]struct {
+		world
+		listed     []string // pods that the kubelet lists without devices
+		exited     string   // the pod whose cgroup is gone
+		want       []string
+		conflicts  []string
+		unresolved map[string]int
+		wants      []string // claims, and pods as pod/NAME
+	}{
+		"another device than that of the claim, which is reserved for a pod that is not known": {
+			world: node.list("c", "b", "p/main").claim("c", read, device, "p"),
+			want:  []string{"c a p/"}, conflicts: []string{"device c b p"},
+			wants: []string{"c"},
+		},
+		"one of two devices is another, and the pod is not known": {
+			world: node.list("c", "b", "p/main").list("c", "r", "p/main").claim("c", read, []string{"r:a", "r:r"}, "p"),
+			want:  []string{"c a p/", "c r p/main"}, conflicts: []string{"device c b p"},
+			wants: []string{"c"},
+		},
+		"another device than that of the claim, which is reserved for another pod": {
+			world: node.list("c", "b", "p/main").claim("c", read, device, "q"),
+			want:  []string{"c b p/main"},
+			wants: []string{"c"},
+		},
+		"a claim of the pod that no container names": {
+			world: node.claim("c", read, device, "p").pod("p", started(named("mine=c"))),
+			want:  []string{"c a p/"}, wants: []string{"c"},
+		},
+		"a claim of an init container": {
+			world: node.claim("c", read, device, "p").pod("p", started(named("mine=c"), "init:mine")),
+			want:  []string{"c a p/"}, wants: []string{"c"},
+		},
+		"shared by an init container and another pod": {
+			world: node.list("c", "a", "q/main").claim("c", read, device, "p", "q").
+				pod("p", started(named("mine=c"), "init:mine")).pod("q", started(named("mine=c"), "main:mine")),
+			want: []string{"c a p/", "c a q/main"}, wants: []string{"c"},
+		},
+		"the kubelet lists it": {
+			world: node.list("c", "a", "p/main").claim("c", read, device, "p").pod("p", started(named("mine=c"), "main:mine")),
+			want:  []string{"c a p/main"}, wants: []string{"c"},
+		},
+		"the pod waits for its driver": {
+			world: node.claim("c", read, device, "p").pod("p", PodFacts{Claims: named("mine=c"), Containers: uses("main:mine")}),
+			want:  []string{"c a p/ allocated"}, wants: []string{"c"},
+		},
+		"a claim that was deleted while its pod waits for the driver": {
+			world: node.claim("c", deleted, device, "p").
+				pod("p", PodFacts{Claims: named("mine=c"), Containers: uses("main:mine")}),
+			wants: []string{"c"},
+		},
+		"a claim that was deleted while its init container runs": {
+			world: node.claim("c", deleted, device, "p").pod("p", started(named("mine=c"), "init:mine")),
+			want:  []string{"c a p/"}, wants: []string{"c"},
+		},
+		"a claim that was deleted, and the kubelet lists it": {
+			world: node.list("c", "a", "p/main").claim("c", deleted, device, "p").
+				pod("p", started(named("mine=c"), "main:mine")),
+			want: []string{"c a p/main"}, conflicts: []string{"reservation c a p"}, wants: []string{"c"},
+		},
+		"a claim that was deleted since its pod began to end": {
+			world: node.list("c", "a", "p/main").claim("c", deleted, device, "p").
+				pod("p", started(named("mine=c"))).ending(15, 0),
+			wants: []string{"c"},
+		},
+		"a deleted claim had another device, and the pod is not known": {
+			world: node.list("c", "b", "p/main").claim("c", deleted, device, "p"),
+			want:  []string{"c b p/main"},
+			wants: []string{"c"},
+		},
+		"a claim made from a template was deleted": {
+			world: node.claim("c-1", ClaimFacts{Read: second(20), PodClaimName: "mine", Deleted: true}, device, "p").
+				claim("c-2", made("mine"), []string{"r:b"}, "p").pod("p", started(named("mine="))),
+			want: []string{"c-2 b p/"}, wants: []string{"c-2"},
+		},
+		"one of two drivers is away": {
+			world: node.list("c", "a", "p/main").claim("c", read, []string{"r:a", "s:b"}, "p").
+				pod("p", PodFacts{Claims: named("mine=c"), Containers: uses("main:mine")}),
+			want: []string{"c a p/main", "c b p/ allocated"}, wants: []string{"c"},
+		},
+		"a claim that is reserved for a group": {
+			world: node.claim("c", ClaimFacts{Read: second(20), ReservedOther: true}, device).pod("p", started(named("mine=c"))),
+			want:  []string{"c a p/"}, wants: []string{"c"},
+		},
+		"a claim that is reserved for another pod": {
+			world: node.claim("c", read, device, "q").pod("p", started(named("mine=c"))), wants: []string{"c"},
+		},
+		"a claim that was read before the pod was there": {
+			world: node.claim("c", stale, device, "q").pod("p", started(named("mine=c"))), wants: []string{"c"},
+			unresolved: map[string]int{UnresolvedClaim: 1},
+		},
+		"nobody knows the claim": {
+			world: node.pod("p", started(named("mine=c"))), wants: []string{"c"}, unresolved: map[string]int{UnresolvedClaim: 1},
+		},
+		"nobody knows the claim, but it is listed for another pod": {
+			world: node.list("c", "a", "q/main").pod("p", started(named("mine=c"))),
+			want:  []string{"c a p/", "c a q/main"}, wants: []string{"c"},
+		},
+		"and the pod waits": {
+			world: node.list("c", "a", "q/main").pod("p", PodFacts{Claims: named("mine=c")}),
+			want:  []string{"c a q/main"}, wants: []string{"c"}, unresolved: map[string]int{UnresolvedClaim: 1},
+		},
+		"nobody knows the name": {
+			world: node.pod("p", started(named("mine="))), wants: []string{"pod/p"},
+			unresolved: map[string]int{UnresolvedName: 1},
+		},
+		"the API server told that there is none": {
+			world: node.served("p", PodFacts{Started: true}),
+		},
+		"the claim's annotation has the name": {
+			world: node.claim("c", made("mine"), device, "p").pod("p", started(named("other=x", "mine="))),
+			want:  []string{"c a p/"}, wants: []string{"c", "x"}, unresolved: map[string]int{UnresolvedClaim: 1},
+		},
+		"of two claims of a template the kubelet lists one": {
+			world: node.list("c", "a", "p/main").claim("c", made("mine"), device, "p").pod("p",
+				started(named("mine=", "nic="), "main:mine")),
+			want: []string{"c a p/main"}, wants: []string{"c", "pod/p"}, unresolved: map[string]int{UnresolvedName: 1},
+		},
+		"the kubelet lists the only one": {
+			world: node.list("c", "a", "p/main").pod("p", started(named("mine="), "main:mine")),
+			want:  []string{"c a p/main"}, wants: []string{"c"},
+		},
+		"the kubelet lists both, and nobody knows which is which": {
+			world: node.list("c", "a", "p/main").list("d", "b", "p/main").pod("p", started(named("mine=", "nic="), "main:mine")),
+			want:  []string{"c a p/main", "d b p/main"},
+			wants: []string{"c", "d"},
+		},
+		"requests of different pods": {
+			world: node.list("c", "a", "p/main", "q/main").list("c", "b", "p/main", "q/main").
+				claim("c", read, []string{"x:a", "y:b"}, "p", "q").
+				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:y")),
+			want: []string{"c a p/main", "c b q/main"}, wants: []string{"c"},
+		},
+		"shares of different pods": {
+			world: node.list("c", "a#1", "p/main", "q/main").list("c", "a#2", "p/main", "q/main").
+				claim("c", read, []string{"x:a#1", "y:a#2"}, "p", "q").
+				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:y")),
+			want: []string{"c a#1 p/main", "c a#2 q/main"}, wants: []string{"c"},
+		},
+		"a kubelet that lists devices without their shares": {
+			world: node.list("c", "a", "p/main", "q/main").claim("c", read, []string{"x:a#1", "y:a#2"}, "p", "q").
+				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:y")),
+			want: []string{"c a#1 p/main", "c a#2 q/main"}, wants: []string{"c"},
+		},
+		"an init container's request": {
+			world: node.list("c", "a", "p/main").list("c", "b", "p/main").claim("c", read, []string{"x:a", "y:b"}, "p", "q").
+				pod("p", started(named("mine=c"), "main:mine:x", "init:mine:y")).pod("q",
+				started(named("other=c"), "init:other:y")),
+			want: []string{"c a p/main", "c b p/", "c b q/"}, wants: []string{"c"},
+		},
+		"a pod whose containers do not name the claim has all of it": {
+			world: node.list("c", "a", "p/main").list("c", "b", "p/main").claim("c", read, []string{"x:a", "y:b"}, "p", "q").
+				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"))),
+			want: []string{"c a p/main", "c a q/", "c b q/"}, wants: []string{"c"},
+		},
+		"a request that no container names is nobody's": {
+			world: node.list("c", "a", "p/main").list("c", "b", "p/main").claim("c", read, []string{"x:a", "y:b"}, "p", "q").
+				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other:x")),
+			want: []string{"c a p/main", "c a q/"}, wants: []string{"c"},
+		},
+		"requests of a claim that nobody knows": {
+			world: node.list("c", "a", "p/main", "q/main").list("c", "b", "p/main", "q/main").
+				pod("p", started(named("mine=c"), "main:mine:x")).pod("q", started(named("other=c"), "main:other")),
+			want:  []string{"c a p/main", "c a q/main", "c b p/main", "c b q/main"},
+			wants: []string{"c"}, unresolved: map[string]int{UnresolvedRequest: 1},
+		},
+		"extended resources, told": {
+			world: node.list("e", "a", "p/x", "p/y").list("e", "b", "p/x", "p/y").claim("e", ClaimFacts{Extended: true},
+				[]string{"0:a", "1:b"}, "p").
+				served("p", PodFacts{Started: true, Extended: true, ExtendedClaim: "e", ExtendedUses: []PodContainer{
+					{Name: "x", Uses: []ClaimUse{{Request: "0"}}}, {Name: "y", Uses: []ClaimUse{{Request: "1"}}},
+				}}),
+			want: []string{"e a p/x", "e b p/y"}, wants: []string{"e"},
+		},
+		"extended resources, not told": {
+			world: node.list("e", "a", "p/x", "p/y").list("e", "b", "p/x", "p/y").pod("p",
+				PodFacts{Started: true, Extended: true}),
+			want:  []string{"e a p/x", "e a p/y", "e b p/x", "e b p/y"},
+			wants: []string{"e", "pod/p"}, unresolved: map[string]int{UnresolvedRequest: 1},
+		},
+		"extended resources of an init container": {
+			world: node.claim("e", ClaimFacts{Extended: true}, []string{"0:a"}, "p").pod("p",
+				PodFacts{Started: true, Extended: true}),
+			want: []string{"e a p/"}, wants: []string{"e", "pod/p"},
+		},
+		"extended resources of a device plugin": {
+			world: world{listed: []Allocation{{
+				Claim: Claim{Namespace: "ns"}, Device: driver.ID{Driver: "vendor.test/gpu", Device: "1"},
+				Holders: []Holder{{Pod: Pod{Namespace: "ns", Name: "p"}, Container: "main", UID: "uid-p"}},
+			}}}.pod("p", PodFacts{Started: true, Extended: true}),
+			want: []string{" 1 p/main"},
+		},
+		"another device than the allocation's": {
+			world: node.list("c", "b", "p/main").list("d", "b", "q/main").claim("c", read, device, "p").claim("d", read,
+				[]string{"r:b"}, "q").
+				pod("p", started(named("mine=c"), "main:mine")).pod("q", started(named("mine=d"), "main:mine")),
+			want: []string{"c a p/", "d b q/main"}, wants: []string{"c", "d"}, conflicts: []string{"device c b p"},
+		},
+		"another device, of a claim that is not the pod's": {
+			world: node.list("c", "b", "p/main").claim("c", stale, device, "q").pod("p", started(named("mine=c"), "main:mine")),
+			want:  []string{"c b p/main"}, wants: []string{"c"},
+		},
+		"a claim that is not reserved for the pod that is listed": {
+			world: node.list("c", "a", "p/main").claim("c", read, device, "q").pod("p", started(named("mine=c"), "main:mine")),
+			want:  []string{"c a p/main"}, wants: []string{"c"}, conflicts: []string{"reservation c a p"},
+		},
+		"a pod that ends holds its claims while it is listed": {
+			world:  node.claim("c", read, device, "p").pod("p", started(named("mine=c"))).ending(30, 0),
+			listed: []string{"p"}, want: []string{"c a p/"}, wants: []string{"c"},
+		},
+		"and while containers run": {
+			world: node.claim("c", read, device, "p").pod("p", started(named("mine=c"))).ending(30, 1),
+			want:  []string{"c a p/"}, wants: []string{"c"},
+		},
+		"but not when neither is so": {
+			world: node.claim("c", read, device, "p").pod("p", started(named("mine=c"))).ending(30, 0),
+		},
+		"nor when its cgroup is gone": {
+			world: node.list("c", "a", "p/main").claim("c", read, device, "p").
+				pod("p", started(named("mine=c"))).ending(30, 0),
+			listed: []string{"p"}, exited: "uid-p", wants: []string{"c"},
+		},
+		"nor when the claim is no longer reserved for it": {
+			world: node.list("c", "a", "p/main").claim("c", read, device).
+				pod("p", started(named("mine=c"))).ending(15, 0),
+			listed: []string{"p"}, wants: []string{"c"},
+		},
+		"a pod that is gone": {
+			world: node.list("c", "a", "p/main").claim("c", read, device, "p").pod("p", started(named("mine=c"))).
+				then(func(b *Book) { b.PodDeleted("uid-p", second(30)) }),
+			wants: []string{"c"},
+		},
+		"a pod that has ended": {
+			world: node.list("c", "a", "p/main").claim("c", read, device, "p").
+				served("p", PodFacts{Started: true, Final: true, Claims: named("mine=c")}),
+			wants: []string{"c"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			node := tc.world
+			node.also, node.gone = tc.listed, map[string]bool{tc.exited: true}
+			before := fmt.Sprintf("%+v", node.listed)
+			got := node.holdings()
+			if diff := cmp.Diff(tc.want, holds(got.Allocations)); diff != "" {
+				t.Errorf("holds: -want +got:\n%s", diff)
+			}
+			var conflicts, wants []string
+			for _, c := range got.Conflicts {
+				conflicts = append(conflicts, fmt.Sprint(c.Kind, " ", c.Claim.Name, " ", c.Device.Device, " ", c.Pod.Name))
+			}
+			if diff := cmp.Diff(tc.conflicts, conflicts); diff != "" {
+				t.Errorf("conflicts: -want +got:\n%s", diff)
+			}
+			if len(tc.unresolved)+len(got.Unresolved) > 0 {
+				if diff := cmp.Diff(tc.unresolved, got.Unresolved); diff != "" {
+					t.Errorf("unresolved: -want +got:\n%s", diff)
+				}
+			}
+			for c := range got.Wanted.Claims {
+				wants = append(wants, c.Name)
+			}
+			for _, p := range got.Wanted.Pods {
+				wants = append(wants, "pod/"+p.Name)
+			}
+			slices.Sort(wants)
+			if diff := cmp.Diff(tc.wants, wants); diff != "" {
+				t.Errorf("wants: -want +got:\n%s", diff)
+			}
+			if after := fmt.Sprintf("%+v", node.listed); after != before {
+				t.Errorf("the input changed:\n%s\n%s", before, after)
+			}
+		})
+	}
+}
+
+// A hundred pods share a claim of 32 devices, which is the largest that a node has; half of them
+// use it in an init container alone.
+func BenchmarkResolve(b *testing.B) {
+	var node world
+	var results, pods, containers []string
+	for d := range 32 {
+		results = append(results, fmt.Sprint("r:gpu-", d))
+	}
+	for p := range 100 {
+		name := fmt.Sprint("pod-", p)
+		pods = append(pods, name)
+		facts := PodFacts{
+			Started: true, Running: 1, Claims: []PodClaim{{Name: "mine", Claim: "c"}}, Containers: uses("main:mine"),
+		}
+		if p%2 == 0 {
+			facts.Containers = uses("init:mine")
+		} else {
+			containers = append(containers, name+"/main", name+"/side")
+		}
+		node = node.pod(name, facts)
+	}
+	node = node.claim("c", ClaimFacts{Read: second(20)}, results, pods...)
+	for d := range 32 {
+		node = node.list("c", fmt.Sprint("gpu-", d), containers...)
+	}
+	book := node.book()
+	b.ReportAllocs()
+	for b.Loop() {
+		if got := Holds(&book.evidence, second(31)); len(got.Allocations) != 32 {
+			b.Fatal(len(got.Allocations))
+		}
+	}
+}

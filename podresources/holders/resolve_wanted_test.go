@@ -1,0 +1,54 @@
+package holders
+
+import (
+	"testing"
+	"time"
+)
+
+// A pod whose containers have not started is asked for at once if the kubelet will never list one
+// of its claims, and else after a while.
+func TestWhenPodsAreLookedUp(t *testing.T) {
+	template := []PodClaim{{Name: "a"}, {Name: "b"}}
+	container := func(name string, listed bool, claims ...string) PodContainer {
+		c := PodContainer{Name: name, Listed: listed}
+		for _, claim := range claims {
+			c.Uses = append(c.Uses, ClaimUse{Name: claim})
+		}
+		return c
+	}
+	for name, tc := range map[string]struct {
+		pod  PodFacts
+		want time.Time
+	}{
+		"a container names both": {
+			PodFacts{Claims: template, Containers: []PodContainer{container("main", true, "a", "b")}},
+			second(15),
+		},
+		"it has started": {
+			PodFacts{
+				Claims: template, Started: true,
+				Containers: []PodContainer{container("main", true, "a", "b")},
+			},
+			time.Time{},
+		},
+		"an init container names one": {PodFacts{Claims: template, Containers: []PodContainer{
+			container("init", false, "b"), container("main", true, "a"),
+		}}, time.Time{}},
+		"no container names one": {
+			PodFacts{Claims: template, Containers: []PodContainer{container("main", true, "a")}},
+			time.Time{},
+		},
+		"one has a name": {
+			PodFacts{
+				Claims:     []PodClaim{{Name: "a"}, {Name: "b", Claim: "c"}},
+				Containers: []PodContainer{container("main", true, "a")},
+			},
+			second(15),
+		},
+	} {
+		got := world{}.pod("p", tc.pod).holdings().Wanted.Pods
+		if len(got) != 1 || !got[0].NotBefore.Equal(tc.want) {
+			t.Errorf("%s: %v, want one not before %v", name, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package holders
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// world makes what kubelet and API server say of a small node, for tables. Pods are seen at second
+// 10; the kubelet is asked at second 31, after all else was heard.
+type world struct {
+	listed []Allocation
+	claims map[Claim]ClaimFacts
+	pods   []PodFacts
+	events []func(b *Book)
+	also   []string        // pods that the kubelet lists without devices
+	gone   map[string]bool // UIDs whose cgroups are gone
+	uids   map[Pod]string  // of listed pods, as files tell; nil: each has the UID uid-NAME
+}
+
+func deviceNamed(name string) driver.ID { return driver.ID{Driver: "d", Pool: "p", Device: name} }
+
+// list adds what the kubelet lists for containers ("pod/container") of a claim.
+func (w world) list(claim, device string, containers ...string) world {
+	a := Allocation{Claim: Claim{Namespace: "ns", Name: claim}, Device: deviceNamed(device)}
+	device, a.ShareID, _ = strings.Cut(device, "#")
+	a.Device = deviceNamed(device)
+	for _, c := range containers {
+		pod, container, _ := strings.Cut(c, "/")
+		a.Holders = append(a.Holders, Holder{Pod: Pod{Namespace: "ns", Name: pod}, Container: container})
+	}
+	w.listed = append(slices.Clone(w.listed), a)
+	return w
+}
+
+// claim adds a claim that is allocated devices ("request:device" or "request:device#share"), and is
+// reserved for pods.
+func (w world) claim(name string, facts ClaimFacts, results []string, pods ...string) world {
+	for _, r := range results {
+		request, device, _ := strings.Cut(r, ":")
+		device, share, _ := strings.Cut(device, "#")
+		facts.Results = append(facts.Results, ClaimResult{Device: deviceNamed(device), ShareID: share, Request: request})
+	}
+	facts.Reserved = map[string]string{}
+	for _, p := range pods {
+		facts.Reserved["uid-"+p] = p
+	}
+	claims := map[Claim]ClaimFacts{{Namespace: "ns", Name: name}: facts}
+	maps.Copy(claims, w.claims)
+	w.claims = claims
+	return w
+}
+
+// pod adds a pod as the kubelet's own copy has it.
+func (w world) pod(name string, facts PodFacts) world {
+	facts.Local = true
+	return w.served(name, facts)
+}
+
+// served adds a pod as the API server has it.
+func (w world) served(name string, facts PodFacts) world {
+	facts.Pod, facts.UID = Pod{Namespace: "ns", Name: name}, "uid-"+name
+	w.pods = append(slices.Clone(w.pods), facts)
+	return w
+}
+
+// ending makes the pod that was added last end at a second, while so many of its containers run.
+func (w world) ending(n, running int) world {
+	facts := w.pods[len(w.pods)-1]
+	facts.Final, facts.Running = true, running
+	return w.then(func(b *Book) { b.PodChanged(facts, second(n)) })
+}
+
+// then adds an event.
+func (w world) then(event func(b *Book)) world {
+	w.events = append(slices.Clone(w.events), event)
+	return w
+}
+
+// book returns a book that has heard all this, and holdings what follows from it.
+func (w world) book() *Book {
+	b := NewBook(grace, nil)
+	for _, p := range w.pods {
+		b.PodChanged(p, second(10))
+	}
+	for claim, facts := range w.claims {
+		b.ClaimRead(claim, facts)
+	}
+	for _, event := range w.events {
+		event(b)
+	}
+	a := Answer{Asked: second(31), Kubelet: "1", Pods: map[Pod]struct{}{}, Allocations: w.listed}
+	for i := range w.listed {
+		for _, h := range w.listed[i].Holders {
+			a.Pods[h.Pod] = struct{}{}
+		}
+	}
+	for _, name := range w.also {
+		a.Pods[Pod{Namespace: "ns", Name: name}] = struct{}{}
+	}
+	a.UIDs = map[Pod]string{}
+	for _, pod := range b.Nameless(a.Pods) {
+		a.UIDs[pod] = "uid-" + pod.Name
+		if w.uids != nil {
+			a.UIDs[pod] = w.uids[pod]
+		}
+	}
+	a.Cgroups = map[string]podresources.CgroupState{}
+	for _, uid := range b.Unsure(&a, true) {
+		if w.gone[uid] {
+			a.Cgroups[uid] = podresources.CgroupGone
+		}
+	}
+	b.Answered(&a)
+	return b
+}
+
+func (w world) holdings() Holdings {
+	held, _ := w.book().Holds(second(31), time.Time{})
+	return held
+}
+
+// holds writes who holds what: "claim device pod/container", and "allocated" where it is not
+// prepared.
+func holds(allocations []Allocation) []string {
+	var out []string
+	for _, a := range allocations {
+		for _, h := range a.Holders {
+			row := fmt.Sprintf("%s %s %s/%s", a.Claim.Name, a.Device.Device, h.Name, h.Container)
+			if a.ShareID != "" {
+				row = fmt.Sprintf("%s %s#%s %s/%s", a.Claim.Name, a.Device.Device, a.ShareID, h.Name, h.Container)
+			}
+			if a.State == podresources.StateAllocated {
+				row += " allocated"
+			}
+			out = append(out, row)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// byUID returns the pods by UID.
+func byUID(pods ...PodFacts) map[string]PodFacts {
+	out := map[string]PodFacts{}
+	for _, p := range pods {
+		out[p.UID] = p
+	}
+	return out
+}
+
+// countHolders returns how many containers hold something.
+func countHolders(allocations []Allocation) int {
+	n := 0
+	for i := range allocations {
+		n += len(allocations[i].Holders)
+	}
+	return n
+}
