@@ -35,12 +35,7 @@ func readerAttacks() []attack {
 	}
 	large := func(crowd ...clients) func(testing.TB) {
 		return func(t testing.TB) {
-			node := largenode.Start(t)
-			pods := servePods(t, node, largenode.PodList())
-			g := launch(t, node, nil)
-			g.pods = pods
-			g.await("aware of the node", g.complete)
-			attackBy(g, crowd...)
+			attackBy(newTarget(t, nil), crowd...)
 		}
 	}
 	return []attack{
