@@ -103,7 +103,7 @@ fails.
 1000 pods an hour with a claim of one device each make 30 000 new series an hour where the device has utilization,
 memory, power and a link: 13 for each pod and 17 for each claim. With ` + "`--pod.min-lifetime=1m`" + `, if none of them
 lives longer, they make 17 000, those of the claims, and 11 for each device and workload
-([how](README.md#short-pods)).
+([how](MEANING.md#short-pods)).
 
 `
 

@@ -67,7 +67,7 @@ func TestHealthOfSource(t *testing.T) {
 	}
 }
 
-// The table of exporter/README.md: who is believed.
+// The table of exporter/MEANING.md: who is believed.
 func TestHealthPrecedence(t *testing.T) {
 	const none, good, unknown, bad = driver.HealthNone, driver.HealthGood, driver.HealthUnknown, driver.HealthBad
 	for name, tc := range map[string]struct {

@@ -13,10 +13,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
-// The example in exporter/README.md: a device draws 500 J in a second; claim a (pod p0) holds it
-// all the time, claim b (pod p1) from 0.4 s on.
+// The example in exporter/ATTRIBUTION.md: a device draws 500 J in a second; claim a (pod p0) holds
+// it all the time, claim b (pod p1) from 0.4 s on.
 func TestDocumentedExample(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
+	readme, err := os.ReadFile("../ATTRIBUTION.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestDocumentedExample(t *testing.T) {
 					return
 				}
 			}
-			t.Errorf("the README has no row %q that ends with %q", row, want)
+			t.Errorf("exporter/ATTRIBUTION.md has no row %q that ends with %q", row, want)
 		})
 	}
 }

@@ -102,9 +102,9 @@ func TestStates(t *testing.T) {
 	}
 }
 
-// TestStatesAreDocumented checks the table of states in exporter/README.md.
+// TestStatesAreDocumented checks the table of states in exporter/MEANING.md.
 func TestStatesAreDocumented(t *testing.T) {
-	readme, err := os.ReadFile("../README.md")
+	readme, err := os.ReadFile("../MEANING.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestStatesAreDocumented(t *testing.T) {
 		rows = append(rows, fmt.Sprintf("| %s | %s |", s, s.Meaning()))
 	}
 	if table := strings.Join(rows, "\n"); !strings.Contains(string(readme), table) {
-		t.Errorf("exporter/README.md does not have this table:\n%s", table)
+		t.Errorf("exporter/MEANING.md does not have this table:\n%s", table)
 	}
 }
 

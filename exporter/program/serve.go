@@ -31,7 +31,7 @@ import (
 )
 
 // gcPercent is how much the heap may grow between two collections, in percent of what is in use,
-// unless $GOGC says otherwise: exporter/README.md has what it saves and costs.
+// unless $GOGC says otherwise: test/BENCHMARKS.md has what it saves and costs.
 const gcPercent = 30
 
 // serve samples and serves until ctx ends. Lines is where it logs.

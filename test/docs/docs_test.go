@@ -22,7 +22,6 @@ import (
 const (
 	root       = "../.."
 	maxColumns = 120
-	maxReadme  = 180 // lines
 )
 
 func read(t *testing.T) []Document {
@@ -35,6 +34,11 @@ func read(t *testing.T) []Document {
 		t.Fatalf("only %d documents", len(all))
 	}
 	return all
+}
+
+// longest returns how many lines a document may have.
+func longest() map[string]int {
+	return map[string]int{"README.md": 185, "exporter/README.md": 250, "exporter/ONCALL.md": 250, "exporter/MEANING.md": 300}
 }
 
 // generated documents have lines as long as their tables need.
@@ -93,8 +97,8 @@ func TestDiffs(t *testing.T) {
 // What a reader has on the screen: short lines, a short README, and code whose language is named.
 func TestForm(t *testing.T) {
 	for _, d := range read(t) {
-		if d.Path == "README.md" && len(d.Lines) > maxReadme {
-			t.Errorf("%s has %d lines, more than %d", d.Path, len(d.Lines), maxReadme)
+		if most := longest()[d.Path]; most > 0 && len(d.Lines) > most {
+			t.Errorf("%s has %d lines, more than %d", d.Path, len(d.Lines), most)
 		}
 		inTestdata := strings.Contains(d.Path, "testdata/")
 		for i, line := range d.Lines {

@@ -14,7 +14,7 @@ import (
 // hang is when a job of the demo hangs.
 const hang = 30 * time.Second
 
-// testOnCall goes the way of the story in exporter/README.md: from the link of the alert to the
+// testOnCall goes the way of the story in exporter/ONCALL.md: from the link of the alert to the
 // claim, from there to the incident, and to the pod that it hit. It then asks the same of each kind
 // of alert: its link leads to something.
 func testOnCall(t *testing.T, browser browser, address string) {

@@ -12,7 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// stalledAlert is the alert with which the on-call story of exporter/README.md begins.
+// stalledAlert is the alert with which the on-call story of exporter/ONCALL.md begins.
 const stalledAlert = "DRAClaimStalled"
 
 // patience is how long the alert may take, and then the minute after its incident.
