@@ -3,6 +3,7 @@ package invariant
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -88,12 +89,15 @@ func (t *Truth) Observe(at time.Time, pods []*corev1.Pod, claims []*resourceapi.
 	byUID := t.observePods(at, pods)
 	seen := map[*times]bool{}
 	for _, c := range claims {
-		now := state(c, byUID)
-		if !now[reserved] || c.Status.Allocation == nil {
+		if c.Status.Allocation == nil {
 			continue
 		}
 		for i := range c.Status.Allocation.Devices.Results {
 			r := &c.Status.Allocation.Devices.Results[i]
+			now := state(c, byUID, r.Request)
+			if !now[reserved] {
+				continue
+			}
 			h := hold{c.Namespace, c.Name, c.UID, driver.ID{Driver: r.Driver, Pool: r.Pool, Device: r.Device}, ""}
 			if r.ShareID != nil {
 				h.share = string(*r.ShareID)
@@ -218,13 +222,16 @@ func observe(in []interval, at time.Time, is bool) []interval {
 	return in
 }
 
-// state returns what is the case of a claim, given the pods of the node that have not ended.
-func state(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod) (now moment) {
+// state returns what is the case of a request of a claim, given the pods of the node that have not
+// ended. A request that no container of a pod names is not the pod's, though PodResources lists the
+// whole claim for it.
+func state(c *resourceapi.ResourceClaim, pods map[types.UID]*corev1.Pod, request string) (now moment) {
 	for _, p := range consumers(c, pods) {
 		runs, names, stays := hasStarted(p), isNamed(p, c.Name), p.DeletionTimestamp == nil && p.Spec.NodeName != ""
+		uses := usesRequest(p, c.Name, request)
 		for f, is := range (moment{
-			reserved: true, started: runs, named: names, listed: runs && names,
-			staying: stays, startedStaying: runs && stays, listedStaying: runs && names && stays,
+			reserved: true, started: runs && uses, named: names, listed: runs && names,
+			staying: stays && uses, startedStaying: runs && stays && uses, listedStaying: runs && names && stays,
 		}) {
 			now[f] = now[f] || is
 		}
@@ -278,17 +285,7 @@ func isNamed(p *corev1.Pod, claim string) bool {
 	if s := p.Status.ExtendedResourceClaimStatus; s != nil && s.ResourceClaimName == claim {
 		return true
 	}
-	var local []string
-	for _, c := range p.Spec.ResourceClaims {
-		if c.ResourceClaimName != nil && *c.ResourceClaimName == claim {
-			local = append(local, c.Name)
-		}
-	}
-	for _, s := range p.Status.ResourceClaimStatuses {
-		if s.ResourceClaimName != nil && *s.ResourceClaimName == claim {
-			local = append(local, s.Name)
-		}
-	}
+	local := localNames(p, claim)
 	names := func(c *corev1.Container) bool {
 		return slices.ContainsFunc(c.Resources.Claims,
 			func(r corev1.ResourceClaim) bool { return slices.Contains(local, r.Name) })
@@ -305,6 +302,42 @@ func isNamed(p *corev1.Pod, claim string) bool {
 		}
 	}
 	return false
+}
+
+// usesRequest reports whether a container of the pod names the whole claim or that request of it,
+// or none names the claim.
+func usesRequest(p *corev1.Pod, claim, request string) bool {
+	request, _, _ = strings.Cut(request, "/")
+	local, named := localNames(p, claim), false
+	for _, containers := range [2][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range containers {
+			for _, r := range containers[i].Resources.Claims {
+				if !slices.Contains(local, r.Name) {
+					continue
+				}
+				if named = true; r.Request == "" || r.Request == request {
+					return true
+				}
+			}
+		}
+	}
+	return !named
+}
+
+// localNames returns the pod's own names for a claim.
+func localNames(p *corev1.Pod, claim string) []string {
+	var local []string
+	for _, c := range p.Spec.ResourceClaims {
+		if c.ResourceClaimName != nil && *c.ResourceClaimName == claim {
+			local = append(local, c.Name)
+		}
+	}
+	for _, s := range p.Status.ResourceClaimStatuses {
+		if s.ResourceClaimName != nil && *s.ResourceClaimName == claim {
+			local = append(local, s.Name)
+		}
+	}
+	return local
 }
 
 // length returns how long the intervals are together, where they overlap once.

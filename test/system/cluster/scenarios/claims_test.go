@@ -225,15 +225,16 @@ func testAdminAccess(t *testing.T, w *world) {
 // it charges it.
 const patience = 2 * time.Second
 
-// seen waits until the exporters with an inventory file say that a pod holds something, which they
-// know from the kubelet. It returns when none of them did yet.
+// seen waits until the exporters that know the kubelet alone say that a pod holds something: those
+// with an inventory file withhold it until they know the claim. It returns when none of them did
+// yet.
 func (n *namespace) seen(pod string) (unseen time.Time) {
 	n.Helper()
 	unseen = time.Now()
 	eventually(n.T, pod+" is seen", func() error {
 		asked, first := time.Now(), true
 		for _, e := range n.exporters {
-			if !e.file {
+			if !e.noClaims {
 				continue
 			}
 			r, err := e.report()

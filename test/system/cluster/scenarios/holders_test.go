@@ -141,7 +141,7 @@ func testRequestsOfPods(t *testing.T, w *world) {
 	}
 	n.unknownRequests(holds)
 	n.remove("a", 1)
-	n.agree(2) // The request that no pod uses any more is the other's too.
+	n.agree(1) // The request that no pod names any more is unattributed.
 	n.remove("b", 1)
 	n.agree(0)
 }

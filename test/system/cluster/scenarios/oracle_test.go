@@ -30,7 +30,7 @@ type hold struct {
 type held struct {
 	hold
 	// Used: one of the pod's containers, of any kind, names the device's request or the whole
-	// claim, or none of them names the claim; or no pod of the claim is such a one.
+	// claim, or none of them names the claim.
 	Used bool
 	// Listed: a main container or a restartable init container names the claim, so that
 	// PodResources lists it.
@@ -80,7 +80,6 @@ func (w *world) holdsOfCluster(ctx context.Context, ns string) ([]held, error) {
 			}
 		}
 	}
-	useAll(holds)
 	slices.SortFunc(holds, func(a, b held) int { return compareHolds(a.hold, b.hold) })
 	return holds, nil
 }
@@ -98,19 +97,6 @@ func started(pod *corev1.Pod) bool {
 
 func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-}
-
-// useAll makes all pods of a claim users of the requests that none of them uses.
-func useAll(holds []held) {
-	type request struct{ claim, device, share, request string }
-	used := map[request]bool{}
-	key := func(h *held) request { return request{h.Claim, h.Device, h.Share, h.Request} }
-	for i := range holds {
-		used[key(&holds[i])] = used[key(&holds[i])] || holds[i].Used
-	}
-	for i := range holds {
-		holds[i].Used = holds[i].Used || !used[key(&holds[i])]
-	}
 }
 
 // holdsByPlugin returns what device plugins gave to a pod, by the health of these devices
