@@ -66,18 +66,20 @@ build: ## build bin/dra-exporter; the same commit gives the same bytes
 	echo "$(program): version $(or $(VERSION),unknown)"
 
 IMAGE ?= ghcr.io/dra-exporter/dra-exporter
+# The tag that the chart asks for, unless VERSION is given.
+image_tag = $(if $(filter command% environment%,$(origin VERSION)),$(VERSION),$(shell sed -n 's/^appVersion: //p' deployments/helm/dra-exporter/Chart.yaml))
 .PHONY: image
 image: ## build the container image IMAGE=name with docker, podman or buildah, the first that is installed, or ENGINE=podman
 	@engine=$${ENGINE:-$$(command -v docker || command -v podman || command -v buildah || true)}
 	[ -n "$$engine" ] || { echo "neither docker, podman nor buildah is here; make image-tar needs none" >&2; exit 1; }
-	"$$engine" build --build-arg VERSION='$(VERSION)' --build-arg REVISION='$(REVISION)' --build-arg BUILD_DATE='$(BUILD_DATE)' -t '$(IMAGE):$(VERSION)' .
+	"$$engine" build --build-arg VERSION='$(VERSION)' --build-arg REVISION='$(REVISION)' --build-arg BUILD_DATE='$(BUILD_DATE)' -t '$(IMAGE):$(image_tag)' .
 
 .PHONY: image-tar
 image-tar: build ## build the same image without container engine and registry, as an OCI layout: bin/image.tar
 	@cd deployments
-	go run ./image/tar -program='$(CURDIR)/$(program)' -out='$(CURDIR)/bin/image.tar' -name='$(IMAGE):$(VERSION)' -version='$(VERSION)' \
+	go run ./image/tar -program='$(CURDIR)/$(program)' -out='$(CURDIR)/bin/image.tar' -name='$(IMAGE):$(image_tag)' -version='$(VERSION)' \
 		-revision='$(REVISION)' -created='$(call git,log -1 --format=%ct)'
-	echo "bin/image.tar: $(IMAGE):$(VERSION)"
+	echo "bin/image.tar: $(IMAGE):$(image_tag)"
 
 # Sources are tested on trees of thousands of small files, which take 30 times as long on a disk:
 # temporary files are in memory, where there is room and programs may run.
