@@ -149,7 +149,9 @@ func TestCgroupsState(t *testing.T) {
 			tree.remove(a)
 			tree.pod(b, false)
 			tree.remove(static)
-			expect("later", map[string]CgroupState{uidA: CgroupGone, uidB: CgroupUnknown, uidC: CgroupAlive, uidStatic: CgroupGone})
+			expect("later", map[string]CgroupState{
+				uidA: CgroupGone, uidB: CgroupUnknown, uidC: CgroupAlive, uidStatic: CgroupGone,
+			})
 			for _, root := range []string{"kubepods.slice", "kubepods", "kubelet.slice", "memory", "pids"} {
 				tree.remove(root)
 			}

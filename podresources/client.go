@@ -68,8 +68,9 @@ func (c *connections) HandleConn(_ context.Context, s stats.ConnStats) {
 }
 
 func (*connections) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (*connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
-func (*connections) HandleRPC(context.Context, stats.RPCStats)                         {}
+
+func (*connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+func (*connections) HandleRPC(context.Context, stats.RPCStats)                       {}
 
 // NewClient returns a client of the service on that unix socket. It does not connect before the
 // first call.
@@ -88,8 +89,8 @@ func NewClient(socket string) (*Client, error) {
 // when it starts, or by the connection, where the socket can't be looked at.
 func (c *Client) Instance() Instance {
 	if info, err := os.Stat(c.socket); err == nil {
-		if status, ok := info.Sys().(*syscall.Stat_t); ok {
-			return Instance(fmt.Sprintf("inode %d of %d", status.Ino, status.Ctim.Nano()))
+		if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+			return Instance(fmt.Sprintf("inode %d of %d", stat.Ino, stat.Ctim.Nano()))
 		}
 	}
 	if count := c.connections.count.Load(); count > 0 {

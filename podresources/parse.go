@@ -53,7 +53,7 @@ func Parse(answer *v1.ListPodResourcesResponse) ([]Allocation, driver.Rejections
 	}
 	p.rejected.Add(driver.ReasonTooMany, leftOut(answer))
 	for i := range p.allocations {
-		p.allocations[i].SortHolders()
+		SortHolders(&p.allocations[i])
 	}
 	slices.SortFunc(p.allocations, Allocation.Compare)
 	if len(p.allocations) < n { // containers share claims, and the answer is kept for long
@@ -315,7 +315,7 @@ func checkName(name string, maxLen int, missing driver.Reason) driver.Reason {
 
 // SortHolders sorts the holders, each once. They are in order already unless an answer names a pod
 // or container twice.
-func (a *Allocation) SortHolders() {
+func SortHolders(a *Allocation) {
 	if !slices.IsSortedFunc(a.Holders, Holder.Compare) {
 		slices.SortFunc(a.Holders, Holder.Compare)
 	}

@@ -25,7 +25,8 @@ type Answer struct {
 // repeats reports whether the answer says what another one said.
 func (a *Answer) repeats(before *Answer) bool {
 	return a.Kubelet == before.Kubelet && sameMap(a.Pods, before.Pods) && maps.Equal(a.UIDs, before.UIDs) &&
-		len(a.Cgroups) == 0 && (sameSlice(a.Allocations, before.Allocations) || len(a.Allocations)+len(before.Allocations) == 0)
+		len(a.Cgroups) == 0 &&
+		(sameSlice(a.Allocations, before.Allocations) || len(a.Allocations)+len(before.Allocations) == 0)
 }
 
 // sameMap reports whether both are the same map, not only equal ones.
@@ -98,19 +99,7 @@ func (e *Evidence) answer(a *Answer) {
 		e.kubelet.ready = a.Asked
 	}
 	e.takeCgroups(a.Cgroups, a.Asked)
-	next := make(map[podresources.Pod]*listedPod, len(a.Pods))
-	for name := range a.Pods {
-		l := &listedPod{uid: e.uidAnswered(a, name), kubelet: a.Kubelet}
-		next[name] = l
-		e.listPod(l, a.Asked)
-	}
-	for i := range a.Allocations {
-		for j := range a.Allocations[i].Holders {
-			if l := next[a.Allocations[i].Holders[j].Pod]; l != nil {
-				l.devices = true
-			}
-		}
-	}
+	next := e.listPodsOf(a)
 	kept := map[podresources.Pod]bool{}
 	for name, before := range e.listed {
 		if _, has := a.Pods[name]; has {
@@ -129,6 +118,24 @@ func (e *Evidence) answer(a *Answer) {
 	e.allocations = e.withKept(a.Allocations, kept)
 	e.listed, e.given, e.asked = next, a.Allocations, a.Asked
 	e.changeUIDs()
+}
+
+// listPodsOf returns the pods that an answer lists.
+func (e *Evidence) listPodsOf(a *Answer) map[podresources.Pod]*listedPod {
+	next := make(map[podresources.Pod]*listedPod, len(a.Pods))
+	for name := range a.Pods {
+		l := &listedPod{uid: e.uidAnswered(a, name), kubelet: a.Kubelet}
+		next[name] = l
+		e.listPod(l, a.Asked)
+	}
+	for i := range a.Allocations {
+		for j := range a.Allocations[i].Holders {
+			if l := next[a.Allocations[i].Holders[j].Pod]; l != nil {
+				l.devices = true
+			}
+		}
+	}
+	return next
 }
 
 // listPod notes that an answer lists a pod.
@@ -165,7 +172,7 @@ func (e *Evidence) lackPod(name podresources.Pod, before *listedPod, a *Answer) 
 		l.kept = podresources.ReasonRestarted
 		return &l
 	}
-	if p != nil && !(p.state == Ending && p.Running > 0) {
+	if p != nil && (p.state != Ending || p.Running == 0) {
 		e.pods[uid] = p.take(lacked, a.Asked)
 	}
 	return nil
@@ -274,7 +281,9 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 }
 
 // withKept returns the allocations of an answer with those of pods that it lacks and that are kept.
-func (e *Evidence) withKept(answered []podresources.Allocation, kept map[podresources.Pod]bool) []podresources.Allocation {
+func (e *Evidence) withKept(
+	answered []podresources.Allocation, kept map[podresources.Pod]bool,
+) []podresources.Allocation {
 	maps.DeleteFunc(kept, func(_ podresources.Pod, devices bool) bool { return !devices })
 	if len(kept) == 0 {
 		if sameSlice(answered, e.given) && !e.filled {
@@ -296,7 +305,7 @@ func (e *Evidence) withKept(answered []podresources.Allocation, kept map[podreso
 			continue
 		}
 		out[i].Holders = slices.Concat(out[i].Holders, a.Holders)
-		out[i].SortHolders()
+		podresources.SortHolders(&out[i])
 	}
 	slices.SortFunc(out, podresources.Allocation.Compare)
 	return out

@@ -8,34 +8,33 @@ import (
 )
 
 // changeLog keeps the changes of the last ten minutes, at most 4096, by time.
-type changeLog []podresources.Change
+type changeLog struct{ all []podresources.Change }
 
 // add records a change, in any order of time. An equal change of the same pod or CDI spec within a
 // second is the same change, whose first time is kept. It reports whether the change is new.
 func (l *changeLog) add(c podresources.Change) bool {
-	all := *l
-	i := len(all)
-	for i > 0 && all[i-1].At.After(c.At) {
+	i := len(l.all)
+	for i > 0 && l.all[i-1].At.After(c.At) {
 		i--
 	}
-	if all.repeats(i, &c) {
+	if l.repeats(i, &c) {
 		return false
 	}
-	all = slices.Insert(all, i, c)
+	all := slices.Insert(l.all, i, c)
 	oldest := all[len(all)-1].At.Add(-changeMemory)
 	drop := max(0, len(all)-maxChanges)
 	for all[drop].At.Before(oldest) {
 		drop++
 	}
-	*l = slices.Delete(all, 0, drop)
+	l.all = slices.Delete(all, 0, drop)
 	return true
 }
 
 // repeats reports whether the last change of the same thing, of those before index i, already says
 // what c says.
-func (l changeLog) repeats(i int, c *podresources.Change) bool {
-	for i--; i >= 0 && c.At.Sub(l[i].At) <= sameChange; i-- {
-		if before := &l[i]; before.PodUID == c.PodUID && slices.Equal(before.CDI, c.CDI) {
+func (l *changeLog) repeats(i int, c *podresources.Change) bool {
+	for i--; i >= 0 && c.At.Sub(l.all[i].At) <= sameChange; i-- {
+		if before := &l.all[i]; before.PodUID == c.PodUID && slices.Equal(before.CDI, c.CDI) {
 			return before.Gone == c.Gone
 		}
 	}
@@ -43,10 +42,10 @@ func (l changeLog) repeats(i int, c *podresources.Change) bool {
 }
 
 // since returns the changes after a time, oldest first.
-func (l changeLog) since(t time.Time) []podresources.Change {
-	i := len(l)
-	for i > 0 && l[i-1].At.After(t) {
+func (l *changeLog) since(t time.Time) []podresources.Change {
+	i := len(l.all)
+	for i > 0 && l.all[i-1].At.After(t) {
 		i--
 	}
-	return slices.Clone(l[i:])
+	return slices.Clone(l.all[i:])
 }

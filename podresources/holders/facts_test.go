@@ -1,6 +1,8 @@
 package holders
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -11,8 +13,6 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 	test "github.com/dra-exporter/dra-exporter/podresources/podresourcestest"
-	"os"
-	"path/filepath"
 )
 
 // recording returns a file of the recorded cluster.

@@ -10,7 +10,8 @@ import (
 // claimed is what the API server says of a claim of one device, as of a second.
 func claimed(device string, read int, pods ...string) (Claim, ClaimFacts) {
 	facts := ClaimFacts{
-		Read: second(read), Reserved: map[string]string{}, Results: []ClaimResult{{Device: deviceNamed(device), Request: "r"}},
+		Read: second(read), Reserved: map[string]string{},
+		Results: []ClaimResult{{Device: deviceNamed(device), Request: "r"}},
 	}
 	for _, p := range pods {
 		facts.Reserved["uid-"+p] = p
@@ -122,15 +123,15 @@ func TestClaimLeavesTheFile(t *testing.T) {
 		n.answerTo(second(s), held("gpu-0", "a"))
 		n.expect("its claim is gone", false, holdings{})
 	}
-	if got := n.Book.Claims()[claim]; !got.Deleted || !got.Read.Equal(second(3)) {
+	if got := n.Claims()[claim]; !got.Deleted || !got.Read.Equal(second(3)) {
 		t.Errorf("the claim is %+v", got)
 	}
 	n.ClaimsListed(nil, second(3).Add(keepDeleted+1))
-	if _, known := n.Book.Claims()[claim]; known {
+	if _, known := n.Claims()[claim]; known {
 		t.Error("a claim that left the file is kept for ever")
 	}
 	n.ClaimsListed(map[Claim]ClaimFacts{claim: facts}, second(2000))
-	if got := n.Book.Claims()[claim]; got.Deleted {
+	if got := n.Claims()[claim]; got.Deleted {
 		t.Error("a claim that is in the file again is deleted")
 	}
 }
@@ -145,15 +146,15 @@ func TestClaimsAreAsOfTheirReading(t *testing.T) {
 	n.ClaimRead(claim, young)
 	n.ClaimRead(claim, old)
 	n.ClaimDeleted(claim, second(2))
-	if got := n.Book.Claims()[claim]; got.Deleted || len(got.Reserved) > 0 {
+	if got := n.Claims()[claim]; got.Deleted || len(got.Reserved) > 0 {
 		t.Errorf("the claim is %+v", got)
 	}
 	n.ClaimDeleted(claim, second(4))
-	if got := n.Book.Claims()[claim]; !got.Deleted || len(got.Results) != 1 {
+	if got := n.Claims()[claim]; !got.Deleted || len(got.Results) != 1 {
 		t.Errorf("the deleted claim is %+v", got)
 	}
 	n.ClaimForgotten(claim)
-	if got := n.Book.Claims()[claim]; got.Deleted || len(got.Reserved) != 1 {
+	if got := n.Claims()[claim]; got.Deleted || len(got.Reserved) != 1 {
 		t.Errorf("the claim that is in the file alone is %+v", got)
 	}
 }
@@ -192,7 +193,9 @@ func TestRequestThatNoPodNames(t *testing.T) {
 // while; one that is nominated again waits on.
 func TestNominatedPods(t *testing.T) {
 	n := newNode(t)
-	pod := PodFacts{Pod: podNamed("a"), UID: "uid-a", Nominated: true, Claims: []PodClaim{{Name: "gpu", Claim: "claim-gpu-0"}}}
+	pod := PodFacts{
+		Pod: podNamed("a"), UID: "uid-a", Nominated: true, Claims: []PodClaim{{Name: "gpu", Claim: "claim-gpu-0"}},
+	}
 	n.NominatedListed([]PodFacts{pod}, second(0))
 	n.ClaimRead(claimed("gpu-0", 1, "a"))
 	n.answerTo(second(1))

@@ -1,12 +1,12 @@
 package holders
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"slices"
 )
 
 // The recorded pods tell the health of what the recorded answer lists, by the CDI names that are

@@ -90,7 +90,9 @@ func TestIntervals(t *testing.T) {
 		"a sign before and one between": {changes: []Change{pod(900, false), pod(1200, false)}, from: 1200, to: 4500},
 		"a sign at the later answer":    {changes: []Change{pod(2000, false)}, from: 2000, to: 4500},
 		"far apart: with the answers":   {gap: 4000, from: 8000, to: 20000},
-		"far apart: with the signs":     {gap: 4000, changes: []Change{pod(5500, false), pod(18500, true)}, from: 5500, to: 18500},
+		"far apart: with the signs": {
+			gap: 4000, changes: []Change{pod(5500, false), pod(18500, true)}, from: 5500, to: 18500,
+		},
 		"just not too far: the middles": {gap: 3000, from: 4500, to: 13500},
 		"not prepared":                  {waits: true, from: 2000, to: 4500},
 		"not prepared, with a sign":     {waits: true, changes: []Change{pod(1200, false)}, from: 1200, to: 4500},
@@ -262,7 +264,8 @@ func TestDatesProperties(t *testing.T) {
 						t.Fatalf("%v is held, and is not", k)
 					}
 					delete(current, k)
-					if from := h.Hold.From; !before[k] && (i > 0 && from.Before(known) || from.After(at(now)) || from.Before(lastTo[k])) {
+					from := h.Hold.From
+					if !before[k] && (i > 0 && from.Before(known) || from.After(at(now)) || from.Before(lastTo[k])) {
 						t.Fatalf("%v began at %v, between %v and %v", k, from, known, at(now))
 					}
 				}

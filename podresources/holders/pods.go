@@ -40,11 +40,12 @@ func factOf(p *podresources.PodFacts) fact {
 }
 
 // take returns the pod after a fact that was asked for, or arrived, at a time.
-func (p pod) take(f fact, at time.Time) *pod {
+func (p *pod) take(f fact, at time.Time) *pod {
+	after := *p
 	if next := transitions()[f][p.state]; next != p.state {
-		p.state, p.by, p.since = next, f, at
+		after.state, after.by, after.since = next, f, at
 	}
-	return &p
+	return &after
 }
 
 // ends reports whether the kubelet ends the pod, and none of its containers runs: it holds its

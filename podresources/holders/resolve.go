@@ -200,7 +200,7 @@ func (r *resolver) finish() Holdings {
 			a.Holders = claim.WithUIDs(a.Holders)
 		}
 		if len(a.Holders) > 0 {
-			a.SortHolders()
+			podresources.SortHolders(a)
 			out.Allocations = append(out.Allocations, *a)
 		}
 	}

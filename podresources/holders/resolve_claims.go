@@ -47,7 +47,8 @@ func (r *resolver) nameClaims(p *pod) (unnamed int, extended bool) {
 	listed := slices.Clone(r.listedClaims[p.UID])
 	candidates := slices.Concat(listed, r.reservedClaims(p))
 	explained := func(name string) {
-		listed = slices.DeleteFunc(listed, func(c podresources.Claim) bool { return c.Namespace == p.Pod.Namespace && c.Name == name })
+		listed = slices.DeleteFunc(listed,
+			func(c podresources.Claim) bool { return c.Namespace == p.Pod.Namespace && c.Name == name })
 	}
 	for _, c := range candidates {
 		facts := r.claims[c]
@@ -81,7 +82,8 @@ func (r *resolver) nameClaims(p *pod) (unnamed int, extended bool) {
 // reservedClaims returns the claims that are known to be reserved for the pod and were made for it,
 // sorted.
 func (r *resolver) reservedClaims(p *pod) []podresources.Claim {
-	if p.namesKnown || !p.Extended && !slices.ContainsFunc(p.Claims, func(c podresources.PodClaim) bool { return c.Claim == "" }) {
+	unnamed := func(c podresources.PodClaim) bool { return c.Claim == "" }
+	if p.namesKnown || !p.Extended && !slices.ContainsFunc(p.Claims, unnamed) {
 		return nil
 	}
 	if r.made == nil { // a file may have the claims of a whole cluster

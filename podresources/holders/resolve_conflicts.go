@@ -40,7 +40,9 @@ func (c Conflict) Compare(other Conflict) int {
 
 // reallocated notes that the kubelet lists a device that the claim does not have, for a pod whose
 // object is unknown and that the claim is reserved for; true: the claim is believed.
-func (r *resolver) reallocated(h *podresources.Holder, a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool) bool {
+func (r *resolver) reallocated(
+	h *podresources.Holder, a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool,
+) bool {
 	uid := claim.ReservedUID(h.Name)
 	if uid == "" || h.UID != "" && h.UID != uid || shares || a.ByPlugin() || a.Classic() || claim.Classic != nil ||
 		claim.Deleted || len(claim.Results) == 0 || claim.Covers(a) {

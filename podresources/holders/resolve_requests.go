@@ -95,7 +95,8 @@ func (p *pod) usesOf(name, claim string) []podresources.PodContainer {
 // anyUse reports whether a container names the whole claim or that request, or none names the
 // claim.
 func anyUse(uses []podresources.PodContainer, request string) bool {
-	return len(uses) == 0 || slices.ContainsFunc(uses, func(c podresources.PodContainer) bool { return names(&c, request) })
+	return len(uses) == 0 ||
+		slices.ContainsFunc(uses, func(c podresources.PodContainer) bool { return names(&c, request) })
 }
 
 // isGiven reports whether a container that the kubelet lists is given the device of a request.
@@ -107,5 +108,6 @@ func isGiven(uses []podresources.PodContainer, container, request string) bool {
 
 // names reports whether the container names the whole claim or that request of it.
 func names(c *podresources.PodContainer, request string) bool {
-	return slices.ContainsFunc(c.Uses, func(u podresources.ClaimUse) bool { return u.Request == "" || u.Request == request })
+	return slices.ContainsFunc(c.Uses,
+		func(u podresources.ClaimUse) bool { return u.Request == "" || u.Request == request })
 }

@@ -9,7 +9,9 @@ import (
 )
 
 // list takes one allocation of the kubelet's answer.
-func (r *resolver) list(a podresources.Allocation, health map[driver.ID]driver.HealthStatus, classic map[podresources.Claim]int) {
+func (r *resolver) list(
+	a podresources.Allocation, health map[driver.ID]driver.HealthStatus, classic map[podresources.Claim]int,
+) {
 	claim := r.claims[a.Claim]
 	a.Health = health[a.Device]
 	claim.CompleteClassic(&a, classic[a.Claim] == 1)
@@ -94,7 +96,9 @@ func (r *resolver) row(claim podresources.Claim, facts *podresources.ClaimFacts,
 	if i, known := r.position[key]; known {
 		return i
 	}
-	a := podresources.Allocation{Claim: claim, Device: result.Device, ShareID: result.ShareID, State: podresources.StateAllocated}
+	a := podresources.Allocation{
+		Claim: claim, Device: result.Device, ShareID: result.ShareID, State: podresources.StateAllocated,
+	}
 	facts.Complete(&a)
 	r.add(a)
 	return len(r.rows) - 1

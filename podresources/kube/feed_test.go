@@ -268,7 +268,8 @@ func testFeed(answer func(query url.Values) io.Reader) *feed {
 		api: apiFunc(func(_ context.Context, query url.Values) (io.ReadCloser, error) {
 			return io.NopCloser(answer(query)), nil
 		}),
-		jitter: func() float64 { return 0 }, now: time.Now, lost: func() {}, slowed: func() {}, bounds: testBounds(), limit: pageSize,
+		jitter: func() float64 { return 0 }, now: time.Now, lost: func() {}, slowed: func() {},
+		bounds: testBounds(), limit: pageSize,
 		path:   func(context.Context) (string, url.Values, error) { return "/objects", nil, nil },
 		fill:   func() (func(json.RawMessage), func(time.Time)) { return func(json.RawMessage) {}, func(time.Time) {} },
 		update: func(json.RawMessage, bool) {},

@@ -100,11 +100,12 @@ func FuzzReceive(f *testing.F) {
 	f.Add([]byte(`{"type":"ERROR","object":{"code":410,"message":"too old"}}`))
 	f.Add([]byte(`{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}{"type":"ADD`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		watched := feed{now: time.Now, slowed: func() {}, bounds: smallBounds(), update: func(object json.RawMessage, _ bool) {
+		watched := feed{now: time.Now, slowed: func() {}, bounds: smallBounds()}
+		watched.update = func(object json.RawMessage, _ bool) {
 			if !json.Valid(object) || len(object) > smallBounds().object {
 				t.Fatalf("object %q", object)
 			}
-		}}
+		}
 		version := "1"
 		if err := watched.receive(t.Context(), bytes.NewReader(data), &version); version == "" {
 			t.Fatalf("no version, error %v", err)
