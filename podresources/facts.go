@@ -153,15 +153,16 @@ func (c *ClaimFacts) Complete(a *Allocation) {
 }
 
 // WithUIDs returns the holders with the UIDs for which the claim is reserved, unless they are known
-// otherwise. The input is not changed.
-func (c *ClaimFacts) WithUIDs(holders []Holder) []Holder {
+// otherwise, or over reports that the pod of that UID holds nothing any more. The input is not
+// changed.
+func (c *ClaimFacts) WithUIDs(holders []Holder, over func(uid string) bool) []Holder {
 	shared := true
 	for i := range holders {
 		if holders[i].UID != "" {
 			continue
 		}
 		uid := c.ReservedUID(holders[i].Name)
-		if uid == "" {
+		if uid == "" || over(uid) {
 			continue
 		}
 		if shared {

@@ -138,9 +138,10 @@ func (e *Evidence) listPodsOf(a *Answer) map[podresources.Pod]*listedPod {
 	return next
 }
 
-// listPod notes that an answer lists a pod.
+// listPod notes that an answer lists a pod. A static pod may have come back with its UID, whatever
+// had ended it.
 func (e *Evidence) listPod(l *listedPod, asked time.Time) {
-	if p := e.pods[l.uid]; p != nil && p.state == Ended && p.by == lacked && p.since.Before(asked) {
+	if p := e.pods[l.uid]; p != nil && p.state == Ended && (p.by == lacked || p.Static) && p.since.Before(asked) {
 		again := p.take(listed, asked)
 		e.pods[l.uid] = again.take(factOf(&again.PodFacts), asked)
 	}
@@ -225,7 +226,11 @@ func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
 	if uid := a.UIDs[name]; uid != "" {
 		return uid
 	}
-	return e.uidOf(name)
+	uid := e.uidOf(name)
+	if e.pods[uid].recreated(a.Asked) {
+		return ""
+	}
+	return uid
 }
 
 func (e *Evidence) isStatic(uid string) bool {

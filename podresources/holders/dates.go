@@ -70,7 +70,8 @@ type dated struct {
 //   - when its pod's cgroup or its CDI spec was seen to come or go, between the two calls' At;
 //   - else in the middle between these, or at the second one where they are more than maxGuess
 //     apart, since the middle would be a guess. The same if the devices are not prepared yet:
-//     objects of the API say so, which come when they change.
+//     objects of the API say so, which come when they change. What objects alone say began when the
+//     pod's first object came, at the earliest: the From of the holders' holds.
 //
 // A sign that came up to maxPreparation before the first answer, which did not name the pod yet,
 // means the time of that answer. An allocation of which it is about to be known what it is
@@ -163,7 +164,7 @@ func (d *Dates) hold(
 			given.From, given.Left = whole.hold.From, whole.hold.Left
 			h.began, h.shown, whole.told = whole.began, whole.shown, true
 		} else {
-			given.From = when.began(a, holder)
+			given.From = later(when.began(a, holder, given.From), d.lastEnd(key))
 		}
 		d.holds[key] = h
 	}
@@ -200,6 +201,19 @@ func (d *Dates) keyOf(a *podresources.Allocation, holder *podresources.Holder) h
 		d.holds[key] = before
 	}
 	return key
+}
+
+// lastEnd returns the end of the hold of that key that ended last, zero if there is none: a hold
+// that comes back does not begin before.
+func (d *Dates) lastEnd(key holdKey) time.Time {
+	for i := len(d.ended) - 1; i >= 0; i-- {
+		a := &d.ended[i]
+		if h := &a.Holders[0]; a.Device == key.device && a.Claim == key.claim && a.ShareID == key.share &&
+			h.Pod == key.pod && h.UID == key.uid {
+			return h.Hold.To
+		}
+	}
+	return time.Time{}
 }
 
 // ofWhole returns the hold of the whole device, without a share, in whose place that of a share
@@ -281,7 +295,9 @@ type changeTimes struct {
 	watched      bool
 }
 
-func (c *changeTimes) began(a *podresources.Allocation, holder *podresources.Holder) time.Time {
+// began returns when the pod began to hold; without a sign, not before its first object was seen,
+// which may be later than the last answer of the kubelet.
+func (c *changeTimes) began(a *podresources.Allocation, holder *podresources.Holder, seen time.Time) time.Time {
 	if c.after.IsZero() {
 		return time.Time{} // before the first answer
 	}
@@ -298,10 +314,14 @@ func (c *changeTimes) began(a *podresources.Allocation, holder *podresources.Hol
 			last = c.after
 		}
 	}
-	if last.IsZero() && a.State == podresources.StateAllocated {
-		return c.until
+	switch {
+	case !last.IsZero():
+		return last
+	case a.State == podresources.StateAllocated:
+		return later(c.until, seen)
+	default:
+		return later(c.orMiddle(last), seen)
 	}
-	return c.orMiddle(last)
 }
 
 func (c *changeTimes) ended(a *podresources.Allocation, holder *podresources.Holder) time.Time {

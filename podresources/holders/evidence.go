@@ -25,6 +25,8 @@ type Evidence struct {
 
 	claims     map[podresources.Claim]podresources.ClaimFacts // of the API server
 	fileClaims map[podresources.Claim]podresources.ClaimFacts // of the inventory file
+	inFile     map[podresources.Claim]podresources.ClaimFacts // what the file had last
+	fileRead   time.Time
 	allClaims  map[podresources.Claim]podresources.ClaimFacts // of both; nil: to be made
 
 	changes changeLog
@@ -52,9 +54,15 @@ func (e *Evidence) deleteClaim(claim podresources.Claim, asked time.Time) (news 
 	return true
 }
 
+// sameFile reports whether these are the claims of the file that were taken last.
+func (e *Evidence) sameFile(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) bool {
+	return read.Equal(e.fileRead) && sameMap(claims, e.inFile)
+}
+
 // listClaims takes the claims of the inventory file, as it was read at a time. A claim that it does
 // not have any more was deleted.
 func (e *Evidence) listClaims(claims map[podresources.Claim]podresources.ClaimFacts, read time.Time) {
+	e.inFile, e.fileRead = claims, read
 	all := maps.Clone(claims)
 	if all == nil {
 		all = map[podresources.Claim]podresources.ClaimFacts{}

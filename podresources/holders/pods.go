@@ -52,6 +52,20 @@ func (p *pod) take(f fact, at time.Time) *pod {
 // devices until the kubelet does not list it.
 func (p *pod) ends() bool { return p.state == Ending && p.Running == 0 }
 
+// recreated reports that a pod of its name which an answer lists that was asked for at a time is
+// another one: the kubelet itself had reported that the pod was deleted, or that it was over, and
+// did not list it any more.
+func (p *pod) recreated(asked time.Time) bool {
+	switch {
+	case p == nil || p.Static || !p.Local || !p.since.Before(asked):
+		return false
+	case p.state == Ended:
+		return p.by == lacked && p.Final && p.Running == 0
+	default:
+		return p.state == Deleted
+	}
+}
+
 // merge returns the pod with what an object of it says now.
 func merge(before *pod, facts podresources.PodFacts, at time.Time) *pod {
 	p := &pod{PodFacts: facts, seen: at, since: at, namesKnown: !facts.Local}

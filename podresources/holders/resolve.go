@@ -2,6 +2,7 @@ package holders
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -62,6 +63,7 @@ func Holds(e *Evidence, now time.Time) Holdings {
 	if len(e.pods) == 0 && len(r.claims) == 0 && e.failing.IsZero() && !e.filled {
 		return Holdings{Allocations: e.allocations, Wanted: r.wanted()} // nothing else is known
 	}
+	maps.DeleteFunc(r.names, func(_ podresources.Pod, uid string) bool { return e.pods[uid].recreated(e.asked) })
 	for i := range e.allocations {
 		r.noteListed(&e.allocations[i])
 	}
@@ -145,6 +147,12 @@ func (r *resolver) podOf(uid string) *pod {
 	return &p
 }
 
+// isOver reports whether the pod of that UID holds nothing any more.
+func (r *resolver) isOver(uid string) bool {
+	p := r.Evidence.pods[uid]
+	return p != nil && p.state.over()
+}
+
 // noteListed notes which claims the kubelet lists for which pods.
 func (r *resolver) noteListed(a *podresources.Allocation) {
 	for i := range a.Holders {
@@ -197,7 +205,7 @@ func (r *resolver) finish() Holdings {
 		claim := r.claims[a.Claim]
 		if !a.ByPlugin() {
 			a.Holders = r.given(a, devices[a.Claim])
-			a.Holders = claim.WithUIDs(a.Holders)
+			a.Holders = claim.WithUIDs(a.Holders, r.isOver)
 		}
 		if len(a.Holders) > 0 {
 			podresources.SortHolders(a)

@@ -44,8 +44,8 @@ func (r *resolver) reallocated(
 	h *podresources.Holder, a *podresources.Allocation, claim *podresources.ClaimFacts, shares bool,
 ) bool {
 	uid := claim.ReservedUID(h.Name)
-	if uid == "" || h.UID != "" && h.UID != uid || shares || a.ByPlugin() || a.Classic() || claim.Classic != nil ||
-		claim.Deleted || len(claim.Results) == 0 || claim.Covers(a) {
+	if uid == "" || r.isOver(uid) || h.UID != "" && h.UID != uid || shares || a.ByPlugin() || a.Classic() ||
+		claim.Classic != nil || claim.Deleted || len(claim.Results) == 0 || claim.Covers(a) {
 		return false
 	}
 	r.conflicts = append(r.conflicts,

@@ -115,7 +115,7 @@ func (r *resolver) hold(holders map[rowHolder]bool, i int, u use, reason podreso
 	}
 	a.Holders = append(a.Holders, podresources.Holder{
 		Pod: u.pod.Pod, UID: u.pod.UID, ClaimName: u.name, Meta: u.pod.Meta,
-		Hold: &podresources.Hold{Reason: reason, Since: u.pod.since},
+		Hold: &podresources.Hold{From: u.pod.seen, Reason: reason, Since: u.pod.since},
 	})
 }
 

@@ -54,7 +54,7 @@ const (
 	relisted               // a complete list that was asked for after the deletion has it
 	// Of the kubelet's answers that are believed of the pod.
 	lacked // one lacks the pod which an earlier one had, or which was ending when it was asked for
-	listed // one lists the pod again that only such an answer had ended
+	listed // one lists the pod again that only such an answer had ended, or a static pod
 	// Of other things.
 	cgroupGone // its cgroup existed, and was removed
 	replaced   // a pod of its name was created after it, and none of its containers runs

@@ -1,0 +1,215 @@
+package holders_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
+)
+
+// These tests are what TestModel found, by hand.
+
+// seconds is a time of these tests.
+func seconds(s int) time.Time { return time.Unix(1_700_000_000+int64(s), 0) }
+
+// gives is an answer that was asked for after so many seconds, in which pods of these names have a
+// device of claim c. It lists the exporter's own pod too.
+func gives(asked int, kubelet podresources.Instance, names ...string) *holders.Answer {
+	a := &holders.Answer{Asked: seconds(asked), Kubelet: kubelet, Pods: map[podresources.Pod]struct{}{
+		{Namespace: "monitoring", Name: "exporter"}: {},
+	}}
+	for _, name := range names {
+		pod := podresources.Pod{Namespace: "ns", Name: name}
+		a.Pods[pod] = struct{}{}
+		a.Allocations = append(a.Allocations, podresources.Allocation{
+			Claim:   podresources.Claim{Namespace: "ns", Name: "c"},
+			Device:  driver.ID{Driver: "v", Pool: "p", Device: "gpu-" + name},
+			Holders: []podresources.Holder{{Pod: pod, Container: "main"}},
+		})
+	}
+	return a
+}
+
+func localPod(name, uid string) podresources.PodFacts {
+	return podresources.PodFacts{
+		Pod: podresources.Pod{Namespace: "ns", Name: name}, UID: uid, Local: true, Started: true, Running: 1,
+	}
+}
+
+// uidsOf returns the UIDs of the holders by all evidence.
+func uidsOf(b *holders.Book, now int) []string {
+	held, _ := b.Holds(seconds(now), time.Time{})
+	var out []string
+	for _, a := range held.Allocations {
+		for _, h := range a.Holders {
+			out = append(out, h.UID)
+		}
+	}
+	return out
+}
+
+func wantUIDs(t *testing.T, b *holders.Book, now int, want ...string) {
+	t.Helper()
+	got := uidsOf(b, now)
+	if len(got) != len(want) {
+		t.Fatalf("after %d s %q hold, not %q", now, got, want)
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Fatalf("after %d s %q hold, not %q", now, got, want)
+		}
+	}
+}
+
+// The kubelet lists a pod of the name of one that it had deleted, before its Pods API has said
+// which: it holds, and not as the deleted one. An answer that was asked for before proves nothing.
+func TestPodOfTheNameOfADeletedOne(t *testing.T) {
+	const kubelet = "kubelet"
+	b := holders.NewBook(time.Minute, nil)
+	b.PodChanged(localPod("a", "old"), seconds(1))
+	b.Answered(gives(2, kubelet, "a"))
+	wantUIDs(t, b, 2, "old")
+	b.PodDeleted("old", seconds(4))
+	wantUIDs(t, b, 4)
+	b.Answered(gives(3, kubelet, "a"))
+	wantUIDs(t, b, 4)
+	b.Answered(gives(5, kubelet, "a"))
+	wantUIDs(t, b, 5, "")
+	b.PodChanged(localPod("a", "new"), seconds(6))
+	wantUIDs(t, b, 6, "new")
+}
+
+// The same after a pod that was over and was not listed any more, of which no deletion has come.
+func TestPodOfTheNameOfOneThatIsOver(t *testing.T) {
+	const kubelet = "kubelet"
+	b := holders.NewBook(time.Minute, nil)
+	b.PodChanged(localPod("a", "old"), seconds(1))
+	b.Answered(gives(2, kubelet, "a"))
+	over := localPod("a", "old")
+	over.Final, over.Running = true, 0
+	b.PodChanged(over, seconds(3))
+	wantUIDs(t, b, 3, "old")
+	b.Answered(gives(4, kubelet))
+	wantUIDs(t, b, 4)
+	b.Answered(gives(5, kubelet, "a"))
+	wantUIDs(t, b, 5, "")
+}
+
+// A claim that was read before its pod was deleted is still reserved for that: it does not give the
+// deleted UID to the next pod of the name.
+func TestOldReservationNamesNoDeletedPod(t *testing.T) {
+	const kubelet = "kubelet"
+	b := holders.NewBook(time.Minute, nil)
+	b.PodChanged(localPod("a", "old"), seconds(1))
+	b.Answered(gives(2, kubelet, "a"))
+	b.ClaimRead(podresources.Claim{Namespace: "ns", Name: "c"}, podresources.ClaimFacts{
+		Reserved: map[string]string{"old": "a"}, Read: seconds(2),
+		Results: []podresources.ClaimResult{{Device: driver.ID{Driver: "v", Pool: "p", Device: "gpu-a"}}},
+	})
+	b.PodDeleted("old", seconds(3))
+	b.Answered(gives(4, kubelet, "a"))
+	wantUIDs(t, b, 4, "")
+}
+
+// A static pod comes back with its UID, after a late event and its cgroup's end had ended it.
+func TestStaticPodComesBackAfterItsCgroup(t *testing.T) {
+	const uid = "0123456789abcdef0123456789abcdef"
+	const kubelet = "kubelet"
+	b := holders.NewBook(time.Minute, nil)
+	static := localPod("a", uid)
+	static.Static = true
+	b.PodChanged(static, seconds(1))
+	b.Answered(gives(2, kubelet, "a"))
+	b.PodDeleted(uid, seconds(3))
+	over := static
+	over.Final, over.Running = true, 0
+	b.PodChanged(over, seconds(3)) // late
+	gone := gives(4, kubelet)
+	gone.Cgroups = map[string]podresources.CgroupState{uid: podresources.CgroupGone}
+	b.Answered(gone)
+	wantUIDs(t, b, 4)
+	b.PodChanged(static, seconds(5))
+	b.Answered(gives(6, kubelet, "a"))
+	wantUIDs(t, b, 6, uid)
+}
+
+// A pod that ended while the kubelet did not answer is held again when the kubelet gives the same
+// answer as before: another pod may have its name.
+func TestSameAnswerAfterAPodHadEnded(t *testing.T) {
+	const kubelet = "kubelet"
+	b := holders.NewBook(time.Minute, nil)
+	b.PodChanged(localPod("a", "old"), seconds(1))
+	answer := gives(2, kubelet, "a")
+	b.Answered(answer)
+	b.NotAnswered(map[string]podresources.CgroupState{"old": podresources.CgroupGone}, seconds(3))
+	wantUIDs(t, b, 3)
+	b.PodDeleted("old", seconds(4))
+	b.PodChanged(localPod("a", "new"), seconds(4))
+	again := *answer
+	again.Asked = seconds(5)
+	b.Answered(&again)
+	wantUIDs(t, b, 5, "new")
+}
+
+// The same claims of the file again are no news: an exporter that is told of news asks again.
+func TestSameFileIsNoNews(t *testing.T) {
+	news := 0
+	b := holders.NewBook(time.Minute, func() { news++ })
+	claims := map[podresources.Claim]podresources.ClaimFacts{{Namespace: "ns", Name: "c"}: {}}
+	for range 3 {
+		b.ClaimsListed(claims, seconds(1))
+	}
+	if news != 1 {
+		t.Fatalf("told of news %d times", news)
+	}
+	b.ClaimsListed(claims, seconds(2))
+	if news != 2 {
+		t.Fatalf("told of news %d times", news)
+	}
+}
+
+// A pod of which the API tells while the kubelet does not answer began when its object came, not at
+// the kubelet's last answer.
+func TestHoldBeginsWithItsPodAtTheEarliest(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	var dates holders.Dates
+	view := func(now int) podresources.View {
+		held, signs := b.Holds(seconds(now), seconds(now-1))
+		return dates.Date(held.Allocations, signs, seconds(now))
+	}
+	b.Answered(gives(1, "kubelet"))
+	view(1)
+	pod := localPod("a", "uid")
+	pod.Started, pod.Running = false, 0
+	pod.Claims = []podresources.PodClaim{{Name: "local", Claim: "c"}}
+	b.PodChanged(pod, seconds(20))
+	b.ClaimRead(podresources.Claim{Namespace: "ns", Name: "c"}, podresources.ClaimFacts{
+		Reserved: map[string]string{"uid": "a"}, Read: seconds(21),
+		Results: []podresources.ClaimResult{{Device: driver.ID{Driver: "v", Pool: "p", Device: "gpu-a"}}},
+	})
+	got := view(21).Allocations
+	if len(got) != 1 || !got[0].Holders[0].Hold.From.Equal(seconds(20)) {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// A hold that comes back does not begin before it ended, though a sign says so.
+func TestHoldsOfAPodFollowEachOther(t *testing.T) {
+	var dates holders.Dates
+	held := gives(0, "kubelet", "a").Allocations
+	held[0].Holders[0].UID, held[0].CDI = "uid", []string{"v/gpu-a"}
+	written := podresources.Change{At: seconds(3), CDI: held[0].CDI}
+	removed := podresources.Change{At: seconds(4), Gone: true, PodUID: "uid"}
+	dates.Date(nil, holders.Signs{At: seconds(1)}, seconds(1))
+	dates.Date(held, holders.Signs{At: seconds(2)}, seconds(2))
+	view := dates.Date(nil, holders.Signs{At: seconds(2), Changes: []podresources.Change{removed}}, seconds(4))
+	if len(view.Ended) != 1 || !view.Ended[0].Holders[0].Hold.To.Equal(seconds(4)) {
+		t.Fatalf("%+v", view.Ended)
+	}
+	view = dates.Date(held, holders.Signs{At: seconds(5), Changes: []podresources.Change{written, removed}}, seconds(5))
+	if from := view.Allocations[0].Holders[0].Hold.From; !from.Equal(seconds(4)) {
+		t.Fatalf("it ended after 4 s, and began at %v", from)
+	}
+}
