@@ -173,7 +173,8 @@ func TestHungKubeletKeepsHolders(t *testing.T) {
 			}}
 			return view, err
 		})
-		runSampler(t, SamplerConfig{Sources: []driver.Source{goodSource("good")}}.on(node), func(s *Sampler, _ *prometheus.Registry) {
+		config := SamplerConfig{Sources: []driver.Source{goodSource("good")}}.on(node)
+		runSampler(t, config, func(s *Sampler, _ *prometheus.Registry) {
 			time.Sleep(5500 * time.Millisecond) // within the first call that hangs
 			latest := s.Latest()
 			if age := time.Since(latest.Time); age > 1300*time.Millisecond {

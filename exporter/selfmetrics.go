@@ -49,80 +49,15 @@ type SelfMetrics struct {
 // build.
 func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logger) *SelfMetrics {
 	m := &SelfMetrics{
-		up: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "dra_exporter_source_up", Help: "1 if the last reading of the source worked, else 0.",
-		}, []string{"source"}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "dra_exporter_source_errors_total", Help: "Readings of the source that did not work, by reason.",
-		}, []string{"source", "reason"}),
-		success: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "dra_exporter_source_last_success_timestamp_seconds", Help: "Unix time at which the source last worked.",
-		}, []string{"source"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "dra_exporter_source_duration_seconds", Help: "How long a reading of the source took.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
-		}, []string{"source"}),
-		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "dra_exporter_input_rejected_total",
-			Help: "Rows, objects and readings of an input that could not be used, and requests and connections that were " +
-				"refused or cut off, by reason.",
-		}, []string{"input", "reason"}),
-		conflicts: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "dra_exporter_conflicts",
-			Help: "What contradicts each other, by kind. Rows of the kubelet's PodResources and the API server's claims: " +
-				"device (another device than the claim's allocation, which is used) or reservation (the claim is not reserved " +
-				"for the pod; the kubelet is believed). Devices whose utilization is 0 while their power, an engine or another " +
-				"source shows that they work: activity (they are not taken to be idle).",
-		}, []string{"kind"}),
-		unresolved: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "dra_exporter_unresolved_pods",
-			Help: "Pods with claims of which it is not known what they hold, by reason: claim_name_unknown, claim_unknown, or " +
-				"request_unknown (they are taken to hold the whole claim).",
-		}, []string{"reason"}),
-		idle: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "dra_exporter_idle_threshold_ratio",
-			Help: "The utilization, 0 to 1, up to which a device is idle (--idle.threshold).",
-		}),
-		idleNetwork: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "dra_exporter_idle_network_threshold_bytes_per_second",
-			Help: "The traffic up to which a network device is idle (--idle.network-threshold).",
-		}),
-		incidents: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "dra_exporter_incidents_total",
-			Help: "Incidents that the flight recorder has kept, by kind: xid, ecc_uncorrected, ras, link_down, device_lost " +
-				"(it can no longer be read), no_execute_taint, unhealthy, claim_ends_in_error (a claim ended soon after an " +
-				"error that hit it, or on a failed device), claim_stalled (it is busy and does nothing). The same again within " +
-				"ten minutes is one.",
-		}, []string{"kind"}),
-		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "dra_exporter_incident_events_total",
-			Help: "Kubernetes Events about incidents (--incidents.events), by result: created, updated (the count of one was " +
-				"raised), suppressed (too many of one pod or claim: tried again a minute later), or why it is lost: " +
-				"forbidden, absent (the namespace is gone), uid_unknown (of the pod or claim), too_many, unavailable, timeout " +
-				"and others.",
-		}, []string{"result"}),
-		receipts: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "dra_exporter_receipts_total",
-			Help: "Claims that ended, of which the flight recorder has written a receipt.",
-		}, nil),
-		lines: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "dra_exporter_log_lines_dropped_total",
-			Help: "Lines of the log that were dropped, since who reads the log did not take them in time.",
-		}, nil),
-		tick: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "dra_exporter_longest_tick_seconds",
-			Help: "How long the longest tick of the last ten minutes took, from the begin of its readings to its snapshot.",
-		}),
-		corrections: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "dra_exporter_late_corrections_total",
-			Help: "Holds whose begin or end was learned only after the readings of that time had been charged. They count " +
-				"from what was charged last on.",
-		}),
 		log:    log,
 		states: map[string]string{},
 		totals: map[string]driver.Rejections{},
 		told:   map[driver.Rejection]bool{},
 	}
+	m.makeSourceMetrics()
+	m.makeJoinMetrics()
+	m.makeRecorderMetrics()
+	m.makeProcessMetrics()
 	m.LogDropped(0)
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "dra_exporter_node_info", Help: "The node that the exporter runs on.",
@@ -136,6 +71,92 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	return m
+}
+
+// makeSourceMetrics makes the metrics of sources and of rejected input.
+func (m *SelfMetrics) makeSourceMetrics() {
+	m.up = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "dra_exporter_source_up", Help: "1 if the last reading of the source worked, else 0.",
+	}, []string{"source"})
+	m.errors = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "dra_exporter_source_errors_total", Help: "Readings of the source that did not work, by reason.",
+	}, []string{"source", "reason"})
+	m.success = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "dra_exporter_source_last_success_timestamp_seconds", Help: "Unix time at which the source last worked.",
+	}, []string{"source"})
+	m.duration = prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "dra_exporter_source_duration_seconds", Help: "How long a reading of the source took.",
+		Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5},
+	}, []string{"source"})
+	m.rejected = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "dra_exporter_input_rejected_total",
+		Help: "Rows, objects and readings of an input that could not be used, and requests and connections that were " +
+			"refused or cut off, by reason.",
+	}, []string{"input", "reason"})
+}
+
+// makeJoinMetrics makes the metrics of what is contradictory or not known of pods and devices, and
+// of when a device is idle.
+func (m *SelfMetrics) makeJoinMetrics() {
+	m.conflicts = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "dra_exporter_conflicts",
+		Help: "What contradicts each other, by kind. Rows of the kubelet's PodResources and the API server's claims: " +
+			"device (another device than the claim's allocation, which is used) or reservation (the claim is not reserved " +
+			"for the pod; the kubelet is believed). Devices whose utilization is 0 while their power, an engine or another " +
+			"source shows that they work: activity (they are not taken to be idle).",
+	}, []string{"kind"})
+	m.unresolved = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "dra_exporter_unresolved_pods",
+		Help: "Pods with claims of which it is not known what they hold, by reason: claim_name_unknown, claim_unknown, or " +
+			"request_unknown (they are taken to hold the whole claim).",
+	}, []string{"reason"})
+	m.idle = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "dra_exporter_idle_threshold_ratio",
+		Help: "The utilization, 0 to 1, up to which a device is idle (--idle.threshold).",
+	})
+	m.idleNetwork = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "dra_exporter_idle_network_threshold_bytes_per_second",
+		Help: "The traffic up to which a network device is idle (--idle.network-threshold).",
+	})
+}
+
+// makeRecorderMetrics makes the metrics of the flight recorder.
+func (m *SelfMetrics) makeRecorderMetrics() {
+	m.incidents = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "dra_exporter_incidents_total",
+		Help: "Incidents that the flight recorder has kept, by kind: xid, ecc_uncorrected, ras, link_down, device_lost " +
+			"(it can no longer be read), no_execute_taint, unhealthy, claim_ends_in_error (a claim ended soon after an " +
+			"error that hit it, or on a failed device), claim_stalled (it is busy and does nothing). The same again within " +
+			"ten minutes is one.",
+	}, []string{"kind"})
+	m.events = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "dra_exporter_incident_events_total",
+		Help: "Kubernetes Events about incidents (--incidents.events), by result: created, updated (the count of one was " +
+			"raised), suppressed (too many of one pod or claim: tried again a minute later), or why it is lost: " +
+			"forbidden, absent (the namespace is gone), uid_unknown (of the pod or claim), too_many, unavailable, timeout " +
+			"and others.",
+	}, []string{"result"})
+	m.receipts = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "dra_exporter_receipts_total",
+		Help: "Claims that ended, of which the flight recorder has written a receipt.",
+	}, nil)
+}
+
+// makeProcessMetrics makes the metrics of the log, of ticks and of late corrections.
+func (m *SelfMetrics) makeProcessMetrics() {
+	m.lines = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "dra_exporter_log_lines_dropped_total",
+		Help: "Lines of the log that were dropped, since who reads the log did not take them in time.",
+	}, nil)
+	m.tick = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "dra_exporter_longest_tick_seconds",
+		Help: "How long the longest tick of the last ten minutes took, from the begin of its readings to its snapshot.",
+	})
+	m.corrections = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "dra_exporter_late_corrections_total",
+		Help: "Holds whose begin or end was learned only after the readings of that time had been charged. They count " +
+			"from what was charged last on.",
+	})
 }
 
 // Observe records one reading of a source. A change of the source's state is logged once.
@@ -241,7 +262,8 @@ func (m *SelfMetrics) Implausible(input string, examples ...string) {
 			continue
 		}
 		m.told[key] = true
-		m.log.Warn("a value is out of range, and left out: a wrong unit, or a broken sensor", "input", input, "value", example)
+		m.log.Warn("a value is out of range, and left out: a wrong unit, or a broken sensor",
+			"input", input, "value", example)
 	}
 }
 

@@ -281,34 +281,51 @@ func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 		go w.Watch(ctx)
 	}
 	samples, err := sampleTwice(ctx, s)
-	quantities := map[string]bool{}
-	for _, sample := range samples {
-		for _, r := range sample.Readings {
-			quantities[r.Quantity.String()] = true
-		}
-	}
 	var lines []string
 	if d, ok := s.(driver.Describer); ok {
 		lines = d.Describe()
 	}
-	f := Finding{What: s.Name(), Text: "no hardware here"}
-	if len(samples) > 0 {
-		f.Text = fmt.Sprintf("%s of hardware: %s",
-			count(len(samples), "piece"), strings.Join(slices.Sorted(maps.Keys(quantities)), ", "))
-	}
-	if err != nil {
-		f.Status, f.Detail, f.Do = Fail, err.Error(), explain.Source(driver.ReasonOf(err))
-		f.Text = oneLine(err)
-		if len(samples) > 0 {
-			f.Text = fmt.Sprintf("%s of hardware, but: %s", count(len(samples), "piece"), f.Text)
-		}
-	}
 	if len(samples) > 0 || err != nil || len(lines) == 0 {
-		c.report.add(f)
+		c.report.add(sampled(s.Name(), samples, err))
 	}
 	for _, line := range lines {
 		c.report.add(Finding{What: s.Name(), Text: line})
 	}
+	c.leftOut(s)
+	if scraped, ok := s.(unmatcher); ok && err == nil { // it is not still sampling
+		if names := scraped.Unmatched(); len(names) > 0 {
+			text := "metrics without a series that could be used: " + strings.Join(names, ", ")
+			c.report.add(Finding{What: s.Name(), Text: text})
+		}
+	}
+	return samples
+}
+
+// sampled says what hardware and quantities a source has read, and why it has not read all.
+func sampled(source string, samples []driver.Sample, err error) Finding {
+	f := Finding{What: source, Text: "no hardware here"}
+	pieces := count(len(samples), "piece")
+	switch {
+	case err != nil:
+		f.Status, f.Detail, f.Do = Fail, err.Error(), explain.Source(driver.ReasonOf(err))
+		f.Text = oneLine(err)
+		if len(samples) > 0 {
+			f.Text = fmt.Sprintf("%s of hardware, but: %s", pieces, f.Text)
+		}
+	case len(samples) > 0:
+		quantities := map[string]bool{}
+		for i := range samples {
+			for _, r := range samples[i].Readings {
+				quantities[r.Quantity.String()] = true
+			}
+		}
+		f.Text = fmt.Sprintf("%s of hardware: %s", pieces, strings.Join(slices.Sorted(maps.Keys(quantities)), ", "))
+	}
+	return f
+}
+
+// leftOut says what a source has read and can't be used.
+func (c *Checker) leftOut(s driver.Source) {
 	if e, ok := s.(driver.Exampler); ok {
 		for _, example := range e.Examples() {
 			c.report.add(Finding{Status: Warn, What: s.Name(), Text: "out of range: " + example})
@@ -319,13 +336,6 @@ func (c *Checker) source(ctx context.Context, s driver.Source) []driver.Sample {
 			c.report.add(Finding{Status: Warn, What: r.Input, Text: fmt.Sprintf("%d rejected: %s", r.Count, r.Reason)})
 		}
 	}
-	if scraped, ok := s.(unmatcher); ok && err == nil { // it is not still sampling
-		if names := scraped.Unmatched(); len(names) > 0 {
-			text := "metrics without a series that could be used: " + strings.Join(names, ", ")
-			c.report.add(Finding{What: s.Name(), Text: text})
-		}
-	}
-	return samples
 }
 
 // unmatcher is a source that is told which metrics it reads, and knows those that it never met.
@@ -356,30 +366,7 @@ func (c *Checker) devices(r join.Result) {
 			continue
 		}
 		named++
-		f := Finding{What: "device", Text: d.ID.String() + ": "}
-		if d.Missing == join.MissingNone {
-			f.Text += fmt.Sprintf("%d readings", len(d.Readings))
-			if found := d.Contradiction(c.config.IdleThreshold); found != join.NoContradiction {
-				f.Status = Warn
-				f.Text += "; contradictory: the utilization is 0, and " + found.Meaning()
-				f.Do = "it is not taken to be idle; restart the source that reads the utilization (DCGM's profiling reads 0 after " +
-					"some errors)"
-			}
-		} else {
-			var why string
-			why, f.Do = explain.Missing(d.ID.Driver, d.Missing)
-			if name := c.scraped(d.ID.Driver); d.Missing == join.MissingNoSource && name != "" {
-				f.Do = "see what " + name + " says of series that name no hardware"
-			}
-			f.Text += "no telemetry (" + string(d.Missing) + "): " + why
-			if d.Missing != join.MissingNotInstantiated {
-				f.Status = Warn
-			}
-		}
-		if d.Attribution != join.AttributionNone {
-			f.Text += ", held (" + string(d.Attribution) + ")"
-		}
-		c.report.add(f)
+		c.report.add(c.device(d))
 		if c.config.Device != "" {
 			c.holds(d)
 		}
@@ -396,6 +383,34 @@ func (c *Checker) devices(r join.Result) {
 			Do: "see the reasons above; dra-exporter exports who holds the devices, and not what they do",
 		})
 	}
+}
+
+// device says whether a device has telemetry, and whether it is held.
+func (c *Checker) device(d *join.Device) Finding {
+	f := Finding{What: "device", Text: d.ID.String() + ": "}
+	if d.Missing == join.MissingNone {
+		f.Text += fmt.Sprintf("%d readings", len(d.Readings))
+		if found := d.Contradiction(c.config.IdleThreshold); found != join.NoContradiction {
+			f.Status = Warn
+			f.Text += "; contradictory: the utilization is 0, and " + found.Meaning()
+			f.Do = "it is not taken to be idle; restart the source that reads the utilization (DCGM's profiling reads 0 " +
+				"after some errors)"
+		}
+	} else {
+		var why string
+		why, f.Do = explain.Missing(d.ID.Driver, d.Missing)
+		if name := c.scraped(d.ID.Driver); d.Missing == join.MissingNoSource && name != "" {
+			f.Do = "see what " + name + " says of series that name no hardware"
+		}
+		f.Text += "no telemetry (" + string(d.Missing) + "): " + why
+		if d.Missing != join.MissingNotInstantiated {
+			f.Status = Warn
+		}
+	}
+	if d.Attribution != join.AttributionNone {
+		f.Text += ", held (" + string(d.Attribution) + ")"
+	}
+	return f
 }
 
 // oneLine returns an error's text, of joined errors as one line.

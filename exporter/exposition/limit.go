@@ -104,9 +104,8 @@ func fixedRank(id familyID) rank {
 		return rankHolderInfo
 	case famPodAllocated, famPodShare:
 		return rankPod
-	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimStalledUnknown, famClaimLastError, famClaimConsumedCapacity,
-		famClaimCondition,
-		famClaimAllocated, famClaimShare, famClaimUsed:
+	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimStalledUnknown, famClaimLastError,
+		famClaimConsumedCapacity, famClaimCondition, famClaimAllocated, famClaimShare, famClaimUsed:
 		return rankClaim
 	default:
 		return rankDevice

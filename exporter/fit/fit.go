@@ -31,8 +31,8 @@ type Config struct {
 }
 
 const (
-	// EachSecond is the MemoryEvery of who reads each second, with what a reading may be late.
-	EachSecond = 1500 * time.Millisecond
+	// DefaultMemoryEvery is the MemoryEvery of who reads each second, with what a reading may be late.
+	DefaultMemoryEvery = 1500 * time.Millisecond
 	// EngineInUse is the highest use from which on a claim needs an engine that decodes, encodes or
 	// the like. Partitions have fewer of these than their part of the compute, or none.
 	EngineInUse = 0.05

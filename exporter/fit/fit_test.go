@@ -126,7 +126,10 @@ func TestPartitions(t *testing.T) {
 			whole, "gpu-0", 9500 << 20, 0.1,
 			"gpu-0, 80 GiB: peak 9.28 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.20gb would do; 6/7 unused",
 		},
-		"nearly all": {whole, "gpu-0", 70 * gib, 0.18, "gpu-0, 80 GiB: peak 70 GiB and p99.9 activity 18 % of 26 h, read each second: " + nothing},
+		"nearly all": {
+			whole, "gpu-0", 70 * gib, 0.18,
+			"gpu-0, 80 GiB: peak 70 GiB and p99.9 activity 18 % of 26 h, read each second: " + nothing,
+		},
 		"of a partition": {
 			append(mig(), part("3g.40gb", 3, 60, 40448<<20, heldBy("a"), func(d *join.Device) { d.ID = id("mig") })),
 			"mig", 11 * gib, 0.4, // of 60 multiprocessors: 24, 25.3 with the margin
@@ -140,7 +143,8 @@ func TestPartitions(t *testing.T) {
 		},
 		"of another GPU of the model": {
 			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20)},
-			"gpu-1", 11 * gib, 0.1, "gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.20gb would do; 6/7 unused",
+			"gpu-1", 11 * gib, 0.1,
+			"gpu-1, 80 GiB: peak 11 GiB and p99.9 activity 10 % of 26 h, read each second: 1g.20gb would do; 6/7 unused",
 		},
 		"of another pool": {
 			[]join.Device{device("gpu-1", heldBy("a")), part("1g.20gb", 1, 26, 20096<<20, func(d *join.Device) {

@@ -29,7 +29,8 @@ func TestVetoes(t *testing.T) {
 			no + "up to 200 GB/s went to other devices, over links that parts of a device do not have",
 		},
 		"peers of a share, which keeps the links": {
-			[]join.Device{shared}, func(u *fit.Use) { u.Peers = 200e9 },
+			[]join.Device{shared},
+			func(u *fit.Use) { u.Peers = 200e9 },
 			"gpu-0, 40 GiB: peak 6 GiB and p99.9 activity 10 % of 26 h, read each second: memory=9Gi would do; 78 % unused",
 		},
 		"a decoder": {

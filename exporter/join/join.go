@@ -437,9 +437,8 @@ func (j *joiner) ownerGroup(readings []Reading) (n, owner int) {
 	first := &readings[0]
 	byLabel := ownedByLabel(j.catalogue.Spec(first.Quantity))
 	owner = first.precedence
-	for n < len(
-		readings,
-	) && readings[n].Quantity == first.Quantity && (!byLabel || readings[n].Labels[0] == first.Labels[0]) {
+	for n < len(readings) && readings[n].Quantity == first.Quantity &&
+		(!byLabel || readings[n].Labels[0] == first.Labels[0]) {
 		owner = min(owner, readings[n].precedence)
 		n++
 	}

@@ -172,7 +172,8 @@ func TestGaps(t *testing.T) {
 			&mig, false, []driver.Sample{jointest.Sample(driver.Hardware{UUID: "MIG-1"}, jointest.Watts(1))}, MissingNone,
 		},
 		"a device that can't be read": {
-			&driver.Hardware{UUID: "x"}, false, []driver.Sample{{Hardware: driver.Hardware{UUID: "x"}, Unreadable: true}},
+			&driver.Hardware{UUID: "x"}, false,
+			[]driver.Sample{{Hardware: driver.Hardware{UUID: "x"}, Unreadable: true}},
 			MissingUnreadable,
 		},
 		"a partition of which nothing is to be read": {

@@ -71,18 +71,23 @@ func (d *deviceBook) observeUse(m *meter, next driver.Reading) {
 			if part := next.Value * p.use[m.spec.Basis]; q == driver.Utilization {
 				f.activity.Observe(part, seconds)
 			} else {
-				f.memory = max(f.memory, part)
-				f.measured += seconds
-				if part > f.level*(1+fit.Growth) {
-					f.level, f.grown, f.near = part, f.measured, 0
-				}
-				if part >= f.level*(1-fit.NearPeak) {
-					f.near += seconds
-				}
+				f.observeMemory(part, seconds)
 				f.readings += seconds / next.At.Sub(m.last.At).Seconds()
 			}
 		}
 	})
+}
+
+// observeMemory adds the part of the memory that was in use for some seconds.
+func (f *fitting) observeMemory(part, seconds float64) {
+	f.memory = max(f.memory, part)
+	f.measured += seconds
+	if part > f.level*(1+fit.Growth) {
+		f.level, f.grown, f.near = part, f.measured, 0
+	}
+	if part >= f.level*(1-fit.NearPeak) {
+		f.near += seconds
+	}
 }
 
 // observeEngine adds what a reading says of an engine, or of a link between devices. What one of

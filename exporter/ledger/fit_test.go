@@ -159,7 +159,7 @@ func TestNoAdviceWithoutMemory(t *testing.T) {
 // gets no advice.
 func strict() *ledger.Ledger {
 	c := exportertest.LedgerConfig()
-	c.Fit.Partial, c.Fit.MemoryEvery = false, fit.EachSecond
+	c.Fit.Partial, c.Fit.MemoryEvery = false, fit.DefaultMemoryEvery
 	return ledger.New(c)
 }
 

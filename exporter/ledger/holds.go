@@ -50,11 +50,6 @@ func holdOf(h *podresources.Holder) podresources.Hold {
 	return *h.Hold
 }
 
-// heldAt reports whether it is a holding at the moment.
-func (h *holding) heldAt(moment time.Time) bool {
-	return !h.from.After(moment) && (h.to.IsZero() || h.to.After(moment))
-}
-
 // knownTick is what is known of a device from one tick to the next.
 type knownTick struct {
 	since  time.Time
@@ -210,14 +205,13 @@ func (d *deviceBook) recall(shares []join.Share, tick int) {
 			s.Pods = pods
 		}
 		byProcess = byProcess && (s.Admin || k != nil && slices.Equal(s.Pods, k.Pods))
-		for j := tick - 1; k == nil && j >= 0; j-- {
-			if k = findShare(d.known[j].shares, s); k != nil {
-				s.Own = k.Own
-			}
+		known := k != nil
+		if !known {
+			known = d.recallOwn(s, tick)
 		}
 		switch {
 		case s.Admin || s.Own == nil:
-		case k == nil:
+		case !known:
 			wanted.Add(s.Own.Use)
 			late = append(late, s)
 		default:
@@ -228,6 +222,24 @@ func (d *deviceBook) recall(shares []join.Share, tick int) {
 	for _, s := range late {
 		s.Own = &join.Own{Part: s.Own.Part, Use: within(s.Own.Use, wanted, taken), Unknown: s.Own.Unknown}
 	}
+	divideAlike(shares, byProcess, byCPUs)
+}
+
+// recallOwn gives a share the own CPUs that it had last before a tick, and reports whether it was
+// known then.
+func (d *deviceBook) recallOwn(s *join.Share, tick int) bool {
+	for j := tick - 1; j >= 0; j-- {
+		if k := findShare(d.known[j].shares, s); k != nil {
+			s.Own = k.Own
+			return true
+		}
+	}
+	return false
+}
+
+// divideAlike makes all shares of a device be divided by the same: by processes only if all are,
+// by own CPUs if one is.
+func divideAlike(shares []join.Share, byProcess, byCPUs bool) {
 	for i := range shares {
 		s := &shares[i]
 		if !byProcess {

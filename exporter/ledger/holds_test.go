@@ -50,19 +50,23 @@ func TestHoldsThatAreKnownLate(t *testing.T) {
 	}{
 		"in time": {
 			[]view{{}, {held: some(held("a", 0.5, -1))}, {ended: some(held("a", 0.5, 1.25))}, {}},
-			map[string]float64{"a": 7.5}, 0,
+			map[string]float64{"a": 7.5},
+			0,
 		},
 		"a late beginning": {
 			[]view{{}, {}, {held: some(held("a", 0.5, -1))}, {ended: some(held("a", 0.5, 2.5))}},
-			map[string]float64{"a": 15}, 1,
+			map[string]float64{"a": 15},
+			1,
 		},
 		"a late end": {
 			[]view{{}, {held: some(held("a", 0, -1))}, {held: some(held("a", 0, -1))}, {ended: some(held("a", 0, 1.5))}},
-			map[string]float64{"a": 20}, 1,
+			map[string]float64{"a": 20},
+			1,
 		},
 		"both between two ticks": {
 			[]view{{}, {}, {ended: some(held("a", 1.25, 1.5))}, {ended: some(held("a", 1.25, 1.5))}},
-			map[string]float64{"a": 2.5}, 0,
+			map[string]float64{"a": 2.5},
+			0,
 		},
 		"both while the device waited, with another": {
 			[]view{
@@ -71,11 +75,13 @@ func TestHoldsThatAreKnownLate(t *testing.T) {
 				{held: some(held("b", -1, -1)), waiting: 0.5},
 				{held: some(held("b", -1, -1)), ended: some(held("a", 0.5, 1.5))},
 			},
-			map[string]float64{"a": 5, "b": 25}, 0,
+			map[string]float64{"a": 5, "b": 25},
+			0,
 		},
 		"one known after it waited": {
 			[]view{{}, {waiting: 0.5}, {waiting: 0.5}, {held: some(held("a", 0.5, -1))}},
-			map[string]float64{"a": 25}, 0,
+			map[string]float64{"a": 25},
+			0,
 		},
 		"a share that is told apart later": {
 			[]view{
@@ -84,11 +90,13 @@ func TestHoldsThatAreKnownLate(t *testing.T) {
 				{held: some(held("a", 0.5, -1))},
 				{held: some(shareOf(held("a", 0.5, -1)))},
 			},
-			map[string]float64{"a": 25}, 0,
+			map[string]float64{"a": 25},
+			0,
 		},
 		"a hold of no time": {
 			[]view{{}, {held: some(held("a", 1, -1))}, {ended: some(held("a", 1, 1))}, {}},
-			map[string]float64{"a": 0}, 0,
+			map[string]float64{"a": 0},
+			0,
 		},
 		"two pods of one name": {
 			[]view{
@@ -97,7 +105,8 @@ func TestHoldsThatAreKnownLate(t *testing.T) {
 				{held: some(held("a", 1.5, -1)), ended: some(held("a", 0.5, 1.25))},
 				{held: some(held("a", 1.5, -1)), ended: some(held("a", 0.5, 1.25))},
 			},
-			map[string]float64{"a": 22.5}, 0,
+			map[string]float64{"a": 22.5},
+			0,
 		},
 	} {
 		for _, every := range []int{1, 3} { // seconds from one reading to the next

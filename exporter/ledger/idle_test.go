@@ -86,7 +86,8 @@ func TestUsedTimeByProcess(t *testing.T) {
 func TestContradictions(t *testing.T) {
 	power := func(watts float64) []driver.Reading {
 		return []driver.Reading{
-			{Quantity: driver.Utilization, Value: 0}, {Quantity: driver.Power, Value: watts},
+			{Quantity: driver.Utilization, Value: 0},
+			{Quantity: driver.Power, Value: watts},
 			{Quantity: driver.PowerLimit, Labels: driver.Labels{"enforced"}, Value: 700},
 		}
 	}

@@ -34,48 +34,22 @@ func recordedPods(t *testing.T) map[string][]sample {
 		t.Skip("RECORDED names no folder of recordings")
 	}
 	out := map[string]map[float64]*sample{}
-	for _, file := range []string{"duty_cycle", "memory_used_bytes"} {
-		f, err := os.Open(filepath.Join(folder, "traces", "pod_gpu_"+file+"_anon.csv.gz"))
-		if err != nil {
-			t.Fatal(err)
+	sampleAt := func(pod string, at float64) *sample {
+		if out[pod] == nil {
+			out[pod] = map[float64]*sample{}
 		}
-		defer func() { _ = f.Close() }()
-		z, err := gzip.NewReader(f)
-		if err != nil {
-			t.Fatal(err)
+		if out[pod][at] == nil {
+			out[pod][at] = &sample{at: at, busy: -1, memory: -1}
 		}
-		rows := csv.NewReader(z)
-		head, err := rows.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
-		column := func(name string) int { return slices.Index(head, name) }
-		at, value, pod := column("timestamp_anon"), column("value"), column("container_ip")
-		for {
-			row, err := rows.Read()
-			if err == io.EOF {
-				break
-			}
-			when, err1 := strconv.ParseFloat(row[at], 64)
-			v, err2 := strconv.ParseFloat(row[value], 64)
-			if err != nil || err1 != nil || err2 != nil {
-				t.Fatal(row, err, err1, err2)
-			}
-			if out[row[pod]] == nil {
-				out[row[pod]] = map[float64]*sample{}
-			}
-			s := out[row[pod]][when]
-			if s == nil {
-				s = &sample{at: when, busy: -1, memory: -1}
-				out[row[pod]][when] = s
-			}
-			if file == "duty_cycle" {
-				s.busy = v / 100
-			} else {
-				s.memory = v
-			}
-		}
+		return out[pod][at]
 	}
+	recording := func(of string) string { return filepath.Join(folder, "traces", "pod_gpu_"+of+"_anon.csv.gz") }
+	eachRow(t, recording("duty_cycle"), func(pod string, at, value float64) {
+		sampleAt(pod, at).busy = value / 100
+	})
+	eachRow(t, recording("memory_used_bytes"), func(pod string, at, value float64) {
+		sampleAt(pod, at).memory = value
+	})
 	pods := map[string][]sample{}
 	for name, of := range out {
 		for _, at := range slices.Sorted(maps.Keys(of)) {
@@ -83,6 +57,42 @@ func recordedPods(t *testing.T) map[string][]sample {
 		}
 	}
 	return pods
+}
+
+// eachRow calls do for each row of a recording.
+func eachRow(t *testing.T, file string, do func(pod string, at, value float64)) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := csv.NewReader(z)
+	head, err := rows.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	column := func(name string) int { return slices.Index(head, name) }
+	at, value, pod := column("timestamp_anon"), column("value"), column("container_ip")
+	for {
+		row, err := rows.Read()
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		when, err1 := strconv.ParseFloat(row[at], 64)
+		v, err2 := strconv.ParseFloat(row[value], 64)
+		if err1 != nil || err2 != nil {
+			t.Fatal(row, err1, err2)
+		}
+		do(row[pod], when, v)
+	}
 }
 
 // replayed is what is said of a pod.
@@ -191,8 +201,8 @@ func TestRecordedPods(t *testing.T) {
 			}
 		}
 	}
-	got := fmt.Sprintf("%d pods: %d idle, for %.0f h together; %d advised smaller, %d killed", len(pods), idle, hours.Hours(),
-		advised, killed)
+	got := fmt.Sprintf("%d pods: %d idle, for %.0f h together; %d advised smaller, %d killed",
+		len(pods), idle, hours.Hours(), advised, killed)
 	if want := "143 pods: 130 idle, for 432 h together; 17 advised smaller, 0 killed"; got != want {
 		t.Errorf("%s; want %s", got, want)
 	}

@@ -187,7 +187,7 @@ func TestWithoutDrivers(t *testing.T) {
 func TestWithHeld(t *testing.T) {
 	n := &Node{}
 	held, free := driver.ID{Driver: "d", Device: "held"}, driver.ID{Driver: "d", Device: "free"}
-	holders := []podresources.Allocation{{Device: held}, {Device: driver.ID{Driver: "d", Device: "never listed"}}}
+	allocations := []podresources.Allocation{{Device: held}, {Device: driver.ID{Driver: "d", Device: "never listed"}}}
 	uuid := func(s string) driver.Entry { return driver.Entry{Hardware: driver.Hardware{UUID: s}} }
 	full := driver.Inventory{held: uuid("1"), free: uuid("2")}
 	left := driver.Entry{Hardware: driver.Hardware{UUID: "1"}, Unlisted: true}
@@ -195,13 +195,13 @@ func TestWithHeld(t *testing.T) {
 		holders      []podresources.Allocation
 		listed, want driver.Inventory
 	}{
-		{holders, nil, nil},
-		{holders, full, full},
-		{holders, nil, driver.Inventory{held: left}},
-		{holders, driver.Inventory{free: uuid("2")}, driver.Inventory{held: left, free: uuid("2")}},
-		{holders, driver.Inventory{held: uuid("3")}, driver.Inventory{held: uuid("3")}},
+		{allocations, nil, nil},
+		{allocations, full, full},
+		{allocations, nil, driver.Inventory{held: left}},
+		{allocations, driver.Inventory{free: uuid("2")}, driver.Inventory{held: left, free: uuid("2")}},
+		{allocations, driver.Inventory{held: uuid("3")}, driver.Inventory{held: uuid("3")}},
 		{nil, nil, nil},
-		{holders, nil, nil},
+		{allocations, nil, nil},
 	} {
 		before := maps.Clone(step.listed)
 		if diff := cmp.Diff(step.want, n.withHeld(step.holders, step.listed), cmpopts.EquateEmpty()); diff != "" {

@@ -97,7 +97,8 @@ func TestComposite(t *testing.T) {
 	}
 	n := newTestNode(t, Config{Name: "node1", InventoryFile: file})
 	n.book.PodChanged(podresources.PodFacts{
-		Pod: podresources.Pod{Namespace: "team", Name: "trainer"}, UID: "pod-uid", Started: true, Claims: []podresources.PodClaim{{Name: "pair", Claim: "pair"}},
+		Pod: podresources.Pod{Namespace: "team", Name: "trainer"}, UID: "pod-uid", Started: true,
+		Claims: []podresources.PodClaim{{Name: "pair", Claim: "pair"}},
 	}, time.Now())
 	held := jointest.Allocation("gpu-0--eth2", "pair", "trainer")
 	held.Device.Driver, held.Device.Pool = "composite.dra.example.io", "composite.dra.example.io-node1-gpu-nic-pair"

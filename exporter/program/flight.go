@@ -71,7 +71,7 @@ func (f flight) sink() exporter.Recorder {
 func (f flight) run(ctx context.Context) {
 	var writing sync.WaitGroup
 	if f.Recorder != nil {
-		writing.Go(func() { f.Recorder.Run(ctx) })
+		writing.Go(func() { f.Run(ctx) })
 	}
 	if f.folder != nil {
 		writing.Go(func() { f.folder.Run(ctx) })

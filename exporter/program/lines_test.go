@@ -52,7 +52,7 @@ func TestLogNeverWaits(t *testing.T) {
 				begun, text := time.Now(), strings.Repeat("x", size)
 				const all = 3 * maxLines
 				for range all {
-					log.Info(text)
+					log.Info("line", "text", text)
 				}
 				if took := time.Since(begun); took > 0 {
 					t.Errorf("logging took %v", took)
@@ -103,8 +103,8 @@ func TestFullPipeForTheLog(t *testing.T) {
 	dir := t.TempDir()
 	go func() {
 		status <- Run(ctx, []string{
-			"--kube=off", "--web.last-scrape-timeout=0s", "--kubelet.root=" + dir, "--path.podlogs=" + dir, "--web.listen-address=" + address,
-			"--path.procfs=" + dir, "--path.sysfs=" + dir,
+			"--kube=off", "--web.last-scrape-timeout=0s", "--kubelet.root=" + dir, "--path.podlogs=" + dir,
+			"--web.listen-address=" + address, "--path.procfs=" + dir, "--path.sysfs=" + dir,
 		}, nil, io.Discard, full)
 	}()
 	for answered := false; !answered; time.Sleep(10 * time.Millisecond) {

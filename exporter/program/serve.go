@@ -73,7 +73,7 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 			WithoutDistributions: !choices.Has(exposition.GroupHistograms),
 			Advise:               choices.Has(exposition.GroupFit),
 			Fit: fit.Config{
-				After: o.fitAfter, Margin: o.fitMargin, IdleThreshold: o.idleThreshold, MemoryEvery: fit.EachSecond,
+				After: o.fitAfter, Margin: o.fitMargin, IdleThreshold: o.idleThreshold, MemoryEvery: fit.DefaultMemoryEvery,
 			},
 		}),
 		Limiter: exposition.NewLimiter(o.maxSeries, choices), MaxAge: o.maxAge, Log: log,

@@ -47,7 +47,6 @@ type nodeOf struct {
 	now     time.Time
 	devices []ledger.Device
 	claims  []ledger.Holder
-	bytes   float64
 }
 
 // hold adds a device that a claim holds for a pod.

@@ -122,8 +122,8 @@ func healthyJobs() map[string]healthyJob {
 // uploads has one of 4.5 to 7 minutes every half an hour.
 func uploads(train, then rank) rank {
 	return func(at time.Duration, random *rand.Rand) moment {
-		n := at / (30 * time.Minute)
-		length := 270*time.Second + n*37%151*time.Second
+		n := int(at / (30 * time.Minute))
+		length := time.Duration(270+n*37%151) * time.Second
 		if at >= 30*time.Minute && at%(30*time.Minute) < length {
 			return then(at, random)
 		}
@@ -172,10 +172,15 @@ func (p *player) quietDay(t *testing.T) float64 {
 func TestHealthyJobsWithoutEngines(t *testing.T) {
 	engines := []stall.Signal{stall.Compute, stall.Memory, stall.Copy, stall.Media}
 	jobs := healthyJobs()
+	var (
+		atNight = does(func() moment { return light(0.99, 120, 0.02, 0.3, 5e5) })
+		rollout = does(func() moment { return light(0.98, 180, 0.05, 0.3, 1e4) })
+		embeds  = does(func() moment { return light(1, 150, 0.1, 0.2, 1e5) })
+	)
 	for name, r := range map[string]rank{
-		"inference at night": does(decoding).from(14*time.Hour, does(func() moment { return light(0.99, 120, 0.02, 0.3, 5e5) })),
-		"rollouts":           does(training).each(time.Hour, 20*time.Minute, does(func() moment { return light(0.98, 180, 0.05, 0.3, 1e4) })),
-		"embedding":          does(training).from(2*time.Hour, does(func() moment { return light(1, 150, 0.1, 0.2, 1e5) })),
+		"inference at night": does(decoding).from(14*time.Hour, atNight),
+		"rollouts":           does(training).each(time.Hour, 20*time.Minute, rollout),
+		"embedding":          does(training).from(2*time.Hour, embeds),
 	} {
 		jobs[name] = healthyJob{ranks: ranks(1, r)}
 	}
@@ -237,11 +242,14 @@ func hangs() map[string]hang {
 		"of a capped card": {ranks(1, after(begin, alone(train))), capped(), begin, []int{0}, stall.Known},
 		"of an L4":         {ranks(1, after(begin, alone(train))), l4(), begin, []int{0}, stall.Known},
 		"of a job that waits for its checkpoints": {
-			ranks(1, after(begin, alone(train.each(15*time.Minute, 4*time.Minute, waits)))), h100(), begin, []int{0}, stall.Known,
+			ranks(1, after(begin, alone(train.each(15*time.Minute, 4*time.Minute, waits)))), h100(), begin,
+			[]int{0},
+			stall.Known,
 		},
 		"after hours of decay": {ranks(1, decay), h100(), 6 * time.Hour, []int{0}, stall.Known},
 		"while one rank does nothing": {
-			append(ranks(1, train.from(begin, does(idle))), ranks(7, after(begin, train))...), h100(), begin, all[1:], stall.Known,
+			append(ranks(1, train.from(begin, does(idle))), ranks(7, after(begin, train))...), h100(), begin, all[1:],
+			stall.Known,
 		},
 		"of a rank whose peers are elsewhere": {ranks(1, after(begin, train)), h100(), begin, nil, stall.RanksUnseen},
 		"while one rank works": {
@@ -375,7 +383,9 @@ func TestIntervals(t *testing.T) {
 func TestRestore(t *testing.T) {
 	jobs := healthyJobs()
 	jobs["hang"] = healthyJob{ranks: hangs()["of an L4"].ranks}
-	for _, name := range []string{"hang", "evaluation by a rank that is elsewhere", "a longer recompile, of which nothing but power is seen"} {
+	for _, name := range []string{
+		"hang", "evaluation by a rank that is elsewhere", "a longer recompile, of which nothing but power is seen",
+	} {
 		one, other := newPlayer(jobs[name].ranks), newPlayer(jobs[name].ranks)
 		different := 0
 		for at := time.Duration(0); at < 13*time.Hour; at += time.Second {
