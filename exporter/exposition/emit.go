@@ -102,9 +102,11 @@ func (e *emission) claim(h *ledger.Holder, s *Snapshot) {
 	}
 }
 
-// stalled puts whether a claim does nothing, or why that is unknown.
+// stalled puts whether a claim does nothing, or why that is unknown. That a device is shared is a
+// label of dra_claim_device_info already, and many claims may share one.
 func (e *emission) stalled(base *labels, v *stall.Verdict) {
 	switch {
+	case v.Unknown == stall.Shared:
 	case v.Unknown != stall.Known:
 		e.gauge(famClaimStalledUnknown, e.with(base, "reason", string(v.Unknown)), 1)
 	case v.Stalled == nil:

@@ -312,8 +312,8 @@ func claimFamilies() map[familyID]Family {
 		},
 		famClaimStalledUnknown: {
 			Name: "dra_claim_stalled_unknown", Filled: "flight recorder", Labels: append(claim, "reason"),
-			Help: "1 while it is unknown whether the claim is stalled, of devices with power or engines. reason: " +
-				stallReasons() + ".",
+			Help: "1 while it is unknown whether the claim is stalled, of devices with power or engines. Absent for claims " +
+				"that share the device, which are not judged. reason: " + stallReasons() + ".",
 		},
 		famClaimLastError: {
 			Name: "dra_claim_last_error_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: claim,
@@ -453,6 +453,9 @@ func gapNames() []string {
 func stallReasons() string {
 	var out []string
 	for _, r := range stall.Reasons() {
+		if r == stall.Shared {
+			continue
+		}
 		out = append(out, string(r)+" ("+r.Meaning()+")")
 	}
 	return strings.Join(out, ", ")

@@ -39,8 +39,8 @@ func needed() map[string]map[string][]string {
 				"telemetry",
 			},
 			"root":          {"Pods API", "nvml", "podresources"}, // the fake's files belong to root
-			"confinement":   nil,                                  // no change in a privileged container
-			"PID namespace": nil,                                  // nor in the host's PID namespace
+			"confinement":   {"netdev"},                           // the link of an interface in a pod
+			"PID namespace": nil,                                  // no change in the host's PID namespace
 		},
 		"token, volume pods-api": {
 			"volume podlogs": {"podlogs", "pods"},

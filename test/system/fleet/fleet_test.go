@@ -281,7 +281,7 @@ func TestCompare(t *testing.T) {
 		t.Fatalf("status %d: %s", status, &progress)
 	}
 	for _, want := range []string{
-		`(?m)^\.\./\.\.: 2 nodes(.|\n)*^\.\./\.\.: 2 nodes`,
+		`(?m)^\.\./\.\./\.\.: 2 nodes(.|\n)*^\.\./\.\./\.\.: 2 nodes`,
 		`(?m) 2 +2 +\+0% +2 +2 .* cluster:dra_exporters_up:sum$`,
 		`(?m) 1 +1 .* Claimed$`,
 	} {
