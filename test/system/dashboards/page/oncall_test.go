@@ -50,9 +50,9 @@ func testOnCall(t *testing.T, browser browser, address string) {
 			t.Fatalf("there is no link to a %s", kind)
 		}
 	}
-	shows("Claim research/finetune-0-rank-0-gpu", "busy, and does nothing: far below its own baseline are power")
+	shows("Claim research/finetune-0-rank-0-gpu", "busy, and does nothing, for all that is measured: power")
 	click("incident")
-	shows("gpu-3: a claim is busy and does nothing (power,memory_traffic,links)", "Held by", "utilization", "power")
+	shows("gpu-3: a claim is busy and does nothing (power,memory_traffic,pcie)", "Held by", "utilization", "power")
 	if !value[bool](b, `document.querySelector('dialog svg line') !== null`) {
 		t.Error("the charts do not mark when it happened")
 	}
