@@ -103,6 +103,7 @@ func (e *Evidence) answer(a *Answer) {
 	kept := map[podresources.Pod]bool{}
 	for name, before := range e.listed {
 		if _, has := a.Pods[name]; has {
+			e.replacePod(before.uid, next[name].uid, a.Asked)
 			continue
 		}
 		if l := e.lackPod(name, before, a); l != nil {
@@ -141,7 +142,8 @@ func (e *Evidence) listPodsOf(a *Answer) map[podresources.Pod]*listedPod {
 // listPod notes that an answer lists a pod. A static pod may have come back with its UID, whatever
 // had ended it.
 func (e *Evidence) listPod(l *listedPod, asked time.Time) {
-	if p := e.pods[l.uid]; p != nil && p.state == Ended && (p.by == lacked || p.Static) && p.since.Before(asked) {
+	p := e.pods[l.uid]
+	if p != nil && p.state == Ended && (p.by == lacked && !p.gone || p.Static) && p.since.Before(asked) {
 		again := p.take(listed, asked)
 		e.pods[l.uid] = again.take(factOf(&again.PodFacts), asked)
 	}
@@ -173,10 +175,36 @@ func (e *Evidence) lackPod(name podresources.Pod, before *listedPod, a *Answer) 
 		l.kept = podresources.ReasonRestarted
 		return &l
 	}
-	if p != nil && (p.state != Ending || p.Running == 0) {
-		e.pods[uid] = p.take(lacked, a.Asked)
+	runs := p != nil && p.state == Ending && p.Running > 0 && !p.missing
+	if p != nil && p.seen.Before(a.Asked) && !runs && !e.mayBeAnother(p) {
+		after := p.take(lacked, a.Asked)
+		after.gone = l.cgroup == podresources.CgroupGone || p.Started && a.Kubelet != "" && before.kubelet == a.Kubelet
+		e.pods[uid] = after
 	}
 	return nil
+}
+
+// replacePod takes that the kubelet lists another pod of the name that one had.
+func (e *Evidence) replacePod(uid, by string, asked time.Time) {
+	p := e.pods[uid]
+	if p != nil && by != "" && by != uid && p.replaced && p.seen.Before(asked) {
+		e.pods[uid] = p.take(lacked, asked)
+	}
+}
+
+// mayBeAnother reports whether the pod that the kubelet's last answer listed by this one's name may
+// have been the one before it, since this one has not started: the API server is ahead of the
+// kubelet.
+func (e *Evidence) mayBeAnother(p *pod) bool {
+	if p.Started {
+		return false
+	}
+	for _, other := range e.pods {
+		if other.Pod == p.Pod && other.state.over() && e.asked.Sub(other.over) < afterChange {
+			return true
+		}
+	}
+	return false
 }
 
 // believed reports whether it proves anything that an answer lacks a pod. A kubelet that has
@@ -227,10 +255,25 @@ func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
 		return uid
 	}
 	uid := e.uidOf(name)
-	if e.pods[uid].recreated(a.Asked) {
+	p := e.pods[uid]
+	if p.recreated(a.Asked) {
 		return ""
 	}
+	if p != nil && p.seen.After(a.Asked) {
+		return e.uidBefore(p, a.Asked)
+	}
 	return uid
+}
+
+// uidBefore returns the UID of the pod that had the name of another one when an answer was asked
+// for that came after it was over: the pod itself if there was none.
+func (e *Evidence) uidBefore(p *pod, asked time.Time) string {
+	for uid, other := range e.pods {
+		if other.Pod == p.Pod && other.state.over() && other.over.After(asked) {
+			return uid
+		}
+	}
+	return p.UID
 }
 
 func (e *Evidence) isStatic(uid string) bool {
@@ -271,7 +314,9 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 	}
 	for name := range ended {
 		if p := e.pods[e.uidListed(name, e.listed[name])]; p != nil && p.state != Ending {
-			e.pods[p.UID] = p.take(lacked, at)
+			after := p.take(lacked, at)
+			after.gone = states[p.UID] == podresources.CgroupGone
+			e.pods[p.UID] = after
 		}
 		delete(e.listed, name)
 	}

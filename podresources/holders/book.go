@@ -19,8 +19,9 @@ type Book struct {
 	made     int       // the version of holdings
 	again    time.Time // when holdings may be others though nothing has changed; zero: never
 
-	last     Answer // that was taken
-	answered int    // the version after it
+	last     Answer    // that was taken
+	heard    time.Time // of the last evidence of pods: an answer that was asked for before may be of others
+	answered int       // the version after it
 
 	watched bool      // a watch of the kubelet's pods is open
 	changed time.Time // when a pod changed last, or the watch opened
@@ -50,7 +51,11 @@ func (b *Book) take(change func(e *Evidence) (held bool)) {
 
 // PodsListed takes a complete list of the pods that are bound to the node.
 func (b *Book) PodsListed(pods []podresources.PodFacts, asked time.Time) {
-	b.take(func(e *Evidence) bool { e.listPods(pods, asked); return true })
+	b.take(func(e *Evidence) bool {
+		e.listPods(pods, asked)
+		b.heard = later(b.heard, asked)
+		return true
+	})
 }
 
 // PodChanged takes what a pod has become, when the event arrives.
@@ -58,7 +63,7 @@ func (b *Book) PodChanged(pod podresources.PodFacts, at time.Time) {
 	b.take(func(e *Evidence) bool {
 		before := e.pods[pod.UID]
 		e.setPod(pod, at)
-		b.changed = at
+		b.changed, b.heard = at, later(b.heard, at)
 		after := e.pods[pod.UID]
 		return after != nil && (before == nil || before.state != after.state || before.Running != after.Running)
 	})
@@ -67,7 +72,11 @@ func (b *Book) PodChanged(pod podresources.PodFacts, at time.Time) {
 // PodDeleted takes that a pod was deleted: its UID never holds again, unless a list that is asked
 // for later has it.
 func (b *Book) PodDeleted(uid string, at time.Time) {
-	b.take(func(e *Evidence) bool { e.deletePod(uid, at); b.changed = at; return true })
+	b.take(func(e *Evidence) bool {
+		e.deletePod(uid, at)
+		b.changed, b.heard = at, later(b.heard, at)
+		return true
+	})
 }
 
 // PodRead takes what the API server's object of one pod says, which was asked for by its name: the
@@ -151,7 +160,10 @@ func (b *Book) Watching(open bool, at time.Time) {
 func (b *Book) Quiet(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	since := now.Add(-afterChange)
+	since := b.evidence.asked // an answer that was asked for before a change says nothing of it
+	if longest := now.Add(-afterChange); longest.Before(since) {
+		since = longest
+	}
 	quiet := b.watched && b.sure && now.Sub(b.evidence.asked) < pollInterval && b.changed.Before(since) &&
 		len(b.evidence.changes.since(since)) == 0
 	if quiet {
@@ -188,7 +200,7 @@ func (b *Book) Answered(answer *Answer) (believed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.known = later(b.known, answer.Asked)
-	if b.answered == b.version && b.sure && answer.repeats(&b.last) {
+	if b.answered == b.version && b.sure && b.last.Asked.After(b.heard) && answer.repeats(&b.last) {
 		b.evidence.asked = answer.Asked
 		return true
 	}

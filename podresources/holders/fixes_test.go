@@ -213,3 +213,166 @@ func TestHoldsOfAPodFollowEachOther(t *testing.T) {
 		t.Fatalf("it ended after 4 s, and began at %v", from)
 	}
 }
+
+// A pod has ended whose cgroup is gone, or that the kubelet does not list any more which had listed
+// it: another one of its name is not that pod. After a restart it may be.
+func TestPodThatEndedDoesNotComeBackByItsName(t *testing.T) {
+	for name, c := range map[string]struct {
+		before, lacks, after podresources.Instance
+		cgroup               podresources.CgroupState
+		want                 string
+	}{
+		"the same kubelet":                   {before: "1", lacks: "1", after: "1"},
+		"cgroup gone":                        {before: "1", lacks: "2", after: "2", cgroup: podresources.CgroupGone},
+		"a kubelet that did not know it yet": {before: "1", lacks: "2", after: "2", want: "old"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := holders.NewBook(time.Second, nil)
+			pod := localPod("a", "old")
+			pod.Local = false
+			b.PodChanged(pod, seconds(1))
+			b.Answered(gives(2, c.before, "a"))
+			wantUIDs(t, b, 2, "old")
+			for asked := 3; asked < 6; asked++ {
+				lacks := gives(asked, c.lacks)
+				if c.cgroup != 0 {
+					lacks.Cgroups = map[string]podresources.CgroupState{"old": c.cgroup}
+				}
+				b.Answered(lacks)
+			}
+			wantUIDs(t, b, 5)
+			b.Answered(gives(7, c.after, "a"))
+			wantUIDs(t, b, 7, c.want)
+		})
+	}
+}
+
+// An answer that was asked for before a pod was deleted is not of the next pod of its name.
+func TestOldAnswerIsNotOfTheNextPod(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	b.PodChanged(localPod("a", "old"), seconds(1))
+	b.Answered(gives(2, "kubelet", "a"))
+	b.PodDeleted("old", seconds(4))
+	b.PodChanged(localPod("a", "new"), seconds(5))
+	b.Answered(gives(3, "kubelet", "a"))
+	wantUIDs(t, b, 5)
+	b.Answered(gives(6, "kubelet", "a"))
+	wantUIDs(t, b, 6, "new")
+}
+
+// The same answer again is of the next pod of the name, when it was asked for after that came.
+func TestSameAnswerIsOfTheNextPod(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	b.PodChanged(localPod("a", "old"), seconds(1))
+	answer := gives(3, "kubelet", "a")
+	b.PodDeleted("old", seconds(4))
+	b.PodChanged(localPod("a", "new"), seconds(5))
+	b.Answered(answer)
+	wantUIDs(t, b, 5)
+	again := *answer
+	again.Asked = seconds(6)
+	b.Answered(&again)
+	wantUIDs(t, b, 6, "new")
+}
+
+// A pod that was listed before its object came is the one whose object comes first, not the next
+// one of its name: that is not ended by answers that were asked for before the kubelet knew it.
+func TestListedPodIsTheOneWhoseObjectComesFirst(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	b.Answered(gives(1, "kubelet", "a"))
+	b.PodChanged(localPod("a", "old"), seconds(2))
+	b.PodDeleted("old", seconds(3))
+	next := localPod("a", "new")
+	next.Started, next.Running = false, 0
+	b.PodChanged(next, seconds(4))
+	wantUIDs(t, b, 4)
+	b.Answered(gives(5, "kubelet"))
+	if state := b.States()["new"].State; state != holders.Bound {
+		t.Fatalf("the next pod is %v", state)
+	}
+	b.Answered(gives(6, "kubelet", "a"))
+	wantUIDs(t, b, 6, "new")
+}
+
+// The kubelet is asked again after a change until an answer comes that was asked for after it.
+func TestQuietAfterAnAnswerThatWasAskedForLater(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	b.Watching(true, seconds(1))
+	b.Answered(gives(5, "kubelet", "a"))
+	b.PodChanged(localPod("a", "a"), seconds(6))
+	if b.Quiet(seconds(10)) {
+		t.Fatal("the last answer was asked for before the change")
+	}
+	b.Answered(gives(10, "kubelet", "a"))
+	if !b.Quiet(seconds(11)) {
+		t.Fatal("it is asked again")
+	}
+}
+
+// A static pod of which the first news is its deletion comes back with its UID.
+func TestUnknownStaticPodIsDeleted(t *testing.T) {
+	const uid = "0123456789abcdef0123456789abcdef"
+	b := holders.NewBook(time.Minute, nil)
+	b.PodDeleted(uid, seconds(1))
+	static := localPod("a", uid)
+	static.Static = true
+	b.PodChanged(static, seconds(2))
+	b.Answered(gives(3, "kubelet", "a"))
+	wantUIDs(t, b, 3, uid)
+}
+
+// A pod was deleted while the kubelet restarted, which never knew it, and lists the next one of its
+// name: no event tells of the end.
+func TestPodThatWasReplacedDuringARestart(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	old := localPod("a", "old")
+	old.Claims = []podresources.PodClaim{{Name: "local", Claim: "other"}}
+	b.PodChanged(old, seconds(1))
+	b.ClaimRead(podresources.Claim{Namespace: "ns", Name: "other"}, podresources.ClaimFacts{
+		Reserved: map[string]string{"old": "a"}, Read: seconds(1),
+		Results: []podresources.ClaimResult{{Device: driver.ID{Driver: "v", Pool: "p", Device: "gpu-other"}}},
+	})
+	b.Answered(gives(2, "1", "a"))
+	b.Answered(gives(4, "2"))
+	next := localPod("a", "new")
+	next.Created = seconds(5)
+	b.PodChanged(next, seconds(6))
+	b.Answered(gives(7, "2", "a"))
+	wantUIDs(t, b, 7, "new")
+}
+
+// The API server tells of the next pod of a name before the kubelet has dropped the one before:
+// that the kubelet lists the name no more does not end the next one.
+func TestServerIsAheadOfTheKubelet(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	pod := localPod("a", "old")
+	pod.Local = false
+	b.PodChanged(pod, seconds(1))
+	b.Answered(gives(2, "kubelet", "a"))
+	b.PodDeleted("old", seconds(3))
+	pod.UID, pod.Created, pod.Started, pod.Running = "new", seconds(4), false, 0
+	b.PodChanged(pod, seconds(4))
+	b.Answered(gives(5, "kubelet", "a"))
+	b.Answered(gives(6, "kubelet"))
+	if state := b.States()["new"].State; state != holders.Bound {
+		t.Fatalf("it is %v", state)
+	}
+	b.Answered(gives(7, "kubelet", "a"))
+	wantUIDs(t, b, 7, "new")
+}
+
+// A pod that was ending when the watch of the kubelet's pods ended has ended when neither the
+// kubelet's next list nor its next answer has it.
+func TestPodThatEndedBetweenTwoWatches(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	pod := localPod("a", "uid")
+	b.PodChanged(pod, seconds(1))
+	b.Answered(gives(2, "kubelet", "a"))
+	pod.Final = true // its containers run on
+	b.PodChanged(pod, seconds(3))
+	b.PodsListed([]podresources.PodFacts{localPod("exporter", "exporter")}, seconds(5))
+	b.Answered(gives(6, "kubelet"))
+	if state := b.States()["uid"].State; state != holders.Ended {
+		t.Fatalf("it is %v", state)
+	}
+}

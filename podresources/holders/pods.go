@@ -16,10 +16,13 @@ type pod struct {
 	since time.Time // of the evidence that gave it its state
 	by    fact      // that evidence
 	seen  time.Time // of the first evidence
+	over  time.Time // of the evidence by which it holds nothing any more
 	// namesKnown reports that the API server's status is known: it has ExtendedClaim and the names
 	// of claims that were made from templates.
 	namesKnown bool
 	replaced   bool      // a pod of its name was created after it
+	missing    bool      // the kubelet's own list of pods, which may be incomplete, lacks it
+	gone       bool      // its end is proven: its cgroup was removed, or the kubelet that listed it lacks it
 	left       time.Time // when it was no longer nominated, if it is Waiting; zero: it is
 }
 
@@ -43,6 +46,9 @@ func factOf(p *podresources.PodFacts) fact {
 func (p *pod) take(f fact, at time.Time) *pod {
 	after := *p
 	if next := transitions()[f][p.state]; next != p.state {
+		if next.over() && !p.state.over() {
+			after.over = at
+		}
 		after.state, after.by, after.since = next, f, at
 	}
 	return &after
@@ -53,16 +59,15 @@ func (p *pod) take(f fact, at time.Time) *pod {
 func (p *pod) ends() bool { return p.state == Ending && p.Running == 0 }
 
 // recreated reports that a pod of its name which an answer lists that was asked for at a time is
-// another one: the kubelet itself had reported that the pod was deleted, or that it was over, and
-// did not list it any more.
+// another one: the kubelet itself had reported that the pod was deleted, or its end was proven.
 func (p *pod) recreated(asked time.Time) bool {
 	switch {
-	case p == nil || p.Static || !p.Local || !p.since.Before(asked):
+	case p == nil || p.Static || !p.since.Before(asked):
 		return false
 	case p.state == Ended:
-		return p.by == lacked && p.Final && p.Running == 0
+		return p.by == lacked && (p.gone || p.Local && p.Final && p.Running == 0)
 	default:
-		return p.state == Deleted
+		return p.state == Deleted && p.Local
 	}
 }
 
@@ -71,7 +76,7 @@ func merge(before *pod, facts podresources.PodFacts, at time.Time) *pod {
 	p := &pod{PodFacts: facts, seen: at, since: at, namesKnown: !facts.Local}
 	if before != nil {
 		now := *before
-		now.PodFacts = facts
+		now.PodFacts, now.missing = facts, false
 		if facts.Nominated {
 			now.left = time.Time{}
 		}
@@ -132,6 +137,10 @@ func (e *Evidence) listPods(pods []podresources.PodFacts, asked time.Time) {
 			e.pods[uid] = p.take(deleted, asked)
 		case p.Static || e.listed[p.Pod] == nil || e.listed[p.Pod].uid != uid:
 			delete(e.pods, uid)
+		default:
+			after := *p
+			after.missing = true
+			e.pods[uid] = &after
 		}
 	}
 	e.names = nil
@@ -152,9 +161,22 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 	}
 	e.pods[facts.UID] = after
 	e.names = nil
+	if before == nil && !facts.Nominated {
+		e.identify(facts.Pod, facts.UID)
+	}
 	if after.ends() && (before == nil || !before.ends() && !before.state.over()) ||
 		after.state == Ended && before != nil && !before.state.over() {
 		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: facts.UID})
+	}
+}
+
+// identify notes that a listed pod of which no object was known is the one of which an object came.
+func (e *Evidence) identify(name podresources.Pod, uid string) {
+	if l := e.listed[name]; l != nil && l.uid == "" {
+		known := *l
+		known.uid = uid
+		e.listed[name] = &known
+		e.changeUIDs()
 	}
 }
 
@@ -192,6 +214,8 @@ func (e *Evidence) replace(p *pod, isNew bool, at time.Time) *pod {
 func (e *Evidence) deletePod(uid string, at time.Time) {
 	p := e.pods[uid]
 	switch {
+	case p == nil && podresources.IsStaticUID(uid):
+		return
 	case p == nil:
 		if len(e.pods) >= 2*maxPods {
 			return

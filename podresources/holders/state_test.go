@@ -46,9 +46,16 @@ var (
 		other.Local = false
 		p.PodsListed([]PodFacts{other}, p.tick())
 	}
-	isListed   = func(p *podTest) { p.answer(time.Second, held("gpu-0", "a")) }
-	isLacked   = func(p *podTest) { p.answer(time.Second) }
-	failed     = func(p *podTest) { p.fail(time.Second) }
+	isListed = func(p *podTest) { p.answer(time.Second, held("gpu-0", "a")) }
+	isLacked = func(p *podTest) { p.answer(time.Second) }
+	failed   = func(p *podTest) { p.fail(time.Second) }
+	restarts = func(p *podTest) { // the new kubelet lists a pod of the API server, and takes its time
+		p.restart()
+		p.others = []string{"exporter"}
+		p.PodChanged(running("exporter", "3", 1), p.tick())
+		p.answer(time.Second)
+		p.tick()
+	}
 	isReplaced = func(p *podTest) {
 		p.PodChanged(running("a", "2", 1), p.tick())
 	}
@@ -100,7 +107,7 @@ func TestTransitions(t *testing.T) {
 		"lacked":                              {steps{starts, isListed, isLacked}, lacked, Running, Ended},
 		"ended, and lacked":                   {steps{starts, isListed, exits, isLacked}, lacked, Ending, Ended},
 		"never listed, ended, and lacked":     {steps{starts, exits, isLacked}, lacked, Ending, Ended},
-		"lacked, and listed again":            {steps{starts, isListed, isLacked, isListed}, listed, Ended, Running},
+		"lacked by another, and listed":       {steps{starts, isListed, restarts, isLacked, isListed}, listed, Ended, Running},
 		"ended, and its cgroup goes":          {steps{starts, exits, cgroupGoes}, cgroupGone, Ending, Ended},
 		"ends, and its cgroup goes":           {steps{starts, terminates, cgroupGoes}, cgroupGone, Ending, Ended},
 		"ended, and replaced":                 {steps{starts, exits, isReplaced}, replaced, Ending, Ended},

@@ -1,0 +1,71 @@
+package holders
+
+import (
+	"maps"
+	"slices"
+)
+
+// PodState is the state of a pod, and the fact that gave it.
+type PodState struct {
+	State State
+	By    int
+}
+
+// The facts, for tests, which name the rows of the table.
+const (
+	Relisted = int(relisted)
+	Listed   = int(listed)
+	NumFacts = int(numFacts)
+)
+
+// FactNames returns the names of the table's rows, in order.
+func FactNames() []string {
+	return []string{
+		"nominated", "bound", "started", "localFinal", "finished", "deleted", "relisted",
+		"lacked", "listed", "cgroupGone", "replaced",
+	}
+}
+
+// Cells returns the cells of the table that change a pod's state, as fact and state before.
+func Cells() [][2]int {
+	var out [][2]int
+	for f, row := range transitions() {
+		for before, after := range row {
+			if int(after) != before {
+				out = append(out, [2]int{f, before})
+			}
+		}
+	}
+	return out
+}
+
+// States returns the state of each pod, by UID.
+func (b *Book) States() map[string]PodState {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := make(map[string]PodState, len(b.evidence.pods))
+	for uid, p := range b.evidence.pods {
+		out[uid] = PodState{State: p.state, By: int(p.by)}
+	}
+	return out
+}
+
+// Evidence returns the book's evidence.
+func (b *Book) Evidence() *Evidence { return &b.evidence }
+
+// Clone returns a book with the same evidence, whose changes do not change this one's. Its maps are
+// made anew, so that their order is another one.
+func (b *Book) Clone() *Book {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c := &Book{
+		version: b.version, again: b.again, last: b.last, answered: -1,
+		watched: b.watched, changed: b.changed, known: b.known, sure: b.sure,
+	}
+	c.evidence = b.evidence
+	e := &c.evidence
+	e.pods, e.listed, e.claims = maps.Clone(e.pods), maps.Clone(e.listed), maps.Clone(e.claims)
+	e.fileClaims, e.names, e.allClaims = maps.Clone(e.fileClaims), nil, nil
+	e.changes = changeLog{slices.Clone(e.changes.all)}
+	return c
+}
