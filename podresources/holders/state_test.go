@@ -107,7 +107,7 @@ func TestTransitions(t *testing.T) {
 		"lacked":                              {steps{starts, isListed, isLacked}, lacked, Running, Ended},
 		"ended, and lacked":                   {steps{starts, isListed, exits, isLacked}, lacked, Ending, Ended},
 		"never listed, ended, and lacked":     {steps{starts, exits, isLacked}, lacked, Ending, Ended},
-		"lacked by another, and listed":       {steps{starts, isListed, restarts, isLacked, isListed}, listed, Ended, Running},
+		"lacked by another, listed":           {steps{starts, isListed, restarts, isLacked, isListed}, listed, Ended, Running},
 		"ended, and its cgroup goes":          {steps{starts, exits, cgroupGoes}, cgroupGone, Ending, Ended},
 		"ends, and its cgroup goes":           {steps{starts, terminates, cgroupGoes}, cgroupGone, Ending, Ended},
 		"ended, and replaced":                 {steps{starts, exits, isReplaced}, replaced, Ending, Ended},
