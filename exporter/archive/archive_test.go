@@ -165,11 +165,18 @@ func TestFolderThatCanNotBeWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "folder")
 	var states []driver.Reason
 	lost := map[driver.Reason]int{}
+	var mu sync.Mutex // Keep and Run call back at the same time
 	synctest.Test(t, func(t *testing.T) {
 		f, err := Open(Config{
 			Path: path, Log: slog.New(slog.DiscardHandler),
-			Rejected: func(r driver.Rejection) { lost[r.Reason] += r.Count },
+			Rejected: func(r driver.Rejection) {
+				mu.Lock()
+				defer mu.Unlock()
+				lost[r.Reason] += r.Count
+			},
 			Report: func(_ time.Duration, err error) {
+				mu.Lock()
+				defer mu.Unlock()
 				if reason := driver.ReasonOf(err); len(states) == 0 || states[len(states)-1] != reason {
 					states = append(states, reason)
 				}
