@@ -212,7 +212,7 @@ func TestReplay(t *testing.T) {
 		}
 	})
 	for _, kind := range fit.Kinds() {
-		if advised[kind] == 0 {
+		if advised[kind] == 0 && !testing.Short() { // a few nodes need not have each kind
 			t.Errorf("%s was never advised", kind)
 		}
 	}
