@@ -184,8 +184,9 @@ func TestEndedClaimsAreFreed(t *testing.T) {
 			t.Errorf("the heap has %d KiB after %d claims, %d KiB after %d",
 				live[early]>>10, early*devices, live[late]>>10, late*devices)
 		}
-		// 3975 are measured. A tenth of the claims take less than what the node itself takes.
-		if each > 4100 && !few {
+		// 4934 are measured, of which some 450 are what is remembered of a deleted pod, whose UID never
+		// holds again. A tenth of the claims take less than what the node itself takes.
+		if each > 5100 && !few {
 			t.Errorf("a claim of the last 10 minutes takes %d bytes", each)
 		}
 		if len(c.latest.Claims) < 2*c.devices || c.latest.Dropped > 0 {

@@ -134,7 +134,7 @@ func (e *Evidence) listPods(pods []podresources.PodFacts, asked time.Time) {
 		}
 		switch {
 		case !local && len(pods) > 0 && !p.Static:
-			e.pods[uid] = p.take(deleted, asked)
+			e.pods[uid] = p.bury(asked)
 		case p.Static || e.listed[p.Pod] == nil || e.listed[p.Pod].uid != uid:
 			delete(e.pods, uid)
 		default:
@@ -208,6 +208,15 @@ func (e *Evidence) replace(p *pod, isNew bool, at time.Time) *pod {
 	return p
 }
 
+// bury returns the pod after its deletion, with what is needed to know it again.
+func (p *pod) bury(at time.Time) *pod {
+	gone := p.take(deleted, at)
+	gone.PodFacts = podresources.PodFacts{
+		Pod: p.Pod, UID: p.UID, Created: p.Created, Local: p.Local, Final: p.Final, Started: p.Started, Running: p.Running,
+	}
+	return gone
+}
+
 // deletePod takes that a pod was deleted, which stays known for a while. A static pod may come back
 // with its UID, the deletion of its mirror pod at the API server does not end it, and it has no
 // claims: it holds what the kubelet lists.
@@ -229,7 +238,7 @@ func (e *Evidence) deletePod(uid string, at time.Time) {
 	if !p.ends() && !p.state.over() {
 		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: uid})
 	}
-	e.pods[uid] = p.take(deleted, at)
+	e.pods[uid] = p.bury(at)
 	e.names = nil
 	e.trimPods(at)
 }

@@ -45,7 +45,7 @@ const (
 
 	// keepDeleted is how long it is remembered that a pod or a claim was deleted: longer than a
 	// watch of the pods lasts until it is started again, which gives a list.
-	keepDeleted = 15 * time.Minute
+	keepDeleted = 11 * time.Minute
 	// keepNominated is how long a pod is kept that is no longer nominated: it was bound to the node,
 	// and the source of the node's pods has it soon.
 	keepNominated = 5 * time.Second
