@@ -103,11 +103,11 @@ func TestNamed(t *testing.T) {
 // TestConfigurable lists the names that are allowed in a scrape configuration.
 func TestConfigurable(t *testing.T) {
 	want := strings.Fields(`utilization engine_utilization active_seconds memory_used memory_capacity occupancy power
-		energy
-		temperature clock io_bytes network_packets network_errors network_drops errors throttled_seconds
+		energy temperature clock io_bytes network_packets network_errors network_drops errors throttled_seconds
 		needs_attention lifetime_errors power_limit performance_state throttle_active link_width link_width_max
-		link_generation link_generation_max fabric_state memory_reserved temperature_margin fan_speed rdma_events rdma_packets rdma_operations storage_used
-		link_up host_memory_used host_memory_capacity requests_in_flight fan_rotation voltage`)
+		link_generation link_generation_max fabric_state memory_reserved temperature_margin fan_speed rdma_events
+		rdma_packets rdma_operations storage_used link_up host_memory_used host_memory_capacity requests_in_flight
+		fan_rotation voltage`)
 	var got []string
 	for q := range driver.NumQuantities + 1 {
 		if spec := q.Spec(); !spec.Internal && spec.Name != "" {

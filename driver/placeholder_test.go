@@ -10,7 +10,8 @@ func TestIsPlaceholder(t *testing.T) {
 	for text, want := range map[string]bool{
 		"": true, " ": true, "0": true, "N/A": true, "na": true, "Unknown": true, "0x0000000000000000": true,
 		"00000000-0000-0000-0000-000000000000": true, "None": true, "[Not Supported]": true,
-		"692409005408": false, "xx00": false, "GPU-0": false, "x1": false, "1": false, "ccff74a1-0000-1000-80e0-c6d49f5b0d86": false,
+		"692409005408": false, "xx00": false, "GPU-0": false, "x1": false, "1": false,
+		"ccff74a1-0000-1000-80e0-c6d49f5b0d86": false,
 	} {
 		if got := driver.IsPlaceholder(text); got != want {
 			t.Errorf("%q: %v", text, got)

@@ -90,7 +90,8 @@ func TestRejections(t *testing.T) {
 	counts.Add(driver.ReasonStale, 0)
 	counts.Add(driver.ReasonStale, -1)
 	want := []driver.Rejection{
-		{Input: "slices", Reason: driver.ReasonDuplicate, Count: 1}, {Input: "slices", Reason: driver.ReasonTooMany, Count: 3},
+		{Input: "slices", Reason: driver.ReasonDuplicate, Count: 1},
+		{Input: "slices", Reason: driver.ReasonTooMany, Count: 3},
 	}
 	if diff := cmp.Diff(want, counts.Of("slices")); diff != "" {
 		t.Errorf("rejections (-want +got):\n%s", diff)

@@ -265,8 +265,9 @@ func idleClaims() Panel {
 	return Panel{
 		Title: "Top idle claims",
 		Description: "The 20 claims that hold idle devices and cost the most, by driver. Device-hours are those of the " +
-			"idle devices since one of the driver was last active; shared devices and partitions count by their part. The price is that of the whole claim, and there is none " +
-			"while one of its devices is used. Click a claim to open its dashboard.",
+			"idle devices since one of the driver was last active; shared devices and partitions count by their part. " +
+			"The price is that of the whole claim, and there is none while one of its devices is used. Click a claim to " +
+			"open its dashboard.",
 		Kind: Table, NoData: "no claim is idle", Width: 24, Height: 9, sort: "Wasted per day", limit: 20, Total: true,
 		Targets: []Target{
 			{Expr: idle + listed, Column: "Idle devices", Unit: "none"},

@@ -102,7 +102,8 @@ func rdmaDevices() []Panel {
 			`max by (<device>, code) (rate(dra_device_errors_total{<d>, kind="port"}[$__rate_interval]))`),
 		line("RDMA congestion and retransmissions", "Events per second, by the names of the kernel's counters.", "cps",
 			none, "{{device}} {{node}} {{event}}",
-			`max by (<device>, event) (rate(dra_device_rdma_events_total{<d>, event!~"port_xmit_wait|retrans_bytes"}[$__rate_interval]))`),
+			`max by (<device>, event) (rate(dra_device_rdma_events_total{<d>, event!~"port_xmit_wait|retrans_bytes"}`+
+				`[$__rate_interval]))`),
 	}
 	for i := range panels {
 		panels[i].MayBeEmpty = "the demo has no RDMA device"

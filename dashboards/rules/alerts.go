@@ -143,12 +143,12 @@ func stalledAlerts(o *Options) []alert {
 			expr: `
 			count by (<claim>) (max by (<claim device>) (dra_claim_stalled) == 1)`,
 			summary: aClaim + " keeps its devices busy and does nothing.",
-			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized without a pause, and nothing " +
-				"else that is measured shows life: as in a collective operation that hangs.",
-			meaning: "For at least the exporter's --stalled.after, eight minutes by default, a kernel ran without a pause, the " +
-				"power was low, and compute pipes, memory traffic, copies, media engines and links, as far as they are measured, " +
-				"did next to nothing. Kernels that wait for another rank spin: they count as busy. There is no alert while that " +
-				"is unknown (`dra_claim_stalled_unknown` says why): on shared devices and MIG partitions, without a " +
+			description: "{{ $value }} of the claim's devices on " + aNode + " are fully utilized without a pause, and " +
+				"nothing else that is measured shows life: as in a collective operation that hangs.",
+			meaning: "For at least the exporter's --stalled.after, eight minutes by default, a kernel ran without a pause, " +
+				"the power was low, and compute pipes, memory traffic, copies, media engines and links, as far as they are " +
+				"measured, did next to nothing. Kernels that wait for another rank spin: they count as busy. There is no alert " +
+				"while that is unknown (`dra_claim_stalled_unknown` says why): on shared devices and MIG partitions, without a " +
 				"measurement of power and of compute pipes or memory traffic, while the device is throttled, while another " +
 				"rank on the node works for which the claim may wait (half an hour), for a rank that may be on another node " +
 				"(20 minutes), and for half as long again as it waited before and went on.",

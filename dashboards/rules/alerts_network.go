@@ -10,9 +10,9 @@ func networkLinkAlerts(o *Options) []alert {
 			description: "No port of it has been up for <for> while a claim holds it." + hit,
 			meaning: "The device works and its link does not: cable, module, switch port, or, with InfiniBand, no subnet " +
 				"manager (the port's state is INIT then). Where one of several ports is up, the alert does not fire.",
-			diagnosis: "On the node, `ip link`, `rdma link` and `ibstat` show the state of each port, `ethtool -m` the module. " +
-				"`dra_device_errors_total{kind=\"port\"}` shows whether the link degraded before. If several nodes have it, " +
-				"look at the switch.",
+			diagnosis: "On the node, `ip link`, `rdma link` and `ibstat` show the state of each port, `ethtool -m` the " +
+				"module. `dra_device_errors_total{kind=\"port\"}` shows whether the link degraded before. If several nodes have " +
+				"it, look at the switch.",
 			mitigation: "Taint the device, so that no new claim gets it; move the job. Reseat or replace cable and module; " +
 				"check the switch's port.",
 			queries: []string{linkDown},

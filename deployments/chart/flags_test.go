@@ -25,7 +25,7 @@ func help(t *testing.T) string {
 
 // helpOnce runs the program of this tree once for all tests. Without cgo it is linked faster, and
 // has the same flags.
-var helpOnce = sync.OnceValues(func() (string, error) { //nolint:gochecknoglobals // a program is built once
+var helpOnce = sync.OnceValues(func() (string, error) {
 	run := exec.CommandContext(context.Background(), "go", "run", "./exporter/cmd/dra-exporter", "--help-long")
 	run.Dir, run.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
 	out, err := run.CombinedOutput()

@@ -106,7 +106,8 @@ func TestAPU(t *testing.T) {
 		},
 		"enough of its own": {
 			with(map[string]string{"mem_info_vram_total": "68719476736"}), 3, 0,
-			map[string][]uint64{"average_gfx_power": {1536}}, 1.536, 68719476736,
+			map[string][]uint64{"average_gfx_power": {1536}},
+			1.536, 68719476736,
 		},
 		"no APU": {memory, 1, 3, nil, 9.087, 536870912},
 	} {

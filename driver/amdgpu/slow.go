@@ -86,7 +86,7 @@ func (r *reading) readTemperatures() {
 		{"apu_temperature_soc", "soc", hundredths, false},
 		{"apu_temperature_skin", "skin", hundredths, false},
 	} {
-		if n, ok := r.metrics.value(sensor.field); ok && n > 0 && !(sensor.hasMonitor && len(sensors) > 0) {
+		if n, ok := r.metrics.value(sensor.field); ok && n > 0 && (!sensor.hasMonitor || len(sensors) == 0) {
 			add(sensor.name, float64(n)/sensor.unit)
 		}
 	}

@@ -68,7 +68,10 @@ func TestLinkLost(t *testing.T) {
 		value uint64
 		want  float64
 	}{
-		{"carrier_down_count", 4, 4}, {"carrier_down_count", 6, 6}, {"carrier_down_count", 1, 7}, {"ifindex", 99, 0},
+		{"carrier_down_count", 4, 4},
+		{"carrier_down_count", 6, 6},
+		{"carrier_down_count", 1, 7},
+		{"ifindex", 99, 0},
 		{"carrier_down_count", 2, 1},
 	} {
 		m.set("ens1f0v0", step.file, step.value)

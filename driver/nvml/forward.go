@@ -11,7 +11,6 @@ import "C"
 import (
 	"reflect"
 	"runtime"
-	"unsafe"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -62,7 +61,7 @@ func processesUtilization(device nvml.Device, since uint64) ([]nvml.ProcessUtili
 	for _, room := range []int{few, maxProcesses} {
 		samples, count := make([]nvml.ProcessUtilizationInfo_v1, room), C.uint(room)
 		answer := nvml.Return(C.dra_nvml_processes(
-			handle.UnsafePointer(), C.ulonglong(since), unsafe.Pointer(&samples[0]), &count,
+			handle.UnsafePointer(), C.ulonglong(since), reflect.ValueOf(samples).UnsafePointer(), &count,
 		))
 		if answer != nvml.ERROR_INSUFFICIENT_SIZE {
 			return samples[:min(int(count), room)], answer

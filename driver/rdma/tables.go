@@ -34,8 +34,8 @@ func (m *meaning) reading() reading { return reading{m.quantity, m.labels} }
 func (m *meaning) isTraffic() bool { return m.quantity == driver.IOBytes }
 
 // settings are files among the counters that count nothing.
-const settings = " lifespan current_rate active_pds active_ahs active_qps active_srqs active_cqs active_mrs active_mws" +
-	" num_qps_congested "
+const settings = " lifespan current_rate active_pds active_ahs active_qps active_srqs active_cqs active_mrs" +
+	" active_mws num_qps_congested "
 
 // newTables returns the meaning of each counter that is known, by folder and name. Names, and what
 // they mean, are the kernel's:
@@ -68,12 +68,14 @@ func newTables() map[string]meaning {
 		{"hw_counters", "rx_bytes rx_bytes_cnt", driver.IOBytes, driver.Labels{"rdma", receive}, 1, rankDriver},
 		{"hw_counters", "tx_bytes tx_bytes_cnt", driver.IOBytes, driver.Labels{"rdma", transmit}, 1, rankDriver},
 		{
-			"hw_counters", "rx_pkts rx_packets rx_packets_cnt rcvd_pkts", driver.RDMAPackets, driver.Labels{receive}, 1,
-			rankDriver,
+			"hw_counters", "rx_pkts rx_packets rx_packets_cnt rcvd_pkts", driver.RDMAPackets,
+			driver.Labels{receive},
+			1, rankDriver,
 		},
 		{
-			"hw_counters", "tx_pkts tx_packets tx_packets_cnt sent_pkts", driver.RDMAPackets, driver.Labels{transmit}, 1,
-			rankDriver,
+			"hw_counters", "tx_pkts tx_packets tx_packets_cnt sent_pkts", driver.RDMAPackets,
+			driver.Labels{transmit},
+			1, rankDriver,
 		},
 		{"hw_counters", "link_downed", driver.Errors, driver.Labels{"link_down", ""}, 1, rankDriver},
 

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -38,9 +39,7 @@ func TestDrivers(t *testing.T) {
 		}
 	}
 	with := func(m map[string]float64, more map[string]float64) map[string]float64 {
-		for name, value := range more {
-			m[name] = value
-		}
+		maps.Copy(m, more)
 		return m
 	}
 	for name, tc := range map[string]struct {

@@ -425,8 +425,8 @@ func (c *collector) spend(n int) bool {
 // devices.
 func (c *collector) finish() answer {
 	for k, needed := range c.needed {
-		isPart := func(name string) bool { return slices.Contains(c.parts[k], name) }
-		if v := c.answer.values[k]; v.combine == sum && slices.ContainsFunc(needed, func(n string) bool { return !isPart(n) }) {
+		isDevice := func(name string) bool { return !slices.Contains(c.parts[k], name) }
+		if v := c.answer.values[k]; v.combine == sum && slices.ContainsFunc(needed, isDevice) {
 			delete(c.answer.values, k)
 		}
 	}

@@ -38,7 +38,9 @@ func read(t *testing.T) []Document {
 
 // longest returns how many lines a document may have.
 func longest() map[string]int {
-	return map[string]int{"README.md": 180, "exporter/README.md": 250, "exporter/ONCALL.md": 250, "exporter/MEANING.md": 300}
+	return map[string]int{
+		"README.md": 180, "exporter/README.md": 250, "exporter/ONCALL.md": 250, "exporter/MEANING.md": 300,
+	}
 }
 
 // generated documents have lines as long as their tables need.

@@ -98,15 +98,7 @@ func (t *Truth) Observe(at time.Time, pods []*corev1.Pod, claims []*resourceapi.
 			if !now[reserved] {
 				continue
 			}
-			h := hold{c.Namespace, c.Name, c.UID, driver.ID{Driver: r.Driver, Pool: r.Pool, Device: r.Device}, ""}
-			if r.ShareID != nil {
-				h.share = string(*r.ShareID)
-			}
-			life := t.holds[h]
-			if life == nil {
-				life = &times{admin: r.AdminAccess != nil && *r.AdminAccess}
-				t.holds[h] = life
-			}
+			life := t.timesOf(c, r)
 			seen[life] = true
 			life.pods = map[types.UID]bool{}
 			for _, consumer := range c.Status.ReservedFor {
@@ -121,6 +113,20 @@ func (t *Truth) Observe(at time.Time, pods []*corev1.Pod, claims []*resourceapi.
 			life.observe(at, moment{})
 		}
 	}
+}
+
+// timesOf returns the times of a claim's hold of the device of a result.
+func (t *Truth) timesOf(c *resourceapi.ResourceClaim, r *resourceapi.DeviceRequestAllocationResult) *times {
+	h := hold{c.Namespace, c.Name, c.UID, driver.ID{Driver: r.Driver, Pool: r.Pool, Device: r.Device}, ""}
+	if r.ShareID != nil {
+		h.share = string(*r.ShareID)
+	}
+	life := t.holds[h]
+	if life == nil {
+		life = &times{admin: r.AdminAccess != nil && *r.AdminAccess}
+		t.holds[h] = life
+	}
+	return life
 }
 
 // observePods takes in the pods, and returns those of the node that have not ended.

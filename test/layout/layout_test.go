@@ -166,8 +166,8 @@ func TestImports(t *testing.T) {
 		},
 		"exporter/program": {
 			"driver", "driver/scrape", "driver/sysfs", "exporter", "exporter/archive", "exporter/check", "exporter/exposition",
-			"exporter/fit", "exporter/ledger", "exporter/node", "exporter/recorder", "exporter/stall", "exporter/top", "exporter/web",
-			"exporter/web/access", "podresources", "podresources/kube", "podresources/kube/events",
+			"exporter/fit", "exporter/ledger", "exporter/node", "exporter/recorder", "exporter/stall", "exporter/top",
+			"exporter/web", "exporter/web/access", "podresources", "podresources/kube", "podresources/kube/events",
 		},
 	}
 	seen := 0

@@ -2,6 +2,7 @@ package recorded
 
 import (
 	"encoding/json"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -224,9 +225,11 @@ func cardReasons(theirs map[string]float64) []reason {
 		{"amd/.*: power( current| sensors (apu|core|soc))?", "the whole package; ours is what the GPU draws", apu},
 		{"amd/.*: memory_(used|capacity)", "what was set aside at boot; ours is all that it can use", apu},
 		{"amd/.*: temperature (soc|skin)", "LACT cuts off what is below a degree", func(l line) bool {
-			return l.ours >= l.theirs && l.ours < l.theirs+1
+			return math.Floor(l.ours) == l.theirs
 		}},
-		{"amd/.*: throttled", "this card's table has no field of throttling", func(l line) bool { return l.outcome == missing }},
+		{"amd/.*: throttled", "this card's table has no field of throttling", func(l line) bool {
+			return l.outcome == missing
+		}},
 		{"amd/.*: fan_speed", "the setting contradicts the rotation, which counts", func(l line) bool {
 			return (l.theirs > 0) != (theirs["fan_rotation fan1"] > 0)
 		}},

@@ -92,13 +92,18 @@ func expositionReasons() []reason {
 	zero := func(l line) bool { return l.theirs == 0 }
 	return []reason{
 		{".*: .* temperature memory", "0 °C: the GPU has no such sensor", zero},
-		{".*furiosa.*: .* power", "4.8 MW: out of range, since the unit is not settled", func(l line) bool { return l.theirs > 1e4 }},
+		{".*furiosa.*: .* power", "4.8 MW: out of range, since the unit is not settled", func(l line) bool {
+			return l.theirs > 1e4
+		}},
 		{".*: .*XID_ERRORS", "the number of the last error, and no count", nil},
 		{".*: .*(FB_FREE|total_memory|used_memory)", "part of the memory in all, or of a memory that the chip lacks", nil},
 		{".*: .*(DEV_GPU_UTIL|MEM_COPY_UTIL)", "a finer metric of the same is there", nil},
 		{".*: .*(ROW_REMAP_FAILURE|VGPU_LICENSE_STATUS|PCIE_.X_BYTES)", "a flag, or a rate: no quantity", nil},
 		{".*: .*(pcie_bidirectional|npu_alive|chip_info_name|gpu_info|hw_memory_io_bytes).*", "no quantity", nil},
-		{".*neuron.*: .*(neuroncore|runtime_memory|utilization).*", "of cores: neuron_hardware_info, which says whose, is not there", nil},
+		{
+			".*neuron.*: .*(neuroncore|runtime_memory|utilization).*",
+			"of cores: neuron_hardware_info, which says whose, is not there", nil,
+		},
 		{".*: .*vGPU_device_memory_limit.*", "of containers, which name no processes", nil},
 	}
 }

@@ -113,7 +113,7 @@ func opinionOfProcfs(device sysfs.InfiniBandDevice) map[string]float64 {
 		for _, counters := range []any{port.Counters, port.HwCounters} {
 			v := reflect.ValueOf(counters)
 			for i := range v.NumField() {
-				if n, ok := v.Field(i).Interface().(*uint64); ok && n != nil {
+				if n, ok := reflect.TypeAssert[*uint64](v.Field(i)); ok && n != nil {
 					out[strings.ToLower(v.Type().Field(i).Name)] += float64(*n)
 				}
 			}

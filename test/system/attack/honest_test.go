@@ -163,7 +163,7 @@ func (g *target) during(atMost time.Duration, attack func(ctx context.Context)) 
 		}
 	}
 	f.lasted = time.Since(begun)
-	f.charged = short(g)
+	f.charged = g.charges(short())
 	slices.Sort(f.times)
 	f.peak, f.over = g.resident()
 	g.t.Logf("%v", f)

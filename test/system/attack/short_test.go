@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -68,10 +69,10 @@ func running(namespace, name, uid string) *corev1.Pod {
 }
 
 // startShortPods lets pods with cgroups of their own come and go until ctx ends, if the target
-// wants them. The returned function waits for the last one, and returns how all were charged.
-func (g *target) startShortPods(ctx context.Context) func(*target) []charge {
+// wants them. The returned function waits for the last one, and returns how long each lived.
+func (g *target) startShortPods(ctx context.Context) func() []charge {
 	if g.pods == nil {
-		return func(*target) []charge { return nil }
+		return func() []charge { return nil }
 	}
 	ended := make(chan struct{})
 	var all []charge
@@ -87,18 +88,26 @@ func (g *target) startShortPods(ctx context.Context) func(*target) []charge {
 			}
 		}
 	}()
-	return func(g *target) []charge {
+	return func() []charge {
 		<-ended
-		time.Sleep(3 * time.Second) // for the last one
-		a, err := g.scrape(time.Minute)
-		if err != nil {
-			return nil
-		}
-		for i := range all {
-			all[i].find(a.body)
-		}
 		return all
 	}
+}
+
+// charges returns how the short pods that lived were charged.
+func (g *target) charges(lived []charge) []charge {
+	if len(lived) == 0 {
+		return nil
+	}
+	time.Sleep(3 * time.Second) // for the last one
+	a, err := g.scrape(time.Minute)
+	if err != nil {
+		return nil
+	}
+	for i, c := range lived {
+		lived[i] = c.found(a.body)
+	}
+	return lived
 }
 
 // shortPod lets a pod live. It returns false if that failed.
@@ -111,7 +120,7 @@ func (g *target) shortPod(n int) (charge, bool) {
 	if base == nil {
 		base = largenode.PodList()
 	}
-	with := append(base[:len(base):len(base)], latePod(name))
+	with := slices.Concat(base, []*v1.PodResources{latePod(name)})
 	g.pods.Set(running("team-0", name, uid))
 	begun := time.Now()
 	if os.Mkdir(cgroup, 0o755) != nil || g.node.Kubelet.SetPods(with...) != nil {
@@ -126,8 +135,8 @@ func (g *target) shortPod(n int) (charge, bool) {
 	return c, g.node.Kubelet.SetPods(base...) == nil
 }
 
-// find finds what the pod is charged.
-func (c *charge) find(body string) {
+// found returns the charge with what the exposition says of the pod.
+func (c charge) found(body string) charge {
 	c.isNotThere = true
 	for line := range strings.Lines(body) {
 		if !strings.HasPrefix(line, "dra_pod_allocated_seconds_total{") || !strings.Contains(line, `pod="`+c.pod+`"`) {
@@ -139,4 +148,5 @@ func (c *charge) find(body string) {
 			c.said, c.isNotThere = time.Duration(seconds*float64(time.Second)), false
 		}
 	}
+	return c
 }

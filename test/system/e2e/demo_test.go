@@ -101,13 +101,14 @@ func get(ctx context.Context, url string) string {
 func startDemo(t *testing.T, most time.Duration) (ctx context.Context, address string, end func()) {
 	t.Helper()
 	demo := filepath.Join(t.TempDir(), "demo")
-	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join("..", "..", ".."), "-o", demo, "./test/demo")
+	root := filepath.Join("..", "..", "..")
+	build := exec.CommandContext(t.Context(), "go", "build", "-C", root, "-o", demo, "./test/demo")
 	if said, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, said)
 	}
 	address = live.FreeAddress(t)
 	ctx, stop := context.WithTimeout(t.Context(), most)
-	run := exec.Command(demo, "--listen="+address) //nolint:noctx // it is interrupted below, not killed
+	run := exec.Command(demo, "--listen="+address) // without a context: it is interrupted below, not killed
 	var stderr strings.Builder
 	run.Stderr = &stderr
 	if err := run.Start(); err != nil {
