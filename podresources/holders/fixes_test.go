@@ -376,3 +376,16 @@ func TestPodThatEndedBetweenTwoWatches(t *testing.T) {
 		t.Fatalf("it is %v", state)
 	}
 }
+
+// An answer that was asked for before the pod's object came proves nothing against what that says.
+func TestOlderAnswerEndsNoPod(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	first := gives(1, "kubelet", "a")
+	first.UIDs = map[podresources.Pod]string{{Namespace: "ns", Name: "a"}: "uid"} // by its log folder
+	b.Answered(first)
+	b.PodChanged(localPod("a", "uid"), seconds(5))
+	b.Answered(gives(4, "kubelet"))
+	if state := b.States()["uid"].State; state != holders.Running {
+		t.Fatalf("it is %v", state)
+	}
+}
