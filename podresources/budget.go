@@ -18,6 +18,7 @@ const (
 	maxPluginIDs   = 128      // of one pod and resource
 	maxAnswerPods  = MaxPods  // in an answer
 	maxAnswerBytes = 8 << 20  // of the pods of an answer, as the kubelet sends them
+	maxPod         = 16 << 20 // bytes of a pod that is looked at: 300 000 device IDs
 	largePod       = 16 << 10 // bytes of a pod that may list that many device IDs
 )
 
@@ -42,16 +43,16 @@ type budget struct {
 }
 
 // newBudget returns the budget of an answer that can be read.
-func newBudget(wire []byte, seed maphash.Seed) budget {
+func newBudget(wire [][]byte, seed maphash.Seed) budget {
 	b := budget{seed: seed, empty: math.MaxUint64, largest: math.MaxInt, equal: math.MaxUint64}
 	all, total := 0, 0
-	_ = eachPod(wire, func(content []byte) { all++; total += len(content) })
+	_, _ = eachPod(wire, func(content []byte) { all++; total += len(content) })
 	if all <= maxAnswerPods && total <= maxAnswerBytes {
 		return b
 	}
 	var costs []int
 	empty := make([]uint64, 0, all) // hashes
-	_ = eachPod(wire, func(content []byte) {
+	_, _ = eachPod(wire, func(content []byte) {
 		if hasDevices(content) {
 			costs = append(costs, costOf(content))
 		} else {
@@ -71,7 +72,7 @@ func newBudget(wire []byte, seed maphash.Seed) budget {
 	b.largest = costs[kept]
 	smaller, _ := slices.BinarySearch(costs, b.largest)
 	var equal []uint64
-	_ = eachPod(wire, func(content []byte) {
+	_, _ = eachPod(wire, func(content []byte) {
 		if hasDevices(content) && costOf(content) == b.largest {
 			equal = append(equal, maphash.Bytes(seed, content))
 		}

@@ -166,6 +166,36 @@ func (c *Cgroups) remember(uid string, pod podCgroup) {
 	c.add(uid, pod)
 }
 
+// Since returns the pods that came after a time, each with when its cgroup was there at the latest:
+// the kernel keeps no birth times of cgroups. The time of a folder is when the kernel made its
+// inode, which is when the kubelet creates it, and again after the kernel has dropped that.
+func (c *Cgroups) Since(after time.Time) []Change {
+	now := c.now()
+	var out []Change
+	for uid, pod := range c.scan(func(string) {}) {
+		info, err := os.Stat(pod.path)
+		if err != nil {
+			continue
+		}
+		if change, came := CameSince(after, info.ModTime(), now); came {
+			change.PodUID = uid
+			out = append(out, change)
+		}
+	}
+	return out
+}
+
+// CameSince returns the change of something that was there at a time of the wall clock, and may
+// have come earlier, but not before the time after. It is false if it came before that, or the time
+// is in the future.
+func CameSince(after, there, now time.Time) (Change, bool) {
+	at := now.Add(there.Sub(now)) // on the monotonic clock, for when the wall clock is set
+	if !at.After(after) || at.After(now) {
+		return Change{}, false
+	}
+	return Change{At: at, Doubt: Doubt{Early: at.Sub(after)}}, true
+}
+
 // add records a pod, unless there are too many.
 func (c *Cgroups) add(uid string, pod podCgroup) bool {
 	c.mu.Lock()

@@ -2,12 +2,15 @@ package podresources
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -221,11 +224,38 @@ func TestPodUID(t *testing.T) {
 		"pod../..":               "",
 		"cri-containerd-1":       "",
 		"kubepods-pod\xff.slice": "",
+		"pod" + uidA + "\n":      "",
+		"pod\n" + uidA:           "",
+		"\npod" + uidA:           "",
+		"kubepods-pod6c61b571_6b3c_4d5e_8f0b_9b8d5c1a0001.slice\n": "",
 	} {
 		if got, ok := podUID(name); ok != (want != "") || ok && got != want {
 			t.Errorf("%q: %q, %v, want %q", name, got, ok, want)
 		}
 	}
+}
+
+// The lines of /proc/PID/cgroup are not to be forged: the kernel makes no cgroup with a newline in
+// its name (cgroup_mkdir of kernel/cgroup/cgroup.c).
+func TestNoNewlinesInCgroups(t *testing.T) {
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/systemd", "/sys/fs/cgroup/pids"} {
+		var of unix.Statfs_t
+		if unix.Statfs(root, &of) != nil || of.Type != unix.CGROUP_SUPER_MAGIC && of.Type != unix.CGROUP2_SUPER_MAGIC {
+			continue
+		}
+		plain := filepath.Join(root, fmt.Sprintf("newline-%d", os.Getpid()))
+		if os.Mkdir(plain, 0o755) != nil {
+			continue // it may not be written
+		}
+		t.Cleanup(func() { _ = os.Remove(plain) })
+		forged := plain + "/a\n0::" // of the path that follows
+		if err := os.Mkdir(forged, 0o755); !errors.Is(err, unix.EINVAL) {
+			_ = os.Remove(forged)
+			t.Errorf("%q is made: %v", forged, err)
+		}
+		return
+	}
+	t.Skip("no cgroup can be made")
 }
 
 func FuzzParsePopulated(f *testing.F) {

@@ -92,7 +92,10 @@ func (w *cgroupWatch) run(ctx context.Context) error {
 		case event := <-events:
 			w.read(ctx, func() { w.handle(event) })
 		case <-failures: //nolint:errcheck // whatever it says, more happened than the kernel could queue
-			w.read(ctx, w.rescan)
+			w.read(ctx, func() {
+				w.drain(events) // they are older than what was lost
+				w.rescan()
+			})
 		case <-timer.C:
 			w.read(ctx, w.rescan)
 		}
@@ -161,6 +164,13 @@ func (w *cgroupWatch) handle(event fsnotify.Event) {
 		w.gone(uid)
 	case event.Has(fsnotify.Create) && (isKubepods(name) || isQoS(name)):
 		w.rescan()
+	}
+}
+
+// drain handles the events that wait.
+func (w *cgroupWatch) drain(events <-chan fsnotify.Event) {
+	for range len(events) {
+		w.handle(<-events)
 	}
 }
 

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,6 +152,80 @@ func TestWatchOverflow(t *testing.T) {
 	w.expect(podGone(uidA), podCame(uidB))
 	tree.remove("kubepods/pod" + uidB) // watched again
 	w.expect(podGone(uidB))
+}
+
+// An event that waited while the kernel lost the one that followed it is no last word: the pod that
+// it says came is gone. Which of the two channels is read first is left to chance: several try.
+func TestWatchOverflowAfterEvents(t *testing.T) {
+	tree := newCgroupTree(t, false)
+	tree.mkdir("kubepods")
+	for range 16 {
+		notify := newNotify(t)
+		notify.Events = make(chan fsnotify.Event, 1)
+		notify.Errors = make(chan error, 1)
+		notify.Events <- fsnotify.Event{Name: tree.path("kubepods/pod" + uidA), Op: fsnotify.Create}
+		notify.Errors <- fsnotify.ErrEventOverflow
+		w := startWatch(t, tree, notify)
+		w.expect(podCame(uidA), podGone(uidA))
+	}
+}
+
+// TestWatchKernelOverflow: more pods come and go than the kernel queues events of (16384, unless
+// fs.inotify.max_queued_events says otherwise) while a change is looked at.
+func TestWatchKernelOverflow(t *testing.T) {
+	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
+	if err != nil {
+		t.Skip(err)
+	}
+	queued, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil || queued > 1<<15 {
+		t.Skipf("the kernel queues %s events, %v", text, err)
+	}
+	tree := newCgroupTree(t, false)
+	tree.pod("kubepods/pod"+uidStatic, true)
+	notify := newNotify(t)
+	defer notify.Close()
+	release, seen := make(chan struct{}), make(chan Change)
+	watch := newCgroupWatch(NewCgroups(tree.sysfs, time.Now), notify, func(c Change) {
+		<-release
+		seen <- c
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = watch.run(ctx) })
+	tree.mkdir("kubepods/pod" + uidA)
+	all := (queued+cgroupEvents)/2 + 1000
+	for i := range all {
+		name := fmt.Sprintf("kubepods/pod%d", i)
+		tree.mkdir(name)
+		tree.remove(name)
+	}
+	tree.remove("kubepods/pod" + uidStatic)
+	tree.mkdir("kubepods/pod" + uidB)
+	close(release)
+	there, came := map[string]bool{uidStatic: true}, 0
+	for c := range seen {
+		if there[c.PodUID] == !c.Gone {
+			t.Errorf("%+v is nothing new", c)
+		}
+		there[c.PodUID] = !c.Gone
+		came++
+		if c.PodUID == uidB && !c.Gone {
+			tree.remove("kubepods/pod" + uidB) // when that is seen, all before is
+		} else if c.PodUID == uidB {
+			break
+		}
+	}
+	cancel()
+	running.Wait()
+	if came >= 2*all {
+		t.Errorf("the kernel has lost no event: %d changes", came)
+	}
+	for uid, there := range there {
+		if there != (uid == uidA) {
+			t.Errorf("%s there: %v", uid, there)
+		}
+	}
 }
 
 // TestWatchManyAtOnce: however many come and go at once, the last word on each is right.

@@ -26,10 +26,10 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
-// maxAnswer bounds a response of the kubelet, in bytes, of which two copies are in memory. A
-// hundred pods on one claim of 32 devices make 7 MB, which is over gRPC's default of 4 MiB; a
-// million pods without devices 34 MB.
-const maxAnswer = 40 << 20
+// MaxAnswer bounds a response of the kubelet, in bytes, which is in memory once. A hundred pods
+// on one claim of 32 devices make 7 MB, which is over gRPC's default of 4 MiB; a million pods
+// without devices 34 MB.
+const MaxAnswer = 40 << 20
 
 // Errors of calls, for errors.Is. Each error wraps one of these, which has the reason, and the gRPC
 // status.
@@ -77,7 +77,7 @@ func (*connections) HandleRPC(context.Context, stats.RPCStats)                  
 func NewClient(socket string) (*Client, error) {
 	c := &Client{decoder: &Decoder{}, socket: socket}
 	conn, err := connect(socket, grpc.WithStatsHandler(&c.connections),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer), grpc.ForceCodecV2(answerCodec{})))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxAnswer), grpc.ForceCodecV2(answerCodec{})))
 	if err != nil {
 		return nil, err
 	}
@@ -207,8 +207,10 @@ func (answerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
 	}
-	wire := data.MaterializeToBuffer(mem.DefaultBufferPool())
-	defer wire.Free()
-	a.response, a.err = a.decoder.Decode(wire.ReadOnlyData())
+	wire := make([][]byte, 0, len(data))
+	for _, piece := range data {
+		wire = append(wire, piece.ReadOnlyData())
+	}
+	a.response, a.err = a.decoder.Decode(wire...)
 	return nil
 }

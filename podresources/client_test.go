@@ -73,7 +73,7 @@ func TestClientErrors(t *testing.T) {
 		timeout   time.Duration
 	}{
 		"rate limit": {test.RateLimited(), ErrRateLimited, codes.ResourceExhausted, "rate_limited", waitLimit},
-		"too large":  {test.Huge(maxAnswer + 1), ErrTooLarge, codes.ResourceExhausted, "too_large", waitLimit},
+		"too large":  {test.Huge(MaxAnswer + 1), ErrTooLarge, codes.ResourceExhausted, "too_large", waitLimit},
 		"other exhaustion": {
 			test.Fail(codes.ResourceExhausted, "no memory"), nil, codes.ResourceExhausted, "other",
 			waitLimit,

@@ -2,7 +2,6 @@ package podresources
 
 import (
 	"crypto/sha256"
-	"fmt"
 	"hash/maphash"
 	"sync"
 
@@ -34,10 +33,11 @@ type decodedPod struct {
 	turn uint64
 }
 
-// Decode decodes a response of List. protobuf rejects the whole message for a single name that is
-// not UTF-8; here only the pods that cannot be decoded are nil. What is beyond the bounds is left
-// out, for [Parse] to count. The bytes are not kept.
-func (d *Decoder) Decode(wire []byte) (*v1.ListPodResourcesResponse, error) {
+// Decode decodes a response of List, which comes in pieces. protobuf rejects the whole message for
+// a single name that is not UTF-8; here only the pods that cannot be decoded are nil. What is
+// beyond the bounds is left out, for [Parse] to count. The bytes are not kept, and of those of
+// several pieces one pod at a time is copied.
+func (d *Decoder) Decode(wire ...[]byte) (*v1.ListPodResourcesResponse, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.seed == (maphash.Seed{}) {
@@ -61,66 +61,73 @@ func (d *Decoder) Decode(wire []byte) (*v1.ListPodResourcesResponse, error) {
 	if lost > 0 {
 		d.answer.ProtoReflect().SetUnknown(withLeftOut(nil, uint64(lost)))
 	}
-	err = eachPod(wire, func(content []byte) {
+	_, err = eachPod(wire, func(content []byte) {
 		if !within.keeps(content) {
 			return
 		}
-		key := keyOf(content)
-		p := before[key]
+		p := before[string(keyOf(content))]
 		if p == nil {
 			p = &decodedPod{pod: decodePod(content)}
 		}
-		d.pods[key] = p
+		d.pods[string(keyOf(content))] = p
 		d.answer.PodResources = append(d.answer.PodResources, p.pod)
 	})
 	return d.answer, err
 }
 
 // keyOf returns what identifies the bytes of a pod.
-func keyOf(content []byte) string {
+func keyOf(content []byte) []byte {
 	if len(content) < largePod {
-		return string(content)
+		return content
 	}
 	sum := sha256.Sum256(content)
-	return string(sum[:])
+	return sum[:]
 }
 
 // count returns how many pods of a response are kept, how many of these, each counted once, the
 // response before had, and how many are left out.
-func (d *Decoder) count(wire []byte, within *budget) (pods, known, lost int, err error) {
-	err = eachPod(wire, func(content []byte) {
+func (d *Decoder) count(wire [][]byte, within *budget) (pods, known, lost int, err error) {
+	large, err := eachPod(wire, func(content []byte) {
 		if !within.keeps(content) {
 			lost++
 			return
 		}
 		pods++
-		if p := d.pods[keyOf(content)]; p != nil && p.turn != d.turn {
+		if p := d.pods[string(keyOf(content))]; p != nil && p.turn != d.turn {
 			p.turn = d.turn
 			known++
 		}
 	})
-	return pods, known, lost, err
+	return pods, known, lost + large, err
 }
 
-// eachPod calls f with the bytes of each pod of a response.
-func eachPod(wire []byte, f func(content []byte)) error {
-	for len(wire) > 0 {
-		number, kind, n := protowire.ConsumeTag(wire)
-		if n < 0 {
-			return fmt.Errorf("decode answer: %w", protowire.ParseError(n))
+// eachPod calls f with the bytes of each pod of a response, which are f's until it returns, and
+// returns how many pods are larger than maxPod: these are passed over.
+func eachPod(wire [][]byte, f func(content []byte)) (large int, err error) {
+	in := pieces{rest: wire}
+	for err == nil && in.more() {
+		var tag, size uint64
+		if tag, err = in.varint(); err != nil {
+			break
 		}
-		wire = wire[n:]
-		n = protowire.ConsumeFieldValue(number, kind, wire)
-		if n < 0 {
-			return fmt.Errorf("decode answer: %w", protowire.ParseError(n))
+		if number, kind := protowire.DecodeTag(tag); number != podResourcesField || kind != protowire.BytesType {
+			err = in.skip(number, kind)
+			continue
 		}
-		if number == podResourcesField && kind == protowire.BytesType {
-			content, _ := protowire.ConsumeBytes(wire)
+		if size, err = in.varint(); err != nil {
+			break
+		}
+		if size > maxPod {
+			large++
+			err = in.pass(size)
+			continue
+		}
+		var content []byte
+		if content, err = in.take(int(size)); err == nil {
 			f(content)
 		}
-		wire = wire[n:]
 	}
-	return nil
+	return large, err
 }
 
 // decodePod reads one pod; nil: it cannot be decoded.

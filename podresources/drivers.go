@@ -43,7 +43,7 @@ const (
 	maxSockets  = 64
 )
 
-// NewDrivers returns what tells of drivers of the kubelet of that root folder.
+// NewDrivers returns the reader of the drivers of the kubelet with that root folder.
 func NewDrivers(kubeletRoot string, now func() time.Time) *Drivers {
 	return &Drivers{plugins: filepath.Join(kubeletRoot, "plugins"), now: now, silent: map[string]time.Time{}}
 }

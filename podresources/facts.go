@@ -81,6 +81,9 @@ type PodFacts struct {
 	// Final reports that the status says Succeeded or Failed. The API server's says so when no
 	// container runs and nothing is left to unprepare.
 	Final bool
+	// Finished is when the last container of a pod whose status is final ended, by the node's clock,
+	// in whole seconds; zero: unknown.
+	Finished time.Time
 	// Running is the number of its containers that run, init containers included.
 	Running int
 	// Started reports that a container of the pod has been started, so that its claims were

@@ -22,7 +22,12 @@ type DeviceHealth struct {
 	// ID.
 	ID     string
 	Health driver.HealthStatus
+	// Message is why, in the driver's words; "": not told.
+	Message string
 }
+
+// worse reports whether the health is worse than another one.
+func (h *DeviceHealth) worse(than *DeviceHealth) bool { return h.Health > than.Health }
 
 // podHealth returns the health of the devices that the containers' statuses list.
 func podHealth(status *corev1.PodStatus) []DeviceHealth {
@@ -34,13 +39,20 @@ func podHealth(status *corev1.PodStatus) []DeviceHealth {
 					if len(out) == maxHealth || checkName(string(r.ResourceID), maxCDIName, "missing") != "" {
 						continue
 					}
-					out = append(out,
-						DeviceHealth{Resource: string(resource.Name), ID: string(r.ResourceID), Health: healthOf(r.Health)})
+					out = append(out, newDeviceHealth(string(resource.Name), &r))
 				}
 			}
 		}
 	}
 	return out
+}
+
+func newDeviceHealth(resource string, r *corev1.ResourceHealth) DeviceHealth {
+	of := DeviceHealth{Resource: resource, ID: string(r.ResourceID), Health: healthOf(r.Health)}
+	if r.Message != nil && of.Health != driver.HealthGood {
+		of.Message = driver.OneLine(*r.Message)
+	}
+	return of
 }
 
 func healthOf(status corev1.ResourceHealthStatus) driver.HealthStatus {
@@ -79,15 +91,17 @@ func (a Allocation) healthKey() healthKey {
 // Health returns the health of the devices of these allocations by what the statuses of pods say of
 // them, the worst of several. An entry whose name fits several devices is ignored, since the
 // kubelet reports only the first of them.
-func Health(reported iter.Seq[DeviceHealth], allocations []Allocation) map[driver.ID]driver.HealthStatus {
-	said := map[healthKey]driver.HealthStatus{}
+func Health(reported iter.Seq[DeviceHealth], allocations []Allocation) map[driver.ID]DeviceHealth {
+	said := map[healthKey]DeviceHealth{}
 	for h := range reported {
-		said[h.key()] = max(said[h.key()], h.Health)
+		if before := said[h.key()]; h.worse(&before) {
+			said[h.key()] = h
+		}
 	}
 	if len(said) == 0 {
 		return nil
 	}
-	named, out := map[healthKey]driver.ID{}, map[driver.ID]driver.HealthStatus{}
+	named, out := map[healthKey]driver.ID{}, map[driver.ID]DeviceHealth{}
 	for i := range allocations {
 		key := allocations[i].healthKey()
 		if id, known := named[key]; known && id != allocations[i].Device {
@@ -96,8 +110,8 @@ func Health(reported iter.Seq[DeviceHealth], allocations []Allocation) map[drive
 		named[key] = allocations[i].Device
 	}
 	for key, id := range named {
-		if h := said[key]; h != driver.HealthNone {
-			out[id] = max(out[id], h)
+		if before, h := out[id], said[key]; h.worse(&before) {
+			out[id] = h
 		}
 	}
 	return out

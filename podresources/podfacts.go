@@ -3,6 +3,7 @@ package podresources
 import (
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,6 +45,9 @@ func NewPodFacts(pod *corev1.Pod, selection *Selection) (Pod, PodFacts, bool) {
 		Health:  podHealth(&pod.Status),
 	}
 	facts.Running, facts.Started = containerStates(&pod.Status)
+	if facts.Final {
+		facts.Finished = finished(&pod.Status)
+	}
 	facts.Extended = requestsExtended(pod)
 	if uses := containerUses(pod); countUses(uses) <= maxUses {
 		facts.Containers = uses
@@ -97,6 +101,22 @@ func containerStates(status *corev1.PodStatus) (running int, started bool) {
 		}
 	}
 	return running, started
+}
+
+// finished returns when the last container ended, zero if one has not, or that is unknown.
+func finished(status *corev1.PodStatus) (last time.Time) {
+	for _, containers := range [2][]corev1.ContainerStatus{status.InitContainerStatuses, status.ContainerStatuses} {
+		for i := range containers {
+			ended := containers[i].State.Terminated
+			if ended == nil || ended.FinishedAt.IsZero() {
+				return time.Time{}
+			}
+			if ended.FinishedAt.After(last) {
+				last = ended.FinishedAt.Time
+			}
+		}
+	}
+	return last
 }
 
 func podMeta(pod *corev1.Pod, selection *Selection) *PodMeta {

@@ -88,6 +88,14 @@ func TestNewPodFacts(t *testing.T) {
 		{Kind: "Job", Name: "train", Controller: &controller},
 	}
 	pod.Status.Phase = corev1.PodFailed
+	ended := time.Date(2026, 11, 21, 1, 56, 56, 0, time.UTC)
+	for i := range 2 {
+		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{
+			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+				FinishedAt: metav1.NewTime(ended.Add(time.Duration(-i) * time.Minute)),
+			}},
+		})
+	}
 	pod.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
 		ResourceClaimName: "extended-x",
 		RequestMappings: []corev1.ContainerExtendedResourceRequest{
@@ -100,7 +108,7 @@ func TestNewPodFacts(t *testing.T) {
 		PodAnnotations: []Chosen{{"note", "annotation_note"}, {"bad", "annotation_bad"}},
 	})
 	want := PodFacts{
-		Pod: Pod{"ns", "p"}, UID: "u-1", Final: true,
+		Pod: Pod{"ns", "p"}, UID: "u-1", Final: true, Started: true, Finished: ended,
 		Meta: &PodMeta{OwnerKind: "Job", OwnerName: "train", WorkloadKind: "Job", WorkloadName: "train", Labels: []string{
 			"label_app", "x", "label_absent", "", "annotation_note", strings.Repeat("x", 511), "annotation_bad", "a?",
 		}},

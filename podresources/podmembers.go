@@ -15,7 +15,8 @@ const (
 	// maxMemberStep is how many processes one step looks at: some 8 ms, also while other things of
 	// a tick are due.
 	maxMemberStep = 1 << 9
-	// maxMembers bounds the processes of all pods together. The others are not named.
+	// maxMembers bounds the processes of all pods together. The others are not named. Each pod may
+	// have its equal part of it whatever others have, so that there are at most twice as many.
 	maxMembers = 1 << 14
 )
 
@@ -27,6 +28,7 @@ type PodMembers struct {
 	processes Processes
 	now       func() time.Time
 	atOnce    int // processes that one step looks at
+	most      int // processes of all pods
 
 	mu      sync.Mutex
 	known   map[string][]int // by the pods' UIDs; of the last search that has ended
@@ -46,7 +48,7 @@ type memberSearch struct {
 // NewPodMembers returns the pods' processes of the procfs mounted at that path. It reads nothing
 // yet.
 func NewPodMembers(procfs string, now func() time.Time) *PodMembers {
-	return &PodMembers{processes: NewProcesses(procfs), now: now, atOnce: maxMemberStep}
+	return &PodMembers{processes: NewProcesses(procfs), now: now, atOnce: maxMemberStep, most: maxMembers}
 }
 
 // Of returns the processes of each of the pods, by their UIDs, ascending, as far as they were
@@ -97,7 +99,8 @@ func (m *PodMembers) step() {
 	}
 	s := m.search
 	if !s.step(m.atOnce, func(pid int) {
-		if uid := m.processes.podOfContained(pid); m.asked[uid] && s.count < maxMembers {
+		uid := m.processes.podOfContained(pid)
+		if m.asked[uid] && (s.count < m.most || len(s.found[uid]) < m.most/len(m.asked)) {
 			s.found[uid] = append(s.found[uid], pid)
 			s.count++
 		}

@@ -49,7 +49,18 @@ type Hold struct {
 	Left   time.Time
 	Reason Reason
 	Since  time.Time // of Reason; zero: as long as From
+	// Wanted is when the pod's first object or its cgroup came, whichever was seen first; zero:
+	// neither was. It may be before From.
+	Wanted time.Time
+	// Prepared is when the driver had prepared the devices, and Unprepared when what it had written
+	// for them was removed after the end of the hold; zero: unknown, or not yet.
+	Prepared, Unprepared time.Time
+	// FromDoubt and ToDoubt are how far From and To may be off. That of a zero time is empty.
+	FromDoubt, ToDoubt Doubt
 }
+
+// Doubt is how far a time may be off: the true one is at most so much earlier, or later.
+type Doubt struct{ Early, Late time.Duration }
 
 // Reason is why a pod is taken to hold a device: one of a closed list, see [Reasons].
 type Reason uint8
@@ -154,7 +165,9 @@ type Allocation struct {
 	Conditions  []Condition         // what the driver says of the device in the claim's status (KEP-4817), by type
 	Network     *Network            // nil: unknown
 	Health      driver.HealthStatus // of the device, by the pods that hold it
-	State       ClaimState
+	// HealthReason is why, in the driver's words; "": unknown.
+	HealthReason string
+	State        ClaimState
 	// Pending reports that it is about to be known what the claim has: the API server has yet to say
 	// what it is, since one with admin access may look like an owner, or its CDI spec which CPUs.
 	Pending bool
@@ -203,6 +216,8 @@ type Lister interface {
 type Change struct {
 	At   time.Time
 	Gone bool // false: came
+	// Doubt is how far At may be off, if that is more than it takes to notice a change.
+	Doubt Doubt
 	// PodUID is the pod whose cgroup it is; or
 	PodUID string
 	// CDI are the qualified device names of the CDI spec that was written or removed.

@@ -12,6 +12,7 @@ import (
 // Answer is an answer of the kubelet's PodResources service.
 type Answer struct {
 	Asked   time.Time                     // when it was asked for
+	Arrived time.Time                     // when it came: the kubelet gave it in between
 	Kubelet podresources.Instance         // which kubelet gave it; empty: unknown
 	Pods    map[podresources.Pod]struct{} // all that it lists, those without devices too
 	// Allocations are what it lists. They must not change. The same slice again costs little.
@@ -25,7 +26,7 @@ type Answer struct {
 // repeats reports whether the answer says what another one said.
 func (a *Answer) repeats(before *Answer) bool {
 	return a.Kubelet == before.Kubelet && sameMap(a.Pods, before.Pods) && maps.Equal(a.UIDs, before.UIDs) &&
-		len(a.Cgroups) == 0 &&
+		maps.Equal(a.Cgroups, before.Cgroups) &&
 		(sameSlice(a.Allocations, before.Allocations) || len(a.Allocations)+len(before.Allocations) == 0)
 }
 
@@ -42,14 +43,16 @@ type listedPod struct {
 	// A pod that a later answer lacks is kept for a reason, since the first of these answers.
 	kept   podresources.Reason
 	lacked time.Time // zero: the last answer lists it
+	last   time.Time // when the last answer that lists it was asked for, if it is lacked
 	cgroup podresources.CgroupState
 }
 
 // kubelet is what is known of the kubelet that answers.
 type kubelet struct {
 	instance podresources.Instance
-	// ready is when it was asked for the first answer that lists a pod of the API server: static
-	// pods come first. Zero: it may not know these yet.
+	since    time.Time // when its first answer was asked for; zero: its instance is unknown
+	// ready is when its first answer arrived that lists a pod of the API server: static pods come
+	// first. Zero: it may not know these yet.
 	ready time.Time
 }
 
@@ -73,7 +76,7 @@ func (e *Evidence) unsureOf(answer *Answer, answered bool) []string {
 		}
 	}
 	for uid, p := range e.pods {
-		if p.state == Ending && !slices.Contains(uids, uid) {
+		if (p.state == Ending || p.isMissing()) && !slices.Contains(uids, uid) {
 			uids = append(uids, uid)
 		}
 	}
@@ -93,10 +96,13 @@ func (e *Evidence) uidListed(name podresources.Pod, l *listedPod) string {
 func (e *Evidence) answer(a *Answer) {
 	if e.kubelet.instance == "" || a.Kubelet != e.kubelet.instance {
 		e.kubelet = kubelet{instance: a.Kubelet}
+		if a.Kubelet != "" {
+			e.kubelet.since = a.Asked
+		}
 	}
 	e.failing = time.Time{}
 	if e.kubelet.ready.IsZero() && e.listsPodOfServer(a) {
-		e.kubelet.ready = a.Asked
+		e.kubelet.ready = later(a.Asked, a.Arrived)
 	}
 	e.takeCgroups(a.Cgroups, a.Asked)
 	next := e.listPodsOf(a)
@@ -111,14 +117,27 @@ func (e *Evidence) answer(a *Answer) {
 			kept[name] = l.devices
 		}
 	}
-	for uid, p := range e.pods {
-		if p.ends() && p.since.Before(a.Asked) && (next[p.Pod] == nil || next[p.Pod].uid != uid) {
-			e.pods[uid] = p.take(lacked, a.Asked)
-		}
-	}
+	e.endUnlisted(next, a)
 	e.allocations = e.withKept(a.Allocations, kept)
 	e.listed, e.given, e.asked = next, a.Allocations, a.Asked
 	e.changeUIDs()
+}
+
+// endUnlisted takes that an answer lists no other pods than these: one that is ending has ended,
+// and one that the kubelet's own list of pods lacked is unknown, unless the kubelet has restarted.
+func (e *Evidence) endUnlisted(listed map[podresources.Pod]*listedPod, a *Answer) {
+	for uid, p := range e.pods {
+		switch l := listed[p.Pod]; {
+		case l != nil && l.uid == uid:
+		case p.ends() && p.since.Before(a.Asked):
+			e.put(p.take(lacked, a.Asked))
+		case !p.isMissing() || !p.missing.Before(a.Asked):
+		case e.knowsPods(a.Asked), a.Cgroups[uid] == podresources.CgroupGone,
+			a.Cgroups[uid] != podresources.CgroupAlive && a.Asked.Sub(later(p.missing, e.kubelet.since)) >= e.grace:
+			e.drop(uid)
+			e.names = nil
+		}
+	}
 }
 
 // listPodsOf returns the pods that an answer lists.
@@ -145,7 +164,7 @@ func (e *Evidence) listPod(l *listedPod, asked time.Time) {
 	p := e.pods[l.uid]
 	if p != nil && p.state == Ended && (p.by == lacked && !p.gone || p.Static) && p.since.Before(asked) {
 		again := p.take(listed, asked)
-		e.pods[l.uid] = again.take(factOf(&again.PodFacts), asked)
+		e.put(again.take(factOf(&again.PodFacts), asked))
 	}
 }
 
@@ -160,7 +179,7 @@ func (e *Evidence) lackPod(name podresources.Pod, before *listedPod, a *Answer) 
 	l := *before
 	l.uid = uid
 	if l.lacked.IsZero() {
-		l.lacked = a.Asked
+		l.lacked, l.last = a.Asked, e.asked
 	}
 	if cgroup, asked := a.Cgroups[uid]; asked {
 		l.cgroup = cgroup
@@ -171,15 +190,19 @@ func (e *Evidence) lackPod(name podresources.Pod, before *listedPod, a *Answer) 
 	case believed && l.cgroup == podresources.CgroupAlive && (p == nil || !p.ends()):
 		l.kept = podresources.ReasonProcesses
 		return &l
-	case !believed && (l.cgroup == podresources.CgroupAlive || a.Asked.Sub(l.lacked) < e.grace):
+	case !believed && (l.cgroup == podresources.CgroupAlive || a.Asked.Sub(later(l.lacked, e.kubelet.since)) < e.grace):
 		l.kept = podresources.ReasonRestarted
 		return &l
 	}
-	runs := p != nil && p.state == Ending && p.Running > 0 && !p.missing
-	if p != nil && p.seen.Before(a.Asked) && !runs && !e.mayBeAnother(p) {
+	runs := p != nil && p.state == Ending && p.Running > 0 && p.missing.IsZero()
+	if p != nil && p.seen.Before(a.Asked) && !runs {
+		if a.Asked.Sub(l.lacked) < afterChange && e.wasAnother(p, l.last) {
+			l.devices = false
+			return &l
+		}
 		after := p.take(lacked, a.Asked)
 		after.gone = l.cgroup == podresources.CgroupGone || p.Started && a.Kubelet != "" && before.kubelet == a.Kubelet
-		e.pods[uid] = after
+		e.put(after)
 	}
 	return nil
 }
@@ -188,19 +211,19 @@ func (e *Evidence) lackPod(name podresources.Pod, before *listedPod, a *Answer) 
 func (e *Evidence) replacePod(uid, by string, asked time.Time) {
 	p := e.pods[uid]
 	if p != nil && by != "" && by != uid && p.replaced && p.seen.Before(asked) {
-		e.pods[uid] = p.take(lacked, asked)
+		e.put(p.take(lacked, asked))
 	}
 }
 
-// mayBeAnother reports whether the pod that the kubelet's last answer listed by this one's name may
-// have been the one before it, since this one has not started: the API server is ahead of the
-// kubelet.
-func (e *Evidence) mayBeAnother(p *pod) bool {
-	if p.Started {
+// wasAnother reports whether the pod that the kubelet listed by this one's name, when it was asked
+// at a time, may have been the one before it, since this one has not started: the API server is
+// ahead of the kubelet, which is given a while to list it.
+func (e *Evidence) wasAnother(p *pod, asked time.Time) bool {
+	if p.Started || p.ends() {
 		return false
 	}
 	for _, other := range e.pods {
-		if other.Pod == p.Pod && other.state.over() && e.asked.Sub(other.over) < afterChange {
+		if other.Pod == p.Pod && other.state.over() && asked.Sub(other.over) < afterChange {
 			return true
 		}
 	}
@@ -220,9 +243,14 @@ func (e *Evidence) believed(l *listedPod, a *Answer) bool {
 	case a.Kubelet == "":
 		return !e.kubelet.ready.IsZero()
 	default:
-		return l.kubelet == a.Kubelet ||
-			!e.kubelet.ready.IsZero() && a.Asked.Sub(e.kubelet.ready) >= kubeletSettles
+		return l.kubelet == a.Kubelet || e.knowsPods(a.Asked)
 	}
+}
+
+// knowsPods reports whether the kubelet has listed pods of the API server for so long that it has
+// them all.
+func (e *Evidence) knowsPods(asked time.Time) bool {
+	return !e.kubelet.ready.IsZero() && asked.Sub(e.kubelet.ready) >= kubeletSettles
 }
 
 // listsOthers reports whether an answer lists a pod that is not known to be static.
@@ -266,14 +294,16 @@ func (e *Evidence) uidAnswered(a *Answer, name podresources.Pod) string {
 }
 
 // uidBefore returns the UID of the pod that had the name of another one when an answer was asked
-// for that came after it was over: the pod itself if there was none.
+// for, before that was seen: the pod itself if none is known.
 func (e *Evidence) uidBefore(p *pod, asked time.Time) string {
-	for uid, other := range e.pods {
-		if other.Pod == p.Pod && other.state.over() && other.over.After(asked) {
-			return uid
+	before := p
+	for _, other := range e.pods {
+		if other.Pod == p.Pod && !other.seen.After(asked) && (!other.state.over() || other.over.After(asked)) &&
+			(before == p || newerPod(other, before)) {
+			before = other
 		}
 	}
-	return p.UID
+	return before.UID
 }
 
 func (e *Evidence) isStatic(uid string) bool {
@@ -285,7 +315,7 @@ func (e *Evidence) isStatic(uid string) bool {
 // nothing; ended reports that there was one.
 func (e *Evidence) noAnswer(cgroups map[string]podresources.CgroupState, at time.Time) (ended bool) {
 	if e.failing.IsZero() {
-		e.failing = at
+		e.failing, e.changed = at, true
 	}
 	before := len(e.listed)
 	e.takeCgroups(cgroups, at)
@@ -308,26 +338,33 @@ func (e *Evidence) takeCgroups(states map[string]podresources.CgroupState, at ti
 			ended[name] = true
 			continue
 		}
-		after := *l
-		after.cgroup = state
-		e.listed[name] = &after
+		if state != l.cgroup {
+			after := *l
+			after.cgroup = state
+			e.listed[name], e.changed = &after, true
+		}
 	}
 	for name := range ended {
-		if p := e.pods[e.uidListed(name, e.listed[name])]; p != nil && p.state != Ending {
-			after := p.take(lacked, at)
-			after.gone = states[p.UID] == podresources.CgroupGone
-			e.pods[p.UID] = after
-		}
-		delete(e.listed, name)
+		e.endListed(name, states, at)
 	}
 	for uid, state := range states {
 		if p := e.pods[uid]; p != nil && p.state == Ending && state == podresources.CgroupGone {
-			e.pods[uid] = p.take(cgroupGone, at)
+			e.put(p.take(cgroupGone, at))
 		}
 	}
 	if len(ended) > 0 {
-		e.allocations, e.filled = without(e.allocations, ended), true
+		e.allocations, e.filled, e.changed = without(e.allocations, ended), true, true
 	}
+}
+
+// endListed takes that the cgroup of a listed pod says that it has ended.
+func (e *Evidence) endListed(name podresources.Pod, states map[string]podresources.CgroupState, at time.Time) {
+	if p := e.pods[e.uidListed(name, e.listed[name])]; p != nil && p.state != Ending {
+		after := p.take(lacked, at)
+		after.gone = states[p.UID] == podresources.CgroupGone
+		e.put(after)
+	}
+	delete(e.listed, name)
 }
 
 // withKept returns the allocations of an answer with those of pods that it lacks and that are kept.
@@ -410,6 +447,22 @@ func (e *Evidence) doubts() bool {
 		}
 	}
 	return false
+}
+
+// settled reports that the same answer again, with the same cgroups, says the same: no pod is kept
+// for a time.
+func (e *Evidence) settled() bool {
+	for _, l := range e.listed {
+		if !l.lacked.IsZero() && l.kept != podresources.ReasonProcesses {
+			return false
+		}
+	}
+	for _, p := range e.pods {
+		if p.isMissing() {
+			return false
+		}
+	}
+	return true
 }
 
 // nextChange returns when time alone changes who holds what, or why; zero: never.

@@ -72,7 +72,9 @@ func (k *Asker) Observe(ctx context.Context) (podresources.Observation, error) {
 	}
 	k.parsed.parse(answer)
 	out.Listed, out.Rejected = k.parsed.allocations, k.parsed.rejected
-	a := Answer{Asked: asked, Kubelet: instance, Pods: k.parsed.pods, Allocations: k.parsed.allocations}
+	a := Answer{
+		Asked: asked, Arrived: now, Kubelet: instance, Pods: k.parsed.pods, Allocations: k.parsed.allocations,
+	}
 	a.UIDs = k.uids(a.Pods, now)
 	a.Cgroups = k.cgroups(k.Book.Unsure(&a, true))
 	if !k.Book.Answered(&a) {

@@ -27,6 +27,7 @@ type Book struct {
 	changed time.Time // when a pod changed last, or the watch opened
 	known   time.Time // until when it is known who holds what
 	sure    bool      // the last answer was believed as a whole
+	settled bool      // the same one again says the same
 }
 
 // NewBook returns an empty book. hint is called when what is held may have changed, which is to be
@@ -41,8 +42,11 @@ func NewBook(grace time.Duration, hint func()) *Book {
 // take changes the evidence, and hints if that may change what is held.
 func (b *Book) take(change func(e *Evidence) (held bool)) {
 	b.mu.Lock()
+	b.evidence.changed = false
 	held := change(&b.evidence)
-	b.version++
+	if b.evidence.changed {
+		b.version++
+	}
 	b.mu.Unlock()
 	if held && b.hint != nil {
 		b.hint()
@@ -89,7 +93,7 @@ func (b *Book) PodRead(pod podresources.PodFacts, _ time.Time) {
 		}
 		after := *known
 		after.learnNames(&pod)
-		e.pods[pod.UID] = &after
+		e.put(&after)
 		return true
 	})
 }
@@ -126,8 +130,10 @@ func (b *Book) ClaimDeleted(claim podresources.Claim, asked time.Time) {
 // ClaimForgotten drops what is known of a claim that is not asked for any more.
 func (b *Book) ClaimForgotten(claim podresources.Claim) {
 	b.take(func(e *Evidence) bool {
-		delete(e.claims, claim)
-		e.allClaims = nil
+		if _, known := e.claims[claim]; known {
+			delete(e.claims, claim)
+			e.allClaims, e.changed = nil, true
+		}
 		return false
 	})
 }
@@ -200,13 +206,13 @@ func (b *Book) Answered(answer *Answer) (believed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.known = later(b.known, answer.Asked)
-	if b.answered == b.version && b.sure && b.last.Asked.After(b.heard) && answer.repeats(&b.last) {
+	if b.answered == b.version && b.settled && b.last.Asked.After(b.heard) && answer.repeats(&b.last) {
 		b.evidence.asked = answer.Asked
 		return true
 	}
 	b.evidence.answer(answer)
 	b.version++
-	b.sure = !b.evidence.doubts()
+	b.sure, b.settled = !b.evidence.doubts(), b.evidence.settled()
 	b.last, b.answered = *answer, b.version
 	return b.sure
 }
@@ -217,7 +223,7 @@ func (b *Book) NotAnswered(cgroups map[string]podresources.CgroupState, at time.
 		if e.noAnswer(cgroups, at) {
 			b.known = later(b.known, at)
 		}
-		b.sure = false
+		b.sure, b.settled = false, false
 		return false
 	})
 }

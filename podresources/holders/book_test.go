@@ -93,6 +93,48 @@ func TestSameEvidenceIsDecidedOnce(t *testing.T) {
 	}
 }
 
+// What says nothing new changes nothing, and nothing is decided again: events that come twice,
+// claims that are read again, and what cgroups are while a pod ends.
+func TestNoNewsIsDecidedOnce(t *testing.T) {
+	b, answer := fullBook()
+	_, pods := answerOf(64, 500)
+	claim := answer.Allocations[0].Claim
+	states := map[string]podresources.CgroupState{pods[1].UID: podresources.CgroupAlive}
+	ending := pods[1]
+	ending.Final = true
+	nominated := running("waits", "uid-waits", 0)
+	nominated.Nominated, nominated.Started = true, false
+	ms := 2000
+	for name, event := range map[string]func(ms int){
+		"a pod":             func(ms int) { b.PodChanged(pods[0], at(ms)) },
+		"a pod that ends":   func(ms int) { b.PodChanged(ending, at(ms)) },
+		"a deletion":        func(ms int) { b.PodDeleted("uid-of-none", at(ms)) },
+		"a status":          func(ms int) { b.PodRead(pods[0], at(ms)) },
+		"a pod that waits":  func(ms int) { b.NominatedChanged(nominated, at(ms)) },
+		"not nominated":     func(ms int) { b.NominatedGone("uid-of-nobody", at(ms)) },
+		"a claim":           func(ms int) { facts := b.Claims()[claim]; facts.Read = at(ms); b.ClaimRead(claim, facts) },
+		"a claim is gone":   func(ms int) { b.ClaimDeleted(answer.Allocations[2].Claim, at(ms)) },
+		"a claim is needed": func(int) { b.ClaimForgotten(Claim{Namespace: "ns", Name: "of none"}) },
+		"cgroups":           func(ms int) { b.PodChanged(ending, at(ms)); b.Cgroups(states, at(ms)) },
+		"no answer":         func(ms int) { b.NotAnswered(states, at(ms)) },
+		"an answer while a pod ends": func(ms int) {
+			b.PodChanged(ending, at(1000))
+			again := *answer
+			again.Asked, again.Cgroups = at(ms), states
+			b.Answered(&again)
+		},
+		"a cgroup comes": func(ms int) { b.Changed(Change{At: at(ms), PodUID: pods[0].UID}) },
+	} {
+		ms += 100
+		event(ms)
+		before, _ := b.Holds(at(ms+1), time.Time{})
+		event(ms + 2)
+		if now, _ := b.Holds(at(ms+3), time.Time{}); !sameHoldings(&now, &before) {
+			t.Errorf("%s: it is decided again", name)
+		}
+	}
+}
+
 // That the kubelet does not answer becomes the reason of what is held by time alone.
 func TestReasonChangesWithTime(t *testing.T) {
 	n := newNode(t)
@@ -220,8 +262,12 @@ func TestBookIsBounded(t *testing.T) {
 func BenchmarkTick(b *testing.B) {
 	for name, change := range map[string]func(book *Book, answer *Answer, i int){
 		"unchanged": func(*Book, *Answer, int) {},
-		"pod":       func(book *Book, _ *Answer, i int) { book.PodChanged(running("pod-100", "uid-pod-100", 0), at(i)) },
-		"answer":    func(_ *Book, answer *Answer, _ int) { answer.Pods = maps.Clone(answer.Pods) },
+		"pod": func(book *Book, _ *Answer, i int) {
+			pod := running("pod-100", "uid-pod-100", 0)
+			pod.Running = i % 2
+			book.PodChanged(pod, at(i))
+		},
+		"answer": func(_ *Book, answer *Answer, _ int) { answer.Pods = maps.Clone(answer.Pods) },
 	} {
 		b.Run(name, func(b *testing.B) {
 			book, answer := fullBook()

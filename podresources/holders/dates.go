@@ -31,6 +31,7 @@ type Dates struct {
 	given   []podresources.Allocation // the argument of the last call
 	view    podresources.View         // its result
 	waiting bool                      // it withheld something
+	resumed bool                      // there was no answer since Resume
 }
 
 // holdKey is a pod that holds a share of a device through a claim or, without a name of one,
@@ -55,9 +56,37 @@ type dated struct {
 	shown bool      // it was in a view
 	call  int       // the last call that had it
 	told  bool      // that of shares has it in its place, which were not told apart before
+	ready bool      // its devices were prepared at an earlier call
 
-	of      *podresources.Allocation // that call's
+	of      *podresources.Allocation // that call's; nil: it is resumed, and none had it yet
 	holders []podresources.Holder    // of it, this pod's
+	resumed *Resumed                 // nil: it is not
+}
+
+// Resumed is a hold of an earlier process that had not ended when that did.
+type Resumed struct {
+	Device driver.ID
+	Claim  podresources.Claim
+	Share  string
+	Pod    podresources.Pod
+	UID    string // of the pod; empty: unknown
+	From   time.Time
+
+	ClaimUID string // empty: unknown
+}
+
+// Resume makes the dates go on from those that an earlier process knew until a time, before the
+// first Date. Those of these holds that the first answer of the kubelet has go on, and what is new
+// began after that time. Of the others those have ended of which a sign says when; the rest is
+// forgotten. Until that answer nothing is known.
+func (d *Dates) Resume(holds []Resumed, until time.Time) {
+	d.holds = map[holdKey]*dated{}
+	for i := range holds {
+		r := &holds[i]
+		key := holdKey{r.Device, r.Claim, r.Share, r.Pod, r.UID}
+		d.holds[key] = &dated{hold: &podresources.Hold{From: r.From}, began: until, shown: true, resumed: r}
+	}
+	d.resumed, d.view.At = true, until
 }
 
 // Date returns the view of these allocations, given the signs of what changed since the call
@@ -80,6 +109,10 @@ func (d *Dates) Date(allocations []podresources.Allocation, signs Signs, now tim
 	when := changeTimes{
 		after: d.view.At, until: later(d.view.At, signs.At), now: now, changes: signs.Changes, watched: signs.Watched,
 	}
+	if d.resumed && !signs.At.After(d.view.At) {
+		return d.view
+	}
+	d.resumed = false
 	if d.unchanged(allocations, &when, now) {
 		d.view.At = when.until
 		return d.view
@@ -159,12 +192,17 @@ func (d *Dates) hold(
 	key := d.keyOf(a, holder)
 	h := d.holds[key]
 	if h == nil {
+		if came := when.cameFirst(holder); given.Wanted.IsZero() || !came.IsZero() && came.Before(given.Wanted) {
+			given.Wanted = came
+		}
 		h = &dated{began: now, hold: &given}
 		if whole := d.ofWhole(key); whole != nil {
-			given.From, given.Left = whole.hold.From, whole.hold.Left
-			h.began, h.shown, whole.told = whole.began, whole.shown, true
+			given.From, given.FromDoubt, given.Left = whole.hold.From, whole.hold.FromDoubt, whole.hold.Left
+			given.Prepared = whole.hold.Prepared
+			h.began, h.shown, h.ready, whole.told = whole.began, whole.shown, whole.ready, true
 		} else {
-			given.From = later(when.began(a, holder, given.From), d.lastEnd(key))
+			given.From, given.FromDoubt = when.began(a, holder, given.From)
+			given.From = later(given.From, d.lastEnd(&key))
 		}
 		d.holds[key] = h
 	}
@@ -173,8 +211,19 @@ func (d *Dates) hold(
 	if left.Before(h.hold.From) || left.IsZero() {
 		left = h.hold.Left
 	}
-	if h.hold.Reason != given.Reason || !h.hold.Since.Equal(given.Since) || !h.hold.Left.Equal(left) {
-		h.hold = &podresources.Hold{From: h.hold.From, Left: left, Reason: given.Reason, Since: given.Since}
+	prepared := h.hold.Prepared
+	if a.State == podresources.StatePrepared && !h.ready {
+		h.ready, prepared = true, when.prepared(a, h)
+	}
+	if given.Wanted.IsZero() || !h.hold.Wanted.IsZero() && h.hold.Wanted.Before(given.Wanted) {
+		given.Wanted = h.hold.Wanted
+	}
+	if h.hold.Reason != given.Reason || !h.hold.Since.Equal(given.Since) || !h.hold.Left.Equal(left) ||
+		!h.hold.Prepared.Equal(prepared) || !h.hold.Wanted.Equal(given.Wanted) {
+		h.hold = &podresources.Hold{
+			From: h.hold.From, FromDoubt: h.hold.FromDoubt, Left: left, Reason: given.Reason, Since: given.Since,
+			Wanted: given.Wanted, Prepared: prepared,
+		}
 	}
 	return h
 }
@@ -204,12 +253,12 @@ func (d *Dates) keyOf(a *podresources.Allocation, holder *podresources.Holder) h
 }
 
 // lastEnd returns the end of the hold of that key that ended last, zero if there is none: a hold
-// that comes back does not begin before.
-func (d *Dates) lastEnd(key holdKey) time.Time {
+// that comes back does not begin before. It may come back before its UID is known again.
+func (d *Dates) lastEnd(key *holdKey) time.Time {
 	for i := len(d.ended) - 1; i >= 0; i-- {
 		a := &d.ended[i]
 		if h := &a.Holders[0]; a.Device == key.device && a.Claim == key.claim && a.ShareID == key.share &&
-			h.Pod == key.pod && h.UID == key.uid {
+			h.Pod == key.pod && (h.UID == key.uid || key.uid == "") {
 			return h.Hold.To
 		}
 	}
@@ -246,25 +295,43 @@ func (d *Dates) end(when *changeTimes, now time.Time) {
 		old = len(d.ended)
 	}
 	d.ended = slices.Delete(d.ended, 0, old)
+	for i := range d.ended {
+		when.unprepare(&d.ended[i])
+	}
 	for _, key := range slices.SortedFunc(maps.Keys(d.holds), holdKey.compare) {
 		h := d.holds[key]
 		if h.call == d.calls {
 			continue
 		}
 		delete(d.holds, key)
-		if h.told {
+		if h.of == nil && when.gone(h.resumed.allocation()) != nil {
+			h.of, h.holders = h.resumed.allocation()
+		}
+		if h.told || h.of == nil {
 			continue
 		}
 		ended := *h.hold
-		ended.To = later(ended.From, when.ended(h.of, &h.holders[0]))
+		to, doubt := when.ended(h.of, &h.holders[0])
+		ended.To, ended.ToDoubt = later(ended.From, to), doubt
+		if ended.Reason == podresources.ReasonNoAnswer || ended.Reason == podresources.ReasonRestarted {
+			silent := ended.To.Sub(later(ended.From, ended.Since)) // it may have ended when the kubelet ceased to say
+			ended.ToDoubt.Early = max(doubt.Early, silent)
+		}
 		a := *h.of
 		a.Holders = slices.Clone(h.holders)
 		for i := range a.Holders {
 			a.Holders[i].Hold = &ended
 		}
+		when.unprepare(&a)
 		d.ended = append(d.ended, a)
 	}
 	slices.SortStableFunc(d.ended, func(a, b podresources.Allocation) int { return endOf(&a).Compare(endOf(&b)) })
+}
+
+// allocation returns what the hold is of, as far as that is known, and its holder.
+func (r *Resumed) allocation() (*podresources.Allocation, []podresources.Holder) {
+	return &podresources.Allocation{Device: r.Device, Claim: r.Claim, ShareID: r.Share, ClaimUID: r.ClaimUID},
+		[]podresources.Holder{{Pod: r.Pod, UID: r.UID}}
 }
 
 // endOf returns the end of an allocation of View.Ended.
@@ -295,13 +362,16 @@ type changeTimes struct {
 	watched      bool
 }
 
-// began returns when the pod began to hold; without a sign, not before its first object was seen,
-// which may be later than the last answer of the kubelet.
-func (c *changeTimes) began(a *podresources.Allocation, holder *podresources.Holder, seen time.Time) time.Time {
+// began returns when the pod began to hold, and how far that may be off; without a sign, not before
+// its first object was seen, which may be later than the last answer of the kubelet.
+func (c *changeTimes) began(
+	a *podresources.Allocation, holder *podresources.Holder, seen time.Time,
+) (time.Time, podresources.Doubt) {
 	if c.after.IsZero() {
-		return time.Time{} // before the first answer
+		return time.Time{}, podresources.Doubt{} // before the first answer
 	}
-	var last time.Time
+	var last, sign time.Time
+	var doubt podresources.Doubt // of last
 	for i := range c.changes {
 		change := &c.changes[i]
 		if change.Gone || !concerns(change, a, holder) {
@@ -309,31 +379,56 @@ func (c *changeTimes) began(a *podresources.Allocation, holder *podresources.Hol
 		}
 		switch {
 		case c.within(change.At) && !change.At.After(c.until):
-			last = change.At // in order of time: the last one counts
-		case !change.At.After(c.after) && c.after.Sub(change.At) <= maxPreparation:
-			last = c.after
+			last, sign, doubt = change.At, change.At, change.Doubt // in order of time: the last one counts
+		case !change.At.After(c.after):
+			sign = change.At
+			if c.after.Sub(change.At) <= maxPreparation {
+				last = c.after
+			}
 		}
 	}
+	if !last.IsZero() && last.Equal(sign) {
+		return last, podresources.Doubt{Early: max(signDoubt, doubt.Early), Late: max(signDoubt, doubt.Late)}
+	}
+	from := last
 	switch {
 	case !last.IsZero():
-		return last
 	case a.State == podresources.StateAllocated:
-		return later(c.until, seen)
+		from = later(c.until, seen)
 	default:
-		return later(c.orMiddle(last), seen)
+		from = later(c.middle(), seen)
 	}
+	earliest := c.after
+	if !sign.IsZero() && sign.Before(earliest) {
+		earliest = sign
+	}
+	return from, podresources.Doubt{Early: from.Sub(earliest), Late: max(0, c.until.Sub(from))}
 }
 
-func (c *changeTimes) ended(a *podresources.Allocation, holder *podresources.Holder) time.Time {
-	for i := range c.changes {
-		if change := &c.changes[i]; change.Gone && c.within(change.At) && concerns(change, a, holder) {
-			return change.At
+// ended returns when the pod ended to hold, and how far that may be off.
+func (c *changeTimes) ended(
+	a *podresources.Allocation, holder *podresources.Holder,
+) (time.Time, podresources.Doubt) {
+	if change := c.gone(a, []podresources.Holder{*holder}); change != nil {
+		return change.At, podresources.Doubt{
+			Early: max(signDoubt, change.Doubt.Early), Late: max(signDoubt, change.Doubt.Late),
 		}
 	}
-	if c.watched {
-		return c.until
+	to := c.until
+	if !c.watched {
+		to = c.middle()
 	}
-	return c.orMiddle(time.Time{})
+	return to, podresources.Doubt{Early: to.Sub(c.after), Late: c.until.Sub(to)}
+}
+
+// gone returns the first sign that the pod ended to hold, nil if there is none.
+func (c *changeTimes) gone(a *podresources.Allocation, holder []podresources.Holder) *podresources.Change {
+	for i := range c.changes {
+		if change := &c.changes[i]; change.Gone && c.within(change.At) && concerns(change, a, &holder[0]) {
+			return change
+		}
+	}
+	return nil
 }
 
 // left returns when the pod's processes, or the claim's CDI spec, were seen to go last.
@@ -346,14 +441,60 @@ func (c *changeTimes) left(a *podresources.Allocation, holder *podresources.Hold
 	return time.Time{}
 }
 
+// cameFirst returns when the pod's cgroup came first, as far as the changes reach back.
+func (c *changeTimes) cameFirst(holder *podresources.Holder) time.Time {
+	for i := range c.changes {
+		if change := &c.changes[i]; !change.Gone && change.PodUID != "" && change.PodUID == holder.UID {
+			return change.At
+		}
+	}
+	return time.Time{}
+}
+
+// prepared returns when the devices of a hold, which are prepared since this call, were: when their
+// CDI spec came, else when the kubelet named them. It is zero if that is not known to maxGuess.
+func (c *changeTimes) prepared(a *podresources.Allocation, h *dated) time.Time {
+	if h.hold.From.IsZero() {
+		return time.Time{} // before the first answer
+	}
+	for _, change := range slices.Backward(c.changes) {
+		if !change.Gone && change.PodUID == "" && !change.At.After(c.now) && concerns(&change, a, nil) {
+			return change.At
+		}
+	}
+	resumed := h.of == nil && h.began.Before(c.now)
+	if resumed || c.until.Sub(c.after) > maxGuess {
+		return time.Time{}
+	}
+	return later(c.until, h.hold.From)
+}
+
+// unprepare notes when the CDI spec of an allocation that ended was removed, if it was.
+func (c *changeTimes) unprepare(a *podresources.Allocation) {
+	before := a.Holders[0].Hold
+	if !before.Unprepared.IsZero() {
+		return
+	}
+	for i := range c.changes {
+		change := &c.changes[i]
+		if !change.Gone || change.PodUID != "" || change.At.Before(before.From) || !concerns(change, a, nil) {
+			continue
+		}
+		h := *before
+		h.Unprepared = change.At
+		a.Holders = slices.Clone(a.Holders) // an earlier view has the others
+		for n := range a.Holders {
+			a.Holders[n].Hold = &h
+		}
+	}
+}
+
 // within reports whether a change is of the time since the last view. An end may be later than
 // until: it is known when the event arrives.
 func (c *changeTimes) within(t time.Time) bool { return t.After(c.after) && !t.After(c.now) }
 
-func (c *changeTimes) orMiddle(t time.Time) time.Time {
-	if !t.IsZero() {
-		return t
-	}
+// middle returns the middle of the time since the last view, or its end where that is long.
+func (c *changeTimes) middle() time.Time {
 	if gap := c.until.Sub(c.after); gap > 0 && gap <= maxGuess {
 		return c.after.Add(gap / 2)
 	}

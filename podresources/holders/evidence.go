@@ -2,6 +2,7 @@ package holders
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -30,6 +31,7 @@ type Evidence struct {
 	allClaims  map[podresources.Claim]podresources.ClaimFacts // of both; nil: to be made
 
 	changes changeLog
+	changed bool // since the Book looked: who holds what, or why, may be something else than before
 }
 
 // readClaim takes what a claim's object says.
@@ -39,6 +41,7 @@ func (e *Evidence) readClaim(claim podresources.Claim, facts *podresources.Claim
 		return false
 	}
 	e.claims[claim], e.allClaims = *facts, nil
+	e.changed = e.changed || !known || !sameFacts(&before, facts) || e.changedSince(before.Read, facts.Read)
 	return !known || !sameAllocation(&before, facts)
 }
 
@@ -50,8 +53,27 @@ func (e *Evidence) deleteClaim(claim podresources.Claim, asked time.Time) (news 
 		return false
 	}
 	facts.Deleted, facts.Read = true, asked
-	e.claims[claim], e.allClaims = facts, nil
+	e.claims[claim], e.allClaims, e.changed = facts, nil, true
 	return true
+}
+
+// sameFacts reports whether two answers say the same of a claim, whenever they were asked for.
+func sameFacts(a, b *podresources.ClaimFacts) bool {
+	then := *a
+	then.Read = b.Read
+	return reflect.DeepEqual(&then, b)
+}
+
+// changedSince reports whether a pod was seen first, or changed its state, between two readings of
+// a claim: the second one decides what the first one did not.
+func (e *Evidence) changedSince(first, second time.Time) bool {
+	between := func(t time.Time) bool { return !t.Before(first) && t.Before(second) }
+	for _, p := range e.pods {
+		if between(p.seen) || between(p.since) {
+			return true
+		}
+	}
+	return false
 }
 
 // sameFile reports whether these are the claims of the file that were taken last.
@@ -78,7 +100,7 @@ func (e *Evidence) listClaims(claims map[podresources.Claim]podresources.ClaimFa
 			all[claim] = facts
 		}
 	}
-	e.fileClaims, e.allClaims = all, nil
+	e.fileClaims, e.allClaims, e.changed = all, nil, true
 }
 
 // allFacts returns the claims of the API server and of the file; the former take precedence.

@@ -124,6 +124,33 @@ func TestReservedTellsUIDs(t *testing.T) {
 	}
 }
 
+// A claim that is reserved for other pods than hold it may be an earlier one of the name: its UID
+// is left out.
+func TestUIDOfListedClaim(t *testing.T) {
+	for name, tc := range map[string]struct {
+		reserved []string
+		facts    ClaimFacts
+		uids     map[Pod]string // nil: those by the names
+		want     string
+	}{
+		"for one of both":     {reserved: []string{"p"}, want: "u"},
+		"for others":          {reserved: []string{"before"}, want: ""},
+		"deleted, for others": {reserved: []string{"before"}, facts: ClaimFacts{Deleted: true}, want: ""},
+		"for nobody":          {want: "u"},
+		"for a pod group":     {reserved: []string{"before"}, facts: ClaimFacts{ReservedOther: true}, want: "u"},
+		"unknown pods":        {reserved: []string{"before"}, uids: map[Pod]string{}, want: "u"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.facts.UID = "u"
+			node := world{uids: tc.uids}.list("c", "a", "p/main", "q/main")
+			node = node.claim("c", tc.facts, []string{"r:a"}, tc.reserved...)
+			if got := node.holdings().Allocations[0]; got.ClaimUID != tc.want || got.Request != "r" {
+				t.Errorf("the claim is %q, request %q; want %q", got.ClaimUID, got.Request, tc.want)
+			}
+		})
+	}
+}
+
 func TestApply(t *testing.T) {
 	pod := Pod{Namespace: "ns", Name: "pod"}
 	claim := Claim{Namespace: "ns", Name: "claim"}

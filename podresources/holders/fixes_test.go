@@ -97,6 +97,82 @@ func TestPodOfTheNameOfOneThatIsOver(t *testing.T) {
 	wantUIDs(t, b, 5, "")
 }
 
+// A pod that has ended stays ended when the kubelet has forgotten it, as one that has restarted
+// has, and the API server, which was away, still has it as a running one: found by the scenario
+// Restarts/ServerAway.
+func TestEndedPodThatTheServerHas(t *testing.T) {
+	const kubelet = "kubelet"
+	b := holders.NewBook(time.Minute, nil)
+	claim := podresources.Claim{Namespace: "ns", Name: "c"}
+	facts := podresources.ClaimFacts{
+		UID: "u", Reserved: map[string]string{"old": "a"}, Read: seconds(1),
+		Results: []podresources.ClaimResult{{Device: driver.ID{Driver: "v", Pool: "p", Device: "gpu-a"}}},
+	}
+	running := localPod("a", "old")
+	running.Claims = []podresources.PodClaim{{Name: "mine", Claim: "c"}}
+	b.ClaimRead(claim, facts)
+	b.PodChanged(running, seconds(1))
+	b.Answered(gives(2, kubelet, "a"))
+	wantUIDs(t, b, 2, "old")
+	over := running
+	over.Final, over.Running = true, 0
+	b.PodChanged(over, seconds(3))
+	b.Answered(gives(4, kubelet))
+	wantUIDs(t, b, 4)
+	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, seconds(5))
+	stale := running
+	stale.Local = false
+	b.PodsListed([]podresources.PodFacts{stale}, seconds(50))
+	facts.Read = seconds(50)
+	b.ClaimRead(claim, facts)
+	wantUIDs(t, b, 51)
+	// The next pod of the name is another one, also before an object of it is known.
+	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, seconds(52))
+	b.Answered(gives(53, kubelet, "a"))
+	wantUIDs(t, b, 53, "")
+	// It is not remembered for ever.
+	known := b.NumPods()
+	b.PodsListed([]podresources.PodFacts{localPod("exporter", "other")}, seconds(52+15*60))
+	if got := b.NumPods(); got >= known {
+		t.Errorf("%d pods are known, %d were", got, known)
+	}
+}
+
+// A pod that had finished when it was deleted does not come back with the list of a kubelet that
+// has restarted, and has it as the API server had: running. One that had not finished does.
+func TestFinishedPodIsNotRelisted(t *testing.T) {
+	const kubelet = "kubelet"
+	for name, finished := range map[string]bool{"finished": true, "not finished": false} {
+		t.Run(name, func(t *testing.T) {
+			b := holders.NewBook(time.Minute, nil)
+			claim := podresources.Claim{Namespace: "ns", Name: "c"}
+			b.ClaimRead(claim, podresources.ClaimFacts{
+				UID: "u", Reserved: map[string]string{"old": "a"}, Read: seconds(1),
+				Results: []podresources.ClaimResult{{Device: driver.ID{Driver: "v", Pool: "p", Device: "gpu-a"}}},
+			})
+			running := localPod("a", "old")
+			running.Claims = []podresources.PodClaim{{Name: "mine", Claim: "c"}}
+			b.PodChanged(running, seconds(1))
+			b.Answered(gives(2, kubelet, "a"))
+			wantUIDs(t, b, 2, "old")
+			if finished {
+				over := running
+				over.Final, over.Running = true, 0
+				b.PodChanged(over, seconds(3))
+			}
+			b.Answered(gives(4, kubelet))
+			b.PodDeleted("old", seconds(5))
+			wantUIDs(t, b, 5)
+			b.PodsListed([]podresources.PodFacts{running, localPod("exporter", "other")}, seconds(20))
+			if finished {
+				wantUIDs(t, b, 20)
+			} else {
+				wantUIDs(t, b, 20, "old")
+			}
+		})
+	}
+}
+
 // A claim that was read before its pod was deleted is still reserved for that: it does not give the
 // deleted UID to the next pod of the name.
 func TestOldReservationNamesNoDeletedPod(t *testing.T) {
@@ -195,8 +271,14 @@ func TestHoldBeginsWithItsPodAtTheEarliest(t *testing.T) {
 	}
 }
 
-// A hold that comes back does not begin before it ended, though a sign says so.
+// A hold that comes back does not begin before it ended, though a sign says so, and though its UID
+// is not known yet.
 func TestHoldsOfAPodFollowEachOther(t *testing.T) {
+	t.Run("of a UID", func(t *testing.T) { holdsFollowEachOther(t, "uid") })
+	t.Run("of a name", func(t *testing.T) { holdsFollowEachOther(t, "") })
+}
+
+func holdsFollowEachOther(t *testing.T, back string) {
 	var dates holders.Dates
 	held := gives(0, "kubelet", "a").Allocations
 	held[0].Holders[0].UID, held[0].CDI = "uid", []string{"v/gpu-a"}
@@ -208,7 +290,9 @@ func TestHoldsOfAPodFollowEachOther(t *testing.T) {
 	if len(view.Ended) != 1 || !view.Ended[0].Holders[0].Hold.To.Equal(seconds(4)) {
 		t.Fatalf("%+v", view.Ended)
 	}
-	view = dates.Date(held, holders.Signs{At: seconds(5), Changes: []podresources.Change{written, removed}}, seconds(5))
+	again := gives(0, "kubelet", "a").Allocations
+	again[0].Holders[0].UID, again[0].CDI = back, held[0].CDI
+	view = dates.Date(again, holders.Signs{At: seconds(5), Changes: []podresources.Change{written, removed}}, seconds(5))
 	if from := view.Allocations[0].Holders[0].Hold.From; !from.Equal(seconds(4)) {
 		t.Fatalf("it ended after 4 s, and began at %v", from)
 	}
@@ -388,4 +472,123 @@ func TestOlderAnswerEndsNoPod(t *testing.T) {
 	if state := b.States()["uid"].State; state != holders.Running {
 		t.Fatalf("it is %v", state)
 	}
+}
+
+// A pod that waits to be bound is not the one of its name that the kubelet lists.
+func TestNominatedPodOfAListedName(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	b.PodChanged(localPod("a", "old"), seconds(1))
+	next := localPod("a", "new")
+	next.Local, next.Started, next.Running, next.Nominated, next.Created = false, false, 0, true, seconds(2)
+	b.NominatedChanged(next, seconds(2))
+	b.Answered(gives(3, "kubelet", "a"))
+	wantUIDs(t, b, 3, "old")
+	b.PodDeleted("old", seconds(4))
+	b.Answered(gives(5, "kubelet", "a"))
+	wantUIDs(t, b, 5, "new")
+}
+
+// The API server tells of the next pod of a name, which never starts, and then goes away: it has
+// ended when the kubelet has not listed the name for a while.
+func TestPodThatEndsBeforeItsStartIsKnown(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	pod := localPod("a", "old")
+	pod.Local = false
+	b.PodChanged(pod, seconds(1))
+	b.PodDeleted("old", seconds(2))
+	pod.UID, pod.Created, pod.Started, pod.Running = "new", seconds(3), false, 0
+	b.PodChanged(pod, seconds(3))
+	b.Answered(gives(4, "kubelet", "a"))
+	b.Answered(gives(5, "kubelet"))
+	if state := b.States()["new"].State; state != holders.Bound {
+		t.Fatalf("it is %v", state)
+	}
+	b.Answered(gives(8, "kubelet"))
+	if state := b.States()["new"].State; state != holders.Ended {
+		t.Fatalf("later it is %v", state)
+	}
+}
+
+// The list of a kubelet that has restarted lacks pods: one that only its object tells of holds what
+// it held until the kubelet has had time to list it, or for the grace.
+func TestPodThatARestartedKubeletDoesNotKnowYet(t *testing.T) {
+	for name, c := range map[string]struct {
+		ready bool // it lists a pod of the API server
+		asked int  // when the pod is over
+	}{
+		"it lists others": {true, 8},
+		"it lists none":   {false, 65},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := holders.NewBook(time.Minute, nil)
+			pod := localPod("a", "uid")
+			pod.Claims = []podresources.PodClaim{{Name: "local", Claim: "other"}}
+			b.PodsListed([]podresources.PodFacts{pod}, seconds(1))
+			b.ClaimRead(podresources.Claim{Namespace: "ns", Name: "other"}, podresources.ClaimFacts{
+				Reserved: map[string]string{"uid": "a"}, Read: seconds(1),
+				Results: []podresources.ClaimResult{{Device: driver.ID{Driver: "v", Pool: "p", Device: "gpu-other"}}},
+			})
+			b.Answered(gives(2, "1"))
+			other := localPod("exporter", "exporter")
+			other.Pod.Namespace = "monitoring"
+			b.PodsListed([]podresources.PodFacts{other}, seconds(4))
+			answer := func(asked int) {
+				a := gives(asked, "2")
+				a.Arrived = a.Asked.Add(time.Second)
+				if !c.ready {
+					a.Pods = nil
+				}
+				b.Answered(a)
+			}
+			answer(5)
+			answer(c.asked - 1)
+			wantUIDs(t, b, c.asked-1, "uid")
+			answer(c.asked)
+			wantUIDs(t, b, c.asked)
+		})
+	}
+}
+
+// A kubelet that has restarted may list one pod of the API server when its first answer arrives:
+// the others are lacked for good by what is asked for two seconds after that.
+func TestRestartedKubeletIsGivenTimeFromItsFirstAnswer(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	b.PodChanged(localPod("a", "uid"), seconds(1))
+	b.Answered(gives(2, "1", "a"))
+	first := gives(5, "2", "b")
+	first.Arrived = seconds(7)
+	b.Answered(first)
+	b.Answered(gives(8, "2", "b"))
+	wantUIDs(t, b, 8, "uid", "")
+	b.Answered(gives(9, "2", "b"))
+	wantUIDs(t, b, 9, "")
+}
+
+// The grace begins anew when the kubelet restarts again.
+func TestKubeletRestartsTwice(t *testing.T) {
+	b := holders.NewBook(10*time.Second, nil)
+	b.PodChanged(localPod("a", "uid"), seconds(1))
+	b.Answered(gives(2, "1", "a"))
+	b.Answered(gives(3, "2"))
+	b.Answered(gives(12, "3"))
+	b.Answered(gives(21, "3"))
+	wantUIDs(t, b, 21, "uid")
+	b.Answered(gives(22, "3"))
+	wantUIDs(t, b, 22)
+}
+
+// An answer that was asked for before the next pod of a name was seen is of the one before, though
+// the news of its deletion comes later.
+func TestOldAnswerIsOfThePodBefore(t *testing.T) {
+	b := holders.NewBook(time.Minute, nil)
+	old, next := localPod("a", "old"), localPod("a", "new")
+	next.Created = seconds(4)
+	b.PodChanged(old, seconds(1))
+	b.Answered(gives(2, "kubelet", "a"))
+	b.PodChanged(next, seconds(4))
+	b.Answered(gives(3, "kubelet", "a"))
+	wantUIDs(t, b, 4, "old")
+	b.PodDeleted("old", seconds(5))
+	b.Answered(gives(6, "kubelet", "a"))
+	wantUIDs(t, b, 6, "new")
 }

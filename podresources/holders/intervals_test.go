@@ -123,6 +123,46 @@ func TestIntervals(t *testing.T) {
 	}
 }
 
+// How far a begin and an end may be off: a sign by what the news of it takes, a guess by the time
+// between the answers, and an end while the kubelet is silent by all that time.
+func TestDoubts(t *testing.T) {
+	pod := func(ms int, gone bool) Change { return Change{At: at(ms), Gone: gone, PodUID: "uid-p"} }
+	silent := &podresources.Hold{Reason: podresources.ReasonNoAnswer, Since: at(1200)}
+	by := func(early, late int) podresources.Doubt {
+		return podresources.Doubt{Early: at(early).Sub(at(0)), Late: at(late).Sub(at(0))}
+	}
+	for name, tc := range map[string]struct {
+		changes  []Change
+		watched  bool
+		last     *podresources.Hold
+		from, to podresources.Doubt
+	}{
+		"middles":                 {from: by(500, 500), to: by(500, 500)},
+		"signs":                   {changes: []Change{pod(1200, false), pod(3300, true)}, from: by(50, 50), to: by(50, 50)},
+		"a sign before an answer": {changes: []Change{pod(900, false)}, from: by(100, 1000), to: by(500, 500)},
+		"an old sign":             {changes: []Change{pod(-3000, false)}, from: by(4500, 500), to: by(500, 500)},
+		"watched":                 {watched: true, from: by(500, 500), to: by(1000, 0)},
+		"the kubelet is silent":   {last: silent, from: by(500, 500), to: by(2000, 500)},
+	} {
+		d := datesTest{signs: Signs{Watched: tc.watched}, all: tc.changes}
+		a := uids(held("gpu-0", "p"))
+		d.call(0)
+		d.call(1000)
+		d.call(2000, a)
+		if tc.last != nil {
+			a = uids(held("gpu-0", "p"))
+			a.Holders[0].Hold = tc.last
+		}
+		d.call(3000, a)
+		d.call(4000)
+		got := d.view.Ended[0].Holders[0].Hold
+		if got.FromDoubt != tc.from || got.ToDoubt != tc.to {
+			t.Errorf("%s: the begin may be off by %v, want %v; the end by %v, want %v",
+				name, got.FromDoubt, tc.from, got.ToDoubt, tc.to)
+		}
+	}
+}
+
 // What is held at the first answer was held before.
 func TestHeldBeforeTheFirstAnswer(t *testing.T) {
 	var d datesTest
@@ -196,7 +236,11 @@ func TestReasonChangesNoTime(t *testing.T) {
 	before := d.view.Allocations[0].Holders[0].Hold
 	d.call(2000, with(podresources.ReasonListed, 0))
 	after := d.view.Allocations[0].Holders[0].Hold
-	want := podresources.Hold{From: at(500), Reason: podresources.ReasonListed, Since: at(0)}
+	const half = 500 * time.Millisecond
+	want := podresources.Hold{
+		From: at(500), FromDoubt: podresources.Doubt{Early: half, Late: half},
+		Reason: podresources.ReasonListed, Since: at(0), Prepared: at(1000),
+	}
 	if diff := cmp.Diff(want, *after); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -290,4 +334,116 @@ func TestDatesProperties(t *testing.T) {
 			known = at(now)
 		}
 	})
+}
+
+// Devices are prepared when their CDI spec comes, else when the kubelet names them, if that is
+// known to maxGuess; and unprepared when the spec goes after the end, a while later too.
+func TestPrepared(t *testing.T) {
+	const cdi = "example.com/gpu=gpu-0"
+	spec := func(ms int, gone bool) Change { return Change{At: at(ms), Gone: gone, CDI: []string{cdi}} }
+	for name, tc := range map[string]struct {
+		changes              []Change
+		listed               int  // when the kubelet's first answer after the wait names them
+		waits                bool // objects say before that the claim is allocated
+		prepared, unprepared int  // in milliseconds; 0: unknown
+	}{
+		"by the spec": {changes: []Change{spec(2400, false)}, listed: 3000, waits: true, prepared: 2400},
+		"by the spec, before an answer": {
+			changes: []Change{spec(1900, false)}, listed: 3000, waits: true, prepared: 1900,
+		},
+		"by the spec, without objects": {changes: []Change{spec(2400, false)}, listed: 3000, prepared: 2400},
+		"by the answer":                {listed: 3000, waits: true, prepared: 3000},
+		"by an answer that is late":    {listed: 6000, waits: true},
+		"by the spec, and a late answer": {
+			changes: []Change{spec(2400, false)}, listed: 6000, waits: true, prepared: 2400,
+		},
+		"the spec of another device": {
+			changes: []Change{{At: at(2400), CDI: []string{"x/y=z"}}}, listed: 3000, waits: true, prepared: 3000,
+		},
+		"unprepared at the end": {
+			changes: []Change{spec(2400, false), spec(7500, true)}, listed: 3000, prepared: 2400, unprepared: 7500,
+		},
+		"unprepared a while later": {
+			changes: []Change{spec(2400, false), spec(9500, true)}, listed: 3000, prepared: 2400, unprepared: 9500,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := datesTest{all: tc.changes}
+			a := uids(held("gpu-0", "p"))
+			waiting := a
+			waiting.State = podresources.StateAllocated
+			a.CDI = []string{cdi}
+			d.call(0)
+			for ms := 1000; ms <= 2000; ms += 1000 {
+				if tc.waits {
+					d.call(ms, waiting)
+				} else {
+					d.call(ms)
+				}
+			}
+			for _, ms := range []int{tc.listed, 6500, 7000} {
+				d.call(ms, a)
+			}
+			expectTime(t, "prepared", d.view.Allocations[0].Holders[0].Hold.Prepared, tc.prepared)
+			d.call(8000)
+			d.call(10000)
+			expectTime(t, "unprepared", d.view.Ended[0].Holders[0].Hold.Unprepared, tc.unprepared)
+		})
+	}
+}
+
+// expectTime compares a time with one in milliseconds; 0 is the zero time.
+func expectTime(t *testing.T, what string, got time.Time, ms int) {
+	t.Helper()
+	want := time.Time{}
+	if ms != 0 {
+		want = at(ms)
+	}
+	if !got.Equal(want) {
+		t.Errorf("%s at %v, want %v", what, got.Sub(at(0)), want.Sub(at(0)))
+	}
+}
+
+// A pod is there since its first object or its cgroup came, though it holds its devices later.
+func TestWanted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		changes []Change
+		seen    int
+		want    int
+	}{
+		"object":                   {seen: 1500, want: 1500},
+		"cgroup":                   {changes: []Change{{At: at(1200), PodUID: "uid-p"}}, want: 1200},
+		"object, and then cgroup":  {changes: []Change{{At: at(1700), PodUID: "uid-p"}}, seen: 1500, want: 1500},
+		"cgroup, and then object":  {changes: []Change{{At: at(1200), PodUID: "uid-p"}}, seen: 1500, want: 1200},
+		"the cgroup of another":    {changes: []Change{{At: at(1200), PodUID: "uid-q"}}},
+		"the cgroup that has gone": {changes: []Change{{At: at(1200), Gone: true, PodUID: "uid-p"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := datesTest{all: tc.changes}
+			a := uids(held("gpu-0", "p"))
+			if tc.seen != 0 {
+				a.Holders[0].Hold = &podresources.Hold{Wanted: at(tc.seen)}
+			}
+			d.call(0)
+			d.call(1000)
+			for ms := 2000; ms <= 3000; ms += 1000 {
+				d.call(ms, a)
+				expectTime(t, "wanted", d.view.Allocations[0].Holders[0].Hold.Wanted, tc.want)
+			}
+		})
+	}
+}
+
+// What was held before the first answer was prepared at an unknown time, and so was what an earlier
+// process may have seen prepared.
+func TestPreparedBefore(t *testing.T) {
+	var d datesTest
+	d.call(0, held("gpu-0", "p"))
+	d.call(1000, held("gpu-0", "p"))
+	expectTime(t, "held from the beginning", d.view.Allocations[0].Holders[0].Hold.Prepared, 0)
+	d = datesTest{}
+	a := held("gpu-0", "p")
+	d.Resume([]Resumed{{Device: a.Device, Claim: a.Claim, Pod: a.Holders[0].Pod, From: at(-5000)}}, at(0))
+	d.call(1000, a)
+	expectTime(t, "resumed", d.view.Allocations[0].Holders[0].Hold.Prepared, 0)
 }

@@ -2,6 +2,7 @@ package holders
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -21,9 +22,11 @@ type pod struct {
 	// of claims that were made from templates.
 	namesKnown bool
 	replaced   bool      // a pod of its name was created after it
-	missing    bool      // the kubelet's own list of pods, which may be incomplete, lacks it
-	gone       bool      // its end is proven: its cgroup was removed, or the kubelet that listed it lacks it
 	left       time.Time // when it was no longer nominated, if it is Waiting; zero: it is
+	// missing is when the first of the kubelet's own lists of pods was asked for that lack the pod;
+	// they may be incomplete. zero: they do not.
+	missing time.Time
+	gone    bool // its end is proven: its cgroup was removed, or the kubelet that listed it lacks it
 }
 
 // factOf returns what an object says of its pod's life.
@@ -54,9 +57,33 @@ func (p *pod) take(f fact, at time.Time) *pod {
 	return &after
 }
 
+// put sets what is known of a pod. It notes whether that is something else than before.
+func (e *Evidence) put(p *pod) {
+	if before := e.pods[p.UID]; before != p && (before == nil || !reflect.DeepEqual(before, p)) {
+		e.pods[p.UID], e.changed = p, true
+	}
+}
+
+// drop forgets a pod.
+func (e *Evidence) drop(uid string) {
+	if e.pods[uid] != nil {
+		delete(e.pods, uid)
+		e.changed = true
+	}
+}
+
 // ends reports whether the kubelet ends the pod, and none of its containers runs: it holds its
 // devices until the kubelet does not list it.
 func (p *pod) ends() bool { return p.state == Ending && p.Running == 0 }
+
+// isMissing reports that the kubelet's own list of pods lacked the pod, of which nothing else has
+// come since.
+func (p *pod) isMissing() bool { return !p.missing.IsZero() && !p.state.over() }
+
+// finished reports that the pod has Succeeded or Failed, and none of its containers runs: it never
+// runs again, though a kubelet that has restarted lists it as the API server has it, which may be
+// as running.
+func (p *pod) finished() bool { return p.Final && p.Running == 0 && !p.Static }
 
 // recreated reports that a pod of its name which an answer lists that was asked for at a time is
 // another one: the kubelet itself had reported that the pod was deleted, or its end was proven.
@@ -76,7 +103,7 @@ func merge(before *pod, facts podresources.PodFacts, at time.Time) *pod {
 	p := &pod{PodFacts: facts, seen: at, since: at, namesKnown: !facts.Local}
 	if before != nil {
 		now := *before
-		now.PodFacts, now.missing = facts, false
+		now.PodFacts, now.missing = facts, time.Time{}
 		if facts.Nominated {
 			now.left = time.Time{}
 		}
@@ -114,17 +141,20 @@ func (p *pod) learnNames(from *podresources.PodFacts) {
 
 // listPods takes a complete list of the node's pods. A pod that it lacks was deleted, if the API
 // server says so. The kubelet's own list may be incomplete, as after a restart: a pod that it lacks
-// is as its answers of PodResources say, and unknown if they do not have it.
+// is as its answers of PodResources say, and unknown once they prove something and do not have it.
+// One that was over stays known for a while: the API server may have it as a running one long after
+// the kubelet has forgotten it.
 func (e *Evidence) listPods(pods []podresources.PodFacts, asked time.Time) {
 	there, local := make(map[string]bool, len(pods)), false
+	names := make(map[podresources.Pod]bool, len(pods))
 	for i := range pods {
 		local = local || pods[i].Local
 		if there[pods[i].UID] || len(there) == maxPods {
 			continue
 		}
-		there[pods[i].UID] = true
-		if p := e.pods[pods[i].UID]; p != nil && p.state == Deleted && p.since.Before(asked) {
-			e.pods[p.UID] = p.take(relisted, asked)
+		there[pods[i].UID], names[pods[i].Pod] = true, true
+		if p := e.pods[pods[i].UID]; p != nil && p.state == Deleted && p.since.Before(asked) && !p.finished() {
+			e.put(p.take(relisted, asked))
 		}
 		e.setPod(pods[i], asked)
 	}
@@ -132,18 +162,20 @@ func (e *Evidence) listPods(pods []podresources.PodFacts, asked time.Time) {
 		if there[uid] || p.state == Waiting || p.state == Deleted || !p.seen.Before(asked) {
 			continue
 		}
+		l := e.listed[p.Pod]
 		switch {
 		case !local && len(pods) > 0 && !p.Static:
-			e.pods[uid] = p.bury(asked)
-		case p.Static || e.listed[p.Pod] == nil || e.listed[p.Pod].uid != uid:
-			delete(e.pods, uid)
-		default:
+			e.put(p.bury(asked))
+		case p.state.over() && p.Static || !p.state.over() && names[p.Pod] && (l == nil || l.uid != uid):
+			e.drop(uid)
+		case p.missing.IsZero():
 			after := *p
-			after.missing = true
-			e.pods[uid] = &after
+			after.missing = asked
+			e.put(&after)
 		}
 	}
 	e.names = nil
+	e.trimPods(asked)
 }
 
 // setPod takes what a pod has become. Only a list brings back a pod that was deleted.
@@ -159,7 +191,7 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 	if before == nil || after.state == Ending {
 		after = e.replace(after, before == nil, at)
 	}
-	e.pods[facts.UID] = after
+	e.put(after)
 	e.names = nil
 	if before == nil && !facts.Nominated {
 		e.identify(facts.Pod, facts.UID)
@@ -168,14 +200,23 @@ func (e *Evidence) setPod(facts podresources.PodFacts, at time.Time) {
 		after.state == Ended && before != nil && !before.state.over() {
 		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: facts.UID})
 	}
+	if before == nil && !facts.Finished.IsZero() { // it ended before anything was known of it
+		e.changes.add(podresources.Change{
+			At: onClock(facts.Finished, at).Add(time.Second), Gone: true, PodUID: facts.UID,
+			Doubt: podresources.Doubt{Early: time.Second},
+		})
+	}
 }
+
+// onClock returns a time of the wall clock on the monotonic clock, given a present time.
+func onClock(t, now time.Time) time.Time { return now.Add(t.Sub(now)) }
 
 // identify notes that a listed pod of which no object was known is the one of which an object came.
 func (e *Evidence) identify(name podresources.Pod, uid string) {
 	if l := e.listed[name]; l != nil && l.uid == "" {
 		known := *l
 		known.uid = uid
-		e.listed[name] = &known
+		e.listed[name], e.changed = &known, true
 		e.changeUIDs()
 	}
 }
@@ -199,9 +240,9 @@ func (e *Evidence) replace(p *pod, isNew bool, at time.Time) *pod {
 			after := *other
 			after.replaced = true
 			if after.ends() {
-				e.pods[uid] = after.take(replaced, at)
+				e.put(after.take(replaced, at))
 			} else {
-				e.pods[uid] = &after
+				e.put(&after)
 			}
 		}
 	}
@@ -231,16 +272,29 @@ func (e *Evidence) deletePod(uid string, at time.Time) {
 		}
 		p = &pod{PodFacts: podresources.PodFacts{UID: uid}, seen: at}
 	case p.Static:
-		delete(e.pods, uid)
+		e.drop(uid)
 		e.names = nil
 		return
 	}
 	if !p.ends() && !p.state.over() {
 		e.changes.add(podresources.Change{At: at, Gone: true, PodUID: uid})
 	}
-	e.pods[uid] = p.bury(at)
+	e.put(p.bury(at))
 	e.names = nil
 	e.trimPods(at)
+}
+
+// forgotten returns since when neither the kubelet nor the API server has the pod, which is over;
+// zero: one may have it.
+func (p *pod) forgotten() time.Time {
+	switch {
+	case p.state == Deleted:
+		return p.since
+	case p.state.over():
+		return p.missing
+	default:
+		return time.Time{}
+	}
 }
 
 // trimPods forgets pods that were deleted long ago, or that are too many.
@@ -248,17 +302,17 @@ func (e *Evidence) trimPods(now time.Time) {
 	var gone []*pod
 	for uid, p := range e.pods {
 		switch {
-		case p.state != Deleted:
-		case now.Sub(p.since) > keepDeleted:
-			delete(e.pods, uid)
+		case p.forgotten().IsZero():
+		case now.Sub(p.forgotten()) > keepDeleted:
+			e.drop(uid)
 		default:
 			gone = append(gone, p)
 		}
 	}
 	if surplus := len(gone) - maxPods; surplus > 0 {
-		slices.SortFunc(gone, func(a, b *pod) int { return a.since.Compare(b.since) })
+		slices.SortFunc(gone, func(a, b *pod) int { return a.forgotten().Compare(b.forgotten()) })
 		for _, p := range gone[:surplus] {
-			delete(e.pods, p.UID)
+			e.drop(p.UID)
 		}
 	}
 }
@@ -282,7 +336,7 @@ func (e *Evidence) leaveNominated(uid string, at time.Time) {
 	if p := e.pods[uid]; p != nil && p.state == Waiting && p.left.IsZero() {
 		after := *p
 		after.left = at
-		e.pods[uid] = &after
+		e.put(&after)
 	}
 }
 
@@ -308,6 +362,9 @@ func (e *Evidence) uidOf(name podresources.Pod) string {
 func newest(pods map[string]*pod) map[podresources.Pod]string {
 	out := make(map[podresources.Pod]string, len(pods))
 	for uid, p := range pods {
+		if p.state != Deleted && !p.forgotten().IsZero() {
+			continue
+		}
 		if other, twice := out[p.Pod]; !twice || newerPod(p, pods[other]) {
 			out[p.Pod] = uid
 		}
@@ -318,8 +375,12 @@ func newest(pods map[string]*pod) map[podresources.Pod]string {
 // newerPod reports whether a was created after b, both being pods of one name. One that was
 // replaced is older than one that was not, and then one that was deleted than one that was not: the
 // API server's clock, which creation times are of, may have been set back. Pods that were created
-// in the same second, or that have no creation time, are ordered by which was seen first.
+// in the same second, or that have no creation time, are ordered by which was seen first. What the
+// kubelet lists is not one that waits to be bound while another one lives.
 func newerPod(a, b *pod) bool {
+	if waits := a.state == Waiting; waits != (b.state == Waiting) && !a.state.over() && !b.state.over() {
+		return !waits
+	}
 	if a.replaced != b.replaced {
 		return b.replaced
 	}
@@ -333,7 +394,7 @@ func newerPod(a, b *pod) bool {
 func (e *Evidence) dropNominated(now time.Time) {
 	for uid, p := range e.pods {
 		if p.state == Waiting && !p.left.IsZero() && now.Sub(p.left) >= keepNominated {
-			delete(e.pods, uid)
+			e.drop(uid)
 			e.names = nil
 		}
 	}

@@ -10,10 +10,11 @@ import (
 
 // list takes one allocation of the kubelet's answer.
 func (r *resolver) list(
-	a podresources.Allocation, health map[driver.ID]driver.HealthStatus, classic map[podresources.Claim]int,
+	a podresources.Allocation, health map[driver.ID]podresources.DeviceHealth, classic map[podresources.Claim]int,
 ) {
 	claim := r.claims[a.Claim]
-	a.Health = health[a.Device]
+	of := health[a.Device]
+	a.Health, a.HealthReason = of.Health, of.Message
 	claim.CompleteClassic(&a, classic[a.Claim] == 1)
 	shares := unlistedShares(&claim, &a)
 	if len(shares) == 0 {
@@ -43,15 +44,29 @@ func (r *resolver) list(
 	}
 	a.Holders = holders
 	if len(shares) == 0 {
-		r.add(a)
+		r.addListed(a, &claim)
 		return
 	}
 	for _, share := range shares {
 		b := a
 		b.ShareID, b.Holders = share, slices.Clone(holders)
 		claim.Complete(&b)
-		r.add(b)
+		r.addListed(b, &claim)
 	}
+}
+
+// addListed adds a row that the kubelet lists. A claim that is reserved, but for none of its
+// holders, was read before it was reserved for them, or is another one that had the name: its UID
+// is left out until more is known.
+func (r *resolver) addListed(a podresources.Allocation, claim *podresources.ClaimFacts) {
+	reserved := func(h podresources.Holder) bool {
+		_, reserved := claim.Reserved[h.UID]
+		return reserved || h.UID == ""
+	}
+	if len(claim.Reserved) > 0 && !claim.ReservedOther && !slices.ContainsFunc(a.Holders, reserved) {
+		a.ClaimUID = ""
+	}
+	r.add(a)
 }
 
 // describe returns the holder with what is known of its pod.
@@ -115,7 +130,7 @@ func (r *resolver) hold(holders map[rowHolder]bool, i int, u use, reason podreso
 	}
 	a.Holders = append(a.Holders, podresources.Holder{
 		Pod: u.pod.Pod, UID: u.pod.UID, ClaimName: u.name, Meta: u.pod.Meta,
-		Hold: &podresources.Hold{From: u.pod.seen, Reason: reason, Since: u.pod.since},
+		Hold: &podresources.Hold{From: u.pod.seen, Wanted: u.pod.seen, Reason: reason, Since: u.pod.since},
 	})
 }
 
@@ -137,17 +152,19 @@ func reservedReason(p *pod, claim *podresources.ClaimFacts) podresources.Reason 
 
 // listedHold returns why a pod, nil if no object of it is known, holds what the kubelet lists.
 func (r *resolver) listedHold(p *pod, name podresources.Pod) *podresources.Hold {
-	l := r.listed[name]
+	l, h := r.listed[name], &podresources.Hold{Reason: podresources.ReasonListed}
+	if p != nil {
+		h.Wanted = p.seen
+	}
 	switch {
 	case l != nil && !l.lacked.IsZero():
-		return &podresources.Hold{Reason: l.kept, Since: l.lacked}
+		h.Reason, h.Since = l.kept, l.lacked
 	case !r.failing.IsZero() && r.now.Sub(r.failing) >= unansweredAfter:
-		return &podresources.Hold{Reason: podresources.ReasonNoAnswer, Since: r.failing}
+		h.Reason, h.Since = podresources.ReasonNoAnswer, r.failing
 	case p != nil && p.state == Ending:
-		return &podresources.Hold{Reason: podresources.ReasonEnding, Since: p.since}
-	default:
-		return &podresources.Hold{Reason: podresources.ReasonListed}
+		h.Reason, h.Since = podresources.ReasonEnding, p.since
 	}
+	return h
 }
 
 // add adds a row.

@@ -12,6 +12,9 @@ const (
 	// maxPreparation is the longest time from a sign that a pod will hold a device to the kubelet's
 	// first answer that names it: CDI specs are written before the kubelet knows of them.
 	maxPreparation = 2 * time.Second
+	// signDoubt is how late a change may be noticed that is seen at once: by as much the time of a
+	// sign is off.
+	signDoubt = 50 * time.Millisecond
 	// maxPending is how long an allocation of which it is not known yet what it is, such as one with
 	// admin access, is withheld: as long as readings wait for an answer of the kubelet.
 	maxPending = 2 * time.Second

@@ -126,6 +126,17 @@ func (k *Kubelet) Set(answer *v1.ListPodResourcesResponse) error {
 	return nil
 }
 
+// Answer returns the full answer, without a service.
+func (k *Kubelet) Answer() (*v1.ListPodResourcesResponse, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	answer := &v1.ListPodResourcesResponse{}
+	if err := proto.Unmarshal(k.answer, answer); err != nil {
+		return nil, fmt.Errorf("decode answer: %w", err)
+	}
+	return answer, nil
+}
+
 // SetPods sets the pods of the full answer. The pods are copied.
 func (k *Kubelet) SetPods(pods ...*v1.PodResources) error {
 	return k.Set(&v1.ListPodResourcesResponse{PodResources: pods})

@@ -48,6 +48,7 @@ type Event struct {
 	Message string
 	At      time.Time // when it happened last
 	Times   int       // how often it happened since the event was given before
+	Normal  bool      // it is no warning
 }
 
 // Result is what became of an event: one of these, or the reason why it is lost.

@@ -39,12 +39,16 @@ func (w *Writer) object(e *entry) *corev1.Event {
 	if e.Kind == ResourceClaim {
 		version = "resource.k8s.io/v1"
 	}
+	kind := corev1.EventTypeWarning
+	if e.Normal {
+		kind = corev1.EventTypeNormal
+	}
 	out := &corev1.Event{
 		ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace},
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: version, Kind: e.Kind, Namespace: e.Namespace, Name: e.Name, UID: types.UID(e.UID),
 		},
-		Type: corev1.EventTypeWarning, Reason: e.Reason, Message: shorten(e.Message, maxMessage-len(combined)),
+		Type: kind, Reason: e.Reason, Message: shorten(e.Message, maxMessage-len(combined)),
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
 		Source: corev1.EventSource{Component: component, Host: w.config.Node},
 	}

@@ -22,6 +22,8 @@ type request struct {
 	from                      string
 	node                      *string // required value of spec.nodeName
 	nominated                 *string // that of status.nominatedNodeName
+	driver                    *string // that of spec.driver
+	service                   string  // required value of the label of EndpointSlices
 	timeout                   time.Duration
 	unsupported               bool // the field selector
 	limit, skip               int  // of a list: the most objects of a page (0: all), and those of the pages before
@@ -46,6 +48,8 @@ func (s *Server) parse(r *http.Request) (request, bool) {
 			out.node = &node
 		} else if node, ok := strings.CutPrefix(selector, "status.nominatedNodeName="); ok {
 			out.nominated = &node
+		} else if driver, ok := strings.CutPrefix(selector, "spec.driver="); ok {
+			out.driver = &driver
 		} else if selector != "" {
 			out.unsupported = true
 		}
@@ -62,6 +66,9 @@ func (s *Server) parse(r *http.Request) (request, bool) {
 		out.namespace, out.resource = path[3], path[4]
 	case len(path) == 6 && path[0] == "api" && path[2] == "namespaces":
 		out.namespace, out.resource, out.name = path[3], path[4], path[5]
+	case len(path) == 6 && path[1] == "discovery.k8s.io":
+		out.namespace, out.resource = path[4], path[5]
+		out.service = strings.TrimPrefix(q.Get("labelSelector"), "kubernetes.io/service-name=")
 	case len(path) >= 4 && slices.Contains(s.versions, path[2]):
 		if path[3] == "namespaces" && len(path) == 7 {
 			out.namespace, out.resource, out.name = path[4], path[5], path[6]
@@ -89,6 +96,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case fault != None:
 		s.fail(r.Context(), counted, fault)
+	case r.Method == http.MethodPost:
+		s.review(counted, r)
 	case in.unsupported:
 		writeStatus(counted, http.StatusBadRequest, "BadRequest", "")
 	case !ok:
@@ -163,7 +172,8 @@ func (s *Server) get(w http.ResponseWriter, in request) {
 
 func (in *request) selects(o *object) bool {
 	return (in.node == nil || *in.node == o.node) && (in.nominated == nil || *in.nominated == o.nominated) &&
-		(in.namespace == "" || in.namespace == o.namespace)
+		(in.namespace == "" || in.namespace == o.namespace) && (in.driver == nil || *in.driver == o.driver) &&
+		(in.service == "" || in.service == o.service)
 }
 
 func (s *Server) list(w http.ResponseWriter, in request) {

@@ -20,6 +20,7 @@ const (
 	Nodes  = "nodes"
 
 	TaintRules = "devicetaintrules"
+	Endpoints  = "endpointslices"
 )
 
 // Server is a fake API server. It is safe for concurrent use.
@@ -38,6 +39,7 @@ type Server struct {
 	changed  chan struct{} // closed at each change
 	fault    func(resource string, watch bool) Fault
 	usage    Usage
+	users    map[string]May
 }
 
 type object struct {
@@ -45,6 +47,8 @@ type object struct {
 	raw             json.RawMessage // with its resource version
 	node            string          // spec.nodeName
 	nominated       string          // status.nominatedNodeName
+	driver          string          // spec.driver
+	service         string          // the label of EndpointSlices
 	version         int
 }
 
@@ -207,7 +211,13 @@ func (s *Server) Put(resource string, raw []byte) {
 	}
 	status, _ := content["status"].(map[string]any)
 	nominated, _ := status["nominatedNodeName"].(string)
-	o := &object{namespace: namespace, name: name, raw: raw, node: node, nominated: nominated, version: s.version}
+	driver, _ := spec["driver"].(string)
+	labels, _ := metadata["labels"].(map[string]any)
+	service, _ := labels["kubernetes.io/service-name"].(string)
+	o := &object{
+		namespace: namespace, name: name, raw: raw, node: node, nominated: nominated, driver: driver, service: service,
+		version: s.version,
+	}
 	before := s.objects[resource][namespace+"/"+name]
 	s.objects[resource][namespace+"/"+name] = o
 	s.happen(event{resource: resource, object: o, before: before})

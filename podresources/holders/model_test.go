@@ -1,0 +1,350 @@
+package holders_test
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/podresources"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
+)
+
+const (
+	// exporter is the pod that each node of the API server runs at least.
+	exporter = "exporter"
+	// graceOfModel is --kubelet.empty-grace.
+	graceOfModel = 6 * time.Second
+
+	// The parts of the bounds in README.md, and how long it takes until a view shows it: an exporter
+	// waits 250 ms for the kubelet and 150 ms for the API server, and 50 ms between two ticks.
+	tickOfModel = time.Second
+	answerBound = tickOfModel + 2*answerDelay*time.Millisecond // T+2L
+	eventBound  = eventDelay * time.Millisecond                // E
+	viewBound   = 500*time.Millisecond + signDelay*time.Millisecond
+)
+
+// TestModel lets nodes live, of which an exporter knows what its sources say, late, twice, in
+// another order, or not at all. It compares who holds what with the truth.
+func TestModel(t *testing.T) {
+	visits, runs := map[[2]int]int{}, 0
+	rapid.Check(t, func(t *rapid.T) {
+		runs++
+		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "delays"), 0))
+		w := &truth{sim: &sim{t: t, rng: rng}, claims: map[string]*simClaim{}, server: true, kubelet: true, settled: never}
+		by := way{
+			pods: rapid.Bool().Draw(t, "pods API"), cgroups: rapid.Bool().Draw(t, "cgroups"),
+			logs: rapid.Bool().Draw(t, "logs"),
+		}
+		switch rapid.SampledFrom([]string{"off", "API", "file"}).Draw(t, "way") {
+		case "API":
+			by.server = true
+		case "file":
+			by.file = true
+		}
+		o := newObserver(w, by, visits)
+		o.note("%v", by)
+		w.live(life{name: exporter, lasts: never})
+		for range rapid.SampledFrom([]int{1, 2, 3, 4, 5}).Draw(t, "pods") {
+			l := w.drawLife()
+			w.after(w.ms(0, 15000), func() { w.live(l) })
+		}
+		trouble := func(what string, do func(d time.Duration)) {
+			for range rapid.SampledFrom([]int{0, 0, 1, 2}).Draw(t, what) {
+				w.after(w.ms(1000, 30000), func() { do(w.ms(100, 8000)) })
+			}
+		}
+		trouble("kubelet", o.stopKubelet)
+		trouble("server", o.stopServer)
+		trouble("stream", func(time.Duration) { o.restored = never; o.kubepod.breakOff() })
+		o.begin()
+		w.pass(50 * time.Second)
+	})
+	if runs < 100 || t.Failed() {
+		return
+	}
+	byRow := make([]int, holders.NumFacts)
+	for cell, n := range visits {
+		byRow[cell[0]] += n
+	}
+	for row, n := range byRow {
+		t.Log(holders.FactNames()[row], n)
+		if n == 0 {
+			t.Errorf("no pod came by %s to another state", holders.FactNames()[row])
+		}
+	}
+}
+
+// regular makes the exporter tick each second.
+func (o *observer) regular() {
+	o.after(tickOfModel, o.regular)
+	o.ticks()
+}
+
+// hint makes it tick soon.
+func (o *observer) hint() {
+	if !o.hinted {
+		o.hinted = true
+		o.after(max(0, o.tick+50*time.Millisecond-o.now), o.ticks)
+	}
+}
+
+// ticks asks the kubelet, unless it is being asked, and makes a view 250 ms later at most.
+func (o *observer) ticks() {
+	o.tick, o.hinted = o.now, false
+	if o.asking {
+		o.describe()
+		return
+	}
+	o.asking = true
+	o.after(250*time.Millisecond, func() {
+		if o.asking {
+			o.describe()
+		}
+	})
+	var observed podresources.Observation
+	o.take(func() { observed, _ = o.asker.Observe(o.t.Context()) })
+	if o.way.server && observed.Asked {
+		o.want()
+		o.pass(o.ms(0, 150))
+	}
+	o.asking = false
+	if !observed.Retry.IsZero() {
+		o.after(max(50*time.Millisecond, observed.Retry.Sub(o.time())), o.hint)
+	}
+	o.describe()
+}
+
+// describe makes a view, and checks it.
+func (o *observer) describe() {
+	if o.way.file {
+		o.book.ClaimsListed(o.file, moment(o.fileAt))
+	}
+	held, signs := o.book.Holds(o.time(), o.view.At)
+	before := o.view
+	o.view = o.dates.Date(held.Allocations, signs, o.time())
+	if o.view.At.Before(before.At) {
+		o.fail("it is known until %v, and was until %v", o.view.At, before.At)
+	}
+	o.noteRestored()
+	for i := range o.view.Allocations {
+		a := &o.view.Allocations[i]
+		for j := range a.Holders {
+			o.checkHolder(a.Device.Device, &a.Holders[j])
+		}
+	}
+	for _, p := range o.pods {
+		o.checkPod(p)
+	}
+	o.checkEnds()
+	o.checkPure(&held)
+}
+
+func (o *observer) fail(format string, args ...any) {
+	o.note(format, args...)
+	o.t.Fatal("\n" + strings.Join(o.trace, "\n"))
+}
+
+// noteRestored notes since when all that the exporter uses works: the kubelet has listed pods of
+// the API server for 2 s, and the watches have begun.
+func (o *observer) noteRestored() {
+	works := o.kubelet && (!o.way.pods || o.kubepod.listed) && (!o.way.server || o.server && o.waiting.listed) &&
+		(!o.way.server || o.way.pods || o.feed.listed) && (o.restarts == 0 || o.settled != never)
+	switch {
+	case !works:
+		o.restored = never
+	case o.restored == never:
+		o.restored = o.now
+	}
+}
+
+// checkHolder checks that who is shown holds the device, or did a moment ago.
+func (o *observer) checkHolder(device string, h *podresources.Holder) {
+	if o.deleted[h.UID] {
+		o.fail("%s of %s holds %s (%v), and was deleted", h.UID, h.Name, device, h.Hold.Reason)
+	}
+	for _, p := range o.pods {
+		if p.pod() != h.Pod || p.device != device {
+			continue
+		}
+		late := time.Duration(0)
+		if h.UID != p.uid && o.renamed(h.Pod) {
+			late = answerBound // what is of the pod before is taken to be of the next one until the next answer
+		}
+		if (h.UID == "" || h.UID == p.uid || late > 0) && o.now <= o.endBound(p)+late {
+			return
+		}
+	}
+	for _, p := range o.pods {
+		if p.pod() == h.Pod {
+			o.note("%s held %s until %v", p.uid, p.device, o.endBound(p))
+		}
+	}
+	o.fail("%s of %s does not hold %s any more (%v)", h.UID, h.Name, device, h.Hold.Reason)
+}
+
+// renamed reports whether a name was used again so short a time ago that it may not be known which
+// pod has it.
+func (o *observer) renamed(name podresources.Pod) bool {
+	last := time.Duration(0)
+	for _, p := range o.pods {
+		if p.pod() == name {
+			last = max(last, p.created)
+		}
+		if p.pod() == name && p.bound != never {
+			last = max(last, p.bound)
+		}
+	}
+	return o.now <= o.undisturbed(last)+fileAge*time.Millisecond+eventBound+answerBound+viewBound
+}
+
+// endBound returns until when a pod may be shown.
+func (o *observer) endBound(p *simPod) time.Duration {
+	end, bound := p.dropped, answerBound+viewBound
+	if o.way.pods {
+		bound += eventBound
+	}
+	if p.waited {
+		bound += 5 * time.Second
+	}
+	restarted := o.restarts > 0 && (o.returned == never || o.returned+graceOfModel+2*bound > min(p.gone, end))
+	if p.forced && p.gone != never && !p.lied && (o.way.server && !o.way.pods || o.way.pods && !restarted) {
+		if d := o.undisturbed(p.gone); d > p.gone {
+			return d + eventBound + bound
+		}
+		return p.gone + eventBound + viewBound
+	}
+	if p.forced && o.way.cgroups && p.runs != never {
+		end = max(end, p.exits) // its processes run on
+	}
+	if end == never || p.lied {
+		return never
+	}
+	if !o.wasListed(p) { // it is known by its object alone
+		return o.undisturbed(max(end, p.ended)) + eventBound + bound
+	}
+	if o.nameReused(p) { // PodResources has no UIDs
+		end = o.undisturbed(end)
+	}
+	if restarted {
+		end = max(end, min(o.settled+2*time.Second+answerDelay*time.Millisecond, o.returned+graceOfModel))
+		bound += answerBound
+	}
+	return end + bound
+}
+
+// nameWasUsed reports whether another pod had the pod's name before it.
+func (o *observer) nameWasUsed(p *simPod) bool {
+	return slices.ContainsFunc(o.pods, func(q *simPod) bool { return q.name == p.name && q.created < p.created })
+}
+
+// nameReused reports whether another pod has the pod's name after it.
+func (o *observer) nameReused(p *simPod) bool {
+	return slices.ContainsFunc(o.pods, func(q *simPod) bool { return q.name == p.name && q.created > p.created })
+}
+
+// undisturbed returns a time or, if something did not work then, that since when all works.
+func (o *observer) undisturbed(d time.Duration) time.Duration {
+	if o.restored > d-eventBound {
+		return max(d, o.restored)
+	}
+	return d
+}
+
+// wasListed reports whether the kubelet ever listed the pod's device.
+func (o *observer) wasListed(p *simPod) bool { return p.given != never && (p.named || p.static) }
+
+// checkPod checks that a pod that holds a device is shown.
+func (o *observer) checkPod(p *simPod) {
+	// Without news of pods the processes of one that was deleted by force keep it.
+	runsOn := p.forced && o.way.cgroups && o.way.logs && o.signs[p.uid] && !o.way.pods && !o.way.server && !o.nameReused(p)
+	if p.device == "" || p.deleting || p.local.final || o.now >= p.exits || p.static && p.runs == never ||
+		(p.gone != never || o.now >= p.dropped) && !runsOn {
+		return
+	}
+	claims := o.way.server || o.way.file && o.way.pods
+	due := never
+	if o.wasListed(p) && p.listed != never {
+		due = max(p.listed, o.undisturbed(p.listed)) + answerBound + viewBound
+		if o.way.pods {
+			due += 10 * time.Second
+		}
+	}
+	if claims && p.claim != nil && p.bound != never {
+		b := 2*time.Second + eventBound + viewBound
+		if o.way.server {
+			b = 12*time.Second + eventBound + 2*readDelay*time.Millisecond + viewBound
+		}
+		due = min(due, o.undisturbed(p.bound)+b)
+	}
+	must := o.now >= due || p.shown && o.stays(p)
+	shown := o.shows(p)
+	if must && shown == nil {
+		o.fail("%s of %s is overlooked: %s; due %v, shown before %v", p.uid, p.name, p.device, due, p.shown)
+	}
+	// What the kubelet was seen to list stays; what another pod's row shows may not.
+	listed := shown != nil && shown.Hold.Reason != podresources.ReasonReserved
+	p.shown = must || listed && o.wasListed(p) && p.listed != never && !o.nameWasUsed(p) && o.stays(p)
+}
+
+// stays reports whether a pod that was shown must be shown, though the kubelet may not list it.
+func (o *observer) stays(p *simPod) bool {
+	if o.restarts == 0 || !o.kubelet {
+		return true
+	}
+	grace := o.returned + graceOfModel - answerDelay*time.Millisecond // since it was asked
+	if known := p.listed + answerBound; p.listed != never && (known < grace || known+viewBound <= o.now) {
+		return true
+	}
+	_, seen := o.seen[p.uid]
+	protected := o.way.cgroups && p.runs != never && (seen || o.way.logs) && o.signs[p.uid]
+	return protected || o.now < grace
+}
+
+// shows returns the holder that the view has for a pod and its device, nil if it has none.
+func (o *observer) shows(p *simPod) *podresources.Holder {
+	for i := range o.view.Allocations {
+		a := &o.view.Allocations[i]
+		for j := range a.Holders {
+			h := &a.Holders[j]
+			if a.Device.Device == p.device && h.Pod == p.pod() &&
+				(h.UID == p.uid || h.UID == "" && !o.way.pods && !o.way.server) {
+				return h
+			}
+		}
+	}
+	return nil
+}
+
+// checkEnds checks that the intervals of a hold follow each other.
+func (o *observer) checkEnds() {
+	for i := range o.view.Ended {
+		a := &o.view.Ended[i]
+		h := &a.Holders[0]
+		if h.Hold.To.Before(h.Hold.From) || h.Hold.To.After(o.time()) {
+			o.fail("%s held %v from %v to %v", h.UID, a.Device, h.Hold.From, h.Hold.To)
+		}
+		for j := range o.view.Allocations {
+			b := &o.view.Allocations[j]
+			for k := range b.Holders {
+				now := &b.Holders[k]
+				same := a.Device == b.Device && a.Claim == b.Claim && h.UID != "" && h.UID == now.UID
+				if same && now.Hold.From.Before(h.Hold.To) {
+					o.fail("%s has held %v until %v, and holds it since %v", h.UID, a.Device, h.Hold.To, now.Hold.From)
+				}
+			}
+		}
+	}
+}
+
+// checkPure checks that the same evidence gives the same result, whatever the order of its maps.
+func (o *observer) checkPure(held *holders.Holdings) {
+	again := holders.Holds(o.book.Clone().Evidence(), o.time())
+	if !reflect.DeepEqual(held.Allocations, again.Allocations) {
+		o.fail("the same evidence gives\n%+v\nand\n%+v", held.Allocations, again.Allocations)
+	}
+}

@@ -1,0 +1,97 @@
+package podresources
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// pieces reads a message of protobuf that is in memory in several pieces.
+type pieces struct {
+	first   []byte
+	rest    [][]byte
+	scratch []byte // of the last value that was in more than one
+}
+
+// more reports whether there is more.
+func (p *pieces) more() bool {
+	for len(p.first) == 0 && len(p.rest) > 0 {
+		p.first, p.rest = p.rest[0], p.rest[1:]
+	}
+	return len(p.first) > 0
+}
+
+// take returns the next bytes, which are valid until the next call.
+func (p *pieces) take(n int) ([]byte, error) {
+	if len(p.first) >= n {
+		out := p.first[:n]
+		p.first = p.first[n:]
+		return out, nil
+	}
+	p.scratch = p.scratch[:0]
+	for len(p.scratch) < n && p.more() {
+		part := p.first[:min(len(p.first), n-len(p.scratch))]
+		p.scratch, p.first = append(p.scratch, part...), p.first[len(part):]
+	}
+	if len(p.scratch) < n {
+		return nil, decodeError(io.ErrUnexpectedEOF)
+	}
+	return p.scratch, nil
+}
+
+// pass passes over the next bytes.
+func (p *pieces) pass(n uint64) error {
+	for n > 0 {
+		if !p.more() {
+			return decodeError(io.ErrUnexpectedEOF)
+		}
+		part := min(n, uint64(len(p.first)))
+		p.first = p.first[part:]
+		n -= part
+	}
+	return nil
+}
+
+// varint reads a number.
+func (p *pieces) varint() (uint64, error) {
+	var v uint64
+	for shift := 0; shift < 64; shift += 7 {
+		b, err := p.take(1)
+		if err != nil {
+			return 0, err
+		}
+		v |= uint64(b[0]&0x7f) << shift
+		if b[0] < 0x80 {
+			return v, nil
+		}
+	}
+	return 0, decodeError(errors.New("a number has more than 64 bits"))
+}
+
+// skip passes over the value of a field.
+func (p *pieces) skip(number protowire.Number, kind protowire.Type) error {
+	if !number.IsValid() {
+		return decodeError(errors.New("a field has no valid number"))
+	}
+	switch kind {
+	case protowire.VarintType:
+		_, err := p.varint()
+		return err
+	case protowire.Fixed32Type:
+		return p.pass(4)
+	case protowire.Fixed64Type:
+		return p.pass(8)
+	case protowire.BytesType:
+		size, err := p.varint()
+		if err != nil {
+			return err
+		}
+		return p.pass(size)
+	case protowire.StartGroupType, protowire.EndGroupType:
+	}
+	return decodeError(fmt.Errorf("a field is of type %d", kind)) // groups are not in proto3
+}
+
+func decodeError(err error) error { return fmt.Errorf("decode answer: %w", err) }
