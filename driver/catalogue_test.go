@@ -107,7 +107,7 @@ func TestConfigurable(t *testing.T) {
 		needs_attention lifetime_errors power_limit performance_state throttle_active link_width link_width_max
 		link_generation link_generation_max fabric_state memory_reserved temperature_margin fan_speed rdma_events
 		rdma_packets rdma_operations storage_used link_up host_memory_used host_memory_capacity requests_in_flight
-		fan_rotation voltage`)
+		fan_rotation voltage clock_max`)
 	var got []string
 	for q := range driver.NumQuantities + 1 {
 		if spec := q.Spec(); !spec.Internal && spec.Name != "" {

@@ -38,6 +38,13 @@ func conditionSpec(q Quantity) Spec {
 			Help: "Limits of the device's power: the one that is enforced now, the one that it starts with, the lowest and " +
 				"highest that can be set, and the critical one, of peaks.",
 			Labels: []Label{{Name: "limit", Values: []string{"enforced", "default", "min", "max", "critical"}}},
+			Limits: "energy", LimitLabels: []string{"enforced", "default"},
+		}
+	case ClockMax:
+		return Spec{
+			Name:   "clock_max",
+			Metric: "clock_max_hertz", Unit: "hertz", NonNegative: true, Fact: true,
+			Help: "Highest frequency at which one clock domain of the device can run.", Labels: []Label{{Name: "domain"}},
 		}
 	case PerformanceState:
 		return Spec{

@@ -220,10 +220,13 @@ type Sample struct {
 	// Pool is the pool of Device, for sources that are told all three parts of its ID; empty: any.
 	Pool string
 
-	Hardware  Hardware
-	Readings  []Reading
-	Processes []Process
-	Events    []Event // each in one sample; one that is there again is the same
+	Hardware Hardware
+	Readings []Reading
+	// HealthReason is why the health among Readings is what it is, in the driver's words; "": unknown,
+	// or healthy.
+	HealthReason string
+	Processes    []Process
+	Events       []Event // each in one sample; one that is there again is the same
 
 	// Witness says that the source does not read the hardware, but is told of what happens to it,
 	// each time when and to which process. What it counts comes before the counts of the sources that
@@ -238,7 +241,7 @@ type Sample struct {
 // Reading is one measured value. What was not read has no Reading: there is no zero in its place.
 type Reading struct {
 	Quantity  Quantity
-	Estimated bool    // the source did not count or measure it, but estimates it: what tells of sources says so
+	Estimated bool    // the source did not count or measure it, but estimates it: check and the page say so
 	Labels    Labels  // the values of the quantity's labels, in their order
 	Value     float64 // in the quantity's unit
 
@@ -303,6 +306,17 @@ type Describer interface {
 	// Describe returns a line for a person about each input, in a constant order. It is safe for
 	// concurrent use with Sample.
 	Describe() []string
+}
+
+// Resumer is implemented by a [Source] that follows a log, so that what is written to the log while
+// no process reads it is counted by the next one.
+type Resumer interface {
+	// Position returns how far the log has been read; nil: nowhere. It is safe for concurrent use with
+	// Sample.
+	Position() []byte
+	// Resume makes the source go on from the position that another process of the same boot had at a
+	// time. It is called before Sample and Watch.
+	Resume(position []byte, at time.Time)
 }
 
 // NormalizePCI returns a PCI address as the kernel writes it (domain:bus:device.function in lower

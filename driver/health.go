@@ -1,6 +1,11 @@
 package driver
 
-import "time"
+import (
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
 
 // HealthStatus is a status of [Health] (KEP-4680). A greater value is worse.
 type HealthStatus uint8
@@ -21,4 +26,22 @@ func (h HealthStatus) String() string {
 // Reading returns the status as a reading of [Health].
 func (h HealthStatus) Reading(at time.Time) Reading {
 	return Reading{Quantity: Health, Labels: Labels{h.String()}, Value: 1, At: at}
+}
+
+// MaxMessage bounds what [OneLine] returns, in bytes.
+const MaxMessage = 256
+
+// OneLine returns a message of a driver as one line of at most [MaxMessage] bytes.
+func OneLine(message string) string {
+	message = strings.Join(strings.FieldsFunc(message, func(r rune) bool {
+		return unicode.IsControl(r) || unicode.IsSpace(r) || r == utf8.RuneError
+	}), " ")
+	if len(message) <= MaxMessage {
+		return message
+	}
+	end := MaxMessage - len("…")
+	for !utf8.RuneStart(message[end]) {
+		end--
+	}
+	return message[:end] + "…"
 }

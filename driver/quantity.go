@@ -52,6 +52,7 @@ const (
 	RDMAPackets
 	RDMAOperations
 	StorageUsed
+	ClockMax
 	NumQuantities // the number of quantities, not one of them
 )
 
@@ -163,14 +164,21 @@ type Spec struct {
 	// Integral is the name of the counter that is filled by the integral of this gauge over time
 	// where no source reads the counter; "" if there is none.
 	Integral string
-	// Peak is the quantity that has the highest value of this gauge so far: of the device, and of the
-	// part of each holder since it began; "" if there is none.
+	// Limits is the name of the counter of which this gauge, where its first label is one of
+	// LimitLabels, says the highest possible rate per second; "" if it says none.
+	Limits      string
+	LimitLabels []string
+	// Peak is the quantity that has the highest value of this gauge so far: of the device, and of
+	// the part of each holder since it began; "" if there is none.
 	Peak string
-	// Distributed says that the ledger keeps how the part of each claim of this additive gauge, which
-	// has no labels, was distributed over time.
+	// Distributed says that the ledger keeps how the part of each claim of this additive gauge,
+	// which has no labels, was distributed over time.
 	Distributed bool
-	// Divided says that a partition which does not measure this additive quantity itself has a part of
-	// its parent's, by its activity and its share of the parent (join.DivideParent).
+	// SoleLabels are values of the first label of this intensive gauge: those that a claim has too
+	// which has the device to itself.
+	SoleLabels []string
+	// Divided says that a partition which does not measure this additive quantity itself has a part
+	// of its parent's, by its activity and its share of the parent (join.DivideParent).
 	Divided bool
 
 	// Activity says whether values show that the device is active, and ActiveLabels which ones:
@@ -186,8 +194,8 @@ type Spec struct {
 
 	// Rank is that of the device's family.
 	Rank Rank
-	// Fact says that the values are settings or conditions of the hardware, which every source reads
-	// from the same place: dra_device_quantity_source_info does not have the quantity.
+	// Fact says that the values are settings or conditions of the hardware, which every source
+	// reads from the same place: dra_device_quantity_source_info does not have the quantity.
 	Fact bool
 	// Internal quantities are reported by drivers and ResourceSlices. A scrape configuration can't
 	// name them.
@@ -274,6 +282,7 @@ func describe(q Quantity) Spec { //nolint:funlen // a table
 				"sm", "tensor", "dram", "copy", "encoder", "decoder", "jpeg", "ofa", "render", "video", "compute",
 				"fp64", "fp32", "fp16", "int", "video_enhance", "npu",
 			}}},
+			SoleLabels: []string{"sm", "tensor", "dram", "fp64", "fp32", "fp16", "int", "compute", "npu"},
 		}
 	case Occupancy:
 		return Spec{

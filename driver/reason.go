@@ -43,6 +43,7 @@ const (
 	ReasonUnread           Reason = "unread"            // hardware on the PCI bus that is not read
 	ReasonDiskFull         Reason = "disk_full"         // no space is left
 	ReasonReadOnly         Reason = "read_only"         // the file system can't be written
+	ReasonLocked           Reason = "locked"            // another process has it
 	ReasonOther            Reason = "other"             // none of the above
 )
 
@@ -108,6 +109,8 @@ const (
 	ReasonUnsupportedSelector  Reason = "unsupported_selector"   // a DeviceTaintRule with device class or CEL (v1alpha3)
 	ReasonTooManyTaints        Reason = "too_many_taints"        // taints of one device beyond the bound
 	ReasonTooManyTaintRules    Reason = "too_many_taint_rules"   // DeviceTaintRules beyond the bound
+	ReasonNewerFormat          Reason = "newer_format"           // a newer version of the program wrote it
+	ReasonOtherNode            Reason = "other_node"             // another node wrote it
 	ReasonConflictingCDI       Reason = "conflicting_cdi_device" // defined twice in one folder, which runtimes refuse too
 )
 
@@ -118,7 +121,7 @@ func Reasons() []Reason {
 		ReasonUnimplemented, ReasonAbsent, ReasonUnauthorized, ReasonForbidden, ReasonRateLimited, ReasonRedirected,
 		ReasonServerError, ReasonTooLarge, ReasonExpired, ReasonEmptyDisbelieved, ReasonNoData,
 		ReasonGPULost, ReasonDriverNotLoaded, ReasonDriverMismatch, ReasonHostEngine, ReasonNoLibrary, ReasonUnread,
-		ReasonDiskFull, ReasonReadOnly, ReasonOther,
+		ReasonDiskFull, ReasonReadOnly, ReasonLocked, ReasonOther,
 		ReasonMalformed, ReasonDuplicate, ReasonTooMany, ReasonTooManyIDs, ReasonTooLong, ReasonInvalidUTF8,
 		ReasonLabel, ReasonType, ReasonNotFinite, ReasonNegative, ReasonOutOfRange, ReasonNoTime,
 		ReasonOverwritten, ReasonStale, ReasonUnknownQuantity, ReasonNoMatch, ReasonPartition, ReasonFact,
@@ -133,7 +136,7 @@ func Reasons() []Reason {
 		ReasonDuplicateClaim, ReasonMalformedSpec, ReasonMalformedCDI, ReasonLargeSpec,
 		ReasonUnreadableSpec, ReasonUnreadableFolder, ReasonTooManySpecs, ReasonMalformedTaintRule,
 		ReasonUnsupportedSelector, ReasonTooManyTaints, ReasonTooManyTaintRules,
-		ReasonConflictingCDI,
+		ReasonNewerFormat, ReasonOtherNode, ReasonConflictingCDI,
 	}
 }
 

@@ -91,6 +91,7 @@ func Fills() []driver.Quantity {
 	return []driver.Quantity{
 		driver.Utilization, driver.EngineUtilization, driver.MemoryUsed, driver.MemoryCapacity, driver.Power, driver.Energy,
 		driver.Temperature, driver.Clock, driver.IOBytes, driver.Errors, driver.ThrottledSeconds, driver.PowerLimit,
+		driver.ClockMax,
 		driver.ThrottleActive, driver.LinkWidth, driver.LinkWidthMax, driver.LinkGeneration, driver.LinkGenerationMax,
 		driver.FanSpeed, driver.FanRotation, driver.HostMemoryUsed, driver.HostMemoryCapacity, driver.Voltage,
 	}

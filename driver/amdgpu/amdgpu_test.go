@@ -56,6 +56,8 @@ func server(tb testing.TB) *machine {
 	tb.Helper()
 	m := newMachine(tb, drivertest.TestData(tb, "server.tree"))
 	for file, content := range map[string]string{
+		workstation + "pp_dpm_sclk": "0: 500Mhz *\n1: 2500Mhz\n",
+		workstation + "pp_dpm_mclk": "0: 96Mhz *\n1: 456Mhz\n2: 1000Mhz\n",
 		whole + "pp_dpm_socclk":     "0: 500Mhz\n1: 800Mhz *\n2: 1143Mhz\n",
 		whole + "pp_dpm_fclk":       "0: 1200Mhz\n1: 1900Mhz *\n",
 		whole + "ras/umc_err_count": "ue: 2\nce: 11\nde: 5\n",
@@ -246,8 +248,9 @@ func TestReadings(t *testing.T) {
 		"0000:41:00.0": {
 			"utilization": 0.24, "engine_utilization dram": 0.08, "engine_utilization video": 0.12, "power": 200,
 			"energy": 200 * 120, "temperature edge": 38, "temperature junction": 49, "clock graphics": 500e6,
-			"fan_rotation fan1": 1240,
-			"clock memory":      96e6, "fan_speed": 0.4, "throttle_active power": 1, "throttle_active current": 0,
+			"fan_rotation fan1":  1240,
+			"clock_max graphics": 2500e6, "clock_max memory": 1000e6,
+			"clock memory": 96e6, "fan_speed": 0.4, "throttle_active power": 1, "throttle_active current": 0,
 			"throttle_active thermal": 1,
 			"throttle_active prochot": 0, "throttle_active other": 0,
 		},
@@ -296,8 +299,8 @@ divided gpu_metrics: utilization, 3: utilization
 workstation hwmon/hwmon5/fan1_input: fan_rotation fan1
 workstation hwmon/hwmon5/pwm1: fan_speed
 workstation hwmon/hwmon5/pwm1_max: fan_speed
-workstation pp_dpm_sclk: clock graphics
-workstation pp_dpm_mclk: clock memory
+workstation pp_dpm_sclk: clock graphics, clock_max graphics
+workstation pp_dpm_mclk: clock memory, clock_max memory
 workstation gpu_metrics: utilization, engine_utilization dram, energy, temperature edge, temperature junction
 workstation gpu_metrics: throttle_active power, throttle_active current, throttle_active thermal
 workstation gpu_metrics: throttle_active prochot, throttle_active other

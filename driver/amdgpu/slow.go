@@ -23,6 +23,7 @@ func (r *reading) readSlow(divided bool) []driver.Reading {
 	s.readTemperatures()
 	s.readVoltages()
 	s.readClocks()
+	s.readMaxClocks()
 	s.readLimits()
 	s.readLink()
 	s.readErrors()
@@ -165,20 +166,48 @@ func (r *reading) readClocks() {
 	}
 }
 
+// readMaxClocks reads the highest clocks of the power management's states.
+func (r *reading) readMaxClocks() {
+	for _, clock := range [...]struct{ states, domain string }{{"pp_dpm_sclk", "graphics"}, {"pp_dpm_mclk", "memory"}} {
+		content, err := r.content(clock.states)
+		r.fail(clock.states, err)
+		if hertz := highestState(content); hertz > 0 {
+			r.add(driver.ClockMax, hertz, clock.domain)
+		}
+	}
+}
+
 // parseState returns the clock of the state that is marked with an asterisk, in Hz: of lines such
 // as "1: 1138Mhz *".
 func parseState(content []byte) (float64, bool) {
 	for line := range bytes.Lines(content) {
 		state, marked := bytes.CutSuffix(bytes.TrimSpace(line), []byte("*"))
-		_, state, _ = bytes.Cut(state, []byte(":"))
-		number, ok := bytes.CutSuffix(bytes.TrimSpace(state), []byte("Mhz"))
-		if !marked || !ok {
-			continue
+		if marked {
+			return clockOf(state)
 		}
-		megahertz, err := strconv.ParseUint(string(number), 10, 32)
-		return float64(megahertz) * 1e6, err == nil
 	}
 	return 0, false
+}
+
+// highestState returns the highest clock of all states, in Hz; 0: there is none.
+func highestState(content []byte) float64 {
+	highest := 0.0
+	for line := range bytes.Lines(content) {
+		hertz, _ := clockOf(bytes.TrimSuffix(bytes.TrimSpace(line), []byte("*")))
+		highest = max(highest, hertz)
+	}
+	return highest
+}
+
+// clockOf returns the clock of a state, in Hz.
+func clockOf(state []byte) (float64, bool) {
+	_, state, _ = bytes.Cut(state, []byte(":"))
+	number, ok := bytes.CutSuffix(bytes.TrimSpace(state), []byte("Mhz"))
+	if !ok {
+		return 0, false
+	}
+	megahertz, err := strconv.ParseUint(string(number), 10, 32)
+	return float64(megahertz) * 1e6, err == nil
 }
 
 // readLimits reads the limits of power, and how fast the fan is set to turn.

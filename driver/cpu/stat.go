@@ -37,7 +37,7 @@ var (
 
 // parseStat returns the times of the CPUs that are online, which are the lines cpuN at the top of
 // /proc/stat (proc(5), Documentation/filesystems/proc.rst). It reads no further. A bad line costs
-// its own CPU: the error tells of the first, and the number of all.
+// its own CPU: the error names the first, and counts all.
 func parseStat(r io.Reader) ([]ticks, error) {
 	lines := bufio.NewReaderSize(r, maxLine)
 	var all []ticks

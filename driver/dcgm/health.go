@@ -39,7 +39,7 @@ func (s *session) watchHealth(group dcgm.GroupHandle) error {
 // checkHealth returns the health of each GPU, nil when it is not the time to check. A GPU is
 // unhealthy where the engine has an incident of it, or of one of its instances, that is a failure
 // (DCGM_HEALTH_RESULT_FAIL); a warning leaves it healthy.
-func (s *session) checkHealth(now time.Time) (map[uint]healthStatus, error) {
+func (s *session) checkHealth(now time.Time) (map[uint]knownHealth, error) {
 	if !s.checks || now.Sub(s.checked) < healthInterval {
 		return nil, nil //nolint:nilnil // there is no news
 	}
@@ -48,14 +48,14 @@ func (s *session) checkHealth(now time.Time) (map[uint]healthStatus, error) {
 	if err != nil {
 		return nil, engineFailure("check health", err)
 	}
-	status := map[uint]healthStatus{}
+	status := map[uint]knownHealth{}
 	for _, gpu := range s.layout.gpus {
-		status[gpu] = healthy
+		status[gpu] = knownHealth{status: healthy, at: now}
 	}
 	for _, incident := range response.Incidents {
 		gpu, ok := s.gpuOf(incident.EntityInfo)
 		if ok && incident.Health >= dcgm.DCGM_HEALTH_RESULT_FAIL {
-			status[gpu] = unhealthy
+			status[gpu] = knownHealth{unhealthy, driver.OneLine(incident.Error.Message), now}
 		}
 	}
 	return status, nil
@@ -81,6 +81,7 @@ func (s *session) gpuOf(e entity) (uint, bool) {
 // knownHealth is what is known of a GPU's health, and since when.
 type knownHealth struct {
 	status healthStatus
+	reason string // why it is unhealthy, in the engine's words
 	at     time.Time
 }
 

@@ -5,6 +5,7 @@ package dcgm
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,6 +71,7 @@ func TestQuantities(t *testing.T) {
 		"performance_state":     g.Condition.PerformanceState,
 		"throttle_active power": 1, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
 		"throttle_active hw_power_brake": 0, "throttle_active other": 0,
+		"clock_max sm": g.Condition.ClockSMMax, "clock_max memory": g.Condition.ClockMemoryMax,
 		"link_width pcie": g.Condition.LinkWidth, "link_width_max pcie": g.Condition.LinkWidthMax,
 		"link_generation pcie": g.Condition.LinkGeneration, "link_generation_max pcie": g.Condition.LinkGenerationMax,
 		"errors nvlink crc": g.Condition.NVLinkCRC, "errors nvlink replay": g.Condition.NVLinkReplay,
@@ -277,7 +279,7 @@ func TestHealth(t *testing.T) {
 		for _, sample := range sample(t, s) {
 			for _, r := range sample.Readings {
 				if r.Quantity == driver.Health {
-					out = append(out, fmt.Sprintf("%s %v", r.Labels[0], r.Value))
+					out = append(out, strings.TrimSpace(fmt.Sprintf("%s %v %s", r.Labels[0], r.Value, sample.HealthReason)))
 				}
 			}
 		}
@@ -289,7 +291,7 @@ func TestHealth(t *testing.T) {
 	}{
 		{dcgm.DCGM_HEALTH_RESULT_PASS, "healthy 1"},
 		{dcgm.DCGM_HEALTH_RESULT_WARN, "healthy 1"},
-		{dcgm.DCGM_HEALTH_RESULT_FAIL, "unhealthy 1"},
+		{dcgm.DCGM_HEALTH_RESULT_FAIL, "unhealthy 1 the fake says 20"},
 		{dcgm.DCGM_HEALTH_RESULT_PASS, "healthy 1"},
 	} {
 		machine.GPUs[1].Health = int64(step.health)

@@ -34,10 +34,10 @@ type report struct {
 	at      time.Time // by our clock
 	devices []device
 	values  []value
-	events  []value               // XID errors
-	health  map[uint]healthStatus // by GPU; nil: not checked at this time
-	err     error                 // of what could not be read
-	broken  bool                  // nothing can be read any more
+	events  []value              // XID errors
+	health  map[uint]knownHealth // by GPU; nil: not checked at this time
+	err     error                // of what could not be read
+	broken  bool                 // nothing can be read any more
 }
 
 // engineFailure returns an error of the host engine, or of the connection to it.

@@ -152,8 +152,8 @@ func (s *Source) take(r report) {
 		}
 	}
 	for _, d := range s.states {
-		if status, ok := r.health[d.values.EntityId]; ok && d.of&anyGPU != 0 {
-			d.health = knownHealth{status, r.at}
+		if known, ok := r.health[d.values.EntityId]; ok && d.of&anyGPU != 0 {
+			d.health = known
 		}
 	}
 }

@@ -130,7 +130,7 @@ func (d *state) readings(now time.Time) []driver.Reading {
 // that can't be read.
 func (d *state) report(s *driver.Sample, now time.Time) {
 	if !d.health.at.IsZero() && now.Sub(d.health.at) <= healthInterval+maxAge(slow) {
-		s.Readings = append(s.Readings, d.health.reading())
+		s.Readings, s.HealthReason = append(s.Readings, d.health.reading()), d.health.reason
 	}
 	d.xids.Report(s, now)
 }

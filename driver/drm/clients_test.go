@@ -162,8 +162,8 @@ func TestOpensLater(t *testing.T) {
 // clients; all get their turn.
 func TestBounds(t *testing.T) {
 	m := newMachine(t)
-	m.source.limits = limits{scans: 4, files: 6, reads: 8}
 	const n = 10
+	m.source.limits = limits{scans: 4, files: 6, reads: 8, processes: n}
 	var pids []int
 	for pid := 1; pid <= n; pid++ {
 		m.busy(pid, 3, pid, 0)
@@ -197,6 +197,30 @@ func TestBounds(t *testing.T) {
 		if times != 4 {
 			t.Errorf("client %v was read %d times of 5, want 4", u.id, times)
 		}
+	}
+}
+
+// A pod with more processes than are remembered, new ones all the time, keeps no other pod's from
+// being looked at.
+func TestManyProcesses(t *testing.T) {
+	m := newMachine(t)
+	m.source.limits.scans, m.source.limits.processes = 4, 20
+	m.busy(1000, 3, 1, 0)
+	m.pod(amd)
+	m.pod(amd, 1000)
+	for tick := range 5 {
+		m.pods[0].PIDs = nil
+		for n := range 50 {
+			m.pods[0].PIDs = append(m.pods[0].PIDs, 1+50*tick+n)
+		}
+		m.sample()
+		if len(m.source.clients) != 1 {
+			t.Fatalf("sample %d: %d clients, want that of the other pod", tick, len(m.source.clients))
+		}
+		if len(m.source.processes) != 20 {
+			t.Errorf("sample %d: %d processes are remembered, want 20", tick, len(m.source.processes))
+		}
+		m.later(time.Second)
 	}
 }
 

@@ -39,8 +39,9 @@ type Source struct {
 	limits    limits
 }
 
-// limits bound what one sample reads. What is beyond them is read by the next ones, in turns.
-type limits struct{ scans, files, reads, cgroups int }
+// limits bound what one sample reads, which the next ones go on with in turns, and the processes
+// that are remembered.
+type limits struct{ scans, files, reads, cgroups, processes int }
 
 var (
 	_ driver.Source           = (*Source)(nil)
@@ -71,7 +72,9 @@ func New(c Config) *Source {
 		Config: c, now: time.Now, cards: drmcard.NewLister(c.Sysfs),
 		processes: map[int]*process{}, clients: map[clientID]*usage{}, pods: map[string]*podMemory{},
 		buffer: make([]byte, maxFile),
-		limits: limits{scans: scansAtOnce, files: filesAtOnce, reads: readsAtOnce, cgroups: cgroupsAtOnce},
+		limits: limits{
+			scans: scansAtOnce, files: filesAtOnce, reads: readsAtOnce, cgroups: cgroupsAtOnce, processes: maxProcesses,
+		},
 	}
 }
 

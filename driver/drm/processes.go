@@ -53,8 +53,8 @@ type clientID struct {
 	id  uint64
 }
 
-// scan looks for the clients of the pods' processes, at first of those that were not looked at for
-// the longest time, and forgets those of other processes.
+// scan looks for the clients of the pods' processes, at first of those of each pod that were not
+// looked at for the longest time, and forgets those of other processes.
 func (s *Source) scan(ctx context.Context, pods []driver.PodProcesses, bad *sysfs.Problems) {
 	now := s.now()
 	due := s.dueProcesses(pods, now)
@@ -73,24 +73,22 @@ func (s *Source) scan(ctx context.Context, pods []driver.PodProcesses, bad *sysf
 	}
 }
 
-// dueProcesses returns the processes that are to be looked at, in the order of when they were due.
+// dueProcesses returns the processes that are to be looked at: of each pod one after the other, in
+// the order of when they were due. However many processes a pod has, those of others are remembered
+// and looked at.
 func (s *Source) dueProcesses(pods []driver.PodProcesses, now time.Time) []int {
-	named := make(map[int]bool, len(s.processes))
-	var due []int
+	all := make([][]int, len(pods))
 	for i := range pods {
-		for _, pid := range pods[i].PIDs {
-			p := s.processes[pid]
-			if p == nil {
-				if len(s.processes) >= maxProcesses {
-					continue
-				}
-				p = &process{}
-				s.processes[pid] = p
-			}
-			if !named[pid] && (!now.Before(p.due) || p.due.Sub(now) > maxRescan) {
-				due = append(due, pid)
-			}
-			named[pid] = true
+		all[i] = pods[i].PIDs
+	}
+	named := map[int]bool{}
+	for _, pid := range inTurns(all) {
+		if len(named) == s.limits.processes {
+			break
+		}
+		named[pid] = true
+		if s.processes[pid] == nil {
+			s.processes[pid] = &process{}
 		}
 	}
 	for pid, p := range s.processes {
@@ -99,10 +97,29 @@ func (s *Source) dueProcesses(pods []driver.PodProcesses, now time.Time) []int {
 			delete(s.processes, pid)
 		}
 	}
-	slices.SortFunc(due, func(a, b int) int {
-		return cmp.Or(s.processes[a].due.Compare(s.processes[b].due), cmp.Compare(a, b))
-	})
-	return due
+	for i := range all {
+		all[i] = slices.DeleteFunc(slices.Clone(all[i]), func(pid int) bool {
+			p := s.processes[pid]
+			return p == nil || now.Before(p.due) && p.due.Sub(now) <= maxRescan
+		})
+		slices.SortFunc(all[i], func(a, b int) int {
+			return cmp.Or(s.processes[a].due.Compare(s.processes[b].due), cmp.Compare(a, b))
+		})
+	}
+	return inTurns(all)
+}
+
+// inTurns returns the elements of lists: the first of each, then the second of each, and so on.
+func inTurns(lists [][]int) (out []int) {
+	for n, more := 0, true; more; n++ {
+		more = false
+		for _, list := range lists {
+			if n < len(list) {
+				out, more = append(out, list[n]), true
+			}
+		}
+	}
+	return out
 }
 
 // look looks at the open files of a process, and returns their number.

@@ -21,7 +21,7 @@ func FuzzReport(f *testing.F) {
 		nil,
 		{nil},
 		{healthtest.Device("gpu-0", good, ""), healthtest.Device("gpu-0", bad, "a\nb")},
-		{healthtest.Device("gpu-1", 9, strings.Repeat("é", maxMessage))},
+		{healthtest.Device("gpu-1", 9, strings.Repeat("é", driver.MaxMessage))},
 		{{
 			Device:                    &healthv1.DeviceIdentifier{PoolName: "p", DeviceName: "d"},
 			HealthCheckTimeoutSeconds: -1 << 63, LastUpdatedTime: 1<<63 - 1,
@@ -47,7 +47,7 @@ func FuzzReport(f *testing.F) {
 		}
 		for _, d := range p.devices {
 			plain := utf8.ValidString(d.message) && !strings.ContainsFunc(d.message, unicode.IsControl)
-			if !plain || len(d.message) > maxMessage || d.timeout <= 0 || d.timeout > maxTimeout {
+			if !plain || len(d.message) > driver.MaxMessage || d.timeout <= 0 || d.timeout > maxTimeout {
 				t.Errorf("kept %+v", d)
 			}
 		}

@@ -284,7 +284,7 @@ func TestMisbehaving(t *testing.T) {
 		{Device: &healthv1.DeviceIdentifier{PoolName: "node"}},
 		healthtest.Device(strings.Repeat("x", maxName+1), good, ""),
 		healthtest.Device("0", bad, ""), healthtest.Device("0", good, ""), healthtest.Device("1", 7, ""),
-		healthtest.Device("2", bad, "two\nlines\x1b[0m "+strings.Repeat("é", maxMessage)),
+		healthtest.Device("2", bad, "two\nlines\x1b[0m "+strings.Repeat("é", driver.MaxMessage)),
 	}
 	for i := 3; i <= maxDevices+1; i++ {
 		report = append(report, healthtest.Device(fmt.Sprintf("%d", i), good, ""))
@@ -304,7 +304,8 @@ func TestMisbehaving(t *testing.T) {
 		t.Errorf("rejected -want +got:\n%s", diff)
 	}
 	message := n.plugins[filepath.Join(n.root, "plugins_registry", "a-reg.sock")].devices[deviceKey{"node", "2"}].message
-	if !strings.HasPrefix(message, "two lines [0m éé") || !strings.HasSuffix(message, "é…") || len(message) > maxMessage {
+	if !strings.HasPrefix(message, "two lines [0m éé") || !strings.HasSuffix(message, "é…") ||
+		len(message) > driver.MaxMessage {
 		t.Errorf("message of %d bytes: %q", len(message), message)
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	healthv1 "k8s.io/kubelet/pkg/apis/dra-health/v1"
 
@@ -51,7 +49,6 @@ const (
 	// maxDevices bounds the devices of all drivers together.
 	maxDevices = 8192
 	maxName    = 253
-	maxMessage = 256
 	// maxTold is how many devices that are not healthy a description names.
 	maxTold = 8
 )
@@ -114,7 +111,7 @@ func (p *plugin) take(
 // newDevice returns the health of a device. Its age counts from when it was received, as in the
 // kubelet, not from the driver's last_updated_time.
 func newDevice(reported *healthv1.DeviceHealth, now time.Time) device {
-	message := cleanMessage(reported.GetMessage())
+	message := driver.OneLine(reported.GetMessage())
 	d := device{status: driver.HealthUnknown, message: message, at: now, timeout: defaultTimeout}
 	switch reported.GetHealth() {
 	case healthv1.HealthStatus_HEALTHY:
@@ -127,21 +124,6 @@ func newDevice(reported *healthv1.DeviceHealth, now time.Time) device {
 		d.timeout = time.Duration(min(seconds, int64(maxTimeout/time.Second))) * time.Second
 	}
 	return d
-}
-
-// cleanMessage returns a message as one line of at most maxMessage bytes.
-func cleanMessage(message string) string {
-	message = strings.Join(strings.FieldsFunc(message, func(r rune) bool {
-		return unicode.IsControl(r) || unicode.IsSpace(r) || r == utf8.RuneError
-	}), " ")
-	if len(message) <= maxMessage {
-		return message
-	}
-	end := maxMessage - len("…")
-	for !utf8.RuneStart(message[end]) {
-		end--
-	}
-	return message[:end] + "…"
 }
 
 func (d device) expired(now time.Time) bool { return now.Sub(d.at) > d.timeout }
@@ -170,10 +152,14 @@ func (p *plugin) samples(now time.Time) []driver.Sample {
 	out := make([]driver.Sample, 0, len(p.devices))
 	for _, key := range p.sorted() {
 		d := p.current(p.devices[key], now)
-		out = append(out, driver.Sample{
+		sample := driver.Sample{
 			Driver: p.driver, Pool: key.pool, Device: key.name,
 			Readings: []driver.Reading{d.status.Reading(d.at)},
-		})
+		}
+		if d.status != driver.HealthGood {
+			sample.HealthReason = d.message
+		}
+		out = append(out, sample)
 	}
 	return out
 }

@@ -18,6 +18,7 @@ type gt struct {
 	idle      string // file of the time in its idle state, in milliseconds
 	status    string // file of its present state; i915: file of whether it may be idle
 	clock     string // file of its frequency, in MHz
+	maxClock  string // file of the highest frequency of the hardware (RP0), in MHz
 	throttled string // file that says whether anything throttles it
 	reasons   []throttleReason
 
@@ -67,7 +68,8 @@ func (p *pass) newGT(tile, folder string) *gt {
 	if p.device.driver == i915 {
 		g := &gt{
 			folder: folder, idle: folder + "/rc6_residency_ms", clock: folder + "/rps_act_freq_mhz",
-			status: folder + "/rc6_enable", throttled: folder + "/throttle_reason_status",
+			maxClock: folder + "/rps_RP0_freq_mhz", status: folder + "/rc6_enable",
+			throttled: folder + "/throttle_reason_status",
 		}
 		if strings.HasSuffix(folder, "/gt0") {
 			g.engine = "render"
@@ -78,7 +80,8 @@ func (p *pass) newGT(tile, folder string) *gt {
 	}
 	g := &gt{
 		folder: folder, tile: tile, idle: folder + "/gtidle/idle_residency_ms", status: folder + "/gtidle/idle_status",
-		clock: folder + "/freq0/act_freq", throttled: folder + "/freq0/throttle/status",
+		clock: folder + "/freq0/act_freq", maxClock: folder + "/freq0/rp0_freq",
+		throttled: folder + "/freq0/throttle/status",
 	}
 	switch name := p.text(folder + "/gtidle/name"); {
 	case strings.HasSuffix(name, "-rc"):
@@ -95,6 +98,9 @@ func (p *pass) completeGT(g *gt) {
 	if _, ok := p.number(g.clock); !ok {
 		g.clock = p.device.node + "/gt_act_freq_mhz"
 	}
+	if _, ok := p.number(g.maxClock); !ok {
+		g.maxClock = p.device.node + "/gt_RP0_freq_mhz"
+	}
 	if _, ok := p.number(g.idle); !ok {
 		g.idle, g.status = p.device.node+rc6Folder+"rc6_residency_ms", p.device.node+rc6Folder+"rc6_enable"
 	}
@@ -106,6 +112,7 @@ func (p *pass) onlyGT(before *gt) *gt {
 	node := p.device.node
 	g := &gt{folder: node, engine: "render", idle: node + rc6Folder + "rc6_residency_ms"}
 	g.status, g.clock = node+rc6Folder+"rc6_enable", node+"/gt_act_freq_mhz"
+	g.maxClock = node + "/gt_RP0_freq_mhz"
 	if before != nil {
 		g.idling = before.idling
 	}
@@ -164,19 +171,25 @@ func (p *pass) measureGTs() {
 	}
 }
 
-// measureClocks reads the clocks of the GTs, the fastest of several for the same purpose, and what
-// throttles any of them.
+// measureClocks reads the clocks of the GTs and their highest ones, the fastest of several for the
+// same purpose, and what throttles any of them.
 func (p *pass) measureClocks() {
-	clocks, throttles := map[string]float64{}, map[string]bool{}
+	clocks, highest, throttles := map[string]float64{}, map[string]float64{}, map[string]bool{}
 	for _, gt := range p.device.gts {
 		if n, ok := p.number(gt.clock); ok {
 			clocks[gt.engine] = max(clocks[gt.engine], float64(n)*megahertz)
+		}
+		if n, ok := p.number(gt.maxClock); ok {
+			highest[gt.engine] = max(highest[gt.engine], float64(n)*megahertz)
 		}
 		p.throttling(gt, throttles)
 	}
 	for _, domain := range []struct{ engine, clock string }{{"render", "graphics"}, {"video", "video"}} {
 		if hertz, ok := clocks[domain.engine]; ok {
 			p.add(driver.Clock, hertz, domain.clock)
+		}
+		if hertz, ok := highest[domain.engine]; ok {
+			p.add(driver.ClockMax, hertz, domain.clock)
 		}
 	}
 	for _, reason := range []string{"power", "thermal", "hw_thermal", "other"} {

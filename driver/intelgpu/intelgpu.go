@@ -62,6 +62,7 @@ func Fills() []driver.Quantity {
 	return []driver.Quantity{
 		driver.Utilization, driver.EngineUtilization, driver.ActiveSeconds, driver.MemoryUsed, driver.MemoryCapacity,
 		driver.Power, driver.Energy, driver.Temperature, driver.Clock, driver.NeedsAttention, driver.PowerLimit,
+		driver.ClockMax,
 		driver.ThrottleActive, driver.FanRotation, driver.Voltage,
 	}
 }

@@ -139,23 +139,27 @@ func wholeServer() map[string]map[string]float64 {
 	return map[string]map[string]float64{
 		battlemage: { // the media GT is idle; of the card, whose energy stands at 0, only the package's is counted
 			"utilization": 0.75, "engine_utilization render": 0.75, "engine_utilization video": 0,
-			"clock graphics": 2400e6, "clock video": 1100e6, "memory_capacity": 12 << 30,
-			"energy": 7100, "power": 100, "power_limit enforced": 190, "power_limit default": 200,
+			"clock graphics": 2400e6, "clock video": 1100e6, "clock_max graphics": 2900e6, "clock_max video": 2900e6,
+			"memory_capacity": 12 << 30,
+			"energy":          7100, "power": 100, "power_limit enforced": 190, "power_limit default": 200,
 			"temperature gpu": 61, "temperature memory": 72, "fan_rotation fan1": 1200, "fan_rotation fan2": 1300,
 			"voltage gpu": 0.655, "throttle_active power": 1, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
 			"throttle_active other": 0,
 		},
 		function1: {}, function2: {},
 		twoTiles: {
-			"utilization": 0.75, "engine_utilization render": 0.75, "clock graphics": 1600e6, "memory_capacity": 128 << 30,
-			"energy": 90_100, "power": 100, "power_limit enforced": 600,
+			"utilization": 0.75, "engine_utilization render": 0.75, "clock graphics": 1600e6, "clock_max graphics": 2900e6,
+			"memory_capacity": 128 << 30,
+			"energy":          90_100, "power": 100, "power_limit enforced": 600,
 			"throttle_active power": 0, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
 			"throttle_active other": 0,
 		},
 		arc: {
-			"utilization": 0.75, "engine_utilization render": 0.75, "clock graphics": 2000e6, "memory_capacity": 16 << 30,
-			"energy": 40_100, "power": 100, "power_limit enforced": 120, "temperature gpu": 83, "fan_rotation fan1": 1500,
-			"voltage gpu": 0.7, "throttle_active power": 0, "throttle_active thermal": 1, "throttle_active hw_thermal": 0,
+			"utilization": 0.75, "engine_utilization render": 0.75, "clock graphics": 2000e6, "clock_max graphics": 2050e6,
+			"memory_capacity": 16 << 30,
+			"energy":          40_100, "power": 100, "power_limit enforced": 120, "temperature gpu": 83,
+			"fan_rotation fan1": 1500,
+			"voltage gpu":       0.7, "throttle_active power": 0, "throttle_active thermal": 1, "throttle_active hw_thermal": 0,
 			"throttle_active other": 1,
 		},
 		gaudi: {
@@ -238,7 +242,7 @@ func seriesOf(path string) (address string, gone []string, ok bool) {
 		return address, []string{"utilization", engine}, true
 	case "name":
 		if strings.Contains(path, "gtidle") {
-			return address, []string{engine, clock}, true
+			return address, []string{engine, clock, strings.Replace(clock, "clock", "clock_max", 1)}, true
 		}
 		if address == gaudi || strings.Contains(path, "hwmon5") {
 			return address, nil, true
@@ -248,6 +252,8 @@ func seriesOf(path string) (address string, gone []string, ok bool) {
 		}, true
 	case "act_freq", "rps_act_freq_mhz":
 		return address, []string{clock}, true
+	case "rp0_freq", "rps_RP0_freq_mhz":
+		return address, []string{strings.Replace(clock, "clock", "clock_max", 1)}, true
 	case "clk_cur_freq_mhz":
 		return address, []string{clock}, true
 	case "npu_current_frequency_mhz":
@@ -285,7 +291,7 @@ func seriesOf(path string) (address string, gone []string, ok bool) {
 		return address, []string{"memory_used"}, true
 	case "fan1_input", "fan2_input":
 		return address, []string{"fan_rotation " + strings.TrimSuffix(name, "_input")}, true
-	case "runtime_status", "numa_node", "vendor", "device_type", "cur_freq", "rp0_freq", "job_timeout_ms":
+	case "runtime_status", "numa_node", "vendor", "device_type", "cur_freq", "job_timeout_ms":
 		return address, nil, true
 	}
 	return "", nil, false

@@ -8,6 +8,7 @@ import (
 	"hash/fnv"
 	"io"
 	"io/fs"
+	"iter"
 	"maps"
 	"os"
 	"path/filepath"
@@ -128,6 +129,19 @@ func (c *CDI) Lookup(names []string) (driver.Hardware, bool) {
 	h.DeviceNodes = slices.Compact(h.DeviceNodes)
 	found := h.Kind != driver.KindDevice || len(h.DeviceNodes) > 0 || h.UUID+h.PCI+h.NetDev+h.RDMADev != ""
 	return h, found
+}
+
+// Written returns when each file was written last, as of the last look, and the names that it has.
+func (c *CDI) Written() iter.Seq2[time.Time, []string] {
+	return func(yield func(time.Time, []string) bool) {
+		c.reading.Lock()
+		defer c.reading.Unlock()
+		for _, f := range c.files {
+			if len(f.devices) > 0 && !yield(f.stamp.mtime, namesOf(f.devices)) {
+				return
+			}
+		}
+	}
 }
 
 // ClaimUID returns the UID of the claim for which a spec was written, as it tells the container, ""

@@ -12,7 +12,7 @@ type parent struct {
 	entry driver.Entry
 }
 
-// newParent returns the parent of a partition, with what the partition tells of it.
+// newParent returns the parent of a partition, with what the partition says of it.
 func newParent(id driver.ID, pci string, partition *driver.Entry) parent {
 	uuid := partition.Parent
 	if driver.NormalizePCI(uuid) == uuid {

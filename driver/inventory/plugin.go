@@ -18,7 +18,7 @@ type PluginDevice struct {
 	Hardware driver.Hardware
 }
 
-// NewPluginDevice returns what a device plugin's ID tells of a device of that resource. What is
+// NewPluginDevice returns what a device plugin's ID says of a device of that resource. What is
 // particular to one plugin:
 //
 //   - NVIDIA k8s-device-plugin: the UUID of a GPU or a MIG instance, and behind it, with time

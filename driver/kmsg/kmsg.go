@@ -6,9 +6,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -30,8 +30,8 @@ import (
 // Watch it learns of an error when it happens, while the process is still there, without it at the
 // next Sample.
 //
-// What was in the log before it is opened does not count. Where there is no GPU of NVIDIA on the
-// PCI bus, the log is not opened.
+// What was in the log before it is opened does not count, unless it came after the position of an
+// earlier process. Where there is no GPU of NVIDIA on the PCI bus, the log is not opened.
 type Source struct {
 	path, sysfs, procfs string
 	podOf               func(pid int) string
@@ -44,8 +44,8 @@ type Source struct {
 	gpus     bool
 	file     *os.File // nil: closed
 	triedAt  time.Time
-	err      error // why it is closed
-	drained  time.Time
+	err      error     // why it is closed
+	drained  time.Time // when the log was read last; before it is opened first, by an earlier process
 	clock    clock
 	sequence uint64 // of the last record; together with begun
 	begun    bool   // there was a record
@@ -65,6 +65,7 @@ var (
 	_ driver.Watcher          = (*Source)(nil)
 	_ driver.Describer        = (*Source)(nil)
 	_ driver.RejectionCounter = (*Source)(nil)
+	_ driver.Resumer          = (*Source)(nil)
 )
 
 const (
@@ -190,12 +191,47 @@ func (s *Source) open() bool {
 		s.err = s.failure("open", err)
 		return false
 	}
-	if !s.begun { // else those that are known are passed over
-		_, _ = file.Seek(0, io.SeekEnd) // of a pipe it fails, which has nothing old
-	}
-	s.file, s.err, s.drained, s.rest = file, nil, now, nil
+	s.file, s.err, s.rest = file, nil, nil
 	s.clock.begin(now, s.uptime())
+	if !s.begun { // else those that are known are passed over
+		s.drained = now
+		s.passOver()
+	}
 	return true
+}
+
+// passOver passes over what is in the log, so that its position is known.
+func (s *Source) passOver() {
+	rejected := maps.Clone(s.rejected)
+	for more := true; more; {
+		before := s.records
+		if s.readAll(func(record) {}) != nil {
+			break // it is known at the next reading
+		}
+		more = s.records-before >= maxReads
+	}
+	s.rejected, s.records = rejected, 0
+}
+
+// Position returns the number of the last record.
+func (s *Source) Position() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.begun {
+		return nil
+	}
+	return binary.AppendUvarint(nil, s.sequence)
+}
+
+// Resume makes the next record after those of a position the first one that counts.
+func (s *Source) Resume(position []byte, at time.Time) {
+	sequence, n := binary.Uvarint(position)
+	if n <= 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun, s.sequence, s.drained = true, sequence, at
 }
 
 // present reports whether there is a GPU whose driver writes to the log.

@@ -38,7 +38,7 @@ func newMachine(tb testing.TB) *machine {
 sys/bus/pci/devices/0000:65:00.0/vendor: 0x10de
 sys/bus/pci/devices/0000:65:00.0/class: 0x030200
 proc/driver/nvidia/gpus/0000:65:00.0/information: GPU UUID: 	 GPU-65
-kmsg: 6,1,0,-;Linux
+kmsg: 6,5000,0,-;Linux
 `)
 	m.Source = New(driver.Host{
 		Kmsg: filepath.Join(m.root, "kmsg"), Sysfs: filepath.Join(m.root, "sys"), Procfs: filepath.Join(m.root, "proc"),
@@ -197,6 +197,44 @@ func TestBurst(t *testing.T) {
 	}
 	if last := events[len(events)-1].At; len(events) != 5 || last.After(m.clock) {
 		t.Errorf("%d events, the last at %v, now %v", len(events), last, m.clock)
+	}
+}
+
+// What comes to the log while no process reads it is counted by the next one, and happened in that
+// time. What was counted is not counted again, nor what came before the first process.
+func TestResume(t *testing.T) {
+	for name, read := range map[string]bool{"a record was read": true, "none was": false} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			m.write(fault)
+			m.sample()
+			m.pass(time.Second)
+			if read {
+				m.write(fault)
+				m.sample()
+			}
+			m.close()
+			position, left := m.Position(), m.clock
+			m.pass(time.Second)
+			m.write(nowhere)
+			at := m.clock
+			m.pass(time.Second)
+			next := newMachine(t)
+			next.path, next.clock, next.log, next.sequence = m.path, m.clock, m.log, m.sequence
+			next.Resume(position, left)
+			got := next.sample()
+			if len(got) != 1 || len(got[0].Readings) != 1 || len(got[0].Events) != 1 {
+				t.Fatalf("the samples are %+v", got)
+			}
+			if r, e := got[0].Readings[0], got[0].Events[0]; r.Labels != xidLabels("79") || r.Value != 1 ||
+				!r.Since.After(left) || !e.At.Equal(at) {
+				t.Errorf("read %+v with %+v, want one XID 79 at %v", r, e, at)
+			}
+			next.write(fault)
+			if got := next.sample()[0].Readings; len(got) != 2 || got[1].Value != 1 {
+				t.Errorf("then read %+v", got)
+			}
+		})
 	}
 }
 

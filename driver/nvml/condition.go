@@ -30,6 +30,7 @@ func conditionQueries() []query {
 			milliwatts("default", nvml.Device.GetPowerManagementDefaultLimit),
 		},
 		{"nvmlDeviceGetPowerManagementLimitConstraints", everyGPU, rareInterval, readPowerLimits},
+		{"nvmlDeviceGetMaxClockInfo", everyGPU, rareInterval, readMaxClocks},
 		{"nvmlDeviceGetPerformanceState", everyGPU, slowInterval, readPerformanceState},
 		{
 			"nvmlDeviceGetCurrentClocksEventReasons", everyGPU, 0,

@@ -5,6 +5,7 @@ package nvml
 import (
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -154,7 +155,8 @@ func (r *reader) ask(name string) bool {
 	if r.lost != nil {
 		return false
 	}
-	if has, optional := r.gpu.session.has[name]; optional && !has {
+	function, _, _ := strings.Cut(name, " ")
+	if has, optional := r.gpu.session.has[function]; optional && !has {
 		return false
 	}
 	until, unsupported := r.gpu.unsupported[name]

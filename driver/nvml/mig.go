@@ -18,7 +18,7 @@ type instance struct {
 	hardware    driver.Hardware
 	gpuInstance int
 	compute     int
-	shared      bool // its GPU instance has several compute instances: what NVML tells of that is of none of these
+	shared      bool // its GPU instance has several compute instances: what NVML says of that is of none of these
 }
 
 // maxInstances bounds the MIG devices of a GPU.

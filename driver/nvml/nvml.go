@@ -53,7 +53,8 @@ func Fills() []driver.Quantity {
 	return []driver.Quantity{
 		driver.Utilization, driver.EngineUtilization, driver.Occupancy, driver.MemoryUsed, driver.MemoryCapacity,
 		driver.Power, driver.Energy, driver.Temperature, driver.Clock, driver.IOBytes, driver.Errors,
-		driver.ThrottledSeconds, driver.NeedsAttention, driver.LifetimeErrors, driver.PowerLimit, driver.PerformanceState,
+		driver.ThrottledSeconds, driver.NeedsAttention, driver.LifetimeErrors, driver.PowerLimit, driver.ClockMax,
+		driver.PerformanceState,
 		driver.ThrottleActive, driver.LinkWidth, driver.LinkWidthMax, driver.LinkGeneration, driver.LinkGenerationMax,
 		driver.FabricState, driver.MemoryReserved, driver.TemperatureMargin, driver.FanSpeed,
 	}

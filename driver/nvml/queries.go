@@ -12,7 +12,9 @@ import (
 
 // query is one function of NVML and what its answer says.
 type query struct {
-	function string // its name in nvml.h, which says what it returns
+	// function is its name in nvml.h, which says what it returns, and after a blank, where there are
+	// several queries of one function, which of them it is.
+	function string
 	scope    scope
 	every    time.Duration // 0: at each sample
 	read     func(r *reader, device nvml.Device) nvml.Return
@@ -42,7 +44,7 @@ func queries() []query {
 		{"nvmlDeviceGetJpgUtilization", wholeGPU, 0, engine("jpeg", nvml.Device.GetJpgUtilization)},
 		{"nvmlDeviceGetOfaUtilization", wholeGPU, 0, engine("ofa", nvml.Device.GetOfaUtilization)},
 		{"nvmlDeviceGetFieldValues", everyGPU, 0, readFields(fastFields)},
-		{"nvmlDeviceGetFieldValues ", everyGPU, slowInterval, readFields(slowFields)},
+		{"nvmlDeviceGetFieldValues slow", everyGPU, slowInterval, readFields(slowFields)},
 	}, conditionQueries()...)
 }
 
@@ -158,19 +160,35 @@ func readOldTemperature(r *reader, device nvml.Device) nvml.Return {
 	return answer
 }
 
-// readClocks: MHz. A domain that the device does not have is left out.
+// readClocks reads the clocks in MHz.
 func readClocks(r *reader, device nvml.Device) nvml.Return {
-	answer := nvml.ERROR_NOT_SUPPORTED
-	for _, clock := range []struct {
-		kind   nvml.ClockType
-		domain string
-	}{
+	return r.clocks(driver.Clock, device.GetClockInfo, []clockDomain{
 		{nvml.CLOCK_GRAPHICS, "graphics"}, {nvml.CLOCK_SM, "sm"}, {nvml.CLOCK_MEM, "memory"}, {nvml.CLOCK_VIDEO, "video"},
-	} {
-		megahertz, a := device.GetClockInfo(clock.kind)
+	})
+}
+
+// readMaxClocks reads the highest clocks in MHz. That of the graphics domain is that of the SMs.
+func readMaxClocks(r *reader, device nvml.Device) nvml.Return {
+	return r.clocks(driver.ClockMax, device.GetMaxClockInfo, []clockDomain{
+		{nvml.CLOCK_SM, "sm"}, {nvml.CLOCK_MEM, "memory"},
+	})
+}
+
+type clockDomain struct {
+	kind   nvml.ClockType
+	domain string
+}
+
+// clocks reads a quantity of clocks. A domain that the device does not have is left out.
+func (r *reader) clocks(
+	q driver.Quantity, read func(nvml.ClockType) (uint32, nvml.Return), clocks []clockDomain,
+) nvml.Return {
+	answer := nvml.ERROR_NOT_SUPPORTED
+	for _, clock := range clocks {
+		megahertz, a := read(clock.kind)
 		switch kindOf(a) {
 		case answered:
-			r.add(driver.Clock, float64(megahertz)*1e6, clock.domain)
+			r.add(q, float64(megahertz)*1e6, clock.domain)
 			answer = nvml.SUCCESS
 		case lost, unreadable:
 			return a

@@ -70,6 +70,7 @@ func TestQuantities(t *testing.T) {
 		"performance_state":     g.Condition.PerformanceState,
 		"throttle_active power": 1, "throttle_active thermal": 0, "throttle_active hw_thermal": 0,
 		"throttle_active hw_power_brake": 0, "throttle_active other": 0,
+		"clock_max sm": g.Condition.ClockSMMax, "clock_max memory": g.Condition.ClockMemoryMax,
 		"link_width pcie": g.Condition.LinkWidth, "link_width_max pcie": g.Condition.LinkWidthMax,
 		"link_generation pcie": g.Condition.LinkGeneration, "link_generation_max pcie": g.Condition.LinkGenerationMax,
 		"errors nvlink crc": g.Condition.NVLinkCRC, "errors nvlink replay": g.Condition.NVLinkReplay,
@@ -411,7 +412,7 @@ func TestOldLibrary(t *testing.T) {
 	}
 	for _, function := range []string{
 		"nvmlDeviceGetTemperatureV", "nvmlDeviceGetJpgUtilization",
-		"nvmlDeviceGetOfaUtilization", "nvmlGpmSampleGet",
+		"nvmlDeviceGetOfaUtilization", "nvmlDeviceGetFieldValues", "nvmlGpmSampleGet",
 	} {
 		if machine.Calls(function) != 0 {
 			t.Errorf("%s was called", function)

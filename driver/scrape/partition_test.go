@@ -12,7 +12,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/driver/scrape/scrapetest"
 )
 
-// What dcgm-exporter tells of the instances of a GPU is theirs, and what it repeats for each of
+// What dcgm-exporter says of the instances of a GPU is theirs, and what it repeats for each of
 // them is the GPU's, once.
 func TestInstances(t *testing.T) {
 	body := scrapetest.Exposition(dcgm(newClock()).Read(testNow())[1:])

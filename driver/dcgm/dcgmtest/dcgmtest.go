@@ -91,6 +91,7 @@ func newGPU(i int) GPU {
 			LifetimeCorrected: 105, LifetimeUncorrected: 11,
 			LimitEnforced: 650, LimitDefault: 700, LimitMin: 200, LimitMax: 750, PerformanceState: 2, Throttling: 0x4,
 			LinkWidth: 8, LinkWidthMax: 16, LinkGeneration: 4, LinkGenerationMax: 5,
+			ClockSMMax: 1.98e9, ClockMemoryMax: 2.619e9,
 			NVLinkCRC: 21, NVLinkReplay: 22, NVLinkRecovery: 23, NVLink5Recovery: math.NaN(),
 			FabricStatus: 3, FabricSummary: 1, Margin: 49, Fan: 0.35,
 		},

@@ -104,6 +104,7 @@ type Condition struct {
 	Throttling                                   float64 // DCGM_CLOCKS_EVENT_REASON_*
 	LinkWidth, LinkWidthMax                      float64
 	LinkGeneration, LinkGenerationMax            float64
+	ClockSMMax, ClockMemoryMax                   float64 // hertz
 	NVLinkCRC, NVLinkReplay, NVLinkRecovery      float64
 	NVLink5Recovery                              float64 // of NVLink 5
 	FabricStatus, FabricSummary                  float64 // as DCGM has them

@@ -88,6 +88,7 @@ type Condition struct {
 	PerformanceState                                                       float64
 	Throttling                                                             float64 // nvmlClocksEventReason*
 	LinkWidth, LinkWidthMax, LinkGeneration, LinkGenerationMax             float64
+	ClockSMMax, ClockMemoryMax                                             float64 // hertz
 	NVLinkCRC, NVLinkReplay, NVLinkRecovery                                float64
 	NVLink5Recovery                                                        float64 // of NVLink 5; below 0: refused
 	FabricState, FabricStatus, FabricSummary                               float64 // as nvmlGpuFabricInfo_v3_t has them

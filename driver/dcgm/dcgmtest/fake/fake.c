@@ -333,6 +333,7 @@ dcgmReturn_t dcgmHealthCheck(dcgmHandle_t handle, dcgmGpuGrp_t number, dcgmHealt
         incident->system = DCGM_HEALTH_WATCH_MEM;
         incident->health = (dcgmHealthWatchResults_t)health;
         incident->entityInfo = (dcgmGroupEntityPair_t){DCGM_FE_GPU, (dcgm_field_eid_t)g->ids[i]};
+        snprintf(incident->error.msg, sizeof incident->error.msg, "the fake says %d", (int)health);
         response->overallHealth = DCGM_HEALTH_RESULT_FAIL;
     }
     return DCGM_ST_OK;

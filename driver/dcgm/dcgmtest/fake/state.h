@@ -32,6 +32,7 @@ struct condition { /* in which the hardware is: flags are 0 or 1 */
     double limit_enforced, limit_default, limit_min, limit_max; /* watts */
     double performance_state, throttling;                       /* throttling: DCGM_CLOCKS_EVENT_REASON_* */
     double link_width, link_width_max, link_generation, link_generation_max;
+    double clock_sm_max, clock_memory_max; /* hertz */
     double nvlink_crc, nvlink_replay, nvlink_recovery, nvlink5_recovery;
     double fabric_status, fabric_summary; /* as DCGM has them */
     double margin, fan;                   /* degrees Celsius; share of 1 */

@@ -54,6 +54,10 @@ static void gpu_field(const struct gpu *g, dcgmFieldValue_v1 *v) {
     case DCGM_FI_DEV_SM_CLOCK: whole(v, g->clock_sm / 1e6); return; /* MHz is a guess: no unit */
     case DCGM_FI_DEV_MEM_CLOCK: whole(v, g->clock_memory / 1e6); return;
     case DCGM_FI_DEV_VIDEO_CLOCK: whole(v, g->clock_video / 1e6); return;
+    case DCGM_FI_DEV_MAX_SM_CLOCK: whole(v, g->condition.clock_sm_max / 1e6); return;
+    case DCGM_FI_DEV_MAX_MEM_CLOCK: whole(v, g->condition.clock_memory_max / 1e6); return;
+    case DCGM_FI_DEV_SM_MAX_CLOCK_HERTZ: whole(v, g->condition.clock_sm_max); return; /* "in hertz" */
+    case DCGM_FI_DEV_MEMORY_MAX_CLOCK_HERTZ: whole(v, g->condition.clock_memory_max); return;
     case DCGM_FI_DEV_SM_CLOCK_HERTZ: whole(v, g->clock_sm); return; /* "in hertz" */
     case DCGM_FI_DEV_MEMORY_CLOCK_HERTZ: whole(v, g->clock_memory); return;
     case DCGM_FI_DEV_VIDEO_CLOCK_HERTZ: whole(v, g->clock_video); return;

@@ -19,6 +19,17 @@ NUMBER(nvmlDeviceGetCurrPcieLinkGeneration, unsigned int, link_generation, 1)
 NUMBER(nvmlDeviceGetMaxPcieLinkGeneration, unsigned int, link_generation_max, 1)
 NUMBER(nvmlDeviceGetFanSpeed, unsigned int, fan, 100) /* "a percentage of the product's maximum noise tolerance fan speed" */
 
+/* "clock speed in MHz" */
+nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, nvmlClockType_t type, unsigned int *clock) {
+    OF(nvmlDeviceGetMaxClockInfo, device, 0);
+    double hertz = type == NVML_CLOCK_SM  ? g->condition.clock_sm_max
+                 : type == NVML_CLOCK_MEM ? g->condition.clock_memory_max
+                                          : (double)NAN;
+    SUPPORTED(hertz);
+    *clock = (unsigned int)lround(hertz / 1e6);
+    return NVML_SUCCESS;
+}
+
 nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int *min, unsigned int *max) {
     OF(nvmlDeviceGetPowerManagementLimitConstraints, device, 0);
     SUPPORTED(g->condition.limit_min);

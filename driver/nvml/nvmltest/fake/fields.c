@@ -92,6 +92,7 @@ static void field(const struct gpu *g, nvmlFieldValue_t *v) {
     v->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
 }
 
+#ifndef OLD
 /* "NVML_SUCCESS if any values in values were populated. Note that you must check the nvmlReturn field of each" */
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values) {
     OF(nvmlDeviceGetFieldValues, device, 0);
@@ -101,6 +102,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
     }
     return NVML_SUCCESS;
 }
+#endif
 
 /* processes lists those of a GPU or MIG device: usedGpuMemory in bytes, or NVML_VALUE_NOT_AVAILABLE. */
 static nvmlReturn_t processes(const struct gpu *g, int instance, int graphics, unsigned int *count, nvmlProcessInfo_t *infos) {

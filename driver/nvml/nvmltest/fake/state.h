@@ -42,6 +42,7 @@ struct condition { /* in which the hardware is: flags are 0 or 1; NaN: not suppo
     double limit_enforced, limit_default, limit_min, limit_max; /* watts */
     double performance_state, throttling;                       /* throttling: nvmlClocksEventReason* */
     double link_width, link_width_max, link_generation, link_generation_max;
+    double clock_sm_max, clock_memory_max; /* hertz */
     double nvlink_crc, nvlink_replay, nvlink_recovery, nvlink5_recovery;
     double fabric_state, fabric_status, fabric_summary; /* as nvmlGpuFabricInfo_v3_t has them */
     double margin, fan;                                 /* degrees Celsius; share of 1 */
