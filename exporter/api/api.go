@@ -34,6 +34,7 @@ func Schemas() (map[string][]byte, error) {
 	for path, of := range map[string]any{
 		"v1/snapshot": &web.Report{}, "v1/fit": &web.FitReport{}, "v1/history": &web.HistoryReport{},
 		"v1/incidents": &web.IncidentsReport{}, "v1/receipts": &web.ReceiptsReport{},
+		"v1/summary": &web.Summary{},
 	} {
 		schema, err := schemaOf(path, of)
 		if err != nil {
@@ -81,6 +82,8 @@ func words(of reflect.Type) *jsonschema.Schema {
 		return list("How the device is divided among its claims.", join.Attributions())
 	case reflect.TypeFor[recorder.Kind]():
 		return list("What happened.", recorder.Kinds())
+	case reflect.TypeFor[recorder.Resolution]():
+		return list("Why an incident is over.", recorder.Resolutions())
 	case reflect.TypeFor[recorder.OwnerKind]():
 		return list("Whose series it is.", []recorder.OwnerKind{recorder.OfDevice, recorder.OfClaim, recorder.OfPod})
 	case reflect.TypeFor[recorder.Values]():

@@ -30,11 +30,12 @@ const (
 	publishedHistory   = "v1/history.schema.json"
 	publishedIncidents = "v1/incidents.schema.json"
 	publishedReceipts  = "v1/receipts.schema.json"
+	publishedSummary   = "v1/summary.schema.json"
 )
 
 // all returns the published schemas.
 func all() []string {
-	return []string{published, publishedFit, publishedHistory, publishedIncidents, publishedReceipts}
+	return []string{published, publishedFit, publishedHistory, publishedIncidents, publishedReceipts, publishedSummary}
 }
 
 // The published schemas are those of the types.
@@ -249,7 +250,8 @@ func TestIncidentAnswers(t *testing.T) {
 		{`"kind":"`, `"kind":"no_`},
 		{`"hit":true`, `"hit":"hard"`},
 		{`"recording":`, `"record":`},
-		{`"time":"`, `"time":"at `},
+		{`"onset":"`, `"onset":"at `},
+		{`"detected":"`, `"found":"`},
 		{`"device":{`, `"device":{"serial":"7",`},
 	})
 }
@@ -265,6 +267,20 @@ func TestReceiptAnswers(t *testing.T) {
 		{`"errorBound":`, `"error":`},
 		{`"attribution":"`, `"attribution":7,"how":"`},
 		{`"pods":[`, `"pods":["a",`},
+	})
+}
+
+func TestSummaryAnswers(t *testing.T) {
+	t.Parallel()
+	answer := ask(t, demoNode(t), "/api/v1/summary", func(text string) bool {
+		return strings.Contains(text, `"claims":[{`) && strings.Contains(text, `"active":`) &&
+			strings.Contains(text, `"pods":["`)
+	})
+	checkAnswer(t, publishedSummary, answer, [][2]string{
+		{`"node":`, `"nodes":`},
+		{`"claims":[`, `"claims":[7,`},
+		{`"state":"`, `"state":7,"was":"`},
+		{`"pods":["`, `"pods":[7,"`},
 	})
 }
 

@@ -2,7 +2,9 @@ package top
 
 import (
 	"bytes"
+	"context"
 	"io"
+	"net/url"
 	"strings"
 	"testing"
 	"unicode"
@@ -31,27 +33,38 @@ func FuzzSnapshot(f *testing.F) {
 		}, s)
 	}
 	f.Fuzz(func(t *testing.T, data []byte, filter string, width uint8) {
-		report, err := decode(bytes.NewReader(data), "an exporter")
+		report, err := newNode("an exporter", func(context.Context, string, url.Values) (io.ReadCloser, error) {
+			return io.NopCloser(bytes.NewReader(data)), nil
+		}).Fetch(t.Context())
 		if err != nil {
 			return
 		}
 		known := fleet{answers: map[string]*answer{"": {report: &report}}}
-		rows := known.rows()
+		all := known.everything()
+		rows := all.Devices
 		if len(rows) != len(report.Devices) {
 			t.Fatalf("%d rows of %d devices", len(rows), len(report.Devices))
 		}
 		for _, order := range Orders() {
 			Sort(rows, order, width%2 == 1)
 		}
-		rows = Filter(rows, filter)
-		table := Layout(rows, Columns(true, width%3 == 0), int(width), clean)
-		for _, line := range append(table.Lines, table.Titles) {
-			if width > 0 && uniseg.StringWidth(line) > int(width) || strings.ContainsFunc(line, unicode.IsControl) {
-				t.Fatalf("line %q for a width of %d", line, width)
+		chosen := all.chosen(filter, ByState, false)
+		for _, view := range Views() {
+			table := chosen.table(view, true, width%3 == 0, int(width), clean)
+			for _, line := range append(table.Lines, table.Titles) {
+				if width > 0 && uniseg.StringWidth(line) > int(width) || strings.ContainsFunc(line, unicode.IsControl) {
+					t.Fatalf("line %q for a width of %d", line, width)
+				}
+			}
+			for i := range table.Lines {
+				of := chosen.subject(view, i)
+				if lines := describe(&report, nil, of); len(lines) == 0 && view != ViewNamespaces {
+					t.Fatalf("nothing is known of %+v", of)
+				}
 			}
 		}
 		for _, format := range []Format{FormatTable, FormatWide, FormatJSON} {
-			if err := (&Config{Order: ByState, Format: format, Clean: clean}).print(&known, io.Discard); err != nil {
+			if err := (&Config{Order: ByState, Format: format, Clean: clean}).print(&known, &all, io.Discard); err != nil {
 				t.Fatalf("print as %s: %v", format, err)
 			}
 		}

@@ -19,7 +19,7 @@ const gap = "  "
 // Layout formats rows in columns. A width above 0 is that of the terminal: names are cut so that
 // lines fit, the widest column first, and columns are left out where that does not suffice. clean
 // replaces what could command a terminal.
-func Layout(rows []Row, columns []Column, width int, clean func(string) string) Table {
+func Layout[T any](rows []T, columns []Column[T], width int, clean func(string) string) Table {
 	cells := make([][]string, len(rows)+1) // the first ones are the titles
 	for c := range columns {
 		cells[0] = append(cells[0], columns[c].Title)
@@ -36,7 +36,7 @@ func Layout(rows []Row, columns []Column, width int, clean func(string) string) 
 }
 
 // fit returns the widths of the columns, 0 for those that are left out.
-func fit(cells [][]string, columns []Column, width int) []int {
+func fit[T any](cells [][]string, columns []Column[T], width int) []int {
 	natural := make([]int, len(columns))
 	for _, row := range cells {
 		for c, text := range row {
@@ -62,7 +62,7 @@ func fit(cells [][]string, columns []Column, width int) []int {
 }
 
 // shrink makes columns narrower until a line fits, and reports whether it does.
-func shrink(widths []int, columns []Column, width int) bool {
+func shrink[T any](widths []int, columns []Column[T], width int) bool {
 	for {
 		total, widest := -len(gap), -1
 		for c := range widths {
@@ -84,7 +84,7 @@ func shrink(widths []int, columns []Column, width int) bool {
 	}
 }
 
-func line(cells []string, columns []Column, widths []int, width int) string {
+func line[T any](cells []string, columns []Column[T], widths []int, width int) string {
 	var out strings.Builder
 	for c, text := range cells {
 		if widths[c] == 0 {
@@ -143,4 +143,28 @@ func cutMiddle(text string, width int) string {
 		rest = after
 	}
 	return head + tail
+}
+
+// wrap breaks a text into lines of at most that width where it has spaces. The later lines are
+// indented by four more spaces.
+func wrap(text string, width int) []string {
+	indent := strings.Repeat(" ", len(text)-len(strings.TrimLeft(text, " ")))
+	line := indent
+	var out []string
+	for n, word := range strings.Fields(text) {
+		switch {
+		case n == 0:
+			line += word
+		case uniseg.StringWidth(line)+1+uniseg.StringWidth(word) > width:
+			out, line = append(out, cut(line, width)), indent+"    "+word
+		default:
+			line += " " + word
+		}
+	}
+	return append(out, cut(line, width))
+}
+
+// pad returns a text of at least that width.
+func pad(text string, width int) string {
+	return text + strings.Repeat(" ", max(0, width-uniseg.StringWidth(text)))
 }

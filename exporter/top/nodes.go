@@ -13,10 +13,15 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
@@ -25,10 +30,18 @@ import (
 type Node struct {
 	Name  string // its address, or that of its pod: unique
 	Fetch func(context.Context) (web.Report, error)
+	// Incidents returns its incidents, or one with its recording; nil: they are not asked for.
+	Incidents func(ctx context.Context, id string) (web.IncidentsReport, error)
+	// History returns what was recorded in the last minutes; nil: it is not asked for.
+	History func(ctx context.Context, of url.Values) (web.HistoryReport, error)
 }
 
-// snapshotPath is where an exporter serves its snapshot.
-const snapshotPath = "/api/v1/snapshot"
+// Where an exporter serves its snapshot, and its incidents.
+const (
+	snapshotPath  = "/api/v1/snapshot"
+	incidentsPath = "/api/v1/incidents"
+	historyPath   = "/api/v1/history"
+)
 
 // maxSnapshot is the largest snapshot that is read, in bytes.
 const maxSnapshot = 256 << 20
@@ -98,33 +111,67 @@ func parseAddress(address string) (*url.URL, error) {
 
 // fromURL returns the exporter at a URL, called by a name.
 func fromURL(client *http.Client, base *url.URL, name string) Node {
-	target := base.JoinPath(snapshotPath).String()
-	return Node{Name: name, Fetch: func(ctx context.Context) (web.Report, error) {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, target, http.NoBody)
+	get := func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+		to := base.JoinPath(path)
+		to.RawQuery = query.Encode()
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, to.String(), http.NoBody)
 		if err != nil {
-			return web.Report{}, err
+			return nil, err
 		}
 		response, err := client.Do(request)
 		if err != nil {
 			if failed, ok := errors.AsType[*url.Error](err); ok {
 				err = failed.Err // without the URL, which the name stands for
 			}
-			return web.Report{}, fmt.Errorf("get snapshot from %s: %w", name, err)
+			return nil, err
 		}
-		defer response.Body.Close()
 		if response.StatusCode != http.StatusOK {
-			return web.Report{}, fmt.Errorf("get snapshot from %s: %s", name, response.Status)
+			_ = response.Body.Close()
+			return nil, errors.New(response.Status)
 		}
-		return decode(response.Body, name)
-	}}
+		return response.Body, nil
+	}
+	return newNode(name, get)
 }
 
-func decode(body io.Reader, from string) (web.Report, error) {
-	var r web.Report
-	if err := json.NewDecoder(io.LimitReader(body, maxSnapshot)).Decode(&r); err != nil {
-		return r, fmt.Errorf("decode snapshot from %s: %w", from, err)
+// getter opens a document.
+type getter = func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error)
+
+// newNode returns an exporter from which get gets documents.
+func newNode(name string, get getter) Node {
+	return Node{
+		Name: name,
+		Fetch: func(ctx context.Context) (r web.Report, err error) {
+			err = fetch(ctx, get, snapshotPath, nil, name, &r)
+			return r, err
+		},
+		Incidents: func(ctx context.Context, id string) (r web.IncidentsReport, err error) {
+			query := url.Values{}
+			if id != "" {
+				query.Set("id", id)
+			}
+			err = fetch(ctx, get, incidentsPath, query, name, &r)
+			return r, err
+		},
+		History: func(ctx context.Context, of url.Values) (r web.HistoryReport, err error) {
+			err = fetch(ctx, get, historyPath, of, name, &r)
+			return r, err
+		},
 	}
-	return r, nil
+}
+
+// fetch gets a document.
+func fetch(ctx context.Context, get getter, at string, query url.Values, from string, into any) error {
+	what := path.Base(at)
+	body, err := get(ctx, at, query)
+	if err != nil {
+		return fmt.Errorf("get %s from %s: %w", what, from, err)
+	}
+	defer body.Close()
+	if err := json.NewDecoder(io.LimitReader(body, maxSnapshot)).Decode(into); err != nil {
+		return fmt.Errorf("decode %s from %s: %w", what, from, err)
+	}
+	return nil
 }
 
 // API sends requests to the API server.
@@ -137,50 +184,106 @@ const podSelector = "app.kubernetes.io/name=dra-exporter"
 
 // FromKube returns the exporters of all nodes: the pods with the label of the chart. They are asked
 // through the API server, which takes the right to get pods/proxy. One that does not run yet
-// answers with an error that says so.
-func FromKube(ctx context.Context, api API) ([]Node, error) {
-	body, err := api.Get(ctx, "/api/v1/pods", url.Values{"labelSelector": {podSelector}})
-	if err != nil {
-		return nil, fmt.Errorf("list the pods of the exporter: %w", err)
-	}
-	defer body.Close()
+// answers with an error that says so. Names of nodes restrict them to these.
+func FromKube(ctx context.Context, api API, on ...string) ([]Node, error) {
 	var pods corev1.PodList
-	if err := json.NewDecoder(io.LimitReader(body, maxSnapshot)).Decode(&pods); err != nil {
-		return nil, fmt.Errorf("decode the pods of the exporter: %w", err)
+	if err := getObject(ctx, api, "/api/v1/pods", url.Values{"labelSelector": {podSelector}}, &pods); err != nil {
+		return nil, fmt.Errorf("list the pods of the exporter: %w", err)
 	}
 	var nodes []Node
 	for i := range pods.Items {
 		pod := &pods.Items[i]
+		if len(on) > 0 && !slices.Contains(on, pod.Spec.NodeName) {
+			continue
+		}
 		if pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodRunning || pod.Status.Phase == corev1.PodPending) {
 			nodes = append(nodes, fromPod(api, pod))
 		}
 	}
-	if len(nodes) == 0 {
+	switch {
+	case len(nodes) == 0 && len(on) > 0:
+		return nil, fmt.Errorf("no pod with the label %s on %s", podSelector, strings.Join(on, ", "))
+	case len(nodes) == 0:
 		return nil, errors.New("no pod has the label " + podSelector)
 	}
 	return nodes, nil
 }
 
+// getObject gets an object of the API server.
+func getObject(ctx context.Context, api API, at string, query url.Values, into any) error {
+	body, err := api.Get(ctx, at, query)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	if err := json.NewDecoder(io.LimitReader(body, maxSnapshot)).Decode(into); err != nil {
+		return fmt.Errorf("decode %s: %w", at, err)
+	}
+	return nil
+}
+
+// NodesOf returns the nodes of a claim or a pod, by the API server: those of the pods that the
+// claim is reserved for. It returns none where that can't be known, as of claims that are gone:
+// all nodes may have held them.
+func NodesOf(ctx context.Context, api API, of Subject) []string {
+	namespace, name, ok := strings.Cut(of.Name, "/")
+	if !ok || of.View != ViewClaims && of.View != ViewPods {
+		return nil
+	}
+	in := "/api/v1/namespaces/" + url.PathEscape(namespace) + "/pods/"
+	pods := []string{name}
+	if of.View == ViewClaims {
+		var group metav1.APIGroup
+		if getObject(ctx, api, "/apis/resource.k8s.io", nil, &group) != nil {
+			return nil
+		}
+		var claim resourcev1.ResourceClaim // what is read of it is the same in all versions
+		if getObject(ctx, api, "/apis/"+group.PreferredVersion.GroupVersion+"/namespaces/"+url.PathEscape(namespace)+
+			"/resourceclaims/"+url.PathEscape(name), nil, &claim) != nil {
+			return nil
+		}
+		pods = nil
+		for _, consumer := range claim.Status.ReservedFor {
+			if consumer.Resource == "pods" && consumer.APIGroup == "" {
+				pods = append(pods, consumer.Name)
+			}
+		}
+	}
+	var nodes []string
+	for _, name := range pods[:min(len(pods), maxConsumers)] {
+		var pod corev1.Pod
+		if err := getObject(ctx, api, in+url.PathEscape(name), nil, &pod); err == nil && pod.Spec.NodeName != "" {
+			nodes = append(nodes, pod.Spec.NodeName)
+		}
+	}
+	return distinct(nodes)
+}
+
+// maxConsumers bounds the pods of a claim that are asked for: the API server allows 256.
+const maxConsumers = 256
+
 // fromPod returns the exporter in a pod.
 func fromPod(api API, pod *corev1.Pod) Node {
 	name, port := pod.Namespace+"/"+pod.Name, portOf(pod)
-	return Node{Name: name, Fetch: func(ctx context.Context) (web.Report, error) {
+	return newNode(name, func(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 		switch {
 		case pod.Status.Phase != corev1.PodRunning:
-			return web.Report{}, fmt.Errorf("pod %s is %s on node %s",
-				name, strings.ToLower(string(pod.Status.Phase)), cmp.Or(pod.Spec.NodeName, "unknown"))
+			return nil, fmt.Errorf("pod is %s on node %s",
+				strings.ToLower(string(pod.Status.Phase)), cmp.Or(pod.Spec.NodeName, "unknown"))
 		case port == 0:
-			return web.Report{}, fmt.Errorf("pod %s has no port metrics", name)
+			return nil, errors.New("pod has no port metrics")
 		}
-		body, err := api.Get(ctx, fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:%d/proxy%s",
-			pod.Namespace, pod.Name, port, snapshotPath), nil)
-		if err != nil {
-			return web.Report{}, fmt.Errorf("get snapshot from %s: %w", name, err)
+		at := fmt.Sprintf("/api/v1/namespaces/%s/pods/%s:%d/proxy%s", pod.Namespace, pod.Name, port, path)
+		body, err := api.Get(ctx, at, query)
+		if apierrors.IsUnauthorized(err) { // says the exporter: the API server has shown the pods before
+			return nil, errCredentials
 		}
-		defer body.Close()
-		return decode(body, name)
-	}}
+		return body, err
+	})
 }
+
+var errCredentials = errors.New("it asks for credentials, which the API server does not pass on: ask the gateway, or " +
+	"use --url with kubectl port-forward")
 
 // portOf returns the port of the pod's metrics, 0 if it has none.
 func portOf(pod *corev1.Pod) int32 {

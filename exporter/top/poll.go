@@ -1,6 +1,7 @@
 package top
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
@@ -18,6 +20,10 @@ type answer struct {
 	report *web.Report // the last one; nil: there was none
 	at     time.Time   // when it came
 	err    error       // of the last request; nil: it succeeded
+
+	incidents []*recorder.Incident // likewise
+	without   error                // why there are none: the flight recorder may be off
+	node      Node
 }
 
 // fleet is what is known of all nodes. It belongs to one goroutine.
@@ -46,36 +52,122 @@ func (f *fleet) poll(ctx context.Context, find func(context.Context) ([]Node, er
 		if a == nil {
 			a = &answer{name: n.Name}
 		}
-		f.answers[n.Name] = a
+		f.answers[n.Name], a.node = a, n
 		asking.Go(func() {
 			report, err := n.Fetch(ctx)
 			if a.err = err; err == nil {
 				a.report, a.at = &report, time.Now()
+			}
+			if err == nil && n.Incidents != nil {
+				var happened web.IncidentsReport
+				if happened, a.without = n.Incidents(ctx, ""); a.without == nil {
+					a.incidents = happened.Incidents
+				}
 			}
 		})
 	}
 	asking.Wait()
 }
 
-// rows returns the rows of all nodes that ever answered.
-func (f *fleet) rows() []Row {
-	var out []Row
-	for _, a := range f.answers {
-		if a.report != nil {
-			out = append(out, Rows(a.report)...)
+// Everything is what is known of all nodes, filtered and sorted.
+type Everything struct {
+	Nodes      []NodeAnswer `json:"nodes"`
+	Devices    []Row        `json:"devices"`
+	Claims     []Holder     `json:"claims"`
+	Pods       []Holder     `json:"pods"`
+	Namespaces []Holder     `json:"namespaces"`
+	Incidents  []Incident   `json:"incidents"`
+}
+
+// NodeAnswer says which node was asked, and with which success.
+type NodeAnswer struct {
+	Name  string    `json:"name"`
+	Time  time.Time `json:"time,omitzero"` // of its last report
+	Error string    `json:"error,omitempty"`
+}
+
+// everything returns the rows of all nodes that ever answered.
+func (f *fleet) everything() Everything {
+	out := Everything{
+		Nodes: []NodeAnswer{}, Devices: []Row{}, Claims: []Holder{}, Pods: []Holder{}, Namespaces: []Holder{},
+		Incidents: []Incident{},
+	}
+	for name, a := range f.answers {
+		said := NodeAnswer{Name: name}
+		if a.err != nil {
+			said.Error = a.err.Error()
 		}
+		if r := a.report; r != nil {
+			said.Name, said.Time = cmp.Or(r.Node, name), r.Time
+			for _, row := range Rows(r) {
+				row.from = name
+				out.Devices = append(out.Devices, row)
+			}
+			for from, into := range map[*[]Holder]*[]Holder{new(Claims(r)): &out.Claims, new(Pods(r)): &out.Pods} {
+				for _, row := range *from {
+					row.from = name
+					*into = append(*into, row)
+				}
+			}
+			out.Incidents = append(out.Incidents, a.happened()...)
+		}
+		out.Nodes = append(out.Nodes, said)
+	}
+	out.Namespaces = append(out.Namespaces, Namespaces(out.Claims)...)
+	slices.SortFunc(out.Nodes, func(a, b NodeAnswer) int { return web.CompareNames(a.Name, b.Name) })
+	return out
+}
+
+// chosen filters and sorts.
+func (e *Everything) chosen(filter string, by Order, reverse bool) Everything {
+	out := Everything{
+		Nodes: e.Nodes, Devices: Filter(e.Devices, filter), Claims: FilterHolders(e.Claims, filter),
+		Pods: FilterHolders(e.Pods, filter), Namespaces: FilterHolders(e.Namespaces, filter),
+		Incidents: FilterIncidents(e.Incidents, filter),
+	}
+	Sort(out.Devices, by, reverse)
+	for _, rows := range [][]Holder{out.Claims, out.Pods, out.Namespaces} {
+		SortHolders(rows, by, reverse)
+	}
+	SortIncidents(out.Incidents)
+	return out
+}
+
+// summary says how many devices are in which state, and how many incidents are open.
+func (e *Everything) summary() string {
+	open := 0
+	for i := range e.Incidents {
+		if e.Incidents[i].Open() {
+			open++
+		}
+	}
+	out := Summary(e.Devices)
+	if open > 0 {
+		out += ", " + counted(open, "incident") + " open"
 	}
 	return out
 }
 
-// troubles says which nodes do not answer, and since when.
-func (f *fleet) troubles(now time.Time) []string {
+// happened returns the incidents of a node.
+func (a *answer) happened() []Incident {
+	out := make([]Incident, 0, len(a.incidents))
+	for _, i := range a.incidents {
+		out = append(out, Incident{Node: a.report.Node, Incident: i, now: a.report.Time, from: a.name})
+	}
+	return out
+}
+
+// troubles says which nodes do not answer, and since when. A view of incidents also lacks those
+// that answer without their incidents.
+func (f *fleet) troubles(now time.Time, view View) []string {
 	var out []string
 	if f.failed != nil {
 		out = append(out, f.failed.Error())
 	}
 	for _, a := range f.answers {
 		switch {
+		case a.err == nil && a.without != nil && view == ViewIncidents:
+			out = append(out, a.without.Error())
 		case a.err == nil:
 		case a.report == nil:
 			out = append(out, a.err.Error())
@@ -88,8 +180,8 @@ func (f *fleet) troubles(now time.Time) []string {
 }
 
 // err returns an error of one line if not all nodes answered.
-func (f *fleet) err() error {
-	if troubles := f.troubles(time.Now()); len(troubles) > 0 {
+func (f *fleet) err(view View) error {
+	if troubles := f.troubles(time.Now(), view); len(troubles) > 0 {
 		return errors.New(strings.ReplaceAll(strings.Join(troubles, "; "), "\n", " "))
 	}
 	return nil

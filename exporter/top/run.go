@@ -3,9 +3,15 @@ package top
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
 // Format is how rows are printed.
@@ -18,7 +24,7 @@ const (
 	FormatJSON  Format = "json"
 )
 
-// Config configures [Print] and [Show].
+// Config configures [Print], [Show] and [Describe].
 type Config struct {
 	Find     func(context.Context) ([]Node, error) // is asked before each round
 	Interval time.Duration
@@ -26,41 +32,118 @@ type Config struct {
 	Reverse  bool
 	Filter   string
 	Format   Format
+	View     View                // "": devices
 	Clean    func(string) string // replaces what could command a terminal
 }
 
-// Print asks once and prints the rows. What answered is printed even if something did not, which is
-// the error.
+// Print asks once and prints the rows: as JSON those of all views. What answered is printed even if
+// something did not, which is the error.
 func Print(ctx context.Context, c Config, w io.Writer) error {
 	var f fleet
 	f.poll(ctx, c.Find)
-	if len(f.rows()) > 0 || f.err() == nil {
-		if err := c.print(&f, w); err != nil {
+	if all := f.everything(); len(all.Devices) > 0 || f.err(c.View) == nil {
+		if err := c.print(&f, &all, w); err != nil {
 			return err
 		}
 	}
-	return f.err()
+	return f.err(c.View)
 }
 
-func (c *Config) print(f *fleet, w io.Writer) error {
-	all := f.rows()
-	rows := Filter(all, c.Filter)
-	Sort(rows, c.Order, c.Reverse)
+func (c *Config) print(f *fleet, all *Everything, w io.Writer) error {
+	chosen := all.chosen(c.Filter, c.Order, c.Reverse)
 	if c.Format == FormatJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(append([]Row{}, rows...))
+		return encode(w, chosen)
 	}
-	table := Layout(rows, Columns(len(f.answers) > 1, c.Format == FormatWide), 0, c.Clean)
-	if _, err := fmt.Fprintf(w, "%s  %s\n\n%s\n", c.Clean(f.heading()), Summary(all), table.Titles); err != nil {
+	table := chosen.table(c.View, len(f.answers) > 1, c.Format == FormatWide, 0, c.Clean)
+	if _, err := fmt.Fprintf(w, "%s  %s\n\n%s\n", c.Clean(f.heading()), all.summary(), table.Titles); err != nil {
 		return err
 	}
-	for _, line := range table.Lines {
+	return printLines(w, table.Lines)
+}
+
+func encode(w io.Writer, document any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(document)
+}
+
+func printLines(w io.Writer, lines []string) error {
+	for _, line := range lines {
 		if _, err := fmt.Fprintln(w, line); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// errNotFound is the error of what no node that answered has.
+var errNotFound = errors.New("no node that answered has it")
+
+// Describe asks once and prints what is known of the first of some subjects that a node has: why
+// its devices are in their states, and with history also what was recorded in the last ten minutes.
+// An exporter that does not answer is an error, unless another one has it.
+func Describe(ctx context.Context, c Config, of []Subject, history bool, width int, w io.Writer) error {
+	var f fleet
+	f.poll(ctx, c.Find)
+	for _, subject := range of {
+		if lines := f.describe(ctx, subject, history, width); len(lines) > 0 {
+			for i := range lines {
+				lines[i] = c.Clean(lines[i])
+			}
+			return printLines(w, lines)
+		}
+	}
+	if err := f.err(c.View); err != nil {
+		return err
+	}
+	return fmt.Errorf("%s: %w", of[0].Name, errNotFound)
+}
+
+// describe says what all nodes that answered know of a subject.
+func (f *fleet) describe(ctx context.Context, of Subject, history bool, width int) []string {
+	var out []string
+	for _, name := range slices.SortedFunc(maps.Keys(f.answers), web.CompareNames) {
+		a := f.answers[name]
+		if a.report == nil {
+			continue
+		}
+		lines := describe(a.report, a.happened(), of)
+		if len(lines) > 0 && history {
+			lines = append(lines, a.charts(ctx, of, width)...)
+		}
+		out = append(out, lines...)
+	}
+	return out
+}
+
+// charts asks for what was recorded of a subject, and draws it.
+func (a *answer) charts(ctx context.Context, of Subject, width int) []string {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
+	chart, span, err := a.recording(ctx, of)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	return drawHistory(chart, span, width)
+}
+
+// recording asks for what was recorded of a subject, and for how long.
+func (a *answer) recording(ctx context.Context, of Subject) (*recorder.Chart, time.Duration, error) {
+	switch {
+	case of.View == ViewIncidents && a.node.Incidents != nil:
+		found, err := a.node.Incidents(ctx, of.Name)
+		if err != nil || len(found.Incidents) == 0 || found.Incidents[0].Chart == nil ||
+			len(found.Incidents[0].Chart.Times) == 0 {
+			return nil, 0, err
+		}
+		chart := found.Incidents[0].Chart
+		return chart, chart.Times[len(chart.Times)-1].Sub(chart.Times[0]) + time.Second, nil
+	case of.View != ViewIncidents && a.node.History != nil:
+		found, err := a.node.History(ctx, of.historyQuery())
+		return found.Chart, historySpan, err
+	default:
+		return nil, 0, nil
+	}
 }
 
 // Repeat prints the rows again and again until ctx ends: where there is no terminal. Trouble after

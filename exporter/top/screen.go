@@ -3,6 +3,7 @@ package top
 import (
 	"context"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -12,44 +13,72 @@ import (
 	"github.com/rivo/uniseg"
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
 // Show shows the rows on the terminal's alternate screen until ctx ends or a person quits. An
 // exporter that does not answer is shown as stale, with its last rows.
 func Show(ctx context.Context, c Config) error {
-	screen, err := tcell.NewScreen()
+	terminal, err := tcell.NewScreen()
 	if err != nil {
 		return fmt.Errorf("open the terminal: %w", err)
 	}
-	if err := screen.Init(); err != nil {
+	if err := terminal.Init(); err != nil {
 		return fmt.Errorf("open the terminal: %w", err)
 	}
-	defer screen.Fini()
-	return newView(c, screen).run(ctx)
+	defer terminal.Fini()
+	return newScreen(c, terminal).run(ctx)
 }
 
-// view is the state of the screen. Everything in it belongs to the goroutine of run.
-type view struct {
+// screen is the state of the terminal. Everything in it belongs to the goroutine of run.
+type screen struct {
 	Config
-	screen  tcell.Screen
-	colours bool
-	fleet   *fleet
-	all     []Row
-	rows    []Row // filtered and sorted
-	first   int   // the first row that is visible
-	typing  bool  // the filter
+	terminal tcell.Screen
+	colours  bool
+	fleet    *fleet
+	all      Everything
+	chosen   Everything // filtered and sorted
+	first    int        // the first row that is visible
+	at       int        // the row that is selected
+	typing   bool       // the filter
+	details  *details   // that are shown in place of the table; nil: none
+	recorded chan recorded
 }
 
-func newView(c Config, screen tcell.Screen) *view {
-	return &view{Config: c, screen: screen, colours: os.Getenv("NO_COLOR") == "", fleet: &fleet{}}
+// details are those of a subject.
+type details struct {
+	of     Subject
+	first  int // the first line that is visible
+	chart  *recorder.Chart
+	span   time.Duration
+	err    error
+	asked  bool // there was an answer
+	cancel context.CancelFunc
 }
 
-func (v *view) run(ctx context.Context) error {
+// recorded is an answer for details.
+type recorded struct {
+	of    *details
+	chart *recorder.Chart
+	span  time.Duration
+	err   error
+}
+
+func newScreen(c Config, terminal tcell.Screen) *screen {
+	if c.View == "" {
+		c.View = ViewDevices
+	}
+	return &screen{
+		Config: c, terminal: terminal, colours: os.Getenv("NO_COLOR") == "", fleet: &fleet{}, recorded: make(chan recorded),
+	}
+}
+
+func (v *screen) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	events, quit := make(chan tcell.Event), make(chan struct{})
 	defer close(quit)
-	go v.screen.ChannelEvents(events, quit)
+	go v.terminal.ChannelEvents(events, quit)
 	polled := make(chan *fleet)
 	go v.poll(ctx, polled)
 	clock := time.NewTicker(time.Second) // what is stale grows older
@@ -60,16 +89,18 @@ func (v *view) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case v.fleet = <-polled:
-			v.all = v.fleet.rows()
+			v.all = v.fleet.everything()
 			v.arrange()
+		case news := <-v.recorded:
+			news.of.chart, news.of.span, news.of.err, news.of.asked = news.chart, news.span, news.err, true
 		case event := <-events:
 			switch e := event.(type) {
 			case *tcell.EventKey:
-				if v.press(e) {
+				if v.press(ctx, e) {
 					return nil
 				}
 			case *tcell.EventResize:
-				v.screen.Sync()
+				v.terminal.Sync()
 			case nil:
 				return nil // the terminal is gone
 			}
@@ -79,7 +110,7 @@ func (v *view) run(ctx context.Context) error {
 }
 
 // poll asks again and again, and hands over a copy of what is known.
-func (v *view) poll(ctx context.Context, polled chan<- *fleet) {
+func (v *screen) poll(ctx context.Context, polled chan<- *fleet) {
 	var f fleet
 	ticker := time.NewTicker(v.Interval)
 	defer ticker.Stop()
@@ -103,13 +134,65 @@ func (v *view) poll(ctx context.Context, polled chan<- *fleet) {
 	}
 }
 
-func (v *view) arrange() {
-	v.rows = Filter(v.all, v.Filter)
-	Sort(v.rows, v.Order, v.Reverse)
+func (v *screen) arrange() { v.chosen = v.all.chosen(v.Filter, v.Order, v.Reverse) }
+
+// recordEvery is how often the recording of what details are shown of is asked for.
+const recordEvery = 2 * time.Second
+
+// open shows the details of the row that is selected: of a namespace, its claims.
+func (v *screen) open(ctx context.Context) {
+	if v.at >= v.chosen.count(v.View) {
+		return
+	}
+	of := v.chosen.subject(v.View, v.at)
+	if of.View == ViewNamespaces {
+		v.show(ViewClaims)
+		v.Filter = of.Name + "/"
+		return
+	}
+	v.details = &details{of: of}
+	ctx, v.details.cancel = context.WithCancel(ctx)
+	go v.record(ctx, v.details, *v.fleet.answers[of.from])
+}
+
+// record asks for the recording of a subject again and again.
+func (v *screen) record(ctx context.Context, of *details, from answer) {
+	ticker := time.NewTicker(max(v.Interval, recordEvery))
+	defer ticker.Stop()
+	for {
+		asking, cancel := context.WithTimeout(ctx, fetchTimeout)
+		news := recorded{of: of}
+		news.chart, news.span, news.err = from.recording(asking, of.of)
+		cancel()
+		select {
+		case v.recorded <- news:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// closeDetails shows the table again.
+func (v *screen) closeDetails() {
+	if v.details != nil {
+		v.details.cancel()
+		v.details = nil
+	}
+}
+
+// show shows a view from its begin.
+func (v *screen) show(view View) {
+	v.closeDetails()
+	v.View, v.at, v.first = view, 0, 0
 }
 
 // press handles a key and reports whether to quit.
-func (v *view) press(e *tcell.EventKey) (quit bool) {
+func (v *screen) press(ctx context.Context, e *tcell.EventKey) (quit bool) {
 	if e.Key() == tcell.KeyCtrlC {
 		return true
 	}
@@ -117,39 +200,68 @@ func (v *view) press(e *tcell.EventKey) (quit bool) {
 		v.edit(e)
 		return false
 	}
-	_, height := v.screen.Size()
+	at := &v.at
+	if v.details != nil {
+		at = &v.details.first
+	}
+	_, height := v.terminal.Size()
 	page := max(1, height-headLines-1)
 	switch e.Key() {
 	case tcell.KeyEscape:
-		v.Filter = ""
-		v.arrange()
+		if v.details != nil {
+			v.closeDetails()
+		} else {
+			v.Filter = ""
+		}
+	case tcell.KeyEnter:
+		if v.details == nil {
+			v.open(ctx)
+		}
+	case tcell.KeyTab, tcell.KeyRight:
+		v.turn(1)
+	case tcell.KeyBacktab, tcell.KeyLeft:
+		v.turn(-1)
 	case tcell.KeyUp:
-		v.first--
+		*at--
 	case tcell.KeyDown:
-		v.first++
+		*at++
 	case tcell.KeyPgUp:
-		v.first -= page
+		*at -= page
 	case tcell.KeyPgDn:
-		v.first += page
+		*at += page
 	case tcell.KeyHome:
-		v.first = 0
+		*at = 0
 	case tcell.KeyEnd:
-		v.first = len(v.rows)
+		*at = math.MaxInt32
 	case tcell.KeyRune:
-		return v.command(e.Rune())
+		quit = v.command(e.Rune(), at)
 	default:
 	}
-	return false
+	v.arrange()
+	return quit
 }
 
-func (v *view) command(key rune) (quit bool) {
+// turn shows the next view, or the one before.
+func (v *screen) turn(by int) {
+	views := Views()
+	v.show(views[(slices.Index(views, v.View)+by+len(views))%len(views)])
+}
+
+func (v *screen) command(key rune, at *int) (quit bool) {
 	switch key {
 	case 'q':
-		return true
+		if v.details == nil {
+			return true
+		}
+		v.closeDetails()
 	case 'k':
-		v.first--
+		*at--
 	case 'j':
-		v.first++
+		*at++
+	case '1', '2', '3', '4', '5':
+		v.show(Views()[key-'1'])
+	case 'i':
+		v.show(ViewIncidents)
 	case 's':
 		orders := Orders()
 		v.Order = orders[(slices.Index(orders, v.Order)+1)%len(orders)]
@@ -162,14 +274,14 @@ func (v *view) command(key rune) (quit bool) {
 			v.Format = FormatWide
 		}
 	case '/':
+		v.closeDetails()
 		v.typing = true
 	}
-	v.arrange()
 	return false
 }
 
 // edit changes the filter.
-func (v *view) edit(e *tcell.EventKey) {
+func (v *screen) edit(e *tcell.EventKey) {
 	switch e.Key() {
 	case tcell.KeyEnter:
 		v.typing = false
@@ -183,49 +295,135 @@ func (v *view) edit(e *tcell.EventKey) {
 		v.Filter += string(e.Rune())
 	default:
 	}
+	v.at, v.first = 0, 0
 	v.arrange()
 }
 
-// headLines are the lines above the rows: the heading, the troubles and the titles.
-const headLines = 3
+// headLines are the lines above the rows: the heading, the views, the troubles and the titles.
+const headLines = 4
 
-const help = "q quit  s sort  r reverse  / filter  w wide  ↑↓ scroll"
+const (
+	help        = "q quit  Enter details  s sort  r reverse  / filter  w wide"
+	helpDetails = "Esc back  ↑↓ scroll"
+)
 
-func (v *view) draw(now time.Time) {
-	v.screen.Clear()
-	width, height := v.screen.Size()
-	shown := height - headLines - 1
-	v.first = max(0, min(v.first, len(v.rows)-shown))
-	v.put(0, v.Clean(v.fleet.heading())+"  "+Summary(v.all), tcell.StyleDefault.Bold(true))
-	if troubles := v.fleet.troubles(now); len(troubles) > 0 {
-		v.put(1, v.Clean(strings.Join(troubles, "; ")), v.colour(tcell.ColorRed))
+func (v *screen) draw(now time.Time) {
+	v.terminal.Clear()
+	width, height := v.terminal.Size()
+	v.put(0, v.Clean(v.fleet.heading())+"  "+v.all.summary(), tcell.StyleDefault.Bold(true))
+	v.drawTabs()
+	if troubles := v.fleet.troubles(now, v.View); len(troubles) > 0 {
+		v.put(2, v.Clean(strings.Join(troubles, "; ")), v.colour(tcell.ColorRed))
 	}
-	table := Layout(v.rows, Columns(len(v.fleet.answers) > 1, v.Format == FormatWide), width, v.Clean)
-	v.put(headLines-1, table.Titles, tcell.StyleDefault.Underline(true))
-	for i := v.first; i < len(v.rows) && i-v.first < shown; i++ {
-		v.put(headLines+i-v.first, table.Lines[i], v.styleOf(v.rows[i].State))
+	shown := max(0, height-headLines-1)
+	if v.details != nil {
+		v.drawDetails(width, shown)
+	} else {
+		v.drawTable(width, shown)
 	}
 	v.put(height-1, v.footer(), tcell.StyleDefault.Dim(true))
-	v.screen.Show()
+	v.terminal.Show()
 }
 
-func (v *view) footer() string {
+// drawTabs draws the names of the views with their keys, and how many rows they have if that fits.
+func (v *screen) drawTabs() {
+	var tabs, short []string
+	for i, view := range Views() {
+		short = append(short, fmt.Sprintf("%d %s", i+1, view))
+		tabs = append(tabs, fmt.Sprintf("%d %s %d", i+1, view, v.chosen.count(view)))
+	}
+	if width, _ := v.terminal.Size(); len(strings.Join(tabs, gap)) > width {
+		tabs = short
+	}
+	x := 0
+	for i, text := range tabs {
+		style := tcell.StyleDefault
+		if Views()[i] == v.View {
+			style = style.Reverse(true)
+		}
+		v.putAt(x, 1, text, style)
+		x += len(text) + len(gap)
+	}
+}
+
+func (v *screen) drawTable(width, shown int) {
+	table := v.chosen.table(v.View, len(v.fleet.answers) > 1, v.Format == FormatWide, width, v.Clean)
+	v.at = max(0, min(v.at, len(table.Lines)-1))
+	v.first = max(0, min(v.first, v.at), v.at-shown+1)
+	v.put(headLines-1, table.Titles, tcell.StyleDefault.Underline(true))
+	for i := v.first; i < len(table.Lines) && i-v.first < shown; i++ {
+		style, line := v.styleAt(i), table.Lines[i]
+		if i == v.at {
+			style, line = style.Reverse(true), pad(line, width)
+		}
+		v.put(headLines+i-v.first, line, style)
+	}
+}
+
+func (v *screen) drawDetails(width, shown int) {
+	d := v.details
+	var lines []string
+	if a := v.fleet.answers[d.of.from]; a != nil && a.report != nil {
+		for _, line := range describe(a.report, a.happened(), d.of) {
+			lines = append(lines, wrap(line, width)...)
+		}
+	}
+	if len(lines) == 0 {
+		lines = []string{d.of.Name + " is gone"}
+	}
+	switch {
+	case d.err != nil:
+		lines = append(lines, "", d.err.Error())
+	case d.asked:
+		lines = append(lines, drawHistory(d.chart, d.span, width)...)
+	default:
+		lines = append(lines, "", "asking for what was recorded …")
+	}
+	d.first = max(0, min(d.first, len(lines)-shown-1))
+	for i := d.first; i < len(lines) && i-d.first <= shown; i++ {
+		style := tcell.StyleDefault
+		if lines[i] != "" && !strings.HasPrefix(lines[i], " ") && i < len(lines) && lines[i][0] < 0x80 {
+			style = style.Bold(true)
+		}
+		v.put(headLines-1+i-d.first, v.Clean(lines[i]), style)
+	}
+}
+
+func (v *screen) footer() string {
 	if v.typing {
 		return "filter: " + v.Clean(v.Filter) + "_"
+	}
+	if v.details != nil {
+		return helpDetails
 	}
 	out := "by " + string(v.Order)
 	if v.Reverse {
 		out += ", reversed"
 	}
 	if v.Filter != "" {
-		out += fmt.Sprintf(", %d with %q", len(v.rows), v.Clean(v.Filter))
+		out += fmt.Sprintf(", %d with %q", v.chosen.count(v.View), v.Clean(v.Filter))
 	}
 	return out + "  " + help
 }
 
-func (v *view) styleOf(s ledger.State) tcell.Style {
+// styleAt returns the style of a line of the table.
+func (v *screen) styleAt(line int) tcell.Style {
+	switch v.View {
+	case ViewIncidents:
+		if v.chosen.Incidents[line].Open() {
+			return v.colour(tcell.ColorRed)
+		}
+		return tcell.StyleDefault
+	case ViewClaims, ViewPods, ViewNamespaces:
+		return v.styleOf(v.chosen.holders(v.View)[line].State)
+	case ViewDevices:
+	}
+	return v.styleOf(v.chosen.Devices[line].State)
+}
+
+func (v *screen) styleOf(s ledger.State) tcell.Style {
 	switch s {
-	case ledger.StateUnhealthy:
+	case ledger.StateUnhealthy, ledger.StateStalled:
 		return v.colour(tcell.ColorRed)
 	case ledger.StateQuiet, ledger.StateIdle, ledger.StateUnmeasured:
 		return v.colour(tcell.ColorYellow)
@@ -236,20 +434,21 @@ func (v *view) styleOf(s ledger.State) tcell.Style {
 	}
 }
 
-func (v *view) colour(c tcell.Color) tcell.Style {
+func (v *screen) colour(c tcell.Color) tcell.Style {
 	if !v.colours {
 		return tcell.StyleDefault
 	}
 	return tcell.StyleDefault.Foreground(c)
 }
 
-// put writes a line, cut to the width of the screen.
-func (v *view) put(y int, text string, style tcell.Style) {
-	width, _ := v.screen.Size()
-	x := 0
-	for graphemes := uniseg.NewGraphemes(cut(text, width)); graphemes.Next(); {
+// put writes a line, cut to the width of the terminal.
+func (v *screen) put(y int, text string, style tcell.Style) { v.putAt(0, y, text, style) }
+
+func (v *screen) putAt(x, y int, text string, style tcell.Style) {
+	width, _ := v.terminal.Size()
+	for graphemes := uniseg.NewGraphemes(cut(text, width-x)); graphemes.Next(); {
 		runes := graphemes.Runes()
-		v.screen.SetContent(x, y, runes[0], runes[1:], style)
+		v.terminal.SetContent(x, y, runes[0], runes[1:], style)
 		x += graphemes.Width()
 	}
 }

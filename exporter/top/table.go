@@ -11,16 +11,9 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
-// Row is a device as top shows it. What is unknown is nil or empty.
-type Row struct {
-	Node           string       `json:"node"`
-	Driver         string       `json:"driver"`
-	Pool           string       `json:"pool"`
-	Device         string       `json:"device"`
-	Model          string       `json:"model,omitempty"`
+// Measures are the state and the values of a row. What is unknown is nil.
+type Measures struct {
 	State          ledger.State `json:"state"`
-	Unlisted       bool         `json:"unlisted,omitempty"` // it is in no ResourceSlice
-	Why            string       `json:"gap,omitempty"`      // why there is no telemetry
 	Utilization    *float64     `json:"utilizationRatio,omitempty"`
 	MemoryUsed     *float64     `json:"memoryUsedBytes,omitempty"`
 	MemoryCapacity *float64     `json:"memoryCapacityBytes,omitempty"`
@@ -28,9 +21,26 @@ type Row struct {
 	Temperature    *float64     `json:"temperatureCelsius,omitempty"` // the highest
 	Energy         *float64     `json:"energyJoules,omitempty"`
 	QuietSeconds   *float64     `json:"quietSeconds,omitempty"` // since any holder was active
-	Claims         []string     `json:"claims"`                 // NAMESPACE/NAME, without admin access
-	Pods           []string     `json:"pods"`
 }
+
+// Row is a device as top shows it. What is unknown is nil or empty.
+type Row struct {
+	Node     string `json:"node"`
+	Driver   string `json:"driver"`
+	Pool     string `json:"pool"`
+	Device   string `json:"device"`
+	Model    string `json:"model,omitempty"`
+	Unlisted bool   `json:"unlisted,omitempty"` // it is in no ResourceSlice
+	Why      string `json:"gap,omitempty"`      // why there is no telemetry
+	Measures
+	Claims []string          `json:"claims"` // NAMESPACE/NAME, without admin access
+	Pods   []string          `json:"pods"`
+	Report *web.DeviceReport `json:"report"` // all that the exporter reports of it
+
+	from string // the exporter
+}
+
+func (r *Row) id() string { return r.Driver + "/" + r.Pool + "/" + r.Device }
 
 // Rows returns a row for each device of a report.
 func Rows(r *web.Report) []Row {
@@ -48,8 +58,8 @@ func Rows(r *web.Report) []Row {
 	for i := range r.Devices {
 		d := &r.Devices[i]
 		row := Row{
-			Node: r.Node, Driver: d.Driver, Pool: d.Pool, Device: d.Device, Model: d.Model, State: d.State,
-			Unlisted: d.Unlisted, Why: string(d.Missing), Claims: []string{}, Pods: []string{},
+			Node: r.Node, Driver: d.Driver, Pool: d.Pool, Device: d.Device, Model: d.Model, Unlisted: d.Unlisted,
+			Why: string(d.Missing), Measures: Measures{State: d.State}, Claims: []string{}, Pods: []string{}, Report: d,
 		}
 		row.measure(d.Values)
 		if last, ok := active[[3]string{d.Driver, d.Pool, d.Device}]; ok {
@@ -71,7 +81,7 @@ func Rows(r *web.Report) []Row {
 	return rows
 }
 
-func (r *Row) measure(values []web.ValueReport) {
+func (r *Measures) measure(values []web.ValueReport) {
 	for _, v := range values {
 		switch v.Quantity {
 		case "utilization":
@@ -119,30 +129,40 @@ func Orders() []Order {
 // Sort sorts rows. Rows that are equal by the order are sorted by node and device.
 func Sort(rows []Row, by Order, reverse bool) {
 	slices.SortStableFunc(rows, func(a, b Row) int {
-		order := 0
-		switch by {
-		case ByState:
-			order = ledger.CompareAttention(a.State, b.State)
-		case ByUtilization:
-			order = compareNumbers(b.Utilization, a.Utilization)
-		case ByMemory:
-			order = compareNumbers(b.MemoryUsed, a.MemoryUsed)
-		case ByPower:
-			order = compareNumbers(b.Power, a.Power)
-		case ByQuiet:
-			order = compareNumbers(b.QuietSeconds, a.QuietSeconds)
-		case ByClaim:
+		order := a.compare(&b.Measures, by)
+		if by == ByClaim {
 			order = web.CompareNames(strings.Join(a.Claims, " "), strings.Join(b.Claims, " "))
-		case ByDevice:
-		}
-		if reverse {
-			order = -order
 		}
 		return cmp.Or(
-			order, web.CompareNames(a.Node, b.Node), web.CompareNames(a.Driver, b.Driver),
+			reversed(order, reverse), web.CompareNames(a.Node, b.Node), web.CompareNames(a.Driver, b.Driver),
 			web.CompareNames(a.Pool, b.Pool), web.CompareNames(a.Device, b.Device),
 		)
 	})
+}
+
+// compare compares by an order; those by names find all equal.
+func (r *Measures) compare(b *Measures, by Order) int {
+	switch by {
+	case ByState:
+		return ledger.CompareAttention(r.State, b.State)
+	case ByUtilization:
+		return compareNumbers(b.Utilization, r.Utilization)
+	case ByMemory:
+		return compareNumbers(b.MemoryUsed, r.MemoryUsed)
+	case ByPower:
+		return compareNumbers(b.Power, r.Power)
+	case ByQuiet:
+		return compareNumbers(b.QuietSeconds, r.QuietSeconds)
+	case ByClaim, ByDevice:
+	}
+	return 0
+}
+
+func reversed(order int, is bool) int {
+	if is {
+		return -order
+	}
+	return order
 }
 
 // compareNumbers compares numbers; unknown ones are the smallest.
@@ -161,57 +181,68 @@ func compareNumbers(a, b *float64) int {
 
 // Filter returns the rows that have all words of a text somewhere: in a name, a model or the state.
 func Filter(rows []Row, text string) []Row {
-	words := strings.Fields(strings.ToLower(text))
 	return slices.DeleteFunc(slices.Clone(rows), func(r Row) bool {
-		all := strings.ToLower(strings.Join(slices.Concat(
+		return !hasWords(text, slices.Concat(
 			[]string{r.Node, r.Driver, r.Pool, r.Device, r.Model, string(r.State), r.Why}, r.Claims, r.Pods,
-		), " "))
-		return slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(all, word) })
+		))
 	})
 }
 
-// Column is a column of the table.
-type Column struct {
+// Column is a column of a table of devices or incidents.
+type Column[T any] struct {
 	Title string
 	Right bool // numbers
 	least int  // the width below which it is not cut; 0: it is never cut
 	drop  int  // where lines do not fit, the lowest is left out first; 0: never
-	cell  func(*Row) string
+	cell  func(*T) string
 }
 
 // Columns returns the columns: with nodes if there are several, and with all that is known if wide.
-func Columns(nodes, wide bool) []Column {
-	var out []Column
+// On a narrow terminal the claim is left out first, then memory; power and pods stay.
+func Columns(nodes, wide bool) []Column[Row] {
+	var out []Column[Row]
 	if nodes {
-		out = append(out, Column{Title: "NODE", least: 8, cell: func(r *Row) string { return r.Node }})
+		out = append(out, Column[Row]{Title: "NODE", least: 8, cell: func(r *Row) string { return r.Node }})
 	}
 	if wide {
 		out = append(out,
-			Column{Title: "DRIVER", least: 8, drop: 2, cell: func(r *Row) string { return r.Driver }},
-			Column{Title: "POOL", least: 8, drop: 1, cell: func(r *Row) string { return r.Pool }})
+			Column[Row]{Title: "DRIVER", least: 8, drop: 2, cell: func(r *Row) string { return r.Driver }},
+			Column[Row]{Title: "POOL", least: 8, drop: 1, cell: func(r *Row) string { return r.Pool }})
 	}
 	out = append(out,
-		Column{Title: "DEVICE", least: 12, cell: func(r *Row) string { return r.Device }},
-		Column{Title: "STATE", cell: state},
-		Column{Title: "UTIL", Right: true, cell: func(r *Row) string { return number(r.Utilization, 100, "%.1f %%") }},
-		Column{Title: "MEMORY", Right: true, drop: 8, cell: memory},
-		Column{Title: "POWER", Right: true, drop: 7, cell: func(r *Row) string { return number(r.Power, 1, "%.1f W") }})
+		Column[Row]{Title: "DEVICE", least: 12, cell: func(r *Row) string { return r.Device }},
+		Column[Row]{Title: "STATE", cell: state})
+	out = append(out, measured(wide, func(r *Row) *Measures { return &r.Measures })...)
 	if wide {
-		out = append(out,
-			Column{
-				Title: "TEMP", Right: true, drop: 5,
-				cell: func(r *Row) string { return number(r.Temperature, 1, "%.0f °C") },
-			},
-			Column{
-				Title: "ENERGY", Right: true, drop: 4,
-				cell: func(r *Row) string { return number(r.Energy, 1e-3, "%.1f kJ") },
-			},
-			Column{Title: "MODEL", least: 8, drop: 3, cell: func(r *Row) string { return r.Model }})
+		out = append(out, Column[Row]{Title: "MODEL", least: 8, drop: 3, cell: func(r *Row) string { return r.Model }})
 	}
 	return append(out,
-		Column{Title: "QUIET", Right: true, cell: quiet},
-		Column{Title: "CLAIM", least: 18, cell: func(r *Row) string { return list(r.Claims, wide) }},
-		Column{Title: "PODS", least: 18, drop: 6, cell: func(r *Row) string { return list(r.Pods, wide) }})
+		Column[Row]{Title: "CLAIM", least: 18, drop: 6, cell: func(r *Row) string { return list(r.Claims, wide) }},
+		Column[Row]{Title: "PODS", least: 18, cell: func(r *Row) string { return list(r.Pods, wide) }})
+}
+
+// measured returns the columns of values, those of the wide table among them.
+func measured[T any](wide bool, of func(*T) *Measures) []Column[T] {
+	cell := func(format func(*Measures) string) func(*T) string {
+		return func(r *T) string { return format(of(r)) }
+	}
+	out := []Column[T]{
+		{Title: "UTIL", Right: true, cell: cell(func(m *Measures) string { return number(m.Utilization, 100, "%.1f %%") })},
+		{Title: "MEMORY", Right: true, drop: 7, cell: cell(memory)},
+		{Title: "POWER", Right: true, cell: cell(func(m *Measures) string { return number(m.Power, 1, "%.1f W") })},
+	}
+	if wide {
+		out = append(out,
+			Column[T]{
+				Title: "TEMP", Right: true, drop: 5,
+				cell: cell(func(m *Measures) string { return number(m.Temperature, 1, "%.0f °C") }),
+			},
+			Column[T]{
+				Title: "ENERGY", Right: true, drop: 4,
+				cell: cell(func(m *Measures) string { return number(m.Energy, 1e-3, "%.1f kJ") }),
+			})
+	}
+	return append(out, Column[T]{Title: "QUIET", Right: true, drop: 8, cell: cell(quiet)})
 }
 
 func state(r *Row) string {
@@ -228,7 +259,7 @@ func number(v *float64, scale float64, format string) string {
 	return fmt.Sprintf(format, *v*scale)
 }
 
-func memory(r *Row) string {
+func memory(r *Measures) string {
 	const gib = 1 << 30
 	switch {
 	case r.MemoryUsed == nil:
@@ -240,7 +271,7 @@ func memory(r *Row) string {
 	}
 }
 
-func quiet(r *Row) string {
+func quiet(r *Measures) string {
 	if r.QuietSeconds == nil || *r.QuietSeconds < 1 {
 		return "-"
 	}
@@ -268,7 +299,9 @@ func Summary(rows []Row) string {
 		}
 	}
 	out := []string{fmt.Sprintf("%d devices, %d held", len(rows), held)}
-	for _, s := range []ledger.State{ledger.StateUnhealthy, ledger.StateUnmeasured, ledger.StateQuiet} {
+	for _, s := range []ledger.State{
+		ledger.StateUnhealthy, ledger.StateStalled, ledger.StateUnmeasured, ledger.StateQuiet,
+	} {
 		if n := counts[s]; n > 0 {
 			out = append(out, fmt.Sprintf("%d %s", n, s))
 		}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
@@ -59,24 +60,28 @@ func TestSortAndFilter(t *testing.T) {
 		device("gpu-2", ledger.StateActive, value("utilization", 0.5), value("memory_used", 1)),
 		device("gpu-1", ledger.StateActive, value("utilization", 0.9)),
 		device("gpu-3", ledger.StateUnhealthy, value("power", 7)),
-		device("gpu-4", ledger.StateQuiet, value("utilization", 0)))
+		device("gpu-4", ledger.StateQuiet, value("utilization", 0)),
+		device("gpu-5", ledger.StateStalled, value("utilization", 1)))
 	rows := Rows(&r)
 	for _, tt := range []struct {
 		by      Order
 		reverse bool
 		want    string
 	}{
-		{ByState, false, "gpu-3 gpu-4 gpu-1 gpu-2 gpu-10"},
-		{ByDevice, false, "gpu-1 gpu-2 gpu-3 gpu-4 gpu-10"},
-		{ByUtilization, false, "gpu-1 gpu-2 gpu-4 gpu-3 gpu-10"},
-		{ByMemory, false, "gpu-2 gpu-1 gpu-3 gpu-4 gpu-10"},
-		{ByPower, false, "gpu-3 gpu-1 gpu-2 gpu-4 gpu-10"},
-		{ByUtilization, true, "gpu-3 gpu-10 gpu-4 gpu-2 gpu-1"},
+		{ByState, false, "gpu-3 gpu-5 gpu-4 gpu-1 gpu-2 gpu-10"},
+		{ByDevice, false, "gpu-1 gpu-2 gpu-3 gpu-4 gpu-5 gpu-10"},
+		{ByUtilization, false, "gpu-5 gpu-1 gpu-2 gpu-4 gpu-3 gpu-10"},
+		{ByMemory, false, "gpu-2 gpu-1 gpu-3 gpu-4 gpu-5 gpu-10"},
+		{ByPower, false, "gpu-3 gpu-1 gpu-2 gpu-4 gpu-5 gpu-10"},
+		{ByUtilization, true, "gpu-3 gpu-10 gpu-4 gpu-2 gpu-1 gpu-5"},
 	} {
 		Sort(rows, tt.by, tt.reverse)
 		if got := names(rows); got != tt.want {
 			t.Errorf("by %s, reversed %t: %s, want %s", tt.by, tt.reverse, got, tt.want)
 		}
+	}
+	if got := names(Filter(rows, "stalled")); got != "gpu-5" {
+		t.Errorf("filtered: %s, want gpu-5", got)
 	}
 	if got := names(Filter(rows, "ACTIVE gpu-2")); got != "gpu-2" {
 		t.Errorf("filtered: %s, want gpu-2", got)
@@ -132,7 +137,7 @@ func TestLayoutFits(t *testing.T) {
 }
 
 // Names keep the end by which they differ. Columns are left out, and not cut, where lines do not
-// fit: those of pods first, then power.
+// fit: the claim first, then memory; power and pods stay.
 func TestLayoutNarrow(t *testing.T) {
 	var devices []web.DeviceReport
 	for i := range 2 {
@@ -151,10 +156,9 @@ func TestLayoutNarrow(t *testing.T) {
 		name   string
 	}{
 		{140, "DEVICE STATE UTIL MEMORY POWER QUIET CLAIM PODS", "gpu-6-partition-1"},
-		{92, "DEVICE STATE UTIL MEMORY POWER QUIET CLAIM", "gpu-6-partition-1"},
-		{80, "DEVICE STATE UTIL MEMORY QUIET CLAIM", "gpu-6-partition-1"},
-		{70, "DEVICE STATE UTIL QUIET CLAIM", "gpu-6-partition-1"},
-		{60, "DEVICE STATE UTIL QUIET CLAIM", "gpu-6-p…tion-1"},
+		{92, "DEVICE STATE UTIL MEMORY POWER QUIET PODS", "gpu-6-partition-1"},
+		{80, "DEVICE STATE UTIL POWER QUIET PODS", "gpu-6-partition-1"},
+		{60, "DEVICE STATE UTIL POWER PODS", "gpu-6-…ion-1"},
 	} {
 		table := Layout(Rows(&r), Columns(false, false), tt.width, same)
 		if titles := strings.Join(strings.Fields(table.Titles), " "); titles != tt.titles {
@@ -180,16 +184,16 @@ func TestStale(t *testing.T) {
 	}
 	var f fleet
 	f.poll(t.Context(), find)
-	if err := f.err(); err != nil {
+	if err := f.err(ViewDevices); err != nil {
 		t.Fatal(err)
 	}
 	fail = true
 	f.poll(t.Context(), find)
-	said := f.troubles(f.answers["a"].at.Add(3 * time.Second))
+	said := f.troubles(f.answers["a"].at.Add(3*time.Second), ViewDevices)
 	if want := []string{"node-1 is stale for 3 s: connection refused"}; !cmp.Equal(said, want) {
 		t.Errorf("troubles %q, want %q", said, want)
 	}
-	if len(f.rows()) != 1 {
+	if len(f.everything().Devices) != 1 {
 		t.Error("the last rows are gone")
 	}
 }
@@ -255,10 +259,11 @@ func TestFromName(t *testing.T) {
 	}
 	var f fleet
 	f.poll(t.Context(), find)
-	rows := f.rows()
+	rows := f.everything().Devices
 	Sort(rows, ByDevice, false)
-	if f.err() != nil || len(rows) != 2 || rows[0].Node != "node-127.0.0.1" || rows[1].Node != "node-127.0.0.2" {
-		t.Errorf("rows %+v, error %v", rows, f.err())
+	err := f.err(ViewDevices)
+	if err != nil || len(rows) != 2 || rows[0].Node != "node-127.0.0.1" || rows[1].Node != "node-127.0.0.2" {
+		t.Errorf("rows %+v, error %v", rows, f.err(ViewDevices))
 	}
 	for range 2 {
 		if host := <-asked; host != "exporters.test:"+port {
@@ -267,7 +272,7 @@ func TestFromName(t *testing.T) {
 	}
 	second.Close()
 	var out bytes.Buffer
-	err := Print(t.Context(), Config{Find: find, Format: FormatTable, Clean: same}, &out)
+	err = Print(t.Context(), Config{Find: find, Format: FormatTable, Clean: same}, &out)
 	if err == nil || !strings.Contains(err.Error(), "127.0.0.2") || !strings.Contains(out.String(), "node-127.0.0.1") {
 		t.Errorf("error %v after\n%s", err, &out)
 	}
@@ -282,8 +287,8 @@ func TestListedTwice(t *testing.T) {
 	}}
 	var f fleet
 	f.poll(t.Context(), func(context.Context) ([]Node, error) { return []Node{n, n}, nil })
-	if len(asked) != 1 || f.err() != nil {
-		t.Errorf("asked %d times, error %v", len(asked), f.err())
+	if len(asked) != 1 || f.err(ViewDevices) != nil {
+		t.Errorf("asked %d times, error %v", len(asked), f.err(ViewDevices))
 	}
 }
 
@@ -310,7 +315,8 @@ func TestFromKube(t *testing.T) {
 	if err != nil || len(nodes) != 2 || nodes[0].Name != "gpu/x-1" {
 		t.Fatalf("%v, %v", nodes, err)
 	}
-	if _, err := nodes[1].Fetch(t.Context()); err == nil || err.Error() != "pod gpu/x-2 is pending on node node-2" {
+	const pending = "get snapshot from gpu/x-2: pod is pending on node node-2"
+	if _, err := nodes[1].Fetch(t.Context()); err == nil || err.Error() != pending {
 		t.Errorf("error of a pod that does not run: %v", err)
 	}
 	if r, err := nodes[0].Fetch(t.Context()); err != nil || r.Node != "node-1" {
@@ -328,7 +334,7 @@ func TestShow(t *testing.T) {
 		t.Fatal(err)
 	}
 	screen.SetSize(100, 10)
-	v := newView(Config{
+	v := newScreen(Config{
 		Find: func(context.Context) ([]Node, error) {
 			return []Node{{Name: "a", Fetch: func(context.Context) (web.Report, error) {
 				return report("node-1", device("gpu-0", ledger.StateFree), device("gpu-1", ledger.StateUnhealthy)), nil
@@ -397,4 +403,34 @@ func awaitText(t *testing.T, screen *readable, right func(string) bool) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Fatalf("the screen shows\n%s", screen.shown())
+}
+
+// At 80 columns names that differ in their middle are whole, and power stays: a pod's claims and
+// the last time of an incident are left out instead.
+func TestNamesAt80(t *testing.T) {
+	const pod, incident = "research/llm-pretrain-12-worker-0", "gpu-3: uncorrectable ECC error"
+	pods := []Holder{{
+		Namespace: "research", Name: "llm-pretrain-12-worker-0", Claims: []string{"research/llm-pretrain-12-gpus"},
+		Measures: Measures{
+			State: ledger.StateStalled, Utilization: new(1.0), MemoryUsed: new(7e10), Power: new(681.0),
+			QuietSeconds: new(300.0),
+		},
+	}}
+	happened := []Incident{{Incident: &recorder.Incident{
+		Text: incident, Onset: time.Unix(0, 0), Last: time.Unix(3600, 0), Count: 14,
+		Holders: []recorder.Holder{{Namespace: "research", Pod: "llm-pretrain-12-worker-0", Hit: true}},
+	}}}
+	for _, tt := range []struct {
+		table      Table
+		name       string
+		has, lacks string
+	}{
+		{Layout(pods, HolderColumns(ViewPods, false, false), 80, same), pod, "POWER", "CLAIMS"},
+		{Layout(happened, IncidentColumns(false, false), 80, same), incident, "HIT", "LAST "},
+	} {
+		if !strings.Contains(tt.table.Lines[0], tt.name) || !strings.Contains(tt.table.Titles, tt.has) ||
+			strings.Contains(tt.table.Titles, tt.lacks) {
+			t.Errorf("no %q, or no %s, in\n%s\n%s", tt.name, tt.has, tt.table.Titles, tt.table.Lines[0])
+		}
+	}
 }

@@ -53,18 +53,20 @@ type answers struct {
 	latest func() *exposition.Snapshot
 	log    *slog.Logger
 
-	making      chan struct{}     // has a value while an answer is made: one at a time
-	compressors sync.Pool         // each has 1 MiB, which need not stay where answers are rare
-	sizes       map[string]int    // by name of a variant, without its query: of the next body, in bytes
-	faults      map[string]string // likewise: why the last one is incomplete
+	making chan struct{}     // has a value while an answer is made: one at a time
+	turns  chan struct{}     // likewise while a piece is decompressed; nil: several at a time
+	sizes  map[string]int    // by name of a variant, without its query: of the next body, in bytes
+	faults map[string]string // likewise: why the last one is incomplete
 
-	mu    sync.Mutex
-	queue int                  // of answers that wait to be made, with the one that is
-	of    *exposition.Snapshot // the fresh answers' snapshot; nil: none
-	since time.Time            // of the fresh answers
-	fresh map[string]*answer   // by name of a variant
-	held  []*answer            // in use or fresh, oldest first
-	bytes int                  // of held
+	mu sync.Mutex
+	// compressor is the one of the answer before, while answers are fresh: it has 1 MiB.
+	compressor *gzip.Writer
+	queue      int                  // of answers that wait to be made, with the one that is
+	of         *exposition.Snapshot // the fresh answers' snapshot; nil: none
+	since      time.Time            // of the fresh answers
+	fresh      map[string]*answer   // by name of a variant
+	held       []*answer            // in use or fresh, oldest first
+	bytes      int                  // of held
 }
 
 // answer is a variant of one snapshot.
@@ -80,17 +82,8 @@ type answer struct {
 }
 
 func newAnswers(latest func() *exposition.Snapshot, log *slog.Logger) *answers {
-	newCompressor := func() any {
-		compressor, err := gzip.NewWriterLevel(io.Discard, CompressionLevel)
-		if err != nil {
-			panic(err) // only if the level is wrong
-		}
-		return compressor
-	}
 	return &answers{
-		latest: latest, log: log, making: make(chan struct{}, 1), compressors: sync.Pool{New: newCompressor},
-		sizes:  map[string]int{},
-		faults: map[string]string{},
+		latest: latest, log: log, making: make(chan struct{}, 1), sizes: map[string]int{}, faults: map[string]string{},
 	}
 }
 
@@ -114,7 +107,7 @@ func (a *answers) serve(w http.ResponseWriter, r *http.Request, name string, nam
 	a.read(found, controller)
 	w.Header().Add("Vary", "Accept-Encoding")
 	if names != nil || !acceptsGzip(r.Header) {
-		found.decompress(w, names)
+		found.decompress(w, names, a.turns)
 		return
 	}
 	w.Header().Set("Content-Encoding", "gzip")
@@ -186,9 +179,25 @@ func (a *answers) enqueue(n int) bool {
 	return true
 }
 
+// pieceSize is how much is decompressed at a time, in bytes.
+const pieceSize = 64 << 10
+
+// inTurns reads pieces, one at a time of all that have the same turns.
+type inTurns struct {
+	r     io.Reader
+	turns chan struct{}
+}
+
+// Read implements [io.Reader].
+func (t inTurns) Read(p []byte) (int, error) {
+	t.turns <- struct{}{}
+	defer func() { <-t.turns }()
+	return io.ReadFull(t.r, p) //nolint:wrapcheck // it is r's
+}
+
 // decompress sends the families that are selected, not compressed. It ends at the first error: the
-// client is gone, or too slow.
-func (a *answer) decompress(w http.ResponseWriter, names []string) {
+// client is gone, or too slow. Who has to wait for its client has no turn meanwhile.
+func (a *answer) decompress(w http.ResponseWriter, names []string, turns chan struct{}) {
 	body, err := gzip.NewReader(bytes.NewReader(a.body))
 	if err != nil {
 		panic(err) // only if what was compressed is not
@@ -196,7 +205,11 @@ func (a *answer) decompress(w http.ResponseWriter, names []string) {
 	if names == nil {
 		w.Header().Set("Content-Length", strconv.Itoa(a.size))
 		w.WriteHeader(a.status)
-		_, _ = io.Copy(w, body)
+		if turns == nil {
+			_, _ = io.Copy(w, body)
+		} else {
+			_, _ = io.CopyBuffer(struct{ io.Writer }{w}, inTurns{body, turns}, make([]byte, max(1, min(a.size, pieceSize))))
+		}
 		return
 	}
 	for _, part := range a.parts {
@@ -236,18 +249,15 @@ func (a *answers) expire(since time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.since.Equal(since) {
-		a.of, a.fresh = nil, nil
+		a.of, a.fresh, a.compressor = nil, nil, nil
 		a.forget()
 	}
 }
 
 // make fills in an answer.
 func (a *answers) make(ctx context.Context, found *answer, name string, do maker) {
-	compressor := a.compressors.Get().(*gzip.Writer) //nolint:forcetypeassert // it has nothing else
-	defer func() {
-		compressor.Reset(io.Discard) // it must not keep the body
-		a.compressors.Put(compressor)
-	}()
+	compressor := a.takeCompressor()
+	defer a.keepCompressor(compressor)
 	kind, _, _ := strings.Cut(name, "?")
 	body := bytes.NewBuffer(make([]byte, 0, a.sizes[kind]))
 	compressor.Reset(body)
@@ -270,6 +280,29 @@ func (a *answers) make(ctx context.Context, found *answer, name string, do maker
 	found.body, found.size, found.parts = body.Bytes(), all.n, parts
 	a.bytes += cap(found.body)
 	a.makeRoom()
+}
+
+func (a *answers) takeCompressor() *gzip.Writer {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if found := a.compressor; found != nil {
+		a.compressor = nil
+		return found
+	}
+	made, err := gzip.NewWriterLevel(io.Discard, CompressionLevel)
+	if err != nil {
+		panic(err) // only if the level is wrong
+	}
+	return made
+}
+
+func (a *answers) keepCompressor(of *gzip.Writer) {
+	of.Reset(io.Discard) // it must not keep the body
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.fresh != nil {
+		a.compressor = of
+	}
 }
 
 // counted is a writer that counts what is written to w, until ctx ends.

@@ -200,6 +200,40 @@ func TestSlowReaders(t *testing.T) {
 	})
 }
 
+// Where answers are decompressed in turns, all of each is sent, and a client that does not read
+// delays no other.
+func TestTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk()
+		d.turns = make(chan struct{}, 1)
+		d.body = make([]byte, 3*pieceSize+1)
+		_, _ = rand.NewChaCha8([32]byte{}).Read(d.body)
+		stuck := newReader()
+		var reading sync.WaitGroup
+		reading.Go(func() { d.get(stuck, "text", "", nil) })
+		synctest.Wait()
+		w := httptest.NewRecorder()
+		d.get(w, "text", "", nil)
+		if !bytes.Equal(w.Body.Bytes(), d.body) {
+			t.Errorf("%d bytes of %d were sent", w.Body.Len(), len(d.body))
+		}
+		d.turns <- struct{}{} // another's turn
+		w = httptest.NewRecorder()
+		reading.Go(func() { d.get(w, "text", "", nil) })
+		synctest.Wait()
+		if w.Body.Len() > 0 {
+			t.Errorf("%d bytes were sent out of turn", w.Body.Len())
+		}
+		<-d.turns
+		_ = stuck.SetWriteDeadline(past())
+		reading.Wait()
+		if w.Body.Len() != len(d.body) {
+			t.Errorf("%d bytes of %d were sent", w.Body.Len(), len(d.body))
+		}
+		time.Sleep(2 * freshFor) // what is kept is forgotten
+	})
+}
+
 // What is missing of answers is logged once, until it is another error or none.
 func TestFaultsAreLoggedOnce(t *testing.T) {
 	d := newDesk()

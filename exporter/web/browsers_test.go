@@ -83,8 +83,8 @@ func TestOtherSites(t *testing.T) {
 				r.Header.Set(name, value)
 			}
 		})
-		for _, kind := range []Kind{KindAPI, KindPage} {
-			if got[kind][test.want] != 5 {
+		for kind, n := range map[Kind]int{KindAPI: 6, KindPage: 5} {
+			if got[kind][test.want] != n {
 				t.Errorf("%s %s: statuses of %s are %v, want %d alone", test.host, test.headers, kind, got[kind], test.want)
 			}
 		}
@@ -102,12 +102,12 @@ func TestSwitchedOff(t *testing.T) {
 	c := receiptNode(t)
 	c.WithoutAPI = true
 	got := routesOf(t, c, func(*http.Request) {})
-	if got[KindAPI][http.StatusNotFound] != 5 || got[KindPage][http.StatusOK] != 5 {
+	if got[KindAPI][http.StatusNotFound] != 6 || got[KindPage][http.StatusOK] != 5 {
 		t.Errorf("without the JSON: %v", got)
 	}
 	c.WithoutAPI, c.WithoutPage = false, true
 	got = routesOf(t, c, func(*http.Request) {})
-	if got[KindAPI][http.StatusOK] != 5 || got[KindPage][http.StatusNotFound] != 5 || got[KindProbe][http.StatusOK] != 2 {
+	if got[KindAPI][http.StatusOK] != 6 || got[KindPage][http.StatusNotFound] != 5 || got[KindProbe][http.StatusOK] != 2 {
 		t.Errorf("without the page: %v", got)
 	}
 }

@@ -22,7 +22,16 @@ type chartGroup struct {
 type sparkline struct {
 	Name, Least, Most, Last string   // the quantity, and its values in the unit of the page
 	Lines                   []string // points of polylines: one for each time without a gap
-	Mark                    string   // where an incident happened: x; "": nowhere
+	Marks                   []chartMark
+}
+
+// chartMark is a moment in a chart.
+type chartMark struct{ X, Name string }
+
+// instant is a time with a name.
+type instant struct {
+	name string
+	at   time.Time
 }
 
 // The size of a chart, in its own units. A line keeps a distance from the edges.
@@ -34,10 +43,18 @@ const (
 	maxCharts = 16
 )
 
-// charts returns small charts of those series of a recording that choose selects, a group an owner.
-func charts(
-	c *recorder.Chart, catalogue driver.Catalogue, mark time.Time, choose func(*recorder.ChartSeries) bool,
-) []chartGroup {
+// Trend is a series of a recording as a small chart shows it.
+type Trend struct {
+	Title, Name       string // of whom, and the quantity with its labels
+	Quantity          string
+	Values            []float64 // of the times of the recording, NaN where they are absent; rates are smoothed
+	Least, Most, Last string    // the values, in the unit of the page
+	lowest, highest   float64
+}
+
+// Trends returns the series of a recording that are worth a chart: those that change by what a
+// device does, and not both a gauge and the counter that is its integral.
+func Trends(c *recorder.Chart, catalogue driver.Catalogue) []Trend {
 	if c == nil || len(c.Times) < 2 {
 		return nil
 	}
@@ -46,27 +63,38 @@ func charts(
 	for i := range c.Series {
 		gauges[gauge{chartTitle(&c.Series[i]), c.Series[i].Quantity}] = true
 	}
-	var out []chartGroup
+	var out []Trend
 	for i := range c.Series {
 		s := &c.Series[i]
 		q, known := catalogue.Named(s.Quantity)
-		if !known || !choose(s) || !worthAChart(catalogue.Spec(q)) {
+		if !known || !worthAChart(catalogue.Spec(q)) || gauges[gauge{chartTitle(s), gaugeOf(q)}] {
 			continue
 		}
-		title := chartTitle(s)
-		if gauges[gauge{title, gaugeOf(q)}] {
-			continue
-		}
-		n := slices.IndexFunc(out, func(g chartGroup) bool { return g.Title == title })
-		if n < 0 {
-			n = len(out)
-			out = append(out, chartGroup{Title: title})
-		}
-		if line, ok := newSparkline(c.Times, s, catalogue.Spec(q), mark); ok && len(out[n].Charts) < maxCharts {
-			out[n].Charts = append(out[n].Charts, line)
+		if t, ok := newTrend(c.Times, s, catalogue.Spec(q)); ok {
+			out = append(out, t)
 		}
 	}
-	return slices.DeleteFunc(out, func(g chartGroup) bool { return len(g.Charts) == 0 })
+	return out
+}
+
+// charts returns small charts of a recording, a group an owner.
+func charts(c *recorder.Chart, catalogue driver.Catalogue, moments []instant) []chartGroup {
+	var out []chartGroup
+	var along axis
+	for _, t := range Trends(c, catalogue) {
+		if along.times == nil {
+			along = newAxis(c.Times)
+		}
+		n := slices.IndexFunc(out, func(g chartGroup) bool { return g.Title == t.Title })
+		if n < 0 {
+			n = len(out)
+			out = append(out, chartGroup{Title: t.Title})
+		}
+		if len(out[n].Charts) < maxCharts {
+			out[n].Charts = append(out[n].Charts, newSparkline(along, &t, moments))
+		}
+	}
+	return out
 }
 
 func chartTitle(s *recorder.ChartSeries) string {
@@ -94,9 +122,7 @@ func gaugeOf(q driver.Quantity) string {
 	}
 }
 
-// smoothing is the time over which the charts of counters are means. What a source has counted
-// comes in the steps in which it is read: over a few ticks a rate is 0, or a multiple of the true
-// one.
+// smoothing is the time over which the charts of counters are means: some hardware counts in steps.
 const smoothing = 10 * time.Second
 
 // smooth returns the rates since the times before as means of the time before, NaN where they are
@@ -117,7 +143,70 @@ func smooth(times []time.Time, rates []float64) []float64 {
 	return out
 }
 
-func newSparkline(times []time.Time, s *recorder.ChartSeries, spec *driver.Spec, mark time.Time) (sparkline, bool) {
+// axis is the axis of time of a chart. A time in which nothing was recorded is short on it.
+type axis struct {
+	times  []time.Time
+	x      []float64 // of the times
+	breaks []bool    // nothing was recorded just before the time
+}
+
+// shownGap is how much of the width a time takes in which nothing was recorded.
+const shownGap = chartWidth / 20
+
+func newAxis(times []time.Time) axis {
+	out := axis{times, make([]float64, len(times)), make([]bool, len(times))}
+	var steps []float64
+	for n := 1; n < len(times); n++ {
+		steps = append(steps, times[n].Sub(times[n-1]).Seconds())
+	}
+	if len(steps) == 0 {
+		return out
+	}
+	usual := slices.Sorted(slices.Values(steps))[len(steps)/2]
+	seconds, gaps := 0., 0.
+	for n, step := range steps {
+		if out.breaks[n+1] = step > max(10, 10*usual); out.breaks[n+1] {
+			gaps++
+		} else {
+			seconds += step
+		}
+	}
+	for n, step := range steps {
+		out.x[n+1] = out.x[n] + step*(chartWidth-gaps*shownGap)/max(seconds, 1e-3)
+		if out.breaks[n+1] {
+			out.x[n+1] = out.x[n] + shownGap
+		}
+	}
+	return out
+}
+
+// at returns where a time is, false if it is not on the axis.
+func (a *axis) at(t time.Time) (float64, bool) {
+	n, exact := slices.BinarySearchFunc(a.times, t, time.Time.Compare)
+	switch {
+	case exact:
+		return a.x[n], true
+	case n == 0 || n == len(a.times):
+		return 0, false
+	default:
+		part := t.Sub(a.times[n-1]).Seconds() / a.times[n].Sub(a.times[n-1]).Seconds()
+		return a.x[n-1] + part*(a.x[n]-a.x[n-1]), true
+	}
+}
+
+// marks returns the moments that are on the axis.
+func (a *axis) marks(moments []instant) []chartMark {
+	var out []chartMark
+	for _, m := range moments {
+		if x, there := a.at(m.at); there {
+			out = append(out, chartMark{fmt.Sprintf("%.1f", x), m.name})
+		}
+	}
+	return out
+}
+
+// newTrend returns the trend of a series, false if it has no value.
+func newTrend(times []time.Time, s *recorder.ChartSeries, spec *driver.Spec) (Trend, bool) {
 	values := s.Values.Floats()
 	if s.Rate && len(values) == len(times) {
 		values = smooth(times, values)
@@ -129,7 +218,7 @@ func newSparkline(times []time.Time, s *recorder.ChartSeries, spec *driver.Spec,
 		}
 	}
 	if math.IsNaN(last) || len(values) != len(times) {
-		return sparkline{}, false
+		return Trend{}, false
 	}
 	labels := make([]string, 0, len(s.Labels))
 	for _, l := range spec.Labels {
@@ -137,15 +226,21 @@ func newSparkline(times []time.Time, s *recorder.ChartSeries, spec *driver.Spec,
 			labels = append(labels, text)
 		}
 	}
-	out := sparkline{Name: strings.ReplaceAll(s.Quantity, "_", " ")}
+	out := Trend{
+		Title: chartTitle(s), Name: strings.ReplaceAll(s.Quantity, "_", " "), Quantity: s.Quantity,
+		Values: values, Least: ofSeries(least, s, spec), Most: ofSeries(most, s, spec), Last: ofSeries(last, s, spec),
+		lowest: least, highest: most,
+	}
 	if len(labels) > 0 {
 		out.Name += " (" + strings.Join(labels, " ") + ")"
 	}
-	out.Least, out.Most, out.Last = ofSeries(least, s, spec), ofSeries(most, s, spec), ofSeries(last, s, spec)
-	begin, span := times[0], times[len(times)-1].Sub(times[0]).Seconds()
-	x := func(t time.Time) float64 { return chartWidth * t.Sub(begin).Seconds() / span }
+	return out, true
+}
+
+func newSparkline(along axis, t *Trend, moments []instant) sparkline {
+	out := sparkline{Name: t.Name, Least: t.Least, Most: t.Most, Last: t.Last}
 	// The axis begins at 0, unless values are negative, so that a small change looks small.
-	low, high := min(0, least), max(most, 0)
+	low, high := min(0, t.lowest), max(t.highest, 0)
 	if high == low {
 		high = low + 1
 	}
@@ -159,18 +254,17 @@ func newSparkline(times []time.Time, s *recorder.ChartSeries, spec *driver.Spec,
 		}
 		line = nil
 	}
-	for i, v := range values {
-		if math.IsNaN(v) {
+	for i, v := range t.Values {
+		if math.IsNaN(v) || along.breaks[i] {
 			end()
-			continue
 		}
-		line = append(line, fmt.Sprintf("%.1f,%.1f", x(times[i]), y(v)))
+		if !math.IsNaN(v) {
+			line = append(line, fmt.Sprintf("%.1f,%.1f", along.x[i], y(v)))
+		}
 	}
 	end()
-	if !mark.IsZero() {
-		out.Mark = fmt.Sprintf("%.1f", x(mark))
-	}
-	return out, true
+	out.Marks = along.marks(moments)
+	return out
 }
 
 // ofSeries formats a value of a series.
@@ -201,68 +295,5 @@ func (p *pages) recorded(
 	if err != nil {
 		return nil, fmt.Errorf("read the recording: %w", err)
 	}
-	return charts(history.Chart, catalogue, time.Time{}, func(*recorder.ChartSeries) bool { return true }), nil
-}
-
-// incident returns the details of an incident: what happened, who held the device, and the minute
-// before and after.
-func (p *pages) incident(
-	ctx context.Context, id string, now time.Time, catalogue driver.Catalogue,
-) (detail, error) {
-	out := detail{Title: "Incident " + id, Time: clock(now)}
-	if p.Recorder == nil {
-		return out, nil
-	}
-	i, err := p.Recorder.Incident(ctx, id)
-	if err != nil {
-		return out, fmt.Errorf("read the incident: %w", err)
-	}
-	if i == nil {
-		return out, nil
-	}
-	out.Title = i.Text
-	facts := section{Title: "Incident " + id}
-	facts.fact("kind", string(i.Kind))
-	facts.fact("time", clock(i.Time))
-	if i.Count > 1 {
-		facts.fact("happened", fmt.Sprintf("%d times, last %s", i.Count, clock(i.Last)))
-	}
-	facts.Rows = append(facts.Rows, []item{{Text: "device"}, {Text: i.Device.String(), Device: i.Device.String()}})
-	if i.Open {
-		facts.fact("recording", "the minute after is not over yet")
-	}
-	// Whom it hit is first.
-	holders := slices.SortedStableFunc(slices.Values(i.Holders), func(a, b recorder.Holder) int {
-		return compareFlags(a.Hit, b.Hit)
-	})
-	held := section{Title: "Held by", Head: []string{"Claim", "Pod", "Device", "Since", "Until", "Hit"}}
-	for j := range holders {
-		h := &holders[j]
-		claim, until, pod, hit := "", "", item{}, item{Text: "no"}
-		if h.Claim != "" {
-			claim = h.Namespace + "/" + h.Claim
-		}
-		if h.Pod != "" {
-			pod.Text = h.Namespace + "/" + h.Pod
-			pod.Pod = pod.Text
-		}
-		if h.To != nil {
-			until = clock(*h.To)
-		}
-		if h.Hit {
-			hit = item{Text: "yes", Class: "bad"}
-		}
-		held.Rows = append(held.Rows, []item{
-			{Text: claim, Claim: claim},
-			pod,
-			{Text: h.Device, Device: h.String()},
-			{Text: clock(h.From)},
-			{Text: until},
-			hit,
-		})
-	}
-	out.Sections = []section{facts, held}
-	out.Charts = charts(i.Chart, catalogue, i.Time, func(*recorder.ChartSeries) bool { return true })
-	out.tidy()
-	return out, nil
+	return charts(history.Chart, catalogue, nil), nil
 }

@@ -55,6 +55,12 @@ type item struct {
 	Class                        string
 }
 
+// absent is the title of the section of what has no value.
+const absent = "Absent"
+
+// IsAbsent reports whether the section is of what has no value, which is last.
+func (s *section) IsAbsent() bool { return s.Title == absent }
+
 func (s *section) add(texts ...string) {
 	var row []item
 	for _, text := range texts {
@@ -78,7 +84,7 @@ func (s *section) state(name string, of ledger.State) {
 // stalled adds a row with why a claim is stalled, unless it is not.
 func (s *section) stalled(reason string) {
 	if reason != "" {
-		s.Rows = append(s.Rows, []item{{Text: stalledMark}, {Text: stalledText(reason), Class: "bad"}})
+		s.Rows = append(s.Rows, []item{{Text: string(ledger.StateStalled)}, {Text: stalledText(reason), Class: "bad"}})
 	}
 }
 
@@ -142,6 +148,7 @@ func (e *explainer) facts(d *ledger.Device) section {
 	if d.Entry.ManyNodes {
 		s.fact("offered to", "several nodes")
 	}
+	s.fact("not healthy", d.HealthReason)
 	for _, t := range d.Entry.Taints {
 		s.fact("taint", taintText(t))
 	}
@@ -228,7 +235,7 @@ func (e *explainer) values(title string, values []ledger.Value) section {
 
 // absent returns a row for each reason for which something of a device is not known.
 func (e *explainer) absent(d *ledger.Device) section {
-	s := section{Title: "Absent", Head: []string{"What", "Why", "What to do"}}
+	s := section{Title: absent, Head: []string{"What", "Why", "What to do"}}
 	if d.Missing != join.MissingNone {
 		why, do := explain.Missing(d.ID.Driver, d.Missing)
 		s.add("all telemetry", fmt.Sprintf("%s (%s)", why, d.Missing), do)
@@ -299,8 +306,9 @@ func (e *explainer) claim(name string) detail {
 			continue
 		}
 		facts := e.holding(h)
+		facts.fact("UID", h.UID)
 		if h.Advice != nil {
-			facts.fact("what would do", h.Advice.Text())
+			facts.fact("smallest fit", h.Advice.Text())
 		}
 		out.Sections = append(out.Sections, facts)
 		at := slices.IndexFunc(e.Devices, func(d ledger.Device) bool { return d.ID == h.Device })
@@ -325,7 +333,7 @@ func (e *explainer) holding(h *ledger.Holder) section {
 	if h.Ended.IsZero() {
 		s.stalled(e.shown.stalled[h.Device])
 		if why := e.Stalled[h.HolderKey].Unknown; why != stall.Known {
-			s.fact(stalledMark, "unknown: "+why.Meaning())
+			s.fact(string(ledger.StateStalled), "unknown: "+why.Meaning())
 		}
 	}
 	s.fact("held since", clock(h.Born)+", for "+duration(h.Allocated))

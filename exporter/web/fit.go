@@ -9,22 +9,24 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
-// FitReport is what would do for each claim in place of each of its devices, as /api/v1/fit serves
-// it.
+// FitReport is the smallest fit for each device of each claim, as /api/v1/fit
+// serves it.
 type FitReport struct {
 	Time   time.Time        `json:"time"`
 	Node   string           `json:"node"`
 	Claims []ClaimFitReport `json:"claims"`
 }
 
-// ClaimFitReport is what would do for a claim in place of a device. What is not known is omitted.
+// ClaimFitReport is the smallest fit for a device of a claim. What is not known is omitted.
 type ClaimFitReport struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
+	UID       string `json:"uid,omitempty"`
 	driver.ID
 	Text            string     `json:"text"`             // the same as a sentence
 	Reason          fit.Reason `json:"reason,omitempty"` // why there is no alternative; omitted: there is one
 	MeasuredSeconds float64    `json:"measuredSeconds"`  // how long both activity and memory were measured
+	Ended           *time.Time `json:"ended,omitempty"`  // when the claim ended; omitted: it holds the device
 	// What it needs is a part of what it holds, from 0 to 1, with the margin.
 	Memory      *MemoryFitReport   `json:"memory,omitempty"`
 	Activity    *ActivityFitReport `json:"activity,omitempty"`
@@ -59,9 +61,11 @@ type AlternativeReport struct {
 // NewFitReport makes the report of a snapshot.
 func NewFitReport(s *exposition.Snapshot, node string) FitReport {
 	r := FitReport{Time: s.Time.UTC(), Node: node, Claims: []ClaimFitReport{}}
-	for i := range s.Claims {
-		if s.Claims[i].Advice != nil {
-			r.Claims = append(r.Claims, claimFit(&s.Claims[i]))
+	for _, claims := range [2][]ledger.Holder{s.Claims, s.EarlierClaims} {
+		for i := range claims {
+			if claims[i].Advice != nil {
+				r.Claims = append(r.Claims, claimFit(&claims[i]))
+			}
 		}
 	}
 	return r
@@ -70,8 +74,11 @@ func NewFitReport(s *exposition.Snapshot, node string) FitReport {
 func claimFit(h *ledger.Holder) ClaimFitReport {
 	a := h.Advice
 	r := ClaimFitReport{
-		Namespace: h.Namespace, Name: h.Name, ID: h.Device,
+		Namespace: h.Namespace, Name: h.Name, UID: h.UID, ID: h.Device,
 		Text: a.Text(), Reason: a.Reason, MeasuredSeconds: a.Measured.Seconds(),
+	}
+	if ended := h.Ended.UTC(); !h.Ended.IsZero() {
+		r.Ended = &ended
 	}
 	if !a.Known() {
 		return r

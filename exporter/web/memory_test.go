@@ -33,7 +33,7 @@ func TestOldSnapshotsAreNotKept(t *testing.T) {
 			MetricsPath: "/metrics", Scrapes: &Scrapes{}, QuietAfter: time.Minute, Log: slog.New(slog.DiscardHandler),
 		})
 		for _, path := range []string{
-			"/metrics", "/", "/page/rows", "/page/detail?device=gpu-4", "/api/v1/snapshot", "/api/v1/fit",
+			"/metrics", "/", "/page/rows", "/page/detail?device=gpu-4", "/api/v1/snapshot", "/api/v1/fit", "/api/v1/summary",
 		} {
 			w := httptest.NewRecorder()
 			handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1"+path, http.NoBody))

@@ -33,7 +33,6 @@ type pages struct {
 	Config
 	documents, recordings *answers
 	templates             *template.Template
-	traffic               traffic
 
 	mu   sync.Mutex
 	of   *exposition.Snapshot // of view; nil: none
@@ -43,6 +42,14 @@ type pages struct {
 func newPages(c Config, documents, recordings *answers) *pages {
 	templates := template.Must(template.ParseFS(pageFiles, "page/*.html")) // a test executes them
 	return &pages{Config: c, documents: documents, recordings: recordings, templates: templates}
+}
+
+// Assets returns what serves the script and the style of the page, by their paths.
+func Assets() map[string]http.Handler {
+	return map[string]http.Handler{
+		underPage + "script.js": asset("script.js", "text/javascript; charset=utf-8"),
+		underPage + "style.css": asset("style.css", "text/css; charset=utf-8"),
+	}
 }
 
 // asset serves a file that changes with the program alone.
@@ -63,16 +70,7 @@ func asset(name, kind string) http.HandlerFunc {
 // unchanged answers a client that has a document of the snapshot already with status 304, and
 // returns true. For others it sets the header by which they can ask again.
 func unchanged(w http.ResponseWriter, r *http.Request, s *exposition.Snapshot) bool {
-	tag := `W/"` + strconv.FormatInt(s.Time.UnixNano(), 36) + `"`
-	w.Header().Set("Etag", tag)
-	w.Header().Set("Cache-Control", "no-cache")
-	for have := range strings.SplitSeq(r.Header.Get("If-None-Match"), ",") {
-		if strings.TrimSpace(have) == tag {
-			w.WriteHeader(http.StatusNotModified)
-			return true
-		}
-	}
-	return false
+	return Tagged(w, r, `W/"`+strconv.FormatInt(s.Time.UnixNano(), 36)+`"`)
 }
 
 // viewOf returns what the page shows of a snapshot. It is made once for all who ask within a
@@ -82,10 +80,18 @@ func (p *pages) viewOf(s *exposition.Snapshot) *view {
 	defer p.mu.Unlock()
 	if p.of != s {
 		time.AfterFunc(freshFor, func() { p.forget(s) })
-		p.of, p.view = s, newView(s, p.traffic.observe(s), p.sources(), p.QuietAfter)
-		p.view.Incidents = incidentRows(p.Recorder)
+		p.of, p.view = s, newView(s, p.recent(), p.sources(), p.QuietAfter)
+		p.view.Incidents = incidentRows(p.Recorder, s.Catalogue.OrStandard(), s.Time)
 	}
 	return p.view
+}
+
+// recent returns what the recorder has of the last minutes of everything.
+func (p *pages) recent() recent {
+	if p.Recorder == nil {
+		return nil
+	}
+	return p.Recorder.Recent(recorder.DefaultKeep, trendValues)
 }
 
 // forget drops the view of a snapshot, and the snapshot.

@@ -20,6 +20,8 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -74,7 +76,7 @@ func play(h *exportertest.History) {
 func TestRows(t *testing.T) {
 	h := node(t)
 	play(h)
-	v := newView(h.Last, look{}, nil, 30*time.Second)
+	v := newView(h.Last, nil, nil, 30*time.Second)
 	var devices, claims, pods []string
 	for _, d := range v.Devices {
 		devices = append(devices, strings.TrimSpace(d.Device+" "+string(d.State)+" "+d.Quiet))
@@ -172,40 +174,101 @@ func TestRowsAsJSON(t *testing.T) {
 	}
 }
 
-// Traffic is a rate since an earlier look, unless that was too long ago.
-func TestTrafficIsARate(t *testing.T) {
+// Traffic is that of the last ten seconds that are recorded, whoever looked when, and rows have a
+// trend: of the utilization, or else of the traffic.
+func TestTrafficIsRecorded(t *testing.T) {
 	h := node(t)
-	var looks traffic
-	bytes, last := 0.0, h.Now
-	for _, step := range []struct {
-		pause time.Duration
-		bytes float64 // a second, from the step before on
-		want  string
-	}{
-		{time.Second, 0, ""},
-		{time.Second, 1000, "1 kB/s"},
-		{3 * time.Second, 1000, "1 kB/s"},
-		{time.Second, 1000, "1 kB/s"},
-		{5 * time.Second, 3000, "3 kB/s"},
-		{time.Second, 9000, "4 kB/s"},
-		{2 * time.Minute, 0, ""},
-		{time.Second, 500, "500 B/s"},
-	} {
-		h.Now = last.Add(step.pause)
-		last = h.Now
-		bytes += step.bytes * step.pause.Seconds()
-		h.ReadOf("nic", driver.Reading{
-			Quantity: driver.IOBytes, Labels: driver.Labels{"network", "receive"}, Value: bytes, Since: jointest.Start(),
-		})
-		h.Tick(0)
-		v := newView(h.Last, looks.observe(h.Last), nil, time.Minute)
-		device := v.Devices[slices.IndexFunc(v.Devices, func(r deviceRow) bool { return r.Device == "nic" })]
-		claim := v.Claims[slices.IndexFunc(v.Claims, func(r holderRow) bool { return r.Name == "net" })]
-		pod := v.Pods[slices.IndexFunc(v.Pods, func(r holderRow) bool { return r.Name == "pod-of-net" })]
-		got, want := []string{device.Traffic, claim.Traffic, pod.Traffic}, []string{step.want, step.want, step.want}
-		if !slices.Equal(got, want) {
-			t.Errorf("after %v at %v B/s the traffic is %q, want %q", step.pause, step.bytes, got, want)
+	r := recorder.New(recorder.Config{Interval: time.Second})
+	for second := range 61 {
+		for _, name := range []string{"gpu-2", "gpu-6"} {
+			h.ReadOf(name, driver.Reading{Quantity: driver.Utilization, Value: float64(second / 31)})
 		}
+		h.ReadOf("nic", driver.Reading{
+			Quantity: driver.IOBytes, Labels: driver.Labels{"network", "receive"}, Value: float64(second) * 1e8,
+			Since: jointest.Start(),
+		})
+		h.Tick(time.Second)
+		r.Record(h.Last.Snapshot)
+	}
+	latest := func() *exposition.Snapshot { return h.Last }
+	p := newPages(Config{Latest: latest, Recorder: r, QuietAfter: time.Minute}, nil, nil)
+	v := p.viewOf(h.Last) // the first look
+	device := v.Devices[slices.IndexFunc(v.Devices, func(r deviceRow) bool { return r.Device == "nic" })]
+	claim := v.Claims[slices.IndexFunc(v.Claims, func(r holderRow) bool { return r.Name == "net" })]
+	pod := v.Pods[slices.IndexFunc(v.Pods, func(r holderRow) bool { return r.Name == "pod-of-net" })]
+	for what, of := range map[string]figures{"device": device.figures, "claim": claim.figures, "pod": pod.figures} {
+		if of.Traffic != "100 MB/s" || !regexp.MustCompile(`^-{25,27}9{3,5}$`).MatchString(string(of.Trend)) {
+			t.Errorf("the %s has the traffic %q and the trend %q", what, of.Traffic, of.Trend)
+		}
+	}
+	busy := v.Claims[slices.IndexFunc(v.Claims, func(r holderRow) bool { return r.Name == "busy" })]
+	if !regexp.MustCompile(`^-+0+\d?9+$`).MatchString(string(busy.Trend)) {
+		t.Errorf("a claim that works for half a minute has the trend %q", busy.Trend)
+	}
+	if lines := trend("--09-9").Lines(); len(lines) != 2 || lines[0] != "17,34 25,2" {
+		t.Errorf("lines %q", lines)
+	}
+	if !slices.Contains(v.Sums, fact{"traffic", "100 MB/s"}) {
+		t.Errorf("the node's sums are %v", v.Sums)
+	}
+}
+
+// Who has admin access to most devices is said once, and what needs a look is said first, with the
+// sums of the node.
+func TestNode(t *testing.T) {
+	h := node(t)
+	for name := range h.In.Inventory {
+		if name.Device != "gpu-2" {
+			watch := jointest.Allocation(name.Device, "watch", "watcher")
+			watch.Admin = true
+			h.In.View.Allocations = append(h.In.View.Allocations, watch)
+		}
+	}
+	rare := jointest.Allocation("gpu-3", "debug", "debugger")
+	rare.Admin = true
+	h.In.View.Allocations = append(h.In.View.Allocations, rare)
+	play(h)
+	v := newView(h.Last, nil, nil, 30*time.Second)
+	if len(v.Everywhere) != 1 || v.Everywhere[0].Claim != "team/watch" || v.Everywhere[0].Part != "7 of 7" {
+		t.Errorf("admin access to most devices: %+v", v.Everywhere)
+	}
+	for _, d := range v.Devices {
+		want := 0
+		if d.Device == "gpu-3" {
+			want = 1
+		}
+		if len(d.Admins) != want {
+			t.Errorf("the row of %s has %+v", d.Device, d.Admins)
+		}
+	}
+	var said []string
+	for _, f := range v.Wrong {
+		said = append(said, f.Text+" "+f.Name(f.Devices[0])+" "+f.Class)
+	}
+	if diff := cmp.Diff([]string{"1 unhealthy gpu-4 bad", "1 quiet gpu-3 warn"}, said); diff != "" {
+		t.Error(diff)
+	}
+	want := []fact{
+		{"held", "5 of 7 devices"}, {"utilization of those held", "72.8 %"}, {"memory", "3 GiB of 240 GiB"},
+	}
+	if diff := cmp.Diff(want, v.Sums); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// A device and its partitions count once in the sums of the node.
+func TestSumsOfPartitions(t *testing.T) {
+	parent, part := jointest.ID("gpu-0"), jointest.ID("gpu-0-part")
+	value := func(q driver.Quantity, v float64) ledger.Value {
+		return ledger.Value{Series: &ledger.Series{Quantity: q}, Value: v}
+	}
+	s := &exposition.Snapshot{Snapshot: &ledger.Snapshot{Devices: []ledger.Device{
+		{Device: &join.Device{ID: parent}, Values: []ledger.Value{value(driver.Power, 700), value(driver.MemoryUsed, 4<<30)}},
+		{Device: &join.Device{ID: part, Parent: parent.Device}, Values: []ledger.Value{value(driver.MemoryUsed, 3<<30)}},
+	}}}
+	want := []fact{{"held", "0 of 2 devices"}, {"memory", "3 GiB"}, {"power", "700 W"}}
+	if diff := cmp.Diff(want, (&view{}).sums(s)); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -385,7 +448,7 @@ func TestPageIsCut(t *testing.T) {
 		h.Hold(name, name).ShareID = name
 	}
 	h.Advance()
-	v := newView(h.Last, look{}, nil, 30*time.Second)
+	v := newView(h.Last, nil, nil, 30*time.Second)
 	if len(v.Claims) != maxHolderRows || len(v.Pods) != maxHolderRows || v.More != 14 {
 		t.Errorf("%d claims, %d pods, %d more", len(v.Claims), len(v.Pods), v.More)
 	}

@@ -1,7 +1,6 @@
 package web
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -37,23 +36,6 @@ func (r HistoryReport) write(w io.Writer) error {
 	return o.end()
 }
 
-// IncidentsReport is what /api/v1/incidents serves, the newest first.
-type IncidentsReport struct {
-	Node      string               `json:"node"`
-	Incidents []*recorder.Incident `json:"incidents"`
-	// Next is there if there are older ones: the parameter before of the request for them.
-	Next string `json:"next,omitempty"`
-}
-
-// write writes the report as JSON, an incident at a time: each has the series of two minutes.
-func (r IncidentsReport) write(w io.Writer) error {
-	o := &object{w: w}
-	o.field("node", r.Node)
-	list(o, "incidents", len(r.Incidents), func(i int) *recorder.Incident { return r.Incidents[i] })
-	o.optional("next", r.Next)
-	return o.end()
-}
-
 // ReceiptsReport is what /api/v1/receipts serves, the newest first.
 type ReceiptsReport struct {
 	Node     string              `json:"node"`
@@ -64,10 +46,15 @@ type ReceiptsReport struct {
 
 // write writes the report as JSON, a receipt at a time.
 func (r ReceiptsReport) write(w io.Writer) error {
+	return writeList(w, r.Node, "receipts", r.Receipts, r.Next)
+}
+
+// writeList writes a node, a list and what follows it as JSON, an element at a time.
+func writeList[T any](w io.Writer, node, name string, all []T, next string) error {
 	o := &object{w: w}
-	o.field("node", r.Node)
-	list(o, "receipts", len(r.Receipts), func(i int) *recorder.Receipt { return r.Receipts[i] })
-	o.optional("next", r.Next)
+	o.field("node", node)
+	list(o, name, len(all), func(i int) T { return all[i] })
+	o.optional("next", next)
 	return o.end()
 }
 
@@ -152,33 +139,6 @@ func (e constError) Error() string { return string(e) }
 
 const errNoSelection = constError("one of ?device=NAME, ?claim=NAMESPACE/NAME and ?pod=NAMESPACE/NAME is needed")
 
-// incidents answers ?id=ID with one incident, else with the newest, ?before another one.
-func (c Config) incidents(query url.Values) (any, finder, error) {
-	id, before := query.Get("id"), query.Get("before")
-	return []string{id, before}, func(ctx context.Context) (document, error) {
-		report := IncidentsReport{Node: c.Node, Incidents: []*recorder.Incident{}}
-		if id == "" {
-			report.Incidents, report.Next = newest(c.Recorder.Incidents(), before, recorder.MaxValues, incidentCost)
-			return report, nil
-		}
-		one, err := c.Recorder.Incident(ctx, id)
-		if one != nil {
-			report.Incidents = append(report.Incidents, one)
-		}
-		return report, err
-	}, nil
-}
-
-// incidentCost returns the identity of an incident, and how large it is as text, in values.
-func incidentCost(i *recorder.Incident) (string, int) {
-	const ofHolder = 64
-	n := len(i.Holders) * ofHolder
-	if i.Chart != nil {
-		n += len(i.Chart.Times) * len(i.Chart.Series)
-	}
-	return i.ID, n
-}
-
 // receiptCost returns the identity of a receipt, and how large it is as text, in values.
 func receiptCost(r *recorder.Receipt) (string, int) {
 	const ofDevice, ofPod = 512, 16
@@ -221,6 +181,20 @@ func (c Config) receipts(query url.Values) (any, finder, error) {
 	}, nil
 }
 
+// measuredFor says for how much of the time in which devices were held there are readings: what
+// lacks some may be off by all that the devices can do meanwhile.
+func measuredFor(seconds float64, total []recorder.Figure) string {
+	for _, f := range total {
+		if f.Quantity == heldSeconds && seconds < 0.95*f.ConsumedQuantity {
+			return duration(seconds) + " of " + duration(f.ConsumedQuantity)
+		}
+	}
+	return duration(seconds)
+}
+
+// heldSeconds is the figure of a receipt that is no quantity: for how long devices were held.
+const heldSeconds = "allocated_seconds"
+
 // receiptSections returns the newest receipt of a claim.
 func (p *pages) receiptSections(claim string, catalogue driver.Catalogue) []section {
 	if p.Recorder == nil {
@@ -234,74 +208,34 @@ func (p *pages) receiptSections(claim string, catalogue driver.Catalogue) []sect
 			Title: "Receipt " + clock(r.ChargePeriodStart) + " to " + clock(r.ChargePeriodEnd),
 			Head:  []string{"What", "Amount", "At most off by", "Measured for"},
 		}
+		for _, l := range [...]struct {
+			name    string
+			seconds *float64
+		}{
+			{"waited for the driver", r.Lifecycle.PreparationSeconds},
+			{"idle until its first activity", r.Lifecycle.FirstActivitySeconds},
+			{"idle after its last activity", r.Lifecycle.IdleEndSeconds},
+		} {
+			if l.seconds != nil {
+				s.add(l.name, duration(*l.seconds), "", "")
+			}
+		}
 		for _, f := range r.Total {
 			spec := &driver.Spec{Unit: "seconds", Type: driver.Counter}
-			if q, known := catalogue.Named(f.Quantity); known {
+			q, known := catalogue.Named(f.Quantity)
+			if known {
 				spec = catalogue.Spec(q)
 			}
 			name := strings.TrimSpace(strings.Join([]string{
 				strings.ReplaceAll(f.Quantity, "_", " "), f.Labels["link"], f.Labels["direction"],
 			}, " "))
-			s.add(name, inUnit(f.ConsumedQuantity, spec), inUnit(*f.ErrorBound, spec), duration(f.MeasuredSeconds))
+			measured := ""
+			if known { // the time itself is not measured
+				measured = measuredFor(f.MeasuredSeconds, r.Total)
+			}
+			s.add(name, inUnit(f.ConsumedQuantity, spec), inUnit(*f.ErrorBound, spec), measured)
 		}
 		return []section{s}
 	}
 	return nil
-}
-
-// hitting chooses the incidents that hit certain holders.
-func hitting(of func(*recorder.Holder) bool) func(*recorder.Incident) bool {
-	return func(i *recorder.Incident) bool {
-		return slices.ContainsFunc(i.Holders, func(h recorder.Holder) bool { return h.Hit && of(&h) })
-	}
-}
-
-// incidentsOf returns the newest of certain incidents.
-func (p *pages) incidentsOf(chosen func(*recorder.Incident) bool) section {
-	s := section{Title: "Incidents", Head: []string{"What happened", "When", "How often"}}
-	if p.Recorder == nil {
-		return s
-	}
-	for _, i := range p.Recorder.Incidents() {
-		if len(s.Rows) < maxIncidentRows && chosen(i) {
-			s.Rows = append(s.Rows, []item{
-				{Text: i.Text, Incident: i.ID}, {Text: clock(i.Last)}, {Text: strconv.Itoa(i.Count)},
-			})
-		}
-	}
-	return s
-}
-
-// lead puts a section first, if it and the details have anything.
-func (d *detail) lead(s section) {
-	if len(s.Rows) > 0 && len(d.Sections) > 0 {
-		d.Sections = slices.Insert(d.Sections, 0, s)
-	}
-}
-
-// incidentRow is an incident on the page.
-type incidentRow struct {
-	ID    string `json:"id"`
-	Time  string `json:"time"`
-	Text  string `json:"text"`
-	Count int    `json:"count"`
-	Pods  string `json:"pods"`
-}
-
-// maxIncidentRows bounds the incidents on the page, which has the newest; the JSON has all.
-const maxIncidentRows = 8
-
-func incidentRows(r *recorder.Recorder) []incidentRow {
-	if r == nil {
-		return nil
-	}
-	all := r.Incidents()
-	var out []incidentRow
-	for _, i := range all[:min(len(all), maxIncidentRows)] {
-		out = append(out, incidentRow{
-			ID: i.ID, Time: clock(i.Last), Text: i.Text, Count: i.Count,
-			Pods: cmp.Or(strings.Join(i.Pods(), ", "), "no pod"),
-		})
-	}
-	return out
 }

@@ -37,6 +37,7 @@ func recordedNode(t *testing.T) (string, *recorder.Recorder) {
 		h.Read(readings...)
 		h.Tick(time.Second)
 		r.Record(h.Last.Snapshot)
+		r.MakeCharts(t.Context())
 	}
 	server := httptest.NewServer(NewHandler(testConfig(h, r)))
 	t.Cleanup(server.Close)
@@ -64,12 +65,13 @@ func TestRecordings(t *testing.T) {
 			t.Errorf("the last power is %v, want 129", s.Values.Floats()[29])
 		}
 	}
-	if all := incidents.Incidents; len(all) != 1 || all[0].Text != "gpu-0: XID 31" || !all[0].Open || all[0].Chart != nil {
+	all := incidents.Incidents
+	if len(all) != 1 || all[0].Text != "gpu-0: XID 31" || !all[0].Open() || all[0].Chart != nil {
 		t.Fatalf("incidents: %+v", incidents.Incidents)
 	}
 	id := r.Incidents()[0].ID
 	for path, want := range map[string][]string{
-		"/": {"gpu-0: XID 31", "hit team/p", "page/detail?incident=" + id},
+		"/": {"gpu-0: XID 31", `>team/p</td>`, "page/detail?incident=" + id},
 		"/page/detail?incident=" + id: {
 			"<h2>gpu-0: XID 31</h2>", "team/a", "team/p", "polyline", "<line", "claim team/a on gpu-0", "129 W",
 		},
@@ -107,6 +109,50 @@ func TestRecordings(t *testing.T) {
 	} {
 		if status, body := fetch(t, url+"/api/v1/history"+path); status != http.StatusBadRequest {
 			t.Errorf("%s: status %d, %s", path, status, body)
+		}
+	}
+}
+
+// The list of incidents has those that are asked for, a few at a time, and never their recordings.
+func TestIncidentsAreChosen(t *testing.T) {
+	url, r := recordedNode(t)
+	i := *r.Incidents()[0]
+	ended := i.Onset.Add(time.Hour)
+	other := i
+	other.ID, other.Kind, other.Holders = "other", recorder.Unhealthy, nil
+	other.End, other.Resolution = &ended, recorder.Healthy
+	r.Restore([]*recorder.Incident{&other})
+	ask := func(query string) (out IncidentsReport) {
+		t.Helper()
+		status, body := fetch(t, url+"/api/v1/incidents"+query)
+		if err := json.Unmarshal([]byte(body), &out); err != nil || status != http.StatusOK {
+			t.Fatalf("%s: status %d, %v: %.200s", query, status, err, body)
+		}
+		return out
+	}
+	late := "since=" + i.Last.Add(time.Minute).Format(time.RFC3339)
+	for query, want := range map[string]string{
+		"": i.ID + " other", "?kind=xid": i.ID, "?kind=unhealthy": "other", "?claim=team/a": i.ID, "?claim=team/b": "",
+		"?" + late: i.ID, "?limit=1": i.ID, "?limit=1&" + late: i.ID, "?kind=unhealthy&" + late: "",
+	} {
+		var got []string
+		for _, found := range ask(query).Incidents {
+			got = append(got, found.ID)
+			if found.Chart != nil {
+				t.Errorf("%s: a list has the recording of %s", query, found.ID)
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: the incidents are %v, want %s", query, got, want)
+		}
+	}
+	next := ask("?limit=1").Next
+	if next == "" || ask("?before=" + next).Incidents[0].ID != "other" || ask("?limit=2").Next != "" {
+		t.Errorf("what is before %q is not the second one", next)
+	}
+	for _, query := range []string{"?kind=house", "?claim=a", "?limit=0", "?limit=x", "?since=yesterday"} {
+		if status, body := fetch(t, url+"/api/v1/incidents"+query); status != http.StatusBadRequest {
+			t.Errorf("%s: status %d, %s", query, status, body)
 		}
 	}
 }
@@ -173,15 +219,13 @@ func TestStalledIsShown(t *testing.T) {
 			}
 		}
 	}
-	v := newView(h.Last, look{}, nil, 30*time.Second)
+	v := newView(h.Last, nil, nil, 30*time.Second)
 	var order []string
 	for _, d := range v.Devices[:3] {
 		order = append(order, d.Device)
-		for _, m := range d.Marks {
-			order = append(order, m.Name)
-		}
+		order = append(order, string(d.State))
 	}
-	if got := strings.Join(order, " "); got != "gpu-4 gpu-10 stalled gpu-3" {
+	if got := strings.Join(order, " "); got != "gpu-4 unhealthy gpu-10 stalled gpu-3 quiet" {
 		t.Errorf("the first devices are %s", got)
 	}
 	if v.Claims[0].Name != "ten" || !v.Claims[0].Stalled || v.Claims[1].Stalled || v.Pods[0].Name != "pod-of-ten" {
@@ -198,7 +242,8 @@ func TestStalledIsShown(t *testing.T) {
 			t.Errorf("%s: status %d, says why: %v, want %v", path, status, got, want)
 		}
 	}
-	if _, body := fetch(t, server.URL+"/"); strings.Count(body, ">stalled</span>") != 3 {
+	if _, body := fetch(t, server.URL+"/"); strings.Count(body, ">stalled</span>") != 2 ||
+		!strings.Contains(body, `<td class="bad" title="`+why+`">stalled</td>`) {
 		t.Errorf("the page marks other than a device, a claim and a pod: %s", body)
 	}
 }
@@ -260,6 +305,23 @@ func TestReceipts(t *testing.T) {
 				t.Errorf("%s: status %d, without %q: %s", path, status, text, body)
 			}
 		}
+	}
+}
+
+// For how long a claim held its devices is not measured, so that nothing says "for 0.0 s" of it; an
+// amount of which readings are missing says for how much of the time there are some.
+func TestReceiptSaysWhatIsMeasured(t *testing.T) {
+	p := newPages(receiptNode(t), nil, nil)
+	rows := p.receiptSections("team/a", driver.Standard())[0].Rows
+	for name, want := range map[string]string{"allocated seconds": "", "energy": "20 s"} {
+		n := slices.IndexFunc(rows, func(row []item) bool { return row[0].Text == name })
+		if n < 0 || rows[n][3].Text != want {
+			t.Errorf("%s is measured for %v, want %q", name, rows, want)
+		}
+	}
+	held := []recorder.Figure{{Quantity: heldSeconds, ConsumedQuantity: 540}}
+	if got := measuredFor(180, held); got != "3 min of 9 min" {
+		t.Errorf("a third of the time is %q", got)
 	}
 }
 

@@ -18,7 +18,9 @@ type Report struct {
 	Time    time.Time      `json:"time"`
 	Node    string         `json:"node"`
 	Devices []DeviceReport `json:"devices"`
-	Claims  []HolderReport `json:"claims"`
+	// Claims are those that hold a device, or did within the retention. Of a name that several had one
+	// after the other the newest comes first; the earlier ones are at the end of the list.
+	Claims []HolderReport `json:"claims"`
 	// Pods are those that have held the device for --pod.min-lifetime; the younger ones of a workload
 	// are in one row, with aggregated.
 	Pods []HolderReport `json:"pods"`
@@ -50,8 +52,9 @@ type DeviceReport struct {
 	Unlisted         bool               `json:"unlisted,omitempty"` // it is in no ResourceSlice
 	Taints           []TaintReport      `json:"taints,omitempty"`
 	Multiple         bool               `json:"allowMultipleAllocations,omitempty"`
-	Up               *bool              `json:"up,omitempty"`  // omitted: no source supports it
-	Missing          join.MissingReason `json:"gap,omitempty"` // why there is no telemetry
+	Up               *bool              `json:"up,omitempty"`           // omitted: no source supports it
+	Missing          join.MissingReason `json:"gap,omitempty"`          // why there is no telemetry
+	HealthReason     string             `json:"healthReason,omitempty"` // why it is not healthy, in its driver's words
 	Attribution      join.Attribution   `json:"attribution,omitempty"`
 	Shares           []ShareReport      `json:"shares,omitempty"`
 	AllocatedSeconds float64            `json:"allocatedSeconds"`
@@ -111,8 +114,10 @@ type HolderReport struct {
 	Name      string `json:"name"`
 	// Aggregated says that the row is of the young pods of a workload, whose kind and name are in the
 	// name: aggregated/KIND/NAME, or aggregated/ where they are unknown.
-	Aggregated bool `json:"aggregated,omitempty"`
+	Aggregated bool   `json:"aggregated,omitempty"`
+	UID        string `json:"uid,omitempty"`
 	driver.ID
+	// Since is when this one of the name began to hold the device, and all else is its own.
 	Since            time.Time     `json:"since"`
 	Ended            *time.Time    `json:"ended,omitempty"`
 	LastActive       *time.Time    `json:"lastActive,omitempty"`
@@ -130,33 +135,9 @@ type ValueReport struct {
 	Source   string            `json:"source,omitempty"`
 }
 
-// NewReport makes the report of a snapshot. quietAfter is that of [ledger.Snapshot.States].
-func NewReport(s *exposition.Snapshot, node string, quietAfter time.Duration) Report {
-	names := newQuantityNames(s.Catalogue.OrStandard())
-	r := Report{
-		Time: s.Time.UTC(), Node: node, Series: s.Series, Dropped: s.Dropped,
-		Devices: []DeviceReport{}, Claims: []HolderReport{}, Pods: []HolderReport{},
-	}
-	for i, state := range s.States(quietAfter) {
-		r.Devices = append(r.Devices, names.device(&s.Devices[i], state))
-	}
-	for i := range s.Claims {
-		r.Claims = append(r.Claims, names.holder(&s.Claims[i]))
-	}
-	for i := range s.Pods {
-		r.Pods = append(r.Pods, names.holder(&s.Pods[i]))
-	}
-	for i := range s.Young {
-		r.YoungPods = append(r.YoungPods, names.holder(&s.Young[i]))
-	}
-	for i := range s.Plugins {
-		r.Plugins = append(r.Plugins, names.holder(&s.Plugins[i]))
-	}
-	return r
-}
-
-// writeReport writes [NewReport] as JSON, without having all of it in memory.
-func writeReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter time.Duration) error {
+// WriteReport writes the [Report] of a snapshot as JSON, without having all of it in memory.
+// quietAfter is that of [ledger.Snapshot.States].
+func WriteReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter time.Duration) error {
 	names := newQuantityNames(s.Catalogue.OrStandard())
 	states := s.States(quietAfter)
 	o := &object{w: w}
@@ -164,18 +145,25 @@ func writeReport(w io.Writer, s *exposition.Snapshot, node string, quietAfter ti
 	o.field("node", node)
 	list(o, "devices", len(states), func(i int) DeviceReport { return names.device(&s.Devices[i], states[i]) })
 	for _, part := range []struct {
-		name    string
-		holders []ledger.Holder
-		always  bool
+		name            string
+		holders, behind []ledger.Holder
+		always          bool
 	}{
-		{"claims", s.Claims, true},
-		{"pods", s.Pods, true},
-		{"youngPods", s.Young, false},
-		{"devicePlugins", s.Plugins, false},
+		{"claims", s.Claims, s.EarlierClaims, true},
+		{"pods", s.Pods, s.EarlierPods, true},
+		{"youngPods", s.Young, nil, false},
+		{"devicePlugins", s.Plugins, nil, false},
 	} {
-		if part.always || len(part.holders) > 0 {
-			list(o, part.name, len(part.holders), func(i int) HolderReport { return names.holder(&part.holders[i]) })
+		n := len(part.holders)
+		if !part.always && n == 0 {
+			continue
 		}
+		list(o, part.name, n+len(part.behind), func(i int) HolderReport {
+			if i < n {
+				return names.holder(&part.holders[i])
+			}
+			return names.holder(&part.behind[i-n])
+		})
 	}
 	o.field("series", s.Series)
 	o.field("seriesDropped", s.Dropped)
@@ -207,8 +195,9 @@ func (n quantityNames) device(d *ledger.Device, state ledger.State) DeviceReport
 		CUDAVersion: h.CUDAVersion,
 		Parent:      d.Parent,
 		Unlisted:    d.Entry.Unlisted,
-		Multiple:    d.Entry.Shareable, Missing: d.Missing, Attribution: d.Attribution, AllocatedSeconds: d.Allocated,
-		Values: n.values(d.Values), Unattributed: n.values(d.Unattributed), LastError: moment(d.LastError),
+		Multiple:    d.Entry.Shareable, Missing: d.Missing, HealthReason: d.HealthReason, Attribution: d.Attribution,
+		AllocatedSeconds: d.Allocated,
+		Values:           n.values(d.Values), Unattributed: n.values(d.Unattributed), LastError: moment(d.LastError),
 	}
 	if d.Up != ledger.UpUnknown {
 		up := d.Up == ledger.UpNow
@@ -265,7 +254,7 @@ func holds(s *join.Share) iter.Seq[*podresources.Holder] {
 
 func (n quantityNames) holder(h *ledger.Holder) HolderReport {
 	r := HolderReport{
-		Namespace: h.Namespace, Name: h.Name, Aggregated: h.IsAggregated(), ID: h.Device, Since: h.Born.UTC(),
+		Namespace: h.Namespace, Name: h.Name, Aggregated: h.IsAggregated(), UID: h.UID, ID: h.Device, Since: h.Born.UTC(),
 		AllocatedSeconds: h.Allocated, ShareSeconds: h.Share, Values: n.values(h.Values),
 	}
 	r.Ended, r.LastActive, r.LastError = moment(h.Ended), moment(h.LastActive), moment(h.LastError)

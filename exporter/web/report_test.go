@@ -31,18 +31,31 @@ func TestReportIsWhole(t *testing.T) {
 	full.Claims = []ledger.Holder{holder, holder}
 	full.Young, full.Plugins, full.Series, full.Dropped = few.Pods, few.Pods, 7, 8
 	for name, s := range map[string]*exposition.Snapshot{"empty": empty, "few": &few, "full": &full} {
-		var want, got any
-		whole, err := json.Marshal(NewReport(s, "node \"1\"", time.Minute))
-		if err == nil {
-			err = json.Unmarshal(whole, &want)
-		}
 		var written bytes.Buffer
-		if err := errors.Join(err, writeReport(&written, s, "node \"1\"", time.Minute),
-			json.Unmarshal(written.Bytes(), &got)); err != nil {
+		if err := WriteReport(&written, s, "node \"1\"", time.Minute); err != nil {
 			t.Fatal(name, err)
 		}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s (-want +got):\n%s", name, diff)
+		var report Report
+		decoder := json.NewDecoder(bytes.NewReader(written.Bytes()))
+		decoder.DisallowUnknownFields()
+		if err := decoder.Decode(&report); err != nil {
+			t.Fatal(name, err)
+		}
+		counts := []int{len(report.Devices), len(report.Claims), len(report.Pods), len(report.YoungPods), len(report.Plugins)}
+		want := []int{len(s.Devices), len(s.Claims), len(s.Pods), len(s.Young), len(s.Plugins)}
+		if diff := cmp.Diff(want, counts); diff != "" || report.Node != "node \"1\"" || report.Series != s.Series ||
+			report.Dropped != s.Dropped || !report.Time.Equal(s.Time) {
+			t.Errorf("%s (-want +got):\n%s%s", name, diff, &written)
+		}
+		// Lists without elements and fields without values are written as the report's tags say.
+		whole, err := json.Marshal(report)
+		var asTagged, asWritten any
+		if err := errors.Join(err, json.Unmarshal(whole, &asTagged),
+			json.Unmarshal(written.Bytes(), &asWritten)); err != nil {
+			t.Fatal(name, err)
+		}
+		if diff := cmp.Diff(asTagged, asWritten); diff != "" {
+			t.Errorf("%s (-tagged +written):\n%s", name, diff)
 		}
 	}
 }

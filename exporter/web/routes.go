@@ -48,10 +48,13 @@ type route struct {
 func (c Config) routes() []route {
 	documents := newAnswers(c.Latest, c.Log)  // of their own, so that no scrape waits for them
 	recordings := newAnswers(c.Latest, c.Log) // likewise: queries make many different ones
+	// However many read them, one processor is left for scrapes and for the sampler.
+	documents.turns = make(chan struct{}, 1)
+	recordings.turns = documents.turns
 	report := func(name string, write func(w io.Writer, s *exposition.Snapshot) error) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) { serveReport(w, r, c.Latest(), documents, name, write) }
 	}
-	snapshot := func(w io.Writer, s *exposition.Snapshot) error { return writeReport(w, s, c.Node, c.QuietAfter) }
+	snapshot := func(w io.Writer, s *exposition.Snapshot) error { return WriteReport(w, s, c.Node, c.QuietAfter) }
 	fit := func(w io.Writer, s *exposition.Snapshot) error {
 		return json.NewEncoder(w).Encode(NewFitReport(s, c.Node))
 	}
@@ -61,7 +64,7 @@ func (c Config) routes() []route {
 	profile := func(path, query string, handler http.HandlerFunc) route {
 		return route{Route{KindProfile, path, path + query}, handler}
 	}
-	p := newPages(c, documents, recordings)
+	p, assets := newPages(c, documents, recordings), Assets()
 	root := of(KindPage, "/", "", http.HandlerFunc(p.serveHTML))
 	root.Pattern = "GET /{$}"
 	return []route{
@@ -69,6 +72,7 @@ func (c Config) routes() []route {
 		of(KindProbe, "/healthz", "", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { probe(w, c) })),
 		of(KindProbe, "/readyz", "", http.HandlerFunc(c.ready)),
 		of(KindAPI, "/api/v1/snapshot", "", report("snapshot", snapshot)),
+		of(KindAPI, "/api/v1/summary", "", http.HandlerFunc(c.serveSummary)),
 		of(KindAPI, "/api/v1/fit", "", report("fit", fit)),
 		of(KindAPI, "/api/v1/history", "?device=gpu-0", serveRecording(c, recordings, c.history)),
 		of(KindAPI, "/api/v1/incidents", "", serveRecording(c, recordings, c.incidents)),
@@ -76,8 +80,8 @@ func (c Config) routes() []route {
 		root,
 		of(KindPage, underPage+"rows", "", http.HandlerFunc(p.serveRows)),
 		of(KindPage, underPage+"detail", "?device=gpu-0", http.HandlerFunc(p.serveDetail)),
-		of(KindPage, underPage+"script.js", "", asset("script.js", "text/javascript; charset=utf-8")),
-		of(KindPage, underPage+"style.css", "", asset("style.css", "text/css; charset=utf-8")),
+		of(KindPage, underPage+"script.js", "", assets[underPage+"script.js"]),
+		of(KindPage, underPage+"style.css", "", assets[underPage+"style.css"]),
 		profile("/debug/pprof/", "", pprof.Index),
 		profile("/debug/pprof/cmdline", "", pprof.Cmdline),
 		profile("/debug/pprof/profile", "?seconds=1", pprof.Profile),

@@ -14,6 +14,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -27,14 +28,17 @@ type Source struct {
 // view is what the page shows of a snapshot, in this order. As JSON it is for the script of the
 // page of the same version, and promises nothing.
 type view struct {
-	Time     string      `json:"time"`
-	Tiles    []tile      `json:"tiles"`
-	Troubles []trouble   `json:"troubles"`
-	Devices  []deviceRow `json:"devices"`
-	IDs      []string    `json:"ids"` // of the devices that claims and pods hold
-	Claims   []holderRow `json:"claims"`
-	Pods     []holderRow `json:"pods"`
-	Ended    int         `json:"ended"` // claims and pods that are not shown
+	Time       string       `json:"time"`
+	Wrong      []finding    `json:"wrong"`                // what needs a look
+	Sums       []fact       `json:"sums"`                 // of the node
+	Everywhere []holderLine `json:"everywhere,omitempty"` // with admin access to most devices: no row has them
+	Tiles      []tile       `json:"tiles"`
+	Troubles   []trouble    `json:"troubles"`
+	Devices    []deviceRow  `json:"devices"`
+	IDs        []string     `json:"ids"` // of the devices that claims and pods hold
+	Claims     []holderRow  `json:"claims"`
+	Pods       []holderRow  `json:"pods"`
+	Ended      int          `json:"ended"` // claims and pods that are not shown
 	// More are rows of claims and pods that are not shown, since there are too many.
 	More int `json:"more,omitempty"`
 	// Incidents are the newest ones that the flight recorder has.
@@ -43,7 +47,7 @@ type view struct {
 	states  map[driver.ID]ledger.State
 	stalled map[driver.ID]string // why the claims on these devices are stalled
 	index   map[driver.ID]int    // in IDs
-	since   look
+	recent  recent
 }
 
 // tile is a number of devices in a state.
@@ -68,6 +72,7 @@ type figures struct {
 	Power       string `json:"power"`
 	Temperature string `json:"temperature"` // the highest
 	Traffic     string `json:"traffic"`     // a rate
+	Trend       trend  `json:"trend,omitempty"`
 }
 
 type deviceRow struct {
@@ -87,16 +92,12 @@ type deviceRow struct {
 	figures
 }
 
-// mark is a word beside the state of a device: of a taint that keeps pods away or evicts them, or
-// [stalledMark].
+// mark is a word beside the state of a device: of a taint that keeps pods away or evicts them.
 type mark struct {
 	Name  string `json:"name"`
 	What  string `json:"what"`
 	Class string `json:"class"`
 }
-
-// stalledMark is the mark of a claim that is busy and does nothing, and of its device.
-const stalledMark = "stalled"
 
 // stalledText says what is wrong with a claim that is stalled for a reason.
 func stalledText(reason string) string {
@@ -130,16 +131,16 @@ type holderRow struct {
 // MarshalJSON writes the row as an array, in the order of the page's columns.
 func (r holderRow) MarshalJSON() ([]byte, error) {
 	return json.Marshal([]any{
-		r.Namespace, r.Name, r.device, r.Quiet, r.Utilization, r.Memory, r.Power, r.Traffic, r.Held, r.Active,
+		r.Namespace, r.Name, r.device, r.Quiet, r.Utilization, r.Memory, r.Power, r.Traffic, r.Held, r.Active, r.Trend,
 	})
 }
 
-// newView returns what the page shows of a snapshot. Traffic is that since a look.
-func newView(s *exposition.Snapshot, since look, sources []Source, quietAfter time.Duration) *view {
+// newView returns what the page shows of a snapshot. Traffic and trends are those of the recorder.
+func newView(s *exposition.Snapshot, of recent, sources []Source, quietAfter time.Duration) *view {
 	v := &view{
 		Time: clock(s.Time), Tiles: []tile{}, Troubles: []trouble{}, Devices: []deviceRow{},
 		IDs: []string{}, Claims: []holderRow{}, Pods: []holderRow{},
-		states: map[driver.ID]ledger.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{}, since: since,
+		states: map[driver.ID]ledger.State{}, stalled: map[driver.ID]string{}, index: map[driver.ID]int{}, recent: of,
 	}
 	for key, verdict := range s.Stalled {
 		if verdict.Stalled != nil { // of devices that one claim holds alone
@@ -157,9 +158,9 @@ func newView(s *exposition.Snapshot, since look, sources []Source, quietAfter ti
 		counts[state]++
 		v.states[d.ID] = state
 		row := newDeviceRow(d, state)
-		row.setTraffic(since, d.Values, s.Time)
-		if reason, stalled := v.stalled[d.ID]; stalled {
-			row.Marks = append(row.Marks, mark{stalledMark, stalledText(reason), "bad"})
+		row.setRecent(of[recorder.Owner{Kind: recorder.OfDevice, Device: d.ID}])
+		if state == ledger.StateStalled {
+			row.Why = stalledText(v.stalled[d.ID])
 		}
 		if state == ledger.StateQuiet {
 			row.Quiet = duration(s.Time.Sub(lastActive[d.ID]).Seconds())
@@ -168,8 +169,6 @@ func newView(s *exposition.Snapshot, since look, sources []Source, quietAfter ti
 	}
 	slices.SortFunc(v.Devices, func(a, b deviceRow) int {
 		return cmp.Or(
-			compareFlags(a.State == ledger.StateUnhealthy, b.State == ledger.StateUnhealthy),
-			compareFlags(v.stalled[a.ID] != "", v.stalled[b.ID] != ""),
 			ledger.CompareAttention(a.State, b.State), compareIDs(a.ID, b.ID),
 		)
 	})
@@ -178,8 +177,10 @@ func newView(s *exposition.Snapshot, since look, sources []Source, quietAfter ti
 			v.Tiles = append(v.Tiles, tile{n, state, state.Meaning(), stateClass(state)})
 		}
 	}
-	v.Claims = v.holders(s.Claims, s.Time, quietAfter)
-	v.Pods = v.holders(slices.Concat(s.Pods, s.Young), s.Time, quietAfter)
+	v.Claims = v.holders(recorder.OfClaim, s.Claims, s.Time, quietAfter)
+	v.Pods = v.holders(recorder.OfPod, slices.Concat(s.Pods, s.Young), s.Time, quietAfter)
+	v.gatherAdmins()
+	v.Wrong, v.Sums = v.findings(), v.sums(s)
 	return v
 }
 
@@ -188,7 +189,9 @@ func newView(s *exposition.Snapshot, since look, sources []Source, quietAfter ti
 const maxHolderRows = 1000
 
 // holders returns the rows of those that have not ended.
-func (v *view) holders(holders []ledger.Holder, now time.Time, quietAfter time.Duration) []holderRow {
+func (v *view) holders(
+	kind recorder.OwnerKind, holders []ledger.Holder, now time.Time, quietAfter time.Duration,
+) []holderRow {
 	rows := make([]holderRow, 0, len(holders))
 	for i := range holders {
 		h := &holders[i]
@@ -200,7 +203,7 @@ func (v *view) holders(holders []ledger.Holder, now time.Time, quietAfter time.D
 			continue
 		}
 		row := newHolderRow(h, now, quietAfter)
-		row.setTraffic(v.since, h.Values, now)
+		row.setRecent(v.recent[recorder.Owner{Kind: kind, Namespace: h.Namespace, Name: h.Name, Device: h.Device}])
 		row.unhealthy = v.states[h.Device] == ledger.StateUnhealthy
 		row.Stalled = v.stalled[h.Device] != ""
 		row.device = v.indexOf(h.Device)
@@ -248,7 +251,7 @@ func stateClass(state ledger.State) string {
 		return "good"
 	case ledger.StateQuiet, ledger.StateIdle, ledger.StateUnmeasured, ledger.StateTainted:
 		return "warn"
-	case ledger.StateUnhealthy:
+	case ledger.StateUnhealthy, ledger.StateStalled:
 		return "bad"
 	default:
 		return "dim"
@@ -399,10 +402,4 @@ func figuresOf(values []ledger.Value) figures {
 		f.Memory += " of " + capacity
 	}
 	return f
-}
-
-func (f *figures) setTraffic(since look, values []ledger.Value, now time.Time) {
-	if rate, known := since.rate(values, now); known {
-		f.Traffic = scaled(rate, "B/s", 1000)
-	}
 }

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
@@ -158,9 +159,20 @@ func TestTaintsAreShown(t *testing.T) {
 		{Taint: "maintenance=today:NoExecute", Source: "rule", Rule: "evacuate"},
 		{Taint: "preview:None", Source: "rule", Rule: "dry-run"},
 	}
-	if diff := cmp.Diff(want, NewReport(s, "node1", time.Minute).Devices[0].Taints); diff != "" {
+	if diff := cmp.Diff(want, reportOf(t, s).Devices[0].Taints); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+}
+
+// reportOf returns the report of a snapshot, as a program reads it.
+func reportOf(t *testing.T, s *exposition.Snapshot) (report Report) {
+	t.Helper()
+	var written bytes.Buffer
+	if err := errors.Join(WriteReport(&written, s, "node1", time.Minute),
+		json.Unmarshal(written.Bytes(), &report)); err != nil {
+		t.Fatal(err)
+	}
+	return report
 }
 
 func TestPageShowsQuietClaims(t *testing.T) {

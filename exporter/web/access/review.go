@@ -33,32 +33,47 @@ const maxReview = 1 << 20
 // review returns the status of the API server's decision: OK, Unauthorized or Forbidden. An error
 // means that there is none.
 func review(ctx context.Context, api API, q question) (int, error) {
-	who := authenticationv1.TokenReview{
-		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "TokenReview"},
-		Spec:     authenticationv1.TokenReviewSpec{Token: q.token},
-	}
-	if err := create(ctx, api, tokenReviews, &who); err != nil {
+	user, err := identify(ctx, api, q.token)
+	switch {
+	case err != nil:
 		return 0, err
-	}
-	if !who.Status.Authenticated {
+	case user == nil:
 		return http.StatusUnauthorized, nil
 	}
-	may := authorizationv1.SubjectAccessReview{
-		TypeMeta: metav1.TypeMeta{APIVersion: authorizationv1.SchemeGroupVersion.String(), Kind: "SubjectAccessReview"},
-		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: who.Status.User.Username, UID: who.Status.User.UID, Groups: who.Status.User.Groups, Extra: extra(
-				who.Status.User.Extra,
-			),
-			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Path: q.path, Verb: q.verb},
-		},
-	}
-	if err := create(ctx, api, accessReviews, &may); err != nil {
+	user.NonResourceAttributes = &authorizationv1.NonResourceAttributes{Path: q.path, Verb: q.verb}
+	allowed, err := authorize(ctx, api, *user)
+	switch {
+	case err != nil:
 		return 0, err
-	}
-	if !may.Status.Allowed {
+	case !allowed:
 		return http.StatusForbidden, nil
 	}
 	return http.StatusOK, nil
+}
+
+// identify returns the user of a token, as a review has it, nil if the token is not valid.
+func identify(ctx context.Context, api API, token string) (*authorizationv1.SubjectAccessReviewSpec, error) {
+	who := authenticationv1.TokenReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "TokenReview"},
+		Spec:     authenticationv1.TokenReviewSpec{Token: token},
+	}
+	if err := create(ctx, api, tokenReviews, &who); err != nil || !who.Status.Authenticated {
+		return nil, err
+	}
+	user := &who.Status.User
+	return &authorizationv1.SubjectAccessReviewSpec{
+		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra(user.Extra),
+	}, nil
+}
+
+// authorize reports whether a user may do what a review asks.
+func authorize(ctx context.Context, api API, what authorizationv1.SubjectAccessReviewSpec) (bool, error) {
+	may := authorizationv1.SubjectAccessReview{
+		TypeMeta: metav1.TypeMeta{APIVersion: authorizationv1.SchemeGroupVersion.String(), Kind: "SubjectAccessReview"},
+		Spec:     what,
+	}
+	err := create(ctx, api, accessReviews, &may)
+	return may.Status.Allowed && !may.Status.Denied, err
 }
 
 func extra(from map[string]authenticationv1.ExtraValue) map[string]authorizationv1.ExtraValue {

@@ -23,12 +23,30 @@
     l.claim ? link('claim', l.claim, l.label) : 'a device plugin', l.part ? `: ${l.part}` : ''));
   const fold = (summary, lines, more = {}) => element('details', more, element('summary', {}, summary), ...lines);
   const adminAccess = { class: 'dim', title: 'holders with admin access, which own nothing of the device' };
-  const busy = (text) => {
+  const busy = ({ utilization: text, trend }) => {
+    if (trend) return [drawing(lines(trend)), ' ', text ?? ''];
     if (!text) return [];
     const bar = element('meter', { max: '100', 'aria-hidden': 'true' });
     bar.value = parseFloat(text);
     return [bar, ' ', text];
   };
+
+  // drawing makes a small chart of polylines, with a line at a moment.
+  const drawing = (lines, mark) => {
+    const svg = (name, attributes) => {
+      const e = document.createElementNS('http://www.w3.org/2000/svg', name);
+      for (const [key, value] of Object.entries(attributes)) e.setAttribute(key, value);
+      return e;
+    };
+    const out = svg('svg', { viewBox: '0 0 240 36', preserveAspectRatio: 'none', 'aria-hidden': 'true' });
+    if (mark) out.append(svg('line', { x1: mark, x2: mark, y1: 0, y2: 36 }));
+    out.append(...lines.map((points) => svg('polyline', { points })));
+    return out;
+  };
+
+  // lines makes the polylines of a trend: a digit for each value, - where there is none.
+  const lines = (trend) => [...trend.matchAll(/\d+/g)].map((part) => [...part[0]].map((digit, i) =>
+    `${Math.round((part.index + i) * 240 / (trend.length - 1))},${34 - Math.round(32 * digit / 9)}`).join(' '));
 
   const marks = (of = []) => of.flatMap((m) => [' ', element('span', { class: m.class, title: m.what }, m.name)]);
 
@@ -43,7 +61,7 @@
         ...(r.quiet ? [' ', element('small', {}, r.quiet)] : []),
         ...marks(r.marks)],
     },
-    { text: (r) => r.utilization, make: (r) => busy(r.utilization), number: true, name: 'n' },
+    { text: (r) => r.utilization, make: busy, number: true, name: 'n' },
     number((r) => r.memory), number((r) => r.power), number((r) => r.temperature), number((r) => r.traffic),
     {
       text: (r) => (r.holders ?? []).map((h) => `${h.pods} ${h.claim}`).join(' '), name: 'w',
@@ -63,9 +81,20 @@
     text((r) => r.namespace),
     { text: (r) => r.device, make: (r) => [link('device', r.id, r.device)] },
     { text: (r) => r.quiet, make: (r) => [r.quiet], number: true, name: 'warn' },
-    { text: (r) => r.utilization, make: (r) => busy(r.utilization), number: true, name: 'n' },
+    { text: (r) => r.utilization, make: busy, number: true, name: 'n' },
     number((r) => r.memory), number((r) => r.power), number((r) => r.traffic), number((r) => r.held),
     number((r) => r.active),
+  ];
+
+  const incidentColumns = [
+    { text: () => '', make: (r) => (r.lines ? [drawing(r.lines, r.mark)] : []) },
+    {
+      text: (r) => r.state, rank: (r) => r.order,
+      make: (r) => [element('span', { class: r.class, title: r.why }, r.state)],
+    },
+    { text: (r) => r.text, make: (r) => [link('incident', r.id, r.text)] },
+    text((r) => r.since), number((r) => r.for), number((r) => String(r.count)), text((r) => r.last),
+    text((r) => r.hit, 'w'),
   ];
 
   const prefixes = ['', 'k', 'M', 'G', 'T', 'P'];
@@ -163,11 +192,13 @@
         return column.number ? amount(x) - amount(y) : names.compare(x, y);
       };
       const sign = this.up ? 1 : -1;
-      all.sort((a, b) => (column ? sign * compare(a.row, b.row) : 0) || a.row.order - b.row.order);
+      const lacks = (row) => Number(!column.rank && !column.text(row)); // absent values are last, either way
+      all.sort((a, b) => (column ? lacks(a.row) - lacks(b.row) || sign * compare(a.row, b.row) : 0) ||
+        a.row.order - b.row.order);
       const focused = document.activeElement;
       let found = 0, at = this.body.firstElementChild;
       for (const { tr, row, words: has } of all) {
-        const fits = words.every((w) => has.includes(w)) && (state === '' || row.state === state);
+        const fits = words.every((w) => has.includes(w)) && (state === '' || row.state === state || this === incidents);
         if (fits) found++;
         tr.hidden = !fits || found > this.limit;
         if (tr === at) at = at.nextElementSibling;
@@ -186,13 +217,14 @@
   const key = (r) => `${r.namespace}/${r.name}/${r.id}`;
   const claims = new Table('claims', holderColumns('claim'), key, 25);
   const pods = new Table('pods', holderColumns('pod'), key, 25);
-  const tables = [devices, claims, pods];
+  const incidents = new Table('incidents', incidentColumns, (r) => r.id, 8);
+  const tables = [incidents, devices, claims, pods];
   const arrange = () => tables.forEach((t) => t.arrange());
 
   const holderRows = (rows, of) => rows.map((
-    [namespace, name, at, quiet, utilization, memory, power, traffic, held, active]) => ({
+    [namespace, name, at, quiet, utilization, memory, power, traffic, held, active, trend]) => ({
     namespace, name, id: of.ids[at], device: of.ids[at].slice(of.ids[at].lastIndexOf('/') + 1),
-    quiet, utilization, memory, power, traffic, held, active, state: of.states.get(of.ids[at]),
+    quiet, utilization, memory, power, traffic, held, active, trend, state: of.states.get(of.ids[at]),
     stalled: of.stalled.get(of.ids[at]),
   }));
 
@@ -214,20 +246,33 @@
     if (focused) $('tiles').querySelector(`[data-state="${focused}"]`)?.focus();
   };
 
+  // showNode shows what needs a look, the sums of the node, and who has access to everything.
+  const showNode = (data) => {
+    const short = (id) => id.slice(id.lastIndexOf('/') + 1);
+    const between = (separator, all) => all.flatMap((one, i) => (i ? [separator, one] : [one]));
+    $('wrong').replaceChildren(...data.wrong.map((f) => element('li', { class: f.class }, element('b', {}, f.text), ': ',
+      ...between(', ', f.devices.map((id) => link('device', id, short(id)))), f.more ? ` and ${f.more} more` : '')));
+    if (!data.wrong.length) $('wrong').append(element('li', { class: 'good' }, 'No device needs a look.'));
+    $('sums').replaceChildren(...between(' · ', data.sums.map((f) => element('span', {}, `${f.name} `,
+      element('b', {}, f.text)))));
+    $('everywhere').replaceChildren(...(data.everywhere ?? []).map((l) => element('div', {},
+      `Admin access to ${l.part} devices, of which it owns nothing: ${l.pods || 'no pod'} via `,
+      l.claim ? link('claim', l.claim, l.label) : 'a device plugin')));
+  };
+
   const show = (data) => {
+    showNode(data);
     data.states = new Map(data.devices.map((d) => [d.id, d.state]));
-    data.stalled = new Map(data.devices.map((d) => [d.id, d.marks?.find((m) => m.name === 'stalled')]));
+    data.stalled = new Map(data.devices.filter((d) => d.state === 'stalled')
+      .map((d) => [d.id, { name: d.state, class: d.class, what: d.why }]));
     showTiles(data.tiles);
     devices.show(data.devices);
     claims.show(holderRows(data.claims, data));
     pods.show(holderRows(data.pods, data));
     $('troubles').replaceChildren(...data.troubles.map((t) => element('li', { class: 'bad' },
       `Source ${t.source} is down: ${t.reason}.`, t.do ? ` To do: ${t.do}.` : '')));
-    const incidents = data.incidents ?? [];
-    $('incidents').hidden = incidents.length === 0;
-    $('incidents').querySelector('ul').replaceChildren(...incidents.map((i) => element('li', {},
-      link('incident', i.id, i.text), i.count > 1 ? ` (${i.count} times)` : '', ' ', element('small', {}, i.time),
-      ` hit ${i.pods}`)));
+    $('incidents').hidden = !data.incidents;
+    incidents.show(data.incidents ?? []);
     $('more').textContent = data.more ? `${data.more} more rows of claims and pods are not shown: the JSON has them.` : '';
     $('ended').textContent = data.ended ? `${data.ended} more rows of claims and pods that ended are still exported.` : '';
   };
@@ -275,17 +320,18 @@
       return null; // a lone %
     }
   };
+  const queryOf = (of) => (of ? `${of.kind}=${encodeURIComponent(of.name)}` : '');
   const showDetail = async () => {
-    const of = asked();
-    if (!of) {
+    const query = queryOf(asked());
+    if (!query) {
       if (dialog.open) dialog.close();
       shown = '';
       return;
     }
-    const query = `${of.kind}=${encodeURIComponent(of.name)}`;
     if (shown === query && getSelection().toString() && inside.contains(getSelection().anchorNode)) return;
     const response = await fetch(`page/detail?${query}`);
     const main = new DOMParser().parseFromString(await response.text(), 'text/html').querySelector('main');
+    if (queryOf(asked()) !== query) return; // another address since: its details are asked for
     for (const a of main?.querySelectorAll('a[href^="?"]') ?? []) {
       const [kind, name] = [...new URLSearchParams(a.getAttribute('href'))][0];
       a.setAttribute('href', address(kind, name));
@@ -297,8 +343,10 @@
     dialog.scrollTop = top;
   };
   addEventListener('hashchange', () => showDetail().catch((error) => { trouble = error.message; showStatus(); }));
+  // The browser says later that the dialog was closed: the address may be another by then.
   dialog.addEventListener('close', () => {
-    if (asked()) history.replaceState(null, '', location.pathname + location.search);
+    if (dialog.open) return;
+    if (shown && queryOf(asked()) === shown) history.replaceState(null, '', location.pathname + location.search);
     shown = '';
   });
   dialog.addEventListener('click', (e) => { if (e.target === dialog) dialog.close(); });

@@ -1,0 +1,303 @@
+package gateway
+
+import (
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"context"
+	"embed"
+	"fmt"
+	"html/template"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/web/access"
+)
+
+//go:embed page
+var files embed.FS
+
+const (
+	maxNamespaces = 256 // about which the API server is asked for one user
+	maxRendered   = 16  // pages that are kept
+	renderedFor   = time.Minute
+)
+
+// view is what a user may see: all, or what is of some namespaces.
+type view struct {
+	all        bool
+	namespaces map[string]bool
+	unasked    int // namespaces that are not shown, since there are too many
+}
+
+// may reports whether claims of a namespace are shown.
+func (v *view) may(namespace string) bool { return v.all || v.namespaces[namespace] }
+
+// key identifies the view.
+func (v *view) key() string {
+	if v.all {
+		return "all"
+	}
+	var names []string
+	for name, may := range v.namespaces {
+		if may {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("%d %s", v.unasked, strings.Join(names, ","))
+}
+
+// viewOf returns what a user may see of nodes: all, for those who may read exporters themselves,
+// else the namespaces whose claims they may get.
+func (g *gateway) viewOf(ctx context.Context, user *access.User, nodes []*state) (*view, error) {
+	all, err := g.Users.MayGet(ctx, user, rawPath)
+	if err != nil || all {
+		return &view{all: all}, err
+	}
+	names := namespacesOf(nodes)
+	v := &view{namespaces: map[string]bool{}}
+	everywhere, err := g.Users.MayGetClaims(ctx, user, "")
+	if err != nil {
+		return nil, err
+	}
+	if !everywhere && len(names) > maxNamespaces {
+		v.unasked = len(names) - maxNamespaces
+		names = names[:maxNamespaces]
+	}
+	var mu sync.Mutex
+	asking, ctx := errgroup.WithContext(ctx)
+	asking.SetLimit(8)
+	for _, name := range names {
+		asking.Go(func() error {
+			may := everywhere
+			var err error
+			if !everywhere {
+				may, err = g.Users.MayGetClaims(ctx, user, name)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			v.namespaces[name] = may
+			return err
+		})
+	}
+	return v, asking.Wait()
+}
+
+// namespacesOf returns the namespaces that nodes name, those that are named most first.
+func namespacesOf(nodes []*state) []string {
+	uses := map[string]int{}
+	for _, s := range nodes {
+		if s.summary == nil {
+			continue
+		}
+		for _, c := range s.summary.Claims {
+			uses[c.Namespace]++
+		}
+		for _, i := range s.summary.Incidents {
+			for _, hit := range i.Hit {
+				uses[namespaceOf(hit)]++
+			}
+		}
+	}
+	names := slices.Collect(maps.Keys(uses))
+	names = slices.DeleteFunc(names, func(name string) bool { return !isName(name) })
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(uses[b]-uses[a], strings.Compare(a, b)) })
+	return names
+}
+
+// clusterPage is what cluster.html shows.
+type clusterPage struct {
+	All     bool
+	Trouble string // why the list of nodes is old
+	Unasked int
+	Grafana string
+	Devices []count // of all nodes, by state
+	Nodes   []nodeRow
+}
+
+// nodeRow is a node.
+type nodeRow struct {
+	Name      string
+	Trouble   string // why what is shown is old, or nothing is
+	All       bool   // all of the node may be seen
+	Devices   []count
+	Incidents []web.IncidentSummary
+	Claims    []web.ClaimSummary
+	Sources   []string // that are down
+	More      int
+}
+
+// count is a number of devices in a state.
+type count struct {
+	State ledger.State
+	N     int
+}
+
+// Class is the class of the count on the page.
+func (c count) Class() string {
+	switch c.State {
+	case ledger.StateUnhealthy, ledger.StateStalled:
+		return "bad"
+	case ledger.StateQuiet, ledger.StateIdle, ledger.StateTainted, ledger.StateUnmeasured:
+		return "warn"
+	case ledger.StateActive:
+		return "good"
+	default:
+		return "dim"
+	}
+}
+
+func counts(of map[ledger.State]int) []count {
+	var out []count
+	for _, s := range ledger.States() {
+		if of[s] > 0 {
+			out = append(out, count{s, of[s]})
+		}
+	}
+	slices.SortStableFunc(out, func(a, b count) int { return ledger.CompareAttention(a.State, b.State) })
+	return out
+}
+
+// newClusterPage returns what a view has of nodes, what needs a look first.
+func newClusterPage(nodes []*state, v *view, listed error) clusterPage {
+	out := clusterPage{All: v.all, Unasked: v.unasked}
+	if listed != nil {
+		out.Trouble = "the API server does not say where the exporters are"
+	}
+	total := map[ledger.State]int{}
+	ranks := map[string][]int{}
+	for _, s := range nodes {
+		row, rank := newRow(s, v)
+		if !v.all && len(row.Claims)+len(row.Incidents) == 0 {
+			continue
+		}
+		for _, c := range row.Devices {
+			total[c.State] += c.N
+		}
+		ranks[s.node] = rank
+		out.Nodes = append(out.Nodes, row)
+	}
+	out.Devices = counts(total)
+	slices.SortStableFunc(out.Nodes, func(a, b nodeRow) int { return slices.Compare(ranks[b.Name], ranks[a.Name]) })
+	return out
+}
+
+// newRow returns what a view has of a node, and its rank: the highest needs a look first.
+func newRow(s *state, v *view) (nodeRow, []int) {
+	row := nodeRow{Name: s.node, All: v.all, Trouble: reason(s.err)}
+	of := s.summary
+	if of == nil {
+		of = &web.Summary{}
+	}
+	states := map[ledger.State]int{} // of the devices, or of the claims that may be seen
+	for _, c := range of.Claims {
+		if v.may(c.Namespace) {
+			row.Claims = append(row.Claims, c)
+			states[c.State]++
+		}
+	}
+	for _, i := range of.Incidents {
+		i.Hit = slices.DeleteFunc(slices.Clone(i.Hit), func(claim string) bool { return !v.may(namespaceOf(claim)) })
+		if v.all || len(i.Hit) > 0 {
+			row.Incidents = append(row.Incidents, i)
+		}
+	}
+	if v.all {
+		states, row.Devices, row.More = of.Devices, counts(of.Devices), of.More
+		for source, why := range of.Down {
+			row.Sources = append(row.Sources, source+": "+string(why))
+		}
+		slices.Sort(row.Sources)
+	}
+	unreachable := 0
+	if s.err != nil {
+		unreachable = 1
+	}
+	return row, []int{
+		len(row.Incidents), unreachable, states[ledger.StateStalled], states[ledger.StateUnhealthy],
+		states[ledger.StateQuiet] + states[ledger.StateIdle], len(row.Sources), states[ledger.StateFree],
+	}
+}
+
+// namespaceOf returns the namespace of NAMESPACE/NAME.
+func namespaceOf(name string) string {
+	namespace, _, _ := strings.Cut(name, "/")
+	return namespace
+}
+
+// serveCluster shows the nodes.
+func (g *gateway) serveCluster(w http.ResponseWriter, r *http.Request, user *access.User) {
+	nodes, change, listed := g.nodes.look(r.Context())
+	v, err := g.viewOf(r.Context(), user, nodes)
+	if err != nil {
+		g.unavailable(w)
+		return
+	}
+	key := fmt.Sprintf("%d %v %s", change, listed != nil, v.key())
+	kept, ok := g.rendered.Get(key)
+	if !ok {
+		content := newClusterPage(nodes, v, listed)
+		content.Grafana = g.Grafana
+		page, err := render("cluster.html", content)
+		if err != nil {
+			g.Log.ErrorContext(r.Context(), "the page can't be made", "error", err)
+			respond(w, http.StatusInternalServerError, "the page can't be made")
+			return
+		}
+		g.rendered.Add(key, page, renderedFor)
+		kept = page
+	}
+	kept.(*rendered).serve(w, r)
+}
+
+// rendered is a page in both forms.
+type rendered struct {
+	plain, compressed []byte
+	tag               string
+}
+
+func render(name string, content any) (*rendered, error) {
+	functions := template.FuncMap{"clock": clock, "figure": figure}
+	templates, err := template.New("").Funcs(functions).ParseFS(files, "page/*.html")
+	if err != nil {
+		return nil, fmt.Errorf("read templates: %w", err)
+	}
+	var plain, compressed bytes.Buffer
+	if err := templates.ExecuteTemplate(&plain, name, content); err != nil {
+		return nil, fmt.Errorf("write %s: %w", name, err)
+	}
+	z := gzip.NewWriter(&compressed)
+	_, _ = z.Write(plain.Bytes()) // a buffer's Write does not fail
+	_ = z.Close()
+	return &rendered{plain.Bytes(), compressed.Bytes(), web.TagOf(plain.Bytes())}, nil
+}
+
+func (p *rendered) serve(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Vary", "Accept-Encoding")
+	body, tag := p.plain, p.tag
+	if strings.Contains(r.Header.Get("Accept-Encoding"), "gzip") {
+		body = p.compressed
+		w.Header().Set("Content-Encoding", "gzip")
+	}
+	if web.Tagged(w, r, tag) {
+		return
+	}
+	w.Header().Set("Cache-Control", "private, no-cache")
+	_, _ = w.Write(body) // fails if the client is gone
+}
+
+func serveScript(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-cache")
+	http.ServeFileFS(w, r, files, "page/gateway.js")
+}

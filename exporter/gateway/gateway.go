@@ -1,0 +1,253 @@
+// Package gateway serves the pages of all nodes of a cluster under one address: it finds the node
+// of a claim, a pod or a device, and asks the exporter of that node for those who may see it. It
+// keeps no state but caches, and sends requests to nothing but the exporters of one Service, and to
+// the API server through [Finder] and package access.
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/web/access"
+)
+
+// Finder says where things are. What does not exist has no node, which is no error.
+type Finder interface {
+	ClaimNodes(ctx context.Context, namespace, name string) ([]string, error)
+	PodNode(ctx context.Context, namespace, name string) (string, error)
+	DeviceNode(ctx context.Context, driverName, pool, device string) (string, error)
+	// Exporters returns the addresses, HOST:PORT, of the pods behind a port of a Service by node.
+	Exporters(ctx context.Context, namespace, service, port string) (map[string]string, error)
+}
+
+// Config configures [New].
+type Config struct {
+	Find  Finder
+	Users *access.Users
+	// Transport sends requests to exporters, with the gateway's own credentials. It must not follow
+	// redirects, and must not use a proxy.
+	Transport http.RoundTripper
+	Scheme    string // of the exporters: http or https
+	// Namespace, Service and Port are those of the exporters.
+	Namespace, Service, Port string
+	MetricsPath              string // of the exporters
+	Grafana                  string // whose dashboards the pages link to; empty: they have no such links
+	Log                      *slog.Logger
+	Now                      func() time.Time
+}
+
+// Bounds of what clients can cause.
+const (
+	askTimeout  = 4 * time.Second // for an answer of an exporter that the gateway reads itself
+	maxQuery    = 4 << 10         // bytes of a query that is sent on
+	maxAnswer   = 64 << 20        // bytes of an answer that is sent on, or of a snapshot
+	maxSnapshot = 8               // snapshots that are read at a time
+)
+
+// rawPath is the path of an exporter whose right shows everything of a node.
+const rawPath = "/page/detail"
+
+type gateway struct {
+	Config
+	exporters *directory
+	nodes     *fleet
+	paths     map[string]bool // of exporters that are sent on
+	assets    map[string]http.Handler
+	proxy     http.Handler
+	reading   chan struct{}
+	rendered  *cache.LRUExpireCache
+}
+
+// New returns the handler of the gateway. All but its probes, its script and its style are for
+// those whom [access.Users] knows.
+func New(c Config) http.Handler {
+	g := &gateway{
+		Config: c, paths: map[string]bool{}, assets: web.Assets(), reading: make(chan struct{}, maxSnapshot),
+		rendered: cache.NewLRUExpireCache(maxRendered),
+	}
+	g.exporters = &directory{now: c.Now, list: func(ctx context.Context) (map[string]string, error) {
+		return c.Find.Exporters(ctx, c.Namespace, c.Service, c.Port)
+	}}
+	g.nodes = &fleet{now: c.Now, exporters: g.exporters.all, ask: g.ask}
+	for _, r := range web.Routes(c.MetricsPath) {
+		if r.Kind != web.KindProfile && r.Kind != web.KindProbe {
+			path, _, _ := strings.Cut(r.Example, "?")
+			g.paths[path] = true
+		}
+	}
+	g.proxy = g.newProxy()
+
+	mux := http.NewServeMux()
+	for _, probe := range web.Probes() {
+		mux.HandleFunc("GET "+probe, func(w http.ResponseWriter, _ *http.Request) { respond(w, http.StatusOK, "ok") })
+	}
+	mux.Handle("GET /page/style.css", g.assets["/page/style.css"])
+	mux.HandleFunc("GET /page/gateway.js", serveScript)
+	mux.HandleFunc("GET /{$}", g.forUsers(g.serveCluster))
+	mux.HandleFunc("GET /node/{node}", g.forUsers(func(w http.ResponseWriter, r *http.Request, _ *access.User) {
+		if name := r.PathValue("node"); isName(name) {
+			redirect(w, r, nodePath(name))
+			return
+		}
+		respond(w, http.StatusNotFound, "this is no name")
+	}))
+	mux.HandleFunc("GET /node/{node}/{path...}", g.forUsers(g.serveNode))
+	mux.HandleFunc("GET /claim/{namespace}/{name}", g.forUsers(g.serveHolder("claim")))
+	mux.HandleFunc("GET /pod/{namespace}/{name}", g.forUsers(g.serveHolder("pod")))
+	mux.HandleFunc("GET /device/{path...}", g.forUsers(g.serveDevice))
+	return mux
+}
+
+// forUsers answers those who are known.
+func (g *gateway) forUsers(next func(http.ResponseWriter, *http.Request, *access.User)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "private, no-cache")
+		user, status := g.Users.Of(r)
+		switch status {
+		case http.StatusOK:
+			next(w, r, user)
+		case http.StatusUnauthorized:
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			respond(w, status, "who asks is not known: a bearer token, or a proxy in front that says it, is needed")
+		default:
+			g.unavailable(w)
+		}
+	}
+}
+
+func (g *gateway) unavailable(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "5")
+	respond(w, http.StatusServiceUnavailable, "the API server does not say now who asks, and what they may see")
+}
+
+func respond(w http.ResponseWriter, status int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(text + "\n")) // fails if the client is gone
+}
+
+// redirect leads to a path of the gateway, relative to the present one: whatever is in front may
+// have put something before both.
+func redirect(w http.ResponseWriter, r *http.Request, path string) {
+	up := strings.Repeat("../", strings.Count(r.URL.EscapedPath(), "/")-1)
+	w.Header().Set("Location", cmp.Or(up, "./")+path)
+	w.WriteHeader(http.StatusFound)
+}
+
+// serveHolder leads to a claim or a pod on the page of its node those who may see all of the node.
+// It shows the claim or pod itself to those who may get the claims of the namespace.
+func (g *gateway) serveHolder(kind string) func(http.ResponseWriter, *http.Request, *access.User) {
+	return func(w http.ResponseWriter, r *http.Request, user *access.User) {
+		of := holder{kind, r.PathValue("namespace"), r.PathValue("name")}
+		if !isName(of.Namespace) || !isName(of.Name) {
+			respond(w, http.StatusNotFound, "this is no name")
+			return
+		}
+		all, err := g.Users.MayGet(r.Context(), user, rawPath)
+		may := all
+		if err == nil && !all {
+			may, err = g.Users.MayGetClaims(r.Context(), user, of.Namespace)
+		}
+		switch {
+		case err != nil:
+			g.unavailable(w)
+			return
+		case !may:
+			respond(w, http.StatusForbidden, "get resourceclaims in namespace "+of.Namespace+" is not allowed")
+			return
+		}
+		find := func(ctx context.Context) ([]string, error) { return g.Find.ClaimNodes(ctx, of.Namespace, of.Name) }
+		if kind == "pod" {
+			find = func(ctx context.Context) ([]string, error) {
+				node, err := g.Find.PodNode(ctx, of.Namespace, of.Name)
+				return []string{node}, err
+			}
+		}
+		node, ok := g.locate(w, r, kind+" "+of.String(), find)
+		switch {
+		case !ok:
+		case all:
+			redirect(w, r, nodePath(node)+"#"+kind+"="+of.String())
+		default:
+			g.serveOwn(w, r, node, of)
+		}
+	}
+}
+
+// serveDevice leads to a device on the page of its node. A pool's name may have slashes.
+func (g *gateway) serveDevice(w http.ResponseWriter, r *http.Request, user *access.User) {
+	parts := strings.Split(r.PathValue("path"), "/")
+	if len(parts) < 3 || slices.ContainsFunc(parts, func(s string) bool { return !isName(s) }) {
+		respond(w, http.StatusNotFound, "this is not DRIVER/POOL/DEVICE")
+		return
+	}
+	if !g.allowed(w, r, user, rawPath) {
+		return
+	}
+	last := len(parts) - 1
+	name := strings.Join(parts, "/")
+	node, ok := g.locate(w, r, "device "+name, func(ctx context.Context) ([]string, error) {
+		node, err := g.Find.DeviceNode(ctx, parts[0], strings.Join(parts[1:last], "/"), parts[last])
+		return []string{node}, err
+	})
+	if ok {
+		redirect(w, r, nodePath(node)+"#device="+name)
+	}
+}
+
+// allowed reports whether a user may get a path of an exporter, and answers those who may not.
+func (g *gateway) allowed(w http.ResponseWriter, r *http.Request, user *access.User, path string) bool {
+	switch may, err := g.Users.MayGet(r.Context(), user, path); {
+	case err != nil:
+		g.unavailable(w)
+		return false
+	case !may:
+		respond(w, http.StatusForbidden, "get "+path+" of exporters is not allowed")
+		return false
+	}
+	return true
+}
+
+// locate returns the node that the API server names, else that of ?node=, which links to what is
+// gone have. It answers if there is none that has an exporter.
+func (g *gateway) locate(
+	w http.ResponseWriter, r *http.Request, what string, find func(context.Context) ([]string, error),
+) (string, bool) {
+	hint := r.URL.Query().Get("node")
+	nodes, err := find(r.Context())
+	nodes = slices.DeleteFunc(nodes, func(n string) bool { return n == "" })
+	if err != nil {
+		g.Log.DebugContext(r.Context(), "the API server does not say where something is", "what", what, "error", err)
+	}
+	node := hint
+	if len(nodes) > 0 && !slices.Contains(nodes, hint) {
+		node = nodes[0]
+	}
+	switch _, known, listed := g.exporters.address(r.Context(), node); {
+	case node == "" && err != nil:
+		respond(w, http.StatusServiceUnavailable, "the API server does not say where "+what+" is")
+	case node == "":
+		respond(w, http.StatusNotFound, what+" is on no node")
+	case listed != nil:
+		respond(w, http.StatusServiceUnavailable, "the API server does not say where the exporters are")
+	case !known:
+		respond(w, http.StatusNotFound, "the node of "+what+" has no exporter")
+	default:
+		return node, true
+	}
+	return "", false
+}
+
+func nodePath(node string) string { return "node/" + node + "/" }
+
+// isName reports whether a text can be the name of an object, or of a device or a pool.
+func isName(s string) bool { return len(validation.IsDNS1123Subdomain(s)) == 0 }

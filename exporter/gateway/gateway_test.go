@@ -1,0 +1,652 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/web/access"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+	"github.com/dra-exporter/dra-exporter/podresources/kube/kubetest"
+	"github.com/dra-exporter/dra-exporter/test/testmain"
+)
+
+func TestMain(m *testing.M) { testmain.Main(m) }
+
+// own is a transport with the gateway's own token.
+type own struct{ *http.Transport }
+
+func (o own) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer own")
+	return o.Transport.RoundTrip(r)
+}
+
+// grafana is the address of the dashboards.
+const grafana = "https://grafana.example.com/at"
+
+// cluster is a gateway, its API server, and stand-ins for exporters.
+type cluster struct {
+	*testing.T
+	api *kubetest.Server
+	url string
+
+	mu    sync.Mutex
+	asked []*http.Request // of all exporters, and of what is none
+}
+
+// root may all; alice may get the claims of team-a, nobody nothing.
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	api, err := kubetest.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(api.Close)
+	c := &cluster{T: t, api: api}
+	api.Allow("root", func(authorizationv1.SubjectAccessReviewSpec) bool { return true })
+	api.Allow("nobody", func(authorizationv1.SubjectAccessReviewSpec) bool { return false })
+	api.Allow("alice", func(s authorizationv1.SubjectAccessReviewSpec) bool {
+		of := s.ResourceAttributes
+		return of != nil && *of == authorizationv1.ResourceAttributes{
+			Namespace: "team-a", Verb: "get", Group: "resource.k8s.io", Resource: "resourceclaims",
+		}
+	})
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(path, api.Kubeconfig(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	client, err := kube.NewClient(path, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := own{&http.Transport{}}
+	t.Cleanup(transport.CloseIdleConnections)
+	users := access.NewUsers(access.Config{
+		API: client, Limited: func() {}, Report: func(time.Duration, error) {},
+	}, access.Proxy{Loopback: true})
+	log := slog.New(slog.DiscardHandler)
+	server := web.NewServer(web.ServerConfig{Log: log.Handler(), Handler: New(Config{
+		Find: kube.NewFinder(client), Users: users, Transport: transport, Scheme: "http",
+		Namespace: "dra", Service: "dra-exporter", Port: "metrics", MetricsPath: "/metrics", Grafana: grafana,
+		Log: log, Now: time.Now,
+	})})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(listener)
+	}()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-done
+	})
+	c.url = "http://" + listener.Addr().String()
+	return c
+}
+
+// serve starts what answers requests, all of which are kept, and returns its address.
+func (c *cluster) serve(answer http.HandlerFunc) string {
+	c.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.mu.Lock()
+		c.asked = append(c.asked, r)
+		c.mu.Unlock()
+		answer(w, r)
+	}))
+	c.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+// node adds an exporter of a node.
+func (c *cluster) node(name string, answer http.HandlerFunc) (address string) {
+	c.Helper()
+	address = c.serve(answer)
+	c.endpoint(name, "dra-exporter", address, `{"kind":"Pod","name":"p"}`)
+	return address
+}
+
+func (c *cluster) endpoint(node, service, address, target string) {
+	c.Helper()
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		c.Fatal(err)
+	}
+	c.api.Put(kubetest.Endpoints, fmt.Appendf(nil, `{"metadata":{"namespace":"dra","name":"%s-%s",
+		"labels":{"kubernetes.io/service-name":%q}},"addressType":"IPv4","ports":[{"name":"metrics","port":%s}],
+		"endpoints":[{"addresses":[%q],"nodeName":%q,"targetRef":%s}]}`, service, node, service, port, host, node, target))
+}
+
+// requests returns what was asked since the last call.
+func (c *cluster) requests() []*http.Request {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := c.asked
+	c.asked = nil
+	return out
+}
+
+// answered is an answer without its body.
+type answered struct {
+	StatusCode int
+	Status     string
+	Header     http.Header
+}
+
+// get asks the gateway without following redirects.
+func (c *cluster) get(user, path string, headers ...string) (answered, string) {
+	c.Helper()
+	r, err := http.NewRequestWithContext(c.Context(), http.MethodGet, c.url+path, http.NoBody)
+	if err != nil {
+		c.Fatal(err)
+	}
+	if user != "" {
+		r.Header.Set("Authorization", "Bearer "+user)
+	}
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Add(headers[i], headers[i+1])
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	answer, err := transport.RoundTrip(r)
+	if err != nil {
+		c.Fatalf("%s: %v", path, err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		c.Fatalf("%s: %v", path, err)
+	}
+	return answered{answer.StatusCode, answer.Status, answer.Header}, string(body)
+}
+
+// raw sends a request as it is written, and returns the answer.
+func (c *cluster) raw(request string) string {
+	c.Helper()
+	connection, err := (&net.Dialer{}).DialContext(c.Context(), "tcp", strings.TrimPrefix(c.url, "http://"))
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer connection.Close()
+	_ = connection.SetDeadline(time.Now().Add(10 * time.Second))
+	_, _ = io.WriteString(connection, strings.ReplaceAll(request, "\n", "\r\n"))
+	answer, err := io.ReadAll(bufio.NewReader(connection))
+	if err != nil && len(answer) == 0 {
+		c.Fatalf("%q: %v", request, err)
+	}
+	return string(answer)
+}
+
+func text(kind, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", kind)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+// Nothing but the exporters of the Service is asked, on paths that exporters have, whatever a
+// request says.
+func TestReachesExportersAlone(t *testing.T) {
+	c := newCluster(t)
+	node := c.node("n1", text("application/json", "{}"))
+	none := c.serve(text("text/plain", "SECRET"))
+	c.endpoint("other", "another-service", none, `{"kind":"Pod"}`)
+	c.endpoint("vm", "dra-exporter", none, `{"kind":"VirtualMachine"}`)
+	_, port, _ := net.SplitHostPort(none)
+	c.api.Put(kubetest.Endpoints, []byte(`{"metadata":{"namespace":"dra","name":"fqdn",
+		"labels":{"kubernetes.io/service-name":"dra-exporter"}},"addressType":"FQDN","ports":[
+		{"name":"metrics","port":`+port+`}],
+		"endpoints":[{"addresses":["localhost"],"nodeName":"named","targetRef":{"kind":"Pod"}}]}`))
+	const last = "Authorization: Bearer root\nConnection: close\n\n"
+	for _, path := range []string{
+		"http://NONE/metrics", "/node/NONE/metrics", "/node/n1@NONE/metrics", "/node/n1%40NONE/metrics",
+		"/node/NONE%2f..%2fn1/metrics", "/node/n1/http://NONE/", "/node/n1//NONE/metrics", "/node/n1/%2f%2fNONE/metrics",
+		"/node/n1/../../NONE/metrics", "/node/n1/..%2f..%2fmetrics", "/node/n1/%2e%2e/metrics",
+		"/node/n1/page/../debug/pprof/",
+		"/node/n1/debug/pprof/", "/node/n1/debug/pprof/profile?seconds=1", "/node/n1/page%2f..%2fdebug/pprof/cmdline",
+		"/node/n1/metrics%00", "/node/n1/metrics%23", "/node/n1/metrics%3fx", "/node/n1/healthz",
+		"/node/n1/api/v1/../../metrics",
+		"/node/n1/api/v2/snapshot", "/node/n1/;@NONE/", "/node/other/metrics", "/node/vm/metrics", "/node/named/metrics",
+		"/node/N1/metrics", "/node/n1./metrics", "/node/localhost/metrics", "/node/127.0.0.1/metrics", "/node/%00/metrics",
+		"/node/kubernetes.default.svc/metrics", "/claim/team-a/x?node=NONE", "/claim/team-a/..%2f..%2fx?node=other",
+		"/pod/team-a/x?node=localhost", "/device/a/b/c?node=NONE", "/device/a/b/..%2f..%2fc", "/device/http://NONE/x",
+		"//NONE/metrics", "/\\NONE/metrics", "/node/n1\\@NONE/metrics", "/node//metrics", "/node/../metrics", "*",
+	} {
+		request := strings.ReplaceAll("GET "+path+" HTTP/1.1\nHost: NONE\nX-Forwarded-Host: NONE\n"+
+			"X-Original-URL: http://NONE/\nForwarded: host=NONE\n"+last, "NONE", none)
+		answer := c.raw(request)
+		if strings.Contains(answer, "SECRET") || strings.HasPrefix(answer, "HTTP/1.1 200") {
+			t.Errorf("%s: %s", path, answer)
+		}
+		for _, r := range c.requests() {
+			if r.Host == none || !strings.HasPrefix(path, "/node/n1/") {
+				t.Errorf("%s asked %s of %s", path, r.RequestURI, r.Host)
+			}
+		}
+	}
+	for _, method := range []string{"CONNECT", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "PATCH", "PROPFIND"} {
+		for _, at := range []string{"/node/n1/metrics", none, "http://" + none + "/"} {
+			answer := c.raw(method + " " + at + " HTTP/1.1\nHost: " + none + "\n" + last)
+			if !strings.HasPrefix(answer, "HTTP/1.1 40") {
+				t.Errorf("%s %s: %s", method, at, answer)
+			}
+		}
+	}
+	if asked := c.requests(); len(asked) > 0 {
+		t.Errorf("other methods asked %s", asked[0].RequestURI)
+	}
+	// Where a request says that it was sent leads nowhere else.
+	for path, want := range map[string]string{
+		"/node/n1/metrics": "HTTP/1.1 200", "/claim/team-a/x?node=n1": "HTTP/1.1 302", "/node/n1": "HTTP/1.1 302",
+	} {
+		answer := c.raw("GET " + path + " HTTP/1.1\nHost: " + none + "\nX-Forwarded-Host: " + none +
+			"\nX-Forwarded-Prefix: //" + none + "\nForwarded: host=" + none + "\n" + last)
+		if !strings.HasPrefix(answer, want) || strings.Contains(answer, none) {
+			t.Errorf("%s: %s", path, answer)
+		}
+		for _, r := range c.requests() {
+			if r.Host != node {
+				t.Errorf("%s asked %s of %s", path, r.RequestURI, r.Host)
+			}
+		}
+	}
+	for _, path := range []string{
+		"/metrics", "/", "/page/rows", "/page/detail?device=a%2fb", "/api/v1/snapshot", "/page%2frows",
+	} {
+		answer, _ := c.get("root", "/node/n1"+path)
+		asked := c.requests()
+		if answer.StatusCode != http.StatusOK || len(asked) != 1 || asked[0].Host != node {
+			t.Errorf("%s: %s, %d requests", path, answer.Status, len(asked))
+		}
+	}
+}
+
+// What a user sends stays with the gateway, which has its own token.
+func TestOwnHeadersAlone(t *testing.T) {
+	c := newCluster(t)
+	c.node("n1", text("text/html", "page"))
+	answer := c.raw("GET /node/n1/page/detail?device=x HTTP/1.1\nHost: a\nAuthorization: Bearer root\nCookie: a=b\n" +
+		"X-Forwarded-User: root\nX-Forwarded-For: 1.2.3.4\nUpgrade: websocket\nConnection: upgrade\nTe: trailers\n" +
+		"Accept: text/html\nIf-None-Match: \"x\"\nImpersonate-User: admin\nUser-Agent: me\nContent-Length: 3\n\nabc" +
+		"GET / HTTP/1.1\nHost: a\nConnection: close\n\n")
+	if !strings.HasPrefix(answer, "HTTP/1.1 200") {
+		t.Fatal(answer)
+	}
+	asked := c.requests()
+	if len(asked) != 1 {
+		t.Fatalf("%d requests", len(asked))
+	}
+	for name, values := range asked[0].Header {
+		want := map[string]string{
+			"Authorization": "Bearer own", "Accept": "text/html", "If-None-Match": `"x"`, "Accept-Encoding": "gzip",
+		}[name]
+		if values[0] != want {
+			t.Errorf("%s: %q was sent", name, values)
+		}
+	}
+	if asked[0].ContentLength != 0 || asked[0].RequestURI != "/page/detail?device=x" {
+		t.Errorf("%s with %d bytes", asked[0].RequestURI, asked[0].ContentLength)
+	}
+}
+
+// An exporter that an attacker owns gives the browser nothing to execute, sets no header, and sends
+// nobody elsewhere.
+func TestAnswersOfNodes(t *testing.T) {
+	c := newCluster(t)
+	none := c.serve(text("text/plain", "SECRET"))
+	var answer http.HandlerFunc
+	c.node("n1", func(w http.ResponseWriter, r *http.Request) { answer(w, r) })
+	const policy = "default-src 'none'; script-src 'self'"
+	for name, of := range map[string]struct {
+		path   string
+		answer http.HandlerFunc
+		want   int
+		body   string
+	}{
+		"page":     {"/", text("text/html; charset=utf-7", "<p>"), 200, "<p>"},
+		"redirect": {"/", http.RedirectHandler("http://"+none+"/", http.StatusFound).ServeHTTP, 502, ""},
+		"refusal": {"/", func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusUnauthorized)
+		}, 502, "own token"},
+		"script":  {"/api/v1/snapshot", text("text/javascript", "alert(1)"), 502, ""},
+		"no type": {"/", func(w http.ResponseWriter, _ *http.Request) { w.Header()["Content-Type"] = nil }, 502, ""},
+		"style":   {"/metrics", text("text/css", "*{}"), 502, ""},
+		"image":   {"/metrics", text("image/svg+xml", "<svg/>"), 502, ""},
+		"two types": {"/", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header()["Content-Type"] = []string{"text/html", "text/javascript"}
+		}, 502, ""},
+		"own script": {"/page/script.js", text("text/javascript", "alert(1)"), 200, "The script of the page"},
+		"own style":  {"/page/style.css", text("text/css", "*{}"), 200, "color-scheme"},
+		"switched": {"/", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Upgrade", "h2c")
+			w.WriteHeader(http.StatusSwitchingProtocols)
+		}, 502, ""},
+		"no snapshot": {"/api/v1/snapshot", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/plain")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}, 503, ""},
+		"headers": {"/", func(w http.ResponseWriter, _ *http.Request) {
+			for _, h := range []string{
+				"Set-Cookie", "Link", "Refresh", "Location", "Content-Location", "Access-Control-Allow-Origin", "Clear-Site-Data",
+				"Service-Worker-Allowed", "Content-Security-Policy", "Strict-Transport-Security", "Alt-Svc", "Sourcemap",
+				"Www-Authenticate", "X-Content-Type-Options", "Content-Disposition",
+			} {
+				w.Header().Set(h, "evil")
+			}
+			w.Header().Set("Content-Type", "text/html")
+			w.WriteHeader(http.StatusEarlyHints)
+			_, _ = io.WriteString(w, "x")
+		}, 200, "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer = of.answer
+			got, body := c.get("root", "/node/n1"+of.path)
+			if got.StatusCode != of.want || !strings.Contains(body, of.body) || strings.Contains(body, "alert") {
+				t.Errorf("%s %q", got.Status, body)
+			}
+			if csp := got.Header.Values("Content-Security-Policy"); len(csp) != 1 || !strings.HasPrefix(csp[0], policy) ||
+				got.Header.Get("X-Content-Type-Options") != "nosniff" {
+				t.Errorf("policy %q", csp)
+			}
+			for header, values := range got.Header {
+				if slices.Contains(values, "evil") {
+					t.Errorf("%s: %q is set", header, values)
+				}
+			}
+			if kind := got.Header.Get("Content-Type"); name == "page" && kind != "text/html; charset=utf-8" {
+				t.Errorf("type %q", kind)
+			}
+		})
+	}
+	for _, r := range c.requests() {
+		if r.Host == none {
+			t.Errorf("%s was asked", none)
+		}
+	}
+}
+
+// Where things are is found by the API server; links to what is gone have the node.
+func TestFinds(t *testing.T) {
+	c := newCluster(t)
+	for _, n := range []string{"n1", "n2"} {
+		c.node(n, text("text/html", n))
+	}
+	put := func(resource, object string) { c.api.Put(resource, []byte(object)) }
+	put(kubetest.Claims, `{"metadata":{"namespace":"team-a","name":"local"},"status":{"allocation":{"nodeSelector":
+		{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name","operator":"In","values":["n1"]}]}]}}}}`)
+	put(kubetest.Claims, `{"metadata":{"namespace":"team-a","name":"shared"},"status":{"reservedFor":[
+		{"resource":"pods","name":"p2"},{"resource":"pods","name":"p1"}]}}`)
+	put(kubetest.Claims, `{"metadata":{"namespace":"team-a","name":"waiting"}}`)
+	put(kubetest.Pods, `{"metadata":{"namespace":"team-a","name":"p1"},"spec":{"nodeName":"n1"}}`)
+	put(kubetest.Pods, `{"metadata":{"namespace":"team-a","name":"p2"},"spec":{"nodeName":"n2"}}`)
+	put(kubetest.Pods, `{"metadata":{"namespace":"team-a","name":"lost"},"spec":{"nodeName":"n9"}}`)
+	slice := `{"metadata":{"name":%q},"spec":{"driver":"gpu.example.com","nodeName":%q,"pool":{"name":%q},
+		"devices":[{"name":"gpu-0"}]}}`
+	put(kubetest.Slices, fmt.Sprintf(slice, "a", "n1", "n1"))
+	put(kubetest.Slices, fmt.Sprintf(slice, "b", "n2", "rack/two"))
+	for path, want := range map[string]string{
+		"/claim/team-a/local":                      "../../node/n1/#claim=team-a/local",
+		"/claim/team-a/local?node=n2":              "../../node/n1/#claim=team-a/local",
+		"/claim/team-a/shared":                     "../../node/n1/#claim=team-a/shared",
+		"/claim/team-a/shared?node=n2":             "../../node/n2/#claim=team-a/shared",
+		"/claim/team-a/gone?node=n2":               "../../node/n2/#claim=team-a/gone",
+		"/pod/team-a/p2":                           "../../node/n2/#pod=team-a/p2",
+		"/device/gpu.example.com/n1/gpu-0":         "../../../node/n1/#device=gpu.example.com/n1/gpu-0",
+		"/device/gpu.example.com/rack/two/gpu-0":   "../../../../node/n2/#device=gpu.example.com/rack/two/gpu-0",
+		"/device/gpu.example.com/n1/gpu-7?node=n1": "../../../node/n1/#device=gpu.example.com/n1/gpu-7",
+		"/node/n1":                                          "../node/n1/",
+		"/claim/team-a/gone":                                "404",
+		"/claim/team-a/waiting":                             "404",
+		"/claim/team-a/gone?node=n9":                        "404",
+		"/pod/team-a/lost":                                  "404",
+		"/device/gpu.example.com/n1":                        "404",
+		"/claim/team-a/a%2fb?node=n1":                       "404",
+		"/claim/team-a/gone?node=" + "n1%0d%0aSet-Cookie:x": "404",
+	} {
+		got, _ := c.get("root", path)
+		if location := got.Header.Get("Location"); location != want && fmt.Sprint(got.StatusCode) != want {
+			t.Errorf("%s: %s %q, want %s", path, got.Status, location, want)
+		}
+	}
+	// Without the API server, the node of the link is believed.
+	c.api.Fail(func(resource string, _ bool) kubetest.Fault {
+		if resource == kubetest.Claims {
+			return kubetest.Unavailable
+		}
+		return kubetest.None
+	})
+	for path, want := range map[string]int{"/claim/team-a/local?node=n2": 302, "/claim/team-a/local": 503} {
+		if got, _ := c.get("root", path); got.StatusCode != want {
+			t.Errorf("%s without the API server: %s, want %d", path, got.Status, want)
+		}
+	}
+}
+
+// summaries answers as the exporter of a node on which team-a and team-b share a device.
+func summaries(t *testing.T, node string) http.HandlerFunc {
+	t.Helper()
+	device := `{"driver":"gpu.example.com","pool":"` + node + `","device":"gpu-0"}`
+	holder := func(namespace string) string {
+		return fmt.Sprintf(`{"namespace":%q,"name":"train-%s","driver":"gpu.example.com","pool":%q,"device":"gpu-0",
+			"since":"2026-01-01T00:00:00Z","values":[{"quantity":"utilization","value":0.25}]}`, namespace, namespace, node)
+	}
+	incident := func(namespace string) string {
+		return fmt.Sprintf(`{"id":%q,"kind":"xid","code":"79","text":"hit pod team-b/pod-team-b","device":%s,
+			"onset":"2026-01-01T00:00:00Z","last":"2026-01-01T00:00:00Z","count":1,"holders":[
+			{"namespace":%q,"claim":"train-%s","pod":"pod-%s","hit":true}]}`, namespace, device, namespace, namespace, namespace)
+	}
+	share := func(namespace string) string {
+		return strings.ReplaceAll(`{"namespace":"NS","claim":"train-NS","pods":["NS/pod-NS"]}`, "NS", namespace)
+	}
+	both := func(of func(string) string) string { return "[" + of("team-a") + "," + of("team-b") + "]" }
+	answers := map[string]string{
+		"/api/v1/snapshot": `{"time":"2026-01-01T00:00:00Z","node":"n","devices":[
+			{"driver":"gpu.example.com","pool":"` + node + `","device":"gpu-0","state":"active","model":"SECRETMODEL",
+			"shares":` + both(share) + `}],"claims":` + both(holder) +
+			`,"pods":[` + strings.ReplaceAll(holder("team-a"), "train-", "pod-") + "]}",
+		"/api/v1/incidents": `{"incidents":` + both(incident) + "}",
+		"/api/v1/summary": `{"node":"n","devices":{"active":1,"free":3},"down":{"nvml":"timeout"},"claims":` +
+			both(func(n string) string {
+				return fmt.Sprintf(`{"namespace":%q,"name":"train-%s","state":"active","devices":1,"pods":["pod-%s"]}`, n, n, n)
+			}) + `,"incidents":[{"id":"1","kind":"xid","device":` + device + `,"onset":"2026-01-01T00:00:00Z",
+			"hit":["team-a/train-team-a","team-b/train-team-b"]},{"id":"2","kind":"link_down","device":` + device + `,
+			"onset":"2026-01-01T00:00:00Z","hit":["team-b/train-team-b"]}]}`,
+	}
+	for path, answer := range answers {
+		if !json.Valid([]byte(answer)) {
+			t.Fatalf("%s: %s", path, answer)
+		}
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if body := answers[r.URL.Path]; !web.Tagged(w, r, web.TagOf([]byte(body))) {
+			_, _ = io.WriteString(w, body)
+		}
+	}
+}
+
+// Who may get the claims of a namespace sees these, their pods and their incidents, and nothing
+// else.
+func TestRights(t *testing.T) {
+	c := newCluster(t)
+	c.node("n1", summaries(t, "n1"))
+	const claim, other = "/claim/team-a/train-team-a?node=n1", "/claim/team-b/train-team-b?node=n1"
+	const pod = "/pod/team-a/pod-team-a?node=n1"
+	for _, test := range []struct {
+		user, path string
+		want       int
+		has        []string
+	}{
+		{"alice", claim, 200, []string{
+			"train-team-a", "pod-team-a", "utilization 25.0 %", "xid 79", "active",
+			`href="` + grafana + `/d/dra-claim?var-node=n1&amp;var-namespace=team-a&amp;var-claim=train-team-a"`,
+		}},
+		{"alice", pod, 200, []string{"pod-team-a", "xid 79", "&amp;var-pod=pod-team-a"}},
+		{"alice", "/", 200, []string{"train-team-a", "xid", "n1"}},
+		{"alice", other, 403, nil},
+		{"alice", "/pod/team-b/pod-team-b?node=n1", 403, nil},
+		{"alice", "/device/gpu.example.com/n1/gpu-0?node=n1", 403, nil},
+		{"alice", "/node/n1/", 403, nil},
+		{"alice", "/node/n1/api/v1/snapshot", 403, nil},
+		{"alice", "/node/n1/page/script.js", 403, nil},
+		{"nobody", claim, 403, nil},
+		{"nobody", "/", 200, []string{"There is no node to show"}},
+		{"nobody", "/node/n1/metrics", 403, nil},
+		{"", "/", 401, nil},
+		{"", claim, 401, nil},
+		{"", "/node/n1/", 401, nil},
+		{"stranger", "/", 401, nil},
+		{"root", claim, 302, nil},
+		{"root", "/", 200, []string{
+			"train-team-a", "train-team-b", "link_down", "3 free", "nvml: timeout", `href="node/n1/"`,
+			`href="` + grafana + `/d/dra-fleet"`, `href="` + grafana + `/d/dra-nodes?var-node=n1"`,
+		}},
+	} {
+		got, body := c.get(test.user, test.path)
+		if got.StatusCode != test.want {
+			t.Errorf("%s of %q: %s, want %d", test.path, test.user, got.Status, test.want)
+		}
+		for _, want := range test.has {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s of %s has no %q:\n%s", test.path, test.user, want, body)
+			}
+		}
+		if test.user == "root" {
+			continue
+		}
+		for _, secret := range []string{"train-team-b", "pod-team-b", "link_down", "SECRETMODEL", "free", "nvml"} {
+			if strings.Contains(body, secret) {
+				t.Errorf("%s of %q has %q:\n%s", test.path, test.user, secret, body)
+			}
+		}
+	}
+	program, body := c.get("alice", claim, "Accept", "application/json")
+	var page ownPage
+	if err := json.Unmarshal([]byte(body), &page); err != nil || len(page.Devices) != 1 || len(page.Incidents) != 1 {
+		t.Errorf("%s %s: %v", program.Status, body, err)
+	}
+}
+
+// Entity tags are those of what a user may see: one of a page with more is not that of a page with
+// less, and a right that is withdrawn changes what is seen.
+func TestTagsByPermission(t *testing.T) {
+	c := newCluster(t)
+	c.node("n1", summaries(t, "n1"))
+	all, _ := c.get("root", "/")
+	tag := all.Header.Get("Etag")
+	if got, body := c.get("root", "/", "If-None-Match", tag); got.StatusCode != http.StatusNotModified {
+		t.Errorf("the same page: %s %s", got.Status, body)
+	}
+	got, _ := c.get("alice", "/", "If-None-Match", tag)
+	if got.StatusCode != http.StatusOK || got.Header.Get("Etag") == tag {
+		t.Errorf("the tag of another's page: %s", got.Status)
+	}
+	if got, _ := c.get("", "/", "If-None-Match", tag); got.StatusCode != http.StatusUnauthorized {
+		t.Errorf("nobody, with a tag: %s", got.Status)
+	}
+	for _, path := range []string{"/", "/claim/team-a/train-team-a?node=n1"} {
+		if got, _ := c.get("alice", path); !strings.Contains(got.Header.Get("Cache-Control"), "no-cache") {
+			t.Errorf("%s may be kept: %s", path, got.Header.Get("Cache-Control"))
+		}
+	}
+}
+
+// Nodes that don't answer are named with the reason, and do not keep the others.
+func TestUnreachable(t *testing.T) {
+	c := newCluster(t)
+	c.node("n1", summaries(t, "n1"))
+	c.node("bad", text("text/html", "no JSON"))
+	c.node("refuses", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
+	c.node("moved", http.RedirectHandler("http://127.0.0.1/", http.StatusFound).ServeHTTP)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = listener.Close()
+	c.endpoint("down", "dra-exporter", listener.Addr().String(), `{"kind":"Pod"}`)
+	hold := make(chan struct{})
+	c.node("hangs", func(http.ResponseWriter, *http.Request) { <-hold })
+	t.Cleanup(func() { close(hold) })
+	_, body := c.get("root", "/")
+	for _, want := range []string{
+		"connection refused", "refuses the gateway&#39;s own token", "answers what no exporter answers: status 302",
+		"has not answered yet", "train-team-a",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the page has no %q:\n%s", want, body)
+		}
+	}
+	if strings.Contains(body, listener.Addr().String()) {
+		t.Error("an address is on the page")
+	}
+	first, second := strings.Index(body, `data-node="n1"`), strings.Index(body, `data-node="down"`)
+	if first < 0 || second < first {
+		t.Error("the node with incidents is not the first")
+	}
+}
+
+// While the API server does not answer, nobody who was not known is let in.
+func TestWithoutAPI(t *testing.T) {
+	c := newCluster(t)
+	c.node("n1", summaries(t, "n1"))
+	c.api.Fail(func(string, bool) kubetest.Fault { return kubetest.Unavailable })
+	for _, path := range []string{"/", "/node/n1/", "/claim/team-a/x"} {
+		if got, _ := c.get("root", path); got.StatusCode != http.StatusServiceUnavailable {
+			t.Errorf("%s: %s", path, got.Status)
+		}
+	}
+	if got, _ := c.get("", "/healthz"); got.StatusCode != http.StatusOK {
+		t.Errorf("the probe: %s", got.Status)
+	}
+	if len(c.requests()) > 0 {
+		t.Error("an exporter was asked")
+	}
+}
+
+// A list of exporters is used until there is a newer one.
+func TestDirectory(t *testing.T) {
+	now, lists := time.Unix(0, 0), 0
+	var err error
+	d := &directory{now: func() time.Time { return now }, list: func(context.Context) (map[string]string, error) {
+		lists++
+		return map[string]string{fmt.Sprintf("n%d", lists): "1.2.3.4:1", "no/name": "1.2.3.4:2"}, err
+	}}
+	steps := []struct {
+		after time.Duration
+		node  string
+		err   error
+		known bool
+		lists int
+	}{
+		{0, "n1", nil, true, 1},
+		{time.Second, "n2", nil, false, 1}, // not again so soon
+		{2 * time.Second, "n2", nil, true, 2},
+		{time.Second, "no/name", nil, false, 2},
+		{20 * time.Second, "n2", io.EOF, true, 3}, // that of before
+		{20 * time.Second, "n1", nil, false, 4},
+	}
+	for i, s := range steps {
+		now, err = now.Add(s.after), s.err
+		if _, known, _ := d.address(t.Context(), s.node); known != s.known || lists != s.lists {
+			t.Errorf("step %d: %s known %v, %d lists", i, s.node, known, lists)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package top
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+)
+
+// Incident is an incident of a node as top shows it.
+type Incident struct {
+	Node string `json:"node"`
+	*recorder.Incident
+
+	now  time.Time // of the node
+	from string    // the exporter
+}
+
+// SortIncidents sorts incidents: those that are open first, then those that happened last, then by
+// node.
+func SortIncidents(all []Incident) {
+	slices.SortStableFunc(all, func(a, b Incident) int {
+		return cmp.Or(a.Compare(b.Incident), web.CompareNames(a.Node, b.Node))
+	})
+}
+
+// FilterIncidents returns the incidents that have all words of a text somewhere.
+func FilterIncidents(all []Incident, text string) []Incident {
+	return slices.DeleteFunc(slices.Clone(all), func(i Incident) bool {
+		return !hasWords(text, slices.Concat(
+			[]string{i.Node, i.state(), string(i.Kind), i.Text, i.Subject()}, i.Claims(), i.Pods(),
+		))
+	})
+}
+
+// hasWords reports whether each word of a text is somewhere in others.
+func hasWords(text string, in []string) bool {
+	all := strings.ToLower(strings.Join(in, " "))
+	return !slices.ContainsFunc(strings.Fields(strings.ToLower(text)), func(word string) bool {
+		return !strings.Contains(all, word)
+	})
+}
+
+func (i *Incident) state() string {
+	if i.Open() {
+		return "open"
+	}
+	return "resolved"
+}
+
+// lasted is how long the incident lasts, or lasted.
+func (i *Incident) lasted() string {
+	end := i.now
+	if !i.Open() {
+		end = *i.End
+	}
+	return max(0, end.Sub(i.Onset)).Truncate(time.Second).String()
+}
+
+// IncidentColumns returns the columns of incidents.
+func IncidentColumns(nodes, wide bool) []Column[Incident] {
+	var out []Column[Incident]
+	if nodes {
+		out = append(out, Column[Incident]{Title: "NODE", least: 8, cell: func(i *Incident) string { return i.Node }})
+	}
+	at := func(t time.Time) string { return t.Local().Format(time.TimeOnly) }
+	out = append(out,
+		Column[Incident]{Title: "STATE", cell: (*Incident).state},
+		Column[Incident]{Title: "INCIDENT", least: 30, cell: func(i *Incident) string { return i.Text }},
+		Column[Incident]{Title: "BEGAN", cell: func(i *Incident) string { return at(i.Onset) }},
+		Column[Incident]{Title: "LASTS", Right: true, drop: 3, cell: (*Incident).lasted},
+		Column[Incident]{Title: "TIMES", Right: true, cell: func(i *Incident) string { return strconv.Itoa(i.Count) }},
+		Column[Incident]{Title: "LAST", drop: 2, cell: func(i *Incident) string { return at(i.Last) }},
+		Column[Incident]{Title: "HIT", least: 16, cell: func(i *Incident) string { return list(i.Pods(), wide) }})
+	if wide {
+		out = append(out,
+			Column[Incident]{
+				Title: "CLAIMS", least: 18, drop: 4,
+				cell: func(i *Incident) string { return list(i.Claims(), wide) },
+			},
+			Column[Incident]{Title: "ID", drop: 1, cell: func(i *Incident) string { return i.ID }})
+	}
+	return out
+}

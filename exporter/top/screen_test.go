@@ -1,0 +1,240 @@
+package top
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gdamore/tcell/v2"
+	"github.com/rivo/uniseg"
+
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+)
+
+// job is a node on which a claim of two pods holds two devices, and another one holds nothing any
+// more: with an incident, and ten minutes of power.
+func job(t *testing.T, name string) Node {
+	t.Helper()
+	r := report(name,
+		device("gpu-0", ledger.StateQuiet, value("power", 70), value("utilization", 0)),
+		device("gpu-1", ledger.StateActive, value("power", 600), value("utilization", 0.9)),
+		device("gpu-2", ledger.StateFree))
+	active, ended := r.Time.Add(-90*time.Second), r.Time
+	for i := range 2 {
+		d := &r.Devices[i]
+		d.Attribution = "exclusive"
+		d.Shares = []web.ShareReport{{
+			Namespace: "team", Claim: "train", Weight: 1, Pods: []string{"team/rank-0", "team/rank-1"},
+			Holds: []web.HoldReport{{Pod: "team/rank-0", Since: &active, Reason: "the kubelet lists it"}},
+		}}
+		part := web.HolderReport{
+			Namespace: "team", Name: "train", ID: d.ID, AllocatedSeconds: 600, Values: d.Values, LastActive: &active,
+		}
+		if i == 1 {
+			part.LastActive = &r.Time
+		}
+		r.Claims = append(r.Claims, part)
+		part.Name = fmt.Sprintf("rank-%d", i)
+		r.Pods = append(r.Pods, part)
+	}
+	r.Claims = append(r.Claims, web.HolderReport{Namespace: "other", Name: "gone", ID: r.Devices[2].ID, Ended: &ended})
+	happened := &recorder.Incident{
+		ID: "7", Kind: recorder.XID, Text: "gpu-0: XID 31", Count: 2, Device: r.Devices[0].ID, Onset: active, Last: active,
+		Holders: []recorder.Holder{{Namespace: "team", Pod: "rank-0", Claim: "train", Hit: true}},
+	}
+	return Node{
+		Name:  name,
+		Fetch: func(context.Context) (web.Report, error) { return r, nil },
+		Incidents: func(context.Context, string) (web.IncidentsReport, error) {
+			return web.IncidentsReport{Node: name, Incidents: []*recorder.Incident{happened}}, nil
+		},
+		History: func(_ context.Context, of url.Values) (out web.HistoryReport, err error) {
+			chart := &recorder.Chart{}
+			var watts []float64
+			for at := r.Time.Add(-10 * time.Minute); !at.After(r.Time); at = at.Add(time.Second) {
+				chart.Times = append(chart.Times, at)
+				watts = append(watts, float64(len(watts)))
+			}
+			for _, d := range r.Devices[:2] {
+				if of.Get("device") == "" || of.Get("device") == d.String() {
+					chart.Series = append(chart.Series, recorder.ChartSeries{
+						Of: recorder.OfDevice, ID: d.ID, Quantity: "power", Unit: "watts", Values: recorder.NewValues(watts),
+					})
+				}
+			}
+			out.Chart = chart
+			return out, nil
+		},
+	}
+}
+
+// The views are of devices, claims, pods, namespaces and incidents. What needs a look is first.
+func TestViews(t *testing.T) {
+	find := func(context.Context) ([]Node, error) { return []Node{job(t, "node-1"), job(t, "node-2")}, nil }
+	for _, tt := range []struct {
+		view  View
+		lines int
+		first []string
+	}{
+		{ViewDevices, 6, []string{"node-1", "gpu-0", "quiet", "70.0 W", "team/train"}},
+		{ViewClaims, 2, []string{"team/train", "quiet", "45.0 %", "670.0 W", "10 min", "gpu-0 gpu-1", "rank-0 rank-1"}},
+		{ViewPods, 4, []string{"team/rank-0", "quiet", "1m30s", "70.0 W", "gpu-0", "train"}},
+		{ViewNamespaces, 1, []string{"team", "quiet", " 4 ", " 1 ", " 2 ", "1340.0 W"}},
+		{ViewIncidents, 2, []string{"node-1", "open", "gpu-0: XID 31"}},
+	} {
+		var out strings.Builder
+		c := Config{Find: find, Format: FormatTable, Clean: same, View: tt.view, Order: ByState}
+		if err := Print(t.Context(), c, &out); err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
+		if len(lines) != tt.lines+3 || !strings.Contains(lines[0], "2 incidents open") {
+			t.Fatalf("%s: %s", tt.view, out.String())
+		}
+		for _, text := range tt.first {
+			if !strings.Contains(lines[3], text) {
+				t.Errorf("%s: the first line is without %q:\n%s", tt.view, text, out.String())
+			}
+		}
+	}
+}
+
+// -o json has all views, whichever is shown, and all that the exporters report.
+func TestJSON(t *testing.T) {
+	find := func(context.Context) ([]Node, error) { return []Node{job(t, "node-1")}, nil }
+	var out strings.Builder
+	if err := Print(t.Context(), Config{Find: find, Format: FormatJSON, Clean: same, View: ViewPods}, &out); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string][]map[string]any
+	if err := json.Unmarshal([]byte(out.String()), &got); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{
+		"nodes": 1, "devices": 3, "claims": 1, "pods": 2, "namespaces": 1, "incidents": 1,
+	} {
+		if len(got[name]) != want {
+			t.Errorf("%d %s, want %d", len(got[name]), name, want)
+		}
+	}
+	if values := got["devices"][0]["report"].(map[string]any)["values"]; len(values.([]any)) != 2 {
+		t.Errorf("a device has the values %v", values)
+	}
+	if parts := got["claims"][0]["parts"]; len(parts.([]any)) != 2 {
+		t.Errorf("a claim has the parts %v", parts)
+	}
+}
+
+// Keys change the view, Enter shows details with what was recorded, and Escape the table again.
+func TestDetails(t *testing.T) {
+	terminal := &readable{SimulationScreen: tcell.NewSimulationScreen("UTF-8")}
+	if err := terminal.Init(); err != nil {
+		t.Fatal(err)
+	}
+	terminal.SetSize(80, 24)
+	node := job(t, "node-1")
+	v := newScreen(Config{
+		Find:     func(context.Context) ([]Node, error) { return []Node{node}, nil },
+		Interval: time.Hour, Order: ByState, Clean: same,
+	}, terminal)
+	ended := make(chan error)
+	go func() { ended <- v.run(t.Context()) }()
+	has := func(texts ...string) {
+		t.Helper()
+		awaitText(t, terminal, func(shown string) bool {
+			for _, text := range texts {
+				if !strings.Contains(shown, text) {
+					return false
+				}
+			}
+			return true
+		})
+	}
+	press := func(keys string) {
+		for _, key := range keys {
+			terminal.InjectKey(tcell.KeyRune, key, tcell.ModNone)
+		}
+	}
+	has("1 devices 3", "2 claims 1", "3 pods 2", "4 namespaces 1", "5 incidents 1", "DEVICE", "POWER", "PODS")
+	press("3")
+	has("POD ", "team/rank-0", "team/rank-1")
+	press("j")
+	terminal.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
+	has("pod team/rank-1 on node-1", "device gpu-1 on node-1", "power  600 W  (0 W to 600 W)", "⣿")
+	terminal.InjectKey(tcell.KeyEscape, 0, tcell.ModNone)
+	press("4")
+	has("NAMESPACE")
+	terminal.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
+	has("CLAIM ", `1 with "team/"`)
+	terminal.InjectKey(tcell.KeyTab, 0, tcell.ModNone)
+	has("POD ")
+	press("5")
+	terminal.InjectKey(tcell.KeyEnter, 0, tcell.ModNone)
+	has("incident 7 on node-1: gpu-0: XID 31", "hit pods: team/rank-0")
+	press("qq")
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	terminal.Fini()
+}
+
+// Details say who holds a device and why, and what happened to it; nodes without it say nothing.
+func TestDescribe(t *testing.T) {
+	find := func(context.Context) ([]Node, error) { return []Node{job(t, "node-1")}, nil }
+	c := Config{Find: find, Clean: same}
+	for name, of := range map[string][]Subject{
+		"a claim":                 {{View: ViewClaims, Name: "team/train"}},
+		"a pod, or else a device": {{View: ViewClaims, Name: "rank-0"}, {View: ViewPods, Name: "team/rank-0"}},
+	} {
+		var out strings.Builder
+		if err := Describe(t.Context(), c, of, true, 80, &out); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, want := range []string{
+			"device gpu-0 on node-1: quiet: held, and not used for some seconds",
+			"  held by claim team/train (100 %, exclusive) for team/rank-0, team/rank-1",
+			"    team/rank-0: the kubelet lists it since ",
+			"  incident, open: gpu-0: XID 31, began ", "power  600 W  (0 W to 600 W)",
+		} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: no %q in\n%s", name, want, out.String())
+			}
+		}
+	}
+	err := Describe(t.Context(), c, []Subject{{View: ViewClaims, Name: "team/no"}}, false, 80, &strings.Builder{})
+	if err == nil || err.Error() != "team/no: no node that answered has it" {
+		t.Errorf("error %v", err)
+	}
+}
+
+// A chart of braille has the size that is asked for, rises with its values, and is empty before
+// them.
+func TestBraille(t *testing.T) {
+	var times []time.Time
+	var values []float64
+	begin := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	for i := range 301 { // five of ten minutes
+		times, values = append(times, begin.Add(time.Duration(i)*time.Second)), append(values, float64(i))
+	}
+	lines := braille(times, values, 10*time.Minute, 20, 2)
+	for _, line := range lines {
+		if uniseg.StringWidth(line) != 20 || !strings.HasPrefix(line, strings.Repeat("\u2800", 9)) {
+			t.Errorf("a line is %q", line)
+		}
+	}
+	if upper, lower := []rune(lines[0]), []rune(lines[1]); upper[19] != '⣿' || lower[19] != '⣿' || upper[11] != '\u2800' ||
+		lower[11] == '\u2800' {
+		t.Errorf("drawn as\n%s", strings.Join(lines, "\n"))
+	}
+	// Readings that are seldom are connected; a zero is a line at the bottom.
+	times = []time.Time{begin, begin.Add(30 * time.Second)}
+	if got := braille(times, []float64{0, 0}, time.Minute, 4, 1)[0]; got != "⠀⢀⣀⣀" {
+		t.Errorf("two readings are %q", got)
+	}
+}

@@ -1,0 +1,55 @@
+package top
+
+// View is what the table is of.
+type View string
+
+// The views, in the order of their keys: 1 to 5.
+const (
+	ViewDevices    View = "devices"
+	ViewClaims     View = "claims"
+	ViewPods       View = "pods"
+	ViewNamespaces View = "namespaces"
+	ViewIncidents  View = "incidents"
+)
+
+// Views returns all views.
+func Views() []View {
+	return []View{ViewDevices, ViewClaims, ViewPods, ViewNamespaces, ViewIncidents}
+}
+
+// count returns how many rows a view has.
+func (e *Everything) count(view View) int {
+	return map[View]int{
+		ViewDevices: len(e.Devices), ViewClaims: len(e.Claims), ViewPods: len(e.Pods),
+		ViewNamespaces: len(e.Namespaces), ViewIncidents: len(e.Incidents),
+	}[view]
+}
+
+// holders returns the rows of a view of holders.
+func (e *Everything) holders(view View) []Holder {
+	return map[View][]Holder{ViewClaims: e.Claims, ViewPods: e.Pods, ViewNamespaces: e.Namespaces}[view]
+}
+
+// table lays out a view.
+func (e *Everything) table(view View, nodes, wide bool, width int, clean func(string) string) Table {
+	switch view {
+	case ViewIncidents:
+		return Layout(e.Incidents, IncidentColumns(nodes, wide), width, clean)
+	case ViewClaims, ViewPods, ViewNamespaces:
+		return Layout(e.holders(view), HolderColumns(view, nodes, wide), width, clean)
+	case ViewDevices:
+	}
+	return Layout(e.Devices, Columns(nodes, wide), width, clean)
+}
+
+// subject returns what a row of a view is of.
+func (e *Everything) subject(view View, row int) Subject {
+	switch view {
+	case ViewIncidents:
+		return Subject{view, e.Incidents[row].ID, e.Incidents[row].from}
+	case ViewClaims, ViewPods, ViewNamespaces:
+		return Subject{view, e.holders(view)[row].id(), e.holders(view)[row].from}
+	case ViewDevices:
+	}
+	return Subject{ViewDevices, e.Devices[row].id(), e.Devices[row].from}
+}

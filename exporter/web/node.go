@@ -1,0 +1,207 @@
+package web
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+)
+
+// recent is what the recorder has of the last minutes of each device, claim and pod; nil: there is
+// no recorder.
+type recent map[recorder.Owner]recorder.Recent
+
+// trendValues is how many values a trend has.
+const trendValues = 30
+
+// trend is a small chart of the last minutes: a digit from 0 to 9 for each value, - for none. Of
+// utilization 9 is 100 %, of all else the highest value.
+type trend string
+
+// setRecent sets what is recorded of the row's device, claim or pod.
+func (f *figures) setRecent(of recorder.Recent) {
+	if of.Values == nil {
+		return
+	}
+	if !math.IsNaN(of.Traffic) {
+		f.Traffic = scaled(of.Traffic, "B/s", 1000)
+	}
+	most := 0.
+	for _, v := range of.Values {
+		if !math.IsNaN(v) {
+			most = max(most, v)
+		}
+	}
+	if of.Quantity == driver.Utilization {
+		most = 1
+	}
+	digits := make([]byte, len(of.Values))
+	for i, v := range of.Values {
+		digits[i] = '-'
+		if !math.IsNaN(v) {
+			digits[i] = '0' + byte(math.Round(9*min(1, max(0, v)/max(most, 1e-9))))
+		}
+	}
+	if strings.Trim(string(digits), "-") != "" {
+		f.Trend = trend(digits)
+	}
+}
+
+// Lines returns the points of the trend's polylines, in the units of the page's small charts.
+func (t trend) Lines() []string {
+	var out, line []string
+	for i, digit := range []byte(t) {
+		if digit != '-' {
+			x := float64(i) * chartWidth / (trendValues - 1)
+			y := chartHeight - chartMargin - (chartHeight-2*chartMargin)*float64(digit-'0')/9
+			line = append(line, fmt.Sprintf("%.0f,%.0f", x, y))
+		}
+		if (digit == '-' || i == len(t)-1) && len(line) > 0 {
+			out, line = append(out, strings.Join(line, " ")), nil
+		}
+	}
+	return out
+}
+
+// finding is something that needs a look, with the first of the devices that it is of.
+type finding struct {
+	Text    string   `json:"text"`
+	Class   string   `json:"class"`
+	Devices []string `json:"devices"` // DRIVER/POOL/DEVICE
+	More    int      `json:"more,omitempty"`
+}
+
+// Name returns the name of a device of a finding.
+func (f *finding) Name(id string) string { return id[strings.LastIndex(id, "/")+1:] }
+
+// namedDevices is how many devices a finding names.
+const namedDevices = 6
+
+// findings says in a line for each state what needs a look: the worst first. There are none if
+// nothing does.
+func (v *view) findings() []finding {
+	out := []finding{}
+	for _, state := range []ledger.State{
+		ledger.StateUnhealthy, ledger.StateStalled, ledger.StateQuiet, ledger.StateUnmeasured,
+	} {
+		found := finding{Class: stateClass(state), Devices: []string{}}
+		n := 0
+		for i := range v.Devices {
+			if v.Devices[i].State != state {
+				continue
+			}
+			if n++; n <= namedDevices {
+				found.Devices = append(found.Devices, v.Devices[i].Name)
+			} else {
+				found.More++
+			}
+		}
+		if n > 0 {
+			found.Text = fmt.Sprintf("%d %s", n, state)
+			out = append(out, found)
+		}
+	}
+	return out
+}
+
+// gatherAdmins takes holders with admin access to most devices, such as monitors, out of the rows.
+func (v *view) gatherAdmins() {
+	counts := map[holderLine]int{}
+	for i := range v.Devices {
+		for _, line := range v.Devices[i].Admins {
+			counts[line]++
+		}
+	}
+	everywhere := func(line holderLine) bool { return counts[line] > 2 && 2*counts[line] > len(v.Devices) }
+	for line := range counts {
+		if everywhere(line) {
+			shown := line
+			shown.Part = fmt.Sprintf("%d of %d", counts[line], len(v.Devices))
+			v.Everywhere = append(v.Everywhere, shown)
+		}
+	}
+	slices.SortFunc(v.Everywhere, func(a, b holderLine) int { return CompareNames(a.Claim, b.Claim) })
+	for i := range v.Devices {
+		v.Devices[i].Admins = slices.DeleteFunc(v.Devices[i].Admins, everywhere)
+	}
+}
+
+// fact is a sum with its name.
+type fact struct {
+	Name string `json:"name"`
+	Text string `json:"text"`
+}
+
+// partitioned returns which quantities the partitions of a device report.
+func partitioned(s *exposition.Snapshot) map[driver.ID]map[driver.Quantity]bool {
+	out := map[driver.ID]map[driver.Quantity]bool{}
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		if d.Parent == "" {
+			continue
+		}
+		parent := driver.ID{Driver: d.ID.Driver, Pool: d.ID.Pool, Device: d.Parent}
+		if out[parent] == nil {
+			out[parent] = map[driver.Quantity]bool{}
+		}
+		for n := range d.Values {
+			out[parent][d.Values[n].Quantity] = true
+		}
+	}
+	return out
+}
+
+// sums returns what all devices of the node do together. What a device and its partitions report is
+// that of the partitions.
+func (v *view) sums(s *exposition.Snapshot) []fact {
+	held := map[driver.ID]bool{}
+	for i := range v.Devices {
+		if len(v.Devices[i].Holders) > 0 {
+			held[v.Devices[i].ID] = true
+		}
+	}
+	total, count, parts := map[driver.Quantity]float64{}, map[driver.Quantity]int{}, partitioned(s)
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		for n := range d.Values {
+			q := d.Values[n].Quantity
+			if !parts[d.ID][q] && (q != driver.Utilization || held[d.ID]) {
+				total[q] += d.Values[n].Value
+				count[q]++
+			}
+		}
+	}
+	out := []fact{{"held", fmt.Sprintf("%d of %d devices", len(held), len(s.Devices))}}
+	if n := count[driver.Utilization]; n > 0 {
+		out = append(out, fact{"utilization of those held", percent(total[driver.Utilization] / float64(n))})
+	}
+	if count[driver.MemoryUsed] > 0 {
+		text := scaled(total[driver.MemoryUsed], "B", 1024)
+		if count[driver.MemoryCapacity] > 0 {
+			text += " of " + scaled(total[driver.MemoryCapacity], "B", 1024)
+		}
+		out = append(out, fact{"memory", text})
+	}
+	if count[driver.Power] > 0 {
+		out = append(out, fact{"power", scaled(total[driver.Power], "W", 1000)})
+	}
+	if rate, known := v.traffic(); known {
+		out = append(out, fact{"traffic", scaled(rate, "B/s", 1000)})
+	}
+	return out
+}
+
+// traffic returns the traffic of all devices, false if none has any.
+func (v *view) traffic() (rate float64, known bool) {
+	for owner, of := range v.recent {
+		if owner.Kind == recorder.OfDevice && !math.IsNaN(of.Traffic) {
+			rate, known = rate+of.Traffic, true
+		}
+	}
+	return rate, known
+}

@@ -1,0 +1,175 @@
+package web
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// maxSummary is how many claims, and how many incidents, a summary has at most.
+const maxSummary = 512
+
+// Summary is what /api/v1/summary serves: what needs a look on the node, and whose it is. It has no
+// time but those of the past, so that its entity tag changes only when something happens.
+type Summary struct {
+	Node string `json:"node"`
+	// Devices are the numbers of devices by state.
+	Devices map[ledger.State]int `json:"devices"`
+	// Claims are those that hold a device, without admin access. What needs a look is first.
+	Claims []ClaimSummary `json:"claims"`
+	// Incidents are those that are open.
+	Incidents []IncidentSummary `json:"incidents"`
+	// Down are the sources that are down, and why.
+	Down map[string]driver.Reason `json:"down,omitempty"`
+	// More is how many claims and incidents are left out, since there are too many.
+	More int `json:"more,omitempty"`
+}
+
+// ClaimSummary is a claim that holds devices.
+type ClaimSummary struct {
+	Namespace string       `json:"namespace"`
+	Name      string       `json:"name"`
+	State     ledger.State `json:"state"` // of the device that needs a look most
+	Devices   int          `json:"devices"`
+	Pods      []string     `json:"pods"` // their names
+}
+
+// IncidentSummary is an incident that is open.
+type IncidentSummary struct {
+	ID     string        `json:"id"`
+	Kind   recorder.Kind `json:"kind"`
+	Device driver.ID     `json:"device,omitzero"`
+	Onset  time.Time     `json:"onset"`
+	Hit    []string      `json:"hit"` // the claims that it hit, or may have hit, as NAMESPACE/NAME
+}
+
+// summary returns the summary of a snapshot.
+func (c Config) summary(s *exposition.Snapshot) Summary {
+	out := Summary{
+		Node: c.Node, Devices: map[ledger.State]int{}, Claims: []ClaimSummary{}, Incidents: []IncidentSummary{},
+	}
+	states := s.States(c.QuietAfter)
+	for _, state := range states {
+		out.Devices[state]++
+	}
+	out.Claims = claimsOf(s, states)
+	if c.Recorder != nil {
+		for _, i := range c.Recorder.Incidents() {
+			if i.Open() {
+				out.Incidents = append(out.Incidents, IncidentSummary{
+					ID: i.ID, Kind: i.Kind, Device: i.Device, Onset: i.Onset.UTC(),
+					Hit: distinct(append(i.Claims(), i.PossibleClaims()...)),
+				})
+			}
+		}
+	}
+	out.Down = c.down()
+	out.More = max(0, len(out.Claims)-maxSummary) + max(0, len(out.Incidents)-maxSummary)
+	out.Claims = out.Claims[:min(len(out.Claims), maxSummary)]
+	out.Incidents = out.Incidents[:min(len(out.Incidents), maxSummary)]
+	return out
+}
+
+// claimsOf returns the claims that hold devices in these states.
+func claimsOf(s *exposition.Snapshot, states []ledger.State) []ClaimSummary {
+	claims := map[podresources.Claim]*ClaimSummary{}
+	for i, state := range states {
+		for _, share := range s.Devices[i].Shares {
+			if share.Admin || share.Claim.Name == "" {
+				continue
+			}
+			of := claims[share.Claim]
+			if of == nil {
+				of = &ClaimSummary{Namespace: share.Claim.Namespace, Name: share.Claim.Name, State: state}
+				claims[share.Claim] = of
+			}
+			of.Devices++
+			if ledger.CompareAttention(state, of.State) < 0 {
+				of.State = state
+			}
+			for _, p := range share.Pods {
+				of.Pods = append(of.Pods, p.Name)
+			}
+		}
+	}
+	out := make([]ClaimSummary, 0, len(claims))
+	for _, of := range claims {
+		of.Pods = distinct(of.Pods)
+		out = append(out, *of)
+	}
+	slices.SortFunc(out, func(a, b ClaimSummary) int {
+		return cmp.Or(ledger.CompareAttention(a.State, b.State), CompareNames(a.Namespace, b.Namespace),
+			CompareNames(a.Name, b.Name))
+	})
+	return out
+}
+
+// down returns why sources are down.
+func (c Config) down() map[string]driver.Reason {
+	if c.Sources == nil {
+		return nil
+	}
+	out := map[string]driver.Reason{}
+	for _, source := range c.Sources() {
+		if source.Down != "" {
+			out[source.Name] = source.Down
+		}
+	}
+	return out
+}
+
+func distinct(names []string) []string {
+	out := append([]string{}, names...)
+	slices.SortFunc(out, CompareNames)
+	return slices.Compact(out)
+}
+
+// serveSummary answers with the summary. Its entity tag is one of its content.
+func (c Config) serveSummary(w http.ResponseWriter, r *http.Request) {
+	s := c.Latest()
+	if s == nil {
+		respond(w, http.StatusServiceUnavailable, "no snapshot yet\n")
+		return
+	}
+	body, err := json.Marshal(c.summary(s))
+	if err != nil {
+		respond(w, http.StatusInternalServerError, "the answer could not be made\n")
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if Tagged(w, r, TagOf(body)) {
+		return
+	}
+	_, _ = w.Write(body) // fails if the client is gone
+}
+
+// TagOf returns the entity tag of a body.
+func TagOf(body []byte) string {
+	sum := sha256.Sum256(body)
+	return fmt.Sprintf(`"%x"`, sum[:16])
+}
+
+// Tagged gives an answer an entity tag. A client that has the answer already gets status 304, and
+// the result is true.
+func Tagged(w http.ResponseWriter, r *http.Request, tag string) bool {
+	w.Header().Set("Etag", tag)
+	w.Header().Set("Cache-Control", "no-cache")
+	for have := range strings.SplitSeq(r.Header.Get("If-None-Match"), ",") {
+		if strings.TrimSpace(have) == tag {
+			w.WriteHeader(http.StatusNotModified)
+			return true
+		}
+	}
+	return false
+}

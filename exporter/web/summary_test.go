@@ -1,0 +1,75 @@
+package web
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// A summary says whose the devices are and what needs a look. Its entity tag stays as long as that
+// does, whatever is measured.
+func TestSummary(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	admin := jointest.Allocation("gpu-0", "watcher", "w")
+	admin.Admin = true
+	h.In.View.Allocations = []podresources.Allocation{
+		jointest.Allocation("gpu-0", "c", "p2"), jointest.Allocation("gpu-0", "c", "p1"), admin,
+	}
+	h.Read(jointest.Watts(70))
+	h.Tick(time.Second)
+	down := driver.Reason("")
+	handler := NewHandler(Config{
+		Metrics: nil, Latest: func() *exposition.Snapshot { return h.Last }, Node: "node1", MetricsPath: "/metrics",
+		Scrapes: &Scrapes{}, QuietAfter: time.Minute, Log: slog.New(slog.DiscardHandler),
+		Sources: func() []Source { return []Source{{Name: "nvml", Down: down}, {Name: "cpu"}} },
+	})
+	get := func(tag string) (*httptest.ResponseRecorder, Summary) {
+		r := httptest.NewRequest(http.MethodGet, "http://node1/api/v1/summary", http.NoBody)
+		r.Header.Set("If-None-Match", tag)
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		var out Summary
+		if w.Code == http.StatusOK {
+			if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return w, out
+	}
+	first, got := get("")
+	want := []ClaimSummary{{
+		Namespace: got.Claims[0].Namespace, Name: "c", State: got.Claims[0].State, Devices: 1, Pods: []string{"p1", "p2"},
+	}}
+	if diff := cmp.Diff(want, got.Claims); diff != "" || got.Devices[got.Claims[0].State] == 0 {
+		t.Errorf("%+v: %s", got, diff)
+	}
+	h.Read(jointest.Watts(90))
+	h.Tick(time.Second)
+	if second, _ := get(first.Header().Get("Etag")); second.Code != http.StatusNotModified {
+		t.Errorf("after another reading: status %d", second.Code)
+	}
+	down = driver.ReasonTimeout
+	third, got := get(first.Header().Get("Etag"))
+	if third.Code != http.StatusOK || len(got.Down) != 1 || got.Down["nvml"] != driver.ReasonTimeout {
+		t.Errorf("a source is down: status %d, %+v", third.Code, got)
+	}
+	down = ""
+	h.In.View.Allocations = nil
+	h.Tick(time.Second)
+	if fourth, got := get(first.Header().Get("Etag")); fourth.Code != http.StatusOK || len(got.Claims) != 0 ||
+		got.Devices[ledger.StateFree] == 0 {
+		t.Errorf("after the claim: status %d, %+v", fourth.Code, got)
+	}
+}
