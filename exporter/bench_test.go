@@ -3,6 +3,7 @@ package exporter
 import (
 	"bytes"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/state"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -240,6 +242,49 @@ func BenchmarkHistograms(b *testing.B) {
 				s = limiter.Apply(l, l.Advance(join.Join(n.in), n.now))
 			}
 			benchRender(b, s, expfmt.NewFormat(expfmt.TypeProtoDelim).WithEscapingScheme(model.NoEscaping))
+		})
+	}
+}
+
+// BenchmarkState is what it costs to write what a tick has changed, and how much that is; and the
+// whole state.
+func BenchmarkState(b *testing.B) {
+	for name, whole := range map[string]bool{"changes": false, "whole": true} {
+		b.Run(name+"/devices=64/pods=500", func(b *testing.B) {
+			n := newNode(64, 500)
+			l := ledger.New(exportertest.LedgerConfig())
+			written := 0
+			store := state.New(state.Config{
+				Path: b.TempDir(), Report: func(time.Duration, error) {}, Wrote: func(bytes int) { written += bytes },
+			})
+			store.Restore(b.Context(), time.Now())
+			store.Add("ledger", l)
+			n.now = time.Now()
+			var used time.Duration
+			noise := rand.New(rand.NewPCG(1, 2))
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				n.tick()
+				for i := range n.samples {
+					for j := range n.samples[i].Readings {
+						n.samples[i].Readings[j].Value += noise.Float64() // no two devices do the same
+					}
+				}
+				l.Advance(join.Join(n.in), n.now)
+				begun, _ := cpuTime(b)
+				b.StartTimer()
+				if whole {
+					store.Whole()
+				}
+				store.Commit(b.Context(), n.now)
+				b.StopTimer()
+				ended, _ := cpuTime(b)
+				used += ended - begun
+				b.StartTimer()
+			}
+			b.ReportMetric(float64(used.Nanoseconds())/float64(b.N), "cpu-ns/op")
+			b.ReportMetric(float64(written)/float64(b.N), "bytes/op")
 		})
 	}
 }

@@ -110,7 +110,8 @@ func churn(t *testing.T, minLifetime time.Duration) (claims, pods int, last expo
 	}
 	for name := range series {
 		switch {
-		case strings.HasPrefix(name, "dra_claim_"):
+		// Others are of a driver.
+		case strings.HasPrefix(name, "dra_claim_") && strings.Contains(name, "resourceclaim_name"):
 			claims++
 		case strings.HasPrefix(name, "dra_pod_"):
 			pods++

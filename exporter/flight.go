@@ -3,6 +3,7 @@ package exporter
 import (
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
@@ -14,7 +15,7 @@ const (
 	ReceiptDocument  = "receipts"
 )
 
-// FlightRecorder gives snapshots to a recorder, and tells of what happened.
+// FlightRecorder gives snapshots to a recorder, and reports what happened.
 type FlightRecorder struct {
 	*recorder.Recorder
 	metrics *SelfMetrics
@@ -25,8 +26,8 @@ type FlightRecorder struct {
 
 // NewFlightRecorder returns a recorder that counts and logs incidents. keep is given each document
 // that is to outlive the process, again when it has more; tell is given each incident, again when
-// it happens again, with how often it happened since it was told before. Both may be nil, and must
-// not wait.
+// it happens again, with how often it happened since it was told before, and again, with 0, when it
+// is over. Both may be nil, and must not wait.
 func NewFlightRecorder(
 	of *recorder.Recorder, metrics *SelfMetrics, log *slog.Logger, keep func(kind, id string, content any),
 	tell func(incident *recorder.Incident, times int),
@@ -35,38 +36,68 @@ func NewFlightRecorder(
 		metrics.Incident(string(kind), 0)
 	}
 	metrics.Receipts(0)
+	if keep == nil {
+		keep = func(string, string, any) {}
+	}
+	if tell == nil {
+		tell = func(*recorder.Incident, int) {}
+	}
 	return &FlightRecorder{Recorder: of, metrics: metrics, log: log, keep: keep, tell: tell}
 }
 
-// Record adds a snapshot, and what it says of claims that stall.
+// Record adds a snapshot, and what it says of claims that stall and of open incidents.
 func (f *FlightRecorder) Record(s *ledger.Snapshot) {
 	news := f.Recorder.Record(s)
-	s.Stalled = news.Stalled
+	s.Stalled, s.Incidents = news.Stalled, news.Open
 	for _, i := range news.Opened {
-		f.metrics.Incident(string(i.Kind), 1)
-		f.log.Warn("incident",
-			"id", i.ID, "kind", i.Kind, "code", i.Code, "device", i.Device.String(), "time", i.Time, "count", i.Count,
-			"claims", i.Claims(), "pods", i.Pods(), "text", i.Text)
-		if f.tell != nil {
-			f.tell(i, i.Count)
-		}
-		f.keepIncident(i)
+		f.metrics.Incident(string(i.Kind), i.Count)
+		f.log.Warn("incident", append([]any{
+			"id", i.ID, "kind", i.Kind, "code", i.Code, "of", i.Subject(), "onset", i.Onset, "detected", i.Detected,
+			"count", i.Count, "text", i.Text,
+		}, hits(i)...)...)
+		f.tell(i, i.Count)
 	}
-	if f.tell != nil {
-		for _, i := range news.Repeated {
-			f.tell(i.Incident, i.Times)
-		}
+	for _, i := range news.Repeated {
+		f.metrics.Incident(string(i.Kind), i.Times)
+		f.logRepeated(i)
+		f.tell(i.Incident, i.Times)
 	}
-	for _, i := range news.Closed {
-		f.keepIncident(i)
+	for _, i := range news.Ended {
+		f.log.Info("incident is over", "id", i.ID, "kind", i.Kind, "code", i.Code, "of", i.Subject(), "onset", i.Onset,
+			"end", *i.End, "resolution", i.Resolution, "count", i.Count)
+		f.tell(i, 0)
 	}
+	for _, i := range news.Changed {
+		f.keep(IncidentDocument, i.ID, i)
+	}
+	f.metrics.OpenIncidents(openByKind(f.Incidents()))
 	f.metrics.Receipts(len(news.Receipts))
 	for _, r := range news.Receipts {
 		f.logReceipt(r)
-		if f.keep != nil {
-			f.keep(ReceiptDocument, r.ID, r)
+		f.keep(ReceiptDocument, r.ID, r)
+	}
+}
+
+// logRepeated logs an incident that has happened ten times, a hundred times, and so on.
+func (f *FlightRecorder) logRepeated(i recorder.Repeated) {
+	for n := 10; n <= i.Count; n *= 10 {
+		if i.Count-i.Times < n {
+			f.log.Warn("incident happens again and again", append([]any{
+				"id", i.ID, "kind", i.Kind, "code", i.Code, "of", i.Subject(), "onset", i.Onset, "last", i.Last,
+				"count", i.Count,
+			}, hits(i.Incident)...)...)
+			return
 		}
 	}
+}
+
+// hits returns whom an incident hit, for the log. Whom it may have hit is there if there are any.
+func hits(i *recorder.Incident) []any {
+	out := []any{"claims", i.Claims(), "pods", i.Pods()}
+	if claims, pods := i.PossibleClaims(), i.PossiblePods(); len(claims)+len(pods) > 0 {
+		out = append(out, "possible_claims", claims, "possible_pods", pods, "not_before", i.NotBefore)
+	}
+	return out
 }
 
 func (f *FlightRecorder) logReceipt(r *recorder.Receipt) {
@@ -82,8 +113,16 @@ func (f *FlightRecorder) logReceipt(r *recorder.Receipt) {
 	f.log.Info("receipt", args...)
 }
 
-func (f *FlightRecorder) keepIncident(i *recorder.Incident) {
-	if f.keep != nil {
-		f.keep(IncidentDocument, i.ID, i)
+// openByKind returns the onsets of the incidents that are open, by kind.
+func openByKind(all []*recorder.Incident) map[string][]time.Time {
+	out := map[string][]time.Time{}
+	for _, kind := range recorder.Kinds() {
+		out[string(kind)] = nil
 	}
+	for _, i := range all {
+		if i.Open() {
+			out[string(i.Kind)] = append(out[string(i.Kind)], i.Onset)
+		}
+	}
+	return out
 }

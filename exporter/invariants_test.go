@@ -52,14 +52,14 @@ func TestConservation(t *testing.T) {
 	})
 }
 
-// births are the times at which holders began: they distinguish a holder that is shown again from a
-// new one of the same name. Holders of a partition are holders of its parent, too.
+// births are the times at which the series of holders began: they distinguish series that go on
+// from new ones of the same name. Holders of a partition are holders of its parent, too.
 func births(w *exportertest.World, rows []ledger.Holder) map[[2]string]time.Time {
 	out := map[[2]string]time.Time{}
 	for _, h := range rows {
 		name, device := h.Namespace+"/"+h.Name, h.Device.String()
-		out[[2]string{device, name}] = h.Born
-		out[[2]string{w.ParentOf(h.Device).String(), name + " of " + device}] = h.Born
+		out[[2]string{device, name}] = h.Metrics().Born
+		out[[2]string{w.ParentOf(h.Device).String(), name + " of " + device}] = h.Metrics().Born
 	}
 	return out
 }
@@ -301,6 +301,12 @@ func TestOrderChangesNothing(t *testing.T) {
 	})
 }
 
+// isOfDriver reports whether a line is of all claims of a driver.
+func isOfDriver(line string) bool {
+	return strings.HasPrefix(line, "dra_claim_preparation_seconds") ||
+		strings.HasPrefix(line, "dra_claim_first_activity_seconds")
+}
+
 // Invariant 4: what is new on one device changes nothing of the others.
 func TestLocality(t *testing.T) {
 	t.Parallel()
@@ -334,6 +340,7 @@ func TestLocality(t *testing.T) {
 				}
 				touched := distribution && held[claim] ||
 					strings.HasPrefix(line, "dra_claim_info") || strings.HasPrefix(line, "dra_pod_info") ||
+					isOfDriver(line) ||
 					strings.Contains(line, `device="extra"`) ||
 					strings.Contains(line, `device="gpu-0"`) || strings.Contains(line, `"other"`) ||
 					// its partitions, whose parts of its energy are rounded where it changes hands

@@ -31,8 +31,8 @@ func TestNothingIsLost(t *testing.T) {
 			if slices.ContainsFunc(s.Claims, func(h ledger.Holder) bool { return h.Name == "" }) {
 				t.Fatal("what a device plugin gave is a claim")
 			}
-			for _, h := range slices.Concat(s.Claims, s.Pods) {
-				key := h.Namespace + "/" + h.Name + " " + h.Device.String()
+			for _, h := range slices.Concat(s.Claims, s.EarlierClaims, s.Pods, s.EarlierPods) {
+				key := h.Namespace + "/" + h.Name + " " + h.Device.String() + h.Born.String()
 				present[key] = true
 				if h.Ended.IsZero() {
 					delete(ends, key)

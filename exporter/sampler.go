@@ -49,7 +49,14 @@ type SamplerConfig struct {
 	MaxAge time.Duration
 	// Recorder is given each snapshot; nil: none.
 	Recorder Recorder
+	State    State // what outlives the process; nil: nothing
 	Log      *slog.Logger
+}
+
+// State keeps what is to outlive the process. Commit is called before the snapshot of a tick is
+// served, and returns soon.
+type State interface {
+	Commit(ctx context.Context, now time.Time)
 }
 
 // Recorder keeps what snapshots show, and may add to one what earlier ones are needed for. Record
@@ -197,7 +204,12 @@ func (s *Sampler) tick(ctx context.Context) (retry time.Time) {
 		s.progress.enter("recording", now)
 		s.Recorder.Record(snapshot)
 	}
-	s.latest.Store(s.Limiter.Apply(s.Ledger, snapshot))
+	latest := s.Limiter.Apply(s.Ledger, snapshot)
+	if s.State != nil {
+		s.progress.enter("writing the state", s.Now())
+		s.State.Commit(ctx, now)
+	}
+	s.latest.Store(latest)
 	s.progress.finish(now)
 	ended := s.Now()
 	s.Metrics.LongestTick(s.ticks.add(ended.Sub(begun), ended))
@@ -230,14 +242,14 @@ func (s *Sampler) samples(now time.Time) []join.SourceSamples {
 	out := make([]join.SourceSamples, 0, len(s.workers))
 	for _, w := range s.workers {
 		name := w.source.Name()
-		samples := w.samples(now, s.maxAge())
+		samples, failed := w.samples(now, s.maxAge())
 		if counting, ok := w.source.(driver.RejectionCounter); ok {
 			s.Metrics.RejectTotal(name, counting.Rejected())
 			if e, ok := w.source.(driver.Exampler); ok {
 				s.Metrics.Implausible(name, e.Examples()...)
 			}
 		}
-		out = append(out, join.SourceSamples{Name: name, Samples: samples})
+		out = append(out, join.SourceSamples{Name: name, Samples: samples, Failed: failed})
 	}
 	return out
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,9 +31,11 @@ type SelfMetrics struct {
 	conflicts, unresolved *prometheus.GaugeVec
 	idle, idleNetwork     prometheus.Gauge
 	incidents, events     *prometheus.CounterVec
+	open, onset           *prometheus.GaugeVec // of incidents
 	receipts, lines       *prometheus.CounterVec
 	tick                  prometheus.Gauge
 	corrections           prometheus.Counter
+	stateBytes, stateLate *prometheus.CounterVec
 
 	log *slog.Logger
 
@@ -58,6 +61,7 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 	m.makeJoinMetrics()
 	m.makeRecorderMetrics()
 	m.makeProcessMetrics()
+	m.makeStateMetrics()
 	m.LogDropped(0)
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "dra_exporter_node_info", Help: "The node that the exporter runs on.",
@@ -66,7 +70,8 @@ func NewSelfMetrics(registry prometheus.Registerer, node string, log *slog.Logge
 	info.Set(1)
 	registry.MustRegister(
 		m.up, m.errors, m.success, m.duration, m.rejected, m.conflicts, m.unresolved, m.idle,
-		m.idleNetwork, m.incidents, m.events, m.receipts, m.lines, m.tick, m.corrections, info,
+		m.idleNetwork, m.incidents, m.open, m.onset, m.events, m.receipts, m.lines, m.tick, m.corrections, m.stateBytes,
+		m.stateLate, info,
 		versioncollector.NewCollector("dra_exporter"), collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
@@ -124,10 +129,21 @@ func (m *SelfMetrics) makeJoinMetrics() {
 func (m *SelfMetrics) makeRecorderMetrics() {
 	m.incidents = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "dra_exporter_incidents_total",
-		Help: "Incidents that the flight recorder has kept, by kind: xid, ecc_uncorrected, ras, link_down, device_lost " +
-			"(it can no longer be read), no_execute_taint, unhealthy, claim_ends_in_error (a claim ended soon after an " +
-			"error that hit it, or on a failed device), claim_stalled (it is busy and does nothing). The same again within " +
-			"ten minutes is one.",
+		Help: "How often something happened that the flight recorder keeps as an incident, by kind: xid, ecc_uncorrected, " +
+			"ras, link_down, device_lost (it can no longer be read, and its driver, its source or the inventory shows that " +
+			"it is not for want of an answer), no_execute_taint, unhealthy, claim_ends_in_error (a claim ended soon after " +
+			"an error that hit it, or on a failed device), claim_stalled (it is busy and does nothing), source_down (a " +
+			"source of telemetry fails as a whole). What happens again counts each time, also within the same incident.",
+	}, []string{"kind"})
+	m.open = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "dra_exporter_incidents_open",
+		Help: "Incidents that are not over, by kind (see dra_exporter_incidents_total). One of an error is over when the " +
+			"error has not happened for ten minutes, and the device is readable and healthy.",
+	}, []string{"kind"})
+	m.onset = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "dra_exporter_incident_onset_timestamp_seconds",
+		Help: "Unix time at which the incident of the kind began that began last of those that are not over. Absent while " +
+			"none is open.",
 	}, []string{"kind"})
 	m.events = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "dra_exporter_incident_events_total",
@@ -157,6 +173,35 @@ func (m *SelfMetrics) makeProcessMetrics() {
 		Help: "Holds whose begin or end was learned only after the readings of that time had been charged. They count " +
 			"from what was charged last on.",
 	})
+}
+
+// makeStateMetrics makes the metrics of the state folder.
+func (m *SelfMetrics) makeStateMetrics() {
+	m.stateBytes = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "dra_exporter_state_written_bytes_total", Help: "What was written to the state folder (--state.dir).",
+	}, nil)
+	m.stateLate = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "dra_exporter_state_late_ticks_total",
+		Help: "Ticks whose values were served before the state folder had them: the disk is slow, full or hangs. If the " +
+			"exporter is killed in such a time, its counters start at 0 again, with a new created timestamp.",
+	}, nil)
+}
+
+// StateWritten counts bytes that were written to the state folder; with 0 the counters of it are
+// shown.
+func (m *SelfMetrics) StateWritten(bytes int) {
+	m.stateBytes.WithLabelValues().Add(float64(bytes))
+	m.stateLate.WithLabelValues().Add(0)
+}
+
+// StateLate counts a tick that was served before it was written.
+func (m *SelfMetrics) StateLate() { m.stateLate.WithLabelValues().Inc() }
+
+// StateSetAside counts and logs a part of the state folder that can't be used.
+func (m *SelfMetrics) StateSetAside(file string, reason driver.Reason, err error) {
+	m.Reject(driver.Rejection{Input: "state", Reason: reason, Count: 1})
+	m.log.Warn("state of an earlier process can't be used: it is kept under another name, until the next such file",
+		"file", file, "reason", reason, "err", err)
 }
 
 // Observe records one reading of a source. A change of the source's state is logged once.
@@ -309,9 +354,22 @@ func (m *SelfMetrics) Conflicts(byKind map[string]int) { setEach(m.conflicts, by
 // UnresolvedPods sets the number of pods for which it is unknown what they hold, by reason.
 func (m *SelfMetrics) UnresolvedPods(byReason map[string]int) { setEach(m.unresolved, byReason) }
 
-// Incident counts an incident; with 0 its kind is shown before there is one.
+// Incident counts occurrences of an incident; with 0 its kind is shown before there is one.
 func (m *SelfMetrics) Incident(kind string, count int) {
 	m.incidents.WithLabelValues(kind).Add(float64(count))
+}
+
+// OpenIncidents sets the onsets of the incidents that are open, by all kinds.
+func (m *SelfMetrics) OpenIncidents(byKind map[string][]time.Time) {
+	for kind, onsets := range byKind {
+		m.open.WithLabelValues(kind).Set(float64(len(onsets)))
+		if len(onsets) == 0 {
+			m.onset.DeleteLabelValues(kind)
+			continue
+		}
+		last := slices.MaxFunc(onsets, time.Time.Compare)
+		m.onset.WithLabelValues(kind).Set(float64(last.UnixMilli()) / 1e3)
+	}
 }
 
 // Event counts an event about an incident by its result; with 0 the result is shown before there is
@@ -379,8 +437,10 @@ func SelfFamilies() ([]exposition.Family, error) {
 	m.Conflicts(map[string]int{"kind": 0})
 	m.UnresolvedPods(map[string]int{"reason": 0})
 	m.Incident("kind", 0)
+	m.OpenIncidents(map[string][]time.Time{"kind": {time.Unix(0, 0)}})
 	m.Event("result", 0)
 	m.Receipts(0)
+	m.StateWritten(0)
 	gathered, err := registry.Gather()
 	if err != nil {
 		return nil, fmt.Errorf("describe own metrics: %w", err)

@@ -195,12 +195,12 @@ func benchWhole(b *testing.B, devices, pods int) {
 }
 
 // With everything on, a full ring, and after scrapes in both formats, 64 devices and 500 pods take
-// no more of the heap than leaves the program below 96 MiB: README.md has what comes on top.
+// no more of the heap than leaves the program below 104 MiB: README.md has what comes on top.
 func TestHeapOfLargeNode(t *testing.T) {
 	if testmain.RaceEnabled {
 		t.Skip("the race detector has memory of its own")
 	}
-	const limit = 19 << 20
+	const limit = 20 << 20 // 19.0 MiB are measured
 	before := heapInUse()
 	w := newWholeNode(t, 64, 500)
 	e := exposition.New(prometheus.NewRegistry(), w.Latest, exposition.Config{})

@@ -36,13 +36,14 @@ func (w *worker) take() {
 	}
 }
 
-// samples returns the newest samples, none if they are older than maxAge.
-func (w *worker) samples(now time.Time, maxAge time.Duration) []driver.Sample {
+// samples returns the newest samples, and why the source failed. If they are older than maxAge
+// there are none: the source hangs.
+func (w *worker) samples(now time.Time, maxAge time.Duration) ([]driver.Sample, driver.Reason) {
 	w.take()
 	if now.Sub(w.last.Ended) > maxAge {
-		return nil
+		return nil, driver.ReasonHung
 	}
-	return w.last.Value
+	return w.last.Value, driver.ReasonOf(w.last.Err)
 }
 
 // owners finds out who holds what. While a kubelet hangs, it is what is known.

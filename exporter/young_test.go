@@ -142,7 +142,7 @@ func (b *podBook) observe(t *rapid.T, key exportertest.SumKey, now map[string]fl
 	for _, rows := range [2][]ledger.Holder{s.Pods, s.Young} {
 		for i := range rows {
 			if h := &rows[i]; h.Device.String() == key.Device {
-				born[h.Namespace+"/"+h.Name] = h.Born
+				born[h.Namespace+"/"+h.Name] = h.Metrics().Born
 			}
 		}
 	}

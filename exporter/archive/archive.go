@@ -5,7 +5,6 @@ package archive
 
 import (
 	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/klauspost/compress/gzip"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 )
 
@@ -28,7 +29,7 @@ const (
 	temporary = ".tmp-"
 	// maxFiles and maxBytes bound the files of one kind; the oldest go first.
 	maxFiles = 256
-	maxBytes = 16 << 20
+	maxBytes = 8 << 20
 	// maxDocument bounds a document, not compressed.
 	maxDocument = 8 << 20
 	// maxQueue bounds the documents that wait for the disk. The oldest are dropped.
@@ -54,7 +55,7 @@ type Folder struct {
 
 type document struct {
 	kind, id string
-	content  any
+	content  any // nil: it is removed
 }
 
 // Open makes the folder, unless it is there, and checks whether it can be written: if not, that is
@@ -166,6 +167,61 @@ func parse(r io.Reader, content any) error {
 	return nil
 }
 
+// Import moves the documents of some kinds in another folder into this one, those that it does not
+// have. A folder that is not there has none.
+func (f *Folder) Import(path string, kinds ...string) error {
+	from := Folder{Config: Config{Path: path}}
+	for _, kind := range kinds {
+		names, err := from.files(kind)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if err := f.move(filepath.Join(path, name), filepath.Join(f.Path, name)); err != nil {
+				return fmt.Errorf("import %s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// move moves a file, possibly to another file system.
+func (f *Folder) move(from, to string) error {
+	_, err := os.Lstat(to)
+	switch {
+	case err == nil:
+		return os.Remove(from)
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(f.Path, temporary)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	if err == nil {
+		err = file.Sync()
+	}
+	if closing := file.Close(); err == nil {
+		err = closing
+	}
+	if err == nil {
+		err = os.Rename(file.Name(), to)
+	}
+	if err != nil {
+		_ = os.Remove(file.Name())
+		return err
+	}
+	return os.Remove(from)
+}
+
 // Keep writes a document soon, in place of an earlier one of the same kind and identity. It does
 // not wait: if the disk is too slow, the oldest document that waits is dropped, and counted. The
 // content must not change any more.
@@ -184,6 +240,9 @@ func (f *Folder) Keep(kind, id string, content any) {
 		}
 	}
 }
+
+// Remove removes a document soon, as Keep writes one.
+func (f *Folder) Remove(kind, id string) { f.Keep(kind, id, nil) }
 
 // Run writes what is to be kept until ctx ends, and then what still waits.
 func (f *Folder) Run(ctx context.Context) {
@@ -241,8 +300,18 @@ var errNoDocument = errors.New("it can't be encoded")
 // save writes a document to another file, which then takes the place of the old one: a crash leaves
 // the one or the other.
 func (f *Folder) save(d document) (err error) {
+	name := filepath.Join(f.Path, d.kind+"-"+d.id+suffix)
+	if d.content == nil {
+		if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
 	var body bytes.Buffer
-	z := gzip.NewWriter(&body)
+	z, err := gzip.NewWriterLevel(&body, gzip.StatelessCompression) // others take 1 MiB for each document
+	if err != nil {
+		return fmt.Errorf("compress: %w", err)
+	}
 	if err := json.NewEncoder(z).Encode(d.content); err != nil {
 		return fmt.Errorf("%w: %w", errNoDocument, err)
 	}
@@ -268,7 +337,7 @@ func (f *Folder) save(d document) (err error) {
 	if err != nil {
 		return fmt.Errorf("write: %w", err)
 	}
-	if err := os.Rename(file.Name(), filepath.Join(f.Path, d.kind+"-"+d.id+suffix)); err != nil {
+	if err := os.Rename(file.Name(), name); err != nil {
 		return fmt.Errorf("rename: %w", err)
 	}
 	if err := f.sync(); err != nil {

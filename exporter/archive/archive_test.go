@@ -235,3 +235,40 @@ func FuzzParse(f *testing.F) {
 		_ = parse(strings.NewReader(string(content)), new(entry)) // returns
 	})
 }
+
+func TestRemove(t *testing.T) {
+	path := t.TempDir()
+	f, counts := open(t, path)
+	keep(t, f, entry{"1", "x"}, entry{"2", "y"})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f.Remove("entries", "1")
+	f.Remove("entries", "none")
+	f.Run(ctx)
+	if got := load(f); !slices.Equal(got, []string{"2 y"}) || len(counts) > 0 {
+		t.Errorf("the documents are %q, rejected %v", got, counts)
+	}
+}
+
+// Documents of another folder are moved, and do not replace those that are there.
+func TestImport(t *testing.T) {
+	from, to := t.TempDir(), t.TempDir()
+	before, _ := open(t, from)
+	keep(t, before, entry{"1", "old"}, entry{"2", "old"})
+	f, counts := open(t, to)
+	keep(t, f, entry{"2", "new"})
+	for range 2 {
+		if err := f.Import(from, "entries", "others"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := load(f); !slices.Equal(got, []string{"1 old", "2 new"}) || len(counts) > 0 {
+		t.Errorf("the documents are %q, rejected %v", got, counts)
+	}
+	if left := load(before); len(left) > 0 {
+		t.Errorf("%q are left", left)
+	}
+	if err := f.Import(filepath.Join(from, "none"), "entries"); err != nil {
+		t.Error(err)
+	}
+}

@@ -30,6 +30,10 @@ func WriteBundle(w io.Writer, r *Report, in join.Input, settings map[string]stri
 	}
 	books := ledger.New(ledger.Config{Retention: time.Minute})
 	snapshot := exposition.NewLimiter(0, nil).Apply(books, books.Advance(join.Join(in), in.View.At))
+	var report bytes.Buffer
+	if err := web.WriteReport(&report, snapshot, r.Node, time.Minute); err != nil {
+		return err
+	}
 	zipped := gzip.NewWriter(w)
 	archive := tar.NewWriter(zipped)
 	for _, file := range []struct {
@@ -39,7 +43,7 @@ func WriteBundle(w io.Writer, r *Report, in join.Input, settings map[string]stri
 		{"check.txt", mask(text.String())},
 		{"check.json", r},
 		{"settings.json", masked},
-		{"snapshot.json", web.NewReport(snapshot, r.Node, time.Minute)},
+		{"snapshot.json", json.RawMessage(report.Bytes())},
 	} {
 		if err := addFile(archive, file.name, file.content, r.Time); err != nil {
 			return fmt.Errorf("add %s to the bundle: %w", file.name, err)

@@ -27,8 +27,8 @@ type Config struct {
 
 	PodResourcesSocket, PodsSocket string
 	HasInventoryFile               bool
-	IncidentsDir                   string        // "": none
-	CheckIncidents                 func() error  // reports whether it can be written
+	StateDir                       string        // "": none
+	CheckState                     func() error  // reports whether it can be written
 	Deadline                       time.Duration // of each request, and of each source
 	IdleThreshold                  float64       // the utilization up to which a device is idle
 
@@ -42,6 +42,8 @@ type Checker struct {
 	config Config
 	report Report
 	input  join.Input
+
+	sameWarning map[warning]*group // of devices
 }
 
 // New returns a checker.
@@ -55,7 +57,7 @@ func (c *Checker) Run(ctx context.Context) *Report {
 	c.kube(ctx)
 	view, inventory := c.config.Node.Describe() //nolint:contextcheck // it waits a bounded time for files
 	c.pods(view.Allocations)
-	c.incidents()
+	c.state()
 	c.inventory(len(inventory))
 	c.unresolved()
 	c.rejected()
@@ -125,16 +127,19 @@ func (c *Checker) podsAPI(ctx context.Context) {
 	c.report.add(f)
 }
 
-// incidents looks at the folder of incidents and receipts.
-func (c *Checker) incidents() {
-	if c.config.IncidentsDir == "" {
+// state looks at the state folder.
+func (c *Checker) state() {
+	if c.config.StateDir == "" {
+		c.report.add(Finding{
+			What: "state.dir", Text: "none is set: counters, incidents and receipts end with the process",
+		})
 		return
 	}
-	f := Finding{What: "incidents.dir", Text: c.config.IncidentsDir + ": incidents and receipts outlive a restart"}
-	if err := c.config.CheckIncidents(); err != nil {
+	f := Finding{What: "state.dir", Text: c.config.StateDir + ": counters, incidents and receipts outlive a restart"}
+	if err := c.config.CheckState(); err != nil {
 		reason := driver.ReasonOf(err)
 		f = Finding{
-			Status: Warn, What: "incidents.dir", Text: c.config.IncidentsDir + " can't be written: " + string(reason),
+			Status: Warn, What: "state.dir", Text: c.config.StateDir + " can't be written: " + string(reason),
 			Do: explain.Source(reason), Detail: err.Error(),
 		}
 	}
@@ -352,8 +357,8 @@ func (c *Checker) scraped(driverName string) string {
 	return ""
 }
 
-// devices says for each device whether it has telemetry. If none has, nothing can be exported, and
-// that is a failure.
+// devices says for each device whether it has telemetry; warnings that are the same for devices of
+// a pool are one. If no device has telemetry, nothing can be exported, and that is a failure.
 func (c *Checker) devices(r join.Result) {
 	telemetry := 0
 	named := 0
@@ -366,7 +371,7 @@ func (c *Checker) devices(r join.Result) {
 			continue
 		}
 		named++
-		c.report.add(c.device(d))
+		c.mention(c.device(d), d.ID)
 		if c.config.Device != "" {
 			c.holds(d)
 		}
@@ -385,9 +390,43 @@ func (c *Checker) devices(r join.Result) {
 	}
 }
 
-// device says whether a device has telemetry, and whether it is held.
+// mention adds what was found about a device. The same warning about several devices of a pool is
+// one finding that lists them.
+func (c *Checker) mention(f Finding, id driver.ID) {
+	said := f.Text
+	f.What, f.Text = "device", id.String()+": "+said
+	if f.Status != Warn {
+		c.report.add(f)
+		return
+	}
+	if c.sameWarning == nil {
+		c.sameWarning = map[warning]*group{}
+	}
+	key := warning{id.Driver, id.Pool, said, f.Do}
+	same := c.sameWarning[key]
+	if same == nil {
+		c.report.add(f)
+		c.sameWarning[key] = &group{at: len(c.report.Findings) - 1, devices: []string{id.Device}}
+		return
+	}
+	same.devices = append(same.devices, id.Device)
+	c.report.Findings[same.at].Text = fmt.Sprintf("%s/%s: %s (%s): %s", id.Driver, id.Pool,
+		strings.Join(same.devices, ", "), count(len(same.devices), "device"), said)
+}
+
+// warning is what warnings about devices of a pool have in common.
+type warning struct{ driver, pool, text, do string }
+
+// group is the finding that stands for the same warnings, and their devices.
+type group struct {
+	at      int // in the report's findings
+	devices []string
+}
+
+// device says whether a device has telemetry, and whether it is held. The text does not name the
+// device.
 func (c *Checker) device(d *join.Device) Finding {
-	f := Finding{What: "device", Text: d.ID.String() + ": "}
+	var f Finding
 	if d.Missing == join.MissingNone {
 		f.Text += fmt.Sprintf("%d readings", len(d.Readings))
 		if found := d.Contradiction(c.config.IdleThreshold); found != join.NoContradiction {

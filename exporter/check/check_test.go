@@ -71,7 +71,8 @@ func TestWorst(t *testing.T) {
 	}
 }
 
-// Nothing has telemetry: a failure. One device has: a warning for the other.
+// Nothing has telemetry: a failure, and one warning that names all devices. One device has: a
+// warning for the other.
 func TestNoTelemetry(t *testing.T) {
 	a, b := jointest.ID("gpu-0"), jointest.ID("gpu-1")
 	in := join.Input{
@@ -82,8 +83,12 @@ func TestNoTelemetry(t *testing.T) {
 	}
 	c := New(Config{})
 	c.devices(join.Join(in))
-	if c.report.Worst() != Fail || c.report.Warnings != 2 {
+	if c.report.Worst() != Fail || c.report.Warnings != 1 {
 		t.Errorf("without telemetry: %+v", c.report)
+	}
+	want := a.Driver + "/" + a.Pool + ": gpu-0, gpu-1 (2 devices): no telemetry"
+	if text := c.report.Findings[0].Text; !strings.HasPrefix(text, want) {
+		t.Errorf("the warning is %q", text)
 	}
 	in.Sources = []join.SourceSamples{{Name: "a", Samples: []driver.Sample{{
 		Hardware: driver.Hardware{UUID: "gpu-0"},

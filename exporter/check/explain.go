@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // socketTrouble says why nothing answers on a unix socket, from the kernel's answer to a connection
@@ -44,7 +45,7 @@ func callTrouble(socket string, err error) Finding {
 			Do:   "ask again later: something else on the node asks too often",
 		}
 	case driver.ReasonTooLarge:
-		return Finding{Text: socket + ": the answer is larger than 64 MiB"}
+		return Finding{Text: fmt.Sprintf("%s: the answer has more than %d MiB", socket, podresources.MaxAnswer>>20)}
 	case driver.ReasonMalformed:
 		return Finding{Text: socket + ": the answer can't be decoded", Do: "see whether it is the kubelet's socket"}
 	default:

@@ -1,6 +1,7 @@
 package distribution_test
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"slices"
@@ -325,4 +326,46 @@ func BenchmarkObserve(b *testing.B) {
 		h.Observe(float64(i%101)/100, 0.999)
 	}
 	b.ReportMetric(float64(h.Len()), "buckets")
+}
+
+// What is written is read, and goes on as before.
+func TestBinary(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var h, again distribution.Histogram
+		observe := func(of ...*distribution.Histogram) {
+			for range rapid.IntRange(0, 200).Draw(t, "observations") {
+				value := rapid.Float64Range(0, 1e12).Draw(t, "value")
+				seconds := rapid.Float64Range(0, 5).Draw(t, "seconds")
+				for _, h := range of {
+					h.Observe(value, seconds)
+				}
+			}
+		}
+		observe(&h)
+		b, err := h.AppendBinary(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := again.UnmarshalBinary(b); err != nil {
+			t.Fatal(err)
+		}
+		observe(&h, &again)
+		want, _ := h.AppendBinary(nil)
+		if got, _ := again.AppendBinary(nil); !bytes.Equal(got, want) {
+			t.Errorf("it goes on as %x, want %x", got, want)
+		}
+	})
+}
+
+func FuzzUnmarshalBinary(f *testing.F) {
+	var h distribution.Histogram
+	h.Observe(3, 1.5)
+	b, _ := h.AppendBinary(nil)
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var h distribution.Histogram
+		if h.UnmarshalBinary(b) == nil {
+			h.Observe(1, 1)
+		}
+	})
 }

@@ -16,6 +16,8 @@ func Source(reason driver.Reason) (do string) {
 		return "free space: what waits to be written is tried again"
 	case driver.ReasonReadOnly:
 		return "mount the folder so that it can be written, or name another one"
+	case driver.ReasonLocked:
+		return "end the other instance on this node: one at a time can keep its state"
 	case driver.ReasonDriverNotLoaded:
 		return "load the kernel driver of the vendor on the node"
 	case driver.ReasonDriverMismatch:

@@ -53,6 +53,27 @@ func (d *Dates) Date(allocations []podresources.Allocation, signs holders.Signs,
 	return d.dates.Date(d.last, signs, now)
 }
 
+// Restart replaces the ledger by one that goes on from what it has kept, as a new process does,
+// with the holds that it had.
+func (h *History) Restart(k ledger.Kept, now time.Time) {
+	h.t.Helper()
+	h.Now, h.Ledger, h.Dates, h.Changes = now, ledger.New(LedgerConfig()), &Dates{}, nil
+	if err := h.Ledger.Restore(k, now); err != nil {
+		h.t.Fatal(err)
+	}
+	periods, goesOn := h.Ledger.Resumed()
+	if !goesOn {
+		return
+	}
+	var holds []holders.Resumed
+	for _, p := range periods {
+		holds = append(holds, holders.Resumed{
+			Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From, ClaimUID: p.ClaimUID,
+		})
+	}
+	h.Dates.dates.Resume(holds, k.Time)
+}
+
 // NewHistory returns a history without readings and holders.
 func NewHistory(t *testing.T) *History {
 	t.Helper()
@@ -72,6 +93,13 @@ func (h *History) Tick(pause time.Duration) Scraped {
 	h.t.Helper()
 	h.In.View.At = h.Now
 	return h.TickWithoutAnswer(pause)
+}
+
+// Pass is Tick without a scrape, which takes most of a tick's time.
+func (h *History) Pass(pause time.Duration) {
+	h.In.View.At = h.Now
+	h.Advance()
+	h.Now = h.Now.Add(pause)
 }
 
 // TickWithoutAnswer is Tick without a new answer of the kubelet.

@@ -176,10 +176,10 @@ func chosen(label string) bool {
 
 // Series is the number of series that count for --max-series.
 func (x Scraped) Series() int {
-	n := 0
+	n, described := 0, DescribedFamilies()
 	for name, rows := range x {
-		if !strings.HasPrefix(name, "dra_exporter_") {
-			n += len(rows)
+		if f := described[name]; !strings.HasPrefix(name, "dra_exporter_") {
+			n += len(rows) * f.Series(false)
 		}
 	}
 	return n

@@ -33,6 +33,7 @@ type World struct {
 	dates    Dates
 	view     podresources.View // of both
 	consumed map[string][]driver.Amount
+	uids     map[podresources.Claim]string // of claims; empty: unknown
 }
 
 type simDevice struct {
@@ -100,11 +101,11 @@ func (w *World) ParentOf(id driver.ID) driver.ID {
 // NewEmptyWorld returns a world of devices without sources, whose kubelet always answers.
 func NewEmptyWorld(t *rapid.T) *World {
 	w := &World{
-		t: t, Now: jointest.Start(), consumed: map[string][]driver.Amount{},
+		t: t, Now: jointest.Start(), consumed: map[string][]driver.Amount{}, uids: map[podresources.Claim]string{},
 	}
 	w.Signs.Watched = rapid.Bool().Draw(t, "watched")
 	w.events = []string{
-		"hold", "hold", "hold", "hold", "leave", "leave", "free", "series", "series", "reset", "fall", "rate",
+		"hold", "hold", "hold", "hold", "leave", "leave", "free", "series", "series", "reset", "fall", "rate", "uid",
 	}
 	for i := range rapid.IntRange(1, 3).Draw(t, "devices") {
 		w.Devices = append(
@@ -274,10 +275,22 @@ func (w *World) event() {
 	case "rate":
 		s := w.drawSeries()
 		s.rate = w.rate(s.reading.Quantity)
+	case "uid":
+		w.identify(w.drawClaim())
 	case "process":
 		w.process()
 	case "stall":
 		w.stalled = !w.stalled
+	}
+}
+
+// identify lets another UID of a claim be known, or none, from now on.
+func (w *World) identify(claim podresources.Claim) {
+	w.uids[claim] = rapid.SampledFrom([]string{"", "uid-1", "uid-2", "uid-3"}).Draw(w.t, "uid")
+	for i := range w.allocs {
+		if w.allocs[i].Claim == claim {
+			w.allocs[i].ClaimUID = w.uids[claim]
+		}
 	}
 }
 
@@ -323,7 +336,7 @@ func (w *World) hold(claim podresources.Claim) {
 	pod := w.drawPod()
 	a := podresources.Allocation{
 		Claim: claim, Device: w.drawDevice().id, ShareID: w.drawShare(claim),
-		CDI: []string{"example.com/gpu=" + claim.Name}, Admin: claim.Name == "admin",
+		CDI: []string{"example.com/gpu=" + claim.Name}, Admin: claim.Name == "admin", ClaimUID: w.uids[claim],
 	}
 	h := podresources.Holder{
 		Pod: pod, Container: rapid.SampledFrom([]string{"main", "side"}).Draw(w.t, "container"), UID: "uid-" + pod.Name,

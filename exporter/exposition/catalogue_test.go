@@ -2,7 +2,6 @@ package exposition_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -130,11 +129,11 @@ func TestNewQuantity(t *testing.T) {
 	if t.Failed() {
 		t.Log(text)
 	}
-	report, err := json.Marshal(web.NewReport(s, "node", time.Minute))
-	if err != nil || !bytes.Contains(
-		report, []byte(`{"quantity":"fan_power","labels":{"fan":"front"},"value":10,"source":"fans"}`),
+	var report bytes.Buffer
+	if err := web.WriteReport(&report, s, "node", time.Minute); err != nil || !bytes.Contains(
+		report.Bytes(), []byte(`{"quantity":"fan_power","labels":{"fan":"front"},"value":10,"source":"fans"}`),
 	) {
-		t.Errorf("the report lacks it: %v, %s", err, report)
+		t.Errorf("the report lacks it: %v, %s", err, &report)
 	}
 	_, rejected = n.tick(101)
 	if len(rejected) != 1 || rejected[0].Reason != driver.ReasonOutOfRange {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -57,12 +58,32 @@ func (s *Snapshot) walk(e *emission) {
 		e.pod(&s.Pods[i])
 	}
 	e.infos(s)
+	for i := range s.Lives {
+		e.lives(&s.Lives[i])
+	}
 	for _, u := range slices.SortedFunc(maps.Keys(missing), unresolved.compare) {
 		e.gauge(famUnresolved, e.pairs("driver", u.driver, "reason", string(u.reason)), float64(missing[u]))
 	}
 	e.gauge(famSnapshotTime, nil, unix(s.Time))
 	e.gauge(famSeries, nil, float64(s.Series))
 	e.gauge(famSeriesDropped, nil, float64(s.Dropped))
+}
+
+// lives puts how long the claims of a driver took from one state to the next.
+func (e *emission) lives(d *ledger.DriverLives) {
+	row := e.pairs("driver", d.Driver)
+	put := func(id familyID, of *ledger.Durations) {
+		if of.Shown.IsZero() || !e.on(id) {
+			return
+		}
+		var a age
+		if e.cache != nil {
+			a = e.cache.age(d.Born, of.Shown)
+		}
+		e.putDistribution(id, row, &ledger.Distribution{Histogram: of.Histogram}, a)
+	}
+	put(famDriverPreparation, &d.Preparation)
+	put(famDriverFirstActivity, &d.FirstActivity)
 }
 
 // youngPods returns the pods that are young, nil if none is.
@@ -83,9 +104,10 @@ func (e *emission) claim(h *ledger.Holder, s *Snapshot) {
 	claim := e.owner("resourceclaim_name", h)
 	defer claim.end()
 	e.holder(h, claim, famClaimQuantity, famClaimAllocated, famClaimShare)
-	if h.Used >= 0 {
-		e.counter(famClaimUsed, claim, h.Used, h.Born, later(h.Born, h.Shown))
+	if m := h.Metrics(); m.Used >= 0 {
+		e.counter(famClaimUsed, claim, m.Used, m.Born, later(m.Born, m.Shown))
 	}
+	e.sole(h, claim, s)
 	base := claim.labels
 	if !h.LastError.IsZero() && e.on(famClaimLastError) {
 		e.gauge(famClaimLastError, base, unixPast(h.LastError, s.Time))
@@ -96,9 +118,32 @@ func (e *emission) claim(h *ledger.Holder, s *Snapshot) {
 	if v, judged := s.Stalled[h.HolderKey]; judged {
 		e.stalled(base, &v)
 	}
+	for _, i := range s.Incidents[h.HolderKey] {
+		of := e.with(base, "kind", i.Kind)
+		e.gauge(famClaimIncidentOpen, of, 1)
+		e.gauge(famClaimIncidentOnset, of, unixPast(i.Onset, s.Time))
+	}
 	e.distributions(h, claim)
-	if h.Advice != nil && e.on(famClaimFit) {
+	if h.Advice != nil && h.Ended.IsZero() && e.on(famClaimFit) {
 		e.fit(base, h.Advice)
+	}
+}
+
+// sole puts the device's values that are never divided, if the claim has the device to itself.
+func (e *emission) sole(h *ledger.Holder, claim *owner, s *Snapshot) {
+	if !h.Ended.IsZero() {
+		return
+	}
+	n, found := sort.Find(len(s.Devices), func(i int) int { return h.Device.Compare(s.Devices[i].ID) })
+	if !found || s.Devices[n].Attribution != join.AttributionExclusive {
+		return
+	}
+	values := s.Devices[n].Values
+	for i := range values {
+		v := &values[i]
+		if slices.Contains(e.specs.Spec(v.Quantity).SoleLabels, v.Labels[0]) {
+			e.value(famClaimQuantity, claim, v, never)
+		}
 	}
 }
 
@@ -116,7 +161,7 @@ func (e *emission) stalled(base *labels, v *stall.Verdict) {
 	}
 }
 
-// fit puts what a claim needs of what it holds, and what would do.
+// fit puts what a claim needs of what it holds, and its smallest fit.
 func (e *emission) fit(base *labels, a *fit.Advice) {
 	if !a.Known() {
 		return
@@ -240,6 +285,9 @@ func (e *emission) device(d *ledger.Device) {
 	if share := d.Entry.ParentShare; share > 0 {
 		e.gauge(famDeviceParentShare, base, share)
 	}
+	if d.HealthReason != "" {
+		e.gauge(famDeviceHealthReason, e.with(base, "reason", reasonLabel(d.HealthReason)), 1)
+	}
 	e.taints(base, d)
 	if !d.LastError.IsZero() {
 		e.gauge(famDeviceLastError, base, unix(d.LastError))
@@ -255,6 +303,39 @@ func (e *emission) device(d *ledger.Device) {
 		e.value(famUnattributedQuantity, device, &d.Unattributed[i], never)
 	}
 	e.shares(d)
+}
+
+const (
+	// maxReason bounds a reason as a label, in bytes.
+	maxReason = 64
+	// longNumber is how many digits a number has that is no code, but an address or a count, which
+	// would make a new series each time.
+	longNumber = 5
+)
+
+// reasonLabel returns a message as a label that seldom changes.
+func reasonLabel(message string) string {
+	var b strings.Builder
+	digits := 0
+	for i := 0; i <= len(message); i++ {
+		if i < len(message) && message[i] >= '0' && message[i] <= '9' {
+			digits++
+			continue
+		}
+		if number := message[i-digits : i]; digits < longNumber {
+			b.WriteString(number)
+		} else {
+			b.WriteByte('#')
+		}
+		if digits = 0; i < len(message) {
+			b.WriteByte(message[i])
+		}
+	}
+	out := b.String()
+	if len(out) <= maxReason {
+		return out
+	}
+	return strings.ToValidUTF8(out[:maxReason], "")
 }
 
 // taints shows each taint once, though several rules may set the same one.
@@ -360,16 +441,16 @@ func (e *emission) value(first familyID, of *owner, v *ledger.Value, shown int64
 }
 
 func (e *emission) holder(h *ledger.Holder, of *owner, quantity, allocated, share familyID) {
-	matured := int64(never)
+	m, matured := h.Metrics(), int64(never)
 	if e.cache != nil {
-		matured = e.cache.since(h.Shown)
+		matured = e.cache.since(m.Shown)
 	}
-	for i := range h.Values {
-		e.value(quantity, of, &h.Values[i], matured)
+	for i := range m.Values {
+		e.value(quantity, of, &m.Values[i], matured)
 	}
-	shown := later(h.Born, h.Shown)
-	e.counter(allocated, of, h.Allocated, h.Born, shown)
-	e.counter(share, of, h.Share, h.Born, shown)
+	shown := later(m.Born, m.Shown)
+	e.counter(allocated, of, m.Allocated, m.Born, shown)
+	e.counter(share, of, m.Share, m.Born, shown)
 }
 
 func later(a, b time.Time) time.Time {

@@ -249,8 +249,8 @@ func (r *rendering) putDistribution(id familyID, l *labels, d *ledger.Distributi
 
 // add adds a sample. The labels are rendered here, while nobody else uses the cache.
 func (r *rendering) add(id familyID, s row) {
-	if _, ok := r.format.(protobufFormat); ok && s.labels != nil {
-		s.labels.protobuf()
+	if _, ok := r.format.(protobufFormat); ok {
+		s.labels.makeProtobuf()
 	}
 	r.rows[id] = append(r.rows[id], s)
 }
@@ -261,7 +261,7 @@ func (r *rendering) encode(id familyID) []byte {
 	for i := range r.rows[id] {
 		s := &r.rows[id][i]
 		if s.distribution != nil {
-			body = r.format.histogram(body, f, s.labels, s.distribution, s.born, r.classic)
+			body = r.format.histogram(body, f, s.labels, s.distribution, s.born, r.classic || f.Classic)
 		} else {
 			body = r.format.sample(body, f, s.labels, s.value, s.born)
 		}

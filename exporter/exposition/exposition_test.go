@@ -71,13 +71,27 @@ func busyHistory(t *testing.T) *exportertest.History {
 // them.
 func TestEveryFamily(t *testing.T) {
 	h := busyHistory(t)
+	h.Last.Incidents = map[*ledger.HolderKey][]ledger.OpenIncident{
+		h.Last.Claims[0].HolderKey: {{Kind: "xid", Onset: h.Last.Time}},
+	}
 	h.Last.Stalled = map[*ledger.HolderKey]stall.Verdict{
 		h.Last.Claims[0].HolderKey: {Stalled: []stall.Signal{stall.Power}},
 	}
+	lives := ledger.DriverLives{Driver: "gpu.example.com", Born: h.Now}
+	for _, d := range []*ledger.Durations{&lives.Preparation, &lives.FirstActivity} {
+		d.Shown = h.Now
+		d.Observe(3, 1)
+	}
+	h.Last.Lives = []ledger.DriverLives{lives}
+	h.Last.Devices[0].HealthReason = "Row remapping failed, bank 0x7 of 123456789 rows: " + strings.Repeat("x", 100)
 	h.Last.PodInfos[0].Topology = join.Topology{Closest: join.SameSwitch, Farthest: join.Across}
 	x := exportertest.Scrape(t, h.Last)
 	if got := x.One(t, "dra_pod_topology_info", "closest=pcie_switch", "farthest=across"); got != 1 {
 		t.Errorf("dra_pod_topology_info is %v, want 1", got)
+	}
+	if got := x.One(t, "dra_device_health_reason_info",
+		"reason=Row remapping failed, bank 0x7 of # rows: xxxxxxxxxxxxxxxxxxxxxx"); got != 1 {
+		t.Errorf("dra_device_health_reason_info is %v, want 1", got)
 	}
 	if got := x.One(t, "dra_claim_stalled", "reason=power"); got != 1 {
 		t.Errorf("dra_claim_stalled is %v, want 1", got)

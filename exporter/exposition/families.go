@@ -28,6 +28,7 @@ type Family struct {
 	Spec      *driver.Spec    // of families of a quantity; else nil
 	Quantity  driver.Quantity // that of Spec
 	Histogram bool
+	Classic   bool    // it has classic buckets in all formats, whatever is chosen for distributions
 	Groups    []Group // that switch it; none: it is always exported
 
 	rank      rank
@@ -47,6 +48,7 @@ const (
 	famDeviceAllocations
 	famDeviceAllocated
 	famDeviceUsed
+	famDeviceHealthReason
 	famDeviceTainted
 	famDeviceLastError
 	famDeviceQuantitySource
@@ -57,6 +59,8 @@ const (
 	famClaimLastActive
 	famClaimStalled
 	famClaimStalledUnknown
+	famClaimIncidentOpen
+	famClaimIncidentOnset
 	famClaimLastError
 	famClaimConsumedCapacity
 	famClaimCondition
@@ -71,6 +75,8 @@ const (
 	famPodTopology
 	famPodAllocated
 	famPodShare
+	famDriverPreparation
+	famDriverFirstActivity
 	famUnresolved
 	famSnapshotTime
 	famSeries
@@ -107,7 +113,9 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 		f.Groups = append(f.Groups, GroupPods)
 		pods[id] = f
 	}
-	for _, part := range []map[familyID]Family{deviceFamilies(), claimFamilies(), pods, ownFamilies()} {
+	for _, part := range []map[familyID]Family{
+		deviceFamilies(), claimFamilies(), recordedFamilies(), lifecycleFamilies(), pods, ownFamilies(),
+	} {
 		for id, f := range part {
 			f.rank, f.unlimited = fixedRank(id), id >= famUnresolved
 			all[id] = f
@@ -123,6 +131,9 @@ func allFamilies(catalogue driver.Catalogue, choices Choices) *[numFamilies]Fami
 		add(famDeviceQuantity, quantityFamily("dra_device_", "", spec, deviceLabelNames()), deviceRank(spec))
 		switch spec.Sharing {
 		case driver.Intensive:
+			if spec.SoleLabels != nil {
+				add(famClaimQuantity, soleFamily(spec), rankClaim)
+			}
 		case driver.Witnessed:
 			add(famClaimQuantity, witnessedFamily("dra_claim_", "claim", spec, claimLabelNames()), rankClaim)
 			add(famPodQuantity, witnessedFamily("dra_pod_", "pod", spec, podLabelNames()), rankPod)
@@ -174,6 +185,15 @@ func attributedFamily(prefix, help string, spec *driver.Spec, labels []string) F
 	return f
 }
 
+// soleFamily returns the family of what a claim has of a quantity that is never divided.
+func soleFamily(spec *driver.Spec) Family {
+	f := quantityFamily("dra_claim_", "", spec, claimLabelNames())
+	f.Help += " Of claims that have the device, or the partition, to themselves, and of these values of " +
+		spec.Labels[0].Name + " alone: " + strings.Join(spec.SoleLabels, ", ") + "."
+	f.Filled = "the device's value"
+	return f
+}
+
 // witnessedFamily returns the family of what a holder, a claim or a pod, saw of a quantity.
 func witnessedFamily(prefix, holder string, spec *driver.Spec, labels []string) Family {
 	if spec.Type != driver.Counter {
@@ -181,8 +201,13 @@ func witnessedFamily(prefix, holder string, spec *driver.Spec, labels []string) 
 		f.Filled = "ledger"
 		return f
 	}
-	f := quantityFamily(prefix, "While the "+holder+" held the device, in full whoever else held it too: not to be "+
-		"summed over holders. Absent while there was none. ", spec, labels)
+	help := "While the " + holder + " held the device, in full whoever else held it too: not to be summed over " +
+		"holders. Absent while there was none. "
+	if spec.Failure {
+		help += "Errors of which it is only known that they happened between two readings count for each that held " +
+			"the device in that time: in /api/v1/incidents the " + holder + " is a possible hit then. "
+	}
+	f := quantityFamily(prefix, help, spec, labels)
 	f.Filled = "the device's increments, by time"
 	return f
 }
@@ -220,9 +245,9 @@ func deviceFamilies() map[familyID]Family {
 	return map[familyID]Family{
 		famDeviceInfo: {
 			Name: "dra_device_info", Filled: fromInventory + ", sources",
-			Help: "Facts about the device; empty where unknown. parent is the device that this one is a part of; listed is " +
-				"false for a device that is in no ResourceSlice, such as a GPU whose MIG devices are static; node_local is false " +
-				"for a device that other nodes can use too: its slice offers it to all, or to those that a selector matches.",
+			Help: "Facts about the device; empty where unknown. parent: the device that this one is a part of. listed=false: " +
+				"it is in no ResourceSlice, such as a GPU whose MIG devices are static. node_local=false: its slice offers it " +
+				"to other nodes too.",
 			Labels: append(device, "vendor", "model", "uuid", "pci_bus_id", "parent", "numa_node", "driver_version", "listed",
 				"node_local"),
 		},
@@ -252,6 +277,12 @@ func deviceFamilies() map[familyID]Family {
 			Name: "dra_device_used_seconds_total", Unit: "seconds", Type: driver.Counter, Filled: fromLedger, Labels: device,
 			Help: "Time in which the device was held and above the idle thresholds.",
 		},
+		famDeviceHealthReason: {
+			Name: "dra_device_health_reason_info", Filled: "sources, pods, " + fromInventory, Labels: append(device, "reason"),
+			Help: "Why the device is not healthy, as what dra_device_health comes from says it: the driver's message, or the " +
+				"taint. Of a message at most 64 bytes, with # for each number of five digits or more; " +
+				"/api/v1/snapshot has all of it. Absent where no reason is given.",
+		},
 		famDeviceTainted: {
 			Name: "dra_device_tainted", Filled: fromInventory + ", DeviceTaintRules",
 			Labels: append(device, "key", "value", "effect", "source"),
@@ -265,10 +296,8 @@ func deviceFamilies() map[familyID]Family {
 		famDeviceQuantitySource: {
 			Name: "dra_device_quantity_source_info", Filled: "sources",
 			Labels: append(device, "quantity", "source"), Groups: []Group{GroupQuantitySource},
-			Help: "Which source a measured quantity of the device comes from; the integral of a gauge is marked as one. " +
-				"Settings and conditions of the hardware are not listed. Of power and energy of a partition: (divided) where " +
-				"its claims have a part of the parent's by its share and activity, (divided by share) while its activity is " +
-				"unknown.",
+			Help: "Which source a measured quantity of the device comes from; not of settings and conditions. In brackets: an " +
+				"integral of a gauge, or a partition's part of its parent's, by share and activity or by share alone.",
 		},
 		famDeviceParentShare: {
 			Name: "dra_device_parent_share_ratio", Unit: "ratio", Filled: fromInventory + ", sources", Labels: device,
@@ -290,8 +319,8 @@ func claimFamilies() map[familyID]Family {
 		famClaimDeviceInfo: {
 			Name: "dra_claim_device_info", Filled: fromKubelet + ", " + fromClaims,
 			Labels: append(claim, "share_id", "request", "device_class", "admin_access", "attribution", "state"),
-			Help: "A device that a claim holds now. attribution is how the device is divided among its claims. state: " +
-				"prepared, or allocated while the driver has yet to prepare the device and no pod can use it.",
+			Help: "A device that a claim holds now. attribution: how the device is divided among its claims. state: prepared, " +
+				"or allocated while its driver has yet to prepare it.",
 		},
 		famClaimAllocatedAt: {
 			Name: "dra_claim_allocated_timestamp_seconds", Unit: "seconds", Filled: fromClaims, Labels: []string{
@@ -302,18 +331,6 @@ func claimFamilies() map[familyID]Family {
 		famClaimLastActive: {
 			Name: "dra_claim_last_active_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: claim,
 			Help: "Unix time at which the claim last used the device; at first, when it was first seen.",
-		},
-		famClaimStalled: {
-			Name: "dra_claim_stalled", Filled: "flight recorder", Labels: append(claim, "reason"),
-			Help: "1 if the device has been busy without a pause for the claim for --stalled.after, while nothing that is " +
-				"measured showed life: little power, and next to no compute, memory traffic, copies, media and traffic of " +
-				"links, as in a collective operation that hangs; else 0. reason: what showed nothing, empty for 0. Absent " +
-				"while that is unknown: dra_claim_stalled_unknown says why.",
-		},
-		famClaimStalledUnknown: {
-			Name: "dra_claim_stalled_unknown", Filled: "flight recorder", Labels: append(claim, "reason"),
-			Help: "1 while it is unknown whether the claim is stalled, of devices with power or engines. Absent for claims " +
-				"that share the device, which are not judged. reason: " + stallReasons() + ".",
 		},
 		famClaimLastError: {
 			Name: "dra_claim_last_error_timestamp_seconds", Unit: "seconds", Filled: fromLedger, Labels: claim,
@@ -347,6 +364,35 @@ func claimFamilies() map[familyID]Family {
 			"dra_claim_allocated_share_seconds_total",
 			"Time in which the claim held the device, divided among those that held it together.", claim,
 		),
+	}
+}
+
+// recordedFamilies are those of claims that the flight recorder knows.
+func recordedFamilies() map[familyID]Family {
+	claim := claimLabelNames()
+	return map[familyID]Family{
+		famClaimStalled: {
+			Name: "dra_claim_stalled", Filled: "flight recorder", Labels: append(claim, "reason"),
+			Help: "1 if the device has been busy without a pause for the claim for --stalled.after, while nothing that is " +
+				"measured showed life: little power, and next to no compute, memory traffic, copies, media and traffic of " +
+				"links, as in a collective operation that hangs; else 0. reason: what showed nothing, empty for 0. Absent " +
+				"while that is unknown: dra_claim_stalled_unknown says why.",
+		},
+		famClaimStalledUnknown: {
+			Name: "dra_claim_stalled_unknown", Filled: "flight recorder", Labels: append(claim, "reason"),
+			Help: "1 while it is unknown whether the claim is stalled, of devices with power or engines. Absent for claims " +
+				"that share the device, which are not judged. reason, see exporter/stall: " + stallReasons() + ".",
+		},
+		famClaimIncidentOpen: {
+			Name: "dra_claim_incident_open", Filled: "flight recorder", Labels: append(claim, "kind"),
+			Help: "1 while an incident of the kind that hit the claim on the device, or may have hit it, is not over: see " +
+				"dra_exporter_incidents_open. Absent otherwise.",
+		},
+		famClaimIncidentOnset: {
+			Name: "dra_claim_incident_onset_timestamp_seconds", Unit: "seconds", Filled: "flight recorder",
+			Labels: append(claim, "kind"),
+			Help:   "Unix time at which that incident began. Absent while dra_claim_incident_open is.",
+		},
 	}
 }
 
@@ -385,9 +431,8 @@ func podFamilies() map[familyID]Family {
 			Labels: []string{
 				"namespace", "pod", "uid", "created_by_kind", "created_by_name", "workload_kind", "workload_name", "queue",
 			},
-			Help: "A pod that holds devices of this node, or did within the retention, with what it is a part of by its " +
-				"controller and the labels of JobSet, LeaderWorkerSet, Kubeflow, KubeRay and Argo, and its queue by those of " +
-				"Kueue, Volcano and KAI; with label_NAME and annotation_NAME as chosen by flags.",
+			Help: "A pod that holds devices of this node, or did within the retention, with the workload that it is a part of " +
+				"and its queue, by its labels and its controller; with label_NAME and annotation_NAME as chosen by flags.",
 		},
 		famPodTopology: {
 			Name: "dra_pod_topology_info", info: true, Groups: []Group{GroupTopology}, Filled: "slices, sysfs",
@@ -401,9 +446,31 @@ func podFamilies() map[familyID]Family {
 				"namespace", "pod", "container", "claim_name", "resourceclaim_name", "driver", "pool", "device", "share_id",
 				"request", "attribution",
 			},
-			Help: "A device that a container holds now through a claim; or through a device plugin, without names of " +
-				"claims. attribution is how the claim's part is divided among its pods, without a claim the device.",
+			Help: "A device that a container holds now through a claim, or a device plugin (without names of claims). " +
+				"attribution: how the claim's part is divided among its pods.",
 		},
+	}
+}
+
+// lifecycleFamilies are how long the claims of a driver took from one state to the next.
+func lifecycleFamilies() map[familyID]Family {
+	family := func(name, help string) Family {
+		return Family{
+			Name: name, Unit: "seconds", Filled: fromLedger, Labels: []string{"driver"}, Histogram: true, Classic: true,
+			Groups: []Group{GroupLifecycle},
+			Help:   help + " Each claim counts once for its devices of a driver. In protobuf, a native histogram too.",
+		}
+	}
+	return map[familyID]Family{
+		famDriverPreparation: family("dra_claim_preparation_seconds",
+			"How long claims waited for their driver: from when they were allocated, and a pod of this node was there, to "+
+				"when their CDI spec was written; of drivers without one, to when the kubelet named the claim. Not of claims "+
+				"that were allocated before the exporter started, and of none without the API server.",
+		),
+		famDriverFirstActivity: family("dra_claim_first_activity_seconds",
+			"How long claims did nothing at first: from when they were prepared to when their use was first above the idle "+
+				"thresholds. Not of claims of which it is unknown what they use.",
+		),
 	}
 }
 
@@ -456,7 +523,7 @@ func stallReasons() string {
 		if r == stall.Shared {
 			continue
 		}
-		out = append(out, string(r)+" ("+r.Meaning()+")")
+		out = append(out, string(r))
 	}
 	return strings.Join(out, ", ")
 }

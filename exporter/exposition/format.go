@@ -116,10 +116,10 @@ func appendEscaped(out []byte, s string, quotes bool) []byte {
 
 func appendName(out []byte, name string, l *labels) []byte {
 	out = append(out, name...)
-	if l == nil || l.text == "" {
+	if l.empty() {
 		return out
 	}
-	return append(append(append(out, '{'), l.text...), '}')
+	return append(l.appendText(append(out, '{')), '}')
 }
 
 // appendFloat appends a number in the fewest digits that represent it exactly. Most numbers are
@@ -147,23 +147,20 @@ func appendOpenMetricsFloat(out []byte, v float64) []byte {
 type protobufFormat struct{}
 
 func (protobufFormat) sample(body []byte, f *Family, l *labels, value float64, born int64) []byte {
-	wire := ""
-	if l != nil {
-		wire = l.protobuf()
-	}
 	var room [40]byte
 	field, message := protowire.Number(2), appendValue(room[:0], value) // gauge
 	if f.Type == driver.Counter {
 		field, message = 3, appendCreated(message, 3, born)
 	}
-	return appendMetric(body, wire, field, message)
+	return appendMetric(body, l, field, message)
 }
 
 // appendMetric appends field 4 of a MetricFamily: a Metric of its labels and its value.
-func appendMetric(body []byte, wire string, field protowire.Number, message []byte) []byte {
-	size := len(wire) + 1 + protowire.SizeBytes(len(message))
+func appendMetric(body []byte, l *labels, field protowire.Number, message []byte) []byte {
+	l.makeProtobuf()
+	size := l.sizeProtobuf() + 1 + protowire.SizeBytes(len(message))
 	body = protowire.AppendVarint(protowire.AppendTag(body, 4, protowire.BytesType), uint64(size))
-	body = append(body, wire...)
+	body = l.appendProtobuf(body)
 	return protowire.AppendBytes(protowire.AppendTag(body, field, protowire.BytesType), message)
 }
 

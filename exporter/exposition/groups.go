@@ -27,6 +27,8 @@ const (
 	GroupQuantitySource Group = "quantity-source" // which source a quantity comes from
 	GroupTopology       Group = "topology"        // whether the devices of a pod sit together
 	GroupFit            Group = "fit"             // what a claim would have needed
+	GroupEfficiency     Group = "efficiency"      // how well a claim uses the engines of its devices
+	GroupLifecycle      Group = "lifecycle"       // how long claims take to be prepared and to become active
 	GroupHistograms     Group = "histograms"      // distributions over time of claims
 )
 
@@ -70,6 +72,12 @@ func Groups() []GroupInfo {
 		},
 		{GroupTopology, "Whether the devices of a pod sit together: on or off.", []string{On, Off}, 0},
 		{GroupFit, "What a claim would have needed of what it holds: on or off.", []string{On, Off}, 0},
+		{GroupEfficiency, "How busy the engines of a claim's devices are: on or off.", []string{On, Off}, 0},
+		{
+			GroupLifecycle, "How long claims take to be prepared and to become active, by driver: on or off.",
+			[]string{On, Off},
+			0,
+		},
 		{
 			GroupHistograms,
 			"How utilization, memory and power of each claim were distributed over time: native (native histograms, in " +
@@ -92,7 +100,8 @@ func (c Choices) Of(g Group) string {
 	switch g {
 	case GroupHistograms:
 		return Native
-	case GroupErrors, GroupPeaks, GroupPods, GroupQuantitySource, GroupTopology, GroupFit:
+	case GroupErrors, GroupPeaks, GroupPods, GroupQuantitySource, GroupTopology, GroupFit, GroupEfficiency,
+		GroupLifecycle:
 		return On
 	default:
 		panic(fmt.Sprintf("there is no group %q", g))
@@ -116,10 +125,13 @@ func quantityGroups(first familyID, spec *driver.Spec) []Group {
 	if first == famClaimDistribution {
 		return []Group{GroupHistograms}
 	}
-	if spec.Derived {
+	switch {
+	case spec.Derived:
 		out = append(out, GroupPeaks)
-	} else if spec.Sharing == driver.Witnessed && (first == famClaimQuantity || first == famPodQuantity) {
+	case spec.Sharing == driver.Witnessed && (first == famClaimQuantity || first == famPodQuantity):
 		out = append(out, GroupErrors)
+	case spec.SoleLabels != nil && first == famClaimQuantity:
+		out = append(out, GroupEfficiency)
 	}
 	if first == famPodQuantity {
 		out = append(out, GroupPods)

@@ -18,6 +18,11 @@ const classicSchema = 1
 func classicBounds(f *Family) (indexes []int) {
 	first, last := 2, 14 // 4 W to 16 kW
 	switch f.Unit {
+	case "seconds": // 0.25 s to 68 min: each is four times as wide
+		for i := -2; i <= 12; i += 2 {
+			indexes = append(indexes, i<<classicSchema)
+		}
+		return indexes
 	case "ratio":
 		first, last = -5, 4 // 3 % to 16 devices
 	case "bytes":
@@ -80,8 +85,8 @@ func appendClassic(
 ) []byte {
 	bucket := func(bound float64, count uint64) {
 		body = append(append(body, f.Name...), "_bucket{"...)
-		if l != nil && l.text != "" {
-			body = append(append(body, l.text...), ',')
+		if !l.empty() {
+			body = append(l.appendText(body), ',')
 		}
 		body = number(append(body, `le="`...), bound)
 		body = append(appendCount(append(body, `"} `...), count), '\n')
@@ -100,10 +105,6 @@ func appendClassic(
 func (protobufFormat) histogram(
 	body []byte, f *Family, l *labels, h *distribution.Histogram, born int64, classic bool,
 ) []byte {
-	wire := ""
-	if l != nil {
-		wire = l.protobuf()
-	}
 	var room [1024]byte
 	m := protowire.AppendVarint(protowire.AppendTag(room[:0], 1, protowire.VarintType), h.Count())
 	m = protowire.AppendFixed64(protowire.AppendTag(m, 2, protowire.Fixed64Type), math.Float64bits(h.Sum()))
@@ -116,7 +117,7 @@ func (protobufFormat) histogram(
 	m = protowire.AppendFixed64(m, math.Float64bits(distribution.ZeroThreshold))
 	m = protowire.AppendVarint(protowire.AppendTag(m, 7, protowire.VarintType), h.Zero())
 	m = appendCreated(appendBuckets(m, h), 15, born)
-	return appendMetric(body, wire, 7, m)
+	return appendMetric(body, l, 7, m)
 }
 
 // appendClassicBuckets appends Buckets of cumulative_count (1) and upper_bound (2).

@@ -17,29 +17,62 @@ import (
 // labels are the labels of a series as the formats write them. They are rendered once and copied
 // into each scrape; for protobuf, when a scrape first needs them. nil has no labels.
 type labels struct {
-	text string // a="1",b="2", escaped, for both text formats
-	wire string // the label fields of an io.prometheus.client.Metric; "": not made yet
+	base *labels // those that come before its own, which many series have in common
+	text string  // a="1",b="2", escaped, for both text formats
+	wire string  // the label fields of an io.prometheus.client.Metric; "": not made yet
 }
 
 // with returns the labels and more of them, given as alternating names and values.
 func (l *labels) with(namesAndValues ...string) *labels {
 	var text []byte
-	if l != nil {
-		text = append(text, l.text...)
-	}
-	for pair := range slices.Chunk(namesAndValues, 2) {
-		name, value := pair[0], strings.Map(printable, pair[1])
+	for i := 0; i+1 < len(namesAndValues); i += 2 {
 		if len(text) > 0 {
 			text = append(text, ',')
 		}
-		text = append(append(text, name...), `="`...)
-		text = append(appendEscaped(text, value, true), '"')
+		text = append(append(text, namesAndValues[i]...), `="`...)
+		text = append(appendEscaped(text, strings.Map(printable, namesAndValues[i+1]), true), '"')
 	}
-	return &labels{text: string(text)}
+	return &labels{base: l, text: string(text)}
 }
 
-// protobuf returns the label fields of an io.prometheus.client.Metric.
-func (l *labels) protobuf() string {
+// empty reports whether there are no labels.
+func (l *labels) empty() bool { return l == nil || l.text == "" && l.base.empty() }
+
+// appendText appends the labels as both text formats have them.
+func (l *labels) appendText(out []byte) []byte {
+	if l == nil {
+		return out
+	}
+	out = l.base.appendText(out)
+	if l.text != "" && !l.base.empty() {
+		out = append(out, ',')
+	}
+	return append(out, l.text...)
+}
+
+// sizeProtobuf returns how many bytes appendProtobuf appends.
+func (l *labels) sizeProtobuf() int {
+	if l == nil {
+		return 0
+	}
+	return l.base.sizeProtobuf() + len(l.wire)
+}
+
+// appendProtobuf appends the label fields of an io.prometheus.client.Metric, which makeProtobuf has
+// made before.
+func (l *labels) appendProtobuf(out []byte) []byte {
+	if l == nil {
+		return out
+	}
+	return append(l.base.appendProtobuf(out), l.wire...)
+}
+
+// makeProtobuf makes the label fields, unless they are made.
+func (l *labels) makeProtobuf() {
+	if l == nil {
+		return
+	}
+	l.base.makeProtobuf()
 	if l.wire == "" && l.text != "" {
 		var wire, value []byte
 		for rest := l.text; rest != ""; rest = strings.TrimPrefix(rest, ",") {
@@ -50,7 +83,6 @@ func (l *labels) protobuf() string {
 		}
 		l.wire = string(wire)
 	}
-	return l.wire
 }
 
 // unescape appends the value that the text begins with, which appendEscaped wrote, and returns what
@@ -210,10 +242,7 @@ func (c *labelCache) since(t time.Time) int64 { return int64(t.Sub(c.epoch)) }
 // with returns base.with of the names and values, which it keeps.
 func (c *labelCache) with(base *labels, namesAndValues ...string) *labels {
 	c.used++
-	c.key = c.key[:0]
-	if base != nil {
-		c.key = append(c.key, base.text...)
-	}
+	c.key = base.appendText(c.key[:0])
 	for _, s := range namesAndValues {
 		c.key = append(append(c.key, 0xff), s...) // no UTF-8 text has this byte
 	}

@@ -21,8 +21,8 @@ func TestLabelCache(t *testing.T) {
 		return c.with(base, namesAndValues...)
 	}
 	row := get(base, "b", "2")
-	if row.text != `a="1",b="2"` {
-		t.Errorf("the labels are %s", row.text)
+	if got := string(row.appendText(nil)); got != `a="1",b="2"` {
+		t.Errorf("the labels are %s", got)
 	}
 	if get(base, "b", "2") != row {
 		t.Error("the labels were made twice")
@@ -53,8 +53,10 @@ func TestControlCharacters(t *testing.T) {
 	if want := `a="` + "\ufffd[2J\ufffdé\ufffd1m\ufffd\tb" + `\nc"`; l.text != want {
 		t.Errorf("text: %q, want %q", l.text, want)
 	}
-	if want := "\ufffd[2J\ufffdé\ufffd1m\ufffd\tb\nc"; !strings.Contains(l.protobuf(), want) {
-		t.Errorf("wire: %q, want %q", l.protobuf(), want)
+	l.makeProtobuf()
+	wire := string(l.appendProtobuf(nil))
+	if want := "\ufffd[2J\ufffdé\ufffd1m\ufffd\tb\nc"; !strings.Contains(wire, want) {
+		t.Errorf("wire: %q, want %q", wire, want)
 	}
 }
 

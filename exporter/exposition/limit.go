@@ -68,13 +68,14 @@ func (c *counting) put(id familyID, _ *labels, _ float64, _ age) {
 
 func (c *counting) putDistribution(id familyID, _ *labels, _ *ledger.Distribution, _ age) {
 	f := &c.families[id]
-	c.ranks[f.rank] += distributionSeries(f, c.classic)
+	c.ranks[f.rank] += f.Series(c.classic)
 }
 
-// distributionSeries returns the number of series of a distribution. Prometheus stores a native
-// histogram as one, and a classic one as one for each bucket, the count and the sum.
-func distributionSeries(f *Family, classic bool) int {
-	if !classic {
+// Series returns how many series one of the family counts for. Prometheus stores a native histogram
+// as one, and a classic one as one for each bucket, the count and the sum. classic says that all
+// histograms have classic buckets.
+func (f *Family) Series(classic bool) int {
+	if !f.Histogram || !classic && !f.Classic {
 		return 1
 	}
 	return len(classicBounds(f)) + 3
@@ -98,13 +99,14 @@ func deviceRank(spec *driver.Spec) rank {
 
 func fixedRank(id familyID) rank {
 	switch id {
-	case famDeviceInfo, famDeviceHardware, famDeviceUp:
+	case famDeviceInfo, famDeviceHardware, famDeviceHealthReason, famDeviceUp:
 		return rankVital
 	case famClaimInfo, famClaimDeviceInfo, famClaimNetwork, famPodInfo, famPodClaimInfo, famPodTopology:
 		return rankHolderInfo
 	case famPodAllocated, famPodShare:
 		return rankPod
-	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimStalledUnknown, famClaimLastError,
+	case famClaimAllocatedAt, famClaimLastActive, famClaimStalled, famClaimStalledUnknown, famClaimIncidentOpen,
+		famClaimIncidentOnset, famClaimLastError,
 		famClaimConsumedCapacity, famClaimCondition, famClaimAllocated, famClaimShare, famClaimUsed:
 		return rankClaim
 	default:

@@ -59,8 +59,16 @@ func seriesBound(r join.Result, s *exposition.Snapshot) int {
 			bound += 1 + len(share.Consumed) + len(share.Holders)
 		}
 	}
-	distributions := 3 * len(s.Claims)
-	return bound + (len(s.Claims)+len(s.Pods))*(attributed+3) + distributions + 2*len(s.ClaimInfos) + len(s.PodInfos)
+	const (
+		peaks         = 2 // of power and of memory
+		distributions = 3 // of gauges
+		times         = 2 // allocated, alone and as a share
+		ofClaims      = 3 // dra_claim_device_info, when it was used last, and for how long
+		lives         = 2 * 11
+	)
+	holders := (len(s.Claims) + len(s.Pods)) * (attributed + peaks + times)
+	bound += holders + len(s.Claims)*(distributions+ofClaims) + lives*len(s.Lives)
+	return bound + 2*len(s.ClaimInfos) + len(s.PodInfos)
 }
 
 // families are the ranks' families, the first dropped first.

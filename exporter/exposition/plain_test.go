@@ -83,10 +83,7 @@ func (p *plain) begin(id familyID, l *labels) *dto.Metric {
 	m := &dto.Metric{}
 	family.Metric = append(family.Metric, m)
 	p.metrics = append(p.metrics, m)
-	if l == nil {
-		l = &labels{}
-	}
-	p.labels.WriteString("x{" + l.text + "} 1\n")
+	p.labels.WriteString("x{" + string(l.appendText(nil)) + "} 1\n")
 	return m
 }
 
@@ -139,5 +136,10 @@ func (p *plain) putDistribution(id familyID, l *labels, d *ledger.Distribution, 
 		panic(err)
 	}
 	m.Histogram = made.Histogram
+	if f := &p.described[id]; f.Classic {
+		eachClassic(f, h, func(bound float64, count uint64) {
+			m.Histogram.Bucket = append(m.Histogram.Bucket, &dto.Bucket{UpperBound: &bound, CumulativeCount: &count})
+		})
+	}
 	m.Histogram.CreatedTimestamp = p.born(a)
 }

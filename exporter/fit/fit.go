@@ -18,20 +18,21 @@ const Quantile = 0.999
 type Config struct {
 	// After is how long a claim must have been measured before there is advice.
 	After time.Duration
-	// Margin is the part of the memory and compute of an alternative that must stay unused, from 0 to
-	// below 1.
+	// Margin is the part of the memory and compute of an alternative that must stay unused, from 0
+	// to below 1.
 	Margin float64
 	// IdleThreshold is the utilization up to which a device is idle.
 	IdleThreshold float64
-	// MemoryEvery is how often at least the memory must have been read: a peak between two readings is
-	// not seen. 0: that does not matter.
+	// MemoryEvery is how often at least the memory must have been read: a peak between two readings
+	// is not seen. 0: that does not matter.
 	MemoryEvery time.Duration
 	// Partial says that a claim may have been measured from some time after its begin.
 	Partial bool
 }
 
 const (
-	// DefaultMemoryEvery is the MemoryEvery of who reads each second, with what a reading may be late.
+	// DefaultMemoryEvery is the MemoryEvery of who reads each second, with what a reading may be
+	// late.
 	DefaultMemoryEvery = 1500 * time.Millisecond
 	// EngineInUse is the highest use from which on a claim needs an engine that decodes, encodes or
 	// the like. Partitions have fewer of these than their part of the compute, or none.
@@ -48,18 +49,22 @@ const (
 	// keep the memory that they had once, or take all of it at first; where they give it back, the
 	// next peak may be much higher.
 	MinAtPeak = 0.05
+	// minLifetime is how long a claim that ended must have been measured in place of Config.After:
+	// what it needed is known from its begin to its end.
+	minLifetime = time.Minute
 	// minSaving is the part of what the claim holds that an alternative must leave.
 	minSaving = 0.1
 )
 
 // Use is what a claim used of a device since it began to hold it.
 type Use struct {
+	Number int // the caller's, by which it knows the use again
 	Claim  podresources.Claim
 	Device driver.ID
 
 	Measured time.Duration // how long both activity and memory were measured
-	// Activity is the part of the whole device's compute that the claim kept busy, and did not exceed
-	// in more than 0.1 % of the time. It never exceeded MaxActivity.
+	// Activity is the part of the whole device's compute that the claim kept busy, and did not
+	// exceed in more than 0.1 % of the time. It never exceeded MaxActivity.
 	Activity, MaxActivity float64
 	Memory                float64 // peak, in bytes
 	// AtPeak is the part of the time in which the memory was near its peak, within NearPeak.
@@ -69,7 +74,8 @@ type Use struct {
 	// MemoryEvery is the mean time between two readings of the memory.
 	MemoryEvery time.Duration
 	// Bandwidth is the part of the bandwidth of the device's memory that it did not exceed in more
-	// than 0.1 % of the time; 0: none, or not measured. Copies is the highest use of the copy engines.
+	// than 0.1 % of the time; 0: none, or not measured. Copies is the highest use of the copy
+	// engines.
 	Bandwidth, Copies float64
 	// Media is the highest use of an engine that decodes, encodes or the like, and Engine its name.
 	Media  float64
@@ -78,21 +84,23 @@ type Use struct {
 	Peers float64
 	// Partial reports that the claim began before it was measured.
 	Partial bool
+	// Ended is what the claim had of the device when it ended; nil: it holds the device.
+	Ended *join.Share
 	// Contradicted reports that at some time the utilization was 0 although the device worked.
 	Contradicted bool
-	// Divided reports that at some time several claims held the device and it was not known what each
-	// used, so that the use is a part of theirs.
+	// Divided reports that at some time several claims held the device and it was not known what
+	// each used, so that the use is a part of theirs.
 	Divided bool
 }
 
-// Advice is what would do for a device of a claim.
+// Advice is the smallest fit for a device of a claim.
 type Advice struct {
 	Use
 	Reason Reason // why there is no alternative; empty: there is one
 	// HeldMemory is what the claim holds, in bytes. It is 0 unless Known.
 	HeldMemory float64
-	// NeededMemory and NeededActivity are the parts of the memory and compute which it holds that the
-	// claim needs, margin included, from 0 to 1. They are 0 unless Known.
+	// NeededMemory and NeededActivity are the parts of the memory and compute which it holds that
+	// the claim needs, margin included, from 0 to 1. They are 0 unless Known.
 	NeededMemory, NeededActivity float64
 	Alternative                  Alternative
 	// Veto says why something smaller that has the memory and the compute would not do; "": nothing
@@ -147,8 +155,8 @@ const (
 // Vetoes returns the vetoes.
 func Vetoes() []Veto { return []Veto{VetoPeers, VetoEngine, VetoBandwidth, VetoCopies, VetoSaving} }
 
-// Advise returns an advice for each use of a device that the claim holds, sorted by claim and
-// device. devices are those of the node. It changes neither.
+// Advise returns an advice for each use of a device that the claim holds or held, sorted by claim
+// and device. devices are those of the node. It changes neither.
 func Advise(uses []Use, devices []join.Device, c Config) []Advice {
 	n := newNode(devices)
 	claims := make([]claimDevice, 0, len(uses))
@@ -189,15 +197,15 @@ func Advise(uses []Use, devices []join.Device, c Config) []Advice {
 // claimDevice is what a claim has of a device.
 type claimDevice struct {
 	Advice
-	device  *join.Device // nil: unknown
+	device  *join.Device // nil: unknown, and then there is no advice
 	request string
 	held    size
 	// activity and memory are what an alternative must have: those of the use, and the memory of
-	// devices that the claim would do without. Activity is a part of the compute of the whole device
-	// that the device is a part of.
+	// devices that the claim would do without. Activity is a part of the compute of the whole
+	// device that the device is a part of.
 	activity, memory float64
-	// bandwidth is the memory that has the bandwidth which it needs, in bytes, and copies the part of
-	// the whole device's copy engines.
+	// bandwidth is the memory that has the bandwidth which it needs, in bytes, and copies the part
+	// of the whole device's copy engines.
 	bandwidth, copies float64
 }
 
@@ -222,9 +230,9 @@ func (d *claimDevice) measure(c Config) bool {
 		d.Reason = BeganBefore
 	case c.MemoryEvery > 0 && d.MemoryEvery > c.MemoryEvery:
 		d.Reason = ReadRarely
-	case d.Measured < c.After:
+	case d.Measured < c.After && (d.Ended == nil || d.Measured < minLifetime):
 		d.Reason = TooShort
-	case 2*d.Settled < d.Measured:
+	case d.Ended == nil && 2*d.Settled < d.Measured:
 		d.Reason = Growing
 	case d.AtPeak < MinAtPeak:
 		d.Reason = RarePeak
@@ -237,8 +245,11 @@ func (d *claimDevice) measure(c Config) bool {
 
 // shareOfClaim returns a share that the claim has of the device, and whether there are several.
 func (d *claimDevice) shareOfClaim() (share *join.Share, several bool) {
-	if d.device == nil {
+	switch {
+	case d.device == nil:
 		return nil, false
+	case d.Ended != nil:
+		return d.Ended, false
 	}
 	for i := range d.device.Shares {
 		if s := &d.device.Shares[i]; s.Claim == d.Claim {

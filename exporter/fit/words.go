@@ -23,6 +23,8 @@ func (a *Advice) Text() string {
 		return text + "nothing smaller is offered into which the claim would have fitted"
 	case a.Alternative.Kind == FewerDevices:
 		return text + "the claim's other devices would do"
+	case a.Ended != nil:
+		return text + fmt.Sprintf("%s would have done; %s unused", a.Alternative.Name, part(a.Unused))
 	default:
 		return text + fmt.Sprintf("%s would do; %s unused", a.Alternative.Name, part(a.Unused))
 	}

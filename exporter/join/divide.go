@@ -24,6 +24,17 @@ func (a Attribution) Certain() bool {
 	return a == AttributionExclusive || a == AttributionCPUs || a == AttributionProcess
 }
 
+// Guessed reports whether a claim may have done another part of what the device did than it has of
+// it.
+func (a Attribution) Guessed() bool {
+	return a == AttributionProcess || a == AttributionCapacity || a == AttributionEqual
+}
+
+// LessCertain reports whether the attribution is less exact than another one.
+func (a Attribution) LessCertain(than Attribution) bool {
+	return slices.Index(Attributions(), a) > slices.Index(Attributions(), than)
+}
+
 // Attributions returns the attributions, without AttributionNone.
 func Attributions() []Attribution {
 	return []Attribution{

@@ -15,16 +15,23 @@ const (
 // precedence than the one before: the status of pods that hold the device, unless that is unknown,
 // which the kubelet writes too where no driver reports any; the device's slice, by attributes and
 // taints; and the unknown of pods. Its time is that of the kubelet's answer.
-func (d *Device) addHealth(view *podresources.View, precedence int) {
+func (d *Device) addHealth(facts *deviceFacts, view *podresources.View, precedence int) {
 	if view.At.IsZero() {
 		return
 	}
 	ofPods, ofSlices := driver.HealthNone, d.Entry.Health
 	for i := range d.Shares {
-		ofPods = max(ofPods, d.Shares[i].Health)
+		s := &d.Shares[i]
+		if s.Health > ofPods {
+			ofPods = s.Health
+			facts.say(healthOfPods, s.HealthReason)
+		}
 	}
 	for _, t := range d.Entry.Taints {
-		ofSlices = max(ofSlices, t.Health)
+		if t.Health > ofSlices {
+			ofSlices = t.Health
+			facts.say(healthOfSlices, t.String())
+		}
 	}
 	add := func(status driver.HealthStatus, source string, precedence int) {
 		if status != driver.HealthNone {
@@ -38,6 +45,28 @@ func (d *Device) addHealth(view *podresources.View, precedence int) {
 	}
 	add(ofPods, healthOfPods, pods)
 	add(ofSlices, healthOfSlices, slices)
+}
+
+// say notes why a source says what it does of the device's health.
+func (f *deviceFacts) say(source, reason string) {
+	if f.healthReasons == nil {
+		f.healthReasons = map[string]string{}
+	}
+	f.healthReasons[source] = reason
+}
+
+// healthReason returns why the device is not healthy, as the source says that its health comes
+// from.
+func (f *deviceFacts) healthReason(d *Device) string {
+	for i := range d.Readings {
+		r := &d.Readings[i]
+		if r.Quantity == driver.Health && r.Value > 0 && r.Labels[0] != driver.HealthGood.String() {
+			if reason := f.healthReasons[r.Source]; validLabel(reason) {
+				return reason
+			}
+		}
+	}
+	return ""
 }
 
 // measured reports whether a reading is of what the device does. Health alone is not, nor are

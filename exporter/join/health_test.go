@@ -73,40 +73,44 @@ func TestHealthPrecedence(t *testing.T) {
 	for name, tc := range map[string]struct {
 		source, stream, pods, slice, taint driver.HealthStatus
 		want                               string // status of source
+		reason                             string
 	}{
-		"nobody":                       {none, none, none, none, none, ""},
-		"the vendor's library":         {good, bad, bad, bad, bad, "healthy of a"},
-		"the driver's stream":          {none, good, bad, bad, bad, "healthy of health"},
-		"the stream's unknown":         {none, unknown, good, bad, good, "unknown of health"},
-		"pods":                         {none, none, bad, good, good, "unhealthy of pods"},
-		"well in pods":                 {none, none, good, bad, bad, "healthy of pods"},
-		"unknown in pods, slice":       {none, none, unknown, good, none, "healthy of slices"},
-		"unknown in pods, taint":       {none, none, unknown, none, bad, "unhealthy of slices"},
-		"unknown in pods":              {none, none, unknown, none, none, "unknown of pods"},
-		"slice":                        {none, none, none, good, none, "healthy of slices"},
-		"the worse of slice and taint": {none, none, none, good, bad, "unhealthy of slices"},
-		"taint of the unmonitored":     {none, none, none, none, unknown, "unknown of slices"},
-		"sick slice, tainted unknown":  {none, none, none, bad, unknown, "unhealthy of slices"},
+		"nobody":                       {none, none, none, none, none, "", ""},
+		"the vendor's library":         {good, bad, bad, bad, bad, "healthy of a", ""},
+		"the driver's stream":          {none, good, bad, bad, bad, "healthy of health", ""},
+		"the stream's unknown":         {none, unknown, good, bad, good, "unknown of health", "stream"},
+		"pods":                         {none, none, bad, good, good, "unhealthy of pods", "message"},
+		"well in pods":                 {none, none, good, bad, bad, "healthy of pods", ""},
+		"unknown in pods, slice":       {none, none, unknown, good, none, "healthy of slices", ""},
+		"unknown in pods, taint":       {none, none, unknown, none, bad, "unhealthy of slices", "k=v:NoSchedule"},
+		"unknown in pods":              {none, none, unknown, none, none, "unknown of pods", "message"},
+		"slice":                        {none, none, none, good, none, "healthy of slices", ""},
+		"the worse of slice and taint": {none, none, none, good, bad, "unhealthy of slices", "k=v:NoSchedule"},
+		"taint of the unmonitored":     {none, none, none, none, unknown, "unknown of slices", "k=v:NoSchedule"},
+		"sick slice, tainted unknown":  {none, none, none, bad, unknown, "unhealthy of slices", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			id := jointest.ID("gpu-0")
 			a := jointest.Allocation("gpu-0", "claim", "p0")
-			a.Health = tc.pods
-			sample := func(status driver.HealthStatus) []driver.Sample {
+			a.Health, a.HealthReason = tc.pods, "message"
+			sample := func(status driver.HealthStatus, reason string) []driver.Sample {
 				if status == none {
 					return nil
 				}
 				return []driver.Sample{{
 					Driver: id.Driver, Pool: id.Pool, Device: id.Device, Readings: []driver.Reading{status.Reading(jointest.Start())},
+					HealthReason: reason,
 				}}
 			}
 			result := join.Join(join.Input{
 				View: podresources.View{Allocations: []podresources.Allocation{a}, At: jointest.Start()},
 				Inventory: driver.Inventory{id: {
-					Health: tc.slice, Taints: []driver.Taint{{Key: "k", Health: tc.taint}, {Key: "other"}},
+					Health: tc.slice, Taints: []driver.Taint{
+						{Key: "k", Value: "v", Effect: "NoSchedule", Health: tc.taint}, {Key: "other"},
+					},
 				}},
 				Sources: []join.SourceSamples{
-					{Name: "a", Samples: sample(tc.source)}, {Name: "health", Samples: sample(tc.stream)},
+					{Name: "a", Samples: sample(tc.source, "library")}, {Name: "health", Samples: sample(tc.stream, "stream")},
 				},
 			})
 			got := ""
@@ -115,6 +119,9 @@ func TestHealthPrecedence(t *testing.T) {
 			}
 			if got != tc.want || len(result.Rejected) > 0 {
 				t.Errorf("%q, rejected %v, want %q", got, result.Rejected, tc.want)
+			}
+			if got := result.Devices[0].HealthReason; got != tc.reason {
+				t.Errorf("because %q, want %q", got, tc.reason)
 			}
 		})
 	}

@@ -25,6 +25,28 @@ type Input struct {
 type SourceSamples struct {
 	Name    string
 	Samples []driver.Sample
+	// Failed is why the source could not read all that it should; "": it did not fail.
+	Failed driver.Reason
+}
+
+// SourceState is how a source answered.
+type SourceState struct {
+	Name   string
+	Failed driver.Reason // [SourceSamples.Failed]
+	Read   int           // of how many pieces of hardware it has readings
+}
+
+// Down reports whether the source has failed as a whole.
+func (s *SourceState) Down() bool { return s.Failed != "" && s.Read == 0 }
+
+func (s *SourceSamples) state() SourceState {
+	out := SourceState{Name: s.Name, Failed: s.Failed}
+	for i := range s.Samples {
+		if of := &s.Samples[i]; !of.Unreadable && len(of.Readings) > 0 {
+			out.Read++
+		}
+	}
+	return out
 }
 
 // Result is who holds which device, and what the devices do.
@@ -33,6 +55,7 @@ type Result struct {
 	Devices  []Device // sorted by ID, each once
 	Ended    []Share  // of View.Ended, sorted, also of devices that are not in Devices; not divided
 	Rejected []driver.Rejection
+	Sources  []SourceState // of Input.Sources, in their order
 	// Topology is how near the devices of pods are to each other, where it is known: [Topologies],
 	// which Join does not call.
 	Topology map[podresources.Pod]Topology
@@ -49,7 +72,10 @@ type Device struct {
 	Events      []Event      // of the counters among Readings
 	// OtherUtilization is the highest utilization by sources other than that of the reading.
 	OtherUtilization float64
-	Missing          MissingReason // why there is no telemetry (health alone is none); empty: there is
+	// HealthReason is why the health among Readings is not healthy, in the driver's words, or the
+	// taint that says so; "": unknown, or healthy.
+	HealthReason string
+	Missing      MissingReason // why there is no telemetry (health alone is none); empty: there is
 }
 
 // Reading is a reading and the source that it comes from.
@@ -133,6 +159,8 @@ type deviceFacts struct {
 	shadowed  bool // the sample of its hardware went to another device
 	ambiguous bool // a sample is of it or of another device
 
+	healthReasons map[string]string // by the source of the health
+
 	processes []driver.Process // of all sources
 	events    []Event          // of all samples
 	busy      map[int]float64  // utilization of its CPUs, if claims have CPUs of their own
@@ -202,14 +230,19 @@ func (s *Share) normalize() {
 
 // mergeShares sorts the shares of a device and merges those of the same allocation.
 func mergeShares(shares []Share) []Share {
+	return mergeSharesBy(shares, podresources.Allocation.Compare)
+}
+
+// mergeSharesBy merges those that are the same by a comparison.
+func mergeSharesBy(shares []Share, compare func(a, b podresources.Allocation) int) []Share {
 	if len(shares) < 2 {
 		return shares
 	}
-	slices.SortStableFunc(shares, func(a, b Share) int { return a.Compare(b.Allocation) })
+	slices.SortStableFunc(shares, func(a, b Share) int { return compare(a.Allocation, b.Allocation) })
 	out := shares[:1]
 	for _, s := range shares[1:] {
 		last := &out[len(out)-1]
-		if last.Compare(s.Allocation) != 0 {
+		if compare(last.Allocation, s.Allocation) != 0 {
 			out = append(out, s)
 			continue
 		}
@@ -285,6 +318,9 @@ func (j *joiner) give(n int, source string, from origin, sample *driver.Sample) 
 		if j.catalogue.Spec(r.Quantity).IsAbsent(r.Value) {
 			continue
 		}
+		if r.Quantity == driver.Health && sample.HealthReason != "" {
+			j.facts[n].say(source, sample.HealthReason)
+		}
 		name := source
 		if r.Estimated {
 			name += estimateSuffix
@@ -349,6 +385,7 @@ func (j *joiner) finish() {
 		d := &j.devices[i]
 		dropPartialCPUs(d)
 		j.settleOwners(d)
+		d.HealthReason = j.facts[i].healthReason(d)
 		if !divideByCPUs(d, j.facts[i].busy) {
 			j.divideByProcess(d, j.facts[i].processes)
 		}

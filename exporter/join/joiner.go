@@ -1,8 +1,10 @@
 package join
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
@@ -55,16 +57,18 @@ func (m *Joiner) Join(in Input) Result {
 		j.catalogue = m.standard
 	}
 	m.lend(j.devices)
-	for i, source := range in.Sources {
-		j.match(source, i)
+	sources := make([]SourceState, 0, len(in.Sources))
+	for i := range in.Sources {
+		j.match(in.Sources[i], i)
+		sources = append(sources, in.Sources[i].state())
 	}
 	for i := range j.devices {
-		j.devices[i].addHealth(&in.View, len(in.Sources))
+		j.devices[i].addHealth(&j.facts[i], &in.View, len(in.Sources))
 	}
 	l.index.learned = j.index.learned
 	m.count(j.devices)
 	j.finish()
-	return Result{View: in.View, Devices: j.devices, Ended: l.ended, Rejected: j.rejections()}
+	return Result{View: in.View, Devices: j.devices, Ended: l.ended, Rejected: j.rejections(), Sources: sources}
 }
 
 // Recycle takes their readings from the devices of the last result, and uses the memory again.
@@ -149,8 +153,11 @@ func newLayout(in *Input) layout {
 	}
 }
 
-// endedShares returns the shares of holds that ended. They were counted if they are not usable.
+// endedShares returns the shares of holds that ended. They were counted if they are not usable. Of
+// claims that had a name one after the other each has its own.
 func endedShares(allocations []podresources.Allocation) []Share {
 	j := joiner{rejected: map[driver.Rejection]int{}}
-	return mergeShares(j.shares(allocations))
+	return mergeSharesBy(j.shares(allocations), func(a, b podresources.Allocation) int {
+		return cmp.Or(a.Compare(b), strings.Compare(a.ClaimUID, b.ClaimUID))
+	})
 }

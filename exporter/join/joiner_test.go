@@ -3,6 +3,7 @@ package join_test
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -121,5 +122,21 @@ func TestJoinerKeepsLayout(t *testing.T) {
 	again := testing.AllocsPerRun(10, func() { joiner.Join(in) })
 	if again > whole/10 {
 		t.Errorf("%v allocations of the same again, %v of a new one", again, whole)
+	}
+}
+
+// Claims that had a name one after the other, and that both have ended, stay apart by their UIDs.
+func TestEndedSharesOfClaimsOfOneName(t *testing.T) {
+	first, second := jointest.Allocation("gpu-0", "a", "p0"), jointest.Allocation("gpu-0", "a", "p1")
+	first.ClaimUID, second.ClaimUID = "x", "y"
+	again := jointest.Allocation("gpu-0", "a", "p2")
+	again.ClaimUID = "x"
+	var got []string
+	view := podresources.View{Ended: []podresources.Allocation{first, second, again}}
+	for _, s := range join.Join(join.Input{View: view}).Ended {
+		got = append(got, fmt.Sprint(s.ClaimUID, s.Pods))
+	}
+	if want := []string{"x[{team p0} {team p2}]", "y[{team p1}]"}; !slices.Equal(got, want) {
+		t.Errorf("ended shares %v, want %v", got, want)
 	}
 }

@@ -2,16 +2,18 @@ package ledger
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
 )
 
-// HolderKey identifies a holder of a device: a claim or a pod by namespace and name. A holder that
-// comes back while its account is kept continues it.
+// HolderKey names a holder of a device: a claim or a pod by namespace and name. Claims and pods
+// that have the name one after the other have different accounts; the counters of the name go on.
 type HolderKey struct {
 	Namespace, Name string
 	Device          driver.ID
@@ -23,11 +25,15 @@ func (k HolderKey) compare(other HolderKey) int {
 	)
 }
 
-// account is what a holder was charged for one device. Its totals are in the order of the device's
-// attributed counters; counters that came after it ended are absent.
+// account is what a claim or pod was charged for one device. Its totals are in the order of the
+// device's attributed counters; counters that came after it ended are absent.
 type account struct {
 	key    HolderKey
+	uid    string // empty: not known yet
 	device *deviceBook
+
+	earlier *account // the one that had the name before and is kept; nil: none
+	carried carried
 
 	born    time.Time // when it began to hold the device
 	ended   time.Time // when it ended; zero: it holds the device
@@ -35,6 +41,8 @@ type account struct {
 
 	allocated float64 // seconds in which it held the device
 	share     float64 // the same, divided among the holders at that time
+	edges     float64 // of a claim: seconds by which its begins and ends may be off
+	unread    float64 // those of them whose readings were charged before these were known
 	totals    []total
 	gauges    []*Series           // of its parts of the device's gauges, by their numbers
 	witnessed []Value             // what happened to the device while it held it, and its peaks
@@ -43,7 +51,15 @@ type account struct {
 
 	fit *fitting // nil: there is no advice
 
-	dropped bool // its retention is over, or Evict dropped it
+	// Of a claim: how the device was divided, by the least certain way so far; it began before the
+	// first answer of the kubelet; and what it was charged was reported as a [Closed].
+	attribution     join.Attribution
+	partial, closed bool
+	users           []User // the pods that used it
+	life            life
+
+	dropped bool     // its retention is over, or Evict dropped it
+	into    *account // the one that has taken its place and its amounts; nil: none has
 
 	active    time.Time // when the device was last active while this held it
 	used      float64   // seconds in which it was
@@ -56,13 +72,20 @@ type account struct {
 
 	aggregated bool       // it is of the young pods of a workload
 	members    []*account // of those that hold the device now
+
+	recorded recorded
+	closedAt uint64 // the turn of the writer at which it was closed; 0: it is not
+	// closedBefore says that an earlier process closed it.
+	closedBefore bool
 }
 
 // total is the sum of what an account was charged of one counter.
 type total struct {
-	counter *counter
-	value   float64
-	series  *Series // nil: the counter was not read since the account was opened
+	counter  *counter
+	value    float64
+	doubt    float64 // of a claim: how far the value may be off, by the readings
+	measured float64 // of a claim: the seconds of which there were readings
+	series   *Series // nil: the counter was not read since the account was opened
 }
 
 // open adds totals for the device's attributed counters that the account does not have.
@@ -81,7 +104,7 @@ func (a *account) end(at time.Time) { a.ended, a.gauges = at, nil }
 // drop marks the account as dropped, and frees what it was charged: the timeline of the device
 // refers to it for a while.
 func (a *account) drop() {
-	a.dropped, a.totals, a.gauges, a.witnessed, a.fit = true, nil, nil, nil, nil
+	a.dropped, a.totals, a.gauges, a.witnessed, a.users, a.fit = true, nil, nil, nil, nil, nil
 }
 
 // charge adds an amount of a counter of its device. tick is the time of the present tick.
@@ -118,34 +141,14 @@ func (a *account) gauge(m *meter) *Series {
 
 // accountBook has the accounts of all claims, or of all pods.
 type accountBook struct {
-	accounts map[HolderKey]*account
-	order    []*account // by key; nil: not sorted yet
-	fits     bool       // there is advice
+	accounts map[HolderKey]*account // the newest of each name
+	order    []*account             // by key; nil: not sorted yet
+	ofPods   bool
+	fits     bool // there is advice
 
 	minLifetime time.Duration // accounts that are younger are young; 0: none is
 
 	distributions map[claimKey]*claimDistributions // nil: none are kept
-}
-
-// account returns the account of a holder of the device. It opens a new one, or reopens one that
-// ended.
-func (b *accountBook) account(d *deviceBook, namespace, name string, born, now time.Time) *account {
-	key := HolderKey{namespace, name, d.id}
-	a := b.accounts[key]
-	if a == nil {
-		a = &account{key: key, device: d, born: born, active: now, young: b.minLifetime > 0}
-		if b.fits && name != "" {
-			a.fit = &fitting{}
-		}
-		b.accounts[key] = a
-		b.order = nil
-		b.distribute(a)
-	}
-	if !a.ended.IsZero() {
-		a.ended, a.active = time.Time{}, now
-	}
-	a.open(d.attributed)
-	return a
 }
 
 // exported reports whether the account's series are exported: while it holds the device, and for
@@ -154,35 +157,109 @@ func (a *account) exported(now time.Time, retention time.Duration) bool {
 	return a.ended.IsZero() || now.Sub(a.ended) < retention || now.Sub(a.charged) < retention
 }
 
-// release drops the accounts that are no longer exported and that no queued reading can charge.
-func (b *accountBook) release(now time.Time, retention time.Duration) {
-	for key, a := range b.accounts {
-		if a.exported(now, retention) {
-			continue
+// release drops the accounts that are no longer exported and that no queued reading can charge,
+// each after a call of before. Of one name they go in the order in which they had it.
+func (b *accountBook) release(now time.Time, retention time.Duration, before func(*account)) {
+	for _, newest := range b.accounts {
+		b.releaseOldest(newest, now, retention, before)
+	}
+}
+
+// releaseOldest drops the oldest accounts of a name, and returns whether there is one left.
+func (b *accountBook) releaseOldest(
+	a *account, now time.Time, retention time.Duration, before func(*account),
+) (left bool) {
+	if a.earlier != nil && b.releaseOldest(a.earlier, now, retention, before) || a.kept(now, retention) {
+		return true
+	}
+	b.carry(a, now)
+	before(a)
+	a.drop()
+	b.remove(a)
+	return false
+}
+
+// kept reports whether the account is exported, or a queued reading can charge it.
+func (a *account) kept(now time.Time, retention time.Duration) bool {
+	return a.exported(now, retention) || !a.settled(now) && now.Sub(a.ended) < retention+rememberFor
+}
+
+// settled reports whether no reading of the time before the account ended is to come.
+func (a *account) settled(now time.Time) bool {
+	return !a.ended.IsZero() && !a.device.unsettled(now).Before(a.ended)
+}
+
+// remove takes an account off the book.
+func (b *accountBook) remove(a *account) {
+	b.leaveDistributions(a)
+	switch later := b.laterThan(a); {
+	case later != nil:
+		later.earlier = a.earlier
+		if later.carried.released == nil {
+			later.carried.released = a.carried.released
 		}
-		if a.device.unsettled(now).Before(a.ended) && now.Sub(a.ended) < retention+rememberFor {
-			continue
-		}
-		a.drop()
-		delete(b.accounts, key)
-		b.leaveDistributions(a)
+	case a.earlier != nil:
+		b.accounts[a.key] = a.earlier
+		b.order = nil
+	default:
+		delete(b.accounts, a.key)
 		b.order = nil
 	}
 }
 
-// evict removes the dropped accounts from the book and their rows from the given ones.
-func (b *accountBook) evict(rows []Holder) []Holder {
-	maps.DeleteFunc(b.accounts, func(_ HolderKey, a *account) bool {
-		if a.dropped {
-			b.leaveDistributions(a)
+// laterThan returns the account that had the name after a, nil if there is none.
+func (b *accountBook) laterThan(a *account) *account {
+	var later *account
+	for of := range b.accounts[a.key].andEarlier() {
+		if of == a {
+			break
 		}
-		return a.dropped
-	})
-	b.order = nil
-	return slices.DeleteFunc(rows, func(h Holder) bool { return b.accounts[*h.HolderKey] == nil })
+		later = of
+	}
+	return later
 }
 
-// sorted returns all accounts, including those that ended, by key.
+// evict removes the dropped accounts from the book and their rows from the given ones.
+func (b *accountBook) evict(rows ...*[]Holder) {
+	for _, newest := range b.accounts {
+		for a := range newest.andEarlier() {
+			if a.dropped {
+				b.remove(a)
+			}
+		}
+	}
+	for _, of := range rows {
+		*of = slices.DeleteFunc(*of, func(h Holder) bool { return b.accounts[*h.HolderKey] == nil })
+	}
+}
+
+// andEarlier yields the account and those that had the name before, the newest first.
+func (a *account) andEarlier() iter.Seq[*account] {
+	return func(yield func(*account) bool) {
+		for a != nil {
+			next := a.earlier
+			if !yield(a) {
+				return
+			}
+			a = next
+		}
+	}
+}
+
+// all yields all accounts.
+func (b *accountBook) all() iter.Seq[*account] {
+	return func(yield func(*account) bool) {
+		for _, newest := range b.accounts {
+			for a := range newest.andEarlier() {
+				if !yield(a) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// sorted returns the newest account of each name, by name and device.
 func (b *accountBook) sorted() []*account {
 	if b.order == nil {
 		b.order = slices.SortedFunc(maps.Values(b.accounts), func(x, y *account) int { return x.key.compare(y.key) })

@@ -196,7 +196,8 @@ func TestReadingsWaitForAnAnswer(t *testing.T) {
 	})
 }
 
-// A pod that is created again under its name continues its series, and the newest UID is shown.
+// A pod that is created again under its name continues its series, and the newest UID is shown. It
+// is another pod with its own amounts.
 func TestRecreatedPodContinues(t *testing.T) {
 	h := exportertest.NewHistory(t)
 	h.Hold("c0", "p0")
@@ -224,7 +225,7 @@ func TestRecreatedPodContinues(t *testing.T) {
 	if n := len(x.Matching("dra_pod_info", "pod=p0", "uid=uid-new")); n != 1 || len(x["dra_pod_info"]) != 1 {
 		t.Errorf("the pod is %v, want its new UID alone", x["dra_pod_info"])
 	}
-	if got := h.Last.Pods[0].Born; !got.Equal(jointest.Start()) {
+	if got := h.Last.Pods[0].Metrics().Born; !got.Equal(jointest.Start()) {
 		t.Errorf("the series was born at %v, want its first time", got)
 	}
 }
@@ -416,4 +417,29 @@ func TestTakeOver(t *testing.T) {
 	if len(x.Matching("dra_device_quantity_source_info", "quantity=energy", "source=b")) != 1 {
 		t.Errorf("the source is %v, want b", x["dra_device_quantity_source_info"])
 	}
+}
+
+// A claim of which the API server says first that it has admin access, and then that it has not, is
+// charged from then on, while one of its pods comes and another one goes.
+func TestAdminAccessThatChanges(t *testing.T) {
+	h := exportertest.NewHistory(t)
+	h.Hold("a", "p0", "p1").Admin = true
+	for second := range 10 {
+		h.Energy(100 * float64(second))
+		h.Tick(time.Second)
+	}
+	h.Hold("a", "p1", "p2")
+	before := h.Now.Add(-time.Second)
+	h.Changes = []podresources.Change{
+		{At: before.Add(200 * time.Millisecond), PodUID: "uid-p2"},
+		{At: before.Add(600 * time.Millisecond), PodUID: "uid-p0", Gone: true},
+	}
+	for second := 10; second < 20; second++ {
+		h.Energy(100 * float64(second))
+		h.Tick(time.Second)
+	}
+	h.Expect(exportertest.Scrape(t, h.Last), map[[2]string]float64{
+		{"dra_claim_energy_joules_total", "resourceclaim_name=a"}:       980,
+		{"dra_device_unattributed_energy_joules_total", "device=gpu-0"}: 920,
+	})
 }

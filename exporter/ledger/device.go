@@ -25,13 +25,18 @@ type deviceBook struct {
 	joined *join.Device // of the last tick that knew it
 	read   bool         // it was read at least once
 
-	shares    []join.Share // of the last tick
-	ended     []join.Share // likewise
-	left      []time.Time  // when processes of those who hold it ended
-	known     []knownTick  // by time
-	timeline  timeline     // not empty
-	used      time.Time    // the time of the tick before
-	usesKnown bool         // the last segment has parts by process
+	shares     []join.Share  // of the last tick
+	ended      []join.Share  // likewise
+	left       []time.Time   // when processes of those who hold it ended
+	known      []knownTick   // by time
+	timeline   timeline      // not empty
+	late       time.Duration // how much later at most its changes may have been
+	owners     map[holdingKey]*owner
+	owned      []owners  // of shares, in their order
+	periods    []*Period // by when they were known first
+	newPeriods bool      // since the timeline took them over
+	used       time.Time // the time of the tick before
+	usesKnown  bool      // the last segment has parts by process
 
 	meters       []*meter
 	counters     []*counter
@@ -49,7 +54,8 @@ type deviceBook struct {
 	accrued   time.Time // allocated time is distributed up to here
 	allocated float64   // seconds in which it was held
 	lastError time.Time
-	measured  bool // activity was measured at this tick
+	failures  []Failure // of this tick
+	measured  bool      // activity was measured at this tick
 
 	inUse             float64   // seconds in which it was active while it was held
 	usedUntil         time.Time // what was before is counted
@@ -58,6 +64,9 @@ type deviceBook struct {
 	contradiction     join.Contradiction
 	contradictedSince time.Time
 	contradicted      join.Contradiction // for long enough
+
+	recorded recorded
+	resumed  bool // of an earlier process: who holds it is to be known yet
 }
 
 func newDeviceBook(id driver.ID, catalogue driver.Catalogue, now time.Time) *deviceBook {
@@ -76,7 +85,14 @@ func (d *deviceBook) observe(readings []join.Reading, tick uint64, now time.Time
 		r.At = onClock(r.At, now)
 		d.read = d.read || r.Quantity != driver.Health
 		d.measured = d.measured || d.catalogue.Spec(r.Quantity).ShowsActivity(r.Labels)
-		m := d.meter(seriesKey{r.Quantity, r.Labels})
+		key := seriesKey{r.Quantity, r.Labels}
+		m := d.findMeter(key)
+		if m == nil {
+			before := d.readBefore(&r, tick)
+			if m = d.meter(key); !before.IsZero() {
+				m.beginAt(before, r.Source)
+			}
+		}
 		m.present, m.seen, m.now, m.divided = tick, now, r, false
 		m.observe(r, now)
 		if d.joined.Parent != "" && m.spec.MeasuresBasis && m.spec.Basis == driver.ByTime {
@@ -92,6 +108,24 @@ func (d *deviceBook) observe(readings []join.Reading, tick uint64, now time.Time
 			c.fill(m)
 		}
 	}
+}
+
+// readBefore returns when the source of a reading, the first of errors with this code, read the
+// device last: then it had none of them. Zero: that is not known, as it is not of totals, which a
+// source may come to read at any time.
+func (d *deviceBook) readBefore(r *join.Reading, tick uint64) (at time.Time) {
+	if spec := d.catalogue.Spec(r.Quantity); !spec.Failure || spec.Type != driver.Counter || r.Labels[1] == "" {
+		return at
+	}
+	for _, m := range d.meters {
+		if before, known := m.newestBefore(tick); known && m.source == r.Source && before.After(at) {
+			at = before
+		}
+		if m.replaced {
+			return time.Time{}
+		}
+	}
+	return at
 }
 
 // prune drops series that have not been read for long, of quantities with open labels: error codes
@@ -166,6 +200,9 @@ func (d *deviceBook) counter(key seriesKey, now time.Time) *counter {
 	}
 	c := &counter{key: key, spec: d.catalogue.Spec(key.quantity), index: -1, series: newSeries(key)}
 	c.series.Born, c.series.Shown = now, now
+	if c.spec.Activity == driver.BusyShare {
+		c.limit = 1
+	}
 	if c.spec.Sharing == driver.Additive {
 		c.index = len(d.attributed)
 		d.attributed = append(d.attributed, c)
@@ -183,7 +220,7 @@ func (d *deviceBook) counter(key seriesKey, now time.Time) *counter {
 
 // settle distributes the readings up to the horizon, the time up to which the holders are known.
 func (d *deviceBook) settle(horizon, now time.Time, config Config) {
-	d.clock = now
+	d.clock, d.failures = now, nil
 	for _, m := range d.meters {
 		n := 0
 		for n < len(m.queue) && (!m.queue[n].At.After(horizon) || len(m.queue)-n > maxQueue) {
@@ -212,6 +249,7 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 		}
 		d.markActive(from, next.At, next.Value, config.IdleThreshold)
 	}
+	d.bound(m, next.Value)
 	c := d.filledBy(m, now)
 	if c == nil {
 		return
@@ -223,37 +261,51 @@ func (d *deviceBook) count(m *meter, next driver.Reading, now time.Time, config 
 		}
 	case m.have:
 		amount, from := increment(m.last, next)
-		d.tally(c, amount, from, next.At, config)
+		d.tally(c, amount, from, next.At, c.sure(m, next), config)
 	case next.Since.After(d.born) && next.Since.After(d.identified) && !c.settled.After(next.Since):
 		// The first reading of a count that began while the device was known. If another source
 		// counted meanwhile, it would be counted twice.
-		d.tally(c, next.Value, next.Since, next.At, config)
+		d.tally(c, next.Value, next.Since, next.At, true, config)
 	}
 	if next.At.After(c.settled) {
 		c.settled = next.At
 	}
 }
 
-// tally distributes the increment of a hardware counter.
-func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, config Config) {
+// tally distributes the increment of a hardware counter. If it is not sure, the counter fell, and
+// what it counted before that is not known.
+func (d *deviceBook) tally(c *counter, amount float64, from, to time.Time, sure bool, config Config) {
 	if amount > 0 {
-		rate := amount / max(to.Sub(from).Seconds(), 1e-3)
+		span := to.Sub(from)
+		rate := amount / max(span.Seconds(), 1e-3)
 		if threshold := c.threshold(config); rate > threshold {
 			d.markActive(from, to, rate, threshold)
 		}
 		if c.spec.Divided && d.wasIdle(from, to, config) {
 			c.idle = lower(c.idle, rate)
 		}
+		if span >= rateTime {
+			c.fastest = max(c.fastest, rate)
+		}
 	}
-	d.distribute(c, amount, from, to)
+	if c.index >= 0 {
+		d.doubtEdges(c, amount, from, to)
+	}
+	d.distribute(c, amount, from, to, certainty{measured: sure})
 }
 
 // integrate distributes the integral of a gauge between two readings, in pieces between the changes
 // of holders. A holder whose processes ended is such a change even if it holds the device on: its
 // work ended at the latest then.
 func (d *deviceBook) integrate(c *counter, last, next driver.Reading) {
+	highest := max(last.Value, next.Value)
+	d.doubtSpread(c, highest, last.At, next.At)
 	d.eachPiece(last, next, func(_ *segment, from, to time.Time) {
-		d.distribute(c, level(last, next, from, to)*to.Sub(from).Seconds(), from, to)
+		sure := certainty{measured: next.At.Sub(last.At) <= maxGap, spread: math.Abs(next.Value-last.Value) / 2}
+		if from.After(last.At) || to.Before(next.At) { // it may have changed with the holder
+			sure.spread = highest
+		}
+		d.distribute(c, level(last, next, from, to)*to.Sub(from).Seconds(), from, to, sure)
 	})
 }
 
@@ -291,7 +343,7 @@ func (d *deviceBook) departure(after, until time.Time) (first time.Time) {
 // The last piece of the span gets the remainder, so that the pieces sum to the amount. Their
 // lengths need not sum to that of the span: times of files have the wall clock alone, all others
 // the monotonic clock too, and the two drift.
-func (d *deviceBook) distribute(c *counter, amount float64, from, to time.Time) {
+func (d *deviceBook) distribute(c *counter, amount float64, from, to time.Time, sure certainty) {
 	if from.Before(c.settled) {
 		whole := to.Sub(from)
 		from = c.settled
@@ -315,23 +367,37 @@ func (d *deviceBook) distribute(c *counter, amount float64, from, to time.Time) 
 		}
 		left -= here
 		if c.spec.Divided && len(d.parts) > 0 {
-			here = d.chargeParts(c, here, from, to)
+			here = d.chargeParts(c, here, from, to, sure)
 		}
-		d.unattributed.charge(c, s.charge(c, here, d.clock), d.clock)
+		d.unattributed.charge(c, s.charge(c, here, here, to.Sub(from), sure, d.clock), d.clock)
 	})
 }
 
-// charge divides an amount of a counter among the holders, and returns what none of them has. tick
-// is the time of the present tick.
-func (s *segment) charge(c *counter, amount float64, tick time.Time) (left float64) {
+// charge divides an amount of a counter, which is of a larger one if it is not known whose it is,
+// among the holders, and returns what none of them has. tick is the time of the present tick.
+func (s *segment) charge(
+	c *counter, amount, of float64, span time.Duration, sure certainty, tick time.Time,
+) (left float64) {
 	if len(s.claims) == 0 || s.hasDropped() {
 		return amount
 	}
 	basis := c.spec.Basis
-	for _, p := range s.claims {
-		p.account.charge(c, amount*p.use[basis], tick)
+	spread, measured := sure.spread*span.Seconds(), 0.0
+	if sure.measured {
+		measured = span.Seconds()
 	}
-	for _, p := range s.pods {
+	for i := range s.claims {
+		p := &s.claims[i]
+		part := amount * p.use[basis]
+		doubt := spread * p.use[basis]
+		if s.guessed || sure.guessed {
+			doubt = spread + max(part, of-part)
+		}
+		p.account.charge(c, part, tick)
+		p.account.judge(c, doubt, measured)
+	}
+	for i := range s.pods {
+		p := &s.pods[i]
 		p.account.charge(c, amount*p.use[basis], tick)
 	}
 	return amount * s.unattributed[basis]
@@ -346,10 +412,14 @@ func (d *deviceBook) accrue(horizon time.Time) {
 	if !horizon.After(from) {
 		return
 	}
+	d.doubtHolds(from, horizon)
 	d.timeline.each(from, horizon, func(s *segment, from, to time.Time) {
 		seconds := to.Sub(from).Seconds()
 		if len(s.claims) > 0 {
 			d.allocated += seconds
+		}
+		for i := range s.claims {
+			s.claims[i].account.divide(s.attribution)
 		}
 		for _, parts := range [][]portion{s.claims, s.pods} {
 			for _, p := range parts {

@@ -32,6 +32,11 @@ type distributed struct {
 	summed    time.Time // everything before is in the histogram
 	pieces    []piece
 	known     []known
+
+	recorded recorded
+	shown    bool          // what was written has when it was shown
+	keeps    bool          // what is added is written
+	observed []observation // that is not written yet
 }
 
 // known is the time up to which the value of a device is known.
@@ -201,7 +206,8 @@ func (c *claimDistributions) knownUntil(d *distributed, now time.Time) time.Time
 		if i := slices.IndexFunc(d.known, func(k known) bool { return k.account == a }); i >= 0 {
 			last = d.known[i].until
 		}
-		if m != nil && last.Before(until) && now.Sub(last) <= maxIntegration {
+		complete := !a.ended.IsZero() && !last.Before(a.ended)
+		if m != nil && !complete && last.Before(until) && now.Sub(last) <= maxIntegration {
 			until = last
 		}
 	}
@@ -228,7 +234,7 @@ func (d *distributed) sum(until time.Time) {
 			}
 		}
 		if known {
-			d.histogram.Observe(sum, to.Sub(from).Seconds())
+			d.observe(sum, to.Sub(from).Seconds())
 		}
 	}
 	d.pieces = slices.DeleteFunc(d.pieces, func(p piece) bool { return !p.to.After(until) })
@@ -239,6 +245,13 @@ func (d *distributed) sum(until time.Time) {
 	}
 	if until.After(d.summed) {
 		d.summed = until
+	}
+}
+
+func (d *distributed) observe(value, seconds float64) {
+	d.histogram.Observe(value, seconds)
+	if d.keeps && len(d.observed) <= maxObservations {
+		d.observed = append(d.observed, observation{value, seconds})
 	}
 }
 

@@ -15,8 +15,10 @@
 //   - a counter for each sum, which starts at 0: of a hardware counter's increments, or of a
 //     gauge's integral where the hardware has no counter.
 //
-// Claims and pods have accounts of what they were charged (account.go), and names with what
-// identifies them (names.go), both kept for the retention after their end.
+// Claims and pods have accounts of what they were charged (account.go), each UID its own
+// (owners.go); the counters of a name go on from one account to the next (carried.go). [Timeline]
+// says who held what when (periods.go). Names have what identifies who has them (names.go).
+// Accounts and names are kept for the retention after their end.
 //
 // A partition mostly does not measure power and energy: its parent does. The holders of partitions
 // have parts of the parent's (partition.go, [join.DivideParent]), and conservation holds over the

@@ -89,7 +89,8 @@ func TestWitnessTakesOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			books, begun := ledger.New(ledger.Config{}), jointest.Start()
 			inventory := driver.Inventory{jointest.ID("0"): {Hardware: driver.Hardware{UUID: "GPU-0", PCI: "0000:01:00.0"}}}
-			// When each happened, in half seconds. The log is read from the second 3 to the second 10.
+			// When each happened, in half seconds. The log is read from the second 3 to the second
+			// 10.
 			happened := map[string][]int{"31": {3, 9, 13, 23}, "79": {17}}
 			library := func(tick int) driver.Sample {
 				s := driver.Sample{Hardware: driver.Hardware{UUID: "GPU-0"}, Readings: []driver.Reading{jointest.Watts(1)}}
@@ -157,6 +158,36 @@ func TestWitnessTakesOver(t *testing.T) {
 					t.Errorf("XID %s happened %d times and was counted %v times", code, len(times), counted[code])
 				}
 			}
+		})
+	}
+}
+
+// The first error of a code is counted, if the device was read before without it: also by an
+// earlier process.
+func TestFirstErrorOfACode(t *testing.T) {
+	for name, restarts := range map[string]bool{"while it is read": false, "while the process is away": true} {
+		t.Run(name, func(t *testing.T) {
+			h := exportertest.NewHistory(t)
+			h.Hold("c0", "p0")
+			h.Read(jointest.Watts(300), driver.Reading{Quantity: driver.Errors, Labels: driver.Labels{"xid", "13"}, Value: 7})
+			h.Tick(time.Second)
+			h.Read(jointest.Watts(300))
+			h.Tick(time.Second)
+			if restarts {
+				var k log
+				k.write(h.Ledger, h.Now.Add(-time.Second))
+				h.Now = h.Now.Add(time.Minute)
+				h.Ledger = restored(t, k.Kept, h.Now)
+			}
+			h.Read(
+				jointest.Watts(300),
+				driver.Reading{Quantity: driver.Errors, Labels: driver.Labels{"xid", "94"}, Value: 1},
+				driver.Reading{Quantity: driver.Errors, Labels: driver.Labels{"ecc_corrected", ""}, Value: 5000},
+			)
+			h.Expect(h.Tick(time.Second), map[[2]string]float64{
+				{"dra_claim_errors_total", "code=94"}: 1, {"dra_device_errors_total", "code=94"}: 1,
+				{"dra_device_errors_total", "kind=ecc_corrected"}: 0,
+			})
 		})
 	}
 }

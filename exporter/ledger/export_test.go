@@ -36,3 +36,6 @@ func (l *Ledger) Distributed(h *HolderKey, q driver.Quantity) time.Time {
 
 // Distributions returns the number of claims whose distributions are kept.
 func (l *Ledger) Distributions() int { return len(l.claims.distributions) }
+
+// Timeline returns who held which device when.
+func (l *Ledger) Timeline() *Timeline { return l.timeline }

@@ -31,16 +31,36 @@ type fitting struct {
 	engine        string  // the one of media
 	peers         float64 // the highest rate over links between devices, in bytes per second
 
-	advice *fit.Advice // immutable; nil: not yet
+	ended   *join.Share // what it had when it ended; nil: it holds the device
+	several bool        // other shares, too
+	final   bool        // the advice is that of the ended claim
+	due     bool        // it is to be written at the next tick
+	advice  *fit.Advice // immutable; nil: not yet
 }
 
 // markPartial marks a claim that held the device when the kubelet answered first: what it needed
 // before is not known, unless it was allocated since this process began.
-func (l *Ledger) markPartial(d *deviceBook, s *join.Share) {
-	a := l.claims.accounts[HolderKey{s.Claim.Namespace, s.Claim.Name, d.id}]
-	if a != nil && a.fit != nil && s.AllocatedAt.Before(l.started) {
+func (l *Ledger) markPartial(a *account, s *join.Share) {
+	if !s.AllocatedAt.Before(l.started) {
+		return
+	}
+	a.partial = true
+	if a.fit != nil {
 		a.fit.partial = true
 	}
+}
+
+// noteEnd keeps what a claim that ended had of the device.
+func (a *account) noteEnd(s *join.Share) {
+	f := a.fit
+	if f == nil || f.final {
+		return
+	}
+	f.several = f.several || f.ended != nil && f.ended.ShareID != s.ShareID
+	f.ended = &join.Share{Allocation: podresources.Allocation{
+		ShareID: s.ShareID, Request: s.Request, Admin: s.Admin, Consumed: s.Consumed,
+	}}
+	f.due = true
 }
 
 // observeUse adds what a reading says of the time since the reading before to what is known of the
@@ -131,15 +151,29 @@ func (l *Ledger) advise(devices []join.Device, now time.Time) {
 	}
 	l.advised = now
 	var uses []fit.Use
-	for _, a := range l.claims.accounts {
-		if a.fit != nil && a.ended.IsZero() {
-			uses = append(uses, a.fit.useOf(a.key))
+	var of []*fitting
+	for a := range l.claims.all() {
+		f := a.fit
+		if f == nil || f.final {
+			continue
 		}
+		u := f.useOf(a.key)
+		u.Number = len(of)
+		if !a.ended.IsZero() {
+			if f.ended == nil || f.several || !a.settled(now) && now.Sub(a.ended) < rememberFor {
+				continue
+			}
+			u.Ended = f.ended
+		}
+		uses, of = append(uses, u), append(of, f)
 	}
 	advice := fit.Advise(uses, devices, l.config.Fit)
 	for i := range advice {
-		of := &advice[i]
-		l.claims.accounts[HolderKey{of.Claim.Namespace, of.Claim.Name, of.Device}].fit.advice = of
+		f := of[advice[i].Number]
+		f.advice = &advice[i]
+		if f.final = advice[i].Ended != nil; f.final { // what it is made of is not needed any more
+			*f = fitting{final: true, due: true, advice: f.advice}
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -39,15 +40,16 @@ func fitting(h *exportertest.History, seconds int, utilization, memory float64) 
 func fittingEvery(
 	h *exportertest.History, pause time.Duration, ticks int, utilization, memory float64,
 ) exportertest.Scraped {
-	var x exportertest.Scraped
-	for range ticks {
+	for n := range ticks {
 		h.Read(
 			driver.Reading{Quantity: driver.Utilization, Value: utilization},
 			driver.Reading{Quantity: driver.MemoryUsed, Value: memory * gib},
 		)
-		x = h.Tick(pause)
+		if n < ticks-1 {
+			h.Pass(pause)
+		}
 	}
-	return x
+	return h.Tick(pause)
 }
 
 func expectFit(t *testing.T, h *exportertest.History, want fit.Reason) *fit.Advice {
@@ -96,7 +98,37 @@ func TestAdvice(t *testing.T) {
 	}
 	h.Free("a")
 	if x = fitting(h, 1, 0.2, 17); len(x.Matching("dra_claim_fit_ratio")) > 0 || h.Last.Claims[0].Advice != nil {
-		t.Error("a claim that ended has advice")
+		t.Error("a claim that ended a moment ago has advice")
+	}
+}
+
+// A claim that ended is advised by its whole life, however short: at the latest a minute after the
+// last reading of it. Its metrics are those of claims that hold devices.
+func TestAdviceForEndedClaim(t *testing.T) {
+	h := fitHistory(t)
+	c := exportertest.LedgerConfig()
+	c.Fit.After = 24 * time.Hour
+	h.Ledger = ledger.New(c)
+	fitting(h, 120, 0.1, 10)
+	fitting(h, 80, 0.2, 18)
+	expectFit(t, h, fit.TooShort)
+	h.Free("a")
+	fitting(h, 1, 0.2, 18)       // it ended in the middle of this second
+	x := fitting(h, 70, 0.9, 79) // nobody's
+	a := expectFit(t, h, fit.Advised)
+	if a.Memory != 18*gib || a.MaxActivity != 0.2 || !strings.Contains(a.Text(), "2g.20gb would have done") {
+		t.Errorf("advice %+v: %s", a, a.Text())
+	}
+	if got := x.Matching("dra_claim_fit_ratio"); len(got) > 0 {
+		t.Errorf("metrics of a claim that ended: %v", got)
+	}
+
+	h.Hold("b", "p1") // for too short
+	fitting(h, 30, 0.2, 18)
+	h.Free("b")
+	fitting(h, 130, 0.2, 18)
+	if a := h.Last.Claims[1].Advice; a == nil || a.Reason != fit.TooShort {
+		t.Errorf("after 30 s: %+v", a)
 	}
 }
 

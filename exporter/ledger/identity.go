@@ -15,8 +15,12 @@ type identity struct {
 	cpus                    []int
 }
 
-func identityOf(h *driver.Hardware) identity {
-	return identity{uuid: strings.ToLower(h.UUID), pci: h.PCI, netdev: h.NetDev, rdma: h.RDMADev, cpus: h.CPUs}
+// identityOf returns what identifies hardware. uuid is the UUID that is probably its own.
+func identityOf(h *driver.Hardware, uuid string) identity {
+	if !strings.EqualFold(uuid, h.UUID) {
+		uuid = strings.ToLower(h.UUID)
+	}
+	return identity{uuid: uuid, pci: h.PCI, netdev: h.NetDev, rdma: h.RDMADev, cpus: h.CPUs}
 }
 
 // replacedBy reports whether the other hardware is another one. The first field that is known of
@@ -51,7 +55,7 @@ func (i *identity) learn(other *identity) {
 // baselines: between the last reading of the old hardware and the first of the new one nothing is
 // counted. The device's counters and its holders go on.
 func (d *deviceBook) identify(h *driver.Hardware, now time.Time) {
-	present := identityOf(h)
+	present := identityOf(h, d.identity.uuid)
 	if !d.identity.replacedBy(&present) {
 		d.identity.learn(&present)
 		return

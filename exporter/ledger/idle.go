@@ -79,6 +79,7 @@ func (d *deviceBook) chargeActive() {
 			for _, p := range s.claims {
 				if active.of(s, &p) {
 					p.account.activeIn(from, to)
+					p.account.firstActiveIn(from, to, s.attribution)
 				}
 			}
 			for _, p := range s.pods {

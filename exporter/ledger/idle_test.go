@@ -182,7 +182,7 @@ func TestOneThreshold(t *testing.T) {
 					} else {
 						h.Read(driver.Reading{Quantity: driver.Utilization, Value: busy})
 					}
-					h.Tick(time.Second)
+					h.Pass(time.Second)
 				}
 				want := busy > threshold.utilization
 				if link {

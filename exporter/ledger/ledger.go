@@ -21,7 +21,7 @@ type Config struct {
 	// WithoutDistributions says that how the gauges of claims were distributed over time is not kept.
 	WithoutDistributions bool
 
-	Advise bool       // what would do for each claim is found
+	Advise bool       // the smallest fit for each claim is found
 	Fit    fit.Config // of that
 
 	// MinLifetime is how long a pod must have held a device to have a row of its own; 0: none. Until
@@ -47,7 +47,15 @@ type Ledger struct {
 	claims      accountBook
 	pods        accountBook
 	names       names
+	timeline    *Timeline // of the last tick
+	forgotten   time.Time // when periods that ended long ago were forgotten last
 	advised     time.Time // when advice was renewed last
+	dropped     []Closed  // accounts that were dropped, of claims that are not closed yet
+	byDriver    map[string]*driverLives
+	lives       []DriverLives // copies of them; nil: to be made
+	writer      writer        // of what outlives the process
+	kept        time.Time     // when an earlier process ended, whose state this goes on with; zero: none
+	goesOn      bool          // with its holds
 }
 
 // New returns an empty ledger.
@@ -70,8 +78,10 @@ func New(config Config) *Ledger {
 			accounts: map[HolderKey]*account{}, distributions: newDistributions(!config.WithoutDistributions),
 			fits: config.Advise,
 		},
-		pods:  accountBook{accounts: map[HolderKey]*account{}, minLifetime: config.MinLifetime},
-		names: newNames(),
+		pods: accountBook{
+			accounts: map[HolderKey]*account{}, ofPods: true, minLifetime: config.MinLifetime,
+		},
+		names: newNames(), byDriver: map[string]*driverLives{},
 	}
 }
 
@@ -118,8 +128,10 @@ func (l *Ledger) Advance(r join.Result, now time.Time) *Snapshot {
 		l.devices[r.Devices[i].ID].dividePresent(l.tick, now, l.config)
 	}
 	l.claims.settleDistributions(now)
+	l.observeLives(now)
 	l.names.observe(&r, now)
 	l.release(now)
+	l.updateTimeline(now)
 	l.advise(r.Devices, now)
 	return l.snapshot(r, now)
 }
@@ -135,9 +147,10 @@ func (l *Ledger) device(joined *join.Device, now time.Time) *deviceBook {
 	return d
 }
 
-// segment returns the segment of the given shares. It opens accounts for holders that have none.
-func (l *Ledger) segment(d *deviceBook, shares []join.Share, from, born, now time.Time) segment {
-	s := segment{from: from}
+// segmentOf returns the segment of the given shares from a time on, of which it is known who is
+// charged.
+func segmentOf(shares []join.Share, owned []owners, divided join.Attribution, from time.Time) segment {
+	s := segment{from: from, attribution: divided}
 	for i := range shares {
 		share := &shares[i]
 		if share.Admin {
@@ -148,26 +161,23 @@ func (l *Ledger) segment(d *deviceBook, shares []join.Share, from, born, now tim
 		switch {
 		case share.Own == nil:
 		case share.Own.Unknown:
-			own = unknownOwn
+			own, s.guessed = unknownOwn, true
 		default:
 			own = share.Own.Part
 		}
 		var used join.Use
-		for n, p := range share.Pods {
-			pods := float64(len(share.Pods))
-			pod := portion{
-				l.pods.account(d, p.Namespace, p.Name, born, now), share.Weight / pods, share.PodUse(n), own,
-			}
+		for n, account := range owned[i].pods {
+			pod := portion{account, share.Weight / float64(len(owned[i].pods)), share.PodUse(n), own}
 			s.pods = addPortion(s.pods, pod)
 			used.Add(pod.use)
 		}
 		if share.Uses == nil && share.Own == nil {
 			used = join.Evenly(share.Weight)
 		}
-		account := l.claims.account(d, share.Claim.Namespace, share.Claim.Name, born, now)
-		s.claims = addPortion(s.claims, portion{account, share.Weight, used, own})
+		s.claims = addPortion(s.claims, portion{owned[i].claim, share.Weight, used, own})
 	}
 	s.setUnattributed()
+	s.guessed = s.guessed || divided.Guessed()
 	return s
 }
 
@@ -191,20 +201,21 @@ func addPortion(parts []portion, more portion) []portion {
 
 // use updates the present holders' parts by what their processes use, which is of the time since
 // the tick before.
-func (l *Ledger) use(d *deviceBook, since, now time.Time) {
+func (d *deviceBook) use(since, now time.Time) {
 	known := slices.ContainsFunc(d.shares, func(s join.Share) bool { return s.Uses != nil || s.Own != nil })
 	if !known && !d.usesKnown {
 		return
 	}
 	d.usesKnown = known
 	last := &d.timeline[len(d.timeline)-1]
-	fresh := l.segment(d, d.shares, last.from, last.from, now)
+	fresh := segmentOf(d.shares, d.owned, d.joined.Attribution, last.from)
 	switch {
 	case last.samePortions(&fresh):
 	case since.After(last.from):
 		fresh.from = since
 		d.timeline = append(d.timeline, fresh)
 	default:
+		fresh.doubt, fresh.judged = last.doubt, last.judged
 		*last = fresh
 	}
 	if len(d.timeline) > 2*maxSegments {
@@ -227,6 +238,7 @@ func (l *Ledger) releaseDevices(
 		d.accrue(until)
 		d.forget(now)
 		if now.Sub(d.seen) > l.config.Retention+2*rememberFor { // after all of its accounts
+			l.timeline = l.timeline.with(map[driver.ID][]*Period{id: nil})
 			delete(l.devices, id)
 		}
 	}
@@ -235,8 +247,8 @@ func (l *Ledger) releaseDevices(
 // release makes pods mature, and drops records whose retention is over.
 func (l *Ledger) release(now time.Time) {
 	l.pods.aggregate(&l.names.pods, now)
-	l.claims.release(now, l.config.Retention)
-	l.pods.release(now, l.config.Retention)
+	l.claims.release(now, l.config.Retention, l.closeDropped)
+	l.pods.release(now, l.config.Retention, func(*account) {})
 	l.names.keep(&l.claims, &l.pods, now, l.config.Retention)
 	l.names.release(now, l.config.Retention)
 }
@@ -263,11 +275,16 @@ func (l *Ledger) Evict(s *Snapshot, drop func(h *Holder, pod bool, until time.Ti
 	slices.SortStableFunc(ended, func(a, b candidate) int { return a.row.Ended.Compare(b.row.Ended) })
 	n := 0
 	for n < len(ended) && drop(ended[n].row, ended[n].book == &l.pods, ended[n].row.Ended.Add(l.config.Retention)) {
-		ended[n].book.accounts[*ended[n].row.HolderKey].drop()
+		for a := range ended[n].book.accounts[*ended[n].row.HolderKey].andEarlier() {
+			if ended[n].book == &l.claims {
+				l.closeDropped(a)
+			}
+			a.drop()
+		}
 		n++
 	}
 	if n > 0 {
-		s.Claims = l.claims.evict(s.Claims)
-		s.Pods = l.pods.evict(s.Pods)
+		l.claims.evict(&s.Claims, &s.EarlierClaims)
+		l.pods.evict(&s.Pods, &s.EarlierPods)
 	}
 }

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,8 @@ type meter struct {
 	last   driver.Reading // the last that was settled
 	have   bool
 	queue  []queued
+	// fallen says that the last reading was below the one from which its increment is measured.
+	fallen bool
 	since  time.Time // when the newest reading's source said that it began to count
 	// replaced reports that the next reading is the first of other hardware.
 	replaced bool
@@ -37,6 +40,8 @@ type meter struct {
 	counts   bool      // it is a counter, not a gauge
 	sums     bool      // its integral fills the counter
 	sum      seriesKey // of that counter
+	bounds   bool      // its values say how fast a counter can count
+	bounded  seriesKey // that counter
 	peaks    bool      // its highest value is kept
 	peak     seriesKey // of that value
 
@@ -59,6 +64,11 @@ func newMeter(key seriesKey, catalogue driver.Catalogue) *meter {
 	}
 	m.sum.labels = key.labels
 	m.sum.quantity, m.sums = catalogue.Named(spec.Integral)
+	m.bounded, m.bounds = m.sum, m.sums
+	if slices.Contains(spec.LimitLabels, key.labels[0]) {
+		m.bounded = seriesKey{}
+		m.bounded.quantity, m.bounds = catalogue.Named(spec.Limits)
+	}
 	m.peak.labels = key.labels
 	m.peak.quantity, m.peaks = catalogue.Named(spec.Peak)
 	return m
@@ -86,6 +96,25 @@ func (m *meter) observe(r join.Reading, now time.Time) {
 	r.Since = m.began(r.Reading, now)
 	m.queue = append(m.queue, queued{r.Reading, m.replaced})
 	m.replaced = false
+}
+
+// beginAt makes the meter begin with a count of 0 at a time.
+func (m *meter) beginAt(at time.Time, source string) {
+	m.source, m.have = source, true
+	m.series = m.series.from(source)
+	m.last = driver.Reading{Quantity: m.key.quantity, Labels: m.key.labels, At: at}
+}
+
+// newestBefore returns the time of the newest reading before a tick.
+func (m *meter) newestBefore(tick uint64) (at time.Time, known bool) {
+	n := len(m.queue)
+	if m.present == tick { // the newest is of it
+		n--
+	}
+	if n > 0 {
+		return m.queue[n-1].At, true
+	}
+	return m.last.At, m.have
 }
 
 // maxAhead is how far the clock by which a source says when it began to count may be ahead.
@@ -128,7 +157,9 @@ type queued struct {
 // settle makes a reading the last that was distributed.
 func (m *meter) settle(r driver.Reading) {
 	if m.counts && m.have {
+		value := r.Value
 		r = baseline(m.last, r)
+		m.fallen = value < r.Value
 	}
 	m.last, m.have = r, true
 }
@@ -146,6 +177,10 @@ type counter struct {
 	filler  string    // the source that fills it
 	sums    bool      // as the integral of its gauge
 	series  *Series
+
+	limit   float64 // the highest rate per second that is possible; 0: unknown
+	read    float64 // the highest that its gauge has shown; 0: it has none
+	fastest float64 // the highest that it was seen to count
 
 	divided bool    // its holders have parts of the parent's; the device does not count it
 	idle    float64 // of a parent's: the lowest rate per second above 0 while it was idle; 0: not known

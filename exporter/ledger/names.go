@@ -43,6 +43,7 @@ type name struct {
 	mature      time.Time // the last tick at which there was an account of it that was not young
 	kept        time.Time // the last tick at which there was an account of it
 	needed      time.Time // the last tick at which such an account was exported
+	recorded    recorded
 }
 
 func newNames() names {
@@ -51,8 +52,9 @@ func newNames() names {
 	}, pods: roster[podresources.Pod]{names: map[podresources.Pod]*name{}}}
 }
 
-// observe records who holds a device now. The newest UID wins; an unknown one does not overwrite a
-// known one. What held a device before the first answer of the kubelet may be older.
+// observe records who holds a device now. The newest UID wins; an unknown one does not overwrite
+// the known one of what goes on to hold a device. What held a device before the first answer of the
+// kubelet may be older.
 func (n *names) observe(r *join.Result, now time.Time) {
 	for i := range r.Devices {
 		for j := range r.Devices[i].Shares {
@@ -65,7 +67,7 @@ func (n *names) observe(r *join.Result, now time.Time) {
 			}
 		}
 	}
-	n.pods.tick = now
+	n.claims.tick, n.pods.tick = now, now
 	n.observeEnded(r.Ended)
 }
 
@@ -112,7 +114,12 @@ func (r *roster[K]) note(key K, uid string, now time.Time) *name {
 		r.names[key] = n
 		r.order = nil
 	}
-	if !n.seen.Equal(now) && !n.seen.Equal(r.tick) || n.seen.IsZero() {
+	came := n.seen.IsZero() || !n.seen.Equal(now) && !n.seen.Equal(r.tick)
+	other := uid != n.uid && n.uid != "" && (came || uid != "")
+	if other { // nothing that is known is of it
+		n.uid, n.meta, n.labels, n.allocatedAt = "", nil, nil, time.Time{}
+	}
+	if came || other {
 		n.since = now
 	}
 	n.seen, n.uid = now, cmp.Or(uid, n.uid)
@@ -122,11 +129,12 @@ func (r *roster[K]) note(key K, uid string, now time.Time) *name {
 // keep records which claims and pods have accounts: their names are needed, and exported while the
 // accounts are.
 func (n *names) keep(claims, pods *accountBook, now time.Time, retention time.Duration) {
-	for key, a := range claims.accounts {
-		n.claims.names[podresources.Claim{Namespace: key.Namespace, Name: key.Name}].keep(now, a.exported(now, retention))
+	for a := range claims.all() {
+		of := n.claims.names[podresources.Claim{Namespace: a.key.Namespace, Name: a.key.Name}]
+		of.keep(now, a.exported(now, retention))
 	}
-	for key, a := range pods.accounts {
-		of := n.pods.names[podresources.Pod{Namespace: key.Namespace, Name: key.Name}]
+	for a := range pods.all() {
+		of := n.pods.names[podresources.Pod{Namespace: a.key.Namespace, Name: a.key.Name}]
 		of.keep(now, a.exported(now, retention))
 		if of != nil && !a.young {
 			of.mature = now

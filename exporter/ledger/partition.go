@@ -201,12 +201,15 @@ func (d *deviceBook) weighBy(from, to, held time.Time, idle float64) []part {
 // chargeParts divides an amount of a counter that the device counted evenly in a span of time, in
 // which no holders changed, among the holders of its parts. It returns what is left for those of
 // the device. What the holders of a part do not have of it is unattributed.
-func (d *deviceBook) chargeParts(c *counter, amount float64, from, to time.Time) (left float64) {
-	if amount <= 0 {
-		return amount
-	}
+func (d *deviceBook) chargeParts(
+	c *counter, amount float64, from, to time.Time, sure certainty,
+) (left float64) {
 	left = amount
-	idle := min(1, d.idleRate(c)*to.Sub(from).Seconds()/amount)
+	sure.guessed = true
+	idle := 0.0
+	if amount > 0 {
+		idle = min(1, d.idleRate(c)*to.Sub(from).Seconds()/amount)
+	}
 	for _, p := range d.weigh(from, to, idle) {
 		if !p.Held || p.Fraction <= 0 {
 			continue
@@ -215,7 +218,8 @@ func (d *deviceBook) chargeParts(c *counter, amount float64, from, to time.Time)
 		left -= here
 		if !p.book.measuresItself() {
 			own := p.book.dividedCounter(c.key, d.clock)
-			rest := p.holders.charge(own, here, d.clock)
+			own.limit, own.read, own.fastest = c.limit, c.read, c.fastest
+			rest := p.holders.charge(own, here, amount, to.Sub(from), sure, d.clock)
 			own.total += here - rest
 			here = rest
 		}

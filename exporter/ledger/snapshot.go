@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"slices"
+	"sort"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
@@ -15,8 +16,12 @@ import (
 type Snapshot struct {
 	Time    time.Time
 	Devices []Device // sorted by ID
-	Claims  []Holder // a row a claim and device, sorted; those that ended within the retention too
-	Pods    []Holder // a row a pod and device, likewise
+	// Claims are a row a name and device, sorted; those that ended within the retention too. Where
+	// claims have had the name one after the other, the row is of the newest.
+	Claims []Holder
+	Pods   []Holder // likewise
+	// EarlierClaims and EarlierPods ended within the retention, and another one has their name.
+	EarlierClaims, EarlierPods []Holder
 	// Young are pods that have held a device for less than Config.MinLifetime. In place of them, Pods
 	// have a row for each workload and device, whose Name is an [AggregatedName]: with their parts of
 	// gauges, and with all that those were charged that ended young. So Pods sum to Claims in gauges,
@@ -29,15 +34,35 @@ type Snapshot struct {
 	ClaimInfos []ClaimInfo
 	PodInfos   []PodInfo
 
+	Sources []join.SourceState // of telemetry
+
 	// Corrections are how many holds began or ended, as this tick learned, before a time whose
 	// readings were charged already. They count from that time on.
 	Corrections int
 
+	// Closed are the claims whose hold ended on all of their devices, once each, when what was counted
+	// until then is known.
+	Closed []Closed
+	// Lives are how long claims took to be prepared and to become active, by driver.
+	Lives []DriverLives
+
 	// Stalled says of the claims' devices that can be busy and draw power whether they do nothing. The
 	// flight recorder fills it.
 	Stalled map[*HolderKey]stall.Verdict
+	// Incidents are those that are open and hit a claim on a device, of each kind the one that began
+	// last. The flight recorder fills them.
+	Incidents map[*HolderKey][]OpenIncident
+
+	Timeline *Timeline // who held what when
+	Failures []Failure // the errors that were counted at this tick
 
 	Catalogue driver.Catalogue // of the values' quantities; nil: the standard one
+}
+
+// OpenIncident is an incident that hit a claim.
+type OpenIncident struct {
+	Kind  string
+	Onset time.Time
 }
 
 // Up reports whether a device is readable.
@@ -53,10 +78,13 @@ const (
 // Device is the state of a device.
 type Device struct {
 	*join.Device
-	Key          *driver.ID // points to ID; the same pointer in all snapshots
-	Up           Up
-	Missing      join.MissingReason
-	Values       []Value // gauges and counters that could be read
+	Key     *driver.ID // points to ID; the same pointer in all snapshots
+	Up      Up
+	Missing join.MissingReason
+	Values  []Value // gauges and counters that could be read
+	// Ages are how long ago each of Values, if it is a counter, was what it is: what its readings have
+	// counted since is not known yet. nil: no time.
+	Ages         []time.Duration
 	Unattributed []Value // what no holder was charged for, and the unattributed parts of gauges
 	// Divided are the quantities that the device, a partition, does not measure, and of which its
 	// holders have parts of the parent's. Their sources say how they were divided.
@@ -69,25 +97,22 @@ type Device struct {
 	Contradiction join.Contradiction
 }
 
-// Holder is what a claim or a pod has, or had, of a device.
+// Holder is what a claim or a pod, one of its name, has, or had, of a device.
 type Holder struct {
-	*HolderKey // the same pointer in all snapshots
-	Born       time.Time
+	*HolderKey        // the same pointer in all snapshots, and another one for each UID
+	UID        string // empty: unknown
+	Amounts           // its own
+	// Named are the amounts of its name, which the metrics have; nil: its own, as no other one had the
+	// name before while it was kept. Metrics returns them.
+	Named      *Amounts
 	Ended      time.Time // zero: it holds the device now
-	Shown      time.Time // when it ceased to be young, and was first in a snapshot's Pods; zero: it never was young
-	Values     []Value
-	Allocated  float64 // seconds, whoever else held the device
-	Share      float64 // seconds, divided among the holders at that time
-	// Used are the seconds in which the device was active for it; below 0: that was never measured, or
-	// it was never known which of several claims used it.
-	Used       float64
 	LastActive time.Time // when the device was last active while held; zero: it is not measured
 	LastError  time.Time // when an error last hit it; zero: none did
 	// Distributions are those of a claim, over all of its devices of one driver. The row of the first
 	// of these devices has them.
 	Distributions []Distribution
-	// Advice is what would do for a claim in place of the device; nil: it is not asked for, has yet to
-	// be found, or the claim ended.
+	// Advice is the smallest fit for a claim in place of the device; nil: it is not asked for, has
+	// yet to be found, or the claim ended.
 	Advice *fit.Advice
 }
 
@@ -110,19 +135,59 @@ type Series struct {
 func (l *Ledger) snapshot(r join.Result, now time.Time) *Snapshot {
 	s := &Snapshot{
 		Time: now, Catalogue: l.config.Catalogue, Devices: make([]Device, 0, len(r.Devices)), Corrections: l.corrections,
+		Sources: r.Sources, Closed: l.close(now), Lives: l.driverLives(),
 	}
+	room := l.roomFor(r.Devices)
 	for i := range r.Devices {
 		d := l.devices[r.Devices[i].ID]
-		s.Devices = append(s.Devices, d.snapshot(l.tick))
+		s.Devices = append(s.Devices, d.snapshot(l.tick, &room))
+		s.Failures = append(s.Failures, d.failures...)
 	}
 	l.markDown(s.Devices)
-	s.Plugins, s.Claims = splitPlugins(l.claims.snapshot(l.tick, now, l.config.Retention))
-	s.Young, s.Pods = l.pods.splitYoung(l.pods.snapshot(l.tick, now, l.config.Retention))
+	claims, pods := l.claims.rows(l.tick, now, l.config.Retention), l.pods.rows(l.tick, now, l.config.Retention)
+	s.Plugins, s.Claims = splitPlugins(claims.newest)
+	s.EarlierClaims, s.Young, s.Pods, s.EarlierPods = claims.earlier, pods.young, pods.newest, pods.earlier
+	s.Timeline = l.timeline
 	s.ClaimInfos, s.PodInfos = l.names.snapshot(r.Topology, now, &l.config)
 	return s
 }
 
-func (d *deviceBook) snapshot(tick uint64) Device {
+// Claim returns the row of a claim and device; nil: there is none.
+func (s *Snapshot) Claim(key *HolderKey) *Holder {
+	if n, found := sort.Find(len(s.Claims), func(i int) int { return key.compare(*s.Claims[i].HolderKey) }); found {
+		return &s.Claims[n]
+	}
+	return nil
+}
+
+// deviceRoom is memory for the values of all devices of a snapshot.
+type deviceRoom struct {
+	values []Value
+	ages   []time.Duration
+}
+
+func (l *Ledger) roomFor(devices []join.Device) deviceRoom {
+	values, ages := 0, 0
+	for i := range devices {
+		d := l.devices[devices[i].ID]
+		ages += d.numValues()
+		values += d.numValues() + d.numUnattributed()
+	}
+	return deviceRoom{make([]Value, 0, values), make([]time.Duration, 0, ages)}
+}
+
+// numValues and numUnattributed bound how many values of the device a snapshot has.
+func (d *deviceBook) numValues() int       { return len(d.meters) + len(d.counters) + len(d.highest) }
+func (d *deviceBook) numUnattributed() int { return len(d.attributed) + d.gauges }
+
+// take returns room for n elements at the end of a slice that has it.
+func take[T any](all *[]T, n int) []T {
+	used := len(*all)
+	*all = (*all)[:used+n]
+	return (*all)[used : used : used+n]
+}
+
+func (d *deviceBook) snapshot(tick uint64, room *deviceRoom) Device {
 	s := Device{Device: d.joined, Key: &d.id, Allocated: d.allocated, Born: d.born, LastError: d.lastError}
 	s.Used = -1
 	if d.watched {
@@ -134,13 +199,14 @@ func (d *deviceBook) snapshot(tick uint64) Device {
 	if s.Missing != join.MissingNone {
 		s.Values = d.health(tick)
 		if s.Up == Down {
-			s.Values = d.failures(s.Values)
+			s.Values = d.withFailures(s.Values)
 		}
 		return s
 	}
 	last := &d.timeline[len(d.timeline)-1]
-	s.Values = make([]Value, 0, len(d.meters)+len(d.counters)+len(d.highest))
-	s.Unattributed = make([]Value, 0, len(d.attributed)+d.gauges)
+	ages := take(&room.ages, d.numValues())[:d.numValues()]
+	s.Values = take(&room.values, d.numValues())
+	s.Unattributed = take(&room.values, d.numUnattributed())
 	for _, m := range d.meters {
 		if m.present != tick || m.counts || m.divided {
 			continue
@@ -158,12 +224,16 @@ func (d *deviceBook) snapshot(tick uint64) Device {
 		}
 		v := Value{c.series, c.total}
 		s.Values = append(s.Values, v)
+		if !c.settled.IsZero() {
+			ages[len(s.Values)-1] = d.clock.Sub(c.settled)
+		}
 		if c.index >= 0 {
 			v.Value = d.unattributed.totals[c.index].value
 			s.Unattributed = append(s.Unattributed, v)
 		}
 	}
 	s.Values = append(s.Values, d.highest...)
+	s.Ages = ages[:len(s.Values)]
 	return s
 }
 
@@ -196,9 +266,9 @@ func (d *deviceBook) health(tick uint64) []Value {
 	return values
 }
 
-// failures appends the counters of errors of a device that can't be read: they hold, since a device
-// that fails is the one whose errors somebody looks for.
-func (d *deviceBook) failures(values []Value) []Value {
+// withFailures appends the counters of errors of a device that can't be read: they hold, since a
+// device that fails is the one whose errors somebody looks for.
+func (d *deviceBook) withFailures(values []Value) []Value {
 	for _, c := range d.counters {
 		if c.spec.Failure {
 			values = append(values, Value{c.series, c.total})
@@ -239,57 +309,85 @@ func splitPlugins(rows []Holder) (plugins, claims []Holder) {
 	return plugins, rows
 }
 
-// snapshot returns the rows of all exported accounts. The present holders have their part of the
+// rows are the rows of the exported accounts of a book.
+type rows struct{ newest, earlier, young []Holder }
+
+// rows returns the rows of all exported accounts. The present holders have their part of the
 // device's gauges.
-func (b *accountBook) snapshot(tick uint64, now time.Time, retention time.Duration) []Holder {
+func (b *accountBook) rows(tick uint64, now time.Time, retention time.Duration) rows {
 	accounts := b.sorted()
-	out := make([]Holder, 0, len(accounts))
+	out := rows{newest: make([]Holder, 0, len(accounts))}
 	n := 0
-	for _, a := range accounts {
-		n += len(a.totals) + len(a.witnessed) + a.device.gauges
+	for _, newest := range accounts {
+		for a := newest; a != nil; a = a.earlier {
+			n += len(a.totals) + len(a.witnessed) + a.device.gauges
+		}
 	}
-	slab := make([]Value, 0, n)
-	copies := b.copyDistributions()
-	var claim *claimDistributions // of the row before
-	for _, a := range accounts {
-		if !a.exported(now, retention) {
-			continue
+	w := rowWriter{slab: make([]Value, 0, n), copies: b.copyDistributions(), tick: tick, now: now}
+	for _, newest := range accounts {
+		shown := false
+		for a := newest; a != nil; a = a.earlier {
+			switch {
+			case !a.exported(now, retention):
+			case a.young:
+				out.young = append(out.young, w.row(a))
+			case shown:
+				out.earlier = append(out.earlier, w.row(a))
+			default:
+				shown = true
+				out.newest = append(out.newest, w.row(a))
+				w.complete(&out.newest[len(out.newest)-1], a)
+			}
 		}
-		start := len(slab)
-		slab = a.appendValues(slab, tick, now)
-		h := Holder{
-			HolderKey: &a.key, Born: a.born, Ended: a.ended, Shown: a.matured,
-			Values: slab[start:len(slab):len(slab)], Allocated: a.allocated, Share: a.share, LastError: a.lastError,
-		}
-		h.Used = -1
-		if a.ended.IsZero() && a.device.measured {
-			h.LastActive = a.active
-			a.watched = a.watched || a.device.joined.Attribution.Certain()
-		}
-		if a.watched {
-			h.Used = a.used
-		}
-		if a.claim != claim {
-			claim = a.claim
-			h.Distributions = copies.of(claim)
-		}
-		if a.ended.IsZero() && a.fit != nil {
-			h.Advice = a.fit.advice
-		}
-		out = append(out, h)
 	}
 	return out
 }
 
-func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value {
-	if a.ended.IsZero() {
-		part := a.use()
-		for _, m := range a.device.meters {
-			if m.present == tick && m.gauge >= 0 {
-				out = append(out, Value{a.gauge(m), m.now.Value * m.kept * part[m.spec.Basis]})
+// rowWriter makes rows of accounts.
+type rowWriter struct {
+	slab   []Value
+	copies distributionCopies
+	claim  *claimDistributions // of the row before
+	tick   uint64
+	now    time.Time
+}
+
+// row returns what an account was charged itself.
+func (w *rowWriter) row(a *account) Holder {
+	start := len(w.slab)
+	w.slab = a.appendValues(w.slab, w.tick, w.now)
+	if a.ended.IsZero() && a.device.measured {
+		a.watched = a.watched || a.device.joined.Attribution.Certain()
+	}
+	h := Holder{HolderKey: &a.key, UID: a.uid, Amounts: a.amounts(), Ended: a.ended, LastError: a.lastError}
+	h.Values = w.slab[start:len(w.slab):len(w.slab)]
+	if a.ended.IsZero() && a.device.measured {
+		h.LastActive = a.active
+	}
+	if a.fit != nil && (a.ended.IsZero() || a.fit.final) {
+		h.Advice = a.fit.advice
+	}
+	return h
+}
+
+// complete adds to the row of the newest account of a name what the metrics of the name have.
+func (w *rowWriter) complete(h *Holder, a *account) {
+	if before := a.carriedUntil(w.now); before != nil {
+		h.Named = h.plus(before, a)
+		for e := range a.earlier.andEarlier() { // a pod that was replaced may still run
+			if e.ended.IsZero() && !e.young {
+				h.Named.addGauges(e, w.tick)
 			}
 		}
 	}
+	if a.claim != w.claim {
+		w.claim = a.claim
+		h.Distributions = w.copies.of(a.claim)
+	}
+}
+
+func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value {
+	out = a.appendGauges(out, tick)
 	for i := range a.totals {
 		t := &a.totals[i]
 		if !a.show(t, tick, now) {
@@ -298,6 +396,20 @@ func (a *account) appendValues(out []Value, tick uint64, now time.Time) []Value 
 		out = append(out, Value{t.series, t.value})
 	}
 	return append(out, a.witnessed...)
+}
+
+// appendGauges appends the account's present parts of the device's gauges.
+func (a *account) appendGauges(out []Value, tick uint64) []Value {
+	if !a.ended.IsZero() {
+		return out
+	}
+	part := a.use()
+	for _, m := range a.device.meters {
+		if m.present == tick && m.gauge >= 0 {
+			out = append(out, Value{a.gauge(m), m.now.Value * m.kept * part[m.spec.Basis]})
+		}
+	}
+	return out
 }
 
 // use returns the account's present parts of the device's quantities.

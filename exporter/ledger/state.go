@@ -16,6 +16,7 @@ type State string
 // The states. The first that applies is the device's.
 const (
 	StateUnhealthy   State = "unhealthy"
+	StateStalled     State = "stalled"
 	StateGuest       State = "guest"
 	StateUnmeasured  State = "unmeasured"
 	StateIdle        State = "idle"
@@ -30,8 +31,8 @@ const (
 // States returns all states in order of precedence.
 func States() []State {
 	return []State{
-		StateUnhealthy, StateGuest, StateUnmeasured, StateIdle, StateQuiet, StateActive, StatePartitioned, StateTainted,
-		StateUnavailable, StateFree,
+		StateUnhealthy, StateStalled, StateGuest, StateUnmeasured, StateIdle, StateQuiet, StateActive, StatePartitioned,
+		StateTainted, StateUnavailable, StateFree,
 	}
 }
 
@@ -41,8 +42,8 @@ func CompareAttention(a, b State) int { return cmp.Compare(a.attention(), b.atte
 
 func (s State) attention() int {
 	return slices.Index([]State{
-		StateUnhealthy, StateIdle, StateQuiet, StateUnmeasured, StateActive, StateGuest, StatePartitioned, StateTainted,
-		StateUnavailable, StateFree,
+		StateUnhealthy, StateStalled, StateIdle, StateQuiet, StateUnmeasured, StateActive, StateGuest, StatePartitioned,
+		StateTainted, StateUnavailable, StateFree,
 	}, s)
 }
 
@@ -51,6 +52,8 @@ func (s State) Meaning() string {
 	switch s {
 	case StateUnhealthy:
 		return "its driver or the kubelet calls it unhealthy, it can no longer be read, or it is held without a link"
+	case StateStalled:
+		return "held, busy without a pause, and nothing that is measured shows life"
 	case StateGuest:
 		return "held, and handed to a virtual machine: the host can't read it"
 	case StateUnmeasured:
@@ -85,6 +88,12 @@ func (s *Snapshot) States(quietAfter time.Duration) []State {
 			partitioned[parent] = partitioned[parent] || d.held() || d.Up == UpNow
 		}
 	}
+	stalled := map[driver.ID]bool{}
+	for key, verdict := range s.Stalled {
+		if verdict.Stalled != nil { // of devices that one claim holds alone
+			stalled[key.Device] = true
+		}
+	}
 	lastActive := s.LastActive()
 	out := make([]State, 0, len(s.Devices))
 	for i := range s.Devices {
@@ -92,6 +101,8 @@ func (s *Snapshot) States(quietAfter time.Duration) []State {
 		switch active, measured := lastActive[d.ID]; {
 		case d.unhealthy():
 			out = append(out, StateUnhealthy)
+		case stalled[d.ID]:
+			out = append(out, StateStalled)
 		case !d.held():
 			present, parent := partitioned[d.ID]
 			out = append(out, d.unheld(present || parent && d.Entry.Unlisted))

@@ -124,7 +124,7 @@ func TestStatesAreDocumented(t *testing.T) {
 func TestCompareAttention(t *testing.T) {
 	states := ledger.States()
 	slices.SortFunc(states, ledger.CompareAttention)
-	first := []ledger.State{ledger.StateUnhealthy, ledger.StateIdle, ledger.StateQuiet}
+	first := []ledger.State{ledger.StateUnhealthy, ledger.StateStalled, ledger.StateIdle}
 	if !slices.Equal(states[:3], first) || states[len(states)-1] != ledger.StateFree {
 		t.Errorf("the order is %v", states)
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // timeline is who held a device when: segments in order of time, each until the next begins. The
@@ -20,6 +21,12 @@ type segment struct {
 	pods         []portion
 	unattributed join.Use
 	measured     bool // the uses are not the weights but what processes, or own CPUs, used
+	// attribution is how the device is divided among the claims; guessed says that what each of them
+	// does is not known.
+	attribution join.Attribution
+	guessed     bool
+	doubt       podresources.Doubt // of from
+	judged      bool               // the doubt is added to those that it is of
 }
 
 type portion struct {
@@ -63,7 +70,7 @@ func scale(parts []portion, basis int, by float64) {
 
 // samePortions reports whether the holders have the same portions in both segments.
 func (s *segment) samePortions(other *segment) bool {
-	return slices.Equal(s.claims, other.claims) && slices.Equal(s.pods, other.pods)
+	return s.guessed == other.guessed && slices.Equal(s.claims, other.claims) && slices.Equal(s.pods, other.pods)
 }
 
 // hasDropped reports whether an account of the segment was dropped, so that the remaining ones

@@ -17,10 +17,31 @@ type queuedEvent struct {
 	counted bool
 }
 
+// Failure is errors that a device has counted, with whom they hit for the metrics: those whom the
+// timeline has for the time of the errors, of the device and of its partitions.
+type Failure struct {
+	Device   driver.ID
+	Labels   driver.Labels // the kind and the code
+	Count    float64
+	From, To time.Time // when they happened; it is one moment if that is known
+	// Named says that a process of a known pod is named: then they hit that pod and these claims
+	// alone.
+	Named  bool
+	Pod    podresources.Pod
+	Claims []podresources.Claim
+}
+
+// at returns the failure that an event is.
+func (f Failure) at(e *queuedEvent) Failure {
+	f.Count, f.From, f.To, f.Named, f.Pod, f.Claims = 1, e.at, e.at, e.Named, e.Pod, e.Claims
+	return f
+}
+
 // maxQueuedEvents bounds the events of a device that are remembered.
 const maxQueuedEvents = 4 * join.MaxEvents
 
-// queueEvents adds the events of a tick that are new.
+// queueEvents adds the events of a tick that are new. What happened before the device was known is
+// in the first readings of its counters.
 func (d *deviceBook) queueEvents(events []join.Event, now time.Time) {
 	d.events = slices.DeleteFunc(d.events, func(q queuedEvent) bool { return now.Sub(q.at) > rememberFor })
 	for _, e := range events {
@@ -28,7 +49,8 @@ func (d *deviceBook) queueEvents(events []join.Event, now time.Time) {
 			return q.Quantity == e.Quantity && q.Labels == e.Labels && q.At.Equal(e.At) && q.PID == e.PID
 		})
 		if !known {
-			d.events = append(d.events, queuedEvent{Event: e, at: onClock(e.At, now)})
+			at := onClock(e.At, now)
+			d.events = append(d.events, queuedEvent{Event: e, at: at, counted: at.Before(d.born)})
 		}
 	}
 	if more := len(d.events) - maxQueuedEvents; more > 0 {
@@ -84,13 +106,14 @@ func (d *deviceBook) witnessTime(c *counter, amount float64, from, to time.Time)
 // witnessErrors counts errors. Those that the source told as events hit who held the device at that
 // time. Errors of an unknown time hit all who held it within the span: which of them is not known.
 func (d *deviceBook) witnessErrors(c *counter, amount float64, from, to time.Time) {
+	failure := Failure{Device: d.id, Labels: c.key.labels}
 	eachBook := d.eachBook
 	if c.spec.Sharing != driver.Witnessed { // they are the device's alone
 		eachBook = func(func(*deviceBook)) {}
 	}
 	for _, e := range d.takeEvents(c.key, amount, to) {
 		amount--
-		d.failed(e.at)
+		d.failed(failure.at(&e))
 		eachBook(func(b *deviceBook) {
 			b.timeline[b.timeline.at(e.at)].eachHolder(func(a *account, pod bool) {
 				if !e.Named || a.isHit(&e.Event, pod) {
@@ -102,7 +125,8 @@ func (d *deviceBook) witnessErrors(c *counter, amount float64, from, to time.Tim
 	if amount <= 0 {
 		return
 	}
-	d.failed(to)
+	failure.Count, failure.From, failure.To = amount, from, to
+	d.failed(failure)
 	eachBook(func(b *deviceBook) {
 		var hit []*account
 		b.timeline.each(from, to, func(s *segment, _, _ time.Time) {
@@ -124,11 +148,10 @@ func (d *deviceBook) eachBook(f func(*deviceBook)) {
 	}
 }
 
-// failed notes an error of the device.
-func (d *deviceBook) failed(at time.Time) {
-	if at.After(d.lastError) {
-		d.lastError = at
-	}
+// failed notes errors of the device.
+func (d *deviceBook) failed(f Failure) {
+	d.lastError = later(d.lastError, f.To)
+	d.failures = append(d.failures, f)
 }
 
 // eachHolder calls f once for each claim, pod and workload of young pods of the segment.

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
@@ -30,25 +29,25 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 	if b.minLifetime <= 0 {
 		return
 	}
-	for _, a := range b.accounts {
+	for a := range b.all() {
 		a.members = a.members[:0]
 	}
-	for _, a := range b.sorted() {
+	for _, a := range b.youngOnes() {
 		end := now
 		if !a.ended.IsZero() {
 			end = a.ended
 		}
 		switch {
-		case !a.young:
 		case end.Sub(a.born) >= b.minLifetime:
 			a.young, a.workload, a.matured = false, nil, now
 		case a.ended.IsZero():
 			a.workload = b.workloadOf(a, pods, now)
 			a.workload.members = append(a.workload.members, a)
 		default:
-			b.workloadOf(a, pods, now).take(a, now)
-			delete(b.accounts, a.key)
-			b.order = nil
+			w := b.workloadOf(a, pods, now)
+			w.take(a)
+			w.charged, w.ended = now, later(w.ended, a.ended)
+			b.remove(a)
 		}
 	}
 	for _, a := range b.accounts {
@@ -64,14 +63,6 @@ func (b *accountBook) aggregate(pods *roster[podresources.Pod], now time.Time) {
 	}
 }
 
-// mature makes a pod mature that held the device before the first answer of the kubelet: it may be
-// of any age.
-func (b *accountBook) mature(key HolderKey) {
-	if a := b.accounts[key]; a != nil {
-		a.young = false
-	}
-}
-
 // workloadOf returns the aggregated account of the workload of a young account.
 func (b *accountBook) workloadOf(a *account, pods *roster[podresources.Pod], now time.Time) *account {
 	var meta *podresources.PodMeta
@@ -80,7 +71,12 @@ func (b *accountBook) workloadOf(a *account, pods *roster[podresources.Pod], now
 	}
 	name := AggregatedName(meta)
 	if a.workload == nil || a.workload.dropped || a.workload.key.Name != name {
-		w := b.account(a.device, a.key.Namespace, name, a.born, now)
+		key := HolderKey{a.key.Namespace, name, a.key.Device}
+		w := b.accounts[key]
+		if w == nil {
+			w = b.begin(a.device, key, a.born, now)
+		}
+		b.reopen(w, now)
 		w.young, w.aggregated = false, true
 		a.workload = w
 	}
@@ -92,45 +88,46 @@ func (b *accountBook) workloadOf(a *account, pods *roster[podresources.Pod], now
 	return a.workload
 }
 
-// take adds what a pod that ended young was charged, and replaces it in the timeline of the device,
-// so that readings that come late are charged to w.
-func (w *account) take(a *account, now time.Time) {
+// take adds what another account was charged, but for errors, and replaces it in the timeline of
+// the device, so that readings that come late are charged to w.
+func (w *account) take(a *account) {
+	a.into = w
 	w.open(w.device.attributed)
 	for i := range a.totals {
 		w.totals[i].value += a.totals[i].value
+		w.totals[i].doubt += a.totals[i].doubt
+		w.totals[i].measured += a.totals[i].measured
 	}
 	w.allocated += a.allocated
 	w.share += a.share
+	w.edges += a.edges
+	w.unread += a.unread
 	for _, v := range a.witnessed {
-		if w.device.catalogue.Spec(v.Quantity).Type != driver.Counter { // a peak: the highest of a pod
+		if !w.isCounter(v.Quantity) { // a peak
 			most := w.seen(seriesKey{v.Quantity, v.Labels})
 			most.Value = max(most.Value, v.Value)
 		}
 	}
-	w.charged = now
-	if a.ended.After(w.ended) {
-		w.ended = a.ended
-	}
 	for _, s := range w.device.timeline {
-		for i := range s.pods {
-			if s.pods[i].account == a {
-				s.pods[i].account = w
+		for _, parts := range [2][]portion{s.claims, s.pods} {
+			for i := range parts {
+				if parts[i].account == a {
+					parts[i].account = w
+				}
 			}
 		}
 	}
 }
 
-// splitYoung separates the rows of young accounts from the others. The order is kept.
-func (b *accountBook) splitYoung(rows []Holder) (young, others []Holder) {
-	if b.minLifetime <= 0 {
-		return nil, rows
-	}
-	for i := range rows {
-		if b.accounts[*rows[i].HolderKey].young {
-			young = append(young, rows[i])
-		} else {
-			others = append(others, rows[i])
+// youngOnes returns the young accounts in order: by name and device, and the newest of each first.
+func (b *accountBook) youngOnes() []*account {
+	var out []*account
+	for _, newest := range b.sorted() {
+		for a := range newest.andEarlier() {
+			if a.young {
+				out = append(out, a)
+			}
 		}
 	}
-	return young, others
+	return out
 }

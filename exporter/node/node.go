@@ -260,6 +260,26 @@ func (n *Node) Observe(ctx context.Context) (podresources.Observation, error) {
 	return o, err
 }
 
+// Resume goes on from the holds that an earlier process knew until a time, before the first
+// Describe. Cgroups and CDI specs that have come since say when other holds began.
+func (n *Node) Resume(ctx context.Context, holds []holders.Resumed, until time.Time) {
+	n.dates.Resume(holds, until)
+	reader := driver.NewReader[[]podresources.Change]("read since when there are pods", n.reading("cgroups"))
+	came, _ := reader.Do(ctx, driver.ReadDeadline, func(context.Context) ([]podresources.Change, error) {
+		out := n.cgroups.Since(until)
+		for at, names := range n.cdi.Written() {
+			if change, came := podresources.CameSince(until, at, time.Now()); came {
+				change.CDI = names
+				out = append(out, change)
+			}
+		}
+		return out, nil
+	}) // an error was reported: these times are unknown
+	for i := range came {
+		n.book.Changed(came[i])
+	}
+}
+
 // Describe returns who holds what by all that is known of pods and claims, and the hardware of the
 // node's devices, the held ones among them.
 func (n *Node) Describe() (podresources.View, driver.Inventory) {

@@ -56,15 +56,16 @@ func runCheck(ctx context.Context, o *options, list []Source, log *slog.Logger, 
 		return err
 	}
 	defer in.node.Close()
+	folder, _ := o.stateFolder()
 	checker := check.New(check.Config{
 		Name: o.node, Version: version.Version, Node: in.node, Inputs: found, Sources: in.sources,
 		PodResourcesSocket: o.socket, PodsSocket: o.podsSocket, HasInventoryFile: o.inventoryFile != "",
-		IncidentsDir: o.incidentsDir, CheckIncidents: func() error { return archive.Check(o.incidentsDir) },
+		StateDir: folder, CheckState: func() error { return archive.Check(folder) },
 		Deadline: sourceDeadline, IdleThreshold: o.idleThreshold, Device: o.check.device,
 	})
 	report := checker.Run(ctx)
 	if o.check.output == "json" {
-		err = report.WriteJSON(w)
+		err = report.WriteJSON(plainJSON{w})
 	} else {
 		err = report.WriteText(w, o.check.verbose, printable)
 	}

@@ -34,7 +34,8 @@ func newEvents(
 	}
 }
 
-// eventsOf returns the events of the claims and then of the pods that an incident hit.
+// eventsOf returns the events of the claims and then of the pods that an incident hit, or may have
+// hit: that it happened so often, or, of 0 times, that it is over.
 func eventsOf(node string, i *recorder.Incident, times int) []events.Event {
 	var out []events.Event
 	add := func(kind, name, uid string, h *recorder.Holder) {
@@ -42,19 +43,30 @@ func eventsOf(node string, i *recorder.Incident, times int) []events.Event {
 		if name == "" || slices.ContainsFunc(out, func(e events.Event) bool { return e.Object == object }) {
 			return
 		}
-		out = append(out, events.Event{
+		e := events.Event{
 			Object: object, Reason: reasonOf(i.Kind), Message: messageOf(node, i, kind, h), At: i.Last, Times: times,
-		})
+		}
+		if times == 0 {
+			e.Reason, e.Normal, e.At, e.Times = e.Reason+"Resolved", true, *i.End, 1
+			e.Message = fmt.Sprintf("over (%s): %s", i.Resolution.Meaning(), e.Message)
+		}
+		out = append(out, e)
 	}
-	for n := range i.Holders {
-		if h := &i.Holders[n]; h.Hit {
-			add(events.ResourceClaim, h.Claim, h.ClaimUID, h)
+	var holders, possible []recorder.Holder
+	for _, h := range i.Holders {
+		switch {
+		case h.Hit && h.Possible:
+			possible = append(possible, h)
+		case h.Hit:
+			holders = append(holders, h)
 		}
 	}
-	for n := range i.Holders {
-		if h := &i.Holders[n]; h.Hit {
-			add(events.Pod, h.Pod, h.PodUID, h)
-		}
+	holders = append(holders, possible...)
+	for n := range holders {
+		add(events.ResourceClaim, holders[n].Claim, holders[n].ClaimUID, &holders[n])
+	}
+	for n := range holders {
+		add(events.Pod, holders[n].Pod, holders[n].PodUID, &holders[n])
 	}
 	return out
 }
@@ -66,8 +78,11 @@ func messageOf(node string, i *recorder.Incident, kind string, h *recorder.Holde
 	if kind == events.Pod && h.Claim != "" {
 		text += ", through claim " + h.Claim
 	}
+	if h.Possible {
+		text = "possibly hit by " + text
+	}
 	return fmt.Sprintf(
-		"%s): the minute before and after is in /api/v1/incidents of dra-exporter on node %s", text, node,
+		"%s): its course and what was recorded are in /api/v1/incidents of dra-exporter on node %s", text, node,
 	)
 }
 
@@ -92,6 +107,8 @@ func reasonOf(kind recorder.Kind) string {
 		return "ClaimEndedInError"
 	case recorder.ClaimStalled:
 		return "ClaimStalled"
+	case recorder.SourceDown: // hits nobody
+		return "TelemetrySourceDown"
 	default:
 		return "DeviceIncident"
 	}

@@ -2,6 +2,7 @@ package program
 
 import (
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ func TestEventsOf(t *testing.T) {
 	}
 	at := time.Unix(1_800_000_000, 0)
 	i := &recorder.Incident{
-		ID: "1", Kind: recorder.XID, Code: "79", Text: "gpu-0: XID 79", Time: at, Last: at, Count: 2,
+		ID: "1", Kind: recorder.XID, Code: "79", Text: "gpu-0: XID 79", Onset: at, Last: at, Count: 2,
 		Device: driver.ID{Driver: "gpu.example.com", Pool: "node-1", Device: "gpu-0"},
 		Holders: []recorder.Holder{
 			holder("train", "a", true), holder("train", "b", true), holder("other", "c", false), holder("", "plugin", true),
@@ -52,12 +53,29 @@ func TestEventsOf(t *testing.T) {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	const message = "gpu-0: XID 79 (gpu.example.com/node-1/gpu-0, through claim train): " +
-		"the minute before and after is in /api/v1/incidents of dra-exporter on node node-1"
+		"its course and what was recorded are in /api/v1/incidents of dra-exporter on node node-1"
 	if diff := cmp.Diff(message, before[want[1].Object]); diff != "" {
 		t.Errorf("the message (-want +got):\n%s", diff)
 	}
+	end := at.Add(time.Hour)
+	over := *i
+	over.End, over.Resolution = &end, recorder.Quiet
+	for n, e := range eventsOf("node-1", &over, 0) {
+		const text = "over (not again for ten minutes, and the device is readable and healthy): "
+		if e.Object != want[n].Object || e.Reason != "DeviceXIDResolved" || !e.Normal || e.At != end || e.Times != 1 ||
+			e.Message != text+before[e.Object] {
+			t.Errorf("of its end the event is %+v", e)
+		}
+	}
+	i.Holders[1].Possible = true
+	for _, e := range eventsOf("node-1", i, 1) {
+		if e.Name == "b" != strings.HasPrefix(e.Message, "possibly hit by gpu-0: XID 79 (") {
+			t.Errorf("of %s it says %q", e.Name, e.Message)
+		}
+	}
+	i.Holders[1].Possible = false
 	again := *i
-	again.ID, again.Time, again.Last, again.Count = "2", at.Add(time.Hour), at.Add(time.Hour), 7
+	again.ID, again.Onset, again.Last, again.Count = "2", at.Add(time.Hour), at.Add(time.Hour), 7
 	for _, e := range eventsOf("node-1", &again, 1) {
 		if e.Message != before[e.Object] {
 			t.Errorf("the same again says %q, before %q", e.Message, before[e.Object])

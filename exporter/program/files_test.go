@@ -42,27 +42,36 @@ func badFiles() map[string]string {
 	}
 }
 
+// goodKubeconfig is one that can be used.
+const goodKubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: a\n" +
+	"contexts: [{name: a, context: {cluster: a}}]\nclusters: [{name: a, cluster: {server: 'https://192.0.2.1'}}]\n"
+
 // inputsOf are the bad inputs for each flag that names a file, an address or a folder. Names
 // without a slash are in the folder of the test.
 func inputsOf() map[string][]string {
 	anyFile := []string{"none", "folder", "pipe", "binary", "broken.yaml", "text", "pod.yaml", "list.json"}
 	with := func(more ...string) []string { return append(slices.Clone(anyFile), more...) }
 	noFolder := []string{"pipe", "binary"}
-	return map[string][]string{
-		"web.config.file":      with("no-certificate.yaml", "no-key.yaml", "no-hash.yaml"),
-		"kubeconfig":           with("no-context.yaml", "no-authority.yaml"),
-		"top kubeconfig":       with("no-context.yaml", "no-authority.yaml"),
-		"inventory.file":       anyFile,
-		"source.scrape.config": with("no-authority-of-endpoint.yaml", "no-endpoint.yaml"),
-		"top http.config.file": with("no-ca.yaml"),
-		"check bundle":         {"none/bundle", "folder", "text/bundle"},
-		"kubelet.root":         noFolder,
-		"path.podlogs":         noFolder,
-		"path.procfs":          noFolder,
-		"path.sysfs":           noFolder,
-		"path.cdi":             noFolder,
-		"path.kmsg":            {"folder", "pipe"},
-		"incidents.dir":        {"binary", "text", "text/below"},
+	out := map[string][]string{
+		"web.config.file":                   with("no-certificate.yaml", "no-key.yaml", "no-hash.yaml"),
+		"kubeconfig":                        with("no-context.yaml", "no-authority.yaml"),
+		"top kubeconfig":                    with("no-context.yaml", "no-authority.yaml"),
+		"inventory.file":                    anyFile,
+		"source.scrape.config":              with("no-authority-of-endpoint.yaml", "no-endpoint.yaml"),
+		"top http.config.file":              with("no-ca.yaml"),
+		"gateway exporter.http.config.file": with("no-ca.yaml"),
+		"gateway exporter.metrics-path":     {"/debug/", "metrics/", "/api/v1/"},
+		"gateway grafana.url":               {"/d/", "grafana.example.com/", "ftp://a/"},
+
+		"check bundle":  {"none/bundle", "folder", "text/bundle"},
+		"kubelet.root":  noFolder,
+		"path.podlogs":  noFolder,
+		"path.procfs":   noFolder,
+		"path.sysfs":    noFolder,
+		"path.cdi":      noFolder,
+		"path.kmsg":     {"folder", "pipe"},
+		"incidents.dir": {"binary", "text", "text/below"},
+		"state.dir":     {"binary", "text", "text/below"},
 
 		"web.listen-address": {"/nonsense", "127.0.0.1/", "127.0.0.1:none/", "127.0.0.1:65536/", "vsock:///"},
 		"top url":            {"/", "http:///", "ftp://a/", "://a/", "http://a b/"},
@@ -71,6 +80,12 @@ func inputsOf() map[string][]string {
 		"kubelet.podresources-socket": {"/" + strings.Repeat("long/", 30)},
 		"kubelet.pods-socket":         {"/" + strings.Repeat("long/", 30)},
 	}
+	for _, command := range []string{commandIncidents, commandClaim, commandWhy} { // which ask as top does
+		for _, flag := range []string{" kubeconfig", " http.config.file", " url"} {
+			out[command+flag] = out[commandTop+flag]
+		}
+	}
+	return out
 }
 
 // A flag with a bad file or address ends the program with status 2 and one line that names the flag
@@ -115,8 +130,16 @@ func tryBad(t *testing.T, dir, flag, value string) {
 	switch {
 	case !found:
 		name = flag
-	case command == commandTop:
-		args = []string{commandTop, "--once", "--all-nodes"}
+	case command == commandTop || command == commandIncidents:
+		args = []string{command, "--once", "--all-nodes"}
+	case isAsking(command):
+		args = []string{command, "--all-nodes", "team/train"}
+	case command == commandGateway:
+		kubeconfig := filepath.Join(dir, "kubeconfig")
+		if err := os.WriteFile(kubeconfig, []byte(goodKubeconfig), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		args = []string{commandGateway, "--exporter.namespace=a", "--kubeconfig=" + kubeconfig}
 	default:
 		args = append(args, command)
 	}

@@ -14,8 +14,17 @@ const (
 	commandServe     = "serve"
 	commandCheck     = "check"
 	commandTop       = "top"
+	commandIncidents = "incidents"
+	commandClaim     = "claim"
+	commandWhy       = "why"
 	commandReference = "metrics-reference"
+	commandGateway   = "gateway"
 )
+
+// isAsking reports whether a command asks running exporters.
+func isAsking(command string) bool {
+	return slices.Contains([]string{commandTop, commandIncidents, commandClaim, commandWhy}, command)
+}
 
 // flagGroup is a group of flags of the program that --help shows under one title, for the commands
 // that use them. serve uses all.
@@ -44,10 +53,11 @@ func (o *options) group(app *kingpin.Application, title string, users ...string)
 	return g
 }
 
-// checkUse returns an error if a flag is given to top that is not one of its own: it would have no
-// effect. Flags of serve are no error for check, so that it can be given those of the DaemonSet.
+// checkUse returns an error if a flag is given to the gateway, or to a command that asks exporters,
+// that is not one of its own: it would have no effect. Flags of serve are no error for check, so
+// that it can be given those of the DaemonSet.
 func (o *options) checkUse(command string, parsed *kingpin.ParseContext) error {
-	if command != commandTop {
+	if !isAsking(command) && command != commandGateway {
 		return nil
 	}
 	for _, e := range parsed.Elements {
@@ -183,10 +193,27 @@ func suggestFlag(model *kingpin.ApplicationModel, command *kingpin.CmdClause, na
 			return fmt.Errorf("%w: it is a flag of %s, and comes after that word", err, c.Name)
 		}
 	}
-	if near := nearest(name, names); near != "" {
+	near := partOf(name, names)
+	if near == "" {
+		near = nearest(name, names)
+	}
+	if near != "" {
 		return fmt.Errorf("%w, did you mean --%s?", err, near)
 	}
-	return err
+	return fmt.Errorf("%w: --help lists the flags", err)
+}
+
+// partOf returns the shortest name that has the word as some of its parts, such as idle.threshold
+// for threshold; "" if there is none.
+func partOf(word string, names []string) string {
+	whole := func(s string) string { return "." + strings.ReplaceAll(s, "-", ".") + "." }
+	best := ""
+	for _, name := range names {
+		if strings.Contains(whole(name), whole(word)) && (best == "" || len(name) < len(best)) {
+			best = name
+		}
+	}
+	return best
 }
 
 // nearest returns the name that is the most like a word, "" if none is like it: a third of the

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
-	"time"
 
-	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter"
 	"github.com/dra-exporter/dra-exporter/exporter/archive"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
@@ -19,15 +17,14 @@ import (
 type flight struct {
 	*recorder.Recorder                          // nil: none
 	recording          *exporter.FlightRecorder // nil: none
-	folder             *archive.Folder          // nil: none
+	documents          *archive.Folder          // nil: none
 	events             *events.Writer           // nil: none
 }
 
-// sourceIncidents names the folder of incidents and receipts in the metrics about sources.
-const sourceIncidents = "incidents"
-
 // newFlight returns the flight recorder for the flags, with the incidents of earlier processes.
-func newFlight(o *options, api *kube.Client, metrics *exporter.SelfMetrics, log *slog.Logger) (flight, error) {
+func newFlight(
+	o *options, k kept, api *kube.Client, metrics *exporter.SelfMetrics, log *slog.Logger,
+) (flight, error) {
 	if !o.recorder {
 		if o.incidentsEvents {
 			return flight{}, badFlag("incidents.events", errors.New("there are no incidents without the flight recorder"))
@@ -35,18 +32,13 @@ func newFlight(o *options, api *kube.Client, metrics *exporter.SelfMetrics, log 
 		return flight{}, nil
 	}
 	f := flight{Recorder: recorder.New(recorder.Config{Interval: o.interval, StalledAfter: o.stalledAfter})}
+	k.resumeStalls(f.Judge(), log)
 	var keep func(kind, id string, content any)
-	if o.incidentsDir != "" {
-		folder, err := archive.Open(archive.Config{
-			Path: o.incidentsDir, Log: log, Rejected: func(r driver.Rejection) { metrics.Reject(r) },
-			Report: func(took time.Duration, err error) { metrics.ObserveReader(sourceIncidents, took, err, time.Now()) },
-		})
-		if err != nil {
-			return flight{}, badFile("incidents.dir", o.incidentsDir, err)
-		}
-		f.Restore(archive.Load(folder, exporter.IncidentDocument, (*recorder.Incident).Valid))
-		f.RestoreReceipts(archive.Load(folder, exporter.ReceiptDocument, (*recorder.Receipt).Valid))
-		f.folder, keep = folder, folder.Keep
+	if k.documents != nil {
+		f.Restore(archive.Load(k.documents, exporter.IncidentDocument, (*recorder.Incident).Valid))
+		k.resumeTallies(f.Recorder, log)
+		f.RestoreReceipts(archive.Load(k.documents, exporter.ReceiptDocument, (*recorder.Receipt).Valid))
+		f.documents, keep = k.documents, k.documents.Keep
 	}
 	var tell func(*recorder.Incident, int)
 	if o.incidentsEvents {
@@ -73,8 +65,8 @@ func (f flight) run(ctx context.Context) {
 	if f.Recorder != nil {
 		writing.Go(func() { f.Run(ctx) })
 	}
-	if f.folder != nil {
-		writing.Go(func() { f.folder.Run(ctx) })
+	if f.documents != nil {
+		writing.Go(func() { f.documents.Run(ctx) })
 	}
 	if f.events != nil {
 		writing.Go(func() { f.events.Run(ctx) })

@@ -74,7 +74,8 @@ func TestLogNeverWaits(t *testing.T) {
 	}
 }
 
-// The program serves and ends while its log is a pipe that is full and that nobody reads.
+// The program serves, samples and ends while its log, of each tick, is a pipe that is full and that
+// nobody reads.
 func TestFullPipeForTheLog(t *testing.T) {
 	var ends [2]int
 	if err := syscall.Pipe2(ends[:], syscall.O_CLOEXEC); err != nil {
@@ -103,12 +104,13 @@ func TestFullPipeForTheLog(t *testing.T) {
 	dir := t.TempDir()
 	go func() {
 		status <- Run(ctx, []string{
-			"--kube=off", "--web.last-scrape-timeout=0s", "--kubelet.root=" + dir, "--path.podlogs=" + dir,
+			"--kube=off", "--web.last-scrape-timeout=0s", "--log.level=debug",
+			"--kubelet.root=" + dir, "--path.podlogs=" + dir,
 			"--web.listen-address=" + address, "--path.procfs=" + dir, "--path.sysfs=" + dir,
 		}, nil, io.Discard, full)
 	}()
-	for answered := false; !answered; time.Sleep(10 * time.Millisecond) {
-		url := "http://" + address + "/readyz"
+	for seen := map[string]bool{}; len(seen) < 3; time.Sleep(10 * time.Millisecond) {
+		url := "http://" + address + "/metrics"
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
@@ -117,8 +119,12 @@ func TestFullPipeForTheLog(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		answered = response.StatusCode == http.StatusOK
+		body, err := io.ReadAll(response.Body)
 		_ = response.Body.Close()
+		if _, after, found := strings.Cut(string(body), "\ndra_exporter_snapshot_timestamp_seconds "); found && err == nil {
+			at, _, _ := strings.Cut(after, "\n")
+			seen[at] = true
+		}
 	}
 	http.DefaultClient.CloseIdleConnections()
 	cancel()

@@ -36,6 +36,7 @@ type options struct {
 	web   *web.FlagConfig
 	top   topOptions
 	check checkOptions
+	gate  gatewayOptions
 
 	telemetryPath     string
 	lastScrape        time.Duration
@@ -79,6 +80,7 @@ type options struct {
 	groupChoices     map[exposition.Group]*string
 	emptyGrace       time.Duration
 
+	stateDir        string
 	recorder        bool
 	incidentsDir    string
 	incidentsEvents bool
@@ -101,12 +103,16 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 	app.Version(version.Print("dra-exporter")).VersionFlag.Help("Show the version.")
 	app.UsageTemplate(usage).UsageFuncs(template.FuncMap{"Sections": o.sections, "CommandRows": commandRows})
 	app.Command(commandServe, "Serve the metrics (the default).").Default()
-	o.top.add(app.Command(commandTop, "Show a live table of one or several running exporters."))
+	o.top.add(app)
 	o.check.add(app, app.Command(
 		commandCheck, "Ask the kubelet, the API server and each source once: what works, what does not, and what to do.",
 	))
+	o.gate.add(app.Command(
+		commandGateway, "Serve the pages of all nodes under one address, to those who may see them.",
+	))
 	app.Command(commandReference, "Print the reference of all metrics as Markdown.")
 
+	o.web = webflag.AddFlags(o.group(app, "HTTP server", commandGateway), ":10985")
 	o.addWebFlags(o.group(app, "HTTP server"))
 	o.addNodeFlags(o.group(app, "Node", commandCheck))
 	o.addKubeFlags(app)
@@ -121,13 +127,13 @@ func newOptions(app *kingpin.Application, sources []Source) *options {
 		"source.scrape.config", "File that lists the metrics of co-installed exporters to join.",
 	).PlaceHolder("FILE").StringVar(&o.scrapeConfig)
 	promslogflag.AddFlags(app, &o.log)
-	o.group(app, "Log", commandCheck).names = []string{promslogflag.LevelFlagName, promslogflag.FormatFlagName}
+	logs := o.group(app, "Log", commandCheck, commandGateway)
+	logs.names = []string{promslogflag.LevelFlagName, promslogflag.FormatFlagName}
 	return o
 }
 
 // addWebFlags adds the flags of the HTTP server.
 func (o *options) addWebFlags(g *flagGroup) {
-	o.web = webflag.AddFlags(g, ":10985")
 	g.Flag(
 		"web.telemetry-path", "Path under which to serve the metrics.",
 	).Default("/metrics").StringVar(&o.telemetryPath)
@@ -194,10 +200,10 @@ func (o *options) addCounterFlags(g *flagGroup) {
 // addGroupFlags adds the flags of groups of metrics.
 func (o *options) addGroupFlags(g *flagGroup) {
 	g.Flag(
-		"fit.after", "How long a claim must have been measured before it is said what would do for it: a cycle of its load.",
+		"fit.after", "How long a claim must have been measured before its smallest fit is shown: a cycle of its load.",
 	).Default("24h").DurationVar(&o.fitAfter)
 	g.Flag(
-		"fit.margin", "The part of the memory and compute of what would do for a claim that stays unused.",
+		"fit.margin", "The part of the memory and compute of a claim's smallest fit that stays unused.",
 	).Default("0.05").Float64Var(&o.fitMargin)
 	o.groupChoices = map[exposition.Group]*string{}
 	for _, group := range exposition.Groups() {
@@ -215,8 +221,20 @@ func (o *options) choices() exposition.Choices {
 	return out
 }
 
-// addRecorderFlags adds the flags of the flight recorder.
+// stateFolder returns the folder in which state outlives a restart, and its flag; "": none.
+func (o *options) stateFolder() (path, flag string) {
+	if o.stateDir != "" {
+		return o.stateDir, "state.dir"
+	}
+	return o.incidentsDir, "incidents.dir"
+}
+
+// addRecorderFlags adds the flags of the flight recorder, and of what outlives a restart.
 func (o *options) addRecorderFlags(g *flagGroup) {
+	g.Flag(
+		"state.dir",
+		"Folder in which counters, incidents and receipts outlive a restart, on a disk of the node; default: none.",
+	).PlaceHolder("FOLDER").StringVar(&o.stateDir)
 	g.Flag(
 		"recorder", "Keep the last ten minutes of every quantity and holder, and the minute before and after an incident.",
 	).Default("true").BoolVar(&o.recorder)
@@ -224,7 +242,8 @@ func (o *options) addRecorderFlags(g *flagGroup) {
 		"stalled.after", "How long a claim must be busy and show no life to be stalled.",
 	).Default(stall.DefaultAfter.String()).DurationVar(&o.stalledAfter)
 	g.Flag(
-		"incidents.dir", "Folder in which incidents outlive a restart; default: none.",
+		"incidents.dir",
+		"Deprecated: use --state.dir. Together with it, a folder whose incidents and receipts are moved there.",
 	).PlaceHolder("FOLDER").StringVar(&o.incidentsDir)
 	g.Flag(
 		"incidents.events",
@@ -306,7 +325,9 @@ func (o *options) addNodeFlags(g *flagGroup) {
 
 // addKubeFlags adds the flags for the API server and for what is shown of its objects.
 func (o *options) addKubeFlags(app *kingpin.Application) {
-	o.group(app, "API server", commandCheck, commandTop).Flag(
+	o.group(
+		app, "API server", commandCheck, commandTop, commandIncidents, commandClaim, commandWhy, commandGateway,
+	).Flag(
 		"kubeconfig", "Kubeconfig of the API server; default: the service account's.",
 	).PlaceHolder("FILE").StringVar(&o.kubeconfig)
 	g := o.group(app, "API server", commandCheck)

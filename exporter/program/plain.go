@@ -1,6 +1,7 @@
 package program
 
 import (
+	"fmt"
 	"io"
 	"strings"
 	"unicode"
@@ -28,10 +29,33 @@ func clean(s string, lines bool) string {
 		switch {
 		case lines && (r == '\n' || r == '\t'):
 			return r
-		case unicode.IsControl(r), unicode.Is(unicode.Bidi_Control, r), r == unicode.ReplacementChar:
+		case commands(r), r == unicode.ReplacementChar:
 			return '?'
 		default:
 			return r
 		}
 	}, s)
+}
+
+// commands reports whether a character may command a terminal.
+func commands(r rune) bool { return unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) }
+
+// plainJSON is a writer of JSON that commands no terminal: what could is escaped, and the same to
+// who decodes it.
+type plainJSON struct{ w io.Writer }
+
+// Write implements [io.Writer]. A text is not divided within a character.
+func (p plainJSON) Write(text []byte) (int, error) {
+	var out strings.Builder
+	for _, r := range string(text) {
+		if r != '\n' && commands(r) { // all of these have at most 16 bits
+			_, _ = fmt.Fprintf(&out, `\u%04x`, r)
+		} else {
+			out.WriteRune(r)
+		}
+	}
+	if _, err := io.WriteString(p.w, out.String()); err != nil {
+		return 0, err
+	}
+	return len(text), nil
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,8 @@ import (
 	"github.com/prometheus/common/promslog"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/top"
 	"github.com/dra-exporter/dra-exporter/exporter/web"
 )
 
@@ -59,23 +62,101 @@ func TestLogsArePlain(t *testing.T) {
 	}
 }
 
-// The table of an exporter with hostile names, or of something that only claims to be one, has no
-// control characters; nor has an error that such an answer causes.
-func TestTopIsPlain(t *testing.T) {
-	report := web.Report{Node: hostile, Devices: []web.DeviceReport{{
-		ID: driver.ID{Driver: hostile, Pool: hostile, Device: hostile}, Missing: hostile, Attribution: hostile,
-		Shares: []web.ShareReport{{Pods: []string{hostile}}},
-	}}}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(report)
-	}))
-	defer server.Close()
-	var stdout, stderr bytes.Buffer
-	status := Run(t.Context(), []string{"top", "--once", "--url=" + server.URL}, nil, &stdout, &stderr)
-	if status != exitOK {
-		t.Fatalf("exit status %d: %s", status, &stderr)
+// fill gives each text of a document the hostile one, one element to each list and map, and a value
+// to each pointer.
+func fill(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(hostile)
+	case reflect.Float64:
+		v.SetFloat(1)
+	case reflect.Pointer:
+		v.Set(reflect.New(v.Type().Elem()))
+		fill(v.Elem())
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+		fill(v.Index(0))
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key)
+		fill(value)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
+	case reflect.Struct:
+		if at, ok := reflect.TypeAssert[*time.Time](v.Addr()); ok {
+			*at = time.Now()
+			return
+		}
+		for _, field := range v.Fields() {
+			if field.CanSet() {
+				fill(field)
+			}
+		}
 	}
-	expectPlain(t, "the table", stdout.String())
+}
+
+// hostileNode serves the documents of a node, of which each text is hostile.
+func hostileNode(t *testing.T) string {
+	t.Helper()
+	var report web.Report
+	var incidents web.IncidentsReport
+	var history web.HistoryReport
+	for _, document := range []any{&report, &incidents, &history} {
+		fill(reflect.ValueOf(document).Elem())
+	}
+	for _, holders := range [][]web.HolderReport{report.Claims, report.Pods, report.YoungPods} {
+		holders[0].Ended = nil
+	}
+	for _, incident := range incidents.Incidents {
+		incident.End, incident.Chart = nil, nil
+		incident.Holders[0].Hit = true
+	}
+	history.Series[0].Values = recorder.NewValues([]float64{1})
+	incidents.Next = ""
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = json.NewEncoder(w).Encode(map[string]any{
+			"/api/v1/snapshot": report, "/api/v1/incidents": incidents, "/api/v1/history": history,
+		}[r.URL.Path])
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// Whatever is shown of an exporter of which each text is hostile, in whatever table, has no control
+// characters; JSON has them escaped, and is the same.
+func TestTopIsPlain(t *testing.T) {
+	url := hostileNode(t)
+	name := strings.ToValidUTF8(hostile, "\ufffd") // as it comes out of JSON
+	var shown [][]string
+	for _, view := range top.Views() {
+		for _, format := range []string{"table", "wide"} {
+			shown = append(shown, []string{"top", "--once", "--view=" + string(view), "--output=" + format})
+		}
+	}
+	shown = append(shown, []string{"claim", "--", name + "/" + name}, []string{"why", "--", name + "/" + name},
+		[]string{"why", "--", name})
+	for _, args := range shown {
+		args = append([]string{args[0], "--url=" + url}, args[1:]...)
+		var stdout, stderr bytes.Buffer
+		if status := Run(t.Context(), args, nil, &stdout, &stderr); status != exitOK {
+			t.Errorf("%q: exit status %d: %s", args, status, &stderr)
+		}
+		expectPlain(t, fmt.Sprintf("%q", args), stdout.String())
+	}
+	var stdout, stderr bytes.Buffer
+	Run(t.Context(), []string{"top", "--url=" + url, "--output=json"}, nil, &stdout, &stderr)
+	var all top.Everything
+	if err := json.Unmarshal(stdout.Bytes(), &all); err != nil || len(all.Devices) == 0 || all.Devices[0].Device != name {
+		t.Errorf("JSON has the devices %+v, %v", all.Devices, err)
+	}
+	if i := strings.IndexFunc(stdout.String(), func(r rune) bool { return r != '\n' && commands(r) }); i >= 0 {
+		t.Errorf("JSON has a control character: %q", stdout.String()[i:min(i+80, stdout.Len())])
+	}
+}
+
+// An error that an answer causes has no control characters.
+func TestErrorsOfTopArePlain(t *testing.T) {
+	var stdout, stderr bytes.Buffer
 	for _, answer := range []string{
 		"HTTP/1.1 500 " + hostile + "\n\n",
 		hostile + "\n\n",

@@ -79,8 +79,10 @@ func Run(ctx context.Context, args []string, sources []Source, stdout, stderr io
 		return fail(stderr, usageError{err})
 	}
 	switch command {
-	case commandTop:
-		err = runTop(ctx, o, stdout)
+	case commandTop, commandIncidents, commandClaim, commandWhy:
+		err = runTop(ctx, o, command, stdout)
+	case commandGateway:
+		err = runGateway(ctx, o, o.logger(stderr))
 	case commandReference:
 		err = writeReference(stdout, sources)
 	case commandCheck:
@@ -185,6 +187,9 @@ func parse(args []string, sources []Source, stdout io.Writer) (o *options, comma
 	}
 	if command == commandServe || command == commandCheck {
 		err = o.validate()
+	}
+	if command == commandGateway {
+		err = errors.Join(o.checkWeb(), checkFile("kubeconfig", o.kubeconfig), o.gate.validate())
 	}
 	return o, command, err
 }

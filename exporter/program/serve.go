@@ -52,7 +52,11 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 		return err
 	}
 	defer in.node.Close()
-	flight, err := newFlight(o, in.api, metrics, log)
+	kept, err := newKept(ctx, o, metrics, log)
+	if err != nil {
+		return err
+	}
+	flight, err := newFlight(o, kept, in.api, metrics, log)
 	if err != nil {
 		return err
 	}
@@ -62,20 +66,13 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 		paths = in.node
 	}
 	metrics.IdleThresholds(o.idleThreshold, o.networkThreshold)
+	kept.resumeSources(in.sources)
+	books := kept.resume(ctx, o.ledger(choices), in.node, metrics, log)
 	sampler := exporter.NewSampler(exporter.SamplerConfig{
 		Interval: o.interval, Deadline: sourceDeadline, Owners: in.node, Inventory: in.node, Sources: in.sources,
 		Hints: in.node.Hints(), Paths: paths,
 		Metrics: metrics, Now: time.Now, PodOf: podresources.NewProcesses(o.paths.Procfs).PodUID,
-		Ledger: ledger.New(ledger.Config{
-			Retention: o.retention, MinLifetime: o.minLifetime,
-			IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold,
-			WithoutErrors: !choices.Has(exposition.GroupErrors), WithoutPeaks: !choices.Has(exposition.GroupPeaks),
-			WithoutDistributions: !choices.Has(exposition.GroupHistograms),
-			Advise:               choices.Has(exposition.GroupFit),
-			Fit: fit.Config{
-				After: o.fitAfter, Margin: o.fitMargin, IdleThreshold: o.idleThreshold, MemoryEvery: fit.DefaultMemoryEvery,
-			},
-		}),
+		Ledger: books, State: kept.sink(),
 		Limiter: exposition.NewLimiter(o.maxSeries, choices), MaxAge: o.maxAge, Log: log,
 		Recorder: flight.sink(),
 	})
@@ -103,8 +100,22 @@ func serve(ctx context.Context, o *options, list []Source, lines *lineQueue) err
 		o.socket,
 	)
 	return run(ctx, parts{
-		inputs: in, sampler: sampler, server: server, scrapes: scrapes, flight: flight,
+		inputs: in, sampler: sampler, server: server, scrapes: scrapes, flight: flight, kept: kept,
 	}, o, log)
+}
+
+// ledger returns the configuration of the ledger.
+func (o *options) ledger(choices exposition.Choices) ledger.Config {
+	return ledger.Config{
+		Retention: o.retention, MinLifetime: o.minLifetime,
+		IdleThreshold: o.idleThreshold, NetworkThreshold: o.networkThreshold,
+		WithoutErrors: !choices.Has(exposition.GroupErrors), WithoutPeaks: !choices.Has(exposition.GroupPeaks),
+		WithoutDistributions: !choices.Has(exposition.GroupHistograms),
+		Advise:               choices.Has(exposition.GroupFit),
+		Fit: fit.Config{
+			After: o.fitAfter, Margin: o.fitMargin, IdleThreshold: o.idleThreshold, MemoryEvery: fit.DefaultMemoryEvery,
+		},
+	}
 }
 
 // shutdownTimeout is how long answers in progress may take at the end.
@@ -116,6 +127,7 @@ type parts struct {
 	server  *http.Server
 	scrapes *web.Scrapes
 	flight  flight
+	kept    kept
 }
 
 // run runs the parts until ctx ends or the server fails. At the end it waits for one more scrape,
@@ -126,7 +138,11 @@ func run(ctx context.Context, p parts, o *options, log *slog.Logger) error {
 	defer stop()
 	var watching, sampling, keeping sync.WaitGroup
 	kept, keepNoMore := context.WithCancel(context.WithoutCancel(ctx))
-	defer func() { keepNoMore(); keeping.Wait() }() // after the last tick
+	defer func() { // after the last tick
+		keepNoMore()
+		keeping.Wait()
+		p.kept.close(ctx)
+	}()
 	keeping.Go(func() { p.flight.run(kept) })
 	watching.Go(func() { p.watch(working) })
 	sampling.Go(func() { p.sampler.Run(working) })

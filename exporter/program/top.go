@@ -1,6 +1,7 @@
 package program
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,21 +23,59 @@ import (
 	"github.com/dra-exporter/dra-exporter/podresources/kube"
 )
 
-// topOptions are the flags of top.
+// topOptions are the flags of the commands that ask running exporters.
 type topOptions struct {
 	urls       []string
 	eachIP     bool
 	fromKube   bool
+	nodes      []string
 	httpConfig string
-	once       bool
-	output     string
-	sort       string
-	reverse    bool
-	filter     string
-	interval   time.Duration
+
+	once      bool
+	output    string
+	sort      string
+	reverse   bool
+	filter    string
+	view      string
+	incidents bool
+	interval  time.Duration
+
+	name, namespace string // of what claim and why are asked for
 }
 
-func (o *topOptions) add(c *kingpin.CmdClause) {
+// add adds the commands that ask running exporters.
+func (o *topOptions) add(app *kingpin.Application) {
+	c := app.Command(commandTop, "Show a live table of one or several running exporters.")
+	o.addWhom(c)
+	o.addTable(c)
+	var views []string
+	for _, view := range top.Views() {
+		views = append(views, string(view))
+	}
+	c.Flag("view", "What the table is of: "+strings.Join(views, ", ")+".").Default(views[0]).EnumVar(&o.view, views...)
+	c.Flag("incidents", "The same as --view=incidents.").BoolVar(&o.incidents)
+	c = app.Command(commandIncidents, "Show the incidents of one or several running exporters: those that are open first.")
+	o.addWhom(c)
+	o.addTable(c)
+	o.addOne(
+		app.Command(commandClaim, "Show a claim: its devices and pods, why they hold it, what happened to it, and its last "+
+			"ten minutes."),
+		"NAMESPACE/NAME of the claim.")
+	o.addOne(
+		app.Command(commandWhy, "Say why a claim, a pod or a device is in its state: who holds what and since when, what is "+
+			"wrong, and what is not measured."),
+		"NAMESPACE/NAME of a claim or a pod, a device, or the identity of an incident.")
+}
+
+// addOne adds the flags and the argument of a command about one thing.
+func (o *topOptions) addOne(c *kingpin.CmdClause, help string) {
+	o.addWhom(c)
+	c.Flag("namespace", "Namespace of a name without one.").Short('n').PlaceHolder("NAMESPACE").StringVar(&o.namespace)
+	c.Arg("name", help).Required().StringVar(&o.name)
+}
+
+// addWhom adds the flags that say which exporters are asked.
+func (o *topOptions) addWhom(c *kingpin.CmdClause) {
 	c.Flag(
 		"url", "Address of an exporter, as URL or HOST:PORT (repeatable).",
 	).PlaceHolder("URL").Default("http://127.0.0.1:10985").StringsVar(&o.urls)
@@ -48,13 +88,20 @@ func (o *topOptions) add(c *kingpin.CmdClause) {
 			"labelled app.kubernetes.io/name=dra-exporter. It needs the right to get pods/proxy.",
 	).BoolVar(&o.fromKube)
 	c.Flag(
+		"node", "With --all-nodes: ask the exporter of this node alone (repeatable).",
+	).PlaceHolder("NODE").StringsVar(&o.nodes)
+	c.Flag(
 		"http.config.file",
 		"How to talk to an exporter that wants TLS or a password: Prometheus's settings of an HTTP client "+
 			"(tls_config, authorization, basic_auth).",
 	).PlaceHolder("FILE").StringVar(&o.httpConfig)
+}
+
+// addTable adds the flags of a table.
+func (o *topOptions) addTable(c *kingpin.CmdClause) {
 	c.Flag("once", "Print the table once and end.").BoolVar(&o.once)
 	c.Flag(
-		"output", "Format: table, wide or json; json prints once.",
+		"output", "Format: table, wide or json; json prints once, and all views.",
 	).Short('o').Default("table").EnumVar(&o.output, "table", "wide", "json")
 	var orders []string
 	for _, order := range top.Orders() {
@@ -68,11 +115,12 @@ func (o *topOptions) add(c *kingpin.CmdClause) {
 	c.Flag("interval", "How often to renew the table.").Default("1s").DurationVar(&o.interval)
 }
 
-// runTop shows a table of the devices until ctx ends: on the alternate screen of a terminal, else
-// as text.
-func runTop(ctx context.Context, o *options, w io.Writer) error {
+// runTop shows a table until ctx ends: on the alternate screen of a terminal, else as text. claim
+// and why print once.
+func runTop(ctx context.Context, o *options, command string, w io.Writer) error {
 	t := &o.top
-	if t.interval <= 0 {
+	isTable := command == commandTop || command == commandIncidents
+	if isTable && t.interval <= 0 {
 		return badFlag("interval", fmt.Errorf("%v is not above 0", t.interval))
 	}
 	if err := checkFile("http.config.file", t.httpConfig); err != nil {
@@ -83,16 +131,25 @@ func runTop(ctx context.Context, o *options, w io.Writer) error {
 		return badFile("http.config.file", t.httpConfig, err)
 	}
 	defer client.CloseIdleConnections()
-	find, err := t.find(client, o.kubeconfig)
+	subjects := t.subjects(command)
+	find, err := t.find(client, o.kubeconfig, subjects)
 	if err != nil {
 		return err
 	}
 	c := top.Config{
 		Find: find, Interval: t.interval, Order: top.Order(t.sort), Reverse: t.reverse, Filter: t.filter,
-		Format: top.Format(t.output), Clean: printable,
+		Format: top.Format(t.output), Clean: printable, View: top.View(t.view),
 	}
-	switch file, isFile := w.(*os.File); {
-	case t.once || c.Format == top.FormatJSON:
+	if t.incidents || command == commandIncidents {
+		c.View = top.ViewIncidents
+	}
+	file, isFile := w.(*os.File)
+	switch {
+	case !isTable:
+		return top.Describe(ctx, c, subjects, command == commandClaim, widthOf(file), w)
+	case c.Format == top.FormatJSON:
+		return top.Print(ctx, c, plainJSON{w})
+	case t.once:
 		return top.Print(ctx, c, w)
 	case isFile && term.IsTerminal(int(file.Fd())):
 		return top.Show(ctx, c)
@@ -101,8 +158,38 @@ func runTop(ctx context.Context, o *options, w io.Writer) error {
 	}
 }
 
-// find returns what finds the exporters.
-func (o *topOptions) find(client *http.Client, kubeconfig string) (func(context.Context) ([]top.Node, error), error) {
+// widthOf returns the width of a terminal, or one that suits a file; nil is not a file.
+func widthOf(file *os.File) int {
+	if file != nil {
+		if width, _, err := term.GetSize(int(file.Fd())); err == nil {
+			return width
+		}
+	}
+	return 100
+}
+
+// subjects returns what the name may be of, in the order in which it is looked for.
+func (o *topOptions) subjects(command string) []top.Subject {
+	name := o.name
+	if command == commandClaim || o.namespace != "" {
+		if !strings.Contains(name, "/") {
+			name = cmp.Or(o.namespace, "default") + "/" + name
+		}
+	}
+	switch {
+	case command == commandClaim:
+		return []top.Subject{{View: top.ViewClaims, Name: name}}
+	case strings.Count(name, "/") == 1:
+		return []top.Subject{{View: top.ViewClaims, Name: name}, {View: top.ViewPods, Name: name}}
+	default:
+		return []top.Subject{{View: top.ViewDevices, Name: name}, {View: top.ViewIncidents, Name: name}}
+	}
+}
+
+// find returns what finds the exporters that may know some subjects, or all.
+func (o *topOptions) find(
+	client *http.Client, kubeconfig string, of []top.Subject,
+) (func(context.Context) ([]top.Node, error), error) {
 	if o.fromKube {
 		path := kubeconfigOrDefault(kubeconfig)
 		if err := checkFile("kubeconfig", path); err != nil {
@@ -112,7 +199,15 @@ func (o *topOptions) find(client *http.Client, kubeconfig string) (func(context.
 		if err != nil {
 			return nil, badFile("kubeconfig", path, err)
 		}
-		return func(ctx context.Context) ([]top.Node, error) { return top.FromKube(ctx, api) }, nil
+		return func(ctx context.Context) ([]top.Node, error) {
+			nodes := o.nodes
+			for _, subject := range of {
+				if len(nodes) == 0 {
+					nodes = top.NodesOf(ctx, api, subject)
+				}
+			}
+			return top.FromKube(ctx, api, nodes...)
+		}, nil
 	}
 	if o.eachIP {
 		return o.findAddresses, nil
@@ -181,13 +276,17 @@ func (o *topOptions) client(dial top.Dial) (*http.Client, error) {
 }
 
 // PluginArguments returns the arguments of the program that is called by a name: kubectl-dra, the
-// name of a plugin of kubectl, is `top --all-nodes`.
+// name of a plugin of kubectl, asks all nodes, and without a command shows the table.
 func PluginArguments(name string, args []string) []string {
 	if filepath.Base(name) != "kubectl-dra" {
 		return args
 	}
-	if len(args) > 0 && args[0] == "top" {
-		args = args[1:]
+	command := commandTop
+	if len(args) > 0 && isAsking(args[0]) {
+		command, args = args[0], args[1:]
 	}
-	return append([]string{"top", "--all-nodes"}, args...)
+	if !slices.Contains(args, "--all-nodes") {
+		args = append([]string{"--all-nodes"}, args...)
+	}
+	return append([]string{command}, args...)
 }

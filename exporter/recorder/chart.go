@@ -34,8 +34,8 @@ type ChartSeries struct {
 	Quantity string            `json:"quantity"`
 	Labels   map[string]string `json:"labels,omitempty"`
 	Unit     string            `json:"unit,omitempty"`
-	// Rate says that the quantity is a counter, and that the values are its rates per second since
-	// the time before.
+	// Rate says that the quantity is a counter, and that the values are its rates per second between
+	// the last two readings.
 	Rate bool `json:"rate,omitempty"`
 	// Values are null where the quantity was not read. They are rounded to a thousandth.
 	Values Values `json:"values"`
@@ -99,6 +99,12 @@ func (v *Values) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
+// labelled is a quantity with the values of its labels.
+type labelled struct {
+	quantity driver.Quantity
+	labels   driver.Labels
+}
+
 // chart returns a cut as a chart of the first of these series of it that have values, most of them
 // at most. They are decoded one after the other. Those with the same values, as of a claim and its
 // only pod, share them. It ends early, with an error, when ctx does.
@@ -109,7 +115,7 @@ func chart(ctx context.Context, c cut, lines []line, most int, catalogue driver.
 	}
 	var d decoder
 	known := map[string]Values{} // by data
-	labels := map[figureKey]map[string]string{}
+	labels := map[labelled]map[string]string{}
 	for i := range lines {
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("make a chart: %w", err)
@@ -129,7 +135,7 @@ func chart(ctx context.Context, c cut, lines []line, most int, catalogue driver.
 			known[string(values.data)] = values
 		}
 		spec := catalogue.Spec(l.Quantity)
-		of := figureKey{l.Quantity, l.Labels}
+		of := labelled{l.Quantity, l.Labels}
 		if _, found := labels[of]; !found {
 			labels[of] = labelsOf(spec, l.Labels)
 		}

@@ -1,25 +1,20 @@
 package recorder
 
 import (
+	"iter"
 	"slices"
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
-	"github.com/dra-exporter/dra-exporter/exporter/join"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
 // detector compares each snapshot with the one before, and finds what happened.
 type detector struct {
-	errors  map[errorKey]float64
 	devices map[driver.ID]condition
+	before  map[driver.ID]condition // at the snapshot before
+	sources map[string]service
 	ended   map[*ledger.HolderKey]bool
-}
-
-// errorKey is a counter of errors of a device or holder, by its key, which is a pointer that stays.
-type errorKey struct {
-	owner  any
-	labels driver.Labels
 }
 
 // condition is what the snapshot before said of a device.
@@ -28,69 +23,60 @@ type condition struct {
 	health    string
 	taints    []string // with the effect NoExecute
 	lastError time.Time
+
+	sources   []string  // those that told of the device when it was readable
+	listed    bool      // the inventory had it then
+	downSince time.Time // the zero time: it is readable, or it was never seen to be
+	lost      bool      // that was told
+	offBus    time.Time // when the driver last said that it fell off the bus
 }
 
-// happening is something that happened to a device.
+// happening is something that happened to a device, or to a source.
 type happening struct {
 	kind   Kind
 	code   string
 	labels driver.Labels // of an error
 	device *ledger.Device
-	at     time.Time
+	source string
+	at     time.Time // when it happened last
+	onset  time.Time // when it began; the zero time: at
 	count  int
-	claim  *ledger.HolderKey // that ended; else nil
-}
-
-// named reports whether an event of the error names a process whose pod is known.
-func (h *happening) named() bool {
-	return slices.ContainsFunc(h.device.Events, func(e join.Event) bool {
-		return e.Named && e.Quantity == driver.Errors && e.Labels == h.labels
-	})
-}
-
-// rise is an increase of a holder's counter of errors.
-type rise struct {
-	labels driver.Labels
-	holder *ledger.HolderKey
-	pod    bool
+	claim  *ledger.HolderKey // that ended or stalls; else nil
+	chart  *Chart            // what was recorded when it began; nil: the ring has it
 }
 
 func newDetector() *detector {
 	return &detector{
-		errors: map[errorKey]float64{}, devices: map[driver.ID]condition{}, ended: map[*ledger.HolderKey]bool{},
+		devices: map[driver.ID]condition{}, before: map[driver.ID]condition{}, sources: map[string]service{},
+		ended: map[*ledger.HolderKey]bool{},
 	}
 }
 
-// observe returns what happened since the snapshot before, and which holders' counters of errors
-// rose.
-func (d *detector) observe(s *ledger.Snapshot) ([]happening, []rise) {
-	before := d.errors
-	d.errors = make(map[errorKey]float64, len(before))
-	var out []happening
-	devices := make(map[driver.ID]condition, len(s.Devices))
+// observe returns what happened since the snapshot before.
+func (d *detector) observe(s *ledger.Snapshot) []happening {
+	out := d.observeSources(s)
+	d.before, d.devices = d.devices, d.before
+	clear(d.devices)
 	for i := range s.Devices {
 		of := &s.Devices[i]
-		c, known := d.devices[of.ID]
-		now := conditionOf(of)
-		out = append(out, d.failures(before, of, c, s.Time)...)
+		c, known := d.before[of.ID]
+		now := conditionOf(of, &c)
+		failures := failuresOf(of, s)
+		now.follow(&c, failures)
+		out = append(out, failures...)
 		if known {
 			out = append(out, c.changes(now, of, s.Time)...)
+			out = append(out, d.loss(&now, of, s)...)
 		}
-		if c.health != "" && now.health == "" {
-			now.health = c.health // it was not read: it is as before
-		}
-		devices[of.ID] = now
+		d.devices[of.ID] = now
 	}
-	d.devices = devices
-	var rises []rise
-	rises = d.rises(rises, before, s.Claims, false)
-	rises = d.rises(rises, before, s.Pods, true)
-	rises = d.rises(rises, before, s.Young, true)
-	return append(out, d.ends(s)...), rises
+	return append(out, d.ends(s)...)
 }
 
-func conditionOf(d *ledger.Device) condition {
-	c := condition{up: d.Up, lastError: d.LastError}
+func conditionOf(d *ledger.Device, before *condition) condition {
+	c := condition{
+		up: d.Up, lastError: d.LastError, sources: sourcesOf(d, before.sources), listed: !d.Entry.Unlisted,
+	}
 	for i := range d.Values {
 		v := &d.Values[i]
 		if v.Quantity == driver.Health && v.Value > 0 && c.health != "unhealthy" {
@@ -106,16 +92,13 @@ func conditionOf(d *ledger.Device) condition {
 }
 
 // bad reports whether a device is in a condition that concerns all of its holders.
-func (c condition) bad() bool {
-	return c.up == ledger.Down || c.health == "unhealthy" || len(c.taints) > 0
+func (c *condition) bad() bool {
+	return c.lost || c.health == "unhealthy" || len(c.taints) > 0
 }
 
 // changes returns what changed for the worse since the condition before.
-func (c condition) changes(now condition, of *ledger.Device, at time.Time) []happening {
+func (c *condition) changes(now condition, of *ledger.Device, at time.Time) []happening {
 	var out []happening
-	if c.up == ledger.UpNow && now.up == ledger.Down {
-		out = append(out, happening{kind: DeviceLost, code: string(of.Missing), device: of, at: at, count: 1})
-	}
 	if c.health != "" && c.health != "unhealthy" && now.health == "unhealthy" {
 		out = append(out, happening{kind: Unhealthy, device: of, at: at, count: 1})
 	}
@@ -127,48 +110,25 @@ func (c condition) changes(now condition, of *ledger.Device, at time.Time) []hap
 	return out
 }
 
-// failures returns the errors that a device's counters have counted since before.
-func (d *detector) failures(before map[errorKey]float64, of *ledger.Device, c condition, now time.Time) []happening {
+// failuresOf returns the errors that a device's counters have counted at the snapshot.
+func failuresOf(of *ledger.Device, s *ledger.Snapshot) []happening {
 	var out []happening
-	for i := range of.Values {
-		v := &of.Values[i]
-		if v.Quantity != driver.Errors || ofError(v.Labels) == "" {
+	for i := range s.Failures {
+		f := &s.Failures[i]
+		kind := ofError(f.Labels)
+		if f.Device != of.ID || kind == "" {
 			continue
 		}
-		more := d.count(before, errorKey{of.Key, v.Labels}, v.Value)
-		if more <= 0 {
-			continue
+		n := slices.IndexFunc(out, func(h happening) bool { return h.labels == f.Labels })
+		if n < 0 {
+			n = len(out)
+			out = append(out, happening{kind: kind, code: f.Labels[1], labels: f.Labels, device: of, at: f.To, onset: f.To})
 		}
-		at := now
-		if of.LastError.After(c.lastError) && now.Sub(of.LastError) < evidence {
-			at = of.LastError
-		}
-		out = append(out, happening{
-			kind: ofError(v.Labels), code: v.Labels[1], labels: v.Labels, device: of, at: at, count: max(1, int(more)),
-		})
-	}
-	return out
-}
-
-// count notes the present count, and returns by how much it rose.
-func (d *detector) count(before map[errorKey]float64, key errorKey, value float64) float64 {
-	d.errors[key] = value
-	return value - before[key]
-}
-
-// rises appends the holders whose counters of errors rose.
-func (d *detector) rises(out []rise, before map[errorKey]float64, holders []ledger.Holder, pod bool) []rise {
-	for i := range holders {
-		h := &holders[i]
-		if h.LastError.IsZero() || h.IsAggregated() {
-			continue
-		}
-		for j := range h.Values {
-			v := &h.Values[j]
-			if v.Quantity == driver.Errors && ofError(v.Labels) != "" &&
-				d.count(before, errorKey{h.HolderKey, v.Labels}, v.Value) > 0 {
-				out = append(out, rise{v.Labels, h.HolderKey, pod})
-			}
+		h := &out[n]
+		h.count += max(1, int(f.Count))
+		h.at = later(h.at, f.To)
+		if f.To.Before(h.onset) {
+			h.onset = f.To
 		}
 	}
 	return out
@@ -181,11 +141,7 @@ func (d *detector) ends(s *ledger.Snapshot) []happening {
 	byHolder := s.Catalogue.OrStandard().Spec(driver.Errors).Sharing == driver.Witnessed
 	var out []happening
 	ended := make(map[*ledger.HolderKey]bool, len(d.ended))
-	for i := range s.Claims {
-		h := &s.Claims[i]
-		if h.Ended.IsZero() {
-			continue
-		}
+	for h := range endedClaims(s) {
 		ended[h.HolderKey] = true
 		c, last := d.devices[h.Device], h.LastError
 		if !byHolder {
@@ -203,6 +159,19 @@ func (d *detector) ends(s *ledger.Snapshot) []happening {
 	}
 	d.ended = ended
 	return out
+}
+
+// endedClaims yields the rows of claims that ended.
+func endedClaims(s *ledger.Snapshot) iter.Seq[*ledger.Holder] {
+	return func(yield func(*ledger.Holder) bool) {
+		for _, rows := range [2][]ledger.Holder{s.EarlierClaims, s.Claims} {
+			for i := range rows {
+				if !rows[i].Ended.IsZero() && !yield(&rows[i]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // within reports whether a device is another one, or a partition of it.

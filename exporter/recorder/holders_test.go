@@ -1,42 +1,35 @@
 package recorder_test
 
 import (
+	"maps"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 )
 
-// claimsOf returns the claims of the holders of an incident.
-func claimsOf(i *recorder.Incident) []string {
-	var out []string
-	for _, h := range i.Holders {
-		out = append(out, h.Claim)
-	}
-	return slices.Compact(out)
-}
-
-// Holders that ended before an error are none of its incident. One that ended in the interval
-// before it is, since the end is known to an interval only; and so is one that ended after it, when
-// the error is read late: it is the one that was hit.
-func TestHoldersThatEnded(t *testing.T) {
+// The holders of an error whose time is known are those that held the device then, and one that
+// may have, since its end is known to an interval only. One that has ended meanwhile is the one
+// that was hit.
+func TestHoldersAtAnError(t *testing.T) {
 	for _, test := range []struct {
-		name      string
-		end, read int           // the ticks from which it is not held, and at which the error is read
-		at        time.Duration // of the error; 0: when it is read
-		want, hit []string
+		name          string
+		end, read     int           // the ticks from which it is not held, and at which the error is read
+		at            time.Duration // of the error; 0: when it is read
+		hit, possible []string
 	}{
-		{name: "long ago", end: 10, read: 30, want: []string{"later"}, hit: []string{"team/later"}},
-		{name: "two intervals ago", end: 10, read: 11, want: []string{"later"}, hit: []string{"team/later"}},
-		{name: "one interval ago", end: 10, read: 10, want: []string{"ended", "later"}, hit: []string{"team/later"}},
+		{name: "long after the end", end: 10, read: 30, hit: []string{"team/later"}},
+		{name: "an interval after the end", end: 10, read: 11, hit: []string{"team/later"}},
 		{
-			name: "after the error", end: 10, read: 20, at: 8500 * time.Millisecond, want: []string{"ended", "later"},
-			hit: []string{"team/ended"},
+			name: "when it may have ended", end: 10, read: 10, at: 9800 * time.Millisecond,
+			possible: []string{"team/ended", "team/later"},
 		},
+		{name: "before the end", end: 10, read: 20, at: 8500 * time.Millisecond, hit: []string{"team/ended"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newStory(t)
@@ -53,14 +46,81 @@ func TestHoldersThatEnded(t *testing.T) {
 			}
 			s.xid("31", 1, at, 0)
 			i := one(t, slices.DeleteFunc(s.pass(1), func(i *recorder.Incident) bool { return i.Kind != recorder.XID }))
-			if !i.Time.Equal(at) {
-				t.Errorf("the error happened at %v, want %v", i.Time, at)
+			if !i.Onset.Equal(at) || !i.NotBefore.IsZero() {
+				t.Errorf("the error happened at %v, not before %v; want %v", i.Onset, i.NotBefore, at)
 			}
-			if diff := cmp.Diff(test.want, claimsOf(i)); diff != "" {
-				t.Errorf("claims of the holders (-want +got):\n%s", diff)
+			s.expectHits(i, test.hit, test.possible)
+		})
+	}
+}
+
+// expectHits checks which claims an incident hit, and that the holders are these alone.
+func (s *story) expectHits(i *recorder.Incident, hit, possible []string) {
+	s.Helper()
+	if diff := cmp.Diff(hit, i.Claims()); diff != "" {
+		s.Errorf("claims that were hit (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(possible, i.PossibleClaims()); diff != "" {
+		s.Errorf("claims that may have been hit (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(hit, i.Pods()); diff != "" {
+		s.Errorf("pods that were hit (-want +got):\n%s", diff)
+	}
+}
+
+// An error of which it is only known that it happened between two readings, 5 s apart, hit who held
+// the device all that time, and may have hit all others who held it for a part of it: whom the
+// metrics count it for.
+func TestPossibleHits(t *testing.T) {
+	type span [2]int // the ticks at which it begins and ends to hold the device; 0: before, after all
+	for name, test := range map[string]struct {
+		held          map[string]span
+		hit, possible []string
+	}{
+		"all the time":         {held: map[string]span{"a": {1, 0}}, hit: []string{"team/a"}},
+		"killed by it":         {held: map[string]span{"a": {1, 9}}, possible: []string{"team/a"}},
+		"killed, and the next": {held: map[string]span{"a": {1, 8}, "b": {9, 0}}, possible: []string{"team/a", "team/b"}},
+		"ended before":         {held: map[string]span{"a": {1, 4}, "b": {5, 0}}, hit: []string{"team/b"}},
+		"one in between":       {held: map[string]span{"a": {7, 9}}, possible: []string{"team/a"}},
+		"a sharer comes": {
+			held: map[string]span{"a": {1, 0}, "b": {8, 0}}, hit: []string{"team/a"}, possible: []string{"team/b"},
+		},
+		"admin access": {held: map[string]span{"a": {1, 0}, "admin": {1, 0}}, hit: []string{"team/a"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStory(t)
+			var opened []*recorder.Incident
+			for tick := range 11 {
+				for _, claim := range slices.Sorted(maps.Keys(test.held)) {
+					switch tick {
+					case test.held[claim][0]:
+						s.Hold(claim, claim).Admin = claim == "admin"
+					case test.held[claim][1]:
+						s.Free(claim)
+					}
+				}
+				switch tick {
+				case 0, 6:
+					s.xid("31", 0, time.Time{}, 0)
+				case 10:
+					s.xid("31", 1, time.Time{}, 0)
+				}
+				opened = append(opened, s.pass(1)...)
 			}
-			if diff := cmp.Diff(test.hit, i.Claims()); diff != "" {
-				t.Errorf("claims that were hit (-want +got):\n%s", diff)
+			i := one(t, slices.DeleteFunc(opened, func(i *recorder.Incident) bool { return i.Kind != recorder.XID }))
+			from, to := jointest.Start().Add(6*time.Second), jointest.Start().Add(10*time.Second)
+			if !i.Onset.Equal(to) || !i.NotBefore.Equal(from) {
+				t.Errorf("it happened from %v to %v, want %v to %v", i.NotBefore, i.Onset, from, to)
+			}
+			s.expectHits(i, test.hit, test.possible)
+			counted := map[string]bool{}
+			for key := range exportertest.Scrape(t, s.Last).Matching("dra_claim_errors_total") {
+				counted["team/"+exportertest.ParseKey(key)["resourceclaim_name"]] = true
+			}
+			told := slices.Concat(test.hit, test.possible)
+			slices.Sort(told)
+			if diff := cmp.Diff(slices.Sorted(maps.Keys(counted)), told); diff != "" {
+				t.Errorf("the metrics count it for others than the incident (-metrics +incident):\n%s", diff)
 			}
 		})
 	}
@@ -89,6 +149,8 @@ func TestRepeated(t *testing.T) {
 	anew := s.Hold("a", "a")
 	anew.Holders[0].UID = "uid-new"
 	s.pass(2)
+	s.xid("31", 4, time.Time{}, 0)
+	s.pass(1)
 	s.xid("31", 5, time.Time{}, 0)
 	i := one(t, s.pass(1))
 	uids := map[bool][]string{}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 )
 
 // publication is what a recorder has after a snapshot. It does not change, so that reading it takes
@@ -14,24 +15,24 @@ type publication struct {
 	tape
 
 	at, recorded time.Time // the snapshot, and the last one on the tape
-	holders      []*Holder
-	incidents    []*Incident // in order of time
-	receipts     []*Receipt  // likewise
+	timeline     *ledger.Timeline
+	incidents    []*Incident // in the order in which they were found
+	suspected    []*Incident
+	receipts     []*Receipt // in order of time
 }
 
 // publish shows to readers what the recorder has.
 func (r *Recorder) publish(at time.Time) {
 	p := &publication{
-		tape: r.ring.tape, at: at, recorded: r.ring.before, holders: r.holders, incidents: r.incidents, receipts: r.receipts,
+		tape: r.ring.tape, at: at, recorded: r.ring.before, timeline: r.timeline,
+		incidents: r.incidents, receipts: r.receipts,
+		suspected: r.suspected,
 	}
 	r.published.Store(p)
-	if slices.ContainsFunc(p.incidents, p.isComplete) {
+	if slices.ContainsFunc(p.incidents, p.isGrowing) || len(p.suspected) > 0 {
 		r.charts.request()
 	}
 }
-
-// isComplete reports whether an incident is open and its minute after is over.
-func (p *publication) isComplete(i *Incident) bool { return i.Open && p.at.Sub(i.Time) >= evidence }
 
 // Receipts returns the receipts of claims that ended, the newest first.
 func (r *Recorder) Receipts() []*Receipt {
@@ -40,15 +41,14 @@ func (r *Recorder) Receipts() []*Receipt {
 	return out
 }
 
-// Incidents returns the incidents, the newest first. Those that are open have no chart.
+// Incidents returns the incidents in the order of [Incident.Compare].
 func (r *Recorder) Incidents() []*Incident {
 	out := append([]*Incident{}, r.published.Load().incidents...)
-	slices.Reverse(out)
+	slices.SortFunc(out, func(a, b *Incident) int { return a.Compare(b) })
 	return out
 }
 
-// Incident returns one incident, nil if there is none. If it is open, its chart is what is recorded
-// so far.
+// Incident returns one incident, nil if there is none, with what is recorded so far.
 func (r *Recorder) Incident(ctx context.Context, id string) (*Incident, error) {
 	p := r.published.Load()
 	n := slices.IndexFunc(p.incidents, func(i *Incident) bool { return i.ID == id })
@@ -56,7 +56,7 @@ func (r *Recorder) Incident(ctx context.Context, id string) (*Incident, error) {
 		return nil, nil
 	}
 	i := p.incidents[n]
-	if !i.Open {
+	if !p.isGrowing(i) {
 		return i, nil
 	}
 	now := *i
@@ -99,9 +99,9 @@ func (r *Recorder) History(ctx context.Context, of Selection) (History, error) {
 	if of.Last > 0 {
 		from = p.recorded.Add(-of.Last)
 	}
-	for _, h := range p.holders {
-		if of.matchesHolder(h) && (h.To == nil || h.To.After(from)) {
-			out.Holders = append(out.Holders, *h)
+	for period := range p.timeline.All() {
+		if h := holderOf(period); of.matchesHolder(&h) && (h.To == nil || h.To.After(from)) {
+			out.Holders = append(out.Holders, h)
 		}
 	}
 	if len(out.Holders) > maxHistoryHolders {

@@ -3,126 +3,119 @@ package recorder_test
 import (
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
-	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/exposition"
 	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/recorder"
 	"github.com/dra-exporter/dra-exporter/podresources"
-	"github.com/dra-exporter/dra-exporter/podresources/holders"
-	"github.com/dra-exporter/dra-exporter/test/sim"
 )
 
-// meterOf says how a device of these tests is read.
-type meterOf struct {
-	name    string
-	gauge   bool          // power alone, no counter of energy
-	refresh time.Duration // 0: at each tick
-	missing func(time.Duration) bool
-	exact   bool // the bound of ten minutes is below 5 %
+// claimOnce lets a claim of a UID hold a device that uses 100 W for some seconds.
+func (s *story) claimOnce(uid string, seconds int) {
+	s.Hold("a", "p").ClaimUID = uid
+	s.burn(seconds)
+	s.Free("a")
 }
 
-// A claim's true energy is within the bound of its receipt, whatever reads the device and however
-// long it held it; the truth is the load's own integral. The bound of ten minutes on a counter is
-// below 5 %.
-func TestReceiptBounds(t *testing.T) {
-	gaps := func(at time.Duration) bool { return at%(97*time.Second) > 80*time.Second }
-	meters := []meterOf{
-		{name: "counter", exact: true},
-		{name: "gauge", gauge: true},
-		{name: "slow counter", refresh: 30 * time.Second},
-		{name: "counter with gaps", missing: gaps},
-		{name: "gauge with gaps", gauge: true, missing: gaps},
-	}
-	for _, m := range meters {
-		t.Run(m.name, func(t *testing.T) {
-			random := rand.New(rand.NewPCG(7, 7))
-			outside, pods := 0, 0
-			for n := range 40 {
-				length := time.Duration(2+random.Float64()*30) * time.Second
-				if n%8 == 0 {
-					length = 10 * time.Minute
-				}
-				load := sim.Constant(random.Float64())
-				switch n % 3 {
-				case 1:
-					load = sim.Ramp(random.Float64(), random.Float64(), 10*time.Second)
-				case 2:
-					load = sim.Bursts(uint64(n), 8*time.Second, 0.5, 0.05, 0.9)
-				}
-				begin := 100*time.Second + time.Duration(random.Float64()*float64(3*time.Second))
-				r := m.play(t, load, begin, begin+length)
-				pods++
-				truth := 70*length.Seconds() + 630*(load.Integral(begin+length)-load.Integral(begin))
-				energy := r.Figure(driver.Energy)
-				if energy == nil {
-					t.Fatalf("no energy: %+v", r)
-				}
-				if math.Abs(energy.ConsumedQuantity-truth) > *energy.ErrorBound {
-					outside++
-					t.Logf("%v: %v J ± %v, the truth is %v", length, energy.ConsumedQuantity, *energy.ErrorBound, truth)
-				}
-				if relative := *energy.ErrorBound / truth; m.exact && length >= 10*time.Minute && relative >= 0.05 {
-					t.Errorf("the bound of %v is %.1f %%", length, 100*relative)
-				}
-			}
-			if outside > 0 {
-				t.Errorf("the truth of %d of %d claims is outside the bound", outside, pods)
-			}
-		})
+// burn lets the device use 100 W for some seconds.
+func (s *story) burn(seconds int) {
+	for range seconds {
+		s.Read(driver.Reading{Quantity: driver.Energy, Value: 1e6 + 100*s.Now.Sub(jointest.Start()).Seconds()})
+		s.pass(1)
 	}
 }
 
-// play lets a claim hold a device from begin to end, and returns its receipt. The device draws 70
-// W, and 630 W more under full load.
-func (m meterOf) play(t *testing.T, load sim.Profile, begin, end time.Duration) *recorder.Receipt {
-	t.Helper()
-	books, r := ledger.New(exportertest.LedgerConfig()), recorder.New(recorder.Config{Interval: time.Second})
-	inventory := driver.Inventory{jointest.ID("gpu-0"): {Hardware: driver.Hardware{UUID: "gpu-0"}}}
-	held := []podresources.Allocation{jointest.Allocation("gpu-0", "claim", "pod")}
-	var dates holders.Dates
-	var changes []podresources.Change
-	var last driver.Reading
-	for at := time.Duration(0); at < end+2*time.Minute; at += time.Second {
-		now := jointest.Start().Add(at)
-		var answer []podresources.Allocation
-		if begin <= at && at < end {
-			answer = held
-		}
-		for _, c := range []struct {
-			at    time.Duration
-			start bool
-		}{{begin, true}, {end, false}} {
-			if at-time.Second < c.at && c.at <= at {
-				changes = append(changes, podresources.Change{At: jointest.Start().Add(c.at), PodUID: "uid-pod", Gone: !c.start})
-			}
-		}
-		in := join.Input{
-			Inventory: inventory,
-			View:      dates.Date(answer, holders.Signs{At: now, Changes: changes, Watched: true}, now),
-		}
-		if m.refresh == 0 || at%m.refresh == 0 || last.At.IsZero() {
-			last = driver.Reading{Quantity: driver.Energy, Value: 70*at.Seconds() + 630*load.Integral(at), At: now}
-			if m.gauge {
-				last = driver.Reading{Quantity: driver.Power, Value: 70 + 630*load.Level(at), At: now}
-			}
-		}
-		sample := driver.Sample{Hardware: driver.Hardware{UUID: "gpu-0"}}
-		if m.missing == nil || !m.missing(at) {
-			sample.Readings = []driver.Reading{last}
-		}
-		in.Sources = []join.SourceSamples{{Name: "a", Samples: []driver.Sample{sample}}}
-		for _, receipt := range r.Record(books.Advance(join.Join(in), now)).Receipts {
-			return receipt
+// A claim that comes again under its name is another one, with a receipt of its own. A claim that
+// is used again after its receipt has another one, of what was used since.
+func TestReceiptOfEachUID(t *testing.T) {
+	s := newStory(t)
+	s.burn(2)
+	s.claimOnce("1", 10)
+	s.burn(5)
+	s.claimOnce("2", 20)
+	s.burn(60)
+	s.claimOnce("2", 30)
+	s.burn(60)
+	want := []struct {
+		uid     string
+		seconds float64
+	}{{"2", 30}, {"2", 20}, {"1", 10}} // the newest first
+	all := s.Receipts()
+	if len(all) != len(want) {
+		t.Fatalf("%d receipts, want %d", len(all), len(want))
+	}
+	for i, r := range all {
+		held, energy := r.Devices[0].Figures[0], energyOf(r.Devices[0])
+		if r.ResourceID != want[i].uid || math.Abs(held.ConsumedQuantity-want[i].seconds) > 1 ||
+			math.Abs(energy.ConsumedQuantity-100*want[i].seconds) > 100 || len(r.Pods) != 1 || !r.Valid() ||
+			math.Abs(r.ChargePeriodEnd.Sub(r.ChargePeriodStart).Seconds()-want[i].seconds) > 1 {
+			t.Errorf("receipt %d of %q: %v s from %v, %v J", i, r.ResourceID, held.ConsumedQuantity, r.ChargePeriodStart,
+				energy.ConsumedQuantity)
 		}
 	}
-	t.Fatalf("no receipt of a claim from %v to %v", begin, end)
-	return nil
+}
+
+// A claim that is forgotten, or made place for others, before its receipt was due has one.
+func TestReceiptOfForgottenClaim(t *testing.T) {
+	for name, forget := range map[string]func(*story, *ledger.Config){
+		"retention": func(_ *story, c *ledger.Config) { c.Retention = 3 * time.Second },
+		"evicted": func(s *story, c *ledger.Config) {
+			c.Retention = time.Hour
+			s.Limiter = exposition.NewLimiter(1, nil)
+		},
+	} {
+		s := newStory(t)
+		config := exportertest.LedgerConfig()
+		forget(s, &config)
+		s.Ledger = ledger.New(config)
+		s.burn(2)
+		s.claimOnce("1", 10)
+		s.burn(20)
+		all := s.Receipts()
+		if len(all) != 1 || energyOf(all[0].Devices[0]).ConsumedQuantity < 900 {
+			t.Errorf("%s: the receipts are %+v", name, all)
+		}
+	}
+}
+
+// What is known of a model's power sensor stands beside the bound; of an unknown one nothing.
+func TestSensorError(t *testing.T) {
+	energy := driver.Reading{Quantity: driver.Energy, Value: 1e6}
+	quarter := recorder.SensorError{SampledRatio: 0.25, Of: "power", Source: "arXiv:2312.02741"}
+	counted := quarter
+	counted.Counter = true
+	for name, tc := range map[string]struct {
+		model   string
+		reading driver.Reading
+		want    *recorder.SensorError
+	}{
+		"power":         {"NVIDIA A100-SXM4-80GB", jointest.Watts(300), &quarter},
+		"counter":       {"NVIDIA H100 80GB HBM3", energy, &counted},
+		"another model": {"NVIDIA L40S", energy, nil},
+		"unknown":       {"", energy, nil},
+	} {
+		s := newStory(t)
+		s.In.Inventory[jointest.ID("gpu-0")] = driver.Entry{Hardware: driver.Hardware{UUID: "gpu-0", Model: tc.model}}
+		s.pass(2)
+		s.Hold("a", "p")
+		for range 5 {
+			tc.reading.At = s.Now
+			s.Read(tc.reading)
+			s.pass(1)
+		}
+		s.Free("a")
+		s.pass(45)
+		if diff := cmp.Diff(tc.want, energyOf(s.Receipts()[0].Devices[0]).SensorError); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
+		}
+	}
 }
 
 // A claim whose CPUs were never known is charged nothing, and may have used all that the group did.
@@ -207,4 +200,29 @@ func energyOf(d recorder.ReceiptDevice) recorder.Figure {
 		}
 	}
 	return recorder.Figure{ErrorBound: new(float64)}
+}
+
+// A receipt says when its claim came how far, and not what is unknown: the device's activity is not
+// measured, and no CDI spec was seen.
+func TestReceiptLifecycle(t *testing.T) {
+	s := newStory(t)
+	s.burn(2)
+	a := s.Hold("a", "p")
+	a.ClaimUID, a.AllocatedAt = "1", s.Now.Add(-400*time.Millisecond)
+	a.Holders[0].Hold = &podresources.Hold{Wanted: s.Now.Add(-300 * time.Millisecond)}
+	prepared := s.Now
+	s.burn(10)
+	s.Free("a")
+	s.burn(60)
+	all := s.Receipts()
+	if len(all) != 1 {
+		t.Fatalf("%d receipts, want 1", len(all))
+	}
+	allocated, ended, wait := a.AllocatedAt.UTC(), all[0].ChargePeriodEnd, 0.4
+	want := recorder.Lifecycle{
+		Allocated: &allocated, Waiting: &allocated, Prepared: &prepared, Ended: &ended, PreparationSeconds: &wait,
+	}
+	if diff := cmp.Diff(want, all[0].Lifecycle); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
 }

@@ -1,15 +1,13 @@
 package recorder
 
 import (
+	"maps"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/dra-exporter/dra-exporter/driver"
 	"github.com/dra-exporter/dra-exporter/exporter/ledger"
 	"github.com/dra-exporter/dra-exporter/exporter/stall"
-	"github.com/dra-exporter/dra-exporter/podresources"
 )
 
 // Config configures a [Recorder].
@@ -33,11 +31,16 @@ const (
 type News struct {
 	Opened   []*Incident // that are new
 	Repeated []Repeated  // that happened again
-	Closed   []*Incident // whose recording is complete
+	Ended    []*Incident // that are over
+	// Changed are the incidents that are to be stored, as they are now: what happens again and
+	// again is among them every few seconds.
+	Changed []*Incident
 	// Receipts are of claims that ended.
 	Receipts []*Receipt
 	// Stalled is [ledger.Snapshot.Stalled].
 	Stalled map[*ledger.HolderKey]stall.Verdict
+	// Open is [ledger.Snapshot.Incidents].
+	Open map[*ledger.HolderKey][]ledger.OpenIncident
 }
 
 // Repeated is an incident that happened again.
@@ -52,34 +55,22 @@ type Repeated struct {
 type Recorder struct {
 	config   Config
 	detector *detector
-	books    *books
 	stalls   *stalls
 	stalled  map[*ledger.HolderKey]stall.Verdict // at the snapshot before
 	number   int                                 // of incidents and receipts so far
 
 	ring      *ring
-	holdings  map[holding]*tenure
-	holders   []*Holder // of holdings
-	turn      uint64    // counts the snapshots
+	timeline  *ledger.Timeline // of the last snapshot
 	incidents []*Incident
+	suspected []*Incident     // claims that may be found to be stalled
+	changed   map[string]bool // the incidents, by identity, that have changed since they were stored
+	stored    map[string]time.Time
+	absent    map[string]time.Time // since when what an incident is of is not there
 	receipts  []*Receipt
+	kept      []byte // what AppendState appended last
 
 	published atomic.Pointer[publication]
 	charts    charts
-}
-
-// holding identifies that a pod held a device through a claim.
-type holding struct {
-	device driver.ID
-	claim  podresources.Claim
-	share  string
-	pod    podresources.Pod
-}
-
-// tenure is a holder, and the number of the last snapshot in which it held the device.
-type tenure struct {
-	*Holder
-	seen uint64
 }
 
 // New returns an empty recorder.
@@ -88,225 +79,156 @@ func New(config Config) *Recorder {
 		config.Keep = DefaultKeep
 	}
 	r := &Recorder{
-		config: config, detector: newDetector(), books: newBooks(config.Interval),
+		config: config, detector: newDetector(),
 		stalls: newStalls(config.StalledAfter, config.Interval), ring: newRing(config.Keep, maxRingBytes),
-		holdings: map[holding]*tenure{},
-		charts:   newCharts(),
+		absent:  map[string]time.Time{},
+		changed: map[string]bool{}, stored: map[string]time.Time{},
+		charts: newCharts(),
 	}
 	r.publish(time.Time{})
 	return r
 }
 
+// Judge returns what judges whether claims stall, so that another process can go on with what it
+// knows. It is used by the goroutine that calls Record.
+func (r *Recorder) Judge() *stall.Judge { return r.stalls.judge }
+
 // Record adds a snapshot, which must not be older than the one before.
 func (r *Recorder) Record(s *ledger.Snapshot) News {
-	happened, rises := r.detector.observe(s)
-	due := r.books.observe(s)
+	happened := r.detector.observe(s)
 	stalled := r.stalls.observe(s)
-	happened = append(happened, r.stall(stalled, s)...)
-	r.hold(s)
+	r.timeline = s.Timeline
 	// A tick that something caused shortly after a regular one adds nothing to a chart.
 	if s.Time.Sub(r.ring.before) >= r.config.Interval*3/4 || len(happened) > 0 {
 		r.ring.record(s)
 	}
-	news := News{Stalled: stalled, Closed: r.close()}
+	happened = append(happened, r.stall(stalled, s)...)
+	news := News{Stalled: stalled}
+	r.grow()
 	for i := range happened {
-		if incident, isNew := r.open(&happened[i], rises, s); isNew {
+		incident, isNew := r.open(&happened[i], s)
+		switch {
+		case isNew:
 			news.Opened = append(news.Opened, incident)
-		} else {
+		case incident != nil:
 			news.Repeated = append(news.Repeated, Repeated{incident, happened[i].count})
 		}
 	}
-	for _, claim := range due {
-		news.Receipts = append(news.Receipts, r.receipt(claim, s))
+	news.Ended = r.resolve(s)
+	news.Open = r.openOf(s)
+	news.Changed = r.toStore(news.Ended, s.Time)
+	for claim := range s.ClosedClaims() {
+		if receipt, isNew := r.receipt(claim, s); isNew {
+			news.Receipts = append(news.Receipts, receipt)
+		}
 	}
 	r.publish(s.Time)
 	return news
 }
 
-// stall returns the claims that have begun to stall since the snapshot before.
-func (r *Recorder) stall(now map[*ledger.HolderKey]stall.Verdict, s *ledger.Snapshot) []happening {
-	var out []happening
-	for key, v := range now {
-		if v.Stalled == nil || r.stalled[key].Stalled != nil {
+// open adds an incident, or counts it in the known one that it is another occurrence of. It returns
+// the incident, nil if nothing happened again since the known one is of a condition that lasts, and
+// whether it is new.
+func (r *Recorder) open(h *happening, s *ledger.Snapshot) (incident *Incident, isNew bool) {
+	i := r.incidentOf(h, s)
+	for n, known := range slices.Backward(r.incidents) {
+		if !known.same(i) {
 			continue
 		}
-		i := slices.IndexFunc(s.Devices, func(d ledger.Device) bool { return d.ID == key.Device })
-		out = append(out, happening{
-			kind: ClaimStalled, code: v.Why(), device: &s.Devices[i], at: s.Time, count: 1, claim: key,
-		})
-	}
-	r.stalled = now
-	return out
-}
-
-// hold notes who holds what.
-func (r *Recorder) hold(s *ledger.Snapshot) {
-	r.turn++
-	changed := false
-	rows := sync.OnceValue(func() map[ledger.HolderKey]*ledger.Holder { return podRows(s) })
-	for i := range s.Devices {
-		d := &s.Devices[i]
-		for j := range d.Shares {
-			share := &d.Shares[j]
-			for _, of := range share.Holders {
-				key := holding{d.ID, share.Claim, share.ShareID, of.Pod}
-				if h := r.holdings[key]; h != nil && h.To == nil {
-					h.seen = r.turn
-					continue
-				}
-				changed = true
-				r.holdings[key] = &tenure{&Holder{
-					Namespace: of.Namespace, Claim: share.Claim.Name, ClaimUID: share.ClaimUID, Pod: of.Name, PodUID: of.UID,
-					ID: d.ID, Attribution: string(d.Attribution), Admin: share.Admin, From: since(s, rows()[key.row()]),
-				}, r.turn}
-			}
+		if known.Open() && !known.Kind.isError() {
+			return nil, false
 		}
-	}
-	for key, h := range r.holdings {
-		switch {
-		case h.seen == r.turn:
-		case h.To == nil:
-			ended := *h.Holder // documents may have the other
-			to := until(s, rows()[key.row()])
-			ended.To = &to
-			h.Holder = &ended
-			changed = true
-		case s.Time.Sub(*h.To) > r.config.Keep:
-			delete(r.holdings, key)
-			changed = true
-		}
-	}
-	if !changed {
-		return
-	}
-	r.holders = make([]*Holder, 0, len(r.holdings))
-	for _, h := range r.holdings {
-		r.holders = append(r.holders, h.Holder)
-	}
-}
-
-// row returns the key of the row of the pod and device.
-func (h *holding) row() ledger.HolderKey {
-	return ledger.HolderKey{Namespace: h.pod.Namespace, Name: h.pod.Name, Device: h.device}
-}
-
-// podRows returns the rows of pods by their keys.
-func podRows(s *ledger.Snapshot) map[ledger.HolderKey]*ledger.Holder {
-	out := make(map[ledger.HolderKey]*ledger.Holder, len(s.Pods)+len(s.Young))
-	for _, pods := range [2][]ledger.Holder{s.Young, s.Pods} {
-		for i := range pods {
-			out[*pods[i].HolderKey] = &pods[i]
-		}
-	}
-	return out
-}
-
-// since returns when a holder's row began; nil: it has none.
-func since(s *ledger.Snapshot, row *ledger.Holder) time.Time {
-	if row != nil {
-		return row.Born.UTC()
-	}
-	return s.Time.UTC()
-}
-
-// until returns when a holder's row ended; nil: it has none.
-func until(s *ledger.Snapshot, row *ledger.Holder) time.Time {
-	if row != nil && !row.Ended.IsZero() {
-		return row.Ended.UTC()
-	}
-	return s.Time.UTC()
-}
-
-// open adds an incident, or counts it in the known one that it is another one of. It returns the
-// incident, and whether it is new.
-func (r *Recorder) open(h *happening, rises []rise, s *ledger.Snapshot) (incident *Incident, isNew bool) {
-	i := &Incident{
-		Kind: h.kind, Code: h.code, Device: h.device.ID, Time: h.at.UTC(), Last: h.at.UTC(), Count: h.count, Open: true,
-		Text: describe(h.kind, h.code, h.device.ID), Holders: r.holdersAt(h, rises, s), parent: h.device.Parent,
-	}
-	for n, known := range slices.Backward(r.incidents) {
-		if known.same(i) {
-			again := *known
-			again.Last, again.Count = i.Last, known.Count+i.Count
-			r.replace(n, &again)
-			return &again, false
-		}
+		again := *known
+		again.Holders = surer(known.Holders, i.Holders)
+		again.Last, again.Count, again.End, again.Resolution = i.Last, known.Count+i.Count, i.End, i.Resolution
+		r.replace(n, &again)
+		return &again, false
 	}
 	r.number++
-	i.ID = newID(i.Time, r.number)
+	i.ID = newID(i.Onset, r.number)
+	r.changed[i.ID] = true
 	r.incidents = bounded(append(slices.Clip(r.incidents), i))
 	return i, true
 }
 
-// holdersAt returns who held the device, or a partition of it, and whom the happening hit.
-func (r *Recorder) holdersAt(h *happening, rises []rise, s *ledger.Snapshot) []Holder {
-	of := map[driver.ID]bool{}
-	for i := range s.Devices {
-		if within(&s.Devices[i], h.device) {
-			of[s.Devices[i].ID] = true
-		}
+// incidentOf returns what happened, as an incident without an identity.
+func (r *Recorder) incidentOf(h *happening, s *ledger.Snapshot) *Incident {
+	i := &Incident{
+		Kind: h.kind, Code: h.code, Source: h.source, Onset: h.at.UTC(), Detected: s.Time.UTC(), Last: h.at.UTC(),
+		Count: h.count, Chart: h.chart, Holders: []Holder{}, // which JSON has as a list
 	}
-	// Without counters of errors by holder, only an event that names a process says whom it hit.
-	byHolder := h.named() || slices.ContainsFunc(rises, func(x rise) bool { return x.labels == h.labels })
-	out := []Holder{} // which JSON has as a list
-	for _, held := range r.holdings {
-		if !of[held.ID] || held.To != nil && held.To.Before(h.at.Add(-r.config.Interval)) {
-			continue
-		}
-		holder := *held.Holder
-		switch {
-		case h.claim != nil:
-			holder.Hit = holder.Claim == h.claim.Name && holder.Namespace == h.claim.Namespace
-		case ofError(h.labels) != "" && byHolder:
-			holder.Hit = slices.ContainsFunc(rises, func(x rise) bool {
-				return x.pod && x.labels == h.labels && x.holder.Device == held.ID && x.holder.Name == held.Pod &&
-					x.holder.Namespace == held.Namespace
-			})
-		default:
-			holder.Hit = !holder.Admin && holder.To == nil
-		}
-		out = append(out, holder)
+	if !h.onset.IsZero() {
+		i.Onset = h.onset.UTC()
 	}
-	slices.SortFunc(out, func(a, b Holder) int { return a.compare(&b) })
-	return out
+	if h.device != nil {
+		i.Device, i.parent = h.device.ID, h.device.Parent
+		i.Holders, i.NotBefore = r.holdersAt(h, s)
+	}
+	if h.kind == ClaimEndsInError {
+		i.End, i.Resolution = &i.Detected, ClaimGone
+	}
+	i.Text = i.describe()
+	return i
 }
 
 // replace puts an incident in the place of its earlier state.
 func (r *Recorder) replace(n int, i *Incident) {
 	r.incidents = slices.Clone(r.incidents) // a publication has the other one
 	r.incidents[n] = i
+	r.changed[i.ID] = true
 }
 
-// close ends the incidents whose charts have been made.
-func (r *Recorder) close() []*Incident {
+// storeEvery is how often the same incident is stored, unless it ends, or has its first recording.
+const storeEvery = 5 * time.Second
+
+// toStore returns the incidents that have changed and are to be stored now: those that have ended,
+// and those that were not stored for some seconds.
+func (r *Recorder) toStore(ended []*Incident, now time.Time) []*Incident {
 	var out []*Incident
-	for id, chart := range r.charts.made() {
-		n := slices.IndexFunc(r.incidents, func(i *Incident) bool { return i.ID == id })
-		if n < 0 || !r.incidents[n].Open {
-			continue // it made place for others
+	for _, i := range r.incidents {
+		if r.changed[i.ID] && (now.Sub(r.stored[i.ID]) >= storeEvery || slices.Contains(ended, i)) {
+			out = append(out, i)
+			if i.Chart != nil {
+				r.stored[i.ID] = now
+			}
+			delete(r.changed, i.ID)
 		}
-		closed := *r.incidents[n]
-		closed.Open, closed.Chart = false, chart
-		r.replace(n, &closed)
-		out = append(out, &closed)
 	}
+	known := func(id string) bool {
+		return slices.ContainsFunc(r.incidents, func(i *Incident) bool { return i.ID == id })
+	}
+	maps.DeleteFunc(r.changed, func(id string, _ bool) bool { return !known(id) })
+	maps.DeleteFunc(r.stored, func(id string, _ time.Time) bool { return !known(id) })
 	return out
 }
 
-// receipt adds a receipt.
-func (r *Recorder) receipt(claim []*claimBook, s *ledger.Snapshot) *Receipt {
-	var holders []Holder
-	for _, h := range r.holdings {
-		of := &claim[0].row
-		if h.Claim == of.Name && h.Namespace == of.Namespace && (h.To == nil || h.To.After(claim[0].from)) {
-			holders = append(holders, *h.Holder)
+// grow gives incidents what was recorded of them.
+func (r *Recorder) grow() {
+	for id, chart := range r.charts.take() {
+		has := func(i *Incident) bool { return i.ID == id }
+		if n := slices.IndexFunc(r.suspected, has); n >= 0 {
+			of := *r.suspected[n]
+			of.Chart = chart
+			r.suspected = slices.Clone(r.suspected)
+			r.suspected[n] = &of
+		}
+		if n := slices.IndexFunc(r.incidents, has); n >= 0 { // else it made place for others
+			of := *r.incidents[n]
+			of.Chart = chart
+			r.replace(n, &of)
 		}
 	}
-	slices.SortFunc(holders, func(a, b Holder) int { return a.compare(&b) })
+}
+
+// receipt adds the receipt of a claim.
+func (r *Recorder) receipt(devices []ledger.Closed, s *ledger.Snapshot) (out *Receipt, isNew bool) {
 	r.number++
-	out := r.books.receipt(claim, holders, s.Catalogue.OrStandard(), r.number)
+	out = newReceipt(devices, s.Catalogue.OrStandard(), r.number)
+	if slices.ContainsFunc(r.receipts, out.isOf) { // an earlier process made it and ended
+		return nil, false
+	}
 	r.receipts = lastReceipts(append(slices.Clip(r.receipts), out))
-	return out
+	return out, true
 }
 
 // lastReceipts returns the newest receipts, as many as are kept.
@@ -318,15 +240,11 @@ func (r *Recorder) RestoreReceipts(receipts []*Receipt) {
 	r.publish(time.Time{})
 }
 
-// Restore adds incidents of an earlier process, before the first snapshot. They are closed.
+// Restore adds incidents of an earlier process, before the first snapshot. Those that were open are
+// open until their conditions are over.
 func (r *Recorder) Restore(incidents []*Incident) {
-	all := slices.Clone(r.incidents)
-	for _, i := range incidents {
-		kept := *i
-		kept.Open = false
-		all = append(all, &kept)
-	}
-	slices.SortFunc(all, func(a, b *Incident) int { return a.Time.Compare(b.Time) })
+	all := append(slices.Clone(incidents), r.incidents...)
+	slices.SortFunc(all, func(a, b *Incident) int { return a.Onset.Compare(b.Onset) })
 	r.incidents = bounded(all)
 	r.publish(time.Time{})
 }

@@ -3,6 +3,7 @@ package recorder
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -68,9 +69,28 @@ type meta struct {
 // track is a series that is being recorded.
 type track struct {
 	*meta
-	last  float64 // of a counter
-	seen  uint64  // the number of the tick at which it was last there
-	place int     // in the ring's order
+	seen  uint64 // the number of the tick at which it was last there
+	place int    // in the ring's order
+
+	// Of a counter: its clock, and what it was when that advanced last. The rate is the one since the
+	// advance before, and holds until the next.
+	clock *clock
+	last  float64
+	at    time.Duration
+	rate  code
+}
+
+// clock is until when a counter of a device is counted, as time since the ring began. Counters of
+// its holders have the same one. It advances with the readings, not with the ticks.
+type clock struct {
+	at   time.Duration
+	seen uint64 // the number of the tick at which the counter was last there
+}
+
+// clockKey is a counter of a device.
+type clockKey struct {
+	device driver.ID
+	labelled
 }
 
 // frame are the codes of the values of one tick, in the order of the block's series; those of
@@ -111,21 +131,25 @@ type ring struct {
 	maxBytes int           // of sealed blocks
 
 	tick   uint64
-	before time.Time // the tick before
-	frame  frame     // of this tick
-	codes  int       // of the present block
+	began  time.Time     // the first tick
+	before time.Time     // the tick before
+	now    time.Duration // since the first tick
+	frame  frame         // of this tick
+	codes  int           // of the present block
 	tracks map[*ledger.Series]*track
 	order  []*track // of the present block, in the order in which they came
 	free   []track  // memory for more of them
 	metas  []meta   // likewise
 	next   int      // the place in order of the series that is likely to be the next one of a snapshot
 	owners map[any]*Owner
+	clocks map[clockKey]*clock
 	bytes  int // of sealed
 }
 
 func newRing(keep time.Duration, maxBytes int) *ring {
 	return &ring{
 		keep: keep, maxBytes: maxBytes, tracks: map[*ledger.Series]*track{}, owners: map[any]*Owner{},
+		clocks: map[clockKey]*clock{},
 	}
 }
 
@@ -141,18 +165,20 @@ func (r *ring) record(s *ledger.Snapshot) {
 	for i := range r.frame {
 		r.frame[i] = absent
 	}
-	elapsed := s.Time.Sub(r.before).Seconds()
+	if r.began.IsZero() {
+		r.began = s.Time
+	}
+	r.now = s.Time.Sub(r.began)
 	for i := range s.Devices {
-		d := &s.Devices[i]
-		r.values(d.Key, OfDevice, d.Values, elapsed)
+		r.device(&s.Devices[i])
 	}
 	for i := range s.Claims {
-		r.holder(&s.Claims[i], OfClaim, elapsed)
+		r.holder(&s.Claims[i], OfClaim, s)
 	}
 	for _, pods := range [2][]ledger.Holder{s.Pods, s.Young} {
 		for i := range pods {
 			if !pods[i].IsAggregated() {
-				r.holder(&pods[i], OfPod, elapsed)
+				r.holder(&pods[i], OfPod, s)
 			}
 		}
 	}
@@ -161,33 +187,82 @@ func (r *ring) record(s *ledger.Snapshot) {
 	r.before = s.Time
 }
 
-// holder records a claim or pod until its end.
-func (r *ring) holder(h *ledger.Holder, kind OwnerKind, elapsed float64) {
-	if h.Ended.IsZero() || h.Ended.After(r.before) {
-		r.values(h.HolderKey, kind, h.Values, elapsed)
+// device records a device.
+func (r *ring) device(d *ledger.Device) {
+	for i := range d.Values {
+		v := &d.Values[i]
+		t := r.track(v.Series)
+		if t == nil {
+			t = r.open(v, r.owner(d.Key, OfDevice))
+			t.clock = r.clocks[clockKey{d.ID, labelled{v.Quantity, v.Labels}}]
+			if t.clock == nil && t.counter {
+				t.clock = &clock{}
+				r.clocks[clockKey{d.ID, labelled{v.Quantity, v.Labels}}] = t.clock
+			}
+		}
+		if t.counter {
+			t.clock.at, t.clock.seen = r.now, r.tick
+			if i < len(d.Ages) {
+				t.clock.at -= d.Ages[i]
+			}
+		}
+		r.put(t, v)
 	}
 }
 
-// values records the values of an owner, whose key is a pointer that stays the same.
-func (r *ring) values(key any, kind OwnerKind, values []ledger.Value, elapsed float64) {
-	for i := range values {
-		v := &values[i]
+// holder records a claim or pod until its end.
+func (r *ring) holder(h *ledger.Holder, kind OwnerKind, s *ledger.Snapshot) {
+	if !h.Ended.IsZero() && !h.Ended.After(r.before) {
+		return
+	}
+	for i := range h.Values {
+		v := &h.Values[i]
 		t := r.track(v.Series)
 		if t == nil {
-			t = r.open(v, r.owner(key, kind))
+			t = r.open(v, r.owner(h.HolderKey, kind))
+			t.clock = r.clockOf(h.Device, v, s)
 		}
-		r.next = t.place + 1
-		t.seen = r.tick
-		if !t.counter {
-			r.frame[t.place] = codeOf(v.Value)
-			continue
-		}
-		rate := (v.Value - t.last) / elapsed
-		t.last = v.Value
-		if rate >= 0 && !math.IsInf(rate, 0) { // of the first reading it is NaN
-			r.frame[t.place] = codeOf(rate)
-		}
+		r.put(t, v)
 	}
+}
+
+// clockOf returns the clock of a holder's counter: that of the device, or of the one that it is a
+// part of; nil if neither has the counter.
+func (r *ring) clockOf(id driver.ID, v *ledger.Value, s *ledger.Snapshot) *clock {
+	if c := r.clocks[clockKey{id, labelled{v.Quantity, v.Labels}}]; c != nil {
+		return c
+	}
+	i := slices.IndexFunc(s.Devices, func(d ledger.Device) bool { return d.ID == id })
+	if i < 0 || s.Devices[i].Parent == "" {
+		return nil
+	}
+	id.Device = s.Devices[i].Parent
+	return r.clocks[clockKey{id, labelled{v.Quantity, v.Labels}}]
+}
+
+// put records the value of a series.
+func (r *ring) put(t *track, v *ledger.Value) {
+	r.next = t.place + 1
+	t.seen = r.tick
+	if !t.counter {
+		r.frame[t.place] = codeOf(v.Value)
+		return
+	}
+	at := r.now
+	if t.clock != nil {
+		if t.clock.seen != r.tick {
+			return // the device is not read
+		}
+		at = t.clock.at
+	}
+	if at > t.at {
+		t.rate = absent
+		if rate := (v.Value - t.last) / (at - t.at).Seconds(); rate >= 0 { // of the first reading it is NaN
+			t.rate = codeOf(rate)
+		}
+		t.last, t.at = v.Value, at
+	}
+	r.frame[t.place] = t.rate
 }
 
 // track returns a series, nil if it is new. Snapshots mostly have the series in the order of the
@@ -220,8 +295,10 @@ func (r *ring) open(v *ledger.Value, owner *Owner) *track {
 	counter := r.catalogue.Spec(v.Quantity).Type == driver.Counter
 	t := r.newTrack()
 	*t.meta = meta{v.Series, owner, counter}
-	t.place = len(r.order)
-	if counter && (r.before.IsZero() || !v.Born.After(r.before)) {
+	t.place, t.rate, t.at = len(r.order), absent, math.MinInt64
+	if counter && !r.before.IsZero() && v.Born.After(r.before) {
+		t.at = v.Born.Sub(r.began)
+	} else if counter {
 		t.last = math.NaN()
 	}
 	r.tracks[v.Series] = t
@@ -307,16 +384,17 @@ func (r *ring) forget(ticks int) {
 	}
 	r.order = slices.DeleteFunc(r.order, gone)
 	r.series = make([]*meta, len(r.order), len(r.order)+len(r.order)/16)
-	used := map[*Owner]bool{}
+	used, clocks := map[*Owner]bool{}, map[*clock]bool{}
 	for place, t := range r.order {
 		t.place, r.series[place] = place, t.meta
-		used[t.owner] = true
+		used[t.owner], clocks[t.clock] = true, true
 	}
 	for key, o := range r.owners {
 		if !used[o] {
 			delete(r.owners, key)
 		}
 	}
+	maps.DeleteFunc(r.clocks, func(_ clockKey, c *clock) bool { return !clocks[c] })
 }
 
 // part is one series in one block.

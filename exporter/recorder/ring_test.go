@@ -43,11 +43,11 @@ func newWorld(devices, holders int) *world {
 		w.Devices[i%devices].Shares = append(w.Devices[i%devices].Shares, share)
 		w.Claims = append(w.Claims, ledger.Holder{
 			HolderKey: &ledger.HolderKey{Namespace: "team", Name: fmt.Sprintf("claim-%d", i), Device: id},
-			Values:    w.series(9, driver.Labels{}),
+			Amounts:   ledger.Amounts{Values: w.series(9, driver.Labels{})},
 		})
 		w.Pods = append(w.Pods, ledger.Holder{
 			HolderKey: &ledger.HolderKey{Namespace: "team", Name: fmt.Sprintf("pod-%d", i), Device: id},
-			Values:    w.series(9, driver.Labels{}),
+			Amounts:   ledger.Amounts{Values: w.series(9, driver.Labels{})},
 		})
 	}
 	return w
@@ -302,7 +302,7 @@ func TestRingAgainstList(t *testing.T) {
 			series int
 		}
 		want := map[point]float64{}
-		known := make([]bool, all)
+		known := make([]time.Time, all) // when each counter was there last
 		var times []time.Time
 		for range rapid.IntRange(1, 3*blockTicks).Draw(t, "ticks") {
 			s := &ledger.Snapshot{Time: w.Time}
@@ -317,12 +317,10 @@ func TestRingAgainstList(t *testing.T) {
 				v := float64(rapid.IntRange(-50, 100).Draw(t, "value"))
 				if i%2 == 0 {
 					totals[i] += max(0, v)
-					if known[i] {
-						// Since the tick at which it was last there: that is how much it rose; the rate is of the
-						// time since the tick before.
-						want[point{s.Time, i}] = max(0, v) / s.Time.Sub(times[len(times)-1]).Seconds()
+					if !known[i].IsZero() {
+						want[point{s.Time, i}] = max(0, v) / s.Time.Sub(known[i]).Seconds()
 					}
-					known[i] = true
+					known[i] = s.Time
 					v = totals[i]
 				} else {
 					want[point{s.Time, i}] = v
@@ -366,6 +364,41 @@ func TestRingAgainstList(t *testing.T) {
 			t.Fatalf("%d values are missing", n)
 		}
 	})
+}
+
+// Rates are of the time between readings, and hold until the next: a source that is not read for a
+// while, or seldom, makes no spikes.
+func TestRatesAreBetweenReadings(t *testing.T) {
+	d := ledger.Device{
+		Device: &join.Device{ID: jointest.ID("gpu-0")}, Key: new(driver.ID),
+		Values: []ledger.Value{{Series: &ledger.Series{Quantity: driver.Energy}}}, Ages: []time.Duration{0},
+	}
+	s := &ledger.Snapshot{
+		Time: jointest.Start(), Devices: []ledger.Device{d},
+		Claims: []ledger.Holder{{HolderKey: &ledger.HolderKey{Name: "a", Device: d.ID}, Amounts: ledger.Amounts{
+			Values: []ledger.Value{{Series: &ledger.Series{Quantity: driver.Energy}}},
+		}}},
+	}
+	r := newRing(time.Hour, 1<<20)
+	for second := range 60 {
+		s.Devices[0].Ages[0] += time.Second
+		if second < 20 || second > 30 {
+			s.Devices[0].Ages[0] = 300 * time.Millisecond
+		}
+		now := s.Time.Sub(jointest.Start()) - s.Devices[0].Ages[0]
+		s.Devices[0].Values[0].Value, s.Claims[0].Values[0].Value = 100*now.Seconds(), 50*now.Seconds()
+		r.record(s)
+		s.Time = s.Time.Add(time.Second)
+	}
+	c := r.cut(jointest.Start(), s.Time, func(*Owner) bool { return true })
+	for i, l := range c.lines() {
+		values, _ := new(decoder).decode(&l, len(c.times))
+		for n, v := range values[1:] {
+			if want := []float64{100, 50}[i]; math.Abs(v-want) > 2*Precision*want {
+				t.Errorf("series %d is %v W at second %d, want %v", i, v, n+1, want)
+			}
+		}
+	}
 }
 
 // A device that fails all the time does not push out the incidents of the others.

@@ -1,6 +1,8 @@
 package recorder
 
 import (
+	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,8 +16,9 @@ import (
 type stalls struct {
 	judge    *stall.Judge
 	groups   map[*ledger.HolderKey]group
+	before   map[*ledger.HolderKey]group // at the snapshot before
 	turn     uint64
-	devices  map[driver.ID]*ledger.Device
+	devices  map[driver.ID]*ledger.Device // of the present snapshot
 	readings []stall.Reading
 	keys     []*ledger.HolderKey // of readings
 }
@@ -31,7 +34,8 @@ const regroup = 60
 
 func newStalls(after, interval time.Duration) *stalls {
 	return &stalls{
-		judge: stall.New(after, interval), groups: map[*ledger.HolderKey]group{}, devices: map[driver.ID]*ledger.Device{},
+		judge: stall.New(after, interval), groups: map[*ledger.HolderKey]group{},
+		before: map[*ledger.HolderKey]group{}, devices: map[driver.ID]*ledger.Device{},
 	}
 }
 
@@ -39,29 +43,31 @@ func newStalls(after, interval time.Duration) *stalls {
 // power.
 func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]stall.Verdict {
 	b.turn++
-	clear(b.devices)
 	for i := range s.Devices {
 		b.devices[s.Devices[i].ID] = &s.Devices[i]
 	}
 	b.readings, b.keys = b.readings[:0], b.keys[:0]
-	groups := make(map[*ledger.HolderKey]group, len(b.groups))
+	b.before, b.groups = b.groups, b.before
+	clear(b.groups)
 	for i := range s.Claims {
 		h := &s.Claims[i]
 		d := b.devices[h.Device]
 		if !h.Ended.IsZero() || d == nil {
 			continue
 		}
-		of, known := b.groups[h.HolderKey]
+		of, known := b.before[h.HolderKey]
 		if !known || b.turn >= of.due {
 			of = group{workload(d, h), b.turn + regroup}
 		}
-		groups[h.HolderKey] = of
+		b.groups[h.HolderKey] = of
 		r := readingOf(d)
-		r.Key = stall.Key{Namespace: h.Namespace, Claim: h.Name, Device: h.Device}
+		r.Key = stall.Key{
+			Namespace: h.Namespace, Claim: h.Name, Device: h.Device, Since: h.Born.Round(0).UTC(),
+		}
 		r.Group = of.name
 		b.readings, b.keys = append(b.readings, r), append(b.keys, h.HolderKey)
 	}
-	b.groups = groups
+	clear(b.devices) // they would keep the snapshot
 	out := make(map[*ledger.HolderKey]stall.Verdict, len(b.keys))
 	for i, v := range b.judge.Observe(s.Time, b.readings) {
 		if b.readings[i].Unknown != notJudged {
@@ -69,6 +75,88 @@ func (b *stalls) observe(s *ledger.Snapshot) map[*ledger.HolderKey]stall.Verdict
 		}
 	}
 	return out
+}
+
+// suspectAfter is how long nothing must show life until what was recorded when that began is kept:
+// by the time at which a claim is found to be stalled, the ring may have forgotten it.
+const suspectAfter = DefaultKeep / 2
+
+// stall returns the claims that have begun to stall since the snapshot before.
+func (r *Recorder) stall(now map[*ledger.HolderKey]stall.Verdict, s *ledger.Snapshot) []happening {
+	var out []happening
+	suspected := r.suspected[:0:0]
+	for key, v := range now {
+		if v.Stalled == nil && v.For < suspectAfter || r.stalled[key].Stalled != nil {
+			continue
+		}
+		n := slices.IndexFunc(s.Devices, func(d ledger.Device) bool { return d.ID == key.Device })
+		suspect := r.suspect(key, &v, &s.Devices[n], s.Time)
+		if v.Stalled == nil {
+			suspected = append(suspected, suspect)
+			continue
+		}
+		out = append(out, happening{
+			kind: ClaimStalled, code: v.Why(), device: &s.Devices[n], at: s.Time, onset: suspect.Onset, chart: suspect.Chart,
+			count: 1, claim: key,
+		})
+	}
+	r.suspected, r.stalled = suspected, now
+	return out
+}
+
+// suspect returns what may become the incident of a claim that nothing shows life of.
+func (r *Recorder) suspect(key *ledger.HolderKey, v *stall.Verdict, of *ledger.Device, now time.Time) *Incident {
+	id := "suspected " + key.Namespace + "/" + key.Name + " " + key.Device.String()
+	for _, known := range r.suspected {
+		if known.ID == id && known.Onset.After(now.Add(-v.For-2*r.stalls.judge.Window())) {
+			return known
+		}
+	}
+	onset := r.ring.fall(of.ID, now.Add(-v.For), r.stalls.judge.Window())
+	return &Incident{
+		ID: id, Kind: ClaimStalled, Device: of.ID, Onset: onset, Detected: onset, Last: onset,
+		parent: of.Parent, suspected: true,
+		Holders: []Holder{{Namespace: key.Namespace, Claim: key.Name, ID: of.ID, Hit: true}},
+	}
+}
+
+// fall returns when the power of a device fell from what it drew before to what it has drawn since
+// about a moment, which is known to a window; that moment if it can't be told.
+func (r *ring) fall(id driver.ID, since time.Time, window time.Duration) time.Time {
+	from := since.Add(-window - evidence)
+	c := r.cut(from, r.before, func(o *Owner) bool { return o.Kind == OfDevice && o.Device == id })
+	for _, l := range c.lines() {
+		if l.Quantity != driver.Power {
+			continue
+		}
+		watts, _ := new(decoder).decode(&l, len(c.times))
+		before := median(c.times, watts, from, since.Add(-window))
+		after := median(c.times, watts, since, r.before)
+		if !(after < before) { // one of both may be unknown
+			return since
+		}
+		for n := len(watts) - 1; n > 0; n-- {
+			if watts[n-1] >= (before+after)/2 && c.times[n-1].Before(since.Add(window)) {
+				return c.times[n]
+			}
+		}
+	}
+	return since
+}
+
+// median returns the median of the values from one time to another, NaN if there are none.
+func median(times []time.Time, values []float64, from, to time.Time) float64 {
+	var some []float64
+	for n, v := range values {
+		if !math.IsNaN(v) && !times[n].Before(from) && !times[n].After(to) {
+			some = append(some, v)
+		}
+	}
+	if len(some) == 0 {
+		return math.NaN()
+	}
+	slices.Sort(some)
+	return some[len(some)/2]
 }
 
 // notJudged is of what is no device that can stall, such as a network device or a CPU: all of its

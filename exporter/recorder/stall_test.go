@@ -47,6 +47,7 @@ type nodeOf struct {
 	now     time.Time
 	devices []ledger.Device
 	claims  []ledger.Holder
+	periods []*ledger.Period // of the devices
 }
 
 // hold adds a device that a claim holds for a pod.
@@ -62,6 +63,9 @@ func (n *nodeOf) hold(device, claim, pod string, edit ...func(*join.Device)) {
 	}
 	n.devices = append(n.devices, ledger.Device{Device: &d, Key: &d.ID})
 	n.claims = append(n.claims, ledger.Holder{HolderKey: &ledger.HolderKey{Namespace: "team", Name: claim, Device: id}})
+	n.periods = append(n.periods, &ledger.Period{
+		Device: id, Claim: d.Shares[0].Claim, Pod: d.Shares[0].Holders[0].Pod, From: n.now,
+	})
 }
 
 // snapshot is of a second later, in which each device had these readings.
@@ -75,7 +79,15 @@ func (n *nodeOf) snapshot(of ...[]reading) *ledger.Snapshot {
 			})
 		}
 	}
-	return &ledger.Snapshot{Time: n.now, Devices: n.devices, Claims: n.claims}
+	for i := range n.devices {
+		if of := n.periods[i]; len(n.devices[i].Shares) == 0 && of.To.IsZero() {
+			ended := *of
+			ended.To, n.periods[i] = n.now, &ended
+		}
+	}
+	return &ledger.Snapshot{
+		Time: n.now, Devices: n.devices, Claims: n.claims, Timeline: ledger.NewTimeline(n.periods...),
+	}
 }
 
 // A claim that begins to stall is an incident, once, and the news have it at each tick.
@@ -162,5 +174,72 @@ func TestOtherSignsOfLife(t *testing.T) {
 		if (v.Stalled != nil) != (key.Name == "hangs") || v.Unknown != stall.Known {
 			t.Errorf("%s: %+v", key.Name, v)
 		}
+	}
+}
+
+// The incident of a claim that stalls begins when its power fell, however much later that is found,
+// and its recording has the minute before; it is over when the claim works again, or is gone.
+func TestCourseOfStall(t *testing.T) {
+	const fall = 10*time.Minute + 7*time.Second
+	for name, test := range map[string]struct {
+		fabric bool // the claim exchanged data with ranks elsewhere: it is given 20 minutes
+		gone   bool
+		want   Resolution
+	}{
+		"works again":     {want: WorksAgain},
+		"ends":            {gone: true, want: ClaimGone},
+		"ranks elsewhere": {fabric: true, want: WorksAgain},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, r := nodeOf{now: jointest.Start()}, New(Config{Interval: time.Second})
+			n.hold("gpu-0", "claim", "pod")
+			var opened, ended []*Incident
+			moved := 0.
+			for at := time.Duration(0); at < 40*time.Minute && len(ended) == 0; at += time.Second {
+				does := works()
+				switch {
+				case len(opened) > 0 && at > opened[0].Detected.Sub(jointest.Start())+2*time.Minute:
+					if test.gone {
+						n.devices[0].Shares, n.claims = nil, nil
+					}
+				case at >= fall:
+					does = spins()
+				}
+				if test.fabric {
+					if at < fall {
+						moved += 1e9
+					}
+					does = append(does, reading{driver.IOBytes, "nvlink", moved})
+				}
+				news := r.Record(n.snapshot(does))
+				r.MakeCharts(t.Context())
+				opened, ended = append(opened, news.Opened...), append(ended, news.Ended...)
+				if len(opened) == 1 && len(ended) == 0 && (len(news.Open) == 1) != (len(n.claims) == 1) {
+					t.Fatalf("at %v the open incidents of claims are %v", at, news.Open)
+				}
+			}
+			if len(opened) != 1 || len(ended) != 1 || ended[0].Resolution != test.want {
+				t.Fatalf("%d incidents, those that ended are %+v", len(opened), ended)
+			}
+			fell := jointest.Start().Add(fall)
+			i := r.Incidents()[0]
+			if off := i.Onset.Sub(fell); off.Abs() > 2*time.Second {
+				t.Errorf("the onset is off by %v", off)
+			}
+			if found := i.Detected.Sub(fell); found < 7*time.Minute || test.fabric && found < 15*time.Minute {
+				t.Errorf("it was found after %v", found)
+			}
+			if i.Chart == nil {
+				t.Fatal("there is no recording")
+			}
+			var before, after bool
+			for _, at := range i.Chart.Times {
+				before = before || at.Before(fell.Add(-50*time.Second))
+				after = after || at.Sub(i.Detected).Abs() < 2*time.Second
+			}
+			if !before || !after {
+				t.Errorf("the recording of %d ticks lacks the minute before the fall, or the detection", len(i.Chart.Times))
+			}
+		})
 	}
 }

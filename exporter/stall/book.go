@@ -67,7 +67,7 @@ type book struct {
 	Verdict    Verdict   `json:"verdict"`
 
 	turn    uint64
-	group   string
+	group   groupKey
 	unknown Reason
 
 	// The present window.

@@ -2,10 +2,7 @@ package stall
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -31,16 +28,18 @@ const (
 	windowsOfAfter = 16
 )
 
-// Key identifies what is judged: a device of a claim.
+// Key identifies what is judged: a device of a claim. A claim that comes again under the same name
+// is told from it by when it began to hold the device: its UID may become known later.
 type Key struct {
 	Namespace, Claim string
 	Device           driver.ID
+	Since            time.Time // in UTC, by the wall clock alone
 }
 
 func (k Key) compare(other Key) int {
 	return cmp.Or(
 		strings.Compare(k.Namespace, other.Namespace), strings.Compare(k.Claim, other.Claim),
-		k.Device.Compare(other.Device),
+		k.Device.Compare(other.Device), k.Since.Compare(other.Since),
 	)
 }
 
@@ -65,6 +64,13 @@ type Judge struct {
 	books                   map[Key]*book
 	idle                    map[driver.ID]idle
 	turn                    uint64
+	now                     time.Time // of the last Observe
+
+	observed []*book // by the last Observe, of each reading
+	verdicts []Verdict
+
+	kept    kept // of an earlier process
+	changed bool // since it was written
 }
 
 // New returns a judge that knows nothing. Readings come at each interval, and more often. after is
@@ -77,22 +83,30 @@ func New(after, interval time.Duration) *Judge {
 	}
 }
 
+// Window returns the length of the windows in which readings are judged: how exactly it is known
+// since when nothing has shown life.
+func (j *Judge) Window() time.Duration { return j.window }
+
 // Observe adds the readings of a moment, of all devices that are held now, and returns a verdict on
-// each that Busy is measured of or that can't be judged, in the same order. Claims that are not
-// among them are forgotten.
+// each that Busy is measured of or that can't be judged, in the same order, until the next call.
+// Claims that are not among them are forgotten.
 func (j *Judge) Observe(now time.Time, readings []Reading) []Verdict {
-	j.turn++
+	j.forget(now)
+	j.turn, j.now = j.turn+1, now
 	ended := false
-	books := make([]*book, len(readings))
+	books := j.observed[:0]
 	for i := range readings {
 		r := &readings[i]
 		b := j.books[r.Key]
+		if b == nil {
+			b = j.adopt(r.Key)
+		}
 		if b == nil {
 			b = &book{Key: r.Key, Verdict: Verdict{Unknown: cmp.Or(r.Unknown, TooShort)}}
 			j.books[r.Key] = b
 		}
 		b.turn, b.group, b.unknown = j.turn, r.group(), r.Unknown
-		books[i] = b
+		books = append(books, b)
 		if b.add(r, now) >= j.window {
 			ended = true
 			b.measure(j, r, now)
@@ -100,17 +114,24 @@ func (j *Judge) Observe(now time.Time, readings []Reading) []Verdict {
 	}
 	maps.DeleteFunc(j.books, func(_ Key, b *book) bool { return b.turn != j.turn })
 	if ended {
+		j.changed = true
 		j.conclude(books, now)
 	}
-	out := make([]Verdict, len(readings))
-	for i, b := range books {
-		out[i] = b.Verdict
+	j.observed, j.verdicts = books, j.verdicts[:0]
+	for _, b := range books {
+		j.verdicts = append(j.verdicts, b.Verdict)
 	}
-	return out
+	return j.verdicts
 }
 
-func (r *Reading) group() string {
-	return cmp.Or(r.Group, r.Namespace+"/"+r.Claim)
+// groupKey identifies a group: its name, or the claim if it has none.
+type groupKey struct{ name, namespace, claim string }
+
+func (r *Reading) group() groupKey {
+	if r.Group != "" {
+		return groupKey{name: r.Group}
+	}
+	return groupKey{namespace: r.Namespace, claim: r.Claim}
 }
 
 // group is what the ranks of a workload did in the last window.
@@ -123,7 +144,7 @@ type group struct {
 
 // conclude gives verdicts.
 func (j *Judge) conclude(books []*book, now time.Time) {
-	groups := map[string]*group{}
+	groups := map[groupKey]*group{}
 	for _, b := range books {
 		g := groups[b.group]
 		if g == nil {
@@ -205,42 +226,6 @@ func (j *Judge) patience(b *book, g *group) (time.Duration, Reason) {
 		patience, reason = waited, WaitedBefore
 	}
 	return patience, reason
-}
-
-// State returns what the judge knows, as JSON, so that another process can go on with it.
-func (j *Judge) State() ([]byte, error) {
-	state := state{Idle: make([]idle, 0, len(j.idle))}
-	for _, key := range slices.SortedFunc(maps.Keys(j.books), Key.compare) {
-		state.Books = append(state.Books, j.books[key])
-	}
-	for _, id := range slices.SortedFunc(maps.Keys(j.idle), driver.ID.Compare) {
-		state.Idle = append(state.Idle, j.idle[id])
-	}
-	out, err := json.Marshal(state)
-	if err != nil {
-		return nil, fmt.Errorf("encode what is known of stalls: %w", err)
-	}
-	return out, nil
-}
-
-// Restore adds what another judge knew. Claims that are gone are forgotten at the next Observe.
-func (j *Judge) Restore(from []byte) error {
-	var state state
-	if err := json.Unmarshal(from, &state); err != nil {
-		return fmt.Errorf("decode what is known of stalls: %w", err)
-	}
-	for _, b := range state.Books {
-		j.books[b.Key] = b
-	}
-	for _, i := range state.Idle {
-		j.idle[i.Device] = i
-	}
-	return nil
-}
-
-type state struct {
-	Books []*book `json:"books"`
-	Idle  []idle  `json:"idle"`
 }
 
 // idle is what a device draws, and what its links carry, while no kernel runs.

@@ -25,8 +25,8 @@ func healthyJobs() map[string]healthyJob {
 	environment := does(func() moment { return light(0.98, 125, 0.004, 0.02, 3e6) })
 	return map[string]healthyJob{
 		"training with checkpoints": {ranks(1, train.each(30*time.Minute, 4*time.Minute, waits)), 0.99},
-		// The server is busy all the time: bursts of requests are decoded as one batch, and between them
-		// one sequence at a time.
+		// The server is busy all the time: bursts of requests are decoded as one batch, and between
+		// them one sequence at a time.
 		"inference with bursts": {ranks(1, func(at time.Duration, random *rand.Rand) moment {
 			burst := time.Duration(4+random.IntN(9)) * time.Second
 			if at%time.Hour < 45*time.Minute && at%(17*time.Second) < burst {
@@ -62,8 +62,8 @@ func healthyJobs() map[string]healthyJob {
 		"bound by data loading after a shuffle": {ranks(1, train.each(2*time.Hour, 25*time.Minute, does(func() moment {
 			return light(0.98, 140, 0.004, 0.02, 8e6)
 		}))), 0.99},
-		// The model is compiled for a quarter of an hour, at full utilization and low power, and again,
-		// hours later, for ten minutes.
+		// The model is compiled for a quarter of an hour, at full utilization and low power, and
+		// again, hours later, for ten minutes.
 		"a recompile": {
 			ranks(1, compiling.from(15*time.Minute, train.each(12*time.Hour, 10*time.Minute, compiling))), 0.99,
 		},
@@ -199,8 +199,8 @@ type hang struct {
 	ranks []rank
 	card  card
 	begin time.Duration
-	// found are the ranks on which there must be an alarm ten minutes later; of the others there must
-	// be none, and, if it says so, the reason must be unknown.
+	// found are the ranks on which there must be an alarm ten minutes later; of the others there
+	// must be none, and, if it says so, the reason must be unknown.
 	found   []int
 	unknown stall.Reason
 }
@@ -390,12 +390,9 @@ func TestRestore(t *testing.T) {
 		different := 0
 		for at := time.Duration(0); at < 13*time.Hour; at += time.Second {
 			if at%(7*time.Minute) == 0 {
-				state, err := other.judge.State()
+				state := other.judge.AppendState(nil, nil)
 				other.judge = stall.New(0, time.Second)
-				if err == nil {
-					err = other.judge.Restore(state)
-				}
-				if err != nil {
+				if err := other.judge.Restore(state); at > 0 && err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -403,12 +400,41 @@ func TestRestore(t *testing.T) {
 				different++
 			}
 		}
-		// What a window had at a restart is lost, and so the phase may be one or two windows longer.
+		// What a window had at a restart is lost, and so the phase may be one or two windows
+		// longer.
 		if different > 90 {
 			t.Errorf("%s: the judgement of one that is restored differs for %d s", name, different)
 		}
 	}
 	if err := stall.New(0, 0).Restore([]byte("no")); err == nil {
 		t.Error("what is no state is taken for one")
+	}
+}
+
+// The time in which no process ran is not counted: what the claim did then is not known. Nothing is
+// written while no window ends.
+func TestRestoreAfterATime(t *testing.T) {
+	p := newPlayer(hangs()["of an L4"].ranks) // it hangs after an hour
+	const hang, away = time.Hour, 20 * time.Minute
+	at := time.Duration(0)
+	for ; at < hang+stall.DefaultAfter/2; at += time.Second {
+		p.tick(at)
+	}
+	state := p.judge.AppendState(nil, nil)
+	if more := p.judge.AppendChanges(nil, nil); len(more) > 0 {
+		t.Errorf("%d bytes are written though no window has ended", len(more))
+	}
+	p.judge = stall.New(0, time.Second)
+	if err := p.judge.Restore(state); err != nil {
+		t.Fatal(err)
+	}
+	found, began := time.Duration(0), at+away
+	for at = began; found == 0 && at < began+stall.DefaultAfter; at += time.Second {
+		if p.tick(at)[0].Stalled != nil {
+			found = at - began
+		}
+	}
+	if left := stall.DefaultAfter / 2; found < left-time.Minute || found > left+2*p.judge.Window() {
+		t.Errorf("found %v after the restart, want what was left of %v", found, left)
 	}
 }

@@ -1,0 +1,124 @@
+package ledger_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// What a device counts while the exporter is away, 1 W, is charged to who held it then, as far as
+// that is known. The receipt's bound contains the rest, and not much more. All numbers are seconds,
+// and so joules.
+func TestHoldsWhileAway(t *testing.T) {
+	const (
+		present = 10 // before and after
+		edges   = 4  // by how much ends that are seen from tick to tick may be off
+	)
+	// might is what a claim is charged, and within which limits its receipt has to be.
+	type might struct{ charged, least, most float64 }
+	always := func(v float64) might { return might{v, v, v} }
+	for name, test := range map[string]struct {
+		away         float64
+		before, then string  // the claims that hold the device before, and afterwards
+		cgroup       float64 // when the later one's cgroup was there at the latest; 0: unknown
+		finished     float64 // when the pod's object says that the earlier one ended; 0: it does not
+		rebooted     bool
+		a, b         might
+	}{
+		"held all the time": {away: 60, before: "a", then: "a", a: always(2*present + 60)},
+		"began, its cgroup is known": {
+			away: 60, then: "b", cgroup: 30, b: might{present + 30, present, present + 60},
+		},
+		"began, nothing is known": {away: 60, then: "b", b: might{present, present, present + 60}},
+		"began in a short time":   {away: 2, then: "b", b: might{present + 1, present, present + 2}},
+		"ended, nothing is known": {away: 60, before: "a", a: might{present, present, present + 60}},
+		"ended, its object says when": {
+			away: 60, before: "a", finished: 20, a: might{present + 20, present + 19, present + 21},
+		},
+		"one after the other": {
+			away: 60, before: "a", then: "b", finished: 20, cgroup: 30,
+			a: might{present + 20, present + 19, present + 21}, b: might{present + 30, present, present + 60},
+		},
+		"held for too long to know":       {away: 601, before: "a", then: "a", a: always(present)},
+		"began in a time that is unknown": {away: 601, then: "b", b: always(present)},
+		"held before a reboot":            {away: 60, before: "a", then: "a", rebooted: true, a: always(present)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := exportertest.NewHistory(t)
+			var k log
+			begun := h.Now
+			got := map[string]might{}
+			tick := func(pause float64) {
+				h.Read(driver.Reading{Quantity: driver.Energy, Value: h.Now.Sub(begun).Seconds()})
+				h.Tick(0)
+				k.write(h.Ledger, h.Now)
+				for c := range h.Last.ClosedClaims() {
+					v := c[0].Amounts[0]
+					if _, twice := got[c[0].Name]; !twice { // after a reboot it is another account
+						got[c[0].Name] = might{v.Value, v.Value - v.Bound, v.Value + v.Bound}
+					}
+				}
+				h.Now = h.Now.Add(time.Duration(pause * 1e9))
+			}
+			ticks := func() {
+				for range present {
+					tick(1)
+				}
+			}
+			hold := func(claim string) {
+				if claim != "" {
+					h.Hold(claim, "p-"+claim)
+				}
+			}
+			tick(0.001) // the first answer
+			hold(test.before)
+			ticks()
+			left := h.Now.Add(-time.Second) // the last tick
+			h.Now = left.Add(time.Duration(test.away * 1e9))
+			k.Rebooted = test.rebooted
+			h.Restart(k.Kept, h.Now)
+			k = log{}
+			h.Free(test.before)
+			hold(test.then)
+			sign := func(at float64, c podresources.Change) {
+				if at != 0 {
+					c.At = left.Add(time.Duration(at * 1e9))
+					h.Changes = append(h.Changes, c)
+				}
+			}
+			sign(test.finished, podresources.Change{
+				PodUID: "uid-p-a", Gone: true, Doubt: podresources.Doubt{Early: time.Second},
+			})
+			sign(test.cgroup, podresources.Change{
+				PodUID: "uid-p-b", Doubt: podresources.Doubt{Early: time.Duration(test.cgroup * 1e9)},
+			})
+			ticks()
+			h.Free(test.then)
+			h.Changes = nil
+			for range 60 { // the receipts
+				tick(1)
+			}
+			for claim, want := range map[string]might{"a": test.a, "b": test.b} {
+				g := got[claim]
+				if g.charged < want.charged-edges || g.charged > want.charged+edges {
+					t.Errorf("claim %s is charged %.1f J, want %v", claim, g.charged, want.charged)
+				}
+				widest := 4.0 * edges
+				if want.least < want.most { // the device may have done all of its work before, or after
+					widest += 2 * test.away
+				}
+				if g.least > want.least || g.most < want.most || g.most-g.least > widest {
+					t.Errorf("the receipt of claim %s has %.1f to %.1f J, want %v to %v", claim, g.least, g.most, want.least,
+						want.most)
+				}
+			}
+			total := exportertest.Scrape(t, h.Last).One(t, "dra_device_energy_joules_total", "device=gpu-0")
+			if want := h.Now.Sub(begun).Seconds() - 1; total < want-edges || total > want+edges {
+				t.Errorf("the device has %.1f J, want %v", total, want)
+			}
+		})
+	}
+}

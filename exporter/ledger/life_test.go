@@ -1,0 +1,223 @@
+package ledger_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/join/jointest"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// lifeStory plays the life of a claim, in seconds from the begin of the ledger: allocated at 2, the
+// pod is seen at 2.3, the CDI spec is written at 6.5, the device is busy from 10 to 20, the hold
+// ends at 25 and the spec goes at 25.5.
+type lifeStory struct {
+	*exportertest.History
+	from, to int // when the device is busy
+	edit     func(a *podresources.Allocation)
+	other    bool // another claim has the device too
+	closed   []ledger.Closed
+}
+
+const lifeCDI = "example.com/gpu=gpu-0"
+
+func sec(s float64) time.Time { return jointest.Start().Add(time.Duration(s * float64(time.Second))) }
+
+func newLifeStory(t *testing.T) *lifeStory {
+	s := &lifeStory{History: exportertest.NewHistory(t), from: 10, to: 20}
+	s.Changes = []podresources.Change{
+		{At: sec(6.5), CDI: []string{lifeCDI}}, {At: sec(25.5), Gone: true, CDI: []string{lifeCDI}},
+	}
+	return s
+}
+
+// play plays from one second to another.
+func (s *lifeStory) play(from, to int) {
+	all := s.Changes
+	for i := from; i < to; i++ {
+		s.Changes = nil
+		for _, c := range all {
+			if !c.At.After(s.Now) {
+				s.Changes = append(s.Changes, c)
+			}
+		}
+		s.second(i)
+		s.closed = append(s.closed, s.Last.Closed...)
+	}
+	s.Changes = all
+}
+
+func (s *lifeStory) second(i int) {
+	a := jointest.Allocation("gpu-0", "claim", "p")
+	a.ClaimUID, a.AllocatedAt = "uid", sec(2)
+	a.Holders[0].UID = "pod-uid"
+	a.Holders[0].Hold = &podresources.Hold{From: sec(2.3), Wanted: sec(2.3), Reason: podresources.ReasonWaiting}
+	a.State = podresources.StateAllocated
+	if i >= 7 {
+		a.State, a.CDI = podresources.StatePrepared, []string{lifeCDI}
+	}
+	s.In.View.Allocations = nil
+	if s.edit != nil {
+		s.edit(&a)
+	}
+	if i >= 3 && i < 25 {
+		s.In.View.Allocations = []podresources.Allocation{a}
+	}
+	if s.other {
+		s.In.View.Allocations = append(s.In.View.Allocations, jointest.Allocation("gpu-0", "other", "q"))
+	}
+	busy := 0.0
+	if i > s.from && i <= s.to {
+		busy = 1
+	}
+	s.Read(driver.Reading{Quantity: driver.Utilization, Value: busy})
+	s.Tick(time.Second)
+}
+
+// seconds are those of a life; -1: unknown.
+func seconds(l ledger.Life) map[string]float64 {
+	out := map[string]float64{}
+	for name, of := range map[string]func() (time.Duration, bool){
+		"preparation": l.Preparation, "first activity": l.FirstActivity, "activity": l.Activity, "idle end": l.IdleEnd,
+		"unpreparation": l.Unpreparation,
+	} {
+		took, known := of()
+		out[name] = -1
+		if known {
+			out[name] = took.Round(100 * time.Millisecond).Seconds()
+		}
+	}
+	return out
+}
+
+// By hand: waiting since 2.3, prepared at 6.5, busy from the reading of 10 to that of 20. The pod
+// was there until the answer of 25, or up to a second less.
+func TestLife(t *testing.T) {
+	s := newLifeStory(t)
+	s.play(0, 70)
+	if len(s.closed) != 1 {
+		t.Fatalf("%d claims were closed, want 1", len(s.closed))
+	}
+	life := ledger.LifeOf(s.closed)
+	want := map[string]float64{
+		"preparation": 4.2, "first activity": 3.5, "activity": 10, "idle end": 4.5, "unpreparation": 1,
+	}
+	if diff := cmp.Diff(want, seconds(life)); diff != "" {
+		t.Errorf("-want +got:\n%s\n%+v", diff, life)
+	}
+	text := exportertest.Text(t, s.Last)
+	for _, line := range []string{
+		`dra_claim_preparation_seconds_bucket{driver="gpu.example.com",le="4"} 0`,
+		`dra_claim_preparation_seconds_bucket{driver="gpu.example.com",le="16"} 1`,
+		`dra_claim_preparation_seconds_sum{driver="gpu.example.com"} 4.2`,
+		`dra_claim_preparation_seconds_count{driver="gpu.example.com"} 1`,
+		`dra_claim_first_activity_seconds_bucket{driver="gpu.example.com",le="1"} 0`,
+		`dra_claim_first_activity_seconds_bucket{driver="gpu.example.com",le="4"} 1`,
+		`dra_claim_first_activity_seconds_sum{driver="gpu.example.com"} 3.5`,
+	} {
+		if !strings.Contains(text, line+"\n") {
+			t.Errorf("there is no %s", line)
+		}
+	}
+}
+
+// What is unknown has no value: a claim that is held from the beginning, one that was allocated
+// before, one of a node without the API server, one that does nothing, and one that is shared.
+func TestLifeUnknown(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(s *lifeStory)
+		first  int // the second of the first answer
+		want   map[string]float64
+	}{
+		"held from the beginning": {first: 12, want: map[string]float64{
+			"preparation": -1, "first activity": -1, "activity": -1, "idle end": -1, "unpreparation": 1,
+		}},
+		"no object of the claim": {
+			change: func(s *lifeStory) { s.edit = func(a *podresources.Allocation) { a.AllocatedAt = time.Time{} } },
+			want: map[string]float64{
+				"preparation": -1, "first activity": 3.5, "activity": 10, "idle end": 4.5, "unpreparation": 1,
+			},
+		},
+		"allocated before": {
+			change: func(s *lifeStory) { s.edit = func(a *podresources.Allocation) { a.AllocatedAt = sec(-2) } },
+			want: map[string]float64{
+				"preparation": -1, "first activity": 3.5, "activity": 10, "idle end": 4.5, "unpreparation": 1,
+			},
+		},
+		"idle": {change: func(s *lifeStory) { s.to = 0 }, want: map[string]float64{
+			"preparation": 4.2, "first activity": -1, "activity": -1, "idle end": -1, "unpreparation": 1,
+		}},
+		"no CDI spec": {change: func(s *lifeStory) { s.Changes = nil }, want: map[string]float64{
+			"preparation": 4.7, "first activity": 3, "activity": 10, "idle end": 4.5, "unpreparation": -1,
+		}},
+		"shared": {change: func(s *lifeStory) { s.other = true }, want: map[string]float64{
+			"preparation": 4.2, "first activity": -1, "activity": -1, "idle end": -1, "unpreparation": 1,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newLifeStory(t)
+			if tc.change != nil {
+				tc.change(s)
+			}
+			s.Now = sec(float64(tc.first))
+			s.play(tc.first, 70)
+			closed := slices.DeleteFunc(s.closed, func(c ledger.Closed) bool { return c.Name != "claim" })
+			if diff := cmp.Diff(tc.want, seconds(ledger.LifeOf(closed))); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// A life goes on over a restart of the exporter, while the claim waits and while it is prepared,
+// and no claim counts twice.
+func TestLifeOverRestart(t *testing.T) {
+	for _, at := range []int{4, 8, 15, 30} {
+		t.Run(fmt.Sprint(at), func(t *testing.T) {
+			s := newLifeStory(t)
+			s.play(0, at)
+			k := log{}
+			k.write(s.Ledger, s.Now)
+			s.Ledger = restored(t, k.Kept, s.Now)
+			s.play(at, 70)
+			want := map[string]float64{
+				"preparation": 4.2, "first activity": 3.5, "activity": 10, "idle end": 4.5, "unpreparation": 1,
+			}
+			life := ledger.LifeOf(s.closed)
+			if diff := cmp.Diff(want, seconds(life)); diff != "" {
+				t.Errorf("-want +got:\n%s\n%+v", diff, life)
+			}
+			lives := s.Last.Lives
+			if len(lives) != 1 || lives[0].Preparation.Count() != 1 || lives[0].FirstActivity.Count() != 1 {
+				t.Errorf("the distributions are %+v", lives)
+			}
+		})
+	}
+}
+
+// Of a claim of several devices the last one that is prepared counts, the first that is active, and
+// what is unknown of one is unknown of all, but for the activity of those that had none.
+func TestLifeOfSeveral(t *testing.T) {
+	one := ledger.Life{
+		Allocated: sec(0), Waiting: sec(1), Prepared: sec(5), FirstActive: sec(9), LastActive: sec(20), Ended: sec(30),
+		Unprepared: sec(31),
+	}
+	two := one
+	two.Prepared, two.FirstActive, two.LastActive, two.Unprepared = sec(7), sec(8), sec(19), time.Time{}
+	idle := one
+	idle.FirstActive, idle.LastActive = time.Time{}, time.Time{}
+	got := ledger.LifeOf([]ledger.Closed{{Life: one}, {Life: two}, {Life: idle}})
+	want := one
+	want.Prepared, want.FirstActive, want.Unprepared = sec(7), sec(8), time.Time{}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}

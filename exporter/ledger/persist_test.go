@@ -1,0 +1,205 @@
+package ledger_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/exporter/exportertest"
+	"github.com/dra-exporter/dra-exporter/exporter/fit"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// log is what a ledger wrote.
+type log struct{ ledger.Kept }
+
+func clockOf(t time.Time) int64 { return t.UnixNano() }
+func timeOf(at int64) time.Time { return time.Unix(0, at) }
+
+// write writes a tick.
+func (k *log) write(l *ledger.Ledger, now time.Time) {
+	k.Time, k.Clock, k.Continues = now, timeOf, true
+	if k.State == nil {
+		k.State = l.AppendState([]byte{}, clockOf)
+		return
+	}
+	k.Changes = append(k.Changes, l.AppendChanges(nil, clockOf))
+}
+
+// restored returns a ledger that goes on.
+func restored(t exportertest.TB, k ledger.Kept, now time.Time) *ledger.Ledger {
+	t.Helper()
+	l := ledger.New(exportertest.LedgerConfig())
+	if err := l.Restore(k, now); err != nil {
+		t.Fatalf("restore: %v", err)
+	}
+	return l
+}
+
+// A ledger goes on where another one ended: no counter is lower than it was, and each counts since
+// the same time.
+func TestRestore(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := exportertest.NewWorld(t)
+		l := ledger.New(exportertest.LedgerConfig())
+		var k log
+		var s *ledger.Snapshot
+		advance := func() {
+			w.Step(exportertest.Pauses())
+			s = l.Advance(join.Join(w.Input()), w.Now)
+			k.write(l, w.Now)
+		}
+		for range rapid.IntRange(1, 3).Draw(t, "processes") {
+			for range rapid.IntRange(2, 25).Draw(t, "ticks") {
+				advance()
+			}
+			before := exportertest.Scrape(t, exportertest.Whole(s))
+			born := bornOf(s)
+			l = restored(t, k.Kept, w.Now)
+			k = log{}
+			advance()
+			after := exportertest.Scrape(t, exportertest.Whole(s))
+			checkGoesOn(t, before, after)
+			for key, at := range bornOf(s) {
+				if was, known := born[key]; known && !was.Equal(at) {
+					t.Fatalf("%v counts since %v, and before since %v", key, at, was)
+				}
+			}
+		}
+	})
+}
+
+func checkGoesOn(t *rapid.T, before, after exportertest.Scraped) {
+	for family, series := range before {
+		if !strings.HasSuffix(family, "_total") {
+			continue
+		}
+		for key, value := range series {
+			if now, there := after[family][key]; there && now < value*(1-1e-12) {
+				t.Fatalf("%s{%s} was %v, and goes on with %v", family, key, value, now)
+			} else if !there && strings.HasPrefix(family, "dra_claim") {
+				t.Logf("%s{%s} is gone", family, key)
+			}
+		}
+	}
+}
+
+type bornKey struct {
+	holder ledger.HolderKey
+	pod    bool
+	series string
+}
+
+// bornOf returns since when each counter of the metrics counts.
+func bornOf(s *ledger.Snapshot) map[bornKey]time.Time {
+	out := map[bornKey]time.Time{}
+	add := func(key ledger.HolderKey, pod bool, values []ledger.Value) {
+		for _, v := range values {
+			if !v.Born.IsZero() {
+				out[bornKey{key, pod, v.Quantity.String() + strings.Join(v.Labels[:], ",")}] = v.Born
+			}
+		}
+	}
+	for i := range s.Devices {
+		add(ledger.HolderKey{Device: s.Devices[i].ID}, false, s.Devices[i].Values)
+	}
+	for i := range s.Claims {
+		add(*s.Claims[i].HolderKey, false, s.Claims[i].Metrics().Values)
+	}
+	for i := range s.Pods {
+		add(*s.Pods[i].HolderKey, true, s.Pods[i].Metrics().Values)
+	}
+	return out
+}
+
+// A state and its changes are the same as the whole state at the end.
+func TestChangesAddUp(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := exportertest.NewWorld(t)
+		l := ledger.New(exportertest.LedgerConfig())
+		var k log
+		for range rapid.IntRange(2, 40).Draw(t, "ticks") {
+			w.Step(exportertest.Pauses())
+			l.Advance(join.Join(w.Input()), w.Now)
+			k.write(l, w.Now)
+		}
+		whole := ledger.Kept{State: l.AppendState(nil, clockOf), Clock: timeOf, Time: w.Now, Continues: true}
+		one, other := restored(t, k.Kept, w.Now), restored(t, whole, w.Now)
+		for range 3 {
+			w.Step(exportertest.Pauses())
+			in := w.Input()
+			a, b := one.Advance(join.Join(in), w.Now), other.Advance(join.Join(in), w.Now)
+			exportertest.SameText(t, exportertest.Text(t, exportertest.Whole(a)), exportertest.Text(t, exportertest.Whole(b)))
+		}
+	})
+}
+
+// Nothing that is read makes a ledger panic.
+func FuzzRestore(f *testing.F) {
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l := ledger.New(exportertest.LedgerConfig())
+		now := time.Unix(1000, 0)
+		if l.Restore(ledger.Kept{State: b, Clock: timeOf, Time: now, Continues: true}, now) == nil {
+			l.Advance(join.Result{}, now.Add(time.Second))
+		}
+	})
+}
+
+// The advice on a claim that has ended outlives a restart: also one that is made after it, of a
+// claim that ended right before.
+func TestAdviceForEndedClaimOutlivesRestart(t *testing.T) {
+	for name, after := range map[string]int{"before it is advised": 5, "after it was": 90} {
+		t.Run(name, func(t *testing.T) {
+			h := fitHistory(t)
+			var k log
+			tick := func(seconds int, utilization, memory float64) {
+				for range seconds {
+					fitting(h, 1, utilization, memory)
+					k.write(h.Ledger, h.Now)
+				}
+			}
+			tick(130, 0.2, 18)
+			h.Free("a")
+			tick(after, 0.2, 18)
+			h.Ledger, h.Dates = restored(t, k.Kept, h.Now), &exportertest.Dates{} // nor is its end known
+			k = log{}
+			tick(90, 0.9, 79) // nobody's
+			if a := expectFit(t, h, fit.Advised); a.Memory != 18*gib || !strings.Contains(a.Text(), "2g.20gb would have done") {
+				t.Errorf("advice %+v: %s", a, a.Text())
+			}
+		})
+	}
+}
+
+// Since when a device is held is known as exactly after a restart as before.
+func TestPeriodsOutliveRestart(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := exportertest.NewWorld(t)
+		l := ledger.New(exportertest.LedgerConfig())
+		var s *ledger.Snapshot
+		for range rapid.IntRange(1, 20).Draw(t, "ticks") {
+			w.Step(exportertest.Pauses())
+			s = l.Advance(join.Join(w.Input()), w.Now)
+		}
+		whole := ledger.Kept{State: l.AppendState(nil, clockOf), Clock: timeOf, Time: w.Now, Continues: true}
+		before, after := map[ledger.Period]bool{}, map[ledger.Period]bool{}
+		add := func(to map[ledger.Period]bool, p ledger.Period) {
+			p.From, p.To = p.From.Truncate(time.Microsecond), p.To.Truncate(time.Microsecond)
+			to[p] = true
+		}
+		for p := range s.Timeline.All() {
+			add(before, *p)
+		}
+		for p := range restored(t, whole, w.Now).Timeline().All() {
+			add(after, *p)
+		}
+		if diff := cmp.Diff(before, after); diff != "" {
+			t.Errorf("periods (-before +after):\n%s", diff)
+		}
+	})
+}

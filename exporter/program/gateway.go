@@ -1,0 +1,145 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kingpin/v2"
+	"github.com/prometheus/common/config"
+	"github.com/prometheus/common/version"
+	toolkit "github.com/prometheus/exporter-toolkit/web"
+
+	"github.com/dra-exporter/dra-exporter/exporter/gateway"
+	"github.com/dra-exporter/dra-exporter/exporter/web"
+	"github.com/dra-exporter/dra-exporter/exporter/web/access"
+	"github.com/dra-exporter/dra-exporter/podresources/kube"
+)
+
+// gatewayOptions are the flags of the gateway.
+type gatewayOptions struct {
+	namespace, service, port, scheme string
+	metricsPath                      string
+	httpConfig                       string
+	grafana                          string
+	proxy                            access.Proxy
+}
+
+func (o *gatewayOptions) add(c *kingpin.CmdClause) {
+	c.Flag(
+		"exporter.namespace", "Namespace of the exporters' Service; default: that of the gateway's own service account.",
+	).PlaceHolder("NAME").StringVar(&o.namespace)
+	c.Flag(
+		"exporter.service", "Service of the exporters: nothing but its pods is asked.",
+	).Default("dra-exporter").StringVar(&o.service)
+	c.Flag("exporter.port", "Name of the Service's port.").Default("metrics").StringVar(&o.port)
+	c.Flag("exporter.scheme", "How to ask exporters: http or https.").Default("http").EnumVar(&o.scheme, "http", "https")
+	c.Flag(
+		"exporter.metrics-path", "Path of the exporters' metrics.",
+	).Default("/metrics").StringVar(&o.metricsPath)
+	c.Flag(
+		"exporter.http.config.file",
+		"The gateway's own credentials for exporters, and how to talk to them: Prometheus's settings of an HTTP client "+
+			"(tls_config, authorization, basic_auth).",
+	).PlaceHolder("FILE").StringVar(&o.httpConfig)
+	c.Flag(
+		"grafana.url", "Address of the Grafana with the dashboards, to which the pages link: https://grafana.example.com.",
+	).PlaceHolder("URL").StringVar(&o.grafana)
+	c.Flag(
+		"proxy.loopback",
+		"Believe X-Forwarded-User and X-Forwarded-Groups of clients on the loopback interface, such as an authenticating "+
+			"proxy in the same pod. Who may forward ports of the pod may be anybody then.",
+	).BoolVar(&o.proxy.Loopback)
+	c.Flag(
+		"proxy.client-name",
+		"Believe these headers of clients with a certificate of this common name (repeatable), which the client CA of "+
+			"--web.config.file has signed.",
+	).PlaceHolder("NAME").StringsVar(&o.proxy.Names)
+	c.Flag(
+		"proxy.prefix", "What is put before the names of users and groups of these headers, as the API server's OIDC prefix.",
+	).StringVar(&o.proxy.Prefix)
+}
+
+// namespaceFile has the namespace of the service account.
+const namespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+func (o *gatewayOptions) validate() error {
+	if err := web.CheckMetricsPath(o.metricsPath); err != nil {
+		return badFlag("exporter.metrics-path", err)
+	}
+	if o.grafana != "" && !strings.HasPrefix(o.grafana, "http://") && !strings.HasPrefix(o.grafana, "https://") {
+		return badFlag("grafana.url", fmt.Errorf("%q begins with neither http:// nor https://", o.grafana))
+	}
+	if o.namespace == "" {
+		own, err := os.ReadFile(namespaceFile)
+		if err != nil {
+			return badFlag("exporter.namespace", errors.New("is needed outside of a cluster"))
+		}
+		o.namespace = strings.TrimSpace(string(own))
+	}
+	return checkFile("exporter.http.config.file", o.httpConfig)
+}
+
+// transport returns what sends requests to exporters. It follows no redirect, and uses no proxy of
+// the environment.
+func (o *gatewayOptions) transport() (http.RoundTripper, error) {
+	settings := &config.DefaultHTTPClientConfig
+	if o.httpConfig != "" {
+		var err error
+		if settings, _, err = config.LoadHTTPConfigFile(o.httpConfig); err != nil {
+			return nil, err
+		}
+	}
+	return config.NewRoundTripperFromConfig(*settings, "gateway")
+}
+
+// runGateway serves the gateway until ctx ends.
+func runGateway(ctx context.Context, o *options, log *slog.Logger) error {
+	api, err := kube.NewClient(o.kubeconfig, "dra-exporter-gateway/"+version.Version)
+	switch {
+	case errors.Is(err, kube.ErrNoCluster):
+		return badFlag("kubeconfig", err)
+	case err != nil:
+		return badFile("kubeconfig", o.kubeconfig, err)
+	}
+	transport, err := o.gate.transport()
+	if err != nil {
+		return badFile("exporter.http.config.file", o.gate.httpConfig, err)
+	}
+	users := access.NewUsers(access.Config{
+		API: api, Limited: func() {}, Report: func(took time.Duration, err error) {
+			log.Debug("asked the API server who may see what", "took", took, "error", err)
+		},
+	}, o.gate.proxy)
+	handler := gateway.New(gateway.Config{
+		Find: kube.NewFinder(api), Users: users, Transport: transport, Scheme: o.gate.scheme,
+		Namespace: o.gate.namespace, Service: o.gate.service, Port: o.gate.port, MetricsPath: o.gate.metricsPath,
+		Grafana: strings.TrimSuffix(o.gate.grafana, "/"), Log: log, Now: time.Now,
+	})
+	server := web.NewServer(web.ServerConfig{Handler: handler, Log: newServerLog(log.Handler()), Users: o.webUsers()})
+	if *o.web.WebConfigFile == "" {
+		log.WarnContext(ctx, "tokens are sent without TLS, unless something else encrypts: see --web.config.file")
+	}
+	log.InfoContext(
+		ctx, "starting the gateway", "version", version.Info(), "exporters", o.gate.namespace+"/"+o.gate.service,
+	)
+	failed := make(chan error, 1)
+	go func() { failed <- toolkit.ListenAndServe(server, o.web, slog.New(newServerLog(log.Handler()))) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve HTTP: %w", err)
+	case <-ctx.Done():
+	}
+	if err := (parts{server: server}).closeServer(ctx, log); err != nil {
+		return err
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package program
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// What kubectl calls as a plugin asks all nodes, however often that is said.
+func TestPluginArguments(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                                 "top --all-nodes",
+		"top":                              "top --all-nodes",
+		"top -o json":                      "top --all-nodes -o json",
+		"--once":                           "top --all-nodes --once",
+		"top --all-nodes --once":           "top --all-nodes --once",
+		"--all-nodes":                      "top --all-nodes",
+		"claim team/train":                 "claim --all-nodes team/train",
+		"why -n team rank-0 --all-nodes":   "why -n team rank-0 --all-nodes",
+		"incidents --filter=xid --reverse": "incidents --all-nodes --filter=xid --reverse",
+	} {
+		got := PluginArguments("/usr/local/bin/kubectl-dra", strings.Fields(args))
+		if diff := cmp.Diff(strings.Fields(want), got); diff != "" {
+			t.Errorf("kubectl dra %s: %s", args, diff)
+		}
+		if _, _, err := parse(got, nil, &bytes.Buffer{}); err != nil {
+			t.Errorf("kubectl dra %s: %v", args, err)
+		}
+	}
+	if got := PluginArguments("dra-exporter", []string{"check"}); len(got) != 1 {
+		t.Errorf("the program itself gets %v", got)
+	}
+}
+
+// apiServer is an API server with two nodes whose exporters it passes requests to. It returns a
+// kubeconfig, and the paths that were asked for. Some pods refuse who has no credentials.
+func apiServer(t *testing.T, refuse ...string) (kubeconfig string, asked func() []string) {
+	t.Helper()
+	var mu sync.Mutex
+	var paths []string
+	exporter := func(n int) string {
+		return fmt.Sprintf(`{"metadata": {"namespace": "dra", "name": "x-%d"}, "spec": {"nodeName": "node-%d", "containers": [
+			{"ports": [{"name": "metrics", "containerPort": 10985}]}]}, "status": {"phase": "Running"}}`, n, n)
+	}
+	snapshot := func(n int) string {
+		return fmt.Sprintf(`{"time": "2026-11-23T12:00:00Z", "node": "node-%d", "devices": [{"driver": "gpu.example.com",
+			"pool": "node-%d", "device": "gpu-0", "state": "stalled", "attribution": "exclusive", "shares": [
+			{"namespace": "team", "claim": "train-%d", "weight": 1, "pods": ["team/rank-%d"]}]}],
+			"claims": [{"namespace": "team", "name": "train-%d", "driver": "gpu.example.com", "pool": "node-%d",
+			"device": "gpu-0", "since": "2026-11-23T11:00:00Z", "allocatedSeconds": 3600}], "pods": [
+			{"namespace": "team", "name": "rank-%d", "driver": "gpu.example.com", "pool": "node-%d", "device": "gpu-0",
+			"since": "2026-11-23T11:00:00Z"}]}`, n, n, n, n, n, n, n, n)
+	}
+	answers := map[string]string{
+		"/api/v1/pods":                        `{"items": [` + exporter(1) + "," + exporter(2) + `]}`,
+		"/apis/resource.k8s.io":               `{"preferredVersion": {"groupVersion": "resource.k8s.io/v1beta1"}}`,
+		"/api/v1/namespaces/team/pods/rank-2": `{"spec": {"nodeName": "node-2"}}`,
+		"/apis/resource.k8s.io/v1beta1/namespaces/team/resourceclaims/train-2": `{"status": {"reservedFor": [
+			{"resource": "pods", "name": "rank-2", "uid": "2"}]}}`,
+	}
+	for n := 1; n <= 2; n++ {
+		proxy := fmt.Sprintf("/api/v1/namespaces/dra/pods/x-%d:10985/proxy/api/v1/", n)
+		answers[proxy+"snapshot"] = snapshot(n)
+		answers[proxy+"incidents"] = fmt.Sprintf(`{"node": "node-%d", "incidents": [{"id": "i%d", "kind": "xid",
+			"text": "gpu-0: XID 31", "count": 3, "device": {"driver": "gpu.example.com", "pool": "node-%d", "device": "gpu-0"},
+			"onset": "2026-11-23T11:59:00Z", "last": "2026-11-23T11:59:30Z", "detected": "2026-11-23T11:59:00Z",
+			"holders": [{"namespace": "team", "claim": "train-%d", "pod": "rank-%d", "hit": true}]}]}`, n, n, n, n, n)
+		answers[proxy+"history"] = `{"holders": [], "times": ["2026-11-23T11:59:00Z", "2026-11-23T11:59:30Z"], "series": [
+			{"of": "claim", "namespace": "team", "name": "train", "driver": "d", "pool": "p", "device": "gpu-0",
+			"quantity": "power", "unit": "watts", "values": [300, 500]}]}`
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		paths = append(paths, r.URL.Path)
+		if slices.ContainsFunc(refuse, func(pod string) bool { return strings.Contains(r.URL.Path, "/pods/"+pod+":") }) {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if answers[r.URL.Path] == "" {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(answers[r.URL.Path]))
+	}))
+	t.Cleanup(server.Close)
+	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	content := `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a}}],
+		clusters: [{name: a, cluster: {server: ` + server.URL + `}}]}`
+	if err := os.WriteFile(kubeconfig, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return kubeconfig, func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return paths
+	}
+}
+
+// kubectl dra asks the exporters through the API server: for a claim or a pod those of its nodes
+// alone, and for what the API server does not know all.
+func TestPlugin(t *testing.T) {
+	for _, tt := range []struct {
+		args         string
+		want, absent []string
+		others       bool // the exporter of another node is asked
+	}{
+		{"top --once", []string{"2 nodes", "team/train-1", "team/train-2", "2 incidents open"}, nil, true},
+		{"top --once --node=node-1 --view=pods", []string{"team/rank-1"}, []string{"rank-2"}, true},
+		{"incidents --once", []string{"gpu-0: XID 31", "team/rank-1", "team/rank-2"}, nil, true},
+		{"claim team/train-2", []string{
+			"claim team/train-2 on node-2: stalled, held for 1h0m0s", "incident, open: gpu-0: XID 31",
+			"power  500 W  (300 W to 500 W)",
+		}, []string{"node-1"}, false},
+		{"claim -n team train-1", []string{"claim team/train-1 on node-1"}, nil, true}, // the API server has no such claim
+		{"why team/rank-2", []string{
+			"pod team/rank-2 on node-2: stalled", "busy without a pause", "held by claim team/train-2",
+		}, []string{"node-1", "500 W"}, false},
+		{"why gpu-0", []string{"device gpu-0 on node-1", "device gpu-0 on node-2"}, nil, true},
+		{"why i1", []string{"incident i1 on node-1", "hit pods: team/rank-1"}, nil, true},
+	} {
+		kubeconfig, asked := apiServer(t)
+		var stdout, stderr bytes.Buffer
+		args := PluginArguments("kubectl-dra", strings.Fields(tt.args+" --kubeconfig="+kubeconfig))
+		if status := Run(t.Context(), args, nil, &stdout, &stderr); status != exitOK {
+			t.Errorf("%s: status %d: %s", tt.args, status, &stderr)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(stdout.String(), want) {
+				t.Errorf("%s: no %q in\n%s", tt.args, want, &stdout)
+			}
+		}
+		for _, absent := range tt.absent {
+			if strings.Contains(stdout.String(), absent) {
+				t.Errorf("%s: %q in\n%s", tt.args, absent, &stdout)
+			}
+		}
+		if paths := strings.Join(asked(), "\n"); strings.Contains(paths, "/x-1:") != tt.others {
+			t.Errorf("%s: asked for\n%s", tt.args, paths)
+		}
+	}
+	kubeconfig, _ := apiServer(t)
+	var stdout, stderr bytes.Buffer
+	args := PluginArguments("kubectl-dra", []string{"claim", "team/none", "--kubeconfig=" + kubeconfig})
+	if status := Run(t.Context(), args, nil, &stdout, &stderr); status != exitFailure ||
+		!strings.Contains(stderr.String(), "team/none: no node that answered has it") {
+		t.Errorf("status %d, %s%s", status, &stdout, &stderr)
+	}
+	// The API server passes no credentials on to pods.
+	kubeconfig, _ = apiServer(t, "x-2")
+	stdout.Reset()
+	stderr.Reset()
+	args = PluginArguments("kubectl-dra", []string{"top", "--once", "--kubeconfig=" + kubeconfig})
+	if status := Run(t.Context(), args, nil, &stdout, &stderr); status != exitFailure ||
+		!strings.Contains(stdout.String(), "team/train-1") ||
+		!strings.Contains(stderr.String(), "dra/x-2: it asks for credentials") {
+		t.Errorf("status %d, %s%s", status, &stdout, &stderr)
+	}
+}

@@ -1,0 +1,228 @@
+package program
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter"
+	"github.com/dra-exporter/dra-exporter/exporter/archive"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/exporter/node"
+	"github.com/dra-exporter/dra-exporter/exporter/recorder"
+	"github.com/dra-exporter/dra-exporter/exporter/stall"
+	"github.com/dra-exporter/dra-exporter/exporter/state"
+	"github.com/dra-exporter/dra-exporter/podresources/holders"
+)
+
+// kept is what outlives the process: the state, and documents in a file each.
+type kept struct {
+	store     *state.Store    // nil: none
+	restored  *state.Restored // nil: none
+	documents *archive.Folder // nil: none
+}
+
+// The parts of the state.
+const (
+	partLedger = "ledger"
+	partStalls = "stalls"
+	partSource = "source/" // and its name
+	// partTallies is how often incidents have happened.
+	partTallies = "tallies"
+)
+
+// The names of the state and of the documents in the metrics about sources.
+const (
+	sourceState     = "state"
+	sourceDocuments = "incidents"
+)
+
+// newKept opens the state folder of the flags. A folder that can't be written does not prevent the
+// start; one that another instance writes is left alone.
+func newKept(ctx context.Context, o *options, metrics *exporter.SelfMetrics, log *slog.Logger) (k kept, err error) {
+	path, flag := o.stateFolder()
+	if path == "" {
+		return k, nil
+	}
+	metrics.StateWritten(0)
+	unusable := false
+	k.store = state.New(state.Config{
+		Path: path, Node: o.node, Boot: bootID(), Wrote: metrics.StateWritten, Late: metrics.StateLate,
+		SetAside: metrics.StateSetAside,
+		Report: func(took time.Duration, err error) {
+			reason := driver.ReasonOf(err)
+			unusable = reason == driver.ReasonLocked || reason == driver.ReasonHung
+			metrics.ObserveReader(sourceState, took, err, time.Now())
+		},
+	})
+	k.restored = k.store.Restore(ctx, time.Now())
+	if unusable {
+		return k, nil
+	}
+	k.documents, err = archive.Open(archive.Config{
+		Path: path, Log: log, Rejected: func(r driver.Rejection) { metrics.Reject(r) },
+		Report: func(took time.Duration, err error) { metrics.ObserveReader(sourceDocuments, took, err, time.Now()) },
+	})
+	if err != nil {
+		return k, badFile(flag, path, err)
+	}
+	if o.incidentsDir != "" {
+		log.Warn("--incidents.dir is deprecated: use --state.dir")
+	}
+	if old := o.incidentsDir; old != "" && filepath.Clean(old) != filepath.Clean(path) {
+		if err := k.documents.Import(old, exporter.IncidentDocument, exporter.ReceiptDocument); err != nil {
+			log.Warn("incidents and receipts are not moved to the state folder", "from", old, "err", err)
+		}
+	}
+	return k, nil
+}
+
+// resume makes the ledger and the node go on where an earlier process ended, and lets the store
+// keep what they will be. What can't be read costs the counters alone: they start at 0.
+func (k kept) resume(
+	ctx context.Context, config ledger.Config, n *node.Node, metrics *exporter.SelfMetrics, log *slog.Logger,
+) *ledger.Ledger {
+	books := ledger.New(config)
+	if k.store == nil {
+		return books
+	}
+	defer func() { k.store.Add(partLedger, books) }()
+	if k.restored == nil {
+		return books
+	}
+	now := time.Now()
+	whole, changes := k.restored.Part(partLedger)
+	err := books.Restore(ledger.Kept{
+		State: whole, Changes: changes, Clock: k.restored.Clock, Time: k.restored.Time, Rebooted: k.restored.Rebooted,
+		Continues: k.restored.Continues,
+	}, now)
+	if err != nil {
+		metrics.Reject(driver.Rejection{Input: sourceState, Reason: driver.ReasonOf(err), Count: 1})
+		log.Warn("the counters of an earlier process can't be read", "err", err)
+		books = ledger.New(config)
+		return books
+	}
+	log.Info("going on from the state of an earlier process",
+		"written", k.restored.Time, "rebooted", k.restored.Rebooted, "counters_continue", k.restored.Continues)
+	if periods, goesOn := books.Resumed(); goesOn {
+		holds := make([]holders.Resumed, 0, len(periods))
+		for _, p := range periods {
+			holds = append(holds, holders.Resumed{
+				Device: p.Device, Claim: p.Claim, Share: p.ShareID, Pod: p.Pod, UID: p.PodUID, From: p.From, ClaimUID: p.ClaimUID,
+			})
+		}
+		n.Resume(ctx, holds, k.restored.Time)
+	}
+	return books
+}
+
+// resumeStalls makes the judge of stalls go on with what an earlier process knew, and lets the
+// store keep what it will know.
+func (k kept) resumeStalls(judge *stall.Judge, log *slog.Logger) {
+	if k.store == nil {
+		return
+	}
+	if k.restored != nil {
+		if last := k.last(partStalls); len(last) > 0 {
+			if err := judge.Restore(last); err != nil {
+				log.Warn("what an earlier process knew of stalled claims can't be read", "err", err)
+			}
+		}
+	}
+	k.store.Add(partStalls, judge)
+}
+
+// resumeSources makes sources that follow logs go on where those of an earlier process ended, and
+// lets the store keep how far they have read.
+func (k kept) resumeSources(sources []driver.Source) {
+	if k.store == nil {
+		return
+	}
+	for _, s := range sources {
+		r, ok := s.(driver.Resumer)
+		if !ok {
+			continue
+		}
+		name := partSource + s.Name()
+		if k.restored != nil && !k.restored.Rebooted {
+			r.Resume(k.last(name), k.restored.Time)
+		}
+		k.store.Add(name, &position{of: r})
+	}
+}
+
+// resumeTallies makes the incidents of an earlier process have happened as often as it knew, and
+// lets the store keep how often they happen.
+func (k kept) resumeTallies(r *recorder.Recorder, log *slog.Logger) {
+	if k.restored != nil {
+		if last := k.last(partTallies); len(last) > 0 {
+			if err := r.RestoreTallies(last); err != nil {
+				log.Warn("how often incidents happened can't be read", "err", err)
+			}
+		}
+	}
+	k.store.Add(partTallies, r)
+}
+
+// last returns what a part whose changes are its whole state wrote last.
+func (k kept) last(part string) []byte {
+	last, changes := k.restored.Part(part)
+	if len(changes) > 0 {
+		last = changes[len(changes)-1]
+	}
+	return last
+}
+
+// position is how far a source has read its log.
+type position struct {
+	of      driver.Resumer
+	written []byte
+}
+
+func (p *position) AppendState(b []byte, _ func(time.Time) int64) []byte {
+	p.written = p.of.Position()
+	return append(b, p.written...)
+}
+
+func (p *position) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
+	if bytes.Equal(p.written, p.of.Position()) {
+		return b
+	}
+	return p.AppendState(b, clock)
+}
+
+// sink returns what keeps the state at each tick, nil if there is nothing.
+func (k kept) sink() exporter.State {
+	if k.store == nil {
+		return nil
+	}
+	return k.store
+}
+
+// close writes what has changed since the last tick. A disk that hangs is not waited for.
+func (k kept) close(ctx context.Context) {
+	if k.store == nil {
+		return
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	k.store.Close(closing, time.Now())
+}
+
+// closeTimeout is how long the end waits for the disk.
+const closeTimeout = 3 * time.Second
+
+// bootID returns the ID of the kernel's boot; "": it is unknown. It is that of the process's own
+// /proc: all on the node have the same.
+func bootID() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+}

@@ -1,0 +1,128 @@
+package recorder
+
+import (
+	"iter"
+	"slices"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+	"github.com/dra-exporter/dra-exporter/podresources"
+)
+
+// holderOf returns a holding period as documents have it.
+func holderOf(p *ledger.Period) Holder {
+	h := Holder{
+		Namespace: p.Pod.Namespace, Claim: p.Claim.Name, ClaimUID: p.ClaimUID, Pod: p.Pod.Name, PodUID: p.PodUID,
+		ID: p.Device, Attribution: string(p.Attribution), Admin: p.Admin, From: p.From.UTC(),
+	}
+	if !p.To.IsZero() {
+		to := p.To.UTC()
+		h.To = &to
+	}
+	return h
+}
+
+// occurrence is when something happened: within a span of time, which is a moment if that is known,
+// and to whom.
+type occurrence struct {
+	from, to time.Time
+	hits     func(p *ledger.Period) bool
+	sure     bool // all that it hits are hit
+}
+
+// occurrences returns what a happening consists of. What is no error began in the interval before
+// it was seen.
+func (r *Recorder) occurrences(h *happening, s *ledger.Snapshot) []occurrence {
+	began := h.at
+	if !h.onset.IsZero() {
+		began = h.onset
+	}
+	if h.claim != nil {
+		claim, uid := podresources.Claim{Namespace: h.claim.Namespace, Name: h.claim.Name}, uidOf(h.claim, s)
+		of := func(p *ledger.Period) bool { return p.Claim == claim && sameUID(p.ClaimUID, uid) }
+		return []occurrence{{from: began.Add(-r.config.Interval), to: h.at, hits: of, sure: true}}
+	}
+	owners := func(p *ledger.Period) bool { return !p.Admin }
+	var out []occurrence
+	for i := range s.Failures {
+		f := &s.Failures[i]
+		switch {
+		case f.Device != h.device.ID || f.Labels != h.labels:
+		case f.Named:
+			named := func(p *ledger.Period) bool { return p.Pod == f.Pod && slices.Contains(f.Claims, p.Claim) }
+			out = append(out, occurrence{f.From, f.To, named, true})
+		default:
+			out = append(out, occurrence{f.From, f.To, owners, false})
+		}
+	}
+	if len(out) == 0 {
+		out = append(out, occurrence{began.Add(-r.config.Interval), began, owners, false})
+	}
+	return out
+}
+
+// uidOf returns the UID of a claim in a snapshot, empty if it is unknown.
+func uidOf(claim *ledger.HolderKey, s *ledger.Snapshot) string {
+	for _, rows := range [2][]ledger.Holder{s.Claims, s.EarlierClaims} {
+		for i := range rows {
+			if rows[i].HolderKey == claim {
+				return rows[i].UID
+			}
+		}
+	}
+	return ""
+}
+
+// holdersAt returns who may have held the device, or a partition of it, when something happened,
+// and whom it hit. Where it is not known when it happened, notBefore is the earliest time.
+func (r *Recorder) holdersAt(h *happening, s *ledger.Snapshot) (holders []Holder, notBefore time.Time) {
+	at := map[*ledger.Period]int{}
+	holders = []Holder{} // which JSON has as a list
+	for _, o := range r.occurrences(h, s) {
+		if o.from.Before(o.to) && (notBefore.IsZero() || o.from.Before(notBefore)) {
+			notBefore = o.from.UTC()
+		}
+		for p := range o.periods(h, s) {
+			n, known := at[p]
+			if !known {
+				n = len(holders)
+				at[p], holders = n, append(holders, holderOf(p))
+			}
+			if of := &holders[n]; o.hits(p) {
+				of.Possible = (of.Possible || !of.Hit) && !o.sure && !p.Covers(o.from, o.to)
+				of.Hit = true
+			}
+		}
+	}
+	slices.SortFunc(holders, func(a, b Holder) int { return a.compare(&b) })
+	return holders, notBefore
+}
+
+// periods yields the periods of the device, and of its partitions, in which it may have happened.
+func (o *occurrence) periods(h *happening, s *ledger.Snapshot) iter.Seq[*ledger.Period] {
+	return func(yield func(*ledger.Period) bool) {
+		for i := range s.Devices {
+			if !within(&s.Devices[i], h.device) {
+				continue
+			}
+			for p := range s.Timeline.Held(s.Devices[i].ID, o.from, o.to) {
+				if !yield(p) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// surer returns holders of an incident that happened again: one that was hit for sure at any time
+// was hit.
+func surer(known, again []Holder) []Holder {
+	out := slices.Clone(known)
+	for n := range out {
+		h := &out[n]
+		h.Possible = h.Possible && !slices.ContainsFunc(again, func(a Holder) bool {
+			return a.identity() == h.identity() && a.Hit && !a.Possible
+		})
+	}
+	return out
+}

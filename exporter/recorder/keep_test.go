@@ -1,0 +1,37 @@
+package recorder
+
+import (
+	"testing"
+	"time"
+)
+
+// An incident that another process knew has happened as often as that process knew, also where its
+// document does not have it yet, and not less often than its document has.
+func TestTallies(t *testing.T) {
+	at := time.Unix(1_800_000_000, 0).UTC()
+	incident := func(id string, count int, last time.Time) *Incident {
+		return &Incident{ID: id, Kind: XID, Onset: at, Detected: at, Last: last, Count: count}
+	}
+	r := New(Config{Interval: time.Second})
+	now := at.Add(time.Hour)
+	r.Restore([]*Incident{incident("a", 7, now.Add(-time.Second)), incident("b", 9, at), incident("c", 3, now)})
+	r.publish(now)
+	state := r.AppendState(nil, nil)
+	if more := r.AppendChanges(nil, nil); len(more) > 0 {
+		t.Errorf("nothing has changed, and it appends %s", more)
+	}
+	next := New(Config{Interval: time.Second})
+	next.Restore([]*Incident{incident("a", 5, at), incident("b", 9, at), incident("c", 4, now)})
+	if err := next.RestoreTallies(state); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]int{"a": 7, "b": 9, "c": 4} {
+		i, err := next.Incident(t.Context(), id)
+		if err != nil || i.Count != want || id == "a" && !i.Last.Equal(now.Add(-time.Second)) {
+			t.Errorf("%s has happened %d times, last %v, want %d: %v", id, i.Count, i.Last, want, err)
+		}
+	}
+	if next.RestoreTallies([]byte("?")) == nil {
+		t.Error("a damaged state is no error")
+	}
+}

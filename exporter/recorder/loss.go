@@ -1,0 +1,170 @@
+package recorder
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// service is what is known of a source of telemetry.
+type service struct {
+	most   int           // of how many pieces of hardware it had readings
+	failed driver.Reason // at the snapshot before
+	since  time.Time     // since when it has failed for that reason
+	down   bool          // that was told
+}
+
+// noneOfAll is the code of a source that answers, and has no readings of any device, where it had
+// those of several.
+const noneOfAll = string(driver.ReasonNoData)
+
+// observeSources returns the sources that have begun to fail as a whole. That a driver has lost the
+// only device of a source is no failure of the source.
+func (d *detector) observeSources(s *ledger.Snapshot) []happening {
+	var out []happening
+	for i := range s.Sources {
+		of := &s.Sources[i]
+		known := d.sources[of.Name]
+		if of.Failed != known.failed || of.Failed == "" {
+			known.failed, known.since = of.Failed, s.Time
+		}
+		known.most = max(known.most, of.Read)
+		code := ""
+		switch {
+		case known.most == 0 || of.Failed == driver.ReasonGPULost:
+		case of.Down():
+			code = string(of.Failed)
+		case of.Read == 0 && known.most > 1:
+			code = noneOfAll
+		}
+		if code != "" && !known.down {
+			onset := s.Time
+			if of.Failed != "" && s.Time.Sub(known.since) <= evidence {
+				onset = known.since
+			}
+			out = append(out, happening{kind: SourceDown, code: code, source: of.Name, at: s.Time, onset: onset, count: 1})
+		}
+		known.down = code != ""
+		d.sources[of.Name] = known
+	}
+	return out
+}
+
+// sourcesOf returns the sources that told of a device, without what is added to their names: the
+// slice of before if they are the same.
+func sourcesOf(d *ledger.Device, before []string) []string {
+	var room [4]string
+	out := room[:0]
+	for i := range d.Values {
+		name, _, _ := strings.Cut(d.Values[i].Source, " (")
+		if d.Values[i].Quantity != driver.Health && name != "" && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	if slices.Equal(out, before) {
+		return before
+	}
+	return slices.Clone(out)
+}
+
+// xidOffBus is the XID of a GPU that has fallen off the bus.
+const xidOffBus = "79"
+
+// follow adds what is known from before.
+func (c *condition) follow(before *condition, failures []happening) {
+	if before.health != "" && c.health == "" {
+		c.health = before.health // it was not read: it is as before
+	}
+	c.offBus = before.offBus
+	for i := range failures {
+		if failures[i].kind == XID && failures[i].code == xidOffBus {
+			c.offBus = failures[i].at
+		}
+	}
+	if c.up != ledger.UpNow {
+		c.sources, c.listed, c.downSince, c.lost = before.sources, before.listed, before.downSince, before.lost
+	}
+}
+
+// The codes of a device that is lost: what says so besides that it can't be read.
+const (
+	lostByDriver = string(driver.ReasonGPULost) // the driver's error says it
+	lostByBus    = "xid_" + xidOffBus           // the driver's log says that it fell off the bus
+	lostBySource = "absent"                     // its source answers without it
+	lostUnread   = "unreadable"                 // its source answers, and can't read it
+	lostBySlices = "unlisted"                   // the inventory no longer has it
+)
+
+// offBusWithin is how long before or after an XID that says that a device fell off the bus the
+// device ceases to be readable.
+const offBusWithin = 5 * time.Minute
+
+// lossText says how it is known that a device is lost.
+func lossText(code string) string {
+	switch code {
+	case lostByDriver:
+		return "its driver says so"
+	case lostByBus:
+		return "it fell off the bus (XID " + xidOffBus + ")"
+	case lostUnread:
+		return "its source answers and can't read it"
+	case lostBySlices:
+		return "its driver no longer lists it"
+	default:
+		return "its source answers without it"
+	}
+}
+
+// loss returns that a device is lost, once: it was readable, is not any more, and a second witness
+// says that this is not for want of an answer.
+func (d *detector) loss(now *condition, of *ledger.Device, s *ledger.Snapshot) []happening {
+	if now.up != ledger.Down {
+		now.downSince, now.lost = time.Time{}, false
+		return nil
+	}
+	if len(now.sources) == 0 {
+		return nil // it was not readable since the start
+	}
+	if now.downSince.IsZero() {
+		now.downSince = s.Time
+	}
+	if now.lost {
+		return nil
+	}
+	witness := d.witnessOf(now, of)
+	if witness == "" {
+		return nil
+	}
+	now.lost = true
+	return []happening{{kind: DeviceLost, code: witness, device: of, at: s.Time, onset: now.downSince, count: 1}}
+}
+
+// witnessOf returns what says that a device which can't be read is lost; "": nothing.
+func (d *detector) witnessOf(now *condition, of *ledger.Device) string {
+	if away := now.downSince.Sub(now.offBus); !now.offBus.IsZero() && away.Abs() <= offBusWithin {
+		return lostByBus
+	}
+	unreadable := of.Device.Missing == join.MissingUnreadable // its source knows it
+	answer := true
+	for _, name := range now.sources {
+		source := d.sources[name]
+		if source.failed == driver.ReasonGPULost && unreadable {
+			return lostByDriver
+		}
+		answer = answer && !source.down
+	}
+	switch {
+	case now.listed && of.Entry.Unlisted:
+		return lostBySlices
+	case !answer:
+		return ""
+	case unreadable:
+		return lostUnread
+	default:
+		return lostBySource
+	}
+}

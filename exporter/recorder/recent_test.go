@@ -1,0 +1,70 @@
+package recorder
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/join"
+	"github.com/dra-exporter/dra-exporter/exporter/ledger"
+)
+
+// The last minutes of a device are means of equal times of what tells most, and its traffic is that
+// of the last ten seconds over all links, whoever looked when.
+func TestRecent(t *testing.T) {
+	ids := map[string]driver.ID{}
+	s := &ledger.Snapshot{Time: time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)}
+	add := func(name string, series ...ledger.Series) {
+		id := driver.ID{Driver: "example.com", Pool: "pool", Device: name}
+		d := ledger.Device{Device: &join.Device{ID: id}, Key: &id}
+		ids[name] = id
+		for i := range series {
+			d.Values = append(d.Values, ledger.Value{Series: &series[i]})
+		}
+		s.Devices = append(s.Devices, d)
+	}
+	bytes := func(link, direction string) ledger.Series {
+		return ledger.Series{Quantity: driver.IOBytes, Labels: driver.Labels{link, direction}}
+	}
+	power := ledger.Series{Quantity: driver.Power}
+	add("gpu", power, ledger.Series{Quantity: driver.Utilization}, bytes("pcie", "receive"))
+	add("old", power)
+	add("nic", bytes("network", "receive"), bytes("rdma", "transmit"))
+	r := New(Config{Interval: time.Second})
+	for second := range 121 {
+		next := *s
+		next.Time = s.Time.Add(time.Duration(second) * time.Second)
+		next.Devices = nil
+		for _, d := range s.Devices {
+			values := d.Values
+			d.Values = nil
+			for _, v := range values {
+				switch v.Quantity {
+				case driver.Utilization:
+					v.Value = float64(min(1, second/60)) // busy in the second minute
+				case driver.Power:
+					v.Value = 70
+				default:
+					v.Value = 1000*float64(second) + 2000*float64(max(0, second-110)) // three times as fast at the end
+				}
+				d.Values = append(d.Values, v)
+			}
+			next.Devices = append(next.Devices, d)
+		}
+		r.Record(&next)
+	}
+	got := r.Recent(4*time.Minute, 8)
+	of := func(name string) Recent { return got[Owner{Kind: OfDevice, Device: ids[name]}] }
+	gpu := of("gpu")
+	if gpu.Quantity != driver.Utilization || len(gpu.Values) != 8 || !math.IsNaN(gpu.Values[3]) || gpu.Values[4] != 0 ||
+		gpu.Values[7] != 1 || !math.IsNaN(gpu.Traffic) {
+		t.Errorf("the GPU is %+v", gpu)
+	}
+	if old := of("old"); old.Quantity != driver.Power || old.Values[7] != 70 {
+		t.Errorf("one without utilization is %+v", old)
+	}
+	if nic := of("nic"); nic.Quantity != driver.IOBytes || math.Abs(nic.Traffic-6000) > 1 {
+		t.Errorf("the NIC is %+v", nic)
+	}
+}

@@ -1,0 +1,185 @@
+package state
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+const (
+	prefix, suffix = "state-", ".log"
+	// aside ends the name of a segment that was set aside; the reason follows.
+	aside = ".aside-"
+	// maxSegment bounds a segment that is read. None is written that is larger.
+	maxSegment = maxFrame + 2*rotateBytes
+)
+
+// file is a segment that is written. It is an interface for tests of disks that fail.
+type file interface {
+	io.WriteCloser
+	Sync() error
+	Truncate(size int64) error
+}
+
+// folder is the store's folder, which is locked while it is open.
+type folder struct {
+	path string
+	open *os.File
+}
+
+// errLocked is the error of a folder that another process writes.
+var errLocked = driver.WithReason(driver.ReasonLocked, errors.New("another instance on this node writes it"))
+
+// openFolder makes the folder, unless it is there, and locks it.
+func openFolder(path string) (folder, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return folder{}, fmt.Errorf("make folder: %w", err)
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		return folder{}, fmt.Errorf("open folder: %w", err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = dir.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = errLocked
+		}
+		return folder{}, fmt.Errorf("lock folder: %w", err)
+	}
+	if own(dir) {
+		_ = dir.Chmod(0o700) // the kubelet makes folders of the host that all may read
+	}
+	return folder{path, dir}, nil
+}
+
+// own reports whether the folder has nothing but what the exporter keeps in it.
+func own(dir *os.File) bool {
+	names, err := dir.Readdirnames(-1)
+	return err == nil && !slices.ContainsFunc(names, func(name string) bool {
+		return !strings.HasPrefix(name, prefix) && !strings.HasSuffix(name, ".json.gz") && !strings.HasPrefix(name, ".tmp-")
+	})
+}
+
+// probe returns an error if a file can't be written in a folder. What it writes it removes.
+func probe(path string) error {
+	file, err := os.CreateTemp(path, ".tmp-")
+	if err != nil {
+		return fmt.Errorf("write to folder: %w", err)
+	}
+	_, err = file.Write(make([]byte, 1)) // without a byte, it takes no space
+	_ = file.Close()
+	if removing := os.Remove(file.Name()); err == nil {
+		err = removing
+	}
+	if err != nil {
+		return fmt.Errorf("write to folder: %w", err)
+	}
+	return nil
+}
+
+func (f *folder) close() { _ = f.open.Close() }
+
+// create makes a new segment. Nobody else on the node may read it: it names pods and claims.
+func (f *folder) create(number uint64) (file, error) {
+	return os.OpenFile(f.name(number), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o600)
+}
+
+func (f *folder) remove(number uint64) error { return os.Remove(f.name(number)) }
+
+// disown makes sure that what the segments have is not continued: newer values are served that are
+// not written. It cuts off their marks, which takes no space, or removes them.
+func (f *folder) disown() {
+	numbers, _ := f.numbers() // where they can't be listed, they can't be read either
+	for _, number := range numbers {
+		if err := cutMark(f.name(number)); err != nil {
+			_ = f.remove(number)
+		}
+	}
+}
+
+// cutMark cuts off the last frame of a file, if it is a mark or the end.
+func cutMark(name string) error {
+	file, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	last := make([]byte, len(mark()))
+	at := info.Size() - int64(len(last))
+	if at < 0 {
+		return nil
+	}
+	if _, err := file.ReadAt(last, at); err != nil {
+		return err
+	}
+	if !bytes.Equal(last, mark()) && !bytes.Equal(last, end()) {
+		return nil
+	}
+	return file.Truncate(at)
+}
+
+// sync makes names last over a crash of the machine.
+func (f *folder) sync() error { return f.open.Sync() }
+
+func (f *folder) name(number uint64) string {
+	return filepath.Join(f.path, fmt.Sprintf("%s%08d%s", prefix, number, suffix))
+}
+
+// numbers returns the numbers of the segments in falling order, the newest first.
+func (f *folder) numbers() ([]uint64, error) {
+	entries, err := os.ReadDir(f.path)
+	if err != nil {
+		return nil, fmt.Errorf("list folder: %w", err)
+	}
+	var out []uint64
+	for _, e := range entries {
+		digits, found := strings.CutSuffix(strings.TrimPrefix(e.Name(), prefix), suffix)
+		number, err := strconv.ParseUint(digits, 10, 64)
+		if found && err == nil && e.Type().IsRegular() {
+			out = append(out, number)
+		}
+	}
+	slices.Sort(out)
+	slices.Reverse(out)
+	return out, nil
+}
+
+// read returns the content of a segment.
+func (f *folder) read(number uint64) ([]byte, error) {
+	info, err := os.Lstat(f.name(number))
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > maxSegment {
+		return nil, driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("it has %d bytes", info.Size()))
+	}
+	return os.ReadFile(f.name(number))
+}
+
+// setAside renames a segment, in place of the one that was set aside before, and returns its new
+// name.
+func (f *folder) setAside(number uint64, reason driver.Reason) (name string, err error) {
+	before, _ := filepath.Glob(filepath.Join(f.path, prefix+"*"+aside+"*")) // fails for a bad pattern alone
+	for _, name := range before {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	name = f.name(number) + aside + string(reason)
+	return name, os.Rename(f.name(number), name)
+}

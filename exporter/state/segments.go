@@ -1,0 +1,311 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+)
+
+// write is one frame on its way. Its state is decided by who is first: the writer, who marks it as
+// handed, or the tick, which serves its snapshot without waiting any longer.
+type write struct {
+	frame []byte
+	whole bool
+	state atomic.Int32
+}
+
+const (
+	pending int32 = iota
+	handed
+	late
+)
+
+// segments writes the log. Its methods are calls on the disk, one at a time; full, fresh and
+// syncing are of the time between two calls.
+type segments struct {
+	config *Config
+	create func(number uint64) (file, error) // for tests; nil: the folder's
+	folder folder
+	number uint64 // of the present segment
+	file   file   // nil: there is none
+	size   int64  // of the present segment
+	began  int64  // its size after its whole state
+	kept   int64  // where the mark of the last frame begins, or would
+	old    []old  // segments that the present one makes unnecessary, once it has reached the disk
+	fresh  bool   // the present segment has not reached the disk
+}
+
+// maxOld bounds the segments that wait to be removed until a newer one has reached the disk.
+const maxOld = 1
+
+var errOld = errors.New("what was written before can't be removed")
+
+// old is a segment that is to be removed.
+type old struct {
+	number uint64
+	file   file // nil: an earlier process wrote it
+}
+
+func (o *old) removeFrom(f *folder) error {
+	if o.file != nil {
+		_ = o.file.Close()
+	}
+	if err := f.remove(o.number); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// open opens the folder, and returns what the newest segment that can be used has. Others are set
+// aside or removed.
+func (l *segments) open(now time.Time, restore bool) (*Restored, error) {
+	folder, err := openFolder(l.config.Path)
+	if err != nil {
+		return nil, err
+	}
+	if err := probe(l.config.Path); err != nil {
+		folder.disown()
+		folder.close()
+		return nil, err
+	}
+	l.folder = folder
+	if l.create == nil {
+		l.create = l.folder.create
+	}
+	numbers, err := folder.numbers()
+	if err != nil {
+		return nil, err
+	}
+	var out *Restored
+	unsure := false                  // a newer segment was begun, and is not whole
+	for _, number := range numbers { // the newest first
+		l.number = max(l.number, number)
+		if out != nil || !restore {
+			l.old = append([]old{{number: number}}, l.old...)
+			continue
+		}
+		restored, err := l.restore(number, now)
+		switch {
+		case err == nil:
+			out = restored
+			out.Continues = out.Continues && !unsure
+			l.old = append([]old{{number: number}}, l.old...)
+		case errors.Is(err, errEmpty):
+			unsure = true
+			l.old = append([]old{{number: number}}, l.old...)
+		default:
+			unsure = true
+			if err := l.setAside(number, err); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// restore reads a segment.
+func (l *segments) restore(number uint64, now time.Time) (*Restored, error) {
+	b, err := l.folder.read(number)
+	if err != nil {
+		return nil, err
+	}
+	s, err := parse(b)
+	switch {
+	case errors.Is(err, errTorn):
+		return nil, errEmpty
+	case err != nil:
+		return nil, err
+	case s.Format > l.config.Format:
+		return nil, driver.WithReason(driver.ReasonNewerFormat, errNewer)
+	case s.Node != l.config.Node:
+		return nil, driver.WithReason(driver.ReasonOtherNode, fmt.Errorf("%w: %s", errNode, s.Node))
+	case errors.Is(s.torn, errDamaged):
+		return nil, errDamaged
+	case !s.whole:
+		return nil, errEmpty
+	}
+	r := &Restored{
+		Format: s.Format, parts: s.parts, last: s.last, present: l.config.present(now), now: now,
+		Rebooted: s.Boot == "" || s.Boot != l.config.Boot,
+	}
+	r.Continues = s.ended || s.marked && !r.Rebooted
+	r.Time = r.Clock(s.last.boot)
+	return r, nil
+}
+
+// setAside renames a segment that can't be used.
+func (l *segments) setAside(number uint64, why error) error {
+	reason := driver.ReasonOf(why)
+	if errors.Is(why, errDamaged) {
+		reason = driver.ReasonMalformed
+	}
+	name, err := l.folder.setAside(number, reason)
+	if err != nil {
+		return fmt.Errorf("set a segment aside: %w", err)
+	}
+	if l.config.SetAside != nil {
+		l.config.SetAside(name, reason, why)
+	}
+	return nil
+}
+
+// full reports whether the present segment has many changes, and another one may begin.
+func (l *segments) full() bool {
+	return l.size-l.began > max(rotateBytes, l.began/2) && len(l.old) == 0
+}
+
+// write writes a frame, and its mark if it is in time. It returns the number of bytes.
+func (l *segments) write(w *write) (n int, err error) {
+	if l.folder.open == nil {
+		if _, err := l.open(time.Time{}, false); err != nil {
+			return 0, err
+		}
+	}
+	if w.whole {
+		if err := l.begin(); err != nil {
+			l.abandon(true)
+			return 0, err
+		}
+		n, err = l.append((&header{l.config.Format, l.config.Node, l.config.Boot}).frame())
+	}
+	switch {
+	case err != nil:
+	case len(w.frame) > frameHeader+maxFrame:
+		err = driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("%d bytes", len(w.frame)))
+	case l.size+int64(len(w.frame)) > maxSegment:
+		err = driver.WithReason(driver.ReasonTooLarge, errOld)
+	default:
+		var more int
+		more, err = l.append(w.frame)
+		n += more
+	}
+	if err != nil {
+		l.abandon(w.whole)
+		return n, fmt.Errorf("write state: %w", err)
+	}
+	l.kept = l.size
+	if w.whole {
+		l.began = l.size
+	}
+	if !w.state.CompareAndSwap(pending, handed) {
+		return n, nil
+	}
+	more, err := l.append(mark())
+	if err != nil {
+		l.abandon(false)
+		err = fmt.Errorf("write state: %w", err)
+	}
+	return n + more, err
+}
+
+func mark() []byte { return finish(begin(nil, kindHanded)) }
+func end() []byte  { return finish(begin(nil, kindEnd)) }
+
+func (l *segments) append(b []byte) (int, error) {
+	n, err := l.file.Write(b)
+	l.size += int64(n)
+	return n, err
+}
+
+// begin begins another segment.
+func (l *segments) begin() error {
+	for len(l.old) > maxOld {
+		if err := l.old[0].removeFrom(&l.folder); err != nil {
+			return driver.WithReason(driver.ReasonTooLarge, fmt.Errorf("%w: %w", errOld, err))
+		}
+		l.old = l.old[1:]
+	}
+	if l.file != nil {
+		l.old = append(l.old, old{l.number, l.file})
+		l.file = nil
+	}
+	l.number++
+	file, err := l.create(l.number)
+	if err != nil {
+		return fmt.Errorf("make a segment: %w", err)
+	}
+	l.file, l.size, l.fresh = file, 0, true
+	return nil
+}
+
+// abandon leaves the present segment after a write failed, and makes sure that nothing is
+// continued. A part of a frame, and the mark of the last one, are cut off. A segment without a
+// whole state is removed.
+func (l *segments) abandon(whole bool) {
+	switch {
+	case l.file == nil:
+	case whole:
+		_ = l.file.Close()
+		_ = l.folder.remove(l.number)
+	default:
+		l.old = append(l.old, old{l.number, l.file})
+		if l.file.Truncate(l.kept) == nil {
+			l.file = nil
+			return
+		}
+		_ = l.folder.remove(l.number)
+	}
+	l.file = nil
+	l.folder.disown()
+}
+
+// syncing returns what makes the log last over a crash of the machine; nil: there is nothing. Then
+// the segments before are removed.
+func (l *segments) syncing(more []old) func() (left []old, err error) {
+	if l.file == nil {
+		return nil
+	}
+	file, folder, olds := l.file, l.folder, slices.Concat(l.old, more)
+	l.old, l.fresh = nil, false
+	return func() ([]old, error) {
+		if err := file.Sync(); err != nil {
+			return olds, fmt.Errorf("sync state: %w", err)
+		}
+		if len(olds) == 0 {
+			return nil, nil
+		}
+		if err := folder.sync(); err != nil {
+			return olds, fmt.Errorf("sync folder: %w", err)
+		}
+		var left []old
+		for _, o := range olds {
+			if err := o.removeFrom(&folder); err != nil {
+				left = append(left, old{number: o.number})
+			}
+		}
+		return left, nil
+	}
+}
+
+// end notes that the process ended, makes that last, and unlocks the folder.
+func (l *segments) end(more []old) (n int, err error) {
+	if l.file == nil {
+		return 0, nil
+	}
+	if _, err := l.syncing(more)(); err != nil { // before the note
+		return 0, err
+	}
+	if n, err = l.append(end()); err == nil {
+		err = l.file.Sync()
+	}
+	_ = l.file.Close()
+	l.folder.close()
+	l.file = nil
+	return n, err
+}
+
+// monotonic is the kernel's clock, which is never set.
+func monotonic() time.Duration {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}

@@ -1,0 +1,610 @@
+package state
+
+import (
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/dra-exporter/dra-exporter/driver"
+	"github.com/dra-exporter/dra-exporter/exporter/wire"
+)
+
+// counter is a part: a sum, and when it was added to last.
+type counter struct {
+	sum   int64
+	added int64 // since it was written
+	at    time.Time
+	bulk  int // so many bytes more
+}
+
+func (c *counter) add(n int64, at time.Time) { c.sum, c.added, c.at = c.sum+n, c.added+n, at }
+
+func (c *counter) AppendState(b []byte, clock func(time.Time) int64) []byte {
+	c.added = 0
+	b = c.appendBulk(b)
+	return wire.Int(wire.Int(b, 1, c.sum), 3, clock(c.at))
+}
+
+func (c *counter) AppendChanges(b []byte, clock func(time.Time) int64) []byte {
+	n := c.added
+	c.added = 0
+	b = c.appendBulk(b)
+	return wire.Int(wire.Int(b, 2, n), 3, clock(c.at))
+}
+
+// appendBulk appends bytes that can't be compressed.
+func (c *counter) appendBulk(b []byte) []byte {
+	bulk := make([]byte, c.bulk)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(bulk)
+	return wire.Bytes(b, 4, bulk)
+}
+
+// restoredCounter returns the counter of a restored state.
+func restoredCounter(t testing.TB, r *Restored) *counter {
+	t.Helper()
+	c, err := counterOf(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func counterOf(r *Restored) (*counter, error) {
+	c := &counter{}
+	whole, changes := r.Part("counter")
+	for _, b := range append([][]byte{whole}, changes...) {
+		err := wire.Fields(b, func(f *wire.Field) error {
+			switch f.Number {
+			case 1, 2:
+				c.sum += f.Int()
+			case 3:
+				c.at = r.Clock(f.Int())
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// world is a folder, and what stores said of it.
+type world struct {
+	testing.TB
+	path string
+	boot string
+	node string
+	form int
+
+	mu      sync.Mutex
+	errs    []driver.Reason
+	late    int
+	aside   []driver.Reason
+	written int
+}
+
+func newWorld(t testing.TB) *world {
+	return &world{TB: t, path: filepath.Join(t.TempDir(), "state"), boot: "boot", node: "node", form: 1}
+}
+
+// store returns a store whose ticks wait for longer than a machine stands still.
+func (w *world) store() *Store {
+	s := New(Config{
+		Path: w.path, Node: w.node, Boot: w.boot, Format: w.form,
+		Report: func(_ time.Duration, err error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if r := driver.ReasonOf(err); err != nil && !slices.Contains(w.errs, r) {
+				w.errs = append(w.errs, r)
+			}
+		},
+		Late:     func() { w.late++ },
+		Wrote:    func(n int) { w.written += n },
+		SetAside: func(_ string, reason driver.Reason, _ error) { w.aside = append(w.aside, reason) },
+	})
+	s.wait = 10 * time.Second
+	return s
+}
+
+// run runs a process: it restores, and adds 1 at each of so many ticks. kill leaves the store as a
+// killed process does.
+func (w *world) run(ticks int, kill bool) (*Restored, *counter) {
+	w.Helper()
+	s := w.store()
+	r := s.Restore(w.Context(), time.Now())
+	c := &counter{}
+	if r != nil {
+		c = restoredCounter(w, r)
+	}
+	s.Add("counter", c)
+	for range ticks {
+		c.add(1, time.Now())
+		s.quick = true
+		s.Commit(w.Context(), time.Now())
+		s.calls.Wait(w.Context())
+	}
+	if !kill {
+		s.Close(w.Context(), time.Now())
+	} else {
+		w.kill(s)
+	}
+	return r, c
+}
+
+// kill unlocks the folder, as the end of a process does.
+func (w *world) kill(s *Store) {
+	s.calls.Wait(w.Context())
+	s.calls.Take()
+	s.syncs.Wait(w.Context())
+	s.syncs.Take()
+	if s.log.file != nil {
+		_ = s.log.file.Close()
+	}
+	s.log.folder.close()
+}
+
+// newest returns the newest segment, and its name.
+func (w *world) newest() ([]byte, string) {
+	w.Helper()
+	names, err := filepath.Glob(filepath.Join(w.path, prefix+"*"+suffix))
+	if err != nil || len(names) == 0 {
+		w.Fatalf("no segments, %v", err)
+	}
+	b, err := os.ReadFile(names[len(names)-1])
+	if err != nil {
+		w.Fatal(err)
+	}
+	return b, names[len(names)-1]
+}
+
+func (w *world) rewrite(name string, b []byte) {
+	w.Helper()
+	if err := os.WriteFile(name, b, 0o600); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func TestStateOutlivesAnEnd(t *testing.T) {
+	for name, kill := range map[string]bool{"it ends": false, "it is killed": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			if r, _ := w.run(3, kill); r != nil {
+				t.Errorf("an empty folder had %+v", r)
+			}
+			_, before := w.run(4, kill)
+			r, c := w.run(0, kill)
+			if r == nil || !r.Continues || r.Rebooted || c.sum != 7 || len(w.errs) > 0 || w.late > 0 {
+				t.Fatalf("the restored state is %+v with %+v; %v, %d late", r, c, w.errs, w.late)
+			}
+			if off := c.at.Sub(before.at).Abs(); off > time.Millisecond {
+				t.Errorf("times are off by %v", off)
+			}
+			if names, _ := filepath.Glob(filepath.Join(w.path, "*")); len(names) > 2 {
+				t.Errorf("there are %q", names)
+			}
+		})
+	}
+}
+
+// Only what a process of this boot marked, or one of another boot ended with, goes on.
+func TestOtherBoot(t *testing.T) {
+	for name, kill := range map[string]bool{"it ends": false, "it is killed": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.run(3, kill)
+			w.boot = "other"
+			r, c := w.run(0, true)
+			if !r.Rebooted || r.Continues == kill || c.sum != 3 {
+				t.Errorf("the restored state is %+v with %+v", r, c)
+			}
+		})
+	}
+}
+
+func TestSetAside(t *testing.T) {
+	for want, change := range map[driver.Reason]func(w *world){
+		driver.ReasonNewerFormat: func(w *world) { w.form = 1 },
+		driver.ReasonOtherNode:   func(w *world) { w.node = "other" },
+		driver.ReasonMalformed: func(w *world) {
+			b, name := w.newest()
+			b[len(b)/2]++
+			w.rewrite(name, b)
+		},
+	} {
+		t.Run(string(want), func(t *testing.T) {
+			w := newWorld(t)
+			w.form = 2
+			w.run(9, true)
+			change(w)
+			if r, _ := w.run(2, true); r != nil || !slices.Equal(w.aside, []driver.Reason{want}) {
+				t.Errorf("restored %+v, set aside: %v", r, w.aside)
+			}
+			if r, c := w.run(0, true); r == nil || !r.Continues || c.sum != 2 {
+				t.Errorf("afterwards the store has %+v with %+v", r, c)
+			}
+			if names, _ := filepath.Glob(filepath.Join(w.path, "*.aside-"+string(want))); len(names) != 1 {
+				t.Errorf("set aside: %q", names)
+			}
+		})
+	}
+}
+
+func TestOlderFormat(t *testing.T) {
+	w := newWorld(t)
+	w.run(3, false)
+	w.form = 2
+	r, c := w.run(1, true)
+	if r == nil || r.Format != 1 || !r.Continues || c.sum != 4 {
+		t.Fatalf("restored %+v with %+v", r, c)
+	}
+	if r, c = w.run(0, true); r.Format != 2 || c.sum != 4 || len(w.aside) > 0 {
+		t.Errorf("it is written as %+v with %+v", r, c)
+	}
+}
+
+// A file that was cut off anywhere in its last frames has all that is whole, and goes on only if
+// the mark is its end.
+func TestCutAnywhere(t *testing.T) {
+	w := newWorld(t)
+	w.run(4, true)
+	whole, name := w.newest()
+	frames := framesOf(t, whole)
+	for size := frames[2]; size <= len(whole); size++ { // the header and the state are there
+		w.rewrite(name, whole[:size])
+		n := 0
+		for n < len(frames) && frames[n] <= size {
+			n++
+		}
+		ticks := int64((n - 1) / 2) // a header, and then a state and its mark
+		s := w.store()
+		r := s.Restore(t.Context(), time.Now())
+		if r == nil {
+			t.Fatalf("with %d of %d bytes nothing is restored: %v", size, len(whole), w.aside)
+		}
+		marked := frames[n-1] == size && n%2 == 1
+		if c := restoredCounter(t, r); c.sum != max(1, ticks+int64(1-n%2)) || r.Continues != marked {
+			t.Errorf("with %d bytes, %d frames: %d, continues %v", size, n, c.sum, r.Continues)
+		}
+		w.kill(s)
+	}
+}
+
+// framesOf returns where the frames of a segment end.
+func framesOf(t testing.TB, b []byte) []int {
+	t.Helper()
+	var out []int
+	for rest := b; len(rest) > 0; {
+		_, _, after, err := next(rest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest = after
+		out = append(out, len(b)-len(rest))
+	}
+	return out
+}
+
+// After a loss of power the end of a file may be of zeros.
+func TestZeros(t *testing.T) {
+	w := newWorld(t)
+	w.run(4, true)
+	b, name := w.newest()
+	w.rewrite(name, append(b, make([]byte, 4096)...))
+	if r, c := w.run(0, true); r == nil || r.Continues || c.sum != 4 {
+		t.Errorf("restored %+v with %+v, set aside %v", r, c, w.aside)
+	}
+}
+
+// Whatever bits are flipped, what is restored is what was written, up to some tick.
+func TestFlippedBits(t *testing.T) {
+	w := newWorld(t)
+	w.run(5, true)
+	whole, name := w.newest()
+	rapid.Check(t, func(rt *rapid.T) {
+		w.aside = nil
+		b := slices.Clone(whole)
+		for range rapid.IntRange(1, 3).Draw(rt, "bits") {
+			b[rapid.IntRange(0, len(b)-1).Draw(rt, "at")] ^= 1 << rapid.IntRange(0, 7).Draw(rt, "bit")
+		}
+		w.rewrite(name, b)
+		s := w.store()
+		r := s.Restore(w.Context(), time.Now())
+		w.kill(s)
+		if r == nil {
+			return // set aside, or without a whole state
+		}
+		same := slices.Equal(b, whole)
+		if c := restoredCounter(t, r); c.sum < 1 || c.sum > 5 || (c.sum < 5 || !same) && r.Continues {
+			rt.Errorf("restored %d, continues %v, set aside %v", c.sum, r.Continues, w.aside)
+		}
+	})
+}
+
+// FuzzParse checks that no file makes a store panic.
+func FuzzParse(f *testing.F) {
+	w := newWorld(f)
+	w.run(3, true)
+	b, _ := w.newest()
+	f.Add(b)
+	f.Fuzz(func(t *testing.T, b []byte) { _, _ = parse(b) })
+}
+
+func TestSecondInstance(t *testing.T) {
+	w := newWorld(t)
+	first := w.store()
+	first.Restore(t.Context(), time.Now())
+	c := &counter{}
+	first.Add("counter", c)
+	c.add(1, time.Now())
+	first.Commit(t.Context(), time.Now())
+	if r, _ := w.run(2, false); r != nil || !slices.Equal(w.errs, []driver.Reason{driver.ReasonLocked}) {
+		t.Errorf("the second instance restored %+v, %v", r, w.errs)
+	}
+	w.kill(first)
+	if _, c := w.run(0, true); c.sum != 1 {
+		t.Errorf("the second instance wrote: %d", c.sum)
+	}
+}
+
+// fault is a disk that fails after so many bytes.
+type fault struct {
+	file
+	left    *int
+	err     error
+	cut     error // of Truncate
+	blocked chan struct{}
+}
+
+func (f *fault) Write(b []byte) (int, error) {
+	if len(b) <= *f.left {
+		*f.left -= len(b)
+		return f.file.Write(b)
+	}
+	if f.blocked != nil {
+		<-f.blocked
+		return f.file.Write(b)
+	}
+	n, _ := f.file.Write(b[:*f.left])
+	*f.left = 0
+	return n, f.err
+}
+
+func (f *fault) Truncate(size int64) error {
+	if f.cut != nil {
+		return f.cut
+	}
+	return f.file.Truncate(size)
+}
+
+// faulty returns a store whose segments are on a disk that fails.
+func (w *world) faulty(of fault) (*Store, *counter) {
+	w.Helper()
+	s := w.store()
+	c := &counter{}
+	if r := s.Restore(w.Context(), time.Now()); r != nil {
+		c = restoredCounter(w, r)
+	}
+	s.Add("counter", c)
+	s.log.create = func(number uint64) (file, error) {
+		file, err := s.log.folder.create(number)
+		with := of
+		with.file = file
+		return &with, err
+	}
+	return s, c
+}
+
+// A disk that is full, or read-only, from any byte on is reported, and what was served meanwhile is
+// not continued; once it works again, all is.
+func TestDiskFails(t *testing.T) {
+	for _, err := range []syscall.Errno{syscall.ENOSPC, syscall.EROFS} {
+		for left := 0; left < 300; left += 11 {
+			w := newWorld(t)
+			w.run(1, true)
+			room := left
+			cut := error(nil)
+			if err == syscall.EROFS {
+				cut = err
+			}
+			s, c := w.faulty(fault{left: &room, err: err, cut: cut})
+			served := c.sum
+			now := time.Now()
+			for range 9 {
+				c.add(1, now)
+				s.Commit(t.Context(), now)
+				s.calls.Wait(t.Context())
+				served = c.sum
+			}
+			w.kill(s)
+			failed := len(w.errs) > 0
+			check := w.store()
+			r := check.Restore(t.Context(), time.Now())
+			w.kill(check)
+			if r != nil && r.Continues && restoredCounter(t, r).sum < served {
+				t.Errorf("%v after %d bytes: %d of %d goes on", err, left, restoredCounter(t, r).sum, served)
+			}
+			if failed && driver.ReasonOf(err) != w.errs[0] {
+				t.Errorf("%v after %d bytes is reported as %v", err, left, w.errs)
+			}
+			room = 1 << 20
+			if _, _ = w.run(1, true); failed == (w.late == 0) {
+				t.Errorf("failed: %v, %d late", failed, w.late)
+			}
+			if r, _ = w.run(0, true); !r.Continues {
+				t.Errorf("%v after %d bytes: a disk that works again is not continued, %v", err, left, w.errs)
+			}
+		}
+	}
+}
+
+// It works again within one process.
+func TestDiskHasRoomAgain(t *testing.T) {
+	w := newWorld(t)
+	room := 100
+	s, c := w.faulty(fault{left: &room, err: syscall.ENOSPC})
+	now := time.Now()
+	for range 9 {
+		c.add(1, now)
+		s.Commit(t.Context(), now)
+	}
+	room = 1 << 20
+	now = now.Add(2 * lastRetry)
+	for range 2 { // the first one is not waited for
+		c.add(1, now)
+		s.Commit(t.Context(), now)
+		s.calls.Wait(t.Context())
+		s.quick = true
+	}
+	w.kill(s)
+	if r, c := w.run(0, true); r == nil || !r.Continues || c.sum != 11 {
+		t.Errorf("restored %+v with %+v", r, c)
+	}
+}
+
+// A write that hangs delays one tick, by no more than maxWait. What was served meanwhile is not
+// continued, unless it was written in the end.
+func TestDiskHangs(t *testing.T) {
+	for name, recovers := range map[string]bool{"and is killed": false, "and recovers": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			room, blocked := 150, make(chan struct{})
+			s, c := w.faulty(fault{left: &room, blocked: blocked})
+			s.wait = time.Millisecond
+			now, waited := time.Now(), 0
+			for range 20 {
+				c.add(1, now)
+				quick := s.quick
+				s.Commit(t.Context(), now)
+				if s.calls.Busy() && quick {
+					waited++
+				}
+			}
+			if !s.calls.Busy() || w.late < 10 || waited > 1 {
+				t.Fatalf("%d late, %d ticks waited", w.late, waited)
+			}
+			close(blocked)
+			s.calls.Wait(t.Context())
+			room = 1 << 20
+			s.wait = 10 * time.Second
+			if recovers {
+				for range 3 {
+					s.quick = true
+					c.add(1, now)
+					s.Commit(t.Context(), now)
+					s.calls.Wait(t.Context())
+				}
+			}
+			w.kill(s)
+			r, got := w.run(0, true)
+			if r == nil || r.Continues != recovers || recovers && got.sum != c.sum {
+				t.Errorf("restored %+v with %+v of %d", r, got, c.sum)
+			}
+		})
+	}
+}
+
+// The start does not wait for a folder that can't be used, and says why.
+func TestFolderIsNone(t *testing.T) {
+	w := newWorld(t)
+	w.rewrite(w.path, nil)
+	if r, _ := w.run(2, false); r != nil || len(w.errs) != 1 || w.late != 3 {
+		t.Errorf("restored %+v, %v, %d late", r, w.errs, w.late)
+	}
+}
+
+// The folder is bounded, however much is written.
+func TestSegmentsAreReplaced(t *testing.T) {
+	w := newWorld(t)
+	s := w.store()
+	s.Restore(t.Context(), time.Now())
+	c := &counter{bulk: 100 << 10}
+	s.Add("counter", c)
+	most := int64(0)
+	for range 120 {
+		c.add(1, time.Now())
+		s.Commit(t.Context(), time.Now())
+		s.calls.Wait(t.Context())
+		s.syncs.Wait(t.Context())
+		most = max(most, sizeOf(t, w.path))
+	}
+	if most > 2*(rotateBytes+2*int64(c.bulk)) || s.log.number < 3 {
+		t.Errorf("%d bytes in segment %d", most, s.log.number)
+	}
+	c.bulk = maxFrame
+	s.Commit(t.Context(), time.Now())
+	if !slices.Equal(w.errs, []driver.Reason{driver.ReasonTooLarge}) {
+		t.Errorf("a state that is too large: %v", w.errs)
+	}
+	w.kill(s)
+	if r, c := w.run(0, true); r == nil || r.Continues || c.sum != 120 {
+		t.Errorf("restored %+v with %+v", r, c)
+	}
+}
+
+func sizeOf(t testing.TB, path string) (sum int64) {
+	t.Helper()
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil {
+			sum += info.Size()
+		}
+	}
+	return sum
+}
+
+// Times are those of the clock that is not set.
+func TestClock(t *testing.T) {
+	w := newWorld(t)
+	s := w.store()
+	s.Restore(t.Context(), time.Now())
+	now := time.Now()
+	c := &counter{at: now.Add(-time.Minute)}
+	s.Add("counter", c)
+	s.Commit(t.Context(), now)
+	w.kill(s)
+	if _, c := w.run(0, true); now.Sub(c.at).Round(time.Second) != time.Minute {
+		t.Errorf("a minute ago is %v ago", now.Sub(c.at))
+	}
+}
+
+// still is a part in which something changed at the first tick alone.
+type still struct{ changed bool }
+
+func (*still) AppendState(b []byte, _ func(time.Time) int64) []byte { return append(b, "state"...) }
+
+func (s *still) AppendChanges(b []byte, _ func(time.Time) int64) []byte {
+	if s.changed {
+		return b
+	}
+	s.changed = true
+	return append(b, "change"...)
+}
+
+// The last change of a part is the one that it wrote last, however many ticks ago.
+func TestLastChange(t *testing.T) {
+	w := newWorld(t)
+	s := w.store()
+	s.Restore(t.Context(), time.Now())
+	s.Add("still", &still{})
+	for range 5 {
+		s.quick = true
+		s.Commit(t.Context(), time.Now())
+		s.calls.Wait(t.Context())
+	}
+	w.kill(s)
+	whole, changes := w.store().Restore(t.Context(), time.Now()).Part("still")
+	if string(whole) != "state" || len(changes) != 1 || string(changes[0]) != "change" {
+		t.Errorf("the state is %q, the changes are %q", whole, changes)
+	}
+}
