@@ -34,12 +34,13 @@ const (
 // run writes the files that the flags ask for, and returns the exit status.
 func run(args []string, stderr io.Writer) int {
 	options := rules.Defaults()
-	var out, only, runbook string
+	var out, only, runbook, upload string
 	flags := flag.NewFlagSet("generate", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.StringVar(&out, "out", "out", "folder to write to")
 	flags.StringVar(&only, "only", "", "the one file to write, such as rules.yaml; empty: all")
 	flags.StringVar(&runbook, "runbook", "", "file to write the runbook to; empty: none")
+	flags.StringVar(&upload, "grafana-com", "", "folder to write dashboards to as grafana.com takes them; empty: none")
 	addFlags(flags, &options)
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
@@ -48,6 +49,9 @@ func run(args []string, stderr io.Writer) int {
 		return exitUsage
 	}
 	files, err := generate(options)
+	if err == nil && upload != "" {
+		return status(stderr, writeForGrafanaCom(upload, files))
+	}
 	if err == nil && only != "" {
 		files, err = keep(files, only)
 	}
@@ -57,11 +61,29 @@ func run(args []string, stderr io.Writer) int {
 	for name, content := range files {
 		err = errors.Join(err, write(filepath.Join(out, name), content))
 	}
+	return status(stderr, err)
+}
+
+// status prints an error, and returns the exit status.
+func status(stderr io.Writer, err error) int {
 	if err != nil {
 		_, _ = fmt.Fprintf(stderr, "generate: %v\n", err)
 		return exitFailure
 	}
 	return 0
+}
+
+// writeForGrafanaCom writes the dashboards among the files to a folder.
+func writeForGrafanaCom(folder string, files map[string][]byte) error {
+	var all error
+	for name, content := range files {
+		if filepath.Dir(name) != "grafana" {
+			continue
+		}
+		board, err := grafana.ForGrafanaCom(content)
+		all = errors.Join(all, err, write(filepath.Join(folder, filepath.Base(name)), board))
+	}
+	return all
 }
 
 // keep returns one of the files.
@@ -116,6 +138,8 @@ func addFlags(flags *flag.FlagSet, o *rules.Options) {
 	flags.StringVar(&o.Grafana, "grafana.url", o.Grafana, "address of Grafana, for links in alerts")
 	flags.StringVar(&o.Page, "page.url", o.Page,
 		"address of the exporters' pages, for links in alerts: 'http://{{ $labels.node }}:10985'")
+	flags.StringVar(&o.Gateway, "gateway.url", o.Gateway,
+		"address of the gateway, for links in alerts and dashboards, in place of -page.url")
 	flags.Func("price", "price of an hour of the devices of a model, REGEXP=NUMBER, repeated; the first that matches "+
 		"applies, and the defaults only without this flag", prices(o))
 	flags.Func("cluster", "name of a cluster that must have an exporter, repeated; without it, each that had one within "+
@@ -173,6 +197,7 @@ func generate(o rules.Options) (map[string][]byte, error) {
 	}
 	catalog = grafana.Catalog(catalog)
 	for _, board := range grafana.Boards() {
+		board.Gateway = strings.TrimSuffix(o.Gateway, "/")
 		err = errors.Join(err, board.Check(catalog), addBoard(files, board, catalog))
 	}
 	return files, err

@@ -12,10 +12,14 @@ type Board struct {
 	Title       string
 	Description string
 	Rows        []Row
+	// Gateway is the address of the gateway, to which cells and the board link; empty: none does.
+	Gateway string
 
 	uses []string // the visible variables; the others are present but hidden, so that links keep their values
 	// one are the variables that start with their first value, and not with all of thousands.
 	one []string
+	// folded are the titles of the rows that are collapsed until somebody opens them.
+	folded []string
 	// search is the variable for which the text box searches.
 	search string
 	// recorded is whether the variables offer what is recorded of all nodes, as the panels show.
@@ -96,13 +100,14 @@ type state struct {
 type colored struct{ series, color string }
 
 const (
-	green  = "green"
-	yellow = "yellow"
-	orange = "orange"
-	red    = "red"
-	blue   = "blue"
-	purple = "purple"
-	grey   = "#808080"
+	green   = "green"
+	yellow  = "yellow"
+	orange  = "orange"
+	red     = "red"
+	blue    = "blue"
+	purple  = "purple"
+	darkRed = "dark-red"
+	grey    = "#808080"
 )
 
 // Boards returns all dashboards.
@@ -135,6 +140,8 @@ func words() []string {
 		"<pod>", "cluster, node, namespace, pod",
 		"<pod device>", "cluster, node, namespace, pod, driver, pool, device",
 		"<workload>", "cluster, namespace, workload_kind, workload_name, queue, driver",
+		"<served>", "cluster, namespace, workload_kind, workload_name, queue",
+		"<member>", "cluster, namespace, workload_kind, workload_name, queue, driver, node, pod, pool, device",
 	}
 }
 

@@ -74,12 +74,13 @@ func (b *Board) layout(catalog query.Catalog) ([]dashboard.PanelOrRowPanel, erro
 	id, y := uint32(0), uint32(0)
 	for _, row := range b.Rows {
 		id++
-		out = append(out, dashboard.PanelOrRowPanel{RowPanel: &dashboard.RowPanel{
+		heading := &dashboard.RowPanel{
 			Type: "row", Title: new(row.Title), Id: id, Panels: []dashboard.Panel{},
-			GridPos: &dashboard.GridPos{H: 1, W: columns, Y: y},
-		}})
+			Collapsed: slices.Contains(b.folded, row.Title), GridPos: &dashboard.GridPos{H: 1, W: columns, Y: y},
+		}
+		out = append(out, dashboard.PanelOrRowPanel{RowPanel: heading})
 		y++
-		x, height := uint32(0), uint32(0)
+		x, height, top := uint32(0), uint32(0), y
 		for i := range row.Panels {
 			p := &row.Panels[i]
 			if x+p.Width > columns {
@@ -91,10 +92,16 @@ func (b *Board) layout(catalog query.Catalog) ([]dashboard.PanelOrRowPanel, erro
 				errs = append(errs, fmt.Errorf("panel %q: %w", p.Title, err))
 			}
 			panel.Id, panel.GridPos = new(id), &dashboard.GridPos{X: x, Y: y, W: p.Width, H: p.Height}
-			out = append(out, dashboard.PanelOrRowPanel{Panel: &panel})
+			if heading.Collapsed {
+				heading.Panels = append(heading.Panels, panel)
+			} else {
+				out = append(out, dashboard.PanelOrRowPanel{Panel: &panel})
+			}
 			x, height = x+p.Width, max(height, p.Height)
 		}
-		y += height
+		if y += height; heading.Collapsed {
+			y = top
+		}
 	}
 	return out, errors.Join(errs...)
 }
@@ -115,7 +122,7 @@ func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) 
 	defaults := &panel.FieldConfig.Defaults
 	defaults.NoValue, defaults.Thresholds = new(p.NoData), p.thresholds()
 	if p.Unit != "" {
-		defaults.Unit = new(p.Unit)
+		defaults.Unit = new(shownUnit(p.Unit))
 	}
 	if p.max > 0 {
 		defaults.Min, defaults.Max = new(0.0), new(p.max)
@@ -123,8 +130,8 @@ func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) 
 	if p.stacked {
 		defaults.Min = new(0.0) // stacked values need an axis that starts at 0
 	}
-	if p.decimals > 0 {
-		defaults.Decimals = new(float64(p.decimals))
+	if decimals, fixed := p.decimalsOf(p.Unit); fixed {
+		defaults.Decimals = new(float64(decimals))
 	}
 	mode := dashboard.FieldColorModeIdThresholds
 	switch {
@@ -160,9 +167,35 @@ func (p *Panel) build(b *Board, catalog query.Catalog) (dashboard.Panel, error) 
 		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, override(c.series, fixed))
 	}
 	if p.Kind == Table {
-		p.columns(&panel, catalog)
+		p.columns(&panel, b, catalog)
 	}
 	return panel, nil
+}
+
+// shownUnit returns the unit in the panel's JSON. Grafana scales its own units of hours and energy,
+// so that a column has "68 s" beside "2.4 weeks": those of sums are fixed.
+func shownUnit(unit string) string {
+	switch unit {
+	case "h":
+		return "suffix:h"
+	case "kwatth":
+		return "suffix:kWh"
+	default:
+		return unit
+	}
+}
+
+// decimalsOf returns how many decimals values of a unit have, false if Grafana chooses. Counts have
+// none: increase() makes 2.01 of two events.
+func (p *Panel) decimalsOf(unit string) (decimals int, fixed bool) {
+	switch {
+	case p.decimals > 0:
+		return p.decimals, true
+	case unit == "h" || unit == "kwatth":
+		return 2, true
+	default:
+		return 0, unit == "none" && p.Kind != Graph && p.Kind != Heatmap // whose axes need some
+	}
 }
 
 // target returns the query with index i; queries are named A, B, ….

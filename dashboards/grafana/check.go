@@ -175,7 +175,7 @@ func (a *Annotation) check(catalog query.Catalog) error {
 	if err := errors.Join(err, answer.Unique()); err != nil {
 		return fmt.Errorf("annotation %s: %w", a.Name, err)
 	}
-	if want, _ := query.GrafanaUnit("dateTimeAsIso"); !answer.Unit.Fits(want) {
+	if want, _ := query.GrafanaUnit("dateTimeAsIso"); !a.Spans && !answer.Unit.Fits(want) {
 		return fmt.Errorf("annotation %s: its values are %v, want milliseconds since 1970", a.Name, answer.Unit)
 	}
 	for _, label := range legendLabels(a.title + a.text) {

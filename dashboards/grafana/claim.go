@@ -125,7 +125,7 @@ func claimHits() []Panel {
 
 func claimFit() Panel {
 	return Panel{
-		Title: "What would do",
+		Title: "Smallest fit",
 		Description: "The smallest thing on the node into which the claim would have fitted since it began, and what it " +
 			"needs of what it holds: by its peak of memory and the p99.9 of its activity, each with a margin.",
 		Kind: Table, NoData: "measured for less than an hour, or what it uses is not known", Width: 24, Height: 6,
@@ -167,8 +167,21 @@ func claimActivity() []Panel {
 		  / sum by (<device>) (max by (<claim device>) (rate(dra_claim_allocated_seconds_total{<c>}[$__rate_interval]) > 0)),
 		  1)`)
 	energy.max = 1
+	engines := line("Engines of the claim", "Share of the time in which each engine was busy, of devices that the claim "+
+		"has to itself.", "percentunit", "no source reports engines, or the devices are shared",
+		"{{engine}} {{device}} {{node}}", `max by (<device>, engine) (dra_claim_engine_utilization_ratio{<c>})`)
+	engines.max = 1
+	flops := line("FLOP utilization", "Share of the highest rate of each device's tensor cores: the share of the time in "+
+		"which they were busy, times the clock divided by its highest.", "percentunit",
+		"no source reports tensor cores and clocks, or the devices are shared", "{{device}} {{node}}",
+		`max by (<device>) (dra_claim_engine_utilization_ratio{<c>, engine="tensor"})
+		  * on (<device>) (
+		    max by (<device>) (dra_device_clock_hertz{domain=~"sm|graphics"})
+		      / on (<device>) max by (<device>) (dra_device_clock_max_hertz{domain=~"sm|graphics"})
+		  )`)
+	flops.max = 1
 	return []Panel{
-		utilization, energy,
+		utilization, energy, engines, flops,
 		line("Memory used", "The claim's share of each device's memory in use.", "bytes", "not measured",
 			"{{device}} {{node}}", `max by (<device>) (dra_claim_memory_used_bytes{<c>})`),
 		line("Power by device", "The claim's share of each device's power.", "watt", "not measured", "{{device}} {{node}}",
@@ -190,10 +203,20 @@ func claimIncidents() []Panel {
 		`max by (<device>, reason) (rate(dra_claim_throttled_seconds_total{<c>}[$__rate_interval]))`)
 	throttled.max = 1
 	return append([]Panel{
+		{
+			Title: "Open incidents",
+			Description: "Incidents that hit the claim and are not over, and when each began. The page of the node's exporter " +
+				"has the course of each, and what was recorded.",
+			Kind: Table, NoData: "none", Width: 24, Height: 4, MayBeEmpty: "without an incident", sort: "Began", limit: 20,
+			Targets: []Target{{
+				Expr:   `topk(20, max by (<device>, kind) (dra_claim_incident_onset_timestamp_seconds{<c>})) * 1000`,
+				Column: "Began", Unit: "dateTimeFromNow",
+			}},
+		},
 		line("Errors of its devices",
 			"Errors of each device while the claim held it, whoever else held it too: not to be summed over claims.", "none",
 			"none, or not measured", "{{kind}} {{code}} {{device}} {{node}}",
-			`max by (<device>, kind, code) (increase(dra_claim_errors_total{<c>}[$__rate_interval]))`),
+			`round(max by (<device>, kind, code) (increase(dra_claim_errors_total{<c>}[$__rate_interval])))`),
 		throttled,
 		claimStalled(),
 	}, claimHits()...)

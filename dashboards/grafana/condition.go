@@ -1,9 +1,39 @@
 package grafana
 
+const unreported = "where no source reports conditions of the hardware"
+
 // nodeCondition is about the condition of the hardware, whoever uses it.
-func nodeCondition() []Panel {
-	const unreported = "where no source reports conditions of the hardware"
+func nodeCondition() []Panel { return append(nodeFaults(), nodeOperation()...) }
+
+// nodeFaults is about what is wrong with devices.
+func nodeFaults() []Panel {
 	return []Panel{
+		{
+			Title:       "Unhealthy over time",
+			Description: "When devices were unhealthy, as their driver reports it.", Kind: Timeline,
+			NoData: "no device was unhealthy, or no driver reports health", Width: 12, Height: 8,
+			states: []state{{"1", "unhealthy", red}}, MayBeEmpty: "while every device is healthy",
+			Targets: []Target{{
+				Expr:   `max by (<device>) (dra_device_health{<one>, status="unhealthy"}) == 1`,
+				Legend: "{{device}} {{node}}",
+			}},
+		},
+		orEmpty("while every device is healthy", Panel{
+			Title: "Why devices are not healthy",
+			Description: "What the source of a device's health gives as the reason: the driver's message, or the taint. " +
+				"/api/v1/snapshot has all of a long message.",
+			Kind: Table, NoData: "no device is unhealthy, or no reason is given", Width: 12, Height: 8,
+			Targets: []Target{{Expr: `max by (<device>, reason) (dra_device_health_reason_info{<one>})`}},
+		}),
+		{
+			Title: "Taints",
+			Description: "Taints of the devices, from their ResourceSlice or a DeviceTaintRule. A claim is allocated a device " +
+				"with NoSchedule or NoExecute only if it tolerates the taint; NoExecute also evicts pods.",
+			Kind: Table, NoData: "no device is tainted", Width: 12, Height: 8,
+			Targets: []Target{{
+				Expr: `max by (<device>, key, value, effect, source) (dra_device_tainted{<one>})`,
+			}},
+		},
 		orEmpty("while no device needs attention", Panel{
 			Title: "Needs attention",
 			Description: "Conditions that a device or its driver reports, and what ends them. See DRADeviceNeedsAttention in " +
@@ -23,6 +53,12 @@ func nodeCondition() []Panel {
 				Column: "Errors", Unit: "none",
 			}},
 		}),
+	}
+}
+
+// nodeOperation is about how devices run: their links and what slows them.
+func nodeOperation() []Panel {
+	return []Panel{
 		orEmpty(unreported, Panel{
 			Title: "Links",
 			Description: "Lanes and generation of the devices' links, as negotiated and at most. A device that saves power " +

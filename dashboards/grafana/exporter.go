@@ -11,6 +11,7 @@ func exporter() Board {
 		Rows: []Row{
 			{"State", exporterState()},
 			{"Sources", exporterSources()},
+			{"Claims and drivers", append(exporterLives(), driverCalls()...)},
 			{"Joins and series", exporterJoins()},
 			{"Cost", exporterCost()},
 		},
@@ -110,6 +111,102 @@ func exporterSources() []Panel {
 				"nothing is rejected", "{{input}} {{reason}}",
 				`sum by (input, reason) (max by (<node>, input, reason) (
 					rate(dra_exporter_input_rejected_total{<e>}[$__rate_interval])))`)),
+	}
+}
+
+// exporterLives are about how long claims take from one state to the next, by driver.
+func exporterLives() []Panel {
+	quantile := func(q, family string) string {
+		return `histogram_quantile(` + q + `, sum by (driver, le) (max by (<node>, driver, le) ` +
+			`(` + family + `_bucket{<e>})))`
+	}
+	total := func(family string) string {
+		return `sum by (driver) (max by (<node>, driver) (` + family + `_count{<e>}))`
+	}
+	const (
+		preparation   = "dra_claim_preparation_seconds"
+		firstActivity = "dra_claim_first_activity_seconds"
+	)
+	return []Panel{
+		orEmpty("where no claim came while it is shown", Panel{
+			Title: "Claims until they are prepared, and until they are active",
+			Description: "How long claims of a driver waited until it had prepared them, and how long they were prepared " +
+				"until they were above the idle thresholds first: how long pods wait for drivers, and how long jobs take " +
+				"until they compute. Of all claims since the exporters' states began.",
+			Kind: Table, NoData: "no claim was prepared", Width: 24, Height: 7, sort: "Prepared",
+			Targets: []Target{
+				{Expr: total(preparation), Column: "Prepared", Unit: "none"},
+				{Expr: quantile("0.5", preparation), Column: "Wait, median", Unit: "s"},
+				{Expr: quantile("0.95", preparation), Column: "Wait, p95", Unit: "s"},
+				{Expr: total(firstActivity), Column: "Became active", Unit: "none"},
+				{Expr: quantile("0.5", firstActivity), Column: "Until active, median", Unit: "s"},
+				{Expr: quantile("0.95", firstActivity), Column: "Until active, p95", Unit: "s"},
+			},
+		}),
+	}
+}
+
+// driverCalls are about what the kubelet and drivers say of the same.
+func driverCalls() []Panel {
+	const (
+		called     = `dra_grpc_operations_duration_seconds`
+		operations = `dra_operations_duration_seconds`
+		nvidia     = `nvidia_dra_request_duration_seconds`
+	)
+	mean := func(by, family string) string {
+		of := func(part string) string {
+			return `sum by (` + by + `) (max by (<node>, ` + by + `) (increase(` + family + part +
+				`{<e>}[$__range])))`
+		}
+		return of("_sum") + ` / (` + of("_count") + ` > 0)`
+	}
+	count := func(by, family string) string {
+		return `sum by (` + by + `) (max by (<node>, ` + by + `) (increase(` + family +
+			`_count{<e>}[$__range]))) > 0`
+	}
+	return []Panel{
+		orEmpty("without metrics of the kubelet", Panel{
+			Title: "Calls of drivers by the kubelet",
+			Description: "Calls of each driver, by the kubelet's own metrics, in the selected time range. The claims' wait " +
+				"minus the mean call is what the kubelet, and pods before them, took.",
+			Kind: Table, Width: 8, Height: 7, sort: "Calls",
+			NoData: "needs the kubelet's metrics (" + called + ") with the label node",
+			Targets: []Target{
+				{Expr: count("driver_name, method_name, grpc_status_code", called), Column: "Calls", Unit: "none"},
+				{Expr: mean("driver_name, method_name, grpc_status_code", called), Column: "Mean", Unit: "s"},
+			},
+		}),
+		orEmpty("without metrics of the kubelet", Panel{
+			Title: "Claims of pods, by the kubelet",
+			Description: "How long the kubelet took to prepare and to unprepare all claims of a pod, and how often it failed, " +
+				"in the selected time range.",
+			Kind: Table, Width: 8, Height: 7, sort: "Pods",
+			NoData: "needs the kubelet's metrics (" + operations + ") with the label node",
+			Targets: []Target{
+				{Expr: count("operation_name, is_error", operations), Column: "Pods", Unit: "none"},
+				{Expr: mean("operation_name, is_error", operations), Column: "Mean", Unit: "s"},
+			},
+		}),
+		orEmpty("without metrics of NVIDIA's DRA driver", Panel{
+			Title: "NVIDIA's DRA driver",
+			Description: "Requests to NVIDIA's DRA driver by its own metrics, those that it works on now, and its errors, in " +
+				"the selected time range.",
+			Kind: Table, Width: 8, Height: 7, sort: "Requests",
+			NoData: "needs the metrics of NVIDIA's DRA driver (" + nvidia + ") with the label node",
+			Targets: []Target{
+				{
+					Expr: `sum by (driver, error_type) (max by (<node>, driver, error_type) (` +
+						`increase(nvidia_dra_node_prepare_errors_total{<e>}[$__range])) > 0)`,
+					Column: "Failed", Unit: "none",
+				},
+				{Expr: count("driver, operation", nvidia), Column: "Requests", Unit: "none"},
+				{Expr: mean("driver, operation", nvidia), Column: "Mean", Unit: "s"},
+				{
+					Expr:   `sum by (driver, operation) (max by (<node>, driver, operation) (nvidia_dra_requests_inflight{<e>}))`,
+					Column: "In progress", Unit: "none",
+				},
+			},
+		}),
 	}
 }
 

@@ -1,6 +1,10 @@
 package grafana
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+)
 
 // fleet is the overview of the cluster.
 func fleet() Board {
@@ -9,12 +13,52 @@ func fleet() Board {
 		search: "namespace", recorded: true, uses: []string{"cluster", "driver", "model", "namespace"},
 		Description: "Claimed, idle, free and unhealthy devices, and the waste by namespace.",
 		Rows: []Row{
-			{"What is wrong", fleetTrouble()},
 			{"Now", fleetNow()},
+			{"What is wrong", fleetTrouble()},
+			{stuckRow, stuckClaims()},
 			{"Waste", fleetWaste()},
+			{moneyRow, wastedMoney()},
 			{"Use", fleetUse()},
-			{"Claims of the cluster", clusterClaims()},
+			{failingRow, failing()},
+			{clusterRow, clusterClaims()},
 		},
+		folded: []string{stuckRow, moneyRow, failingRow, clusterRow},
+	}
+}
+
+// The rows whose panels are empty in most clusters.
+const (
+	stuckRow   = "Claims that stall or wait for their driver"
+	moneyRow   = "Wasted money"
+	failingRow = "Hardware that fails more often"
+	clusterRow = "Claims of the cluster"
+)
+
+// failing are the nodes and devices that fail more often than their cluster.
+func failing() []Panel {
+	table := func(title, of, record, failed, by string) Panel {
+		last := `max by (` + by + `) (last_over_time(` + record + `{` + of + `}[2h]))`
+		shown := fmt.Sprintf(` and on (`+by+`) topk(%d, %s)`, shownAlerts, last)
+		return Panel{
+			Title: title,
+			Description: "How often it fails, compared with its cluster over a week: at least so many times as often, at " +
+				"three standard deviations. What counts are hours in which a device was lost or unhealthy, or had an error of " +
+				"the hardware; one or two of them name nobody.",
+			Kind: Table, NoData: "none stands out", Width: 12, Height: 7, sort: "At least × the cluster", limit: shownAlerts,
+			MayBeEmpty: "where none stands out",
+			Targets: []Target{
+				{Expr: fmt.Sprintf(`topk(%d, %s)`, shownAlerts, last), Column: "At least × the cluster", Unit: "none"},
+				{
+					Expr:   `max by (` + by + `) (sum_over_time(` + failed + `{` + of + `}[7d]))` + shown,
+					Column: "Hours with a failure", Unit: "none",
+				},
+			},
+		}
+	}
+	return []Panel{
+		table("Nodes that fail more often", `cluster=~"$cluster", node=~"$node"`, rules.FailingNodes,
+			"node:dra_failed:info1h", "<node>"),
+		table("Devices that fail more often", `<d>`, rules.FailingDevices, "device:dra_failed:info1h", "<device>"),
 	}
 }
 
@@ -102,8 +146,8 @@ func fleetUse() []Panel {
 	return []Panel{
 		{
 			Title: "Devices by state",
-			Description: "Devices by state. A device has one state, the first that applies: unhealthy, unmeasured, idle, " +
-				"active, partitioned, tainted, free. A partitioned device counts beside its partitions.",
+			Description: "Devices by state. A device has one state, the first that applies: unhealthy, stalled, unmeasured, " +
+				"idle, active, partitioned, tainted, free. A partitioned device counts beside its partitions.",
 			Kind: Graph, Unit: "none", NoData: "no exporter", Width: 12, Height: 9, stacked: true,
 			Targets: []Target{{Expr: `sum by (state) (` + devicesOf("") + `)`, Legend: "{{state}}"}},
 			colors: []colored{
@@ -111,6 +155,7 @@ func fleetUse() []Panel {
 				{"idle", orange},
 				{"free", blue},
 				{"unhealthy", red},
+				{"stalled", darkRed},
 				{"unmeasured", yellow},
 				{"tainted", purple},
 				{"partitioned", grey},
@@ -165,22 +210,28 @@ func fleetUse() []Panel {
 // mostOf are the 20 highest values, the highest first.
 func mostOf(expr string) string { return `sort_desc(topk(20, ` + expr + `))` }
 
-func fleetWaste() []Panel {
+// wastedMoney needs prices in the rules.
+func wastedMoney() []Panel {
 	return []Panel{
 		{
 			Title:       "Wasted money per day",
 			Description: "What the devices of claims that are idle now cost per day, at the prices of the rules.",
-			Kind:        Bars, Unit: "currency:¤", NoData: "nothing with a price is idle", Width: 6, Height: 9, decimals: 2,
+			Kind:        Bars, Unit: "currency:¤", NoData: "nothing with a price is idle", Width: 24, Height: 9, decimals: 2,
 			Targets: []Target{{
 				Expr: mostOf(`sum by (<namespace>) (` + idleCost + `)`), Legend: "{{namespace}} {{cluster}}",
 			}},
 			MayBeEmpty: "where no idle device has a price",
 		},
+	}
+}
+
+func fleetWaste() []Panel {
+	return []Panel{
 		{
 			Title: "Wasted device-hours by namespace",
 			Description: "Device-hours of claims while they were idle, in the selected time range. Shared devices are divided " +
 				"among their claims.",
-			Kind: Bars, Unit: "h", NoData: "nothing was idle", Width: 6, Height: 9,
+			Kind: Bars, Unit: "h", NoData: "nothing was idle", Width: 8, Height: 8,
 			Targets: []Target{{
 				Expr:   mostOf(sumOf("idle_share_seconds", "<namespace>") + ` / 3600`),
 				Legend: "{{namespace}} {{cluster}}",
@@ -189,8 +240,7 @@ func fleetWaste() []Panel {
 		{
 			Title:       "Wasted energy by namespace",
 			Description: "Energy used by idle devices while claims held them, in the selected time range.",
-			Kind:        Bars, Unit: "kwatth", NoData: "nothing was idle, or no device reports energy", Width: 6, Height: 9,
-			decimals: 3,
+			Kind:        Bars, Unit: "kwatth", NoData: "nothing was idle, or no device reports energy", Width: 8, Height: 8,
 			Targets: []Target{{
 				Expr:   mostOf(sumOf("idle_energy_joules", "<namespace>") + ` / 3.6e6`),
 				Legend: "{{namespace}} {{cluster}}",
@@ -200,7 +250,7 @@ func fleetWaste() []Panel {
 			Title:       "Share of held time that was idle",
 			Description: "Share of a namespace's device-hours in which its claims were idle.", Kind: Bars, Unit: "percentunit",
 			max:    1,
-			NoData: "nothing was idle", Width: 6, Height: 9, steps: []step{{0, green}, {0.1, yellow}, {0.3, red}},
+			NoData: "nothing was idle", Width: 8, Height: 8, steps: []step{{0, green}, {0.1, yellow}, {0.3, red}},
 			Targets: []Target{{
 				Expr: mostOf(sumOf("idle_share_seconds", "<namespace>") + ` / ` +
 					sumOf("allocated_share_seconds", "<namespace>")),
@@ -313,8 +363,8 @@ const (
 	shownSick   = 20
 )
 
-// firingAlertsID is the id of the panel "Firing alerts", the first one after the title of its row.
-const firingAlertsID = 2
+// firingAlertsID is the id of the panel "Firing alerts", the first one after the eight numbers.
+const firingAlertsID = 11
 
 // fleetTrouble is what a person looks for at night, before anything else.
 func fleetTrouble() []Panel {
@@ -324,7 +374,7 @@ func fleetTrouble() []Panel {
 			Title: "Firing alerts",
 			Description: "Firing alerts of dra-exporter's rules, at most 50, critical ones first. Click an alert for its " +
 				"section of the runbook, a claim, device or node for its dashboard.",
-			Kind: Table, NoData: "none", Width: 24, Height: 7, sort: hiddenValue, hide: []string{"pool"}, limit: shownAlerts,
+			Kind: Table, NoData: "none", Width: 24, Height: 6, sort: hiddenValue, hide: []string{"pool"}, limit: shownAlerts,
 			Targets: []Target{{
 				Expr: fmt.Sprintf("topk(%d, 2 + ", shownAlerts) + firing(`severity="critical"`) +
 					"\nor 1 + " + firing(`severity="warning"`) + "\nor " + firing(`severity!~"critical|warning"`) + ")",
@@ -337,13 +387,15 @@ func fleetTrouble() []Panel {
 			Description: "Devices that are unhealthy, need attention, had an error in the last day or are tainted, at most " +
 				"20, in this order: why, what to do, how many claims hold them, the time and kind of their last error, and since " +
 				"when an alert holds. Click a device for its dashboard.",
-			Kind: Table, NoData: "no device is sick", Width: 24, Height: 7, MayBeEmpty: "while all devices are well",
+			Kind: Table, NoData: "no device is sick", Width: 16, Height: 6, MayBeEmpty: "while all devices are well",
 			hide: []string{"pool"},
 			// What may have several rows for a device comes first: Grafana adds the values of later
 			// queries to all rows of the device.
 			Targets: []Target{
 				{Expr: `max by (<device>, action, reason) (dra_device_needs_attention{<d>} == 1` + ofSick + `)`},
 				{Expr: `group by (<device>, key, effect) (dra_device_tainted{<d>, effect!="None"}` + ofSick + `)`},
+				{Expr: `max by (<device>, health) (label_replace(dra_device_health_reason_info{<d>}` + ofSick +
+					`, "health", "$1", "reason", "(.*)"))`},
 				{Expr: `max by (<device>, state) (device:dra_state:info{<d>}` + ofSick + `)`},
 				{
 					Expr: `count by (<device>) (group by (<device>, namespace, resourceclaim_name) ` +
@@ -367,12 +419,18 @@ func fleetTrouble() []Panel {
 				},
 			},
 		},
-		stalledTable(), incidentsTable(),
+		incidentsTable(),
+	}
+}
+
+func stuckClaims() []Panel {
+	return []Panel{
+		stalledTable(),
 		{
 			Title: "Claims that wait for their driver",
 			Description: "Claims that hold devices which their driver has not prepared, so that no pod can use them. " +
 				"More than some seconds are a fault: see DRAClaimNotPrepared in the runbook.",
-			Kind: Table, NoData: "none", Width: 24, Height: 4, MayBeEmpty: "while all claims are prepared", Total: true,
+			Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "while all claims are prepared", Total: true,
 			Targets: []Target{{
 				Expr: `topk(20, count by (<claim driver>) (group by (<claim device>) (dra_claim_device_info{cluster=~"$cluster", ` +
 					`node=~"$node", driver=~"$driver", namespace=~"$namespace", state="allocated", admin_access="false"})))`,
@@ -407,13 +465,17 @@ const stalledPower = `max by (<claim device>) (dra_claim_power_watts{<d>, namesp
 func incidentsTable() Panel {
 	return Panel{
 		Title: "Incidents",
-		Description: "Recorded incidents of the selected time range, by node and kind, the 20 with the most. The page of " +
-			"the node's exporter has the minute before and after each, and whom it hit. Click a node for its devices.",
-		Kind: Table, NoData: "none", Width: 12, Height: 6, MayBeEmpty: "without an incident", sort: "Incidents", limit: 20,
-		Targets: []Target{{
-			Expr:   `topk(20, round(max by (<node>, kind) (sum_over_time(node:dra_incidents:increase{<e>}[$__range]))) > 0)`,
-			Column: "Incidents", Unit: "none",
-		}},
+		Description: "What happened in the selected time range, by node and kind, how often, and how many incidents are " +
+			"open now: the 20 kinds that happened most. The page of the node's exporter has the course of each, what was " +
+			"recorded, and whom it hit. Click a node for its devices.",
+		Kind: Table, NoData: "none", Width: 8, Height: 6, MayBeEmpty: "without an incident", sort: "Times", limit: 20,
+		Targets: []Target{
+			{
+				Expr:   `topk(20, round(max by (<node>, kind) (sum_over_time(node:dra_incidents:increase{<e>}[$__range]))) > 0)`,
+				Column: "Times", Unit: "none",
+			},
+			{Expr: `topk(20, max by (<node>, kind) (dra_exporter_incidents_open{<e>}) > 0)`, Column: "Open", Unit: "none"},
+		},
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -158,22 +159,45 @@ type board struct {
 	Templating    struct{ List []struct{ Name, Type string } }
 
 	Annotations struct{ List []struct{ Name string } }
-	Panels      []struct {
-		ID          int
-		Type, Title string
+	Panels      []panelJSON
+}
+
+type panelJSON struct {
+	ID          int
+	Type, Title string
+	Collapsed   bool
+	Panels      []panelJSON // of a collapsed row
+	Datasource  struct{ UID string }
+	GridPos     struct{ X, Y, W, H int }
+	Targets     []struct {
+		Expr, RefID string
 		Datasource  struct{ UID string }
-		GridPos     struct{ X, Y, W, H int }
-		Targets     []struct {
-			Expr, RefID string
-			Datasource  struct{ UID string }
+	}
+	Transformations []transformation
+	FieldConfig     struct {
+		Defaults struct {
+			NoValue    string
+			Unit       string
+			Decimals   *float64
+			Thresholds struct{ Steps []json.RawMessage }
 		}
-		FieldConfig struct {
-			Defaults struct {
-				NoValue    string
-				Thresholds struct{ Steps []json.RawMessage }
+		Overrides []struct {
+			Matcher    struct{ ID, Options string }
+			Properties []struct {
+				ID    string
+				Value any
 			}
 		}
 	}
+}
+
+// panels returns the panels of a dashboard, and those of its collapsed rows.
+func (b *board) panels() []panelJSON {
+	var out []panelJSON
+	for _, p := range b.Panels {
+		out = append(append(out, p), p.Panels...)
+	}
+	return out
 }
 
 type link struct {
@@ -201,12 +225,15 @@ func TestJSON(t *testing.T) {
 			t.Errorf("%s: %+v", b.UID, got)
 		}
 		ids, cells := map[int]bool{}, map[[2]int]string{}
-		for _, p := range got.Panels {
+		for _, p := range got.panels() {
 			if p.ID == 0 || ids[p.ID] {
 				t.Errorf("%s: the id of %q is not unique", b.UID, p.Title)
 			}
 			ids[p.ID] = true
-			for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			inside := slices.ContainsFunc(got.Panels, func(row panelJSON) bool {
+				return slices.ContainsFunc(row.Panels, func(of panelJSON) bool { return of.ID == p.ID })
+			})
+			for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W && !inside; x++ {
 				for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 					if other := cells[[2]int{x, y}]; other != "" || x >= columns {
 						t.Fatalf("%s: %q overlaps %q", b.UID, p.Title, other)
@@ -256,8 +283,8 @@ func TestSelection(t *testing.T) {
 	}
 }
 
-// TestAnnotations checks that times, of which a fleet has too many, are marked on the dashboard of
-// claims alone.
+// TestAnnotations checks that times, of which a fleet has too many, are marked on the dashboards of
+// claims and of nodes alone, and that incidents are marked from their onset to their end.
 func TestAnnotations(t *testing.T) {
 	for _, b := range Boards() {
 		var got []string
@@ -265,8 +292,11 @@ func TestAnnotations(t *testing.T) {
 			got = append(got, a.Name)
 		}
 		var want []string
-		if b.UID == "dra-claim" {
-			want = []string{"Device errors", "Claims allocated"}
+		switch b.UID {
+		case "dra-claim":
+			want = []string{"Incidents begin", "Incidents open", "Device errors", "Claims allocated"}
+		case "dra-nodes":
+			want = []string{"Incidents begin", "Incidents open"}
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%s: %s", b.UID, diff)
@@ -274,40 +304,21 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// TestFleet checks that what is wrong comes first, critical alerts first, and that numbers link to
-// dashboards that exist.
+// TestFleet checks that the eight numbers come first, then what is wrong, critical alerts first,
+// and that numbers link to dashboards that exist.
 func TestFleet(t *testing.T) {
 	b := fleet()
-	content, err := b.JSON(newCatalog(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got struct {
-		Panels []struct {
-			ID              int
-			Type, Title     string
-			Transformations []struct {
-				ID      string
-				Options struct{ Sort []struct{ Field string } }
-			}
-			FieldConfig struct {
-				Overrides []struct {
-					Properties []struct {
-						ID    string
-						Value any
-					}
-				}
-			}
+	got := decode(t, &b)
+	for i, p := range got.Panels[1:9] {
+		if p.Type != string(Stat) || p.GridPos.Y != 1 {
+			t.Errorf("panel %d is %q: a %s at %d", i, p.Title, p.Type, p.GridPos.Y)
 		}
 	}
-	if err := json.Unmarshal(content, &got); err != nil {
-		t.Fatal(err)
-	}
-	first := got.Panels[1]
+	first := got.Panels[10]
 	if first.Title != "Firing alerts" || first.ID != firingAlertsID ||
 		len(first.Transformations) != 4 || first.Transformations[1].ID != "sortBy" ||
 		first.Transformations[1].Options.Sort[0].Field != "Value" {
-		t.Errorf("the first panel is %+v", first)
+		t.Errorf("the panel after the numbers is %+v", first)
 	}
 	uids := map[string]bool{}
 	for _, board := range Boards() {
@@ -348,11 +359,8 @@ func TestTables(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got struct{ Panels []dashboardTable }
-		if err := json.Unmarshal(content, &got); err != nil {
-			t.Fatal(err)
-		}
-		for _, p := range got.Panels {
+		got := decode(t, &b)
+		for _, p := range got.panels() {
 			if p.Type != "table" {
 				continue
 			}
@@ -383,26 +391,89 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// dashboardTable is the part of a table's JSON that the test reads.
-type dashboardTable struct {
-	Type, Title     string
-	Transformations []transformation
-	FieldConfig     struct {
-		Overrides []struct {
-			Matcher    struct{ ID string }
-			Properties []struct {
-				ID    string
-				Value any
-			}
-		}
-	}
-}
-
 type transformation struct {
 	ID      string
 	Options struct {
 		IndexByName  map[string]int
 		RenameByName map[string]string
+		Sort         []struct{ Field string }
+	}
+}
+
+// TestFolded checks that rows whose panels are empty in most clusters are collapsed, in place, and
+// that the panels which are open at first fit on two screens.
+func TestFolded(t *testing.T) {
+	for _, tt := range []struct {
+		board  Board
+		height int
+		empty  []string // these may be, and say what is right then
+	}{
+		{fleet(), 86, []string{
+			"Alerts", "Firing alerts", "Sick devices", "Incidents", "Oversized claims", "Top idle workloads",
+		}},
+		{nodes(), 24, nil},
+	} {
+		got, height := decode(t, &tt.board), 0
+		titles := map[string]bool{}
+		for i, p := range got.Panels {
+			if p.Type == "row" && p.Collapsed != (len(p.Panels) > 0) {
+				t.Errorf("%s: row %q: collapsed %t with %d panels", got.UID, p.Title, p.Collapsed, len(p.Panels))
+			}
+			if i > 0 && p.GridPos.Y < got.Panels[i-1].GridPos.Y {
+				t.Errorf("%s: %q is at %d", got.UID, p.Title, p.GridPos.Y)
+			}
+			height, titles[p.Title] = max(height, p.GridPos.Y+p.GridPos.H), true
+		}
+		if height > tt.height {
+			t.Errorf("%s has %d rows of the grid, want at most %d", got.UID, height, tt.height)
+		}
+		for _, row := range tt.board.Rows {
+			for _, p := range row.Panels {
+				if titles[p.Title] && p.MayBeEmpty != "" && !slices.Contains(tt.empty, p.Title) {
+					t.Errorf("%s: %q is empty %s, and its row is open", got.UID, p.Title, p.MayBeEmpty)
+				}
+			}
+		}
+	}
+}
+
+// TestNumbers checks that counts are shown without decimals, also those that increase() estimates,
+// and hours and energy in one unit.
+func TestNumbers(t *testing.T) {
+	counts := 0
+	check := func(of, unit string, decimals any) {
+		switch unit {
+		case "h", "kwatth":
+			t.Errorf("%s is in %s, which Grafana scales", of, unit)
+		case "none":
+			counts++
+			if decimals != 0. {
+				t.Errorf("%s is a number with decimals: %v", of, decimals)
+			}
+		}
+	}
+	for _, b := range Boards() {
+		got := decode(t, &b)
+		for _, p := range got.panels() {
+			if defaults := p.FieldConfig.Defaults; p.Type == string(Stat) || p.Type == string(Bars) {
+				decimals := math.NaN()
+				if defaults.Decimals != nil {
+					decimals = *defaults.Decimals
+				}
+				check(p.Title, defaults.Unit, decimals)
+			}
+			for _, o := range p.FieldConfig.Overrides {
+				properties := map[string]any{}
+				for _, property := range o.Properties {
+					properties[property.ID] = property.Value
+				}
+				unit, _ := properties["unit"].(string)
+				check(p.Title+": "+o.Matcher.Options, unit, properties["decimals"])
+			}
+		}
+	}
+	if counts < 20 {
+		t.Errorf("%d counts", counts)
 	}
 }
 

@@ -15,6 +15,7 @@ func nodes() Board {
 			{"Heat, power and clocks", nodeHeat()},
 			{"Errors and links", nodeErrors()},
 		},
+		folded: []string{"Condition of devices", "Use of devices", "Heat, power and clocks", "Errors and links"},
 	}
 }
 
@@ -39,16 +40,6 @@ func nodeDevices() []Panel {
 			},
 		},
 		{
-			Title:       "Unhealthy over time",
-			Description: "When devices were unhealthy, as their driver reports it.", Kind: Timeline,
-			NoData: "no device was unhealthy, or no driver reports health", Width: 12, Height: 8,
-			states: []state{{"1", "unhealthy", red}}, MayBeEmpty: "while every device is healthy",
-			Targets: []Target{{
-				Expr:   `max by (<device>) (dra_device_health{<one>, status="unhealthy"}) == 1`,
-				Legend: "{{device}} {{node}}",
-			}},
-		},
-		{
 			Title:       "Held over time",
 			Description: "Number of claims that held the device, without admin access. Nothing is shown while it was free.",
 			Kind:        Timeline, NoData: "no device was held", Width: 12, Height: 8,
@@ -64,18 +55,9 @@ func nodeDevices() []Panel {
 			}},
 		},
 		{
-			Title: "Taints",
-			Description: "Taints of the devices, from their ResourceSlice or a DeviceTaintRule. A claim is allocated a device " +
-				"with NoSchedule or NoExecute only if it tolerates the taint; NoExecute also evicts pods.",
-			Kind: Table, NoData: "no device is tainted", Width: 12, Height: 6,
-			Targets: []Target{{
-				Expr: `max by (<device>, key, value, effect, source) (dra_device_tainted{<one>})`,
-			}},
-		},
-		{
 			Title:       "Where the values come from",
 			Description: "Source of each quantity. A counter that is the integral of a gauge is marked as such.", Kind: Table,
-			NoData: "nothing is measured", Width: 12, Height: 6,
+			NoData: "nothing is measured", Width: 12, Height: 8,
 			Targets: []Target{{
 				Expr: `count by (driver, quantity, source) (` +
 					`group by (<device>, quantity, source) (dra_device_quantity_source_info{<one>}))`,
@@ -93,6 +75,11 @@ func nodeUse() []Panel {
 	engines := line("Engine utilization", "Share of the time in which each engine was busy.", "percentunit",
 		"no source reports engines", "{{device}} {{node}} {{engine}}",
 		`max by (<device>, engine) (dra_device_engine_utilization_ratio{<one>})`)
+	lost := line("Devices lost", "Devices that workloads held and lost at a time, by cause: an open incident, waiting "+
+		"for the driver, idleness, throttling. Of several causes the first counts.", "none", "nothing was lost",
+		"{{node}} {{cause}}", `sum by (<node>, cause) (max by (<workload>, node, cluster_device, cause) (`+
+			`node_workload:dra_lost_share_seconds:rate{<d>}))`)
+	lost.MayBeEmpty = "where nothing is lost"
 	occupancy := line("Occupancy",
 		"Resident warps or waves as a share of the device's maximum. On a busy device a low value means that the kernels "+
 			"are too small for it.",
@@ -110,7 +97,7 @@ func nodeUse() []Panel {
 		p.max = 1
 	}
 	return []Panel{
-		utilization, engines, memory, occupancy, reserved,
+		utilization, engines, memory, occupancy, reserved, lost,
 		orEmpty("where all use is attributed",
 			line("Unattributed use", "Utilization of devices that no claim holds, or by processes that belong to no holder.",
 				"percentunit", "not measured", "{{device}} {{node}}",
@@ -175,8 +162,8 @@ func nodeErrors() []Panel {
 			NoData: "no source reports errors", Width: 12, Height: 8, sort: "Errors",
 			Targets: []Target{
 				{
-					Expr: `max by (<device>, kind, code) (increase(dra_device_errors_total{<one>}[$__range]))`, Column: "Errors",
-					Unit: "none",
+					Expr:   `round(max by (<device>, kind, code) (increase(dra_device_errors_total{<one>}[$__range])))`,
+					Column: "Errors", Unit: "none",
 				},
 				{
 					Expr: `max by (<device>) (dra_device_last_error_timestamp_seconds{<one>}) * 1000`, Column: "Last one",
@@ -186,11 +173,11 @@ func nodeErrors() []Panel {
 		},
 		{
 			Title: "Incidents by kind",
-			Description: "Incidents of the selected time range. The page of the node's exporter has the minute before and " +
-				"after each, and whom it hit.",
+			Description: "How often what happened in the selected time range. The page of the node's exporter has the course " +
+				"of each incident, what was recorded, and whom it hit.",
 			Kind: Bars, Unit: "none", NoData: "none", Width: 12, Height: 8, MayBeEmpty: "without an incident",
 			Targets: []Target{{
-				Expr:   `topk(20, max by (<node>, kind) (increase(dra_exporter_incidents_total{<e>}[$__range])) > 0)`,
+				Expr:   `topk(20, round(max by (<node>, kind) (increase(dra_exporter_incidents_total{<e>}[$__range]))) > 0)`,
 				Legend: "{{kind}} {{node}}",
 			}},
 		},

@@ -3,6 +3,7 @@ package grafana
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/grafana/grafana-foundation-sdk/go/cog/variants"
 	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
@@ -15,7 +16,7 @@ type cogQuery = variants.Dataquery
 
 // columns joins the queries of a table: one row for each set of labels, with a column for each
 // value.
-func (p *Panel) columns(panel *dashboard.Panel, catalog query.Catalog) {
+func (p *Panel) columns(panel *dashboard.Panel, b *Board, catalog query.Catalog) {
 	hidden, names := map[string]bool{"Time": true, "__name__": true}, map[string]string{}
 	for _, label := range p.hide {
 		hidden[label] = true
@@ -42,16 +43,7 @@ func (p *Panel) columns(panel *dashboard.Panel, catalog query.Catalog) {
 			continue
 		}
 		names[field] = t.Column
-		properties := []dashboard.DynamicConfigValue{{Id: "unit", Value: t.Unit}}
-		if t.Unit != "none" { // a number that is cut on its left is another one
-			properties = append(properties, dashboard.DynamicConfigValue{Id: "custom.minWidth", Value: numberColumn})
-		}
-		if t.Unit == "percentunit" {
-			properties = append(properties, dashboard.DynamicConfigValue{Id: "max", Value: 1},
-				dashboard.DynamicConfigValue{Id: "min", Value: 0},
-				dashboard.DynamicConfigValue{Id: "custom.cellOptions", Value: map[string]string{"type": "gauge", "mode": "basic"}})
-		}
-		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, override(t.Column, properties...))
+		panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, override(t.Column, p.valueColumn(t.Unit)...))
 	}
 	panel.Transformations = append(panel.Transformations,
 		dashboard.DataTransformerConfig{Id: "merge", Options: map[string]any{}})
@@ -68,7 +60,25 @@ func (p *Panel) columns(panel *dashboard.Panel, catalog query.Catalog) {
 		panel.Transformations = append(panel.Transformations,
 			dashboard.DataTransformerConfig{Id: "limit", Options: map[string]any{"limitField": p.limit}})
 	}
-	panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, jumps()...)
+	shown := func(label string) bool { return names[label] != "" && !hidden[label] }
+	panel.FieldConfig.Overrides = append(panel.FieldConfig.Overrides, jumps(b.pages(shown))...)
+}
+
+// valueColumn is how a column of values of a unit is shown.
+func (p *Panel) valueColumn(unit string) []dashboard.DynamicConfigValue {
+	out := []dashboard.DynamicConfigValue{{Id: "unit", Value: shownUnit(unit)}}
+	if decimals, fixed := p.decimalsOf(unit); fixed {
+		out = append(out, dashboard.DynamicConfigValue{Id: "decimals", Value: decimals})
+	}
+	if unit != "none" { // a number that is cut on its left is another one
+		out = append(out, dashboard.DynamicConfigValue{Id: "custom.minWidth", Value: numberColumn})
+	}
+	if unit == "percentunit" {
+		out = append(out, dashboard.DynamicConfigValue{Id: "max", Value: 1},
+			dashboard.DynamicConfigValue{Id: "min", Value: 0},
+			dashboard.DynamicConfigValue{Id: "custom.cellOptions", Value: map[string]string{"type": "gauge", "mode": "basic"}})
+	}
+	return out
 }
 
 // order is the order of a table's columns: on a narrow screen only the first ones are seen.
@@ -134,7 +144,7 @@ func columnTitles() map[string]string {
 		"version":  "Version",
 		"revision": "Revision", "goversion": "Go", "input": "Input", "resource": "Resource", "action": "Action",
 		"listed": "Listed", "workload_kind": "Part of a", "workload_name": "Workload", "queue": "Queue", "closest": "Closest",
-		"farthest": "Farthest", "node_local": "Node-local",
+		"farthest": "Farthest", "cause": "Cause", "work": "Work", "node_local": "Node-local",
 	}
 }
 
@@ -161,42 +171,61 @@ func override(column string, properties ...dashboard.DynamicConfigValue) dashboa
 	}
 }
 
+// pages are the addresses at the gateway of what cells name, by the title of the column, in a table
+// that shows some labels. There are none without a gateway.
+func (b *Board) pages(shown func(label string) bool) map[string]string {
+	out := map[string]string{}
+	if b.Gateway == "" || !shown("node") {
+		return out
+	}
+	const (
+		value, onNode = "${__value.raw}", "?node=${__data.fields.Node}"
+		ofNamespace   = "/${__data.fields.Namespace}/" + value + onNode
+	)
+	out["Node"] = b.Gateway + "/node/" + value + "/"
+	out["Device"] = b.Gateway + "/node/${__data.fields.Node}/#device=" + value
+	if shown("driver") && shown("pool") {
+		out["Device"] = b.Gateway + "/device/${__data.fields.Driver}/${__data.fields.Pool}/" + value + onNode
+	}
+	if shown("namespace") {
+		out["Claim"], out["Pod"] = b.Gateway+"/claim"+ofNamespace, b.Gateway+"/pod"+ofNamespace
+	}
+	return out
+}
+
 // jumps are links from a cell to the dashboard of the object that it names, which keep the data
-// source and the time range, and the widths and colors of cells.
-func jumps() []dashboard.DashboardFieldConfigSourceOverrides {
+// source and the time range, and to its page, if there is one; and the widths and colors of cells.
+func jumps(pages map[string]string) []dashboard.DashboardFieldConfigSourceOverrides {
 	const carry = "?${__url_time_range}&${datasource:queryparam}&${cluster:queryparam}"
-	link := func(title, uid, selection string) dashboard.DynamicConfigValue {
-		return dashboard.DynamicConfigValue{
-			Id:    "links",
-			Value: []map[string]any{{"title": title, "url": "/d/" + uid + carry + selection}},
+	link := func(column, uid, selection string) dashboard.DashboardFieldConfigSourceOverrides {
+		title := "This " + strings.ToLower(column)
+		links := []map[string]any{{"title": title, "url": "/d/" + uid + carry + selection}}
+		if page := pages[column]; page != "" {
+			links = append(links, map[string]any{"title": title + " on the page of its node", "url": page, "targetBlank": true})
 		}
+		return override(column, dashboard.DynamicConfigValue{Id: "links", Value: links})
 	}
 	var out []dashboard.DashboardFieldConfigSourceOverrides
 	for _, long := range []string{"Alert", "Claim", "Pod", "Model", "Workload"} {
 		out = append(out, override(long, dashboard.DynamicConfigValue{Id: "custom.width", Value: wideColumn}))
 	}
 	return append(out, []dashboard.DashboardFieldConfigSourceOverrides{
-		override("Claim",
-			link("This claim", "dra-claim",
-				"&${node:queryparam}&var-namespace=${__data.fields.Namespace}&var-claim=${__value.raw}")),
-		override("Pod",
-			link("This pod", "dra-claim", "&${node:queryparam}&${claim:queryparam}"+
-				"&var-namespace=${__data.fields.Namespace}&var-pod=${__value.raw}")),
-		override("Workload",
-			link("This workload", "dra-workloads", "&var-namespace=${__data.fields.Namespace}"+
-				"&var-kind=${__data.fields[\"Part of a\"]}&var-workload=${__value.raw}")),
-		override("Namespace", link("This namespace", "dra-namespaces", "&var-namespace=${__value.raw}")),
-		override("Node", link("This node", "dra-nodes", "&var-node=${__value.raw}")),
-		override("Device",
-			link("This device", "dra-nodes", "&var-node=${__data.fields.Node}&var-driver=${__data.fields.Driver}"+
-				"&var-device=${__value.raw}")),
+		link("Claim", "dra-claim", "&${node:queryparam}&var-namespace=${__data.fields.Namespace}&var-claim=${__value.raw}"),
+		link("Pod", "dra-claim", "&${node:queryparam}&${claim:queryparam}"+
+			"&var-namespace=${__data.fields.Namespace}&var-pod=${__value.raw}"),
+		link("Workload", "dra-workloads", "&var-namespace=${__data.fields.Namespace}"+
+			"&var-kind=${__data.fields[\"Part of a\"]}&var-workload=${__value.raw}"),
+		link("Namespace", "dra-namespaces", "&var-namespace=${__value.raw}"),
+		link("Node", "dra-nodes", "&var-node=${__value.raw}"),
+		link("Device", "dra-nodes", "&var-node=${__data.fields.Node}&var-driver=${__data.fields.Driver}"+
+			"&var-device=${__value.raw}"),
 		override("Alert", dashboard.DynamicConfigValue{Id: "links", Value: []map[string]any{{
 			"title": "Runbook", "url": rules.RunbookURL + "#${__value.raw}", "targetBlank": true,
 		}}}),
 		override("Severity", colors(map[string]string{"critical": red, "warning": orange, "info": blue})...),
 		override("State", colors(map[string]string{
-			"unhealthy": red, "unmeasured": yellow, "idle": orange, "active": green, "tainted": purple, "partitioned": grey,
-			"free": blue, "allocated": yellow, "prepared": green,
+			"unhealthy": red, "stalled": darkRed, "unmeasured": yellow, "idle": orange, "active": green, "tainted": purple,
+			"partitioned": grey, "free": blue, "allocated": yellow, "prepared": green,
 		})...),
 		override("Listed", mapped(map[string]dashboard.ValueMappingResult{
 			"true":  {Text: new("yes"), Color: new("text"), Index: new(int32(0))},

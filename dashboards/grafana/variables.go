@@ -262,6 +262,11 @@ func (b *Board) links() []cog.Builder[dashboard.DashboardLink] {
 			IncludeVars(false).KeepTime(true).TargetBlank(false).Icon("dashboard").
 			Tooltip("With the same selection and time range"))
 	}
+	if b.Gateway != "" {
+		out = append(out, dashboard.NewDashboardLinkBuilder("Pages").Type(dashboard.DashboardLinkTypeLink).
+			Url(b.Gateway+"/").AsDropdown(false).IncludeVars(false).KeepTime(false).TargetBlank(true).
+			Icon("external link").Tooltip("The pages of all nodes, as they are now"))
+	}
 	return out
 }
 
@@ -279,8 +284,8 @@ func (b *Board) selection(uid string) string {
 	return strings.Join(kept, "&")
 }
 
-// annotations mark the times of device errors and allocations, on the dashboard of claims: of a
-// whole fleet they would be thousands.
+// annotations mark the times of incidents, device errors and allocations, on the dashboards of
+// claims and of nodes: of a whole fleet they would be thousands.
 func (b *Board) annotations() []cog.Builder[dashboard.AnnotationQuery] {
 	var out []cog.Builder[dashboard.AnnotationQuery]
 	for _, a := range Annotations() {
@@ -290,21 +295,47 @@ func (b *Board) annotations() []cog.Builder[dashboard.AnnotationQuery] {
 		out = append(out, dashboard.NewAnnotationQueryBuilder().Name(a.Name).Datasource(source()).Enable(true).Hide(false).
 			IconColor(a.color).
 			Target(prometheus.NewDataqueryBuilder().Datasource(source()).RefId("A").Expr(a.Expr)).
-			TitleFormat(a.title).TextFormat(a.text).TagKeys(a.tags).UseValueForTime(true).Step("60s"))
+			TitleFormat(a.title).TextFormat(a.text).TagKeys(a.tags).UseValueForTime(!a.Spans).Step("60s"))
 	}
 	return out
 }
 
-// Annotation is a query whose values are times in milliseconds, which graphs mark.
+// Annotation is a query whose values are times in milliseconds, which graphs mark, or which has
+// values during the times that they mark.
 type Annotation struct {
 	Name, Expr               string
+	Spans                    bool
 	color, title, text, tags string
 	of                       string // the UID of the dashboard that has it
 }
 
 // Annotations returns the annotations of all dashboards.
 func Annotations() []Annotation {
+	const (
+		hit = `{cluster=~"$cluster", node=~"$node", driver=~"$driver", namespace=~"$namespace", ` +
+			`resourceclaim_name=~"$claim"}`
+		ofClaim = `max by (cluster, node, driver, pool, device, kind) (`
+		ofNode  = `max by (cluster, node, kind) (`
+		onNode  = `{cluster=~"$cluster", node=~"$node"}`
+	)
 	return []Annotation{
+		{
+			Name: "Incidents begin", color: red, title: "{{kind}} begins", text: "{{device}} on {{node}}", tags: "kind,device",
+			of: "dra-claim", Expr: ofClaim + `dra_claim_incident_onset_timestamp_seconds` + hit + `) * 1000`,
+		},
+		{
+			Name: "Incidents open", color: orange, title: "{{kind}}: from its detection to its end",
+			text: "{{device}} on {{node}}", tags: "kind,device", of: "dra-claim", Spans: true,
+			Expr: ofClaim + `dra_claim_incident_open` + hit + `) > 0`,
+		},
+		{
+			Name: "Incidents begin", color: red, title: "{{kind}} begins", text: "on {{node}}", tags: "kind,node",
+			of: "dra-nodes", Expr: ofNode + `dra_exporter_incident_onset_timestamp_seconds` + onNode + `) * 1000`,
+		},
+		{
+			Name: "Incidents open", color: orange, title: "{{kind}}: from its detection to its end", text: "on {{node}}",
+			tags: "kind,node", of: "dra-nodes", Spans: true, Expr: ofNode + `dra_exporter_incidents_open` + onNode + `) > 0`,
+		},
 		{
 			Name: "Device errors", color: red, title: "{{device}}: error", text: "{{driver}} on {{node}}", tags: "driver,node",
 			of: "dra-claim",

@@ -1,6 +1,10 @@
 package grafana
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/rules"
+)
 
 // workloads is what each workload held, used and suffered.
 func workloads() Board {
@@ -37,8 +41,11 @@ func workloadSumOver(name, by, span string) string {
 		sum += " by (" + by + ")"
 	}
 	once := "<workload>"
-	if name == "errors" {
+	switch name {
+	case "errors":
 		once += ", kind"
+	case "lost_share_seconds":
+		once += ", cause"
 	}
 	return sum + ` (max by (` + once + `) (sum_over_time(workload:dra_` + name + `:increase$hours{<w>}[` + span + `])))`
 }
@@ -99,6 +106,7 @@ func workloadTables() []Panel {
 		{
 			Title: "Workloads by device-hours",
 			Description: "The workloads with the most device-hours, by driver. Stalled: busy, and doing nothing. " +
+				"FLOP utilization: the share of the tensor cores' highest rate, where a source measures them. " +
 				"Throttled: of each device the reason that took " +
 				"the longest. Peak memory: the most that one pod had of one device. Click a workload to select it, a namespace " +
 				"for its showback.",
@@ -109,6 +117,11 @@ func workloadTables() []Panel {
 					Expr: top(workloadSum("active_seconds", "<workload>") + " / (" +
 						workloadSum("allocated_share_seconds", "<workload>") + " > 0)"),
 					Column: "Active", Unit: "percentunit",
+				},
+				{
+					Expr: top(workloadSum("flop_share_seconds", "<workload>") + " / (" +
+						workloadSum("flop_measured_share_seconds", "<workload>") + " > 0)"),
+					Column: "FLOP utilization", Unit: "percentunit",
 				},
 				{Expr: top(workloadSum("idle_share_seconds", "<workload>") + " / 3600"), Column: "Idle device-hours", Unit: "h"},
 				{Expr: top(workloadSum("stalled_share_seconds", "<workload>") + " / 3600"), Column: "Stalled", Unit: "h"},
@@ -150,7 +163,111 @@ func workloadTables() []Panel {
 				Column: "Devices", Unit: "none",
 			}},
 		},
-		crossNUMA(),
+		energyOfWork(), lostHours(), membersSideBySide(), crossNUMA(),
+	}
+}
+
+// energyOfWork are joules and device-time for each unit of work.
+func energyOfWork() Panel {
+	const (
+		done = `sum by (<served>, model, work) (max by (<served>, model, work) (sum_over_time(` +
+			`workload:dra_work:increase$hours{cluster=~"$cluster", namespace=~"$namespace", workload_kind=~"$kind", ` +
+			`workload_name=~"$workload", queue=~"$queue"}[$__range])) > 0)`
+		once = `max by (<workload>) (sum_over_time(workload:dra_`
+		held = once + `allocated_share_seconds:increase$hours{<w>}[$__range]))`
+		used = once + `energy_joules:increase$hours{<w>}[$__range]))`
+	)
+	shown := fmt.Sprintf(` and on (<served>, model, work) topk(%d, %s)`, shownWorkloads, done)
+	// Of a workload that serves several models it is not known what each of them takes.
+	one := shown + ` and on (<served>, work) count by (<served>, work) (` + done + `) == 1`
+	return Panel{
+		Title: "Energy and device-time for each unit of work",
+		Description: "Tokens that inference servers generate and read, and inferences of Triton, requests of " +
+			"TensorRT-LLM, by their own counters, " +
+			"and what the devices of the workload's pods took for each: of all its pods, and of drivers whose energy is " +
+			"measured. The README of the dashboards says how to add others, such as samples of a training.",
+		Kind: Table, Width: 24, Height: 8, sort: "Units", limit: shownWorkloads,
+		NoData: "needs metrics of vLLM, SGLang, TGI, Triton or TensorRT-LLM with the labels namespace, pod and node, or " +
+			"the record " +
+			rules.WorkRecord,
+		MayBeEmpty: "without metrics of an inference server",
+		Targets: []Target{
+			{Expr: fmt.Sprintf(`topk(%d, %s)`, shownWorkloads, done), Column: "Units", Unit: "short"},
+			{
+				Expr:   `sum by (<served>) (` + used + `) / on (<served>) group_right () ` + done + one,
+				Column: "Energy of each", Unit: "joule",
+			},
+			{
+				Expr: done + ` / on (<served>) group_left () sum by (<served>) (` + held +
+					` and on (<workload>) ` + used + ` > 0)` + one,
+				Column: "Per device-second", Unit: "cps",
+			},
+		},
+	}
+}
+
+// lostHours are the device-hours that workloads lost, by cause.
+func lostHours() Panel {
+	lost := workloadSum("lost_share_seconds", "<workload>")
+	shown := fmt.Sprintf(` and on (<workload>) topk(%d, %s)`, shownWorkloads, lost)
+	targets := []Target{
+		{Expr: fmt.Sprintf(`topk(%d, %s / 3600 > 0)`, shownWorkloads, lost), Column: "Lost", Unit: "h"},
+		{
+			Expr:   `1 - ` + lost + ` / on (<workload>) ` + workloadSum("allocated_share_seconds", "<workload>") + shown,
+			Column: "Goodput", Unit: "percentunit",
+		},
+	}
+	for i, cause := range rules.LostCauses() {
+		targets = append(targets, Target{
+			Expr: fmt.Sprintf(`sum by (<workload>) (max by (<workload>, cause) (`+
+				`sum_over_time(workload:dra_lost_share_seconds:increase$hours{<w>, cause=%q}[$__range]))) / 3600 > 0`,
+				cause) + shown,
+			Column: []string{"Incidents", "Waiting", "Idle", "Throttled"}[i], Unit: "h",
+		})
+	}
+	return Panel{
+		Title: "Lost device-hours of workloads",
+		Description: "Device-hours that were held and lost: while an incident that hit the claim was open, the device " +
+			"was allocated and not prepared, idle, or throttled. An hour counts once, for the first of these. Goodput: the " +
+			"share of the hours held that was not lost.",
+		Kind: Table, NoData: "nothing was lost", Width: 24, Height: 8, sort: "Lost", limit: shownWorkloads, Targets: targets,
+		MayBeEmpty: "where nothing is lost",
+	}
+}
+
+// membersSideBySide are the members of workloads, those first that differ most from the others.
+func membersSideBySide() Panel {
+	// Those that the others wait for come first.
+	shown := fmt.Sprintf(`
+		and on (<member>) topk(%d,
+		  1e9 + 0 * group by (<member>) (%s{<w>, node=~"$node"})
+		  or
+		  max by (<member>) (%s{<w>, node=~"$node"})
+		)`, shownWorkloads, rules.StragglerRecord, rules.DeviationsRecord)
+	signal := func(name, column, unit string) Target {
+		return Target{
+			Expr:   fmt.Sprintf(`max by (<member>) (%s{<w>, node=~"$node", signal=%q})`, rules.SignalRecord, name) + shown,
+			Column: column, Unit: unit,
+		}
+	}
+	return Panel{
+		Title: "Members of workloads side by side",
+		Description: "Devices that one pod of a workload has for itself, of workloads with three or more of one driver, as " +
+			"means over ten minutes: those first that are the farthest off the median of their workload. Off by: by how " +
+			"many deviations, in the column that differs most. Reason: why the others wait for it, see DRAWorkloadStraggler " +
+			"in the runbook; it is empty where nothing shows that they do. Select a workload to see its members.",
+		Kind: Table, NoData: "no workload has three members of one driver", Width: 24, Height: 10, sort: "Off by",
+		limit: shownWorkloads, MayBeEmpty: "where no workload has three devices of one driver",
+		Targets: []Target{
+			{
+				Expr:   `max by (<member>) (` + rules.DeviationsRecord + `{<w>, node=~"$node"})` + shown,
+				Column: "Off by", Unit: "none",
+			},
+			{Expr: `max by (<member>, reason) (` + rules.StragglerRecord + `{<w>, node=~"$node"})` + shown},
+			signal("tensor", "Tensor", "percentunit"), signal("utilization", "Utilization", "percentunit"),
+			signal("clock", "Clock", "hertz"), signal("throttled", "Throttled", "percentunit"),
+			signal("power", "Power", "watt"), signal("traffic", "Traffic", "binBps"),
+		},
 	}
 }
 

@@ -48,6 +48,10 @@ func (k *checker) call(e *parser.Call) Answer {
 		return k.total(e, args[0])
 	case "label_replace", "label_join":
 		return k.relabelled(e, args[0])
+	case "sqrt":
+		a := args[0]
+		a.Unit = Unit{Unknown: true}
+		return a
 	case "quantile_over_time":
 		return args[1]
 	case "increase", "delta", "idelta", "sum_over_time", "avg_over_time", "max_over_time", "min_over_time",

@@ -107,6 +107,8 @@ func unitOf(f exposition.Family) Unit {
 func foreign() []Family {
 	seconds := Unit{Seconds: 1, Scale: 1}
 	claim := []string{"namespace", "resourceclaim"}
+	served := []string{"namespace", "pod", "model_name"}
+	called := []string{"driver_name", "method_name", "grpc_status_code"}
 	return []Family{
 		{Name: "up", Unit: counts()},
 		{Name: "scrape_duration_seconds", Unit: seconds},
@@ -129,6 +131,34 @@ func foreign() []Family {
 			Name: "kube_resourceslice_device_info", Unit: counts(),
 			Labels: []string{"resourceslice", "driver", "pool_name", "node_name", "device_name"},
 		},
+		// vLLM, docs/usage/metrics.md. Triton's backend for it says model and version in place of
+		// model_name and engine.
+		{Name: "vllm:generation_tokens_total", Unit: counts(), Labels: append([]string{"model", "engine"}, served...)},
+		{Name: "vllm:prompt_tokens_total", Unit: counts(), Labels: append([]string{"model", "engine"}, served...)},
+		// SGLang, docs/references/production_metrics.md.
+		{Name: "sglang:generation_tokens_total", Unit: counts(), Labels: served},
+		{Name: "sglang:prompt_tokens_total", Unit: counts(), Labels: served},
+		// Text Generation Inference, docs/source/reference/metrics.md: histograms of requests.
+		{Name: "tgi_request_generated_tokens_sum", Unit: counts(), Labels: []string{"namespace", "pod"}},
+		{Name: "tgi_request_input_length_sum", Unit: counts(), Labels: []string{"namespace", "pod"}},
+		// Triton, docs/user_guide/metrics.md.
+		{Name: "nv_inference_count", Unit: counts(), Labels: []string{"namespace", "pod", "model", "version"}},
+		// TensorRT-LLM (docs.nvidia.com/dynamo, TensorRT-LLM Observability): successful requests.
+		{
+			Name: "trtllm_request_success_total", Unit: counts(),
+			Labels: append([]string{"engine_type", "finished_reason"}, served...),
+		},
+		// The kubelet, pkg/kubelet/metrics/metrics.go.
+		{Name: "dra_operations_duration_seconds_sum", Unit: seconds, Labels: []string{"operation_name", "is_error"}},
+		{Name: "dra_operations_duration_seconds_count", Unit: counts(), Labels: []string{"operation_name", "is_error"}},
+		{Name: "dra_grpc_operations_duration_seconds_sum", Unit: seconds, Labels: called},
+		{Name: "dra_grpc_operations_duration_seconds_count", Unit: counts(), Labels: called},
+		// NVIDIA's DRA driver, pkg/metrics/dra_requests.go.
+		{Name: "nvidia_dra_request_duration_seconds_sum", Unit: seconds, Labels: []string{"driver", "operation"}},
+		{Name: "nvidia_dra_request_duration_seconds_count", Unit: counts(), Labels: []string{"driver", "operation"}},
+		{Name: "nvidia_dra_requests_inflight", Unit: counts(), Labels: []string{"driver", "operation"}},
+		{Name: "nvidia_dra_node_prepare_errors_total", Unit: counts(), Labels: []string{"driver", "error_type"}},
+		{Name: "nvidia_dra_node_unprepare_errors_total", Unit: counts(), Labels: []string{"driver", "error_type"}},
 		// kube-state-metrics, docs/metrics/workload/pod-metrics.md.
 		{Name: "kube_pod_status_unschedulable", Unit: counts(), Labels: []string{"namespace", "pod", "uid"}},
 	}

@@ -41,7 +41,7 @@ type alertGroup struct {
 func alerts(o *Options) []alertGroup {
 	return []alertGroup{
 		{"dra-exporter-claims", Node, slices.Concat(
-			claimAlerts(o), stalledAlerts(o), partlyIdleAlerts(o), claimStateAlerts(o),
+			claimAlerts(o), stalledAlerts(o), hitAlerts(o), partlyIdleAlerts(o), claimStateAlerts(o),
 		)},
 		{"dra-exporter-device-health", Node, slices.Concat(
 			deviceAlerts(o), lostDeviceAlerts(o), hardwareAlerts(o), linkAlerts(o), networkLinkAlerts(o),
@@ -49,7 +49,7 @@ func alerts(o *Options) []alertGroup {
 		{"dra-exporter-device-errors", Node, slices.Concat(loadAlerts(o), errorAlerts(o))},
 		{"dra-exporter-exporter", Node, slices.Concat(exporterAlerts(o), valueAlerts(o), holderAlerts(o))},
 		{"dra-exporter-exporters", Global, exportersAlerts(o)},
-		{"dra-exporter-capacity", Global, capacityAlerts(o)},
+		{"dra-exporter-capacity", Global, slices.Concat(capacityAlerts(o), stragglerAlerts(o))},
 	}
 }
 
@@ -161,6 +161,35 @@ func stalledAlerts(o *Options) []alert {
 			queries: []string{
 				`max by (<claim device>, reason) (dra_claim_stalled) == 1`,
 				`max by (<claim device>, reason) (dra_claim_stalled_unknown)`,
+			},
+		},
+	}
+}
+
+// hitAlerts are about claims that what happened to a device hit. XIDs are none of them: a program
+// may cause one.
+func hitAlerts(o *Options) []alert {
+	return []alert{
+		{
+			name: "DRAClaimHit", severity: warning, hold: o.For, keep: o.KeepFiring,
+			expr: `
+			count by (<claim>, kind) (max by (<claim device>, kind) (
+			  dra_claim_incident_open{kind=~"ecc_uncorrected|ras|link_down|device_lost|unhealthy|no_execute_taint"}
+			) == 1)`,
+			summary: aClaim + " was hit by an incident of its device: {{ $labels.kind }}.",
+			description: "An incident of {{ $value }} of the claim's devices on " + aNode + ", {{ $labels.kind }}, hit the " +
+				"claim, and is not over.",
+			meaning: "Something happened to a device while the claim held it, and its condition lasts. The job may have lost " +
+				"work, compute wrong results, or wait. XIDs are not included, since a program may cause one; nor are " +
+				"claims that stall, of which [DRAClaimStalled](#draclaimstalled) tells. An incident of an error is over when " +
+				"the error has not happened for ten minutes and the device is readable and healthy.",
+			diagnosis: "The page of the claim on the exporter has its incidents first: when each began, how often it " +
+				"happened, who held the device, and what was recorded. The alerts about the device say what to do with it.",
+			mitigation: "Move the job to another device if the incident repeats: delete the pod, with the device tainted or " +
+				"the node cordoned. A job that goes on by itself needs nothing.",
+			queries: []string{
+				`max by (<claim device>, kind) (dra_claim_incident_open) == 1`,
+				`time() - max by (<claim device>, kind) (dra_claim_incident_onset_timestamp_seconds)`,
 			},
 		},
 	}
@@ -331,8 +360,46 @@ func deviceAlerts(o *Options) []alert {
 				`max by (<device>, key, effect, source) (dra_device_tainted) and on (<device>) (dra_device_allocations > 0)`,
 			},
 		},
+		staleTaintAlert(o),
 	}
 }
+
+// staleTaintAlert is about taints that nothing explains any more. Only a device whose health is
+// known to be good can have one, whoever set it.
+func staleTaintAlert(o *Options) alert {
+	return alert{
+		name: "DRATaintOutlivesCause", severity: info, hold: taintOutlives, keep: o.KeepFiring,
+		expr: `
+			max by (<device>, key, effect, source) (dra_device_tainted{effect=~"NoSchedule|NoExecute"})
+			and on (<device>) (dra_device_health{status="healthy"} == 1)
+			and on (<device>) (dra_device_up == 1)
+			unless on (<device>) (dra_device_needs_attention{action!="none"} == 1)
+			unless on (<device>) (dra_device_last_error_timestamp_seconds > time() - ` + taintErrors + `)`,
+		summary: aDevice + " is tainted, and nothing is wrong with it any more.",
+		description: "Taint {{ $labels.key }} ({{ $labels.effect }}), set by a {{ $labels.source }}, keeps pods away, but " +
+			"for <for> the device has been readable and healthy, has had no error for an hour, and needs nothing.",
+		meaning: "A taint keeps the device out of use, or evicts pods, and its cause is over: the driver reports the " +
+			"device as healthy, it is readable, asks for nothing (`dra_device_needs_attention`), and no error was counted " +
+			"for an hour. Of a device without reported health (`dra_device_health`) this is not known, and the alert is silent.",
+		diagnosis: "`/api/v1/snapshot` on the node lists the taint with the name of its rule. Who set it, and what for? A " +
+			"rule for maintenance may be meant to stay.",
+		mitigation: "Delete the DeviceTaintRule (`source=\"rule\"`). A driver removes its own taint (`source=\"slice\"`); " +
+			"if it does not, restart its pod on the node, and report it to its vendor. Some drivers keep a taint until the " +
+			"device was reset.",
+		queries: []string{
+			`max by (<device>, key, effect, source) (dra_device_tainted{effect=~"NoSchedule|NoExecute"})`,
+			`max by (<device>, reason) (dra_device_health_reason_info)`,
+		},
+	}
+}
+
+const (
+	// taintOutlives is how long a taint must have had no cause: drivers check devices every few
+	// minutes.
+	taintOutlives = 30 * time.Minute
+	// taintErrors is how long after its last error a device is not well yet, in seconds.
+	taintErrors = "3600"
+)
 
 // lostDeviceAlerts are about devices that can no longer be read.
 func lostDeviceAlerts(o *Options) []alert {

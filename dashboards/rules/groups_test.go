@@ -133,6 +133,9 @@ func TestMeansOfMeans(t *testing.T) {
 	}
 	for _, g := range groups {
 		for _, r := range g.Rules {
+			if r.Record == medianRecord || r.Record == spreadRecord {
+				continue // of members that are compared over the same ten minutes
+			}
 			for _, found := range meansOfMeans(t, r.Expr, func(record string) bool { return means[record] }) {
 				t.Errorf("%s%s: %s is a mean of means", r.Record, r.Alert, found)
 			}

@@ -22,6 +22,10 @@ func hours() []recording {
 			by = "cluster, namespace, driver, model"
 		case of == "workload:dra_errors":
 			by += ", kind"
+		case of == "workload:dra_work":
+			by = "<served>, model, work"
+		case of == "workload:dra_lost_share_seconds":
+			by += ", cause"
 		}
 		out = append(out, recording{name: r.name + Hourly, unit: r.unit, expr: `
 			max by (` + by + `) (sum_over_time(` + r.name + `[1h] offset 5m))`})

@@ -38,7 +38,7 @@ func inhibitions() []inhibition {
 		{
 			why:    "What an exporter says that is stuck is old.",
 			causes: "DRAExporterStale", effects: "DRAClaim.*|DRADevice(Unhealthy|Down|Throttled|Errors|NeedsAttention)|" +
-				"DRANodeDevicesDown|DRATaintedDeviceHeld|DRASharedDevice.*",
+				"DRANodeDevicesDown|DRATaint.*|DRASharedDevice.*",
 			equal: node,
 		},
 	}

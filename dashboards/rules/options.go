@@ -50,13 +50,16 @@ type Options struct {
 	Clusters []string
 
 	// Grafana is the address of the Grafana that has the dashboards, in the annotation
-	// dashboard_url of the alerts: https://grafana.example.com. Empty: the annotation is a path.
+	// dashboard_url of the alerts: https://grafana.example.com. Empty: there is no such annotation.
 	Grafana string
 
 	// Page is the address of the pages of the exporters, in the annotation page_url of the alerts
 	// that are about a node. The label node may be a part of it: http://{{ $labels.node }}:10985.
-	// Empty: the annotation is a path.
+	// Empty: there is no such annotation.
 	Page string
+	// Gateway is the address of the gateway, which finds the node of a claim or a device:
+	// https://dra.example.com. With it, Page is not used, and dashboards link to it.
+	Gateway string
 
 	Job string // regular expression that matches the exporter's job label
 	// OptOut is the name of the claim label and of the pod annotation that disable the alerts on
@@ -121,6 +124,13 @@ func (o *Options) Check() error {
 			return fmt.Errorf("price: %q at %v is not a pattern of models and an amount of 0 or more", p.Models, p.PerHour)
 		}
 	}
+	for name, address := range map[string]string{
+		"Grafana": o.Grafana, "page": o.Page, "gateway": o.Gateway,
+	} {
+		if address != "" && !strings.HasPrefix(address, "http://") && !strings.HasPrefix(address, "https://") {
+			return fmt.Errorf("address of %s: %q begins with neither http:// nor https://", name, address)
+		}
+	}
 	for name, share := range map[string]float64{
 		"idle held": o.IdleHeld, "idle used share": o.IdleUsedShare, "partly idle": o.PartlyIdleDevice,
 		"throttled ratio": o.ThrottledRatio, "memory full": o.MemoryFull,
@@ -176,6 +186,8 @@ func labelWords() []string {
 		"<pod device>", "cluster, node, namespace, pod, driver, pool, device",
 		"<of workload>", "workload_kind, workload_name, queue",
 		"<workload>", "cluster, namespace, workload_kind, workload_name, queue, driver",
+		"<served>", "cluster, namespace, workload_kind, workload_name, queue",
+		"<member>", "cluster, namespace, workload_kind, workload_name, queue, driver, node, pod, pool, device",
 	}
 }
 
@@ -209,6 +221,28 @@ func (o *Options) words() []string {
 		"<job>", o.Job,
 		"<opt out>", o.OptOut,
 		"<grafana>", strings.TrimSuffix(o.Grafana, "/"),
-		"<page>", strings.TrimSuffix(o.Page, "/"),
+		"<page>", o.page(),
 	}
+}
+
+// onNode is the label of the node as a part of an address.
+const onNode = "{{ $labels.node | urlquery }}"
+
+// page returns the address of the page of a node.
+func (o *Options) page() string {
+	if o.Gateway != "" {
+		return strings.TrimSuffix(o.Gateway, "/") + "/node/" + onNode
+	}
+	return strings.TrimSuffix(o.Page, "/")
+}
+
+// byGateway returns a text with a link to the gateway in place of one to a claim or a device on the
+// page of a node, if there is a gateway. The link has the node: the API server may not know it.
+func (o *Options) byGateway(text string) string {
+	for _, kind := range []string{"claim", "device"} {
+		if of, found := strings.CutPrefix(text, "<page>/#"+kind+"="); found && o.Gateway != "" {
+			return strings.TrimSuffix(o.Gateway, "/") + "/" + kind + "/" + of + "?node=" + onNode
+		}
+	}
+	return text
 }

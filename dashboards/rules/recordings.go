@@ -42,11 +42,16 @@ func recordings() []recordingGroup {
 		)},
 		{"dra-exporter-namespaces", Node, "<idle interval>", namespacesOfNodes()},
 		{"dra-exporter-workloads", Node, "<idle interval>", slices.Concat(costs(), workloadsOfNodes())},
+		{"dra-exporter-lost", Node, "<idle interval>", lostHours()},
+		{"dra-exporter-work", Node, "<idle interval>", work()},
+		{"dra-exporter-members", Node, "<idle interval>", members()},
 		{"dra-exporter-exporters-global", Global, "<interval>", exporters()},
 		{"dra-exporter-global", Global, "<idle interval>", fleet()},
 		{"dra-exporter-namespaces-global", Global, "<idle interval>", slices.Concat(clusterDevices(), namespaces())},
 		{"dra-exporter-workloads-global", Global, "<idle interval>", workloads()},
+		{"dra-exporter-members-global", Global, "<idle interval>", stragglers()},
 		{"dra-exporter-hours-global", Global, Hourly, hours()},
+		{"dra-exporter-failures-global", Global, Hourly, failures()},
 		{"dra-exporter-claims-global", Global, "<interval>", clusterClaims()},
 	}
 }

@@ -190,6 +190,7 @@ func deviceStates() []recording {
 			  or
 			  (`+linkDown+`) and on (<device>) (device:dra_allocations:max > 0)
 			`))
+	state(ledger.StateStalled, one("dra_claim_stalled == 1"))
 	state(ledger.StateUnmeasured, one(`
 			  device:dra_allocations:max > 0
 			  unless on (<device>) dra_device_active_seconds_total

@@ -77,7 +77,7 @@ func Groups(o Options, catalog query.Catalog) ([]Group, error) {
 		group := Group{Name: g.Name, Every: words.Replace(g.Every), Scope: g.Scope}
 		for i := range g.Rules {
 			if !g.Rules[i].Off {
-				group.Rules = append(group.Rules, g.Rules[i].with(o.words()))
+				group.Rules = append(group.Rules, g.Rules[i].with(&o))
 			}
 		}
 		groups = append(groups, group)
@@ -86,8 +86,8 @@ func Groups(o Options, catalog query.Catalog) ([]Group, error) {
 }
 
 // with returns the rule with its abbreviations replaced.
-func (r Rule) with(words []string) Rule {
-	replacer := strings.NewReplacer(append([]string{"<for>", r.For}, words...)...)
+func (r Rule) with(o *Options) Rule {
+	replacer := strings.NewReplacer(append([]string{"<for>", r.For}, o.words()...)...)
 	r.Expr = replacer.Replace(r.Expr)
 	texts := r.Annotations
 	r.Annotations = nil
@@ -95,10 +95,15 @@ func (r Rule) with(words []string) Rule {
 		if r.Annotations == nil {
 			r.Annotations = map[string]string{}
 		}
-		r.Annotations[name] = replacer.Replace(text)
+		if text = replacer.Replace(o.byGateway(text)); !isRelative(text) { // a link without an address leads nowhere
+			r.Annotations[name] = text
+		}
 	}
 	return r
 }
+
+// isRelative reports whether a text is a link whose address is not set.
+func isRelative(text string) bool { return strings.HasPrefix(text, "/") }
 
 // sources returns all rules as they are defined, and checks them with these options.
 func sources(o *Options, catalog query.Catalog) ([]sourceGroup, error) {
@@ -143,7 +148,7 @@ func sources(o *Options, catalog query.Catalog) ([]sourceGroup, error) {
 // rule returns the recording as a Prometheus rule and adds its metric to the catalog.
 func (r *recording) rule(o *Options, catalog query.Catalog) (source, error) {
 	rule := Rule{Record: r.name, Expr: tidy(strings.NewReplacer(labelWords()...).Replace(r.expr)), Labels: r.labels}
-	answer, err := catalog.Check(rule.with(o.words()).Expr)
+	answer, err := catalog.Check(rule.with(o).Expr)
 	if err != nil {
 		return source{Rule: rule}, fmt.Errorf("record %s: %w", r.name, err)
 	}
@@ -185,7 +190,7 @@ func (a *alert) rule(o *Options, catalog query.Catalog) (source, error) {
 		rule.Labels["action"] = a.action
 		out.ID += "-" + a.action
 	}
-	answer, err := catalog.Check(rule.with(o.words()).Expr)
+	answer, err := catalog.Check(rule.with(o).Expr)
 	if err != nil {
 		return out, fmt.Errorf("alert %s: %w", a.name, err)
 	}

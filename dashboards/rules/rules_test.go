@@ -55,7 +55,13 @@ func TestRemovedMetric(t *testing.T) {
 
 func TestAlertsAreComplete(t *testing.T) {
 	alerts := 0
-	for _, g := range newGroups(t) {
+	o := Defaults()
+	o.Grafana, o.Page = "https://grafana.example.com", "http://{{ $labels.node }}:10985/"
+	groups, err := Groups(o, newCatalog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range groups {
 		for _, r := range g.Rules {
 			if r.Alert == "" {
 				continue

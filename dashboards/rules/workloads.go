@@ -11,8 +11,8 @@ func workloadsOfNodes() []recording {
 		of = `
 			    * on (<pod>) group_left (<of workload>) pod:dra_workload:info`
 		ofWhole, named = onDevice + "device:dra_weight:ratio", onDevice + "device:dra_model:info"
-		// 1 while the claim that holds the device is busy and does nothing, 0 while it is not known to:
-		// only claims that have the device for themselves can be known to be stalled.
+		// 1 while the claim that holds the device is busy and does nothing, 0 while it is not known
+		// to: only claims that have the device for themselves can be known to be stalled.
 		whileStalled = `
 			    * on (<device>) group_left () max by (<device>) (dra_claim_stalled)`
 		held = "pod_device:dra_allocated_share_seconds:rate"
@@ -28,25 +28,16 @@ func workloadsOfNodes() []recording {
 	}
 	rate := func(counter string) string { return `max by (<pod device>) (rate(` + counter + `[<rate>]))` }
 	return []recording{
-		// A pod of which nothing is the controller is a workload by itself.
-		{name: "pod:dra_workload:info", expr: `
-			group by (<pod>, <of workload>) (
-			  topk by (<pod>) (
-			    1,
-			    timestamp(dra_pod_info{workload_name!=""})
-			    or
-			    label_replace(
-			      label_replace(timestamp(dra_pod_info{workload_name=""}), "workload_name", "$1", "pod", "(.+)"),
-			      "workload_kind", "Pod", "", ""
-			    )
-			  )
-			)`},
+		workloadOfPods(), flopUtilization(),
 		{name: held, expr: `
 			` + rate("dra_pod_allocated_share_seconds_total") + ofWhole + of},
 		sum("allocated_share_seconds", held),
 		sum("active_seconds", rate("dra_pod_active_seconds_total")+ofWhole+of),
 		sum("idle_share_seconds", "("+held+` and on (<device>) device:dra_state:info{state="idle"})`),
 		sum("stalled_share_seconds", held+whileStalled),
+		// Device-time at the highest rate, of the time held on devices of which that is measured.
+		sum("flop_share_seconds", held+" * on (<device>) group_left () device:dra_flop_utilization:ratio"),
+		sum("flop_measured_share_seconds", "("+held+" and on (<device>) device:dra_flop_utilization:ratio)"),
 		sum("energy_joules", rate("dra_pod_energy_joules_total")+named+of),
 		// What happens to a device hits all of its holders in full: it is one incident of a
 		// workload, however many of its pods hold the device.
@@ -67,8 +58,8 @@ func workloadsOfNodes() []recording {
 			max by (<workload>, node) (
 			  max by (<pod device>) (dra_pod_memory_used_peak_bytes)` + of + `
 			)`},
-		// Pods whose devices are of several NUMA nodes, also those whose links are not measured, and
-		// the traffic of the others.
+		// Pods whose devices are of several NUMA nodes, also those whose links are not measured,
+		// and the traffic of the others.
 		{name: "node:dra_cross_numa_pods:count", expr: `
 			count by (cluster, node) (group by (<pod>) (dra_pod_topology_info{farthest="across"}))`},
 		{name: "pod:dra_cross_numa_io_bytes:rate", expr: `
@@ -86,6 +77,35 @@ func workloadsOfNodes() []recording {
 	}
 }
 
+// workloadOfPods is which workload each pod is a part of. A pod of which nothing is the controller
+// is a workload by itself.
+func workloadOfPods() recording {
+	return recording{name: "pod:dra_workload:info", expr: `
+			group by (<pod>, <of workload>) (
+			  topk by (<pod>) (
+			    1,
+			    timestamp(dra_pod_info{workload_name!=""})
+			    or
+			    label_replace(
+			      label_replace(timestamp(dra_pod_info{workload_name=""}), "workload_name", "$1", "pod", "(.+)"),
+			      "workload_kind", "Pod", "", ""
+			    )
+			  )
+			)`}
+}
+
+// flopUtilization is the overall FLOP utilization of each device: which share of its tensor cores'
+// highest rate it reaches. It is the share of the time in which they are busy, scaled by how far
+// the clock is below its highest.
+func flopUtilization() recording {
+	return recording{name: "device:dra_flop_utilization:ratio", expr: `
+			max by (<device>) (avg_over_time(dra_device_engine_utilization_ratio{engine="tensor"}[<rate>]))
+			  * on (<device>) (
+			    max by (<device>) (avg_over_time(dra_device_clock_hertz{domain=~"sm|graphics"}[<rate>]))
+			      / on (<device>) (max by (<device>) (dra_device_clock_max_hertz{domain=~"sm|graphics"}) > 0)
+			  )`}
+}
+
 const onDevice = `
 			    * on (<device>) group_left (cluster_device) `
 
@@ -100,23 +120,30 @@ func workloads() []recording {
 		return `
 			sum by (<workload>` + more + `) (max by (<workload>, node` + more + `) (node_workload:dra_` + what + `:rate))`
 	}
-	divided := func(what string, unit query.Unit) recording {
+	dividedBy := func(what, more string, unit query.Unit) recording {
 		record := "node_workload:dra_" + what + ":rate"
 		return increase(what, `
-			sum by (<workload>) (
-			  max by (<workload>, node) (`+record+`{cluster_device=""})
+			sum by (<workload>`+more+`) (
+			  max by (<workload>, node`+more+`) (`+record+`{cluster_device=""})
 			  or
-			  max by (<workload>, node, cluster_device) (`+record+`{cluster_device!=""})
+			  max by (<workload>, node, cluster_device`+more+`) (`+record+`{cluster_device!=""})
 			    * on (cluster, node, driver, cluster_device) group_left ()
 			      max by (cluster, node, driver, cluster_device) (`+clusterDevicePart+`)
 			)`, unit)
 	}
+	divided := func(what string, unit query.Unit) recording { return dividedBy(what, "", unit) }
 	return []recording{
 		divided("allocated_share_seconds", seconds),
 		divided("active_seconds", seconds),
 		divided("idle_share_seconds", seconds),
 		divided("stalled_share_seconds", seconds),
+		divided("flop_share_seconds", seconds),
+		divided("flop_measured_share_seconds", seconds),
 		divided("energy_joules", query.Unit{Joules: 1, Scale: 1}),
+		dividedBy("lost_share_seconds", ", cause", seconds),
+		increase("work", `
+			sum by (<served>, model, work) (max by (<served>, node, model, work) (node_workload:dra_work:rate))`,
+			query.Unit{Scale: 1}),
 		increase("errors", sum("errors", ", kind"), query.Unit{Scale: 1}),
 		increase("throttled_seconds", sum("throttled_seconds", ""), seconds),
 		{name: "workload:dra_memory_used_peak_bytes:max", expr: `

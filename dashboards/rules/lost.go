@@ -1,0 +1,97 @@
+package rules
+
+import (
+	"strings"
+
+	"github.com/dra-exporter/dra-exporter/dashboards/query"
+)
+
+// LostCauses are why device-hours are lost, in the order in which they count: an hour that two
+// causes take is lost once, to the first of them.
+func LostCauses() []string { return []string{"incident", "waiting", "idle", "throttled"} }
+
+// lostHours record the device-time of each pod that is lost, by cause, and the sums by workload and
+// node. Of throttled time the part counts in which the device was throttled, for whichever reason
+// took the longest.
+func lostHours() []recording {
+	const (
+		lost = "pod_device:dra_lost_share_seconds:rate"
+		held = "pod_device:dra_allocated_share_seconds:rate"
+	)
+	ofClaims := func(claims string) string {
+		return held + `
+			and on (<pod device>) (dra_pod_claim_info and on (<claim device>) ` + claims + `)`
+	}
+	exprs := map[string]string{
+		"incident": ofClaims(`dra_claim_incident_open == 1`),
+		"waiting":  ofClaims(`dra_claim_device_info{state="allocated", admin_access="false"}`),
+		"idle":     held + ` and on (<device>) device:dra_state:info{state="idle"}`,
+		"throttled": held + `
+			  * on (<pod device>) group_left () clamp_max(
+			    max by (<pod device>) (rate(dra_pod_throttled_seconds_total{reason!="idle"}[<rate>])), 1
+			  ) > 0`,
+	}
+	var out []recording
+	for i, cause := range LostCauses() {
+		expr := "\n\t\t\tmax by (<pod device>, <of workload>, cluster_device) (\n\t\t\t" + exprs[cause]
+		if i > 0 {
+			expr += "\n\t\t\tunless on (<pod device>) " + lost + `{cause=~"` + strings.Join(LostCauses()[:i], "|") + `"}`
+		}
+		out = append(out, recording{name: lost, labels: map[string]string{"cause": cause}, expr: expr + "\n\t\t\t)"})
+	}
+	return append(out, recording{name: "node_workload:dra_lost_share_seconds:rate", expr: `
+			sum by (<workload>, node, cluster_device, cause) (` + lost + `)`})
+}
+
+// failures name the nodes and devices that fail more often than their cluster, over a week. What
+// is counted are hours of a node or a device with a failure, by hours of devices, since one cause
+// often shows many times, or on many devices, within an hour. A rate counts as its lower bound at
+// three standard deviations of a Poisson distribution, (√k - 1.5)²: one or two such hours name
+// nobody.
+func failures() []recording {
+	const (
+		failedDevices, failedNodes = "device:dra_failed:info1h", "node:dra_failed:info1h"
+		devices                    = "node:dra_devices:count1h"
+		exposed                    = "max by (<node>) (sum_over_time(" + devices + "[7d]))"
+	)
+	failed := func(record, by string) string { return "max by (" + by + ") (sum_over_time(" + record + "[7d]))" }
+	bound := func(record, by string) string { return "clamp_min(sqrt(" + failed(record, by) + ") - 1.5, 0) ^ 2" }
+	ofCluster := func(record, by string) string {
+		return `
+			  / on (cluster) group_left () (
+			    sum by (cluster) (` + failed(record, by) + `) / on (cluster) sum by (cluster) (` + exposed + `)
+			  ) > 1`
+	}
+	unit := query.Unit{Scale: 1}
+	return []recording{
+		{name: failedDevices, expr: `
+			group by (<device>) (
+			  count_over_time(device:dra_error:timestamp_seconds{kind=~"` + hardwareErrors + `"}[1h] offset 5m)
+			  or
+			  count_over_time(device:dra_lost:info[1h] offset 5m)
+			  or
+			  count_over_time(device:dra_state:info{state="unhealthy"}[1h] offset 5m)
+			)`},
+		{name: failedNodes, expr: `
+			group by (<node>) (` + failedDevices + `)`},
+		{name: devices, expr: `
+			count by (<node>) (group by (<device>) (device:dra_state:info))`},
+		{name: FailingNodes, unit: unit, expr: `
+			` + bound(failedNodes, "<node>") + `
+			  / on (<node>) ` + exposed + ofCluster(failedNodes, "<node>")},
+		{name: FailingDevices, unit: unit, expr: `
+			` + bound(failedDevices, "<device>") + `
+			  / on (<node>) group_left () max by (<node>) (count_over_time(` + devices + `[7d]))` +
+			ofCluster(failedDevices, "<device>")},
+	}
+}
+
+// hardwareErrors are the kinds of errors of which a program is not the cause.
+const hardwareErrors = "ecc_uncorrected|ras|row_remap|page_retirement|nvlink|link_down"
+
+// The nodes and devices that fail more often than their cluster, with how many times as often at
+// least. They are recorded once an hour.
+const (
+	FailingNodes   = "node:dra_failing:ratio1h"
+	FailingDevices = "device:dra_failing:ratio1h"
+)
