@@ -65,13 +65,15 @@ func (o *objects) add(t *testing.T, document string) {
 		"PrometheusRule": &monitoringv1.PrometheusRule{}, "ConfigMap": &corev1.ConfigMap{},
 		"NetworkPolicy":         &networkingv1.NetworkPolicy{},
 		"ResourceClaimTemplate": &resourcev1.ResourceClaimTemplate{}, "Pod": &corev1.Pod{}, "Secret": &corev1.Secret{},
-		"GrafanaDashboard": &metav1.PartialObjectMetadata{},
+		"Deployment": &appsv1.Deployment{}, "Role": &rbacv1.Role{}, "RoleBinding": &rbacv1.RoleBinding{},
+		"Ingress":          &networkingv1.Ingress{},
+		"GrafanaDashboard": &metav1.PartialObjectMetadata{}, "HTTPRoute": &metav1.PartialObjectMetadata{},
 	}[meta.Kind]
 	if into == nil {
 		t.Fatalf("unknown kind %s", meta.Kind)
 	}
 	decode := yaml.UnmarshalStrict
-	if meta.Kind == "GrafanaDashboard" {
+	if meta.Kind == "GrafanaDashboard" || meta.Kind == "HTTPRoute" {
 		decode = func(data []byte, to any, _ ...yaml.JSONOpt) error { return yaml.Unmarshal(data, to) }
 	}
 	if err := decode([]byte(document), into); err != nil {
@@ -86,7 +88,9 @@ func (o *objects) add(t *testing.T, document string) {
 	case *appsv1.DaemonSet:
 		o.daemonSet = x
 	case *rbacv1.ClusterRole:
-		o.role = x
+		if !strings.HasSuffix(x.Name, "-gateway") {
+			o.role = x
+		}
 	case *monitoringv1.PodMonitor:
 		o.monitor = x
 	}
@@ -177,6 +181,7 @@ func TestAuthorization(t *testing.T) {
 	if diff := cmp.Diff([]rbacv1.PolicyRule{{
 		NonResourceURLs: []string{
 			"/metrics", "/api/v1/snapshot", "/api/v1/fit", "/api/v1/history", "/api/v1/incidents", "/api/v1/receipts",
+			"/api/v1/summary",
 		},
 		Verbs: []string{"get"},
 	}}, scraper.Rules); diff != "" {
@@ -283,6 +288,16 @@ func TestNotes(t *testing.T) {
 		"podMonitor": values{"enabled": true}, "prometheusRule": values{"enabled": true},
 		"dashboards": values{"enabled": true},
 	})
+	linked := notes(values{"prometheusRule": values{
+		"enabled": true, "pageURL": "https://dra.example.com", "grafanaURL": "https://grafana.example.com",
+	}})
+	for _, hint := range []string{
+		"'prometheusRule.pageURL=https://dra.example.com/{{ $labels.node }}'", "prometheusRule.grafanaURL=https://",
+	} {
+		if !strings.Contains(on, hint) || strings.Contains(off, hint) || strings.Contains(linked, hint) {
+			t.Errorf("%q must be in the notes of alerts without links, and only there", hint)
+		}
+	}
 	for _, hint := range []string{
 		"**No image is published yet.**", "No vendor is chosen", "Nothing scrapes it yet", "prometheusRule.enabled=true",
 		"dashboards.enabled=true",

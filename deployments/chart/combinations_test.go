@@ -62,8 +62,26 @@ func combinations() map[string]values {
 		},
 		"incidents":      {"incidents": values{"events": true, "dir": "/var/lib/dra-exporter"}},
 		"incidents kept": {"incidents": values{"dir": "emptyDir"}},
-		"groups":         {"metrics": values{"errors": false, "pods": "info", "quantitySource": "estimates"}},
-		"TLS":            {"web": values{"secretName": "web", "tls": true}, "podMonitor": values{"enabled": true}},
+		"gateway": {
+			"gateway": values{
+				"enabled": true, "url": "https://dra.example.com", "secretName": "gateway-web",
+				"proxy":     values{"clientNames": []any{"proxy"}, "prefix": "oidc:"},
+				"ingress":   values{"enabled": true, "host": "dra.example.com", "tlsSecretName": "tls"},
+				"httpRoute": values{"enabled": true, "parentRefs": []any{values{"name": "edge"}}},
+			},
+			"web":           values{"secretName": "web", "tls": true, "kubeAuthorization": values{"enabled": true}},
+			"networkPolicy": values{"enabled": true, "from": []any{values{"namespaceSelector": values{}}}},
+		},
+		"gateway with a proxy": {"gateway": values{
+			"enabled": true, "proxy": values{"loopback": true},
+			"extraContainers": []any{values{
+				"name": "proxy", "image": "quay.io/oauth2-proxy/oauth2-proxy",
+				"ports": []any{values{"name": "http", "containerPort": 4180}},
+			}},
+		}},
+		"no state": {"state": values{"enabled": false}},
+		"groups":   {"metrics": values{"errors": false, "pods": "info", "quantitySource": "estimates"}},
+		"TLS":      {"web": values{"secretName": "web", "tls": true}, "podMonitor": values{"enabled": true}},
 		"labels": {"exportLabels": values{
 			"pods": []any{"app.kubernetes.io/name"}, "claims": []any{"team"},
 			"podAnnotations": []any{"example.com/idle-ok"},

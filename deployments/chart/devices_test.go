@@ -49,7 +49,7 @@ func TestWaysToDevices(t *testing.T) {
 		t.Errorf("the runtime class is %q although another way is chosen", got)
 	}
 	pod := renderObjects(t, all["library"]).daemonSet.Spec.Template.Spec
-	volume := pod.Volumes[len(pod.Volumes)-1]
+	volume := pod.Volumes[slices.IndexFunc(pod.Volumes, func(v corev1.Volume) bool { return v.Name == "nvidia" })]
 	if volume.HostPath == nil || volume.HostPath.Path != "/home/kubernetes/bin/nvidia/lib64/libnvidia-ml.so.1" ||
 		*volume.HostPath.Type != corev1.HostPathFile {
 		t.Errorf("the library is %+v", volume)

@@ -10,8 +10,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
@@ -175,22 +177,27 @@ func TestTwoReleases(t *testing.T) {
 		both := objects{all: map[string]runtime.Object{}}
 		for _, release := range []string{"dra-exporter", "gpus"} {
 			both.render(t, Release{Name: release, Namespace: "monitoring", Values: v}) // it fails if an object occurs twice
-			selected := map[string]int{}
 			for key, object := range both.all {
 				service, ok := object.(*corev1.Service)
 				if !ok {
 					continue
 				}
-				for label, value := range service.Spec.Selector {
-					if both.daemonSet.Spec.Template.Labels[label] != value {
-						selected[key]--
-					}
+				own, ofGateway := strings.HasPrefix(key, "Service "+release), strings.HasSuffix(key, "-gateway")
+				selector := labels.SelectorFromSet(service.Spec.Selector)
+				pods := labels.Set(both.daemonSet.Spec.Template.Labels)
+				if selects := selector.Matches(pods); selects != (own && !ofGateway) {
+					t.Errorf("%s: %s selects pods of %s: %v", name, key, release, selects)
 				}
-				selected[key]++
-			}
-			for key, n := range selected {
-				if own := strings.HasPrefix(key, "Service "+release); own != (n == 1) {
-					t.Errorf("%s: %s selects pods of %s: %v", name, key, release, n == 1)
+				for other, object := range both.all {
+					gateway, ok := object.(*appsv1.Deployment)
+					if !ok {
+						continue
+					}
+					_, service, _ := strings.Cut(key, " ")
+					selects := selector.Matches(labels.Set(gateway.Spec.Template.Labels))
+					if is := other == "Deployment "+service; selects != is {
+						t.Errorf("%s: %s selects pods of %s: %v", name, key, other, selects)
+					}
 				}
 			}
 		}

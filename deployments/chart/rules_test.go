@@ -246,7 +246,8 @@ func TestChangedAlert(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	for id, r := range seen {
-		if about := strings.HasPrefix(r.Alert, "DRAClaim"); about != strings.Contains(r.Expr, "dev-.*") {
+		about := strings.HasPrefix(r.Alert, "DRAClaim") || strings.HasPrefix(r.Alert, "DRAWorkload")
+		if about != strings.Contains(r.Expr, "dev-.*") {
 			t.Errorf("%s: its expression is %s", id, r.Expr)
 		}
 		if strings.ContainsAny(r.Annotations["summary"]+r.Annotations["description"]+r.Annotations["dashboard_url"], "<>") {
@@ -256,5 +257,27 @@ func TestChangedAlert(t *testing.T) {
 	_, err := renderError(values{"alerts": values{"DRADeviceDown": values{"ignoreNamespaces": []any{"a"}}}})
 	if err == nil || !strings.Contains(err.Error(), "not about a claim") {
 		t.Errorf("namespaces of an alert without: %v", err)
+	}
+}
+
+// Alerts have absolute links, and none to what has no address.
+func TestLinksOfAlerts(t *testing.T) {
+	for address, want := range map[string]string{
+		"": "", "https://dra.example.com/{{ $labels.node }}/": "https://dra.example.com/{{ $labels.node }}/#claim=",
+	} {
+		for _, g := range renderRules(t, values{"pageURL": address}) {
+			for _, r := range g.Rules {
+				page, has := r.Annotations["page_url"]
+				if r.Alert == "DRAClaimStalled" && (has != (want != "") || !strings.HasPrefix(page, want)) {
+					t.Errorf("with the address %q the link is %q", address, page)
+				}
+				if link, has := r.Annotations["dashboard_url"]; has {
+					t.Errorf("%s: without an address of Grafana its link is %q", r.Alert, link)
+				}
+			}
+		}
+	}
+	if _, err := renderError(values{"pageURL": "/pages"}); err == nil {
+		t.Error("a relative address is accepted")
 	}
 }

@@ -2,12 +2,16 @@ package chart
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+	"helm.sh/helm/v4/pkg/strvals"
 	"sigs.k8s.io/yaml"
 )
 
@@ -37,6 +41,8 @@ func TestBadValues(t *testing.T) {
 		"no writer": {"kube": values{"enabled": false}, "incidents": values{"events": true}},
 		"folder":    {"incidents": values{"dir": "incidents"}},
 		"root":      {"incidents": values{"dir": "/"}},
+		"no folder": {"state": values{"dir": ""}},
+		"whole":     {"state": values{"dir": "/"}},
 		"MIG":       {"vendor": "amd", "nvidia": values{"migMonitor": true}},
 		"library":   {"nvidia": values{"library": "/usr/lib"}},
 		"DCGM":      {"sources": values{"dcgm": values{"address": "somewhere"}}},
@@ -51,6 +57,66 @@ func TestBadValues(t *testing.T) {
 				t.Error("no error")
 			}
 		})
+	}
+}
+
+// Numbers can be set on the command line: helm's --set gives integers as numbers, and everything
+// with a point or an exponent as a string.
+func TestSetNumbers(t *testing.T) {
+	arguments := func(set string) []string {
+		v := values{}
+		if err := strvals.ParseInto(set, v); err != nil {
+			t.Fatal(err)
+		}
+		return renderObjects(t, v).daemonSet.Spec.Template.Spec.Containers[0].Args
+	}
+	for set, want := range map[string]string{
+		"idle.threshold=0.2": "--idle.threshold=0.2", "idle.threshold=0": "--idle.threshold=0",
+		"idle.networkThreshold=2.5e4": "--idle.network-threshold=2.5e4",
+	} {
+		if args := arguments(set); !slices.Contains(args, want) {
+			t.Errorf("--set %s: %q, want %s", set, args, want)
+		}
+	}
+	for _, name := range []string{
+		"idle.held", "idle.usedShare", "idle.partly", "throttledRatio", "memoryFull", "downRatio", "prices[0].perHour",
+	} {
+		rules := func(value any) string {
+			v := values{}
+			if err := strvals.ParseInto("prometheusRule.enabled=true,prometheusRule.prices[0].models=.*,"+
+				"prometheusRule.prices[0].perHour=1", v); err != nil {
+				t.Fatal(err)
+			}
+			set := fmt.Sprintf("prometheusRule.%s=%v", name, value)
+			parse := strvals.ParseInto
+			if _, isNumber := value.(float64); isNumber {
+				parse = strvals.ParseJSON
+			}
+			if err := parse(set, v); err != nil {
+				t.Fatal(err)
+			}
+			documents, err := Render(folder, Release{Name: "test", Namespace: "x", Values: v}, false)
+			if err != nil {
+				t.Fatalf("--set %s: %v", set, err)
+			}
+			return strings.Join(documents, "")
+		}
+		if diff := cmp.Diff(rules(0.25), rules("0.25")); diff != "" {
+			t.Errorf("%s as a number and as a string: %s", name, diff)
+		}
+	}
+	for _, set := range []string{
+		"idle.threshold=1.5", "idle.threshold=often", "idle.threshold=-0.1", "prometheusRule.throttledRatio=0.0",
+		"prometheusRule.throttledRatio=1.01", "prometheusRule.idle.held=-0.5", "prometheusRule.idle.held=80%",
+		"idle.networkThreshold=-1.5", "idle.networkThreshold=",
+	} {
+		v := values{}
+		if err := strvals.ParseInto(set, v); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Render(folder, Release{Name: "test", Namespace: "x", Values: v}, false); err == nil {
+			t.Errorf("--set %s: no error", set)
+		}
 	}
 }
 

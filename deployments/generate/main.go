@@ -121,10 +121,23 @@ func nameInSchema(value string, names []string) error {
 	return os.WriteFile(path, line.ReplaceAll(schema, []byte(enum)), 0o644)
 }
 
-// copyMonitoring copies the generated rules and dashboards into the chart, which cannot use files
-// outside of it.
+// gateway is the gateway's address in the chart's dashboards, in place of which the chart has that
+// of its values, or no links.
+const gateway = "https://gateway.invalid"
+
+// copyMonitoring writes the rules and dashboards into the chart, which cannot use files outside of
+// it.
 func copyMonitoring() error {
-	from := filepath.Join("..", "dashboards", "out")
+	from, err := os.MkdirTemp("", "monitoring")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(from) //nolint:errcheck // what is left harms nobody
+	program := exec.CommandContext(context.Background(), "go", "run", "./generate", "-out="+from, "-gateway.url="+gateway)
+	program.Dir, program.Stderr = filepath.Join("..", "dashboards"), os.Stderr
+	if err := program.Run(); err != nil {
+		return fmt.Errorf("generate rules and dashboards: %w", err)
+	}
 	rules := filepath.Join(folder, "files", "rules.yaml")
 	if err := copyFile(filepath.Join(from, "chart", "rules.yaml"), rules); err != nil {
 		return err

@@ -70,7 +70,7 @@ func Write(path string, c Config) error {
 
 // Build builds the image: one layer with the root file system, and the settings of the Dockerfile.
 func Build(c Config) (v1.Image, error) {
-	files, err := rootFiles(c.Program)
+	files, err := Files(c.Program)
 	if err != nil {
 		return nil, err
 	}
@@ -112,8 +112,8 @@ func Build(c Config) (v1.Image, error) {
 	return mutate.ConfigFile(image, config)
 }
 
-// rootFiles returns the files of the root file system by their path in it.
-func rootFiles(program string) (map[string]string, error) {
+// Files returns the files of an image of a program by their path in it.
+func Files(program string) (map[string]string, error) {
 	files := map[string]string{entrypoint: program}
 	if _, err := os.Stat(certificates); err == nil {
 		files[certificates] = certificates

@@ -3,7 +3,9 @@ package main
 import (
 	"archive/tar"
 	"compress/gzip"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -13,41 +15,50 @@ import (
 	"testing"
 	"time"
 
+	cdx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/google/go-cmp/cmp"
+	slsa "github.com/in-toto/attestation/go/predicates/provenance/v1"
+	intoto "github.com/in-toto/attestation/go/v1"
+	"google.golang.org/protobuf/encoding/protojson"
 	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"sigs.k8s.io/yaml"
 )
 
-// packed packs a release of a small program, with and without cgo, in place of dra-exporter.
-func packed(t *testing.T, version string) (release, error) {
-	t.Helper()
-	dir := t.TempDir()
-	r := release{
-		Out: filepath.Join(dir, "out"), Programs: filepath.Join(dir, "programs"), Tree: "../..",
-		Image:   "example.com/dra-exporter",
-		Version: version, Revision: "abc", Created: time.Unix(1_700_000_000, 0).UTC(),
-	}
-	if err := os.Mkdir(r.Programs, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	for _, platform := range []string{"linux-amd64", "linux-amd64" + purego} {
-		out, err := exec.CommandContext(t.Context(), "cc", "-o", filepath.Join(r.Programs, platform),
-			"../image/testdata/program.c", "-ldl").CombinedOutput()
-		if err != nil {
+// TestRelease packs a release of a small program, with and without cgo, in place of dra-exporter.
+func TestRelease(t *testing.T) {
+	programs := filepath.Join(t.TempDir(), "programs")
+	for platform, cgo := range map[string]string{"linux-amd64": "1", "linux-amd64" + purego: "0"} {
+		build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-o",
+			filepath.Join(programs, platform), "./testdata/program")
+		build.Env = append(build.Environ(), "CGO_ENABLED="+cgo, "GOARCH=amd64")
+		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	return r, r.pack()
-}
-
-func TestRelease(t *testing.T) {
-	r, err := packed(t, "1.2.3")
-	if err != nil {
+	r := release{
+		Out: filepath.Join(t.TempDir(), "out"), Programs: programs, Tree: "../..", Image: "example.com/dra-exporter",
+		Version: "1.2.3", Revision: strings.Repeat("ab", 20), Created: time.Unix(1_700_000_000, 0).UTC(),
+		Builder: "https://example.com/builder",
+	}
+	if err := r.pack(); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{
-		"SHA256SUMS", "dra-exporter-1.2.3.linux-amd64-purego.tar.gz", "dra-exporter-1.2.3.linux-amd64.image.tar",
-		"dra-exporter-1.2.3.linux-amd64.tar.gz", "dra-exporter-1.2.3.tgz",
+	t.Run("Files", func(t *testing.T) { testFiles(t, r) })
+	t.Run("Krew", func(t *testing.T) { testKrew(t, r) })
+	t.Run("Provenance", func(t *testing.T) { testProvenance(t, r) })
+	t.Run("SBOM", func(t *testing.T) { testSBOM(t, r) })
+	t.Run("SameInputSameBytes", func(t *testing.T) { testSameBytes(t, r) })
+	t.Run("Dirty", func(t *testing.T) { testDirty(t, r) })
+	t.Run("BadInput", func(t *testing.T) { testBadInput(t, r) })
+}
+
+func testFiles(t *testing.T, r release) {
+	t.Helper()
+	want := []string{"SHA256SUMS", krewName}
+	for _, artefact := range artefacts() {
+		want = append(want, artefact, artefact+sbomSuffix, artefact+provenanceSuffix)
 	}
+	slices.Sort(want)
 	if diff := cmp.Diff(want, names(t, r.Out)); diff != "" {
 		t.Error(diff)
 	}
@@ -58,26 +69,130 @@ func TestRelease(t *testing.T) {
 	}
 	in := "dra-exporter-1.2.3.linux-amd64/"
 	if diff := cmp.Diff([]string{in + "CHANGELOG.md", in + "LICENSE", in + "README.md", in + "dra-exporter"},
-		members(t, filepath.Join(r.Out, want[3]))); diff != "" {
+		members(t, filepath.Join(r.Out, "dra-exporter-1.2.3.linux-amd64.tar.gz"))); diff != "" {
 		t.Error(diff)
 	}
 	c, err := loader.LoadFile(filepath.Join(r.Out, "dra-exporter-1.2.3.tgz"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Metadata.Version != "1.2.3" || c.Metadata.AppVersion != "1.2.3" || len(c.Templates) == 0 || c.Schema == nil {
+	if c.Metadata.Version != "1.2.3" || c.Metadata.AppVersion != "1.2.3" || len(c.Templates) == 0 || c.Schema == nil ||
+		!strings.Contains(c.Metadata.Annotations["artifacthub.io/images"], "dra-exporter:1.2.3\n") {
 		t.Errorf("the chart is %+v with %d templates", c.Metadata, len(c.Templates))
 	}
 }
 
-func TestSameInputSameBytes(t *testing.T) {
-	var sums [2]string
-	for i := range sums {
-		r, err := packed(t, "1.2.3")
+// testKrew: the manifest names the archive without cgo by its digest, and a program that is in it.
+func testKrew(t *testing.T, r release) {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(r.Out, krewName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Metadata struct{ Name string }
+		Spec     struct {
+			Version   string
+			Platforms []krewPlatform
+		}
+	}
+	if err := yaml.Unmarshal(content, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Metadata.Name != "dra" || got.Spec.Version != "v1.2.3" || len(got.Spec.Platforms) != 1 {
+		t.Fatalf("the manifest is %s", content)
+	}
+	p := got.Spec.Platforms[0]
+	archive := filepath.Join(r.Out, filepath.Base(p.URI))
+	packed, err := os.ReadFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.SHA256 != fmt.Sprintf("%x", sha256.Sum256(packed)) || p.Bin != p.Files[0]["to"] ||
+		!slices.Contains(members(t, archive), p.Files[0]["from"]) || p.Selector.MatchLabels["arch"] != "amd64" {
+		t.Errorf("the platform is %+v", p)
+	}
+}
+
+func artefacts() []string {
+	return []string{
+		"dra-exporter-1.2.3.linux-amd64-purego.tar.gz", "dra-exporter-1.2.3.linux-amd64.image.tar",
+		"dra-exporter-1.2.3.linux-amd64.tar.gz", "dra-exporter-1.2.3.tgz",
+	}
+}
+
+// testProvenance: each artefact has a statement that in-toto's own package accepts, of its digest
+// and the commit.
+func testProvenance(t *testing.T, r release) {
+	t.Helper()
+	for _, artefact := range artefacts() {
+		content, err := os.ReadFile(filepath.Join(r.Out, artefact+provenanceSuffix))
 		if err != nil {
 			t.Fatal(err)
 		}
-		data, err := os.ReadFile(filepath.Join(r.Out, "SHA256SUMS"))
+		var s intoto.Statement
+		if err := protojson.Unmarshal(content, &s); err != nil {
+			t.Fatal(err)
+		}
+		var p slsa.Provenance
+		predicate, err := protojson.Marshal(s.GetPredicate())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(s.Validate(), protojson.Unmarshal(predicate, &p), p.Validate()); err != nil {
+			t.Errorf("%s: %v", artefact, err)
+		}
+		digest, err := digestOf(filepath.Join(r.Out, artefact))
+		subject := s.GetSubject()[0]
+		if err != nil || subject.GetName() != artefact || subject.GetDigest()["sha256"] != digest {
+			t.Errorf("%s: the subject is %v, %v", artefact, subject, err)
+		}
+		if of := p.GetBuildDefinition().GetResolvedDependencies()[0]; of.GetDigest()["gitCommit"] != r.Revision {
+			t.Errorf("%s is of %v", artefact, of)
+		}
+	}
+}
+
+// testSBOM: each artefact has a list of what is in it.
+func testSBOM(t *testing.T, r release) {
+	t.Helper()
+	for artefact, want := range map[string][]string{
+		artefacts()[0]: {"stdlib", "sigs.k8s.io/yaml"},
+		artefacts()[1]: {"stdlib", "sigs.k8s.io/yaml", "/lib64/ld-linux-x86-64.so.2"},
+		artefacts()[2]: {"stdlib", "sigs.k8s.io/yaml"},
+		artefacts()[3]: {"example.com/dra-exporter"},
+	} {
+		f, err := os.Open(filepath.Join(r.Out, artefact+sbomSuffix))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var bom cdx.BOM
+		err = errors.Join(cdx.NewBOMDecoder(f, cdx.BOMFileFormatJSON).Decode(&bom), f.Close())
+		if err != nil || bom.Metadata.Component.Name != artefact || bom.SpecVersion != cdx.SpecVersion1_6 {
+			t.Fatalf("%s: %s of %s: %v", artefact, bom.SpecVersion, bom.Metadata.Component.Name, err)
+		}
+		names := map[string]bool{}
+		for _, c := range *bom.Components {
+			names[c.Name] = true
+		}
+		for _, name := range want {
+			if !names[name] {
+				t.Errorf("%s: %s is missing in %v", artefact, name, names)
+			}
+		}
+	}
+}
+
+func testSameBytes(t *testing.T, r release) {
+	t.Helper()
+	again := r
+	again.Out = filepath.Join(t.TempDir(), "again")
+	if err := again.pack(); err != nil {
+		t.Fatal(err)
+	}
+	var sums [2]string
+	for i, out := range []string{r.Out, again.Out} {
+		data, err := os.ReadFile(filepath.Join(out, "SHA256SUMS"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,8 +203,24 @@ func TestSameInputSameBytes(t *testing.T) {
 	}
 }
 
-func TestBadInput(t *testing.T) {
-	if _, err := packed(t, "57a17ff"); err == nil || !strings.Contains(err.Error(), "57a17ff") {
+// testDirty: nothing says that it was built from a commit where the tree had changes.
+func testDirty(t *testing.T, r release) {
+	t.Helper()
+	r.Out, r.Version = filepath.Join(t.TempDir(), "out"), "1.2.3"+dirty
+	if err := r.pack(); err != nil {
+		t.Fatal(err)
+	}
+	all := names(t, r.Out)
+	if len(all) < 2*len(artefacts()) ||
+		slices.ContainsFunc(all, func(name string) bool { return strings.HasSuffix(name, provenanceSuffix) }) {
+		t.Errorf("the files are %v", all)
+	}
+}
+
+func testBadInput(t *testing.T, r release) {
+	t.Helper()
+	r.Out, r.Version = filepath.Join(t.TempDir(), "out"), "57a17ff"
+	if err := r.pack(); err == nil || !strings.Contains(err.Error(), "57a17ff") {
 		t.Errorf("error %v for a version that is not SemVer", err)
 	}
 	if err := (release{Programs: t.TempDir()}).pack(); err == nil {

@@ -43,6 +43,26 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 {{- end -}}
 
+{{/* The gateway is no exporter: the selectors of these do not select its pods. */}}
+{{- define "dra-exporter.gatewaySelector" -}}
+app.kubernetes.io/name: {{ include "dra-exporter.name" . | trunc 55 | trimSuffix "-" }}-gateway
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "dra-exporter.gatewayLabels" -}}
+{{ include "dra-exporter.gatewaySelector" . }}
+{{ omit (include "dra-exporter.labels" . | fromYaml) "app.kubernetes.io/name" "app.kubernetes.io/instance" | toYaml }}
+{{- end -}}
+
+{{/* The address of the nodes' pages for links in alerts: the gateway's, else the one that is given. */}}
+{{- define "dra-exporter.pageURL" -}}
+{{- if .Values.gateway.url -}}
+{{- trimSuffix "/" .Values.gateway.url }}/node/{{ "{{ $labels.node | urlquery }}" -}}
+{{- else -}}
+{{- .Values.prometheusRule.pageURL | trimSuffix "/" -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "dra-exporter.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- .Values.serviceAccount.name | default (include "dra-exporter.fullname" .) -}}
@@ -173,5 +193,14 @@ limit.
 {{- mulf $number (get $units $unit) 0.8 | int64 -}}
 {{- else if $limit -}}
 {{- mulf $limit 0.8 | int64 -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where the state is kept: emptyDir, a folder of the host, or nothing. */}}
+{{- define "dra-exporter.stateDir" -}}
+{{- if .Values.incidents.dir -}}
+{{- .Values.incidents.dir -}}
+{{- else if eq (toString .Values.state.enabled) "true" -}}
+{{- .Values.state.dir -}}
 {{- end -}}
 {{- end -}}

@@ -53,7 +53,7 @@
 "<down>": {{ $r.downRatio | float64 | printf "%g" | quote }}
 "<job>": {{ $r.job | quote }}
 "<grafana>": {{ $r.grafanaURL | trimSuffix "/" | quote }}
-"<page>": {{ $r.pageURL | trimSuffix "/" | quote }}
+"<page>": {{ include "dra-exporter.pageURL" . | quote }}
 "<absent>": {{ include "dra-exporter.absent" . | quote }}
 "<prices>": {{ include "dra-exporter.prices" . | quote }}
 {{- end -}}
@@ -71,7 +71,7 @@
 {{- range $rule := ternary .rules list (has $values.rules (list "all" .scope)) -}}
 {{- $own := get $values.alerts ($rule.id | default "") | default dict -}}
 {{- if dig "enabled" (not $rule.off) $own -}}
-{{- $rules = append $rules (include "dra-exporter.rule" (dict "rule" $rule "own" $own "words" $words "values" $values) | fromYaml) -}}
+{{- $rules = append $rules (include "dra-exporter.rule" (dict "rule" $rule "own" $own "words" $words "values" $values "gateway" $.Values.gateway.url) | fromYaml) -}}
 {{- end -}}
 {{- end -}}
 {{- if $rules -}}
@@ -96,6 +96,19 @@ groups: {{- toYaml $groups | nindent 2 }}
 {{- $words := merge (dict "<for>" ($out.for | default "0s")) .words -}}
 {{- $expr := .rule.expr -}}
 {{- $annotations := .rule.annotations | default dict -}}
+{{- /* The gateway finds the node of a claim or device, and knows who may see it. */ -}}
+{{- with .gateway -}}
+{{- $to := printf "%s/${1}/${2}?node={{ $$labels.node | urlquery }}" (trimSuffix "/" . | replace "$" "$$") -}}
+{{- with $annotations.page_url -}}
+{{- $_ := set $annotations "page_url" (regexReplaceAll "^<page>/#(claim|pod|device)=(.*)$" . $to) -}}
+{{- end -}}
+{{- end -}}
+{{- /* A link without an address leads nowhere. */ -}}
+{{- range $name, $word := dict "page_url" "<page>" "dashboard_url" "<grafana>" -}}
+{{- if not (get $words $word) -}}
+{{- $_ := unset $annotations $name -}}
+{{- end -}}
+{{- end -}}
 {{- range $word, $text := $words -}}
 {{- $expr = replace $word $text $expr -}}
 {{- range $name, $annotation := $annotations -}}

@@ -1,0 +1,15 @@
+// Command program stands for dra-exporter in a test of the release: it has a module, and with cgo
+// it is linked with the C library.
+package main
+
+import (
+	"fmt"
+	"net"
+
+	"sigs.k8s.io/yaml"
+)
+
+func main() {
+	_, err := net.LookupHost("localhost") // by the C library, with cgo
+	fmt.Println(yaml.Unmarshal(nil, new(any)), err)
+}
